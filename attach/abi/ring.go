@@ -1,0 +1,107 @@
+// Package abi is the memory and message layout that softroce and its clients share.
+// Everything is little-endian and of fixed size. The daemon creates all rings;
+// it takes every word that a client can write for hostile.
+//
+// A ring is a memfd: one header page, then slots. The producer's and the consumer's
+// index are 32-bit counters that only grow (modulo 2^32); slot i lies at i modulo the
+// number of slots, which is a power of two. The ring is full when producer - consumer
+// equals that number.
+package abi
+
+// Offsets in the header page of every ring.
+const (
+	RingProducer = 0   // u32, written by whoever produces
+	RingConsumer = 64  // u32, written by whoever consumes
+	CQArmed      = 128 // u32, CQ rings: written by the client: CQArm…; the daemon swaps in 0 when it fires
+	CQEvents     = 192 // u32, CQ rings: written by the daemon: completion events given so far
+	RingSlots    = 4096
+)
+
+// Values of CQArmed.
+const (
+	CQArmNone      = 0
+	CQArmSolicited = 1
+	CQArmNext      = 2
+)
+
+// The doorbell page of a context: offsets. The client stores the producer index of a
+// send queue, sets the queue's bit in DoorbellBits with an atomic OR, then (after a full
+// fence) loads DoorbellAsleep; if that is not 0 it writes 1 to the context's
+// doorbell eventfd. Bit n of the 64-bit word at DoorbellBits + 8*(n/64), n modulo 64, is
+// the QP whose doorbell number is n.
+const (
+	DoorbellAsleep = 0  // u32, written by the daemon
+	DoorbellBits   = 64 // u64 words
+	DoorbellSize   = 16384
+	MaxDoorbells   = (DoorbellSize - DoorbellBits) * 8
+)
+
+// A send WQE: offsets in its slot. The SGEs (or the inline data) follow at SendSGEs.
+const (
+	SendWRID       = 0  // u64
+	SendOpcode     = 8  // u32, ibv_wr_opcode
+	SendFlags      = 12 // u32, ibv_send_flags
+	SendImm        = 16 // u32, immediate (big-endian as the program gave it) or R_Key to invalidate
+	SendNumSGE     = 20 // u32; bytes of inline data where SendFlags has SendInline
+	SendRemoteAddr = 24 // u64
+	SendRKey       = 32 // u32
+	SendAH         = 36 // u32, handle of the address handle (UD), or remote SRQ number (XRC)
+	SendCompareAdd = 40 // u64
+	SendSwap       = 48 // u64
+	SendRemoteQPN  = 56 // u32
+	SendRemoteQKey = 60 // u32
+	SendSGEs       = 64
+	SGESize        = 16 // addr u64, length u32, lkey u32
+	SGEAddr        = 0
+	SGELength      = 8
+	SGELKey        = 12
+)
+
+// Bits of SendFlags: those of ibv_send_flags.
+const (
+	SendFence     = 1 << 0
+	SendSignaled  = 1 << 1
+	SendSolicited = 1 << 2
+	SendInline    = 1 << 3
+)
+
+// A receive WQE: offsets in its slot.
+const (
+	RecvWRID   = 0 // u64
+	RecvNumSGE = 8 // u32
+	RecvSGEs   = 16
+)
+
+// A completion: offsets in its slot of CQESize bytes. Values are those of struct ibv_wc.
+const (
+	CQEWRID      = 0  // u64
+	CQEStatus    = 8  // u32, ibv_wc_status
+	CQEOpcode    = 12 // u32, ibv_wc_opcode
+	CQEVendorErr = 16 // u32
+	CQEByteLen   = 20 // u32
+	CQEImm       = 24 // u32, immediate (big-endian as sent) or invalidated R_Key
+	CQEQPNum     = 28 // u32
+	CQESrcQP     = 32 // u32
+	CQEFlags     = 36 // u32, ibv_wc_flags
+	CQEPKeyIndex = 40 // u16
+	CQESLID      = 42 // u16
+	CQESL        = 44 // u8
+	CQEPathBits  = 45 // u8
+	CQETimestamp = 48 // u64, ns
+	CQESize      = 64
+)
+
+// SendSlotSize returns the size of a send slot that holds so many SGEs or bytes of
+// inline data, whichever needs more: a multiple of 64.
+func SendSlotSize(sges, inline int) int {
+	return (SendSGEs + max(sges*SGESize, inline) + 63) &^ 63
+}
+
+// RecvSlotSize returns the size of a receive slot: a power of two from 32.
+func RecvSlotSize(sges int) int {
+	n := 32
+	for n < RecvSGEs+sges*SGESize {
+		n *= 2
+	}
+	return n
+}

@@ -1,0 +1,3 @@
+module softroce
+
+go 1.26

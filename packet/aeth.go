@@ -1,0 +1,86 @@
+package packet
+
+import "fmt"
+
+// A Syndrome is the first byte of the AETH (IBTA 9.7.5.2).
+type Syndrome uint8
+
+// Syndromes of NAKs, and the bits that tell the classes apart.
+const (
+	SyndromeACK          Syndrome = 0x00 // + credit code
+	SyndromeRNR          Syndrome = 0x20 // + timer code
+	NAKSequence          Syndrome = 0x60
+	NAKInvalidRequest    Syndrome = 0x61
+	NAKRemoteAccess      Syndrome = 0x62
+	NAKRemoteOperational Syndrome = 0x63
+	NAKInvalidRD         Syndrome = 0x64
+	syndromeClass        Syndrome = 0xe0
+	SyndromeValue        Syndrome = 0x1f
+	CreditsUnlimited              = 0x1f // the credit code that means "no end-to-end credits"
+)
+
+// IsACK reports whether s acknowledges; s&SyndromeValue is then the credit code.
+func (s Syndrome) IsACK() bool { return s&syndromeClass == SyndromeACK }
+
+// IsRNR reports whether s is a receiver-not-ready NAK; s&SyndromeValue is the timer code.
+func (s Syndrome) IsRNR() bool { return s&syndromeClass == SyndromeRNR }
+
+// IsNAK reports whether s is any other NAK.
+func (s Syndrome) IsNAK() bool { return s&syndromeClass == 0x60 }
+
+func (s Syndrome) String() string {
+	switch {
+	case s.IsACK():
+		return fmt.Sprintf("ACK(credits %d)", s&SyndromeValue)
+	case s.IsRNR():
+		return fmt.Sprintf("RNR NAK(timer %d)", s&SyndromeValue)
+	}
+	switch s {
+	case NAKSequence:
+		return "NAK(PSN sequence error)"
+	case NAKInvalidRequest:
+		return "NAK(invalid request)"
+	case NAKRemoteAccess:
+		return "NAK(remote access error)"
+	case NAKRemoteOperational:
+		return "NAK(remote operational error)"
+	case NAKInvalidRD:
+		return "NAK(invalid RD request)"
+	}
+	return fmt.Sprintf("Syndrome(%#02x)", uint8(s))
+}
+
+// rnrTimer is table 45 of IBTA 9.7.5.2.8, in nanoseconds.
+var rnrTimer = [32]int64{
+	655360e3, 10e3, 20e3, 30e3, 40e3, 60e3, 80e3, 120e3,
+	160e3, 240e3, 320e3, 480e3, 640e3, 960e3, 1280e3, 1920e3,
+	2560e3, 3840e3, 5120e3, 7680e3, 10240e3, 15360e3, 20480e3, 30720e3,
+	40960e3, 61440e3, 81920e3, 122880e3, 163840e3, 245760e3, 327680e3, 491520e3,
+}
+
+// RNRTimer returns the wait in nanoseconds that a timer code of five bits asks for.
+func RNRTimer(code uint8) int64 { return rnrTimer[code&31] }
+
+var credits = [31]int{
+	0, 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024,
+	1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
+}
+
+// Credits returns the receive WQEs behind a credit code, or -1 for CreditsUnlimited.
+func Credits(code uint8) int {
+	if code&31 == CreditsUnlimited {
+		return -1
+	}
+	return credits[code&31]
+}
+
+// CreditCode returns the largest code that promises no more than n receive WQEs.
+func CreditCode(n int) uint8 {
+	code := uint8(0)
+	for c, v := range credits {
+		if v <= n {
+			code = uint8(c)
+		}
+	}
+	return code
+}

@@ -1,0 +1,233 @@
+package packet
+
+import "fmt"
+
+// An Opcode is the first byte of the BTH: service in the upper three bits,
+// operation in the lower five.
+type Opcode uint8
+
+// A Service is the transport service of an opcode, in its place in the byte.
+type Service uint8
+
+// Transport services (IBTA vol. 1, 9.2.1; XRC annex A14; CNP annex A17).
+const (
+	RC  Service = 0x00
+	UC  Service = 0x20
+	RD  Service = 0x40
+	UD  Service = 0x60
+	CNP Service = 0x80
+	XRC Service = 0xa0
+)
+
+func (s Service) String() string {
+	switch s {
+	case RC:
+		return "RC"
+	case UC:
+		return "UC"
+	case RD:
+		return "RD"
+	case UD:
+		return "UD"
+	case CNP:
+		return "CNP"
+	case XRC:
+		return "XRC"
+	}
+	return fmt.Sprintf("Service(%#x)", uint8(s))
+}
+
+// Operations: the lower five bits of an opcode.
+const (
+	SendFirst         = 0x00
+	SendMiddle        = 0x01
+	SendLast          = 0x02
+	SendLastImm       = 0x03
+	SendOnly          = 0x04
+	SendOnlyImm       = 0x05
+	WriteFirst        = 0x06
+	WriteMiddle       = 0x07
+	WriteLast         = 0x08
+	WriteLastImm      = 0x09
+	WriteOnly         = 0x0a
+	WriteOnlyImm      = 0x0b
+	ReadRequest       = 0x0c
+	ReadResponseFirst = 0x0d
+	ReadResponseMid   = 0x0e
+	ReadResponseLast  = 0x0f
+	ReadResponseOnly  = 0x10
+	Acknowledge       = 0x11
+	AtomicAcknowledge = 0x12
+	CompareSwap       = 0x13
+	FetchAdd          = 0x14
+	SendLastInv       = 0x16
+	SendOnlyInv       = 0x17
+	Flush             = 0x1c
+	AtomicWrite       = 0x1d
+)
+
+// OpcodeCNP is the congestion notification packet of RoCEv2 (annex A17).
+const OpcodeCNP Opcode = 0x81
+
+// A Kind is what an opcode does, whatever its position in a message.
+type Kind uint8
+
+const (
+	KindNone Kind = iota
+	KindSend
+	KindWrite
+	KindRead
+	KindReadResponse
+	KindAck
+	KindAtomicAck
+	KindCompareSwap
+	KindFetchAdd
+	KindFlush
+	KindAtomicWrite
+	KindCNP
+)
+
+// A Position is the place of a packet in its message.
+type Position uint8
+
+const (
+	Only   Position = iota // the message is one packet
+	First                  // more follow
+	Middle                 // some came before, more follow
+	Last                   // some came before
+)
+
+// StartsMessage reports whether a packet in this position begins a message.
+func (p Position) StartsMessage() bool { return p == Only || p == First }
+
+// EndsMessage reports whether a packet in this position ends a message.
+func (p Position) EndsMessage() bool { return p == Only || p == Last }
+
+// Headers is the set of extended headers that follow the BTH.
+type Headers uint16
+
+const (
+	HasRETH Headers = 1 << iota
+	HasAETH
+	HasAtomicETH
+	HasAtomicAckETH
+	HasImmDt
+	HasIETH
+	HasDETH
+	HasFETH
+	HasXRCETH
+	HasRDETH
+)
+
+// Info is a row of the opcode table.
+type Info struct {
+	Name         string
+	Valid        bool
+	Service      Service
+	Kind         Kind
+	Position     Position
+	Headers      Headers
+	HeaderLen    int  // bytes of BTH and extended headers
+	Payload      bool // a payload may follow
+	Request      bool // goes from requester to responder
+	ConsumesRecv bool // its message takes a receive WQE (WRITE with immediate: at its end)
+}
+
+type operation struct {
+	name     string
+	kind     Kind
+	pos      Position
+	headers  Headers
+	services []Service
+}
+
+var (
+	allServices = []Service{RC, UC, XRC}
+	reliable    = []Service{RC, XRC}
+	onlyRC      = []Service{RC}
+)
+
+// operations holds what the services share; UD and CNP are added in buildTable.
+var operations = map[int]operation{
+	SendFirst:         {"SEND_FIRST", KindSend, First, 0, allServices},
+	SendMiddle:        {"SEND_MIDDLE", KindSend, Middle, 0, allServices},
+	SendLast:          {"SEND_LAST", KindSend, Last, 0, allServices},
+	SendLastImm:       {"SEND_LAST_IMM", KindSend, Last, HasImmDt, allServices},
+	SendOnly:          {"SEND_ONLY", KindSend, Only, 0, allServices},
+	SendOnlyImm:       {"SEND_ONLY_IMM", KindSend, Only, HasImmDt, allServices},
+	WriteFirst:        {"WRITE_FIRST", KindWrite, First, HasRETH, allServices},
+	WriteMiddle:       {"WRITE_MIDDLE", KindWrite, Middle, 0, allServices},
+	WriteLast:         {"WRITE_LAST", KindWrite, Last, 0, allServices},
+	WriteLastImm:      {"WRITE_LAST_IMM", KindWrite, Last, HasImmDt, allServices},
+	WriteOnly:         {"WRITE_ONLY", KindWrite, Only, HasRETH, allServices},
+	WriteOnlyImm:      {"WRITE_ONLY_IMM", KindWrite, Only, HasRETH | HasImmDt, allServices},
+	ReadRequest:       {"READ_REQUEST", KindRead, Only, HasRETH, reliable},
+	ReadResponseFirst: {"READ_RESPONSE_FIRST", KindReadResponse, First, HasAETH, reliable},
+	ReadResponseMid:   {"READ_RESPONSE_MIDDLE", KindReadResponse, Middle, 0, reliable},
+	ReadResponseLast:  {"READ_RESPONSE_LAST", KindReadResponse, Last, HasAETH, reliable},
+	ReadResponseOnly:  {"READ_RESPONSE_ONLY", KindReadResponse, Only, HasAETH, reliable},
+	Acknowledge:       {"ACKNOWLEDGE", KindAck, Only, HasAETH, reliable},
+	AtomicAcknowledge: {"ATOMIC_ACKNOWLEDGE", KindAtomicAck, Only, HasAETH | HasAtomicAckETH, reliable},
+	CompareSwap:       {"COMPARE_SWAP", KindCompareSwap, Only, HasAtomicETH, reliable},
+	FetchAdd:          {"FETCH_ADD", KindFetchAdd, Only, HasAtomicETH, reliable},
+	SendLastInv:       {"SEND_LAST_INVALIDATE", KindSend, Last, HasIETH, reliable},
+	SendOnlyInv:       {"SEND_ONLY_INVALIDATE", KindSend, Only, HasIETH, reliable},
+	Flush:             {"FLUSH", KindFlush, Only, HasFETH | HasRETH, onlyRC},
+	AtomicWrite:       {"ATOMIC_WRITE", KindAtomicWrite, Only, HasRETH, onlyRC},
+}
+
+var table = buildTable()
+
+func buildTable() (t [256]Info) {
+	add := func(s Service, op int, o operation) {
+		in := Info{
+			Name: s.String() + "_" + o.name, Valid: true, Service: s, Kind: o.kind,
+			Position: o.pos, Headers: o.headers,
+		}
+		switch o.kind {
+		case KindSend, KindWrite, KindReadResponse, KindAtomicWrite:
+			in.Payload = true
+		}
+		switch o.kind {
+		case KindReadResponse, KindAck, KindAtomicAck, KindCNP:
+		default:
+			in.Request = true
+		}
+		in.ConsumesRecv = o.kind == KindSend || o.kind == KindWrite && o.headers&HasImmDt != 0
+		if s == XRC && in.Request {
+			in.Headers |= HasXRCETH
+		}
+		if s == UD {
+			in.Headers |= HasDETH
+		}
+		in.HeaderLen = BTHLen
+		for h, n := range headerLen {
+			if in.Headers&(1<<h) != 0 {
+				in.HeaderLen += n
+			}
+		}
+		t[int(s)|op] = in
+	}
+	for op, o := range operations {
+		for _, s := range o.services {
+			add(s, op, o)
+		}
+	}
+	add(UD, SendOnly, operations[SendOnly])
+	add(UD, SendOnlyImm, operations[SendOnlyImm])
+	t[OpcodeCNP] = Info{Name: "CNP", Valid: true, Service: CNP, Kind: KindCNP, HeaderLen: BTHLen, Payload: true}
+	return t
+}
+
+// Info returns the table's row for o. Where o is not assigned, Valid is false.
+func (o Opcode) Info() *Info { return &table[o] }
+
+// Service returns the service bits of o, whether or not o is assigned.
+func (o Opcode) Service() Service { return Service(o & 0xe0) }
+
+func (o Opcode) String() string {
+	if in := o.Info(); in.Valid {
+		return in.Name
+	}
+	return fmt.Sprintf("Opcode(%#02x)", uint8(o))
+}
