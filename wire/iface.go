@@ -1,0 +1,111 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Errors of interfaces; match with errors.Is. The text around them names the
+// interface and the address.
+var (
+	ErrNoInterface = errors.New("no such interface")
+	ErrNoRoute     = errors.New("no route")
+	ErrUnreachable = errors.New("neighbour does not answer")
+)
+
+// An Interface is what a NIC needs to know of the network interface below it: the
+// addresses that become GIDs, the MAC, the MTU, and how to reach an address. All
+// methods may be called from any goroutine; only Resolve may block.
+type Interface interface {
+	Name() string
+	MAC() [6]byte
+	MTU() int // largest IP packet in bytes
+	Up() bool // administratively up, with a carrier
+
+	// Addresses returns the usable addresses with their prefixes in the interface's
+	// order. The caller must not change the slice; it is not changed by others either.
+	Addresses() []netip.Prefix
+
+	// OnChange adds a function that is called, from another goroutine, after addresses,
+	// MAC, MTU or state changed. It must not block.
+	OnChange(func())
+
+	// OnNeighbour adds a function that is called, from another goroutine, when the next
+	// hop of an address that Resolve answered for has a new MAC: a Path to dst that says
+	// otherwise is out of date. It must not block.
+	OnNeighbour(func(dst netip.Addr, mac [6]byte))
+
+	// Resolve sets p.DstMAC to the MAC of the next hop towards p.Dst from p.Src. It
+	// blocks, at the longest until ctx ends, while the neighbour is asked. Errors are
+	// ErrNoRoute and ErrUnreachable. It is worth calling again when a peer stops
+	// answering: that makes the kernel verify a neighbour it has not heard of for long.
+	Resolve(ctx context.Context, p *Path) error
+}
+
+// checkPath reports what no interface can resolve.
+func checkPath(name string, p *Path) error {
+	switch {
+	case !p.Dst.IsValid() || p.Dst.IsUnspecified() || p.Dst.Is4In6():
+		return fmt.Errorf("%v through %s: %w", p.Dst, name, ErrNoRoute)
+	case p.Src.Is4() != p.Dst.Is4():
+		return fmt.Errorf("%v from %v through %s: %w between address families", p.Dst, p.Src, name, ErrNoRoute)
+	}
+	return nil
+}
+
+// multicastMAC returns the group MAC of a multicast address (RFC 1112, RFC 2464).
+func multicastMAC(a netip.Addr) [6]byte {
+	b := a.As16()
+	if a.Is4() {
+		return [6]byte{0x01, 0x00, 0x5e, b[13] & 0x7f, b[14], b[15]}
+	}
+	return [6]byte{0x33, 0x33, b[12], b[13], b[14], b[15]}
+}
+
+type staticInterface struct {
+	name  string
+	mac   [6]byte
+	mtu   int
+	addrs []netip.Prefix
+}
+
+// StaticInterface returns an interface that never changes, for fabrics and
+// simulations. It is up, and every address is its neighbour.
+func StaticInterface(name string, mac [6]byte, mtu int, addrs ...netip.Prefix) Interface {
+	return &staticInterface{name, mac, mtu, addrs}
+}
+
+func (s *staticInterface) Name() string                          { return s.name }
+func (s *staticInterface) MAC() [6]byte                          { return s.mac }
+func (s *staticInterface) MTU() int                              { return s.mtu }
+func (s *staticInterface) Up() bool                              { return true }
+func (s *staticInterface) Addresses() []netip.Prefix             { return s.addrs }
+func (s *staticInterface) OnChange(func())                       {}
+func (s *staticInterface) OnNeighbour(func(netip.Addr, [6]byte)) {}
+func (s *staticInterface) Resolve(_ context.Context, p *Path) error {
+	if err := checkPath(s.name, p); err != nil {
+		return err
+	}
+	p.DstMAC = s.neighbour(p.Dst)
+	return nil
+}
+
+// neighbour makes up a MAC for dst: nobody looks at it but a reader of captures, who
+// wants each address to have its own.
+func (s *staticInterface) neighbour(dst netip.Addr) [6]byte {
+	for _, a := range s.addrs {
+		if a.Addr() == dst {
+			return s.mac
+		}
+	}
+	if dst.IsMulticast() {
+		return multicastMAC(dst)
+	}
+	b := dst.As16()
+	if b[11] == 0xff && b[12] == 0xfe { // EUI-64: the MAC is in the address
+		return [6]byte{b[8] ^ 2, b[9], b[10], b[13], b[14], b[15]}
+	}
+	return [6]byte{0x02, 0x00, b[12], b[13], b[14], b[15]}
+}
