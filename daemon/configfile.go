@@ -1,0 +1,196 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"os"
+	"reflect"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/goccy/go-yaml"
+	"github.com/goccy/go-yaml/ast"
+)
+
+// file is the configuration file: YAML, with the flags' names as keys. Keys that are
+// not here are errors.
+type file struct {
+	NICs        []nicValue    `yaml:"nics"`
+	Socket      string        `yaml:"socket"`
+	SocketMode  modeValue     `yaml:"socket-mode"`
+	SocketGroup string        `yaml:"socket-group"`
+	Metrics     string        `yaml:"metrics"`
+	Capture     string        `yaml:"capture"`
+	Fault       string        `yaml:"fault"`
+	Engines     int           `yaml:"engines"`
+	Spin        durationValue `yaml:"spin"`
+	Limits      struct {
+		PDs        countValue `yaml:"pds"`
+		CQs        countValue `yaml:"cqs"`
+		QPs        countValue `yaml:"qps"`
+		MRs        countValue `yaml:"mrs"`
+		AHs        countValue `yaml:"ahs"`
+		Registered bytesValue `yaml:"registered"`
+		Rings      bytesValue `yaml:"rings"`
+	} `yaml:"limits"`
+}
+
+// ReadConfig reads the configuration file at path. An error names the file, the line
+// and what would be right there.
+func ReadConfig(path string) (Config, error) {
+	r, err := os.Open(path)
+	if err != nil {
+		return Config{}, fmt.Errorf("configuration: %w", err)
+	}
+	defer r.Close()
+	var f file
+	if err := yaml.NewDecoder(r, yaml.Strict()).Decode(&f); err != nil && !errors.Is(err, io.EOF) {
+		return Config{}, describe(path, err)
+	}
+	c := Config{
+		Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
+		Metrics: f.Metrics, Capture: f.Capture, Fault: f.Fault, Engines: f.Engines, Spin: time.Duration(f.Spin),
+		Limits: Limits{
+			PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
+			AHs: int(f.Limits.AHs), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),
+		},
+	}
+	for _, n := range f.NICs {
+		c.NICs = append(c.NICs, NIC(n))
+	}
+	return c, nil
+}
+
+// describe turns the decoder's error into one line: file, line, what is wrong.
+func describe(path string, err error) error {
+	var at *lineError
+	if errors.As(err, &at) {
+		return fmt.Errorf("%s:%d: %w", path, at.line, at.err)
+	}
+	var y yaml.Error
+	if !errors.As(err, &y) || y.GetToken() == nil || y.GetToken().Position == nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	msg, line := y.GetMessage(), y.GetToken().Position.Line
+	var unknown *yaml.UnknownFieldError
+	if errors.As(err, &unknown) {
+		msg = fmt.Sprintf("key %q is unknown; the keys are %s", unknown.Token.Value, strings.Join(keys(), ", "))
+	}
+	return fmt.Errorf("%s:%d: %s", path, line, msg)
+}
+
+// keys lists the keys of a configuration file, those of limits with their path.
+func keys() (names []string) {
+	t := reflect.TypeFor[file]()
+	for i := range t.NumField() {
+		f := t.Field(i)
+		name := f.Tag.Get("yaml")
+		if f.Type.Kind() != reflect.Struct {
+			names = append(names, name)
+			continue
+		}
+		for j := range f.Type.NumField() {
+			names = append(names, name+"."+f.Type.Field(j).Tag.Get("yaml"))
+		}
+	}
+	return names
+}
+
+// A lineError is an error of a value and where the value stands.
+type lineError struct {
+	line int
+	err  error
+}
+
+func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
+func (e *lineError) Unwrap() error { return e.err }
+
+// scalar parses the text of a value with parse and puts the line to its error.
+func scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
+	tok := n.GetToken()
+	v, err := parse(tok.Value)
+	if _, ok := n.(ast.ScalarNode); !ok {
+		err = errors.New("want one value here, not a list or a map")
+	}
+	if err != nil {
+		return &lineError{tok.Position.Line, err}
+	}
+	*into = v
+	return nil
+}
+
+type (
+	nicValue      NIC
+	modeValue     os.FileMode
+	durationValue time.Duration
+	countValue    int
+	bytesValue    uint64
+)
+
+func (v *nicValue) UnmarshalYAML(n ast.Node) error {
+	return scalar(n, (*NIC)(v), ParseNIC)
+}
+
+func (v *modeValue) UnmarshalYAML(n ast.Node) error {
+	return scalar(n, (*os.FileMode)(v), ParseMode)
+}
+
+func (v *durationValue) UnmarshalYAML(n ast.Node) error {
+	return scalar(n, (*time.Duration)(v), func(s string) (time.Duration, error) {
+		d, err := time.ParseDuration(s)
+		if err != nil {
+			return 0, fmt.Errorf("duration %q: want a number and a unit, such as 50us", s)
+		}
+		return d, nil
+	})
+}
+
+func (v *countValue) UnmarshalYAML(n ast.Node) error {
+	return scalar(n, (*int)(v), func(s string) (int, error) {
+		c, err := strconv.ParseUint(s, 10, 31)
+		if err != nil || c == 0 {
+			return 0, fmt.Errorf("limit %q: want a number from 1", s)
+		}
+		return int(c), nil
+	})
+}
+
+func (v *bytesValue) UnmarshalYAML(n ast.Node) error {
+	return scalar(n, (*uint64)(v), ParseBytes)
+}
+
+// ParseMode reads permission bits in octal.
+func ParseMode(s string) (os.FileMode, error) {
+	m, err := strconv.ParseUint(strings.TrimPrefix(s, "0o"), 8, 32)
+	if err != nil || m == 0 || m > 0o777 {
+		return 0, fmt.Errorf("socket mode %q: want permission bits in octal, such as 0660", s)
+	}
+	return os.FileMode(m), nil
+}
+
+var byteUnits = []struct {
+	suffix string
+	factor uint64
+}{
+	{"KiB", 1 << 10}, {"MiB", 1 << 20}, {"GiB", 1 << 30}, {"TiB", 1 << 40},
+	{"K", 1 << 10}, {"M", 1 << 20}, {"G", 1 << 30}, {"T", 1 << 40}, {"B", 1}, {"", 1},
+}
+
+// ParseBytes reads a number of bytes: 65536, 64K or 64KiB. Units are powers of 1024.
+func ParseBytes(s string) (uint64, error) {
+	for _, u := range byteUnits {
+		digits, ok := strings.CutSuffix(s, u.suffix)
+		if !ok {
+			continue
+		}
+		v, err := strconv.ParseUint(strings.TrimSpace(digits), 10, 64)
+		if err == nil && v <= math.MaxUint64/u.factor {
+			return v * u.factor, nil
+		}
+		break
+	}
+	return 0, fmt.Errorf("size %q: want a number of bytes, such as 65536, 64K or 1MiB", s)
+}

@@ -1,0 +1,213 @@
+package daemon
+
+import (
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+)
+
+// A Kind says what is at the other end of a NIC's cable.
+type Kind string
+
+// The kinds of link.
+const (
+	Fabric Kind = "fabric" // the other fabric NICs of this daemon
+	Packet Kind = "packet" // a network interface, through AF_PACKET
+	UDP    Kind = "udp"    // a network interface, through a UDP socket
+	Dgram  Kind = "dgram"  // Ethernet frames in UDP datagrams: a virtual machine's NIC
+)
+
+// A NIC is one emulated device: a name and what it hangs on. Its text form, which
+// flags and the configuration file use, is NAME=LINK, where LINK is one of
+//
+//	fabric[:ADDR[,ADDR…]]
+//	packet:IFACE
+//	udp:IFACE
+//	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[,ADDR/BITS…]
+//
+// and fabric and dgram links also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX.
+type NIC struct {
+	Name      string
+	Kind      Kind
+	Interface string         // packet, udp
+	Addrs     []netip.Prefix // fabric, dgram
+	Local     netip.AddrPort // dgram
+	Remote    netip.AddrPort // dgram
+	MTU       int            // fabric, dgram; 0 means DefaultMTU
+	MAC       [6]byte        // fabric, dgram; all zeros means one made from the name
+}
+
+// DefaultMTU is the IP MTU of links that have no interface to take one from. It is
+// the jumbo size that carries a path MTU of 4096.
+const DefaultMTU = 9000
+
+const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
+
+// DefaultNICs is what a daemon without --nic has.
+func DefaultNICs() []NIC {
+	return []NIC{
+		{Name: "softroce0", Kind: Fabric, Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}},
+		{Name: "softroce1", Kind: Fabric, Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("2001:db8::2/64")}},
+	}
+}
+
+// ParseNIC reads NAME=LINK.
+func ParseNIC(s string) (NIC, error) {
+	name, link, ok := strings.Cut(s, "=")
+	if !ok {
+		return NIC{}, fmt.Errorf("NIC %q has no link: want NAME=LINK with LINK %s", s, linkForms)
+	}
+	n := NIC{Name: name}
+	if err := checkName(name); err != nil {
+		return NIC{}, err
+	}
+	if err := n.parseLink(link); err != nil {
+		return NIC{}, fmt.Errorf("NIC %s: %w", name, err)
+	}
+	return n, nil
+}
+
+// maxName is what ibv_device.name holds (IBV_SYSFS_NAME_MAX), less its NUL.
+const maxName = 63
+
+func checkName(name string) error {
+	bad := func(r rune) bool {
+		return !(r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || r >= '0' && r <= '9' || r == '_' || r == '-' || r == '.')
+	}
+	if name == "" || len(name) > maxName || strings.ContainsFunc(name, bad) || name == "." || name == ".." {
+		return fmt.Errorf("NIC name %q: want 1 to %d letters, digits, '-', '_' or '.'", name, maxName)
+	}
+	return nil
+}
+
+func (n *NIC) parseLink(link string) error {
+	kind, rest, _ := strings.Cut(link, ":")
+	n.Kind = Kind(kind)
+	switch n.Kind {
+	case Packet, UDP:
+		if rest == "" || strings.ContainsAny(rest, ",/ ") {
+			return fmt.Errorf("link %q: want %s:IFACE with the name of one network interface", link, kind)
+		}
+		n.Interface = rest
+		return nil
+	case Fabric:
+		return n.parseItems(rest)
+	case Dgram:
+		return n.parseDgram(rest)
+	}
+	return fmt.Errorf("link %q is of no known kind: want %s", link, linkForms)
+}
+
+func (n *NIC) parseDgram(rest string) error {
+	parts := strings.SplitN(rest, ",", 3)
+	if len(parts) < 3 {
+		return fmt.Errorf("link dgram:%s is incomplete: want dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS", rest)
+	}
+	var err error
+	if n.Local, err = netip.ParseAddrPort(parts[0]); err != nil {
+		return fmt.Errorf("local end %q of dgram: want ADDR:PORT, such as 127.0.0.1:5001", parts[0])
+	}
+	if n.Remote, err = netip.ParseAddrPort(parts[1]); err != nil {
+		return fmt.Errorf("remote end %q of dgram: want ADDR:PORT, such as 127.0.0.1:5000", parts[1])
+	}
+	return n.parseItems(parts[2])
+}
+
+// parseItems reads addresses and options, separated by commas.
+func (n *NIC) parseItems(s string) error {
+	if s == "" {
+		return nil
+	}
+	for item := range strings.SplitSeq(s, ",") {
+		key, value, option := strings.Cut(item, "=")
+		var err error
+		switch {
+		case !option:
+			err = n.addAddr(item)
+		case key == "mtu":
+			n.MTU, err = parseMTU(value)
+		case key == "mac":
+			n.MAC, err = parseMAC(value)
+		default:
+			err = fmt.Errorf("option %q is unknown: want mtu=BYTES or mac=XX:XX:XX:XX:XX:XX", item)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addAddr takes an address with or without its prefix length; without, a fabric's
+// network is as wide as the default NICs'.
+func (n *NIC) addAddr(s string) error {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		n.Addrs = append(n.Addrs, p)
+		return nil
+	}
+	a, err := netip.ParseAddr(s)
+	switch {
+	case err != nil || a.Zone() != "":
+		return fmt.Errorf("address %q: want an IPv4 or IPv6 address, such as 192.0.2.1 or 2001:db8::1/64", s)
+	case n.Kind == Dgram:
+		return fmt.Errorf("address %q: want its prefix length too, such as %s/24", s, s)
+	case a.Is4():
+		n.Addrs = append(n.Addrs, netip.PrefixFrom(a, 24))
+	default:
+		n.Addrs = append(n.Addrs, netip.PrefixFrom(a, 64))
+	}
+	return nil
+}
+
+// The smallest IP MTU that carries a path MTU of 256 with the longest headers, and the
+// longest IP packet.
+const minMTU, maxMTU = 256 + 80, 65535
+
+func parseMTU(s string) (int, error) {
+	v, err := strconv.Atoi(s)
+	if err != nil || v < minMTU || v > maxMTU {
+		return 0, fmt.Errorf("mtu %q: want %d to %d bytes", s, minMTU, maxMTU)
+	}
+	return v, nil
+}
+
+func parseMAC(s string) (mac [6]byte, err error) {
+	parts := strings.Split(s, ":")
+	for i, p := range parts {
+		v, perr := strconv.ParseUint(p, 16, 8)
+		if perr != nil || len(parts) != len(mac) || len(p) != 2 {
+			return mac, fmt.Errorf("mac %q: want six bytes in hexadecimal, such as 02:00:00:00:00:01", s)
+		}
+		mac[i] = byte(v)
+	}
+	if mac[0]&1 != 0 || mac == ([6]byte{}) {
+		return mac, fmt.Errorf("mac %q: want the address of one NIC, not a group's and not all zeros", s)
+	}
+	return mac, nil
+}
+
+// String returns the text form of n.
+func (n NIC) String() string {
+	var b strings.Builder
+	b.WriteString(n.Name + "=" + string(n.Kind))
+	sep := ":"
+	item := func(s string) { b.WriteString(sep + s); sep = "," }
+	if n.Interface != "" {
+		item(n.Interface)
+	}
+	if n.Kind == Dgram {
+		item(n.Local.String())
+		item(n.Remote.String())
+	}
+	for _, a := range n.Addrs {
+		item(a.String())
+	}
+	if n.MTU != 0 {
+		item(fmt.Sprintf("mtu=%d", n.MTU))
+	}
+	if m := n.MAC; m != [6]byte{} {
+		item(fmt.Sprintf("mac=%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5]))
+	}
+	return b.String()
+}

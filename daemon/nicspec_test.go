@@ -1,0 +1,62 @@
+package daemon
+
+import (
+	"strings"
+	"testing"
+)
+
+func TestNICTextIsReadAndWritten(t *testing.T) {
+	for _, s := range []string{
+		"softroce0=fabric:192.0.2.1/24,2001:db8::1/64",
+		"a=fabric",
+		"rdma-eth0=packet:eth0",
+		"u0=udp:veth.1",
+		"vm=dgram:127.0.0.1:5001,127.0.0.1:5000,10.77.0.20/24,mtu=1500,mac=02:00:00:00:00:07",
+		"vm6=dgram:[::1]:5001,[::1]:5000,2001:db8::2/64",
+	} {
+		n, err := ParseNIC(s)
+		if err != nil {
+			t.Errorf("%s: %v", s, err)
+			continue
+		}
+		if got := n.String(); got != s {
+			t.Errorf("%s: written as %s", s, got)
+		}
+	}
+}
+
+func TestFabricAddressWithoutPrefixLengthGetsOne(t *testing.T) {
+	n, err := ParseNIC("f=fabric:192.0.2.9,2001:db8::9")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := n.String(), "f=fabric:192.0.2.9/24,2001:db8::9/64"; got != want {
+		t.Errorf("got %s, want %s", got, want)
+	}
+}
+
+func TestWrongNICTextSaysWhatIsWrongAndWhatWouldBeRight(t *testing.T) {
+	for _, c := range []struct{ in, wrong, right string }{
+		{"softroce0", `"softroce0" has no link`, "NAME=LINK"},
+		{"=fabric", `name ""`, "letters"},
+		{"a b=fabric", `name "a b"`, "letters"},
+		{"a=token:eth0", `"token:eth0"`, "packet:IFACE"},
+		{"a=packet:", `"packet:"`, "packet:IFACE"},
+		{"a=udp", `"udp"`, "udp:IFACE"},
+		{"a=fabric:192.0.2", `"192.0.2"`, "192.0.2.1"},
+		{"a=fabric:192.0.2.1,mtu=12", `"12"`, "336 to 65535"},
+		{"a=fabric:192.0.2.1,speed=9", `"speed=9"`, "mtu=BYTES"},
+		{"a=fabric:mac=01:00:00:00:00:00", "01:00", "not a group's"},
+		{"a=fabric:mac=02:00", "02:00", "six bytes"},
+		{"a=dgram:127.0.0.1:1", "incomplete", "REMOTE:PORT"},
+		{"a=dgram:localhost,127.0.0.1:2,10.0.0.1/8", `"localhost"`, "ADDR:PORT"},
+		{"a=dgram:127.0.0.1:1,127.0.0.1:2,10.0.0.1", `"10.0.0.1"`, "10.0.0.1/24"},
+	} {
+		_, err := ParseNIC(c.in)
+		if err == nil {
+			t.Errorf("%s: accepted", c.in)
+		} else if !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), c.right) {
+			t.Errorf("%s: %q does not name %q and %q", c.in, err, c.wrong, c.right)
+		}
+	}
+}
