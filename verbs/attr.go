@@ -1,0 +1,213 @@
+package verbs
+
+import (
+	"fmt"
+	"net/netip"
+	"strings"
+
+	"softroce/attach/abi"
+)
+
+// DeviceAttr is what a NIC can do: the fields of ibv_device_attr.
+type DeviceAttr = abi.DeviceAttr
+
+// DeviceInfo names a NIC that can be opened.
+type DeviceInfo struct {
+	Name     string
+	Netdev   string // the interface that it stands on; "" on a fabric
+	NodeGUID uint64 // the first byte of the GUID is the most significant
+	State    PortState
+}
+
+// PortAttr is the state of a NIC's one port: the fields of ibv_port_attr that mean
+// something on RoCE.
+type PortAttr struct {
+	State       PortState
+	MaxMTU      MTU
+	ActiveMTU   MTU
+	GIDTblLen   int
+	MaxMsgSize  uint32
+	PKeyTblLen  int
+	ActiveWidth uint8
+	ActiveSpeed uint8
+	PhysState   uint8
+	LinkLayer   uint8 // 2: Ethernet
+	CapFlags    uint32
+}
+
+// GID is a global identifier: an IPv6 address, or ::ffff:a.b.c.d.
+type GID [16]byte
+
+// GIDFromAddr returns the RoCEv2 GID of an IP address.
+func GIDFromAddr(a netip.Addr) GID { return a.As16() }
+
+// Addr returns the IP address that g stands for; an IPv4-mapped GID gives IPv4.
+func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
+
+// String writes g as eight groups of four hexadecimal digits, as libibverbs does.
+func (g GID) String() string {
+	var b strings.Builder
+	for i := 0; i < len(g); i += 2 {
+		if i > 0 {
+			b.WriteByte(':')
+		}
+		fmt.Fprintf(&b, "%02x%02x", g[i], g[i+1])
+	}
+	return b.String()
+}
+
+// GIDEntry is a row of the GID table.
+type GIDEntry struct {
+	Index  int
+	GID    GID
+	Netdev string
+}
+
+// GlobalRoute is ibv_global_route: where packets go and how.
+type GlobalRoute struct {
+	DGID         GID
+	FlowLabel    uint32
+	SGIDIndex    uint8
+	HopLimit     uint8
+	TrafficClass uint8
+}
+
+// AHAttr is ibv_ah_attr. On RoCE the global route is all that counts.
+type AHAttr struct {
+	GRH        GlobalRoute
+	DLID       uint16
+	SL         uint8
+	StaticRate uint8
+	PortNum    uint8 // 0 stands for 1, the only port
+}
+
+// QPCap is how much a queue pair holds: ibv_qp_cap.
+type QPCap struct {
+	MaxSendWR     uint32
+	MaxRecvWR     uint32
+	MaxSendSGE    uint32
+	MaxRecvSGE    uint32
+	MaxInlineData uint32 // bytes
+}
+
+// QPInitAttr says what queue pair to create: ibv_qp_init_attr.
+type QPInitAttr struct {
+	SendCQ   *CQ
+	RecvCQ   *CQ
+	Cap      QPCap // raised by CreateQP to what was granted, see QP.Cap
+	QPType   QPType
+	SQSigAll bool // every send work request is signaled
+}
+
+// QPAttr is ibv_qp_attr: the attributes that Modify sets, those in its mask, and Query reads.
+type QPAttr struct {
+	QPState          QPState
+	CurQPState       QPState
+	PathMTU          MTU
+	QKey             uint32
+	RQPSN            uint32 // 24 bits
+	SQPSN            uint32 // 24 bits
+	DestQPNum        uint32
+	QPAccessFlags    Access
+	Cap              QPCap
+	AHAttr           AHAttr
+	PKeyIndex        uint16
+	EnSQDAsyncNotify bool
+	SQDraining       bool
+	MaxRdAtomic      uint8 // READs and atomics that we may have outstanding
+	MaxDestRdAtomic  uint8 // and the peer
+	MinRNRTimer      uint8 // code of IBTA 9.7.5.2.8; 12 is 0.64 ms
+	PortNum          uint8
+	Timeout          uint8 // local ACK timeout 4.096 µs · 2^Timeout; 0 is none
+	RetryCnt         uint8 // 0 to 7
+	RNRRetry         uint8 // 0 to 7; 7 is without end
+}
+
+// QPAttrMask names fields of QPAttr: ibv_qp_attr_mask.
+type QPAttrMask uint32
+
+// Bits of QPAttrMask.
+const (
+	QPMaskState            QPAttrMask = 1 << 0
+	QPMaskCurState         QPAttrMask = 1 << 1
+	QPMaskEnSQDAsyncNotify QPAttrMask = 1 << 2
+	QPMaskAccessFlags      QPAttrMask = 1 << 3
+	QPMaskPKeyIndex        QPAttrMask = 1 << 4
+	QPMaskPort             QPAttrMask = 1 << 5
+	QPMaskQKey             QPAttrMask = 1 << 6
+	QPMaskAV               QPAttrMask = 1 << 7
+	QPMaskPathMTU          QPAttrMask = 1 << 8
+	QPMaskTimeout          QPAttrMask = 1 << 9
+	QPMaskRetryCnt         QPAttrMask = 1 << 10
+	QPMaskRNRRetry         QPAttrMask = 1 << 11
+	QPMaskRQPSN            QPAttrMask = 1 << 12
+	QPMaskMaxQPRdAtomic    QPAttrMask = 1 << 13
+	QPMaskMinRNRTimer      QPAttrMask = 1 << 15
+	QPMaskSQPSN            QPAttrMask = 1 << 16
+	QPMaskMaxDestRdAtomic  QPAttrMask = 1 << 17
+	QPMaskCap              QPAttrMask = 1 << 19
+	QPMaskDestQPN          QPAttrMask = 1 << 20
+)
+
+// SGE is a piece of local memory: ibv_sge. MR.SGE makes one.
+type SGE struct {
+	Addr   uint64
+	Length uint32
+	LKey   uint32
+}
+
+// SendWR is a send work request: ibv_send_wr. Which fields count depends on Opcode.
+type SendWR struct {
+	WRID      uint64
+	Opcode    WROpcode
+	SendFlags SendFlags
+	SGList    []SGE  // not kept after PostSend
+	Inline    []byte // the data, where SendFlags has SendInline; not kept after PostSend
+
+	Imm            uint32 // …WithImm: the number that the peer gets in WC.Imm
+	InvalidateRKey uint32 // WRSendWithInv, WRLocalInv
+
+	RemoteAddr uint64 // RDMA and atomics
+	RKey       uint32
+
+	CompareAdd uint64 // atomics: what to compare with, or to add
+	Swap       uint64
+
+	AH         *AH // UD
+	RemoteQPN  uint32
+	RemoteQKey uint32
+}
+
+// RecvWR is a receive work request: ibv_recv_wr.
+type RecvWR struct {
+	WRID   uint64
+	SGList []SGE // not kept after PostRecv
+}
+
+// WC is a work completion: ibv_wc. Where Status is not WCSuccess only WRID, Status,
+// VendorErr and QPNum are valid.
+type WC struct {
+	WRID            uint64
+	Status          WCStatus
+	Opcode          WCOpcode
+	VendorErr       uint32
+	ByteLen         uint32 // received, read or atomic bytes
+	Imm             uint32 // where WCFlags has WCWithImm
+	InvalidatedRKey uint32 // where WCFlags has WCWithInv
+	QPNum           uint32 // the local queue pair
+	SrcQP           uint32 // UD: the sender's
+	WCFlags         WCFlags
+	PKeyIndex       uint16
+	SLID            uint16
+	SL              uint8
+	DLIDPathBits    uint8
+	Timestamp       uint64 // ns of the NIC's clock
+}
+
+// AsyncEvent is something that happened to an object or the NIC: ibv_async_event.
+type AsyncEvent struct {
+	EventType EventType
+	QP        *QP // the queue pair or completion queue that it is about, or nil
+	CQ        *CQ
+	Port      uint8
+}
