@@ -1,0 +1,100 @@
+package wire
+
+import (
+	"fmt"
+
+	"softroce/packet"
+)
+
+// LinkCounters counts what a link carried and what it threw away. They belong to
+// the goroutine that calls the link's methods, as the link does.
+type LinkCounters struct {
+	TxPackets, RxPackets uint64
+	TxBytes, RxBytes     uint64 // of IP packets, ICRC included
+	Drops                [NumDrops]uint64
+}
+
+// A Counted link tells what it counted. All links of this package are; middleware
+// answers with what passed through it.
+type Counted interface {
+	Counters() *LinkCounters
+}
+
+// A Drop is the reason why a link threw a frame away; each frame thrown away counts
+// under one. A frame with a wrong ICRC is not: it is handed on, marked, and its NIC
+// counts it.
+type Drop uint8
+
+const (
+	// Received frames, in the order in which they are checked.
+	DropTruncated   Drop = iota // ends before its headers do, or before the length they tell
+	DropMAC                     // for another station
+	DropEtherType               // neither IP nor what the link answers itself
+	DropIPHeader                // wrong version, header length, or an IPv6 extension header
+	DropIPChecksum              // of the IPv4 header
+	DropIPAddress               // for another host
+	DropFragment                // a part of an IPv4 packet
+	DropIPProtocol              // not UDP
+	DropUDPPort                 // not for RoCE's port
+	DropUDPLength               // disagrees with the IP length, or leaves no room for BTH and ICRC
+	DropUDPChecksum             // neither 0 nor right
+	DropOverrun                 // the link's receive queue was full
+
+	// Frames to send.
+	DropUnreachable // nobody has the destination address
+	DropTooLong     // longer than the link's MTU
+	DropSend        // the medium refused it
+
+	NumDrops
+)
+
+var dropNames = [NumDrops]string{
+	DropTruncated:   "truncated",
+	DropMAC:         "other_mac",
+	DropEtherType:   "ether_type",
+	DropIPHeader:    "ip_header",
+	DropIPChecksum:  "ip_checksum",
+	DropIPAddress:   "ip_address",
+	DropFragment:    "ip_fragment",
+	DropIPProtocol:  "ip_protocol",
+	DropUDPPort:     "udp_port",
+	DropUDPLength:   "udp_length",
+	DropUDPChecksum: "udp_checksum",
+	DropOverrun:     "overrun",
+	DropUnreachable: "unreachable",
+	DropTooLong:     "too_long",
+	DropSend:        "send_failed",
+}
+
+// String returns the name under which metrics show the reason.
+func (d Drop) String() string {
+	if d < NumDrops {
+		return dropNames[d]
+	}
+	return fmt.Sprintf("Drop(%d)", uint8(d))
+}
+
+// Lengths of the headers that a link puts around a RoCEv2 packet.
+const (
+	udpLen  = 8
+	ipv4Len = 20
+	ipv6Len = 40
+)
+
+// ipLen returns the length of the IP packet around n bytes from BTH to pad.
+func ipLen(n int, is4 bool) int {
+	if is4 {
+		return n + ipv4Len + udpLen + packet.ICRCLen
+	}
+	return n + ipv6Len + udpLen + packet.ICRCLen
+}
+
+func (c *LinkCounters) sent(f *TxFrame) {
+	c.TxPackets++
+	c.TxBytes += uint64(ipLen(f.Len, f.Path.Dst.Is4()))
+}
+
+func (c *LinkCounters) received(n int, is4 bool) {
+	c.RxPackets++
+	c.RxBytes += uint64(ipLen(n, is4))
+}
