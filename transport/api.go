@@ -1,0 +1,221 @@
+package transport
+
+import (
+	"errors"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// Env is what an engine lends a queue pair for the time of one call.
+type Env struct {
+	Now   int64 // nanoseconds of a monotonic or simulated clock, above 0
+	Mem   *mrtable.IO
+	Table *mrtable.Table
+	Sink  Sink
+}
+
+// A Sink takes what a queue pair yields.
+type Sink interface {
+	// Packet returns a transmit slot, which the queue pair fills before it asks for
+	// another, or nil when no more packets can be taken in this step.
+	Packet(q *QP) *packet.Tx
+
+	// Complete hears of each work request that is done, in order per queue: of
+	// every send work request, Signaled or not, so that the owner can free
+	// its slot. c is valid during the call.
+	Complete(q *QP, c *Completion)
+
+	// Event hears of what verbs calls an asynchronous event.
+	Event(q *QP, ev Event)
+}
+
+// A RecvQueue is where a responder takes receive work requests from: the queue
+// pair's own receive queue or a shared one.
+type RecvQueue interface {
+	// Next takes the oldest receive work request. wr.SGEs stay valid until the
+	// queue pair has completed it, or calls Next again.
+	Next(wr *RecvWR) bool
+	Len() int     // posted and not taken
+	Shared() bool // a shared receive queue has no end-to-end credits
+}
+
+// An SGE is an element of a scatter/gather list.
+type SGE struct {
+	Addr   uint64
+	Length uint32
+	LKey   uint32
+}
+
+// A RecvWR is a receive work request.
+type RecvWR struct {
+	ID   uint64
+	SGEs []SGE
+}
+
+// A SendWR is a send work request. PostSend copies it whole.
+type SendWR struct {
+	ID         uint64
+	Opcode     WROpcode
+	Flags      SendFlags
+	Imm        uint32 // immediate data, or the R_Key to invalidate
+	RemoteAddr uint64
+	RKey       uint32
+	CompareAdd uint64
+	Swap       uint64
+	RemoteQPN  uint32 // UD
+	RemoteQKey uint32 // UD
+	AH         uint32 // UD
+	SGEs       []SGE
+	Inline     []byte // the payload itself where Flags has Inline
+}
+
+// WROpcode is enum ibv_wr_opcode.
+type WROpcode uint32
+
+const (
+	WRWrite       WROpcode = 0
+	WRWriteImm    WROpcode = 1
+	WRSend        WROpcode = 2
+	WRSendImm     WROpcode = 3
+	WRRead        WROpcode = 4
+	WRCompareSwap WROpcode = 5
+	WRFetchAdd    WROpcode = 6
+	WRLocalInv    WROpcode = 7
+	WRBindMW      WROpcode = 8
+	WRSendInv     WROpcode = 9
+)
+
+// SendFlags is enum ibv_send_flags.
+type SendFlags uint32
+
+const (
+	Fence     SendFlags = 1 << 0
+	Signaled  SendFlags = 1 << 1
+	Solicited SendFlags = 1 << 2
+	Inline    SendFlags = 1 << 3
+)
+
+// Status is enum ibv_wc_status.
+type Status uint32
+
+const (
+	Success         Status = 0
+	LocLenErr       Status = 1
+	LocQPOpErr      Status = 2
+	LocProtErr      Status = 4
+	WRFlushErr      Status = 5
+	MWBindErr       Status = 6
+	BadRespErr      Status = 7
+	LocAccessErr    Status = 8
+	RemInvReqErr    Status = 9
+	RemAccessErr    Status = 10
+	RemOpErr        Status = 11
+	RetryExcErr     Status = 12
+	RNRRetryExcErr  Status = 13
+	RemAbortErr     Status = 16
+	FatalErr        Status = 19
+	RespTimeoutErr  Status = 20
+	GeneralErr      Status = 21
+	statusNameCount        = 22
+)
+
+var statusNames = [statusNameCount]string{
+	Success: "success", LocLenErr: "local length error", LocQPOpErr: "local QP operation error",
+	LocProtErr: "local protection error", WRFlushErr: "work request flushed", MWBindErr: "memory window bind error",
+	BadRespErr: "bad response", LocAccessErr: "local access error", RemInvReqErr: "remote invalid request",
+	RemAccessErr: "remote access error", RemOpErr: "remote operation error",
+	RetryExcErr: "transport retry counter exceeded", RNRRetryExcErr: "RNR retry counter exceeded",
+	RemAbortErr: "remote aborted", FatalErr: "fatal error", RespTimeoutErr: "response timeout", GeneralErr: "general error",
+}
+
+func (s Status) String() string {
+	if int(s) < len(statusNames) && statusNames[s] != "" {
+		return statusNames[s]
+	}
+	return "unknown status"
+}
+
+// WCOpcode is enum ibv_wc_opcode.
+type WCOpcode uint32
+
+const (
+	WCSend        WCOpcode = 0
+	WCWrite       WCOpcode = 1
+	WCRead        WCOpcode = 2
+	WCCompareSwap WCOpcode = 3
+	WCFetchAdd    WCOpcode = 4
+	WCBindMW      WCOpcode = 5
+	WCLocalInv    WCOpcode = 6
+	WCRecv        WCOpcode = 1 << 7
+	WCRecvImm     WCOpcode = WCRecv + 1 // IBV_WC_RECV_RDMA_WITH_IMM
+)
+
+// Bits of Completion.Flags: enum ibv_wc_flags.
+const (
+	WCGRH     = 1 << 0
+	WCWithImm = 1 << 1
+	WCWithInv = 1 << 3
+)
+
+// A Completion tells that a work request is done.
+type Completion struct {
+	WRID      uint64
+	Status    Status
+	Opcode    WCOpcode
+	ByteLen   uint32 // receives and READs
+	Imm       uint32 // immediate, or the R_Key that was invalidated
+	Flags     uint32
+	SrcQP     uint32
+	Recv      bool // of the receive queue
+	Signaled  bool // a completion queue entry is due
+	Solicited bool // the message asked for a solicited event
+}
+
+// Event is enum ibv_event_type, as far as a queue pair gives them.
+type Event uint32
+
+const (
+	EventQPFatal         Event = 1
+	EventQPRequestErr    Event = 2
+	EventQPAccessErr     Event = 3
+	EventCommEstablished Event = 4
+	EventSQDrained       Event = 5
+	EventPathMigrated    Event = 6
+	EventPathMigErr      Event = 7
+	EventLastWQEReached  Event = 16
+)
+
+// A Packet is a received packet, parsed, with its pad cut off.
+type Packet struct {
+	packet.Header
+	Payload [][]byte // in order; valid during the call and until Env.Mem is flushed
+	Len     int      // bytes of payload
+	CE      bool     // congestion experienced
+}
+
+// Errors of PostSend.
+var (
+	ErrFull   = errors.New("send queue is full")
+	ErrState  = errors.New("QP is not in a state for this")
+	ErrOpcode = errors.New("operation is not supported on this QP")
+	ErrSGE    = errors.New("too many scatter/gather elements or too much inline data")
+	ErrLength = errors.New("message is longer than 2^31 bytes")
+)
+
+// MaxMessage is the longest message of RC and UC (IBTA 9.7.7, DMA length).
+const MaxMessage = 1 << 31
+
+// Config is what a queue pair is made of, and keeps for its life.
+type Config struct {
+	QPN        uint32
+	Service    packet.Service
+	PD         *mrtable.PD
+	SendDepth  int // work requests
+	MaxSendSGE int
+	MaxInline  int
+	Recv       RecvQueue
+	SigAll     bool // every send work request gets a CQE (sq_sig_all)
+	Counters   *Counters
+	UserData   any // the owner's; not touched
+}

@@ -1,0 +1,42 @@
+package transport
+
+// Counters are kept per NIC and shared by its queue pairs. Names follow the
+// hw_counters of mlx5 where they have one.
+type Counters struct {
+	// Responder.
+	DuplicateRequest uint64 // requests with a PSN already seen
+	OutOfSequence    uint64 // requests ahead of the expected PSN
+	OutOfBuffer      uint64 // no receive WQE
+	RxReadRequests   uint64
+	RxWriteRequests  uint64 // messages
+	RxSendRequests   uint64 // messages
+	RxAtomicRequests uint64
+	NAKSent          [5]uint64 // by code: sequence, invalid request, remote access, remote operational, invalid RD
+	RNRSent          uint64
+	ACKSent          uint64
+	RespLocalLength  uint64 // resp_local_length_error
+	RespRemoteAccess uint64 // resp_remote_access_errors
+	RespCQEError     uint64
+	RespCQEFlush     uint64
+
+	// Requester.
+	PacketSeqErr     uint64 // NAK sequence error received
+	RNRReceived      uint64 // rnr_nak_retry_err
+	NAKReceived      [5]uint64
+	ImpliedNAK       uint64 // implied_nak_seq_err
+	LocalACKTimeout  uint64 // local_ack_timeout_err
+	Retransmitted    uint64 // packets sent again
+	RetryExceeded    uint64
+	RNRRetryExceeded uint64
+	ReqRemoteInvalid uint64 // req_remote_invalid_request
+	ReqRemoteAccess  uint64 // req_remote_access_errors
+	ReqCQEError      uint64
+	ReqCQEFlush      uint64
+
+	Drops    [NumDropReasons]uint64
+	RxOpcode [256]uint64
+	TxOpcode [256]uint64
+}
+
+// Drop counts a packet that was thrown away.
+func (c *Counters) Drop(r DropReason) { c.Drops[r]++ }

@@ -1,0 +1,45 @@
+package transport
+
+// A DropReason names why a received packet was thrown away. Each dropped packet
+// counts under exactly one.
+type DropReason uint8
+
+// The reasons, in the order in which a packet meets the checks.
+const (
+	DropLinkMalformed DropReason = iota // no RoCEv2 frame: Ethernet, IP or UDP header wrong
+	DropTruncated                       // shorter than the headers of its opcode
+	DropOpcode                          // opcode not assigned
+	DropPad                             // pad count exceeds the payload
+	DropTVer                            // transport version not 0
+	DropQPN                             // no such QP
+	DropPKey                            // partition key does not match
+	DropService                         // opcode of another service than the QP's
+	DropSource                          // not from the QP's peer
+	DropState                           // the QP's state takes no such packet
+	DropQKey                            // Q_Key does not match
+	DropICRC                            // invariant CRC is wrong
+	DropSequence                        // request ahead of the expected PSN
+	DropDuplicate                       // duplicate that nothing answers to
+	DropNotReady                        // no receive WQE: RNR, or UC and UD without one
+	DropGhostACK                        // acknowledges what is not outstanding
+	DropUnsent                          // acknowledges what was never sent
+	DropResponse                        // READ or atomic response that answers no request
+	DropAbandoned                       // rest of a UC message whose start was lost
+	DropCNP                             // congestion notification nobody listens to
+	DropLocalError                      // the QP failed while it handled the packet
+	DropUnwanted                        // reply that came while the requester waits to go back
+	NumDropReasons
+)
+
+var dropNames = [NumDropReasons]string{
+	"link_malformed", "truncated", "opcode", "pad", "tver", "unknown_qpn", "pkey", "service", "source",
+	"qp_state", "qkey", "icrc", "out_of_sequence", "duplicate", "receiver_not_ready", "ghost_ack",
+	"ack_beyond_sent", "unmatched_response", "abandoned_message", "cnp", "local_error", "stale_response",
+}
+
+func (r DropReason) String() string {
+	if r < NumDropReasons {
+		return dropNames[r]
+	}
+	return "unknown"
+}
