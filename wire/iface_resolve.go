@@ -1,0 +1,303 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"net/netip"
+	"time"
+
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
+)
+
+// How an address is resolved:
+//
+//  1. Own and multicast addresses need no question.
+//  2. The kernel's routing table, asked for the interface and the source address,
+//     gives the next hop (route).
+//  3. The kernel's neighbour table gives its MAC (neighbour).
+//  4. If it is not there, a datagram to the next hop's discard port makes the kernel
+//     ask for it (prod), and Resolve looks again until it is there, or failed.
+//  5. Later, netlink events make the watcher repeat 2 and 3 for every destination that
+//     was asked for (renew), so that a neighbour that moves is followed.
+
+const (
+	// maxHops bounds what is remembered for renew. Destinations beyond it resolve, but
+	// are not followed.
+	maxHops = 4096
+
+	// discardPort is the port of RFC 863: a datagram to it disturbs nobody.
+	discardPort = 9
+
+	// Looks at the neighbour table start this far apart and come to be maxLook apart;
+	// a neighbour on a LAN answers within the first few.
+	minLook = 500 * time.Microsecond
+	maxLook = 50 * time.Millisecond
+)
+
+// A hop is the way to a destination: the neighbour and its MAC.
+type hop struct {
+	src netip.Addr
+	via netip.Addr
+	mac [6]byte
+}
+
+// usable are the states of a neighbour entry whose MAC the kernel itself would use.
+// That includes stale ones: the kernel sends to the old MAC and verifies meanwhile.
+const usable = unix.NUD_REACHABLE | unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_STALE |
+	unix.NUD_DELAY | unix.NUD_PROBE
+
+// openKick makes the sockets that prod uses.
+func (n *Netdev) openKick() error {
+	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
+		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		if errors.Is(err, unix.EAFNOSUPPORT) {
+			continue // a kernel without IPv6
+		}
+		if err != nil {
+			return err
+		}
+		n.kick[i] = fd
+	}
+	n.bindKick()
+	return nil
+}
+
+// bindKick ties the sockets of prod to the interface. Old kernels allow it to root
+// alone; without it the datagram goes where the routing table says, which is this
+// interface unless two lead to the address.
+func (n *Netdev) bindKick() {
+	for _, fd := range n.kick {
+		if fd >= 0 {
+			unix.BindToDevice(fd, n.name)
+		}
+	}
+}
+
+// Resolve implements Interface.
+func (n *Netdev) Resolve(ctx context.Context, p *Path) error {
+	if err := checkPath(n.name, p); err != nil {
+		return err
+	}
+	s := n.state.Load()
+	if !s.has(p.Src) {
+		return fmt.Errorf("%v from %v: %w: the source is not an address of %s", p.Dst, p.Src, ErrNoRoute, n.name)
+	}
+	h := hop{src: p.Src}
+	var err error
+	switch {
+	case s.has(p.Dst):
+		h.mac = s.mac
+	case p.Dst.IsMulticast():
+		h.mac = multicastMAC(p.Dst)
+	default:
+		if h.via, err = n.route(s, p.Src, p.Dst); err != nil {
+			return err
+		}
+		if s.noARP || !h.via.IsValid() {
+			h.mac = s.mac
+			break
+		}
+		if h.mac, err = n.ask(ctx, s, h.via); err != nil {
+			if h.via != p.Dst {
+				err = fmt.Errorf("%v: next hop %w", p.Dst, err)
+			}
+			return err
+		}
+		n.remember(p.Dst, h)
+	}
+	p.DstMAC = h.mac
+	return nil
+}
+
+func (s *netdevState) has(a netip.Addr) bool {
+	for _, p := range s.addrs {
+		if p.Addr() == a {
+			return true
+		}
+	}
+	return false
+}
+
+// route asks the kernel for the next hop to dst; the zero Addr if dst is this host.
+func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) {
+	o := netlink.RouteGetOptions{OifIndex: s.index, SrcAddr: src.AsSlice()}
+	fail := func(err error) (netip.Addr, error) {
+		if errors.Is(err, unix.EINVAL) || errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) ||
+			errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENODEV) {
+			err = ErrNoRoute
+		}
+		return netip.Addr{}, fmt.Errorf("%v from %v through %s: %w", dst, src, n.name, err)
+	}
+	if dst.Is4() {
+		// For an IPv4 address that no route matches but an interface is named, the kernel
+		// answers that it is a neighbour. Asked for the table's entry, it tells the truth.
+		o.FIBMatch = true
+		if _, err := n.handle.RouteGetWithOptions(dst.AsSlice(), &o); err != nil {
+			return fail(err)
+		}
+		o.FIBMatch = false
+	}
+	routes, err := n.handle.RouteGetWithOptions(dst.AsSlice(), &o)
+	if err != nil {
+		return fail(err)
+	}
+	if len(routes) == 0 {
+		return fail(ErrNoRoute)
+	}
+	r := &routes[0]
+	switch r.Type {
+	case unix.RTN_LOCAL:
+		return netip.Addr{}, nil
+	case unix.RTN_UNREACHABLE, unix.RTN_BLACKHOLE, unix.RTN_PROHIBIT, unix.RTN_THROW:
+		return fail(ErrNoRoute)
+	}
+	if via, ok := r.Via.(*netlink.Via); ok { // an IPv6 neighbour for an IPv4 route
+		if a, ok := netip.AddrFromSlice(via.Addr); ok {
+			return a, nil
+		}
+	}
+	if a, ok := netip.AddrFromSlice(r.Gw); ok {
+		return a.Unmap(), nil
+	}
+	return dst, nil
+}
+
+// An entry is a row of the kernel's neighbour table.
+type entry struct {
+	mac   [6]byte
+	state int
+}
+
+func (e entry) usable() bool { return e.state&usable != 0 }
+
+// neighbours reads the kernel's neighbour table of one address family. An address that
+// it does not have is the zero entry.
+func (n *Netdev) neighbours(s *netdevState, v4 bool) (map[netip.Addr]entry, error) {
+	family := unix.AF_INET6
+	if v4 {
+		family = unix.AF_INET
+	}
+	list, err := dump(func() ([]netlink.Neigh, error) { return n.handle.NeighList(s.index, family) })
+	if err != nil {
+		return nil, err
+	}
+	table := make(map[netip.Addr]entry, len(list))
+	for i := range list {
+		e := entry{state: list[i].State}
+		var ok bool
+		if e.mac, ok = hardwareAddr(list[i].HardwareAddr); !ok {
+			e.state &^= usable
+		}
+		if a, ok := netip.AddrFromSlice(list[i].IP); ok {
+			table[a.Unmap()] = e
+		}
+	}
+	return table, nil
+}
+
+// ask returns the MAC of a neighbour, and makes the kernel find it out if it must.
+func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]byte, error) {
+	fail := func(err error) ([6]byte, error) {
+		return [6]byte{}, fmt.Errorf("%v on %s: %w", via, n.name, err)
+	}
+	prodded := false
+	for wait := minLook; ; wait = min(2*wait, maxLook) {
+		table, err := n.neighbours(s, via.Is4())
+		if err != nil {
+			return fail(err)
+		}
+		e := table[via]
+		if e.state&unix.NUD_STALE != 0 {
+			n.prod(s, via) // to verify it; who is answered meanwhile hears of a change by tell
+		}
+		if e.usable() {
+			return e.mac, nil
+		}
+		if !prodded { // also where it failed before
+			if err := n.prod(s, via); err != nil {
+				return fail(fmt.Errorf("%w (%w)", ErrUnreachable, err))
+			}
+			prodded = true
+		} else if e.state&unix.NUD_FAILED != 0 {
+			return fail(ErrUnreachable)
+		}
+		select {
+		case <-ctx.Done():
+			return fail(fmt.Errorf("%w (%w)", ErrUnreachable, ctx.Err()))
+		case <-time.After(wait):
+		}
+	}
+}
+
+// prod sends a datagram to a neighbour, so that the kernel resolves it or verifies
+// what it knows. No privilege is needed for that.
+func (n *Netdev) prod(s *netdevState, via netip.Addr) error {
+	var err error
+	if via.Is4() {
+		err = unix.Sendto(n.kick[0], nil, 0, &unix.SockaddrInet4{Port: discardPort, Addr: via.As4()})
+	} else {
+		err = unix.Sendto(n.kick[1], nil, 0, &unix.SockaddrInet6{Port: discardPort, Addr: via.As16(), ZoneId: uint32(s.index)})
+	}
+	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
+		return nil // others are prodding already
+	}
+	return err
+}
+
+// remember keeps the way to dst for renew, and tells of it if it was another.
+func (n *Netdev) remember(dst netip.Addr, h hop) {
+	n.mu.Lock()
+	old, ok := n.hops[dst]
+	if ok || len(n.hops) < maxHops {
+		n.hops[dst] = h
+	}
+	fs := n.onNeighbour
+	n.mu.Unlock()
+	if ok && old.mac != h.mac {
+		for _, f := range fs {
+			f(dst, h.mac)
+		}
+	}
+}
+
+// renew looks at the ways to all remembered destinations and tells of those that
+// changed. It never waits for a neighbour: its answer is an event, too.
+func (n *Netdev) renew(routes bool) {
+	s := n.state.Load()
+	if s.index == 0 {
+		return
+	}
+	n.mu.Lock()
+	known := maps.Clone(n.hops)
+	n.mu.Unlock()
+	if len(known) == 0 {
+		return
+	}
+	v4, err4 := n.neighbours(s, true)
+	v6, err6 := n.neighbours(s, false)
+	if err4 != nil || err6 != nil {
+		return
+	}
+	for dst, h := range known {
+		via := h.via
+		if routes {
+			var err error
+			if via, err = n.route(s, h.src, dst); err != nil || !via.IsValid() {
+				continue // no way at present: frames go where they went, and time out
+			}
+		}
+		e, ok := v4[via]
+		if !via.Is4() {
+			e, ok = v6[via]
+		}
+		switch {
+		case e.usable() && (e.mac != h.mac || via != h.via):
+			n.remember(dst, hop{h.src, via, e.mac})
+		case !ok && via != h.via:
+			n.prod(s, via)
+		}
+	}
+}
