@@ -1,0 +1,167 @@
+package packet
+
+import (
+	"encoding/binary"
+	"net/netip"
+)
+
+// Lengths in bytes and numbers of the headers around the transport.
+const (
+	EthernetLen = 14
+	VLANLen     = 4
+	IPv4Len     = 20
+	IPv6Len     = 40
+	UDPLen      = 8
+
+	// MaxFrameHeaderLen bounds what PutHeaders writes.
+	MaxFrameHeaderLen = EthernetLen + VLANLen + IPv6Len + UDPLen
+
+	// UDPPort is the destination port that marks a UDP datagram as RoCEv2.
+	UDPPort = 4791
+
+	etherTypeIPv4 = 0x0800
+	etherTypeIPv6 = 0x86dd
+	etherTypeVLAN = 0x8100
+	protocolUDP   = 17
+
+	flagDF       = 0x4000 // in the 16 bits of IPv4 flags and fragment offset
+	flagReserved = 0x8000
+)
+
+// Addressing holds every field of the Ethernet, IP and UDP headers of a RoCEv2
+// packet that is not derived from its length. With the length it gives the
+// headers back bit by bit.
+type Addressing struct {
+	SrcMAC, DstMAC [6]byte
+	Tagged         bool   // an 802.1Q tag is present
+	TCI            uint16 // its priority, DEI and VLAN ID
+
+	Src, Dst    netip.Addr // both IPv4 or both IPv6, never IPv4-mapped
+	TClass      uint8      // IPv6 traffic class or IPv4 type of service, ECN bits too
+	HopLimit    uint8      // or time to live
+	FlowLabel   uint32     // IPv6, 20 bits
+	ID          uint16     // IPv4 Identification
+	MayFragment bool       // IPv4: DF is clear; RoCEv2 senders set it
+
+	SrcPort     uint16
+	DstPort     uint16 // 0 stands for UDPPort
+	UDPChecksum uint16 // written as it is; RoCEv2 senders leave it 0, on IPv6 too
+}
+
+// HeaderLen returns the bytes that PutHeaders writes.
+func (a *Addressing) HeaderLen() int { return a.ethernetLen() + a.IPHeaderLen() }
+
+// IPHeaderLen returns the bytes that PutIP writes: IP and UDP header.
+func (a *Addressing) IPHeaderLen() int {
+	if a.Src.Is4() {
+		return IPv4Len + UDPLen
+	}
+	return IPv6Len + UDPLen
+}
+
+func (a *Addressing) ethernetLen() int {
+	if a.Tagged {
+		return EthernetLen + VLANLen
+	}
+	return EthernetLen
+}
+
+// PutHeaders writes Ethernet, IP and UDP headers to b and returns their length.
+// udpPayloadLen counts the bytes from BTH to ICRC; for a super-packet, of all its
+// segments. b has room for MaxFrameHeaderLen bytes.
+func (a *Addressing) PutHeaders(b []byte, udpPayloadLen int) int {
+	n := a.putEthernet(b)
+	return n + a.PutIP(b[n:], udpPayloadLen)
+}
+
+func (a *Addressing) putEthernet(b []byte) int {
+	be := binary.BigEndian
+	copy(b[0:6], a.DstMAC[:])
+	copy(b[6:12], a.SrcMAC[:])
+	n := 12
+	if a.Tagged {
+		be.PutUint16(b[12:], etherTypeVLAN)
+		be.PutUint16(b[14:], a.TCI)
+		n = 16
+	}
+	kind := uint16(etherTypeIPv6)
+	if a.Src.Is4() {
+		kind = etherTypeIPv4
+	}
+	be.PutUint16(b[n:], kind)
+	return n + 2
+}
+
+// PutIP writes IP and UDP headers to b, as PutHeaders does, and returns their length.
+func (a *Addressing) PutIP(b []byte, udpPayloadLen int) int {
+	n := 0
+	if a.Src.Is4() {
+		n = a.putIPv4(b, udpPayloadLen)
+	} else {
+		n = a.putIPv6(b, udpPayloadLen)
+	}
+	a.putUDP(b[n:], udpPayloadLen)
+	return n + UDPLen
+}
+
+func (a *Addressing) putIPv4(b []byte, udpPayloadLen int) int {
+	_ = b[IPv4Len-1]
+	be := binary.BigEndian
+	b[0], b[1] = 0x45, a.TClass
+	be.PutUint16(b[2:], uint16(IPv4Len+UDPLen+udpPayloadLen))
+	be.PutUint16(b[4:], a.ID)
+	be.PutUint16(b[6:], a.fragmentField())
+	b[8], b[9] = a.HopLimit, protocolUDP
+	be.PutUint16(b[10:], 0)
+	src, dst := a.Src.As4(), a.Dst.As4()
+	copy(b[12:16], src[:])
+	copy(b[16:20], dst[:])
+	be.PutUint16(b[10:], ipv4Checksum(b))
+	return IPv4Len
+}
+
+func (a *Addressing) fragmentField() uint16 {
+	if a.MayFragment {
+		return 0
+	}
+	return flagDF
+}
+
+func (a *Addressing) putIPv6(b []byte, udpPayloadLen int) int {
+	_ = b[IPv6Len-1]
+	be := binary.BigEndian
+	be.PutUint32(b, 6<<28|uint32(a.TClass)<<20|a.FlowLabel&0xfffff)
+	be.PutUint16(b[4:], uint16(UDPLen+udpPayloadLen))
+	b[6], b[7] = protocolUDP, a.HopLimit
+	src, dst := a.Src.As16(), a.Dst.As16()
+	copy(b[8:24], src[:])
+	copy(b[24:40], dst[:])
+	return IPv6Len
+}
+
+func (a *Addressing) putUDP(b []byte, udpPayloadLen int) {
+	_ = b[UDPLen-1]
+	be := binary.BigEndian
+	be.PutUint16(b, a.SrcPort)
+	be.PutUint16(b[2:], a.dstPort())
+	be.PutUint16(b[4:], uint16(UDPLen+udpPayloadLen))
+	be.PutUint16(b[6:], a.UDPChecksum)
+}
+
+func (a *Addressing) dstPort() uint16 {
+	if a.DstPort == 0 {
+		return UDPPort
+	}
+	return a.DstPort
+}
+
+// ipv4Checksum returns what the checksum field of a header without options has to
+// hold; over a header that holds it already, it returns 0.
+func ipv4Checksum(b []byte) uint16 {
+	var sum uint32
+	for i := 0; i < IPv4Len; i += 2 {
+		sum += uint32(binary.BigEndian.Uint16(b[i:]))
+	}
+	sum = sum>>16 + sum&0xffff
+	return ^uint16(sum>>16 + sum)
+}

@@ -1,0 +1,211 @@
+package packet
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+)
+
+// Reasons why a frame is not parsed; match with errors.Is. The error that
+// ParseFrame returns is a *ParseError, which adds the offset.
+var (
+	ErrNotRoCE   = errors.New("not a RoCEv2 packet")
+	ErrTruncated = errors.New("frame ends before its headers say")
+	ErrIPHeader  = errors.New("IP version or header length is wrong")
+	ErrIPOptions = errors.New("IPv4 options in a RoCEv2 packet")
+	ErrFragment  = errors.New("fragment of an IP packet")
+	ErrUDPLength = errors.New("UDP length disagrees with IP length")
+)
+
+// ParseError says why a frame was refused and which byte of it shows it.
+type ParseError struct {
+	Reason error
+	Offset int // from the first byte given to ParseFrame or ParseIP
+}
+
+func (e *ParseError) Error() string { return fmt.Sprintf("offset %d: %v", e.Offset, e.Reason) }
+
+// Unwrap returns the reason.
+func (e *ParseError) Unwrap() error { return e.Reason }
+
+func parseError(reason error, offset int) error { return &ParseError{reason, offset} }
+
+// Frame is a RoCEv2 frame as it lies on the wire: its addressing, parsed, and
+// views of the bytes that it was parsed from.
+type Frame struct {
+	Addressing
+	IP        []byte // IP header to ICRC
+	Transport []byte // BTH to ICRC, at least BTHLen+ICRCLen
+	Trailer   []byte // Ethernet padding after the IP packet
+}
+
+// ParseFrame reads the Ethernet frame b into f, whose slices then point into b. It
+// allocates nothing unless it fails. A frame that belongs to another protocol gives
+// ErrNotRoCE; fragments do too, if they are none of the first. What the transport part
+// says is not looked at, nor are ICRC and checksums: see ICRCOK and IPChecksumOK.
+func ParseFrame(b []byte, f *Frame) error {
+	n, kind, err := f.parseEthernet(b)
+	if err != nil {
+		return err
+	}
+	return f.parseNetwork(b, n, kind)
+}
+
+// ParseIP is ParseFrame for a packet that begins with its IP header.
+func ParseIP(b []byte, f *Frame) error {
+	if len(b) == 0 {
+		return parseError(ErrTruncated, 0)
+	}
+	f.SrcMAC, f.DstMAC, f.Tagged, f.TCI = [6]byte{}, [6]byte{}, false, 0
+	switch b[0] >> 4 {
+	case 4:
+		return f.parseNetwork(b, 0, etherTypeIPv4)
+	case 6:
+		return f.parseNetwork(b, 0, etherTypeIPv6)
+	}
+	return parseError(ErrIPHeader, 0)
+}
+
+func (f *Frame) parseEthernet(b []byte) (n int, kind uint16, err error) {
+	if len(b) < EthernetLen {
+		return 0, 0, parseError(ErrTruncated, len(b))
+	}
+	copy(f.DstMAC[:], b)
+	copy(f.SrcMAC[:], b[6:])
+	n, kind = EthernetLen, binary.BigEndian.Uint16(b[12:])
+	f.Tagged, f.TCI = kind == etherTypeVLAN, 0
+	if f.Tagged {
+		n += VLANLen
+		if len(b) < n {
+			return 0, 0, parseError(ErrTruncated, len(b))
+		}
+		f.TCI = binary.BigEndian.Uint16(b[14:])
+		kind = binary.BigEndian.Uint16(b[16:])
+	}
+	return n, kind, nil
+}
+
+// parseNetwork parses the IP packet at b[at:] and everything in it.
+func (f *Frame) parseNetwork(b []byte, at int, kind uint16) error {
+	var total, header int
+	var err error
+	switch kind {
+	case etherTypeIPv4:
+		header = IPv4Len
+		total, err = f.parseIPv4(b, at)
+	case etherTypeIPv6:
+		header = IPv6Len
+		total, err = f.parseIPv6(b, at)
+	default:
+		return parseError(ErrNotRoCE, at-2)
+	}
+	if err != nil {
+		return err
+	}
+	udp := at + header
+	if total < header+UDPLen {
+		return parseError(ErrUDPLength, udp)
+	}
+	// The ports come before the length of the frame: whether it is ours at all
+	// can be told from a frame that a capture cut short.
+	if len(b) < udp+UDPLen {
+		return parseError(ErrTruncated, len(b))
+	}
+	be := binary.BigEndian
+	f.SrcPort, f.DstPort = be.Uint16(b[udp:]), be.Uint16(b[udp+2:])
+	f.UDPChecksum = be.Uint16(b[udp+6:])
+	if f.DstPort != UDPPort {
+		return parseError(ErrNotRoCE, udp+2)
+	}
+	if int(be.Uint16(b[udp+4:])) != total-header {
+		return parseError(ErrUDPLength, udp+4)
+	}
+	if len(b) < at+total {
+		return parseError(ErrTruncated, len(b))
+	}
+	if total < header+UDPLen+BTHLen+ICRCLen {
+		return parseError(ErrShort, at+total)
+	}
+	f.IP = b[at : at+total]
+	f.Transport = f.IP[header+UDPLen:]
+	f.Trailer = b[at+total:]
+	return nil
+}
+
+func (f *Frame) parseIPv4(b []byte, at int) (total int, err error) {
+	if len(b) < at+IPv4Len {
+		return 0, parseError(ErrTruncated, len(b))
+	}
+	ip := b[at : at+IPv4Len]
+	be := binary.BigEndian
+	if ip[0]>>4 != 4 || ip[0]&0xf < IPv4Len/4 {
+		return 0, parseError(ErrIPHeader, at)
+	}
+	flags := be.Uint16(ip[6:])
+	switch {
+	case ip[9] != protocolUDP:
+		return 0, parseError(ErrNotRoCE, at+9)
+	case ip[0]&0xf != IPv4Len/4:
+		return 0, parseError(ErrIPOptions, at)
+	case flags&^flagDF&^flagReserved != 0:
+		return 0, parseError(ErrFragment, at+6)
+	case flags&flagReserved != 0:
+		return 0, parseError(ErrIPHeader, at+6)
+	}
+	f.TClass, f.HopLimit, f.FlowLabel = ip[1], ip[8], 0
+	f.ID, f.MayFragment = be.Uint16(ip[4:]), flags&flagDF == 0
+	f.Src = netip.AddrFrom4([4]byte(ip[12:16]))
+	f.Dst = netip.AddrFrom4([4]byte(ip[16:20]))
+	return int(be.Uint16(ip[2:])), nil
+}
+
+func (f *Frame) parseIPv6(b []byte, at int) (total int, err error) {
+	if len(b) < at+IPv6Len {
+		return 0, parseError(ErrTruncated, len(b))
+	}
+	ip := b[at : at+IPv6Len]
+	be := binary.BigEndian
+	w := be.Uint32(ip)
+	if w>>28 != 6 {
+		return 0, parseError(ErrIPHeader, at)
+	}
+	if ip[6] != protocolUDP {
+		return 0, parseError(ErrNotRoCE, at+6)
+	}
+	f.TClass, f.FlowLabel, f.HopLimit = uint8(w>>20), w&0xfffff, ip[7]
+	f.ID, f.MayFragment = 0, false
+	f.Src = netip.AddrFrom16([16]byte(ip[8:24]))
+	f.Dst = netip.AddrFrom16([16]byte(ip[24:40]))
+	return IPv6Len + int(be.Uint16(ip[4:])), nil
+}
+
+// ICRC returns the ICRC that the frame carries.
+func (f *Frame) ICRC() uint32 {
+	return binary.LittleEndian.Uint32(f.Transport[len(f.Transport)-ICRCLen:])
+}
+
+// ICRCOK reports whether the ICRC is that of the packet.
+func (f *Frame) ICRCOK() bool {
+	covered := f.Transport[:len(f.Transport)-ICRCLen]
+	return icrcOf(f.IP[:len(f.IP)-len(f.Transport)], covered) == f.ICRC()
+}
+
+// IPChecksumOK reports whether the IPv4 header checksum is right. IPv6 has none.
+func (f *Frame) IPChecksumOK() bool {
+	return !f.Src.Is4() || ipv4Checksum(f.IP) == 0
+}
+
+// AppendFrame appends a whole frame to b: the headers of a, the packet t and its
+// ICRC. It is for tests and captures; links gather instead of copying.
+func AppendFrame(b []byte, a *Addressing, t *Tx) []byte {
+	at := len(b)
+	b = append(b, make([]byte, a.HeaderLen())...)
+	a.PutHeaders(b[at:], t.Len+ICRCLen)
+	b = append(b, t.Head[:t.HeadLen]...)
+	for _, p := range t.Payload {
+		b = append(b, p...)
+	}
+	b = append(b, padding[:t.Pad]...)
+	return binary.LittleEndian.AppendUint32(b, ICRCTx(a, t))
+}
