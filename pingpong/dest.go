@@ -1,0 +1,89 @@
+package pingpong
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+
+	"softroce/verbs"
+)
+
+// A Dest says where a queue pair is: what the two ends tell each other over TCP.
+type Dest struct {
+	LID uint16 // 0 on RoCE
+	QPN uint32 // 24 bits
+	PSN uint32 // 24 bits: the first that this end sends
+	GID verbs.GID
+}
+
+// The text of a Dest on the wire: lid:qpn:psn:gid in hexadecimal, and a NUL.
+const (
+	destFormat = "%04x:%06x:%06x:%s"
+	destLen    = len("0000:000000:000000:00000000000000000000000000000000\x00")
+)
+
+// done is what the client says when it has the server's Dest.
+const done = "done\x00"
+
+// ErrPeer: what the other end said over TCP is not this conversation.
+var ErrPeer = errors.New("the peer does not speak ibv_rc_pingpong's protocol")
+
+// String writes d as the stock program prints it.
+func (d Dest) String() string {
+	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s", d.LID, d.QPN, d.PSN, d.GID.Addr())
+}
+
+func (d Dest) encode() []byte {
+	return append(fmt.Appendf(nil, destFormat, d.LID, d.QPN, d.PSN, hex.EncodeToString(d.GID[:])), 0)
+}
+
+func decodeDest(b []byte) (d Dest, err error) {
+	text, _, _ := strings.Cut(string(b), "\x00")
+	part := strings.Split(text, ":")
+	if len(part) != 4 {
+		return d, fmt.Errorf("%w: %q is not lid:qpn:psn:gid", ErrPeer, text)
+	}
+	number := func(name, s string, bits int) uint64 {
+		v, perr := strconv.ParseUint(s, 16, bits)
+		if perr != nil && err == nil {
+			err = fmt.Errorf("%w: %s %q is not a number of %d bits", ErrPeer, name, s, bits)
+		}
+		return v
+	}
+	d.LID = uint16(number("lid", part[0], 16))
+	d.QPN = uint32(number("qpn", part[1], 24))
+	d.PSN = uint32(number("psn", part[2], 24))
+	if err != nil {
+		return d, err
+	}
+	if n, herr := hex.Decode(d.GID[:], []byte(part[3])[:min(len(part[3]), 2*len(d.GID))]); herr != nil || n != len(d.GID) {
+		return d, fmt.Errorf("%w: gid %q is not 32 hexadecimal digits", ErrPeer, part[3])
+	}
+	if d.GID == (verbs.GID{}) {
+		return d, fmt.Errorf("the peer has told no GID: give it a GID index, as with ibv_rc_pingpong -g 1")
+	}
+	return d, nil
+}
+
+func readDest(r io.Reader) (Dest, error) {
+	var b [destLen]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return Dest{}, fmt.Errorf("reading the peer's address: %w", err)
+	}
+	return decodeDest(b[:])
+}
+
+// readDone waits for the client's last word.
+func readDone(r io.Reader) error {
+	var b [len(done)]byte
+	if _, err := io.ReadFull(r, b[:]); err != nil {
+		return fmt.Errorf("waiting for the peer to be ready: %w", err)
+	}
+	if string(b[:]) != done {
+		return fmt.Errorf("%w: %q instead of %q", ErrPeer, b, done)
+	}
+	return nil
+}
