@@ -14,10 +14,18 @@ type LinkCounters struct {
 	Drops                [NumDrops]uint64
 }
 
-// A Counted link tells what it counted. All links of this package are; middleware
-// answers with what passed through it.
+// A Counted link tells what it counted, as all links of this package do. Middleware
+// answers for itself and the link within it.
 type Counted interface {
 	Counters() *LinkCounters
+}
+
+// countersOf returns the counters of l, or empty ones.
+func countersOf(l Link) *LinkCounters {
+	if c, ok := l.(Counted); ok {
+		return c.Counters()
+	}
+	return &LinkCounters{}
 }
 
 // A Drop is the reason why a link threw a frame away; each frame thrown away counts
@@ -97,4 +105,28 @@ func (c *LinkCounters) sent(f *TxFrame) {
 func (c *LinkCounters) received(n int, is4 bool) {
 	c.RxPackets++
 	c.RxBytes += uint64(ipLen(n, is4))
+}
+
+// sum makes c the sum of two others.
+func (c *LinkCounters) sum(a, b *LinkCounters) {
+	*c = *a
+	c.TxPackets += b.TxPackets
+	c.RxPackets += b.RxPackets
+	c.TxBytes += b.TxBytes
+	c.RxBytes += b.RxBytes
+	for i, n := range b.Drops {
+		c.Drops[i] += n
+	}
+}
+
+// receivedAll counts the frames of a batch.
+func (c *LinkCounters) receivedAll(batch []RxFrame) {
+	for i := range batch {
+		f := &batch[i]
+		n := len(f.Head)
+		for _, t := range f.Tail {
+			n += len(t)
+		}
+		c.received(n, f.Dst.Is4())
+	}
 }

@@ -99,6 +99,10 @@ type RxFrame struct {
 	ID        uint16
 	SrcMAC    [6]byte
 
+	// MayFragment says that the IPv4 flag DF is clear, as RoCEv2 senders do not have it.
+	// ICRC covers it, so a capture has to show it.
+	MayFragment bool
+
 	ICRC    uint32 // as received
 	BadICRC bool   // the link checked it and it is wrong
 }

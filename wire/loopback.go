@@ -1,0 +1,140 @@
+package wire
+
+import "net/netip"
+
+const loopbackQueue = 1024 // frames
+
+// Loopback keeps traffic between two QPs of one NIC off the link: frames to one of the
+// NIC's own addresses never enter it, and are received with payload by reference as on
+// a Fabric, whose rules for memory hold here too. All other frames go through.
+type Loopback struct {
+	inner    Link
+	local    func(netip.Addr) bool
+	mtu      int
+	ring     refRing
+	own      LinkCounters
+	total    LinkCounters
+	now      int64
+	nextID   uint16
+	inFirst  bool // the next Receive asks the link before the ring
+	lastPath *Path
+	lastIs   bool // lastPath leads back
+}
+
+// NewLoopback wraps a link. local says whether an address is the NIC's own at the
+// moment; it is asked about once per path and batch.
+func NewLoopback(inner Link, local func(netip.Addr) bool) *Loopback {
+	return &Loopback{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue}}
+}
+
+// Send implements Link.
+func (l *Loopback) Send(now int64, batch []TxFrame) (int, error) {
+	l.now, l.lastPath = now, nil
+	for i := 0; i < len(batch); {
+		back := l.back(batch[i].Path)
+		j := i + 1
+		for j < len(batch) && l.back(batch[j].Path) == back {
+			j++
+		}
+		n, err := 0, error(nil)
+		if back {
+			n = l.loop(batch[i:j])
+		} else {
+			n, err = l.inner.Send(now, batch[i:j])
+		}
+		if i += n; i < j || err != nil {
+			return i, err
+		}
+	}
+	return len(batch), nil
+}
+
+// back reports whether a path leads to the NIC itself.
+func (l *Loopback) back(p *Path) bool {
+	if p != l.lastPath {
+		l.lastPath, l.lastIs = p, l.local(p.Dst)
+	}
+	return l.lastIs
+}
+
+// loop puts frames in the ring and returns how many were taken.
+func (l *Loopback) loop(batch []TxFrame) int {
+	for i := range batch {
+		f := &batch[i]
+		if tooLong(f, l.mtu) {
+			l.own.Drops[DropTooLong]++
+			continue
+		}
+		f.ID, f.ICRC = l.nextID, 0
+		if !l.ring.push(f, f.Path.DstMAC) {
+			return i
+		}
+		l.nextID++
+		l.own.sent(f)
+	}
+	return len(batch)
+}
+
+// Receive implements Link.
+func (l *Loopback) Receive(now int64, batch []RxFrame) (n int, err error) {
+	l.now = now
+	l.ring.release()
+	if !l.inFirst {
+		n = l.receiveLooped(batch)
+	}
+	m := 0
+	if n < len(batch) {
+		m, err = l.inner.Receive(now, batch[n:])
+		n += m
+	}
+	if l.inFirst {
+		n += l.receiveLooped(batch[n:])
+	}
+	l.inFirst = !l.inFirst // neither starves the other
+	return n, err
+}
+
+func (l *Loopback) receiveLooped(batch []RxFrame) int {
+	n := l.ring.receive(batch)
+	l.own.receivedAll(batch[:n])
+	return n
+}
+
+// NextDeadline implements Link. Frames that were looped back are due at once.
+func (l *Loopback) NextDeadline() int64 {
+	d := l.inner.NextDeadline()
+	if l.ring.waiting() > 0 {
+		return earlier(d, max(1, l.now))
+	}
+	return d
+}
+
+// earlier returns the earlier of two deadlines, of which 0 means never.
+func earlier(a, b int64) int64 {
+	if a == 0 || b != 0 && b < a {
+		return b
+	}
+	return a
+}
+
+// FD implements Link.
+func (l *Loopback) FD() int { return l.inner.FD() }
+
+// OnReady implements Link.
+func (l *Loopback) OnReady(f func()) { l.inner.OnReady(f) }
+
+// Capabilities implements Link. Frames that were looped back have no ICRC, whatever
+// the link says, but are marked as the link's are if it is to be wrong.
+func (l *Loopback) Capabilities() Capabilities { return l.inner.Capabilities() }
+
+// Counters implements Counted.
+func (l *Loopback) Counters() *LinkCounters {
+	l.total.sum(countersOf(l.inner), &l.own)
+	return &l.total
+}
+
+// Close closes the link; frames that were on their way back are lost.
+func (l *Loopback) Close() error {
+	l.ring = refRing{}
+	return l.inner.Close()
+}
