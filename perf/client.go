@@ -1,0 +1,104 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"strconv"
+	"time"
+
+	"softroce/verbs"
+)
+
+// DefaultPort is the TCP port of a Server.
+const DefaultPort = 18516
+
+// Dial connects to the server on host, port port, and measures towards it.
+func Dial(ctx context.Context, host string, port int, c *verbs.Context, gid int, o Options) (*Result, error) {
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
+	if err != nil {
+		return nil, fmt.Errorf("no perf server: %w (start one with: softroce perf --server)", err)
+	}
+	return Measure(ctx, conn, c, gid, o)
+}
+
+// Measure runs o on c's NIC towards the server at the other end of conn, which it closes. gid
+// is the index of the GID to use, or verbs.AnyGID.
+func Measure(ctx context.Context, conn net.Conn, c *verbs.Context, gid int, o Options) (*Result, error) {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	r, err := measure(ctx, newTalk(conn), c, gid, o)
+	if ctx.Err() != nil {
+		err = ctx.Err() // what the closed connection said does not matter
+	}
+	return r, err
+}
+
+func measure(ctx context.Context, t *talk, c *verbs.Context, gid int, o Options) (*Result, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	s, err := newSide(c, o, false)
+	defer s.close()
+	if err != nil {
+		return nil, err
+	}
+	if err := s.introduce(gid, t.conn, netip.Addr{}); err != nil {
+		return nil, err
+	}
+	if err := t.tell(hello{version, o, s.place}); err != nil {
+		return nil, err
+	}
+	var a answer
+	if err := t.hear(&a); err != nil {
+		return nil, err
+	}
+	if a.Error != "" {
+		return nil, fmt.Errorf("server: %s", a.Error)
+	}
+	if a.Version != version {
+		return nil, fmt.Errorf("%w of version %d", ErrPeer, version)
+	}
+	if err := s.connect(ctx, a.Place, a.MTU); err != nil {
+		return nil, err
+	}
+	r := &Result{
+		Op: o.Op, Size: o.Size, QPs: o.QPs, Depth: o.Depth, MTU: a.MTU,
+		Local:  Side{s.place.Device, s.place.QPs[0].GID.Addr().String()},
+		Remote: Side{a.Place.Device, a.Place.QPs[0].GID.Addr().String()},
+	}
+	return r, s.drive(ctx, t, a.Place, r)
+}
+
+// drive runs both phases and has both sides check the data.
+func (s *side) drive(ctx context.Context, t *talk, peer place, r *Result) error {
+	if s.isSource() {
+		s.fill()
+	}
+	l := newLoad(s, peer)
+	samples, err := l.latency(ctx)
+	if err == nil {
+		r.Latency = summarize(samples)
+		var n uint64
+		var elapsed time.Duration
+		n, elapsed, err = l.bandwidth(ctx)
+		r.setCount(n, elapsed)
+	}
+	if terr := t.tell(finish{Operations: l.completed, Failed: err != nil, Checksum: s.checksum()}); err == nil {
+		err = terr
+	}
+	if err != nil {
+		return err
+	}
+	var v verdict
+	if err := t.hear(&v); err != nil {
+		return err
+	}
+	if v.Error != "" {
+		return errors.New(v.Error)
+	}
+	r.Checked = true
+	return nil
+}

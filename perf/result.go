@@ -1,0 +1,98 @@
+package perf
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"text/tabwriter"
+	"time"
+)
+
+// Result is what a run has measured.
+type Result struct {
+	Op       Op      `json:"op"`
+	Size     int     `json:"size"`
+	QPs      int     `json:"qps"`
+	Depth    int     `json:"depth"`
+	MTU      int     `json:"mtu"`
+	Local    Side    `json:"local"`
+	Remote   Side    `json:"remote"`
+	Seconds  float64 `json:"seconds"` // that the numbers below stand for
+	Messages uint64  `json:"messages"`
+	Bytes    uint64  `json:"bytes"`
+
+	Bandwidth   float64 `json:"bandwidth_gbps"` // 10^9 bits of payload a second
+	MessageRate float64 `json:"messages_per_second"`
+
+	Latency *Latency `json:"latency_us,omitempty"`
+	Checked bool     `json:"data_checked"`
+}
+
+// Side names one end of a run.
+type Side struct {
+	Device string `json:"device"`
+	GID    string `json:"gid"`
+}
+
+// Latency is the distribution of the time from posting to completion, in microseconds, with
+// one operation outstanding.
+type Latency struct {
+	Samples int     `json:"samples"`
+	Min     float64 `json:"min"`
+	Mean    float64 `json:"mean"`
+	P50     float64 `json:"p50"`
+	P90     float64 `json:"p90"`
+	P99     float64 `json:"p99"`
+	P999    float64 `json:"p99_9"`
+	Max     float64 `json:"max"`
+}
+
+// summarize sorts samples and takes their distribution; nil if there are none.
+func summarize(samples []time.Duration) *Latency {
+	if len(samples) == 0 {
+		return nil
+	}
+	slices.Sort(samples)
+	var sum time.Duration
+	for _, s := range samples {
+		sum += s
+	}
+	micros := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
+	// The p-th percentile is the least sample that p percent are not above.
+	at := func(perMille int) float64 {
+		i := (len(samples)*perMille + 999) / 1000
+		return micros(samples[max(i-1, 0)])
+	}
+	return &Latency{
+		Samples: len(samples), Min: micros(samples[0]), Mean: micros(sum) / float64(len(samples)),
+		P50: at(500), P90: at(900), P99: at(990), P999: at(999), Max: micros(samples[len(samples)-1]),
+	}
+}
+
+// setCount fills the bandwidth in from what completed in elapsed.
+func (r *Result) setCount(messages uint64, elapsed time.Duration) {
+	r.Messages, r.Bytes = messages, messages*uint64(r.Size)
+	r.Seconds = elapsed.Seconds()
+	if r.Seconds > 0 {
+		r.Bandwidth = float64(r.Bytes) * 8 / r.Seconds / 1e9
+		r.MessageRate = float64(messages) / r.Seconds
+	}
+}
+
+// WriteText writes r for people.
+func (r *Result) WriteText(w io.Writer) error {
+	fmt.Fprintf(w, "%s %s -> %s  %d bytes, %d QP, depth %d, path MTU %d\n", r.Op, r.Local, r.Remote, r.Size, r.QPs, r.Depth, r.MTU)
+	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
+	fmt.Fprint(t, "  messages\tGb/s\tmessages/s\t")
+	if r.Latency != nil {
+		fmt.Fprint(t, "min µs\tp50\tp90\tp99\tp99.9\tmax\t")
+	}
+	fmt.Fprintf(t, "\n  %d\t%.2f\t%.0f\t", r.Messages, r.Bandwidth, r.MessageRate)
+	if l := r.Latency; l != nil {
+		fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t", l.Min, l.P50, l.P90, l.P99, l.P999, l.Max)
+	}
+	fmt.Fprintln(t)
+	return t.Flush()
+}
+
+func (s Side) String() string { return s.Device + " (" + s.GID + ")" }

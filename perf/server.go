@@ -1,0 +1,187 @@
+package perf
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"sync"
+
+	"softroce/verbs"
+)
+
+// A Server is the other end of measurements, for any number of clients.
+type Server struct {
+	Context  *verbs.Context
+	GIDIndex int // or verbs.AnyGID
+	Log      *slog.Logger
+}
+
+// Serve answers clients that connect to l until ctx ends, or, if once, the first one only.
+// It closes l.
+func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
+	defer l.Close()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
+	var clients sync.WaitGroup
+	defer clients.Wait()
+	for {
+		conn, err := l.Accept()
+		if err != nil {
+			return errors.Join(ctx.Err(), err)
+		}
+		if once {
+			return s.Answer(ctx, conn)
+		}
+		clients.Go(func() {
+			if err := s.Answer(ctx, conn); err != nil && ctx.Err() == nil {
+				s.Log.Warn("measurement failed", "client", conn.RemoteAddr(), "err", err)
+			}
+		})
+	}
+}
+
+// Answer serves one client, and closes conn.
+func (s *Server) Answer(ctx context.Context, conn net.Conn) error {
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	t := newTalk(conn)
+	var h hello
+	if err := t.hear(&h); err != nil {
+		return err
+	}
+	if h.Version != version {
+		err := fmt.Errorf("%w of version %d", ErrPeer, version)
+		return errors.Join(err, t.tell(answer{Error: err.Error()}))
+	}
+	side, mtu, err := s.prepare(ctx, conn, h)
+	defer side.close()
+	if err != nil {
+		return errors.Join(err, t.tell(answer{Version: version, Error: err.Error()}))
+	}
+	if err := t.tell(answer{Version: version, MTU: mtu, Place: side.place}); err != nil {
+		return err
+	}
+	return side.attend(ctx, t)
+}
+
+// prepare makes this end of what the client wants. The side is to be closed even after
+// an error.
+func (s *Server) prepare(ctx context.Context, conn net.Conn, h hello) (*side, int, error) {
+	if err := h.Options.Validate(); err != nil {
+		return &side{}, 0, err
+	}
+	if len(h.Place.QPs) != h.Options.QPs {
+		return &side{}, 0, fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(h.Place.QPs), h.Options.QPs)
+	}
+	side, err := newSide(s.Context, h.Options, true)
+	if err != nil {
+		return side, 0, err
+	}
+	if err := side.introduce(s.GIDIndex, conn, h.Place.QPs[0].GID.Addr()); err != nil {
+		return side, 0, err
+	}
+	mtu := min(side.place.MTU, h.Place.MTU)
+	if want := h.Options.MTU; want > mtu {
+		return side, 0, fmt.Errorf("path MTU %d: the ports take at most %d", want, mtu)
+	} else if want != 0 {
+		mtu = want
+	}
+	if err := side.connect(ctx, h.Place, mtu); err != nil {
+		return side, 0, err
+	}
+	if side.isSource() {
+		side.fill()
+	}
+	return side, mtu, nil
+}
+
+// attend keeps receives posted, where the operation needs them, until the client has
+// finished, and then checks the data.
+func (s *side) attend(ctx context.Context, t *talk) error {
+	ctx, stop := context.WithCancel(ctx)
+	received := make(chan error, 1)
+	if s.o.Op == Send {
+		if err := s.postRecvs(); err != nil {
+			stop()
+			return err
+		}
+		go func() { received <- s.receive(ctx) }()
+	} else {
+		received <- nil
+	}
+	var f finish
+	err := t.hear(&f)
+	stop()
+	if rerr := <-received; err == nil {
+		err = rerr
+	}
+	if err != nil || f.Failed {
+		return err
+	}
+	var v verdict
+	if s.o.Op == Atomic {
+		if got := s.added(); got != f.Operations {
+			v.Error = fmt.Sprintf("wrong data: %d operations added up to %d", f.Operations, got)
+		}
+	} else if got := s.checksum(); got != f.Checksum {
+		v.Error = fmt.Sprintf("wrong data: checksum %#x at the server, %#x at the client", got, f.Checksum)
+	}
+	return t.tell(v)
+}
+
+func (s *side) recvBatch(i int) []verbs.RecvWR {
+	batch := make([]verbs.RecvWR, s.o.recvDepth())
+	wr := verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{s.mr.SGE(i*s.o.stride(), s.o.Size)}}
+	for j := range batch {
+		batch[j] = wr
+	}
+	return batch
+}
+
+func (s *side) postRecvs() error {
+	for i, q := range s.qps {
+		if err := q.PostRecv(s.recvBatch(i)...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// receive posts again what was consumed, a batch at a time, until ctx ends.
+func (s *side) receive(ctx context.Context) error {
+	batches := make([][]verbs.RecvWR, len(s.qps))
+	for i := range batches {
+		batches[i] = s.recvBatch(i)
+	}
+	consumed := make([]int, len(s.qps))
+	atOnce := s.o.recvDepth() / 8
+	var wc [64]verbs.WC
+	for {
+		n, err := s.cq.Poll(wc[:])
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			if err := wc[i].Err(); err != nil {
+				return err
+			}
+			q := wc[i].WRID
+			if consumed[q]++; consumed[q] >= atOnce {
+				if err := s.qps[q].PostRecv(batches[q][:consumed[q]]...); err != nil {
+					return err
+				}
+				consumed[q] = 0
+			}
+		}
+		if n > 0 {
+			continue
+		}
+		if err := s.cq.Wait(ctx); err != nil {
+			if ctx.Err() != nil {
+				return nil
+			}
+			return err
+		}
+	}
+}
