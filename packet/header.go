@@ -31,7 +31,7 @@ var headerLen = [...]int{RETHLen, AETHLen, AtomicETHLen, AtomicAckETHLen, ImmDtL
 // DefaultPKey is the full-member default partition.
 const DefaultPKey = 0xffff
 
-// Errors of Parse; match with errors.Is.
+// Errors of Parse and PayloadLen; match with errors.Is.
 var (
 	ErrShort  = errors.New("packet is shorter than its headers")
 	ErrOpcode = errors.New("opcode is not assigned")
@@ -78,15 +78,16 @@ type AETH struct {
 
 // DETH is the datagram header of UD.
 type DETH struct {
-	QKey  uint32
-	SrcQP uint32
+	QKey     uint32
+	SrcQP    uint32 // 24 bits
+	Reserved uint8
 }
 
 // FETH is the header of FLUSH.
 type FETH struct {
-	Placement uint8 // bit 0 global visibility, bit 1 persistence; four bits
-	Selectivy uint8 // 0 range, 1 whole region; two bits
-	Reserved  uint32
+	Placement   uint8 // bit 0 global visibility, bit 1 persistence; four bits
+	Selectivity uint8 // 0 range, 1 whole region; two bits
+	Reserved    uint32
 }
 
 // Header is the parsed form of BTH and the extended headers. Only those that
@@ -106,8 +107,8 @@ type Header struct {
 }
 
 // Parse reads BTH and extended headers from the start of b and returns their
-// length. It checks that b holds them and the pad, and nothing else; errors are
-// ErrShort, ErrOpcode and ErrPad. b ends before the ICRC.
+// length. It checks that b holds them, and nothing else; errors are ErrShort and
+// ErrOpcode. After ErrOpcode the BTH holds what the packet has. b ends before the ICRC.
 func (h *Header) Parse(b []byte) (int, error) {
 	if len(b) < BTHLen {
 		return 0, ErrShort
@@ -122,6 +123,20 @@ func (h *Header) Parse(b []byte) (int, error) {
 	}
 	h.parseExtended(b[BTHLen:], in.Headers)
 	return in.HeaderLen, nil
+}
+
+// PayloadLen returns the bytes of payload, without pad, of a packet that is n bytes
+// long from BTH to pad. The error is ErrShort or ErrPad: the packet does not hold its
+// headers, or not the pad that its BTH announces.
+func (h *Header) PayloadLen(n int) (int, error) {
+	n -= h.Opcode.Info().HeaderLen
+	switch {
+	case n < 0:
+		return 0, ErrShort
+	case n < int(h.Pad):
+		return 0, ErrPad
+	}
+	return n - int(h.Pad), nil
 }
 
 func (h *BTH) parse(b []byte) {
@@ -180,7 +195,8 @@ func (h *Header) parseExtended(b []byte, has Headers) {
 		b = b[XRCETHLen:]
 	}
 	if has&HasDETH != 0 {
-		h.DETH = DETH{be.Uint32(b), be.Uint32(b[4:]) & 0xffffff}
+		w := be.Uint32(b[4:])
+		h.DETH = DETH{be.Uint32(b), w & 0xffffff, uint8(w >> 24)}
 		b = b[DETHLen:]
 	}
 	if has&HasFETH != 0 {
@@ -236,11 +252,11 @@ func (h *Header) putExtended(b []byte, has Headers) {
 	}
 	if has&HasDETH != 0 {
 		be.PutUint32(b, h.DETH.QKey)
-		be.PutUint32(b[4:], h.DETH.SrcQP&0xffffff)
+		be.PutUint32(b[4:], uint32(h.DETH.Reserved)<<24|h.DETH.SrcQP&0xffffff)
 		b = b[DETHLen:]
 	}
 	if has&HasFETH != 0 {
-		be.PutUint32(b, h.FETH.Reserved&^0x3f|uint32(h.FETH.Selectivy&3)<<4|uint32(h.FETH.Placement&0xf))
+		be.PutUint32(b, h.FETH.Reserved&^0x3f|uint32(h.FETH.Selectivity&3)<<4|uint32(h.FETH.Placement&0xf))
 		b = b[FETHLen:]
 	}
 	if has&HasRETH != 0 {

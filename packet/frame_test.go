@@ -1,0 +1,234 @@
+package packet
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"net/netip"
+	"strings"
+	"testing"
+)
+
+func address(src, dst string) *Addressing {
+	return &Addressing{
+		SrcMAC: [6]byte{2, 0, 0, 0, 0, 1}, DstMAC: [6]byte{2, 0, 0, 0, 0, 2}, Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst),
+		TClass: 0x6a, HopLimit: 61, SrcPort: 0xc123,
+	}
+}
+
+// addressings has one of every kind.
+func addressings() map[string]*Addressing {
+	m := map[string]*Addressing{
+		"IPv4":            address("192.0.2.1", "192.0.2.2"),
+		"IPv4 VLAN":       address("192.0.2.1", "192.0.2.2"),
+		"IPv4 without DF": address("192.0.2.1", "192.0.2.2"),
+		"IPv6":            address("2001:db8::1", "2001:db8::2"),
+		"IPv6 VLAN":       address("2001:db8::1", "2001:db8::2"),
+	}
+	for name, a := range m {
+		if strings.Contains(name, "VLAN") {
+			a.Tagged, a.TCI = true, 0x6123
+		}
+		if a.Src.Is4() {
+			a.ID, a.MayFragment = 0xbeef, strings.Contains(name, "without DF")
+		} else {
+			a.FlowLabel = 0x6258a
+		}
+	}
+	return m
+}
+
+func sendOnly(payload string) *Tx {
+	t := new(Tx)
+	t.Set(&Header{BTH: BTH{Opcode: SendOnly, PKey: DefaultPKey, DestQP: 0x11, PSN: 7, AckReq: true}}, []byte(payload))
+	return t
+}
+
+func TestAFrameComesBackWithEveryFieldOfItsAddressing(t *testing.T) {
+	for name, a := range addressings() {
+		t.Run(name, func(t *testing.T) {
+			tx := sendOnly("hello")
+			b := append(AppendFrame([]byte("x"), a, tx)[1:], "trailer"...)
+			var f Frame
+			if err := ParseFrame(b, &f); err != nil {
+				t.Fatal(err)
+			}
+			want := *a
+			want.DstPort = UDPPort
+			if f.Addressing != want {
+				t.Errorf("%+v\nwant %+v", f.Addressing, want)
+			}
+			if !f.ICRCOK() || !f.IPChecksumOK() || string(f.Trailer) != "trailer" || len(f.Transport) != tx.Len+ICRCLen {
+				t.Errorf("ICRC %v, IP checksum %v, trailer %q, transport %d", f.ICRCOK(), f.IPChecksumOK(), f.Trailer, len(f.Transport))
+			}
+			var fromIP Frame
+			if err := ParseIP(b[a.HeaderLen()-a.IPHeaderLen():], &fromIP); err != nil || !bytes.Equal(fromIP.Transport, f.Transport) {
+				t.Errorf("from the IP header: %v", err)
+			}
+		})
+	}
+}
+
+func TestICRCCoversAllButWhatRoutersChange(t *testing.T) {
+	for name, a := range addressings() {
+		frame := AppendFrame(nil, a, sendOnly("data"))
+		ip := a.HeaderLen() - a.IPHeaderLen()
+		free := map[int]byte{} // offset from the IP header: bits that may change
+		udp := IPv6Len
+		if a.Src.Is4() {
+			udp = IPv4Len
+			free[1], free[8], free[10], free[11] = 0xff, 0xff, 0xff, 0xff
+		} else {
+			free[0], free[1], free[2], free[3], free[7] = 0x0f, 0xff, 0xff, 0xff, 0xff
+		}
+		free[udp+6], free[udp+7], free[udp+UDPLen+4] = 0xff, 0xff, 0xff
+		for i := ip; i < len(frame); i++ {
+			for bit := range 8 {
+				frame[i] ^= 1 << bit
+				var f Frame
+				if err := ParseFrame(frame, &f); err == nil && f.ICRCOK() != (free[i-ip]>>bit&1 != 0) {
+					t.Errorf("%s: bit %d of byte %d behind the IP header wrong: ICRCOK is %v", name, bit, i-ip, f.ICRCOK())
+				}
+				frame[i] ^= 1 << bit
+			}
+		}
+	}
+}
+
+func TestICRCIsTheSameHoweverThePayloadIsCut(t *testing.T) {
+	payload := bytes.Repeat([]byte("0123456789abc"), 400)
+	for name, a := range addressings() {
+		var whole, cut Tx
+		h := Header{BTH: BTH{Opcode: SendOnly, DestQP: 3}}
+		whole.Set(&h, payload)
+		cut.Set(&h, payload[:1], payload[1:77], payload[77:4099], payload[4099:])
+		want := ICRCTx(a, &whole)
+		flat := append(append(whole.Head[:whole.HeadLen:whole.HeadLen], payload...), padding[:whole.Pad]...)
+		for how, got := range map[string]uint32{
+			"cut":    ICRCTx(a, &cut),
+			"gather": ICRC(a, cut.Head[:cut.HeadLen], cut.Payload, int(cut.Pad)),
+			"flat":   ICRCBytes(a, flat),
+		} {
+			if got != want {
+				t.Errorf("%s, %s: %#x, want %#x", name, how, got, want)
+			}
+		}
+	}
+}
+
+func TestParseErrorsNameReasonAndOffset(t *testing.T) {
+	v4, v6 := address("192.0.2.1", "192.0.2.2"), address("2001:db8::1", "2001:db8::2")
+	set16 := func(at int, v uint16) func([]byte) []byte {
+		return func(b []byte) []byte { binary.BigEndian.PutUint16(b[at:], v); return b }
+	}
+	cut := func(n int) func([]byte) []byte { return func(b []byte) []byte { return b[:n] } }
+	for _, c := range []struct {
+		name   string
+		a      *Addressing
+		change func([]byte) []byte
+		reason error
+		offset int
+	}{
+		{"empty", v4, cut(0), ErrTruncated, 0},
+		{"Ethernet cut", v4, cut(13), ErrTruncated, 13},
+		{"VLAN tag cut", v4, func(b []byte) []byte { return set16(12, 0x8100)(b)[:17] }, ErrTruncated, 17},
+		{"ARP", v4, set16(12, 0x0806), ErrNotRoCE, 12},
+		{"IPv4 header cut", v4, cut(33), ErrTruncated, 33},
+		{"IPv4 version", v4, set16(14, 0x6500), ErrIPHeader, 14},
+		{"IPv4 header length 4 words", v4, set16(14, 0x4400), ErrIPHeader, 14},
+		{"IPv4 options", v4, set16(14, 0x4600), ErrIPOptions, 14},
+		{"IPv4 first fragment", v4, set16(20, 0x2000), ErrFragment, 20},
+		{"IPv4 later fragment", v4, set16(20, 0x0010), ErrFragment, 20},
+		{"IPv4 reserved flag", v4, set16(20, 0xc000), ErrIPHeader, 20},
+		{"TCP", v4, set16(22, 0x4006), ErrNotRoCE, 23},
+		{"IPv4 length shorter than its UDP header", v4, set16(16, 27), ErrUDPLength, 34},
+		{"IPv4 longer than the frame", v4, set16(16, 1000), ErrUDPLength, 38},
+		{"UDP header cut", v4, cut(41), ErrTruncated, 41},
+		{"frame cut", v4, cut(60), ErrTruncated, 60},
+		{"another port", v4, set16(36, 4790), ErrNotRoCE, 36},
+		{"UDP length", v4, set16(38, 31), ErrUDPLength, 38},
+		{"no room for BTH and ICRC", v4, func(b []byte) []byte { return set16(38, 8+15)(set16(16, 28+15)(b)) }, ErrShort, 57},
+		{"IPv6 header cut", v6, cut(53), ErrTruncated, 53},
+		{"IPv6 version", v6, set16(14, 0x4500), ErrIPHeader, 14},
+		{"IPv6 extension header", v6, set16(20, 0x0040), ErrNotRoCE, 20},
+		{"IPv6 length shorter than its UDP header", v6, set16(18, 7), ErrUDPLength, 54},
+	} {
+		b := c.change(AppendFrame(nil, c.a, sendOnly("data")))
+		var f Frame
+		err := ParseFrame(b, &f)
+		var pe *ParseError
+		if !errors.Is(err, c.reason) || !errors.As(err, &pe) || pe.Offset != c.offset {
+			t.Errorf("%s: %v, want %v at %d", c.name, err, c.reason, c.offset)
+		}
+	}
+	var f Frame
+	for _, c := range []struct {
+		b      []byte
+		reason error
+	}{{nil, ErrTruncated}, {[]byte{0x45}, ErrTruncated}, {[]byte{0x60}, ErrTruncated}, {[]byte{0x10}, ErrIPHeader}} {
+		if err := ParseIP(c.b, &f); !errors.Is(err, c.reason) {
+			t.Errorf("ParseIP(%x): %v, want %v", c.b, err, c.reason)
+		}
+	}
+	if got := ParseFrame(make([]byte, 3), &f).Error(); got != "offset 3: frame ends before its headers say" {
+		t.Error(got)
+	}
+}
+
+func TestGRHHoldsTheIPHeaderOfADatagram(t *testing.T) {
+	for name, a := range addressings() {
+		frame := AppendFrame(nil, a, sendOnly("datagram"))
+		var f Frame
+		if err := ParseFrame(frame, &f); err != nil {
+			t.Fatal(err)
+		}
+		var g GRH
+		for i := range g {
+			g[i] = 0xee
+		}
+		g.Put(&f.Addressing, len(f.Transport))
+		want := f.IP[:IPv6Len]
+		if a.Src.Is4() {
+			want = append(make([]byte, 20), f.IP[:IPv4Len]...)
+		}
+		if !bytes.Equal(g[:], want) {
+			t.Errorf("%s:\n%x, want\n%x", name, g, want)
+		}
+		if g.Is4() != a.Src.Is4() || g.Src() != a.Src || g.Dst() != a.Dst || g.TClass() != a.TClass || g.HopLimit() != a.HopLimit || g.FlowLabel() != a.FlowLabel {
+			t.Errorf("%s: %v %v %v %#x %d %#x", name, g.Is4(), g.Src(), g.Dst(), g.TClass(), g.HopLimit(), g.FlowLabel())
+		}
+	}
+}
+
+func FuzzParseFrame(f *testing.F) {
+	for _, file := range fixtureFiles(f) {
+		if frames := classicFrames(f, file); len(frames) > 0 {
+			f.Add(frames[0])
+			f.Add(frames[len(frames)/2])
+		}
+	}
+	for _, a := range addressings() {
+		f.Add(AppendFrame(nil, a, sendOnly("seed")))
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		var fr Frame
+		if err := ParseFrame(b, &fr); err != nil {
+			var pe *ParseError
+			if !errors.As(err, &pe) || pe.Offset < 0 || pe.Offset > len(b) {
+				t.Fatalf("%d bytes: %v", len(b), err)
+			}
+			return
+		}
+		fr.ICRCOK()
+		RecoverID(&fr.Addressing, fr.Transport)
+		head := make([]byte, MaxFrameHeaderLen)
+		n := fr.PutHeaders(head, len(fr.Transport))
+		again := append(append(head[:n], fr.Transport...), fr.Trailer...)
+		if fr.Src.Is4() { // the one derived field
+			copy(again[n-IPv4Len-UDPLen+10:][:2], fr.IP[10:12])
+		}
+		if !bytes.Equal(again, b) {
+			t.Fatalf("re-encoded\n%x, was\n%x", again, b)
+		}
+	})
+}
