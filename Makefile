@@ -1,0 +1,56 @@
+# make           build bin/softroce
+# make test      go vet and every test; as root the end-to-end ones too
+# make demo      a daemon, two clients, all RC operations, a table, demo.pcapng
+# make bench     RDMA WRITE beside TCP on the same veth pair (root)
+# make fuzz      every fuzz target, FUZZTIME each
+# make lint      gofmt, go vet, staticcheck
+# make race      the tests of the core packages under the race detector
+
+export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
+# Go is not to fetch another version of itself.
+export GOTOOLCHAIN := local
+
+FUZZTIME ?= 30s
+E2E_KERNEL ?= linux-image-amd64
+
+# What runs on several goroutines, or is run by them. transport and packet have none,
+# but their tests are cheap.
+RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./verbs/... ./capture/... ./daemon/...
+
+.PHONY: build test e2e demo bench fuzz lint race clean
+
+build:
+	@scripts/setup build
+	go build -o bin/ ./cmd/softroce
+
+test:
+	@scripts/setup test
+	go vet ./...
+	go run ./scripts/testreport -timeout 30m ./...
+
+# The end-to-end tests alone, against another kernel: make e2e E2E_KERNEL=linux-image-6.12-amd64
+e2e:
+	@scripts/setup test
+	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout 30m ./e2e/...
+
+race:
+	@scripts/setup lint
+	CGO_ENABLED=1 go run ./scripts/testreport -race -timeout 20m $(RACE)
+
+demo: build
+	@scripts/setup demo
+	scripts/demo
+
+bench: build
+	@scripts/setup bench
+	scripts/bench
+
+fuzz:
+	scripts/fuzz $(FUZZTIME)
+
+lint:
+	@scripts/setup lint
+	scripts/lint
+
+clean:
+	rm -rf bin demo.pcapng

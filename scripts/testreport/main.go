@@ -1,0 +1,154 @@
+// Testreport runs `go test` and ends with a list of the tests that were left out and why.
+//
+//	go run ./scripts/testreport [arguments of go test]
+//
+// go test says nothing of skipped tests unless it is asked to print everything. Here a
+// test that is skipped because the machine lacks something, a right or a program, is
+// named at the end with its reason; where $CI is "true" it makes the run fail, since
+// what does not run there is never run. Fuzz targets may skip inputs as they like.
+package main
+
+import (
+	"bufio"
+	"encoding/json"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// An event is a line of go test -json (see go doc test2json).
+type event struct {
+	Action  string
+	Package string
+	Test    string
+	Elapsed float64 // seconds
+	Output  string
+}
+
+// A report gathers what to say at the end.
+type report struct {
+	out     io.Writer
+	output  map[string][]string // of tests and packages not yet ended
+	leftOut []string
+	passed  int
+	failed  int
+}
+
+// slow is how long a test must take for its end to be worth a line.
+const slow = 2 * time.Second
+
+func main() {
+	os.Exit(run(os.Args[1:], os.Getenv("CI") == "true"))
+}
+
+func run(args []string, ci bool) int {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "testreport:", err)
+		return 1
+	}
+	r := &report{out: os.Stdout, output: map[string][]string{}}
+	r.read(stdout)
+	status := 0
+	if err := cmd.Wait(); err != nil {
+		status = 1
+	}
+	return r.close(status, ci)
+}
+
+func (r *report) read(in io.Reader) {
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 16<<20)
+	for lines.Scan() {
+		var e event
+		if json.Unmarshal(lines.Bytes(), &e) != nil {
+			fmt.Fprintln(r.out, lines.Text()) // not an event: go's own complaint
+			continue
+		}
+		r.event(e)
+	}
+	if err := lines.Err(); err != nil {
+		fmt.Fprintln(r.out, "testreport:", err)
+	}
+}
+
+func (r *report) event(e event) {
+	key := e.Package + " " + e.Test
+	switch e.Action {
+	case "output":
+		if e.Test == "" {
+			r.packageLine(e.Output)
+			return
+		}
+		r.output[key] = append(r.output[key], e.Output)
+	case "build-output":
+		fmt.Fprint(r.out, e.Output)
+	case "pass":
+		r.ended(e, key)
+		r.passed++
+	case "fail":
+		for _, s := range r.output[key] {
+			fmt.Fprint(r.out, s)
+		}
+		r.ended(e, key)
+		r.failed++
+	case "skip":
+		r.skipped(e, key)
+	}
+}
+
+// packageLine prints the line that go test ends a package with, and what else a package
+// writes outside its tests.
+func (r *report) packageLine(s string) {
+	if s != "PASS\n" && !strings.Contains(s, "[no test files]") {
+		fmt.Fprint(r.out, s)
+	}
+}
+
+func (r *report) ended(e event, key string) {
+	delete(r.output, key)
+	if e.Test != "" && e.Action == "pass" && e.Elapsed >= slow.Seconds() {
+		fmt.Fprintf(r.out, "      %s %s (%.1fs)\n", strings.TrimPrefix(e.Package, "softroce/"), e.Test, e.Elapsed)
+	}
+}
+
+func (r *report) skipped(e event, key string) {
+	defer delete(r.output, key)
+	if e.Test == "" || strings.HasPrefix(e.Test, "Fuzz") {
+		return
+	}
+	var reason string
+	for _, s := range r.output[key] {
+		s = strings.TrimSpace(s)
+		if s != "" && !strings.HasPrefix(s, "===") && !strings.HasPrefix(s, "---") {
+			reason = s // the last thing that it said
+		}
+	}
+	r.leftOut = append(r.leftOut, fmt.Sprintf("%s %s: %s", e.Package, e.Test, reason))
+}
+
+func (r *report) close(status int, ci bool) int {
+	if len(r.leftOut) > 0 {
+		fmt.Fprintf(r.out, "\nLeft out, %d:\n", len(r.leftOut))
+		for _, s := range r.leftOut {
+			fmt.Fprintln(r.out, "  "+s)
+		}
+		if ci {
+			fmt.Fprintln(r.out, "With CI=true nothing may be left out: this run has failed.")
+			status = 1
+		}
+	}
+	if status == 0 && r.passed == 0 {
+		fmt.Fprintln(r.out, "No test ran: this run has failed.")
+		status = 1
+	}
+	return status
+}
