@@ -1,0 +1,100 @@
+package mrtable
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+)
+
+// CompareSwap replaces the eight bytes at addr by swap if they hold compare, and returns
+// what they held. They are a number in the byte order of this machine. In mapped memory this is one atomic
+// operation towards the client's processors too; in another process's memory only
+// towards other operations of this IO (IBV_ATOMIC_HCA).
+//
+// Besides Read's errors: ErrAlign if addr, or where it lies in mapped memory, is not a multiple of 8.
+func (io *IO) CompareSwap(r *Region, addr uint64, compare, swap uint64) (old uint64, err error) {
+	word, err := io.word(r, addr)
+	if err != nil {
+		return 0, err
+	}
+	if word != nil {
+		for {
+			old = atomic.LoadUint64(word)
+			if old != compare || atomic.CompareAndSwapUint64(word, compare, swap) {
+				return old, nil
+			}
+		}
+	}
+	if old, err = io.load(r, addr); err != nil || old != compare {
+		return old, err
+	}
+	return old, io.store(r, addr, swap)
+}
+
+// FetchAdd adds to the eight bytes at addr, modulo 2^64, and returns what they held. See
+// CompareSwap.
+func (io *IO) FetchAdd(r *Region, addr uint64, add uint64) (old uint64, err error) {
+	word, err := io.word(r, addr)
+	if err != nil {
+		return 0, err
+	}
+	if word != nil {
+		return atomic.AddUint64(word, add) - add, nil
+	}
+	if old, err = io.load(r, addr); err != nil {
+		return 0, err
+	}
+	return old, io.store(r, addr, old+add)
+}
+
+// word is the place of an atomic operation in mapped memory, nil in another process's.
+func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
+	if err := io.check(r, addr, 8, LocalWrite); err != nil {
+		return nil, err
+	}
+	if addr%8 != 0 {
+		return nil, ErrAlign
+	}
+	if r.process != nil {
+		return nil, nil
+	}
+	v, err := r.view(addr-r.IOVA, 8)
+	if err != nil {
+		return nil, err
+	}
+	if !aligned(v) {
+		return nil, ErrAlign
+	}
+	return (*uint64)(unsafe.Pointer(&v[0])), nil
+}
+
+func (io *IO) load(r *Region, addr uint64) (uint64, error) {
+	if err := io.fetch(r, addr-r.IOVA, io.scratch[:]); err != nil {
+		return 0, err
+	}
+	return binary.NativeEndian.Uint64(io.scratch[:]), nil
+}
+
+// store follows a load of the same word, which left the queue empty and proved the process.
+func (io *IO) store(r *Region, addr uint64, v uint64) error {
+	binary.NativeEndian.PutUint64(io.scratch[:], v)
+	io.gather([]piece{{addr: r.process.base + addr - r.IOVA, p: io.scratch[:]}})
+	_, err := r.queue.process.writev(io.local, io.remote)
+	return err
+}
+
+// storeLast copies p to v of the same length, the final 8 bytes after all others, and by one
+// store where they are aligned. What was copied before is visible before them: an
+// atomic operation of this goroutine comes in between.
+func (io *IO) storeLast(v, p []byte) {
+	body := max(0, len(p)-tailLen)
+	copy(v[:body], p)
+	if tail := v[body:]; len(tail) == tailLen && aligned(tail) {
+		atomic.StoreUint64((*uint64)(unsafe.Pointer(&tail[0])), binary.NativeEndian.Uint64(p[body:]))
+		return
+	}
+	atomic.AddUint64(&io.barrier, 1)
+	copy(v[body:], p[body:])
+}
+
+func aligned(b []byte) bool { return uintptr(unsafe.Pointer(&b[0]))%8 == 0 }

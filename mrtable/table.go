@@ -1,0 +1,223 @@
+package mrtable
+
+import (
+	"iter"
+	"math"
+	"math/rand/v2"
+)
+
+// A key is the number of a slot and, in the low bits, a tag that nobody can guess and
+// that changes each time the slot is used again. The slots are more than any NIC
+// offers; the tag has what is left.
+const (
+	tagBits    = 12
+	tagMask    = 1<<tagBits - 1
+	maxRegions = 1<<(32-tagBits) - 1 // slot 0 stays empty, so that no key is 0
+)
+
+// A Table holds the protection domains and memory regions of one NIC. It is used by one
+// goroutine, its engine's.
+type Table struct {
+	rnd   *rand.Rand
+	slots []slot
+	free  []uint32 // oldest first, so that a slot rests as long as possible
+	live  int
+
+	// Deregistered memory waits here for IO.Epoch: retired since the last one, and before that.
+	io      *IO
+	retired []*Region
+	dying   []*Region
+}
+
+type slot struct {
+	region *Region // nil: free
+	tag    uint32
+}
+
+// A PD is a protection domain. Its identity is the pointer.
+type PD struct {
+	table *Table // nil after DeallocPD
+	uses  int
+}
+
+// A Region is registered memory. Its fields do not change while it is live.
+type Region struct {
+	PD     *PD
+	IOVA   uint64 // the address of its first byte, as work requests and packets give it
+	Length uint64 // bytes
+	Access Access
+	Memory Memory
+
+	table   *Table
+	key     uint32
+	live    bool
+	process *processMemory // what Memory is, where it can only be copied
+	queue   *queue         // the process's, once an IO has used the region
+}
+
+// NewTable returns an empty table. rnd makes the unpredictable part of keys: seed it
+// from crypto/rand, except where keys must be repeatable.
+func NewTable(rnd *rand.Rand) *Table {
+	return &Table{rnd: rnd, slots: make([]slot, 1)}
+}
+
+// AllocPD returns a new protection domain.
+func (t *Table) AllocPD() *PD { return &PD{table: t} }
+
+// DeallocPD ends a protection domain. It returns ErrBusy while a region or another
+// object uses it and ErrPD if it is not one of this table's.
+func (t *Table) DeallocPD(pd *PD) error {
+	if pd == nil || pd.table != t {
+		return ErrPD
+	}
+	if pd.uses > 0 {
+		return ErrBusy
+	}
+	pd.table = nil
+	return nil
+}
+
+// Use counts an object (QP, SRQ, AH …) that refers to the domain.
+func (pd *PD) Use() { pd.uses++ }
+
+// Release takes back one Use.
+func (pd *PD) Release() { pd.uses-- }
+
+// InUse is how many regions and other objects refer to the domain.
+func (pd *PD) InUse() int { return pd.uses }
+
+// Register makes the first length bytes of mem a region that begins at address iova (0 if a has
+// ZeroBased). It returns ErrFlags as ibv_reg_mr does EINVAL; ErrAccess where a asks for
+// writing and mem was mapped without; ErrBounds where mem is shorter or the addresses
+// would exceed 64 bits. The table closes mem when the region is gone, but not if
+// Register returns an error.
+func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
+	if err := a.check(); err != nil {
+		return nil, err
+	}
+	if pd == nil || pd.table != t {
+		return nil, ErrPD
+	}
+	process, err := reachable(mem, a)
+	if err != nil {
+		return nil, err
+	}
+	if a&ZeroBased != 0 {
+		iova = 0
+	}
+	if length > mem.Len() || length > 0 && iova > math.MaxUint64-(length-1) {
+		return nil, ErrBounds
+	}
+	index, ok := t.takeSlot()
+	if !ok {
+		return nil, ErrFull
+	}
+	r := &Region{
+		PD: pd, IOVA: iova, Length: length, Access: a, Memory: mem,
+		table: t, key: index<<tagBits | t.slots[index].tag, live: true, process: process,
+	}
+	t.slots[index].region = r
+	t.live++
+	pd.uses++
+	return r, nil
+}
+
+// takeSlot finds a free slot and gives it a tag other than its last one.
+func (t *Table) takeSlot() (uint32, bool) {
+	// A slot rests until this many others are free, so that a stale key meets an empty
+	// slot for long.
+	const rest = 64
+	if len(t.free) > rest || len(t.free) > 0 && len(t.slots) > maxRegions {
+		index := t.free[0]
+		t.free = t.free[1:]
+		s := &t.slots[index]
+		s.tag = (s.tag + 1 + t.rnd.Uint32N(tagMask)) & tagMask
+		return index, true
+	}
+	if len(t.slots) > maxRegions {
+		return 0, false
+	}
+	t.slots = append(t.slots, slot{tag: t.rnd.Uint32N(1 << tagBits)})
+	return uint32(len(t.slots) - 1), true
+}
+
+// Deregister makes the region unusable at once; writes to it that are still queued fail.
+// Its memory is closed after the second IO.Epoch from now, because frames may still point to it. It
+// does nothing to a region that is not live.
+func (t *Table) Deregister(r *Region) {
+	if r == nil || r.table != t || !r.live {
+		return
+	}
+	r.live = false
+	index := r.key >> tagBits
+	t.slots[index].region = nil
+	t.free = append(t.free, index)
+	t.live--
+	r.PD.uses--
+	if t.io == nil {
+		r.Memory.Close() // no IO ever handed out a byte of this table's memory
+		return
+	}
+	t.retired = append(t.retired, r)
+}
+
+// Local finds the region that a work request's SGE names. need is 0 for reading or LocalWrite.
+// The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
+func (t *Table) Local(pd *PD, lkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
+	return t.find(pd, lkey, addr, n, need)
+}
+
+// Remote finds the region that a packet names. need is RemoteWrite, RemoteRead or
+// RemoteAtomic. The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
+func (t *Table) Remote(pd *PD, rkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
+	return t.find(pd, rkey, addr, n, need)
+}
+
+func (t *Table) find(pd *PD, key uint32, addr uint64, n uint32, need Access) (*Region, error) {
+	index := key >> tagBits
+	if index >= uint32(len(t.slots)) {
+		return nil, ErrKey
+	}
+	r := t.slots[index].region
+	switch {
+	case r == nil || r.key != key:
+		return nil, ErrKey
+	case r.PD != pd:
+		return nil, ErrPD
+	case r.Access&need != need:
+		return nil, ErrAccess
+	case !r.holds(addr, uint64(n)):
+		return nil, ErrBounds
+	}
+	return r, nil
+}
+
+// holds reports whether n bytes from addr on lie in the region. Nothing here can
+// overflow. No bytes lie anywhere from its first to just behind its last.
+func (r *Region) holds(addr, n uint64) bool {
+	off := addr - r.IOVA
+	return addr >= r.IOVA && off <= r.Length && n <= r.Length-off
+}
+
+// Live reports whether the region is registered.
+func (r *Region) Live() bool { return r.live }
+
+// LKey is the key for work requests. It is never 0.
+func (r *Region) LKey() uint32 { return r.key }
+
+// RKey is the key for peers; the same as LKey.
+func (r *Region) RKey() uint32 { return r.key }
+
+// Len is the number of live regions.
+func (t *Table) Len() int { return t.live }
+
+// All yields the live regions in the order of their slots.
+func (t *Table) All() iter.Seq[*Region] {
+	return func(yield func(*Region) bool) {
+		for i := range t.slots {
+			if r := t.slots[i].region; r != nil && !yield(r) {
+				return
+			}
+		}
+	}
+}
