@@ -196,11 +196,8 @@ type Packet struct {
 
 // Errors of PostSend.
 var (
-	ErrFull   = errors.New("send queue is full")
-	ErrState  = errors.New("QP is not in a state for this")
-	ErrOpcode = errors.New("operation is not supported on this QP")
-	ErrSGE    = errors.New("too many scatter/gather elements or too much inline data")
-	ErrLength = errors.New("message is longer than 2^31 bytes")
+	ErrFull  = errors.New("send queue is full")
+	ErrState = errors.New("QP is not in a state for this")
 )
 
 // MaxMessage is the longest message of RC and UC (IBTA 9.7.7, DMA length).

@@ -1,0 +1,34 @@
+package transport
+
+// What a queue pair allows itself. Values are packets unless said otherwise.
+const (
+	// sendWindow bounds SEND and WRITE packets sent and not acknowledged. At path MTU
+	// 4096 it is 2 MiB: more than a veth pair holds between two engines.
+	sendWindow = 512
+
+	// readWindow bounds READ responses asked for and not received; one READ
+	// may always be outstanding, whatever its length.
+	readWindow = 1024
+
+	// ackInterval is how many packets go without AckReq inside a message.
+	ackInterval = 64
+
+	// readAhead is how many bytes of a message are fetched from memory at once.
+	// It matters where memory belongs to another process: one system call each.
+	readAhead = 64 << 10
+
+	// maxOutstanding keeps every PSN in flight distinguishable from a duplicate (2^23).
+	maxOutstanding = 1 << 23
+
+	// answersPerResource is how many answers may wait to be emitted for each READ or atomic
+	// that may be outstanding: new ones and repeated ones.
+	answersPerResource = 2
+)
+
+// ackTimeout returns the local ACK timeout in nanoseconds (IBTA 9.7.6.1.3).
+func ackTimeout(code uint8) int64 {
+	if code == 0 {
+		return 0
+	}
+	return 4096 << (code & 31)
+}

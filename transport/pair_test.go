@@ -1,0 +1,279 @@
+package transport
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"testing"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// A side is one end of a pair of connected queue pairs: its memory, its receive
+// queue, and what the queue pair yielded.
+type side struct {
+	t      *testing.T
+	qp     *QP
+	env    Env
+	table  *mrtable.Table
+	region *mrtable.Region
+	mem    []byte
+	rq     recvQueue
+	out    []*packet.Tx // emitted and not delivered
+	room   int          // transmit slots left in this step; -1: no limit
+	done   []Completion
+	events []Event
+	count  Counters
+}
+
+type recvQueue struct {
+	wrs    []RecvWR
+	shared bool
+}
+
+func (r *recvQueue) Next(wr *RecvWR) bool {
+	if len(r.wrs) == 0 {
+		return false
+	}
+	*wr = r.wrs[0]
+	r.wrs = r.wrs[1:]
+	return true
+}
+func (r *recvQueue) Len() int     { return len(r.wrs) }
+func (r *recvQueue) Shared() bool { return r.shared }
+
+func (s *side) Packet(*QP) *packet.Tx {
+	if s.room == 0 {
+		return nil
+	}
+	s.room--
+	tx := new(packet.Tx)
+	s.out = append(s.out, tx)
+	return tx
+}
+func (s *side) Complete(_ *QP, c *Completion) { s.done = append(s.done, *c) }
+func (s *side) Event(_ *QP, ev Event)         { s.events = append(s.events, ev) }
+
+const sideBase = 0x10000
+
+func newSide(t *testing.T, qpn uint32, size int) *side {
+	s := &side{t: t, room: -1, mem: make([]byte, size)}
+	s.table = mrtable.NewTable(rand.New(rand.NewPCG(uint64(qpn), 2)))
+	pd := s.table.AllocPD()
+	var err error
+	s.region, err = s.table.Register(pd, mrtable.HeapMemory(s.mem), sideBase, uint64(size),
+		mrtable.LocalWrite|mrtable.RemoteWrite|mrtable.RemoteRead|mrtable.RemoteAtomic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.qp, err = New(Config{QPN: qpn, Service: packet.RC, PD: pd, SendDepth: 64, MaxSendSGE: 4, MaxInline: 64,
+		Recv: &s.rq, Counters: &s.count})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.env = Env{Now: 1, Mem: mrtable.NewIO(1 << 20), Table: s.table, Sink: s}
+	return s
+}
+
+type pairOptions struct {
+	mtu      int
+	psn      uint32
+	rdAtomic uint8
+	timeout  uint8
+	retry    uint8
+	rnrRetry uint8
+}
+
+var usual = pairOptions{mtu: 1024, psn: 0xfffff0, rdAtomic: 4, timeout: 10, retry: 7, rnrRetry: 7}
+
+// connect brings both queue pairs to RTS. a sends from o.psn, b from 100.
+func connect(t *testing.T, o pairOptions) (a, b *side) {
+	a, b = newSide(t, 17, 1<<18), newSide(t, 18, 1<<18)
+	bring := func(s *side, peer uint32, sq, rq uint32) {
+		at := Attr{State: Init, PKey: packet.DefaultPKey, Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
+		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskPKeyIndex|MaskPort|MaskAccess))
+		at = Attr{State: RTR, PathMTU: o.mtu, DestQPN: peer, RQPSN: rq, MaxDestRDAtomic: o.rdAtomic, MinRNRTimer: 12}
+		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRDAtomic|MaskMinRNRTimer))
+		at = Attr{State: RTS, SQPSN: sq, Timeout: o.timeout, RetryCount: o.retry, RNRRetry: o.rnrRetry, MaxRDAtomic: o.rdAtomic}
+		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskTimeout|MaskRetryCount|MaskRNRRetry|MaskSQPSN|MaskMaxRDAtomic))
+	}
+	bring(a, 18, o.psn, 100)
+	bring(b, 17, 100, o.psn)
+	return a, b
+}
+
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func (s *side) sge(off, n int) []SGE {
+	return []SGE{{Addr: sideBase + uint64(off), Length: uint32(n), LKey: s.region.LKey()}}
+}
+
+func (s *side) post(wr SendWR) {
+	s.t.Helper()
+	must(s.t, s.qp.PostSend(&wr))
+}
+
+func (s *side) recv(id uint64, off, n int) { s.rq.wrs = append(s.rq.wrs, RecvWR{id, s.sge(off, n)}) }
+
+// receive hands the bytes of tx to s as a link would.
+func (s *side) receive(tx *packet.Tx) {
+	var p Packet
+	n, err := p.Header.Parse(append(tx.Head[:tx.HeadLen:tx.HeadLen], bytes.Join(tx.Payload, nil)...))
+	if err != nil {
+		s.t.Fatalf("emitted a packet that does not parse: %v", err)
+	}
+	_ = n
+	p.Payload, p.Len = tx.Payload, tx.Len-int(tx.HeadLen)-int(tx.Pad)
+	s.qp.Receive(&s.env, &p)
+	s.env.Mem.Flush()
+}
+
+// step lets both sides expire, transmit, and delivers what pass lets through.
+func step(a, b *side, now int64, pass func(from *side, tx *packet.Tx) int) (moved bool) {
+	for _, s := range []*side{a, b} {
+		s.env.Now = now
+		s.env.Mem.Epoch()
+		if d := s.qp.NextDeadline(); d != 0 && now >= d {
+			s.qp.Expire(&s.env)
+		}
+		s.qp.Transmit(&s.env)
+	}
+	for _, w := range []struct{ from, to *side }{{a, b}, {b, a}} {
+		out := w.from.out
+		w.from.out = nil
+		for _, tx := range out {
+			moved = true
+			for range pass(w.from, tx) {
+				w.to.receive(tx)
+			}
+		}
+	}
+	return moved
+}
+
+func all(*side, *packet.Tx) int { return 1 }
+
+// run steps until nothing moves and no timer runs.
+func run(t *testing.T, a, b *side, pass func(*side, *packet.Tx) int) {
+	t.Helper()
+	now := max(a.env.Now, b.env.Now)
+	for range 1000000 {
+		now += 1000
+		if step(a, b, now, pass) {
+			continue
+		}
+		next := int64(0)
+		for _, s := range []*side{a, b} {
+			if d := s.qp.NextDeadline(); d != 0 && (next == 0 || d < next) {
+				next = d
+			}
+		}
+		if next == 0 {
+			return
+		}
+		now = max(now, next)
+	}
+	t.Fatal("the pair does not come to rest")
+}
+
+func fill(p []byte, seed uint64) {
+	r := rand.New(rand.NewPCG(seed, 7))
+	for i := range p {
+		p[i] = byte(r.Uint32())
+	}
+}
+
+func TestEveryOperationAtEveryPathMTU(t *testing.T) {
+	for _, mtu := range []int{256, 512, 1024, 2048, 4096} {
+		for _, n := range []int{0, 1, 3, 4, mtu - 1, mtu, mtu + 1, 3*mtu + 2, 40000} {
+			o := usual
+			o.mtu = mtu
+			a, b := connect(t, o)
+			fill(a.mem[:n], uint64(n))
+			fill(b.mem[n:2*n], uint64(n)+1)
+			b.recv(1, 100000, n)
+			b.recv(2, 0, 0)
+			a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, n)})
+			a.post(SendWR{ID: 2, Opcode: WRWriteImm, Flags: Signaled, Imm: 0x11223344, SGEs: a.sge(0, n), RemoteAddr: sideBase + 150000, RKey: b.region.RKey()})
+			a.post(SendWR{ID: 3, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(100000, n), RemoteAddr: sideBase + uint64(n), RKey: b.region.RKey()})
+			run(t, a, b, all)
+			if len(a.done) != 3 || len(b.done) != 2 {
+				t.Fatalf("mtu %d, %d bytes: %d and %d completions", mtu, n, len(a.done), len(b.done))
+			}
+			for _, c := range append(a.done, b.done...) {
+				if c.Status != Success {
+					t.Fatalf("mtu %d, %d bytes: %+v", mtu, n, c)
+				}
+			}
+			if c := b.done[0]; c.ByteLen != uint32(n) {
+				t.Fatalf("SEND of %d bytes completed with %d", n, c.ByteLen)
+			}
+			if c := b.done[1]; c.ByteLen != uint32(n) || c.Imm != 0x11223344 || c.Opcode != WCRecvImm {
+				t.Fatalf("WRITE with immediate completed as %+v", c)
+			}
+			if !bytes.Equal(b.mem[100000:100000+n], a.mem[:n]) || !bytes.Equal(b.mem[150000:150000+n], a.mem[:n]) ||
+				!bytes.Equal(a.mem[100000:100000+n], b.mem[n:2*n]) {
+				t.Fatalf("mtu %d: data of %d bytes differ", mtu, n)
+			}
+		}
+	}
+}
+
+func TestLossDuplicationAndReorderLoseNothing(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		o := usual
+		o.mtu = []int{256, 1024, 4096}[seed%3]
+		a, b := connect(t, o)
+		fill(a.mem[:60000], seed)
+		fill(b.mem[:60000], seed+1)
+		var counter uint64
+		for i := range 20 {
+			n := r.IntN(6000)
+			b.recv(uint64(i), 100000+i*6000, 6000)
+			switch r.IntN(4) {
+			case 0:
+				a.post(SendWR{ID: uint64(i), Opcode: WRSend, Flags: Signaled, SGEs: a.sge(i*1000, n)})
+			case 1:
+				a.post(SendWR{ID: uint64(i), Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(i*1000, n), RemoteAddr: sideBase + 60000, RKey: b.region.RKey()})
+			case 2:
+				a.post(SendWR{ID: uint64(i), Opcode: WRRead, Flags: Signaled, SGEs: a.sge(100000+i*6000, n), RemoteAddr: sideBase + uint64(i)*1000, RKey: b.region.RKey()})
+			case 3:
+				counter++
+				a.post(SendWR{ID: uint64(i), Opcode: WRFetchAdd, Flags: Signaled, SGEs: a.sge(250000, 8), CompareAdd: 1, RemoteAddr: sideBase + 250000, RKey: b.region.RKey()})
+			}
+		}
+		run(t, a, b, func(*side, *packet.Tx) int {
+			switch r.IntN(20) {
+			case 0:
+				return 0
+			case 1:
+				return 2
+			}
+			return 1
+		})
+		if len(a.done) != 20 {
+			t.Fatalf("seed %d: %d of 20 completions", seed, len(a.done))
+		}
+		for i, c := range a.done {
+			if c.WRID != uint64(i) || c.Status != Success {
+				t.Fatalf("seed %d: completion %d is %+v", seed, i, c)
+			}
+		}
+		if got := leUint64(b.mem[250000:]); got != counter {
+			t.Fatalf("seed %d: %d atomics executed %d times", seed, counter, got)
+		}
+	}
+}
+
+func leUint64(b []byte) (v uint64) {
+	for i := range 8 {
+		v |= uint64(b[i]) << (8 * i)
+	}
+	return v
+}

@@ -1,0 +1,258 @@
+package transport
+
+import (
+	"errors"
+	"fmt"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// A QP is a queue pair. Its methods are for one goroutine at a time.
+type QP struct {
+	cfg   Config
+	attr  Attr
+	state State
+
+	sq   sendQueue
+	req  requester
+	resp responder
+
+	hdr         packet.Header // of the packet being built
+	repliesLast bool          // replies went first in the last Transmit
+	sqdNotify   bool          // EventSQDrained is due when the send queue has drained
+}
+
+// ErrService is returned by New for a transport service that is not implemented.
+var ErrService = errors.New("transport service is not supported")
+
+// New makes a queue pair in state Reset.
+func New(c Config) (*QP, error) {
+	if c.Service != packet.RC {
+		return nil, fmt.Errorf("%w: %v", ErrService, c.Service)
+	}
+	if c.SendDepth < 0 || c.MaxSendSGE < 0 || c.MaxInline < 0 {
+		return nil, fmt.Errorf("%w: negative capacity", ErrAttribute)
+	}
+	if c.Counters == nil {
+		c.Counters = new(Counters)
+	}
+	q := &QP{cfg: c}
+	q.sq.init(c.SendDepth, c.MaxSendSGE, c.MaxInline)
+	return q, nil
+}
+
+// QPN returns the queue pair number.
+func (q *QP) QPN() uint32 { return q.cfg.QPN }
+
+// PD returns the protection domain.
+func (q *QP) PD() *mrtable.PD { return q.cfg.PD }
+
+// UserData returns what Config gave.
+func (q *QP) UserData() any { return q.cfg.UserData }
+
+// State returns the present state.
+func (q *QP) State() State { return q.state }
+
+// Query returns the attributes, SQPSN and RQPSN being the next PSN of each direction.
+func (q *QP) Query() Attr {
+	a := q.attr
+	a.State, a.CurState = q.state, q.state
+	if q.state >= RTR {
+		a.RQPSN = q.resp.epsn
+	}
+	if q.state >= RTS {
+		a.SQPSN = uint32(q.req.next) & packet.PSNMask
+	}
+	return a
+}
+
+// PKeyMatches reports whether a packet's P_Key may come in: same partition, and not
+// limited members both (IBTA 10.9.3).
+func (q *QP) PKeyMatches(k uint16) bool {
+	return k&0x7fff == q.attr.PKey&0x7fff && (k|q.attr.PKey)&0x8000 != 0
+}
+
+// Modify changes state and attributes. It returns ErrTransition or ErrAttribute and
+// changes nothing where the combination is not allowed.
+func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
+	to := q.state
+	if mask&MaskState != 0 {
+		to = a.State
+	}
+	if mask&MaskCurState != 0 && a.CurState != q.state {
+		return fmt.Errorf("%w: current state is %v, not %v", ErrTransition, q.state, a.CurState)
+	}
+	if err := checkTransition(q.state, to, mask); err != nil {
+		return err
+	}
+	if err := a.check(mask); err != nil {
+		return err
+	}
+	q.assign(a, mask)
+	from := q.state
+	q.state = to
+	switch {
+	case to == Reset:
+		q.reset()
+	case to == Error:
+		q.resp.silence()
+		q.flush(e)
+	case from == Init && to == RTR:
+		q.resp.start(q)
+	case from == RTR && to == RTS:
+		q.req.start(q)
+	case to == SQD && from == RTS:
+		q.sqdNotify = mask&MaskEnSQDNotify != 0
+		q.checkDrained(e)
+	}
+	return nil
+}
+
+func (q *QP) assign(a *Attr, mask AttrMask) {
+	d := &q.attr
+	if mask&MaskPKeyIndex != 0 {
+		d.PKey = a.PKey
+	}
+	if mask&MaskAccess != 0 {
+		d.Access = a.Access
+	}
+	if mask&MaskQKey != 0 {
+		d.QKey = a.QKey
+	}
+	if mask&MaskPathMTU != 0 {
+		d.PathMTU = a.PathMTU
+	}
+	if mask&MaskDestQPN != 0 {
+		d.DestQPN = a.DestQPN
+	}
+	if mask&MaskRQPSN != 0 {
+		d.RQPSN = a.RQPSN
+	}
+	if mask&MaskSQPSN != 0 {
+		d.SQPSN = a.SQPSN
+	}
+	if mask&MaskMaxDestRDAtomic != 0 {
+		d.MaxDestRDAtomic = a.MaxDestRDAtomic
+	}
+	if mask&MaskMaxRDAtomic != 0 {
+		d.MaxRDAtomic = a.MaxRDAtomic
+	}
+	if mask&MaskMinRNRTimer != 0 {
+		d.MinRNRTimer = a.MinRNRTimer
+	}
+	if mask&MaskTimeout != 0 {
+		d.Timeout = a.Timeout
+	}
+	if mask&MaskRetryCount != 0 {
+		d.RetryCount = a.RetryCount
+	}
+	if mask&MaskRNRRetry != 0 {
+		d.RNRRetry = a.RNRRetry
+	}
+}
+
+func (q *QP) reset() {
+	q.attr = Attr{}
+	q.sq.reset()
+	q.req = requester{segs: q.req.segs[:0]}
+	q.resp.reset()
+	q.sqdNotify = false
+}
+
+// Receive takes a packet that was sent to this queue pair. What there is to answer is
+// emitted by Transmit.
+func (q *QP) Receive(e *Env, p *Packet) {
+	c := q.cfg.Counters
+	in := p.Opcode.Info()
+	c.RxOpcode[p.Opcode]++
+	switch {
+	case in.Service != q.cfg.Service:
+		c.Drop(DropService)
+	case q.state < RTR || q.state == Error:
+		c.Drop(DropState)
+	case in.Request:
+		if q.state == RTR && !q.resp.established {
+			q.resp.established = true
+			e.Sink.Event(q, EventCommEstablished)
+		}
+		q.respond(e, p, in)
+	case q.state < RTS:
+		c.Drop(DropState)
+	default:
+		q.complete(e, p, in)
+	}
+}
+
+// Transmit emits what is due: answers and requests, the two taking turns to go first so that
+// neither starves the other. It returns true if it stopped only for want of room.
+func (q *QP) Transmit(e *Env) (more bool) {
+	if q.state == Error {
+		more = q.reply(e)
+		q.flush(e)
+		return more
+	}
+	q.repliesLast = !q.repliesLast
+	if q.repliesLast {
+		more = q.reply(e)
+		return q.request(e) || more
+	}
+	more = q.request(e)
+	return q.reply(e) || more
+}
+
+// Fail takes the queue pair to the error state because of something outside the
+// transport (a completion queue overflow): everything posted is flushed.
+func (q *QP) Fail(e *Env, ev Event) {
+	if q.state == Error || q.state == Reset {
+		return
+	}
+	q.resp.silence()
+	q.toError(e)
+	e.Sink.Event(q, ev)
+}
+
+// MemoryFault says that a write to memory, which the transport had taken for done,
+// failed: the process is gone, or its pages are. The peer hears a remote operational error.
+func (q *QP) MemoryFault(e *Env) {
+	if q.state < RTR || q.state == Error {
+		return
+	}
+	q.cfg.Counters.RespCQEError++
+	q.resp.fatalNAK(packet.NAKRemoteOperational)
+	q.toError(e)
+	e.Sink.Event(q, EventQPFatal)
+}
+
+// toError enters the error state and flushes both queues. Answers that wait, a fatal
+// NAK among them, still go out.
+func (q *QP) toError(e *Env) {
+	q.state = Error
+	q.flush(e)
+}
+
+// flush completes what is posted with WRFlushErr.
+func (q *QP) flush(e *Env) {
+	for !q.sq.empty() {
+		q.finish(e, q.sq.head(), WRFlushErr)
+	}
+	q.req.stop(q)
+	q.resp.flush(q, e)
+}
+
+// checkDrained tells when a queue pair in SQD has nothing outstanding any more.
+func (q *QP) checkDrained(e *Env) {
+	if q.state == SQD && q.sqdNotify && (q.sq.empty() || !q.sq.head().started) {
+		q.sqdNotify = false
+		e.Sink.Event(q, EventSQDrained)
+	}
+}
+
+// NextDeadline says when Expire and Transmit are to be called at the latest, 0 for never.
+func (q *QP) NextDeadline() int64 {
+	r := &q.req
+	if r.rnrUntil != 0 {
+		return r.rnrUntil
+	}
+	return r.deadline
+}

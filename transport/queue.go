@@ -1,0 +1,170 @@
+package transport
+
+import "softroce/packet"
+
+// A wqe is a send work request on its way.
+type wqe struct {
+	SendWR
+	kind     packet.Kind
+	length   uint32  // bytes of the message
+	n        uint32  // PSNs it takes
+	first    uint64  // its first PSN, extended; valid once started
+	got      uint32  // responses received: READs
+	ssn      uint64  // send sequence number, from 1
+	started  bool    // has its PSNs
+	isRead   bool    // needs a response, not an acknowledgement
+	done     bool    // READs and atomics: the response is complete
+	original [8]byte // atomics: the answer on its way to memory
+	status   Status  // what the requester itself found wrong
+}
+
+// end is the PSN behind the message's last.
+func (w *wqe) end() uint64 { return w.first + uint64(w.n) }
+
+// sendQueue is the ring of work requests that are posted and not complete.
+// Indices only grow, modulo 2^32.
+type sendQueue struct {
+	ring       []wqe
+	sges       []SGE
+	inline     []byte
+	depth      uint32
+	maxSGE     int
+	maxInline  int
+	headIndex  uint32 // oldest
+	tailIndex  uint32 // next to post
+	nextNumber uint64 // SSN
+}
+
+func (s *sendQueue) init(depth, maxSGE, maxInline int) {
+	n := 1
+	for n < depth {
+		n *= 2
+	}
+	maxSGE = max(maxSGE, 1)
+	*s = sendQueue{ring: make([]wqe, n), sges: make([]SGE, n*maxSGE), inline: make([]byte, n*maxInline),
+		depth: uint32(depth), maxSGE: maxSGE, maxInline: maxInline}
+}
+
+func (s *sendQueue) at(i uint32) *wqe { return &s.ring[i&uint32(len(s.ring)-1)] }
+func (s *sendQueue) empty() bool      { return s.headIndex == s.tailIndex }
+func (s *sendQueue) head() *wqe       { return s.at(s.headIndex) }
+func (s *sendQueue) used() uint32     { return s.tailIndex - s.headIndex }
+func (s *sendQueue) reset()           { s.headIndex, s.tailIndex, s.nextNumber = 0, 0, 0 }
+
+// SendQueueLen returns how many send work requests are posted and not complete.
+func (q *QP) SendQueueLen() int { return int(q.sq.used()) }
+
+// PostSend copies wr into the send queue. A request that cannot be carried out (an
+// operation this service lacks, too many elements) takes its place in the queue and
+// completes in error there; only ErrFull and ErrState (before RTS) are returned. In the error
+// state it is flushed by the next Transmit.
+func (q *QP) PostSend(wr *SendWR) error {
+	s := &q.sq
+	if q.state < RTS {
+		return ErrState
+	}
+	if s.used() >= s.depth {
+		return ErrFull
+	}
+	slot := s.tailIndex & uint32(len(s.ring)-1)
+	w := &s.ring[slot]
+	*w = wqe{SendWR: *wr, kind: wrKind(wr.Opcode)}
+	w.status = s.copyPayload(w, wr, int(slot))
+	switch w.kind {
+	case packet.KindNone:
+		w.status = LocQPOpErr
+	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
+		w.isRead = true
+		if wr.Flags&Inline != 0 || w.kind != packet.KindRead && w.length != 8 {
+			w.status = LocQPOpErr
+		}
+	}
+	s.nextNumber++
+	w.ssn = s.nextNumber
+	s.tailIndex++
+	return nil
+}
+
+// copyPayload moves the scatter/gather list or the inline data to the queue's own storage.
+func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) Status {
+	w.SGEs, w.Inline = nil, nil
+	if wr.Flags&Inline != 0 {
+		if len(wr.Inline) > s.maxInline {
+			return LocQPOpErr
+		}
+		w.Inline = s.inline[slot*s.maxInline:][:len(wr.Inline):len(wr.Inline)]
+		copy(w.Inline, wr.Inline)
+		w.length = uint32(len(wr.Inline))
+		return Success
+	}
+	if len(wr.SGEs) > s.maxSGE {
+		return LocQPOpErr
+	}
+	w.SGEs = s.sges[slot*s.maxSGE:][:len(wr.SGEs):len(wr.SGEs)]
+	copy(w.SGEs, wr.SGEs)
+	total := listLength(w.SGEs)
+	if total > MaxMessage {
+		return LocLenErr
+	}
+	w.length = uint32(total)
+	return Success
+}
+
+// rcOperations says what each verbs operation is on the wire.
+var rcOperations = [...]packet.Kind{
+	WRWrite: packet.KindWrite, WRWriteImm: packet.KindWrite,
+	WRSend: packet.KindSend, WRSendImm: packet.KindSend,
+	WRRead: packet.KindRead, WRCompareSwap: packet.KindCompareSwap, WRFetchAdd: packet.KindFetchAdd,
+}
+
+func wrKind(o WROpcode) packet.Kind {
+	if int(o) < len(rcOperations) {
+		return rcOperations[o]
+	}
+	return packet.KindNone
+}
+
+// finish completes the oldest work request, w, and frees its slot.
+func (q *QP) finish(e *Env, w *wqe, status Status) {
+	c := Completion{
+		WRID: w.ID, Status: status, Opcode: wcOpcode(w.Opcode),
+		Signaled: status != Success || q.cfg.SigAll || w.Flags&Signaled != 0,
+	}
+	if w.isRead && status == Success {
+		c.ByteLen = w.length
+	}
+	switch status {
+	case Success:
+	case WRFlushErr:
+		q.cfg.Counters.ReqCQEFlush++
+	default:
+		q.cfg.Counters.ReqCQEError++
+	}
+	if w.isRead && w.started {
+		q.req.reads--
+		q.req.readPSNs -= uint64(w.n - w.got)
+	}
+	if q.req.cur == q.sq.headIndex {
+		q.req.cur, q.req.pkt = q.sq.headIndex+1, 0
+	}
+	q.sq.headIndex++
+	e.Sink.Complete(q, &c)
+}
+
+func wcOpcode(o WROpcode) WCOpcode {
+	switch o {
+	case WRWrite, WRWriteImm:
+		return WCWrite
+	case WRRead:
+		return WCRead
+	case WRCompareSwap:
+		return WCCompareSwap
+	case WRFetchAdd:
+		return WCFetchAdd
+	case WRBindMW:
+		return WCBindMW
+	case WRLocalInv:
+		return WCLocalInv
+	}
+	return WCSend
+}

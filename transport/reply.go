@@ -1,0 +1,278 @@
+package transport
+
+import (
+	"errors"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// An answer is what the responder owes for a READ or an atomic. It is kept after it was
+// given, for requests that come again.
+type answer struct {
+	kind     packet.Kind
+	psn      uint32
+	n        uint32 // PSNs
+	msn      uint32
+	sent     uint32 // responses emitted
+	repeated bool   // of a duplicate
+
+	va       uint64 // READ
+	rkey     uint32
+	length   uint32
+	region   *mrtable.Region
+	original uint64 // atomic: the value before
+}
+
+// answers are what waits to be emitted, in order, and behind it at most one ACK or NAK.
+type answers struct {
+	queue      []answer // a ring
+	head, tail uint32
+	fresh      int // in queue, not repeated
+
+	kept []answer // the latest READs and atomics: the responder resources
+	next int      // of kept, to be overwritten
+	max  int      // max_dest_rd_atomic
+
+	ack     bool            // an ACK of all up to the expected PSN is due
+	nak     packet.Syndrome // a NAK is due; 0: none
+	nakFor  uint32          // NAKSequence: the PSN that drew it
+	nakSent bool            // no further NAK until the expected PSN comes
+}
+
+func (a *answers) init(max int) {
+	n := 1
+	for n < answersPerResource*max {
+		n *= 2
+	}
+	*a = answers{queue: make([]answer, n), kept: make([]answer, max), max: max}
+}
+
+func (a *answers) reset() {
+	*a = answers{queue: a.queue, kept: a.kept, max: a.max}
+	clear(a.kept)
+}
+
+// expectedCame ends the quiet after a NAK. An RNR NAK not yet emitted is overtaken.
+func (a *answers) expectedCame() {
+	a.nakSent = false
+	if a.nak.IsRNR() {
+		a.nak, a.ack = 0, true
+	}
+}
+
+// full reports whether the requester has as many READs and atomics outstanding as were agreed.
+func (a *answers) full() bool { return a.fresh >= a.max || a.room() == 0 }
+
+func (a *answers) room() int { return len(a.queue) - int(a.tail-a.head) }
+
+// add queues the answer of a new request and keeps it.
+func (a *answers) add(n answer) {
+	a.push(n)
+	a.fresh++
+	a.kept[a.next] = n
+	a.next = (a.next + 1) % len(a.kept)
+}
+
+// repeat queues an answer that was given before.
+func (a *answers) repeat(n answer) bool {
+	if a.room() <= a.max-a.fresh { // new requests come first
+		return false
+	}
+	n.repeated, n.sent = true, 0
+	a.push(n)
+	return true
+}
+
+func (a *answers) push(n answer) {
+	a.queue[a.tail%uint32(len(a.queue))] = n
+	a.tail++
+}
+
+func (a *answers) pop() {
+	if !a.queue[a.head%uint32(len(a.queue))].repeated {
+		a.fresh--
+	}
+	a.head++
+}
+
+// find returns the kept answer whose PSNs psn lies among.
+func (a *answers) find(psn uint32) *answer {
+	for i := range a.kept {
+		k := &a.kept[i]
+		if k.kind != packet.KindNone && (psn-k.psn)&packet.PSNMask < k.n {
+			return k
+		}
+	}
+	return nil
+}
+
+// reply emits answers until they or the room end; true where it was the room.
+func (q *QP) reply(e *Env) (more bool) {
+	s := &q.resp.answers
+	for s.head != s.tail {
+		a := &s.queue[s.head%uint32(len(s.queue))]
+		var full bool
+		if a.kind == packet.KindRead {
+			full = q.replyRead(e, a)
+		} else {
+			full = q.replyAtomic(e, a)
+		}
+		if full {
+			return true
+		}
+	}
+	if s.nak != 0 {
+		return q.replyNAK(e)
+	}
+	if s.ack {
+		return q.replyACK(e)
+	}
+	return false
+}
+
+// replyHeader begins the headers of an answer.
+func (q *QP) replyHeader(op packet.Opcode, psn uint32) *packet.Header {
+	h := &q.hdr
+	h.BTH = packet.BTH{Opcode: op, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: psn}
+	return h
+}
+
+// credits is the syndrome of an ACK: how many receive work requests there are.
+func (q *QP) credits() packet.Syndrome {
+	if q.cfg.Recv == nil || q.cfg.Recv.Shared() {
+		return packet.SyndromeACK | packet.CreditsUnlimited
+	}
+	return packet.SyndromeACK | packet.Syndrome(packet.CreditCode(q.cfg.Recv.Len()))
+}
+
+// replyRead emits the responses of a READ.
+func (q *QP) replyRead(e *Env, a *answer) (full bool) {
+	mtu := uint32(q.attr.PathMTU)
+	var chunk []byte
+	for a.sent < a.n {
+		offset := a.sent * mtu
+		n := min(mtu, a.length-offset)
+		if uint32(len(chunk)) < n {
+			var err error
+			if chunk, err = q.readChunk(e, a, offset); errors.Is(err, mrtable.ErrArena) {
+				return true
+			} else if err != nil {
+				q.readFailed(e, a)
+				return false
+			}
+		}
+		tx := e.Sink.Packet(q)
+		if tx == nil {
+			return true
+		}
+		h := q.replyHeader(readResponseOpcode(a.sent == 0, a.sent == a.n-1), packet.PSNAdd(a.psn, int(a.sent)))
+		h.AETH = packet.AETH{Syndrome: q.credits(), MSN: a.msn}
+		tx.Begin()
+		if n > 0 {
+			tx.Add(chunk[:n:n])
+			chunk = chunk[n:]
+		}
+		tx.Finish(h)
+		q.cfg.Counters.TxOpcode[h.Opcode]++
+		a.sent++
+	}
+	q.resp.answers.pop()
+	return false
+}
+
+// readChunk fetches the bytes of a READ from offset on: as many as one call to memory is worth.
+func (q *QP) readChunk(e *Env, a *answer, offset uint32) ([]byte, error) {
+	if !a.region.Live() {
+		return nil, mrtable.ErrKey
+	}
+	return e.Mem.Read(a.region, a.va+uint64(offset), int(min(a.length-offset, readAhead)))
+}
+
+// readFailed refuses a READ whose memory went away after it was accepted. What was accepted
+// after it gets no answer: the requester flushes it.
+func (q *QP) readFailed(e *Env, a *answer) {
+	s := &q.resp.answers
+	psn, msn := packet.PSNAdd(a.psn, int(a.sent)), a.msn
+	nak := packet.NAKRemoteOperational
+	if !a.region.Live() {
+		nak = packet.NAKRemoteAccess
+	}
+	s.reset()
+	q.resp.epsn, q.resp.msn = psn, msn
+	if q.state != Error {
+		q.refuse(e, nak)
+		return
+	}
+	s.nak = nak
+}
+
+func readResponseOpcode(first, last bool) packet.Opcode {
+	switch {
+	case first && last:
+		return packet.ReadResponseOnly
+	case first:
+		return packet.ReadResponseFirst
+	case last:
+		return packet.ReadResponseLast
+	}
+	return packet.ReadResponseMid
+}
+
+func (q *QP) replyAtomic(e *Env, a *answer) (full bool) {
+	tx := e.Sink.Packet(q)
+	if tx == nil {
+		return true
+	}
+	h := q.replyHeader(packet.AtomicAcknowledge, a.psn)
+	h.AETH = packet.AETH{Syndrome: q.credits(), MSN: a.msn}
+	h.OrigData = a.original
+	tx.Begin()
+	tx.Finish(h)
+	q.cfg.Counters.TxOpcode[h.Opcode]++
+	q.resp.answers.pop()
+	return false
+}
+
+// replyACK acknowledges everything accepted: one ACK for all requests since the last.
+func (q *QP) replyACK(e *Env) (full bool) {
+	tx := e.Sink.Packet(q)
+	if tx == nil {
+		return true
+	}
+	h := q.replyHeader(packet.Acknowledge, packet.PSNAdd(q.resp.epsn, -1))
+	h.AETH = packet.AETH{Syndrome: q.credits(), MSN: q.resp.msn}
+	tx.Begin()
+	tx.Finish(h)
+	q.cfg.Counters.TxOpcode[h.Opcode]++
+	q.cfg.Counters.ACKSent++
+	q.resp.answers.ack = false
+	return false
+}
+
+// replyNAK refuses the expected PSN. It acknowledges all before it, so an ACK is not needed too.
+func (q *QP) replyNAK(e *Env) (full bool) {
+	r := &q.resp
+	s := &r.answers
+	if s.nak == packet.NAKSequence && packet.PSNDiff(r.epsn, s.nakFor) > 0 {
+		s.nak = 0 // what was missing came in the meantime, and so did what drew the NAK
+		return s.ack && q.replyACK(e)
+	}
+	tx := e.Sink.Packet(q)
+	if tx == nil {
+		return true
+	}
+	h := q.replyHeader(packet.Acknowledge, r.epsn)
+	h.AETH = packet.AETH{Syndrome: s.nak, MSN: r.msn}
+	tx.Begin()
+	tx.Finish(h)
+	c := q.cfg.Counters
+	c.TxOpcode[h.Opcode]++
+	if s.nak.IsRNR() {
+		c.RNRSent++
+	} else {
+		c.NAKSent[s.nak-packet.NAKSequence]++
+	}
+	s.nak, s.ack, s.nakSent = 0, false, true
+	return false
+}

@@ -1,0 +1,249 @@
+package transport
+
+import (
+	"errors"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// The requester turns work requests into packets. Its PSNs are extended: 64-bit
+// counters whose low 24 bits are on the wire, so that they compare as numbers.
+type requester struct {
+	una  uint64 // oldest not acknowledged
+	send uint64 // next to emit: behind next while packets are sent again
+	next uint64 // next that was never used
+
+	cur uint32 // index of the work request that send lies in
+	pkt uint32 // packet of it: send - first
+
+	sinceAck int    // packets emitted without AckReq
+	reads    int    // READs and atomics without their response
+	readPSNs uint64 // responses outstanding
+
+	credited bool   // the responder grants credits
+	limit    uint64 // highest SSN that may be sent then
+
+	src   gather
+	segs  [][]byte
+	piece [1][]byte
+
+	recovery
+}
+
+func (r *requester) start(q *QP) {
+	psn := uint64(q.attr.SQPSN)
+	*r = requester{una: psn, send: psn, next: psn, cur: q.sq.headIndex, segs: r.segs[:0]}
+	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
+}
+
+// stop forgets what was on its way; the send queue has been flushed.
+func (r *requester) stop(q *QP) {
+	r.una, r.send, r.cur, r.pkt = r.next, r.next, q.sq.tailIndex, 0
+	r.reads, r.readPSNs, r.deadline, r.rnrUntil = 0, 0, 0, 0
+}
+
+// request emits request packets until the work, the window or the room ends; it returns
+// true where it was the room.
+func (q *QP) request(e *Env) (more bool) {
+	r := &q.req
+	if q.state != RTS && q.state != SQD || r.waiting(e.Now) {
+		return false
+	}
+	r.src.chunk = nil
+	for r.cur != q.sq.tailIndex {
+		w := q.sq.at(r.cur)
+		if !w.started && (q.state == SQD || !q.mayStart(e, w)) {
+			break
+		}
+		if w.status != Success {
+			break
+		}
+		if !w.isRead && r.windowFull() {
+			break
+		}
+		if ok, full := q.emitRequest(e, w); !ok {
+			more = full
+			break
+		}
+	}
+	q.retireFailed(e)
+	q.armTimer(e.Now)
+	return more
+}
+
+func (r *requester) windowFull() bool { return r.send-r.una >= sendWindow+r.readPSNs }
+
+// mayStart decides whether w, the next new work request, can have its PSNs now, and gives
+// them. A work request that is found wrong gets its status instead.
+func (q *QP) mayStart(e *Env, w *wqe) bool {
+	r := &q.req
+	if w.status != Success {
+		return false
+	}
+	if w.Flags&Fence != 0 && r.reads > 0 {
+		return false
+	}
+	if w.n = uint32(packet.PSNCount(w.length, q.attr.PathMTU)); w.kind != packet.KindRead && w.isRead {
+		w.n = 1
+	}
+	if r.next-r.una+uint64(w.n) > maxOutstanding && r.next != r.una {
+		return false
+	}
+	if w.isRead && !q.mayRead(w) {
+		return false
+	}
+	if r.credited && w.ssn > r.limit && consumesRecv(w) && r.una != r.next {
+		return false // out of credits: one message at a time, as a probe (IBTA 9.7.7.2.5)
+	}
+	if w.status = q.checkLocal(e, w); w.status != Success {
+		return false
+	}
+	w.first, w.started = r.next, true
+	if w.isRead {
+		r.reads++
+		r.readPSNs += uint64(w.n)
+	}
+	return true
+}
+
+func (q *QP) mayRead(w *wqe) bool {
+	r := &q.req
+	if q.attr.MaxRDAtomic == 0 {
+		w.status = LocQPOpErr
+		return false
+	}
+	if r.reads >= int(q.attr.MaxRDAtomic) {
+		return false
+	}
+	return r.reads == 0 || r.readPSNs+uint64(w.n) <= readWindow
+}
+
+func consumesRecv(w *wqe) bool {
+	return w.kind == packet.KindSend || w.Opcode == WRWriteImm
+}
+
+// emitRequest emits the packet at send. full says that there was no room for it.
+func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
+	r := &q.req
+	h := &q.hdr
+	offset := r.pkt * uint32(q.attr.PathMTU)
+	h.BTH = packet.BTH{PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: uint32(r.send) & packet.PSNMask}
+	if w.isRead {
+		return q.emitRead(e, w, offset)
+	}
+	n := min(uint32(q.attr.PathMTU), w.length-offset)
+	first, last := r.pkt == 0, r.pkt == w.n-1
+
+	before := r.src
+	r.src.seek(w, offset)
+	var err error
+	r.segs, err = r.src.take(e, q, n, r.segs[:0])
+	if errors.Is(err, mrtable.ErrArena) {
+		r.src = before
+		r.src.chunk = nil
+		return false, true
+	}
+	if err != nil {
+		w.status = LocProtErr
+		return false, false
+	}
+	tx := e.Sink.Packet(q)
+	if tx == nil {
+		r.src = before
+		return false, true
+	}
+	op := requestOpcode(w.Opcode, first, last)
+	h.Opcode = packet.Opcode(op)
+	h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.length}
+	h.Imm = w.Imm
+	h.Solicited = last && w.Flags&Solicited != 0 && consumesRecv(w)
+	r.sinceAck++
+	if last || r.sinceAck >= ackInterval || r.send+1-r.una >= sendWindow+r.readPSNs {
+		h.AckReq, r.sinceAck = true, 0
+	}
+	tx.Begin()
+	for _, s := range r.segs {
+		tx.Add(s)
+	}
+	tx.Finish(h)
+	q.sent(h.Opcode, 1)
+	if r.pkt++; last {
+		r.cur, r.pkt = r.cur+1, 0
+	}
+	return true, false
+}
+
+// emitRead emits the request of a READ, from offset on where part of it has come, or of an atomic.
+func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
+	r := &q.req
+	tx := e.Sink.Packet(q)
+	if tx == nil {
+		return false, true
+	}
+	h := &q.hdr
+	h.AckReq, r.sinceAck = true, 0
+	switch w.kind {
+	case packet.KindRead:
+		h.Opcode = packet.ReadRequest
+		h.RETH = packet.RETH{VA: w.RemoteAddr + uint64(offset), RKey: w.RKey, Length: w.length - offset}
+	case packet.KindCompareSwap:
+		h.Opcode = packet.CompareSwap
+		h.Atomic = packet.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.Swap, Compare: w.CompareAdd}
+	default:
+		h.Opcode = packet.FetchAdd
+		h.Atomic = packet.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.CompareAdd}
+	}
+	tx.Begin()
+	tx.Finish(h)
+	q.sent(h.Opcode, uint64(w.n-r.pkt))
+	r.cur, r.pkt = r.cur+1, 0
+	return true, false
+}
+
+// sent moves on behind a packet that takes n PSNs.
+func (q *QP) sent(op packet.Opcode, n uint64) {
+	r := &q.req
+	q.cfg.Counters.TxOpcode[op]++
+	if r.send < r.next {
+		q.cfg.Counters.Retransmitted++
+	}
+	r.send += n
+	r.next = max(r.next, r.send)
+}
+
+// requestOpcode names the packet of a SEND or WRITE by its place in the message.
+func requestOpcode(o WROpcode, first, last bool) uint8 {
+	imm := o == WRSendImm || o == WRWriteImm
+	write := o == WRWrite || o == WRWriteImm
+	op := uint8(packet.SendMiddle)
+	switch {
+	case first && last && imm:
+		op = packet.SendOnlyImm
+	case first && last:
+		op = packet.SendOnly
+	case first:
+		op = packet.SendFirst
+	case last && imm:
+		op = packet.SendLastImm
+	case last:
+		op = packet.SendLast
+	}
+	if write {
+		op += packet.WriteFirst - packet.SendFirst
+	}
+	return op
+}
+
+// retireFailed completes a work request that the requester itself found wrong, when all
+// before it are done. The queue pair goes to error.
+func (q *QP) retireFailed(e *Env) {
+	if q.sq.empty() {
+		return
+	}
+	if w := q.sq.head(); w.status != Success {
+		q.finish(e, w, w.status)
+		q.resp.silence()
+		q.toError(e)
+	}
+}

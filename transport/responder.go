@@ -1,0 +1,420 @@
+package transport
+
+import (
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// The responder takes requests in the order of their PSNs, checks each in the order that
+// IBTA 9.7.4 lists (PSN, opcode sequence, opcode, resources, length, R_Key), reaches
+// memory, and notes what to answer.
+type responder struct {
+	epsn        uint32 // expected PSN
+	msn         uint32 // messages completed, modulo 2^24
+	established bool   // a packet came in RTR
+
+	message packet.Kind     // of which a First came: KindSend, KindWrite or KindNone
+	region  *mrtable.Region // WRITE: the target
+	va      uint64          // WRITE: where the next byte goes
+	left    uint32          // WRITE: bytes to come
+	placed  uint32          // SEND: bytes of the message placed
+
+	recv    RecvWR // the receive work request in use
+	hasRecv bool
+	into    scatter
+	lastWQE bool // EventLastWQEReached was given
+
+	answers answers
+}
+
+func (r *responder) start(q *QP) {
+	established := r.established
+	r.reset()
+	r.established = established
+	r.epsn = q.attr.RQPSN
+	r.answers.init(int(q.attr.MaxDestRDAtomic))
+}
+
+func (r *responder) reset() {
+	*r = responder{answers: r.answers}
+	r.answers.reset()
+}
+
+// respond handles one request packet.
+func (q *QP) respond(e *Env, p *Packet, in *packet.Info) {
+	r := &q.resp
+	switch d := packet.PSNDiff(p.PSN, r.epsn); {
+	case d > 0:
+		q.ahead(p)
+	case d < 0:
+		q.duplicate(e, p, in)
+	default:
+		r.answers.expectedCame()
+		if refusal := q.accept(e, p, in); refusal != 0 {
+			q.refuse(e, refusal)
+		}
+	}
+}
+
+// ahead handles a request beyond the expected PSN: one NAK, then quiet until the expected
+// one comes (IBTA 9.7.5.2.4).
+func (q *QP) ahead(p *Packet) {
+	r := &q.resp
+	q.cfg.Counters.OutOfSequence++
+	q.cfg.Counters.Drop(DropSequence)
+	if !r.answers.nakSent {
+		r.answers.nakSent = true
+		r.answers.nak, r.answers.nakFor = packet.NAKSequence, p.PSN
+	}
+}
+
+// accept carries out a request with the expected PSN. It returns the NAK that refuses it, or 0.
+func (q *QP) accept(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+	r := &q.resp
+	if !r.inOrder(in) || !q.permits(in.Kind) {
+		return packet.NAKInvalidRequest
+	}
+	switch in.Kind {
+	case packet.KindSend:
+		if in.Headers&packet.HasIETH != 0 {
+			return packet.NAKInvalidRequest // no memory windows and no SEND with invalidate yet
+		}
+		return q.acceptSend(e, p, in)
+	case packet.KindWrite:
+		return q.acceptWrite(e, p, in)
+	case packet.KindRead:
+		return q.acceptRead(e, p)
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		return q.acceptAtomic(e, p, in)
+	}
+	return packet.NAKInvalidRequest
+}
+
+// inOrder checks the sequence of First, Middle, Last and Only (IBTA 9.7.4.1.2, table 26).
+func (r *responder) inOrder(in *packet.Info) bool {
+	if in.Position.StartsMessage() {
+		return r.message == packet.KindNone
+	}
+	return r.message == in.Kind
+}
+
+// permits checks the operation against the queue pair's access flags.
+func (q *QP) permits(k packet.Kind) bool {
+	need := mrtable.Access(0)
+	switch k {
+	case packet.KindWrite:
+		need = mrtable.RemoteWrite
+	case packet.KindRead:
+		need = mrtable.RemoteRead
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		need = mrtable.RemoteAtomic
+	}
+	return q.attr.Access&need == need
+}
+
+// fits checks a packet's payload against its place in the message.
+func (q *QP) fits(p *Packet, in *packet.Info) bool {
+	mtu := q.attr.PathMTU
+	switch in.Position {
+	case packet.First, packet.Middle:
+		return p.Len == mtu
+	case packet.Last:
+		return p.Len >= 1 && p.Len <= mtu
+	}
+	return p.Len <= mtu
+}
+
+// takeRecv makes a receive work request the current one. Where there is none the
+// requester is told to come again, and the packet is dropped.
+func (q *QP) takeRecv() bool {
+	r := &q.resp
+	if r.hasRecv {
+		return true
+	}
+	if q.cfg.Recv == nil || !q.cfg.Recv.Next(&r.recv) {
+		c := q.cfg.Counters
+		c.OutOfBuffer++
+		c.Drop(DropNotReady)
+		r.answers.nak = packet.SyndromeRNR | packet.Syndrome(q.attr.MinRNRTimer)
+		r.answers.nakSent = true // packets behind this one draw no NAK of their own
+		return false
+	}
+	r.hasRecv = true
+	return true
+}
+
+func (q *QP) acceptSend(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+	r := &q.resp
+	if !q.fits(p, in) {
+		return packet.NAKInvalidRequest
+	}
+	if in.Position.StartsMessage() {
+		if !q.takeRecv() {
+			return 0
+		}
+		r.into.begin(r.recv.SGEs, 0)
+		r.placed = 0
+	}
+	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
+		return packet.NAKInvalidRequest
+	}
+	switch r.into.write(e, q, p.Payload, p.Len, in.Position.EndsMessage()) {
+	case LocLenErr:
+		q.cfg.Counters.RespLocalLength++
+		q.received(e, Completion{Status: LocLenErr, Opcode: WCRecv})
+		return packet.NAKInvalidRequest
+	case LocProtErr:
+		q.received(e, Completion{Status: LocProtErr, Opcode: WCRecv})
+		return packet.NAKRemoteOperational
+	}
+	r.placed += uint32(p.Len)
+	q.advance(p, in, packet.KindSend)
+	if in.Position.EndsMessage() {
+		q.cfg.Counters.RxSendRequests++
+		q.received(e, q.recvCompletion(p, in, WCRecv, r.placed))
+	}
+	return 0
+}
+
+func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+	r := &q.resp
+	if !q.fits(p, in) {
+		return packet.NAKInvalidRequest
+	}
+	if in.Position.StartsMessage() {
+		if nak := q.openWrite(e, p); nak != 0 {
+			return nak
+		}
+	}
+	if uint32(p.Len) > r.left || in.Position.EndsMessage() && uint32(p.Len) != r.left ||
+		!in.Position.EndsMessage() && uint32(p.Len) == r.left {
+		return packet.NAKInvalidRequest
+	}
+	if p.Len > 0 && !r.region.Live() {
+		return packet.NAKRemoteAccess
+	}
+	if in.ConsumesRecv && !q.takeRecv() {
+		return 0
+	}
+	va := r.va
+	for k, b := range p.Payload {
+		e.Mem.Write(q, r.region, va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
+		va += uint64(len(b))
+	}
+	r.va, r.left = va, r.left-uint32(p.Len)
+	q.advance(p, in, packet.KindWrite)
+	if in.Position.EndsMessage() {
+		q.cfg.Counters.RxWriteRequests++
+	}
+	if in.ConsumesRecv {
+		q.received(e, q.recvCompletion(p, in, WCRecvImm, r.placed))
+	}
+	return 0
+}
+
+// openWrite checks the whole target of a WRITE before its first byte is written.
+func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
+	r := &q.resp
+	if p.RETH.Length > MaxMessage {
+		return packet.NAKInvalidRequest
+	}
+	r.va, r.left, r.placed, r.region = p.RETH.VA, p.RETH.Length, p.RETH.Length, nil
+	if r.left == 0 {
+		return 0 // the R_Key of nothing is not looked at (IBTA 9.7.4.1.4)
+	}
+	var err error
+	r.region, err = e.Table.Remote(q.cfg.PD, p.RETH.RKey, r.va, r.left, mrtable.RemoteWrite)
+	if err != nil {
+		return packet.NAKRemoteAccess
+	}
+	return 0
+}
+
+func (q *QP) recvCompletion(p *Packet, in *packet.Info, op WCOpcode, n uint32) Completion {
+	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited}
+	if in.Headers&packet.HasImmDt != 0 {
+		c.Imm, c.Flags = p.Imm, WCWithImm
+	}
+	return c
+}
+
+// received completes the current receive work request.
+func (q *QP) received(e *Env, c Completion) {
+	r := &q.resp
+	switch c.Status {
+	case Success:
+	case WRFlushErr:
+		q.cfg.Counters.RespCQEFlush++
+	default:
+		q.cfg.Counters.RespCQEError++
+	}
+	c.WRID, c.Recv, c.Signaled, c.SrcQP = r.recv.ID, true, true, q.attr.DestQPN
+	r.hasRecv = false
+	e.Sink.Complete(q, &c)
+}
+
+// advance moves on behind an accepted packet of a SEND or WRITE.
+func (q *QP) advance(p *Packet, in *packet.Info, k packet.Kind) {
+	r := &q.resp
+	r.epsn = packet.PSNAdd(r.epsn, 1)
+	r.message = k
+	if in.Position.EndsMessage() {
+		r.message = packet.KindNone
+		r.msn = packet.PSNAdd(r.msn, 1)
+	}
+	if p.AckReq {
+		r.answers.ack = true
+	}
+}
+
+func (q *QP) acceptRead(e *Env, p *Packet) packet.Syndrome {
+	r := &q.resp
+	if r.answers.full() || p.Len != 0 || p.RETH.Length > MaxMessage {
+		return packet.NAKInvalidRequest
+	}
+	a := answer{kind: packet.KindRead, psn: r.epsn, n: uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)),
+		va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length}
+	if a.length > 0 {
+		var err error
+		if a.region, err = e.Table.Remote(q.cfg.PD, a.rkey, a.va, a.length, mrtable.RemoteRead); err != nil {
+			return packet.NAKRemoteAccess
+		}
+	}
+	q.cfg.Counters.RxReadRequests++
+	q.acceptAnswered(a)
+	return 0
+}
+
+func (q *QP) acceptAtomic(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+	r := &q.resp
+	if r.answers.full() || p.Len != 0 || p.Atomic.VA%8 != 0 {
+		return packet.NAKInvalidRequest
+	}
+	region, err := e.Table.Remote(q.cfg.PD, p.Atomic.RKey, p.Atomic.VA, 8, mrtable.RemoteAtomic)
+	if err != nil {
+		return packet.NAKRemoteAccess
+	}
+	a := answer{kind: in.Kind, psn: r.epsn, n: 1}
+	if in.Kind == packet.KindCompareSwap {
+		a.original, err = e.Mem.CompareSwap(region, p.Atomic.VA, p.Atomic.Compare, p.Atomic.SwapAdd)
+	} else {
+		a.original, err = e.Mem.FetchAdd(region, p.Atomic.VA, p.Atomic.SwapAdd)
+	}
+	if err != nil {
+		return packet.NAKRemoteOperational
+	}
+	q.cfg.Counters.RxAtomicRequests++
+	q.acceptAnswered(a)
+	return 0
+}
+
+// acceptAnswered notes a request that has an answer of its own. Its MSN counts it already (C9-148).
+func (q *QP) acceptAnswered(a answer) {
+	r := &q.resp
+	r.msn = packet.PSNAdd(r.msn, 1)
+	r.epsn = packet.PSNAdd(r.epsn, int(a.n))
+	a.msn = r.msn
+	r.answers.add(a)
+}
+
+// duplicate answers a request whose PSN was seen before, without doing again what must
+// not be done twice (IBTA 9.7.5.1.2 and following).
+func (q *QP) duplicate(e *Env, p *Packet, in *packet.Info) {
+	r := &q.resp
+	c := q.cfg.Counters
+	c.DuplicateRequest++
+	switch in.Kind {
+	case packet.KindSend, packet.KindWrite:
+		r.answers.ack = true
+	case packet.KindRead:
+		if a, ok := q.repeatRead(e, p); !ok || !r.answers.repeat(a) {
+			c.Drop(DropDuplicate)
+		}
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		a := r.answers.find(p.PSN)
+		if a == nil || a.kind != in.Kind || !r.answers.repeat(*a) {
+			c.Drop(DropDuplicate)
+		}
+	default:
+		c.Drop(DropDuplicate)
+	}
+}
+
+// repeatRead finds the READ that p asks for again, whole or from a later packet on.
+func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
+	a := q.resp.answers.find(p.PSN)
+	if a == nil || a.kind != packet.KindRead || p.Len != 0 {
+		return answer{}, false
+	}
+	skipped := uint64(packet.PSNDiff(p.PSN, a.psn)) * uint64(q.attr.PathMTU)
+	if skipped > uint64(a.length) || p.RETH.VA != a.va+skipped || p.RETH.RKey != a.rkey ||
+		uint64(p.RETH.Length) > uint64(a.length)-skipped {
+		return answer{}, false
+	}
+	again := *a
+	again.psn, again.va, again.length = p.PSN, p.RETH.VA, p.RETH.Length
+	again.n, again.sent = uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)), 0
+	if again.length > 0 {
+		var err error
+		again.region, err = e.Table.Remote(q.cfg.PD, again.rkey, again.va, again.length, mrtable.RemoteRead)
+		if err != nil {
+			return answer{}, false
+		}
+	}
+	return again, true
+}
+
+// refuse answers a request with a fatal NAK and takes the queue pair to error.
+func (q *QP) refuse(e *Env, s packet.Syndrome) {
+	r := &q.resp
+	q.cfg.Counters.Drop(DropLocalError)
+	r.fatalNAK(s)
+	ev := EventQPRequestErr
+	switch s {
+	case packet.NAKRemoteAccess:
+		q.cfg.Counters.RespRemoteAccess++
+		ev = EventQPAccessErr
+	case packet.NAKRemoteOperational:
+		ev = EventQPFatal
+	}
+	if r.hasRecv {
+		status := RemInvReqErr
+		if s == packet.NAKRemoteAccess {
+			status = RemAccessErr
+		}
+		q.received(e, Completion{Status: status, Opcode: WCRecv})
+	}
+	q.toError(e)
+	e.Sink.Event(q, ev)
+}
+
+// fatalNAK lets s be the last answer of this queue pair.
+func (r *responder) fatalNAK(s packet.Syndrome) {
+	r.answers.nak, r.answers.ack = s, false
+	r.answers.nakFor = r.epsn
+}
+
+// silence forgets all that was to be answered.
+func (r *responder) silence() { r.answers.reset() }
+
+// flush completes the receive queue with WRFlushErr. A shared receive queue keeps its
+// work requests; its owner hears that this queue pair will take no more.
+func (r *responder) flush(q *QP, e *Env) {
+	rq := q.cfg.Recv
+	if rq == nil {
+		return
+	}
+	if r.hasRecv {
+		q.received(e, Completion{Status: WRFlushErr, Opcode: WCRecv})
+	}
+	if rq.Shared() {
+		if !r.lastWQE {
+			r.lastWQE = true
+			e.Sink.Event(q, EventLastWQEReached)
+		}
+		return
+	}
+	for rq.Next(&r.recv) {
+		q.received(e, Completion{Status: WRFlushErr, Opcode: WCRecv})
+	}
+}

@@ -1,0 +1,186 @@
+package transport
+
+import (
+	"encoding/binary"
+
+	"softroce/mrtable"
+)
+
+// A scatter is a place in a scatter/gather list that incoming bytes go to.
+type scatter struct {
+	sges   []SGE
+	i      int
+	off    uint32          // inside sges[i]
+	region *mrtable.Region // behind sges[i], if looked up
+}
+
+// begin sets s to the byte pos of the list.
+func (s *scatter) begin(sges []SGE, pos uint32) {
+	*s = scatter{sges: sges, off: pos}
+	for s.i < len(sges) && s.off >= sges[s.i].Length {
+		s.off -= sges[s.i].Length
+		s.i++
+	}
+}
+
+// write places the payload and moves on. last says that it ends the message. The status
+// is Success, LocLenErr where the list is too short (nothing is placed then), or LocProtErr.
+func (s *scatter) write(e *Env, q *QP, payload [][]byte, n int, last bool) Status {
+	if st := s.check(e, q, n); st != Success {
+		return st
+	}
+	for k, p := range payload {
+		lastPiece := last && k == len(payload)-1
+		for len(p) > 0 {
+			g := &s.sges[s.i]
+			m := min(uint32(len(p)), g.Length-s.off)
+			if m == 0 {
+				s.next()
+				continue
+			}
+			if !s.lookup(e, q) {
+				return LocProtErr
+			}
+			e.Mem.Write(q, s.region, g.Addr+uint64(s.off), p[:m], lastPiece && int(m) == len(p))
+			s.off += m
+			p = p[m:]
+		}
+	}
+	return Success
+}
+
+func (s *scatter) next() { s.i, s.off, s.region = s.i+1, 0, nil }
+
+// lookup finds the region of the present element, unless that is done and still good.
+func (s *scatter) lookup(e *Env, q *QP) bool {
+	if s.region != nil && s.region.Live() {
+		return true
+	}
+	g := &s.sges[s.i]
+	r, err := e.Table.Local(q.cfg.PD, g.LKey, g.Addr, g.Length, mrtable.LocalWrite)
+	s.region = r
+	return err == nil
+}
+
+// check finds out whether the next n bytes have a place, before the first is written.
+func (s *scatter) check(e *Env, q *QP, n int) Status {
+	if n == 0 {
+		return Success
+	}
+	if s.i < len(s.sges) && uint32(n) <= s.sges[s.i].Length-s.off && s.region != nil && s.region.Live() {
+		return Success // the common case: inside the element that was checked before
+	}
+	probe := *s
+	for n > 0 {
+		if probe.i >= len(probe.sges) {
+			return LocLenErr
+		}
+		room := probe.sges[probe.i].Length - probe.off
+		if room > 0 && !probe.lookup(e, q) {
+			return LocProtErr
+		}
+		n -= int(min(room, uint32(n)))
+		probe.next()
+	}
+	return Success
+}
+
+// listLength returns the bytes of a scatter/gather list.
+func listLength(sges []SGE) (n uint64) {
+	for _, g := range sges {
+		n += uint64(g.Length)
+	}
+	return n
+}
+
+// A gather is a place in an outgoing message that bytes are taken from. chunk holds
+// what was fetched and not taken; it is good for one Transmit only.
+type gather struct {
+	w     *wqe
+	pos   uint32 // in the message
+	i     int
+	off   uint32 // inside w.SGEs[i]
+	chunk []byte
+}
+
+// seek sets g to the byte pos of w.
+func (g *gather) seek(w *wqe, pos uint32) {
+	if g.w == w && g.pos == pos {
+		return
+	}
+	*g = gather{w: w, pos: pos, off: pos}
+	for g.i < len(w.SGEs) && g.off >= w.SGEs[g.i].Length {
+		g.off -= w.SGEs[g.i].Length
+		g.i++
+	}
+}
+
+// take appends the next n bytes to segs. Errors are mrtable's.
+func (g *gather) take(e *Env, q *QP, n uint32, segs [][]byte) ([][]byte, error) {
+	if g.w.Flags&Inline != 0 {
+		segs = append(segs, g.w.Inline[g.pos:g.pos+n])
+		g.pos += n
+		return segs, nil
+	}
+	for n > 0 {
+		if len(g.chunk) == 0 {
+			if err := g.fetch(e, q); err != nil {
+				return segs, err
+			}
+			continue
+		}
+		m := min(n, uint32(len(g.chunk)))
+		segs = append(segs, g.chunk[:m:m])
+		g.chunk = g.chunk[m:]
+		g.pos += m
+		g.off += m
+		n -= m
+	}
+	return segs, nil
+}
+
+// fetch reads more of the present element, or moves to the next.
+func (g *gather) fetch(e *Env, q *QP) error {
+	s := &g.w.SGEs[g.i]
+	if g.off == s.Length {
+		g.i, g.off = g.i+1, 0
+		return nil
+	}
+	n := min(s.Length-g.off, readAhead)
+	addr := s.Addr + uint64(g.off)
+	r, err := e.Table.Local(q.cfg.PD, s.LKey, addr, n, 0)
+	if err != nil {
+		return err
+	}
+	g.chunk, err = e.Mem.Read(r, addr, int(n))
+	return err
+}
+
+// checkLocal looks at every element of w before its first byte moves.
+func (q *QP) checkLocal(e *Env, w *wqe) Status {
+	need := mrtable.Access(0)
+	if w.isRead {
+		need = mrtable.LocalWrite
+	}
+	for i := range w.SGEs {
+		g := &w.SGEs[i]
+		if g.Length == 0 {
+			continue
+		}
+		if _, err := e.Table.Local(q.cfg.PD, g.LKey, g.Addr, g.Length, need); err != nil {
+			return LocProtErr
+		}
+	}
+	return Success
+}
+
+// storeOriginal writes the value that an atomic returned to the requester's buffer, in the
+// byte order of this machine.
+func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) Status {
+	b := w.original[:]
+	binary.NativeEndian.PutUint64(b, v)
+	q.req.piece[0] = b
+	var to scatter
+	to.begin(w.SGEs, 0)
+	return to.write(e, q, q.req.piece[:], len(b), true)
+}
