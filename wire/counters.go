@@ -53,6 +53,8 @@ const (
 	DropTooLong     // longer than the link's MTU
 	DropSend        // the medium refused it
 
+	DropFault // by a rule of a fault program, in either direction
+
 	NumDrops
 )
 
@@ -72,6 +74,7 @@ var dropNames = [NumDrops]string{
 	DropUnreachable: "unreachable",
 	DropTooLong:     "too_long",
 	DropSend:        "send_failed",
+	DropFault:       "fault",
 }
 
 // String returns the name under which metrics show the reason.

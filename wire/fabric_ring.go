@@ -4,6 +4,9 @@ import (
 	"softroce/packet"
 )
 
+// bthVariant is the byte of the BTH that the ICRC does not cover.
+const bthVariant = 4
+
 // zeros is what pads are made of.
 var zeros [4]byte
 
@@ -79,7 +82,7 @@ func (r *refRing) grow() bool {
 // its buffer back to the client, the moment it is sent.
 func payloadStays(f *TxFrame) bool {
 	s := packet.Opcode(f.Head[0]).Service()
-	return s == packet.RC || s == packet.XRC || len(f.Payload) == 0
+	return (s == packet.RC || s == packet.XRC) && !f.Volatile || len(f.Payload) == 0
 }
 
 // receive fills batch; the frames stay in the ring until release.
@@ -122,7 +125,8 @@ func (r *refRing) release() {
 func (r *refRing) waiting() int { return r.n - r.out }
 
 // appendFrame appends the bytes of f from BTH to pad to b, with the bit that f.Flip
-// names inverted, and reports whether the frame's ICRC is wrong by that.
+// names inverted, and reports whether the frame's ICRC is wrong by that. It covers every
+// bit but those of BTH byte 4 (FECN, BECN and reserved), and has 32 of its own.
 func appendFrame(b []byte, f *TxFrame) (frame []byte, bad bool) {
 	start := len(b)
 	b = append(b, f.Head[:f.HeadLen]...)
@@ -136,7 +140,7 @@ func appendFrame(b []byte, f *TxFrame) (frame []byte, bad bool) {
 	bit := int(f.Flip - 1)
 	if bit < 8*(len(b)-start) {
 		b[start+bit/8] ^= 0x80 >> (bit % 8)
-		return b, true
+		return b, bit/8 != bthVariant
 	}
 	return b, bit < 8*(len(b)-start+packet.ICRCLen)
 }

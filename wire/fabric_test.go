@@ -126,12 +126,14 @@ func TestFabricCopiesWhatTheSenderMayChange(t *testing.T) {
 		{"no owner", [2]any{nil, nil}, packet.WriteMiddle},
 		{"UC", [2]any{"one", "one"}, packet.Opcode(packet.UC) | packet.WriteMiddle},
 		{"UD", [2]any{"one", "one"}, packet.Opcode(packet.UD) | packet.SendOnly},
+		{"volatile", [2]any{"one", "one"}, packet.WriteMiddle},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := NewFabric()
 			a, b := f.Port(c.owners[0], addrA), f.Port(c.owners[1], addrB)
 			payload := []byte("before")
 			tx := frame(aToB, 5, payload, c.op)
+			tx.Volatile = c.name == "volatile"
 			want := sentBytes(&tx)
 			mustSend(t, a, 1, tx)
 			copy(payload, "after!")
@@ -209,7 +211,7 @@ func TestFabricFlipMakesTheICRCWrong(t *testing.T) {
 			bit  uint32
 			byte int // that differs, -1 none
 			bad  bool
-		}{{0, 0, true}, {12*8 + 7, 12, true}, {16 * 8, -1, true}, {20 * 8, -1, false}} {
+		}{{0, 0, true}, {4*8 + 1, 4, false}, {12*8 + 7, 12, true}, {16 * 8, -1, true}, {20 * 8, -1, false}} {
 			tx.Flip = c.bit + 1
 			mustSend(t, a, 1, tx)
 			got := receive(t, b, 1)[0]

@@ -22,7 +22,7 @@ type Link interface {
 	// Send sends the frames in order and returns how many it took: fewer than all
 	// where the medium is congested, and the caller offers the rest again. Payload
 	// slices are not used after Send returns, except by a fabric between NICs of one
-	// engine, see Fabric. A frame that cannot be sent at all (no route, too long)
+	// engine, see Fabric and TxFrame.Volatile. A frame that cannot be sent at all (no route, too long)
 	// counts as taken and is counted as a drop by the link.
 	Send(now int64, batch []TxFrame) (n int, err error)
 
@@ -76,6 +76,10 @@ type TxFrame struct {
 	// Flip, if not 0, is one more than the number of a bit, counted from the first of the
 	// BTH, that is to be wrong on the wire: inverted after the ICRC was computed.
 	Flip uint32
+
+	// Volatile says that the payload is not to be used after Send returned, by a fabric
+	// neither: it copies what it would pass by reference.
+	Volatile bool
 
 	// CE marks the packet as having met congestion (ECN bits 11), whatever Path says.
 	CE bool
