@@ -4,25 +4,27 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
+
+	"softroce/attach/control"
 )
 
 // Errors that this package adds to the system's error numbers. Match with errors.Is.
 var (
 	// ErrClosed: the object, or the Context that it belongs to, was closed here.
-	ErrClosed = errors.New("verbs: closed")
+	ErrClosed = errors.New("verbs object is closed")
 
 	// ErrDeviceFatal: the daemon ended, or took the context away. Nothing of the
 	// Context works any more; close it.
-	ErrDeviceFatal = errors.New("verbs: device fatal: the connection to the daemon is gone")
+	ErrDeviceFatal = control.ErrGone
 
-	// ErrNoDaemon: nothing listens on the socket. Wraps the error of connect.
-	ErrNoDaemon = errors.New("verbs: no softroce daemon")
-
-	// ErrNoDevice: the daemon has no NIC of that name.
-	ErrNoDevice = errors.New("verbs: no such device")
+	// ErrNoDaemon: nothing listens on the socket. Matches the error of connect too.
+	ErrNoDaemon = control.ErrNoDaemon
 
 	// ErrVersion: the daemon speaks another version of the attach ABI.
-	ErrVersion = errors.New("verbs: the daemon speaks another version of the attach ABI")
+	ErrVersion = control.ErrVersion
+
+	// ErrNoDevice: the daemon has no NIC of that name. Matches ENODEV.
+	ErrNoDevice error = syscall.ENODEV
 
 	// ErrQueueFull: the queue has no room for the work requests; none was posted.
 	// Matches ENOMEM too, which is what libibverbs returns.
@@ -37,21 +39,8 @@ var (
 )
 
 // Error is a request that the daemon refused. errors.Is(err, syscall.EINVAL) and its
-// like look at Errno.
-type Error struct {
-	Op    string // what was asked: "create QP"
-	Errno syscall.Errno
-	Text  string // the daemon's explanation, may be empty
-}
-
-func (e *Error) Error() string {
-	if e.Text == "" {
-		return fmt.Sprintf("verbs: %s: %v", e.Op, e.Errno)
-	}
-	return fmt.Sprintf("verbs: %s: %s (%v)", e.Op, e.Text, e.Errno)
-}
-
-func (e *Error) Unwrap() error { return e.Errno }
+// like look at its Errno.
+type Error = control.Error
 
 // WCError is a work request that completed with an error. Two of them match (errors.Is)
 // if their Status is the same, so that &WCError{Status: WCRemAccessErr} can be looked for.
@@ -63,7 +52,7 @@ type WCError struct {
 }
 
 func (e *WCError) Error() string {
-	return fmt.Sprintf("verbs: QP %#x: work request %#x: %v", e.QPNum, e.WRID, e.Status)
+	return fmt.Sprintf("QP %#x: work request %#x: %v", e.QPNum, e.WRID, e.Status)
 }
 
 // Is reports whether target is a *WCError of the same status.
@@ -85,5 +74,5 @@ type postError struct {
 	errno syscall.Errno
 }
 
-func (e *postError) Error() string { return "verbs: " + e.text }
+func (e *postError) Error() string { return e.text }
 func (e *postError) Unwrap() error { return e.errno }

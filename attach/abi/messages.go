@@ -13,7 +13,7 @@ const Version = 1
 
 // Sizes of messages, in bytes.
 const (
-	MaxMessage = 32768 // whole, header included
+	MaxMessage = 65536 // whole, header included
 	MaxFDs     = 8     // descriptors with one message
 	NameSize   = 64    // of a device, with the zero byte that ends it
 	IfNameSize = 16    // of a network interface, with the zero byte

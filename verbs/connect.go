@@ -1,0 +1,178 @@
+package verbs
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"syscall"
+)
+
+// Info is what a peer must know of a queue pair to connect to it.
+type Info struct {
+	QPN uint32
+	PSN uint32 // of the first packet that it will send
+	GID GID
+	LID uint16 // 0 on RoCE
+}
+
+// AnyGID lets Info and Connect choose: the first GID of an IPv4 address, else of a
+// global IPv6 address, else entry 0. Connect chooses among those of the peer's address
+// family.
+const AnyGID = -1
+
+// psnDrawn marks in QP.psn that a PSN was drawn.
+const psnDrawn = 1 << 31
+
+// Info returns what to tell a peer: this end's number, the PSN that Connect will set
+// (drawn at random on the first call), and the GID at gidIndex, or one chosen for AnyGID.
+func (q *QP) Info(gidIndex int) (Info, error) {
+	gids, err := q.ctx.GIDs()
+	if err != nil {
+		return Info{}, err
+	}
+	e, err := chooseGID(gids, gidIndex, nil)
+	if err != nil {
+		return Info{}, err
+	}
+	return Info{QPN: q.qpn, PSN: q.firstPSN(), GID: e.GID}, nil
+}
+
+// SetPSN makes psn the first that this end sends, in place of a random one. Call it
+// before Info.
+func (q *QP) SetPSN(psn uint32) { q.psn.Store(psn&0xffffff | psnDrawn) }
+
+func (q *QP) firstPSN() uint32 {
+	q.psn.CompareAndSwap(0, rand.Uint32()&0xffffff|psnDrawn)
+	return q.psn.Load() &^ psnDrawn
+}
+
+// chooseGID finds an entry, for AnyGID one that can talk to remote.
+func chooseGID(gids []GIDEntry, index int, remote *GID) (GIDEntry, error) {
+	var best GIDEntry
+	bestRank := 0
+	for _, e := range gids {
+		if index == e.Index {
+			return e, nil
+		}
+		if r := rank(e.GID, remote); index == AnyGID && r > bestRank {
+			best, bestRank = e, r
+		}
+	}
+	switch {
+	case bestRank > 0:
+		return best, nil
+	case index == AnyGID && remote != nil:
+		return best, fmt.Errorf("no GID of the NIC is of the address family of %v: %w", remote.Addr(), syscall.ENETUNREACH)
+	}
+	return best, fmt.Errorf("no GID at index %d: %w", index, syscall.EINVAL)
+}
+
+// rank orders GIDs for AnyGID; 0 is none.
+func rank(g GID, remote *GID) int {
+	a := g.Addr()
+	if remote != nil {
+		r := remote.Addr()
+		if r.Is4() != a.Is4() {
+			return 0
+		}
+		if r.IsLinkLocalUnicast() && a.IsLinkLocalUnicast() {
+			return 4
+		}
+	}
+	switch {
+	case a.Is4():
+		return 3
+	case !a.IsLinkLocalUnicast():
+		return 2
+	}
+	return 1
+}
+
+// ConnectOptions are the attributes that Connect sets. Start from DefaultConnectOptions.
+type ConnectOptions struct {
+	GIDIndex        int // AnyGID, or an index
+	PathMTU         MTU // 0: the port's active MTU. Both ends must use the same
+	Access          Access
+	Timeout         uint8 // local ACK timeout 4.096 µs · 2^Timeout; 0 is none
+	RetryCnt        uint8
+	RNRRetry        uint8 // 7 is without end
+	MinRNRTimer     uint8 // code; 12 is 0.64 ms
+	MaxRdAtomic     uint8
+	MaxDestRdAtomic uint8
+	TrafficClass    uint8
+	HopLimit        uint8
+	FlowLabel       uint32
+}
+
+// DefaultConnectOptions returns what the usual test programs use: a local ACK timeout of 67 ms, seven
+// retries, RNR retries without end, 16 READs and atomics outstanding, all remote rights.
+func DefaultConnectOptions() ConnectOptions {
+	return ConnectOptions{
+		GIDIndex: AnyGID, Access: AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic,
+		Timeout: 14, RetryCnt: 7, RNRRetry: 7, MinRNRTimer: 12, MaxRdAtomic: 16, MaxDestRdAtomic: 16, HopLimit: 64,
+	}
+}
+
+// Connect takes a queue pair of a connected service from RESET or INIT to RTS, with the
+// peer that remote describes. ctx bounds the wait for the peer's address to resolve.
+func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
+	if o.PathMTU == 0 {
+		p, err := q.ctx.QueryPort()
+		if err != nil {
+			return err
+		}
+		o.PathMTU = p.ActiveMTU
+	}
+	gids, err := q.ctx.GIDs()
+	if err != nil {
+		return err
+	}
+	local, err := chooseGID(gids, o.GIDIndex, &remote.GID)
+	if err != nil {
+		return err
+	}
+	if QPState(q.state.Load()) == QPSReset {
+		if err := q.ToInit(o.Access); err != nil {
+			return err
+		}
+	}
+	if err := q.toRTR(ctx, remote, uint8(local.Index), o); err != nil {
+		return err
+	}
+	return q.toRTS(ctx, o)
+}
+
+// ToInit takes a queue pair of a connected service from RESET to INIT, where receives
+// can be posted before the peer sends.
+func (q *QP) ToInit(access Access) error {
+	return q.Modify(&QPAttr{QPState: QPSInit, QPAccessFlags: access, PortNum: 1},
+		QPMaskState|QPMaskPKeyIndex|QPMaskPort|QPMaskAccessFlags)
+}
+
+func (q *QP) toRTR(ctx context.Context, remote Info, gidIndex uint8, o ConnectOptions) error {
+	a := QPAttr{
+		QPState: QPSRTR, PathMTU: o.PathMTU, DestQPNum: remote.QPN, RQPSN: remote.PSN,
+		MaxDestRdAtomic: o.MaxDestRdAtomic, MinRNRTimer: o.MinRNRTimer,
+		AHAttr: AHAttr{GRH: GlobalRoute{
+			DGID: remote.GID, SGIDIndex: gidIndex, HopLimit: o.HopLimit,
+			TrafficClass: o.TrafficClass, FlowLabel: o.FlowLabel,
+		}},
+	}
+	mask := QPMaskState | QPMaskAV | QPMaskPathMTU | QPMaskDestQPN | QPMaskRQPSN
+	if q.qpType == RC {
+		mask |= QPMaskMaxDestRdAtomic | QPMaskMinRNRTimer
+	}
+	return q.ModifyContext(ctx, &a, mask)
+}
+
+func (q *QP) toRTS(ctx context.Context, o ConnectOptions) error {
+	a := QPAttr{
+		QPState: QPSRTS, SQPSN: q.firstPSN(), Timeout: o.Timeout, RetryCnt: o.RetryCnt, RNRRetry: o.RNRRetry,
+		MaxRdAtomic: o.MaxRdAtomic,
+	}
+	mask := QPMaskState | QPMaskSQPSN
+	if q.qpType == RC {
+		mask |= QPMaskTimeout | QPMaskRetryCnt | QPMaskRNRRetry | QPMaskMaxQPRdAtomic
+	}
+	return q.ModifyContext(ctx, &a, mask)
+}

@@ -1,0 +1,331 @@
+package verbs
+
+import (
+	"context"
+	"encoding/binary"
+	"math/bits"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+)
+
+var le = binary.LittleEndian
+
+// CQ is a completion queue: ibv_cq.
+type CQ struct {
+	ctx     *Context
+	handle  uint32
+	channel *CompChannel // the program's, or nil
+	own     *semaphore   // where there is no channel: wakes Wait
+	seen    uint32       // completion events that the channel has given out, under its lock
+
+	mu       sync.Mutex
+	ring     []byte // nil when closed
+	mask     uint32
+	consumer uint32
+
+	// Words of the ring. They are read without the lock only inside enter and leave.
+	producer, consumed, armed, events *uint32
+}
+
+// CreateCQ creates a completion queue for at least cqe entries. With a CompChannel, its
+// events go there and CQ.Wait is not available; without (nil), CQ.Wait is.
+func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
+	if cqe < 1 {
+		return nil, &Error{Op: "create CQ", Errno: syscall.EINVAL, Text: "the number of entries must be above 0"}
+	}
+	ask := abi.CreateCQRequest{Entries: uint32(cqe), Flags: abi.CQOwnChannel}
+	want := 2
+	if ch != nil {
+		ask.Channel, ask.Flags, want = ch.handle, 0, 1
+	}
+	var got abi.CreateCQReply
+	p, err := c.call(control.Request{Name: "create CQ", Op: abi.OpCreateCQ, Body: []any{ask}, Reply: &got, Want: want})
+	if err != nil {
+		c.drop(abi.OpDestroyCQ, got.Handle)
+		return nil, err
+	}
+	defer p.CloseFDs()
+	q := &CQ{ctx: c, handle: got.Handle, channel: ch, mask: got.Entries - 1}
+	fd := p.Take()
+	q.ring, err = mapShared(fd, abi.RingSize(int(got.Entries), abi.CQESize))
+	unix.Close(fd)
+	if err != nil {
+		c.drop(abi.OpDestroyCQ, got.Handle)
+		return nil, err
+	}
+	q.producer, q.consumed = word(q.ring, abi.RingProducer), word(q.ring, abi.RingConsumer)
+	q.armed, q.events = word(q.ring, abi.CQArmed), word(q.ring, abi.CQEvents)
+	if ch == nil {
+		q.own = newSemaphore(p.Take())
+	} else {
+		ch.add(q)
+	}
+	return adopted(c, q)
+}
+
+// CQE returns how many completions the queue holds.
+func (q *CQ) CQE() int { return int(q.mask) + 1 }
+
+// Poll moves completions to wc, as many as there are and fit, and returns how many:
+// ibv_poll_cq. It does not wait. Once all that the NIC had put into the queue was
+// taken and the daemon is gone, the error is ErrDeviceFatal.
+func (q *CQ) Poll(wc []WC) (int, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring == nil {
+		return 0, ErrClosed
+	}
+	ready := atomic.LoadUint32(q.producer) - q.consumer
+	n := min(int(ready), len(wc))
+	if n == 0 {
+		if len(wc) > 0 && q.ctx.gone.Load() {
+			return 0, q.ctx.Err()
+		}
+		return 0, nil
+	}
+	for i := range n {
+		wc[i].load(q.slot(q.consumer))
+		q.consumer++
+	}
+	atomic.StoreUint32(q.consumed, q.consumer)
+	return n, nil
+}
+
+func (q *CQ) slot(i uint32) []byte {
+	off := abi.RingSlots + int(i&q.mask)*abi.CQESize
+	return q.ring[off : off+abi.CQESize : off+abi.CQESize]
+}
+
+func (w *WC) load(s []byte) {
+	_ = s[abi.CQESize-1]
+	w.WRID = le.Uint64(s[abi.CQEWRID:])
+	w.Status = WCStatus(le.Uint32(s[abi.CQEStatus:]))
+	w.Opcode = WCOpcode(le.Uint32(s[abi.CQEOpcode:]))
+	w.VendorErr = le.Uint32(s[abi.CQEVendorErr:])
+	w.ByteLen = le.Uint32(s[abi.CQEByteLen:])
+	w.QPNum = le.Uint32(s[abi.CQEQPNum:])
+	w.SrcQP = le.Uint32(s[abi.CQESrcQP:])
+	w.WCFlags = WCFlags(le.Uint32(s[abi.CQEFlags:]))
+	w.Imm, w.InvalidatedRKey = 0, 0
+	if imm := le.Uint32(s[abi.CQEImm:]); w.WCFlags&WCWithInv != 0 {
+		w.InvalidatedRKey = imm
+	} else if w.WCFlags&WCWithImm != 0 {
+		w.Imm = bits.ReverseBytes32(imm) // the ring has it as it was on the wire
+	}
+	w.PKeyIndex = le.Uint16(s[abi.CQEPKeyIndex:])
+	w.SLID = le.Uint16(s[abi.CQESLID:])
+	w.SL = s[abi.CQESL]
+	w.DLIDPathBits = s[abi.CQEPathBits]
+	w.Timestamp = le.Uint64(s[abi.CQETimestamp:])
+}
+
+// Arm asks for one event when the next completion is added, or the next one that is
+// solicited or an error: ibv_req_notify_cq. Completions that are there already give no
+// event, so poll once more after arming.
+func (q *CQ) Arm(solicitedOnly bool) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring == nil {
+		return ErrClosed
+	}
+	if solicitedOnly {
+		// To be armed for all includes this.
+		atomic.CompareAndSwapUint32(q.armed, abi.CQArmNone, abi.CQArmSolicited)
+	} else {
+		atomic.StoreUint32(q.armed, abi.CQArmNext)
+	}
+	return nil
+}
+
+// waitSpins is how often Wait looks before it blocks: a few microseconds, which is what a
+// round through an awake engine and a peer takes.
+const waitSpins = 2000
+
+// Wait returns when the queue holds a completion. It spins for a few microseconds, then
+// blocks in the runtime's poller, without a thread. Other goroutines may poll or wait at
+// the same time, so Poll may find nothing after all. Errors are those of ctx,
+// ErrDeviceFatal, ErrClosed, and EINVAL for a queue that has a CompChannel.
+func (q *CQ) Wait(ctx context.Context) error {
+	if q.own == nil {
+		return &Error{Op: "wait for a CQ", Errno: syscall.EINVAL, Text: "its events go to a completion channel"}
+	}
+	for range waitSpins {
+		if ready, err := q.ready(); ready || err != nil {
+			return err
+		}
+	}
+	if err := q.own.acquire(ctx); err != nil {
+		return err
+	}
+	defer q.own.release()
+	for {
+		if err := q.Arm(false); err != nil {
+			return err
+		}
+		if ready, err := q.ready(); ready || err != nil {
+			return err
+		}
+		if q.ctx.gone.Load() {
+			return q.ctx.Err()
+		}
+		if err := q.own.wait(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+func (q *CQ) ready() (bool, error) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring == nil {
+		return false, ErrClosed
+	}
+	return atomic.LoadUint32(q.producer) != q.consumer, nil
+}
+
+// remove takes the completions of a queue pair out, which nobody may see any more. The
+// producer only adds behind those that are here, so what stays moves up to there.
+func (q *CQ) remove(qpn uint32) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring == nil {
+		return
+	}
+	to := atomic.LoadUint32(q.producer)
+	for from := to; from != q.consumer; {
+		from--
+		s := q.slot(from)
+		if le.Uint32(s[abi.CQEQPNum:]) == qpn {
+			continue
+		}
+		to--
+		if to != from {
+			copy(q.slot(to), s)
+		}
+	}
+	q.consumer = to
+	atomic.StoreUint32(q.consumed, to)
+}
+
+func (q *CQ) wake() {
+	if q.own != nil {
+		q.own.signal()
+	}
+}
+
+// Close destroys the queue; EBUSY while queue pairs use it.
+func (q *CQ) Close() error { return q.ctx.closeObject(q, "destroy CQ", abi.OpDestroyCQ, q.handle) }
+
+func (q *CQ) abandon() {
+	if q.channel != nil {
+		q.channel.drop(q)
+	}
+	if q.own != nil {
+		q.own.close()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	unix.Munmap(q.ring)
+	q.ring = nil
+}
+
+// CompChannel is where the completion events of several CQs arrive: ibv_comp_channel.
+type CompChannel struct {
+	*semaphore
+	ctx    *Context
+	handle uint32
+
+	mu     sync.Mutex
+	queues []*CQ
+}
+
+// CreateCompChannel creates a completion channel.
+func (c *Context) CreateCompChannel() (*CompChannel, error) {
+	var got abi.HandleReply
+	p, err := c.call(control.Request{
+		Name: "create completion channel", Op: abi.OpCreateChannel, Reply: &got, Want: 1,
+	})
+	if err != nil {
+		c.drop(abi.OpDestroyChannel, got.Handle)
+		return nil, err
+	}
+	return adopted(c, &CompChannel{semaphore: newSemaphore(p.Take()), ctx: c, handle: got.Handle})
+}
+
+// GetEvent waits for a completion event and returns the queue that it is of:
+// ibv_get_cq_event. The queue must have been armed, and must be again for the next
+// event. There is nothing to acknowledge.
+func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
+	if err := ch.acquire(ctx); err != nil {
+		return nil, err
+	}
+	defer ch.release()
+	for {
+		if ch.ctx.gone.Load() {
+			return nil, ch.ctx.Err()
+		}
+		if err := ch.wait(ctx); err != nil {
+			return nil, err
+		}
+		if q := ch.fired(); q != nil {
+			return q, nil
+		}
+	}
+}
+
+// fired returns a queue with an event that was not given out yet. They take turns.
+func (ch *CompChannel) fired() *CQ {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	for i, q := range ch.queues {
+		if q.newEvent() {
+			last := len(ch.queues) - 1
+			copy(ch.queues[i:], ch.queues[i+1:])
+			ch.queues[last] = q
+			return q
+		}
+	}
+	return nil
+}
+
+func (q *CQ) newEvent() bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring == nil || atomic.LoadUint32(q.events) == q.seen {
+		return false
+	}
+	q.seen++
+	return true
+}
+
+func (ch *CompChannel) add(q *CQ) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	ch.queues = append(ch.queues, q)
+}
+
+func (ch *CompChannel) drop(q *CQ) {
+	ch.mu.Lock()
+	defer ch.mu.Unlock()
+	for i := range ch.queues {
+		if ch.queues[i] == q {
+			ch.queues = append(ch.queues[:i], ch.queues[i+1:]...)
+			return
+		}
+	}
+}
+
+func (ch *CompChannel) wake() { ch.signal() }
+
+// Close destroys the channel; EBUSY while CQs use it.
+func (ch *CompChannel) Close() error {
+	return ch.ctx.closeObject(ch, "destroy completion channel", abi.OpDestroyChannel, ch.handle)
+}
+
+func (ch *CompChannel) abandon() { ch.semaphore.close() }

@@ -1,0 +1,207 @@
+package verbs
+
+import (
+	"errors"
+	"os"
+	"runtime"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+)
+
+// Buffer is memory that a NIC can map, so that it moves data without a system call or
+// a copy more than needed. It is zero at first.
+type Buffer struct {
+	ctx     *Context
+	fd      int
+	mem     []byte
+	regions atomic.Int32
+}
+
+// AllocBuffer allocates n bytes of shareable memory. Pages come into being when they
+// are first touched.
+func (c *Context) AllocBuffer(n int) (*Buffer, error) {
+	if n <= 0 {
+		return nil, &Error{Op: "allocate buffer", Errno: syscall.EINVAL, Text: "the length must be above 0"}
+	}
+	fd, err := unix.MemfdCreate("softroce-buffer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, os.NewSyscallError("memfd_create", err)
+	}
+	mem, err := mapNew(fd, n)
+	if err != nil {
+		unix.Close(fd)
+		return nil, err
+	}
+	return adopted(c, &Buffer{ctx: c, fd: fd, mem: mem[:n]})
+}
+
+// mapNew gives a new memfd its size, for ever: the daemon maps only what cannot shrink.
+func mapNew(fd, n int) ([]byte, error) {
+	page := os.Getpagesize()
+	size := (n + page - 1) / page * page
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		return nil, os.NewSyscallError("ftruncate", err)
+	}
+	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, os.NewSyscallError("fcntl(F_ADD_SEALS)", err)
+	}
+	return mapShared(fd, size)
+}
+
+// Bytes returns the memory. It must not be touched after the Buffer or its Context was closed.
+func (b *Buffer) Bytes() []byte { return b.mem }
+
+// Close frees the memory; EBUSY while regions of it are registered.
+func (b *Buffer) Close() error {
+	if b.regions.Load() != 0 {
+		return &Error{Op: "free buffer", Errno: syscall.EBUSY, Text: "regions of it are registered"}
+	}
+	if !b.ctx.disown(b) {
+		return ErrClosed
+	}
+	b.abandon()
+	return nil
+}
+
+func (b *Buffer) abandon() {
+	unix.Munmap(b.mem[:cap(b.mem)])
+	unix.Close(b.fd)
+}
+
+// bufferOf returns the Buffer that mem lies in, with a region counted, or nil.
+func (c *Context) bufferOf(mem []byte) (b *Buffer, offset uint64) {
+	at := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, b := range c.buffers {
+		base := uintptr(unsafe.Pointer(unsafe.SliceData(b.mem)))
+		if at >= base && at+uintptr(len(mem)) <= base+uintptr(len(b.mem)) {
+			b.regions.Add(1)
+			return b, uint64(at - base)
+		}
+	}
+	return nil, 0
+}
+
+// MR is a memory region: ibv_mr.
+type MR struct {
+	ctx    *Context
+	handle uint32
+	lkey   uint32
+	rkey   uint32
+	kind   uint32 // how the daemon reaches it
+	iova   uint64
+	length uint64
+	mem    []byte
+	buffer *Buffer
+	pinner runtime.Pinner
+}
+
+// RegMR registers mem. Peers and SGEs address it by its virtual address.
+//
+// Memory of one of the Context's Buffers is mapped by the NIC. Any other memory is
+// read and written where it lies, in this process, which is slower; RegMR pins it, so it
+// stays until the region is closed even where nothing else refers to it. Either way the
+// NIC writes without the race detector's or the memory model's knowledge: look at
+// received data after its completion was polled.
+func (p *PD) RegMR(mem []byte, access Access) (*MR, error) {
+	return p.RegMRIOVA(mem, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access)
+}
+
+// RegMRIOVA is RegMR with an address of the caller's choice for the first byte.
+func (p *PD) RegMRIOVA(mem []byte, iova uint64, access Access) (*MR, error) {
+	m := &MR{ctx: p.ctx, iova: iova, length: uint64(len(mem)), mem: mem}
+	ask := abi.RegMRRequest{
+		PD: p.handle, Memory: abi.MemoryProcess, Access: uint32(access), IOVA: iova, Length: m.length,
+		Address: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))),
+	}
+	var fds []int
+	if m.buffer, ask.Offset = p.ctx.bufferOf(mem); m.buffer != nil {
+		ask.Memory, fds = abi.MemoryMapped, []int{m.buffer.fd}
+	} else if len(mem) > 0 {
+		m.pinner.Pin(unsafe.SliceData(mem))
+	}
+	err := m.register(ask, fds)
+	if errors.Is(err, syscall.EPERM) {
+		err = m.registerSelf(ask)
+	}
+	if err != nil {
+		m.abandon()
+		return nil, err
+	}
+	return adopted(p.ctx, m)
+}
+
+// RegMRFile registers length bytes of a file from offset on: of a memfd, or of shared
+// memory. The NIC maps it, which it does only with a file that is or can be sealed
+// against shrinking. The file may be closed afterwards.
+func (p *PD) RegMRFile(f *os.File, offset, length, iova uint64, access Access) (*MR, error) {
+	m := &MR{ctx: p.ctx, iova: iova, length: length}
+	ask := abi.RegMRRequest{
+		PD: p.handle, Memory: abi.MemoryMapped, Access: uint32(access), IOVA: iova, Length: length, Offset: offset,
+	}
+	if err := m.register(ask, []int{int(f.Fd())}); err != nil {
+		return nil, err
+	}
+	return adopted(p.ctx, m)
+}
+
+func (m *MR) register(ask abi.RegMRRequest, fds []int) error {
+	var got abi.RegMRReply
+	_, err := m.ctx.call(control.Request{Name: "register MR", Op: abi.OpRegMR, Body: []any{ask}, FDs: fds, Reply: &got})
+	m.handle, m.lkey, m.rkey, m.kind = got.Handle, got.LKey, got.RKey, got.Memory
+	return err
+}
+
+// registerSelf is the way out where the daemon may not touch this process: it gets a
+// descriptor through which it may.
+func (m *MR) registerSelf(ask abi.RegMRRequest) error {
+	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	ask.Memory, ask.Offset = abi.MemorySelf, 0
+	return m.register(ask, []int{int(f.Fd())})
+}
+
+// Bytes returns the registered memory; nil for RegMRFile.
+func (m *MR) Bytes() []byte { return m.mem }
+
+// Addr returns the address of the first byte, for SGEs and for peers.
+func (m *MR) Addr() uint64 { return m.iova }
+
+// Length returns the size in bytes.
+func (m *MR) Length() uint64 { return m.length }
+
+// LKey returns the key for SGEs.
+func (m *MR) LKey() uint32 { return m.lkey }
+
+// RKey returns the key for peers.
+func (m *MR) RKey() uint32 { return m.rkey }
+
+// Mapped reports whether the NIC has mapped the memory, rather than reaching for it in
+// this process.
+func (m *MR) Mapped() bool { return m.kind == abi.MemoryMapped }
+
+// SGE names length bytes from offset on.
+func (m *MR) SGE(offset, length int) SGE {
+	return SGE{Addr: m.iova + uint64(offset), Length: uint32(length), LKey: m.lkey}
+}
+
+// Close deregisters the region. Work requests that still use it fail.
+func (m *MR) Close() error { return m.ctx.closeObject(m, "deregister MR", abi.OpDeregMR, m.handle) }
+
+func (m *MR) abandon() {
+	m.pinner.Unpin()
+	if m.buffer != nil {
+		m.buffer.regions.Add(-1)
+	}
+}

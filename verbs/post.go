@@ -1,0 +1,151 @@
+package verbs
+
+import (
+	"math/bits"
+	"sync/atomic"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+)
+
+func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off : off+8][0])) }
+
+// PostSend adds work requests to the send queue: ibv_post_send. All of them are posted,
+// or none and the error says why: ErrQueueFull, ErrWorkRequest, ErrState, ErrClosed,
+// ErrDeviceFatal. What is wrong in other ways, such as a key, shows in the completion.
+// wr and what it refers to, except the memory that SGEs name, may be reused at once.
+func (q *QP) PostSend(wr ...SendWR) error {
+	w := &q.sq
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := q.mayPost(w, len(wr), QPSRTS); err != nil {
+		return err
+	}
+	for i := range wr {
+		if !q.fits(&wr[i]) {
+			return ErrWorkRequest
+		}
+	}
+	for i := range wr {
+		wr[i].store(w.slot())
+		w.producer++
+	}
+	atomic.StoreUint32(w.produced, w.producer)
+	q.ring()
+	return nil
+}
+
+// PostRecv adds work requests to the receive queue: ibv_post_recv. All of them are
+// posted, or none and the error says why, as for PostSend.
+func (q *QP) PostRecv(wr ...RecvWR) error {
+	w := &q.rq
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := q.mayPost(w, len(wr), QPSInit); err != nil {
+		return err
+	}
+	for i := range wr {
+		if len(wr[i].SGList) > int(q.cap.MaxRecvSGE) {
+			return ErrWorkRequest
+		}
+	}
+	for i := range wr {
+		s := w.slot()
+		le.PutUint64(s[abi.RecvWRID:], wr[i].WRID)
+		le.PutUint32(s[abi.RecvNumSGE:], uint32(len(wr[i].SGList)))
+		storeSGEs(s[abi.RecvSGEs:], wr[i].SGList)
+		w.producer++
+	}
+	atomic.StoreUint32(w.produced, w.producer)
+	if atomic.LoadUint32(w.wanted) != 0 {
+		q.ring()
+	}
+	return nil
+}
+
+// mayPost checks what concerns the queue. It holds the queue's lock.
+func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
+	if w.ring == nil {
+		return ErrClosed
+	}
+	if QPState(q.state.Load()) < from {
+		return ErrState
+	}
+	if used := w.producer - atomic.LoadUint32(w.consumed); uint64(used)+uint64(n) > uint64(w.limit) {
+		if q.ctx.gone.Load() {
+			return q.ctx.Err()
+		}
+		return ErrQueueFull
+	}
+	return nil
+}
+
+// fits checks what the ring's layout or the queue pair's kind does not allow.
+func (q *QP) fits(wr *SendWR) bool {
+	if q.qpType == UD && wr.AH == nil {
+		return false
+	}
+	if wr.SendFlags&SendInline != 0 {
+		return len(wr.Inline) <= int(q.cap.MaxInlineData)
+	}
+	return len(wr.SGList) <= int(q.cap.MaxSendSGE)
+}
+
+// slot returns the next slot to fill.
+func (w *workQueue) slot() []byte {
+	off := abi.RingSlots + int(w.producer&w.mask)*int(w.size)
+	return w.ring[off : off+int(w.size) : off+int(w.size)]
+}
+
+func (wr *SendWR) store(s []byte) {
+	_ = s[abi.SendSGEs-1]
+	le.PutUint64(s[abi.SendWRID:], wr.WRID)
+	le.PutUint32(s[abi.SendOpcode:], uint32(wr.Opcode))
+	le.PutUint32(s[abi.SendFlags:], uint32(wr.SendFlags))
+	imm := bits.ReverseBytes32(wr.Imm) // in the ring as on the wire
+	if wr.Opcode == WRSendWithInv || wr.Opcode == WRLocalInv {
+		imm = wr.InvalidateRKey
+	}
+	le.PutUint32(s[abi.SendImm:], imm)
+	le.PutUint64(s[abi.SendRemoteAddr:], wr.RemoteAddr)
+	le.PutUint32(s[abi.SendRKey:], wr.RKey)
+	var ah uint32
+	if wr.AH != nil {
+		ah = wr.AH.handle
+	}
+	le.PutUint32(s[abi.SendAH:], ah)
+	le.PutUint64(s[abi.SendCompareAdd:], wr.CompareAdd)
+	le.PutUint64(s[abi.SendSwap:], wr.Swap)
+	le.PutUint32(s[abi.SendRemoteQPN:], wr.RemoteQPN)
+	le.PutUint32(s[abi.SendRemoteQKey:], wr.RemoteQKey)
+	if wr.SendFlags&SendInline != 0 {
+		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:], wr.Inline)))
+		return
+	}
+	le.PutUint32(s[abi.SendNumSGE:], uint32(len(wr.SGList)))
+	storeSGEs(s[abi.SendSGEs:], wr.SGList)
+}
+
+func storeSGEs(s []byte, list []SGE) {
+	for i := range list {
+		le.PutUint64(s[abi.SGEAddr:], list[i].Addr)
+		le.PutUint32(s[abi.SGELength:], list[i].Length)
+		le.PutUint32(s[abi.SGELKey:], list[i].LKey)
+		s = s[abi.SGESize:]
+	}
+}
+
+// one is what makes an eventfd count one event.
+var one = [8]byte{1}
+
+// ring tells the engine that a queue has work: a bit in shared memory and, only where the
+// engine sleeps, a system call. The atomic operations order the two sides: either the
+// engine sees the bit before it sleeps, or we see that it sleeps.
+func (q *QP) ring() {
+	atomic.OrUint64(q.doorbell, q.bit)
+	if atomic.LoadUint32(q.ctx.asleep) != 0 {
+		unix.Write(q.ctx.doorbellFD, one[:])
+	}
+}

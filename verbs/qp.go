@@ -1,0 +1,181 @@
+package verbs
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+)
+
+// QP is a queue pair: ibv_qp.
+type QP struct {
+	ctx      *Context
+	pd       *PD
+	handle   uint32
+	qpn      uint32
+	qpType   QPType
+	cap      QPCap
+	sendCQ   *CQ
+	recvCQ   *CQ
+	doorbell *uint64 // its word in the doorbell page
+	bit      uint64
+	state    atomic.Uint32 // as Modify set it; the NIC may have moved it to ERR since
+	psn      atomic.Uint32 // drawn by Info; bit 31 says that it was
+
+	sq, rq workQueue
+}
+
+// A workQueue is a ring that this side produces.
+type workQueue struct {
+	mu       sync.Mutex
+	ring     []byte // nil when closed
+	size     uint32 // bytes of a slot
+	mask     uint32
+	limit    uint32 // work requests at a time
+	producer uint32
+	produced *uint32
+	consumed *uint32
+	wanted   *uint32 // receive rings: the NIC wants the doorbell
+}
+
+func (w *workQueue) open(fd int, slots, size, limit uint32) (err error) {
+	w.ring, err = mapShared(fd, abi.RingSize(int(slots), int(size)))
+	if err != nil {
+		return err
+	}
+	w.size, w.mask, w.limit = size, slots-1, limit
+	w.produced, w.consumed = word(w.ring, abi.RingProducer), word(w.ring, abi.RingConsumer)
+	w.wanted = word(w.ring, abi.RecvDoorbell)
+	return nil
+}
+
+func (w *workQueue) close() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if w.ring != nil {
+		unix.Munmap(w.ring)
+		w.ring = nil
+	}
+}
+
+// CreateQP creates a queue pair in state RESET.
+func (p *PD) CreateQP(a QPInitAttr) (*QP, error) {
+	if a.SendCQ == nil || a.RecvCQ == nil {
+		return nil, &Error{Op: "create QP", Errno: syscall.EINVAL, Text: "it needs a CQ for each of its queues"}
+	}
+	ask := abi.CreateQPRequest{
+		PD: p.handle, SendCQ: a.SendCQ.handle, RecvCQ: a.RecvCQ.handle,
+		Type: uint32(a.QPType), SigAll: uint32(bit(a.SQSigAll)), Cap: a.Cap.abi(),
+	}
+	var got abi.CreateQPReply
+	c := p.ctx
+	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{ask}, Reply: &got, Want: 2})
+	if err != nil {
+		c.drop(abi.OpDestroyQP, got.Handle)
+		return nil, err
+	}
+	defer m.CloseFDs()
+	q := &QP{
+		ctx: c, pd: p, handle: got.Handle, qpn: got.QPN, qpType: a.QPType, cap: qpCap(got.Cap),
+		sendCQ: a.SendCQ, recvCQ: a.RecvCQ,
+		doorbell: word64(c.doorbells, abi.DoorbellBits+int(got.Doorbell/64)*8), bit: 1 << (got.Doorbell % 64),
+	}
+	err = q.sq.open(m.FDs[0], got.SendSlots, got.SendSlotSize, got.Cap.MaxSendWR)
+	if err == nil {
+		err = q.rq.open(m.FDs[1], got.RecvSlots, got.RecvSlotSize, got.Cap.MaxRecvWR)
+	}
+	if err != nil {
+		q.sq.close()
+		c.drop(abi.OpDestroyQP, got.Handle)
+		return nil, err
+	}
+	return adopted(c, q)
+}
+
+// QPNum returns the queue pair number, which peers send to.
+func (q *QP) QPNum() uint32 { return q.qpn }
+
+// Cap returns what the queue pair holds: at least what was asked for.
+func (q *QP) Cap() QPCap { return q.cap }
+
+// PD returns the queue pair's protection domain.
+func (q *QP) PD() *PD { return q.pd }
+
+// Modify changes the attributes in mask: ibv_modify_qp. Which may change on the way from
+// one state to another is in IBTA 11.2.5.2; EINVAL names what is missing or wrong.
+// Setting an address vector may take as long as the neighbour takes to answer.
+func (q *QP) Modify(a *QPAttr, mask QPAttrMask) error {
+	return q.ModifyContext(context.Background(), a, mask)
+}
+
+// ModifyContext is Modify for those who do not wait for ever. Where ctx ends first, the
+// change may still happen.
+func (q *QP) ModifyContext(ctx context.Context, a *QPAttr, mask QPAttrMask) error {
+	if !q.ctx.owns(q) {
+		return ErrClosed
+	}
+	ask := abi.ModifyQPRequest{Handle: q.handle, Mask: uint32(mask), Attr: a.abi()}
+	_, err := q.ctx.callContext(ctx, control.Request{Name: "modify QP", Op: abi.OpModifyQP, Body: []any{ask}})
+	if err != nil {
+		return err
+	}
+	if mask&QPMaskState != 0 {
+		if a.QPState == QPSReset {
+			q.reset()
+		}
+		q.state.Store(uint32(a.QPState))
+	}
+	return nil
+}
+
+// reset follows the NIC, which has emptied the queues.
+func (q *QP) reset() {
+	q.purge()
+	for _, w := range []*workQueue{&q.sq, &q.rq} {
+		w.mu.Lock()
+		if w.ring != nil {
+			w.producer = atomic.LoadUint32(w.produced)
+		}
+		w.mu.Unlock()
+	}
+}
+
+// purge removes the queue pair's completions.
+func (q *QP) purge() {
+	q.sendCQ.remove(q.qpn)
+	if q.recvCQ != q.sendCQ {
+		q.recvCQ.remove(q.qpn)
+	}
+}
+
+// Query returns the attributes as they are: ibv_query_qp.
+func (q *QP) Query() (QPAttr, error) {
+	if !q.ctx.owns(q) {
+		return QPAttr{}, ErrClosed
+	}
+	var got abi.QueryQPReply
+	_, err := q.ctx.call(control.Request{
+		Name: "query QP", Op: abi.OpQueryQP, Body: []any{abi.HandleRequest{Handle: q.handle}}, Reply: &got,
+	})
+	return qpAttr(got.Attr), err
+}
+
+// Close destroys the queue pair. Its work requests end without completions, and
+// completions that were not polled yet are gone.
+func (q *QP) Close() error {
+	err := q.ctx.closeObject(q, "destroy QP", abi.OpDestroyQP, q.handle)
+	if err == nil {
+		q.purge()
+	}
+	return err
+}
+
+func (q *QP) abandon() {
+	q.sq.close()
+	q.rq.close()
+}
