@@ -1,0 +1,165 @@
+package rocelayers
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
+
+	"softroce/packet"
+)
+
+// fixtures returns the frames of every golden capture that UDP port 4791 carries.
+func fixtures(t *testing.T) (frames [][]byte) {
+	t.Helper()
+	files, err := filepath.Glob("../../pcap-fixtures/*.pcap")
+	if err != nil || len(files) == 0 {
+		t.Fatalf("no fixtures: %v", err)
+	}
+	for _, file := range files {
+		f, err := os.Open(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer f.Close()
+		r, err := pcapgo.NewReader(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for {
+			b, _, err := r.ReadPacketData()
+			if err != nil {
+				break
+			}
+			var fr packet.Frame
+			if packet.ParseFrame(b, &fr) == nil {
+				frames = append(frames, b)
+			}
+		}
+	}
+	return frames
+}
+
+func dissect(b []byte) (gopacket.Packet, *RoCEv2) {
+	p := gopacket.NewPacket(b, layers.LayerTypeEthernet, gopacket.Default)
+	r, _ := p.Layer(LayerTypeRoCEv2).(*RoCEv2)
+	return p, r
+}
+
+func TestGopacketDissectsEveryFixturePacket(t *testing.T) {
+	for i, b := range fixtures(t) {
+		p, r := dissect(b)
+		if r == nil || p.ErrorLayer() != nil {
+			t.Fatalf("frame %d: %v", i, p)
+		}
+		if ok, err := r.ICRCOK(p); !ok || err != nil {
+			t.Errorf("frame %d: ICRC %v, %v", i, ok, err)
+		}
+		var f packet.Frame
+		var h packet.Header
+		if err := packet.ParseFrame(b, &f); err != nil {
+			t.Fatal(err)
+		}
+		n, err := h.Parse(f.Transport)
+		if err != nil || h != r.Header || r.ICRC != f.ICRC() || !bytes.Equal(r.LayerContents(), f.Transport[:n]) {
+			t.Errorf("frame %d: %v, want %+v, have %+v", i, err, h, r.Header)
+		}
+		if got := bytes.Join([][]byte{r.Contents, r.LayerPayload(), r.Padding}, nil); !bytes.Equal(got, f.Transport[:len(f.Transport)-4]) {
+			t.Errorf("frame %d: parts are %x", i, got)
+		}
+		if payload := p.Layer(gopacket.LayerTypePayload); (payload != nil) != (len(r.Payload) > 0) {
+			t.Errorf("frame %d: payload layer %v for %d bytes", i, payload, len(r.Payload))
+		}
+	}
+}
+
+func TestGopacketSerializesEveryFixturePacketToItsBytes(t *testing.T) {
+	for i, b := range fixtures(t) {
+		p, r := dissect(b)
+		icrc := r.ICRC
+		udp := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
+		if err := r.SetLayersForICRC(p.NetworkLayer(), udp); err != nil {
+			t.Fatal(err)
+		}
+		r.ICRC, r.Pad, r.Padding = 0, 3, nil
+		out := gopacket.NewSerializeBuffer()
+		if err := gopacket.Payload(r.Payload).SerializeTo(out, gopacket.SerializeOptions{}); err != nil {
+			t.Fatal(err)
+		}
+		if err := r.SerializeTo(out, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true}); err != nil {
+			t.Fatal(err)
+		}
+		if r.ICRC != icrc || !bytes.Equal(out.Bytes(), udp.Payload) {
+			t.Errorf("frame %d: ICRC %#x, want %#x\n%x\n%x", i, r.ICRC, icrc, out.Bytes(), udp.Payload)
+		}
+	}
+}
+
+func TestADecodingLayerParserDecodesWithoutAllocating(t *testing.T) {
+	b := fixtures(t)[0]
+	var eth layers.Ethernet
+	var ip4 layers.IPv4
+	var udp layers.UDP
+	var r RoCEv2
+	var payload gopacket.Payload
+	parser := gopacket.NewDecodingLayerParser(layers.LayerTypeEthernet, &eth, &ip4, &udp, &r, &payload)
+	var found []gopacket.LayerType
+	decode := func() {
+		if err := parser.DecodeLayers(b, &found); err != nil {
+			t.Fatal(err)
+		}
+	}
+	decode()
+	if len(found) < 4 || found[3] != LayerTypeRoCEv2 {
+		t.Errorf("layers %v", found)
+	}
+	if n := testing.AllocsPerRun(50, decode); n != 0 {
+		t.Errorf("%g allocations", n)
+	}
+}
+
+func TestMalformedPacketsBecomeAnErrorLayer(t *testing.T) {
+	for name, c := range map[string]struct {
+		transport []byte
+		want      error
+	}{
+		"short":             {make([]byte, 15), packet.ErrShort},
+		"unassigned opcode": {append([]byte{0x1f}, make([]byte, 15)...), packet.ErrOpcode},
+		"RETH missing":      {append([]byte{packet.WriteOnly}, make([]byte, 15)...), packet.ErrShort},
+		"pad":               {append([]byte{packet.SendOnly, 0x30}, make([]byte, 15)...), packet.ErrPad},
+	} {
+		var r RoCEv2
+		if err := r.DecodeFromBytes(c.transport, gopacket.NilDecodeFeedback); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", name, err, c.want)
+		}
+		p := gopacket.NewPacket(c.transport, LayerTypeRoCEv2, gopacket.Default)
+		if p.ErrorLayer() == nil {
+			t.Errorf("%s: no error layer", name)
+		}
+	}
+}
+
+func TestAnICRCNeedsTheLayersThatItCovers(t *testing.T) {
+	r := &RoCEv2{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Acknowledge}}}
+	if err := r.SerializeTo(gopacket.NewSerializeBuffer(), gopacket.SerializeOptions{ComputeChecksums: true}); !errors.Is(err, ErrNoAddressing) {
+		t.Error(err)
+	}
+	for name, err := range map[string]error{
+		"no UDP":     r.SetLayersForICRC(&layers.IPv4{}, nil),
+		"no IP":      r.SetLayersForICRC(nil, &layers.UDP{}),
+		"no address": r.SetLayersForICRC(&layers.IPv6{}, &layers.UDP{}),
+	} {
+		if !errors.Is(err, ErrNoAddressing) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	p := gopacket.NewPacket(make([]byte, 20), LayerTypeRoCEv2, gopacket.Default)
+	if _, err := r.ICRCOK(p); !errors.Is(err, ErrNoAddressing) {
+		t.Error(err)
+	}
+}
