@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"softroce/e2e/vprobe"
+)
+
+// An impairment is what the guest's network emulator does to packets, arguments of netem.
+type impairment struct {
+	name    string
+	egress  string // to what the guest sends
+	ingress string // to what it receives
+}
+
+var impairments = []impairment{
+	{name: "loss towards softroce", egress: "loss 3%"},
+	{name: "loss towards the kernel", ingress: "loss 3%"},
+	{name: "loss both ways", egress: "loss 2%", ingress: "loss 2%"},
+	{name: "duplication both ways", egress: "duplicate 20%", ingress: "duplicate 20%"},
+	{name: "reordering towards softroce", egress: "delay 5ms reorder 80%"},
+	{name: "reordering towards the kernel", ingress: "delay 5ms reorder 80%"},
+}
+
+func TestImpairedNetworkWithTheKernel(t *testing.T) {
+	mtu := func(o *vprobe.Options) { o.MTU = 1024 }
+	ops := "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 writeimm:30000@300000 read:60000@400000 " +
+		"+faa:7@8 +cas:1,2@16 +read:5000@500000 +faa:9@24 read:5000@600000 " +
+		"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000"
+	overEachLink(t, func(t *testing.T, s *site) {
+		for _, v := range ipVersions {
+			for _, im := range impairments {
+				t.Run(v.name+"/"+im.name, func(t *testing.T) {
+					s.impair(t, im)
+					s.bothRoles(t, v, []conversation{{
+						name: "all operations", ops: ops, client: with(mtu), server: with(mtu), limit: 90 * time.Second,
+					}})
+				})
+			}
+		}
+	})
+}
+
+// impair spoils the guest's network until the test ends.
+func (s *site) impair(t *testing.T, im impairment) {
+	t.Helper()
+	t.Cleanup(func() { s.calm(t) })
+	var errs []error
+	if im.egress != "" {
+		errs = append(errs, s.guest.SpoilEgress(t.Context(), im.egress))
+	}
+	if im.ingress != "" {
+		errs = append(errs, s.guest.SpoilIngress(t.Context(), im.ingress))
+	}
+	if err := errors.Join(errs...); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -1,0 +1,108 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+)
+
+// pingpongPort is where ibv_rc_pingpong listens.
+const pingpongPort = 18515
+
+// A pingpong is one conversation: what both programs are told.
+type pingpong struct {
+	mtu, size, iters int
+}
+
+func (p pingpong) args(gid int) []string {
+	return []string{"-g", strconv.Itoa(gid), "-m", strconv.Itoa(p.mtu), "-s", strconv.Itoa(p.size), "-n", strconv.Itoa(p.iters), "-c"}
+}
+
+func TestPingpongWithTheKernel(t *testing.T) {
+	overEachLink(t, func(t *testing.T, s *site) {
+		for _, v := range ipVersions {
+			for _, p := range []pingpong{{1024, 4096, 100}, {1024, 1001, 20}, {4096, 10000, 100}} {
+				name := fmt.Sprintf("%s/mtu=%d,size=%d", v.name, p.mtu, p.size)
+				t.Run(name+"/kernel serves", func(t *testing.T) { s.pingpongClient(t, v, p) })
+				t.Run(name+"/kernel connects", func(t *testing.T) { s.pingpongServer(t, v, p) })
+			}
+		}
+	})
+}
+
+func (s *site) pingpongClient(t *testing.T, v ipVersion, p pingpong) {
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	guest, err := s.guest.Start(ctx, 30*time.Second, s.stock(v, p))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := s.guest.WaitListen(ctx, pingpongPort); err != nil {
+		t.Fatal(err)
+	}
+	ours := s.ours(ctx, t, v, p, s.guest.Host.String())
+	out, err := ours.CombinedOutput()
+	guestOut, guestErr := guest.Wait()
+	checkPingpong(t, p, out, err, guestOut, guestErr)
+}
+
+func (s *site) pingpongServer(t *testing.T, v ipVersion, p pingpong) {
+	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
+	defer cancel()
+	ours := s.ours(ctx, t, v, p)
+	var out bytes.Buffer
+	ours.Stdout, ours.Stderr = &out, &out
+	if err := ours.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for !listens(ours.Process.Pid, pingpongPort) {
+		if ctx.Err() != nil || ours.Process.Signal(syscall.Signal(0)) != nil {
+			t.Fatalf("softroce pingpong does not listen: %s", &out)
+		}
+		time.Sleep(5 * time.Millisecond)
+	}
+	guestOut, guestErr := s.guest.Run(ctx, 30*time.Second, s.stock(v, p)+" "+s.lab.Host().String())
+	checkPingpong(t, p, nil, nil, guestOut, guestErr)
+	err := ours.Wait()
+	checkPingpong(t, p, out.Bytes(), err, guestOut, guestErr)
+}
+
+// ours is softroce's program.
+func (s *site) ours(ctx context.Context, t *testing.T, v ipVersion, p pingpong, host ...string) *exec.Cmd {
+	t.Helper()
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	argv := append([]string{bin, "pingpong", "--socket", s.socket}, p.args(s.gidIndex(t, v))...)
+	return s.lab.Command(ctx, append(argv, host...)...)
+}
+
+// stock is the guest's program.
+func (s *site) stock(v ipVersion, p pingpong) string {
+	return "ibv_rc_pingpong -d rxe0 " + strings.Join(p.args(rxelab.GIDIndex(v.ipv6)), " ")
+}
+
+// checkPingpong wants success of both ends, and each to have seen all the bytes. Without
+// output of ours only the guest's end counts.
+func checkPingpong(t *testing.T, p pingpong, ours []byte, err error, guest string, guestErr error) {
+	t.Helper()
+	if err != nil || guestErr != nil {
+		t.Fatalf("softroce: %v\n%s\nkernel: %v\n%s", err, ours, guestErr, guest)
+	}
+	want := fmt.Sprintf("%d bytes in", 2*p.size*p.iters)
+	if !strings.Contains(guest, want) || strings.Contains(guest, "invalid data") {
+		t.Errorf("kernel's end:\n%s", guest)
+	}
+	if ours != nil && !strings.Contains(string(ours), want) {
+		t.Errorf("softroce's end:\n%s", ours)
+	}
+}

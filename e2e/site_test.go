@@ -1,0 +1,219 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+	"softroce/verbs"
+)
+
+// What all tests of this package share: the binary under test and the labs, each made
+// when the first test asks for it and removed when the last one has ended.
+var (
+	softroceBinary = sync.OnceValues(buildBinary)
+	bridged        = sync.OnceValues(func() (*rxelab.Lab, error) { return upLab(false) })
+	dgrammed       = sync.OnceValues(func() (*rxelab.Lab, error) { return upLab(true) })
+
+	workDir string
+	labs    []*rxelab.Lab
+)
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var err error
+	if workDir, err = os.MkdirTemp("", "softroce-e2e-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(workDir)
+	defer func() {
+		for _, l := range labs {
+			if err := l.Down(); err != nil {
+				fmt.Fprintln(os.Stderr, err)
+			}
+		}
+	}()
+	return m.Run()
+}
+
+func buildBinary() (string, error) {
+	path := filepath.Join(workDir, "softroce")
+	out, err := exec.Command("go", "build", "-o", path, "softroce/cmd/softroce").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%w: %s", err, out)
+	}
+	return path, nil
+}
+
+func upLab(dgram bool) (*rxelab.Lab, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // packages may have to be fetched
+	defer cancel()
+	l, err := rxelab.Up(ctx, rxelab.Options{Kernel: os.Getenv("SOFTROCE_E2E_KERNEL"), Dgram: dgram})
+	if err == nil {
+		labs = append(labs, l)
+	}
+	return l, err
+}
+
+// needRoot leaves the test out where it cannot run.
+func needRoot(t *testing.T, what string) {
+	t.Helper()
+	switch {
+	case runtime.GOARCH != "amd64":
+		t.Skipf("the lab's guests are for amd64, this is %s", runtime.GOARCH)
+	case os.Geteuid() != 0:
+		t.Skipf("needs root, for %s", what)
+	case testing.Short():
+		t.Skip("not with -short")
+	}
+}
+
+// A link is a kind of wire between softroce and the guest.
+type link struct {
+	name string
+	lab  func() (*rxelab.Lab, error)
+	nic  func(*rxelab.Lab) string // the daemon's LINK
+}
+
+var links = []link{
+	{"packet", bridged, func(*rxelab.Lab) string { return "packet:" + rxelab.Interface }},
+	{"udp", bridged, func(*rxelab.Lab) string { return "udp:" + rxelab.Interface }},
+	{"dgram", dgrammed, func(l *rxelab.Lab) string {
+		g := l.Guests[0]
+		return fmt.Sprintf("dgram:%v,%v,%v,%v,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, rxelab.Emu6, rxelab.MAC)
+	}},
+}
+
+// overEachLink runs a test once for each link, with a daemon of its own.
+func overEachLink(t *testing.T, test func(t *testing.T, s *site)) {
+	needRoot(t, "network namespaces and a guest's network")
+	for _, l := range links {
+		t.Run(l.name, func(t *testing.T) { test(t, newSite(t, l)) })
+	}
+}
+
+// A site is a guest with the kernel's NIC and a daemon with softroce's, on one wire.
+type site struct {
+	lab    *rxelab.Lab
+	guest  *rxelab.Guest
+	nic    *verbs.Context
+	socket string
+}
+
+const startLimit = 10 * time.Second
+
+func newSite(t *testing.T, l link) *site {
+	t.Helper()
+	lab, err := l.lab()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{lab: lab, guest: lab.Guests[0], socket: filepath.Join(t.TempDir(), "s.sock")}
+	s.calm(t)
+	startDaemon(t, lab, "--socket", s.socket, "--nic", "softroce0="+l.nic(lab))
+	s.nic = openNIC(t, s.socket)
+	return s
+}
+
+// calm undoes what a test has done to the guest's network.
+func (s *site) calm(t *testing.T) {
+	t.Helper()
+	if err := s.guest.Calm(context.WithoutCancel(t.Context())); err != nil {
+		t.Error(err)
+	}
+}
+
+// startDaemon runs softroce daemon in the lab's namespace until the test ends; it then
+// has to end cleanly.
+func startDaemon(t *testing.T, lab *rxelab.Lab, args ...string) {
+	t.Helper()
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var diag bytes.Buffer
+	cmd := lab.Command(context.Background(), append([]string{bin, "daemon"}, args...)...)
+	cmd.Stdout, cmd.Stderr = &diag, &diag
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		cmd.Process.Signal(syscall.SIGTERM)
+		hung := time.AfterFunc(10*time.Second, func() { cmd.Process.Signal(syscall.SIGQUIT) })
+		defer hung.Stop()
+		if err := cmd.Wait(); err != nil {
+			t.Errorf("daemon on SIGTERM: %v", err)
+		}
+		if t.Failed() {
+			t.Logf("daemon:\n%s", &diag)
+		}
+	})
+}
+
+// openNIC opens the daemon's first NIC as soon as there is one.
+func openNIC(t *testing.T, socket string) *verbs.Context {
+	t.Helper()
+	for limit := time.Now().Add(startLimit); ; time.Sleep(10 * time.Millisecond) {
+		c, err := verbs.Open(t.Context(), "", verbs.WithSocket(socket))
+		if err == nil {
+			t.Cleanup(func() { c.Close() })
+			return c
+		}
+		if time.Now().After(limit) || !errors.Is(err, verbs.ErrNoDaemon) {
+			t.Fatalf("no NIC: %v", err)
+		}
+	}
+}
+
+// An ipVersion is the address family of the RoCE packets.
+type ipVersion struct {
+	name string
+	ipv6 bool
+	emu  netip.Prefix
+}
+
+var ipVersions = []ipVersion{{"IPv4", false, rxelab.Emu4}, {"IPv6", true, rxelab.Emu6}}
+
+// gidIndex is the index of softroce's GID in its NIC's table.
+func (s *site) gidIndex(t *testing.T, v ipVersion) int {
+	t.Helper()
+	gids, err := s.nic.GIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, g := range gids {
+		if g.GID.Addr() == v.emu.Addr() {
+			return g.Index
+		}
+	}
+	t.Fatalf("no GID for %v among %v", v.emu.Addr(), gids)
+	return 0
+}
+
+// listens reports whether the process has a TCP server socket on port.
+func listens(pid, port int) bool {
+	for _, table := range []string{"tcp", "tcp6"} {
+		b, _ := os.ReadFile(fmt.Sprintf("/proc/%d/net/%s", pid, table))
+		if strings.Contains(string(b), fmt.Sprintf(":%04X 00000000", port)) &&
+			strings.Contains(string(b), " 0A ") { // TCP_LISTEN
+			return true
+		}
+	}
+	return false
+}

@@ -1,0 +1,145 @@
+package e2e
+
+import (
+	"testing"
+	"time"
+
+	"softroce/e2e/vprobe"
+	"softroce/verbs"
+)
+
+const (
+	ok    = verbs.WCSuccess
+	flush = verbs.WCWRFlushErr
+)
+
+// TestNAKsWithTheKernel provokes every NAK that a verbs program can, in both directions: the
+// responder refuses and neither writes nor reads a byte, the requester's operation ends with
+// the status of the NAK and later ones are flushed.
+func TestNAKsWithTheKernel(t *testing.T) {
+	few := func(o *vprobe.Options) { o.Recvs = 2 }
+	short := func(o *vprobe.Options) { o.Recvs, o.RecvSize = 2, 1000 }
+	without := func(a verbs.Access) func(*vprobe.Options) {
+		return func(o *vprobe.Options) { o.Access &^= a }
+	}
+	nak := func(name, ops string, want ...verbs.WCStatus) conversation {
+		return conversation{name: name, ops: ops, client: with(), server: with(few), want: want}
+	}
+	access := []conversation{
+		nak("WRITE with a wrong rkey", "badwrite:100 send:4", verbs.WCRemAccessErr, flush),
+		nak("READ with a wrong rkey", "badread:100 send:4", verbs.WCRemAccessErr, flush),
+		nak("atomic with a wrong rkey", "badatomic send:4", verbs.WCRemAccessErr, flush),
+		nak("WRITE past the region", "oobwrite:4000 send:4", verbs.WCRemAccessErr, flush),
+		nak("READ past the region", "oobread:4000 send:4", verbs.WCRemAccessErr, flush),
+		nak("after operations that succeeded", "write:3000 faa:1 send:5 badread:8 read:8", ok, ok, ok, verbs.WCRemAccessErr, flush),
+		nak("in the middle of a pipeline", "+write:5000 +badwrite:3000 +write:100@9000 send:4", ok, verbs.WCRemAccessErr, flush, flush),
+	}
+	tooLong := conversation{name: "SEND longer than the receive", ops: "send:3000 send:4", client: with(), server: with(short)}
+
+	overEachLink(t, func(t *testing.T, s *site) {
+		v := ipVersions[0]
+		s.bothRoles(t, v, access)
+
+		// The kernel refuses with "remote operational error" where IBTA 9.7.5.2.4 has
+		// "invalid request".
+		tooLong.want = []verbs.WCStatus{verbs.WCRemOpErr, flush}
+		t.Run(tooLong.name+"/kernel serves", func(t *testing.T) { s.converse(t, v, tooLong, false) })
+		tooLong.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush}
+		t.Run(tooLong.name+"/kernel connects", func(t *testing.T) { s.converse(t, v, tooLong, true) })
+
+		// vprobe grants every right, so only softroce's end can refuse for want of one.
+		for _, c := range []struct {
+			name, ops string
+			lacks     verbs.Access
+		}{
+			{"WRITE without the right", "write:100 send:4", verbs.AccessRemoteWrite},
+			{"READ without the right", "read:100 send:4", verbs.AccessRemoteRead},
+			{"atomic without the right", "faa:1 send:4", verbs.AccessRemoteAtomic},
+		} {
+			conv := conversation{name: c.name, ops: c.ops, client: with(), server: with(few, without(c.lacks))}
+			t.Run(c.name, func(t *testing.T) {
+				conv.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush} // the queue pair forbids it
+				s.converse(t, v, conv, true)
+			})
+		}
+	})
+}
+
+func TestReceiverNotReadyWithTheKernel(t *testing.T) {
+	late := func(d time.Duration, code int) func(*vprobe.Options) {
+		return func(o *vprobe.Options) { o.Late, o.MinRNR = d, code }
+	}
+	retries := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.RNRRetry = n } }
+	overEachLink(t, func(t *testing.T, s *site) {
+		s.bothRoles(t, ipVersions[0], []conversation{
+			{name: "receives come late", ops: "send:100", client: with(), server: with(late(200*time.Millisecond, 22))},
+			{name: "for a SEND of three packets", ops: "send:3000", client: with(), server: with(late(200*time.Millisecond, 22))},
+			{name: "for a WRITE with immediate", ops: "writeimm:3000", client: with(), server: with(late(200*time.Millisecond, 22))},
+			{name: "with work behind it", ops: "+write:5000 +send:3000 +write:5000@9000 read:100@70000", client: with(), server: with(late(200*time.Millisecond, 22))},
+			{name: "with a short timer", ops: "send:100", client: with(), server: with(late(100*time.Millisecond, 14))},
+			{
+				name: "retries run out", ops: "send:100 send:4", client: with(retries(2)), server: with(late(9*time.Second, 14)),
+				want: []verbs.WCStatus{verbs.WCRNRRetryExcErr, flush},
+			},
+		})
+	})
+}
+
+func TestSequenceNumbersWrapWithTheKernel(t *testing.T) {
+	psn := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.PSN = n } }
+	overEachLink(t, func(t *testing.T, s *site) {
+		for _, v := range ipVersions {
+			t.Run(v.name, func(t *testing.T) {
+				s.bothRoles(t, v, []conversation{
+					{name: "in a WRITE", ops: "send:100 write:5000 read:3000@9000", client: with(psn(0xfffffd)), server: with(psn(0xfffffe))},
+					{name: "in the responses of a READ", ops: "read:100000@100000 send:3000 faa:1", client: with(psn(0xffffd0)), server: with(psn(0))},
+					{name: "between messages", ops: "send:100 send:100 write:1 faa:1 cas:1,2@8 read:1@16", client: with(psn(0xffffff)), server: with(psn(0xffffff))},
+				})
+			})
+		}
+	})
+}
+
+// TestReadsInFlightWithTheKernel posts more READs and atomics than the responder or the
+// requester is set for. A requester keeps to its own limit; the kernel's answers more than
+// it has promised.
+func TestReadsInFlightWithTheKernel(t *testing.T) {
+	out := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.RdOut = n } }
+	in := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.RdIn = n } }
+	reads := "+read:2000 +read:2000@2048 +read:2000@4096 +read:2000@8192 +read:2000@12288 +read:2000@16384 +read:2000@20480 read:2000@24576"
+	pipeline := "+send:2000 +write:2000 +read:3000@4096 +faa:1@300000 +send:1 +write:100@200000 send:4"
+	overEachLink(t, func(t *testing.T, s *site) {
+		s.bothRoles(t, ipVersions[0], []conversation{
+			{name: "all kinds in a pipeline", ops: pipeline, client: with(), server: with()},
+			{name: "requester limited to two", ops: reads, client: with(out(2)), server: with(in(2))},
+			{name: "requester limited to one", ops: reads, client: with(out(1)), server: with(in(1))},
+			{name: "atomics", ops: "+faa:1 +faa:2@8 +faa:3@16 +faa:4@24 +faa:5@32 +faa:6@40 faa:7@48", client: with(out(2)), server: with(in(2))},
+		})
+		excess := conversation{name: "responder promised two, gets eight", ops: reads, client: with(out(16)), server: with(in(2))}
+		t.Run(excess.name+"/kernel serves", func(t *testing.T) { s.converse(t, ipVersions[0], excess, false) })
+		t.Run(excess.name+"/kernel connects", func(t *testing.T) { s.converse(t, ipVersions[0], excess, true) })
+	})
+}
+
+func TestSilentKernelTimesOut(t *testing.T) {
+	tries := func(o *vprobe.Options) { o.Timeout, o.Retry = 14, 3 }
+	overEachLink(t, func(t *testing.T, s *site) {
+		for _, v := range ipVersions {
+			t.Run(v.name, func(t *testing.T) {
+				if err := s.guest.Deafen(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				defer s.calm(t)
+				start := time.Now()
+				s.converse(t, v, conversation{
+					ops: "send:3000 write:100", client: with(tries), server: with(),
+					want: []verbs.WCStatus{verbs.WCRetryExcErr, flush},
+				}, false)
+				// Code 14 is 67 ms; four transmissions; a NIC may wait four times as long (IBTA 9.9.2.1.1).
+				if took := time.Since(start); took < 4*67*time.Millisecond || took > 16*67*time.Millisecond+2*time.Second {
+					t.Errorf("gave up after %v", took)
+				}
+			})
+		}
+	})
+}

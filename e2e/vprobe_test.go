@@ -1,0 +1,277 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+	"softroce/e2e/vprobe"
+	"softroce/verbs"
+)
+
+// A conversation is a list of operations between a client and a server, one of which is
+// the guest's vprobe.
+type conversation struct {
+	name           string
+	ops            string
+	client, server vprobe.Options
+	want           []verbs.WCStatus // of each operation; nil: all succeed
+	limit          time.Duration    // 0: a minute
+}
+
+// converse runs a conversation, with softroce as the client or as the server, and
+// compares with the model: how each operation ended, what the receives saw, and every
+// byte of both memories.
+func (s *site) converse(t *testing.T, v ipVersion, c conversation, softroceServes bool) {
+	t.Helper()
+	limit := c.limit
+	if limit == 0 {
+		limit = time.Minute
+	}
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("conversation took too long"))
+	defer cancel()
+	ops, err := vprobe.ParseOps(c.ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.client.GIDIndex, c.server.GIDIndex = s.gidIndex(t, v), rxelab.GIDIndex(v.ipv6)
+	if softroceServes {
+		c.client.GIDIndex, c.server.GIDIndex = c.server.GIDIndex, c.client.GIDIndex
+	}
+	var seen outcome
+	if softroceServes {
+		seen = s.serve(ctx, t, c)
+	} else {
+		seen = s.ask(ctx, t, c, ops)
+	}
+	seen.compare(t, c, ops)
+}
+
+// An outcome is what a conversation has come to, from either end's point of view.
+type outcome struct {
+	statuses  []verbs.WCStatus // of the client's operations
+	received  []vprobe.Receive // by the server
+	memory    []byte           // softroce's
+	kernelSum uint32           // of the guest's memory
+	serves    bool             // softroce is the server
+	log       string
+}
+
+// ask is softroce's end as a client.
+func (s *site) ask(ctx context.Context, t *testing.T, c conversation, ops []vprobe.Op) (o outcome) {
+	t.Helper()
+	guest, err := s.guest.Start(ctx, time.Minute, "vprobe"+c.server.Args())
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := s.end(t, c.client, false)
+	conn, err := s.guest.Dial(ctx, vprobe.Port)
+	if err != nil {
+		t.Fatalf("%v; vprobe: %s", err, guest.Output())
+	}
+	if err := end.Meet(ctx, conn); err != nil {
+		t.Fatalf("%v; vprobe: %s", err, guest.Output())
+	}
+	wcs, err := end.Run(ctx, ops)
+	if err != nil {
+		t.Errorf("softroce: %v", err)
+	}
+	for _, wc := range wcs {
+		o.statuses = append(o.statuses, wc.Status)
+	}
+	conn.Close()
+	text, err := guest.Wait()
+	if err != nil {
+		t.Fatalf("vprobe: %v\n%s", err, text)
+	}
+	out := o.kernel(t, text)
+	for _, l := range out.Lines {
+		if l.What == "server" && l.Status == verbs.WCSuccess {
+			o.received = append(o.received, l.Receive)
+		}
+	}
+	o.memory = end.Buffer
+	return o
+}
+
+// serve is softroce's end as a server.
+func (s *site) serve(ctx context.Context, t *testing.T, c conversation) (o outcome) {
+	t.Helper()
+	o.serves = true
+	listener, err := rxelab.Listen(s.lab.EmuNamespace(), netip.AddrPortFrom(s.lab.Host(), vprobe.Port))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer listener.Close()
+	end := s.end(t, c.server, true)
+	guest, err := s.guest.Start(ctx, time.Minute, fmt.Sprintf("vprobe%s %v %s", c.client.Args(), s.lab.Host(), c.ops))
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		<-guest.Done()
+		listener.Close() // a vprobe that failed early never calls
+	}()
+	conn, err := listener.Accept()
+	if err != nil {
+		t.Fatalf("%v; vprobe: %s", err, guest.Output())
+	}
+	if err := end.Meet(ctx, conn); err != nil {
+		t.Fatalf("%v; vprobe: %s", err, guest.Output())
+	}
+	wcs, err := end.Serve(ctx)
+	if err != nil {
+		t.Errorf("softroce: %v", err)
+	}
+	for _, wc := range wcs {
+		if wc.Status == verbs.WCSuccess {
+			r := vprobe.Receive{Opcode: wc.Opcode, Length: wc.ByteLen, WithImm: wc.WCFlags&verbs.WCWithImm != 0}
+			if r.WithImm {
+				r.Imm = wc.Imm
+			}
+			o.received = append(o.received, r)
+		}
+	}
+	text, err := guest.Wait()
+	if err != nil {
+		t.Fatalf("vprobe: %v\n%s", err, text)
+	}
+	out := o.kernel(t, text)
+	for _, l := range out.Lines {
+		o.statuses = append(o.statuses, l.Status)
+	}
+	o.memory = end.Buffer
+	return o
+}
+
+func (s *site) end(t *testing.T, o vprobe.Options, server bool) *vprobe.End {
+	t.Helper()
+	end, err := vprobe.Open(s.nic, o, server)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { end.Close() })
+	return end
+}
+
+func (o *outcome) kernel(t *testing.T, text string) vprobe.Output {
+	t.Helper()
+	out, err := vprobe.ParseOutput(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o.log, o.kernelSum = text, out.Sum
+	return out
+}
+
+func (o outcome) compare(t *testing.T, c conversation, ops []vprobe.Op) {
+	t.Helper()
+	ops = slices.DeleteFunc(slices.Clone(ops), func(op vprobe.Op) bool { return op.Name == "sleep" })
+	want := c.want
+	if want == nil {
+		want = make([]verbs.WCStatus, len(ops))
+	}
+	if !slices.Equal(o.statuses, want) {
+		t.Errorf("operations ended\n  %v\nwant\n  %v\nvprobe: %s", o.statuses, want, o.log)
+		return
+	}
+	m := vprobe.NewModel(c.server)
+	for i, op := range ops {
+		switch {
+		case want[i] == verbs.WCSuccess:
+			m.Apply(op)
+		case strings.HasPrefix(op.Name, "send") && want[i] != verbs.WCWRFlushErr && len(m.Unsure) == 0:
+			m.Overrun()
+		}
+	}
+	if !slices.Equal(o.received, m.Received) {
+		t.Errorf("server received\n  %v\nwant\n  %v", o.received, m.Received)
+	}
+	ours, kernels := m.Client, m.Server
+	if o.serves {
+		ours, kernels = m.Server, m.Client
+		for _, r := range m.Unsure {
+			copy(ours[r[0]:r[1]], o.memory[r[0]:r[1]])
+		}
+	}
+	if at, ok := firstDifference(o.memory, ours); !ok {
+		t.Errorf("softroce's memory is wrong from byte %d on: %#02x, want %#02x", at, o.memory[at], ours[at])
+	}
+	if sum := vprobe.Sum(kernels); sum != o.kernelSum && (o.serves || len(m.Unsure) == 0) {
+		t.Errorf("the kernel's memory has checksum %08x, want %08x", o.kernelSum, sum)
+	}
+}
+
+func firstDifference(a, b []byte) (at int, same bool) {
+	if bytes.Equal(a, b) {
+		return 0, true
+	}
+	for i := range a {
+		if a[i] != b[i] {
+			return i, false
+		}
+	}
+	return len(a), false
+}
+
+// with returns the default options, changed.
+func with(change ...func(*vprobe.Options)) vprobe.Options {
+	o := vprobe.Defaults()
+	for _, f := range change {
+		f(&o)
+	}
+	return o
+}
+
+// bothRoles runs conversations with softroce as client and as server.
+func (s *site) bothRoles(t *testing.T, v ipVersion, list []conversation) {
+	for _, c := range list {
+		t.Run(c.name+"/kernel serves", func(t *testing.T) { s.converse(t, v, c, false) })
+		t.Run(c.name+"/kernel connects", func(t *testing.T) { s.converse(t, v, c, true) })
+	}
+}
+
+// operations lists every operation at the sizes that packets of a path MTU make
+// interesting: none, pads of 0 to 3 bytes, one packet just full, and messages of many.
+func operations(mtu int) string {
+	var b strings.Builder
+	// A comparison that holds, and the same again, which then does not.
+	there := binary.LittleEndian.Uint64(vprobe.Pattern(64, true)[40:])
+	fmt.Fprintf(&b, "faa:5 faa:0xffffffffffffffff@8 faa:1@16 cas:%d,7@40 cas:%d,9@40", there, there)
+	for _, n := range []int{0, 1, 2, 3, 4, 5, 100, mtu - 1, mtu, mtu + 1, 2*mtu + 3, 5 * mtu, 33333, 65536, 100000} {
+		for _, name := range []string{"send", "sendse", "sendimm"} {
+			fmt.Fprintf(&b, " %s:%d", name, n)
+		}
+		// Writes and reads to different places, also unaligned ones.
+		fmt.Fprintf(&b, " write:%d@%d writeimm:%d@%d read:%d@%d", n, 300000+n, n, 500001+n, n, 700003+n)
+	}
+	return b.String()
+}
+
+func TestEveryOperationWithTheKernel(t *testing.T) {
+	overEachLink(t, func(t *testing.T, s *site) {
+		for _, v := range ipVersions {
+			for _, mtu := range []int{256, 1024, 4096} {
+				if mtu == 256 && v.ipv6 {
+					continue
+				}
+				set := func(o *vprobe.Options) { o.MTU, o.RecvSize = mtu, 128<<10 }
+				process := func(o *vprobe.Options) { o.Shared = false }
+				t.Run(fmt.Sprintf("%s/mtu=%d", v.name, mtu), func(t *testing.T) {
+					s.bothRoles(t, v, []conversation{
+						{name: "memory shared", ops: operations(mtu), client: with(set), server: with(set)},
+						{name: "memory of the process", ops: operations(mtu), client: with(set, process), server: with(set, process)},
+					})
+				})
+			}
+		}
+	})
+}
