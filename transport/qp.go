@@ -256,3 +256,13 @@ func (q *QP) NextDeadline() int64 {
 	}
 	return r.deadline
 }
+
+// Progress tells where the requester is: PSNs, the oldest not acknowledged, the next to
+// emit, and the next never used. send is behind next while packets are sent again.
+func (q *QP) Progress() (una, send, next uint32) {
+	r := &q.req
+	return uint32(r.una) & packet.PSNMask, uint32(r.send) & packet.PSNMask, uint32(r.next) & packet.PSNMask
+}
+
+// Expected tells where the responder is: the PSN that it expects, and its MSN.
+func (q *QP) Expected() (psn, msn uint32) { return q.resp.epsn, q.resp.msn }

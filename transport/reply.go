@@ -74,12 +74,12 @@ func (a *answers) add(n answer) {
 	a.next = (a.next + 1) % len(a.kept)
 }
 
-// repeat queues an answer that was given before.
-func (a *answers) repeat(n answer) bool {
+// repeat queues an answer that was given before. It carries the present MSN.
+func (a *answers) repeat(n answer, msn uint32) bool {
 	if a.room() <= a.max-a.fresh { // new requests come first
 		return false
 	}
-	n.repeated, n.sent = true, 0
+	n.repeated, n.sent, n.msn = true, 0, msn
 	a.push(n)
 	return true
 }

@@ -327,12 +327,12 @@ func (q *QP) duplicate(e *Env, p *Packet, in *packet.Info) {
 	case packet.KindSend, packet.KindWrite:
 		r.answers.ack = true
 	case packet.KindRead:
-		if a, ok := q.repeatRead(e, p); !ok || !r.answers.repeat(a) {
+		if a, ok := q.repeatRead(e, p); !ok || !r.answers.repeat(a, r.msn) {
 			c.Drop(DropDuplicate)
 		}
 	case packet.KindCompareSwap, packet.KindFetchAdd:
 		a := r.answers.find(p.PSN)
-		if a == nil || a.kind != in.Kind || !r.answers.repeat(*a) {
+		if a == nil || a.kind != in.Kind || !r.answers.repeat(*a, r.msn) {
 			c.Drop(DropDuplicate)
 		}
 	default:
