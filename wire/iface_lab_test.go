@@ -1,0 +1,226 @@
+package wire
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"runtime"
+	"testing"
+	"time"
+	"unsafe"
+
+	"github.com/vishvananda/netlink"
+	"github.com/vishvananda/netns"
+	"golang.org/x/sys/unix"
+
+	"softroce/packet"
+)
+
+// A lab is two network namespaces with a veth pair between them. Interfaces have
+// MTU 9000 and these addresses.
+type lab struct{ a, b *station }
+
+// A station is one namespace and its end of the pair.
+type station struct {
+	t      testing.TB
+	ns     netns.NsHandle
+	nl     *netlink.Handle
+	name   string
+	v4, v6 netip.Addr
+}
+
+const labMTU = 9000
+
+// newLab makes the lab, or says why it cannot.
+func newLab(t testing.TB) *lab {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		if os.Getenv("CI") == "true" {
+			t.Fatal("network namespaces need root, and CI leaves nothing out")
+		}
+		t.Skip("left out: making network namespaces needs root")
+	}
+	l := &lab{newStation(t, "rocea", 1), newStation(t, "roceb", 2)}
+	l.connect(t)
+	return l
+}
+
+func newStation(t testing.TB, name string, host byte) *station {
+	t.Helper()
+	s := &station{
+		t: t, name: name,
+		v4: netip.AddrFrom4([4]byte{198, 51, 100, host}),
+		v6: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: host}),
+	}
+	onThread(func() {
+		var err error
+		if s.ns, err = netns.New(); err != nil {
+			t.Errorf("new network namespace: %v", err)
+			return
+		}
+		s.nl, err = netlink.NewHandle(unix.NETLINK_ROUTE)
+		must(t, err)
+	})
+	if s.nl == nil {
+		t.FailNow()
+	}
+	t.Cleanup(func() {
+		s.nl.Close()
+		s.ns.Close()
+	})
+	lo, err := s.nl.LinkByName("lo")
+	must(t, err)
+	must(t, s.nl.LinkSetUp(lo))
+	return s
+}
+
+// connect makes the veth pair, with addresses, and waits until both ends are up.
+func (l *lab) connect(t testing.TB) {
+	t.Helper()
+	must(t, l.a.nl.LinkAdd(&netlink.Veth{
+		LinkAttrs: netlink.LinkAttrs{Name: l.a.name, MTU: labMTU},
+		PeerName:  l.b.name, PeerMTU: labMTU, PeerNamespace: netlink.NsFd(l.b.ns),
+	}))
+	for _, s := range []*station{l.a, l.b} {
+		link := s.link()
+		must(t, s.nl.LinkSetUp(link))
+		s.addAddr(netip.PrefixFrom(s.v4, 24))
+		s.addAddr(netip.PrefixFrom(s.v6, 64))
+	}
+	for _, s := range []*station{l.a, l.b} {
+		eventually(t, "carrier on "+s.name, func() bool {
+			return s.link().Attrs().RawFlags&unix.IFF_RUNNING != 0
+		})
+	}
+}
+
+func (s *station) link() netlink.Link {
+	s.t.Helper()
+	link, err := s.nl.LinkByName(s.name)
+	must(s.t, err)
+	return link
+}
+
+func (s *station) addr(p netip.Prefix) *netlink.Addr {
+	a := &netlink.Addr{IPNet: &net.IPNet{
+		IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
+	}}
+	if p.Addr().Is6() {
+		a.Flags = unix.IFA_F_NODAD
+	}
+	return a
+}
+
+func (s *station) addAddr(p netip.Prefix) {
+	s.t.Helper()
+	must(s.t, s.nl.AddrAdd(s.link(), s.addr(p)))
+}
+
+// do runs f in the namespace.
+func (s *station) do(f func()) {
+	s.t.Helper()
+	onThread(func() {
+		if err := netns.Set(s.ns); err != nil {
+			s.t.Errorf("entering the namespace of %s: %v", s.name, err)
+			return
+		}
+		f()
+	})
+}
+
+// iface opens the station's end.
+func (s *station) iface() *Netdev {
+	s.t.Helper()
+	var n *Netdev
+	var err error
+	s.do(func() { n, err = NetInterface(s.name) })
+	must(s.t, err)
+	s.t.Cleanup(func() { n.Close() })
+	return n
+}
+
+// packetLink and udpLink open links on the station's end.
+func (s *station) packetLink() *Packet {
+	s.t.Helper()
+	n := s.iface()
+	var l *Packet
+	var err error
+	s.do(func() { l, err = NewPacket(n) })
+	must(s.t, err)
+	s.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// offload switches an offload of the interface by its ethtool command.
+func (s *station) offload(command, on uint32) {
+	s.t.Helper()
+	s.do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		must(s.t, err)
+		defer unix.Close(fd)
+		value := [2]uint32{command, on}
+		req := struct {
+			name [unix.IFNAMSIZ]byte
+			data unsafe.Pointer
+			_    [16]byte
+		}{data: unsafe.Pointer(&value)}
+		copy(req.name[:], s.name)
+		if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.SIOCETHTOOL, uintptr(unsafe.Pointer(&req))); e != 0 {
+			s.t.Errorf("ethtool command %#x on %s: %v", command, s.name, e)
+		}
+	})
+}
+
+// onThread runs f on a thread of its own, which ends with it: f may change what
+// belongs to a thread.
+func onThread(f func()) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		runtime.LockOSThread()
+		f()
+	}()
+	<-done
+}
+
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// eventually waits for a claim to come true.
+func eventually(t testing.TB, claim string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within five seconds: %s", claim)
+		}
+	}
+}
+
+// path returns the path from s to peer, as a NIC would have it.
+func (s *station) path(peer *station, v6 bool) *Path {
+	p := &Path{Src: s.v4, Dst: peer.v4, SrcPort: 0xc123, HopLimit: 64}
+	if v6 {
+		p.Src, p.Dst = s.v6, peer.v6
+	}
+	copy(p.DstMAC[:], peer.link().Attrs().HardwareAddr)
+	return p
+}
+
+// frames returns n frames of one message: Middles that carry size bytes.
+func frames(p *Path, n, size int) []TxFrame {
+	batch := make([]TxFrame, n)
+	payload := make([]byte, size)
+	for i := range payload {
+		payload[i] = byte(i * 7)
+	}
+	for i := range batch {
+		h := packet.Header{BTH: packet.BTH{Opcode: packet.WriteMiddle, PKey: packet.DefaultPKey, DestQP: 0x11, PSN: uint32(i)}}
+		batch[i].Set(&h, payload)
+		batch[i].Path = p
+	}
+	return batch
+}

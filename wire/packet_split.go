@@ -1,0 +1,206 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"math/bits"
+
+	"softroce/packet"
+)
+
+// virtioHeader is struct virtio_net_hdr, which comes before each frame of the socket.
+type virtioHeader struct {
+	flags, gsoType       uint8
+	hdrLen, gsoSize      uint16 // Ethernet, IP and UDP headers; one segment from BTH to ICRC
+	csumStart, csumStore uint16 // where the checksum begins, and its place from there
+}
+
+const (
+	virtioLen = 10
+
+	virtioNeedsChecksum = 1 // the checksum field holds that of the pseudo-header alone
+	virtioDataValid     = 2 // the checksum was verified
+
+	virtioUDPSegments = 5    // VIRTIO_NET_HDR_GSO_UDP_L4
+	virtioFragments   = 3    // VIRTIO_NET_HDR_GSO_UDP: one datagram, in IP fragments
+	virtioECN         = 0x80 // a flag beside the type
+
+	udpChecksumAt = 6 // in the UDP header
+)
+
+// put writes v, in the machine's byte order, as the kernel's legacy form has it.
+func (v *virtioHeader) put(b []byte) {
+	_ = b[virtioLen-1]
+	ne := binary.NativeEndian
+	b[0], b[1] = v.flags, v.gsoType
+	ne.PutUint16(b[2:], v.hdrLen)
+	ne.PutUint16(b[4:], v.gsoSize)
+	ne.PutUint16(b[6:], v.csumStart)
+	ne.PutUint16(b[8:], v.csumStore)
+}
+
+func (v *virtioHeader) parse(b []byte) {
+	_ = b[virtioLen-1]
+	ne := binary.NativeEndian
+	v.flags, v.gsoType = b[0], b[1]&^virtioECN
+	v.hdrLen, v.gsoSize = ne.Uint16(b[2:]), ne.Uint16(b[4:])
+	v.csumStart, v.csumStore = ne.Uint16(b[6:]), ne.Uint16(b[8:])
+}
+
+// segment makes v ask for segments of size bytes. Linux takes UDP segments only
+// together with a request to complete their checksums.
+func (v *virtioHeader) segment(a *packet.Addressing, size int) {
+	n := a.HeaderLen()
+	v.flags, v.gsoType = virtioNeedsChecksum, virtioUDPSegments
+	v.hdrLen, v.gsoSize = uint16(n), uint16(size)
+	v.csumStart, v.csumStore = uint16(n-packet.UDPLen), udpChecksumAt
+}
+
+// pseudoChecksum returns the sum over the pseudo-header of a datagram of n bytes from
+// BTH on: what the kernel wants to find in the field of a checksum that it completes.
+func pseudoChecksum(a *packet.Addressing, n int) uint16 {
+	var pseudo [40]byte
+	src, dst := a.Src.As16(), a.Dst.As16()
+	copy(pseudo[:], src[:])
+	copy(pseudo[16:], dst[:])
+	if a.Src.Is4() { // without the ffff of the mapped form
+		clear(pseudo[:12])
+		clear(pseudo[16:28])
+	}
+	binary.BigEndian.PutUint32(pseudo[32:], uint32(n+packet.UDPLen))
+	pseudo[39] = 17
+	return onesSum(pseudo[:], 0)
+}
+
+// onesSum adds the 16-bit words of b to sum in ones' complement (RFC 1071). Where b has
+// an odd length, a zero byte follows.
+func onesSum(b []byte, sum uint16) uint16 {
+	be := binary.BigEndian
+	acc, carry := uint64(sum), uint64(0)
+	for ; len(b) >= 32; b = b[32:] {
+		acc, carry = bits.Add64(acc, be.Uint64(b), carry)
+		acc, carry = bits.Add64(acc, be.Uint64(b[8:]), carry)
+		acc, carry = bits.Add64(acc, be.Uint64(b[16:]), carry)
+		acc, carry = bits.Add64(acc, be.Uint64(b[24:]), carry)
+	}
+	for ; len(b) >= 8; b = b[8:] {
+		acc, carry = bits.Add64(acc, be.Uint64(b), carry)
+	}
+	var last [8]byte
+	copy(last[:], b)
+	acc, carry = bits.Add64(acc, be.Uint64(last[:]), carry)
+	acc = acc>>32 + acc&0xffffffff + carry
+	acc = acc>>32 + acc&0xffffffff
+	acc = acc>>16 + acc&0xffff
+	acc = acc>>16 + acc&0xffff
+	acc = acc>>16 + acc&0xffff
+	return uint16(acc)
+}
+
+// udpChecksumOK reports whether the checksum of f's datagram is right.
+func udpChecksumOK(f *packet.Frame) bool {
+	n := len(f.Transport)
+	udp := f.IP[len(f.IP)-n-packet.UDPLen:]
+	return onesSum(udp, pseudoChecksum(&f.Addressing, n)) == 0xffff
+}
+
+// A splitter cuts what the socket delivered into the packets that it stands for. It
+// reads nothing but the bytes that it was given.
+type splitter struct {
+	frame packet.Frame
+	rest  []byte // of frame.Transport
+	size  int    // of a segment
+	i     int    // number of the next segment
+	base  uint16 // Identification of the first
+	short int    // segments too short for BTH and ICRC
+}
+
+// load takes the next message, virtio-net header and frame. It reports false, and why,
+// where there is no packet in it.
+func (s *splitter) load(b []byte) (Drop, bool) {
+	s.rest = nil
+	if len(b) < virtioLen {
+		return DropTruncated, false
+	}
+	var v virtioHeader
+	v.parse(b)
+	if err := packet.ParseFrame(b[virtioLen:], &s.frame); err != nil {
+		return dropOf(err), false
+	}
+	f := &s.frame
+	if !f.IPChecksumOK() {
+		return DropIPChecksum, false
+	}
+	s.size = len(f.Transport)
+	switch {
+	case v.gsoType == virtioUDPSegments && v.gsoSize > 0:
+		s.size = int(v.gsoSize)
+	case v.gsoType == virtioFragments:
+		return DropFragment, false
+	case f.UDPChecksum != 0 && v.flags&(virtioNeedsChecksum|virtioDataValid) == 0 && !udpChecksumOK(f):
+		return DropUDPChecksum, false
+	}
+	s.rest, s.i, s.base = f.Transport, 0, f.ID
+	return 0, true
+}
+
+// next sets f to the next packet and reports whether there was one.
+func (s *splitter) next(f *RxFrame) bool {
+	for len(s.rest) > 0 {
+		seg := s.rest[:min(s.size, len(s.rest))]
+		s.rest = s.rest[len(seg):]
+		s.frame.ID = s.base + uint16(s.i)
+		s.i++
+		if len(seg) < packet.BTHLen+packet.ICRCLen {
+			s.short++
+			continue
+		}
+		s.packet(f, seg)
+		return true
+	}
+	return false
+}
+
+func (s *splitter) packet(f *RxFrame, seg []byte) {
+	n := len(seg) - packet.ICRCLen
+	a := &s.frame.Addressing
+	icrc := binary.LittleEndian.Uint32(seg[n:])
+	good := packet.ICRCBytes(a, seg[:n]) == icrc
+	if !good && s.i > 1 && a.Src.Is4() {
+		// The kernel's receive offload also joins packets that all have one Identification.
+		a.ID = s.base
+		good = packet.ICRCBytes(a, seg[:n]) == icrc
+	}
+	*f = RxFrame{
+		Head: seg[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
+		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: a.ID, SrcMAC: a.SrcMAC,
+		ICRC: icrc, BadICRC: !good,
+	}
+}
+
+// runts returns how many segments were too short since it was last asked.
+func (s *splitter) runts() uint64 {
+	n := s.short
+	s.short = 0
+	return uint64(n)
+}
+
+// dropOf names the reason why packet.ParseFrame refused a frame.
+func dropOf(err error) Drop {
+	var e *packet.ParseError
+	switch {
+	case errors.Is(err, packet.ErrTruncated):
+		return DropTruncated
+	case errors.Is(err, packet.ErrIPHeader), errors.Is(err, packet.ErrIPOptions):
+		return DropIPHeader
+	case errors.Is(err, packet.ErrFragment):
+		return DropFragment
+	case errors.Is(err, packet.ErrUDPLength), errors.Is(err, packet.ErrShort):
+		return DropUDPLength
+	case errors.As(err, &e) && e.Offset < packet.EthernetLen+packet.VLANLen-1:
+		return DropEtherType
+	case errors.As(err, &e) && e.Offset < packet.EthernetLen+packet.VLANLen+10:
+		return DropIPProtocol
+	}
+	return DropUDPPort
+}
