@@ -14,6 +14,7 @@ const (
 	RingConsumer = 64  // u32, written by whoever consumes
 	CQArmed      = 128 // u32, CQ rings: written by the client: CQArm…; the daemon swaps in 0 when it fires
 	CQEvents     = 192 // u32, CQ rings: written by the daemon: completion events given so far
+	RecvDoorbell = 128 // u32, receive rings: written by the daemon: not 0 when posting a receive is to ring too
 	RingSlots    = 4096
 )
 
@@ -28,7 +29,8 @@ const (
 // send queue, sets the queue's bit in DoorbellBits with an atomic OR, then (after a full
 // fence) loads DoorbellAsleep; if that is not 0 it writes 1 to the context's
 // doorbell eventfd. Bit n of the 64-bit word at DoorbellBits + 8*(n/64), n modulo 64, is
-// the QP whose doorbell number is n.
+// the QP whose doorbell number is n. A poster of receives does the same where (after its
+// fence) it finds RecvDoorbell not 0: the QP is in error and what is posted is to be flushed.
 const (
 	DoorbellAsleep = 0  // u32, written by the daemon
 	DoorbellBits   = 64 // u64 words

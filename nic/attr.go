@@ -1,0 +1,135 @@
+package nic
+
+import (
+	"softroce/packet"
+)
+
+// DeviceAttr is struct ibv_device_attr, as far as it has meaning here. The rest is 0.
+type DeviceAttr struct {
+	FWVer           string
+	NodeGUID        uint64
+	SysImageGUID    uint64
+	MaxMRSize       uint64
+	PageSizeCap     uint64
+	VendorID        uint32
+	VendorPartID    uint32
+	HWVer           uint32
+	MaxQP           int
+	MaxQPWR         int
+	DeviceCapFlags  uint32
+	MaxSGE          int
+	MaxSGERd        int
+	MaxCQ           int
+	MaxCQE          int
+	MaxMR           int
+	MaxPD           int
+	MaxQPRDAtomic   int // as responder, each QP
+	MaxResRDAtomic  int // as responder, in all
+	MaxQPInitRDAtom int // as requester, each QP
+	AtomicCap       int // enum ibv_atomic_cap
+	MaxAH           int
+	MaxSRQ          int
+	MaxSRQWR        int
+	MaxSRQSGE       int
+	MaxPKeys        int
+	LocalCAACKDelay int
+	PhysPortCnt     int
+	MaxInlineData   int
+}
+
+// AtomicHCA is IBV_ATOMIC_HCA: atomics are atomic towards each other on one device.
+const AtomicHCA = 1
+
+// Bits of DeviceCapFlags: enum ibv_device_cap_flags.
+const (
+	capBadPKeyCounter = 1 << 1
+	capPortActive     = 1 << 10
+	capSysImageGUID   = 1 << 11
+	capRCRNRNAKGen    = 1 << 12
+	capSRQResize      = 1 << 13
+)
+
+const (
+	vendorID     = 0xffffff // nobody's, as the Linux driver says
+	vendorPartID = 0x5f70ce
+	fwVersion    = "1.0.0"
+)
+
+// Query returns the device's attributes.
+func (d *Device) Query() DeviceAttr {
+	l := &d.limits
+	return DeviceAttr{
+		FWVer: fwVersion, NodeGUID: d.guid, SysImageGUID: d.guid,
+		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xfffff000,
+		VendorID: vendorID, VendorPartID: vendorPartID,
+		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxSGE,
+		DeviceCapFlags: capBadPKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen,
+		MaxCQ:          l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
+		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
+		AtomicCap: AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
+		MaxPKeys: pkeyTableLen, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
+	}
+}
+
+// PortAttr is struct ibv_port_attr, as far as it has meaning here.
+type PortAttr struct {
+	State        int // enum ibv_port_state
+	PhysState    int
+	MaxMTU       int // bytes
+	ActiveMTU    int // bytes
+	GIDTableLen  int
+	PKeyTableLen int
+	CapFlags     uint32
+	MaxMsgSize   uint32
+	BadPKeyCntr  uint32
+	ActiveWidth  int // enum: 2 is 4X
+	ActiveSpeed  int // enum: 32 is EDR, 25 Gb/s a lane
+	LinkLayer    int // enum: 2 is Ethernet
+	Netdev       string
+}
+
+// Values of PortAttr.
+const (
+	PortDown           = 1
+	PortActive         = 4
+	PhysDisabled       = 3
+	PhysLinkUp         = 5
+	LinkLayerEthernet  = 2
+	width4X            = 2
+	speedEDR           = 32
+	portCapIPBasedGIDs = 1 << 26
+)
+
+// QueryPort returns the attributes of port 1.
+func (d *Device) QueryPort() PortAttr {
+	a := PortAttr{
+		State: PortActive, PhysState: PhysLinkUp, MaxMTU: 4096, ActiveMTU: d.activeMTU(),
+		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: pkeyTableLen,
+		CapFlags: portCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
+		ActiveWidth: width4X, ActiveSpeed: speedEDR, LinkLayer: LinkLayerEthernet, Netdev: d.iface.Name(),
+	}
+	if !d.up {
+		a.State, a.PhysState = PortDown, PhysDisabled
+	}
+	return a
+}
+
+// PKey returns the P_Key at an index of the table.
+func (d *Device) PKey(index int) (uint16, bool) {
+	return packet.DefaultPKey, index >= 0 && index < pkeyTableLen
+}
+
+// mtuHeadroom is what the Linux driver leaves for headers when it chooses the path MTU that
+// fits an interface: both ends must come to the same choice.
+const mtuHeadroom = 80
+
+// activeMTU returns the largest path MTU that fits interface and link.
+func (d *Device) activeMTU() int {
+	n := min(d.iface.MTU(), d.link.Capabilities().MTU) - mtuHeadroom
+	for mtu := 4096; mtu > 256; mtu /= 2 {
+		if mtu <= n {
+			return mtu
+		}
+	}
+	return 256
+}

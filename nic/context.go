@@ -1,0 +1,157 @@
+package nic
+
+import (
+	"slices"
+	"syscall"
+	"unsafe"
+
+	"softroce/attach/abi"
+)
+
+// ContextOptions is what a client brings along.
+type ContextOptions struct {
+	Doorbell   []byte // abi.DoorbellSize bytes, page-aligned or from NewPage
+	DoorbellFD int    // eventfd that the client writes when the engine sleeps; -1: there is none
+	Limits     ContextLimits
+	Events     EventSink // may be nil
+	PID        int       // of the client, for show
+	Comm       string
+}
+
+// NewPage returns zeroed memory of n bytes for rings and doorbell pages of programs in the
+// daemon's own process: simulations and tests.
+func NewPage(n int) []byte {
+	w := make([]uint64, (n+7)/8)
+	return unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), len(w)*8)[:n:n]
+}
+
+// A Context owns the objects of one client on one device.
+type Context struct {
+	device *Device
+	opt    ContextOptions
+	limits ContextLimits
+	events EventSink
+
+	bells      []*QP // by doorbell number
+	freeBells  []int
+	count      objects
+	registered uint64 // bytes of memory regions
+	ringBytes  uint64
+
+	pds  []*PD
+	mrs  []*MR
+	cqs  []*CQ
+	srqs []*SRQ
+	qps  []*QP
+	ahs  []*AH
+
+	broken error // why the engine is about to close the context
+	closed bool
+}
+
+// Open makes a context for a client. Errors are EINVAL, ENOMEM and ENODEV (the engine
+// has ended).
+func (d *Device) Open(o ContextOptions) (*Context, error) {
+	switch {
+	case d.engine.ended:
+		return nil, refuse(syscall.ENODEV, "%s: the engine has ended", d.name)
+	case len(o.Doorbell) < abi.DoorbellSize:
+		return nil, refuse(syscall.EINVAL, "doorbell page has %d bytes of %d", len(o.Doorbell), abi.DoorbellSize)
+	case uintptr(unsafe.Pointer(&o.Doorbell[0]))&7 != 0:
+		return nil, refuse(syscall.EINVAL, "doorbell page is not aligned")
+	case len(d.contexts) >= d.limits.MaxContexts:
+		return nil, refuse(syscall.ENOMEM, "%s: device has its %d contexts", d.name, d.limits.MaxContexts)
+	}
+	c := &Context{device: d, opt: o, limits: o.Limits, events: o.Events}
+	if c.limits == (ContextLimits{}) {
+		c.limits = d.limits.Context
+	}
+	if err := d.engine.watchDoorbell(c); err != nil {
+		return nil, err
+	}
+	d.contexts = append(d.contexts, c)
+	return c, nil
+}
+
+// Device returns the device that c is of.
+func (c *Context) Device() *Device { return c.device }
+
+// Closed reports whether c was closed, by its owner or by the engine. The verbs of a
+// closed context answer EBADF.
+func (c *Context) Closed() bool { return c.closed }
+
+// Close destroys everything that c holds, in dependency order.
+func (c *Context) Close() {
+	if c.closed {
+		return
+	}
+	c.events = nil // nobody is left to hear
+	for len(c.qps) > 0 {
+		c.qps[len(c.qps)-1].remove()
+	}
+	for len(c.srqs) > 0 {
+		c.srqs[len(c.srqs)-1].remove()
+	}
+	for len(c.ahs) > 0 {
+		c.ahs[len(c.ahs)-1].remove()
+	}
+	for len(c.cqs) > 0 {
+		c.cqs[len(c.cqs)-1].remove()
+	}
+	for len(c.mrs) > 0 {
+		c.mrs[len(c.mrs)-1].remove()
+	}
+	for len(c.pds) > 0 {
+		c.pds[len(c.pds)-1].remove()
+	}
+	c.closed = true
+	d := c.device
+	d.engine.unwatchDoorbell(c)
+	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
+}
+
+// usable refuses the verbs of a context that is closed or about to be.
+func (c *Context) usable() error {
+	if c.closed || c.broken != nil {
+		return refuse(syscall.EBADF, "context is closed")
+	}
+	return nil
+}
+
+// breach marks c for closing because its client broke the rules of the rings. It may be
+// called while a queue pair is at work; the engine closes c before the step ends.
+func (c *Context) breach(format string, a ...any) {
+	if c.broken == nil && !c.closed {
+		c.broken = refuse(syscall.EPROTO, format, a...)
+		c.device.engine.breached = append(c.device.engine.breached, c)
+	}
+}
+
+func (c *Context) event(e Event) {
+	if c.events != nil {
+		c.events.AsyncEvent(e)
+	}
+}
+
+// takeRing counts ring memory against the context's limit.
+func (c *Context) takeRing(n int) error {
+	if c.limits.RingBytes > 0 && c.ringBytes+uint64(n) > c.limits.RingBytes {
+		return refuse(syscall.ENOMEM, "context has %d bytes of rings, and %d more would pass its limit of %d",
+			c.ringBytes, n, c.limits.RingBytes)
+	}
+	c.ringBytes += uint64(n)
+	return nil
+}
+
+func (c *Context) giveRing(n int) { c.ringBytes -= uint64(n) }
+
+// remove takes the one item out of a list that has it; order does not matter.
+func without[T comparable](list []T, item T) []T {
+	if i := slices.Index(list, item); i >= 0 {
+		list[i] = list[len(list)-1]
+		var zero T
+		list[len(list)-1] = zero
+		list = list[:len(list)-1]
+	}
+	return list
+}

@@ -1,0 +1,121 @@
+package nic
+
+import (
+	"errors"
+	"math/bits"
+	"sync/atomic"
+
+	"softroce/attach/abi"
+	"softroce/transport"
+)
+
+// pullBudget is how many send work requests one turn of a queue pair takes from its ring.
+const pullBudget = 64
+
+// doorbells finds the queue pairs whose clients posted something. Bits of queue pairs
+// that do not exist mean nothing.
+func (d *Device) doorbells() (any bool) {
+	for _, c := range d.contexts {
+		words := (len(c.bells) + 63) / 64
+		for w := range words {
+			p := word64(c.opt.Doorbell, abi.DoorbellBits+8*w)
+			if atomic.LoadUint64(p) == 0 {
+				continue
+			}
+			set := atomic.SwapUint64(p, 0)
+			for set != 0 {
+				n := w*64 + bits.TrailingZeros64(set)
+				set &= set - 1
+				if n < len(c.bells) && c.bells[n] != nil {
+					d.tx.activate(c.bells[n])
+					any = true
+				}
+			}
+		}
+	}
+	return any
+}
+
+// pull gives the transport what the client posted. Each slot is copied once; the copy is
+// checked. It returns true if more is there than one turn takes.
+func (q *QP) pull() (more bool) {
+	if q.ctx.broken != nil || q.state < transport.RTS {
+		return false // what is posted too early waits in the ring
+	}
+	p := q.sq.loadProducer()
+	n := p - q.sqTaken
+	if p-q.sqDone > q.sq.size() {
+		q.ctx.breach("QP %#x: send ring: producer index %d with consumer index %d and %d slots",
+			q.qpn, p, q.sqDone, q.sq.size())
+		return false
+	}
+	if n > pullBudget {
+		n, more = pullBudget, true
+	}
+	for range n {
+		if !q.post() {
+			return false
+		}
+	}
+	return more
+}
+
+// post gives the transport the next work request of the ring.
+func (q *QP) post() bool {
+	wr := &q.device.engine.wr
+	if !q.parseSend(wr) {
+		return false
+	}
+	err := q.t.PostSend(wr)
+	switch {
+	case err == nil:
+		q.sqTaken++
+		return true
+	case errors.Is(err, transport.ErrFull), errors.Is(err, transport.ErrState):
+		return false // later
+	}
+	q.ctx.breach("QP %#x: send WQE %d: opcode %d: %v", q.qpn, q.sqTaken, wr.Opcode, err)
+	return false
+}
+
+// parseSend copies a send WQE out of the client's reach and reads the copy.
+func (q *QP) parseSend(wr *transport.SendWR) bool {
+	e := q.device.engine
+	slot := q.sq.slot(q.sqTaken)
+	b := e.scratch[:]
+	copy(b[:abi.SendSGEs], slot)
+	*wr = transport.SendWR{
+		ID:         le.Uint64(b[abi.SendWRID:]),
+		Opcode:     transport.WROpcode(le.Uint32(b[abi.SendOpcode:])),
+		Flags:      transport.SendFlags(le.Uint32(b[abi.SendFlags:])),
+		Imm:        be.Uint32(b[abi.SendImm:]),
+		RemoteAddr: le.Uint64(b[abi.SendRemoteAddr:]),
+		RKey:       le.Uint32(b[abi.SendRKey:]),
+		CompareAdd: le.Uint64(b[abi.SendCompareAdd:]),
+		Swap:       le.Uint64(b[abi.SendSwap:]),
+		RemoteQPN:  le.Uint32(b[abi.SendRemoteQPN:]),
+		RemoteQKey: le.Uint32(b[abi.SendRemoteQKey:]),
+		AH:         le.Uint32(b[abi.SendAH:]),
+		SGEs:       wr.SGEs[:0],
+	}
+	if wr.Opcode == transport.WRSendInv || wr.Opcode == transport.WRLocalInv {
+		wr.Imm = le.Uint32(b[abi.SendImm:]) // an R_Key, not a number of the program's making
+	}
+	n := int(le.Uint32(b[abi.SendNumSGE:]))
+	caps := &q.init.Caps
+	if wr.Flags&transport.Inline != 0 {
+		if n < 0 || n > caps.MaxInline {
+			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, of %d at most", q.qpn, q.sqTaken, n, caps.MaxInline)
+			return false
+		}
+		wr.Inline = b[abi.SendSGEs:][:copy(b[abi.SendSGEs:], slot[abi.SendSGEs:][:n])]
+		return true
+	}
+	if n < 0 || n > caps.MaxSendSGE {
+		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, of %d at most", q.qpn, q.sqTaken, n, caps.MaxSendSGE)
+		return false
+	}
+	copy(b[abi.SendSGEs:], slot[abi.SendSGEs:][:n*abi.SGESize])
+	wr.SGEs = parseSGEs(wr.SGEs, b[abi.SendSGEs:], n)
+	return true
+}

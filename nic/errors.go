@@ -1,0 +1,22 @@
+package nic
+
+import (
+	"fmt"
+	"syscall"
+)
+
+// An Error is a verb's refusal: an errno as ibv_* functions return it, and why.
+// errors.Is matches it with its syscall.Errno.
+type Error struct {
+	Errno syscall.Errno
+	Text  string
+}
+
+func (e *Error) Error() string { return e.Text + ": " + e.Errno.Error() }
+
+// Unwrap returns the errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+func refuse(no syscall.Errno, format string, a ...any) error {
+	return &Error{Errno: no, Text: fmt.Sprintf(format, a...)}
+}

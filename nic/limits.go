@@ -1,0 +1,111 @@
+package nic
+
+import (
+	"softroce/transport"
+	"syscall"
+)
+
+// Limits bounds the objects of one device: what ibv_query_device reports and what the
+// verbs enforce. A field of 0 takes its value of DefaultLimits.
+type Limits struct {
+	MaxQP        int `json:"max_qp"`
+	MaxQPWR      int `json:"max_qp_wr"` // work requests on a send or receive queue
+	MaxSGE       int `json:"max_sge"`
+	MaxInline    int `json:"max_inline_data"` // bytes
+	MaxCQ        int `json:"max_cq"`
+	MaxCQE       int `json:"max_cqe"`
+	MaxMR        int `json:"max_mr"`
+	MaxPD        int `json:"max_pd"`
+	MaxAH        int `json:"max_ah"`
+	MaxSRQ       int `json:"max_srq"`
+	MaxSRQWR     int `json:"max_srq_wr"`
+	MaxSRQSGE    int `json:"max_srq_sge"`
+	MaxRDAtomic  int `json:"max_qp_rd_atom"` // READs and atomics outstanding on a QP, either way
+	MaxContexts  int `json:"max_contexts"`
+	GIDTableSize int `json:"gid_tbl_len"`
+
+	Context ContextLimits `json:"context"` // of each context that states none of its own
+}
+
+// ContextLimits bounds what one client may hold, so that it cannot starve the others.
+// A field of 0 means no more than the device's own limit.
+type ContextLimits struct {
+	QPs             int    `json:"qps"`
+	CQs             int    `json:"cqs"`
+	MRs             int    `json:"mrs"`
+	PDs             int    `json:"pds"`
+	AHs             int    `json:"ahs"`
+	SRQs            int    `json:"srqs"`
+	RegisteredBytes uint64 `json:"registered_bytes"`
+	RingBytes       uint64 `json:"ring_bytes"`
+}
+
+// DefaultLimits holds what the Linux Soft-RoCE driver offers or more, where programs are
+// known to look at it.
+var DefaultLimits = Limits{
+	MaxQP:        1 << 20,
+	MaxQPWR:      32768,
+	MaxSGE:       32,
+	MaxInline:    1024,
+	MaxCQ:        1 << 20,
+	MaxCQE:       1 << 22,
+	MaxMR:        1<<19 - 1,
+	MaxPD:        1 << 20,
+	MaxAH:        1 << 20,
+	MaxSRQ:       1 << 20,
+	MaxSRQWR:     32768,
+	MaxSRQSGE:    32,
+	MaxRDAtomic:  transport.MaxRDAtomic,
+	MaxContexts:  4096,
+	GIDTableSize: 1024,
+}
+
+// Sizes that are not the operator's to change.
+const (
+	pkeyTableLen  = 1 // the default partition
+	maxMessage    = transport.MaxMessage
+	firstQPN      = 0x11 // below are the special QPs; the Linux driver starts here too
+	lastQPN       = 0xfffffe
+	gsiQPN        = 1
+	localACKDelay = 15 // code: 4.096 µs * 2^15, what a loaded machine may need to answer
+)
+
+// withDefaults fills the fields that are 0.
+func (l Limits) withDefaults() Limits {
+	d := DefaultLimits
+	set := func(v *int, def int) {
+		if *v == 0 {
+			*v = def
+		}
+	}
+	set(&l.MaxQP, d.MaxQP)
+	set(&l.MaxQPWR, d.MaxQPWR)
+	set(&l.MaxSGE, d.MaxSGE)
+	set(&l.MaxInline, d.MaxInline)
+	set(&l.MaxCQ, d.MaxCQ)
+	set(&l.MaxCQE, d.MaxCQE)
+	set(&l.MaxMR, d.MaxMR)
+	set(&l.MaxPD, d.MaxPD)
+	set(&l.MaxAH, d.MaxAH)
+	set(&l.MaxSRQ, d.MaxSRQ)
+	set(&l.MaxSRQWR, d.MaxSRQWR)
+	set(&l.MaxSRQSGE, d.MaxSRQSGE)
+	set(&l.MaxRDAtomic, d.MaxRDAtomic)
+	set(&l.MaxContexts, d.MaxContexts)
+	set(&l.GIDTableSize, d.GIDTableSize)
+	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // the engine's scratch space
+	l.MaxSRQSGE = min(l.MaxSRQSGE, DefaultLimits.MaxSRQSGE)
+	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)
+	return l
+}
+
+// room checks one more object of a kind against the device's and the context's limit.
+func room(what string, inDevice, maxDevice, inContext, maxContext int) error {
+	if inDevice >= maxDevice {
+		return refuse(syscall.ENOMEM, "device has its %d %ss", maxDevice, what)
+	}
+	if maxContext > 0 && inContext >= maxContext {
+		return refuse(syscall.ENOMEM, "context has its %d %ss", maxContext, what)
+	}
+	return nil
+}

@@ -1,0 +1,178 @@
+package nic
+
+import (
+	"errors"
+	"syscall"
+
+	"softroce/mrtable"
+	"softroce/wire"
+)
+
+// A PD is a protection domain.
+type PD struct {
+	ctx   *Context
+	pd    *mrtable.PD
+	users int // MRs, QPs, SRQs and AHs
+}
+
+// AllocPD allocates a protection domain; ENOMEM where a limit is reached.
+func (c *Context) AllocPD() (*PD, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	d := c.device
+	if err := room("PD", d.count.pds, d.limits.MaxPD, c.count.pds, c.limits.PDs); err != nil {
+		return nil, err
+	}
+	p := &PD{ctx: c, pd: d.table.AllocPD()}
+	c.pds = append(c.pds, p)
+	c.count.pds++
+	d.count.pds++
+	return p, nil
+}
+
+// DeallocPD frees p; EBUSY while anything is of it.
+func (c *Context) DeallocPD(p *PD) error {
+	if p == nil || p.ctx != c {
+		return refuse(syscall.EINVAL, "no PD of this context")
+	}
+	if p.users > 0 {
+		return refuse(syscall.EBUSY, "PD is in use by %d objects", p.users)
+	}
+	p.remove()
+	return nil
+}
+
+func (p *PD) remove() {
+	c := p.ctx
+	p.ctx = nil
+	c.device.table.DeallocPD(p.pd)
+	c.pds = without(c.pds, p)
+	c.count.pds--
+	c.device.count.pds--
+}
+
+// own finds out whether a PD given to a verb of c is one of c.
+func (c *Context) own(p *PD) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	if p == nil || p.ctx != c {
+		return refuse(syscall.EINVAL, "no PD of this context")
+	}
+	return nil
+}
+
+// An MR is a memory region.
+type MR struct {
+	ctx    *Context
+	pd     *PD
+	region *mrtable.Region
+}
+
+// LKey returns the local key.
+func (m *MR) LKey() uint32 { return m.region.LKey() }
+
+// RKey returns the remote key.
+func (m *MR) RKey() uint32 { return m.region.RKey() }
+
+// Region returns the region behind m.
+func (m *MR) Region() *mrtable.Region { return m.region }
+
+// RegMR registers memory, addressed from iova on by work requests and by peers. From
+// now on mem is the region's, which closes it; after an error it is still the caller's.
+// Errors are EINVAL, ENOMEM and EFAULT.
+func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access mrtable.Access) (*MR, error) {
+	if err := c.own(p); err != nil {
+		return nil, err
+	}
+	d := c.device
+	if err := room("MR", d.count.mrs, d.limits.MaxMR, c.count.mrs, c.limits.MRs); err != nil {
+		return nil, err
+	}
+	if max := c.limits.RegisteredBytes; max > 0 && (length > max || c.registered > max-length) {
+		return nil, refuse(syscall.ENOMEM, "context has %d bytes registered, and %d more would pass its limit of %d",
+			c.registered, length, max)
+	}
+	r, err := d.table.Register(p.pd, mem, iova, length, access)
+	if err != nil {
+		no := syscall.EINVAL
+		errors.As(err, &no)
+		return nil, &Error{Errno: no, Text: err.Error()}
+	}
+	m := &MR{ctx: c, pd: p, region: r}
+	p.users++
+	c.mrs = append(c.mrs, m)
+	c.registered += length
+	c.count.mrs++
+	d.count.mrs++
+	return m, nil
+}
+
+// DeregMR ends a region: from now on its keys are not valid.
+func (c *Context) DeregMR(m *MR) error {
+	if m == nil || m.ctx != c {
+		return refuse(syscall.EINVAL, "no MR of this context")
+	}
+	m.remove()
+	return nil
+}
+
+func (m *MR) remove() {
+	c := m.ctx
+	m.ctx = nil
+	c.device.table.Deregister(m.region)
+	m.pd.users--
+	c.mrs = without(c.mrs, m)
+	c.registered -= m.region.Length
+	c.count.mrs--
+	c.device.count.mrs--
+}
+
+// An AH is an address handle.
+type AH struct {
+	ctx  *Context
+	pd   *PD
+	av   AddressVector
+	path *wire.Path
+}
+
+// CreateAH creates an address handle; av.Path is set by ResolvePath. Errors are EINVAL
+// and ENOMEM.
+func (c *Context) CreateAH(p *PD, av AddressVector) (*AH, error) {
+	if err := c.own(p); err != nil {
+		return nil, err
+	}
+	d := c.device
+	if err := room("AH", d.count.ahs, d.limits.MaxAH, c.count.ahs, c.limits.AHs); err != nil {
+		return nil, err
+	}
+	path, err := d.resolved(&av)
+	if err != nil {
+		return nil, err
+	}
+	a := &AH{ctx: c, pd: p, av: av, path: path}
+	p.users++
+	c.ahs = append(c.ahs, a)
+	c.count.ahs++
+	d.count.ahs++
+	return a, nil
+}
+
+// DestroyAH destroys an address handle.
+func (c *Context) DestroyAH(a *AH) error {
+	if a == nil || a.ctx != c {
+		return refuse(syscall.EINVAL, "no AH of this context")
+	}
+	a.remove()
+	return nil
+}
+
+func (a *AH) remove() {
+	c := a.ctx
+	a.ctx = nil
+	a.pd.users--
+	c.ahs = without(c.ahs, a)
+	c.count.ahs--
+	c.device.count.ahs--
+}

@@ -1,0 +1,90 @@
+package nic
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// A poller is what an engine sleeps in: epoll over links' descriptors, doorbells and an
+// eventfd of its own.
+type poller struct {
+	epoll  int
+	wake   int
+	asleep atomic.Uint32
+	closed atomic.Bool
+	events [16]unix.EpollEvent
+	coarse bool // the kernel has no epoll_pwait2
+}
+
+func (p *poller) open() (err error) {
+	if p.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
+		return fmt.Errorf("epoll: %w", err)
+	}
+	if p.wake, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+		unix.Close(p.epoll)
+		return fmt.Errorf("eventfd: %w", err)
+	}
+	return p.add(p.wake, unix.EPOLLIN|unix.EPOLLET)
+}
+
+func (p *poller) close() {
+	if p.epoll > 0 && !p.closed.Swap(true) {
+		unix.Close(p.epoll)
+		unix.Close(p.wake)
+	}
+}
+
+func (p *poller) add(fd int, events uint32) error {
+	err := unix.EpollCtl(p.epoll, unix.EPOLL_CTL_ADD, fd, &unix.EpollEvent{Events: events, Fd: int32(fd)})
+	if err != nil {
+		return fmt.Errorf("watching descriptor %d: %w", fd, err)
+	}
+	return nil
+}
+
+func (p *poller) remove(fd int) {
+	if !p.closed.Load() {
+		unix.EpollCtl(p.epoll, unix.EPOLL_CTL_DEL, fd, nil)
+	}
+}
+
+// one is what an eventfd takes to count one.
+var one = [8]byte{1}
+
+// ring makes wait return. The eventfd is edge-triggered and never read.
+func (p *poller) ring() {
+	if !p.closed.Load() {
+		unix.Write(p.wake, one[:])
+	}
+}
+
+// wait sleeps until a descriptor is ready or, if until is not 0, that time has come. Which
+// descriptor it was does not matter: a step looks at everything.
+func (p *poller) wait(now, until int64) {
+	var ts *unix.Timespec
+	if until != 0 {
+		t := unix.NsecToTimespec(until - now)
+		ts = &t
+	}
+	if !p.coarse {
+		_, _, no := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
+			uintptr(len(p.events)), uintptr(unsafe.Pointer(ts)), 0, 0)
+		if no == 0 || !errors.Is(no, unix.ENOSYS) && !errors.Is(no, unix.EPERM) {
+			return
+		}
+		p.coarse = true // before Linux 5.11
+	}
+	timeout := -1
+	if until != 0 {
+		timeout = int((until - now + int64(time.Millisecond) - 1) / int64(time.Millisecond))
+	}
+	unix.EpollWait(p.epoll, p.events[:], timeout)
+}
+
+// yield offers the processor to other threads.
+func (p *poller) yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -1,0 +1,387 @@
+package nic
+
+import (
+	"errors"
+	"syscall"
+
+	"softroce/attach/abi"
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A QPType is enum ibv_qp_type.
+type QPType uint32
+
+// Types of queue pairs.
+const (
+	TypeRC QPType = 2
+	TypeUC QPType = 3
+	TypeUD QPType = 4
+)
+
+var services = map[QPType]packet.Service{TypeRC: packet.RC, TypeUC: packet.UC, TypeUD: packet.UD}
+
+func (t QPType) String() string {
+	if s, ok := services[t]; ok {
+		return s.String()
+	}
+	return "unknown"
+}
+
+// Caps is how much a queue pair holds: struct ibv_qp_cap.
+type Caps struct {
+	MaxSendWR  int
+	MaxRecvWR  int
+	MaxSendSGE int
+	MaxRecvSGE int
+	MaxInline  int // bytes
+}
+
+// RoundCaps replaces what is asked for by what can be had: at least as much, for the
+// slots of a ring are a power of two. EINVAL beyond the limits.
+func (d *Device) RoundCaps(c *Caps) error {
+	l := &d.limits
+	for _, f := range []struct {
+		name   string
+		v, max int
+	}{
+		{"max_send_wr", c.MaxSendWR, l.MaxQPWR}, {"max_recv_wr", c.MaxRecvWR, l.MaxQPWR},
+		{"max_send_sge", c.MaxSendSGE, l.MaxSGE}, {"max_recv_sge", c.MaxRecvSGE, l.MaxSGE},
+		{"max_inline_data", c.MaxInline, l.MaxInline},
+	} {
+		if f.v < 0 || f.v > f.max {
+			return refuse(syscall.EINVAL, "%s %d: at most %d can be had", f.name, f.v, f.max)
+		}
+	}
+	c.MaxSendWR, c.MaxRecvWR = roundSlots(c.MaxSendWR), roundSlots(c.MaxRecvWR)
+	c.MaxSendSGE, c.MaxRecvSGE = max(c.MaxSendSGE, 1), max(c.MaxRecvSGE, 1)
+	c.MaxInline = min(l.MaxInline, abi.SendSlotSize(c.MaxSendSGE, c.MaxInline)-abi.SendSGEs)
+	return nil
+}
+
+// SendRingSize returns the bytes of the send ring of a QP with these rounded Caps.
+func (c *Caps) SendRingSize() int {
+	return RingSize(c.MaxSendWR, abi.SendSlotSize(c.MaxSendSGE, c.MaxInline))
+}
+
+// RecvRingSize returns the bytes of the receive ring of a QP with these rounded Caps.
+func (c *Caps) RecvRingSize() int { return RingSize(c.MaxRecvWR, abi.RecvSlotSize(c.MaxRecvSGE)) }
+
+// QPInit is what a queue pair is made of.
+type QPInit struct {
+	Type   QPType
+	PD     *PD
+	SendCQ *CQ
+	RecvCQ *CQ
+	SRQ    *SRQ // nil: the queue pair has a receive queue of its own
+	Caps   Caps // as RoundCaps made them
+	SigAll bool
+	SQ     []byte // Caps.SendRingSize() bytes
+	RQ     []byte // Caps.RecvRingSize() bytes; nil with an SRQ
+}
+
+// A QP is a queue pair: the transport's, its rings, and where its packets go.
+type QP struct {
+	ctx    *Context
+	device *Device
+	t      *transport.QP
+	qpn    uint32
+	init   QPInit
+	bell   int // doorbell number
+
+	pd             *PD
+	sendCQ, recvCQ *CQ
+	srq            *SRQ
+
+	sq      ring
+	sqTaken uint32 // WQEs given to the transport
+	sqDone  uint32 // WQEs complete: the consumer index
+	recv    recvQueue
+
+	path      *wire.Path
+	av        AddressVector
+	port      int
+	pkeyIndex int
+	state     transport.State // as last seen: what changes it also acts on the rings
+
+	// On the engine.
+	active  bool // in the device's list of those that may have something to send
+	next    *QP
+	timer   int   // place in the heap, -1 for none
+	timerAt int64 // when the heap will look at it: no later than the deadline
+}
+
+// CreateQP creates a queue pair in state Reset. Errors are EINVAL, ENOMEM and EOPNOTSUPP.
+func (c *Context) CreateQP(o QPInit) (*QP, error) {
+	if err := c.checkInit(&o); err != nil {
+		return nil, err
+	}
+	d := c.device
+	if err := room("QP", d.count.qps, d.limits.MaxQP, c.count.qps, c.limits.QPs); err != nil {
+		return nil, err
+	}
+	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
+	if err := q.makeRings(); err != nil {
+		return nil, err
+	}
+	bytes := len(o.SQ) + len(o.RQ)
+	if err := c.takeRing(bytes); err != nil {
+		return nil, err
+	}
+	if err := q.register(); err != nil {
+		c.giveRing(bytes)
+		return nil, err
+	}
+	q.hold(1)
+	return q, nil
+}
+
+// register gives q its numbers and its transport.
+func (q *QP) register() error {
+	c, d := q.ctx, q.device
+	bell, err := c.takeBell(q)
+	if err != nil {
+		return err
+	}
+	qpn, ok := d.qps.allocate()
+	if !ok {
+		c.freeBell(bell)
+		return refuse(syscall.ENOMEM, "%s: every QPN is taken", d.name)
+	}
+	o := &q.init
+	t, err := transport.New(transport.Config{
+		QPN: qpn, Service: services[o.Type], PD: o.PD.pd,
+		SendDepth: o.Caps.MaxSendWR, MaxSendSGE: o.Caps.MaxSendSGE, MaxInline: o.Caps.MaxInline,
+		Recv: &q.recv, SigAll: o.SigAll, Counters: &d.counters, UserData: q,
+	})
+	if err != nil {
+		c.freeBell(bell)
+		return refuse(syscall.EOPNOTSUPP, "%v", err)
+	}
+	q.t, q.qpn, q.bell = t, qpn, bell
+	d.qps.put(qpn, q)
+	return nil
+}
+
+// hold counts q, or uncounts it, wherever objects that it uses count their users.
+func (q *QP) hold(n int) {
+	c := q.ctx
+	q.pd.users += n
+	q.sendCQ.users += n
+	q.recvCQ.users += n
+	if q.srq != nil {
+		q.srq.users += n
+	}
+	c.count.qps += n
+	q.device.count.qps += n
+	if n > 0 {
+		c.qps = append(c.qps, q)
+	} else {
+		c.qps = without(c.qps, q)
+	}
+}
+
+func (c *Context) checkInit(o *QPInit) error {
+	if err := c.own(o.PD); err != nil {
+		return err
+	}
+	switch {
+	case o.SendCQ == nil || o.SendCQ.ctx != c || o.RecvCQ == nil || o.RecvCQ.ctx != c:
+		return refuse(syscall.EINVAL, "QP needs two CQs of its context")
+	case o.SRQ != nil && o.SRQ.ctx != c:
+		return refuse(syscall.EINVAL, "SRQ is not of the QP's context")
+	case o.SRQ != nil && o.RQ != nil:
+		return refuse(syscall.EINVAL, "QP with an SRQ has no receive ring")
+	}
+	if _, ok := services[o.Type]; !ok {
+		return refuse(syscall.EOPNOTSUPP, "QP type %d", o.Type)
+	}
+	return c.device.RoundCaps(&o.Caps)
+}
+
+func (q *QP) makeRings() (err error) {
+	o := &q.init
+	q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
+	if err != nil {
+		return err
+	}
+	if o.SRQ != nil {
+		q.recv = recvQueue{ring: o.SRQ.ring, sges: make([]transport.SGE, 0, o.SRQ.ring.maxSGE), shared: true}
+		return nil
+	}
+	r, err := newRecvRing(q.ctx, o.RQ, o.Caps.MaxRecvWR, o.Caps.MaxRecvSGE)
+	q.recv = recvQueue{ring: r, sges: make([]transport.SGE, 0, o.Caps.MaxRecvSGE)}
+	return err
+}
+
+// DestroyQP destroys q. Completions of it that the client has not polled stay in the CQ.
+func (c *Context) DestroyQP(q *QP) error {
+	if q == nil || q.ctx != c {
+		return refuse(syscall.EINVAL, "no QP of this context")
+	}
+	q.remove()
+	return nil
+}
+
+func (q *QP) remove() {
+	c, d := q.ctx, q.device
+	d.qps.remove(q.qpn)
+	d.engine.timers.remove(q)
+	d.tx.deactivate(q)
+	c.freeBell(q.bell)
+	c.giveRing(len(q.init.SQ) + len(q.init.RQ))
+	q.hold(-1)
+	q.ctx = nil
+}
+
+// QPN returns the queue pair number.
+func (q *QP) QPN() uint32 { return q.qpn }
+
+// Doorbell returns the number of q's bit in the doorbell page of its context.
+func (q *QP) Doorbell() int { return q.bell }
+
+// Caps returns what q holds.
+func (q *QP) Caps() Caps { return q.init.Caps }
+
+// State returns the present state.
+func (q *QP) State() transport.State { return q.t.State() }
+
+// QPAttr is struct ibv_qp_attr: the transport's attributes and what the device keeps.
+type QPAttr struct {
+	transport.Attr // PKey is set from PKeyIndex
+	AV             AddressVector
+	Port           int
+	PKeyIndex      int
+	Caps           Caps // QueryQP only
+}
+
+// QueryQP returns q's attributes.
+func (c *Context) QueryQP(q *QP) (QPAttr, error) {
+	if q == nil || q.ctx != c {
+		return QPAttr{}, refuse(syscall.EINVAL, "no QP of this context")
+	}
+	return QPAttr{Attr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex, Caps: q.init.Caps}, nil
+}
+
+// ModifyQP changes attributes and state. With transport.MaskAV, a.AV.Path is set by
+// Device.ResolvePath. Errors are EINVAL; nothing is changed then.
+func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	if q == nil || q.ctx != c {
+		return refuse(syscall.EINVAL, "no QP of this context")
+	}
+	path, err := q.checkModify(a, mask)
+	if err != nil {
+		return err
+	}
+	env := q.device.enter(q)
+	err = q.t.Modify(env, &a.Attr, mask)
+	if err != nil {
+		return modifyError(err)
+	}
+	if mask&transport.MaskPort != 0 {
+		q.port = a.Port
+	}
+	if mask&transport.MaskPKeyIndex != 0 {
+		q.pkeyIndex = a.PKeyIndex
+	}
+	if mask&transport.MaskAV != 0 {
+		q.path, q.av = path, a.AV
+	}
+	q.noteState()
+	q.device.tx.activate(q)
+	return nil
+}
+
+func modifyError(err error) error {
+	no := syscall.EINVAL
+	errors.As(err, &no)
+	return &Error{Errno: no, Text: err.Error()}
+}
+
+// checkModify checks what the transport does not know: port, P_Key index and address vector.
+func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, err error) {
+	d := q.device
+	if mask&transport.MaskPort != 0 && a.Port != 1 {
+		return nil, refuse(syscall.EINVAL, "port %d of 1", a.Port)
+	}
+	if mask&transport.MaskPKeyIndex != 0 {
+		k, ok := d.PKey(a.PKeyIndex)
+		if !ok {
+			return nil, refuse(syscall.EINVAL, "there is no P_Key at index %d", a.PKeyIndex)
+		}
+		a.PKey = k
+	}
+	if mask&transport.MaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
+		return nil, refuse(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
+	}
+	if mask&(transport.MaskAltPath|transport.MaskPathMigState) != 0 {
+		return nil, refuse(syscall.EINVAL, "automatic path migration is not supported")
+	}
+	if mask&transport.MaskAV == 0 {
+		return nil, nil
+	}
+	if path, err = d.resolved(&a.AV); err != nil {
+		return nil, err
+	}
+	peer := a.DestQPN
+	if mask&transport.MaskDestQPN == 0 {
+		peer = q.t.Query().DestQPN
+	}
+	path.SrcPort = sourcePort(a.AV.FlowLabel, q.qpn, peer)
+	return path, nil
+}
+
+// noteState acts on a change of state that the transport made.
+func (q *QP) noteState() {
+	s := q.t.State()
+	if s == q.state {
+		return
+	}
+	q.state = s
+	if q.srq == nil {
+		q.recv.ring.callForDoorbell(s == transport.Error)
+	}
+	switch s {
+	case transport.Reset:
+		q.sqTaken = q.sq.loadProducer()
+		q.sqDone = q.sqTaken
+		q.sq.storeConsumer(q.sqDone)
+		if q.srq == nil {
+			q.recv.ring.discard()
+		}
+		q.path = nil
+	case transport.Error:
+		q.device.tx.activate(q) // what is posted from now on is flushed
+	}
+}
+
+// fail takes q to the error state because of something outside the transport.
+func (q *QP) fail() {
+	q.t.Fail(q.device.enter(q), transport.EventQPFatal)
+	q.noteState()
+	q.device.tx.activate(q)
+}
+
+// takeBell gives q a doorbell number of its context.
+func (c *Context) takeBell(q *QP) (int, error) {
+	if n := len(c.freeBells); n > 0 {
+		bell := c.freeBells[n-1]
+		c.freeBells = c.freeBells[:n-1]
+		c.bells[bell] = q
+		return bell, nil
+	}
+	if len(c.bells) >= abi.MaxDoorbells {
+		return 0, refuse(syscall.ENOMEM, "context has its %d doorbells", abi.MaxDoorbells)
+	}
+	c.bells = append(c.bells, q)
+	return len(c.bells) - 1, nil
+}
+
+func (c *Context) freeBell(n int) {
+	c.bells[n] = nil
+	c.freeBells = append(c.freeBells, n)
+}

@@ -1,0 +1,60 @@
+package nic
+
+// qpTable finds the queue pair behind a QPN in two steps: 4096 pages of 4096.
+// A page exists while there are queue pairs in it.
+type qpTable struct {
+	pages [1 << 12]*qpPage
+	last  uint32 // handed out most recently
+	n     int
+}
+
+type qpPage struct {
+	qps [1 << 12]*QP
+	n   int
+}
+
+func (t *qpTable) init() { t.last = firstQPN - 1 }
+
+func (t *qpTable) get(qpn uint32) *QP {
+	p := t.pages[qpn>>12&0xfff]
+	if p == nil {
+		return nil
+	}
+	return p.qps[qpn&0xfff]
+}
+
+// allocate finds a free QPN, as long after its last use as can be: a packet for a queue
+// pair of the past finds nobody.
+func (t *qpTable) allocate() (uint32, bool) {
+	if t.n > lastQPN-firstQPN {
+		return 0, false
+	}
+	for {
+		if t.last++; t.last > lastQPN {
+			t.last = firstQPN
+		}
+		if t.get(t.last) == nil {
+			return t.last, true
+		}
+	}
+}
+
+func (t *qpTable) put(qpn uint32, q *QP) {
+	p := t.pages[qpn>>12]
+	if p == nil {
+		p = new(qpPage)
+		t.pages[qpn>>12] = p
+	}
+	p.qps[qpn&0xfff] = q
+	p.n++
+	t.n++
+}
+
+func (t *qpTable) remove(qpn uint32) {
+	p := t.pages[qpn>>12]
+	p.qps[qpn&0xfff] = nil
+	t.n--
+	if p.n--; p.n == 0 {
+		t.pages[qpn>>12] = nil
+	}
+}

@@ -1,0 +1,70 @@
+package nic
+
+import (
+	"encoding/binary"
+	"sync/atomic"
+	"syscall"
+	"unsafe"
+
+	"softroce/attach/abi"
+)
+
+// word returns the 32-bit word at off of shared memory. Memory is page-aligned or from
+// newPage, off a multiple of 4, and the machine little-endian, as the ABI is.
+func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : off+4][0])) }
+
+func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off : off+8][0])) }
+
+// A ring is the daemon's end of a ring in memory that a client can write: the indices
+// that count are the daemon's own; those in the memory are told to the client or, where
+// they are the client's, checked each time.
+type ring struct {
+	slots    []byte // the slots alone
+	slotSize uint32
+	mask     uint32
+	producer *uint32
+	consumer *uint32
+}
+
+// newRing checks that mem has room for n slots, a power of two, of size bytes.
+func newRing(what string, mem []byte, n, size int) (ring, error) {
+	want := abi.RingSlots + n*size
+	if n <= 0 || n&(n-1) != 0 || len(mem) < want {
+		return ring{}, refuse(syscall.EINVAL, "%s ring of %d bytes cannot have %d slots of %d", what, len(mem), n, size)
+	}
+	if uintptr(unsafe.Pointer(&mem[0]))&7 != 0 {
+		return ring{}, refuse(syscall.EINVAL, "%s ring is not aligned", what)
+	}
+	return ring{
+		slots: mem[abi.RingSlots:want:want], slotSize: uint32(size), mask: uint32(n - 1),
+		producer: word(mem, abi.RingProducer), consumer: word(mem, abi.RingConsumer),
+	}, nil
+}
+
+func (r *ring) size() uint32 { return r.mask + 1 }
+
+// slot returns the memory of slot i: the client may write it at any moment.
+func (r *ring) slot(i uint32) []byte {
+	off := (i & r.mask) * r.slotSize
+	return r.slots[off : off+r.slotSize : off+r.slotSize]
+}
+
+func (r *ring) loadProducer() uint32   { return atomic.LoadUint32(r.producer) }
+func (r *ring) loadConsumer() uint32   { return atomic.LoadUint32(r.consumer) }
+func (r *ring) storeProducer(i uint32) { atomic.StoreUint32(r.producer, i) }
+func (r *ring) storeConsumer(i uint32) { atomic.StoreUint32(r.consumer, i) }
+
+// RingSize returns the bytes of a ring with n slots of the given size, as CreateCQ,
+// CreateQP and CreateSRQ want it.
+func RingSize(n, slotSize int) int { return abi.RingSlots + n*slotSize }
+
+// roundSlots returns the number of slots for n entries: a power of two, at least 1.
+func roundSlots(n int) int {
+	s := 1
+	for s < n {
+		s *= 2
+	}
+	return s
+}
+
+var le, be = binary.LittleEndian, binary.BigEndian

@@ -1,0 +1,70 @@
+package nic
+
+import (
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// enter lends q's transport what it needs for one call.
+func (d *Device) enter(q *QP) *transport.Env {
+	d.env.Now = d.engine.now
+	q.recv.left = q.recv.ring.size()
+	return &d.env
+}
+
+// Packet implements transport.Sink.
+func (d *Device) Packet(t *transport.QP) *packet.Tx { return d.tx.slot(t.UserData().(*QP)) }
+
+// Complete implements transport.Sink: completions are staged in the CQ, and send slots
+// retired.
+func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
+	q := t.UserData().(*QP)
+	if c.Recv {
+		q.recvCQ.push(d.engine, q, c)
+		return
+	}
+	q.sqDone++
+	q.sq.storeConsumer(q.sqDone)
+	if c.Signaled {
+		q.sendCQ.push(d.engine, q, c)
+	}
+}
+
+// Event implements transport.Sink.
+func (d *Device) Event(t *transport.QP, ev transport.Event) {
+	q := t.UserData().(*QP)
+	q.ctx.event(Event{Type: EventType(ev), QP: q})
+}
+
+// settle carries out queued writes to memory, and then lets completions be seen: whoever
+// sees one finds its data. It runs after each batch of received frames, whose bytes the
+// writes may come from, and before frames are sent.
+func (e *Engine) settle() {
+	e.io.Flush()
+	e.io.Failed(e.failed)
+	for len(e.overrun) > 0 {
+		q := e.overrun[len(e.overrun)-1]
+		e.overrun = e.overrun[:len(e.overrun)-1]
+		q.overflow()
+	}
+	for _, q := range e.dirty {
+		q.publish()
+	}
+	clear(e.dirty)
+	e.dirty = e.dirty[:0]
+}
+
+// memoryFailed hears that a write of a queue pair failed after the transport took it for done.
+func (e *Engine) memoryFailed(tag any, _ error) {
+	q := tag.(*transport.QP).UserData().(*QP)
+	if q.ctx == nil {
+		return
+	}
+	q.recvCQ.spoil(q.qpn)
+	if q.sendCQ != q.recvCQ {
+		q.sendCQ.spoil(q.qpn)
+	}
+	q.t.MemoryFault(q.device.enter(q))
+	q.noteState()
+	q.device.tx.activate(q)
+}

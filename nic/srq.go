@@ -1,0 +1,210 @@
+package nic
+
+import (
+	"sync/atomic"
+	"syscall"
+
+	"softroce/attach/abi"
+	"softroce/transport"
+)
+
+// A recvRing is a ring of receive work requests: of a queue pair, or shared by several.
+type recvRing struct {
+	ring
+	ctx    *Context
+	taken  uint32 // consumer index
+	maxSGE int
+	wanted *uint32 // abi.RecvDoorbell
+	limit  int     // SRQ: fewer than that posted gives an event, once
+	srq    *SRQ
+}
+
+func newRecvRing(c *Context, mem []byte, slots, maxSGE int) (*recvRing, error) {
+	r, err := newRing("receive", mem, slots, abi.RecvSlotSize(maxSGE))
+	if err != nil {
+		return nil, err
+	}
+	return &recvRing{ring: r, ctx: c, maxSGE: maxSGE, wanted: word(mem, abi.RecvDoorbell)}, nil
+}
+
+// posted returns how many work requests wait.
+func (r *recvRing) posted() int {
+	p := r.loadProducer()
+	n := p - r.taken
+	if n > r.size() {
+		r.ctx.breach("receive ring: producer index %d with consumer index %d and %d slots", p, r.taken, r.size())
+		return 0
+	}
+	return int(n)
+}
+
+// next takes the oldest work request: one copy of its slot, which is then checked.
+func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
+	if r.ctx.broken != nil || r.posted() == 0 {
+		return false
+	}
+	b := &r.ctx.device.engine.scratch
+	n := copy(b[:], r.slot(r.taken))
+	num := int(le.Uint32(b[abi.RecvNumSGE:]))
+	if num > r.maxSGE || abi.RecvSGEs+num*abi.SGESize > n {
+		r.ctx.breach("receive WQE %d: %d scatter elements, of %d at most", r.taken, num, r.maxSGE)
+		return false
+	}
+	r.taken++
+	r.storeConsumer(r.taken)
+	wr.ID = le.Uint64(b[abi.RecvWRID:])
+	wr.SGEs = parseSGEs(sges[:0], b[abi.RecvSGEs:], num)
+	if r.srq != nil {
+		r.srq.checkLimit()
+	}
+	return true
+}
+
+// discard empties the ring, for a queue pair that is reset.
+func (r *recvRing) discard() {
+	r.taken = r.loadProducer()
+	r.storeConsumer(r.taken)
+}
+
+// callForDoorbell says whether whoever posts is to ring.
+func (r *recvRing) callForDoorbell(on bool) {
+	v := uint32(0)
+	if on {
+		v = 1
+	}
+	atomic.StoreUint32(r.wanted, v)
+}
+
+// parseSGEs appends n scatter/gather elements from a private copy b.
+func parseSGEs(to []transport.SGE, b []byte, n int) []transport.SGE {
+	for range n {
+		to = append(to, transport.SGE{
+			Addr: le.Uint64(b[abi.SGEAddr:]), Length: le.Uint32(b[abi.SGELength:]), LKey: le.Uint32(b[abi.SGELKey:]),
+		})
+		b = b[abi.SGESize:]
+	}
+	return to
+}
+
+// A recvQueue is what a queue pair's responder takes receive work requests from. It has
+// storage of its own, so that a shared ring serves several.
+type recvQueue struct {
+	ring   *recvRing
+	sges   []transport.SGE
+	shared bool
+	left   uint32 // how many more one call of the transport may take
+}
+
+// Next implements transport.RecvQueue. One call of the transport gets no more than a ring
+// holds: a client that posts while its queue pair is flushed must not keep the engine there.
+func (r *recvQueue) Next(wr *transport.RecvWR) bool {
+	if r.left == 0 {
+		return false
+	}
+	r.left--
+	return r.ring.next(wr, r.sges)
+}
+
+func (r *recvQueue) Len() int     { return r.ring.posted() }
+func (r *recvQueue) Shared() bool { return r.shared }
+
+// SRQInit is what a shared receive queue is made of.
+type SRQInit struct {
+	PD     *PD
+	MaxWR  int    // slots, as RoundSRQ gave
+	MaxSGE int    // of one work request
+	Ring   []byte // RingSize(MaxWR, abi.RecvSlotSize(MaxSGE)) bytes
+	Limit  int
+}
+
+// An SRQ is a shared receive queue.
+type SRQ struct {
+	ctx   *Context
+	pd    *PD
+	ring  *recvRing
+	bytes int
+	users int
+}
+
+// RoundSRQ replaces the sizes asked for by those that can be had; EINVAL beyond the limits.
+func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
+	if *maxWR < 1 || *maxWR > d.limits.MaxSRQWR || *maxSGE < 0 || *maxSGE > d.limits.MaxSRQSGE {
+		return refuse(syscall.EINVAL, "SRQ of %d work requests of %d elements: %d of %d can be had",
+			*maxWR, *maxSGE, d.limits.MaxSRQWR, d.limits.MaxSRQSGE)
+	}
+	*maxWR, *maxSGE = roundSlots(*maxWR), max(*maxSGE, 1)
+	return nil
+}
+
+// CreateSRQ creates a shared receive queue; errors are EINVAL and ENOMEM.
+func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
+	if err := c.own(o.PD); err != nil {
+		return nil, err
+	}
+	d := c.device
+	if err := room("SRQ", d.count.srqs, d.limits.MaxSRQ, c.count.srqs, c.limits.SRQs); err != nil {
+		return nil, err
+	}
+	if err := d.RoundSRQ(&o.MaxWR, &o.MaxSGE); err != nil {
+		return nil, err
+	}
+	r, err := newRecvRing(c, o.Ring, o.MaxWR, o.MaxSGE)
+	if err != nil {
+		return nil, err
+	}
+	if err := c.takeRing(len(o.Ring)); err != nil {
+		return nil, err
+	}
+	s := &SRQ{ctx: c, pd: o.PD, ring: r, bytes: len(o.Ring)}
+	r.srq, r.limit = s, o.Limit
+	o.PD.users++
+	c.srqs = append(c.srqs, s)
+	c.count.srqs++
+	d.count.srqs++
+	return s, nil
+}
+
+// ModifySRQ arms the limit event: it is given once, when fewer than limit are posted.
+func (c *Context) ModifySRQ(s *SRQ, limit int) error {
+	if s == nil || s.ctx != c {
+		return refuse(syscall.EINVAL, "no SRQ of this context")
+	}
+	if limit < 0 || limit > int(s.ring.size()) {
+		return refuse(syscall.EINVAL, "SRQ limit %d: 0 to %d", limit, s.ring.size())
+	}
+	s.ring.limit = limit
+	s.checkLimit()
+	return nil
+}
+
+// DestroySRQ destroys s; EBUSY while a queue pair uses it.
+func (c *Context) DestroySRQ(s *SRQ) error {
+	if s == nil || s.ctx != c {
+		return refuse(syscall.EINVAL, "no SRQ of this context")
+	}
+	if s.users > 0 {
+		return refuse(syscall.EBUSY, "SRQ is in use by %d QPs", s.users)
+	}
+	s.remove()
+	return nil
+}
+
+func (s *SRQ) remove() {
+	c := s.ctx
+	s.ctx = nil
+	s.pd.users--
+	c.giveRing(s.bytes)
+	c.srqs = without(c.srqs, s)
+	c.count.srqs--
+	c.device.count.srqs--
+}
+
+// Limit returns the limit that is armed, 0 for none.
+func (s *SRQ) Limit() int { return s.ring.limit }
+
+func (s *SRQ) checkLimit() {
+	if s.ring.limit > 0 && s.ring.posted() < s.ring.limit {
+		s.ring.limit = 0
+		s.ctx.event(Event{Type: EventSRQLimit, SRQ: s})
+	}
+}

@@ -1,0 +1,109 @@
+package nic
+
+// A timerHeap orders queue pairs by the time at which they are to be looked at. That time
+// is never later than the queue pair's deadline but may be earlier: a deadline that
+// moves away, as it does with each acknowledgement, costs nothing until the old one comes.
+type timerHeap struct{ qps []*QP }
+
+// next returns the earliest time, 0 if there is none.
+func (h *timerHeap) next() int64 {
+	if len(h.qps) == 0 {
+		return 0
+	}
+	return h.qps[0].timerAt
+}
+
+// note makes sure that q is looked at by its deadline.
+func (h *timerHeap) note(q *QP) {
+	at := q.t.NextDeadline()
+	if at == 0 || q.timer >= 0 && q.timerAt <= at {
+		return
+	}
+	q.timerAt = at
+	if q.timer < 0 {
+		q.timer = len(h.qps)
+		h.qps = append(h.qps, q)
+	}
+	h.up(q.timer)
+}
+
+// pop returns a queue pair whose time has come, or nil.
+func (h *timerHeap) pop(now int64) *QP {
+	if len(h.qps) == 0 || h.qps[0].timerAt > now {
+		return nil
+	}
+	q := h.qps[0]
+	h.remove(q)
+	return q
+}
+
+func (h *timerHeap) remove(q *QP) {
+	i := q.timer
+	if i < 0 {
+		return
+	}
+	last := len(h.qps) - 1
+	h.swap(i, last)
+	h.qps[last] = nil
+	h.qps = h.qps[:last]
+	q.timer = -1
+	if i < last {
+		h.down(i)
+		h.up(i)
+	}
+}
+
+func (h *timerHeap) less(i, j int) bool { return h.qps[i].timerAt < h.qps[j].timerAt }
+
+func (h *timerHeap) swap(i, j int) {
+	h.qps[i], h.qps[j] = h.qps[j], h.qps[i]
+	h.qps[i].timer, h.qps[j].timer = i, j
+}
+
+func (h *timerHeap) up(i int) {
+	for i > 0 {
+		parent := (i - 1) / 2
+		if !h.less(i, parent) {
+			return
+		}
+		h.swap(i, parent)
+		i = parent
+	}
+}
+
+func (h *timerHeap) down(i int) {
+	for {
+		child := 2*i + 1
+		if child >= len(h.qps) {
+			return
+		}
+		if child+1 < len(h.qps) && h.less(child+1, child) {
+			child++
+		}
+		if !h.less(child, i) {
+			return
+		}
+		h.swap(i, child)
+		i = child
+	}
+}
+
+// expire lets queue pairs act whose deadline has come.
+func (e *Engine) expire() (any bool) {
+	for {
+		q := e.timers.pop(e.now)
+		if q == nil {
+			return any
+		}
+		if at := q.t.NextDeadline(); at != 0 && at <= e.now {
+			any = true
+			q.t.Expire(q.device.enter(q))
+			q.noteState()
+			q.device.tx.activate(q)
+		}
+		// What is still due goes again when its turn to transmit is over.
+		if !q.active {
+			e.timers.note(q)
+		}
+	}
+}

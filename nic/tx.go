@@ -1,0 +1,169 @@
+package nic
+
+import (
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+const (
+	// txBatch is how many frames of one device a step sends at most.
+	txBatch = 256
+
+	// turnBudget is how many frames a queue pair sends before the next one has its turn:
+	// what one segmented send of a link carries.
+	turnBudget = 64
+
+	// txStall is how long a link may take nothing before what waits for it is thrown away:
+	// it holds memory that others need, and reliable services send again.
+	txStall = 20e6 // ns
+)
+
+// txState is what a device has to send: the queue pairs that may have something, in
+// the order of their turns, and the frames that they filled.
+type txState struct {
+	head, tail *QP
+
+	frames []wire.TxFrame
+	sent   int // frames[:sent] were taken by the link
+	filled int // frames[sent:filled] wait
+	turn   int // slots left for the queue pair at work
+
+	stalled int64 // since when the link has taken nothing, 0 if it does
+	lost    uint64
+}
+
+func (t *txState) init(d *Device) {
+	n := txBatch
+	if c := d.link.Capabilities(); c.MaxBatch > 0 {
+		n = min(n, c.MaxBatch)
+	}
+	t.frames = make([]wire.TxFrame, n)
+}
+
+func (t *txState) empty() bool { return t.sent == t.filled }
+
+// activate puts q at the end of the list, if it is not in it.
+func (t *txState) activate(q *QP) {
+	if q.active {
+		return
+	}
+	q.active, q.next = true, nil
+	if t.tail == nil {
+		t.head = q
+	} else {
+		t.tail.next = q
+	}
+	t.tail = q
+}
+
+func (t *txState) pop() *QP {
+	q := t.head
+	t.head = q.next
+	if t.head == nil {
+		t.tail = nil
+	}
+	q.active, q.next = false, nil
+	return q
+}
+
+// deactivate takes q out of the list, for one that is destroyed.
+func (t *txState) deactivate(q *QP) {
+	if !q.active {
+		return
+	}
+	var prev *QP
+	for p := t.head; p != q; p = p.next {
+		prev = p
+	}
+	if prev == nil {
+		t.head = q.next
+	} else {
+		prev.next = q.next
+	}
+	if t.tail == q {
+		t.tail = prev
+	}
+	q.active, q.next = false, nil
+}
+
+// slot returns the next free frame for q, or nil when its turn is over or the batch full.
+func (t *txState) slot(q *QP) *packet.Tx {
+	if t.turn == 0 || t.filled == len(t.frames) || q.path == nil {
+		return nil
+	}
+	t.turn--
+	f := &t.frames[t.filled]
+	t.filled++
+	f.Path, f.Flip, f.CE = q.path, 0, false
+	f.Len = 0
+	return &f.Tx
+}
+
+// unfilled takes back the last slot if it was asked for and not used.
+func (t *txState) unfilled() {
+	if t.filled > t.sent && t.frames[t.filled-1].Len == 0 {
+		t.filled--
+	}
+}
+
+// transmit gives active queue pairs their turns until the batch is full or nobody gets on.
+func (d *Device) transmit() {
+	t := &d.tx
+	if t.empty() {
+		t.sent, t.filled = 0, 0
+	}
+	var idle txState // those that wanted to send and could not
+	for t.head != nil && t.filled < len(t.frames) {
+		q := t.pop()
+		before := t.filled
+		more := d.serve(q)
+		d.engine.timers.note(q)
+		switch {
+		case more && t.filled > before:
+			t.activate(q)
+		case more:
+			idle.activate(q)
+		}
+	}
+	for idle.head != nil {
+		q := idle.pop()
+		t.activate(q)
+	}
+}
+
+// serve is the turn of one queue pair.
+func (d *Device) serve(q *QP) (more bool) {
+	d.tx.turn = turnBudget
+	posted := q.pull()
+	more = q.t.Transmit(d.enter(q))
+	d.tx.unfilled()
+	q.noteState()
+	if q.state == transport.Error && q.srq == nil && q.recv.ring.posted() > 0 {
+		more = true // more receives to flush than one call takes
+	}
+	return more || posted
+}
+
+// send offers the link what waits and keeps what it does not take.
+func (d *Device) send() (busy bool) {
+	t := &d.tx
+	if t.empty() {
+		return t.head != nil
+	}
+	n, err := d.link.Send(d.engine.now, t.frames[t.sent:t.filled])
+	if err != nil {
+		d.linkError = err
+	}
+	t.sent += n
+	switch {
+	case n > 0 || t.empty():
+		t.stalled = 0
+	case t.stalled == 0:
+		t.stalled = d.engine.now
+	case d.engine.now-t.stalled > txStall:
+		t.lost += uint64(t.filled - t.sent)
+		t.sent, t.stalled = t.filled, 0
+	}
+	return true
+}
