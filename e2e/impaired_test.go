@@ -24,18 +24,20 @@ var impairments = []impairment{
 	{name: "reordering towards the kernel", ingress: "delay 5ms reorder 80%"},
 }
 
+// impairedOps are operations of every kind, many of them under way at once.
+const impairedOps = "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 writeimm:30000@300000 read:60000@400000 " +
+	"+faa:7@8 +cas:1,2@16 +read:5000@500000 +faa:9@24 read:5000@600000 " +
+	"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000"
+
 func TestImpairedNetworkWithTheKernel(t *testing.T) {
 	mtu := func(o *vprobe.Options) { o.MTU = 1024 }
-	ops := "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 writeimm:30000@300000 read:60000@400000 " +
-		"+faa:7@8 +cas:1,2@16 +read:5000@500000 +faa:9@24 read:5000@600000 " +
-		"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000"
 	overEachLink(t, func(t *testing.T, s *site) {
 		for _, v := range ipVersions {
 			for _, im := range impairments {
 				t.Run(v.name+"/"+im.name, func(t *testing.T) {
 					s.impair(t, im)
 					s.bothRoles(t, v, []conversation{{
-						name: "all operations", ops: ops, client: with(mtu), server: with(mtu), limit: 90 * time.Second,
+						name: "all operations", ops: impairedOps, client: with(mtu), server: with(mtu), limit: 90 * time.Second,
 					}})
 				})
 			}

@@ -1,0 +1,89 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+	"softroce/e2e/vprobe"
+	"softroce/verbs"
+)
+
+// TestModelHoldsBetweenKernelEnds lets two vprobes talk inside the guest: what the other
+// tests expect of memory and completions is what the kernel does with itself.
+func TestModelHoldsBetweenKernelEnds(t *testing.T) {
+	needRoot(t, "a guest")
+	lab, err := bridged()
+	if err != nil {
+		t.Fatal(err)
+	}
+	large := func(o *vprobe.Options) { o.RecvSize = 128 << 10 }
+	for _, c := range []conversation{
+		{name: "every operation", ops: operations(1024), client: with(large), server: with(large)},
+		{name: "impaired set", ops: impairedOps, client: with(), server: with()},
+		{
+			name: "a failure", ops: "+write:5000 +badwrite:3000 +write:100@9000 send:4", client: with(), server: with(),
+			want: []verbs.WCStatus{ok, verbs.WCRemAccessErr, flush, flush},
+		},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+			defer cancel()
+			g := lab.Guests[0]
+			c.client.GIDIndex = rxelab.GIDIndex(false)
+			server, err := g.Start(ctx, time.Minute, "vprobe"+c.server.Args())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := g.WaitListen(ctx, vprobe.Port); err != nil {
+				t.Fatal(err)
+			}
+			clientText, err := g.Run(ctx, time.Minute, fmt.Sprintf("vprobe%s %v %s", c.client.Args(), g.Addr4, c.ops))
+			if err != nil {
+				t.Fatal(err)
+			}
+			serverText, err := server.Wait()
+			if err != nil {
+				t.Fatal(err)
+			}
+			compareKernels(t, c, clientText, serverText)
+		})
+	}
+}
+
+// compareKernels hands the model the outcome of a conversation whose server's memory is
+// known by its checksum only, as is the client's.
+func compareKernels(t *testing.T, c conversation, clientText, serverText string) {
+	t.Helper()
+	ops, err := vprobe.ParseOps(c.ops)
+	if err != nil {
+		t.Fatal(err)
+	}
+	client, err := vprobe.ParseOutput(clientText)
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := outcome{log: clientText}
+	server := o.kernel(t, serverText)
+	for _, l := range client.Lines {
+		o.statuses = append(o.statuses, l.Status)
+	}
+	for _, l := range server.Lines {
+		if l.Status == verbs.WCSuccess {
+			o.received = append(o.received, l.Receive)
+		}
+	}
+	m := vprobe.NewModel(c.server)
+	for i, op := range ops {
+		if c.want == nil || c.want[i] == ok {
+			m.Apply(op)
+		}
+	}
+	if sum := vprobe.Sum(m.Client); sum != client.Sum {
+		t.Errorf("client's memory has checksum %08x, want %08x", client.Sum, sum)
+	}
+	o.memory = m.Client
+	o.compare(t, c, ops)
+}
