@@ -1,0 +1,81 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+
+	"softroce/verbs"
+)
+
+// serverSeed is the pattern that the server's memory holds for READs.
+const serverSeed = 0x5e
+
+// runServer serves one client. RDMA needs no help of it: it only has a receive posted for
+// each message, checks it, and replies with an empty one.
+func runServer(ctx context.Context, socket, device, at string) error {
+	e, err := open(ctx, socket, device)
+	if err != nil {
+		return err
+	}
+	defer e.nic.Close()
+	fill(e.out, serverSeed)
+	l, err := net.Listen("tcp", at)
+	if err != nil {
+		return err
+	}
+	defer l.Close()
+	stop := context.AfterFunc(ctx, func() { l.Close() })
+	defer stop()
+	conn, err := l.Accept()
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	// A receive must be there before the client can send.
+	if err := e.postRecv(); err != nil {
+		return err
+	}
+	if err := e.meet(ctx, conn); err != nil {
+		return err
+	}
+	return e.answer(ctx)
+}
+
+func (e *endpoint) postRecv() error {
+	return e.qp.PostRecv(verbs.RecvWR{SGList: []verbs.SGE{e.mr.SGE(half, half)}})
+}
+
+// answer checks messages until one says goodbye.
+func (e *endpoint) answer(ctx context.Context) error {
+	for {
+		wc, err := complete(ctx, e.got)
+		if err != nil {
+			return err
+		}
+		if wc.WCFlags&verbs.WCWithImm != 0 && wc.Imm == goodbye {
+			fmt.Printf("server: %d messages received, data checked\n", e.messages)
+			return e.reply(ctx)
+		}
+		// A SEND is in the receive, a WRITE where the client put it: here the same place.
+		if err := check(e.in[:wc.ByteLen], byte(e.messages)); err != nil {
+			return fmt.Errorf("message %d (%v): %w", e.messages, wc.Opcode, err)
+		}
+		e.messages++
+		if err := e.postRecv(); err != nil {
+			return err
+		}
+		if err := e.reply(ctx); err != nil {
+			return err
+		}
+	}
+}
+
+// reply sends a message of no bytes: the last one was right.
+func (e *endpoint) reply(ctx context.Context) error {
+	if err := e.qp.PostSend(verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled}); err != nil {
+		return err
+	}
+	_, err := complete(ctx, e.sent)
+	return err
+}
