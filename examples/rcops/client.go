@@ -13,8 +13,8 @@ import (
 // goodbye is the immediate of the last message.
 const goodbye = 0xffffffff
 
-// sizes of the messages: none, one byte, one packet, many packets.
-var sizes = []int{0, 1, 4096, half}
+// sizes of the messages: a few bytes, one packet, many packets, and not a multiple of four.
+var sizes = []int{64, 4096, 100_001, half}
 
 func runClient(ctx context.Context, socket, device, at string) error {
 	e, err := open(ctx, socket, device)
@@ -51,7 +51,7 @@ func runClient(ctx context.Context, socket, device, at string) error {
 		return fmt.Errorf("atomics: %w", err)
 	}
 	fmt.Printf("  %-26s %8d bytes  data checked\n", "FETCH_ADD and CMP_SWAP", 8)
-	return e.message(ctx, verbs.SendWR{Opcode: verbs.WRSendWithImm, Imm: goodbye}, 0)
+	return e.message(ctx, verbs.SendWR{Opcode: verbs.WRSendWithImm, Imm: goodbye}, replySize)
 }
 
 type operation struct {
@@ -78,7 +78,7 @@ func (e *endpoint) writeImm(ctx context.Context, size int) error {
 func (e *endpoint) message(ctx context.Context, wr verbs.SendWR, size int) error {
 	fill(e.out[:size], byte(e.messages))
 	e.messages++
-	if err := e.qp.PostRecv(verbs.RecvWR{}); err != nil {
+	if err := e.qp.PostRecv(verbs.RecvWR{SGList: []verbs.SGE{e.mr.SGE(half, replySize)}}); err != nil {
 		return err
 	}
 	if err := e.do(ctx, wr, 0, size); err != nil {
