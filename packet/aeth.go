@@ -30,8 +30,10 @@ func (s Syndrome) IsNAK() bool { return s&syndromeClass == 0x60 }
 
 func (s Syndrome) String() string {
 	switch {
+	case s.IsACK() && s&SyndromeValue == CreditsUnlimited:
+		return "ACK"
 	case s.IsACK():
-		return fmt.Sprintf("ACK(credits %d)", s&SyndromeValue)
+		return fmt.Sprintf("ACK(credits %d)", Credits(uint8(s)))
 	case s.IsRNR():
 		return fmt.Sprintf("RNR NAK(timer %d)", s&SyndromeValue)
 	}

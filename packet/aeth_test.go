@@ -39,8 +39,9 @@ func TestSyndromeClassesExcludeOneAnother(t *testing.T) {
 		text          string
 	}{
 		{0x00, true, false, false, "ACK(credits 0)"},
-		{0x1f, true, false, false, "ACK(credits 31)"},
+		{0x1f, true, false, false, "ACK"},
 		{0x2e, false, true, false, "RNR NAK(timer 14)"},
+		{0x07, true, false, false, "ACK(credits 12)"},
 		{0x40, false, false, false, "Syndrome(0x40)"},
 		{NAKSequence, false, false, true, "NAK(PSN sequence error)"},
 		{NAKInvalidRequest, false, false, true, "NAK(invalid request)"},

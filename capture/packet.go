@@ -1,0 +1,167 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"softroce/packet"
+)
+
+// Record is a frame as a capture holds it.
+type Record struct {
+	No        int // its number in the capture, from 1
+	Time      time.Time
+	Interface int
+	LinkType  LinkType
+	Length    int   // bytes on the wire; more than Data has, if the capture cut them off
+	Offset    int64 // of the record in its file
+	Data      []byte
+}
+
+// Packet is a RoCEv2 packet of a capture, taken apart. Its parts refer to Record.Data.
+type Packet struct {
+	Record
+	packet.Frame
+	packet.Header
+	Payload []byte // without pad
+
+	// Err says why extended headers and payload could not be read (packet.ErrShort,
+	// packet.ErrOpcode, packet.ErrPad); of Header only BTH then has a meaning.
+	Err error
+}
+
+// Parse takes the frame of a record apart. The error, if any, is a *packet.ParseError
+// and matches packet.ErrNotRoCE where the frame is another protocol's.
+func Parse(r Record) (*Packet, error) {
+	p := &Packet{Record: r}
+	if err := r.LinkType.parse(r.Data, &p.Frame); err != nil {
+		return nil, err
+	}
+	at := len(r.Data) - len(p.Trailer) - len(p.Transport) // of the BTH
+	covered := p.Transport[:len(p.Transport)-packet.ICRCLen]
+	n, err := p.Header.Parse(covered)
+	if err != nil {
+		p.Err = &packet.ParseError{Reason: err, Offset: at}
+		return p, nil
+	}
+	size, err := p.PayloadLen(len(covered))
+	if err != nil {
+		p.Err = &packet.ParseError{Reason: err, Offset: at + len(covered)}
+		return p, nil
+	}
+	p.Payload = covered[n : n+size]
+	return p, nil
+}
+
+// String returns the packet's line of text, with its time in seconds of the minute.
+func (p *Packet) String() string {
+	return string(p.AppendText(nil, p.Time.Truncate(time.Minute)))
+}
+
+// Packets is a list of packets in the order of the capture.
+type Packets []*Packet
+
+// Match decides whether a packet is one that is looked for.
+type Match func(*Packet) bool
+
+// Where returns the packets that every match accepts.
+func (ps Packets) Where(matches ...Match) Packets {
+	var found Packets
+	for _, p := range ps {
+		if all(p, matches) {
+			found = append(found, p)
+		}
+	}
+	return found
+}
+
+// Find returns the first packet that every match accepts, or nil.
+func (ps Packets) Find(matches ...Match) *Packet {
+	for _, p := range ps {
+		if all(p, matches) {
+			return p
+		}
+	}
+	return nil
+}
+
+func all(p *Packet, matches []Match) bool {
+	for _, m := range matches {
+		if !m(p) {
+			return false
+		}
+	}
+	return true
+}
+
+// String returns a line of text for each packet.
+func (ps Packets) String() string {
+	var b strings.Builder
+	for _, p := range ps {
+		fmt.Fprintln(&b, p)
+	}
+	return b.String()
+}
+
+// Opcode matches packets with one of the opcodes.
+func Opcode(opcodes ...packet.Opcode) Match {
+	return func(p *Packet) bool {
+		for _, o := range opcodes {
+			if p.Opcode == o {
+				return true
+			}
+		}
+		return false
+	}
+}
+
+// Kind matches packets of a kind, whatever their service and position.
+func Kind(k packet.Kind) Match {
+	return func(p *Packet) bool { return p.Opcode.Info().Kind == k }
+}
+
+// Request matches packets that a requester sent.
+func Request() Match { return func(p *Packet) bool { return p.Opcode.Info().Request } }
+
+// DestQP matches packets to a QP.
+func DestQP(qpn uint32) Match { return func(p *Packet) bool { return p.BTH.DestQP == qpn } }
+
+// PSN matches packets with that PSN.
+func PSN(psn uint32) Match { return func(p *Packet) bool { return p.BTH.PSN == psn } }
+
+// Syndrome matches packets whose AETH has that syndrome.
+func Syndrome(s packet.Syndrome) Match {
+	return func(p *Packet) bool {
+		return p.Err == nil && p.Opcode.Info().Headers&packet.HasAETH != 0 && p.AETH.Syndrome == s
+	}
+}
+
+// BadICRC matches packets whose ICRC is not theirs.
+func BadICRC() Match { return func(p *Packet) bool { return !p.ICRCOK() } }
+
+// Load reads the RoCEv2 packets of a file; frames of other protocols are left out. Where
+// the file ends in an error, the packets before it come with the error.
+func Load(file string) (Packets, error) {
+	r, err := Open(file)
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	var ps Packets
+	for rec, err := range r.Records() {
+		if err != nil {
+			return ps, err
+		}
+		p, err := Parse(rec)
+		if errors.Is(err, packet.ErrNotRoCE) {
+			continue
+		}
+		if err != nil {
+			return ps, &FormatError{file, rec.Offset, fmt.Errorf("frame %d: %w", rec.No, err)}
+		}
+		ps = append(ps, p)
+	}
+	return ps, nil
+}

@@ -1,0 +1,252 @@
+package capture
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"time"
+)
+
+// Types of pcapng blocks, and what of the format concerns us
+// (draft-ietf-opsawg-pcapng).
+const (
+	blockSection   = 0x0a0d0d0a // reads the same in both byte orders
+	blockInterface = 1
+	blockPacket    = 2 // obsolete
+	blockSimple    = 3
+	blockEnhanced  = 6
+
+	blockHeadLen = 8  // type and length
+	blockLen     = 12 // and the length again, behind
+	ngVersion    = 1
+
+	optionEnd        = 0
+	optionResolution = 9
+	optionOffset     = 14
+
+	// byteOrderMark stands in every section header.
+	byteOrderMark uint32 = 0x1a2b3c4d
+)
+
+type pcapng struct {
+	*source
+	order      binary.ByteOrder
+	interfaces []ngInterface // of this section
+}
+
+type ngInterface struct {
+	link    LinkType
+	snap    uint32
+	binary  bool // the clock ticks 2^exp times a second, otherwise 10^exp times
+	exp     uint8
+	seconds int64 // to add
+}
+
+// block is a block's type and body, in a file at offset.
+type block struct {
+	kind   uint32
+	body   []byte
+	offset int64
+}
+
+func newPcapng(s *source) (func() (Record, error), error) {
+	f := pcapng{source: s, order: binary.LittleEndian}
+	b, err := f.block()
+	if err != nil {
+		return nil, err
+	}
+	if err := f.section(b); err != nil {
+		return nil, err
+	}
+	return f.next, nil
+}
+
+// next returns the frame of the next block that has one.
+func (f *pcapng) next() (Record, error) {
+	for {
+		b, err := f.block()
+		if err != nil {
+			return Record{}, err
+		}
+		switch b.kind {
+		case blockSection:
+			err = f.section(b)
+		case blockInterface:
+			err = f.addInterface(b)
+		case blockEnhanced:
+			return f.enhanced(b, 4)
+		case blockPacket:
+			return f.enhanced(b, 2)
+		case blockSimple:
+			return f.simple(b)
+		}
+		if err != nil {
+			return Record{}, err
+		}
+	}
+}
+
+// block reads a block. The body of one that does not concern us is skipped.
+func (f *pcapng) block() (block, error) {
+	var head [blockHeadLen + 4]byte
+	b := block{offset: f.at}
+	if err := f.start(head[:blockHeadLen], "block header"); err != nil {
+		return b, err
+	}
+	b.kind = f.order.Uint32(head[:])
+	have := blockHeadLen
+	if b.kind == blockSection { // its byte order decides how its length is read
+		if err := f.more(head[blockHeadLen:], b.offset, len(head), "section header"); err != nil {
+			return b, err
+		}
+		have = len(head)
+		switch byteOrderMark {
+		case binary.LittleEndian.Uint32(head[blockHeadLen:]):
+			f.order = binary.LittleEndian
+		case binary.BigEndian.Uint32(head[blockHeadLen:]):
+			f.order = binary.BigEndian
+		default:
+			return b, f.corrupt(b.offset+blockHeadLen, "byte order mark % x", head[blockHeadLen:])
+		}
+	}
+	size := f.order.Uint32(head[4:])
+	if size < blockLen || size%4 != 0 || int(size) < have+4 {
+		return b, f.corrupt(b.offset+4, "block of %d bytes", size)
+	}
+	if err := f.body(&b, head[blockHeadLen:have], int(size)); err != nil {
+		return b, err
+	}
+	var tail [4]byte
+	if err := f.more(tail[:], b.offset, int(size), "block"); err != nil {
+		return b, err
+	}
+	if again := f.order.Uint32(tail[:]); again != size {
+		return b, f.corrupt(f.at-4, "block of %d bytes ends with length %d", size, again)
+	}
+	return b, nil
+}
+
+// body reads what lies between the two lengths of a block; already is its beginning.
+func (f *pcapng) body(b *block, already []byte, size int) error {
+	n := size - blockLen
+	switch b.kind {
+	case blockSection, blockInterface, blockPacket, blockSimple, blockEnhanced:
+	default:
+		return f.skip(int64(n), b.offset, size, "block")
+	}
+	if n > maxRecord {
+		return f.corrupt(b.offset+4, "block of %d bytes", size)
+	}
+	b.body = make([]byte, n)
+	copy(b.body, already)
+	return f.more(b.body[len(already):], b.offset, size, "block")
+}
+
+// in returns the offset in the file of byte i of a block's body.
+func (b block) in(i int) int64 { return b.offset + blockHeadLen + int64(i) }
+
+func (f *pcapng) section(b block) error {
+	if len(b.body) < 16 {
+		return f.corrupt(b.offset, "section header of %d bytes", len(b.body)+blockLen)
+	}
+	if v := f.order.Uint16(b.body[4:]); v != ngVersion {
+		return f.corrupt(b.in(4), "pcapng version %d", v)
+	}
+	f.interfaces = nil
+	return nil
+}
+
+func (f *pcapng) addInterface(b block) error {
+	if len(b.body) < 8 {
+		return f.corrupt(b.offset, "interface description of %d bytes", len(b.body)+blockLen)
+	}
+	i := ngInterface{link: LinkType(f.order.Uint16(b.body)), snap: f.order.Uint32(b.body[4:]), exp: 6}
+	for at := 8; at+4 <= len(b.body); {
+		code, n := f.order.Uint16(b.body[at:]), int(f.order.Uint16(b.body[at+2:]))
+		if code == optionEnd {
+			break
+		}
+		if at+4+n > len(b.body) {
+			return f.corrupt(b.in(at), "option of %d bytes runs past its block", n)
+		}
+		if !i.option(f.order, code, b.body[at+4:at+4+n]) {
+			return f.corrupt(b.in(at), "option %d has %d bytes, % x", code, n, b.body[at+4:at+4+n])
+		}
+		at += 4 + (n+3)&^3
+	}
+	f.interfaces = append(f.interfaces, i)
+	return nil
+}
+
+// option takes an option's value in, and reports whether it can be.
+func (i *ngInterface) option(order binary.ByteOrder, code uint16, v []byte) bool {
+	switch code {
+	case optionResolution:
+		if len(v) != 1 {
+			return false
+		}
+		i.binary, i.exp = v[0]&0x80 != 0, v[0]&0x7f
+		return i.binary && i.exp < 64 || !i.binary && i.exp <= 19
+	case optionOffset:
+		if len(v) != 8 {
+			return false
+		}
+		i.seconds = int64(order.Uint64(v))
+	}
+	return true
+}
+
+// time returns the time after so many ticks of the interface's clock.
+func (i *ngInterface) time(ticks uint64) time.Time {
+	perSecond := uint64(1)
+	if i.binary {
+		perSecond <<= i.exp
+	} else {
+		for range i.exp {
+			perSecond *= 10
+		}
+	}
+	hi, lo := bits.Mul64(ticks%perSecond, 1e9)
+	ns, _ := bits.Div64(hi, lo, perSecond)
+	return time.Unix(int64(ticks/perSecond)+i.seconds, int64(ns)).UTC()
+}
+
+// enhanced reads an enhanced packet block, or the obsolete packet block before it, whose
+// interface number has two bytes.
+func (f *pcapng) enhanced(b block, numberLen int) (Record, error) {
+	if len(b.body) < 20 {
+		return Record{}, f.corrupt(b.offset, "packet block of %d bytes", len(b.body)+blockLen)
+	}
+	number := int(f.order.Uint16(b.body))
+	if numberLen == 4 {
+		number = int(f.order.Uint32(b.body))
+	}
+	if number >= len(f.interfaces) {
+		return Record{}, f.corrupt(b.in(0), "interface %d of %d", number, len(f.interfaces))
+	}
+	ticks := uint64(f.order.Uint32(b.body[4:]))<<32 | uint64(f.order.Uint32(b.body[8:]))
+	n := f.order.Uint32(b.body[12:])
+	if int64(n) > int64(len(b.body)-20) {
+		return Record{}, f.corrupt(b.in(12), "packet of %d bytes in a block of %d", n, len(b.body)+blockLen)
+	}
+	i := &f.interfaces[number]
+	return Record{
+		Time: i.time(ticks), Interface: number, LinkType: i.link,
+		Length: int(f.order.Uint32(b.body[16:])), Offset: b.offset, Data: b.body[20 : 20+n],
+	}, nil
+}
+
+// simple reads a simple packet block: a frame of the first interface, without a time.
+func (f *pcapng) simple(b block) (Record, error) {
+	if len(b.body) < 4 || len(f.interfaces) == 0 {
+		return Record{}, f.corrupt(b.offset, "simple packet block of %d bytes, %d interfaces", len(b.body)+blockLen, len(f.interfaces))
+	}
+	i := &f.interfaces[0]
+	length := f.order.Uint32(b.body)
+	n := min(int64(length), int64(len(b.body)-4))
+	if i.snap != 0 {
+		n = min(n, int64(i.snap))
+	}
+	return Record{
+		Time: time.Unix(0, 0).UTC(), LinkType: i.link, Length: int(length), Offset: b.offset, Data: b.body[4 : 4+n],
+	}, nil
+}

@@ -1,0 +1,174 @@
+package capture
+
+import (
+	"bufio"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"os"
+)
+
+// Reasons why a file cannot be read, or not to its end; match with errors.Is. The
+// error that the Reader returns is a *FormatError.
+var (
+	ErrNotCapture = errors.New("not a pcap or pcapng capture")
+	ErrCut        = errors.New("file is cut")
+	ErrCorrupt    = errors.New("capture is corrupt")
+)
+
+// FormatError says where in which file reading had to end, and why.
+type FormatError struct {
+	File   string
+	Offset int64 // in bytes, of what could not be read or made no sense
+	Reason error
+}
+
+func (e *FormatError) Error() string {
+	return fmt.Sprintf("%s: offset %d: %v", e.File, e.Offset, e.Reason)
+}
+
+// Unwrap returns the reason.
+func (e *FormatError) Unwrap() error { return e.Reason }
+
+// maxRecord bounds the bytes of one frame and of one block with frames, so that a
+// length that is nonsense does not ask for all memory. A super-packet has 64 KiB.
+const maxRecord = 1 << 20
+
+// Reader reads a pcap or pcapng file frame by frame.
+type Reader struct {
+	src    *source
+	next   func() (Record, error) // of the format; numbers are added here
+	number int
+	err    error     // every error is final
+	file   io.Closer // what Close closes, or nil
+}
+
+// Open opens a capture file. Where it is no capture, the error is ErrNotCapture.
+func Open(file string) (*Reader, error) {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil, err
+	}
+	r, err := NewReader(f, file)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	r.file = f
+	return r, nil
+}
+
+// NewReader reads the header of a capture from r. Errors call it name.
+func NewReader(r io.Reader, name string) (*Reader, error) {
+	src := &source{name: name, r: bufio.NewReaderSize(r, 1<<16)}
+	magic, err := src.r.Peek(4)
+	switch {
+	case err != nil && err != io.EOF:
+		return nil, src.fail(0, err)
+	case len(magic) == 0:
+		return nil, src.fail(0, fmt.Errorf("%w: file is empty", ErrNotCapture))
+	case len(magic) < 4:
+		return nil, src.fail(0, fmt.Errorf("%w: file has %d bytes", ErrNotCapture, len(magic)))
+	case magic[0] == 0x1f && magic[1] == 0x8b:
+		return nil, src.fail(0, fmt.Errorf("%w: compressed by gzip, uncompress it first", ErrNotCapture))
+	}
+	c := &Reader{src: src}
+	if binary.LittleEndian.Uint32(magic) == blockSection {
+		c.next, err = newPcapng(src)
+	} else {
+		c.next, err = newPcap(src)
+	}
+	if err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// Next returns the next frame, whose bytes are the caller's. At the end of the file the
+// error is io.EOF; anything else is a *FormatError, after which there is no more.
+func (c *Reader) Next() (Record, error) {
+	if c.err != nil {
+		return Record{}, c.err
+	}
+	rec, err := c.next()
+	if err != nil {
+		c.err = err
+		return Record{}, err
+	}
+	c.number++
+	rec.No = c.number
+	return rec, nil
+}
+
+// Records returns an iterator over the frames. If the capture does not end as it should,
+// the last pair has the error.
+func (c *Reader) Records() iter.Seq2[Record, error] {
+	return func(yield func(Record, error) bool) {
+		for {
+			rec, err := c.Next()
+			if err == io.EOF || !yield(rec, err) || err != nil {
+				return
+			}
+		}
+	}
+}
+
+// Name returns the name that errors give the capture.
+func (c *Reader) Name() string { return c.src.name }
+
+// Close closes the file, if Open opened it.
+func (c *Reader) Close() error {
+	if c.file == nil {
+		return nil
+	}
+	return c.file.Close()
+}
+
+// source is a file being read, which knows how far.
+type source struct {
+	name string
+	r    *bufio.Reader
+	at   int64 // bytes consumed
+}
+
+func (s *source) fail(offset int64, reason error) error {
+	return &FormatError{s.name, offset, reason}
+}
+
+func (s *source) corrupt(offset int64, format string, args ...any) error {
+	return s.fail(offset, fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...)))
+}
+
+// start fills b, the first bytes of something. io.EOF means that the file ended before.
+func (s *source) start(b []byte, what string) error {
+	if _, err := s.r.Peek(1); err == io.EOF {
+		return io.EOF
+	}
+	return s.more(b, s.at, len(b), what)
+}
+
+// more fills b with the next bytes of a thing of size bytes that began at offset start.
+func (s *source) more(b []byte, start int64, size int, what string) error {
+	n, err := io.ReadFull(s.r, b)
+	s.at += int64(n)
+	return s.ended(err, start, size, what)
+}
+
+// skip is more for bytes that nobody looks at.
+func (s *source) skip(n int64, start int64, size int, what string) error {
+	done, err := io.CopyN(io.Discard, s.r, n)
+	s.at += done
+	return s.ended(err, start, size, what)
+}
+
+func (s *source) ended(err error, start int64, size int, what string) error {
+	switch err {
+	case nil:
+		return nil
+	case io.EOF, io.ErrUnexpectedEOF:
+		return s.fail(start, fmt.Errorf("%w: %s of %d bytes ends after %d", ErrCut, what, size, s.at-start))
+	}
+	return s.fail(s.at, err)
+}

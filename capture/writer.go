@@ -1,0 +1,157 @@
+package capture
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/google/gopacket"
+	"github.com/google/gopacket/layers"
+	"github.com/google/gopacket/pcapgo"
+)
+
+// ErrClosed is returned by a Writer that was closed.
+var ErrClosed = errors.New("capture is closed")
+
+// flushEvery bounds how long, in nanoseconds of the frames' times, a frame stays in
+// the buffer while others follow.
+const flushEvery = 200e6
+
+// Writer writes Ethernet frames to a pcapng file, with times in nanoseconds. Its
+// methods may be called by several goroutines.
+type Writer struct {
+	mu      sync.Mutex
+	ng      *pcapgo.NgWriter
+	file    io.Closer // what Close closes, or nil
+	flushed int64     // time of the frame at the last flush
+	ifaces  int
+	packets uint64
+	err     error // the first; every later call returns it
+}
+
+// NewWriter starts a capture on w with the named interfaces, at least one. Frames are
+// buffered: see Flush. w is not closed by Close.
+func NewWriter(w io.Writer, interfaces ...string) (*Writer, error) {
+	if len(interfaces) == 0 {
+		return nil, errors.New("a capture needs an interface")
+	}
+	section := pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "softroce"}
+	ng, err := pcapgo.NewNgWriterInterface(w, description(interfaces[0]), pcapgo.NgWriterOptions{SectionInfo: section})
+	if err != nil {
+		return nil, err
+	}
+	c := &Writer{ng: ng, ifaces: 1}
+	for _, name := range interfaces[1:] {
+		if _, err := c.AddInterface(name); err != nil {
+			return nil, err
+		}
+	}
+	return c, nil
+}
+
+// Create is NewWriter on a new file, which Close closes.
+func Create(file string, interfaces ...string) (*Writer, error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, err
+	}
+	c, err := NewWriter(f, interfaces...)
+	if err != nil {
+		f.Close()
+		return nil, err
+	}
+	c.file = f
+	return c, nil
+}
+
+func description(name string) pcapgo.NgInterface {
+	return pcapgo.NgInterface{Name: name, LinkType: layers.LinkTypeEthernet}
+}
+
+// AddInterface adds an interface and returns its number for WriteFrame; those of
+// NewWriter count from 0.
+func (c *Writer) AddInterface(name string) (int, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return 0, c.err
+	}
+	n, err := c.ng.AddInterface(description(name))
+	c.err = err
+	c.ifaces = n + 1
+	return n, err
+}
+
+// WriteFrame adds a whole Ethernet frame, seen at wallNs nanoseconds of the Unix epoch
+// on an interface. The frame is copied.
+func (c *Writer) WriteFrame(wallNs int64, iface int, frame []byte) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	if iface < 0 || iface >= c.ifaces {
+		return fmt.Errorf("capture: interface %d of %d", iface, c.ifaces)
+	}
+	info := gopacket.CaptureInfo{
+		Timestamp: time.Unix(0, wallNs), InterfaceIndex: iface, CaptureLength: len(frame), Length: len(frame),
+	}
+	if err := c.ng.WritePacket(info, frame); err != nil {
+		c.err = fmt.Errorf("capture: %w", err)
+		return c.err
+	}
+	c.packets++
+	if wallNs-c.flushed >= flushEvery || wallNs < c.flushed {
+		c.flushed = wallNs
+		return c.flush()
+	}
+	return nil
+}
+
+func (c *Writer) flush() error {
+	if err := c.ng.Flush(); err != nil {
+		c.err = fmt.Errorf("capture: %w", err)
+	}
+	return c.err
+}
+
+// Flush writes out what is buffered. Beside that, frames are written out as later
+// frames push them, a fifth of a second after them at the latest.
+func (c *Writer) Flush() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	return c.flush()
+}
+
+// Packets returns how many frames were written.
+func (c *Writer) Packets() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.packets
+}
+
+// Close flushes and ends the capture. It returns the error that ended it earlier, if
+// one did. Closing again does nothing.
+func (c *Writer) Close() error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if errors.Is(c.err, ErrClosed) {
+		return nil
+	}
+	err := c.err
+	if err == nil {
+		err = c.flush()
+	}
+	c.err = ErrClosed
+	if c.file != nil {
+		err = errors.Join(err, c.file.Close())
+	}
+	return err
+}
