@@ -24,12 +24,18 @@ type mapped struct {
 // MapFD maps length bytes of a descriptor from offset off on, writable if a has
 // LocalWrite. The descriptor stays the caller's.
 //
-// It must be a memfd with F_SEAL_SHRINK: the error matches ErrNotSealed where it is not,
-// or where huge pages cannot be held safely (see the package comment); such memory can be
-// reached through Process.Memory. ErrBounds: the file is shorter than off + length.
-// ErrAccess: the descriptor does not allow the rights asked for.
-// Registered bytes are not limited here, that is the caller's part.
+// It must be a memfd with F_SEAL_SHRINK. The error matches ErrNotSealed where it is not,
+// where other seals forbid the rights asked for, or where its pages could run out (see
+// the package comment): Process.Memory can reach such memory. It matches ErrBounds
+// where the file is shorter than off + length, ErrAccess where the descriptor was not opened for the
+// rights asked for, and ENOMEM where there are no pages. How much a client may register is
+// for the caller to limit.
 func MapFD(fd int, off, length uint64, a Access) (Memory, error) {
+	return mapFD(fd, off, length, a, strictOvercommit())
+}
+
+// mapFD is MapFD where strict tells whether pages of ordinary memfds can run out.
+func mapFD(fd int, off, length uint64, a Access, strict bool) (Memory, error) {
 	if err := a.check(); err != nil {
 		return nil, err
 	}
@@ -56,7 +62,7 @@ func MapFD(fd int, off, length uint64, a Access) (Memory, error) {
 	if err := m.mmap(fd, off, length, page); err != nil {
 		return nil, err
 	}
-	if err := m.provide(fd, seals, huge || strictOvercommit(), a); err != nil {
+	if err := m.provide(fd, seals, huge || strict, a); err != nil {
 		m.Close()
 		return nil, err
 	}
@@ -95,8 +101,10 @@ func (m *mapped) mmap(fd int, off, length, page uint64) error {
 	}
 	b, err := unix.Mmap(fd, int64(first), int(whole), prot, unix.MAP_SHARED)
 	switch {
-	case errors.Is(err, unix.EACCES), errors.Is(err, unix.EPERM):
+	case errors.Is(err, unix.EACCES):
 		return fmt.Errorf("%w: mapping a descriptor: %w", ErrAccess, err)
+	case errors.Is(err, unix.EPERM):
+		return fmt.Errorf("%w: its seals forbid writing: %w", ErrNotSealed, err)
 	case err != nil:
 		return fmt.Errorf("mapping a descriptor: %w", err)
 	}

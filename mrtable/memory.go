@@ -53,4 +53,4 @@ func HeapMemory(b []byte) Memory {
 
 func (h *heap) Len() uint64                   { return uint64(len(h.data)) }
 func (h *heap) View(off uint64, n int) []byte { return view(h.data, off, n) }
-func (h *heap) Close() error                  { h.data = nil; return nil }
+func (h *heap) Close() error                  { return nil }

@@ -119,6 +119,9 @@ func isMemFile(name string) bool {
 func (p *Process) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
+	if p.refs == 0 {
+		return ErrGone
+	}
 	if p.refs--; p.refs > 0 {
 		return nil
 	}
@@ -136,16 +139,27 @@ func (p *Process) Memory(base, length uint64, a Access) (Memory, error) {
 	if length > 0 && base > math.MaxUint64-(length-1) {
 		return nil, ErrBounds
 	}
-	m := &processMemory{process: p, base: base, length: length}
+	if !p.retain() {
+		return nil, ErrGone
+	}
 	if length > 0 && a&OnDemand == 0 {
 		if err := p.probe(base, base+length-1); err != nil {
+			p.Close()
 			return nil, fmt.Errorf("memory at %#x, %d bytes: %w", base, length, err)
 		}
 	}
+	return &processMemory{process: p, base: base, length: length}, nil
+}
+
+// retain counts one more user, unless the last one has gone.
+func (p *Process) retain() bool {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.refs == 0 {
+		return false
+	}
 	p.refs++
-	p.mu.Unlock()
-	return m, nil
+	return true
 }
 
 func (p *Process) probe(addrs ...uint64) error {

@@ -95,7 +95,7 @@ func (io *IO) flush(q *queue) {
 			break
 		}
 	}
-	rest := io.permitted(q.pieces)
+	rest := io.due(q.pieces)
 	for len(rest) > 0 {
 		n, err := io.write(q, rest)
 		if err == nil {
@@ -117,8 +117,8 @@ func (io *IO) flush(q *queue) {
 	q.pieces = q.pieces[:0]
 }
 
-// permitted keeps the pieces whose region is still registered and whose tag has not failed.
-func (io *IO) permitted(pieces []piece) []piece {
+// due keeps the pieces whose region is still registered and whose tag has not failed.
+func (io *IO) due(pieces []piece) []piece {
 	kept := pieces[:0]
 	for i := range pieces {
 		pc := pieces[i]

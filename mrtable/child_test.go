@@ -1,0 +1,252 @@
+package mrtable
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+)
+
+// The client in these tests is this test binary once more, with childVar set: it does
+// with its memory what the lines on its standard input say, and answers each with a line.
+const childVar = "MRTABLE_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(childVar) != "" {
+		serveChild()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// A child is a client process.
+type child struct {
+	t    *testing.T
+	cmd  *exec.Cmd
+	in   io.WriteCloser
+	out  *bufio.Reader
+	sock int
+}
+
+// startChild starts a client, as another user if uid is not 0.
+func startChild(t *testing.T, uid uint32) *child {
+	t.Helper()
+	pair, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	theirs := os.NewFile(uintptr(pair[1]), "socket")
+	defer theirs.Close()
+	// The link in /proc works for a user who may not look into the binary's directory.
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), childVar+"=1")
+	cmd.ExtraFiles = []*os.File{theirs}
+	cmd.Stderr = os.Stderr
+	if uid != 0 {
+		cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: uid, Gid: uid}}
+	}
+	in, _ := cmd.StdinPipe()
+	out, _ := cmd.StdoutPipe()
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	c := &child{t, cmd, in, bufio.NewReader(out), pair[0]}
+	t.Cleanup(func() {
+		c.kill()
+		unix.Close(pair[0])
+	})
+	return c
+}
+
+// kill ends the client and waits until nothing is left of it.
+func (c *child) kill() {
+	c.cmd.Process.Kill()
+	c.cmd.Wait()
+}
+
+// ask has the client do something and returns its answer.
+func (c *child) ask(format string, args ...any) string {
+	c.t.Helper()
+	fmt.Fprintf(c.in, format+"\n", args...)
+	return c.answer()
+}
+
+func (c *child) answer() string {
+	c.t.Helper()
+	line, err := c.out.ReadString('\n')
+	if err != nil || !strings.HasPrefix(line, "ok ") {
+		c.t.Fatalf("client: %q, %v", line, err)
+	}
+	return strings.TrimSpace(line[3:])
+}
+
+// alloc maps n bytes in the client, each with the value fill.
+func (c *child) alloc(n int, fill byte) (addr uint64) {
+	c.t.Helper()
+	fmt.Sscan(c.ask("map %d %d", n, fill), &addr)
+	return addr
+}
+
+// peek is what the client itself finds in its memory.
+func (c *child) peek(addr uint64, n int) []byte {
+	c.t.Helper()
+	b, _ := hex.DecodeString(c.ask("peek %d %d", addr, n))
+	return b
+}
+
+func (c *child) open() *Process {
+	c.t.Helper()
+	p, err := OpenProcess(c.cmd.Process.Pid, -1)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { p.Close() })
+	return p
+}
+
+// receiveMem gets the descriptor of its own memory that the client passes.
+func (c *child) receiveMem() int {
+	c.t.Helper()
+	c.ask("sendmem")
+	oob := make([]byte, unix.CmsgSpace(4))
+	_, n, _, _, err := unix.Recvmsg(c.sock, make([]byte, 1), oob, 0)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	messages, err := unix.ParseSocketControlMessage(oob[:n])
+	if err != nil || len(messages) == 0 {
+		c.t.Fatal("no descriptor came", err)
+	}
+	fds, err := unix.ParseUnixRights(&messages[0])
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { unix.Close(fds[0]) })
+	return fds[0]
+}
+
+func (c *child) openMem() *Process {
+	c.t.Helper()
+	p, err := OpenProcessMem(c.receiveMem())
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	c.t.Cleanup(func() { p.Close() })
+	return p
+}
+
+func (c *child) memory(p *Process, addr uint64, n int) Memory {
+	c.t.Helper()
+	m, err := p.Memory(addr, uint64(n), allRights)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return m
+}
+
+// serveChild is the client's main function.
+func serveChild() {
+	in := bufio.NewScanner(os.Stdin)
+	for in.Scan() {
+		f := strings.Fields(in.Text())
+		arg := make([]int, 4)
+		for i, s := range f[1:] {
+			fmt.Sscan(s, &arg[i])
+		}
+		answer, err := childDo(f[0], arg)
+		if err != nil {
+			fmt.Println("err", err)
+			continue
+		}
+		fmt.Println("ok", answer)
+	}
+}
+
+func childDo(what string, arg []int) (string, error) {
+	switch what {
+	case "map":
+		b, err := unix.Mmap(-1, 0, arg[0], unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+		for i := range b {
+			b[i] = byte(arg[1])
+		}
+		return fmt.Sprint(address(b)), err
+	case "unmap":
+		_, _, errno := unix.Syscall(unix.SYS_MUNMAP, uintptr(arg[0]), uintptr(arg[1]), 0)
+		return "", errnoOrNil(errno)
+	case "protect":
+		_, _, errno := unix.Syscall(unix.SYS_MPROTECT, uintptr(arg[0]), uintptr(arg[1]), uintptr(arg[2]))
+		return "", errnoOrNil(errno)
+	case "peek":
+		return hex.EncodeToString(childBytes(arg[0], arg[1])), nil
+	case "poll":
+		return childPoll(arg[0], arg[1], arg[2])
+	case "sendmem":
+		f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
+		if err != nil {
+			return "", err
+		}
+		defer f.Close()
+		return "", unix.Sendmsg(3, []byte{0}, unix.UnixRights(int(f.Fd())), nil, 0)
+	case "exec":
+		fmt.Println("ok now")
+		return "", unix.Exec("/proc/self/exe", os.Args, os.Environ())
+	case "undumpable":
+		return "", unix.Prctl(unix.PR_SET_DUMPABLE, 0, 0, 0, 0)
+	case "open":
+		p, err := OpenProcess(arg[0], -1)
+		if err != nil {
+			return err.Error(), nil
+		}
+		return "opened", p.Close()
+	}
+	return "", fmt.Errorf("what is %q", what)
+}
+
+func errnoOrNil(errno unix.Errno) error {
+	if errno != 0 {
+		return errno
+	}
+	return nil
+}
+
+// childBytes is memory of the client that the Go runtime knows nothing about.
+func childBytes(addr, n int) []byte {
+	p := uintptr(addr)
+	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), n)
+}
+
+// childPoll waits for message after message of n bytes, all bytes of message i being i, by
+// looking at the final 8 bytes, as programs do, and says how many had stale bytes. The word behind the
+// message says how far it is.
+func childPoll(addr, n, rounds int) (string, error) {
+	runtime.LockOSThread()
+	b := childBytes(addr, n+8)
+	stale := 0
+	deadline := time.Now().Add(20 * time.Second)
+	for i := 1; i <= rounds; i++ {
+		want := bytes.Repeat([]byte{byte(i)}, n)
+		end := binary.NativeEndian.Uint64(want[n-8:])
+		for spins := 0; loadUint64(&b[n-8]) != end; spins++ {
+			if spins%10000 == 0 && time.Now().After(deadline) {
+				return "", fmt.Errorf("message %d never came", i)
+			}
+		}
+		if !bytes.Equal(b[:n], want) {
+			stale++
+		}
+		binary.NativeEndian.PutUint64(b[n:], uint64(i))
+	}
+	return fmt.Sprint(stale), nil
+}

@@ -1,0 +1,632 @@
+package mrtable
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+const page = 4096
+
+// Some user who is not root and owns nothing.
+const stranger = 65534
+
+// ways to reach a client of the same user.
+var ways = map[string]func(*child) *Process{"process_vm": (*child).open, "proc_mem": (*child).openMem}
+
+func TestClientMemoryIsReadAndWritten(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c, g := startChild(t, 0), newRig(t)
+			addr := c.alloc(16*page, 0x11)
+			r := g.region(c.memory(open(c), addr, 16*page), addr)
+			got, err := g.io.Read(r, addr+5, 3*page)
+			if err != nil || !bytes.Equal(got, bytes.Repeat([]byte{0x11}, 3*page)) {
+				t.Fatalf("read: %v", err)
+			}
+			g.io.Write(g, r, addr+page-3, []byte("hello, client"), true)
+			if b := c.peek(addr+page-3, 13); b[0] != 0x11 {
+				t.Error("a write was not queued")
+			}
+			g.io.Flush()
+			if b := c.peek(addr+page-4, 15); string(b) != "\x11hello, client\x11" {
+				t.Errorf("the client found %q", b)
+			}
+			g.wantFailures(nil)
+		})
+	}
+}
+
+func TestManyMessagesGoInOneCall(t *testing.T) {
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(64*page, 0)
+	r := g.region(c.memory(c.open(), addr, 64*page), addr)
+	var want []byte
+	for m := range 16 { // messages of four packets and a bit, one behind the other
+		for k := range 5 {
+			p := bytes.Repeat([]byte{byte(16*m + k + 1)}, 1024)
+			if k == 4 {
+				p = p[:100]
+			}
+			g.io.Write(m, r, addr+uint64(len(want)), p, k == 4)
+			want = append(want, p...)
+		}
+	}
+	q := r.queue
+	g.io.gather(q.pieces)
+	if len(g.io.remote) != 2*16 {
+		t.Errorf("%d remote pieces for 16 messages, want a body and a tail each", len(g.io.remote))
+	}
+	for i, piece := range g.io.remote {
+		if isTail := i%2 == 1; isTail != (piece.Len == tailLen) {
+			t.Errorf("remote piece %d has %d bytes", i, piece.Len)
+		}
+	}
+	if n, err := g.io.write(q, q.pieces); n != len(want) || err != nil {
+		t.Errorf("one call wrote %d bytes of %d: %v", n, len(want), err)
+	}
+	g.io.Flush()
+	if got := c.peek(addr, len(want)); !bytes.Equal(got, want) {
+		t.Error("the client found something else")
+	}
+}
+
+func TestQueueLongerThanOneCallIsWrittenInOrder(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c, g := startChild(t, 0), newRig(t)
+			addr := c.alloc(page, 0)
+			r := g.region(c.memory(open(c), addr, page), addr)
+			want := make([]byte, page)
+			rnd := newRand(9)
+			for i := range 4*maxPieces + 100 {
+				off, n := rnd.IntN(page-64), 1+rnd.IntN(64)
+				p := bytes.Repeat([]byte{byte(i)}, n)
+				copy(want[off:], p)
+				g.io.Write(i%7, r, addr+uint64(off), p, i%3 == 0)
+			}
+			g.io.Flush()
+			g.wantFailures(nil)
+			if !bytes.Equal(c.peek(addr, page), want) {
+				t.Error("overlapping writes were not done in order")
+			}
+		})
+	}
+}
+
+func TestReadAndAtomicSeeQueuedWrites(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c, g := startChild(t, 0), newRig(t)
+			addr := c.alloc(page, 0)
+			r := g.region(c.memory(open(c), addr, page), 0)
+			word := binary.NativeEndian.AppendUint64(nil, 41)
+			g.io.Write(g, r, 8, word, true)
+			if got, err := g.io.Read(r, 8, 8); err != nil || !bytes.Equal(got, word) {
+				t.Errorf("read: %v, %v", got, err)
+			}
+			word2 := binary.NativeEndian.AppendUint64(nil, 50)
+			g.io.Write(g, r, 8, word2, true)
+			if old, err := g.io.FetchAdd(r, 8, 1); err != nil || old != 50 {
+				t.Errorf("fetch-add: %d, %v", old, err)
+			}
+			if old, err := g.io.CompareSwap(r, 8, 51, 60); err != nil || old != 51 {
+				t.Errorf("compare-swap: %d, %v", old, err)
+			}
+			if b := c.peek(addr+8, 8); binary.NativeEndian.Uint64(b) != 60 {
+				t.Errorf("the client found %v", b)
+			}
+		})
+	}
+}
+
+// faulty has three messages under the tags a, b and c, of which b's second piece meets a
+// page that cannot be written.
+func faulty(g *rig, r *Region, good, bad uint64) {
+	p := bytes.Repeat([]byte{0xee}, 2*page)
+	g.io.Write("a", r, good, p[:page], true)
+	g.io.Write("b", r, bad-100, p[:100], false)
+	g.io.Write("b", r, bad, p[:200], false)
+	g.io.Write("c", r, good+page, p[:300], false)
+	g.io.Write("b", r, bad-200, p[:100], true) // its end must not come
+	g.io.Write("c", r, good+page+300, p[:50], true)
+}
+
+func checkFaulty(t *testing.T, g *rig, c *child, good, bad uint64) {
+	t.Helper()
+	g.wantFailures(map[any]error{"b": ErrFault})
+	ee := func(n int) []byte { return bytes.Repeat([]byte{0xee}, n) }
+	if !bytes.Equal(c.peek(good, page), ee(page)) || !bytes.Equal(c.peek(good+page, 350), ee(350)) {
+		t.Error("another message suffered")
+	}
+	if !bytes.Equal(c.peek(bad-100, 100), ee(100)) {
+		t.Error("what came before the bad page is missing")
+	}
+	if !bytes.Equal(c.peek(bad-200, 100), make([]byte, 100)) {
+		t.Error("the end of a message with a hole was written")
+	}
+}
+
+func TestUnmappedPageFailsOnlyItsMessage(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c, g := startChild(t, 0), newRig(t)
+			addr := c.alloc(16*page, 0)
+			r := g.region(c.memory(open(c), addr, 16*page), addr)
+			c.ask("unmap %d %d", addr+8*page, page)
+			faulty(g, r, addr, addr+8*page)
+			g.io.Flush()
+			checkFaulty(t, g, c, addr, addr+8*page)
+			if _, err := g.io.Read(r, addr+8*page-10, 20); err != ErrFault {
+				t.Errorf("read: %v", err)
+			}
+			if _, err := g.io.FetchAdd(r, addr+8*page, 1); err != ErrFault {
+				t.Errorf("fetch-add: %v", err)
+			}
+			if _, err := g.io.CompareSwap(r, addr+8*page, 1, 1); err != ErrFault {
+				t.Errorf("compare-swap: %v", err)
+			}
+		})
+	}
+}
+
+func TestReadOnlyPageRefusesProcessVM(t *testing.T) {
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(16*page, 0)
+	r := g.region(c.memory(c.open(), addr, 16*page), addr)
+	c.ask("protect %d %d %d", addr+8*page, page, unix.PROT_READ)
+	faulty(g, r, addr, addr+8*page)
+	if _, err := g.io.Read(r, addr+8*page, 10); err != nil { // flushes
+		t.Errorf("read: %v", err)
+	}
+	checkFaulty(t, g, c, addr, addr+8*page)
+	if _, err := g.io.FetchAdd(r, addr+8*page, 1); err != ErrFault {
+		t.Errorf("fetch-add: %v", err)
+	}
+}
+
+func TestReadOnlyPageDoesNotRefuseProcMem(t *testing.T) {
+	// Why regions' rights are all that holds it back.
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(page, 0)
+	m := c.memory(c.openMem(), addr, page)
+	c.ask("protect %d %d %d", addr, page, unix.PROT_READ)
+	readOnly := mustRegister(t, g.table, g.pd, m, addr, RemoteRead)
+	g.io.Write("denied", readOnly, addr, []byte{1}, true)
+	g.io.Flush()
+	g.wantFailures(map[any]error{"denied": ErrAccess})
+	if b := c.peek(addr, 1); b[0] != 0 {
+		t.Error("a region without write access was written")
+	}
+}
+
+func TestFailedTagIsDroppedUntilReported(t *testing.T) {
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(4*page, 0)
+	r := g.region(c.memory(c.open(), addr, 4*page), addr)
+	heap := make([]byte, 16)
+	mapped := g.region(HeapMemory(heap), 0)
+	c.ask("unmap %d %d", addr+3*page, page)
+	g.io.Write("x", r, addr+3*page, []byte{1}, false)
+	g.io.Write("x", mapped, 0, make([]byte, 8), false)
+	g.io.Write("x", mapped, 8, []byte{1, 1, 1, 1, 1, 1, 1, 1}, true) // flushes, finds the failure
+	g.io.Write("x", r, addr, []byte{1}, true)
+	g.io.Write("y", r, addr+1, []byte{2}, true)
+	g.io.Flush()
+	if heap[15] != 0 || !bytes.Equal(c.peek(addr, 2), []byte{0, 2}) {
+		t.Error("the end of a broken message was stored")
+	}
+	var tags []any
+	g.io.Failed(func(tag any, err error) {
+		tags = append(tags, tag)
+		if tag == "x" { // using the IO from inside
+			g.io.Write("z", mapped, 16, []byte{1}, true)
+		}
+	})
+	if fmt.Sprint(tags) != "[x z]" {
+		t.Errorf("failed: %v", tags)
+	}
+	g.io.Write("x", r, addr, []byte{1}, true)
+	g.io.Flush()
+	if b := c.peek(addr, 1); b[0] != 1 {
+		t.Error("the tag is still dropped")
+	}
+}
+
+func TestFullQueueFindsFailureOfItsNextPiece(t *testing.T) {
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(2*page, 0)
+	r := g.region(c.memory(c.open(), addr, 2*page), addr)
+	c.ask("unmap %d %d", addr+page, page)
+	g.io.Write("x", r, addr+page, []byte{1}, false)
+	for range maxPieces {
+		g.io.Write("x", r, addr, []byte{1}, true)
+	}
+	if len(r.queue.pieces) != 0 {
+		t.Errorf("%d pieces are queued for a tag that failed", len(r.queue.pieces))
+	}
+	g.wantFailures(map[any]error{"x": ErrFault})
+}
+
+func TestQueuedWriteToDeregisteredRegionFails(t *testing.T) {
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(page, 0)
+	p := c.open()
+	gone, stays := g.region(c.memory(p, addr, page), addr), g.region(c.memory(p, addr, page), addr)
+	g.io.Write("gone", gone, addr, []byte{1}, true)
+	g.io.Write("stays", stays, addr+1, []byte{1}, true)
+	g.table.Deregister(gone)
+	g.io.Flush()
+	g.wantFailures(map[any]error{"gone": ErrKey})
+	if b := c.peek(addr, 2); b[0] != 0 || b[1] != 1 {
+		t.Errorf("the client found %v", b)
+	}
+}
+
+func TestEndOfScatteredMessageWaitsForItsBody(t *testing.T) {
+	// A receive buffer of two SGEs: process memory, then mapped memory.
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(page, 0)
+	heap := make([]byte, 16)
+	r, mapped := g.region(c.memory(c.open(), addr, page), addr), g.region(HeapMemory(heap), 0)
+	g.io.Write("m", r, addr, []byte("body"), false)
+	g.io.Write("other", mapped, 8, []byte("x"), true)
+	if b := c.peek(addr, 4); b[0] != 0 {
+		t.Error("another message's end carried out the queue")
+	}
+	g.io.Write("m", mapped, 0, []byte("end"), true)
+	if b := c.peek(addr, 4); string(b) != "body" {
+		t.Errorf("the end was stored when the body was %q", b)
+	}
+}
+
+func TestKilledClientFailsOnlyItsOwnWork(t *testing.T) {
+	for name, open := range ways {
+		for _, newEpoch := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, ", epoch ", newEpoch), func(t *testing.T) {
+				a, b, g := startChild(t, 0), startChild(t, 0), newRig(t)
+				addrA, addrB := a.alloc(4*page, 0), b.alloc(page, 0)
+				ra := g.region(a.memory(open(a), addrA, 4*page), addrA)
+				rb := g.region(b.memory(open(b), addrB, page), addrB)
+				if _, err := g.io.Read(ra, addrA, 1); err != nil {
+					t.Fatal(err)
+				}
+				for i := range 4 {
+					g.io.Write(fmt.Sprint("a", i), ra, addrA+uint64(i*page), make([]byte, page), true)
+				}
+				g.io.Write("b", rb, addrB, []byte("alive"), true)
+				a.kill()
+				if newEpoch {
+					g.io.Epoch()
+				}
+				g.io.Flush()
+				g.wantFailures(map[any]error{"a0": ErrGone, "a1": ErrGone, "a2": ErrGone, "a3": ErrGone})
+				if got := b.peek(addrB, 5); string(got) != "alive" {
+					t.Errorf("the other client found %q", got)
+				}
+				if _, err := g.io.Read(ra, addrA, 8); err != ErrGone {
+					t.Errorf("read: %v", err)
+				}
+				if _, err := g.io.FetchAdd(ra, addrA, 8); err != ErrGone {
+					t.Errorf("fetch-add: %v", err)
+				}
+				g.table.Deregister(ra)
+				g.io.Epoch()
+				g.io.Epoch()
+				if len(g.io.queues) != 1 {
+					t.Errorf("%d queues left, want one", len(g.io.queues))
+				}
+			})
+		}
+	}
+}
+
+func TestClientKilledWhileItIsWritten(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c, g := startChild(t, 0), newRig(t)
+			const size = 1 << 20
+			addr := c.alloc(size, 0)
+			r := g.region(c.memory(open(c), addr, size), addr)
+			p := make([]byte, size)
+			for round := range 100000 {
+				if round == 20 {
+					go c.cmd.Process.Kill()
+				}
+				g.io.Write("w", r, addr, p, true)
+				g.io.Flush()
+				g.io.Epoch()
+				failed := g.failures()
+				if len(failed) == 0 {
+					continue
+				}
+				if err := failed["w"]; err != ErrGone && err != ErrFault {
+					t.Errorf("round %d: %v", round, err)
+				}
+				return
+			}
+			t.Error("writes went on after the client was killed")
+		})
+	}
+}
+
+func TestProcMemEndsWithTheProgram(t *testing.T) {
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(page, 0)
+	r := g.region(c.memory(c.openMem(), addr, page), addr)
+	c.ask("exec")
+	c.alloc(page, 0) // the next program answers
+	g.io.Write("w", r, addr, []byte{1}, true)
+	g.io.Flush()
+	g.wantFailures(map[any]error{"w": ErrGone})
+}
+
+func TestRecycledNumberIsNotTheProcess(t *testing.T) {
+	// No test can wait for a number to come round; here it means somebody else from the start.
+	c, g := startChild(t, 0), newRig(t)
+	other := startChild(t, 0)
+	addr := other.alloc(page, 7)
+	p := c.open()
+	r := g.region(c.memory(p, c.alloc(page, 0), page), 0)
+	c.kill()
+	p.pid = other.cmd.Process.Pid
+	r.process.base = addr
+	g.io.Write("w", r, 0, []byte{1}, true)
+	g.io.Flush()
+	g.wantFailures(map[any]error{"w": ErrGone})
+	if b := other.peek(addr, 1); b[0] != 7 {
+		t.Error("a stranger was written")
+	}
+}
+
+func TestOtherUsersMemory(t *testing.T) {
+	if os.Getuid() != 0 {
+		leaveOut(t, "starting a process of another user needs root")
+	}
+	c, g := startChild(t, stranger), newRig(t)
+	addr := c.alloc(16*page, 3)
+	if _, err := OpenProcess(c.cmd.Process.Pid, -1); !errors.Is(err, ErrPermission) {
+		t.Errorf("by its number: %v", err)
+	}
+	if got := c.ask("open %d", os.Getpid()); !strings.Contains(got, ErrPermission.Error()) {
+		t.Errorf("a user opening root's process: %s", got)
+	}
+	c.ask("unmap %d %d", addr+8*page, page)
+	r := g.region(c.memory(c.openMem(), addr, 16*page), addr)
+	faulty(g, r, addr, addr+8*page)
+	if got, err := g.io.Read(r, addr+15*page, page); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{3}, page)) {
+		t.Errorf("read: %v", err)
+	}
+	if b := c.peek(addr+page, 351); b[349] != 0xee || b[350] != 3 {
+		t.Error("the client did not find the message")
+	}
+	g.wantFailures(map[any]error{"b": ErrFault})
+	if old, err := g.io.FetchAdd(r, addr+15*page, 1); err != nil || old != 0x0303030303030303 {
+		t.Errorf("fetch-add: %#x, %v", old, err)
+	}
+	c.kill()
+	if _, err := g.io.Read(r, addr, 8); err != ErrGone {
+		t.Errorf("read of the dead: %v", err)
+	}
+}
+
+func TestUndumpableStrangerDoesNotPassForRoot(t *testing.T) {
+	// Its files in /proc belong to root then.
+	if os.Getuid() != 0 {
+		leaveOut(t, "starting a process of another user needs root")
+	}
+	c := startChild(t, stranger)
+	c.ask("undumpable")
+	if _, err := OpenProcess(c.cmd.Process.Pid, -1); !errors.Is(err, ErrPermission) {
+		t.Errorf("%v", err)
+	}
+}
+
+func TestErrnosBecomeErrors(t *testing.T) {
+	for err, want := range map[error]error{
+		unix.EPERM: ErrPermission, unix.EACCES: ErrPermission, unix.ESRCH: ErrGone,
+		unix.EFAULT: ErrFault, unix.EIO: ErrFault, unix.EINVAL: ErrFault, unix.ENOMEM: unix.ENOMEM,
+	} {
+		if got := processError(err); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
+	}
+}
+
+func TestOpenProcessErrors(t *testing.T) {
+	done := exec.Command("true")
+	if err := done.Start(); err != nil {
+		t.Fatal(err)
+	}
+	pidfd, err := unix.PidfdOpen(done.Process.Pid, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(pidfd)
+	done.Wait()
+	if _, err := OpenProcess(done.Process.Pid, -1); !errors.Is(err, ErrGone) {
+		t.Errorf("ended: %v", err)
+	}
+	if _, err := OpenProcess(os.Getpid(), pidfd); !errors.Is(err, ErrGone) {
+		t.Errorf("ended, with its pidfd, number in use again: %v", err)
+	}
+	if _, err := OpenProcess(os.Getpid(), math.MaxInt32); err == nil {
+		t.Error("a descriptor that is none was taken")
+	}
+	if _, err := OpenProcess(-1, -1); err == nil {
+		t.Error("process -1 was opened")
+	}
+	own, err := unix.PidfdOpen(os.Getpid(), 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p, err := OpenProcess(os.Getpid(), own)
+	unix.Close(own) // it was the caller's
+	if err != nil || !p.alive() {
+		t.Errorf("with a pidfd: %v", err)
+	}
+	if err := p.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := p.Close(); err != ErrGone {
+		t.Errorf("closed twice: %v", err)
+	}
+	if _, err := p.Memory(0x1000, 1, OnDemand); err != ErrGone {
+		t.Errorf("memory of a closed process: %v", err)
+	}
+}
+
+func TestOnlyMemFilesAreTakenForMemory(t *testing.T) {
+	open := func(name string, flags int) int {
+		t.Helper()
+		fd, err := unix.Open(name, flags, 0)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(fd) })
+		return fd
+	}
+	fake := t.TempDir() + "/7"
+	if err := os.Mkdir(fake, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(fake+"/mem", nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for name, fd := range map[string]int{
+		"a device":                 open("/dev/zero", unix.O_RDWR),
+		"a file of that name":      open(fake+"/mem", unix.O_RDWR),
+		"another file in /proc":    open("/proc/self/comm", unix.O_RDWR),
+		"memory for reading alone": open("/proc/self/mem", unix.O_RDONLY),
+		"memory for writing alone": open("/proc/self/mem", unix.O_WRONLY),
+		"nothing":                  math.MaxInt32,
+	} {
+		if _, err := OpenProcessMem(fd); !errors.Is(err, ErrNotMemory) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+	for name, want := range map[string]bool{
+		"/proc/12/mem": true, "/12/mem": true, "/proc/12/task/13/mem": true, "(unreachable)/12/mem": true,
+		"/proc/mem": false, "mem": false, "": false, "/proc/12/mem/x": false, "/proc/-1/mem": false, "/proc/sys/12/maps": false,
+	} {
+		if isMemFile(name) != want {
+			t.Errorf("%q: %v", name, !want)
+		}
+	}
+}
+
+func TestMemoryOfProcessIsProbed(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c := startChild(t, 0)
+			p := open(c)
+			addr := c.alloc(2*page, 0)
+			c.ask("unmap %d %d", addr+page, page)
+			for _, m := range []struct {
+				base, length uint64
+				a            Access
+				want         error
+			}{
+				{addr, page, 0, nil},
+				{addr, page + 1, 0, ErrFault},
+				{addr, page + 1, OnDemand, nil},
+				{addr + page - 1, 2, 0, ErrFault},
+				{0, 1, 0, ErrFault},
+				{0, 0, 0, nil},
+				{math.MaxUint64, 0, 0, nil},
+				{math.MaxUint64, 1, 0, ErrFault},
+				{math.MaxUint64, 2, 0, ErrBounds},
+				{1 << 63, 1, 0, ErrFault},
+				{0xffff_8000_0000_0000, page, 0, ErrFault}, // the kernel's
+				{0, math.MaxUint64, OnDemand, nil},
+				{1, math.MaxUint64, OnDemand, nil},
+				{2, math.MaxUint64, OnDemand, ErrBounds},
+			} {
+				mem, err := p.Memory(m.base, m.length, m.a)
+				if !errors.Is(err, m.want) {
+					t.Errorf("%#x, %d bytes, %v: %v, want %v", m.base, m.length, m.a, err, m.want)
+				}
+				if err == nil {
+					mem.Close()
+					mem.Close() // counts once
+				}
+			}
+			c.kill()
+			if _, err := p.Memory(addr, 1, 0); !errors.Is(err, ErrGone) {
+				t.Errorf("of a dead process: %v", err)
+			}
+			if p.refs != 1 {
+				t.Errorf("%d references left", p.refs)
+			}
+		})
+	}
+}
+
+func TestProcessIsHeldWhileItsMemoryIs(t *testing.T) {
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(page, 5)
+	p, err := OpenProcess(c.cmd.Process.Pid, -1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := g.region(c.memory(p, addr, page), 0)
+	p.Close()
+	if got, err := g.io.Read(r, 0, 1); err != nil || got[0] != 5 {
+		t.Fatalf("read: %v", err)
+	}
+	g.table.Deregister(r)
+	g.io.Epoch()
+	if p.refs != 1 {
+		t.Errorf("%d references after one epoch", p.refs)
+	}
+	g.io.Epoch()
+	if p.refs != 0 || len(g.io.queues) != 0 {
+		t.Errorf("%d references, %d queues after two epochs", p.refs, len(g.io.queues))
+	}
+	name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(p.pidfd))
+	if strings.Contains(name, "pidfd") {
+		t.Error("the pidfd is still open")
+	}
+}
+
+func TestPollingClientNeverSeesTheEndFirst(t *testing.T) {
+	for name, open := range ways {
+		for _, n := range []int{64, 1024, 2048, 4096, 65536} {
+			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
+				c, g := startChild(t, 0), newRig(t)
+				const rounds = 1000
+				addr := c.alloc(n+8, 0)
+				r := g.region(c.memory(open(c), addr, n+8), addr)
+				fmt.Fprintf(c.in, "poll %d %d %d\n", addr, n, rounds)
+				for i := 1; i <= rounds; i++ {
+					p := bytes.Repeat([]byte{byte(i)}, n)
+					for off := 0; off < n; off += 1024 { // packets
+						end := min(off+1024, n)
+						g.io.Write(g, r, addr+uint64(off), p[off:end], end == n)
+					}
+					g.io.Flush()
+					for seen := uint64(0); seen != uint64(i); {
+						word, err := g.io.Read(r, addr+uint64(n), 8)
+						if err != nil {
+							t.Fatal(err)
+						}
+						seen = binary.NativeEndian.Uint64(word)
+						g.io.Epoch()
+					}
+				}
+				if stale := c.answer(); stale != "0" {
+					t.Errorf("%s of %d messages were not whole when their end was seen", stale, rounds)
+				}
+			})
+		}
+	}
+}

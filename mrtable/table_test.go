@@ -1,0 +1,294 @@
+package mrtable
+
+import (
+	"errors"
+	"math"
+	"math/rand/v2"
+	"testing"
+)
+
+func newTestTable() *Table { return NewTable(rand.New(rand.NewPCG(1, 2))) }
+
+func mustRegister(t testing.TB, table *Table, pd *PD, mem Memory, iova uint64, a Access) *Region {
+	t.Helper()
+	r, err := table.Register(pd, mem, iova, mem.Len(), a)
+	if err != nil {
+		t.Fatalf("Register: %v", err)
+	}
+	return r
+}
+
+func TestAccessFlagsFollowTheRulesOfRegMR(t *testing.T) {
+	for _, c := range []struct {
+		a    Access
+		want error
+	}{
+		{0, nil},
+		{LocalWrite, nil},
+		{RemoteRead, nil},
+		{LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic, nil},
+		{RemoteWrite, ErrFlags},
+		{RemoteAtomic, ErrFlags},
+		{RemoteRead | RemoteAtomic, ErrFlags},
+		{LocalWrite | MWBind | OnDemand | HugeTLB | RelaxedOrdering, nil},
+		{1 << 29, nil}, // in the optional range
+		{1 << 8, ErrFlags},
+		{1 << 19, ErrFlags},
+		{1 << 30, ErrFlags},
+		{1 << 31, ErrFlags},
+	} {
+		table := newTestTable()
+		_, err := table.Register(table.AllocPD(), HeapMemory(make([]byte, 8)), 0, 8, c.a)
+		if err != c.want {
+			t.Errorf("%v (%#x): %v, want %v", c.a, uint32(c.a), err, c.want)
+		}
+	}
+}
+
+func TestAccessNames(t *testing.T) {
+	for a, want := range map[Access]string{
+		0:                                "local_read",
+		LocalWrite | RemoteRead:          "local_write|remote_read",
+		RemoteAtomic | ZeroBased | 1<<25: "remote_atomic|zero_based|other",
+		HugeTLB | OnDemand | MWBind:      "mw_bind|on_demand|hugetlb",
+		RelaxedOrdering | RemoteWrite:    "remote_write|relaxed_ordering",
+	} {
+		if got := a.String(); got != want {
+			t.Errorf("%#x is %q, want %q", uint32(a), got, want)
+		}
+	}
+}
+
+func TestLookupGivesTheFirstReasonThatApplies(t *testing.T) {
+	table := newTestTable()
+	pd, other := table.AllocPD(), table.AllocPD()
+	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 100)), 0x1000, RemoteRead)
+	for _, c := range []struct {
+		name string
+		pd   *PD
+		key  uint32
+		addr uint64
+		n    uint32
+		need Access
+		want error
+	}{
+		{"all of it", pd, r.RKey(), 0x1000, 100, RemoteRead, nil},
+		{"the last byte", pd, r.RKey(), 0x1063, 1, RemoteRead, nil},
+		{"nothing, at the start", pd, r.RKey(), 0x1000, 0, RemoteRead, nil},
+		{"nothing, just behind the end", pd, r.RKey(), 0x1064, 0, RemoteRead, nil},
+		{"nothing, farther out", pd, r.RKey(), 0x1065, 0, RemoteRead, ErrBounds},
+		{"one byte more", pd, r.RKey(), 0x1000, 101, RemoteRead, ErrBounds},
+		{"one byte before", pd, r.RKey(), 0xfff, 2, RemoteRead, ErrBounds},
+		{"around the end of the address space", pd, r.RKey(), math.MaxUint64, 0x1002, RemoteRead, ErrBounds},
+		{"all lengths", pd, r.RKey(), 0x1001, math.MaxUint32, RemoteRead, ErrBounds},
+		{"no right", pd, r.RKey(), 0, 1, RemoteWrite, ErrAccess},
+		{"one right of two", pd, r.RKey(), 0x1000, 1, RemoteWrite | RemoteRead, ErrAccess},
+		{"another domain", other, r.RKey(), 0, 1, RemoteWrite, ErrPD},
+		{"no domain", nil, r.RKey(), 0x1000, 1, 0, ErrPD},
+		{"another tag", pd, r.RKey() ^ 1, 0x1000, 1, RemoteRead, ErrKey},
+		{"no slot", pd, r.RKey() + 1<<tagBits, 0x1000, 1, RemoteRead, ErrKey},
+		{"key 0", pd, 0, 0x1000, 1, RemoteRead, ErrKey},
+		{"the highest key", pd, math.MaxUint32, 0x1000, 1, RemoteRead, ErrKey},
+	} {
+		for way, find := range map[string]func(*PD, uint32, uint64, uint32, Access) (*Region, error){
+			"Local": table.Local, "Remote": table.Remote,
+		} {
+			got, err := find(c.pd, c.key, c.addr, c.n, c.need)
+			if err != c.want || (err == nil) != (got == r) {
+				t.Errorf("%s, %s: %v, want %v", way, c.name, err, c.want)
+			}
+		}
+	}
+}
+
+func TestRegistrationChecksItsRange(t *testing.T) {
+	for _, c := range []struct {
+		name         string
+		iova, length uint64
+		want         error
+	}{
+		{"empty", 0, 0, nil},
+		{"empty at the last address", math.MaxUint64, 0, nil},
+		{"up to the last address", math.MaxUint64 - 15, 16, nil},
+		{"past the last address", math.MaxUint64 - 14, 16, ErrBounds},
+		{"longer than the memory", 0, 17, ErrBounds},
+		{"longer than anything", 1, math.MaxUint64, ErrBounds},
+	} {
+		table := newTestTable()
+		pd := table.AllocPD()
+		r, err := table.Register(pd, HeapMemory(make([]byte, 16)), c.iova, c.length, LocalWrite)
+		if err != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if err != nil && (pd.InUse() != 0 || table.Len() != 0) {
+			t.Errorf("%s: a failed registration left something behind", c.name)
+		}
+		if err == nil {
+			end := c.iova + c.length // may be 2^64
+			if _, err := table.Local(pd, r.LKey(), end-1, 1, LocalWrite); (err == nil) != (c.length > 0) {
+				t.Errorf("%s: last byte: %v", c.name, err)
+			}
+			if _, err := table.Local(pd, r.LKey(), end, 1, LocalWrite); err != ErrBounds {
+				t.Errorf("%s: byte behind the last: %v", c.name, err)
+			}
+		}
+	}
+}
+
+type unreachable struct{ Memory }
+
+func (unreachable) View(uint64, int) []byte { return nil }
+
+func TestRegistrationRefusesWhatCannotBeReached(t *testing.T) {
+	table := newTestTable()
+	if _, err := table.Register(table.AllocPD(), nil, 0, 0, 0); err != ErrNotMemory {
+		t.Errorf("nil memory: %v", err)
+	}
+	if _, err := table.Register(table.AllocPD(), unreachable{HeapMemory(nil)}, 0, 0, 0); err != ErrNotMemory {
+		t.Errorf("memory without a view: %v", err)
+	}
+	if _, err := table.Register(newTestTable().AllocPD(), HeapMemory(nil), 0, 0, 0); err != ErrPD {
+		t.Errorf("another table's domain: %v", err)
+	}
+	if _, err := table.Register(nil, HeapMemory(nil), 0, 0, 0); err != ErrPD {
+		t.Errorf("no domain: %v", err)
+	}
+}
+
+func TestZeroBasedRegionBeginsAtZero(t *testing.T) {
+	table := newTestTable()
+	r := mustRegister(t, table, table.AllocPD(), HeapMemory(make([]byte, 4)), 0x7000, ZeroBased)
+	if r.IOVA != 0 {
+		t.Errorf("it begins at %#x", r.IOVA)
+	}
+}
+
+func TestDomainLivesWhileItIsUsed(t *testing.T) {
+	table := newTestTable()
+	pd := table.AllocPD()
+	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 4)), 0, 0)
+	pd.Use()
+	if err := table.DeallocPD(pd); err != ErrBusy {
+		t.Errorf("with a region and a queue pair: %v", err)
+	}
+	table.Deregister(r)
+	if err := table.DeallocPD(pd); err != ErrBusy {
+		t.Errorf("with a queue pair: %v", err)
+	}
+	pd.Release()
+	if err := table.DeallocPD(pd); err != nil {
+		t.Errorf("unused: %v", err)
+	}
+	if err := table.DeallocPD(pd); err != ErrPD {
+		t.Errorf("for the second time: %v", err)
+	}
+	if err := table.DeallocPD(nil); err != ErrPD {
+		t.Errorf("nil: %v", err)
+	}
+	if _, err := table.Register(pd, HeapMemory(nil), 0, 0, 0); err != ErrPD {
+		t.Errorf("registering in it afterwards: %v", err)
+	}
+}
+
+func TestDeregisteredKeyIsDeadAtOnce(t *testing.T) {
+	table := newTestTable()
+	pd := table.AllocPD()
+	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 4)), 0, 0)
+	table.Deregister(r)
+	table.Deregister(r)   // does nothing
+	table.Deregister(nil) // nor this
+	newTestTable().Deregister(r)
+	if r.Live() || table.Len() != 0 {
+		t.Error("it is still live")
+	}
+	if _, err := table.Local(pd, r.LKey(), 0, 1, 0); err != ErrKey {
+		t.Errorf("lookup: %v", err)
+	}
+}
+
+func TestKeysAreNeverZeroNorRepeatedSoon(t *testing.T) {
+	table := newTestTable()
+	pd := table.AllocPD()
+	seen := map[uint32]bool{}
+	perSlot := map[uint32]map[uint32]bool{}
+	for range 5000 {
+		r := mustRegister(t, table, pd, HeapMemory(nil), 0, 0)
+		key := r.RKey()
+		if key == 0 || key != r.LKey() {
+			t.Fatalf("key %#x, lkey %#x", key, r.LKey())
+		}
+		index := key >> tagBits
+		if perSlot[index] == nil {
+			perSlot[index] = map[uint32]bool{}
+		}
+		perSlot[index][key&tagMask] = true
+		seen[key] = true
+		table.Deregister(r)
+		if _, err := table.Local(pd, key, 0, 0, 0); err != ErrKey {
+			t.Fatalf("stale key %#x: %v", key, err)
+		}
+	}
+	if len(seen) < 4900 {
+		t.Errorf("only %d different keys in 5000 registrations", len(seen))
+	}
+	for index, tags := range perSlot {
+		if len(tags) < 40 {
+			t.Errorf("slot %d: only %d tags", index, len(tags))
+		}
+	}
+}
+
+func TestKeysDependOnTheSeed(t *testing.T) {
+	keys := func(seed uint64) (k [8]uint32) {
+		table := NewTable(rand.New(rand.NewPCG(seed, 0)))
+		pd := table.AllocPD()
+		for i := range k {
+			k[i] = mustRegister(t, table, pd, HeapMemory(nil), 0, 0).RKey()
+		}
+		return k
+	}
+	if keys(1) != keys(1) {
+		t.Error("the same seed gave different keys")
+	}
+	if keys(1) == keys(2) {
+		t.Error("different seeds gave the same keys")
+	}
+}
+
+func TestFullTableRefusesAndRecovers(t *testing.T) {
+	table := newTestTable()
+	pd := table.AllocPD()
+	mem := HeapMemory(nil)
+	var last *Region
+	for range maxRegions {
+		last = mustRegister(t, table, pd, mem, 0, 0)
+	}
+	if _, err := table.Register(pd, mem, 0, 0, 0); !errors.Is(err, ErrFull) {
+		t.Fatalf("one more: %v", err)
+	}
+	table.Deregister(last)
+	r := mustRegister(t, table, pd, mem, 0, 0)
+	if r.RKey() == last.RKey() {
+		t.Error("the key came back at once")
+	}
+}
+
+func TestAllYieldsTheLiveRegions(t *testing.T) {
+	table := newTestTable()
+	pd := table.AllocPD()
+	var rs []*Region
+	for i := range 5 {
+		rs = append(rs, mustRegister(t, table, pd, HeapMemory(nil), uint64(i), 0))
+	}
+	table.Deregister(rs[2])
+	var got []uint64
+	for r := range table.All() {
+		got = append(got, r.IOVA)
+		if len(got) == 3 {
+			break
+		}
+	}
+	if len(got) != 3 || got[0] != 0 || got[1] != 1 || got[2] != 3 {
+		t.Errorf("regions %v", got)
+	}
+}
