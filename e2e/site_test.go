@@ -126,7 +126,7 @@ func newSite(t *testing.T, l link) *site {
 	}
 	s := &site{lab: lab, guest: lab.Guests[0], socket: filepath.Join(t.TempDir(), "s.sock")}
 	s.calm(t)
-	startDaemon(t, lab, "--socket", s.socket, "--nic", "softroce0="+l.nic(lab))
+	startDaemon(t, lab.Command, "--socket", s.socket, "--nic", "softroce0="+l.nic(lab))
 	s.nic = openNIC(t, s.socket)
 	return s
 }
@@ -139,31 +139,56 @@ func (s *site) calm(t *testing.T) {
 	}
 }
 
-// startDaemon runs softroce daemon in the lab's namespace until the test ends; it then
-// has to end cleanly.
-func startDaemon(t *testing.T, lab *rxelab.Lab, args ...string) {
+// A process is softroce daemon while a test runs.
+type process struct {
+	cmd    *exec.Cmd
+	stderr bytes.Buffer
+	ended  chan error
+}
+
+// startDaemon runs softroce daemon, as the command that it is given or, for nil, as it is,
+// until the test ends; it then has to end cleanly.
+func startDaemon(t *testing.T, in func(ctx context.Context, argv ...string) *exec.Cmd, args ...string) *process {
 	t.Helper()
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	var diag bytes.Buffer
-	cmd := lab.Command(context.Background(), append([]string{bin, "daemon"}, args...)...)
-	cmd.Stdout, cmd.Stderr = &diag, &diag
-	if err := cmd.Start(); err != nil {
+	if in == nil {
+		in = func(ctx context.Context, argv ...string) *exec.Cmd {
+			return exec.CommandContext(ctx, argv[0], argv[1:]...)
+		}
+	}
+	p := &process{ended: make(chan error, 1)}
+	p.cmd = in(context.Background(), append([]string{bin, "daemon"}, args...)...)
+	p.cmd.Stdout, p.cmd.Stderr = &p.stderr, &p.stderr
+	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	go func() { p.ended <- p.cmd.Wait() }()
 	t.Cleanup(func() {
-		cmd.Process.Signal(syscall.SIGTERM)
-		hung := time.AfterFunc(10*time.Second, func() { cmd.Process.Signal(syscall.SIGQUIT) })
-		defer hung.Stop()
-		if err := cmd.Wait(); err != nil {
-			t.Errorf("daemon on SIGTERM: %v", err)
-		}
+		p.stop(t)
 		if t.Failed() {
-			t.Logf("daemon:\n%s", &diag)
+			t.Logf("daemon:\n%s", &p.stderr)
 		}
 	})
+	return p
+}
+
+// stop asks the daemon to end and sees it do so. Once is enough.
+func (p *process) stop(t *testing.T) {
+	t.Helper()
+	p.cmd.Process.Signal(syscall.SIGTERM)
+	select {
+	case err := <-p.ended:
+		if err != nil {
+			t.Errorf("daemon on SIGTERM: %v", err)
+		}
+	case <-time.After(10 * time.Second):
+		p.cmd.Process.Signal(syscall.SIGQUIT) // shows its goroutines
+		t.Errorf("daemon did not end on SIGTERM: %v", <-p.ended)
+	}
+	p.ended <- nil
 }
 
 // openNIC opens the daemon's first NIC as soon as there is one.

@@ -1,0 +1,99 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"softroce/verbs"
+)
+
+func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s.sock")
+	daemon := startDaemon(t, nil, "--socket", socket)
+	nic := openNIC(t, socket)
+	pd, err := nic.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	daemon.stop(t)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if e, err := nic.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventDeviceFatal {
+		t.Errorf("client heard %v, %v", e.EventType, err)
+	}
+	if _, err := pd.RegMR(make([]byte, 4096), verbs.AccessLocalWrite); !errors.Is(err, verbs.ErrDeviceFatal) {
+		t.Errorf("RegMR without a daemon: %v", err)
+	}
+	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+}
+
+// TestKilledClientLeavesNothing kills a client with all its queues full, more than once,
+// while another client's queue pairs go on.
+func TestKilledClientLeavesNothing(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s.sock")
+	startDaemon(t, nil, "--socket", socket)
+	openNIC(t, socket).Close()
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	perf := func(ctx context.Context, args ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, bin, append([]string{"--socket", socket, "perf"}, args...)...)
+	}
+	survivor := perf(t.Context(), "read", "--duration", "3s", "--latency", "0s", "--json")
+	result := make(chan error, 1)
+	go func() {
+		out, err := survivor.CombinedOutput()
+		if err != nil {
+			err = errors.Join(err, errors.New(string(out)))
+		}
+		result <- err
+	}()
+	for range 3 {
+		ctx, kill := context.WithCancel(t.Context())
+		victim := perf(ctx, "write", "--size", "1MiB", "--qps", "4", "--duration", "60s", "--latency", "0s")
+		if err := victim.Start(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(500 * time.Millisecond)
+		kill() // SIGKILL
+		victim.Wait()
+	}
+	if err := <-result; err != nil {
+		t.Errorf("the other client: %v", err)
+	}
+	limit := time.Now().Add(5 * time.Second)
+	for _, what := range []string{"qp", "mr", "cq"} {
+		for n := count(t, bin, socket, what); n != 0; n = count(t, bin, socket, what) {
+			if time.Now().After(limit) {
+				t.Errorf("%d left of %s", n, what)
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// count asks the daemon how many objects of a kind it holds.
+func count(t *testing.T, bin, socket, what string) int {
+	t.Helper()
+	out, err := exec.Command(bin, "--socket", socket, "show", what, "--json").Output()
+	if err != nil {
+		t.Fatalf("show %s: %v", what, err)
+	}
+	var list []json.RawMessage
+	if err := json.Unmarshal(out, &list); err != nil {
+		t.Fatalf("show %s: %v in %s", what, err, out)
+	}
+	return len(list)
+}
