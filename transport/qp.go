@@ -19,6 +19,7 @@ type QP struct {
 	resp responder
 
 	hdr         packet.Header // of the packet being built
+	wc          Completion    // being given to the sink
 	repliesLast bool          // replies went first in the last Transmit
 	sqdNotify   bool          // EventSQDrained is due when the send queue has drained
 }

@@ -126,7 +126,8 @@ func wrKind(o WROpcode) packet.Kind {
 
 // finish completes the oldest work request, w, and frees its slot.
 func (q *QP) finish(e *Env, w *wqe, status Status) {
-	c := Completion{
+	c := &q.wc
+	*c = Completion{
 		WRID: w.ID, Status: status, Opcode: wcOpcode(w.Opcode),
 		Signaled: status != Success || q.cfg.SigAll || w.Flags&Signaled != 0,
 	}
@@ -148,7 +149,7 @@ func (q *QP) finish(e *Env, w *wqe, status Status) {
 		q.req.cur, q.req.pkt = q.sq.headIndex+1, 0
 	}
 	q.sq.headIndex++
-	e.Sink.Complete(q, &c)
+	e.Sink.Complete(q, c)
 }
 
 func wcOpcode(o WROpcode) WCOpcode {

@@ -250,7 +250,8 @@ func (q *QP) received(e *Env, c Completion) {
 	}
 	c.WRID, c.Recv, c.Signaled, c.SrcQP = r.recv.ID, true, true, q.attr.DestQPN
 	r.hasRecv = false
-	e.Sink.Complete(q, &c)
+	q.wc = c
+	e.Sink.Complete(q, &q.wc)
 }
 
 // advance moves on behind an accepted packet of a SEND or WRITE.

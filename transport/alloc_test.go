@@ -1,0 +1,90 @@
+package transport
+
+import (
+	"testing"
+
+	"softroce/packet"
+)
+
+// pool is a sink that reuses its transmit slots.
+type pool struct {
+	*side
+	slots []packet.Tx
+	n     int
+}
+
+func (p *pool) Packet(*QP) *packet.Tx {
+	if p.n == len(p.slots) {
+		return nil
+	}
+	p.n++
+	return &p.slots[p.n-1]
+}
+func (p *pool) Complete(*QP, *Completion) {}
+
+// deliver hands what from emitted to the queue pair of to.
+func (p *pool) deliver(to *pool, pkt *Packet) {
+	for i := range p.slots[:p.n] {
+		tx := &p.slots[i]
+		pkt.Header.Parse(tx.Head[:])
+		pkt.Payload, pkt.Len = tx.Payload, tx.Len-int(tx.HeadLen)-int(tx.Pad)
+		to.qp.Receive(&to.env, pkt)
+	}
+	p.n = 0
+}
+
+func pools(t *testing.T, o pairOptions) (a, b *pool) {
+	x, y := connect(t, o)
+	a, b = &pool{side: x, slots: make([]packet.Tx, 64)}, &pool{side: y, slots: make([]packet.Tx, 64)}
+	x.env.Sink, y.env.Sink = a, b
+	return a, b
+}
+
+func (p *pool) exchange(b *pool, pkt *Packet) {
+	for !p.qp.sq.empty() {
+		p.qp.Transmit(&p.env)
+		p.deliver(b, pkt)
+		b.qp.Transmit(&b.env)
+		b.deliver(p, pkt)
+		p.env.Mem.Epoch()
+		b.env.Mem.Epoch()
+	}
+}
+
+func TestTheDataPathAllocatesNothing(t *testing.T) {
+	o := usual
+	o.mtu = 4096
+	for _, op := range []WROpcode{WRWrite, WRRead, WRFetchAdd} {
+		a, b := pools(t, o)
+		n := 200000
+		if op == WRFetchAdd {
+			n = 8
+		}
+		wr := SendWR{Opcode: op, SGEs: a.sge(0, n), RemoteAddr: sideBase, RKey: b.region.RKey()}
+		var pkt Packet
+		one := func() {
+			a.post(wr)
+			a.exchange(b, &pkt)
+		}
+		one()
+		if allocs := testing.AllocsPerRun(50, one); allocs != 0 {
+			t.Errorf("operation %d allocates %v times a message", op, allocs)
+		}
+	}
+}
+
+func BenchmarkWrite(b *testing.B) {
+	t := &testing.T{}
+	o := usual
+	o.mtu = 4096
+	x, y := pools(t, o)
+	const n = 1 << 17
+	wr := SendWR{Opcode: WRWrite, SGEs: x.sge(0, n), RemoteAddr: sideBase, RKey: y.region.RKey()}
+	var pkt Packet
+	b.SetBytes(n)
+	b.ReportAllocs()
+	for b.Loop() {
+		x.post(wr)
+		x.exchange(y, &pkt)
+	}
+}

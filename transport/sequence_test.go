@@ -1,0 +1,441 @@
+package transport
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// script plays requests by hand against a fresh responder b whose expected PSN is 100+...:
+// it shows who answers what, packet by packet.
+
+// say renders what a side emitted, one word a packet: OPCODE+offset of the PSN from base,
+// with the syndrome and MSN where there are any.
+func (s *side) say(base uint32) string {
+	var words []string
+	for _, tx := range s.out {
+		var h packet.Header
+		if _, err := h.Parse(tx.Head[:tx.HeadLen]); err != nil {
+			s.t.Fatal(err)
+		}
+		in := h.Opcode.Info()
+		w := fmt.Sprintf("%s%+d", strings.TrimPrefix(in.Name, "RC_"), packet.PSNDiff(h.PSN, base))
+		if in.Headers&packet.HasAETH != 0 {
+			if h.AETH.Syndrome.IsACK() {
+				w += fmt.Sprintf("/ack/%d", h.AETH.MSN)
+			} else {
+				w += fmt.Sprintf("/%02x/%d", uint8(h.AETH.Syndrome), h.AETH.MSN)
+			}
+		}
+		words = append(words, w)
+	}
+	s.out = nil
+	return strings.Join(words, " ")
+}
+
+// request hands the responder of s a request packet made by hand, and lets it answer.
+func (s *side) request(op uint8, psn uint32, n int, edit ...func(*Packet)) {
+	p := Packet{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn, AckReq: true}}, Len: n}
+	if n > 0 {
+		p.Payload = [][]byte{make([]byte, n)}
+	}
+	p.RETH = packet.RETH{VA: sideBase, RKey: s.region.RKey(), Length: uint32(n)}
+	p.Atomic = packet.AtomicETH{VA: sideBase, RKey: s.region.RKey(), SwapAdd: 1}
+	for _, e := range edit {
+		e(&p)
+	}
+	s.qp.Receive(&s.env, &p)
+	s.env.Mem.Flush()
+	s.qp.Transmit(&s.env)
+}
+
+func reth(va uint64, n uint32) func(*Packet) {
+	return func(p *Packet) { p.RETH.VA, p.RETH.Length = va, n }
+}
+func badKey(p *Packet)    { p.RETH.RKey ^= 0x5a; p.Atomic.RKey ^= 0x5a }
+func unaligned(p *Packet) { p.Atomic.VA += 4 }
+func quiet(p *Packet)     { p.AckReq = false }
+
+func statuses(cs []Completion) string {
+	var w []string
+	for _, c := range cs {
+		w = append(w, fmt.Sprintf("%d:%d", c.WRID, c.Status))
+	}
+	return strings.Join(w, " ")
+}
+
+// responderCases: the requests are PSNs relative to the expected one, path MTU 1024, two
+// receives of 2000 bytes posted. want is what the responder emits; recv its completions.
+func TestResponderAnswers(t *testing.T) {
+	type req struct {
+		op   uint8
+		psn  int
+		n    int
+		edit []func(*Packet)
+	}
+	on := func(op uint8, psn, n int, edit ...func(*Packet)) req { return req{op, psn, n, edit} }
+	for _, c := range []struct {
+		name  string
+		reqs  []req
+		want  string
+		recv  string
+		state State
+		event Event
+	}{
+		{"SEND is acknowledged", []req{on(packet.SendOnly, 0, 10)}, "ACKNOWLEDGE+0/ack/1", "1:0", RTS, 0},
+		{"without AckReq there is no ACK", []req{on(packet.SendOnly, 0, 10, quiet)}, "", "1:0", RTS, 0},
+		{"one NAK for a gap, until the expected PSN comes", []req{on(packet.SendOnly, 1, 1), on(packet.SendOnly, 2, 1), on(packet.SendOnly, 0, 1), on(packet.SendOnly, 5, 1)},
+			"ACKNOWLEDGE+0/60/0 ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/60/1", "1:0", RTS, 0},
+		{"duplicate SEND is acknowledged again, with the newest PSN", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendOnly, 0, 1)},
+			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+1/ack/2", "1:0 2:0", RTS, 0},
+		{"duplicate before anything was accepted", []req{on(packet.SendOnly, -1, 1)}, "ACKNOWLEDGE-1/ack/0", "", RTS, 0},
+		{"duplicate READ is answered again, with the present MSN", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 2000)), on(packet.SendOnly, 2, 1), on(packet.ReadRequest, 0, 0, reth(sideBase, 2000))},
+			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_LAST+1/ack/1 ACKNOWLEDGE+2/ack/2 READ_RESPONSE_FIRST+0/ack/2 READ_RESPONSE_LAST+1/ack/2", "1:0", RTS, 0},
+		{"duplicate READ of a part", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 3000)), on(packet.ReadRequest, 1, 0, reth(sideBase+1024, 1976))},
+			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1 READ_RESPONSE_FIRST+1/ack/1 READ_RESPONSE_LAST+2/ack/1", "", RTS, 0},
+		{"duplicate READ of other bytes is dropped", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 3000)), on(packet.ReadRequest, 1, 0, reth(sideBase+1025, 1000)), on(packet.ReadRequest, 0, 0, reth(sideBase, 3001))},
+			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1", "", RTS, 0},
+		{"duplicate atomic is answered, not executed", []req{on(packet.FetchAdd, 0, 0), on(packet.FetchAdd, 0, 0), on(packet.CompareSwap, 0, 0)},
+			"ATOMIC_ACKNOWLEDGE+0/ack/1 ATOMIC_ACKNOWLEDGE+0/ack/1", "", RTS, 0},
+		{"READ of nothing needs no key", []req{on(packet.ReadRequest, 0, 0, badKey)}, "READ_RESPONSE_ONLY+0/ack/1", "", RTS, 0},
+		{"WRITE of nothing needs no key", []req{on(packet.WriteOnly, 0, 0, badKey)}, "ACKNOWLEDGE+0/ack/1", "", RTS, 0},
+		{"no receive: RNR NAK, and quiet behind it", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendFirst, 2, 1024), on(packet.SendLast, 3, 1), on(packet.SendFirst, 2, 1024)},
+			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/2c/2 ACKNOWLEDGE+2/2c/2", "1:0 2:0", RTS, 0},
+		{"MIDDLE without FIRST", []req{on(packet.SendMiddle, 0, 1024)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+		{"FIRST then ONLY", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendOnly, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", Error, EventQPRequestErr},
+		{"SEND then WRITE inside one message", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.WriteLast, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", Error, EventQPRequestErr},
+		{"FIRST shorter than the path MTU", []req{on(packet.SendFirst, 0, 1020)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+		{"LAST of no bytes", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 0)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", Error, EventQPRequestErr},
+		{"ONLY over the path MTU", []req{on(packet.SendOnly, 0, 1025)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+		{"SEND longer than the receive", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 1000)}, "ACKNOWLEDGE+1/61/0", "1:1 2:5", Error, EventQPRequestErr},
+		{"WRITE of fewer bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 9))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+		{"WRITE of more bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 7))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+		{"WRITE beyond 2^31", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase, 1<<31+1))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+		{"WRITE with a wrong key", []req{on(packet.WriteOnly, 0, 8, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
+		{"WRITE past the region", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase+1<<18-1025, 1026))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
+		{"WRITE around the end of the address space", []req{on(packet.WriteOnly, 0, 8, reth(^uint64(3), 8))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
+		{"READ with a wrong key", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8), badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
+		{"READ past the region, after a good one", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8)), on(packet.ReadRequest, 1, 0, reth(sideBase, 1<<18+1))},
+			"READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+1/62/1", "1:5 2:5", Error, EventQPAccessErr},
+		{"atomic with a wrong key", []req{on(packet.FetchAdd, 0, 0, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
+		{"atomic that is not aligned", []req{on(packet.CompareSwap, 0, 0, unaligned)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+		{"after a fatal NAK: silence", []req{on(packet.SendMiddle, 0, 1024), on(packet.SendOnly, 0, 1)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, b := connect(t, usual)
+			b.recv(1, 1000, 1000)
+			b.rq.wrs[0].SGEs = append(b.rq.wrs[0].SGEs, b.sge(5000, 1000)...)
+			b.recv(2, 2000, 2000)
+			for _, r := range c.reqs {
+				b.request(r.op, packet.PSNAdd(usual.psn, r.psn), r.n, r.edit...)
+			}
+			if got := b.say(usual.psn); got != c.want {
+				t.Errorf("answers %s\nwant    %s", got, c.want)
+			}
+			if got := statuses(b.done); got != c.recv {
+				t.Errorf("completions %s, want %s", got, c.recv)
+			}
+			if b.qp.State() != c.state {
+				t.Errorf("state %v, want %v", b.qp.State(), c.state)
+			}
+			if c.event != 0 && !slices.Contains(b.events, c.event) {
+				t.Errorf("events %v lack %v", b.events, c.event)
+			}
+		})
+	}
+}
+
+func TestQPAccessFlagsRefuseBeforeKeysAreLookedAt(t *testing.T) {
+	for op, access := range map[uint8]mrtable.Access{
+		packet.WriteOnly: mrtable.RemoteRead | mrtable.RemoteAtomic, packet.ReadRequest: mrtable.RemoteWrite, packet.FetchAdd: mrtable.RemoteWrite | mrtable.RemoteRead,
+	} {
+		_, b := connect(t, usual)
+		must(t, b.qp.Modify(&b.env, &Attr{Access: access}, MaskAccess))
+		b.request(op, usual.psn, 0)
+		if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
+			t.Errorf("%v answered with %s", packet.Opcode(op), got)
+		}
+	}
+}
+
+func TestMoreREADsThanAgreedAreRefused(t *testing.T) {
+	_, b := connect(t, usual) // max_dest_rd_atomic 4
+	b.room = 0                // nothing goes out: they stay outstanding
+	for i := range 5 {
+		b.request(packet.ReadRequest, packet.PSNAdd(usual.psn, i), 0, reth(sideBase, 8))
+	}
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	want := "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 READ_RESPONSE_ONLY+2/ack/3 READ_RESPONSE_ONLY+3/ack/4 ACKNOWLEDGE+4/61/4"
+	if got := b.say(usual.psn); got != want {
+		t.Errorf("answers %s\nwant    %s", got, want)
+	}
+}
+
+func TestRequestsOfABatchShareOneACK(t *testing.T) {
+	_, b := connect(t, usual)
+	b.room = 0
+	for i := range 3 {
+		b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, i), 8)
+	}
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+2/ack/3" {
+		t.Error(got)
+	}
+}
+
+func TestReorderInsideABatchDrawsNoNAKForWhatCame(t *testing.T) {
+	_, b := connect(t, usual)
+	b.room = 0
+	for _, i := range []int{1, 0, 1} {
+		b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, i), 8)
+	}
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+1/ack/2" {
+		t.Error(got)
+	}
+}
+
+// reply hands the requester of s an ACK or NAK made by hand.
+func (s *side) reply(op uint8, psn uint32, syn packet.Syndrome, msn uint32, n int) {
+	p := Packet{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn}, AETH: packet.AETH{Syndrome: syn, MSN: msn}}, Len: n}
+	if n > 0 {
+		p.Payload = [][]byte{make([]byte, n)}
+	}
+	s.qp.Receive(&s.env, &p)
+	s.env.Mem.Flush()
+	s.qp.Transmit(&s.env)
+}
+
+const unlimited = packet.SyndromeACK | packet.CreditsUnlimited
+
+// TestRequesterReactions: three SENDs of one packet, and a READ of three packets, are outstanding.
+func TestRequesterReactions(t *testing.T) {
+	type rep struct {
+		op  uint8
+		psn int
+		syn packet.Syndrome
+		n   int
+	}
+	ack := func(psn int, s packet.Syndrome) rep { return rep{packet.Acknowledge, psn, s, 0} }
+	for _, c := range []struct {
+		name  string
+		reps  []rep
+		want  string // emitted after the first burst
+		done  string
+		drop  DropReason
+		state State
+	}{
+		{"ACK of the last covers all", []rep{ack(2, unlimited)}, "", "1:0 2:0 3:0", NumDropReasons, RTS},
+		{"old ACK", []rep{ack(2, unlimited), ack(0, unlimited)}, "", "1:0 2:0 3:0", DropGhostACK, RTS},
+		{"ACK beyond what was sent", []rep{ack(6, unlimited)}, "", "", DropUnsent, RTS},
+		{"NAK sequence acknowledges what is before it", []rep{ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", NumDropReasons, RTS},
+		{"its echo is ignored", []rep{ack(1, packet.NAKSequence), ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", DropUnwanted, RTS},
+		{"READ response acknowledges what is before it", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}}, "", "1:0 2:0 3:0", NumDropReasons, RTS},
+		{"gap in READ responses: the rest is asked for again, once", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}, {packet.ReadResponseLast, 5, unlimited, 952}}, "READ_REQUEST+4", "1:0 2:0 3:0", DropUnwanted, RTS},
+		{"whole READ", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseMid, 4, 0, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}}, "", "1:0 2:0 3:0 4:0", NumDropReasons, RTS},
+		{"READ response too short", []rep{{packet.ReadResponseFirst, 3, unlimited, 1000}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, Error},
+		{"READ response too long", []rep{{packet.ReadResponseOnly, 3, unlimited, 1024}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, Error},
+		{"ACK of a READ without its data", []rep{ack(5, unlimited)}, "READ_REQUEST+3", "1:0 2:0 3:0", NumDropReasons, RTS},
+		{"response to a SEND", []rep{{packet.ReadResponseOnly, 1, unlimited, 8}}, "", "", DropResponse, RTS},
+		{"atomic answer to a READ", []rep{{packet.AtomicAcknowledge, 3, unlimited, 0}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, Error},
+		{"NAK invalid request", []rep{ack(1, packet.NAKInvalidRequest)}, "", "1:0 2:9 3:5 4:5", NumDropReasons, Error},
+		{"NAK remote access", []rep{ack(0, packet.NAKRemoteAccess)}, "", "1:10 2:5 3:5 4:5", NumDropReasons, Error},
+		{"NAK remote operational", []rep{ack(2, packet.NAKRemoteOperational)}, "", "1:0 2:0 3:11 4:5", NumDropReasons, Error},
+		{"RNR NAK: wait", []rep{ack(1, packet.SyndromeRNR|12)}, "", "1:0", NumDropReasons, RTS},
+		{"reserved syndrome", []rep{ack(1, 0x45)}, "", "", DropResponse, RTS},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := connect(t, usual)
+			for i := range 3 {
+				a.post(SendWR{ID: uint64(i + 1), Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 8)})
+			}
+			a.post(SendWR{ID: 4, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
+			a.qp.Transmit(&a.env)
+			if got := a.say(usual.psn); got != "SEND_ONLY+0 SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3" {
+				t.Fatal(got)
+			}
+			for _, r := range c.reps {
+				a.reply(r.op, packet.PSNAdd(usual.psn, r.psn), r.syn, 0, r.n)
+			}
+			if got := a.say(usual.psn); got != c.want {
+				t.Errorf("emitted %q, want %q", got, c.want)
+			}
+			if got := statuses(a.done); got != c.done {
+				t.Errorf("completions %s, want %s", got, c.done)
+			}
+			if c.drop != NumDropReasons && a.count.Drops[c.drop] == 0 {
+				t.Errorf("drop %v was not counted: %v", c.drop, a.count.Drops)
+			}
+			if a.qp.State() != c.state {
+				t.Errorf("state %v, want %v", a.qp.State(), c.state)
+			}
+		})
+	}
+}
+
+func TestRNRWaitsThenResendsAndRunsOut(t *testing.T) {
+	o := usual
+	o.rnrRetry = 2
+	a, _ := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.qp.Transmit(&a.env)
+	for i := range 3 {
+		if got := a.say(o.psn); got != "SEND_ONLY+0" {
+			t.Fatalf("transmission %d: %q", i+1, got)
+		}
+		a.reply(packet.Acknowledge, o.psn, packet.SyndromeRNR|12, 0, 0)
+		if i == 2 {
+			break
+		}
+		wait := a.qp.NextDeadline() - a.env.Now
+		if wait != packet.RNRTimer(12) {
+			t.Fatalf("waits %d ns", wait)
+		}
+		a.env.Now += wait - 1
+		a.qp.Transmit(&a.env)
+		if len(a.out) != 0 {
+			t.Fatal("sent before the RNR timer ended")
+		}
+		a.env.Now++
+		a.qp.Transmit(&a.env)
+	}
+	if got := statuses(a.done); got != fmt.Sprintf("1:%d", RNRRetryExcErr) || a.qp.State() != Error {
+		t.Errorf("%s in %v", got, a.qp.State())
+	}
+}
+
+func TestTimeoutResendsRetryCountTimes(t *testing.T) {
+	o := usual
+	o.retry = 3
+	a, _ := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 2000)})
+	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	sent := 0
+	for range 10 {
+		a.qp.Transmit(&a.env)
+		if a.say(o.psn) == "SEND_FIRST+0 SEND_LAST+1 SEND_ONLY+2" {
+			sent++
+		}
+		d := a.qp.NextDeadline()
+		if d == 0 {
+			break
+		}
+		if d-a.env.Now != 4096<<o.timeout {
+			t.Fatalf("timeout after %d ns", d-a.env.Now)
+		}
+		a.env.Now = d
+		a.qp.Expire(&a.env)
+	}
+	if got := statuses(a.done); sent != 4 || got != fmt.Sprintf("1:%d 2:%d", RetryExcErr, WRFlushErr) {
+		t.Errorf("%d transmissions, %s", sent, got)
+	}
+}
+
+func TestFenceWaitsForREADs(t *testing.T) {
+	a, b := connect(t, usual)
+	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 3, Opcode: WRSend, Flags: Fence, SGEs: a.sge(0, 8)})
+	a.qp.Transmit(&a.env)
+	if got := a.say(usual.psn); got != "READ_REQUEST+0 SEND_ONLY+1" {
+		t.Fatal(got)
+	}
+	a.reply(packet.ReadResponseOnly, usual.psn, unlimited, 1, 8)
+	if got := a.say(usual.psn); got != "SEND_ONLY+2" {
+		t.Fatal(got)
+	}
+}
+
+func TestREADsStayBelowMaxRDAtomic(t *testing.T) {
+	a, b := connect(t, usual) // 4
+	for i := range 6 {
+		a.post(SendWR{ID: uint64(i), Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	}
+	a.qp.Transmit(&a.env)
+	if got := a.say(usual.psn); got != "READ_REQUEST+0 READ_REQUEST+1 READ_REQUEST+2 READ_REQUEST+3" {
+		t.Fatal(got)
+	}
+	a.reply(packet.ReadResponseOnly, usual.psn, unlimited, 1, 8)
+	if got := a.say(usual.psn); got != "READ_REQUEST+4" {
+		t.Fatal(got)
+	}
+}
+
+func TestOutOfCreditsOneMessageGoesAtATime(t *testing.T) {
+	a, _ := connect(t, usual)
+	for i := range 4 {
+		a.post(SendWR{ID: uint64(i), Opcode: WRSend, SGEs: a.sge(0, 8)})
+	}
+	a.room = 1
+	a.qp.Transmit(&a.env)
+	a.room = -1
+	a.say(usual.psn)
+	for i := range 3 {
+		a.reply(packet.Acknowledge, packet.PSNAdd(usual.psn, i), packet.SyndromeACK, uint32(i+1), 0)
+		if got, want := a.say(usual.psn), fmt.Sprintf("SEND_ONLY%+d", i+1); got != want {
+			t.Fatalf("with no credits: %q, want %q", got, want)
+		}
+	}
+}
+
+func TestLocalProtectionErrorComesInOrder(t *testing.T) {
+	a, b := connect(t, usual)
+	b.recv(1, 0, 100)
+	b.recv(2, 0, 100)
+	bad := a.sge(0, 8)
+	bad[0].LKey ^= 1
+	a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: bad})
+	a.post(SendWR{ID: 3, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0 2:4 3:5" || a.qp.State() != Error {
+		t.Errorf("%s in %v", got, a.qp.State())
+	}
+	if got := statuses(b.done); got != "1:0" {
+		t.Errorf("responder completed %s", got)
+	}
+}
+
+func TestModifyKnowsTheStateMachine(t *testing.T) {
+	q, _ := New(Config{Service: packet.RC, SendDepth: 1})
+	e := &Env{Now: 1, Sink: newSide(t, 1, 8)}
+	full := Attr{PathMTU: 1024, PKey: 1}
+	for _, c := range []struct {
+		to   State
+		mask AttrMask
+		ok   bool
+	}{
+		{RTR, MaskState, false},
+		{Error, MaskState, false},
+		{Init, MaskState, false},
+		{Init, MaskState | MaskPKeyIndex | MaskPort | MaskAccess | MaskQKey, false},
+		{Init, MaskState | MaskPKeyIndex | MaskPort | MaskAccess, true},
+		{RTS, MaskState, false},
+		{RTR, MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic, false},
+		{RTR, MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer, true},
+		{RTS, MaskState | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskSQPSN | MaskMaxRDAtomic, true},
+		{RTS, MaskState | MaskPathMTU, false},
+		{SQD, MaskState | MaskEnSQDNotify, true},
+		{RTS, MaskState, true},
+		{Error, MaskState, true},
+		{RTS, MaskState, false},
+		{Reset, MaskState, true},
+	} {
+		full.State = c.to
+		from := q.State()
+		err := q.Modify(e, &full, c.mask)
+		if (err == nil) != c.ok {
+			t.Errorf("%v to %v with %#x: %v", from, c.to, uint32(c.mask), err)
+		}
+		if err != nil && q.State() != from {
+			t.Errorf("a refused Modify changed the state")
+		}
+	}
+}
