@@ -139,13 +139,25 @@ func (s *station) iface() *Netdev {
 	return n
 }
 
-// packetLink and udpLink open links on the station's end.
+// packetLink opens a packet link on the station's end.
 func (s *station) packetLink() *Packet {
 	s.t.Helper()
 	n := s.iface()
 	var l *Packet
 	var err error
 	s.do(func() { l, err = NewPacket(n) })
+	must(s.t, err)
+	s.t.Cleanup(func() { l.Close() })
+	return l
+}
+
+// udpLink opens a udp link on the station's end.
+func (s *station) udpLink() *UDP {
+	s.t.Helper()
+	n := s.iface()
+	var l *UDP
+	var err error
+	s.do(func() { l, err = NewUDP(n) })
 	must(s.t, err)
 	s.t.Cleanup(func() { l.Close() })
 	return l

@@ -55,6 +55,10 @@ type Capabilities struct {
 	ICRC bool
 
 	MaxBatch int // frames in one Send that are worth while
+
+	// SrcPort, if not 0, is the UDP source port of every frame that the link sends,
+	// whatever its Path says.
+	SrcPort uint16
 }
 
 // A Path is where a frame goes and how. It is not changed once a frame refers to

@@ -19,20 +19,33 @@ const (
 	// maxSegments bounds the packets of a super-packet. The kernel allows a UDP socket 64.
 	maxSegments = 64
 
+	// A system call moves so many super-packets, or fewer where they are long: more
+	// bytes than the processor's cache holds are better moved in two calls, and the
+	// receiver works on the first half while the second is sent.
+	sendMessages    = 32
+	sendBytes       = 512 << 10
+	receiveMessages = 32
+	receiveLong     = 8        // messages, once they were found to be longer than
+	longMessage     = 16 << 10 // bytes on average
+
+	// receiveTries bounds how often a Receive asks again when it had to drop all that came.
+	receiveTries = 4
+
 	// sendBatch is how many frames one Send should be given: some super-packets full.
 	sendBatch = 256
 
 	// maxPieces bounds what one message is gathered from; the kernel's bound is 1024.
 	maxPieces = 512
 
-	// sendMessages and receiveMessages are how many super-packets one call moves. More
-	// save little, and what is received then no longer fits into the processor's cache.
-	sendMessages    = 16
-	receiveMessages = 16
-
 	// maxIPPacket bounds the total length of an IPv4 packet, and the payload of an IPv6
 	// one, super-packets too.
 	maxIPPacket = 65535
+
+	// copyLen bounds the packets that are copied, BTH to pad. It costs less than having
+	// the kernel gather them; and what a program changes while it is sent, as one does
+	// that hands out a counter by RDMA READ, cannot come to disagree with its ICRC.
+	// Longer ones can: they are lost then, and sent again.
+	copyLen = 512
 
 	// tailLen is what can follow a payload: pad and ICRC.
 	tailLen = 3 + packet.ICRCLen
@@ -89,13 +102,14 @@ type outbox struct {
 	n      int               // messages
 	pieces []unix.Iovec
 	used   int    // pieces
+	size   int    // bytes of all messages
 	side   []byte // headers, tails, BTHs; and whole packets that are damaged on purpose
 	at     int    // bytes of side in use
 	open   int    // where in side the piece begins that is being written
 	first  int    // first piece of the message that is being written
 }
 
-const sideLen = 128 << 10
+const sideLen = 256 << 10
 
 func newOutbox() *outbox {
 	return &outbox{pieces: make([]unix.Iovec, 4*maxPieces), side: make([]byte, sideLen)}
@@ -104,7 +118,7 @@ func newOutbox() *outbox {
 // reset empties the box, and forgets the memory that it referred to.
 func (o *outbox) reset() {
 	clear(o.pieces[:o.used])
-	o.n, o.used, o.at, o.open = 0, 0, 0, 0
+	o.n, o.used, o.size, o.at, o.open = 0, 0, 0, 0, 0
 }
 
 // room reports whether a message of these frames, with headers of headerLen, still fits.
@@ -112,12 +126,12 @@ func (o *outbox) room(run []TxFrame, headerLen int) bool {
 	need, pieces := headerLen, 1
 	for i := range run {
 		need += int(run[i].HeadLen) + tailLen
-		if run[i].Flip != 0 {
+		if run[i].Flip != 0 || run[i].Len <= copyLen {
 			need += run[i].Len
 		}
 		pieces += len(run[i].Payload) + 1
 	}
-	return o.n < sendMessages && o.at+need <= len(o.side) && o.used+pieces <= len(o.pieces)
+	return o.n < sendMessages && (o.n == 0 || o.size < sendBytes) && o.at+need <= len(o.side) && o.used+pieces <= len(o.pieces)
 }
 
 // begin starts a message and returns the room for its header.
@@ -143,38 +157,43 @@ func (o *outbox) flush() {
 
 func (o *outbox) piece(b []byte) {
 	v := &o.pieces[o.used]
-	v.Base, v.Len = &b[0], uint64(len(b))
+	v.Base = &b[0]
+	v.SetLen(len(b))
 	o.used++
+	o.size += len(b)
 }
 
-// segment adds a packet whose ICRC is icrc.
-func (o *outbox) segment(f *TxFrame, icrc uint32) {
-	if f.Flip != 0 {
-		o.damaged(f, icrc)
+// segment adds a packet with its ICRC, which it also notes in f.
+func (o *outbox) segment(f *TxFrame, a *packet.Addressing) {
+	f.ID = a.ID
+	if f.Flip != 0 || f.Len <= copyLen {
+		o.copied(f, a)
 		return
 	}
+	f.ICRC = packet.ICRCTx(a, &f.Tx)
 	copy(o.bytes(int(f.HeadLen)), f.Head[:f.HeadLen])
-	if len(f.Payload) > 0 {
-		o.flush()
-		for _, p := range f.Payload {
-			o.piece(p)
-		}
+	o.flush()
+	for _, p := range f.Payload {
+		o.piece(p)
 	}
 	tail := o.bytes(int(f.Pad) + packet.ICRCLen)
 	clear(tail[:f.Pad])
-	putICRC(tail[f.Pad:], icrc)
+	putICRC(tail[f.Pad:], f.ICRC)
 }
 
-// damaged is segment for a packet with a bit to invert: the payload is not ours to
-// change, so it is copied.
-func (o *outbox) damaged(f *TxFrame, icrc uint32) {
-	start := o.at
-	b, _ := appendFrame(o.side[:start], f)
-	o.at = len(b)
-	tail := o.bytes(packet.ICRCLen)
-	putICRC(tail, icrc)
-	if bit := int(f.Flip-1) - 8*f.Len; bit >= 0 && bit < 8*packet.ICRCLen {
-		tail[bit/8] ^= 0x80 >> (bit % 8)
+// copied is segment for a packet whose payload is copied first: because it is short,
+// or because a bit of it is to be inverted.
+func (o *outbox) copied(f *TxFrame, a *packet.Addressing) {
+	b := o.bytes(f.Len + packet.ICRCLen)
+	n := copy(b, f.Head[:f.HeadLen])
+	for _, p := range f.Payload {
+		n += copy(b[n:], p)
+	}
+	clear(b[n:f.Len])
+	f.ICRC = packet.ICRCBytes(a, b[:f.Len])
+	putICRC(b[f.Len:], f.ICRC)
+	if bit := int(f.Flip) - 1; bit >= 0 && bit < 8*len(b) {
+		b[bit/8] ^= 0x80 >> (bit % 8)
 	}
 }
 
@@ -202,11 +221,14 @@ func (o *outbox) send(fd, i int) (int, unix.Errno) { return sendmmsg(fd, o.msgs[
 func runLength(batch []TxFrame, limit int) int {
 	f := &batch[0]
 	size, pieces := f.Len+packet.ICRCLen, len(f.Payload)+2
+	if f.Flip != 0 { // goes alone: it is copied, for which there is room once
+		return 1
+	}
 	for n := 1; n < len(batch) && n < maxSegments; n++ {
 		g := &batch[n]
 		size += g.Len + packet.ICRCLen
 		pieces += len(g.Payload) + 1
-		if g.Path != f.Path || g.CE != f.CE || g.Len > f.Len || size > limit || pieces > maxPieces {
+		if g.Path != f.Path || g.CE != f.CE || g.Flip != 0 || g.Len > f.Len || size > limit || pieces > maxPieces {
 			return n
 		}
 		if g.Len < f.Len {
@@ -256,12 +278,13 @@ type intake struct {
 	each    int // bytes of control per message
 	buf     []byte
 	n, next int // messages received, and the next to look at
+	limit   int // messages to ask for
 }
 
 // newIntake makes buffers for messages with control bytes of control data each, and with
 // a source address where named.
 func newIntake(control int, named bool) *intake {
-	in := &intake{each: control, control: make([]byte, receiveMessages*control), buf: make([]byte, receiveMessages*receiveStride)}
+	in := &intake{limit: receiveMessages, each: control, control: make([]byte, receiveMessages*control), buf: make([]byte, receiveMessages*receiveStride)}
 	for i := range in.msgs {
 		m := &in.msgs[i]
 		in.iovs[i].Base = &in.buf[i*receiveStride]
@@ -280,7 +303,7 @@ func newIntake(control int, named bool) *intake {
 
 // fill receives into all buffers.
 func (in *intake) fill(fd int) unix.Errno {
-	for i := range in.msgs {
+	for i := range in.limit {
 		m := &in.msgs[i]
 		m.Flags = 0
 		m.SetControllen(in.each)
@@ -288,8 +311,16 @@ func (in *intake) fill(fd int) unix.Errno {
 			m.Namelen = uint32(unsafe.Sizeof(in.names[i]))
 		}
 	}
-	n, e := recvmmsg(fd, in.msgs[:])
+	n, e := recvmmsg(fd, in.msgs[:in.limit])
 	in.n, in.next = n, 0
+	bytes := 0
+	for i := range n {
+		bytes += int(in.msgs[i].n)
+	}
+	in.limit = receiveMessages
+	if bytes > n*longMessage {
+		in.limit = receiveLong
+	}
 	return e
 }
 
@@ -302,6 +333,36 @@ func (in *intake) take() (b []byte, m *mmsghdr, i int) {
 	in.next++
 	m = &in.msgs[i]
 	return in.buf[i*receiveStride:][:m.n:m.n], m, i
+}
+
+// A cutter hands out the packets of a super-packet, one after the other.
+type cutter struct {
+	rest  []byte // from BTH to ICRC, of all that are left
+	size  int    // of each but the last
+	i     int    // number of the next, from 0
+	short int    // how many were too short for BTH and ICRC
+}
+
+// cut returns the next packet, from BTH to ICRC, and its number; nil at the end.
+func (c *cutter) cut() (b []byte, i int) {
+	for len(c.rest) > 0 {
+		b := c.rest[:min(c.size, len(c.rest))]
+		c.rest = c.rest[len(b):]
+		i := c.i
+		c.i++
+		if len(b) >= packet.BTHLen+packet.ICRCLen {
+			return b, i
+		}
+		c.short++
+	}
+	return nil, 0
+}
+
+// runts returns how many packets were too short since it was last asked.
+func (c *cutter) runts() uint64 {
+	n := c.short
+	c.short = 0
+	return uint64(n)
 }
 
 // setBuffers asks for large socket buffers, beyond the system's limit where that is

@@ -11,18 +11,31 @@ import (
 // from a buffer, ICRC computed and checked, copied to a buffer. The sender keeps at most
 // a window in flight, as RC does.
 func BenchmarkLink(b *testing.B) {
-	b.Run("packet", func(b *testing.B) {
-		l := newLab(b)
-		benchmarkLink(b, l.a.packetLink(), l.b.packetLink(), l.a.path(l.b, false))
-	})
-	b.Run("packet6", func(b *testing.B) {
-		l := newLab(b)
-		benchmarkLink(b, l.a.packetLink(), l.b.packetLink(), l.a.path(l.b, true))
-	})
+	for _, v6 := range []bool{false, true} {
+		b.Run("packet/"+family(v6), func(b *testing.B) {
+			l := newLab(b)
+			benchmarkLink(b, l.a.packetLink(), l.b.packetLink(), l.a.path(l.b, v6))
+		})
+		b.Run("udp/"+family(v6), func(b *testing.B) {
+			l := newLab(b)
+			benchmarkLink(b, l.a.udpLink(), l.b.udpLink(), l.a.path(l.b, v6))
+		})
+	}
+}
+
+func family(v6 bool) string {
+	if v6 {
+		return "IPv6"
+	}
+	return "IPv4"
 }
 
 func benchmarkLink(b *testing.B, tx, rx Link, path *Path) {
-	const mtu, message, window = 4096, 256, 4 << 20 // window in bytes
+	const (
+		mtu, message = 4096, 256
+		window       = 4 << 20 // bytes
+		spin         = 2000    // empty Receives before the receiver sleeps, as an engine does
+	)
 	batch := frames(path, message, mtu)
 	var received, lost atomic.Int64
 	stop := make(chan struct{})
@@ -31,6 +44,7 @@ func benchmarkLink(b *testing.B, tx, rx Link, path *Path) {
 		defer close(done)
 		got := make([]RxFrame, 256)
 		region := make([]byte, 1<<20)
+		idle := 0
 		poll := []unix.PollFd{{Fd: int32(rx.FD()), Events: unix.POLLIN}}
 		for {
 			n, err := rx.Receive(0, got)
@@ -50,7 +64,10 @@ func benchmarkLink(b *testing.B, tx, rx Link, path *Path) {
 				case <-stop:
 					return
 				default:
-					unix.Poll(poll, 1)
+					if idle++; idle > spin {
+						unix.Poll(poll, 1)
+						idle = 0
+					}
 				}
 			}
 		}

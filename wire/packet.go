@@ -287,10 +287,7 @@ func (l *Packet) message(s *netdevState, run []TxFrame) {
 	v.put(b)
 	a.PutHeaders(b[virtioLen:], size)
 	for i := range run {
-		f := &run[i]
-		f.ID = a.ID
-		f.ICRC = packet.ICRCTx(&a, &f.Tx)
-		l.out.segment(f, f.ICRC)
+		l.out.segment(&run[i], &a)
 		a.ID++
 	}
 	l.out.end(len(run))
@@ -337,30 +334,30 @@ func (l *Packet) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
-	for n < len(batch) {
+	for tries := 0; n < len(batch); {
 		if l.cut.next(&batch[n]) {
 			l.counters.received(len(batch[n].Head), batch[n].Dst.Is4())
 			n++
 			continue
 		}
 		l.counters.Drops[DropUDPLength] += l.cut.runts()
-		b, m, _ := l.in.take()
-		if m == nil {
-			if n > 0 { // their bytes are where new ones would be written
-				break
-			}
-			e := l.in.fill(l.fd)
-			if e == unix.EINVAL || e == unix.ENOBUFS {
-				// A kernel before 6.2 has thrown away a super-packet that it cannot describe.
-				l.counters.Drops[DropTruncated]++
-			}
-			if l.in.n == 0 {
-				break // nothing, or the interface went down
+		if b, m, _ := l.in.take(); m != nil {
+			if d, ok := l.cut.load(b); !ok {
+				l.counters.Drops[d]++
 			}
 			continue
 		}
-		if d, ok := l.cut.load(b); !ok {
-			l.counters.Drops[d]++
+		// The bytes of the frames in batch are where new ones would be written.
+		if tries++; n > 0 || tries > receiveTries {
+			break
+		}
+		e := l.in.fill(l.fd)
+		if e == unix.EINVAL {
+			// A kernel before 6.2 has thrown away a super-packet that it cannot describe.
+			l.counters.Drops[DropTruncated]++
+		}
+		if l.in.n == 0 {
+			break // nothing, or the interface went down
 		}
 	}
 	return n, nil

@@ -107,12 +107,9 @@ func udpChecksumOK(f *packet.Frame) bool {
 // A splitter cuts what the socket delivered into the packets that it stands for. It
 // reads nothing but the bytes that it was given.
 type splitter struct {
+	cutter
 	frame packet.Frame
-	rest  []byte // of frame.Transport
-	size  int    // of a segment
-	i     int    // number of the next segment
-	base  uint16 // Identification of the first
-	short int    // segments too short for BTH and ICRC
+	base  uint16 // Identification of the first packet
 }
 
 // load takes the next message, virtio-net header and frame. It reports false, and why,
@@ -146,43 +143,26 @@ func (s *splitter) load(b []byte) (Drop, bool) {
 
 // next sets f to the next packet and reports whether there was one.
 func (s *splitter) next(f *RxFrame) bool {
-	for len(s.rest) > 0 {
-		seg := s.rest[:min(s.size, len(s.rest))]
-		s.rest = s.rest[len(seg):]
-		s.frame.ID = s.base + uint16(s.i)
-		s.i++
-		if len(seg) < packet.BTHLen+packet.ICRCLen {
-			s.short++
-			continue
-		}
-		s.packet(f, seg)
-		return true
+	b, i := s.cut()
+	if b == nil {
+		return false
 	}
-	return false
-}
-
-func (s *splitter) packet(f *RxFrame, seg []byte) {
-	n := len(seg) - packet.ICRCLen
+	n := len(b) - packet.ICRCLen
+	icrc := binary.LittleEndian.Uint32(b[n:])
 	a := &s.frame.Addressing
-	icrc := binary.LittleEndian.Uint32(seg[n:])
-	good := packet.ICRCBytes(a, seg[:n]) == icrc
-	if !good && s.i > 1 && a.Src.Is4() {
+	a.ID = s.base + uint16(i)
+	good := packet.ICRCBytes(a, b[:n]) == icrc
+	if !good && i > 0 && a.Src.Is4() {
 		// The kernel's receive offload also joins packets that all have one Identification.
 		a.ID = s.base
-		good = packet.ICRCBytes(a, seg[:n]) == icrc
+		good = packet.ICRCBytes(a, b[:n]) == icrc
 	}
 	*f = RxFrame{
-		Head: seg[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
+		Head: b[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
 		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: a.ID, SrcMAC: a.SrcMAC,
 		ICRC: icrc, BadICRC: !good,
 	}
-}
-
-// runts returns how many segments were too short since it was last asked.
-func (s *splitter) runts() uint64 {
-	n := s.short
-	s.short = 0
-	return uint64(n)
+	return true
 }
 
 // dropOf names the reason why packet.ParseFrame refused a frame.
