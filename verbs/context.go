@@ -8,7 +8,6 @@ import (
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
 
@@ -92,9 +91,6 @@ type Context struct {
 	buffers  []*Buffer
 	queues   map[uint32]*CQ // by handle, for events
 	pairs    map[uint32]*QP
-	watcher  sync.WaitGroup
-
-	gone atomic.Bool // the daemon is
 }
 
 // A closer is an object of a Context. Close of a PD, for example, asks the daemon;
@@ -117,8 +113,6 @@ func Open(ctx context.Context, device string, opts ...Option) (*Context, error) 
 		client.Close()
 		return nil, err
 	}
-	c.watcher.Add(1)
-	go c.watch()
 	return c, nil
 }
 
@@ -138,6 +132,7 @@ func (c *Context) open(ctx context.Context, device string) error {
 	defer p.CloseFDs()
 	c.device = abi.Text(got.Name[:])
 	page := p.Take()
+	defer unix.Close(page)
 	c.doorbells, err = mapShared(page, int(got.DoorbellSize))
 	if err != nil {
 		return err
@@ -145,30 +140,13 @@ func (c *Context) open(ctx context.Context, device string) error {
 	c.asleep = word(c.doorbells, abi.DoorbellAsleep)
 	c.doorbellFD = p.Take()
 	ring := p.Take()
-	c.events, err = newEventQueue(ring, p.Take(), int(got.EventSlots))
+	defer unix.Close(ring)
+	c.events, err = newEventQueue(c, ring, p.Take(), int(got.EventSlots))
 	if err != nil {
 		unix.Munmap(c.doorbells)
 		unix.Close(c.doorbellFD)
 	}
 	return err
-}
-
-// watch wakes everybody who waits when the daemon goes.
-func (c *Context) watch() {
-	defer c.watcher.Done()
-	<-c.client.Done()
-	c.gone.Store(true)
-	c.events.signal()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for o := range c.children {
-		switch o := o.(type) {
-		case *CQ:
-			o.wake()
-		case *CompChannel:
-			o.wake()
-		}
-	}
 }
 
 // Device returns the NIC's name.
@@ -177,6 +155,9 @@ func (c *Context) Device() string { return c.device }
 // Err returns nil while the daemon serves the Context. Later it matches ErrDeviceFatal,
 // with the daemon's reason, or ErrClosed.
 func (c *Context) Err() error {
+	if !c.client.Ended() {
+		return nil
+	}
 	err := c.client.Err()
 	if errors.Is(err, control.ErrClosed) {
 		return ErrClosed
@@ -317,7 +298,7 @@ func (c *Context) closeObject(o closer, name string, op uint16, handle uint32) e
 // EventDeviceFatal it fails with ErrDeviceFatal.
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	for {
-		e, err := c.events.next(ctx, c)
+		e, err := c.events.next(ctx)
 		if err != nil {
 			return AsyncEvent{}, err
 		}
@@ -351,12 +332,6 @@ func (c *Context) Close() error {
 	c.mu.Unlock()
 
 	c.client.Close()
-	c.watcher.Wait()
-	for o := range children {
-		if q, ok := o.(*CQ); ok {
-			q.wake()
-		}
-	}
 	for o := range children {
 		o.abandon()
 	}

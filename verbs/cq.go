@@ -62,7 +62,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 	q.producer, q.consumed = word(q.ring, abi.RingProducer), word(q.ring, abi.RingConsumer)
 	q.armed, q.events = word(q.ring, abi.CQArmed), word(q.ring, abi.CQEvents)
 	if ch == nil {
-		q.own = newSemaphore(p.Take())
+		q.own = newSemaphore(c, p.Take())
 	} else {
 		ch.add(q)
 	}
@@ -84,8 +84,9 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 	ready := atomic.LoadUint32(q.producer) - q.consumer
 	n := min(int(ready), len(wc))
 	if n == 0 {
-		if len(wc) > 0 && q.ctx.gone.Load() {
-			return 0, q.ctx.Err()
+		// Err first, then the queue once more: what came before the end comes first.
+		if err := q.ctx.Err(); err != nil && atomic.LoadUint32(q.producer) == q.consumer {
+			return 0, err
 		}
 		return 0, nil
 	}
@@ -171,8 +172,8 @@ func (q *CQ) Wait(ctx context.Context) error {
 		if ready, err := q.ready(); ready || err != nil {
 			return err
 		}
-		if q.ctx.gone.Load() {
-			return q.ctx.Err()
+		if err := q.ctx.Err(); err != nil {
+			return err
 		}
 		if err := q.own.wait(ctx); err != nil {
 			return err
@@ -213,12 +214,6 @@ func (q *CQ) remove(qpn uint32) {
 	atomic.StoreUint32(q.consumed, to)
 }
 
-func (q *CQ) wake() {
-	if q.own != nil {
-		q.own.signal()
-	}
-}
-
 // Close destroys the queue; EBUSY while queue pairs use it.
 func (q *CQ) Close() error { return q.ctx.closeObject(q, "destroy CQ", abi.OpDestroyCQ, q.handle) }
 
@@ -238,7 +233,6 @@ func (q *CQ) abandon() {
 // CompChannel is where the completion events of several CQs arrive: ibv_comp_channel.
 type CompChannel struct {
 	*semaphore
-	ctx    *Context
 	handle uint32
 
 	mu     sync.Mutex
@@ -255,7 +249,7 @@ func (c *Context) CreateCompChannel() (*CompChannel, error) {
 		c.drop(abi.OpDestroyChannel, got.Handle)
 		return nil, err
 	}
-	return adopted(c, &CompChannel{semaphore: newSemaphore(p.Take()), ctx: c, handle: got.Handle})
+	return adopted(c, &CompChannel{semaphore: newSemaphore(c, p.Take()), handle: got.Handle})
 }
 
 // GetEvent waits for a completion event and returns the queue that it is of:
@@ -267,8 +261,8 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	}
 	defer ch.release()
 	for {
-		if ch.ctx.gone.Load() {
-			return nil, ch.ctx.Err()
+		if err := ch.ctx.Err(); err != nil {
+			return nil, err
 		}
 		if err := ch.wait(ctx); err != nil {
 			return nil, err
@@ -320,8 +314,6 @@ func (ch *CompChannel) drop(q *CQ) {
 		}
 	}
 }
-
-func (ch *CompChannel) wake() { ch.signal() }
 
 // Close destroys the channel; EBUSY while CQs use it.
 func (ch *CompChannel) Close() error {

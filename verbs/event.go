@@ -3,6 +3,7 @@ package verbs
 import (
 	"context"
 	"errors"
+	"io"
 	"os"
 	"sync"
 	"sync/atomic"
@@ -17,18 +18,22 @@ import (
 // word is the 32-bit word of shared memory at an offset that is a multiple of 4.
 func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : off+4][0])) }
 
-// A semaphore is an eventfd that counts events and gives them one at a time. The
-// daemon counts up; so does signal.
+// A semaphore is the read end of an event pipe: a byte for each event, and the end of the
+// file when the daemon is gone.
 type semaphore struct {
-	f    *os.File
-	turn chan struct{} // held by the one who reads
-	buf  [8]byte
+	ctx    *Context
+	f      *os.File
+	turn   chan struct{} // held by the one who reads
+	closed chan struct{}
+	buf    [1]byte
 }
 
 // newSemaphore takes fd over. The daemon made it non-blocking, so reads wait in the
 // runtime's poller and hold no thread.
-func newSemaphore(fd int) *semaphore {
-	return &semaphore{f: os.NewFile(uintptr(fd), "eventfd"), turn: make(chan struct{}, 1)}
+func newSemaphore(c *Context, fd int) *semaphore {
+	return &semaphore{
+		ctx: c, f: os.NewFile(uintptr(fd), "events"), turn: make(chan struct{}, 1), closed: make(chan struct{}),
+	}
 }
 
 // acquire makes the caller the one who may call wait, until release.
@@ -48,7 +53,8 @@ func (s *semaphore) acquire(ctx context.Context) error {
 
 func (s *semaphore) release() { <-s.turn }
 
-// wait takes one event, or returns the error of ctx, or ErrClosed.
+// wait takes one event. Otherwise its error is that of ctx, ErrClosed or, when the
+// daemon is gone, ErrDeviceFatal.
 func (s *semaphore) wait(ctx context.Context) error {
 	if ctx.Done() != nil {
 		stop := context.AfterFunc(ctx, func() { s.f.SetReadDeadline(time.Unix(1, 0)) })
@@ -65,6 +71,8 @@ func (s *semaphore) wait(ctx context.Context) error {
 		switch {
 		case err == nil:
 			return nil
+		case errors.Is(err, io.EOF):
+			return s.end(ctx)
 		case errors.Is(err, os.ErrClosed):
 			return ErrClosed
 		case !errors.Is(err, os.ErrDeadlineExceeded):
@@ -73,9 +81,22 @@ func (s *semaphore) wait(ctx context.Context) error {
 	}
 }
 
-func (s *semaphore) signal() { s.f.Write([]byte{1, 0, 0, 0, 0, 0, 0, 0}) }
+// end finds out why the daemon closed its end: it went, or we closed the object.
+func (s *semaphore) end(ctx context.Context) error {
+	select {
+	case <-s.closed:
+		return ErrClosed
+	case <-s.ctx.client.Done():
+		return s.ctx.Err()
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
 
-func (s *semaphore) close() { s.f.Close() }
+func (s *semaphore) close() {
+	s.f.Close()
+	close(s.closed)
+}
 
 // eventQueue is the ring of asynchronous events.
 type eventQueue struct {
@@ -87,40 +108,40 @@ type eventQueue struct {
 	fatal bool   // EventDeviceFatal was given out
 }
 
-// newEventQueue takes eventFD over; ring stays the caller's.
-func newEventQueue(ringFD, eventFD, slots int) (*eventQueue, error) {
-	ring, err := mapShared(ringFD, abi.RingSize(slots, abi.AsyncEventSize))
+// newEventQueue takes events over; ring stays the caller's.
+func newEventQueue(c *Context, ring, events, slots int) (*eventQueue, error) {
+	mem, err := mapShared(ring, abi.RingSize(slots, abi.AsyncEventSize))
 	if err != nil {
-		unix.Close(eventFD)
+		unix.Close(events)
 		return nil, err
 	}
-	return &eventQueue{semaphore: newSemaphore(eventFD), slots: uint32(slots), ring: ring}, nil
+	return &eventQueue{semaphore: newSemaphore(c, events), slots: uint32(slots), ring: mem}, nil
 }
 
 // next waits for an event. When the daemon goes without having said so, as it does
 // when it is killed, there is one EventDeviceFatal.
-func (q *eventQueue) next(ctx context.Context, c *Context) (abi.AsyncEvent, error) {
+func (q *eventQueue) next(ctx context.Context) (abi.AsyncEvent, error) {
 	if err := q.acquire(ctx); err != nil {
 		return abi.AsyncEvent{}, err
 	}
 	defer q.release()
 	for {
-		if e, ok, err := q.take(c); ok || err != nil {
+		if e, ok, err := q.take(); ok || err != nil {
 			return e, err
 		}
-		if err := q.wait(ctx); err != nil {
+		if err := q.wait(ctx); err != nil && !errors.Is(err, ErrDeviceFatal) {
 			return abi.AsyncEvent{}, err
 		}
 	}
 }
 
-func (q *eventQueue) take(c *Context) (e abi.AsyncEvent, ok bool, err error) {
+func (q *eventQueue) take() (e abi.AsyncEvent, ok bool, err error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if q.ring == nil {
 		return e, false, ErrClosed
 	}
-	gone := c.gone.Load() // before the ring is looked at: the daemon's last event comes first
+	gone := q.ctx.Err() != nil // before the ring is looked at: the daemon's last event comes first
 	consumer := word(q.ring, abi.RingConsumer)
 	if i := *consumer; i != atomic.LoadUint32(word(q.ring, abi.RingProducer)) {
 		abi.Decode(q.ring[abi.RingSlots+int(i%q.slots)*abi.AsyncEventSize:], &e)
@@ -133,7 +154,7 @@ func (q *eventQueue) take(c *Context) (e abi.AsyncEvent, ok bool, err error) {
 		return abi.AsyncEvent{Type: uint32(EventDeviceFatal), Port: 1}, true, nil
 	}
 	if gone {
-		return e, false, c.Err()
+		return e, false, q.ctx.Err()
 	}
 	return e, false, nil
 }

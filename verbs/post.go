@@ -73,10 +73,10 @@ func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
 	if QPState(q.state.Load()) < from {
 		return ErrState
 	}
+	if err := q.ctx.Err(); err != nil {
+		return err
+	}
 	if used := w.producer - atomic.LoadUint32(w.consumed); uint64(used)+uint64(n) > uint64(w.limit) {
-		if q.ctx.gone.Load() {
-			return q.ctx.Err()
-		}
 		return ErrQueueFull
 	}
 	return nil

@@ -5,6 +5,12 @@ package abi
 // each with the same Op and Tag. Descriptors travel with the packet (SCM_RIGHTS), in
 // the order that the body's description gives.
 //
+// Events arrive through pipes. The client has the read end: each event is one byte, of no
+// meaning, and the end of the file says that the daemon is gone. An eventfd would be one
+// file description for both sides, and a client that takes its O_NONBLOCK away could
+// block the daemon; the two ends of a pipe are apart. An event that finds the pipe full
+// (65536 events that nobody read) adds no byte.
+//
 // Structs have the layout that C gives them: every field at a multiple of its size,
 // with the padding written out.
 
@@ -98,7 +104,7 @@ type OpenDeviceRequest struct {
 }
 
 // OpenDeviceReply comes with four descriptors: the doorbell page, the doorbell eventfd,
-// the ring of asynchronous events and its eventfd (which counts events).
+// the ring of asynchronous events and its event pipe.
 type OpenDeviceReply struct {
 	Name         [NameSize]byte
 	NodeGUID     uint64
@@ -106,8 +112,8 @@ type OpenDeviceReply struct {
 	EventSlots   uint32 // slots of the event ring, AsyncEventSize bytes each
 }
 
-// AsyncEvent is a slot of the ring of asynchronous events. The daemon adds 1 to the
-// eventfd for each. Events that find the ring full are lost, and counted at EventsLost.
+// AsyncEvent is a slot of the ring of asynchronous events. Events that find the ring
+// full are lost, and counted at EventsLost.
 type AsyncEvent struct {
 	Type   uint32 // ibv_event_type
 	Handle uint32 // of the queue pair or completion queue, or 0
@@ -206,9 +212,8 @@ type HandleRequest struct {
 }
 
 // HandleReply names the object that was created. A handle belongs to its connection and
-// is never 0. OpCreateChannel's reply comes with the channel's eventfd, which is a
-// semaphore: each completion event adds 1 and each read takes 1. Which completion
-// queue had the event tells its CQEvents.
+// is never 0. OpCreateChannel's reply comes with the channel's event pipe. Which
+// completion queue had the event tells its CQEvents.
 type HandleReply struct {
 	Handle uint32
 	_      uint32
@@ -277,7 +282,7 @@ type CreateCQRequest struct {
 const CQOwnChannel = 1
 
 // CreateCQReply comes with the ring (slots of CQESize bytes), then, where CQOwnChannel
-// was asked for, the channel's eventfd.
+// was asked for, the channel's event pipe.
 type CreateCQReply struct {
 	Handle  uint32
 	Entries uint32 // granted; the ring has that many slots

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync"
+	"sync/atomic"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -54,6 +55,8 @@ type Client struct {
 
 	conn *net.UnixConn
 	done chan struct{} // closed when the connection has ended
+
+	ended atomic.Bool
 
 	mu      sync.Mutex
 	tag     uint64
@@ -218,6 +221,7 @@ func (c *Client) end(err error) {
 			c.err = fmt.Errorf("%w: %s", ErrGone, c.reason)
 		}
 	}
+	c.ended.Store(true)
 	c.conn.Close()
 	close(c.done)
 }
@@ -237,6 +241,9 @@ func (c *Client) broken(err error) error {
 // Done is closed when the connection has ended, from either side.
 func (c *Client) Done() <-chan struct{} { return c.done }
 
+// Ended reports, without a lock, whether the connection has ended.
+func (c *Client) Ended() bool { return c.ended.Load() }
+
 // Err tells why the connection ended: ErrClosed, or ErrGone with the daemon's reason; nil before.
 func (c *Client) Err() error {
 	c.mu.Lock()
@@ -250,6 +257,7 @@ func (c *Client) Close() error {
 	if c.err == nil {
 		c.err = ErrClosed
 	}
+	c.ended.Store(true)
 	c.mu.Unlock()
 	c.conn.Close()
 	<-c.done

@@ -1,0 +1,249 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+	"softroce/mrtable"
+	"softroce/nic"
+)
+
+// A conn is a client.
+type conn struct {
+	server *Server
+	sock   *net.UnixConn
+	peer   peer
+
+	ctx    context.Context // ends with the connection
+	cancel context.CancelFunc
+	later  sync.WaitGroup // requests that wait for a neighbour
+	slots  chan struct{}  // one for each that may
+
+	ending sync.Once
+	reason error // why end was called
+
+	mu      sync.Mutex // held while a request is handled
+	greeted bool
+	comm    string
+	device  device
+	nic     *nic.Context // nil until a device is opened
+	objects handles
+	sink    *eventRing
+	bells   []byte // the doorbell page
+	bellFD  int
+	process *mrtable.Process // the client's, once asked for
+	capture Capture
+}
+
+// maxResolving is how many requests of a client may wait for neighbours at a time. More
+// are answered in turn.
+const maxResolving = 64
+
+func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
+	c := &conn{server: s, sock: sock, peer: p, bellFD: -1, slots: make(chan struct{}, maxResolving)}
+	c.ctx, c.cancel = context.WithCancel(context.Background())
+	c.objects.init()
+	return c
+}
+
+func (c *conn) info() ClientInfo {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	i := ClientInfo{PID: c.peer.PID, UID: c.peer.UID, Comm: c.comm}
+	if c.nic != nil {
+		i.Device = c.device.Name()
+	}
+	return i
+}
+
+// serve handles requests until the connection ends, then cleans up.
+func (c *conn) serve() {
+	defer c.cleanup()
+	buf := make([]byte, abi.MaxMessage)
+	for {
+		p, err := control.Read(c.sock, buf)
+		switch {
+		case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET):
+			return
+		case err != nil:
+			// Not a message: what this client says next would mean as little.
+			c.end(refuse(syscall.EPROTO, "%v", err))
+			return
+		}
+		c.handle(&p)
+	}
+}
+
+// handle carries out one request and answers it.
+func (c *conn) handle(p *control.Packet) {
+	op, err := c.lookUp(p)
+	if err != nil {
+		p.CloseFDs()
+		c.reply(p, answer{}, err)
+		return
+	}
+	if op.slow != nil {
+		c.handleSlow(op, *p)
+		return
+	}
+	c.mu.Lock()
+	a, err := op.run(c, p)
+	c.mu.Unlock()
+	p.CloseFDs()
+	c.reply(p, a, err)
+}
+
+// handleSlow is handle for an operation with a part that waits, which is done without
+// the lock and beside other requests.
+func (c *conn) handleSlow(op *operation, p control.Packet) {
+	p.Body = append([]byte(nil), p.Body...)
+	do := func() {
+		var a answer
+		finish, err := op.slow(c, &p)
+		if err == nil {
+			c.mu.Lock()
+			a, err = finish()
+			c.mu.Unlock()
+		}
+		c.reply(&p, a, err)
+	}
+	select {
+	case c.slots <- struct{}{}:
+		c.later.Go(func() {
+			do()
+			<-c.slots
+		})
+	default:
+		do()
+	}
+}
+
+// An answer is what a good reply carries.
+type answer struct {
+	body  []any // message structs
+	fds   []int
+	spent []int // those of fds that the daemon needs no more
+}
+
+func (c *conn) reply(p *control.Packet, a answer, err error) {
+	h := abi.Header{Version: abi.Version, Op: p.Header.Op, Tag: p.Header.Tag, FDs: uint32(len(a.fds))}
+	var msg []byte
+	if err != nil {
+		no, text := explain(err)
+		h.Errno = uint32(no)
+		msg = abi.Message(nil, h, []byte(text))
+	} else {
+		msg = abi.Message(nil, h, a.body...)
+	}
+	err = control.Write(c.sock, msg, a.fds...)
+	for _, fd := range a.spent {
+		unix.Close(fd)
+	}
+	if err != nil {
+		c.end(refuse(syscall.EPIPE, "a reply could not be sent: %v", err))
+	}
+}
+
+// end closes the connection from this side, with a reason that the client gets to hear.
+// It may be called from any goroutine; serve then ends.
+func (c *conn) end(reason error) {
+	c.ending.Do(func() {
+		c.reason = reason
+		c.server.log.Info("client dismissed", "pid", c.peer.PID, "uid", c.peer.UID, "reason", reason)
+		c.farewell(reason)
+		c.shutdown()
+	})
+}
+
+// farewell tells the client why the connection will close; if it does not read, it does
+// not hear.
+func (c *conn) farewell(reason error) {
+	no, text := explain(reason)
+	h := abi.Header{Version: abi.Version, Op: abi.OpGoodbye, Errno: uint32(no)}
+	c.sock.SetWriteDeadline(time.Now().Add(farewellTimeout))
+	control.Write(c.sock, abi.Message(nil, h, []byte(text)))
+}
+
+func (c *conn) shutdown() {
+	if raw, err := c.sock.SyscallConn(); err == nil {
+		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
+	}
+}
+
+// fatal tells the client that its device is going away.
+func (c *conn) fatal() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.nic != nil {
+		c.device.engine.Do(func() { c.sink.AsyncEvent(nic.Event{Type: nic.EventDeviceFatal, Port: 1}) })
+	}
+}
+
+// cleanup ends what the client had. The engine comes first: when it has closed the context
+// it will not touch the rings again.
+func (c *conn) cleanup() {
+	c.cancel()
+	c.later.Wait()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.capture != nil {
+		c.capture.Stop()
+		c.capture = nil
+	}
+	if c.nic != nil {
+		c.device.engine.Do(c.nic.Close)
+		c.objects.release()
+		c.sink.release()
+		unix.Munmap(c.bells)
+		unix.Close(c.bellFD)
+	}
+	if c.process != nil {
+		c.process.Close()
+	}
+	c.peer.close()
+	c.sock.Close()
+}
+
+// explain turns an error into what a reply says. The text does not repeat the errno.
+func explain(err error) (syscall.Errno, string) {
+	var own *Error
+	if errors.As(err, &own) {
+		return own.Errno, own.Text
+	}
+	var refused *nic.Error
+	if errors.As(err, &refused) {
+		return refused.Errno, refused.Text
+	}
+	return errno(err), err.Error()
+}
+
+// errno finds the errno that libibverbs would give for an error.
+func errno(err error) syscall.Errno {
+	var no syscall.Errno
+	switch {
+	case errors.As(err, &no):
+		return no
+	case errors.Is(err, mrtable.ErrPermission):
+		return syscall.EPERM
+	case errors.Is(err, mrtable.ErrAccess):
+		return syscall.EACCES
+	case errors.Is(err, mrtable.ErrFault):
+		return syscall.EFAULT
+	case errors.Is(err, mrtable.ErrGone):
+		return syscall.ESRCH
+	case errors.Is(err, mrtable.ErrFull):
+		return syscall.ENOMEM
+	case errors.Is(err, mrtable.ErrBusy):
+		return syscall.EBUSY
+	}
+	return syscall.EINVAL
+}

@@ -1,0 +1,103 @@
+package attach
+
+import (
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/nic"
+)
+
+// handles names the objects of one client. A handle is not used twice, as far as 32 bits
+// reach, so a stale one finds nothing.
+type handles struct {
+	m    map[uint32]any
+	last uint32
+}
+
+func (h *handles) init() { h.m = map[uint32]any{} }
+
+func (h *handles) add(o any) uint32 {
+	for {
+		h.last++
+		if _, taken := h.m[h.last]; h.last != 0 && !taken {
+			h.m[h.last] = o
+			return h.last
+		}
+	}
+}
+
+// What handles name besides nic's own objects.
+type (
+	channel struct {
+		pipe  int // write end
+		users int
+	}
+	cq struct {
+		nic     *nic.CQ
+		ring    []byte
+		channel *channel
+		own     bool // the channel is the queue's alone
+	}
+	qp struct {
+		nic    *nic.QP
+		sq, rq []byte
+	}
+)
+
+// lookUp returns the object of kind T behind a handle.
+func lookUp[T any](h *handles, handle uint32) (T, error) {
+	o, ok := h.m[handle].(T)
+	if !ok {
+		return o, refuse(syscall.EINVAL, "handle %d is no %s of this context", handle, kind(o))
+	}
+	return o, nil
+}
+
+func kind(o any) string {
+	switch o.(type) {
+	case *nic.PD:
+		return "PD"
+	case *nic.MR:
+		return "MR"
+	case *nic.AH:
+		return "AH"
+	case *channel:
+		return "completion channel"
+	case *cq:
+		return "CQ"
+	}
+	return "QP"
+}
+
+// release gives back what the objects hold in this process. The engine has closed them.
+func (h *handles) release() {
+	for _, o := range h.m {
+		switch o := o.(type) {
+		case *cq:
+			o.release()
+		case *qp:
+			o.release()
+		case *channel:
+			unix.Close(o.pipe)
+		}
+	}
+	h.init()
+}
+
+func (q *cq) release() {
+	unix.Munmap(q.ring)
+	if q.own {
+		unix.Close(q.channel.pipe)
+	} else if q.channel != nil {
+		q.channel.users--
+	}
+}
+
+func (q *qp) release() {
+	unix.Munmap(q.sq)
+	unix.Munmap(q.rq)
+}
+
+func handleReply(h uint32) answer { return answer{body: []any{abi.HandleReply{Handle: h}}} }

@@ -1,0 +1,240 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"os"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/control"
+)
+
+// ListenConfig says where a server listens.
+type ListenConfig struct {
+	Path  string      // "": control.SocketPath's
+	Mode  os.FileMode // permissions of the socket; 0 stands for DefaultMode
+	Group string      // group of the socket, by name or number; "": the process's
+}
+
+// DefaultMode lets the daemon's user and group attach.
+const DefaultMode fs.FileMode = 0o660
+
+// ErrInUse is returned by Listen where another daemon serves on the socket.
+var ErrInUse = errors.New("another daemon serves on this socket")
+
+// A listener accepts clients on one socket.
+type listener struct {
+	sock   *net.UnixListener
+	path   string
+	inode  uint64
+	server *Server
+
+	mu    sync.Mutex
+	spare *os.File // given up to take a connection when there are no descriptors left
+}
+
+// Listen begins to serve on a socket, which it creates, and returns its path. A socket
+// that a dead daemon left behind is replaced; one that is served gives ErrInUse. The
+// directory must be there, except that of the default path. Close ends it.
+func (s *Server) Listen(c ListenConfig) (path string, err error) {
+	path = control.SocketPath(c.Path)
+	if c.Mode == 0 {
+		c.Mode = DefaultMode
+	}
+	l, err := s.listen(path, c)
+	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EROFS) {
+		return path, fmt.Errorf("cannot create the socket %s: %w; name a place that you may write to, "+
+			"with --socket or in %s, for daemon and programs alike", path, plain(err), control.SocketEnv)
+	}
+	if err != nil {
+		return path, fmt.Errorf("cannot listen on %s: %w", path, plain(err))
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.closed {
+		l.close()
+		return path, net.ErrClosed
+	}
+	s.listens[l] = struct{}{}
+	s.running.Go(l.accept)
+	return path, nil
+}
+
+// plain reduces a system call's error to its errno: the path is told once.
+func plain(err error) error {
+	var no syscall.Errno
+	if errors.As(err, &no) {
+		return no
+	}
+	return err
+}
+
+func (s *Server) listen(path string, c ListenConfig) (*listener, error) {
+	dir := filepath.Dir(path)
+	if path == control.DefaultSocket {
+		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, err
+		}
+	}
+	// Of daemons that start at the same time one removes the old socket and the others see the new.
+	lock, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	defer lock.Close()
+	if err := unix.Flock(int(lock.Fd()), unix.LOCK_EX); err != nil {
+		return nil, err
+	}
+	if err := removeStale(path); err != nil {
+		return nil, err
+	}
+	l := &listener{path: path, server: s}
+	if l.sock, err = bind(path, c); err != nil {
+		return nil, err
+	}
+	var st unix.Stat_t
+	if err := unix.Stat(path, &st); err != nil {
+		l.sock.Close()
+		return nil, err
+	}
+	l.inode = st.Ino
+	l.spare, _ = os.Open(os.DevNull)
+	return l, nil
+}
+
+// removeStale removes a socket that nobody listens on.
+func removeStale(path string) error {
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if info.Mode().Type() != fs.ModeSocket {
+		return fmt.Errorf("there is a file of this name that is no socket: %w", fs.ErrExist)
+	}
+	sock, err := net.Dial("unixpacket", path)
+	if err == nil {
+		sock.Close()
+		return ErrInUse
+	}
+	if !errors.Is(err, syscall.ECONNREFUSED) {
+		return ErrInUse // somebody's, though we may not connect to it
+	}
+	return os.Remove(path)
+}
+
+// bind makes the socket. Until its group and mode are set nobody else can connect.
+func bind(path string, c ListenConfig) (*net.UnixListener, error) {
+	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
+		var failed error
+		err := raw.Control(func(fd uintptr) { failed = unix.Fchmod(int(fd), 0o600) })
+		return errors.Join(err, failed)
+	}}
+	l, err := config.Listen(context.Background(), "unixpacket", path)
+	if err != nil {
+		return nil, err
+	}
+	sock := l.(*net.UnixListener)
+	sock.SetUnlinkOnClose(false)
+	if err := grant(path, c); err != nil {
+		sock.Close()
+		os.Remove(path)
+		return nil, err
+	}
+	return sock, nil
+}
+
+func grant(path string, c ListenConfig) error {
+	if c.Group != "" {
+		gid, err := groupID(c.Group)
+		if err != nil {
+			return err
+		}
+		if err := os.Chown(path, -1, gid); err != nil {
+			return fmt.Errorf("group %s: %w", c.Group, err)
+		}
+	}
+	return os.Chmod(path, c.Mode.Perm())
+}
+
+func groupID(name string) (int, error) {
+	if g, err := user.LookupGroup(name); err == nil {
+		return strconv.Atoi(g.Gid)
+	}
+	gid, err := strconv.Atoi(name)
+	if err != nil || gid < 0 {
+		return 0, fmt.Errorf("there is no group %q", name)
+	}
+	return gid, nil
+}
+
+// acceptPause is how long a listener rests when it cannot accept.
+const acceptPause = 20 * time.Millisecond
+
+func (l *listener) accept() {
+	for {
+		sock, err := l.sock.AcceptUnix()
+		switch {
+		case err == nil:
+			if err := l.server.ServeConn(sock); err != nil {
+				l.server.log.Warn("client refused", "reason", err)
+			}
+		case errors.Is(err, net.ErrClosed):
+			return
+		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
+			l.server.log.Warn("no descriptors left for a client", "reason", err)
+			l.refuseOne()
+			time.Sleep(acceptPause)
+		default:
+			l.server.log.Warn("accept", "reason", err)
+			time.Sleep(acceptPause)
+		}
+	}
+}
+
+// refuseOne tells the client at the head of the queue that there are no descriptors,
+// where it would else wait for ever. It takes the one that was kept for this.
+func (l *listener) refuseOne() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spare == nil {
+		return
+	}
+	l.spare.Close()
+	l.sock.SetDeadline(time.Now().Add(acceptPause))
+	if sock, err := l.sock.AcceptUnix(); err == nil {
+		c := newConn(l.server, sock, peer{pidfd: -1})
+		c.farewell(refuse(syscall.EMFILE, "the daemon has no descriptors left"))
+		sock.Close()
+	}
+	l.sock.SetDeadline(time.Time{})
+	l.spare, _ = os.Open(os.DevNull)
+}
+
+// close ends the accept loop and removes the socket, if it is still ours.
+func (l *listener) close() error {
+	var st unix.Stat_t
+	if unix.Lstat(l.path, &st) == nil && st.Ino == l.inode {
+		os.Remove(l.path)
+	}
+	err := l.sock.Close()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.spare != nil {
+		l.spare.Close()
+		l.spare = nil
+	}
+	return err
+}

@@ -1,0 +1,113 @@
+package attach
+
+import (
+	"syscall"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+)
+
+// An operation is a row of the table of requests.
+type operation struct {
+	name string
+	body int  // bytes, exactly
+	fds  int  // descriptors, at most
+	open bool // needs an open device
+
+	// One of the two. slow is called without the connection's lock and may wait; what it
+	// returns is called with it.
+	run  func(*conn, *control.Packet) (answer, error)
+	slow func(*conn, *control.Packet) (finish func() (answer, error), err error)
+}
+
+// request makes a row for an operation with a body of type T.
+func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (answer, error)) *operation {
+	var zero T
+	return &operation{name: name, open: open, fds: fds, body: abi.Size(zero),
+		run: func(c *conn, p *control.Packet) (answer, error) {
+			var v T
+			if _, err := abi.Decode(p.Body, &v); err != nil {
+				return answer{}, err
+			}
+			return f(c, &v, p)
+		},
+	}
+}
+
+// waiting makes a row for an operation with a body of type T and a part that waits.
+func waiting[T any](name string, open bool, f func(*conn, *T) (func() (answer, error), error)) *operation {
+	var zero T
+	return &operation{name: name, open: open, body: abi.Size(zero),
+		slow: func(c *conn, p *control.Packet) (func() (answer, error), error) {
+			var v T
+			if _, err := abi.Decode(p.Body, &v); err != nil {
+				return nil, err
+			}
+			return f(c, &v)
+		},
+	}
+}
+
+type empty struct{}
+
+var operations = map[uint16]*operation{
+	abi.OpHello:       request("hello", false, 0, (*conn).hello),
+	abi.OpListDevices: request("list devices", false, 0, (*conn).listDevices),
+	abi.OpOpenDevice:  request("open device", false, 0, (*conn).openDevice),
+	abi.OpQueryDevice: request("query device", true, 0, (*conn).queryDevice),
+	abi.OpQueryPort:   request("query port", true, 0, (*conn).queryPort),
+	abi.OpQueryGIDs:   request("query GIDs", true, 0, (*conn).queryGIDs),
+
+	abi.OpAllocPD:   request("allocate PD", true, 0, (*conn).allocPD),
+	abi.OpDeallocPD: request("deallocate PD", true, 0, (*conn).deallocPD),
+	abi.OpRegMR:     request("register MR", true, 1, (*conn).regMR),
+	abi.OpDeregMR:   request("deregister MR", true, 0, (*conn).deregMR),
+	abi.OpCreateAH:  waiting("create AH", true, (*conn).createAH),
+	abi.OpDestroyAH: request("destroy AH", true, 0, (*conn).destroyAH),
+
+	abi.OpCreateChannel:  request("create completion channel", true, 0, (*conn).createChannel),
+	abi.OpDestroyChannel: request("destroy completion channel", true, 0, (*conn).destroyChannel),
+	abi.OpCreateCQ:       request("create CQ", true, 0, (*conn).createCQ),
+	abi.OpDestroyCQ:      request("destroy CQ", true, 0, (*conn).destroyCQ),
+
+	abi.OpCreateQP:  request("create QP", true, 0, (*conn).createQP),
+	abi.OpModifyQP:  waiting("modify QP", true, (*conn).modifyQP),
+	abi.OpQueryQP:   request("query QP", true, 0, (*conn).queryQP),
+	abi.OpDestroyQP: request("destroy QP", true, 0, (*conn).destroyQP),
+
+	abi.OpSnapshot:     waiting("snapshot", false, (*conn).snapshot),
+	abi.OpStartCapture: request("start capture", false, 1, (*conn).startCapture),
+	abi.OpQueryCapture: request("query capture", false, 0, (*conn).queryCapture),
+	abi.OpStopCapture:  request("stop capture", false, 0, (*conn).stopCapture),
+}
+
+// lookUp finds the operation of a request and checks its form.
+func (c *conn) lookUp(p *control.Packet) (*operation, error) {
+	h := &p.Header
+	if h.Version != abi.Version {
+		return nil, refuse(syscall.EPROTONOSUPPORT, "the daemon speaks version %d of the attach ABI, the client %d",
+			abi.Version, h.Version)
+	}
+	op := operations[h.Op]
+	c.mu.Lock()
+	greeted, open := c.greeted, c.nic != nil
+	c.mu.Unlock()
+	switch {
+	case op == nil:
+		return nil, refuse(syscall.EOPNOTSUPP, "there is no operation %d", h.Op)
+	case !greeted && h.Op != abi.OpHello:
+		return nil, refuse(syscall.EPROTO, "%s before hello", op.name)
+	case op.open && !open:
+		return nil, refuse(syscall.ENODEV, "no device is open")
+	case len(p.Body) != op.body:
+		return nil, refuse(syscall.EINVAL, "body of %d bytes instead of %d", len(p.Body), op.body)
+	case h.FDs > uint32(op.fds):
+		return nil, refuse(syscall.EINVAL, "%d descriptors, of %d at most", h.FDs, op.fds)
+	case len(p.FDs) < int(h.FDs):
+		return nil, refuse(syscall.EMFILE, "%d of %d descriptors arrived: the daemon has no room for more",
+			len(p.FDs), h.FDs)
+	case len(p.FDs) > int(h.FDs):
+		return nil, refuse(syscall.EINVAL, "%d descriptors came, the header says %d", len(p.FDs), h.FDs)
+	}
+	return op, nil
+}

@@ -1,0 +1,80 @@
+package attach
+
+import (
+	"encoding/json"
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+)
+
+// snapshot looks at every engine and connection, this one too, so it is done without the lock.
+func (c *conn) snapshot(*empty) (func() (answer, error), error) {
+	var v any
+	if c.server.config.Snapshot != nil {
+		v = c.server.config.Snapshot()
+	} else {
+		v = c.server.Snapshot()
+	}
+	text, err := json.Marshal(v)
+	if err != nil {
+		return nil, err
+	}
+	fd, err := unix.MemfdCreate("softroce-snapshot", unix.MFD_CLOEXEC)
+	if err != nil {
+		return nil, err
+	}
+	// The memory is the client's from now on; a write of it is whole or fails.
+	if n, err := unix.Pwrite(fd, text, 0); err != nil || n != len(text) {
+		unix.Close(fd)
+		return nil, refuse(syscall.ENOMEM, "no memory for a snapshot of %d bytes", len(text))
+	}
+	a := answer{body: []any{abi.SnapshotReply{Length: uint64(len(text))}}, fds: []int{fd}, spent: []int{fd}}
+	return func() (answer, error) { return a, nil }, nil
+}
+
+// startCapture needs more than the right to attach: a capture shows everybody's data.
+func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (answer, error) {
+	name := abi.Text(v.Device[:])
+	switch _, known := c.server.find(name); {
+	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
+		return answer{}, refuse(syscall.EACCES, "captures are for root and user %d", os.Geteuid())
+	case c.server.config.Capture == nil:
+		return answer{}, refuse(syscall.EOPNOTSUPP, "this daemon cannot capture")
+	case c.capture != nil:
+		return answer{}, refuse(syscall.EBUSY, "the connection has a capture already")
+	case !known:
+		return answer{}, refuse(syscall.ENODEV, "there is no device %q", name)
+	case len(p.FDs) != 1:
+		return answer{}, refuse(syscall.EINVAL, "a capture comes with the descriptor to write to")
+	}
+	capture, err := c.server.config.Capture.StartCapture(os.NewFile(uintptr(p.Take()), "capture"), name)
+	if err != nil {
+		return answer{}, err
+	}
+	c.capture = capture
+	return answer{}, nil
+}
+
+func (c *conn) queryCapture(*empty, *control.Packet) (answer, error) {
+	if c.capture == nil {
+		return answer{}, refuse(syscall.ENOENT, "the connection has no capture")
+	}
+	return answer{body: []any{c.capture.State()}}, nil
+}
+
+func (c *conn) stopCapture(*empty, *control.Packet) (answer, error) {
+	if c.capture == nil {
+		return answer{}, refuse(syscall.ENOENT, "the connection has no capture")
+	}
+	err := c.capture.Stop()
+	state := c.capture.State()
+	c.capture = nil
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{body: []any{state}}, nil
+}

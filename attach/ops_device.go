@@ -1,0 +1,163 @@
+package attach
+
+import (
+	"os"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+	"softroce/nic"
+)
+
+func (c *conn) hello(v *abi.HelloRequest, _ *control.Packet) (answer, error) {
+	c.greeted, c.comm = true, printable(abi.Text(v.Comm[:]))
+	r := abi.HelloReply{PID: uint32(os.Getpid()), Devices: uint32(len(c.server.devices))}
+	abi.PutText(r.Release[:], c.server.config.Release)
+	return answer{body: []any{r}}, nil
+}
+
+// printable makes a client's name fit for logs and terminals.
+func printable(s string) string {
+	b := []byte(s)
+	for i, ch := range b {
+		if ch < ' ' || ch > '~' {
+			b[i] = '?'
+		}
+	}
+	return string(b)
+}
+
+func (c *conn) listDevices(*empty, *control.Packet) (answer, error) {
+	a := answer{body: []any{abi.ListReply{Count: uint32(len(c.server.devices))}}}
+	for _, d := range c.server.devices {
+		var e abi.DeviceEntry
+		d.engine.Do(func() {
+			port := d.QueryPort()
+			abi.PutText(e.Netdev[:], port.Netdev)
+			e.NodeGUID, e.PortState = d.Query().NodeGUID, uint32(port.State)
+		})
+		abi.PutText(e.Name[:], d.Name())
+		a.body = append(a.body, e)
+	}
+	return a, nil
+}
+
+// openDevice makes the connection a context.
+func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, error) {
+	if c.nic != nil {
+		return answer{}, refuse(syscall.EBUSY, "%s is open already", c.device.Name())
+	}
+	name := abi.Text(v.Name[:])
+	d, ok := c.server.find(name)
+	if !ok {
+		return answer{}, refuse(syscall.ENODEV, "there is no device %q", name)
+	}
+	bells, bellsFD, err := sharedMemory("doorbells", abi.DoorbellSize)
+	if err != nil {
+		return answer{}, err
+	}
+	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		unix.Munmap(bells)
+		unix.Close(bellsFD)
+		return answer{}, err
+	}
+	sink, fds, err := newEventRing(c)
+	if err == nil {
+		d.engine.Do(func() {
+			c.nic, err = d.Open(nic.ContextOptions{
+				Doorbell: bells, DoorbellFD: bell, Limits: c.server.config.Limits.context(),
+				Events: sink, PID: c.peer.PID, Comm: c.comm,
+			})
+		})
+		if err != nil {
+			c.nic = nil
+			sink.release()
+		}
+	}
+	if err != nil {
+		unix.Munmap(bells)
+		for _, fd := range append(fds, bellsFD, bell) {
+			unix.Close(fd)
+		}
+		return answer{}, err
+	}
+	c.device, c.sink, c.bells, c.bellFD = d, sink, bells, bell
+	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
+	abi.PutText(r.Name[:], d.Name())
+	return answer{
+		body:  []any{r},
+		fds:   []int{bellsFD, bell, fds[0], fds[1]},
+		spent: []int{bellsFD, fds[0], fds[1]},
+	}, nil
+}
+
+func (c *conn) guid() (g uint64) {
+	c.device.engine.Do(func() { g = c.device.Query().NodeGUID })
+	return g
+}
+
+func (c *conn) queryDevice(*empty, *control.Packet) (answer, error) {
+	var a nic.DeviceAttr
+	c.device.engine.Do(func() { a = c.device.Query() })
+	r := abi.DeviceAttr{
+		NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID, MaxMRSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
+		VendorID: a.VendorID, VendorPartID: a.VendorPartID, HWVer: a.HWVer,
+		MaxQP: uint32(a.MaxQP), MaxQPWR: uint32(a.MaxQPWR), DeviceCapFlags: a.DeviceCapFlags,
+		MaxSGE: uint32(a.MaxSGE), MaxSGERd: uint32(a.MaxSGERd), MaxCQ: uint32(a.MaxCQ), MaxCQE: uint32(a.MaxCQE),
+		MaxMR: uint32(a.MaxMR), MaxPD: uint32(a.MaxPD), MaxQPRdAtom: uint32(a.MaxQPRDAtomic),
+		MaxResRdAtom: uint32(a.MaxResRDAtomic), MaxQPInitRdAtom: uint32(a.MaxQPInitRDAtom),
+		AtomicCap: uint32(a.AtomicCap), MaxAH: uint32(a.MaxAH), MaxSRQ: uint32(a.MaxSRQ), MaxSRQWR: uint32(a.MaxSRQWR),
+		MaxSRQSGE: uint32(a.MaxSRQSGE), MaxPKeys: uint32(a.MaxPKeys), LocalCAAckDelay: uint32(a.LocalCAACKDelay),
+		PhysPortCnt: uint32(a.PhysPortCnt), MaxInlineData: uint32(a.MaxInlineData),
+	}
+	abi.PutText(r.FWVer[:], a.FWVer)
+	return answer{body: []any{r}}, nil
+}
+
+func (c *conn) queryPort(*empty, *control.Packet) (answer, error) {
+	var a nic.PortAttr
+	c.device.engine.Do(func() { a = c.device.QueryPort() })
+	return answer{body: []any{abi.PortAttr{
+		State: uint32(a.State), PhysState: uint8(a.PhysState), MaxMTU: mtuCode(a.MaxMTU), ActiveMTU: mtuCode(a.ActiveMTU),
+		GIDTblLen: uint32(a.GIDTableLen), PKeyTblLen: uint16(a.PKeyTableLen), PortCapFlags: a.CapFlags,
+		MaxMsgSize: a.MaxMsgSize, BadPKeyCntr: a.BadPKeyCntr, MaxVLNum: 1,
+		ActiveWidth: uint8(a.ActiveWidth), ActiveSpeed: uint8(a.ActiveSpeed), LinkLayer: uint8(a.LinkLayer),
+	}}}, nil
+}
+
+// mtuCode is the ibv_mtu of a path MTU in bytes, 0 for what is none.
+func mtuCode(bytes int) uint32 {
+	for code := uint32(1); code <= 5; code++ {
+		if bytes == 128<<code {
+			return code
+		}
+	}
+	return 0
+}
+
+// mtuBytes is the inverse of mtuCode.
+func mtuBytes(code uint32) int {
+	if code < 1 || code > 5 {
+		return 0
+	}
+	return 128 << code
+}
+
+// gidRoCEv2 is the ibv_gid_type of every entry.
+const gidRoCEv2 = 2
+
+func (c *conn) queryGIDs(*empty, *control.Packet) (answer, error) {
+	var gids []nic.GIDEntry
+	c.device.engine.Do(func() { gids = c.device.GIDs() })
+	gids = gids[:min(len(gids), (abi.MaxMessage-64)/abi.Size(abi.GIDEntry{}))]
+	a := answer{body: []any{abi.ListReply{Count: uint32(len(gids))}}}
+	for _, g := range gids {
+		e := abi.GIDEntry{GID: g.GID, Index: uint32(g.Index), Type: gidRoCEv2}
+		abi.PutText(e.Netdev[:], g.Netdev)
+		a.body = append(a.body, e)
+	}
+	return a, nil
+}

@@ -1,0 +1,168 @@
+package attach
+
+import (
+	"context"
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+	"softroce/mrtable"
+	"softroce/nic"
+)
+
+func (c *conn) allocPD(*empty, *control.Packet) (answer, error) {
+	var p *nic.PD
+	var err error
+	c.device.engine.Do(func() { p, err = c.nic.AllocPD() })
+	if err != nil {
+		return answer{}, err
+	}
+	return handleReply(c.objects.add(p)), nil
+}
+
+// destroy ends an object through f, which runs on the engine, and forgets its handle.
+func destroy[T any](c *conn, handle uint32, f func(T) error) (o T, err error) {
+	if o, err = lookUp[T](&c.objects, handle); err != nil {
+		return o, err
+	}
+	c.device.engine.Do(func() { err = f(o) })
+	if err == nil {
+		delete(c.objects.m, handle)
+	}
+	return o, err
+}
+
+func (c *conn) deallocPD(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	_, err := destroy(c, v.Handle, func(p *nic.PD) error { return c.nic.DeallocPD(p) })
+	return answer{}, err
+}
+
+func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (answer, error) {
+	pd, err := lookUp[*nic.PD](&c.objects, v.PD)
+	if err != nil {
+		return answer{}, err
+	}
+	if v.Length == 0 {
+		return answer{}, refuse(syscall.EINVAL, "the length is 0")
+	}
+	if v.Length > c.server.config.Limits.Registered {
+		return answer{}, refuse(syscall.ENOMEM, "%d bytes are more than the %d that a client may register",
+			v.Length, c.server.config.Limits.Registered)
+	}
+	mem, kind, err := c.memory(v, p)
+	if err != nil {
+		return answer{}, err
+	}
+	var m *nic.MR
+	var r abi.RegMRReply
+	c.device.engine.Do(func() {
+		if m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, mrtable.Access(v.Access)); err == nil {
+			r = abi.RegMRReply{LKey: m.LKey(), RKey: m.RKey(), Memory: kind}
+		}
+	})
+	if err != nil {
+		mem.Close()
+		return answer{}, err
+	}
+	r.Handle = c.objects.add(m)
+	return answer{body: []any{r}}, nil
+}
+
+// memory finds the way to the memory of a registration: mapped, if that is safe, else
+// through the client's process.
+func (c *conn) memory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, uint32, error) {
+	access := mrtable.Access(v.Access)
+	switch v.Memory {
+	case abi.MemoryMapped:
+		if len(p.FDs) != 1 {
+			return nil, 0, refuse(syscall.EINVAL, "memory to be mapped comes with its descriptor")
+		}
+		mem, err := mapped(p.FDs[0], v.Offset, v.Length, access)
+		if err == nil || !errors.Is(err, mrtable.ErrNotSealed) {
+			return mem, abi.MemoryMapped, err
+		}
+		if v.Address == 0 {
+			return nil, 0, refuse(syscall.EINVAL, "the descriptor cannot be sealed against shrinking, "+
+				"and there is no address in the client's own mapping: %v", err)
+		}
+	case abi.MemoryProcess:
+	case abi.MemorySelf:
+		if len(p.FDs) != 1 {
+			return nil, 0, refuse(syscall.EINVAL, "memory through /proc/self/mem comes with its descriptor")
+		}
+		proc, err := mrtable.OpenProcessMem(p.FDs[0])
+		if err != nil {
+			return nil, 0, err
+		}
+		defer proc.Close() // the memory keeps what it needs
+		mem, err := proc.Memory(v.Address, v.Length, access)
+		return mem, abi.MemorySelf, err
+	default:
+		return nil, 0, refuse(syscall.EINVAL, "kind of memory %d", v.Memory)
+	}
+	if c.process == nil {
+		proc, err := mrtable.OpenProcess(c.peer.PID, c.peer.pidfd)
+		if err != nil {
+			return nil, 0, err
+		}
+		c.process = proc
+	}
+	mem, err := c.process.Memory(v.Address, v.Length, access)
+	return mem, abi.MemoryProcess, err
+}
+
+// mapped maps a descriptor, which it first seals against shrinking if its owner has not.
+func mapped(fd int, offset, length uint64, access mrtable.Access) (mrtable.Memory, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err == nil && seals&unix.F_SEAL_SHRINK == 0 {
+		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // MapFD sees whether it worked
+	}
+	return mrtable.MapFD(fd, offset, length, access)
+}
+
+func (c *conn) deregMR(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	_, err := destroy(c, v.Handle, func(m *nic.MR) error { return c.nic.DeregMR(m) })
+	return answer{}, err
+}
+
+func vector(a *abi.AHAttr) nic.AddressVector {
+	return nic.AddressVector{
+		DGID: a.DGID, SGIDIndex: int(a.SGIDIndex), Port: int(a.PortNum), HopLimit: a.HopLimit,
+		TClass: a.TrafficClass, FlowLabel: a.FlowLabel, SL: a.SL, DLID: a.DLID,
+	}
+}
+
+// resolve finds the neighbour of an address vector, which may take seconds.
+func (c *conn) resolve(av *nic.AddressVector) (err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, resolveTimeout)
+	defer cancel()
+	av.Path, err = c.device.ResolvePath(ctx, av)
+	return err
+}
+
+func (c *conn) createAH(v *abi.CreateAHRequest) (func() (answer, error), error) {
+	av := vector(&v.AH)
+	if err := c.resolve(&av); err != nil {
+		return nil, err
+	}
+	return func() (answer, error) {
+		pd, err := lookUp[*nic.PD](&c.objects, v.PD)
+		if err != nil {
+			return answer{}, err
+		}
+		var ah *nic.AH
+		c.device.engine.Do(func() { ah, err = c.nic.CreateAH(pd, av) })
+		if err != nil {
+			return answer{}, err
+		}
+		return handleReply(c.objects.add(ah)), nil
+	}, nil
+}
+
+func (c *conn) destroyAH(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	_, err := destroy(c, v.Handle, func(a *nic.AH) error { return c.nic.DestroyAH(a) })
+	return answer{}, err
+}

@@ -1,0 +1,272 @@
+package attach
+
+import (
+	"math"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+func (c *conn) createChannel(*empty, *control.Packet) (answer, error) {
+	n := 0
+	for _, o := range c.objects.m {
+		if _, ok := o.(*channel); ok {
+			n++
+		}
+	}
+	if max := c.server.config.Limits.CQs; n >= max {
+		return answer{}, refuse(syscall.ENOMEM, "context has its %d completion channels", max)
+	}
+	r, w, err := eventPipe()
+	if err != nil {
+		return answer{}, err
+	}
+	a := handleReply(c.objects.add(&channel{pipe: w}))
+	a.fds, a.spent = []int{r}, []int{r}
+	return a, nil
+}
+
+func (c *conn) destroyChannel(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	ch, err := lookUp[*channel](&c.objects, v.Handle)
+	if err != nil {
+		return answer{}, err
+	}
+	if ch.users > 0 {
+		return answer{}, refuse(syscall.EBUSY, "completion channel is in use by %d CQs", ch.users)
+	}
+	unix.Close(ch.pipe)
+	delete(c.objects.m, v.Handle)
+	return answer{}, nil
+}
+
+func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (answer, error) {
+	q := &cq{own: v.Flags&abi.CQOwnChannel != 0}
+	switch {
+	case v.Flags&^abi.CQOwnChannel != 0:
+		return answer{}, refuse(syscall.EINVAL, "flags %#x", v.Flags)
+	case q.own && v.Channel != 0:
+		return answer{}, refuse(syscall.EINVAL, "a CQ has its own completion channel or another, not both")
+	case v.Channel != 0:
+		var err error
+		if q.channel, err = lookUp[*channel](&c.objects, v.Channel); err != nil {
+			return answer{}, err
+		}
+	}
+	var slots int
+	var err error
+	c.device.engine.Do(func() { slots, err = c.device.CQSlots(int(min(v.Entries, math.MaxInt32))) })
+	if err != nil {
+		return answer{}, err
+	}
+	var a answer
+	if q.own {
+		r, w, err := eventPipe()
+		if err != nil {
+			return answer{}, err
+		}
+		q.channel = &channel{pipe: w}
+		a.fds = []int{r}
+	}
+	fail := func(err error) (answer, error) {
+		if q.own {
+			unix.Close(q.channel.pipe)
+			unix.Close(a.fds[0])
+		}
+		return answer{}, err
+	}
+	mem, fd, err := sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
+	if err != nil {
+		return fail(err)
+	}
+	q.ring = mem
+	config := nic.CQConfig{Entries: slots, Ring: mem}
+	if q.channel != nil {
+		pipe := q.channel.pipe
+		config.Notify = func(bool) { signal(pipe) }
+	}
+	var handle uint32
+	c.device.engine.Do(func() {
+		if q.nic, err = c.nic.CreateCQ(config); err == nil {
+			handle = c.objects.add(q)
+			c.sink.handles[q.nic] = handle
+		}
+	})
+	if err != nil {
+		unix.Munmap(mem)
+		unix.Close(fd)
+		return fail(err)
+	}
+	if !q.own && q.channel != nil {
+		q.channel.users++
+	}
+	a.body = []any{abi.CreateCQReply{Handle: handle, Entries: uint32(slots)}}
+	a.fds = append([]int{fd}, a.fds...)
+	a.spent = a.fds
+	return a, nil
+}
+
+func (c *conn) destroyCQ(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	q, err := destroy(c, v.Handle, func(q *cq) error {
+		err := c.nic.DestroyCQ(q.nic)
+		if err == nil {
+			delete(c.sink.handles, q.nic)
+		}
+		return err
+	})
+	if err == nil {
+		q.release()
+	}
+	return answer{}, err
+}
+
+func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, error) {
+	init, err := c.qpInit(v)
+	if err != nil {
+		return answer{}, err
+	}
+	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
+	if err != nil {
+		return answer{}, err
+	}
+	sq, sqFD, err := sharedMemory("sq", init.Caps.SendRingSize())
+	if err != nil {
+		return answer{}, err
+	}
+	rq, rqFD, err := sharedMemory("rq", init.Caps.RecvRingSize())
+	if err != nil {
+		unix.Munmap(sq)
+		unix.Close(sqFD)
+		return answer{}, err
+	}
+	init.SQ, init.RQ = sq, rq
+	q := &qp{sq: sq, rq: rq}
+	caps := init.Caps
+	r := abi.CreateQPReply{
+		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
+		RecvSlots: uint32(caps.MaxRecvWR), RecvSlotSize: uint32(abi.RecvSlotSize(caps.MaxRecvSGE)),
+		Cap: capsOut(caps),
+	}
+	c.device.engine.Do(func() {
+		if q.nic, err = c.nic.CreateQP(init); err == nil {
+			r.Handle, r.QPN, r.Doorbell = c.objects.add(q), q.nic.QPN(), uint32(q.nic.Doorbell())
+			c.sink.handles[q.nic] = r.Handle
+		}
+	})
+	if err != nil {
+		q.release()
+		unix.Close(sqFD)
+		unix.Close(rqFD)
+		return answer{}, err
+	}
+	return answer{body: []any{r}, fds: []int{sqFD, rqFD}, spent: []int{sqFD, rqFD}}, nil
+}
+
+func (c *conn) qpInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
+	init = nic.QPInit{Type: nic.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
+	if v.SRQ != 0 {
+		return init, refuse(syscall.EOPNOTSUPP, "shared receive queues are not supported")
+	}
+	if init.PD, err = lookUp[*nic.PD](&c.objects, v.PD); err != nil {
+		return init, err
+	}
+	send, err := lookUp[*cq](&c.objects, v.SendCQ)
+	if err != nil {
+		return init, err
+	}
+	recv, err := lookUp[*cq](&c.objects, v.RecvCQ)
+	if err != nil {
+		return init, err
+	}
+	init.SendCQ, init.RecvCQ = send.nic, recv.nic
+	return init, nil
+}
+
+func capsIn(c abi.QPCap) nic.Caps {
+	n := func(v uint32) int { return int(min(v, math.MaxInt32)) }
+	return nic.Caps{MaxSendWR: n(c.MaxSendWR), MaxRecvWR: n(c.MaxRecvWR), MaxSendSGE: n(c.MaxSendSGE),
+		MaxRecvSGE: n(c.MaxRecvSGE), MaxInline: n(c.MaxInlineData)}
+}
+
+func capsOut(c nic.Caps) abi.QPCap {
+	return abi.QPCap{MaxSendWR: uint32(c.MaxSendWR), MaxRecvWR: uint32(c.MaxRecvWR), MaxSendSGE: uint32(c.MaxSendSGE),
+		MaxRecvSGE: uint32(c.MaxRecvSGE), MaxInlineData: uint32(c.MaxInline)}
+}
+
+func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	q, err := destroy(c, v.Handle, func(q *qp) error {
+		err := c.nic.DestroyQP(q.nic)
+		if err == nil {
+			delete(c.sink.handles, q.nic)
+		}
+		return err
+	})
+	if err == nil {
+		q.release()
+	}
+	return answer{}, err
+}
+
+// modifyQP first finds the neighbour, if there is a new address vector.
+func (c *conn) modifyQP(v *abi.ModifyQPRequest) (func() (answer, error), error) {
+	attr, mask := attrIn(&v.Attr), transport.AttrMask(v.Mask)
+	if mask&transport.MaskAV != 0 {
+		if err := c.resolve(&attr.AV); err != nil {
+			return nil, err
+		}
+	}
+	return func() (answer, error) {
+		q, err := lookUp[*qp](&c.objects, v.Handle)
+		if err != nil {
+			return answer{}, err
+		}
+		c.device.engine.Do(func() { err = c.nic.ModifyQP(q.nic, &attr, mask) })
+		return answer{}, err
+	}, nil
+}
+
+func (c *conn) queryQP(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	q, err := lookUp[*qp](&c.objects, v.Handle)
+	if err != nil {
+		return answer{}, err
+	}
+	var a nic.QPAttr
+	c.device.engine.Do(func() { a, err = c.nic.QueryQP(q.nic) })
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{body: []any{abi.QueryQPReply{Attr: attrOut(&a)}}}, nil
+}
+
+// byteOf keeps what does not fit a byte out of range.
+func byteOf(v uint32) uint8 { return uint8(min(v, math.MaxUint8)) }
+
+func attrIn(a *abi.QPAttr) nic.QPAttr {
+	return nic.QPAttr{
+		Attr: transport.Attr{
+			State: transport.State(byteOf(a.State)), CurState: transport.State(byteOf(a.CurState)),
+			PathMTU: mtuBytes(a.PathMTU), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
+			Access: mrtable.Access(a.AccessFlags), MaxRDAtomic: a.MaxRdAtomic, MaxDestRDAtomic: a.MaxDestRdAtomic,
+			MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCount: a.RetryCnt, RNRRetry: a.RNRRetry,
+		},
+		AV: vector(&a.AH), Port: int(a.PortNum), PKeyIndex: int(a.PKeyIndex),
+	}
+}
+
+func attrOut(a *nic.QPAttr) abi.QPAttr {
+	return abi.QPAttr{
+		State: uint32(a.State), CurState: uint32(a.State), PathMTU: mtuCode(a.PathMTU), QKey: a.QKey,
+		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN, AccessFlags: uint32(a.Access), Cap: capsOut(a.Caps),
+		AH: abi.AHAttr{
+			DGID: a.AV.DGID, FlowLabel: a.AV.FlowLabel, DLID: a.AV.DLID, SGIDIndex: uint8(a.AV.SGIDIndex),
+			HopLimit: a.AV.HopLimit, TrafficClass: a.AV.TClass, SL: a.AV.SL, IsGlobal: 1, PortNum: uint8(a.AV.Port),
+		},
+		PKeyIndex: uint16(a.PKeyIndex), MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
+		MinRNRTimer: a.MinRNRTimer, PortNum: uint8(a.Port), Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
+	}
+}

@@ -1,0 +1,55 @@
+package attach
+
+import (
+	"fmt"
+	"os"
+
+	"golang.org/x/sys/unix"
+)
+
+// sharedMemory makes memory that a client may map: a memfd that nobody can make
+// shorter or longer, whose pages come into being when they are touched. mem is size
+// bytes; the descriptor is for the client, and the mapping does not need it.
+func sharedMemory(name string, size int) (mem []byte, fd int, err error) {
+	fd, err = unix.MemfdCreate("softroce-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, -1, fmt.Errorf("%s: memfd_create: %w", name, err)
+	}
+	mem, err = mapSealed(fd, size)
+	if err != nil {
+		unix.Close(fd)
+		return nil, -1, fmt.Errorf("%s: %w", name, err)
+	}
+	return mem, fd, nil
+}
+
+func mapSealed(fd, size int) ([]byte, error) {
+	page := os.Getpagesize()
+	if err := unix.Ftruncate(fd, int64((size+page-1)/page*page)); err != nil {
+		return nil, fmt.Errorf("ftruncate: %w", err)
+	}
+	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		return nil, fmt.Errorf("sealing: %w", err)
+	}
+	mem, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		return nil, fmt.Errorf("mmap of %d bytes: %w", size, err)
+	}
+	return mem, nil
+}
+
+// eventPipe makes a pipe for events: the daemon keeps w, the client gets r.
+func eventPipe() (r, w int, err error) {
+	var p [2]int
+	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
+		return -1, -1, fmt.Errorf("event pipe: %w", err)
+	}
+	return p[0], p[1], nil
+}
+
+var event = []byte{1}
+
+// signal adds an event to a pipe. It does not block: in a full pipe there are events
+// enough to wake whoever looks.
+func signal(pipe int) { unix.Write(pipe, event) }
