@@ -7,11 +7,12 @@ import (
 )
 
 // CompareSwap replaces the eight bytes at addr by swap if they hold compare, and returns
-// what they held. They are a number in the byte order of this machine. In mapped memory this is one atomic
-// operation towards the client's processors too; in another process's memory only
-// towards other operations of this IO (IBV_ATOMIC_HCA).
+// what they held. They are a number in the byte order of this machine. In mapped memory
+// this is one atomic operation towards the client's processors too; in another process's
+// memory only towards other operations of this IO (IBV_ATOMIC_HCA).
 //
-// Besides Read's errors: ErrAlign if addr, or where it lies in mapped memory, is not a multiple of 8.
+// Besides Read's errors: ErrAlign if addr, or where it lies in mapped memory, is not a
+// multiple of 8.
 func (io *IO) CompareSwap(r *Region, addr uint64, compare, swap uint64) (old uint64, err error) {
 	word, err := io.word(r, addr)
 	if err != nil {
@@ -83,8 +84,8 @@ func (io *IO) store(r *Region, addr uint64, v uint64) error {
 	return err
 }
 
-// storeLast copies p to v of the same length, the final 8 bytes after all others, and by one
-// store where they are aligned. What was copied before is visible before them: an
+// storeLast copies p to v of the same length, the final 8 bytes after all others, and by
+// one store where they are aligned. What was copied before is visible before them: an
 // atomic operation of this goroutine comes in between.
 func (io *IO) storeLast(v, p []byte) {
 	body := max(0, len(p)-tailLen)

@@ -228,8 +228,8 @@ func childBytes(addr, n int) []byte {
 }
 
 // childPoll waits for message after message of n bytes, all bytes of message i being i, by
-// looking at the final 8 bytes, as programs do, and says how many had stale bytes. The word behind the
-// message says how far it is.
+// looking at the final 8 bytes, as programs do, and says how many had stale bytes. The word
+// behind the message says how far it is.
 func childPoll(addr, n, rounds int) (string, error) {
 	runtime.LockOSThread()
 	b := childBytes(addr, n+8)

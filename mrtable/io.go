@@ -28,8 +28,8 @@ type failure struct {
 	err error
 }
 
-// NewIO returns an IO whose reads of other processes' memory have arena bytes for what is read within
-// two epochs. It must be at least as large as any one Read.
+// NewIO returns an IO whose reads of other processes' memory have arena bytes for what is
+// read within two epochs. It must be at least as large as any one Read.
 func NewIO(arena int) *IO {
 	return &IO{
 		arena:  newArena(arena),
@@ -74,10 +74,10 @@ func (io *IO) adopt(r *Region) error {
 // else copied in one system call. They stay valid until the second Epoch
 // from now, though a client may change mapped ones at any time.
 //
-// Writes that are queued for the same process are carried out first. The error is
-// ErrArena where the arena has no room before the next Epoch, ErrReadSize where it never
-// has; ErrFault, ErrGone and ErrPermission come from the process; ErrKey, ErrAccess and ErrBounds
-// mean that Local or Remote would have refused.
+// Writes that are queued for the same process are carried out first. The error is ErrArena
+// where the arena has no room before the next Epoch, ErrReadSize where it never has;
+// ErrFault, ErrGone and ErrPermission come from the process; ErrKey, ErrAccess and
+// ErrBounds mean that Local or Remote would have refused.
 func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 	if err := io.check(r, addr, n, 0); err != nil {
 		return nil, err
@@ -100,14 +100,16 @@ func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 	return p, nil
 }
 
-// Write stores p in the region from addr on, at once where the memory is mapped. Else it
-// is queued, and p must not change until Flush. With last, p ends a message: its final 8 bytes are stored
-// after everything else that was written under the same tag.
+// Write stores p in the region from addr on, at once where the memory is mapped. Else it is
+// queued, and p must not change until Flush. With last, p ends a message: its final 8 bytes
+// are stored after everything else that was written under the same tag. Without last,
+// nothing is promised about the order of bytes: enough where a completion tells of the
+// message, and cheaper for short ones in another process.
 //
-// tag says for whom this is: Failed names it if the write could not be done. It must be a value
-// that can be compared, and a pointer, for nothing to be allocated. Once a write has failed, all others
-// with its tag are dropped until Failed has told so: nobody may find the end of
-// a message whose beginning is missing.
+// tag says for whom this is: Failed names it if the write could not be done. It must be a
+// value that can be compared, and a pointer, for nothing to be allocated. Once a write has
+// failed, all others with its tag are dropped until Failed has told so: nobody may find the
+// end of a message whose beginning is missing.
 func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	if len(io.failed) > 0 && io.hasFailed(tag) {
 		return
@@ -179,8 +181,8 @@ func (io *IO) fail(tag any, err error) {
 	}
 }
 
-// Epoch begins a new epoch: memory that was deregistered, and read buffers that were handed out,
-// before the last call of Epoch are released.
+// Epoch begins a new epoch: memory that was deregistered, and read buffers that were handed
+// out, before the last call of Epoch are released.
 func (io *IO) Epoch() {
 	io.epoch++
 	io.arena.epoch()

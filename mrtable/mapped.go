@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Memory up to this size is made present when it is mapped, so that the engine meets no page fault;
-// what is larger, or OnDemand, when it is touched: a client may map far more than it
-// uses.
+// Memory up to this size is made present when it is mapped, so that the engine meets no
+// page fault; what is larger, or OnDemand, when it is touched: a client may map far more
+// than it uses.
 const populateMax = 64 << 20
 
 // mapped is a part of a file in this program's address space.
@@ -25,9 +25,9 @@ type mapped struct {
 // LocalWrite. The descriptor stays the caller's.
 //
 // It must be a memfd with F_SEAL_SHRINK. The error matches ErrNotSealed where it is not,
-// where other seals forbid the rights asked for, or where its pages could run out (see
-// the package comment): Process.Memory can reach such memory. It matches ErrBounds
-// where the file is shorter than off + length, ErrAccess where the descriptor was not opened for the
+// where other seals forbid the rights asked for, or where its pages could run out (see the
+// package comment): Process.Memory can reach such memory. It matches ErrBounds where the
+// file is shorter than off + length, ErrAccess where the descriptor was not opened for the
 // rights asked for, and ENOMEM where there are no pages. How much a client may register is
 // for the caller to limit.
 func MapFD(fd int, off, length uint64, a Access) (Memory, error) {

@@ -6,18 +6,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memv does readv's and writev's work on a descriptor of /proc/PID/mem, whose file
-// offset is the address: one preadv or pwritev for each remote piece. Each remote
-// piece must hold a whole number of local ones.
+// An address must fit in preadv's offset.
+const _ uintptr = 1 << 63
+
+// memv does readv's and writev's work on a descriptor of /proc/PID/mem, whose file offset
+// is the address. Adjacent remote pieces share a preadv or pwritev: the kernel goes through
+// the local pieces one by one, so the end of a message still comes last. Each remote piece
+// must hold a whole number of local ones.
 func (p *Process) memv(call uintptr, local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
 	done := 0
-	for _, r := range remote {
-		k, sum := 0, 0
-		for k < len(local) && sum < r.Len {
-			sum += int(local[k].Len)
-			k++
+	for len(remote) > 0 {
+		addr, size := remote[0].Base, remote[0].Len
+		remote = remote[1:]
+		for len(remote) > 0 && remote[0].Base == addr+uintptr(size) {
+			size += remote[0].Len
+			remote = remote[1:]
 		}
-		n, _, errno := unix.Syscall6(call, uintptr(p.mem), uintptr(unsafe.Pointer(&local[0])), uintptr(k), r.Base, 0, 0)
+		k := count(local, size)
+		n, _, errno := unix.Syscall6(call,
+			uintptr(p.mem), uintptr(unsafe.Pointer(&local[0])), uintptr(k), addr, 0, 0)
 		switch {
 		case errno != 0 && done > 0:
 			return done, nil
@@ -27,10 +34,19 @@ func (p *Process) memv(call uintptr, local []unix.Iovec, remote []unix.RemoteIov
 			return 0, ErrGone
 		}
 		done += int(n)
-		if int(n) < r.Len {
+		if int(n) < size {
 			return done, nil
 		}
 		local = local[k:]
 	}
 	return done, nil
+}
+
+// count says how many of the local pieces make up size bytes.
+func count(local []unix.Iovec, size int) (k int) {
+	for k < len(local) && size > 0 {
+		size -= int(local[k].Len)
+		k++
+	}
+	return k
 }

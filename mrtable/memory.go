@@ -1,6 +1,7 @@
 package mrtable
 
-// Memory is a run of bytes that a client shares with the NIC. Offsets count from its first byte.
+// Memory is a run of bytes that a client shares with the NIC. Offsets count from its first
+// byte.
 type Memory interface {
 	// Len is the number of bytes.
 	Len() uint64

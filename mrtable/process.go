@@ -28,11 +28,11 @@ type Process struct {
 // OpenProcess prepares process_vm_readv and process_vm_writev for a process. pidfd is a
 // descriptor of it (SO_PEERPIDFD), which stays the caller's, or -1 to open one here.
 //
-// It returns ErrGone if the process has ended and ErrPermission unless each of its user
-// IDs is this program's: use OpenProcessMem then. The kernel would let root reach
-// anybody, but those calls name a process by its number, and what runs under that number can
-// become a set-user-ID program by the client's own execve. With equal IDs that
-// gives the client nothing: the kernel checks them at each call.
+// It returns ErrGone if the process has ended and ErrPermission unless each of its user IDs
+// is this program's: use OpenProcessMem then. The kernel would let root reach anybody, but
+// those calls name a process by its number, and what runs under that number can become a
+// set-user-ID program by the client's own execve. With equal IDs that gives the client
+// nothing: the kernel checks them at each call.
 func OpenProcess(pid, pidfd int) (*Process, error) {
 	var err error
 	if pidfd < 0 {
@@ -74,15 +74,15 @@ func (p *Process) permitted() error {
 }
 
 // OpenProcessMem reaches a process through a descriptor that it opened of its own
-// /proc/self/mem for reading and writing. It works across users and namespaces, and the descriptor
-// means the program that opened it: after an execve, or for another process of the same
-// number, there is nothing behind it.
+// /proc/self/mem for reading and writing. It works across users and namespaces, and the
+// descriptor means the program that opened it: after an execve, or for another process of
+// the same number, there is nothing behind it.
 //
 // The kernel writes through it into pages that the process itself maps read-only. Only
 // the rights and bounds of the region hold it back.
 //
-// The descriptor stays the caller's. What is not /proc/PID/mem gives ErrNotMemory: any other file
-// could block the engine.
+// The descriptor stays the caller's. What is not /proc/PID/mem gives ErrNotMemory: any
+// other file could block the engine.
 func OpenProcessMem(fd int) (*Process, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -103,8 +103,8 @@ func OpenProcessMem(fd int) (*Process, error) {
 	return &Process{pidfd: -1, mem: mem, refs: 1}, nil
 }
 
-// isMemFile reports whether name ends as /proc/PID/mem does. What comes before depends on where
-// the client's /proc is mounted.
+// isMemFile reports whether name ends as /proc/PID/mem does. What comes before depends on
+// where the client's /proc is mounted.
 func isMemFile(name string) bool {
 	parts := strings.Split(name, "/")
 	n := len(parts)
@@ -115,7 +115,8 @@ func isMemFile(name string) bool {
 	return err == nil
 }
 
-// Close ends the opener's use of the process. Memory that was made of it keeps what it needs.
+// Close ends the opener's use of the process. Memory that was made of it keeps what it
+// needs.
 func (p *Process) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -208,8 +209,8 @@ func (p *Process) alive() bool {
 	}
 }
 
-// readv copies from the remote pieces to the local ones, in order. It returns how many bytes were
-// copied before something stopped it; if that is none, why.
+// readv copies from the remote pieces to the local ones, in order. It returns how many
+// bytes were copied before something stopped it; if that is none, why.
 func (p *Process) readv(local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
 	if p.mem >= 0 {
 		return p.memv(unix.SYS_PREADV, local, remote)
@@ -218,8 +219,8 @@ func (p *Process) readv(local []unix.Iovec, remote []unix.RemoteIovec) (int, err
 	return copied(n, err)
 }
 
-// writev copies from the local pieces to the remote ones, as readv does. The bytes of a remote
-// piece are stored after those of the pieces before it.
+// writev copies from the local pieces to the remote ones, as readv does. The bytes of a
+// remote piece are stored after those of the pieces before it.
 func (p *Process) writev(local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
 	if p.mem >= 0 {
 		return p.memv(unix.SYS_PWRITEV, local, remote)
@@ -245,7 +246,7 @@ func processError(err error) error {
 		return ErrGone
 	case unix.EPERM, unix.EACCES:
 		return ErrPermission
-	case unix.EFAULT, unix.EIO, unix.EINVAL: // EIO and EINVAL: mem, at an address without a page, or out of range
+	case unix.EFAULT, unix.EIO, unix.EINVAL: // mem says EIO without a page, EINVAL from 2^63 on
 		return ErrFault
 	}
 	return err

@@ -179,6 +179,56 @@ func TestUnmappedPageFailsOnlyItsMessage(t *testing.T) {
 	}
 }
 
+func TestPieceIsWrittenUpToTheBadPage(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c, g := startChild(t, 0), newRig(t)
+			addr := c.alloc(4*page, 0)
+			r := g.region(c.memory(open(c), addr, 4*page), addr)
+			c.ask("unmap %d %d", addr+2*page, page)
+			p := bytes.Repeat([]byte{0xee}, 3*page)
+			g.io.Write("before", r, addr, p[:10], true)
+			g.io.Write("across", r, addr+10, p[:3*page], true)
+			g.io.Write("behind", r, addr+3*page+10, p[:10], true)
+			g.io.Flush()
+			g.wantFailures(map[any]error{"across": ErrFault})
+			if !bytes.Equal(c.peek(addr, 2*page), p[:2*page]) {
+				t.Error("what came before the bad page is missing")
+			}
+			want := append(append(make([]byte, 10), p[:10]...), make([]byte, page-20)...)
+			if !bytes.Equal(c.peek(addr+3*page, page), want) {
+				t.Error("behind the bad page is not what should be")
+			}
+		})
+	}
+}
+
+func TestRegionMayBeAllAddresses(t *testing.T) {
+	// As IBV_ACCESS_ON_DEMAND allows with address 0 and the greatest length.
+	c, g := startChild(t, 0), newRig(t)
+	addr := c.alloc(page, 4)
+	mem, err := c.open().Memory(0, math.MaxUint64, OnDemand)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if mem.View(0, 1) != nil {
+		t.Error("it can be viewed")
+	}
+	r := g.region(mem, 0)
+	if b, err := g.io.Read(r, addr, 1); err != nil || b[0] != 4 {
+		t.Errorf("read: %v", err)
+	}
+	if _, err := g.table.Local(g.pd, r.LKey(), math.MaxUint64-1, 10, 0); err != ErrBounds {
+		t.Errorf("around the end: %v", err)
+	}
+	if _, err := g.io.Read(r, math.MaxUint64-1, 10); err != ErrBounds {
+		t.Errorf("reading around the end: %v", err)
+	}
+	if _, err := g.io.Read(r, math.MaxUint64-1, 1); err != ErrFault {
+		t.Errorf("reading at the end: %v", err)
+	}
+}
+
 func TestReadOnlyPageRefusesProcessVM(t *testing.T) {
 	c, g := startChild(t, 0), newRig(t)
 	addr := c.alloc(16*page, 0)
@@ -371,7 +421,8 @@ func TestProcMemEndsWithTheProgram(t *testing.T) {
 }
 
 func TestRecycledNumberIsNotTheProcess(t *testing.T) {
-	// No test can wait for a number to come round; here it means somebody else from the start.
+	// No test can wait for a number to come round; here it means somebody else from the
+	// start.
 	c, g := startChild(t, 0), newRig(t)
 	other := startChild(t, 0)
 	addr := other.alloc(page, 7)

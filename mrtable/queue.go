@@ -4,8 +4,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A system call takes at most maxVector pieces on either side (UIO_MAXIOV). A write that ends a
-// message becomes two, so half as many writes always fit in one call.
+// A system call takes at most maxVector pieces on either side (UIO_MAXIOV). A write that
+// ends a message becomes two, so half as many writes always fit in one call.
 const (
 	maxVector = 1024
 	maxPieces = maxVector / 2
@@ -63,8 +63,9 @@ func (io *IO) enqueue(r *Region, pc piece) {
 	q.pieces = append(q.pieces, pc)
 }
 
-// Flush carries out all queued writes: one system call for each process, however many pieces and
-// messages, unless some fail. Afterwards the slices given to Write are no longer used.
+// Flush carries out all queued writes: one system call for each process, however many
+// pieces and messages, unless some fail. Afterwards the slices given to Write are no longer
+// used.
 func (io *IO) Flush() {
 	for len(io.dirty) > 0 {
 		io.flush(io.dirty[len(io.dirty)-1])
@@ -178,8 +179,9 @@ func (io *IO) prove(q *queue) error {
 	return nil
 }
 
-// gather lays out the pieces for the kernel. Writes to adjacent addresses become one remote piece,
-// which spares the kernel most of its work per packet; the end of a message is always one of its own.
+// gather lays out the pieces for the kernel. Writes to adjacent addresses become one remote
+// piece, which spares the kernel most of its work per packet; the end of a message is
+// always one of its own.
 func (io *IO) gather(pieces []piece) {
 	io.local, io.remote = io.local[:0], io.remote[:0]
 	grows := false // whether the last remote piece may be extended

@@ -23,7 +23,8 @@ type Table struct {
 	free  []uint32 // oldest first, so that a slot rests as long as possible
 	live  int
 
-	// Deregistered memory waits here for IO.Epoch: retired since the last one, and before that.
+	// Deregistered memory waits here for IO.Epoch: retired since the last one, and before
+	// that.
 	io      *IO
 	retired []*Region
 	dying   []*Region
@@ -86,11 +87,11 @@ func (pd *PD) Release() { pd.uses-- }
 // InUse is how many regions and other objects refer to the domain.
 func (pd *PD) InUse() int { return pd.uses }
 
-// Register makes the first length bytes of mem a region that begins at address iova (0 if a has
-// ZeroBased). It returns ErrFlags as ibv_reg_mr does EINVAL; ErrAccess where a asks for
-// writing and mem was mapped without; ErrBounds where mem is shorter or the addresses
-// would exceed 64 bits. The table closes mem when the region is gone, but not if
-// Register returns an error.
+// Register makes the first length bytes of mem a region that begins at address iova (0 if a
+// has ZeroBased). It returns ErrFlags as ibv_reg_mr does EINVAL; ErrAccess where a asks for
+// writing and mem was mapped without; ErrBounds where mem is shorter or the addresses would
+// exceed 64 bits. The table closes mem when the region is gone, but not if Register returns
+// an error.
 func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
 	if err := a.check(); err != nil {
 		return nil, err
@@ -142,8 +143,8 @@ func (t *Table) takeSlot() (uint32, bool) {
 }
 
 // Deregister makes the region unusable at once; writes to it that are still queued fail.
-// Its memory is closed after the second IO.Epoch from now, because frames may still point to it. It
-// does nothing to a region that is not live.
+// Its memory is closed after the second IO.Epoch from now, because frames may still point
+// to it. It does nothing to a region that is not live.
 func (t *Table) Deregister(r *Region) {
 	if r == nil || r.table != t || !r.live {
 		return
@@ -161,8 +162,8 @@ func (t *Table) Deregister(r *Region) {
 	t.retired = append(t.retired, r)
 }
 
-// Local finds the region that a work request's SGE names. need is 0 for reading or LocalWrite.
-// The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
+// Local finds the region that a work request's SGE names. need is 0 for reading or
+// LocalWrite. The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
 func (t *Table) Local(pd *PD, lkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
 	return t.find(pd, lkey, addr, n, need)
 }

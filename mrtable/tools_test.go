@@ -28,3 +28,5 @@ func leaveOut(t *testing.T, why string) {
 	}
 	t.Skip(why)
 }
+
+func unsafePointer(b []byte) unsafe.Pointer { return unsafe.Pointer(unsafe.SliceData(b)) }

@@ -1,0 +1,306 @@
+package mrtable
+
+import (
+	"bytes"
+	"errors"
+	"math"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// memfd makes a memfd of the given size and seals.
+func memfd(t testing.TB, size int, flags, seals int) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("mrtable", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Ftruncate(fd, int64(size)); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+// share maps a whole descriptor as its client does.
+func share(t testing.TB, fd, size int) []byte {
+	t.Helper()
+	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(b) })
+	return b
+}
+
+func TestMappedMemoryIsTheClients(t *testing.T) {
+	fd := memfd(t, 4*page, 0, unix.F_SEAL_SHRINK)
+	client := share(t, fd, 4*page)
+	for _, c := range []struct{ off, length uint64 }{
+		{0, 4 * page}, {0, 1}, {1, page}, {page, page}, {page - 1, 2}, {4*page - 1, 1}, {4 * page, 0}, {7, 0},
+	} {
+		m, err := MapFD(fd, c.off, c.length, allRights)
+		if err != nil {
+			t.Fatalf("%d bytes at %d: %v", c.length, c.off, err)
+		}
+		g := newRig(t)
+		r := g.region(m, 1000)
+		clear(client)
+		p := bytes.Repeat([]byte{0x77}, int(c.length))
+		g.io.Write(g, r, 1000, p, true)
+		g.wantFailures(nil)
+		if bytes.Count(client, []byte{0x77}) != len(p) || !bytes.Equal(client[c.off:c.off+c.length], p) {
+			t.Errorf("%d bytes at %d: not what the client sees", c.length, c.off)
+		}
+		g.table.Deregister(r)
+		g.io.Epoch()
+		if c.length > 0 && m.View(0, 1) == nil {
+			t.Error("unmapped after one epoch")
+		}
+		g.io.Epoch()
+		if m.View(0, 0) != nil && c.length > 0 {
+			t.Error("still mapped after two epochs")
+		}
+		if err := m.Close(); err != nil {
+			t.Errorf("closed twice: %v", err)
+		}
+	}
+}
+
+func TestMappingIsRefusedUnlessItIsSafe(t *testing.T) {
+	sealed := memfd(t, 2*page, 0, unix.F_SEAL_SHRINK)
+	readOnly, err := unix.Open("/proc/self/fd/"+strconv.Itoa(sealed), unix.O_RDONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(readOnly)
+	file, err := os.Create(filepath.Join(t.TempDir(), "file"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer file.Close()
+	shm, err := os.CreateTemp("/dev/shm", "mrtable")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer os.Remove(shm.Name())
+	defer shm.Close()
+	mem, err := os.Open("/proc/self/mem")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer mem.Close()
+	for _, c := range []struct {
+		name        string
+		fd          int
+		off, length uint64
+		a           Access
+		want        error
+	}{
+		{"a memfd without the seal", memfd(t, page, 0, unix.F_SEAL_GROW), 0, page, 0, ErrNotSealed},
+		{"a file", int(file.Fd()), 0, 0, 0, ErrNotSealed},
+		{"a file in a tmpfs", int(shm.Fd()), 0, 0, 0, ErrNotSealed},
+		{"a process's memory", int(mem.Fd()), 0, 0, 0, ErrNotSealed},
+		{"no descriptor", math.MaxInt32, 0, 0, 0, ErrNotSealed},
+		{"one byte too many", sealed, page, page + 1, 0, ErrBounds},
+		{"behind the end", sealed, 2*page + 1, 0, 0, ErrBounds},
+		{"lengths that overflow", sealed, page, math.MaxUint64, 0, ErrBounds},
+		{"an offset that overflows", sealed, math.MaxUint64, 2, 0, ErrBounds},
+		{"wrong flags", sealed, 0, page, RemoteWrite, ErrFlags},
+		{"reading through a read-only descriptor", readOnly, 0, page, RemoteRead, nil},
+		{"writing through a read-only descriptor", readOnly, 0, page, LocalWrite, ErrAccess},
+		{"writing where writing is sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE), 0, page, LocalWrite, ErrNotSealed},
+		{"reading where writing is sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE), 0, page, 0, nil},
+		{"more than the address space", memfd(t, 1<<62, 0, unix.F_SEAL_SHRINK), 0, 1 << 62, 0, unix.ENOMEM},
+	} {
+		m, err := MapFD(c.fd, c.off, c.length, c.a)
+		if !errors.Is(err, c.want) {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+		if err == nil {
+			m.Close()
+		}
+	}
+}
+
+func TestMemoryMappedForReadingIsNotRegisteredForWriting(t *testing.T) {
+	fd := memfd(t, page, 0, unix.F_SEAL_SHRINK)
+	m, err := MapFD(fd, 0, page, RemoteRead)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	g := newRig(t)
+	if _, err := g.table.Register(g.pd, m, 0, page, LocalWrite); err != ErrAccess {
+		t.Errorf("%v", err)
+	}
+	if protection(t, m) != "r--s" {
+		t.Errorf("mapped %s", protection(t, m))
+	}
+	g.io.Write("w", mustRegister(t, g.table, g.pd, m, 0, RemoteRead), 0, []byte{1}, true)
+	g.wantFailures(map[any]error{"w": ErrAccess})
+}
+
+// protection is what /proc/self/maps says of m's pages.
+func protection(t testing.TB, m Memory) string {
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := strconv.FormatUint(uint64(address(m.View(0, 1))), 16)
+	for line := range strings.Lines(string(maps)) {
+		if strings.HasPrefix(line, start) {
+			return strings.Fields(line)[1]
+		}
+	}
+	return "not"
+}
+
+func TestClientCannotTakeMappedPagesAway(t *testing.T) {
+	const size = 16 * page
+	fd := memfd(t, size, 0, unix.F_SEAL_SHRINK)
+	m, err := MapFD(fd, 0, size, LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer m.Close()
+	if err := unix.Ftruncate(fd, 0); err != unix.EPERM {
+		t.Errorf("truncation: %v", err)
+	}
+	m.View(0, size)[5] = 1
+	punch(t, fd, size, nil)
+	if m.View(0, size)[5] != 0 { // faults, and a page of zeros comes
+		t.Error("the hole has content")
+	}
+}
+
+func punch(t testing.TB, fd int, size int64, want error) {
+	t.Helper()
+	const how = unix.FALLOC_FL_PUNCH_HOLE | unix.FALLOC_FL_KEEP_SIZE
+	if err := unix.Fallocate(fd, how, 0, size); !errors.Is(err, want) {
+		t.Errorf("punching a hole: %v, want %v", err, want)
+	}
+}
+
+func TestScarcePagesAreHeld(t *testing.T) {
+	const size = 16 * page
+	for _, a := range []Access{LocalWrite, 0} {
+		fd := memfd(t, size, 0, unix.F_SEAL_SHRINK)
+		m, err := mapFD(fd, 0, size, a, true)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer m.Close()
+		if blocks := allocated(t, fd); blocks != size {
+			t.Errorf("%v: %d of %d bytes are there", a, blocks, size)
+		}
+		punch(t, fd, size, unix.EPERM)
+		if _, err := mapFD(fd, 0, size, LocalWrite, true); !errors.Is(err, ErrNotSealed) {
+			t.Errorf("%v: mapping for writing again: %v", a, err)
+		}
+		again, err := mapFD(fd, 0, size, RemoteRead, true)
+		if err != nil {
+			t.Fatalf("%v: mapping for reading again: %v", a, err)
+		}
+		again.Close()
+	}
+	stubborn := memfd(t, size, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
+	if _, err := mapFD(stubborn, 0, size, LocalWrite, true); !errors.Is(err, ErrNotSealed) {
+		t.Errorf("with F_SEAL_SEAL: %v", err)
+	}
+}
+
+func allocated(t testing.TB, fd int) int64 {
+	t.Helper()
+	var st unix.Stat_t
+	if err := unix.Fstat(fd, &st); err != nil {
+		t.Fatal(err)
+	}
+	return st.Blocks * 512
+}
+
+func TestPagesComeAtRegistrationUnlessThereAreMany(t *testing.T) {
+	for _, c := range []struct {
+		size int
+		a    Access
+		want int64
+	}{
+		{1 << 20, LocalWrite, 1 << 20},
+		{1 << 20, RemoteRead, 1 << 20},
+		{1 << 20, LocalWrite | OnDemand, 0},
+		{populateMax + page, LocalWrite, 0},
+	} {
+		fd := memfd(t, c.size, 0, unix.F_SEAL_SHRINK)
+		m, err := MapFD(fd, 0, uint64(c.size), c.a)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got := allocated(t, fd); got != c.want {
+			t.Errorf("%d bytes, %v: %d are there, want %d", c.size, c.a, got, c.want)
+		}
+		m.Close()
+	}
+}
+
+// hugePages sees to it that n huge pages of 2 MiB are free.
+func hugePages(t *testing.T, n int) {
+	const pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
+	read := func(name string) int {
+		b, err := os.ReadFile(pool + name)
+		if err != nil {
+			leaveOut(t, "no huge pages in this kernel: "+err.Error())
+		}
+		v, _ := strconv.Atoi(strings.TrimSpace(string(b)))
+		return v
+	}
+	before := read("nr_hugepages")
+	spare := read("free_hugepages") - read("resv_hugepages")
+	if spare >= n {
+		return
+	}
+	set := func(v int) error { return os.WriteFile(pool+"nr_hugepages", []byte(strconv.Itoa(v)), 0) }
+	if err := set(before + n - spare); err != nil {
+		leaveOut(t, "no free huge pages: "+err.Error())
+	}
+	t.Cleanup(func() { set(before) })
+	if read("free_hugepages")-read("resv_hugepages") < n {
+		leaveOut(t, "the kernel has no memory for huge pages")
+	}
+}
+
+func TestHugePagesAreHeld(t *testing.T) {
+	const huge = 2 << 20
+	hugePages(t, 2)
+	fd := memfd(t, 2*huge, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, unix.F_SEAL_SHRINK)
+	client := share(t, fd, 2*huge)
+	// A range inside two pages: neither end is a multiple of anything.
+	m, err := MapFD(fd, huge-100, 205, LocalWrite|HugeTLB)
+	if err != nil {
+		t.Fatal(err)
+	}
+	copy(m.View(0, 205), bytes.Repeat([]byte{9}, 205))
+	if bytes.Count(client, []byte{9}) != 205 || client[huge-100] != 9 {
+		t.Error("the client sees something else")
+	}
+	punch(t, fd, 2*huge, unix.EPERM)
+	if err := m.Close(); err != nil {
+		t.Errorf("unmapping: %v", err)
+	}
+	if _, err := MapFD(fd, 0, huge, LocalWrite); !errors.Is(err, ErrNotSealed) {
+		t.Errorf("for writing again: %v", err)
+	}
+
+	// There are none for a second client, and it hears so.
+	all := memfd(t, 1<<40, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, unix.F_SEAL_SHRINK)
+	if _, err := MapFD(all, 0, 1<<40, LocalWrite); !errors.Is(err, unix.ENOMEM) {
+		t.Errorf("more than there are: %v", err)
+	}
+}

@@ -1,0 +1,426 @@
+package mrtable
+
+import (
+	"bytes"
+	"encoding/binary"
+	"math/bits"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// The model: random registrations and accesses, decoded from bytes, against a copy of the
+// memory and a list of what is registered. After each step all memory must equal the copy,
+// so nothing outside a region changes, and nothing inside that should not.
+
+const worldSize = 3 * page
+
+// A world is memory between two pages that nobody may touch.
+type world struct {
+	*rig
+	kind    int
+	memory  []byte
+	shadow  []byte
+	backing func(off, n uint64) (Memory, error)
+
+	pds     []*PD
+	regions []*claim // the registered, and some that were
+	pending []intent
+	failed  map[any]error
+}
+
+// A claim is what the model knows of a region.
+type claim struct {
+	*Region
+	off, length uint64
+	live        bool
+}
+
+// An intent is a write that was queued.
+type intent struct {
+	tag any
+	c   *claim
+	off uint64
+	p   []byte
+}
+
+const worldKinds = 4
+
+// newWorld has memory that is reached in the kind-th way.
+func newWorld(t testing.TB, kind int, ps *[2]*Process) *world {
+	w := &world{rig: newRig(t), kind: kind, shadow: make([]byte, worldSize), failed: map[any]error{}}
+	fd := memfd(t, worldSize, 0, unix.F_SEAL_SHRINK)
+	all, err := unix.Mmap(-1, 0, worldSize+2*page, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Munmap(all) })
+	w.memory = all[page : page+worldSize : page+worldSize]
+	place := unsafePointer(w.memory)
+	if _, err := unix.MmapPtr(fd, 0, place, worldSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+		t.Fatal(err)
+	}
+	switch kind {
+	case 0:
+		w.backing = func(off, n uint64) (Memory, error) { return HeapMemory(w.memory[off : off+n]), nil }
+	case 1:
+		w.backing = func(off, n uint64) (Memory, error) { return MapFD(fd, off, n, LocalWrite) }
+	default:
+		p := ps[kind-2]
+		w.backing = func(off, n uint64) (Memory, error) {
+			return p.Memory(uint64(address(w.memory))+off, n, 0)
+		}
+	}
+	w.pds = []*PD{w.pd, w.table.AllocPD()}
+	return w
+}
+
+// input gives out the bytes that decide what happens.
+type input []byte
+
+func (in *input) byte() byte {
+	if len(*in) == 0 {
+		return 0
+	}
+	b := (*in)[0]
+	*in = (*in)[1:]
+	return b
+}
+
+func (in *input) uint16() uint64 { return uint64(in.byte())<<8 | uint64(in.byte()) }
+
+func (w *world) step(in *input) {
+	switch in.byte() % 12 {
+	case 0, 1:
+		w.register(in)
+	case 2:
+		w.deregister(in)
+	case 3, 4:
+		w.lookup(in)
+	case 5:
+		w.read(in)
+	case 6, 7, 8:
+		w.write(in)
+	case 9:
+		w.atomic(in)
+	case 10:
+		w.io.Flush()
+		w.flushed()
+	case 11:
+		w.io.Epoch()
+		w.report()
+	}
+	if !bytes.Equal(w.memory, w.shadow) {
+		w.t.Fatalf("kind %d: memory is not what it should be, first at %d", w.kind, firstDifference(w.memory, w.shadow))
+	}
+}
+
+func firstDifference(a, b []byte) int {
+	for i := range a {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return -1
+}
+
+// rights are those that a region or an access may have here.
+var rights = []Access{0, LocalWrite, RemoteRead, LocalWrite | RemoteWrite, allRights, LocalWrite | RemoteAtomic, RemoteWrite, 1 << 9}
+
+func (w *world) register(in *input) {
+	off := in.uint16() % (worldSize + 1)
+	length := in.uint16() % (worldSize - off + 1)
+	iovas := []uint64{uint64(address(w.memory)) + off, 0, -length, -length + 1, 1 << 63, in.uint16()}
+	iova := iovas[int(in.byte())%len(iovas)]
+	a := rights[int(in.byte())%len(rights)]
+	pd := w.pds[int(in.byte())%2]
+	mem, err := w.backing(off, length)
+	if err != nil {
+		w.t.Fatal(err)
+	}
+	asked := length + uint64(in.byte()&1) // sometimes more than there is
+	r, err := w.table.Register(pd, mem, iova, asked, a)
+	_, carry := bits.Add64(iova, asked-min(asked, 1), 0)
+	wrong := asked > length || asked > 0 && carry != 0 || a.check() != nil
+	if (err != nil) != wrong {
+		w.t.Fatalf("registering %d of %d bytes at %#x with %v: %v", asked, length, iova, a, err)
+	}
+	if err != nil {
+		mem.Close()
+		return
+	}
+	w.regions = append(w.regions, &claim{r, off, length, true})
+}
+
+func (w *world) pick(in *input) *claim {
+	if len(w.regions) == 0 {
+		return nil
+	}
+	return w.regions[int(in.byte())%len(w.regions)]
+}
+
+func (w *world) deregister(in *input) {
+	if c := w.pick(in); c != nil {
+		w.table.Deregister(c.Region)
+		c.live = false
+	}
+}
+
+// place is a range near the region's ends.
+func (w *world) place(in *input, c *claim) (addr, n uint64) {
+	edges := []uint64{0, c.length, c.length / 2, in.uint16() % (c.length + 1)}
+	addr = c.IOVA + edges[int(in.byte())%len(edges)] + uint64(int8(in.byte()))
+	lengths := []uint64{uint64(in.byte() % 32), c.IOVA + c.length - addr, in.uint16() % (c.length + 1), 0xffffffff}
+	n = lengths[int(in.byte())%len(lengths)] & 0xffffffff
+	return addr, n
+}
+
+// inside is the plain truth about a range: as 65-bit numbers, it lies in the region.
+func (c *claim) inside(addr, n uint64) bool {
+	end, carry := bits.Add64(addr, n, 0)
+	limit, limitCarry := bits.Add64(c.IOVA, c.length, 0)
+	return addr >= c.IOVA && (carry < limitCarry || carry == limitCarry && end <= limit)
+}
+
+func (w *world) lookup(in *input) {
+	c := w.pick(in)
+	if c == nil {
+		return
+	}
+	addr, n := w.place(in, c)
+	need := rights[int(in.byte())%5]
+	pd := w.pds[int(in.byte())%2]
+	key := c.RKey()
+	if in.byte()%8 == 0 {
+		key ^= 1 << (in.byte() % 32)
+	}
+	got, err := w.table.Remote(pd, key, addr, uint32(n), need)
+	var owner *claim
+	for _, o := range w.regions {
+		if o.live && o.RKey() == key {
+			owner = o
+		}
+	}
+	var want error
+	switch {
+	case owner == nil:
+		want = ErrKey
+	case owner.PD != pd:
+		want = ErrPD
+	case owner.Access&need != need:
+		want = ErrAccess
+	case !owner.inside(addr, n):
+		want = ErrBounds
+	}
+	if err != want || (err == nil && got != owner.Region) {
+		w.t.Fatalf("%d bytes at %#x in [%#x, +%d): %v, want %v", n, addr, c.IOVA, c.length, err, want)
+	}
+}
+
+// refusal is why an access through the IO must fail.
+func (c *claim) refusal(addr, n uint64, need Access) error {
+	switch {
+	case !c.live:
+		return ErrKey
+	case c.Access&need != need:
+		return ErrAccess
+	case !c.inside(addr, n):
+		return ErrBounds
+	}
+	return nil
+}
+
+func (w *world) read(in *input) {
+	c := w.pick(in)
+	if c == nil {
+		return
+	}
+	addr, n := w.place(in, c)
+	got, err := w.io.Read(c.Region, addr, int(n))
+	if want := c.refusal(addr, n, 0); want != nil {
+		if err != want {
+			w.t.Fatalf("read: %v, want %v", err, want)
+		}
+		return
+	}
+	if w.kind >= 2 {
+		if err == ErrArena {
+			return
+		}
+		if n > 0 {
+			w.flushed()
+		}
+	}
+	from := c.off + (addr - c.IOVA)
+	if err != nil || !bytes.Equal(got, w.shadow[from:from+n]) {
+		w.t.Fatalf("read %d bytes: %v, or wrong bytes", n, err)
+	}
+}
+
+func (w *world) write(in *input) {
+	c := w.pick(in)
+	if c == nil {
+		return
+	}
+	addr, n := w.place(in, c)
+	size := min(n, worldSize+1) // never as many as it may claim, but enough to leave any region
+	p := make([]byte, size)
+	fill := in.byte()
+	for i := range p {
+		p[i] = fill + byte(i)
+	}
+	tag, last := any(int(in.byte()%4)), in.byte()&1 == 1
+	w.io.Write(tag, c.Region, addr, p, last)
+	if w.failed[tag] != nil {
+		return
+	}
+	if err := c.refusal(addr, size, LocalWrite); err != nil {
+		w.failed[tag] = err
+		return
+	}
+	w.pending = append(w.pending, intent{tag, c, c.off + (addr - c.IOVA), p})
+	if w.kind < 2 || len(w.pending) > maxPieces {
+		w.flushed()
+	}
+}
+
+func (w *world) atomic(in *input) {
+	c := w.pick(in)
+	if c == nil {
+		return
+	}
+	addr, _ := w.place(in, c)
+	addr &^= uint64(in.byte() & 7)
+	add, swap := uint64(in.byte()), in.byte()&1 == 1
+	var old uint64
+	var err error
+	var compare uint64
+	if swap {
+		compare = 0x0706050403020100 + 0x0101010101010101*add
+		old, err = w.io.CompareSwap(c.Region, addr, compare, add)
+	} else {
+		old, err = w.io.FetchAdd(c.Region, addr, add)
+	}
+	want := c.refusal(addr, 8, LocalWrite)
+	if want == nil && addr%8 != 0 {
+		want = ErrAlign
+	}
+	at := c.off + (addr - c.IOVA)
+	if want == nil && w.kind < 2 && at%8 != 0 {
+		want = ErrAlign
+	}
+	if err != want {
+		w.t.Fatalf("atomic: %v, want %v", err, want)
+	}
+	if err != nil {
+		return
+	}
+	w.flushed()
+	word := w.shadow[at : at+8]
+	if was := binary.NativeEndian.Uint64(word); was != old {
+		w.t.Fatalf("atomic gave %#x, memory held %#x", old, was)
+	}
+	switch {
+	case !swap:
+		binary.NativeEndian.PutUint64(word, old+add)
+	case old == compare:
+		binary.NativeEndian.PutUint64(word, add)
+	}
+}
+
+// flushed does to the copy what was queued.
+func (w *world) flushed() {
+	for _, i := range w.pending {
+		if !i.c.live && w.failed[i.tag] == nil && len(i.p) > 0 {
+			w.failed[i.tag] = ErrKey
+		}
+		if w.failed[i.tag] == nil {
+			copy(w.shadow[i.off:], i.p)
+		}
+	}
+	w.pending = nil
+}
+
+// report compares what failed.
+func (w *world) report() {
+	w.wantFailures(w.failed)
+	clear(w.failed)
+}
+
+func (w *world) run(in input) {
+	for steps := 0; len(in) > 0 && steps < 2000; steps++ {
+		w.step(&in)
+	}
+	w.io.Flush()
+	w.flushed()
+	w.report()
+	for _, c := range w.regions {
+		w.table.Deregister(c.Region)
+	}
+	w.io.Epoch()
+	w.io.Epoch()
+	if len(w.io.queues) != 0 || len(w.io.tables) != 0 || w.table.Len() != 0 {
+		w.t.Fatal("something is left after the last region has gone")
+	}
+	if !bytes.Equal(w.memory, w.shadow) {
+		w.t.Fatal("memory is not what it should be at the end")
+	}
+}
+
+func TestRandomAccessesKeepToTheModel(t *testing.T) {
+	ps := [2]*Process{self(t), selfMem(t)}
+	for seed := range uint64(200) {
+		rnd := newRand(seed)
+		in := make(input, 3000)
+		for i := range in {
+			in[i] = byte(rnd.Uint32())
+		}
+		for kind := range worldKinds {
+			newWorld(t, kind, &ps).run(in)
+		}
+		if t.Failed() {
+			t.Fatalf("seed %d", seed)
+		}
+	}
+}
+
+// FuzzAccess looks for a sequence of calls that panics, touches a byte outside a region, or
+// answers otherwise than the model.
+func FuzzAccess(f *testing.F) {
+	for seed := range uint64(4) {
+		rnd := newRand(seed)
+		in := make([]byte, 300)
+		for i := range in {
+			in[i] = byte(rnd.Uint32())
+		}
+		f.Add(byte(seed), in)
+	}
+	ps := [2]*Process{self(f), selfMem(f)}
+	f.Fuzz(func(t *testing.T, kind byte, in []byte) {
+		newWorld(t, int(kind)%worldKinds, &ps).run(in)
+	})
+}
+
+// FuzzLookup takes raw numbers.
+func FuzzLookup(f *testing.F) {
+	f.Add(uint64(0x1000), uint16(64), uint64(0x1000), uint32(64))
+	f.Add(^uint64(0)-63, uint16(64), ^uint64(0), uint32(1))
+	f.Add(^uint64(0), uint16(1), uint64(0), uint32(1))
+	buf := make([]byte, 1<<16)
+	f.Fuzz(func(t *testing.T, iova uint64, length uint16, addr uint64, n uint32) {
+		g := newRig(t)
+		r, err := g.table.Register(g.pd, HeapMemory(buf), iova, uint64(length), allRights)
+		if err != nil {
+			return
+		}
+		c := &claim{r, 0, uint64(length), true}
+		_, err = g.table.Local(g.pd, r.LKey(), addr, n, LocalWrite)
+		if (err == nil) != c.inside(addr, uint64(n)) {
+			t.Errorf("%d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)
+		}
+		p, err := g.io.Read(r, addr, int(n))
+		if (err == nil) != c.inside(addr, uint64(n)) || err == nil && len(p) != int(n) {
+			t.Errorf("read %d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)
+		}
+	})
+}
