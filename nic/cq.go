@@ -11,7 +11,7 @@ import (
 // CQConfig is what a completion queue is made of.
 type CQConfig struct {
 	Entries int    // slots of the ring, as Device.CQSlots gave
-	Ring    []byte // RingSize(Entries, abi.CQESize) bytes
+	Ring    []byte // abi.RingSize(Entries, abi.CQESize) bytes
 
 	// Notify is called on the engine when a completion arrives for which the client has
 	// armed the queue. It does not block and does not call back. May be nil.

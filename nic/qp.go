@@ -62,11 +62,11 @@ func (d *Device) RoundCaps(c *Caps) error {
 
 // SendRingSize returns the bytes of the send ring of a QP with these rounded Caps.
 func (c *Caps) SendRingSize() int {
-	return RingSize(c.MaxSendWR, abi.SendSlotSize(c.MaxSendSGE, c.MaxInline))
+	return abi.RingSize(c.MaxSendWR, abi.SendSlotSize(c.MaxSendSGE, c.MaxInline))
 }
 
 // RecvRingSize returns the bytes of the receive ring of a QP with these rounded Caps.
-func (c *Caps) RecvRingSize() int { return RingSize(c.MaxRecvWR, abi.RecvSlotSize(c.MaxRecvSGE)) }
+func (c *Caps) RecvRingSize() int { return abi.RingSize(c.MaxRecvWR, abi.RecvSlotSize(c.MaxRecvSGE)) }
 
 // QPInit is what a queue pair is made of.
 type QPInit struct {

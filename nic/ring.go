@@ -54,10 +54,6 @@ func (r *ring) loadConsumer() uint32   { return atomic.LoadUint32(r.consumer) }
 func (r *ring) storeProducer(i uint32) { atomic.StoreUint32(r.producer, i) }
 func (r *ring) storeConsumer(i uint32) { atomic.StoreUint32(r.consumer, i) }
 
-// RingSize returns the bytes of a ring with n slots of the given size, as CreateCQ,
-// CreateQP and CreateSRQ want it.
-func RingSize(n, slotSize int) int { return abi.RingSlots + n*slotSize }
-
 // roundSlots returns the number of slots for n entries: a power of two, at least 1.
 func roundSlots(n int) int {
 	s := 1

@@ -113,7 +113,7 @@ type SRQInit struct {
 	PD     *PD
 	MaxWR  int    // slots, as RoundSRQ gave
 	MaxSGE int    // of one work request
-	Ring   []byte // RingSize(MaxWR, abi.RecvSlotSize(MaxSGE)) bytes
+	Ring   []byte // abi.RingSize(MaxWR, abi.RecvSlotSize(MaxSGE)) bytes
 	Limit  int
 }
 

@@ -1,0 +1,141 @@
+package nic_test
+
+import (
+	"net/netip"
+	"testing"
+
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// An injected link has frames of a test's making to receive.
+type injected struct {
+	wire.Link
+	frames []wire.RxFrame
+}
+
+func (l *injected) Receive(now int64, batch []wire.RxFrame) (int, error) {
+	if n := copy(batch, l.frames); n > 0 {
+		l.frames = l.frames[n:]
+		return n, nil
+	}
+	return l.Link.Receive(now, batch)
+}
+
+// What is wrong with a frame decides the one counter that it is counted under; where
+// several things are, the first check does.
+func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
+	head := func(h packet.Header, tail ...byte) []byte {
+		b := make([]byte, packet.MaxHeaderLen)
+		return append(b[:h.Put(b)], tail...)
+	}
+	for _, c := range []struct {
+		name   string
+		reason transport.DropReason
+		do     func(f *wire.RxFrame, h *packet.Header)
+	}{
+		{"shorter than a BTH", transport.DropTruncated, func(f *wire.RxFrame, _ *packet.Header) { f.Head = f.Head[:11] }},
+		{"shorter than its RETH", transport.DropTruncated, func(f *wire.RxFrame, _ *packet.Header) { f.Head = f.Head[:20] }},
+		{"opcode not assigned", transport.DropOpcode, func(f *wire.RxFrame, h *packet.Header) { f.Head[0] = 0x1f }},
+		{"pad longer than the payload", transport.DropPad, func(f *wire.RxFrame, h *packet.Header) {
+			h.Pad = 3
+			f.Head = head(*h, 0, 0)
+		}},
+		{"transport version 1", transport.DropTVer, func(f *wire.RxFrame, h *packet.Header) {
+			h.TVer = 1
+			f.Head = head(*h)
+		}},
+		{"unknown queue pair", transport.DropQPN, func(f *wire.RxFrame, h *packet.Header) {
+			h.DestQP = 0xabcdef
+			f.Head = head(*h)
+		}},
+		{"the GSI, which nobody serves", transport.DropQPN, func(f *wire.RxFrame, h *packet.Header) {
+			h.DestQP = 1
+			f.Head = head(*h)
+		}},
+		{"another partition", transport.DropPKey, func(f *wire.RxFrame, h *packet.Header) {
+			h.PKey = 0x8001
+			f.Head = head(*h)
+		}},
+		{"opcode of UC", transport.DropService, func(f *wire.RxFrame, h *packet.Header) { f.Head[0] |= byte(packet.UC) }},
+		{"from another host", transport.DropSource, func(f *wire.RxFrame, h *packet.Header) {
+			f.Src = netip.MustParseAddr("192.0.2.99")
+		}},
+		{"to another address of this host", transport.DropSource, func(f *wire.RxFrame, h *packet.Header) {
+			f.Dst = netip.MustParseAddr("192.0.2.98")
+		}},
+		{"wrong ICRC", transport.DropICRC, func(f *wire.RxFrame, h *packet.Header) { f.BadICRC = true }},
+		{"wrong ICRC and another partition", transport.DropPKey, func(f *wire.RxFrame, h *packet.Header) {
+			h.PKey = 0x8001
+			f.Head, f.BadICRC = head(*h), true
+		}},
+		{"congestion notification", transport.DropCNP, func(f *wire.RxFrame, h *packet.Header) {
+			h.Opcode = packet.OpcodeCNP
+			f.Head = head(*h, make([]byte, 16)...)
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			var in *injected
+			a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).qp(smallCaps)
+			b := w.client(w.nic(2)).qp(smallCaps)
+			a.connect(1024, b)
+			b.connect(1024, a)
+			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(packet.WriteOnly), PKey: packet.DefaultPKey,
+				DestQP: a.qp.QPN(), PSN: 100}}
+			f := wire.RxFrame{Head: head(h), Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1")}
+			c.do(&f, &h)
+			in.frames = append(in.frames, f)
+			w.step()
+			counters := a.dev.Counters()
+			total := uint64(0)
+			for _, n := range counters.Drops {
+				total += n
+			}
+			if total != 1 || counters.Drops[c.reason] != 1 {
+				t.Errorf("counted: %v, want one %v", counters.Dropped(), c.reason)
+			}
+			// The connection goes on.
+			b.post(wr{id: 1, op: transport.WRWrite, rkey: a.mr.RKey(), sges: b.sge(0, 8)})
+			w.run(1e9)
+			b.want(1, transport.Success, transport.WCWrite)
+		})
+	}
+}
+
+func TestPadIsCutOffWhereverItLies(t *testing.T) {
+	w := newWorld(t)
+	var in *injected
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	h := packet.Header{
+		BTH: packet.BTH{Opcode: packet.Opcode(packet.WriteOnly), PKey: packet.DefaultPKey, DestQP: a.qp.QPN(),
+			PSN: 100, Pad: 3},
+		RETH: packet.RETH{RKey: a.mr.RKey(), Length: 5},
+	}
+	head := make([]byte, packet.MaxHeaderLen)
+	head = append(head[:h.Put(head)], 1, 2)
+	in.frames = append(in.frames, wire.RxFrame{Head: head, Tail: [][]byte{{3, 4, 5, 0xee}, {0xee}, {0xee}},
+		Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1")})
+	w.step()
+	if got := a.mem[:6]; string(got) != "\x01\x02\x03\x04\x05\x00" {
+		t.Errorf("written: %x", got)
+	}
+}
+
+func TestAPacketForAQueuePairThatIsNotReadyIsDropped(t *testing.T) {
+	w := newWorld(t)
+	a := w.client(w.nic(1)).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	w.step()
+	if n := b.dev.Counters().Drops[transport.DropState]; n != 1 {
+		t.Errorf("%d packets counted", n)
+	}
+	b.connect(1024, a)
+	w.run(1e9)
+	a.want(1, transport.Success, transport.WCWrite)
+}

@@ -1,0 +1,43 @@
+package nic_test
+
+import (
+	"testing"
+
+	"softroce/transport"
+)
+
+// benchmark keeps depth requests outstanding and counts each as one operation.
+func benchmark(b *testing.B, op transport.WROpcode, size, depth int) {
+	w := newWorld(b)
+	x, y := pair(w, 4096)
+	req := wr{op: op, rkey: y.mr.RKey(), sges: x.sge(0, size)}
+	b.SetBytes(int64(size))
+	b.ReportAllocs()
+	posted, done := 0, 0
+	for b.Loop() {
+		for done == 0 {
+			for ; posted < depth; posted++ {
+				x.store(&req)
+			}
+			x.ring()
+			w.now++
+			w.engine.Step(w.now)
+			for {
+				c, ok := x.poll()
+				if !ok {
+					break
+				}
+				if c.status != transport.Success {
+					b.Fatalf("completion %+v", c)
+				}
+				done++
+			}
+		}
+		posted, done = posted-1, done-1
+	}
+}
+
+func BenchmarkWrite1MiB(b *testing.B)  { benchmark(b, transport.WRWrite, 1<<20, 4) }
+func BenchmarkWrite64KiB(b *testing.B) { benchmark(b, transport.WRWrite, 1<<16, 16) }
+func BenchmarkWrite8B(b *testing.B)    { benchmark(b, transport.WRWrite, 8, 64) }
+func BenchmarkRead1MiB(b *testing.B)   { benchmark(b, transport.WRRead, 1<<20, 4) }

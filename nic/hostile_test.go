@@ -1,0 +1,201 @@
+package nic_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"testing"
+
+	"softroce/attach/abi"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// bystanders is a pair of honest clients whose traffic nothing may disturb.
+type bystanders struct{ a, b *queue }
+
+func newBystanders(w *world, d1, d2 *nic.Device) *bystanders {
+	s := &bystanders{w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)}
+	s.a.connect(1024, s.b)
+	s.b.connect(1024, s.a)
+	return s
+}
+
+// exchange checks that a message gets through.
+func (s *bystanders) exchange(t testing.TB, id uint64) {
+	t.Helper()
+	fill(s.a.mem[:5000], byte(id))
+	s.b.recv(id, s.b.sge(0, 5000))
+	s.a.post(wr{id: id, op: transport.WRSend, sges: s.a.sge(0, 5000)})
+	s.a.run(1e9)
+	s.a.want(id, transport.Success, transport.WCSend)
+	s.b.want(id, transport.Success, transport.WCRecv)
+	if !bytes.Equal(s.a.mem[:5000], s.b.mem[:5000]) {
+		t.Error("data of a bystander differ")
+	}
+}
+
+func TestABrokenRingCostsItsContextAndNobodyElses(t *testing.T) {
+	for _, c := range []struct {
+		name, reason string
+		do           func(a, b *queue)
+	}{
+		{"producer of the send ring runs ahead", "send ring", func(a, _ *queue) {
+			a.sqn += uint32(a.caps.MaxSendWR) + 1
+			a.ring()
+		}},
+		{"producer of the send ring goes back", "send ring", func(a, _ *queue) {
+			a.sqn--
+			a.ring()
+		}},
+		{"send WQE with too many elements", "scatter/gather elements", func(a, _ *queue) {
+			a.store(&wr{op: transport.WRWrite})
+			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 3)
+			a.ring()
+		}},
+		{"send WQE with elements beyond 31 bits", "scatter/gather elements", func(a, _ *queue) {
+			a.store(&wr{op: transport.WRWrite})
+			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 1<<32-1)
+			a.ring()
+		}},
+		{"send WQE with too much inline", "inline", func(a, _ *queue) {
+			a.store(&wr{op: transport.WRSend, flags: abi.SendInline})
+			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 65)
+			a.ring()
+		}},
+		{"producer of the receive ring runs ahead", "receive ring", func(a, b *queue) {
+			a.rqn += 1000
+			atomic.StoreUint32(word(a.rq, abi.RingProducer), a.rqn)
+			b.post(wr{op: transport.WRSend})
+		}},
+		{"receive WQE with too many elements", "receive WQE", func(a, b *queue) {
+			a.recv(1, nil)
+			le.PutUint32(a.rq[abi.RingSlots+abi.RecvNumSGE:], 1<<31)
+			b.post(wr{op: transport.WRSend})
+		}},
+		{"consumer of the completion ring runs ahead", "CQ ring", func(a, _ *queue) {
+			atomic.StoreUint32(word(a.cqRing, abi.RingConsumer), 5000)
+			for range 1100 {
+				a.post(wr{op: transport.WRWrite})
+				a.step()
+			}
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			d1, d2 := w.nic(1), w.nic(2)
+			by := newBystanders(w, d1, d2)
+			a, b := w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)
+			a.connect(1024, b)
+			b.connect(1024, a)
+			by.exchange(t, 1)
+			c.do(a, b)
+			w.run(1e9)
+			if a.killed == nil || !strings.Contains(a.killed.Error(), c.reason) {
+				t.Errorf("reason given: %v, want one about the %s", a.killed, c.reason)
+			}
+			if !a.ctx.Closed() || !errors.Is(a.ctx.DeallocPD(a.pd), syscall.EINVAL) {
+				t.Error("the context is still there")
+			}
+			if _, err := a.ctx.AllocPD(); !errors.Is(err, syscall.EBADF) {
+				t.Errorf("a verb of the closed context: %v", err)
+			}
+			if b.killed != nil || by.a.killed != nil || by.b.killed != nil {
+				t.Error("somebody else was closed")
+			}
+			by.exchange(t, 2)
+		})
+	}
+}
+
+func TestStrayDoorbellBitsMeanNothing(t *testing.T) {
+	w := newWorld(t)
+	d1, d2 := w.nic(1), w.nic(2)
+	by := newBystanders(w, d1, d2)
+	c := w.client(d1)
+	for i := abi.DoorbellBits; i < abi.DoorbellSize; i++ {
+		c.bell[i] = 0xff
+	}
+	w.step()
+	c.qp(smallCaps) // in Reset, with its bit set
+	for i := abi.DoorbellBits; i < abi.DoorbellSize; i++ {
+		c.bell[i] = 0xff
+	}
+	by.exchange(t, 1)
+	if c.killed != nil {
+		t.Errorf("closed: %v", c.killed)
+	}
+}
+
+func TestAnUnknownOperationFailsItsQueuePairInOrder(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(wr{id: 2, op: 99})
+	a.post(wr{id: 3, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	w.run(1e9)
+	a.want(1, transport.Success, transport.WCWrite)
+	a.want(2, transport.LocQPOpErr, transport.WCSend)
+	a.want(3, transport.WRFlushErr, transport.WCWrite)
+	if a.qp.State() != transport.Error || a.killed != nil {
+		t.Errorf("state %v, killed %v", a.qp.State(), a.killed)
+	}
+}
+
+// FuzzRings writes rubbish to every ring of a client and to its doorbell page, while two
+// others go on with their traffic. An input is a list of writes: where (2 bits), offset
+// (14 bits), value (32 bits).
+func FuzzRings(f *testing.F) {
+	u16 := binary.LittleEndian.AppendUint16
+	u32 := binary.LittleEndian.AppendUint32
+	f.Add(u32(u16(nil, 0<<14|abi.RingProducer), 1))
+	f.Add(u32(u16(nil, 0<<14|abi.RingProducer), 1<<20))
+	f.Add(u32(u16(nil, 1<<14|abi.RingProducer), 128))
+	f.Add(u32(u16(nil, 1<<14|abi.RingProducer), 129))
+	f.Add(u32(u16(nil, 2<<14|abi.RingConsumer), 77))
+	f.Add(u32(u16(nil, 3<<14|abi.DoorbellBits), 1<<32-1))
+	send := u32(u16(nil, abi.RingSlots+abi.SendOpcode), 4)
+	send = u32(u16(send, abi.RingSlots+abi.SendNumSGE), 1)
+	send = u32(u16(send, abi.RingSlots+abi.SendSGEs+abi.SGELength), 1<<31)
+	f.Add(u32(u16(send, abi.RingProducer), 1))
+	inline := u32(u16(nil, abi.RingSlots+abi.SendFlags), abi.SendInline|abi.SendSignaled)
+	inline = u32(u16(inline, abi.RingSlots+abi.SendNumSGE), 64)
+	f.Add(u32(u16(inline, abi.RingProducer), 5))
+
+	f.Fuzz(func(t *testing.T, in []byte) {
+		w := newWorld(t)
+		w.mem = 1 << 13
+		d1, d2 := w.nic(1), w.nic(2)
+		by := newBystanders(w, d1, d2)
+		a, b := w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)
+		a.connect(1024, b)
+		b.connect(1024, a)
+		for range 20 {
+			b.recv(9, b.sge(0, 100))
+		}
+		rings := [][]byte{a.sq, a.rq, a.cqRing, a.bell}
+		for n := uint64(0); len(in) >= 6; n++ {
+			where, v := binary.LittleEndian.Uint16(in), binary.LittleEndian.Uint32(in[2:])
+			in = in[6:]
+			ring := rings[where>>14]
+			off := int(where&(1<<14-1)) &^ 3
+			if off+4 <= len(ring) {
+				atomic.StoreUint32(word(ring, off), v)
+			}
+			a.bell[abi.DoorbellBits] = 0xff
+			b.post(wr{op: transport.WRSend, flags: abi.SendInline, inline: []byte{1, 2, 3}})
+			w.run(1e6)
+			b.pollAll()
+			if n%8 == 0 {
+				by.exchange(t, n)
+			}
+		}
+		by.exchange(t, 1<<40)
+		if b.killed != nil || by.a.killed != nil || by.b.killed != nil {
+			t.Error("somebody else's context was closed")
+		}
+	})
+}

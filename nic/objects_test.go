@@ -1,0 +1,356 @@
+package nic_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"softroce/attach/abi"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+func wantErrno(t *testing.T, what string, err error, no syscall.Errno) {
+	t.Helper()
+	if !errors.Is(err, no) {
+		t.Errorf("%s: %v, want %v", what, err, no)
+	}
+}
+
+func TestWhatIsInUseCannotBeDestroyed(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(w.nic(1))
+	q := c.qp(smallCaps)
+	wantErrno(t, "PD with an MR and a QP", c.ctx.DeallocPD(c.pd), syscall.EBUSY)
+	wantErrno(t, "CQ of a QP", c.ctx.DestroyCQ(c.cq), syscall.EBUSY)
+	check(t, c.ctx.DestroyQP(q.qp))
+	wantErrno(t, "QP a second time", c.ctx.DestroyQP(q.qp), syscall.EINVAL)
+	check(t, c.ctx.DestroyCQ(c.cq))
+	wantErrno(t, "PD with an MR", c.ctx.DeallocPD(c.pd), syscall.EBUSY)
+	check(t, c.ctx.DeregMR(c.mr))
+	check(t, c.ctx.DeallocPD(c.pd))
+	wantErrno(t, "PD a second time", c.ctx.DeallocPD(c.pd), syscall.EINVAL)
+}
+
+func TestObjectsOfAnotherContextAreRefused(t *testing.T) {
+	w := newWorld(t)
+	d := w.nic(1)
+	c, other := w.client(d), w.client(d)
+	_, err := c.ctx.RegMR(other.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, 0)
+	wantErrno(t, "RegMR", err, syscall.EINVAL)
+	caps := smallCaps
+	check(t, d.RoundCaps(&caps))
+	init := nic.QPInit{Type: nic.TypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: other.cq, Caps: caps,
+		SQ: nic.NewPage(caps.SendRingSize()), RQ: nic.NewPage(caps.RecvRingSize())}
+	_, err = c.ctx.CreateQP(init)
+	wantErrno(t, "CreateQP", err, syscall.EINVAL)
+	wantErrno(t, "DeregMR", c.ctx.DeregMR(other.mr), syscall.EINVAL)
+	wantErrno(t, "DestroyCQ", c.ctx.DestroyCQ(other.cq), syscall.EINVAL)
+	wantErrno(t, "DestroyQP", c.ctx.DestroyQP(other.qp(smallCaps).qp), syscall.EINVAL)
+}
+
+func TestRingsThatAreTooSmallAreRefused(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(w.nic(1))
+	_, err := c.ctx.CreateCQ(nic.CQConfig{Entries: 64, Ring: nic.NewPage(abi.RingSize(32, abi.CQESize))})
+	wantErrno(t, "CreateCQ", err, syscall.EINVAL)
+	_, err = c.ctx.CreateCQ(nic.CQConfig{Entries: 60, Ring: nic.NewPage(abi.RingSize(64, abi.CQESize))})
+	wantErrno(t, "CreateCQ of 60 slots", err, syscall.EINVAL)
+	caps := smallCaps
+	check(t, c.dev.RoundCaps(&caps))
+	init := nic.QPInit{Type: nic.TypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps,
+		SQ: nic.NewPage(caps.SendRingSize() - 1), RQ: nic.NewPage(caps.RecvRingSize())}
+	_, err = c.ctx.CreateQP(init)
+	wantErrno(t, "CreateQP", err, syscall.EINVAL)
+}
+
+func TestLimitsAreEnforced(t *testing.T) {
+	w := newWorld(t)
+	d := w.nic(1)
+	open := func(l nic.ContextLimits) *nic.Context {
+		c, err := d.Open(nic.ContextOptions{Doorbell: nic.NewPage(abi.DoorbellSize), DoorbellFD: -1, Limits: l})
+		check(t, err)
+		return c
+	}
+	c := open(nic.ContextLimits{PDs: 1, MRs: 1, CQs: 1, RingBytes: 10_000, RegisteredBytes: 100})
+	pd, err := c.AllocPD()
+	check(t, err)
+	_, err = c.AllocPD()
+	wantErrno(t, "a PD too many", err, syscall.ENOMEM)
+	_, err = c.RegMR(pd, mrtable.HeapMemory(make([]byte, 101)), 0, 101, 0)
+	wantErrno(t, "more bytes than may be registered", err, syscall.ENOMEM)
+	mr, err := c.RegMR(pd, mrtable.HeapMemory(make([]byte, 100)), 0, 100, 0)
+	check(t, err)
+	_, err = c.RegMR(pd, mrtable.HeapMemory(nil), 0, 0, 0)
+	wantErrno(t, "an MR too many", err, syscall.ENOMEM)
+	check(t, c.DeregMR(mr))
+	_, err = c.RegMR(pd, mrtable.HeapMemory(make([]byte, 100)), 0, 100, 0)
+	check(t, err)
+	_, err = c.CreateCQ(nic.CQConfig{Entries: 128, Ring: nic.NewPage(abi.RingSize(128, abi.CQESize))})
+	wantErrno(t, "more ring bytes than allowed", err, syscall.ENOMEM)
+	caps := nic.Caps{MaxSendWR: nic.DefaultLimits.MaxQPWR + 1}
+	wantErrno(t, "a send queue too long", d.RoundCaps(&caps), syscall.EINVAL)
+	_, err = d.CQSlots(0)
+	wantErrno(t, "a CQ of nothing", err, syscall.EINVAL)
+	if a := d.Query(); a.MaxQPWR != nic.DefaultLimits.MaxQPWR || a.MaxSGE != 32 {
+		t.Errorf("query reports %+v", a)
+	}
+}
+
+func TestClosingAContextRemovesEverythingAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
+	for range 3 { // in the middle of the transfer
+		w.now++
+		w.engine.Step(w.now)
+	}
+	b.ctx.Close()
+	s := b.dev.Snapshot()
+	if len(s.Contexts)+len(s.QPs)+len(s.MRs)+len(s.CQs) != 0 {
+		t.Errorf("left behind: %+v", s)
+	}
+	w.run(1e9)
+	if a.killed != nil || a.qp.State() != transport.RTS && a.qp.State() != transport.Error {
+		t.Errorf("the peer: killed %v, state %v", a.killed, a.qp.State())
+	}
+	if b.dev.Counters().Drops[transport.DropQPN] == 0 {
+		t.Error("packets for the QP that is gone were not counted")
+	}
+}
+
+func TestAQueuePairGoesOnWithoutItsPeersContext(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	at := attrs(1024, b)
+	at.RetryCount, at.Timeout = 1, 10
+	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
+	a.connectWith(at)
+	b.ctx.Close()
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: 1, sges: a.sge(0, 8)})
+	a.recv(2, nil)
+	w.run(1e9)
+	a.want(1, transport.RetryExcErr, transport.WCWrite)
+	a.want(2, transport.WRFlushErr, transport.WCRecv)
+	// What is posted to a QP in error is flushed, sends and receives.
+	a.post(wr{id: 3, op: transport.WRWrite, rkey: 1, sges: a.sge(0, 8)})
+	a.recv(4, nil)
+	w.run(1e9)
+	got := a.pollAll()
+	if len(got) != 2 || got[0].status != transport.WRFlushErr || got[1].status != transport.WRFlushErr {
+		t.Errorf("completions %+v", got)
+	}
+}
+
+func TestResetEmptiesTheRings(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	for i := range 5 {
+		a.recv(uint64(i), nil)
+	}
+	reset := &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}
+	check(t, a.ctx.ModifyQP(a.qp, reset, transport.MaskState))
+	if got := *word(a.rq, abi.RingConsumer); got != 5 {
+		t.Errorf("receive ring's consumer index is %d", got)
+	}
+	check(t, b.ctx.ModifyQP(b.qp, reset, transport.MaskState))
+	a.connect(1024, b)
+	b.connect(1024, a)
+	a.recv(10, a.sge(0, 100))
+	b.post(wr{id: 11, op: transport.WRSend, sges: b.sge(0, 100)})
+	w.run(1e9)
+	a.want(10, transport.Success, transport.WCRecv)
+}
+
+func TestAnOverrunCQFailsItsQueuePairs(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	for range 1025 {
+		a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		w.step()
+	}
+	if !a.had(nic.EventCQErr) || !a.had(nic.EventQPFatal) {
+		t.Errorf("events %v", a.events)
+	}
+	if a.qp.State() != transport.Error {
+		t.Errorf("state %v", a.qp.State())
+	}
+}
+
+func TestCompletionEventsFollowTheArming(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	send := func(flags uint32) {
+		b.recv(0, nil)
+		a.post(wr{op: transport.WRSend, flags: flags})
+		w.run(1e9)
+	}
+	arm := func(v uint32) { *word(b.cqRing, abi.CQArmed) = v }
+	step := func(what string, want int) {
+		t.Helper()
+		if b.fired != want || *word(b.cqRing, abi.CQEvents) != uint32(want) {
+			t.Errorf("%s: %d events, %d in the ring; want %d", what, b.fired, *word(b.cqRing, abi.CQEvents), want)
+		}
+	}
+	send(0)
+	step("not armed", 0)
+	arm(abi.CQArmNext)
+	step("armed, nothing new", 0)
+	send(0)
+	step("armed", 1)
+	send(0)
+	step("armed once", 1)
+	arm(abi.CQArmSolicited)
+	send(0)
+	step("armed for solicited, unsolicited came", 1)
+	send(abi.SendSolicited)
+	step("armed for solicited, solicited came", 2)
+	arm(abi.CQArmSolicited)
+	check(t, b.ctx.ModifyQP(b.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Error}}, transport.MaskState))
+	b.recv(0, nil)
+	w.run(1e9)
+	step("armed for solicited, an error came", 3)
+}
+
+func TestModifyChecksWhatTheDeviceKnows(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
+	at := attrs(4096, b)
+	path, err := a.dev.ResolvePath(context.Background(), &at.AV)
+	check(t, err)
+	at.State = transport.Init
+	bad := at
+	bad.Port = 2
+	wantErrno(t, "port 2", a.ctx.ModifyQP(a.qp, &bad, toInit), syscall.EINVAL)
+	bad = at
+	bad.PKeyIndex = 1
+	wantErrno(t, "P_Key index 1", a.ctx.ModifyQP(a.qp, &bad, toInit), syscall.EINVAL)
+	check(t, a.ctx.ModifyQP(a.qp, &at, toInit))
+	at.State = transport.RTR
+	wantErrno(t, "unresolved address vector", a.ctx.ModifyQP(a.qp, &at, toRTR), syscall.EINVAL)
+	at.AV.Path = path
+	bad = at
+	bad.AV.SGIDIndex = 9
+	wantErrno(t, "SGID index 9", a.ctx.ModifyQP(a.qp, &bad, toRTR), syscall.EINVAL)
+	bad = at
+	bad.AV.SGIDIndex = 0
+	wantErrno(t, "address families that differ", a.ctx.ModifyQP(a.qp, &bad, toRTR), syscall.EINVAL)
+	wantErrno(t, "no path MTU", a.ctx.ModifyQP(a.qp, &at, toRTR&^transport.MaskPathMTU), syscall.EINVAL)
+	check(t, a.ctx.ModifyQP(a.qp, &at, toRTR))
+	got, err := a.ctx.QueryQP(a.qp)
+	check(t, err)
+	if got.State != transport.RTR || got.AV.DGID != at.AV.DGID || got.PathMTU != 4096 || got.Port != 1 {
+		t.Errorf("query: %+v", got)
+	}
+}
+
+// changing is an interface whose addresses a test changes.
+type changing struct {
+	wire.Interface
+	addrs  []netip.Prefix
+	change func()
+}
+
+func (c *changing) Addresses() []netip.Prefix { return c.addrs }
+func (c *changing) OnChange(f func())         { c.change = f }
+
+func TestGIDsFollowTheInterfaceAndKeepTheirIndex(t *testing.T) {
+	w := newWorld(t)
+	p := netip.MustParsePrefix
+	i := &changing{
+		Interface: wire.StaticInterface("eth0", [6]byte{0x02, 0, 0, 0, 0, 1}, 1500),
+		addrs:     []netip.Prefix{p("192.0.2.1/24"), p("2001:db8::1/64"), p("fe80::ff:fe00:1/64")},
+	}
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.Port(w.engine), Iface: i})
+	check(t, err)
+	c := w.client(d)
+	want := func(gids ...string) {
+		t.Helper()
+		got := map[int]string{}
+		for _, e := range d.GIDs() {
+			got[e.Index] = e.GID.Addr().String()
+		}
+		n := 0
+		for i, g := range gids {
+			if g != "" {
+				n++
+			}
+			if got[i] != g {
+				t.Errorf("index %d: %q, want %q", i, got[i], g)
+			}
+		}
+		if len(got) != n {
+			t.Errorf("table %v", got)
+		}
+	}
+	want("fe80::ff:fe00:1", "192.0.2.1", "2001:db8::1")
+	i.addrs = []netip.Prefix{p("2001:db8::1/64"), p("192.0.2.7/24"), p("192.0.2.8/24")}
+	i.change()
+	want("fe80::ff:fe00:1", "192.0.2.7", "2001:db8::1", "192.0.2.8")
+	if !c.had(nic.EventGIDChange) {
+		t.Error("no event")
+	}
+	i.addrs = nil
+	i.change()
+	want("fe80::ff:fe00:1")
+	if m := d.QueryPort().ActiveMTU; m != 1024 {
+		t.Errorf("active MTU %d on an MTU of 1500", m)
+	}
+}
+
+func TestSourcePortIsTheOneThatTheLinuxDriverUses(t *testing.T) {
+	// From captures of the driver: QPNs of both ends and the port, the same both ways.
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	pa, pb := a.dev.Snapshot().QPs[0], b.dev.Snapshot().QPs[0]
+	v := uint32(pa.QPN * pb.QPN)
+	want := uint16(0xc000 | (v&0x3fff ^ v>>14))
+	if pa.SrcPort != want || pb.SrcPort != want {
+		t.Errorf("ports %d and %d, want %d", pa.SrcPort, pb.SrcPort, want)
+	}
+}
+
+func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
+	w := newWorld(t)
+	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
+	n, sge := 16, 1
+	check(t, cb.dev.RoundSRQ(&n, &sge))
+	ring := nic.NewPage(abi.RingSize(n, abi.RecvSlotSize(sge)))
+	srq, err := cb.ctx.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: n, MaxSGE: sge, Ring: ring, Limit: 2})
+	check(t, err)
+	var as []*queue
+	for range 3 {
+		a := ca.qp(smallCaps)
+		b := &queue{client: cb, caps: a.caps, sq: nic.NewPage(a.caps.SendRingSize())}
+		b.qp, err = cb.ctx.CreateQP(nic.QPInit{Type: nic.TypeRC, PD: cb.pd, SendCQ: cb.cq, RecvCQ: cb.cq,
+			SRQ: srq, Caps: a.caps, SQ: b.sq})
+		check(t, err)
+		a.connect(1024, b)
+		b.connect(1024, a)
+		as = append(as, a)
+	}
+	wantErrno(t, "SRQ of three QPs", cb.ctx.DestroySRQ(srq), syscall.EBUSY)
+	for i := range 3 {
+		s := ring[abi.RingSlots+i*abi.RecvSlotSize(sge):]
+		le.PutUint64(s[abi.RecvWRID:], uint64(i))
+		le.PutUint32(s[abi.RecvNumSGE:], 1)
+		putSGEs(s[abi.RecvSGEs:], cb.sge(i*100, 100))
+	}
+	*word(ring, abi.RingProducer) = 3
+	for i, a := range as {
+		fill(a.mem[:100], byte(i))
+		a.post(wr{id: uint64(i), op: transport.WRSend, sges: a.sge(0, 100)})
+		w.run(1e6)
+		cb.want(uint64(i), transport.Success, transport.WCRecv)
+		if cb.mem[i*100] != byte(i) {
+			t.Error("data are not where they belong")
+		}
+		if got := cb.had(nic.EventSRQLimit); got != (i >= 1) {
+			t.Errorf("limit event with %d left: %v", 2-i, got)
+		}
+	}
+}

@@ -1,0 +1,197 @@
+package nic_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// live is two connected clients on engines that run, with doorbells as a program has them.
+type live struct {
+	a, b       *queue
+	ea, eb     *nic.Engine
+	bellA      int // eventfd
+	cancel     func()
+	returned   chan error
+	engineRuns int
+}
+
+// newLive makes two NICs on one engine or on two.
+func newLive(t testing.TB, engines int, spin time.Duration) *live {
+	l := &live{returned: make(chan error, engines), engineRuns: engines}
+	w := &world{t: t, fabric: wire.NewFabric(), mem: 1 << 22}
+	var all []*nic.Engine
+	for range engines {
+		e, err := nic.NewEngine(nic.EngineConfig{Spin: spin})
+		check(t, err)
+		all = append(all, e)
+	}
+	l.ea, l.eb = all[0], all[engines-1]
+	side := func(e *nic.Engine, n byte) *queue {
+		w.engine = e
+		d := w.nic(n)
+		c := w.client(d)
+		return c.qp(smallCaps)
+	}
+	l.a, l.b = side(l.ea, 1), side(l.eb, 2)
+	// The context of a gets a doorbell of its own.
+	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
+	check(t, err)
+	l.bellA = fd
+	l.a.ctx.Close()
+	l.a.bell = nic.NewPage(abi.DoorbellSize)
+	l.a.ctx, err = l.a.dev.Open(nic.ContextOptions{Doorbell: l.a.bell, DoorbellFD: fd, Events: l.a.client})
+	check(t, err)
+	l.a.pd, err = l.a.ctx.AllocPD()
+	check(t, err)
+	l.a.cq, l.a.cqRing = l.a.newCQ(1024)
+	l.a.mr, err = l.a.ctx.RegMR(l.a.pd, mrtable.HeapMemory(l.a.mem), 0, uint64(len(l.a.mem)), allow)
+	check(t, err)
+	l.a = l.a.client.qp(smallCaps)
+
+	l.a.connect(4096, l.b)
+	l.b.connect(4096, l.a)
+	ctx, cancel := context.WithCancel(context.Background())
+	l.cancel = cancel
+	for _, e := range all {
+		go func() { l.returned <- e.Run(ctx) }()
+	}
+	t.Cleanup(func() {
+		l.stop(t)
+		for _, e := range all {
+			check(t, e.Close())
+		}
+		unix.Close(fd)
+	})
+	return l
+}
+
+func (l *live) stop(t testing.TB) {
+	l.cancel()
+	for ; l.engineRuns > 0; l.engineRuns-- {
+		check(t, <-l.returned)
+	}
+}
+
+// post does what a client library does: bit, fence, flag, eventfd.
+func (l *live) post(w wr) {
+	l.a.post(w)
+	if atomic.LoadUint32(word(l.a.bell, abi.DoorbellAsleep)) != 0 {
+		unix.Write(l.bellA, []byte{1, 0, 0, 0, 0, 0, 0, 0})
+	}
+}
+
+// wait polls for a completion.
+func (l *live) wait(t testing.TB, c *client) wc {
+	t.Helper()
+	for start := time.Now(); time.Since(start) < 10*time.Second; runtime.Gosched() {
+		if w, ok := c.poll(); ok {
+			return w
+		}
+	}
+	t.Fatal("no completion in ten seconds")
+	return wc{}
+}
+
+func TestASleepingEngineIsWokenByTheDoorbell(t *testing.T) {
+	for _, engines := range []int{1, 2} {
+		for _, pause := range []time.Duration{0, 30 * time.Microsecond, 3 * time.Millisecond} {
+			t.Run(fmt.Sprintf("engines=%d/pause=%v", engines, pause), func(t *testing.T) {
+				l := newLive(t, engines, 20*time.Microsecond)
+				n := 2000
+				if pause > time.Millisecond {
+					n = 50
+				}
+				for i := range n {
+					l.post(wr{id: uint64(i), op: transport.WRWrite, rkey: l.b.mr.RKey(), sges: l.a.sge(0, 64)})
+					if c := l.wait(t, l.a.client); c.id != uint64(i) || c.status != transport.Success {
+						t.Fatalf("completion %+v, want %d", c, i)
+					}
+					time.Sleep(pause)
+				}
+				if pause > time.Millisecond && l.ea.Counters().Asleep == 0 {
+					t.Error("the engine never slept")
+				}
+			})
+		}
+	}
+}
+
+func TestDoReachesAnEngineAwakeAsleepAndGone(t *testing.T) {
+	l := newLive(t, 1, time.Microsecond)
+	ran := 0
+	for range 100 {
+		l.ea.Do(func() { ran++ })
+	}
+	time.Sleep(5 * time.Millisecond)
+	l.ea.Do(func() { ran++ })
+	l.stop(t)
+	l.ea.Do(func() { ran++ })
+	if ran != 102 {
+		t.Errorf("%d of 102 functions ran", ran)
+	}
+}
+
+func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
+	l := newLive(t, 1, time.Microsecond)
+	l.ea.Do(func() { // a peer that is gone without a trace
+		check(t, l.b.ctx.ModifyQP(l.b.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
+		check(t, l.a.ctx.ModifyQP(l.a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
+	})
+	at := attrs(1024, l.b)
+	at.Timeout, at.RetryCount = 8, 2 // 1 ms
+	var err error
+	at.AV.Path, err = l.a.dev.ResolvePath(context.Background(), &at.AV)
+	check(t, err)
+	l.ea.Do(func() {
+		for _, s := range []struct {
+			state transport.State
+			mask  transport.AttrMask
+		}{{transport.Init, toInit}, {transport.RTR, toRTR}, {transport.RTS, toRTS}} {
+			at.State = s.state
+			check(t, l.a.ctx.ModifyQP(l.a.qp, &at, s.mask))
+		}
+	})
+	start := time.Now()
+	l.post(wr{id: 5, op: transport.WRWrite, rkey: 1, sges: l.a.sge(0, 64)})
+	if c := l.wait(t, l.a.client); c.status != transport.RetryExcErr {
+		t.Errorf("completion %+v", c)
+	}
+	if d := time.Since(start); d < 3*time.Millisecond || d > time.Second {
+		t.Errorf("three timeouts of a millisecond took %v", d)
+	}
+}
+
+func TestTheEndOfAnEngineIsFatalToItsClients(t *testing.T) {
+	l := newLive(t, 1, time.Microsecond)
+	l.stop(t)
+	if !l.a.had(nic.EventDeviceFatal) || !l.b.had(nic.EventDeviceFatal) {
+		t.Errorf("events %v and %v", l.a.events, l.b.events)
+	}
+	if err := l.ea.Run(context.Background()); err == nil {
+		t.Error("an engine ran again")
+	}
+	_, err := l.a.dev.Open(nic.ContextOptions{Doorbell: nic.NewPage(abi.DoorbellSize), DoorbellFD: -1})
+	wantErrno(t, "Open", err, unix.ENODEV)
+}
+
+func TestAnIdleEngineUsesNoTime(t *testing.T) {
+	l := newLive(t, 1, 50*time.Microsecond)
+	before := l.ea.Counters()
+	time.Sleep(100 * time.Millisecond)
+	after := l.ea.Counters()
+	if n := after.Steps - before.Steps; n > 5000 {
+		t.Errorf("%d steps in 100 ms without work", n)
+	}
+}

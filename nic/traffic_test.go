@@ -1,0 +1,284 @@
+package nic_test
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+
+	"softroce/attach/abi"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+func TestEveryOperationMovesItsBytes(t *testing.T) {
+	for _, mtu := range []int{256, 1024, 4096} {
+		for _, n := range []int{0, 1, 3, 8, 255, 256, 4096, 4097, 100_000, 1 << 20} {
+			t.Run(fmt.Sprintf("mtu=%d/n=%d", mtu, n), func(t *testing.T) {
+				w := newWorld(t)
+				a, b := pair(w, mtu)
+				rkey := b.mr.RKey()
+				fill(a.mem[:n], 1)
+				b.recv(70, b.sge(1<<21, 1<<20))
+				b.recv(71, nil)
+				a.post(wr{id: 1, op: transport.WRWrite, remote: 64, rkey: rkey, sges: a.sge(0, n)})
+				a.post(wr{id: 2, op: transport.WRSend, sges: a.sge(0, n)})
+				a.post(wr{id: 3, op: transport.WRWriteImm, imm: 0xfeed, remote: 64, rkey: rkey, sges: a.sge(0, n)})
+				a.post(wr{id: 4, op: transport.WRRead, remote: 64, rkey: rkey, sges: a.sge(1<<21, n)})
+				w.run(1e9)
+
+				a.want(1, transport.Success, transport.WCWrite)
+				a.want(2, transport.Success, transport.WCSend)
+				a.want(3, transport.Success, transport.WCWrite)
+				a.want(4, transport.Success, transport.WCRead)
+				if c := b.want(70, transport.Success, transport.WCRecv); int(c.byteLen) != n {
+					t.Errorf("received %d bytes of %d", c.byteLen, n)
+				}
+				if c := b.want(71, transport.Success, transport.WCRecvImm); c.imm != 0xfeed {
+					t.Errorf("immediate %#x", c.imm)
+				}
+				for _, got := range [][]byte{b.mem[64:][:n], b.mem[1<<21:][:n], a.mem[1<<21:][:n]} {
+					if !bytes.Equal(got, a.mem[:n]) {
+						t.Error("data differ")
+					}
+				}
+				b.wantNone()
+			})
+		}
+	}
+}
+
+func TestAtomicsReturnTheOldValue(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	le.PutUint64(b.mem[8:], 41)
+	a.post(wr{id: 1, op: transport.WRFetchAdd, remote: 8, rkey: b.mr.RKey(), add: 1, sges: a.sge(0, 8)})
+	a.post(wr{id: 2, op: transport.WRCompareSwap, remote: 8, rkey: b.mr.RKey(), add: 42, swap: 7, sges: a.sge(8, 8)})
+	w.run(1e9)
+	a.want(1, transport.Success, transport.WCFetchAdd)
+	a.want(2, transport.Success, transport.WCCompareSwap)
+	if x, y, z := le.Uint64(a.mem), le.Uint64(a.mem[8:]), le.Uint64(b.mem[8:]); x != 41 || y != 42 || z != 7 {
+		t.Errorf("old values %d and %d, now %d; want 41, 42 and 7", x, y, z)
+	}
+}
+
+func TestInlineDataNeedNoKey(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	b.recv(1, b.sge(0, 64))
+	a.post(wr{id: 2, op: transport.WRSend, flags: abi.SendInline, inline: []byte("out of the ring")})
+	w.run(1e9)
+	a.want(2, transport.Success, transport.WCSend)
+	if b.want(1, transport.Success, transport.WCRecv); string(b.mem[:15]) != "out of the ring" {
+		t.Errorf("received %q", b.mem[:15])
+	}
+}
+
+func TestManyQueuePairsShareALinkFairly(t *testing.T) {
+	w := newWorld(t)
+	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
+	const n = 16
+	var as [n]*queue
+	for i := range as {
+		as[i] = ca.qp(smallCaps)
+		b := cb.qp(smallCaps)
+		as[i].connect(1024, b)
+		b.connect(1024, as[i])
+	}
+	for i, q := range as {
+		for k := range 16 {
+			q.post(wr{id: uint64(i), op: transport.WRWrite, remote: uint64(i) << 14, rkey: cb.mr.RKey(),
+				sges: ca.sge(i<<14, 1<<14)})
+			_ = k
+		}
+	}
+	// With half of the work done nobody is far ahead.
+	var done [n]int
+	for total := 0; total < n*8; {
+		w.now++
+		w.engine.Step(w.now)
+		for _, c := range ca.pollAll() {
+			done[c.id]++
+			total++
+		}
+	}
+	for i, k := range done {
+		if k < 4 || k > 12 {
+			t.Errorf("queue pair %d has completed %d of 16 when the mean is 8: %v", i, k, done)
+			break
+		}
+	}
+	w.run(1e9)
+	if l := len(ca.pollAll()); l == 0 {
+		t.Error("the rest did not complete")
+	}
+}
+
+func TestPostingFillsAndDrainsTheRingManyTimes(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	const total = 1000
+	posted, completed := 0, 0
+	for completed < total {
+		for posted < total && a.sqn-*word(a.sq, abi.RingConsumer) < uint32(a.caps.MaxSendWR) {
+			a.store(&wr{id: uint64(posted), op: transport.WRWrite, remote: uint64(posted) % 1000 * 8,
+				rkey: b.mr.RKey(), sges: a.sge(posted%1000*8, 8)})
+			posted++
+		}
+		a.ring()
+		w.step()
+		for _, c := range a.pollAll() {
+			if c.id != uint64(completed) || c.status != transport.Success {
+				t.Fatalf("completion %d: %+v", completed, c)
+			}
+			completed++
+		}
+	}
+}
+
+// A narrow link takes a few frames at a time and now and then none at all.
+type narrow struct {
+	wire.Link
+	calls int
+}
+
+func (l *narrow) Send(now int64, batch []wire.TxFrame) (int, error) {
+	l.calls++
+	if l.calls%3 == 0 {
+		return 0, nil
+	}
+	return l.Link.Send(now, batch[:min(len(batch), 5)])
+}
+
+func TestFramesThatALinkDoesNotTakeGoLaterInOrder(t *testing.T) {
+	w := newWorld(t)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &narrow{Link: l} })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	b.connect(1024, a)
+	fill(a.mem[:1<<20], 3)
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
+	w.run(1e9)
+	a.want(1, transport.Success, transport.WCWrite)
+	if !bytes.Equal(a.mem[:1<<20], b.mem[:1<<20]) {
+		t.Error("data differ")
+	}
+	if c := a.dev.Counters(); c.Retransmitted != 0 || b.dev.Counters().OutOfSequence != 0 {
+		t.Errorf("%d packets sent again", c.Retransmitted)
+	}
+}
+
+// A dead link takes nothing for ever.
+type dead struct{ wire.Link }
+
+func (dead) Send(int64, []wire.TxFrame) (int, error) { return 0, nil }
+
+func TestALinkThatTakesNothingMakesRetriesRunOut(t *testing.T) {
+	w := newWorld(t)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return dead{l} })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	at := attrs(1024, b)
+	at.RetryCount = 2
+	a.connectWith(at)
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
+	for range 5000 {
+		w.now += 1e5
+		w.engine.Step(w.now)
+	}
+	a.want(1, transport.RetryExcErr, transport.WCWrite)
+	if a.dev.Counters().TxStalled == 0 {
+		t.Error("frames that waited for long were not counted")
+	}
+}
+
+func TestALostPacketIsSentAgainAfterTheTimeout(t *testing.T) {
+	w := newWorld(t)
+	lose := 1
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &lossy{l, &lose} })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	b.connect(1024, a)
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
+	w.run(50e6)
+	a.wantNone()
+	w.run(50e6) // timeout code 14 is 67 ms
+	a.want(1, transport.Success, transport.WCWrite)
+	if n := a.dev.Counters().LocalACKTimeout; n != 1 {
+		t.Errorf("%d timeouts counted", n)
+	}
+}
+
+// A lossy link loses the first frames.
+type lossy struct {
+	wire.Link
+	n *int
+}
+
+func (l *lossy) Send(now int64, batch []wire.TxFrame) (int, error) {
+	if *l.n > 0 && len(batch) > 0 {
+		*l.n--
+		return 1, nil
+	}
+	return l.Link.Send(now, batch)
+}
+
+func TestReceiverNotReadyIsRetriedUntilItIs(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	a.post(wr{id: 1, op: transport.WRSend, sges: a.sge(0, 100)})
+	w.run(10e6)
+	a.wantNone()
+	b.recv(2, b.sge(0, 100))
+	w.run(10e6)
+	a.want(1, transport.Success, transport.WCSend)
+	b.want(2, transport.Success, transport.WCRecv)
+	if a.dev.Counters().RNRReceived == 0 {
+		t.Error("no RNR NAK was counted")
+	}
+}
+
+func TestSteadyTrafficAllocatesNothing(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		op   transport.WROpcode
+		n    int
+	}{
+		{"WRITE small", transport.WRWrite, 64}, {"WRITE", transport.WRWrite, 1 << 20},
+		{"SEND small", transport.WRSend, 64}, {"SEND", transport.WRSend, 1 << 18},
+		{"READ small", transport.WRRead, 64}, {"READ", transport.WRRead, 1 << 20},
+		{"FETCH_ADD", transport.WRFetchAdd, 8},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newWorld(t)
+			a, b := pair(w, 4096)
+			req := wr{op: c.op, rkey: b.mr.RKey(), sges: a.sge(0, c.n)}
+			into := b.sge(0, c.n)
+			round := func() {
+				for range 8 {
+					if c.op == transport.WRSend {
+						b.recv(0, into)
+					}
+					a.store(&req)
+				}
+				a.ring()
+				w.step()
+				for _, q := range []*queue{a, b} {
+					for {
+						c, ok := q.poll()
+						if !ok {
+							break
+						}
+						if c.status != transport.Success {
+							t.Fatalf("completion %+v", c)
+						}
+					}
+				}
+			}
+			for range 20 {
+				round() // storage grows to what the load needs
+			}
+			if n := testing.AllocsPerRun(50, round); n != 0 {
+				t.Errorf("%v allocations a round", n)
+			}
+		})
+	}
+}
