@@ -156,6 +156,7 @@ func (p *FabricPort) Send(now int64, batch []TxFrame) (int, error) {
 	for i := 0; i < len(batch); {
 		if tooLong(&batch[i], fabricMTU) {
 			p.counters.Drops[DropTooLong]++
+			batch[i].Dropped = true
 			i++
 			continue
 		}
@@ -186,6 +187,9 @@ func (p *FabricPort) sendTo(to *FabricPort, batch []TxFrame) int {
 	switch {
 	case to == nil:
 		p.counters.Drops[DropUnreachable] += uint64(len(batch))
+		for i := range batch {
+			batch[i].Dropped = true
+		}
 		return len(batch)
 	case p.owner != nil && p.owner == to.owner:
 		return p.pass(to, batch)

@@ -7,6 +7,10 @@ import (
 // bthVariant is the byte of the BTH that the ICRC does not cover.
 const bthVariant = 4
 
+// usualTail is how many slices of payload and pad a frame has at the most, if its
+// memory is not scattered widely.
+const usualTail = 4
+
 // zeros is what pads are made of.
 var zeros [4]byte
 
@@ -69,8 +73,13 @@ func (r *refRing) grow() bool {
 		return false
 	}
 	slots := make([]refSlot, min(max(64, 2*len(r.slots)), r.limit))
-	for i := range r.n {
-		slots[i] = *r.slot(i)
+	tails := make([][]byte, (len(slots)-r.n)*usualTail)
+	for i := range slots {
+		if i < r.n {
+			slots[i] = *r.slot(i)
+			continue
+		}
+		slots[i].tail, tails = tails[:0:usualTail], tails[usualTail:]
 	}
 	r.slots, r.first = slots, 0
 	return true

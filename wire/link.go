@@ -88,6 +88,9 @@ type TxFrame struct {
 	// CE marks the packet as having met congestion (ECN bits 11), whatever Path says.
 	CE bool
 
+	// Dropped is set by a link that took the frame and could not send it.
+	Dropped bool
+
 	// Set by the link when it has sent the frame; a capture shows them.
 	ID   uint16 // IPv4 Identification
 	ICRC uint32 // as computed, before Flip; 0 on a link without ICRC

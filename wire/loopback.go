@@ -63,6 +63,7 @@ func (l *Loopback) loop(batch []TxFrame) int {
 		f := &batch[i]
 		if tooLong(f, l.mtu) {
 			l.own.Drops[DropTooLong]++
+			f.Dropped = true
 			continue
 		}
 		f.ID, f.ICRC = l.nextID, 0

@@ -1,0 +1,269 @@
+package wire
+
+import (
+	"encoding/binary"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"softroce/packet"
+)
+
+// A FrameSink takes frames as they are on a cable, from Ethernet header to ICRC, with
+// the time in nanoseconds since 1970 and the number of the interface. It must not keep
+// frame. Captures of NICs on several engines call one sink at the same time.
+type FrameSink interface {
+	WriteFrame(wallNs int64, iface int, frame []byte) error
+}
+
+// Capture is middleware that writes what passes it to sinks, which are attached and
+// detached at run time. It stands next to the link, so that frames are written as the
+// link sent them, with their Identification and ICRC, and in the order of the cable.
+// A link without ICRC is shown as if it had one. While no sink is attached it costs a
+// look at a pointer per batch.
+type Capture struct {
+	inner Link
+	o     CaptureOptions
+	icrc  bool // the link knows ICRCs
+	taps  atomic.Pointer[[]*Tap]
+	mu    sync.Mutex // held to replace taps
+	frame []byte
+}
+
+// CaptureOptions say what a link does not know.
+type CaptureOptions struct {
+	MAC  func() [6]byte        // of the NIC; nil is all zeros
+	Wall func(now int64) int64 // the link's time in nanoseconds since 1970; nil compares clocks once for each Tap
+}
+
+// NewCapture wraps a link. sink, if not nil, is attached as interface 0.
+func NewCapture(inner Link, sink FrameSink, o CaptureOptions) *Capture {
+	c := &Capture{inner: inner, o: o, icrc: inner.Capabilities().ICRC}
+	if sink != nil {
+		c.Attach(sink, 0)
+	}
+	return c
+}
+
+// A Tap is a sink that is attached to a Capture. Its methods may be called from any
+// goroutine.
+type Tap struct {
+	capture *Capture
+	sink    FrameSink
+	iface   int
+	packets atomic.Uint64
+	err     atomic.Pointer[error]
+
+	mu     sync.Mutex // held by the engine for a batch
+	off    bool
+	synced bool
+	offset int64 // from the link's time to wall time
+}
+
+// Attach begins to write to sink, as interface iface. It may be called from any goroutine.
+func (c *Capture) Attach(sink FrameSink, iface int) *Tap {
+	t := &Tap{capture: c, sink: sink, iface: iface}
+	c.replace(func(taps []*Tap) []*Tap { return append(taps, t) })
+	return t
+}
+
+// Detach ends it: when it returns, the sink is not called any more.
+func (t *Tap) Detach() {
+	t.capture.replace(func(taps []*Tap) []*Tap {
+		return slices.DeleteFunc(taps, func(u *Tap) bool { return u == t })
+	})
+	t.mu.Lock()
+	t.off = true
+	t.mu.Unlock()
+}
+
+// Packets returns how many packets were written.
+func (t *Tap) Packets() uint64 { return t.packets.Load() }
+
+// Err returns the sink's error that ended the capture, or nil. Traffic goes on without it.
+func (t *Tap) Err() error {
+	if e := t.err.Load(); e != nil {
+		return *e
+	}
+	return nil
+}
+
+func (c *Capture) replace(f func([]*Tap) []*Tap) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	var taps []*Tap
+	if p := c.taps.Load(); p != nil {
+		taps = slices.Clone(*p)
+	}
+	if taps = f(taps); len(taps) == 0 {
+		c.taps.Store(nil)
+	} else {
+		c.taps.Store(&taps)
+	}
+}
+
+// Send implements Link.
+func (c *Capture) Send(now int64, batch []TxFrame) (int, error) {
+	taps := c.taps.Load()
+	if taps == nil {
+		return c.inner.Send(now, batch)
+	}
+	for i := range batch {
+		batch[i].Dropped = false
+	}
+	n, err := c.inner.Send(now, batch)
+	c.begin(*taps, now)
+	for i := range batch[:n] {
+		if !batch[i].Dropped {
+			c.sent(&batch[i])
+			c.write(*taps, now)
+		}
+	}
+	c.end(*taps)
+	return n, err
+}
+
+// Receive implements Link.
+func (c *Capture) Receive(now int64, batch []RxFrame) (int, error) {
+	n, err := c.inner.Receive(now, batch)
+	taps := c.taps.Load()
+	if taps == nil || n == 0 {
+		return n, err
+	}
+	c.begin(*taps, now)
+	for i := range batch[:n] {
+		c.received(&batch[i])
+		c.write(*taps, now)
+	}
+	c.end(*taps)
+	return n, err
+}
+
+// begin locks the taps for a batch.
+func (c *Capture) begin(taps []*Tap, now int64) {
+	for _, t := range taps {
+		t.mu.Lock()
+		if !t.synced && c.o.Wall == nil {
+			t.offset, t.synced = time.Now().UnixNano()-now, true
+		}
+	}
+}
+
+func (c *Capture) end(taps []*Tap) {
+	for _, t := range taps {
+		t.mu.Unlock()
+	}
+}
+
+// write gives the present frame to all taps.
+func (c *Capture) write(taps []*Tap, now int64) {
+	for _, t := range taps {
+		if t.off {
+			continue
+		}
+		wall := now + t.offset
+		if c.o.Wall != nil {
+			wall = c.o.Wall(now)
+		}
+		if err := t.sink.WriteFrame(wall, t.iface, c.frame); err != nil {
+			t.fail(err)
+			continue
+		}
+		t.packets.Add(1)
+	}
+}
+
+// fail is apart from write, where its argument would be put on the heap for each packet.
+func (t *Tap) fail(err error) {
+	t.off = true
+	t.err.Store(&err)
+}
+
+func (c *Capture) mac() (m [6]byte) {
+	if c.o.MAC != nil {
+		m = c.o.MAC()
+	}
+	return m
+}
+
+// sent makes the present frame what f was on the cable.
+func (c *Capture) sent(f *TxFrame) {
+	p := f.Path
+	a := packet.Addressing{
+		SrcMAC: c.mac(), DstMAC: p.DstMAC, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort,
+		TClass: p.TClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel, ID: f.ID,
+	}
+	if f.CE {
+		a.TClass |= 3
+	}
+	start := c.headers(&a, f.Len)
+	c.frame = append(c.frame, f.Head[:f.HeadLen]...)
+	for _, s := range f.Payload {
+		c.frame = append(c.frame, s...)
+	}
+	c.frame = append(c.frame, zeros[:f.Pad]...)
+	icrc := f.ICRC
+	if !c.icrc || icrc == 0 { // 0 is also what Loopback leaves
+		icrc = packet.ICRCBytes(&a, c.frame[start:])
+	}
+	c.frame = binary.LittleEndian.AppendUint32(c.frame, icrc)
+	if bit := int(f.Flip) - 1; bit >= 0 && bit < 8*(len(c.frame)-start) {
+		c.frame[start+bit/8] ^= 0x80 >> (bit % 8)
+	}
+}
+
+// received makes the present frame what f was on the cable.
+func (c *Capture) received(f *RxFrame) {
+	a := packet.Addressing{
+		SrcMAC: f.SrcMAC, DstMAC: c.mac(), Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort,
+		TClass: f.TClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment,
+	}
+	if f.Dst.IsMulticast() {
+		a.DstMAC = multicastMAC(f.Dst)
+	}
+	n := len(f.Head)
+	for _, t := range f.Tail {
+		n += len(t)
+	}
+	start := c.headers(&a, n)
+	c.frame = append(c.frame, f.Head...)
+	for _, t := range f.Tail {
+		c.frame = append(c.frame, t...)
+	}
+	icrc := f.ICRC
+	if (!c.icrc || icrc == 0) && n >= packet.BTHLen {
+		icrc = packet.ICRCBytes(&a, c.frame[start:])
+		if f.BadICRC {
+			icrc = ^icrc
+		}
+	}
+	c.frame = binary.LittleEndian.AppendUint32(c.frame, icrc)
+}
+
+// headers begins the present frame, for n bytes from BTH to pad, and returns where its
+// BTH begins.
+func (c *Capture) headers(a *packet.Addressing, n int) int {
+	var h [packet.MaxFrameHeaderLen]byte
+	l := a.PutHeaders(h[:], n+packet.ICRCLen)
+	c.frame = append(c.frame[:0], h[:l]...)
+	return l
+}
+
+// FD implements Link.
+func (c *Capture) FD() int { return c.inner.FD() }
+
+// OnReady implements Link.
+func (c *Capture) OnReady(f func()) { c.inner.OnReady(f) }
+
+// NextDeadline implements Link.
+func (c *Capture) NextDeadline() int64 { return c.inner.NextDeadline() }
+
+// Capabilities implements Link.
+func (c *Capture) Capabilities() Capabilities { return c.inner.Capabilities() }
+
+// Counters implements Counted.
+func (c *Capture) Counters() *LinkCounters { return countersOf(c.inner) }
+
+// Close closes the link. Sinks are not closed.
+func (c *Capture) Close() error { return c.inner.Close() }

@@ -1,0 +1,215 @@
+package wire
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"testing"
+
+	"softroce/packet"
+)
+
+// frameList is a sink that keeps what it is given.
+type frameList struct {
+	wall   []int64
+	iface  []int
+	frames [][]byte
+	full   int // frames after which it fails
+}
+
+var errFull = errors.New("no space left")
+
+func (s *frameList) WriteFrame(wallNs int64, iface int, frame []byte) error {
+	if s.full > 0 && len(s.frames) == s.full {
+		return errFull
+	}
+	s.wall, s.iface = append(s.wall, wallNs), append(s.iface, iface)
+	s.frames = append(s.frames, bytes.Clone(frame))
+	return nil
+}
+
+var macA, macB = [6]byte{2, 0, 0, 0, 0, 0xa}, [6]byte{2, 0, 0, 0, 0, 0xb}
+
+// captured returns a capturing link at addrA, its peer, and the sink of both directions.
+func captured() (*Capture, *FabricPort, *frameList) {
+	f, s := NewFabric(), &frameList{}
+	c := NewCapture(f.Port("engine", addrA), s, CaptureOptions{
+		MAC: func() [6]byte { return macA }, Wall: func(now int64) int64 { return now + 1000 },
+	})
+	b := f.Port("engine", addrB, addr6)
+	b.Follow(StaticInterface("b", macB, 9000, netip.PrefixFrom(addrB, 24), netip.PrefixFrom(addr6, 64)))
+	return c, b, s
+}
+
+func TestCaptureShowsFramesAsOnACable(t *testing.T) {
+	c, peer, s := captured()
+	to4 := &Path{Src: addrA, Dst: addrB, DstMAC: macB, SrcPort: 0xc001, TClass: 2, HopLimit: 63}
+	addr6a := netip.MustParseAddr("2001:db8::1")
+	to6 := &Path{Src: addr6a, Dst: addr6, DstMAC: macB, SrcPort: 0xc002, HopLimit: 64, FlowLabel: 0x12345}
+	marked := frame(to4, 1, []byte("seven b"))
+	marked.CE = true
+	tx := []TxFrame{frame(to4, 0, nil), marked, frame(to6, 2, []byte("v6"))}
+	mustSend(t, c, 5, tx...)
+	mustSend(t, peer, 6, frame(bToA, 3, []byte("back")))
+	receive(t, c, 7)
+
+	if fmt.Sprint(s.wall) != "[1005 1005 1005 1007]" {
+		t.Errorf("times %v", s.wall)
+	}
+	for i, b := range s.frames {
+		var f packet.Frame
+		if err := packet.ParseFrame(b, &f); err != nil {
+			t.Fatalf("frame %d: %v", i, err)
+		}
+		if !f.ICRCOK() || !f.IPChecksumOK() || f.MayFragment || len(f.Trailer) != 0 {
+			t.Errorf("frame %d: ICRC %v, checksum %v", i, f.ICRCOK(), f.IPChecksumOK())
+		}
+		src, dst := macA, macB
+		if i == 3 {
+			src, dst = macB, macA
+		}
+		if f.SrcMAC != src || f.DstMAC != dst {
+			t.Errorf("frame %d: MACs %x %x", i, f.SrcMAC, f.DstMAC)
+		}
+		if i < 3 && !bytes.Equal(f.Transport[:len(f.Transport)-4], sentBytes(&tx[i])) {
+			t.Errorf("frame %d: %x", i, f.Transport)
+		}
+		want := [...]packet.Addressing{
+			{TClass: 2, HopLimit: 63, SrcPort: 0xc001, Src: addrA, Dst: addrB},
+			{TClass: 3, HopLimit: 63, SrcPort: 0xc001, Src: addrA, Dst: addrB, ID: 1},
+			{HopLimit: 64, SrcPort: 0xc002, FlowLabel: 0x12345, Src: addr6a, Dst: addr6},
+			{HopLimit: 64, SrcPort: 0xc123, Src: addrB, Dst: addrA},
+		}[i]
+		want.SrcMAC, want.DstMAC, want.DstPort = src, dst, Port
+		if f.Addressing != want {
+			t.Errorf("frame %d:\n got %+v\nwant %+v", i, f.Addressing, want)
+		}
+	}
+}
+
+func TestCaptureShowsDamage(t *testing.T) {
+	c, peer, s := captured()
+	for _, bit := range []uint32{0, 12 * 8, 16*8 + 3} {
+		bad := frame(aToB, 0, []byte("abcd"))
+		bad.Flip = bit + 1
+		mustSend(t, c, 1, bad)
+		bad.Path = bToA
+		mustSend(t, peer, 1, bad)
+		receive(t, c, 1)
+	}
+	good := frame(aToB, 0, []byte("abcd"))
+	for i, b := range s.frames {
+		var f packet.Frame
+		if err := packet.ParseFrame(b, &f); err != nil || f.ICRCOK() {
+			t.Errorf("frame %d: %v, ICRC right %v", i, err, f.ICRCOK())
+		}
+		if same := bytes.Equal(f.Transport[:16], sentBytes(&good)); same != (i >= 4) {
+			t.Errorf("frame %d is %x", i, f.Transport)
+		}
+	}
+}
+
+func TestCaptureLeavesOutWhatWasNotSent(t *testing.T) {
+	c, peer, s := captured()
+	peer.ring.limit = 1
+	nobody := &Path{Src: addrA, Dst: netip.MustParseAddr("192.0.2.99")}
+	batch := []TxFrame{frame(nobody, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil)}
+	if n, _ := c.Send(1, batch); n != 2 || len(s.frames) != 1 {
+		t.Errorf("took %d, %d are captured", n, len(s.frames))
+	}
+}
+
+func TestCaptureIsSwitchedWhileTrafficFlows(t *testing.T) {
+	c, peer, s := captured()
+	other := &frameList{}
+	send := func() { mustSend(t, c, 1, frame(aToB, 0, nil)); receive(t, peer, 1) }
+	send()
+	tap := c.Attach(other, 7)
+	send()
+	send()
+	if tap.Packets() != 2 {
+		t.Errorf("counted %d", tap.Packets())
+	}
+	tap.Detach()
+	tap.Detach()
+	send()
+	if len(s.frames) != 4 || fmt.Sprint(other.iface) != "[7 7]" || tap.Err() != nil {
+		t.Errorf("%d and %v frames, %v", len(s.frames), other.iface, tap.Err())
+	}
+}
+
+func TestCaptureEndsWithItsSinkAndTrafficGoesOn(t *testing.T) {
+	c, peer, s := captured()
+	bad := &frameList{full: 2}
+	tap := c.Attach(bad, 0)
+	for range 5 {
+		mustSend(t, c, 1, frame(aToB, 0, nil))
+	}
+	if len(receive(t, peer, 1)) != 5 || len(s.frames) != 5 || tap.Packets() != 2 || tap.Err() != errFull {
+		t.Errorf("%d packets, %v", tap.Packets(), tap.Err())
+	}
+}
+
+func TestCaptureMayBeDetachedByAnotherGoroutine(t *testing.T) {
+	c, peer, _ := captured()
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for range 200 {
+			s := &frameList{}
+			tap := c.Attach(s, 0)
+			tap.Detach()
+			_ = len(s.frames) // the race detector says if it is still written to
+		}
+	})
+	for range 500 {
+		mustSend(t, c, 1, frame(aToB, 0, nil))
+		receive(t, peer, 1)
+	}
+	wg.Wait()
+}
+
+func TestCaptureUnderFaultShowsWhatWasOnTheCable(t *testing.T) {
+	c, peer, s := captured()
+	p := &FaultProgram{Rules: []FaultRule{
+		{Action: FaultDrop, Direction: Sent, PSNs: []PSNRange{{1, 1}}},
+		{Action: FaultDrop, Direction: Received, PSNs: []PSNRange{{11, 11}}},
+		{Action: FaultDuplicate, PSNs: []PSNRange{{2, 2}, {12, 12}}},
+	}}
+	f := NewFault(c, p)
+	mustSend(t, f, 1, frame(aToB, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil))
+	mustSend(t, peer, 1, frame(bToA, 10, nil), frame(bToA, 11, nil), frame(bToA, 12, nil))
+	if got := line(psns(t, receive(t, f, 1))); got != "10 12 12" {
+		t.Errorf("received %s", got)
+	}
+	var seen []uint32
+	for _, b := range s.frames {
+		var fr packet.Frame
+		packet.ParseFrame(b, &fr)
+		seen = append(seen, bth(t, &RxFrame{Head: fr.Transport}).PSN)
+	}
+	if line(seen) != "0 2 2 10 11 12" {
+		t.Errorf("captured %s", line(seen))
+	}
+}
+
+func TestCaptureAllocatesNothing(t *testing.T) {
+	f := NewFabric()
+	c := NewCapture(f.Port("engine", addrA), nowhere{}, CaptureOptions{})
+	peer := f.Port("engine", addrB)
+	tx := []TxFrame{frame(aToB, 0, make([]byte, 4096)), frame(aToB, 0, nil)}
+	var rx [4]RxFrame
+	round := func() {
+		c.Send(1, tx)
+		peer.Receive(1, rx[:])
+	}
+	round()
+	if n := testing.AllocsPerRun(50, round); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+type nowhere struct{}
+
+func (nowhere) WriteFrame(int64, int, []byte) error { return nil }
