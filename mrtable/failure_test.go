@@ -9,6 +9,7 @@ import (
 )
 
 // faulty has three messages under the tags a, b and c, of which b's second piece meets a
+// page that cannot be written.
 func faulty(g *rig, r *Region, good, bad uint64) {
 	p := bytes.Repeat([]byte{0xee}, 2*page)
 	g.io.Write("a", r, good, p[:page], true)

@@ -129,8 +129,6 @@ func TestReadAndAtomicSeeQueuedWrites(t *testing.T) {
 	}
 }
 
-// page that cannot be written.
-
 func TestRegionMayBeAllAddresses(t *testing.T) {
 	// As IBV_ACCESS_ON_DEMAND allows with address 0 and the greatest length.
 	c, g := startChild(t, 0), newRig(t)
