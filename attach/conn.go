@@ -205,6 +205,7 @@ func (c *conn) cleanup() {
 		c.sink.release()
 		unix.Munmap(c.bells)
 		unix.Close(c.bellFD)
+		c.nic = nil
 	}
 	if c.process != nil {
 		c.process.Close()
