@@ -17,7 +17,7 @@ func (p *Packet) AppendText(b []byte, start time.Time) []byte {
 		b = p.appendExtended(b, p.Opcode.Info().Headers)
 		b = fmt.Appendf(b, " payload_len=%d", len(p.Payload))
 	}
-	b = fmt.Appendf(b, " icrc=%#010x(%s)", p.ICRC(), word(p.ICRCOK(), "ok", "BAD"))
+	b = fmt.Appendf(b, " icrc=%#08x(%s)", p.ICRC(), word(p.ICRCOK(), "ok", "BAD"))
 	b = p.appendAddressing(b)
 	if p.Err != nil {
 		b = fmt.Appendf(b, " error=%q", p.Err)
@@ -50,7 +50,7 @@ func bit(cond bool) int {
 
 func (p *Packet) appendBTH(b []byte) []byte {
 	h := &p.BTH
-	b = fmt.Appendf(b, " dest_qp=%#x psn=%d ack_req=%d se=%d migreq=%d pad=%d tver=%d pkey=%#06x fecn=%d becn=%d",
+	b = fmt.Appendf(b, " dest_qp=%#x psn=%d ack_req=%d se=%d migreq=%d pad=%d tver=%d pkey=%#04x fecn=%d becn=%d",
 		h.DestQP, h.PSN, bit(h.AckReq), bit(h.Solicited), bit(h.MigReq), h.Pad, h.TVer, h.PKey, bit(h.FECN), bit(h.BECN))
 	if h.Reserved6 != 0 {
 		b = fmt.Appendf(b, " resv6=%#x", h.Reserved6)
@@ -81,7 +81,7 @@ func (p *Packet) appendExtended(b []byte, has packet.Headers) []byte {
 			h.Atomic.VA, h.Atomic.RKey, h.Atomic.SwapAdd, h.Atomic.Compare)
 	}
 	if has&packet.HasAETH != 0 {
-		b = fmt.Appendf(b, " aeth.syndrome=%#04x(%v) aeth.msn=%d", uint8(h.AETH.Syndrome), h.AETH.Syndrome, h.AETH.MSN)
+		b = fmt.Appendf(b, " aeth.syndrome=%#02x(%v) aeth.msn=%d", uint8(h.AETH.Syndrome), h.AETH.Syndrome, h.AETH.MSN)
 	}
 	if has&packet.HasAtomicAckETH != 0 {
 		b = fmt.Appendf(b, " atomicacketh.original=%#x", h.OrigData)
@@ -97,14 +97,14 @@ func (p *Packet) appendExtended(b []byte, has packet.Headers) []byte {
 
 func (p *Packet) appendAddressing(b []byte) []byte {
 	a := &p.Addressing
-	b = fmt.Appendf(b, " udp=%d>%d tclass=%#04x hop_limit=%d", a.SrcPort, a.DstPort, a.TClass, a.HopLimit)
+	b = fmt.Appendf(b, " udp=%d>%d tclass=%#02x hop_limit=%d", a.SrcPort, a.DstPort, a.TClass, a.HopLimit)
 	if a.Src.Is4() {
-		b = fmt.Appendf(b, " ip_id=%#06x df=%d", a.ID, bit(!a.MayFragment))
+		b = fmt.Appendf(b, " ip_id=%#04x df=%d", a.ID, bit(!a.MayFragment))
 	} else {
-		b = fmt.Appendf(b, " flow_label=%#07x", a.FlowLabel)
+		b = fmt.Appendf(b, " flow_label=%#05x", a.FlowLabel)
 	}
 	if a.UDPChecksum != 0 {
-		b = fmt.Appendf(b, " udp_checksum=%#06x", a.UDPChecksum)
+		b = fmt.Appendf(b, " udp_checksum=%#04x", a.UDPChecksum)
 	}
 	if p.LinkType == Ethernet {
 		b = fmt.Appendf(b, " eth=%s>%s", mac(a.SrcMAC), mac(a.DstMAC))
