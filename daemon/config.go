@@ -1,14 +1,13 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"net"
 	"os"
-	"os/user"
-	"path/filepath"
 	"strconv"
 	"time"
+
+	"softroce/attach"
 )
 
 // Config is all that a daemon can be told. The zero value of a field means its
@@ -16,10 +15,10 @@ import (
 type Config struct {
 	NICs []NIC // default: DefaultNICs
 
-	Socket      string      // path of the clients' socket; default: DefaultSocket
-	SocketMode  os.FileMode // who may attach; default 0660
-	SocketGroup string      // the socket's group, by name or number; default: the daemon's
-	Limits      Limits      // of each client
+	Socket      string        // path of the clients' socket; default: control.SocketPath's
+	SocketMode  os.FileMode   // who may attach; default attach.DefaultMode
+	SocketGroup string        // the socket's group, by name or number; default: the daemon's
+	Limits      attach.Limits // of each client
 
 	Metrics string // address of the metrics' HTTP server, HOST:PORT; default: none
 	Capture string // pcapng file for every packet from the start; default: none
@@ -28,21 +27,6 @@ type Config struct {
 	Engines int           // threads that share the NICs; default 1
 	Spin    time.Duration // how long an idle engine spins before it sleeps; default: the engine's own; negative: not at all
 }
-
-// Limits bound what one client may hold, so that it cannot starve the others.
-// 0 means the default.
-type Limits struct {
-	PDs        int
-	CQs        int
-	QPs        int
-	MRs        int
-	AHs        int
-	Registered uint64 // bytes of registered memory
-	Rings      uint64 // bytes of rings
-}
-
-// DefaultSocketMode lets the socket's owner and group attach.
-const DefaultSocketMode = 0o660
 
 // maxEngines bounds Engines: threads beyond any machine's cores only wait for each other.
 const maxEngines = 64
@@ -69,14 +53,8 @@ func (c *Config) Validate() error {
 	if c.Engines < 0 || c.Engines > maxEngines {
 		return fmt.Errorf("engines %d: want 1 to %d", c.Engines, maxEngines)
 	}
-	if c.SocketMode == 0 {
-		c.SocketMode = DefaultSocketMode
-	}
 	if c.SocketMode&^0o777 != 0 {
 		return fmt.Errorf("socket mode %#o: want permission bits only, such as 0660", c.SocketMode)
-	}
-	if _, err := c.group(); err != nil {
-		return err
 	}
 	return c.checkMetrics()
 }
@@ -98,49 +76,11 @@ func (c *Config) checkMetrics() error {
 	return nil
 }
 
-// group returns the number of SocketGroup, -1 where none was asked for.
-func (c *Config) group() (int, error) {
-	if c.SocketGroup == "" {
-		return -1, nil
+// SpinOf returns what Config.Spin is for a duration that somebody asked for, where 0 means
+// not at all.
+func SpinOf(d time.Duration) time.Duration {
+	if d <= 0 {
+		return -1
 	}
-	if g, err := user.LookupGroup(c.SocketGroup); err == nil {
-		return strconv.Atoi(g.Gid)
-	}
-	gid, err := strconv.ParseUint(c.SocketGroup, 10, 31)
-	if err != nil {
-		return 0, fmt.Errorf("socket group %q: no such group", c.SocketGroup)
-	}
-	return int(gid), nil
-}
-
-// prepareSocket makes the directory of the socket and removes what a daemon that was killed
-// left there. A socket that somebody listens on is left alone.
-func prepareSocket(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return fmt.Errorf("socket %s: %w (choose another path with --socket)", path, err)
-	}
-	st, err := os.Lstat(path)
-	switch {
-	case errors.Is(err, os.ErrNotExist):
-		return nil
-	case err != nil:
-		return fmt.Errorf("socket %s: %w", path, err)
-	case st.Mode()&os.ModeSocket == 0:
-		return fmt.Errorf("socket %s: there is a file that is no socket", path)
-	case listening(path):
-		return fmt.Errorf("socket %s: another daemon listens there", path)
-	}
-	return os.Remove(path)
-}
-
-// listening reports whether somebody accepts connections at path, of whatever type.
-func listening(path string) bool {
-	for _, network := range []string{"unixpacket", "unix"} {
-		c, err := net.Dial(network, path)
-		if err == nil {
-			c.Close()
-			return true
-		}
-	}
-	return false
+	return d
 }

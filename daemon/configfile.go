@@ -13,28 +13,31 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/goccy/go-yaml/ast"
+
+	"softroce/attach"
 )
 
 // file is the configuration file: YAML, with the flags' names as keys. Keys that are
 // not here are errors.
 type file struct {
-	NICs        []nicValue    `yaml:"nics"`
-	Socket      string        `yaml:"socket"`
-	SocketMode  modeValue     `yaml:"socket-mode"`
-	SocketGroup string        `yaml:"socket-group"`
-	Metrics     string        `yaml:"metrics"`
-	Capture     string        `yaml:"capture"`
-	Fault       string        `yaml:"fault"`
-	Engines     int           `yaml:"engines"`
-	Spin        durationValue `yaml:"spin"`
+	NICs        []nicValue `yaml:"nics"`
+	Socket      string     `yaml:"socket"`
+	SocketMode  modeValue  `yaml:"socket-mode"`
+	SocketGroup string     `yaml:"socket-group"`
+	Metrics     string     `yaml:"metrics"`
+	Capture     string     `yaml:"capture"`
+	Fault       string     `yaml:"fault"`
+	Engines     int        `yaml:"engines"`
+	Spin        spinValue  `yaml:"spin"`
 	Limits      struct {
-		PDs        countValue `yaml:"pds"`
-		CQs        countValue `yaml:"cqs"`
-		QPs        countValue `yaml:"qps"`
-		MRs        countValue `yaml:"mrs"`
-		AHs        countValue `yaml:"ahs"`
-		Registered bytesValue `yaml:"registered"`
-		Rings      bytesValue `yaml:"rings"`
+		Connections countValue `yaml:"connections"`
+		PDs         countValue `yaml:"pds"`
+		CQs         countValue `yaml:"cqs"`
+		QPs         countValue `yaml:"qps"`
+		MRs         countValue `yaml:"mrs"`
+		AHs         countValue `yaml:"ahs"`
+		Registered  bytesValue `yaml:"registered"`
+		Rings       bytesValue `yaml:"rings"`
 	} `yaml:"limits"`
 }
 
@@ -53,8 +56,8 @@ func ReadConfig(path string) (Config, error) {
 	c := Config{
 		Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
 		Metrics: f.Metrics, Capture: f.Capture, Fault: f.Fault, Engines: f.Engines, Spin: time.Duration(f.Spin),
-		Limits: Limits{
-			PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
+		Limits: attach.Limits{
+			Connections: int(f.Limits.Connections), PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
 			AHs: int(f.Limits.AHs), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),
 		},
 	}
@@ -123,11 +126,11 @@ func scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
 }
 
 type (
-	nicValue      NIC
-	modeValue     os.FileMode
-	durationValue time.Duration
-	countValue    int
-	bytesValue    uint64
+	nicValue   NIC
+	modeValue  os.FileMode
+	spinValue  time.Duration
+	countValue int
+	bytesValue uint64
 )
 
 func (v *nicValue) UnmarshalYAML(n ast.Node) error {
@@ -138,13 +141,13 @@ func (v *modeValue) UnmarshalYAML(n ast.Node) error {
 	return scalar(n, (*os.FileMode)(v), ParseMode)
 }
 
-func (v *durationValue) UnmarshalYAML(n ast.Node) error {
+func (v *spinValue) UnmarshalYAML(n ast.Node) error {
 	return scalar(n, (*time.Duration)(v), func(s string) (time.Duration, error) {
 		d, err := time.ParseDuration(s)
 		if err != nil {
 			return 0, fmt.Errorf("duration %q: want a number and a unit, such as 50us", s)
 		}
-		return d, nil
+		return SpinOf(d), nil
 	})
 }
 

@@ -1,0 +1,76 @@
+package main
+
+import (
+	"log/slog"
+	"time"
+
+	"softroce/daemon"
+)
+
+type daemonCmd struct {
+	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
+	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
+	Capture string         `placeholder:"FILE" help:"Record every packet to a pcapng file."`
+	Fault   string         `placeholder:"FILE" help:"Do to packets what the fault program in FILE says."`
+	Config  string         `placeholder:"FILE" help:"Read settings from a YAML file; flags go before it."`
+	Engines int            `help:"Threads that share the NICs (default: 1)."`
+	Spin    *time.Duration `help:"How long an idle engine spins before it sleeps, such as 50us."`
+	Verbose bool           `short:"v" help:"Log what clients do."`
+}
+
+func (d *daemonCmd) Run(e *env) error {
+	c, err := d.config(e)
+	if err != nil {
+		return err
+	}
+	level := slog.LevelWarn
+	if d.Verbose {
+		level = slog.LevelDebug
+	}
+	log := slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
+	running, err := daemon.Start(c, release(), log)
+	if err != nil {
+		return err
+	}
+	defer running.Close()
+	if err := running.WriteReady(e.out); err != nil {
+		return err
+	}
+	<-e.Done()
+	return running.Close()
+}
+
+// config is the file's, with the flags over it.
+func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
+	if d.Config != "" {
+		if c, err = daemon.ReadConfig(d.Config); err != nil {
+			return c, err
+		}
+	}
+	var nics []daemon.NIC
+	for _, s := range d.NIC {
+		n, err := daemon.ParseNIC(s)
+		if err != nil {
+			return c, &usageError{err}
+		}
+		nics = append(nics, n)
+	}
+	if nics != nil {
+		c.NICs = nics
+	}
+	for _, f := range []struct {
+		flag string
+		to   *string
+	}{{e.socket, &c.Socket}, {d.Metrics, &c.Metrics}, {d.Capture, &c.Capture}, {d.Fault, &c.Fault}} {
+		if f.flag != "" {
+			*f.to = f.flag
+		}
+	}
+	if d.Engines != 0 {
+		c.Engines = d.Engines
+	}
+	if d.Spin != nil {
+		c.Spin = daemon.SpinOf(*d.Spin)
+	}
+	return c, c.Validate()
+}

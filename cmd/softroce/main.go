@@ -1,0 +1,96 @@
+// Softroce is an RDMA NIC that is a process: the daemon, and the tools that go with it.
+//
+// It ends with status 0 when all went well, 1 when what was asked for failed or differs,
+// and 2 when the command line is wrong.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"strings"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+)
+
+// Exit statuses.
+const (
+	exitOK     = 0
+	exitFailed = 1
+	exitUsage  = 2
+)
+
+// cli is the command line. A command is a field; what it does is in the file of its name.
+type cli struct {
+	Socket string `placeholder:"PATH" env:"SOFTROCE_SOCKET" help:"The daemon's socket (default: ${socket})."`
+
+	Daemon   daemonCmd   `cmd:"" help:"Be the NICs that programs attach to."`
+	Perf     perfCmd     `cmd:"" help:"Measure bandwidth, message rate and latency."`
+	Pingpong pingpongCmd `cmd:"" help:"Play either end of ibv_rc_pingpong."`
+	Show     showCmd     `cmd:"" help:"Show what a running daemon holds."`
+	Capture  captureCmd  `cmd:"" help:"Record the packets of a running daemon."`
+	Decode   decodeCmd   `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
+	Replay   replayCmd   `cmd:"" help:"Compare the NICs of a capture file with this one."`
+	Version  versionCmd  `cmd:"" help:"Print the version."`
+}
+
+// env is what a command runs in.
+type env struct {
+	context.Context
+	out, err io.Writer
+	socket   string // "": the default
+}
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+// run carries one command line out and returns the exit status.
+func run(args []string, out, errs io.Writer) int {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	var c cli
+	exit := -1 // set by --help
+	parser := kong.Must(&c,
+		kong.Name("softroce"), kong.Description("An RDMA NIC that is a process: RoCEv2 on the wire, verbs over shared memory."),
+		kong.Writers(out, errs), kong.Exit(func(status int) { exit = status }),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars(defaults()),
+	)
+	k, err := parser.Parse(args)
+	if exit >= 0 {
+		return exit
+	}
+	if err != nil {
+		return usage(errs, err)
+	}
+	if err := k.Run(&env{ctx, out, errs, c.Socket}); err != nil {
+		var u *usageError
+		if errors.As(err, &u) {
+			return usage(errs, err)
+		}
+		if !errors.Is(err, errReported) {
+			fmt.Fprintf(errs, "softroce: %s\n", oneLine(err))
+		}
+		return exitFailed
+	}
+	return exitOK
+}
+
+// errReported fails a command that has already said why.
+var errReported = errors.New("reported")
+
+// usageError is a command line that is wrong in a way that only the command sees.
+type usageError struct{ err error }
+
+func (u *usageError) Error() string { return u.err.Error() }
+func (u *usageError) Unwrap() error { return u.err }
+
+func usage(errs io.Writer, err error) int {
+	fmt.Fprintf(errs, "softroce: %s\nRun \"softroce --help\" for the commands, \"softroce COMMAND --help\" for their flags.\n", oneLine(err))
+	return exitUsage
+}
+
+// oneLine joins the lines of errors that were joined.
+func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

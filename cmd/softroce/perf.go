@@ -1,0 +1,131 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"strconv"
+	"time"
+
+	"softroce/daemon"
+	"softroce/perf"
+	"softroce/verbs"
+)
+
+type perfCmd struct {
+	Op       string        `arg:"" optional:"" help:"send, write, read or atomic."`
+	Size     string        `default:"64KiB" help:"Bytes of a message, as 65536 or 64KiB."`
+	Duration time.Duration `default:"2s" help:"How long to measure bandwidth."`
+	Latency  time.Duration `default:"1s" help:"How long to measure latency before; 0 to leave it out."`
+	QPs      int           `name:"qps" default:"1" help:"Queue pairs."`
+	Depth    int           `default:"64" help:"Operations outstanding on each queue pair."`
+	MTU      int           `name:"mtu" default:"0" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: the largest that fits)."`
+	JSON     bool          `name:"json" help:"Print the result as JSON."`
+
+	Server bool   `xor:"role" help:"Be the other end for clients of other machines."`
+	Once   bool   `help:"With --server: end after the first client."`
+	Client string `xor:"role" placeholder:"HOST" help:"Measure towards a server there."`
+	Port   int    `default:"${perfPort}" help:"TCP port of the exchange, with --server and --client."`
+	Device string `placeholder:"NIC" help:"The NIC (default: the first)."`
+	Peer   string `placeholder:"NIC" help:"The NIC at the other end of a run within one daemon (default: the next one)."`
+	GID    int    `name:"gid" default:"${anyGID}" help:"Index of the GID (default: one that fits the peer's)."`
+}
+
+func (p *perfCmd) Run(e *env) error {
+	if p.Port < 0 || p.Port > 65535 {
+		return usagef("port %d: want 0 to 65535", p.Port)
+	}
+	if p.Server {
+		return p.serve(e)
+	}
+	if p.Op == "" {
+		return usagef("perf of what? Want send, write, read or atomic")
+	}
+	size, err := daemon.ParseBytes(p.Size)
+	if err != nil {
+		return &usageError{err}
+	}
+	o := perf.Options{
+		Op: perf.Op(p.Op), Size: int(min(size, 1<<40)), Duration: p.Duration, Latency: p.Latency,
+		QPs: p.QPs, Depth: p.Depth, MTU: p.MTU,
+	}
+	if err := o.Validate(); err != nil {
+		return &usageError{err}
+	}
+	r, err := p.measure(e, o)
+	if err != nil {
+		return err
+	}
+	if p.JSON {
+		return e.json(r)
+	}
+	return r.WriteText(e.out)
+}
+
+func (p *perfCmd) serve(e *env) error {
+	c, err := verbs.Open(e, p.Device, e.daemon())
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	l, err := net.Listen("tcp", ":"+strconv.Itoa(p.Port))
+	if err != nil {
+		return err
+	}
+	s := perf.Server{Context: c, GIDIndex: p.GID, Log: slog.New(slog.NewTextHandler(e.err, nil))}
+	fmt.Fprintf(e.err, "softroce: perf server on %s, NIC %s\n", l.Addr(), c.Device())
+	if err := s.Serve(e, l, p.Once); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	return nil
+}
+
+func (p *perfCmd) measure(e *env, o perf.Options) (*perf.Result, error) {
+	if p.Client == "" {
+		return p.between(e, o)
+	}
+	c, err := verbs.Open(e, p.Device, e.daemon())
+	if err != nil {
+		return nil, err
+	}
+	defer c.Close()
+	return perf.Dial(e, p.Client, p.Port, c, p.GID, o)
+}
+
+// between measures between two NICs of the daemon, or of one of our own where none runs
+// and none was named.
+func (p *perfCmd) between(e *env, o perf.Options) (*perf.Result, error) {
+	at := e.daemon()
+	nics, err := verbs.Devices(e, at)
+	if errors.Is(err, verbs.ErrNoDaemon) && e.socket == "" {
+		private, cleanup, err := daemon.Private(release())
+		if err != nil {
+			return nil, err
+		}
+		defer cleanup()
+		at = verbs.WithSocket(private.Socket())
+		nics, err = verbs.Devices(e, at)
+		if err != nil {
+			return nil, err
+		}
+	} else if err != nil {
+		return nil, err
+	}
+	from, to, err := perf.PickNICs(nics, p.Device, p.Peer)
+	if err != nil {
+		return nil, err
+	}
+	a, err := verbs.Open(e, from, at)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	b, err := verbs.Open(e, to, at)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	return perf.Between(e, a, b, p.GID, o)
+}

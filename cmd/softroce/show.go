@@ -1,0 +1,40 @@
+package main
+
+import (
+	"encoding/json"
+
+	"softroce/attach/control"
+	"softroce/show"
+)
+
+type showCmd struct {
+	Kind string `arg:"" help:"devices, qp, mr, cq or counters."`
+	JSON bool   `name:"json" short:"j" help:"Print JSON."`
+}
+
+func (s *showCmd) Run(e *env) error {
+	if err := show.Check(s.Kind); err != nil {
+		return &usageError{err}
+	}
+	c, err := control.Dial(e, e.socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	text, err := c.Snapshot(e)
+	if err != nil {
+		return err
+	}
+	var snap show.Snapshot
+	if err := json.Unmarshal(text, &snap); err != nil {
+		return err
+	}
+	if !s.JSON {
+		return snap.WriteText(e.out, s.Kind)
+	}
+	list, err := snap.Select(s.Kind)
+	if err != nil {
+		return err
+	}
+	return e.json(list)
+}

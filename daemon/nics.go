@@ -1,0 +1,118 @@
+package daemon
+
+import (
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"io"
+	"net/netip"
+	"os"
+
+	"softroce/nic"
+	"softroce/wire"
+)
+
+// builder makes links and devices. What it opened and nobody else closes is in closers.
+type builder struct {
+	fabric  *wire.Fabric
+	faults  *wire.FaultProgram // nil: none
+	tap     *tap
+	limits  nic.Limits
+	closers []io.Closer
+}
+
+// add hangs a NIC on its link and gives it to an engine.
+func (b *builder) add(e *nic.Engine, n NIC) error {
+	link, iface, err := b.link(e, n)
+	if err != nil {
+		return fmt.Errorf("NIC %s: %w", n.Name, err)
+	}
+	link = b.tap.add(n.Name, link, iface, n.Kind == Fabric)
+	if b.faults != nil {
+		link = wire.NewFault(link, b.faults.For(n.Name))
+	}
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits}); err != nil {
+		link.Close()
+		return fmt.Errorf("NIC %s: %w", n.Name, err)
+	}
+	return nil
+}
+
+// link opens the link of n, with its loopback, and says what interface it stands on.
+func (b *builder) link(e *nic.Engine, n NIC) (wire.Link, wire.Interface, error) {
+	switch n.Kind {
+	case Fabric:
+		iface := n.static()
+		// The EUI-64 address is GID 0 without being in the interface's list.
+		port := b.fabric.Port(e, linkLocal(iface.MAC()))
+		addrs := []netip.Addr{linkLocal(iface.MAC())}
+		for _, p := range iface.Addresses() {
+			addrs = append(addrs, p.Addr())
+		}
+		port.SetAddresses(addrs...)
+		return port, iface, nil
+	case Packet, UDP:
+		return b.netLink(n)
+	case Dgram:
+		return b.dgramLink(n)
+	}
+	return nil, nil, fmt.Errorf("link of kind %q", n.Kind)
+}
+
+// netLink opens a link on a network interface.
+func (b *builder) netLink(n NIC) (wire.Link, wire.Interface, error) {
+	iface, err := wire.NetInterface(n.Interface)
+	if err != nil {
+		return nil, nil, describeInterface(n.Interface, err)
+	}
+	b.closers = append(b.closers, iface)
+	var link wire.Link
+	if n.Kind == Packet {
+		link, err = wire.NewPacket(iface)
+	} else {
+		link, err = wire.NewUDP(iface)
+	}
+	if errors.Is(err, os.ErrPermission) {
+		err = fmt.Errorf("%w (it takes CAP_NET_RAW; udp:%s needs no privilege)", err, n.Interface)
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return wire.NewLoopback(link, owns(iface)), iface, nil
+}
+
+// static is the interface of a NIC that stands on none of the host's.
+func (n NIC) static() wire.Interface {
+	mtu, mac := n.MTU, n.MAC
+	if mtu == 0 {
+		mtu = DefaultMTU
+	}
+	if mac == [6]byte{} {
+		mac = n.madeMAC()
+	}
+	return wire.StaticInterface("", mac, mtu, n.Addrs...)
+}
+
+// madeMAC is a locally administered address that differs between NICs of different names
+// and between the ends of one dgram cable.
+func (n NIC) madeMAC() (mac [6]byte) {
+	h := fnv.New64a()
+	fmt.Fprint(h, n.String())
+	sum := h.Sum(nil)
+	copy(mac[:], sum)
+	mac[0] = mac[0]&^0x03 | 0x02
+	return mac
+}
+
+// linkLocal is the EUI-64 link-local address of a MAC.
+func linkLocal(mac [6]byte) netip.Addr {
+	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
+}
+
+// describeInterface adds to "no such interface" which ones there are.
+func describeInterface(name string, err error) error {
+	if !errors.Is(err, wire.ErrNoInterface) {
+		return err
+	}
+	return fmt.Errorf("%w; there are %s", err, interfaceNames())
+}

@@ -1,0 +1,115 @@
+package metrics
+
+import (
+	"strings"
+
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// A Counter is a number that a NIC counts and that only grows.
+type Counter struct {
+	Name  string // as sysfs has it where hardware has such a counter (hw_counters of mlx5)
+	Prom  string // the Prometheus name
+	Help  string
+	Value func(*nic.Counters) uint64
+}
+
+// Counters are those without labels, in the order in which people look for them.
+var Counters = []Counter{
+	{"port_xmit_packets", "node_infiniband_port_packets_transmitted_total", "Packets sent.",
+		func(c *nic.Counters) uint64 { return c.Link.TxPackets }},
+	{"port_rcv_packets", "node_infiniband_port_packets_received_total", "Packets received.",
+		func(c *nic.Counters) uint64 { return c.Link.RxPackets }},
+	{"port_xmit_bytes", "node_infiniband_port_data_transmitted_bytes_total", "Bytes of IP packets sent.",
+		func(c *nic.Counters) uint64 { return c.Link.TxBytes }},
+	{"port_rcv_bytes", "node_infiniband_port_data_received_bytes_total", "Bytes of IP packets received.",
+		func(c *nic.Counters) uint64 { return c.Link.RxBytes }},
+	{"rx_send_requests", "softroce_rx_send_requests_total", "SEND messages received.",
+		func(c *nic.Counters) uint64 { return c.RxSendRequests }},
+	{"rx_write_requests", "node_infiniband_rx_write_requests_total", "RDMA WRITE messages received.",
+		func(c *nic.Counters) uint64 { return c.RxWriteRequests }},
+	{"rx_read_requests", "node_infiniband_rx_read_requests_total", "RDMA READ requests received.",
+		func(c *nic.Counters) uint64 { return c.RxReadRequests }},
+	{"rx_atomic_requests", "node_infiniband_rx_atomic_requests_total", "Atomic requests received.",
+		func(c *nic.Counters) uint64 { return c.RxAtomicRequests }},
+	{"acks_sent", "softroce_acks_sent_total", "ACKs sent.",
+		func(c *nic.Counters) uint64 { return c.ACKSent }},
+	{"retransmitted", "softroce_retransmitted_packets_total", "Packets sent again.",
+		func(c *nic.Counters) uint64 { return c.Retransmitted }},
+	{"local_ack_timeout_err", "node_infiniband_local_ack_timeout_errors_total", "Times that a requester's local ACK timer ran out.",
+		func(c *nic.Counters) uint64 { return c.LocalACKTimeout }},
+	{"packet_seq_err", "node_infiniband_packet_sequence_errors_total", "NAKs of sequence errors received.",
+		func(c *nic.Counters) uint64 { return c.PacketSeqErr }},
+	{"implied_nak_seq_err", "node_infiniband_implied_nak_seq_errors_total", "READ or atomic responses found missing by a later reply.",
+		func(c *nic.Counters) uint64 { return c.ImpliedNAK }},
+	{"rnr_nak_retry_err", "node_infiniband_rnr_nak_retry_packets_received_total", "RNR NAKs received.",
+		func(c *nic.Counters) uint64 { return c.RNRReceived }},
+	{"rnr_nak_sent", "softroce_rnr_naks_sent_total", "RNR NAKs sent.",
+		func(c *nic.Counters) uint64 { return c.RNRSent }},
+	{"retry_exceeded_err", "softroce_retries_exceeded_total", "QPs that failed because the transport retry counter ran out.",
+		func(c *nic.Counters) uint64 { return c.RetryExceeded }},
+	{"rnr_retry_exceeded_err", "softroce_rnr_retries_exceeded_total", "QPs that failed because the RNR retry counter ran out.",
+		func(c *nic.Counters) uint64 { return c.RNRRetryExceeded }},
+	{"duplicate_request", "node_infiniband_duplicate_requests_packets_total", "Request packets received again.",
+		func(c *nic.Counters) uint64 { return c.DuplicateRequest }},
+	{"out_of_sequence", "node_infiniband_out_of_sequence_packets_received_total", "Request packets ahead of the expected PSN.",
+		func(c *nic.Counters) uint64 { return c.OutOfSequence }},
+	{"out_of_buffer", "node_infiniband_out_of_buffer_drops_total", "Messages that found no receive posted.",
+		func(c *nic.Counters) uint64 { return c.OutOfBuffer }},
+	{"req_remote_invalid_request", "node_infiniband_req_remote_invalid_request_errors_total", "Requests that the peer called invalid.",
+		func(c *nic.Counters) uint64 { return c.ReqRemoteInvalid }},
+	{"req_remote_access_errors", "node_infiniband_req_remote_access_errors_total", "Requests that the peer refused access.",
+		func(c *nic.Counters) uint64 { return c.ReqRemoteAccess }},
+	{"req_cqe_error", "node_infiniband_req_cqes_errors_total", "Send work requests that completed in error.",
+		func(c *nic.Counters) uint64 { return c.ReqCQEError }},
+	{"req_cqe_flush_error", "node_infiniband_req_cqes_flush_errors_total", "Send work requests flushed.",
+		func(c *nic.Counters) uint64 { return c.ReqCQEFlush }},
+	{"resp_local_length_error", "node_infiniband_resp_local_length_errors_total", "Messages longer than their receive.",
+		func(c *nic.Counters) uint64 { return c.RespLocalLength }},
+	{"resp_remote_access_errors", "node_infiniband_resp_remote_access_errors_total", "Requests refused access.",
+		func(c *nic.Counters) uint64 { return c.RespRemoteAccess }},
+	{"resp_cqe_error", "node_infiniband_resp_cqes_errors_total", "Receives that completed in error.",
+		func(c *nic.Counters) uint64 { return c.RespCQEError }},
+	{"resp_cqe_flush_error", "node_infiniband_resp_cqes_flush_errors_total", "Receives flushed.",
+		func(c *nic.Counters) uint64 { return c.RespCQEFlush }},
+	{"rx_icrc_encapsulated", "node_infiniband_rx_icrc_encapsulated_errors_total", "Packets with a wrong ICRC.",
+		func(c *nic.Counters) uint64 { return c.Drops[transport.DropICRC] }},
+}
+
+// NAKCodes names the NAK codes, from 0.
+var NAKCodes = [...]string{
+	"psn_sequence_error", "invalid_request", "remote_access_error", "remote_operational_error", "invalid_rd_request",
+}
+
+// A Labeled is a count of one of many kinds of a thing.
+type Labeled struct {
+	Label string
+	Value uint64
+}
+
+// Opcodes names what was counted per opcode, leaving out what never came.
+func Opcodes(counts *[256]uint64) (l []Labeled) {
+	for i, n := range counts {
+		if n > 0 {
+			l = append(l, Labeled{opcodeName(packet.Opcode(i)), n})
+		}
+	}
+	return l
+}
+
+func opcodeName(o packet.Opcode) string {
+	if in := o.Info(); in.Valid {
+		return in.Name
+	}
+	return strings.ToUpper(o.String())
+}
+
+// NAKs names what was counted per NAK code.
+func NAKs(counts *[len(NAKCodes)]uint64) (l []Labeled) {
+	for i, n := range counts {
+		l = append(l, Labeled{NAKCodes[i], n})
+	}
+	return l
+}

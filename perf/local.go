@@ -1,0 +1,56 @@
+package perf
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"slices"
+	"strings"
+
+	"softroce/verbs"
+)
+
+// Between runs o from one NIC to another of the same program: client measures towards
+// server.
+func Between(ctx context.Context, client, server *verbs.Context, gid int, o Options) (*Result, error) {
+	if err := o.Validate(); err != nil {
+		return nil, err
+	}
+	ours, theirs := net.Pipe()
+	s := Server{Context: server, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
+	answered := make(chan error, 1)
+	go func() { answered <- s.Answer(ctx, theirs) }()
+	r, err := Measure(ctx, ours, client, gid, o)
+	if serr := <-answered; err == nil {
+		err = serr
+	}
+	return r, err
+}
+
+// PickNICs chooses the two ends of a run within one daemon: those that were named, else
+// the first NIC and the one after it. A daemon's only NIC talks to itself.
+func PickNICs(nics []verbs.DeviceInfo, from, to string) (client, server string, err error) {
+	var names []string
+	for _, n := range nics {
+		names = append(names, n.Name)
+	}
+	for _, name := range []string{from, to} {
+		if name != "" && !slices.Contains(names, name) {
+			return "", "", fmt.Errorf("no NIC %s: the daemon has %s", name, strings.Join(names, ", "))
+		}
+	}
+	if len(names) == 0 {
+		return "", "", fmt.Errorf("the daemon has no NIC")
+	}
+	if from == "" {
+		from = names[0]
+		if from == to && len(names) > 1 {
+			from = names[1]
+		}
+	}
+	if to == "" {
+		to = names[(slices.Index(names, from)+1)%len(names)]
+	}
+	return from, to, nil
+}
