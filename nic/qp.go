@@ -331,7 +331,9 @@ func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, e
 	if mask&transport.MaskDestQPN == 0 {
 		peer = q.t.Query().DestQPN
 	}
-	path.SrcPort = sourcePort(a.AV.FlowLabel, q.qpn, peer)
+	if path.SrcPort = d.link.Capabilities().SrcPort; path.SrcPort == 0 {
+		path.SrcPort = sourcePort(a.AV.FlowLabel, q.qpn, peer)
+	}
 	return path, nil
 }
 

@@ -11,8 +11,13 @@ import (
 const (
 	rxBatch = 128 // frames of one Receive: beyond, they only leave the processor's cache
 
-	// rxBudget is how many frames of one link one step processes. It is above what waits
-	// at a fabric's port at most, so that those frames never live through two steps.
+	// rxTurn is how many frames of one link a step processes before it answers: an ACK
+	// that comes too late lets the peer's window run out.
+	rxTurn = 256
+
+	// rxBudget bounds what a step receives beyond its turn from a link that says it is due,
+	// as links do that pass payload by reference. It is above what waits
+	// in such a link at most.
 	rxBudget = 4096
 )
 
@@ -27,9 +32,10 @@ func (r *rxState) init(*Device) {
 	r.pkt.Payload = make([][]byte, 0, 8)
 }
 
-// receive processes what has come in. all says that nothing is left.
-func (d *Device) receive() (n int, all bool) {
-	for n < rxBudget {
+// receive processes what has come in. drained says that no frame waits whose
+// payload is in somebody's memory: that memory may then be let go.
+func (d *Device) receive() (n int, drained bool) {
+	for n < rxTurn || n < rxBudget && d.linkDue() {
 		k, err := d.link.Receive(d.engine.now, d.rx.batch)
 		if err != nil {
 			d.linkError = err
@@ -43,7 +49,13 @@ func (d *Device) receive() (n int, all bool) {
 		}
 		d.engine.settle() // before the next Receive reuses the frames' bytes
 	}
-	return n, false
+	return n, !d.linkDue()
+}
+
+// linkDue reports whether the link has something that it wants to be rid of now.
+func (d *Device) linkDue() bool {
+	at := d.link.NextDeadline()
+	return at != 0 && at <= d.engine.now
 }
 
 // frame checks one frame and gives it to its queue pair; or drops it, under one reason.

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"softroce/attach/abi"
+	"softroce/mrtable"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -280,5 +281,37 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 				t.Errorf("%v allocations a round", n)
 			}
 		})
+	}
+}
+
+// A fickle memory cannot be reached any more once the test says so, as that of a process
+// that ended.
+type fickle struct {
+	mrtable.Memory
+	gone bool
+}
+
+func (m *fickle) View(off uint64, n int) []byte {
+	if m.gone {
+		return nil
+	}
+	return m.Memory.View(off, n)
+}
+
+func TestACompletionWhoseDataCouldNotBeWrittenIsAnError(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	mem := &fickle{Memory: mrtable.HeapMemory(make([]byte, 1000))}
+	mr, err := b.ctx.RegMR(b.pd, mem, 0, 1000, allow)
+	check(t, err)
+	b.recv(1, []transport.SGE{{Length: 1000, LKey: mr.LKey()}})
+	b.recv(2, nil)
+	a.post(wr{id: 3, op: transport.WRSend, sges: a.sge(0, 1000)})
+	mem.gone = true
+	w.run(1e9)
+	b.want(1, transport.LocProtErr, transport.WCRecv)
+	b.want(2, transport.WRFlushErr, transport.WCRecv)
+	if c, ok := a.poll(); !ok || c.status == transport.Success {
+		t.Errorf("the sender's completion: %v", c.status)
 	}
 }

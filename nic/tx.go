@@ -95,7 +95,7 @@ func (t *txState) slot(q *QP) *packet.Tx {
 	t.turn--
 	f := &t.frames[t.filled]
 	t.filled++
-	f.Path, f.Flip, f.CE = q.path, 0, false
+	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = q.path, 0, false, false, false
 	f.Len = 0
 	return &f.Tx
 }
