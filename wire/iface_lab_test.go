@@ -88,10 +88,21 @@ func (l *lab) connect(t testing.TB) {
 		s.addAddr(netip.PrefixFrom(s.v6, 64))
 	}
 	for _, s := range []*station{l.a, l.b} {
-		eventually(t, "carrier on "+s.name, func() bool {
-			return s.link().Attrs().RawFlags&unix.IFF_RUNNING != 0
-		})
+		eventually(t, "carrier and addresses on "+s.name, s.usable)
 	}
+}
+
+// usable reports whether the interface has a carrier and no address is tentative.
+func (s *station) usable() bool {
+	link := s.link()
+	addrs, err := s.nl.AddrList(link, netlink.FAMILY_ALL)
+	must(s.t, err)
+	for _, a := range addrs {
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 && netip.MustParseAddr(a.IP.String()).IsGlobalUnicast() {
+			return false
+		}
+	}
+	return link.Attrs().RawFlags&unix.IFF_RUNNING != 0
 }
 
 func (s *station) link() netlink.Link {
@@ -181,6 +192,15 @@ func (s *station) offload(command, on uint32) {
 			s.t.Errorf("ethtool command %#x on %s: %v", command, s.name, e)
 		}
 	})
+}
+
+// slow makes the interface carry rate bits a second, with a queue of limit bytes.
+func (s *station) slow(rate uint64, limit uint32) {
+	s.t.Helper()
+	must(s.t, s.nl.QdiscReplace(&netlink.Tbf{
+		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: s.link().Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
+		Rate:       rate / 8, Limit: limit, Buffer: uint32(netlink.Xmittime(rate/8, 256<<10)),
+	}))
 }
 
 // onThread runs f on a thread of its own, which ends with it: f may change what

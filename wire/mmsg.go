@@ -166,6 +166,9 @@ func (o *outbox) piece(b []byte) {
 // segment adds a packet with its ICRC, which it also notes in f.
 func (o *outbox) segment(f *TxFrame, a *packet.Addressing) {
 	f.ID = a.ID
+	if !a.Src.Is4() {
+		f.ID = 0
+	}
 	if f.Flip != 0 || f.Len <= copyLen {
 		o.copied(f, a)
 		return
@@ -262,6 +265,12 @@ func (p *Path) addressing(ce bool) packet.Addressing {
 func (p *Path) sendable() bool {
 	return p != nil && p.Src.IsValid() && p.Dst.IsValid() && p.Src.Is4() == p.Dst.Is4() &&
 		!p.Src.Is4In6() && !p.Dst.Is4In6()
+}
+
+// refused counts a frame that was taken and cannot be sent.
+func (c *LinkCounters) refused(f *TxFrame, d Drop) {
+	c.Drops[d]++
+	f.Dropped = true
 }
 
 // receiveStride is the distance of receive buffers: room for the longest super-packet

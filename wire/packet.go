@@ -223,7 +223,7 @@ func (l *Packet) Send(_ int64, batch []TxFrame) (int, error) {
 	taken := 0
 	for taken < len(batch) {
 		if d, ok := refuse(&batch[taken], s.mtu); !ok {
-			l.counters.Drops[d]++
+			l.counters.refused(&batch[taken], d)
 			taken++
 			continue
 		}
@@ -316,7 +316,7 @@ func (l *Packet) flush(batch []TxFrame, id uint16) (taken int, again bool) {
 			l.gso = false
 		default: // the interface is down or gone
 			for range o.runs[i] {
-				l.counters.Drops[DropSend]++
+				l.counters.refused(&batch[taken], DropSend)
 				taken++
 			}
 			i++

@@ -150,7 +150,9 @@ func (s *splitter) next(f *RxFrame) bool {
 	n := len(b) - packet.ICRCLen
 	icrc := binary.LittleEndian.Uint32(b[n:])
 	a := &s.frame.Addressing
-	a.ID = s.base + uint16(i)
+	if a.Src.Is4() {
+		a.ID = s.base + uint16(i)
+	}
 	good := packet.ICRCBytes(a, b[:n]) == icrc
 	if !good && i > 0 && a.Src.Is4() {
 		// The kernel's receive offload also joins packets that all have one Identification.
@@ -160,7 +162,7 @@ func (s *splitter) next(f *RxFrame) bool {
 	*f = RxFrame{
 		Head: b[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
 		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: a.ID, SrcMAC: a.SrcMAC,
-		ICRC: icrc, BadICRC: !good,
+		MayFragment: a.MayFragment, ICRC: icrc, BadICRC: !good,
 	}
 	return true
 }

@@ -200,7 +200,7 @@ func (l *UDP) Send(_ int64, batch []TxFrame) (int, error) {
 	for taken < len(batch) {
 		f := &batch[taken]
 		if d, ok := l.refuse(f, mtu); !ok {
-			l.counters.Drops[d]++
+			l.counters.refused(f, d)
 			taken++
 			continue
 		}
@@ -302,7 +302,7 @@ func (l *UDP) flush(s *udpSocket, batch []TxFrame) (taken int, again bool) {
 			l.gso, l.doubt = true, false
 		}
 		for range o.runs[i] {
-			l.counters.Drops[sendDrop(e)]++
+			l.counters.refused(&batch[taken], sendDrop(e))
 			taken++
 		}
 		i++

@@ -1,0 +1,408 @@
+package wire
+
+import (
+	"bytes"
+	"fmt"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/packet"
+)
+
+// eachPair runs a test for every combination of links on the two ends of a lab, and
+// for both address families.
+func eachPair(t *testing.T, test func(t *testing.T, l *lab, tx, rx Link, v6 bool)) {
+	packetLink := func(s *station) Link { return s.packetLink() }
+	udpLink := func(s *station) Link { return s.udpLink() }
+	for _, c := range []struct {
+		name   string
+		tx, rx func(*station) Link
+	}{
+		{"packet to packet", packetLink, packetLink},
+		{"packet to udp", packetLink, udpLink},
+		{"udp to packet", udpLink, packetLink},
+		{"udp to udp", udpLink, udpLink},
+	} {
+		for _, v6 := range []bool{false, true} {
+			t.Run(c.name+"/"+family(v6), func(t *testing.T) {
+				l := newLab(t)
+				test(t, l, c.tx(l.a), c.rx(l.b), v6)
+			})
+		}
+	}
+}
+
+// message returns the frames of an RDMA WRITE of size bytes, as RC sends it.
+func message(p *Path, size, mtu int) []TxFrame {
+	payload := make([]byte, size)
+	for i := range payload {
+		payload[i] = byte(i*31 + i>>8)
+	}
+	n := packet.PSNCount(uint32(size), mtu)
+	batch := make([]TxFrame, n)
+	for i := range batch {
+		part := payload[min(i*mtu, size):min((i+1)*mtu, size)]
+		op := packet.Opcode(packet.WriteMiddle)
+		switch {
+		case n == 1:
+			op = packet.WriteOnly
+		case i == 0:
+			op = packet.WriteFirst
+		case i == n-1:
+			op = packet.WriteLast
+		}
+		h := packet.Header{BTH: packet.BTH{Opcode: op, PKey: packet.DefaultPKey, DestQP: 0x11, PSN: uint32(i)}}
+		h.RETH = packet.RETH{VA: 0x1000, RKey: 7, Length: uint32(size)}
+		// Two slices, as a message that crosses from one SGE to the next has them.
+		batch[i].Set(&h, part[:len(part)/3], part[len(part)/3:])
+		batch[i].Path = p
+	}
+	return batch
+}
+
+// wireBytes returns what a frame holds from BTH to pad.
+func wireBytes(f *TxFrame) []byte {
+	whole := *f
+	whole.Flip = 0
+	b, _ := appendFrame(nil, &whole)
+	return b
+}
+
+// sendAll sends a batch, however often Send takes only a part.
+func sendAll(t testing.TB, tx Link, batch []TxFrame) {
+	t.Helper()
+	eventually(t, "all frames taken", func() bool {
+		n, err := tx.Send(0, batch)
+		must(t, err)
+		batch = batch[n:]
+		return len(batch) == 0
+	})
+}
+
+// A received frame with bytes of its own.
+func keep(f *RxFrame) RxFrame {
+	k := *f
+	k.Head = bytes.Clone(f.Head)
+	return k
+}
+
+// collect receives n frames, or fewer if none comes for long. The kernel of a udp link
+// may have to ask for a neighbour first, twice if it is too early.
+func collect(t testing.TB, rx Link, n int) []RxFrame {
+	t.Helper()
+	return collectFor(t, rx, n, 3*time.Second)
+}
+
+func collectFor(t testing.TB, rx Link, n int, wait time.Duration) []RxFrame {
+	t.Helper()
+	var got []RxFrame
+	batch := make([]RxFrame, 7) // no divisor of what a super-packet holds
+	for len(got) < n {
+		k, err := rx.Receive(0, batch)
+		must(t, err)
+		for i := range batch[:k] {
+			got = append(got, keep(&batch[i]))
+		}
+		if k == 0 && !ready(rx, wait) {
+			break
+		}
+	}
+	return got
+}
+
+// ready waits until the link's descriptor polls readable.
+func ready(l Link, d time.Duration) bool {
+	poll := []unix.PollFd{{Fd: int32(l.FD()), Events: unix.POLLIN}}
+	for end := time.Now().Add(d); time.Now().Before(end); {
+		if n, err := unix.Poll(poll, int(d.Milliseconds())); err != unix.EINTR {
+			return n == 1 && poll[0].Revents&unix.POLLIN != 0
+		}
+	}
+	return false
+}
+
+// nothing checks that no frame comes.
+func nothing(t testing.TB, rx Link) {
+	t.Helper()
+	if got := collectFor(t, rx, 1, 200*time.Millisecond); len(got) > 0 {
+		t.Errorf("received %d frames, the first from %v of %d bytes", len(got), got[0].Src, len(got[0].Head))
+	}
+}
+
+// same checks that got is what batch sent, in order.
+func same(t testing.TB, l *lab, tx Link, batch []TxFrame, got []RxFrame) {
+	t.Helper()
+	if len(got) != len(batch) {
+		t.Fatalf("received %d frames, want %d", len(got), len(batch))
+	}
+	port := tx.Capabilities().SrcPort
+	for i := range got {
+		f, g := &batch[i], &got[i]
+		if !bytes.Equal(g.Head, wireBytes(f)) {
+			t.Fatalf("frame %d of %d: % .64x…, want % .64x…", i, len(got), g.Head, wireBytes(f))
+		}
+		if g.BadICRC != (f.Flip != 0) {
+			t.Fatalf("frame %d: BadICRC is %v", i, g.BadICRC)
+		}
+		p := *f.Path
+		if port != 0 {
+			p.SrcPort = port
+		}
+		g.Head = nil // has been compared, and is too long to be shown
+		want := RxFrame{
+			Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
+			ID: f.ID, ICRC: f.ICRC, SrcMAC: g.SrcMAC, FlowLabel: g.FlowLabel,
+		}
+		if f.CE {
+			want.TClass |= 3
+		}
+		if p.Src.Is6() {
+			want.ID = 0
+		}
+		if fmt.Sprint(*g) != fmt.Sprint(want) {
+			t.Fatalf("frame %d: %+v\nwant %+v", i, *g, want)
+		}
+	}
+}
+
+func TestMessagesOfEverySizeArriveWholeAndInOrder(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		p := l.a.path(l.b, v6)
+		p.TClass, p.HopLimit = 0x68, 33
+		for _, mtu := range []int{256, 1024, 4096} {
+			for _, size := range []int{0, 1, 3, 4, mtu - 1, mtu, mtu + 1, 2 * mtu, 5*mtu + 2, 65536, 200_001} {
+				batch := message(p, size, mtu)
+				sendAll(t, tx, batch)
+				same(t, l, tx, batch, collect(t, rx, len(batch)))
+			}
+		}
+		if c := rx.(Counted).Counters(); c.Drops != [NumDrops]uint64{} {
+			t.Error("the receiver counted drops:", c.Drops)
+		}
+		if s, r := tx.(Counted).Counters(), rx.(Counted).Counters(); s.TxPackets != r.RxPackets || s.TxBytes != r.RxBytes {
+			t.Errorf("sent %d packets of %d bytes, received %d of %d", s.TxPackets, s.TxBytes, r.RxPackets, r.RxBytes)
+		}
+	})
+}
+
+func TestMessagesOfManyQPsInOneBatchKeepTheirPaths(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		var batch []TxFrame
+		for qp := range 40 {
+			p := l.a.path(l.b, v6)
+			p.SrcPort = uint16(0xc000 + qp)
+			p.TClass = uint8(qp << 2)
+			batch = append(batch, message(p, 100*qp, 1024)...)
+			if qp%3 == 0 {
+				batch[len(batch)-1].CE = true
+			}
+		}
+		sendAll(t, tx, batch)
+		same(t, l, tx, batch, collect(t, rx, len(batch)))
+	})
+}
+
+func TestBothFamiliesShareABatch(t *testing.T) {
+	for _, name := range []string{"packet", "udp"} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			var tx, rx Link
+			if name == "udp" {
+				tx, rx = l.a.udpLink(), l.b.udpLink()
+			} else {
+				tx, rx = l.a.packetLink(), l.b.packetLink()
+			}
+			var batch []TxFrame
+			for i := range 6 {
+				batch = append(batch, message(l.a.path(l.b, i%2 == 1), 3000, 1024)...)
+			}
+			sendAll(t, tx, batch)
+			got := collect(t, rx, len(batch))
+			if len(got) != len(batch) {
+				t.Errorf("received %d frames, want %d", len(got), len(batch))
+			}
+		})
+	}
+}
+
+func TestDamageIsSeenAndStaysWithItsPacket(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		batch := message(l.a.path(l.b, v6), 64<<10, 4096)
+		payload := bytes.Clone(batch[5].Payload[1])
+		batch[0].Flip = 1
+		batch[5].Flip = 8*1000 + 1
+		batch[9].Flip = uint32(8*batch[9].Len + 31) // in the ICRC
+		sendAll(t, tx, batch)
+		got := collect(t, rx, len(batch))
+		if len(got) != len(batch) {
+			t.Fatalf("received %d frames, want %d", len(got), len(batch))
+		}
+		for i := range got {
+			if want := batch[i].Flip != 0; got[i].BadICRC != want {
+				t.Errorf("frame %d: BadICRC is %v", i, got[i].BadICRC)
+			}
+			different := 0
+			for k, b := range wireBytes(&batch[i]) {
+				if b != got[i].Head[k] {
+					different++
+				}
+			}
+			if want := i == 0 || i == 5; (different == 1) != want || different > 1 {
+				t.Errorf("frame %d differs in %d bytes", i, different)
+			}
+		}
+		if !bytes.Equal(payload, batch[5].Payload[1]) {
+			t.Error("the sender's memory was changed")
+		}
+	})
+}
+
+// Offloads, as ethtool(8) names them, by the commands of linux/ethtool.h.
+const (
+	ethtoolTxChecksum = 0x17
+	ethtoolGSO        = 0x24
+	ethtoolGRO        = 0x2c
+)
+
+func TestInterfacesWithoutOffloadsCarryTheSame(t *testing.T) {
+	for _, c := range []struct {
+		name     string
+		commands []uint32
+	}{
+		{"sender segments in software", []uint32{ethtoolGSO}},
+		{"sender computes checksums in software", []uint32{ethtoolTxChecksum}},
+		{"sender does both", []uint32{ethtoolGSO, ethtoolTxChecksum}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+				for _, command := range c.commands {
+					l.a.offload(command, 0)
+				}
+				batch := append(message(l.a.path(l.b, v6), 100_000, 4096), message(l.a.path(l.b, v6), 5000, 256)...)
+				sendAll(t, tx, batch)
+				same(t, l, tx, batch, collect(t, rx, len(batch)))
+			})
+		})
+	}
+}
+
+func TestReceiveOffloadThatJoinsPacketsIsUndone(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		l.a.offload(ethtoolGSO, 0) // so that there is something to join
+		l.b.offload(ethtoolGRO, 1)
+		batch := message(l.a.path(l.b, v6), 100_000, 4096)
+		sendAll(t, tx, batch)
+		same(t, l, tx, batch, collect(t, rx, len(batch)))
+	})
+}
+
+func TestFramesBeyondTheMTUAreDroppedAndCounted(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		p := l.a.path(l.b, v6)
+		batch := append(frames(p, 2, 1024), frames(p, 3, labMTU)...)
+		batch = append(batch, frames(p, 2, 512)...)
+		sendAll(t, tx, batch)
+		if got := collect(t, rx, 4); len(got) != 4 {
+			t.Errorf("received %d frames, want the 4 that fit", len(got))
+		}
+		for i := range batch {
+			if want := i >= 2 && i < 5; batch[i].Dropped != want {
+				t.Errorf("frame %d: Dropped is %v", i, batch[i].Dropped)
+			}
+		}
+		if n := tx.(Counted).Counters().Drops[DropTooLong]; n != 3 {
+			t.Errorf("%d frames counted as too long, want 3", n)
+		}
+	})
+}
+
+func TestFramesWithoutAWayAreDroppedAndCounted(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		good, bad := l.a.path(l.b, v6), *l.a.path(l.b, v6)
+		bad.Src = l.a.path(l.b, !v6).Src
+		batch := append(frames(good, 1, 64), frames(&bad, 2, 64)...)
+		batch = append(batch, frames(good, 1, 64)...)
+		sendAll(t, tx, batch)
+		if got := collect(t, rx, 2); len(got) != 2 {
+			t.Errorf("received %d frames, want 2", len(got))
+		}
+		if n := tx.(Counted).Counters().Drops[DropUnreachable]; n != 2 {
+			t.Errorf("%d frames counted as unreachable, want 2", n)
+		}
+	})
+}
+
+func TestAFullMediumTakesFewerAndLosesNone(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		l.a.slow(2e9, 64<<20)
+		batch := message(l.a.path(l.b, v6), 32<<20, 4096)
+		taken, err := tx.Send(0, batch)
+		must(t, err)
+		if taken == len(batch) {
+			t.Fatal("32 MiB were taken at once by a medium of 2 Gb/s and a socket buffer of 8 MiB")
+		}
+		sent := make(chan struct{})
+		go func() {
+			defer close(sent)
+			sendAll(t, tx, batch[taken:])
+		}()
+		got := collect(t, rx, len(batch))
+		<-sent
+		same(t, l, tx, batch, got)
+	})
+}
+
+func TestSendAndReceiveAllocateNothing(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		batch := message(l.a.path(l.b, v6), 100_000, 4096)
+		got := make([]RxFrame, 64)
+		n := 0
+		allocs := testing.AllocsPerRun(100, func() {
+			tx.Send(0, batch)
+			for range 3 {
+				k, _ := rx.Receive(0, got)
+				n += k
+			}
+		})
+		if allocs != 0 {
+			t.Errorf("%v allocations a batch", allocs)
+		}
+		if n < 100*len(batch)/2 {
+			t.Errorf("only %d frames came", n)
+		}
+	})
+}
+
+func TestAReceiverThatDoesNotReadCountsWhatTheKernelDropped(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		batch := message(l.a.path(l.b, v6), 1<<20, 4096)
+		for range 100 {
+			sendAll(t, tx, batch)
+		}
+		got := len(collectFor(t, rx, 100*len(batch), 200*time.Millisecond))
+		lost := rx.(Counted).Counters().Drops[DropOverrun]
+		if got == 100*len(batch) || lost == 0 {
+			t.Errorf("100 MiB sent, %d of %d frames received, %d counted as dropped", got, 100*len(batch), lost)
+		}
+		if again := rx.(Counted).Counters().Drops[DropOverrun]; again != lost {
+			t.Errorf("counted again: %d, then %d", lost, again)
+		}
+	})
+}
+
+func TestAClosedLinkSaysSo(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+		must(t, tx.Close())
+		if _, err := tx.Send(0, frames(l.a.path(l.b, v6), 1, 64)); err != ErrClosed {
+			t.Error("Send:", err)
+		}
+		if _, err := tx.Receive(0, make([]RxFrame, 1)); err != ErrClosed {
+			t.Error("Receive:", err)
+		}
+		if err := tx.Close(); err != ErrClosed {
+			t.Error("Close:", err)
+		}
+	})
+}
