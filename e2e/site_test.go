@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"net/netip"
 	"os"
@@ -52,7 +53,12 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
+// buildBinary builds what is tested; $SOFTROCE_E2E_BINARY names another build of it, such as
+// one with the race detector.
 func buildBinary() (string, error) {
+	if path := os.Getenv("SOFTROCE_E2E_BINARY"); path != "" {
+		return path, nil
+	}
 	path := filepath.Join(workDir, "softroce")
 	out, err := exec.Command("go", "build", "-o", path, "softroce/cmd/softroce").CombinedOutput()
 	if err != nil {
@@ -126,9 +132,27 @@ func newSite(t *testing.T, l link) *site {
 	}
 	s := &site{lab: lab, guest: lab.Guests[0], socket: filepath.Join(t.TempDir(), "s.sock")}
 	s.calm(t)
+	s.record(t)
 	startDaemon(t, lab.Command, "--socket", s.socket, "--nic", "softroce0="+l.nic(lab))
 	s.nic = openNIC(t, s.socket)
 	return s
+}
+
+// record keeps what passes the bridge, for go test -artifacts.
+func (s *site) record(t *testing.T) {
+	t.Helper()
+	if f := flag.Lookup("test.artifacts"); f == nil || f.Value.String() != "true" {
+		return
+	}
+	stop, err := s.lab.Capture(context.WithoutCancel(t.Context()), filepath.Join(t.ArtifactDir(), "bridge.pcap"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("tcpdump: %v", err)
+		}
+	})
 }
 
 // calm undoes what a test has done to the guest's network.

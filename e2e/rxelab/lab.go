@@ -137,10 +137,15 @@ func (l *Lab) Command(ctx context.Context, argv ...string) *exec.Cmd {
 }
 
 // Capture records the guests' RoCE traffic on the bridge in a pcap file until the
-// function that it returns is called. It has started when Capture returns.
+// function that it returns is called. It has started when Capture returns. In a Dgram lab the
+// bridge is not the guests' network: what is recorded is the loopback, QEMU's datagrams.
 func (l *Lab) Capture(ctx context.Context, file string) (stop func() error, err error) {
-	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", l.name, "tcpdump", "-i", "br0", "-s", "0",
-		"-B", "16384", "-n", "--immediate-mode", "-U", "-w", file, "udp port 4791")
+	where, what := "br0", "udp port 4791"
+	if l.dgram {
+		where, what = "lo", "udp"
+	}
+	cmd := exec.CommandContext(ctx, "ip", "netns", "exec", l.name, "tcpdump", "-i", where, "-s", "0",
+		"-B", "16384", "-n", "--immediate-mode", "-U", "-w", file, what)
 	var diag bytes.Buffer
 	cmd.Stderr = &diag
 	if err := cmd.Start(); err != nil {

@@ -10,7 +10,7 @@ import (
 
 // A Line is a completion that the guest's vprobe printed.
 type Line struct {
-	What    string // the client's operation, "server", or "left" for one that nobody waited for
+	What    string // the client's operation, "server", or "earlier" and "left" for those that were not waited for one by one
 	Status  verbs.WCStatus
 	Receive Receive // where it is a successful receive
 }
