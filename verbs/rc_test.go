@@ -203,7 +203,7 @@ func TestInlineGatherScatterAndUnsignaled(t *testing.T) {
 }
 
 func TestFenceWaitsForReads(t *testing.T) {
-	a, b := verbstest.Pair(t, verbstest.WithFaults(1, "delay 5ms kind read_response n 1"))
+	a, b := verbstest.Pair(t, verbstest.WithFaults(1, "delay 5ms send kind read_response nth 1"))
 	x, y := verbstest.ConnectedRC(t, a, b)
 	copy(y.Buf, "old")
 	copy(x.Buf[100:], "new")

@@ -1,0 +1,284 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"syscall"
+	"testing"
+	"time"
+
+	"softroce/attach"
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+func within(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+func TestErrorsCompleteWithTheirStatus(t *testing.T) {
+	type ends = *verbstest.End
+	write := func(x, y ends) verbs.SendWR {
+		return verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
+	}
+	for _, c := range []struct {
+		name   string
+		wr     func(x, y ends) verbs.SendWR
+		recv   int // bytes of a receive at y, -1 for none
+		want   verbs.WCStatus
+		atPeer verbs.WCStatus // of the receive, where it is not flushed
+	}{
+		{"an L_Key that does not exist", func(x, y ends) verbs.SendWR {
+			wr := write(x, y)
+			wr.SGList[0].LKey ^= 0x55
+			return wr
+		}, -1, verbs.WCLocProtErr, 0},
+		{"a local range that ends behind its region", func(x, y ends) verbs.SendWR {
+			wr := write(x, y)
+			wr.SGList = x.SGE(len(x.Buf)-4, 8)
+			return wr
+		}, -1, verbs.WCLocProtErr, 0},
+		{"an R_Key that does not exist", func(x, y ends) verbs.SendWR {
+			wr := write(x, y)
+			wr.RKey ^= 0x55
+			return wr
+		}, -1, verbs.WCRemAccessErr, 0},
+		{"a remote range that ends behind its region", func(x, y ends) verbs.SendWR {
+			wr := write(x, y)
+			wr.RemoteAddr += uint64(len(y.Buf)) - 4
+			return wr
+		}, -1, verbs.WCRemAccessErr, 0},
+		{"an R_Key of another protection domain", func(x, y ends) verbs.SendWR {
+			pd, _ := y.Context.AllocPD()
+			mr, err := pd.RegMR(y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+			if err != nil {
+				panic(err)
+			}
+			wr := write(x, y)
+			wr.RKey = mr.RKey()
+			return wr
+		}, -1, verbs.WCRemAccessErr, 0},
+		{"a region without the right", func(x, y ends) verbs.SendWR {
+			mr, err := y.PD.RegMR(y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
+			if err != nil {
+				panic(err)
+			}
+			wr := write(x, y)
+			wr.RKey = mr.RKey()
+			return wr
+		}, -1, verbs.WCRemAccessErr, 0},
+		{"an atomic that is not aligned", func(x, y ends) verbs.SendWR {
+			wr := write(x, y)
+			wr.Opcode, wr.RemoteAddr = verbs.WRAtomicFetchAndAdd, y.MR.Addr()+4
+			return wr
+		}, -1, verbs.WCRemInvReqErr, 0},
+		{"a SEND longer than the receive", func(x, y ends) verbs.SendWR {
+			return verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 100)}
+		}, 99, verbs.WCRemInvReqErr, verbs.WCLocLenErr},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := verbstest.Pair(t)
+			x, y := verbstest.ConnectedRC(t, a, b)
+			if c.recv >= 0 {
+				y.Recv(1, 0, c.recv)
+			}
+			wr := c.wr(x, y)
+			wr.WRID = 5
+			x.Send(wr)
+			bad := x.Failure(c.want)
+			if bad.WRID != 5 {
+				t.Errorf("the completion is of work request %d", bad.WRID)
+			}
+			if err := bad.Err(); !errors.Is(err, &verbs.WCError{Status: c.want}) {
+				t.Errorf("error %v", err)
+			}
+			if c.recv >= 0 {
+				y.Failure(c.atPeer)
+			}
+			// The queue pair is in error: what is posted from now on is flushed.
+			x.Send(verbs.SendWR{WRID: 6, Opcode: verbs.WRSend})
+			x.Recv(7, 0, 1)
+			x.Failure(verbs.WCWRFlushErr)
+			x.Failure(verbs.WCWRFlushErr)
+			if a, err := x.Query(); err != nil || a.QPState != verbs.QPSErr {
+				t.Errorf("state %v, %v", a.QPState, err)
+			}
+		})
+	}
+}
+
+func TestRNRAndRetriesRunOut(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	ends := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.RNRRetry, o.MinRNRTimer = 1, 1 }}
+	x, _ := ends.Connect(t, a, b)
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend})
+	x.Failure(verbs.WCRNRRetryExcErr)
+
+	ends.Options = func(o *verbs.ConnectOptions) { o.Timeout, o.RetryCnt = 8, 1 }
+	x, y := ends.Connect(t, a, b)
+	if err := y.Close(); err != nil {
+		t.Fatal(err)
+	}
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend})
+	x.Failure(verbs.WCRetryExcErr)
+}
+
+func TestAsynchronousEventsNameTheirQueuePair(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.ConnectedRC(t, a, b)
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1), RemoteAddr: 1, RKey: 1})
+	x.Failure(verbs.WCRemAccessErr)
+	e, err := b.AsyncEvent(within(t))
+	if err != nil || e.EventType != verbs.EventQPAccessErr || e.QP != y.QP {
+		t.Fatalf("event %+v, %v", e, err)
+	}
+
+	ctx, cancel := context.WithTimeout(context.Background(), time.Millisecond)
+	defer cancel()
+	if _, err := b.AsyncEvent(ctx); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("waiting for another event: %v", err)
+	}
+}
+
+func TestACQThatOverflowsFailsItsQueuePairs(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.Ends{CQE: 8}.Connect(t, a, b)
+	for range 20 {
+		x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	}
+	e, err := a.AsyncEvent(within(t))
+	if err != nil || e.EventType != verbs.EventCQErr || e.CQ != x.CQ {
+		t.Fatalf("event %+v, %v", e, err)
+	}
+	for _, wc := range x.Completions(x.CQ.CQE()) {
+		if wc.Status != verbs.WCSuccess {
+			t.Errorf("completion %+v", wc)
+		}
+	}
+	if e, err = a.AsyncEvent(within(t)); err != nil || e.EventType != verbs.EventQPFatal || e.QP != x.QP {
+		t.Errorf("event %+v, %v", e, err)
+	}
+}
+
+func TestPostingIsAllOrNothing(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.ConnectedRC(t, a, b)
+	wr := verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
+	many := make([]verbs.SGE, x.Cap().MaxSendSGE+1)
+	for _, c := range []struct {
+		name string
+		bad  verbs.SendWR
+	}{
+		{"too many SGEs", verbs.SendWR{Opcode: verbs.WRSend, SGList: many}},
+		{"too much inline data", verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendInline, Inline: make([]byte, x.Cap().MaxInlineData+1)}},
+	} {
+		if err := x.PostSend(wr, c.bad); !errors.Is(err, verbs.ErrWorkRequest) || !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %v", c.name, err)
+		}
+	}
+	if err := x.PostSend(make([]verbs.SendWR, x.Cap().MaxSendWR+1)...); !errors.Is(err, verbs.ErrQueueFull) || !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("more than the queue holds: %v", err)
+	}
+	if err := x.PostRecv(make([]verbs.RecvWR, x.Cap().MaxRecvWR+1)...); !errors.Is(err, verbs.ErrQueueFull) {
+		t.Errorf("more receives than the queue holds: %v", err)
+	}
+	if n, err := x.CQ.Poll(make([]verbs.WC, 4)); n != 0 || err != nil {
+		t.Errorf("%d completions, %v", n, err)
+	}
+	x.Send(wr)
+	x.Completion()
+
+	fresh := verbstest.Ends{}.New(t, a)
+	if err := fresh.PostSend(wr); !errors.Is(err, verbs.ErrState) {
+		t.Errorf("sending in RESET: %v", err)
+	}
+	if err := fresh.PostRecv(verbs.RecvWR{}); !errors.Is(err, verbs.ErrState) {
+		t.Errorf("receiving in RESET: %v", err)
+	}
+}
+
+func TestLimitsAreErrorsOfTheOneClient(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithLimits(attach.Limits{
+		PDs: 2, CQs: 2, QPs: 1, MRs: 1, Registered: 1 << 20, Rings: 1 << 20, Connections: 2,
+	}))
+	a := f.Open(0)
+	f.Open(1)
+	if _, err := verbs.Open(context.Background(), "nic0", verbs.WithSocket(f.Socket())); !errors.Is(err, verbs.ErrDeviceFatal) {
+		t.Errorf("a third connection: %v", err)
+	}
+	pd, _ := a.AllocPD()
+	cq, _ := a.CreateCQ(1, nil)
+	buf, _ := a.AllocBuffer(2 << 20)
+	init := verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}
+	steps := []struct {
+		name string
+		want error
+		do   func() error
+	}{
+		{"a PD", nil, func() error { _, err := a.AllocPD(); return err }},
+		{"a third PD", syscall.ENOMEM, func() error { _, err := a.AllocPD(); return err }},
+		{"more memory than allowed", syscall.ENOMEM, func() error { _, err := pd.RegMR(buf.Bytes(), 0); return err }},
+		{"an MR", nil, func() error { _, err := pd.RegMR(buf.Bytes()[:100], 0); return err }},
+		{"a second MR", syscall.ENOMEM, func() error { _, err := pd.RegMR(buf.Bytes()[:100], 0); return err }},
+		{"a CQ with more ring than allowed", syscall.ENOMEM, func() error { _, err := a.CreateCQ(1<<16, nil); return err }},
+		{"a CQ with more entries than there are", syscall.EINVAL, func() error { _, err := a.CreateCQ(1<<30, nil); return err }},
+		{"a QP", nil, func() error { _, err := pd.CreateQP(init); return err }},
+		{"a second QP", syscall.ENOMEM, func() error { _, err := pd.CreateQP(init); return err }},
+		{"a channel", nil, func() error { _, err := a.CreateCompChannel(); return err }},
+		{"a second channel", nil, func() error { _, err := a.CreateCompChannel(); return err }},
+		{"a third channel", syscall.ENOMEM, func() error { _, err := a.CreateCompChannel(); return err }},
+	}
+	for _, s := range steps {
+		if err := s.do(); !errors.Is(err, s.want) {
+			t.Errorf("%s: %v instead of %v", s.name, err, s.want)
+		}
+	}
+}
+
+func TestWhatIsAskedWrongIsRefusedWithAReason(t *testing.T) {
+	f := verbstest.New(t)
+	a, b := f.Open(0), f.Open(1)
+	if _, err := verbs.Open(context.Background(), "nic7", verbs.WithConn(f.Connect())); !errors.Is(err, verbs.ErrNoDevice) {
+		t.Errorf("a device that does not exist: %v", err)
+	}
+	if _, err := verbs.Open(context.Background(), "", verbs.WithSocket(t.TempDir()+"/none")); !errors.Is(err, verbs.ErrNoDaemon) || !errors.Is(err, syscall.ENOENT) {
+		t.Errorf("a socket that does not exist: %v", err)
+	}
+	x := verbstest.Ends{}.New(t, a)
+	y := verbstest.Ends{}.New(t, b)
+	foreign := verbs.QPInitAttr{QPType: verbs.RC, SendCQ: x.CQ, RecvCQ: x.CQ}
+	for _, c := range []struct {
+		name string
+		want syscall.Errno
+		do   func() error
+	}{
+		{"a PD that is in use", syscall.EBUSY, x.PD.Close},
+		{"a CQ that is in use", syscall.EBUSY, x.CQ.Close},
+		{"a region of length 0", syscall.EINVAL, func() error { _, err := x.PD.RegMR(nil, 0); return err }},
+		{"remote write without local write", syscall.EINVAL, func() error { _, err := x.PD.RegMR(x.Buf, verbs.AccessRemoteWrite); return err }},
+		{"a QP of a type that there is not", syscall.EOPNOTSUPP, func() error {
+			a := foreign
+			a.QPType = 77
+			_, err := x.PD.CreateQP(a)
+			return err
+		}},
+		{"RTS out of RESET", syscall.EINVAL, func() error {
+			return y.Modify(&verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState)
+		}},
+		{"a negative CQ", syscall.EINVAL, func() error { _, err := a.CreateCQ(-1, nil); return err }},
+		{"a buffer of nothing", syscall.EINVAL, func() error { _, err := a.AllocBuffer(0); return err }},
+	} {
+		if err := c.do(); !errors.Is(err, c.want) {
+			t.Errorf("%s: %v instead of %v", c.name, err, c.want)
+		}
+	}
+	if err := x.MR.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := x.MR.Close(); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("closing twice: %v", err)
+	}
+}
