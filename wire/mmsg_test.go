@@ -378,6 +378,8 @@ func TestSendAndReceiveAllocateNothing(t *testing.T) {
 func TestAReceiverThatDoesNotReadCountsWhatTheKernelDropped(t *testing.T) {
 	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
 		batch := message(l.a.path(l.b, v6), 1<<20, 4096)
+		sendAll(t, tx, batch[:1])
+		collect(t, rx, 1)
 		for range 100 {
 			sendAll(t, tx, batch)
 		}
