@@ -118,6 +118,7 @@ func (q *QP) receiverNotReady(e *Env, wait int64) {
 	if r.rnrRetries != foreverRNR {
 		r.rnrRetries--
 	}
+	r.retries = q.attr.RetryCount // the responder answers: no transport retry is under way
 	r.deadline = 0
 	r.wentBack = false
 	r.rnrUntil = e.Now + wait

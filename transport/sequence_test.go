@@ -338,6 +338,24 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 	}
 }
 
+func TestAnRNRNAKEndsATransportRetry(t *testing.T) {
+	o := usual
+	o.retry = 1
+	a, _ := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	for range 5 { // each time the first RNR NAK is lost
+		a.qp.Transmit(&a.env)
+		a.env.Now = a.qp.NextDeadline()
+		a.qp.Expire(&a.env)
+		a.qp.Transmit(&a.env)
+		a.reply(packet.Acknowledge, o.psn, packet.SyndromeRNR|12, 0, 0)
+		a.env.Now = a.qp.NextDeadline()
+	}
+	if a.qp.State() != RTS {
+		t.Errorf("failed with %s", statuses(a.done))
+	}
+}
+
 func TestFenceWaitsForREADs(t *testing.T) {
 	a, b := connect(t, usual)
 	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})

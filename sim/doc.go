@@ -1,0 +1,14 @@
+// Package sim runs whole NICs (engine, transport, memory, fabric) under virtual time on
+// one goroutine, lets programs with random work talk across a network with random faults,
+// and holds what happened against the invariants of docs/architecture.md:
+//
+//  1. Each posted work request completes exactly once, in order per queue.
+//  2. RC delivers each message once, whole and in order, or the queue pair is in error.
+//  3. No byte outside what was addressed changes.
+//  4. An atomic executes once.
+//  5. Each dropped packet counts under one reason.
+//  6. The same seed gives the same run, bit for bit.
+//
+// The other two (no allocation, no panic) are shown by benchmarks and fuzz targets, and by
+// nothing here ever panicking.
+package sim

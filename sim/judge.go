@@ -1,0 +1,245 @@
+package sim
+
+import (
+	"bytes"
+	"fmt"
+
+	"softroce/transport"
+)
+
+// poll takes all completions and holds each against what was posted.
+func (w *world) poll() error {
+	for i, p := range w.programs {
+		if p.killed != nil {
+			return fmt.Errorf("program %d lost its context: %w", i, p.killed)
+		}
+		for {
+			c, ok := p.poll()
+			if !ok {
+				break
+			}
+			w.complete++
+			w.note(uint64(w.now), uint64(i), c.id, uint64(c.status), uint64(c.byteLen))
+			e := w.find(i, c.qpn)
+			if e == nil {
+				return fmt.Errorf("invariant 1: completion of QP %#x, which program %d does not have", c.qpn, i)
+			}
+			var err error
+			if c.id >= recvID {
+				err = e.received(int(c.id-recvID), &c)
+			} else {
+				err = e.completed(int(c.id), &c)
+			}
+			if err != nil {
+				return fmt.Errorf("at %d ns, QP %#x of program %d: %w", w.now, c.qpn, i, err)
+			}
+		}
+	}
+	return nil
+}
+
+func (w *world) find(program int, qpn uint32) *end {
+	for _, x := range w.pairs {
+		if x.ends[program].qp.QPN() == qpn {
+			return x.ends[program]
+		}
+	}
+	return nil
+}
+
+// completed judges the completion of send work request id. Unsignaled ones before it are
+// complete too, and were successful.
+func (e *end) completed(id int, c *cqe) error {
+	if id < e.done || id >= len(e.sends) {
+		return fmt.Errorf("invariant 1: send %d completed, %d are complete and %d posted", id, e.done, len(e.sends))
+	}
+	for ; e.done < id; e.done++ {
+		if e.sends[e.done].signaled {
+			return fmt.Errorf("invariant 1: send %d completed before signaled send %d", id, e.done)
+		}
+		if err := e.succeeded(e.done); err != nil {
+			return err
+		}
+	}
+	e.done++
+	if c.status == transport.Success {
+		return e.succeeded(id)
+	}
+	return nil
+}
+
+// succeeded applies the effect of a send work request to the shadows.
+func (e *end) succeeded(id int) error {
+	k := &e.sends[id]
+	k.ended = true
+	if k.bad {
+		return fmt.Errorf("send %d was wrong and succeeded", id)
+	}
+	switch k.op {
+	case transport.WRWrite, transport.WRWriteImm:
+		copy(e.peer.shadow[k.dst.off:], e.source(k))
+	case transport.WRRead:
+		copy(e.shadow[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
+	case transport.WRFetchAdd, transport.WRCompareSwap:
+		if got := le.Uint64(e.mem[k.dst.off:]); got != k.expect {
+			return fmt.Errorf("invariant 4: atomic %d found %d, not %d", id, got, k.expect)
+		}
+		le.PutUint64(e.shadow[k.dst.off:], k.expect)
+	}
+	return nil
+}
+
+func (e *end) source(k *work) []byte { return e.mem[k.src.off:][:k.src.n] }
+
+// received judges the completion of receive work request id: it must be of the
+// next message that the peer sent.
+func (e *end) received(id int, c *cqe) error {
+	if id != e.recvd || id >= len(e.recvs) {
+		return fmt.Errorf("invariant 1: receive %d completed, the next is %d of %d", id, e.recvd, len(e.recvs))
+	}
+	e.recvd++
+	if c.status != transport.Success {
+		return nil
+	}
+	r := &e.recvs[id]
+	r.ended = true
+	if e.arrived >= len(e.peer.arrivals) {
+		return fmt.Errorf("invariant 2: a message arrived that was not sent")
+	}
+	k := &e.peer.sends[e.peer.arrivals[e.arrived]]
+	e.arrived++
+	if int(c.byteLen) != k.src.n {
+		return fmt.Errorf("invariant 2: message %d has %d bytes, %d were sent", e.arrived, c.byteLen, k.src.n)
+	}
+	if k.op != transport.WRSend && c.imm != k.imm {
+		return fmt.Errorf("invariant 2: message %d has immediate %#x, %#x was sent", e.arrived, c.imm, k.imm)
+	}
+	switch {
+	case k.op == transport.WRWriteImm:
+		if want := transport.WCRecvImm; c.opcode != want {
+			return fmt.Errorf("receive completed with opcode %d, want %d", c.opcode, want)
+		}
+		if !bytes.Equal(e.mem[k.dst.off:][:k.dst.n], e.peer.source(k)) {
+			return fmt.Errorf("invariant 2: message %d was announced before its data were there", e.arrived)
+		}
+	default:
+		if !bytes.Equal(e.mem[r.to.off:][:k.src.n], e.peer.source(k)) {
+			return fmt.Errorf("invariant 2: message %d is not what was sent", e.arrived)
+		}
+		copy(e.shadow[r.to.off:], e.peer.source(k))
+	}
+	return nil
+}
+
+// judge holds the end of the run against the invariants.
+func (w *world) judge() error {
+	for _, x := range w.pairs {
+		for _, e := range x.ends {
+			if err := e.settle(); err != nil {
+				return fmt.Errorf("QP %#x: %w", e.qp.QPN(), err)
+			}
+		}
+		for _, e := range x.ends {
+			if err := e.judgeAtomics(); err != nil {
+				return fmt.Errorf("QP %#x: %w", e.qp.QPN(), err)
+			}
+		}
+	}
+	for i, p := range w.programs {
+		if err := p.judgeMemory(); err != nil {
+			return fmt.Errorf("program %d: %w", i, err)
+		}
+		if err := judgeCounts(p); err != nil {
+			return fmt.Errorf("NIC %d: %w", i, err)
+		}
+	}
+	return nil
+}
+
+// settle finds out whether all that was posted is complete, and which memory is vague.
+func (e *end) settle() error {
+	failed := e.qp.State() == transport.Error
+	for ; e.done < len(e.sends) && !e.sends[e.done].signaled; e.done++ {
+		if err := e.succeeded(e.done); err != nil {
+			return err
+		}
+	}
+	if e.done < len(e.sends) {
+		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), e.qp.State())
+	}
+	if !failed && e.peer.qp.State() != transport.Error && e.arrived != len(e.peer.arrivals) {
+		return fmt.Errorf("invariant 2: %d of %d messages arrived", e.arrived, len(e.peer.arrivals))
+	}
+	if failed && e.recvd != len(e.recvs) {
+		return fmt.Errorf("invariant 1: %d of %d receives are complete in state ERR", e.recvd, len(e.recvs))
+	}
+	for _, k := range e.sends {
+		if k.ended {
+			continue
+		}
+		if k.op == transport.WRWrite || k.op == transport.WRWriteImm {
+			e.peer.vague = append(e.peer.vague, k.dst)
+		} else if k.dst.n > 0 {
+			e.vague = append(e.vague, k.dst)
+		}
+	}
+	for _, r := range e.recvs {
+		if !r.ended {
+			e.vague = append(e.vague, r.to)
+		}
+	}
+	return nil
+}
+
+// judgeAtomics: the cells hold how many atomics were executed: all that succeeded, and
+// of those that did not no more than were posted.
+func (e *end) judgeAtomics() error {
+	for _, c := range []struct {
+		op     transport.WROpcode
+		cell   span
+		posted int
+	}{{transport.WRFetchAdd, e.peer.cell, e.adds}, {transport.WRCompareSwap, e.peer.swap, e.cas}} {
+		ok := 0
+		for _, k := range e.sends {
+			if k.op == c.op && k.ended {
+				ok++
+			}
+		}
+		if got := int(le.Uint64(e.peer.mem[c.cell.off:])); got < ok || got > c.posted {
+			return fmt.Errorf("invariant 4: %d atomics were executed, %d succeeded of %d", got, ok, c.posted)
+		}
+	}
+	return nil
+}
+
+// judgeMemory compares memory with its shadow, but for what is vague.
+func (p *program) judgeMemory() error {
+	for _, s := range p.vague {
+		copy(p.shadow[s.off:][:s.n], p.mem[s.off:])
+	}
+	if bytes.Equal(p.mem, p.shadow) {
+		return nil
+	}
+	for i := range p.mem {
+		if p.mem[i] != p.shadow[i] {
+			return fmt.Errorf("invariant 3: byte %#x is %#02x, should be %#02x", i, p.mem[i], p.shadow[i])
+		}
+	}
+	return nil
+}
+
+// judgeCounts: each frame that came in either reached a queue pair or counts under one reason.
+func judgeCounts(p *program) error {
+	c := p.dev.Counters()
+	reached, dropped := uint64(0), uint64(0)
+	for _, n := range c.RxOpcode {
+		reached += n
+	}
+	for r := transport.DropLinkMalformed; r <= transport.DropICRC; r++ {
+		dropped += c.Drops[r]
+	}
+	if got := p.dev.Link().(*watched).got; got != reached+dropped {
+		return fmt.Errorf("invariant 5: %d frames came in, %d reached a queue pair and %d were dropped", got, reached, dropped)
+	}
+	return nil
+}

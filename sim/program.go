@@ -1,0 +1,212 @@
+package sim
+
+import (
+	"context"
+	"encoding/binary"
+	"sync/atomic"
+	"unsafe"
+
+	"softroce/attach/abi"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+var le = binary.LittleEndian
+
+const everyAccess = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
+
+// A program is a verbs program on a NIC: its context, its memory and its completion queue. It
+// writes the rings as a client in another process would.
+type program struct {
+	dev    *nic.Device
+	ctx    *nic.Context
+	bell   []byte
+	pd     *nic.PD
+	cq     *nic.CQ
+	cqRing []byte
+	polled uint32
+
+	mem    []byte
+	mr     *nic.MR
+	shadow []byte // what mem must hold
+	vague  []span // where it may hold anything: work that did not succeed
+	next   int    // of mem, not given away
+
+	killed error
+}
+
+// A span is a range of memory.
+type span struct{ off, n int }
+
+const (
+	sourceSize = 1 << 17 // at the start: random bytes that no work request changes
+	cqEntries  = 2048
+)
+
+func (p *program) AsyncEvent(nic.Event) {}
+func (p *program) Killed(reason error)  { p.killed = reason }
+
+func (w *world) newProgram(d *nic.Device) (*program, error) {
+	p := &program{dev: d, bell: nic.NewPage(abi.DoorbellSize), mem: nic.NewPage(w.profile.memory()), next: sourceSize}
+	for i := 0; i < len(p.mem); i += 8 {
+		v := uint64(0xa5a5a5a5a5a5a5a5)
+		if i < sourceSize {
+			v = w.rnd.Uint64()
+		}
+		le.PutUint64(p.mem[i:], v)
+	}
+	p.shadow = append([]byte(nil), p.mem...)
+	var err error
+	if p.ctx, err = d.Open(nic.ContextOptions{Doorbell: p.bell, DoorbellFD: -1, Events: p, Comm: "sim"}); err != nil {
+		return nil, err
+	}
+	if p.pd, err = p.ctx.AllocPD(); err != nil {
+		return nil, err
+	}
+	p.cqRing = nic.NewPage(abi.RingSize(cqEntries, abi.CQESize))
+	if p.cq, err = p.ctx.CreateCQ(nic.CQConfig{Entries: cqEntries, Ring: p.cqRing}); err != nil {
+		return nil, err
+	}
+	p.mr, err = p.ctx.RegMR(p.pd, mrtable.HeapMemory(p.mem), 0, uint64(len(p.mem)), everyAccess)
+	return p, err
+}
+
+// take gives away n bytes of memory, with an untouched gap behind them.
+func (p *program) take(n int) (span, bool) {
+	s := span{(p.next + 7) &^ 7, n}
+	if s.off+n+8 > len(p.mem) {
+		return span{}, false
+	}
+	p.next = s.off + n + 8
+	return s, true
+}
+
+// A cqe is a completion as the program sees it.
+type cqe struct {
+	id      uint64
+	status  transport.Status
+	opcode  transport.WCOpcode
+	byteLen uint32
+	imm     uint32
+	qpn     uint32
+}
+
+func (p *program) poll() (c cqe, ok bool) {
+	if atomic.LoadUint32(word(p.cqRing, abi.RingProducer)) == p.polled {
+		return c, false
+	}
+	s := p.cqRing[abi.RingSlots+int(p.polled%cqEntries)*abi.CQESize:]
+	c = cqe{le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
+		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]),
+		binary.BigEndian.Uint32(s[abi.CQEImm:]), le.Uint32(s[abi.CQEQPNum:])}
+	p.polled++
+	atomic.StoreUint32(word(p.cqRing, abi.RingConsumer), p.polled)
+	return c, true
+}
+
+func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off])) }
+
+// A queue is a queue pair and the program's end of its rings.
+type queue struct {
+	*program
+	qp       *nic.QP
+	caps     nic.Caps
+	sq, rq   []byte
+	sqn, rqn uint32 // producer indices
+}
+
+var queueCaps = nic.Caps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 128}
+
+func (p *program) newQueue() (*queue, error) {
+	q := &queue{program: p, caps: queueCaps}
+	if err := p.dev.RoundCaps(&q.caps); err != nil {
+		return nil, err
+	}
+	q.sq, q.rq = nic.NewPage(q.caps.SendRingSize()), nic.NewPage(q.caps.RecvRingSize())
+	var err error
+	q.qp, err = p.ctx.CreateQP(nic.QPInit{Type: nic.TypeRC, PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, Caps: q.caps, SQ: q.sq, RQ: q.rq})
+	return q, err
+}
+
+// connect brings q to RTS.
+func (q *queue) connect(a nic.QPAttr) (err error) {
+	if a.AV.Path, err = q.dev.ResolvePath(context.Background(), &a.AV); err != nil {
+		return err
+	}
+	for _, s := range []struct {
+		state transport.State
+		mask  transport.AttrMask
+	}{
+		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
+		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN |
+			transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer},
+		{transport.RTS, transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry |
+			transport.MaskSQPSN | transport.MaskMaxRDAtomic},
+	} {
+		a.State = s.state
+		if err := q.ctx.ModifyQP(q.qp, &a, transport.MaskState|s.mask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// sendRoom returns how many send work requests may be posted.
+func (q *queue) sendRoom() int {
+	return q.caps.MaxSendWR - int(q.sqn-atomic.LoadUint32(word(q.sq, abi.RingConsumer)))
+}
+
+func (q *queue) recvRoom() int {
+	return q.caps.MaxRecvWR - int(q.rqn-atomic.LoadUint32(word(q.rq, abi.RingConsumer)))
+}
+
+// post writes a send work request to the ring and rings the doorbell.
+func (q *queue) post(w *transport.SendWR) {
+	size := abi.SendSlotSize(q.caps.MaxSendSGE, q.caps.MaxInline)
+	s := q.sq[abi.RingSlots+int(q.sqn)%q.caps.MaxSendWR*size:]
+	le.PutUint64(s[abi.SendWRID:], w.ID)
+	le.PutUint32(s[abi.SendOpcode:], uint32(w.Opcode))
+	le.PutUint32(s[abi.SendFlags:], uint32(w.Flags))
+	binary.BigEndian.PutUint32(s[abi.SendImm:], w.Imm)
+	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
+	le.PutUint32(s[abi.SendRKey:], w.RKey)
+	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
+	le.PutUint64(s[abi.SendSwap:], w.Swap)
+	if w.Flags&transport.Inline != 0 {
+		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:size], w.Inline)))
+	} else {
+		le.PutUint32(s[abi.SendNumSGE:], uint32(len(w.SGEs)))
+		putSGEs(s[abi.SendSGEs:], w.SGEs)
+	}
+	q.sqn++
+	atomic.StoreUint32(word(q.sq, abi.RingProducer), q.sqn)
+	q.ring()
+}
+
+func putSGEs(s []byte, sges []transport.SGE) {
+	for _, g := range sges {
+		le.PutUint64(s[abi.SGEAddr:], g.Addr)
+		le.PutUint32(s[abi.SGELength:], g.Length)
+		le.PutUint32(s[abi.SGELKey:], g.LKey)
+		s = s[abi.SGESize:]
+	}
+}
+
+// postRecv writes a receive work request.
+func (q *queue) postRecv(id uint64, sges []transport.SGE) {
+	s := q.rq[abi.RingSlots+int(q.rqn)%q.caps.MaxRecvWR*abi.RecvSlotSize(q.caps.MaxRecvSGE):]
+	le.PutUint64(s[abi.RecvWRID:], id)
+	le.PutUint32(s[abi.RecvNumSGE:], uint32(len(sges)))
+	putSGEs(s[abi.RecvSGEs:], sges)
+	q.rqn++
+	atomic.StoreUint32(word(q.rq, abi.RingProducer), q.rqn)
+	if atomic.LoadUint32(word(q.rq, abi.RecvDoorbell)) != 0 {
+		q.ring()
+	}
+}
+
+func (q *queue) ring() {
+	n := q.qp.Doorbell()
+	atomic.OrUint32(word(q.bell, abi.DoorbellBits+n/32*4), 1<<(n%32))
+}

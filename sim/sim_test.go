@@ -1,0 +1,92 @@
+package sim
+
+import (
+	"flag"
+	"fmt"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"testing"
+)
+
+var (
+	seeds  = flag.Int("sim.seeds", 200, "how many seeds TestSeeds runs")
+	first  = flag.Uint64("sim.first", 1, "the first of them")
+	single = flag.Uint64("sim.seed", 0, "run this seed alone")
+)
+
+// TestSeeds runs many seeds. A seed that fails is named with the command that repeats it.
+func TestSeeds(t *testing.T) {
+	from, n := *first, *seeds
+	if *single != 0 {
+		from, n = *single, 1
+	}
+	var next, failed, frames, qps atomic.Uint64
+	var work sync.WaitGroup
+	for range min(n, runtime.GOMAXPROCS(0)) {
+		work.Go(func() {
+			for i := next.Add(1); i <= uint64(n); i = next.Add(1) {
+				seed := from + i - 1
+				r, err := run(seed)
+				if err != nil {
+					t.Errorf("seed %d: %v\n  repeat it with: go test ./sim -run TestSeeds -sim.seed=%d", seed, err, seed)
+					continue
+				}
+				frames.Add(r.Frames)
+				failed.Add(uint64(r.Failed))
+				qps.Add(uint64(2 * r.Profile.Pairs))
+			}
+		})
+	}
+	work.Wait()
+	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error", n, frames.Load(), failed.Load(), qps.Load())
+}
+
+// run is Run, and for some seeds Run again, to see the same.
+func run(seed uint64) (r *Result, err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			buf := make([]byte, 8192)
+			err = fmt.Errorf("invariant 8: panic: %v\n%s", p, buf[:runtime.Stack(buf, false)])
+		}
+	}()
+	r, err = Run(seed)
+	if err != nil || seed%16 != 0 {
+		return r, err
+	}
+	again, err := Run(seed)
+	if err == nil && again.Hash != r.Hash {
+		err = fmt.Errorf("invariant 6: two runs differ: %#x and %#x", r.Hash, again.Hash)
+	}
+	return r, err
+}
+
+func TestAPerfectNetworkNeedsNoRecovery(t *testing.T) {
+	for seed := range uint64(20) {
+		p := ProfileOf(seed)
+		p.Loss, p.Duplicate, p.Reorder, p.Corrupt, p.Delay, p.Errors, p.Deregister, p.LateRecv = 0, 0, 0, 0, 0, 0, false, 0
+		r, err := RunProfile(seed, p)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for _, c := range r.Counters {
+			if c.LocalACKTimeout+c.PacketSeqErr+c.ImpliedNAK > 0 || r.Failed > 0 {
+				t.Errorf("seed %d: %d timeouts, %d sequence NAKs, %d implied, %d QPs failed", seed, c.LocalACKTimeout, c.PacketSeqErr, c.ImpliedNAK, r.Failed)
+			}
+		}
+	}
+}
+
+func TestModerateLossFailsNoQueuePair(t *testing.T) {
+	for seed := range uint64(50) {
+		p := ProfileOf(seed)
+		p.Loss, p.Duplicate, p.Reorder, p.Corrupt, p.Errors, p.Deregister = 0.02, 0.02, 0.02, 0.01, 0, false
+		r, err := RunProfile(seed, p)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		if r.Failed > 0 {
+			t.Errorf("seed %d: %d queue pairs ended in error at 2 %% loss", seed, r.Failed)
+		}
+	}
+}
