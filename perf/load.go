@@ -14,6 +14,7 @@ import (
 type load struct {
 	*side
 	batches [][]verbs.SendWR // of each queue pair, the last one signaled
+	quiet   []int            // of each queue pair, operations since a solicited one
 	wc      [64]verbs.WC
 
 	completed uint64 // operations in all
@@ -45,7 +46,21 @@ func newLoad(s *side, peer place) *load {
 		batch[len(batch)-1].SendFlags = verbs.SendSignaled
 		l.batches = append(l.batches, batch)
 	}
+	l.quiet = make([]int, len(s.qps))
 	return l
+}
+
+// post posts the last n of a queue pair's batch. Send's server is to hear of some.
+func (l *load) post(q, n int) error {
+	batch := l.batches[q]
+	batch = batch[len(batch)-n:]
+	last := &batch[n-1]
+	last.SendFlags &^= verbs.SendSolicited
+	if l.quiet[q] += n; l.o.Op == Send && l.quiet[q] >= l.o.refill() {
+		last.SendFlags |= verbs.SendSolicited
+		l.quiet[q] = 0
+	}
+	return l.qps[q].PostSend(batch...)
 }
 
 // maxSamples bounds the memory of the latency phase.
@@ -56,13 +71,11 @@ func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 	if l.o.Latency == 0 {
 		return nil, nil
 	}
-	batch := l.batches[0]
-	one := batch[len(batch)-1:]
 	samples := make([]time.Duration, 0, maxSamples)
 	end := time.Now().Add(l.o.Latency)
 	warm := l.o.Latency / 10
 	for start := time.Now(); start.Before(end) && len(samples) < cap(samples); {
-		if err := l.qps[0].PostSend(one...); err != nil {
+		if err := l.post(0, 1); err != nil {
 			return nil, err
 		}
 		if _, err := l.reap(ctx); err != nil {
@@ -81,11 +94,11 @@ func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 // bandwidth keeps every queue pair full for o.Duration and returns what completed in
 // the time from the first completion after a tenth of it.
 func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Duration, err error) {
-	batch := uint64(l.o.batch())
+	batch := l.o.batch()
 	open := 0 // batches
-	for i, q := range l.qps {
-		for range l.o.Depth / int(batch) {
-			if err := q.PostSend(l.batches[i]...); err != nil {
+	for q := range l.qps {
+		for range l.o.Depth / batch {
+			if err := l.post(q, batch); err != nil {
 				return 0, 0, err
 			}
 			open++
@@ -100,9 +113,9 @@ func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Dura
 			return 0, 0, err
 		}
 		now := time.Now()
-		l.completed += uint64(n) * batch
+		l.completed += uint64(n * batch)
 		if !first.IsZero() && !now.After(end) {
-			counted += uint64(n) * batch
+			counted += uint64(n * batch)
 			last = now
 		} else if first.IsZero() && !now.Before(from) {
 			first = now
@@ -112,8 +125,7 @@ func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Dura
 			continue
 		}
 		for i := range n {
-			q := l.wc[i].WRID
-			if err := l.qps[q].PostSend(l.batches[q]...); err != nil {
+			if err := l.post(int(l.wc[i].WRID), batch); err != nil {
 				return 0, 0, err
 			}
 		}

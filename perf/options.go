@@ -94,6 +94,10 @@ func (o *Options) batch() int {
 	return max(1, min(o.Depth/4, signalBytes/o.Size))
 }
 
-// recvDepth is how many receives the server of Send keeps posted: more than the client
-// has outstanding, so that a late server is not at once receiver not ready.
-func (o *Options) recvDepth() int { return max(256, 2*o.Depth) }
+// recvDepth is how many receives the server of Send keeps posted: several times what the
+// client has outstanding, so that a late server is not at once receiver not ready.
+func (o *Options) recvDepth() int { return min(max(1024, 4*o.Depth), 2*maxDepth) }
+
+// refill is how many receives are used up before the server posts them again. That often
+// the client's messages are solicited, and wake it: once for many.
+func (o *Options) refill() int { return o.recvDepth() / 8 }

@@ -155,9 +155,8 @@ func (s *side) receive(ctx context.Context) error {
 		batches[i] = s.recvBatch(i)
 	}
 	consumed := make([]int, len(s.qps))
-	atOnce := s.o.recvDepth() / 8
 	var wc [64]verbs.WC
-	for {
+	for armed := false; ; {
 		n, err := s.cq.Poll(wc[:])
 		if err != nil {
 			return err
@@ -167,21 +166,29 @@ func (s *side) receive(ctx context.Context) error {
 				return err
 			}
 			q := wc[i].WRID
-			if consumed[q]++; consumed[q] >= atOnce {
+			if consumed[q]++; consumed[q] >= s.o.refill() {
 				if err := s.qps[q].PostRecv(batches[q][:consumed[q]]...); err != nil {
 					return err
 				}
 				consumed[q] = 0
 			}
 		}
-		if n > 0 {
+		switch {
+		case n > 0:
+			continue
+		case !armed: // and then look again: what came before was no event
+			if err := s.cq.Arm(true); err != nil {
+				return err
+			}
+			armed = true
 			continue
 		}
-		if err := s.cq.Wait(ctx); err != nil {
+		if _, err := s.events.GetEvent(ctx); err != nil {
 			if ctx.Err() != nil {
 				return nil
 			}
 			return err
 		}
+		armed = false
 	}
 }

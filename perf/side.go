@@ -21,6 +21,7 @@ type side struct {
 	pd     *verbs.PD
 	buf    *verbs.Buffer
 	mr     *verbs.MR
+	events *verbs.CompChannel // of the server of Send
 	cq     *verbs.CQ
 	qps    []*verbs.QP
 	server bool
@@ -62,9 +63,12 @@ func (s *side) createQPs() (err error) {
 		if s.o.Op == Send {
 			caps.MaxRecvWR = uint32(s.o.recvDepth())
 			entries = s.o.recvDepth()
+			if s.events, err = s.c.CreateCompChannel(); err != nil {
+				return err
+			}
 		}
 	}
-	if s.cq, err = s.c.CreateCQ(entries*s.o.QPs+1, nil); err != nil {
+	if s.cq, err = s.c.CreateCQ(entries*s.o.QPs+1, s.events); err != nil {
 		return err
 	}
 	for range s.o.QPs {
@@ -83,6 +87,9 @@ func (s *side) close() {
 	}
 	if s.cq != nil {
 		s.cq.Close()
+	}
+	if s.events != nil {
+		s.events.Close()
 	}
 	if s.mr != nil {
 		s.mr.Close()

@@ -1,0 +1,226 @@
+package perf_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"log/slog"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/daemon"
+	"softroce/perf"
+	"softroce/verbs"
+)
+
+const testTimeout = 30 * time.Second
+
+// nics opens the two NICs of a private daemon.
+func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
+	t.Helper()
+	d, cleanup, err := daemon.Private("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cleanup)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	open := func(name string) *verbs.Context {
+		c, err := verbs.Open(ctx, name, verbs.WithSocket(d.Socket()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	return ctx, open("softroce0"), open("softroce1")
+}
+
+func brief(op perf.Op) perf.Options {
+	o := perf.DefaultOptions(op)
+	o.Size, o.Duration, o.Latency = 4000, 50*time.Millisecond, 20*time.Millisecond
+	return o
+}
+
+func TestEveryOperationIsMeasuredAndItsDataChecked(t *testing.T) {
+	ctx, a, b := nics(t)
+	for _, op := range []perf.Op{perf.Send, perf.Write, perf.Read, perf.Atomic} {
+		for _, c := range []struct {
+			name             string
+			size, qps, depth int
+			mtu              int
+		}{
+			{"one outstanding", 1, 1, 1, 0}, {"several QPs", 4000, 3, 16, 1024}, {"message of many packets", 1 << 20, 1, 8, 256},
+		} {
+			t.Run(string(op)+"/"+c.name, func(t *testing.T) {
+				o := brief(op)
+				o.Size, o.QPs, o.Depth, o.MTU = c.size, c.qps, c.depth, c.mtu
+				r, err := perf.Between(ctx, a, b, verbs.AnyGID, o)
+				if err != nil {
+					t.Fatal(err)
+				}
+				l := r.Latency
+				switch {
+				case !r.Checked:
+					t.Error("the data was not checked")
+				case r.Messages == 0 || r.Bytes != r.Messages*uint64(r.Size) || r.Bandwidth <= 0 || r.MessageRate <= 0:
+					t.Errorf("counted %+v", r)
+				case l == nil || l.Samples == 0 || l.Min <= 0 || l.P50 < l.Min || l.P99 < l.P50 || l.P999 < l.P99 || l.Max < l.P999:
+					t.Errorf("latency %+v", l)
+				}
+			})
+		}
+	}
+}
+
+func TestResultIsTextAndJSON(t *testing.T) {
+	ctx, a, b := nics(t)
+	r, err := perf.Between(ctx, a, b, verbs.AnyGID, brief(perf.Write))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var text strings.Builder
+	if err := r.WriteText(&text); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"write softroce0 (192.0.2.1) -> softroce1 (192.0.2.2)", "4000 bytes", "Gb/s", "p99.9"} {
+		if !strings.Contains(text.String(), want) {
+			t.Errorf("text lacks %q:\n%s", want, text.String())
+		}
+	}
+	b2, err := json.Marshal(r)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{`"bandwidth_gbps":`, `"messages_per_second":`, `"latency_us":{"samples":`, `"p99_9":`, `"data_checked":true`} {
+		if !strings.Contains(string(b2), want) {
+			t.Errorf("JSON lacks %s: %s", want, b2)
+		}
+	}
+}
+
+func TestAServerServesClientsOverTCP(t *testing.T) {
+	ctx, a, b := nics(t)
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(ctx)
+	s := perf.Server{Context: b, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
+	served := make(chan error)
+	go func() { served <- s.Serve(ctx, l, false) }()
+	port := l.Addr().(*net.TCPAddr).Port
+	for range 2 {
+		if _, err := perf.Dial(ctx, "127.0.0.1", port, a, verbs.AnyGID, brief(perf.Send)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop()
+	if err := <-served; !errors.Is(err, context.Canceled) {
+		t.Errorf("server ended with %v", err)
+	}
+}
+
+func TestIPv6GIDsAreMetWithIPv6GIDs(t *testing.T) {
+	ctx, a, b := nics(t)
+	r, err := perf.Between(ctx, a, b, 2, brief(perf.Write))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.Local.GID != "2001:db8::1" || r.Remote.GID != "2001:db8::2" {
+		t.Errorf("GIDs %s and %s", r.Local.GID, r.Remote.GID)
+	}
+}
+
+func TestAServerRefusesWhatItCannotDo(t *testing.T) {
+	ctx, a, b := nics(t)
+	s := perf.Server{Context: b, GIDIndex: 99, Log: slog.New(slog.DiscardHandler)}
+	ours, theirs := net.Pipe()
+	go s.Answer(ctx, theirs)
+	if _, err := perf.Measure(ctx, ours, a, verbs.AnyGID, brief(perf.Write)); err == nil || !strings.Contains(err.Error(), "server: GID index 99") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestStrangersAreToldApart(t *testing.T) {
+	ctx, a, b := nics(t)
+	s := perf.Server{Context: b, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
+	for _, said := range []string{"GET / HTTP/1.1\r\n\r\n", "{\"softroce_perf\": 7}\n", "[1,2]\n", strings.Repeat(" ", 2<<20)} {
+		ours, theirs := net.Pipe()
+		answered := make(chan error, 1)
+		go func() { answered <- s.Answer(ctx, theirs) }()
+		go func() {
+			ours.Write([]byte(said))
+			b := make([]byte, 1000)
+			ours.Read(b)
+			ours.Close()
+		}()
+		if err := <-answered; !errors.Is(err, perf.ErrPeer) {
+			t.Errorf("server, %.20q: %v", said, err)
+		}
+	}
+	ours, theirs := net.Pipe()
+	go func() {
+		b := make([]byte, 1<<16)
+		theirs.Read(b)
+		theirs.Write([]byte("SSH-2.0-OpenSSH\r\n"))
+	}()
+	if _, err := perf.Measure(ctx, ours, a, verbs.AnyGID, brief(perf.Write)); !errors.Is(err, perf.ErrPeer) {
+		t.Errorf("client: %v", err)
+	}
+}
+
+func TestTheEndOfTheContextEndsARun(t *testing.T) {
+	ctx, a, b := nics(t)
+	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+	defer cancel()
+	o := brief(perf.Write)
+	o.Duration = time.Minute
+	start := time.Now()
+	if _, err := perf.Between(ctx, a, b, verbs.AnyGID, o); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("got %v", err)
+	}
+	if d := time.Since(start); d > 10*time.Second {
+		t.Errorf("took %v", d)
+	}
+}
+
+func TestOptionsOutOfRangeAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		change func(*perf.Options)
+		want   string
+	}{
+		{func(o *perf.Options) { o.Op = "jump" }, `"jump": want send, write, read or atomic`},
+		{func(o *perf.Options) { o.Size = 0 }, "size 0: want 1 to"},
+		{func(o *perf.Options) { o.QPs = -1 }, "qps -1"},
+		{func(o *perf.Options) { o.Depth = 1 << 20 }, "depth 1048576"},
+		{func(o *perf.Options) { o.Duration = 0 }, "duration 0s"},
+		{func(o *perf.Options) { o.Latency = -1 }, "latency duration"},
+		{func(o *perf.Options) { o.MTU = 1500 }, "mtu 1500: want 256, 512"},
+	} {
+		o := brief(perf.Write)
+		c.change(&o)
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want …%s", err, c.want)
+		}
+	}
+}
+
+func TestNICsArePickedByNameOrInOrder(t *testing.T) {
+	two := []verbs.DeviceInfo{{Name: "a"}, {Name: "b"}}
+	for _, c := range []struct {
+		nics               []verbs.DeviceInfo
+		from, to, ask, ans string
+	}{
+		{two, "a", "b", "", ""}, {two, "b", "a", "b", ""}, {two, "b", "a", "", "a"}, {two, "a", "a", "a", "a"}, {two[:1], "a", "a", "", ""},
+	} {
+		if from, to, err := perf.PickNICs(c.nics, c.ask, c.ans); err != nil || from != c.from || to != c.to {
+			t.Errorf("%q to %q: picked %s and %s, %v", c.ask, c.ans, from, to, err)
+		}
+	}
+	if _, _, err := perf.PickNICs(two, "c", ""); err == nil || !strings.Contains(err.Error(), "a, b") {
+		t.Errorf("no NIC c: %v", err)
+	}
+}

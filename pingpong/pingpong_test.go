@@ -1,0 +1,174 @@
+package pingpong_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/daemon"
+	"softroce/pingpong"
+	"softroce/verbs"
+)
+
+const testTimeout = 30 * time.Second
+
+// nics opens the two NICs of a private daemon.
+func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
+	t.Helper()
+	d, cleanup, err := daemon.Private("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cleanup)
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	open := func(name string) *verbs.Context {
+		c, err := verbs.Open(ctx, name, verbs.WithSocket(d.Socket()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	return ctx, open("softroce0"), open("softroce1")
+}
+
+// converse has both ends talk, server with so and client with co.
+func converse(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (s, c pingpong.Result, serr, cerr error, text string) {
+	ours, theirs := net.Pipe()
+	done := make(chan struct{})
+	var out strings.Builder
+	go func() {
+		defer close(done)
+		s, serr = pingpong.Answer(ctx, theirs, server, so, &out)
+	}()
+	c, cerr = pingpong.Ask(ctx, ours, client, co, io.Discard)
+	<-done
+	return s, c, serr, cerr, out.String()
+}
+
+func TestBothEndsConverse(t *testing.T) {
+	ctx, a, b := nics(t)
+	for _, c := range []struct {
+		name   string
+		change func(*pingpong.Options)
+	}{
+		{"defaults", func(*pingpong.Options) {}},
+		{"checked", func(o *pingpong.Options) { o.Check = true }},
+		{"checked, one byte", func(o *pingpong.Options) { o.Check, o.Size = true, 1 }},
+		{"checked, long", func(o *pingpong.Options) { o.Check, o.Size, o.MTU = true, 100001, 256 }},
+		{"events", func(o *pingpong.Options) { o.Events = true }},
+		{"few receives", func(o *pingpong.Options) { o.RxDepth = 1 }},
+		{"IPv6", func(o *pingpong.Options) { o.GIDIndex = 2 }},
+		{"link-local", func(o *pingpong.Options) { o.GIDIndex = 0 }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			o := pingpong.DefaultOptions()
+			o.Iters = 100
+			c.change(&o)
+			s, cl, serr, cerr, text := converse(ctx, a, b, o, o)
+			if serr != nil || cerr != nil {
+				t.Fatalf("server: %v, client: %v", serr, cerr)
+			}
+			if s.Local != cl.Remote || s.Remote != cl.Local {
+				t.Errorf("the ends disagree: %+v, %+v", s, cl)
+			}
+			if s.Iters != 100 || s.Bytes != int64(o.Size)*200 || s.Elapsed <= 0 {
+				t.Errorf("result %+v", s)
+			}
+			for _, want := range []string{"  local address:  LID 0x0000, QPN 0x", "  remote address: LID 0x0000", "100 iters in "} {
+				if !strings.Contains(text, want) {
+					t.Errorf("output lacks %q:\n%s", want, text)
+				}
+			}
+		})
+	}
+}
+
+func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
+	ctx, a, b := nics(t)
+	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
+	so.Iters, co.Iters, co.GIDIndex = 10, 10, 2
+	s, _, serr, cerr, _ := converse(ctx, a, b, so, co)
+	if serr != nil || cerr != nil {
+		t.Fatalf("server: %v, client: %v", serr, cerr)
+	}
+	if got := s.Local.GID.Addr().String(); got != "2001:db8::1" {
+		t.Errorf("server answered with %s", got)
+	}
+}
+
+func TestDifferentSizesAreNoticed(t *testing.T) {
+	ctx, a, b := nics(t)
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
+	co.Size = 100
+	go func() {
+		time.Sleep(2 * time.Second) // the client waits for an answer that does not come
+		stop()
+	}()
+	_, _, serr, _, _ := converse(ctx, a, b, so, co)
+	if !errors.Is(serr, pingpong.ErrData) {
+		t.Errorf("server: %v", serr)
+	}
+}
+
+// TestTheStockClientIsServed plays ibv_rc_pingpong -c as a client: what it says over TCP, in
+// its order, and the message that it sends.
+func TestTheStockClientIsServed(t *testing.T) {
+	ctx, a, b := nics(t)
+	o := pingpong.DefaultOptions()
+	o.Iters, o.Check = 3, true
+	ours, theirs := net.Pipe()
+	served := make(chan error, 1)
+	go func() {
+		_, err := pingpong.Answer(ctx, theirs, a, o, io.Discard)
+		served <- err
+	}()
+
+	stock := newStock(t, b)
+	fmt.Fprintf(ours, "%04x:%06x:%06x:%s\x00", 0, stock.info.QPN, stock.info.PSN, stock.wireGID())
+	var msg [52]byte
+	if _, err := io.ReadFull(ours, msg[:]); err != nil {
+		t.Fatal(err)
+	}
+	if msg[51] != 0 || msg[4] != ':' || msg[11] != ':' || msg[18] != ':' {
+		t.Fatalf("server said %q", msg)
+	}
+	if _, err := io.WriteString(ours, "done\x00"); err != nil {
+		t.Fatal(err)
+	}
+	stock.connect(ctx, string(msg[:51]))
+	for range o.Iters {
+		stock.pingpong(ctx)
+	}
+	if err := <-served; err != nil {
+		t.Error(err)
+	}
+}
+
+func TestOptionsOutOfRangeAreNamed(t *testing.T) {
+	for _, c := range []struct {
+		change func(*pingpong.Options)
+		want   string
+	}{
+		{func(o *pingpong.Options) { o.MTU = 1500 }, "mtu 1500: want 256"},
+		{func(o *pingpong.Options) { o.Size = 0 }, "size 0"},
+		{func(o *pingpong.Options) { o.Iters = 0 }, "iters 0"},
+		{func(o *pingpong.Options) { o.RxDepth = 0 }, "rx-depth 0"},
+		{func(o *pingpong.Options) { o.Port = 70000 }, "port 70000"},
+		{func(o *pingpong.Options) { o.SL = 16 }, "sl 16"},
+	} {
+		o := pingpong.DefaultOptions()
+		c.change(&o)
+		if err := o.Validate(); err == nil || !strings.Contains(err.Error(), c.want) {
+			t.Errorf("got %v, want …%s", err, c.want)
+		}
+	}
+}
