@@ -1,0 +1,498 @@
+package verbs_test
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"softroce/attach"
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+// childEnv makes the test binary a client of its own, see child.
+const childEnv = "VERBS_TEST_CHILD"
+
+func TestMain(m *testing.M) {
+	if what := os.Getenv(childEnv); what != "" {
+		if err := child(what); err != nil {
+			fmt.Println("error:", err)
+			os.Exit(1)
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// child is the other end of a test, in a process of its own, on the NIC nic0 of the
+// daemon at $SOFTROCE_SOCKET. Both ends say a line of text: QPN, PSN, GID, address, R_Key. Then it
+// writes to its peer's memory: for ever, or once.
+func child(what string) error {
+	ctx := context.Background()
+	c, err := verbs.Open(ctx, "nic0")
+	if err != nil {
+		return err
+	}
+	pd, err := c.AllocPD()
+	if err != nil {
+		return err
+	}
+	mem := make([]byte, 1<<20)
+	if what == "mapped" {
+		buf, err := c.AllocBuffer(1 << 20)
+		if err != nil {
+			return err
+		}
+		mem = buf.Bytes()
+	}
+	mr, err := pd.RegMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if err != nil {
+		return err
+	}
+	cq, err := c.CreateCQ(64, nil)
+	if err != nil {
+		return err
+	}
+	qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq,
+		Cap: verbs.QPCap{MaxSendWR: 32, MaxRecvWR: 1}})
+	if err != nil {
+		return err
+	}
+	info, err := qp.Info(verbs.AnyGID)
+	if err != nil {
+		return err
+	}
+	say(os.Stdout, info, mr.Addr(), mr.RKey())
+	peer, addr, rkey, err := hear(bufio.NewReader(os.Stdin))
+	if err != nil {
+		return err
+	}
+	if err := qp.Connect(ctx, peer, verbs.DefaultConnectOptions()); err != nil {
+		return err
+	}
+	copy(mem, "from the other process")
+	write := func() error {
+		return qp.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
+			SGList: []verbs.SGE{mr.SGE(0, len(mem))}, RemoteAddr: addr, RKey: rkey})
+	}
+	if what == "once" {
+		if err := write(); err != nil {
+			return err
+		}
+	}
+	wc := make([]verbs.WC, 32)
+	for done := 0; ; {
+		if what != "once" {
+			for write() == nil {
+			}
+		}
+		if err := cq.Wait(ctx); err != nil {
+			return err
+		}
+		n, err := cq.Poll(wc)
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			if err := wc[i].Err(); err != nil {
+				return err
+			}
+		}
+		if done += n; what == "once" {
+			fmt.Println("mapped:", mr.Mapped())
+			return c.Close()
+		}
+		if done > 10 && done-n <= 10 {
+			fmt.Println("flowing")
+		}
+	}
+}
+
+func say(w io.Writer, i verbs.Info, addr uint64, rkey uint32) {
+	fmt.Fprintf(w, "%d %d %x %d %d\n", i.QPN, i.PSN, i.GID[:], addr, rkey)
+}
+
+func hear(r *bufio.Reader) (i verbs.Info, addr uint64, rkey uint32, err error) {
+	line, err := r.ReadString('\n')
+	if err != nil {
+		return i, 0, 0, err
+	}
+	var gid []byte
+	if _, err = fmt.Sscanf(line, "%d %d %x %d %d", &i.QPN, &i.PSN, &gid, &addr, &rkey); err != nil {
+		return i, 0, 0, fmt.Errorf("%q: %w", line, err)
+	}
+	copy(i.GID[:], gid)
+	return i, addr, rkey, nil
+}
+
+// A process is a child that runs.
+type process struct {
+	*exec.Cmd
+	out *bufio.Reader
+	in  io.Writer
+}
+
+func start(t *testing.T, what, socket string, attr *syscall.SysProcAttr) *process {
+	t.Helper()
+	exe, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if attr != nil { // the other user may not look into the directory of the test binary
+		exe = publicCopy(t, exe)
+	}
+	p := &process{Cmd: exec.Command(exe)}
+	p.Env = append(os.Environ(), childEnv+"="+what, "SOFTROCE_SOCKET="+socket)
+	p.Dir = "/"
+	p.SysProcAttr = attr
+	p.Stderr = os.Stderr
+	out, err := p.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if p.in, err = p.StdinPipe(); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		p.Process.Kill()
+		p.Wait()
+	})
+	p.out = bufio.NewReader(out)
+	return p
+}
+
+func publicCopy(t *testing.T, exe string) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "verbs")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	b, err := os.ReadFile(exe)
+	if err == nil {
+		err = errors.Join(os.WriteFile(dir+"/test", b, 0o755), os.Chmod(dir, 0o755))
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir + "/test"
+}
+
+func (p *process) line(t *testing.T) string {
+	t.Helper()
+	s, err := p.out.ReadString('\n')
+	if err != nil {
+		t.Fatalf("child: %q, %v", s, err)
+	}
+	return strings.TrimSpace(s)
+}
+
+// join connects an end of this process with a child's.
+func (p *process) join(t *testing.T, y *verbstest.End) {
+	t.Helper()
+	peer, _, _, err := hear(p.out)
+	if err != nil {
+		t.Fatalf("child: %v", err)
+	}
+	if err := y.Connect(within(t), peer, verbs.DefaultConnectOptions()); err != nil {
+		t.Fatal(err)
+	}
+	say(p.in, y.Info, y.MR.Addr(), y.MR.RKey())
+}
+
+func TestAnotherProcessMayBeTheClient(t *testing.T) {
+	f := verbstest.New(t)
+	y := verbstest.Ends{BufSize: 1 << 20}.New(t, f.Open(1))
+	p := start(t, "once", f.Socket(), nil)
+	p.join(t, y)
+	if got := p.line(t); got != "mapped: false" {
+		t.Fatal(got)
+	}
+	if got := string(y.Buf[:22]); got != "from the other process" {
+		t.Errorf("received %q", got)
+	}
+}
+
+func TestAnotherUserMayAttachIfTheSocketLetsIt(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("left out: only root can start a process of another user")
+	}
+	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
+	f := verbstest.New(t)
+	y := verbstest.Ends{BufSize: 1 << 20}.New(t, f.Open(1))
+
+	dir := t.TempDir()
+	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	listen := func(name string, mode os.FileMode) string {
+		path, err := f.Server.Listen(attach.ListenConfig{Path: dir + "/" + name, Mode: mode})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	closed, open := listen("closed", 0o660), listen("open", 0o666)
+	if got := start(t, "once", closed, nobody).line(t); !strings.Contains(got, "permission denied") {
+		t.Errorf("a socket that is not for everybody: %s", got)
+	}
+	// This process may not reach into one of another user: the client hands out the way in.
+	p := start(t, "once", open, nobody)
+	p.join(t, y)
+	if got := p.line(t); got != "mapped: false" {
+		t.Fatal(got)
+	}
+	if got := string(y.Buf[:22]); got != "from the other process" {
+		t.Errorf("received %q", got)
+	}
+}
+
+// held is what this process, which is the daemon, holds.
+func held(t *testing.T) (fds, maps int) {
+	t.Helper()
+	d, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(d), bytes.Count(m, []byte("/memfd:softroce"))
+}
+
+func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
+	for _, what := range []string{"mapped", "process"} {
+		t.Run(what, func(t *testing.T) {
+			f := verbstest.New(t)
+			b := f.Open(1)
+			socket := f.Socket()
+			y := verbstest.Ends{BufSize: 1 << 20}.New(t, b)
+			bystanderX, bystanderY := verbstest.ConnectedRC(t, f.Open(0), b)
+			fds, maps := held(t)
+			before := f.Server.Snapshot()
+
+			p := start(t, what, socket, nil)
+			p.join(t, y)
+			if got := p.line(t); got != "flowing" {
+				t.Fatal(got)
+			}
+			if err := p.Process.Kill(); err != nil {
+				t.Fatal(err)
+			}
+			p.Wait()
+
+			var after attach.Snapshot
+			var nowFDs, nowMaps int
+			for wait := time.Millisecond; wait < 5*time.Second; wait *= 2 {
+				after = f.Server.Snapshot()
+				nowFDs, nowMaps = held(t)
+				if len(after.Clients) == len(before.Clients) && nowFDs <= fds && nowMaps == maps {
+					break
+				}
+				time.Sleep(wait)
+			}
+			if len(after.Clients) != len(before.Clients) || nowFDs > fds || nowMaps != maps {
+				t.Errorf("%d clients, %d descriptors, %d mappings; before there were %d, %d, %d",
+					len(after.Clients), nowFDs, nowMaps, len(before.Clients), fds, maps)
+			}
+			for i, d := range after.Devices {
+				was := before.Devices[i]
+				if len(d.Contexts) != len(was.Contexts) || len(d.QPs) != len(was.QPs) || len(d.CQs) != len(was.CQs) || len(d.MRs) != len(was.MRs) {
+					t.Errorf("%s: %d contexts, %d QPs, %d CQs, %d MRs are left", d.Name, len(d.Contexts), len(d.QPs), len(d.CQs), len(d.MRs))
+				}
+			}
+			operations(t, bystanderX, bystanderY, 10000) // others did not notice
+		})
+	}
+}
+
+func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
+	f := verbstest.New(t)
+	a, b := f.Open(0), f.Open(1)
+	x, y := verbstest.ConnectedRC(t, a, b)
+	ch, err := a.CreateCompChannel()
+	if err != nil {
+		t.Fatal(err)
+	}
+	waits := map[string]func() error{
+		"CQ.Wait":              func() error { return x.CQ.Wait(within(t)) },
+		"another CQ.Wait":      func() error { return x.CQ.Wait(within(t)) },
+		"CompChannel.GetEvent": func() error { _, err := ch.GetEvent(within(t)); return err },
+		"polling": func() error {
+			for {
+				if _, err := y.CQ.Poll(make([]verbs.WC, 1)); err != nil {
+					return err
+				}
+				runtime.Gosched()
+			}
+		},
+		"asynchronous events": func() error {
+			if e, err := a.AsyncEvent(within(t)); err != nil || e.EventType != verbs.EventDeviceFatal {
+				return fmt.Errorf("event %v, %w", e.EventType, err)
+			}
+			_, err := a.AsyncEvent(within(t))
+			return err
+		},
+	}
+	ended := make(chan error)
+	for name, wait := range waits {
+		go func() {
+			if err := wait(); !errors.Is(err, verbs.ErrDeviceFatal) {
+				ended <- fmt.Errorf("%s: %w", name, err)
+				return
+			}
+			ended <- nil
+		}()
+	}
+	time.Sleep(20 * time.Millisecond)
+	f.Close()
+	for range waits {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+	if err := a.Err(); !errors.Is(err, verbs.ErrDeviceFatal) || !strings.Contains(err.Error(), "daemon is ending") {
+		t.Errorf("the reason: %v", err)
+	}
+	if err := x.PostSend(verbs.SendWR{Opcode: verbs.WRSend}); !errors.Is(err, verbs.ErrDeviceFatal) {
+		t.Errorf("PostSend: %v", err)
+	}
+	if _, err := a.AllocPD(); !errors.Is(err, verbs.ErrDeviceFatal) {
+		t.Errorf("AllocPD: %v", err)
+	}
+	if err := errors.Join(x.QP.Close(), x.CQ.Close(), x.MR.Close(), x.PD.Close(), ch.Close()); err != nil {
+		t.Errorf("closing objects: %v", err)
+	}
+}
+
+func TestClosingAContextEndsWhoeverUsesIt(t *testing.T) {
+	f := verbstest.New(t)
+	a, b := f.Open(0), f.Open(1)
+	x, y := verbstest.ConnectedRC(t, a, b)
+	started := make(chan struct{}, 3)
+	ended := make(chan error)
+	for _, use := range []func() error{
+		func() error { started <- struct{}{}; return x.CQ.Wait(within(t)) },
+		func() error { started <- struct{}{}; _, err := a.AsyncEvent(within(t)); return err },
+		func() error {
+			started <- struct{}{}
+			for {
+				err := x.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 100), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+				if err != nil && !errors.Is(err, verbs.ErrQueueFull) {
+					return err
+				}
+			}
+		},
+	} {
+		go func() { ended <- use() }()
+	}
+	for range 3 {
+		<-started
+	}
+	time.Sleep(5 * time.Millisecond)
+	if err := a.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 {
+		if err := <-ended; !errors.Is(err, verbs.ErrClosed) {
+			t.Errorf("%v", err)
+		}
+	}
+	if err := a.Close(); !errors.Is(err, verbs.ErrClosed) {
+		t.Errorf("closing twice: %v", err)
+	}
+}
+
+func TestManyGoroutinesShareAContext(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	ended := make(chan error)
+	const n = 8
+	for i := range n {
+		go func() {
+			ended <- func() error {
+				pd, err := a.AllocPD()
+				if err != nil {
+					return err
+				}
+				for range 5 {
+					buf, err := a.AllocBuffer(1 << 16)
+					if err != nil {
+						return err
+					}
+					mr, err := pd.RegMR(buf.Bytes(), verbs.AccessLocalWrite)
+					if err != nil {
+						return err
+					}
+					cq, err := a.CreateCQ(16, nil)
+					if err != nil {
+						return err
+					}
+					qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
+					if err != nil {
+						return err
+					}
+					if err := errors.Join(qp.Close(), cq.Close(), mr.Close(), buf.Close()); err != nil {
+						return fmt.Errorf("goroutine %d: %w", i, err)
+					}
+				}
+				return pd.Close()
+			}()
+		}()
+	}
+	x, y := verbstest.ConnectedRC(t, a, b)
+	operations(t, x, y, 4096)
+	for range n {
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestPostingAndPollingAllocateNothing(t *testing.T) {
+	a, b := verbstest.Pair(t, verbstest.WithSpin(time.Second))
+	x, y := verbstest.ConnectedRC(t, a, b)
+	sge, peer := x.SGE(0, 4096), y.SGE(0, 4096)
+	wc := make([]verbs.WC, 16)
+	poll := func(q *verbs.CQ) {
+		for {
+			if n, err := q.Poll(wc); n > 0 || err != nil {
+				return
+			}
+		}
+	}
+	round := func() {
+		y.PostRecv(verbs.RecvWR{WRID: 1, SGList: peer})
+		x.PostSend(verbs.SendWR{WRID: 2, Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: sge})
+		poll(x.CQ)
+		poll(y.CQ)
+	}
+	for range 1000 {
+		round() // buffers grow to their size
+	}
+	// Not testing.AllocsPerRun: it leaves one processor to us and the engine.
+	const rounds = 2000
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range rounds {
+		round()
+	}
+	runtime.ReadMemStats(&after)
+	if n := (after.Mallocs - before.Mallocs) / rounds; n != 0 {
+		t.Errorf("%d allocations for a message", n)
+	}
+}
