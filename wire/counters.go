@@ -38,11 +38,13 @@ const (
 	DropTruncated   Drop = iota // ends before its headers do, or before the length they tell
 	DropMAC                     // for another station
 	DropEtherType               // neither IP nor what the link answers itself
+	DropARP                     // not about this station, or not to be understood
 	DropIPHeader                // wrong version, header length, or an IPv6 extension header
 	DropIPChecksum              // of the IPv4 header
 	DropIPAddress               // for another host
 	DropFragment                // a part of an IPv4 packet
 	DropIPProtocol              // not UDP
+	DropICMP                    // nothing that the link answers, or not to be understood
 	DropUDPPort                 // not for RoCE's port
 	DropUDPLength               // disagrees with the IP length, or leaves no room for BTH and ICRC
 	DropUDPChecksum             // neither 0 nor right
@@ -62,11 +64,13 @@ var dropNames = [NumDrops]string{
 	DropTruncated:   "truncated",
 	DropMAC:         "other_mac",
 	DropEtherType:   "ether_type",
+	DropARP:         "arp",
 	DropIPHeader:    "ip_header",
 	DropIPChecksum:  "ip_checksum",
 	DropIPAddress:   "ip_address",
 	DropFragment:    "ip_fragment",
 	DropIPProtocol:  "ip_protocol",
+	DropICMP:        "icmp",
 	DropUDPPort:     "udp_port",
 	DropUDPLength:   "udp_length",
 	DropUDPChecksum: "udp_checksum",

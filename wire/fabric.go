@@ -122,13 +122,13 @@ func (p *FabricPort) SetAddresses(addrs ...netip.Addr) {
 	p.fabric.rebuild()
 }
 
-// Follow gives the port the MAC and the addresses that the interface has, now and
-// whenever they change.
+// Follow gives the port the MAC and the addresses that the interface has, and the
+// link-local one that every NIC has by its MAC, now and whenever they change.
 func (p *FabricPort) Follow(i Interface) {
 	set := func() {
 		mac := i.MAC()
 		p.mac.Store(&mac)
-		var addrs []netip.Addr
+		addrs := []netip.Addr{linkLocal(mac)}
 		for _, a := range i.Addresses() {
 			addrs = append(addrs, a.Addr())
 		}

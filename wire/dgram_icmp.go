@@ -1,0 +1,200 @@
+package wire
+
+import (
+	"encoding/binary"
+	"net/netip"
+
+	"softroce/packet"
+)
+
+// ICMP messages that the link knows (RFC 792, 4443, 4861).
+const (
+	icmpEcho, icmpEchoReply   = 8, 0
+	icmp6Echo, icmp6EchoReply = 128, 129
+	neighbourSolicitation     = 135
+	neighbourAdvertisement    = 136
+
+	icmpLen       = 8  // of an echo without data
+	neighbourLen  = 24 // of a solicitation or advertisement without options
+	neighbourAt   = 8  // of the target in them
+	optionSource  = 1  // source link-layer address
+	optionTarget  = 2
+	optionLen     = 8 // of either, on Ethernet
+	flagSolicited = 0x40
+	flagOverride  = 0x20
+
+	// neighbourHops is the hop limit of neighbour discovery: no router lets it pass.
+	neighbourHops = 255
+	replyHops     = 64
+)
+
+var allNodes = netip.MustParseAddr("ff02::1")
+
+// solicitedNode returns the group in which an IPv6 address is asked for.
+func solicitedNode(a netip.Addr) netip.Addr {
+	b := a.As16()
+	return netip.AddrFrom16([16]byte{0xff, 2, 11: 1, 0xff, b[13], b[14], b[15]})
+}
+
+// icmp answers an echo request.
+func (l *Dgram) icmp(b []byte) Drop {
+	ip := b[packet.EthernetLen:]
+	total := int(binary.BigEndian.Uint16(ip[2:]))
+	const fragment = 0x3fff // more fragments, or an offset
+	switch {
+	case ip[0] != 0x45:
+		return DropIPHeader
+	case onesSum(ip[:packet.IPv4Len], 0) != 0xffff:
+		return DropIPChecksum
+	case !l.own[addr4(ip[16:])]:
+		return DropIPAddress
+	case binary.BigEndian.Uint16(ip[6:])&fragment != 0:
+		return DropFragment
+	case total > len(ip) || total < packet.IPv4Len+icmpLen:
+		return DropTruncated
+	}
+	m := ip[packet.IPv4Len:total]
+	if m[0] != icmpEcho || onesSum(m, 0) != 0xffff {
+		return DropICMP
+	}
+	r := append(l.ethernet(l.reply[:0], [6]byte(b[6:]), etherIPv4), ip[:total]...)
+	h := r[packet.EthernetLen:]
+	copy(h[12:16], ip[16:20])
+	copy(h[16:20], ip[12:16])
+	h[8] = replyHops
+	sum(h[10:], h[:packet.IPv4Len], 0)
+	h = h[packet.IPv4Len:]
+	h[0] = icmpEchoReply
+	sum(h[2:], h, 0)
+	l.send(r)
+	return answered
+}
+
+// sum writes the checksum of b, and of what start is the sum of, to its place in b.
+func sum(at, b []byte, start uint16) {
+	at[0], at[1] = 0, 0
+	binary.BigEndian.PutUint16(at, ^onesSum(b, start))
+}
+
+// icmp6 answers echo requests and solicitations, and learns from advertisements.
+func (l *Dgram) icmp6(b []byte) Drop {
+	ip := b[packet.EthernetLen:]
+	n := int(binary.BigEndian.Uint16(ip[4:]))
+	src, dst := addr16(ip[8:]), addr16(ip[24:])
+	switch {
+	case ip[0]>>4 != 6:
+		return DropIPHeader
+	case !l.own[dst] && !l.hears(dst):
+		return DropIPAddress
+	case packet.IPv6Len+n > len(ip):
+		return DropTruncated
+	}
+	m := ip[packet.IPv6Len : packet.IPv6Len+n]
+	if n < icmpLen || onesSum(m, pseudo6(src, dst, n)) != 0xffff {
+		return DropICMP
+	}
+	switch {
+	case m[0] == icmp6Echo && l.own[dst]:
+		l.echo6([6]byte(b[6:]), dst, src, m)
+		return answered
+	case ip[7] != neighbourHops || m[1] != 0 || n < neighbourLen:
+		return DropICMP
+	case m[0] == neighbourSolicitation:
+		return l.solicited([6]byte(b[6:]), src, m)
+	case m[0] == neighbourAdvertisement:
+		if mac, ok := linkLayer(m[neighbourLen:], optionTarget); ok {
+			l.near.learn(addr16(m[neighbourAt:]), mac, false)
+			return answered
+		}
+	}
+	return DropICMP
+}
+
+// hears reports whether dst is a group that the link is in.
+func (l *Dgram) hears(dst netip.Addr) bool {
+	if dst == allNodes {
+		return true
+	}
+	for a := range l.own {
+		if a.Is6() && solicitedNode(a) == dst {
+			return true
+		}
+	}
+	return false
+}
+
+func (l *Dgram) echo6(to [6]byte, src, dst netip.Addr, m []byte) {
+	r := l.appendIPv6(l.reply[:0], to, src, dst, replyHops, len(m))
+	at := len(r)
+	r = append(r, m...)
+	r[at] = icmp6EchoReply
+	sum(r[at+2:], r[at:], pseudo6(src, dst, len(m)))
+	l.send(r)
+}
+
+// solicited answers who asks for one of the link's addresses.
+func (l *Dgram) solicited(from [6]byte, src netip.Addr, m []byte) Drop {
+	target := addr16(m[neighbourAt:])
+	if !l.own[target] || l.own[src] {
+		return DropICMP
+	}
+	dst, flags := src, byte(flagSolicited|flagOverride)
+	if src.IsUnspecified() { // it wants to know whether the address is taken
+		dst, flags, from = allNodes, flagOverride, multicastMAC(allNodes)
+	} else if mac, ok := linkLayer(m[neighbourLen:], optionSource); ok {
+		l.near.learn(src, mac, true)
+	}
+	l.send(l.appendNeighbour(l.reply[:0], from, target, dst, neighbourAdvertisement, flags, target))
+	return answered
+}
+
+// appendNeighbour appends a solicitation or an advertisement with the link's MAC in it.
+func (l *Dgram) appendNeighbour(b []byte, to [6]byte, src, dst netip.Addr, kind, flags byte, target netip.Addr) []byte {
+	const n = neighbourLen + optionLen
+	b = l.appendIPv6(b, to, src, dst, neighbourHops, n)
+	at := len(b)
+	b = append(b, kind, 0, 0, 0, flags, 0, 0, 0)
+	b = append(b, target.AsSlice()...)
+	option := byte(optionTarget)
+	if kind == neighbourSolicitation {
+		option = optionSource
+	}
+	b = append(b, option, optionLen/8)
+	b = append(b, l.c.MAC[:]...)
+	sum(b[at+2:], b[at:], pseudo6(src, dst, n))
+	return b
+}
+
+// appendIPv6 appends the headers before n bytes of ICMPv6.
+func (l *Dgram) appendIPv6(b []byte, to [6]byte, src, dst netip.Addr, hops byte, n int) []byte {
+	b = l.ethernet(b, to, etherIPv6)
+	b = append(b, 6<<4, 0, 0, 0, byte(n>>8), byte(n), protocolICMPv6, hops)
+	b = append(b, src.AsSlice()...)
+	return append(b, dst.AsSlice()...)
+}
+
+// pseudo6 returns the sum over the pseudo-header of n bytes of ICMPv6.
+func pseudo6(src, dst netip.Addr, n int) uint16 {
+	var p [40]byte
+	s, d := src.As16(), dst.As16()
+	copy(p[:], s[:])
+	copy(p[16:], d[:])
+	binary.BigEndian.PutUint32(p[32:], uint32(n))
+	p[39] = protocolICMPv6
+	return onesSum(p[:], 0)
+}
+
+// linkLayer finds the MAC in the options of neighbour discovery.
+func linkLayer(options []byte, kind byte) (mac [6]byte, ok bool) {
+	for len(options) >= optionLen {
+		n := 8 * int(options[1])
+		if n == 0 || n > len(options) {
+			return mac, false
+		}
+		if options[0] == kind && n == optionLen {
+			return [6]byte(options[2:]), true
+		}
+		options = options[n:]
+	}
+	return mac, false
+}

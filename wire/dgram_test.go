@@ -1,0 +1,483 @@
+package wire
+
+import (
+	"bytes"
+	"context"
+	"encoding/binary"
+	"errors"
+	"net"
+	"net/netip"
+	"sync"
+	"testing"
+	"time"
+
+	"softroce/packet"
+)
+
+var (
+	vmMAC  = [6]byte{0x52, 0x54, 0, 0, 0, 1}
+	vmAddr = netip.MustParseAddr("10.77.0.11")
+	vm6    = netip.MustParseAddr("fd77::11")
+	dgMAC  = [6]byte{0x52, 0x54, 0, 0, 0, 2}
+	dgAddr = netip.MustParseAddr("10.77.0.12")
+	dg6    = netip.MustParseAddr("fd77::12")
+
+	dgConfig = DgramConfig{
+		Name: "dg0", MAC: dgMAC, MTU: 9000,
+		Local: netip.MustParseAddrPort("127.0.0.1:1"), Remote: netip.MustParseAddrPort("127.0.0.1:2"),
+		Addrs: []netip.Prefix{netip.PrefixFrom(dgAddr, 24), netip.PrefixFrom(dg6, 64)},
+	}
+)
+
+// unplugged returns a Dgram without a socket. What it sends itself is in reply.
+func unplugged(t testing.TB) *Dgram {
+	t.Helper()
+	l, err := newDgram(dgConfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l
+}
+
+// roceFrame returns a frame from the VM to the link.
+func roceFrame(v6 bool) []byte {
+	a := packet.Addressing{SrcMAC: vmMAC, DstMAC: dgMAC, Src: vmAddr, Dst: dgAddr, SrcPort: 0xc000, HopLimit: 64, ID: 77, TClass: 2}
+	if v6 {
+		a.Src, a.Dst, a.ID, a.FlowLabel = vm6, dg6, 0, 5
+	}
+	f := frame(aToB, 9, []byte("payload"))
+	return packet.AppendFrame(nil, &a, &f.Tx)
+}
+
+// changed returns b with bytes at an offset replaced.
+func changed(b []byte, at int, with ...byte) []byte {
+	b = bytes.Clone(b)
+	copy(b[at:], with)
+	return b
+}
+
+// fixIP makes the IPv4 header checksum of a frame right.
+func fixIP(b []byte) []byte {
+	sum(b[24:], b[14:34], 0)
+	return b
+}
+
+// checksummed gives the datagram in a frame a UDP checksum, off from the right one.
+func checksummed(b []byte, off uint16) []byte {
+	b = bytes.Clone(b)
+	var f packet.Frame
+	if err := packet.ParseFrame(b, &f); err != nil {
+		panic(err)
+	}
+	udp := f.IP[len(f.IP)-len(f.Transport)-8:]
+	binary.BigEndian.PutUint16(udp[6:], ^onesSum(udp, pseudoChecksum(&f.Addressing, len(f.Transport)))+off)
+	return b
+}
+
+func TestDgramAcceptsRoCE(t *testing.T) {
+	for name, b := range map[string][]byte{
+		"IPv4":             roceFrame(false),
+		"IPv6":             roceFrame(true),
+		"UDP checksum":     checksummed(roceFrame(false), 0),
+		"UDP checksum, v6": checksummed(roceFrame(true), 0),
+		"padded":           append(roceFrame(false), make([]byte, 10)...),
+		"broadcast MAC":    changed(roceFrame(false), 0, 255, 255, 255, 255, 255, 255),
+		"other tos, ttl":   fixIP(changed(changed(roceFrame(false), 15, 3), 22, 1)),
+		"no DF":            fixIP(changed(roceFrame(false), 20, 0)),
+		"wrong ICRC":       changed(roceFrame(false), 42+12+8, 'x'),
+		"FECN":             changed(roceFrame(true), 62+4, 0x80),
+	} {
+		l := unplugged(t)
+		var rx RxFrame
+		if !l.input(b, &rx) {
+			t.Errorf("%s: dropped: %v", name, l.counters)
+			continue
+		}
+		bad := name == "wrong ICRC" || name == "no DF" // ICRC covers the flags
+		if rx.BadICRC != bad || rx.MayFragment != (name == "no DF") || l.counters.RxPackets != 1 {
+			t.Errorf("%s: %+v", name, rx)
+		}
+		if h := bth(t, &rx); h.PSN != 9 || len(rx.Head) != 12+8 || rx.SrcMAC != vmMAC || rx.SrcPort != 0xc000 {
+			t.Errorf("%s: %+v", name, rx)
+		}
+	}
+}
+
+func TestDgramDropsAndSaysWhy(t *testing.T) {
+	good, good6 := roceFrame(false), roceFrame(true)
+	for _, c := range []struct {
+		name  string
+		frame []byte
+		want  Drop
+	}{
+		{"empty", nil, DropTruncated},
+		{"half an Ethernet header", good[:13], DropTruncated},
+		{"half an IP header", good[:20], DropTruncated},
+		{"half a packet", good[:60], DropTruncated},
+		{"half an IPv6 packet", good6[:70], DropTruncated},
+		{"other MAC", changed(good, 5, 99), DropMAC},
+		{"other group", changed(good, 0, 1, 0, 0x5e), DropMAC},
+		{"LLDP", changed(good, 12, 0x88, 0xcc), DropEtherType},
+		{"IP version 5", changed(good, 14, 0x55), DropIPHeader},
+		{"IP options", fixIP(changed(good, 14, 0x46)), DropIPHeader},
+		{"IPv6 version 4", changed(good6, 14, 0x40), DropIPHeader},
+		{"IP checksum", changed(good, 24, 1, 2), DropIPChecksum},
+		{"other host", fixIP(changed(good, 33, 99)), DropIPAddress},
+		{"other IPv6 host", changed(good6, 14+39, 99), DropIPAddress},
+		{"fragment", fixIP(changed(good, 20, 0x20)), DropFragment},
+		{"TCP", fixIP(changed(good, 23, 6)), DropIPProtocol},
+		{"IPv6 hop-by-hop options", changed(good6, 20, 0), DropIPProtocol},
+		{"DNS", changed(good, 36, 0, 53), DropUDPPort},
+		{"UDP length", changed(good, 38, 0, 9), DropUDPLength},
+		{"IP length", fixIP(changed(good, 16, 0, 30)), DropUDPLength},
+		{"UDP checksum", checksummed(good, 1), DropUDPChecksum},
+		{"IPv6 UDP checksum", checksummed(good6, 1), DropUDPChecksum},
+		{"ARP cut", arpFrame(arpRequest, vmAddr, dgAddr)[:40], DropARP},
+		{"ARP for another", arpFrame(arpRequest, vmAddr, addrA), DropARP},
+		{"ARP operation", arpFrame(3, vmAddr, dgAddr), DropARP},
+		{"ARP from our own address", arpFrame(arpRequest, dgAddr, dgAddr), DropARP},
+		{"echo reply", echoFrame(icmpEchoReply), DropICMP},
+		{"echo with a wrong checksum", changed(echoFrame(icmpEcho), 36, 9, 9), DropICMP},
+		{"solicitation for another", solicitFrame(vm6, addr6), DropICMP},
+		{"solicitation through a router", changed(solicitFrame(vm6, dg6), 14+7, 64), DropICMP},
+		{"solicitation with a wrong checksum", changed(solicitFrame(vm6, dg6), 14+42, 9, 9), DropICMP},
+	} {
+		l := unplugged(t)
+		var rx RxFrame
+		if l.input(c.frame, &rx) {
+			t.Errorf("%s: accepted", c.name)
+		}
+		for d, n := range l.counters.Drops {
+			if (n == 1) != (Drop(d) == c.want) {
+				t.Errorf("%s: counted %d times as %v, want %v", c.name, n, Drop(d), c.want)
+			}
+		}
+		if l.answered != 0 || len(l.reply) != 0 {
+			t.Errorf("%s: answered with %x", c.name, l.reply)
+		}
+	}
+}
+
+// asVM makes frames as the VM would send them.
+func asVM() *Dgram {
+	l := &Dgram{c: dgConfig}
+	l.c.MAC = vmMAC
+	return l
+}
+
+func arpFrame(operation uint16, sender, target netip.Addr) []byte {
+	return asVM().appendARP(nil, operation, broadcast, sender, target, [6]byte{})
+}
+
+func solicitFrame(src, target netip.Addr) []byte {
+	group := solicitedNode(target)
+	mac := multicastMAC(group)
+	if target != dg6 {
+		mac, group = multicastMAC(allNodes), allNodes
+	}
+	return asVM().appendNeighbour(nil, mac, src, group, neighbourSolicitation, 0, target)
+}
+
+func echoFrame(kind byte) []byte {
+	a := packet.Addressing{SrcMAC: vmMAC, DstMAC: dgMAC, Src: vmAddr, Dst: dgAddr, HopLimit: 9}
+	b := make([]byte, 14+28)
+	a.PutHeaders(b, 4)
+	binary.BigEndian.PutUint16(b[16:], 20+12)
+	b[23] = protocolICMP
+	m := append([]byte{kind, 0, 0, 0, 0, 1, 0, 2}, "abcd"...)
+	sum(m[2:], m, 0)
+	return append(fixIP(b)[:34], m...)
+}
+
+func TestDgramAnswersWhoAsksForIt(t *testing.T) {
+	vm := asVM()
+	echo6 := vm.appendIPv6(nil, dgMAC, vm6, dg6, 64, 8)
+	m := []byte{icmp6Echo, 0, 0, 0, 0, 1, 0, 2}
+	sum(m[2:], m, pseudo6(vm6, dg6, 8))
+	echo6 = append(echo6, m...)
+	as := asVM()
+	as.c.MAC = dgMAC
+	wantEcho6 := as.appendIPv6(nil, vmMAC, dg6, vm6, 64, 8)
+	m6 := []byte{icmp6EchoReply, 0, 0, 0, 0, 1, 0, 2}
+	sum(m6[2:], m6, pseudo6(vm6, dg6, 8))
+	wantEcho := changed(echoFrame(icmpEchoReply), 0, append(vmMAC[:], dgMAC[:]...)...)
+	copy(wantEcho[26:], dgAddr.AsSlice())
+	copy(wantEcho[30:], vmAddr.AsSlice())
+	wantEcho[22] = 64
+	unspecified := netip.IPv6Unspecified()
+	probe := changed(solicitFrame(unspecified, dg6), 0)
+	for _, c := range []struct {
+		name        string
+		frame, want []byte
+	}{
+		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr), as.appendARP(nil, arpReply, vmMAC, dgAddr, vmAddr, vmMAC)},
+		{"solicitation", solicitFrame(vm6, dg6), as.appendNeighbour(nil, vmMAC, dg6, vm6, neighbourAdvertisement, 0x60, dg6)},
+		{"duplicate address detection", probe, as.appendNeighbour(nil, multicastMAC(allNodes), dg6, allNodes, neighbourAdvertisement, 0x20, dg6)},
+		{"ping", echoFrame(icmpEcho), fixIP(wantEcho)},
+		{"ping6", echo6, append(wantEcho6, m6...)},
+	} {
+		l := unplugged(t)
+		var rx RxFrame
+		if l.input(c.frame, &rx) || l.answered != 1 {
+			t.Errorf("%s: answered %d, %v", c.name, l.answered, l.counters.Drops)
+		}
+		if !bytes.Equal(l.reply, c.want) {
+			t.Errorf("%s:\n got %x\nwant %x", c.name, l.reply, c.want)
+		}
+	}
+}
+
+// freePorts returns n UDP ports of 127.0.0.1 that nobody has at the moment.
+func freePorts(t testing.TB, n int) (ports []netip.AddrPort) {
+	for range n {
+		c, err := net.ListenPacket("udp4", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ports = append(ports, c.LocalAddr().(*net.UDPAddr).AddrPort())
+	}
+	return ports
+}
+
+// cable returns the two ends of a cable.
+func cable(t testing.TB) (vm, dg *Dgram) {
+	t.Helper()
+	ports := freePorts(t, 2)
+	c := dgConfig
+	c.Local, c.Remote = ports[0], ports[1]
+	dg, err := NewDgram(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c.Name, c.MAC, c.Local, c.Remote = "vm", vmMAC, ports[1], ports[0]
+	c.Addrs = []netip.Prefix{netip.PrefixFrom(vmAddr, 24), netip.PrefixFrom(vm6, 64)}
+	vm, err = NewDgram(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { dg.Close(); vm.Close() })
+	return vm, dg
+}
+
+// resolveOver resolves paths while both ends receive.
+func resolveOver(t testing.TB, ends []*Dgram, at *Dgram, paths ...*Path) (err error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	var wg sync.WaitGroup
+	done := make(chan struct{})
+	for _, l := range ends {
+		wg.Go(func() {
+			var rx [4]RxFrame
+			for {
+				select {
+				case <-done:
+					return
+				default:
+					l.Receive(0, rx[:])
+					time.Sleep(100 * time.Microsecond)
+				}
+			}
+		})
+	}
+	for _, p := range paths {
+		err = errors.Join(err, at.Resolve(ctx, p))
+	}
+	close(done)
+	wg.Wait()
+	return err
+}
+
+func TestDgramCarriesPacketsOverACable(t *testing.T) {
+	vm, dg := cable(t)
+	v4 := &Path{Src: dgAddr, Dst: vmAddr, SrcPort: 0xc111, HopLimit: 64, TClass: 2}
+	v6 := &Path{Src: dg6, Dst: vm6, SrcPort: 0xc112, HopLimit: 63, FlowLabel: 0xabcde}
+	ll := &Path{Src: linkLocal(dgMAC), Dst: linkLocal(vmMAC), SrcPort: 0xc113, HopLimit: 1}
+	if err := resolveOver(t, []*Dgram{vm, dg}, dg, v4, v6, ll); err != nil {
+		t.Fatal(err)
+	}
+	if v4.DstMAC != vmMAC || v6.DstMAC != vmMAC || ll.DstMAC != vmMAC {
+		t.Fatalf("resolved %x, %x and %x", v4.DstMAC, v6.DstMAC, ll.DstMAC)
+	}
+	var batch []TxFrame
+	for i := range 300 {
+		f := frame([]*Path{v4, v6, ll}[i%3], uint32(i), bytes.Repeat([]byte{byte(i)}, 13*i))
+		f.CE = i%7 == 0
+		if i == 150 {
+			f.Flip = 12*8 + 1
+		}
+		batch = append(batch, f)
+	}
+	for at := 0; at < len(batch); {
+		n, err := dg.Send(0, batch[at:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		at += n
+	}
+	var got []RxFrame
+	for end := time.Now().Add(5 * time.Second); len(got) < len(batch) && time.Now().Before(end); {
+		got = append(got, receive(t, vm, 0)...)
+	}
+	if len(got) != len(batch) {
+		t.Fatalf("%d of %d arrived; %+v", len(got), len(batch), vm.Counters())
+	}
+	for i := range got {
+		g, f := &got[i], &batch[i]
+		same := bytes.Equal(g.Head, sentBytes(f))
+		if same != (i != 150) || g.BadICRC != (i == 150) || g.CE() != f.CE || g.Src != f.Path.Src || g.SrcPort != f.Path.SrcPort ||
+			g.HopLimit != f.Path.HopLimit || g.FlowLabel != f.Path.FlowLabel || g.SrcMAC != dgMAC {
+			t.Fatalf("frame %d: %+v", i, g)
+		}
+		if f.Path == v4 && (g.ID != f.ID || g.ID != uint16(i)) || g.ICRC != f.ICRC && i != 150 {
+			t.Fatalf("frame %d: ID %d, ICRC %x; sent %d, %x", i, g.ID, g.ICRC, f.ID, f.ICRC)
+		}
+	}
+	if dg.Counters().TxPackets != 300 || vm.Counters().RxPackets != 300 {
+		t.Errorf("counted %d and %d", dg.Counters().TxPackets, vm.Counters().RxPackets)
+	}
+}
+
+func TestDgramResolves(t *testing.T) {
+	vm, dg := cable(t)
+	own := &Path{Src: dgAddr, Dst: dgAddr}
+	group := &Path{Src: dgAddr, Dst: netip.MustParseAddr("224.1.2.3")}
+	if err := resolveOver(t, nil, dg, own, group); err != nil || own.DstMAC != dgMAC || group.DstMAC != multicastMAC(group.Dst) {
+		t.Errorf("%v, %x, %x", err, own.DstMAC, group.DstMAC)
+	}
+	if err := dg.Resolve(context.Background(), &Path{Src: dgAddr, Dst: addrA}); !errors.Is(err, ErrNoRoute) {
+		t.Errorf("off the link: %v", err)
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
+	defer cancel()
+	if err := dg.Resolve(ctx, &Path{Src: dgAddr, Dst: vmAddr}); !errors.Is(err, ErrUnreachable) || len(dg.near.known) != 0 {
+		t.Errorf("nobody answers: %v, %d entries", err, len(dg.near.known))
+	}
+	// The question made the VM know the asker.
+	receive(t, vm, 0)
+	back := &Path{Src: vmAddr, Dst: dgAddr}
+	if err := vm.Resolve(context.Background(), back); err != nil || back.DstMAC != dgMAC {
+		t.Errorf("%v, %x", err, back.DstMAC)
+	}
+}
+
+func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
+	l := unplugged(t)
+	moved := make(chan [6]byte, 1)
+	l.OnNeighbour(func(dst netip.Addr, mac [6]byte) {
+		if dst == vmAddr {
+			moved <- mac
+		}
+	})
+	var rx RxFrame
+	l.input(arpFrame(arpRequest, vmAddr, dgAddr), &rx)
+	other := asVM()
+	other.c.MAC = [6]byte{2, 2, 2, 2, 2, 2}
+	l.input(other.appendARP(nil, arpRequest, broadcast, vmAddr, vmAddr, [6]byte{}), &rx)
+	select {
+	case mac := <-moved:
+		if mac != other.c.MAC {
+			t.Errorf("moved to %x", mac)
+		}
+	case <-time.After(5 * time.Second):
+		t.Error("not told")
+	}
+}
+
+func TestDgramRemembersABoundedNumber(t *testing.T) {
+	l := unplugged(t)
+	for i := range 2 * maxNeighbours {
+		a := netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})
+		l.near.learn(a, vmMAC, true)
+		e := l.near.enter(a)
+		l.near.leave(e, a)
+	}
+	if n := len(l.near.known); n > maxNeighbours {
+		t.Errorf("%d entries", n)
+	}
+}
+
+func TestDgramSendsOnWhenNobodyIsThere(t *testing.T) {
+	c := dgConfig
+	ports := freePorts(t, 2)
+	c.Local, c.Remote = ports[0], ports[1]
+	l, err := NewDgram(c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	path := &Path{Src: dgAddr, Dst: vmAddr}
+	for i := range 10 {
+		mustSend(t, l, 0, frame(path, uint32(i), nil), frame(path, uint32(i), nil))
+		receive(t, l, 0)
+	}
+	if _, err := NewDgram(c); err == nil {
+		t.Error("two links have one port")
+	}
+}
+
+func TestDgramRefusesBadConfigurations(t *testing.T) {
+	for name, f := range map[string]func(*DgramConfig){
+		"families": func(c *DgramConfig) { c.Remote = netip.MustParseAddrPort("[::1]:5") },
+		"port":     func(c *DgramConfig) { c.Remote = netip.MustParseAddrPort("127.0.0.1:0") },
+		"MAC":      func(c *DgramConfig) { c.MAC = broadcast },
+		"MTU":      func(c *DgramConfig) { c.MTU = 70000 },
+		"IP":       func(c *DgramConfig) { c.Addrs = nil },
+		"address":  func(c *DgramConfig) { c.Addrs = []netip.Prefix{{}} },
+	} {
+		c := dgConfig
+		f(&c)
+		if _, err := NewDgram(c); err == nil {
+			t.Errorf("%s: accepted", name)
+		}
+	}
+}
+
+func TestDgramAllocatesNothing(t *testing.T) {
+	vm, dg := cable(t)
+	path := &Path{Src: dgAddr, Dst: vmAddr, DstMAC: vmMAC}
+	tx := []TxFrame{frame(path, 0, make([]byte, 1024)), frame(path, 0, nil), frame(path, 0, make([]byte, 4096))}
+	var rx [8]RxFrame
+	round := func() {
+		dg.Send(0, tx)
+		for got := 0; got < len(tx); {
+			n, _ := vm.Receive(0, rx[:])
+			got += n
+		}
+	}
+	round()
+	if n := testing.AllocsPerRun(50, round); n != 0 {
+		t.Errorf("%v allocations", n)
+	}
+}
+
+func FuzzDgramInput(f *testing.F) {
+	for _, b := range [][]byte{
+		roceFrame(false), roceFrame(true), checksummed(roceFrame(false), 0), echoFrame(icmpEcho),
+		arpFrame(arpRequest, vmAddr, dgAddr), arpFrame(arpReply, vmAddr, dgAddr),
+		solicitFrame(vm6, dg6), solicitFrame(netip.IPv6Unspecified(), dg6),
+		asVM().appendNeighbour(nil, dgMAC, vm6, dg6, neighbourAdvertisement, 0x60, vm6),
+	} {
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l := unplugged(t)
+		before := bytes.Clone(b)
+		var rx RxFrame
+		ok := l.input(b, &rx)
+		n := l.counters.RxPackets + l.answered
+		for _, d := range l.counters.Drops {
+			n += d
+		}
+		if n != 1 {
+			t.Fatalf("counted %d times", n)
+		}
+		if ok && (len(rx.Head) < packet.BTHLen || !l.own[rx.Dst]) {
+			t.Fatalf("accepted %+v", rx)
+		}
+		if !bytes.Equal(b, before) {
+			t.Fatal("input was changed")
+		}
+	})
+}
