@@ -1,0 +1,410 @@
+package wire
+
+import (
+	"encoding/binary"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/packet"
+)
+
+// A tap is a packet socket that sees and sends whole frames of a station's interface,
+// as tcpdump does.
+type tap struct {
+	t  testing.TB
+	fd int
+}
+
+func (s *station) tap() *tap {
+	s.t.Helper()
+	p := &tap{s.t, -1}
+	s.do(func() {
+		var err error
+		p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+		must(s.t, err)
+		setBuffers(p.fd, 32<<20, 1<<20)
+		must(s.t, unix.Bind(p.fd, &unix.SockaddrLinklayer{
+			Protocol: networkOrder(unix.ETH_P_ALL), Ifindex: s.link().Attrs().Index,
+		}))
+	})
+	s.t.Cleanup(func() { unix.Close(p.fd) })
+	return p
+}
+
+func (p *tap) send(frame []byte) {
+	p.t.Helper()
+	_, err := unix.Write(p.fd, frame)
+	must(p.t, err)
+}
+
+// frames returns what came in, or went out where outgoing, until nothing does for a while.
+func (p *tap) frames(outgoing bool) (frames [][]byte) {
+	p.t.Helper()
+	b := make([]byte, 1<<17)
+	for quiet := time.Now(); time.Since(quiet) < 200*time.Millisecond; {
+		n, from, err := unix.Recvfrom(p.fd, b, 0)
+		if err != nil {
+			time.Sleep(time.Millisecond)
+			continue
+		}
+		out := from.(*unix.SockaddrLinklayer).Pkttype == unix.PACKET_OUTGOING
+		if out == outgoing {
+			frames = append(frames, append([]byte(nil), b[:n]...))
+			quiet = time.Now()
+		}
+	}
+	return frames
+}
+
+func TestWhatTheCableCarriesIsRoCEv2(t *testing.T) {
+	for _, kind := range []string{"packet", "udp"} {
+		for _, v6 := range []bool{false, true} {
+			t.Run(kind+"/"+family(v6), func(t *testing.T) {
+				l := newLab(t)
+				l.a.offload(ethtoolTxChecksum, 0) // a cable carries no super-packets
+				var tx Link
+				if kind == "udp" {
+					tx = l.a.udpLink()
+				} else {
+					tx = l.a.packetLink()
+				}
+				hold, err := []int(nil), error(nil)
+				l.b.do(func() { hold, err = holdPort(l.b.name) })
+				must(t, err)
+				defer func() {
+					for _, fd := range hold {
+						unix.Close(fd)
+					}
+				}()
+				tap := l.b.tap()
+				p := l.a.path(l.b, v6)
+				p.TClass, p.HopLimit = 0x6a, 17
+				batch := append(message(p, 40_001, 4096), message(p, 5, 4096)...)
+				sendAll(t, tx, batch)
+				checkCable(t, tx, batch, tap.frames(false))
+			})
+		}
+	}
+}
+
+// checkCable compares captured frames, neighbour discovery left out, with what was sent.
+func checkCable(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
+	t.Helper()
+	var got []packet.Frame
+	for _, b := range captured {
+		var f packet.Frame
+		if err := packet.ParseFrame(b, &f); err == nil {
+			got = append(got, f)
+		} else if !errors.Is(err, packet.ErrNotRoCE) {
+			t.Errorf("a frame of %d bytes: %v", len(b), err)
+		}
+	}
+	if len(got) != len(batch) {
+		t.Fatalf("%d frames on the cable, want %d", len(got), len(batch))
+	}
+	for i := range got {
+		f, s := &got[i], &batch[i]
+		p := *s.Path
+		if port := tx.Capabilities().SrcPort; port != 0 {
+			p.SrcPort = port
+		}
+		if !f.ICRCOK() || f.ICRC() != s.ICRC || !f.IPChecksumOK() {
+			t.Errorf("frame %d: ICRC %#x (right: %v), noted %#x; IP checksum right: %v", i, f.ICRC(), f.ICRCOK(), s.ICRC, f.IPChecksumOK())
+		}
+		if f.UDPChecksum != 0 && !udpChecksumOK(f) {
+			t.Errorf("frame %d: UDP checksum %#x", i, f.UDPChecksum)
+		}
+		if f.ID != s.ID || f.MayFragment || f.TClass != p.TClass || f.HopLimit != p.HopLimit || f.SrcPort != p.SrcPort || f.Src != p.Src || f.Dst != p.Dst {
+			t.Errorf("frame %d: %+v, sent with ID %d over %+v", i, f.Addressing, s.ID, p)
+		}
+		if string(f.Transport[:len(f.Transport)-packet.ICRCLen]) != string(wireBytes(s)) || len(f.Trailer) > 0 && len(f.IP) > 46 {
+			t.Errorf("frame %d: %d bytes of transport, %d of trailer", i, len(f.Transport), len(f.Trailer))
+		}
+	}
+}
+
+func TestASuperPacketCrossesAVethWhole(t *testing.T) {
+	l := newLab(t)
+	tx, rx := l.a.packetLink(), l.b.packetLink()
+	batch := frames(l.a.path(l.b, false), 15, 4096)
+	sendAll(t, tx, batch)
+	same(t, l, tx, batch, collect(t, rx, len(batch)))
+	tx.Send(0, batch)
+	ready(rx, time.Second)
+	if n, _ := rx.Receive(0, make([]RxFrame, 1)); n != 1 || rx.in.n != 1 {
+		t.Errorf("%d frames, %d messages; want 1 of 1", n, rx.in.n)
+	}
+}
+
+// raw returns a RoCEv2 frame from a to b as bytes, with an ICRC.
+func (l *lab) raw(v6 bool) []byte {
+	p := l.a.path(l.b, v6)
+	a := p.addressing(false)
+	copy(a.SrcMAC[:], l.a.link().Attrs().HardwareAddr)
+	f := frames(p, 1, 64)[0]
+	return packet.AppendFrame(nil, &a, &f.Tx)
+}
+
+// tagged puts an 802.1Q tag into a frame.
+func tagged(frame []byte, tci uint16) []byte {
+	b := append([]byte(nil), frame[:12]...)
+	b = append(b, 0x81, 0x00, byte(tci>>8), byte(tci))
+	return append(b, frame[12:]...)
+}
+
+func TestThePacketLinkSeesRoCEv2ToItsInterfaceAlone(t *testing.T) {
+	l := newLab(t)
+	rx, tap := l.b.packetLink(), l.a.tap()
+	for _, v6 := range []bool{false, true} {
+		good := l.raw(v6)
+		port := packet.EthernetLen + packet.IPv4Len + 2
+		if v6 {
+			port = packet.EthernetLen + packet.IPv6Len + 2
+		}
+		other := [6]byte{2, 9, 9, 9, 9, 9}
+		for _, c := range []struct {
+			name  string
+			frame []byte
+			want  int
+		}{
+			{"to us", good, 1},
+			{"with a priority tag", tagged(good, 0x6000), 1},
+			{"of VLAN 5", tagged(good, 0x6005), 0},
+			{"to another port", change(good, port, 0x12, 0xb8), 0},
+			{"to another MAC", change(good, 0, other[:]...), 0},
+			{"to everyone", change(good, 0, 255, 255, 255, 255, 255, 255), 0},
+			{"of another protocol", change(good, 12, 0x88, 0xb5), 0},
+		} {
+			tap.send(c.frame)
+			want := c.want
+			wait := 100 * time.Millisecond
+			if got := collectFor(t, rx, 1, wait); len(got) != want {
+				t.Errorf("%s, a frame %s: received %d", family(v6), c.name, len(got))
+			}
+		}
+	}
+	// What the station itself sends is not received either.
+	tx := frames(l.b.path(l.a, false), 3, 64)
+	sendAll(t, rx, tx)
+	nothing(t, rx)
+	if rx.Counters().Drops != [NumDrops]uint64{} {
+		t.Error("drops were counted:", rx.Counters().Drops)
+	}
+}
+
+func TestFragmentsAndDamagedHeadersAreCounted(t *testing.T) {
+	l := newLab(t)
+	rx, tap := l.b.packetLink(), l.a.tap()
+	good := l.raw(false)
+	ip := packet.EthernetLen
+	tap.send(change(good, ip+6, 0x20))           // first fragment: its header checksum is wrong as well
+	tap.send(change(good, ip+7, 0x10))           // a later fragment does not even reach us
+	tap.send(change(good, ip+10, 0, 0))          // IPv4 header checksum
+	tap.send(change(good, ip+25, good[ip+25]-4)) // UDP length
+	tap.send(change(good, ip+26, 0xab, 0xcd))    // UDP checksum
+	tap.send(change(good, len(good)-1, good[len(good)-1]^1))
+	got := collectFor(t, rx, 2, 200*time.Millisecond)
+	if len(got) != 1 || !got[0].BadICRC {
+		t.Errorf("received %d frames; want one, with a wrong ICRC", len(got))
+	}
+	want := [NumDrops]uint64{DropFragment: 1, DropIPChecksum: 1, DropUDPLength: 1, DropUDPChecksum: 1}
+	if c := rx.Counters().Drops; c != want {
+		t.Errorf("drops %v, want %v", c, want)
+	}
+}
+
+func TestThePortIsHeldAgainstPortUnreachable(t *testing.T) {
+	for _, held := range []bool{true, false} {
+		l := newLab(t)
+		if held {
+			l.b.packetLink()
+		}
+		tap := l.a.tap()
+		for _, v6 := range []bool{false, true} {
+			// The answer has to find its way without neighbour discovery.
+			_, err := resolve(l.b.iface(), l.b.path(l.a, v6).Src, l.b.path(l.a, v6).Dst)
+			must(t, err)
+			for range 20 {
+				tap.send(l.raw(v6))
+			}
+		}
+		icmp := 0
+		for _, b := range tap.frames(false) {
+			switch kind := binary.BigEndian.Uint16(b[12:]); {
+			case kind == unix.ETH_P_IP && b[14+9] == unix.IPPROTO_ICMP && b[14+20] == 3,
+				kind == unix.ETH_P_IPV6 && b[14+6] == unix.IPPROTO_ICMPV6 && b[14+40] == 1:
+				icmp++
+			}
+		}
+		if held && icmp > 0 {
+			t.Errorf("%d packets were answered with ICMP", icmp)
+		}
+		if !held && icmp == 0 {
+			t.Error("nothing was answered with ICMP where nobody holds the port: this test tests nothing")
+		}
+	}
+}
+
+func TestAnInterfaceHasOneLink(t *testing.T) {
+	l := newLab(t)
+	l.a.packetLink()
+	n := l.a.iface()
+	l.a.do(func() {
+		for _, open := range []func() error{
+			func() error { _, err := NewPacket(n); return err },
+			func() error { _, err := NewUDP(n); return err },
+		} {
+			if err := open(); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "4791 of "+l.a.name) {
+				t.Error(err)
+			}
+		}
+	})
+}
+
+func TestFramesForAnInterfaceThatIsDownAreDropped(t *testing.T) {
+	l := newLab(t)
+	tx, rx := l.a.packetLink(), l.b.packetLink()
+	batch := frames(l.a.path(l.b, false), 20, 1024)
+	must(t, l.a.nl.LinkSetDown(l.a.link()))
+	sendAll(t, tx, batch)
+	if n := tx.Counters().Drops[DropSend]; n != 20 {
+		t.Errorf("%d frames dropped, want 20", n)
+	}
+	if n, err := tx.Receive(0, make([]RxFrame, 1)); n != 0 || err != nil {
+		t.Error("Receive:", n, err)
+	}
+	must(t, l.a.nl.LinkSetUp(l.a.link()))
+	eventually(t, "carrier", l.a.usable)
+	sendAll(t, tx, batch)
+	same(t, l, tx, batch, collect(t, rx, len(batch)))
+}
+
+func TestThePacketLinkFollowsAnInterfaceThatIsMadeAnew(t *testing.T) {
+	l := newLab(t)
+	tx, rx := l.a.packetLink(), l.b.packetLink()
+	must(t, l.a.nl.LinkDel(l.a.link()))
+	l.connect(t)
+	eventually(t, "both links to know the new interfaces", func() bool {
+		return tx.iface.Up() && rx.iface.Up() && tx.iface.Index() == l.a.link().Attrs().Index && rx.iface.Index() == l.b.link().Attrs().Index
+	})
+	for _, there := range []bool{true, false} {
+		from, to, s, r := l.a, l.b, tx, rx
+		if !there {
+			from, to, s, r = l.b, l.a, rx, tx
+		}
+		batch := frames(from.path(to, false), 5, 1024)
+		eventually(t, "frames to pass again", func() bool {
+			s.Send(0, batch)
+			return len(collectFor(t, r, len(batch), 50*time.Millisecond)) == len(batch)
+		})
+	}
+}
+
+func TestThePacketLinkSaysWhichPrivilegeItLacks(t *testing.T) {
+	l := newLab(t)
+	n := l.a.iface()
+	l.a.do(func() {
+		dropCapabilities(t)
+		_, err := NewPacket(n)
+		if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
+			t.Error(err)
+		}
+	})
+}
+
+// dropCapabilities takes every capability from the calling thread, for good.
+func dropCapabilities(t testing.TB) {
+	t.Helper()
+	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	must(t, unix.Capset(&h, &none[0]))
+}
+
+func TestTheUDPLinkNeedsNoPrivilege(t *testing.T) {
+	l := newLab(t)
+	var tx, rx *UDP
+	var na, nb *Netdev
+	open := func(s *station, n **Netdev, u **UDP) {
+		s.do(func() {
+			dropCapabilities(t)
+			var err error
+			*n, err = NetInterface(s.name)
+			must(t, err)
+			*u, err = NewUDP(*n)
+			must(t, err)
+		})
+	}
+	open(l.a, &na, &tx)
+	defer na.Close()
+	defer tx.Close()
+	open(l.b, &nb, &rx)
+	defer nb.Close()
+	defer rx.Close()
+	for _, v6 := range []bool{false, true} {
+		p := l.a.path(l.b, v6)
+		mac, err := resolve(na, p.Src, p.Dst)
+		if err != nil || mac != p.DstMAC {
+			t.Errorf("%s: resolved % x, %v", family(v6), mac, err)
+		}
+		p.DstMAC = [6]byte{} // the kernel knows it
+		batch := message(p, 100_000, 4096)
+		sendAll(t, tx, batch)
+		same(t, l, tx, batch, collect(t, rx, len(batch)))
+	}
+}
+
+func TestTheUDPLinkAcceptsEveryIdentification(t *testing.T) {
+	l := newLab(t)
+	rx, tap := l.b.udpLink(), l.a.tap()
+	f := frames(l.a.path(l.b, false), 1, 999)[0]
+	a := f.Path.addressing(false)
+	copy(a.SrcMAC[:], l.a.link().Attrs().HardwareAddr)
+	for _, id := range []uint16{0, 1, 0x1234, 0xffff} {
+		for _, df := range []bool{true, false} {
+			a.ID, a.MayFragment = id, !df
+			tap.send(packet.AppendFrame(nil, &a, &f.Tx))
+			got := collect(t, rx, 1)
+			if len(got) != 1 || got[0].BadICRC || got[0].ID != id {
+				t.Errorf("ID %#x, DF %v: %d frames, %+v", id, df, len(got), got)
+			}
+		}
+	}
+	a.ID = 7
+	b := packet.AppendFrame(nil, &a, &f.Tx)
+	b[300] ^= 0x10
+	tap.send(b)
+	if got := collect(t, rx, 1); len(got) != 1 || !got[0].BadICRC {
+		t.Error("a damaged packet was not seen to be")
+	}
+}
+
+func TestTheUDPLinkDropsWhatIsTooShort(t *testing.T) {
+	l := newLab(t)
+	rx := l.b.udpLink()
+	l.a.do(func() {
+		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
+		must(t, err)
+		defer unix.Close(fd)
+		for n := range packet.BTHLen + packet.ICRCLen {
+			must(t, unix.Sendto(fd, make([]byte, n), 0, &unix.SockaddrInet4{Port: Port, Addr: l.b.v4.As4()}))
+		}
+	})
+	eventually(t, "sixteen datagrams to be dropped", func() bool {
+		n, err := rx.Receive(0, make([]RxFrame, 4))
+		must(t, err)
+		return n == 0 && rx.Counters().Drops[DropUDPLength] == 16
+	})
+}
+
+func TestWithoutSegmentationPacketsGoOneByOne(t *testing.T) {
+	l := newLab(t)
+	tx, rx := l.a.packetLink(), l.b.packetLink()
+	tx.gso = false // as a kernel before 6.2 makes it, by refusing the first
+	batch := frames(l.a.path(l.b, false), 30, 1000)
+	sendAll(t, tx, batch)
+	same(t, l, tx, batch, collect(t, rx, len(batch)))
+}
