@@ -11,11 +11,12 @@
 //
 // # The way of a packet through Step
 //
-//  1. Each link is received from until it is empty or the budget is spent. A frame is
+//  1. What Do was given runs: before anything is received, so that a client that has seen a
+//     message come cannot destroy its queue pair before the message is acknowledged.
+//  2. Each link is received from until it is empty or the budget is spent. A frame is
 //     checked (rx.go), its queue pair found, and Receive changes memory, completions
 //     and what is to be answered. Memory is flushed before completions become
-//     visible (settle.go).
-//  2. What Do was given runs; memory gets its epoch.
+//     visible (settle.go). Then memory gets its epoch.
 //  3. Doorbells name the queue pairs with new work requests (doorbell.go), timers those
 //     with something due (timers.go). Each active queue pair gets its turn to fill
 //     transmit slots (tx.go).

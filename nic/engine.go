@@ -17,8 +17,8 @@ type EngineConfig struct {
 	// everything else. Do then runs its function at once.
 	Stepped bool
 
-	// Spin is how long Run looks for work in vain before it sleeps; 0 stands for
-	// DefaultSpin, a negative value for not at all.
+	// Spin is how long Run looks for work in vain before it sleeps, where the machine has
+	// processors to spare; 0 stands for DefaultSpin, a negative value for not at all.
 	Spin time.Duration
 
 	// Clock tells nanoseconds of a monotonic clock, above 0; nil stands for the system's. A
@@ -33,9 +33,8 @@ type EngineConfig struct {
 	ReadArena int
 }
 
-// Defaults of EngineConfig. DefaultSpin is a few times what sleeping and waking costs
-// (some 6 µs), and short enough to leave the processor to a program that polls
-// where there are two.
+// Defaults of EngineConfig. DefaultSpin is a few times what sleeping and waking costs, some
+// 6 µs.
 const (
 	DefaultSpin      = 50 * time.Microsecond
 	DefaultReadArena = 16 << 20
@@ -63,6 +62,7 @@ type Engine struct {
 
 	mail mailbox
 	poll poller
+	spin spinner
 
 	// Busy time, in nanoseconds; read by any goroutine.
 	busy, idle, asleep atomic.Int64
@@ -124,14 +124,16 @@ func (e *Engine) Now() int64 {
 func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.now = now
 	e.steps.Store(e.steps.Load() + 1)
+	// Before anything is received: a client that has seen its message come may destroy the
+	// queue pair, and its ACK must have gone out by then.
+	if e.runMail() {
+		busy = true
+	}
 	drained := true
 	for _, d := range e.devices {
 		n, all := d.receive()
 		busy = busy || n > 0
 		drained = drained && all && d.tx.empty()
-	}
-	if e.runMail() {
-		busy = true
 	}
 	// What was read from memory, or unmapped, is let go two epochs later: no frame that
 	// refers to it may wait longer than that.
