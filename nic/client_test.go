@@ -280,6 +280,11 @@ func (q *queue) ring() {
 	atomic.OrUint32(word(q.bell, abi.DoorbellBits+q.qp.Doorbell()/32*4), 1<<(q.qp.Doorbell()%32))
 }
 
+// hasRoom reports whether one more send may be posted.
+func (q *queue) hasRoom() bool {
+	return q.sqn-atomic.LoadUint32(word(q.sq, abi.RingConsumer)) < uint32(q.caps.MaxSendWR)
+}
+
 func (q *queue) post(w wr) {
 	q.store(&w)
 	q.ring()

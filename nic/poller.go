@@ -85,6 +85,3 @@ func (p *poller) wait(now, until int64) {
 	}
 	unix.EpollWait(p.epoll, p.events[:], timeout)
 }
-
-// yield offers the processor to other threads.
-func (p *poller) yield() { unix.RawSyscall(unix.SYS_SCHED_YIELD, 0, 0, 0) }

@@ -14,15 +14,9 @@ import (
 // ErrRunning is returned by Run of an engine that runs, is Stepped, or was closed.
 var ErrRunning = errors.New("engine runs already, is stepped or has ended")
 
-const (
-	// settleSteps is how many idle steps come before a sleep, however short the spin: memory that
-	// was given back needs two epochs.
-	settleSteps = 3
-
-	// yieldEvery is how many idle steps a spinning engine makes before it offers its
-	// processor to whoever else wants to run.
-	yieldEvery = 16
-)
+// settleSteps is how many idle steps come before a sleep, however short the spin: memory
+// that was given back needs two epochs.
+const settleSteps = 3
 
 // Run steps the engine until ctx ends. It spins while there is work and for
 // EngineConfig.Spin beyond, then sleeps until a link, a client, a deadline or another
@@ -48,8 +42,9 @@ func (e *Engine) Run(ctx context.Context) error {
 
 // loop reads the clock once a step; the time of a step that found work counts as busy.
 func (e *Engine) loop(ctx context.Context) {
-	var idleSince int64
-	idleSteps := 0
+	e.spin.open(int64(e.config.Spin))
+	defer e.spin.close()
+	idleSince, idleSteps := int64(0), 0
 	now := e.config.Clock()
 	for ctx.Err() == nil {
 		next, busy := e.Step(now)
@@ -61,40 +56,36 @@ func (e *Engine) loop(ctx context.Context) {
 			continue
 		}
 		e.idle.Add(now - then)
+		e.spin.stepped(now, now-then)
 		idleSteps++
 		switch {
 		case next != 0 && next <= now:
-		case now-idleSince < int64(e.config.Spin) || idleSteps < settleSteps:
-			if idleSteps%yieldEvery == 0 {
-				e.poll.yield()
-			}
+		case idleSteps < settleSteps || e.spin.on(now, idleSince):
 		default:
-			now = e.sleep(ctx, now)
-			idleSince, idleSteps = now, 0
-			if e.config.Spin > 0 {
-				continue
+			now, busy = e.sleep(ctx, now)
+			if busy {
+				idleSince, idleSteps = now, 0
 			}
-			idleSteps = settleSteps - 1
 		}
 	}
 }
 
 // sleep waits for something to happen. What happens before the flags are up is found by the
-// step that follows them; what happens after makes a descriptor ready.
-func (e *Engine) sleep(ctx context.Context, now int64) int64 {
+// step that follows them; what happens after makes a descriptor ready. busy says that the step
+// found work, and there was no sleep.
+func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) {
 	e.announce(1)
-	next, busy := e.Step(now)
-	then := now
+	defer e.announce(0)
+	next, busy := e.Step(start)
 	now = e.config.Clock()
-	if !busy && ctx.Err() == nil && !e.mail.waiting.Load() && (next == 0 || next > now) {
-		e.poll.wait(now, next)
-		then, now = now, e.config.Clock()
-		e.asleep.Add(now - then)
-	} else {
-		e.busy.Add(now - then)
+	if busy || ctx.Err() != nil || e.mail.waiting.Load() || next != 0 && next <= now {
+		e.busy.Add(now - start)
+		return now, true
 	}
-	e.announce(0)
-	return now
+	e.poll.wait(now, next)
+	woken := e.config.Clock()
+	e.asleep.Add(woken - now)
+	return woken, false
 }
 
 // announce tells everybody who might wake the engine whether it sleeps. An atomic store

@@ -120,7 +120,7 @@ func TestPostingFillsAndDrainsTheRingManyTimes(t *testing.T) {
 	const total = 1000
 	posted, completed := 0, 0
 	for completed < total {
-		for posted < total && a.sqn-*word(a.sq, abi.RingConsumer) < uint32(a.caps.MaxSendWR) {
+		for posted < total && a.hasRoom() {
 			a.store(&wr{id: uint64(posted), op: transport.WRWrite, remote: uint64(posted) % 1000 * 8,
 				rkey: b.mr.RKey(), sges: a.sge(posted%1000*8, 8)})
 			posted++
