@@ -40,7 +40,7 @@ type Dgram struct {
 
 // DgramConfig says between which UDP ports the cable runs, and who is at this end.
 type DgramConfig struct {
-	Name          string         // of the NIC, for messages
+	Name          string         // for messages; "" is made from Local
 	Local, Remote netip.AddrPort // of one family
 	MAC           [6]byte
 	MTU           int // largest IP packet in bytes, 0 is 1500
@@ -56,6 +56,9 @@ const (
 func (c *DgramConfig) check() error {
 	if c.MTU == 0 {
 		c.MTU = dgramMTU
+	}
+	if c.Name == "" {
+		c.Name = "dgram:" + c.Local.String()
 	}
 	limit := maxDatagram - packet.EthernetLen
 	switch {
