@@ -17,7 +17,7 @@ import (
 func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s.sock")
 	daemon := startDaemon(t, nil, "--socket", socket)
-	nic := openNIC(t, socket)
+	nic := openNIC(t, daemon, socket)
 	pd, err := nic.AllocPD()
 	if err != nil {
 		t.Fatal(err)
@@ -41,8 +41,8 @@ func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 // while another client's queue pairs go on.
 func TestKilledClientLeavesNothing(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s.sock")
-	startDaemon(t, nil, "--socket", socket)
-	openNIC(t, socket).Close()
+	daemon := startDaemon(t, nil, "--socket", socket)
+	openNIC(t, daemon, socket).Close()
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)

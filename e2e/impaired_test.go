@@ -2,6 +2,9 @@ package e2e
 
 import (
 	"errors"
+	"regexp"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -16,9 +19,9 @@ type impairment struct {
 }
 
 var impairments = []impairment{
-	{name: "loss towards softroce", egress: "loss 3%"},
-	{name: "loss towards the kernel", ingress: "loss 3%"},
-	{name: "loss both ways", egress: "loss 2%", ingress: "loss 2%"},
+	{name: "loss towards softroce", egress: "loss 5%"},
+	{name: "loss towards the kernel", ingress: "loss 5%"},
+	{name: "loss both ways", egress: "loss 4%", ingress: "loss 4%"},
 	{name: "duplication both ways", egress: "duplicate 20%", ingress: "duplicate 20%"},
 	{name: "reordering towards softroce", egress: "delay 5ms reorder 80%"},
 	{name: "reordering towards the kernel", ingress: "delay 5ms reorder 80%"},
@@ -27,7 +30,8 @@ var impairments = []impairment{
 // impairedOps are operations of every kind, many of them under way at once.
 const impairedOps = "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 writeimm:30000@300000 read:60000@400000 " +
 	"+faa:7@8 +cas:1,2@16 +read:5000@500000 +faa:9@24 read:5000@600000 " +
-	"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000"
+	"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000 " +
+	"+write:100000@100000 +send:1 +read:100000@900000 +faa:1@1000000 +faa:1@1000000 write:100000@100000 sendimm:60000"
 
 func TestImpairedNetworkWithTheKernel(t *testing.T) {
 	mtu := func(o *vprobe.Options) { o.MTU = 1024 }
@@ -39,6 +43,9 @@ func TestImpairedNetworkWithTheKernel(t *testing.T) {
 					s.bothRoles(t, v, []conversation{{
 						name: "all operations", ops: impairedOps, client: with(mtu), server: with(mtu), limit: 90 * time.Second,
 					}})
+					if lost := s.lost(t); strings.Contains(im.egress+im.ingress, "loss") && lost == 0 {
+						t.Error("the guest has lost nothing: nothing was shown")
+					}
 				})
 			}
 		}
@@ -59,4 +66,23 @@ func (s *site) impair(t *testing.T, im impairment) {
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
 	}
+}
+
+var droppedForm = regexp.MustCompile(`qdisc netem .*\n.*\(dropped (\d+),`)
+
+// lost is how many packets the guest's network emulator has dropped.
+func (s *site) lost(t *testing.T) (n int) {
+	t.Helper()
+	out, err := s.guest.Run(t.Context(), 10*time.Second, "tc -s qdisc show")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range droppedForm.FindAllStringSubmatch(out, -1) {
+		v, err := strconv.Atoi(m[1])
+		if err != nil {
+			t.Fatal(err)
+		}
+		n += v
+	}
+	return n
 }

@@ -133,8 +133,8 @@ func newSite(t *testing.T, l link) *site {
 	s := &site{lab: lab, guest: lab.Guests[0], socket: filepath.Join(t.TempDir(), "s.sock")}
 	s.calm(t)
 	s.record(t)
-	startDaemon(t, lab.Command, "--socket", s.socket, "--nic", "softroce0="+l.nic(lab))
-	s.nic = openNIC(t, s.socket)
+	daemon := startDaemon(t, lab.Command, "--socket", s.socket, "--nic", "softroce0="+l.nic(lab))
+	s.nic = openNIC(t, daemon, s.socket)
 	return s
 }
 
@@ -216,7 +216,7 @@ func (p *process) stop(t *testing.T) {
 }
 
 // openNIC opens the daemon's first NIC as soon as there is one.
-func openNIC(t *testing.T, socket string) *verbs.Context {
+func openNIC(t *testing.T, daemon *process, socket string) *verbs.Context {
 	t.Helper()
 	for limit := time.Now().Add(startLimit); ; time.Sleep(10 * time.Millisecond) {
 		c, err := verbs.Open(t.Context(), "", verbs.WithSocket(socket))
@@ -224,7 +224,7 @@ func openNIC(t *testing.T, socket string) *verbs.Context {
 			t.Cleanup(func() { c.Close() })
 			return c
 		}
-		if time.Now().After(limit) || !errors.Is(err, verbs.ErrNoDaemon) {
+		if time.Now().After(limit) || !errors.Is(err, verbs.ErrNoDaemon) || len(daemon.ended) > 0 {
 			t.Fatalf("no NIC: %v", err)
 		}
 	}
