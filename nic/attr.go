@@ -1,8 +1,6 @@
 package nic
 
-import (
-	"softroce/packet"
-)
+import "softroce/packet"
 
 // DeviceAttr is struct ibv_device_attr, as far as it has meaning here. The rest is 0.
 type DeviceAttr struct {
@@ -46,7 +44,6 @@ const (
 	capPortActive     = 1 << 10
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
-	capSRQResize      = 1 << 13
 )
 
 const (

@@ -1,8 +1,9 @@
 package nic
 
 import (
-	"softroce/transport"
 	"syscall"
+
+	"softroce/transport"
 )
 
 // Limits bounds the objects of one device: what ibv_query_device reports and what the
@@ -66,7 +67,6 @@ const (
 	maxMessage    = transport.MaxMessage
 	firstQPN      = 0x11 // below are the special QPs; the Linux driver starts here too
 	lastQPN       = 0xfffffe
-	gsiQPN        = 1
 	localACKDelay = 15 // code: 4.096 µs * 2^15, what a loaded machine may need to answer
 )
 

@@ -2,7 +2,6 @@ package nic
 
 import (
 	"context"
-	"fmt"
 	"syscall"
 
 	"softroce/wire"
@@ -110,14 +109,4 @@ func sourcePort(label, local, remote uint32) uint16 {
 		label = uint32(v & 0xfffff)
 	}
 	return uint16(0xc000 | (label&0x3fff ^ label>>14))
-}
-
-// datagramPort is the source port of a queue pair without a connection.
-func datagramPort(qpn uint32) uint16 { return uint16(0xc000 | qpn*0x61c88647>>18) }
-
-func endpoint(p *wire.Path) string {
-	if p == nil {
-		return ""
-	}
-	return fmt.Sprint(p.Dst)
 }
