@@ -70,7 +70,7 @@ const (
 )
 
 // HelloRequest is the first message of a connection. The reply's version is the
-// daemon's; if the request's is another, the reply's Errno is EPROTONOSUPPORT.
+// daemon's; if the request's is another, the error is EPROTONOSUPPORT.
 type HelloRequest struct {
 	Comm [16]byte // the program's name, for show; ends with a zero byte
 }

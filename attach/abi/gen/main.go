@@ -1,0 +1,26 @@
+// Gen writes the C header of the attach ABI from its Go definition.
+package main
+
+import (
+	"flag"
+	"fmt"
+	"os"
+)
+
+func main() {
+	dir := flag.String("package", ".", "directory of package abi")
+	out := flag.String("o", "", "the header to write")
+	flag.Parse()
+	if err := run(*dir, *out); err != nil {
+		fmt.Fprintln(os.Stderr, "gen:", err)
+		os.Exit(1)
+	}
+}
+
+func run(dir, out string) error {
+	d, err := read(dir)
+	if err != nil {
+		return err
+	}
+	return os.WriteFile(out, d.header(), 0o644)
+}

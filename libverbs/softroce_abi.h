@@ -1,0 +1,569 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The attach ABI of softroce: what a client and the daemon share.
+ *
+ * Code generated from package attach/abi. DO NOT EDIT.
+ * docs/attach-abi.md explains it.
+ */
+#ifndef SOFTROCE_ABI_H
+#define SOFTROCE_ABI_H
+
+#include <stdint.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "the attach ABI is for little-endian machines"
+#endif
+
+/*
+ * Offsets in the header page of every ring.
+ */
+#define SOFTROCE_RING_PRODUCER 0 /* u32, written by whoever produces */
+#define SOFTROCE_RING_CONSUMER 64 /* u32, written by whoever consumes */
+#define SOFTROCE_CQ_ARMED 128 /* u32, CQ rings: written by the client: SOFTROCE_CQ_ARM_*; the daemon swaps in 0 when it fires */
+#define SOFTROCE_CQ_EVENTS 192 /* u32, CQ rings: written by the daemon: completion events given so far */
+#define SOFTROCE_RECV_DOORBELL 128 /* u32, receive rings: written by the daemon: not 0 when posting a receive is to ring too */
+#define SOFTROCE_RING_SLOTS 4096
+
+/*
+ * Values of SOFTROCE_CQ_ARMED.
+ */
+#define SOFTROCE_CQ_ARM_NONE 0
+#define SOFTROCE_CQ_ARM_SOLICITED 1
+#define SOFTROCE_CQ_ARM_NEXT 2
+
+/*
+ * The doorbell page of a context: offsets. The client stores the producer index of a send
+ * queue, sets the queue's bit in SOFTROCE_DOORBELL_BITS with an atomic OR, then (after a
+ * full fence) loads SOFTROCE_DOORBELL_ASLEEP; if that is not 0 it writes 1 to the
+ * context's doorbell eventfd. Bit n of the 64-bit word at SOFTROCE_DOORBELL_BITS +
+ * 8*(n/64), n modulo 64, is the QP whose doorbell number is n. A poster of receives does
+ * the same where (after its fence) it finds SOFTROCE_RECV_DOORBELL not 0: the QP is in
+ * error and what is posted is to be flushed.
+ */
+#define SOFTROCE_DOORBELL_ASLEEP 0 /* u32, written by the daemon */
+#define SOFTROCE_DOORBELL_BITS 64 /* u64 words */
+#define SOFTROCE_DOORBELL_SIZE 16384
+#define SOFTROCE_MAX_DOORBELLS 130560
+
+/*
+ * A send WQE: offsets in its slot. The SGEs (or the inline data) follow at
+ * SOFTROCE_SEND_SGES.
+ */
+#define SOFTROCE_SEND_WR_ID 0 /* u64 */
+#define SOFTROCE_SEND_OPCODE 8 /* u32, ibv_wr_opcode */
+#define SOFTROCE_SEND_FLAGS 12 /* u32, ibv_send_flags */
+#define SOFTROCE_SEND_IMM 16 /* u32, immediate (big-endian as the program gave it) or R_Key to invalidate */
+#define SOFTROCE_SEND_NUM_SGE 20 /* u32; bytes of inline data where SOFTROCE_SEND_FLAGS has SOFTROCE_SEND_INLINE */
+#define SOFTROCE_SEND_REMOTE_ADDR 24 /* u64 */
+#define SOFTROCE_SEND_RKEY 32 /* u32 */
+#define SOFTROCE_SEND_AH 36 /* u32, handle of the address handle (UD), or remote SRQ number (XRC) */
+#define SOFTROCE_SEND_COMPARE_ADD 40 /* u64 */
+#define SOFTROCE_SEND_SWAP 48 /* u64 */
+#define SOFTROCE_SEND_REMOTE_QP_NUM 56 /* u32 */
+#define SOFTROCE_SEND_REMOTE_QKEY 60 /* u32 */
+#define SOFTROCE_SEND_SGES 64
+#define SOFTROCE_SGE_SIZE 16 /* addr u64, length u32, lkey u32 */
+#define SOFTROCE_SGE_ADDR 0
+#define SOFTROCE_SGE_LENGTH 8
+#define SOFTROCE_SGE_LKEY 12
+
+/*
+ * Bits of SOFTROCE_SEND_FLAGS: those of ibv_send_flags.
+ */
+#define SOFTROCE_SEND_FENCE 1
+#define SOFTROCE_SEND_SIGNALED 2
+#define SOFTROCE_SEND_SOLICITED 4
+#define SOFTROCE_SEND_INLINE 8
+
+/*
+ * A receive WQE: offsets in its slot.
+ */
+#define SOFTROCE_RECV_WR_ID 0 /* u64 */
+#define SOFTROCE_RECV_NUM_SGE 8 /* u32 */
+#define SOFTROCE_RECV_SGES 16
+
+/*
+ * A completion: offsets in its slot of SOFTROCE_CQE_SIZE bytes. Values are those of
+ * struct ibv_wc.
+ */
+#define SOFTROCE_CQE_WR_ID 0 /* u64 */
+#define SOFTROCE_CQE_STATUS 8 /* u32, ibv_wc_status */
+#define SOFTROCE_CQE_OPCODE 12 /* u32, ibv_wc_opcode */
+#define SOFTROCE_CQE_VENDOR_ERR 16 /* u32 */
+#define SOFTROCE_CQE_BYTE_LEN 20 /* u32 */
+#define SOFTROCE_CQE_IMM 24 /* u32, immediate (big-endian as sent) or invalidated R_Key */
+#define SOFTROCE_CQE_QP_NUM 28 /* u32 */
+#define SOFTROCE_CQE_SRC_QP 32 /* u32 */
+#define SOFTROCE_CQE_FLAGS 36 /* u32, ibv_wc_flags */
+#define SOFTROCE_CQE_PKEY_INDEX 40 /* u16 */
+#define SOFTROCE_CQE_SLID 42 /* u16 */
+#define SOFTROCE_CQE_SL 44 /* u8 */
+#define SOFTROCE_CQE_PATH_BITS 45 /* u8 */
+#define SOFTROCE_CQE_TIMESTAMP 48 /* u64, ns */
+#define SOFTROCE_CQE_SIZE 64
+
+/*
+ * SOFTROCE_VERSION of the ABI: a client and a daemon whose versions differ do not talk.
+ */
+#define SOFTROCE_VERSION 1
+
+/*
+ * Sizes of messages, in bytes.
+ */
+#define SOFTROCE_MAX_MESSAGE 65536 /* whole, header included */
+#define SOFTROCE_MAX_FDS 8 /* descriptors with one message */
+#define SOFTROCE_NAME_SIZE 64 /* of a device, with the zero byte that ends it */
+#define SOFTROCE_IF_NAME_SIZE 16 /* of a network interface, with the zero byte */
+
+/*
+ * struct softroce_header begins every message.
+ */
+struct softroce_header {
+	uint16_t version;
+	uint16_t op; /* SOFTROCE_OP_* */
+	uint32_t length; /* of the whole message */
+	uint64_t tag; /* the client's; comes back in the reply */
+	uint32_t error; /* replies: 0, or an errno; then the body is an explanation, UTF-8 text */
+	uint32_t fds; /* descriptors that accompany the message */
+	uint8_t reserved0[8];
+};
+_Static_assert(sizeof(struct softroce_header) == 32, "layout");
+
+/*
+ * Operations.
+ */
+#define SOFTROCE_OP_HELLO 1
+#define SOFTROCE_OP_LIST_DEVICES 2
+#define SOFTROCE_OP_OPEN_DEVICE 3
+#define SOFTROCE_OP_QUERY_DEVICE 4
+#define SOFTROCE_OP_QUERY_PORT 5
+#define SOFTROCE_OP_QUERY_GIDS 6
+#define SOFTROCE_OP_ALLOC_PD 16
+#define SOFTROCE_OP_DEALLOC_PD 17
+#define SOFTROCE_OP_REG_MR 18
+#define SOFTROCE_OP_DEREG_MR 19
+#define SOFTROCE_OP_CREATE_AH 20
+#define SOFTROCE_OP_DESTROY_AH 21
+#define SOFTROCE_OP_CREATE_CHANNEL 32
+#define SOFTROCE_OP_DESTROY_CHANNEL 33
+#define SOFTROCE_OP_CREATE_CQ 34
+#define SOFTROCE_OP_DESTROY_CQ 35
+#define SOFTROCE_OP_CREATE_QP 48
+#define SOFTROCE_OP_MODIFY_QP 49
+#define SOFTROCE_OP_QUERY_QP 50
+#define SOFTROCE_OP_DESTROY_QP 51
+#define SOFTROCE_OP_SNAPSHOT 64
+#define SOFTROCE_OP_START_CAPTURE 65
+#define SOFTROCE_OP_QUERY_CAPTURE 66
+#define SOFTROCE_OP_STOP_CAPTURE 67
+#define SOFTROCE_OP_GOODBYE 68 /* from the daemon, with tag 0: why it closes the socket */
+
+/*
+ * struct softroce_hello_request is the first message of a connection. The reply's version
+ * is the daemon's; if the request's is another, the error is EPROTONOSUPPORT.
+ */
+struct softroce_hello_request {
+	uint8_t comm[16]; /* the program's name, for show; ends with a zero byte */
+};
+_Static_assert(sizeof(struct softroce_hello_request) == 16, "layout");
+
+/*
+ * struct softroce_hello_reply tells who serves.
+ */
+struct softroce_hello_reply {
+	uint32_t pid; /* of the daemon, in the daemon's PID namespace */
+	uint32_t devices;
+	uint8_t release[64]; /* text */
+};
+_Static_assert(sizeof(struct softroce_hello_reply) == 72, "layout");
+
+/*
+ * struct softroce_list_reply is followed by Count of struct softroce_device_entry
+ * (SOFTROCE_OP_LIST_DEVICES) or struct softroce_gid_entry (SOFTROCE_OP_QUERY_GIDS).
+ */
+struct softroce_list_reply {
+	uint32_t count;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_list_reply) == 8, "layout");
+
+/*
+ * struct softroce_device_entry is a device that can be opened.
+ */
+struct softroce_device_entry {
+	uint8_t name[64];
+	uint8_t netdev[16]; /* empty on a fabric */
+	uint64_t node_guid; /* the first byte of the GUID is the most significant */
+	uint32_t port_state; /* ibv_port_state */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_device_entry) == 96, "layout");
+
+/*
+ * struct softroce_open_device_request makes the connection a context of the device. An
+ * empty name stands for the daemon's first device. A connection opens one device.
+ */
+struct softroce_open_device_request {
+	uint8_t name[64];
+};
+_Static_assert(sizeof(struct softroce_open_device_request) == 64, "layout");
+
+/*
+ * struct softroce_open_device_reply comes with four descriptors: the doorbell page, the
+ * doorbell eventfd, the ring of asynchronous events and its event pipe.
+ */
+struct softroce_open_device_reply {
+	uint8_t name[64];
+	uint64_t node_guid;
+	uint32_t doorbell_size; /* bytes of the doorbell page */
+	uint32_t event_slots; /* slots of the event ring, SOFTROCE_ASYNC_EVENT_SIZE bytes each */
+};
+_Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
+
+/*
+ * struct softroce_async_event is a slot of the ring of asynchronous events. Events that
+ * find the ring full are lost, and counted at SOFTROCE_EVENTS_LOST.
+ */
+struct softroce_async_event {
+	uint32_t type; /* ibv_event_type */
+	uint32_t handle; /* of the queue pair or completion queue, or 0 */
+	uint32_t port;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_async_event) == 16, "layout");
+
+/*
+ * The ring of asynchronous events.
+ */
+#define SOFTROCE_EVENTS_LOST 128 /* u32 in the header page, written by the daemon */
+#define SOFTROCE_ASYNC_EVENT_SIZE 16
+
+/*
+ * struct softroce_device_attr is the reply of SOFTROCE_OP_QUERY_DEVICE: the values of
+ * struct ibv_device_attr.
+ */
+struct softroce_device_attr {
+	uint8_t fw_ver[64]; /* text, ends with a zero byte */
+	uint64_t node_guid; /* the first byte of the GUID is the most significant */
+	uint64_t sys_image_guid;
+	uint64_t max_mr_size;
+	uint64_t page_size_cap;
+	uint32_t vendor_id;
+	uint32_t vendor_part_id;
+	uint32_t hw_ver;
+	uint32_t max_qp;
+	uint32_t max_qp_wr;
+	uint32_t device_cap_flags;
+	uint32_t max_sge;
+	uint32_t max_sge_rd;
+	uint32_t max_cq;
+	uint32_t max_cqe;
+	uint32_t max_mr;
+	uint32_t max_pd;
+	uint32_t max_qp_rd_atom;
+	uint32_t max_ee_rd_atom;
+	uint32_t max_res_rd_atom;
+	uint32_t max_qp_init_rd_atom;
+	uint32_t max_ee_init_rd_atom;
+	uint32_t atomic_cap; /* ibv_atomic_cap */
+	uint32_t max_ee;
+	uint32_t max_rdd;
+	uint32_t max_mw;
+	uint32_t max_raw_ipv6_qp;
+	uint32_t max_raw_ethy_qp;
+	uint32_t max_mcast_grp;
+	uint32_t max_mcast_qp_attach;
+	uint32_t max_total_mcast_qp_attach;
+	uint32_t max_ah;
+	uint32_t max_fmr;
+	uint32_t max_map_per_fmr;
+	uint32_t max_srq;
+	uint32_t max_srq_wr;
+	uint32_t max_srq_sge;
+	uint32_t max_pkeys;
+	uint32_t local_ca_ack_delay;
+	uint32_t phys_port_cnt;
+	uint32_t max_inline_data; /* bytes in a send work request */
+};
+_Static_assert(sizeof(struct softroce_device_attr) == 240, "layout");
+
+/*
+ * struct softroce_port_attr is the reply of SOFTROCE_OP_QUERY_PORT: the values of struct
+ * ibv_port_attr.
+ */
+struct softroce_port_attr {
+	uint32_t state; /* ibv_port_state */
+	uint32_t max_mtu; /* ibv_mtu */
+	uint32_t active_mtu; /* ibv_mtu */
+	uint32_t gid_tbl_len;
+	uint32_t port_cap_flags;
+	uint32_t max_msg_size;
+	uint32_t bad_pkey_cntr;
+	uint32_t qkey_viol_cntr;
+	uint16_t pkey_tbl_len;
+	uint16_t lid;
+	uint16_t sm_lid;
+	uint8_t lmc;
+	uint8_t max_vl_num;
+	uint8_t sm_sl;
+	uint8_t subnet_timeout;
+	uint8_t init_type_reply;
+	uint8_t active_width;
+	uint8_t active_speed;
+	uint8_t phys_state;
+	uint8_t link_layer; /* 2: Ethernet */
+	uint8_t flags;
+};
+_Static_assert(sizeof(struct softroce_port_attr) == 48, "layout");
+
+/*
+ * struct softroce_gid_entry is a row of the GID table.
+ */
+struct softroce_gid_entry {
+	uint8_t gid[16];
+	uint32_t index;
+	uint32_t type; /* ibv_gid_type: 2, RoCE v2 */
+	uint8_t netdev[16];
+};
+_Static_assert(sizeof(struct softroce_gid_entry) == 40, "layout");
+
+/*
+ * struct softroce_handle_request names the object that an operation closes or asks about.
+ */
+struct softroce_handle_request {
+	uint32_t handle;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_handle_request) == 8, "layout");
+
+/*
+ * struct softroce_handle_reply names the object that was created. A handle belongs to its
+ * connection and is never 0. SOFTROCE_OP_CREATE_CHANNEL's reply comes with the channel's
+ * event pipe. Which completion queue had the event tells its SOFTROCE_CQ_EVENTS.
+ */
+struct softroce_handle_reply {
+	uint32_t handle;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_handle_reply) == 8, "layout");
+
+/*
+ * Kinds of registered memory.
+ */
+#define SOFTROCE_MEMORY_PROCESS 0 /* Address, in the process that connected; needs the right to ptrace it */
+#define SOFTROCE_MEMORY_MAPPED 1 /* a descriptor that can be mapped, from Offset on; Address is the client's own mapping of it, or 0 */
+#define SOFTROCE_MEMORY_SELF 2 /* Address, through a descriptor of the client's own /proc/self/mem */
+
+/*
+ * struct softroce_reg_mr_request registers memory. Where a mapped descriptor cannot be
+ * sealed against shrinking, its memory is reached through Address instead.
+ */
+struct softroce_reg_mr_request {
+	uint32_t pd;
+	uint32_t memory; /* SOFTROCE_MEMORY_* */
+	uint32_t access; /* ibv_access_flags */
+	uint32_t reserved0;
+	uint64_t iova; /* address of the first byte in work requests and for peers */
+	uint64_t length;
+	uint64_t address;
+	uint64_t offset;
+};
+_Static_assert(sizeof(struct softroce_reg_mr_request) == 48, "layout");
+
+/*
+ * struct softroce_reg_mr_reply tells the keys, and how the memory is reached.
+ */
+struct softroce_reg_mr_reply {
+	uint32_t handle;
+	uint32_t lkey;
+	uint32_t rkey;
+	uint32_t memory; /* SOFTROCE_MEMORY_* */
+};
+_Static_assert(sizeof(struct softroce_reg_mr_reply) == 16, "layout");
+
+/*
+ * struct softroce_ah_attr is where packets go and how: struct ibv_ah_attr.
+ */
+struct softroce_ah_attr {
+	uint8_t dgid[16];
+	uint32_t flow_label;
+	uint16_t dlid;
+	uint8_t sgid_index;
+	uint8_t hop_limit;
+	uint8_t traffic_class;
+	uint8_t sl;
+	uint8_t src_path_bits;
+	uint8_t static_rate;
+	uint8_t is_global;
+	uint8_t port_num;
+	uint8_t reserved0[2];
+};
+_Static_assert(sizeof(struct softroce_ah_attr) == 32, "layout");
+
+/*
+ * struct softroce_create_ah_request creates an address handle; the answer is a struct
+ * softroce_handle_reply.
+ */
+struct softroce_create_ah_request {
+	uint32_t pd;
+	uint32_t reserved0;
+	struct softroce_ah_attr ah;
+};
+_Static_assert(sizeof(struct softroce_create_ah_request) == 40, "layout");
+
+/*
+ * struct softroce_create_cq_request creates a completion queue.
+ */
+struct softroce_create_cq_request {
+	uint32_t entries;
+	uint32_t channel; /* handle, or 0 for none */
+	uint32_t flags; /* SOFTROCE_CQ_OWN_CHANNEL */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_create_cq_request) == 16, "layout");
+
+/*
+ * SOFTROCE_CQ_OWN_CHANNEL asks for a completion channel of the queue alone, which has no
+ * handle.
+ */
+#define SOFTROCE_CQ_OWN_CHANNEL 1
+
+/*
+ * struct softroce_create_cq_reply comes with the ring (slots of SOFTROCE_CQE_SIZE bytes),
+ * then, where SOFTROCE_CQ_OWN_CHANNEL was asked for, the channel's event pipe.
+ */
+struct softroce_create_cq_reply {
+	uint32_t handle;
+	uint32_t entries; /* granted; the ring has that many slots */
+};
+_Static_assert(sizeof(struct softroce_create_cq_reply) == 8, "layout");
+
+/*
+ * struct softroce_qp_cap is how much a queue pair holds: struct ibv_qp_cap.
+ */
+struct softroce_qp_cap {
+	uint32_t max_send_wr;
+	uint32_t max_recv_wr;
+	uint32_t max_send_sge;
+	uint32_t max_recv_sge;
+	uint32_t max_inline_data;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_qp_cap) == 24, "layout");
+
+/*
+ * struct softroce_create_qp_request creates a queue pair.
+ */
+struct softroce_create_qp_request {
+	uint32_t pd;
+	uint32_t send_cq;
+	uint32_t recv_cq;
+	uint32_t srq; /* 0: none */
+	uint32_t type; /* ibv_qp_type */
+	uint32_t sig_all; /* 0 or 1 */
+	struct softroce_qp_cap cap;
+};
+_Static_assert(sizeof(struct softroce_create_qp_request) == 48, "layout");
+
+/*
+ * struct softroce_create_qp_reply comes with the rings of the send and of the receive
+ * queue.
+ */
+struct softroce_create_qp_reply {
+	uint32_t handle;
+	uint32_t qp_num;
+	uint32_t doorbell; /* number of the bit in the doorbell page */
+	uint32_t send_slots;
+	uint32_t send_slot_size;
+	uint32_t recv_slots;
+	uint32_t recv_slot_size;
+	uint32_t reserved0;
+	struct softroce_qp_cap cap; /* granted */
+};
+_Static_assert(sizeof(struct softroce_create_qp_reply) == 56, "layout");
+
+/*
+ * struct softroce_qp_attr is struct ibv_qp_attr.
+ */
+struct softroce_qp_attr {
+	uint32_t state;
+	uint32_t cur_state;
+	uint32_t path_mtu;
+	uint32_t path_mig_state;
+	uint32_t qkey;
+	uint32_t rq_psn;
+	uint32_t sq_psn;
+	uint32_t dest_qp_num;
+	uint32_t access_flags;
+	uint32_t rate_limit;
+	struct softroce_qp_cap cap;
+	struct softroce_ah_attr ah;
+	struct softroce_ah_attr alt_ah;
+	uint16_t pkey_index;
+	uint16_t alt_pkey_index;
+	uint8_t en_sqd_async_notify;
+	uint8_t sq_draining;
+	uint8_t max_rd_atomic;
+	uint8_t max_dest_rd_atomic;
+	uint8_t min_rnr_timer;
+	uint8_t port_num;
+	uint8_t timeout;
+	uint8_t retry_cnt;
+	uint8_t rnr_retry;
+	uint8_t alt_port_num;
+	uint8_t alt_timeout;
+	uint8_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_qp_attr) == 144, "layout");
+
+/*
+ * struct softroce_modify_qp_request changes the attributes that Mask (ibv_qp_attr_mask)
+ * names. The reply to a request with a new address vector may take as long as finding the
+ * neighbour does.
+ */
+struct softroce_modify_qp_request {
+	uint32_t handle;
+	uint32_t mask;
+	struct softroce_qp_attr attr;
+};
+_Static_assert(sizeof(struct softroce_modify_qp_request) == 152, "layout");
+
+/*
+ * struct softroce_query_qp_reply tells the attributes of a queue pair.
+ */
+struct softroce_query_qp_reply {
+	struct softroce_qp_attr attr;
+};
+_Static_assert(sizeof(struct softroce_query_qp_reply) == 144, "layout");
+
+/*
+ * struct softroce_snapshot_reply comes with a descriptor of memory that holds Length
+ * bytes of JSON: what the daemon holds, as "softroce show" prints it. Needs no open
+ * device.
+ */
+struct softroce_snapshot_reply {
+	uint64_t length;
+};
+_Static_assert(sizeof(struct softroce_snapshot_reply) == 8, "layout");
+
+/*
+ * struct softroce_start_capture_request comes with the descriptor that the capture is
+ * written to. Needs the daemon's own user or root. The capture ends with
+ * SOFTROCE_OP_STOP_CAPTURE or the connection.
+ */
+struct softroce_start_capture_request {
+	uint8_t device[64]; /* empty: all */
+};
+_Static_assert(sizeof(struct softroce_start_capture_request) == 64, "layout");
+
+/*
+ * struct softroce_capture_reply is the state of this connection's capture.
+ */
+struct softroce_capture_reply {
+	uint64_t packets;
+	uint64_t bytes;
+	uint64_t dropped; /* packets that the writer could not keep up with */
+};
+_Static_assert(sizeof(struct softroce_capture_reply) == 24, "layout");
+
+#endif /* SOFTROCE_ABI_H */
