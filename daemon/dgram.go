@@ -1,12 +1,15 @@
 package daemon
 
-import (
-	"errors"
+import "softroce/wire"
 
-	"softroce/wire"
-)
-
-// dgramLink opens a link to a virtual machine's NIC.
+// dgramLink opens a link to a virtual machine's NIC. The link answers for its addresses
+// itself, hence is its own interface.
 func (b *builder) dgramLink(n NIC) (wire.Link, wire.Interface, error) {
-	return nil, nil, errors.ErrUnsupported
+	link, err := wire.NewDgram(wire.DgramConfig{
+		Local: n.Local, Remote: n.Remote, MAC: n.station(), MTU: n.MTU, Addrs: n.Addrs,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return wire.NewLoopback(link, owns(link)), link, nil
 }

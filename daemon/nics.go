@@ -81,25 +81,24 @@ func (b *builder) netLink(n NIC) (wire.Link, wire.Interface, error) {
 	return wire.NewLoopback(link, owns(iface)), iface, nil
 }
 
-// static is the interface of a NIC that stands on none of the host's.
+// static is the interface of a NIC on a fabric. It has no name: there is none on the host.
 func (n NIC) static() wire.Interface {
-	mtu, mac := n.MTU, n.MAC
+	mtu := n.MTU
 	if mtu == 0 {
-		mtu = DefaultMTU
+		mtu = FabricMTU
 	}
-	if mac == [6]byte{} {
-		mac = n.madeMAC()
-	}
-	return wire.StaticInterface("", mac, mtu, n.Addrs...)
+	return wire.StaticInterface("", n.station(), mtu, n.Addrs...)
 }
 
-// madeMAC is a locally administered address that differs between NICs of different names
-// and between the ends of one dgram cable.
-func (n NIC) madeMAC() (mac [6]byte) {
+// station is the MAC of a NIC: the one given, or a locally administered one that differs
+// between NICs of different names and between the ends of one dgram cable.
+func (n NIC) station() (mac [6]byte) {
+	if n.MAC != mac {
+		return n.MAC
+	}
 	h := fnv.New64a()
 	fmt.Fprint(h, n.String())
-	sum := h.Sum(nil)
-	copy(mac[:], sum)
+	copy(mac[:], h.Sum(nil))
 	mac[0] = mac[0]&^0x03 | 0x02
 	return mac
 }

@@ -34,13 +34,13 @@ type NIC struct {
 	Addrs     []netip.Prefix // fabric, dgram
 	Local     netip.AddrPort // dgram
 	Remote    netip.AddrPort // dgram
-	MTU       int            // fabric, dgram; 0 means DefaultMTU
+	MTU       int            // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
 	MAC       [6]byte        // fabric, dgram; all zeros means one made from the name
 }
 
-// DefaultMTU is the IP MTU of links that have no interface to take one from. It is
-// the jumbo size that carries a path MTU of 4096.
-const DefaultMTU = 9000
+// FabricMTU is the IP MTU of fabric NICs that say no other: the jumbo size, which carries a
+// path MTU of 4096.
+const FabricMTU = 9000
 
 const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
 

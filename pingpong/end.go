@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
-	"runtime"
 	"time"
 
 	"softroce/rendezvous"
@@ -29,7 +28,8 @@ type end struct {
 	c    *verbs.Context
 	pd   *verbs.PD
 	buf  *verbs.Buffer
-	mr   *verbs.MR // what is received, then what is sent
+	mr   *verbs.MR          // what is received, then what is sent
+	ch   *verbs.CompChannel // with Options.Events
 	cq   *verbs.CQ
 	qp   *verbs.QP
 	gid  int
@@ -50,7 +50,12 @@ func (e *end) open(c *verbs.Context) (err error) {
 	if e.mr, err = e.pd.RegMR(e.buf.Bytes()[:2*e.o.Size], verbs.AccessLocalWrite); err != nil {
 		return err
 	}
-	if e.cq, err = c.CreateCQ(e.o.RxDepth+1, nil); err != nil {
+	if e.o.Events {
+		if e.ch, err = c.CreateCompChannel(); err != nil {
+			return err
+		}
+	}
+	if e.cq, err = c.CreateCQ(e.o.RxDepth+1, e.ch); err != nil {
 		return err
 	}
 	e.qp, err = e.pd.CreateQP(verbs.QPInitAttr{
@@ -66,6 +71,9 @@ func (e *end) close() {
 	}
 	if e.cq != nil {
 		e.cq.Close()
+	}
+	if e.ch != nil {
+		e.ch.Close()
 	}
 	if e.mr != nil {
 		e.mr.Close()
@@ -237,23 +245,25 @@ func (e *end) complete(wc *verbs.WC) error {
 	return nil
 }
 
-// spins is how often a poll without events looks before it lets others run.
-const spins = 256
-
+// poll returns completions. Without events it spins a while for them; Wait gives the processor
+// up in the end, for the engine and the peer may need it. With events it sleeps at once.
 func (e *end) poll() (int, error) {
-	for i := 1; ; i++ {
-		if n, err := e.cq.Poll(e.wc[:]); n > 0 || err != nil {
+	for armed := false; ; {
+		n, err := e.cq.Poll(e.wc[:])
+		switch {
+		case n > 0 || err != nil:
 			return n, err
+		case !e.o.Events:
+			err = e.cq.Wait(e.ctx)
+		case !armed: // and then look again: what came before was no event
+			armed = true
+			err = e.cq.Arm(false)
+		default:
+			armed = false
+			_, err = e.ch.GetEvent(e.ctx)
 		}
-		if e.o.Events {
-			if err := e.cq.Wait(e.ctx); err != nil {
-				return 0, err
-			}
-		} else if i%spins == 0 {
-			if err := e.ctx.Err(); err != nil {
-				return 0, err
-			}
-			runtime.Gosched()
+		if err != nil {
+			return 0, err
 		}
 	}
 }

@@ -41,7 +41,7 @@ func (p *perfCmd) Run(e *env) error {
 		return p.serve(e)
 	}
 	if p.Op == "" {
-		return usagef("perf of what? Want send, write, read or atomic")
+		return usagef("perf needs an operation: want send, write, read or atomic")
 	}
 	size, err := daemon.ParseBytes(p.Size)
 	if err != nil {

@@ -1,6 +1,6 @@
 package main
 
-import "errors"
+import "softroce/capture/replay"
 
 type replayCmd struct {
 	File   string `arg:"" help:"A pcap or pcapng file."`
@@ -8,4 +8,19 @@ type replayCmd struct {
 	JSON   bool   `name:"json" help:"Print the report as JSON."`
 }
 
-func (r *replayCmd) Run(e *env) error { return errors.ErrUnsupported }
+// Run exits with 1 where the replay found a difference.
+func (r *replayCmd) Run(e *env) error {
+	report, err := replay.File(r.File, replay.Options{Strict: r.Strict})
+	if err != nil {
+		return err
+	}
+	if r.JSON {
+		err = e.json(report)
+	} else {
+		err = report.WriteText(e.out)
+	}
+	if err == nil && report.Differences() > 0 {
+		err = errReported
+	}
+	return err
+}

@@ -2,31 +2,73 @@ package main
 
 import (
 	"encoding/json"
+	"net"
 	"os"
 	"os/exec"
+	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// await PATH… waits until every file is there: a daemon's socket, what a command in the
-// background writes.
-func await(ts *testscript.TestScript, neg bool, args []string) {
-	end := time.Now().Add(awaitTime)
-	for _, path := range args {
-		for {
-			_, err := os.Stat(ts.MkAbs(path))
-			if err == nil != neg {
-				break
-			}
-			if time.Now().After(end) {
-				ts.Fatalf("waited %v for %s", awaitTime, path)
-			}
-			time.Sleep(5 * time.Millisecond)
+// waitFor waits until ok.
+func waitFor(ts *testscript.TestScript, what string, ok func() bool) {
+	for end := time.Now().Add(awaitTime); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			ts.Fatalf("waited %v for %s", awaitTime, what)
 		}
 	}
+}
+
+// await PATH waits until the file is there: a daemon's socket, what a command in the
+// background writes.
+func await(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: await PATH")
+	}
+	waitFor(ts, args[0], func() bool {
+		_, err := os.Stat(ts.MkAbs(args[0]))
+		return err == nil
+	})
+}
+
+// recorded FILE waits until a capture has begun: its header is in the file.
+func recorded(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: recorded FILE")
+	}
+	waitFor(ts, args[0], func() bool {
+		st, err := os.Stat(ts.MkAbs(args[0]))
+		return err == nil && st.Size() > 0
+	})
+}
+
+// listening PORT waits until a server has that TCP port, without connecting to it: some serve
+// one client only.
+func listening(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: listening PORT")
+	}
+	waitFor(ts, "port "+args[0], func() bool {
+		l, err := net.Listen("tcp", ":"+args[0])
+		if err != nil {
+			return true
+		}
+		l.Close()
+		return false
+	})
+}
+
+// head FROM TO copies the first line of a file.
+func head(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 2 {
+		ts.Fatalf("usage: head FROM TO")
+	}
+	line, _, _ := strings.Cut(ts.ReadFile(args[0]), "\n")
+	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(line), 0o600))
 }
 
 // isjson FILE PATH… checks that FILE (stdout, stderr or a path) is JSON and has a value at
@@ -81,5 +123,22 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 	out, err := cmd.CombinedOutput()
 	if got := cmd.ProcessState.ExitCode(); got != want {
 		ts.Fatalf("exit status %d, want %d: %v\n%s", got, want, err, out)
+	}
+}
+
+// terminate WORD sends SIGTERM to the background commands with WORD among their arguments.
+func terminate(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: terminate WORD")
+	}
+	found := false
+	for _, c := range ts.BackgroundCmds() {
+		if slices.Contains(c.Args, args[0]) {
+			found = true
+			ts.Check(c.Process.Signal(syscall.SIGTERM))
+		}
+	}
+	if !found {
+		ts.Fatalf("no %s in the background", args[0])
 	}
 }
