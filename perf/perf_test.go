@@ -4,8 +4,11 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"log/slog"
 	"net"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -223,4 +226,55 @@ func TestNICsArePickedByNameOrInOrder(t *testing.T) {
 	if _, _, err := perf.PickNICs(two, "c", ""); err == nil || !strings.Contains(err.Error(), "a, b") {
 		t.Errorf("no NIC c: %v", err)
 	}
+}
+
+func TestTwoDaemonsMeasureTowardsEachOther(t *testing.T) {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	ports := freePorts(t)
+	open := func(i int) *verbs.Context {
+		n, err := daemon.ParseNIC(fmt.Sprintf("vm%d=dgram:127.0.0.1:%d,127.0.0.1:%d,10.9.0.%d/24,mtu=9000", i, ports[i], ports[1-i], i+1))
+		if err != nil {
+			t.Fatal(err)
+		}
+		dir, err := os.MkdirTemp("", "srp")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+		d, err := daemon.Start(daemon.Config{NICs: []daemon.NIC{n}, Socket: filepath.Join(dir, "s")}, "test", slog.New(slog.DiscardHandler))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { d.Close() })
+		c, err := verbs.Open(ctx, "", verbs.WithSocket(d.Socket()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Close() })
+		return c
+	}
+	a, b := open(0), open(1)
+	for _, op := range []perf.Op{perf.Send, perf.Write, perf.Read, perf.Atomic} {
+		r, err := perf.Between(ctx, a, b, verbs.AnyGID, brief(op))
+		if err != nil {
+			t.Errorf("%s: %v", op, err)
+		} else if !r.Checked || r.Latency == nil || r.MTU != 4096 || r.Remote.GID != "10.9.0.2" {
+			t.Errorf("%s: %+v", op, r)
+		}
+	}
+}
+
+// freePorts returns two UDP ports that nobody has at the moment.
+func freePorts(t *testing.T) (ports [2]int) {
+	t.Helper()
+	for i := range ports {
+		c, err := net.ListenPacket("udp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		ports[i] = c.LocalAddr().(*net.UDPAddr).Port
+	}
+	return ports
 }
