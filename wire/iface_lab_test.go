@@ -112,6 +112,22 @@ func (s *station) link() netlink.Link {
 	return link
 }
 
+// linkLocal returns the interface's link-local address, once it is there and checked.
+func (s *station) linkLocal() (addr netip.Addr) {
+	s.t.Helper()
+	eventually(s.t, "a link-local address on "+s.name, func() bool {
+		addrs, err := s.nl.AddrList(s.link(), netlink.FAMILY_V6)
+		must(s.t, err)
+		for _, a := range addrs {
+			if a.Flags&unix.IFA_F_TENTATIVE == 0 && a.IP.IsLinkLocalUnicast() {
+				addr, _ = netip.AddrFromSlice(a.IP)
+			}
+		}
+		return addr.IsValid()
+	})
+	return addr
+}
+
 func (s *station) addr(p netip.Prefix) *netlink.Addr {
 	a := &netlink.Addr{IPNet: &net.IPNet{
 		IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),

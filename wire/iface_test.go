@@ -77,6 +77,27 @@ func TestAnAddressIsNotUsedWhileItIsChecked(t *testing.T) {
 	eventually(t, "the address to be listed after its check", func() bool { return slices.Contains(n.Addresses(), p) })
 }
 
+func TestEventsThatOverflowedTheSocketAreMadeUpFor(t *testing.T) {
+	l := newLab(t)
+	n := l.a.iface()
+	must(t, n.events.SetReceiveBufferSize(1, false)) // the kernel's least
+	hold, held := make(chan struct{}), make(chan struct{}, 100)
+	n.OnChange(func() {
+		held <- struct{}{}
+		<-hold
+	})
+	l.a.addAddr(netip.MustParsePrefix("198.51.100.50/24"))
+	<-held // the watcher reads no events now
+	for i := range byte(30) {
+		l.a.addAddr(netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, 100 + i}), 24))
+	}
+	close(hold)
+	eventually(t, "all 32 IPv4 addresses", func() bool {
+		v4 := slices.DeleteFunc(slices.Clone(n.Addresses()), func(p netip.Prefix) bool { return !p.Addr().Is4() })
+		return len(v4) == 32
+	})
+}
+
 func TestMTUAndStateAreFollowed(t *testing.T) {
 	l := newLab(t)
 	n := l.a.iface()

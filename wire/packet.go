@@ -329,7 +329,8 @@ func (l *Packet) flush(batch []TxFrame, id uint16) (taken int, again bool) {
 	return taken, again
 }
 
-// Receive implements Link.
+// Receive implements Link. Where it filled the batch there may be more that FD does
+// not show: it has to be called again before waiting.
 func (l *Packet) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed

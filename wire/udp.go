@@ -321,7 +321,8 @@ func sendDrop(e unix.Errno) Drop {
 	return DropSend
 }
 
-// Receive implements Link.
+// Receive implements Link. Where it filled the batch there may be more that FD does
+// not show: it has to be called again before waiting.
 func (l *UDP) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
