@@ -220,7 +220,8 @@ func (q *QP) MemoryFault(e *Env) {
 		return
 	}
 	q.cfg.Counters.RespCQEError++
-	q.resp.fatalNAK(packet.NAKRemoteOperational)
+	// What failed was accepted, and not acknowledged yet: memory is settled before answers go out.
+	q.resp.fatalNAK(packet.NAKRemoteOperational, q.resp.answers.acked)
 	q.toError(e)
 	e.Sink.Event(q, EventQPFatal)
 }

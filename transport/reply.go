@@ -36,7 +36,8 @@ type answers struct {
 
 	ack     bool            // an ACK of all up to the expected PSN is due
 	nak     packet.Syndrome // a NAK is due; 0: none
-	nakFor  uint32          // NAKSequence: the PSN that drew it
+	nakFor  uint32          // NAKSequence: the PSN that drew it; fatal NAKs: the PSN refused
+	acked   uint32          // the PSN behind the last that was acknowledged
 	nakSent bool            // no further NAK until the expected PSN comes
 }
 
@@ -90,8 +91,9 @@ func (a *answers) push(n answer) {
 }
 
 func (a *answers) pop() {
-	if !a.queue[a.head%uint32(len(a.queue))].repeated {
+	if n := &a.queue[a.head%uint32(len(a.queue))]; !n.repeated {
 		a.fresh--
+		a.acked = packet.PSNAdd(n.psn, int(n.n))
 	}
 	a.head++
 }
@@ -204,7 +206,7 @@ func (q *QP) readFailed(e *Env, a *answer) {
 		q.refuse(e, nak)
 		return
 	}
-	s.nak = nak
+	s.nak, s.nakFor = nak, psn
 }
 
 func readResponseOpcode(first, last bool) packet.Opcode {
@@ -246,7 +248,7 @@ func (q *QP) replyACK(e *Env) (full bool) {
 	tx.Finish(h)
 	q.cfg.Counters.TxOpcode[h.Opcode]++
 	q.cfg.Counters.ACKSent++
-	q.resp.answers.ack = false
+	q.resp.answers.ack, q.resp.answers.acked = false, q.resp.epsn
 	return false
 }
 
@@ -262,7 +264,11 @@ func (q *QP) replyNAK(e *Env) (full bool) {
 	if tx == nil {
 		return true
 	}
-	h := q.replyHeader(packet.Acknowledge, r.epsn)
+	psn := r.epsn
+	if s.nak > packet.NAKSequence {
+		psn = s.nakFor
+	}
+	h := q.replyHeader(packet.Acknowledge, psn)
 	h.AETH = packet.AETH{Syndrome: s.nak, MSN: r.msn}
 	tx.Begin()
 	tx.Finish(h)
@@ -273,6 +279,6 @@ func (q *QP) replyNAK(e *Env) (full bool) {
 	} else {
 		c.NAKSent[s.nak-packet.NAKSequence]++
 	}
-	s.nak, s.ack, s.nakSent = 0, false, true
+	s.nak, s.ack, s.nakSent, s.acked = 0, false, true, psn
 	return false
 }

@@ -33,6 +33,7 @@ func (r *responder) start(q *QP) {
 	r.established = established
 	r.epsn = q.attr.RQPSN
 	r.answers.init(int(q.attr.MaxDestRDAtomic))
+	r.answers.acked = r.epsn
 }
 
 func (r *responder) reset() {
@@ -369,7 +370,7 @@ func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
 func (q *QP) refuse(e *Env, s packet.Syndrome) {
 	r := &q.resp
 	q.cfg.Counters.Drop(DropLocalError)
-	r.fatalNAK(s)
+	r.fatalNAK(s, r.epsn)
 	ev := EventQPRequestErr
 	switch s {
 	case packet.NAKRemoteAccess:
@@ -389,10 +390,10 @@ func (q *QP) refuse(e *Env, s packet.Syndrome) {
 	e.Sink.Event(q, ev)
 }
 
-// fatalNAK lets s be the last answer of this queue pair.
-func (r *responder) fatalNAK(s packet.Syndrome) {
+// fatalNAK lets s be the last answer of this queue pair, for the request with the PSN psn.
+func (r *responder) fatalNAK(s packet.Syndrome, psn uint32) {
 	r.answers.nak, r.answers.ack = s, false
-	r.answers.nakFor = r.epsn
+	r.answers.nakFor = psn
 }
 
 // silence forgets all that was to be answered.

@@ -162,6 +162,19 @@ func TestQPAccessFlagsRefuseBeforeKeysAreLookedAt(t *testing.T) {
 	}
 }
 
+func TestMemoryThatFailedLateIsRefusedForWhatWasNotAcknowledged(t *testing.T) {
+	_, b := connect(t, usual)
+	b.request(packet.WriteOnly, usual.psn, 8)
+	b.room = 0
+	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 1), 8)
+	b.qp.MemoryFault(&b.env)
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/2" {
+		t.Error(got)
+	}
+}
+
 func TestMoreREADsThanAgreedAreRefused(t *testing.T) {
 	_, b := connect(t, usual) // max_dest_rd_atomic 4
 	b.room = 0                // nothing goes out: they stay outstanding
