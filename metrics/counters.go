@@ -1,7 +1,7 @@
 package metrics
 
 import (
-	"strings"
+	"fmt"
 
 	"softroce/nic"
 	"softroce/packet"
@@ -103,7 +103,7 @@ func opcodeName(o packet.Opcode) string {
 	if in := o.Info(); in.Valid {
 		return in.Name
 	}
-	return strings.ToUpper(o.String())
+	return fmt.Sprintf("%#02x", uint8(o))
 }
 
 // NAKs names what was counted per NAK code.

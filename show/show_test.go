@@ -1,0 +1,111 @@
+package show
+
+import (
+	"encoding/json"
+	"net/netip"
+	"strings"
+	"testing"
+
+	"softroce/attach"
+	"softroce/nic"
+)
+
+// taken is a snapshot that has travelled as JSON, as it does from daemon to tool.
+func taken(t *testing.T) *Snapshot {
+	t.Helper()
+	owner := nic.Owner{PID: 42, Comm: "app"}
+	d := nic.Snapshot{
+		Name: "nic0", GUID: 0x0011223344556677, PortState: nic.PortActive, ActiveMTU: 1024, Netdev: "eth0",
+		GIDs:     []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"}},
+		Contexts: []nic.ContextInfo{{Owner: owner}},
+		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6,
+			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SendPosted: 1, RecvPosted: 2},
+			{Owner: owner, QPN: 19, Type: "RC", State: "RESET"}},
+		MRs: []nic.MRInfo{{Owner: owner, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE"}},
+		CQs: []nic.CQInfo{{Owner: owner, Entries: 256, Waiting: 1, Users: 2, Notified: 3}},
+	}
+	d.Counters.Link.TxPackets = 7
+	d.Counters.RxOpcode[0x11] = 8
+	d.Counters.NAKSent[0] = 9
+	d.Counters.TxStalled = 10
+	down := nic.Snapshot{Name: "nic1", PortState: nic.PortDown, LinkError: "network is down"}
+	b, err := json.Marshal(New(attach.Snapshot{PID: 1, Devices: []nic.Snapshot{d, down}}, nil))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s Snapshot
+	if err := json.Unmarshal(b, &s); err != nil {
+		t.Fatal(err)
+	}
+	return &s
+}
+
+func TestTextHasALinePerObject(t *testing.T) {
+	s := taken(t)
+	for kind, want := range map[string]string{
+		"devices": `link nic0/1 state ACTIVE physical_state LINK_UP  netdev eth0 mtu 1024 node_guid 0011:2233:4455:6677 clients 1
+    gid 1 192.0.2.1
+link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:0000:0000:0000 clients 0
+    error network is down
+`,
+		"qp": `link nic0/1 lqpn 17 rqpn 18 type RC state RTS   rq-psn 6 sq-psn 5 mtu 1024 path 192.0.2.1 > 192.0.2.2 sq 1 rq 2 pid 42 comm app
+link nic0/1 lqpn 19 rqpn 0  type RC state RESET rq-psn 0 sq-psn 0 mtu 0    path -                     sq 0 rq 0 pid 42 comm app
+`,
+		"mr": "link nic0/1 iova 0x1000 length 4096 access LOCAL_WRITE pid 42 comm app\n",
+		"cq": "link nic0/1 cqe 256 waiting 1 users 2 events 3 overrun false pid 42 comm app\n",
+	} {
+		var b strings.Builder
+		if err := s.WriteText(&b, kind); err != nil {
+			t.Errorf("%s: %v", kind, err)
+		}
+		if squeeze(b.String()) != squeeze(want) {
+			t.Errorf("%s:\n%s\nwant\n%s", kind, b.String(), want)
+		}
+	}
+}
+
+// squeeze takes the width of columns away.
+func squeeze(s string) string {
+	var lines []string
+	for line := range strings.Lines(s) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	return strings.Join(lines, "\n")
+}
+
+func TestCountersHaveALineEach(t *testing.T) {
+	var b strings.Builder
+	if err := taken(t).WriteText(&b, "counters"); err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"link nic0/1 port_xmit_packets 7\n", "link nic0/1 rx_opcode RC_ACKNOWLEDGE 8\n", "link nic0/1 nak_sent psn_sequence_error 9\n",
+		"link nic0/1 drop tx_stalled 10\n", "link nic1/1 port_xmit_packets 0\n",
+	} {
+		if !strings.Contains(b.String(), want) {
+			t.Errorf("counters lack %q:\n%s", want, b.String())
+		}
+	}
+}
+
+func TestJSONIsAListOfObjectsWithTheirLinks(t *testing.T) {
+	s := taken(t)
+	for kind, want := range map[string]string{
+		"qp":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","lqpn":17,"rqpn":18,"type":"RC","state":"RTS"`,
+		"mr":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","iova":4096,"length":4096`,
+		"devices":  `{"ifname":"nic0","port":1,"state":"ACTIVE"`,
+		"counters": `{"ifname":"nic0","port":1,"values":{`,
+	} {
+		list, err := s.Select(kind)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := json.Marshal(list)
+		if err != nil || !strings.HasPrefix(string(b), "["+want) {
+			t.Errorf("%s: %v, %s", kind, err, b)
+		}
+	}
+	if _, err := s.Select("pd"); err == nil || !strings.Contains(err.Error(), "devices, qp, mr, cq, counters") {
+		t.Errorf("pd: %v", err)
+	}
+}
