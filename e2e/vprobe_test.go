@@ -237,9 +237,14 @@ func firstDifference(a, b []byte) (at int, same bool) {
 	return len(a), false
 }
 
+// patience is a local ACK timeout of 268 ms: with all retries two seconds, which a guest
+// may well stand still on a busy machine. vprobe's own would be a quarter of that.
+const patience = 16
+
 // with returns the default options, changed.
 func with(change ...func(*vprobe.Options)) vprobe.Options {
 	o := vprobe.Defaults()
+	o.Timeout = patience
 	for _, f := range change {
 		f(&o)
 	}
