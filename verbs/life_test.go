@@ -438,6 +438,7 @@ func TestADaemonThatIsKilledGivesAnErrorAndNoHang(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
+	p.Wait() // of all its descriptors the socket may be closed last
 	if _, err := verbs.Open(within(t), "", verbs.WithSocket(socket)); !errors.Is(err, verbs.ErrNoDaemon) || !errors.Is(err, syscall.ECONNREFUSED) {
 		t.Errorf("a new client: %v", err)
 	}
