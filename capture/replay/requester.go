@@ -43,7 +43,7 @@ func replayRequester(s *stream, strict bool) error {
 	r.done = r.completed
 	for _, m := range s.messages {
 		if m.broken != nil {
-			r.v.differ(m.broken, "opcode", m.broken.Opcode.String(), "the next packet of the message that packet "+fmt.Sprint(m.parts[0].No)+" begins")
+			r.v.differ(m.broken, "opcode", m.broken.Opcode.String(), m.wanted)
 		}
 	}
 	if err := r.plan(rebuild(s)); err != nil {
