@@ -169,7 +169,7 @@ func (ev *evidence) gatherTrains(s *stream) {
 // alignReach bounds how many requests are passed over in search for the one behind a reply.
 const alignReach = 1 << 12
 
-// align finds the request behind each response. Replies come in the order of the requests that
+// align finds the request behind each train. Trains come in the order of the requests that
 // drew them, so it goes through both from the end, and takes the latest request that fits:
 // had an earlier one been answered, the later one would hardly have been sent.
 func (ev *evidence) align(s *stream) {
@@ -177,35 +177,20 @@ func (ev *evidence) align(s *stream) {
 	for k := len(s.answered) - 1; k >= 0; k-- {
 		r := s.answered[k]
 		t := ev.answers[r]
-		if t != nil && t.responses[0] != r {
+		if t == nil || t.responses[0] != r {
 			continue
 		}
 		for i > 0 && s.requests[i-1].at >= r.pos {
 			i--
 		}
 		for j := i - 1; j >= max(0, i-alignReach); j-- {
-			if e := s.requests[j]; draws(e, r, t) {
-				if t != nil {
-					t.request, e.answers = e, t
-				}
-				i = j
+			if e := s.requests[j]; e.psn == r.psn && answeredKind(e.info.Kind) &&
+				(e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse) {
+				t.request, e.answers, i = e, t, j
 				break
 			}
 		}
 	}
-}
-
-// draws reports whether a request can be what drew a reply, which begins train t if it is a response.
-func draws(e, r *event, t *train) bool {
-	switch {
-	case t != nil:
-		return answeredKind(e.info.Kind) && e.psn == r.psn && (e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse)
-	case r.AETH.Syndrome == packet.NAKSequence:
-		return e.psn > r.psn
-	case !r.AETH.Syndrome.IsACK():
-		return e.psn == r.psn
-	}
-	return e.psn <= r.psn && !answeredKind(e.info.Kind)
 }
 
 func answeredKind(k packet.Kind) bool {
