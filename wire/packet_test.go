@@ -128,15 +128,22 @@ func checkCable(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
 }
 
 func TestASuperPacketCrossesAVethWhole(t *testing.T) {
-	l := newLab(t)
-	tx, rx := l.a.packetLink(), l.b.packetLink()
-	batch := frames(l.a.path(l.b, false), 15, 4096)
-	sendAll(t, tx, batch)
-	same(t, l, tx, batch, collect(t, rx, len(batch)))
-	tx.Send(0, batch)
-	ready(rx, time.Second)
-	if n, _ := rx.Receive(0, make([]RxFrame, 1)); n != 1 || rx.in.n != 1 {
-		t.Errorf("%d frames, %d messages; want 1 of 1", n, rx.in.n)
+	for _, v6 := range []bool{false, true} {
+		l := newLab(t)
+		tx, rx := l.a.packetLink(), l.b.packetLink()
+		for _, size := range []int{1024, 4096} { // 63 times 1024 bytes would fit into IPv6, but not past a device
+			batch := frames(l.a.path(l.b, v6), maxSegments, size)
+			batch = batch[:runLength(batch, runLimit(!v6))]
+			sendAll(t, tx, batch)
+			same(t, l, tx, batch, collect(t, rx, len(batch)))
+			tx.Send(0, batch)
+			ready(rx, time.Second)
+			n, _ := rx.Receive(0, make([]RxFrame, 1))
+			if n != 1 || rx.in.n != 1 {
+				t.Errorf("IPv6 %v, %d times %d bytes: %d frames, %d messages; want 1 of 1", v6, len(batch), size, n, rx.in.n)
+			}
+			collect(t, rx, len(batch)-n)
+		}
 	}
 }
 
