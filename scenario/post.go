@@ -55,7 +55,7 @@ func (s *stage) cmdPost(w *words) error {
 // carryOn lets what was done take effect, unless the next line is to follow at once.
 func (s *stage) carryOn(more bool) {
 	if !more {
-		s.bench.Settle(nil)
+		s.bench.Run(s.bench.Now(), nil)
 	}
 }
 
