@@ -1,12 +1,10 @@
 package daemon
 
 import (
-	"errors"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"net/netip"
-	"os"
 
 	"softroce/nic"
 	"softroce/wire"
@@ -71,9 +69,6 @@ func (b *builder) netLink(n NIC) (wire.Link, wire.Interface, error) {
 		link, err = wire.NewPacket(iface)
 	} else {
 		link, err = wire.NewUDP(iface)
-	}
-	if errors.Is(err, os.ErrPermission) {
-		err = fmt.Errorf("%w (it takes CAP_NET_RAW; udp:%s needs no privilege)", err, n.Interface)
 	}
 	if err != nil {
 		return nil, nil, err
