@@ -51,7 +51,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run carries one command line out and returns the exit status.
 func run(args []string, out, errs io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
 	defer stop()
 	var c cli
 	exit := -1 // set by --help
@@ -81,6 +81,16 @@ func run(args []string, out, errs io.Writer) int {
 		return exitFailed
 	}
 	return exitOK
+}
+
+// endings are the signals that end a command in good order. SIGHUP comes when the terminal goes;
+// nohup has it ignored.
+func endings() []os.Signal {
+	s := []os.Signal{os.Interrupt, syscall.SIGTERM}
+	if !signal.Ignored(syscall.SIGHUP) {
+		s = append(s, syscall.SIGHUP)
+	}
+	return s
 }
 
 // errReported fails a command that has already said why.
