@@ -81,7 +81,7 @@ func (r *Result) setCount(messages uint64, elapsed time.Duration) {
 
 // WriteText writes r for people.
 func (r *Result) WriteText(w io.Writer) error {
-	fmt.Fprintf(w, "%s %s -> %s  %d bytes, %d QP, depth %d, path MTU %d\n", r.Op, r.Local, r.Remote, r.Size, r.QPs, r.Depth, r.MTU)
+	fmt.Fprintf(w, "%s %s -> %s  %s, %s, depth %d, path MTU %d\n", r.Op, r.Local, r.Remote, count(r.Size, "byte"), count(r.QPs, "QP"), r.Depth, r.MTU)
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "  messages\tGb/s\tmessages/s\t")
 	if r.Latency != nil {
@@ -96,3 +96,10 @@ func (r *Result) WriteText(w io.Writer) error {
 }
 
 func (s Side) String() string { return s.Device + " (" + s.GID + ")" }
+
+func count(n int, of string) string {
+	if n != 1 {
+		of += "s"
+	}
+	return fmt.Sprintf("%d %s", n, of)
+}
