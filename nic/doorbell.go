@@ -87,8 +87,10 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 		Swap:       le.Uint64(b[abi.SendSwap:]),
 		RemoteQPN:  le.Uint32(b[abi.SendRemoteQPN:]),
 		RemoteQKey: le.Uint32(b[abi.SendRemoteQKey:]),
-		AH:         le.Uint32(b[abi.SendAH:]),
 		SGEs:       wr.SGEs[:0],
+	}
+	if q.init.Type == TypeUD {
+		wr.Dest = q.handle(le.Uint32(b[abi.SendAH:]))
 	}
 	if wr.Opcode == transport.WRSendInv || wr.Opcode == transport.WRLocalInv {
 		wr.Imm = le.Uint32(b[abi.SendImm:]) // an R_Key, not a number of the program's making

@@ -89,13 +89,17 @@ func (t *txState) deactivate(q *QP) {
 
 // slot returns the next free frame for q, or nil when its turn is over or the batch full.
 func (t *txState) slot(q *QP) *packet.Tx {
-	if t.turn == 0 || t.filled == len(t.frames) || q.path == nil {
+	path := q.path
+	if a, ok := q.t.Destination().(*AH); ok && q.init.Type == TypeUD {
+		path = a.path
+	}
+	if t.turn == 0 || t.filled == len(t.frames) || path == nil {
 		return nil
 	}
 	t.turn--
 	f := &t.frames[t.filled]
 	t.filled++
-	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = q.path, 0, false, false, false
+	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, q.init.Type != TypeRC, false, false
 	f.Len = 0
 	return &f.Tx
 }

@@ -64,8 +64,8 @@ type SendWR struct {
 	CompareAdd uint64
 	Swap       uint64
 	RemoteQPN  uint32 // UD
-	RemoteQKey uint32 // UD
-	AH         uint32 // UD
+	RemoteQKey uint32 // UD; with its highest bit the queue pair's own is sent (IBTA 10.2.5)
+	Dest       any    // UD: the path of the address handle; not touched, see QP.Destination
 	SGEs       []SGE
 	Inline     []byte // the payload itself where Flags has Inline
 }
@@ -189,9 +189,10 @@ const (
 // A Packet is a received packet, parsed, with its pad cut off.
 type Packet struct {
 	packet.Header
-	Payload [][]byte // in order; valid during the call and until Env.Mem is flushed
-	Len     int      // bytes of payload
-	CE      bool     // congestion experienced
+	Payload [][]byte            // in order; valid during the call and until Env.Mem is flushed
+	Len     int                 // bytes of payload
+	CE      bool                // congestion experienced
+	GRH     [packet.GRHLen]byte // UD: the headers as a program gets them
 }
 
 // Errors of PostSend.
@@ -212,6 +213,7 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	Recv       RecvQueue
+	PortMTU    int  // UD: what a datagram may carry, in bytes
 	SigAll     bool // every send work request gets a CQE (sq_sig_all)
 	Counters   *Counters
 	UserData   any // the owner's; not touched

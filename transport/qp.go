@@ -19,6 +19,7 @@ type QP struct {
 	resp responder
 
 	hdr         packet.Header // of the packet being built
+	dest        any           // of the UD packet being emitted
 	wc          Completion    // being given to the sink
 	repliesLast bool          // replies went first in the last Transmit
 	sqdNotify   bool          // EventSQDrained is due when the send queue has drained
@@ -29,7 +30,9 @@ var ErrService = errors.New("transport service is not supported")
 
 // New makes a queue pair in state Reset.
 func New(c Config) (*QP, error) {
-	if c.Service != packet.RC {
+	switch c.Service {
+	case packet.RC, packet.UC, packet.UD:
+	default:
 		return nil, fmt.Errorf("%w: %v", ErrService, c.Service)
 	}
 	if c.SendDepth < 0 || c.MaxSendSGE < 0 || c.MaxInline < 0 {
@@ -84,7 +87,7 @@ func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
 	if mask&MaskCurState != 0 && a.CurState != q.state {
 		return fmt.Errorf("%w: current state is %v, not %v", ErrTransition, q.state, a.CurState)
 	}
-	if err := checkTransition(q.state, to, mask); err != nil {
+	if err := checkTransition(q.cfg.Service, q.state, to, mask); err != nil {
 		return err
 	}
 	if err := a.check(mask); err != nil {
@@ -100,6 +103,9 @@ func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
 		q.resp.silence()
 		q.flush(e)
 	case from == Init && to == RTR:
+		if q.cfg.Service == packet.UD {
+			q.attr.PathMTU = q.cfg.PortMTU
+		}
 		q.resp.start(q)
 	case from == RTR && to == RTS:
 		q.req.start(q)
@@ -177,13 +183,31 @@ func (q *QP) Receive(e *Env, p *Packet) {
 			q.resp.established = true
 			e.Sink.Event(q, EventCommEstablished)
 		}
-		q.respond(e, p, in)
+		q.responderOf(e, p, in)
 	case q.state < RTS:
 		c.Drop(DropState)
 	default:
 		q.complete(e, p, in)
 	}
 }
+
+// responderOf gives a request to the responder of the queue pair's service.
+func (q *QP) responderOf(e *Env, p *Packet, in *packet.Info) {
+	switch q.cfg.Service {
+	case packet.UC:
+		q.respondUC(e, p, in)
+	case packet.UD:
+		q.respondUD(e, p, in)
+	default:
+		q.respond(e, p, in)
+	}
+}
+
+// reliable reports whether the service acknowledges.
+func (q *QP) reliable() bool { return q.cfg.Service == packet.RC }
+
+// Destination returns the Dest of the work request whose packet is being emitted: UD.
+func (q *QP) Destination() any { return q.dest }
 
 // Transmit emits what is due: answers and requests, the two taking turns to go first so that
 // neither starves the other. It returns true if it stopped only for want of room.
@@ -192,6 +216,9 @@ func (q *QP) Transmit(e *Env) (more bool) {
 		more = q.reply(e)
 		q.flush(e)
 		return more
+	}
+	if q.state == SQE {
+		q.flushSend(e)
 	}
 	q.repliesLast = !q.repliesLast
 	if q.repliesLast {
@@ -235,11 +262,15 @@ func (q *QP) toError(e *Env) {
 
 // flush completes what is posted with WRFlushErr.
 func (q *QP) flush(e *Env) {
+	q.flushSend(e)
+	q.resp.flush(q, e)
+}
+
+func (q *QP) flushSend(e *Env) {
 	for !q.sq.empty() {
 		q.finish(e, q.sq.head(), WRFlushErr)
 	}
 	q.req.stop(q)
-	q.resp.flush(q, e)
 }
 
 // checkDrained tells when a queue pair in SQD has nothing outstanding any more.

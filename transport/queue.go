@@ -68,7 +68,7 @@ func (q *QP) PostSend(wr *SendWR) error {
 	}
 	slot := s.tailIndex & uint32(len(s.ring)-1)
 	w := &s.ring[slot]
-	*w = wqe{SendWR: *wr, kind: wrKind(wr.Opcode)}
+	*w = wqe{SendWR: *wr, kind: q.wrKind(wr.Opcode)}
 	w.status = s.copyPayload(w, wr, int(slot))
 	switch w.kind {
 	case packet.KindNone:
@@ -117,11 +117,23 @@ var rcOperations = [...]packet.Kind{
 	WRRead: packet.KindRead, WRCompareSwap: packet.KindCompareSwap, WRFetchAdd: packet.KindFetchAdd,
 }
 
-func wrKind(o WROpcode) packet.Kind {
-	if int(o) < len(rcOperations) {
-		return rcOperations[o]
+// wrKind is KindNone for what the service does not have.
+func (q *QP) wrKind(o WROpcode) packet.Kind {
+	if int(o) >= len(rcOperations) {
+		return packet.KindNone
 	}
-	return packet.KindNone
+	k := rcOperations[o]
+	switch q.cfg.Service {
+	case packet.UC:
+		if k != packet.KindSend && k != packet.KindWrite {
+			return packet.KindNone
+		}
+	case packet.UD:
+		if k != packet.KindSend {
+			return packet.KindNone
+		}
+	}
+	return k
 }
 
 // finish completes the oldest work request, w, and frees its slot.

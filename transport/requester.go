@@ -59,7 +59,7 @@ func (q *QP) request(e *Env) (more bool) {
 		if w.status != Success {
 			break
 		}
-		if !w.isRead && r.windowFull() {
+		if q.reliable() && !w.isRead && r.windowFull() {
 			break
 		}
 		if ok, full := q.emitRequest(e, w); !ok {
@@ -95,6 +95,10 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	}
 	if r.credited && w.ssn > r.limit && consumesRecv(w) && r.una != r.next {
 		return false // out of credits: one message at a time, as a probe (IBTA 9.7.7.2.5)
+	}
+	if q.cfg.Service == packet.UD && w.length > uint32(q.attr.PathMTU) {
+		w.status = LocLenErr
+		return false
 	}
 	if w.status = q.checkLocal(e, w); w.status != Success {
 		return false
@@ -148,18 +152,20 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		w.status = LocProtErr
 		return false, false
 	}
+	q.dest = w.Dest
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		r.src = before
 		return false, true
 	}
-	op := requestOpcode(w.Opcode, first, last)
-	h.Opcode = packet.Opcode(op)
+	h.Opcode = packet.Opcode(q.cfg.Service) | packet.Opcode(requestOpcode(w.Opcode, first, last))
 	h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.length}
 	h.Imm = w.Imm
 	h.Solicited = last && w.Flags&Solicited != 0 && consumesRecv(w)
 	r.sinceAck++
-	if last || r.sinceAck >= ackInterval || r.send+1-r.una >= sendWindow+r.readPSNs {
+	if !q.reliable() {
+		q.addressed(h, w)
+	} else if last || r.sinceAck >= ackInterval || r.send+1-r.una >= sendWindow+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
 	}
 	tx.Begin()
@@ -168,11 +174,30 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	}
 	tx.Finish(h)
 	q.sent(h.Opcode, 1)
-	if r.pkt++; last {
+	switch r.pkt++; {
+	case last && !q.reliable():
+		q.finish(e, w, Success) // there is nothing to wait for
+	case last:
 		r.cur, r.pkt = r.cur+1, 0
 	}
 	return true, false
 }
+
+// addressed completes the headers of an unreliable service: no acknowledgement is asked
+// for, and a datagram says whose it is and under which key.
+func (q *QP) addressed(h *packet.Header, w *wqe) {
+	if q.cfg.Service != packet.UD {
+		return
+	}
+	h.DestQP = w.RemoteQPN
+	h.DETH = packet.DETH{QKey: w.RemoteQKey, SrcQP: q.cfg.QPN}
+	if w.RemoteQKey&controlledQKey != 0 {
+		h.DETH.QKey = q.attr.QKey
+	}
+}
+
+// controlledQKey is the bit of a Q_Key that a program may not send of its own (IBTA 10.2.5).
+const controlledQKey = 1 << 31
 
 // emitRead emits the request of a READ, from offset on where part of it has come, or of an atomic.
 func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
@@ -210,6 +235,9 @@ func (q *QP) sent(op packet.Opcode, n uint64) {
 	}
 	r.send += n
 	r.next = max(r.next, r.send)
+	if !q.reliable() {
+		r.una = r.next
+	}
 }
 
 // requestOpcode names the packet of a SEND or WRITE by its place in the message.
@@ -243,6 +271,11 @@ func (q *QP) retireFailed(e *Env) {
 	}
 	if w := q.sq.head(); w.status != Success {
 		q.finish(e, w, w.status)
+		if !q.reliable() {
+			q.state = SQE // the receive queue goes on (IBTA 10.3.1)
+			q.flushSend(e)
+			return
+		}
 		q.resp.silence()
 		q.toError(e)
 	}

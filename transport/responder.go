@@ -21,6 +21,7 @@ type responder struct {
 
 	recv    RecvWR // the receive work request in use
 	hasRecv bool
+	grh     [1][]byte
 	into    scatter
 	lastWQE bool // EventLastWQEReached was given
 
@@ -187,8 +188,7 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 			return nak
 		}
 	}
-	if uint32(p.Len) > r.left || in.Position.EndsMessage() && uint32(p.Len) != r.left ||
-		!in.Position.EndsMessage() && uint32(p.Len) == r.left {
+	if !q.completesWrite(p, in) {
 		return packet.NAKInvalidRequest
 	}
 	if p.Len > 0 && !r.region.Live() {
@@ -197,12 +197,7 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	if in.ConsumesRecv && !q.takeRecv() {
 		return 0
 	}
-	va := r.va
-	for k, b := range p.Payload {
-		e.Mem.Write(q, r.region, va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
-		va += uint64(len(b))
-	}
-	r.va, r.left = va, r.left-uint32(p.Len)
+	q.placeWrite(e, p, in)
 	q.advance(p, in, packet.KindWrite)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxWriteRequests++
@@ -211,6 +206,25 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		q.received(e, q.recvCompletion(p, in, WCRecvImm, r.placed))
 	}
 	return 0
+}
+
+// completesWrite checks a packet's length against what the RETH announced.
+func (q *QP) completesWrite(p *Packet, in *packet.Info) bool {
+	n, left := uint32(p.Len), q.resp.left
+	if in.Position.EndsMessage() {
+		return n == left
+	}
+	return n < left
+}
+
+// placeWrite writes a packet's payload.
+func (q *QP) placeWrite(e *Env, p *Packet, in *packet.Info) {
+	r := &q.resp
+	for k, b := range p.Payload {
+		e.Mem.Write(q, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
+		r.va += uint64(len(b))
+	}
+	r.left -= uint32(p.Len)
 }
 
 // openWrite checks the whole target of a WRITE before its first byte is written.
@@ -232,7 +246,10 @@ func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
 }
 
 func (q *QP) recvCompletion(p *Packet, in *packet.Info, op WCOpcode, n uint32) Completion {
-	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited}
+	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited, SrcQP: q.attr.DestQPN}
+	if in.Headers&packet.HasDETH != 0 {
+		c.SrcQP = p.DETH.SrcQP
+	}
 	if in.Headers&packet.HasImmDt != 0 {
 		c.Imm, c.Flags = p.Imm, WCWithImm
 	}
@@ -249,7 +266,7 @@ func (q *QP) received(e *Env, c Completion) {
 	default:
 		q.cfg.Counters.RespCQEError++
 	}
-	c.WRID, c.Recv, c.Signaled, c.SrcQP = r.recv.ID, true, true, q.attr.DestQPN
+	c.WRID, c.Recv, c.Signaled = r.recv.ID, true, true
 	r.hasRecv = false
 	q.wc = c
 	e.Sink.Complete(q, &q.wc)
