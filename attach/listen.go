@@ -39,8 +39,9 @@ type listener struct {
 	inode  uint64
 	server *Server
 
-	mu    sync.Mutex
-	spare *os.File // given up to take a connection when there are no descriptors left
+	mu     sync.Mutex
+	closed bool
+	spare  *os.File // given up to take a connection when there are no descriptors left
 }
 
 // Listen begins to serve on a socket, which it creates, and returns its path. A socket
@@ -209,7 +210,11 @@ func (l *listener) accept() {
 func (l *listener) refuseOne() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	if l.closed {
+		return
+	}
 	if l.spare == nil {
+		l.spare, _ = os.Open(os.DevNull) // the last time it was snatched away
 		return
 	}
 	l.spare.Close()
@@ -232,9 +237,9 @@ func (l *listener) close() error {
 	err := l.sock.Close()
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.closed = true
 	if l.spare != nil {
 		l.spare.Close()
-		l.spare = nil
 	}
 	return err
 }

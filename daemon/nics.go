@@ -63,7 +63,7 @@ func (b *builder) link(e *nic.Engine, n NIC) (wire.Link, wire.Interface, error) 
 func (b *builder) netLink(n NIC) (wire.Link, wire.Interface, error) {
 	iface, err := wire.NetInterface(n.Interface)
 	if err != nil {
-		return nil, nil, describeInterface(n.Interface, err)
+		return nil, nil, err
 	}
 	b.closers = append(b.closers, iface)
 	var link wire.Link
@@ -106,12 +106,4 @@ func (n NIC) station() (mac [6]byte) {
 // linkLocal is the EUI-64 link-local address of a MAC.
 func linkLocal(mac [6]byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
-}
-
-// describeInterface adds to "no such interface" which ones there are.
-func describeInterface(name string, err error) error {
-	if !errors.Is(err, wire.ErrNoInterface) {
-		return err
-	}
-	return fmt.Errorf("%w; there are %s", err, interfaceNames())
 }

@@ -2,6 +2,7 @@ package metrics
 
 import (
 	"net/http/httptest"
+	"os"
 	"strings"
 	"testing"
 
@@ -98,5 +99,23 @@ func TestOpcodesHaveTheirTablesNames(t *testing.T) {
 	counts[packet.OpcodeCNP] = 1
 	if l := Opcodes(&counts); len(l) != 1 || l[0] != (Labeled{"CNP", 1}) {
 		t.Errorf("got %v", l)
+	}
+}
+
+func TestEveryMetricIsDocumented(t *testing.T) {
+	doc, err := os.ReadFile("../docs/metrics.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range Counters {
+		if !strings.Contains(string(doc), "| `"+c.Prom+"` | `"+c.Name+"` |") {
+			t.Errorf("docs/metrics.md lacks %s, %s", c.Prom, c.Name)
+		}
+	}
+	for _, d := range descs {
+		name, _, _ := strings.Cut(strings.TrimPrefix(d.String(), `Desc{fqName: "`), `"`)
+		if !strings.Contains(string(doc), "`"+name) {
+			t.Errorf("docs/metrics.md lacks %s", name)
+		}
 	}
 }

@@ -38,18 +38,26 @@ func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
 	return ctx, open("softroce0"), open("softroce1")
 }
 
+// ends is how a conversation went at both of its ends.
+type ends struct {
+	server, client       pingpong.Result
+	serverErr, clientErr error
+	text                 string // of the server
+}
+
 // converse has both ends talk, server with so and client with co.
-func converse(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (s, c pingpong.Result, serr, cerr error, text string) {
+func converse(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (e ends) {
 	ours, theirs := net.Pipe()
 	done := make(chan struct{})
 	var out strings.Builder
 	go func() {
 		defer close(done)
-		s, serr = pingpong.Answer(ctx, theirs, server, so, &out)
+		e.server, e.serverErr = pingpong.Answer(ctx, theirs, server, so, &out)
 	}()
-	c, cerr = pingpong.Ask(ctx, ours, client, co, io.Discard)
+	e.client, e.clientErr = pingpong.Ask(ctx, ours, client, co, io.Discard)
 	<-done
-	return s, c, serr, cerr, out.String()
+	e.text = out.String()
+	return e
 }
 
 func TestBothEndsConverse(t *testing.T) {
@@ -71,10 +79,11 @@ func TestBothEndsConverse(t *testing.T) {
 			o := pingpong.DefaultOptions()
 			o.Iters = 100
 			c.change(&o)
-			s, cl, serr, cerr, text := converse(ctx, a, b, o, o)
-			if serr != nil || cerr != nil {
-				t.Fatalf("server: %v, client: %v", serr, cerr)
+			e := converse(ctx, a, b, o, o)
+			if e.serverErr != nil || e.clientErr != nil {
+				t.Fatalf("server: %v, client: %v", e.serverErr, e.clientErr)
 			}
+			s, cl, text := e.server, e.client, e.text
 			if s.Local != cl.Remote || s.Remote != cl.Local {
 				t.Errorf("the ends disagree: %+v, %+v", s, cl)
 			}
@@ -94,11 +103,11 @@ func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
 	ctx, a, b := nics(t)
 	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
 	so.Iters, co.Iters, co.GIDIndex = 10, 10, 2
-	s, _, serr, cerr, _ := converse(ctx, a, b, so, co)
-	if serr != nil || cerr != nil {
-		t.Fatalf("server: %v, client: %v", serr, cerr)
+	e := converse(ctx, a, b, so, co)
+	if e.serverErr != nil || e.clientErr != nil {
+		t.Fatalf("server: %v, client: %v", e.serverErr, e.clientErr)
 	}
-	if got := s.Local.GID.Addr().String(); got != "2001:db8::1" {
+	if got := e.server.Local.GID.Addr().String(); got != "2001:db8::1" {
 		t.Errorf("server answered with %s", got)
 	}
 }
@@ -113,9 +122,8 @@ func TestDifferentSizesAreNoticed(t *testing.T) {
 		time.Sleep(2 * time.Second) // the client waits for an answer that does not come
 		stop()
 	}()
-	_, _, serr, _, _ := converse(ctx, a, b, so, co)
-	if !errors.Is(serr, pingpong.ErrData) {
-		t.Errorf("server: %v", serr)
+	if e := converse(ctx, a, b, so, co); !errors.Is(e.serverErr, pingpong.ErrData) {
+		t.Errorf("server: %v", e.serverErr)
 	}
 }
 

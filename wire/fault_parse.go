@@ -54,11 +54,18 @@ func ParseFaults(r io.Reader) (*FaultProgram, error) {
 	if err := in.Err(); err != nil {
 		errs = append(errs, fmt.Errorf("line %d: %w", line+1, err))
 	}
+	if more := len(errs) - maxFaultErrors; more > 0 {
+		errs = append(errs[:maxFaultErrors], fmt.Errorf("%d more lines are wrong", more))
+	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
 	}
 	return prog, nil
 }
+
+// maxFaultErrors is how many wrong lines ParseFaults tells of: a file that is no fault
+// program at all has as many as lines.
+const maxFaultErrors = 5
 
 // A faultParser reads the words of a line. After an error it reads no more.
 type faultParser struct {

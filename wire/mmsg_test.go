@@ -392,15 +392,21 @@ func TestSendAndReceiveAllocateNothing(t *testing.T) {
 		batch := message(l.a.path(l.b, v6), 100_000, 4096)
 		got := make([]RxFrame, 64)
 		n := 0
-		allocs := testing.AllocsPerRun(100, func() {
+		exchange := func() {
 			tx.Send(0, batch)
 			for range 3 {
 				k, _ := rx.Receive(0, got)
 				n += k
 			}
-		})
-		if allocs != 0 {
-			t.Errorf("%v allocations a batch", allocs)
+		}
+		// Everything that the process allocates is counted, what the interface's watcher
+		// does when the kernel has news as well. The links allocate nothing if a round is free.
+		least := testing.AllocsPerRun(100, exchange)
+		for range 4 {
+			least = min(least, testing.AllocsPerRun(100, exchange))
+		}
+		if least != 0 {
+			t.Errorf("%v allocations a batch", least)
 		}
 		if n < 100*len(batch)/2 {
 			t.Errorf("only %d frames came", n)

@@ -51,7 +51,7 @@ func putControl(b []byte, a *packet.Addressing, segment int) int {
 		copy(d[4:], src[:]) // Spec_dst
 		at = n
 		at += putCmsgInt(b[at:], unix.SOL_IP, unix.IP_TOS, int(a.TClass))
-		if a.HopLimit > 0 { // the kernel takes no 0, and has a default
+		if a.HopLimit > 0 { // the kernel takes no 0 here, and has a default for both
 			at += putCmsgInt(b[at:], unix.SOL_IP, unix.IP_TTL, int(a.HopLimit))
 		}
 	} else {
@@ -61,7 +61,9 @@ func putControl(b []byte, a *packet.Addressing, segment int) int {
 		copy(d, src[:])
 		at = n
 		at += putCmsgInt(b[at:], unix.SOL_IPV6, unix.IPV6_TCLASS, int(a.TClass))
-		at += putCmsgInt(b[at:], unix.SOL_IPV6, unix.IPV6_HOPLIMIT, int(a.HopLimit))
+		if a.HopLimit > 0 {
+			at += putCmsgInt(b[at:], unix.SOL_IPV6, unix.IPV6_HOPLIMIT, int(a.HopLimit))
+		}
 	}
 	if segment > 0 {
 		d, n := putCmsg(b[at:], unix.SOL_UDP, unix.UDP_SEGMENT, 2)

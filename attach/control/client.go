@@ -189,6 +189,11 @@ func (c *Client) receive() {
 	buf := make([]byte, abi.MaxMessage)
 	for {
 		p, err := Read(c.conn, buf)
+		if errors.Is(err, unix.ECONNRESET) {
+			// The daemon closed the socket without having read all that we sent. The kernel
+			// says so once, before what the daemon had sent, which may be the reason.
+			p, err = Read(c.conn, buf)
+		}
 		if err != nil {
 			c.end(err)
 			return

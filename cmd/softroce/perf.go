@@ -97,20 +97,14 @@ func (p *perfCmd) measure(e *env, o perf.Options) (*perf.Result, error) {
 // between measures between two NICs of the daemon, or of one of our own where none runs
 // and none was named.
 func (p *perfCmd) between(e *env, o perf.Options) (*perf.Result, error) {
-	at := e.daemon()
+	socket, cleanup, err := daemon.Reach(e, e.socket, release())
+	if err != nil {
+		return nil, err
+	}
+	defer cleanup()
+	at := verbs.WithSocket(socket)
 	nics, err := verbs.Devices(e, at)
-	if errors.Is(err, verbs.ErrNoDaemon) && e.socket == "" {
-		private, cleanup, err := daemon.Private(release())
-		if err != nil {
-			return nil, err
-		}
-		defer cleanup()
-		at = verbs.WithSocket(private.Socket())
-		nics, err = verbs.Devices(e, at)
-		if err != nil {
-			return nil, err
-		}
-	} else if err != nil {
+	if err != nil {
 		return nil, err
 	}
 	from, to, err := perf.PickNICs(nics, p.Device, p.Peer)

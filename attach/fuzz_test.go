@@ -1,0 +1,202 @@
+package attach
+
+import (
+	"encoding/binary"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+	"softroce/nic"
+	"softroce/wire"
+)
+
+// A conversation, as FuzzControl reads it, is requests one after the other:
+//
+//	op u16, tag u8, version u8, descriptors u8, length of the body u16, body
+//
+// The upper four bits of descriptors say how many come, the lower four how many the header
+// tells of beyond that. What they are depends on their place.
+const talkHead = 7
+
+func say(b []byte, op uint16, fds byte, body ...any) []byte {
+	payload := abi.Append(nil, body...)
+	b = binary.LittleEndian.AppendUint16(b, op)
+	b = append(b, 1, abi.Version, fds<<4)
+	b = binary.LittleEndian.AppendUint16(b, uint16(len(payload)))
+	return append(b, payload...)
+}
+
+// session is what a client says that does everything right.
+func session(gid [16]byte) []byte {
+	b := say(nil, abi.OpHello, 0, abi.HelloRequest{})
+	b = say(b, abi.OpListDevices, 0)
+	b = say(b, abi.OpOpenDevice, 0, abi.OpenDeviceRequest{})
+	b = say(b, abi.OpQueryDevice, 0)
+	b = say(b, abi.OpQueryPort, 0)
+	b = say(b, abi.OpQueryGIDs, 0)
+	b = say(b, abi.OpAllocPD, 0)                                                                            // 1
+	b = say(b, abi.OpRegMR, 1, abi.RegMRRequest{PD: 1, Memory: abi.MemoryMapped, Access: 15, Length: 8192}) // 2
+	b = say(b, abi.OpCreateChannel, 0)                                                                      // 3
+	b = say(b, abi.OpCreateCQ, 0, abi.CreateCQRequest{Entries: 10, Channel: 3})                             // 4
+	b = say(b, abi.OpCreateCQ, 0, abi.CreateCQRequest{Entries: 10, Flags: abi.CQOwnChannel})                // 5
+	b = say(b, abi.OpCreateQP, 0, abi.CreateQPRequest{PD: 1, SendCQ: 4, RecvCQ: 5, Type: 2,
+		Cap: abi.QPCap{MaxSendWR: 4, MaxRecvWR: 4, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 100}}) // 6
+	a := abi.QPAttr{State: 1, PortNum: 1, AccessFlags: 15}
+	b = say(b, abi.OpModifyQP, 0, abi.ModifyQPRequest{Handle: 6, Mask: 1 | 1<<3 | 1<<4 | 1<<5, Attr: a})
+	a.State, a.PathMTU, a.DestQPN = 2, 3, 0x11
+	a.AH = abi.AHAttr{DGID: gid, SGIDIndex: 1, PortNum: 1, IsGlobal: 1}
+	b = say(b, abi.OpModifyQP, 0, abi.ModifyQPRequest{Handle: 6, Mask: 1 | 1<<7 | 1<<8 | 1<<12 | 1<<15 | 1<<17 | 1<<20, Attr: a})
+	a.State = 3
+	b = say(b, abi.OpModifyQP, 0, abi.ModifyQPRequest{Handle: 6, Mask: 1 | 1<<9 | 1<<10 | 1<<11 | 1<<13 | 1<<16, Attr: a})
+	b = say(b, abi.OpQueryQP, 0, abi.HandleRequest{Handle: 6})
+	b = say(b, abi.OpCreateAH, 0, abi.CreateAHRequest{PD: 1, AH: a.AH}) // 7
+	b = say(b, abi.OpSnapshot, 0)
+	for _, o := range []struct {
+		op     uint16
+		handle uint32
+	}{
+		{abi.OpDestroyAH, 7}, {abi.OpDestroyQP, 6}, {abi.OpDestroyCQ, 5}, {abi.OpDestroyCQ, 4},
+		{abi.OpDestroyChannel, 3}, {abi.OpDeregMR, 2}, {abi.OpDeallocPD, 1},
+	} {
+		b = say(b, o.op, 0, abi.HandleRequest{Handle: o.handle})
+	}
+	return b
+}
+
+// FuzzControl lets a client say anything. The server must answer each request once, and
+// when the client goes, nothing of it may be left.
+func FuzzControl(f *testing.F) {
+	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true})
+	if err != nil {
+		f.Fatal(err)
+	}
+	addr := netip.MustParsePrefix("192.0.2.1/24")
+	iface := wire.StaticInterface("", [6]byte{2}, 9000, addr)
+	link := wire.NewFabric().Port(e)
+	link.Follow(iface)
+	d, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: link, Iface: iface})
+	if err != nil {
+		f.Fatal(err)
+	}
+	s, err := NewServer(Config{Engines: []*nic.Engine{e},
+		Limits: Limits{PDs: 8, CQs: 8, QPs: 8, MRs: 8, AHs: 8, Registered: 1 << 20, Rings: 1 << 20}})
+	if err != nil {
+		f.Fatal(err)
+	}
+	whole := session(addr.Addr().As16())
+	f.Add(whole)
+	f.Add(whole[:len(whole)/2])
+	f.Add(append(say(nil, abi.OpHello, 0, abi.HelloRequest{}), whole...))
+	f.Add(say(say(say(nil, abi.OpHello, 0, abi.HelloRequest{}), abi.OpOpenDevice, 0, abi.OpenDeviceRequest{}), abi.OpCreateQP, 15, uint64(1)))
+	now := int64(1)
+	f.Fuzz(func(t *testing.T, talk []byte) {
+		ours, theirs := socketpair(t)
+		defer theirs.Close()
+		p, err := peerOf(ours)
+		if err != nil {
+			t.Fatal(err)
+		}
+		c := newConn(s, ours, p)
+		for len(talk) >= talkHead {
+			var m control.Packet
+			m, talk = nextRequest(talk)
+			c.handle(&m)
+			c.later.Wait()
+			if n := answers(theirs); n != 1 {
+				t.Fatalf("%d answers to %+v", n, m.Header)
+			}
+			now++
+			e.Step(now)
+		}
+		c.cleanup()
+		for range 3 {
+			now++
+			e.Step(now)
+		}
+		if snap := d.Snapshot(); len(snap.Contexts)+len(snap.QPs)+len(snap.CQs)+len(snap.MRs) != 0 {
+			t.Fatalf("left behind: %+v", snap)
+		}
+	})
+}
+
+func nextRequest(talk []byte) (control.Packet, []byte) {
+	n := min(int(binary.LittleEndian.Uint16(talk[5:])), len(talk)-talkHead)
+	m := control.Packet{
+		Header: abi.Header{Version: uint16(talk[3]), Op: binary.LittleEndian.Uint16(talk), Tag: uint64(talk[2])},
+		Body:   talk[talkHead : talkHead+n],
+	}
+	for i := range talk[4] >> 4 {
+		if fd := descriptor(int(i)); fd >= 0 {
+			m.FDs = append(m.FDs, fd)
+		}
+	}
+	m.Header.FDs = uint32(len(m.FDs)) + uint32(talk[4]&15)
+	return m, talk[talkHead+n:]
+}
+
+func descriptor(place int) int {
+	switch place % 4 {
+	case 0:
+		fd, _ := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+		unix.Ftruncate(fd, 8192)
+		return fd
+	case 1:
+		fd, _ := unix.Open("/proc/self/mem", unix.O_RDWR|unix.O_CLOEXEC, 0)
+		return fd
+	case 2:
+		fd, _ := unix.MemfdCreate("fuzz", unix.MFD_CLOEXEC)
+		return fd
+	}
+	fd, _ := unix.Open(os.DevNull, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	return fd
+}
+
+// answers takes what the client has got, and returns how many messages that is.
+func answers(theirs *net.UnixConn) (n int) {
+	raw, err := theirs.SyscallConn()
+	if err != nil {
+		return -1
+	}
+	buf, oob := make([]byte, abi.MaxMessage), make([]byte, unix.CmsgSpace(abi.MaxFDs*4))
+	raw.Control(func(fd uintptr) {
+		for {
+			k, oobn, _, _, err := unix.Recvmsg(int(fd), buf, oob, unix.MSG_DONTWAIT|unix.MSG_CMSG_CLOEXEC)
+			if err != nil || k == 0 {
+				return
+			}
+			n++
+			msgs, _ := unix.ParseSocketControlMessage(oob[:oobn])
+			for i := range msgs {
+				fds, _ := unix.ParseUnixRights(&msgs[i])
+				for _, fd := range fds {
+					unix.Close(fd)
+				}
+			}
+		}
+	})
+	return n
+}
+
+func socketpair(t *testing.T) (a, b *net.UnixConn) {
+	t.Helper()
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ends [2]*net.UnixConn
+	for i, fd := range fds {
+		file := os.NewFile(uintptr(fd), "socketpair")
+		c, err := net.FileConn(file)
+		file.Close()
+		if err != nil {
+			t.Fatal(err)
+		}
+		ends[i] = c.(*net.UnixConn)
+	}
+	return ends[0], ends[1]
+}

@@ -1,0 +1,336 @@
+package attach_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+// A raw client says what it likes.
+type raw struct {
+	t    *testing.T
+	sock *net.UnixConn
+	tag  uint64
+}
+
+// connect returns a raw client that has said hello and opened nic0.
+func connect(t *testing.T, f *verbstest.Fabric) *raw {
+	t.Helper()
+	r := &raw{t: t, sock: f.Connect()}
+	t.Cleanup(func() { r.sock.Close() })
+	r.good(abi.OpHello, nil, abi.HelloRequest{})
+	r.good(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{})
+	return r
+}
+
+func (r *raw) send(h abi.Header, fds []int, body ...any) {
+	r.t.Helper()
+	r.tag++
+	h.Tag = r.tag
+	if err := control.Write(r.sock, abi.Message(nil, h, body...), fds...); err != nil {
+		r.t.Fatalf("send: %v", err)
+	}
+}
+
+func (r *raw) receive() (control.Packet, error) {
+	r.sock.SetReadDeadline(time.Now().Add(10 * time.Second))
+	p, err := control.Read(r.sock, make([]byte, abi.MaxMessage))
+	p.CloseFDs()
+	return p, err
+}
+
+func (r *raw) ask(op uint16, fds []int, body ...any) control.Packet {
+	r.t.Helper()
+	r.send(abi.Header{Version: abi.Version, Op: op, FDs: uint32(len(fds))}, fds, body...)
+	return r.answer()
+}
+
+func (r *raw) answer() control.Packet {
+	r.t.Helper()
+	p, err := r.receive()
+	if err != nil || p.Header.Tag != r.tag {
+		r.t.Fatalf("reply %+v, %v", p.Header, err)
+	}
+	return p
+}
+
+func (r *raw) good(op uint16, fds []int, body ...any) control.Packet {
+	r.t.Helper()
+	p := r.ask(op, fds, body...)
+	if p.Header.Errno != 0 {
+		r.t.Fatalf("operation %d: %v: %s", op, syscall.Errno(p.Header.Errno), p.Body)
+	}
+	return p
+}
+
+func (r *raw) bad(what string, want syscall.Errno, p control.Packet) {
+	r.t.Helper()
+	if got := syscall.Errno(p.Header.Errno); got != want || len(p.Body) == 0 {
+		r.t.Errorf("%s: %v %q instead of %v", what, got, p.Body, want)
+	}
+}
+
+func handleOf(p control.Packet) uint32 { return binary.LittleEndian.Uint32(p.Body) }
+
+func openFile(t *testing.T, name string) int {
+	t.Helper()
+	fd, err := unix.Open(name, unix.O_RDWR|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return fd
+}
+
+func memfd(t *testing.T, size int64, flags int) int {
+	t.Helper()
+	fd, err := unix.MemfdCreate("test", unix.MFD_CLOEXEC|flags)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	if err := unix.Ftruncate(fd, size); err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}
+
+func TestWrongRequestsAreAnsweredAndHarmNothing(t *testing.T) {
+	f := verbstest.New(t)
+	r, other := connect(t, f), connect(t, f)
+	foreign := handleOf(other.good(abi.OpAllocPD, nil))
+	for range 3 {
+		foreign = handleOf(other.good(abi.OpAllocPD, nil)) // a number that r does not have
+	}
+	pd := handleOf(r.good(abi.OpAllocPD, nil))
+	null := openFile(t, os.DevNull)
+	mem := memfd(t, 4096, unix.MFD_ALLOW_SEALING)
+	region := abi.RegMRRequest{PD: pd, Memory: abi.MemoryMapped, Access: 1, Length: 4096}
+	change := func(f func(*abi.RegMRRequest)) abi.RegMRRequest {
+		v := region
+		f(&v)
+		return v
+	}
+
+	r.send(abi.Header{Version: abi.Version + 1, Op: abi.OpAllocPD}, nil)
+	r.bad("another version", syscall.EPROTONOSUPPORT, r.answer())
+	r.send(abi.Header{Version: abi.Version, Op: abi.OpRegMR, FDs: 0}, []int{mem}, region)
+	r.bad("a descriptor that the header does not know of", syscall.EINVAL, r.answer())
+	r.send(abi.Header{Version: abi.Version, Op: abi.OpRegMR, FDs: 1}, nil, region)
+	r.bad("a descriptor that did not come", syscall.EMFILE, r.answer())
+
+	for _, c := range []struct {
+		name string
+		want syscall.Errno
+		op   uint16
+		fds  []int
+		body []any
+	}{
+		{"an operation that there is not", syscall.EOPNOTSUPP, 999, nil, nil},
+		{"a body that is too short", syscall.EINVAL, abi.OpRegMR, nil, []any{uint32(1)}},
+		{"a body that is too long", syscall.EINVAL, abi.OpAllocPD, nil, []any{uint32(1)}},
+		{"descriptors that are not wanted", syscall.EINVAL, abi.OpAllocPD, []int{null, null}, nil},
+		{"too many descriptors", syscall.EINVAL, abi.OpRegMR, []int{mem, mem}, []any{region}},
+		{"more descriptors than any message has", syscall.EINVAL, abi.OpRegMR,
+			[]int{null, null, null, null, null, null, null, null, null, null, null, null}, []any{region}},
+		{"a second device", syscall.EBUSY, abi.OpOpenDevice, nil, []any{abi.OpenDeviceRequest{}}},
+		{"a handle of another client", syscall.EINVAL, abi.OpDeallocPD, nil, []any{abi.HandleRequest{Handle: foreign}}},
+		{"a handle of another kind", syscall.EINVAL, abi.OpDestroyQP, nil, []any{abi.HandleRequest{Handle: pd}}},
+		{"the handle 0", syscall.EINVAL, abi.OpDestroyCQ, nil, []any{abi.HandleRequest{}}},
+		{"memory without its descriptor", syscall.EINVAL, abi.OpRegMR, nil, []any{region}},
+		{"memory beyond the end of its file", syscall.EINVAL, abi.OpRegMR, []int{mem},
+			[]any{change(func(v *abi.RegMRRequest) { v.Length = 4097 })}},
+		{"memory whose end wraps", syscall.EINVAL, abi.OpRegMR, []int{mem},
+			[]any{change(func(v *abi.RegMRRequest) { v.Offset = 1<<64 - 4096 })}},
+		{"memory at an address whose end wraps", syscall.EINVAL, abi.OpRegMR, []int{mem},
+			[]any{change(func(v *abi.RegMRRequest) { v.IOVA = 1<<64 - 1 })}},
+		{"a descriptor that cannot be mapped", syscall.EINVAL, abi.OpRegMR, []int{null}, []any{region}},
+		{"a descriptor that is nobody's memory", syscall.EINVAL, abi.OpRegMR, []int{null},
+			[]any{change(func(v *abi.RegMRRequest) { v.Memory, v.Address = abi.MemorySelf, 4096 })}},
+		{"an address where nothing is", syscall.EFAULT, abi.OpRegMR, nil,
+			[]any{change(func(v *abi.RegMRRequest) { v.Memory, v.Address = abi.MemoryProcess, 4096 })}},
+		{"a kind of memory that there is not", syscall.EINVAL, abi.OpRegMR, nil,
+			[]any{change(func(v *abi.RegMRRequest) { v.Memory = 9 })}},
+		{"all the memory there is", syscall.ENOMEM, abi.OpRegMR, nil,
+			[]any{change(func(v *abi.RegMRRequest) { v.Memory, v.Length = abi.MemoryProcess, 1<<64-1 })}},
+		{"access flags that there are not", syscall.EINVAL, abi.OpRegMR, []int{mem},
+			[]any{change(func(v *abi.RegMRRequest) { v.Access = 1 << 31 })}},
+		{"a CQ of no entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{}}},
+		{"a CQ of all entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1<<32 - 1}}},
+		{"a CQ with flags that there are not", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1, Flags: 2}}},
+		{"a QP without CQs", syscall.EINVAL, abi.OpCreateQP, nil, []any{abi.CreateQPRequest{PD: pd, Type: 2}}},
+		{"a capture to nowhere", syscall.EOPNOTSUPP, abi.OpStartCapture, nil, []any{abi.StartCaptureRequest{}}},
+		{"the state of no capture", syscall.ENOENT, abi.OpQueryCapture, nil, nil},
+		{"an address handle to nowhere", syscall.EINVAL, abi.OpCreateAH, nil, []any{abi.CreateAHRequest{PD: pd}}},
+	} {
+		r.bad(c.name, c.want, r.ask(c.op, c.fds, c.body...))
+	}
+	r.good(abi.OpRegMR, []int{mem}, region)
+	other.good(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: foreign})
+}
+
+func TestNothingIsDoneBeforeHello(t *testing.T) {
+	f := verbstest.New(t)
+	r := &raw{t: t, sock: f.Connect()}
+	defer r.sock.Close()
+	r.bad("opening a device", syscall.EPROTO, r.ask(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{}))
+	r.good(abi.OpHello, nil, abi.HelloRequest{})
+	r.bad("allocating a PD before a device is open", syscall.ENODEV, r.ask(abi.OpAllocPD, nil))
+}
+
+// dismissed expects that the server says goodbye with an errno and closes the connection.
+func (r *raw) dismissed(want syscall.Errno, reason string) {
+	r.t.Helper()
+	p, err := r.receive()
+	if err != nil || p.Header.Op != abi.OpGoodbye || syscall.Errno(p.Header.Errno) != want || !strings.Contains(string(p.Body), reason) {
+		r.t.Errorf("goodbye %+v %q, %v", p.Header, p.Body, err)
+	}
+	if p, err := r.receive(); !errors.Is(err, io.EOF) {
+		r.t.Errorf("after the goodbye: %+v, %v", p.Header, err)
+	}
+}
+
+func TestWhatIsNoMessageEndsTheConnectionWithAReason(t *testing.T) {
+	f := verbstest.New(t)
+	for name, bytes := range map[string][]byte{
+		"shorter than a header":        {1, 2, 3},
+		"a length that is not its own": abi.Append(nil, abi.Header{Version: abi.Version, Length: 99}),
+		"longer than any message":      make([]byte, abi.MaxMessage+1),
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := connect(t, f)
+			null := openFile(t, os.DevNull)
+			if err := control.Write(r.sock, bytes, null); err != nil {
+				t.Fatal(err)
+			}
+			r.dismissed(syscall.EPROTO, "message")
+		})
+	}
+	if n := len(f.Server.Snapshot().Clients); n > 1 { // the last may still be on its way
+		t.Errorf("%d clients are left", n)
+	}
+}
+
+func TestRubbishInARingCostsTheContextAndNothingElse(t *testing.T) {
+	f := verbstest.New(t)
+	x, y := verbstest.ConnectedRC(t, f.Open(0), f.Open(1))
+	client, err := control.NewClient(context.Background(), f.Connect())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	call := func(op uint16, want int, reply any, body ...any) []int {
+		t.Helper()
+		p, err := client.Call(context.Background(), control.Request{Name: "call", Op: op, Body: body, Reply: reply, Want: want})
+		if err != nil {
+			t.Fatal(err)
+		}
+		fds := p.FDs
+		t.Cleanup(func() {
+			for _, fd := range fds {
+				unix.Close(fd)
+			}
+		})
+		return fds
+	}
+	open := call(abi.OpOpenDevice, 4, nil, abi.OpenDeviceRequest{})
+	var pd abi.HandleReply
+	var cq abi.CreateCQReply
+	var qp abi.CreateQPReply
+	call(abi.OpAllocPD, 0, &pd)
+	call(abi.OpCreateCQ, 1, &cq, abi.CreateCQRequest{Entries: 4})
+	rings := call(abi.OpCreateQP, 2, &qp, abi.CreateQPRequest{PD: pd.Handle, SendCQ: cq.Handle, RecvCQ: cq.Handle, Type: 2,
+		Cap: abi.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
+	if err := unix.Ftruncate(rings[0], 0); err == nil {
+		t.Error("a ring could be made shorter")
+	}
+	peer := y.Info
+	attr := abi.QPAttr{State: 1, PortNum: 1}
+	modify := func(mask uint32) {
+		call(abi.OpModifyQP, 0, nil, abi.ModifyQPRequest{Handle: qp.Handle, Mask: mask, Attr: attr})
+	}
+	modify(1 | 1<<3 | 1<<4 | 1<<5)
+	attr.State, attr.PathMTU, attr.DestQPN = 2, 3, peer.QPN
+	attr.AH = abi.AHAttr{DGID: peer.GID, SGIDIndex: 1, PortNum: 1, IsGlobal: 1}
+	modify(1 | 1<<7 | 1<<8 | 1<<12 | 1<<15 | 1<<17 | 1<<20)
+	attr.State = 3
+	modify(1 | 1<<9 | 1<<10 | 1<<11 | 1<<13 | 1<<16)
+
+	sq, err := unix.Mmap(rings[0], 0, abi.RingSize(int(qp.SendSlots), int(qp.SendSlotSize)), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(sq)
+	bells, err := unix.Mmap(open[0], 0, abi.DoorbellSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Munmap(bells)
+	binary.LittleEndian.PutUint32(sq[abi.RingProducer:], 1000) // of a ring with four slots
+	for i := abi.DoorbellBits; i < len(bells); i++ {
+		bells[i] = 0xff // all the bells there are
+	}
+	unix.Write(open[1], []byte{1, 0, 0, 0, 0, 0, 0, 0})
+
+	select {
+	case <-client.Done():
+	case <-time.After(10 * time.Second):
+		t.Fatal("the client may go on")
+	}
+	if err := client.Err(); !errors.Is(err, control.ErrGone) || !strings.Contains(err.Error(), "producer index 1000") {
+		t.Errorf("the reason: %v", err)
+	}
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 100), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	x.Completion()
+}
+
+func TestMemoryThatCannotBeSealedIsReachedInTheProcess(t *testing.T) {
+	f := verbstest.New(t)
+	r := connect(t, f)
+	pd := handleOf(r.good(abi.OpAllocPD, nil))
+	register := func(fd int) abi.RegMRReply {
+		t.Helper()
+		mem, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Munmap(mem) })
+		var got abi.RegMRReply
+		p := r.good(abi.OpRegMR, []int{fd}, abi.RegMRRequest{PD: pd, Memory: abi.MemoryMapped, Access: 1, Length: 4096, Address: addressOf(mem)})
+		if _, err := abi.Decode(p.Body, &got); err != nil {
+			t.Fatal(err)
+		}
+		return got
+	}
+	sealed := memfd(t, 4096, unix.MFD_ALLOW_SEALING)
+	if got := register(sealed); got.Memory != abi.MemoryMapped {
+		t.Errorf("memory that can be sealed is reached as kind %d", got.Memory)
+	}
+	if err := unix.Ftruncate(sealed, 0); err == nil {
+		t.Error("mapped memory could be made shorter")
+	}
+	if got := register(memfd(t, 4096, 0)); got.Memory != abi.MemoryProcess {
+		t.Errorf("memory that cannot be sealed is reached as kind %d", got.Memory)
+	}
+	self := openFile(t, "/proc/self/mem")
+	buf := make([]byte, 4096)
+	p := r.good(abi.OpRegMR, []int{self}, abi.RegMRRequest{PD: pd, Memory: abi.MemorySelf, Access: 1, Length: 4096, Address: addressOf(buf)})
+	var got abi.RegMRReply
+	if abi.Decode(p.Body, &got); got.Memory != abi.MemorySelf {
+		t.Errorf("memory through /proc/self/mem is reached as kind %d", got.Memory)
+	}
+}
