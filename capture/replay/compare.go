@@ -173,6 +173,9 @@ func (r *responding) unexpected(a *event) {
 	s := a.AETH.Syndrome
 	if a.info.Kind == packet.KindAck && s == packet.NAKSequence && r.afterRNR(a) {
 		r.v.depart(departNAKAfterRNR, a)
+		if st := r.states[a.psn-1]; st.msn != a.AETH.MSN {
+			r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
+		}
 		return
 	}
 	what := a.Opcode.String()
@@ -182,14 +185,22 @@ func (r *responding) unexpected(a *event) {
 	r.v.differ(a, "reply", what+" for PSN "+psnText(a.psn), "none such")
 }
 
-// afterRNR reports whether an RNR NAK named the same PSN, and that packet did not come again since.
+// afterRNR reports whether the packet that a names drew an RNR NAK, and one behind it came before it
+// was sent again.
 func (r *responding) afterRNR(a *event) bool {
-	rnr := r.ev.refusal(a.psn, -1, a.pos, isRNR)
-	if rnr == nil {
+	if st, ok := r.states[a.psn]; ok && st.at < a.pos {
 		return false
 	}
-	st, ok := r.states[a.psn]
-	return !ok || st.at > a.pos
+	req := r.s.requests
+	i := sort.Search(len(req), func(i int) bool { return req[i].at >= a.pos })
+	behind := false
+	for j := i - 1; j >= max(0, i-alignReach); j-- {
+		if req[j].psn == a.psn {
+			return behind && r.ev.refusal(a.psn, req[j].at, a.pos, isRNR) != nil
+		}
+		behind = behind || req[j].psn > a.psn
+	}
+	return false
 }
 
 // missing reports a reply of softroce that the capture does not have, unless loss explains it.

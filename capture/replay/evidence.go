@@ -14,13 +14,12 @@ const never = math.MaxInt
 // the latest. A reply with PSN n means that everything before n was accepted, an ACK or
 // a response that n was, too.
 type evidence struct {
-	marks    []mark                 // rising
-	refusals map[int64][]*event     // NAKs and RNR NAKs, by the PSN that they name
-	earlier  map[int64]int          // PSNs that must have been accepted before a place, though sent again later
-	trains   []*train               // of responses
-	asked    map[*message][]*event  // transmissions of READs and atomics
-	answers  map[*event]*train      // responses to their trains
-	kinds    map[packet.Kind]*event // an accepted request of each kind
+	marks    []mark                // rising
+	refusals map[int64][]*event    // NAKs and RNR NAKs, by the PSN that they name
+	earlier  map[int64]int         // PSNs that must have been accepted before a place, though sent again later
+	trains   []*train              // of responses
+	asked    map[*message][]*event // transmissions of READs and atomics
+	answers  map[*event]*train     // responses to their trains
 }
 
 // A mark says that all PSNs before psn were accepted before the place at.
@@ -47,14 +46,9 @@ func (t *train) add(r *event) {
 
 func gather(s *stream) *evidence {
 	ev := &evidence{refusals: map[int64][]*event{}, earlier: map[int64]int{}, asked: map[*message][]*event{},
-		answers: map[*event]*train{}, kinds: map[packet.Kind]*event{}}
+		answers: map[*event]*train{}}
 	ev.gatherMarks(s)
 	ev.gatherTrains(s)
-	for _, e := range s.sent {
-		if _, ok := ev.kinds[e.info.Kind]; !ok && ev.accepted(e.psn) != never {
-			ev.kinds[e.info.Kind] = e
-		}
-	}
 	return ev
 }
 

@@ -15,7 +15,8 @@ type message struct {
 	kind     packet.Kind // KindNone: requests of which the beginning was not captured
 	parts    []*event    // in order of PSN; there may be gaps. READs and atomics have one
 	ends     bool        // its last packet was captured, or its first tells where it ends
-	broken   *event      // the packet that begins something else before this has ended
+	broken   *event      // a packet that no requester sends there: it begins or goes on with something else
+	wanted   string      // what one would send instead
 }
 
 func (m *message) end() int64 { return m.first + m.n }
@@ -35,13 +36,17 @@ func (s *stream) assemble() {
 	}
 	at := s.base
 	for len(parts) > 0 {
-		if parts[0].psn > at {
+		gap := parts[0].psn > at
+		if gap {
 			hole := &message{first: at, n: parts[0].psn - at}
 			s.messages = append(s.messages, hole)
 		}
 		var m *message
 		m, parts = s.assembleOne(parts)
-		if m.kind == packet.KindNone && len(s.messages) > 0 {
+		if m.kind == packet.KindNone && !gap && len(s.messages) > 0 && s.messages[len(s.messages)-1].kind != packet.KindNone {
+			m.broken, m.wanted = m.parts[0], "a packet that begins a message"
+		}
+		if m.kind == packet.KindNone && m.broken == nil && len(s.messages) > 0 {
 			if last := s.messages[len(s.messages)-1]; last.kind == packet.KindNone && last.end() == m.first {
 				last.n += m.n
 				last.parts = append(last.parts, m.parts...)
@@ -114,6 +119,7 @@ func (m *message) cut(e *event, limit int64) {
 	case e.psn >= limit: // what is missing was not captured
 	case e.psn == last.psn+1:
 		m.n, m.broken = e.psn-m.first, e
+		m.wanted = fmt.Sprintf("the next packet of the message that packet %d begins", m.parts[0].No)
 	default:
 		m.n, m.ends = e.psn-m.first, true
 	}
@@ -134,7 +140,8 @@ func (s *stream) counted(psn int64) uint32 {
 }
 
 // startMSN infers the MSN with which the stream begins: 0 for a young queue pair. Each reply
-// to something new votes; only where others agree is it another.
+// to something new votes. A single one is not believed if the capture seems to have seen
+// the queue pair's youth.
 func (s *stream) startMSN() uint32 {
 	votes := map[uint32]int{}
 	newest := s.base - 1
@@ -160,7 +167,25 @@ func (s *stream) startMSN() uint32 {
 			best = msn
 		}
 	}
+	if votes[best] == 1 && s.young() {
+		return 0
+	}
 	return best
+}
+
+// young reports whether the capture has something that came before the stream's first packet: the
+// connection manager's packets, or frames of other protocols, by which programs connect.
+func (s *stream) young() bool {
+	first := s.requests[0]
+	if first.No > first.at+1 {
+		return true
+	}
+	for _, p := range s.packets[:first.at] {
+		if p.Opcode.Service() == packet.UD {
+			return true
+		}
+	}
+	return false
 }
 
 // name describes a message in a note.

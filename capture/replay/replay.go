@@ -100,7 +100,10 @@ func replayConnection(f *flow, t talk, ps capture.Packets, o Options) (*Connecti
 
 // replay fills in the verdicts on a stream.
 func (s *stream) replay(o Options) error {
-	return replayResponder(s, o.Strict)
+	if err := replayResponder(s, o.Strict); err != nil {
+		return err
+	}
+	return replayRequester(s, o.Strict)
 }
 
 func newVerdict() Verdict {

@@ -118,7 +118,8 @@ func (r *responding) plan() (err error) {
 		return err
 	}
 	a := transport.Attr{PathMTU: r.s.mtu, RQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
-		MaxDestRDAtomic: transport.MaxRDAtomic, MinRNRTimer: r.rnrTimer(), Access: r.rights()}
+		MaxDestRDAtomic: transport.MaxRDAtomic, MinRNRTimer: r.rnrTimer(),
+		Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
 	if err := r.connect(a, false); err != nil {
 		return err
 	}
@@ -168,26 +169,6 @@ func (r *responding) rnrTimer() uint8 {
 		}
 	}
 	return uint8(best)
-}
-
-// rights returns the queue pair's access flags: all, but for an operation that was refused as
-// invalid and never accepted.
-func (r *responding) rights() mrtable.Access {
-	all := mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
-	for _, e := range r.s.sent {
-		if r.ev.kinds[e.info.Kind] != nil || !e.info.Position.StartsMessage() {
-			continue
-		}
-		nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKInvalidRequest })
-		if nak == nil || e.info.Kind == packet.KindSend {
-			continue
-		}
-		if all&right(e.info.Kind) != 0 {
-			all &^= right(e.info.Kind)
-			r.note(e, "it was refused as an invalid request, and none of its kind was accepted: the queue pair's access flags are taken to exclude it")
-		}
-	}
-	return all
 }
 
 // right returns the access flag that an operation needs.
