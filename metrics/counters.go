@@ -62,6 +62,8 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.ReqRemoteInvalid }},
 	{"req_remote_access_errors", "node_infiniband_req_remote_access_errors_total", "Requests that the peer refused access.",
 		func(c *nic.Counters) uint64 { return c.ReqRemoteAccess }},
+	{"tx_overlong", "softroce_tx_overlong_datagrams_total", "UD messages longer than the port's MTU, which were not sent.",
+		func(c *nic.Counters) uint64 { return c.TxOverlong }},
 	{"req_cqe_error", "node_infiniband_req_cqes_errors_total", "Send work requests that completed in error.",
 		func(c *nic.Counters) uint64 { return c.ReqCQEError }},
 	{"req_cqe_flush_error", "node_infiniband_req_cqes_flush_errors_total", "Send work requests flushed.",

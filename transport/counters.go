@@ -32,6 +32,7 @@ type Counters struct {
 	ReqRemoteAccess  uint64 // req_remote_access_errors
 	ReqCQEError      uint64
 	ReqCQEFlush      uint64
+	TxOverlong       uint64 // datagrams longer than the port's MTU, not sent
 
 	Drops    [NumDropReasons]uint64
 	RxOpcode [256]uint64

@@ -179,7 +179,7 @@ func (q *QP) Receive(e *Env, p *Packet) {
 	case q.state < RTR || q.state == Error:
 		c.Drop(DropState)
 	case in.Request:
-		if q.state == RTR && !q.resp.established {
+		if q.state == RTR && !q.resp.established && q.cfg.Service != packet.UD {
 			q.resp.established = true
 			e.Sink.Event(q, EventCommEstablished)
 		}
@@ -220,6 +220,11 @@ func (q *QP) Transmit(e *Env) (more bool) {
 	if q.state == SQE {
 		q.flushSend(e)
 	}
+	if !q.reliable() {
+		more = q.request(e)
+		q.checkDrained(e)
+		return more
+	}
 	q.repliesLast = !q.repliesLast
 	if q.repliesLast {
 		more = q.reply(e)
@@ -248,7 +253,9 @@ func (q *QP) MemoryFault(e *Env) {
 	}
 	q.cfg.Counters.RespCQEError++
 	// What failed was accepted, and not acknowledged yet: memory is settled before answers go out.
-	q.resp.fatalNAK(packet.NAKRemoteOperational, q.resp.answers.acked)
+	if q.reliable() {
+		q.resp.fatalNAK(packet.NAKRemoteOperational, q.resp.answers.acked)
+	}
 	q.toError(e)
 	e.Sink.Event(q, EventQPFatal)
 }
