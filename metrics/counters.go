@@ -34,6 +34,8 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.RxReadRequests }},
 	{"rx_atomic_requests", "node_infiniband_rx_atomic_requests_total", "Atomic requests received.",
 		func(c *nic.Counters) uint64 { return c.RxAtomicRequests }},
+	{"rx_multicast", "softroce_rx_multicast_datagrams_total", "Datagrams of multicast groups given to QPs, each copy counting.",
+		func(c *nic.Counters) uint64 { return c.RxMulticast }},
 	{"acks_sent", "softroce_acks_sent_total", "ACKs sent.",
 		func(c *nic.Counters) uint64 { return c.ACKSent }},
 	{"retransmitted", "softroce_retransmitted_packets_total", "Packets sent again.",
