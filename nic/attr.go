@@ -1,6 +1,9 @@
 package nic
 
-import "softroce/packet"
+import (
+	"softroce/packet"
+	"softroce/transport"
+)
 
 // DeviceAttr is struct ibv_device_attr, as far as it has meaning here. The rest is 0.
 type DeviceAttr struct {
@@ -29,6 +32,8 @@ type DeviceAttr struct {
 	MaxSRQ          int
 	MaxSRQWR        int
 	MaxSRQSGE       int
+	MaxMcastGroups  int
+	MaxMcastQPs     int // of one group
 	MaxPKeys        int
 	LocalCAACKDelay int
 	PhysPortCnt     int
@@ -41,9 +46,11 @@ const AtomicHCA = 1
 // Bits of DeviceCapFlags: enum ibv_device_cap_flags.
 const (
 	capBadPKeyCounter = 1 << 1
+	capBadQKeyCounter = 1 << 2
 	capPortActive     = 1 << 10
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
+	capSRQResize      = 1 << 13
 )
 
 const (
@@ -60,10 +67,11 @@ func (d *Device) Query() DeviceAttr {
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xfffff000,
 		VendorID: vendorID, VendorPartID: vendorPartID,
 		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxSGE,
-		DeviceCapFlags: capBadPKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen,
+		DeviceCapFlags: capBadPKeyCounter | capBadQKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen | capSRQResize,
 		MaxCQ:          l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
 		AtomicCap: AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
+		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs,
 		MaxPKeys: pkeyTableLen, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
 	}
 }
@@ -79,6 +87,7 @@ type PortAttr struct {
 	CapFlags     uint32
 	MaxMsgSize   uint32
 	BadPKeyCntr  uint32
+	QKeyViolCntr uint32
 	ActiveWidth  int // enum: 2 is 4X
 	ActiveSpeed  int // enum: 32 is EDR, 25 Gb/s a lane
 	LinkLayer    int // enum: 2 is Ethernet
@@ -103,7 +112,8 @@ func (d *Device) QueryPort() PortAttr {
 		State: PortActive, PhysState: PhysLinkUp, MaxMTU: 4096, ActiveMTU: d.activeMTU(),
 		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: pkeyTableLen,
 		CapFlags: portCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
-		ActiveWidth: width4X, ActiveSpeed: speedEDR, LinkLayer: LinkLayerEthernet, Netdev: d.iface.Name(),
+		QKeyViolCntr: uint32(d.counters.Drops[transport.DropQKey]),
+		ActiveWidth:  width4X, ActiveSpeed: speedEDR, LinkLayer: LinkLayerEthernet, Netdev: d.iface.Name(),
 	}
 	if !d.up {
 		a.State, a.PhysState = PortDown, PhysDisabled

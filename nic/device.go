@@ -30,6 +30,7 @@ type Device struct {
 	guid   uint64
 	table  *mrtable.Table
 	gids   gidTable
+	groups map[GID]*group
 	up     bool
 
 	contexts []*Context
@@ -61,7 +62,8 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	}
 	d := &Device{
 		engine: e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
-		table: mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
+		groups: map[GID]*group{},
+		table:  mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
 	}
 	if d.guid == 0 {
 		ll := linkLocal(c.Iface.MAC())
@@ -110,7 +112,7 @@ func (d *Device) interfaceChanged() {
 	}
 }
 
-// neighbourChanged gives the queue pairs that talk to dst its new MAC. Frames under way
+// neighbourChanged gives the queue pairs and address handles that lead to dst its new MAC. Frames under way
 // refer to the old path, so a new one takes its place.
 func (d *Device) neighbourChanged(dst netip.Addr, mac [6]byte) {
 	for _, c := range d.contexts {
@@ -120,6 +122,9 @@ func (d *Device) neighbourChanged(dst netip.Addr, mac [6]byte) {
 				p.DstMAC = mac
 				q.path = &p
 			}
+		}
+		for _, a := range c.ahs {
+			a.moved(dst, mac)
 		}
 	}
 }

@@ -99,7 +99,8 @@ type QP struct {
 	sqDone  uint32 // WQEs complete: the consumer index
 	recv    recvQueue
 
-	path      *wire.Path
+	groups    []GID      // multicast groups that it is attached to
+	path      *wire.Path // RC, UC
 	av        AddressVector
 	port      int
 	pkeyIndex int
@@ -153,7 +154,7 @@ func (q *QP) register() error {
 	t, err := transport.New(transport.Config{
 		QPN: qpn, Service: services[o.Type], PD: o.PD.pd,
 		SendDepth: o.Caps.MaxSendWR, MaxSendSGE: o.Caps.MaxSendSGE, MaxInline: o.Caps.MaxInline,
-		Recv: &q.recv, SigAll: o.SigAll, Counters: &d.counters, UserData: q,
+		Recv: &q.recv, PortMTU: d.activeMTU(), SigAll: o.SigAll, Counters: &d.counters, UserData: q,
 	})
 	if err != nil {
 		c.freeBell(bell)
@@ -215,10 +216,14 @@ func (q *QP) makeRings() (err error) {
 	return err
 }
 
-// DestroyQP destroys q. Completions of it that the client has not polled stay in the CQ.
+// DestroyQP destroys q; EBUSY while it is attached to a multicast group. Completions of it that
+// the client has not polled stay in the CQ.
 func (c *Context) DestroyQP(q *QP) error {
 	if q == nil || q.ctx != c {
 		return refuse(syscall.EINVAL, "no QP of this context")
+	}
+	if n := len(q.groups); n > 0 {
+		return refuse(syscall.EBUSY, "QP is attached to %d multicast groups", n)
 	}
 	q.remove()
 	return nil
@@ -226,6 +231,9 @@ func (c *Context) DestroyQP(q *QP) error {
 
 func (q *QP) remove() {
 	c, d := q.ctx, q.device
+	for len(q.groups) > 0 {
+		q.detach(q.groups[0])
+	}
 	d.qps.remove(q.qpn)
 	d.engine.timers.remove(q)
 	d.tx.deactivate(q)
@@ -265,7 +273,8 @@ func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 }
 
 // ModifyQP changes attributes and state. With transport.MaskAV, a.AV.Path is set by
-// Device.ResolvePath. Errors are EINVAL; nothing is changed then.
+// Device.ResolvePath. Errors are EINVAL and EPERM (a controlled Q_Key, see
+// ContextOptions.Privileged); nothing is changed then.
 func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 	if err := c.usable(); err != nil {
 		return err
@@ -277,9 +286,8 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 	if err != nil {
 		return err
 	}
-	env := q.device.enter(q)
-	err = q.t.Modify(env, &a.Attr, mask)
-	if err != nil {
+	q.drainSQE()
+	if err = q.t.Modify(q.device.enter(q), &a.Attr, mask); err != nil {
 		return modifyError(err)
 	}
 	if mask&transport.MaskPort != 0 {
@@ -294,6 +302,19 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 	q.noteState()
 	q.device.tx.activate(q)
 	return nil
+}
+
+// drainSQE flushes what was posted to a queue pair in SQE: none of it may be carried out after
+// the queue pair has gone on.
+func (q *QP) drainSQE() {
+	for q.state == transport.SQE {
+		before := q.sqTaken
+		q.pull()
+		q.t.Transmit(q.device.enter(q))
+		if q.sqTaken == before {
+			return
+		}
+	}
 }
 
 func modifyError(err error) error {
@@ -314,6 +335,9 @@ func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, e
 			return nil, refuse(syscall.EINVAL, "there is no P_Key at index %d", a.PKeyIndex)
 		}
 		a.PKey = k
+	}
+	if mask&transport.MaskQKey != 0 && a.QKey>>31 != 0 && !q.ctx.opt.Privileged {
+		return nil, refuse(syscall.EPERM, "Q_Key %#x is a controlled one", a.QKey)
 	}
 	if mask&transport.MaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
 		return nil, refuse(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())

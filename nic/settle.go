@@ -47,11 +47,24 @@ func (e *Engine) settle() {
 		e.overrun = e.overrun[:len(e.overrun)-1]
 		q.overflow()
 	}
+	e.publish(false)
+}
+
+// publish shows clients what is staged. Sends of unreliable services are complete when the link
+// has their frames, or txState.keep their payload, so what stands in a queue with one
+// of them becomes visible at the step's end.
+func (e *Engine) publish(late bool) {
+	n := 0
 	for _, q := range e.dirty {
+		if q.late && !late {
+			e.dirty[n] = q
+			n++
+			continue
+		}
 		q.publish()
 	}
-	clear(e.dirty)
-	e.dirty = e.dirty[:0]
+	clear(e.dirty[n:])
+	e.dirty = e.dirty[:n]
 }
 
 // memoryFailed hears that a write of a queue pair failed after the transport took it for done.

@@ -65,7 +65,7 @@ type SendWR struct {
 	Swap       uint64
 	RemoteQPN  uint32 // UD
 	RemoteQKey uint32 // UD; with its highest bit the queue pair's own is sent (IBTA 10.2.5)
-	Dest       any    // UD: the path of the address handle; not touched, see QP.Destination
+	Dest       any    // UD: the address handle, not touched, see QP.Destination; nil: there is no such
 	SGEs       []SGE
 	Inline     []byte // the payload itself where Flags has Inline
 }
@@ -167,9 +167,10 @@ type Completion struct {
 	Imm       uint32 // immediate, or the R_Key that was invalidated
 	Flags     uint32
 	SrcQP     uint32
-	Recv      bool // of the receive queue
-	Signaled  bool // a completion queue entry is due
-	Solicited bool // the message asked for a solicited event
+	Recv      bool  // of the receive queue
+	Signaled  bool  // a completion queue entry is due
+	Solicited bool  // the message asked for a solicited event
+	SL        uint8 // of the packet, as its owner saw it: UD
 }
 
 // Event is enum ibv_event_type, as far as a queue pair gives them.
@@ -189,10 +190,11 @@ const (
 // A Packet is a received packet, parsed, with its pad cut off.
 type Packet struct {
 	packet.Header
-	Payload [][]byte            // in order; valid during the call and until Env.Mem is flushed
-	Len     int                 // bytes of payload
-	CE      bool                // congestion experienced
-	GRH     [packet.GRHLen]byte // UD: the headers as a program gets them
+	Payload [][]byte // in order; valid during the call and until Env.Mem is flushed
+	Len     int      // bytes of payload
+	CE      bool     // congestion experienced
+	SL      uint8    // for Completion.SL
+	GRH     []byte   // UD: the 40 bytes before the payload; valid for as long as Payload
 }
 
 // Errors of PostSend.

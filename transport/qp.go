@@ -182,7 +182,7 @@ func (q *QP) Receive(e *Env, p *Packet) {
 	case q.state < RTR || q.state == Error:
 		c.Drop(DropState)
 	case in.Request:
-		if q.state == RTR && !q.resp.established {
+		if q.state == RTR && !q.resp.established && q.cfg.Service != packet.UD {
 			q.resp.established = true
 			e.Sink.Event(q, EventCommEstablished)
 		}
@@ -223,6 +223,11 @@ func (q *QP) Transmit(e *Env) (more bool) {
 	if q.state == SQE {
 		q.flushSend(e)
 	}
+	if !q.reliable() {
+		more = q.request(e)
+		q.checkDrained(e)
+		return more
+	}
 	q.repliesLast = !q.repliesLast
 	if q.repliesLast {
 		more = q.reply(e)
@@ -251,8 +256,10 @@ func (q *QP) MemoryFault(e *Env) {
 		return
 	}
 	q.cfg.Counters.RespCQEError++
-	q.resp.takeBack()
-	q.resp.fatalNAK(packet.NAKRemoteOperational)
+	if q.reliable() {
+		q.resp.takeBack()
+		q.resp.fatalNAK(packet.NAKRemoteOperational)
+	}
 	q.toError(e)
 	e.Sink.Event(q, EventQPFatal)
 }

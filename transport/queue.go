@@ -73,6 +73,10 @@ func (q *QP) PostSend(wr *SendWR) error {
 	switch w.kind {
 	case packet.KindNone:
 		w.status = LocQPOpErr
+	case packet.KindSend:
+		if q.cfg.Service == packet.UD && wr.Dest == nil {
+			w.status = LocQPOpErr
+		}
 	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
 		w.isRead = true
 		if wr.Flags&Inline != 0 || w.kind != packet.KindRead && w.length != 8 {
@@ -160,6 +164,7 @@ func (q *QP) finish(e *Env, w *wqe, status Status) {
 	if q.req.cur == q.sq.headIndex {
 		q.req.cur, q.req.pkt = q.sq.headIndex+1, 0
 	}
+	w.Dest = nil
 	q.sq.headIndex++
 	e.Sink.Complete(q, c)
 }

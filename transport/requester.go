@@ -53,6 +53,10 @@ func (q *QP) request(e *Env) (more bool) {
 	r.src.chunk = nil
 	for r.cur != q.sq.tailIndex {
 		w := q.sq.at(r.cur)
+		if q.swallows(w) {
+			q.finish(e, w, Success)
+			continue
+		}
 		if !w.started && (q.state == SQD || !q.mayStart(e, w)) {
 			break
 		}
@@ -70,6 +74,16 @@ func (q *QP) request(e *Env) (more bool) {
 	q.retireFailed(e)
 	q.armTimer(e.Now)
 	return more
+}
+
+// swallows reports whether w is a datagram longer than the port's MTU: it is not sent, and
+// completes without an error (C10-93.1.1).
+func (q *QP) swallows(w *wqe) bool {
+	if q.cfg.Service != packet.UD || w.status != Success || q.state == SQD || w.length <= uint32(q.attr.PathMTU) {
+		return false
+	}
+	q.cfg.Counters.TxOverlong++
+	return true
 }
 
 func (r *requester) windowFull() bool { return r.send-r.una >= sendWindow+r.readPSNs }
@@ -95,10 +109,6 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	}
 	if r.credited && w.ssn > r.limit && consumesRecv(w) && r.una != r.next {
 		return false // out of credits: one message at a time, as a probe (IBTA 9.7.7.2.5)
-	}
-	if q.cfg.Service == packet.UD && w.length > uint32(q.attr.PathMTU) {
-		w.status = LocLenErr
-		return false
 	}
 	if w.status = q.checkLocal(e, w); w.status != Success {
 		return false
@@ -272,7 +282,7 @@ func (q *QP) retireFailed(e *Env) {
 	if w := q.sq.head(); w.status != Success && (w.started || q.state != SQD) {
 		q.finish(e, w, w.status)
 		if !q.reliable() {
-			q.state = SQE // the receive queue goes on (IBTA 10.3.1)
+			q.state, q.sqdNotify = SQE, false // the receive queue goes on (IBTA 10.3.1)
 			q.flushSend(e)
 			return
 		}

@@ -18,6 +18,7 @@ func (q *QP) respondUC(e *Env, p *Packet, in *packet.Info) {
 	case in.Position.StartsMessage():
 		r.message = packet.KindNone // an open one was cut off
 	case r.message != in.Kind:
+		r.message = packet.KindNone
 		q.cfg.Counters.Drop(DropAbandoned)
 		return
 	}
@@ -54,10 +55,12 @@ func (q *QP) placeSendUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) 
 		r.into.begin(r.recv.SGEs, 0)
 		r.placed = 0
 	}
+	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
+		return DropInvalid, false
+	}
 	switch r.into.write(e, q, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case LocLenErr:
-		q.cfg.Counters.RespLocalLength++
-		return DropInvalid, false
+		return q.recvTooShort(e), false
 	case LocProtErr:
 		q.recvFailed(e, LocProtErr)
 		return DropLocalError, false
@@ -105,6 +108,17 @@ func (q *QP) haveRecv() bool {
 	return true
 }
 
+// recvTooShort handles a message that the current receive work request has no room for. The
+// message is dropped, and the work request waits for another; one of a shared queue, which
+// cannot be put back, completes in error (IBTA 9.9.3, classes D and E). The queue pair goes on.
+func (q *QP) recvTooShort(e *Env) DropReason {
+	q.cfg.Counters.RespLocalLength++
+	if q.cfg.Recv.Shared() {
+		q.received(e, Completion{Status: LocLenErr, Opcode: WCRecv})
+	}
+	return DropRecvTooShort
+}
+
 // recvFailed completes the current receive work request in error, which the queue pair does
 // not survive.
 func (q *QP) recvFailed(e *Env, s Status) {
@@ -116,38 +130,38 @@ func (q *QP) recvFailed(e *Env, s Status) {
 // respondUD handles a datagram. Its receive gets 40 bytes of headers first: the GRH, or what
 // stands for it on IPv4.
 func (q *QP) respondUD(e *Env, p *Packet, in *packet.Info) {
+	if reason, ok := q.placeUD(e, p, in); !ok {
+		q.cfg.Counters.Drop(reason)
+	}
+}
+
+func (q *QP) placeUD(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
 	r := &q.resp
-	c := q.cfg.Counters
 	switch {
 	case p.DETH.QKey != q.attr.QKey:
-		c.Drop(DropQKey)
-		return
+		return DropQKey, false
 	case p.Len > q.attr.PathMTU:
-		c.Drop(DropInvalid)
-		return
+		return DropInvalid, false
 	case !q.haveRecv():
-		c.Drop(DropNotReady)
-		return
+		return DropNotReady, false
+	case listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len):
+		return q.recvTooShort(e), false
 	}
 	r.into.begin(r.recv.SGEs, 0)
-	if listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len) {
-		c.RespLocalLength++
-		c.Drop(DropLocalError)
-		q.recvFailed(e, LocLenErr)
-		return
-	}
-	r.grh[0] = p.GRH[:]
-	st := r.into.write(e, q, r.grh[:], packet.GRHLen, false)
+	r.grh[0] = p.GRH
+	st := r.into.write(e, q, r.grh[:], len(p.GRH), false)
 	if st == Success {
 		st = r.into.write(e, q, p.Payload, p.Len, true)
 	}
+	r.grh[0] = nil
 	if st != Success {
-		c.Drop(DropLocalError)
 		q.recvFailed(e, st)
-		return
+		return DropLocalError, false
 	}
-	c.RxSendRequests++
-	wc := q.recvCompletion(p, in, WCRecv, uint32(packet.GRHLen+p.Len))
-	wc.Flags |= WCGRH
-	q.received(e, wc)
+	q.cfg.Counters.RxSendRequests++
+	c := q.recvCompletion(p, in, WCRecv, uint32(packet.GRHLen+p.Len))
+	c.Flags |= WCGRH
+	c.SL = p.SL
+	q.received(e, c)
+	return 0, true
 }
