@@ -4,6 +4,7 @@
 # make bench     RDMA WRITE beside TCP on the same veth pair (root)
 # make fuzz      every fuzz target, FUZZTIME each
 # make lint      gofmt, go vet, staticcheck
+# make simulate  SEEDS seeds of the simulation, virtual time
 # make race      the tests of the core packages under the race detector
 
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
@@ -17,7 +18,9 @@ E2E_KERNEL ?= linux-image-amd64
 # but their tests are cheap.
 RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./verbs/... ./capture/... ./daemon/...
 
-.PHONY: build test e2e demo bench fuzz lint race clean
+SEEDS ?= 2000
+
+.PHONY: build test e2e simulate demo bench fuzz lint race clean
 
 build:
 	@scripts/setup build
@@ -32,6 +35,9 @@ test:
 e2e:
 	@scripts/setup test
 	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout 30m ./e2e/...
+
+simulate:
+	go test ./sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)
 
 race:
 	@scripts/setup lint

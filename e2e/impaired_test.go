@@ -7,8 +7,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"softroce/e2e/vprobe"
 )
 
 // An impairment is what the guest's network emulator does to packets, arguments of netem.
@@ -33,16 +31,24 @@ const impairedOps = "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 write
 	"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000 " +
 	"+write:100000@100000 +send:1 +read:100000@900000 +faa:1@1000000 +faa:1@1000000 write:100000@100000 sendimm:60000"
 
+// shortReads are the same with READs of one packet. A kernel that asks again for the rest of
+// a READ, and then gets the response that it thought lost, may complete the READ without its
+// data and fall into error (e2e/rxelab/NOTES.md; drivers/infiniband/sw/rxe/rxe_comp.c warns of
+// it in the guest's log). So where responses come late its READs have one response each.
+var shortReads = regexp.MustCompile(`read:\d+`).ReplaceAllString(impairedOps, "read:1000")
+
 func TestImpairedNetworkWithTheKernel(t *testing.T) {
-	mtu := func(o *vprobe.Options) { o.MTU = 1024 }
 	overEachLink(t, func(t *testing.T, s *site) {
 		for _, v := range ipVersions {
 			for _, im := range impairments {
 				t.Run(v.name+"/"+im.name, func(t *testing.T) {
 					s.impair(t, im)
-					s.bothRoles(t, v, []conversation{{
-						name: "all operations", ops: impairedOps, client: with(mtu), server: with(mtu), limit: 90 * time.Second,
-					}})
+					c := conversation{ops: impairedOps, client: with(), server: with(), limit: 90 * time.Second}
+					t.Run("kernel serves", func(t *testing.T) { s.converse(t, v, c, false) })
+					if strings.Contains(im.ingress, "reorder") {
+						c.ops = shortReads
+					}
+					t.Run("kernel connects", func(t *testing.T) { s.converse(t, v, c, true) })
 					if lost := s.lost(t); strings.Contains(im.egress+im.ingress, "loss") && lost == 0 {
 						t.Error("the guest has lost nothing: nothing was shown")
 					}

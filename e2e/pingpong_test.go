@@ -70,7 +70,9 @@ func (s *site) pingpongServer(t *testing.T, v ipVersion, p pingpong) {
 		time.Sleep(5 * time.Millisecond)
 	}
 	guestOut, guestErr := s.guest.Run(ctx, 30*time.Second, s.stock(v, p)+" "+s.lab.Host().String())
-	checkPingpong(t, p, nil, nil, guestOut, guestErr)
+	if guestErr != nil {
+		cancel() // ours may wait for a peer that is gone
+	}
 	err := ours.Wait()
 	checkPingpong(t, p, out.Bytes(), err, guestOut, guestErr)
 }
@@ -91,8 +93,7 @@ func (s *site) stock(v ipVersion, p pingpong) string {
 	return "ibv_rc_pingpong -d rxe0 " + strings.Join(p.args(rxelab.GIDIndex(v.ipv6)), " ")
 }
 
-// checkPingpong wants success of both ends, and each to have seen all the bytes. Without
-// output of ours only the guest's end counts.
+// checkPingpong wants success of both ends, and each to have seen all the bytes.
 func checkPingpong(t *testing.T, p pingpong, ours []byte, err error, guest string, guestErr error) {
 	t.Helper()
 	if err != nil || guestErr != nil {
@@ -102,7 +103,7 @@ func checkPingpong(t *testing.T, p pingpong, ours []byte, err error, guest strin
 	if !strings.Contains(guest, want) || strings.Contains(guest, "invalid data") {
 		t.Errorf("kernel's end:\n%s", guest)
 	}
-	if ours != nil && !strings.Contains(string(ours), want) {
+	if !strings.Contains(string(ours), want) {
 		t.Errorf("softroce's end:\n%s", ours)
 	}
 }

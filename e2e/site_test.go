@@ -102,7 +102,7 @@ var links = []link{
 	{"udp", bridged, func(*rxelab.Lab) string { return "udp:" + rxelab.Interface }},
 	{"dgram", dgrammed, func(l *rxelab.Lab) string {
 		g := l.Guests[0]
-		return fmt.Sprintf("dgram:%v,%v,%v,%v,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, rxelab.Emu6, rxelab.MAC)
+		return fmt.Sprintf("dgram:%v,%v,%v,%v,mtu=9000,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, rxelab.Emu6, rxelab.MAC)
 	}},
 }
 

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -34,7 +35,7 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	}
 	if g == nil {
 		if err := wire.Join(d.link, gid.Addr()); err != nil {
-			return modifyError(err)
+			return joinError(gid, err)
 		}
 		g = &group{}
 		d.groups[gid] = g
@@ -54,6 +55,12 @@ func (c *Context) DetachMcast(q *QP, gid GID) error {
 	}
 	q.detach(gid)
 	return nil
+}
+
+func joinError(gid GID, err error) error {
+	no := syscall.EIO
+	errors.As(err, &no)
+	return refuse(no, "joining %v", gid.Addr())
 }
 
 func (c *Context) checkMcast(q *QP, gid GID) error {

@@ -3,45 +3,70 @@ package sim
 import (
 	"bytes"
 	"fmt"
+	"slices"
 
 	"softroce/transport"
 )
 
-// poll takes all completions and holds each against what was posted.
+// poll lets the programs poll that do.
 func (w *world) poll() error {
 	for i, p := range w.programs {
-		if p.killed != nil {
-			return fmt.Errorf("program %d lost its context: %w", i, p.killed)
+		if p.deaf > w.now {
+			continue
 		}
-		for {
-			c, ok := p.poll()
-			if !ok {
-				break
-			}
-			w.complete++
-			w.note(uint64(w.now), uint64(i), c.id, uint64(c.status), uint64(c.byteLen))
-			e := w.find(i, c.qpn)
-			if e == nil {
-				return fmt.Errorf("invariant 1: completion of QP %#x, which program %d does not have", c.qpn, i)
-			}
-			var err error
-			if c.id >= recvID {
-				err = e.received(int(c.id-recvID), &c)
-			} else {
-				err = e.completed(int(c.id), &c)
-			}
-			if err != nil {
-				return fmt.Errorf("at %d ns, QP %#x of program %d: %w", w.now, c.qpn, i, err)
-			}
+		if err := w.pollOne(i); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+func (w *world) pollAll() error {
+	for i := range w.programs {
+		if err := w.pollOne(i); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// pollOne takes all completions of a program and holds each against what was posted.
+func (w *world) pollOne(i int) error {
+	p := w.programs[i]
+	if p.killed != nil {
+		return fmt.Errorf("program %d lost its context: %w", i, p.killed)
+	}
+	for {
+		c, ok := p.poll()
+		if !ok {
+			break
+		}
+		w.complete++
+		w.note(uint64(w.now), uint64(i), c.id, uint64(c.status), uint64(c.byteLen))
+		e := w.find(i, c.qpn)
+		if e == nil {
+			return fmt.Errorf("invariant 1: completion of QP %#x, which program %d does not have", c.qpn, i)
+		}
+		var err error
+		if c.id >= recvID {
+			err = e.received(int(c.id-recvID), &c)
+		} else {
+			err = e.completed(int(c.id), &c)
+		}
+		if err != nil {
+			return fmt.Errorf("at %d ns, QP %#x of program %d: %w", w.now, c.qpn, i, err)
+		}
+	}
+	return nil
+}
+
+// find returns the latest owner of a QPN.
 func (w *world) find(program int, qpn uint32) *end {
-	for _, x := range w.pairs {
-		if x.ends[program].qp.QPN() == qpn {
-			return x.ends[program]
+	for _, x := range slices.Backward(w.pairs) {
+		for _, e := range x.ends {
+			if e.program == w.programs[program] && e.qp.QPN() == qpn {
+				return e
+			}
 		}
 	}
 	return nil
@@ -94,14 +119,16 @@ func (e *end) source(k *work) []byte { return e.mem[k.src.off:][:k.src.n] }
 // received judges the completion of receive work request id: it must be of the
 // next message that the peer sent.
 func (e *end) received(id int, c *cqe) error {
-	if id != e.recvd || id >= len(e.recvs) {
-		return fmt.Errorf("invariant 1: receive %d completed, the next is %d of %d", id, e.recvd, len(e.recvs))
+	l := e.recvs
+	if id >= len(l.works) || l.works[id].completed || !l.shared && id != l.completed {
+		return fmt.Errorf("invariant 1: receive %d completed, %d are complete of %d", id, l.completed, len(l.works))
 	}
-	e.recvd++
+	r := &l.works[id]
+	r.completed = true
+	l.completed++
 	if c.status != transport.Success {
 		return nil
 	}
-	r := &e.recvs[id]
 	r.ended = true
 	if e.arrived >= len(e.peer.arrivals) {
 		return fmt.Errorf("invariant 2: a message arrived that was not sent")
@@ -135,6 +162,14 @@ func (e *end) received(id int, c *cqe) error {
 func (w *world) judge() error {
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
+			if e.overflow && !e.closed && !e.gone && !x.over && e.qp.State() != transport.Error {
+				return fmt.Errorf("QP %#x is in %v, its CQ overflowed", e.qp.QPN(), e.qp.State())
+			}
+			e.lost = x.over || !e.alive() || e.overflow
+		}
+	}
+	for _, x := range w.pairs {
+		for _, e := range x.ends {
 			if err := e.settle(); err != nil {
 				return fmt.Errorf("QP %#x: %w", e.qp.QPN(), err)
 			}
@@ -158,20 +193,10 @@ func (w *world) judge() error {
 
 // settle finds out whether all that was posted is complete, and which memory is vague.
 func (e *end) settle() error {
-	failed := e.qp.State() == transport.Error
-	for ; e.done < len(e.sends) && !e.sends[e.done].signaled; e.done++ {
-		if err := e.succeeded(e.done); err != nil {
+	if !e.lost {
+		if err := e.settled(); err != nil {
 			return err
 		}
-	}
-	if e.done < len(e.sends) {
-		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), e.qp.State())
-	}
-	if !failed && e.peer.qp.State() != transport.Error && e.arrived != len(e.peer.arrivals) {
-		return fmt.Errorf("invariant 2: %d of %d messages arrived", e.arrived, len(e.peer.arrivals))
-	}
-	if failed && e.recvd != len(e.recvs) {
-		return fmt.Errorf("invariant 1: %d of %d receives are complete in state ERR", e.recvd, len(e.recvs))
 	}
 	for _, k := range e.sends {
 		if k.ended {
@@ -183,10 +208,33 @@ func (e *end) settle() error {
 			e.vague = append(e.vague, k.dst)
 		}
 	}
-	for _, r := range e.recvs {
+	for _, r := range e.recvs.works {
 		if !r.ended {
 			e.vague = append(e.vague, r.to)
 		}
+	}
+	return nil
+}
+
+// settled: all that was posted is complete, and the queue pair is where it should be.
+func (e *end) settled() error {
+	state := e.qp.State()
+	failed := state == transport.Error
+	for ; e.done < len(e.sends) && !e.sends[e.done].signaled; e.done++ {
+		if err := e.succeeded(e.done); err != nil {
+			return err
+		}
+	}
+	l := e.recvs
+	switch {
+	case state != transport.RTS && !failed:
+		return fmt.Errorf("invariant 2: at rest in state %v", state)
+	case e.done < len(e.sends):
+		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), state)
+	case !failed && !e.peer.lost && e.peer.qp.State() != transport.Error && e.arrived != len(e.peer.arrivals):
+		return fmt.Errorf("invariant 2: %d of %d messages arrived", e.arrived, len(e.peer.arrivals))
+	case failed && !l.shared && l.completed != len(l.works):
+		return fmt.Errorf("invariant 1: %d of %d receives are complete in state ERR", l.completed, len(l.works))
 	}
 	return nil
 }

@@ -25,15 +25,26 @@ type program struct {
 	pd     *nic.PD
 	cq     *nic.CQ
 	cqRing []byte
+	cqes   uint32 // slots of cqRing
 	polled uint32
+
+	srq  *nic.SRQ // nil: none
+	ring *recvRing
+	pool recvPool // of the SRQ
 
 	mem    []byte
 	mr     *nic.MR
+	key    uint32 // of mr, after that is gone too
+	dead   bool   // mr is gone
 	shadow []byte // what mem must hold
 	vague  []span // where it may hold anything: work that did not succeed
 	next   int    // of mem, not given away
 
-	killed error
+	deaf     int64 // until when it does not poll
+	drained  map[*nic.QP]bool
+	overflow bool // of cq
+	closed   bool
+	killed   error
 }
 
 // A span is a range of memory.
@@ -42,13 +53,26 @@ type span struct{ off, n int }
 const (
 	sourceSize = 1 << 17 // at the start: random bytes that no work request changes
 	cqEntries  = 2048
+	smallCQ    = 32
+	srqSlots   = 256
 )
 
-func (p *program) AsyncEvent(nic.Event) {}
-func (p *program) Killed(reason error)  { p.killed = reason }
+func (p *program) AsyncEvent(e nic.Event) {
+	switch e.Type {
+	case nic.EventCQErr:
+		p.overflow = true
+	case nic.EventSQDrained:
+		p.drained[e.QP] = true
+	}
+}
+func (p *program) Killed(reason error) { p.killed = reason }
 
 func (w *world) newProgram(d *nic.Device) (*program, error) {
-	p := &program{dev: d, bell: nic.NewPage(abi.DoorbellSize), mem: nic.NewPage(w.profile.memory()), next: sourceSize}
+	p := &program{dev: d, bell: nic.NewPage(abi.DoorbellSize), mem: nic.NewPage(w.profile.memory()), next: sourceSize,
+		cqes: cqEntries, drained: map[*nic.QP]bool{}}
+	if w.profile.SmallCQ {
+		p.cqes = smallCQ
+	}
 	for i := 0; i < len(p.mem); i += 8 {
 		v := uint64(0xa5a5a5a5a5a5a5a5)
 		if i < sourceSize {
@@ -64,12 +88,22 @@ func (w *world) newProgram(d *nic.Device) (*program, error) {
 	if p.pd, err = p.ctx.AllocPD(); err != nil {
 		return nil, err
 	}
-	p.cqRing = nic.NewPage(abi.RingSize(cqEntries, abi.CQESize))
-	if p.cq, err = p.ctx.CreateCQ(nic.CQConfig{Entries: cqEntries, Ring: p.cqRing}); err != nil {
+	p.cqRing = nic.NewPage(abi.RingSize(int(p.cqes), abi.CQESize))
+	if p.cq, err = p.ctx.CreateCQ(nic.CQConfig{Entries: int(p.cqes), Ring: p.cqRing}); err != nil {
 		return nil, err
 	}
-	p.mr, err = p.ctx.RegMR(p.pd, mrtable.HeapMemory(p.mem), 0, uint64(len(p.mem)), everyAccess)
-	return p, err
+	if w.profile.SharedRecv {
+		p.ring = newRecvRing(srqSlots, queueCaps.MaxRecvSGE)
+		if p.srq, err = p.ctx.CreateSRQ(nic.SRQInit{PD: p.pd, MaxWR: srqSlots, MaxSGE: queueCaps.MaxRecvSGE, Ring: p.ring.mem}); err != nil {
+			return nil, err
+		}
+		p.pool.shared = true
+	}
+	if p.mr, err = p.ctx.RegMR(p.pd, mrtable.HeapMemory(p.mem), 0, uint64(len(p.mem)), everyAccess); err != nil {
+		return nil, err
+	}
+	p.key = p.mr.LKey()
+	return p, nil
 }
 
 // take gives away n bytes of memory, with an untouched gap behind them.
@@ -96,7 +130,7 @@ func (p *program) poll() (c cqe, ok bool) {
 	if atomic.LoadUint32(word(p.cqRing, abi.RingProducer)) == p.polled {
 		return c, false
 	}
-	s := p.cqRing[abi.RingSlots+int(p.polled%cqEntries)*abi.CQESize:]
+	s := p.cqRing[abi.RingSlots+int(p.polled%p.cqes)*abi.CQESize:]
 	c = cqe{le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
 		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]),
 		binary.BigEndian.Uint32(s[abi.CQEImm:]), le.Uint32(s[abi.CQEQPNum:])}
@@ -112,22 +146,37 @@ type queue struct {
 	*program
 	qp       *nic.QP
 	caps     nic.Caps
-	sq, rq   []byte
-	sqn, rqn uint32 // producer indices
+	sq       []byte
+	sqn      uint32 // producer index
+	rq       *recvRing
+	shared   bool // rq is the program's SRQ
+	gone     bool // qp was destroyed
+	draining bool // brought to SQD
 }
 
 var queueCaps = nic.Caps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 128}
 
-func (p *program) newQueue() (*queue, error) {
-	q := &queue{program: p, caps: queueCaps}
+func (p *program) newQueue(depth int, shared bool) (*queue, error) {
+	q := &queue{program: p, caps: queueCaps, shared: shared}
+	q.caps.MaxSendWR = depth
 	if err := p.dev.RoundCaps(&q.caps); err != nil {
 		return nil, err
 	}
-	q.sq, q.rq = nic.NewPage(q.caps.SendRingSize()), nic.NewPage(q.caps.RecvRingSize())
+	q.sq = nic.NewPage(q.caps.SendRingSize())
+	init := nic.QPInit{Type: nic.TypeRC, PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, Caps: q.caps, SQ: q.sq}
+	if shared {
+		q.rq, init.SRQ = p.ring, p.srq
+	} else {
+		q.rq = newRecvRing(q.caps.MaxRecvWR, q.caps.MaxRecvSGE)
+		init.RQ = q.rq.mem
+	}
 	var err error
-	q.qp, err = p.ctx.CreateQP(nic.QPInit{Type: nic.TypeRC, PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, Caps: q.caps, SQ: q.sq, RQ: q.rq})
+	q.qp, err = p.ctx.CreateQP(init)
 	return q, err
 }
+
+// alive reports whether there is a queue pair that posts and polls make sense for.
+func (q *queue) alive() bool { return !q.gone && !q.closed }
 
 // connect brings q to RTS.
 func (q *queue) connect(a nic.QPAttr) (err error) {
@@ -157,8 +206,21 @@ func (q *queue) sendRoom() int {
 	return q.caps.MaxSendWR - int(q.sqn-atomic.LoadUint32(word(q.sq, abi.RingConsumer)))
 }
 
-func (q *queue) recvRoom() int {
-	return q.caps.MaxRecvWR - int(q.rqn-atomic.LoadUint32(word(q.rq, abi.RingConsumer)))
+// A recvRing is the program's end of a ring of receives.
+type recvRing struct {
+	mem   []byte
+	slots int
+	size  int // of a slot
+	n     uint32
+}
+
+func newRecvRing(slots, maxSGE int) *recvRing {
+	size := abi.RecvSlotSize(maxSGE)
+	return &recvRing{mem: nic.NewPage(abi.RingSize(slots, size)), slots: slots, size: size}
+}
+
+func (r *recvRing) room() int {
+	return r.slots - int(r.n-atomic.LoadUint32(word(r.mem, abi.RingConsumer)))
 }
 
 // post writes a send work request to the ring and rings the doorbell.
@@ -181,7 +243,7 @@ func (q *queue) post(w *transport.SendWR) {
 	}
 	q.sqn++
 	atomic.StoreUint32(word(q.sq, abi.RingProducer), q.sqn)
-	q.ring()
+	q.doorbell()
 }
 
 func putSGEs(s []byte, sges []transport.SGE) {
@@ -195,18 +257,19 @@ func putSGEs(s []byte, sges []transport.SGE) {
 
 // postRecv writes a receive work request.
 func (q *queue) postRecv(id uint64, sges []transport.SGE) {
-	s := q.rq[abi.RingSlots+int(q.rqn)%q.caps.MaxRecvWR*abi.RecvSlotSize(q.caps.MaxRecvSGE):]
+	r := q.rq
+	s := r.mem[abi.RingSlots+int(r.n)%r.slots*r.size:]
 	le.PutUint64(s[abi.RecvWRID:], id)
 	le.PutUint32(s[abi.RecvNumSGE:], uint32(len(sges)))
 	putSGEs(s[abi.RecvSGEs:], sges)
-	q.rqn++
-	atomic.StoreUint32(word(q.rq, abi.RingProducer), q.rqn)
-	if atomic.LoadUint32(word(q.rq, abi.RecvDoorbell)) != 0 {
-		q.ring()
+	r.n++
+	atomic.StoreUint32(word(r.mem, abi.RingProducer), r.n)
+	if !q.shared && atomic.LoadUint32(word(r.mem, abi.RecvDoorbell)) != 0 {
+		q.doorbell()
 	}
 }
 
-func (q *queue) ring() {
+func (q *queue) doorbell() {
 	n := q.qp.Doorbell()
 	atomic.OrUint32(word(q.bell, abi.DoorbellBits+n/32*4), 1<<(n%32))
 }

@@ -3,11 +3,16 @@ package sim
 import (
 	"fmt"
 
+	"softroce/nic"
 	"softroce/transport"
 )
 
 // A pair is two connected queue pairs.
-type pair struct{ ends [2]*end }
+type pair struct {
+	ends [2]*end
+	attr nic.QPAttr // of ends[0]
+	over bool       // its queue pairs were connected anew
+}
 
 // An end is one of them: what it posted and what became of it.
 type end struct {
@@ -19,8 +24,10 @@ type end struct {
 
 	sends []work // by work request number
 	done  int    // of sends, complete as far as completions tell
-	recvs []recvWork
-	recvd int // of recvs, complete
+	recvs *recvPool
+	lost  bool // completions may be missing: it was reset or destroyed, or its CQ overflowed
+
+	absent int64 // until when no receives are posted
 
 	arrivals []int // of sends: those that consume a receive, in order
 	arrived  int   // of the peer's arrivals, seen here
@@ -44,8 +51,16 @@ type work struct {
 }
 
 type recvWork struct {
-	to    span
-	ended bool
+	to        span
+	ended     bool // with success
+	completed bool
+}
+
+// A recvPool is what was posted to a receive queue, by work request number.
+type recvPool struct {
+	works     []recvWork
+	completed int
+	shared    bool
 }
 
 func (e *end) reserve() error {
@@ -66,8 +81,11 @@ func (e *end) reserve() error {
 // post lets each end post some of its work; all that has room where everybody waits.
 func (w *world) post(all bool) (posted bool) {
 	for _, x := range w.pairs {
+		if x.over {
+			continue
+		}
 		for _, e := range x.ends {
-			for e.mr != nil && e.recvRoom() > 0 && len(e.recvs)-e.recvd < 32 && len(e.recvs) < e.peer.receivesNeeded() {
+			for e.wantsReceive() {
 				if !all && w.rnd.Float64() < w.profile.LateRecv {
 					break
 				}
@@ -76,7 +94,7 @@ func (w *world) post(all bool) (posted bool) {
 				}
 				posted = true
 			}
-			for e.mr != nil && e.peer.mr != nil && e.posts > 0 && e.sendRoom() > 0 && (all || w.rnd.IntN(3) > 0) {
+			for e.alive() && !e.dead && e.posts > 0 && e.sendRoom() > 0 && (all || w.rnd.IntN(3) > 0) {
 				e.posts--
 				e.postWork()
 				posted = true
@@ -86,9 +104,30 @@ func (w *world) post(all bool) (posted bool) {
 	return posted
 }
 
-// receivesNeeded is how many receives the peer should post in the end: some more than
+// wantsReceive decides whether to post a receive: in the end there are some more than
 // messages, so that errors find some to flush.
-func (e *end) receivesNeeded() int { return len(e.arrivals) + 2 }
+func (e *end) wantsReceive() bool {
+	waiting := len(e.recvs.works) - e.recvs.completed
+	if !e.alive() || e.w.now < e.absent || e.rq.room() == 0 {
+		return false
+	}
+	if !e.shared {
+		return waiting < 32 && len(e.recvs.works) < len(e.peer.arrivals)+2
+	}
+	need := 0
+	for _, x := range e.w.pairs {
+		for _, o := range x.ends {
+			switch {
+			case o.program != e.program || !o.shared:
+			case x.over || !o.alive():
+				need++ // it may have taken one
+			default:
+				need += len(o.peer.arrivals) - o.arrived + 2
+			}
+		}
+	}
+	return waiting < need
+}
 
 func (e *end) postRecvWork() bool {
 	n := e.w.profile.MaxMessage
@@ -97,24 +136,25 @@ func (e *end) postRecvWork() bool {
 	}
 	to, ok := e.take(n)
 	if !ok {
+		e.w.short = fmt.Errorf("the profile gives too little memory for receives")
 		return false
 	}
-	e.postRecv(recvID|uint64(len(e.recvs)), e.split(to))
-	e.recvs = append(e.recvs, recvWork{to: to})
+	e.postRecv(recvID|uint64(len(e.recvs.works)), e.split(to))
+	e.recvs.works = append(e.recvs.works, recvWork{to: to})
 	return true
 }
 
 // recvID marks the work request numbers of receives.
 const recvID = 1 << 32
 
-// split makes a scatter/gather list of one to three elements.
+// split makes a scatter/gather list of one to three elements, of which some may be empty.
 func (e *end) split(s span) (l []transport.SGE) {
-	for k := e.w.rnd.IntN(3); k > 0 && s.n > 1; k-- {
-		n := 1 + e.w.rnd.IntN(s.n-1)
-		l = append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(n), LKey: e.mr.LKey()})
+	for k := e.w.rnd.IntN(3); k > 0; k-- {
+		n := e.w.rnd.IntN(s.n + 1)
+		l = append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(n), LKey: e.key})
 		s.off, s.n = s.off+n, s.n-n
 	}
-	return append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(s.n), LKey: e.mr.LKey()})
+	return append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(s.n), LKey: e.key})
 }
 
 var operations = []transport.WROpcode{transport.WRSend, transport.WRSend, transport.WRSendImm, transport.WRWrite,
@@ -129,9 +169,12 @@ func (e *end) postWork() {
 		n = min(e.mtu*r.IntN(4), e.w.profile.MaxMessage) // a whole number of packets
 	}
 	k.src = span{r.IntN(sourceSize - n), n}
-	wr := transport.SendWR{ID: uint64(len(e.sends)), Opcode: k.op, Imm: k.imm, RKey: e.peer.mr.RKey()}
+	wr := transport.SendWR{ID: uint64(len(e.sends)), Opcode: k.op, Imm: k.imm, RKey: e.peer.key}
 	if !e.target(&k, &wr, n) {
 		return
+	}
+	if e.peer.dead && k.op != transport.WRSend && k.op != transport.WRSendImm && k.dst.n > 0 {
+		k.bad = true
 	}
 	if k.signaled {
 		wr.Flags |= transport.Signaled
@@ -195,15 +238,18 @@ func (e *end) spoil(k *work, wr *transport.SendWR) {
 	remote := k.op != transport.WRSend && k.op != transport.WRSendImm && k.dst.n > 0
 	switch e.w.rnd.IntN(4) {
 	case 0:
-		if k.bad = remote; k.bad {
+		if remote {
+			k.bad = true
 			wr.RKey ^= 0x5a
 		}
 	case 1:
-		if k.bad = remote; k.bad {
+		if remote {
+			k.bad = true
 			wr.RemoteAddr = uint64(len(e.peer.mem))
 		}
 	case 2:
-		if k.bad = len(wr.SGEs) > 0 && wr.SGEs[0].Length > 0; k.bad {
+		if len(wr.SGEs) > 0 && wr.SGEs[0].Length > 0 {
+			k.bad = true
 			wr.SGEs[0].LKey ^= 0x5a
 		}
 	case 3:

@@ -17,23 +17,30 @@ import (
 
 // A Profile says how rough a run is.
 type Profile struct {
+	NICs       int     // 2 or 3
 	Pairs      int     // connected pairs of queue pairs
 	PerQueue   int     // work requests that each queue pair posts
 	MaxMessage int     // bytes
+	Depth      int     // slots of a send queue
+	RetryCount uint8   // retry_cnt
+	RNRRetry   uint8   // rnr_retry
+	SharedRecv bool    // the programs have shared receive queues, which half of the queue pairs use
+	SmallCQ    bool    // completion queues may overflow
 	Loss       float64 // chance of a packet to be dropped
 	Duplicate  float64
 	Reorder    float64
 	Corrupt    float64
 	Delay      float64
-	Errors     float64 // chance of a work request to be wrong on purpose
-	Deregister bool    // a region goes away in mid-run
-	LateRecv   float64 // chance, each time, that a receive is not posted yet
+	Errors     float64       // chance of a work request to be wrong on purpose
+	LateRecv   float64       // chance, each time, that a receive is not posted yet
+	Absence    time.Duration // for how long no receives are posted at first, at most
+	Incidents  int           // things that happen in mid-run: see incident.go
 }
 
 // memory returns the bytes that a program needs: per work request at most one place that is
 // written, and one receive, on either side.
 func (p *Profile) memory() int {
-	return sourceSize + 4*p.Pairs*(p.PerQueue+4)*(p.MaxMessage+32)&^7
+	return sourceSize + 4*p.Pairs*(p.PerQueue+8)*(p.MaxMessage+32)*(1+min(p.Incidents, 1))&^7
 }
 
 // Result is what a run came to.
@@ -44,7 +51,8 @@ type Result struct {
 	Completions int
 	Failed      int // queue pairs that ended in error
 	Virtual     time.Duration
-	Counters    [2]nic.Counters
+	Overflows   int // completion queues that overflowed
+	Counters    []nic.Counters
 }
 
 // A world is one run.
@@ -53,8 +61,10 @@ type world struct {
 	profile  Profile
 	engine   *nic.Engine
 	now      int64
-	programs [2]*program
-	pairs    []*pair
+	programs []*program
+	pairs    []*pair // one that was connected anew is behind its former self
+	darkness int64   // until when no frame gets through
+	short    error   // there was no memory for a receive
 	hash     hash.Hash64
 	frames   uint64
 	complete int
@@ -63,7 +73,7 @@ type world struct {
 // ProfileOf draws the profile of a seed: from a perfect network to a terrible one.
 func ProfileOf(seed uint64) Profile {
 	r := rand.New(rand.NewPCG(seed, 1))
-	p := Profile{Pairs: 1 + r.IntN(4), PerQueue: 5 + r.IntN(60), MaxMessage: 1 << (4 + r.IntN(12)), LateRecv: r.Float64() / 2}
+	p := Profile{NICs: 2 + r.IntN(4)/3, RetryCount: 7, RNRRetry: 7, Depth: 64, Pairs: 1 + r.IntN(4), PerQueue: 5 + r.IntN(60), MaxMessage: 1 << (4 + r.IntN(12)), LateRecv: r.Float64() / 2}
 	p.PerQueue = min(p.PerQueue, max(4, 1<<20/(p.Pairs*p.MaxMessage))) // bounds memory, and so time
 	if r.IntN(4) > 0 {                                                 // one in four runs has a perfect network
 		rough := r.Float64() * r.Float64() * 0.3
@@ -76,7 +86,23 @@ func ProfileOf(seed uint64) Profile {
 	if r.IntN(3) == 0 {
 		p.Errors = 0.03
 	}
-	p.Deregister = r.IntN(8) == 0
+	if r.IntN(3) == 0 {
+		p.Depth = 1 << r.IntN(6)
+	}
+	if r.IntN(6) == 0 {
+		p.RetryCount = uint8(r.IntN(7))
+	}
+	if r.IntN(6) == 0 {
+		p.RNRRetry = uint8(r.IntN(7))
+	}
+	if r.IntN(6) == 0 {
+		p.Absence = time.Duration(r.IntN(int(20 * time.Millisecond)))
+	}
+	if r.IntN(3) == 0 {
+		p.Incidents = 1 + r.IntN(4)
+	}
+	p.SharedRecv = r.IntN(4) == 0
+	p.SmallCQ = r.IntN(16) == 0
 	return p
 }
 
@@ -101,8 +127,11 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 		return nil, err
 	}
 	r := &Result{Profile: p, Hash: w.hash.Sum64(), Frames: w.frames, Completions: w.complete, Virtual: time.Duration(w.now)}
-	for i, g := range w.programs {
-		r.Counters[i] = g.dev.Counters()
+	for _, g := range w.programs {
+		r.Counters = append(r.Counters, g.dev.Counters())
+		if g.overflow {
+			r.Overflows++
+		}
 	}
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
@@ -114,10 +143,10 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 	return r, nil
 }
 
-// build makes two NICs with a fault program each, a program on each, and the pairs.
+// build makes the NICs with a fault program each, a program on each, and the pairs.
 func (w *world) build(seed uint64) error {
 	fabric := wire.NewFabric()
-	for i := range w.programs {
+	for i := range w.profile.NICs {
 		addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)
 		mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
 		var link wire.Link = fabric.Port(w.engine, addr.Addr())
@@ -127,9 +156,11 @@ func (w *world) build(seed uint64) error {
 		if err != nil {
 			return err
 		}
-		if w.programs[i], err = w.newProgram(d); err != nil {
+		g, err := w.newProgram(d)
+		if err != nil {
 			return err
 		}
+		w.programs = append(w.programs, g)
 	}
 	for range w.profile.Pairs {
 		if err := w.newPair(); err != nil {
@@ -166,6 +197,9 @@ type watched struct {
 }
 
 func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
+	if l.sent && now < l.w.darkness {
+		return len(batch), nil
+	}
 	n, err := l.Link.Send(now, batch)
 	if l.sent {
 		for i := range batch[:n] {
@@ -205,22 +239,39 @@ func (w *world) attrs() nic.QPAttr {
 	return nic.QPAttr{
 		Attr: transport.Attr{PathMTU: mtus[w.rnd.IntN(len(mtus))], RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
 			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + w.rnd.IntN(14)), Timeout: uint8(8 + w.rnd.IntN(6)),
-			RetryCount: 7, RNRRetry: 7, PKey: packet.DefaultPKey},
+			RetryCount: w.profile.RetryCount, RNRRetry: w.profile.RNRRetry, PKey: packet.DefaultPKey},
 		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
 		Port: 1,
 	}
 }
 
+// newPair makes a queue pair on each of two NICs and connects them.
 func (w *world) newPair() error {
-	x := &pair{}
-	for i := range x.ends {
-		q, err := w.programs[i].newQueue()
+	var queues [2]*queue
+	at := w.rnd.IntN(len(w.programs))
+	for i := range queues {
+		g := w.programs[(at+i)%len(w.programs)]
+		q, err := g.newQueue(w.profile.Depth, w.profile.SharedRecv && w.rnd.IntN(2) == 0)
 		if err != nil {
 			return err
 		}
-		x.ends[i] = &end{queue: q, w: w, posts: w.profile.PerQueue}
+		queues[i] = q
 	}
-	a := w.attrs()
+	return w.connect(queues, w.attrs(), [2]int{w.profile.PerQueue, w.profile.PerQueue})
+}
+
+// connect brings two queue pairs to RTS. posts is how many work requests each will have.
+func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
+	x := &pair{attr: a}
+	for i, q := range queues {
+		x.ends[i] = &end{queue: q, w: w, posts: posts[i], recvs: new(recvPool)}
+		if q.shared {
+			x.ends[i].recvs = &q.pool
+		}
+		if w.profile.Absence > 0 {
+			x.ends[i].absent = w.now + w.rnd.Int64N(int64(w.profile.Absence))
+		}
+	}
 	b := a
 	b.SQPSN, b.RQPSN = a.RQPSN, a.SQPSN
 	for i, at := range []nic.QPAttr{a, b} {
@@ -241,20 +292,24 @@ func (w *world) newPair() error {
 // play alternates between programs that post and poll, and the engine, until all is done.
 func (w *world) play() error {
 	const patience = 4_000_000
-	deregisterAt := -1
-	if w.profile.Deregister {
-		deregisterAt = 20 + w.rnd.IntN(200)
-	}
+	incidents := w.plan()
 	quiet := false
 	for round := range patience {
-		if round == deregisterAt {
-			if err := w.deregister(); err != nil {
+		for len(incidents) > 0 && round >= incidents[0] {
+			incidents = incidents[1:]
+			if err := w.incident(); err != nil {
 				return err
 			}
+		}
+		if err := w.undrain(); err != nil {
+			return err
 		}
 		posted := false
 		if quiet || w.rnd.IntN(3) == 0 {
 			posted = w.post(quiet)
+		}
+		if w.short != nil {
+			return w.short
 		}
 		w.now += int64(1 + w.rnd.IntN(2000))
 		next, busy := w.engine.Step(w.now)
@@ -270,18 +325,32 @@ func (w *world) play() error {
 			continue
 		}
 		quiet = false
-		if next == 0 {
-			return nil
+		if at := w.awaited(); at != 0 && (next == 0 || at < next) {
+			next = at
 		}
-		w.now = next
+		if next == 0 {
+			return w.pollAll()
+		}
+		w.now = max(w.now, next)
 	}
 	return fmt.Errorf("invariant 2: the run finds no end after %d rounds, at %v", patience, time.Duration(w.now))
 }
 
-// deregister takes the memory of one program away from under the traffic.
-func (w *world) deregister() error {
-	p := w.programs[w.rnd.IntN(2)]
-	err := p.ctx.DeregMR(p.mr)
-	p.mr = nil
-	return err
+// awaited is when the next of those programs comes back that post or poll nothing for a while; 0
+// for none.
+func (w *world) awaited() (at int64) {
+	sooner := func(t int64) {
+		if t > w.now && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	for _, x := range w.pairs {
+		for _, e := range x.ends {
+			sooner(e.absent)
+		}
+	}
+	for _, p := range w.programs {
+		sooner(p.deaf)
+	}
+	return at
 }

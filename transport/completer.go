@@ -15,8 +15,8 @@ func (q *QP) complete(e *Env, p *Packet, in *packet.Info) {
 		q.dropStray(ahead, in)
 		return
 	}
-	if r.rnrUntil != 0 && in.Kind == packet.KindAck && !p.AETH.Syndrome.IsACK() {
-		c.Drop(DropUnwanted)
+	if s := p.AETH.Syndrome; r.rnrUntil != 0 && in.Kind == packet.KindAck && (s.IsRNR() || s == packet.NAKSequence) {
+		c.Drop(DropUnwanted) // drawn by what was sent behind the refused request
 		return
 	}
 	switch in.Kind {
@@ -62,6 +62,9 @@ func (q *QP) acknowledged(e *Env, p *Packet, psn uint64) {
 			q.impliedNAK(e)
 			return
 		}
+		if q.state == Error {
+			return // what became the oldest was wrong all along
+		}
 		q.receiverNotReady(e, packet.RNRTimer(uint8(s&packet.SyndromeValue)))
 	case s.IsNAK() && s <= packet.NAKInvalidRD:
 		c.NAKReceived[s-packet.NAKSequence]++
@@ -75,6 +78,9 @@ func (q *QP) acknowledged(e *Env, p *Packet, psn uint64) {
 func (q *QP) refused(e *Env, s packet.Syndrome, psn uint64) {
 	c := q.cfg.Counters
 	whole := q.ackBelow(e, psn)
+	if q.state == Error {
+		return
+	}
 	if s == packet.NAKSequence {
 		c.PacketSeqErr++
 		if q.req.una != q.req.next && !q.resend(e) {
@@ -167,7 +173,7 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 		return
 	}
 	if w.kind != packet.KindRead {
-		q.failHead(e, BadRespErr)
+		q.spurn(e, BadRespErr)
 		return
 	}
 	if psn != r.una {
@@ -175,14 +181,14 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 		return
 	}
 	if !q.validResponse(p, in, w) {
-		q.failHead(e, BadRespErr)
+		q.spurn(e, BadRespErr)
 		return
 	}
 	last := w.got == w.n-1
 	var to scatter
 	to.begin(w.SGEs, w.got*uint32(q.attr.PathMTU))
 	if st := to.write(e, q, p.Payload, p.Len, last); st != Success {
-		q.failHead(e, LocProtErr)
+		q.spurn(e, LocProtErr)
 		return
 	}
 	w.got++
@@ -216,7 +222,7 @@ func (q *QP) atomicResponse(e *Env, p *Packet, psn uint64) {
 		return
 	}
 	if w.kind != packet.KindCompareSwap && w.kind != packet.KindFetchAdd {
-		q.failHead(e, BadRespErr)
+		q.spurn(e, BadRespErr)
 		return
 	}
 	if !p.AETH.Syndrome.IsACK() {
@@ -224,7 +230,7 @@ func (q *QP) atomicResponse(e *Env, p *Packet, psn uint64) {
 		return
 	}
 	if st := q.storeOriginal(e, w, p.OrigData); st != Success {
-		q.failHead(e, st)
+		q.spurn(e, st)
 		return
 	}
 	w.got, w.done = 1, true
@@ -233,6 +239,12 @@ func (q *QP) atomicResponse(e *Env, p *Packet, psn uint64) {
 	q.grant(p.AETH.Syndrome, p.AETH.MSN)
 	q.finish(e, w, Success)
 	q.moved(e)
+}
+
+// spurn drops a response because of which the oldest work request fails.
+func (q *QP) spurn(e *Env, s Status) {
+	q.cfg.Counters.Drop(DropLocalError)
+	q.failHead(e, s)
 }
 
 // responseOwner acknowledges what came before the response psn and returns the work
@@ -255,6 +267,7 @@ func (q *QP) responseOwner(e *Env, psn uint64) *wqe {
 			return nil
 		}
 		if q.state == Error {
+			q.cfg.Counters.Drop(DropLocalError)
 			return nil
 		}
 		return w

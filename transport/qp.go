@@ -141,6 +141,9 @@ func (q *QP) assign(a *Attr, mask AttrMask) {
 	}
 	if mask&MaskMaxDestRDAtomic != 0 {
 		d.MaxDestRDAtomic = a.MaxDestRDAtomic
+		if q.state == SQD {
+			q.resp.answers.resize(int(a.MaxDestRDAtomic))
+		}
 	}
 	if mask&MaskMaxRDAtomic != 0 {
 		d.MaxRDAtomic = a.MaxRDAtomic
@@ -152,10 +155,10 @@ func (q *QP) assign(a *Attr, mask AttrMask) {
 		d.Timeout = a.Timeout
 	}
 	if mask&MaskRetryCount != 0 {
-		d.RetryCount = a.RetryCount
+		d.RetryCount, q.req.retries = a.RetryCount, a.RetryCount
 	}
 	if mask&MaskRNRRetry != 0 {
-		d.RNRRetry = a.RNRRetry
+		d.RNRRetry, q.req.rnrRetries = a.RNRRetry, a.RNRRetry
 	}
 }
 
@@ -246,15 +249,16 @@ func (q *QP) Fail(e *Env, ev Event) {
 }
 
 // MemoryFault says that a write to memory, which the transport had taken for done,
-// failed: the process is gone, or its pages are. The peer hears a remote operational error.
+// failed: the process is gone, or its pages are. It comes before the next Transmit, so that
+// what could not be written was not acknowledged. The peer hears a remote operational error.
 func (q *QP) MemoryFault(e *Env) {
 	if q.state < RTR || q.state == Error {
 		return
 	}
 	q.cfg.Counters.RespCQEError++
-	// What failed was accepted, and not acknowledged yet: memory is settled before answers go out.
 	if q.reliable() {
-		q.resp.fatalNAK(packet.NAKRemoteOperational, q.resp.answers.acked)
+		q.resp.takeBack()
+		q.resp.fatalNAK(packet.NAKRemoteOperational)
 	}
 	q.toError(e)
 	e.Sink.Event(q, EventQPFatal)

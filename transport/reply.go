@@ -12,6 +12,7 @@ import (
 type answer struct {
 	kind     packet.Kind
 	psn      uint32
+	at       uint64 // how many PSNs had been accepted before
 	n        uint32 // PSNs
 	msn      uint32
 	sent     uint32 // responses emitted
@@ -36,8 +37,7 @@ type answers struct {
 
 	ack     bool            // an ACK of all up to the expected PSN is due
 	nak     packet.Syndrome // a NAK is due; 0: none
-	nakFor  uint32          // NAKSequence: the PSN that drew it; fatal NAKs: the PSN refused
-	acked   uint32          // the PSN behind the last that was acknowledged
+	nakFor  uint32          // NAKSequence: the PSN that drew it
 	nakSent bool            // no further NAK until the expected PSN comes
 }
 
@@ -47,6 +47,23 @@ func (a *answers) init(max int) {
 		n *= 2
 	}
 	*a = answers{queue: make([]answer, n), kept: make([]answer, max), max: max}
+}
+
+// resize is init for answers in use: what waits, and the latest of what is kept, stays.
+func (a *answers) resize(limit int) {
+	old := *a
+	a.init(limit)
+	a.ack, a.nak, a.nakFor, a.nakSent = old.ack, old.nak, old.nakFor, old.nakSent
+	a.head, a.tail, a.fresh = old.head, old.tail, old.fresh
+	if len(a.queue) < len(old.queue) {
+		a.queue = make([]answer, len(old.queue))
+	}
+	for i := a.head; i != a.tail; i++ {
+		a.queue[i%uint32(len(a.queue))] = old.queue[i%uint32(len(old.queue))]
+	}
+	for k := 1; k <= min(limit, old.max); k++ {
+		a.kept[limit-k] = old.kept[(old.next+old.max-k)%old.max]
+	}
 }
 
 func (a *answers) reset() {
@@ -77,7 +94,7 @@ func (a *answers) add(n answer) {
 
 // repeat queues an answer that was given before. It carries the present MSN.
 func (a *answers) repeat(n answer, msn uint32) bool {
-	if a.room() <= a.max-a.fresh { // new requests come first
+	if a.room() <= max(a.max-a.fresh, 0) { // new requests come first
 		return false
 	}
 	n.repeated, n.sent, n.msn = true, 0, msn
@@ -91,18 +108,17 @@ func (a *answers) push(n answer) {
 }
 
 func (a *answers) pop() {
-	if n := &a.queue[a.head%uint32(len(a.queue))]; !n.repeated {
+	if !a.queue[a.head%uint32(len(a.queue))].repeated {
 		a.fresh--
-		a.acked = packet.PSNAdd(n.psn, int(n.n))
 	}
 	a.head++
 }
 
-// find returns the kept answer whose PSNs psn lies among.
-func (a *answers) find(psn uint32) *answer {
+// find returns the kept answer to a request that lies at a position of responder.position.
+func (a *answers) find(at uint64) *answer {
 	for i := range a.kept {
 		k := &a.kept[i]
-		if k.kind != packet.KindNone && (psn-k.psn)&packet.PSNMask < k.n {
+		if k.kind != packet.KindNone && at-k.at < uint64(k.n) {
 			return k
 		}
 	}
@@ -178,6 +194,7 @@ func (q *QP) replyRead(e *Env, a *answer) (full bool) {
 		tx.Finish(h)
 		q.cfg.Counters.TxOpcode[h.Opcode]++
 		a.sent++
+		q.resp.acknowledged(packet.PSNAdd(h.PSN, 1), a.msn)
 	}
 	q.resp.answers.pop()
 	return false
@@ -192,9 +209,15 @@ func (q *QP) readChunk(e *Env, a *answer, offset uint32) ([]byte, error) {
 }
 
 // readFailed refuses a READ whose memory went away after it was accepted. What was accepted
-// after it gets no answer: the requester flushes it.
+// after it gets no answer: the requester flushes it. A READ that was answered before and is
+// asked for again gets none either.
 func (q *QP) readFailed(e *Env, a *answer) {
 	s := &q.resp.answers
+	if a.repeated {
+		q.cfg.Counters.Drop(DropDuplicate)
+		s.pop()
+		return
+	}
 	psn, msn := packet.PSNAdd(a.psn, int(a.sent)), a.msn
 	nak := packet.NAKRemoteOperational
 	if !a.region.Live() {
@@ -206,7 +229,7 @@ func (q *QP) readFailed(e *Env, a *answer) {
 		q.refuse(e, nak)
 		return
 	}
-	s.nak, s.nakFor = nak, psn
+	s.nak = nak
 }
 
 func readResponseOpcode(first, last bool) packet.Opcode {
@@ -232,6 +255,7 @@ func (q *QP) replyAtomic(e *Env, a *answer) (full bool) {
 	tx.Begin()
 	tx.Finish(h)
 	q.cfg.Counters.TxOpcode[h.Opcode]++
+	q.resp.acknowledged(packet.PSNAdd(a.psn, 1), a.msn)
 	q.resp.answers.pop()
 	return false
 }
@@ -248,7 +272,8 @@ func (q *QP) replyACK(e *Env) (full bool) {
 	tx.Finish(h)
 	q.cfg.Counters.TxOpcode[h.Opcode]++
 	q.cfg.Counters.ACKSent++
-	q.resp.answers.ack, q.resp.answers.acked = false, q.resp.epsn
+	q.resp.acknowledged(q.resp.epsn, q.resp.msn)
+	q.resp.answers.ack = false
 	return false
 }
 
@@ -264,11 +289,7 @@ func (q *QP) replyNAK(e *Env) (full bool) {
 	if tx == nil {
 		return true
 	}
-	psn := r.epsn
-	if s.nak > packet.NAKSequence {
-		psn = s.nakFor
-	}
-	h := q.replyHeader(packet.Acknowledge, psn)
+	h := q.replyHeader(packet.Acknowledge, r.epsn)
 	h.AETH = packet.AETH{Syndrome: s.nak, MSN: r.msn}
 	tx.Begin()
 	tx.Finish(h)
@@ -279,6 +300,7 @@ func (q *QP) replyNAK(e *Env) (full bool) {
 	} else {
 		c.NAKSent[s.nak-packet.NAKSequence]++
 	}
-	s.nak, s.ack, s.nakSent, s.acked = 0, false, true, psn
+	r.acknowledged(r.epsn, r.msn)
+	s.nak, s.ack, s.nakSent = 0, false, true
 	return false
 }

@@ -274,12 +274,12 @@ func requestOpcode(o WROpcode, first, last bool) uint8 {
 }
 
 // retireFailed completes a work request that the requester itself found wrong, when all
-// before it are done. The queue pair goes to error.
+// before it are done. The queue pair goes to error. In SQD one that is not begun waits.
 func (q *QP) retireFailed(e *Env) {
 	if q.sq.empty() {
 		return
 	}
-	if w := q.sq.head(); w.status != Success {
+	if w := q.sq.head(); w.status != Success && (w.started || q.state != SQD) {
 		q.finish(e, w, w.status)
 		if !q.reliable() {
 			q.state, q.sqdNotify = SQE, false // the receive queue goes on (IBTA 10.3.1)

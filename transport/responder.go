@@ -10,7 +10,10 @@ import (
 // memory, and notes what to answer.
 type responder struct {
 	epsn        uint32 // expected PSN
+	accepted    uint64 // PSNs accepted so far: epsn moves with it, but comes around
 	msn         uint32 // messages completed, modulo 2^24
+	acked       uint32 // what is before this PSN was acknowledged, and
+	ackedMSN    uint32 // is counted by this MSN
 	established bool   // a packet came in RTR
 
 	message packet.Kind     // of which a First came: KindSend, KindWrite or KindNone
@@ -32,9 +35,8 @@ func (r *responder) start(q *QP) {
 	established := r.established
 	r.reset()
 	r.established = established
-	r.epsn = q.attr.RQPSN
+	r.epsn, r.acked = q.attr.RQPSN, q.attr.RQPSN
 	r.answers.init(int(q.attr.MaxDestRDAtomic))
-	r.answers.acked = r.epsn
 }
 
 func (r *responder) reset() {
@@ -53,6 +55,7 @@ func (q *QP) respond(e *Env, p *Packet, in *packet.Info) {
 	default:
 		r.answers.expectedCame()
 		if refusal := q.accept(e, p, in); refusal != 0 {
+			q.cfg.Counters.Drop(DropLocalError)
 			q.refuse(e, refusal)
 		}
 	}
@@ -275,7 +278,7 @@ func (q *QP) received(e *Env, c Completion) {
 // advance moves on behind an accepted packet of a SEND or WRITE.
 func (q *QP) advance(p *Packet, in *packet.Info, k packet.Kind) {
 	r := &q.resp
-	r.epsn = packet.PSNAdd(r.epsn, 1)
+	r.epsn, r.accepted = packet.PSNAdd(r.epsn, 1), r.accepted+1
 	r.message = k
 	if in.Position.EndsMessage() {
 		r.message = packet.KindNone
@@ -331,8 +334,8 @@ func (q *QP) acceptAtomic(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 func (q *QP) acceptAnswered(a answer) {
 	r := &q.resp
 	r.msn = packet.PSNAdd(r.msn, 1)
-	r.epsn = packet.PSNAdd(r.epsn, int(a.n))
-	a.msn = r.msn
+	a.msn, a.at = r.msn, r.accepted
+	r.epsn, r.accepted = packet.PSNAdd(r.epsn, int(a.n)), r.accepted+uint64(a.n)
 	r.answers.add(a)
 }
 
@@ -350,7 +353,7 @@ func (q *QP) duplicate(e *Env, p *Packet, in *packet.Info) {
 			c.Drop(DropDuplicate)
 		}
 	case packet.KindCompareSwap, packet.KindFetchAdd:
-		a := r.answers.find(p.PSN)
+		a := r.answers.find(r.position(p.PSN))
 		if a == nil || a.kind != in.Kind || !r.answers.repeat(*a, r.msn) {
 			c.Drop(DropDuplicate)
 		}
@@ -359,9 +362,15 @@ func (q *QP) duplicate(e *Env, p *Packet, in *packet.Info) {
 	}
 }
 
+// position tells which of the accepted PSNs a duplicate has, in a number that does not
+// come around.
+func (r *responder) position(psn uint32) uint64 {
+	return r.accepted + uint64(packet.PSNDiff(psn, r.epsn))
+}
+
 // repeatRead finds the READ that p asks for again, whole or from a later packet on.
 func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
-	a := q.resp.answers.find(p.PSN)
+	a := q.resp.answers.find(q.resp.position(p.PSN))
 	if a == nil || a.kind != packet.KindRead || p.Len != 0 {
 		return answer{}, false
 	}
@@ -386,8 +395,7 @@ func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
 // refuse answers a request with a fatal NAK and takes the queue pair to error.
 func (q *QP) refuse(e *Env, s packet.Syndrome) {
 	r := &q.resp
-	q.cfg.Counters.Drop(DropLocalError)
-	r.fatalNAK(s, r.epsn)
+	r.fatalNAK(s)
 	ev := EventQPRequestErr
 	switch s {
 	case packet.NAKRemoteAccess:
@@ -407,11 +415,21 @@ func (q *QP) refuse(e *Env, s packet.Syndrome) {
 	e.Sink.Event(q, ev)
 }
 
-// fatalNAK lets s be the last answer of this queue pair, for the request with the PSN psn.
-func (r *responder) fatalNAK(s packet.Syndrome, psn uint32) {
-	r.answers.nak, r.answers.ack = s, false
-	r.answers.nakFor = psn
+// acknowledged notes that an answer went out which acknowledges all before psn.
+func (r *responder) acknowledged(psn, msn uint32) {
+	if packet.PSNDiff(psn, r.acked) > 0 {
+		r.acked, r.ackedMSN = psn, msn
+	}
 }
+
+// takeBack forgets what was accepted since the last answer went out: it was in vain.
+func (r *responder) takeBack() {
+	r.answers.reset()
+	r.epsn, r.msn = r.acked, r.ackedMSN
+}
+
+// fatalNAK lets s be the last answer of this queue pair, to the expected PSN.
+func (r *responder) fatalNAK(s packet.Syndrome) { r.answers.nak, r.answers.ack = s, false }
 
 // silence forgets all that was to be answered.
 func (r *responder) silence() { r.answers.reset() }

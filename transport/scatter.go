@@ -97,6 +97,7 @@ func listLength(sges []SGE) (n uint64) {
 // what was fetched and not taken; it is good for one Transmit only.
 type gather struct {
 	w     *wqe
+	ssn   uint64 // of w when g was set to it: its slot serves other work requests later
 	pos   uint32 // in the message
 	i     int
 	off   uint32 // inside w.SGEs[i]
@@ -105,10 +106,10 @@ type gather struct {
 
 // seek sets g to the byte pos of w.
 func (g *gather) seek(w *wqe, pos uint32) {
-	if g.w == w && g.pos == pos {
+	if g.w == w && g.ssn == w.ssn && g.pos == pos {
 		return
 	}
-	*g = gather{w: w, pos: pos, off: pos}
+	*g = gather{w: w, ssn: w.ssn, pos: pos, off: pos}
 	for g.i < len(w.SGEs) && g.off >= w.SGEs[g.i].Length {
 		g.off -= w.SGEs[g.i].Length
 		g.i++

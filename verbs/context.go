@@ -319,7 +319,8 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 }
 
 // Close closes the NIC and all that came from the Context: the memory of its Buffers
-// is gone, too. Peers see what they would see if the process had ended.
+// is gone, too. Peers see what they would see if the process had ended. When Close
+// returns, the NIC does not touch this process's memory any more.
 func (c *Context) Close() error {
 	c.mu.Lock()
 	if c.closed {
@@ -331,7 +332,7 @@ func (c *Context) Close() error {
 	c.children = map[closer]struct{}{}
 	c.mu.Unlock()
 
-	c.client.Close()
+	c.client.Shutdown()
 	for o := range children {
 		o.abandon()
 	}

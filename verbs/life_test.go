@@ -17,8 +17,10 @@ import (
 	"time"
 
 	"softroce/attach"
+	"softroce/nic"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
+	"softroce/wire"
 )
 
 // childEnv makes the test binary a client of its own, see child.
@@ -39,6 +41,9 @@ func TestMain(m *testing.M) {
 // daemon at $SOFTROCE_SOCKET. Both ends say a line of text: QPN, PSN, GID, address, R_Key. Then it
 // writes to its peer's memory: for ever, or once.
 func child(what string) error {
+	if what == "daemon" {
+		return daemon()
+	}
 	ctx := context.Background()
 	c, err := verbs.Open(ctx, "nic0")
 	if err != nil {
@@ -117,6 +122,27 @@ func child(what string) error {
 			fmt.Println("flowing")
 		}
 	}
+}
+
+// daemon serves a NIC that has no cable at $SOFTROCE_SOCKET, for ever.
+func daemon() error {
+	e, err := nic.NewEngine(nic.EngineConfig{})
+	if err != nil {
+		return err
+	}
+	iface := wire.StaticInterface("", [6]byte{2}, verbstest.MTU)
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: wire.NewFabric().Port(e), Iface: iface}); err != nil {
+		return err
+	}
+	s, err := attach.NewServer(attach.Config{Engines: []*nic.Engine{e}})
+	if err != nil {
+		return err
+	}
+	if _, err := s.Listen(attach.ListenConfig{}); err != nil {
+		return err
+	}
+	fmt.Println("listening")
+	return e.Run(context.Background())
 }
 
 func say(w io.Writer, i verbs.Info, addr uint64, rkey uint32) {
@@ -377,6 +403,44 @@ func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
 	}
 	if err := errors.Join(x.QP.Close(), x.CQ.Close(), x.MR.Close(), x.PD.Close(), ch.Close()); err != nil {
 		t.Errorf("closing objects: %v", err)
+	}
+}
+
+func TestADaemonThatIsKilledGivesAnErrorAndNoHang(t *testing.T) {
+	socket := t.TempDir() + "/sock"
+	p := start(t, "daemon", socket, nil)
+	if got := p.line(t); got != "listening" {
+		t.Fatal(got)
+	}
+	c, err := verbs.Open(within(t), "nic0", verbs.WithSocket(socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := c.CreateCQ(16, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan error)
+	go func() { ended <- cq.Wait(within(t)) }()
+	time.Sleep(10 * time.Millisecond)
+	if err := p.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if err := <-ended; !errors.Is(err, verbs.ErrDeviceFatal) {
+		t.Errorf("Wait: %v", err)
+	}
+	if e, err := c.AsyncEvent(within(t)); err != nil || e.EventType != verbs.EventDeviceFatal {
+		t.Errorf("event %v, %v", e.EventType, err)
+	}
+	if _, err := c.AllocPD(); !errors.Is(err, verbs.ErrDeviceFatal) {
+		t.Errorf("AllocPD: %v", err)
+	}
+	if err := c.Close(); err != nil {
+		t.Errorf("Close: %v", err)
+	}
+	p.Wait() // of all its descriptors the socket may be closed last
+	if _, err := verbs.Open(within(t), "", verbs.WithSocket(socket)); !errors.Is(err, verbs.ErrNoDaemon) || !errors.Is(err, syscall.ECONNREFUSED) {
+		t.Errorf("a new client: %v", err)
 	}
 }
 

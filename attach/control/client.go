@@ -256,15 +256,31 @@ func (c *Client) Err() error {
 	return c.err
 }
 
-// Close ends the connection and waits until nothing of it runs.
+// Close ends the connection and waits until nothing of it runs on this side.
 func (c *Client) Close() error {
+	c.leave()
+	c.conn.Close()
+	<-c.done
+	return nil
+}
+
+// Shutdown is Close that waits, however long, until the daemon has let go of all that
+// the connection had there.
+func (c *Client) Shutdown() error {
+	c.leave()
+	err := c.conn.CloseWrite() // the daemon closes its end when it has cleaned up
+	if err != nil {
+		c.conn.Close()
+	}
+	<-c.done
+	return nil
+}
+
+func (c *Client) leave() {
 	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.err == nil {
 		c.err = ErrClosed
 	}
 	c.ended.Store(true)
-	c.mu.Unlock()
-	c.conn.Close()
-	<-c.done
-	return nil
 }

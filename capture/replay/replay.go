@@ -2,6 +2,7 @@ package replay
 
 import (
 	"errors"
+	"fmt"
 
 	"softroce/capture"
 	"softroce/packet"
@@ -46,6 +47,107 @@ func File(name string, o Options) (*Report, error) {
 
 // Packets replays packets that were captured in this order.
 func Packets(ps capture.Packets, o Options) (*Report, error) {
-	r := &Report{Strict: o.Strict, RoCE: len(ps), Skipped: []Note{}, Connections: []*Connection{}}
+	sorted := sortFlows(ps)
+	r := &Report{Strict: o.Strict, RoCE: len(ps), RC: sorted.rc, Skipped: sorted.skipped, Connections: []*Connection{}}
+	for _, f := range sorted.flows {
+		if f.peer != nil && f.peer.number < f.number {
+			continue
+		}
+		c, skipped, err := replayConnection(f, sorted.talk, ps, o)
+		if err != nil {
+			return nil, err
+		}
+		r.Skipped = append(r.Skipped, skipped...)
+		if c != nil {
+			r.Connections = append(r.Connections, c)
+		}
+	}
 	return r, nil
+}
+
+// replayConnection replays a flow and the one that answers it.
+func replayConnection(f *flow, t talk, ps capture.Packets, o Options) (*Connection, []Note, error) {
+	c := &Connection{A: f.sender(), B: f.receiver(), Streams: []*Stream{}}
+	var skipped []Note
+	for _, way := range []*flow{f, f.peer} {
+		if way == nil || way != f && way == f.peer && f.peer == f {
+			continue
+		}
+		byRun, strays := way.assign()
+		if len(strays) > 0 {
+			skipped = append(skipped, Note{strays[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
+				count(len(strays), "reply"), way.sender())})
+		}
+		for i, r := range way.runs {
+			s := newStream(r, byRun[i], t, ps)
+			s.report = &Stream{From: way.sender(), To: way.receiver(), Requests: len(s.requests), Replies: len(s.replies),
+				PathMTU: s.mtu, FirstPSN: r.events[0].BTH.PSN, Responder: newVerdict(), Requester: newVerdict()}
+			c.Streams = append(c.Streams, s.report)
+			if err := s.replay(o); err != nil {
+				return nil, nil, err
+			}
+		}
+	}
+	if f.peer == nil && len(f.runs) == 0 {
+		skipped = append(skipped, Note{f.replies[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
+			count(len(f.replies), "reply"), f.receiver())})
+	}
+	if len(c.Streams) == 0 {
+		return nil, skipped, nil
+	}
+	return c, skipped, nil
+}
+
+// replay fills in the verdicts on a stream.
+func (s *stream) replay(o Options) error {
+	if err := replayResponder(s, o.Strict); err != nil {
+		return err
+	}
+	return replayRequester(s, o.Strict)
+}
+
+func newVerdict() Verdict {
+	return Verdict{Lost: []Note{}, Departures: []Departure{}, NotJudged: []Note{}, Differences: []Difference{}}
+}
+
+// receiver is the end that the flow's packets go to.
+func (f *flow) receiver() End { return End{f.key.dst, f.key.qpn, true} }
+
+// sender is the end that they come from; its number is known from the packets that go back.
+func (f *flow) sender() End {
+	if f.peer == nil {
+		return End{Addr: f.key.src}
+	}
+	return End{f.key.src, f.peer.key.qpn, true}
+}
+
+// assign finds the run of requests that each reply belongs to, among those that began before it: the
+// one whose PSNs it is near, else the latest.
+func (f *flow) assign() (byRun [][]*event, strays []*event) {
+	byRun = make([][]*event, len(f.runs))
+	if f.peer == nil {
+		return byRun, nil
+	}
+	for _, ev := range f.peer.replies {
+		found := -1
+		for i := len(f.runs) - 1; i >= max(0, len(f.runs)-maxRuns); i-- {
+			r := f.runs[i]
+			if r.events[0].at > ev.at {
+				continue
+			}
+			if d := packet.PSNDiff(ev.BTH.PSN, r.next); -runReach < d && d < runReach {
+				found = i
+				break
+			}
+			if found < 0 {
+				found = i
+			}
+		}
+		if found < 0 {
+			strays = append(strays, ev)
+			continue
+		}
+		byRun[found] = append(byRun[found], ev)
+	}
+	return byRun, strays
 }

@@ -32,7 +32,7 @@ func runClient(ctx context.Context, socket, device, at string) error {
 		return err
 	}
 	defer conn.Close()
-	if err := e.meet(ctx, conn); err != nil {
+	if err := e.meet(ctx, conn, e.postReply); err != nil {
 		return err
 	}
 	fmt.Printf("client: NIC %s, QP %#x, to QP %#x at %v\n", e.nic.Device(), e.qp.QPNum(), e.peer.QPN, e.peer.GID.Addr())
@@ -78,14 +78,18 @@ func (e *endpoint) writeImm(ctx context.Context, size int) error {
 func (e *endpoint) message(ctx context.Context, wr verbs.SendWR, size int) error {
 	fill(e.out[:size], byte(e.messages))
 	e.messages++
-	if err := e.qp.PostRecv(verbs.RecvWR{SGList: []verbs.SGE{e.mr.SGE(half, replySize)}}); err != nil {
-		return err
-	}
 	if err := e.do(ctx, wr, 0, size); err != nil {
 		return err
 	}
-	_, err := complete(ctx, e.got)
-	return err
+	if _, err := complete(ctx, e.got); err != nil {
+		return err
+	}
+	return e.postReply()
+}
+
+// postReply posts the receive of the next reply.
+func (e *endpoint) postReply() error {
+	return e.qp.PostRecv(verbs.RecvWR{SGList: []verbs.SGE{e.mr.SGE(half, replySize)}})
 }
 
 // write writes, and reads back what was written.

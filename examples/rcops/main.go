@@ -121,19 +121,35 @@ func (e *endpoint) make() error {
 	return err
 }
 
-// meet exchanges hellos over conn and connects the queue pair to the peer's.
-func (e *endpoint) meet(ctx context.Context, conn net.Conn) error {
+// meet exchanges hellos over conn, connects the queue pair to the peer's and lets receives
+// be posted, which a queue pair takes from state INIT on. It returns when the peer has
+// come as far: what is sent from then on finds a receive.
+func (e *endpoint) meet(ctx context.Context, conn net.Conn, postReceives func() error) error {
 	info, err := e.qp.Info(verbs.AnyGID)
 	if err != nil {
 		return err
 	}
-	if err := json.NewEncoder(conn).Encode(hello{info, e.mr.Addr(), e.mr.RKey()}); err != nil {
+	tell, hear := json.NewEncoder(conn), json.NewDecoder(conn)
+	if err := tell.Encode(hello{info, e.mr.Addr(), e.mr.RKey()}); err != nil {
 		return err
 	}
-	if err := json.NewDecoder(conn).Decode(&e.peer); err != nil {
+	if err := hear.Decode(&e.peer); err != nil {
 		return fmt.Errorf("the peer's hello: %w", err)
 	}
-	return e.qp.Connect(ctx, e.peer.Info, verbs.DefaultConnectOptions())
+	if err := e.qp.Connect(ctx, e.peer.Info, verbs.DefaultConnectOptions()); err != nil {
+		return err
+	}
+	if err := postReceives(); err != nil {
+		return err
+	}
+	if err := tell.Encode("ready"); err != nil {
+		return err
+	}
+	var ready string
+	if err := hear.Decode(&ready); err != nil || ready != "ready" {
+		return fmt.Errorf("the peer is not ready: %q, %w", ready, err)
+	}
+	return nil
 }
 
 // complete waits for one completion.

@@ -32,11 +32,7 @@ func runServer(ctx context.Context, socket, device, at string) error {
 		return err
 	}
 	defer conn.Close()
-	// A receive must be there before the client can send.
-	if err := e.postRecv(); err != nil {
-		return err
-	}
-	if err := e.meet(ctx, conn); err != nil {
+	if err := e.meet(ctx, conn, e.postRecv); err != nil {
 		return err
 	}
 	return e.answer(ctx)

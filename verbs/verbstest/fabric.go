@@ -103,7 +103,6 @@ type Fabric struct {
 
 	t      testing.TB
 	socket string
-	dir    string
 	cancel context.CancelFunc
 	runs   sync.WaitGroup
 	closed sync.Once

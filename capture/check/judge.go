@@ -1,0 +1,174 @@
+package check
+
+import (
+	"errors"
+
+	"softroce/capture"
+	"softroce/packet"
+)
+
+// judgement is the second reading of a capture.
+type judgement struct {
+	*Report
+	*survey
+	requests int // remembered, of all streams
+}
+
+// seen is a packet on its way through the rules.
+type seen struct {
+	*capture.Packet
+	info *packet.Info
+	at   int64 // nanoseconds
+	flow *flow // nil for UD, CNP and what does not fit
+	name string
+}
+
+func (j *judgement) bad(p *seen, r Rule, format string, a ...any) {
+	j.violation(r, p.No, p.name, format, a...)
+}
+
+func (j *judgement) say(p *seen, kind Rule) { j.note(kind, p.No, p.name) }
+
+// record takes a frame of the second reading.
+func (j *judgement) record(rec capture.Record) {
+	cp, err := capture.Parse(rec)
+	switch {
+	case errors.Is(err, packet.ErrNotRoCE):
+		j.Other++
+		return
+	case err != nil:
+		j.unreadable(rec, err)
+		return
+	}
+	j.RoCE++
+	p := &seen{Packet: cp, info: cp.Opcode.Info(), at: cp.Time.UnixNano()}
+	p.flow = j.flows[keyOf(cp)]
+	p.name = (&flow{flowKey: keyOf(cp)}).String()
+	j.Services[service(cp.Opcode)]++
+	if !j.readable(p) {
+		return
+	}
+	j.headers(p)
+	switch {
+	case p.info.Service == packet.CNP:
+		j.cnp(p)
+	case p.info.Service == packet.UD:
+		j.datagram(p)
+	case p.flow == nil:
+		j.note(noteMany, p.No, "")
+	default:
+		j.connected(p)
+	}
+}
+
+func service(o packet.Opcode) string {
+	switch s := o.Service(); s {
+	case packet.RC, packet.UC, packet.RD, packet.UD, packet.CNP, packet.XRC:
+		return s.String()
+	}
+	return "other"
+}
+
+// unreadable is a frame to the port of RoCEv2 whose headers cannot be read.
+func (j *judgement) unreadable(rec capture.Record, err error) {
+	j.RoCE++
+	if rec.Length > len(rec.Data) {
+		j.note(noteCut, rec.No, "")
+		return
+	}
+	j.violation(ruleFrame, rec.No, "?", "%v", err)
+}
+
+// readable applies the rules that the others are built on, and reports whether p kept them.
+func (j *judgement) readable(p *seen) bool {
+	switch s := p.Opcode.Service(); {
+	case !p.ICRCOK():
+		j.bad(p, ruleICRC, "ICRC %#08x of %v", p.ICRC(), p.Opcode)
+		return false
+	case s == packet.RD || s > packet.XRC:
+		j.say(p, noteForeign)
+		return false
+	case errors.Is(p.Err, packet.ErrOpcode):
+		j.bad(p, ruleOpcode, "opcode %#02x", uint8(p.Opcode))
+		return false
+	case errors.Is(p.Err, packet.ErrPad):
+		j.bad(p, rulePad, "%v with a pad of %d and no payload", p.Opcode, p.Pad)
+		return false
+	case p.Err != nil:
+		j.bad(p, ruleShort, "%v: %v", p.Opcode, p.Err)
+		return false
+	}
+	return true
+}
+
+// connected takes a packet of RC, XRC or UC.
+func (j *judgement) connected(p *seen) {
+	f := p.flow
+	j.constants(p)
+	late := f.order.late(p)
+	if !p.info.Request {
+		if f.partner != nil && !f.order.doubled(p) {
+			j.streamOf(f.partner).reply(p, late)
+		}
+		return
+	}
+	j.streamOf(f)
+	if p.info.Service == packet.UC {
+		f.stream.unreliable(p, late)
+	} else {
+		f.stream.request(p, late)
+	}
+}
+
+func (j *judgement) streamOf(f *flow) *stream {
+	if f.stream == nil {
+		f.stream = &stream{judgement: j, flow: f}
+	}
+	return f.stream
+}
+
+// constants holds that what belongs to a flow or a connection does not change.
+func (j *judgement) constants(p *seen) {
+	f := p.flow
+	if !f.seen {
+		f.seen, f.migReq = true, p.MigReq
+		j.Flows++
+		j.MigReq[bit(p.MigReq)]++
+	}
+	if p.MigReq != f.migReq {
+		j.say(p, noteMigReq)
+		f.migReq = p.MigReq
+	}
+	if p.SrcPort != f.port {
+		j.say(p, noteSourcePort)
+		f.port = p.SrcPort
+	}
+	const membership = 0x8000
+	if f.partner != nil && (p.PKey^f.partner.pkey)&^membership != 0 {
+		j.bad(p, rulePKey, "P_Key %#04x, the other end's is %#04x", p.PKey, f.partner.pkey)
+	}
+	if p.TClass&3 == 3 && p.info.Request {
+		f.lastCE = p.No
+	}
+}
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+func (j *judgement) finish() {
+	for _, f := range j.list {
+		if f.partner != nil && f.index < f.partner.index {
+			j.Connections++
+		}
+		if f.lastCE != 0 && (f.partner == nil || f.partner.cnps == 0) {
+			j.note(noteNoCNP, f.lastCE, f.String())
+		}
+		if f.stream != nil {
+			f.stream.finish()
+		}
+	}
+}

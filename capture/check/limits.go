@@ -1,0 +1,58 @@
+package check
+
+// Bounds on what is remembered of a capture, so that a hostile one does not take all memory.
+const (
+	maxFlows      = 1 << 14 // further ones are not judged
+	maxHistory    = 4096    // requests of one stream, the newest; a NIC has fewer in flight
+	maxRequests   = 1 << 19 // of all streams
+	fewRequests   = 32      // a stream's history once maxRequests are reached
+	maxRecent     = 1 << 17 // PSNs remembered to pair flows
+	maxPartners   = 8       // flows that a PSN may belong to, and that a flow may be paired with
+	maxAsks       = 8       // repeats of one READ from different places
+	maxViolations = 1000    // listed; all are counted
+	maxNotes      = 1000    // listed
+	maxListed     = 8       // packet numbers of one note
+)
+
+// Times in nanoseconds.
+const (
+	microsecond = 1000
+	second      = 1e9
+
+	// clockSlack is what a capture's microseconds can be off.
+	clockSlack = 2 * microsecond
+
+	// minTimeout is the shortest local ACK timeout: 4.096 us x 2^1 (IBTA 9.7.6.1.3).
+	minTimeout = 8192
+
+	// answerTime is longer than any timeout in use: code 20 is 4.3 s, and may be four
+	// times that.
+	answerTime = 20 * second
+
+	// lateTime bounds how late a packet is where nothing else tells.
+	lateTime = 10e6
+
+	// cnpInterval is the shortest time between two CNPs of one flow that a NIC is known
+	// to be set to.
+	cnpInterval = 2 * microsecond
+)
+
+// maxRetries is the greatest value of retry_cnt: a packet is sent once, and so often again.
+const maxRetries = 7
+
+// manyInFlight are more PSNs than a NIC has in flight when a capture begins.
+const manyInFlight = 1024
+
+// manyDrains is how often everything that was sent has to be answered, until it is
+// certain that it is everything.
+const manyDrains = 16
+
+// fewWaits are how many waits after RNR NAKs have to be kept, for one that is not to be
+// put down to another timer.
+const fewWaits = 4
+
+// farPSN is a step of PSNs that no loss explains: a new connection has begun.
+const farPSN = 1 << 20
+
+// lateIDs is how far behind the newest Identification a late packet's may be.
+const lateIDs = 1024

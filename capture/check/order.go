@@ -1,0 +1,66 @@
+package check
+
+// lateness is what can be said of a packet's place among those of its flow.
+type lateness uint8
+
+const (
+	unknown lateness = iota // no Identification that counts
+	onTime
+	late // sent before others that came before it
+)
+
+// order tells late packets of a flow, and those that were doubled on their way, from
+// those that were sent again. The IPv4 Identification does, where it counts upward.
+type order struct {
+	id     uint16
+	known  bool
+	recent [8]mark // of the newest replies
+	next   int
+}
+
+// A mark is what a packet and its double have in common.
+type mark struct {
+	id   uint16
+	icrc uint32
+	at   int64
+}
+
+func (p *seen) mark() mark { return mark{p.ID, p.ICRC(), p.at} }
+
+// doubles reports whether m can be told to be the packet of n, doubled: the ICRC covers the
+// Identification. Without one, a double is what comes sooner than anything is sent again.
+func (m mark) doubles(n mark) bool {
+	return m.icrc == n.icrc && m.id == n.id && (m.id != 0 || m.at >= n.at && m.at-n.at < minTimeout)
+}
+
+// doubled reports whether p is the double of one of the newest replies.
+func (o *order) doubled(p *seen) bool {
+	m := p.mark()
+	for _, n := range o.recent {
+		if n.at != 0 && m.doubles(n) {
+			return true
+		}
+	}
+	o.recent[o.next%len(o.recent)] = m
+	o.next++
+	return false
+}
+
+// late places p, and remembers it.
+func (o *order) late(p *seen) lateness {
+	if !p.Src.Is4() || p.ID == 0 {
+		return unknown
+	}
+	if !o.known {
+		o.id, o.known = p.ID, true
+		return onTime
+	}
+	switch d := int16(p.ID - o.id); {
+	case d == 0:
+		return unknown
+	case d < 0 && d >= -lateIDs:
+		return late
+	}
+	o.id = p.ID
+	return onTime
+}

@@ -1,0 +1,213 @@
+package check
+
+import "softroce/packet"
+
+// request takes a request of RC or XRC.
+func (s *stream) request(p *seen, when lateness) {
+	if !s.started {
+		s.start(p.PSN)
+	}
+	seq := s.unwrap(p.PSN)
+	if s.far(seq) {
+		s.say(p, noteNewStream)
+		s.early = earlyReply{}
+		s.start(p.PSN)
+		seq = s.next
+	}
+	r, repeat, ok := s.place(p, seq)
+	if !ok {
+		return
+	}
+	isLate := when == late || repeat && r.twin(p)
+	if repeat {
+		s.repeat(p, r, seq, isLate)
+	} else if seq >= s.next {
+		if seq > s.next {
+			s.say(p, noteGap)
+		}
+		s.next = r.end()
+		s.fresh(p)
+	}
+	if isLate {
+		s.backs++
+		return
+	}
+	s.confirm(p, seq, r)
+	if seq < s.prevEnd {
+		s.resend(p, r, seq)
+	}
+	s.serve(p, seq)
+	if repeat {
+		r.sent(p)
+	}
+	s.prevEnd = s.endOf(r, seq)
+}
+
+// endOf is the PSN behind a request that began at seq, which lies in r.
+func (s *stream) endOf(r *request, seq int64) int64 { return max(r.end(), seq+1) }
+
+// far reports whether a PSN is none that this stream could come to.
+func (s *stream) far(seq int64) bool {
+	d := seq - s.next
+	if len(s.reqs) > 0 && s.reqs[len(s.reqs)-1].n == 0 {
+		return false // a READ of unknown length is before it
+	}
+	lowest := s.next
+	if len(s.reqs) > 0 {
+		lowest = s.reqs[0].seq
+	}
+	return d > farPSN || seq < lowest-farPSN
+}
+
+// place finds or makes the record of the request p. repeat: it was there before. Where it
+// cannot be told what p is, ok is false.
+func (s *stream) place(p *seen, seq int64) (r *request, repeat, ok bool) {
+	i := s.find(seq)
+	switch {
+	case i >= 0 && s.reqs[i].seq == seq:
+		return &s.reqs[i], true, true
+	case i < 0 && len(s.reqs) > 0 && seq < s.reqs[0].seq:
+		s.backs++ // from before the capture, or forgotten
+		s.prevEnd = seq + 1
+		return nil, false, false
+	case i >= 0 && seq < s.reqs[i].end():
+		r = &s.reqs[i]
+		if s.tail(p, r, seq) {
+			return r, true, true
+		}
+		s.bad(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, wrapped(r.seq), wrapped(r.end()-1))
+		return nil, false, false
+	}
+	r = s.insert(s.newRequest(p, seq))
+	s.neighbours(p, r)
+	return r, false, true
+}
+
+// tail reports whether p asks for a part of the READ r, from seq on, and keeps the part.
+func (s *stream) tail(p *seen, r *request, seq int64) bool {
+	if p.info.Kind != packet.KindRead || r.info.Kind != packet.KindRead {
+		return false
+	}
+	skipped := uint64(seq-r.seq) * uint64(s.flow.mtu)
+	if p.RETH.VA != r.va+skipped || p.RETH.RKey != r.rkey || uint64(p.RETH.Length)+skipped > uint64(r.length) {
+		return false
+	}
+	s.remember(r, ask{seq, s.readPackets(p.RETH.Length), p.RETH.Length})
+	return true
+}
+
+func (s *stream) remember(r *request, a ask) {
+	for _, known := range r.asks {
+		if known == a {
+			return
+		}
+	}
+	if len(r.asks) == maxAsks {
+		r.asks = append(r.asks[:0], r.asks[1:]...)
+	}
+	r.asks = append(r.asks, a)
+}
+
+// neighbours holds that r follows what is before it, and is followed by what is behind.
+func (s *stream) neighbours(p *seen, r *request) {
+	i := s.find(r.seq)
+	if r.info.Position.StartsMessage() {
+		r.offset = 0
+		if r.info.Kind == packet.KindWrite {
+			r.total = int64(r.length)
+		}
+	}
+	if i > 0 && s.reqs[i-1].end() == r.seq && s.reqs[i-1].n != 0 {
+		s.follows(p, &s.reqs[i-1], r)
+	}
+	for ; i+1 < len(s.reqs) && s.reqs[i].end() == s.reqs[i+1].seq && s.reqs[i].n != 0; i++ {
+		a, b := &s.reqs[i], &s.reqs[i+1]
+		if a != r && (b.offset >= 0 || a.offset < 0) {
+			break // known before
+		}
+		s.follows(p, a, b)
+	}
+}
+
+// follows holds that b may come behind a, and adds up the bytes of their message.
+func (s *stream) follows(p *seen, a, b *request) {
+	open := !a.info.Position.EndsMessage()
+	if open == b.info.Position.StartsMessage() || open && a.info.Kind != b.info.Kind {
+		s.bad(p, ruleSequence, "%v with PSN %d behind %v with PSN %d", b.Opcode, wrapped(b.seq), a.Opcode, wrapped(a.seq))
+		return
+	}
+	if !open || a.offset < 0 {
+		return
+	}
+	b.offset, b.total = a.offset+int64(a.payload), a.total
+	if b.total < 0 {
+		return
+	}
+	sum := b.offset + int64(b.payload)
+	if ends := b.info.Position.EndsMessage(); ends && sum != b.total || !ends && sum >= b.total {
+		s.bad(p, ruleDMALength, "%v with PSN %d: %d bytes of %d so far", b.Opcode, wrapped(b.seq), sum, b.total)
+	}
+}
+
+// repeat judges a request that was seen before: seq lies in r.
+func (s *stream) repeat(p *seen, r *request, seq int64, isLate bool) {
+	if isLate {
+		r.tx++ // the responder gets it all the same
+	}
+	if r.info.Kind == packet.KindRead && p.info.Kind == packet.KindRead {
+		s.readGap.clear(r.seq)
+		if seq != r.seq || s.tail(p, r, seq) {
+			return
+		}
+	}
+	same := p.Opcode == r.Opcode && len(p.Payload) == r.payload
+	switch has := p.info.Headers; {
+	case has&packet.HasRETH != 0:
+		same = same && p.RETH.VA == r.va && p.RETH.RKey == r.rkey && p.RETH.Length == r.length
+	case has&packet.HasAtomicETH != 0:
+		same = same && p.Atomic.VA == r.va && p.Atomic.RKey == r.rkey
+	}
+	if !same {
+		s.bad(p, ruleSame, "PSN %d is %v with %d bytes, was %v with %d bytes in packet %d",
+			p.PSN, p.Opcode, len(p.Payload), r.Opcode, r.payload, r.no)
+	}
+}
+
+// fresh judges what is overdue when a requester sends something new.
+func (s *stream) fresh(p *seen) {
+	if s.moved == 0 {
+		s.moved = p.at
+	}
+	if s.readGap.active {
+		s.readGap.news++
+		if s.readGap.news > maxHistory/16 || p.at-s.readGap.at > answerTime {
+			s.bad(p, ruleUnanswered, "the READ with PSN %d was not answered to its end, nor asked for again", wrapped(s.readGap.seq))
+			s.readGap.active = false
+		}
+	}
+	if s.flow.partner == nil || p.at-s.moved <= answerTime {
+		return // without a partner, answers go another way than past the capture
+	}
+	s.moved = p.at
+	for i := max(s.find(s.accepted), 0); i < len(s.reqs); i++ {
+		r := &s.reqs[i]
+		if r.seq <= s.accepted || !r.expects() || r.told || p.at-r.at <= answerTime {
+			continue
+		}
+		r.told = true
+		s.bad(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.Opcode, wrapped(r.seq), r.no, (p.at-r.at)/second)
+		return
+	}
+}
+
+// finish says what is still open at the end of the capture.
+func (s *stream) finish() {
+	if s.fatal != 0 {
+		return
+	}
+	for i := max(s.find(s.accepted), 0); i < len(s.reqs); i++ {
+		if r := &s.reqs[i]; r.seq > s.accepted && r.expects() && r.info.Service != packet.UC {
+			s.note(noteNoAnswer, r.no, s.flow.String())
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package check
+
+// resend takes a request, with PSN seq, that steps back behind others sent before it.
+func (s *stream) resend(p *seen, r *request, seq int64) {
+	s.backs++
+	s.moved = p.at
+	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq}
+	switch {
+	case s.nak.active && !s.nak.served && seq > s.nak.seq:
+		s.unordered = pending{active: true, want: s.nak.seq, seq: seq, no: p.No, name: p.name}
+	case s.nak.active && !s.nak.served && seq < s.nak.seq:
+		s.say(p, noteBelowNAK)
+	}
+	if !s.cause {
+		s.causeless(p, r)
+	}
+	s.cause = false
+}
+
+// causeless judges a resend that no reply of this capture explains: a timeout, or a
+// reply that was lost... before it came here, which none is.
+func (s *stream) causeless(p *seen, r *request) {
+	d := p.at - r.at
+	if r.at == p.at && r.tx == 1 && r.no == p.No {
+		return // seen for the first time: it was lost before the capture
+	}
+	if d < 0 {
+		return // the capture's clock went back
+	}
+	if d+clockSlack < minTimeout {
+		s.bad(p, ruleRetryInterval, "PSN %d again after %d ns", p.PSN, d)
+		return
+	}
+	if s.timeout == 0 || d < s.timeout {
+		s.timeout = d
+	}
+	r.retries++
+	if r.retries == maxRetries+1 {
+		s.say(p, noteRetry7)
+	}
+}
+
+// confirm looks whether the request behind a step back goes on from there. If so it was a
+// resend, and not a late packet.
+func (s *stream) confirm(p *seen, seq int64, r *request) {
+	b := s.restart
+	s.restart.active = false
+	if !b.active || seq != b.end {
+		return
+	}
+	if b.nak {
+		s.known = max(s.known, b.seq)
+	}
+	if b.seq < s.known {
+		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", wrapped(b.seq), wrapped(s.known))
+	}
+}
+
+// serve notes that a request for which a NAK waited has come.
+func (s *stream) serve(p *seen, seq int64) {
+	if s.nak.active && seq == s.nak.seq {
+		s.nak.served = true
+	}
+	if s.unordered.active && seq == s.unordered.want {
+		s.unordered.active = false // the first ones were lost before the capture
+	}
+	if !s.rnr.active || seq != s.rnr.seq {
+		return
+	}
+	s.rnr.active = false
+	d := p.at - s.rnr.at
+	if d < 0 || d+clockSlack >= s.rnr.wait {
+		s.waits++
+		return
+	}
+	waits := s.waits
+	s.waits = 0
+	// Where timeouts were seen, the NAK may not have come through, and this is one.
+	if s.timeout > 0 && p.at-s.rnr.last >= s.timeout/10*9 {
+		s.say(p, noteEarlyRNR)
+		return
+	}
+	// The Linux driver's ACK timer, started by the first transmission, runs on below RNR NAKs
+	// and may end one of many waits.
+	if waits >= fewWaits {
+		s.say(p, noteRNRTimer)
+		return
+	}
+	s.bad(p, ruleRNRWait, "PSN %d again after %d ns of %d", p.PSN, d, s.rnr.wait)
+}
+
+// skipped judges a resend that left out the NAK's PSN, once the responder has accepted
+// that PSN all the same. Before that, the PSN may have been lost before the capture.
+func (s *stream) skipped() {
+	if s.unordered.active && s.accepted >= s.unordered.want {
+		u := s.unordered
+		s.violation(ruleResendPSN, u.no, u.name, "begins at PSN %d, the NAK of packet %d names %d", wrapped(u.seq), s.nak.no, wrapped(u.want))
+		s.unordered.active = false
+	}
+}

@@ -1,0 +1,370 @@
+package check
+
+import (
+	"sort"
+
+	"softroce/packet"
+)
+
+// A stream is the requests of one flow and what was answered. PSNs are unwrapped: they
+// count on where 24 bits begin again.
+type stream struct {
+	*judgement
+	flow    *flow
+	started bool
+	reqs    []request // in the order of PSNs, without overlap
+	next    int64     // PSN behind the highest that was sent
+	prevEnd int64     // PSN behind the packet before
+
+	// From base to solid every request was seen; solidMsgs of them ended messages.
+	base      int64
+	solid     int64
+	solidMsgs int
+
+	// What is before the capture may have been sent, answered and sent again. From sure on
+	// the capture has seen everything: see settle.
+	settled bool
+	sure    int64
+	highest int64 // PSN that replies have shown to be sent
+	early   earlyReply
+	replied bool  // a reply came, after a request or before
+	drains  int   // how often everything that was sent was answered
+	drained int64 // the last time
+
+	// Of replies.
+	accepted int64 // every PSN up to here is acknowledged; first-1 at the beginning
+	positive int64 // the same, without what NAKs say
+	ackHigh  int64 // the highest PSN of an ACKNOWLEDGE
+	ackAt    int64 // and its time
+	msn      msnBase
+	nak      nak
+	rnr      rnr
+	waits    int // waits after RNR NAKs that were kept, without a short one among them
+	fatal    int // number of the packet that ended the connection
+
+	// Of resends.
+	backs     int   // requests that went back, were late, or came twice
+	cause     bool  // something since the last resend may have caused one
+	known     int64 // the requester followed a NAK to this PSN
+	restart   restart
+	timeout   int64 // the shortest interval of a resend without visible cause, 0 if none
+	moved     int64 // time when accepted last moved, or a resend began
+	readGap   readGap
+	unordered pending // a resend that did not begin at the NAK's PSN
+}
+
+// A request is a packet of a requester, and what became of it.
+type request struct {
+	packet.Opcode
+	info    *packet.Info
+	seq     int64
+	n       int64 // PSNs it takes, 0 if not known
+	payload int
+	va      uint64 // of RETH or AtomicETH
+	rkey    uint32
+	length  uint32
+	no      int   // number of its last packet
+	at      int64 // time of that
+	tx      int   // how often it came
+	mark    mark  // of its last packet
+	ackReq  bool
+	retries int // without visible cause, since the last answer
+
+	total  int64 // bytes of its WRITE, -1 if not known or none
+	offset int64 // bytes of its message before it, -1 if not known
+	msgs   int   // messages that end with it or before; valid below stream.solid
+
+	// Of READs and atomics.
+	asks    []ask // other places from which it was asked for
+	runs    int   // answers begun
+	runNext int64 // PSN that goes on with the answer
+	upTo    int64 // PSN up to which answers were seen without a gap
+	result  uint64
+	rnrs    int // RNR NAKs
+	told    bool
+}
+
+// An ask is a part of a READ that was asked for.
+type ask struct {
+	seq, n int64
+	length uint32
+}
+
+type nak struct {
+	active bool
+	seq    int64
+	no     int
+	served bool // the requester went back to seq
+}
+
+type rnr struct {
+	active bool // and the request has not come again
+	seq    int64
+	at     int64
+	wait   int64
+	last   int64 // time of the transmission that drew it
+}
+
+// A restart is a step back that the next request confirms, if it goes on from there.
+type restart struct {
+	active   bool
+	seq, end int64
+	no       int
+	nak      bool // it is the PSN of a NAK
+}
+
+type pending struct {
+	active bool
+	want   int64
+	seq    int64
+	no     int
+	name   string
+}
+
+// A readGap is a READ that was passed over before it was answered.
+type readGap struct {
+	active bool
+	seq    int64
+	at     int64
+	news   int // requests since
+}
+
+// An earlyReply is the highest PSN of replies that came before any request.
+type earlyReply struct {
+	any bool
+	psn uint32
+}
+
+// unwrapOffset keeps unwrapped PSNs positive.
+const unwrapOffset = 1 << 32
+
+// unwrap returns the PSN nearest to those in use.
+func (s *stream) unwrap(psn uint32) int64 {
+	return s.next + int64(packet.PSNDiff(psn, uint32(s.next)&packet.PSNMask))
+}
+
+// wrapped is the PSN as packets have it.
+func wrapped(seq int64) uint32 { return uint32(seq) & packet.PSNMask }
+
+// start begins a stream at its first request, or at one that belongs to no stream before.
+func (s *stream) start(psn uint32) {
+	seq := int64(psn) + unwrapOffset
+	highest := seq - 1
+	if s.early.any {
+		highest = max(highest, seq+int64(packet.PSNDiff(s.early.psn, psn)))
+	}
+	s.requests -= len(s.reqs)
+	*s = stream{
+		judgement: s.judgement, flow: s.flow, started: true, highest: highest, early: s.early, replied: s.early.any,
+		next: seq, prevEnd: seq, base: seq, solid: seq, accepted: seq - 1, positive: seq - 1, ackHigh: seq - 1, known: seq,
+	}
+}
+
+// before takes a reply that comes before any request.
+func (s *stream) before(psn uint32) {
+	if !s.early.any || packet.PSNDiff(psn, s.early.psn) > 0 {
+		s.early = earlyReply{true, psn}
+	}
+}
+
+// certain reports whether the capture has seen all that became of a PSN.
+func (s *stream) certain(seq int64) bool { return s.settled && seq >= s.sure }
+
+// settle looks whether the reply p, to the PSN seq, tells where the unknown past ends.
+// Either an MSN shows that the first message of the capture is the first of the
+// connection; or what was answered was, often enough, all that was sent; or it is so far
+// behind the first PSN that no NIC had so much in flight.
+func (s *stream) settle(p *seen, seq int64) {
+	if s.settled {
+		return
+	}
+	nak := p.info.Kind == packet.KindAck && !p.AETH.Syndrome.IsACK()
+	end := seq + 1
+	if r := s.holder(seq); r != nil && !nak {
+		end = r.end()
+	}
+	if nak {
+		end = seq
+	}
+	s.highest = max(s.highest, seq)
+	n, ok := s.msgsBelow(end)
+	switch {
+	case !s.replied && ok && end <= s.solid && p.info.Position.StartsMessage() && p.AETH.MSN == uint32(n) && s.beginsMessage():
+		s.settled, s.sure = true, s.base
+		return
+	case nak:
+	case seq >= s.next-1 && seq > s.drained:
+		s.drains++
+		s.drained = seq
+	}
+	s.replied = true
+	if s.drains == manyDrains || seq >= s.base+manyInFlight && !nak {
+		s.settled, s.sure = true, max(s.sure, s.next, s.highest+1)
+	}
+}
+
+func (s *stream) beginsMessage() bool {
+	return len(s.reqs) > 0 && s.reqs[0].seq == s.base && s.reqs[0].info.Position.StartsMessage()
+}
+
+// find returns the place of the last request at or before seq, -1 if there is none.
+func (s *stream) find(seq int64) int {
+	return sort.Search(len(s.reqs), func(i int) bool { return s.reqs[i].seq > seq }) - 1
+}
+
+// holder returns the request that has the PSN, nil if it is unknown.
+func (s *stream) holder(seq int64) *request {
+	i := s.find(seq)
+	if i < 0 {
+		return nil
+	}
+	r := &s.reqs[i]
+	if seq == r.seq || seq < r.end() || r.n == 0 && i == len(s.reqs)-1 {
+		return r
+	}
+	return nil
+}
+
+// end is the PSN behind the request, as far as is known.
+func (r *request) end() int64 { return r.seq + max(r.n, 1) }
+
+func (s *stream) newRequest(p *seen, seq int64) request {
+	r := request{
+		Opcode: p.Opcode, info: p.info, seq: seq, n: 1, payload: len(p.Payload),
+		total: -1, offset: -1, runNext: seq, upTo: seq,
+	}
+	switch has := p.info.Headers; {
+	case has&packet.HasRETH != 0:
+		r.va, r.rkey, r.length = p.RETH.VA, p.RETH.RKey, p.RETH.Length
+	case has&packet.HasAtomicETH != 0:
+		r.va, r.rkey = p.Atomic.VA, p.Atomic.RKey
+	}
+	if p.info.Kind == packet.KindRead {
+		r.n = s.readPackets(r.length)
+	}
+	r.sent(p)
+	return r
+}
+
+// readPackets returns how many packets answer a READ, 0 if the path MTU is unknown.
+func (s *stream) readPackets(length uint32) int64 {
+	switch {
+	case length <= 256:
+		return 1
+	case s.flow.mtu == 0:
+		return 0
+	}
+	return int64(packet.PSNCount(length, s.flow.mtu))
+}
+
+// sent counts a transmission.
+func (r *request) sent(p *seen) {
+	r.tx++
+	r.no, r.at, r.mark, r.ackReq = p.No, p.at, p.mark(), p.AckReq
+}
+
+// twin reports whether p is the packet that r holds, doubled on its way.
+func (r *request) twin(p *seen) bool { return p.mark().doubles(r.mark) }
+
+// expects reports whether something has to answer r.
+func (r *request) expects() bool { return r.ackReq || r.answeredAlone() }
+
+// answeredAlone reports whether r has an answer of its own, which no later one covers.
+func (r *request) answeredAlone() bool {
+	switch r.info.Kind {
+	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
+		return true
+	}
+	return false
+}
+
+// insert adds a request that was not seen before, and returns it.
+func (s *stream) insert(r request) *request {
+	limit := maxHistory
+	if s.requests >= maxRequests {
+		limit = fewRequests
+	}
+	if len(s.reqs) >= limit {
+		drop := len(s.reqs) - limit + 1 + limit/4
+		s.requests -= drop
+		s.reqs = append(s.reqs[:0], s.reqs[drop:]...)
+	}
+	i := s.find(r.seq) + 1
+	s.reqs = append(s.reqs, request{})
+	copy(s.reqs[i+1:], s.reqs[i:])
+	s.reqs[i] = r
+	s.requests++
+	s.grow()
+	return &s.reqs[s.find(r.seq)]
+}
+
+// grow moves solid over the requests that follow without a gap.
+func (s *stream) grow() {
+	i := s.find(s.solid)
+	if i < 0 {
+		return
+	}
+	if r := &s.reqs[i]; r.seq < s.solid {
+		if r.n != 0 || r.end() != s.solid {
+			return
+		}
+		i++
+	}
+	for ; i < len(s.reqs); i++ {
+		r := &s.reqs[i]
+		if r.seq != s.solid && (i == 0 || s.reqs[i-1].n != 0) {
+			return
+		}
+		if r.info.Position.EndsMessage() {
+			s.solidMsgs++
+		}
+		r.msgs = s.solidMsgs
+		s.solid = r.end()
+	}
+}
+
+// skip gives up the gap below seq, and counts messages anew from there.
+func (s *stream) skip(seq int64) {
+	if r := s.holder(seq - 1); r != nil {
+		seq = r.end()
+	}
+	s.base, s.solid, s.solidMsgs, s.msn = seq, seq, 0, msnBase{}
+	s.grow()
+}
+
+// msgsBelow returns how many messages ended between base and seq; ok is false where that
+// is unknown.
+func (s *stream) msgsBelow(seq int64) (n int, ok bool) {
+	if seq == s.base {
+		return 0, true
+	}
+	i := s.find(seq - 1)
+	if i < 0 || s.reqs[i].seq < s.base || s.reqs[i].seq >= s.solid {
+		return 0, false
+	}
+	return s.reqs[i].msgs, true
+}
+
+// msnBase is what is known of the difference between MSNs and the messages counted here.
+type msnBase struct {
+	known  bool
+	anchor uint32
+	lo, hi int
+}
+
+// holds narrows the difference by an MSN that stands for least to most messages. It
+// returns false, and learns nothing, if that contradicts what is known.
+func (m *msnBase) holds(msn uint32, least, most int) bool {
+	if !m.known {
+		*m = msnBase{known: true, anchor: packet.PSNAdd(msn, -least)}
+		m.lo = least - most
+		return true
+	}
+	d := func(n int) int { return packet.PSNDiff(packet.PSNAdd(msn, -n), m.anchor) }
+	lo, hi := max(m.lo, d(most)), min(m.hi, d(least))
+	if lo > hi {
+		return false
+	}
+	m.lo, m.hi = lo, hi
+	return true
+}

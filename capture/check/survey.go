@@ -1,0 +1,198 @@
+package check
+
+import (
+	"fmt"
+	"net/netip"
+	"sort"
+
+	"softroce/capture"
+	"softroce/packet"
+)
+
+// flowKey names what goes to one queue pair. The sender's own number is in no RC or UC
+// packet. A capture of several interfaces may hold a packet once for each: they are apart.
+type flowKey struct {
+	iface    int
+	src, dst netip.Addr
+	qpn      uint32
+}
+
+// A flow is the packets from a host to a queue pair.
+type flow struct {
+	flowKey
+	index   int
+	mtu     int         // path MTU in bytes, 0 if nothing shows it
+	sizes   map[int]int // payloads of First and Middle, how often each
+	port    uint16      // the first UDP source port
+	pkey    uint16      // the first
+	partner *flow       // what the queue pair sends, nil if not known
+	votes   map[*flow]int
+
+	stream *stream // what is known of its requests, in the second reading
+	order  order
+	ucLast *request
+	lastCE int   // the last packet that was marked
+	cnpAt  int64 // time of the last CNP
+	cnps   int
+	migReq bool
+	seen   bool // a packet, in the second reading
+}
+
+func (f *flow) String() string { return fmt.Sprintf("%v > %v QP %#x", f.src, f.dst, f.qpn) }
+
+// psnKey is a request: who sent it to whom, whatever the queue pair.
+type psnKey struct {
+	iface    int
+	src, dst netip.Addr
+	psn      uint32
+}
+
+// survey finds the flows of a capture and which belong together. A reply's PSN is that
+// of a request on the way back; PSNs begin anywhere among 2^24, so few such requests
+// match by chance, and every reply is a vote.
+type survey struct {
+	flows   map[flowKey]*flow
+	list    []*flow
+	recent  map[psnKey][]*flow // who sent the PSN
+	older   map[psnKey][]*flow // the generation before
+	tooMany int                // packets of flows beyond maxFlows
+}
+
+func newSurvey() *survey {
+	return &survey{flows: map[flowKey]*flow{}, recent: map[psnKey][]*flow{}}
+}
+
+// hasFlow reports whether packets of a service belong to a flow.
+func hasFlow(s packet.Service) bool { return s == packet.RC || s == packet.UC || s == packet.XRC }
+
+func keyOf(p *capture.Packet) flowKey { return flowKey{p.Interface, p.Src, p.Dst, p.DestQP} }
+
+// record takes a frame of the first reading.
+func (s *survey) record(rec capture.Record) {
+	p, err := capture.Parse(rec)
+	if err != nil || p.Err != nil || !p.ICRCOK() || !hasFlow(p.Opcode.Service()) {
+		return
+	}
+	f := s.flow(p)
+	if f == nil {
+		return
+	}
+	in := p.Opcode.Info()
+	if in.Payload && (in.Position == packet.First || in.Position == packet.Middle) && validMTU(len(p.Payload)) {
+		f.sizes[len(p.Payload)]++
+	}
+	if in.Request {
+		s.remember(f, psnKey{p.Interface, p.Src, p.Dst, p.PSN})
+	} else {
+		s.vote(f, p)
+	}
+}
+
+func (s *survey) flow(p *capture.Packet) *flow {
+	k := keyOf(p)
+	f := s.flows[k]
+	if f == nil {
+		if len(s.list) == maxFlows {
+			s.tooMany++
+			return nil
+		}
+		f = &flow{flowKey: k, index: len(s.list), port: p.SrcPort, pkey: p.PKey, sizes: map[int]int{}, votes: map[*flow]int{}}
+		s.flows[k] = f
+		s.list = append(s.list, f)
+	}
+	return f
+}
+
+func (s *survey) remember(f *flow, k psnKey) {
+	if len(s.recent) >= maxRecent/2 {
+		s.older, s.recent = s.recent, map[psnKey][]*flow{}
+	}
+	list := s.recent[k]
+	for _, g := range list {
+		if g == f {
+			return
+		}
+	}
+	if len(list) < maxPartners {
+		s.recent[k] = append(list, f)
+	}
+}
+
+// vote counts the reply p, of flow f, for the flows whose request it may answer. The
+// same UDP source port both ways, which some NICs have, counts more.
+func (s *survey) vote(f *flow, p *capture.Packet) {
+	back := psnKey{p.Interface, p.Dst, p.Src, p.PSN}
+	for _, list := range [][]*flow{s.recent[back], s.older[back]} {
+		for _, g := range list {
+			if _, ok := f.votes[g]; !ok && len(f.votes) == maxPartners {
+				continue
+			}
+			f.votes[g] += 2
+			if f.port == g.port {
+				f.votes[g]++
+			}
+		}
+	}
+}
+
+// pair decides which flows belong together, the clearest first, and what their path MTU is.
+func (s *survey) pair() {
+	type match struct {
+		a, b  *flow
+		votes int
+	}
+	both := map[[2]int]*match{}
+	for _, f := range s.list {
+		for g, n := range f.votes {
+			a, b := f, g
+			if a.index > b.index {
+				a, b = b, a
+			}
+			k := [2]int{a.index, b.index}
+			if both[k] == nil {
+				both[k] = &match{a: a, b: b}
+			}
+			both[k].votes += n
+		}
+	}
+	var matches []*match
+	for _, m := range both {
+		matches = append(matches, m)
+	}
+	sort.Slice(matches, func(i, j int) bool {
+		a, b := matches[i], matches[j]
+		if a.votes != b.votes {
+			return a.votes > b.votes
+		}
+		if a.a != b.a {
+			return a.a.index < b.a.index
+		}
+		return a.b.index < b.b.index
+	})
+	for _, m := range matches {
+		if m.a.partner == nil && m.b.partner == nil && m.a != m.b {
+			m.a.partner, m.b.partner = m.b, m.a
+		}
+	}
+	for _, f := range s.list {
+		f.mtu = f.pathMTU()
+	}
+	s.recent, s.older = nil, nil
+}
+
+// pathMTU is what most of the packets say that a path MTU fills, of both directions.
+func (f *flow) pathMTU() (mtu int) {
+	most := 0
+	for size := 256; size <= 4096; size *= 2 {
+		n := f.sizes[size]
+		if f.partner != nil {
+			n += f.partner.sizes[size]
+		}
+		if n > most {
+			mtu, most = size, n
+		}
+	}
+	return mtu
+}
+
+func validMTU(n int) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }

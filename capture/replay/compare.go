@@ -1,0 +1,241 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"sort"
+
+	"softroce/packet"
+)
+
+// A replyKey finds softroce's replies of one kind to one PSN. ACKs are not among them, but in
+// strict mode.
+type replyKey struct {
+	psn  int64
+	kind packet.Kind
+	ack  bool
+}
+
+func keyOf(psn int64, k packet.Kind, s packet.Syndrome) replyKey {
+	return replyKey{psn, k, k == packet.KindAck && s.IsACK()}
+}
+
+// compare holds each captured reply against softroce's.
+func (r *responding) compare(strict bool) {
+	ours := map[replyKey][]*output{}
+	for _, o := range r.outputs {
+		k := keyOf(o.psn, o.Opcode.Info().Kind, o.AETH.Syndrome)
+		ours[k] = append(ours[k], o)
+	}
+	var before *event
+	for _, a := range r.s.answered {
+		if a.pos > r.cutoff {
+			break
+		}
+		if r.beforeCapture(a) {
+			r.s.outside = append(r.s.outside, a)
+			continue
+		}
+		r.v.Compared++
+		k := keyOf(a.psn, a.info.Kind, a.AETH.Syndrome)
+		switch {
+		case k.ack && !strict:
+			r.compareACK(a, before)
+		default:
+			for len(ours[k]) > 0 && ours[k][0].used {
+				ours[k] = ours[k][1:]
+			}
+			r.compareReply(a, take(ours[k], a, r.ev.answers[a]), strict)
+		}
+		before = a
+	}
+	for _, o := range r.outputs {
+		if !o.used && o.at <= r.cutoff {
+			r.missing(o, strict)
+		}
+	}
+}
+
+// beforeCapture reports whether a reply answers what was sent before the capture began.
+func (r *responding) beforeCapture(a *event) bool {
+	return a.psn < r.s.base-1 && r.v.Compared == 0 || a.psn == r.s.base-1 && a.info.Kind != packet.KindAck && r.v.Compared == 0
+}
+
+// take finds the reply of softroce that a captured one is to be compared with: one to the
+// same request if there is, else the first.
+func take(ours []*output, a *event, t *train) *output {
+	var found *output
+	for _, o := range ours {
+		if o.used || o.at > a.pos {
+			continue
+		}
+		if t != nil && o.cause == t.request {
+			found = o
+			break
+		}
+		if found == nil {
+			found = o
+		}
+	}
+	if found != nil {
+		found.used = true
+	}
+	return found
+}
+
+// compareACK holds an ACK against the states that softroce's responder has passed: when it
+// acknowledges is its own affair.
+func (r *responding) compareACK(a, before *event) {
+	st, ok := r.states[a.psn]
+	switch {
+	case ok && st.at < a.pos && st.msn == a.AETH.MSN:
+		if r.s.ordered && before != nil && before.psn > a.psn && before.info.Kind == packet.KindAck && before.AETH.Syndrome.IsACK() {
+			r.v.differ(a, "PSN", psnText(a.psn), psnText(before.psn)+", as the ACK before")
+		}
+	case ok && st.at < a.pos:
+		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
+	case a.BTH.PSN == packet.PSNMask && r.newestState(a.pos) == r.s.base-1:
+		r.v.depart(departReACK, a)
+	default:
+		r.v.differ(a, "PSN", psnText(a.psn), psnText(r.newestState(a.pos)))
+	}
+}
+
+// newestState returns the PSN that softroce's responder would acknowledge at a place.
+func (r *responding) newestState(at int) int64 {
+	i := sort.Search(len(r.steps), func(i int) bool { return r.steps[i].at >= at })
+	if i == 0 {
+		return r.s.base - 1
+	}
+	return r.steps[i-1].psn
+}
+
+func psnText(psn int64) string { return fmt.Sprint(psn & packet.PSNMask) }
+
+// compareReply holds a reply against the one that softroce sent, or nil.
+func (r *responding) compareReply(a *event, o *output, strict bool) {
+	if o == nil {
+		r.unexpected(a)
+		return
+	}
+	has := a.info.Headers & o.Opcode.Info().Headers
+	resumed := r.resumed(a, o)
+	switch {
+	case resumed:
+		r.v.depart(departResume, a)
+	case a.Opcode != o.Opcode:
+		r.v.differ(a, "opcode", a.Opcode.String(), o.Opcode.String())
+	}
+	if has&packet.HasAETH != 0 {
+		r.compareAETH(a, o, strict)
+	}
+	if has&packet.HasAtomicAckETH != 0 && a.OrigData != o.OrigData {
+		r.v.differ(a, "original value", fmt.Sprintf("%#x", a.OrigData), fmt.Sprintf("%#x", o.OrigData))
+	}
+	if !bytes.Equal(a.Payload, o.payload) {
+		r.v.differPayload(a, o.payload)
+	}
+	if strict {
+		r.v.compareChoices(a, &o.made)
+	}
+}
+
+// resumed reports whether a is the answer to a READ asked for from its middle, numbered as in the
+// answer to the whole.
+func (r *responding) resumed(a *event, o *output) bool {
+	if a.Opcode == o.Opcode || a.info.Kind != packet.KindReadResponse || a.info.Position.StartsMessage() {
+		return false
+	}
+	m := r.s.of(o.cause.psn)
+	return m != nil && o.cause.psn > m.first && a.psn == o.cause.psn &&
+		a.info.Position.EndsMessage() == o.Opcode.Info().Position.EndsMessage()
+}
+
+func (r *responding) compareAETH(a *event, o *output, strict bool) {
+	x, y := a.AETH.Syndrome, o.AETH.Syndrome
+	switch {
+	case x == packet.NAKRemoteOperational && y == packet.NAKInvalidRequest && o.cause.info.Kind == packet.KindSend:
+		r.v.depart(departTooLong, a)
+	case x.IsACK() && y.IsACK():
+		if strict && x != y {
+			r.v.differ(a, "credits", x.String(), y.String())
+		}
+	case x != y:
+		r.v.differ(a, "syndrome", x.String(), y.String())
+	}
+	if a.AETH.MSN != o.AETH.MSN {
+		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN))
+	}
+}
+
+// unexpected reports a reply that softroce would not give.
+func (r *responding) unexpected(a *event) {
+	s := a.AETH.Syndrome
+	if a.info.Kind == packet.KindAck && s == packet.NAKSequence && r.afterRNR(a) {
+		r.v.depart(departNAKAfterRNR, a)
+		if st := r.states[a.psn-1]; st.msn != a.AETH.MSN {
+			r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
+		}
+		return
+	}
+	what := a.Opcode.String()
+	if a.info.Kind == packet.KindAck {
+		what = s.String()
+	}
+	r.v.differ(a, "reply", what+" for PSN "+psnText(a.psn), "none such")
+}
+
+// afterRNR reports whether the packet that a names drew an RNR NAK, and one behind it came before it
+// was sent again.
+func (r *responding) afterRNR(a *event) bool {
+	if st, ok := r.states[a.psn]; ok && st.at < a.pos {
+		return false
+	}
+	req := r.s.requests
+	i := sort.Search(len(req), func(i int) bool { return req[i].at >= a.pos })
+	behind := false
+	for j := i - 1; j >= max(0, i-alignReach); j-- {
+		if req[j].psn == a.psn {
+			return behind && r.ev.refusal(a.psn, req[j].at, a.pos, isRNR) != nil
+		}
+		behind = behind || req[j].psn > a.psn
+	}
+	return false
+}
+
+// missing reports a reply of softroce that the capture does not have, unless loss explains it.
+func (r *responding) missing(o *output, strict bool) {
+	k := o.Opcode.Info().Kind
+	if k == packet.KindAck && o.AETH.Syndrome.IsACK() && !strict {
+		return
+	}
+	if again := r.askedAgain(o); again != nil {
+		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the capture; packet %d asks again",
+			o.Opcode, psnText(o.psn), again.No)})
+		return
+	}
+	if n := len(r.s.answered); n == 0 || r.s.answered[n-1].psn <= o.psn || r.s.answered[n-1].pos < o.at {
+		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything tells why", o.Opcode, psnText(o.psn))
+		return
+	}
+	what := o.Opcode.String()
+	if k == packet.KindAck {
+		what = o.AETH.Syndrome.String()
+	}
+	r.v.differ(o.cause, "reply", "none", what+" for PSN "+psnText(o.psn))
+}
+
+// askedAgain returns a request that asks again for what a reply of softroce says, or nil.
+func (r *responding) askedAgain(o *output) *event {
+	m := r.s.of(o.psn)
+	if m == nil || o.Opcode.Info().Kind == packet.KindAck {
+		return o.cause.next
+	}
+	asked := r.ev.asked[m]
+	for i := len(asked) - 1; i >= max(0, len(asked)-placeReach); i-- {
+		if e := asked[i]; e.at > o.at && !e.copied && e.psn <= o.psn && o.psn < e.end() {
+			return e
+		}
+	}
+	return nil
+}

@@ -1,0 +1,162 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"sort"
+
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// deliver hands softroce's requester the oldest captured reply that the captured requester can have
+// had before it sent c, the i-th request, if wanted agrees with its effect. It returns
+// false if there is none. A reply that would acknowledge what is sent again later was lost
+// behind the point of capture, or late, and is passed over.
+func (r *requesting) deliver(i int, c *event, wanted func(una int64, back bool) bool) bool {
+	for len(r.pending) > 0 && r.pending[0].at < c.pos {
+		e := r.pending[0]
+		una, back := r.effect(e)
+		if una > r.floor[i] {
+			r.pending = r.pending[1:]
+			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
+			continue
+		}
+		if e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
+			r.pending = r.pending[1:]
+			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester goes on with packet %d", c.No)})
+			continue
+		}
+		if !wanted(una, back) {
+			return false
+		}
+		r.pending = r.pending[1:]
+		r.give(e)
+		return true
+	}
+	return false
+}
+
+// effect foretells what a reply does: the oldest unacknowledged PSN after it, and whether it
+// makes the requester go back there.
+func (r *requesting) effect(e *event) (after int64, back bool) {
+	una, _ := r.progress()
+	if e.psn < una {
+		return una, false
+	}
+	missing := r.firstMissing(una)
+	after = e.psn + 1
+	switch {
+	case e.info.Kind != packet.KindAck:
+		if e.psn > missing {
+			return missing, true
+		}
+		return after, false
+	case !e.AETH.Syndrome.IsACK():
+		after, back = e.psn, true
+	}
+	if after > missing {
+		return missing, true
+	}
+	return after, back
+}
+
+// firstMissing returns the PSN of the first response that is missing from una on.
+func (r *requesting) firstMissing(una int64) int64 {
+	ms := r.s.messages
+	i := sort.Search(len(ms), func(i int) bool { return ms[i].end() > una })
+	if i = r.next[min(i, len(ms))]; i < len(ms) {
+		return max(una, ms[i].first)
+	}
+	return 1 << 62
+}
+
+// give hands softroce's requester a reply. Credits are left out: how many were used when
+// the captured requester sent what it sent is not known.
+func (r *requesting) give(e *event) {
+	h := e.Header
+	if e.info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
+		h.AETH.Syndrome = packet.CreditsUnlimited
+	}
+	r.reply = e
+	r.receive(h, e.Payload)
+	r.reply = nil
+	if isRNR(h.AETH.Syndrome) && e.info.Kind == packet.KindAck {
+		r.env.Now = max(r.env.Now, r.qp.NextDeadline())
+	}
+}
+
+// refusalStatus is how work ends that a NAK refuses.
+var refusalStatus = map[packet.Syndrome]transport.Status{
+	packet.NAKInvalidRequest:    transport.RemInvReqErr,
+	packet.NAKRemoteAccess:      transport.RemAccessErr,
+	packet.NAKRemoteOperational: transport.RemOpErr,
+	packet.NAKInvalidRD:         transport.RemOpErr,
+}
+
+// completed hears how softroce's requester ends its work requests.
+func (r *requesting) completed(c *transport.Completion) {
+	e := r.reply
+	switch {
+	case e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
+		return
+	case c.Status == transport.RetryExcErr:
+		r.v.depart(departForever, e)
+	case e.info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
+		r.v.differ(e, "reply", "accepted by the requester", "ends the connection: "+c.Status.String())
+	}
+}
+
+// compare holds a captured request against softroce's.
+func (r *requesting) compare(c *event, m *made) {
+	if msg := r.s.of(c.psn); msg == nil || msg.kind == packet.KindNone {
+		r.v.Compared--
+		return
+	}
+	op := c.Opcode
+	if plain, ok := withoutInvalidate[op]; ok {
+		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, "softroce has no SEND with invalidate; it is compared with a SEND without"})
+		op = plain
+	}
+	if op != m.Opcode {
+		r.v.differ(c, "opcode", c.Opcode.String(), m.Opcode.String())
+	}
+	has := c.info.Headers & m.Opcode.Info().Headers
+	for _, f := range []struct {
+		name               string
+		there              bool
+		captured, softroce any
+	}{
+		{"PSN", true, c.BTH.PSN, m.BTH.PSN},
+		{"solicited event", true, c.Solicited, m.Solicited},
+		{"RETH", has&packet.HasRETH != 0, c.RETH, m.RETH},
+		{"AtomicETH", has&packet.HasAtomicETH != 0, c.Atomic, m.Atomic},
+		{"immediate", has&packet.HasImmDt != 0, c.Imm, m.Imm},
+	} {
+		if f.there && f.captured != f.softroce {
+			r.v.differ(c, f.name, fmt.Sprintf("%+v", f.captured), fmt.Sprintf("%+v", f.softroce))
+		}
+	}
+	if !bytes.Equal(c.Payload, m.payload) {
+		r.v.differPayload(c, m.payload)
+	}
+	if r.strict {
+		r.v.compareChoices(c, m)
+	}
+}
+
+// compareRepeat holds a request against an earlier transmission of it.
+func (r *requesting) compareRepeat(c *event) {
+	m := r.s.of(c.psn)
+	if m == nil || m.kind == packet.KindNone {
+		r.v.Compared--
+		return
+	}
+	i := sort.Search(len(m.parts), func(i int) bool { return m.parts[i].psn >= c.psn })
+	if i == len(m.parts) || m.parts[i].psn != c.psn || m.parts[i] == c {
+		r.v.Compared--
+		return
+	}
+	p := m.parts[i]
+	r.compare(c, &made{p.Header, p.Payload})
+}

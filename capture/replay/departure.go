@@ -1,0 +1,61 @@
+package replay
+
+import "fmt"
+
+// Known departures of the Linux driver from the specification.
+const (
+	departTooLong     = "a SEND longer than the receive buffer is refused as remote operational error (0x63) instead of invalid request (0x61)"
+	departNAKAfterRNR = "after an RNR NAK the rest of the message draws a sequence NAK for the same PSN"
+	departResume      = "a READ that is asked for again from its middle is answered with MIDDLE or LAST instead of FIRST or ONLY"
+	departReACK       = "a duplicate that comes before anything was accepted is acknowledged with PSN 0xffffff"
+	departLength      = "a packet whose length does not fit its place in the message is accepted"
+	departForever     = "a retry count of 7 does not run out"
+)
+
+// depart notes a known departure.
+func (v *Verdict) depart(name string, e *event) {
+	for i := range v.Departures {
+		if v.Departures[i].Name == name {
+			v.Departures[i].Packets = append(v.Departures[i].Packets, e.No)
+			return
+		}
+	}
+	v.Departures = append(v.Departures, Departure{name, []int{e.No}})
+}
+
+// differ notes a difference.
+func (v *Verdict) differ(e *event, field, captured, softroce string) {
+	v.Differences = append(v.Differences, Difference{e.No, e.BTH.PSN, field, captured, softroce})
+}
+
+// differPayload notes the first byte in which payloads differ.
+func (v *Verdict) differPayload(e *event, softroce []byte) {
+	if len(e.Payload) != len(softroce) {
+		v.differ(e, "payload length", fmt.Sprint(len(e.Payload)), fmt.Sprint(len(softroce)))
+		return
+	}
+	for i, b := range e.Payload {
+		if b != softroce[i] {
+			v.differ(e, fmt.Sprintf("payload byte %d", i), fmt.Sprintf("%#02x", b), fmt.Sprintf("%#02x", softroce[i]))
+			return
+		}
+	}
+}
+
+// compareChoices compares what an implementation may choose.
+func (v *Verdict) compareChoices(e *event, m *made) {
+	for _, f := range []struct {
+		name     string
+		captured any
+		softroce any
+	}{
+		{"AckReq", e.AckReq, m.AckReq},
+		{"MigReq", e.MigReq, m.MigReq},
+		{"P_Key", e.PKey, m.PKey},
+		{"pad count", e.Pad, m.Pad},
+	} {
+		if f.captured != f.softroce {
+			v.differ(e, f.name, fmt.Sprint(f.captured), fmt.Sprint(f.softroce))
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package replay
+
+import (
+	"math"
+	"sort"
+
+	"softroce/packet"
+)
+
+// never is a place in the capture behind everything.
+const never = math.MaxInt
+
+// Evidence is what the captured replies say about which requests the responder accepted, and when at
+// the latest. A reply with PSN n means that everything before n was accepted, an ACK or
+// a response that n was, too.
+type evidence struct {
+	marks    []mark                // rising
+	refusals map[int64][]*event    // NAKs and RNR NAKs, by the PSN that they name
+	earlier  map[int64]int         // PSNs that must have been accepted before a place, though sent again later
+	trains   []*train              // of responses
+	asked    map[*message][]*event // transmissions of READs and atomics
+	answers  map[*event]*train     // responses to their trains
+}
+
+// A mark says that all PSNs before psn were accepted before the place at.
+type mark struct {
+	psn int64
+	at  int
+}
+
+// A train is the responses to one transmission of a READ, or the answer to one of an atomic.
+type train struct {
+	request   *event // nil where none fits
+	responses []*event
+	seen      map[int64]bool // PSNs of responses, where their order is not certain
+}
+
+func newTrain(r *event) *train {
+	return &train{responses: []*event{r}, seen: map[int64]bool{r.psn: true}}
+}
+
+func (t *train) add(r *event) {
+	t.responses = append(t.responses, r)
+	t.seen[r.psn] = true
+}
+
+func gather(s *stream) *evidence {
+	ev := &evidence{refusals: map[int64][]*event{}, earlier: map[int64]int{}, asked: map[*message][]*event{},
+		answers: map[*event]*train{}}
+	ev.gatherMarks(s)
+	ev.gatherTrains(s)
+	return ev
+}
+
+// gatherMarks reads the acknowledgements. One of something that was not sent yet is no evidence.
+func (ev *evidence) gatherMarks(s *stream) {
+	sent := s.base
+	byPSN := map[int64][]*event{}
+	req := s.requests
+	var newest int64 = -1
+	for _, r := range s.answered {
+		for len(req) > 0 && req[0].at < r.pos {
+			e := req[0]
+			req = req[1:]
+			sent = max(sent, e.end())
+			byPSN[e.psn] = append(byPSN[e.psn], e)
+		}
+		psn := r.psn
+		switch {
+		case r.info.Kind != packet.KindAck:
+			psn++
+			if m := s.of(r.psn); m != nil {
+				psn = m.end()
+			}
+		case r.AETH.Syndrome.IsACK():
+			psn++
+			ev.reACK(r, byPSN)
+		default:
+			ev.refusals[psn] = append(ev.refusals[psn], r)
+		}
+		if psn <= sent && psn > newest {
+			newest = psn
+			ev.marks = append(ev.marks, mark{psn, r.pos})
+		}
+	}
+}
+
+// reACKReach bounds the packets sent again that one ACK is understood to speak of.
+const reACKReach = 1 << 10
+
+// reACK looks at an ACK of a packet that did not ask for one: what drew it was a
+// duplicate, so the PSNs from that one on had been accepted by an earlier transmission.
+func (ev *evidence) reACK(r *event, byPSN map[int64][]*event) {
+	es := byPSN[r.psn]
+	if len(es) == 0 || es[len(es)-1].AckReq {
+		return
+	}
+	drew := es[len(es)-1]
+	for psn := r.psn - 1; psn > r.psn-reACKReach && len(byPSN[psn]) > 1; psn-- {
+		if e := byPSN[psn][len(byPSN[psn])-1]; e.at > drew.at {
+			drew = e
+		} else {
+			break
+		}
+	}
+	for psn := drew.psn; psn <= r.psn; psn++ {
+		if len(byPSN[psn]) > 1 {
+			if at, ok := ev.earlier[psn]; !ok || drew.at < at {
+				ev.earlier[psn] = drew.at
+			}
+		}
+	}
+}
+
+// accepted returns the place before which psn was accepted, or never.
+func (ev *evidence) accepted(psn int64) int {
+	i := sort.Search(len(ev.marks), func(i int) bool { return ev.marks[i].psn > psn })
+	if i == len(ev.marks) {
+		return never
+	}
+	return ev.marks[i].at
+}
+
+// refusalReach bounds how many refusals of one PSN are looked through.
+const refusalReach = 64
+
+// refusal returns the first reply that refuses psn after a place and before another.
+func (ev *evidence) refusal(psn int64, from, to int, is func(packet.Syndrome) bool) *event {
+	rs := ev.refusals[psn]
+	rs = rs[sort.Search(len(rs), func(i int) bool { return rs[i].pos > from }):]
+	for _, r := range rs[:min(len(rs), refusalReach)] {
+		if r.pos >= to {
+			break
+		}
+		if is(r.AETH.Syndrome) {
+			return r
+		}
+	}
+	return nil
+}
+
+// gatherTrains finds out which transmission of a READ or an atomic each response answers.
+func (ev *evidence) gatherTrains(s *stream) {
+	for _, e := range s.requests {
+		if m := s.of(e.psn); m != nil && answeredKind(e.info.Kind) {
+			ev.asked[m] = append(ev.asked[m], e)
+		}
+	}
+	var open *train
+	for _, r := range s.answered {
+		if r.info.Kind != packet.KindReadResponse && r.info.Kind != packet.KindAtomicAck {
+			continue
+		}
+		if open != nil && open.goesOn(s, r) {
+			open.add(r)
+		} else {
+			open = newTrain(r)
+		}
+		ev.answers[r] = open
+	}
+	ev.align(s)
+	for _, r := range s.answered {
+		if t := ev.answers[r]; t != nil && t.request == nil && t.responses[0] == r {
+			ev.place(s, t)
+		}
+	}
+}
+
+// alignReach bounds how many requests are passed over in search for the one behind a reply.
+const alignReach = 1 << 12
+
+// align finds the request behind each response. Replies come in the order of the requests that
+// drew them, so it goes through both from the end, and takes the latest request that fits:
+// had an earlier one been answered, the later one would hardly have been sent.
+func (ev *evidence) align(s *stream) {
+	i := len(s.requests)
+	for k := len(s.answered) - 1; k >= 0; k-- {
+		r := s.answered[k]
+		t := ev.answers[r]
+		if t != nil && t.responses[0] != r {
+			continue
+		}
+		for i > 0 && s.requests[i-1].at >= r.pos {
+			i--
+		}
+		for j := i - 1; j >= max(0, i-alignReach); j-- {
+			if e := s.requests[j]; draws(e, r, t) {
+				if t != nil {
+					t.request, e.answers = e, t
+				}
+				i = j
+				break
+			}
+		}
+	}
+}
+
+// draws reports whether a request can be what drew a reply, which begins train t if it is a response.
+func draws(e, r *event, t *train) bool {
+	switch {
+	case t != nil:
+		return answeredKind(e.info.Kind) && e.psn == r.psn && (e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse)
+	case r.AETH.Syndrome == packet.NAKSequence:
+		return e.psn > r.psn
+	case !r.AETH.Syndrome.IsACK():
+		return e.psn == r.psn
+	}
+	return e.psn <= r.psn && !answeredKind(e.info.Kind)
+}
+
+func answeredKind(k packet.Kind) bool {
+	switch k {
+	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
+		return true
+	}
+	return false
+}
+
+// goesOn reports whether a response belongs to the train behind its last.
+func (t *train) goesOn(s *stream, r *event) bool {
+	last := t.responses[len(t.responses)-1]
+	if r.info.Kind != packet.KindReadResponse || last.info.Kind != packet.KindReadResponse ||
+		r.info.Position.StartsMessage() || last.info.Position.EndsMessage() || r.psn <= last.psn {
+		return false
+	}
+	m := s.of(last.psn)
+	return m != nil && r.psn < m.end()
+}
+
+// placeReach bounds how many transmissions of one request are looked through.
+const placeReach = 64
+
+// place finds the request of a train for which align found none: its first response is missing,
+// or it was overtaken, where the order of the replies is not certain.
+func (ev *evidence) place(s *stream, t *train) {
+	r := t.responses[0]
+	m := s.of(r.psn)
+	if m == nil {
+		return
+	}
+	asked := ev.asked[m]
+	asked = asked[:sort.Search(len(asked), func(i int) bool { return asked[i].at >= r.pos })]
+	asked = asked[max(0, len(asked)-placeReach):]
+	if !s.ordered && t.joins(ev, asked) {
+		return
+	}
+	for i := len(asked) - 1; i >= 0; i-- {
+		e := asked[i]
+		if e.answers == nil && (e.psn == r.psn || e.psn < r.psn && r.psn < e.end() && !r.info.Position.StartsMessage()) {
+			t.request, e.answers = e, t
+			return
+		}
+	}
+}
+
+// joins makes the responses of t part of another train that lacks them.
+func (t *train) joins(ev *evidence, asked []*event) bool {
+	r := t.responses[0]
+	for _, e := range asked {
+		other := e.answers
+		if other == nil || other.seen[r.psn] || r.psn < e.psn || r.psn >= e.end() {
+			continue
+		}
+		for _, r := range t.responses {
+			other.add(r)
+			ev.answers[r] = other
+		}
+		return true
+	}
+	return false
+}

@@ -1,0 +1,269 @@
+package replay
+
+import (
+	"encoding/binary"
+
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// A fate is what became of a captured request.
+type fate uint8
+
+const (
+	lost       fate = iota // behind the point of capture
+	ignored                // it may have arrived; nothing tells, and nothing depends on it
+	unanswered             // the capture ends before anything tells
+	arrived
+	notReady // it arrived and found no receive posted
+	refused  // it arrived and was refused for good
+)
+
+// consider decides the fate of a request and, if it arrived, lets softroce's responder have it.
+func (r *responding) consider(e *event) {
+	switch r.fate(e) {
+	case lost:
+		switch {
+		case e.next != nil:
+			r.lost(e, "%v PSN %d was sent again in packet %d", e.Opcode, e.BTH.PSN, e.next.No)
+		default:
+			r.lost(e, "%v PSN %d has no answer", e.Opcode, e.BTH.PSN)
+		}
+	case ignored:
+	case unanswered:
+		if e.AckReq {
+			r.note(e, "%v PSN %d has no answer when the capture ends", e.Opcode, e.BTH.PSN)
+		}
+	case arrived, refused:
+		r.feed(e)
+	case notReady:
+		r.receives.empty = true
+		r.feed(e)
+		r.receives.empty = false
+	}
+}
+
+func (r *responding) fate(e *event) fate {
+	switch {
+	case e.psn > r.epsn:
+		return r.fateAhead(e)
+	case e.psn < r.epsn:
+		return r.fateDuplicate(e)
+	}
+	return r.fateExpected(e)
+}
+
+// fateAhead: beyond the expected PSN a request does nothing but draw a NAK.
+func (r *responding) fateAhead(e *event) fate {
+	nak := r.ev.refusal(r.epsn, e.at, never, isSequence)
+	if nak == nil {
+		return ignored
+	}
+	if by := r.ev.accepted(r.epsn); by < nak.pos && (r.s.ordered || nak.pos-by > reorderedReplies) {
+		return ignored
+	}
+	return arrived
+}
+
+// reorderedReplies is by how many places a reply may be late where their order is not certain.
+const reorderedReplies = 64
+
+func isSequence(s packet.Syndrome) bool { return s == packet.NAKSequence }
+func isRNR(s packet.Syndrome) bool      { return s.IsRNR() }
+func isFatal(s packet.Syndrome) bool    { return s.IsNAK() && s != packet.NAKSequence }
+
+// fateDuplicate: a READ or atomic that comes again and has an answer arrived. Others are
+// acknowledged once or several times, which nothing depends on.
+func (r *responding) fateDuplicate(e *event) fate {
+	if answeredKind(e.info.Kind) && e.answers == nil {
+		return lost
+	}
+	return arrived
+}
+
+// fateExpected: the request that the responder waits for was accepted before the first reply that
+// says so, and of several transmissions it was the last before that, unless
+// something tells otherwise.
+func (r *responding) fateExpected(e *event) fate {
+	by := r.ev.accepted(e.psn)
+	next := never
+	if e.next != nil {
+		next = e.next.at
+	}
+	if rnr := r.ev.refusal(e.psn, e.at, min(next, by), isRNR); rnr != nil && e.info.ConsumesRecv {
+		return notReady
+	}
+	if nak := r.ev.refusal(e.psn, e.at, next, isFatal); nak != nil && nak.pos < by {
+		return refused
+	}
+	switch {
+	case by == never && e.next != nil:
+		return lost
+	case by == never:
+		return unanswered
+	case next >= by:
+		return arrived
+	case answeredKind(e.info.Kind):
+		if e.answers == nil {
+			return lost
+		}
+		return arrived
+	case r.ev.earlier[e.psn] > e.at && r.ev.earlier[e.psn] <= next:
+		return arrived
+	}
+	return lost
+}
+
+// feed lets softroce's responder have a request, and keeps what it sends.
+func (r *responding) feed(e *event) {
+	h := r.prepare(e)
+	expected := e.psn == r.epsn
+	r.receives.size = transport.MaxMessage
+	if n, ok := r.tooLong[e.psn]; ok {
+		r.receives.size = n
+	}
+	r.receive(h, e.Payload)
+	r.lent.settle()
+	if r.qp.State() == transport.Error {
+		r.collect(e)
+		r.failed(e)
+		return
+	}
+	psn, msn := r.qp.Expected()
+	before := r.epsn
+	r.epsn += int64((psn - uint32(r.epsn)) & packet.PSNMask)
+	if r.epsn != before {
+		r.states[r.epsn-1] = state{(msn + r.s.msn) & packet.PSNMask, e.at}
+		r.steps = append(r.steps, mark{r.epsn - 1, e.at})
+	}
+	r.collect(e)
+	if expected && r.epsn != before {
+		r.accepted(e)
+	}
+}
+
+// withoutInvalidate has the opcodes that softroce does not carry out, and what stands for them.
+var withoutInvalidate = map[packet.Opcode]packet.Opcode{
+	packet.SendLastInv: packet.SendLast,
+	packet.SendOnlyInv: packet.SendOnly,
+}
+
+// prepare changes the headers of a request for softroce's memory, in which the keys are others,
+// and fills that memory with what the answer shows.
+func (r *responding) prepare(e *event) packet.Header {
+	h := e.Header
+	if plain, ok := withoutInvalidate[h.Opcode]; ok {
+		h.Opcode = plain
+		r.note(e, "softroce has no memory windows: it stands for a SEND without invalidate")
+	}
+	_, _, key, ok := target(e)
+	if !ok {
+		return h
+	}
+	nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
+	if region := r.regions[key]; region != nil && (nak == nil || !r.mayRefuse(key, nak)) {
+		h.RETH.RKey, h.Atomic.RKey = region.RKey(), region.RKey()
+		r.fill(e, r.shadows[key])
+	} else {
+		h.RETH.RKey, h.Atomic.RKey = 0, 0 // no key is 0
+	}
+	return h
+}
+
+// fill takes what the answer of a READ or atomic shows for the contents of memory.
+func (r *responding) fill(e *event, m *shadow) {
+	if e.answers == nil {
+		if e.info.Kind == packet.KindCompareSwap || e.info.Kind == packet.KindFetchAdd {
+			m.doubt(e.Atomic.VA, 8)
+		}
+		return
+	}
+	changed := 0
+	for _, a := range e.answers.responses {
+		free := func(since int) bool { return r.s.free(since, a) }
+		switch {
+		case e.info.Kind == packet.KindRead && a.info.Kind == packet.KindReadResponse && a.psn >= e.psn && a.psn < e.end():
+			off := uint64(a.psn-e.psn) * uint64(r.s.mtu)
+			n := min(uint64(len(a.Payload)), uint64(e.RETH.Length)-min(off, uint64(e.RETH.Length)))
+			changed += m.learn(e.RETH.VA+off, a.Payload[:n], a.at, free)
+		case e.info.Kind != packet.KindRead && a.info.Kind == packet.KindAtomicAck && e.psn == r.epsn && e.Atomic.VA%8 == 0:
+			changed += m.learn(e.Atomic.VA, native(a.OrigData), a.at, free)
+		}
+	}
+	if changed > 0 {
+		r.note(e, "%s of the memory that it reads changed since the capture last told of them; something else wrote there", count(changed, "byte"))
+	}
+}
+
+// accepted notes what an accepted request did to memory.
+func (r *responding) accepted(e *event) {
+	va, n, key, ok := target(e)
+	if ok {
+		r.worked[key] = e.at
+	}
+	switch e.info.Kind {
+	case packet.KindWrite:
+		if ok {
+			r.cursor, r.writes = va, key
+		}
+		if m := r.shadows[r.writes]; m != nil {
+			m.know(r.cursor, len(e.Payload), e.at)
+		}
+		r.cursor += uint64(len(e.Payload))
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		if m := r.shadows[key]; m != nil && e.answers != nil {
+			m.know(va, int(n), e.at)
+		}
+	}
+}
+
+// collect takes over what the responder sends.
+func (r *responding) collect(e *event) {
+	more := r.qp.Transmit(&r.env)
+	for _, m := range r.take() {
+		m.AETH.MSN = (m.AETH.MSN + r.s.msn) & packet.PSNMask
+		psn := r.epsn + int64(packet.PSNDiff(m.BTH.PSN, uint32(r.epsn)&packet.PSNMask))
+		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.at, cause: e})
+	}
+	r.lent.forget()
+	if more {
+		r.ended, r.cutoff = true, e.at
+		r.note(e, "its answer is far longer than the capture; nothing behind it is judged")
+	}
+}
+
+// failed ends the replay when softroce's responder has refused a request for good. If the
+// captured one did not, that is a difference, and nothing behind it can be compared.
+func (r *responding) failed(e *event) {
+	r.ended = true
+	if r.ev.refusal(e.psn, e.at, never, isFatal) != nil {
+		return
+	}
+	r.cutoff = e.at
+	if len(r.outputs) == 0 {
+		return
+	}
+	nak := r.outputs[len(r.outputs)-1]
+	nak.used = true
+	if r.malformed(e) {
+		r.v.depart(departLength, e)
+		r.note(e, "softroce refuses it; nothing behind it is judged")
+		return
+	}
+	r.v.differ(e, "reply", "acceptance", nak.AETH.Syndrome.String())
+}
+
+// malformed reports whether a packet has a length that its place in the message does not allow.
+func (r *responding) malformed(e *event) bool {
+	n := len(e.Payload)
+	switch e.info.Position {
+	case packet.First, packet.Middle:
+		return n != r.s.mtu
+	case packet.Last:
+		return n == 0 || n > r.s.mtu
+	}
+	return n > r.s.mtu
+}
+
+// native returns the bytes of a number in memory.
+func native(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }

@@ -1,0 +1,197 @@
+package replay
+
+import (
+	"fmt"
+	"slices"
+	"sort"
+
+	"softroce/packet"
+)
+
+// A message is what one work request became, put together from the first captured
+// transmission of each of its packets.
+type message struct {
+	first, n int64       // PSNs
+	kind     packet.Kind // KindNone: requests of which the beginning was not captured
+	parts    []*event    // in order of PSN; there may be gaps. READs and atomics have one
+	ends     bool        // its last packet was captured, or its first tells where it ends
+	broken   *event      // a packet that no requester sends there: it begins or goes on with something else
+	wanted   string      // what one would send instead
+}
+
+func (m *message) end() int64 { return m.first + m.n }
+
+// assemble puts the messages of a stream together, from base on. Where the capture begins
+// inside a message, base moves to the next.
+func (s *stream) assemble() {
+	parts := s.firstTransmissions()
+	if len(parts) > 0 && parts[0].psn == s.base && !parts[0].info.Position.StartsMessage() {
+		for len(parts) > 0 && !parts[0].info.Position.StartsMessage() {
+			parts = parts[1:]
+		}
+		if len(parts) == 0 {
+			return
+		}
+		s.base = parts[0].psn
+	}
+	at := s.base
+	for len(parts) > 0 {
+		gap := parts[0].psn > at
+		if gap {
+			hole := &message{first: at, n: parts[0].psn - at}
+			s.messages = append(s.messages, hole)
+		}
+		var m *message
+		m, parts = s.assembleOne(parts)
+		if m.kind == packet.KindNone && !gap && len(s.messages) > 0 && s.messages[len(s.messages)-1].kind != packet.KindNone {
+			m.broken, m.wanted = m.parts[0], "a packet that begins a message"
+		}
+		if m.kind == packet.KindNone && m.broken == nil && len(s.messages) > 0 {
+			if last := s.messages[len(s.messages)-1]; last.kind == packet.KindNone && last.end() == m.first {
+				last.n += m.n
+				last.parts = append(last.parts, m.parts...)
+				at = m.end()
+				continue
+			}
+		}
+		s.messages = append(s.messages, m)
+		at = m.end()
+		for len(parts) > 0 && parts[0].psn < at {
+			parts = parts[1:] // a READ that is asked for again from its middle
+		}
+	}
+}
+
+// firstTransmissions returns the first transmission of each PSN from base on, in the order of PSNs.
+func (s *stream) firstTransmissions() []*event {
+	seen := make(map[int64]bool, len(s.sent))
+	var parts []*event
+	for _, e := range s.sent {
+		if e.psn >= s.base && !seen[e.psn] {
+			seen[e.psn] = true
+			parts = append(parts, e)
+		}
+	}
+	slices.SortStableFunc(parts, func(a, b *event) int { return int(a.psn - b.psn) })
+	return parts
+}
+
+// assembleOne takes the packets of the first message off parts.
+func (s *stream) assembleOne(parts []*event) (*message, []*event) {
+	start := parts[0]
+	m := &message{first: start.psn, n: start.n, kind: start.info.Kind, parts: parts[:1:1], ends: true}
+	parts = parts[1:]
+	switch {
+	case !start.info.Position.StartsMessage():
+		m.kind = packet.KindNone
+		return m, parts
+	case start.info.Position == packet.Only:
+		return m, parts
+	}
+	limit := int64(1) << 62
+	m.ends = false
+	if m.kind == packet.KindWrite {
+		m.n, m.ends = int64(packet.PSNCount(start.RETH.Length, s.mtu)), true
+		limit = m.end()
+	}
+	for len(parts) > 0 {
+		e := parts[0]
+		if e.info.Position.StartsMessage() || e.info.Kind != m.kind {
+			m.cut(e, limit)
+			break
+		}
+		m.parts = append(m.parts, e)
+		parts = parts[1:]
+		if e.info.Position == packet.Last {
+			m.n, m.ends = e.psn+1-m.first, true
+			break
+		}
+		if m.kind != packet.KindWrite || e.psn >= limit {
+			m.n = e.psn + 1 - m.first
+		}
+	}
+	return m, parts
+}
+
+// cut ends a message of which no last packet was captured before e, which begins another.
+func (m *message) cut(e *event, limit int64) {
+	switch last := m.parts[len(m.parts)-1]; {
+	case e.psn >= limit: // what is missing was not captured
+	case e.psn == last.psn+1:
+		m.n, m.broken = e.psn-m.first, e
+		m.wanted = fmt.Sprintf("the next packet of the message that packet %d begins", m.parts[0].No)
+	default:
+		m.n, m.ends = e.psn-m.first, true
+	}
+}
+
+// of returns the message whose PSNs psn lies among, or nil.
+func (s *stream) of(psn int64) *message {
+	i := sort.Search(len(s.messages), func(i int) bool { return s.messages[i].end() > psn })
+	if i < len(s.messages) && s.messages[i].first <= psn {
+		return s.messages[i]
+	}
+	return nil
+}
+
+// counted returns how many messages of the stream end with psn or before it.
+func (s *stream) counted(psn int64) uint32 {
+	return uint32(sort.Search(len(s.messages), func(i int) bool { return s.messages[i].end()-1 > psn }))
+}
+
+// startMSN infers the MSN with which the stream begins: 0 for a young queue pair. Each reply
+// to something new votes. A single one is not believed if the capture seems to have seen
+// the queue pair's youth.
+func (s *stream) startMSN() uint32 {
+	votes := map[uint32]int{}
+	newest := s.base - 1
+	for _, r := range s.answered {
+		if r.info.Headers&packet.HasAETH == 0 || r.psn < newest {
+			continue
+		}
+		last := r.psn
+		switch {
+		case r.info.Kind == packet.KindAck && !r.AETH.Syndrome.IsACK():
+			last--
+		case r.info.Kind != packet.KindAck:
+			if m := s.of(r.psn); m != nil {
+				last = m.end() - 1
+			}
+		}
+		newest = last
+		votes[(r.AETH.MSN-s.counted(last))&packet.PSNMask]++
+	}
+	best := uint32(0)
+	for msn, n := range votes {
+		if n > votes[best] || n == votes[best] && best != 0 && msn < best {
+			best = msn
+		}
+	}
+	if votes[best] == 1 && s.young() {
+		return 0
+	}
+	return best
+}
+
+// young reports whether the capture has something that came before the stream's first packet: the
+// connection manager's packets, or frames of other protocols, by which programs connect.
+func (s *stream) young() bool {
+	first := s.requests[0]
+	if first.No > first.at+1 {
+		return true
+	}
+	for _, p := range s.packets[:first.at] {
+		if p.Opcode.Service() == packet.UD {
+			return true
+		}
+	}
+	return false
+}
+
+// name describes a message in a note.
+func (m *message) name() string {
+	if m.kind == packet.KindNone {
+		return fmt.Sprintf("PSNs %d to %d", m.first&packet.PSNMask, (m.end()-1)&packet.PSNMask)
+	}
+	return m.parts[0].Opcode.Info().Name
+}

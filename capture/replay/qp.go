@@ -1,0 +1,115 @@
+package replay
+
+import (
+	"math/rand/v2"
+
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// A bench is what a queue pair under replay stands on: memory, time, and a place for
+// what it sends. It is a transport.Sink.
+type bench struct {
+	qp    *transport.QP
+	pd    *mrtable.PD
+	env   transport.Env
+	room  int          // packets that may still be sent
+	sent  []*packet.Tx // since take was last called
+	done  func(*transport.Completion)
+	trash *mrtable.Region // takes any data
+}
+
+// startTime is some time above 0, which means none.
+const startTime = 1
+
+// newBench makes a bench without a queue pair.
+func newBench() (*bench, error) {
+	b := &bench{}
+	table := mrtable.NewTable(rand.New(rand.NewPCG(1, 1)))
+	b.pd = table.AllocPD()
+	b.env = transport.Env{Now: startTime, Mem: mrtable.NewIO(1 << 16), Table: table, Sink: b}
+	var err error
+	b.trash, err = b.register(newSink(), 0, mrtable.LocalWrite)
+	return b, err
+}
+
+func (b *bench) register(m mrtable.Memory, iova uint64, a mrtable.Access) (*mrtable.Region, error) {
+	return b.env.Table.Register(b.pd, m, iova, m.Len(), a)
+}
+
+// Packet implements transport.Sink.
+func (b *bench) Packet(*transport.QP) *packet.Tx {
+	if b.room == 0 {
+		return nil
+	}
+	b.room--
+	tx := new(packet.Tx)
+	b.sent = append(b.sent, tx)
+	return tx
+}
+
+// Complete implements transport.Sink.
+func (b *bench) Complete(_ *transport.QP, c *transport.Completion) {
+	if b.done != nil {
+		b.done(c)
+	}
+}
+
+// Event implements transport.Sink.
+func (b *bench) Event(*transport.QP, transport.Event) {}
+
+// take returns what was sent since the last call.
+func (b *bench) take() []made {
+	out := make([]made, 0, len(b.sent))
+	for _, tx := range b.sent {
+		out = append(out, unwrap(tx))
+	}
+	b.sent = b.sent[:0]
+	return out
+}
+
+// A made packet is one that softroce made.
+type made struct {
+	packet.Header
+	payload []byte
+}
+
+func unwrap(tx *packet.Tx) (m made) {
+	m.Header.Parse(tx.Head[:tx.HeadLen])
+	m.payload = make([]byte, 0, tx.Len-int(tx.HeadLen)-int(tx.Pad))
+	for _, p := range tx.Payload {
+		m.payload = append(m.payload, p...)
+	}
+	return m
+}
+
+// connect takes the queue pair to RTR, and on to RTS if rts says so.
+func (b *bench) connect(a transport.Attr, rts bool) error {
+	a.State, a.PKey = transport.Init, packet.DefaultPKey
+	if err := b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskAccess); err != nil {
+		return err
+	}
+	a.State = transport.RTR
+	if err := b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
+		transport.MaskRQPSN|transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer); err != nil {
+		return err
+	}
+	if !rts {
+		return nil
+	}
+	a.State = transport.RTS
+	return b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskTimeout|transport.MaskRetryCount|transport.MaskRNRRetry|
+		transport.MaskSQPSN|transport.MaskMaxRDAtomic)
+}
+
+// receive hands a captured packet to the queue pair, with headers that may have been changed for it.
+func (b *bench) receive(h packet.Header, payload []byte) {
+	p := transport.Packet{Header: h, Len: len(payload)}
+	if len(payload) > 0 {
+		p.Payload = [][]byte{payload}
+	}
+	b.qp.Receive(&b.env, &p)
+	b.env.Mem.Flush()
+	b.env.Mem.Failed(func(any, error) { b.qp.MemoryFault(&b.env) })
+}

@@ -1,0 +1,250 @@
+package replay
+
+import (
+	"fmt"
+
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// A requesting is the replay of a stream's replies to a requester with the same work.
+//
+// It goes in lockstep: each captured request, in the order in which they were sent, is one that
+// softroce's requester must send next. Where softroce would go on and the captured
+// requester went back, or ahead, it is given the replies that the captured one had by then,
+// or the time to run into a timeout. Only when nothing brings it to that PSN
+// is there a difference.
+type requesting struct {
+	*bench
+	s        *stream
+	v        *Verdict
+	requests []*event
+	floor    []int64 // for each: no request from it on is older, so all before was acknowledged or may be
+	next     []int   // for each message: the index of the first READ or atomic from it on
+	pending  []*event
+	reply    *event         // being delivered
+	unseen   map[int64]made // sent by softroce, not by the captured requester: lost before the capture
+	spare    int            // such packets that may still come
+	over     bool           // softroce's requester is left behind
+	strict   bool
+}
+
+// spareUnseen bounds the packets that may have been lost before the capture.
+const spareUnseen = 1 << 14
+
+// replayRequester fills in the verdict on a stream's requests.
+func replayRequester(s *stream, strict bool) error {
+	b, err := newBench()
+	if err != nil {
+		return err
+	}
+	r := &requesting{bench: b, s: s, v: &s.report.Requester, pending: s.replies, unseen: map[int64]made{}, strict: strict,
+		spare: 2*len(s.requests) + spareUnseen}
+	r.done = r.completed
+	for _, m := range s.messages {
+		if m.broken != nil {
+			r.v.differ(m.broken, "opcode", m.broken.Opcode.String(), m.wanted)
+		}
+	}
+	if err := r.plan(rebuild(s)); err != nil {
+		return err
+	}
+	for i, c := range r.requests {
+		r.v.Compared++
+		if m, ok := r.reach(i, c); ok {
+			r.compare(c, &m)
+		} else {
+			r.compareRepeat(c)
+		}
+	}
+	r.finish()
+	return nil
+}
+
+// plan makes the queue pair, and what lockstep wants to know of the future.
+func (r *requesting) plan(w *work) (err error) {
+	r.qp, err = transport.New(transport.Config{QPN: 1, Service: packet.RC, PD: r.pd, SendDepth: len(w.wrs), MaxSendSGE: maxPieces})
+	if err != nil {
+		return err
+	}
+	const someTimeout = 14
+	a := transport.Attr{PathMTU: r.s.mtu, SQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
+		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
+	if err := r.connect(a, true); err != nil {
+		return err
+	}
+	for _, e := range r.s.sent {
+		if e.psn >= r.s.base {
+			r.requests = append(r.requests, e)
+		}
+	}
+	r.floor = make([]int64, len(r.requests))
+	for i := len(r.requests) - 1; i >= 0; i-- {
+		r.floor[i] = r.requests[i].psn
+		if i+1 < len(r.requests) {
+			r.floor[i] = min(r.floor[i], r.floor[i+1])
+		}
+	}
+	r.next = make([]int, len(r.s.messages)+1)
+	r.next[len(r.s.messages)] = len(r.s.messages)
+	for i := len(r.s.messages) - 1; i >= 0; i-- {
+		r.next[i] = r.next[i+1]
+		if answeredKind(r.s.messages[i].kind) {
+			r.next[i] = i
+		}
+	}
+	return w.post(r.bench)
+}
+
+// progress tells the oldest unacknowledged PSN and the next to send.
+func (r *requesting) progress() (una, send int64) {
+	u, s, _ := r.qp.Progress()
+	una = r.s.base + int64((u-uint32(r.s.base))&packet.PSNMask)
+	return una, una + int64((s-u)&packet.PSNMask)
+}
+
+// reach brings softroce's requester to send what has the PSN of c, the i-th request, and returns it.
+func (r *requesting) reach(i int, c *event) (made, bool) {
+	for !r.over {
+		if r.qp.State() != transport.RTS {
+			r.leave(c, "softroce's requester has ended")
+			break
+		}
+		una, send := r.progress()
+		switch {
+		case send == c.psn:
+			if m, ok := r.emit(); ok {
+				return m, true
+			}
+			r.unblock(i, c)
+		case send < c.psn:
+			r.advance(i, c, send)
+		default:
+			if m, ok := r.overtaken(i, c); ok {
+				return m, true
+			}
+			r.goBack(i, c, una)
+		}
+	}
+	return made{}, false
+}
+
+// leave gives up softroce's requester: what c and the requests behind it are is not judged by it.
+func (r *requesting) leave(c *event, format string, a ...any) {
+	if !r.over {
+		r.over = true
+		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, fmt.Sprintf(format, a...) + "; from here on packets are compared with earlier transmissions only"})
+	}
+}
+
+// emit lets softroce's requester send one packet, if it can.
+func (r *requesting) emit() (made, bool) {
+	r.room = 1
+	r.qp.Transmit(&r.env)
+	r.room = 0
+	out := r.take()
+	r.env.Mem.Epoch()
+	if len(out) == 0 {
+		return made{}, false
+	}
+	return out[0], true
+}
+
+// advance moves softroce's requester on: replies may let it pass over what was to be sent
+// again, or the captured requester has sent a packet that the capture does not have.
+func (r *requesting) advance(i int, c *event, send int64) {
+	if r.deliver(i, c, func(una int64, back bool) bool { return !back || una >= send && una <= c.psn }) {
+		return
+	}
+	if r.spare == 0 {
+		r.leave(c, "too much is missing in the capture")
+		return
+	}
+	m, ok := r.emit()
+	if !ok {
+		r.unblock(i, c)
+		return
+	}
+	r.spare--
+	r.unseen[send] = m
+	_, after := r.progress()
+	if m := r.s.of(send); m != nil && m.kind != packet.KindNone {
+		r.missed(c, send, after)
+	}
+}
+
+// missed notes that PSNs from one to before another were lost before the capture.
+func (r *requesting) missed(c *event, from, to int64) {
+	text := fmt.Sprintf("before it, the request with PSN %s was lost ahead of the point of capture", psnText(from))
+	r.v.Lost = append(r.v.Lost, Note{c.No, text})
+}
+
+// goBack finds the reason why the captured requester went back to c.
+func (r *requesting) goBack(i int, c *event, una int64) {
+	if r.deliver(i, c, func(int64, bool) bool { return true }) {
+		return
+	}
+	if una != c.psn {
+		r.v.differ(c, "PSN", "goes back to "+psnText(c.psn), "would go back to "+psnText(una))
+		r.leave(c, "softroce's requester is elsewhere")
+		return
+	}
+	r.room = 0
+	r.qp.Transmit(&r.env) // starts the timer
+	deadline := r.qp.NextDeadline()
+	if deadline == 0 {
+		r.leave(c, "softroce's requester has no timeout running")
+		return
+	}
+	r.env.Now = max(r.env.Now, deadline)
+	r.qp.Expire(&r.env)
+	if r.qp.State() != transport.RTS {
+		r.v.depart(departForever, c)
+		r.leave(c, "softroce's requester has used up its seven retries")
+	}
+}
+
+// overtaken returns the packet that c is if the network delayed it: one that seemed lost when later
+// ones were captured.
+func (r *requesting) overtaken(i int, c *event) (made, bool) {
+	m, ok := r.unseen[c.psn]
+	if !ok {
+		return m, false
+	}
+	if i+1 < len(r.requests) && r.requests[i+1].psn == c.end() {
+		if _, ok := r.unseen[c.end()]; !ok {
+			return m, false // it begins a retransmission
+		}
+	}
+	delete(r.unseen, c.psn)
+	return m, true
+}
+
+// unblock makes room for a packet that softroce's requester holds back because too much is on its way.
+func (r *requesting) unblock(i int, c *event) {
+	if r.deliver(i, c, func(_ int64, back bool) bool { return !back }) {
+		return
+	}
+	una, send := r.progress()
+	if to := min(r.floor[i], send); to > una {
+		// What will not be sent again may as well be acknowledged.
+		before := una
+		h := packet.Header{BTH: packet.BTH{Opcode: packet.Acknowledge, PSN: uint32(to-1) & packet.PSNMask},
+			AETH: packet.AETH{Syndrome: packet.CreditsUnlimited}}
+		r.receive(h, nil)
+		if una, _ := r.progress(); una > before {
+			return
+		}
+	}
+	r.leave(c, "more is on its way than softroce sends without an answer")
+}
+
+// finish delivers the rest of the replies.
+func (r *requesting) finish() {
+	for _, e := range r.pending {
+		if r.over || r.qp.State() != transport.RTS {
+			return
+		}
+		r.give(e)
+	}
+}

@@ -1,0 +1,255 @@
+package replay
+
+import (
+	"fmt"
+
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// A responding is the replay of a stream's requests to a fresh responder.
+//
+//  1. plan: memory regions and rights are made such that what was accepted can be accepted
+//  2. feed: each captured request, in order, is judged: did the captured responder get
+//     it? If so, softroce's gets it
+//  3. compare: each captured reply is held against what softroce's responder said
+type responding struct {
+	*bench
+	s  *stream
+	ev *evidence
+	v  *Verdict
+
+	lent     ledger
+	shadows  map[uint32]*shadow // by captured R_Key
+	regions  map[uint32]*mrtable.Region
+	receives receives
+	tooLong  map[int64]uint32 // receive buffers, by the first PSN of the SEND that overflows them
+	worked   map[uint32]int   // R_Keys that were accepted, and where last
+	epsn     int64            // what the responder expects
+	cursor   uint64
+	writes   uint32 // the R_Key of the WRITE that cursor lies in
+
+	outputs []*output
+	states  map[int64]state // by the PSN that an ACK would have
+	steps   []mark          // the same, in their order
+	ended   bool            // nothing more is fed
+	cutoff  int             // replies from this place on are not compared
+}
+
+// An output is a packet that softroce's responder sent.
+type output struct {
+	made
+	psn   int64
+	at    int // the place of the request that drew it
+	cause *event
+	used  bool
+}
+
+// A state is what an ACK says: the MSN that goes with a PSN, and since when.
+type state struct {
+	msn uint32
+	at  int
+}
+
+// receives is a receive queue that never ends, unless it is to be empty.
+type receives struct {
+	empty  bool
+	size   uint32
+	region *mrtable.Region
+	sge    [1]transport.SGE
+}
+
+// Next implements transport.RecvQueue.
+func (q *receives) Next(wr *transport.RecvWR) bool {
+	if q.empty {
+		return false
+	}
+	q.sge[0] = transport.SGE{Length: q.size, LKey: q.region.LKey()}
+	wr.SGEs = q.sge[:]
+	return true
+}
+
+// Len implements transport.RecvQueue.
+func (q *receives) Len() int { return bit(!q.empty) }
+
+// Shared implements transport.RecvQueue: how many receives the captured responder had is not
+// known, so no credits are given.
+func (q *receives) Shared() bool { return true }
+
+// budgetPerReply and budgetSpare bound what softroce's responder may send in a replay: a
+// request for 2 GiB in a file without the answer is not to be answered.
+const (
+	budgetPerReply = 4
+	budgetSpare    = 1 << 14
+)
+
+// replayResponder fills in the verdict on a stream's replies.
+func replayResponder(s *stream, strict bool) error {
+	b, err := newBench()
+	if err != nil {
+		return err
+	}
+	r := &responding{bench: b, s: s, ev: gather(s), v: &s.report.Responder, epsn: s.base, cutoff: never,
+		shadows: map[uint32]*shadow{}, regions: map[uint32]*mrtable.Region{}, tooLong: map[int64]uint32{},
+		worked: map[uint32]int{}, states: map[int64]state{}}
+	r.room = budgetPerReply*len(s.replies) + budgetSpare
+	r.receives.region = b.trash
+	if err := r.plan(); err != nil {
+		return err
+	}
+	r.states[s.base-1] = state{s.msn, -1}
+	for _, e := range s.requests {
+		if r.ended {
+			break
+		}
+		if e.psn >= s.base {
+			r.consider(e)
+		}
+	}
+	r.compare(strict)
+	return nil
+}
+
+// plan makes the queue pair and the regions that its requests name.
+func (r *responding) plan() (err error) {
+	r.qp, err = transport.New(transport.Config{QPN: 1, Service: packet.RC, PD: r.pd, Recv: &r.receives})
+	if err != nil {
+		return err
+	}
+	a := transport.Attr{PathMTU: r.s.mtu, RQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
+		MaxDestRDAtomic: transport.MaxRDAtomic, MinRNRTimer: r.rnrTimer(),
+		Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
+	if err := r.connect(a, false); err != nil {
+		return err
+	}
+	r.planReceives()
+	return r.planMemory()
+}
+
+// planReceives finds the SENDs that were refused, and takes it that their receive buffers were too
+// short, unless longer SENDs were accepted before.
+func (r *responding) planReceives() {
+	var longest uint64
+	for _, m := range r.s.messages {
+		if m.kind != packet.KindSend {
+			continue
+		}
+		last := m.parts[len(m.parts)-1]
+		size := uint64(last.psn-m.first)*uint64(r.s.mtu) + uint64(len(last.Payload))
+		if r.ev.accepted(m.end()-1) != never {
+			longest = max(longest, size)
+			continue
+		}
+		for _, e := range m.parts {
+			nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool {
+				return s == packet.NAKInvalidRequest || s == packet.NAKRemoteOperational
+			})
+			upTo := uint64(e.psn-m.first)*uint64(r.s.mtu) + uint64(len(e.Payload))
+			if nak != nil && len(e.Payload) > 0 && upTo > longest {
+				r.tooLong[m.first] = uint32(min(upTo-1, transport.MaxMessage))
+				break
+			}
+		}
+	}
+}
+
+// rnrTimer returns the timer code that most RNR NAKs have.
+func (r *responding) rnrTimer() uint8 {
+	var votes [32]int
+	best := 0
+	for _, e := range r.s.answered {
+		if e.info.Kind == packet.KindAck && e.AETH.Syndrome.IsRNR() {
+			votes[e.AETH.Syndrome&packet.SyndromeValue]++
+		}
+	}
+	for i := range votes {
+		if votes[i] > votes[best] {
+			best = i
+		}
+	}
+	return uint8(best)
+}
+
+// right returns the access flag that an operation needs.
+func right(k packet.Kind) mrtable.Access {
+	switch k {
+	case packet.KindWrite:
+		return mrtable.RemoteWrite
+	case packet.KindRead:
+		return mrtable.RemoteRead
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		return mrtable.RemoteAtomic
+	}
+	return 0
+}
+
+// planMemory registers, for each R_Key, the range that accepted requests reached.
+func (r *responding) planMemory() error {
+	type extent struct {
+		low, high uint64
+		access    mrtable.Access
+	}
+	extents := map[uint32]*extent{}
+	var keys []uint32
+	for _, e := range r.s.requests {
+		va, n, key, ok := target(e)
+		if !ok || n == 0 || va+n-1 < va || r.refused(e) {
+			continue
+		}
+		x := extents[key]
+		if x == nil {
+			x = &extent{low: va, high: va + n - 1}
+			extents[key] = x
+			keys = append(keys, key)
+		}
+		x.low, x.high = min(x.low, va), max(x.high, va+n-1)
+		x.access |= right(e.info.Kind)
+	}
+	for _, key := range keys {
+		x := extents[key]
+		sh := newShadow(&r.lent)
+		w := &window{shadow: sh, base: x.low, length: x.high - x.low + 1}
+		if w.length == 0 {
+			w.length-- // all 64 bits of addresses
+		}
+		region, err := r.register(w, x.low, x.access|mrtable.LocalWrite)
+		if err != nil {
+			return fmt.Errorf("region of R_Key %#x: %w", key, err)
+		}
+		r.shadows[key], r.regions[key] = sh, region
+	}
+	return nil
+}
+
+// target returns the remote range that a request names.
+func target(e *event) (va, n uint64, key uint32, ok bool) {
+	switch {
+	case e.info.Headers&packet.HasRETH != 0:
+		return e.RETH.VA, uint64(e.RETH.Length), e.RETH.RKey, true
+	case e.info.Headers&packet.HasAtomicETH != 0:
+		return e.Atomic.VA, 8, e.Atomic.RKey, true
+	}
+	return 0, 0, 0, false
+}
+
+// refused reports whether e drew a remote access NAK, and was the last of its PSN to.
+func (r *responding) refused(e *event) bool {
+	return r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess }) != nil &&
+		r.ev.accepted(e.psn) == never
+}
+
+// mayRefuse reports whether memory that was reached before may be out of reach now: a program
+// may have deregistered it, but hardly without a word to anybody.
+func (r *responding) mayRefuse(key uint32, nak *event) bool {
+	at, ok := r.worked[key]
+	return !ok || r.s.free(at, nak)
+}
+
+func (r *responding) note(e *event, format string, a ...any) {
+	r.v.NotJudged = append(r.v.NotJudged, Note{e.No, fmt.Sprintf(format, a...)})
+}
+
+func (r *responding) lost(e *event, format string, a ...any) {
+	r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf(format, a...)})
+}

@@ -1,0 +1,168 @@
+package replay
+
+import (
+	"fmt"
+
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// Work is the work requests that a requester must have had, rebuilt from what it sent.
+type work struct {
+	wrs    []transport.SendWR
+	maxSGE int
+	data   []byte // the payload that the capture has
+	pieces []piece
+	mtu    int64
+}
+
+// A piece is some of the payload of a work request: in data, or bytes that the capture does not have.
+type piece struct {
+	wr   int
+	at   int64 // in data; -1: unknown
+	size int64
+}
+
+// maxPieces bounds the pieces of a message, each a stretch of packets that the capture has or lacks.
+const maxPieces = 8
+
+// rebuild makes a work request of each message, in order.
+func rebuild(s *stream) *work {
+	w := &work{mtu: int64(s.mtu), maxSGE: 1}
+	for _, m := range s.messages {
+		w.add(m)
+	}
+	return w
+}
+
+func (w *work) add(m *message) {
+	if m.kind == packet.KindNone || m.broken != nil || w.scattered(m) {
+		m.kind = packet.KindNone
+		w.fill(m.n)
+		return
+	}
+	wr := transport.SendWR{ID: uint64(len(w.wrs)), RemoteAddr: m.parts[0].RETH.VA, RKey: m.parts[0].RETH.RKey}
+	last := m.parts[len(m.parts)-1]
+	imm := last.info.Headers&packet.HasImmDt != 0
+	if imm {
+		wr.Imm = last.Imm
+	}
+	if last.Solicited && last.info.Position.EndsMessage() {
+		wr.Flags |= transport.Solicited
+	}
+	switch m.kind {
+	case packet.KindSend:
+		wr.Opcode = transport.WRSend + transport.WROpcode(bit(imm))
+		w.payload(m, w.sendLength(m, last))
+	case packet.KindWrite:
+		wr.Opcode = transport.WRWrite + transport.WROpcode(bit(imm))
+		w.payload(m, int64(m.parts[0].RETH.Length))
+	case packet.KindRead:
+		wr.Opcode = transport.WRRead
+		w.unknown(int64(m.parts[0].RETH.Length))
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		a := &last.Atomic
+		wr.RemoteAddr, wr.RKey, wr.Opcode, wr.CompareAdd = a.VA, a.RKey, transport.WRFetchAdd, a.SwapAdd
+		if m.kind == packet.KindCompareSwap {
+			wr.Opcode, wr.CompareAdd, wr.Swap = transport.WRCompareSwap, a.Compare, a.SwapAdd
+		}
+		w.unknown(8)
+	default: // an operation that softroce does not have
+		m.kind = packet.KindNone
+		w.fill(m.n)
+		return
+	}
+	w.wrs = append(w.wrs, wr)
+}
+
+// scattered reports whether a message has too many gaps to be put together.
+func (w *work) scattered(m *message) bool {
+	n := 1
+	for i := 1; i < len(m.parts); i++ {
+		if m.parts[i].psn != m.parts[i-1].psn+1 {
+			n += 2
+		}
+	}
+	return n+1 > maxPieces
+}
+
+// sendLength infers the bytes of a SEND. Where its last packet is not in the capture, it
+// is longer than what is.
+func (w *work) sendLength(m *message, last *event) int64 {
+	if !last.info.Position.EndsMessage() {
+		return min(m.n*w.mtu+1, transport.MaxMessage)
+	}
+	n := min(int64(len(last.Payload)), w.mtu)
+	if m.n > 1 {
+		n = max(n, 1)
+	}
+	return (m.n-1)*w.mtu + n
+}
+
+// fill makes work requests that take n PSNs, of which nothing else is known.
+func (w *work) fill(n int64) {
+	most := transport.MaxMessage / w.mtu
+	for n > 0 {
+		k := min(n, most)
+		w.unknown(k * w.mtu)
+		w.wrs = append(w.wrs, transport.SendWR{ID: uint64(len(w.wrs)), Opcode: transport.WRSend})
+		n -= k
+	}
+}
+
+func (w *work) unknown(size int64) { w.piece(-1, size) }
+
+// piece adds to the payload of the work request that is being made.
+func (w *work) piece(at, size int64) {
+	if size > 0 {
+		w.pieces = append(w.pieces, piece{len(w.wrs), at, size})
+	}
+}
+
+// payload lays out the payload of a SEND or WRITE of length bytes.
+func (w *work) payload(m *message, length int64) {
+	var pos int64 // bytes laid out
+	var run int64 // of them, those at the end of data that are no piece yet
+	for _, e := range m.parts {
+		at := (e.psn - m.first) * w.mtu
+		size := min(w.mtu, length-at)
+		if size <= 0 {
+			break
+		}
+		if at > pos {
+			w.piece(int64(len(w.data))-run, run)
+			w.unknown(at - pos)
+			run = 0
+		}
+		b := make([]byte, size)
+		copy(b, e.Payload)
+		w.data = append(w.data, b...)
+		run += size
+		pos = at + size
+	}
+	w.piece(int64(len(w.data))-run, run)
+	w.unknown(length - pos)
+}
+
+// post gives the scatter/gather lists their addresses and posts everything.
+func (w *work) post(b *bench) error {
+	data, err := b.register(mrtable.HeapMemory(w.data), 0, 0)
+	if err != nil {
+		return fmt.Errorf("payload: %w", err)
+	}
+	for _, p := range w.pieces {
+		wr := &w.wrs[p.wr]
+		g := transport.SGE{Length: uint32(p.size), LKey: b.trash.LKey()}
+		if p.at >= 0 {
+			g.Addr, g.LKey = uint64(p.at), data.LKey()
+		}
+		wr.SGEs = append(wr.SGEs, g)
+	}
+	for i := range w.wrs {
+		if err := b.qp.PostSend(&w.wrs[i]); err != nil {
+			return fmt.Errorf("work request %d: %w", i, err)
+		}
+	}
+	return nil
+}

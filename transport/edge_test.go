@@ -1,0 +1,290 @@
+package transport
+
+import (
+	"testing"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+func TestASlotOfTheSendQueueRemembersNothingOfItsLastMessage(t *testing.T) {
+	a, b := connect(t, usual)
+	a.qp.sq.init(1, 4, 0) // every message has the same slot
+	empty := []SGE{{Length: 0}, {Length: 0}}
+	for i := range 2 {
+		b.recv(uint64(i), 4000, 16)
+	}
+	fill(a.mem[:16], 1)
+	a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: empty})
+	run(t, a, b, all)
+	a.post(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 16)})
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0 2:0" || string(b.mem[4000:4016]) != string(a.mem[:16]) {
+		t.Errorf("%s, %x arrived of %x", got, b.mem[4000:4016], a.mem[:16])
+	}
+}
+
+// TestAFailedWriteToMemoryIsNotAcknowledged: the write of message 2 fails when it is flushed, after
+// the READ behind it was accepted too.
+func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
+	a, b := connect(t, usual)
+	write := SendWR{Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
+	for i := range 2 {
+		write.ID = uint64(i + 1)
+		a.post(write)
+		if i == 0 {
+			run(t, a, b, all)
+		}
+	}
+	a.post(SendWR{ID: 3, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.qp.Transmit(&a.env)
+	for _, tx := range a.out {
+		b.receive(tx)
+	}
+	a.out = nil
+	b.qp.MemoryFault(&b.env)
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0 2:11 3:5" {
+		t.Errorf("requester: %s", got)
+	}
+	if b.qp.State() != Error {
+		t.Errorf("responder in %v", b.qp.State())
+	}
+}
+
+func TestInSQDNothingNewIsLookedAt(t *testing.T) {
+	a, b := connect(t, usual)
+	b.recv(1, 0, 8)
+	must(t, a.qp.Modify(&a.env, &Attr{State: SQD}, MaskState|MaskEnSQDNotify))
+	a.post(SendWR{ID: 1, Opcode: 77})
+	run(t, a, b, all)
+	if len(a.done) > 0 || a.qp.State() != SQD {
+		t.Fatalf("%s in %v", statuses(a.done), a.qp.State())
+	}
+	must(t, a.qp.Modify(&a.env, &Attr{State: RTS}, MaskState))
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:2" {
+		t.Errorf("in RTS: %q", got)
+	}
+}
+
+func TestSQDDrainsWhatWasBegunAndTellsOnce(t *testing.T) {
+	a, b := connect(t, usual)
+	for i := range 2 {
+		b.recv(uint64(i), 0, 4000)
+		a.post(SendWR{ID: uint64(i + 1), Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 3000)})
+	}
+	a.room = 1
+	a.qp.Transmit(&a.env) // the first packet of three
+	a.room = -1
+	must(t, a.qp.Modify(&a.env, &Attr{State: SQD}, MaskState|MaskEnSQDNotify))
+	if len(a.events) > 0 {
+		t.Fatal("drained while a message is under way")
+	}
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0" || len(a.events) != 1 || a.events[0] != EventSQDrained {
+		t.Fatalf("completed %s, events %v", got, a.events)
+	}
+	must(t, a.qp.Modify(&a.env, &Attr{State: RTS}, MaskState))
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0 2:0" || len(a.events) != 1 {
+		t.Errorf("completed %s, events %v", got, a.events)
+	}
+}
+
+func TestSQDCanChangeHowManyREADsComeIn(t *testing.T) {
+	_, b := connect(t, usual) // 4
+	b.request(packet.FetchAdd, usual.psn, 0)
+	must(t, b.qp.Modify(&b.env, &Attr{State: SQD}, MaskState))
+	for _, n := range []uint8{8, 2} {
+		must(t, b.qp.Modify(&b.env, &Attr{MaxDestRDAtomic: n}, MaskMaxDestRDAtomic))
+		b.say(usual.psn)
+		b.request(packet.FetchAdd, usual.psn, 0)
+		if got := b.say(usual.psn); got != "ATOMIC_ACKNOWLEDGE+0/ack/1" {
+			t.Errorf("with %d: the duplicate atomic draws %q", n, got)
+		}
+	}
+	b.room = 0
+	for i := range 3 {
+		b.request(packet.ReadRequest, packet.PSNAdd(usual.psn, 1+i), 0, reth(sideBase, 8))
+	}
+	if b.qp.State() != Error {
+		t.Errorf("three READs came in where two are allowed")
+	}
+}
+
+func TestADuplicateREADWhoseMemoryIsGoneIsDropped(t *testing.T) {
+	_, b := connect(t, usual)
+	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 2000))
+	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 2), 0)
+	b.say(usual.psn)
+	b.room = 0
+	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 2000)) // waits for room
+	b.table.Deregister(b.region)
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	if got := b.say(usual.psn); got != "" || b.qp.State() != RTS || b.count.Drops[DropDuplicate] != 1 {
+		t.Errorf("%q in %v, %d dropped", got, b.qp.State(), b.count.Drops[DropDuplicate])
+	}
+	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 3), 0)
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+3/ack/3" {
+		t.Errorf("then: %q", got)
+	}
+}
+
+func TestAREADWhoseMemoryGoesAwayIsRefusedWhereItStopped(t *testing.T) {
+	_, b := connect(t, usual)
+	b.room = 1
+	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 3000))
+	b.request(packet.ReadRequest, packet.PSNAdd(usual.psn, 3), 0, reth(sideBase, 8))
+	b.table.Deregister(b.region)
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	want := "READ_RESPONSE_FIRST+0/ack/1 ACKNOWLEDGE+1/62/1"
+	if got := b.say(usual.psn); got != want || b.qp.State() != Error {
+		t.Errorf("%s in %v, want %s", got, b.qp.State(), want)
+	}
+}
+
+func TestAFatalNAKIsHeardWhileARNRNAKHoldsTheRequester(t *testing.T) {
+	a, _ := connect(t, usual)
+	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.qp.Transmit(&a.env)
+	a.reply(packet.Acknowledge, usual.psn, packet.SyndromeRNR|12, 0, 0)
+	a.reply(packet.Acknowledge, usual.psn, packet.NAKSequence, 0, 0) // the rest of a burst may draw this
+	if a.count.Drops[DropUnwanted] != 1 || a.qp.State() != RTS {
+		t.Fatalf("sequence NAK: %d dropped, state %v", a.count.Drops[DropUnwanted], a.qp.State())
+	}
+	a.reply(packet.Acknowledge, usual.psn, packet.NAKRemoteOperational, 0, 0)
+	if got := statuses(a.done); got != "1:11" {
+		t.Errorf("completions %q in %v", got, a.qp.State())
+	}
+}
+
+// TestAnErrorInsideAnACKEndsThere: the ACK lets a work request come to the head that was wrong all along.
+func TestAnErrorInsideAnACKEndsThere(t *testing.T) {
+	for _, s := range []packet.Syndrome{unlimited, packet.SyndromeRNR | 12, packet.NAKSequence, packet.NAKRemoteAccess} {
+		a, _ := connect(t, usual)
+		a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 2, Opcode: WRWrite, SGEs: a.sge(0, 4000)})
+		a.post(SendWR{ID: 3, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		a.room = 2
+		a.qp.Transmit(&a.env)
+		a.table.Deregister(a.region)
+		a.room = -1
+		a.qp.Transmit(&a.env) // finds out, and waits for the first to be done
+		psn := usual.psn
+		if s != unlimited {
+			psn = packet.PSNAdd(psn, 1)
+		}
+		a.reply(packet.Acknowledge, psn, s, 1, 0)
+		if got := statuses(a.done); got != "1:0 2:4 3:5" || a.qp.NextDeadline() != 0 || a.count.RNRReceived+a.count.ReqRemoteAccess > 0 {
+			t.Errorf("%v: %s, deadline %d, %+v", s, got, a.qp.NextDeadline(), a.count)
+		}
+	}
+}
+
+// TestAnAnswerKeptFrom16MPacketsAgoAnswersNobody: PSNs come around.
+func TestAnAnswerKeptFrom16MPacketsAgoAnswersNobody(t *testing.T) {
+	_, b := connect(t, usual)
+	around := func(n int) { // n requests came that were no READs or atomics
+		b.qp.resp.epsn = packet.PSNAdd(b.qp.resp.epsn, n)
+		b.qp.resp.accepted += uint64(n)
+	}
+	b.mem[0] = 7
+	b.request(packet.FetchAdd, usual.psn, 0)
+	around(1<<24 - 1)
+	b.request(packet.FetchAdd, usual.psn, 0)
+	b.out = nil
+	b.request(packet.FetchAdd, usual.psn, 0) // a duplicate of the second
+	var h packet.Header
+	if len(b.out) != 1 {
+		t.Fatalf("%d answers", len(b.out))
+	}
+	if _, err := h.Parse(b.out[0].Head[:b.out[0].HeadLen]); err != nil || h.OrigData != 8 {
+		t.Errorf("the duplicate finds %d, the atomic found 8", h.OrigData)
+	}
+	b.out = nil
+	around(1 << 24)
+	around(100)
+	b.request(packet.FetchAdd, usual.psn, 0) // nothing like it came in the last 2^23 PSNs
+	if len(b.out) != 0 || b.count.Drops[DropDuplicate] != 1 {
+		t.Errorf("%d answers, %d dropped", len(b.out), b.count.Drops[DropDuplicate])
+	}
+}
+
+// A vast memory has as many bytes as anybody wants, and few places where they lie.
+type vast struct {
+	size uint64
+	page []byte
+}
+
+func (v *vast) Len() uint64                   { return v.size }
+func (v *vast) View(off uint64, n int) []byte { return v.page[:n:n] }
+func (v *vast) Close() error                  { return nil }
+
+// TestTheLongestMessageAtTheShortestPathMTU: 2^31 bytes in 2^23 packets, half of all PSNs. The middle
+// of the way is jumped over.
+func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
+	for _, op := range []WROpcode{WRRead, WRWrite} {
+		o := usual
+		o.mtu = 256
+		a, b := connect(t, o)
+		long := func(s *side) (*mrtable.Region, SGE) {
+			r, err := s.table.Register(s.qp.PD(), &vast{1 << 31, make([]byte, readAhead)}, 1<<40, 1<<31,
+				mrtable.LocalWrite|mrtable.RemoteWrite|mrtable.RemoteRead)
+			must(t, err)
+			return r, SGE{Addr: 1 << 40, Length: 1 << 31, LKey: r.LKey()}
+		}
+		_, local := long(a)
+		remote, _ := long(b)
+		b.recv(9, 0, 8)
+		a.post(SendWR{ID: 1, Opcode: op, Flags: Signaled, SGEs: []SGE{local}, RemoteAddr: 1 << 40, RKey: remote.RKey()})
+		a.post(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 8)})
+		b.room, a.room = 100, 100
+		now := int64(1000)
+		steps := func(n int, pass func(*side, *packet.Tx) int) {
+			for range n {
+				a.room, b.room = 100, 100
+				now += 1000
+				step(a, b, now, pass)
+			}
+		}
+		steps(3, all)
+		// Come to rest inside the message, then skip all but the last 300 packets.
+		for a.qp.req.una != a.qp.req.send && op == WRWrite {
+			b.room, a.room = 100, 0
+			now += 1000
+			step(a, b, now, all)
+		}
+		r, w := &a.qp.req, a.qp.sq.head()
+		skip := w.n - uint32(r.una-w.first) - 300
+		r.una += uint64(skip)
+		if op == WRRead {
+			w.got += skip
+			r.readPSNs -= uint64(skip)
+			ans := &b.qp.resp.answers
+			ans.queue[ans.head%uint32(len(ans.queue))].sent += skip
+		} else {
+			r.send, r.next, r.pkt = r.send+uint64(skip), r.next+uint64(skip), r.pkt+skip
+			p := &b.qp.resp
+			p.epsn, p.va, p.left = packet.PSNAdd(p.epsn, int(skip)), p.va+uint64(skip)*256, p.left-skip*256
+			p.accepted += uint64(skip)
+		}
+		lost := 0
+		steps(100, func(from *side, tx *packet.Tx) int { // a loss near the end: asked for again from there
+			if lost++; lost == 40 {
+				return 0
+			}
+			return 1
+		})
+		a.room, b.room = -1, -1
+		run(t, a, b, all)
+		if got := statuses(a.done); got != "1:0 2:0" {
+			t.Fatalf("operation %d: %s, una %d of %d", op, got, r.una-w.first, w.n)
+		}
+		if a.count.Retransmitted == 0 {
+			t.Errorf("operation %d: nothing was sent again", op)
+		}
+	}
+}

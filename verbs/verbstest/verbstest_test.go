@@ -1,0 +1,96 @@
+package verbstest_test
+
+import (
+	"testing"
+	"time"
+
+	"softroce/capture"
+	"softroce/packet"
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+func TestACaptureShowsWhatTheCableCarried(t *testing.T) {
+	rec := capture.NewRecorder()
+	a, b := verbstest.Pair(t, verbstest.WithCapture(rec))
+	psn := uint32(0xfffffe)
+	x, y := verbstest.Ends{PSN: &psn, Options: func(o *verbs.ConnectOptions) { o.PathMTU = verbs.MTU1024 }}.Connect(t, a, b)
+
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 3000), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	x.Completion()
+
+	requests := rec.Where(capture.Request(), capture.DestQP(y.QPNum()))
+	if len(requests) != 3 {
+		t.Fatalf("%d requests:\n%v", len(requests), requests)
+	}
+	for i, want := range []struct {
+		op  packet.Opcode
+		psn uint32
+	}{{packet.WriteFirst, 0xfffffe}, {packet.WriteMiddle, 0xffffff}, {packet.WriteLast, 0}} {
+		if p := requests[i]; p.Opcode != want.op || p.BTH.PSN != want.psn || !p.ICRCOK() {
+			t.Errorf("packet %d is %v", i, p)
+		}
+	}
+	if ack := rec.Find(capture.Opcode(packet.Acknowledge)); ack == nil || ack.BTH.PSN != 0 {
+		t.Errorf("acknowledged by %v", ack)
+	}
+}
+
+func TestFaultsHappenToTheirNICAndCanChange(t *testing.T) {
+	rec := capture.NewRecorder()
+	f := verbstest.New(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, "drop send kind request nth 1"))
+	x, y := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.Timeout = 10 }}.Connect(t, f.Open(0), f.Open(1))
+	y.Recv(1, 0, 8)
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
+	x.Completion()
+	y.Completion()
+	// The first was dropped above the cable: what it carried is what was sent again.
+	if sent := rec.Where(capture.Request()); len(sent) != 1 {
+		t.Errorf("the cable carried\n%v", sent)
+	}
+
+	f.Faults[0].SetProgram(nil)
+	rec.Reset()
+	y.Recv(2, 0, 8)
+	start := time.Now()
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
+	x.Completion()
+	if d := time.Since(start); d > time.Second {
+		t.Errorf("it took %v", d)
+	}
+	y.Completion()
+}
+
+// A failing is a test whose failures are what is looked for.
+type failing struct {
+	testing.TB
+	cleanups []func()
+	failed   bool
+}
+
+func (f *failing) Cleanup(c func())      { f.cleanups = append(f.cleanups, c) }
+func (f *failing) Errorf(string, ...any) { f.failed = true }
+func (f *failing) Failed() bool          { return f.failed }
+func (f *failing) finish() {
+	for i := len(f.cleanups) - 1; i >= 0; i-- {
+		f.cleanups[i]()
+	}
+}
+
+func TestALeakFailsTheTest(t *testing.T) {
+	clean := &failing{TB: t}
+	verbstest.Pair(clean)
+	clean.finish()
+	if clean.failed {
+		t.Error("a test that leaves nothing behind failed")
+	}
+
+	leaking := &failing{TB: t}
+	f := verbstest.New(leaking)
+	sock := f.Connect() // closed by nobody
+	leaking.finish()
+	sock.Close()
+	if !leaking.failed {
+		t.Error("a test that leaves a socket open passed")
+	}
+}
