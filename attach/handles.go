@@ -19,10 +19,16 @@ type handles struct {
 func (h *handles) init() { h.m = map[uint32]any{} }
 
 func (h *handles) add(o any) uint32 {
+	n := h.next()
+	h.m[n] = o
+	return n
+}
+
+// next takes a handle for an object that is not there yet.
+func (h *handles) next() uint32 {
 	for {
 		h.last++
 		if _, taken := h.m[h.last]; h.last != 0 && !taken {
-			h.m[h.last] = o
 			return h.last
 		}
 	}
@@ -42,7 +48,11 @@ type (
 	}
 	qp struct {
 		nic    *nic.QP
-		sq, rq []byte
+		sq, rq []byte // rq is nil with an SRQ
+	}
+	srq struct {
+		nic  *nic.SRQ
+		ring []byte
 	}
 )
 
@@ -67,6 +77,8 @@ func kind(o any) string {
 		return "completion channel"
 	case *cq:
 		return "CQ"
+	case *srq:
+		return "SRQ"
 	}
 	return "QP"
 }
@@ -79,6 +91,8 @@ func (h *handles) release() {
 			o.release()
 		case *qp:
 			o.release()
+		case *srq:
+			unix.Munmap(o.ring)
 		case *channel:
 			unix.Close(o.pipe)
 		}
@@ -97,7 +111,9 @@ func (q *cq) release() {
 
 func (q *qp) release() {
 	unix.Munmap(q.sq)
-	unix.Munmap(q.rq)
+	if q.rq != nil {
+		unix.Munmap(q.rq)
+	}
 }
 
 func handleReply(h uint32) answer { return answer{body: []any{abi.HandleReply{Handle: h}}} }

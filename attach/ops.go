@@ -70,6 +70,16 @@ var operations = map[uint16]*operation{
 	abi.OpCreateCQ:       request("create CQ", true, 0, (*conn).createCQ),
 	abi.OpDestroyCQ:      request("destroy CQ", true, 0, (*conn).destroyCQ),
 
+	abi.OpResizeCQ: request("resize CQ", true, 0, (*conn).resizeCQ),
+
+	abi.OpCreateSRQ:  request("create SRQ", true, 0, (*conn).createSRQ),
+	abi.OpModifySRQ:  request("modify SRQ", true, 0, (*conn).modifySRQ),
+	abi.OpQuerySRQ:   request("query SRQ", true, 0, (*conn).querySRQ),
+	abi.OpDestroySRQ: request("destroy SRQ", true, 0, (*conn).destroySRQ),
+
+	abi.OpAttachMcast: request("attach to multicast group", true, 0, (*conn).attachMcast),
+	abi.OpDetachMcast: request("detach from multicast group", true, 0, (*conn).detachMcast),
+
 	abi.OpCreateQP:  request("create QP", true, 0, (*conn).createQP),
 	abi.OpModifyQP:  waiting("modify QP", true, (*conn).modifyQP),
 	abi.OpQueryQP:   request("query QP", true, 0, (*conn).queryQP),

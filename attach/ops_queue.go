@@ -138,20 +138,24 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, erro
 	if err != nil {
 		return answer{}, err
 	}
-	rq, rqFD, err := sharedMemory("rq", init.Caps.RecvRingSize())
-	if err != nil {
-		unix.Munmap(sq)
-		unix.Close(sqFD)
-		return answer{}, err
-	}
-	init.SQ, init.RQ = sq, rq
-	q := &qp{sq: sq, rq: rq}
+	q := &qp{sq: sq}
+	fds := []int{sqFD}
 	caps := init.Caps
 	r := abi.CreateQPReply{
 		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
-		RecvSlots: uint32(caps.MaxRecvWR), RecvSlotSize: uint32(abi.RecvSlotSize(caps.MaxRecvSGE)),
 		Cap: capsOut(caps),
 	}
+	if init.SRQ == nil {
+		rq, rqFD, err := sharedMemory("rq", caps.RecvRingSize())
+		if err != nil {
+			unix.Munmap(sq)
+			unix.Close(sqFD)
+			return answer{}, err
+		}
+		q.rq, fds = rq, append(fds, rqFD)
+		r.RecvSlots, r.RecvSlotSize = uint32(caps.MaxRecvWR), uint32(abi.RecvSlotSize(caps.MaxRecvSGE))
+	}
+	init.SQ, init.RQ = q.sq, q.rq
 	c.device.engine.Do(func() {
 		if q.nic, err = c.nic.CreateQP(init); err == nil {
 			r.Handle, r.QPN, r.Doorbell = c.objects.add(q), q.nic.QPN(), uint32(q.nic.Doorbell())
@@ -160,17 +164,22 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, erro
 	})
 	if err != nil {
 		q.release()
-		unix.Close(sqFD)
-		unix.Close(rqFD)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 		return answer{}, err
 	}
-	return answer{body: []any{r}, fds: []int{sqFD, rqFD}, spent: []int{sqFD, rqFD}}, nil
+	return answer{body: []any{r}, fds: fds, spent: fds}, nil
 }
 
 func (c *conn) qpInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
 	init = nic.QPInit{Type: nic.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
 	if v.SRQ != 0 {
-		return init, refuse(syscall.EOPNOTSUPP, "shared receive queues are not supported")
+		s, err := lookUp[*srq](&c.objects, v.SRQ)
+		if err != nil {
+			return init, err
+		}
+		init.SRQ, init.Caps.MaxRecvWR, init.Caps.MaxRecvSGE = s.nic, 0, 0
 	}
 	if init.PD, err = lookUp[*nic.PD](&c.objects, v.PD); err != nil {
 		return init, err

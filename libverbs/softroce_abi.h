@@ -148,10 +148,17 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_DESTROY_CHANNEL 33
 #define SOFTROCE_OP_CREATE_CQ 34
 #define SOFTROCE_OP_DESTROY_CQ 35
+#define SOFTROCE_OP_RESIZE_CQ 36
 #define SOFTROCE_OP_CREATE_QP 48
 #define SOFTROCE_OP_MODIFY_QP 49
 #define SOFTROCE_OP_QUERY_QP 50
 #define SOFTROCE_OP_DESTROY_QP 51
+#define SOFTROCE_OP_CREATE_SRQ 56
+#define SOFTROCE_OP_MODIFY_SRQ 57
+#define SOFTROCE_OP_QUERY_SRQ 58
+#define SOFTROCE_OP_DESTROY_SRQ 59
+#define SOFTROCE_OP_ATTACH_MCAST 60
+#define SOFTROCE_OP_DETACH_MCAST 61
 #define SOFTROCE_OP_SNAPSHOT 64
 #define SOFTROCE_OP_START_CAPTURE 65
 #define SOFTROCE_OP_QUERY_CAPTURE 66
@@ -226,7 +233,7 @@ _Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
  */
 struct softroce_async_event {
 	uint32_t type; /* ibv_event_type */
-	uint32_t handle; /* of the queue pair or completion queue, or 0 */
+	uint32_t handle; /* of the queue pair, completion queue or shared receive queue, or 0 */
 	uint32_t port;
 	uint32_t reserved0;
 };
@@ -439,6 +446,82 @@ struct softroce_create_cq_reply {
 _Static_assert(sizeof(struct softroce_create_cq_reply) == 8, "layout");
 
 /*
+ * struct softroce_resize_cq_request asks for another number of entries; the answer is a
+ * struct softroce_create_cq_reply with a new ring. What was not polled is in it, with the
+ * same indices. From request to answer the client neither polls the queue nor arms it,
+ * and then forgets the old ring.
+ */
+struct softroce_resize_cq_request {
+	uint32_t handle;
+	uint32_t entries;
+};
+_Static_assert(sizeof(struct softroce_resize_cq_request) == 8, "layout");
+
+/*
+ * struct softroce_srq_attr is struct ibv_srq_attr.
+ */
+struct softroce_srq_attr {
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t srq_limit; /* an event is given when fewer are posted; 0: none, or it was given */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_srq_attr) == 16, "layout");
+
+/*
+ * struct softroce_create_srq_request creates a shared receive queue.
+ */
+struct softroce_create_srq_request {
+	uint32_t pd;
+	uint32_t reserved0;
+	struct softroce_srq_attr attr;
+};
+_Static_assert(sizeof(struct softroce_create_srq_request) == 24, "layout");
+
+/*
+ * struct softroce_srq_reply comes with the ring of a shared receive queue, a receive
+ * ring.
+ */
+struct softroce_srq_reply {
+	uint32_t handle;
+	uint32_t slots;
+	uint32_t slot_size;
+	uint32_t reserved0;
+	struct softroce_srq_attr attr; /* granted */
+};
+_Static_assert(sizeof(struct softroce_srq_reply) == 32, "layout");
+
+/*
+ * struct softroce_modify_srq_request changes the attributes that Mask (ibv_srq_attr_mask)
+ * names. The answer is an struct softroce_srq_reply; it comes with a new ring where Mask
+ * has SOFTROCE_SRQ_MAX_WR: what is posted is in it, with the same indices. From request
+ * to answer the client does not post.
+ */
+struct softroce_modify_srq_request {
+	uint32_t handle;
+	uint32_t mask;
+	struct softroce_srq_attr attr;
+};
+_Static_assert(sizeof(struct softroce_modify_srq_request) == 24, "layout");
+
+/*
+ * Bits of struct softroce_modify_srq_request's Mask: enum ibv_srq_attr_mask.
+ */
+#define SOFTROCE_SRQ_MAX_WR 1
+#define SOFTROCE_SRQ_LIMIT 2
+
+/*
+ * struct softroce_mcast_request attaches a UD queue pair to a multicast group, or ends
+ * that.
+ */
+struct softroce_mcast_request {
+	uint32_t qp;
+	uint32_t lid; /* no meaning on Ethernet */
+	uint8_t gid[16];
+};
+_Static_assert(sizeof(struct softroce_mcast_request) == 24, "layout");
+
+/*
  * struct softroce_qp_cap is how much a queue pair holds: struct ibv_qp_cap.
  */
 struct softroce_qp_cap {
@@ -467,7 +550,7 @@ _Static_assert(sizeof(struct softroce_create_qp_request) == 48, "layout");
 
 /*
  * struct softroce_create_qp_reply comes with the rings of the send and of the receive
- * queue.
+ * queue; with that of the send queue alone where there is an SRQ.
  */
 struct softroce_create_qp_reply {
 	uint32_t handle;

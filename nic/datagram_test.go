@@ -337,6 +337,36 @@ func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
 	}
 }
 
+// A jealous link sees whether a completion is told before it has the frame.
+type jealous struct {
+	wire.Link
+	early func() bool
+	t     *testing.T
+}
+
+func (l *jealous) Send(now int64, batch []wire.TxFrame) (int, error) {
+	if l.early() {
+		l.t.Error("a completion was visible before the link had the frame")
+	}
+	return l.Link.Send(now, batch)
+}
+
+func TestAnUnreliableSendCompletesWhenTheLinkHasIt(t *testing.T) {
+	w := newWorld(t)
+	var j *jealous
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { j = &jealous{Link: l, t: t}; return j })).ud()
+	j.early = func() bool { return *word(a.cqRing, abi.RingProducer) != a.polled }
+	a.ah(1, "192.0.2.1") // itself
+	for i := range 3 {
+		a.recv(10, a.sge(0, 100))
+		a.sendTo(uint64(i), 1, a.qp.QPN(), 8)
+		w.run(1e6)
+		if l := a.pollAll(); len(l) != 2 {
+			t.Fatalf("%+v", l)
+		}
+	}
+}
+
 func TestAMulticastDatagramGoesToEachOfTheGroupButItsSender(t *testing.T) {
 	w := newWorld(t)
 	const group = "239.1.2.3"

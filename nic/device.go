@@ -47,7 +47,7 @@ type Device struct {
 }
 
 // objects counts what exists, in a device or in a context.
-type objects struct{ qps, cqs, mrs, pds, ahs, srqs int }
+type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached int }
 
 // AddDevice adds a NIC. It is part of setting up: the engine does not run yet, or the
 // caller is on it.

@@ -39,6 +39,7 @@ type ContextLimits struct {
 	PDs             int    `json:"pds"`
 	AHs             int    `json:"ahs"`
 	SRQs            int    `json:"srqs"`
+	Groups          int    `json:"groups"` // QPs attached to multicast groups, each attachment counting
 	RegisteredBytes uint64 `json:"registered_bytes"`
 	RingBytes       uint64 `json:"ring_bytes"`
 }

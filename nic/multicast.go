@@ -33,6 +33,10 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	case g != nil && len(g.qps) >= d.limits.MaxMcastQPs:
 		return refuse(syscall.ENOMEM, "multicast group has its %d QPs", d.limits.MaxMcastQPs)
 	}
+	total := d.limits.MaxMcastGroups * d.limits.MaxMcastQPs
+	if err := room("attached QP", d.count.attached, total, c.count.attached, c.limits.Groups); err != nil {
+		return err
+	}
 	if g == nil {
 		if err := wire.Join(d.link, gid.Addr()); err != nil {
 			return joinError(gid, err)
@@ -42,6 +46,8 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	}
 	g.qps = append(g.qps, q)
 	q.groups = append(q.groups, gid)
+	c.count.attached++
+	d.count.attached++
 	return nil
 }
 
@@ -82,6 +88,8 @@ func (c *Context) checkMcast(q *QP, gid GID) error {
 func (q *QP) detach(gid GID) {
 	d := q.device
 	q.groups = without(q.groups, gid)
+	q.ctx.count.attached--
+	d.count.attached--
 	g := d.groups[gid]
 	g.qps = slices.DeleteFunc(g.qps, func(o *QP) bool { return o == q }) // in order: delivery is
 	if len(g.qps) == 0 {

@@ -179,6 +179,10 @@ func TestAnOverrunCQFailsItsQueuePairs(t *testing.T) {
 	if a.qp.State() != transport.Error {
 		t.Errorf("state %v", a.qp.State())
 	}
+	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
+	at := attrs(1024, b)
+	at.State = transport.Init
+	wantErrno(t, "back to INIT on that CQ", a.ctx.ModifyQP(a.qp, &at, toInit), syscall.EINVAL)
 }
 
 func TestCompletionEventsFollowTheArming(t *testing.T) {

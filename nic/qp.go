@@ -326,6 +326,9 @@ func modifyError(err error) error {
 // checkModify checks what the transport does not know: port, P_Key index and address vector.
 func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, err error) {
 	d := q.device
+	if mask&transport.MaskState != 0 && a.State == transport.Init && (q.sendCQ.overrun || q.recvCQ.overrun) {
+		return nil, refuse(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
+	}
 	if mask&transport.MaskPort != 0 && a.Port != 1 {
 		return nil, refuse(syscall.EINVAL, "port %d of 1", a.Port)
 	}

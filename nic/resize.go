@@ -57,17 +57,10 @@ func moveSlots(to, from *ring, first, end uint32) {
 	}
 }
 
-// ResizeSRQ gives s another ring, of maxWR slots as Device.RoundSRQ gave, and moves what waits
-// there, with the indices. The client must not post meanwhile. EINVAL where the new ring
-// cannot hold what waits, or a limit that is armed.
-func (c *Context) ResizeSRQ(s *SRQ, maxWR int, mem []byte) error {
-	if err := c.usable(); err != nil {
-		return err
-	}
-	if s == nil || s.ctx != c {
-		return refuse(syscall.EINVAL, "no SRQ of this context")
-	}
-	maxSGE := s.ring.maxSGE
+// resize gives s another ring of maxWR slots.
+func (s *SRQ) resize(maxWR int, mem []byte) error {
+	c, old := s.ctx, s.ring
+	maxSGE := old.maxSGE
 	if err := c.device.RoundSRQ(&maxWR, &maxSGE); err != nil {
 		return err
 	}
@@ -75,14 +68,12 @@ func (c *Context) ResizeSRQ(s *SRQ, maxWR int, mem []byte) error {
 	if err != nil {
 		return err
 	}
-	old := s.ring
 	waiting := old.posted()
 	if c.broken != nil {
 		return c.broken
 	}
-	if waiting > int(r.size()) || old.limit > int(r.size()) {
-		return refuse(syscall.EINVAL, "SRQ holds %d work requests and has the limit %d, %d slots do not do",
-			waiting, old.limit, r.size())
+	if waiting > int(r.size()) {
+		return refuse(syscall.EINVAL, "SRQ holds %d work requests, %d slots do not do", waiting, r.size())
 	}
 	if err := c.takeRing(len(mem)); err != nil {
 		return err

@@ -81,14 +81,21 @@ func TestAResizedSRQKeepsWhatWaits(t *testing.T) {
 		post(i)
 	}
 	send(0)
-	wantErrno(t, "too few slots", cb.ctx.ResizeSRQ(srq, 2, nic.NewPage(abi.RingSize(2, abi.RecvSlotSize(sge)))), syscall.EINVAL)
+	wantErrno(t, "too few slots", cb.ctx.ModifySRQ(srq, nic.SRQChange{Limit: -1, MaxWR: 2, Ring: nic.NewPage(abi.RingSize(2, abi.RecvSlotSize(sge)))}), syscall.EINVAL)
 	n = 8
 	ring = nic.NewPage(abi.RingSize(n, abi.RecvSlotSize(sge)))
-	check(t, cb.ctx.ResizeSRQ(srq, n, ring))
+	wantErrno(t, "a limit above the slots", cb.ctx.ModifySRQ(srq, nic.SRQChange{Limit: 9, MaxWR: n, Ring: ring}), syscall.EINVAL)
+	check(t, cb.ctx.ModifySRQ(srq, nic.SRQChange{Limit: 3, MaxWR: n, Ring: ring}))
+	if got := srq.Query(); got != (nic.SRQAttr{MaxWR: 8, MaxSGE: 1, Limit: 3}) || cb.had(nic.EventSRQLimit) {
+		t.Errorf("query %+v", got)
+	}
 	for i := 4; i < 9; i++ {
 		post(i)
 	}
 	for i := 1; i < 9; i++ {
 		send(i)
+	}
+	if srq.Query().Limit != 0 || !cb.had(nic.EventSRQLimit) {
+		t.Error("no limit event")
 	}
 }

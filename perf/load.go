@@ -28,6 +28,9 @@ func newLoad(s *side, peer place) *load {
 			RemoteAddr: peer.Addr + uint64(i*s.o.stride()),
 			RKey:       peer.RKey,
 		}
+		if s.o.Type == UD {
+			wr.AH, wr.RemoteQPN, wr.RemoteQKey = s.ahs[i], peer.QPs[i].QPN, qkey
+		}
 		switch s.o.Op {
 		case Send:
 			wr.Opcode = verbs.WRSend
@@ -65,7 +68,8 @@ func (l *load) post(q, n int) error {
 // maxSamples bounds the memory of the latency phase.
 const maxSamples = 1 << 20
 
-// latency times operations one by one on the first queue pair.
+// latency times operations one by one on the first queue pair, for o.Latency or longer if
+// it takes longer for one to count.
 func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 	if l.o.Latency == 0 {
 		return nil, nil
@@ -73,7 +77,7 @@ func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 	samples := make([]time.Duration, 0, maxSamples)
 	end := time.Now().Add(l.o.Latency)
 	warm := l.o.Latency / 10
-	for start := time.Now(); start.Before(end) && len(samples) < cap(samples); {
+	for start := time.Now(); (start.Before(end) || len(samples) == 0) && len(samples) < cap(samples); {
 		if err := l.post(0, 1); err != nil {
 			return nil, err
 		}

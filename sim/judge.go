@@ -180,6 +180,9 @@ func (w *world) judge() error {
 			}
 		}
 	}
+	if err := w.judgeTalkers(); err != nil {
+		return err
+	}
 	for i, p := range w.programs {
 		if err := p.judgeMemory(); err != nil {
 			return fmt.Errorf("program %d: %w", i, err)
@@ -276,15 +279,19 @@ func (p *program) judgeMemory() error {
 	return nil
 }
 
-// judgeCounts: each frame that came in either reached a queue pair or counts under one reason.
+// judgeCounts: each frame that came in either reached a queue pair or counts under one reason. A
+// multicast frame reaches several or, if its sender is the only member, none.
 func judgeCounts(p *program) error {
 	c := p.dev.Counters()
 	reached, dropped := uint64(0), uint64(0)
 	for _, n := range c.RxOpcode {
 		reached += n
 	}
+	reached -= c.RxMulticast
 	for r := transport.DropLinkMalformed; r <= transport.DropICRC; r++ {
-		dropped += c.Drops[r]
+		if r != transport.DropQKey { // the queue pair's own check
+			dropped += c.Drops[r]
+		}
 	}
 	if got := p.dev.Link().(*watched).got; got != reached+dropped {
 		return fmt.Errorf("invariant 5: %d frames came in, %d reached a queue pair and %d were dropped", got, reached, dropped)

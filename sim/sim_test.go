@@ -21,7 +21,7 @@ func TestSeeds(t *testing.T) {
 	if *single != 0 {
 		from, n = *single, 1
 	}
-	var next, failed, frames, qps, overflows atomic.Uint64
+	var next, failed, frames, qps, overflows, said, heard atomic.Uint64
 	var work sync.WaitGroup
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		work.Go(func() {
@@ -36,12 +36,14 @@ func TestSeeds(t *testing.T) {
 				failed.Add(uint64(r.Failed))
 				qps.Add(uint64(2 * r.Profile.Pairs))
 				overflows.Add(uint64(r.Overflows))
+				said.Add(uint64(r.Said))
+				heard.Add(uint64(r.Heard))
 			}
 		})
 	}
 	work.Wait()
-	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed",
-		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load())
+	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed, %d unreliable messages of %d arrived",
+		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), heard.Load(), said.Load())
 }
 
 // run is Run, and for some seeds Run again, to see the same.

@@ -91,17 +91,24 @@ var usual = pairOptions{mtu: 1024, psn: 0xfffff0, rdAtomic: 4, timeout: 10, retr
 // connect brings both queue pairs to RTS. a sends from o.psn, b from 100.
 func connect(t *testing.T, o pairOptions) (a, b *side) {
 	a, b = newSide(t, 17, 1<<18), newSide(t, 18, 1<<18)
-	bring := func(s *side, peer uint32, sq, rq uint32) {
-		at := Attr{State: Init, PKey: packet.DefaultPKey, Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
-		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskPKeyIndex|MaskPort|MaskAccess))
-		at = Attr{State: RTR, PathMTU: o.mtu, DestQPN: peer, RQPSN: rq, MaxDestRDAtomic: o.rdAtomic, MinRNRTimer: 12}
-		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRDAtomic|MaskMinRNRTimer))
-		at = Attr{State: RTS, SQPSN: sq, Timeout: o.timeout, RetryCount: o.retry, RNRRetry: o.rnrRetry, MaxRDAtomic: o.rdAtomic}
-		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskTimeout|MaskRetryCount|MaskRNRRetry|MaskSQPSN|MaskMaxRDAtomic))
-	}
-	bring(a, 18, o.psn, 100)
-	bring(b, 17, 100, o.psn)
+	bring(t, a, o, 18, o.psn, 100)
+	bring(t, b, o, 17, 100, o.psn)
 	return a, b
+}
+
+// bringToRTR brings s to RTR, expecting requests from the PSN rq on.
+func bringToRTR(t *testing.T, s *side, o pairOptions, peer, rq uint32) {
+	at := Attr{State: Init, PKey: packet.DefaultPKey, Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
+	must(t, s.qp.Modify(&s.env, &at, MaskState|MaskPKeyIndex|MaskPort|MaskAccess))
+	at = Attr{State: RTR, PathMTU: o.mtu, DestQPN: peer, RQPSN: rq, MaxDestRDAtomic: o.rdAtomic, MinRNRTimer: 12}
+	must(t, s.qp.Modify(&s.env, &at, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRDAtomic|MaskMinRNRTimer))
+}
+
+// bring brings s to RTS, sending from the PSN sq on.
+func bring(t *testing.T, s *side, o pairOptions, peer, sq, rq uint32) {
+	bringToRTR(t, s, o, peer, rq)
+	at := Attr{State: RTS, SQPSN: sq, Timeout: o.timeout, RetryCount: o.retry, RNRRetry: o.rnrRetry, MaxRDAtomic: o.rdAtomic}
+	must(t, s.qp.Modify(&s.env, &at, MaskState|MaskTimeout|MaskRetryCount|MaskRNRRetry|MaskSQPSN|MaskMaxRDAtomic))
 }
 
 func must(t *testing.T, err error) {

@@ -202,9 +202,6 @@ func (q *QP) replyRead(e *Env, a *answer) (full bool) {
 
 // readChunk fetches the bytes of a READ from offset on: as many as one call to memory is worth.
 func (q *QP) readChunk(e *Env, a *answer, offset uint32) ([]byte, error) {
-	if !a.region.Live() {
-		return nil, mrtable.ErrKey
-	}
 	return e.Mem.Read(a.region, a.va+uint64(offset), int(min(a.length-offset, readAhead)))
 }
 

@@ -3,6 +3,7 @@ package verbs
 import (
 	"math/bits"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -38,8 +39,12 @@ func (q *QP) PostSend(wr ...SendWR) error {
 }
 
 // PostRecv adds work requests to the receive queue: ibv_post_recv. All of them are
-// posted, or none and the error says why, as for PostSend.
+// posted, or none and the error says why, as for PostSend. A queue pair with an SRQ takes none:
+// EINVAL.
 func (q *QP) PostRecv(wr ...RecvWR) error {
+	if q.srq != nil {
+		return errHasSRQ
+	}
 	w := &q.rq
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,6 +56,17 @@ func (q *QP) PostRecv(wr ...RecvWR) error {
 			return ErrWorkRequest
 		}
 	}
+	w.store(wr)
+	if atomic.LoadUint32(w.wanted) != 0 {
+		q.ring()
+	}
+	return nil
+}
+
+var errHasSRQ = &Error{Op: "post receive", Errno: syscall.EINVAL, Text: "the queue pair has an SRQ"}
+
+// store publishes receive work requests that there is room for.
+func (w *workQueue) store(wr []RecvWR) {
 	for i := range wr {
 		s := w.slot()
 		le.PutUint64(s[abi.RecvWRID:], wr[i].WRID)
@@ -59,10 +75,12 @@ func (q *QP) PostRecv(wr ...RecvWR) error {
 		w.producer++
 	}
 	atomic.StoreUint32(w.produced, w.producer)
-	if atomic.LoadUint32(w.wanted) != 0 {
-		q.ring()
-	}
-	return nil
+}
+
+// room says whether so many more fit.
+func (w *workQueue) room(n int) bool {
+	used := w.producer - atomic.LoadUint32(w.consumed)
+	return uint64(used)+uint64(n) <= uint64(w.limit)
 }
 
 // mayPost checks what concerns the queue. It holds the queue's lock.
@@ -76,7 +94,7 @@ func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
 	if err := q.ctx.Err(); err != nil {
 		return err
 	}
-	if used := w.producer - atomic.LoadUint32(w.consumed); uint64(used)+uint64(n) > uint64(w.limit) {
+	if !w.room(n) {
 		return ErrQueueFull
 	}
 	return nil

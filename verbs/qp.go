@@ -22,6 +22,7 @@ type QP struct {
 	cap      QPCap
 	sendCQ   *CQ
 	recvCQ   *CQ
+	srq      *SRQ
 	doorbell *uint64 // its word in the doorbell page
 	bit      uint64
 	state    atomic.Uint32 // as Modify set it; the NIC may have moved it to ERR since
@@ -73,8 +74,12 @@ func (p *PD) CreateQP(a QPInitAttr) (*QP, error) {
 		Type: uint32(a.QPType), SigAll: uint32(bit(a.SQSigAll)), Cap: a.Cap.abi(),
 	}
 	var got abi.CreateQPReply
+	want := 2
+	if a.SRQ != nil {
+		ask.SRQ, want = a.SRQ.handle, 1
+	}
 	c := p.ctx
-	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{ask}, Reply: &got, Want: 2})
+	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{ask}, Reply: &got, Want: want})
 	if err != nil {
 		c.drop(abi.OpDestroyQP, got.Handle)
 		return nil, err
@@ -82,11 +87,11 @@ func (p *PD) CreateQP(a QPInitAttr) (*QP, error) {
 	defer m.CloseFDs()
 	q := &QP{
 		ctx: c, pd: p, handle: got.Handle, qpn: got.QPN, qpType: a.QPType, cap: qpCap(got.Cap),
-		sendCQ: a.SendCQ, recvCQ: a.RecvCQ,
+		sendCQ: a.SendCQ, recvCQ: a.RecvCQ, srq: a.SRQ,
 		doorbell: word64(c.doorbells, abi.DoorbellBits+int(got.Doorbell/64)*8), bit: 1 << (got.Doorbell % 64),
 	}
 	err = q.sq.open(m.FDs[0], got.SendSlots, got.SendSlotSize, got.Cap.MaxSendWR)
-	if err == nil {
+	if err == nil && a.SRQ == nil {
 		err = q.rq.open(m.FDs[1], got.RecvSlots, got.RecvSlotSize, got.Cap.MaxRecvWR)
 	}
 	if err != nil {

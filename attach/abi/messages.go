@@ -56,11 +56,20 @@ const (
 	OpDestroyChannel = 33
 	OpCreateCQ       = 34
 	OpDestroyCQ      = 35
+	OpResizeCQ       = 36
 
 	OpCreateQP  = 48
 	OpModifyQP  = 49
 	OpQueryQP   = 50
 	OpDestroyQP = 51
+
+	OpCreateSRQ  = 56
+	OpModifySRQ  = 57
+	OpQuerySRQ   = 58
+	OpDestroySRQ = 59
+
+	OpAttachMcast = 60
+	OpDetachMcast = 61
 
 	OpSnapshot     = 64
 	OpStartCapture = 65
@@ -116,7 +125,7 @@ type OpenDeviceReply struct {
 // full are lost, and counted at EventsLost.
 type AsyncEvent struct {
 	Type   uint32 // ibv_event_type
-	Handle uint32 // of the queue pair or completion queue, or 0
+	Handle uint32 // of the queue pair, completion queue or shared receive queue, or 0
 	Port   uint32
 	_      uint32
 }
@@ -288,6 +297,60 @@ type CreateCQReply struct {
 	Entries uint32 // granted; the ring has that many slots
 }
 
+// ResizeCQRequest asks for another number of entries; the answer is a CreateCQReply with a new
+// ring. What was not polled is in it, with the same indices. From request to answer the
+// client neither polls the queue nor arms it, and then forgets the old ring.
+type ResizeCQRequest struct {
+	Handle  uint32
+	Entries uint32
+}
+
+// SRQAttr is struct ibv_srq_attr.
+type SRQAttr struct {
+	MaxWR    uint32
+	MaxSGE   uint32
+	SRQLimit uint32 // an event is given when fewer are posted; 0: none, or it was given
+	_        uint32
+}
+
+// CreateSRQRequest creates a shared receive queue.
+type CreateSRQRequest struct {
+	PD   uint32
+	_    uint32
+	Attr SRQAttr
+}
+
+// SRQReply comes with the ring of a shared receive queue, a receive ring.
+type SRQReply struct {
+	Handle   uint32
+	Slots    uint32
+	SlotSize uint32
+	_        uint32
+	Attr     SRQAttr // granted
+}
+
+// ModifySRQRequest changes the attributes that Mask (ibv_srq_attr_mask) names. The answer is
+// an SRQReply; it comes with a new ring where Mask has SRQMaxWR: what is posted is in it, with the same
+// indices. From request to answer the client does not post.
+type ModifySRQRequest struct {
+	Handle uint32
+	Mask   uint32
+	Attr   SRQAttr
+}
+
+// Bits of ModifySRQRequest's Mask: enum ibv_srq_attr_mask.
+const (
+	SRQMaxWR = 1 << 0
+	SRQLimit = 1 << 1
+)
+
+// McastRequest attaches a UD queue pair to a multicast group, or ends that.
+type McastRequest struct {
+	QP  uint32
+	LID uint32 // no meaning on Ethernet
+	GID [16]byte
+}
+
 // QPCap is how much a queue pair holds: struct ibv_qp_cap.
 type QPCap struct {
 	MaxSendWR     uint32
@@ -309,7 +372,8 @@ type CreateQPRequest struct {
 	Cap    QPCap
 }
 
-// CreateQPReply comes with the rings of the send and of the receive queue.
+// CreateQPReply comes with the rings of the send and of the receive queue; with that of the send
+// queue alone where there is an SRQ.
 type CreateQPReply struct {
 	Handle       uint32
 	QPN          uint32

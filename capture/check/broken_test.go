@@ -89,6 +89,7 @@ var broken = []struct {
 	{ruleResendAcked, "loss-write-resp", func(t *tape) {
 		t.insert(45, t.rs[28-1])
 		t.insert(46, t.rs[29-1])
+		t.shift(45, 67*time.Millisecond)
 		t.number()
 	}},
 	{ruleRetryInterval, "write-lat-2b", func(t *tape) {
@@ -96,7 +97,11 @@ var broken = []struct {
 		t.insert(i+1, t.rs[i])
 		t.number()
 	}},
-	{ruleRNRWait, "vp-rnr", func(t *tape) { t.shift(t.nth(sendOnly, 1), -20*time.Millisecond) }},
+	{ruleRNRWait, "vp-rnr", func(t *tape) {
+		for i := 1; i < 9; i++ {
+			t.shift(t.nth(sendOnly, i), -20*time.Millisecond)
+		}
+	}},
 	{ruleUnanswered, "vp-all-ops", func(t *tape) {
 		i := t.nth(ack, 0)
 		t.drop(i)
@@ -113,8 +118,8 @@ var broken = []struct {
 		t.rs = append(t.rs, t.rs[t.nth(ack, 0)])
 		t.number()
 	}},
-	{ruleAckKind, "read-lat-5b", func(t *tape) {
-		t.edit(t.nth(readOnly, 2), func(p *capture.Packet) { p.Opcode, p.Payload = ack, nil })
+	{ruleAnswerKind, "read-lat-5b", func(t *tape) {
+		t.edit(t.nth(readOnly, 2), func(p *capture.Packet) { p.Opcode, p.Payload = atomicAck, nil })
 	}},
 	{ruleMSN, "pp-rc-mtu1024", func(t *tape) { t.edit(t.nth(ack, 2), func(p *capture.Packet) { p.AETH.MSN++ }) }},
 	{ruleNAKOnce, "loss-write-resp", func(t *tape) { // packet 39 is the NAK

@@ -1,7 +1,9 @@
 package check
 
 import (
+	"cmp"
 	"errors"
+	"slices"
 
 	"softroce/capture"
 	"softroce/packet"
@@ -171,4 +173,5 @@ func (j *judgement) finish() {
 			f.stream.finish()
 		}
 	}
+	slices.SortStableFunc(j.Violations, func(a, b Violation) int { return cmp.Compare(a.Packet, b.Packet) })
 }

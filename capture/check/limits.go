@@ -47,10 +47,6 @@ const manyInFlight = 1024
 // certain that it is everything.
 const manyDrains = 16
 
-// fewWaits are how many waits after RNR NAKs have to be kept, for one that is not to be
-// put down to another timer.
-const fewWaits = 4
-
 // farPSN is a step of PSNs that no loss explains: a new connection has begun.
 const farPSN = 1 << 20
 

@@ -12,10 +12,10 @@ func (s *stream) readResponse(p *seen, seq int64, isLate bool) {
 	switch r.info.Kind {
 	case packet.KindRead:
 	case packet.KindFlush, packet.KindAtomicWrite:
-		s.alone(p, r, isLate)
+		s.emptyResponse(p, r)
 		return
 	default:
-		s.bad(p, ruleAckKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.Opcode)
+		s.bad(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.Opcode)
 		return
 	}
 	if !s.certain(r.seq) {
@@ -33,10 +33,10 @@ func (s *stream) readResponse(p *seen, seq int64, isLate bool) {
 	s.progress(r, seq)
 }
 
-// alone takes the answer to FLUSH or ATOMIC WRITE.
-func (s *stream) alone(p *seen, r *request, isLate bool) {
+// emptyResponse takes the answer to FLUSH or ATOMIC WRITE.
+func (s *stream) emptyResponse(p *seen, r *request) {
 	if p.info.Position != packet.Only || len(p.Payload) != 0 {
-		s.bad(p, ruleAckKind, "%v of %d bytes answers %v", p.Opcode, len(p.Payload), r.Opcode)
+		s.bad(p, ruleAnswerKind, "%v of %d bytes answers %v", p.Opcode, len(p.Payload), r.Opcode)
 		return
 	}
 	if r.Opcode.Info().Kind == packet.KindAtomicWrite && r.va%8 != 0 {
@@ -161,7 +161,7 @@ func (s *stream) atomicAck(p *seen, seq int64) {
 		return
 	}
 	if k := r.info.Kind; k != packet.KindCompareSwap && k != packet.KindFetchAdd {
-		s.bad(p, ruleAckKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.Opcode)
+		s.bad(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.Opcode)
 		return
 	}
 	if r.va%8 != 0 {

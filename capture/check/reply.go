@@ -42,9 +42,9 @@ func (s *stream) acknowledge(p *seen, seq int64, when lateness) {
 		return
 	}
 	if syndrome.IsACK() {
+		s.cause = s.cause || s.alone // an ACK that passes over a READ tells that its answer was lost
 		s.wasSent(p, seq)
 		s.ackOrder(p, seq, when)
-		s.ackKind(p, seq)
 		s.ackMSN(p, seq+1, 0)
 		s.pass(p, seq, when == late)
 		return
@@ -151,14 +151,6 @@ func (s *stream) ackOrder(p *seen, seq int64, when lateness) {
 	}
 	if when == onTime || when == unknown && p.at-s.ackAt > lateTime {
 		s.bad(p, ruleAckOrder, "ACK of PSN %d after that of %d", p.PSN, wrapped(s.ackHigh))
-	}
-}
-
-// ackKind holds that a plain ACK is not the answer to a request that has one of its own.
-// After anything came twice, it may be the answer to that, with the newest PSN.
-func (s *stream) ackKind(p *seen, seq int64) {
-	if r := s.holder(seq); r != nil && r.answeredAlone() && s.backs == 0 && s.certain(seq) {
-		s.bad(p, ruleAckKind, "ACK of PSN %d, which is %v", p.PSN, r.Opcode)
 	}
 }
 

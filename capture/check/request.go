@@ -10,7 +10,8 @@ func (s *stream) request(p *seen, when lateness) {
 	seq := s.unwrap(p.PSN)
 	if s.far(seq) {
 		s.say(p, noteNewStream)
-		s.early = earlyReply{}
+		s.judgeWaits()
+		s.unasked = earlyReply{}
 		s.start(p.PSN)
 		seq = s.next
 	}
@@ -79,6 +80,7 @@ func (s *stream) place(p *seen, seq int64) (r *request, repeat, ok bool) {
 		return nil, false, false
 	}
 	r = s.insert(s.newRequest(p, seq))
+	s.alone = s.alone || r.answeredAlone()
 	s.neighbours(p, r)
 	return r, false, true
 }
@@ -202,6 +204,7 @@ func (s *stream) fresh(p *seen) {
 
 // finish says what is still open at the end of the capture.
 func (s *stream) finish() {
+	s.judgeWaits()
 	if s.fatal != 0 {
 		return
 	}

@@ -4,7 +4,7 @@ package check
 func (s *stream) resend(p *seen, r *request, seq int64) {
 	s.backs++
 	s.moved = p.at
-	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq}
+	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq, after: p.at - r.at}
 	switch {
 	case s.nak.active && !s.nak.served && seq > s.nak.seq:
 		s.unordered = pending{active: true, want: s.nak.seq, seq: seq, no: p.No, name: p.name}
@@ -48,11 +48,14 @@ func (s *stream) confirm(p *seen, seq int64, r *request) {
 	if !b.active || seq != b.end {
 		return
 	}
-	if b.nak {
-		s.known = max(s.known, b.seq)
-	}
-	if b.seq < s.known {
-		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", wrapped(b.seq), wrapped(s.known))
+	// That it begins at the PSN of a NAK can be a timeout, with the first packet lost before
+	// the capture; but not if it came much sooner than timeouts do.
+	switch {
+	case s.alone: // a READ is asked for again although a NAK acknowledges it
+	case b.nak && (!s.known.any || b.seq > s.known.seq):
+		s.known = known{true, b.seq, b.after}
+	case s.known.any && b.seq < s.known.seq && s.known.after < b.after/2:
+		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", wrapped(b.seq), wrapped(s.known.seq))
 	}
 }
 
@@ -64,29 +67,47 @@ func (s *stream) serve(p *seen, seq int64) {
 	if s.unordered.active && seq == s.unordered.want {
 		s.unordered.active = false // the first ones were lost before the capture
 	}
+	if s.rnr.active && seq < s.rnr.seq {
+		s.rnr.lower = true
+	}
 	if !s.rnr.active || seq != s.rnr.seq {
 		return
 	}
 	s.rnr.active = false
+	if s.rnr.lower {
+		return
+	}
 	d := p.at - s.rnr.at
 	if d < 0 || d+clockSlack >= s.rnr.wait {
 		s.waits++
 		return
 	}
-	waits := s.waits
-	s.waits = 0
-	// Where timeouts were seen, the NAK may not have come through, and this is one.
-	if s.timeout > 0 && p.at-s.rnr.last >= s.timeout/10*9 {
-		s.say(p, noteEarlyRNR)
-		return
+	s.early++
+	if len(s.shortWaits) < maxListed {
+		s.shortWaits = append(s.shortWaits, shortWait{no: p.No, seq: seq, after: d, wait: s.rnr.wait, since: p.at - s.rnr.last, flow: p.name})
 	}
-	// The Linux driver's ACK timer, started by the first transmission, runs on below RNR NAKs
-	// and may end one of many waits.
-	if waits >= fewWaits {
-		s.say(p, noteRNRTimer)
-		return
+}
+
+// A shortWait is a request that came again before the time of its RNR NAK.
+type shortWait struct {
+	no          int
+	seq         int64
+	after, wait int64 // since the NAK
+	since       int64 // since it was sent before
+	flow        string
+}
+
+// judgeWaits tells a requester that does not wait from one that did not get the NAK, once
+// all of its waits are known: the latter sends again at a timeout, and not every time.
+func (s *stream) judgeWaits() {
+	for _, w := range s.shortWaits {
+		if s.early <= s.waits || s.timeout > 0 && w.since >= s.timeout/10*9 {
+			s.note(noteEarlyRNR, w.no, w.flow)
+			continue
+		}
+		s.violation(ruleRNRWait, w.no, w.flow, "PSN %d again after %d ns of %d", wrapped(w.seq), w.after, w.wait)
 	}
-	s.bad(p, ruleRNRWait, "PSN %d again after %d ns of %d", p.PSN, d, s.rnr.wait)
+	s.shortWaits = nil
 }
 
 // skipped judges a resend that left out the NAK's PSN, once the responder has accepted

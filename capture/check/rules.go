@@ -49,7 +49,7 @@ var (
 var (
 	ruleAckUnseen    = Rule{"ack-unseen", "what is acknowledged was sent", "IBTA 9.7.5.1"}
 	ruleAckOrder     = Rule{"ack-order", "the PSNs of ACKs do not go back", "IBTA 9.7.5.1.2"}
-	ruleAckKind      = Rule{"ack-kind", "a READ is answered with READ responses, an atomic with an ATOMIC ACK, nothing else is", "IBTA 9.7.5.1"}
+	ruleAnswerKind   = Rule{"answer-kind", "READ responses answer a READ, an ATOMIC ACK an atomic, an empty READ response FLUSH and ATOMIC WRITE", "IBTA 9.7.5.1"}
 	ruleMSN          = Rule{"msn", "the MSN counts the messages that were completed", "IBTA 9.7.7, C9-148"}
 	ruleNAKOnce      = Rule{"nak-once", "a gap draws one sequence NAK", "IBTA 9.7.5.2"}
 	ruleNAKCause     = Rule{"nak-cause", "a NAK names a PSN that is not acknowledged; a sequence NAK, one with a later one behind it", "IBTA 9.7.5.2"}
@@ -72,7 +72,7 @@ func Rules() []Rule {
 		ruleCNP, ruleCNPPace,
 		ruleSequence, rulePSNOverlap, ruleSame, ruleResendPSN, ruleResendAcked, ruleRetryInterval, ruleRNRWait,
 		ruleUnanswered, ruleUCRepeat,
-		ruleAckUnseen, ruleAckOrder, ruleAckKind, ruleMSN, ruleNAKOnce, ruleNAKCause, ruleRNRTarget, ruleRNROnce,
+		ruleAckUnseen, ruleAckOrder, ruleAnswerKind, ruleMSN, ruleNAKOnce, ruleNAKCause, ruleRNRTarget, ruleRNROnce,
 		ruleAfterFatal, ruleReadOpcode, ruleReadLength, ruleReadOrder, ruleReplyRepeat, ruleAtomicReplay, ruleAtomicAlign,
 	}
 }
@@ -90,11 +90,10 @@ var (
 	noteSourcePort  = Rule{"source-port", "the UDP source port of the flow changes", ""}
 	noteMigReq      = Rule{"migreq-change", "MigReq changes", ""}
 	noteBelowNAK    = Rule{"below-nak", "resends from before a sequence NAK's PSN, as after a timeout: the NAK was lost behind the capture", ""}
-	noteEarlyRNR    = Rule{"early-rnr", "sent again before the time of the RNR NAK, as after a timeout: the NAK was lost behind the capture", ""}
+	noteEarlyRNR    = Rule{"early-rnr", "one of several waits after RNR NAKs is short, as after a timeout: the NAK was lost behind the capture, or did not stop the timer of the request, as in the Linux driver", ""}
 	noteNoAnswer    = Rule{"no-answer", "not answered when the capture ends", ""}
 	noteAckReq      = Rule{"ackreq", "AckReq where nothing acknowledges", ""}
 	noteRNRNAK      = Rule{"rxe-nak-behind-rnr", "a sequence NAK for the PSN that has just drawn an RNR NAK", ""}
-	noteRNRTimer    = Rule{"rxe-rnr-timer", "one of several waits after RNR NAKs is short: the timer of the first transmission ends it", ""}
 	noteRetry7      = Rule{"rxe-retry-for-ever", "more than 7 retries: retry_cnt 7 is taken for no limit", ""}
 	noteReadMiddle  = Rule{"rxe-read-middle", "a READ repeated from its middle is answered as if it were the first one's rest", ""}
 	noteSendNAK     = Rule{"rxe-send-too-long", "a SEND is refused as a remote operational error, where one that is too long is an invalid request", ""}

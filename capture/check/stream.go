@@ -26,26 +26,29 @@ type stream struct {
 	settled bool
 	sure    int64
 	highest int64 // PSN that replies have shown to be sent
-	early   earlyReply
+	unasked earlyReply
 	replied bool  // a reply came, after a request or before
 	drains  int   // how often everything that was sent was answered
 	drained int64 // the last time
 
 	// Of replies.
-	accepted int64 // every PSN up to here is acknowledged; first-1 at the beginning
-	positive int64 // the same, without what NAKs say
-	ackHigh  int64 // the highest PSN of an ACKNOWLEDGE
-	ackAt    int64 // and its time
-	msn      msnBase
-	nak      nak
-	rnr      rnr
-	waits    int // waits after RNR NAKs that were kept, without a short one among them
-	fatal    int // number of the packet that ended the connection
+	accepted   int64 // every PSN up to here is acknowledged; first-1 at the beginning
+	positive   int64 // the same, without what NAKs say
+	ackHigh    int64 // the highest PSN of an ACKNOWLEDGE
+	ackAt      int64 // and its time
+	msn        msnBase
+	nak        nak
+	rnr        rnr
+	waits      int // after RNR NAKs, that were kept
+	early      int // and that were not
+	shortWaits []shortWait
+	fatal      int // number of the packet that ended the connection
 
 	// Of resends.
 	backs     int   // requests that went back, were late, or came twice
+	alone     bool  // there are requests with answers of their own
 	cause     bool  // something since the last resend may have caused one
-	known     int64 // the requester followed a NAK to this PSN
+	known     known // the requester followed a NAK
 	restart   restart
 	timeout   int64 // the shortest interval of a resend without visible cause, 0 if none
 	moved     int64 // time when accepted last moved, or a resend began
@@ -103,6 +106,7 @@ type rnr struct {
 	at     int64
 	wait   int64
 	last   int64 // time of the transmission that drew it
+	lower  bool  // the requester went back behind it: it took the NAK for a lost answer's sign
 }
 
 // A restart is a step back that the next request confirms, if it goes on from there.
@@ -110,7 +114,15 @@ type restart struct {
 	active   bool
 	seq, end int64
 	no       int
-	nak      bool // it is the PSN of a NAK
+	nak      bool  // it is the PSN of a NAK
+	after    int64 // time since the packet was sent before
+}
+
+// known is a PSN up to which a requester knows everything to be acknowledged.
+type known struct {
+	any   bool
+	seq   int64
+	after int64 // how long it had waited for that
 }
 
 type pending struct {
@@ -150,20 +162,20 @@ func wrapped(seq int64) uint32 { return uint32(seq) & packet.PSNMask }
 func (s *stream) start(psn uint32) {
 	seq := int64(psn) + unwrapOffset
 	highest := seq - 1
-	if s.early.any {
-		highest = max(highest, seq+int64(packet.PSNDiff(s.early.psn, psn)))
+	if s.unasked.any {
+		highest = max(highest, seq+int64(packet.PSNDiff(s.unasked.psn, psn)))
 	}
 	s.requests -= len(s.reqs)
 	*s = stream{
-		judgement: s.judgement, flow: s.flow, started: true, highest: highest, early: s.early, replied: s.early.any,
-		next: seq, prevEnd: seq, base: seq, solid: seq, accepted: seq - 1, positive: seq - 1, ackHigh: seq - 1, known: seq,
+		judgement: s.judgement, flow: s.flow, started: true, highest: highest, unasked: s.unasked, replied: s.unasked.any,
+		next: seq, prevEnd: seq, base: seq, solid: seq, accepted: seq - 1, positive: seq - 1, ackHigh: seq - 1,
 	}
 }
 
 // before takes a reply that comes before any request.
 func (s *stream) before(psn uint32) {
-	if !s.early.any || packet.PSNDiff(psn, s.early.psn) > 0 {
-		s.early = earlyReply{true, psn}
+	if !s.unasked.any || packet.PSNDiff(psn, s.unasked.psn) > 0 {
+		s.unasked = earlyReply{true, psn}
 	}
 }
 
@@ -249,9 +261,10 @@ func (s *stream) newRequest(p *seen, seq int64) request {
 // readPackets returns how many packets answer a READ, 0 if the path MTU is unknown.
 func (s *stream) readPackets(length uint32) int64 {
 	switch {
-	case length <= 256:
+	case s.flow.mtu != 0:
+	case int64(length) <= int64(s.flow.onePacket()):
 		return 1
-	case s.flow.mtu == 0:
+	default:
 		return 0
 	}
 	return int64(packet.PSNCount(length, s.flow.mtu))
@@ -312,8 +325,12 @@ func (s *stream) grow() {
 	}
 	for ; i < len(s.reqs); i++ {
 		r := &s.reqs[i]
-		if r.seq != s.solid && (i == 0 || s.reqs[i-1].n != 0) {
-			return
+		if r.seq != s.solid {
+			if i == 0 || s.reqs[i-1].n != 0 {
+				return
+			}
+			// Behind a READ of unknown length, others may be missing.
+			s.base, s.solidMsgs, s.msn = r.seq, 0, msnBase{}
 		}
 		if r.info.Position.EndsMessage() {
 			s.solidMsgs++

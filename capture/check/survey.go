@@ -23,6 +23,7 @@ type flow struct {
 	index   int
 	mtu     int         // path MTU in bytes, 0 if nothing shows it
 	sizes   map[int]int // payloads of First and Middle, how often each
+	largest int         // payload of any packet
 	port    uint16      // the first UDP source port
 	pkey    uint16      // the first
 	partner *flow       // what the queue pair sends, nil if not known
@@ -47,19 +48,26 @@ type psnKey struct {
 	psn      uint32
 }
 
+// sent is a request that a reply may answer.
+type sent struct {
+	flow   *flow
+	kind   packet.Kind
+	ackReq bool
+}
+
 // survey finds the flows of a capture and which belong together. A reply's PSN is that
 // of a request on the way back; PSNs begin anywhere among 2^24, so few such requests
 // match by chance, and every reply is a vote.
 type survey struct {
 	flows   map[flowKey]*flow
 	list    []*flow
-	recent  map[psnKey][]*flow // who sent the PSN
-	older   map[psnKey][]*flow // the generation before
-	tooMany int                // packets of flows beyond maxFlows
+	recent  map[psnKey][]sent // who sent the PSN
+	older   map[psnKey][]sent // the generation before
+	tooMany int               // packets of flows beyond maxFlows
 }
 
 func newSurvey() *survey {
-	return &survey{flows: map[flowKey]*flow{}, recent: map[psnKey][]*flow{}}
+	return &survey{flows: map[flowKey]*flow{}, recent: map[psnKey][]sent{}}
 }
 
 // hasFlow reports whether packets of a service belong to a flow.
@@ -78,11 +86,12 @@ func (s *survey) record(rec capture.Record) {
 		return
 	}
 	in := p.Opcode.Info()
+	f.largest = max(f.largest, len(p.Payload))
 	if in.Payload && (in.Position == packet.First || in.Position == packet.Middle) && validMTU(len(p.Payload)) {
 		f.sizes[len(p.Payload)]++
 	}
 	if in.Request {
-		s.remember(f, psnKey{p.Interface, p.Src, p.Dst, p.PSN})
+		s.remember(sent{f, in.Kind, p.AckReq}, psnKey{p.Interface, p.Src, p.Dst, p.PSN})
 	} else {
 		s.vote(f, p)
 	}
@@ -103,36 +112,64 @@ func (s *survey) flow(p *capture.Packet) *flow {
 	return f
 }
 
-func (s *survey) remember(f *flow, k psnKey) {
+func (s *survey) remember(r sent, k psnKey) {
 	if len(s.recent) >= maxRecent/2 {
-		s.older, s.recent = s.recent, map[psnKey][]*flow{}
+		s.older, s.recent = s.recent, map[psnKey][]sent{}
 	}
 	list := s.recent[k]
-	for _, g := range list {
-		if g == f {
+	for i := range list {
+		if list[i].flow == r.flow {
+			list[i] = r
 			return
 		}
 	}
 	if len(list) < maxPartners {
-		s.recent[k] = append(list, f)
+		s.recent[k] = append(list, r)
 	}
 }
 
-// vote counts the reply p, of flow f, for the flows whose request it may answer. The
-// same UDP source port both ways, which some NICs have, counts more.
+// vote counts the reply p, of flow f, for the flows whose request it may answer, and
+// against those whose request it cannot. The same UDP source port both ways, which some
+// NICs have, counts a little.
 func (s *survey) vote(f *flow, p *capture.Packet) {
 	back := psnKey{p.Interface, p.Dst, p.Src, p.PSN}
-	for _, list := range [][]*flow{s.recent[back], s.older[back]} {
-		for _, g := range list {
-			if _, ok := f.votes[g]; !ok && len(f.votes) == maxPartners {
+	for _, list := range [][]sent{s.recent[back], s.older[back]} {
+		for _, r := range list {
+			if _, ok := f.votes[r.flow]; !ok && len(f.votes) == maxPartners {
 				continue
 			}
-			f.votes[g] += 2
-			if f.port == g.port {
-				f.votes[g]++
+			n := r.answered(p.Opcode.Info().Kind)
+			if n > 0 && f.port == r.flow.port {
+				n++
 			}
+			f.votes[r.flow] += n
 		}
 	}
+}
+
+// answered returns how much speaks for a reply of a kind to be the answer to r.
+func (r sent) answered(by packet.Kind) int {
+	const certain, likely = 8, 2
+	fits := false
+	switch r.kind {
+	case packet.KindRead, packet.KindFlush, packet.KindAtomicWrite:
+		fits = by == packet.KindReadResponse
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		fits = by == packet.KindAtomicAck
+	default:
+		fits = by == packet.KindAck && r.ackReq
+	}
+	switch {
+	case by == packet.KindAck && fits:
+		return likely
+	case by == packet.KindAck:
+		return 0 // a NAK, or it covers what was before
+	case fits:
+		return certain
+	case r.kind == packet.KindSend || r.kind == packet.KindWrite:
+		return -certain
+	}
+	return 0
 }
 
 // pair decides which flows belong together, the clearest first, and what their path MTU is.
@@ -170,7 +207,7 @@ func (s *survey) pair() {
 		return a.b.index < b.b.index
 	})
 	for _, m := range matches {
-		if m.a.partner == nil && m.b.partner == nil && m.a != m.b {
+		if m.votes > 0 && m.a.partner == nil && m.b.partner == nil && m.a != m.b {
 			m.a.partner, m.b.partner = m.b, m.a
 		}
 	}
@@ -193,6 +230,15 @@ func (f *flow) pathMTU() (mtu int) {
 		}
 	}
 	return mtu
+}
+
+// onePacket is a length that fits the path MTU for sure.
+func (f *flow) onePacket() int {
+	n := max(f.largest, 256)
+	if f.partner != nil {
+		n = max(n, f.partner.largest)
+	}
+	return n
 }
 
 func validMTU(n int) bool { return n >= 256 && n <= 4096 && n&(n-1) == 0 }

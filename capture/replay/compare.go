@@ -218,6 +218,10 @@ func (r *responding) missing(o *output, strict bool) {
 		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything tells why", o.Opcode, psnText(o.psn))
 		return
 	}
+	if last := r.s.requests[len(r.s.requests)-1]; r.s.repeated(o.cause) && last.at < r.s.answered[len(r.s.answered)-1].pos {
+		r.note(o.cause, "the %v to it with PSN %s is missing; the requester asked in vain before, and gives up", o.Opcode, psnText(o.psn))
+		return
+	}
 	what := o.Opcode.String()
 	if k == packet.KindAck {
 		what = o.AETH.Syndrome.String()
@@ -238,4 +242,10 @@ func (r *responding) askedAgain(o *output) *event {
 		}
 	}
 	return nil
+}
+
+// repeated reports whether a request was sent before.
+func (s *stream) repeated(e *event) bool {
+	m := s.of(e.psn)
+	return m != nil && m.parts[0] != e && !e.copied
 }

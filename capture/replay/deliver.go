@@ -98,10 +98,9 @@ var refusalStatus = map[packet.Syndrome]transport.Status{
 func (r *requesting) completed(c *transport.Completion) {
 	e := r.reply
 	switch {
-	case e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
-		return
 	case c.Status == transport.RetryExcErr:
-		r.v.depart(departForever, e)
+		r.v.depart(departForever, r.now)
+	case e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
 	case e.info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
 		r.v.differ(e, "reply", "accepted by the requester", "ends the connection: "+c.Status.String())
 	}

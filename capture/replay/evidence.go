@@ -2,6 +2,7 @@ package replay
 
 import (
 	"math"
+	"slices"
 	"sort"
 
 	"softroce/packet"
@@ -17,7 +18,7 @@ type evidence struct {
 	marks    []mark                // rising
 	refusals map[int64][]*event    // NAKs and RNR NAKs, by the PSN that they name
 	earlier  map[int64]int         // PSNs that must have been accepted before a place, though sent again later
-	trains   []*train              // of responses
+	arrivals map[int64]int         // the place of the transmission of each PSN that was accepted
 	asked    map[*message][]*event // transmissions of READs and atomics
 	answers  map[*event]*train     // responses to their trains
 }
@@ -45,11 +46,97 @@ func (t *train) add(r *event) {
 }
 
 func gather(s *stream) *evidence {
-	ev := &evidence{refusals: map[int64][]*event{}, earlier: map[int64]int{}, asked: map[*message][]*event{},
-		answers: map[*event]*train{}}
+	ev := &evidence{refusals: map[int64][]*event{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
+		asked: map[*message][]*event{}, answers: map[*event]*train{}}
 	ev.gatherMarks(s)
 	ev.gatherTrains(s)
+	ev.gatherRepeats(s)
+	ev.gatherArrivals(s)
 	return ev
+}
+
+// gatherRepeats reads the MSNs of answers that were given again: they count what was accepted when
+// the request came again.
+func (ev *evidence) gatherRepeats(s *stream) {
+	sent := s.base
+	for _, e := range s.requests {
+		if t := e.answers; t != nil && t.responses[0].info.Headers&packet.HasAETH != 0 {
+			k := int((t.responses[0].AETH.MSN - s.msn) & packet.PSNMask)
+			if k > 0 && k <= len(s.messages) && s.messages[k-1].first > e.psn && s.messages[k-1].end() <= sent {
+				ev.marks = append(ev.marks, mark{s.messages[k-1].end(), e.at})
+			}
+		}
+		sent = max(sent, e.end())
+	}
+	slices.SortStableFunc(ev.marks, func(a, b mark) int { return a.at - b.at })
+	rising := ev.marks[:0]
+	for _, m := range ev.marks {
+		if len(rising) == 0 || m.psn > rising[len(rising)-1].psn {
+			rising = append(rising, m)
+		}
+	}
+	ev.marks = rising
+}
+
+// gatherArrivals decides, for each PSN that was accepted, which of its transmissions that was: the
+// last one before the first reply that says so, and before the one that brought the next
+// PSN. Of READs and atomics it is the first that was answered.
+func (ev *evidence) gatherArrivals(s *stream) {
+	byPSN := map[int64][]*event{}
+	var psns []int64
+	for _, e := range s.requests {
+		if byPSN[e.psn] == nil {
+			psns = append(psns, e.psn)
+		}
+		byPSN[e.psn] = append(byPSN[e.psn], e)
+	}
+	slices.Sort(psns)
+	behind := never
+	for _, psn := range slices.Backward(psns) {
+		by := ev.accepted(psn)
+		if by == never {
+			behind = ev.drawn(s, psn, behind)
+			continue
+		}
+		es := byPSN[psn]
+		before := func(at int) []*event {
+			return es[:sort.Search(len(es), func(i int) bool { return es[i].at >= at })]
+		}
+		in := before(min(by, behind))
+		if at, ok := ev.earlier[psn]; ok && len(before(min(at, behind))) > 0 {
+			in = before(min(at, behind))
+		}
+		if len(in) == 0 {
+			continue
+		}
+		behind = in[len(in)-1].at
+		for _, e := range in {
+			if e.answers != nil {
+				behind = e.at
+				break
+			}
+		}
+		ev.arrivals[psn] = behind
+		behind = ev.drawn(s, psn, behind)
+	}
+}
+
+// drawn returns the place of the request that drew the first refusal of psn, the latest that fits and
+// lies before a place: by then all before psn had been accepted.
+func (ev *evidence) drawn(s *stream, psn int64, before int) int {
+	nak := ev.refusal(psn, -1, never, func(s packet.Syndrome) bool { return isSequence(s) || isRNR(s) })
+	if nak == nil {
+		return before
+	}
+	end := min(before, nak.pos)
+	i := sort.Search(len(s.requests), func(i int) bool { return s.requests[i].at >= end })
+	for j := i - 1; j >= max(0, i-alignReach); j-- {
+		e := s.requests[j]
+		if isRNR(nak.AETH.Syndrome) && e.psn == psn || isSequence(nak.AETH.Syndrome) && e.psn > psn {
+			return e.at
+		}
+	}
+	return before
 }
 
 // gatherMarks reads the acknowledgements. One of something that was not sent yet is no evidence.
@@ -58,12 +145,17 @@ func (ev *evidence) gatherMarks(s *stream) {
 	byPSN := map[int64][]*event{}
 	req := s.requests
 	var newest int64 = -1
+	var recent []*event // requests since the reply before
 	for _, r := range s.answered {
+		if len(req) > 0 && req[0].at < r.pos {
+			recent = nil
+		}
 		for len(req) > 0 && req[0].at < r.pos {
 			e := req[0]
 			req = req[1:]
 			sent = max(sent, e.end())
 			byPSN[e.psn] = append(byPSN[e.psn], e)
+			recent = append(recent, e)
 		}
 		psn := r.psn
 		switch {
@@ -74,7 +166,9 @@ func (ev *evidence) gatherMarks(s *stream) {
 			}
 		case r.AETH.Syndrome.IsACK():
 			psn++
-			ev.reACK(r, byPSN)
+			if !explained(r, recent, newest) {
+				ev.reACK(r, recent, byPSN)
+			}
 		default:
 			ev.refusals[psn] = append(ev.refusals[psn], r)
 		}
@@ -85,30 +179,34 @@ func (ev *evidence) gatherMarks(s *stream) {
 	}
 }
 
-// reACKReach bounds the packets sent again that one ACK is understood to speak of.
+// reACKReach bounds the requests that one ACK is understood to speak of.
 const reACKReach = 1 << 10
 
-// reACK looks at an ACK of a packet that did not ask for one: what drew it was a
-// duplicate, so the PSNs from that one on had been accepted by an earlier transmission.
-func (ev *evidence) reACK(r *event, byPSN map[int64][]*event) {
-	es := byPSN[r.psn]
-	if len(es) == 0 || es[len(es)-1].AckReq {
+// explained reports whether a recent request drew the ACK r: one that asked for it, or that is
+// known to be a duplicate, all before newest having been acknowledged.
+func explained(r *event, recent []*event, newest int64) bool {
+	for _, e := range recent[max(0, len(recent)-reACKReach):] {
+		if e.psn <= r.psn && (e.AckReq || e.psn < newest) {
+			return true
+		}
+	}
+	return false
+}
+
+// reACK looks at an ACK of packets that did not ask for one: what drew it was a
+// duplicate. If any of the recent requests is one, so is the lowest that came before.
+func (ev *evidence) reACK(r *event, recent []*event, byPSN map[int64][]*event) {
+	var drew *event
+	for _, e := range recent[max(0, len(recent)-reACKReach):] {
+		if e.psn <= r.psn && byPSN[e.psn][0] != e && (drew == nil || e.psn <= drew.psn) {
+			drew = e
+		}
+	}
+	if drew == nil {
 		return
 	}
-	drew := es[len(es)-1]
-	for psn := r.psn - 1; psn > r.psn-reACKReach && len(byPSN[psn]) > 1; psn-- {
-		if e := byPSN[psn][len(byPSN[psn])-1]; e.at > drew.at {
-			drew = e
-		} else {
-			break
-		}
-	}
-	for psn := drew.psn; psn <= r.psn; psn++ {
-		if len(byPSN[psn]) > 1 {
-			if at, ok := ev.earlier[psn]; !ok || drew.at < at {
-				ev.earlier[psn] = drew.at
-			}
-		}
+	if at, ok := ev.earlier[drew.psn]; !ok || drew.at < at {
+		ev.earlier[drew.psn] = drew.at
 	}
 }
 
@@ -169,7 +267,7 @@ func (ev *evidence) gatherTrains(s *stream) {
 // alignReach bounds how many requests are passed over in search for the one behind a reply.
 const alignReach = 1 << 12
 
-// align finds the request behind each response. Replies come in the order of the requests that
+// align finds the request behind each train. Trains come in the order of the requests that
 // drew them, so it goes through both from the end, and takes the latest request that fits:
 // had an earlier one been answered, the later one would hardly have been sent.
 func (ev *evidence) align(s *stream) {
@@ -177,35 +275,20 @@ func (ev *evidence) align(s *stream) {
 	for k := len(s.answered) - 1; k >= 0; k-- {
 		r := s.answered[k]
 		t := ev.answers[r]
-		if t != nil && t.responses[0] != r {
+		if t == nil || t.responses[0] != r {
 			continue
 		}
 		for i > 0 && s.requests[i-1].at >= r.pos {
 			i--
 		}
 		for j := i - 1; j >= max(0, i-alignReach); j-- {
-			if e := s.requests[j]; draws(e, r, t) {
-				if t != nil {
-					t.request, e.answers = e, t
-				}
-				i = j
+			if e := s.requests[j]; e.psn == r.psn && answeredKind(e.info.Kind) &&
+				(e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse) {
+				t.request, e.answers, i = e, t, j
 				break
 			}
 		}
 	}
-}
-
-// draws reports whether a request can be what drew a reply, which begins train t if it is a response.
-func draws(e, r *event, t *train) bool {
-	switch {
-	case t != nil:
-		return answeredKind(e.info.Kind) && e.psn == r.psn && (e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse)
-	case r.AETH.Syndrome == packet.NAKSequence:
-		return e.psn > r.psn
-	case !r.AETH.Syndrome.IsACK():
-		return e.psn == r.psn
-	}
-	return e.psn <= r.psn && !answeredKind(e.info.Kind)
 }
 
 func answeredKind(k packet.Kind) bool {

@@ -96,22 +96,14 @@ func (r *responding) fateExpected(e *event) fate {
 	if nak := r.ev.refusal(e.psn, e.at, next, isFatal); nak != nil && nak.pos < by {
 		return refused
 	}
+	at, known := r.ev.arrivals[e.psn]
 	switch {
-	case by == never && e.next != nil:
-		return lost
-	case by == never:
+	case by == never && e.next == nil:
 		return unanswered
-	case next >= by:
-		return arrived
-	case answeredKind(e.info.Kind):
-		if e.answers == nil {
-			return lost
-		}
-		return arrived
-	case r.ev.earlier[e.psn] > e.at && r.ev.earlier[e.psn] <= next:
-		return arrived
+	case by == never || known && e.at < at:
+		return lost
 	}
-	return lost
+	return arrived
 }
 
 // feed lets softroce's responder have a request, and keeps what it sends.

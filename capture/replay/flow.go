@@ -150,6 +150,9 @@ func (f *flow) near(psn uint32) *run {
 	return nil
 }
 
+// portVotes is how much more a vote counts if the UDP source port is the same both ways.
+const portVotes = 9
+
 // A match is two flows that may be the two directions of a connection.
 type match struct {
 	a, b  *flow
@@ -164,7 +167,7 @@ func (s *sorter) pair() {
 		for _, ev := range f.replies {
 			for _, r := range s.asked[askedKey{f.key.dst, f.key.src, ev.BTH.PSN}] {
 				if r.events[0].at < ev.at {
-					votes[ordered(f, r.flow)] += 2 + bit(r.flow.port == f.port)
+					votes[ordered(f, r.flow)] += 1 + portVotes*bit(r.flow.port == f.port)
 				}
 			}
 		}

@@ -23,6 +23,7 @@ type requesting struct {
 	next     []int   // for each message: the index of the first READ or atomic from it on
 	pending  []*event
 	reply    *event         // being delivered
+	now      *event         // the request that is being compared
 	unseen   map[int64]made // sent by softroce, not by the captured requester: lost before the capture
 	spare    int            // such packets that may still come
 	over     bool           // softroce's requester is left behind
@@ -51,6 +52,7 @@ func replayRequester(s *stream, strict bool) error {
 	}
 	for i, c := range r.requests {
 		r.v.Compared++
+		r.now = c
 		if m, ok := r.reach(i, c); ok {
 			r.compare(c, &m)
 		} else {
@@ -110,7 +112,7 @@ func (r *requesting) reach(i int, c *event) (made, bool) {
 			r.leave(c, "softroce's requester has ended")
 			break
 		}
-		una, send := r.progress()
+		_, send := r.progress()
 		switch {
 		case send == c.psn:
 			if m, ok := r.emit(); ok {
@@ -120,10 +122,10 @@ func (r *requesting) reach(i int, c *event) (made, bool) {
 		case send < c.psn:
 			r.advance(i, c, send)
 		default:
-			if m, ok := r.overtaken(i, c); ok {
+			if m, ok := r.overtaken(i, c, send); ok {
 				return m, true
 			}
-			r.goBack(i, c, una)
+			r.goBack(i, c)
 		}
 	}
 	return made{}, false
@@ -179,14 +181,11 @@ func (r *requesting) missed(c *event, from, to int64) {
 	r.v.Lost = append(r.v.Lost, Note{c.No, text})
 }
 
-// goBack finds the reason why the captured requester went back to c.
-func (r *requesting) goBack(i int, c *event, una int64) {
+// goBack brings softroce's requester back, as the captured one was to send c: upon a reply that it
+// can have had, or else by a timeout. Both go back to the oldest unacknowledged PSN, from where c
+// may be some packets on, which were lost ahead of the point of capture.
+func (r *requesting) goBack(i int, c *event) {
 	if r.deliver(i, c, func(int64, bool) bool { return true }) {
-		return
-	}
-	if una != c.psn {
-		r.v.differ(c, "PSN", "goes back to "+psnText(c.psn), "would go back to "+psnText(una))
-		r.leave(c, "softroce's requester is elsewhere")
 		return
 	}
 	r.room = 0
@@ -199,25 +198,18 @@ func (r *requesting) goBack(i int, c *event, una int64) {
 	r.env.Now = max(r.env.Now, deadline)
 	r.qp.Expire(&r.env)
 	if r.qp.State() != transport.RTS {
-		r.v.depart(departForever, c)
 		r.leave(c, "softroce's requester has used up its seven retries")
 	}
 }
 
 // overtaken returns the packet that c is if the network delayed it: one that seemed lost when later
-// ones were captured.
-func (r *requesting) overtaken(i int, c *event) (made, bool) {
+// ones were captured. What comes behind it is new then.
+func (r *requesting) overtaken(i int, c *event, send int64) (made, bool) {
 	m, ok := r.unseen[c.psn]
-	if !ok {
-		return m, false
+	if ok = ok && (i+1 == len(r.requests) || r.requests[i+1].psn >= send); ok {
+		delete(r.unseen, c.psn)
 	}
-	if i+1 < len(r.requests) && r.requests[i+1].psn == c.end() {
-		if _, ok := r.unseen[c.end()]; !ok {
-			return m, false // it begins a retransmission
-		}
-	}
-	delete(r.unseen, c.psn)
-	return m, true
+	return m, ok
 }
 
 // unblock makes room for a packet that softroce's requester holds back because too much is on its way.

@@ -209,7 +209,7 @@ const sequenceReach = 1 << 12
 // takes depend on it.
 func findMTU(requests, replies []*event) int {
 	var votes [5]int // for 256 << i
-	largest := 0
+	largest, sure := 0, 0
 	for _, es := range [][]*event{requests, replies} {
 		for i, e := range es {
 			largest = max(largest, len(e.Payload))
@@ -217,6 +217,7 @@ func findMTU(requests, replies []*event) int {
 				for k := range votes {
 					votes[k] += 4 * bit(len(e.Payload) == 256<<k)
 				}
+				sure++
 			}
 			if e.info.Kind == packet.KindRead && i+1 < len(es) {
 				gap := packet.PSNDiff(es[i+1].BTH.PSN, e.BTH.PSN)
@@ -228,7 +229,7 @@ func findMTU(requests, replies []*event) int {
 	}
 	best := 0
 	for k := range votes {
-		if votes[k] > votes[best] || votes[k] == votes[best] && 256<<best < largest {
+		if votes[k] > votes[best] && sure > 0 || 256<<best < largest && sure == 0 || votes[k] > votes[best] && 256<<k >= largest {
 			best = k
 		}
 	}

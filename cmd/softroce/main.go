@@ -35,6 +35,8 @@ type cli struct {
 	Capture  captureCmd  `cmd:"" help:"Record the packets of a running daemon."`
 	Decode   decodeCmd   `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
 	Replay   replayCmd   `cmd:"" help:"Compare the NICs of a capture file with this one."`
+	Check    checkCmd    `cmd:"" help:"Judge the packets of a capture file by the rules of RoCEv2."`
+	Scenario scenarioCmd `cmd:"" help:"Play packet-level scenarios."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
 }
 

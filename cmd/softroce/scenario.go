@@ -1,0 +1,40 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"path/filepath"
+	"strings"
+
+	"softroce/scenario"
+)
+
+type scenarioCmd struct {
+	Files   []string `arg:"" name:"file" type:"existingfile" help:"Scenarios."`
+	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
+}
+
+// Run exits with 1 where a scenario failed.
+func (s *scenarioCmd) Run(e *env) error {
+	failed := 0
+	for _, f := range s.Files {
+		r := scenario.Play(f, scenario.Options{})
+		name := strings.TrimSuffix(filepath.Base(f), filepath.Ext(f))
+		switch {
+		case errors.Is(r.Err, scenario.ErrSkipped):
+			fmt.Fprintf(e.out, "skip %s: %v\n", name, r.Err)
+		case r.Err != nil:
+			failed++
+			fmt.Fprintf(e.out, "FAIL %s\n%s", name, r.Log)
+		default:
+			fmt.Fprintf(e.out, "ok   %s: %d packets, %v\n", name, r.Packets, r.Time)
+			if s.Verbose {
+				fmt.Fprint(e.out, r.Log)
+			}
+		}
+	}
+	if failed > 0 {
+		return fmt.Errorf("%d of %d scenarios failed", failed, len(s.Files))
+	}
+	return nil
+}

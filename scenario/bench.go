@@ -1,0 +1,113 @@
+package scenario
+
+import (
+	"net/netip"
+	"time"
+
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A Bench is a NIC under test, and the network that its cable leads to.
+type Bench interface {
+	Network
+
+	// NIC returns the NIC under test, or a second one, that the first can be connected to.
+	// Where there is no second one the error is ErrOneNIC.
+	NIC(second bool) (NIC, error)
+	Close() error
+}
+
+// A Network is what lies between the NIC under test and the peer that the script plays.
+type Network interface {
+	// Now is the time since the bench was set up.
+	Now() time.Duration
+
+	// Run lets time pass until done, or until the time has come, whichever is first; whatever
+	// is under way at that moment arrives. It returns what done does.
+	Run(until time.Duration, done func() bool) bool
+
+	// Settle lets everything arrive that is under way, or until done, without letting
+	// time pass for its own sake.
+	Settle(done func() bool) bool
+
+	// Send puts a hand-made packet on the cable.
+	Send(f *wire.TxFrame) error
+
+	// Peer is the address that hand-made packets come from.
+	Peer() netip.Addr
+
+	// Fault adds a rule in the language of docs/faults.md for what the NIC under test
+	// sends and receives from now on.
+	Fault(rule string) error
+}
+
+// A NIC is a NIC as the verbs program on it has it in hand. Objects have the names that the
+// script gives them.
+type NIC interface {
+	Addr() netip.Addr
+
+	Register(name string, o RegionOptions) (Region, error)
+	Deregister(name string) error
+	Memory(name string) ([]byte, error) // what the region holds; the caller may write to it
+	CreateCQ(name string, entries int) error
+	CreateSRQ(name string, entries, limit int) error
+	CreateQP(name string, o QPOptions) (qpn uint32, err error)
+	DestroyQP(name string) error
+
+	// ModifyQP changes attributes; the address vector's path is the NIC's affair.
+	ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error
+	State(name string) (transport.State, error)
+	PostSend(name string, wr *transport.SendWR) error
+	PostRecv(name string, wr *transport.RecvWR) error // to a queue pair or a shared receive queue
+
+	Completions() ([]Completion, error) // since the last call, of all queues, in order per queue
+	Events() ([]Event, error)           // since the last call
+
+	// Counters returns nil where the NIC does not tell.
+	Counters() *nic.Counters
+}
+
+// RegionOptions says what a memory region is made of.
+type RegionOptions struct {
+	Size   int
+	Fill   byte
+	Access mrtable.Access
+	PD     string // of another name than the default "" it is another one
+}
+
+// A Region is registered memory as work requests and packets name it.
+type Region struct {
+	Addr       uint64
+	Size       int
+	LKey, RKey uint32
+}
+
+// QPOptions says what a queue pair is made of.
+type QPOptions struct {
+	Type    nic.QPType
+	CQ, SRQ string // "": one of its own
+	PD      string
+	SigAll  bool
+}
+
+// A Completion is a polled completion.
+type Completion struct {
+	QP      string
+	Recv    bool // of the receive queue
+	ID      uint64
+	Status  transport.Status
+	Opcode  transport.WCOpcode
+	ByteLen uint32
+	Imm     uint32
+	SrcQP   uint32
+	Flags   uint32
+}
+
+// An Event is an asynchronous event.
+type Event struct {
+	Type   nic.EventType
+	Object string // the name of the queue it is about, if any
+}

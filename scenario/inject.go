@@ -1,0 +1,165 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"softroce/packet"
+	"softroce/wire"
+)
+
+// handPort is the UDP source port of hand-made packets.
+const handPort = 0xc123
+
+// cmdInject makes a packet by hand and sends it to a queue pair's NIC, as its peer would:
+//
+//	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [tclass=N] [and]
+func (s *stage) cmdInject(w *words) error {
+	q, err := s.namedQP(w)
+	if err != nil {
+		return err
+	}
+	name, err := w.next("an opcode")
+	if err != nil {
+		return err
+	}
+	op, err := parseOpcode(name, q.typ)
+	if err != nil {
+		return err
+	}
+	more := w.flag("and")
+	f, err := s.handMade(w, q, op)
+	if err != nil {
+		return err
+	}
+	if err := w.end(); err != nil {
+		return err
+	}
+	if err := s.bench.Send(f); err != nil {
+		return err
+	}
+	s.carryOn(more)
+	return nil
+}
+
+func (s *stage) namedQP(w *words) (*queuePair, error) {
+	name, err := w.next("a queue pair")
+	if err != nil {
+		return nil, err
+	}
+	return s.qp(name)
+}
+
+// handMade builds a packet for q.
+func (s *stage) handMade(w *words, q *queuePair, op packet.Opcode) (*wire.TxFrame, error) {
+	path, err := s.handPath(w, q)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := handPayload(w)
+	if err != nil {
+		return nil, err
+	}
+	bad := false
+	if v, ok := w.option("icrc"); ok {
+		if bad = v == "bad"; !bad {
+			return nil, fmt.Errorf("icrc=%s: can only be bad", v)
+		}
+	}
+	cut := uint64(0)
+	if err := w.number("cut", 16, &cut); err != nil {
+		return nil, err
+	}
+	f := &wire.TxFrame{Path: path}
+	if err := s.handHeader(w, q, op, payload, f); err != nil {
+		return nil, err
+	}
+	if cut > 0 {
+		cutShort(f, int(cut))
+	}
+	if bad {
+		f.Flip = uint32(8*f.Len) + 1 // the first bit of the ICRC
+	}
+	return f, nil
+}
+
+// handHeader fills the packet: what an ordinary peer would send, and on top of it what the script says.
+func (s *stage) handHeader(w *words, q *queuePair, op packet.Opcode, payload []byte, f *wire.TxFrame) error {
+	in := op.Info()
+	h := packet.Header{BTH: packet.BTH{Opcode: op, PKey: packet.DefaultPKey, DestQP: q.qpn}}
+	h.AckReq = in.Request && in.Position.EndsMessage() && in.Service == packet.RC
+	h.AETH.Syndrome = packet.SyndromeACK | packet.CreditsUnlimited
+	h.RETH = packet.RETH{Length: uint32(len(payload))}
+	h.DETH = packet.DETH{QKey: q.attr.QKey, SrcQP: q.remote}
+	options, err := s.expand(w.options)
+	if err != nil {
+		return err
+	}
+	w.options = nil
+	set := func() error {
+		for _, o := range options {
+			fd := fieldNamed(o.name)
+			if fd == nil {
+				return fmt.Errorf("there is no field %q", o.name)
+			}
+			if err := fd.check(op); err != nil {
+				return err
+			}
+			v, _, err := s.fieldValue(fd, o.value)
+			if err != nil {
+				return err
+			}
+			fd.at(&h).set(v)
+		}
+		return nil
+	}
+	if err := set(); err != nil {
+		return err
+	}
+	f.Set(&h, payload)
+	// A pad count that the script gives replaces the right one, but not the bytes.
+	err = set()
+	h.Put(f.Head[:])
+	return err
+}
+
+func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
+	src, dst := s.bench.Peer(), q.nic.Addr()
+	if v, ok := w.option("src"); ok {
+		a, err := netip.ParseAddr(v)
+		if err != nil {
+			return nil, fmt.Errorf("src=%s: must be an address", v)
+		}
+		src = a
+	}
+	tclass, hops := uint64(0), uint64(64)
+	err := errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops))
+	return &wire.Path{Src: src, Dst: dst, SrcPort: handPort, TClass: uint8(tclass), HopLimit: uint8(hops)}, err
+}
+
+// handPayload takes payload=DATA or payload_len=N, which stands for N times x.
+func handPayload(w *words) ([]byte, error) {
+	if d, ok := w.option("payload"); ok {
+		return parseData(d)
+	}
+	if n, ok := w.option("payload_len"); ok {
+		return parseData(n + "*x")
+	}
+	return nil, nil
+}
+
+// cutShort leaves the first n bytes from the BTH on.
+func cutShort(f *wire.TxFrame, n int) {
+	if n >= f.Len {
+		return
+	}
+	if n <= int(f.HeadLen) {
+		f.HeadLen, f.Payload, f.Pad, f.Len = uint8(n), nil, 0, n
+		return
+	}
+	if room := n - int(f.HeadLen); len(f.Payload) > 0 && room < len(f.Payload[0]) {
+		f.Payload[0] = f.Payload[0][:room]
+	}
+	f.Pad, f.Len = 0, n
+}

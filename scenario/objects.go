@@ -1,0 +1,420 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// side takes the word that says on which NIC something is made.
+func (s *stage) side(w *words) (NIC, error) {
+	if w.flag("second") {
+		return s.other()
+	}
+	return s.under, nil
+}
+
+// cmdMR registers memory: mr NAME SIZE [second] [access=FLAGS] [fill=CHARACTER] [pd=NAME].
+func (s *stage) cmdMR(w *words) error {
+	n, err := s.side(w)
+	if err != nil {
+		return err
+	}
+	name, size, err := nameAndNumber(w, "a size in bytes")
+	if err != nil {
+		return err
+	}
+	o := RegionOptions{Size: size, Fill: '.', Access: accessFlags.values["all"]}
+	if a, ok := w.option("access"); ok {
+		if o.Access, err = parseAccess(a); err != nil {
+			return err
+		}
+	}
+	if f, ok := w.option("fill"); ok {
+		if len(f) != 1 {
+			return fmt.Errorf("fill=%s: must be one character", f)
+		}
+		o.Fill = f[0]
+	}
+	o.PD, _ = w.option("pd")
+	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+		return err
+	}
+	r, err := n.Register(name, o)
+	if err != nil {
+		delete(s.names, name)
+		return refused(err)
+	}
+	s.regions[name] = &region{r, name, n}
+	return nil
+}
+
+func nameAndNumber(w *words, what string) (name string, n int, err error) {
+	if name, err = w.next("a name"); err != nil {
+		return "", 0, err
+	}
+	v, err := w.next(what)
+	if err != nil {
+		return "", 0, err
+	}
+	if n, err = strconv.Atoi(v); err != nil || n < 0 || n > maxData {
+		return "", 0, fmt.Errorf("%q must be %s, at most %d", v, what, maxData)
+	}
+	return name, n, nil
+}
+
+// cmdDereg deregisters memory: dereg NAME. The name remains, for keys that are not valid any more.
+func (s *stage) cmdDereg(w *words) error {
+	name, err := w.next("a memory region")
+	if err != nil {
+		return err
+	}
+	r := s.regions[name]
+	if r == nil {
+		return fmt.Errorf("there is no memory region %q", name)
+	}
+	return errors.Join(w.end(), refused(r.nic.Deregister(name)))
+}
+
+// cmdFill writes to memory as its program does: fill PLACE DATA.
+func (s *stage) cmdFill(w *words) error {
+	b, err := s.bytes(w)
+	if err != nil {
+		return err
+	}
+	d, err := w.next("data")
+	if err != nil {
+		return err
+	}
+	data, err := parseData(d)
+	if err != nil {
+		return err
+	}
+	if len(data) > len(b) {
+		return fmt.Errorf("%d bytes do not fit in %d", len(data), len(b))
+	}
+	copy(b, data)
+	return w.end()
+}
+
+// bytes takes a place and returns the memory there.
+func (s *stage) bytes(w *words) ([]byte, error) {
+	at, err := w.next("a place in a memory region")
+	if err != nil {
+		return nil, err
+	}
+	p, err := s.place(at)
+	if err != nil {
+		return nil, err
+	}
+	mem, err := p.region.nic.Memory(p.region.name)
+	if err != nil {
+		return nil, err
+	}
+	if p.off > uint64(len(mem)) || p.length > uint64(len(mem))-p.off {
+		return nil, fmt.Errorf("%s lies outside of the region", at)
+	}
+	return mem[p.off:][:p.length], nil
+}
+
+// cmdCQ creates a completion queue: cq NAME ENTRIES [second].
+func (s *stage) cmdCQ(w *words) error {
+	n, err := s.side(w)
+	if err != nil {
+		return err
+	}
+	name, entries, err := nameAndNumber(w, "a number of entries")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+		return err
+	}
+	return refused(n.CreateCQ(name, entries))
+}
+
+// cmdSRQ creates a shared receive queue: srq NAME ENTRIES [second] [limit=N].
+func (s *stage) cmdSRQ(w *words) error {
+	n, err := s.side(w)
+	if err != nil {
+		return err
+	}
+	name, entries, err := nameAndNumber(w, "a number of work requests")
+	if err != nil {
+		return err
+	}
+	limit := uint64(0)
+	if err := errors.Join(w.number("limit", 16, &limit), w.end(), s.claim(name)); err != nil {
+		return err
+	}
+	return refused(n.CreateSRQ(name, entries, int(limit)))
+}
+
+// usualAttr is what queue pairs have if the script does not say otherwise.
+func usualAttr() nic.QPAttr {
+	return nic.QPAttr{
+		Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ mrtable.LocalWrite,
+			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 14, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
+			QKey: 0x11111111},
+		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
+		Port: 1,
+	}
+}
+
+// attrOption is an attribute that the script can give.
+type attrOption struct {
+	bits int
+	mask transport.AttrMask
+	set  func(*nic.QPAttr, uint64)
+}
+
+var attrOptions = map[string]attrOption{
+	"mtu":                {16, transport.MaskPathMTU, func(a *nic.QPAttr, v uint64) { a.PathMTU = int(v) }},
+	"sq_psn":             {32, transport.MaskSQPSN, func(a *nic.QPAttr, v uint64) { a.SQPSN = uint32(v) }},
+	"rq_psn":             {32, transport.MaskRQPSN, func(a *nic.QPAttr, v uint64) { a.RQPSN = uint32(v) }},
+	"dest_qp":            {32, transport.MaskDestQPN, func(a *nic.QPAttr, v uint64) { a.DestQPN = uint32(v) }},
+	"max_rd_atomic":      {8, transport.MaskMaxRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxRDAtomic = uint8(v) }},
+	"max_dest_rd_atomic": {8, transport.MaskMaxDestRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxDestRDAtomic = uint8(v) }},
+	"min_rnr_timer":      {8, transport.MaskMinRNRTimer, func(a *nic.QPAttr, v uint64) { a.MinRNRTimer = uint8(v) }},
+	"timeout":            {8, transport.MaskTimeout, func(a *nic.QPAttr, v uint64) { a.Timeout = uint8(v) }},
+	"retry_cnt":          {8, transport.MaskRetryCount, func(a *nic.QPAttr, v uint64) { a.RetryCount = uint8(v) }},
+	"rnr_retry":          {8, transport.MaskRNRRetry, func(a *nic.QPAttr, v uint64) { a.RNRRetry = uint8(v) }},
+	"qkey":               {32, transport.MaskQKey, func(a *nic.QPAttr, v uint64) { a.QKey = uint32(v) }},
+	"pkey_index":         {16, transport.MaskPKeyIndex, func(a *nic.QPAttr, v uint64) { a.PKeyIndex = int(v) }},
+	"tclass":             {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.TClass = uint8(v) }},
+	"hop_limit":          {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.HopLimit = uint8(v) }},
+	"flow_label":         {20, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.FlowLabel = uint32(v) }},
+}
+
+// attributes takes the options that are attributes.
+func attributes(w *words, a *nic.QPAttr) (mask transport.AttrMask, err error) {
+	for name, o := range attrOptions {
+		v, ok := w.option(name)
+		if !ok {
+			continue
+		}
+		n, err := parseNumber(v, o.bits)
+		if err != nil {
+			return 0, fmt.Errorf("%s=%s: %w", name, v, err)
+		}
+		o.set(a, n)
+		mask |= o.mask
+	}
+	if v, ok := w.option("access"); ok {
+		if a.Access, err = parseAccess(v); err != nil {
+			return 0, err
+		}
+		mask |= transport.MaskAccess
+	}
+	return mask, nil
+}
+
+// qpWords takes what creating a queue pair and connecting it have in common.
+func (s *stage) qpWords(w *words) (o QPOptions, a nic.QPAttr, to transport.State, err error) {
+	o.Type, a, to = nic.TypeRC, usualAttr(), transport.RTS
+	for name, t := range qpTypes.values {
+		if w.flag(name) {
+			o.Type = t
+		}
+	}
+	o.SigAll = w.flag("sq_sig_all")
+	o.CQ, _ = w.option("cq")
+	o.SRQ, _ = w.option("srq")
+	o.PD, _ = w.option("pd")
+	if v, ok := w.option("state"); ok {
+		if to, err = states.parse(v); err != nil {
+			return o, a, to, err
+		}
+	}
+	_, err = attributes(w, &a)
+	return o, a, to, err
+}
+
+// cmdQP creates a queue pair whose peer the script plays: qp NAME [TYPE] [sq_sig_all] [state=STATE] [cq=NAME] [srq=NAME]
+// [pd=NAME] [ATTRIBUTE=VALUE]…
+func (s *stage) cmdQP(w *words) error {
+	name, err := w.next("a name")
+	if err != nil {
+		return err
+	}
+	o, a, to, err := s.qpWords(w)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+		return err
+	}
+	if a.DestQPN == 0 {
+		a.DestQPN = s.handQPN
+		s.handQPN++
+	}
+	q, err := s.create(name, s.under, o)
+	if err != nil {
+		return err
+	}
+	a.AV.DGID = nic.GIDOf(s.bench.Peer())
+	return q.connect(a, to)
+}
+
+// cmdPair creates two queue pairs, the second one on the second NIC, and connects them: pair NAME NAME, and what qp takes.
+func (s *stage) cmdPair(w *words) error {
+	first, err := w.next("a name")
+	if err != nil {
+		return err
+	}
+	second, err := w.next("the other name")
+	if err != nil {
+		return err
+	}
+	o, a, to, err := s.qpWords(w)
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(w.end(), s.claim(first), s.claim(second)); err != nil {
+		return err
+	}
+	n, err := s.other()
+	if err != nil {
+		return err
+	}
+	p, err := s.create(first, s.under, o)
+	if err != nil {
+		return err
+	}
+	o.CQ, o.SRQ, o.PD = "", "", ""
+	q, err := s.create(second, n, o)
+	if err != nil {
+		return err
+	}
+	p.peer, q.peer = q, p
+	b := a
+	b.SQPSN, b.RQPSN = a.RQPSN, a.SQPSN
+	a.DestQPN, b.DestQPN = q.qpn, p.qpn
+	a.AV.DGID, b.AV.DGID = nic.GIDOf(n.Addr()), nic.GIDOf(s.under.Addr())
+	return errors.Join(p.connect(a, to), q.connect(b, to))
+}
+
+func (s *stage) create(name string, n NIC, o QPOptions) (*queuePair, error) {
+	qpn, err := n.CreateQP(name, o)
+	if err != nil {
+		delete(s.names, name)
+		return nil, refused(err)
+	}
+	q := &queuePair{name: name, nic: n, typ: o.Type, qpn: qpn}
+	s.qps[name] = q
+	return q, nil
+}
+
+// A stepUp is a transition on the way to RTS, and what has to go with it.
+type stepUp struct {
+	to   transport.State
+	mask transport.AttrMask
+}
+
+// stepsUp are the transitions of each service (IBTA 11.2.5.2).
+var stepsUp = map[nic.QPType][]stepUp{
+	nic.TypeRC: {
+		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
+		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN |
+			transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer},
+		{transport.RTS, transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry |
+			transport.MaskSQPSN | transport.MaskMaxRDAtomic},
+	},
+	nic.TypeUC: {
+		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
+		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN},
+		{transport.RTS, transport.MaskSQPSN},
+	},
+	nic.TypeUD: {
+		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskQKey},
+		{transport.RTR, 0},
+		{transport.RTS, transport.MaskSQPSN},
+	},
+}
+
+// connect takes q up to a state.
+func (q *queuePair) connect(a nic.QPAttr, to transport.State) error {
+	q.attr, q.remote = a, a.DestQPN
+	for _, step := range stepsUp[q.typ] {
+		if step.to > to {
+			break
+		}
+		if err := q.step(step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (q *queuePair) step(up stepUp) error {
+	a := q.attr
+	a.State = up.to
+	return refused(q.nic.ModifyQP(q.name, a, up.mask|transport.MaskState))
+}
+
+// cmdModify changes a queue pair: modify QP [STATE] [sqd_notify] [bare] [ATTRIBUTE=VALUE]…
+func (s *stage) cmdModify(w *words) error {
+	name, err := w.next("a queue pair")
+	if err != nil {
+		return err
+	}
+	q, err := s.qp(name)
+	if err != nil {
+		return err
+	}
+	mask, err := attributes(w, &q.attr)
+	if err != nil {
+		return err
+	}
+	if w.flag("sqd_notify") {
+		mask |= transport.MaskEnSQDNotify
+	}
+	bare := w.flag("bare")
+	a := q.attr
+	if len(w.plain) > 0 {
+		word, _ := w.next("a state")
+		if a.State, err = states.parse(word); err != nil {
+			return err
+		}
+		mask |= transport.MaskState
+		if now, err := q.nic.State(name); err == nil && !bare {
+			mask |= q.usualMask(now, a.State)
+		}
+	}
+	if err := w.end(); err != nil {
+		return err
+	}
+	q.remote = a.DestQPN
+	return refused(q.nic.ModifyQP(name, a, mask))
+}
+
+// usualMask is what has to go with a transition, so that the script need not name it.
+func (q *queuePair) usualMask(from, to transport.State) transport.AttrMask {
+	if from+1 != to {
+		return 0
+	}
+	for _, step := range stepsUp[q.typ] {
+		if step.to == to {
+			return step.mask
+		}
+	}
+	return 0
+}
+
+// cmdDestroy destroys a queue pair: destroy QP.
+func (s *stage) cmdDestroy(w *words) error {
+	name, err := w.next("a queue pair")
+	if err != nil {
+		return err
+	}
+	q, err := s.qp(name)
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.end(), refused(q.nic.DestroyQP(name)))
+}

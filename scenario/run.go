@@ -1,0 +1,152 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/rogpeppe/go-internal/testscript"
+
+	"softroce/wire"
+)
+
+// Options say how scenarios are played.
+type Options struct {
+	// Bench makes what a scenario is played on; tap is to be given what is on the cable of the
+	// NIC under test. nil stands for a simulation.
+	Bench func(tap wire.FrameSink) (Bench, error)
+}
+
+// Errors of a Result; match with errors.Is.
+var (
+	ErrFailed  = errors.New("scenario failed")
+	ErrSkipped = errors.New("scenario skipped")
+)
+
+// A Result is how one scenario went.
+type Result struct {
+	File    string
+	Err     error         // nil, ErrFailed with the line that failed, or ErrSkipped with the reason
+	Log     string        // every command with the packets that followed it
+	Packets int           // on the cable of the NIC under test
+	Time    time.Duration // that went by, virtual in a simulation
+}
+
+// Play plays the scenario in a file. It blocks until the end of the scenario.
+func Play(file string, o Options) *Result {
+	if o.Bench == nil {
+		o.Bench = func(tap wire.FrameSink) (Bench, error) { return newSimulator(tap) }
+	}
+	p := &player{result: Result{File: file}}
+	p.protect(func() {
+		testscript.RunT(p, testscript.Params{
+			Files: []string{file},
+			Setup: func(e *testscript.Env) error { return p.setup(e, o) },
+			Cmds:  commands(),
+		})
+	})
+	return &p.result
+}
+
+// stageKey is where a script's stage is kept.
+type stageKey struct{}
+
+func (p *player) setup(e *testscript.Env, o Options) error {
+	st := newStage()
+	b, err := o.Bench(st)
+	if err != nil {
+		return err
+	}
+	e.Values[stageKey{}] = st
+	e.Defer(func() {
+		p.result.Packets, p.result.Time = len(st.frames), b.Now()
+		if p.result.Err == nil && !st.failed {
+			if err := st.finish(); err != nil {
+				p.log(fmt.Sprintf("FAIL: %s: at its end: %v\n", p.result.File, err))
+				p.failed = true
+			}
+		}
+		b.Close()
+	})
+	return st.open(b)
+}
+
+// A player is what the script engine takes for a test.
+type player struct {
+	result Result
+	failed bool
+	late   strings.Builder // logged before the engine hands over its own log
+}
+
+// stopped is what unwinds a script.
+type stopped struct{}
+
+// protect runs f to its end, or until it is unwound.
+func (p *player) protect(f func()) {
+	defer func() {
+		if r := recover(); r != nil && r != any(stopped{}) {
+			panic(r)
+		}
+	}()
+	f()
+}
+
+func (p *player) log(s string) { p.late.WriteString(s) }
+
+// Run implements testscript.T.
+func (p *player) Run(_ string, f func(testscript.T)) {
+	p.protect(func() { f(p) })
+	if p.failed {
+		p.result.Log += p.late.String()
+		p.result.Err = fmt.Errorf("%w: %s", ErrFailed, lastFailure(p.result.Log))
+	}
+}
+
+// Skip implements testscript.T.
+func (p *player) Skip(args ...any) {
+	p.result.Err = fmt.Errorf("%w: %s", ErrSkipped, strings.TrimSpace(fmt.Sprint(args...)))
+	panic(stopped{})
+}
+
+// Fatal implements testscript.T.
+func (p *player) Fatal(args ...any) {
+	p.log("FAIL: " + p.result.File + ": " + fmt.Sprint(args...) + "\n")
+	p.FailNow()
+}
+
+// FailNow implements testscript.T.
+func (p *player) FailNow() {
+	p.failed = true
+	panic(stopped{})
+}
+
+// Parallel implements testscript.T: scenarios are played one after the other.
+func (p *player) Parallel() {}
+
+// Verbose implements testscript.T. The log is always kept; whoever has the Result decides
+// whether it is shown.
+func (p *player) Verbose() bool { return true }
+
+// phaseTime is what the engine adds to comments: how long the phase took.
+var phaseTime = regexp.MustCompile(`(?m)^(#.*) \(\d+\.\d{3}s\)$`)
+
+// Log implements testscript.T. It is called once, with the engine's log, which begins with the environment.
+func (p *player) Log(args ...any) {
+	s := fmt.Sprint(args...)
+	if _, after, ok := strings.Cut(s, "\n\n"); ok && strings.HasPrefix(s, "WORK=") {
+		s = after
+	}
+	s = strings.TrimSuffix(s, "PASS\n")
+	p.result.Log += phaseTime.ReplaceAllString(s, "$1")
+}
+
+// lastFailure returns what the last FAIL line of a log says, with the lines that belong to it.
+func lastFailure(log string) string {
+	i := strings.LastIndex(log, "FAIL: ")
+	if i < 0 {
+		return "no reason given"
+	}
+	return strings.TrimSpace(log[i+len("FAIL: "):])
+}

@@ -1,0 +1,256 @@
+package scenario
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"unsafe"
+
+	"softroce/attach/abi"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+var le, be = binary.LittleEndian, binary.BigEndian
+
+func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off])) }
+
+// simCaps is what every simulated queue pair holds.
+var simCaps = nic.Caps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}
+
+// simCQEntries is the length of a completion queue that the script does not create itself.
+const simCQEntries = 128
+
+// recvID tells the receive completions of a queue pair from those of its send queue: its bit is set in
+// their work request IDs.
+const recvID = 1 << 63
+
+type simCQ struct {
+	cq     *nic.CQ
+	ring   []byte
+	polled uint32
+}
+
+type simQP struct {
+	qp   *nic.QP
+	caps nic.Caps
+	sq   []byte
+	sqn  uint32 // producer index
+	recv *simRecv
+}
+
+// A simRecv is the program's end of a receive ring.
+type simRecv struct {
+	ring   []byte
+	n      uint32 // producer index
+	slots  int
+	maxSGE int
+	bell   func()
+}
+
+type simSRQ struct {
+	srq  *nic.SRQ
+	recv *simRecv
+}
+
+// CreateCQ implements NIC.
+func (n *simNIC) CreateCQ(name string, entries int) error {
+	slots, err := n.dev.CQSlots(entries)
+	if err != nil {
+		return err
+	}
+	q := &simCQ{ring: nic.NewPage(abi.RingSize(slots, abi.CQESize))}
+	if q.cq, err = n.ctx.CreateCQ(nic.CQConfig{Entries: slots, Ring: q.ring}); err != nil {
+		return err
+	}
+	n.cqs[name] = q
+	n.order = append(n.order, q)
+	return nil
+}
+
+// CreateSRQ implements NIC.
+func (n *simNIC) CreateSRQ(name string, entries, limit int) error {
+	pd, err := n.pd("")
+	if err != nil {
+		return err
+	}
+	sge := simCaps.MaxRecvSGE
+	if err := n.dev.RoundSRQ(&entries, &sge); err != nil {
+		return err
+	}
+	r := &simRecv{ring: nic.NewPage(abi.RingSize(entries, abi.RecvSlotSize(sge))), slots: entries, maxSGE: sge}
+	s, err := n.ctx.CreateSRQ(nic.SRQInit{PD: pd, MaxWR: entries, MaxSGE: sge, Ring: r.ring, Limit: limit})
+	if err == nil {
+		n.srqs[name] = &simSRQ{s, r}
+	}
+	return err
+}
+
+// CreateQP implements NIC.
+func (n *simNIC) CreateQP(name string, o QPOptions) (uint32, error) {
+	pd, err := n.pd(o.PD)
+	if err != nil {
+		return 0, err
+	}
+	if o.CQ == "" {
+		o.CQ = "cq of " + name
+		if err := n.CreateCQ(o.CQ, simCQEntries); err != nil {
+			return 0, err
+		}
+	}
+	cq := n.cqs[o.CQ]
+	if cq == nil {
+		return 0, fmt.Errorf("there is no completion queue %q", o.CQ)
+	}
+	q := &simQP{caps: simCaps}
+	if err := n.dev.RoundCaps(&q.caps); err != nil {
+		return 0, err
+	}
+	q.sq = nic.NewPage(q.caps.SendRingSize())
+	init := nic.QPInit{Type: o.Type, PD: pd, SendCQ: cq.cq, RecvCQ: cq.cq, Caps: q.caps, SigAll: o.SigAll, SQ: q.sq}
+	if o.SRQ != "" {
+		s := n.srqs[o.SRQ]
+		if s == nil {
+			return 0, fmt.Errorf("there is no shared receive queue %q", o.SRQ)
+		}
+		init.SRQ = s.srq
+	} else {
+		init.RQ = nic.NewPage(q.caps.RecvRingSize())
+		q.recv = &simRecv{ring: init.RQ, slots: q.caps.MaxRecvWR, maxSGE: q.caps.MaxRecvSGE, bell: func() { n.ring(q) }}
+	}
+	if q.qp, err = n.ctx.CreateQP(init); err != nil {
+		return 0, err
+	}
+	n.qps[name] = q
+	return q.qp.QPN(), nil
+}
+
+// DestroyQP implements NIC.
+func (n *simNIC) DestroyQP(name string) error {
+	q, err := n.queue(name)
+	if err != nil {
+		return err
+	}
+	return n.ctx.DestroyQP(q.qp)
+}
+
+var errTooManySGEs = errors.New("too many scatter/gather elements")
+
+// PostSend implements NIC.
+func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
+	q, err := n.queue(name)
+	if err != nil {
+		return err
+	}
+	if st := q.qp.State(); st < transport.RTS {
+		return fmt.Errorf("a send cannot be posted in %v", st)
+	}
+	if len(w.SGEs) > q.caps.MaxSendSGE {
+		return errTooManySGEs
+	}
+	size := abi.SendSlotSize(q.caps.MaxSendSGE, q.caps.MaxInline)
+	s := q.sq[abi.RingSlots+int(q.sqn)%q.caps.MaxSendWR*size:][:size]
+	le.PutUint64(s[abi.SendWRID:], w.ID)
+	le.PutUint32(s[abi.SendOpcode:], uint32(w.Opcode))
+	le.PutUint32(s[abi.SendFlags:], uint32(w.Flags))
+	be.PutUint32(s[abi.SendImm:], w.Imm)
+	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
+	le.PutUint32(s[abi.SendRKey:], w.RKey)
+	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
+	le.PutUint64(s[abi.SendSwap:], w.Swap)
+	if w.Flags&transport.Inline != 0 {
+		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:], w.Inline)))
+	} else {
+		le.PutUint32(s[abi.SendNumSGE:], uint32(len(w.SGEs)))
+		putSGEs(s[abi.SendSGEs:], w.SGEs)
+	}
+	q.sqn++
+	atomic.StoreUint32(word(q.sq, abi.RingProducer), q.sqn)
+	n.ring(q)
+	return nil
+}
+
+// PostRecv implements NIC.
+func (n *simNIC) PostRecv(name string, w *transport.RecvWR) error {
+	var r *simRecv
+	if s := n.srqs[name]; s != nil {
+		r = s.recv
+	} else {
+		q, err := n.queue(name)
+		if err != nil {
+			return err
+		}
+		if q.recv == nil {
+			return fmt.Errorf("queue pair %q receives from a shared receive queue", name)
+		}
+		if q.qp.State() == transport.Reset {
+			return errors.New("a receive cannot be posted in RESET")
+		}
+		r = q.recv
+	}
+	return r.post(w)
+}
+
+func (r *simRecv) post(w *transport.RecvWR) error {
+	if len(w.SGEs) > r.maxSGE {
+		return errTooManySGEs
+	}
+	size := abi.RecvSlotSize(r.maxSGE)
+	s := r.ring[abi.RingSlots+int(r.n)%r.slots*size:][:size]
+	le.PutUint64(s[abi.RecvWRID:], w.ID|recvID)
+	le.PutUint32(s[abi.RecvNumSGE:], uint32(len(w.SGEs)))
+	putSGEs(s[abi.RecvSGEs:], w.SGEs)
+	r.n++
+	atomic.StoreUint32(word(r.ring, abi.RingProducer), r.n)
+	if r.bell != nil && atomic.LoadUint32(word(r.ring, abi.RecvDoorbell)) != 0 {
+		r.bell()
+	}
+	return nil
+}
+
+func putSGEs(s []byte, sges []transport.SGE) {
+	for _, g := range sges {
+		le.PutUint64(s[abi.SGEAddr:], g.Addr)
+		le.PutUint32(s[abi.SGELength:], g.Length)
+		le.PutUint32(s[abi.SGELKey:], g.LKey)
+		s = s[abi.SGESize:]
+	}
+}
+
+func (n *simNIC) ring(q *simQP) {
+	bell := q.qp.Doorbell()
+	atomic.OrUint32(word(n.bell, abi.DoorbellBits+bell/32*4), 1<<(bell%32))
+}
+
+// Completions implements NIC.
+func (n *simNIC) Completions() (l []Completion, err error) {
+	for _, q := range n.order {
+		l = append(l, q.poll(n)...)
+	}
+	return l, n.killed
+}
+
+func (q *simCQ) poll(n *simNIC) (l []Completion) {
+	slots := uint32(q.cq.Entries())
+	for ; q.polled != atomic.LoadUint32(word(q.ring, abi.RingProducer)); q.polled++ {
+		s := q.ring[abi.RingSlots+int(q.polled%slots)*abi.CQESize:]
+		id := le.Uint64(s[abi.CQEWRID:])
+		c := Completion{QP: n.byNumber(le.Uint32(s[abi.CQEQPNum:])), Recv: id&recvID != 0, ID: id &^ recvID,
+			Status: transport.Status(le.Uint32(s[abi.CQEStatus:])), Opcode: transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])),
+			ByteLen: le.Uint32(s[abi.CQEByteLen:]), Imm: be.Uint32(s[abi.CQEImm:]), SrcQP: le.Uint32(s[abi.CQESrcQP:]),
+			Flags: le.Uint32(s[abi.CQEFlags:])}
+		l = append(l, c)
+	}
+	atomic.StoreUint32(word(q.ring, abi.RingConsumer), q.polled)
+	return l
+}
+
+func (n *simNIC) byNumber(qpn uint32) string {
+	for name, q := range n.qps {
+		if q.qp.QPN() == qpn {
+			return name
+		}
+	}
+	return fmt.Sprintf("QP %#x", qpn)
+}

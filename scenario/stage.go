@@ -1,0 +1,280 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"softroce/capture"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// A stage is the state of a scenario that is being played.
+type stage struct {
+	bench  Bench
+	under  NIC // under test
+	second NIC // nil until the script asks for it
+	log    func(string, ...any)
+	failed bool
+
+	qps     map[string]*queuePair
+	regions map[string]*region
+	names   map[string]bool // of everything
+	handQPN uint32          // of the next hand-made peer
+	srqIDs  uint64          // of receives posted to shared receive queues
+
+	frames      []*frame
+	completions map[queueName][]Completion
+	events      []Event
+	drops       map[string]uint64 // by reason, those expected so far
+}
+
+// A queuePair is a queue pair as the script knows it.
+type queuePair struct {
+	name    string
+	nic     NIC
+	typ     nic.QPType
+	qpn     uint32
+	remote  uint32 // the peer's
+	peer    *queuePair
+	attr    nic.QPAttr
+	sendIDs uint64
+	recvIDs uint64
+}
+
+type region struct {
+	Region
+	name string
+	nic  NIC
+}
+
+type queueName struct {
+	qp   string
+	recv bool
+}
+
+func (q queueName) String() string {
+	if q.recv {
+		return q.qp + " recv"
+	}
+	return q.qp + " send"
+}
+
+// A frame is a packet that was on the cable of the NIC under test.
+type frame struct {
+	at    time.Duration
+	p     *capture.Packet // nil: no BTH
+	len   int
+	from  string // the queue pair that sent it; "": the script
+	nic   bool   // a NIC sent it
+	taken bool   // expected, or not to be
+}
+
+func (f *frame) String() string {
+	if f.p == nil {
+		return fmt.Sprintf("%v frame of %d bytes without a BTH", f.at, f.len)
+	}
+	return string(f.p.AppendText(nil, time.Unix(0, 0)))
+}
+
+// firstHandQPN numbers the queue pairs that the script plays itself.
+const firstHandQPN = 0x800001
+
+func newStage() *stage {
+	return &stage{
+		log: func(string, ...any) {}, qps: map[string]*queuePair{}, regions: map[string]*region{}, names: map[string]bool{},
+		handQPN: firstHandQPN, completions: map[queueName][]Completion{}, drops: map[string]uint64{},
+	}
+}
+
+func (s *stage) open(b Bench) (err error) {
+	s.bench = b
+	s.under, err = b.NIC(false)
+	return err
+}
+
+// other returns the second NIC.
+func (s *stage) other() (NIC, error) {
+	if s.second != nil {
+		return s.second, nil
+	}
+	n, err := s.bench.NIC(true)
+	if err == nil {
+		s.second = n
+	}
+	return n, err
+}
+
+// claim makes sure that a name is new.
+func (s *stage) claim(name string) error {
+	if s.names[name] {
+		return fmt.Errorf("there is a %q already", name)
+	}
+	if name == "" || strings.ContainsAny(name, "+:=/") {
+		return fmt.Errorf("%q cannot be a name", name)
+	}
+	s.names[name] = true
+	return nil
+}
+
+func (s *stage) qp(name string) (*queuePair, error) {
+	if q, ok := s.qps[name]; ok {
+		return q, nil
+	}
+	return nil, fmt.Errorf("there is no queue pair %q; there are %s", name, list(slices.Sorted(maps.Keys(s.qps))))
+}
+
+func list(names []string) string {
+	if len(names) == 0 {
+		return "none"
+	}
+	return strings.Join(names, ", ")
+}
+
+// WriteFrame implements wire.FrameSink: what is on the cable is kept and logged.
+func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
+	f := &frame{at: time.Duration(ns), len: len(b)}
+	rec := capture.Record{No: len(s.frames) + 1, Time: time.Unix(0, ns), LinkType: capture.Ethernet, Length: len(b), Data: slices.Clone(b)}
+	if p, err := capture.Parse(rec); err == nil {
+		f.p = p
+		f.from, f.nic = s.sender(p)
+	}
+	f.taken = !f.nic
+	s.frames = append(s.frames, f)
+	who := f.from
+	if !f.nic {
+		who = "script"
+	}
+	s.log("    %s: %v", who, f)
+	return nil
+}
+
+// sender finds the queue pair that sent a packet.
+func (s *stage) sender(p *capture.Packet) (name string, isNIC bool) {
+	for _, q := range s.qps {
+		if p.Src != q.nic.Addr() {
+			continue
+		}
+		isNIC = true
+		if q.typ == nic.TypeUD && p.DETH.SrcQP == q.qpn || q.typ != nic.TypeUD && p.BTH.DestQP == q.remote {
+			return q.name, true
+		}
+	}
+	return "", isNIC
+}
+
+// waiting returns the packets from a queue pair that were not expected yet; name "" means from any.
+func (s *stage) waiting(name string) (l []*frame) {
+	for _, f := range s.frames {
+		if !f.taken && (name == "" || f.from == name) {
+			l = append(l, f)
+		}
+	}
+	return l
+}
+
+// poll takes what has completed.
+func (s *stage) poll() error {
+	for _, n := range s.nics() {
+		l, err := n.Completions()
+		for _, c := range l {
+			k := queueName{c.QP, c.Recv}
+			s.completions[k] = append(s.completions[k], c)
+			s.log("    %v", c)
+		}
+		ev, err2 := n.Events()
+		for _, e := range ev {
+			s.events = append(s.events, e)
+			s.log("    %v", e)
+		}
+		if err := errors.Join(err, err2); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *stage) nics() []NIC {
+	if s.second != nil {
+		return []NIC{s.under, s.second}
+	}
+	return []NIC{s.under}
+}
+
+func (c Completion) String() string {
+	s := fmt.Sprintf("completion %v %d %s", queueName{c.QP, c.Recv}, c.ID, statusName(c.Status))
+	if c.Status != transport.Success {
+		return s
+	}
+	s += fmt.Sprintf(" opcode=%s byte_len=%d", wcOpcodes.name(c.Opcode), c.ByteLen)
+	if c.Flags&transport.WCWithImm != 0 {
+		s += fmt.Sprintf(" imm=%#x", c.Imm)
+	}
+	if c.Flags&transport.WCWithInv != 0 {
+		s += fmt.Sprintf(" invalidated=%#x", c.Imm)
+	}
+	return s
+}
+
+func (e Event) String() string {
+	return strings.TrimSpace(fmt.Sprintf("event %v %s", e.Type, e.Object))
+}
+
+// finish looks for what came and was not expected.
+func (s *stage) finish() error {
+	s.bench.Settle(func() bool { return false })
+	if err := s.poll(); err != nil {
+		return err
+	}
+	var left []string
+	for _, f := range s.waiting("") {
+		left = append(left, f.String())
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(s.completions), func(a, b queueName) int {
+		return strings.Compare(a.String(), b.String())
+	}) {
+		for _, c := range s.completions[k] {
+			left = append(left, c.String())
+		}
+	}
+	for _, e := range s.events {
+		left = append(left, e.String())
+	}
+	left = append(left, s.unexplained()...)
+	if len(left) > 0 {
+		return fmt.Errorf("came and was not expected:\n    %s", strings.Join(left, "\n    "))
+	}
+	return nil
+}
+
+// unexplained lists the drops that were not expected.
+func (s *stage) unexplained() (l []string) {
+	c := s.under.Counters()
+	if c == nil {
+		return nil
+	}
+	for r, n := range c.Drops {
+		name := transport.DropReason(r).String()
+		if n > s.drops[name] {
+			l = append(l, fmt.Sprintf("drop %s %d", name, n-s.drops[name]))
+		}
+	}
+	return l
+}
+
+// last returns the newest frames, for people.
+func (s *stage) last() string {
+	const n = 6
+	var b strings.Builder
+	for _, f := range s.frames[max(0, len(s.frames)-n):] {
+		fmt.Fprintf(&b, "\n    %v", f)
+	}
+	if b.Len() == 0 {
+		return "\n    no packet so far"
+	}
+	return b.String()
+}

@@ -1,0 +1,200 @@
+package transport
+
+import (
+	"slices"
+	"testing"
+
+	"softroce/packet"
+)
+
+func TestWhateverHasNoRoomIsSentLater(t *testing.T) {
+	for name, owe := range map[string]func(*side){
+		"ACK":      func(s *side) { s.request(packet.WriteOnly, usual.psn, 0) },
+		"NAK":      func(s *side) { s.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 1), 0) },
+		"READ":     func(s *side) { s.request(packet.ReadRequest, usual.psn, 0) },
+		"atomic":   func(s *side) { s.request(packet.FetchAdd, usual.psn, 0) },
+		"SEND":     func(s *side) { s.post(SendWR{Opcode: WRSend, SGEs: s.sge(0, 8)}) },
+		"own READ": func(s *side) { s.post(SendWR{Opcode: WRRead, SGEs: s.sge(0, 8)}) },
+	} {
+		_, b := connect(t, usual)
+		b.room = 0
+		owe(b)
+		if !b.qp.Transmit(&b.env) {
+			t.Errorf("%s: Transmit does not ask for another turn", name)
+		}
+		b.room = -1
+		if b.qp.Transmit(&b.env) || len(b.out) != 1 {
+			t.Errorf("%s: %d packets, or another turn for nothing", name, len(b.out))
+		}
+	}
+}
+
+// TestResetForgetsEverything: answers that wait, work that is posted, a message half received.
+func TestResetForgetsEverything(t *testing.T) {
+	a, b := connect(t, usual)
+	b.recv(1, 0, 2000)
+	b.room = 0
+	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 8))
+	b.request(packet.SendFirst, packet.PSNAdd(usual.psn, 1), 1024)
+	b.post(SendWR{ID: 7, Opcode: WRSend, SGEs: b.sge(0, 8)})
+	b.room = -1
+	must(t, b.qp.Modify(&b.env, &Attr{State: Reset}, MaskState))
+	b.qp.Transmit(&b.env)
+	if len(b.out) > 0 || len(b.done) > 0 || b.qp.SendQueueLen() != 0 || b.qp.NextDeadline() != 0 {
+		t.Fatalf("after Reset: %s, completions %s", b.say(usual.psn), statuses(b.done))
+	}
+	if b.qp.PostSend(&SendWR{}) != ErrState {
+		t.Error("work is taken before RTS")
+	}
+	bring(t, b, usual, a.qp.QPN(), 5, 900)
+	b.recv(2, 0, 2000)
+	b.request(packet.SendOnly, 900, 8)
+	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 8)) // of the old connection
+	if got := b.say(900); got != "ACKNOWLEDGE+0/ack/1" || statuses(b.done) != "2:0" {
+		t.Errorf("connected anew: %s, completions %s", got, statuses(b.done))
+	}
+}
+
+func TestAnErrorFlushesTheReceiveInUseFirst(t *testing.T) {
+	_, b := connect(t, usual)
+	b.recv(1, 0, 2000)
+	b.recv(2, 0, 2000)
+	b.request(packet.SendFirst, usual.psn, 1024)
+	b.post(SendWR{ID: 3, Opcode: WRSend, SGEs: b.sge(0, 8)})
+	must(t, b.qp.Modify(&b.env, &Attr{State: Error}, MaskState))
+	if got := statuses(b.done); got != "3:5 1:5 2:5" {
+		t.Error(got)
+	}
+	b.recv(4, 0, 8)
+	b.post(SendWR{ID: 5, Opcode: WRSend})
+	b.qp.Transmit(&b.env)
+	if got := statuses(b.done); got != "3:5 1:5 2:5 5:5 4:5" {
+		t.Errorf("posted in the error state: %s", got)
+	}
+	for _, c := range b.done {
+		if !c.Signaled {
+			t.Errorf("flushed without a completion: %+v", c)
+		}
+	}
+}
+
+func TestASharedReceiveQueueKeepsItsReceivesAndHearsOnce(t *testing.T) {
+	_, b := connect(t, usual)
+	b.rq.shared = true
+	b.recv(1, 0, 8)
+	b.request(packet.WriteOnly, usual.psn, 0)
+	if s := packet.Syndrome(b.out[0].Head[packet.BTHLen]); s != unlimited {
+		t.Errorf("it gives credits: %v", s)
+	}
+	b.qp.Fail(&b.env, EventQPFatal)
+	b.qp.Transmit(&b.env)
+	b.qp.Fail(&b.env, EventQPFatal)
+	if len(b.done) > 0 || !slices.Equal(b.events, []Event{EventLastWQEReached, EventQPFatal}) {
+		t.Errorf("completions %s, events %v", statuses(b.done), b.events)
+	}
+}
+
+func TestTheFirstRequestInRTREstablishes(t *testing.T) {
+	b := newSide(t, 18, 1<<12)
+	bringToRTR(t, b, usual, 17, 100)
+	b.reply(packet.Acknowledge, 100, unlimited, 0, 0)
+	if len(b.events) > 0 || b.count.Drops[DropState] != 1 {
+		t.Errorf("a reply in RTR: events %v, drops %v", b.events, b.count.Drops)
+	}
+	for i := range uint32(2) {
+		b.request(packet.WriteOnly, 100+i, 0)
+	}
+	if got := b.say(100); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2" || !slices.Equal(b.events, []Event{EventCommEstablished}) {
+		t.Errorf("%s, events %v", got, b.events)
+	}
+}
+
+func TestOfTwoPartitionMembersOneIsFull(t *testing.T) {
+	for _, c := range []struct {
+		mine, its uint16
+		ok        bool
+	}{
+		{0xffff, 0xffff, true}, {0xffff, 0x7fff, true}, {0x7fff, 0xffff, true}, {0x7fff, 0x7fff, false},
+		{0xffff, 0xfffe, false}, {0x8001, 0x0001, true},
+	} {
+		q := &QP{attr: Attr{PKey: c.mine}}
+		if q.PKeyMatches(c.its) != c.ok {
+			t.Errorf("%#x and %#x: %v", c.mine, c.its, !c.ok)
+		}
+	}
+}
+
+func TestQueryTellsTheNextPSNs(t *testing.T) {
+	a, b := connect(t, usual)
+	b.recv(1, 0, 4000)
+	a.post(SendWR{Opcode: WRSend, SGEs: a.sge(0, 3000)})
+	run(t, a, b, all)
+	if x, y := a.qp.Query(), b.qp.Query(); x.SQPSN != packet.PSNAdd(usual.psn, 3) || y.RQPSN != x.SQPSN || x.State != RTS || x.PathMTU != 1024 {
+		t.Errorf("requester %+v\nresponder %+v", x, y)
+	}
+	una, send, next := a.qp.Progress()
+	if psn, msn := b.qp.Expected(); una != psn || send != psn || next != psn || msn != 1 {
+		t.Errorf("progress %d %d %d, expected %d, MSN %d", una, send, next, psn, msn)
+	}
+}
+
+func TestModifyRefusesValuesOutOfRange(t *testing.T) {
+	for mask, a := range map[AttrMask]Attr{
+		MaskPathMTU: {PathMTU: 1000}, MaskRQPSN: {RQPSN: 1 << 24}, MaskSQPSN: {SQPSN: 1 << 24}, MaskDestQPN: {DestQPN: 1 << 24},
+		MaskMinRNRTimer: {MinRNRTimer: 32}, MaskTimeout: {Timeout: 32}, MaskRetryCount: {RetryCount: 8}, MaskRNRRetry: {RNRRetry: 8},
+		MaskMaxRDAtomic: {MaxRDAtomic: MaxRDAtomic + 1}, MaskMaxDestRDAtomic: {MaxDestRDAtomic: MaxRDAtomic + 1},
+	} {
+		if a.check(mask) == nil {
+			t.Errorf("mask %#x: %+v is accepted", uint32(mask), a)
+		}
+	}
+}
+
+func TestModifyRefusesWaysThatAreNone(t *testing.T) {
+	for _, c := range []struct {
+		a    Attr
+		mask AttrMask
+	}{
+		{Attr{CurState: SQD, State: RTS}, MaskState | MaskCurState},
+		{Attr{State: Error, Access: 1}, MaskState | MaskAccess},
+		{Attr{State: SQE}, MaskState},
+		{Attr{State: 99}, MaskState},
+	} {
+		a, _ := connect(t, usual)
+		if a.qp.Modify(&a.env, &c.a, c.mask) == nil || a.qp.State() != RTS {
+			t.Errorf("to %v with %#x is accepted", c.a.State, uint32(c.mask))
+		}
+	}
+}
+
+func TestWhatNewRefuses(t *testing.T) {
+	for _, c := range []Config{{Service: packet.UD}, {Service: packet.RC, SendDepth: -1}} {
+		if _, err := New(c); err == nil {
+			t.Errorf("%+v is accepted", c)
+		}
+	}
+}
+
+func TestAFullQueueSaysSo(t *testing.T) {
+	a, _ := connect(t, usual)
+	for range 64 {
+		a.post(SendWR{Opcode: WRSend})
+	}
+	if err := a.qp.PostSend(&SendWR{Opcode: WRSend}); err != ErrFull || a.qp.SendQueueLen() != 64 {
+		t.Errorf("%v with %d posted", err, a.qp.SendQueueLen())
+	}
+}
+
+func TestNamesAreDistinct(t *testing.T) {
+	seen := map[string]bool{"": true, "unknown": true}
+	for r := range NumDropReasons {
+		if seen[r.String()] {
+			t.Errorf("reason %d is called %q", r, r)
+		}
+		seen[r.String()] = true
+	}
+	if NumDropReasons.String() != "unknown" || State(99).String() != "State(99)" || SQD.String() != "SQD" ||
+		RNRRetryExcErr.String() == RetryExcErr.String() || Status(99).String() != "unknown status" {
+		t.Error("what does not exist has a name, or two things have one")
+	}
+}

@@ -1,0 +1,249 @@
+package transport
+
+import (
+	"fmt"
+	"slices"
+	"testing"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+func TestRNRRetry7GoesOnForEver(t *testing.T) {
+	a, _ := connect(t, usual)
+	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	for range 20 {
+		a.qp.Transmit(&a.env)
+		if got := a.say(usual.psn); got != "SEND_ONLY+0" {
+			t.Fatalf("%q, completions %s", got, statuses(a.done))
+		}
+		a.reply(packet.Acknowledge, usual.psn, packet.SyndromeRNR|1, 0, 0)
+		a.env.Now = a.qp.NextDeadline()
+	}
+}
+
+func TestTheSendWindowEndsWithAnAckRequest(t *testing.T) {
+	o := usual
+	o.mtu = 256
+	a, b := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	if a.qp.Transmit(&a.env) {
+		t.Error("the window is full, not the link")
+	}
+	if len(a.out) != sendWindow || a.out[sendWindow-1].Head[8]&0x80 == 0 || a.out[sendWindow-2].Head[8]&0x80 != 0 {
+		t.Fatalf("%d packets of %d, or AckReq is not on the last", len(a.out), sendWindow)
+	}
+	a.out = nil
+	a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, 9), unlimited, 0, 0)
+	if len(a.out) != 10 {
+		t.Errorf("ten are acknowledged, %d follow", len(a.out))
+	}
+}
+
+func TestNoMoreThanHalfOfAllPSNsAreOutstanding(t *testing.T) {
+	o := usual
+	o.mtu = 256
+	a, b := connect(t, o)
+	r, err := a.table.Register(a.qp.PD(), &vast{1 << 31, make([]byte, readAhead)}, 0, 1<<31, mrtable.LocalWrite)
+	must(t, err)
+	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: []SGE{{Length: 1 << 31, LKey: r.LKey()}}, RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.qp.Transmit(&a.env)
+	if got := a.say(o.psn); got != "READ_REQUEST+0" {
+		t.Fatal(got)
+	}
+	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 256)
+	if got, want := a.say(packet.PSNAdd(o.psn, 1<<22)), fmt.Sprintf("SEND_ONLY%+d", 1<<22); got != want {
+		t.Errorf("%q, want %q", got, want)
+	}
+}
+
+func TestAMessageLongerThanTheProtocolAllowsIsNotSent(t *testing.T) {
+	a, _ := connect(t, usual)
+	big := SGE{Addr: sideBase, Length: 1 << 30, LKey: a.region.LKey()}
+	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: []SGE{big, big, a.sge(0, 1)[0]}})
+	a.qp.Transmit(&a.env)
+	if got := statuses(a.done); got != "1:1" || len(a.out) > 0 {
+		t.Errorf("%s, %d packets", got, len(a.out))
+	}
+}
+
+// TestWorkRequestsThatCannotBe: each is refused before its first byte moves, also where the second
+// of its elements is the wrong one.
+func TestWorkRequestsThatCannotBe(t *testing.T) {
+	for name, c := range map[string]struct {
+		edit func(a *side, w *SendWR)
+		want Status
+	}{
+		"operation of no service":     {func(_ *side, w *SendWR) { w.Opcode = 77 }, LocQPOpErr},
+		"SEND with invalidate":        {func(_ *side, w *SendWR) { w.Opcode = WRSendInv }, LocQPOpErr},
+		"local invalidate":            {func(_ *side, w *SendWR) { w.Opcode = WRLocalInv }, LocQPOpErr},
+		"memory window":               {func(_ *side, w *SendWR) { w.Opcode = WRBindMW }, LocQPOpErr},
+		"too many elements":           {func(a *side, w *SendWR) { w.SGEs = slices.Repeat(a.sge(0, 1), 5) }, LocQPOpErr},
+		"too much inline":             {func(_ *side, w *SendWR) { w.Flags, w.Inline = Inline, make([]byte, 65) }, LocQPOpErr},
+		"inline READ":                 {func(_ *side, w *SendWR) { w.Opcode, w.Flags, w.Inline = WRRead, Inline, make([]byte, 8) }, LocQPOpErr},
+		"atomic of seven bytes":       {func(a *side, w *SendWR) { w.Opcode, w.SGEs = WRFetchAdd, a.sge(0, 7) }, LocQPOpErr},
+		"unknown key":                 {func(_ *side, w *SendWR) { w.SGEs[0].LKey ^= 1 }, LocProtErr},
+		"unknown key, second element": {func(a *side, w *SendWR) { w.SGEs = append(a.sge(0, 4000), SGE{Length: 8}) }, LocProtErr},
+		"READ behind the region":      {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].Addr = WRRead, sideBase+1<<18 }, LocProtErr},
+	} {
+		a, b := connect(t, usual)
+		wr := SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()}
+		c.edit(a, &wr)
+		a.post(wr)
+		a.qp.Transmit(&a.env)
+		if len(a.done) != 1 || a.done[0].Status != c.want || !a.done[0].Signaled || len(a.out) > 0 || a.qp.State() != Error {
+			t.Errorf("%s: completions %s, %d packets, state %v", name, statuses(a.done), len(a.out), a.qp.State())
+		}
+	}
+}
+
+func TestDepth0MakesREADsAnErrorOnEitherSide(t *testing.T) {
+	o := usual
+	o.rdAtomic = 0
+	a, b := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:2" {
+		t.Errorf("requester: %s", got)
+	}
+	b.request(packet.ReadRequest, o.psn, 0)
+	if got := b.say(o.psn); got != "ACKNOWLEDGE+0/61/0" {
+		t.Errorf("responder: %s", got)
+	}
+}
+
+func TestOnlyTheLastPacketAsksForASolicitedEvent(t *testing.T) {
+	a, b := connect(t, usual)
+	b.recv(1, 0, 4000)
+	a.post(SendWR{Opcode: WRSend, Flags: Solicited, SGEs: a.sge(0, 3000)})
+	a.post(SendWR{Opcode: WRWrite, Flags: Solicited, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.qp.Transmit(&a.env)
+	var got []bool
+	for _, tx := range a.out {
+		got = append(got, tx.Head[1]&0x80 != 0)
+	}
+	if !slices.Equal(got, []bool{false, false, true, false}) {
+		t.Errorf("solicited: %v", got)
+	}
+	run(t, a, b, all)
+	if len(b.done) != 1 || !b.done[0].Solicited {
+		t.Errorf("completions %+v", b.done)
+	}
+}
+
+func TestAtomicsExchangeWhatTheyShould(t *testing.T) {
+	a, b := connect(t, usual)
+	b.mem[0] = 5
+	wr := SendWR{SGEs: append(a.sge(0, 3), a.sge(100, 5)...), RemoteAddr: sideBase, RKey: b.region.RKey(), Flags: Signaled}
+	for i, c := range []struct {
+		op                       WROpcode
+		compareAdd, swap         uint64
+		wantOriginal, wantRemote byte
+	}{
+		{WRFetchAdd, 2, 99, 5, 7},
+		{WRCompareSwap, 7, 9, 7, 9},
+		{WRCompareSwap, 7, 1, 9, 9},
+	} {
+		wr.ID, wr.Opcode, wr.CompareAdd, wr.Swap = uint64(i), c.op, c.compareAdd, c.swap
+		a.post(wr)
+		run(t, a, b, all)
+		if a.mem[0] != c.wantOriginal || b.mem[0] != c.wantRemote || a.done[i].ByteLen != 8 {
+			t.Errorf("%d: original %d, now %d: %+v", i, a.mem[0], b.mem[0], a.done[i])
+		}
+	}
+}
+
+func TestInlineDataIsThatOfThePosting(t *testing.T) {
+	a, b := connect(t, usual)
+	b.recv(1, 0, 8)
+	p := []byte("original")
+	a.post(SendWR{Opcode: WRSend, Flags: Inline, Inline: p})
+	copy(p, "changed!")
+	run(t, a, b, all)
+	if got := string(b.mem[:8]); got != "original" {
+		t.Error(got)
+	}
+}
+
+func TestWithoutATimeoutNothingIsSentAgain(t *testing.T) {
+	o := usual
+	o.timeout = 0
+	a, _ := connect(t, o)
+	a.post(SendWR{Opcode: WRSend})
+	a.qp.Transmit(&a.env)
+	if a.qp.NextDeadline() != 0 {
+		t.Error("a timer runs")
+	}
+}
+
+// TestResponsesThatCannotBeTaken: a READ of two packets and an atomic are outstanding.
+func TestResponsesThatCannotBeTaken(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		op   uint8
+		psn  int
+		n    int
+		gone bool // the requester's memory
+		done string
+		drop DropReason
+	}{
+		{"READ into memory that is gone", packet.ReadResponseFirst, 0, 1024, true, "1:4 2:5", DropLocalError},
+		{"LAST in the place of FIRST", packet.ReadResponseLast, 0, 1024, false, "1:7 2:5", DropLocalError},
+		{"atomic answer before the READ's", packet.AtomicAcknowledge, 2, 0, false, "", NumDropReasons},
+		{"READ response to an atomic", packet.ReadResponseOnly, 2, 8, false, "", NumDropReasons},
+		{"response of nobody", packet.ReadResponseOnly, 9, 8, false, "", DropUnsent},
+		{"response of long ago", packet.ReadResponseOnly, -9, 8, false, "", DropResponse},
+	} {
+		a, b := connect(t, usual)
+		a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()})
+		a.post(SendWR{ID: 2, Opcode: WRFetchAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+		a.qp.Transmit(&a.env)
+		if c.gone {
+			a.table.Deregister(a.region)
+		}
+		a.reply(c.op, packet.PSNAdd(usual.psn, c.psn), unlimited, 0, c.n)
+		if got := statuses(a.done); got != c.done || c.drop != NumDropReasons && a.count.Drops[c.drop] != 1 {
+			t.Errorf("%s: completions %q, want %q; drops %v", c.name, got, c.done, a.count.Drops)
+		}
+	}
+}
+
+func TestAtomicAnswersThatCannotBeTaken(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		op   uint8
+		syn  packet.Syndrome
+		gone bool
+		done string
+		drop DropReason
+	}{
+		{"with a NAK inside", packet.AtomicAcknowledge, packet.NAKRemoteAccess, false, "", DropResponse},
+		{"into memory that is gone", packet.AtomicAcknowledge, unlimited, true, "1:4", DropLocalError},
+		{"of a READ", packet.ReadResponseOnly, unlimited, false, "1:7", DropLocalError},
+	} {
+		a, b := connect(t, usual)
+		a.post(SendWR{ID: 1, Opcode: WRFetchAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+		a.qp.Transmit(&a.env)
+		if c.gone {
+			a.table.Deregister(a.region)
+		}
+		a.reply(c.op, usual.psn, c.syn, 0, 0)
+		if got := statuses(a.done); got != c.done || a.count.Drops[c.drop] != 1 {
+			t.Errorf("%s: completions %q, want %q; drops %v", c.name, got, c.done, a.count.Drops)
+		}
+	}
+}
+
+// TestAFatalNAKBehindALostREADResponse: the response will not come any more.
+func TestAFatalNAKBehindALostREADResponse(t *testing.T) {
+	a, b := connect(t, usual)
+	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 3, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.qp.Transmit(&a.env)
+	a.reply(packet.Acknowledge, packet.PSNAdd(usual.psn, 1), packet.NAKInvalidRequest, 1, 0)
+	if got := statuses(a.done); got != "1:5 2:9 3:5" {
+		t.Error(got)
+	}
+}
