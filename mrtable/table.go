@@ -207,6 +207,19 @@ func (t *Table) Remote(pd *PD, qpn, rkey uint32, addr uint64, n uint32, need Acc
 	if r == nil {
 		return nil, ErrKey
 	}
+	return r.grantRemote(pd, qpn, addr, n, need)
+}
+
+// RemoteWhole is Remote for all that a key names, whatever its range.
+func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need Access) (*Region, error) {
+	r := t.named(rkey)
+	if r == nil {
+		return nil, ErrKey
+	}
+	return r.grantRemote(pd, qpn, r.IOVA, 0, need)
+}
+
+func (r *Region) grantRemote(pd *PD, qpn uint32, addr uint64, n uint32, need Access) (*Region, error) {
 	if w := r.window; w != nil {
 		if w.kind != Type1 && w.qpn != qpn {
 			return nil, ErrQP

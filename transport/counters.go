@@ -11,6 +11,8 @@ type Counters struct {
 	RxWriteRequests  uint64 // messages
 	RxSendRequests   uint64 // messages
 	RxAtomicRequests uint64
+	RxFlushRequests  uint64
+	RxAtomicWrites   uint64
 	RxMulticast      uint64    // datagrams of multicast groups given to queue pairs, each copy counting
 	NAKSent          [5]uint64 // by code: sequence, invalid request, remote access, remote operational, invalid RD
 	RNRSent          uint64

@@ -32,6 +32,10 @@ var ErrService = errors.New("transport service is not supported")
 func New(c Config) (*QP, error) {
 	switch c.Service {
 	case packet.RC, packet.UC, packet.UD:
+	case packet.XRC:
+		if c.Role != Initiator && (c.Role != Target || c.Domain == nil) {
+			return nil, fmt.Errorf("%w: XRC without a role or a domain", ErrAttribute)
+		}
 	default:
 		return nil, fmt.Errorf("%w: %v", ErrService, c.Service)
 	}
@@ -87,7 +91,7 @@ func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
 	if mask&MaskCurState != 0 && a.CurState != q.state {
 		return fmt.Errorf("%w: current state is %v, not %v", ErrTransition, q.state, a.CurState)
 	}
-	if err := checkTransition(q.cfg.Service, q.state, to, mask); err != nil {
+	if err := q.cfg.checkTransition(q.state, to, mask); err != nil {
 		return err
 	}
 	if err := a.check(mask); err != nil {
@@ -177,7 +181,7 @@ func (q *QP) Receive(e *Env, p *Packet) {
 	in := p.Opcode.Info()
 	c.RxOpcode[p.Opcode]++
 	switch {
-	case in.Service != q.cfg.Service:
+	case in.Service != q.cfg.Service || in.Request && q.cfg.Role == Initiator || !in.Request && q.cfg.Role == Target:
 		c.Drop(DropService)
 	case q.state < RTR || q.state == Error:
 		c.Drop(DropState)
@@ -207,7 +211,7 @@ func (q *QP) responderOf(e *Env, p *Packet, in *packet.Info) {
 }
 
 // reliable reports whether the service acknowledges.
-func (q *QP) reliable() bool { return q.cfg.Service == packet.RC }
+func (q *QP) reliable() bool { return q.cfg.Service == packet.RC || q.cfg.Service == packet.XRC }
 
 // Destination returns the Dest of the work request whose packet is being emitted: UD.
 func (q *QP) Destination() any { return q.dest }

@@ -13,6 +13,7 @@ type wqe struct {
 	ssn      uint64  // send sequence number, from 1
 	started  bool    // has its PSNs
 	isRead   bool    // needs a response, not an acknowledgement
+	local    bool    // a bind or an invalidation: takes no PSN
 	done     bool    // READs and atomics: the response is complete
 	original [8]byte // atomics: the answer on its way to memory
 	status   Status  // what the requester itself found wrong
@@ -73,17 +74,27 @@ func (q *QP) PostSend(wr *SendWR) error {
 	switch w.kind {
 	case packet.KindNone:
 		w.status = LocQPOpErr
+		if w.local = q.isLocal(wr.Opcode); w.local {
+			w.SGEs, w.length, w.status = nil, 0, Success
+		}
 	case packet.KindSend:
 		if q.cfg.Service == packet.UD && wr.Dest == nil {
 			w.status = LocQPOpErr
 		}
 	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
 		w.isRead = true
-		if wr.Flags&Inline != 0 || w.kind != packet.KindRead && w.length != 8 {
+		if wr.Flags&Inline != 0 || w.kind != packet.KindRead && w.length != atomicLen {
+			w.status = LocQPOpErr
+		}
+	case packet.KindFlush, packet.KindAtomicWrite:
+		w.isRead = true
+		if w.kind == packet.KindFlush && w.length > 0 || w.kind == packet.KindAtomicWrite && w.length != atomicLen {
 			w.status = LocQPOpErr
 		}
 	}
-	s.nextNumber++
+	if !w.local {
+		s.nextNumber++
+	}
 	w.ssn = s.nextNumber
 	s.tailIndex++
 	return nil
@@ -118,7 +129,9 @@ func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) Status {
 var rcOperations = [...]packet.Kind{
 	WRWrite: packet.KindWrite, WRWriteImm: packet.KindWrite,
 	WRSend: packet.KindSend, WRSendImm: packet.KindSend,
-	WRRead: packet.KindRead, WRCompareSwap: packet.KindCompareSwap, WRFetchAdd: packet.KindFetchAdd,
+	WRSendInv: packet.KindSend,
+	WRRead:    packet.KindRead, WRCompareSwap: packet.KindCompareSwap, WRFetchAdd: packet.KindFetchAdd,
+	WRFlush: packet.KindFlush, WRAtomicWrite: packet.KindAtomicWrite,
 }
 
 // wrKind is KindNone for what the service does not have.
@@ -128,12 +141,16 @@ func (q *QP) wrKind(o WROpcode) packet.Kind {
 	}
 	k := rcOperations[o]
 	switch q.cfg.Service {
+	case packet.XRC:
+		if k == packet.KindFlush || k == packet.KindAtomicWrite {
+			return packet.KindNone
+		}
 	case packet.UC:
-		if k != packet.KindSend && k != packet.KindWrite {
+		if k != packet.KindSend && k != packet.KindWrite || o == WRSendInv {
 			return packet.KindNone
 		}
 	case packet.UD:
-		if k != packet.KindSend {
+		if k != packet.KindSend || o == WRSendInv {
 			return packet.KindNone
 		}
 	}
@@ -183,6 +200,10 @@ func wcOpcode(o WROpcode) WCOpcode {
 		return WCBindMW
 	case WRLocalInv:
 		return WCLocalInv
+	case WRFlush:
+		return WCFlush
+	case WRAtomicWrite:
+		return WCAtomicWrite
 	}
 	return WCSend
 }

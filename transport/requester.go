@@ -57,6 +57,12 @@ func (q *QP) request(e *Env) (more bool) {
 			q.finish(e, w, Success)
 			continue
 		}
+		if w.local {
+			if !q.runLocal(e, w) {
+				break
+			}
+			continue
+		}
 		if !w.started && (q.state == SQD || !q.mayStart(e, w)) {
 			break
 		}
@@ -95,7 +101,7 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	if w.status != Success {
 		return false
 	}
-	if w.Flags&Fence != 0 && r.reads > 0 {
+	if q.fenced(w) {
 		return false
 	}
 	if w.n = uint32(packet.PSNCount(w.length, q.attr.PathMTU)); w.kind != packet.KindRead && w.isRead {
@@ -170,7 +176,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	}
 	h.Opcode = packet.Opcode(q.cfg.Service) | packet.Opcode(requestOpcode(w.Opcode, first, last))
 	h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.length}
-	h.Imm = w.Imm
+	h.Imm, h.Invalidate, h.XRCSRQ = w.Imm, w.Imm, w.RemoteSRQ
 	h.Solicited = last && w.Flags&Solicited != 0 && consumesRecv(w)
 	r.sinceAck++
 	if !q.reliable() {
@@ -209,16 +215,30 @@ func (q *QP) addressed(h *packet.Header, w *wqe) {
 // controlledQKey is the bit of a Q_Key that a program may not send of its own (IBTA 10.2.5).
 const controlledQKey = 1 << 31
 
-// emitRead emits the request of a READ, from offset on where part of it has come, or of an atomic.
+// emitRead emits the request of a READ, from offset on where part of it has come, of an atomic, a
+// FLUSH or an ATOMIC WRITE.
 func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	r := &q.req
+	r.segs = r.segs[:0]
+	if w.kind == packet.KindAtomicWrite {
+		if ok, full := q.gatherWord(e, w); !ok {
+			return false, full
+		}
+	}
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		return false, true
 	}
 	h := &q.hdr
-	h.AckReq, r.sinceAck = true, 0
+	h.AckReq, r.sinceAck, h.XRCSRQ = true, 0, w.RemoteSRQ
 	switch w.kind {
+	case packet.KindFlush:
+		h.Opcode = packet.Flush
+		h.FETH = packet.FETH{Placement: w.Flush.Placement, Selectivity: w.Flush.Selectivity}
+		h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.Flush.Length}
+	case packet.KindAtomicWrite:
+		h.Opcode = packet.AtomicWrite
+		h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: atomicLen}
 	case packet.KindRead:
 		h.Opcode = packet.ReadRequest
 		h.RETH = packet.RETH{VA: w.RemoteAddr + uint64(offset), RKey: w.RKey, Length: w.length - offset}
@@ -229,10 +249,32 @@ func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
 		h.Opcode = packet.FetchAdd
 		h.Atomic = packet.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.CompareAdd}
 	}
+	h.Opcode |= packet.Opcode(q.cfg.Service)
 	tx.Begin()
+	for _, s := range r.segs {
+		tx.Add(s)
+	}
 	tx.Finish(h)
 	q.sent(h.Opcode, uint64(w.n-r.pkt))
 	r.cur, r.pkt = r.cur+1, 0
+	return true, false
+}
+
+// gatherWord reads the eight bytes of an ATOMIC WRITE.
+func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
+	r := &q.req
+	r.src = gather{}
+	r.src.seek(w, 0)
+	var err error
+	r.segs, err = r.src.take(e, q, atomicLen, r.segs)
+	r.src = gather{}
+	if errors.Is(err, mrtable.ErrArena) {
+		return false, true
+	}
+	if err != nil {
+		w.status = LocProtErr
+		return false, false
+	}
 	return true, false
 }
 
@@ -256,6 +298,10 @@ func requestOpcode(o WROpcode, first, last bool) uint8 {
 	write := o == WRWrite || o == WRWriteImm
 	op := uint8(packet.SendMiddle)
 	switch {
+	case o == WRSendInv && last && first:
+		op = packet.SendOnlyInv
+	case o == WRSendInv && last:
+		op = packet.SendLastInv
 	case first && last && imm:
 		op = packet.SendOnlyImm
 	case first && last:
