@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"errors"
 	"net/netip"
 	"time"
 
@@ -26,12 +27,17 @@ type Network interface {
 	Now() time.Duration
 
 	// Run lets time pass until done, or until the time has come, whichever is first; whatever
-	// is under way at that moment arrives. It returns what done does.
+	// is under way at that moment arrives. It returns what done does. A nil done is never so.
 	Run(until time.Duration, done func() bool) bool
 
-	// Settle lets everything arrive that is under way, or until done, without letting
-	// time pass for its own sake.
+	// Settle lets everything arrive that is under way without letting time pass for its own
+	// sake. On a network that cannot tell what is under way it waits for done, as long as
+	// that may take there, and briefly where done is nil. It returns what done does.
 	Settle(done func() bool) bool
+
+	// Slack is by how much something may come sooner or later than it should, because the
+	// network's time is not the NIC's.
+	Slack() (early, late time.Duration)
 
 	// Send puts a hand-made packet on the cable.
 	Send(f *wire.TxFrame) error
@@ -39,10 +45,20 @@ type Network interface {
 	// Peer is the address that hand-made packets come from.
 	Peer() netip.Addr
 
+	// Path is the way of hand-made packets to the NIC under test.
+	Path(to netip.Addr) (*wire.Path, error)
+
 	// Fault adds a rule in the language of docs/faults.md for what the NIC under test
-	// sends and receives from now on.
+	// sends and receives from now on. Where that is not possible the error is ErrNoFaults.
 	Fault(rule string) error
 }
+
+// Errors of benches that cannot do all; match with errors.Is. A scenario that needs what there
+// is not is skipped.
+var (
+	ErrOneNIC   = errors.New("there is only one NIC on this bench")
+	ErrNoFaults = errors.New("the cable of this bench takes no faults")
+)
 
 // A NIC is a NIC as the verbs program on it has it in hand. Objects have the names that the
 // script gives them.
@@ -51,7 +67,8 @@ type NIC interface {
 
 	Register(name string, o RegionOptions) (Region, error)
 	Deregister(name string) error
-	Memory(name string) ([]byte, error) // what the region holds; the caller may write to it
+	ReadMemory(name string, off, n uint64) ([]byte, error)
+	WriteMemory(name string, off uint64, data []byte) error
 	CreateCQ(name string, entries int) error
 	CreateSRQ(name string, entries, limit int) error
 	CreateQP(name string, o QPOptions) (qpn uint32, err error)

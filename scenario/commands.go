@@ -3,6 +3,7 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
@@ -39,8 +40,9 @@ var table = map[string]command{
 	"mark":      {faultCommand("mark"), false},
 	"set":       {faultCommand("set"), false},
 
-	"expect": {(*stage).cmdExpect, false},
-	"ignore": {(*stage).cmdIgnore, false},
+	"expect":  {(*stage).cmdExpect, false},
+	"program": {(*stage).cmdProgram, false},
+	"ignore":  {(*stage).cmdIgnore, false},
 }
 
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
@@ -56,13 +58,16 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(stageKey{}).(*stage)
 	s.log = ts.Logf
 	err := c.carryOut(s, neg, args)
+	if errors.Is(err, ErrOneNIC) || errors.Is(err, ErrNoFaults) {
+		s.skip(err)
+	}
 	if err != nil {
 		s.failed = true
 		ts.Fatalf("%v", err)
 	}
 }
 
-// errUsage marks errors of the script, which ! does not excuse.
+// A refusedError is what the NIC said; ! excuses that, and nothing else.
 type refusedError struct{ err error }
 
 func (r *refusedError) Error() string { return "refused: " + r.err.Error() }
@@ -105,8 +110,22 @@ func (s *stage) cmdAdvance(w *words) error {
 	if err != nil || d <= 0 {
 		return fmt.Errorf("%q must be a time such as 5ms", t)
 	}
-	s.bench.Run(s.bench.Now()+d, func() bool { return false })
+	s.bench.Run(s.bench.Now()+d, nil)
+	s.moment = s.bench.Now()
 	return w.end()
+}
+
+// cmdProgram starts the verbs program of a live NIC: program COMMAND…, or program tcp:HOST:PORT. A simulation
+// has its own.
+func (s *stage) cmdProgram(w *words) error {
+	command := slices.Concat(w.plain, optionWords(w.options))
+	if len(command) == 0 {
+		return errors.New("a command is missing")
+	}
+	if p, ok := s.bench.(programmed); ok {
+		return p.Program(command)
+	}
+	return nil
 }
 
 // faultCommand is a command that adds a rule to the NIC's cable.

@@ -45,12 +45,10 @@ func (s *stage) cmdExpect(w *words) error {
 
 // A wait is how long something may take, and has to.
 type wait struct {
-	from          time.Duration
 	after, within time.Duration
 }
 
 func (s *stage) wait(w *words) (t wait, err error) {
-	t.from = s.bench.Now()
 	if t.after, err = w.duration("after"); err != nil {
 		return t, err
 	}
@@ -59,18 +57,24 @@ func (s *stage) wait(w *words) (t wait, err error) {
 	return t, err
 }
 
-// until lets time pass until done, within the wait. at is when it was done.
+// until lets time pass until done, within the wait.
 func (s *stage) until(t wait, done func() bool) error {
-	ok := s.bench.Settle(done)
-	if !ok && t.within > 0 {
-		ok = s.bench.Run(t.from+t.within, done)
-	}
-	switch took := s.bench.Now() - t.from; {
-	case !ok && t.within > 0:
+	_, late := s.bench.Slack()
+	switch {
+	case t.within > 0 && !s.bench.Run(s.moment+t.within+late, done):
 		return fmt.Errorf("nothing came within %v", t.within)
-	case !ok:
+	case t.within == 0 && !s.bench.Settle(done):
 		return errors.New("nothing came")
-	case took < t.after:
+	}
+	return nil
+}
+
+// came makes what came at a time the newest that the script has told of. It must not be too early.
+func (s *stage) came(t wait, at time.Duration) error {
+	early, _ := s.bench.Slack()
+	took := at - s.moment
+	s.moment = max(s.moment, at)
+	if t.after > 0 && took+early < t.after {
 		return fmt.Errorf("it came after %v, sooner than %v", took, t.after)
 	}
 	return nil
@@ -96,7 +100,7 @@ func (s *stage) expectPacket(w *words) error {
 		return fmt.Errorf("expected packet %s: %w; the last on the cable:%s", text, err, s.last())
 	}
 	f := s.waiting(q.name)[0]
-	if err := match(f.p); err != nil {
+	if err := errors.Join(match(f.p), s.came(t, f.at)); err != nil {
 		return fmt.Errorf("expected packet %s\n    but %w:\n    %v", text, err, f)
 	}
 	f.taken = true
@@ -230,8 +234,12 @@ func (s *stage) expectSilence(w *words) error {
 		return err
 	}
 	some := func() bool { return len(s.waiting(name)) > 0 }
-	if s.bench.Settle(some) || d > 0 && s.bench.Run(s.bench.Now()+d, some) {
+	s.bench.Settle(nil)
+	if some() || d > 0 && s.bench.Run(s.bench.Now()+d, some) {
 		return fmt.Errorf("expected silence, but there came\n    %v", s.waiting(name)[0])
+	}
+	if d > 0 {
+		s.moment = s.bench.Now()
 	}
 	return nil
 }
@@ -296,7 +304,7 @@ func (s *stage) expectCompletion(w *words) error {
 		return fmt.Errorf("expected completion %s: %w; the last on the cable:%s", text, err, s.last())
 	}
 	c := s.completions[k][0]
-	if err := matchCompletion(w, c, id, st); err != nil {
+	if err := errors.Join(matchCompletion(w, c, id, st), s.came(t, s.bench.Now())); err != nil {
 		return fmt.Errorf("expected completion %s\n    but %w:\n    %v", text, err, c)
 	}
 	s.completions[k] = s.completions[k][1:]
@@ -350,8 +358,11 @@ func (s *stage) expectState(w *words) error {
 	if err != nil {
 		return err
 	}
-	s.bench.Settle(never)
-	got, err := q.nic.State(q.name)
+	var got transport.State
+	s.bench.Settle(func() bool {
+		got, err = q.nic.State(q.name)
+		return err != nil || got == to
+	})
 	if err != nil {
 		return err
 	}
@@ -375,8 +386,11 @@ func (s *stage) expectEvent(w *words) error {
 	if len(w.plain) > 0 {
 		want.Object, _ = w.next("an object")
 	}
-	s.bench.Settle(never)
-	if err := s.poll(); err != nil {
+	s.bench.Settle(func() bool {
+		err = errors.Join(err, s.poll())
+		return err != nil || len(s.events) > 0
+	})
+	if err != nil {
 		return err
 	}
 	if len(s.events) == 0 {
@@ -402,7 +416,7 @@ func (s *stage) expectDrop(w *words) error {
 			return fmt.Errorf("%q %w", word, err)
 		}
 	}
-	s.bench.Settle(never)
+	s.bench.Settle(nil)
 	c := s.under.Counters()
 	if c == nil {
 		return nil // the NIC does not tell
@@ -432,7 +446,7 @@ func (s *stage) expectCounter(w *words) error {
 	if err != nil {
 		return fmt.Errorf("%q %w", value, err)
 	}
-	s.bench.Settle(never)
+	s.bench.Settle(nil)
 	c := s.under.Counters()
 	if c == nil {
 		return nil // the NIC does not tell
@@ -476,9 +490,9 @@ func counter(c *nic.Counters, name string) (uint64, error) {
 
 // expectMemory compares memory with data: memory PLACE DATA. Without a length the place is as long as the data.
 func (s *stage) expectMemory(w *words) error {
+	text := strings.Join(w.plain, " ")
 	whole := len(w.plain) > 0 && strings.Contains(w.plain[0], ":")
-	at := strings.Join(w.plain[:min(1, len(w.plain))], "")
-	b, err := s.bytes(w)
+	p, err := s.placeInside(w)
 	if err != nil {
 		return err
 	}
@@ -490,19 +504,26 @@ func (s *stage) expectMemory(w *words) error {
 	if err != nil {
 		return err
 	}
-	s.bench.Settle(never)
 	if !whole {
-		b = b[:min(len(b), len(want))]
+		p.length = min(p.length, uint64(len(want)))
 	}
-	if !bytes.Equal(b, want) {
-		return fmt.Errorf("expected memory %s %s\n    but it holds %s", at, d, showData(b))
+	var got []byte
+	s.bench.Settle(func() bool {
+		got, err = p.region.nic.ReadMemory(p.region.name, p.off, p.length)
+		return err != nil || bytes.Equal(got, want)
+	})
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("expected memory %s\n    but it holds %s", text, showData(got))
 	}
 	return nil
 }
 
 // cmdIgnore forgets what came so far: ignore packets|completions|events|drops…
 func (s *stage) cmdIgnore(w *words) error {
-	s.bench.Settle(never)
+	s.bench.Settle(nil)
 	if err := s.poll(); err != nil {
 		return err
 	}

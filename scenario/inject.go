@@ -36,6 +36,7 @@ func (s *stage) cmdInject(w *words) error {
 	if err := w.end(); err != nil {
 		return err
 	}
+	s.moment = s.bench.Now()
 	if err := s.bench.Send(f); err != nil {
 		return err
 	}
@@ -125,17 +126,19 @@ func (s *stage) handHeader(w *words, q *queuePair, op packet.Opcode, payload []b
 }
 
 func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
-	src, dst := s.bench.Peer(), q.nic.Addr()
+	p, err := s.bench.Path(q.nic.Addr())
+	if err != nil {
+		return nil, err
+	}
 	if v, ok := w.option("src"); ok {
-		a, err := netip.ParseAddr(v)
-		if err != nil {
+		if p.Src, err = netip.ParseAddr(v); err != nil {
 			return nil, fmt.Errorf("src=%s: must be an address", v)
 		}
-		src = a
 	}
 	tclass, hops := uint64(0), uint64(64)
-	err := errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops))
-	return &wire.Path{Src: src, Dst: dst, SrcPort: handPort, TClass: uint8(tclass), HopLimit: uint8(hops)}, err
+	err = errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops))
+	p.SrcPort, p.TClass, p.HopLimit = handPort, uint8(tclass), uint8(hops)
+	return p, err
 }
 
 // handPayload takes payload=DATA or payload_len=N, which stands for N times x.

@@ -83,7 +83,7 @@ func (s *stage) cmdDereg(w *words) error {
 
 // cmdFill writes to memory as its program does: fill PLACE DATA.
 func (s *stage) cmdFill(w *words) error {
-	b, err := s.bytes(w)
+	p, err := s.placeInside(w)
 	if err != nil {
 		return err
 	}
@@ -95,31 +95,25 @@ func (s *stage) cmdFill(w *words) error {
 	if err != nil {
 		return err
 	}
-	if len(data) > len(b) {
-		return fmt.Errorf("%d bytes do not fit in %d", len(data), len(b))
+	if uint64(len(data)) > p.length {
+		return fmt.Errorf("%d bytes do not fit in %d", len(data), p.length)
 	}
-	copy(b, data)
-	return w.end()
+	return errors.Join(w.end(), p.region.nic.WriteMemory(p.region.name, p.off, data))
 }
 
-// bytes takes a place and returns the memory there.
-func (s *stage) bytes(w *words) ([]byte, error) {
+// placeInside takes a place all of which is in its region.
+func (s *stage) placeInside(w *words) (p place, err error) {
 	at, err := w.next("a place in a memory region")
 	if err != nil {
-		return nil, err
+		return p, err
 	}
-	p, err := s.place(at)
-	if err != nil {
-		return nil, err
+	if p, err = s.place(at); err != nil {
+		return p, err
 	}
-	mem, err := p.region.nic.Memory(p.region.name)
-	if err != nil {
-		return nil, err
+	if size := uint64(p.region.Size); p.off > size || p.length > size-p.off {
+		return p, fmt.Errorf("%s lies outside of the region", at)
 	}
-	if p.off > uint64(len(mem)) || p.length > uint64(len(mem))-p.off {
-		return nil, fmt.Errorf("%s lies outside of the region", at)
-	}
-	return mem[p.off:][:p.length], nil
+	return p, nil
 }
 
 // cmdCQ creates a completion queue: cq NAME ENTRIES [second].

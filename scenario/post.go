@@ -43,6 +43,7 @@ func (s *stage) cmdPost(w *words) error {
 	if err := w.end(); err != nil {
 		return err
 	}
+	s.moment = s.bench.Now()
 	if err := q.nic.PostSend(name, wr); err != nil {
 		return refused(err)
 	}
@@ -54,11 +55,9 @@ func (s *stage) cmdPost(w *words) error {
 // carryOn lets what was done take effect, unless the next line is to follow at once.
 func (s *stage) carryOn(more bool) {
 	if !more {
-		s.bench.Settle(never)
+		s.bench.Settle(nil)
 	}
 }
-
-func never() bool { return false }
 
 // sendWords takes all words of a send work request but its local places.
 func (s *stage) sendWords(w *words, wr *transport.SendWR) error {

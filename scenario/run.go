@@ -55,6 +55,7 @@ type stageKey struct{}
 
 func (p *player) setup(e *testscript.Env, o Options) error {
 	st := newStage()
+	st.skip = p.Skip
 	b, err := o.Bench(st)
 	if err != nil {
 		return err

@@ -120,12 +120,15 @@ func (n *simNIC) Deregister(name string) error {
 	return n.ctx.DeregMR(m.mr)
 }
 
-// Memory implements NIC.
-func (n *simNIC) Memory(name string) ([]byte, error) {
-	if m, ok := n.mrs[name]; ok {
-		return m.mem, nil
-	}
-	return nil, fmt.Errorf("there is no memory region %q", name)
+// ReadMemory implements NIC.
+func (n *simNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
+	return n.mrs[name].mem[off:][:size], nil
+}
+
+// WriteMemory implements NIC.
+func (n *simNIC) WriteMemory(name string, off uint64, data []byte) error {
+	copy(n.mrs[name].mem[off:], data)
+	return nil
 }
 
 // ModifyQP implements NIC.

@@ -11,9 +11,6 @@ import (
 	"softroce/wire"
 )
 
-// ErrOneNIC is returned by a Bench that has no second NIC.
-var ErrOneNIC = errors.New("there is only one NIC on this bench")
-
 // A simulator is a Bench of stepped NICs on a fabric, under virtual time. The peer that the script plays is
 // a port of the fabric.
 type simulator struct {
@@ -112,6 +109,11 @@ func (s *simulator) Now() time.Duration { return time.Duration(s.now - 1) }
 // Peer implements Network.
 func (s *simulator) Peer() netip.Addr { return simAddrs[len(simAddrs)-1] }
 
+// Path implements Network.
+func (s *simulator) Path(to netip.Addr) (*wire.Path, error) {
+	return &wire.Path{Src: s.Peer(), Dst: to}, nil
+}
+
 // Send implements Network.
 func (s *simulator) Send(f *wire.TxFrame) error {
 	n, err := s.peer.Send(s.now, []wire.TxFrame{*f})
@@ -127,8 +129,11 @@ const maxSteps = 100_000
 // Settle implements Network.
 func (s *simulator) Settle(done func() bool) bool {
 	s.step()
-	return done()
+	return done != nil && done()
 }
+
+// Slack implements Network: there is none.
+func (s *simulator) Slack() (early, late time.Duration) { return 0, 0 }
 
 // step steps until nothing more happens at this moment, and returns the next deadline.
 func (s *simulator) step() (next int64) {
@@ -158,7 +163,7 @@ func (s *simulator) Run(until time.Duration, done func() bool) bool {
 		next := s.step()
 		end := int64(until) + 1
 		switch {
-		case done():
+		case done != nil && done():
 			return true
 		case s.now >= end:
 			return false

@@ -19,6 +19,7 @@ type stage struct {
 	under  NIC // under test
 	second NIC // nil until the script asks for it
 	log    func(string, ...any)
+	skip   func(...any) // unwinds the script
 	failed bool
 
 	qps     map[string]*queuePair
@@ -26,6 +27,10 @@ type stage struct {
 	names   map[string]bool // of everything
 	handQPN uint32          // of the next hand-made peer
 	srqIDs  uint64          // of receives posted to shared receive queues
+
+	// moment is when the last thing was done or came that the script has told of so far: what after= and
+	// within= count from. In a simulation that is now.
+	moment time.Duration
 
 	frames      []*frame
 	completions map[queueName][]Completion
@@ -226,7 +231,7 @@ func (e Event) String() string {
 
 // finish looks for what came and was not expected.
 func (s *stage) finish() error {
-	s.bench.Settle(func() bool { return false })
+	s.bench.Settle(nil)
 	if err := s.poll(); err != nil {
 		return err
 	}

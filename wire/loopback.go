@@ -32,7 +32,7 @@ const (
 	both            // to a multicast group that the NIC has joined
 )
 
-// NewLoopback wraps a link. local says whether an address is the NIC's own at the
+// NewLoopback wraps a link that does not give back what it sent, as a FabricPort does. local says whether an address is the NIC's own at the
 // moment; it is asked about once per path and batch.
 func NewLoopback(inner Link, local func(netip.Addr) bool) *Loopback {
 	return &Loopback{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue},

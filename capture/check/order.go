@@ -14,7 +14,7 @@ const (
 type order struct {
 	id     uint16
 	known  bool
-	recent [8]mark // of the newest replies
+	recent [32]mark // of the newest replies
 	next   int
 }
 

@@ -10,7 +10,7 @@ func (s *stream) reply(p *seen, when lateness) {
 	}
 	seq := s.unwrap(p.PSN)
 	if seq < s.base-1 {
-		s.replied = true
+		s.replied, s.cause = true, true
 		return // of requests before the capture
 	}
 	s.settle(p, seq)
@@ -42,7 +42,9 @@ func (s *stream) acknowledge(p *seen, seq int64, when lateness) {
 		return
 	}
 	if syndrome.IsACK() {
-		s.cause = s.cause || s.alone // an ACK that passes over a READ tells that its answer was lost
+		// An ACK that passes over a READ tells that its answer was lost. The READ may be one
+		// that was lost before the capture.
+		s.cause = s.cause || s.alone || seq >= s.solid
 		s.wasSent(p, seq)
 		s.ackOrder(p, seq, when)
 		s.ackMSN(p, seq+1, 0)
@@ -128,7 +130,7 @@ func (s *stream) pass(p *seen, seq int64, isLate bool) {
 func (s *stream) findReadGap(p *seen, seq int64) {
 	for i := max(s.find(s.positive), 0); i < len(s.reqs) && s.reqs[i].end() <= seq; i++ {
 		r := &s.reqs[i]
-		if r.info.Kind == packet.KindRead && r.n != 0 && r.upTo < r.end() && r.tx == 1 && r.seq >= s.base {
+		if r.info.Kind == packet.KindRead && r.n != 0 && r.upTo < r.end() && r.tx == 1 && s.certain(r.seq) {
 			s.readGap = readGap{active: true, seq: r.seq, at: p.at}
 			return
 		}

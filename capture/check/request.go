@@ -19,6 +19,11 @@ func (s *stream) request(p *seen, when lateness) {
 	if !ok {
 		return
 	}
+	if s.unordered.active && seq == s.unordered.want {
+		s.unordered.active = false // it was late, or lost before the capture
+	}
+	s.nak.served = s.nak.served || s.nak.active && seq == s.nak.seq
+	s.lates += bit(when == late)
 	isLate := when == late || repeat && r.twin(p)
 	if repeat {
 		s.repeat(p, r, seq, isLate)
@@ -70,6 +75,7 @@ func (s *stream) place(p *seen, seq int64) (r *request, repeat, ok bool) {
 	case i < 0 && len(s.reqs) > 0 && seq < s.reqs[0].seq:
 		s.backs++ // from before the capture, or forgotten
 		s.prevEnd = seq + 1
+		s.alone = true // it may be
 		return nil, false, false
 	case i >= 0 && seq < s.reqs[i].end():
 		r = &s.reqs[i]

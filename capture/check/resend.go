@@ -7,7 +7,7 @@ func (s *stream) resend(p *seen, r *request, seq int64) {
 	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq, after: p.at - r.at}
 	switch {
 	case s.nak.active && !s.nak.served && seq > s.nak.seq:
-		s.unordered = pending{active: true, want: s.nak.seq, seq: seq, no: p.No, name: p.name}
+		s.unordered = pending{active: true, want: s.nak.seq, nak: s.nak.no, seq: seq, no: p.No, name: p.name}
 	case s.nak.active && !s.nak.served && seq < s.nak.seq:
 		s.say(p, noteBelowNAK)
 	}
@@ -20,6 +20,9 @@ func (s *stream) resend(p *seen, r *request, seq int64) {
 // causeless judges a resend that no reply of this capture explains: a timeout, or a
 // reply that was lost... before it came here, which none is.
 func (s *stream) causeless(p *seen, r *request) {
+	if s.lates > 0 || s.flow.partner == nil {
+		return // times mean little, or the cause went another way
+	}
 	d := p.at - r.at
 	if r.at == p.at && r.tx == 1 && r.no == p.No {
 		return // seen for the first time: it was lost before the capture
@@ -59,14 +62,8 @@ func (s *stream) confirm(p *seen, seq int64, r *request) {
 	}
 }
 
-// serve notes that a request for which a NAK waited has come.
+// serve looks whether a request that drew an RNR NAK has come again too soon.
 func (s *stream) serve(p *seen, seq int64) {
-	if s.nak.active && seq == s.nak.seq {
-		s.nak.served = true
-	}
-	if s.unordered.active && seq == s.unordered.want {
-		s.unordered.active = false // the first ones were lost before the capture
-	}
 	if s.rnr.active && seq < s.rnr.seq {
 		s.rnr.lower = true
 	}
@@ -98,10 +95,15 @@ type shortWait struct {
 }
 
 // judgeWaits tells a requester that does not wait from one that did not get the NAK, once
-// all of its waits are known: the latter sends again at a timeout, and not every time.
+// all of its waits are known: the latter sends again at a timeout, and not every time. One
+// that missed the answer to a READ goes back to that at once, and the NAK counts for nothing.
 func (s *stream) judgeWaits() {
+	few := 1
+	if s.alone {
+		few = 6
+	}
 	for _, w := range s.shortWaits {
-		if s.early <= s.waits || s.timeout > 0 && w.since >= s.timeout/10*9 {
+		if s.early <= s.waits || s.early < few || s.timeout > 0 && w.since >= s.timeout/10*9 {
 			s.note(noteEarlyRNR, w.no, w.flow)
 			continue
 		}
@@ -115,7 +117,7 @@ func (s *stream) judgeWaits() {
 func (s *stream) skipped() {
 	if s.unordered.active && s.accepted >= s.unordered.want {
 		u := s.unordered
-		s.violation(ruleResendPSN, u.no, u.name, "begins at PSN %d, the NAK of packet %d names %d", wrapped(u.seq), s.nak.no, wrapped(u.want))
+		s.violation(ruleResendPSN, u.no, u.name, "begins at PSN %d, the NAK of packet %d names %d", wrapped(u.seq), u.nak, wrapped(u.want))
 		s.unordered.active = false
 	}
 }

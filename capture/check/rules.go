@@ -100,3 +100,10 @@ var (
 	noteGSIAckReq   = Rule{"rxe-gsi-ackreq", "AckReq in a datagram to QP 1", ""}
 	noteNoCNP       = Rule{"rxe-no-cnp", "packets marked as congested draw no CNP", ""}
 )
+
+// notes returns all kinds of notes.
+func notes() []Rule {
+	return []Rule{
+		noteCut, noteOffload, noteForeign, noteMany, noteNewStream, noteGap, noteMayFragment, noteSourcePort, noteMigReq, noteBelowNAK, noteEarlyRNR, noteNoAnswer, noteAckReq, noteRNRNAK, noteRetry7, noteReadMiddle, noteSendNAK, noteGSIAckReq, noteNoCNP,
+	}
+}

@@ -47,6 +47,7 @@ type stream struct {
 	// Of resends.
 	backs     int   // requests that went back, were late, or came twice
 	alone     bool  // there are requests with answers of their own
+	lates     int   // late requests
 	cause     bool  // something since the last resend may have caused one
 	known     known // the requester followed a NAK
 	restart   restart
@@ -128,6 +129,7 @@ type known struct {
 type pending struct {
 	active bool
 	want   int64
+	nak    int // packet number
 	seq    int64
 	no     int
 	name   string

@@ -31,7 +31,6 @@ type flow struct {
 
 	stream *stream // what is known of its requests, in the second reading
 	order  order
-	ucLast *request
 	lastCE int   // the last packet that was marked
 	cnpAt  int64 // time of the last CNP
 	cnps   int
@@ -59,11 +58,10 @@ type sent struct {
 // of a request on the way back; PSNs begin anywhere among 2^24, so few such requests
 // match by chance, and every reply is a vote.
 type survey struct {
-	flows   map[flowKey]*flow
-	list    []*flow
-	recent  map[psnKey][]sent // who sent the PSN
-	older   map[psnKey][]sent // the generation before
-	tooMany int               // packets of flows beyond maxFlows
+	flows  map[flowKey]*flow
+	list   []*flow
+	recent map[psnKey][]sent // who sent the PSN
+	older  map[psnKey][]sent // the generation before
 }
 
 func newSurvey() *survey {
@@ -102,7 +100,6 @@ func (s *survey) flow(p *capture.Packet) *flow {
 	f := s.flows[k]
 	if f == nil {
 		if len(s.list) == maxFlows {
-			s.tooMany++
 			return nil
 		}
 		f = &flow{flowKey: k, index: len(s.list), port: p.SrcPort, pkey: p.PKey, sizes: map[int]int{}, votes: map[*flow]int{}}
@@ -149,7 +146,7 @@ func (s *survey) vote(f *flow, p *capture.Packet) {
 
 // answered returns how much speaks for a reply of a kind to be the answer to r.
 func (r sent) answered(by packet.Kind) int {
-	const certain, likely = 8, 2
+	const certain, likely, unlikely = 8, 3, 1
 	fits := false
 	switch r.kind {
 	case packet.KindRead, packet.KindFlush, packet.KindAtomicWrite:
@@ -163,7 +160,7 @@ func (r sent) answered(by packet.Kind) int {
 	case by == packet.KindAck && fits:
 		return likely
 	case by == packet.KindAck:
-		return 0 // a NAK, or it covers what was before
+		return unlikely // a NAK, or it covers what was before
 	case fits:
 		return certain
 	case r.kind == packet.KindSend || r.kind == packet.KindWrite:

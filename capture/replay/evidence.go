@@ -99,12 +99,12 @@ func (ev *evidence) gatherArrivals(s *stream) {
 			continue
 		}
 		es := byPSN[psn]
-		before := func(at int) []*event {
+		until := func(at int) []*event {
 			return es[:sort.Search(len(es), func(i int) bool { return es[i].at >= at })]
 		}
-		in := before(min(by, behind))
-		if at, ok := ev.earlier[psn]; ok && len(before(min(at, behind))) > 0 {
-			in = before(min(at, behind))
+		in := until(min(by, behind))
+		if at, ok := ev.earlier[psn]; ok && len(until(min(at, behind))) > 0 {
+			in = until(min(at, behind))
 		}
 		if len(in) == 0 {
 			continue
@@ -146,6 +146,7 @@ func (ev *evidence) gatherMarks(s *stream) {
 	req := s.requests
 	var newest int64 = -1
 	var recent []*event // requests since the reply before
+	var waiting *event  // the latest NAK
 	for _, r := range s.answered {
 		if len(req) > 0 && req[0].at < r.pos {
 			recent = nil
@@ -167,10 +168,11 @@ func (ev *evidence) gatherMarks(s *stream) {
 		case r.AETH.Syndrome.IsACK():
 			psn++
 			if !explained(r, recent, newest) {
-				ev.reACK(r, recent, byPSN)
+				ev.reACK(r, recent, byPSN, waiting)
 			}
 		default:
 			ev.refusals[psn] = append(ev.refusals[psn], r)
+			waiting = r
 		}
 		if psn <= sent && psn > newest {
 			newest = psn
@@ -195,10 +197,10 @@ func explained(r *event, recent []*event, newest int64) bool {
 
 // reACK looks at an ACK of packets that did not ask for one: what drew it was a
 // duplicate. If any of the recent requests is one, so is the lowest that came before.
-func (ev *evidence) reACK(r *event, recent []*event, byPSN map[int64][]*event) {
+func (ev *evidence) reACK(r *event, recent []*event, byPSN map[int64][]*event, waiting *event) {
 	var drew *event
 	for _, e := range recent[max(0, len(recent)-reACKReach):] {
-		if e.psn <= r.psn && byPSN[e.psn][0] != e && (drew == nil || e.psn <= drew.psn) {
+		if e.psn <= r.psn && (drew == nil || e.psn <= drew.psn) && before(e, byPSN[e.psn], waiting) {
 			drew = e
 		}
 	}
@@ -208,6 +210,16 @@ func (ev *evidence) reACK(r *event, recent []*event, byPSN map[int64][]*event) {
 	if at, ok := ev.earlier[drew.psn]; !ok || drew.at < at {
 		ev.earlier[drew.psn] = drew.at
 	}
+}
+
+// before reports whether a request was sent before, and since the NAK that waited for it or for one before.
+func before(e *event, sent []*event, waiting *event) bool {
+	since := -1
+	if waiting != nil && waiting.psn <= e.psn {
+		since = waiting.pos
+	}
+	i := sort.Search(len(sent), func(i int) bool { return sent[i].at >= since })
+	return i < len(sent) && sent[i].at < e.at
 }
 
 // accepted returns the place before which psn was accepted, or never.
@@ -306,6 +318,10 @@ func (t *train) goesOn(s *stream, r *event) bool {
 		r.info.Position.StartsMessage() || last.info.Position.EndsMessage() || r.psn <= last.psn {
 		return false
 	}
+	first := t.responses[0]
+	if first.info.Headers&r.info.Headers&packet.HasAETH != 0 && first.AETH.MSN != r.AETH.MSN {
+		return false // the rest of that train is missing, and the beginning of this one
+	}
 	m := s.of(last.psn)
 	return m != nil && r.psn < m.end()
 }
@@ -324,9 +340,6 @@ func (ev *evidence) place(s *stream, t *train) {
 	asked := ev.asked[m]
 	asked = asked[:sort.Search(len(asked), func(i int) bool { return asked[i].at >= r.pos })]
 	asked = asked[max(0, len(asked)-placeReach):]
-	if !s.ordered && t.joins(ev, asked) {
-		return
-	}
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
 		if e.answers == nil && (e.psn == r.psn || e.psn < r.psn && r.psn < e.end() && !r.info.Position.StartsMessage()) {
@@ -334,10 +347,13 @@ func (ev *evidence) place(s *stream, t *train) {
 			return
 		}
 	}
+	if !s.ordered {
+		t.join(ev, asked)
+	}
 }
 
-// joins makes the responses of t part of another train that lacks them.
-func (t *train) joins(ev *evidence, asked []*event) bool {
+// join makes the responses of t part of another train that lacks them.
+func (t *train) join(ev *evidence, asked []*event) {
 	r := t.responses[0]
 	for _, e := range asked {
 		other := e.answers
@@ -348,7 +364,6 @@ func (t *train) joins(ev *evidence, asked []*event) bool {
 			other.add(r)
 			ev.answers[r] = other
 		}
-		return true
+		return
 	}
-	return false
 }

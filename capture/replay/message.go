@@ -14,7 +14,6 @@ type message struct {
 	first, n int64       // PSNs
 	kind     packet.Kind // KindNone: requests of which the beginning was not captured
 	parts    []*event    // in order of PSN; there may be gaps. READs and atomics have one
-	ends     bool        // its last packet was captured, or its first tells where it ends
 	broken   *event      // a packet that no requester sends there: it begins or goes on with something else
 	wanted   string      // what one would send instead
 }
@@ -43,10 +42,11 @@ func (s *stream) assemble() {
 		}
 		var m *message
 		m, parts = s.assembleOne(parts)
-		if m.kind == packet.KindNone && !gap && len(s.messages) > 0 && s.messages[len(s.messages)-1].kind != packet.KindNone {
+		stray := !m.parts[0].info.Position.StartsMessage()
+		if stray && !gap && len(s.messages) > 0 && s.messages[len(s.messages)-1].kind != packet.KindNone {
 			m.broken, m.wanted = m.parts[0], "a packet that begins a message"
 		}
-		if m.kind == packet.KindNone && m.broken == nil && len(s.messages) > 0 {
+		if stray && m.broken == nil && len(s.messages) > 0 {
 			if last := s.messages[len(s.messages)-1]; last.kind == packet.KindNone && last.end() == m.first {
 				last.n += m.n
 				last.parts = append(last.parts, m.parts...)
@@ -72,6 +72,9 @@ func (s *stream) firstTransmissions() []*event {
 			parts = append(parts, e)
 		}
 	}
+	if len(parts) > 0 {
+		s.newest = parts[len(parts)-1].at
+	}
 	slices.SortStableFunc(parts, func(a, b *event) int { return int(a.psn - b.psn) })
 	return parts
 }
@@ -79,7 +82,7 @@ func (s *stream) firstTransmissions() []*event {
 // assembleOne takes the packets of the first message off parts.
 func (s *stream) assembleOne(parts []*event) (*message, []*event) {
 	start := parts[0]
-	m := &message{first: start.psn, n: start.n, kind: start.info.Kind, parts: parts[:1:1], ends: true}
+	m := &message{first: start.psn, n: start.n, kind: start.info.Kind, parts: parts[:1:1]}
 	parts = parts[1:]
 	switch {
 	case !start.info.Position.StartsMessage():
@@ -89,9 +92,8 @@ func (s *stream) assembleOne(parts []*event) (*message, []*event) {
 		return m, parts
 	}
 	limit := int64(1) << 62
-	m.ends = false
 	if m.kind == packet.KindWrite {
-		m.n, m.ends = int64(packet.PSNCount(start.RETH.Length, s.mtu)), true
+		m.n = int64(packet.PSNCount(start.RETH.Length, s.mtu))
 		limit = m.end()
 	}
 	for len(parts) > 0 {
@@ -103,7 +105,7 @@ func (s *stream) assembleOne(parts []*event) (*message, []*event) {
 		m.parts = append(m.parts, e)
 		parts = parts[1:]
 		if e.info.Position == packet.Last {
-			m.n, m.ends = e.psn+1-m.first, true
+			m.n = e.psn + 1 - m.first
 			break
 		}
 		if m.kind != packet.KindWrite || e.psn >= limit {
@@ -120,8 +122,8 @@ func (m *message) cut(e *event, limit int64) {
 	case e.psn == last.psn+1:
 		m.n, m.broken = e.psn-m.first, e
 		m.wanted = fmt.Sprintf("the next packet of the message that packet %d begins", m.parts[0].No)
-	default:
-		m.n, m.ends = e.psn-m.first, true
+	default: // where it ended is not to be told
+		m.n, m.kind = e.psn-m.first, packet.KindNone
 	}
 }
 

@@ -80,6 +80,8 @@ func replayConnection(f *flow, t talk, ps capture.Packets, o Options) (*Connecti
 		}
 		for i, r := range way.runs {
 			s := newStream(r, byRun[i], t, ps)
+			s.lastWord = way.peer.lastWord()
+			s.dead = f.refuses() || f.peer != nil && f.peer.refuses()
 			s.report = &Stream{From: way.sender(), To: way.receiver(), Requests: len(s.requests), Replies: len(s.replies),
 				PathMTU: s.mtu, FirstPSN: r.events[0].BTH.PSN, Responder: newVerdict(), Requester: newVerdict()}
 			c.Streams = append(c.Streams, s.report)
@@ -119,6 +121,31 @@ func (f *flow) sender() End {
 		return End{Addr: f.key.src}
 	}
 	return End{f.key.src, f.peer.key.qpn, true}
+}
+
+// lastWord returns the place of the last packet of a flow, or -1.
+func (f *flow) lastWord() int {
+	last := -1
+	if f == nil {
+		return last
+	}
+	for _, r := range f.runs {
+		last = max(last, r.events[len(r.events)-1].at)
+	}
+	if len(f.replies) > 0 {
+		last = max(last, f.replies[len(f.replies)-1].at)
+	}
+	return last
+}
+
+// refuses reports whether the sender of a flow refuses a request for good.
+func (f *flow) refuses() bool {
+	for _, e := range f.replies {
+		if e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
+			return true
+		}
+	}
+	return false
 }
 
 // assign finds the run of requests that each reply belongs to, among those that began before it: the

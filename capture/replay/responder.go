@@ -128,26 +128,19 @@ func (r *responding) plan() (err error) {
 }
 
 // planReceives finds the SENDs that were refused, and takes it that their receive buffers were too
-// short, unless longer SENDs were accepted before.
+// short, unless the captured responder says anything after that: a queue pair that refused does not.
 func (r *responding) planReceives() {
-	var longest uint64
 	for _, m := range r.s.messages {
-		if m.kind != packet.KindSend {
-			continue
-		}
-		last := m.parts[len(m.parts)-1]
-		size := uint64(last.psn-m.first)*uint64(r.s.mtu) + uint64(len(last.Payload))
-		if r.ev.accepted(m.end()-1) != never {
-			longest = max(longest, size)
+		if m.kind != packet.KindSend || r.ev.accepted(m.end()-1) != never {
 			continue
 		}
 		for _, e := range m.parts {
 			nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool {
 				return s == packet.NAKInvalidRequest || s == packet.NAKRemoteOperational
 			})
-			upTo := uint64(e.psn-m.first)*uint64(r.s.mtu) + uint64(len(e.Payload))
-			if nak != nil && len(e.Payload) > 0 && upTo > longest {
-				r.tooLong[m.first] = uint32(min(upTo-1, transport.MaxMessage))
+			if nak != nil && len(e.Payload) > 0 && nak.at == r.s.lastWord {
+				size := uint64(e.psn-m.first)*uint64(r.s.mtu) + uint64(len(e.Payload)) - 1
+				r.tooLong[m.first] = uint32(min(size, transport.MaxMessage))
 				break
 			}
 		}

@@ -45,7 +45,9 @@ type stream struct {
 	messages []*message
 	talk     talk
 	packets  capture.Packets // the whole capture
-	outside  []*event        // replies to what came before the capture
+	newest   int             // the place of the last request that was new
+	dead     bool            // one of the queue pairs refused something for good
+	lastWord int             // the place of the last packet of the responder's queue pair, requests too
 }
 
 // extendedStart is a multiple of 2^24 far above 0, so that PSNs before the first are positive.
@@ -206,18 +208,18 @@ func (s *stream) findBase() {
 const sequenceReach = 1 << 12
 
 // findMTU infers the path MTU: FIRST and MIDDLE packets have it, and the PSNs that a READ
-// takes depend on it.
+// takes depend on it. Without the former it is at least what the largest packet carries.
 func findMTU(requests, replies []*event) int {
 	var votes [5]int // for 256 << i
-	largest, sure := 0, 0
+	largest, whole := 0, false
 	for _, es := range [][]*event{requests, replies} {
 		for i, e := range es {
 			largest = max(largest, len(e.Payload))
 			if e.info.Payload && (e.info.Position == packet.First || e.info.Position == packet.Middle) {
+				whole = true
 				for k := range votes {
 					votes[k] += 4 * bit(len(e.Payload) == 256<<k)
 				}
-				sure++
 			}
 			if e.info.Kind == packet.KindRead && i+1 < len(es) {
 				gap := packet.PSNDiff(es[i+1].BTH.PSN, e.BTH.PSN)
@@ -227,11 +229,14 @@ func findMTU(requests, replies []*event) int {
 			}
 		}
 	}
-	best := 0
+	best := -1
 	for k := range votes {
-		if votes[k] > votes[best] && sure > 0 || 256<<best < largest && sure == 0 || votes[k] > votes[best] && 256<<k >= largest {
+		if (whole || 256<<k >= largest) && (best < 0 || votes[k] > votes[best]) {
 			best = k
 		}
+	}
+	if best < 0 {
+		best = len(votes) - 1
 	}
 	return 256 << best
 }

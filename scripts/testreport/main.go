@@ -15,6 +15,8 @@ import (
 	"io"
 	"os"
 	"os/exec"
+	"regexp"
+	"slices"
 	"strings"
 	"time"
 )
@@ -32,9 +34,16 @@ type event struct {
 type report struct {
 	out     io.Writer
 	output  map[string][]string // of tests and packages not yet ended
-	leftOut []string
+	leftOut []*omission
 	passed  int
 	failed  int
+}
+
+// An omission is what a package has left out for one reason.
+type omission struct {
+	pkg, reason string
+	tests       int
+	names       []string // of the top-level tests
 }
 
 // slow is how long a test must take for its end to be worth a line.
@@ -129,17 +138,37 @@ func (r *report) skipped(e event, key string) {
 	for _, s := range r.output[key] {
 		s = strings.TrimSpace(s)
 		if s != "" && !strings.HasPrefix(s, "===") && !strings.HasPrefix(s, "---") {
-			reason = s // the last thing that it said
+			reason = place.ReplaceAllString(s, "") // the last thing that it said
 		}
 	}
-	r.leftOut = append(r.leftOut, fmt.Sprintf("%s %s: %s", e.Package, e.Test, reason))
+	r.omit(e.Package, strings.TrimPrefix(reason, "left out: "), e.Test)
+}
+
+// place is where a test said something.
+var place = regexp.MustCompile(`^\S+\.go:\d+: `)
+
+func (r *report) omit(pkg, reason, test string) {
+	var o *omission
+	for _, have := range r.leftOut {
+		if have.pkg == pkg && have.reason == reason {
+			o = have
+		}
+	}
+	if o == nil {
+		o = &omission{pkg: pkg, reason: reason}
+		r.leftOut = append(r.leftOut, o)
+	}
+	o.tests++
+	if top, _, _ := strings.Cut(test, "/"); !slices.Contains(o.names, top) {
+		o.names = append(o.names, top)
+	}
 }
 
 func (r *report) close(status int, ci bool) int {
 	if len(r.leftOut) > 0 {
-		fmt.Fprintf(r.out, "\nLeft out, %d:\n", len(r.leftOut))
-		for _, s := range r.leftOut {
-			fmt.Fprintln(r.out, "  "+s)
+		fmt.Fprintln(r.out, "\nLeft out:")
+		for _, o := range r.leftOut {
+			fmt.Fprintf(r.out, "  %s, %d tests: %s\n    %s\n", o.pkg, o.tests, o.reason, strings.Join(o.names, " "))
 		}
 		if ci {
 			fmt.Fprintln(r.out, "With CI=true nothing may be left out: this run has failed.")

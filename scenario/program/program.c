@@ -1,0 +1,580 @@
+/*
+ * program - the verbs program of a scenario, on the host of the NIC under test.
+ *
+ * It reads lines and answers each with one: "ok" and values, or "error" and a reason.
+ * README.md has the lines. It ends with its input; what it holds goes with it.
+ *
+ * usage: program [-d DEVICE] [-g GID-INDEX]
+ */
+#include <arpa/inet.h>
+#include <endian.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <infiniband/verbs.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define MAX_WORDS 64
+#define MAX_SGE 4
+#define NAME 64
+
+enum kind { PD, MR, CQ, SRQ, QP };
+
+/* An object has the name that the script gave it. */
+struct object {
+	struct object *next;
+	enum kind kind;
+	char name[NAME];
+	union {
+		struct ibv_pd *pd;
+		struct ibv_mr *mr;
+		struct ibv_cq *cq;
+		struct ibv_srq *srq;
+		struct ibv_qp *qp;
+		void *any;
+	};
+	uint8_t *mem; /* MR */
+};
+
+static struct object *objects;
+static struct ibv_context *ctx;
+static const char *device;
+static int gid_index = -1;
+static int num_words;
+static char *word[MAX_WORDS];
+
+static void fail(const char *format, ...)
+{
+	va_list args;
+
+	va_start(args, format);
+	printf("error ");
+	vprintf(format, args);
+	printf("\n");
+	va_end(args);
+}
+
+static void fail_errno(const char *what)
+{
+	fail("%s: %s", what, strerror(errno));
+}
+
+static uint64_t number(int i)
+{
+	return i < num_words ? strtoull(word[i], NULL, 0) : 0;
+}
+
+static const char *text(int i)
+{
+	return i < num_words ? word[i] : "-";
+}
+
+static struct object *find(enum kind kind, const char *name)
+{
+	for (struct object *o = objects; o; o = o->next)
+		if (o->kind == kind && !strcmp(o->name, name))
+			return o;
+	return NULL;
+}
+
+/* must_find answers with an error where there is no such object. */
+static struct object *must_find(enum kind kind, const char *name)
+{
+	struct object *o = find(kind, name);
+
+	if (!o)
+		fail("there is no %s", name);
+	return o;
+}
+
+static struct object *add(enum kind kind, const char *name, void *any)
+{
+	struct object *o = calloc(1, sizeof(*o));
+
+	if (!o)
+		exit(2);
+	o->kind = kind;
+	snprintf(o->name, sizeof(o->name), "%s", name);
+	o->any = any;
+	o->next = objects;
+	objects = o;
+	return o;
+}
+
+static void forget(struct object *gone)
+{
+	for (struct object **p = &objects; *p; p = &(*p)->next) {
+		if (*p == gone) {
+			*p = gone->next;
+			free(gone);
+			return;
+		}
+	}
+}
+
+static struct ibv_pd *pd_named(const char *name)
+{
+	struct object *o = find(PD, name);
+	struct ibv_pd *pd;
+
+	if (o)
+		return o->pd;
+	pd = ibv_alloc_pd(ctx);
+	if (pd)
+		add(PD, name, pd);
+	return pd;
+}
+
+/* The first GID of the address family of the peer. */
+static int find_gid(const char *peer, union ibv_gid *gid)
+{
+	static const uint8_t mapped[12] = { [10] = 0xff, [11] = 0xff };
+	int want4 = !strchr(peer, ':');
+
+	for (int i = gid_index < 0 ? 0 : gid_index; !ibv_query_gid(ctx, 1, i, gid); i++) {
+		int is4 = !memcmp(gid->raw, mapped, sizeof(mapped));
+		int local = gid->raw[0] == 0xfe && gid->raw[1] == 0x80;
+
+		if (gid_index >= 0 || (want4 ? is4 : !is4 && !local && gid->raw[0])) {
+			gid_index = i;
+			return 0;
+		}
+		if (i > 1000)
+			break;
+	}
+	return -1;
+}
+
+/* hello PEER: which address the NIC has for it. */
+static void do_hello(void)
+{
+	struct ibv_device **list;
+	union ibv_gid gid;
+	char address[INET6_ADDRSTRLEN];
+	int n = 0;
+
+	list = ibv_get_device_list(&n);
+	for (int i = 0; i < n && !ctx; i++)
+		if (!device || !strcmp(ibv_get_device_name(list[i]), device))
+			ctx = ibv_open_device(list[i]);
+	if (!ctx) {
+		fail("there is no RDMA device%s%s", device ? " " : "", device ? device : "");
+		return;
+	}
+	fcntl(ctx->async_fd, F_SETFL, fcntl(ctx->async_fd, F_GETFL) | O_NONBLOCK);
+	if (find_gid(text(1), &gid)) {
+		fail("the device has no address of the family of %s", text(1));
+		return;
+	}
+	printf("ok %s\n", inet_ntop(AF_INET6, gid.raw, address, sizeof(address)));
+}
+
+/* mr NAME SIZE FILL ACCESS PD */
+static void do_mr(void)
+{
+	struct ibv_pd *pd = pd_named(text(5));
+	size_t size = number(2), whole = (size + 4095) & ~(size_t)4095;
+	struct ibv_mr *mr;
+	struct object *o;
+	uint8_t *mem;
+
+	if (!pd || posix_memalign((void **)&mem, 4096, whole ? whole : 4096)) {
+		fail_errno("mr");
+		return;
+	}
+	memset(mem, number(3), whole);
+	mr = ibv_reg_mr(pd, mem, size, number(4));
+	if (!mr) {
+		fail_errno("ibv_reg_mr");
+		free(mem);
+		return;
+	}
+	o = add(MR, text(1), mr);
+	o->mem = mem;
+	printf("ok %lu %u %u\n", (unsigned long)(uintptr_t)mem, mr->lkey, mr->rkey);
+}
+
+/* dereg NAME: the memory stays, to see that nobody writes to it. */
+static void do_dereg(void)
+{
+	struct object *o = must_find(MR, text(1));
+
+	if (!o)
+		return;
+	errno = o->mr ? ibv_dereg_mr(o->mr) : EINVAL;
+	if (errno) {
+		fail_errno("ibv_dereg_mr");
+		return;
+	}
+	o->mr = NULL;
+	printf("ok\n");
+}
+
+/* read NAME OFFSET LENGTH */
+static void do_read(void)
+{
+	struct object *o = must_find(MR, text(1));
+	uint64_t n = number(3);
+
+	if (!o)
+		return;
+	printf("ok ");
+	for (uint64_t i = 0; i < n; i++)
+		printf("%02x", o->mem[number(2) + i]);
+	printf("\n");
+}
+
+static size_t parse_hex(const char *hex, uint8_t *to, size_t room)
+{
+	size_t n = 0;
+	unsigned byte;
+
+	if (!strcmp(hex, "-"))
+		return 0;
+	for (; n < room && sscanf(hex + 2 * n, "%2x", &byte) == 1; n++)
+		to[n] = byte;
+	return n;
+}
+
+/* write NAME OFFSET HEX */
+static void do_write(void)
+{
+	struct object *o = must_find(MR, text(1));
+
+	if (!o)
+		return;
+	parse_hex(text(3), o->mem + number(2), strlen(text(3)) / 2);
+	printf("ok\n");
+}
+
+/* cq NAME ENTRIES */
+static void do_cq(void)
+{
+	struct ibv_cq *cq = ibv_create_cq(ctx, number(2), NULL, NULL, 0);
+
+	if (!cq) {
+		fail_errno("ibv_create_cq");
+		return;
+	}
+	add(CQ, text(1), cq);
+	printf("ok\n");
+}
+
+/* srq NAME ENTRIES LIMIT */
+static void do_srq(void)
+{
+	struct ibv_srq_init_attr init = { .attr = { .max_wr = number(2), .max_sge = MAX_SGE } };
+	struct ibv_srq_attr limit = { .srq_limit = number(3) };
+	struct ibv_pd *pd = pd_named("-");
+	struct ibv_srq *srq = pd ? ibv_create_srq(pd, &init) : NULL;
+
+	if (!srq) {
+		fail_errno("ibv_create_srq");
+		return;
+	}
+	errno = limit.srq_limit ? ibv_modify_srq(srq, &limit, IBV_SRQ_LIMIT) : 0;
+	if (errno) {
+		fail_errno("ibv_modify_srq");
+		return;
+	}
+	add(SRQ, text(1), srq);
+	printf("ok\n");
+}
+
+/* qp NAME TYPE CQ SRQ PD SIG-ALL */
+static void do_qp(void)
+{
+	struct object *cq = find(CQ, text(3)), *srq = find(SRQ, text(4));
+	struct ibv_pd *pd = pd_named(text(5));
+	struct ibv_qp_init_attr init = {
+		.qp_type = number(2),
+		.sq_sig_all = number(6),
+		.cap = { .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = MAX_SGE,
+			 .max_recv_sge = MAX_SGE, .max_inline_data = 128 },
+	};
+	struct ibv_qp *qp;
+
+	if (!cq) {
+		struct ibv_cq *own = ibv_create_cq(ctx, 128, NULL, NULL, 0);
+
+		if (!own) {
+			fail_errno("ibv_create_cq");
+			return;
+		}
+		cq = add(CQ, "", own);
+	}
+	init.send_cq = init.recv_cq = cq->cq;
+	init.srq = srq ? srq->srq : NULL;
+	qp = pd ? ibv_create_qp(pd, &init) : NULL;
+	if (!qp) {
+		fail_errno("ibv_create_qp");
+		return;
+	}
+	add(QP, text(1), qp);
+	printf("ok %u\n", qp->qp_num);
+}
+
+/* destroy NAME */
+static void do_destroy(void)
+{
+	struct object *o = must_find(QP, text(1));
+
+	if (!o)
+		return;
+	errno = ibv_destroy_qp(o->qp);
+	if (errno) {
+		fail_errno("ibv_destroy_qp");
+		return;
+	}
+	forget(o);
+	printf("ok\n");
+}
+
+static enum ibv_mtu mtu_code(uint64_t bytes)
+{
+	for (int code = IBV_MTU_256; code <= IBV_MTU_4096; code++)
+		if (bytes == 128u << code)
+			return code;
+	return 0;
+}
+
+/*
+ * modify NAME MASK STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC
+ *        MIN-RNR-TIMER TIMEOUT RETRY-CNT RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL
+ */
+static void do_modify(void)
+{
+	struct object *o = must_find(QP, text(1));
+	char address[INET6_ADDRSTRLEN + 8];
+	struct ibv_qp_attr a = {
+		.qp_state = number(3), .path_mtu = mtu_code(number(4)), .qkey = number(5),
+		.rq_psn = number(6), .sq_psn = number(7), .dest_qp_num = number(8),
+		.qp_access_flags = number(9), .max_rd_atomic = number(10),
+		.max_dest_rd_atomic = number(11), .min_rnr_timer = number(12), .timeout = number(13),
+		.retry_cnt = number(14), .rnr_retry = number(15), .pkey_index = number(16),
+		.port_num = 1, .en_sqd_async_notify = 1,
+		.ah_attr = { .is_global = 1, .port_num = 1,
+			     .grh = { .sgid_index = gid_index, .traffic_class = number(18),
+				      .hop_limit = number(19), .flow_label = number(20) } },
+	};
+
+	if (!o)
+		return;
+	snprintf(address, sizeof(address), "%s%s", strchr(text(17), ':') ? "" : "::ffff:", text(17));
+	inet_pton(AF_INET6, address, a.ah_attr.grh.dgid.raw);
+	if (!a.ah_attr.grh.hop_limit)
+		a.ah_attr.grh.hop_limit = 64;
+	errno = ibv_modify_qp(o->qp, &a, number(2));
+	if (errno)
+		fail_errno("ibv_modify_qp");
+	else
+		printf("ok\n");
+}
+
+/* state NAME */
+static void do_state(void)
+{
+	struct object *o = must_find(QP, text(1));
+	struct ibv_qp_attr a;
+	struct ibv_qp_init_attr init;
+
+	if (!o)
+		return;
+	errno = ibv_query_qp(o->qp, &a, IBV_QP_STATE, &init);
+	if (errno)
+		fail_errno("ibv_query_qp");
+	else
+		printf("ok %d\n", a.qp_state);
+}
+
+/* sges reads COUNT {ADDRESS LENGTH LKEY}... from a word on. */
+static int sges(int at, struct ibv_sge *list)
+{
+	int n = number(at);
+
+	for (int i = 0; i < n && i < MAX_SGE; i++)
+		list[i] = (struct ibv_sge){ number(at + 1 + 3 * i), number(at + 2 + 3 * i),
+					    number(at + 3 + 3 * i) };
+	return n;
+}
+
+/* send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE SGES */
+static void do_send(void)
+{
+	struct object *o = must_find(QP, text(1));
+	uint8_t data[256];
+	struct ibv_sge list[MAX_SGE];
+	struct ibv_send_wr *bad, wr = { .wr_id = number(2), .opcode = number(3),
+					.send_flags = number(4), .sg_list = list };
+
+	if (!o)
+		return;
+	wr.num_sge = sges(11, list);
+	if (wr.send_flags & IBV_SEND_INLINE) {
+		list[0].addr = (uintptr_t)data;
+		list[0].length = parse_hex(text(10), data, sizeof(data));
+		wr.num_sge = 1;
+	}
+	if (wr.opcode == IBV_WR_SEND_WITH_INV || wr.opcode == IBV_WR_LOCAL_INV)
+		wr.invalidate_rkey = number(5);
+	else
+		wr.imm_data = htobe32(number(5));
+	if (wr.opcode == IBV_WR_ATOMIC_CMP_AND_SWP || wr.opcode == IBV_WR_ATOMIC_FETCH_AND_ADD) {
+		wr.wr.atomic.remote_addr = number(6);
+		wr.wr.atomic.rkey = number(7);
+		wr.wr.atomic.compare_add = number(8);
+		wr.wr.atomic.swap = number(9);
+	} else {
+		wr.wr.rdma.remote_addr = number(6);
+		wr.wr.rdma.rkey = number(7);
+	}
+	errno = ibv_post_send(o->qp, &wr, &bad);
+	if (errno)
+		fail_errno("ibv_post_send");
+	else
+		printf("ok\n");
+}
+
+/* recv NAME ID SGES */
+static void do_recv(void)
+{
+	struct object *srq = find(SRQ, text(1)), *o = srq ? srq : must_find(QP, text(1));
+	struct ibv_sge list[MAX_SGE];
+	struct ibv_recv_wr *bad, wr = { .wr_id = number(2), .sg_list = list };
+
+	if (!o)
+		return;
+	wr.num_sge = sges(3, list);
+	errno = srq ? ibv_post_srq_recv(o->srq, &wr, &bad) : ibv_post_recv(o->qp, &wr, &bad);
+	if (errno)
+		fail_errno("ibv_post_recv");
+	else
+		printf("ok\n");
+}
+
+static const char *qp_name(uint32_t qpn)
+{
+	for (struct object *o = objects; o; o = o->next)
+		if (o->kind == QP && o->qp->qp_num == qpn)
+			return o->name;
+	return "-";
+}
+
+/* poll: QP ID STATUS OPCODE BYTE-LEN IMM SRC-QP FLAGS of a completion, or nothing. */
+static void do_poll(void)
+{
+	for (struct object *o = objects; o; o = o->next) {
+		struct ibv_wc wc;
+		uint32_t imm;
+
+		if (o->kind != CQ || ibv_poll_cq(o->cq, 1, &wc) != 1)
+			continue;
+		imm = wc.wc_flags & IBV_WC_WITH_INV ? wc.invalidated_rkey : be32toh(wc.imm_data);
+		printf("ok %s %lu %d %d %u %u %u %u\n", qp_name(wc.qp_num), (unsigned long)wc.wr_id,
+		       wc.status, wc.opcode, wc.byte_len, imm, wc.src_qp, wc.wc_flags);
+		return;
+	}
+	printf("ok\n");
+}
+
+static const char *event_object(struct ibv_async_event *e)
+{
+	for (struct object *o = objects; o; o = o->next) {
+		switch (e->event_type) {
+		case IBV_EVENT_CQ_ERR:
+			if (o->kind == CQ && o->cq == e->element.cq)
+				return o->name;
+			break;
+		case IBV_EVENT_SRQ_ERR:
+		case IBV_EVENT_SRQ_LIMIT_REACHED:
+			if (o->kind == SRQ && o->srq == e->element.srq)
+				return o->name;
+			break;
+		case IBV_EVENT_QP_FATAL:
+		case IBV_EVENT_QP_REQ_ERR:
+		case IBV_EVENT_QP_ACCESS_ERR:
+		case IBV_EVENT_COMM_EST:
+		case IBV_EVENT_SQ_DRAINED:
+		case IBV_EVENT_QP_LAST_WQE_REACHED:
+			if (o->kind == QP && o->qp == e->element.qp)
+				return o->name;
+			break;
+		default:
+			return "-";
+		}
+	}
+	return "-";
+}
+
+/* event: TYPE OBJECT of an asynchronous event, or nothing. */
+static void do_event(void)
+{
+	struct ibv_async_event e;
+
+	if (ibv_get_async_event(ctx, &e)) {
+		printf("ok\n");
+		return;
+	}
+	printf("ok %d %s\n", e.event_type, event_object(&e));
+	ibv_ack_async_event(&e);
+}
+
+static const struct command {
+	const char *name;
+	void (*carry_out)(void);
+} commands[] = {
+	{ "hello", do_hello }, { "mr", do_mr },		  { "dereg", do_dereg },
+	{ "read", do_read },   { "write", do_write },	  { "cq", do_cq },
+	{ "srq", do_srq },     { "qp", do_qp },		  { "destroy", do_destroy },
+	{ "modify", do_modify }, { "state", do_state },	  { "send", do_send },
+	{ "recv", do_recv },   { "poll", do_poll },	  { "event", do_event },
+};
+
+static void carry_out(char *line)
+{
+	num_words = 0;
+	for (char *w = strtok(line, " \n"); w && num_words < MAX_WORDS; w = strtok(NULL, " \n"))
+		word[num_words++] = w;
+	if (!num_words) {
+		fail("an empty line");
+		return;
+	}
+	if (!ctx && strcmp(word[0], "hello")) {
+		fail("hello comes first");
+		return;
+	}
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (!strcmp(word[0], commands[i].name)) {
+			commands[i].carry_out();
+			return;
+		}
+	}
+	fail("%s is not known", word[0]);
+}
+
+int main(int argc, char **argv)
+{
+	char *line = NULL;
+	size_t room = 0;
+	int c;
+
+	while ((c = getopt(argc, argv, "d:g:")) != -1) {
+		if (c == 'd') {
+			device = optarg;
+		} else if (c == 'g') {
+			gid_index = atoi(optarg);
+		} else {
+			fprintf(stderr, "usage: program [-d DEVICE] [-g GID-INDEX]\n");
+			return 2;
+		}
+	}
+	while (getline(&line, &room, stdin) > 0) {
+		carry_out(line);
+		fflush(stdout);
+	}
+	return 0;
+}

@@ -1,0 +1,85 @@
+package scenario
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+)
+
+// ErrNoProgram is returned where a script needs the verbs program of a live NIC, and nobody said where it is.
+var ErrNoProgram = errors.New("there is no verbs program: name one with --program, or in the script")
+
+// answerTime bounds how long a verbs program may take over one line.
+const answerTime = 20 * time.Second
+
+// A programLine is a conversation with a verbs program: a line there, a line back.
+type programLine struct {
+	conn io.ReadWriteCloser
+	in   *bufio.Reader
+	end  func() error
+}
+
+// openProgram starts the command and talks to it over its standard input and output; or,
+// where it is tcp:HOST:PORT, connects to that.
+func openProgram(command []string) (*programLine, error) {
+	if len(command) == 0 {
+		return nil, ErrNoProgram
+	}
+	if addr, ok := strings.CutPrefix(command[0], "tcp:"); ok {
+		c, err := net.DialTimeout("tcp", addr, answerTime)
+		if err != nil {
+			return nil, err
+		}
+		return &programLine{conn: c, in: bufio.NewReader(c), end: c.Close}, nil
+	}
+	cmd := exec.Command(command[0], command[1:]...)
+	cmd.Stderr = os.Stderr
+	out, err := cmd.StdinPipe()
+	if err != nil {
+		return nil, err
+	}
+	in, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	pipe := struct {
+		io.Reader
+		io.WriteCloser
+	}{in, out}
+	return &programLine{conn: pipe, in: bufio.NewReader(in), end: func() error {
+		out.Close() // the end of its input is the program's end
+		late := time.AfterFunc(answerTime, func() { cmd.Process.Kill() })
+		defer late.Stop()
+		return cmd.Wait()
+	}}, nil
+}
+
+// ask sends a line and returns the words of the answer, or what the program refused with.
+func (l *programLine) ask(line string) (answer, error) {
+	if c, ok := l.conn.(net.Conn); ok {
+		c.SetDeadline(time.Now().Add(answerTime))
+	}
+	if _, err := io.WriteString(l.conn, line+"\n"); err != nil {
+		return nil, fmt.Errorf("verbs program: %w", err)
+	}
+	s, err := l.in.ReadString('\n')
+	if err != nil {
+		return nil, fmt.Errorf("verbs program, asked %q: %w", line, err)
+	}
+	words := strings.Fields(s)
+	if len(words) > 0 && words[0] == "ok" {
+		return words[1:], nil
+	}
+	return nil, fmt.Errorf("verbs program, asked %q: %s", line, strings.TrimSpace(s))
+}
+
+func (l *programLine) close() error { return l.end() }
