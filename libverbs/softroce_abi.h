@@ -56,12 +56,20 @@
 #define SOFTROCE_SEND_NUM_SGE 20 /* u32; bytes of inline data where SOFTROCE_SEND_FLAGS has SOFTROCE_SEND_INLINE */
 #define SOFTROCE_SEND_REMOTE_ADDR 24 /* u64 */
 #define SOFTROCE_SEND_RKEY 32 /* u32 */
-#define SOFTROCE_SEND_AH 36 /* u32, handle of the address handle (UD), or remote SRQ number (XRC) */
+#define SOFTROCE_SEND_AH 36 /* u32, handle of the address handle (UD) */
 #define SOFTROCE_SEND_COMPARE_ADD 40 /* u64 */
 #define SOFTROCE_SEND_SWAP 48 /* u64 */
 #define SOFTROCE_SEND_REMOTE_QP_NUM 56 /* u32 */
 #define SOFTROCE_SEND_REMOTE_QKEY 60 /* u32 */
 #define SOFTROCE_SEND_SGES 64
+#define SOFTROCE_SEND_REMOTE_SRQ 36 /* u32, XRC: number of the shared receive queue */
+#define SOFTROCE_SEND_BIND_ADDR 24 /* u64, as the region has it */
+#define SOFTROCE_SEND_BIND_LENGTH 40 /* u64 */
+#define SOFTROCE_SEND_BIND_LKEY 56 /* u32, of the region */
+#define SOFTROCE_SEND_BIND_ACCESS 60 /* u32, ibv_access_flags */
+#define SOFTROCE_SEND_FLUSH_LENGTH 40 /* u32 */
+#define SOFTROCE_SEND_FLUSH_PLACEMENT 56 /* u8, ibv_placement_type */
+#define SOFTROCE_SEND_FLUSH_SELECTIVITY 60 /* u8, ibv_selectivity_level */
 #define SOFTROCE_SGE_SIZE 16 /* addr u64, length u32, lkey u32 */
 #define SOFTROCE_SGE_ADDR 0
 #define SOFTROCE_SGE_LENGTH 8

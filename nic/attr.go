@@ -18,11 +18,13 @@ type DeviceAttr struct {
 	MaxQP           int
 	MaxQPWR         int
 	DeviceCapFlags  uint32
+	CapFlagsEx      uint64 // device_cap_flags_ex: these and the upper half
 	MaxSGE          int
 	MaxSGERd        int
 	MaxCQ           int
 	MaxCQE          int
 	MaxMR           int
+	MaxMW           int
 	MaxPD           int
 	MaxQPRDAtomic   int // as responder, each QP
 	MaxResRDAtomic  int // as responder, in all
@@ -51,6 +53,17 @@ const (
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
 	capSRQResize      = 1 << 13
+	capMemWindow      = 1 << 17
+	capXRC            = 1 << 20
+	capMemMgtExt      = 1 << 21 // local invalidate, SEND with invalidate; registration by work request is for kernels alone
+	capMemWindow2B    = 1 << 24
+
+	capFlags = capBadPKeyCounter | capBadQKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen | capSRQResize |
+		capMemWindow | capXRC | capMemMgtExt | capMemWindow2B
+
+	// Of the upper half: enum ib_uverbs_device_cap_flags.
+	capFlushGlobal = 1 << 38
+	capAtomicWrite = 1 << 40
 )
 
 const (
@@ -67,8 +80,8 @@ func (d *Device) Query() DeviceAttr {
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xfffff000,
 		VendorID: vendorID, VendorPartID: vendorPartID,
 		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxSGE,
-		DeviceCapFlags: capBadPKeyCounter | capBadQKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen | capSRQResize,
-		MaxCQ:          l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
+		DeviceCapFlags: capFlags, CapFlagsEx: capFlags | capFlushGlobal | capAtomicWrite, MaxMW: l.MaxMW,
+		MaxCQ: l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
 		AtomicCap: AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
 		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs,

@@ -44,10 +44,13 @@ type Context struct {
 
 	pds  []*PD
 	mrs  []*MR
+	mws  []*MW
 	cqs  []*CQ
 	srqs []*SRQ
 	qps  []*QP
 	ahs  map[uint32]*AH // by their numbers
+
+	xrcds []*XRCD
 
 	broken error // why the engine is about to close the context
 	closed bool
@@ -90,6 +93,9 @@ func (c *Context) Close() {
 		return
 	}
 	c.events = nil // nobody is left to hear
+	for len(c.mws) > 0 {
+		c.mws[len(c.mws)-1].remove()
+	}
 	for len(c.qps) > 0 {
 		c.qps[len(c.qps)-1].remove()
 	}
@@ -101,6 +107,9 @@ func (c *Context) Close() {
 	}
 	for len(c.cqs) > 0 {
 		c.cqs[len(c.cqs)-1].remove()
+	}
+	for len(c.xrcds) > 0 {
+		c.xrcds[len(c.xrcds)-1].remove()
 	}
 	for len(c.mrs) > 0 {
 		c.mrs[len(c.mrs)-1].remove()

@@ -121,7 +121,7 @@ func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 	s[abi.CQESL] = c.SL
 	le.PutUint64(s[abi.CQETimestamp:], uint64(e.now))
 	q.staged++
-	q.late = q.late || !c.Recv && qp.init.Type != TypeRC
+	q.late = q.late || !c.Recv && !qp.init.Type.reliable()
 	// An error counts as solicited: whoever waits must hear of it (IBTA 11.4.2.2).
 	q.solicited = q.solicited || c.Solicited || c.Status != transport.Success
 	if !q.dirty {
@@ -148,6 +148,9 @@ func (q *CQ) hasRoom(e *Engine) bool {
 	e.overrun = append(e.overrun, q)
 	return false
 }
+
+// lost reports whether q has overflowed, so that nothing more comes out of it.
+func (q *CQ) lost() bool { return q != nil && q.overrun }
 
 // publish shows the client what is staged, and fires if the client has armed the queue.
 func (q *CQ) publish() {
@@ -212,6 +215,12 @@ func (q *CQ) overflow() {
 	for _, p := range q.ctx.qps {
 		if p.sendCQ == q || p.recvCQ == q {
 			p.fail()
+		}
+	}
+	for _, s := range q.ctx.srqs {
+		if s.cq == q { // an SRQ of XRC: its targets find it no more
+			q.ctx.event(Event{Type: EventSRQErr, SRQ: s})
+			s.stop()
 		}
 	}
 }

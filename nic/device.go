@@ -31,6 +31,7 @@ type Device struct {
 	table  *mrtable.Table
 	gids   gidTable
 	groups map[GID]*group
+	xrc    xrc
 	up     bool
 
 	contexts []*Context
@@ -47,7 +48,7 @@ type Device struct {
 }
 
 // objects counts what exists, in a device or in a context.
-type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached int }
+type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached, mws, xrcds int }
 
 // AddDevice adds a NIC. It is part of setting up: the engine does not run yet, or the
 // caller is on it.
@@ -69,6 +70,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 		ll := linkLocal(c.Iface.MAC())
 		d.guid = binary.BigEndian.Uint64(ll[8:])
 	}
+	d.xrc = xrc{shared: map[XRCDKey]*domain{}, srqs: map[uint32]*SRQ{}}
 	d.gids.max = d.limits.GIDTableSize
 	d.gids.update(c.Iface.MAC(), c.Iface.Addresses())
 	d.up = c.Iface.Up()

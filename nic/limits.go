@@ -23,7 +23,9 @@ type Limits struct {
 	MaxSRQSGE      int `json:"max_srq_sge"`
 	MaxMcastGroups int `json:"max_mcast_grp"`
 	MaxMcastQPs    int `json:"max_mcast_qp_attach"` // of one group
-	MaxRDAtomic    int `json:"max_qp_rd_atom"`      // READs and atomics outstanding on a QP, either way
+	MaxMW          int `json:"max_mw"`
+	MaxXRCD        int `json:"max_xrcd"`
+	MaxRDAtomic    int `json:"max_qp_rd_atom"` // READs and atomics outstanding on a QP, either way
 	MaxContexts    int `json:"max_contexts"`
 	GIDTableSize   int `json:"gid_tbl_len"`
 
@@ -40,6 +42,8 @@ type ContextLimits struct {
 	AHs             int    `json:"ahs"`
 	SRQs            int    `json:"srqs"`
 	Groups          int    `json:"groups"` // QPs attached to multicast groups, each attachment counting
+	MWs             int    `json:"mws"`
+	XRCDs           int    `json:"xrcds"`
 	RegisteredBytes uint64 `json:"registered_bytes"`
 	RingBytes       uint64 `json:"ring_bytes"`
 }
@@ -61,6 +65,8 @@ var DefaultLimits = Limits{
 	MaxSRQSGE:      32,
 	MaxMcastGroups: 8192,
 	MaxMcastQPs:    56,
+	MaxMW:          1<<19 - 1,
+	MaxXRCD:        1 << 16,
 	MaxRDAtomic:    transport.MaxRDAtomic,
 	MaxContexts:    4096,
 	GIDTableSize:   1024,
@@ -97,6 +103,8 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxSRQSGE, d.MaxSRQSGE)
 	set(&l.MaxMcastGroups, d.MaxMcastGroups)
 	set(&l.MaxMcastQPs, d.MaxMcastQPs)
+	set(&l.MaxMW, d.MaxMW)
+	set(&l.MaxXRCD, d.MaxXRCD)
 	set(&l.MaxRDAtomic, d.MaxRDAtomic)
 	set(&l.MaxContexts, d.MaxContexts)
 	set(&l.GIDTableSize, d.GIDTableSize)

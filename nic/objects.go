@@ -108,10 +108,13 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access m
 	return m, nil
 }
 
-// DeregMR ends a region: from now on its keys are not valid.
+// DeregMR ends a region: from now on its keys are not valid. EBUSY while a memory window is bound to it.
 func (c *Context) DeregMR(m *MR) error {
 	if m == nil || m.ctx != c {
 		return refuse(syscall.EINVAL, "no MR of this context")
+	}
+	if err := c.device.table.Deregister(m.region); err != nil {
+		return refuse(syscall.EBUSY, "memory windows are bound to the MR")
 	}
 	m.remove()
 	return nil

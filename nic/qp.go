@@ -18,11 +18,27 @@ const (
 	TypeRC QPType = 2
 	TypeUC QPType = 3
 	TypeUD QPType = 4
+
+	TypeXRCSend QPType = 9  // XRC initiator: has a send queue only
+	TypeXRCRecv QPType = 10 // XRC target: has no queue, and receives into the SRQs of its domain
 )
 
-var services = map[QPType]packet.Service{TypeRC: packet.RC, TypeUC: packet.UC, TypeUD: packet.UD}
+var services = map[QPType]packet.Service{TypeRC: packet.RC, TypeUC: packet.UC, TypeUD: packet.UD,
+	TypeXRCSend: packet.XRC, TypeXRCRecv: packet.XRC}
+
+// xrc reports whether t is one of XRC's.
+func (t QPType) xrc() bool { return t == TypeXRCSend || t == TypeXRCRecv }
+
+// reliable reports whether peers acknowledge what queue pairs of the type send.
+func (t QPType) reliable() bool { return t == TypeRC || t.xrc() }
 
 func (t QPType) String() string {
+	switch t {
+	case TypeXRCSend:
+		return "XRC_INI"
+	case TypeXRCRecv:
+		return "XRC_TGT"
+	}
 	if s, ok := services[t]; ok {
 		return s.String()
 	}
@@ -79,6 +95,9 @@ type QPInit struct {
 	SigAll bool
 	SQ     []byte // Caps.SendRingSize() bytes
 	RQ     []byte // Caps.RecvRingSize() bytes; nil with an SRQ
+
+	// An XRC initiator has no RecvCQ, SRQ and RQ. An XRC target has nothing but an XRCD.
+	XRCD *XRCD
 }
 
 // A QP is a queue pair: the transport's, its rings, and where its packets go.
@@ -151,11 +170,18 @@ func (q *QP) register() error {
 		return refuse(syscall.ENOMEM, "%s: every QPN is taken", d.name)
 	}
 	o := &q.init
-	t, err := transport.New(transport.Config{
-		QPN: qpn, Service: services[o.Type], PD: o.PD.pd,
+	config := transport.Config{
+		QPN: qpn, Service: services[o.Type],
 		SendDepth: o.Caps.MaxSendWR, MaxSendSGE: o.Caps.MaxSendSGE, MaxInline: o.Caps.MaxInline,
 		Recv: &q.recv, PortMTU: d.activeMTU(), SigAll: o.SigAll, Counters: &d.counters, UserData: q,
-	})
+	}
+	if o.PD != nil {
+		config.PD = o.PD.pd
+	}
+	if o.Type.xrc() {
+		q.xrcConfig(&config)
+	}
+	t, err := transport.New(config)
 	if err != nil {
 		c.freeBell(bell)
 		return refuse(syscall.EOPNOTSUPP, "%v", err)
@@ -168,9 +194,18 @@ func (q *QP) register() error {
 // hold counts q, or uncounts it, wherever objects that it uses count their users.
 func (q *QP) hold(n int) {
 	c := q.ctx
-	q.pd.users += n
-	q.sendCQ.users += n
-	q.recvCQ.users += n
+	if q.pd != nil {
+		q.pd.users += n
+	}
+	if q.sendCQ != nil {
+		q.sendCQ.users += n
+	}
+	if q.recvCQ != nil {
+		q.recvCQ.users += n
+	}
+	if q.init.XRCD != nil {
+		q.init.XRCD.users += n
+	}
 	if q.srq != nil {
 		q.srq.users += n
 	}
@@ -184,6 +219,9 @@ func (q *QP) hold(n int) {
 }
 
 func (c *Context) checkInit(o *QPInit) error {
+	if o.Type.xrc() {
+		return c.checkXRCInit(o)
+	}
 	if err := c.own(o.PD); err != nil {
 		return err
 	}
@@ -203,6 +241,9 @@ func (c *Context) checkInit(o *QPInit) error {
 
 func (q *QP) makeRings() (err error) {
 	o := &q.init
+	if o.Type.xrc() {
+		return q.makeXRCRings()
+	}
 	q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
 	if err != nil {
 		return err
@@ -234,6 +275,7 @@ func (q *QP) remove() {
 	for len(q.groups) > 0 {
 		q.detach(q.groups[0])
 	}
+	q.unbind()
 	d.qps.remove(q.qpn)
 	d.engine.timers.remove(q)
 	d.tx.deactivate(q)
@@ -326,7 +368,7 @@ func modifyError(err error) error {
 // checkModify checks what the transport does not know: port, P_Key index and address vector.
 func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, err error) {
 	d := q.device
-	if mask&transport.MaskState != 0 && a.State == transport.Init && (q.sendCQ.overrun || q.recvCQ.overrun) {
+	if mask&transport.MaskState != 0 && a.State == transport.Init && (q.sendCQ.lost() || q.recvCQ.lost()) {
 		return nil, refuse(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
 	}
 	if mask&transport.MaskPort != 0 && a.Port != 1 {
@@ -371,7 +413,7 @@ func (q *QP) noteState() {
 		return
 	}
 	q.state = s
-	if q.srq == nil {
+	if !q.recv.shared {
 		q.recv.ring.callForDoorbell(s == transport.Error)
 	}
 	switch s {
@@ -379,7 +421,7 @@ func (q *QP) noteState() {
 		q.sqTaken = q.sq.loadProducer()
 		q.sqDone = q.sqTaken
 		q.sq.storeConsumer(q.sqDone)
-		if q.srq == nil {
+		if !q.recv.shared {
 			q.recv.ring.discard()
 		}
 		q.path = nil

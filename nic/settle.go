@@ -20,7 +20,11 @@ func (d *Device) Packet(t *transport.QP) *packet.Tx { return d.tx.slot(t.UserDat
 func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 	q := t.UserData().(*QP)
 	if c.Recv {
-		q.recvCQ.push(d.engine, q, c)
+		cq := q.recvCQ
+		if r, ok := c.Queue.(*recvQueue); ok {
+			cq = r.ring.srq.cq
+		}
+		cq.push(d.engine, q, c)
 		return
 	}
 	q.sqDone++
@@ -73,9 +77,10 @@ func (e *Engine) memoryFailed(tag any, _ error) {
 	if q.ctx == nil {
 		return
 	}
-	q.recvCQ.spoil(q.qpn)
-	if q.sendCQ != q.recvCQ {
-		q.sendCQ.spoil(q.qpn)
+	for _, cq := range e.dirty { // what is staged is in one of these
+		if cq.ctx != nil && cq.ctx.device == q.device {
+			cq.spoil(q.qpn)
+		}
 	}
 	q.t.MemoryFault(q.device.enter(q))
 	q.noteState()

@@ -115,6 +115,9 @@ type SRQInit struct {
 	MaxSGE int    // of one work request
 	Ring   []byte // abi.RingSize(MaxWR, abi.RecvSlotSize(MaxSGE)) bytes
 	Limit  int
+
+	XRCD *XRCD // XRC: where target queue pairs find it
+	CQ   *CQ   // XRC: of its completions
 }
 
 // An SRQ is a shared receive queue.
@@ -124,7 +127,14 @@ type SRQ struct {
 	ring  *recvRing
 	bytes int
 	users int
+
+	xrcd *XRCD // nil: not of XRC
+	cq   *CQ
+	num  uint32
 }
+
+// Number returns the number by which peers name an SRQ of XRC, 0 for another.
+func (s *SRQ) Number() uint32 { return s.num }
 
 // RoundSRQ replaces the sizes asked for by those that can be had; EINVAL beyond the limits.
 func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
@@ -139,6 +149,9 @@ func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
 // CreateSRQ creates a shared receive queue; errors are EINVAL and ENOMEM.
 func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	if err := c.own(o.PD); err != nil {
+		return nil, err
+	}
+	if err := c.checkXRC(&o); err != nil {
 		return nil, err
 	}
 	d := c.device
@@ -158,8 +171,11 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	if err := c.takeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
-	s := &SRQ{ctx: c, pd: o.PD, ring: r, bytes: len(o.Ring)}
+	s := &SRQ{ctx: c, pd: o.PD, ring: r, bytes: len(o.Ring), xrcd: o.XRCD, cq: o.CQ}
 	r.srq, r.limit = s, o.Limit
+	if s.xrcd != nil {
+		d.xrc.admit(s)
+	}
 	o.PD.users++
 	c.srqs = append(c.srqs, s)
 	c.count.srqs++
@@ -227,6 +243,9 @@ func (c *Context) DestroySRQ(s *SRQ) error {
 
 func (s *SRQ) remove() {
 	c := s.ctx
+	if s.xrcd != nil {
+		c.device.xrc.forget(s)
+	}
 	s.ctx = nil
 	s.pd.users--
 	c.giveRing(s.bytes)

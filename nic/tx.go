@@ -124,7 +124,7 @@ func (t *txState) slot(q *QP) *packet.Tx {
 	f := &t.frames[t.filled]
 	t.kept[t.filled].is = false
 	t.filled++
-	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, q.init.Type != TypeRC, false, false
+	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, !q.init.Type.reliable(), false, false
 	f.Len = 0
 	return &f.Tx
 }
