@@ -61,7 +61,14 @@ func (r *responding) compare(strict bool) {
 
 // beforeCapture reports whether a reply answers what was sent before the capture began.
 func (r *responding) beforeCapture(a *event) bool {
-	return a.psn < r.s.base-1 && r.v.Compared == 0 || a.psn == r.s.base-1 && a.info.Kind != packet.KindAck && r.v.Compared == 0
+	ack := a.info.Kind == packet.KindAck && a.AETH.Syndrome.IsACK()
+	if r.v.Compared > 0 {
+		return false
+	}
+	if m := r.s.of(a.psn); m != nil && a.info.Kind == packet.KindAck && isRNR(a.AETH.Syndrome) && len(m.parts) > 0 && m.parts[0].at > a.pos {
+		return true // it names a packet that comes again later
+	}
+	return a.psn < r.s.base-int64(bit(ack))
 }
 
 // take finds the reply of softroce that a captured one is to be compared with: one to the
@@ -111,7 +118,7 @@ func (s *stream) oddACK() *event {
 	if len(s.sent) != len(s.requests) {
 		return nil
 	}
-	asked := make(map[int64]bool, len(s.sent))
+	asked := make(map[int64]bool, len(s.sent)) // AckReq of each PSN
 	for _, e := range s.sent {
 		if e.next != nil {
 			return nil
@@ -126,6 +133,7 @@ func (s *stream) oddACK() *event {
 		case r.info.Kind != packet.KindAck:
 		case r.AETH.Syndrome != packet.CreditsUnlimited:
 			return nil
+		case !known(asked, r.psn):
 		case asked[r.psn]:
 			punctual++
 		case odd != nil:
@@ -138,6 +146,11 @@ func (s *stream) oddACK() *event {
 		return nil
 	}
 	return odd
+}
+
+func known(m map[int64]bool, psn int64) bool {
+	_, ok := m[psn]
+	return ok
 }
 
 // newestState returns the PSN that softroce's responder would acknowledge at a place.
@@ -215,6 +228,10 @@ func (r *responding) unexpected(a *event) {
 		if st := r.states[a.psn-1]; st.msn != a.AETH.MSN {
 			r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
 		}
+		return
+	}
+	if first := r.s.messages; r.s.msn != 0 && a.info.Kind != packet.KindAck && len(first) > 0 && a.psn < first[0].end() {
+		r.note(a, "it may answer what was sent before the capture began")
 		return
 	}
 	what := a.Opcode.String()

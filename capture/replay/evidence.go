@@ -109,7 +109,11 @@ func (ev *evidence) gatherArrivals(s *stream) {
 		if len(in) == 0 {
 			continue
 		}
-		behind = in[len(in)-1].at
+		last := len(in) - 1
+		for last > 0 && in[last].copied {
+			last--
+		}
+		behind = in[last].at
 		for _, e := range in {
 			if e.answers != nil {
 				behind = e.at
@@ -366,4 +370,16 @@ func (t *train) join(ev *evidence, asked []*event) {
 		}
 		return
 	}
+}
+
+// later returns what answers a later transmission of an atomic, whose own answer is missing. It is the
+// same: an atomic is carried out once.
+func (ev *evidence) later(s *stream, e *event) *train {
+	asked := ev.asked[s.of(e.psn)]
+	for _, again := range asked[:min(len(asked), placeReach)] {
+		if again.answers != nil {
+			return again.answers
+		}
+	}
+	return nil
 }

@@ -164,14 +164,17 @@ func (r *responding) prepare(e *event) packet.Header {
 
 // fill takes what the answer of a READ or atomic shows for the contents of memory.
 func (r *responding) fill(e *event, m *shadow) {
-	if e.answers == nil {
-		if e.info.Kind == packet.KindCompareSwap || e.info.Kind == packet.KindFetchAdd {
+	answers := e.answers
+	if answers == nil && e.info.Kind != packet.KindRead {
+		if answers = r.ev.later(r.s, e); answers == nil {
 			m.doubt(e.Atomic.VA, 8)
 		}
+	}
+	if answers == nil {
 		return
 	}
 	changed := 0
-	for _, a := range e.answers.responses {
+	for _, a := range answers.responses {
 		free := func(since int) bool { return r.s.free(since, a) }
 		switch {
 		case e.info.Kind == packet.KindRead && a.info.Kind == packet.KindReadResponse && a.psn >= e.psn && a.psn < e.end():
@@ -203,7 +206,7 @@ func (r *responding) accepted(e *event) {
 		}
 		r.cursor += uint64(len(e.Payload))
 	case packet.KindCompareSwap, packet.KindFetchAdd:
-		if m := r.shadows[key]; m != nil && e.answers != nil {
+		if m := r.shadows[key]; m != nil && (e.answers != nil || r.ev.later(r.s, e) != nil) {
 			m.know(va, int(n), e.at)
 		}
 	}

@@ -23,15 +23,11 @@ func (m *message) end() int64 { return m.first + m.n }
 // assemble puts the messages of a stream together, from base on. Where the capture begins
 // inside a message, base moves to the next.
 func (s *stream) assemble() {
+	s.messages = nil
 	parts := s.firstTransmissions()
-	if len(parts) > 0 && parts[0].psn == s.base && !parts[0].info.Position.StartsMessage() {
-		for len(parts) > 0 && !parts[0].info.Position.StartsMessage() {
-			parts = parts[1:]
-		}
-		if len(parts) == 0 {
-			return
-		}
-		s.base = parts[0].psn
+	for len(parts) > 0 && !parts[0].info.Position.StartsMessage() {
+		s.base = parts[0].end() // the capture begins inside a message
+		parts = parts[1:]
 	}
 	at := s.base
 	for len(parts) > 0 {
@@ -139,61 +135,4 @@ func (s *stream) of(psn int64) *message {
 // counted returns how many messages of the stream end with psn or before it.
 func (s *stream) counted(psn int64) uint32 {
 	return uint32(sort.Search(len(s.messages), func(i int) bool { return s.messages[i].end()-1 > psn }))
-}
-
-// startMSN infers the MSN with which the stream begins: 0 for a young queue pair. Each reply
-// to something new votes. A single one is not believed if the capture seems to have seen
-// the queue pair's youth.
-func (s *stream) startMSN() uint32 {
-	votes := map[uint32]int{}
-	newest := s.base - 1
-	for _, r := range s.answered {
-		if r.info.Headers&packet.HasAETH == 0 || r.psn < newest {
-			continue
-		}
-		last := r.psn
-		switch {
-		case r.info.Kind == packet.KindAck && !r.AETH.Syndrome.IsACK():
-			last--
-		case r.info.Kind != packet.KindAck:
-			if m := s.of(r.psn); m != nil {
-				last = m.end() - 1
-			}
-		}
-		newest = last
-		votes[(r.AETH.MSN-s.counted(last))&packet.PSNMask]++
-	}
-	best := uint32(0)
-	for msn, n := range votes {
-		if n > votes[best] || n == votes[best] && best != 0 && msn < best {
-			best = msn
-		}
-	}
-	if votes[best] == 1 && s.young() {
-		return 0
-	}
-	return best
-}
-
-// young reports whether the capture has something that came before the stream's first packet: the
-// connection manager's packets, or frames of other protocols, by which programs connect.
-func (s *stream) young() bool {
-	first := s.requests[0]
-	if first.No > first.at+1 {
-		return true
-	}
-	for _, p := range s.packets[:first.at] {
-		if p.Opcode.Service() == packet.UD {
-			return true
-		}
-	}
-	return false
-}
-
-// name describes a message in a note.
-func (m *message) name() string {
-	if m.kind == packet.KindNone {
-		return fmt.Sprintf("PSNs %d to %d", m.first&packet.PSNMask, (m.end()-1)&packet.PSNMask)
-	}
-	return m.parts[0].Opcode.Info().Name
 }

@@ -62,6 +62,7 @@ func Packets(ps capture.Packets, o Options) (*Report, error) {
 			r.Connections = append(r.Connections, c)
 		}
 	}
+	r.Count = r.Differences()
 	return r, nil
 }
 

@@ -10,6 +10,7 @@ type Report struct {
 	RC          int           `json:"rc_packets"`
 	Skipped     []Note        `json:"skipped"` // packets that could not be fed: wrong ICRC, cut, unreadable
 	Connections []*Connection `json:"connections"`
+	Count       int           `json:"differences"` // what Differences returns
 }
 
 // An End is one queue pair of a connection.

@@ -62,8 +62,10 @@ func newStream(r *run, replies []*event, t talk, ps capture.Packets) *stream {
 	s.sent, _ = sendOrder(s.requests)
 	s.answered, s.ordered = sendOrder(s.replies)
 	s.findBase()
-	s.assemble()
-	s.msn = s.startMSN()
+	s.begin()
+	for s.msn != 0 && s.moveBase() {
+		s.begin()
+	}
 	s.chain()
 	return s
 }
@@ -179,64 +181,4 @@ func identifications(es []*event) (ids map[*event]int64, count bool) {
 		ids[e], seen[id] = id, e
 	}
 	return ids, len(es) >= 4 && 2*up > len(es)
-}
-
-// findBase decides with which PSN the judgement begins: that of the first request, or of one sent
-// before the first reply came, which may be lower; or what the first reply misses.
-func (s *stream) findBase() {
-	first := s.requests[0]
-	s.base = first.psn
-	until := int(^uint(0) >> 1)
-	if len(s.answered) > 0 {
-		r := s.answered[0]
-		until = r.pos
-		if r.info.Kind == packet.KindAck && !r.AETH.Syndrome.IsACK() && r.psn < s.base && r.psn > s.base-sequenceReach {
-			s.base = r.psn
-		}
-	}
-	for _, e := range s.requests {
-		if e.at > until {
-			break
-		}
-		if e.psn > first.psn-sequenceReach {
-			s.base = min(s.base, e.psn)
-		}
-	}
-}
-
-// sequenceReach bounds, in PSNs, what may have been lost at once.
-const sequenceReach = 1 << 12
-
-// findMTU infers the path MTU: FIRST and MIDDLE packets have it, and the PSNs that a READ
-// takes depend on it. Without the former it is at least what the largest packet carries.
-func findMTU(requests, replies []*event) int {
-	var votes [5]int // for 256 << i
-	largest, whole := 0, false
-	for _, es := range [][]*event{requests, replies} {
-		for i, e := range es {
-			largest = max(largest, len(e.Payload))
-			if e.info.Payload && (e.info.Position == packet.First || e.info.Position == packet.Middle) {
-				whole = true
-				for k := range votes {
-					votes[k] += 4 * bit(len(e.Payload) == 256<<k)
-				}
-			}
-			if e.info.Kind == packet.KindRead && i+1 < len(es) {
-				gap := packet.PSNDiff(es[i+1].BTH.PSN, e.BTH.PSN)
-				for k := range votes {
-					votes[k] += bit(e.RETH.Length > 0 && gap == packet.PSNCount(e.RETH.Length, 256<<k))
-				}
-			}
-		}
-	}
-	best := -1
-	for k := range votes {
-		if (whole || 256<<k >= largest) && (best < 0 || votes[k] > votes[best]) {
-			best = k
-		}
-	}
-	if best < 0 {
-		best = len(votes) - 1
-	}
-	return 256 << best
 }
