@@ -48,7 +48,7 @@ type (
 	}
 	qp struct {
 		nic    *nic.QP
-		sq, rq []byte // rq is nil with an SRQ
+		sq, rq []byte // rq is nil with an SRQ, or with XRC; sq for an XRC target
 	}
 	srq struct {
 		nic  *nic.SRQ
@@ -73,6 +73,10 @@ func kind(o any) string {
 		return "MR"
 	case *nic.AH:
 		return "AH"
+	case *nic.MW:
+		return "MW"
+	case *nic.XRCD:
+		return "XRCD"
 	case *channel:
 		return "completion channel"
 	case *cq:
@@ -110,7 +114,9 @@ func (q *cq) release() {
 }
 
 func (q *qp) release() {
-	unix.Munmap(q.sq)
+	if q.sq != nil {
+		unix.Munmap(q.sq)
+	}
 	if q.rq != nil {
 		unix.Munmap(q.rq)
 	}

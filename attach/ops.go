@@ -64,6 +64,10 @@ var operations = map[uint16]*operation{
 	abi.OpDeregMR:   request("deregister MR", true, 0, (*conn).deregMR),
 	abi.OpCreateAH:  waiting("create AH", true, (*conn).createAH),
 	abi.OpDestroyAH: request("destroy AH", true, 0, (*conn).destroyAH),
+	abi.OpAllocMW:   request("allocate MW", true, 0, (*conn).allocMW),
+	abi.OpDeallocMW: request("deallocate MW", true, 0, (*conn).deallocMW),
+	abi.OpOpenXRCD:  request("open XRCD", true, 1, (*conn).openXRCD),
+	abi.OpCloseXRCD: request("close XRCD", true, 0, (*conn).closeXRCD),
 
 	abi.OpCreateChannel:  request("create completion channel", true, 0, (*conn).createChannel),
 	abi.OpDestroyChannel: request("destroy completion channel", true, 0, (*conn).destroyChannel),

@@ -114,6 +114,7 @@ func (c *conn) queryDevice(*empty, *control.Packet) (answer, error) {
 		MaxMcastGrp: uint32(a.MaxMcastGroups), MaxMcastQPAttach: uint32(a.MaxMcastQPs),
 		MaxTotalMcastQPAttach: uint32(a.MaxMcastGroups * a.MaxMcastQPs), MaxPKeys: uint32(a.MaxPKeys), LocalCAAckDelay: uint32(a.LocalCAACKDelay),
 		PhysPortCnt: uint32(a.PhysPortCnt), MaxInlineData: uint32(a.MaxInlineData),
+		MaxMW: uint32(a.MaxMW), DeviceCapFlagsEx: a.CapFlagsEx,
 	}
 	abi.PutText(r.FWVer[:], a.FWVer)
 	return answer{body: []any{r}}, nil

@@ -130,32 +130,11 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, erro
 	if err != nil {
 		return answer{}, err
 	}
-	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
+	q := &qp{}
+	r, fds, err := c.makeRings(q, &init)
 	if err != nil {
 		return answer{}, err
 	}
-	sq, sqFD, err := sharedMemory("sq", init.Caps.SendRingSize())
-	if err != nil {
-		return answer{}, err
-	}
-	q := &qp{sq: sq}
-	fds := []int{sqFD}
-	caps := init.Caps
-	r := abi.CreateQPReply{
-		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
-		Cap: capsOut(caps),
-	}
-	if init.SRQ == nil {
-		rq, rqFD, err := sharedMemory("rq", caps.RecvRingSize())
-		if err != nil {
-			unix.Munmap(sq)
-			unix.Close(sqFD)
-			return answer{}, err
-		}
-		q.rq, fds = rq, append(fds, rqFD)
-		r.RecvSlots, r.RecvSlotSize = uint32(caps.MaxRecvWR), uint32(abi.RecvSlotSize(caps.MaxRecvSGE))
-	}
-	init.SQ, init.RQ = q.sq, q.rq
 	c.device.engine.Do(func() {
 		if q.nic, err = c.nic.CreateQP(init); err == nil {
 			r.Handle, r.QPN, r.Doorbell = c.objects.add(q), q.nic.QPN(), uint32(q.nic.Doorbell())
@@ -172,8 +151,47 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, erro
 	return answer{body: []any{r}, fds: fds, spent: fds}, nil
 }
 
+// makeRings makes the rings of a queue pair: those that it has.
+func (c *conn) makeRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []int, err error) {
+	if init.Type == nic.TypeXRCRecv {
+		return r, nil, nil
+	}
+	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
+	if err != nil {
+		return r, nil, err
+	}
+	caps := init.Caps
+	r = abi.CreateQPReply{
+		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
+		Cap: capsOut(caps),
+	}
+	sq, sqFD, err := sharedMemory("sq", caps.SendRingSize())
+	if err != nil {
+		return r, nil, err
+	}
+	q.sq, fds = sq, []int{sqFD}
+	switch {
+	case init.Type == nic.TypeXRCSend:
+		r.Cap.MaxRecvWR, r.Cap.MaxRecvSGE = 0, 0
+	case init.SRQ == nil:
+		rq, rqFD, err := sharedMemory("rq", caps.RecvRingSize())
+		if err != nil {
+			unix.Munmap(sq)
+			unix.Close(sqFD)
+			return r, nil, err
+		}
+		q.rq, fds = rq, append(fds, rqFD)
+		r.RecvSlots, r.RecvSlotSize = uint32(caps.MaxRecvWR), uint32(abi.RecvSlotSize(caps.MaxRecvSGE))
+	}
+	init.SQ, init.RQ = q.sq, q.rq
+	return r, fds, nil
+}
+
 func (c *conn) qpInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
 	init = nic.QPInit{Type: nic.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
+	if init.Type == nic.TypeXRCSend || init.Type == nic.TypeXRCRecv {
+		return c.xrcInit(v, init)
+	}
 	if v.SRQ != 0 {
 		s, err := lookUp[*srq](&c.objects, v.SRQ)
 		if err != nil {

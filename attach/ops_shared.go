@@ -46,6 +46,9 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (answer, er
 		return answer{}, err
 	}
 	init := nic.SRQInit{PD: pd, MaxWR: count(v.Attr.MaxWR), MaxSGE: count(v.Attr.MaxSGE), Limit: count(v.Attr.SRQLimit)}
+	if err := c.sharedByXRC(v, &init); err != nil {
+		return answer{}, err
+	}
 	c.device.engine.Do(func() { err = c.device.RoundSRQ(&init.MaxWR, &init.MaxSGE) })
 	if err != nil {
 		return answer{}, err
@@ -76,7 +79,7 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (answer, er
 func srqReply(handle uint32, s *nic.SRQ) abi.SRQReply {
 	a := s.Query()
 	return abi.SRQReply{
-		Handle: handle, Slots: uint32(a.MaxWR), SlotSize: uint32(abi.RecvSlotSize(a.MaxSGE)),
+		Handle: handle, Slots: uint32(a.MaxWR), SlotSize: uint32(abi.RecvSlotSize(a.MaxSGE)), Number: s.Number(),
 		Attr: abi.SRQAttr{MaxWR: uint32(a.MaxWR), MaxSGE: uint32(a.MaxSGE), SRQLimit: uint32(a.Limit)},
 	}
 }

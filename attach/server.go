@@ -61,7 +61,7 @@ func orElse[T int | uint64](v *T, def T) {
 func (l *Limits) context() nic.ContextLimits {
 	return nic.ContextLimits{
 		PDs: l.PDs, CQs: l.CQs, QPs: l.QPs, MRs: l.MRs, AHs: l.AHs,
-		SRQs: l.SRQs, Groups: l.Groups,
+		SRQs: l.SRQs, Groups: l.Groups, MWs: l.MRs, XRCDs: l.PDs,
 		RegisteredBytes: l.Registered, RingBytes: l.Rings,
 	}
 }

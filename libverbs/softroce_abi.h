@@ -152,6 +152,10 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_DEREG_MR 19
 #define SOFTROCE_OP_CREATE_AH 20
 #define SOFTROCE_OP_DESTROY_AH 21
+#define SOFTROCE_OP_ALLOC_MW 22
+#define SOFTROCE_OP_DEALLOC_MW 23
+#define SOFTROCE_OP_OPEN_XRCD 24
+#define SOFTROCE_OP_CLOSE_XRCD 25
 #define SOFTROCE_OP_CREATE_CHANNEL 32
 #define SOFTROCE_OP_DESTROY_CHANNEL 33
 #define SOFTROCE_OP_CREATE_CQ 34
@@ -299,8 +303,9 @@ struct softroce_device_attr {
 	uint32_t local_ca_ack_delay;
 	uint32_t phys_port_cnt;
 	uint32_t max_inline_data; /* bytes in a send work request */
+	uint64_t device_cap_flags_ex; /* device_cap_flags_ex: DeviceCapFlags and what lies above */
 };
-_Static_assert(sizeof(struct softroce_device_attr) == 240, "layout");
+_Static_assert(sizeof(struct softroce_device_attr) == 248, "layout");
 
 /*
  * struct softroce_port_attr is the reply of SOFTROCE_OP_QUERY_PORT: the values of struct
@@ -397,6 +402,41 @@ struct softroce_reg_mr_reply {
 _Static_assert(sizeof(struct softroce_reg_mr_reply) == 16, "layout");
 
 /*
+ * struct softroce_alloc_mw_request allocates a memory window, which a work request binds.
+ */
+struct softroce_alloc_mw_request {
+	uint32_t pd;
+	uint32_t type; /* ibv_mw_type */
+};
+_Static_assert(sizeof(struct softroce_alloc_mw_request) == 8, "layout");
+
+/*
+ * struct softroce_alloc_mw_reply tells the key. A bind changes its low 8 bits.
+ */
+struct softroce_alloc_mw_reply {
+	uint32_t handle;
+	uint32_t rkey;
+};
+_Static_assert(sizeof(struct softroce_alloc_mw_reply) == 8, "layout");
+
+/*
+ * struct softroce_open_xrcd_request opens an XRC domain; the answer is a struct
+ * softroce_handle_reply. With a descriptor it is that of the file, which every client may
+ * open that has the file open; without, a new one.
+ */
+struct softroce_open_xrcd_request {
+	uint32_t flags; /* SOFTROCE_XRCD_* */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_open_xrcd_request) == 8, "layout");
+
+/*
+ * Bits of struct softroce_open_xrcd_request's Flags.
+ */
+#define SOFTROCE_XRCD_CREATE 1 /* O_CREAT: make it if there is none */
+#define SOFTROCE_XRCD_EXCLUSIVE 2 /* O_EXCL: there must be none */
+
+/*
  * struct softroce_ah_attr is where packets go and how: struct ibv_ah_attr.
  */
 struct softroce_ah_attr {
@@ -481,10 +521,18 @@ _Static_assert(sizeof(struct softroce_srq_attr) == 16, "layout");
  */
 struct softroce_create_srq_request {
 	uint32_t pd;
-	uint32_t reserved0;
+	uint32_t type; /* SOFTROCE_SRQ_* */
+	uint32_t xrcd; /* SOFTROCE_SRQ_XRC, else 0 */
+	uint32_t cq; /* SOFTROCE_SRQ_XRC: of its completions, else 0 */
 	struct softroce_srq_attr attr;
 };
-_Static_assert(sizeof(struct softroce_create_srq_request) == 24, "layout");
+_Static_assert(sizeof(struct softroce_create_srq_request) == 32, "layout");
+
+/*
+ * Types of shared receive queues: enum ibv_srq_type.
+ */
+#define SOFTROCE_SRQ_BASIC 0
+#define SOFTROCE_SRQ_XRC 1
 
 /*
  * struct softroce_srq_reply comes with the ring of a shared receive queue, a receive
@@ -494,7 +542,7 @@ struct softroce_srq_reply {
 	uint32_t handle;
 	uint32_t slots;
 	uint32_t slot_size;
-	uint32_t reserved0;
+	uint32_t number; /* SOFTROCE_SRQ_XRC: what peers call it, else 0 */
 	struct softroce_srq_attr attr; /* granted */
 };
 _Static_assert(sizeof(struct softroce_srq_reply) == 32, "layout");
@@ -543,7 +591,8 @@ struct softroce_qp_cap {
 _Static_assert(sizeof(struct softroce_qp_cap) == 24, "layout");
 
 /*
- * struct softroce_create_qp_request creates a queue pair.
+ * struct softroce_create_qp_request creates a queue pair. One for XRC has no RecvCQ and
+ * no SRQ; an XRC target has an XRCD and nothing else.
  */
 struct softroce_create_qp_request {
 	uint32_t pd;
@@ -552,13 +601,16 @@ struct softroce_create_qp_request {
 	uint32_t srq; /* 0: none */
 	uint32_t type; /* ibv_qp_type */
 	uint32_t sig_all; /* 0 or 1 */
+	uint32_t xrcd; /* XRC target, else 0 */
+	uint32_t reserved0;
 	struct softroce_qp_cap cap;
 };
-_Static_assert(sizeof(struct softroce_create_qp_request) == 48, "layout");
+_Static_assert(sizeof(struct softroce_create_qp_request) == 56, "layout");
 
 /*
  * struct softroce_create_qp_reply comes with the rings of the send and of the receive
- * queue; with that of the send queue alone where there is an SRQ.
+ * queue; with that of the send queue alone where there is an SRQ or XRC, with none for an
+ * XRC target.
  */
 struct softroce_create_qp_reply {
 	uint32_t handle;

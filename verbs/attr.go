@@ -168,6 +168,14 @@ type SendWR struct {
 	SGList    []SGE  // not kept after PostSend
 	Inline    []byte // the data, where SendFlags has SendInline; not kept after PostSend
 
+	BindMW *BindMW // WRBindMW
+
+	FlushLength      uint32         // WRFlush: bytes from RemoteAddr on
+	FlushPlacement   FlushPlacement // WRFlush
+	FlushSelectivity FlushSelectivity
+
+	RemoteSRQN uint32 // XRC: the peer's SRQ, see SRQ.Number
+
 	Imm            uint32 // …WithImm: the number that the peer gets in WC.Imm
 	InvalidateRKey uint32 // WRSendWithInv, WRLocalInv
 

@@ -18,6 +18,9 @@ func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off 
 // ErrDeviceFatal. What is wrong in other ways, such as a key, shows in the completion.
 // wr and what it refers to, except the memory that SGEs name, may be reused at once.
 func (q *QP) PostSend(wr ...SendWR) error {
+	if q.qpType == XRCRecv {
+		return errNoSends
+	}
 	w := &q.sq
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -30,7 +33,11 @@ func (q *QP) PostSend(wr ...SendWR) error {
 		}
 	}
 	for i := range wr {
-		wr[i].store(w.slot())
+		s := w.slot()
+		wr[i].store(s)
+		if q.qpType == XRCSend {
+			le.PutUint32(s[abi.SendRemoteSRQ:], wr[i].RemoteSRQN)
+		}
 		w.producer++
 	}
 	atomic.StoreUint32(w.produced, w.producer)
@@ -42,7 +49,7 @@ func (q *QP) PostSend(wr ...SendWR) error {
 // posted, or none and the error says why, as for PostSend. A queue pair with an SRQ takes none:
 // EINVAL.
 func (q *QP) PostRecv(wr ...RecvWR) error {
-	if q.srq != nil {
+	if q.srq != nil || q.qpType == XRCSend || q.qpType == XRCRecv {
 		return errHasSRQ
 	}
 	w := &q.rq
@@ -63,7 +70,9 @@ func (q *QP) PostRecv(wr ...RecvWR) error {
 	return nil
 }
 
-var errHasSRQ = &Error{Op: "post receive", Errno: syscall.EINVAL, Text: "the queue pair has an SRQ"}
+var errNoSends = &Error{Op: "post send", Errno: syscall.EINVAL, Text: "an XRC target has no send queue"}
+
+var errHasSRQ = &Error{Op: "post receive", Errno: syscall.EINVAL, Text: "the queue pair has no receive queue"}
 
 // store publishes receive work requests that there is room for.
 func (w *workQueue) store(wr []RecvWR) {
@@ -105,6 +114,9 @@ func (q *QP) fits(wr *SendWR) bool {
 	if q.qpType == UD && wr.AH == nil {
 		return false
 	}
+	if wr.Opcode == WRBindMW && !wr.BindMW.complete() {
+		return false
+	}
 	if wr.SendFlags&SendInline != 0 {
 		return len(wr.Inline) <= int(q.cap.MaxInlineData)
 	}
@@ -138,6 +150,14 @@ func (wr *SendWR) store(s []byte) {
 	le.PutUint64(s[abi.SendSwap:], wr.Swap)
 	le.PutUint32(s[abi.SendRemoteQPN:], wr.RemoteQPN)
 	le.PutUint32(s[abi.SendRemoteQKey:], wr.RemoteQKey)
+	switch wr.Opcode {
+	case WRBindMW:
+		wr.BindMW.store(s)
+	case WRFlush:
+		le.PutUint32(s[abi.SendFlushLength:], wr.FlushLength)
+		le.PutUint32(s[abi.SendFlushPlacement:], uint32(wr.FlushPlacement))
+		le.PutUint32(s[abi.SendFlushSelectivity:], uint32(wr.FlushSelectivity))
+	}
 	if wr.SendFlags&SendInline != 0 {
 		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:], wr.Inline)))
 		return

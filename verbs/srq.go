@@ -29,21 +29,25 @@ type SRQ struct {
 	pd     *PD
 	handle uint32
 	maxSGE uint32
+	number uint32
 	wq     workQueue
 }
 
 // CreateSRQ creates a shared receive queue, which holds at least what a asks for.
 func (p *PD) CreateSRQ(a SRQAttr) (*SRQ, error) {
+	return p.createSRQ(abi.CreateSRQRequest{PD: p.handle, Attr: a.abi()})
+}
+
+func (p *PD) createSRQ(ask abi.CreateSRQRequest) (*SRQ, error) {
 	c := p.ctx
 	var got abi.SRQReply
-	ask := abi.CreateSRQRequest{PD: p.handle, Attr: a.abi()}
 	m, err := c.call(control.Request{Name: "create SRQ", Op: abi.OpCreateSRQ, Body: []any{ask}, Reply: &got, Want: 1})
 	if err != nil {
 		c.drop(abi.OpDestroySRQ, got.Handle)
 		return nil, err
 	}
 	defer m.CloseFDs()
-	s := &SRQ{ctx: c, pd: p, handle: got.Handle, maxSGE: got.Attr.MaxSGE}
+	s := &SRQ{ctx: c, pd: p, handle: got.Handle, maxSGE: got.Attr.MaxSGE, number: got.Number}
 	if err := s.wq.open(m.FDs[0], got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
 		c.drop(abi.OpDestroySRQ, got.Handle)
 		return nil, err
@@ -54,6 +58,9 @@ func (p *PD) CreateSRQ(a SRQAttr) (*SRQ, error) {
 func (a SRQAttr) abi() abi.SRQAttr {
 	return abi.SRQAttr{MaxWR: a.MaxWR, MaxSGE: a.MaxSGE, SRQLimit: a.SRQLimit}
 }
+
+// Number returns what peers call an SRQ for XRC, 0 of another: ibv_get_srq_num.
+func (s *SRQ) Number() uint32 { return s.number }
 
 // PD returns the queue's protection domain.
 func (s *SRQ) PD() *PD { return s.pd }

@@ -51,6 +51,10 @@ const (
 	OpDeregMR   = 19
 	OpCreateAH  = 20
 	OpDestroyAH = 21
+	OpAllocMW   = 22
+	OpDeallocMW = 23
+	OpOpenXRCD  = 24
+	OpCloseXRCD = 25
 
 	OpCreateChannel  = 32
 	OpDestroyChannel = 33
@@ -179,6 +183,7 @@ type DeviceAttr struct {
 	LocalCAAckDelay       uint32
 	PhysPortCnt           uint32
 	MaxInlineData         uint32 // bytes in a send work request
+	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and what lies above
 }
 
 // PortAttr is the reply of OpQueryPort: the values of struct ibv_port_attr.
@@ -256,6 +261,31 @@ type RegMRReply struct {
 	Memory uint32 // Memory…
 }
 
+// AllocMWRequest allocates a memory window, which a work request binds.
+type AllocMWRequest struct {
+	PD   uint32
+	Type uint32 // ibv_mw_type
+}
+
+// AllocMWReply tells the key. A bind changes its low 8 bits.
+type AllocMWReply struct {
+	Handle uint32
+	RKey   uint32
+}
+
+// OpenXRCDRequest opens an XRC domain; the answer is a HandleReply. With a descriptor it is that
+// of the file, which every client may open that has the file open; without, a new one.
+type OpenXRCDRequest struct {
+	Flags uint32 // XRCD…
+	_     uint32
+}
+
+// Bits of OpenXRCDRequest's Flags.
+const (
+	XRCDCreate    = 1 << 0 // O_CREAT: make it if there is none
+	XRCDExclusive = 1 << 1 // O_EXCL: there must be none
+)
+
 // AHAttr is where packets go and how: struct ibv_ah_attr.
 type AHAttr struct {
 	DGID         [16]byte
@@ -316,16 +346,24 @@ type SRQAttr struct {
 // CreateSRQRequest creates a shared receive queue.
 type CreateSRQRequest struct {
 	PD   uint32
-	_    uint32
+	Type uint32 // SRQ…
+	XRCD uint32 // SRQXRC, else 0
+	CQ   uint32 // SRQXRC: of its completions, else 0
 	Attr SRQAttr
 }
+
+// Types of shared receive queues: enum ibv_srq_type.
+const (
+	SRQBasic = 0
+	SRQXRC   = 1
+)
 
 // SRQReply comes with the ring of a shared receive queue, a receive ring.
 type SRQReply struct {
 	Handle   uint32
 	Slots    uint32
 	SlotSize uint32
-	_        uint32
+	Number   uint32  // SRQXRC: what peers call it, else 0
 	Attr     SRQAttr // granted
 }
 
@@ -361,7 +399,8 @@ type QPCap struct {
 	_             uint32
 }
 
-// CreateQPRequest creates a queue pair.
+// CreateQPRequest creates a queue pair. One for XRC has no RecvCQ and no SRQ; an XRC target has an XRCD
+// and nothing else.
 type CreateQPRequest struct {
 	PD     uint32
 	SendCQ uint32
@@ -369,11 +408,13 @@ type CreateQPRequest struct {
 	SRQ    uint32 // 0: none
 	Type   uint32 // ibv_qp_type
 	SigAll uint32 // 0 or 1
+	XRCD   uint32 // XRC target, else 0
+	_      uint32
 	Cap    QPCap
 }
 
 // CreateQPReply comes with the rings of the send and of the receive queue; with that of the send
-// queue alone where there is an SRQ.
+// queue alone where there is an SRQ or XRC, with none for an XRC target.
 type CreateQPReply struct {
 	Handle       uint32
 	QPN          uint32
