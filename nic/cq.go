@@ -220,7 +220,8 @@ func (q *CQ) overflow() {
 	for _, s := range q.ctx.srqs {
 		if s.cq == q { // an SRQ of XRC: its targets find it no more
 			q.ctx.event(Event{Type: EventSRQErr, SRQ: s})
-			s.stop()
+			s.dead = true
+			s.stop(func(*QP) bool { return true })
 		}
 	}
 }

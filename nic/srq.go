@@ -131,6 +131,7 @@ type SRQ struct {
 	xrcd *XRCD // nil: not of XRC
 	cq   *CQ
 	num  uint32
+	dead bool // its CQ has overflowed: nobody finds it any more
 }
 
 // Number returns the number by which peers name an SRQ of XRC, 0 for another.

@@ -168,7 +168,7 @@ func (d *Device) serve(q *QP) (more bool) {
 	more = q.t.Transmit(d.enter(q))
 	d.tx.unfilled()
 	q.noteState()
-	if q.state == transport.Error && q.srq == nil && q.recv.ring.posted() > 0 {
+	if q.state == transport.Error && !q.recv.shared && q.recv.ring.posted() > 0 {
 		more = true // more receives to flush than one call takes
 	}
 	return more || posted

@@ -119,16 +119,16 @@ func (x *xrc) admit(s *SRQ) {
 // forget takes s out of reach. Queue pairs that are in the middle of a message for it fail.
 func (x *xrc) forget(s *SRQ) {
 	delete(x.srqs, s.num)
-	s.stop()
+	s.stop(func(q *QP) bool { return q.t.Receiving() != nil })
 	s.xrcd.users--
 	s.cq.users--
 }
 
-// stop ends what is under way into s.
-func (s *SRQ) stop() {
+// stop fails the targets whose latest message was for s, those that which names.
+func (s *SRQ) stop(which func(*QP) bool) {
 	for _, c := range s.ctx.device.contexts {
 		for _, q := range c.qps {
-			if q.init.Type == TypeXRCRecv && q.recv.ring == s.ring && q.t.Receiving() != nil {
+			if q.init.Type == TypeXRCRecv && q.recv.ring == s.ring && which(q) {
 				q.fail()
 			}
 		}
@@ -142,7 +142,7 @@ type xrcTarget struct{ q *QP }
 func (t xrcTarget) Queue(number uint32) (transport.RecvQueue, *mrtable.PD) {
 	q := t.q
 	s := q.device.xrc.srqs[number]
-	if s == nil || s.xrcd.domain != q.init.XRCD.domain || s.cq.overrun {
+	if s == nil || s.xrcd.domain != q.init.XRCD.domain || s.dead {
 		return nil, nil
 	}
 	q.recv.ring, q.recv.left = s.ring, 1
