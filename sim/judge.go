@@ -103,6 +103,11 @@ func (e *end) succeeded(id int) error {
 	switch k.op {
 	case transport.WRWrite, transport.WRWriteImm:
 		copy(e.peer.shadow[k.dst.off:], e.source(k))
+		if k.through {
+			e.peer.pane.writes--
+		}
+	case transport.WRBindMW, transport.WRLocalInv:
+		e.pane.changed(k)
 	case transport.WRRead:
 		copy(e.shadow[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
 	case transport.WRFetchAdd, transport.WRCompareSwap:
@@ -138,7 +143,11 @@ func (e *end) received(id int, c *cqe) error {
 	if int(c.byteLen) != k.src.n {
 		return fmt.Errorf("invariant 2: message %d has %d bytes, %d were sent", e.arrived, c.byteLen, k.src.n)
 	}
-	if k.op != transport.WRSend && c.imm != k.imm {
+	if k.op == transport.WRSendInv {
+		if err := e.pane.returned(k, c); err != nil {
+			return err
+		}
+	} else if k.op != transport.WRSend && c.imm != k.imm {
 		return fmt.Errorf("invariant 2: message %d has immediate %#x, %#x was sent", e.arrived, c.imm, k.imm)
 	}
 	switch {

@@ -14,7 +14,7 @@ import (
 
 var le = binary.LittleEndian
 
-const everyAccess = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
+const everyAccess = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | mrtable.MWBind
 
 // A program is a verbs program on a NIC: its context, its memory and its completion queue. It
 // writes the rings as a client in another process would.
@@ -43,6 +43,7 @@ type program struct {
 	deaf     int64 // until when it does not poll
 	drained  map[*nic.QP]bool
 	overflow bool // of cq
+	windows  []*nic.MW
 	closed   bool
 	killed   error
 }
@@ -242,6 +243,9 @@ func (q *queue) post(w *transport.SendWR) {
 	le.PutUint32(s[abi.SendOpcode:], uint32(w.Opcode))
 	le.PutUint32(s[abi.SendFlags:], uint32(w.Flags))
 	binary.BigEndian.PutUint32(s[abi.SendImm:], w.Imm)
+	if w.Opcode == transport.WRSendInv || w.Opcode == transport.WRLocalInv {
+		le.PutUint32(s[abi.SendImm:], w.Imm)
+	}
 	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
 	le.PutUint32(s[abi.SendRKey:], w.RKey)
 	ah, _ := w.Dest.(uint32)

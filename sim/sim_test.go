@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"softroce/packet"
 )
 
 var (
@@ -100,5 +102,25 @@ func TestModerateLossFailsNoQueuePair(t *testing.T) {
 		if r.Failed > 0 {
 			t.Errorf("seed %d: %d queue pairs ended in error at 2 %% loss", seed, r.Failed)
 		}
+	}
+}
+
+// TestWindowsAreOpenedAndShut: the runs do what pane.go says.
+func TestWindowsAreOpenedAndShut(t *testing.T) {
+	var returned, refused uint64
+	for seed := range uint64(30) {
+		p := ProfileOf(seed)
+		p.Windows, p.Errors = true, 0.03
+		r, err := RunProfile(seed, p)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for _, c := range r.Counters {
+			returned += c.RxOpcode[packet.SendOnlyInv] + c.RxOpcode[packet.SendLastInv]
+			refused += c.RespRemoteAccess
+		}
+	}
+	if returned < 100 || refused < 10 {
+		t.Errorf("%d windows were given back, %d requests refused", returned, refused)
 	}
 }

@@ -35,6 +35,7 @@ type Profile struct {
 	LateRecv   float64       // chance, each time, that a receive is not posted yet
 	Absence    time.Duration // for how long no receives are posted at first, at most
 	Incidents  int           // things that happen in mid-run: see incident.go
+	Windows    bool          // memory windows: see pane.go
 	UC, UD     int           // connected pairs of UC, and UD queue pairs: see talker.go
 }
 
@@ -110,6 +111,7 @@ func ProfileOf(seed uint64) Profile {
 	if r.IntN(2) == 0 {
 		p.UC, p.UD = r.IntN(3), r.IntN(6)
 	}
+	p.Windows = r.IntN(3) == 0
 	return p
 }
 
