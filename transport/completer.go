@@ -166,7 +166,7 @@ func (q *QP) grant(s packet.Syndrome, msn uint32) {
 		return
 	}
 	// The MSN counts completed messages in 24 bits; bring it near the SSN of the newest.
-	done := q.sq.completed()
+	done := q.sq.nextNumber - uint64(q.sq.used())
 	r.limit = done + uint64(packet.PSNDiff(msn, uint32(done)&packet.PSNMask)) + uint64(n)
 }
 

@@ -62,15 +62,3 @@ func (q *QP) retireLocal(e *Env) {
 		q.finish(e, w, Success)
 	}
 }
-
-// completed is the number (SSN) of the newest message that is complete.
-func (s *sendQueue) completed() uint64 {
-	if s.empty() {
-		return s.nextNumber
-	}
-	w := s.head()
-	if w.local {
-		return w.ssn
-	}
-	return w.ssn - 1
-}

@@ -358,6 +358,25 @@ func TestWhatIsSentAgainBindsNothingAgain(t *testing.T) {
 	}
 }
 
+// TestABindIsCarriedOutOnce: what is under way through the window at that moment would be refused.
+func TestABindIsCarriedOutOnce(t *testing.T) {
+	a, b := connect(t, usual)
+	x := newSill(a)
+	var err error
+	x.window, err = a.table.AllocWindow(a.qp.PD(), mrtable.Type1)
+	must(t, err)
+	a.post(x.write(1, b))
+	a.post(x.binding(2, x.window.RKey()))
+	a.post(x.write(3, b))
+	a.qp.Transmit(&a.env)
+	a.out = nil // lost
+	bound := x.window.Bound()
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0 2:0 3:0" || !bound.Live() {
+		t.Errorf("%s, what was bound first is live: %v", got, bound.Live())
+	}
+}
+
 // TestCreditsCountMessages: local operations are none, so the responder's MSN and the
 // requester's numbers stay together.
 func TestCreditsCountMessages(t *testing.T) {
