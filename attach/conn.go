@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -206,6 +207,7 @@ func (c *conn) cleanup() {
 		unix.Munmap(c.bells)
 		unix.Close(c.bellFD)
 		c.nic = nil
+		c.server.log.Info("client left", "nic", c.device.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	}
 	if c.process != nil {
 		c.process.Close()
@@ -224,7 +226,8 @@ func explain(err error) (syscall.Errno, string) {
 	if errors.As(err, &refused) {
 		return refused.Errno, refused.Text
 	}
-	return errno(err), err.Error()
+	no := errno(err)
+	return no, strings.TrimSuffix(err.Error(), ": "+no.Error())
 }
 
 // errno finds the errno that libibverbs would give for an error.

@@ -268,7 +268,9 @@ func (c *capturing) Stop() error {
 	return c.w.Close()
 }
 
-func (c *capturing) State() control.CaptureState { return control.CaptureState{Packets: 7} }
+func (c *capturing) State() (control.CaptureState, error) {
+	return control.CaptureState{Packets: 7}, nil
+}
 
 func TestCapturesBelongToTheirConnection(t *testing.T) {
 	e, err := nic.NewEngine(nic.EngineConfig{})

@@ -63,7 +63,11 @@ func (c *conn) queryCapture(*empty, *control.Packet) (answer, error) {
 	if c.capture == nil {
 		return answer{}, refuse(syscall.ENOENT, "the connection has no capture")
 	}
-	return answer{body: []any{c.capture.State()}}, nil
+	state, err := c.capture.State()
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{body: []any{state}}, nil
 }
 
 func (c *conn) stopCapture(*empty, *control.Packet) (answer, error) {
@@ -71,7 +75,7 @@ func (c *conn) stopCapture(*empty, *control.Packet) (answer, error) {
 		return answer{}, refuse(syscall.ENOENT, "the connection has no capture")
 	}
 	err := c.capture.Stop()
-	state := c.capture.State()
+	state, _ := c.capture.State()
 	c.capture = nil
 	if err != nil {
 		return answer{}, err

@@ -85,6 +85,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, 
 		return answer{}, err
 	}
 	c.device, c.sink, c.bells, c.bellFD = d, sink, bells, bell
+	c.server.log.Info("client attached", "nic", d.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
 	abi.PutText(r.Name[:], d.Name())
 	return answer{

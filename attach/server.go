@@ -94,7 +94,7 @@ type Capturer interface {
 // A Capture is a capture that runs. Its methods may be called from any goroutine.
 type Capture interface {
 	Stop() error // flushes and closes; called once
-	State() control.CaptureState
+	State() (control.CaptureState, error)
 }
 
 // A Server serves the attach ABI to any number of clients.

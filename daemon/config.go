@@ -4,10 +4,13 @@ import (
 	"fmt"
 	"net"
 	"os"
+	"slices"
 	"strconv"
+	"strings"
 	"time"
 
 	"softroce/attach"
+	"softroce/wire"
 )
 
 // Config is all that a daemon can be told. The zero value of a field means its
@@ -57,6 +60,23 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("socket mode %#o: want permission bits only, such as 0660", c.SocketMode)
 	}
 	return c.checkMetrics()
+}
+
+// checkFaults looks for rules that no packet would ever meet, because their NIC is not there.
+func (c *Config) checkFaults(p *wire.FaultProgram) error {
+	if p == nil {
+		return nil
+	}
+	var names []string
+	for _, n := range c.NICs {
+		names = append(names, n.Name)
+	}
+	for _, r := range p.Rules {
+		if r.NIC != "" && !slices.Contains(names, r.NIC) {
+			return fmt.Errorf("%s: a rule is for NIC %s: the daemon has %s", c.Fault, r.NIC, strings.Join(names, ", "))
+		}
+	}
+	return nil
 }
 
 func (c *Config) checkMetrics() error {

@@ -27,7 +27,7 @@ type file struct {
 	Metrics     string     `yaml:"metrics"`
 	Capture     string     `yaml:"capture"`
 	Fault       string     `yaml:"fault"`
-	Engines     int        `yaml:"engines"`
+	Engines     countValue `yaml:"engines"`
 	Spin        spinValue  `yaml:"spin"`
 	Limits      struct {
 		Connections countValue `yaml:"connections"`
@@ -57,7 +57,7 @@ func ReadConfig(path string) (Config, error) {
 	}
 	c := Config{
 		Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
-		Metrics: f.Metrics, Capture: f.Capture, Fault: f.Fault, Engines: f.Engines, Spin: time.Duration(f.Spin),
+		Metrics: f.Metrics, Capture: f.Capture, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
 		Limits: attach.Limits{
 			Connections: int(f.Limits.Connections), PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
 			AHs: int(f.Limits.AHs), SRQs: int(f.Limits.SRQs), Groups: int(f.Limits.Groups), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),
@@ -157,7 +157,7 @@ func (v *countValue) UnmarshalYAML(n ast.Node) error {
 	return scalar(n, (*int)(v), func(s string) (int, error) {
 		c, err := strconv.ParseUint(s, 10, 31)
 		if err != nil || c == 0 {
-			return 0, fmt.Errorf("limit %q: want a number from 1", s)
+			return 0, fmt.Errorf("%q: want a number from 1", s)
 		}
 		return int(c), nil
 	})

@@ -60,9 +60,14 @@ func (d *Daemon) start() error {
 	if err != nil {
 		return err
 	}
+	if err := d.config.checkFaults(faults); err != nil {
+		return err
+	}
+	clock := systemClock()
+	d.tap.clock = clock
 	d.build = builder{fabric: wire.NewFabric(), faults: faults, tap: &d.tap}
 	for range min(d.config.Engines, len(d.config.NICs)) {
-		e, err := nic.NewEngine(nic.EngineConfig{Spin: d.config.Spin})
+		e, err := nic.NewEngine(nic.EngineConfig{Spin: d.config.Spin, Clock: clock})
 		if err != nil {
 			return err
 		}
@@ -81,6 +86,13 @@ func (d *Daemon) start() error {
 	}
 	d.run()
 	return d.serveClients()
+}
+
+// systemClock is a monotonic clock, from 1 on. All engines go by one, so that the times of their
+// frames in a capture can be compared (as far as a step of an engine is one moment).
+func systemClock() func() int64 {
+	start := time.Now()
+	return func() int64 { return int64(time.Since(start)) + 1 }
 }
 
 // readFaults reads the fault program; nil if path is empty.
@@ -110,8 +122,19 @@ func (d *Daemon) record() error {
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	d.whole, err = d.tap.start(f, "", true)
-	return err
+	if d.whole, err = d.tap.start(f, "", true); err != nil {
+		return fmt.Errorf("capture: %s: %w", f.Name(), err)
+	}
+	go d.tellOfFailure(d.whole)
+	return nil
+}
+
+// tellOfFailure logs that the capture of the whole run has ended before the run.
+func (d *Daemon) tellOfFailure(r *recording) {
+	<-r.ended
+	if _, err := r.State(); err != nil {
+		d.log.Error("capture ended", "file", d.config.Capture, "err", err)
+	}
 }
 
 func (d *Daemon) run() {

@@ -12,6 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/attach/control"
 	"softroce/capture"
 	"softroce/packet"
@@ -329,6 +331,60 @@ func TestCaptureOfANICThatIsNotThere(t *testing.T) {
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
 		t.Errorf("a file was left: %v", err)
+	}
+}
+
+func TestAFaultProgramForANICThatIsNotThereIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lossy.fault")
+	if err := os.WriteFile(file, []byte("drop nic softroce1 nth 1\ndrop nic rdma7 nth 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(withSocket(t, Config{Fault: file}), "test", slog.New(slog.DiscardHandler))
+	if want := "lossy.fault: a rule is for NIC rdma7: the daemon has softroce0, softroce1"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v, want …%s", err, want)
+	}
+}
+
+func TestACaptureThatIsRefusedLeavesWhatWasThere(t *testing.T) {
+	d := start(t, Config{})
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Record(testContext(t), d.Socket(), "softroce7", pipe, nil); err == nil {
+		t.Error("recorded a NIC that is not there")
+	}
+	if _, err := os.Stat(pipe); err != nil {
+		t.Errorf("the pipe is gone: %v", err)
+	}
+}
+
+func TestACaptureOfAllNICsIsInTheOrderOfTime(t *testing.T) {
+	d := start(t, Config{})
+	f, err := os.Create(filepath.Join(t.TempDir(), "all.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := d.tap.start(f, "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	for range 20 {
+		write(t, a, b, 100)
+	}
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	packets, err := capture.Load(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < len(packets); i++ {
+		if early := packets[i-1].Time.Sub(packets[i].Time); early > 0 {
+			t.Fatalf("packet %d, %v, came %v before the one in front of it", i, packets[i].Opcode, early)
+		}
 	}
 }
 

@@ -18,17 +18,15 @@ func Record(ctx context.Context, socket, device, file string, progress func(cont
 		return control.CaptureState{}, err
 	}
 	defer c.Close()
-	w := os.Stdout
+	w, undo, err := output(file)
+	if err != nil {
+		return control.CaptureState{}, err
+	}
 	if file != "-" {
-		if w, err = os.Create(file); err != nil {
-			return control.CaptureState{}, err
-		}
 		defer w.Close()
 	}
 	if err := c.StartCapture(ctx, w, device); err != nil {
-		if file != "-" {
-			os.Remove(file)
-		}
+		undo()
 		return control.CaptureState{}, err
 	}
 	if err := follow(ctx, c, progress); err != nil {
@@ -37,6 +35,20 @@ func Record(ctx context.Context, socket, device, file string, progress func(cont
 	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTime)
 	defer cancel()
 	return c.StopCapture(end)
+}
+
+// output opens what to record to. undo removes the file again, if it was not there before:
+// it may also be a device, or a pipe that has a name.
+func output(file string) (w *os.File, undo func(), err error) {
+	if file == "-" {
+		return os.Stdout, func() {}, nil
+	}
+	w, err = os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
+	if err == nil {
+		return w, func() { os.Remove(file) }, nil
+	}
+	w, err = os.Create(file)
+	return w, func() {}, err
 }
 
 // progressEvery is how often progress is told.

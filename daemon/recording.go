@@ -4,8 +4,10 @@ import (
 	"errors"
 	"os"
 	"sync"
+	"syscall"
 	"time"
 
+	"softroce/attach"
 	"softroce/attach/control"
 	"softroce/capture"
 	"softroce/wire"
@@ -56,7 +58,7 @@ func newRecording(w *os.File, names []string, whole bool) (*recording, error) {
 		err = out.Flush() // whoever reads along sees a capture from the start
 	}
 	if err != nil {
-		return nil, err
+		return nil, cannotWrite(err)
 	}
 	r := &recording{whole: whole, file: w, out: out, ended: make(chan struct{})}
 	r.wake.L = &r.mu
@@ -125,16 +127,16 @@ func (r *recording) writeBatch(b batch) error {
 
 func (r *recording) fail(err error) {
 	r.mu.Lock()
-	r.err = err
+	r.err = cannotWrite(err)
 	r.wake.Broadcast()
 	r.mu.Unlock()
 }
 
-// State implements attach.Capture.
-func (r *recording) State() control.CaptureState {
+// State implements attach.Capture. The error is that of a file that takes no more.
+func (r *recording) State() (control.CaptureState, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.state
+	return r.state, r.err
 }
 
 // Stop implements attach.Capture: it writes out what is there and closes the file. A pipe that
@@ -153,5 +155,18 @@ func (r *recording) Stop() error {
 		r.file.Close()
 		return errors.New("capture: what reads it does not take the rest")
 	}
-	return errors.Join(r.err, r.out.Close(), r.file.Close())
+	err := errors.Join(r.out.Close(), r.file.Close())
+	if r.err != nil {
+		return r.err // what came of it is no news
+	}
+	return cannotWrite(err)
+}
+
+// cannotWrite says what an error of the file means, and keeps its errno.
+func cannotWrite(err error) error {
+	var no syscall.Errno
+	if errors.As(err, &no) {
+		return &attach.Error{Errno: no, Text: "the capture cannot be written"}
+	}
+	return err
 }

@@ -2,8 +2,10 @@ package daemon
 
 import (
 	"bytes"
+	"errors"
 	"io"
 	"os"
+	"syscall"
 	"testing"
 	"time"
 
@@ -30,12 +32,33 @@ func TestAReaderThatDoesNotReadLosesFramesAndStopsNobody(t *testing.T) {
 	}
 	const n = 3 * maxWaiting >> 19
 	frames(r, n) // returns, although nobody reads
-	s := r.State()
+	s, _ := r.State()
 	if s.Dropped == 0 || s.Packets+s.Dropped != n {
 		t.Errorf("%d taken, %d lost, of %d", s.Packets, s.Dropped, n)
 	}
 	if err := r.Stop(); err == nil {
 		t.Error("the end of a capture that could not be written is no error")
+	}
+}
+
+func TestARecordingTellsThatItsFileTakesNoMore(t *testing.T) {
+	rd, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := newRecording(wr, []string{"a"}, true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	rd.Close()
+	frames(r, 1)
+	<-r.ended
+	frames(r, 2*maxWaiting>>19) // engines do not wait for it any more
+	if _, err := r.State(); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("its state is %v, not EPIPE", err)
+	}
+	if err := r.Stop(); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("it ended with %v, not EPIPE", err)
 	}
 }
 
@@ -73,8 +96,8 @@ func TestAWholeRecordingLosesNothing(t *testing.T) {
 		}
 		got++
 	}
-	if got != n || r.State().Dropped != 0 {
-		t.Errorf("%d frames of %d, %d lost", got, n, r.State().Dropped)
+	if s, err := r.State(); got != n || s.Dropped != 0 || err != nil {
+		t.Errorf("%d frames of %d, %d lost: %v", got, n, s.Dropped, err)
 	}
 }
 

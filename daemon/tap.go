@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"os"
 	"syscall"
+	"time"
 
 	"softroce/attach"
 	"softroce/wire"
@@ -13,7 +14,8 @@ import (
 // tap is where captures take frames from: the cables of all NICs. While there is no
 // capture it costs a load per batch.
 type tap struct {
-	cables []*cable // the index is the number of the capture's interface
+	clock  func() int64 // what the engines go by
+	cables []*cable     // the index is the number of the capture's interface
 }
 
 // A cable is a NIC's link with the capture around it, which knows what it has seen twice: a
@@ -30,12 +32,16 @@ type cable struct {
 // add puts a capture around a link.
 func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *cable {
 	c := &cable{
-		Capture: wire.NewCapture(link, nil, wire.CaptureOptions{MAC: iface.MAC}),
+		Capture: wire.NewCapture(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: untranslated}),
 		name:    name, fabric: fabric, local: owns(iface),
 	}
 	t.cables = append(t.cables, c)
 	return c
 }
+
+// untranslated leaves the time of a frame what the engine says. A recording puts wall time in
+// its place, for all cables by the same difference: an answer does not come before its question.
+func untranslated(now int64) int64 { return now }
 
 // owns returns the question whether an address is one of a NIC's on an interface: the
 // interface's, or the one behind GID 0.
@@ -86,14 +92,15 @@ func source(frame []byte) netip.Addr {
 // A strand is a recording's hold on one cable: the sink that the cable's capture writes to.
 type strand struct {
 	*recording
-	cable *cable
-	alone bool
+	cable  *cable
+	alone  bool
+	offset int64 // from the engines' time to wall time
 }
 
 // WriteFrame implements wire.FrameSink. It runs on the cable's engine.
-func (s *strand) WriteFrame(wallNs int64, iface int, frame []byte) error {
+func (s *strand) WriteFrame(now int64, iface int, frame []byte) error {
 	if !s.cable.receiving || !s.cable.again(frame, s.alone) {
-		s.write(wallNs, iface, frame)
+		s.write(now+s.offset, iface, frame)
 	}
 	return nil
 }
@@ -123,8 +130,9 @@ func (t *tap) start(w *os.File, device string, whole bool) (*recording, error) {
 		w.Close()
 		return nil, err
 	}
+	offset := time.Now().UnixNano() - t.clock()
 	for i, c := range from {
-		r.taps = append(r.taps, c.Attach(&strand{r, c, device != ""}, i))
+		r.taps = append(r.taps, c.Attach(&strand{r, c, device != "", offset}, i))
 	}
 	return r, nil
 }

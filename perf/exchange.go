@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 
 	"softroce/verbs"
@@ -80,8 +81,13 @@ func (t *talk) hear(v any) error {
 	if errors.As(err, &syntax) || errors.As(err, &kind) || errors.Is(err, errLong) {
 		return fmt.Errorf("%w: %w", ErrPeer, err)
 	}
+	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return errHungUp
+	}
 	return err
 }
+
+var errHungUp = errors.New("the other end hung up")
 
 var errLong = errors.New("message is too long")
 

@@ -126,6 +126,32 @@ func TestAServerServesClientsOverTCP(t *testing.T) {
 	}
 }
 
+func TestAServerEndsWithItsDaemon(t *testing.T) {
+	d, cleanup, err := daemon.Private("test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer cleanup()
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	defer cancel()
+	c, err := verbs.Open(ctx, "", verbs.WithSocket(d.Socket()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := perf.Server{Context: c, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
+	ended := make(chan error)
+	go func() { ended <- s.Serve(ctx, l, false) }()
+	d.Close()
+	if err := <-ended; !errors.Is(err, verbs.ErrDeviceFatal) {
+		t.Errorf("it ended with %v, not ErrDeviceFatal", err)
+	}
+}
+
 func TestIPv6GIDsAreMetWithIPv6GIDs(t *testing.T) {
 	ctx, a, b := nics(t)
 	r, err := perf.Between(ctx, a, b, 2, brief(perf.Write))

@@ -20,16 +20,22 @@ type Server struct {
 }
 
 // Serve answers clients that connect to l until ctx ends, or, if once, the first one only.
-// It closes l.
+// Without its NIC it is of no use: it ends too when the daemon does. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 	defer l.Close()
+	ctx, end := context.WithCancelCause(ctx)
+	defer end(nil)
+	go s.watch(ctx, end)
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	var clients sync.WaitGroup
 	defer clients.Wait()
 	for {
 		conn, err := l.Accept()
 		if err != nil {
-			return errors.Join(ctx.Err(), err)
+			if ctx.Err() != nil {
+				err = context.Cause(ctx)
+			}
+			return err
 		}
 		if once {
 			return s.Answer(ctx, conn)
@@ -40,6 +46,15 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 			}
 		})
 	}
+}
+
+// watch calls end when the NIC is gone: that is what ends the asynchronous events.
+func (s *Server) watch(ctx context.Context, end context.CancelCauseFunc) {
+	var err error
+	for err == nil {
+		_, err = s.Context.AsyncEvent(ctx)
+	}
+	end(err)
 }
 
 // Answer serves one client, and closes conn.

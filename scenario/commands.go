@@ -58,7 +58,7 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(stageKey{}).(*stage)
 	s.log = ts.Logf
 	err := c.carryOut(s, neg, args)
-	if errors.Is(err, ErrOneNIC) || errors.Is(err, ErrNoFaults) {
+	if errors.Is(err, ErrOneNIC) || errors.Is(err, ErrNoFaults) || errors.Is(err, ErrNoRunt) {
 		s.skip(err)
 	}
 	if err != nil {
@@ -82,6 +82,9 @@ func refused(err error) error {
 }
 
 func (c command) carryOut(s *stage, neg bool, args []string) error {
+	if err := s.ended(); err != nil {
+		return err
+	}
 	if neg && !c.mayFail {
 		return errors.New("! makes no sense here")
 	}

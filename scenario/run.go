@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"regexp"
@@ -17,6 +18,12 @@ type Options struct {
 	// Bench makes what a scenario is played on; tap is to be given what is on the cable of the
 	// NIC under test. nil stands for a simulation.
 	Bench func(tap wire.FrameSink) (Bench, error)
+
+	// NoEvents says that the NIC under test need not give the asynchronous events that are expected.
+	NoEvents bool
+
+	// Context ends a scenario early, which then has failed; nil stands for one that does not end.
+	Context context.Context
 }
 
 // Errors of a Result; match with errors.Is.
@@ -45,6 +52,12 @@ func Play(file string, o Options) *Result {
 			Files: []string{file},
 			Setup: func(e *testscript.Env) error { return p.setup(e, o) },
 			Cmds:  commands(),
+			Condition: func(c string) (bool, error) {
+				if c != "live" {
+					return false, fmt.Errorf("unknown condition %q", c)
+				}
+				return p.live, nil
+			},
 		})
 	})
 	return &p.result
@@ -60,7 +73,12 @@ func (p *player) setup(e *testscript.Env, o Options) error {
 	if err != nil {
 		return err
 	}
+	_, p.live = b.(programmed)
 	e.Values[stageKey{}] = st
+	st.noEvents = o.NoEvents
+	if o.Context != nil {
+		st.ended = o.Context.Err
+	}
 	e.Defer(func() {
 		p.result.Packets, p.result.Time = len(st.frames), b.Now()
 		if p.result.Err == nil && !st.failed {
@@ -78,6 +96,7 @@ func (p *player) setup(e *testscript.Env, o Options) error {
 type player struct {
 	result Result
 	failed bool
+	live   bool
 	late   strings.Builder // logged before the engine hands over its own log
 }
 

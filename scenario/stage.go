@@ -21,6 +21,9 @@ type stage struct {
 	log    func(string, ...any)
 	skip   func(...any) // unwinds the script
 	failed bool
+	ended  func() error // not nil once the scenario is to end early
+
+	noEvents bool // the NIC under test need not give them
 
 	qps     map[string]*queuePair
 	regions map[string]*region
@@ -91,7 +94,7 @@ const firstHandQPN = 0x800001
 
 func newStage() *stage {
 	return &stage{
-		log: func(string, ...any) {}, qps: map[string]*queuePair{}, regions: map[string]*region{}, names: map[string]bool{},
+		log: func(string, ...any) {}, ended: func() error { return nil }, qps: map[string]*queuePair{}, regions: map[string]*region{}, names: map[string]bool{},
 		handQPN: firstHandQPN, completions: map[queueName][]Completion{}, drops: map[string]uint64{},
 	}
 }

@@ -94,6 +94,9 @@ const (
 	udpLen  = 8
 	ipv4Len = 20
 	ipv6Len = 40
+
+	ethernetLen = 14
+	vlanTagLen  = 4
 )
 
 // ipLen returns the length of the IP packet around n bytes from BTH to pad.

@@ -37,9 +37,10 @@ const (
 	// maxPieces bounds what one message is gathered from; the kernel's bound is 1024.
 	maxPieces = 512
 
-	// maxIPPacket bounds the total length of an IPv4 packet, and the payload of an IPv6
-	// one, super-packets too.
-	maxIPPacket = 65535
+	// maxSuperPacket bounds the length of a super-packet from Ethernet header to ICRC. Linux
+	// has devices segment what is shorter than GSO_LEGACY_MAX_SIZE, 65536 bytes; longer ones,
+	// which IPv6 would allow, it cuts itself, at a quarter of the speed.
+	maxSuperPacket = 65535
 
 	// copyLen bounds the packets that are copied, BTH to pad. It costs less than having
 	// the kernel gather them; and what a program changes while it is sent, as one does

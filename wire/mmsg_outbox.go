@@ -158,10 +158,11 @@ func runLength(batch []TxFrame, limit int) int {
 
 // runLimit is the limit of runLength for a family.
 func runLimit(is4 bool) int {
+	const around = ethernetLen + vlanTagLen + udpLen
 	if is4 {
-		return maxIPPacket - ipv4Len - udpLen
+		return maxSuperPacket - around - ipv4Len
 	}
-	return maxIPPacket - udpLen
+	return maxSuperPacket - around - ipv6Len
 }
 
 // addressing returns what the headers of a frame say, but for source MAC, ID and checksum.

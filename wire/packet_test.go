@@ -128,15 +128,22 @@ func checkCable(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
 }
 
 func TestASuperPacketCrossesAVethWhole(t *testing.T) {
-	l := newLab(t)
-	tx, rx := l.a.packetLink(), l.b.packetLink()
-	batch := frames(l.a.path(l.b, false), 15, 4096)
-	sendAll(t, tx, batch)
-	same(t, l, tx, batch, collect(t, rx, len(batch)))
-	tx.Send(0, batch)
-	ready(rx, time.Second)
-	if n, _ := rx.Receive(0, make([]RxFrame, 1)); n != 1 || rx.in.n != 1 {
-		t.Errorf("%d frames, %d messages; want 1 of 1", n, rx.in.n)
+	for _, v6 := range []bool{false, true} {
+		l := newLab(t)
+		tx, rx := l.a.packetLink(), l.b.packetLink()
+		for _, size := range []int{1024, 4096} { // 63 times 1024 bytes would fit into IPv6, but not past a device
+			batch := frames(l.a.path(l.b, v6), maxSegments, size)
+			batch = batch[:runLength(batch, runLimit(!v6))]
+			sendAll(t, tx, batch)
+			same(t, l, tx, batch, collect(t, rx, len(batch)))
+			tx.Send(0, batch)
+			ready(rx, time.Second)
+			n, _ := rx.Receive(0, make([]RxFrame, 1))
+			if n != 1 || rx.in.n != 1 {
+				t.Errorf("IPv6 %v, %d times %d bytes: %d frames, %d messages; want 1 of 1", v6, len(batch), size, n, rx.in.n)
+			}
+			collect(t, rx, len(batch)-n)
+		}
 	}
 }
 
@@ -283,24 +290,52 @@ func TestFramesForAnInterfaceThatIsDownAreDropped(t *testing.T) {
 	same(t, l, tx, batch, collect(t, rx, len(batch)))
 }
 
-func TestThePacketLinkFollowsAnInterfaceThatIsMadeAnew(t *testing.T) {
-	l := newLab(t)
-	tx, rx := l.a.packetLink(), l.b.packetLink()
-	must(t, l.a.nl.LinkDel(l.a.link()))
-	l.connect(t)
-	eventually(t, "both links to know the new interfaces", func() bool {
-		return tx.iface.Up() && rx.iface.Up() && tx.iface.Index() == l.a.link().Attrs().Index && rx.iface.Index() == l.b.link().Attrs().Index
-	})
-	for _, there := range []bool{true, false} {
-		from, to, s, r := l.a, l.b, tx, rx
-		if !there {
-			from, to, s, r = l.b, l.a, rx, tx
-		}
-		batch := frames(from.path(to, false), 5, 1024)
-		eventually(t, "frames to pass again", func() bool {
-			s.Send(0, batch)
-			return len(collectFor(t, r, len(batch), 50*time.Millisecond)) == len(batch)
+func TestLinksFollowAnInterfaceThatIsMadeAnew(t *testing.T) {
+	type link struct {
+		Link
+		iface *Netdev
+	}
+	for name, open := range map[string]func(*station) link{
+		"packet": func(s *station) link { l := s.packetLink(); return link{l, l.iface} },
+		"udp":    func(s *station) link { l := s.udpLink(); return link{l, l.iface} },
+	} {
+		t.Run(name, func(t *testing.T) {
+			l := newLab(t)
+			tx, rx := open(l.a), open(l.b)
+			must(t, l.a.nl.LinkDel(l.a.link()))
+			l.connect(t)
+			eventually(t, "both links to know the new interfaces", func() bool {
+				return tx.iface.Up() && rx.iface.Up() && tx.iface.Index() == l.a.link().Attrs().Index && rx.iface.Index() == l.b.link().Attrs().Index
+			})
+			for _, there := range []bool{true, false} {
+				from, to, s, r := l.a, l.b, tx, rx
+				if !there {
+					from, to, s, r = l.b, l.a, rx, tx
+				}
+				batch := frames(from.path(to, false), 5, 1024)
+				eventually(t, "frames to pass again", func() bool {
+					s.Send(0, batch)
+					return len(collectFor(t, r, len(batch), 50*time.Millisecond)) == len(batch)
+				})
+			}
 		})
+	}
+}
+
+// Without privilege a socket cannot be bound to another interface: new ones take their place.
+func TestTheUDPLinkReplacesItsSockets(t *testing.T) {
+	l := newLab(t)
+	tx, rx := l.a.udpLink(), l.b.udpLink()
+	l.b.do(func() {
+		for _, s := range rx.sockets {
+			must(t, unix.BindToDevice(s.fd, "lo")) // not where the interface is
+			rx.replace(s)
+		}
+	})
+	for _, v6 := range []bool{false, true} {
+		batch := frames(l.a.path(l.b, v6), 5, 1024)
+		sendAll(t, tx, batch)
+		same(t, l, tx, batch, collect(t, rx, len(batch)))
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"sync"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -43,8 +44,11 @@ type UDP struct {
 	control  [sendMessages][udpControlLen]byte
 	gso      bool
 	doubt    bool // gso was refused; whether it was that is not known yet
-	closed   bool
 	counters LinkCounters
+
+	mu     sync.Mutex // for rebind, which the interface's watcher calls
+	index  int
+	closed bool
 }
 
 // A udpSocket is the half of the link that belongs to one address family.
@@ -70,10 +74,12 @@ func NewUDP(iface *Netdev) (*UDP, error) {
 		l.closeSockets()
 		return nil, fmt.Errorf("udp link on %s: %w", iface.Name(), err)
 	}
+	iface.OnChange(l.rebind)
 	return l, nil
 }
 
 func (l *UDP) open() (err error) {
+	l.index = l.iface.Index()
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create", err)
 	}
@@ -87,19 +93,57 @@ func (l *UDP) open() (err error) {
 		}
 		s := &udpSocket{fd: fd, is4: i == 0, in: newIntake(udpControlLen, true)}
 		l.sockets[i] = s
-		if err := s.configure(l.iface.Name()); err != nil {
+		if err := s.configure(fd, l.iface.Name()); err != nil {
 			return err
 		}
-		ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
-		if err := unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev); err != nil {
-			return os.NewSyscallError("epoll_ctl", err)
+		if err := l.poll(fd); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// configure sets the socket's options and binds it.
-func (s *udpSocket) configure(device string) error {
+// poll makes FD readable when a socket is.
+func (l *UDP) poll(fd int) error {
+	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
+	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev))
+}
+
+// rebind follows an interface that was made anew under its name.
+func (l *UDP) rebind() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	i := l.iface.Index()
+	if l.closed || i == 0 || i == l.index {
+		return
+	}
+	l.index = i
+	for _, s := range l.sockets {
+		if s != nil && unix.BindToDevice(s.fd, l.iface.Name()) != nil {
+			l.replace(s)
+		}
+	}
+}
+
+// replace puts a new socket in the place of one that may not be bound again, which takes
+// CAP_NET_RAW. The descriptor stays, so the engine does not notice.
+func (l *UDP) replace(s *udpSocket) {
+	family := unix.AF_INET6
+	if s.is4 {
+		family = unix.AF_INET
+	}
+	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return // no descriptors: the link stays without its interface, as it is
+	}
+	defer unix.Close(fd)
+	if s.configure(fd, l.iface.Name()) == nil && unix.Dup3(fd, s.fd, unix.O_CLOEXEC) == nil {
+		l.poll(s.fd)
+	}
+}
+
+// configure sets a socket's options and binds it.
+func (s *udpSocket) configure(fd int, device string) error {
 	type option struct{ level, name, value int }
 	options := []option{
 		{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO},
@@ -122,16 +166,16 @@ func (s *udpSocket) configure(device string) error {
 	}
 	options = append(options, option{unix.SOL_UDP, unix.UDP_GRO, 1})
 	for _, o := range options {
-		if err := unix.SetsockoptInt(s.fd, o.level, o.name, o.value); err != nil {
+		if err := unix.SetsockoptInt(fd, o.level, o.name, o.value); err != nil {
 			return fmt.Errorf("socket option %d of level %d: %w", o.name, o.level, err)
 		}
 	}
-	setBuffers(s.fd, udpReceiveBuffer, udpSendBuffer)
+	setBuffers(fd, udpReceiveBuffer, udpSendBuffer)
 	family := unix.AF_INET6
 	if s.is4 {
 		family = unix.AF_INET
 	}
-	return bindPort(s.fd, family, device)
+	return bindPort(fd, family, device)
 }
 
 // FD implements Link.
@@ -155,6 +199,9 @@ func (l *UDP) Counters() *LinkCounters {
 			continue
 		}
 		if n, ok := kernelDrops(s.fd); ok {
+			if n < s.dropped { // another socket's
+				s.dropped = 0
+			}
 			l.counters.Drops[DropOverrun] += uint64(n - s.dropped)
 			s.dropped = n
 		}
@@ -174,6 +221,8 @@ func kernelDrops(fd int) (uint32, bool) {
 
 // Close implements Link.
 func (l *UDP) Close() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
 	if l.closed {
 		return ErrClosed
 	}

@@ -41,21 +41,3 @@ func (v *Verdict) differPayload(e *event, softroce []byte) {
 		}
 	}
 }
-
-// compareChoices compares what an implementation may choose.
-func (v *Verdict) compareChoices(e *event, m *made) {
-	for _, f := range []struct {
-		name     string
-		captured any
-		softroce any
-	}{
-		{"AckReq", e.AckReq, m.AckReq},
-		{"MigReq", e.MigReq, m.MigReq},
-		{"P_Key", e.PKey, m.PKey},
-		{"pad count", e.Pad, m.Pad},
-	} {
-		if f.captured != f.softroce {
-			v.differ(e, f.name, fmt.Sprint(f.captured), fmt.Sprint(f.softroce))
-		}
-	}
-}

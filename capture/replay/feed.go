@@ -222,7 +222,7 @@ func (r *responding) collect(e *event) {
 	}
 	r.lent.forget()
 	if more {
-		r.ended, r.cutoff = true, e.at
+		r.ended = true
 		r.note(e, "its answer is far longer than the capture; nothing behind it is judged")
 	}
 }

@@ -136,13 +136,20 @@ type sink struct{ b []byte }
 // sinkLength is more than the longest message.
 const sinkLength = 1<<32 - 1
 
-func newSink() *sink { return &sink{make([]byte, maxView)} }
+// sinkBytes is as much as the transport moves at once.
+const sinkBytes = 1 << 16
 
 func (s *sink) Len() uint64 { return sinkLength }
 
 func (s *sink) View(off uint64, n int) []byte {
-	if n < 0 || n > len(s.b) || off > sinkLength || uint64(n) > sinkLength-off {
+	if n < 0 || n > sinkBytes || off > sinkLength || uint64(n) > sinkLength-off {
 		return nil
+	}
+	if len(s.b) < n {
+		s.b = make([]byte, sinkBytes)
+	}
+	if n == 0 {
+		return []byte{}
 	}
 	return s.b[:n:n]
 }

@@ -28,9 +28,9 @@ func newBench() (*bench, error) {
 	b := &bench{}
 	table := mrtable.NewTable(rand.New(rand.NewPCG(1, 1)))
 	b.pd = table.AllocPD()
-	b.env = transport.Env{Now: startTime, Mem: mrtable.NewIO(1 << 16), Table: table, Sink: b}
+	b.env = transport.Env{Now: startTime, Mem: mrtable.NewIO(0), Table: table, Sink: b}
 	var err error
-	b.trash, err = b.register(newSink(), 0, mrtable.LocalWrite)
+	b.trash, err = b.register(new(sink), 0, mrtable.LocalWrite)
 	return b, err
 }
 

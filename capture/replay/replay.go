@@ -106,7 +106,13 @@ func (s *stream) replay(o Options) error {
 	if err := replayResponder(s, o.Strict); err != nil {
 		return err
 	}
-	return replayRequester(s, o.Strict)
+	if err := replayRequester(s, o.Strict); err != nil {
+		return err
+	}
+	if o.Strict {
+		s.comparePaths()
+	}
+	return nil
 }
 
 func newVerdict() Verdict {

@@ -31,7 +31,7 @@ type requesting struct {
 }
 
 // spareUnseen bounds the packets that may have been lost before the capture.
-const spareUnseen = 1 << 14
+const spareUnseen = 1 << 11
 
 // replayRequester fills in the verdict on a stream's requests.
 func replayRequester(s *stream, strict bool) error {

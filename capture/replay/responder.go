@@ -81,7 +81,7 @@ func (q *receives) Shared() bool { return true }
 // request for 2 GiB in a file without the answer is not to be answered.
 const (
 	budgetPerReply = 4
-	budgetSpare    = 1 << 14
+	budgetSpare    = 1 << 10
 )
 
 // replayResponder fills in the verdict on a stream's replies.

@@ -72,5 +72,11 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 	if d.Spin != nil {
 		c.Spin = daemon.SpinOf(*d.Spin)
 	}
-	return c, c.Validate()
+	if err := c.Validate(); err != nil {
+		if d.Config == "" {
+			err = &usageError{err}
+		}
+		return c, err
+	}
+	return c, nil
 }

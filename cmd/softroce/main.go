@@ -72,6 +72,9 @@ func run(args []string, out, errs io.Writer) int {
 		if errors.As(err, &u) {
 			return usage(errs, err)
 		}
+		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+			err = errInterrupted
+		}
 		if !errors.Is(err, errReported) {
 			fmt.Fprintf(errs, "softroce: %s\n", oneLine(err))
 		}
@@ -82,6 +85,9 @@ func run(args []string, out, errs io.Writer) int {
 
 // errReported fails a command that has already said why.
 var errReported = errors.New("reported")
+
+// errInterrupted is all there is to say of a command that a signal ended before its time.
+var errInterrupted = errors.New("interrupted")
 
 // usageError is a command line that is wrong in a way that only the command sees.
 type usageError struct{ err error }

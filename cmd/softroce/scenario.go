@@ -10,15 +10,16 @@ import (
 )
 
 type scenarioCmd struct {
-	Files   []string `arg:"" name:"file" type:"existingfile" help:"Scenarios."`
-	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
-	Peer    string   `placeholder:"LINK" help:"Play against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
-	Program string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Files    []string `arg:"" name:"file" type:"existingfile" help:"Scenarios."`
+	Verbose  bool     `short:"v" help:"Print every command with the packets that followed it."`
+	Peer     string   `placeholder:"LINK" help:"Play against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
+	NoEvents bool     `help:"The live NIC need not give asynchronous events."`
+	Program  string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
 }
 
 // Run exits with 1 where a scenario failed.
 func (s *scenarioCmd) Run(e *env) error {
-	var o scenario.Options
+	o := scenario.Options{Context: e, NoEvents: s.NoEvents}
 	if s.Peer != "" {
 		var err error
 		if o.Bench, err = scenario.Live(s.Peer, strings.Fields(s.Program)); err != nil {
@@ -27,6 +28,9 @@ func (s *scenarioCmd) Run(e *env) error {
 	}
 	failed := 0
 	for _, f := range s.Files {
+		if e.Err() != nil {
+			return e.Err()
+		}
 		r := scenario.Play(f, o)
 		name := strings.TrimSuffix(filepath.Base(f), filepath.Ext(f))
 		switch {

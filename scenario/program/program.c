@@ -356,7 +356,7 @@ static void do_modify(void)
 		.qp_access_flags = number(9), .max_rd_atomic = number(10),
 		.max_dest_rd_atomic = number(11), .min_rnr_timer = number(12), .timeout = number(13),
 		.retry_cnt = number(14), .rnr_retry = number(15), .pkey_index = number(16),
-		.port_num = 1, .en_sqd_async_notify = 1,
+		.port_num = 1, .en_sqd_async_notify = !!(number(2) & IBV_QP_EN_SQD_ASYNC_NOTIFY),
 		.ah_attr = { .is_global = 1, .port_num = 1,
 			     .grh = { .sgid_index = gid_index, .traffic_class = number(18),
 				      .hop_limit = number(19), .flow_label = number(20) } },

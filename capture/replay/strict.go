@@ -1,0 +1,48 @@
+package replay
+
+import "fmt"
+
+// compareChoices compares what an implementation may choose.
+func (v *Verdict) compareChoices(e *event, m *made) {
+	for _, f := range []struct {
+		name     string
+		captured any
+		softroce any
+	}{
+		{"AckReq", e.AckReq, m.AckReq},
+		{"MigReq", e.MigReq, m.MigReq},
+		{"P_Key", e.PKey, m.PKey},
+		{"pad count", e.Pad, m.Pad},
+	} {
+		if f.captured != f.softroce {
+			v.differ(e, f.name, fmt.Sprint(f.captured), fmt.Sprint(f.softroce))
+		}
+	}
+}
+
+// comparePaths compares what the links and the paths choose: UDP source port and IPv4 identification.
+func (s *stream) comparePaths() {
+	port, known := sourcePort(s.report.From, s.report.To)
+	for _, side := range []struct {
+		v    *Verdict
+		sent []*event
+	}{{&s.report.Requester, s.sent}, {&s.report.Responder, s.answered}} {
+		for i, e := range side.sent {
+			if known && e.SrcPort != port {
+				side.v.differ(e, "UDP source port", fmt.Sprint(e.SrcPort), fmt.Sprint(port))
+			}
+			if i > 0 && e.Src.Is4() && int16(e.ID-side.sent[i-1].ID) <= 0 {
+				side.v.differ(e, "IP identification", fmt.Sprintf("%#04x", e.ID), fmt.Sprintf("above %#04x, that of packet %d", side.sent[i-1].ID, side.sent[i-1].No))
+			}
+		}
+	}
+}
+
+// sourcePort returns the port that softroce uses in both directions between two queue pairs
+// whose address vectors have no flow label.
+func sourcePort(a, b End) (port uint16, known bool) {
+	v := uint64(a.QPN) * uint64(b.QPN)
+	v ^= v >> 20
+	v ^= v >> 40
+	return uint16(0xc000 | v&0x3fff ^ v>>14&0x3f), a.Known && b.Known
+}

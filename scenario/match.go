@@ -1,0 +1,116 @@
+package scenario
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+
+	"softroce/capture"
+	"softroce/packet"
+)
+
+// matcher reads what a packet has to be.
+func (s *stage) matcher(w *words, q *queuePair) (func(*capture.Packet) error, error) {
+	name, err := w.next("an opcode")
+	if err != nil {
+		return nil, err
+	}
+	op, err := parseOpcode(name, q.typ)
+	if err != nil {
+		return nil, err
+	}
+	m := &packetMatch{op: op}
+	if err := m.addressing(w); err != nil {
+		return nil, err
+	}
+	options, err := s.expand(w.options)
+	if err != nil {
+		return nil, err
+	}
+	w.options = nil
+	for _, o := range options {
+		f := fieldNamed(o.name)
+		if f == nil {
+			return nil, fmt.Errorf("there is no field %q", o.name)
+		}
+		if err := f.check(op); err != nil {
+			return nil, err
+		}
+		v, mask, err := s.fieldValue(f, o.value)
+		if err != nil {
+			return nil, err
+		}
+		m.fields = append(m.fields, want{f, v, mask, o.value})
+	}
+	return m.check, nil
+}
+
+// A packetMatch is what a packet has to be.
+type packetMatch struct {
+	op      packet.Opcode
+	fields  []want
+	payload []byte // nil: any
+	length  int    // of the payload; -1: any
+	tclass  int    // -1: any
+	hops    int    // -1: any
+}
+
+// addressing takes what is said of the payload and the headers around the transport.
+func (m *packetMatch) addressing(w *words) (err error) {
+	m.length, m.tclass, m.hops = -1, -1, -1
+	if d, ok := w.option("payload"); ok {
+		if m.payload, err = parseData(d); err != nil {
+			return err
+		}
+		m.length = len(m.payload)
+	}
+	for name, to := range map[string]*int{"payload_len": &m.length, "tclass": &m.tclass, "hop_limit": &m.hops} {
+		v, ok := w.option(name)
+		if !ok {
+			continue
+		}
+		n, err := parseNumber(v, 31)
+		if err != nil {
+			return fmt.Errorf("%s=%s: %w", name, v, err)
+		}
+		*to = int(n)
+	}
+	return nil
+}
+
+// says reports whether the script names a field.
+func (m *packetMatch) says(name string) bool {
+	return slices.ContainsFunc(m.fields, func(w want) bool { return w.f.name == name })
+}
+
+// check compares p with what is wanted, and with what holds of every packet unless the script says otherwise.
+func (m *packetMatch) check(p *capture.Packet) error {
+	if p.Opcode != m.op {
+		return fmt.Errorf("it is %v", p.Opcode)
+	}
+	for i := range m.fields {
+		if err := m.fields[i].check(p); err != nil {
+			return err
+		}
+	}
+	switch {
+	case p.Err != nil:
+		return p.Err
+	case !p.ICRCOK():
+		return errors.New("its ICRC is wrong")
+	case p.TVer != 0 && !m.says("tver"):
+		return fmt.Errorf("tver is %d", p.TVer)
+	case p.PKey != packet.DefaultPKey && !m.says("pkey"):
+		return fmt.Errorf("pkey is %#04x", p.PKey)
+	case m.length >= 0 && len(p.Payload) != m.length:
+		return fmt.Errorf("it has %d bytes of payload, not %d", len(p.Payload), m.length)
+	case m.payload != nil && !bytes.Equal(p.Payload, m.payload):
+		return fmt.Errorf("its payload is %s", showData(p.Payload))
+	case m.tclass >= 0 && int(p.TClass) != m.tclass:
+		return fmt.Errorf("tclass is %#02x", p.TClass)
+	case m.hops >= 0 && int(p.HopLimit) != m.hops:
+		return fmt.Errorf("hop_limit is %d", p.HopLimit)
+	}
+	return nil
+}
