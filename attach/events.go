@@ -22,7 +22,7 @@ type eventRing struct {
 	producer uint32
 	lost     uint32
 	fatal    bool
-	handles  map[any]uint32 // of *nic.QP and *nic.CQ
+	handles  map[any]uint32 // of *nic.QP, *nic.CQ and *nic.SRQ
 }
 
 // newEventRing returns the ring and the two descriptors that are for the client.
@@ -48,6 +48,8 @@ func (r *eventRing) AsyncEvent(e nic.Event) {
 		out.Handle = r.handles[e.QP]
 	case e.CQ != nil:
 		out.Handle = r.handles[e.CQ]
+	case e.SRQ != nil:
+		out.Handle = r.handles[e.SRQ]
 	}
 	if e.Type == nic.EventDeviceFatal {
 		if r.fatal {

@@ -19,10 +19,16 @@ type handles struct {
 func (h *handles) init() { h.m = map[uint32]any{} }
 
 func (h *handles) add(o any) uint32 {
+	n := h.next()
+	h.m[n] = o
+	return n
+}
+
+// next takes a handle for an object that is not there yet.
+func (h *handles) next() uint32 {
 	for {
 		h.last++
 		if _, taken := h.m[h.last]; h.last != 0 && !taken {
-			h.m[h.last] = o
 			return h.last
 		}
 	}
@@ -42,7 +48,11 @@ type (
 	}
 	qp struct {
 		nic    *nic.QP
-		sq, rq []byte
+		sq, rq []byte // rq is nil with an SRQ, or with XRC; sq for an XRC target
+	}
+	srq struct {
+		nic  *nic.SRQ
+		ring []byte
 	}
 )
 
@@ -63,10 +73,16 @@ func kind(o any) string {
 		return "MR"
 	case *nic.AH:
 		return "AH"
+	case *nic.MW:
+		return "MW"
+	case *nic.XRCD:
+		return "XRCD"
 	case *channel:
 		return "completion channel"
 	case *cq:
 		return "CQ"
+	case *srq:
+		return "SRQ"
 	}
 	return "QP"
 }
@@ -79,6 +95,8 @@ func (h *handles) release() {
 			o.release()
 		case *qp:
 			o.release()
+		case *srq:
+			unix.Munmap(o.ring)
 		case *channel:
 			unix.Close(o.pipe)
 		}
@@ -96,8 +114,12 @@ func (q *cq) release() {
 }
 
 func (q *qp) release() {
-	unix.Munmap(q.sq)
-	unix.Munmap(q.rq)
+	if q.sq != nil {
+		unix.Munmap(q.sq)
+	}
+	if q.rq != nil {
+		unix.Munmap(q.rq)
+	}
 }
 
 func handleReply(h uint32) answer { return answer{body: []any{abi.HandleReply{Handle: h}}} }

@@ -64,11 +64,25 @@ var operations = map[uint16]*operation{
 	abi.OpDeregMR:   request("deregister MR", true, 0, (*conn).deregMR),
 	abi.OpCreateAH:  waiting("create AH", true, (*conn).createAH),
 	abi.OpDestroyAH: request("destroy AH", true, 0, (*conn).destroyAH),
+	abi.OpAllocMW:   request("allocate MW", true, 0, (*conn).allocMW),
+	abi.OpDeallocMW: request("deallocate MW", true, 0, (*conn).deallocMW),
+	abi.OpOpenXRCD:  request("open XRCD", true, 1, (*conn).openXRCD),
+	abi.OpCloseXRCD: request("close XRCD", true, 0, (*conn).closeXRCD),
 
 	abi.OpCreateChannel:  request("create completion channel", true, 0, (*conn).createChannel),
 	abi.OpDestroyChannel: request("destroy completion channel", true, 0, (*conn).destroyChannel),
 	abi.OpCreateCQ:       request("create CQ", true, 0, (*conn).createCQ),
 	abi.OpDestroyCQ:      request("destroy CQ", true, 0, (*conn).destroyCQ),
+
+	abi.OpResizeCQ: request("resize CQ", true, 0, (*conn).resizeCQ),
+
+	abi.OpCreateSRQ:  request("create SRQ", true, 0, (*conn).createSRQ),
+	abi.OpModifySRQ:  request("modify SRQ", true, 0, (*conn).modifySRQ),
+	abi.OpQuerySRQ:   request("query SRQ", true, 0, (*conn).querySRQ),
+	abi.OpDestroySRQ: request("destroy SRQ", true, 0, (*conn).destroySRQ),
+
+	abi.OpAttachMcast: request("attach to multicast group", true, 0, (*conn).attachMcast),
+	abi.OpDetachMcast: request("detach from multicast group", true, 0, (*conn).detachMcast),
 
 	abi.OpCreateQP:  request("create QP", true, 0, (*conn).createQP),
 	abi.OpModifyQP:  waiting("modify QP", true, (*conn).modifyQP),

@@ -69,7 +69,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, 
 		d.engine.Do(func() {
 			c.nic, err = d.Open(nic.ContextOptions{
 				Doorbell: bells, DoorbellFD: bell, Limits: c.server.config.Limits.context(),
-				Events: sink, PID: c.peer.PID, Comm: c.comm,
+				Events: sink, PID: c.peer.PID, Comm: c.comm, Privileged: c.peer.privileged(),
 			})
 		})
 		if err != nil {
@@ -111,8 +111,11 @@ func (c *conn) queryDevice(*empty, *control.Packet) (answer, error) {
 		MaxMR: uint32(a.MaxMR), MaxPD: uint32(a.MaxPD), MaxQPRdAtom: uint32(a.MaxQPRDAtomic),
 		MaxResRdAtom: uint32(a.MaxResRDAtomic), MaxQPInitRdAtom: uint32(a.MaxQPInitRDAtom),
 		AtomicCap: uint32(a.AtomicCap), MaxAH: uint32(a.MaxAH), MaxSRQ: uint32(a.MaxSRQ), MaxSRQWR: uint32(a.MaxSRQWR),
-		MaxSRQSGE: uint32(a.MaxSRQSGE), MaxPKeys: uint32(a.MaxPKeys), LocalCAAckDelay: uint32(a.LocalCAACKDelay),
+		MaxSRQSGE:   uint32(a.MaxSRQSGE),
+		MaxMcastGrp: uint32(a.MaxMcastGroups), MaxMcastQPAttach: uint32(a.MaxMcastQPs),
+		MaxTotalMcastQPAttach: uint32(a.MaxMcastGroups * a.MaxMcastQPs), MaxPKeys: uint32(a.MaxPKeys), LocalCAAckDelay: uint32(a.LocalCAACKDelay),
 		PhysPortCnt: uint32(a.PhysPortCnt), MaxInlineData: uint32(a.MaxInlineData),
+		MaxMW: uint32(a.MaxMW), DeviceCapFlagsEx: a.CapFlagsEx,
 	}
 	abi.PutText(r.FWVer[:], a.FWVer)
 	return answer{body: []any{r}}, nil
@@ -124,7 +127,7 @@ func (c *conn) queryPort(*empty, *control.Packet) (answer, error) {
 	return answer{body: []any{abi.PortAttr{
 		State: uint32(a.State), PhysState: uint8(a.PhysState), MaxMTU: mtuCode(a.MaxMTU), ActiveMTU: mtuCode(a.ActiveMTU),
 		GIDTblLen: uint32(a.GIDTableLen), PKeyTblLen: uint16(a.PKeyTableLen), PortCapFlags: a.CapFlags,
-		MaxMsgSize: a.MaxMsgSize, BadPKeyCntr: a.BadPKeyCntr, MaxVLNum: 1,
+		MaxMsgSize: a.MaxMsgSize, BadPKeyCntr: a.BadPKeyCntr, QKeyViolCntr: a.QKeyViolCntr, MaxVLNum: 1,
 		ActiveWidth: uint8(a.ActiveWidth), ActiveSpeed: uint8(a.ActiveSpeed), LinkLayer: uint8(a.LinkLayer),
 	}}}, nil
 }

@@ -153,12 +153,15 @@ func (c *conn) createAH(v *abi.CreateAHRequest) (func() (answer, error), error) 
 		if err != nil {
 			return answer{}, err
 		}
+		// Send work requests name the address handle by the number that the client has.
+		handle := c.objects.next()
 		var ah *nic.AH
-		c.device.engine.Do(func() { ah, err = c.nic.CreateAH(pd, av) })
+		c.device.engine.Do(func() { ah, err = c.nic.CreateAH(pd, handle, av) })
 		if err != nil {
 			return answer{}, err
 		}
-		return handleReply(c.objects.add(ah)), nil
+		c.objects.m[handle] = ah
+		return handleReply(handle), nil
 	}, nil
 }
 

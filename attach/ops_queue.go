@@ -130,27 +130,10 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, erro
 	if err != nil {
 		return answer{}, err
 	}
-	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
+	q := &qp{}
+	r, fds, err := c.makeRings(q, &init)
 	if err != nil {
 		return answer{}, err
-	}
-	sq, sqFD, err := sharedMemory("sq", init.Caps.SendRingSize())
-	if err != nil {
-		return answer{}, err
-	}
-	rq, rqFD, err := sharedMemory("rq", init.Caps.RecvRingSize())
-	if err != nil {
-		unix.Munmap(sq)
-		unix.Close(sqFD)
-		return answer{}, err
-	}
-	init.SQ, init.RQ = sq, rq
-	q := &qp{sq: sq, rq: rq}
-	caps := init.Caps
-	r := abi.CreateQPReply{
-		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
-		RecvSlots: uint32(caps.MaxRecvWR), RecvSlotSize: uint32(abi.RecvSlotSize(caps.MaxRecvSGE)),
-		Cap: capsOut(caps),
 	}
 	c.device.engine.Do(func() {
 		if q.nic, err = c.nic.CreateQP(init); err == nil {
@@ -160,17 +143,61 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, erro
 	})
 	if err != nil {
 		q.release()
-		unix.Close(sqFD)
-		unix.Close(rqFD)
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
 		return answer{}, err
 	}
-	return answer{body: []any{r}, fds: []int{sqFD, rqFD}, spent: []int{sqFD, rqFD}}, nil
+	return answer{body: []any{r}, fds: fds, spent: fds}, nil
+}
+
+// makeRings makes the rings of a queue pair: those that it has.
+func (c *conn) makeRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []int, err error) {
+	if init.Type == nic.TypeXRCRecv {
+		return r, nil, nil
+	}
+	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
+	if err != nil {
+		return r, nil, err
+	}
+	caps := init.Caps
+	r = abi.CreateQPReply{
+		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
+		Cap: capsOut(caps),
+	}
+	sq, sqFD, err := sharedMemory("sq", caps.SendRingSize())
+	if err != nil {
+		return r, nil, err
+	}
+	q.sq, fds = sq, []int{sqFD}
+	switch {
+	case init.Type == nic.TypeXRCSend:
+		r.Cap.MaxRecvWR, r.Cap.MaxRecvSGE = 0, 0
+	case init.SRQ == nil:
+		rq, rqFD, err := sharedMemory("rq", caps.RecvRingSize())
+		if err != nil {
+			unix.Munmap(sq)
+			unix.Close(sqFD)
+			return r, nil, err
+		}
+		q.rq, fds = rq, append(fds, rqFD)
+		r.RecvSlots, r.RecvSlotSize = uint32(caps.MaxRecvWR), uint32(abi.RecvSlotSize(caps.MaxRecvSGE))
+	}
+	init.SQ, init.RQ = q.sq, q.rq
+	return r, fds, nil
 }
 
 func (c *conn) qpInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
 	init = nic.QPInit{Type: nic.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
+	if init.Type == nic.TypeXRCSend || init.Type == nic.TypeXRCRecv {
+		return c.xrcInit(v, init)
+	}
 	if v.SRQ != 0 {
-		return init, refuse(syscall.EOPNOTSUPP, "shared receive queues are not supported")
+		s, err := lookUp[*srq](&c.objects, v.SRQ)
+		if err != nil {
+			return init, err
+		}
+		init.SRQ, init.Caps.MaxRecvWR, init.Caps.MaxRecvSGE = s.nic, 0, 0
 	}
 	if init.PD, err = lookUp[*nic.PD](&c.objects, v.PD); err != nil {
 		return init, err

@@ -3,6 +3,7 @@ package attach
 import (
 	"fmt"
 	"net"
+	"os"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,3 +53,7 @@ func (p *peer) close() {
 		p.pidfd = -1
 	}
 }
+
+// privileged reports whether the client may have what the kernel asks CAP_NET_RAW for: it is
+// root's, or the daemon is its user's own.
+func (p *peer) privileged() bool { return p.UID == 0 || int(p.UID) == os.Geteuid() }

@@ -23,6 +23,8 @@ type Limits struct {
 	QPs         int
 	MRs         int
 	AHs         int
+	SRQs        int
+	Groups      int    // QPs attached to multicast groups, each attachment counting
 	Registered  uint64 // bytes of registered memory
 	Rings       uint64 // bytes of rings
 }
@@ -31,6 +33,7 @@ type Limits struct {
 // process have, and within memory that a small machine can spare.
 var DefaultLimits = Limits{
 	Connections: 1024, PDs: 4096, CQs: 4096, QPs: 8192, MRs: 8192, AHs: 16384,
+	SRQs: 4096, Groups: 1024,
 	Registered: 1 << 40, Rings: 1 << 30,
 }
 
@@ -42,6 +45,8 @@ func (l Limits) withDefaults() Limits {
 	orElse(&l.QPs, d.QPs)
 	orElse(&l.MRs, d.MRs)
 	orElse(&l.AHs, d.AHs)
+	orElse(&l.SRQs, d.SRQs)
+	orElse(&l.Groups, d.Groups)
 	orElse(&l.Registered, d.Registered)
 	orElse(&l.Rings, d.Rings)
 	return l
@@ -56,6 +61,7 @@ func orElse[T int | uint64](v *T, def T) {
 func (l *Limits) context() nic.ContextLimits {
 	return nic.ContextLimits{
 		PDs: l.PDs, CQs: l.CQs, QPs: l.QPs, MRs: l.MRs, AHs: l.AHs,
+		SRQs: l.SRQs, Groups: l.Groups, MWs: l.MRs, XRCDs: l.PDs,
 		RegisteredBytes: l.Registered, RingBytes: l.Rings,
 	}
 }

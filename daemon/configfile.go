@@ -36,6 +36,8 @@ type file struct {
 		QPs         countValue `yaml:"qps"`
 		MRs         countValue `yaml:"mrs"`
 		AHs         countValue `yaml:"ahs"`
+		SRQs        countValue `yaml:"srqs"`
+		Groups      countValue `yaml:"groups"`
 		Registered  bytesValue `yaml:"registered"`
 		Rings       bytesValue `yaml:"rings"`
 	} `yaml:"limits"`
@@ -58,7 +60,7 @@ func ReadConfig(path string) (Config, error) {
 		Metrics: f.Metrics, Capture: f.Capture, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
 		Limits: attach.Limits{
 			Connections: int(f.Limits.Connections), PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
-			AHs: int(f.Limits.AHs), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),
+			AHs: int(f.Limits.AHs), SRQs: int(f.Limits.SRQs), Groups: int(f.Limits.Groups), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),
 		},
 	}
 	for _, n := range f.NICs {

@@ -40,6 +40,8 @@ limits:
   cqs: 9
   pds: 10
   ahs: 11
+  srqs: 6
+  groups: 5
   registered: 1GiB
   rings: 64M
   connections: 12
@@ -57,7 +59,7 @@ limits:
 	want := Config{
 		Socket: "/tmp/s.sock", SocketMode: 0o600, SocketGroup: "0", Metrics: "127.0.0.1:9091", Capture: "all.pcapng",
 		Fault: "f.txt", Engines: 2, Spin: 20 * time.Microsecond,
-		Limits: attach.Limits{Connections: 12, PDs: 10, CQs: 9, QPs: 7, MRs: 8, AHs: 11, Registered: 1 << 30, Rings: 64 << 20},
+		Limits: attach.Limits{Connections: 12, PDs: 10, CQs: 9, QPs: 7, MRs: 8, AHs: 11, SRQs: 6, Groups: 5, Registered: 1 << 30, Rings: 64 << 20},
 	}
 	if got, want := sprint(c), sprint(want); got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

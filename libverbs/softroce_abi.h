@@ -56,12 +56,20 @@
 #define SOFTROCE_SEND_NUM_SGE 20 /* u32; bytes of inline data where SOFTROCE_SEND_FLAGS has SOFTROCE_SEND_INLINE */
 #define SOFTROCE_SEND_REMOTE_ADDR 24 /* u64 */
 #define SOFTROCE_SEND_RKEY 32 /* u32 */
-#define SOFTROCE_SEND_AH 36 /* u32, handle of the address handle (UD), or remote SRQ number (XRC) */
+#define SOFTROCE_SEND_AH 36 /* u32, handle of the address handle (UD) */
 #define SOFTROCE_SEND_COMPARE_ADD 40 /* u64 */
 #define SOFTROCE_SEND_SWAP 48 /* u64 */
 #define SOFTROCE_SEND_REMOTE_QP_NUM 56 /* u32 */
 #define SOFTROCE_SEND_REMOTE_QKEY 60 /* u32 */
 #define SOFTROCE_SEND_SGES 64
+#define SOFTROCE_SEND_REMOTE_SRQ 36 /* u32, XRC: number of the shared receive queue */
+#define SOFTROCE_SEND_BIND_ADDR 24 /* u64, as the region has it */
+#define SOFTROCE_SEND_BIND_LENGTH 40 /* u64 */
+#define SOFTROCE_SEND_BIND_LKEY 56 /* u32, of the region */
+#define SOFTROCE_SEND_BIND_ACCESS 60 /* u32, ibv_access_flags */
+#define SOFTROCE_SEND_FLUSH_LENGTH 40 /* u32 */
+#define SOFTROCE_SEND_FLUSH_PLACEMENT 56 /* u8, ibv_placement_type */
+#define SOFTROCE_SEND_FLUSH_SELECTIVITY 60 /* u8, ibv_selectivity_level */
 #define SOFTROCE_SGE_SIZE 16 /* addr u64, length u32, lkey u32 */
 #define SOFTROCE_SGE_ADDR 0
 #define SOFTROCE_SGE_LENGTH 8
@@ -144,14 +152,25 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_DEREG_MR 19
 #define SOFTROCE_OP_CREATE_AH 20
 #define SOFTROCE_OP_DESTROY_AH 21
+#define SOFTROCE_OP_ALLOC_MW 22
+#define SOFTROCE_OP_DEALLOC_MW 23
+#define SOFTROCE_OP_OPEN_XRCD 24
+#define SOFTROCE_OP_CLOSE_XRCD 25
 #define SOFTROCE_OP_CREATE_CHANNEL 32
 #define SOFTROCE_OP_DESTROY_CHANNEL 33
 #define SOFTROCE_OP_CREATE_CQ 34
 #define SOFTROCE_OP_DESTROY_CQ 35
+#define SOFTROCE_OP_RESIZE_CQ 36
 #define SOFTROCE_OP_CREATE_QP 48
 #define SOFTROCE_OP_MODIFY_QP 49
 #define SOFTROCE_OP_QUERY_QP 50
 #define SOFTROCE_OP_DESTROY_QP 51
+#define SOFTROCE_OP_CREATE_SRQ 56
+#define SOFTROCE_OP_MODIFY_SRQ 57
+#define SOFTROCE_OP_QUERY_SRQ 58
+#define SOFTROCE_OP_DESTROY_SRQ 59
+#define SOFTROCE_OP_ATTACH_MCAST 60
+#define SOFTROCE_OP_DETACH_MCAST 61
 #define SOFTROCE_OP_SNAPSHOT 64
 #define SOFTROCE_OP_START_CAPTURE 65
 #define SOFTROCE_OP_QUERY_CAPTURE 66
@@ -226,7 +245,7 @@ _Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
  */
 struct softroce_async_event {
 	uint32_t type; /* ibv_event_type */
-	uint32_t handle; /* of the queue pair or completion queue, or 0 */
+	uint32_t handle; /* of the queue pair, completion queue or shared receive queue, or 0 */
 	uint32_t port;
 	uint32_t reserved0;
 };
@@ -284,8 +303,9 @@ struct softroce_device_attr {
 	uint32_t local_ca_ack_delay;
 	uint32_t phys_port_cnt;
 	uint32_t max_inline_data; /* bytes in a send work request */
+	uint64_t device_cap_flags_ex; /* device_cap_flags_ex: DeviceCapFlags and what lies above */
 };
-_Static_assert(sizeof(struct softroce_device_attr) == 240, "layout");
+_Static_assert(sizeof(struct softroce_device_attr) == 248, "layout");
 
 /*
  * struct softroce_port_attr is the reply of SOFTROCE_OP_QUERY_PORT: the values of struct
@@ -382,6 +402,41 @@ struct softroce_reg_mr_reply {
 _Static_assert(sizeof(struct softroce_reg_mr_reply) == 16, "layout");
 
 /*
+ * struct softroce_alloc_mw_request allocates a memory window, which a work request binds.
+ */
+struct softroce_alloc_mw_request {
+	uint32_t pd;
+	uint32_t type; /* ibv_mw_type */
+};
+_Static_assert(sizeof(struct softroce_alloc_mw_request) == 8, "layout");
+
+/*
+ * struct softroce_alloc_mw_reply tells the key. A bind changes its low 8 bits.
+ */
+struct softroce_alloc_mw_reply {
+	uint32_t handle;
+	uint32_t rkey;
+};
+_Static_assert(sizeof(struct softroce_alloc_mw_reply) == 8, "layout");
+
+/*
+ * struct softroce_open_xrcd_request opens an XRC domain; the answer is a struct
+ * softroce_handle_reply. With a descriptor it is that of the file, which every client may
+ * open that has the file open; without, a new one.
+ */
+struct softroce_open_xrcd_request {
+	uint32_t flags; /* SOFTROCE_XRCD_* */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_open_xrcd_request) == 8, "layout");
+
+/*
+ * Bits of struct softroce_open_xrcd_request's Flags.
+ */
+#define SOFTROCE_XRCD_CREATE 1 /* O_CREAT: make it if there is none */
+#define SOFTROCE_XRCD_EXCLUSIVE 2 /* O_EXCL: there must be none */
+
+/*
  * struct softroce_ah_attr is where packets go and how: struct ibv_ah_attr.
  */
 struct softroce_ah_attr {
@@ -439,6 +494,90 @@ struct softroce_create_cq_reply {
 _Static_assert(sizeof(struct softroce_create_cq_reply) == 8, "layout");
 
 /*
+ * struct softroce_resize_cq_request asks for another number of entries; the answer is a
+ * struct softroce_create_cq_reply with a new ring. What was not polled is in it, with the
+ * same indices. From request to answer the client neither polls the queue nor arms it,
+ * and then forgets the old ring.
+ */
+struct softroce_resize_cq_request {
+	uint32_t handle;
+	uint32_t entries;
+};
+_Static_assert(sizeof(struct softroce_resize_cq_request) == 8, "layout");
+
+/*
+ * struct softroce_srq_attr is struct ibv_srq_attr.
+ */
+struct softroce_srq_attr {
+	uint32_t max_wr;
+	uint32_t max_sge;
+	uint32_t srq_limit; /* an event is given when fewer are posted; 0: none, or it was given */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_srq_attr) == 16, "layout");
+
+/*
+ * struct softroce_create_srq_request creates a shared receive queue.
+ */
+struct softroce_create_srq_request {
+	uint32_t pd;
+	uint32_t type; /* SOFTROCE_SRQ_* */
+	uint32_t xrcd; /* SOFTROCE_SRQ_XRC, else 0 */
+	uint32_t cq; /* SOFTROCE_SRQ_XRC: of its completions, else 0 */
+	struct softroce_srq_attr attr;
+};
+_Static_assert(sizeof(struct softroce_create_srq_request) == 32, "layout");
+
+/*
+ * Types of shared receive queues: enum ibv_srq_type.
+ */
+#define SOFTROCE_SRQ_BASIC 0
+#define SOFTROCE_SRQ_XRC 1
+
+/*
+ * struct softroce_srq_reply comes with the ring of a shared receive queue, a receive
+ * ring.
+ */
+struct softroce_srq_reply {
+	uint32_t handle;
+	uint32_t slots;
+	uint32_t slot_size;
+	uint32_t number; /* SOFTROCE_SRQ_XRC: what peers call it, else 0 */
+	struct softroce_srq_attr attr; /* granted */
+};
+_Static_assert(sizeof(struct softroce_srq_reply) == 32, "layout");
+
+/*
+ * struct softroce_modify_srq_request changes the attributes that Mask (ibv_srq_attr_mask)
+ * names. The answer is an struct softroce_srq_reply; it comes with a new ring where Mask
+ * has SOFTROCE_SRQ_MAX_WR: what is posted is in it, with the same indices. From request
+ * to answer the client does not post.
+ */
+struct softroce_modify_srq_request {
+	uint32_t handle;
+	uint32_t mask;
+	struct softroce_srq_attr attr;
+};
+_Static_assert(sizeof(struct softroce_modify_srq_request) == 24, "layout");
+
+/*
+ * Bits of struct softroce_modify_srq_request's Mask: enum ibv_srq_attr_mask.
+ */
+#define SOFTROCE_SRQ_MAX_WR 1
+#define SOFTROCE_SRQ_LIMIT 2
+
+/*
+ * struct softroce_mcast_request attaches a UD queue pair to a multicast group, or ends
+ * that.
+ */
+struct softroce_mcast_request {
+	uint32_t qp;
+	uint32_t lid; /* no meaning on Ethernet */
+	uint8_t gid[16];
+};
+_Static_assert(sizeof(struct softroce_mcast_request) == 24, "layout");
+
+/*
  * struct softroce_qp_cap is how much a queue pair holds: struct ibv_qp_cap.
  */
 struct softroce_qp_cap {
@@ -452,7 +591,8 @@ struct softroce_qp_cap {
 _Static_assert(sizeof(struct softroce_qp_cap) == 24, "layout");
 
 /*
- * struct softroce_create_qp_request creates a queue pair.
+ * struct softroce_create_qp_request creates a queue pair. One for XRC has no RecvCQ and
+ * no SRQ; an XRC target has an XRCD and nothing else.
  */
 struct softroce_create_qp_request {
 	uint32_t pd;
@@ -461,13 +601,16 @@ struct softroce_create_qp_request {
 	uint32_t srq; /* 0: none */
 	uint32_t type; /* ibv_qp_type */
 	uint32_t sig_all; /* 0 or 1 */
+	uint32_t xrcd; /* XRC target, else 0 */
+	uint32_t reserved0;
 	struct softroce_qp_cap cap;
 };
-_Static_assert(sizeof(struct softroce_create_qp_request) == 48, "layout");
+_Static_assert(sizeof(struct softroce_create_qp_request) == 56, "layout");
 
 /*
  * struct softroce_create_qp_reply comes with the rings of the send and of the receive
- * queue.
+ * queue; with that of the send queue alone where there is an SRQ or XRC, with none for an
+ * XRC target.
  */
 struct softroce_create_qp_reply {
 	uint32_t handle;

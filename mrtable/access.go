@@ -16,17 +16,22 @@ const (
 	ZeroBased       Access = 1 << 5
 	OnDemand        Access = 1 << 6
 	HugeTLB         Access = 1 << 7
+	FlushGlobal     Access = 1 << 8 // FLUSH for global visibility
+	FlushPersistent Access = 1 << 9 // FLUSH for persistence
 	RelaxedOrdering Access = 1 << 20
 
 	// optional is IBV_ACCESS_OPTIONAL_RANGE: flags in it are hints that a device which
 	// does not know them ignores.
 	optional Access = 0x3ff << 20
 
-	known = LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic | MWBind | ZeroBased | OnDemand | HugeTLB | optional
+	known = LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic | MWBind | ZeroBased | OnDemand | HugeTLB | FlushGlobal | optional
+
+	// windowAccess is what a memory window can grant.
+	windowAccess = RemoteWrite | RemoteRead | RemoteAtomic | FlushGlobal | ZeroBased
 )
 
 // check holds the rules of ibv_reg_mr: no unknown flag, and no remote right to change
-// memory without the local one.
+// memory without the local one. FlushPersistent is unknown: no memory here outlives the machine.
 func (a Access) check() error {
 	if a&^known != 0 {
 		return ErrFlags
@@ -55,6 +60,8 @@ func (a Access) String() string {
 		{ZeroBased, "zero_based"},
 		{OnDemand, "on_demand"},
 		{HugeTLB, "hugetlb"},
+		{FlushGlobal, "flush_global"},
+		{FlushPersistent, "flush_persistent"},
 		{RelaxedOrdering, "relaxed_ordering"},
 	} {
 		if a&f.bit != 0 {

@@ -48,6 +48,27 @@ func (io *IO) FetchAdd(r *Region, addr uint64, add uint64) (old uint64, err erro
 	return old, io.store(r, addr, old+add)
 }
 
+// StoreWord stores eight bytes, a number in the byte order of this machine, at addr: all at once
+// in mapped memory, after all writes that came before. See CompareSwap.
+func (io *IO) StoreWord(r *Region, addr uint64, v uint64) error {
+	word, err := io.word(r, addr)
+	if err != nil {
+		return err
+	}
+	if word != nil {
+		atomic.StoreUint64(word, v)
+		return nil
+	}
+	q := io.queueOf(r)
+	if len(q.pieces) > 0 {
+		io.flush(q)
+	}
+	if err := io.prove(q); err != nil {
+		return err
+	}
+	return io.store(r, addr, v)
+}
+
 // word is the place of an atomic operation in mapped memory, nil in another process's.
 func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
 	if err := io.check(r, addr, 8, LocalWrite); err != nil {
@@ -59,7 +80,7 @@ func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
 	if r.process != nil {
 		return nil, nil
 	}
-	v, err := r.view(addr-r.IOVA, 8)
+	v, err := r.view(r.offset(addr), 8)
 	if err != nil {
 		return nil, err
 	}
@@ -70,17 +91,17 @@ func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
 }
 
 func (io *IO) load(r *Region, addr uint64) (uint64, error) {
-	if err := io.fetch(r, addr-r.IOVA, io.scratch[:]); err != nil {
+	if err := io.fetch(r, r.offset(addr), io.scratch[:]); err != nil {
 		return 0, err
 	}
 	return binary.NativeEndian.Uint64(io.scratch[:]), nil
 }
 
-// store follows a load of the same word, which left the queue empty and proved the process.
+// store needs the queue empty and the process proved, as load leaves them.
 func (io *IO) store(r *Region, addr uint64, v uint64) error {
 	binary.NativeEndian.PutUint64(io.scratch[:], v)
-	io.gather([]piece{{addr: r.process.base + addr - r.IOVA, p: io.scratch[:]}})
-	_, err := r.queue.process.writev(io.local, io.remote)
+	io.gather([]piece{{addr: r.process.base + r.offset(addr), p: io.scratch[:]}})
+	_, err := r.origin().queue.process.writev(io.local, io.remote)
 	return err
 }
 

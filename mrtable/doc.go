@@ -1,5 +1,5 @@
-// Package mrtable holds protection domains and memory regions, checks every access
-// against them, and moves the bytes.
+// Package mrtable holds protection domains, memory regions and memory windows, checks
+// every access against them, and moves the bytes.
 //
 // # A byte's way
 //
@@ -14,6 +14,13 @@
 //  4. IO.Flush carries out the writes that were queued, IO.Failed tells whose failed.
 //  5. Table.Deregister makes a region unusable at once. What was handed out of it stays
 //     readable until IO.Epoch was called twice.
+//
+// # Windows
+//
+// A bound Window is a Region of its own, a part of another one, with rights and a key of its
+// own. It is dead at once when the window is invalidated, bound anew or deallocated: nothing
+// begins under it any more. Writes that were queued before that are carried out, since they came
+// before; the region behind it stays registered while a window is bound to it.
 //
 // # Two backings
 //

@@ -4,16 +4,18 @@ import "errors"
 
 // Why an access was refused. Table.Local and Table.Remote return these as they are.
 var (
-	ErrKey    = errors.New("no memory region has this key")
+	ErrKey    = errors.New("no memory region or window has this key")
+	ErrQP     = errors.New("memory window is bound to another queue pair")
 	ErrPD     = errors.New("memory region belongs to another protection domain")
 	ErrAccess = errors.New("memory region does not grant this access")
 	ErrBounds = errors.New("range is not inside the memory region")
 )
 
-// Why a registration, or the release of a protection domain, failed.
+// Why a registration, a bind, or the release of a domain or a region, failed.
 var (
 	ErrFlags     = errors.New("access flags are unknown or contradict each other")
-	ErrBusy      = errors.New("protection domain is in use")
+	ErrBusy      = errors.New("protection domain or memory region is in use")
+	ErrWindow    = errors.New("memory window cannot be bound or invalidated this way")
 	ErrFull      = errors.New("table of memory regions is full")
 	ErrNotSealed = errors.New("descriptor cannot be mapped safely")
 	ErrNotMemory = errors.New("not memory that can be reached")

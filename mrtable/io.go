@@ -82,7 +82,7 @@ func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 	if err := io.check(r, addr, n, 0); err != nil {
 		return nil, err
 	}
-	off := addr - r.IOVA
+	off := r.offset(addr)
 	if r.process == nil {
 		return r.view(off, n)
 	}
@@ -121,7 +121,7 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	if len(p) == 0 {
 		return
 	}
-	off := addr - r.IOVA
+	off := r.offset(addr)
 	if r.process != nil {
 		io.enqueue(r, piece{tag: tag, region: r, addr: r.process.base + off, p: p, last: last})
 		return

@@ -24,7 +24,8 @@ type world struct {
 	backing func(off, n uint64) (Memory, error)
 
 	pds     []*PD
-	regions []*claim // the registered, and some that were
+	regions []*claim // the registered and the bound, and some that were
+	windows []*Window
 	pending []intent
 	failed  map[any]error
 }
@@ -34,6 +35,14 @@ type claim struct {
 	*Region
 	off, length uint64
 	live        bool
+	parent      *claim // of a bound window
+}
+
+func (c *claim) origin() *claim {
+	if c.parent != nil {
+		return c.parent
+	}
+	return c
 }
 
 // An intent is a write that was queued.
@@ -90,7 +99,7 @@ func (in *input) byte() byte {
 func (in *input) uint16() uint64 { return uint64(in.byte())<<8 | uint64(in.byte()) }
 
 func (w *world) step(in *input) {
-	switch in.byte() % 12 {
+	switch in.byte() % 16 {
 	case 0, 1:
 		w.register(in)
 	case 2:
@@ -109,6 +118,12 @@ func (w *world) step(in *input) {
 	case 11:
 		w.io.Epoch()
 		w.report()
+	case 12, 13:
+		w.bind(in)
+	case 14:
+		w.invalidate(in)
+	case 15:
+		w.dealloc(in)
 	}
 	if !bytes.Equal(w.memory, w.shadow) {
 		w.t.Fatalf("kind %d: memory is not what it should be, first at %d", w.kind, firstDifference(w.memory, w.shadow))
@@ -125,7 +140,8 @@ func firstDifference(a, b []byte) int {
 }
 
 // rights are those that a region or an access may have here.
-var rights = []Access{0, LocalWrite, RemoteRead, LocalWrite | RemoteWrite, allRights, LocalWrite | RemoteAtomic, RemoteWrite, 1 << 9}
+var rights = []Access{0, LocalWrite, RemoteRead, LocalWrite | RemoteWrite, allRights, LocalWrite | RemoteAtomic, RemoteWrite, 1 << 9,
+	LocalWrite | MWBind, allRights | MWBind, MWBind}
 
 func (w *world) register(in *input) {
 	off := in.uint16() % (worldSize + 1)
@@ -149,7 +165,7 @@ func (w *world) register(in *input) {
 		mem.Close()
 		return
 	}
-	w.regions = append(w.regions, &claim{r, off, length, true})
+	w.regions = append(w.regions, &claim{Region: r, off: off, length: length, live: true})
 }
 
 func (w *world) pick(in *input) *claim {
@@ -160,10 +176,20 @@ func (w *world) pick(in *input) *claim {
 }
 
 func (w *world) deregister(in *input) {
-	if c := w.pick(in); c != nil {
-		w.table.Deregister(c.Region)
-		c.live = false
+	c := w.pick(in)
+	if c == nil || c.parent != nil {
+		return
 	}
+	var want error
+	for _, o := range w.regions {
+		if o.live && o.parent == c {
+			want = ErrBusy
+		}
+	}
+	if err := w.table.Deregister(c.Region); err != want {
+		w.t.Fatalf("deregister: %v, want %v", err, want)
+	}
+	c.live = c.live && want != nil
 }
 
 // place is a range near the region's ends.
@@ -194,7 +220,8 @@ func (w *world) lookup(in *input) {
 	if in.byte()%8 == 0 {
 		key ^= 1 << (in.byte() % 32)
 	}
-	got, err := w.table.Remote(pd, key, addr, uint32(n), need)
+	qpn := uint32(in.byte() % 2)
+	got, err := w.table.Remote(pd, qpn, key, addr, uint32(n), need)
 	var owner *claim
 	for _, o := range w.regions {
 		if o.live && o.RKey() == key {
@@ -205,7 +232,9 @@ func (w *world) lookup(in *input) {
 	switch {
 	case owner == nil:
 		want = ErrKey
-	case owner.PD != pd:
+	case owner.window != nil && owner.window.kind != Type1 && owner.window.qpn != qpn:
+		want = ErrQP
+	case owner.PD != pd && (owner.window == nil || owner.window.kind != Type2A):
 		want = ErrPD
 	case owner.Access&need != need:
 		want = ErrAccess
@@ -331,7 +360,7 @@ func (w *world) atomic(in *input) {
 // flushed does to the copy what was queued.
 func (w *world) flushed() {
 	for _, i := range w.pending {
-		if !i.c.live && w.failed[i.tag] == nil && len(i.p) > 0 {
+		if !i.c.origin().live && w.failed[i.tag] == nil && len(i.p) > 0 {
 			w.failed[i.tag] = ErrKey
 		}
 		if w.failed[i.tag] == nil {
@@ -354,6 +383,9 @@ func (w *world) run(in input) {
 	w.io.Flush()
 	w.flushed()
 	w.report()
+	for _, m := range w.windows {
+		w.table.DeallocWindow(m)
+	}
 	for _, c := range w.regions {
 		w.table.Deregister(c.Region)
 	}
@@ -413,7 +445,7 @@ func FuzzLookup(f *testing.F) {
 		if err != nil {
 			return
 		}
-		c := &claim{r, 0, uint64(length), true}
+		c := &claim{Region: r, length: uint64(length), live: true}
 		_, err = g.table.Local(g.pd, r.LKey(), addr, n, LocalWrite)
 		if (err == nil) != c.inside(addr, uint64(n)) {
 			t.Errorf("%d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)

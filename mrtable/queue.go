@@ -33,6 +33,7 @@ type piece struct {
 
 // queueOf finds or makes the queue of the process that r is memory of.
 func (io *IO) queueOf(r *Region) *queue {
+	r = r.origin() // whose release ends the queue's use
 	if r.queue != nil {
 		return r.queue
 	}
@@ -118,12 +119,13 @@ func (io *IO) flush(q *queue) {
 	q.pieces = q.pieces[:0]
 }
 
-// due keeps the pieces whose region is still registered and whose tag has not failed.
+// due keeps the pieces whose region is still registered and whose tag has not failed. A
+// window may have been invalidated since: what came before that is carried out.
 func (io *IO) due(pieces []piece) []piece {
 	kept := pieces[:0]
 	for i := range pieces {
 		pc := pieces[i]
-		if !pc.region.live {
+		if !pc.region.origin().live {
 			io.fail(pc.tag, ErrKey)
 		}
 		if len(io.failed) == 0 || !io.hasFailed(pc.tag) {

@@ -31,7 +31,8 @@ type Table struct {
 }
 
 type slot struct {
-	region *Region // nil: free
+	region *Region // nil: free, or a window that is not bound
+	window *Window
 	tag    uint32
 }
 
@@ -54,7 +55,24 @@ type Region struct {
 	live    bool
 	process *processMemory // what Memory is, where it can only be copied
 	queue   *queue         // the process's, once an IO has used the region
+	windows int            // bound to it
+
+	// A bound window is a region too: a part of another.
+	window *Window
+	parent *Region
+	base   uint64 // where it begins in Memory
 }
+
+// origin is the registered region behind r.
+func (r *Region) origin() *Region {
+	if r.parent != nil {
+		return r.parent
+	}
+	return r
+}
+
+// offset is where the byte at addr lies in Memory.
+func (r *Region) offset(addr uint64) uint64 { return addr - r.IOVA + r.base }
 
 // NewTable returns an empty table. rnd makes the unpredictable part of keys: seed it
 // from crypto/rand, except where keys must be repeatable.
@@ -144,45 +162,89 @@ func (t *Table) takeSlot() (uint32, bool) {
 
 // Deregister makes the region unusable at once; writes to it that are still queued fail.
 // Its memory is closed after the second IO.Epoch from now, because frames may still point
-// to it. It does nothing to a region that is not live.
-func (t *Table) Deregister(r *Region) {
-	if r == nil || r.table != t || !r.live {
-		return
+// to it. It does nothing to a region that is not live, and returns ErrBusy, changing nothing,
+// while a memory window is bound to it.
+func (t *Table) Deregister(r *Region) error {
+	if r == nil || r.table != t || !r.live || r.window != nil {
+		return nil
+	}
+	if r.windows > 0 {
+		return ErrBusy
 	}
 	r.live = false
-	index := r.key >> tagBits
-	t.slots[index].region = nil
-	t.free = append(t.free, index)
+	t.freeSlot(r.key >> tagBits)
 	t.live--
 	r.PD.uses--
 	if t.io == nil {
 		r.Memory.Close() // no IO ever handed out a byte of this table's memory
-		return
+		return nil
 	}
 	t.retired = append(t.retired, r)
+	return nil
+}
+
+func (t *Table) freeSlot(index uint32) {
+	t.slots[index].region, t.slots[index].window = nil, nil
+	t.free = append(t.free, index)
 }
 
 // Local finds the region that a work request's SGE names. need is 0 for reading or
 // LocalWrite. The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
 func (t *Table) Local(pd *PD, lkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
-	return t.find(pd, lkey, addr, n, need)
+	r := t.named(lkey)
+	if r == nil || r.window != nil {
+		return nil, ErrKey // a window is for peers alone
+	}
+	return r.grant(pd, addr, n, need)
 }
 
-// Remote finds the region that a packet names. need is RemoteWrite, RemoteRead or
-// RemoteAtomic. The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
-func (t *Table) Remote(pd *PD, rkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
-	return t.find(pd, rkey, addr, n, need)
-}
-
-func (t *Table) find(pd *PD, key uint32, addr uint64, n uint32, need Access) (*Region, error) {
-	index := key >> tagBits
-	if index >= uint32(len(t.slots)) {
+// Remote finds the region, or the window, that a packet to the queue pair qpn names. need is
+// made of RemoteWrite, RemoteRead, RemoteAtomic and FlushGlobal. The error is ErrKey, ErrQP, ErrPD, ErrAccess
+// or ErrBounds, the first that applies. A window's Region is live until the window is
+// invalidated, bound anew or deallocated.
+func (t *Table) Remote(pd *PD, qpn, rkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
+	r := t.named(rkey)
+	if r == nil {
 		return nil, ErrKey
 	}
-	r := t.slots[index].region
-	switch {
-	case r == nil || r.key != key:
+	return r.grantRemote(pd, qpn, addr, n, need)
+}
+
+// RemoteWhole is Remote for all that a key names, whatever its range.
+func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need Access) (*Region, error) {
+	r := t.named(rkey)
+	if r == nil {
 		return nil, ErrKey
+	}
+	return r.grantRemote(pd, qpn, r.IOVA, 0, need)
+}
+
+func (r *Region) grantRemote(pd *PD, qpn uint32, addr uint64, n uint32, need Access) (*Region, error) {
+	if w := r.window; w != nil {
+		if w.kind != Type1 && w.qpn != qpn {
+			return nil, ErrQP
+		}
+		if w.kind == Type2A {
+			pd = r.PD // it was that of the queue pair when the window was bound
+		}
+	}
+	return r.grant(pd, addr, n, need)
+}
+
+// named finds what has a key, or nil.
+func (t *Table) named(key uint32) *Region {
+	index := key >> tagBits
+	if index >= uint32(len(t.slots)) {
+		return nil
+	}
+	if r := t.slots[index].region; r != nil && r.key == key {
+		return r
+	}
+	return nil
+}
+
+func (r *Region) grant(pd *PD, addr uint64, n uint32, need Access) (*Region, error) {
+	switch {
 	case r.PD != pd:
 		return nil, ErrPD
 	case r.Access&need != need:
@@ -200,7 +262,7 @@ func (r *Region) holds(addr, n uint64) bool {
 	return addr >= r.IOVA && off <= r.Length && n <= r.Length-off
 }
 
-// Live reports whether the region is registered.
+// Live reports whether the region is registered, or the window still bound as it was.
 func (r *Region) Live() bool { return r.live }
 
 // LKey is the key for work requests. It is never 0.
@@ -216,7 +278,7 @@ func (t *Table) Len() int { return t.live }
 func (t *Table) All() iter.Seq[*Region] {
 	return func(yield func(*Region) bool) {
 		for i := range t.slots {
-			if r := t.slots[i].region; r != nil && !yield(r) {
+			if r := t.slots[i].region; r != nil && r.window == nil && !yield(r) {
 				return
 			}
 		}

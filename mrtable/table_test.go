@@ -32,7 +32,8 @@ func TestAccessFlagsFollowTheRulesOfRegMR(t *testing.T) {
 		{RemoteRead | RemoteAtomic, ErrFlags},
 		{LocalWrite | MWBind | OnDemand | HugeTLB | RelaxedOrdering, nil},
 		{1 << 29, nil}, // in the optional range
-		{1 << 8, ErrFlags},
+		{LocalWrite | FlushGlobal, nil},
+		{LocalWrite | FlushPersistent, ErrFlags}, // there is no such memory
 		{1 << 19, ErrFlags},
 		{1 << 30, ErrFlags},
 		{1 << 31, ErrFlags},
@@ -91,7 +92,10 @@ func TestLookupGivesTheFirstReasonThatApplies(t *testing.T) {
 		{"the highest key", pd, math.MaxUint32, 0x1000, 1, RemoteRead, ErrKey},
 	} {
 		for way, find := range map[string]func(*PD, uint32, uint64, uint32, Access) (*Region, error){
-			"Local": table.Local, "Remote": table.Remote,
+			"Local": table.Local,
+			"Remote": func(pd *PD, key uint32, addr uint64, n uint32, need Access) (*Region, error) {
+				return table.Remote(pd, 1, key, addr, n, need)
+			},
 		} {
 			got, err := find(c.pd, c.key, c.addr, c.n, c.need)
 			if err != c.want || (err == nil) != (got == r) {

@@ -15,6 +15,9 @@ type injected struct {
 	frames []wire.RxFrame
 }
 
+func (l *injected) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
+func (l *injected) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
+
 func (l *injected) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	if n := copy(batch, l.frames); n > 0 {
 		l.frames = l.frames[n:]

@@ -1,6 +1,9 @@
 package nic
 
-import "softroce/packet"
+import (
+	"softroce/packet"
+	"softroce/transport"
+)
 
 // DeviceAttr is struct ibv_device_attr, as far as it has meaning here. The rest is 0.
 type DeviceAttr struct {
@@ -15,11 +18,13 @@ type DeviceAttr struct {
 	MaxQP           int
 	MaxQPWR         int
 	DeviceCapFlags  uint32
+	CapFlagsEx      uint64 // device_cap_flags_ex: these and the upper half
 	MaxSGE          int
 	MaxSGERd        int
 	MaxCQ           int
 	MaxCQE          int
 	MaxMR           int
+	MaxMW           int
 	MaxPD           int
 	MaxQPRDAtomic   int // as responder, each QP
 	MaxResRDAtomic  int // as responder, in all
@@ -29,6 +34,8 @@ type DeviceAttr struct {
 	MaxSRQ          int
 	MaxSRQWR        int
 	MaxSRQSGE       int
+	MaxMcastGroups  int
+	MaxMcastQPs     int // of one group
 	MaxPKeys        int
 	LocalCAACKDelay int
 	PhysPortCnt     int
@@ -41,9 +48,22 @@ const AtomicHCA = 1
 // Bits of DeviceCapFlags: enum ibv_device_cap_flags.
 const (
 	capBadPKeyCounter = 1 << 1
+	capBadQKeyCounter = 1 << 2
 	capPortActive     = 1 << 10
 	capSysImageGUID   = 1 << 11
 	capRCRNRNAKGen    = 1 << 12
+	capSRQResize      = 1 << 13
+	capMemWindow      = 1 << 17
+	capXRC            = 1 << 20
+	capMemMgtExt      = 1 << 21 // local invalidate, SEND with invalidate; registration by work request is for kernels alone
+	capMemWindow2B    = 1 << 24
+
+	capFlags = capBadPKeyCounter | capBadQKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen | capSRQResize |
+		capMemWindow | capXRC | capMemMgtExt | capMemWindow2B
+
+	// Of the upper half: enum ib_uverbs_device_cap_flags.
+	capFlushGlobal = 1 << 38
+	capAtomicWrite = 1 << 40
 )
 
 const (
@@ -60,10 +80,11 @@ func (d *Device) Query() DeviceAttr {
 		MaxMRSize: 1<<63 - 1, PageSizeCap: 0xfffff000,
 		VendorID: vendorID, VendorPartID: vendorPartID,
 		MaxQP: l.MaxQP, MaxQPWR: l.MaxQPWR, MaxSGE: l.MaxSGE, MaxSGERd: l.MaxSGE,
-		DeviceCapFlags: capBadPKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen,
-		MaxCQ:          l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
+		DeviceCapFlags: capFlags, CapFlagsEx: capFlags | capFlushGlobal | capAtomicWrite, MaxMW: l.MaxMW,
+		MaxCQ: l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
 		AtomicCap: AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
+		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs,
 		MaxPKeys: pkeyTableLen, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
 	}
 }
@@ -79,6 +100,7 @@ type PortAttr struct {
 	CapFlags     uint32
 	MaxMsgSize   uint32
 	BadPKeyCntr  uint32
+	QKeyViolCntr uint32
 	ActiveWidth  int // enum: 2 is 4X
 	ActiveSpeed  int // enum: 32 is EDR, 25 Gb/s a lane
 	LinkLayer    int // enum: 2 is Ethernet
@@ -103,7 +125,8 @@ func (d *Device) QueryPort() PortAttr {
 		State: PortActive, PhysState: PhysLinkUp, MaxMTU: 4096, ActiveMTU: d.activeMTU(),
 		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: pkeyTableLen,
 		CapFlags: portCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
-		ActiveWidth: width4X, ActiveSpeed: speedEDR, LinkLayer: LinkLayerEthernet, Netdev: d.iface.Name(),
+		QKeyViolCntr: uint32(d.counters.Drops[transport.DropQKey]),
+		ActiveWidth:  width4X, ActiveSpeed: speedEDR, LinkLayer: LinkLayerEthernet, Netdev: d.iface.Name(),
 	}
 	if !d.up {
 		a.State, a.PhysState = PortDown, PhysDisabled

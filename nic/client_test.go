@@ -134,6 +134,9 @@ type wc struct {
 	byteLen uint32
 	imm     uint32
 	qpn     uint32
+	srcQP   uint32
+	flags   uint32
+	sl      uint8
 }
 
 // poll takes one completion.
@@ -146,7 +149,7 @@ func (c *client) poll() (w wc, ok bool) {
 	w = wc{
 		le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
 		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]), be.Uint32(s[abi.CQEImm:]),
-		le.Uint32(s[abi.CQEQPNum:]),
+		le.Uint32(s[abi.CQEQPNum:]), le.Uint32(s[abi.CQESrcQP:]), le.Uint32(s[abi.CQEFlags:]), s[abi.CQESL],
 	}
 	c.polled++
 	atomic.StoreUint32(word(c.cqRing, abi.RingConsumer), c.polled)
@@ -173,11 +176,13 @@ type queue struct {
 	caps     nic.Caps
 }
 
-func (c *client) qp(caps nic.Caps) *queue {
+func (c *client) qp(caps nic.Caps) *queue { return c.qpOf(nic.TypeRC, caps) }
+
+func (c *client) qpOf(kind nic.QPType, caps nic.Caps) *queue {
 	check(c.t, c.dev.RoundCaps(&caps))
 	q := &queue{client: c, caps: caps, sq: nic.NewPage(caps.SendRingSize()), rq: nic.NewPage(caps.RecvRingSize())}
 	var err error
-	q.qp, err = c.ctx.CreateQP(nic.QPInit{Type: nic.TypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps,
+	q.qp, err = c.ctx.CreateQP(nic.QPInit{Type: kind, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps,
 		SQ: q.sq, RQ: q.rq})
 	check(c.t, err)
 	return q
@@ -238,6 +243,9 @@ type wr struct {
 	swap   uint64
 	inline []byte
 	sges   []transport.SGE
+	ah     uint32
+	qpn    uint32
+	qkey   uint32
 }
 
 func (c *client) sge(addr, n int) []transport.SGE {
@@ -254,6 +262,9 @@ func (q *queue) store(w *wr) {
 	be.PutUint32(s[abi.SendImm:], w.imm)
 	le.PutUint64(s[abi.SendRemoteAddr:], w.remote)
 	le.PutUint32(s[abi.SendRKey:], w.rkey)
+	le.PutUint32(s[abi.SendAH:], w.ah)
+	le.PutUint32(s[abi.SendRemoteQPN:], w.qpn)
+	le.PutUint32(s[abi.SendRemoteQKey:], w.qkey)
 	le.PutUint64(s[abi.SendCompareAdd:], w.add)
 	le.PutUint64(s[abi.SendSwap:], w.swap)
 	if w.flags&abi.SendInline != 0 {

@@ -16,6 +16,10 @@ type ContextOptions struct {
 	Events     EventSink // may be nil
 	PID        int       // of the client, for show
 	Comm       string
+
+	// Privileged says that the client may give its queue pairs controlled Q_Keys: those
+	// with the highest bit (IBTA 10.2.5).
+	Privileged bool
 }
 
 // NewPage returns zeroed memory of n bytes for rings and doorbell pages of programs in the
@@ -40,10 +44,13 @@ type Context struct {
 
 	pds  []*PD
 	mrs  []*MR
+	mws  []*MW
 	cqs  []*CQ
 	srqs []*SRQ
 	qps  []*QP
-	ahs  []*AH
+	ahs  map[uint32]*AH // by their numbers
+
+	xrcds []*XRCD
 
 	broken error // why the engine is about to close the context
 	closed bool
@@ -62,7 +69,7 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 	case len(d.contexts) >= d.limits.MaxContexts:
 		return nil, refuse(syscall.ENOMEM, "%s: device has its %d contexts", d.name, d.limits.MaxContexts)
 	}
-	c := &Context{device: d, opt: o, limits: o.Limits, events: o.Events}
+	c := &Context{device: d, opt: o, limits: o.Limits, events: o.Events, ahs: map[uint32]*AH{}}
 	if c.limits == (ContextLimits{}) {
 		c.limits = d.limits.Context
 	}
@@ -86,17 +93,23 @@ func (c *Context) Close() {
 		return
 	}
 	c.events = nil // nobody is left to hear
+	for len(c.mws) > 0 {
+		c.mws[len(c.mws)-1].remove()
+	}
 	for len(c.qps) > 0 {
 		c.qps[len(c.qps)-1].remove()
 	}
 	for len(c.srqs) > 0 {
 		c.srqs[len(c.srqs)-1].remove()
 	}
-	for len(c.ahs) > 0 {
-		c.ahs[len(c.ahs)-1].remove()
+	for _, a := range c.ahs {
+		a.remove()
 	}
 	for len(c.cqs) > 0 {
 		c.cqs[len(c.cqs)-1].remove()
+	}
+	for len(c.xrcds) > 0 {
+		c.xrcds[len(c.xrcds)-1].remove()
 	}
 	for len(c.mrs) > 0 {
 		c.mrs[len(c.mrs)-1].remove()

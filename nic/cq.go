@@ -31,6 +31,7 @@ type CQ struct {
 	published uint32 // producer index as the client sees it
 	consumer  uint32 // as last read and checked
 	dirty     bool   // in the engine's list
+	late      bool   // a send of an unreliable service is staged: its frames go first
 	solicited bool   // staged since the last publishing: a completion that wakes CQArmSolicited
 	overrun   bool   // it had no room: nothing more is put in
 	fired     uint32
@@ -116,9 +117,11 @@ func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 	le.PutUint32(s[abi.CQEQPNum:], qp.qpn)
 	le.PutUint32(s[abi.CQESrcQP:], c.SrcQP)
 	le.PutUint32(s[abi.CQEFlags:], c.Flags)
-	le.PutUint64(s[abi.CQEPKeyIndex:], 0) // with SLID, SL and path bits
+	le.PutUint64(s[abi.CQEPKeyIndex:], uint64(qp.pkeyIndex)) // with SLID, SL and path bits
+	s[abi.CQESL] = c.SL
 	le.PutUint64(s[abi.CQETimestamp:], uint64(e.now))
 	q.staged++
+	q.late = q.late || !c.Recv && !qp.init.Type.reliable()
 	// An error counts as solicited: whoever waits must hear of it (IBTA 11.4.2.2).
 	q.solicited = q.solicited || c.Solicited || c.Status != transport.Success
 	if !q.dirty {
@@ -146,9 +149,12 @@ func (q *CQ) hasRoom(e *Engine) bool {
 	return false
 }
 
+// lost reports whether q has overflowed, so that nothing more comes out of it.
+func (q *CQ) lost() bool { return q != nil && q.overrun }
+
 // publish shows the client what is staged, and fires if the client has armed the queue.
 func (q *CQ) publish() {
-	q.dirty = false
+	q.dirty, q.late = false, false
 	if q.ctx == nil || q.staged == q.published {
 		return
 	}
@@ -209,6 +215,13 @@ func (q *CQ) overflow() {
 	for _, p := range q.ctx.qps {
 		if p.sendCQ == q || p.recvCQ == q {
 			p.fail()
+		}
+	}
+	for _, s := range q.ctx.srqs {
+		if s.cq == q { // an SRQ of XRC: its targets find it no more
+			q.ctx.event(Event{Type: EventSRQErr, SRQ: s})
+			s.dead = true
+			s.stop(func(*QP) bool { return true })
 		}
 	}
 }

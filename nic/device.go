@@ -30,6 +30,8 @@ type Device struct {
 	guid   uint64
 	table  *mrtable.Table
 	gids   gidTable
+	groups map[GID]*group
+	xrc    xrc
 	up     bool
 
 	contexts []*Context
@@ -46,7 +48,7 @@ type Device struct {
 }
 
 // objects counts what exists, in a device or in a context.
-type objects struct{ qps, cqs, mrs, pds, ahs, srqs int }
+type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached, mws, xrcds int }
 
 // AddDevice adds a NIC. It is part of setting up: the engine does not run yet, or the
 // caller is on it.
@@ -61,12 +63,14 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	}
 	d := &Device{
 		engine: e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
-		table: mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
+		groups: map[GID]*group{},
+		table:  mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),
 	}
 	if d.guid == 0 {
 		ll := linkLocal(c.Iface.MAC())
 		d.guid = binary.BigEndian.Uint64(ll[8:])
 	}
+	d.xrc = xrc{shared: map[XRCDKey]*domain{}, srqs: map[uint32]*SRQ{}}
 	d.gids.max = d.limits.GIDTableSize
 	d.gids.update(c.Iface.MAC(), c.Iface.Addresses())
 	d.up = c.Iface.Up()
@@ -110,7 +114,7 @@ func (d *Device) interfaceChanged() {
 	}
 }
 
-// neighbourChanged gives the queue pairs that talk to dst its new MAC. Frames under way
+// neighbourChanged gives the queue pairs and address handles that lead to dst its new MAC. Frames under way
 // refer to the old path, so a new one takes its place.
 func (d *Device) neighbourChanged(dst netip.Addr, mac [6]byte) {
 	for _, c := range d.contexts {
@@ -120,6 +124,9 @@ func (d *Device) neighbourChanged(dst netip.Addr, mac [6]byte) {
 				p.DstMAC = mac
 				q.path = &p
 			}
+		}
+		for _, a := range c.ahs {
+			a.moved(dst, mac)
 		}
 	}
 }

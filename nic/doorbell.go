@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 
 	"softroce/attach/abi"
+	"softroce/mrtable"
 	"softroce/transport"
 )
 
@@ -87,11 +88,23 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 		Swap:       le.Uint64(b[abi.SendSwap:]),
 		RemoteQPN:  le.Uint32(b[abi.SendRemoteQPN:]),
 		RemoteQKey: le.Uint32(b[abi.SendRemoteQKey:]),
-		AH:         le.Uint32(b[abi.SendAH:]),
 		SGEs:       wr.SGEs[:0],
 	}
-	if wr.Opcode == transport.WRSendInv || wr.Opcode == transport.WRLocalInv {
+	if q.init.Type == TypeUD {
+		wr.Dest = q.handle(le.Uint32(b[abi.SendAH:]))
+	}
+	switch wr.Opcode {
+	case transport.WRSendInv, transport.WRLocalInv:
 		wr.Imm = le.Uint32(b[abi.SendImm:]) // an R_Key, not a number of the program's making
+	case transport.WRBindMW:
+		wr.Bind = transport.Bind{LKey: le.Uint32(b[abi.SendBindLKey:]), Access: mrtable.Access(le.Uint32(b[abi.SendBindAccess:])),
+			Addr: le.Uint64(b[abi.SendBindAddr:]), Length: le.Uint64(b[abi.SendBindLength:])}
+	case transport.WRFlush:
+		wr.Flush = transport.Flush{Length: le.Uint32(b[abi.SendFlushLength:]),
+			Placement: b[abi.SendFlushPlacement], Selectivity: b[abi.SendFlushSelectivity]}
+	}
+	if q.init.Type == TypeXRCSend {
+		wr.RemoteSRQ = le.Uint32(b[abi.SendRemoteSRQ:])
 	}
 	n := int(le.Uint32(b[abi.SendNumSGE:]))
 	caps := &q.init.Caps

@@ -155,6 +155,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 			busy = true
 		}
 	}
+	e.publish(true)
 	e.reap()
 	return e.nextDeadline(busy), busy
 }

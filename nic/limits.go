@@ -9,21 +9,25 @@ import (
 // Limits bounds the objects of one device: what ibv_query_device reports and what the
 // verbs enforce. A field of 0 takes its value of DefaultLimits.
 type Limits struct {
-	MaxQP        int `json:"max_qp"`
-	MaxQPWR      int `json:"max_qp_wr"` // work requests on a send or receive queue
-	MaxSGE       int `json:"max_sge"`
-	MaxInline    int `json:"max_inline_data"` // bytes
-	MaxCQ        int `json:"max_cq"`
-	MaxCQE       int `json:"max_cqe"`
-	MaxMR        int `json:"max_mr"`
-	MaxPD        int `json:"max_pd"`
-	MaxAH        int `json:"max_ah"`
-	MaxSRQ       int `json:"max_srq"`
-	MaxSRQWR     int `json:"max_srq_wr"`
-	MaxSRQSGE    int `json:"max_srq_sge"`
-	MaxRDAtomic  int `json:"max_qp_rd_atom"` // READs and atomics outstanding on a QP, either way
-	MaxContexts  int `json:"max_contexts"`
-	GIDTableSize int `json:"gid_tbl_len"`
+	MaxQP          int `json:"max_qp"`
+	MaxQPWR        int `json:"max_qp_wr"` // work requests on a send or receive queue
+	MaxSGE         int `json:"max_sge"`
+	MaxInline      int `json:"max_inline_data"` // bytes
+	MaxCQ          int `json:"max_cq"`
+	MaxCQE         int `json:"max_cqe"`
+	MaxMR          int `json:"max_mr"`
+	MaxPD          int `json:"max_pd"`
+	MaxAH          int `json:"max_ah"`
+	MaxSRQ         int `json:"max_srq"`
+	MaxSRQWR       int `json:"max_srq_wr"`
+	MaxSRQSGE      int `json:"max_srq_sge"`
+	MaxMcastGroups int `json:"max_mcast_grp"`
+	MaxMcastQPs    int `json:"max_mcast_qp_attach"` // of one group
+	MaxMW          int `json:"max_mw"`
+	MaxXRCD        int `json:"max_xrcd"`
+	MaxRDAtomic    int `json:"max_qp_rd_atom"` // READs and atomics outstanding on a QP, either way
+	MaxContexts    int `json:"max_contexts"`
+	GIDTableSize   int `json:"gid_tbl_len"`
 
 	Context ContextLimits `json:"context"` // of each context that states none of its own
 }
@@ -37,6 +41,9 @@ type ContextLimits struct {
 	PDs             int    `json:"pds"`
 	AHs             int    `json:"ahs"`
 	SRQs            int    `json:"srqs"`
+	Groups          int    `json:"groups"` // QPs attached to multicast groups, each attachment counting
+	MWs             int    `json:"mws"`
+	XRCDs           int    `json:"xrcds"`
 	RegisteredBytes uint64 `json:"registered_bytes"`
 	RingBytes       uint64 `json:"ring_bytes"`
 }
@@ -44,21 +51,25 @@ type ContextLimits struct {
 // DefaultLimits holds what the Linux Soft-RoCE driver offers or more, where programs are
 // known to look at it.
 var DefaultLimits = Limits{
-	MaxQP:        1 << 20,
-	MaxQPWR:      32768,
-	MaxSGE:       32,
-	MaxInline:    1024,
-	MaxCQ:        1 << 20,
-	MaxCQE:       1 << 22,
-	MaxMR:        1<<19 - 1,
-	MaxPD:        1 << 20,
-	MaxAH:        1 << 20,
-	MaxSRQ:       1 << 20,
-	MaxSRQWR:     32768,
-	MaxSRQSGE:    32,
-	MaxRDAtomic:  transport.MaxRDAtomic,
-	MaxContexts:  4096,
-	GIDTableSize: 1024,
+	MaxQP:          1 << 20,
+	MaxQPWR:        32768,
+	MaxSGE:         32,
+	MaxInline:      1024,
+	MaxCQ:          1 << 20,
+	MaxCQE:         1 << 22,
+	MaxMR:          1<<19 - 1,
+	MaxPD:          1 << 20,
+	MaxAH:          1 << 20,
+	MaxSRQ:         1 << 20,
+	MaxSRQWR:       32768,
+	MaxSRQSGE:      32,
+	MaxMcastGroups: 8192,
+	MaxMcastQPs:    56,
+	MaxMW:          1<<19 - 1,
+	MaxXRCD:        1 << 16,
+	MaxRDAtomic:    transport.MaxRDAtomic,
+	MaxContexts:    4096,
+	GIDTableSize:   1024,
 }
 
 // Sizes that are not the operator's to change.
@@ -90,6 +101,10 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxSRQ, d.MaxSRQ)
 	set(&l.MaxSRQWR, d.MaxSRQWR)
 	set(&l.MaxSRQSGE, d.MaxSRQSGE)
+	set(&l.MaxMcastGroups, d.MaxMcastGroups)
+	set(&l.MaxMcastQPs, d.MaxMcastQPs)
+	set(&l.MaxMW, d.MaxMW)
+	set(&l.MaxXRCD, d.MaxXRCD)
 	set(&l.MaxRDAtomic, d.MaxRDAtomic)
 	set(&l.MaxContexts, d.MaxContexts)
 	set(&l.GIDTableSize, d.GIDTableSize)

@@ -5,7 +5,6 @@ import (
 	"syscall"
 
 	"softroce/mrtable"
-	"softroce/wire"
 )
 
 // A PD is a protection domain.
@@ -109,10 +108,13 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access m
 	return m, nil
 }
 
-// DeregMR ends a region: from now on its keys are not valid.
+// DeregMR ends a region: from now on its keys are not valid. EBUSY while a memory window is bound to it.
 func (c *Context) DeregMR(m *MR) error {
 	if m == nil || m.ctx != c {
 		return refuse(syscall.EINVAL, "no MR of this context")
+	}
+	if err := c.device.table.Deregister(m.region); err != nil {
+		return refuse(syscall.EBUSY, "memory windows are bound to the MR")
 	}
 	m.remove()
 	return nil
@@ -127,52 +129,4 @@ func (m *MR) remove() {
 	c.registered -= m.region.Length
 	c.count.mrs--
 	c.device.count.mrs--
-}
-
-// An AH is an address handle.
-type AH struct {
-	ctx  *Context
-	pd   *PD
-	av   AddressVector
-	path *wire.Path
-}
-
-// CreateAH creates an address handle; av.Path is set by ResolvePath. Errors are EINVAL
-// and ENOMEM.
-func (c *Context) CreateAH(p *PD, av AddressVector) (*AH, error) {
-	if err := c.own(p); err != nil {
-		return nil, err
-	}
-	d := c.device
-	if err := room("AH", d.count.ahs, d.limits.MaxAH, c.count.ahs, c.limits.AHs); err != nil {
-		return nil, err
-	}
-	path, err := d.resolved(&av)
-	if err != nil {
-		return nil, err
-	}
-	a := &AH{ctx: c, pd: p, av: av, path: path}
-	p.users++
-	c.ahs = append(c.ahs, a)
-	c.count.ahs++
-	d.count.ahs++
-	return a, nil
-}
-
-// DestroyAH destroys an address handle.
-func (c *Context) DestroyAH(a *AH) error {
-	if a == nil || a.ctx != c {
-		return refuse(syscall.EINVAL, "no AH of this context")
-	}
-	a.remove()
-	return nil
-}
-
-func (a *AH) remove() {
-	c := a.ctx
-	a.ctx = nil
-	a.pd.users--
-	c.ahs = without(c.ahs, a)
-	c.count.ahs--
-	c.device.count.ahs--
 }

@@ -18,11 +18,27 @@ const (
 	TypeRC QPType = 2
 	TypeUC QPType = 3
 	TypeUD QPType = 4
+
+	TypeXRCSend QPType = 9  // XRC initiator: has a send queue only
+	TypeXRCRecv QPType = 10 // XRC target: has no queue, and receives into the SRQs of its domain
 )
 
-var services = map[QPType]packet.Service{TypeRC: packet.RC, TypeUC: packet.UC, TypeUD: packet.UD}
+var services = map[QPType]packet.Service{TypeRC: packet.RC, TypeUC: packet.UC, TypeUD: packet.UD,
+	TypeXRCSend: packet.XRC, TypeXRCRecv: packet.XRC}
+
+// xrc reports whether t is one of XRC's.
+func (t QPType) xrc() bool { return t == TypeXRCSend || t == TypeXRCRecv }
+
+// reliable reports whether peers acknowledge what queue pairs of the type send.
+func (t QPType) reliable() bool { return t == TypeRC || t.xrc() }
 
 func (t QPType) String() string {
+	switch t {
+	case TypeXRCSend:
+		return "XRC_INI"
+	case TypeXRCRecv:
+		return "XRC_TGT"
+	}
 	if s, ok := services[t]; ok {
 		return s.String()
 	}
@@ -79,6 +95,9 @@ type QPInit struct {
 	SigAll bool
 	SQ     []byte // Caps.SendRingSize() bytes
 	RQ     []byte // Caps.RecvRingSize() bytes; nil with an SRQ
+
+	// An XRC initiator has no RecvCQ, SRQ and RQ. An XRC target has nothing but an XRCD.
+	XRCD *XRCD
 }
 
 // A QP is a queue pair: the transport's, its rings, and where its packets go.
@@ -99,7 +118,8 @@ type QP struct {
 	sqDone  uint32 // WQEs complete: the consumer index
 	recv    recvQueue
 
-	path      *wire.Path
+	groups    []GID      // multicast groups that it is attached to
+	path      *wire.Path // RC, UC
 	av        AddressVector
 	port      int
 	pkeyIndex int
@@ -150,11 +170,18 @@ func (q *QP) register() error {
 		return refuse(syscall.ENOMEM, "%s: every QPN is taken", d.name)
 	}
 	o := &q.init
-	t, err := transport.New(transport.Config{
-		QPN: qpn, Service: services[o.Type], PD: o.PD.pd,
+	config := transport.Config{
+		QPN: qpn, Service: services[o.Type],
 		SendDepth: o.Caps.MaxSendWR, MaxSendSGE: o.Caps.MaxSendSGE, MaxInline: o.Caps.MaxInline,
-		Recv: &q.recv, SigAll: o.SigAll, Counters: &d.counters, UserData: q,
-	})
+		Recv: &q.recv, PortMTU: d.activeMTU(), SigAll: o.SigAll, Counters: &d.counters, UserData: q,
+	}
+	if o.PD != nil {
+		config.PD = o.PD.pd
+	}
+	if o.Type.xrc() {
+		q.xrcConfig(&config)
+	}
+	t, err := transport.New(config)
 	if err != nil {
 		c.freeBell(bell)
 		return refuse(syscall.EOPNOTSUPP, "%v", err)
@@ -167,9 +194,18 @@ func (q *QP) register() error {
 // hold counts q, or uncounts it, wherever objects that it uses count their users.
 func (q *QP) hold(n int) {
 	c := q.ctx
-	q.pd.users += n
-	q.sendCQ.users += n
-	q.recvCQ.users += n
+	if q.pd != nil {
+		q.pd.users += n
+	}
+	if q.sendCQ != nil {
+		q.sendCQ.users += n
+	}
+	if q.recvCQ != nil {
+		q.recvCQ.users += n
+	}
+	if q.init.XRCD != nil {
+		q.init.XRCD.users += n
+	}
 	if q.srq != nil {
 		q.srq.users += n
 	}
@@ -183,6 +219,9 @@ func (q *QP) hold(n int) {
 }
 
 func (c *Context) checkInit(o *QPInit) error {
+	if o.Type.xrc() {
+		return c.checkXRCInit(o)
+	}
 	if err := c.own(o.PD); err != nil {
 		return err
 	}
@@ -202,6 +241,9 @@ func (c *Context) checkInit(o *QPInit) error {
 
 func (q *QP) makeRings() (err error) {
 	o := &q.init
+	if o.Type.xrc() {
+		return q.makeXRCRings()
+	}
 	q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
 	if err != nil {
 		return err
@@ -215,10 +257,14 @@ func (q *QP) makeRings() (err error) {
 	return err
 }
 
-// DestroyQP destroys q. Completions of it that the client has not polled stay in the CQ.
+// DestroyQP destroys q; EBUSY while it is attached to a multicast group. Completions of it that
+// the client has not polled stay in the CQ.
 func (c *Context) DestroyQP(q *QP) error {
 	if q == nil || q.ctx != c {
 		return refuse(syscall.EINVAL, "no QP of this context")
+	}
+	if n := len(q.groups); n > 0 {
+		return refuse(syscall.EBUSY, "QP is attached to %d multicast groups", n)
 	}
 	q.remove()
 	return nil
@@ -226,6 +272,10 @@ func (c *Context) DestroyQP(q *QP) error {
 
 func (q *QP) remove() {
 	c, d := q.ctx, q.device
+	for len(q.groups) > 0 {
+		q.detach(q.groups[0])
+	}
+	q.unbind()
 	d.qps.remove(q.qpn)
 	d.engine.timers.remove(q)
 	d.tx.deactivate(q)
@@ -265,7 +315,8 @@ func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 }
 
 // ModifyQP changes attributes and state. With transport.MaskAV, a.AV.Path is set by
-// Device.ResolvePath. Errors are EINVAL; nothing is changed then.
+// Device.ResolvePath. Errors are EINVAL and EPERM (a controlled Q_Key, see
+// ContextOptions.Privileged); nothing is changed then.
 func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 	if err := c.usable(); err != nil {
 		return err
@@ -277,9 +328,8 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 	if err != nil {
 		return err
 	}
-	env := q.device.enter(q)
-	err = q.t.Modify(env, &a.Attr, mask)
-	if err != nil {
+	q.drainSQE()
+	if err = q.t.Modify(q.device.enter(q), &a.Attr, mask); err != nil {
 		return modifyError(err)
 	}
 	if mask&transport.MaskPort != 0 {
@@ -296,6 +346,19 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 	return nil
 }
 
+// drainSQE flushes what was posted to a queue pair in SQE: none of it may be carried out after
+// the queue pair has gone on.
+func (q *QP) drainSQE() {
+	for q.state == transport.SQE {
+		before := q.sqTaken
+		q.pull()
+		q.t.Transmit(q.device.enter(q))
+		if q.sqTaken == before {
+			return
+		}
+	}
+}
+
 func modifyError(err error) error {
 	no := syscall.EINVAL
 	errors.As(err, &no)
@@ -305,7 +368,7 @@ func modifyError(err error) error {
 // checkModify checks what the transport does not know: port, P_Key index and address vector.
 func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, err error) {
 	d := q.device
-	if mask&transport.MaskState != 0 && a.State == transport.Init && (q.sendCQ.overrun || q.recvCQ.overrun) {
+	if mask&transport.MaskState != 0 && a.State == transport.Init && (q.sendCQ.lost() || q.recvCQ.lost()) {
 		return nil, refuse(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
 	}
 	if mask&transport.MaskPort != 0 && a.Port != 1 {
@@ -317,6 +380,9 @@ func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, e
 			return nil, refuse(syscall.EINVAL, "there is no P_Key at index %d", a.PKeyIndex)
 		}
 		a.PKey = k
+	}
+	if mask&transport.MaskQKey != 0 && a.QKey>>31 != 0 && !q.ctx.opt.Privileged {
+		return nil, refuse(syscall.EPERM, "Q_Key %#x is a controlled one", a.QKey)
 	}
 	if mask&transport.MaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
 		return nil, refuse(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
@@ -347,7 +413,7 @@ func (q *QP) noteState() {
 		return
 	}
 	q.state = s
-	if q.srq == nil {
+	if !q.recv.shared {
 		q.recv.ring.callForDoorbell(s == transport.Error)
 	}
 	switch s {
@@ -355,7 +421,7 @@ func (q *QP) noteState() {
 		q.sqTaken = q.sq.loadProducer()
 		q.sqDone = q.sqTaken
 		q.sq.storeConsumer(q.sqDone)
-		if q.srq == nil {
+		if !q.recv.shared {
 			q.recv.ring.discard()
 		}
 		q.path = nil

@@ -24,11 +24,13 @@ const (
 // rxState is what receiving reuses from frame to frame.
 type rxState struct {
 	batch []wire.RxFrame
+	grhs  []packet.GRH // beside batch: receives that are written late refer to them
+	addr  packet.Addressing
 	pkt   transport.Packet
 }
 
 func (r *rxState) init(*Device) {
-	r.batch = make([]wire.RxFrame, rxBatch)
+	r.batch, r.grhs = make([]wire.RxFrame, rxBatch), make([]packet.GRH, rxBatch)
 	r.pkt.Payload = make([][]byte, 0, 8)
 }
 
@@ -45,7 +47,7 @@ func (d *Device) receive() (n int, drained bool) {
 		}
 		n += k
 		for i := range d.rx.batch[:k] {
-			d.frame(&d.rx.batch[i])
+			d.frame(&d.rx.batch[i], &d.rx.grhs[i])
 		}
 		d.engine.settle() // before the next Receive reuses the frames' bytes
 	}
@@ -58,36 +60,61 @@ func (d *Device) linkDue() bool {
 	return at != 0 && at <= d.engine.now
 }
 
-// frame checks one frame and gives it to its queue pair; or drops it, under one reason.
-func (d *Device) frame(f *wire.RxFrame) {
+// frame checks one frame and gives it to its queue pair, or those of its multicast group; or
+// drops it, under one reason. Its GRH, if it needs one, is written to g.
+func (d *Device) frame(f *wire.RxFrame, g *packet.GRH) {
+	p := &d.rx.pkt
+	if reason, ok := d.parse(f); !ok {
+		d.counters.Drop(reason)
+		return
+	}
+	if p.Opcode.Service() == packet.UD {
+		d.rx.putGRH(f, g)
+	}
+	if p.DestQP == multicastQPN || f.Dst.IsMulticast() {
+		d.multicast(f)
+		return
+	}
 	q, reason := d.admit(f)
 	if q == nil {
 		d.counters.Drop(reason)
 		return
 	}
+	d.deliver(q)
+}
+
+// deliver gives d.rx.pkt to a queue pair.
+func (d *Device) deliver(q *QP) {
 	q.t.Receive(d.enter(q), &d.rx.pkt)
 	q.noteState()
 	d.tx.activate(q)
 }
 
-// admit parses f into d.rx.pkt and finds the queue pair that it is for. The checks stand
-// in the order of IBTA 9.6.1, the ICRC being the last.
-func (d *Device) admit(f *wire.RxFrame) (*QP, transport.DropReason) {
+// parse reads f into d.rx.pkt. The checks of parse and admit stand in the order of IBTA
+// 9.6.1, the ICRC being the last.
+func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 	p := &d.rx.pkt
 	n, err := p.Header.Parse(f.Head)
 	switch {
 	case err == nil:
 	case errors.Is(err, packet.ErrOpcode):
-		return nil, transport.DropOpcode
+		return transport.DropOpcode, false
 	default:
-		return nil, transport.DropTruncated
+		return transport.DropTruncated, false
 	}
 	if !d.rx.setPayload(f, n) {
-		return nil, transport.DropPad
+		return transport.DropPad, false
 	}
 	if p.TVer != 0 {
-		return nil, transport.DropTVer
+		return transport.DropTVer, false
 	}
+	p.CE = f.CE()
+	return 0, true
+}
+
+// admit finds the queue pair that the parsed packet is for.
+func (d *Device) admit(f *wire.RxFrame) (*QP, transport.DropReason) {
+	p := &d.rx.pkt
 	q := d.qps.get(p.DestQP)
 	if q == nil {
 		return nil, transport.DropQPN
@@ -101,7 +128,6 @@ func (d *Device) admit(f *wire.RxFrame) (*QP, transport.DropReason) {
 	case p.Opcode.Service() == packet.CNP:
 		return nil, transport.DropCNP
 	}
-	p.CE = f.CE()
 	return q, 0
 }
 
@@ -120,7 +146,10 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.Packet) (transport.DropReason
 	if q.state < transport.RTR || q.state == transport.Error {
 		return transport.DropState, false
 	}
-	// A connection has one peer, whatever UDP port that sends from.
+	// A connection has one peer, whatever UDP port that sends from. A datagram may be anybody's.
+	if q.init.Type == TypeUD {
+		return 0, true
+	}
 	if q.path == nil || f.Src != q.path.Dst || f.Dst != q.path.Src {
 		return transport.DropSource, false
 	}
@@ -156,4 +185,22 @@ func (r *rxState) setPayload(f *wire.RxFrame, n int) bool {
 		}
 	}
 	return true
+}
+
+// What programs find in the low bits of wc.sl, as NICs put it there: the header in the GRH's place.
+const (
+	slIPv6 = 1
+	slIPv4 = 2
+)
+
+// putGRH writes the headers that a receive of a datagram begins with. The packet is parsed.
+func (r *rxState) putGRH(f *wire.RxFrame, g *packet.GRH) {
+	p := &r.pkt
+	r.addr = packet.Addressing{Src: f.Src, Dst: f.Dst, TClass: f.TClass, HopLimit: f.HopLimit,
+		FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment}
+	g.Put(&r.addr, p.Opcode.Info().HeaderLen+p.Len+int(p.Pad)+packet.ICRCLen)
+	p.GRH, p.SL = g[:], slIPv6
+	if f.Src.Is4() {
+		p.SL = slIPv4
+	}
 }

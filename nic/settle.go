@@ -20,7 +20,11 @@ func (d *Device) Packet(t *transport.QP) *packet.Tx { return d.tx.slot(t.UserDat
 func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 	q := t.UserData().(*QP)
 	if c.Recv {
-		q.recvCQ.push(d.engine, q, c)
+		cq := q.recvCQ
+		if r, ok := c.Queue.(*recvQueue); ok {
+			cq = r.ring.srq.cq
+		}
+		cq.push(d.engine, q, c)
 		return
 	}
 	q.sqDone++
@@ -47,11 +51,24 @@ func (e *Engine) settle() {
 		e.overrun = e.overrun[:len(e.overrun)-1]
 		q.overflow()
 	}
+	e.publish(false)
+}
+
+// publish shows clients what is staged. Sends of unreliable services are complete when the link
+// has their frames, or txState.keep their payload, so what stands in a queue with one
+// of them becomes visible at the step's end.
+func (e *Engine) publish(late bool) {
+	n := 0
 	for _, q := range e.dirty {
+		if q.late && !late {
+			e.dirty[n] = q
+			n++
+			continue
+		}
 		q.publish()
 	}
-	clear(e.dirty)
-	e.dirty = e.dirty[:0]
+	clear(e.dirty[n:])
+	e.dirty = e.dirty[:n]
 }
 
 // memoryFailed hears that a write of a queue pair failed after the transport took it for done.
@@ -60,9 +77,10 @@ func (e *Engine) memoryFailed(tag any, _ error) {
 	if q.ctx == nil {
 		return
 	}
-	q.recvCQ.spoil(q.qpn)
-	if q.sendCQ != q.recvCQ {
-		q.sendCQ.spoil(q.qpn)
+	for _, cq := range e.dirty { // what is staged is in one of these
+		if cq.ctx != nil && cq.ctx.device == q.device {
+			cq.spoil(q.qpn)
+		}
 	}
 	q.t.MemoryFault(q.device.enter(q))
 	q.noteState()

@@ -109,9 +109,9 @@ func (q *QP) info(o Owner) QPInfo {
 	i := QPInfo{
 		Owner: o, QPN: q.qpn, RemoteQPN: a.DestQPN, Type: q.init.Type.String(), State: a.State.String(),
 		PathMTU: a.PathMTU, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
-		Caps: q.init.Caps, SharedQueue: q.srq != nil,
+		Caps: q.init.Caps, SharedQueue: q.recv.shared,
 	}
-	if a.State != transport.Reset && q.srq == nil {
+	if a.State != transport.Reset && !q.recv.shared {
 		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.taken, q.recv.ring.size()))
 	}
 	if p := q.path; p != nil {

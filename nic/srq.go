@@ -115,6 +115,9 @@ type SRQInit struct {
 	MaxSGE int    // of one work request
 	Ring   []byte // abi.RingSize(MaxWR, abi.RecvSlotSize(MaxSGE)) bytes
 	Limit  int
+
+	XRCD *XRCD // XRC: where target queue pairs find it
+	CQ   *CQ   // XRC: of its completions
 }
 
 // An SRQ is a shared receive queue.
@@ -124,7 +127,15 @@ type SRQ struct {
 	ring  *recvRing
 	bytes int
 	users int
+
+	xrcd *XRCD // nil: not of XRC
+	cq   *CQ
+	num  uint32
+	dead bool // its CQ has overflowed: nobody finds it any more
 }
+
+// Number returns the number by which peers name an SRQ of XRC, 0 for another.
+func (s *SRQ) Number() uint32 { return s.num }
 
 // RoundSRQ replaces the sizes asked for by those that can be had; EINVAL beyond the limits.
 func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
@@ -141,12 +152,18 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	if err := c.own(o.PD); err != nil {
 		return nil, err
 	}
+	if err := c.checkXRC(&o); err != nil {
+		return nil, err
+	}
 	d := c.device
 	if err := room("SRQ", d.count.srqs, d.limits.MaxSRQ, c.count.srqs, c.limits.SRQs); err != nil {
 		return nil, err
 	}
 	if err := d.RoundSRQ(&o.MaxWR, &o.MaxSGE); err != nil {
 		return nil, err
+	}
+	if o.Limit < 0 || o.Limit > o.MaxWR {
+		return nil, refuse(syscall.EINVAL, "SRQ limit %d: 0 to %d", o.Limit, o.MaxWR)
 	}
 	r, err := newRecvRing(c, o.Ring, o.MaxWR, o.MaxSGE)
 	if err != nil {
@@ -155,8 +172,11 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	if err := c.takeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
-	s := &SRQ{ctx: c, pd: o.PD, ring: r, bytes: len(o.Ring)}
+	s := &SRQ{ctx: c, pd: o.PD, ring: r, bytes: len(o.Ring), xrcd: o.XRCD, cq: o.CQ}
 	r.srq, r.limit = s, o.Limit
+	if s.xrcd != nil {
+		d.xrc.admit(s)
+	}
 	o.PD.users++
 	c.srqs = append(c.srqs, s)
 	c.count.srqs++
@@ -164,18 +184,51 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	return s, nil
 }
 
-// ModifySRQ arms the limit event: it is given once, when fewer than limit are posted.
-func (c *Context) ModifySRQ(s *SRQ, limit int) error {
+// An SRQChange is what ModifySRQ changes.
+type SRQChange struct {
+	// Limit arms the limit event, which is given once, when fewer are posted; 0 disarms it, a
+	// negative number leaves it.
+	Limit int
+
+	// Ring, if not nil, replaces the ring by one of MaxWR slots, as RoundSRQ gave. What waits
+	// moves there, with the indices. The client does not post meanwhile.
+	Ring  []byte
+	MaxWR int
+}
+
+// ModifySRQ changes s, or nothing. Errors are EINVAL and ENOMEM.
+func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
 	if s == nil || s.ctx != c {
 		return refuse(syscall.EINVAL, "no SRQ of this context")
 	}
-	if limit < 0 || limit > int(s.ring.size()) {
-		return refuse(syscall.EINVAL, "SRQ limit %d: 0 to %d", limit, s.ring.size())
+	limit, slots := o.Limit, int(s.ring.size())
+	if limit < 0 {
+		limit = s.ring.limit
+	}
+	if o.Ring != nil {
+		slots = o.MaxWR
+	}
+	if limit > slots {
+		return refuse(syscall.EINVAL, "SRQ limit %d: 0 to %d", limit, slots)
+	}
+	if o.Ring != nil {
+		if err := s.resize(o.MaxWR, o.Ring); err != nil {
+			return err
+		}
 	}
 	s.ring.limit = limit
 	s.checkLimit()
 	return nil
 }
+
+// SRQAttr is struct ibv_srq_attr.
+type SRQAttr struct{ MaxWR, MaxSGE, Limit int }
+
+// Query returns what s holds, and the limit that is armed.
+func (s *SRQ) Query() SRQAttr { return SRQAttr{int(s.ring.size()), s.ring.maxSGE, s.ring.limit} }
 
 // DestroySRQ destroys s; EBUSY while a queue pair uses it.
 func (c *Context) DestroySRQ(s *SRQ) error {
@@ -191,6 +244,9 @@ func (c *Context) DestroySRQ(s *SRQ) error {
 
 func (s *SRQ) remove() {
 	c := s.ctx
+	if s.xrcd != nil {
+		c.device.xrc.forget(s)
+	}
 	s.ctx = nil
 	s.pd.users--
 	c.giveRing(s.bytes)
@@ -198,9 +254,6 @@ func (s *SRQ) remove() {
 	c.count.srqs--
 	c.device.count.srqs--
 }
-
-// Limit returns the limit that is armed, 0 for none.
-func (s *SRQ) Limit() int { return s.ring.limit }
 
 func (s *SRQ) checkLimit() {
 	if s.ring.limit > 0 && s.ring.posted() < s.ring.limit {

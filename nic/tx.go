@@ -25,9 +25,10 @@ type txState struct {
 	head, tail *QP
 
 	frames []wire.TxFrame
-	sent   int // frames[:sent] were taken by the link
-	filled int // frames[sent:filled] wait
-	turn   int // slots left for the queue pair at work
+	kept   []kept // beside frames
+	sent   int    // frames[:sent] were taken by the link
+	filled int    // frames[sent:filled] wait
+	turn   int    // slots left for the queue pair at work
 
 	stalled int64 // since when the link has taken nothing, 0 if it does
 	lost    uint64
@@ -38,7 +39,30 @@ func (t *txState) init(d *Device) {
 	if c := d.link.Capabilities(); c.MaxBatch > 0 {
 		n = min(n, c.MaxBatch)
 	}
-	t.frames = make([]wire.TxFrame, n)
+	t.frames, t.kept = make([]wire.TxFrame, n), make([]kept, n)
+}
+
+// kept is the payload of a frame of an unreliable service that the link did not take at once:
+// its sender hears that it is sent, and may write to its buffer. The storage stays.
+type kept struct {
+	buf []byte
+	is  bool
+}
+
+// keep copies the payload of such frames, before anybody hears that they are sent.
+func (t *txState) keep() {
+	for i := t.sent; i < t.filled; i++ {
+		f, k := &t.frames[i], &t.kept[i]
+		if !f.Volatile || k.is || len(f.Payload) == 0 {
+			continue
+		}
+		k.buf = k.buf[:0]
+		for _, p := range f.Payload {
+			k.buf = append(k.buf, p...)
+		}
+		f.Payload = append(f.Payload[:0], k.buf)
+		k.is = true
+	}
 }
 
 func (t *txState) empty() bool { return t.sent == t.filled }
@@ -89,13 +113,18 @@ func (t *txState) deactivate(q *QP) {
 
 // slot returns the next free frame for q, or nil when its turn is over or the batch full.
 func (t *txState) slot(q *QP) *packet.Tx {
-	if t.turn == 0 || t.filled == len(t.frames) || q.path == nil {
+	if t.turn == 0 || t.filled == len(t.frames) {
+		return nil
+	}
+	path := q.route()
+	if path == nil {
 		return nil
 	}
 	t.turn--
 	f := &t.frames[t.filled]
+	t.kept[t.filled].is = false
 	t.filled++
-	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = q.path, 0, false, false, false
+	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, !q.init.Type.reliable(), false, false
 	f.Len = 0
 	return &f.Tx
 }
@@ -139,7 +168,7 @@ func (d *Device) serve(q *QP) (more bool) {
 	more = q.t.Transmit(d.enter(q))
 	d.tx.unfilled()
 	q.noteState()
-	if q.state == transport.Error && q.srq == nil && q.recv.ring.posted() > 0 {
+	if q.state == transport.Error && !q.recv.shared && q.recv.ring.posted() > 0 {
 		more = true // more receives to flush than one call takes
 	}
 	return more || posted
@@ -165,5 +194,6 @@ func (d *Device) send() (busy bool) {
 		t.lost += uint64(t.filled - t.sent)
 		t.sent, t.stalled = t.filled, 0
 	}
+	t.keep()
 	return true
 }

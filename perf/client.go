@@ -65,7 +65,7 @@ func measure(ctx context.Context, t *talk, c *verbs.Context, gid int, o Options)
 		return nil, err
 	}
 	r := &Result{
-		Op: o.Op, Size: o.Size, QPs: o.QPs, Depth: o.Depth, MTU: a.MTU,
+		Op: o.Op, Type: o.Type, Size: o.Size, QPs: o.QPs, Depth: o.Depth, MTU: a.MTU,
 		Local:  Side{s.place.Device, s.place.QPs[0].GID.Addr().String()},
 		Remote: Side{a.Place.Device, a.Place.QPs[0].GID.Addr().String()},
 	}
@@ -100,5 +100,8 @@ func (s *side) drive(ctx context.Context, t *talk, peer place, r *Result) error 
 		return errors.New(v.Error)
 	}
 	r.Checked = true
+	if s.o.Type != RC && s.o.Op == Send {
+		r.Sent, r.Received = l.completed, &v.Received
+	}
 	return nil
 }

@@ -14,7 +14,7 @@ import (
 // finished, finish and verdict.
 
 // version counts incompatible changes of the messages below.
-const version = 1
+const version = 2
 
 // maxMessage bounds a message: maxQPs endpoints of some hundred bytes.
 const maxMessage = 1 << 20
@@ -52,7 +52,8 @@ type finish struct {
 
 // verdict is the server's view of it.
 type verdict struct {
-	Error string `json:"error,omitempty"`
+	Error    string `json:"error,omitempty"`
+	Received uint64 `json:"received,omitempty"` // Send: messages
 }
 
 // ErrPeer: what the other end said is not this package's protocol.

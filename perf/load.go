@@ -28,6 +28,9 @@ func newLoad(s *side, peer place) *load {
 			RemoteAddr: peer.Addr + uint64(i*s.o.stride()),
 			RKey:       peer.RKey,
 		}
+		if s.o.Type == UD {
+			wr.AH, wr.RemoteQPN, wr.RemoteQKey = s.ahs[i], peer.QPs[i].QPN, qkey
+		}
 		switch s.o.Op {
 		case Send:
 			wr.Opcode = verbs.WRSend

@@ -27,9 +27,21 @@ const (
 	Atomic Op = "atomic" // FETCH_ADD of 8 bytes
 )
 
+// A Type is the transport service that carries it.
+type Type string
+
+// Types. UC has send and write, UD send alone. There a completion says that a message has left,
+// not that it has arrived: no latency is measured, and the server counts what came.
+const (
+	RC Type = "rc"
+	UC Type = "uc"
+	UD Type = "ud"
+)
+
 // Options say what to measure. Zero values are not defaults: start from DefaultOptions.
 type Options struct {
 	Op       Op            `json:"op"`
+	Type     Type          `json:"type"`
 	Size     int           `json:"size"`     // bytes of a message; always 8 for Atomic
 	Duration time.Duration `json:"duration"` // of the bandwidth phase
 	Latency  time.Duration `json:"latency"`  // of the latency phase; 0 leaves it out
@@ -40,7 +52,7 @@ type Options struct {
 
 // DefaultOptions returns the defaults for an operation.
 func DefaultOptions(op Op) Options {
-	return Options{Op: op, Size: 65536, Duration: 2 * time.Second, Latency: time.Second, QPs: 1, Depth: 64}
+	return Options{Op: op, Type: RC, Size: 65536, Duration: 2 * time.Second, Latency: time.Second, QPs: 1, Depth: 64}
 }
 
 // Bounds of what can be asked for.
@@ -60,6 +72,9 @@ func (o *Options) Validate() error {
 		o.Size = atomicSize
 	default:
 		return fmt.Errorf("operation %q: want send, write, read or atomic", o.Op)
+	}
+	if err := o.validateType(); err != nil {
+		return err
 	}
 	for _, c := range []struct {
 		name        string
@@ -81,9 +96,35 @@ func (o *Options) Validate() error {
 	return nil
 }
 
+func (o *Options) validateType() error {
+	switch {
+	case o.Type == RC:
+		return nil
+	case o.Type != UC && o.Type != UD:
+		return fmt.Errorf("type %q: want rc, uc or ud", o.Type)
+	case o.Op == Read || o.Op == Atomic || o.Type == UD && o.Op != Send:
+		return fmt.Errorf("%s is not for %s: uc has send and write, ud has send", o.Op, o.Type)
+	case o.Type == UD && o.Size > maxDatagram:
+		return fmt.Errorf("size %d: a datagram has at most the path MTU", o.Size)
+	}
+	o.Latency = 0
+	return nil
+}
+
+// maxDatagram is the largest path MTU there is.
+const maxDatagram = 4096
+
+// header is what stands before a message in the server's memory.
+func (o *Options) header() int {
+	if o.Type == UD {
+		return verbs.GRHLen
+	}
+	return 0
+}
+
 // stride is how far apart the queue pairs' buffers lie: a cache line at least, so that no
 // two share one.
-func (o *Options) stride() int { return (o.Size + 63) &^ 63 }
+func (o *Options) stride() int { return (o.header() + o.Size + 63) &^ 63 }
 
 // signalBytes bounds how much one completion may stand for: short phases
 // are to be counted finely enough.

@@ -304,3 +304,40 @@ func freePorts(t *testing.T) (ports [2]int) {
 	}
 	return ports
 }
+
+func TestUnreliableServicesAreMeasuredAndWhatArrivesIsCounted(t *testing.T) {
+	ctx, a, b := nics(t)
+	for _, c := range []struct {
+		op        perf.Op
+		kind      perf.Type
+		size, qps int
+	}{{perf.Send, perf.UC, 10000, 2}, {perf.Write, perf.UC, 1 << 16, 1}, {perf.Send, perf.UD, 1024, 2}} {
+		o := brief(c.op)
+		o.Type, o.Size, o.QPs = c.kind, c.size, c.qps
+		r, err := perf.Between(ctx, a, b, verbs.AnyGID, o)
+		if err != nil {
+			t.Fatalf("%s %s: %v", c.kind, c.op, err)
+		}
+		if !r.Checked || r.Messages == 0 || r.Latency != nil {
+			t.Errorf("%s %s: %+v", c.kind, c.op, r)
+		}
+		if c.op == perf.Send && (*r.Received == 0 || *r.Received > r.Sent || r.Sent < r.Messages) {
+			t.Errorf("%s: received %d of %d", c.kind, *r.Received, r.Sent)
+		}
+	}
+}
+
+func TestWhatAServiceDoesNotHaveIsRefused(t *testing.T) {
+	for _, o := range []perf.Options{
+		{Op: perf.Read, Type: perf.UC}, {Op: perf.Atomic, Type: perf.UC}, {Op: perf.Write, Type: perf.UD}, {Op: perf.Send, Type: "xy"},
+		{Op: perf.Send, Type: perf.UD, Size: 4097},
+	} {
+		o.Duration, o.QPs, o.Depth = time.Second, 1, 1
+		if o.Size == 0 {
+			o.Size = 1
+		}
+		if o.Validate() == nil {
+			t.Errorf("%+v is valid", o)
+		}
+	}
+}

@@ -11,6 +11,7 @@ import (
 // Result is what a run has measured.
 type Result struct {
 	Op       Op      `json:"op"`
+	Type     Type    `json:"type"`
 	Size     int     `json:"size"`
 	QPs      int     `json:"qps"`
 	Depth    int     `json:"depth"`
@@ -26,6 +27,10 @@ type Result struct {
 
 	Latency *Latency `json:"latency_us,omitempty"`
 	Checked bool     `json:"data_checked"`
+
+	// Send of UC and UD: the messages of the whole run, and those that the server received.
+	Sent     uint64  `json:"sent,omitempty"`
+	Received *uint64 `json:"received,omitempty"`
 }
 
 // Side names one end of a run.
@@ -81,7 +86,11 @@ func (r *Result) setCount(messages uint64, elapsed time.Duration) {
 
 // WriteText writes r for people.
 func (r *Result) WriteText(w io.Writer) error {
-	fmt.Fprintf(w, "%s %s -> %s  %s, %s, depth %d, path MTU %d\n", r.Op, r.Local, r.Remote, count(r.Size, "byte"), count(r.QPs, "QP"), r.Depth, r.MTU)
+	op := string(r.Op)
+	if r.Type != RC {
+		op = string(r.Type) + " " + op
+	}
+	fmt.Fprintf(w, "%s %s -> %s  %s, %s, depth %d, path MTU %d\n", op, r.Local, r.Remote, count(r.Size, "byte"), count(r.QPs, "QP"), r.Depth, r.MTU)
 	t := tabwriter.NewWriter(w, 0, 8, 2, ' ', tabwriter.AlignRight)
 	fmt.Fprint(t, "  messages\tGb/s\tmessages/s\t")
 	if r.Latency != nil {
@@ -92,7 +101,11 @@ func (r *Result) WriteText(w io.Writer) error {
 		fmt.Fprintf(t, "%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t%.2f\t", l.Min, l.P50, l.P90, l.P99, l.P999, l.Max)
 	}
 	fmt.Fprintln(t)
-	return t.Flush()
+	if err := t.Flush(); err != nil || r.Received == nil {
+		return err
+	}
+	_, err := fmt.Fprintf(w, "  received %d of %d messages\n", *r.Received, r.Sent)
+	return err
 }
 
 func (s Side) String() string { return s.Device + " (" + s.GID + ")" }

@@ -8,6 +8,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"slices"
 
 	"softroce/rendezvous"
 	"softroce/verbs"
@@ -24,6 +25,8 @@ type side struct {
 	events *verbs.CompChannel // of the server of Send
 	cq     *verbs.CQ
 	qps    []*verbs.QP
+	ahs    []*verbs.AH // UD
+	got    []uint64    // messages received by each queue pair
 	server bool
 	gid    int
 	place  place
@@ -71,8 +74,10 @@ func (s *side) createQPs() (err error) {
 	if s.cq, err = s.c.CreateCQ(entries*s.o.QPs+1, s.events); err != nil {
 		return err
 	}
+	kind := map[Type]verbs.QPType{RC: verbs.RC, UC: verbs.UC, UD: verbs.UD}[s.o.Type]
+	s.got = make([]uint64, s.o.QPs)
 	for range s.o.QPs {
-		qp, err := s.pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
+		qp, err := s.pd.CreateQP(verbs.QPInitAttr{QPType: kind, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
 		if err != nil {
 			return err
 		}
@@ -84,6 +89,9 @@ func (s *side) createQPs() (err error) {
 func (s *side) close() {
 	for _, q := range s.qps {
 		q.Close()
+	}
+	for _, a := range s.ahs {
+		a.Close()
 	}
 	if s.cq != nil {
 		s.cq.Close()
@@ -127,6 +135,9 @@ func (s *side) connect(ctx context.Context, peer place, mtu int) error {
 	if len(peer.QPs) != len(s.qps) {
 		return fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(peer.QPs), len(s.qps))
 	}
+	if s.o.Type == UD {
+		return s.address(peer, mtu)
+	}
 	o := verbs.DefaultConnectOptions()
 	o.GIDIndex = s.gid
 	o.PathMTU, _ = verbs.ParseMTU(mtu)
@@ -139,12 +150,47 @@ func (s *side) connect(ctx context.Context, peer place, mtu int) error {
 	return nil
 }
 
+// qkey is that of all UD queue pairs here.
+const qkey = 0x11111111
+
+// address brings UD queue pairs to where they can send to their opposites.
+func (s *side) address(peer place, mtu int) error {
+	if s.o.Size > mtu {
+		return fmt.Errorf("size %d: a datagram has at most the path MTU, which is %d", s.o.Size, mtu)
+	}
+	gids, err := s.c.GIDs()
+	if err != nil {
+		return err
+	}
+	from := slices.IndexFunc(gids, func(e verbs.GIDEntry) bool { return e.GID == s.place.QPs[0].GID })
+	if from < 0 {
+		return fmt.Errorf("GID %v of %s is gone", s.place.QPs[0].GID, s.c.Device())
+	}
+	for i, q := range s.qps {
+		if err := q.ToDatagram(qkey); err != nil {
+			return err
+		}
+		a, err := s.pd.CreateAH(verbs.AHAttr{GRH: verbs.GlobalRoute{
+			DGID: peer.QPs[i].GID, SGIDIndex: uint8(gids[from].Index), HopLimit: 64,
+		}})
+		if err != nil {
+			return err
+		}
+		s.ahs = append(s.ahs, a)
+	}
+	return nil
+}
+
 // rnrTimer is the code of 10 µs: a server that is late is so only by a scheduling delay.
 const rnrTimer = 1
 
 // slot returns the memory of queue pair i.
 func (s *side) slot(i int) []byte {
-	return s.buf.Bytes()[i*s.o.stride():][:s.o.Size]
+	at := i * s.o.stride()
+	if s.server {
+		at += s.o.header()
+	}
+	return s.buf.Bytes()[at:][:s.o.Size]
 }
 
 // fill writes bytes that both ends can make: those of the side where data starts, or, for
@@ -153,17 +199,38 @@ func (s *side) fill() {
 	if s.o.Op == Atomic {
 		return // memory is new, hence zero
 	}
-	rnd := rand.New(rand.NewPCG(uint64(s.o.Size), uint64(s.o.QPs)))
+	rnd := s.random()
 	for i := range s.qps {
-		b := s.slot(i)
-		for len(b) >= 8 {
-			binary.LittleEndian.PutUint64(b, rnd.Uint64())
-			b = b[8:]
-		}
-		for j := range b {
-			b[j] = byte(rnd.Uint32())
+		scramble(s.slot(i), rnd)
+	}
+}
+
+func (s *side) random() *rand.Rand { return rand.New(rand.NewPCG(uint64(s.o.Size), uint64(s.o.QPs))) }
+
+func scramble(b []byte, rnd *rand.Rand) {
+	for len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, rnd.Uint64())
+		b = b[8:]
+	}
+	for j := range b {
+		b[j] = byte(rnd.Uint32())
+	}
+}
+
+// plausible reports whether each slot holds what was sent or, where packets were lost, the
+// zeros that were there before. A slot of a queue pair that received a message holds it whole.
+func (s *side) plausible() bool {
+	rnd := s.random()
+	want := make([]byte, s.o.Size)
+	for i := range s.qps {
+		scramble(want, rnd)
+		for k, b := range s.slot(i) {
+			if b != want[k] && (b != 0 || s.got[i] > 0) {
+				return false
+			}
 		}
 	}
+	return true
 }
 
 // isSource reports whether the data starts on this side.

@@ -4,13 +4,14 @@ import (
 	"errors"
 	"fmt"
 
+	"softroce/nic"
 	"softroce/transport"
 )
 
 // cmdPost posts a work request. Those of each queue count from 1.
 //
 //	post QP OPERATION [PLACE]… [id=N] [remote=PLACE|ADDRESS] [rkey=N] [imm=N] [add=N] [compare=N] [swap=N]
-//	     [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
+//	     [dest_qp=N] [qkey=N] [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
 //	post QP recv [PLACE]… [id=N] [lkey=N] [and]
 func (s *stage) cmdPost(w *words) error {
 	name, err := w.next("a queue pair")
@@ -33,6 +34,12 @@ func (s *stage) cmdPost(w *words) error {
 		return fmt.Errorf("%w, recv", err)
 	}
 	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: transport.Signaled}
+	if q.typ == nic.TypeUD {
+		wr.Dest = q.name // which its NIC knows the way to
+	}
+	if err := s.datagram(w, q, wr); err != nil {
+		return err
+	}
 	if err := s.sendWords(w, wr); err != nil {
 		return err
 	}
@@ -50,6 +57,14 @@ func (s *stage) cmdPost(w *words) error {
 	q.sendIDs = max(q.sendIDs, wr.ID)
 	s.carryOn(more)
 	return nil
+}
+
+// datagram takes whom a datagram is for, if it is not the peer's queue pair, and its Q_Key.
+func (s *stage) datagram(w *words, q *queuePair, wr *transport.SendWR) error {
+	qpn, key := uint64(q.attr.DestQPN), uint64(q.attr.QKey)
+	err := errors.Join(w.number("dest_qp", 24, &qpn), w.number("qkey", 32, &key))
+	wr.RemoteQPN, wr.RemoteQKey = uint32(qpn), uint32(key)
+	return err
 }
 
 // carryOn lets what was done take effect, unless the next line is to follow at once.

@@ -27,6 +27,7 @@ type simNIC struct {
 	events []Event
 	killed error
 	nextVA uint64
+	ahs    uint32 // address handles made
 }
 
 type simMR struct {
@@ -142,7 +143,11 @@ func (n *simNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) er
 			return err
 		}
 	}
-	return n.ctx.ModifyQP(q.qp, &a, mask)
+	err = n.ctx.ModifyQP(q.qp, &a, mask)
+	if err == nil {
+		q.av = a.AV
+	}
+	return err
 }
 
 // State implements NIC.

@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -38,6 +39,11 @@ type simQP struct {
 	sq   []byte
 	sqn  uint32 // producer index
 	recv *simRecv
+
+	// UD: where datagrams go, as the script's attributes say.
+	pd *nic.PD
+	av nic.AddressVector
+	ah uint32 // the address handle, 0 while there is none
 }
 
 // A simRecv is the program's end of a receive ring.
@@ -103,7 +109,7 @@ func (n *simNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	if cq == nil {
 		return 0, fmt.Errorf("there is no completion queue %q", o.CQ)
 	}
-	q := &simQP{caps: simCaps}
+	q := &simQP{caps: simCaps, pd: pd}
 	if err := n.dev.RoundCaps(&q.caps); err != nil {
 		return 0, err
 	}
@@ -149,6 +155,11 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	if len(w.SGEs) > q.caps.MaxSendSGE {
 		return errTooManySGEs
 	}
+	if q.ah == 0 && w.Dest != nil {
+		if err := n.createAH(q); err != nil {
+			return err
+		}
+	}
 	size := abi.SendSlotSize(q.caps.MaxSendSGE, q.caps.MaxInline)
 	s := q.sq[abi.RingSlots+int(q.sqn)%q.caps.MaxSendWR*size:][:size]
 	le.PutUint64(s[abi.SendWRID:], w.ID)
@@ -157,6 +168,9 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	be.PutUint32(s[abi.SendImm:], w.Imm)
 	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
 	le.PutUint32(s[abi.SendRKey:], w.RKey)
+	le.PutUint32(s[abi.SendAH:], q.ah)
+	le.PutUint32(s[abi.SendRemoteQPN:], w.RemoteQPN)
+	le.PutUint32(s[abi.SendRemoteQKey:], w.RemoteQKey)
 	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
 	le.PutUint64(s[abi.SendSwap:], w.Swap)
 	if w.Flags&transport.Inline != 0 {
@@ -169,6 +183,18 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	atomic.StoreUint32(word(q.sq, abi.RingProducer), q.sqn)
 	n.ring(q)
 	return nil
+}
+
+// createAH makes the address handle of a UD queue pair.
+func (n *simNIC) createAH(q *simQP) (err error) {
+	if q.av.Path, err = n.dev.ResolvePath(context.Background(), &q.av); err != nil {
+		return err
+	}
+	n.ahs++
+	if _, err = n.ctx.CreateAH(q.pd, n.ahs, q.av); err == nil {
+		q.ah = n.ahs
+	}
+	return err
 }
 
 // PostRecv implements NIC.

@@ -10,6 +10,9 @@
 //  5. Each dropped packet counts under one reason.
 //  6. The same seed gives the same run, bit for bit.
 //
+// Beside them, others talk over UC and UD, to one another and to a multicast group: there
+// messages may be lost, but none comes damaged, in part, or to whom it was not sent.
+//
 // The other two (no allocation, no panic) are shown by benchmarks and fuzz targets, and by
 // nothing here ever panicking.
 package sim

@@ -52,6 +52,12 @@ func (p *program) deregister() error {
 		return nil
 	}
 	p.dead = true
+	for _, m := range p.windows { // a region with windows bound to it stays
+		if err := p.ctx.DeallocMW(m); err != nil {
+			return err
+		}
+	}
+	p.windows = nil
 	return p.ctx.DeregMR(p.mr)
 }
 

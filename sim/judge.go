@@ -103,6 +103,11 @@ func (e *end) succeeded(id int) error {
 	switch k.op {
 	case transport.WRWrite, transport.WRWriteImm:
 		copy(e.peer.shadow[k.dst.off:], e.source(k))
+		if k.through {
+			e.peer.pane.writes--
+		}
+	case transport.WRBindMW, transport.WRLocalInv:
+		e.pane.changed(k)
 	case transport.WRRead:
 		copy(e.shadow[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
 	case transport.WRFetchAdd, transport.WRCompareSwap:
@@ -138,7 +143,11 @@ func (e *end) received(id int, c *cqe) error {
 	if int(c.byteLen) != k.src.n {
 		return fmt.Errorf("invariant 2: message %d has %d bytes, %d were sent", e.arrived, c.byteLen, k.src.n)
 	}
-	if k.op != transport.WRSend && c.imm != k.imm {
+	if k.op == transport.WRSendInv {
+		if err := e.pane.returned(k, c); err != nil {
+			return err
+		}
+	} else if k.op != transport.WRSend && c.imm != k.imm {
 		return fmt.Errorf("invariant 2: message %d has immediate %#x, %#x was sent", e.arrived, c.imm, k.imm)
 	}
 	switch {
@@ -179,6 +188,9 @@ func (w *world) judge() error {
 				return fmt.Errorf("QP %#x: %w", e.qp.QPN(), err)
 			}
 		}
+	}
+	if err := w.judgeTalkers(); err != nil {
+		return err
 	}
 	for i, p := range w.programs {
 		if err := p.judgeMemory(); err != nil {
@@ -276,15 +288,19 @@ func (p *program) judgeMemory() error {
 	return nil
 }
 
-// judgeCounts: each frame that came in either reached a queue pair or counts under one reason.
+// judgeCounts: each frame that came in either reached a queue pair or counts under one reason. A
+// multicast frame reaches several or, if its sender is the only member, none.
 func judgeCounts(p *program) error {
 	c := p.dev.Counters()
 	reached, dropped := uint64(0), uint64(0)
 	for _, n := range c.RxOpcode {
 		reached += n
 	}
+	reached -= c.RxMulticast
 	for r := transport.DropLinkMalformed; r <= transport.DropICRC; r++ {
-		dropped += c.Drops[r]
+		if r != transport.DropQKey { // the queue pair's own check
+			dropped += c.Drops[r]
+		}
 	}
 	if got := p.dev.Link().(*watched).got; got != reached+dropped {
 		return fmt.Errorf("invariant 5: %d frames came in, %d reached a queue pair and %d were dropped", got, reached, dropped)

@@ -14,7 +14,7 @@ import (
 
 var le = binary.LittleEndian
 
-const everyAccess = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
+const everyAccess = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | mrtable.MWBind
 
 // A program is a verbs program on a NIC: its context, its memory and its completion queue. It
 // writes the rings as a client in another process would.
@@ -43,6 +43,7 @@ type program struct {
 	deaf     int64 // until when it does not poll
 	drained  map[*nic.QP]bool
 	overflow bool // of cq
+	windows  []*nic.MW
 	closed   bool
 	killed   error
 }
@@ -81,29 +82,33 @@ func (w *world) newProgram(d *nic.Device) (*program, error) {
 		le.PutUint64(p.mem[i:], v)
 	}
 	p.shadow = append([]byte(nil), p.mem...)
-	var err error
-	if p.ctx, err = d.Open(nic.ContextOptions{Doorbell: p.bell, DoorbellFD: -1, Events: p, Comm: "sim"}); err != nil {
-		return nil, err
+	return p, p.open(w.profile.SharedRecv)
+}
+
+// open makes the program's objects on its device.
+func (p *program) open(shared bool) (err error) {
+	if p.ctx, err = p.dev.Open(nic.ContextOptions{Doorbell: p.bell, DoorbellFD: -1, Events: p, Comm: "sim"}); err != nil {
+		return err
 	}
 	if p.pd, err = p.ctx.AllocPD(); err != nil {
-		return nil, err
+		return err
 	}
 	p.cqRing = nic.NewPage(abi.RingSize(int(p.cqes), abi.CQESize))
 	if p.cq, err = p.ctx.CreateCQ(nic.CQConfig{Entries: int(p.cqes), Ring: p.cqRing}); err != nil {
-		return nil, err
+		return err
 	}
-	if w.profile.SharedRecv {
+	if shared {
 		p.ring = newRecvRing(srqSlots, queueCaps.MaxRecvSGE)
 		if p.srq, err = p.ctx.CreateSRQ(nic.SRQInit{PD: p.pd, MaxWR: srqSlots, MaxSGE: queueCaps.MaxRecvSGE, Ring: p.ring.mem}); err != nil {
-			return nil, err
+			return err
 		}
 		p.pool.shared = true
 	}
 	if p.mr, err = p.ctx.RegMR(p.pd, mrtable.HeapMemory(p.mem), 0, uint64(len(p.mem)), everyAccess); err != nil {
-		return nil, err
+		return err
 	}
 	p.key = p.mr.LKey()
-	return p, nil
+	return nil
 }
 
 // take gives away n bytes of memory, with an untouched gap behind them.
@@ -124,6 +129,8 @@ type cqe struct {
 	byteLen uint32
 	imm     uint32
 	qpn     uint32
+	srcQP   uint32
+	flags   uint32
 }
 
 func (p *program) poll() (c cqe, ok bool) {
@@ -133,7 +140,8 @@ func (p *program) poll() (c cqe, ok bool) {
 	s := p.cqRing[abi.RingSlots+int(p.polled%p.cqes)*abi.CQESize:]
 	c = cqe{le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
 		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]),
-		binary.BigEndian.Uint32(s[abi.CQEImm:]), le.Uint32(s[abi.CQEQPNum:])}
+		binary.BigEndian.Uint32(s[abi.CQEImm:]), le.Uint32(s[abi.CQEQPNum:]),
+		le.Uint32(s[abi.CQESrcQP:]), le.Uint32(s[abi.CQEFlags:])}
 	p.polled++
 	atomic.StoreUint32(word(p.cqRing, abi.RingConsumer), p.polled)
 	return c, true
@@ -157,13 +165,17 @@ type queue struct {
 var queueCaps = nic.Caps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 128}
 
 func (p *program) newQueue(depth int, shared bool) (*queue, error) {
+	return p.newQueueOf(nic.TypeRC, depth, shared)
+}
+
+func (p *program) newQueueOf(kind nic.QPType, depth int, shared bool) (*queue, error) {
 	q := &queue{program: p, caps: queueCaps, shared: shared}
 	q.caps.MaxSendWR = depth
 	if err := p.dev.RoundCaps(&q.caps); err != nil {
 		return nil, err
 	}
 	q.sq = nic.NewPage(q.caps.SendRingSize())
-	init := nic.QPInit{Type: nic.TypeRC, PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, Caps: q.caps, SQ: q.sq}
+	init := nic.QPInit{Type: kind, PD: p.pd, SendCQ: p.cq, RecvCQ: p.cq, Caps: q.caps, SQ: q.sq}
 	if shared {
 		q.rq, init.SRQ = p.ring, p.srq
 	} else {
@@ -231,8 +243,15 @@ func (q *queue) post(w *transport.SendWR) {
 	le.PutUint32(s[abi.SendOpcode:], uint32(w.Opcode))
 	le.PutUint32(s[abi.SendFlags:], uint32(w.Flags))
 	binary.BigEndian.PutUint32(s[abi.SendImm:], w.Imm)
+	if w.Opcode == transport.WRSendInv || w.Opcode == transport.WRLocalInv {
+		le.PutUint32(s[abi.SendImm:], w.Imm)
+	}
 	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
 	le.PutUint32(s[abi.SendRKey:], w.RKey)
+	ah, _ := w.Dest.(uint32)
+	le.PutUint32(s[abi.SendAH:], ah)
+	le.PutUint32(s[abi.SendRemoteQPN:], w.RemoteQPN)
+	le.PutUint32(s[abi.SendRemoteQKey:], w.RemoteQKey)
 	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
 	le.PutUint64(s[abi.SendSwap:], w.Swap)
 	if w.Flags&transport.Inline != 0 {

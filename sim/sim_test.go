@@ -7,6 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+
+	"softroce/packet"
 )
 
 var (
@@ -21,7 +23,7 @@ func TestSeeds(t *testing.T) {
 	if *single != 0 {
 		from, n = *single, 1
 	}
-	var next, failed, frames, qps, overflows atomic.Uint64
+	var next, failed, frames, qps, overflows, said, heard atomic.Uint64
 	var work sync.WaitGroup
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		work.Go(func() {
@@ -36,12 +38,14 @@ func TestSeeds(t *testing.T) {
 				failed.Add(uint64(r.Failed))
 				qps.Add(uint64(2 * r.Profile.Pairs))
 				overflows.Add(uint64(r.Overflows))
+				said.Add(uint64(r.Said))
+				heard.Add(uint64(r.Heard))
 			}
 		})
 	}
 	work.Wait()
-	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed",
-		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load())
+	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed, %d unreliable messages of %d arrived",
+		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), heard.Load(), said.Load())
 }
 
 // run is Run, and for some seeds Run again, to see the same.
@@ -98,5 +102,25 @@ func TestModerateLossFailsNoQueuePair(t *testing.T) {
 		if r.Failed > 0 {
 			t.Errorf("seed %d: %d queue pairs ended in error at 2 %% loss", seed, r.Failed)
 		}
+	}
+}
+
+// TestWindowsAreOpenedAndShut: the runs do what pane.go says.
+func TestWindowsAreOpenedAndShut(t *testing.T) {
+	var returned, refused uint64
+	for seed := range uint64(30) {
+		p := ProfileOf(seed)
+		p.Windows, p.Errors = true, 0.03
+		r, err := RunProfile(seed, p)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		for _, c := range r.Counters {
+			returned += c.RxOpcode[packet.SendOnlyInv] + c.RxOpcode[packet.SendLastInv]
+			refused += c.RespRemoteAccess
+		}
+	}
+	if returned < 100 || refused < 10 {
+		t.Errorf("%d windows were given back, %d requests refused", returned, refused)
 	}
 }

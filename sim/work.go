@@ -32,6 +32,8 @@ type end struct {
 	arrivals []int // of sends: those that consume a receive, in order
 	arrived  int   // of the peer's arrivals, seen here
 
+	pane pane
+
 	cell span // an 8-byte counter that the peer's FETCH_ADDs work on
 	swap span // a cell that the peer's COMPARE_SWAPs go up on
 	adds int  // FETCH_ADDs posted, and
@@ -46,6 +48,7 @@ type work struct {
 	imm      uint32
 	signaled bool
 	bad      bool   // wrong on purpose
+	through  bool   // a WRITE through the peer's window
 	expect   uint64 // atomics: the value they should find, if all before them succeeded
 	ended    bool
 }
@@ -163,6 +166,9 @@ var operations = []transport.WROpcode{transport.WRSend, transport.WRSend, transp
 // postWork draws a work request and posts it.
 func (e *end) postWork() {
 	r := e.w.rnd
+	if e.w.profile.Windows && r.IntN(3) == 0 && e.postPane() {
+		return
+	}
 	k := work{op: operations[r.IntN(len(operations))], signaled: r.IntN(4) > 0, imm: r.Uint32()}
 	n := r.IntN(e.w.profile.MaxMessage + 1)
 	if r.IntN(8) == 0 {

@@ -35,6 +35,8 @@ type Profile struct {
 	LateRecv   float64       // chance, each time, that a receive is not posted yet
 	Absence    time.Duration // for how long no receives are posted at first, at most
 	Incidents  int           // things that happen in mid-run: see incident.go
+	Windows    bool          // memory windows: see pane.go
+	UC, UD     int           // connected pairs of UC, and UD queue pairs: see talker.go
 }
 
 // memory returns the bytes that a program needs: per work request at most one place that is
@@ -53,6 +55,7 @@ type Result struct {
 	Virtual     time.Duration
 	Overflows   int // completion queues that overflowed
 	Counters    []nic.Counters
+	Said, Heard int // messages of UC and UD sent, and received
 }
 
 // A world is one run.
@@ -62,9 +65,11 @@ type world struct {
 	engine   *nic.Engine
 	now      int64
 	programs []*program
-	pairs    []*pair // one that was connected anew is behind its former self
-	darkness int64   // until when no frame gets through
-	short    error   // there was no memory for a receive
+	parlours []*parlour
+	talk     *rand.Rand // for talkers
+	pairs    []*pair    // one that was connected anew is behind its former self
+	darkness int64      // until when no frame gets through
+	short    error      // there was no memory for a receive
 	hash     hash.Hash64
 	frames   uint64
 	complete int
@@ -103,6 +108,10 @@ func ProfileOf(seed uint64) Profile {
 	}
 	p.SharedRecv = r.IntN(4) == 0
 	p.SmallCQ = r.IntN(16) == 0
+	if r.IntN(2) == 0 {
+		p.UC, p.UD = r.IntN(3), r.IntN(6)
+	}
+	p.Windows = r.IntN(3) == 0
 	return p
 }
 
@@ -111,7 +120,7 @@ func Run(seed uint64) (*Result, error) { return RunProfile(seed, ProfileOf(seed)
 
 // RunProfile is Run with a profile of the caller's.
 func RunProfile(seed uint64, p Profile) (*Result, error) {
-	w := &world{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, now: 1, hash: fnv.New64a()}
+	w := &world{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, talk: rand.New(rand.NewPCG(seed, 3)), now: 1, hash: fnv.New64a()}
 	var err error
 	if w.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1, ReadArena: 1 << 20}); err != nil {
 		return nil, err
@@ -140,6 +149,10 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 			}
 		}
 	}
+	for _, t := range w.talkers() {
+		r.Said += len(t.said)
+		r.Heard += t.heard
+	}
 	return r, nil
 }
 
@@ -167,7 +180,7 @@ func (w *world) build(seed uint64) error {
 			return err
 		}
 	}
-	return nil
+	return w.buildTalkers()
 }
 
 func (w *world) faults(seed uint64) *wire.FaultProgram {
@@ -193,7 +206,7 @@ type watched struct {
 	wire.Link
 	w    *world
 	sent bool
-	got  uint64 // frames received
+	got  uint64 // frames received, but for multicast ones that are whole
 }
 
 func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
@@ -213,9 +226,16 @@ func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
 
 func (l *watched) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	n, err := l.Link.Receive(now, batch)
-	l.got += uint64(n)
+	for i := range batch[:n] {
+		if !batch[i].Dst.IsMulticast() || batch[i].BadICRC {
+			l.got++
+		}
+	}
 	return n, err
 }
+
+func (l *watched) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
+func (l *watched) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
 
 // note adds words to the hash.
 func (w *world) note(words ...uint64) {
@@ -308,12 +328,20 @@ func (w *world) play() error {
 		if quiet || w.rnd.IntN(3) == 0 {
 			posted = w.post(quiet)
 		}
+		spoke, err := w.speak(quiet)
+		if err != nil {
+			return err
+		}
+		posted = posted || spoke
 		if w.short != nil {
 			return w.short
 		}
 		w.now += int64(1 + w.rnd.IntN(2000))
 		next, busy := w.engine.Step(w.now)
 		if err := w.poll(); err != nil {
+			return err
+		}
+		if err := w.listen(); err != nil {
 			return err
 		}
 		if busy || posted || next != 0 && next <= w.now {

@@ -64,10 +64,29 @@ type SendWR struct {
 	CompareAdd uint64
 	Swap       uint64
 	RemoteQPN  uint32 // UD
-	RemoteQKey uint32 // UD
-	AH         uint32 // UD
+	RemoteSRQ  uint32 // XRC: the number of the shared receive queue
+	RemoteQKey uint32 // UD; with its highest bit the queue pair's own is sent (IBTA 10.2.5)
+	Dest       any    // UD: the address handle, not touched, see QP.Destination; nil: there is no such
 	SGEs       []SGE
 	Inline     []byte // the payload itself where Flags has Inline
+	Bind       Bind   // WRBindMW
+	Flush      Flush  // WRFlush
+}
+
+// Bind says what a memory window is to grant. The work request's RKey is the window's new key,
+// which names it by all but its low 8 bits.
+type Bind struct {
+	LKey   uint32 // of the region
+	Access mrtable.Access
+	Addr   uint64
+	Length uint64 // 0 unbinds a window of type 1
+}
+
+// Flush says what a FLUSH asks of the bytes at RemoteAddr, as its FETH has it.
+type Flush struct {
+	Length      uint32
+	Placement   uint8 // enum ibv_placement_type
+	Selectivity uint8 // enum ibv_selectivity_level
 }
 
 // WROpcode is enum ibv_wr_opcode.
@@ -84,6 +103,8 @@ const (
 	WRLocalInv    WROpcode = 7
 	WRBindMW      WROpcode = 8
 	WRSendInv     WROpcode = 9
+	WRFlush       WROpcode = 14
+	WRAtomicWrite WROpcode = 15
 )
 
 // SendFlags is enum ibv_send_flags.
@@ -147,6 +168,8 @@ const (
 	WCFetchAdd    WCOpcode = 4
 	WCBindMW      WCOpcode = 5
 	WCLocalInv    WCOpcode = 6
+	WCFlush       WCOpcode = 8
+	WCAtomicWrite WCOpcode = 9
 	WCRecv        WCOpcode = 1 << 7
 	WCRecvImm     WCOpcode = WCRecv + 1 // IBV_WC_RECV_RDMA_WITH_IMM
 )
@@ -167,9 +190,11 @@ type Completion struct {
 	Imm       uint32 // immediate, or the R_Key that was invalidated
 	Flags     uint32
 	SrcQP     uint32
-	Recv      bool // of the receive queue
-	Signaled  bool // a completion queue entry is due
-	Solicited bool // the message asked for a solicited event
+	Recv      bool      // of the receive queue
+	Signaled  bool      // a completion queue entry is due
+	Solicited bool      // the message asked for a solicited event
+	SL        uint8     // of the packet, as its owner saw it: UD
+	Queue     RecvQueue // XRC: the shared receive queue whose work request this is
 }
 
 // Event is enum ibv_event_type, as far as a queue pair gives them.
@@ -192,6 +217,26 @@ type Packet struct {
 	Payload [][]byte // in order; valid during the call and until Env.Mem is flushed
 	Len     int      // bytes of payload
 	CE      bool     // congestion experienced
+	SL      uint8    // for Completion.SL
+	GRH     []byte   // UD: the 40 bytes before the payload; valid for as long as Payload
+}
+
+// A Role is the end of an XRC connection that a queue pair is.
+type Role uint8
+
+// Roles.
+const (
+	BothRoles Role = iota // every service but XRC
+	Initiator             // sends requests and receives nothing (XRC INI)
+	Target                // answers requests and sends none (XRC TGT)
+)
+
+// A Domain is an XRC domain as one of its target queue pairs sees it.
+type Domain interface {
+	// Queue finds the shared receive queue of the domain that has a number, and the protection
+	// domain in which its requests reach memory; nil: there is none. What it returns is used until the next
+	// call.
+	Queue(number uint32) (RecvQueue, *mrtable.PD)
 }
 
 // Errors of PostSend.
@@ -212,7 +257,10 @@ type Config struct {
 	MaxSendSGE int
 	MaxInline  int
 	Recv       RecvQueue
+	PortMTU    int  // UD: what a datagram may carry, in bytes
 	SigAll     bool // every send work request gets a CQE (sq_sig_all)
 	Counters   *Counters
-	UserData   any // the owner's; not touched
+	Role       Role   // XRC
+	Domain     Domain // of an XRC target, which has neither PD nor Recv
+	UserData   any    // the owner's; not touched
 }

@@ -87,6 +87,21 @@ var (
 // A transition's attributes: those that must be given and those that may.
 type transition struct{ required, optional AttrMask }
 
+// transitions returns the state machine of a queue pair's service.
+func (c *Config) transitions() map[[2]State]transition {
+	switch {
+	case c.Service == packet.UC:
+		return ucTransitions
+	case c.Service == packet.UD:
+		return udTransitions
+	case c.Role == Initiator:
+		return initiatorTransitions
+	case c.Role == Target:
+		return targetTransitions
+	}
+	return rcTransitions
+}
+
 // rcTransitions is table 91 and following of IBTA 11.2.5.2 for RC.
 var rcTransitions = map[[2]State]transition{
 	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
@@ -102,8 +117,62 @@ var rcTransitions = map[[2]State]transition{
 		MaskMaxDestRDAtomic | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskMinRNRTimer | MaskPathMigState},
 }
 
+// ucTransitions is the same for UC, which has nothing that concerns acknowledgements.
+var ucTransitions = map[[2]State]transition{
+	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
+	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskAccess},
+	{Init, RTR}:   {MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, MaskAltPath | MaskAccess | MaskPKeyIndex},
+	{RTR, RTS}:    {MaskSQPSN, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
+	{RTS, RTS}:    {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState},
+	{RTS, SQD}:    {0, MaskEnSQDNotify},
+	{SQD, RTS}:    {0, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
+	{SQD, SQD}:    {0, MaskAV | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState},
+	{SQE, RTS}:    {0, MaskCurState | MaskAccess},
+}
+
+// udTransitions is the same for UD, which has no peer and a Q_Key instead.
+var udTransitions = map[[2]State]transition{
+	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskQKey, 0},
+	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskQKey},
+	{Init, RTR}:   {0, MaskPKeyIndex | MaskQKey},
+	{RTR, RTS}:    {MaskSQPSN, MaskCurState | MaskQKey},
+	{RTS, RTS}:    {0, MaskCurState | MaskQKey},
+	{RTS, SQD}:    {0, MaskEnSQDNotify},
+	{SQD, RTS}:    {0, MaskCurState | MaskQKey},
+	{SQD, SQD}:    {0, MaskPKeyIndex | MaskQKey},
+	{SQE, RTS}:    {0, MaskCurState | MaskQKey},
+}
+
+// initiatorTransitions is the same for the end of an XRC connection that sends requests, and
+// targetTransitions for the one that answers them (annex A14).
+var initiatorTransitions = map[[2]State]transition{
+	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
+	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskAccess},
+	{Init, RTR}:   {MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, MaskAltPath | MaskAccess | MaskPKeyIndex},
+	{RTR, RTS}: {MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskSQPSN | MaskMaxRDAtomic,
+		MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
+	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState},
+	{RTS, SQD}: {0, MaskEnSQDNotify},
+	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
+	{SQD, SQD}: {0, MaskPort | MaskAV | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic |
+		MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState},
+}
+
+var targetTransitions = map[[2]State]transition{
+	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
+	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskAccess},
+	{Init, RTR}: {MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer,
+		MaskAltPath | MaskAccess | MaskPKeyIndex},
+	{RTR, RTS}: {MaskTimeout | MaskSQPSN, MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
+	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState | MaskMinRNRTimer},
+	{RTS, SQD}: {0, MaskEnSQDNotify},
+	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
+	{SQD, SQD}: {0, MaskPort | MaskAV | MaskTimeout | MaskMaxDestRDAtomic | MaskAltPath | MaskAccess |
+		MaskPKeyIndex | MaskMinRNRTimer | MaskPathMigState},
+}
+
 // checkTransition finds out whether mask may accompany the way from one state to another.
-func checkTransition(from, to State, mask AttrMask) error {
+func (c *Config) checkTransition(from, to State, mask AttrMask) error {
 	mask &^= MaskState | MaskCurState
 	if to == Reset || to == Error {
 		if to == Error && from == Reset {
@@ -114,7 +183,7 @@ func checkTransition(from, to State, mask AttrMask) error {
 		}
 		return nil
 	}
-	t, ok := rcTransitions[[2]State{from, to}]
+	t, ok := c.transitions()[[2]State{from, to}]
 	if !ok {
 		return fmt.Errorf("%w: %v to %v", ErrTransition, from, to)
 	}

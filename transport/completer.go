@@ -123,6 +123,10 @@ func (q *QP) ackBelow(e *Env, end uint64) bool {
 	whole := true
 	for !q.sq.empty() {
 		w := q.sq.head()
+		if w.local && w.started {
+			q.finish(e, w, Success)
+			continue
+		}
 		if !w.started || end <= w.first || w.status != Success && end < w.end() {
 			break
 		}
@@ -149,6 +153,7 @@ func (q *QP) moved(e *Env) {
 		q.goBack(q.req.una)
 	}
 	q.progress(e.Now)
+	q.retireLocal(e)
 	q.retireFailed(e)
 }
 
@@ -172,7 +177,9 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 	if w == nil {
 		return
 	}
-	if w.kind != packet.KindRead {
+	switch w.kind {
+	case packet.KindRead, packet.KindFlush, packet.KindAtomicWrite:
+	default:
 		q.spurn(e, BadRespErr)
 		return
 	}
@@ -208,6 +215,9 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 // from its middle a First or Only may come there.
 func (q *QP) validResponse(p *Packet, in *packet.Info, w *wqe) bool {
 	rest := w.length - w.got*uint32(q.attr.PathMTU)
+	if w.kind == packet.KindAtomicWrite {
+		rest = 0
+	}
 	if w.got == w.n-1 {
 		return in.Position.EndsMessage() && uint32(p.Len) == rest
 	}

@@ -11,6 +11,9 @@ type Counters struct {
 	RxWriteRequests  uint64 // messages
 	RxSendRequests   uint64 // messages
 	RxAtomicRequests uint64
+	RxFlushRequests  uint64
+	RxAtomicWrites   uint64
+	RxMulticast      uint64    // datagrams of multicast groups given to queue pairs, each copy counting
 	NAKSent          [5]uint64 // by code: sequence, invalid request, remote access, remote operational, invalid RD
 	RNRSent          uint64
 	ACKSent          uint64
@@ -32,6 +35,7 @@ type Counters struct {
 	ReqRemoteAccess  uint64 // req_remote_access_errors
 	ReqCQEError      uint64
 	ReqCQEFlush      uint64
+	TxOverlong       uint64 // datagrams longer than the port's MTU, not sent
 
 	Drops    [NumDropReasons]uint64
 	RxOpcode [256]uint64

@@ -12,6 +12,7 @@ const (
 	DropPad                             // pad count exceeds the payload
 	DropTVer                            // transport version not 0
 	DropQPN                             // no such QP
+	DropGroup                           // no QP is attached to the multicast group
 	DropPKey                            // partition key does not match
 	DropService                         // opcode of another service than the QP's
 	DropSource                          // not from the QP's peer
@@ -24,6 +25,9 @@ const (
 	DropGhostACK                        // acknowledges what is not outstanding
 	DropUnsent                          // acknowledges what was never sent
 	DropResponse                        // READ or atomic response that answers no request
+	DropInvalid                         // UC, UD: a request that RC would refuse as invalid
+	DropAccess                          // UC: a WRITE that RC would refuse for its key or range
+	DropRecvTooShort                    // UC, UD: longer than the receive WQE
 	DropAbandoned                       // rest of a UC message whose start was lost
 	DropCNP                             // congestion notification nobody listens to
 	DropLocalError                      // the QP failed while it handled the packet
@@ -32,9 +36,9 @@ const (
 )
 
 var dropNames = [NumDropReasons]string{
-	"link_malformed", "truncated", "opcode", "pad", "tver", "unknown_qpn", "pkey", "service", "source",
+	"link_malformed", "truncated", "opcode", "pad", "tver", "unknown_qpn", "multicast_group", "pkey", "service", "source",
 	"qp_state", "qkey", "icrc", "out_of_sequence", "duplicate", "receiver_not_ready", "ghost_ack",
-	"ack_beyond_sent", "unmatched_response", "abandoned_message", "cnp", "local_error", "stale_response",
+	"ack_beyond_sent", "unmatched_response", "invalid_request", "remote_access", "receive_too_short", "abandoned_message", "cnp", "local_error", "stale_response",
 }
 
 func (r DropReason) String() string {

@@ -17,6 +17,9 @@ const (
 	// It matters where memory belongs to another process: one system call each.
 	readAhead = 64 << 10
 
+	// atomicLen is what an atomic or an ATOMIC WRITE changes, in bytes.
+	atomicLen = 8
+
 	// maxOutstanding keeps every PSN in flight distinguishable from a duplicate (2^23).
 	maxOutstanding = 1 << 23
 

@@ -56,7 +56,9 @@ func (s *side) Event(_ *QP, ev Event)         { s.events = append(s.events, ev) 
 
 const sideBase = 0x10000
 
-func newSide(t *testing.T, qpn uint32, size int) *side {
+func newSide(t *testing.T, qpn uint32, size int) *side { return newSideOf(t, packet.RC, qpn, size) }
+
+func newSideOf(t *testing.T, service packet.Service, qpn uint32, size int) *side {
 	s := &side{t: t, room: -1, mem: make([]byte, size)}
 	s.table = mrtable.NewTable(rand.New(rand.NewPCG(uint64(qpn), 2)))
 	pd := s.table.AllocPD()
@@ -66,8 +68,8 @@ func newSide(t *testing.T, qpn uint32, size int) *side {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.qp, err = New(Config{QPN: qpn, Service: packet.RC, PD: pd, SendDepth: 64, MaxSendSGE: 4, MaxInline: 64,
-		Recv: &s.rq, Counters: &s.count})
+	s.qp, err = New(Config{QPN: qpn, Service: service, PD: pd, SendDepth: 64, MaxSendSGE: 4, MaxInline: 64,
+		Recv: &s.rq, PortMTU: 1024, Counters: &s.count})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ type QP struct {
 	resp responder
 
 	hdr         packet.Header // of the packet being built
+	dest        any           // of the UD packet being emitted
 	wc          Completion    // being given to the sink
 	repliesLast bool          // replies went first in the last Transmit
 	sqdNotify   bool          // EventSQDrained is due when the send queue has drained
@@ -29,7 +30,13 @@ var ErrService = errors.New("transport service is not supported")
 
 // New makes a queue pair in state Reset.
 func New(c Config) (*QP, error) {
-	if c.Service != packet.RC {
+	switch c.Service {
+	case packet.RC, packet.UC, packet.UD:
+	case packet.XRC:
+		if c.Role != Initiator && (c.Role != Target || c.Domain == nil) {
+			return nil, fmt.Errorf("%w: XRC without a role or a domain", ErrAttribute)
+		}
+	default:
 		return nil, fmt.Errorf("%w: %v", ErrService, c.Service)
 	}
 	if c.SendDepth < 0 || c.MaxSendSGE < 0 || c.MaxInline < 0 {
@@ -84,7 +91,7 @@ func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
 	if mask&MaskCurState != 0 && a.CurState != q.state {
 		return fmt.Errorf("%w: current state is %v, not %v", ErrTransition, q.state, a.CurState)
 	}
-	if err := checkTransition(q.state, to, mask); err != nil {
+	if err := q.cfg.checkTransition(q.state, to, mask); err != nil {
 		return err
 	}
 	if err := a.check(mask); err != nil {
@@ -100,6 +107,9 @@ func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
 		q.resp.silence()
 		q.flush(e)
 	case from == Init && to == RTR:
+		if q.cfg.Service == packet.UD {
+			q.attr.PathMTU = q.cfg.PortMTU
+		}
 		q.resp.start(q)
 	case from == RTR && to == RTS:
 		q.req.start(q)
@@ -171,16 +181,16 @@ func (q *QP) Receive(e *Env, p *Packet) {
 	in := p.Opcode.Info()
 	c.RxOpcode[p.Opcode]++
 	switch {
-	case in.Service != q.cfg.Service:
+	case in.Service != q.cfg.Service || in.Request && q.cfg.Role == Initiator || !in.Request && q.cfg.Role == Target:
 		c.Drop(DropService)
 	case q.state < RTR || q.state == Error:
 		c.Drop(DropState)
 	case in.Request:
-		if q.state == RTR && !q.resp.established {
+		if q.state == RTR && !q.resp.established && q.cfg.Service != packet.UD {
 			q.resp.established = true
 			e.Sink.Event(q, EventCommEstablished)
 		}
-		q.respond(e, p, in)
+		q.responderOf(e, p, in)
 	case q.state < RTS:
 		c.Drop(DropState)
 	default:
@@ -188,12 +198,38 @@ func (q *QP) Receive(e *Env, p *Packet) {
 	}
 }
 
+// responderOf gives a request to the responder of the queue pair's service.
+func (q *QP) responderOf(e *Env, p *Packet, in *packet.Info) {
+	switch q.cfg.Service {
+	case packet.UC:
+		q.respondUC(e, p, in)
+	case packet.UD:
+		q.respondUD(e, p, in)
+	default:
+		q.respond(e, p, in)
+	}
+}
+
+// reliable reports whether the service acknowledges.
+func (q *QP) reliable() bool { return q.cfg.Service == packet.RC || q.cfg.Service == packet.XRC }
+
+// Destination returns the Dest of the work request whose packet is being emitted: UD.
+func (q *QP) Destination() any { return q.dest }
+
 // Transmit emits what is due: answers and requests, the two taking turns to go first so that
 // neither starves the other. It returns true if it stopped only for want of room.
 func (q *QP) Transmit(e *Env) (more bool) {
 	if q.state == Error {
 		more = q.reply(e)
 		q.flush(e)
+		return more
+	}
+	if q.state == SQE {
+		q.flushSend(e)
+	}
+	if !q.reliable() {
+		more = q.request(e)
+		q.checkDrained(e)
 		return more
 	}
 	q.repliesLast = !q.repliesLast
@@ -224,8 +260,10 @@ func (q *QP) MemoryFault(e *Env) {
 		return
 	}
 	q.cfg.Counters.RespCQEError++
-	q.resp.takeBack()
-	q.resp.fatalNAK(packet.NAKRemoteOperational)
+	if q.reliable() {
+		q.resp.takeBack()
+		q.resp.fatalNAK(packet.NAKRemoteOperational)
+	}
 	q.toError(e)
 	e.Sink.Event(q, EventQPFatal)
 }
@@ -239,11 +277,15 @@ func (q *QP) toError(e *Env) {
 
 // flush completes what is posted with WRFlushErr.
 func (q *QP) flush(e *Env) {
+	q.flushSend(e)
+	q.resp.flush(q, e)
+}
+
+func (q *QP) flushSend(e *Env) {
 	for !q.sq.empty() {
 		q.finish(e, q.sq.head(), WRFlushErr)
 	}
 	q.req.stop(q)
-	q.resp.flush(q, e)
 }
 
 // checkDrained tells when a queue pair in SQD has nothing outstanding any more.

@@ -168,7 +168,7 @@ func TestModifyRefusesWaysThatAreNone(t *testing.T) {
 }
 
 func TestWhatNewRefuses(t *testing.T) {
-	for _, c := range []Config{{Service: packet.UD}, {Service: packet.RC, SendDepth: -1}} {
+	for _, c := range []Config{{Service: packet.RD}, {Service: packet.XRC}, {Service: packet.XRC, Role: Target}, {Service: packet.RC, SendDepth: -1}} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v is accepted", c)
 		}

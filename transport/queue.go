@@ -13,6 +13,7 @@ type wqe struct {
 	ssn      uint64  // send sequence number, from 1
 	started  bool    // has its PSNs
 	isRead   bool    // needs a response, not an acknowledgement
+	local    bool    // a bind or an invalidation: takes no PSN
 	done     bool    // READs and atomics: the response is complete
 	original [8]byte // atomics: the answer on its way to memory
 	status   Status  // what the requester itself found wrong
@@ -68,18 +69,32 @@ func (q *QP) PostSend(wr *SendWR) error {
 	}
 	slot := s.tailIndex & uint32(len(s.ring)-1)
 	w := &s.ring[slot]
-	*w = wqe{SendWR: *wr, kind: wrKind(wr.Opcode)}
+	*w = wqe{SendWR: *wr, kind: q.wrKind(wr.Opcode)}
 	w.status = s.copyPayload(w, wr, int(slot))
 	switch w.kind {
 	case packet.KindNone:
 		w.status = LocQPOpErr
+		if w.local = q.isLocal(wr.Opcode); w.local {
+			w.SGEs, w.length, w.status = nil, 0, Success
+		}
+	case packet.KindSend:
+		if q.cfg.Service == packet.UD && wr.Dest == nil {
+			w.status = LocQPOpErr
+		}
 	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
 		w.isRead = true
-		if wr.Flags&Inline != 0 || w.kind != packet.KindRead && w.length != 8 {
+		if wr.Flags&Inline != 0 || w.kind != packet.KindRead && w.length != atomicLen {
+			w.status = LocQPOpErr
+		}
+	case packet.KindFlush, packet.KindAtomicWrite:
+		w.isRead = true
+		if w.kind == packet.KindFlush && w.length > 0 || w.kind == packet.KindAtomicWrite && w.length != atomicLen {
 			w.status = LocQPOpErr
 		}
 	}
-	s.nextNumber++
+	if !w.local {
+		s.nextNumber++
+	}
 	w.ssn = s.nextNumber
 	s.tailIndex++
 	return nil
@@ -114,14 +129,32 @@ func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) Status {
 var rcOperations = [...]packet.Kind{
 	WRWrite: packet.KindWrite, WRWriteImm: packet.KindWrite,
 	WRSend: packet.KindSend, WRSendImm: packet.KindSend,
-	WRRead: packet.KindRead, WRCompareSwap: packet.KindCompareSwap, WRFetchAdd: packet.KindFetchAdd,
+	WRSendInv: packet.KindSend,
+	WRRead:    packet.KindRead, WRCompareSwap: packet.KindCompareSwap, WRFetchAdd: packet.KindFetchAdd,
+	WRFlush: packet.KindFlush, WRAtomicWrite: packet.KindAtomicWrite,
 }
 
-func wrKind(o WROpcode) packet.Kind {
-	if int(o) < len(rcOperations) {
-		return rcOperations[o]
+// wrKind is KindNone for what the service does not have.
+func (q *QP) wrKind(o WROpcode) packet.Kind {
+	if int(o) >= len(rcOperations) {
+		return packet.KindNone
 	}
-	return packet.KindNone
+	k := rcOperations[o]
+	switch q.cfg.Service {
+	case packet.XRC:
+		if k == packet.KindFlush || k == packet.KindAtomicWrite {
+			return packet.KindNone
+		}
+	case packet.UC:
+		if k != packet.KindSend && k != packet.KindWrite || o == WRSendInv {
+			return packet.KindNone
+		}
+	case packet.UD:
+		if k != packet.KindSend || o == WRSendInv {
+			return packet.KindNone
+		}
+	}
+	return k
 }
 
 // finish completes the oldest work request, w, and frees its slot.
@@ -148,6 +181,7 @@ func (q *QP) finish(e *Env, w *wqe, status Status) {
 	if q.req.cur == q.sq.headIndex {
 		q.req.cur, q.req.pkt = q.sq.headIndex+1, 0
 	}
+	w.Dest = nil
 	q.sq.headIndex++
 	e.Sink.Complete(q, c)
 }
@@ -166,6 +200,10 @@ func wcOpcode(o WROpcode) WCOpcode {
 		return WCBindMW
 	case WRLocalInv:
 		return WCLocalInv
+	case WRFlush:
+		return WCFlush
+	case WRAtomicWrite:
+		return WCAtomicWrite
 	}
 	return WCSend
 }

@@ -22,6 +22,7 @@ type answer struct {
 	rkey     uint32
 	length   uint32
 	region   *mrtable.Region
+	pd       *mrtable.PD
 	original uint64 // atomic: the value before
 }
 
@@ -131,10 +132,11 @@ func (q *QP) reply(e *Env) (more bool) {
 	for s.head != s.tail {
 		a := &s.queue[s.head%uint32(len(s.queue))]
 		var full bool
-		if a.kind == packet.KindRead {
-			full = q.replyRead(e, a)
-		} else {
+		switch a.kind {
+		case packet.KindCompareSwap, packet.KindFetchAdd:
 			full = q.replyAtomic(e, a)
+		default:
+			full = q.replyRead(e, a) // of no bytes for a FLUSH or an ATOMIC WRITE
 		}
 		if full {
 			return true
@@ -152,7 +154,7 @@ func (q *QP) reply(e *Env) (more bool) {
 // replyHeader begins the headers of an answer.
 func (q *QP) replyHeader(op packet.Opcode, psn uint32) *packet.Header {
 	h := &q.hdr
-	h.BTH = packet.BTH{Opcode: op, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: psn}
+	h.BTH = packet.BTH{Opcode: packet.Opcode(q.cfg.Service) | op, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: psn}
 	return h
 }
 

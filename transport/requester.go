@@ -53,13 +53,23 @@ func (q *QP) request(e *Env) (more bool) {
 	r.src.chunk = nil
 	for r.cur != q.sq.tailIndex {
 		w := q.sq.at(r.cur)
+		if q.swallows(w) {
+			q.finish(e, w, Success)
+			continue
+		}
+		if w.local {
+			if !q.runLocal(e, w) {
+				break
+			}
+			continue
+		}
 		if !w.started && (q.state == SQD || !q.mayStart(e, w)) {
 			break
 		}
 		if w.status != Success {
 			break
 		}
-		if !w.isRead && r.windowFull() {
+		if q.reliable() && !w.isRead && r.windowFull() {
 			break
 		}
 		if ok, full := q.emitRequest(e, w); !ok {
@@ -72,6 +82,16 @@ func (q *QP) request(e *Env) (more bool) {
 	return more
 }
 
+// swallows reports whether w is a datagram longer than the port's MTU: it is not sent, and
+// completes without an error (C10-93.1.1).
+func (q *QP) swallows(w *wqe) bool {
+	if q.cfg.Service != packet.UD || w.status != Success || q.state == SQD || w.length <= uint32(q.attr.PathMTU) {
+		return false
+	}
+	q.cfg.Counters.TxOverlong++
+	return true
+}
+
 func (r *requester) windowFull() bool { return r.send-r.una >= sendWindow+r.readPSNs }
 
 // mayStart decides whether w, the next new work request, can have its PSNs now, and gives
@@ -81,7 +101,7 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	if w.status != Success {
 		return false
 	}
-	if w.Flags&Fence != 0 && r.reads > 0 {
+	if q.fenced(w) {
 		return false
 	}
 	if w.n = uint32(packet.PSNCount(w.length, q.attr.PathMTU)); w.kind != packet.KindRead && w.isRead {
@@ -148,18 +168,20 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		w.status = LocProtErr
 		return false, false
 	}
+	q.dest = w.Dest
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		r.src = before
 		return false, true
 	}
-	op := requestOpcode(w.Opcode, first, last)
-	h.Opcode = packet.Opcode(op)
+	h.Opcode = packet.Opcode(q.cfg.Service) | packet.Opcode(requestOpcode(w.Opcode, first, last))
 	h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.length}
-	h.Imm = w.Imm
+	h.Imm, h.Invalidate, h.XRCSRQ = w.Imm, w.Imm, w.RemoteSRQ
 	h.Solicited = last && w.Flags&Solicited != 0 && consumesRecv(w)
 	r.sinceAck++
-	if last || r.sinceAck >= ackInterval || r.send+1-r.una >= sendWindow+r.readPSNs {
+	if !q.reliable() {
+		q.addressed(h, w)
+	} else if last || r.sinceAck >= ackInterval || r.send+1-r.una >= sendWindow+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
 	}
 	tx.Begin()
@@ -168,22 +190,55 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	}
 	tx.Finish(h)
 	q.sent(h.Opcode, 1)
-	if r.pkt++; last {
+	switch r.pkt++; {
+	case last && !q.reliable():
+		q.finish(e, w, Success) // there is nothing to wait for
+	case last:
 		r.cur, r.pkt = r.cur+1, 0
 	}
 	return true, false
 }
 
-// emitRead emits the request of a READ, from offset on where part of it has come, or of an atomic.
+// addressed completes the headers of an unreliable service: no acknowledgement is asked
+// for, and a datagram says whose it is and under which key.
+func (q *QP) addressed(h *packet.Header, w *wqe) {
+	if q.cfg.Service != packet.UD {
+		return
+	}
+	h.DestQP = w.RemoteQPN
+	h.DETH = packet.DETH{QKey: w.RemoteQKey, SrcQP: q.cfg.QPN}
+	if w.RemoteQKey&controlledQKey != 0 {
+		h.DETH.QKey = q.attr.QKey
+	}
+}
+
+// controlledQKey is the bit of a Q_Key that a program may not send of its own (IBTA 10.2.5).
+const controlledQKey = 1 << 31
+
+// emitRead emits the request of a READ, from offset on where part of it has come, of an atomic, a
+// FLUSH or an ATOMIC WRITE.
 func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	r := &q.req
+	r.segs = r.segs[:0]
+	if w.kind == packet.KindAtomicWrite {
+		if ok, full := q.gatherWord(e, w); !ok {
+			return false, full
+		}
+	}
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		return false, true
 	}
 	h := &q.hdr
-	h.AckReq, r.sinceAck = true, 0
+	h.AckReq, r.sinceAck, h.XRCSRQ = true, 0, w.RemoteSRQ
 	switch w.kind {
+	case packet.KindFlush:
+		h.Opcode = packet.Flush
+		h.FETH = packet.FETH{Placement: w.Flush.Placement, Selectivity: w.Flush.Selectivity}
+		h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.Flush.Length}
+	case packet.KindAtomicWrite:
+		h.Opcode = packet.AtomicWrite
+		h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: atomicLen}
 	case packet.KindRead:
 		h.Opcode = packet.ReadRequest
 		h.RETH = packet.RETH{VA: w.RemoteAddr + uint64(offset), RKey: w.RKey, Length: w.length - offset}
@@ -194,10 +249,32 @@ func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
 		h.Opcode = packet.FetchAdd
 		h.Atomic = packet.AtomicETH{VA: w.RemoteAddr, RKey: w.RKey, SwapAdd: w.CompareAdd}
 	}
+	h.Opcode |= packet.Opcode(q.cfg.Service)
 	tx.Begin()
+	for _, s := range r.segs {
+		tx.Add(s)
+	}
 	tx.Finish(h)
 	q.sent(h.Opcode, uint64(w.n-r.pkt))
 	r.cur, r.pkt = r.cur+1, 0
+	return true, false
+}
+
+// gatherWord reads the eight bytes of an ATOMIC WRITE.
+func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
+	r := &q.req
+	r.src = gather{}
+	r.src.seek(w, 0)
+	var err error
+	r.segs, err = r.src.take(e, q, atomicLen, r.segs)
+	r.src = gather{}
+	if errors.Is(err, mrtable.ErrArena) {
+		return false, true
+	}
+	if err != nil {
+		w.status = LocProtErr
+		return false, false
+	}
 	return true, false
 }
 
@@ -210,6 +287,9 @@ func (q *QP) sent(op packet.Opcode, n uint64) {
 	}
 	r.send += n
 	r.next = max(r.next, r.send)
+	if !q.reliable() {
+		r.una = r.next
+	}
 }
 
 // requestOpcode names the packet of a SEND or WRITE by its place in the message.
@@ -218,6 +298,10 @@ func requestOpcode(o WROpcode, first, last bool) uint8 {
 	write := o == WRWrite || o == WRWriteImm
 	op := uint8(packet.SendMiddle)
 	switch {
+	case o == WRSendInv && last && first:
+		op = packet.SendOnlyInv
+	case o == WRSendInv && last:
+		op = packet.SendLastInv
 	case first && last && imm:
 		op = packet.SendOnlyImm
 	case first && last:
@@ -243,6 +327,11 @@ func (q *QP) retireFailed(e *Env) {
 	}
 	if w := q.sq.head(); w.status != Success && (w.started || q.state != SQD) {
 		q.finish(e, w, w.status)
+		if !q.reliable() {
+			q.state, q.sqdNotify = SQE, false // the receive queue goes on (IBTA 10.3.1)
+			q.flushSend(e)
+			return
+		}
 		q.resp.silence()
 		q.toError(e)
 	}

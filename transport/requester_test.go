@@ -76,9 +76,11 @@ func TestWorkRequestsThatCannotBe(t *testing.T) {
 		want Status
 	}{
 		"operation of no service":     {func(_ *side, w *SendWR) { w.Opcode = 77 }, LocQPOpErr},
-		"SEND with invalidate":        {func(_ *side, w *SendWR) { w.Opcode = WRSendInv }, LocQPOpErr},
-		"local invalidate":            {func(_ *side, w *SendWR) { w.Opcode = WRLocalInv }, LocQPOpErr},
-		"memory window":               {func(_ *side, w *SendWR) { w.Opcode = WRBindMW }, LocQPOpErr},
+		"FLUSH of data":               {func(_ *side, w *SendWR) { w.Opcode = WRFlush }, LocQPOpErr},
+		"ATOMIC WRITE of seven bytes": {func(a *side, w *SendWR) { w.Opcode, w.SGEs = WRAtomicWrite, a.sge(0, 7) }, LocQPOpErr},
+		"ATOMIC WRITE, unknown key":   {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].LKey = WRAtomicWrite, 1 }, LocProtErr},
+		"invalidation of a region":    {func(a *side, w *SendWR) { w.Opcode, w.Imm = WRLocalInv, a.region.RKey() }, MWBindErr},
+		"bind of a region":            {func(a *side, w *SendWR) { w.Opcode, w.RKey = WRBindMW, a.region.RKey() }, MWBindErr},
 		"too many elements":           {func(a *side, w *SendWR) { w.SGEs = slices.Repeat(a.sge(0, 1), 5) }, LocQPOpErr},
 		"too much inline":             {func(_ *side, w *SendWR) { w.Flags, w.Inline = Inline, make([]byte, 65) }, LocQPOpErr},
 		"inline READ":                 {func(_ *side, w *SendWR) { w.Opcode, w.Flags, w.Inline = WRRead, Inline, make([]byte, 8) }, LocQPOpErr},

@@ -24,8 +24,11 @@ type responder struct {
 
 	recv    RecvWR // the receive work request in use
 	hasRecv bool
+	grh     [1][]byte
 	into    scatter
 	lastWQE bool // EventLastWQEReached was given
+
+	target target // XRC
 
 	answers answers
 }
@@ -75,14 +78,11 @@ func (q *QP) ahead(p *Packet) {
 // accept carries out a request with the expected PSN. It returns the NAK that refuses it, or 0.
 func (q *QP) accept(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if !r.inOrder(in) || !q.permits(in.Kind) {
+	if !r.inOrder(in) || !q.finds(p) || !q.permits(in.Kind) {
 		return packet.NAKInvalidRequest
 	}
 	switch in.Kind {
 	case packet.KindSend:
-		if in.Headers&packet.HasIETH != 0 {
-			return packet.NAKInvalidRequest // no memory windows and no SEND with invalidate yet
-		}
 		return q.acceptSend(e, p, in)
 	case packet.KindWrite:
 		return q.acceptWrite(e, p, in)
@@ -90,6 +90,10 @@ func (q *QP) accept(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		return q.acceptRead(e, p)
 	case packet.KindCompareSwap, packet.KindFetchAdd:
 		return q.acceptAtomic(e, p, in)
+	case packet.KindFlush:
+		return q.acceptFlush(e, p)
+	case packet.KindAtomicWrite:
+		return q.acceptAtomicWrite(e, p)
 	}
 	return packet.NAKInvalidRequest
 }
@@ -106,7 +110,7 @@ func (r *responder) inOrder(in *packet.Info) bool {
 func (q *QP) permits(k packet.Kind) bool {
 	need := mrtable.Access(0)
 	switch k {
-	case packet.KindWrite:
+	case packet.KindWrite, packet.KindAtomicWrite:
 		need = mrtable.RemoteWrite
 	case packet.KindRead:
 		need = mrtable.RemoteRead
@@ -135,7 +139,7 @@ func (q *QP) takeRecv() bool {
 	if r.hasRecv {
 		return true
 	}
-	if q.cfg.Recv == nil || !q.cfg.Recv.Next(&r.recv) {
+	if rq := q.recvQueue(); rq == nil || !rq.Next(&r.recv) {
 		c := q.cfg.Counters
 		c.OutOfBuffer++
 		c.Drop(DropNotReady)
@@ -172,6 +176,12 @@ func (q *QP) acceptSend(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		return packet.NAKRemoteOperational
 	}
 	r.placed += uint32(p.Len)
+	if in.Headers&packet.HasIETH != 0 {
+		if err := e.Table.Invalidate(q.pd(), q.cfg.QPN, p.Invalidate); err != nil {
+			q.cannotInvalidate(e)
+			return 0
+		}
+	}
 	q.advance(p, in, packet.KindSend)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxSendRequests++
@@ -190,8 +200,7 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 			return nak
 		}
 	}
-	if uint32(p.Len) > r.left || in.Position.EndsMessage() && uint32(p.Len) != r.left ||
-		!in.Position.EndsMessage() && uint32(p.Len) == r.left {
+	if !q.completesWrite(p, in) {
 		return packet.NAKInvalidRequest
 	}
 	if p.Len > 0 && !r.region.Live() {
@@ -200,12 +209,7 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	if in.ConsumesRecv && !q.takeRecv() {
 		return 0
 	}
-	va := r.va
-	for k, b := range p.Payload {
-		e.Mem.Write(q, r.region, va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
-		va += uint64(len(b))
-	}
-	r.va, r.left = va, r.left-uint32(p.Len)
+	q.placeWrite(e, p, in)
 	q.advance(p, in, packet.KindWrite)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxWriteRequests++
@@ -214,6 +218,25 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		q.received(e, q.recvCompletion(p, in, WCRecvImm, r.placed))
 	}
 	return 0
+}
+
+// completesWrite checks a packet's length against what the RETH announced.
+func (q *QP) completesWrite(p *Packet, in *packet.Info) bool {
+	n, left := uint32(p.Len), q.resp.left
+	if in.Position.EndsMessage() {
+		return n == left
+	}
+	return n < left
+}
+
+// placeWrite writes a packet's payload.
+func (q *QP) placeWrite(e *Env, p *Packet, in *packet.Info) {
+	r := &q.resp
+	for k, b := range p.Payload {
+		e.Mem.Write(q, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
+		r.va += uint64(len(b))
+	}
+	r.left -= uint32(p.Len)
 }
 
 // openWrite checks the whole target of a WRITE before its first byte is written.
@@ -227,7 +250,7 @@ func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
 		return 0 // the R_Key of nothing is not looked at (IBTA 9.7.4.1.4)
 	}
 	var err error
-	r.region, err = e.Table.Remote(q.cfg.PD, p.RETH.RKey, r.va, r.left, mrtable.RemoteWrite)
+	r.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, r.va, r.left, mrtable.RemoteWrite)
 	if err != nil {
 		return packet.NAKRemoteAccess
 	}
@@ -235,9 +258,15 @@ func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
 }
 
 func (q *QP) recvCompletion(p *Packet, in *packet.Info, op WCOpcode, n uint32) Completion {
-	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited}
+	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited, SrcQP: q.attr.DestQPN}
+	if in.Headers&packet.HasDETH != 0 {
+		c.SrcQP = p.DETH.SrcQP
+	}
 	if in.Headers&packet.HasImmDt != 0 {
 		c.Imm, c.Flags = p.Imm, WCWithImm
+	}
+	if in.Headers&packet.HasIETH != 0 {
+		c.Imm, c.Flags = p.Invalidate, WCWithInv
 	}
 	return c
 }
@@ -252,8 +281,9 @@ func (q *QP) received(e *Env, c Completion) {
 	default:
 		q.cfg.Counters.RespCQEError++
 	}
-	c.WRID, c.Recv, c.Signaled, c.SrcQP = r.recv.ID, true, true, q.attr.DestQPN
+	c.WRID, c.Recv, c.Signaled = r.recv.ID, true, true
 	r.hasRecv = false
+	c.Queue = r.target.queue
 	q.wc = c
 	e.Sink.Complete(q, &q.wc)
 }
@@ -278,10 +308,10 @@ func (q *QP) acceptRead(e *Env, p *Packet) packet.Syndrome {
 		return packet.NAKInvalidRequest
 	}
 	a := answer{kind: packet.KindRead, psn: r.epsn, n: uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)),
-		va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length}
+		va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length, pd: q.pd()}
 	if a.length > 0 {
 		var err error
-		if a.region, err = e.Table.Remote(q.cfg.PD, a.rkey, a.va, a.length, mrtable.RemoteRead); err != nil {
+		if a.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, a.rkey, a.va, a.length, mrtable.RemoteRead); err != nil {
 			return packet.NAKRemoteAccess
 		}
 	}
@@ -295,7 +325,7 @@ func (q *QP) acceptAtomic(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	if r.answers.full() || p.Len != 0 || p.Atomic.VA%8 != 0 {
 		return packet.NAKInvalidRequest
 	}
-	region, err := e.Table.Remote(q.cfg.PD, p.Atomic.RKey, p.Atomic.VA, 8, mrtable.RemoteAtomic)
+	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.Atomic.RKey, p.Atomic.VA, 8, mrtable.RemoteAtomic)
 	if err != nil {
 		return packet.NAKRemoteAccess
 	}
@@ -306,7 +336,7 @@ func (q *QP) acceptAtomic(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		a.original, err = e.Mem.FetchAdd(region, p.Atomic.VA, p.Atomic.SwapAdd)
 	}
 	if err != nil {
-		return packet.NAKRemoteOperational
+		return cannotChange(err)
 	}
 	q.cfg.Counters.RxAtomicRequests++
 	q.acceptAnswered(a)
@@ -335,7 +365,7 @@ func (q *QP) duplicate(e *Env, p *Packet, in *packet.Info) {
 		if a, ok := q.repeatRead(e, p); !ok || !r.answers.repeat(a, r.msn) {
 			c.Drop(DropDuplicate)
 		}
-	case packet.KindCompareSwap, packet.KindFetchAdd:
+	case packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
 		a := r.answers.find(r.position(p.PSN))
 		if a == nil || a.kind != in.Kind || !r.answers.repeat(*a, r.msn) {
 			c.Drop(DropDuplicate)
@@ -367,7 +397,7 @@ func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
 	again.n, again.sent = uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)), 0
 	if again.length > 0 {
 		var err error
-		again.region, err = e.Table.Remote(q.cfg.PD, again.rkey, again.va, again.length, mrtable.RemoteRead)
+		again.region, err = e.Table.Remote(again.pd, q.cfg.QPN, again.rkey, again.va, again.length, mrtable.RemoteRead)
 		if err != nil {
 			return answer{}, false
 		}
@@ -420,12 +450,12 @@ func (r *responder) silence() { r.answers.reset() }
 // flush completes the receive queue with WRFlushErr. A shared receive queue keeps its
 // work requests; its owner hears that this queue pair will take no more.
 func (r *responder) flush(q *QP, e *Env) {
+	if r.hasRecv {
+		q.received(e, Completion{Status: WRFlushErr, Opcode: WCRecv})
+	}
 	rq := q.cfg.Recv
 	if rq == nil {
 		return
-	}
-	if r.hasRecv {
-		q.received(e, Completion{Status: WRFlushErr, Opcode: WCRecv})
 	}
 	if rq.Shared() {
 		if !r.lastWQE {

@@ -66,8 +66,8 @@ func TestAReceiveWithoutPlaceForItsDataIsARemoteOperationalError(t *testing.T) {
 	}
 }
 
-func TestOperationsThatAreNotImplementedAreInvalidRequests(t *testing.T) {
-	for _, op := range []uint8{packet.SendOnlyInv, packet.Flush, packet.AtomicWrite} {
+func TestOperationsWithoutTheirContentsAreInvalidRequests(t *testing.T) {
+	for _, op := range []uint8{packet.Flush, packet.AtomicWrite} {
 		_, b := connect(t, usual)
 		b.recv(1, 0, 100)
 		b.request(op, usual.psn, 0)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 
 	"softroce/mrtable"
+	"softroce/packet"
 )
 
 // A scatter is a place in a scatter/gather list that incoming bytes go to.
@@ -57,7 +58,7 @@ func (s *scatter) lookup(e *Env, q *QP) bool {
 		return true
 	}
 	g := &s.sges[s.i]
-	r, err := e.Table.Local(q.cfg.PD, g.LKey, g.Addr, g.Length, mrtable.LocalWrite)
+	r, err := e.Table.Local(q.pd(), g.LKey, g.Addr, g.Length, mrtable.LocalWrite)
 	s.region = r
 	return err == nil
 }
@@ -160,7 +161,7 @@ func (g *gather) fetch(e *Env, q *QP) error {
 // checkLocal looks at every element of w before its first byte moves.
 func (q *QP) checkLocal(e *Env, w *wqe) Status {
 	need := mrtable.Access(0)
-	if w.isRead {
+	if w.isRead && w.kind != packet.KindAtomicWrite {
 		need = mrtable.LocalWrite
 	}
 	for i := range w.SGEs {

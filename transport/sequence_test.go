@@ -23,7 +23,8 @@ func (s *side) say(base uint32) string {
 			s.t.Fatal(err)
 		}
 		in := h.Opcode.Info()
-		w := fmt.Sprintf("%s%+d", strings.TrimPrefix(in.Name, "RC_"), packet.PSNDiff(h.PSN, base))
+		_, name, _ := strings.Cut(in.Name, "_")
+		w := fmt.Sprintf("%s%+d", name, packet.PSNDiff(h.PSN, base))
 		if in.Headers&packet.HasAETH != 0 {
 			if h.AETH.Syndrome.IsACK() {
 				w += fmt.Sprintf("/ack/%d", h.AETH.MSN)

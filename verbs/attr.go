@@ -33,6 +33,9 @@ type PortAttr struct {
 	PhysState   uint8
 	LinkLayer   uint8 // 2: Ethernet
 	CapFlags    uint32
+
+	BadPKeyCntr  uint32 // packets with a wrong P_Key
+	QKeyViolCntr uint32 // and with a wrong Q_Key
 }
 
 // GID is a global identifier: an IPv6 address, or ::ffff:a.b.c.d.
@@ -94,6 +97,7 @@ type QPCap struct {
 type QPInitAttr struct {
 	SendCQ   *CQ
 	RecvCQ   *CQ
+	SRQ      *SRQ  // nil: the queue pair has a receive queue of its own
 	Cap      QPCap // raised by CreateQP to what was granted, see QP.Cap
 	QPType   QPType
 	SQSigAll bool // every send work request is signaled
@@ -164,6 +168,14 @@ type SendWR struct {
 	SGList    []SGE  // not kept after PostSend
 	Inline    []byte // the data, where SendFlags has SendInline; not kept after PostSend
 
+	BindMW *BindMW // WRBindMW
+
+	FlushLength      uint32         // WRFlush: bytes from RemoteAddr on
+	FlushPlacement   FlushPlacement // WRFlush
+	FlushSelectivity FlushSelectivity
+
+	RemoteSRQN uint32 // XRC: the peer's SRQ, see SRQ.Number
+
 	Imm            uint32 // …WithImm: the number that the peer gets in WC.Imm
 	InvalidateRKey uint32 // WRSendWithInv, WRLocalInv
 
@@ -173,9 +185,9 @@ type SendWR struct {
 	CompareAdd uint64 // atomics: what to compare with, or to add
 	Swap       uint64
 
-	AH         *AH // UD
+	AH         *AH // UD; of the queue pair's PD
 	RemoteQPN  uint32
-	RemoteQKey uint32
+	RemoteQKey uint32 // with its highest bit, the queue pair's own Q_Key is sent
 }
 
 // RecvWR is a receive work request: ibv_recv_wr.
@@ -207,7 +219,8 @@ type WC struct {
 // AsyncEvent is something that happened to an object or the NIC: ibv_async_event.
 type AsyncEvent struct {
 	EventType EventType
-	QP        *QP // the queue pair or completion queue that it is about, or nil
+	QP        *QP // the object that it is about: one of these, or none
 	CQ        *CQ
+	SRQ       *SRQ
 	Port      uint8
 }

@@ -159,7 +159,7 @@ func (q *QP) toRTR(ctx context.Context, remote Info, gidIndex uint8, o ConnectOp
 		}},
 	}
 	mask := QPMaskState | QPMaskAV | QPMaskPathMTU | QPMaskDestQPN | QPMaskRQPSN
-	if q.qpType == RC {
+	if q.qpType == RC || q.qpType == XRCRecv {
 		mask |= QPMaskMaxDestRdAtomic | QPMaskMinRNRTimer
 	}
 	return q.ModifyContext(ctx, &a, mask)
@@ -171,7 +171,10 @@ func (q *QP) toRTS(ctx context.Context, o ConnectOptions) error {
 		MaxRdAtomic: o.MaxRdAtomic,
 	}
 	mask := QPMaskState | QPMaskSQPSN
-	if q.qpType == RC {
+	switch q.qpType {
+	case XRCRecv:
+		mask |= QPMaskTimeout
+	case RC, XRCSend:
 		mask |= QPMaskTimeout | QPMaskRetryCnt | QPMaskRNRRetry | QPMaskMaxQPRdAtomic
 	}
 	return q.ModifyContext(ctx, &a, mask)

@@ -91,6 +91,7 @@ type Context struct {
 	buffers  []*Buffer
 	queues   map[uint32]*CQ // by handle, for events
 	pairs    map[uint32]*QP
+	shared   map[uint32]*SRQ
 }
 
 // A closer is an object of a Context. Close of a PD, for example, asks the daemon;
@@ -107,7 +108,7 @@ func Open(ctx context.Context, device string, opts ...Option) (*Context, error) 
 	}
 	c := &Context{
 		client: client, children: map[closer]struct{}{},
-		queues: map[uint32]*CQ{}, pairs: map[uint32]*QP{},
+		queues: map[uint32]*CQ{}, pairs: map[uint32]*QP{}, shared: map[uint32]*SRQ{},
 	}
 	if err := c.open(ctx, device); err != nil {
 		client.Close()
@@ -213,6 +214,7 @@ func (c *Context) QueryPort() (PortAttr, error) {
 		State: PortState(a.State), MaxMTU: MTU(a.MaxMTU), ActiveMTU: MTU(a.ActiveMTU), GIDTblLen: int(a.GIDTblLen),
 		MaxMsgSize: a.MaxMsgSize, PKeyTblLen: int(a.PKeyTblLen), ActiveWidth: a.ActiveWidth,
 		ActiveSpeed: a.ActiveSpeed, PhysState: a.PhysState, LinkLayer: a.LinkLayer, CapFlags: a.PortCapFlags,
+		BadPKeyCntr: a.BadPKeyCntr, QKeyViolCntr: a.QKeyViolCntr,
 	}, err
 }
 
@@ -247,6 +249,8 @@ func adopted[T closer](c *Context, o T) (T, error) {
 		c.queues[o.handle] = o
 	case *QP:
 		c.pairs[o.handle] = o
+	case *SRQ:
+		c.shared[o.handle] = o
 	}
 	return o, nil
 }
@@ -274,6 +278,8 @@ func (c *Context) disown(o closer) bool {
 		delete(c.queues, o.handle)
 	case *QP:
 		delete(c.pairs, o.handle)
+	case *SRQ:
+		delete(c.shared, o.handle)
 	}
 	return true
 }
@@ -307,11 +313,13 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		switch {
 		case ev.EventType == EventCQErr:
 			ev.CQ = c.queues[e.Handle]
+		case ev.EventType == EventSRQErr || ev.EventType == EventSRQLimitReached:
+			ev.SRQ = c.shared[e.Handle]
 		case e.Handle != 0:
 			ev.QP = c.pairs[e.Handle]
 		}
 		c.mu.Unlock()
-		if e.Handle != 0 && ev.QP == nil && ev.CQ == nil {
+		if e.Handle != 0 && ev.QP == nil && ev.CQ == nil && ev.SRQ == nil {
 			continue // it was about an object that has been closed since
 		}
 		return ev, nil

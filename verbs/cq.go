@@ -51,16 +51,15 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 		return nil, err
 	}
 	defer p.CloseFDs()
-	q := &CQ{ctx: c, handle: got.Handle, channel: ch, mask: got.Entries - 1}
+	q := &CQ{ctx: c, handle: got.Handle, channel: ch}
 	fd := p.Take()
-	q.ring, err = mapShared(fd, abi.RingSize(int(got.Entries), abi.CQESize))
+	ring, err := mapShared(fd, abi.RingSize(int(got.Entries), abi.CQESize))
 	unix.Close(fd)
 	if err != nil {
 		c.drop(abi.OpDestroyCQ, got.Handle)
 		return nil, err
 	}
-	q.producer, q.consumed = word(q.ring, abi.RingProducer), word(q.ring, abi.RingConsumer)
-	q.armed, q.events = word(q.ring, abi.CQArmed), word(q.ring, abi.CQEvents)
+	q.use(ring, got.Entries)
 	if ch == nil {
 		q.own = newSemaphore(c, p.Take())
 	} else {
@@ -70,7 +69,46 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 }
 
 // CQE returns how many completions the queue holds.
-func (q *CQ) CQE() int { return int(q.mask) + 1 }
+func (q *CQ) CQE() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return int(q.mask) + 1
+}
+
+// Resize makes the queue hold at least cqe completions: ibv_resize_cq. What was not polled
+// stays, and so does the arming; EINVAL where the new size has no room for it. Other goroutines
+// that use the queue wait meanwhile.
+func (q *CQ) Resize(cqe int) error {
+	if cqe < 1 {
+		return &Error{Op: "resize CQ", Errno: syscall.EINVAL, Text: "the number of entries must be above 0"}
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring == nil {
+		return ErrClosed
+	}
+	var got abi.CreateCQReply
+	ask := abi.ResizeCQRequest{Handle: q.handle, Entries: uint32(cqe)}
+	p, err := q.ctx.call(control.Request{Name: "resize CQ", Op: abi.OpResizeCQ, Body: []any{ask}, Reply: &got, Want: 1})
+	if err != nil {
+		return err
+	}
+	defer p.CloseFDs()
+	ring, err := mapShared(p.FDs[0], abi.RingSize(int(got.Entries), abi.CQESize))
+	if err != nil {
+		return err // the daemon has gone over to it: nothing will be polled any more
+	}
+	unix.Munmap(q.ring)
+	q.use(ring, got.Entries)
+	return nil
+}
+
+// use makes ring the queue's.
+func (q *CQ) use(ring []byte, entries uint32) {
+	q.ring, q.mask = ring, entries-1
+	q.producer, q.consumed = word(ring, abi.RingProducer), word(ring, abi.RingConsumer)
+	q.armed, q.events = word(ring, abi.CQArmed), word(ring, abi.CQEvents)
+}
 
 // Poll moves completions to wc, as many as there are and fit, and returns how many:
 // ibv_poll_cq. It does not wait. Once all that the NIC had put into the queue was

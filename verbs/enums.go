@@ -10,10 +10,13 @@ const (
 	RC QPType = 2
 	UC QPType = 3
 	UD QPType = 4
+
+	XRCSend QPType = 9  // XRC initiator: sends to the SRQs of a peer's XRCD
+	XRCRecv QPType = 10 // XRC target: see XRCD.CreateQP
 )
 
 func (t QPType) String() string {
-	return name(t, map[QPType]string{RC: "RC", UC: "UC", UD: "UD", 9: "XRC_SEND", 10: "XRC_RECV"})
+	return name(t, map[QPType]string{RC: "RC", UC: "UC", UD: "UD", XRCSend: "XRC_SEND", XRCRecv: "XRC_RECV"})
 }
 
 // QPState is the state of a queue pair: ibv_qp_state (IBTA 10.3.1).
@@ -47,6 +50,10 @@ const (
 	AccessRemoteWrite  Access = 1 << 1
 	AccessRemoteRead   Access = 1 << 2
 	AccessRemoteAtomic Access = 1 << 3
+
+	AccessMWBind      Access = 1 << 4 // memory windows may be bound to the region
+	AccessZeroBased   Access = 1 << 5 // peers address the first byte as 0
+	AccessFlushGlobal Access = 1 << 8 // FLUSH for global visibility; ATOMIC WRITE needs AccessRemoteWrite
 )
 
 // WROpcode is what a send work request does: ibv_wr_opcode.
@@ -62,6 +69,7 @@ const (
 	WRAtomicCmpAndSwp   WROpcode = 5
 	WRAtomicFetchAndAdd WROpcode = 6
 	WRLocalInv          WROpcode = 7
+	WRBindMW            WROpcode = 8
 	WRSendWithInv       WROpcode = 9
 	WRFlush             WROpcode = 14
 	WRAtomicWrite       WROpcode = 15
@@ -71,7 +79,7 @@ func (o WROpcode) String() string {
 	return name(o, map[WROpcode]string{
 		WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND",
 		WRSendWithImm: "SEND_WITH_IMM", WRRDMARead: "RDMA_READ", WRAtomicCmpAndSwp: "ATOMIC_CMP_AND_SWP",
-		WRAtomicFetchAndAdd: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV", WRSendWithInv: "SEND_WITH_INV",
+		WRAtomicFetchAndAdd: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV", WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV",
 		WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
 	})
 }
@@ -81,7 +89,7 @@ type SendFlags uint32
 
 // Flags.
 const (
-	SendFence     SendFlags = 1 << 0 // start after all earlier READs and atomics have completed
+	SendFence     SendFlags = 1 << 0 // start after all earlier READs and atomics have completed; WRLocalInv: after everything
 	SendSignaled  SendFlags = 1 << 1 // completes with a WC; errors always do
 	SendSolicited SendFlags = 1 << 2 // the receiver's completion is a solicited event
 	SendInline    SendFlags = 1 << 3 // the data is SendWR.Inline, copied while posting
@@ -142,6 +150,7 @@ const (
 	WCRDMARead        WCOpcode = 2
 	WCCompSwap        WCOpcode = 3
 	WCFetchAdd        WCOpcode = 4
+	WCBindMW          WCOpcode = 5
 	WCLocalInv        WCOpcode = 6
 	WCFlush           WCOpcode = 8
 	WCAtomicWrite     WCOpcode = 9
@@ -152,7 +161,7 @@ const (
 func (o WCOpcode) String() string {
 	return name(o, map[WCOpcode]string{
 		WCSend: "SEND", WCRDMAWrite: "RDMA_WRITE", WCRDMARead: "RDMA_READ", WCCompSwap: "COMP_SWAP",
-		WCFetchAdd: "FETCH_ADD", WCLocalInv: "LOCAL_INV", WCFlush: "FLUSH", WCAtomicWrite: "ATOMIC_WRITE",
+		WCFetchAdd: "FETCH_ADD", WCLocalInv: "LOCAL_INV", WCBindMW: "BIND_MW", WCFlush: "FLUSH", WCAtomicWrite: "ATOMIC_WRITE",
 		WCRecv: "RECV", WCRecvRDMAWithImm: "RECV_RDMA_WITH_IMM",
 	})
 }

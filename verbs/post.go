@@ -3,6 +3,7 @@ package verbs
 import (
 	"math/bits"
 	"sync/atomic"
+	"syscall"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -17,6 +18,9 @@ func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off 
 // ErrDeviceFatal. What is wrong in other ways, such as a key, shows in the completion.
 // wr and what it refers to, except the memory that SGEs name, may be reused at once.
 func (q *QP) PostSend(wr ...SendWR) error {
+	if q.qpType == XRCRecv {
+		return errNoSends
+	}
 	w := &q.sq
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -29,7 +33,11 @@ func (q *QP) PostSend(wr ...SendWR) error {
 		}
 	}
 	for i := range wr {
-		wr[i].store(w.slot())
+		s := w.slot()
+		wr[i].store(s)
+		if q.qpType == XRCSend {
+			le.PutUint32(s[abi.SendRemoteSRQ:], wr[i].RemoteSRQN)
+		}
 		w.producer++
 	}
 	atomic.StoreUint32(w.produced, w.producer)
@@ -38,8 +46,12 @@ func (q *QP) PostSend(wr ...SendWR) error {
 }
 
 // PostRecv adds work requests to the receive queue: ibv_post_recv. All of them are
-// posted, or none and the error says why, as for PostSend.
+// posted, or none and the error says why, as for PostSend. A queue pair with an SRQ takes none:
+// EINVAL.
 func (q *QP) PostRecv(wr ...RecvWR) error {
+	if q.srq != nil || q.qpType == XRCSend || q.qpType == XRCRecv {
+		return errHasSRQ
+	}
 	w := &q.rq
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -51,6 +63,19 @@ func (q *QP) PostRecv(wr ...RecvWR) error {
 			return ErrWorkRequest
 		}
 	}
+	w.store(wr)
+	if atomic.LoadUint32(w.wanted) != 0 {
+		q.ring()
+	}
+	return nil
+}
+
+var errNoSends = &Error{Op: "post send", Errno: syscall.EINVAL, Text: "an XRC target has no send queue"}
+
+var errHasSRQ = &Error{Op: "post receive", Errno: syscall.EINVAL, Text: "the queue pair has no receive queue"}
+
+// store publishes receive work requests that there is room for.
+func (w *workQueue) store(wr []RecvWR) {
 	for i := range wr {
 		s := w.slot()
 		le.PutUint64(s[abi.RecvWRID:], wr[i].WRID)
@@ -59,10 +84,12 @@ func (q *QP) PostRecv(wr ...RecvWR) error {
 		w.producer++
 	}
 	atomic.StoreUint32(w.produced, w.producer)
-	if atomic.LoadUint32(w.wanted) != 0 {
-		q.ring()
-	}
-	return nil
+}
+
+// room says whether so many more fit.
+func (w *workQueue) room(n int) bool {
+	used := w.producer - atomic.LoadUint32(w.consumed)
+	return uint64(used)+uint64(n) <= uint64(w.limit)
 }
 
 // mayPost checks what concerns the queue. It holds the queue's lock.
@@ -76,7 +103,7 @@ func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
 	if err := q.ctx.Err(); err != nil {
 		return err
 	}
-	if used := w.producer - atomic.LoadUint32(w.consumed); uint64(used)+uint64(n) > uint64(w.limit) {
+	if !w.room(n) {
 		return ErrQueueFull
 	}
 	return nil
@@ -85,6 +112,9 @@ func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
 // fits checks what the ring's layout or the queue pair's kind does not allow.
 func (q *QP) fits(wr *SendWR) bool {
 	if q.qpType == UD && wr.AH == nil {
+		return false
+	}
+	if wr.Opcode == WRBindMW && !wr.BindMW.complete() {
 		return false
 	}
 	if wr.SendFlags&SendInline != 0 {
@@ -120,6 +150,14 @@ func (wr *SendWR) store(s []byte) {
 	le.PutUint64(s[abi.SendSwap:], wr.Swap)
 	le.PutUint32(s[abi.SendRemoteQPN:], wr.RemoteQPN)
 	le.PutUint32(s[abi.SendRemoteQKey:], wr.RemoteQKey)
+	switch wr.Opcode {
+	case WRBindMW:
+		wr.BindMW.store(s)
+	case WRFlush:
+		le.PutUint32(s[abi.SendFlushLength:], wr.FlushLength)
+		le.PutUint32(s[abi.SendFlushPlacement:], uint32(wr.FlushPlacement))
+		le.PutUint32(s[abi.SendFlushSelectivity:], uint32(wr.FlushSelectivity))
+	}
 	if wr.SendFlags&SendInline != 0 {
 		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:], wr.Inline)))
 		return

@@ -22,6 +22,7 @@ type QP struct {
 	cap      QPCap
 	sendCQ   *CQ
 	recvCQ   *CQ
+	srq      *SRQ
 	doorbell *uint64 // its word in the doorbell page
 	bit      uint64
 	state    atomic.Uint32 // as Modify set it; the NIC may have moved it to ERR since
@@ -63,30 +64,47 @@ func (w *workQueue) close() {
 	}
 }
 
-// CreateQP creates a queue pair in state RESET.
+// CreateQP creates a queue pair in state RESET. One of type XRCSend has a SendCQ alone.
 func (p *PD) CreateQP(a QPInitAttr) (*QP, error) {
-	if a.SendCQ == nil || a.RecvCQ == nil {
+	if a.QPType == XRCSend {
+		a.RecvCQ, a.SRQ = nil, nil
+	}
+	if a.SendCQ == nil || a.RecvCQ == nil && a.QPType != XRCSend {
 		return nil, &Error{Op: "create QP", Errno: syscall.EINVAL, Text: "it needs a CQ for each of its queues"}
 	}
 	ask := abi.CreateQPRequest{
-		PD: p.handle, SendCQ: a.SendCQ.handle, RecvCQ: a.RecvCQ.handle,
+		PD: p.handle, SendCQ: a.SendCQ.handle,
 		Type: uint32(a.QPType), SigAll: uint32(bit(a.SQSigAll)), Cap: a.Cap.abi(),
 	}
+	rings := 2
+	if a.RecvCQ != nil {
+		ask.RecvCQ = a.RecvCQ.handle
+	} else {
+		rings = 1
+	}
+	if a.SRQ != nil {
+		ask.SRQ, rings = a.SRQ.handle, 1
+	}
+	q := &QP{ctx: p.ctx, pd: p, qpType: a.QPType, sendCQ: a.SendCQ, recvCQ: a.RecvCQ, srq: a.SRQ}
+	return p.ctx.createQP(q, ask, rings)
+}
+
+// createQP asks for a queue pair, which comes with so many rings: its send queue's, then its
+// receive queue's.
+func (c *Context) createQP(q *QP, ask abi.CreateQPRequest, rings int) (*QP, error) {
 	var got abi.CreateQPReply
-	c := p.ctx
-	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{ask}, Reply: &got, Want: 2})
+	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{ask}, Reply: &got, Want: rings})
 	if err != nil {
 		c.drop(abi.OpDestroyQP, got.Handle)
 		return nil, err
 	}
 	defer m.CloseFDs()
-	q := &QP{
-		ctx: c, pd: p, handle: got.Handle, qpn: got.QPN, qpType: a.QPType, cap: qpCap(got.Cap),
-		sendCQ: a.SendCQ, recvCQ: a.RecvCQ,
-		doorbell: word64(c.doorbells, abi.DoorbellBits+int(got.Doorbell/64)*8), bit: 1 << (got.Doorbell % 64),
+	q.handle, q.qpn, q.cap = got.Handle, got.QPN, qpCap(got.Cap)
+	q.doorbell, q.bit = word64(c.doorbells, abi.DoorbellBits+int(got.Doorbell/64)*8), 1<<(got.Doorbell%64)
+	if rings > 0 {
+		err = q.sq.open(m.FDs[0], got.SendSlots, got.SendSlotSize, got.Cap.MaxSendWR)
 	}
-	err = q.sq.open(m.FDs[0], got.SendSlots, got.SendSlotSize, got.Cap.MaxSendWR)
-	if err == nil {
+	if err == nil && rings > 1 {
 		err = q.rq.open(m.FDs[1], got.RecvSlots, got.RecvSlotSize, got.Cap.MaxRecvWR)
 	}
 	if err != nil {
@@ -103,7 +121,7 @@ func (q *QP) QPNum() uint32 { return q.qpn }
 // Cap returns what the queue pair holds: at least what was asked for.
 func (q *QP) Cap() QPCap { return q.cap }
 
-// PD returns the queue pair's protection domain.
+// PD returns the queue pair's protection domain; nil of an XRC target.
 func (q *QP) PD() *PD { return q.pd }
 
 // Modify changes the attributes in mask: ibv_modify_qp. Which may change on the way from
@@ -147,8 +165,10 @@ func (q *QP) reset() {
 
 // purge removes the queue pair's completions.
 func (q *QP) purge() {
-	q.sendCQ.remove(q.qpn)
-	if q.recvCQ != q.sendCQ {
+	if q.sendCQ != nil {
+		q.sendCQ.remove(q.qpn)
+	}
+	if q.recvCQ != nil && q.recvCQ != q.sendCQ {
 		q.recvCQ.remove(q.qpn)
 	}
 }

@@ -109,9 +109,7 @@ func (c *Capture) Send(now int64, batch []TxFrame) (int, error) {
 	if taps == nil {
 		return c.inner.Send(now, batch)
 	}
-	for i := range batch {
-		batch[i].Dropped = false
-	}
+	clearDropped(batch)
 	n, err := c.inner.Send(now, batch)
 	c.begin(*taps, now)
 	for i := range batch[:n] {

@@ -112,6 +112,12 @@ func (c *LinkCounters) sent(f *TxFrame) {
 	c.TxBytes += uint64(ipLen(f.Len, f.Path.Dst.Is4()))
 }
 
+func (c *LinkCounters) sentAll(batch []TxFrame) {
+	for i := range batch {
+		c.sent(&batch[i])
+	}
+}
+
 func (c *LinkCounters) received(n int, is4 bool) {
 	c.RxPackets++
 	c.RxBytes += uint64(ipLen(n, is4))

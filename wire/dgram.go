@@ -30,7 +30,8 @@ type Dgram struct {
 	id       uint16
 	out      *outbox
 	in       *intake
-	own      map[netip.Addr]bool // the addresses that it answers for
+	own      map[netip.Addr]bool    // the addresses that it answers for
+	groups   map[netip.Addr][6]byte // joined
 	frame    packet.Frame
 	reply    []byte
 	counters LinkCounters
@@ -97,7 +98,8 @@ func newDgram(c DgramConfig) (*Dgram, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := &Dgram{c: c, fd: -1, own: map[netip.Addr]bool{linkLocal(c.MAC): true}}
+	l := &Dgram{c: c, fd: -1, own: map[netip.Addr]bool{linkLocal(c.MAC): true},
+		groups: map[netip.Addr][6]byte{}}
 	for _, a := range c.Addrs {
 		l.own[a.Addr()] = true
 	}

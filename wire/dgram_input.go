@@ -60,10 +60,10 @@ func (l *Dgram) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
 }
 
 // station reports whether frames to a MAC concern the link: its own, broadcasts, and
-// the groups in which IPv6 asks for its addresses.
+// the groups in which IPv6 asks for its addresses, and those that it has joined.
 func (l *Dgram) station(mac [6]byte) bool {
 	switch {
-	case mac == l.c.MAC || mac == broadcast || mac == multicastMAC(allNodes):
+	case mac == l.c.MAC || mac == broadcast || mac == multicastMAC(allNodes) || l.joined(mac):
 		return true
 	case mac[0] != 0x33:
 		return false
@@ -85,7 +85,7 @@ func (l *Dgram) roce(b []byte, rx *RxFrame) (Drop, bool) {
 	switch {
 	case !f.IPChecksumOK():
 		return DropIPChecksum, false
-	case !l.own[f.Dst]:
+	case !l.own[f.Dst] && !l.member(f.Dst):
 		return DropIPAddress, false
 	case f.UDPChecksum != 0 && !udpChecksumOK(f):
 		return DropUDPChecksum, false

@@ -14,7 +14,8 @@ const (
 )
 
 // A Fabric is a switch inside the process, between the ports of emulated NICs. A frame
-// goes to the port that has its destination's IP address, and is dropped if none has.
+// goes to the port that has its destination's IP address, and is dropped if none has; to a
+// multicast address, to all ports that joined the group.
 //
 // The way of a frame:
 //
@@ -38,7 +39,12 @@ type Fabric struct {
 	queue int
 }
 
-type fabricTable map[netip.Addr]*FabricPort
+// A fabricTable says where addresses are. Of a group, the ports stand in the order in which they
+// were made.
+type fabricTable struct {
+	ports  map[netip.Addr]*FabricPort
+	groups map[netip.Addr][]*FabricPort
+}
 
 // NewFabric returns a fabric without ports.
 func NewFabric() *Fabric {
@@ -50,7 +56,8 @@ func NewFabric() *Fabric {
 // Port adds a port with the addresses given. Ports of equal owners, which must be
 // comparable, are driven by one goroutine; a nil owner is equal to none.
 func (f *Fabric) Port(owner any, addrs ...netip.Addr) *FabricPort {
-	p := &FabricPort{fabric: f, owner: owner, ring: refRing{limit: f.queue}, inbox: inbox{limit: f.queue}}
+	p := &FabricPort{fabric: f, owner: owner, ring: refRing{limit: f.queue}, inbox: inbox{limit: f.queue},
+		groups: map[netip.Addr]bool{}}
 	f.mu.Lock()
 	f.ports = append(f.ports, p)
 	f.mu.Unlock()
@@ -60,15 +67,18 @@ func (f *Fabric) Port(owner any, addrs ...netip.Addr) *FabricPort {
 
 // rebuild makes a new table; of two ports that claim one address the older has it.
 func (f *Fabric) rebuild() {
-	t := make(fabricTable)
+	t := &fabricTable{ports: map[netip.Addr]*FabricPort{}, groups: map[netip.Addr][]*FabricPort{}}
 	for _, p := range f.ports {
 		for _, a := range p.addrs {
-			if _, taken := t[a]; !taken {
-				t[a] = p
+			if _, taken := t.ports[a]; !taken {
+				t.ports[a] = p
 			}
 		}
+		for g := range p.groups {
+			t.groups[g] = append(t.groups[g], p)
+		}
 	}
-	f.table.Store(&t)
+	f.table.Store(t)
 }
 
 func (f *Fabric) remove(p *FabricPort) {
@@ -88,7 +98,8 @@ func (f *Fabric) remove(p *FabricPort) {
 type FabricPort struct {
 	fabric *Fabric
 	owner  any
-	addrs  []netip.Addr // under fabric.mu
+	addrs  []netip.Addr        // under fabric.mu
+	groups map[netip.Addr]bool // joined; under fabric.mu
 	mac    atomic.Pointer[[6]byte]
 
 	route    route
@@ -160,12 +171,23 @@ func (p *FabricPort) Send(now int64, batch []TxFrame) (int, error) {
 			i++
 			continue
 		}
+		if dst := batch[i].Path.Dst; dst.IsMulticast() {
+			p.spread(p.fabric.table.Load().groups[dst], batch[i:i+1])
+			p.counters.sent(&batch[i])
+			i++
+			continue
+		}
 		to := p.lookup(batch[i].Path)
 		j := i + 1
-		for j < len(batch) && !tooLong(&batch[j], fabricMTU) && p.lookup(batch[j].Path) == to {
+		for j < len(batch) && !tooLong(&batch[j], fabricMTU) && p.lookup(batch[j].Path) == to &&
+			(to != nil || !batch[j].Path.Dst.IsMulticast()) {
 			j++
 		}
-		if i += p.sendTo(to, batch[i:j]); i < j {
+		n := p.sendTo(to, batch[i:j])
+		if to != nil {
+			p.counters.sentAll(batch[i : i+n])
+		}
+		if i += n; i < j {
 			return i, nil
 		}
 	}
@@ -177,7 +199,7 @@ func tooLong(f *TxFrame, mtu int) bool { return ipLen(f.Len, f.Path.Dst.Is4()) >
 func (p *FabricPort) lookup(path *Path) *FabricPort {
 	t := p.fabric.table.Load()
 	if p.route.path != path || p.route.table != t {
-		p.route = route{path, t, (*t)[path.Dst]}
+		p.route = route{path, t, t.ports[path.Dst]}
 	}
 	return p.route.to
 }
@@ -208,7 +230,6 @@ func (p *FabricPort) pass(to *FabricPort, batch []TxFrame) int {
 			return i
 		}
 		p.nextID++
-		p.counters.sent(f)
 	}
 	return len(batch)
 }
@@ -224,9 +245,6 @@ func (p *FabricPort) copyTo(to *FabricPort, batch []TxFrame) (taken int) {
 			p.buffer(i).set(&rest[i], mac)
 		}
 		put, wake, waits := to.inbox.put(p, p.spare[:n], n < len(rest))
-		for i := range put {
-			p.counters.sent(&rest[i])
-		}
 		p.nextID += uint16(put)
 		taken += put
 		if wake {

@@ -6,7 +6,8 @@ const loopbackQueue = 1024 // frames
 
 // Loopback keeps traffic between two QPs of one NIC off the link: frames to one of the
 // NIC's own addresses never enter it, and are received with payload by reference as on
-// a Fabric, whose rules for memory hold here too. All other frames go through.
+// a Fabric, whose rules for memory hold here too. Frames to a multicast group that the NIC has
+// joined go both ways. All other frames go through.
 type Loopback struct {
 	inner    Link
 	local    func(netip.Addr) bool
@@ -18,28 +19,44 @@ type Loopback struct {
 	nextID   uint16
 	inFirst  bool // the next Receive asks the link before the ring
 	lastPath *Path
-	lastIs   bool // lastPath leads back
+	lastWay  way
+	groups   map[netip.Addr]bool // joined
 }
 
-// NewLoopback wraps a link. local says whether an address is the NIC's own at the
+// A way is where a Loopback sends a frame.
+type way uint8
+
+const (
+	out  way = iota // through the link
+	back            // to the NIC itself
+	both            // to a multicast group that the NIC has joined
+)
+
+// NewLoopback wraps a link that does not give back what it sent, as a FabricPort does. local says whether an address is the NIC's own at the
 // moment; it is asked about once per path and batch.
 func NewLoopback(inner Link, local func(netip.Addr) bool) *Loopback {
-	return &Loopback{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue}}
+	return &Loopback{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue},
+		groups: map[netip.Addr]bool{}}
 }
 
 // Send implements Link.
 func (l *Loopback) Send(now int64, batch []TxFrame) (int, error) {
 	l.now, l.lastPath = now, nil
 	for i := 0; i < len(batch); {
-		back := l.back(batch[i].Path)
+		to := l.way(batch[i].Path)
 		j := i + 1
-		for j < len(batch) && l.back(batch[j].Path) == back {
+		for j < len(batch) && l.way(batch[j].Path) == to {
 			j++
 		}
 		n, err := 0, error(nil)
-		if back {
+		switch to {
+		case back:
 			n = l.loop(batch[i:j])
-		} else {
+		case both:
+			clearDropped(batch[i:j])
+			n, err = l.inner.Send(now, batch[i:j])
+			l.echo(batch[i : i+n])
+		default:
 			n, err = l.inner.Send(now, batch[i:j])
 		}
 		if i += n; i < j || err != nil {
@@ -49,12 +66,24 @@ func (l *Loopback) Send(now int64, batch []TxFrame) (int, error) {
 	return len(batch), nil
 }
 
-// back reports whether a path leads to the NIC itself.
-func (l *Loopback) back(p *Path) bool {
+// way finds out where a path leads.
+func (l *Loopback) way(p *Path) way {
 	if p != l.lastPath {
-		l.lastPath, l.lastIs = p, l.local(p.Dst)
+		l.lastPath, l.lastWay = p, out
+		switch {
+		case l.local(p.Dst):
+			l.lastWay = back
+		case l.groups[p.Dst]:
+			l.lastWay = both
+		}
 	}
-	return l.lastIs
+	return l.lastWay
+}
+
+func clearDropped(batch []TxFrame) {
+	for i := range batch {
+		batch[i].Dropped = false
+	}
 }
 
 // loop puts frames in the ring and returns how many were taken.

@@ -3,6 +3,7 @@ package wire
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"os"
 	"sync"
 
@@ -50,6 +51,7 @@ type Packet struct {
 
 	mu     sync.Mutex // for rebind, which the interface's watcher calls
 	index  int
+	groups map[netip.Addr]bool
 	closed bool
 }
 
@@ -63,7 +65,7 @@ const (
 // NewPacket opens a packet link on an interface. The calling thread must be in the
 // interface's network namespace.
 func NewPacket(iface *Netdev) (*Packet, error) {
-	l := &Packet{iface: iface, fd: -1, gso: true, out: newOutbox(), in: newIntake(0, false)}
+	l := &Packet{iface: iface, fd: -1, gso: true, out: newOutbox(), in: newIntake(0, false), groups: map[netip.Addr]bool{}}
 	if err := l.open(); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("packet link on %s: %w", iface.Name(), err)
@@ -112,6 +114,7 @@ func (l *Packet) rebind() {
 		for _, fd := range l.holders {
 			unix.BindToDevice(fd, l.iface.Name())
 		}
+		l.rejoin()
 	}
 }
 

@@ -19,13 +19,13 @@ const (
 
 // Data about a frame that a filter can load (linux/filter.h).
 const (
-	skfPacketType = 0xfffff000 + 4  // SKF_AD_PKTTYPE; 0 is PACKET_HOST
+	skfPacketType = 0xfffff000 + 4  // SKF_AD_PKTTYPE: PACKET_HOST, PACKET_MULTICAST …
 	skfVLANTag    = 0xfffff000 + 44 // SKF_AD_VLAN_TAG
 	skfVLANThere  = 0xfffff000 + 48 // SKF_AD_VLAN_TAG_PRESENT
 )
 
 // roceFilter accepts IPv4 and IPv6 packets for UDP port 4791 with the interface's own
-// destination MAC. Those of a VLAN belong to the VLAN's interface, unless the tag is
+// destination MAC, or a multicast one. Those of a VLAN belong to the VLAN's interface, unless the tag is
 // only for priority (VLAN 0). Of IPv4 fragments, the first passes and is counted by
 // the link; the others show no port.
 func roceFilter() []unix.SockFilter {
@@ -38,7 +38,7 @@ func roceFilter() []unix.SockFilter {
 		anySet  = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
 		ret     = unix.BPF_RET | unix.BPF_K
 
-		next, ethernet, ipv6, accept, reject = 0, 6, 16, 20, 21 // places below
+		next, vlan, ethernet, ipv6, accept, reject = 0, 3, 7, 17, 21, 22 // places below
 	)
 	program := []struct {
 		code    uint16
@@ -46,28 +46,29 @@ func roceFilter() []unix.SockFilter {
 		yes, no int // where a comparison goes
 	}{
 		{code: byteAt, k: skfPacketType},
-		{equal, 0, next, reject},
-		{code: byteAt, k: skfVLANThere},
-		{equal, 0, ethernet, next},
-		{code: halfAt, k: skfVLANTag},
-		{anySet, 0xfff, reject, next},
+		{equal, unix.PACKET_HOST, vlan, next},
+		{equal, unix.PACKET_MULTICAST, next, reject},
+		vlan: {code: byteAt, k: skfVLANThere},
+		4:    {equal, 0, ethernet, next},
+		5:    {code: halfAt, k: skfVLANTag},
+		6:    {anySet, 0xfff, reject, next},
 
 		ethernet: {code: halfAt, k: filterEtherType},
-		7:        {equal, unix.ETH_P_IPV6, ipv6, next},
-		8:        {equal, unix.ETH_P_IP, next, reject},
+		8:        {equal, unix.ETH_P_IPV6, ipv6, next},
+		9:        {equal, unix.ETH_P_IP, next, reject},
 
-		9:  {code: byteAt, k: filterIPv4Proto},
-		10: {equal, unix.IPPROTO_UDP, next, reject},
-		11: {code: halfAt, k: filterIPv4Frag},
-		12: {anySet, 0x1fff, reject, next},
-		13: {code: ihlToX, k: filterIP},
-		14: {code: halfAtX, k: filterIP + 2},
-		15: {equal, Port, accept, reject},
+		10: {code: byteAt, k: filterIPv4Proto},
+		11: {equal, unix.IPPROTO_UDP, next, reject},
+		12: {code: halfAt, k: filterIPv4Frag},
+		13: {anySet, 0x1fff, reject, next},
+		14: {code: ihlToX, k: filterIP},
+		15: {code: halfAtX, k: filterIP + 2},
+		16: {equal, Port, accept, reject},
 
 		ipv6: {code: byteAt, k: filterIPv6Next},
-		17:   {equal, unix.IPPROTO_UDP, next, reject},
-		18:   {code: halfAt, k: filterIPv6Port},
-		19:   {equal, Port, accept, reject},
+		18:   {equal, unix.IPPROTO_UDP, next, reject},
+		19:   {code: halfAt, k: filterIPv6Port},
+		20:   {equal, Port, accept, reject},
 
 		accept: {code: ret, k: 1 << 20}, // the bytes to keep: all
 		reject: {code: ret, k: 0},

@@ -128,6 +128,9 @@ func (s *splitter) load(b []byte) (Drop, bool) {
 	if !f.IPChecksumOK() {
 		return DropIPChecksum, false
 	}
+	if f.DstMAC[0]&1 != 0 && !f.Dst.IsMulticast() {
+		return DropIPAddress, false // RFC 1122, 3.3.6
+	}
 	s.size = len(f.Transport)
 	switch {
 	case v.gsoType == virtioUDPSegments && v.gsoSize > 0:

@@ -148,6 +148,8 @@ func (s *udpSocket) configure(fd int, device string) error {
 	options := []option{
 		{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO},
 		{unix.SOL_IP, unix.IP_PKTINFO, 1},
+		{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0}, // Loopback does it
+		{unix.SOL_IP, unix.IP_MULTICAST_ALL, 0},  // no groups of others
 		{unix.SOL_IP, unix.IP_RECVTOS, 1},
 		{unix.SOL_IP, unix.IP_RECVTTL, 1},
 	}
@@ -155,6 +157,7 @@ func (s *udpSocket) configure(fd int, device string) error {
 		options = []option{
 			{unix.SOL_IPV6, unix.IPV6_MTU_DISCOVER, unix.IPV6_PMTUDISC_DO},
 			{unix.SOL_IPV6, unix.IPV6_RECVPKTINFO, 1},
+			{unix.SOL_IPV6, unix.IPV6_MULTICAST_LOOP, 0},
 			{unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
 			{unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
 			{unix.SOL_IPV6, ipv6FlowInfo, 1},

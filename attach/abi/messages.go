@@ -51,16 +51,29 @@ const (
 	OpDeregMR   = 19
 	OpCreateAH  = 20
 	OpDestroyAH = 21
+	OpAllocMW   = 22
+	OpDeallocMW = 23
+	OpOpenXRCD  = 24
+	OpCloseXRCD = 25
 
 	OpCreateChannel  = 32
 	OpDestroyChannel = 33
 	OpCreateCQ       = 34
 	OpDestroyCQ      = 35
+	OpResizeCQ       = 36
 
 	OpCreateQP  = 48
 	OpModifyQP  = 49
 	OpQueryQP   = 50
 	OpDestroyQP = 51
+
+	OpCreateSRQ  = 56
+	OpModifySRQ  = 57
+	OpQuerySRQ   = 58
+	OpDestroySRQ = 59
+
+	OpAttachMcast = 60
+	OpDetachMcast = 61
 
 	OpSnapshot     = 64
 	OpStartCapture = 65
@@ -116,7 +129,7 @@ type OpenDeviceReply struct {
 // full are lost, and counted at EventsLost.
 type AsyncEvent struct {
 	Type   uint32 // ibv_event_type
-	Handle uint32 // of the queue pair or completion queue, or 0
+	Handle uint32 // of the queue pair, completion queue or shared receive queue, or 0
 	Port   uint32
 	_      uint32
 }
@@ -170,6 +183,7 @@ type DeviceAttr struct {
 	LocalCAAckDelay       uint32
 	PhysPortCnt           uint32
 	MaxInlineData         uint32 // bytes in a send work request
+	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and what lies above
 }
 
 // PortAttr is the reply of OpQueryPort: the values of struct ibv_port_attr.
@@ -247,6 +261,31 @@ type RegMRReply struct {
 	Memory uint32 // Memory…
 }
 
+// AllocMWRequest allocates a memory window, which a work request binds.
+type AllocMWRequest struct {
+	PD   uint32
+	Type uint32 // ibv_mw_type
+}
+
+// AllocMWReply tells the key. A bind changes its low 8 bits.
+type AllocMWReply struct {
+	Handle uint32
+	RKey   uint32
+}
+
+// OpenXRCDRequest opens an XRC domain; the answer is a HandleReply. With a descriptor it is that
+// of the file, which every client may open that has the file open; without, a new one.
+type OpenXRCDRequest struct {
+	Flags uint32 // XRCD…
+	_     uint32
+}
+
+// Bits of OpenXRCDRequest's Flags.
+const (
+	XRCDCreate    = 1 << 0 // O_CREAT: make it if there is none
+	XRCDExclusive = 1 << 1 // O_EXCL: there must be none
+)
+
 // AHAttr is where packets go and how: struct ibv_ah_attr.
 type AHAttr struct {
 	DGID         [16]byte
@@ -288,6 +327,68 @@ type CreateCQReply struct {
 	Entries uint32 // granted; the ring has that many slots
 }
 
+// ResizeCQRequest asks for another number of entries; the answer is a CreateCQReply with a new
+// ring. What was not polled is in it, with the same indices. From request to answer the
+// client neither polls the queue nor arms it, and then forgets the old ring.
+type ResizeCQRequest struct {
+	Handle  uint32
+	Entries uint32
+}
+
+// SRQAttr is struct ibv_srq_attr.
+type SRQAttr struct {
+	MaxWR    uint32
+	MaxSGE   uint32
+	SRQLimit uint32 // an event is given when fewer are posted; 0: none, or it was given
+	_        uint32
+}
+
+// CreateSRQRequest creates a shared receive queue.
+type CreateSRQRequest struct {
+	PD   uint32
+	Type uint32 // SRQ…
+	XRCD uint32 // SRQXRC, else 0
+	CQ   uint32 // SRQXRC: of its completions, else 0
+	Attr SRQAttr
+}
+
+// Types of shared receive queues: enum ibv_srq_type.
+const (
+	SRQBasic = 0
+	SRQXRC   = 1
+)
+
+// SRQReply comes with the ring of a shared receive queue, a receive ring.
+type SRQReply struct {
+	Handle   uint32
+	Slots    uint32
+	SlotSize uint32
+	Number   uint32  // SRQXRC: what peers call it, else 0
+	Attr     SRQAttr // granted
+}
+
+// ModifySRQRequest changes the attributes that Mask (ibv_srq_attr_mask) names. The answer is
+// an SRQReply; it comes with a new ring where Mask has SRQMaxWR: what is posted is in it, with the same
+// indices. From request to answer the client does not post.
+type ModifySRQRequest struct {
+	Handle uint32
+	Mask   uint32
+	Attr   SRQAttr
+}
+
+// Bits of ModifySRQRequest's Mask: enum ibv_srq_attr_mask.
+const (
+	SRQMaxWR = 1 << 0
+	SRQLimit = 1 << 1
+)
+
+// McastRequest attaches a UD queue pair to a multicast group, or ends that.
+type McastRequest struct {
+	QP  uint32
+	LID uint32 // no meaning on Ethernet
+	GID [16]byte
+}
+
 // QPCap is how much a queue pair holds: struct ibv_qp_cap.
 type QPCap struct {
 	MaxSendWR     uint32
@@ -298,7 +399,8 @@ type QPCap struct {
 	_             uint32
 }
 
-// CreateQPRequest creates a queue pair.
+// CreateQPRequest creates a queue pair. One for XRC has no RecvCQ and no SRQ; an XRC target has an XRCD
+// and nothing else.
 type CreateQPRequest struct {
 	PD     uint32
 	SendCQ uint32
@@ -306,10 +408,13 @@ type CreateQPRequest struct {
 	SRQ    uint32 // 0: none
 	Type   uint32 // ibv_qp_type
 	SigAll uint32 // 0 or 1
+	XRCD   uint32 // XRC target, else 0
+	_      uint32
 	Cap    QPCap
 }
 
-// CreateQPReply comes with the rings of the send and of the receive queue.
+// CreateQPReply comes with the rings of the send and of the receive queue; with that of the send
+// queue alone where there is an SRQ or XRC, with none for an XRC target.
 type CreateQPReply struct {
 	Handle       uint32
 	QPN          uint32

@@ -47,16 +47,30 @@ const (
 	SendNumSGE     = 20 // u32; bytes of inline data where SendFlags has SendInline
 	SendRemoteAddr = 24 // u64
 	SendRKey       = 32 // u32
-	SendAH         = 36 // u32, handle of the address handle (UD), or remote SRQ number (XRC)
+	SendAH         = 36 // u32, handle of the address handle (UD)
 	SendCompareAdd = 40 // u64
 	SendSwap       = 48 // u64
 	SendRemoteQPN  = 56 // u32
 	SendRemoteQKey = 60 // u32
 	SendSGEs       = 64
-	SGESize        = 16 // addr u64, length u32, lkey u32
-	SGEAddr        = 0
-	SGELength      = 8
-	SGELKey        = 12
+
+	SendRemoteSRQ = SendAH // u32, XRC: number of the shared receive queue
+
+	// A bind: the new R_Key at SendRKey names the window by all but its low 8 bits.
+	SendBindAddr   = SendRemoteAddr // u64, as the region has it
+	SendBindLength = SendCompareAdd // u64
+	SendBindLKey   = SendRemoteQPN  // u32, of the region
+	SendBindAccess = SendRemoteQKey // u32, ibv_access_flags
+
+	// A FLUSH, of the bytes at SendRemoteAddr.
+	SendFlushLength      = SendCompareAdd // u32
+	SendFlushPlacement   = SendRemoteQPN  // u8, ibv_placement_type
+	SendFlushSelectivity = SendRemoteQKey // u8, ibv_selectivity_level
+
+	SGESize   = 16 // addr u64, length u32, lkey u32
+	SGEAddr   = 0
+	SGELength = 8
+	SGELKey   = 12
 )
 
 // Bits of SendFlags: those of ibv_send_flags.

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
+	"strings"
 	"time"
 
 	"softroce/daemon"
@@ -16,7 +17,8 @@ import (
 
 type perfCmd struct {
 	Op       string        `arg:"" optional:"" help:"send, write, read or atomic."`
-	Size     string        `default:"64KiB" help:"Bytes of a message, as 65536 or 64KiB."`
+	Type     string        `short:"c" default:"rc" help:"Transport service: rc, uc (send, write) or ud (send)."`
+	Size     string        `help:"Bytes of a message, as 65536 or 64KiB (default: 64KiB; ud: 1KiB)."`
 	Duration time.Duration `default:"2s" help:"How long to measure bandwidth."`
 	Latency  time.Duration `default:"1s" help:"How long to measure latency before; 0 to leave it out."`
 	QPs      int           `name:"qps" default:"1" help:"Queue pairs."`
@@ -43,12 +45,19 @@ func (p *perfCmd) Run(e *env) error {
 	if p.Op == "" {
 		return usagef("perf needs an operation: want send, write, read or atomic")
 	}
+	kind := perf.Type(strings.ToLower(p.Type))
+	switch {
+	case p.Size == "" && kind == perf.UD:
+		p.Size = "1KiB"
+	case p.Size == "":
+		p.Size = "64KiB"
+	}
 	size, err := daemon.ParseBytes(p.Size)
 	if err != nil {
 		return &usageError{err}
 	}
 	o := perf.Options{
-		Op: perf.Op(p.Op), Size: int(min(size, 1<<40)), Duration: p.Duration, Latency: p.Latency,
+		Op: perf.Op(p.Op), Type: kind, Size: int(min(size, 1<<40)), Duration: p.Duration, Latency: p.Latency,
 		QPs: p.QPs, Depth: p.Depth, MTU: p.MTU,
 	}
 	if err := o.Validate(); err != nil {

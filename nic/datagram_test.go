@@ -1,0 +1,405 @@
+package nic_test
+
+import (
+	"bytes"
+	"context"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"softroce/attach/abi"
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+const testQKey = 0x11111111
+
+// ud makes a UD queue pair in RTS.
+func (c *client) ud() *queue {
+	q := c.qpOf(nic.TypeUD, smallCaps)
+	q.toUDRTS()
+	return q
+}
+
+func (q *queue) toUDRTS() {
+	a := nic.QPAttr{Attr: transport.Attr{QKey: testQKey, SQPSN: 100}, Port: 1}
+	for _, s := range []struct {
+		state transport.State
+		mask  transport.AttrMask
+	}{
+		{transport.Init, transport.MaskState | transport.MaskPKeyIndex | transport.MaskPort | transport.MaskQKey},
+		{transport.RTR, transport.MaskState},
+		{transport.RTS, transport.MaskState | transport.MaskSQPSN},
+	} {
+		a.State = s.state
+		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
+	}
+}
+
+// ah makes an address handle of c, numbered n, that leads to an IPv4 address.
+func (c *client) ah(n uint32, dst string) *nic.AH {
+	av := nic.AddressVector{DGID: nic.GIDOf(netip.MustParseAddr(dst)), SGIDIndex: 1, Port: 1, TClass: 0x28}
+	var err error
+	av.Path, err = c.dev.ResolvePath(context.Background(), &av)
+	check(c.t, err)
+	a, err := c.ctx.CreateAH(c.pd, n, av)
+	check(c.t, err)
+	return a
+}
+
+func (q *queue) sendTo(id uint64, ah, qpn uint32, n int) {
+	q.post(wr{id: id, op: transport.WRSend, ah: ah, qpn: qpn, qkey: testQKey, sges: q.sge(0, n)})
+}
+
+// connectUC takes q to RTS.
+func (q *queue) connectUC(mtu int, peer *queue) {
+	a := attrs(mtu, peer)
+	var err error
+	a.AV.Path, err = q.dev.ResolvePath(context.Background(), &a.AV)
+	check(q.t, err)
+	for _, s := range []struct {
+		state transport.State
+		mask  transport.AttrMask
+	}{
+		{transport.Init, toInit},
+		{transport.RTR, transport.MaskState | transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN},
+		{transport.RTS, transport.MaskState | transport.MaskSQPSN},
+	} {
+		a.State = s.state
+		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
+	}
+}
+
+func TestUCMovesMessages(t *testing.T) {
+	for _, n := range []int{0, 1, 1024, 5000, 1 << 18} {
+		w := newWorld(t)
+		a, b := w.client(w.nic(1)).qpOf(nic.TypeUC, smallCaps), w.client(w.nic(2)).qpOf(nic.TypeUC, smallCaps)
+		a.connectUC(1024, b)
+		b.connectUC(1024, a)
+		fill(a.mem[:n], 1)
+		b.recv(70, b.sge(1<<21, 1<<20))
+		b.recv(71, nil)
+		a.post(wr{id: 1, op: transport.WRSend, sges: a.sge(0, n)})
+		a.post(wr{id: 2, op: transport.WRWriteImm, imm: 5, remote: 64, rkey: b.mr.RKey(), sges: a.sge(0, n)})
+		a.post(wr{id: 3, op: transport.WRRead, sges: a.sge(0, 8)})
+		a.post(wr{id: 4, op: transport.WRSend})
+		w.run(1e9)
+		a.want(1, transport.Success, transport.WCSend)
+		a.want(2, transport.Success, transport.WCWrite)
+		a.want(3, transport.LocQPOpErr, 0)
+		a.want(4, transport.WRFlushErr, 0)
+		b.want(70, transport.Success, transport.WCRecv)
+		if c := b.want(71, transport.Success, transport.WCRecvImm); c.imm != 5 || c.srcQP != a.qp.QPN() {
+			t.Errorf("%+v", c)
+		}
+		if !bytes.Equal(b.mem[64:][:n], a.mem[:n]) || !bytes.Equal(b.mem[1<<21:][:n], a.mem[:n]) {
+			t.Error("data differ")
+		}
+		if got := a.qp.State(); got != transport.SQE {
+			t.Errorf("state %v", got)
+		}
+	}
+}
+
+func TestWhatWasPostedInSQEIsNotSentAfterIt(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client(w.nic(1)).qpOf(nic.TypeUC, smallCaps), w.client(w.nic(2)).qpOf(nic.TypeUC, smallCaps)
+	a.connectUC(1024, b)
+	b.connectUC(1024, a)
+	a.post(wr{id: 1, op: transport.WRRead, sges: a.sge(0, 8)})
+	w.run(1e6)
+	for i := range 100 {
+		a.post(wr{id: uint64(10 + i), op: transport.WRSend, sges: a.sge(0, 8)})
+	}
+	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.RTS}}, transport.MaskState))
+	b.recv(70, b.sge(0, 100))
+	a.post(wr{id: 2, op: transport.WRSend, sges: a.sge(0, 8)})
+	w.run(1e6)
+	a.want(1, transport.LocQPOpErr, 0)
+	for i := range 100 {
+		a.want(uint64(10+i), transport.WRFlushErr, 0)
+	}
+	a.want(2, transport.Success, transport.WCSend)
+	b.want(70, transport.Success, transport.WCRecv)
+}
+
+func TestADatagramArrivesWithItsHeaders(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
+	a.ah(7, "192.0.2.2")
+	fill(a.mem[:1000], 1)
+	b.recv(70, b.sge(0, 4096))
+	a.sendTo(1, 7, b.qp.QPN(), 1000)
+	w.run(1e6)
+	a.want(1, transport.Success, transport.WCSend)
+	c := b.want(70, transport.Success, transport.WCRecv)
+	if c.byteLen != 1040 || c.srcQP != a.qp.QPN() || c.flags != transport.WCGRH || c.sl != 2 {
+		t.Errorf("%+v", c)
+	}
+	g := packet.GRH(b.mem[:40])
+	if !g.Is4() || g.Src().String() != "192.0.2.1" || g.Dst().String() != "192.0.2.2" || g.TClass() != 0x28 || g.HopLimit() != 64 {
+		t.Errorf("GRH % x", b.mem[:40])
+	}
+	if !bytes.Equal(b.mem[:20], make([]byte, 20)) || be.Uint16(b.mem[22:]) != 20+8+20+1000+4 {
+		t.Errorf("GRH % x", b.mem[:40])
+	}
+	if !bytes.Equal(b.mem[40:1040], a.mem[:1000]) {
+		t.Error("data differ")
+	}
+}
+
+func TestADatagramOnIPv6HasItsHeaderWhole(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
+	av := nic.AddressVector{DGID: b.dev.GIDs()[0].GID, Port: 1, TClass: 3, FlowLabel: 0x12345, HopLimit: 9}
+	var err error
+	av.Path, err = a.dev.ResolvePath(context.Background(), &av)
+	check(t, err)
+	_, err = a.ctx.CreateAH(a.pd, 1, av)
+	check(t, err)
+	b.dev.Link().(*wire.FabricPort).SetAddresses(av.DGID.Addr())
+	b.recv(70, b.sge(0, 4096))
+	a.sendTo(1, 1, b.qp.QPN(), 3)
+	w.run(1e6)
+	c := b.want(70, transport.Success, transport.WCRecv)
+	g := packet.GRH(b.mem[:40])
+	if c.sl != 1 || g.Is4() || g.Dst() != av.DGID.Addr() || g.FlowLabel() != 0x12345 || g.HopLimit() != 9 || g.TClass() != 3 {
+		t.Errorf("%+v, GRH % x", c, b.mem[:40])
+	}
+}
+
+// Of one batch, each receive of memory that is written late has the headers of its own packet.
+func TestHeadersOfABatchAreNotMixed(t *testing.T) {
+	w := newWorld(t)
+	b := w.client(w.nic(9)).ud()
+	var senders []*queue
+	for i := range byte(3) {
+		a := w.client(w.nic(i + 1)).ud()
+		a.ah(1, "192.0.2.9")
+		b.recv(uint64(i), b.sge(int(i)*100, 100))
+		senders = append(senders, a)
+	}
+	for _, a := range senders {
+		a.sendTo(0, 1, b.qp.QPN(), 8)
+	}
+	w.run(1e6)
+	for i, a := range senders {
+		c := b.want(uint64(i), transport.Success, transport.WCRecv)
+		g := packet.GRH(b.mem[i*100:][:40])
+		if c.srcQP != a.qp.QPN() || g.Src() != a.dev.GIDs()[1].GID.Addr() {
+			t.Errorf("receive %d: QP %#x, from %v", i, c.srcQP, g.Src())
+		}
+	}
+}
+
+func TestAnAddressHandleMustBeOfTheQueuePairsPD(t *testing.T) {
+	w := newWorld(t)
+	d := w.nic(1)
+	a, other := w.client(d), w.client(d)
+	pd, err := a.ctx.AllocPD()
+	check(t, err)
+	a.ah(1, "192.0.2.1")
+	other.ah(2, "192.0.2.1")
+	av := nic.AddressVector{DGID: d.GIDs()[1].GID, SGIDIndex: 1, Port: 1}
+	av.Path, err = d.ResolvePath(context.Background(), &av)
+	check(t, err)
+	h3, err := a.ctx.CreateAH(pd, 3, av)
+	check(t, err)
+	_, err = a.ctx.CreateAH(pd, 3, av)
+	wantErrno(t, "a number that is taken", err, syscall.EEXIST)
+	wantErrno(t, "PD of an AH", a.ctx.DeallocPD(pd), syscall.EBUSY)
+	gone := a.ah(4, "192.0.2.1")
+	check(t, a.ctx.DestroyAH(gone))
+	wantErrno(t, "AH a second time", a.ctx.DestroyAH(gone), syscall.EINVAL)
+	wantErrno(t, "AH of another context", other.ctx.DestroyAH(h3), syscall.EINVAL)
+	for _, c := range []struct {
+		what string
+		ah   uint32
+		ok   bool
+	}{{"own", 1, true}, {"of another context", 2, false}, {"of another PD", 3, false}, {"destroyed", 4, false}, {"none", 0, false}} {
+		q := a.ud()
+		q.sendTo(uint64(c.ah), c.ah, 1, 8)
+		w.run(1e6)
+		status := transport.LocQPOpErr
+		if c.ok {
+			status = transport.Success
+		}
+		if got, _ := a.poll(); got.status != status || (q.qp.State() == transport.SQE) == c.ok {
+			t.Errorf("%s: %v in %v", c.what, got.status, q.qp.State())
+		}
+	}
+}
+
+func TestControlledQKeysArePrivileged(t *testing.T) {
+	w := newWorld(t)
+	d := w.nic(1)
+	for _, privileged := range []bool{false, true} {
+		c := &client{world: w, dev: d, bell: nic.NewPage(abi.DoorbellSize)}
+		var err error
+		c.ctx, err = d.Open(nic.ContextOptions{Doorbell: c.bell, DoorbellFD: -1, Events: c, Privileged: privileged})
+		check(t, err)
+		c.pd, err = c.ctx.AllocPD()
+		check(t, err)
+		c.cq, c.cqRing = c.newCQ(16)
+		q := c.qpOf(nic.TypeUD, smallCaps)
+		a := nic.QPAttr{Attr: transport.Attr{State: transport.Init, QKey: 0x80010000}, Port: 1}
+		err = c.ctx.ModifyQP(q.qp, &a, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskQKey)
+		if privileged {
+			check(t, err)
+		} else {
+			wantErrno(t, "a controlled Q_Key", err, syscall.EPERM)
+		}
+	}
+}
+
+// A recording link keeps the paths of what is sent.
+type recording struct {
+	wire.Link
+	paths []*wire.Path
+}
+
+func (l *recording) Send(now int64, batch []wire.TxFrame) (int, error) {
+	for i := range batch {
+		l.paths = append(l.paths, batch[i].Path)
+	}
+	return l.Link.Send(now, batch)
+}
+
+func TestDatagramsHaveTheSourcePortThatTheLinuxDriverGivesThem(t *testing.T) {
+	w := newWorld(t)
+	var rec *recording
+	c := w.client(w.nic(1, func(l wire.Link) wire.Link { rec = &recording{Link: l}; return rec }))
+	c.ah(1, "192.0.2.2")
+	q1, q2 := c.ud(), c.ud()
+	for _, q := range []*queue{q1, q2, q1, q2} {
+		q.sendTo(0, 1, 9, 8)
+		w.run(1e6)
+	}
+	for i, q := range []*queue{q1, q2, q1, q2} {
+		want := 0xc000 | uint16(q.qp.QPN()*0x61c88647>>18)
+		if rec.paths[i].SrcPort != want {
+			t.Errorf("QP %#x sends from port %d, want %d", q.qp.QPN(), rec.paths[i].SrcPort, want)
+		}
+	}
+	if rec.paths[0] != rec.paths[2] || rec.paths[1] != rec.paths[3] {
+		t.Error("paths are made anew for each datagram")
+	}
+}
+
+// The pcaps of the driver have QP1 at this port.
+func TestThePortOfQP1(t *testing.T) {
+	if got := nic.DatagramPort(1); got != 55410 {
+		t.Errorf("%d", got)
+	}
+}
+
+// A program may write to its buffer as soon as it sees the completion.
+func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
+	for _, kind := range []nic.QPType{nic.TypeUC, nic.TypeUD} {
+		w := newWorld(t)
+		a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &narrow{Link: l} })).qpOf(kind, smallCaps)
+		b := w.client(w.nic(2)).qpOf(kind, smallCaps)
+		if kind == nic.TypeUC {
+			a.connectUC(1024, b)
+			b.connectUC(1024, a)
+		} else {
+			a.toUDRTS()
+			b.toUDRTS()
+			a.ah(1, "192.0.2.2")
+		}
+		const n = 30
+		for i := range n {
+			b.recv(uint64(i), b.sge(i*2048, 2048))
+			fill(a.mem[i*1024:][:1024], byte(i))
+			a.store(&wr{id: uint64(i), op: transport.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(i*1024, 1024)})
+		}
+		a.ring()
+		for range 200 {
+			w.now++
+			w.engine.Step(w.now)
+			for _, c := range a.pollAll() {
+				clear(a.mem[int(c.id)*1024:][:1024])
+			}
+		}
+		grh := 0
+		if kind == nic.TypeUD {
+			grh = packet.GRHLen
+		}
+		want := make([]byte, 1024)
+		for i := range n {
+			b.want(uint64(i), transport.Success, transport.WCRecv)
+			if fill(want, byte(i)); !bytes.Equal(b.mem[i*2048+grh:][:1024], want) {
+				t.Fatalf("%v: message %d changed after it was sent", kind, i)
+			}
+		}
+	}
+}
+
+// A jealous link sees whether a completion is told before it has the frame.
+type jealous struct {
+	wire.Link
+	early func() bool
+	t     *testing.T
+}
+
+func (l *jealous) Send(now int64, batch []wire.TxFrame) (int, error) {
+	if l.early() {
+		l.t.Error("a completion was visible before the link had the frame")
+	}
+	return l.Link.Send(now, batch)
+}
+
+func TestAnUnreliableSendCompletesWhenTheLinkHasIt(t *testing.T) {
+	w := newWorld(t)
+	var j *jealous
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { j = &jealous{Link: l, t: t}; return j })).ud()
+	j.early = func() bool { return *word(a.cqRing, abi.RingProducer) != a.polled }
+	a.ah(1, "192.0.2.1") // itself
+	for i := range 3 {
+		a.recv(10, a.sge(0, 100))
+		a.sendTo(uint64(i), 1, a.qp.QPN(), 8)
+		w.run(1e6)
+		if l := a.pollAll(); len(l) != 2 {
+			t.Fatalf("%+v", l)
+		}
+	}
+}
+
+func TestDatagramsAllocateNothing(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
+	a.ah(1, "192.0.2.2")
+	a.ah(2, "239.1.2.3")
+	check(t, b.ctx.AttachMcast(b.qp, nic.GIDOf(netip.MustParseAddr("239.1.2.3"))))
+	req := wr{op: transport.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(0, 64)}
+	multi := wr{op: transport.WRSend, ah: 2, qpn: 0xffffff, qkey: testQKey, sges: a.sge(0, 64)}
+	into := b.sge(0, 200)
+	round := func() {
+		for range 4 {
+			b.recv(0, into)
+			b.recv(0, into)
+			a.store(&req)
+			a.store(&multi)
+		}
+		a.ring()
+		w.step()
+		for _, q := range []*queue{a, b} {
+			for n := 0; ; n++ {
+				if _, ok := q.poll(); !ok {
+					if n != 8 {
+						t.Fatalf("%d completions", n)
+					}
+					break
+				}
+			}
+		}
+	}
+	for range 20 {
+		round()
+	}
+	if n := testing.AllocsPerRun(50, round); n != 0 {
+		t.Errorf("%v allocations a round", n)
+	}
+}

@@ -1,0 +1,4 @@
+package nic
+
+// DatagramPort is datagramPort, for tests against captures.
+var DatagramPort = datagramPort

@@ -1,0 +1,132 @@
+package nic
+
+import (
+	"errors"
+	"net/netip"
+	"slices"
+	"syscall"
+
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// multicastQPN is the destination QP of every multicast packet (IBTA 9.6.1.3).
+const multicastQPN = 0xffffff
+
+// A group is a multicast group that queue pairs are attached to.
+type group struct{ qps []*QP }
+
+// AttachMcast makes q receive what is sent to a multicast GID: an IPv6 multicast address, or
+// an IPv4 one mapped into IPv6. The link joins the group with the first queue pair. To attach
+// a second time changes nothing. Errors are EINVAL, ENOMEM, and what the link says.
+func (c *Context) AttachMcast(q *QP, gid GID) error {
+	if err := c.checkMcast(q, gid); err != nil {
+		return err
+	}
+	d := c.device
+	g := d.groups[gid]
+	switch {
+	case g != nil && slices.Contains(g.qps, q):
+		return nil
+	case g == nil && len(d.groups) >= d.limits.MaxMcastGroups:
+		return refuse(syscall.ENOMEM, "device has its %d multicast groups", d.limits.MaxMcastGroups)
+	case g != nil && len(g.qps) >= d.limits.MaxMcastQPs:
+		return refuse(syscall.ENOMEM, "multicast group has its %d QPs", d.limits.MaxMcastQPs)
+	}
+	total := d.limits.MaxMcastGroups * d.limits.MaxMcastQPs
+	if err := room("attached QP", d.count.attached, total, c.count.attached, c.limits.Groups); err != nil {
+		return err
+	}
+	if g == nil {
+		if err := wire.Join(d.link, gid.Addr()); err != nil {
+			return joinError(gid, err)
+		}
+		g = &group{}
+		d.groups[gid] = g
+	}
+	g.qps = append(g.qps, q)
+	q.groups = append(q.groups, gid)
+	c.count.attached++
+	d.count.attached++
+	return nil
+}
+
+// DetachMcast ends it; EINVAL where q is not attached.
+func (c *Context) DetachMcast(q *QP, gid GID) error {
+	if err := c.checkMcast(q, gid); err != nil {
+		return err
+	}
+	if !slices.Contains(q.groups, gid) {
+		return refuse(syscall.EINVAL, "QP %#x is not attached to %v", q.qpn, gid.Addr())
+	}
+	q.detach(gid)
+	return nil
+}
+
+func joinError(gid GID, err error) error {
+	no := syscall.EIO
+	errors.As(err, &no)
+	return refuse(no, "joining %v", gid.Addr())
+}
+
+func (c *Context) checkMcast(q *QP, gid GID) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	switch {
+	case q == nil || q.ctx != c:
+		return refuse(syscall.EINVAL, "no QP of this context")
+	case q.init.Type != TypeUD:
+		return refuse(syscall.EINVAL, "multicast is for UD, not for %v", q.init.Type)
+	case !gid.Addr().IsMulticast():
+		return refuse(syscall.EINVAL, "%v is no multicast GID", gid.Addr())
+	}
+	return nil
+}
+
+// detach takes q out of a group; the link leaves it with the last queue pair.
+func (q *QP) detach(gid GID) {
+	d := q.device
+	q.groups = without(q.groups, gid)
+	q.ctx.count.attached--
+	d.count.attached--
+	g := d.groups[gid]
+	g.qps = slices.DeleteFunc(g.qps, func(o *QP) bool { return o == q }) // in order: delivery is
+	if len(g.qps) == 0 {
+		delete(d.groups, gid)
+		wire.Leave(d.link, gid.Addr())
+	}
+}
+
+// multicast gives each queue pair of the frame's group its copy of d.rx.pkt, but not the one that
+// sent it.
+func (d *Device) multicast(f *wire.RxFrame) {
+	p := &d.rx.pkt
+	g := d.groups[GIDOf(f.Dst)]
+	switch {
+	case !f.Dst.IsMulticast() || p.DestQP != multicastQPN:
+		d.counters.Drop(transport.DropQPN)
+		return
+	case g == nil:
+		d.counters.Drop(transport.DropGroup)
+		return
+	case f.BadICRC:
+		d.counters.Drop(transport.DropICRC)
+		return
+	}
+	own := d.owns(f.Src)
+	for _, q := range g.qps {
+		if own && q.qpn == p.DETH.SrcQP {
+			continue
+		}
+		if reason, ok := q.accepts(f, p); !ok {
+			d.counters.Drop(reason)
+			continue
+		}
+		d.counters.RxMulticast++
+		d.deliver(q)
+	}
+}
+
+// owns reports whether an address is one of the device's.
+func (d *Device) owns(a netip.Addr) bool { return slices.Contains(d.gids.entries, GIDOf(a)) }

@@ -1,0 +1,82 @@
+package nic
+
+import (
+	"syscall"
+
+	"softroce/mrtable"
+)
+
+// An MWType is enum ibv_mw_type. Windows of type 2 are of kind 2B: they check the queue pair and
+// the protection domain.
+type MWType uint32
+
+// Types of memory windows.
+const (
+	MWType1 MWType = 1
+	MWType2 MWType = 2
+)
+
+var windowTypes = map[MWType]mrtable.WindowType{MWType1: mrtable.Type1, MWType2: mrtable.Type2B}
+
+// An MW is a memory window. Work requests bind it.
+type MW struct {
+	ctx    *Context
+	pd     *PD
+	window *mrtable.Window
+}
+
+// RKey returns the key that the window has now; a bind changes its low 8 bits.
+func (m *MW) RKey() uint32 { return m.window.RKey() }
+
+// AllocMW allocates a memory window. Errors are EINVAL and ENOMEM.
+func (c *Context) AllocMW(p *PD, t MWType) (*MW, error) {
+	if err := c.own(p); err != nil {
+		return nil, err
+	}
+	d := c.device
+	if err := room("MW", d.count.mws, d.limits.MaxMW, c.count.mws, c.limits.MWs); err != nil {
+		return nil, err
+	}
+	k, ok := windowTypes[t]
+	if !ok {
+		return nil, refuse(syscall.EINVAL, "memory window of type %d", t)
+	}
+	w, err := d.table.AllocWindow(p.pd, k)
+	if err != nil {
+		return nil, refuse(syscall.ENOMEM, "%v", err)
+	}
+	m := &MW{ctx: c, pd: p, window: w}
+	p.users++
+	c.mws = append(c.mws, m)
+	c.count.mws++
+	d.count.mws++
+	return m, nil
+}
+
+// DeallocMW ends a memory window, bound or not.
+func (c *Context) DeallocMW(m *MW) error {
+	if m == nil || m.ctx != c {
+		return refuse(syscall.EINVAL, "no MW of this context")
+	}
+	m.remove()
+	return nil
+}
+
+func (m *MW) remove() {
+	c := m.ctx
+	m.ctx = nil
+	c.device.table.DeallocWindow(m.window)
+	m.pd.users--
+	c.mws = without(c.mws, m)
+	c.count.mws--
+	c.device.count.mws--
+}
+
+// unbind invalidates the windows that only q could use: its number may be another's later.
+func (q *QP) unbind() {
+	for _, m := range q.ctx.mws {
+		if m.window.QPN() == q.qpn {
+			q.device.table.Invalidate(m.window.PD, q.qpn, m.window.RKey())
+		}
+	}
+}

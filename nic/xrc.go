@@ -1,0 +1,215 @@
+package nic
+
+import (
+	"syscall"
+
+	"softroce/attach/abi"
+	"softroce/mrtable"
+	"softroce/transport"
+)
+
+// xrc is what a device has for XRC: its domains, and the shared receive queues that packets name.
+type xrc struct {
+	shared map[XRCDKey]*domain
+	srqs   map[uint32]*SRQ // by their numbers
+	last   uint32          // number handed out most recently
+}
+
+// A domain is an XRC domain, which several contexts may have open.
+type domain struct {
+	key  XRCDKey // zero: it is one context's alone
+	open int
+}
+
+// An XRCDKey says which file an XRC domain goes by: its device and inode.
+type XRCDKey struct{ Device, Inode uint64 }
+
+// An XRCD is an XRC domain as one context has it open.
+type XRCD struct {
+	ctx    *Context
+	domain *domain
+	users  int // shared receive queues and target queue pairs of the context
+}
+
+// OpenXRCD opens the XRC domain of a file, which is made if there is none and create says so; with
+// exclusive there must be none. The zero key makes a domain that nobody else can open. Errors
+// are ENOMEM, ENOENT, EEXIST, and EINVAL for the zero key without create.
+func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
+	if err := c.usable(); err != nil {
+		return nil, err
+	}
+	d := c.device
+	if err := room("XRCD", d.count.xrcds, d.limits.MaxXRCD, c.count.xrcds, c.limits.XRCDs); err != nil {
+		return nil, err
+	}
+	m := d.xrc.shared[key]
+	switch {
+	case key == XRCDKey{} && !create:
+		return nil, refuse(syscall.EINVAL, "an XRC domain without a file can only be created")
+	case m == nil && !create:
+		return nil, refuse(syscall.ENOENT, "the file has no XRC domain")
+	case m != nil && exclusive:
+		return nil, refuse(syscall.EEXIST, "the file has an XRC domain")
+	case m == nil:
+		m = &domain{key: key}
+		if key != (XRCDKey{}) {
+			d.xrc.shared[key] = m
+		}
+	}
+	m.open++
+	x := &XRCD{ctx: c, domain: m}
+	c.xrcds = append(c.xrcds, x)
+	c.count.xrcds++
+	d.count.xrcds++
+	return x, nil
+}
+
+// CloseXRCD closes x; EBUSY while an SRQ or a QP of the context is of it. The domain ends
+// when nobody has it open.
+func (c *Context) CloseXRCD(x *XRCD) error {
+	if x == nil || x.ctx != c {
+		return refuse(syscall.EINVAL, "no XRCD of this context")
+	}
+	if x.users > 0 {
+		return refuse(syscall.EBUSY, "XRCD is in use by %d objects", x.users)
+	}
+	x.remove()
+	return nil
+}
+
+func (x *XRCD) remove() {
+	c := x.ctx
+	x.ctx = nil
+	if x.domain.open--; x.domain.open == 0 {
+		delete(c.device.xrc.shared, x.domain.key)
+	}
+	c.xrcds = without(c.xrcds, x)
+	c.count.xrcds--
+	c.device.count.xrcds--
+}
+
+// checkXRC checks what makes an SRQ one of XRC: both or neither.
+func (c *Context) checkXRC(o *SRQInit) error {
+	switch {
+	case o.XRCD == nil && o.CQ == nil:
+		return nil
+	case o.XRCD == nil || o.XRCD.ctx != c || o.CQ == nil || o.CQ.ctx != c:
+		return refuse(syscall.EINVAL, "XRC SRQ needs an XRCD and a CQ of its context")
+	}
+	return nil
+}
+
+// lastSRQ is the highest number that an XRCETH can name; there are never so many SRQs.
+const lastSRQ = 1<<24 - 1
+
+// admit gives an SRQ of XRC the number that peers name it by.
+func (x *xrc) admit(s *SRQ) {
+	for {
+		x.last = x.last%lastSRQ + 1
+		if x.srqs[x.last] == nil {
+			break
+		}
+	}
+	s.num = x.last
+	x.srqs[s.num] = s
+	s.xrcd.users++
+	s.cq.users++
+}
+
+// forget takes s out of reach. Queue pairs that are in the middle of a message for it fail.
+func (x *xrc) forget(s *SRQ) {
+	delete(x.srqs, s.num)
+	s.stop(func(q *QP) bool { return q.t.Receiving() != nil })
+	s.xrcd.users--
+	s.cq.users--
+}
+
+// stop fails the targets whose latest message was for s, those that which names.
+func (s *SRQ) stop(which func(*QP) bool) {
+	for _, c := range s.ctx.device.contexts {
+		for _, q := range c.qps {
+			if q.init.Type == TypeXRCRecv && q.recv.ring == s.ring && which(q) {
+				q.fail()
+			}
+		}
+	}
+}
+
+// An xrcTarget is the domain of a target queue pair, as its transport sees it.
+type xrcTarget struct{ q *QP }
+
+// Queue implements transport.Domain.
+func (t xrcTarget) Queue(number uint32) (transport.RecvQueue, *mrtable.PD) {
+	q := t.q
+	s := q.device.xrc.srqs[number]
+	if s == nil || s.xrcd.domain != q.init.XRCD.domain || s.dead {
+		return nil, nil
+	}
+	q.recv.ring, q.recv.left = s.ring, 1
+	return &q.recv, s.pd.pd
+}
+
+// An XRC queue pair lacks one queue or both. In its place stands a ring of one slot that no
+// client sees, and that stays empty.
+var (
+	unusedSend = abi.SendSlotSize(1, 0)
+	unusedRing = abi.RingSize(1, unusedSend)
+)
+
+func (q *QP) makeXRCRings() (err error) {
+	o := &q.init
+	if o.Type == TypeXRCRecv {
+		q.sq, err = newRing("send", NewPage(unusedRing), 1, unusedSend)
+	} else {
+		q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
+	}
+	if err != nil {
+		return err
+	}
+	r, err := newRecvRing(q.ctx, NewPage(unusedRing), 1, 1)
+	q.recv = recvQueue{ring: r, sges: make([]transport.SGE, 0, q.device.limits.MaxSRQSGE), shared: true}
+	return err
+}
+
+// checkXRCInit checks what an XRC queue pair is made of, and forgets what it does not have.
+func (c *Context) checkXRCInit(o *QPInit) error {
+	if o.SRQ != nil || o.RecvCQ != nil || o.RQ != nil {
+		return refuse(syscall.EINVAL, "XRC QP has no receive queue")
+	}
+	if o.Type == TypeXRCRecv {
+		return c.checkTarget(o)
+	}
+	if err := c.own(o.PD); err != nil {
+		return err
+	}
+	if o.SendCQ == nil || o.SendCQ.ctx != c || o.XRCD != nil {
+		return refuse(syscall.EINVAL, "XRC initiator QP needs a send CQ of its context, and no XRCD")
+	}
+	if err := c.device.RoundCaps(&o.Caps); err != nil {
+		return err
+	}
+	o.Caps.MaxRecvWR, o.Caps.MaxRecvSGE = 0, 0
+	return nil
+}
+
+func (c *Context) checkTarget(o *QPInit) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	switch {
+	case o.XRCD == nil || o.XRCD.ctx != c:
+		return refuse(syscall.EINVAL, "XRC target QP needs an XRCD of its context")
+	case o.PD != nil || o.SendCQ != nil || o.SQ != nil:
+		return refuse(syscall.EINVAL, "XRC target QP has no PD and no send queue")
+	}
+	o.Caps = Caps{}
+	return nil
+}
+
+// xrcConfig completes what the transport is told of an XRC queue pair.
+func (q *QP) xrcConfig(t *transport.Config) {
+	t.Recv, t.Role = nil, transport.Initiator
+	if q.init.Type == TypeXRCRecv {
+		t.Role, t.Domain = transport.Target, xrcTarget{q}
+	}
+}

@@ -1,0 +1,225 @@
+package transport
+
+import (
+	"encoding/binary"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// connectFlush is connect, with a region on b that grants FLUSH, and leave to use it.
+func connectFlush(t *testing.T) (a, b *side, r *mrtable.Region) {
+	a, b = connect(t, usual)
+	r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 4096)), sillBase, 4096,
+		mrtable.LocalWrite|mrtable.RemoteWrite|mrtable.FlushGlobal)
+	must(t, err)
+	must(t, b.qp.Modify(&b.env, &Attr{Access: mrtable.RemoteWrite | mrtable.FlushGlobal}, MaskAccess))
+	return a, b, r
+}
+
+func flushing(placement, selectivity uint8) func(*Packet) {
+	return func(p *Packet) { p.FETH = packet.FETH{Placement: placement, Selectivity: selectivity} }
+}
+
+func TestResponderAnswersFLUSH(t *testing.T) {
+	const op = packet.Flush
+	for _, c := range []struct {
+		name  string
+		req   req
+		want  string
+		event Event
+	}{
+		{"of a range", on(op, 0, 0, flushing(1, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"of the whole region, whatever the range", on(op, 0, 0, flushing(1, 1), reth(0, 1<<31)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"of no bytes", on(op, 0, 0, flushing(1, 0), reth(sillBase, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"of no bytes with a wrong key", on(op, 0, 0, flushing(1, 0), reth(sillBase, 0), badKey), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
+		{"of the whole with a wrong key", on(op, 0, 0, flushing(1, 1), badKey), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
+		{"past the region", on(op, 0, 0, flushing(1, 0), reth(sillBase+4090, 8)), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
+		{"for nothing", on(op, 0, 0, flushing(0, 0)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"for persistence, which the queue pair does not grant", on(op, 0, 0, flushing(3, 0)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"of a reserved selectivity", on(op, 0, 0, flushing(1, 2)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"with a payload", on(op, 0, 4, flushing(1, 0)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+	} {
+		_, b, r := connectFlush(t)
+		c.req.edit = slices.Insert(c.req.edit, 0, func(p *Packet) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey(), Length: 100} })
+		b.play(c.req)
+		if got := b.say(usual.psn); got != c.want || c.event != 0 && !slices.Contains(b.events, c.event) {
+			t.Errorf("%s: %s, events %v", c.name, got, b.events)
+		}
+	}
+}
+
+func TestFLUSHNeedsTheQueuePairsLeaveAndTheRegions(t *testing.T) {
+	_, b, _ := connectFlush(t)
+	b.play(on(packet.Flush, 0, 0, flushing(1, 0))) // the usual region
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
+		t.Errorf("a region without the right: %s", got)
+	}
+	_, b, r := connectFlush(t)
+	must(t, b.qp.Modify(&b.env, &Attr{Access: mrtable.RemoteWrite | mrtable.FlushPersistent}, MaskAccess))
+	b.play(on(packet.Flush, 0, 0, flushing(2, 0), func(p *Packet) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey()} }))
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
+		t.Errorf("persistence, which no region grants: %s", got)
+	}
+}
+
+func TestResponderAnswersATOMICWRITE(t *testing.T) {
+	const op = packet.AtomicWrite
+	for _, c := range []struct {
+		name  string
+		req   req
+		want  string
+		event Event
+	}{
+		{"aligned", on(op, 0, 8, reth(sideBase+8, 8)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"not aligned", on(op, 0, 8, reth(sideBase+4, 8)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"of seven bytes", on(op, 0, 7, reth(sideBase, 7)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"of sixteen bytes", on(op, 0, 16, reth(sideBase, 16)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"of eight bytes, and a RETH that says four", on(op, 0, 8, reth(sideBase, 4)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"with a wrong key", on(op, 0, 8, reth(sideBase, 8), badKey), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
+		{"past the region", on(op, 0, 8, reth(sideBase+1<<18, 8)), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
+	} {
+		_, b := connect(t, usual)
+		b.play(c.req)
+		if got := b.say(usual.psn); got != c.want || c.event != 0 && !slices.Contains(b.events, c.event) {
+			t.Errorf("%s: %s, events %v", c.name, got, b.events)
+		}
+	}
+	_, b := connect(t, usual)
+	must(t, b.qp.Modify(&b.env, &Attr{Access: mrtable.RemoteAtomic}, MaskAccess))
+	b.play(on(op, 0, 8))
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
+		t.Errorf("without RemoteWrite: %s", got)
+	}
+}
+
+// TestAnAlignedAddressMayNotBe: a zero-based window may begin anywhere.
+func TestAnAlignedAddressMayNotBe(t *testing.T) {
+	for _, op := range []uint8{packet.AtomicWrite, packet.FetchAdd} {
+		_, b := connect(t, usual)
+		r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 64)), sillBase, 64, mrtable.LocalWrite|mrtable.MWBind)
+		must(t, err)
+		w, err := b.table.AllocWindow(b.qp.PD(), mrtable.Type1)
+		must(t, err)
+		must(t, b.table.Bind(mrtable.Binding{PD: b.qp.PD(), RKey: w.RKey(), LKey: r.LKey(), Addr: sillBase + 4, Length: 32,
+			Access: mrtable.RemoteWrite | mrtable.RemoteAtomic | mrtable.ZeroBased}))
+		n := 0
+		if op == packet.AtomicWrite {
+			n = 8
+		}
+		b.play(on(op, 0, n, func(p *Packet) {
+			p.RETH, p.Atomic.VA, p.Atomic.RKey = packet.RETH{RKey: w.RKey(), Length: 8}, 0, w.RKey()
+		}))
+		if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
+			t.Errorf("%v: %s", packet.Opcode(op), got)
+		}
+	}
+}
+
+func TestADuplicateATOMICWRITEIsAnsweredAndNotDone(t *testing.T) {
+	_, b := connect(t, usual)
+	write := func(v byte) req {
+		return on(packet.AtomicWrite, 0, 8, reth(sideBase, 8), func(p *Packet) {
+			p.Payload = [][]byte{{v, v, v}, {v, v, v, v, v}} // as a link may cut it
+		})
+	}
+	b.play(write(1))
+	if binary.LittleEndian.Uint64(b.mem) != 0x0101010101010101 {
+		t.Fatalf("memory holds %x", b.mem[:8])
+	}
+	b.mem[0] = 9 // by the program there
+	b.play(write(1), on(packet.Flush, 0, 0, flushing(1, 0)))
+	if got := b.say(usual.psn); got != "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1" || b.mem[0] != 9 {
+		t.Errorf("%s, memory holds %x", got, b.mem[:8])
+	}
+	if b.count.Drops[DropDuplicate] != 1 {
+		t.Error("a FLUSH with that PSN was no duplicate of it")
+	}
+}
+
+func TestTheyTakeResponderResources(t *testing.T) {
+	_, b, r := connectFlush(t) // max_dest_rd_atomic 4
+	b.room = 0
+	for i := range 3 {
+		b.play(on(packet.AtomicWrite, 2*i, 8), on(packet.Flush, 2*i+1, 0, flushing(1, 1), func(p *Packet) { p.RETH.RKey = r.RKey() }))
+	}
+	b.room = -1
+	b.qp.Transmit(&b.env)
+	want := "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 READ_RESPONSE_ONLY+2/ack/3 READ_RESPONSE_ONLY+3/ack/4 ACKNOWLEDGE+4/61/4"
+	if got := b.say(usual.psn); got != want {
+		t.Errorf("answers %s\nwant    %s", got, want)
+	}
+}
+
+// TestExtendedOperationsEndToEnd with loss, duplication and go-back-N: a counter that is written with
+// ATOMIC WRITEs never goes back.
+func TestExtendedOperationsEndToEnd(t *testing.T) {
+	for seed := range uint64(50) {
+		rnd := rand.New(rand.NewPCG(seed, 5))
+		a, b, r := connectFlush(t)
+		for i := range 20 {
+			v := uint64(i + 1)
+			binary.LittleEndian.PutUint64(a.mem[8*i:], v)
+			w := SendWR{ID: v, Opcode: WRAtomicWrite, Flags: Signaled, SGEs: a.sge(8*i, 8), RemoteAddr: sillBase, RKey: r.RKey()}
+			if i%3 == 0 {
+				w.Flags, w.SGEs, w.Inline = w.Flags|Inline, nil, a.mem[8*i:][:8]
+			}
+			a.post(w)
+			a.post(SendWR{ID: v, Opcode: WRFlush, Flags: Signaled, RemoteAddr: sillBase, RKey: r.RKey(), Flush: Flush{Length: 8, Placement: 1}})
+		}
+		before := uint64(0)
+		run(t, a, b, func(*side, *packet.Tx) int {
+			v, err := b.env.Mem.Read(r, sillBase, 8)
+			must(t, err)
+			if now := binary.LittleEndian.Uint64(v); now < before {
+				t.Fatalf("seed %d: %d after %d", seed, now, before)
+			} else {
+				before = now
+			}
+			return []int{0, 1, 1, 1, 1, 2}[rnd.IntN(6)]
+		})
+		if len(a.done) != 40 || before != 20 {
+			t.Fatalf("seed %d: %d completions, %d is written", seed, len(a.done), before)
+		}
+		for i, c := range a.done {
+			if c.Status != Success || c.WRID != uint64(i/2+1) || c.Opcode != []WCOpcode{WCAtomicWrite, WCFlush}[i%2] {
+				t.Fatalf("seed %d: completion %d is %+v", seed, i, c)
+			}
+		}
+		if b.count.RxAtomicWrites != 20 || b.count.RxFlushRequests != 20 {
+			t.Fatalf("seed %d: %d and %d were carried out", seed, b.count.RxAtomicWrites, b.count.RxFlushRequests)
+		}
+	}
+}
+
+func TestOnlyAnEmptyREADResponseAnswersThem(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		op   uint8
+		n    int
+		want string
+	}{
+		{"READ response", packet.ReadResponseOnly, 0, "1:0"},
+		{"READ response with bytes", packet.ReadResponseOnly, 8, "1:7"},
+		{"first of several", packet.ReadResponseFirst, 1024, "1:7"},
+		{"atomic acknowledgement", packet.AtomicAcknowledge, 0, "1:7"},
+		{"ACK: its response must have been lost", packet.Acknowledge, 0, ""},
+	} {
+		for _, op := range []WROpcode{WRFlush, WRAtomicWrite} {
+			a, b := connect(t, usual)
+			w := SendWR{ID: 1, Opcode: op, Flags: Signaled, RemoteAddr: sideBase, RKey: b.region.RKey(), Flush: Flush{Placement: 1}}
+			if op == WRAtomicWrite {
+				w.SGEs = a.sge(0, 8)
+			}
+			a.post(w)
+			a.qp.Transmit(&a.env)
+			a.reply(c.op, usual.psn, unlimited, 1, c.n)
+			if got := statuses(a.done); got != c.want {
+				t.Errorf("%s to %d: %q, want %q", c.name, op, got, c.want)
+			}
+		}
+	}
+}

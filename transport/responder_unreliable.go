@@ -1,0 +1,167 @@
+package transport
+
+import "softroce/packet"
+
+// The responders of UC and UD answer nothing. What they cannot take they drop, and the queue
+// pair goes on (IBTA 9.8.2, 9.8.3).
+
+// respondUC handles one request packet of UC. A gap in the PSNs loses the message that is
+// open, or the one whose start is missing; the next one starts anew.
+func (q *QP) respondUC(e *Env, p *Packet, in *packet.Info) {
+	r := &q.resp
+	if p.PSN != r.epsn {
+		r.message = packet.KindNone
+		q.cfg.Counters.OutOfSequence++
+	}
+	r.epsn = packet.PSNAdd(p.PSN, 1)
+	switch {
+	case in.Position.StartsMessage():
+		r.message = packet.KindNone // an open one was cut off
+	case r.message != in.Kind:
+		r.message = packet.KindNone
+		q.cfg.Counters.Drop(DropAbandoned)
+		return
+	}
+	reason, ok := q.placeUC(e, p, in)
+	switch {
+	case !ok:
+		r.message = packet.KindNone
+		q.cfg.Counters.Drop(reason)
+	case in.Position.EndsMessage():
+		r.message = packet.KindNone
+	default:
+		r.message = in.Kind
+	}
+}
+
+// placeUC puts a packet's payload where it belongs. The receive work request of a message that
+// is not taken stays for the next.
+func (q *QP) placeUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
+	if !q.fits(p, in) || !q.permits(in.Kind) {
+		return DropInvalid, false
+	}
+	if in.Kind == packet.KindSend {
+		return q.placeSendUC(e, p, in)
+	}
+	return q.placeWriteUC(e, p, in)
+}
+
+func (q *QP) placeSendUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
+	r := &q.resp
+	if in.Position.StartsMessage() {
+		if !q.haveRecv() {
+			return DropNotReady, false
+		}
+		r.into.begin(r.recv.SGEs, 0)
+		r.placed = 0
+	}
+	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
+		return DropInvalid, false
+	}
+	switch r.into.write(e, q, p.Payload, p.Len, in.Position.EndsMessage()) {
+	case LocLenErr:
+		return q.recvTooShort(e), false
+	case LocProtErr:
+		q.recvFailed(e, LocProtErr)
+		return DropLocalError, false
+	}
+	r.placed += uint32(p.Len)
+	if in.Position.EndsMessage() {
+		q.cfg.Counters.RxSendRequests++
+		q.received(e, q.recvCompletion(p, in, WCRecv, r.placed))
+	}
+	return 0, true
+}
+
+func (q *QP) placeWriteUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
+	r := &q.resp
+	if in.Position.StartsMessage() && q.openWrite(e, p) != 0 {
+		return DropAccess, false
+	}
+	if !q.completesWrite(p, in) {
+		return DropInvalid, false
+	}
+	if p.Len > 0 && !r.region.Live() {
+		return DropAccess, false
+	}
+	if in.ConsumesRecv && !q.haveRecv() {
+		return DropNotReady, false
+	}
+	q.placeWrite(e, p, in)
+	if in.Position.EndsMessage() {
+		q.cfg.Counters.RxWriteRequests++
+	}
+	if in.ConsumesRecv {
+		q.received(e, q.recvCompletion(p, in, WCRecvImm, r.placed))
+	}
+	return 0, true
+}
+
+// haveRecv makes a receive work request the current one, if there is one.
+func (q *QP) haveRecv() bool {
+	r := &q.resp
+	if !r.hasRecv && (q.cfg.Recv == nil || !q.cfg.Recv.Next(&r.recv)) {
+		q.cfg.Counters.OutOfBuffer++
+		return false
+	}
+	r.hasRecv = true
+	return true
+}
+
+// recvTooShort handles a message that the current receive work request has no room for. The
+// message is dropped, and the work request waits for another; one of a shared queue, which
+// cannot be put back, completes in error (IBTA 9.9.3, classes D and E). The queue pair goes on.
+func (q *QP) recvTooShort(e *Env) DropReason {
+	q.cfg.Counters.RespLocalLength++
+	if q.cfg.Recv.Shared() {
+		q.received(e, Completion{Status: LocLenErr, Opcode: WCRecv})
+	}
+	return DropRecvTooShort
+}
+
+// recvFailed completes the current receive work request in error, which the queue pair does
+// not survive.
+func (q *QP) recvFailed(e *Env, s Status) {
+	q.received(e, Completion{Status: s, Opcode: WCRecv})
+	q.toError(e)
+	e.Sink.Event(q, EventQPFatal)
+}
+
+// respondUD handles a datagram. Its receive gets 40 bytes of headers first: the GRH, or what
+// stands for it on IPv4.
+func (q *QP) respondUD(e *Env, p *Packet, in *packet.Info) {
+	if reason, ok := q.placeUD(e, p, in); !ok {
+		q.cfg.Counters.Drop(reason)
+	}
+}
+
+func (q *QP) placeUD(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
+	r := &q.resp
+	switch {
+	case p.DETH.QKey != q.attr.QKey:
+		return DropQKey, false
+	case p.Len > q.attr.PathMTU:
+		return DropInvalid, false
+	case !q.haveRecv():
+		return DropNotReady, false
+	case listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len):
+		return q.recvTooShort(e), false
+	}
+	r.into.begin(r.recv.SGEs, 0)
+	r.grh[0] = p.GRH
+	st := r.into.write(e, q, r.grh[:], len(p.GRH), false)
+	if st == Success {
+		st = r.into.write(e, q, p.Payload, p.Len, true)
+	}
+	r.grh[0] = nil
+	if st != Success {
+		q.recvFailed(e, st)
+		return DropLocalError, false
+	}
+	q.cfg.Counters.RxSendRequests++
+	c := q.recvCompletion(p, in, WCRecv, uint32(packet.GRHLen+p.Len))
+	c.Flags |= WCGRH
+	c.SL = p.SL
+	q.received(e, c)
+	return 0, true
+}

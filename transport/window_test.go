@@ -1,0 +1,448 @@
+package transport
+
+import (
+	"bytes"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"softroce/mrtable"
+	"softroce/packet"
+)
+
+// A sill is a region for windows beside the usual one, and a type 2B window that is bound to
+// [sillBase+1024, +4096) of it by the side's own queue pair.
+type sill struct {
+	*side
+	mem    []byte
+	region *mrtable.Region
+	window *mrtable.Window
+	key    uint32
+}
+
+const sillBase = 0x900000
+
+func newSill(s *side) *sill {
+	x := &sill{side: s, mem: make([]byte, 8192)}
+	pd := s.qp.PD()
+	var err error
+	x.region, err = s.table.Register(pd, mrtable.HeapMemory(x.mem), sillBase, 8192, mrtable.LocalWrite|mrtable.MWBind)
+	must(s.t, err)
+	x.window, err = s.table.AllocWindow(pd, mrtable.Type2B)
+	must(s.t, err)
+	x.bind(s.qp.QPN())
+	return x
+}
+
+func (x *sill) bind(qpn uint32) {
+	x.t.Helper()
+	x.key = nextKey(x.window.RKey())
+	must(x.t, x.table.Bind(mrtable.Binding{PD: x.qp.PD(), QPN: qpn, RKey: x.key, LKey: x.region.LKey(),
+		Addr: sillBase + 1024, Length: 4096, Access: mrtable.RemoteWrite | mrtable.RemoteRead}))
+}
+
+// nextKey is ibv_inc_rkey.
+func nextKey(k uint32) uint32 { return k&^0xff | (k+1)&0xff }
+
+// through aims a request at the window, off bytes in.
+func (x *sill) through(off, n int) func(*Packet) {
+	return func(p *Packet) {
+		p.RETH = packet.RETH{VA: sillBase + 1024 + uint64(off), RKey: x.key, Length: uint32(n)}
+	}
+}
+
+func (x *sill) invalidating(p *Packet) { p.Invalidate = x.key }
+
+func TestSENDWithInvalidate(t *testing.T) {
+	const sendFirst, sendLastInv, sendOnlyInv, writeOnly = packet.SendFirst, packet.SendLastInv, packet.SendOnlyInv, packet.WriteOnly
+	for _, c := range []struct {
+		name  string
+		reqs  func(x *sill) []req
+		want  string
+		recv  string
+		bound bool
+		state State
+	}{
+		{"invalidates, and is acknowledged", func(x *sill) []req {
+			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
+		}, "ACKNOWLEDGE+0/ack/1", "1:0", false, RTS},
+		{"does so with its last packet", func(x *sill) []req {
+			return []req{on(sendFirst, 0, 1024, x.invalidating, quiet)}
+		}, "", "", true, RTS},
+		{"of two packets", func(x *sill) []req {
+			return []req{on(sendFirst, 0, 1024, quiet), on(sendLastInv, 1, 1, x.invalidating)}
+		}, "ACKNOWLEDGE+1/ack/1", "1:0", false, RTS},
+		{"closes the way for WRITEs behind it", func(x *sill) []req {
+			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 0, x.invalidating), on(writeOnly, 2, 8, x.through(0, 8))}
+		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/62/2", "1:0 2:5", false, Error},
+		{"finds a window that is not bound: no error", func(x *sill) []req {
+			return []req{on(sendOnlyInv, 0, 0, x.invalidating), on(sendOnlyInv, 1, 0, x.invalidating)}
+		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "1:0 2:0", false, RTS},
+		{"wrong key: no NAK, and the end", func(x *sill) []req {
+			return []req{on(sendOnlyInv, 0, 10, func(p *Packet) { p.Invalidate = x.key - 1 }), on(writeOnly, 1, 8)}
+		}, "", "1:9 2:5", true, Error},
+		{"a region's key: the same", func(x *sill) []req {
+			return []req{on(sendOnlyInv, 0, 10, func(p *Packet) { p.Invalidate = x.region.RKey() })}
+		}, "", "1:9 2:5", true, Error},
+		{"what came before it is acknowledged all the same", func(x *sill) []req {
+			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 10, func(p *Packet) { p.Invalidate = 0 })}
+		}, "ACKNOWLEDGE+0/ack/1", "1:9 2:5", true, Error},
+		{"without a receive: RNR, and nothing is invalidated", func(x *sill) []req {
+			x.rq.wrs = nil
+			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
+		}, "ACKNOWLEDGE+0/2c/0", "", true, RTS},
+		{"too long for the receive: nothing is invalidated", func(x *sill) []req {
+			x.rq.wrs = x.rq.wrs[:1]
+			x.rq.wrs[0].SGEs = nil
+			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
+		}, "ACKNOWLEDGE+0/61/0", "1:1", true, Error},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, b := connect(t, usual)
+			b.recv(1, 0, 2000)
+			b.recv(2, 2000, 2000)
+			x := newSill(b)
+			x.play(c.reqs(x)...)
+			if got := b.say(usual.psn); got != c.want {
+				t.Errorf("answers %s\nwant    %s", got, c.want)
+			}
+			if got := statuses(b.done); got != c.recv {
+				t.Errorf("completions %s, want %s", got, c.recv)
+			}
+			if bound := x.window.Bound() != nil; bound != c.bound || b.qp.State() != c.state {
+				t.Errorf("bound %v in %v, want %v in %v", bound, b.qp.State(), c.bound, c.state)
+			}
+			if c.state == Error && !slices.Contains(b.events, EventQPAccessErr) && c.recv != "1:1" {
+				t.Errorf("events %v", b.events)
+			}
+		})
+	}
+}
+
+// play hands the responder requests whose PSNs count from the expected one.
+func (s *side) play(reqs ...req) {
+	for _, r := range reqs {
+		s.request(r.op, packet.PSNAdd(usual.psn, r.psn), r.n, r.edit...)
+	}
+}
+
+func TestTheReceiveTellsWhatWasInvalidated(t *testing.T) {
+	a, b := connect(t, usual)
+	x := newSill(b)
+	b.recv(1, 0, 2000)
+	a.post(SendWR{ID: 7, Opcode: WRSendInv, Imm: x.key, Flags: Signaled, SGEs: a.sge(0, 1500)})
+	run(t, a, b, all)
+	if len(b.done) != 1 || statuses(a.done) != "7:0" {
+		t.Fatalf("%s, %s", statuses(a.done), statuses(b.done))
+	}
+	if c := b.done[0]; c.Flags != WCWithInv || c.Imm != x.key || c.ByteLen != 1500 || c.Opcode != WCRecv {
+		t.Errorf("%+v", c)
+	}
+	if b.count.RxOpcode[packet.SendFirst] != 1 || b.count.RxOpcode[packet.SendLastInv] != 1 {
+		t.Error("it did not go as FIRST and LAST with invalidate")
+	}
+}
+
+// TestADuplicateSENDInvalidatesNothing: by then the key may be a new window's.
+func TestADuplicateSENDInvalidatesNothing(t *testing.T) {
+	_, b := connect(t, usual)
+	x := newSill(b)
+	b.recv(1, 0, 10)
+	send := on(packet.SendOnlyInv, 0, 0, x.invalidating)
+	x.play(send)
+	key := x.key
+	for x.bind(18); x.key != key; x.bind(18) { // the low 8 bits come around
+		must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
+	}
+	x.play(send)
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+0/ack/1" || x.window.Bound() == nil {
+		t.Errorf("%s, bound %v", got, x.window.Bound())
+	}
+}
+
+// TestWindowsUnderWay: the window goes while something is under way through it.
+func TestWindowsUnderWay(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		before []req
+		behind []req
+		want   string
+	}{
+		{"WRITE: what came is there, the rest is refused",
+			[]req{on(packet.WriteFirst, 0, 1024, quiet)}, []req{on(packet.WriteLast, 1, 1024)}, "ACKNOWLEDGE+1/62/0"},
+		{"WRITE whose last packet was there in time",
+			[]req{on(packet.WriteFirst, 0, 1024, quiet), on(packet.WriteLast, 1, 1024)}, nil, "ACKNOWLEDGE+1/ack/1"},
+		{"READ that is not answered yet is refused",
+			[]req{on(packet.ReadRequest, 0, 0)}, nil, "ACKNOWLEDGE+0/62/1"},
+		{"READ and WRITE behind it",
+			[]req{on(packet.ReadRequest, 0, 0), on(packet.WriteOnly, 2, 8, quiet)}, nil, "ACKNOWLEDGE+0/62/1"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			_, b := connect(t, usual)
+			x := newSill(b)
+			edit := func(reqs []req) []req {
+				for i := range reqs {
+					n := 2048
+					if reqs[i].op == packet.WriteOnly {
+						n = reqs[i].n
+					}
+					reqs[i].edit = append(reqs[i].edit, x.through(0, n), func(p *Packet) {
+						for _, b := range p.Payload {
+							b[0] = 0xee
+						}
+					})
+				}
+				return reqs
+			}
+			b.room = 0
+			x.play(edit(c.before)...)
+			must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
+			if len(c.before) > 0 && c.before[0].op == packet.WriteFirst && x.mem[1024] != 0xee {
+				t.Error("what came before the invalidation is not there")
+			}
+			b.room = -1
+			x.play(edit(c.behind)...)
+			b.qp.Transmit(&b.env)
+			if got := b.say(usual.psn); got != c.want {
+				t.Errorf("answers %s\nwant    %s", got, c.want)
+			}
+			if len(c.behind) > 0 && x.mem[2048] != 0 {
+				t.Error("it wrote through a window that had gone")
+			}
+		})
+	}
+}
+
+func TestADuplicateREADThroughAWindowThatHasGoneIsDropped(t *testing.T) {
+	_, b := connect(t, usual)
+	x := newSill(b)
+	read := on(packet.ReadRequest, 0, 0, x.through(0, 100))
+	x.play(read)
+	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
+	x.play(read)
+	if got := b.say(usual.psn); got != "READ_RESPONSE_ONLY+0/ack/1" || b.count.Drops[DropDuplicate] != 1 {
+		t.Errorf("%s, %s", got, drops(&b.count))
+	}
+}
+
+func TestAWindowOfAnotherQueuePairIsNoWayIn(t *testing.T) {
+	_, b := connect(t, usual)
+	x := newSill(b)
+	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
+	x.bind(99)
+	x.play(on(packet.WriteOnly, 0, 8, x.through(0, 8)))
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
+		t.Error(got)
+	}
+}
+
+// binding is a work request that binds x's window anew.
+func (x *sill) binding(id uint64, key uint32) SendWR {
+	return SendWR{ID: id, Opcode: WRBindMW, Flags: Signaled, RKey: key,
+		Bind: Bind{LKey: x.region.LKey(), Addr: sillBase, Length: 8192, Access: mrtable.RemoteWrite}}
+}
+
+func (x *sill) write(id uint64, b *side) SendWR {
+	return SendWR{ID: id, Opcode: WRWrite, Flags: Signaled, SGEs: x.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
+}
+
+func TestLocalOperationsTakeTheirTurn(t *testing.T) {
+	invalidate := func(x *sill, id uint64, f SendFlags) SendWR {
+		return SendWR{ID: id, Opcode: WRLocalInv, Flags: Signaled | f, Imm: x.key}
+	}
+	for _, c := range []struct {
+		name   string
+		post   func(x *sill, b *side) []SendWR
+		before string // completed when everything was sent and nothing answered
+		done   string // in the end
+		bound  [2]bool
+	}{
+		{"alone, it is complete at once", func(x *sill, b *side) []SendWR {
+			return []SendWR{invalidate(x, 1, 0)}
+		}, "1:0", "1:0", [2]bool{false, false}},
+		{"behind a WRITE it is carried out, and completes behind it", func(x *sill, b *side) []SendWR {
+			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.write(3, b)}
+		}, "", "1:0 2:0 3:0", [2]bool{false, false}},
+		{"fenced, it waits for the WRITE", func(x *sill, b *side) []SendWR {
+			return []SendWR{x.write(1, b), invalidate(x, 2, Fence), x.write(3, b)}
+		}, "", "1:0 2:0 3:0", [2]bool{true, false}},
+		{"invalidated and bound anew", func(x *sill, b *side) []SendWR {
+			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.binding(3, nextKey(x.key)), x.write(4, b)}
+		}, "", "1:0 2:0 3:0 4:0", [2]bool{true, true}},
+		{"a bind that fails ends the queue pair, behind what was before", func(x *sill, b *side) []SendWR {
+			return []SendWR{x.write(1, b), x.binding(2, nextKey(x.key)), x.write(3, b)}
+		}, "", "1:0 2:6 3:5", [2]bool{true, true}},
+		{"an invalidation that fails does the same", func(x *sill, b *side) []SendWR {
+			w := invalidate(x, 2, 0)
+			w.Imm++
+			return []SendWR{x.write(1, b), w, x.write(3, b)}
+		}, "", "1:0 2:6 3:5", [2]bool{true, true}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			a, b := connect(t, usual)
+			x := newSill(a)
+			for _, w := range c.post(x, b) {
+				a.post(w)
+			}
+			a.qp.Transmit(&a.env)
+			if got := statuses(a.done); got != c.before || (x.window.Bound() != nil) != c.bound[0] {
+				t.Errorf("before an answer: %q, bound %v", got, x.window.Bound() != nil)
+			}
+			run(t, a, b, all)
+			if got := statuses(a.done); got != c.done || (x.window.Bound() != nil) != c.bound[1] {
+				t.Errorf("in the end: %q, bound %v", got, x.window.Bound() != nil)
+			}
+		})
+	}
+}
+
+func TestLocalOperationsSayWhatTheyWere(t *testing.T) {
+	a, _ := connect(t, usual)
+	x := newSill(a)
+	a.post(SendWR{ID: 1, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key, SGEs: a.sge(0, 8)})
+	a.post(x.binding(2, x.key))
+	a.post(SendWR{ID: 3, Opcode: WRLocalInv, Imm: x.key})
+	a.qp.Transmit(&a.env)
+	if statuses(a.done) != "1:0 2:0 3:0" || a.done[0].Opcode != WCLocalInv || a.done[1].Opcode != WCBindMW || a.done[2].Signaled || !a.done[1].Signaled {
+		t.Errorf("%+v", a.done)
+	}
+}
+
+// TestAFenceWaitsForREADsAlone, unless it is an invalidation's.
+func TestAFenceWaitsForREADsAlone(t *testing.T) {
+	a, b := connect(t, usual)
+	x := newSill(a)
+	a.post(SendWR{ID: 1, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key})
+	w := x.binding(3, nextKey(x.key))
+	w.Flags |= Fence
+	a.post(w)
+	a.qp.Transmit(&a.env)
+	if x.window.Bound() != nil || len(a.done) > 0 {
+		t.Fatalf("bound %v, %s", x.window.Bound(), statuses(a.done))
+	}
+	run(t, a, b, all)
+	if x.window.Bound() == nil || statuses(a.done) != "1:0 2:0 3:0" {
+		t.Errorf("bound %v, %s", x.window.Bound(), statuses(a.done))
+	}
+}
+
+// TestWhatIsSentAgainBindsNothingAgain: to bind a window of type 2 twice would fail.
+func TestWhatIsSentAgainBindsNothingAgain(t *testing.T) {
+	for seed := range uint64(50) {
+		r := rand.New(rand.NewPCG(seed, 3))
+		a, b := connect(t, usual)
+		x := newSill(a)
+		key := x.key
+		var want []uint64
+		for i := uint64(1); i <= 40; i += 4 {
+			a.post(x.write(i, b))
+			a.post(SendWR{ID: i + 1, Opcode: WRLocalInv, Flags: Signaled, Imm: key})
+			key = nextKey(key)
+			a.post(x.binding(i+2, key))
+			b.recv(i, 8000, 2000)
+			a.post(SendWR{ID: i + 3, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(4000, 2000)})
+			want = append(want, i, i+1, i+2, i+3)
+		}
+		run(t, a, b, func(*side, *packet.Tx) int { return []int{0, 1, 1, 1, 1, 2}[r.IntN(6)] })
+		var got []uint64
+		for _, c := range a.done {
+			if c.Status != Success {
+				t.Fatalf("seed %d: %+v", seed, c)
+			}
+			got = append(got, c.WRID)
+		}
+		if !slices.Equal(got, want) || x.window.RKey() != key {
+			t.Fatalf("seed %d: completions %v", seed, got)
+		}
+	}
+}
+
+// TestABindIsCarriedOutOnce: what is under way through the window at that moment would be refused.
+func TestABindIsCarriedOutOnce(t *testing.T) {
+	a, b := connect(t, usual)
+	x := newSill(a)
+	var err error
+	x.window, err = a.table.AllocWindow(a.qp.PD(), mrtable.Type1)
+	must(t, err)
+	a.post(x.write(1, b))
+	a.post(x.binding(2, x.window.RKey()))
+	a.post(x.write(3, b))
+	a.qp.Transmit(&a.env)
+	a.out = nil // lost
+	bound := x.window.Bound()
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0 2:0 3:0" || !bound.Live() {
+		t.Errorf("%s, what was bound first is live: %v", got, bound.Live())
+	}
+}
+
+// TestCreditsCountMessages: local operations are none, so the responder's MSN and the
+// requester's numbers stay together.
+func TestCreditsCountMessages(t *testing.T) {
+	a, b := connect(t, usual)
+	x := newSill(a)
+	for i := range 20 {
+		for range 3 {
+			a.post(SendWR{Opcode: WRLocalInv, Imm: x.key})
+		}
+		b.recv(uint64(i), 0, 100)
+		a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 10)})
+		run(t, a, b, all)
+	}
+	if n := a.qp.req.limit; !a.qp.req.credited || n != 20 {
+		t.Errorf("the limit is %d after 20 messages, with no receive left", n)
+	}
+}
+
+func TestInSQDLocalOperationsWait(t *testing.T) {
+	a, b := connect(t, usual)
+	x := newSill(a)
+	must(t, a.qp.Modify(&a.env, &Attr{State: SQD}, MaskState))
+	a.post(SendWR{ID: 1, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key})
+	run(t, a, b, all)
+	if len(a.done) > 0 || x.window.Bound() == nil {
+		t.Fatal("it did not")
+	}
+	must(t, a.qp.Modify(&a.env, &Attr{State: RTS}, MaskState))
+	run(t, a, b, all)
+	if statuses(a.done) != "1:0" || x.window.Bound() != nil {
+		t.Error(statuses(a.done))
+	}
+}
+
+func TestUCBindsWindowsAndUDDoesNot(t *testing.T) {
+	a, b := connectUC(t)
+	x := newSill(a)
+	a.post(SendWR{ID: 1, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key})
+	a.post(x.binding(2, nextKey(x.key)))
+	a.post(SendWR{ID: 3, Opcode: WRSendInv, Flags: Signaled, Imm: 1})
+	run(t, a, b, all)
+	if got := statuses(a.done); got != "1:0 2:0 3:2" {
+		t.Errorf("UC: %s", got)
+	}
+	d := newUD(t, 17)
+	d.post(SendWR{ID: 1, Opcode: WRLocalInv})
+	d.qp.Transmit(&d.env)
+	if got := statuses(d.done); got != "1:2" {
+		t.Errorf("UD: %s", got)
+	}
+}
+
+func TestUCWritesThroughAWindow(t *testing.T) {
+	a, b := connectUC(t)
+	x := newSill(b)
+	fill(a.mem[:100], 1)
+	w := SendWR{ID: 1, Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 100), RemoteAddr: sillBase + 1024, RKey: x.key}
+	a.post(w)
+	run(t, a, b, all)
+	if !bytes.Equal(x.mem[1024:1124], a.mem[:100]) {
+		t.Error("nothing came")
+	}
+	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
+	a.post(w)
+	run(t, a, b, all)
+	if b.count.Drops[DropAccess] != 1 || b.qp.State() != RTS {
+		t.Errorf("%s in %v", drops(&b.count), b.qp.State())
+	}
+}

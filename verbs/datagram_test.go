@@ -1,0 +1,144 @@
+package verbs_test
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+func TestUCOperations(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.Ends{Type: verbs.UC}.Connect(t, a, b)
+	for _, n := range []int{0, 1, 1000, 20000} {
+		fill(x.Buf[:n], uint64(n))
+		y.Recv(1, 30000, n)
+		x.Send(verbs.SendWR{Opcode: verbs.WRSendWithImm, Imm: 9, SGList: x.SGE(0, n)})
+		x.Completion()
+		if wc := y.Completion(); wc.ByteLen != uint32(n) || wc.Imm != 9 {
+			t.Fatalf("%+v", wc)
+		}
+		same(t, "SEND", y.Buf[30000:30000+n], x.Buf[:n])
+		y.Recv(2, 0, 0)
+		x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, Imm: 8, SGList: x.SGE(0, n), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+		x.Completion()
+		if wc := y.Completion(); wc.Opcode != verbs.WCRecvRDMAWithImm || wc.ByteLen != uint32(n) {
+			t.Fatalf("%+v", wc)
+		}
+		same(t, "WRITE", y.Buf[:n], x.Buf[:n])
+	}
+	// What UC has not got takes it to SQE, from where it comes back.
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 8)})
+	x.Failure(verbs.WCLocQPOpErr)
+	if got, err := x.Query(); err != nil || got.QPState != verbs.QPSSQE {
+		t.Fatalf("%v, %v", got.QPState, err)
+	}
+	if err := x.Modify(&verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState); err != nil {
+		t.Fatal(err)
+	}
+	y.Recv(3, 0, 8)
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
+	x.Completion()
+	y.Completion()
+}
+
+func TestDatagramsAndTheirAnswers(t *testing.T) {
+	for _, process := range []bool{false, true} {
+		a, b := verbstest.Pair(t)
+		e := verbstest.Ends{Type: verbs.UD, Process: process}
+		x, y := e.New(t, a), e.New(t, b)
+		if err := errors.Join(x.ToDatagram(verbstest.QKey), y.ToDatagram(verbstest.QKey)); err != nil {
+			t.Fatal(err)
+		}
+		ah := x.AH(y.Info.GID)
+		for i := range 4 {
+			y.Recv(uint64(i), i*1000, 1000)
+		}
+		for i := range 4 {
+			fill(x.Buf[i*500:][:500], uint64(i))
+			x.Send(verbs.SendWR{Opcode: verbs.WRSendWithImm, Imm: uint32(i), SGList: x.SGE(i*500, 500), AH: ah, RemoteQPN: y.QPNum(), RemoteQKey: verbstest.QKey})
+		}
+		x.Completions(4)
+		var first verbs.WC
+		for i, wc := range y.Completions(4) {
+			if wc.Err() != nil || wc.ByteLen != 540 || wc.SrcQP != x.QPNum() || wc.WCFlags != verbs.WCWithGRH|verbs.WCWithImm || wc.Imm != uint32(i) {
+				t.Fatalf("%+v", wc)
+			}
+			g := (*verbs.GRH)(y.Buf[i*1000:])
+			if g.Src() != x.Info.GID.Addr() || g.Dst() != y.Info.GID.Addr() {
+				t.Fatalf("from %v to %v", g.Src(), g.Dst())
+			}
+			same(t, "datagram", y.Buf[i*1000+verbs.GRHLen:][:500], x.Buf[i*500:][:500])
+			first = wc
+		}
+		back, err := y.PD.CreateAHFromWC(&first, y.Buf[3000:])
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.Recv(7, 0, 100)
+		y.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: y.SGE(0, 8), AH: back, RemoteQPN: first.SrcQP, RemoteQKey: 1 << 31})
+		y.Completion()
+		if wc := x.Completion(); wc.ByteLen != 48 || wc.SrcQP != y.QPNum() {
+			t.Fatalf("%+v", wc)
+		}
+		if err := errors.Join(ah.Close(), back.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestAnAddressHandleOfAnotherPDFailsItsWorkRequest(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, other := verbstest.Datagram(t, a), verbstest.Datagram(t, a)
+	y := verbstest.Datagram(t, b)
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend, AH: other.AH(y.Info.GID), RemoteQPN: y.QPNum()})
+	x.Failure(verbs.WCLocQPOpErr)
+	if err := x.PostSend(verbs.SendWR{Opcode: verbs.WRSend}); !errors.Is(err, verbs.ErrWorkRequest) {
+		t.Errorf("without an address handle: %v", err)
+	}
+}
+
+func TestMulticastThroughVerbs(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithNICs(3), verbstest.WithEngines(2))
+	group := verbs.GroupGID(netip.MustParseAddr("239.7.7.7"))
+	var ends []*verbstest.End
+	for i := range 3 {
+		x := verbstest.Datagram(t, f.Open(i))
+		if err := x.AttachMcast(group); err != nil {
+			t.Fatal(err)
+		}
+		x.Recv(uint64(i), 0, 1000)
+		ends = append(ends, x)
+	}
+	from := ends[0]
+	fill(from.Buf[2000:2100], 3)
+	from.Send(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, SGList: from.SGE(2000, 100), AH: from.AH(group), RemoteQPN: verbs.MulticastQPN, RemoteQKey: verbstest.QKey})
+	if wc := from.Completion(); wc.WRID != 9 {
+		t.Fatalf("the sender got its own datagram: %+v", wc)
+	}
+	for _, x := range ends[1:] {
+		if wc := x.Completion(); wc.ByteLen != 140 || wc.SrcQP != from.QPNum() {
+			t.Fatalf("%+v", wc)
+		}
+		if g := (*verbs.GRH)(x.Buf); g.Dst() != group.Addr() {
+			t.Errorf("to %v", g.Dst())
+		}
+		same(t, "datagram", x.Buf[40:140], from.Buf[2000:2100])
+	}
+	if err := ends[1].Close(); !errors.Is(err, syscall.EBUSY) {
+		t.Errorf("close of a member: %v", err)
+	}
+	if err := errors.Join(ends[1].DetachMcast(group), ends[1].Close()); err != nil {
+		t.Fatal(err)
+	}
+	rc := verbstest.Ends{}.New(t, ends[0].Context)
+	if err := rc.AttachMcast(group); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("RC: %v", err)
+	}
+	if err := ends[2].DetachMcast(verbs.GroupGID(netip.MustParseAddr("239.7.7.8"))); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("never attached: %v", err)
+	}
+}

@@ -1,0 +1,131 @@
+package verbs
+
+import (
+	"sync/atomic"
+	"syscall"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+)
+
+// MWType is the kind of a memory window: ibv_mw_type.
+type MWType uint32
+
+// Types of memory windows. Those of type 2 are of kind 2B.
+const (
+	MWType1 MWType = 1 // bound by QP.BindMW, anew at will; for all queue pairs of its PD
+	MWType2 MWType = 2 // bound by a work request, until it is invalidated; for the queue pair of that work request
+)
+
+// MW is a memory window: ibv_mw. It gives peers rights to a part of a memory region, under a key
+// of its own.
+type MW struct {
+	ctx    *Context
+	pd     *PD
+	handle uint32
+	mwType MWType
+	rkey   atomic.Uint32
+}
+
+// AllocMW allocates a memory window, which grants nothing until it is bound: ibv_alloc_mw.
+func (p *PD) AllocMW(t MWType) (*MW, error) {
+	var got abi.AllocMWReply
+	ask := abi.AllocMWRequest{PD: p.handle, Type: uint32(t)}
+	_, err := p.ctx.call(control.Request{Name: "allocate MW", Op: abi.OpAllocMW, Body: []any{ask}, Reply: &got})
+	if err != nil {
+		return nil, err
+	}
+	m := &MW{ctx: p.ctx, pd: p, handle: got.Handle, mwType: t}
+	m.rkey.Store(got.RKey)
+	return adopted(p.ctx, m)
+}
+
+// RKey returns the key that the window was given last: by AllocMW, QP.BindMW or SetRKey.
+func (m *MW) RKey() uint32 { return m.rkey.Load() }
+
+// SetRKey notes the key with which a work request has bound a window of type 2.
+func (m *MW) SetRKey(rkey uint32) { m.rkey.Store(rkey) }
+
+// Type returns the window's type.
+func (m *MW) Type() MWType { return m.mwType }
+
+// PD returns the window's protection domain.
+func (m *MW) PD() *PD { return m.pd }
+
+// Close deallocates the window, bound or not.
+func (m *MW) Close() error { return m.ctx.closeObject(m, "deallocate MW", abi.OpDeallocMW, m.handle) }
+
+func (m *MW) abandon() {}
+
+// IncRKey returns rkey with its low 8 bits, which are the program's, counted up: ibv_inc_rkey.
+func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
+
+// MWBindInfo is what a window is to grant: ibv_mw_bind_info.
+type MWBindInfo struct {
+	MR     *MR    // with AccessMWBind, and AccessLocalWrite for a window that peers write to
+	Addr   uint64 // of the first byte, as the region has it
+	Length uint64 // 0: nothing any more (type 1)
+	Access Access // AccessRemote…, AccessZeroBased, AccessFlushGlobal
+}
+
+// BindMW is the part of a work request that binds a window.
+type BindMW struct {
+	MW   *MW
+	RKey uint32 // its new key: the low 8 bits count, see IncRKey
+	MWBindInfo
+}
+
+func (b *BindMW) complete() bool { return b != nil && b.MW != nil && (b.MR != nil || b.Length == 0) }
+
+func (b *BindMW) store(s []byte) {
+	le.PutUint32(s[abi.SendRKey:], b.MW.RKey()&^0xff|b.RKey&0xff)
+	le.PutUint64(s[abi.SendBindAddr:], b.Addr)
+	le.PutUint64(s[abi.SendBindLength:], b.Length)
+	var lkey uint32
+	if b.MR != nil {
+		lkey = b.MR.lkey
+	}
+	le.PutUint32(s[abi.SendBindLKey:], lkey)
+	le.PutUint32(s[abi.SendBindAccess:], uint32(b.Access))
+}
+
+// MWBind is what QP.BindMW posts: ibv_mw_bind.
+type MWBind struct {
+	WRID      uint64
+	SendFlags SendFlags
+	MWBindInfo
+}
+
+// BindMW posts a work request that binds a window of type 1, and gives the window its new key: ibv_bind_mw.
+// Peers can use the key once the work request has completed. Errors are those of PostSend,
+// and EINVAL for a window of type 2.
+func (q *QP) BindMW(m *MW, b MWBind) error {
+	if m.mwType != MWType1 {
+		return &Error{Op: "bind MW", Errno: syscall.EINVAL, Text: "windows of type 2 are bound by PostSend"}
+	}
+	rkey := IncRKey(m.RKey())
+	err := q.PostSend(SendWR{WRID: b.WRID, Opcode: WRBindMW, SendFlags: b.SendFlags,
+		BindMW: &BindMW{MW: m, RKey: rkey, MWBindInfo: b.MWBindInfo}})
+	if err == nil {
+		m.rkey.Store(rkey)
+	}
+	return err
+}
+
+// FlushPlacement says what WRFlush is for: ibv_placement_type.
+type FlushPlacement uint8
+
+// Placements. No memory here is persistent.
+const (
+	FlushGlobal     FlushPlacement = 1 << 0 // visible to every processor and device there
+	FlushPersistent FlushPlacement = 1 << 1
+)
+
+// FlushSelectivity says which bytes WRFlush is about: ibv_selectivity_level.
+type FlushSelectivity uint8
+
+// Selectivities.
+const (
+	FlushRange  FlushSelectivity = 0 // FlushLength bytes from RemoteAddr on
+	FlushRegion FlushSelectivity = 1 // all that RKey stands for
+)

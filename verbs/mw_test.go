@@ -1,0 +1,199 @@
+package verbs_test
+
+import (
+	"errors"
+	"syscall"
+	"testing"
+
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+const paneSize = 8192
+
+// newPane registers a part of y's memory for windows.
+func newPane(t *testing.T, y *verbstest.End) (*verbs.MR, []byte) {
+	t.Helper()
+	mem := y.Buf[len(y.Buf)/2:][:paneSize]
+	m, err := y.PD.RegMR(mem, verbs.AccessLocalWrite|verbs.AccessMWBind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m, mem
+}
+
+func window(t *testing.T, y *verbstest.End, k verbs.MWType) *verbs.MW {
+	t.Helper()
+	m, err := y.PD.AllocMW(k)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return m
+}
+
+func TestWindowsOfType1AreBoundByTheQueuePair(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.ConnectedRC(t, a, b)
+	m, mem := newPane(t, y)
+	w := window(t, y, verbs.MWType1)
+	var keys []uint32
+	for i := range 3 { // bound anew each time, to another part
+		at := m.Addr() + uint64(1000*i)
+		err := y.BindMW(w, verbs.MWBind{WRID: 5, SendFlags: verbs.SendSignaled,
+			MWBindInfo: verbs.MWBindInfo{MR: m, Addr: at, Length: 1000, Access: verbs.AccessRemoteWrite}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if wc := y.Completion(); wc.Opcode != verbs.WCBindMW || wc.WRID != 5 {
+			t.Fatalf("%+v", wc)
+		}
+		keys = append(keys, w.RKey())
+		fill(x.Buf[:1000], uint64(i))
+		x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1000), RemoteAddr: at, RKey: w.RKey()})
+		x.Completion()
+		same(t, "WRITE", mem[1000*i:][:1000], x.Buf[:1000])
+	}
+	if keys[1] != verbs.IncRKey(keys[0]) || m.Close() == nil {
+		t.Errorf("keys %x, or the region is not busy", keys)
+	}
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: m.Addr(), RKey: keys[0]})
+	x.Failure(verbs.WCRemAccessErr)
+	if err := w.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := m.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWindowsOfType2 is what a storage server does: it binds, sends the key, and the peer gives it back
+// with its last message. The WRITEs before that one arrive whole, in whatever memory.
+func TestWindowsOfType2(t *testing.T) {
+	for name, process := range map[string]bool{"mapped": false, "process": true} {
+		t.Run(name, func(t *testing.T) {
+			a, b := verbstest.Pair(t)
+			x, y := verbstest.Ends{Process: process}.Connect(t, a, b)
+			m, mem := newPane(t, y)
+			w := window(t, y, verbs.MWType2)
+			rkey := w.RKey()
+			for i := range 5 {
+				rkey = verbs.IncRKey(rkey)
+				y.Send(verbs.SendWR{Opcode: verbs.WRBindMW, BindMW: &verbs.BindMW{MW: w, RKey: rkey,
+					MWBindInfo: verbs.MWBindInfo{MR: m, Addr: m.Addr() + 100, Length: 8000, Access: verbs.AccessRemoteWrite | verbs.AccessZeroBased}}})
+				if wc := y.Completion(); wc.Opcode != verbs.WCBindMW {
+					t.Fatalf("%+v", wc)
+				}
+				w.SetRKey(rkey)
+				y.Recv(uint64(i), 0, 0)
+				fill(x.Buf[:8000], uint64(i))
+				if err := x.PostSend(
+					verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 5000), RKey: rkey},
+					verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(5000, 3000), RemoteAddr: 5000, RKey: rkey},
+					verbs.SendWR{Opcode: verbs.WRSendWithInv, SendFlags: verbs.SendSignaled, InvalidateRKey: rkey},
+				); err != nil {
+					t.Fatal(err)
+				}
+				x.Completion()
+				if wc := y.Completion(); wc.WCFlags != verbs.WCWithInv || wc.InvalidatedRKey != rkey {
+					t.Fatalf("%+v", wc)
+				}
+				same(t, "WRITEs", mem[100:8100], x.Buf[:8000])
+			}
+			// Invalidated by the owner this time.
+			rkey = verbs.IncRKey(rkey)
+			y.Send(verbs.SendWR{Opcode: verbs.WRBindMW, BindMW: &verbs.BindMW{MW: w, RKey: rkey,
+				MWBindInfo: verbs.MWBindInfo{MR: m, Addr: m.Addr(), Length: 8000, Access: verbs.AccessRemoteWrite}}})
+			y.Completion()
+			y.Send(verbs.SendWR{Opcode: verbs.WRLocalInv, InvalidateRKey: rkey})
+			if wc := y.Completion(); wc.Opcode != verbs.WCLocalInv {
+				t.Fatalf("%+v", wc)
+			}
+			x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: m.Addr(), RKey: rkey})
+			x.Failure(verbs.WCRemAccessErr)
+			if err := m.Close(); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+func TestABindThatFailsSaysSo(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	_, y := verbstest.ConnectedRC(t, a, b)
+	w := window(t, y, verbs.MWType1)
+	err := y.BindMW(w, verbs.MWBind{SendFlags: verbs.SendSignaled,
+		MWBindInfo: verbs.MWBindInfo{MR: y.MR, Addr: y.MR.Addr(), Length: 8, Access: verbs.AccessRemoteRead}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	y.Failure(verbs.WCMWBindErr) // the region is not for windows
+	if err := y.PostSend(verbs.SendWR{Opcode: verbs.WRBindMW}); !errors.Is(err, verbs.ErrWorkRequest) {
+		t.Errorf("without a window: %v", err)
+	}
+	if err := y.BindMW(window(t, y, verbs.MWType2), verbs.MWBind{}); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("type 2: %v", err)
+	}
+	if _, err := y.PD.AllocMW(3); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("type 3: %v", err)
+	}
+}
+
+func TestFLUSHAndATOMICWRITE(t *testing.T) {
+	for name, process := range map[string]bool{"mapped": false, "process": true} {
+		t.Run(name, func(t *testing.T) {
+			a, b := verbstest.Pair(t)
+			const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessFlushGlobal
+			x, y := verbstest.Ends{Process: process, Options: func(o *verbs.ConnectOptions) { o.Access = access }}.Connect(t, a, b)
+			mem := y.Buf[:4096]
+			m, err := y.PD.RegMR(mem, access)
+			if err != nil {
+				t.Fatal(err)
+			}
+			fill(x.Buf[:4000], 1)
+			if err := x.PostSend(
+				verbs.SendWR{WRID: 1, Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 4000), RemoteAddr: m.Addr(), RKey: m.RKey()},
+				verbs.SendWR{WRID: 2, Opcode: verbs.WRFlush, SendFlags: verbs.SendSignaled, RemoteAddr: m.Addr(), RKey: m.RKey(),
+					FlushLength: 4000, FlushPlacement: verbs.FlushGlobal},
+				verbs.SendWR{WRID: 3, Opcode: verbs.WRAtomicWrite, SendFlags: verbs.SendSignaled | verbs.SendInline,
+					Inline: []byte("together"), RemoteAddr: m.Addr() + 4008, RKey: m.RKey()},
+			); err != nil {
+				t.Fatal(err)
+			}
+			if wc := x.Completion(); wc.WRID != 2 || wc.Opcode != verbs.WCFlush {
+				t.Fatalf("%+v", wc)
+			}
+			same(t, "flushed", mem[:4000], x.Buf[:4000])
+			if wc := x.Completion(); wc.WRID != 3 || wc.Opcode != verbs.WCAtomicWrite {
+				t.Fatalf("%+v", wc)
+			}
+			if string(mem[4008:4016]) != "together" {
+				t.Errorf("%q", mem[4008:4016])
+			}
+			x.Send(verbs.SendWR{Opcode: verbs.WRFlush, RKey: m.RKey(), FlushPlacement: verbs.FlushPersistent, FlushSelectivity: verbs.FlushRegion})
+			x.Failure(verbs.WCRemInvReqErr)
+		})
+	}
+}
+
+func TestTheDeviceSaysWhatItHas(t *testing.T) {
+	a, _ := verbstest.Pair(t)
+	d, err := a.QueryDevice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const window, xrc, extensions, type2B = 1 << 17, 1 << 20, 1 << 21, 1 << 24
+	const flushGlobal, flushPersistent, atomicWrite = 1 << 38, 1 << 39, 1 << 40
+	if want := uint32(window | xrc | extensions | type2B); d.DeviceCapFlags&want != want || d.DeviceCapFlags&(1<<23) != 0 || d.MaxMW == 0 {
+		t.Errorf("flags %#x, %d windows", d.DeviceCapFlags, d.MaxMW)
+	}
+	if d.DeviceCapFlagsEx != uint64(d.DeviceCapFlags)|flushGlobal|atomicWrite || d.DeviceCapFlagsEx&flushPersistent != 0 {
+		t.Errorf("flags %#x", d.DeviceCapFlagsEx)
+	}
+	pd, err := a.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite|1<<9); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("a region to be flushed to persistence: %v", err)
+	}
+}

@@ -1,0 +1,41 @@
+package verbstest
+
+import (
+	"testing"
+
+	"softroce/verbs"
+)
+
+// QKey is the Q_Key of the ends that Datagram makes.
+const QKey = 0x11111111
+
+// Datagram makes a UD end in RTS.
+func Datagram(t testing.TB, c *verbs.Context) *End {
+	t.Helper()
+	x := Ends{Type: verbs.UD}.New(t, c)
+	if err := x.ToDatagram(QKey); err != nil {
+		t.Fatalf("verbstest: UD QP: %v", err)
+	}
+	return x
+}
+
+// AH makes an address handle of x that leads to a GID of the address family of x.Info.
+func (x *End) AH(to verbs.GID) *verbs.AH {
+	x.t.Helper()
+	gids, err := x.Context.GIDs()
+	if err != nil {
+		x.t.Fatalf("verbstest: GIDs: %v", err)
+	}
+	for _, e := range gids {
+		if e.GID != x.Info.GID {
+			continue
+		}
+		a, err := x.PD.CreateAH(verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: to, SGIDIndex: uint8(e.Index), HopLimit: 64}})
+		if err != nil {
+			x.t.Fatalf("verbstest: AH: %v", err)
+		}
+		return a
+	}
+	x.t.Fatalf("verbstest: GID %v is gone", x.Info.GID)
+	return nil
+}

@@ -1,0 +1,60 @@
+package verbs
+
+import (
+	"os"
+	"syscall"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+)
+
+// XRCD is an XRC domain: ibv_xrcd. It joins target queue pairs to the shared receive queues that peers name
+// in each message, also across processes.
+type XRCD struct {
+	ctx    *Context
+	handle uint32
+}
+
+// OpenXRCD opens the XRC domain of a file, or one that is this Context's alone where file is nil: ibv_open_xrcd.
+// Of flags, os.O_CREATE and os.O_EXCL count. Errors: ENOENT, EEXIST, EINVAL.
+func (c *Context) OpenXRCD(file *os.File, flags int) (*XRCD, error) {
+	var ask abi.OpenXRCDRequest
+	if flags&os.O_CREATE != 0 {
+		ask.Flags |= abi.XRCDCreate
+	}
+	if flags&os.O_EXCL != 0 {
+		ask.Flags |= abi.XRCDExclusive
+	}
+	var fds []int
+	if file != nil {
+		fds = []int{int(file.Fd())}
+	}
+	var got abi.HandleReply
+	_, err := c.call(control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{ask}, FDs: fds, Reply: &got})
+	if err != nil {
+		return nil, err
+	}
+	return adopted(c, &XRCD{c, got.Handle})
+}
+
+// Close closes the domain; EBUSY while an object of this Context is of it.
+func (x *XRCD) Close() error {
+	return x.ctx.closeObject(x, "close XRCD", abi.OpCloseXRCD, x.handle)
+}
+
+func (x *XRCD) abandon() {}
+
+// CreateXRCSRQ creates a shared receive queue that peers reach through target queue pairs of the
+// domain, by its Number. Their messages reach memory of p, and complete in cq.
+func (p *PD) CreateXRCSRQ(a SRQAttr, x *XRCD, cq *CQ) (*SRQ, error) {
+	if x == nil || cq == nil {
+		return nil, &Error{Op: "create SRQ", Errno: syscall.EINVAL, Text: "an SRQ for XRC needs an XRCD and a CQ"}
+	}
+	return p.createSRQ(abi.CreateSRQRequest{PD: p.handle, Type: abi.SRQXRC, XRCD: x.handle, CQ: cq.handle, Attr: a.abi()})
+}
+
+// CreateQP creates a target queue pair, type XRCRecv, in state RESET. It has no queue and no completions of
+// its own.
+func (x *XRCD) CreateQP() (*QP, error) {
+	return x.ctx.createQP(&QP{ctx: x.ctx, qpType: XRCRecv}, abi.CreateQPRequest{Type: uint32(XRCRecv), XRCD: x.handle}, 0)
+}
