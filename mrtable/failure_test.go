@@ -292,15 +292,15 @@ func TestQueuedWritesOutliveTheirRegionInOrder(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
 			c, g := startChild(t, 0), newRig(t)
-			addr := c.alloc(2*page, 0)
-			first := g.region(c.memory(open(c), addr, page), addr)
+			addr, p := c.alloc(2*page, 0), open(c)
+			first := g.region(c.memory(p, addr, page), addr)
 			g.io.Write("a", first, addr, []byte("first"), false)
 			if err := g.table.Deregister(first); err != nil {
 				t.Fatal(err)
 			}
 			g.io.Epoch()
 			g.io.Epoch()
-			second := g.region(c.memory(open(c), addr+page, page), addr+page)
+			second := g.region(c.memory(p, addr+page, page), addr+page)
 			g.io.Write("a", second, addr+page, []byte("second"), false)
 			g.io.Flush()
 			g.wantFailures(map[any]error{"a": ErrKey})
