@@ -80,7 +80,7 @@ func TestPKeysOfAnIndexAreUsed(t *testing.T) {
 		t.Errorf("P_Key index %d, %v", got.PKeyIndex, err)
 	}
 	// At index 2 the two are of different partitions.
-	x, y = at(2).Connect(t, a, b)
+	x, _ = at(2).Connect(t, a, b)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
 	x.Failure(verbs.WCRetryExcErr)
 	if p, err := b.QueryPort(); err != nil || p.BadPKeyCntr == 0 {
