@@ -32,6 +32,7 @@ type cli struct {
 	Perf     perfCmd     `cmd:"" help:"Measure bandwidth, message rate and latency."`
 	Pingpong pingpongCmd `cmd:"" help:"Play either end of ibv_rc_pingpong."`
 	Show     showCmd     `cmd:"" help:"Show what a running daemon holds."`
+	PKeys    pkeysCmd    `cmd:"" name:"pkeys" help:"Change the partitions that a NIC is a member of."`
 	Capture  captureCmd  `cmd:"" help:"Record the packets of a running daemon."`
 	Decode   decodeCmd   `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
 	Replay   replayCmd   `cmd:"" help:"Compare the NICs of a capture file with this one."`
