@@ -44,6 +44,7 @@ type Device struct {
 	env transport.Env
 	rx  rxState
 	tx  txState
+	gsi gsi
 
 	counters  transport.Counters
 	badPKeys  uint32

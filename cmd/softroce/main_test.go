@@ -40,13 +40,14 @@ func TestScripts(t *testing.T) {
 				}
 				e.Setenv(name, port)
 			}
+			e.Setenv("XDG_RUNTIME_DIR", dir)
 			fixtures, err := filepath.Abs("../../pcap-fixtures")
 			e.Setenv("FIXTURES", fixtures)
 			return err
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"await": await, "listening": listening, "recorded": recorded, "isjson": isJSON, "exits": exits, "head": head,
-			"terminate": terminate,
+			"terminate": terminate, "vanishes": vanishes,
 		},
 		Condition: func(cond string) (bool, error) {
 			if cond != "nodaemon" {
