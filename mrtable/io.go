@@ -208,8 +208,7 @@ func (io *IO) release(r *Region) {
 	r.Memory.Close()
 	if q := r.queue; q != nil {
 		r.queue = nil
-		if q.regions--; q.regions == 0 {
-			io.forget(q)
-		}
+		q.regions--
+		io.forget(q)
 	}
 }

@@ -137,6 +137,9 @@ type wc struct {
 	srcQP   uint32
 	flags   uint32
 	sl      uint8
+
+	pkeyIndex, vlan uint16
+	stamp, wall     uint64
 }
 
 // poll takes one completion.
@@ -150,6 +153,7 @@ func (c *client) poll() (w wc, ok bool) {
 		le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
 		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]), be.Uint32(s[abi.CQEImm:]),
 		le.Uint32(s[abi.CQEQPNum:]), le.Uint32(s[abi.CQESrcQP:]), le.Uint32(s[abi.CQEFlags:]), s[abi.CQESL],
+		le.Uint16(s[abi.CQEPKeyIndex:]), le.Uint16(s[abi.CQEVLAN:]), le.Uint64(s[abi.CQETimestamp:]), le.Uint64(s[abi.CQEWallclock:]),
 	}
 	c.polled++
 	atomic.StoreUint32(word(c.cqRing, abi.RingConsumer), c.polled)

@@ -119,7 +119,9 @@ func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 	le.PutUint32(s[abi.CQEFlags:], c.Flags)
 	le.PutUint64(s[abi.CQEPKeyIndex:], uint64(qp.pkeyIndex)) // with SLID, SL and path bits
 	s[abi.CQESL] = c.SL
+	le.PutUint16(s[abi.CQEVLAN:], c.VLAN)
 	le.PutUint64(s[abi.CQETimestamp:], uint64(e.now))
+	le.PutUint64(s[abi.CQEWallclock:], uint64(e.wall.at(e.now)))
 	q.staged++
 	q.late = q.late || !c.Recv && !qp.init.Type.reliable()
 	// An error counts as solicited: whoever waits must hear of it (IBTA 11.4.2.2).

@@ -142,6 +142,7 @@ func (d *Device) transmit() {
 	if t.empty() {
 		t.sent, t.filled = 0, 0
 	}
+	d.fillMADs()
 	var idle txState // those that wanted to send and could not
 	for t.head != nil && t.filled < len(t.frames) {
 		q := t.pop()

@@ -194,6 +194,7 @@ type Completion struct {
 	Signaled  bool      // a completion queue entry is due
 	Solicited bool      // the message asked for a solicited event
 	SL        uint8     // of the packet, as its owner saw it: UD
+	VLAN      uint16    // receives: the tag of the last packet, as its owner saw it
 	Queue     RecvQueue // XRC: the shared receive queue whose work request this is
 }
 
@@ -218,6 +219,7 @@ type Packet struct {
 	Len     int      // bytes of payload
 	CE      bool     // congestion experienced
 	SL      uint8    // for Completion.SL
+	VLAN    uint16   // for Completion.VLAN
 	GRH     []byte   // UD: the 40 bytes before the payload; valid for as long as Payload
 }
 

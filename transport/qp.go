@@ -76,10 +76,13 @@ func (q *QP) Query() Attr {
 }
 
 // PKeyMatches reports whether a packet's P_Key may come in: same partition, and not
-// limited members both (IBTA 10.9.3).
+// limited members both (IBTA 10.9.3). Partition 0 is nobody's (10.9.1.1).
 func (q *QP) PKeyMatches(k uint16) bool {
-	return k&0x7fff == q.attr.PKey&0x7fff && (k|q.attr.PKey)&0x8000 != 0
+	return k&0x7fff != 0 && k&0x7fff == q.attr.PKey&0x7fff && (k|q.attr.PKey)&0x8000 != 0
 }
+
+// SetPKey changes the P_Key, because what stands at the queue pair's index of the table has changed; 0 is none.
+func (q *QP) SetPKey(k uint16) { q.attr.PKey = k }
 
 // Modify changes state and attributes. It returns ErrTransition or ErrAttribute and
 // changes nothing where the combination is not allowed.

@@ -258,7 +258,7 @@ func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
 }
 
 func (q *QP) recvCompletion(p *Packet, in *packet.Info, op WCOpcode, n uint32) Completion {
-	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited, SrcQP: q.attr.DestQPN}
+	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited, SrcQP: q.attr.DestQPN, VLAN: p.VLAN}
 	if in.Headers&packet.HasDETH != 0 {
 		c.SrcQP = p.DETH.SrcQP
 	}

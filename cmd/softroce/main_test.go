@@ -31,6 +31,7 @@ func TestScripts(t *testing.T) {
 			}
 			e.Defer(func() { os.RemoveAll(dir) })
 			e.Setenv("SOCK", filepath.Join(dir, "s"))
+			e.Setenv("XDG_RUNTIME_DIR", dir)
 			e.Setenv("PORT", freePort())
 			fixtures, err := filepath.Abs("../../pcap-fixtures")
 			e.Setenv("FIXTURES", fixtures)
@@ -38,7 +39,7 @@ func TestScripts(t *testing.T) {
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
 			"await": await, "listening": listening, "recorded": recorded, "isjson": isJSON, "exits": exits, "head": head,
-			"terminate": terminate,
+			"terminate": terminate, "vanishes": vanishes,
 		},
 		Condition: func(cond string) (bool, error) {
 			if cond != "nodaemon" {

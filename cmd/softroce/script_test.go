@@ -35,6 +35,17 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
+// vanishes PATH waits until the file is gone.
+func vanishes(ts *testscript.TestScript, neg bool, args []string) {
+	if neg || len(args) != 1 {
+		ts.Fatalf("usage: vanishes PATH")
+	}
+	waitFor(ts, "the end of "+args[0], func() bool {
+		_, err := os.Stat(ts.MkAbs(args[0]))
+		return os.IsNotExist(err)
+	})
+}
+
 // recorded FILE waits until a capture has begun: its header is in the file.
 func recorded(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
