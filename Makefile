@@ -1,9 +1,10 @@
 # make           build bin/softroce
+# make libs      build bin/lib/libibverbs.so.1, which unmodified programs run on
 # make test      go vet and every test; as root the end-to-end ones too
 # make demo      a daemon, two clients, all RC operations, a table, demo.pcapng
 # make bench     RDMA WRITE beside TCP on the same veth pair (root)
 # make fuzz      every fuzz target, FUZZTIME each
-# make lint      gofmt, go vet, staticcheck
+# make lint      gofmt, go vet, staticcheck, clang-format
 # make simulate  SEEDS seeds of the simulation, virtual time
 # make race      the tests of the core packages under the race detector
 
@@ -20,11 +21,15 @@ RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/
 
 SEEDS ?= 2000
 
-.PHONY: build test e2e simulate demo bench fuzz lint race clean
+.PHONY: build libs test e2e simulate demo bench fuzz lint race clean
 
 build:
 	@scripts/setup build
 	go build -o bin/ ./cmd/softroce
+
+libs:
+	@scripts/setup libs
+	$(MAKE) -C libverbs
 
 # Nothing is taken from the cache: what the end-to-end tests run is not among their imports.
 test:
