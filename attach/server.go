@@ -104,6 +104,7 @@ type Capture interface {
 type Server struct {
 	config  Config
 	devices []device
+	cm      *cmService
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -141,6 +142,10 @@ func NewServer(c Config) (*Server, error) {
 	}
 	if len(s.devices) == 0 {
 		return nil, errors.New("attach: no devices to serve")
+	}
+	var err error
+	if s.cm, err = newCMService(s.devices); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -230,11 +235,13 @@ func (s *Server) Close() error {
 			first = err
 		}
 	}
+	s.cm.remove()
 	for _, c := range conns {
 		c.fatal()
 		c.end(refuse(syscall.ESHUTDOWN, "the daemon is ending"))
 	}
 	s.running.Wait()
+	s.cm.close()
 	return first
 }
 
