@@ -1,4 +1,6 @@
 # make           build bin/softroce
+# make install   put it, libraries, manual, systemd unit … into DESTDIR/PREFIX
+# make deb       a Debian package of the same, in dist/
 # make test      go vet and every test; as root the end-to-end ones too
 # make demo      a daemon, two clients, all RC operations, a table, demo.pcapng
 # make bench     RDMA WRITE beside TCP on the same veth pair (root)
@@ -19,6 +21,9 @@ E2E_KERNEL ?= linux-image-amd64
 RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./verbs/... ./capture/... ./daemon/...
 
 SEEDS ?= 2000
+
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
 
 .PHONY: build test e2e simulate demo bench fuzz lint race clean
 
@@ -44,6 +49,15 @@ race:
 	@scripts/setup lint
 	CGO_ENABLED=1 go run ./scripts/testreport -race -timeout 20m $(RACE)
 
+install: build
+	DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) SYSCONFDIR=$(SYSCONFDIR) scripts/install
+
+# What the package holds is what install puts in place.
+deb:
+	rm -rf dist
+	$(MAKE) install DESTDIR=$(CURDIR)/dist/root PREFIX=/usr SYSCONFDIR=/etc
+	scripts/deb
+
 demo: build
 	@scripts/setup demo
 	scripts/demo
@@ -60,4 +74,4 @@ lint:
 	scripts/lint
 
 clean:
-	rm -rf bin demo.pcapng
+	rm -rf bin dist demo.pcapng
