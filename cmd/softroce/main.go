@@ -75,7 +75,7 @@ func run(args []string, out, errs io.Writer) int {
 		if errors.As(err, &u) {
 			return usage(errs, err)
 		}
-		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 			err = errInterrupted
 		}
 		if !errors.Is(err, errReported) {
