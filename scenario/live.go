@@ -13,11 +13,11 @@ import (
 
 // How long a live bench waits.
 const (
-	livePatience = 3 * time.Second       // for what has to come: a guest under emulation is slow
-	liveGrace    = 20 * time.Millisecond // for what should not come, after the program has answered
-	liveTick     = 10 * time.Millisecond // by which timers may be early: a host counts them in ticks, of which one has begun
-	livePoll     = time.Millisecond      // between looks at what does not call
-	liveResolve  = 3 * time.Second       // to find a neighbour
+	livePatience = 3 * time.Second        // for what has to come: a guest under emulation is slow
+	liveGrace    = 150 * time.Millisecond // for what should not come, after the program has answered
+	liveTick     = 10 * time.Millisecond  // by which timers may be early: a host counts them in ticks, of which one has begun
+	livePoll     = time.Millisecond       // between looks at what does not call
+	liveResolve  = 3 * time.Second        // to find a neighbour
 )
 
 // A live bench is a NIC at the other end of a cable, and the verbs program on its host.
