@@ -57,6 +57,8 @@ var operations = map[uint16]*operation{
 	abi.OpQueryDevice: request("query device", true, 0, (*conn).queryDevice),
 	abi.OpQueryPort:   request("query port", true, 0, (*conn).queryPort),
 	abi.OpQueryGIDs:   request("query GIDs", true, 0, (*conn).queryGIDs),
+	abi.OpQueryPKeys:  request("query P_Keys", true, 0, (*conn).queryPKeys),
+	abi.OpQueryClock:  request("query clock", true, 0, (*conn).queryClock),
 
 	abi.OpAllocPD:   request("allocate PD", true, 0, (*conn).allocPD),
 	abi.OpDeallocPD: request("deallocate PD", true, 0, (*conn).deallocPD),
@@ -89,6 +91,7 @@ var operations = map[uint16]*operation{
 	abi.OpQueryQP:   request("query QP", true, 0, (*conn).queryQP),
 	abi.OpDestroyQP: request("destroy QP", true, 0, (*conn).destroyQP),
 
+	abi.OpSetPKeys:     request("set P_Keys", false, 0, (*conn).setPKeys),
 	abi.OpSnapshot:     waiting("snapshot", false, (*conn).snapshot),
 	abi.OpStartCapture: request("start capture", false, 1, (*conn).startCapture),
 	abi.OpQueryCapture: request("query capture", false, 0, (*conn).queryCapture),

@@ -82,3 +82,20 @@ func (c *conn) stopCapture(*empty, *control.Packet) (answer, error) {
 	}
 	return answer{body: []any{state}}, nil
 }
+
+// setPKeys is the operator's affair, as partitions are a subnet manager's.
+func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (answer, error) {
+	name := abi.Text(v.Device[:])
+	d, known := c.server.find(name)
+	switch {
+	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
+		return answer{}, refuse(syscall.EACCES, "P_Keys are for root and user %d to set", os.Geteuid())
+	case !known:
+		return answer{}, refuse(syscall.ENODEV, "there is no device %q", name)
+	case v.Count > abi.MaxPKeys:
+		return answer{}, refuse(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", v.Count, abi.MaxPKeys)
+	}
+	var err error
+	d.engine.Do(func() { err = d.SetPKeys(v.PKeys[:v.Count]) })
+	return answer{}, err
+}

@@ -116,6 +116,7 @@ func (c *conn) queryDevice(*empty, *control.Packet) (answer, error) {
 		MaxTotalMcastQPAttach: uint32(a.MaxMcastGroups * a.MaxMcastQPs), MaxPKeys: uint32(a.MaxPKeys), LocalCAAckDelay: uint32(a.LocalCAACKDelay),
 		PhysPortCnt: uint32(a.PhysPortCnt), MaxInlineData: uint32(a.MaxInlineData),
 		MaxMW: uint32(a.MaxMW), DeviceCapFlagsEx: a.CapFlagsEx,
+		HCACoreClock: a.CoreClock, TimestampMask: a.TimestampMask,
 	}
 	abi.PutText(r.FWVer[:], a.FWVer)
 	return answer{body: []any{r}}, nil
@@ -159,9 +160,21 @@ func (c *conn) queryGIDs(*empty, *control.Packet) (answer, error) {
 	gids = gids[:min(len(gids), (abi.MaxMessage-64)/abi.Size(abi.GIDEntry{}))]
 	a := answer{body: []any{abi.ListReply{Count: uint32(len(gids))}}}
 	for _, g := range gids {
-		e := abi.GIDEntry{GID: g.GID, Index: uint32(g.Index), Type: gidRoCEv2}
+		e := abi.GIDEntry{GID: g.GID, Index: uint32(g.Index), Type: gidRoCEv2, VLAN: uint32(g.VLAN)}
 		abi.PutText(e.Netdev[:], g.Netdev)
 		a.body = append(a.body, e)
 	}
 	return a, nil
+}
+
+func (c *conn) queryPKeys(*empty, *control.Packet) (answer, error) {
+	var keys []uint16
+	c.device.engine.Do(func() { keys = c.device.PKeys() })
+	return answer{body: []any{abi.ListReply{Count: uint32(len(keys))}, keys}}, nil
+}
+
+func (c *conn) queryClock(*empty, *control.Packet) (answer, error) {
+	var clock, wall int64
+	c.device.engine.Do(func() { clock, wall = c.device.Clock() })
+	return answer{body: []any{abi.ClockReply{Clock: uint64(clock), Wallclock: uint64(wall)}}}, nil
 }

@@ -29,7 +29,7 @@ func (b *builder) add(e *nic.Engine, n NIC) error {
 	if b.faults != nil {
 		link = wire.NewFault(link, b.faults.For(n.Name))
 	}
-	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits}); err != nil {
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits, PKeys: n.PKeys}); err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
@@ -91,6 +91,7 @@ func (n NIC) station() (mac [6]byte) {
 	if n.MAC != mac {
 		return n.MAC
 	}
+	n.PKeys = nil // partitions come and go, a NIC keeps its MAC
 	h := fnv.New64a()
 	fmt.Fprint(h, n.String())
 	copy(mac[:], h.Sum(nil))

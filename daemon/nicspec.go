@@ -5,6 +5,8 @@ import (
 	"net/netip"
 	"strconv"
 	"strings"
+
+	"softroce/nic"
 )
 
 // A Kind says what is at the other end of a NIC's cable.
@@ -26,7 +28,7 @@ const (
 //	udp:IFACE
 //	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[,ADDR/BITS…]
 //
-// and fabric and dgram links also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX.
+// and fabric and dgram links also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX, all links pkeys=KEY[+KEY…].
 type NIC struct {
 	Name      string
 	Kind      Kind
@@ -36,6 +38,7 @@ type NIC struct {
 	Remote    netip.AddrPort // dgram
 	MTU       int            // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
 	MAC       [6]byte        // fabric, dgram; all zeros means one made from the name
+	PKeys     []uint16       // the P_Key table; nil means the default P_Key alone
 }
 
 // FabricMTU is the IP MTU of fabric NICs that say no other: the jumbo size, which carries a
@@ -86,11 +89,12 @@ func (n *NIC) parseLink(link string) error {
 	n.Kind = Kind(kind)
 	switch n.Kind {
 	case Packet, UDP:
-		if rest == "" || strings.ContainsAny(rest, ",/ ") {
+		iface, options, _ := strings.Cut(rest, ",")
+		if iface == "" || strings.ContainsAny(iface, "/ ") {
 			return fmt.Errorf("link %q: want %s:IFACE with the name of one network interface", link, kind)
 		}
-		n.Interface = rest
-		return nil
+		n.Interface = iface
+		return n.parseItems(options)
 	case Fabric:
 		return n.parseItems(rest)
 	case Dgram:
@@ -123,6 +127,10 @@ func (n *NIC) parseItems(s string) error {
 		key, value, option := strings.Cut(item, "=")
 		var err error
 		switch {
+		case key == "pkeys" && option:
+			n.PKeys, err = ParsePKeys(value)
+		case n.Kind == Packet || n.Kind == UDP:
+			err = fmt.Errorf("%q: the interface has its own addresses and MTU; want pkeys=KEY[+KEY…]", item)
 		case !option:
 			err = n.addAddr(item)
 		case key == "mtu":
@@ -130,7 +138,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "mac":
 			n.MAC, err = parseMAC(value)
 		default:
-			err = fmt.Errorf("option %q is unknown: want mtu=BYTES or mac=XX:XX:XX:XX:XX:XX", item)
+			err = fmt.Errorf("option %q is unknown: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX or pkeys=KEY[+KEY…]", item)
 		}
 		if err != nil {
 			return err
@@ -187,6 +195,22 @@ func parseMAC(s string) (mac [6]byte, err error) {
 	return mac, nil
 }
 
+// ParsePKeys reads a P_Key table: keys in the order of their indices, with '+' between them. 0 leaves an index
+// without a key.
+func ParsePKeys(s string) (keys []uint16, err error) {
+	for key := range strings.SplitSeq(s, "+") {
+		k, err := strconv.ParseUint(key, 0, 16)
+		if err != nil {
+			return nil, fmt.Errorf("pkeys %q: want numbers of 16 bits with '+' between, such as 0xffff+0x8001", s)
+		}
+		keys = append(keys, uint16(k))
+	}
+	if err := nic.CheckPKeys(keys); err != nil {
+		return nil, fmt.Errorf("pkeys %q: %w", s, err)
+	}
+	return keys, nil
+}
+
 // String returns the text form of n.
 func (n NIC) String() string {
 	var b strings.Builder
@@ -208,6 +232,14 @@ func (n NIC) String() string {
 	}
 	if m := n.MAC; m != [6]byte{} {
 		item(fmt.Sprintf("mac=%02x:%02x:%02x:%02x:%02x:%02x", m[0], m[1], m[2], m[3], m[4], m[5]))
+	}
+	for i, k := range n.PKeys {
+		key := fmt.Sprintf("%#04x", k)
+		if i == 0 {
+			item("pkeys=" + key)
+		} else {
+			b.WriteString("+" + key)
+		}
 	}
 	return b.String()
 }

@@ -92,7 +92,8 @@
 
 /*
  * A completion: offsets in its slot of SOFTROCE_CQE_SIZE bytes. Values are those of
- * struct ibv_wc.
+ * struct ibv_wc, and of the readers of struct ibv_cq_ex; there are no flow tags and no
+ * tag matching.
  */
 #define SOFTROCE_CQE_WR_ID 0 /* u64 */
 #define SOFTROCE_CQE_STATUS 8 /* u32, ibv_wc_status */
@@ -107,13 +108,15 @@
 #define SOFTROCE_CQE_SLID 42 /* u16 */
 #define SOFTROCE_CQE_SL 44 /* u8 */
 #define SOFTROCE_CQE_PATH_BITS 45 /* u8 */
-#define SOFTROCE_CQE_TIMESTAMP 48 /* u64, ns */
+#define SOFTROCE_CQE_VLAN 46 /* u16, receives: the VLAN tag with its priority (TCI), 0 for none */
+#define SOFTROCE_CQE_TIMESTAMP 48 /* u64, device clock: ns since the daemon's engine began */
+#define SOFTROCE_CQE_WALLCLOCK 56 /* u64, ns since 1970 */
 #define SOFTROCE_CQE_SIZE 64
 
 /*
  * SOFTROCE_VERSION of the ABI: a client and a daemon whose versions differ do not talk.
  */
-#define SOFTROCE_VERSION 1
+#define SOFTROCE_VERSION 2
 
 /*
  * Sizes of messages, in bytes.
@@ -146,6 +149,8 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_QUERY_DEVICE 4
 #define SOFTROCE_OP_QUERY_PORT 5
 #define SOFTROCE_OP_QUERY_GIDS 6
+#define SOFTROCE_OP_QUERY_PKEYS 7
+#define SOFTROCE_OP_QUERY_CLOCK 8
 #define SOFTROCE_OP_ALLOC_PD 16
 #define SOFTROCE_OP_DEALLOC_PD 17
 #define SOFTROCE_OP_REG_MR 18
@@ -176,6 +181,7 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_QUERY_CAPTURE 66
 #define SOFTROCE_OP_STOP_CAPTURE 67
 #define SOFTROCE_OP_GOODBYE 68 /* from the daemon, with tag 0: why it closes the socket */
+#define SOFTROCE_OP_SET_PKEYS 69
 
 /*
  * struct softroce_hello_request is the first message of a connection. The reply's version
@@ -198,7 +204,8 @@ _Static_assert(sizeof(struct softroce_hello_reply) == 72, "layout");
 
 /*
  * struct softroce_list_reply is followed by Count of struct softroce_device_entry
- * (SOFTROCE_OP_LIST_DEVICES) or struct softroce_gid_entry (SOFTROCE_OP_QUERY_GIDS).
+ * (SOFTROCE_OP_LIST_DEVICES), struct softroce_gid_entry (SOFTROCE_OP_QUERY_GIDS), or
+ * P_Keys, a u16 each in the order of their indices (SOFTROCE_OP_QUERY_PKEYS).
  */
 struct softroce_list_reply {
 	uint32_t count;
@@ -304,8 +311,10 @@ struct softroce_device_attr {
 	uint32_t phys_port_cnt;
 	uint32_t max_inline_data; /* bytes in a send work request */
 	uint64_t device_cap_flags_ex; /* device_cap_flags_ex: DeviceCapFlags and what lies above */
+	uint64_t hca_core_clock; /* kHz: the clock of SOFTROCE_CQE_TIMESTAMP */
+	uint64_t timestamp_mask; /* completion_timestamp_mask: the bits of SOFTROCE_CQE_TIMESTAMP that count */
 };
-_Static_assert(sizeof(struct softroce_device_attr) == 248, "layout");
+_Static_assert(sizeof(struct softroce_device_attr) == 264, "layout");
 
 /*
  * struct softroce_port_attr is the reply of SOFTROCE_OP_QUERY_PORT: the values of struct
@@ -344,8 +353,18 @@ struct softroce_gid_entry {
 	uint32_t index;
 	uint32_t type; /* ibv_gid_type: 2, RoCE v2 */
 	uint8_t netdev[16];
+	uint32_t vlan; /* VLAN ID, 0 for none */
 };
-_Static_assert(sizeof(struct softroce_gid_entry) == 40, "layout");
+_Static_assert(sizeof(struct softroce_gid_entry) == 44, "layout");
+
+/*
+ * struct softroce_clock_reply is the time of the device: ibv_query_rt_values_ex.
+ */
+struct softroce_clock_reply {
+	uint64_t clock; /* as SOFTROCE_CQE_TIMESTAMP has it */
+	uint64_t wallclock; /* the same moment as SOFTROCE_CQE_WALLCLOCK has it */
+};
+_Static_assert(sizeof(struct softroce_clock_reply) == 16, "layout");
 
 /*
  * struct softroce_handle_request names the object that an operation closes or asks about.
@@ -698,6 +717,24 @@ struct softroce_start_capture_request {
 	uint8_t device[64]; /* empty: all */
 };
 _Static_assert(sizeof(struct softroce_start_capture_request) == 64, "layout");
+
+/*
+ * struct softroce_set_pkeys_request replaces the P_Key table of a device: queue pairs
+ * have what is at their index from now on, and clients hear PKEY_CHANGE. Needs the
+ * daemon's own user or root.
+ */
+struct softroce_set_pkeys_request {
+	uint8_t device[64];
+	uint32_t count;
+	uint32_t reserved0;
+	uint16_t pkeys[64]; /* 0: nothing at this index */
+};
+_Static_assert(sizeof(struct softroce_set_pkeys_request) == 200, "layout");
+
+/*
+ * SOFTROCE_MAX_PKEYS is the most that a P_Key table holds.
+ */
+#define SOFTROCE_MAX_PKEYS 64
 
 /*
  * struct softroce_capture_reply is the state of this connection's capture.

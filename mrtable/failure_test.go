@@ -285,3 +285,28 @@ func TestErrnosBecomeErrors(t *testing.T) {
 		}
 	}
 }
+
+// A region that goes takes its queued writes along, however late they are carried out, and with them
+// what another region of the process was given later under the same tag.
+func TestQueuedWritesOutliveTheirRegionInOrder(t *testing.T) {
+	for name, open := range ways {
+		t.Run(name, func(t *testing.T) {
+			c, g := startChild(t, 0), newRig(t)
+			addr, p := c.alloc(2*page, 0), open(c)
+			first := g.region(c.memory(p, addr, page), addr)
+			g.io.Write("a", first, addr, []byte("first"), false)
+			if err := g.table.Deregister(first); err != nil {
+				t.Fatal(err)
+			}
+			g.io.Epoch()
+			g.io.Epoch()
+			second := g.region(c.memory(p, addr+page, page), addr+page)
+			g.io.Write("a", second, addr+page, []byte("second"), false)
+			g.io.Flush()
+			g.wantFailures(map[any]error{"a": ErrKey})
+			if got := c.peek(addr+page, 6); !bytes.Equal(got, make([]byte, 6)) {
+				t.Errorf("memory holds %q", got)
+			}
+		})
+	}
+}

@@ -47,8 +47,13 @@ func (io *IO) queueOf(r *Region) *queue {
 	return q
 }
 
-// forget drops the queue of a process of which no region is left.
-func (io *IO) forget(q *queue) { delete(io.queues, q.process) }
+// forget drops the queue of a process of which no region is left, unless writes wait in it: with a
+// second queue for the same process they would lose their place before later ones.
+func (io *IO) forget(q *queue) {
+	if q.regions == 0 && len(q.pieces) == 0 {
+		delete(io.queues, q.process)
+	}
+}
 
 func (io *IO) enqueue(r *Region, pc piece) {
 	q := io.queueOf(r)
@@ -117,6 +122,7 @@ func (io *IO) flush(q *queue) {
 	}
 	clear(q.pieces)
 	q.pieces = q.pieces[:0]
+	io.forget(q)
 }
 
 // due keeps the pieces whose region is still registered and whose tag has not failed. A

@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"softroce/packet"
 	"softroce/transport"
 )
 
@@ -40,6 +39,9 @@ type DeviceAttr struct {
 	LocalCAACKDelay int
 	PhysPortCnt     int
 	MaxInlineData   int
+
+	CoreClock     uint64 // kHz, of completion timestamps
+	TimestampMask uint64 // their bits that count
 }
 
 // AtomicHCA is IBV_ATOMIC_HCA: atomics are atomic towards each other on one device.
@@ -70,6 +72,8 @@ const (
 	vendorID     = 0xffffff // nobody's, as the Linux driver says
 	vendorPartID = 0x5f70ce
 	fwVersion    = "1.0.0"
+
+	coreClock = 1_000_000 // kHz: a timestamp is in nanoseconds
 )
 
 // Query returns the device's attributes.
@@ -85,7 +89,8 @@ func (d *Device) Query() DeviceAttr {
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
 		AtomicCap: AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
 		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs,
-		MaxPKeys: pkeyTableLen, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
+		MaxPKeys: maxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
+		CoreClock: coreClock, TimestampMask: 1<<64 - 1,
 	}
 }
 
@@ -123,7 +128,7 @@ const (
 func (d *Device) QueryPort() PortAttr {
 	a := PortAttr{
 		State: PortActive, PhysState: PhysLinkUp, MaxMTU: 4096, ActiveMTU: d.activeMTU(),
-		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: pkeyTableLen,
+		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: len(d.pkeys),
 		CapFlags: portCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
 		QKeyViolCntr: uint32(d.counters.Drops[transport.DropQKey]),
 		ActiveWidth:  width4X, ActiveSpeed: speedEDR, LinkLayer: LinkLayerEthernet, Netdev: d.iface.Name(),
@@ -132,11 +137,6 @@ func (d *Device) QueryPort() PortAttr {
 		a.State, a.PhysState = PortDown, PhysDisabled
 	}
 	return a
-}
-
-// PKey returns the P_Key at an index of the table.
-func (d *Device) PKey(index int) (uint16, bool) {
-	return packet.DefaultPKey, index >= 0 && index < pkeyTableLen
 }
 
 // mtuHeadroom is what the Linux driver leaves for headers when it chooses the path MTU that

@@ -137,6 +137,9 @@ type wc struct {
 	srcQP   uint32
 	flags   uint32
 	sl      uint8
+
+	pkeyIndex, vlan uint16
+	stamp, wall     uint64
 }
 
 // poll takes one completion.
@@ -150,6 +153,7 @@ func (c *client) poll() (w wc, ok bool) {
 		le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
 		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]), be.Uint32(s[abi.CQEImm:]),
 		le.Uint32(s[abi.CQEQPNum:]), le.Uint32(s[abi.CQESrcQP:]), le.Uint32(s[abi.CQEFlags:]), s[abi.CQESL],
+		le.Uint16(s[abi.CQEPKeyIndex:]), le.Uint16(s[abi.CQEVLAN:]), le.Uint64(s[abi.CQETimestamp:]), le.Uint64(s[abi.CQEWallclock:]),
 	}
 	c.polled++
 	atomic.StoreUint32(word(c.cqRing, abi.RingConsumer), c.polled)
@@ -246,6 +250,7 @@ type wr struct {
 	ah     uint32
 	qpn    uint32
 	qkey   uint32
+	quiet  bool // not signaled
 }
 
 func (c *client) sge(addr, n int) []transport.SGE {
@@ -258,7 +263,10 @@ func (q *queue) store(w *wr) {
 	s := q.sq[abi.RingSlots+int(q.sqn)%q.caps.MaxSendWR*size:]
 	le.PutUint64(s[abi.SendWRID:], w.id)
 	le.PutUint32(s[abi.SendOpcode:], uint32(w.op))
-	le.PutUint32(s[abi.SendFlags:], w.flags|abi.SendSignaled)
+	if !w.quiet {
+		w.flags |= abi.SendSignaled
+	}
+	le.PutUint32(s[abi.SendFlags:], w.flags)
 	be.PutUint32(s[abi.SendImm:], w.imm)
 	le.PutUint64(s[abi.SendRemoteAddr:], w.remote)
 	le.PutUint32(s[abi.SendRKey:], w.rkey)

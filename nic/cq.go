@@ -119,7 +119,9 @@ func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 	le.PutUint32(s[abi.CQEFlags:], c.Flags)
 	le.PutUint64(s[abi.CQEPKeyIndex:], uint64(qp.pkeyIndex)) // with SLID, SL and path bits
 	s[abi.CQESL] = c.SL
+	le.PutUint16(s[abi.CQEVLAN:], c.VLAN)
 	le.PutUint64(s[abi.CQETimestamp:], uint64(e.now))
+	le.PutUint64(s[abi.CQEWallclock:], uint64(e.wall.at(e.now)))
 	q.staged++
 	q.late = q.late || !c.Recv && !qp.init.Type.reliable()
 	// An error counts as solicited: whoever waits must hear of it (IBTA 11.4.2.2).
@@ -181,28 +183,6 @@ func (q *CQ) fire(solicited bool) {
 			q.notify(solicited)
 		}
 		return
-	}
-}
-
-// spoil turns the staged completions of a queue pair into errors: data that they speak
-// of could not be written. Later ones count as flushed, as after any error.
-func (q *CQ) spoil(qpn uint32) {
-	status := transport.LocProtErr
-	for i := q.published; i != q.staged; i++ {
-		s := q.ring.slot(i)
-		if le.Uint32(s[abi.CQEQPNum:]) != qpn {
-			continue
-		}
-		op := transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:]))
-		reads := op == transport.WCRead || op == transport.WCCompareSwap || op == transport.WCFetchAdd
-		if op&transport.WCRecv == 0 && !reads {
-			continue
-		}
-		if le.Uint32(s[abi.CQEStatus:]) == uint32(transport.Success) {
-			le.PutUint32(s[abi.CQEStatus:], uint32(status))
-			status = transport.WRFlushErr
-			q.solicited = true
-		}
 	}
 }
 

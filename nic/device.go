@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"syscall"
 
 	"softroce/mrtable"
@@ -17,7 +18,8 @@ type DeviceConfig struct {
 	Link   wire.Link      // with its middleware; the device closes it
 	Iface  wire.Interface // the addresses behind the GIDs, MAC, MTU
 	Limits Limits
-	GUID   uint64 // 0: the EUI-64 of the interface's MAC
+	GUID   uint64   // 0: the EUI-64 of the interface's MAC
+	PKeys  []uint16 // the P_Key table; nil: the default P_Key alone
 }
 
 // A Device is one NIC with one port.
@@ -30,6 +32,7 @@ type Device struct {
 	guid   uint64
 	table  *mrtable.Table
 	gids   gidTable
+	pkeys  []uint16
 	groups map[GID]*group
 	xrc    xrc
 	up     bool
@@ -41,6 +44,7 @@ type Device struct {
 	env transport.Env
 	rx  rxState
 	tx  txState
+	gsi gsi
 
 	counters  transport.Counters
 	badPKeys  uint32
@@ -61,7 +65,14 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 			return nil, refuse(syscall.EEXIST, "there is a device %s already", c.Name)
 		}
 	}
+	if c.PKeys == nil {
+		c.PKeys = defaultPKeys()
+	}
+	if err := CheckPKeys(c.PKeys); err != nil {
+		return nil, err
+	}
 	d := &Device{
+		pkeys:  slices.Clone(c.PKeys),
 		engine: e, name: c.Name, link: c.Link, iface: c.Iface, limits: c.Limits.withDefaults(), guid: c.GUID,
 		groups: map[GID]*group{},
 		table:  mrtable.NewTable(rand.New(rand.NewPCG(e.seed, uint64(len(e.devices))))),

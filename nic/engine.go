@@ -25,6 +25,10 @@ type EngineConfig struct {
 	// Stepped engine has none: its time is what Step is told.
 	Clock func() int64
 
+	// Wall tells nanoseconds since 1970; nil stands for the system's clock or, where the engine is
+	// Stepped, for its own time.
+	Wall func() int64
+
 	// Seed makes memory keys repeatable; 0 makes them unpredictable.
 	Seed uint64
 
@@ -49,12 +53,15 @@ type Engine struct {
 	devices []*Device
 	timers  timerHeap
 	now     int64
+	wall    wallclock
 	ended   bool // Run has returned, or Close was called: devices are gone
 
 	// Found while queue pairs are at work, seen to by settle and reap.
 	dirty    []*CQ
 	overrun  []*CQ
 	breached []*Context
+	held     []held
+	faults   []memoryFault
 	failed   func(tag any, err error) // e.memoryFailed, bound once
 
 	scratch [2048]byte       // the private copy of one WQE
@@ -83,7 +90,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	if c.ReadArena == 0 {
 		c.ReadArena = DefaultReadArena
 	}
-	e := &Engine{config: c, seed: c.Seed, io: mrtable.NewIO(c.ReadArena)}
+	e := &Engine{config: c, seed: c.Seed, wall: wallclock{read: wallOf(&c)}, io: mrtable.NewIO(c.ReadArena)}
 	if e.seed == 0 {
 		var b [8]byte
 		if _, err := rand.Read(b[:]); err != nil {
@@ -123,6 +130,7 @@ func (e *Engine) Now() int64 {
 // happens from outside, and whether it found work: then it wants to be called at once.
 func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.now = now
+	e.wall.sync(now)
 	e.steps.Store(e.steps.Load() + 1)
 	// Before anything is received: a client that has seen its message come may destroy the
 	// queue pair, and its ACK must have gone out by then.

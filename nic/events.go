@@ -18,6 +18,7 @@ const (
 	EventDeviceFatal     EventType = 8
 	EventPortActive      EventType = 9
 	EventPortErr         EventType = 10
+	EventPKeyChange      EventType = 12
 	EventSRQErr          EventType = 14
 	EventSRQLimit        EventType = 15
 	EventLastWQEReached  EventType = 16
@@ -28,7 +29,7 @@ var eventNames = map[EventType]string{
 	EventCQErr: "CQ_ERR", EventQPFatal: "QP_FATAL", EventQPRequestErr: "QP_REQ_ERR",
 	EventQPAccessErr: "QP_ACCESS_ERR", EventCommEstablished: "COMM_EST", EventSQDrained: "SQ_DRAINED",
 	EventPathMigrated: "PATH_MIG", EventPathMigErr: "PATH_MIG_ERR", EventDeviceFatal: "DEVICE_FATAL",
-	EventPortActive: "PORT_ACTIVE", EventPortErr: "PORT_ERR", EventSRQErr: "SRQ_ERR",
+	EventPortActive: "PORT_ACTIVE", EventPortErr: "PORT_ERR", EventPKeyChange: "PKEY_CHANGE", EventSRQErr: "SRQ_ERR",
 	EventSRQLimit: "SRQ_LIMIT_REACHED", EventLastWQEReached: "QP_LAST_WQE_REACHED", EventGIDChange: "GID_CHANGE",
 }
 

@@ -24,6 +24,7 @@ type GIDEntry struct {
 	Index  int    `json:"index"`
 	GID    GID    `json:"gid"`
 	Netdev string `json:"netdev"`
+	VLAN   int    `json:"vlan,omitempty"` // VLAN ID, 0 for none
 }
 
 // gidTable follows the addresses of an interface. A GID keeps its index while its
@@ -95,7 +96,7 @@ func (t *gidTable) at(i int) (GID, bool) {
 func (t *gidTable) list(netdev string) (l []GIDEntry) {
 	for i, g := range t.entries {
 		if g != (GID{}) {
-			l = append(l, GIDEntry{i, g, netdev})
+			l = append(l, GIDEntry{Index: i, GID: g, Netdev: netdev})
 		}
 	}
 	return l

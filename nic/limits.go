@@ -3,6 +3,7 @@ package nic
 import (
 	"syscall"
 
+	"softroce/attach/abi"
 	"softroce/transport"
 )
 
@@ -74,7 +75,7 @@ var DefaultLimits = Limits{
 
 // Sizes that are not the operator's to change.
 const (
-	pkeyTableLen  = 1 // the default partition
+	maxPKeys      = abi.MaxPKeys
 	maxMessage    = transport.MaxMessage
 	firstQPN      = 0x11 // below are the special QPs; the Linux driver starts here too
 	lastQPN       = 0xfffffe

@@ -14,6 +14,7 @@ type Snapshot struct {
 	PortState int           `json:"port_state"` // enum ibv_port_state
 	ActiveMTU int           `json:"active_mtu"`
 	GIDs      []GIDEntry    `json:"gids"`
+	PKeys     []uint16      `json:"pkeys"` // by index; 0: none
 	Contexts  []ContextInfo `json:"contexts"`
 	QPs       []QPInfo      `json:"qps"`
 	MRs       []MRInfo      `json:"mrs"`
@@ -50,6 +51,7 @@ type QPInfo struct {
 	Dst         netip.Addr `json:"dst,omitzero"`
 	SrcPort     uint16     `json:"src_port,omitempty"`
 	PathMTU     int        `json:"path_mtu"`
+	PKey        uint16     `json:"pkey"`
 	SQPSN       uint32     `json:"sq_psn"` // next to send
 	RQPSN       uint32     `json:"rq_psn"` // next expected
 	SendPosted  int        `json:"send_posted"`
@@ -81,7 +83,7 @@ func (d *Device) Snapshot() Snapshot {
 	port := d.QueryPort()
 	s := Snapshot{
 		Name: d.name, GUID: d.guid, Netdev: d.iface.Name(), PortState: port.State, ActiveMTU: port.ActiveMTU,
-		GIDs: d.GIDs(), Counters: d.Counters(),
+		GIDs: d.GIDs(), PKeys: d.PKeys(), Counters: d.Counters(),
 	}
 	if d.linkError != nil {
 		s.LinkError = d.linkError.Error()
@@ -108,7 +110,7 @@ func (q *QP) info(o Owner) QPInfo {
 	a := q.t.Query()
 	i := QPInfo{
 		Owner: o, QPN: q.qpn, RemoteQPN: a.DestQPN, Type: q.init.Type.String(), State: a.State.String(),
-		PathMTU: a.PathMTU, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
+		PathMTU: a.PathMTU, PKey: a.PKey, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
 		Caps: q.init.Caps, SharedQueue: q.recv.shared,
 	}
 	if a.State != transport.Reset && !q.recv.shared {

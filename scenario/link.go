@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"errors"
 	"fmt"
 
 	"softroce/daemon"
@@ -57,3 +58,28 @@ func openInterface(n daemon.NIC, program []string) (*Cable, error) {
 	c.closer = func() error { iface.Close(); return nil }
 	return c, nil
 }
+
+// Live returns what makes a bench on a cable of its own, which OpenCable opens for it.
+func Live(link string, program []string) (func(wire.FrameSink) (Bench, error), error) {
+	if n, err := daemon.ParseNIC("scenario=" + link); err != nil || n.Kind == daemon.Fabric {
+		_, err := OpenCable(link, program) // which says what is wrong
+		return nil, err
+	}
+	return func(tap wire.FrameSink) (Bench, error) {
+		c, err := OpenCable(link, program)
+		if err != nil {
+			return nil, err
+		}
+		b, err := c.Bench(tap)
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		return &ownCable{b.(*live)}, nil
+	}, nil
+}
+
+// An ownCable is a live bench that closes its cable.
+type ownCable struct{ *live }
+
+func (o *ownCable) Close() error { return errors.Join(o.live.Close(), o.cable.Close()) }

@@ -7,7 +7,6 @@ import (
 	"sync"
 	"time"
 
-	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -103,9 +102,6 @@ func (b *live) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to)
 
 // Send implements Network.
 func (b *live) Send(f *wire.TxFrame) error {
-	if f.Len < packet.BTHLen {
-		return ErrNoRunt
-	}
 	err := b.cable.send(b, f)
 	b.show()
 	return err

@@ -16,7 +16,9 @@ func taken(t *testing.T) *Snapshot {
 	owner := nic.Owner{PID: 42, Comm: "app"}
 	d := nic.Snapshot{
 		Name: "nic0", GUID: 0x0011223344556677, PortState: nic.PortActive, ActiveMTU: 1024, Netdev: "eth0",
-		GIDs:     []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"}},
+		GIDs: []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"},
+			{Index: 2, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.3")), Netdev: "eth0.7", VLAN: 7}},
+		PKeys:    []uint16{0xffff, 1},
 		Contexts: []nic.ContextInfo{{Owner: owner}},
 		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6,
 			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SendPosted: 1, RecvPosted: 2},
@@ -45,6 +47,9 @@ func TestTextHasALinePerObject(t *testing.T) {
 	for kind, want := range map[string]string{
 		"devices": `link nic0/1 state ACTIVE physical_state LINK_UP  netdev eth0 mtu 1024 node_guid 0011:2233:4455:6677 clients 1
     gid 1 192.0.2.1
+    gid 2 192.0.2.3 vlan 7
+    pkey 0 0xffff
+    pkey 1 0x0001
 link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:0000:0000:0000 clients 0
     error network is down
 `,

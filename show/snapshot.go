@@ -34,6 +34,7 @@ type GID struct {
 	GID    string `json:"gid"`  // eight groups of four digits
 	Addr   string `json:"addr"` // the IP address that it stands for
 	Netdev string `json:"netdev,omitempty"`
+	VLAN   int    `json:"vlan,omitempty"`
 }
 
 // Counters are those of a NIC. Kinds that never occurred are left out.
@@ -52,7 +53,7 @@ func New(s attach.Snapshot, engines []nic.EngineCounters) Snapshot {
 	for _, d := range s.Devices {
 		v := Device{Snapshot: d, Counters: count(&d.Counters)}
 		for _, g := range d.GIDs {
-			v.GIDs = append(v.GIDs, GID{g.Index, g.GID.String(), g.GID.Addr().String(), g.Netdev})
+			v.GIDs = append(v.GIDs, GID{g.Index, g.GID.String(), g.GID.Addr().String(), g.Netdev, g.VLAN})
 		}
 		out.Devices = append(out.Devices, v)
 	}
@@ -133,14 +134,15 @@ func each[T any](s *Snapshot, of func(*Device) []T) []object[T] {
 // DeviceLine is what show devices tells of a NIC.
 type DeviceLine struct {
 	Link
-	State         string `json:"state"`
-	PhysicalState string `json:"physical_state"`
-	Netdev        string `json:"netdev,omitempty"`
-	GUID          string `json:"node_guid"`
-	ActiveMTU     int    `json:"active_mtu"`
-	Clients       int    `json:"clients"`
-	LinkError     string `json:"link_error,omitempty"`
-	GIDs          []GID  `json:"gids"`
+	State         string   `json:"state"`
+	PhysicalState string   `json:"physical_state"`
+	Netdev        string   `json:"netdev,omitempty"`
+	GUID          string   `json:"node_guid"`
+	ActiveMTU     int      `json:"active_mtu"`
+	Clients       int      `json:"clients"`
+	LinkError     string   `json:"link_error,omitempty"`
+	GIDs          []GID    `json:"gids"`
+	PKeys         []string `json:"pkeys"`
 }
 
 func (s *Snapshot) devices() []DeviceLine {
@@ -148,10 +150,13 @@ func (s *Snapshot) devices() []DeviceLine {
 	for _, d := range s.Devices {
 		l := DeviceLine{
 			Link: Link{d.Name, 1}, State: "ACTIVE", PhysicalState: "LINK_UP", Netdev: d.Netdev, GUID: guid(d.GUID),
-			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs,
+			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: []string{},
 		}
 		if d.PortState != nic.PortActive {
 			l.State, l.PhysicalState = "DOWN", "DISABLED"
+		}
+		for _, k := range d.PKeys {
+			l.PKeys = append(l.PKeys, fmt.Sprintf("%#04x", k))
 		}
 		list = append(list, l)
 	}

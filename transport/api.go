@@ -21,6 +21,9 @@ type Sink interface {
 	// another, or nil when no more packets can be taken in this step.
 	Packet(q *QP) *packet.Tx
 
+	// Room returns how many slots Packet would return now, as far as is known.
+	Room(q *QP) int
+
 	// Complete hears of each work request that is done, in order per queue: of
 	// every send work request, Signaled or not, so that the owner can free
 	// its slot. c is valid during the call.
@@ -194,6 +197,7 @@ type Completion struct {
 	Signaled  bool      // a completion queue entry is due
 	Solicited bool      // the message asked for a solicited event
 	SL        uint8     // of the packet, as its owner saw it: UD
+	VLAN      uint16    // receives: the tag of the last packet, as its owner saw it
 	Queue     RecvQueue // XRC: the shared receive queue whose work request this is
 }
 
@@ -218,7 +222,15 @@ type Packet struct {
 	Len     int      // bytes of payload
 	CE      bool     // congestion experienced
 	SL      uint8    // for Completion.SL
+	VLAN    uint16   // for Completion.VLAN
 	GRH     []byte   // UD: the 40 bytes before the payload; valid for as long as Payload
+}
+
+// A Writer says for whom a write to memory is: mrtable.IO.Write has it as its tag, and
+// mrtable.IO.Failed gives it back.
+type Writer struct {
+	QP        *QP
+	Requester bool // what a READ or an atomic returned; else what the peer sent
 }
 
 // A Role is the end of an XRC connection that a queue pair is.

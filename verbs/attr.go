@@ -64,6 +64,7 @@ type GIDEntry struct {
 	Index  int
 	GID    GID
 	Netdev string
+	VLAN   int // VLAN ID, 0 for none
 }
 
 // GlobalRoute is ibv_global_route: where packets go and how.
@@ -213,7 +214,9 @@ type WC struct {
 	SLID            uint16
 	SL              uint8
 	DLIDPathBits    uint8
-	Timestamp       uint64 // ns of the NIC's clock
+	CVLAN           uint16 // receives: the VLAN tag, priority and all; 0 for none
+	Timestamp       uint64 // of the NIC's clock, see DeviceAttr.HCACoreClock and Context.QueryClock
+	WallclockNS     uint64 // the same in ns since 1970
 }
 
 // AsyncEvent is something that happened to an object or the NIC: ibv_async_event.

@@ -102,6 +102,8 @@ type ConnectOptions struct {
 	TrafficClass    uint8
 	HopLimit        uint8
 	FlowLabel       uint32
+	SL              uint8  // service level: the priority in a VLAN tag
+	PKeyIndex       uint16 // place in Context.PKeys
 }
 
 // DefaultConnectOptions returns what the usual test programs use: a local ACK timeout of 67 ms, seven
@@ -132,7 +134,7 @@ func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
 		return err
 	}
 	if QPState(q.state.Load()) == QPSReset {
-		if err := q.ToInit(o.Access); err != nil {
+		if err := q.toInit(o.Access, o.PKeyIndex); err != nil {
 			return err
 		}
 	}
@@ -144,8 +146,10 @@ func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
 
 // ToInit takes a queue pair of a connected service from RESET to INIT, where receives
 // can be posted before the peer sends.
-func (q *QP) ToInit(access Access) error {
-	return q.Modify(&QPAttr{QPState: QPSInit, QPAccessFlags: access, PortNum: 1},
+func (q *QP) ToInit(access Access) error { return q.toInit(access, 0) }
+
+func (q *QP) toInit(access Access, pkeyIndex uint16) error {
+	return q.Modify(&QPAttr{QPState: QPSInit, QPAccessFlags: access, PortNum: 1, PKeyIndex: pkeyIndex},
 		QPMaskState|QPMaskPKeyIndex|QPMaskPort|QPMaskAccessFlags)
 }
 
@@ -153,7 +157,7 @@ func (q *QP) toRTR(ctx context.Context, remote Info, gidIndex uint8, o ConnectOp
 	a := QPAttr{
 		QPState: QPSRTR, PathMTU: o.PathMTU, DestQPNum: remote.QPN, RQPSN: remote.PSN,
 		MaxDestRdAtomic: o.MaxDestRdAtomic, MinRNRTimer: o.MinRNRTimer,
-		AHAttr: AHAttr{GRH: GlobalRoute{
+		AHAttr: AHAttr{SL: o.SL, GRH: GlobalRoute{
 			DGID: remote.GID, SGIDIndex: gidIndex, HopLimit: o.HopLimit,
 			TrafficClass: o.TrafficClass, FlowLabel: o.FlowLabel,
 		}},

@@ -166,6 +166,21 @@ func (c *Context) Err() error {
 	return err
 }
 
+// WhileServed returns a child of ctx that also ends when the daemon serves the Context no
+// more: its cause (context.Cause) is then what Err returns. It is for waits on something
+// else than verbs, such as a peer's word over TCP. The function releases what that takes.
+func (c *Context) WhileServed(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-c.client.Done():
+			end(c.Err())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { end(nil) }
+}
+
 // call asks the daemon for something that takes no longer than its engine's round.
 func (c *Context) call(r control.Request) (control.Packet, error) {
 	return c.callContext(context.Background(), r)
@@ -226,9 +241,26 @@ func (c *Context) GIDs() ([]GIDEntry, error) {
 	}
 	gids := make([]GIDEntry, len(entries))
 	for i, e := range entries {
-		gids[i] = GIDEntry{int(e.Index), e.GID, abi.Text(e.Netdev[:])}
+		gids[i] = GIDEntry{int(e.Index), e.GID, abi.Text(e.Netdev[:]), int(e.VLAN)}
 	}
 	return gids, err
+}
+
+// PKeys returns the P_Key table, by index: ibv_query_pkey. 0 is an index without a key.
+func (c *Context) PKeys() ([]uint16, error) {
+	keys, err := list[uint16](context.Background(), c.client, "query P_Keys", abi.OpQueryPKeys)
+	if errors.Is(err, control.ErrClosed) {
+		err = ErrClosed
+	}
+	return keys, err
+}
+
+// QueryClock returns the NIC's present time on the clock of WC.Timestamp, and as WC.WallclockNS has it:
+// ibv_query_rt_values_ex.
+func (c *Context) QueryClock() (timestamp, wallclockNS uint64, err error) {
+	var r abi.ClockReply
+	_, err = c.call(control.Request{Name: "query clock", Op: abi.OpQueryClock, Reply: &r})
+	return r.Clock, r.Wallclock, err
 }
 
 // adopted notes a new object, which Close will have to close, and returns it; where the

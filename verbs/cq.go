@@ -161,7 +161,9 @@ func (w *WC) load(s []byte) {
 	w.SLID = le.Uint16(s[abi.CQESLID:])
 	w.SL = s[abi.CQESL]
 	w.DLIDPathBits = s[abi.CQEPathBits]
+	w.CVLAN = le.Uint16(s[abi.CQEVLAN:])
 	w.Timestamp = le.Uint64(s[abi.CQETimestamp:])
+	w.WallclockNS = le.Uint64(s[abi.CQEWallclock:])
 }
 
 // Arm asks for one event when the next completion is added, or the next one that is

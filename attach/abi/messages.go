@@ -15,7 +15,7 @@ package abi
 // with the padding written out.
 
 // Version of the ABI: a client and a daemon whose versions differ do not talk.
-const Version = 1
+const Version = 2
 
 // Sizes of messages, in bytes.
 const (
@@ -44,6 +44,8 @@ const (
 	OpQueryDevice = 4
 	OpQueryPort   = 5
 	OpQueryGIDs   = 6
+	OpQueryPKeys  = 7
+	OpQueryClock  = 8
 
 	OpAllocPD   = 16
 	OpDeallocPD = 17
@@ -80,6 +82,7 @@ const (
 	OpQueryCapture = 66
 	OpStopCapture  = 67
 	OpGoodbye      = 68 // from the daemon, with tag 0: why it closes the socket
+	OpSetPKeys     = 69
 )
 
 // HelloRequest is the first message of a connection. The reply's version is the
@@ -95,7 +98,8 @@ type HelloReply struct {
 	Release [NameSize]byte // text
 }
 
-// ListReply is followed by Count of DeviceEntry (OpListDevices) or GIDEntry (OpQueryGIDs).
+// ListReply is followed by Count of DeviceEntry (OpListDevices), GIDEntry (OpQueryGIDs), or P_Keys, a
+// u16 each in the order of their indices (OpQueryPKeys).
 type ListReply struct {
 	Count uint32
 	_     uint32
@@ -184,6 +188,8 @@ type DeviceAttr struct {
 	PhysPortCnt           uint32
 	MaxInlineData         uint32 // bytes in a send work request
 	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and what lies above
+	HCACoreClock          uint64 // kHz: the clock of CQETimestamp
+	TimestampMask         uint64 // completion_timestamp_mask: the bits of CQETimestamp that count
 }
 
 // PortAttr is the reply of OpQueryPort: the values of struct ibv_port_attr.
@@ -217,6 +223,13 @@ type GIDEntry struct {
 	Index  uint32
 	Type   uint32 // ibv_gid_type: 2, RoCE v2
 	Netdev [IfNameSize]byte
+	VLAN   uint32 // VLAN ID, 0 for none
+}
+
+// ClockReply is the time of the device: ibv_query_rt_values_ex.
+type ClockReply struct {
+	Clock     uint64 // as CQETimestamp has it
+	Wallclock uint64 // the same moment as CQEWallclock has it
 }
 
 // HandleRequest names the object that an operation closes or asks about.
@@ -482,6 +495,18 @@ type SnapshotReply struct {
 type StartCaptureRequest struct {
 	Device [NameSize]byte // empty: all
 }
+
+// SetPKeysRequest replaces the P_Key table of a device: queue pairs have what is at their index from now on, and
+// clients hear PKEY_CHANGE. Needs the daemon's own user or root.
+type SetPKeysRequest struct {
+	Device [NameSize]byte
+	Count  uint32
+	_      uint32
+	PKeys  [MaxPKeys]uint16 // 0: nothing at this index
+}
+
+// MaxPKeys is the most that a P_Key table holds.
+const MaxPKeys = 64
 
 // CaptureReply is the state of this connection's capture.
 type CaptureReply struct {

@@ -88,7 +88,8 @@ const (
 	RecvSGEs   = 16
 )
 
-// A completion: offsets in its slot of CQESize bytes. Values are those of struct ibv_wc.
+// A completion: offsets in its slot of CQESize bytes. Values are those of struct ibv_wc, and of the readers of
+// struct ibv_cq_ex; there are no flow tags and no tag matching.
 const (
 	CQEWRID      = 0  // u64
 	CQEStatus    = 8  // u32, ibv_wc_status
@@ -103,7 +104,9 @@ const (
 	CQESLID      = 42 // u16
 	CQESL        = 44 // u8
 	CQEPathBits  = 45 // u8
-	CQETimestamp = 48 // u64, ns
+	CQEVLAN      = 46 // u16, receives: the VLAN tag with its priority (TCI), 0 for none
+	CQETimestamp = 48 // u64, device clock: ns since the daemon's engine began
+	CQEWallclock = 56 // u64, ns since 1970
 	CQESize      = 64
 )
 

@@ -46,3 +46,13 @@ func (c *Client) StopCapture(ctx context.Context) (s CaptureState, err error) {
 	_, err = c.Call(ctx, Request{Name: "stop capture", Op: abi.OpStopCapture, Reply: &s})
 	return s, err
 }
+
+// SetPKeys replaces the P_Key table of a device. Errors are EINVAL, ENODEV, and EACCES for who is neither root nor the
+// daemon's user.
+func (c *Client) SetPKeys(ctx context.Context, device string, keys []uint16) error {
+	ask := abi.SetPKeysRequest{Count: uint32(len(keys))}
+	abi.PutText(ask.Device[:], device)
+	copy(ask.PKeys[:], keys)
+	_, err := c.Call(ctx, Request{Name: "set P_Keys", Op: abi.OpSetPKeys, Body: []any{ask}})
+	return err
+}

@@ -45,6 +45,7 @@ type config struct {
 	spin    time.Duration
 	limits  attach.Limits
 	device  nic.Limits
+	pkeys   map[int][]uint16
 	faults  map[int]string
 	sinks   map[int]wire.FrameSink
 	wrap    []func(int, wire.Link) wire.Link
@@ -70,6 +71,9 @@ func WithLimits(l attach.Limits) Option { return func(c *config) { c.limits = l 
 
 // WithDeviceLimits bounds what a NIC holds.
 func WithDeviceLimits(l nic.Limits) Option { return func(c *config) { c.device = l } }
+
+// WithPKeys gives a NIC, counted from 0, a P_Key table.
+func WithPKeys(nic int, keys ...uint16) Option { return func(c *config) { c.pkeys[nic] = keys } }
 
 // WithFaults puts a fault program (docs/faults.md) on the link of one NIC, counted from 0.
 func WithFaults(nic int, program string) Option {
@@ -111,7 +115,7 @@ type Fabric struct {
 // New makes a fabric.
 func New(t testing.TB, opts ...Option) *Fabric {
 	t.Helper()
-	c := config{nics: 2, engines: 1, mtu: MTU, faults: map[int]string{}, sinks: map[int]wire.FrameSink{}, leaks: true}
+	c := config{nics: 2, engines: 1, mtu: MTU, faults: map[int]string{}, pkeys: map[int][]uint16{}, sinks: map[int]wire.FrameSink{}, leaks: true}
 	for _, o := range opts {
 		o(&c)
 	}
@@ -179,7 +183,7 @@ func (f *Fabric) addNIC(c *config, cables *wire.Fabric, i int) error {
 		link = w(i, link)
 	}
 	fault := wire.NewFault(link, program)
-	d, err := e.AddDevice(nic.DeviceConfig{Name: fmt.Sprintf("nic%d", i), Link: fault, Iface: iface, Limits: c.device})
+	d, err := e.AddDevice(nic.DeviceConfig{Name: fmt.Sprintf("nic%d", i), Link: fault, Iface: iface, Limits: c.device, PKeys: c.pkeys[i]})
 	if err != nil {
 		return err
 	}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"softroce/attach/control"
+	"softroce/daemon"
+)
+
+type pkeysCmd struct {
+	Device string `arg:"" name:"nic" help:"The NIC."`
+	Keys   string `arg:"" help:"Its P_Key table: keys in the order of their indices with '+' between, such as 0xffff+0x8001; 0 leaves an index without one."`
+}
+
+func (p *pkeysCmd) Run(e *env) error {
+	keys, err := daemon.ParsePKeys(p.Keys)
+	if err != nil {
+		return &usageError{err}
+	}
+	c, err := control.Dial(e, e.socket)
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	return c.SetPKeys(e, p.Device, keys)
+}

@@ -1,0 +1,50 @@
+package nic_test
+
+import (
+	"testing"
+
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A completion has the time of the step that made it; the time of day is looked up once a second.
+func TestCompletionsHaveTheTimeOfTheirStep(t *testing.T) {
+	const epoch = 1_700_000_000_000_000_000
+	w := &world{t: t, now: 1, mem: 1 << 16}
+	reads := 0
+	drift := int64(0)
+	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 1, Wall: func() int64 {
+		reads++
+		return epoch + w.now + drift
+	}})
+	check(t, err)
+	t.Cleanup(func() { e.Close() })
+	w.engine, w.fabric = e, wire.NewFabric()
+	a, b := pair(w, 1024)
+	var last uint64
+	for i := range 200 {
+		w.now += 1_000_000
+		a.post(wr{id: uint64(i), op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		from := w.now
+		w.run(100_000)
+		c := a.want(uint64(i), transport.Success, transport.WCWrite)
+		if c.stamp <= last || int64(c.stamp) <= from || int64(c.stamp) > w.now || c.wall != epoch+c.stamp {
+			t.Fatalf("completion %d at %d, wall %d, between %d and %d", i, c.stamp, c.wall, from, w.now)
+		}
+		last = c.stamp
+	}
+	if reads > 2 {
+		t.Errorf("the time of day was read %d times in 0.2 s", reads)
+	}
+	drift = 5e9 // somebody sets the clock
+	w.now += 1e9
+	w.step()
+	clock, wall := a.dev.Clock()
+	if clock != e.Now() || wall != epoch+clock+drift {
+		t.Errorf("clock %d, wall %d", clock, wall)
+	}
+	if q := a.dev.Query(); q.CoreClock != 1_000_000 || q.TimestampMask != 1<<64-1 {
+		t.Errorf("core clock %d kHz, mask %#x", q.CoreClock, q.TimestampMask)
+	}
+}

@@ -1,0 +1,87 @@
+package nic
+
+import (
+	"slices"
+	"syscall"
+
+	"softroce/packet"
+)
+
+// A P_Key is the number of a partition, in its low 15 bits, and says in the highest one whether the port is a
+// full member of it (IBTA 10.9.1). Limited members do not hear each other.
+const (
+	pkeyPartition = 0x7fff
+	pkeyFull      = 0x8000
+)
+
+// CheckPKeys finds out whether keys can be a device's P_Key table; 0 stands for an index with nothing at
+// it. EINVAL names what is wrong.
+func CheckPKeys(keys []uint16) error {
+	if len(keys) == 0 || len(keys) > maxPKeys {
+		return refuse(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", len(keys), maxPKeys)
+	}
+	some := false
+	for i, k := range keys {
+		switch {
+		case k == 0:
+			continue
+		case k&pkeyPartition == 0:
+			return refuse(syscall.EINVAL, "P_Key %#04x names no partition", k)
+		case slices.Contains(keys[:i], k):
+			return refuse(syscall.EINVAL, "P_Key %#04x is there twice", k)
+		}
+		some = true
+	}
+	if !some {
+		return refuse(syscall.EINVAL, "P_Key table has no key in it")
+	}
+	return nil
+}
+
+// defaultPKeys is the table of a device that was told of none.
+func defaultPKeys() []uint16 { return []uint16{packet.DefaultPKey} }
+
+// PKey returns the P_Key at an index of the table; false where there is none.
+func (d *Device) PKey(index int) (uint16, bool) {
+	if index < 0 || index >= len(d.pkeys) {
+		return 0, false
+	}
+	return d.pkeys[index], d.pkeys[index] != 0
+}
+
+// PKeys returns the P_Key table; 0 is an index without a key.
+func (d *Device) PKeys() []uint16 { return slices.Clone(d.pkeys) }
+
+// PKeyIndex returns the index of a P_Key that lets packets with key k in, for those who do not belong to one
+// partition: management. An entry that is equal comes before one that only matches.
+func (d *Device) PKeyIndex(k uint16) (int, bool) {
+	if i := slices.Index(d.pkeys, k); i >= 0 && k&pkeyPartition != 0 && k&pkeyFull != 0 {
+		return i, true
+	}
+	for i, own := range d.pkeys {
+		if own&pkeyPartition != 0 && (own^k)&pkeyPartition == 0 && (own|k)&pkeyFull != 0 {
+			return i, true
+		}
+	}
+	return 0, false
+}
+
+// SetPKeys replaces the P_Key table. Queue pairs have the key that is at their index from now on, or none, and then
+// hear nobody; clients hear EventPKeyChange. EINVAL: see CheckPKeys.
+func (d *Device) SetPKeys(keys []uint16) error {
+	if err := CheckPKeys(keys); err != nil {
+		return err
+	}
+	if slices.Equal(d.pkeys, keys) {
+		return nil
+	}
+	d.pkeys = slices.Clone(keys)
+	for _, c := range d.contexts {
+		for _, q := range c.qps {
+			k, _ := d.PKey(q.pkeyIndex)
+			q.t.SetPKey(k)
+		}
+	}
+	d.broadcast(EventPKeyChange)
+	return nil
+}

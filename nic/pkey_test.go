@@ -1,0 +1,162 @@
+package nic_test
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+func TestPKeyTablesThatCannotBe(t *testing.T) {
+	full := make([]uint16, 65)
+	for i := range full {
+		full[i] = uint16(i + 1)
+	}
+	for _, c := range []struct {
+		keys []uint16
+		ok   bool
+	}{
+		{nil, false},
+		{[]uint16{0}, false},
+		{[]uint16{0x8000}, false},
+		{[]uint16{0xffff, 0xffff}, false},
+		{full, false},
+		{full[:64], true},
+		{[]uint16{0xffff, 0x7fff}, true}, // full and limited member of one partition
+		{[]uint16{0, 0, 1}, true},
+	} {
+		if err := nic.CheckPKeys(c.keys); (err == nil) != c.ok {
+			t.Errorf("%#x: %v", c.keys, err)
+		} else if err != nil {
+			wantErrno(t, fmt.Sprint(c.keys), err, syscall.EINVAL)
+		}
+	}
+}
+
+// connectAt connects two queues, each with the P_Key at an index of its NIC's table.
+func connectAt(a, b *queue, ai, bi int) {
+	for _, x := range []struct {
+		q, peer *queue
+		index   int
+	}{{a, b, ai}, {b, a, bi}} {
+		at := attrs(1024, x.peer)
+		at.PKeyIndex, at.Timeout, at.RetryCount = x.index, 1, 1
+		x.q.connectWith(at)
+	}
+}
+
+// Two ports hear each other if they are of one partition, unless both are limited members.
+func TestPKeysLetPartitionsTalk(t *testing.T) {
+	for _, c := range []struct {
+		a, b uint16
+		talk bool
+	}{
+		{0xffff, 0xffff, true}, {0xffff, 0x7fff, true}, {0x7fff, 0xffff, true}, {0x7fff, 0x7fff, false},
+		{0x8001, 0x0001, true}, {0x0001, 0x0001, false}, {0x8001, 0x8002, false}, {0x8001, 0xffff, false},
+	} {
+		t.Run(fmt.Sprintf("%04x and %04x", c.a, c.b), func(t *testing.T) {
+			w := newWorld(t)
+			a, b := w.client(w.nic(1)), w.client(w.nic(2))
+			check(t, a.dev.SetPKeys([]uint16{0, c.a}))
+			check(t, b.dev.SetPKeys([]uint16{0, 0, c.b}))
+			x, y := a.qp(smallCaps), b.qp(smallCaps)
+			connectAt(x, y, 1, 2)
+			x.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+			w.run(1e9)
+			if c.talk {
+				if got := x.want(1, transport.Success, transport.WCWrite); got.pkeyIndex != 1 {
+					t.Errorf("P_Key index %d in the completion", got.pkeyIndex)
+				}
+				return
+			}
+			x.want(1, transport.RetryExcErr, 0)
+			n := b.dev.Counters().Drops[transport.DropPKey]
+			if n == 0 || b.dev.QueryPort().BadPKeyCntr != uint32(n) {
+				t.Errorf("%d dropped, bad_pkey_cntr is %d", n, b.dev.QueryPort().BadPKeyCntr)
+			}
+		})
+	}
+}
+
+func TestAQueuePairNeedsAPKeyThatIsThere(t *testing.T) {
+	w := newWorld(t)
+	c := w.client(w.nic(1))
+	check(t, c.dev.SetPKeys([]uint16{0x8005, 0, 0x8006}))
+	q := c.qp(smallCaps)
+	for _, i := range []int{-1, 1, 3, 0x10000} {
+		a := nic.QPAttr{Attr: transport.Attr{State: transport.Init}, Port: 1, PKeyIndex: i}
+		wantErrno(t, fmt.Sprint("index ", i), c.ctx.ModifyQP(q.qp, &a, toInit), syscall.EINVAL)
+	}
+	a := nic.QPAttr{Attr: transport.Attr{State: transport.Init}, Port: 1, PKeyIndex: 2}
+	check(t, c.ctx.ModifyQP(q.qp, &a, toInit))
+	got, err := c.ctx.QueryQP(q.qp)
+	if err != nil || got.PKeyIndex != 2 || got.PKey != 0x8006 {
+		t.Errorf("index %d, P_Key %#x, %v", got.PKeyIndex, got.PKey, err)
+	}
+	if p := c.dev.QueryPort(); p.PKeyTableLen != 3 || c.dev.Query().MaxPKeys != 64 {
+		t.Errorf("table of %d, at most %d", p.PKeyTableLen, c.dev.Query().MaxPKeys)
+	}
+}
+
+// Queue pairs follow the table, and programs hear that it changed.
+func TestAChangedPKeyTableCountsAtOnce(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	write := func(id uint64, want transport.Status) {
+		t.Helper()
+		a.post(wr{id: id, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		w.run(100e9)
+		a.want(id, want, transport.WCWrite)
+	}
+	write(1, transport.Success)
+	check(t, a.dev.SetPKeys([]uint16{0x8123}))
+	check(t, b.dev.SetPKeys([]uint16{0x0123, packet.DefaultPKey}))
+	if !a.had(nic.EventPKeyChange) || !b.had(nic.EventPKeyChange) || a.events[0].Port != 1 {
+		t.Errorf("events: %v, %v", a.events, b.events)
+	}
+	write(2, transport.Success)
+	n := len(b.events)
+	check(t, b.dev.SetPKeys(b.dev.PKeys()))
+	if len(b.events) != n {
+		t.Error("an event of a table that did not change")
+	}
+	check(t, b.dev.SetPKeys([]uint16{0, packet.DefaultPKey}))
+	write(3, transport.RetryExcErr)
+	if b.dev.QueryPort().BadPKeyCntr == 0 {
+		t.Error("nothing counted")
+	}
+	wantErrno(t, "partition 0", b.dev.SetPKeys([]uint16{0x8000}), syscall.EINVAL)
+	if got := b.dev.PKeys(); !slices.Equal(got, []uint16{0, packet.DefaultPKey}) {
+		t.Errorf("after a refusal the table is %#x", got)
+	}
+}
+
+func TestPartitionZeroIsNobodys(t *testing.T) {
+	w := newWorld(t)
+	d := w.nic(1)
+	check(t, d.SetPKeys([]uint16{0x0007, 0x8009}))
+	for k, want := range map[uint16]int{0x8007: 0, 0x8009: 1, 0x0009: 1, 0x0007: -1, 0: -1, 0x8000: -1, 0xffff: -1} {
+		if i, ok := d.PKeyIndex(k); ok != (want >= 0) || ok && i != want {
+			t.Errorf("%#04x: index %d, %v", k, i, ok)
+		}
+	}
+}
+
+func TestDatagramsOfAnotherPartitionAreDropped(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
+	a.ah(1, "192.0.2.2")
+	check(t, b.dev.SetPKeys([]uint16{0x8001}))
+	b.recv(1, b.sge(0, 200))
+	a.sendTo(1, 1, b.qp.QPN(), 8)
+	w.run(1e6)
+	a.want(1, transport.Success, transport.WCSend)
+	b.wantNone()
+	if n := b.dev.Counters().Drops[transport.DropPKey]; n != 1 {
+		t.Errorf("%d dropped", n)
+	}
+}
