@@ -235,7 +235,7 @@ func TestANeighbourThatChangesItsMACIsFollowed(t *testing.T) {
 		mac [6]byte
 	}
 	told := make(chan news, 10)
-	n.OnNeighbour(func(dst netip.Addr, mac [6]byte) { told <- news{dst, mac} })
+	n.OnNeighbour(func(dst Station, mac [6]byte) { told <- news{dst.Addr, mac} })
 
 	far := netip.MustParseAddr("203.0.113.9")
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
@@ -266,7 +266,7 @@ func TestARouteThatChangesIsFollowed(t *testing.T) {
 	l := newLab(t)
 	n := l.a.iface()
 	told := make(chan [6]byte, 10)
-	n.OnNeighbour(func(_ netip.Addr, mac [6]byte) { told <- mac })
+	n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
 	route := &netlink.Route{LinkIndex: n.Index(), Dst: dst, Gw: l.b.v4.AsSlice()}
 	must(t, l.a.nl.RouteAdd(route))
