@@ -74,6 +74,9 @@ type Config struct {
 	Limits  Limits
 	Release string // the daemon's version, for clients to show
 
+	// WhileUsed makes the server refuse clients once the last one has left: see Unused.
+	WhileUsed bool
+
 	// Snapshot returns what is told, as JSON, to those who ask for a snapshot. Nil stands
 	// for the server's own Snapshot.
 	Snapshot func() any
@@ -109,6 +112,8 @@ type Server struct {
 	listens map[*listener]struct{}
 	closed  bool
 	running sync.WaitGroup // connections and accept loops
+
+	unused chan struct{} // closed when the last client has left, with Config.WhileUsed
 }
 
 // A device and who drives it.
@@ -122,6 +127,7 @@ func NewServer(c Config) (*Server, error) {
 	c.Limits = c.Limits.withDefaults()
 	s := &Server{
 		config: c, log: c.Log, conns: map[*conn]struct{}{}, users: map[uint32]int{}, listens: map[*listener]struct{}{},
+		unused: make(chan struct{}),
 	}
 	if s.log == nil {
 		s.log = slog.New(slog.DiscardHandler)
@@ -194,7 +200,15 @@ func (s *Server) dismiss(c *conn) {
 	if s.users[c.peer.UID]--; s.users[c.peer.UID] == 0 {
 		delete(s.users, c.peer.UID)
 	}
+	if s.config.WhileUsed && len(s.conns) == 0 && !s.closed {
+		s.closed = true // who comes now finds a daemon that is ending, not one that ends while he is there
+		close(s.unused)
+	}
 }
+
+// Unused returns a channel that is closed when, with Config.WhileUsed, the last client has
+// left. There are no others from then on, and the server is to be closed.
+func (s *Server) Unused() <-chan struct{} { return s.unused }
 
 // Close ends the server: it stops to listen, every client hears IBV_EVENT_DEVICE_FATAL,
 // then its connection is closed and its objects are gone when Close returns. Call it before

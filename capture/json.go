@@ -44,6 +44,8 @@ type jsonPacket struct {
 	ImmDt        *uint32           `json:"immdt,omitempty"`
 	IETH         *jsonIETH         `json:"ieth,omitempty"`
 
+	MAD *jsonMAD `json:"mad,omitempty"` // a management datagram
+
 	PayloadLen int    `json:"payload_len"`
 	ICRC       uint32 `json:"icrc"`
 	ICRCOK     bool   `json:"icrc_ok"`
@@ -132,6 +134,7 @@ func (p *Packet) MarshalJSON() ([]byte, error) {
 		j.Error = p.Err.Error()
 	} else {
 		j.setExtended(&p.Header)
+		j.setMAD(p)
 	}
 	return json.Marshal(j)
 }

@@ -16,6 +16,7 @@ func (p *Packet) AppendText(b []byte, start time.Time) []byte {
 	if p.Err == nil {
 		b = p.appendExtended(b, p.Opcode.Info().Headers)
 		b = fmt.Appendf(b, " payload_len=%d", len(p.Payload))
+		b = p.appendMAD(b)
 	}
 	b = fmt.Appendf(b, " icrc=%#08x(%s)", p.ICRC(), word(p.ICRCOK(), "ok", "BAD"))
 	b = p.appendAddressing(b)

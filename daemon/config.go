@@ -27,6 +27,9 @@ type Config struct {
 	Capture string // pcapng file for every packet from the start; default: none
 	Fault   string // file with a fault program; default: none
 
+	// WhileUsed ends the daemon's use with its last client's: see Daemon.Unused.
+	WhileUsed bool
+
 	Engines int           // threads that share the NICs; default 1
 	Spin    time.Duration // how long an idle engine spins before it sleeps; default: the engine's own; negative: not at all
 }

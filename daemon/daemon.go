@@ -152,7 +152,7 @@ func (d *Daemon) run() {
 func (d *Daemon) serveClients() (err error) {
 	d.server, err = attach.NewServer(attach.Config{
 		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Capture: &d.tap, Log: d.log,
-		Snapshot: func() any { return d.Snapshot() },
+		Snapshot: func() any { return d.Snapshot() }, WhileUsed: d.config.WhileUsed,
 	})
 	if err != nil {
 		return err
@@ -221,6 +221,10 @@ func (d *Daemon) close() error {
 	}
 	return errors.Join(errs...)
 }
+
+// Unused returns a channel that is closed when, with Config.WhileUsed, the last client has left.
+// The daemon takes no other from then on; it is to be closed.
+func (d *Daemon) Unused() <-chan struct{} { return d.server.Unused() }
 
 // Socket returns the path of the clients' socket.
 func (d *Daemon) Socket() string { return d.socket }

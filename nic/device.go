@@ -43,6 +43,7 @@ type Device struct {
 	env transport.Env
 	rx  rxState
 	tx  txState
+	gsi gsi
 
 	counters  transport.Counters
 	badPKeys  uint32

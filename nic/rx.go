@@ -75,6 +75,10 @@ func (d *Device) frame(f *wire.RxFrame, g *packet.GRH) {
 		d.multicast(f)
 		return
 	}
+	if p.DestQP == gsiQPN {
+		d.receiveMAD(f)
+		return
+	}
 	q, reason := d.admit(f)
 	if q == nil {
 		d.counters.Drop(reason)

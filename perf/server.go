@@ -23,9 +23,8 @@ type Server struct {
 // Without its NIC it is of no use: it ends too when the daemon does. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 	defer l.Close()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go s.watch(ctx, end)
+	ctx, end := s.Context.WhileServed(ctx)
+	defer end()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -46,15 +45,6 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 			}
 		})
 	}
-}
-
-// watch calls end when the NIC is gone: that is what ends the asynchronous events.
-func (s *Server) watch(ctx context.Context, end context.CancelCauseFunc) {
-	var err error
-	for err == nil {
-		_, err = s.Context.AsyncEvent(ctx)
-	}
-	end(err)
 }
 
 // Answer serves one client, and closes conn.

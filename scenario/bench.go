@@ -58,7 +58,6 @@ type Network interface {
 var (
 	ErrOneNIC   = errors.New("there is only one NIC on this bench")
 	ErrNoFaults = errors.New("the cable of this bench takes no faults")
-	ErrNoRunt   = errors.New("the link of this bench sends no packet without a BTH")
 )
 
 // A NIC is a NIC as the verbs program on it has it in hand. Objects have the names that the

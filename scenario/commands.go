@@ -58,7 +58,7 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(stageKey{}).(*stage)
 	s.log = ts.Logf
 	err := c.carryOut(s, neg, args)
-	if errors.Is(err, ErrOneNIC) || errors.Is(err, ErrNoFaults) || errors.Is(err, ErrNoRunt) {
+	if errors.Is(err, ErrOneNIC) || errors.Is(err, ErrNoFaults) {
 		s.skip(err)
 	}
 	if err != nil {

@@ -134,6 +134,9 @@ func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
 		if p.Src, err = netip.ParseAddr(v); err != nil {
 			return nil, fmt.Errorf("src=%s: must be an address", v)
 		}
+		if p.Src.Is4() != p.Dst.Is4() || p.Src.Is4In6() {
+			return nil, fmt.Errorf("src=%s: %v is of another family", v, p.Dst)
+		}
 	}
 	tclass, hops := uint64(0), uint64(64)
 	err = errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops))

@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -103,9 +102,6 @@ func (b *live) Path(to netip.Addr) (*wire.Path, error) {
 
 // Send implements Network.
 func (b *live) Send(f *wire.TxFrame) error {
-	if f.Len < packet.BTHLen {
-		return ErrNoRunt
-	}
 	for {
 		n, err := b.link.Send(b.now(), []wire.TxFrame{*f})
 		if n == 1 || err != nil {

@@ -31,6 +31,10 @@ var simAddrs = [...]netip.Addr{
 // simMTU leaves room for path MTU 4096.
 const simMTU = 9000
 
+// Simulator returns a Bench whose NICs are softroce's in a simulation, under virtual time. tap sees what is on
+// the cable of the NIC under test.
+func Simulator(tap wire.FrameSink) (Bench, error) { return newSimulator(tap) }
+
 // newSimulator returns a bench whose cable at the NIC under test is watched by tap.
 func newSimulator(tap wire.FrameSink) (*simulator, error) {
 	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 1, ReadArena: 1 << 20})

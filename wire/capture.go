@@ -224,7 +224,7 @@ func (c *Capture) received(f *RxFrame) {
 		c.frame = append(c.frame, t...)
 	}
 	icrc := f.ICRC
-	if (!c.icrc || icrc == 0) && n >= packet.BTHLen {
+	if !c.icrc || icrc == 0 {
 		icrc = packet.ICRCBytes(&a, c.frame[start:])
 		if f.BadICRC {
 			icrc = ^icrc

@@ -92,13 +92,19 @@ func (l *lab) connect(t testing.TB) {
 	}
 }
 
-// usable reports whether the interface has a carrier and no address is tentative.
+// usable reports whether the interface has a carrier and no address is tentative, and the host
+// takes what is for its addresses: the kernel makes an IPv6 address known before its route is
+// there, which is a work queue's affair.
 func (s *station) usable() bool {
 	link := s.link()
 	addrs, err := s.nl.AddrList(link, netlink.FAMILY_ALL)
 	must(s.t, err)
 	for _, a := range addrs {
-		if a.Flags&unix.IFA_F_TENTATIVE != 0 && netip.MustParseAddr(a.IP.String()).IsGlobalUnicast() {
+		if !a.IP.IsGlobalUnicast() {
+			continue
+		}
+		routes, err := s.nl.RouteGet(a.IP)
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 || err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
 			return false
 		}
 	}

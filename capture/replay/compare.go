@@ -27,6 +27,11 @@ func (r *responding) compare(strict bool) {
 		k := keyOf(o.psn, o.Opcode.Info().Kind, o.AETH.Syndrome)
 		ours[k] = append(ours[k], o)
 	}
+	for _, a := range r.s.answered {
+		if k := a.info.Kind; k == packet.KindReadResponse || k == packet.KindAtomicAck {
+			r.responses[a.psn] = append(r.responses[a.psn], a)
+		}
+	}
 	var before *event
 	odd := r.s.oddACK()
 	for _, a := range r.s.answered {
@@ -270,6 +275,11 @@ func (r *responding) missing(o *output, strict bool) {
 			o.Opcode, psnText(o.psn), again.No)})
 		return
 	}
+	if b := r.givenBefore(o); b != nil {
+		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the capture; packet %d had told the same",
+			o.Opcode, psnText(o.psn), b.No)})
+		return
+	}
 	if n := len(r.s.answered); n == 0 || r.s.answered[n-1].psn <= o.psn || r.s.answered[n-1].pos < o.at {
 		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything tells why", o.Opcode, psnText(o.psn))
 		return
@@ -283,6 +293,20 @@ func (r *responding) missing(o *output, strict bool) {
 		what = o.AETH.Syndrome.String()
 	}
 	r.v.differ(o.cause, "reply", "none", what+" for PSN "+psnText(o.psn))
+}
+
+// givenBefore returns what answers an earlier transmission of the request that drew a response of softroce: a requester that
+// has it need not ask again for this one.
+func (r *responding) givenBefore(o *output) *event {
+	if k := o.Opcode.Info().Kind; k != packet.KindReadResponse && k != packet.KindAtomicAck || !r.s.repeated(o.cause) {
+		return nil
+	}
+	for _, a := range r.responses[o.psn] {
+		if a.at < o.at {
+			return a
+		}
+	}
+	return nil
 }
 
 // askedAgain returns a request that asks again for what a reply of softroce says, or nil.

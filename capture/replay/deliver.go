@@ -114,7 +114,7 @@ func (r *requesting) compare(c *event, m *made) {
 	}
 	op := c.Opcode
 	if plain, ok := withoutInvalidate[op]; ok {
-		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, "softroce has no SEND with invalidate; it is compared with a SEND without"})
+		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, "it is compared with a SEND without invalidate"})
 		op = plain
 	}
 	if op != m.Opcode {

@@ -21,7 +21,12 @@ const (
 
 // consider decides the fate of a request and, if it arrived, lets softroce's responder have it.
 func (r *responding) consider(e *event) {
-	switch r.fate(e) {
+	r.live.until(r, e.at)
+	f := r.fate(e)
+	if f == unanswered && r.writer != nil {
+		f = arrived // a live responder will tell
+	}
+	switch f {
 	case lost:
 		switch {
 		case e.next != nil:
@@ -37,7 +42,7 @@ func (r *responding) consider(e *event) {
 	case arrived, refused:
 		r.feed(e)
 	case notReady:
-		r.receives.empty = true
+		r.receives.empty = r.live == nil
 		r.feed(e)
 		r.receives.empty = false
 	}
@@ -110,6 +115,9 @@ func (r *responding) fateExpected(e *event) fate {
 func (r *responding) feed(e *event) {
 	h := r.prepare(e)
 	expected := e.psn == r.epsn
+	if r.writer != nil {
+		r.writer.step(e, h)
+	}
 	r.receives.size = transport.MaxMessage
 	if n, ok := r.tooLong[e.psn]; ok {
 		r.receives.size = n
@@ -117,6 +125,9 @@ func (r *responding) feed(e *event) {
 	r.receive(h, e.Payload)
 	r.lent.settle()
 	if r.qp.State() == transport.Error {
+		if r.writer != nil {
+			r.writer.fed(e, false)
+		}
 		r.collect(e)
 		r.failed(e)
 		return
@@ -128,13 +139,17 @@ func (r *responding) feed(e *event) {
 		r.states[r.epsn-1] = state{(msn + r.s.msn) & packet.PSNMask, e.at}
 		r.steps = append(r.steps, mark{r.epsn - 1, e.at})
 	}
+	if r.writer != nil {
+		r.writer.fed(e, r.epsn != before)
+	}
 	r.collect(e)
 	if expected && r.epsn != before {
 		r.accepted(e)
 	}
 }
 
-// withoutInvalidate has the opcodes that softroce does not carry out, and what stands for them.
+// withoutInvalidate has the opcodes whose key belongs to memory of which the capture tells nothing, and what stands
+// for them.
 var withoutInvalidate = map[packet.Opcode]packet.Opcode{
 	packet.SendLastInv: packet.SendLast,
 	packet.SendOnlyInv: packet.SendOnly,
@@ -146,14 +161,14 @@ func (r *responding) prepare(e *event) packet.Header {
 	h := e.Header
 	if plain, ok := withoutInvalidate[h.Opcode]; ok {
 		h.Opcode = plain
-		r.note(e, "softroce has no memory windows: it stands for a SEND without invalidate")
+		r.note(e, "what it invalidates is not rebuilt: it stands for a SEND without invalidate")
 	}
 	_, _, key, ok := target(e)
 	if !ok {
 		return h
 	}
 	nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
-	if region := r.regions[key]; region != nil && (nak == nil || !r.mayRefuse(key, nak)) {
+	if region := r.regions[key]; region != nil && (r.live != nil || nak == nil || !r.mayRefuse(key, nak)) {
 		h.RETH.RKey, h.Atomic.RKey = region.RKey(), region.RKey()
 		r.fill(e, r.shadows[key])
 	} else {
@@ -164,6 +179,9 @@ func (r *responding) prepare(e *event) packet.Header {
 
 // fill takes what the answer of a READ or atomic shows for the contents of memory.
 func (r *responding) fill(e *event, m *shadow) {
+	if m.settled {
+		return
+	}
 	answers := e.answers
 	if answers == nil && e.info.Kind != packet.KindRead {
 		if answers = r.ev.later(r.s, e); answers == nil {

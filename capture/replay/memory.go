@@ -3,8 +3,12 @@ package replay
 // A shadow is a responder's memory as far as the capture tells what is in it. It is sparse:
 // a request of 2 GiB costs nothing until its bytes are seen.
 type shadow struct {
-	pages map[uint64]*page
-	lent  *ledger
+	pages   map[uint64]*page
+	lent    *ledger
+	settled bool // it is known altogether: nothing is to be learned
+
+	// learned, if not nil, hears of bytes that learn changed: those of which nothing was known are fresh.
+	learned func(addr uint64, b byte, fresh bool)
 }
 
 // A ledger has what the shadows of a replay have lent.
@@ -93,13 +97,19 @@ func (m *shadow) doubt(addr uint64, n int) { m.know(addr, n, -1) }
 // known, and where free says that something else may have changed it since. It returns how
 // many bytes were changed so.
 func (m *shadow) learn(addr uint64, b []byte, at int, free func(since int) bool) (changed int) {
+	if m.settled {
+		return 0
+	}
 	m.each(addr, len(b), func(p *page, i, from, n int) {
 		for k := range n {
 			have, since := &p.data[i+k], &p.since[i+k]
 			switch {
-			case *since == 0 || *have == b[from+k]:
+			case *have == b[from+k]:
+			case *since == 0:
+				m.tell(addr+uint64(from+k), b[from+k], true)
 			case free(int(*since) - 1):
 				changed++
+				m.tell(addr+uint64(from+k), b[from+k], false)
 			default:
 				continue
 			}
@@ -107,6 +117,17 @@ func (m *shadow) learn(addr uint64, b []byte, at int, free func(since int) bool)
 		}
 	})
 	return changed
+}
+
+func (m *shadow) tell(addr uint64, b byte, fresh bool) {
+	if m.learned != nil {
+		m.learned(addr, b, fresh)
+	}
+}
+
+// write puts bytes into the memory.
+func (m *shadow) write(addr uint64, b []byte) {
+	m.each(addr, len(b), func(p *page, at, from, n int) { copy(p.data[at:at+n], b[from:]) })
 }
 
 // A window is a region of a shadow, as mrtable.Memory.

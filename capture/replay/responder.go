@@ -30,11 +30,21 @@ type responding struct {
 	cursor   uint64
 	writes   uint32 // the R_Key of the WRITE that cursor lies in
 
+	keys    []uint32 // captured R_Keys, in the order of their first use
+	extents map[uint32]*extent
+
+	responses map[int64][]*event // captured, to READs and atomics, by PSN
+
 	outputs []*output
 	states  map[int64]state // by the PSN that an ACK would have
 	steps   []mark          // the same, in their order
 	ended   bool            // nothing more is fed
 	cutoff  int             // replies from this place on are not compared
+
+	writer *scriptwriter // makes a script of what the responder is given; may be nil
+	live   *Session      // what is known of the responder, instead of inferred; may be nil
+
+	written int // of live.Writes
 }
 
 // An output is a packet that softroce's responder sent.
@@ -54,18 +64,29 @@ type state struct {
 
 // receives is a receive queue that never ends, unless it is to be empty.
 type receives struct {
-	empty  bool
-	size   uint32
-	region *mrtable.Region
-	sge    [1]transport.SGE
+	empty   bool
+	size    uint32
+	region  *mrtable.Region
+	sge     [1]transport.SGE
+	taken   int
+	lengths []uint32 // of those that were taken
+	posted  []uint32 // if bounded: the lengths of all that were posted so far
+	bounded bool
 }
 
 // Next implements transport.RecvQueue.
 func (q *receives) Next(wr *transport.RecvWR) bool {
-	if q.empty {
+	size := q.size
+	switch {
+	case q.empty, q.bounded && q.taken == len(q.posted):
 		return false
+	case q.bounded:
+		size = q.posted[q.taken]
+	default:
+		q.lengths = append(q.lengths, size)
 	}
-	q.sge[0] = transport.SGE{Length: q.size, LKey: q.region.LKey()}
+	q.taken++
+	q.sge[0] = transport.SGE{Length: size, LKey: q.region.LKey()}
 	wr.SGEs = q.sge[:]
 	return true
 }
@@ -86,29 +107,42 @@ const (
 
 // replayResponder fills in the verdict on a stream's replies.
 func replayResponder(s *stream, strict bool) error {
-	b, err := newBench()
+	r, err := newResponding(s)
 	if err != nil {
 		return err
 	}
-	r := &responding{bench: b, s: s, ev: gather(s), v: &s.report.Responder, epsn: s.base, cutoff: never,
-		shadows: map[uint32]*shadow{}, regions: map[uint32]*mrtable.Region{}, tooLong: map[int64]uint32{},
-		worked: map[uint32]int{}, states: map[int64]state{}}
-	r.room = budgetPerReply*len(s.replies) + budgetSpare
-	r.receives.region = b.trash
 	if err := r.plan(); err != nil {
 		return err
 	}
-	r.states[s.base-1] = state{s.msn, -1}
-	for _, e := range s.requests {
+	r.run()
+	r.compare(strict)
+	return nil
+}
+
+func newResponding(s *stream) (*responding, error) {
+	b, err := newBench()
+	if err != nil {
+		return nil, err
+	}
+	r := &responding{bench: b, s: s, ev: gather(s), v: &s.report.Responder, epsn: s.base, cutoff: never,
+		shadows: map[uint32]*shadow{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
+		tooLong: map[int64]uint32{}, worked: map[uint32]int{}, states: map[int64]state{}, responses: map[int64][]*event{}}
+	r.room = budgetPerReply*len(s.replies) + budgetSpare
+	r.receives.region = b.trash
+	return r, nil
+}
+
+// run gives softroce's responder the requests.
+func (r *responding) run() {
+	r.states[r.s.base-1] = state{r.s.msn, -1}
+	for _, e := range r.s.requests {
 		if r.ended {
 			break
 		}
-		if e.psn >= s.base {
+		if e.psn >= r.s.base {
 			r.consider(e)
 		}
 	}
-	r.compare(strict)
-	return nil
 }
 
 // plan makes the queue pair and the regions that its requests name.
@@ -177,30 +211,30 @@ func right(k packet.Kind) mrtable.Access {
 	return 0
 }
 
+// An extent is the range of addresses that was reached with a key, both ends included, and what for.
+type extent struct {
+	low, high uint64
+	access    mrtable.Access
+}
+
 // planMemory registers, for each R_Key, the range that accepted requests reached.
 func (r *responding) planMemory() error {
-	type extent struct {
-		low, high uint64
-		access    mrtable.Access
-	}
-	extents := map[uint32]*extent{}
-	var keys []uint32
 	for _, e := range r.s.requests {
 		va, n, key, ok := target(e)
 		if !ok || n == 0 || va+n-1 < va || r.refused(e) {
 			continue
 		}
-		x := extents[key]
+		x := r.extents[key]
 		if x == nil {
 			x = &extent{low: va, high: va + n - 1}
-			extents[key] = x
-			keys = append(keys, key)
+			r.extents[key] = x
+			r.keys = append(r.keys, key)
 		}
 		x.low, x.high = min(x.low, va), max(x.high, va+n-1)
 		x.access |= right(e.info.Kind)
 	}
-	for _, key := range keys {
-		x := extents[key]
+	for _, key := range r.keys {
+		x := r.extents[key]
 		sh := newShadow(&r.lent)
 		w := &window{shadow: sh, base: x.low, length: x.high - x.low + 1}
 		if w.length == 0 {

@@ -38,6 +38,13 @@ func (s *Stream) print(b *printer) {
 	s.Requester.print(b, "requester")
 }
 
+// WriteText writes the verdict for a person to read, on the side of the connection that is named.
+func (v *Verdict) WriteText(w io.Writer, side string) error {
+	b := &printer{w: w}
+	v.print(b, side)
+	return b.err
+}
+
 func (v *Verdict) print(b *printer, side string) {
 	b.printf("  %s: %d compared, %s\n", side, v.Compared, count(len(v.Differences), "difference"))
 	for _, d := range v.Differences {

@@ -2,6 +2,8 @@ package main
 
 import (
 	"log/slog"
+	"os/signal"
+	"syscall"
 	"time"
 
 	"softroce/daemon"
@@ -15,6 +17,7 @@ type daemonCmd struct {
 	Config  string         `placeholder:"FILE" help:"Read settings from a YAML file; flags go before it."`
 	Engines int            `help:"Threads that share the NICs (default: 1)."`
 	Spin    *time.Duration `help:"How long an idle engine spins before it sleeps, such as 50us."`
+	While   bool           `name:"while-used" help:"End when the last client has left, or if none comes within 10 seconds."`
 	Verbose bool           `short:"v" help:"Log what clients do."`
 }
 
@@ -27,6 +30,7 @@ func (d *daemonCmd) Run(e *env) error {
 	if d.Verbose {
 		level = slog.LevelDebug
 	}
+	signal.Ignore(syscall.SIGPIPE) // who read the log may go: that ends a client, never the NICs
 	log := slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
 	running, err := daemon.Start(c, release(), log)
 	if err != nil {
@@ -36,8 +40,35 @@ func (d *daemonCmd) Run(e *env) error {
 	if err := running.WriteReady(e.out); err != nil {
 		return err
 	}
-	<-e.Done()
+	if err := daemon.NotifyReady(); err != nil {
+		log.Warn("the service manager cannot be told that all is ready", "reason", err)
+	}
+	d.wait(e, running)
 	return running.Close()
+}
+
+// arrivalTime is how long a daemon that ends with its last client waits for the first.
+const arrivalTime = 10 * time.Second
+
+// wait returns when the daemon is to end.
+func (d *daemonCmd) wait(e *env, running *daemon.Daemon) {
+	var nobody <-chan time.Time
+	if d.While {
+		nobody = time.After(arrivalTime)
+	}
+	for {
+		select {
+		case <-e.Done():
+			return
+		case <-running.Unused():
+			return
+		case <-nobody:
+			if len(running.Snapshot().Clients) == 0 {
+				return
+			}
+			nobody = nil
+		}
+	}
 }
 
 // config is the file's, with the flags over it.
@@ -66,6 +97,7 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 			*f.to = f.flag
 		}
 	}
+	c.WhileUsed = d.While
 	if d.Engines != 0 {
 		c.Engines = d.Engines
 	}

@@ -1,7 +1,7 @@
 // Softroce is an RDMA NIC that is a process: the daemon, and the tools that go with it.
 //
 // It ends with status 0 when all went well, 1 when what was asked for failed or differs,
-// and 2 when the command line is wrong.
+// and 2 when the command line is wrong; softroce run, with that of the program that it runs.
 package main
 
 import (
@@ -28,6 +28,7 @@ const (
 type cli struct {
 	Socket string `placeholder:"PATH" env:"SOFTROCE_SOCKET" help:"The daemon's socket (default: ${socket})."`
 
+	Run      runCmd      `cmd:"" help:"Run a program that uses libibverbs or librdmacm."`
 	Daemon   daemonCmd   `cmd:"" help:"Be the NICs that programs attach to."`
 	Perf     perfCmd     `cmd:"" help:"Measure bandwidth, message rate and latency."`
 	Pingpong pingpongCmd `cmd:"" help:"Play either end of ibv_rc_pingpong."`
@@ -39,6 +40,7 @@ type cli struct {
 	Check    checkCmd    `cmd:"" help:"Judge the packets of a capture file by the rules of RoCEv2."`
 	Scenario scenarioCmd `cmd:"" help:"Play packet-level scenarios."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
+	Manual   manualCmd   `cmd:"" hidden:"" help:"Write the manual page."`
 }
 
 // env is what a command runs in.
@@ -73,26 +75,41 @@ func run(args []string, out, errs io.Writer) int {
 		if errors.As(err, &u) {
 			return usage(errs, err)
 		}
-		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 			err = errInterrupted
 		}
 		if !errors.Is(err, errReported) {
 			fmt.Fprintf(errs, "softroce: %s\n", oneLine(err))
+		}
+		var s *statusError
+		if errors.As(err, &s) {
+			return s.status
 		}
 		return exitFailed
 	}
 	return exitOK
 }
 
-// endings are the signals that end a command in good order. SIGHUP comes when the terminal goes;
-// nohup has it ignored.
+// endings are the signals that end a command in good order. What is ignored stays ignored: SIGHUP,
+// which comes when the terminal goes, by nohup; SIGINT by a script for what it has in the background.
 func endings() []os.Signal {
-	s := []os.Signal{os.Interrupt, syscall.SIGTERM}
-	if !signal.Ignored(syscall.SIGHUP) {
-		s = append(s, syscall.SIGHUP)
+	var s []os.Signal
+	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
+		if !signal.Ignored(sig) {
+			s = append(s, sig)
+		}
 	}
 	return s
 }
+
+// statusError is an error with an exit status of its own.
+type statusError struct {
+	status int
+	err    error
+}
+
+func (s *statusError) Error() string { return s.err.Error() }
+func (s *statusError) Unwrap() error { return s.err }
 
 // errReported fails a command that has already said why.
 var errReported = errors.New("reported")

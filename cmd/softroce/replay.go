@@ -1,26 +1,91 @@
 package main
 
-import "softroce/capture/replay"
+import (
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"softroce/capture"
+	"softroce/capture/onto"
+	"softroce/capture/replay"
+	"softroce/scenario"
+	"softroce/wire"
+)
 
 type replayCmd struct {
-	File   string `arg:"" help:"A pcap or pcapng file."`
-	Strict bool   `help:"Compare also what an implementation may choose."`
-	JSON   bool   `name:"json" help:"Print the report as JSON."`
+	File    string `arg:"" help:"A pcap or pcapng file."`
+	Strict  bool   `help:"Compare also what an implementation may choose."`
+	JSON    bool   `name:"json" help:"Print the report as JSON."`
+	Onto    string `placeholder:"LINK" help:"Play the requests to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or fabric for one of a simulation."`
+	Program string `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Fast    bool   `help:"Play as fast as it goes, without the captured timing."`
+	Output  string `short:"o" placeholder:"FILE" help:"Record what passes when it is played."`
 }
 
 // Run exits with 1 where the replay found a difference.
 func (r *replayCmd) Run(e *env) error {
+	if r.Onto != "" {
+		return r.play(e)
+	}
+	if r.Program != "" || r.Fast || r.Output != "" {
+		return usagef("--program, --fast and -o go with --onto")
+	}
 	report, err := replay.File(r.File, replay.Options{Strict: r.Strict})
 	if err != nil {
 		return err
 	}
-	if r.JSON {
-		err = e.json(report)
-	} else {
-		err = report.WriteText(e.out)
+	return e.report(report, r.JSON, report.Differences())
+}
+
+// report prints a report; differences fail the command.
+func (e *env) report(r interface{ WriteText(io.Writer) error }, asJSON bool, differences int) error {
+	write := r.WriteText
+	if asJSON {
+		write = func(io.Writer) error { return e.json(r) }
 	}
-	if err == nil && report.Differences() > 0 {
-		err = errReported
+	if err := write(e.out); err != nil {
+		return err
 	}
-	return err
+	if differences > 0 {
+		return errReported
+	}
+	return nil
+}
+
+// play plays the file to a live NIC.
+func (r *replayCmd) play(e *env) error {
+	open, err := r.bench()
+	if err != nil {
+		return &usageError{err}
+	}
+	o := onto.Options{Context: e, Fast: r.Fast, Strict: r.Strict}
+	done := func() error { return nil }
+	if r.Output != "" {
+		w, err := capture.Create(r.Output, r.Onto)
+		if err != nil {
+			return err
+		}
+		o.Tap, done = w, w.Close
+	}
+	report, err := onto.File(r.File, open, o)
+	if err := errors.Join(err, done()); err != nil {
+		return err
+	}
+	report.Link = r.Onto
+	return e.report(report, r.JSON, report.Differences())
+}
+
+// bench returns what makes the live NIC's bench.
+func (r *replayCmd) bench() (func(wire.FrameSink) (scenario.Bench, error), error) {
+	if r.Onto == "fabric" {
+		if r.Program != "" {
+			return nil, errors.New("the NIC of a simulation needs no --program")
+		}
+		return scenario.Simulator, nil
+	}
+	if r.Program == "" {
+		return nil, fmt.Errorf("--onto %s needs --program, which says how the verbs program on the NIC's host is started", r.Onto)
+	}
+	return scenario.Live(r.Onto, strings.Fields(r.Program))
 }

@@ -1,0 +1,55 @@
+package onto_test
+
+import (
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"softroce/capture"
+	"softroce/capture/onto"
+	"softroce/capture/replay"
+	"softroce/scenario"
+)
+
+const fixtures = "../../pcap-fixtures/"
+
+func load(t *testing.T, name string) capture.Packets {
+	t.Helper()
+	ps, err := capture.Load(fixtures + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ps
+}
+
+// What the kernel's NIC answered in the captures, softroce answers, in memory like that, and with
+// receives posted when they were; nothing is lost on the way.
+func TestFixturesPlayOntoASimulatedNIC(t *testing.T) {
+	files, err := filepath.Glob(fixtures + "*.pcap")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no fixtures")
+	}
+	played := 0
+	for _, f := range files {
+		t.Run(filepath.Base(f), func(t *testing.T) {
+			for _, fast := range []bool{true, false} {
+				r, err := onto.File(f, scenario.Simulator, onto.Options{Fast: fast})
+				if errors.Is(err, replay.ErrNothing) {
+					return
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				played++
+				if r.Differences() > 0 {
+					t.Errorf("%v", r)
+				}
+				for _, s := range r.Streams {
+					if s.SentAgain > 0 || s.Replies > 0 && s.Verdict.Compared == 0 || len(s.Verdict.Lost) > 0 {
+						t.Errorf("%v", r)
+					}
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,240 @@
+package onto
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"softroce/capture/replay"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/scenario"
+	"softroce/transport"
+)
+
+// Bounds of what a live NIC's host is asked for.
+const (
+	maxMemory  = 256 << 20 // bytes of regions and receive buffers
+	maxInspect = 1 << 20   // bytes of regions that are read back at the end
+	chunk      = 4 << 10   // bytes in one line to a verbs program
+	alignment  = 64        // of addresses in the capture, that they keep
+)
+
+// ErrMemory is returned for a capture whose requests reach over more memory than a live NIC's host is asked for.
+var ErrMemory = errors.New("the requests reach over more memory than is played")
+
+// A held region is memory of the live NIC's host.
+type held struct {
+	name  string
+	shift uint64 // what is added to a captured address
+	start uint64 // of what requests name, in the region
+	replay.Region
+}
+
+// set makes a queue pair and memory on the live NIC as the script wants them.
+func (p *player) set() error {
+	s := p.script
+	largest := uint64(1)
+	for _, n := range s.Receives {
+		largest = max(largest, uint64(n))
+	}
+	total := min(largest, p.longest())
+	p.scratch.size = total
+	for _, r := range s.Regions {
+		if total += r.Length; r.Length > maxMemory || total > maxMemory {
+			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
+		}
+	}
+	scratch, err := p.nic.Register(p.name+"-r", scenario.RegionOptions{Size: int(p.scratch.size), Access: mrtable.LocalWrite})
+	if err != nil {
+		return err
+	}
+	p.memory = append(p.memory, p.name+"-r")
+	p.scratch.addr, p.scratch.lkey = scratch.Addr, scratch.LKey
+	for i, r := range s.Regions {
+		if err := p.hold(i, r); err != nil {
+			return err
+		}
+	}
+	return p.connect()
+}
+
+// longest returns how many bytes the longest SEND of the script has.
+func (p *player) longest() uint64 {
+	most, n := uint64(1), uint64(0)
+	for _, s := range p.script.Steps {
+		if s.Header.Opcode.Info().Position.StartsMessage() {
+			n = 0
+		}
+		n += uint64(len(s.Packet.Payload))
+		most = max(most, n)
+	}
+	return most
+}
+
+// hold registers a region and fills it.
+func (p *player) hold(i int, r replay.Region) error {
+	h := held{name: fmt.Sprintf("%s-%d", p.name, i), start: r.Addr % alignment}
+	live, err := p.nic.Register(h.name, scenario.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
+	if err != nil {
+		return err
+	}
+	p.memory = append(p.memory, h.name)
+	h.shift = live.Addr + h.start - r.Addr
+	h.Region = replay.Region{RKey: live.RKey, Addr: live.Addr, Length: h.start + r.Length, Access: r.Access}
+	for _, w := range r.Content {
+		w.RKey, w.Addr = live.RKey, w.Addr+h.shift
+		h.Content = append(h.Content, w)
+		if err := p.writeTo(&h, w); err != nil {
+			return err
+		}
+	}
+	p.held = append(p.held, h)
+	p.session.Regions = append(p.session.Regions, h.Region)
+	return nil
+}
+
+// writeTo has the program write to a region.
+func (p *player) writeTo(h *held, w replay.Write) error {
+	at := w.Addr - h.Addr
+	for b := range slices.Chunk(w.Data, chunk) {
+		if err := p.nic.WriteMemory(h.name, at, b); err != nil {
+			return err
+		}
+		at += uint64(len(b))
+	}
+	return nil
+}
+
+// connect makes the queue pair and takes it to RTR, in which it answers.
+func (p *player) connect() (err error) {
+	s := p.script
+	if p.qpn, err = p.nic.CreateQP(p.name, scenario.QPOptions{Type: nic.TypeRC}); err != nil {
+		return err
+	}
+	p.created = true
+	a := nic.QPAttr{
+		Attr: transport.Attr{State: transport.Init, PathMTU: s.PathMTU, RQPSN: s.FirstPSN, DestQPN: p.own, Access: s.Access,
+			MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer},
+		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(p.bench.Peer())},
+		Port: 1,
+	}
+	if err := p.nic.ModifyQP(p.name, a, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskAccess); err != nil {
+		return err
+	}
+	a.State = transport.RTR
+	if err := p.nic.ModifyQP(p.name, a, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
+		transport.MaskRQPSN|transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer); err != nil {
+		return fmt.Errorf("the live NIC refuses a queue pair with path MTU %d: %w", s.PathMTU, err)
+	}
+	to := p.nic.Addr()
+	if p.path, err = p.bench.Path(to); err != nil {
+		return err
+	}
+	p.session.Player, p.session.Peer = replay.End{Addr: p.bench.Peer(), QPN: p.own, Known: true}, replay.End{Addr: to, QPN: p.qpn, Known: true}
+	return nil
+}
+
+// receives has as many receives posted as the next packet wants, and some more if there may be.
+func (p *player) receives(s *replay.Step) error {
+	for p.posted < s.MinReceives && p.posted-p.consumed() >= queueDepth && len(p.due) > 0 {
+		if err := p.answered(p.due[0].End); err != nil {
+			return err
+		}
+	}
+	to := min(s.MaxReceives, len(p.script.Receives), p.consumed()+queueDepth)
+	if p.posted >= to || p.posted >= s.MinReceives && to-p.posted < queueDepth/2 && to < len(p.script.Receives) {
+		return nil
+	}
+	for ; p.posted < to; p.posted++ {
+		n := uint32(min(uint64(p.script.Receives[p.posted]), p.scratch.size))
+		wr := transport.RecvWR{ID: uint64(p.posted), SGEs: []transport.SGE{{Addr: p.scratch.addr, Length: n, LKey: p.scratch.lkey}}}
+		if err := p.nic.PostRecv(p.name, &wr); err != nil {
+			return err
+		}
+		p.session.Receives = append(p.session.Receives, replay.Receive{At: p.at(), Length: n})
+	}
+	return p.poll()
+}
+
+// queueDepth is how many receives are posted at most; the queue has 64.
+const queueDepth = 48
+
+// poll takes what has completed.
+func (p *player) poll() error {
+	l, err := p.nic.Completions()
+	for _, c := range l {
+		if c.QP != p.name || !c.Recv {
+			continue
+		}
+		if c.Status == transport.WRFlushErr {
+			p.flushed = true
+		}
+		if !p.flushed {
+			p.session.Completions = append(p.session.Completions, transport.Completion{Status: c.Status, ByteLen: c.ByteLen, Imm: c.Imm, Flags: c.Flags})
+		}
+	}
+	return err
+}
+
+// writes has the program write what the captured one wrote, when all that was sent is answered.
+func (p *player) writes(ws []replay.Write) error {
+	if len(ws) == 0 {
+		return nil
+	}
+	if n := len(p.due); n > 0 {
+		if err := p.answered(p.due[n-1].End); err != nil {
+			return err
+		}
+	}
+	for _, w := range ws {
+		i := slices.IndexFunc(p.script.Regions, func(r replay.Region) bool { return r.RKey == w.RKey })
+		h := &p.held[i]
+		w.RKey, w.Addr = h.RKey, w.Addr+h.shift
+		if err := p.writeTo(h, w); err != nil {
+			return err
+		}
+		p.session.Writes = append(p.session.Writes, replay.ProgramWrite{At: p.at(), Write: w})
+	}
+	return nil
+}
+
+// inspect looks at what the program sees at the end.
+func (p *player) inspect() error {
+	if err := p.poll(); err != nil {
+		return err
+	}
+	p.session.Packets = p.tape.packets[p.first:]
+	p.session.Whole = !p.dead && len(p.due) == 0
+	left := uint64(maxInspect)
+	for i := range p.held {
+		h := &p.held[i]
+		if h.Length > left {
+			p.session.Memory = append(p.session.Memory, nil)
+			continue
+		}
+		left -= h.Length
+		b := make([]byte, 0, h.Length)
+		for at := uint64(0); at < h.Length; at += chunk {
+			part, err := p.nic.ReadMemory(h.name, at, min(chunk, h.Length-at))
+			if err != nil {
+				return err
+			}
+			b = append(b, part...)
+		}
+		p.session.Memory = append(p.session.Memory, b)
+	}
+	return nil
+}
+
+// strike gives the live NIC's resources back.
+func (p *player) strike() (err error) {
+	p.tape.heard = nil
+	if p.created {
+		err = p.nic.DestroyQP(p.name)
+	}
+	for _, m := range p.memory {
+		err = errors.Join(err, p.nic.Deregister(m))
+	}
+	return err
+}

@@ -1,0 +1,213 @@
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"softroce/capture"
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// A Session is what came of a Script that was played to a live responder: the packets as they passed
+// the player, and what it knows of the responder, so that nothing of that has to be inferred.
+type Session struct {
+	Packets         capture.Packets // in order; those of other queue pairs are passed over
+	Player, Peer    End             // Peer has the responder
+	PathMTU         int
+	FirstPSN        uint32
+	MinRNRTimer     uint8
+	MaxDestRDAtomic uint8
+	Access          mrtable.Access // of the queue pair
+	Regions         []Region       // of the live NIC
+	Receives        []Receive      // in the order in which they were posted
+	Writes          []ProgramWrite // what the program wrote to memory while it was played
+
+	// Completions of the receive queue, in order, up to the first that was flushed. Whole says that they
+	// were looked for after all was answered.
+	Completions []transport.Completion
+	Whole       bool
+
+	// Memory is what is in a region at the end; nil where that was not looked at.
+	Memory [][]byte
+}
+
+// A Receive is a receive work request.
+type Receive struct {
+	At     int // how many packets were there before
+	Length uint32
+}
+
+// A ProgramWrite is what a program wrote when At packets had been seen.
+type ProgramWrite struct {
+	At int
+	Write
+}
+
+// ErrSession is returned for a session without a request of its player.
+var ErrSession = errors.New("there is no request in the session")
+
+// Judge holds the live responder's replies against what softroce's responder would have said.
+func (l *Session) Judge(o Options) (*Stream, error) {
+	run := &run{}
+	var replies []*event
+	for i, p := range l.Packets {
+		in := p.Opcode.Info()
+		if p.Opcode.Service() != packet.RC || unfit(p) != "" {
+			continue
+		}
+		ev := &event{Packet: p, info: in, at: i, pos: i}
+		switch {
+		case in.Request && p.Src == l.Player.Addr && p.Dst == l.Peer.Addr && p.BTH.DestQP == l.Peer.QPN:
+			run.events = append(run.events, ev)
+		case !in.Request && p.Src == l.Peer.Addr && p.Dst == l.Player.Addr && p.BTH.DestQP == l.Player.QPN:
+			replies = append(replies, ev)
+		}
+	}
+	if len(run.events) == 0 {
+		return nil, ErrSession
+	}
+	s := l.stream(run, replies)
+	r, err := newResponding(s)
+	if err != nil {
+		return nil, err
+	}
+	r.live = l
+	r.receives.bounded = true
+	var completions []transport.Completion
+	r.done = func(c *transport.Completion) { completions = append(completions, *c) }
+	if err := r.planLive(l); err != nil {
+		return nil, err
+	}
+	r.run()
+	l.until(r, len(l.Packets))
+	r.compare(o.Strict)
+	r.compareCompletions(l, completions)
+	r.compareMemory(l)
+	return s.report, nil
+}
+
+// stream puts the packets in order, of which the beginning is known.
+func (l *Session) stream(run *run, replies []*event) *stream {
+	s := &stream{requests: run.events, replies: replies, talk: talk{}, packets: l.Packets, mtu: l.PathMTU, lastWord: -1}
+	anchor := int64(extendedStart) + int64(l.FirstPSN)
+	s.base = anchor
+	s.extend(&anchor)
+	s.sent, _ = sendOrder(s.requests)
+	s.answered, s.ordered = sendOrder(s.replies)
+	s.assemble()
+	s.chain()
+	for _, e := range replies {
+		s.lastWord = e.at
+		s.dead = s.dead || e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome)
+	}
+	s.report = &Stream{From: l.Player, To: l.Peer, Requests: len(s.requests), Replies: len(s.replies), PathMTU: s.mtu,
+		FirstPSN: l.FirstPSN, Responder: newVerdict(), Requester: newVerdict()}
+	return s
+}
+
+// planLive makes the queue pair and the memory that the live responder was given.
+func (r *responding) planLive(l *Session) (err error) {
+	r.qp, err = transport.New(transport.Config{QPN: 1, Service: packet.RC, PD: r.pd, Recv: &r.receives})
+	if err != nil {
+		return err
+	}
+	a := transport.Attr{PathMTU: l.PathMTU, RQPSN: l.FirstPSN, DestQPN: l.Player.QPN, MaxDestRDAtomic: l.MaxDestRDAtomic,
+		MinRNRTimer: l.MinRNRTimer, Access: l.Access}
+	if err := r.connect(a, false); err != nil {
+		return err
+	}
+	for _, x := range l.Regions {
+		sh := newShadow(&r.lent)
+		sh.settled = true
+		for _, w := range x.Content {
+			sh.write(w.Addr, w.Data)
+		}
+		region, err := r.register(&window{shadow: sh, base: x.Addr, length: x.Length}, x.Addr, x.Access)
+		if err != nil {
+			return fmt.Errorf("region of R_Key %#x: %w", x.RKey, err)
+		}
+		r.shadows[x.RKey], r.regions[x.RKey] = sh, region
+	}
+	return nil
+}
+
+// until lets happen what the program did before a place. Without a session there is nothing.
+func (l *Session) until(r *responding, at int) {
+	if l == nil {
+		return
+	}
+	for n := len(r.receives.posted); n < len(l.Receives) && l.Receives[n].At <= at; n++ {
+		r.receives.posted = append(r.receives.posted, l.Receives[n].Length)
+	}
+	for ; r.written < len(l.Writes) && l.Writes[r.written].At <= at; r.written++ {
+		w := &l.Writes[r.written]
+		if sh := r.shadows[w.RKey]; sh != nil {
+			sh.write(w.Addr, w.Data)
+		}
+	}
+}
+
+// compareCompletions holds what the live program heard of its receives against what one on softroce would.
+func (r *responding) compareCompletions(l *Session, ours []transport.Completion) {
+	ours = slices.DeleteFunc(ours, func(c transport.Completion) bool { return c.Status == transport.WRFlushErr })
+	for i, c := range l.Completions {
+		if i >= len(ours) {
+			if !r.unsure() {
+				r.differAtEnd(fmt.Sprintf("completion of receive %d", i+1), completionText(&c), "none")
+			}
+			return
+		}
+		if have, want := completionText(&c), completionText(&ours[i]); have != want {
+			r.differAtEnd(fmt.Sprintf("completion of receive %d", i+1), have, want)
+		}
+	}
+	if n := len(l.Completions); l.Whole && n < len(ours) && !r.unsure() {
+		r.differAtEnd(fmt.Sprintf("completion of receive %d", n+1), "none", completionText(&ours[n]))
+	}
+}
+
+// unsure reports whether requests were sent of which nothing tells whether they arrived, or a difference
+// was found, behind which softroce's responder may be another way.
+func (r *responding) unsure() bool {
+	last := r.s.requests[len(r.s.requests)-1]
+	return len(r.v.Differences) > 0 || r.qp.State() != transport.Error && r.epsn < last.end()
+}
+
+func completionText(c *transport.Completion) string {
+	if c.Status != transport.Success {
+		return fmt.Sprint(c.Status)
+	}
+	s := fmt.Sprintf("%v, %d bytes", c.Status, c.ByteLen)
+	if c.Flags&transport.WCWithImm != 0 {
+		s += fmt.Sprintf(", immediate %#x", c.Imm)
+	}
+	return s
+}
+
+func (r *responding) differAtEnd(field, captured, softroce string) {
+	r.v.Differences = append(r.v.Differences, Difference{Field: field, Captured: captured, Softroce: softroce})
+}
+
+// compareMemory holds what is in the live responder's memory at the end against softroce's.
+func (r *responding) compareMemory(l *Session) {
+	if r.unsure() {
+		return
+	}
+	for i, b := range l.Memory {
+		x := &l.Regions[i]
+		if b == nil || uint64(len(b)) != x.Length {
+			continue
+		}
+		want := r.shadows[x.RKey].lend(x.Addr, len(b))
+		for k := range b {
+			if b[k] != want[k] {
+				r.differAtEnd(fmt.Sprintf("memory at %#x, byte %d of %d", x.Addr+uint64(k), k, len(b)), fmt.Sprintf("%#02x", b[k]), fmt.Sprintf("%#02x", want[k]))
+				break
+			}
+		}
+	}
+	r.lent.forget()
+}

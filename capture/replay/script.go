@@ -1,0 +1,340 @@
+package replay
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"softroce/capture"
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// A Script is how the requests of one stream of a capture are played to a live responder: what to
+// send, in which order, and what the program on the responder's host does meanwhile, so that its queue pair
+// finds what the captured one found. Addresses and keys are those of the capture.
+type Script struct {
+	From, To        End // of the capture: From is played
+	PathMTU         int
+	FirstPSN        uint32
+	MinRNRTimer     uint8
+	MaxDestRDAtomic uint8
+	Access          mrtable.Access // of the queue pair
+	Regions         []Region
+	Receives        []uint32 // lengths of the receive buffers, in the order in which they are posted
+	Steps           []Step
+	NotPlayed       []Note // requests that are left out, and why
+	Lost            int    // requests that are left out because the captured responder never had them
+}
+
+// A Region is memory that requests name by an R_Key.
+type Region struct {
+	RKey    uint32
+	Addr    uint64
+	Length  uint64
+	Access  mrtable.Access
+	Content []Write // where it does not begin as zeros
+}
+
+// A Write is bytes that a program writes to memory of its own.
+type Write struct {
+	RKey uint32
+	Addr uint64
+	Data []byte
+}
+
+// A Step is one request packet.
+type Step struct {
+	Packet *capture.Packet
+	Header packet.Header // what to send, but for queue pair, key and address
+	PSN    int64         // counted from FirstPSN, without end
+	End    int64         // the PSN behind it
+	Region int           // in Script.Regions: whose key it has; NoRegion, WrongKey
+	After  time.Duration // since the first step, in the capture
+
+	// Accepted says that the responder was waiting for this packet and took it; Answered, that it
+	// then has to answer.
+	Accepted, Answered bool
+
+	// Before the packet goes: the program has written this to memory, as many receives are posted, at least and
+	// at most, and the replies have come that the captured requester had: answers to all that has to
+	// be answered before a PSN, and as many NAKs.
+	Writes                   []Write
+	MinReceives, MaxReceives int
+	Heard                    int64
+	SequenceNAKs, RNRNAKs    int
+}
+
+// Values of Step.Region for a request without a key, and for one whose key is to be no region's.
+const (
+	NoRegion = -1
+	WrongKey = -2
+)
+
+// Errors of Scripts; match with errors.Is.
+var (
+	// ErrNothing is returned for a capture without a request of an RC connection.
+	ErrNothing = errors.New("there is no RC connection with a request in it")
+	// ErrMiddle is returned for a capture that begins in the middle of the only connection that could be played.
+	ErrMiddle = errors.New("the capture begins in the middle of the connection")
+)
+
+// Scripts returns a script for each stream of a capture that can be played, and notes about those that cannot. If
+// there is none that can, the error says why.
+func Scripts(ps capture.Packets) ([]*Script, []Note, error) {
+	sorted := sortFlows(ps)
+	var scripts []*Script
+	var left []Note
+	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, count(len(ps), "RoCEv2 packet"), count(sorted.rc, "packet"))
+	for _, f := range sorted.flows {
+		byRun, _ := f.assign()
+		for i, r := range f.runs {
+			s := newStream(r, byRun[i], sorted.talk, ps)
+			s.lastWord = f.peer.lastWord()
+			s.dead = f.refuses() || f.peer != nil && f.peer.refuses()
+			s.report = &Stream{From: f.sender(), To: f.receiver(), Responder: newVerdict()}
+			sc, err := s.script()
+			switch {
+			case errors.Is(err, ErrMiddle):
+				why = err
+				left = append(left, Note{r.events[0].No, err.Error()})
+			case err != nil:
+				return nil, nil, err
+			default:
+				scripts = append(scripts, sc)
+			}
+		}
+	}
+	if len(scripts) == 0 {
+		return nil, nil, why
+	}
+	return scripts, left, nil
+}
+
+// script makes the script of a stream: what softroce's responder was given in a replay of it.
+func (s *stream) script() (*Script, error) {
+	first := s.requests[0]
+	who := fmt.Sprintf("%v > %v", s.report.From, s.report.To)
+	switch {
+	case s.msn != 0:
+		return nil, fmt.Errorf("%w %s: %d messages were complete before packet %d", ErrMiddle, who, s.msn, first.No)
+	case s.base > first.psn:
+		return nil, fmt.Errorf("%w %s: packet %d, %v, begins no message", ErrMiddle, who, first.No, first.Opcode)
+	case len(s.messages) == 0 || s.messages[0].kind == packet.KindNone:
+		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, who, psnText(s.base))
+	}
+	r, err := newResponding(s)
+	if err != nil {
+		return nil, err
+	}
+	w := &scriptwriter{Script: &Script{From: s.report.From, To: s.report.To, PathMTU: s.mtu, FirstPSN: uint32(s.base) & packet.PSNMask,
+		MinRNRTimer: r.rnrTimer()}, r: r, regions: map[uint32]int{}, replies: s.answered}
+	r.writer = w
+	if err := r.plan(); err != nil {
+		return nil, err
+	}
+	w.begin()
+	r.run()
+	w.finish()
+	return w.Script, nil
+}
+
+// A scriptwriter watches the replay of a responder and writes down what that responder is given.
+type scriptwriter struct {
+	*Script
+	r       *responding
+	regions map[uint32]int // in Script.Regions, by captured key
+	writes  []Write        // for the next step
+	heard   []int64        // ends of what has to be answered, rising
+
+	replies       []*event // captured, that are not counted yet
+	mark          int64    // what those that are counted acknowledge
+	naks, rnrs    int
+	drawn, refuse int // NAKs of each kind that softroce's responder has sent
+	counted       int // outputs
+}
+
+// begin describes the regions.
+func (w *scriptwriter) begin() {
+	for _, key := range w.r.keys {
+		x := w.r.extents[key]
+		w.regions[key] = len(w.Regions)
+		i := len(w.Regions)
+		w.Regions = append(w.Regions, Region{RKey: key, Addr: x.low, Length: x.high - x.low + 1, Access: x.access | mrtable.LocalWrite})
+		w.r.shadows[key].learned = func(addr uint64, b byte, fresh bool) {
+			if fresh {
+				w.Regions[i].Content = appendByte(w.Regions[i].Content, key, addr, b)
+			} else {
+				w.writes = appendByte(w.writes, key, addr, b)
+			}
+		}
+	}
+	w.Access = w.rights()
+}
+
+// appendByte adds a byte to the last write, if it goes there.
+func appendByte(ws []Write, key uint32, addr uint64, b byte) []Write {
+	if n := len(ws); n > 0 && ws[n-1].RKey == key && ws[n-1].Addr+uint64(len(ws[n-1].Data)) == addr {
+		ws[n-1].Data = append(ws[n-1].Data, b)
+		return ws
+	}
+	return append(ws, Write{key, addr, []byte{b}})
+}
+
+// rights returns the access flags of the captured queue pair: all, but what it refused as an invalid request
+// and never did.
+func (w *scriptwriter) rights() mrtable.Access {
+	var did, refused mrtable.Access
+	for _, e := range w.r.s.requests {
+		need := right(e.info.Kind)
+		switch {
+		case w.r.ev.accepted(e.psn) != never:
+			did |= need
+		case w.r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKInvalidRequest }) != nil &&
+			(e.info.Headers&packet.HasAtomicETH == 0 || e.Atomic.VA%8 == 0):
+			refused |= need
+		}
+	}
+	return (mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic) &^ (refused &^ did)
+}
+
+// step writes down a request that the responder is about to be given.
+func (w *scriptwriter) step(e *event, h packet.Header) {
+	w.count(e)
+	s := Step{Packet: e.Packet, Header: h, PSN: e.psn - w.r.s.base, End: e.end() - w.r.s.base, Region: w.regionOf(e),
+		Heard: w.heardBy(w.mark), SequenceNAKs: min(w.naks, w.drawn), RNRNAKs: min(w.rnrs, w.refuse),
+		Writes: w.writes, MinReceives: w.r.receives.taken, MaxReceives: w.r.receives.taken}
+	s.Header.RETH.RKey, s.Header.Atomic.RKey = e.RETH.RKey, e.Atomic.RKey
+	if h.Opcode != e.Opcode {
+		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v is played as %v", e.Opcode, h.Opcode)})
+	}
+	w.writes = nil
+	if len(w.Steps) > 0 {
+		s.After = e.Time.Sub(w.Steps[0].Packet.Time)
+	}
+	w.Steps = append(w.Steps, s)
+}
+
+// count takes notice of the replies that were captured before e, and of what softroce's responder said so far.
+func (w *scriptwriter) count(e *event) {
+	for ; len(w.replies) > 0 && w.replies[0].at < e.at; w.replies = w.replies[1:] {
+		r := w.replies[0]
+		switch {
+		case r.info.Kind != packet.KindAck || r.AETH.Syndrome.IsACK():
+			w.mark = max(w.mark, r.psn+1-w.r.s.base)
+			continue
+		case isRNR(r.AETH.Syndrome):
+			w.rnrs++
+		case isSequence(r.AETH.Syndrome):
+			w.naks++
+		}
+		w.mark = max(w.mark, r.psn-w.r.s.base)
+	}
+	for ; w.counted < len(w.r.outputs); w.counted++ {
+		o := w.r.outputs[w.counted]
+		if o.Opcode.Info().Kind == packet.KindAck {
+			w.drawn += bit(isSequence(o.AETH.Syndrome))
+			w.refuse += bit(isRNR(o.AETH.Syndrome))
+		}
+	}
+}
+
+// heardBy returns the end of the last packet before psn that has to be answered.
+func (w *scriptwriter) heardBy(psn int64) int64 {
+	for i := len(w.heard) - 1; i >= 0; i-- {
+		if w.heard[i] <= psn {
+			return w.heard[i]
+		}
+	}
+	return 0
+}
+
+// regionOf decides which key a request is to have. One that was refused keeps its region's where it
+// lies outside it, or asks for a right that the region does not give.
+func (w *scriptwriter) regionOf(e *event) int {
+	va, n, key, ok := target(e)
+	if !ok {
+		return NoRegion
+	}
+	i, ok := w.regions[key]
+	if !ok {
+		return WrongKey
+	}
+	if !w.r.refused(e) {
+		return i
+	}
+	r := &w.Regions[i]
+	inside := va >= r.Addr && n <= r.Length && va-r.Addr <= r.Length-n
+	if inside && right(e.info.Kind)&^r.Access == 0 {
+		return WrongKey
+	}
+	return i
+}
+
+// fed completes the step: what came of it.
+func (w *scriptwriter) fed(e *event, accepted bool) {
+	s := &w.Steps[len(w.Steps)-1]
+	s.MinReceives = w.r.receives.taken
+	s.Accepted = accepted
+	s.Answered = accepted && (e.AckReq || answeredKind(e.info.Kind))
+	if s.Answered {
+		w.heard = append(w.heard, s.End)
+	}
+	if !w.r.receives.empty {
+		s.MaxReceives = len(w.r.s.messages) + 1
+	}
+}
+
+// finish sets what only the end shows.
+func (w *scriptwriter) finish() {
+	w.Receives = w.r.receives.lengths
+	most := len(w.Receives)
+	for i := len(w.Steps) - 1; i >= 0; i-- {
+		s := &w.Steps[i]
+		most = min(most, s.MaxReceives)
+		s.MaxReceives = most
+	}
+	w.MaxDestRDAtomic = uint8(w.outstanding())
+	last := int64(0)
+	for _, s := range w.Steps {
+		if s.Accepted {
+			last = max(last, s.End)
+		}
+	}
+	for _, e := range w.r.s.sent {
+		if e.psn-w.r.s.base > last && w.r.ev.accepted(e.psn) != never {
+			w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and what comes behind it is not played: the request with PSN %s is not in the capture, or was not understood",
+				e.Opcode, e.BTH.PSN, psnText(w.r.s.base+last))})
+			break
+		}
+	}
+	w.Lost = len(w.r.s.requests) - len(w.Steps)
+}
+
+// usualRDAtomic is how many READs and atomics at once a responder is asked to take.
+const usualRDAtomic = 16
+
+// outstanding returns how many READs and atomics the responder must hold at once: those that wait for their answers, and
+// those that were answered again.
+func (w *scriptwriter) outstanding() int {
+	most := usualRDAtomic
+	var open []int64          // ends of those that were sent
+	number := map[int64]int{} // of each accepted, by PSN
+	for _, s := range w.Steps {
+		for len(open) > 0 && open[0] <= s.Heard {
+			open = open[1:]
+		}
+		if !answeredKind(s.Header.Opcode.Info().Kind) {
+			continue
+		}
+		if n, ok := number[s.PSN]; ok {
+			most = max(most, len(number)-n)
+		} else if s.Accepted {
+			number[s.PSN] = len(number)
+			open = append(open, s.End)
+		}
+		most = max(most, len(open))
+	}
+	return min(most, transport.MaxRDAtomic)
+}

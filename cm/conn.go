@@ -1,0 +1,266 @@
+package cm
+
+// A State is where a connection stands, seen from this side (IBTA 12.9).
+type State uint8
+
+// States. What MRAs do to them is kept beside.
+const (
+	StateREQSent State = iota + 1
+	StateREQReceived
+	StateREPSent
+	StateREPReceived
+	StateEstablished
+	StateDREQSent
+	StateDREQReceived
+	StateTimewait
+	StateSIDRSent
+	StateSIDRReceived
+	StateSIDRAnswered
+	StateClosed // nothing is kept of it
+)
+
+var stateNames = [...]string{"idle", "REQ sent", "REQ received", "REP sent", "REP received", "established", "DREQ sent",
+	"DREQ received", "timewait", "SIDR_REQ sent", "SIDR_REQ received", "SIDR_REP sent", "closed"}
+
+func (s State) String() string { return stateNames[s] }
+
+// A Conn is one side of a connection that is made, exists or ends, or of a SIDR request.
+type Conn struct {
+	// Owner is the handler's. One without has no events.
+	Owner any
+
+	agent    *Agent
+	port     Port
+	route    Route
+	state    State
+	active   bool // this side sent the REQ
+	localID  uint32
+	remoteID uint32
+	guid     uint64 // of the peer, 0 before it is known
+	localQPN uint32
+	peerQPN  uint32
+	tid      uint64 // of the message that is sent or answered
+
+	life  uint8 // code: how long packets may be under way, for timewait
+	sends bool  // an MRA is to answer a duplicate of what was received
+
+	// What is sent again.
+	mad      [MADSize]byte
+	interval int64
+	retries  int // left
+	limit    int // retries of each message
+	deadline int64
+	timer    int // place in the agent's heap, -1 for none
+}
+
+// State returns where the connection stands.
+func (c *Conn) State() State { return c.state }
+
+// Route returns where messages of the connection go.
+func (c *Conn) Route() Route { return c.route }
+
+// LocalID returns this side's communication ID.
+func (c *Conn) LocalID() uint32 { return c.localID }
+
+// Connect sends a REQ, whose LocalID it sets. q.LocalQPN, Primary and the times are the caller's.
+func (a *Agent) Connect(now int64, p Port, r Route, q *REQ) (*Conn, error) {
+	c, err := a.newConn(p, r)
+	if err != nil {
+		return nil, err
+	}
+	q.LocalID, q.LocalGUID = c.localID, p.GUID()
+	c.active, c.state, c.localQPN = true, StateREQSent, q.LocalQPN
+	c.life, c.limit, c.tid = q.Primary.ACKTimeout, int(q.MaxCMRetries), uint64(AttrREQ)<<32|uint64(c.localID)
+	c.send(now, q, duration(q.RemoteResponseTime)+2*duration(PacketLife))
+	return c, nil
+}
+
+// Accept answers a REQ by a REP, whose IDs it sets.
+func (c *Conn) Accept(now int64, p *REP) error {
+	if c.state != StateREQReceived {
+		return ErrState
+	}
+	p.LocalID, p.RemoteID, p.LocalGUID = c.localID, c.remoteID, c.port.GUID()
+	c.state, c.localQPN, c.sends = StateREPSent, p.LocalQPN, false
+	c.send(now, p, c.interval)
+	return nil
+}
+
+// Ready answers a REP by a RTU: the connection is established.
+func (c *Conn) Ready() error {
+	if c.state != StateREPReceived {
+		return ErrState
+	}
+	c.state, c.sends = StateEstablished, false
+	c.once(&RTU{LocalID: c.localID, RemoteID: c.remoteID})
+	return nil
+}
+
+// Notify tells that the peer has used the connection already, though its RTU has not come.
+func (c *Conn) Notify() error {
+	if c.state != StateREPSent {
+		return ErrState
+	}
+	c.established()
+	return nil
+}
+
+// Reject refuses a REQ or REP, and closes the connection. Up to ARISize bytes of info and REJPrivate
+// bytes of private data go with it.
+func (c *Conn) Reject(why Reason, info, private []byte) error {
+	var about uint8
+	switch c.state {
+	case StateREQReceived:
+		about = AboutREQ
+	case StateREPReceived:
+		about = AboutREP
+	case StateREPSent, StateREQSent:
+		about = AboutOther
+	default:
+		return ErrState
+	}
+	m := &REJ{LocalID: c.localID, RemoteID: c.remoteID, About: about, Reason: why, InfoLength: uint8(len(info))}
+	if copy(m.Info[:], info) < len(info) || copy(m.Private[:], private) < len(private) {
+		return ErrLong
+	}
+	c.once(m)
+	c.forget()
+	return nil
+}
+
+// Disconnect ends the connection: by a DREQ, or by the answer to the peer's.
+func (c *Conn) Disconnect(now int64) error {
+	switch c.state {
+	case StateEstablished:
+		c.state, c.tid = StateDREQSent, uint64(AttrDREQ)<<32|uint64(c.localID)
+		c.retries = c.limit
+		c.send(now, &DREQ{LocalID: c.localID, RemoteID: c.remoteID, RemoteQPN: c.peerQPN}, duration(c.life)+2*duration(PacketLife))
+	case StateDREQReceived:
+		c.once(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
+		c.timewait(now)
+	default:
+		return ErrState
+	}
+	return nil
+}
+
+// Close lets go of the connection, whatever its state: the peer hears what it has to. What must go on
+// after that, does, without an owner.
+func (c *Conn) Close(now int64) {
+	c.Owner = nil
+	switch c.state {
+	case StateREQSent:
+		// The peer finds the connection by our CA GUID and ID (12.6.7.2, reason 4).
+		guid := c.port.GUID()
+		info := []byte{byte(guid >> 56), byte(guid >> 48), byte(guid >> 40), byte(guid >> 32), byte(guid >> 24), byte(guid >> 16), byte(guid >> 8), byte(guid)}
+		c.Reject(RejectTimeout, info, nil)
+	case StateREQReceived, StateREPReceived, StateREPSent:
+		c.Reject(RejectConsumer, nil, nil)
+	case StateEstablished, StateDREQReceived:
+		c.Disconnect(now)
+	case StateSIDRReceived:
+		c.Answer(now, &SIDRREP{Status: SIDRReject})
+	case StateSIDRSent:
+		c.forget()
+	}
+}
+
+// send sends a message now, and again every interval until something comes, retries times at most.
+func (c *Conn) send(now int64, m Message, interval int64) {
+	Put(&c.mad, c.tid, 0, m)
+	c.interval, c.retries = interval, c.limit
+	c.port.Send(&c.mad, &c.route)
+	c.agent.timers.set(c, now+interval)
+}
+
+// once sends a message that is not repeated by itself, and stops what was.
+func (c *Conn) once(m Message) {
+	Put(&c.mad, c.tid, 0, m)
+	c.port.Send(&c.mad, &c.route)
+	c.agent.timers.set(c, 0)
+}
+
+// again sends the last message once more.
+func (c *Conn) again() { c.port.Send(&c.mad, &c.route) }
+
+// expire acts on the deadline.
+func (c *Conn) expire(now int64) {
+	switch c.state {
+	case StateREQSent, StateREPSent, StateDREQSent, StateSIDRSent:
+		if c.retries > 0 {
+			c.retries--
+			c.again()
+			c.agent.timers.set(c, now+c.interval)
+			return
+		}
+		c.giveUp(now)
+	case StateTimewait:
+		c.tell(&Event{Kind: TimewaitExit})
+		c.forget()
+	case StateSIDRAnswered:
+		c.forget()
+	}
+}
+
+// giveUp ends what was not answered.
+func (c *Conn) giveUp(now int64) {
+	if c.state == StateDREQSent {
+		c.timewait(now)
+		c.tell(&Event{Kind: Disconnected, Timeout: true})
+		return
+	}
+	if c.state == StateREPSent { // the peer may wait for us, as we did for it
+		c.once(&REJ{LocalID: c.localID, RemoteID: c.remoteID, About: AboutOther, Reason: RejectTimeout})
+	}
+	c.forget()
+	c.tell(&Event{Kind: Unreachable})
+}
+
+// timewait keeps the connection's numbers until none of its packets can be under way (12.9.8.4).
+func (c *Conn) timewait(now int64) {
+	c.state = StateTimewait
+	c.agent.timers.set(c, now+duration(c.life))
+}
+
+// established ends the wait for a RTU.
+func (c *Conn) established() {
+	c.state = StateEstablished
+	c.agent.timers.set(c, 0)
+	c.tell(&Event{Kind: Established})
+}
+
+// tell tells the owner, if there is one.
+func (c *Conn) tell(e *Event) {
+	if c.Owner != nil {
+		c.agent.handler.Event(c, e)
+	}
+}
+
+// learn notes who the peer is.
+func (c *Conn) learn(id uint32, guid uint64, qpn uint32) {
+	a := c.agent
+	c.remoteID, c.guid, c.peerQPN = id, guid, qpn
+	a.peers[peerID{guid, id}] = c
+	if qpn != 0 {
+		a.peerQP[peerID{guid, qpn}] = c
+	}
+}
+
+// forget takes the connection out of every table.
+func (c *Conn) forget() {
+	a := c.agent
+	c.state = StateClosed
+	a.timers.set(c, 0)
+	if a.conns[c.localID] == c {
+		delete(a.conns, c.localID)
+	}
+	if k := (peerID{c.guid, c.remoteID}); a.peers[k] == c {
+		delete(a.peers, k)
+	}
+	if k := (peerID{c.guid, c.peerQPN}); a.peerQP[k] == c {
+		delete(a.peerQP, k)
+	}
+	if k := (askedID{c.route.Dst, c.remoteID}); a.asked[k] == c {
+		delete(a.asked, k)
+	}
+}

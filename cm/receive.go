@@ -1,0 +1,194 @@
+package cm
+
+import "encoding/binary"
+
+// req handles a REQ: a duplicate, one that another connection is in the way of, or a new one.
+func (in *incoming) req(q *REQ) {
+	a := in.agent
+	if c := a.peers[peerID{q.LocalGUID, q.LocalID}]; c != nil && c.port == in.port {
+		in.duplicateREQ(c, q)
+		return
+	}
+	if old := a.peerQP[peerID{q.LocalGUID, q.LocalQPN}]; old != nil && q.LocalQPN != 0 && old.state != StateTimewait {
+		// The peer has forgotten the connection that its queue pair had (12.4.1).
+		in.refuse(0, q.LocalID, AboutREQ, RejectStale)
+		if old.route.Dst == in.back.Dst {
+			old.stale(in.now)
+		}
+		return
+	}
+	c, err := a.newConn(in.port, in.back)
+	if err != nil {
+		in.refuse(0, q.LocalID, AboutREQ, RejectNoResources)
+		return
+	}
+	c.learn(q.LocalID, q.LocalGUID, q.LocalQPN)
+	c.state, c.tid = StateREQReceived, in.header.TID
+	c.life, c.limit = q.Primary.ACKTimeout, int(q.MaxCMRetries)
+	c.interval = duration(min(q.LocalResponseTime, serviceTime)) + 2*duration(PacketLife)
+	c.life = min(c.life, ResponseTime)
+	switch why := a.handler.Request(c, q); why {
+	case 0:
+		c.sends = true
+	case Ignore:
+		c.forget()
+	default:
+		c.forget()
+		in.refuse(0, q.LocalID, AboutREQ, why)
+	}
+}
+
+// duplicateREQ answers a REQ that was here before.
+func (in *incoming) duplicateREQ(c *Conn, q *REQ) {
+	switch {
+	case c.state == StateREQReceived && c.sends:
+		in.answer(&MRA{LocalID: c.localID, RemoteID: c.remoteID, About: AboutREQ, ServiceTimeout: serviceTime})
+	case c.state == StateREPSent:
+		c.again()
+	case c.state == StateTimewait:
+		in.refuse(0, q.LocalID, AboutREQ, RejectStale)
+	}
+}
+
+// stale ends a connection of which the peer knows nothing any more.
+func (c *Conn) stale(now int64) {
+	switch c.state {
+	case StateEstablished:
+		c.timewait(now)
+		c.tell(&Event{Kind: Disconnected})
+	case StateREPSent, StateREQReceived:
+		c.forget()
+		c.tell(&Event{Kind: Rejected, Reason: RejectStale})
+	}
+}
+
+// rep handles a REP.
+func (in *incoming) rep(p *REP) {
+	c := in.find(p.RemoteID, p.LocalID)
+	switch {
+	case c == nil:
+		in.refuse(p.RemoteID, p.LocalID, AboutREP, RejectInvalidID)
+	case c.state == StateREQSent:
+		in.firstREP(c, p)
+	case c.state == StateEstablished && c.active:
+		// The RTU was lost.
+		Put(&c.mad, c.tid, 0, &RTU{LocalID: c.localID, RemoteID: c.remoteID})
+		c.again()
+	case c.state == StateREPReceived:
+		in.answer(&MRA{LocalID: c.localID, RemoteID: c.remoteID, About: AboutREP, ServiceTimeout: serviceTime})
+	}
+}
+
+func (in *incoming) firstREP(c *Conn, p *REP) {
+	if old := in.agent.peerQP[peerID{p.LocalGUID, p.LocalQPN}]; old != nil && p.LocalQPN != 0 && old.state != StateTimewait {
+		in.refuse(p.RemoteID, p.LocalID, AboutREP, RejectStale)
+		c.forget()
+		if old.route.Dst == in.back.Dst {
+			old.stale(in.now)
+		}
+		c.tell(&Event{Kind: Rejected, Reason: RejectStale})
+		return
+	}
+	c.learn(p.LocalID, p.LocalGUID, p.LocalQPN)
+	c.state, c.sends = StateREPReceived, true
+	in.agent.timers.set(c, 0)
+	c.tell(&Event{Kind: Replied, REP: p, Private: p.Private[:]})
+}
+
+// rtu handles a RTU.
+func (in *incoming) rtu(m *RTU) {
+	if c := in.find(m.RemoteID, m.LocalID); c != nil && c.state == StateREPSent {
+		c.established()
+	}
+}
+
+// mra handles an MRA: the peer has what we sent, and needs time.
+func (in *incoming) mra(m *MRA) {
+	c := in.find(m.RemoteID, m.LocalID)
+	if c == nil || !(c.state == StateREQSent && m.About == AboutREQ || c.state == StateREPSent && m.About == AboutREP) {
+		return
+	}
+	in.agent.timers.set(c, in.now+duration(min(m.ServiceTimeout, serviceTime))+2*duration(PacketLife))
+}
+
+// rej handles a REJ.
+func (in *incoming) rej(m *REJ) {
+	c := in.rejected(m)
+	if c == nil {
+		return
+	}
+	switch c.state {
+	case StateREQSent, StateREQReceived, StateREPSent, StateREPReceived:
+		c.forget()
+	case StateEstablished, StateDREQSent:
+		c.timewait(in.now)
+	default:
+		return
+	}
+	c.tell(&Event{Kind: Rejected, Reason: m.Reason, Private: m.Private[:]})
+}
+
+// rejected finds the connection that a REJ is about.
+func (in *incoming) rejected(m *REJ) *Conn {
+	if m.Reason == RejectTimeout && m.RemoteID == 0 && m.InfoLength >= 8 {
+		// The sender of a REQ gives up; it never learned our ID.
+		c := in.agent.peers[peerID{binary.BigEndian.Uint64(m.Info[:]), m.LocalID}]
+		if c == nil || c.port != in.port || c.route.Dst != in.back.Dst {
+			return nil
+		}
+		return c
+	}
+	c := in.agent.conns[m.RemoteID]
+	if c == nil || c.port != in.port || c.route.Dst != in.back.Dst {
+		return nil
+	}
+	if c.remoteID != m.LocalID && !(c.remoteID == 0 || m.LocalID == 0) {
+		return nil
+	}
+	return c
+}
+
+// dreq handles a DREQ.
+func (in *incoming) dreq(m *DREQ) {
+	c := in.find(m.RemoteID, m.LocalID)
+	switch {
+	case c != nil && c.remoteID != 0 && m.RemoteQPN != c.localQPN:
+		return
+	case c == nil || c.remoteID == 0:
+		// What the sender wants is the case: there is no such connection (12.9.8.3).
+		in.answer(&DREP{LocalID: m.RemoteID, RemoteID: m.LocalID})
+		return
+	}
+	switch c.state {
+	case StateREPSent, StateEstablished:
+		c.state, c.tid = StateDREQReceived, in.header.TID
+		in.agent.timers.set(c, 0)
+		c.tell(&Event{Kind: Disconnected, Private: m.Private[:]})
+		if c.Owner == nil && c.state == StateDREQReceived {
+			c.Disconnect(in.now)
+		}
+	case StateDREQSent:
+		// Both sides want the end: each answers the other.
+		c.tid = in.header.TID
+		c.once(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
+		c.timewait(in.now)
+		c.tell(&Event{Kind: Disconnected, Private: m.Private[:]})
+	case StateTimewait:
+		in.answer(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
+	}
+}
+
+// drep handles a DREP.
+func (in *incoming) drep(m *DREP) {
+	if c := in.find(m.RemoteID, m.LocalID); c != nil && c.state == StateDREQSent {
+		c.timewait(in.now)
+		c.tell(&Event{Kind: Disconnected, Private: m.Private[:]})
+	}
+}
+
+// lap refuses an alternate path: paths do not migrate here.
+func (in *incoming) lap(m *LAP) {
+	if c := in.find(m.RemoteID, m.LocalID); c != nil && c.state == StateEstablished {
+		in.answer(&APR{LocalID: c.localID, RemoteID: c.remoteID, Status: APRUnsupported})
+	}
+}

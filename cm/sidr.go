@@ -1,0 +1,59 @@
+package cm
+
+// Ask sends a SIDR_REQ, whose RequestID it sets. The answer is a LookedUp event.
+func (a *Agent) Ask(now int64, p Port, r Route, q *SIDRREQ) (*Conn, error) {
+	c, err := a.newConn(p, r)
+	if err != nil {
+		return nil, err
+	}
+	q.RequestID = c.localID
+	c.active, c.state, c.limit, c.tid = true, StateSIDRSent, MaxRetries, uint64(AttrSIDRREQ)<<32|uint64(c.localID)
+	c.send(now, q, duration(ResponseTime))
+	return c, nil
+}
+
+// Answer answers a SIDR_REQ; it sets RequestID. A repeated request gets the same answer for some time.
+func (c *Conn) Answer(now int64, p *SIDRREP) error {
+	if c.state != StateSIDRReceived {
+		return ErrState
+	}
+	p.RequestID = c.remoteID
+	c.once(p)
+	c.state = StateSIDRAnswered
+	c.agent.timers.set(c, now+2*duration(ResponseTime))
+	return nil
+}
+
+// sidrReq handles a SIDR_REQ.
+func (in *incoming) sidrReq(q *SIDRREQ) {
+	a := in.agent
+	key := askedID{in.back.Dst, q.RequestID}
+	if c := a.asked[key]; c != nil {
+		if c.state == StateSIDRAnswered {
+			c.again()
+		}
+		return
+	}
+	if a.Len() >= maxConns {
+		return
+	}
+	c := &Conn{agent: a, port: in.port, route: in.back, timer: -1, state: StateSIDRReceived, remoteID: q.RequestID, tid: in.header.TID}
+	a.asked[key] = c
+	switch status, ignore := a.handler.Lookup(c, q); {
+	case ignore:
+		c.forget()
+	case status != SIDRSuccess:
+		in.answer(&SIDRREP{RequestID: q.RequestID, Status: status, ServiceID: q.ServiceID})
+		c.forget()
+	}
+}
+
+// sidrRep handles a SIDR_REP.
+func (in *incoming) sidrRep(p *SIDRREP) {
+	c := in.agent.conns[p.RequestID]
+	if c == nil || c.state != StateSIDRSent || c.port != in.port || c.route.Dst != in.back.Dst {
+		return
+	}
+	c.forget()
+	c.tell(&Event{Kind: LookedUp, SIDR: p, Private: p.Private[:]})
+}

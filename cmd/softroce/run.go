@@ -1,0 +1,46 @@
+package main
+
+import (
+	"errors"
+
+	"softroce/daemon"
+	programs "softroce/run"
+)
+
+type runCmd struct {
+	NIC     []string `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"Start a daemon with this NIC, as of softroce daemon. May be repeated."`
+	Fault   string   `placeholder:"FILE" help:"Start a daemon that does to packets what the fault program in FILE says."`
+	Capture string   `placeholder:"FILE" help:"Start a daemon that records every packet to a pcapng file."`
+	Device  string   `placeholder:"NIC,…" help:"The NICs that the program sees, in this order (default: all of the daemon)."`
+	Quiet   bool     `short:"q" help:"Do not say what was done."`
+
+	Command []string `arg:"" passthrough:"" name:"command" help:"The program and its arguments, after --."`
+}
+
+// Run exits with the command's status.
+func (r *runCmd) Run(e *env) error {
+	command := r.Command
+	if command[0] == "--" {
+		command = command[1:]
+	}
+	if len(command) == 0 {
+		return usagef("run needs a command, after --")
+	}
+	for _, n := range r.NIC {
+		if _, err := daemon.ParseNIC(n); err != nil {
+			return &usageError{err}
+		}
+	}
+	code, err := programs.Run(e, programs.Options{
+		Command: command, Device: r.Device, Quiet: r.Quiet, Socket: e.socket,
+		NICs: r.NIC, Fault: r.Fault, Capture: r.Capture, Stderr: e.err,
+	})
+	var failed *programs.Error
+	if errors.As(err, &failed) {
+		return &statusError{failed.Status, err}
+	}
+	if code != 0 {
+		return &statusError{code, errReported}
+	}
+	return nil
+}

@@ -1,0 +1,112 @@
+package nic
+
+import (
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// The general services interface: QP 1, by which NICs exchange management datagrams. It has no
+// rings and no state machine; whoever manages connections hears each datagram and sends its own.
+
+const (
+	// MADSize is the size of a management datagram in bytes (IBTA 13.4.2).
+	MADSize = 256
+
+	udSendOnly = packet.Opcode(packet.UD) | packet.SendOnly
+
+	gsiQPN  = 1
+	gsiQKey = 0x80010000 // IBTA 10.2.5
+
+	// maxMADs is how many datagrams may wait to be sent. They wait for the link alone, so that many never
+	// do unless it has failed.
+	maxMADs = 1024
+)
+
+// A MAD is a management datagram that came in or goes out.
+type MAD struct {
+	Data [MADSize]byte
+	Path wire.Path // of one that came in: back to its sender
+	PKey uint16    // of one that came in
+}
+
+// gsi is QP 1 of a device.
+type gsi struct {
+	receive func(*MAD) // nil: there is no QP 1
+	queue   []*MAD     // to send
+	psn     uint32
+	header  packet.Header
+}
+
+// HandleMADs makes QP 1 part of the device: f is called for each management datagram that comes in,
+// by the engine, and must not block; the MAD is its own. It is part of setting up.
+func (d *Device) HandleMADs(f func(*MAD)) { d.gsi.receive = f }
+
+// SendMAD sends a management datagram along m.Path, whose source port it sets. It may be called from any
+// goroutine; m is the device's from then on. As on any network it may be lost.
+func (d *Device) SendMAD(m *MAD) {
+	d.engine.post(func() {
+		if len(d.gsi.queue) >= maxMADs {
+			d.tx.lost++
+			return
+		}
+		if m.Path.SrcPort = d.link.Capabilities().SrcPort; m.Path.SrcPort == 0 {
+			m.Path.SrcPort = datagramPort(gsiQPN)
+		}
+		d.gsi.queue = append(d.gsi.queue, m)
+	})
+}
+
+// receiveMAD handles a parsed packet for QP 1. The checks are those of a UD queue pair, in the same order.
+func (d *Device) receiveMAD(f *wire.RxFrame) {
+	p := &d.rx.pkt
+	pkey, _ := d.PKey(0)
+	switch {
+	case d.gsi.receive == nil:
+		d.counters.Drop(transport.DropQPN)
+	case p.PKey&0x7fff != pkey&0x7fff:
+		d.badPKeys++
+		d.counters.Drop(transport.DropPKey)
+	case p.Opcode != udSendOnly:
+		d.counters.Drop(transport.DropService)
+	case p.DETH.QKey != gsiQKey:
+		d.counters.Drop(transport.DropQKey)
+	case f.BadICRC:
+		d.counters.Drop(transport.DropICRC)
+	case p.Len > MADSize:
+		d.counters.Drop(transport.DropRecvTooShort)
+	case p.Len < MADSize:
+		d.counters.Drop(transport.DropInvalid)
+	default:
+		d.counters.RxOpcode[p.Opcode]++
+		m := &MAD{PKey: p.PKey, Path: wire.Path{
+			Src: f.Dst, Dst: f.Src, DstMAC: f.SrcMAC, TClass: f.TClass &^ 3, HopLimit: defaultHopLimit, FlowLabel: f.FlowLabel,
+		}}
+		n := 0
+		for _, s := range p.Payload {
+			n += copy(m.Data[n:], s)
+		}
+		d.gsi.receive(m)
+	}
+}
+
+// fillMADs puts waiting datagrams into free frames.
+func (d *Device) fillMADs() {
+	g, t := &d.gsi, &d.tx
+	n := 0
+	for ; n < len(g.queue) && t.filled < len(t.frames); n++ {
+		m := g.queue[n]
+		f := &t.frames[t.filled]
+		t.kept[t.filled].is = false
+		t.filled++
+		f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = &m.Path, 0, false, false, false
+		pkey, _ := d.PKey(0)
+		g.header.BTH = packet.BTH{Opcode: udSendOnly, PKey: pkey, DestQP: gsiQPN, PSN: g.psn}
+		g.header.DETH = packet.DETH{QKey: gsiQKey, SrcQP: gsiQPN}
+		g.psn = (g.psn + 1) & 0xffffff
+		f.Tx.Set(&g.header, m.Data[:])
+		d.counters.TxOpcode[udSendOnly]++
+	}
+	g.queue = append(g.queue[:0], g.queue[n:]...)
+	clear(g.queue[len(g.queue):cap(g.queue)])
+}

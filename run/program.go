@@ -1,0 +1,247 @@
+package run
+
+import (
+	"bytes"
+	"debug/elf"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+
+	"golang.org/x/sys/unix"
+)
+
+// Why a program cannot run, or not on softroce; match with errors.Is.
+var (
+	ErrNotFound      = errors.New("command not found")
+	ErrNotExecutable = errors.New("cannot execute")
+
+	// ErrUnsuitable is a program that would run, but without our libraries.
+	ErrUnsuitable = errors.New("cannot run on softroce")
+)
+
+// A program is what a command's name stands for.
+type program struct {
+	path string   // of the file to execute
+	args []string // what goes before the command's own arguments: a shell's, for a script without "#!"
+
+	// sanitizer is the library of a sanitizer that the program needs, "" if none. It must be
+	// the first of all libraries.
+	sanitizer string
+}
+
+// find looks a command up in PATH, as a shell does, and says what it is. The error is
+// ErrNotFound, ErrNotExecutable or ErrUnsuitable.
+func find(command, path string) (program, error) {
+	file, err := lookUp(command, path)
+	if err != nil {
+		return program{}, err
+	}
+	p := program{path: file}
+	return p, p.inspect(file, path, maxInterpreters)
+}
+
+// maxInterpreters is how many scripts may interpret each other; Linux has the same limit.
+const maxInterpreters = 5
+
+// lookUp returns the file of a command.
+func lookUp(command, path string) (string, error) {
+	if strings.Contains(command, "/") {
+		return command, executable(command)
+	}
+	found := fmt.Errorf("%s: %w", command, ErrNotFound)
+	if command == "" {
+		return "", found
+	}
+	for _, dir := range filepath.SplitList(path) {
+		if dir == "" {
+			dir = "."
+		}
+		file := dir + "/" + command
+		err := executable(file)
+		if err == nil {
+			return file, nil
+		}
+		if errors.Is(err, ErrNotExecutable) && !errors.Is(err, unix.EISDIR) && errors.Is(found, ErrNotFound) {
+			found = err
+		}
+	}
+	return "", found
+}
+
+// executable tells whether the kernel would try to execute a file.
+func executable(file string) error {
+	st, err := os.Stat(file)
+	switch {
+	case errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ENOTDIR):
+		return fmt.Errorf("%s: %w", file, ErrNotFound)
+	case err != nil:
+		return fmt.Errorf("%w %s: %w", ErrNotExecutable, file, errno(err))
+	case st.IsDir():
+		return fmt.Errorf("%w %s: %w", ErrNotExecutable, file, unix.EISDIR)
+	}
+	if err := unix.Faccessat(unix.AT_FDCWD, file, unix.X_OK, unix.AT_EACCESS); err != nil {
+		return fmt.Errorf("%w %s: %w", ErrNotExecutable, file, err)
+	}
+	return nil
+}
+
+func errno(err error) error {
+	var no unix.Errno
+	if errors.As(err, &no) {
+		return no
+	}
+	return err
+}
+
+// headSize is how much of a file Linux looks at to see what it is.
+const headSize = 256
+
+// inspect looks into a file that is to be executed: a program, or a script, and then into
+// what interprets it.
+func (p *program) inspect(file, path string, depth int) error {
+	f, err := os.Open(file)
+	if err != nil {
+		return nil // it may be executed and not read: nothing is known of it
+	}
+	defer f.Close()
+	head := make([]byte, headSize)
+	n, err := io.ReadFull(f, head)
+	if err != nil && !errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, io.EOF) {
+		return nil
+	}
+	head = head[:n]
+	switch {
+	case bytes.HasPrefix(head, []byte(elf.ELFMAG)):
+		return p.inspectELF(f, file)
+	case bytes.HasPrefix(head, []byte("#!")):
+		return p.inspectScript(head[2:], file, path, depth)
+	case depth == maxInterpreters && !bytes.ContainsRune(head, 0):
+		// A text without "#!" is the shell's: POSIX has execvp do so.
+		p.path, p.args = shell, []string{file}
+		return p.inspect(shell, path, depth-1)
+	}
+	return fmt.Errorf("%w %s: %w", ErrNotExecutable, file, unix.ENOEXEC)
+}
+
+const shell = "/bin/sh"
+
+// inspectScript looks into the interpreter that a script's first line names.
+func (p *program) inspectScript(line []byte, file, path string, depth int) error {
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	words := strings.Fields(string(line))
+	if len(words) == 0 || depth == 0 {
+		return fmt.Errorf("%w %s: %w", ErrNotExecutable, file, unix.ENOEXEC)
+	}
+	if err := executable(words[0]); err != nil {
+		return fmt.Errorf("%w %s: its interpreter: %w", ErrNotExecutable, file, err)
+	}
+	if err := p.inspect(words[0], path, depth-1); err != nil {
+		return err
+	}
+	if filepath.Base(words[0]) != "env" {
+		return nil
+	}
+	for _, w := range words[1:] {
+		if strings.HasPrefix(w, "-") || strings.Contains(w, "=") {
+			continue
+		}
+		real, err := lookUp(w, path)
+		if err != nil {
+			return nil // env says so itself
+		}
+		return p.inspect(real, path, depth-1)
+	}
+	return nil
+}
+
+// machines are the architectures of ELF that this program may be built for.
+var machines = map[string]elf.Machine{
+	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "riscv64": elf.EM_RISCV, "ppc64le": elf.EM_PPC64, "s390x": elf.EM_S390,
+}
+
+func unsuitable(file, why string, a ...any) error {
+	return fmt.Errorf("%s %w: %s", file, ErrUnsuitable, fmt.Sprintf(why, a...))
+}
+
+// inspectELF refuses programs that our libraries do not reach.
+func (p *program) inspectELF(f *os.File, file string) error {
+	e, err := elf.NewFile(f)
+	if err != nil {
+		return nil // the kernel needs less of it than we would like to know
+	}
+	if e.Class == elf.ELFCLASS32 {
+		return unsuitable(file, "it is a 32-bit program, the libraries are 64-bit ones")
+	}
+	if m, ok := machines[runtime.GOARCH]; ok && e.Machine != m {
+		return unsuitable(file, "it is for another architecture (%v), the libraries are for %s", e.Machine, runtime.GOARCH)
+	}
+	linker := interpreter(e)
+	switch {
+	case linker == "":
+		return unsuitable(file, "it is statically linked, there is no dynamic linker to load the libraries; "+
+			"link it dynamically against libibverbs.so.1 (Go programs: use package verbs instead)")
+	case strings.HasPrefix(filepath.Base(linker), "ld-musl"):
+		return unsuitable(file, "it is linked against the C library musl, the libraries are for glibc")
+	}
+	if why := secure(f); why != "" {
+		return unsuitable(file, "%s, so the dynamic linker ignores LD_PRELOAD and LD_LIBRARY_PATH; run a copy without that, or run it as the user that it becomes", why)
+	}
+	if needs, err := e.ImportedLibraries(); err == nil {
+		for _, n := range needs {
+			if strings.HasPrefix(n, "libasan.so") || strings.HasPrefix(n, "libtsan.so") {
+				p.sanitizer = n
+			}
+		}
+	}
+	return nil
+}
+
+// interpreter returns the dynamic linker of a program, "" if it has none.
+func interpreter(e *elf.File) string {
+	for _, s := range e.Progs {
+		if s.Type == elf.PT_INTERP && s.Filesz < unix.PathMax {
+			name := make([]byte, s.Filesz)
+			if _, err := s.ReadAt(name, 0); err == nil {
+				return string(bytes.TrimRight(name, "\x00"))
+			}
+		}
+	}
+	return ""
+}
+
+// stNoSUID is ST_NOSUID of statfs(2): the file system is mounted so that these bits have no effect.
+const stNoSUID = 2
+
+// secure tells why the kernel would start a program in secure-execution mode (AT_SECURE),
+// "" if it would not.
+func secure(f *os.File) string {
+	var st unix.Stat_t
+	var fs unix.Statfs_t
+	fd := int(f.Fd())
+	if unix.Fstat(fd, &st) != nil || unix.Fstatfs(fd, &fs) != nil || fs.Flags&stNoSUID != 0 {
+		return ""
+	}
+	if no, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil && no == 1 {
+		return "" // the bits have no effect
+	}
+	const setgid = unix.S_ISGID | unix.S_IXGRP // without the latter it is a mark of locking
+	switch {
+	case st.Mode&unix.S_ISUID != 0 && int(st.Uid) != os.Getuid():
+		return "it is set-user-ID"
+	case st.Mode&setgid == setgid && int(st.Gid) != os.Getgid():
+		return "it is set-group-ID"
+	case os.Getuid() != 0 && hasCapabilities(fd):
+		return "it has file capabilities"
+	}
+	return ""
+}
+
+func hasCapabilities(fd int) bool {
+	n, err := unix.Fgetxattr(fd, "security.capability", nil)
+	return err == nil && n > 0
+}

@@ -1,0 +1,226 @@
+package run
+
+import (
+	"bytes"
+	"debug/elf"
+	"encoding/binary"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// TestMain lets the test binary stand in for a softroce of another user: see asNobody.
+func TestMain(m *testing.M) {
+	if len(os.Args) == 3 && os.Args[1] == findArg {
+		if _, err := find(os.Args[2], ""); err != nil {
+			os.Stdout.WriteString(err.Error())
+			os.Exit(status(err))
+		}
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+const findArg = "find-program"
+
+// asNobody has a process of another user look at a program.
+func asNobody(t *testing.T, file string) (message string, status int) {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to be another user")
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The test's own folder is not for everybody.
+	copied := filepath.Join(filepath.Dir(file), "finder")
+	copyFile(t, self, copied)
+	cmd := exec.Command(copied, findArg, file)
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
+	out, err := cmd.Output()
+	if cmd.ProcessState == nil {
+		t.Fatal(err)
+	}
+	return string(out), cmd.ProcessState.ExitCode()
+}
+
+func copyFile(t *testing.T, from, to string) {
+	t.Helper()
+	text, err := os.ReadFile(from)
+	if err == nil {
+		err = os.WriteFile(to, text, 0o755)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// publicDir is a folder that everybody may look into.
+func publicDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "softroce-find-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// program64 is the smallest file that is an ELF program, with a dynamic linker or, for "", without.
+func program64(machine elf.Machine, linker string) []byte {
+	const headerSize, progSize = 64, 56
+	h := elf.Header64{
+		Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS64), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(elf.ET_EXEC), Machine: uint16(machine), Version: 1, Ehsize: headerSize, Phentsize: progSize,
+	}
+	var b bytes.Buffer
+	if linker == "" {
+		binary.Write(&b, binary.LittleEndian, h)
+		return b.Bytes()
+	}
+	h.Phoff, h.Phnum = headerSize, 1
+	binary.Write(&b, binary.LittleEndian, h)
+	binary.Write(&b, binary.LittleEndian, elf.Prog64{
+		Type: uint32(elf.PT_INTERP), Off: headerSize + progSize, Filesz: uint64(len(linker) + 1),
+	})
+	b.WriteString(linker + "\x00")
+	return b.Bytes()
+}
+
+func program32() []byte {
+	var b bytes.Buffer
+	binary.Write(&b, binary.LittleEndian, elf.Header32{
+		Ident: [16]byte{0x7f, 'E', 'L', 'F', byte(elf.ELFCLASS32), byte(elf.ELFDATA2LSB), byte(elf.EV_CURRENT)},
+		Type:  uint16(elf.ET_EXEC), Machine: uint16(elf.EM_386), Version: 1, Ehsize: 52,
+	})
+	return b.Bytes()
+}
+
+func TestProgramsThatTheLibrariesDoNotReachAreRefusedWithTheReason(t *testing.T) {
+	dir := t.TempDir()
+	ours := machines[runtime.GOARCH]
+	other := elf.EM_S390
+	if ours == other {
+		other = elf.EM_X86_64
+	}
+	const glibc = "/lib64/ld-linux-x86-64.so.2"
+	cases := map[string]struct {
+		file []byte
+		err  error
+		says string
+	}{
+		"dynamic":       {program64(ours, glibc), nil, ""},
+		"static":        {program64(ours, ""), ErrUnsuitable, "statically linked"},
+		"musl":          {program64(ours, "/lib/ld-musl-x86_64.so.1"), ErrUnsuitable, "musl"},
+		"foreign":       {program64(other, glibc), ErrUnsuitable, "another architecture"},
+		"32bit":         {program32(), ErrUnsuitable, "32-bit"},
+		"cut":           {program64(ours, glibc)[:20], nil, ""}, // the kernel's to judge
+		"script":        {[]byte("#!/bin/sh\n"), nil, ""},
+		"envscript":     {[]byte("#!/usr/bin/env -S sh -e\n"), nil, ""},
+		"text":          {[]byte("echo hello\n"), nil, ""},
+		"empty":         {nil, nil, ""},
+		"binary":        {[]byte("\x00\x01\x02"), ErrNotExecutable, "exec format error"},
+		"nointerpreter": {[]byte("#!\n"), ErrNotExecutable, "exec format error"},
+		"gone":          {[]byte("#!/no/such/shell\n"), ErrNotExecutable, "its interpreter: /no/such/shell"},
+		"ofstatic":      {[]byte("#!" + filepath.Join(dir, "static") + " -x\n"), ErrUnsuitable, "static cannot run"},
+		"envofstatic":   {[]byte("#!/usr/bin/env static\n"), ErrUnsuitable, "statically"},
+		"ofitself":      {[]byte("#!" + filepath.Join(dir, "ofitself") + "\n"), ErrNotExecutable, "exec format error"},
+	}
+	for name, c := range cases {
+		if err := os.WriteFile(filepath.Join(dir, name), c.file, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for name, c := range cases {
+		_, err := find(name, dir)
+		if !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.says) {
+			t.Errorf("%s: %v, want %v with %q", name, err, c.err, c.says)
+		}
+	}
+}
+
+func TestCommandsAreLookedUpAsAShellDoes(t *testing.T) {
+	a, b := t.TempDir(), t.TempDir()
+	for file, mode := range map[string]os.FileMode{a + "/tool": 0o644, b + "/tool": 0o755, a + "/plain": 0o644} {
+		if err := os.WriteFile(file, []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Mkdir(a+"/folder", 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Chdir(b)
+	path := a + ":" + b
+	for _, c := range []struct {
+		command, path, file string
+		status              int
+	}{
+		{"tool", path, b + "/tool", 0},
+		{"tool", a + "::", "./tool", 0},
+		{"./tool", "", "./tool", 0},
+		{"plain", path, "", StatusNotExecutable},
+		{"folder", path, "", StatusNotFound},
+		{a + "/folder", path, "", StatusNotExecutable},
+		{"none", path, "", StatusNotFound},
+		{"", path, "", StatusNotFound},
+		{"./none", path, "", StatusNotFound},
+		{"./tool/x", path, "", StatusNotFound},
+	} {
+		p, err := find(c.command, c.path)
+		if err != nil && status(err) != c.status || err == nil && (c.status != 0 || p.path != c.file) {
+			t.Errorf("%q in %q: %q, %v; want %q, status %d", c.command, c.path, p.path, err, c.file, c.status)
+		}
+	}
+}
+
+func TestProgramsThatGainPrivilegesAreRefused(t *testing.T) {
+	dir := publicDir(t)
+	program := program64(machines[runtime.GOARCH], "/lib64/ld-linux-x86-64.so.2")
+	place := func(name string, mode uint32) string {
+		file := filepath.Join(dir, name)
+		if err := os.WriteFile(file, program, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := unix.Chmod(file, mode); err != nil {
+			t.Fatal(err)
+		}
+		return file
+	}
+	plain, suid, sgid, locking := place("plain", 0o755), place("suid", 0o4755), place("sgid", 0o2755), place("locking", 0o2745)
+	capable := place("capable", 0o755)
+	// struct vfs_cap_data, revision 2: CAP_NET_RAW, permitted and effective.
+	caps := []byte{1, 0, 0, 2, 0, 0x20, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0}
+	if os.Getuid() == 0 {
+		if err := unix.Setxattr(capable, "security.capability", caps, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{plain, suid, sgid, locking, capable} {
+		if _, err := find(file, ""); err != nil {
+			t.Errorf("its own user, for whom nothing changes: %v", err)
+		}
+	}
+	for file, says := range map[string]string{
+		plain: "", locking: "", suid: "set-user-ID", sgid: "set-group-ID", capable: "file capabilities",
+	} {
+		message, code := asNobody(t, file)
+		want := StatusNotExecutable
+		if says == "" {
+			want = 0
+		}
+		if code != want || !strings.Contains(message, says) {
+			t.Errorf("%s for another user: status %d, %q", file, code, message)
+		}
+	}
+}
