@@ -263,7 +263,7 @@ func cable(t testing.TB) (vm, dg *Dgram) {
 // resolveOver resolves paths while both ends receive.
 func resolveOver(t testing.TB, ends []*Dgram, at *Dgram, paths ...*Path) (err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -317,7 +317,7 @@ func TestDgramCarriesPacketsOverACable(t *testing.T) {
 		at += n
 	}
 	var got []RxFrame
-	for end := time.Now().Add(5 * time.Second); len(got) < len(batch) && time.Now().Before(end); {
+	for end := time.Now().Add(patience); len(got) < len(batch) && time.Now().Before(end); {
 		got = append(got, receive(t, vm, 0)...)
 	}
 	if len(got) != len(batch) {
@@ -380,7 +380,7 @@ func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 		if mac != other.c.MAC {
 			t.Errorf("moved to %x", mac)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("not told")
 	}
 }

@@ -92,7 +92,7 @@ func keep(f *RxFrame) RxFrame {
 // may have to ask for a neighbour first, twice if it is too early.
 func collect(t testing.TB, rx Link, n int) []RxFrame {
 	t.Helper()
-	return collectFor(t, rx, n, 3*time.Second)
+	return collectFor(t, rx, n, patience)
 }
 
 func collectFor(t testing.TB, rx Link, n int, wait time.Duration) []RxFrame {

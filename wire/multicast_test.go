@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -144,7 +143,7 @@ func TestAUnicastPacketInAMulticastFrameIsDropped(t *testing.T) {
 	copy(f, []byte{0x01, 0x00, 0x5e, 1, 2, 3})
 	must(t, Join(rx, netip.AddrFrom4([4]byte{239, 1, 2, 3})))
 	tap.send(f)
-	ready(rx, time.Second)
+	ready(rx, patience)
 	nothing(t, rx)
 	if c := rx.Counters(); c.Drops[DropIPAddress] != 1 {
 		t.Errorf("%v", c.Drops)
