@@ -88,6 +88,17 @@ func (h *timerHeap) down(i int) {
 	}
 }
 
+// expired lets q act on its deadline. A peer that does not answer in time may have moved.
+func (q *QP) expired() {
+	d := q.device
+	before := d.counters.LocalACKTimeout
+	q.t.Expire(d.enter(q))
+	q.noteState()
+	if d.counters.LocalACKTimeout != before && q.path != nil {
+		d.iface.Doubt(q.path.Dst)
+	}
+}
+
 // expire lets queue pairs act whose deadline has come.
 func (e *Engine) expire() (any bool) {
 	for {
@@ -97,8 +108,7 @@ func (e *Engine) expire() (any bool) {
 		}
 		if at := q.t.NextDeadline(); at != 0 && at <= e.now {
 			any = true
-			q.t.Expire(q.device.enter(q))
-			q.noteState()
+			q.expired()
 			q.device.tx.activate(q)
 		}
 		// What is still due goes again when its turn to transmit is over.

@@ -29,6 +29,7 @@ type neighbours struct {
 type neighbour struct {
 	mac     [6]byte // zeros if it has not answered yet
 	heard   time.Time
+	doubted time.Time
 	news    chan struct{} // closed when mac is set
 	waiting int           // who wait for that
 }
@@ -76,15 +77,7 @@ func (n *neighbours) add(a netip.Addr) *neighbour {
 }
 
 // ask sends a question for the MAC of dst.
-func (n *neighbours) ask(src, dst netip.Addr) {
-	l := n.link
-	if dst.Is4() {
-		n.send(l.appendARP(nil, arpRequest, broadcast, src, dst, [6]byte{}))
-		return
-	}
-	group := solicitedNode(dst)
-	n.send(l.appendNeighbour(nil, multicastMAC(group), src, group, neighbourSolicitation, 0, dst))
-}
+func (n *neighbours) ask(src, dst netip.Addr) { n.send(n.link.question(nil, src, dst)) }
 
 // Name implements Interface.
 func (l *Dgram) Name() string { return l.c.Name }
@@ -140,6 +133,13 @@ func (l *Dgram) Resolve(ctx context.Context, p *Path) error {
 	return nil
 }
 
+// Doubt implements Interface.
+func (l *Dgram) Doubt(dst netip.Addr) {
+	if l.near.doubt(dst) {
+		l.near.ask(l.source(&Path{Dst: dst}), dst)
+	}
+}
+
 func (l *Dgram) onLink(dst netip.Addr) bool {
 	if dst.IsLinkLocalUnicast() && dst.Is6() {
 		return true
@@ -174,6 +174,18 @@ func (n *neighbours) lookup(dst netip.Addr) (mac [6]byte, old bool) {
 		return e.mac, time.Since(e.heard) > neighbourAge
 	}
 	return mac, true
+}
+
+// doubt reports whether a station is to be asked again where it is.
+func (n *neighbours) doubt(dst netip.Addr) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.known[dst]
+	if e == nil || time.Since(e.doubted) < doubtEvery {
+		return false
+	}
+	e.doubted = time.Now()
+	return true
 }
 
 // wait asks until there is an answer, and returns zeros if none comes.
