@@ -15,18 +15,18 @@ type street struct {
 	wire.Interface
 	mac     [6]byte // of every neighbour, as it is
 	told    [6]byte // as Resolve says
-	tell    func(netip.Addr, [6]byte)
+	tell    func(wire.Station, [6]byte)
 	doubted int
 }
 
-func (s *street) OnNeighbour(f func(netip.Addr, [6]byte)) { s.tell = f }
+func (s *street) OnNeighbour(f func(wire.Station, [6]byte)) { s.tell = f }
 
 func (s *street) Resolve(_ context.Context, p *wire.Path) error {
 	p.DstMAC = s.told
 	return nil
 }
 
-func (s *street) Doubt(dst netip.Addr) {
+func (s *street) Doubt(dst wire.Station) {
 	s.doubted++
 	s.tell(dst, s.mac)
 }

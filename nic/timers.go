@@ -1,5 +1,7 @@
 package nic
 
+import "softroce/wire"
+
 // A timerHeap orders queue pairs by the time at which they are to be looked at. That time
 // is never later than the queue pair's deadline but may be earlier: a deadline that
 // moves away, as it does with each acknowledgement, costs nothing until the old one comes.
@@ -95,7 +97,7 @@ func (q *QP) expired() {
 	q.t.Expire(d.enter(q))
 	q.noteState()
 	if d.counters.LocalACKTimeout != before && q.path != nil {
-		d.iface.Doubt(q.path.Dst)
+		d.iface.Doubt(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})
 	}
 }
 

@@ -166,7 +166,7 @@ func asVM() *Dgram {
 }
 
 func arpFrame(operation uint16, sender, target netip.Addr) []byte {
-	return asVM().appendARP(nil, operation, broadcast, sender, target, [6]byte{})
+	return asVM().appendARP(nil, 0, operation, broadcast, sender, target, [6]byte{})
 }
 
 func solicitFrame(src, target netip.Addr) []byte {
@@ -175,7 +175,7 @@ func solicitFrame(src, target netip.Addr) []byte {
 	if target != dg6 {
 		mac, group = multicastMAC(allNodes), allNodes
 	}
-	return asVM().appendNeighbour(nil, mac, src, group, neighbourSolicitation, 0, target)
+	return asVM().appendNeighbour(nil, 0, mac, src, group, neighbourSolicitation, 0, target)
 }
 
 func echoFrame(kind byte) []byte {
@@ -191,13 +191,13 @@ func echoFrame(kind byte) []byte {
 
 func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 	vm := asVM()
-	echo6 := vm.appendIPv6(nil, dgMAC, vm6, dg6, 64, 8)
+	echo6 := vm.appendIPv6(nil, 0, dgMAC, vm6, dg6, 64, 8)
 	m := []byte{icmp6Echo, 0, 0, 0, 0, 1, 0, 2}
 	sum(m[2:], m, pseudo6(vm6, dg6, 8))
 	echo6 = append(echo6, m...)
 	as := asVM()
 	as.ether = dgMAC
-	wantEcho6 := as.appendIPv6(nil, vmMAC, dg6, vm6, 64, 8)
+	wantEcho6 := as.appendIPv6(nil, 0, vmMAC, dg6, vm6, 64, 8)
 	m6 := []byte{icmp6EchoReply, 0, 0, 0, 0, 1, 0, 2}
 	sum(m6[2:], m6, pseudo6(vm6, dg6, 8))
 	wantEcho := changed(echoFrame(icmpEchoReply), 0, append(vmMAC[:], dgMAC[:]...)...)
@@ -210,9 +210,9 @@ func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 		name        string
 		frame, want []byte
 	}{
-		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr), as.appendARP(nil, arpReply, vmMAC, dgAddr, vmAddr, vmMAC)},
-		{"solicitation", solicitFrame(vm6, dg6), as.appendNeighbour(nil, vmMAC, dg6, vm6, neighbourAdvertisement, 0x60, dg6)},
-		{"duplicate address detection", probe, as.appendNeighbour(nil, multicastMAC(allNodes), dg6, allNodes, neighbourAdvertisement, 0x20, dg6)},
+		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr), as.appendARP(nil, 0, arpReply, vmMAC, dgAddr, vmAddr, vmMAC)},
+		{"solicitation", solicitFrame(vm6, dg6), as.appendNeighbour(nil, 0, vmMAC, dg6, vm6, neighbourAdvertisement, 0x60, dg6)},
+		{"duplicate address detection", probe, as.appendNeighbour(nil, 0, multicastMAC(allNodes), dg6, allNodes, neighbourAdvertisement, 0x20, dg6)},
 		{"ping", echoFrame(icmpEcho), fixIP(wantEcho)},
 		{"ping6", echo6, append(wantEcho6, m6...)},
 	} {
@@ -365,8 +365,8 @@ func TestDgramResolves(t *testing.T) {
 func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 	l := unplugged(t)
 	moved := make(chan [6]byte, 1)
-	l.OnNeighbour(func(dst netip.Addr, mac [6]byte) {
-		if dst == vmAddr {
+	l.OnNeighbour(func(dst Station, mac [6]byte) {
+		if dst.Addr == vmAddr {
 			moved <- mac
 		}
 	})
@@ -374,7 +374,7 @@ func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 	l.input(arpFrame(arpRequest, vmAddr, dgAddr), &rx)
 	other := asVM()
 	other.ether = [6]byte{2, 2, 2, 2, 2, 2}
-	l.input(other.appendARP(nil, arpRequest, broadcast, vmAddr, vmAddr, [6]byte{}), &rx)
+	l.input(other.appendARP(nil, 0, arpRequest, broadcast, vmAddr, vmAddr, [6]byte{}), &rx)
 	select {
 	case mac := <-moved:
 		if mac != other.ether {
@@ -392,12 +392,12 @@ func TestDgramAsksWhomItDoubts(t *testing.T) {
 		t.Fatal(err)
 	}
 	moved := make(chan [6]byte, 1)
-	dg.OnNeighbour(func(_ netip.Addr, mac [6]byte) { moved <- mac })
+	dg.OnNeighbour(func(_ Station, mac [6]byte) { moved <- mac })
 	other := [6]byte{2, 2, 2, 2, 2, 2}
 	vm.ether, vm.c.MAC = other, other
 	before := vm.answered
-	dg.Doubt(vm6) // nobody has asked for that one
-	dg.Doubt(vmAddr)
+	dg.Doubt(Station{Addr: vm6}) // nobody has asked for that one
+	dg.Doubt(Station{Addr: vmAddr})
 	receive(t, vm, 0)
 	receive(t, dg, 0)
 	if n := vm.answered - before; n != 1 {
@@ -416,7 +416,7 @@ func TestDgramAsksWhomItDoubts(t *testing.T) {
 func TestDgramRemembersABoundedNumber(t *testing.T) {
 	l := unplugged(t)
 	for i := range 2 * maxNeighbours {
-		a := netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})
+		a := Station{Addr: netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})}
 		l.near.learn(a, vmMAC, true)
 		e := l.near.enter(a)
 		l.near.leave(e, a)
@@ -485,7 +485,7 @@ func FuzzDgramInput(f *testing.F) {
 		roceFrame(false), roceFrame(true), checksummed(roceFrame(false), 0), echoFrame(icmpEcho),
 		arpFrame(arpRequest, vmAddr, dgAddr), arpFrame(arpReply, vmAddr, dgAddr),
 		solicitFrame(vm6, dg6), solicitFrame(netip.IPv6Unspecified(), dg6),
-		asVM().appendNeighbour(nil, dgMAC, vm6, dg6, neighbourAdvertisement, 0x60, vm6),
+		asVM().appendNeighbour(nil, 0, dgMAC, vm6, dg6, neighbourAdvertisement, 0x60, vm6),
 	} {
 		f.Add(b)
 	}
@@ -501,7 +501,7 @@ func FuzzDgramInput(f *testing.F) {
 		if n != 1 {
 			t.Fatalf("counted %d times", n)
 		}
-		if ok && (len(rx.Head) < packet.BTHLen || !l.own[rx.Dst]) {
+		if ok && (len(rx.Head) < packet.BTHLen || !l.own[Station{rx.Dst, rx.VLAN()}]) {
 			t.Fatalf("accepted %+v", rx)
 		}
 		if !bytes.Equal(b, before) {

@@ -1,7 +1,6 @@
 package wire
 
 import (
-	"net/netip"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -24,7 +23,7 @@ func (n *Netdev) openAsker() {
 }
 
 // Doubt implements Interface.
-func (n *Netdev) Doubt(dst netip.Addr) {
+func (n *Netdev) Doubt(dst Station) {
 	select {
 	case n.doubts <- dst:
 	default:
@@ -34,7 +33,7 @@ func (n *Netdev) Doubt(dst netip.Addr) {
 // verify asks the neighbours that are in doubt, until the watcher ends.
 func (n *Netdev) verify() {
 	defer close(n.sure)
-	asked := make(map[netip.Addr]time.Time) // by neighbour
+	asked := make(map[Station]time.Time)
 	for {
 		select {
 		case <-n.done:
@@ -43,23 +42,23 @@ func (n *Netdev) verify() {
 			n.mu.Lock()
 			h, known := n.hops[dst]
 			n.mu.Unlock()
-			now := time.Now()
-			if !known || now.Sub(asked[h.via]) < doubtEvery {
+			now, neighbour := time.Now(), Station{h.via, dst.VLAN}
+			if !known || now.Sub(asked[neighbour]) < doubtEvery {
 				continue
 			}
 			if len(asked) >= maxHops {
 				clear(asked)
 			}
-			asked[h.via] = now
-			n.where(h)
+			asked[neighbour] = now
+			n.where(h, dst.VLAN)
 		}
 	}
 }
 
 // where asks a neighbour for its MAC.
-func (n *Netdev) where(h hop) {
-	s := n.state.Load()
-	if s.index == 0 {
+func (n *Netdev) where(h hop, vlan uint16) {
+	s := n.state.Load().vlan(vlan)
+	if s == nil || s.index == 0 {
 		return
 	}
 	n.prod(s, h.via)
@@ -67,7 +66,7 @@ func (n *Netdev) where(h hop) {
 		return
 	}
 	to := unix.SockaddrLinklayer{Ifindex: s.index, Halen: 6}
-	frame := ether(s.mac).question(nil, h.src, h.via)
+	frame := ether(s.mac).question(nil, 0, h.src, h.via)
 	copy(to.Addr[:6], frame)
 	unix.Sendto(n.asker, frame, 0, &to)
 }

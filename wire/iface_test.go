@@ -244,7 +244,7 @@ func TestANeighbourThatChangesItsMACIsFollowed(t *testing.T) {
 		mac [6]byte
 	}
 	told := make(chan news, 10)
-	n.OnNeighbour(func(dst netip.Addr, mac [6]byte) { told <- news{dst, mac} })
+	n.OnNeighbour(func(dst Station, mac [6]byte) { told <- news{dst.Addr, mac} })
 
 	far := netip.MustParseAddr("203.0.113.9")
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
@@ -278,17 +278,17 @@ func TestANeighbourThatMovesInSilenceIsFoundWhenItIsDoubted(t *testing.T) {
 			l := newLab(t)
 			n := l.a.iface()
 			told := make(chan [6]byte, 10)
-			n.OnNeighbour(func(_ netip.Addr, mac [6]byte) { told <- mac })
+			n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
 			p := l.a.path(l.b, v6)
 			_, err := resolve(n, p.Src, p.Dst)
 			must(t, err)
 			moved := [6]byte{2, 0, 0, 0, 0, 0x42}
 			must(t, l.b.nl.LinkSetHardwareAddr(l.b.link(), moved[:]))
-			n.Doubt(netip.MustParseAddr("198.51.100.77")) // nobody has asked for that one
+			n.Doubt(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // nobody has asked for that one
 			limit := time.After(patience)
 			for {
 				// The kernel believes no second answer within a second.
-				n.Doubt(p.Dst)
+				n.Doubt(p.station())
 				select {
 				case mac := <-told:
 					if mac != moved {
@@ -308,7 +308,7 @@ func TestARouteThatChangesIsFollowed(t *testing.T) {
 	l := newLab(t)
 	n := l.a.iface()
 	told := make(chan [6]byte, 10)
-	n.OnNeighbour(func(_ netip.Addr, mac [6]byte) { told <- mac })
+	n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
 	route := &netlink.Route{LinkIndex: n.Index(), Dst: dst, Gw: l.b.v4.AsSlice()}
 	must(t, l.a.nl.RouteAdd(route))

@@ -155,6 +155,7 @@ func same(t testing.TB, l *lab, tx Link, batch []TxFrame, got []RxFrame) {
 			Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 			ID: f.ID, ICRC: f.ICRC, SrcMAC: g.SrcMAC, FlowLabel: g.FlowLabel,
 		}
+		want.tagAs(&p)
 		if f.CE {
 			want.TClass |= 3
 		}

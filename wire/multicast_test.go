@@ -168,7 +168,7 @@ func (l *uncabled) Leave(netip.Addr)                      {}
 
 func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
 	inner := &uncabled{}
-	l := NewLoopback(inner, func(a netip.Addr) bool { return a == addrA })
+	l := NewLoopback(inner, func(s Station) bool { return s == Station{Addr: addrA} })
 	toGroup := &Path{Src: addrA, Dst: group4}
 	ud := packet.Opcode(packet.UD) | packet.SendOnly
 	payload := []byte("mine")
@@ -195,7 +195,7 @@ func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
 
 func TestLoopbackWithoutRoomLosesTheCopyAlone(t *testing.T) {
 	inner := &uncabled{}
-	l := NewLoopback(inner, func(netip.Addr) bool { return false })
+	l := NewLoopback(inner, func(Station) bool { return false })
 	l.ring.limit = 1
 	must(t, Join(l, group4))
 	f := frame(&Path{Src: addrA, Dst: group4}, 1, nil)
