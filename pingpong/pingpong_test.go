@@ -163,16 +163,19 @@ func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
 
 func TestDifferentSizesAreNoticed(t *testing.T) {
 	ctx, a, b := nics(t)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
 	co.Size = 100
+	ours, theirs := net.Pipe()
+	served := make(chan error, 1)
+	until, stop := context.WithCancel(ctx)
 	go func() {
-		time.Sleep(2 * time.Second) // the client waits for an answer that does not come
-		stop()
+		_, err := pingpong.Answer(ctx, theirs, a, so, io.Discard)
+		served <- err
+		stop() // the client waits for an answer that does not come
 	}()
-	if e := converse(ctx, a, b, so, co); !errors.Is(e.serverErr, pingpong.ErrData) {
-		t.Errorf("server: %v", e.serverErr)
+	pingpong.Ask(until, ours, b, co, io.Discard)
+	if err := <-served; !errors.Is(err, pingpong.ErrData) {
+		t.Errorf("server: %v", err)
 	}
 }
 

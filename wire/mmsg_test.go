@@ -92,7 +92,7 @@ func keep(f *RxFrame) RxFrame {
 // may have to ask for a neighbour first, twice if it is too early.
 func collect(t testing.TB, rx Link, n int) []RxFrame {
 	t.Helper()
-	return collectFor(t, rx, n, 3*time.Second)
+	return collectFor(t, rx, n, patience)
 }
 
 func collectFor(t testing.TB, rx Link, n int, wait time.Duration) []RxFrame {
@@ -155,6 +155,7 @@ func same(t testing.TB, l *lab, tx Link, batch []TxFrame, got []RxFrame) {
 			Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 			ID: f.ID, ICRC: f.ICRC, SrcMAC: g.SrcMAC, FlowLabel: g.FlowLabel,
 		}
+		want.tagAs(&p)
 		if f.CE {
 			want.TClass |= 3
 		}

@@ -137,7 +137,7 @@ func TestASuperPacketCrossesAVethWhole(t *testing.T) {
 			sendAll(t, tx, batch)
 			same(t, l, tx, batch, collect(t, rx, len(batch)))
 			tx.Send(0, batch)
-			ready(rx, time.Second)
+			ready(rx, patience)
 			n, _ := rx.Receive(0, make([]RxFrame, 1))
 			if n != 1 || rx.in.n != 1 {
 				t.Errorf("IPv6 %v, %d times %d bytes: %d frames, %d messages; want 1 of 1", v6, len(batch), size, n, rx.in.n)

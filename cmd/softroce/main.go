@@ -40,6 +40,7 @@ type cli struct {
 	Check    checkCmd    `cmd:"" help:"Judge the packets of a capture file by the rules of RoCEv2."`
 	Scenario scenarioCmd `cmd:"" help:"Play packet-level scenarios."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
+	Manual   manualCmd   `cmd:"" hidden:"" help:"Write the manual page."`
 }
 
 // env is what a command runs in.
