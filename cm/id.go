@@ -52,7 +52,6 @@ type ID struct {
 
 	// Options.
 	tos        uint8
-	hasTOS     bool
 	reuse      bool
 	afOnly     bool
 	ackTimeout uint8 // code, 0 for the default
