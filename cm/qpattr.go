@@ -108,7 +108,7 @@ func (id *ID) attrRTR(a *QPAttr) {
 	if !id.passive {
 		a.DestQPN = id.rep.LocalQPN
 	}
-	if id.qpType != QPTypeUC {
+	if id.qpType == QPTypeRC || id.qpType == QPTypeXRCRecv {
 		a.Mask |= maskMaxDestRD | maskMinRNR
 		a.MaxDestRDAtomic, a.MinRNRTimer = id.responderResources(), 0 // 655 ms, as Linux says
 	}
@@ -122,7 +122,10 @@ func (id *ID) attrRTS(a *QPAttr) {
 	if id.qpType == QPTypeUC {
 		return
 	}
-	a.Mask |= maskTimeout | maskRetry | maskRNRRetry | maskMaxRD
+	a.Mask |= maskTimeout
+	if id.qpType != QPTypeXRCRecv { // an XRC target asks for nothing
+		a.Mask |= maskRetry | maskRNRRetry | maskMaxRD
+	}
 	a.RetryCount, a.RNRRetry, a.MaxRDAtomic = id.req.RetryCount, id.req.RNRRetryCount, id.initiatorDepth()
 	a.Timeout = id.req.Primary.ACKTimeout
 	if !id.passive {
