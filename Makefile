@@ -1,9 +1,12 @@
 # make           build bin/softroce
+# make libs      build bin/lib/libibverbs.so.1, which unmodified programs run on, and give it to the binary
+# make install   put both, manual, systemd unit … into DESTDIR/PREFIX
+# make deb       a Debian package of the same, in dist/
 # make test      go vet and every test; as root the end-to-end ones too
 # make demo      a daemon, two clients, all RC operations, a table, demo.pcapng
 # make bench     RDMA WRITE beside TCP on the same veth pair (root)
 # make fuzz      every fuzz target, FUZZTIME each
-# make lint      gofmt, go vet, staticcheck
+# make lint      gofmt, go vet, staticcheck, clang-format
 # make simulate  SEEDS seeds of the simulation, virtual time
 # make race      the tests of the core packages under the race detector
 
@@ -20,20 +23,32 @@ RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/
 
 SEEDS ?= 2000
 
-.PHONY: build test e2e simulate demo bench fuzz lint race clean
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
 
-build:
+.PHONY: build libs install deb test e2e simulate demo bench fuzz lint race clean
+
+build: libs
 	@scripts/setup build
 	go build -o bin/ ./cmd/softroce
 
+# What is in run/lib/GOARCH goes into the binary: see run/libraries.go.
+EMBEDDED = run/lib/$(shell go env GOARCH)
+
+libs:
+	@scripts/setup libs
+	$(MAKE) -C libverbs
+	mkdir -p $(EMBEDDED)
+	for lib in bin/lib/lib*.so.1; do strip --strip-unneeded -o $(EMBEDDED)/$${lib##*/} $$lib || exit; done
+
 # Nothing is taken from the cache: what the end-to-end tests run is not among their imports.
-test:
+test: libs
 	@scripts/setup test
 	go vet ./...
 	go run ./scripts/testreport -count 1 -timeout 30m ./...
 
 # The end-to-end tests alone, against another kernel: make e2e E2E_KERNEL=linux-image-6.12-amd64
-e2e:
+e2e: libs
 	@scripts/setup test
 	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout 30m ./e2e/...
 
@@ -43,6 +58,15 @@ simulate:
 race:
 	@scripts/setup lint
 	CGO_ENABLED=1 go run ./scripts/testreport -race -timeout 20m $(RACE)
+
+install: build
+	DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) SYSCONFDIR=$(SYSCONFDIR) scripts/install
+
+# What the package holds is what install puts in place.
+deb:
+	rm -rf dist
+	$(MAKE) install DESTDIR=$(CURDIR)/dist/root PREFIX=/usr SYSCONFDIR=/etc
+	scripts/deb
 
 demo: build
 	@scripts/setup demo
@@ -60,4 +84,4 @@ lint:
 	scripts/lint
 
 clean:
-	rm -rf bin demo.pcapng
+	rm -rf bin dist demo.pcapng run/lib/*

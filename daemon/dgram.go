@@ -6,10 +6,10 @@ import "softroce/wire"
 // itself, hence is its own interface.
 func (b *builder) dgramLink(n NIC) (wire.Link, wire.Interface, error) {
 	link, err := wire.NewDgram(wire.DgramConfig{
-		Local: n.Local, Remote: n.Remote, MAC: n.station(), MTU: n.MTU, Addrs: n.Addrs,
+		Local: n.Local, Remote: n.Remote, MAC: n.station(), MTU: n.MTU, Addrs: n.Addrs, VLANs: n.VLANs,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return wire.NewLoopback(link, owns(link)), link, nil
+	return wire.NewLoopback(link, wire.Owns(link)), link, nil
 }

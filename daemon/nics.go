@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"net/netip"
 
 	"softroce/nic"
 	"softroce/wire"
@@ -41,13 +40,8 @@ func (b *builder) link(e *nic.Engine, n NIC) (wire.Link, wire.Interface, error) 
 	switch n.Kind {
 	case Fabric:
 		iface := n.static()
-		// The EUI-64 address is GID 0 without being in the interface's list.
-		port := b.fabric.Port(e, linkLocal(iface.MAC()))
-		addrs := []netip.Addr{linkLocal(iface.MAC())}
-		for _, p := range iface.Addresses() {
-			addrs = append(addrs, p.Addr())
-		}
-		port.SetAddresses(addrs...)
+		port := b.fabric.Port(e)
+		port.Follow(iface)
 		return port, iface, nil
 	case Packet, UDP:
 		return b.netLink(n)
@@ -73,7 +67,7 @@ func (b *builder) netLink(n NIC) (wire.Link, wire.Interface, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	return wire.NewLoopback(link, owns(iface)), iface, nil
+	return wire.NewLoopback(link, wire.Owns(iface)), iface, nil
 }
 
 // static is the interface of a NIC on a fabric. It has no name: there is none on the host.
@@ -82,7 +76,7 @@ func (n NIC) static() wire.Interface {
 	if mtu == 0 {
 		mtu = FabricMTU
 	}
-	return wire.StaticInterface("", n.station(), mtu, n.Addrs...)
+	return wire.StaticTrunk("", n.station(), mtu, n.VLANs, n.Addrs...)
 }
 
 // station is the MAC of a NIC: the one given, or a locally administered one that differs
@@ -97,9 +91,4 @@ func (n NIC) station() (mac [6]byte) {
 	copy(mac[:], h.Sum(nil))
 	mac[0] = mac[0]&^0x03 | 0x02
 	return mac
-}
-
-// linkLocal is the EUI-64 link-local address of a MAC.
-func linkLocal(mac [6]byte) netip.Addr {
-	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }

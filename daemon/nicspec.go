@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"softroce/nic"
+	"softroce/wire"
 )
 
 // A Kind says what is at the other end of a NIC's cable.
@@ -23,22 +24,23 @@ const (
 // A NIC is one emulated device: a name and what it hangs on. Its text form, which
 // flags and the configuration file use, is NAME=LINK, where LINK is one of
 //
-//	fabric[:ADDR[,ADDR…]]
+//	fabric[:ADDR[@VLAN][,ADDR[@VLAN]…]]
 //	packet:IFACE
 //	udp:IFACE
-//	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[,ADDR/BITS…]
+//	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[@VLAN][,ADDR/BITS[@VLAN]…]
 //
 // and fabric and dgram links also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX, all links pkeys=KEY[+KEY…].
 type NIC struct {
 	Name      string
 	Kind      Kind
-	Interface string         // packet, udp
-	Addrs     []netip.Prefix // fabric, dgram
-	Local     netip.AddrPort // dgram
-	Remote    netip.AddrPort // dgram
-	MTU       int            // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
-	MAC       [6]byte        // fabric, dgram; all zeros means one made from the name
-	PKeys     []uint16       // the P_Key table; nil means the default P_Key alone
+	Interface string             // packet, udp
+	Addrs     []netip.Prefix     // fabric, dgram
+	VLANs     []wire.VLANAddress // fabric, dgram: more addresses, whose frames have a tag
+	Local     netip.AddrPort     // dgram
+	Remote    netip.AddrPort     // dgram
+	MTU       int                // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
+	MAC       [6]byte            // fabric, dgram; all zeros means one made from the name
+	PKeys     []uint16           // the P_Key table; nil means the default P_Key alone
 }
 
 // FabricMTU is the IP MTU of fabric NICs that say no other: the jumbo size, which carries a
@@ -147,25 +149,41 @@ func (n *NIC) parseItems(s string) error {
 	return nil
 }
 
-// addAddr takes an address with or without its prefix length; without, a fabric's
-// network is as wide as the default NICs'.
+// addAddr takes an address, or one of a VLAN.
 func (n *NIC) addAddr(s string) error {
-	if p, err := netip.ParsePrefix(s); err == nil {
+	addr, vlan, tagged := strings.Cut(s, "@")
+	p, err := n.parseAddr(addr)
+	if err != nil {
+		return err
+	}
+	if !tagged {
 		n.Addrs = append(n.Addrs, p)
 		return nil
+	}
+	id, err := strconv.ParseUint(vlan, 10, 16)
+	if err != nil || id < wire.MinVLAN || id > wire.MaxVLAN {
+		return fmt.Errorf("VLAN %q of address %q: want %d to %d", vlan, s, wire.MinVLAN, wire.MaxVLAN)
+	}
+	n.VLANs = append(n.VLANs, wire.VLANAddress{Prefix: p, VLAN: uint16(id)})
+	return nil
+}
+
+// parseAddr reads an address with or without its prefix length; without, a fabric's
+// network is as wide as the default NICs'.
+func (n *NIC) parseAddr(s string) (netip.Prefix, error) {
+	if p, err := netip.ParsePrefix(s); err == nil {
+		return p, nil
 	}
 	a, err := netip.ParseAddr(s)
 	switch {
 	case err != nil || a.Zone() != "":
-		return fmt.Errorf("address %q: want an IPv4 or IPv6 address, such as 192.0.2.1 or 2001:db8::1/64", s)
+		return netip.Prefix{}, fmt.Errorf("address %q: want an IPv4 or IPv6 address, such as 192.0.2.1 or 2001:db8::1/64", s)
 	case n.Kind == Dgram:
-		return fmt.Errorf("address %q: want its prefix length too, such as %s/24", s, s)
+		return netip.Prefix{}, fmt.Errorf("address %q: want its prefix length too, such as %s/24", s, s)
 	case a.Is4():
-		n.Addrs = append(n.Addrs, netip.PrefixFrom(a, 24))
-	default:
-		n.Addrs = append(n.Addrs, netip.PrefixFrom(a, 64))
+		return netip.PrefixFrom(a, 24), nil
 	}
-	return nil
+	return netip.PrefixFrom(a, 64), nil
 }
 
 // The smallest IP MTU that carries a path MTU of 256 with the longest headers, and the
@@ -226,6 +244,9 @@ func (n NIC) String() string {
 	}
 	for _, a := range n.Addrs {
 		item(a.String())
+	}
+	for _, v := range n.VLANs {
+		item(fmt.Sprintf("%v@%d", v.Prefix, v.VLAN))
 	}
 	if n.MTU != 0 {
 		item(fmt.Sprintf("mtu=%d", n.MTU))

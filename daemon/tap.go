@@ -1,13 +1,12 @@
 package daemon
 
 import (
-	"encoding/binary"
-	"net/netip"
 	"os"
 	"syscall"
 	"time"
 
 	"softroce/attach"
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -25,7 +24,7 @@ type cable struct {
 	*wire.Capture
 	name      string
 	fabric    bool // both ends are here
-	local     func(netip.Addr) bool
+	local     func(wire.Station) bool
 	receiving bool // the engine is in Receive
 }
 
@@ -33,7 +32,7 @@ type cable struct {
 func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *cable {
 	c := &cable{
 		Capture: wire.NewCapture(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: untranslated}),
-		name:    name, fabric: fabric, local: owns(iface),
+		name:    name, fabric: fabric, local: wire.Owns(iface),
 	}
 	t.cables = append(t.cables, c)
 	return c
@@ -42,22 +41,6 @@ func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool
 // untranslated leaves the time of a frame what the engine says. A recording puts wall time in
 // its place, for all cables by the same difference: an answer does not come before its question.
 func untranslated(now int64) int64 { return now }
-
-// owns returns the question whether an address is one of a NIC's on an interface: the
-// interface's, or the one behind GID 0.
-func owns(iface wire.Interface) func(netip.Addr) bool {
-	return func(a netip.Addr) bool {
-		if a == linkLocal(iface.MAC()) {
-			return true
-		}
-		for _, p := range iface.Addresses() {
-			if p.Addr() == a {
-				return true
-			}
-		}
-		return false
-	}
-}
 
 // Receive implements wire.Link.
 func (c *cable) Receive(now int64, batch []wire.RxFrame) (int, error) {
@@ -76,17 +59,14 @@ func (c *cable) again(frame []byte, alone bool) bool {
 	return c.local(source(frame))
 }
 
-// source returns the source address of an Ethernet frame.
-func source(frame []byte) netip.Addr {
-	const etherType, ip = 12, 14
-	var a netip.Addr
-	switch {
-	case len(frame) >= ip+20 && binary.BigEndian.Uint16(frame[etherType:]) == 0x0800:
-		a, _ = netip.AddrFromSlice(frame[ip+12 : ip+16])
-	case len(frame) >= ip+40 && binary.BigEndian.Uint16(frame[etherType:]) == 0x86dd:
-		a, _ = netip.AddrFromSlice(frame[ip+8 : ip+24])
+// source returns whom an Ethernet frame is from.
+func source(frame []byte) (s wire.Station) {
+	var f packet.Frame
+	packet.ParseFrame(frame, &f) // what is wrong further on does not matter here
+	if s.Addr = f.Src; f.Tagged {
+		s.VLAN = f.TCI & 0xfff
 	}
-	return a
+	return s
 }
 
 // A strand is a recording's hold on one cable: the sink that the cable's capture writes to.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"testing"
 	"time"
 
@@ -24,7 +25,7 @@ func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 	}
 	daemon.stop(t)
 
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
 	defer cancel()
 	if e, err := nic.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventDeviceFatal {
 		t.Errorf("client heard %v, %v", e.EventType, err)
@@ -59,20 +60,26 @@ func TestKilledClientLeavesNothing(t *testing.T) {
 		}
 		result <- err
 	}()
+	const qps = 4
 	for range 3 {
 		ctx, kill := context.WithCancel(t.Context())
-		victim := perf(ctx, "write", "--size", "1MiB", "--qps", "4", "--duration", "60s", "--latency", "0s")
+		victim := perf(ctx, "write", "--size", "1MiB", "--qps", strconv.Itoa(qps), "--duration", "60s", "--latency", "0s")
 		if err := victim.Start(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(500 * time.Millisecond)
-		kill() // SIGKILL
+		for limit := time.Now().Add(startLimit); ofProcess(t, bin, socket, victim.Process.Pid) < 2*qps; time.Sleep(10 * time.Millisecond) {
+			if time.Now().After(limit) {
+				t.Fatal("the victim has no queue pairs yet")
+			}
+		}
+		time.Sleep(200 * time.Millisecond) // let it fill them
+		kill()                             // SIGKILL
 		victim.Wait()
 	}
 	if err := <-result; err != nil {
 		t.Errorf("the other client: %v", err)
 	}
-	limit := time.Now().Add(5 * time.Second)
+	limit := time.Now().Add(startLimit)
 	for _, what := range []string{"qp", "mr", "cq"} {
 		for n := count(t, bin, socket, what); n != 0; n = count(t, bin, socket, what) {
 			if time.Now().After(limit) {
@@ -85,15 +92,30 @@ func TestKilledClientLeavesNothing(t *testing.T) {
 }
 
 // count asks the daemon how many objects of a kind it holds.
-func count(t *testing.T, bin, socket, what string) int {
+func count(t *testing.T, bin, socket, what string) int { return len(held(t, bin, socket, what)) }
+
+// ofProcess asks the daemon how many queue pairs it holds for a process.
+func ofProcess(t *testing.T, bin, socket string, pid int) (n int) {
+	t.Helper()
+	for _, o := range held(t, bin, socket, "qp") {
+		if o.PID == pid {
+			n++
+		}
+	}
+	return n
+}
+
+// An object is a line of softroce show.
+type object struct{ PID int }
+
+func held(t *testing.T, bin, socket, what string) (list []object) {
 	t.Helper()
 	out, err := exec.Command(bin, "--socket", socket, "show", what, "--json").Output()
 	if err != nil {
 		t.Fatalf("show %s: %v", what, err)
 	}
-	var list []json.RawMessage
 	if err := json.Unmarshal(out, &list); err != nil {
 		t.Fatalf("show %s: %v in %s", what, err, out)
 	}
-	return len(list)
+	return list
 }

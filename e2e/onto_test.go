@@ -13,34 +13,10 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// programPort is where the verbs program in the guest is reached.
-const programPort = 18601
-
-// verbsProgram builds the verbs program of scenarios and has it wait in the guest. It returns the COMMAND
-// that reaches it, once or again and again.
-func verbsProgram(t *testing.T, g *rxelab.Guest) (command string) {
+// programOf has a verbs program wait in the guest and returns the COMMAND that reaches it.
+func programOf(t *testing.T, g *rxelab.Guest) string {
 	t.Helper()
-	path := filepath.Join(t.TempDir(), "program")
-	if out, err := exec.Command("gcc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", path, "../scenario/program/program.c", "-libverbs").CombinedOutput(); err != nil {
-		t.Fatalf("gcc: %v\n%s", err, out)
-	}
-	ctx := context.WithoutCancel(t.Context())
-	if err := g.Put(ctx, path, "/tmp/program"); err != nil {
-		t.Fatal(err)
-	}
-	p, err := g.Start(ctx, 10*time.Minute, fmt.Sprintf("nc -ll -p %d -e /tmp/program & echo $! >/tmp/program.pid; wait", programPort))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		if _, err := g.Run(ctx, 20*time.Second, "kill $(cat /tmp/program.pid)"); err != nil {
-			t.Errorf("the verbs program's end: %v; it said: %s", err, p.Output())
-		}
-		<-p.Done()
-	})
-	if err := g.WaitListen(ctx, programPort); err != nil {
-		t.Fatal(err)
-	}
+	serveProgram(t, g)
 	return fmt.Sprintf("tcp:%v:%d", g.Host, programPort)
 }
 
@@ -80,7 +56,7 @@ func playOnto(t *testing.T, l link, s *site, command, file string, flags ...stri
 // for its known departures.
 func TestCapturesPlayOntoTheKernel(t *testing.T) {
 	overEachCable(t, func(t *testing.T, l link, s *site) {
-		command := verbsProgram(t, s.guest)
+		command := programOf(t, s.guest)
 		for _, c := range []struct{ file, says string }{
 			{"vp-all-ops.pcap", "24 requests sent"},
 			{"pp-rc-mtu1024.pcap", "2 streams"},
@@ -118,7 +94,7 @@ func TestCapturesPlayOntoTheKernel(t *testing.T) {
 // TestALossyWayToTheKernelIsNoDifference: what is lost is sent again, and told.
 func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
 	overEachCable(t, func(t *testing.T, l link, s *site) {
-		command := verbsProgram(t, s.guest)
+		command := programOf(t, s.guest)
 		if err := s.guest.SpoilIngress(t.Context(), "loss 3%"); err != nil {
 			t.Fatal(err)
 		}
@@ -140,7 +116,7 @@ func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
 // TestAKernelThatDoesNotAnswerIsAnError has one line for it.
 func TestAKernelThatDoesNotAnswerIsAnError(t *testing.T) {
 	overEachCable(t, func(t *testing.T, l link, s *site) {
-		command := verbsProgram(t, s.guest)
+		command := programOf(t, s.guest)
 		if err := s.guest.Deafen(t.Context()); err != nil {
 			t.Fatal(err)
 		}

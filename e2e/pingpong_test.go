@@ -10,8 +10,6 @@ import (
 	"syscall"
 	"testing"
 	"time"
-
-	"softroce/e2e/rxelab"
 )
 
 // pingpongPort is where ibv_rc_pingpong listens.
@@ -90,7 +88,7 @@ func (s *site) ours(ctx context.Context, t *testing.T, v ipVersion, p pingpong, 
 
 // stock is the guest's program.
 func (s *site) stock(v ipVersion, p pingpong) string {
-	return "ibv_rc_pingpong -d rxe0 " + strings.Join(p.args(rxelab.GIDIndex(v.ipv6)), " ")
+	return "ibv_rc_pingpong -d rxe0 " + strings.Join(p.args(v.guestGID), " ")
 }
 
 // checkPingpong wants success of both ends, and each to have seen all the bytes.

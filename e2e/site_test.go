@@ -235,9 +235,11 @@ type ipVersion struct {
 	name string
 	ipv6 bool
 	emu  netip.Prefix
+
+	guestGID int // index of the guest's GID
 }
 
-var ipVersions = []ipVersion{{"IPv4", false, rxelab.Emu4}, {"IPv6", true, rxelab.Emu6}}
+var ipVersions = []ipVersion{{"IPv4", false, rxelab.Emu4, rxelab.GIDIndex(false)}, {"IPv6", true, rxelab.Emu6, rxelab.GIDIndex(true)}}
 
 // gidIndex is the index of softroce's GID in its NIC's table.
 func (s *site) gidIndex(t *testing.T, v ipVersion) int {

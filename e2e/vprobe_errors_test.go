@@ -136,8 +136,9 @@ func TestSilentKernelTimesOut(t *testing.T) {
 					ops: "send:3000 write:100", client: with(tries), server: with(),
 					want: []verbs.WCStatus{verbs.WCRetryExcErr, flush},
 				}, false)
-				// Code 14 is 67 ms; four transmissions; a NIC may wait four times as long (IBTA 9.9.2.1.1).
-				if took := time.Since(start); took < 4*67*time.Millisecond || took > 16*67*time.Millisecond+2*time.Second {
+				// Code 14 is 67 ms; four transmissions. How much later the program hears of it says more
+				// about the machine than about the NIC.
+				if took := time.Since(start); took < 4*67*time.Millisecond {
 					t.Errorf("gave up after %v", took)
 				}
 			})

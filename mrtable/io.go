@@ -153,6 +153,10 @@ func (r *Region) view(off uint64, n int) ([]byte, error) {
 	return v, nil
 }
 
+// Unsettled reports whether a write is queued, or one that failed has not been reported: until
+// Flush and Failed nobody knows whether all that was written is in place.
+func (io *IO) Unsettled() bool { return len(io.dirty) > 0 || len(io.failed) > 0 }
+
 // Failed reports the tags whose writes failed since the last call, each once, and
 // forgets them. f may use the IO.
 func (io *IO) Failed(f func(tag any, err error)) {

@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"net/netip"
 	"syscall"
 
 	"softroce/wire"
@@ -90,7 +89,11 @@ func (a *AH) pathFor(q *QP) *wire.Path {
 		return a.last
 	}
 	port := q.device.link.Capabilities().SrcPort
-	if port == 0 {
+	switch {
+	case port != 0:
+	case a.av.FlowLabel != 0:
+		port = sourcePort(a.av.FlowLabel, 0, 0)
+	default:
 		port = datagramPort(q.qpn)
 	}
 	p := a.paths[port]
@@ -105,8 +108,8 @@ func (a *AH) pathFor(q *QP) *wire.Path {
 }
 
 // moved gives a the new MAC of its next hop.
-func (a *AH) moved(dst netip.Addr, mac [6]byte) {
-	if a.path.Dst != dst || a.path.DstMAC == mac {
+func (a *AH) moved(dst wire.Station, mac [6]byte) {
+	if a.path.Dst != dst.Addr || a.path.VLAN != dst.VLAN || a.path.DstMAC == mac {
 		return
 	}
 	p := *a.path
@@ -115,7 +118,7 @@ func (a *AH) moved(dst netip.Addr, mac [6]byte) {
 	clear(a.paths)
 }
 
-// datagramPort returns the UDP source port of a UD queue pair: the QPN, spread by the golden
+// datagramPort returns the UDP source port of a UD queue pair without a flow label: the QPN, spread by the golden
 // ratio's 32-bit fraction, as the Linux driver does it.
 func datagramPort(qpn uint32) uint16 {
 	const goldenRatio = 0x61c88647

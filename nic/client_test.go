@@ -250,6 +250,7 @@ type wr struct {
 	ah     uint32
 	qpn    uint32
 	qkey   uint32
+	quiet  bool // not signaled
 }
 
 func (c *client) sge(addr, n int) []transport.SGE {
@@ -262,7 +263,10 @@ func (q *queue) store(w *wr) {
 	s := q.sq[abi.RingSlots+int(q.sqn)%q.caps.MaxSendWR*size:]
 	le.PutUint64(s[abi.SendWRID:], w.id)
 	le.PutUint32(s[abi.SendOpcode:], uint32(w.op))
-	le.PutUint32(s[abi.SendFlags:], w.flags|abi.SendSignaled)
+	if !w.quiet {
+		w.flags |= abi.SendSignaled
+	}
+	le.PutUint32(s[abi.SendFlags:], w.flags)
 	be.PutUint32(s[abi.SendImm:], w.imm)
 	le.PutUint64(s[abi.SendRemoteAddr:], w.remote)
 	le.PutUint32(s[abi.SendRKey:], w.rkey)

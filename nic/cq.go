@@ -186,28 +186,6 @@ func (q *CQ) fire(solicited bool) {
 	}
 }
 
-// spoil turns the staged completions of a queue pair into errors: data that they speak
-// of could not be written. Later ones count as flushed, as after any error.
-func (q *CQ) spoil(qpn uint32) {
-	status := transport.LocProtErr
-	for i := q.published; i != q.staged; i++ {
-		s := q.ring.slot(i)
-		if le.Uint32(s[abi.CQEQPNum:]) != qpn {
-			continue
-		}
-		op := transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:]))
-		reads := op == transport.WCRead || op == transport.WCCompareSwap || op == transport.WCFetchAdd
-		if op&transport.WCRecv == 0 && !reads {
-			continue
-		}
-		if le.Uint32(s[abi.CQEStatus:]) == uint32(transport.Success) {
-			le.PutUint32(s[abi.CQEStatus:], uint32(status))
-			status = transport.WRFlushErr
-			q.solicited = true
-		}
-	}
-}
-
 // overflow tells the client that q lost a completion, and takes down whoever used it.
 func (q *CQ) overflow() {
 	if q.ctx == nil {

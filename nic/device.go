@@ -3,7 +3,6 @@ package nic
 import (
 	"encoding/binary"
 	"math/rand/v2"
-	"net/netip"
 	"slices"
 	"syscall"
 
@@ -83,7 +82,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	}
 	d.xrc = xrc{shared: map[XRCDKey]*domain{}, srqs: map[uint32]*SRQ{}}
 	d.gids.max = d.limits.GIDTableSize
-	d.gids.update(c.Iface.MAC(), c.Iface.Addresses())
+	d.gids.update(c.Iface)
 	d.up = c.Iface.Up()
 	d.env = transport.Env{Mem: e.io, Table: d.table, Sink: d}
 	d.qps.init()
@@ -94,7 +93,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	}
 	e.devices = append(e.devices, d)
 	c.Iface.OnChange(func() { e.post(d.interfaceChanged) })
-	c.Iface.OnNeighbour(func(dst netip.Addr, mac [6]byte) { e.post(func() { d.neighbourChanged(dst, mac) }) })
+	c.Iface.OnNeighbour(func(dst wire.Station, mac [6]byte) { e.post(func() { d.neighbourChanged(dst, mac) }) })
 	return d, nil
 }
 
@@ -108,11 +107,11 @@ func (d *Device) Link() wire.Link { return d.link }
 func (d *Device) Interface() wire.Interface { return d.iface }
 
 // GIDs returns the GID table.
-func (d *Device) GIDs() []GIDEntry { return d.gids.list(d.iface.Name()) }
+func (d *Device) GIDs() []GIDEntry { return d.gids.list() }
 
 // interfaceChanged follows the interface's addresses and state.
 func (d *Device) interfaceChanged() {
-	if d.gids.update(d.iface.MAC(), d.iface.Addresses()) {
+	if d.gids.update(d.iface) {
 		d.broadcast(EventGIDChange)
 	}
 	if up := d.iface.Up(); up != d.up {
@@ -127,10 +126,10 @@ func (d *Device) interfaceChanged() {
 
 // neighbourChanged gives the queue pairs and address handles that lead to dst its new MAC. Frames under way
 // refer to the old path, so a new one takes its place.
-func (d *Device) neighbourChanged(dst netip.Addr, mac [6]byte) {
+func (d *Device) neighbourChanged(dst wire.Station, mac [6]byte) {
 	for _, c := range d.contexts {
 		for _, q := range c.qps {
-			if q.path != nil && q.path.Dst == dst && q.path.DstMAC != mac {
+			if q.path != nil && q.path.Dst == dst.Addr && q.path.VLAN == dst.VLAN && q.path.DstMAC != mac {
 				p := *q.path
 				p.DstMAC = mac
 				q.path = &p

@@ -60,6 +60,8 @@ type Engine struct {
 	dirty    []*CQ
 	overrun  []*CQ
 	breached []*Context
+	held     []held
+	faults   []memoryFault
 	failed   func(tag any, err error) // e.memoryFailed, bound once
 
 	scratch [2048]byte       // the private copy of one WQE

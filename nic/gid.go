@@ -3,6 +3,8 @@ package nic
 import (
 	"net/netip"
 	"slices"
+
+	"softroce/wire"
 )
 
 // A GID is a port address: an IPv6 address, or an IPv4 address mapped into one.
@@ -27,12 +29,19 @@ type GIDEntry struct {
 	VLAN   int    `json:"vlan,omitempty"` // VLAN ID, 0 for none
 }
 
-// gidTable follows the addresses of an interface. A GID keeps its index while its
+// gidTable follows the addresses of an interface and of the VLANs on it. A GID keeps its index while its
 // address is there; an index that became free goes to the next new address. Queue pairs
 // keep the addresses that they were given, whatever happens to the table.
 type gidTable struct {
-	entries []GID // the zero GID marks a free index
+	entries []gidEntry // the zero GID marks a free index
 	max     int
+}
+
+// A gidEntry is a GID and where it is: one address may be there in several VLANs.
+type gidEntry struct {
+	gid    GID
+	vlan   uint16
+	netdev string
 }
 
 // linkLocal returns the EUI-64 link-local address of a MAC.
@@ -40,63 +49,84 @@ func linkLocal(mac [6]byte) GID {
 	return GID{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
-// update makes the table that of an interface with this MAC and these addresses, and
+// update makes the table that of an interface, and
 // reports whether anything changed. Index 0 is the MAC's, whatever the addresses are.
-func (t *gidTable) update(mac [6]byte, addrs []netip.Prefix) bool {
+func (t *gidTable) update(iface wire.Interface) bool {
 	before := slices.Clone(t.entries)
-	first := linkLocal(mac)
-	want := map[GID]bool{}
-	var order []GID
-	for _, a := range addrs {
-		g := GIDOf(a.Addr().WithZone(""))
-		if g != first && g != (GID{}) && !want[g] {
-			want[g] = true
-			order = append(order, g)
+	first := gidEntry{gid: linkLocal(iface.MAC()), netdev: iface.Name()}
+	want := map[gidEntry]bool{}
+	var order []gidEntry
+	for _, e := range addressesOf(iface) {
+		if e != first && e.gid != (GID{}) && !want[e] {
+			want[e] = true
+			order = append(order, e)
 		}
 	}
 	if len(t.entries) == 0 {
 		t.entries = append(t.entries, first)
 	}
 	t.entries[0] = first
-	for i, g := range t.entries[1:] {
-		if !want[g] {
-			t.entries[1+i] = GID{}
+	for i, e := range t.entries[1:] {
+		if !want[e] {
+			t.entries[1+i] = gidEntry{}
 		}
-		delete(want, g)
+		delete(want, e)
 	}
-	for _, g := range order {
-		if want[g] {
-			t.add(g)
+	for _, e := range order {
+		if want[e] {
+			t.add(e)
 		}
 	}
 	return !slices.Equal(before, t.entries)
 }
 
-// add puts g in the lowest free index; a full table leaves it out.
-func (t *gidTable) add(g GID) {
-	for i, e := range t.entries {
-		if e == (GID{}) {
-			t.entries[i] = g
+// addressesOf lists the GIDs behind an interface's addresses, those of its VLANs last.
+func addressesOf(iface wire.Interface) (l []gidEntry) {
+	for _, a := range iface.Addresses() {
+		l = append(l, gidEntry{gid: GIDOf(a.Addr().WithZone("")), netdev: iface.Name()})
+	}
+	for _, a := range wire.VLANAddresses(iface) {
+		l = append(l, gidEntry{GIDOf(a.Addr().WithZone("")), a.VLAN, a.Netdev})
+	}
+	return l
+}
+
+// add puts e at the lowest free index; a full table leaves it out.
+func (t *gidTable) add(e gidEntry) {
+	for i := range t.entries {
+		if t.entries[i].gid == (GID{}) {
+			t.entries[i] = e
 			return
 		}
 	}
 	if len(t.entries) < t.max {
-		t.entries = append(t.entries, g)
+		t.entries = append(t.entries, e)
 	}
 }
 
-// at returns the GID at index i, if there is one.
-func (t *gidTable) at(i int) (GID, bool) {
-	if i < 0 || i >= len(t.entries) || t.entries[i] == (GID{}) {
-		return GID{}, false
+// at returns the entry at index i, if there is one.
+func (t *gidTable) at(i int) (gidEntry, bool) {
+	if i < 0 || i >= len(t.entries) || t.entries[i].gid == (GID{}) {
+		return gidEntry{}, false
 	}
 	return t.entries[i], true
 }
 
-func (t *gidTable) list(netdev string) (l []GIDEntry) {
-	for i, g := range t.entries {
-		if g != (GID{}) {
-			l = append(l, GIDEntry{Index: i, GID: g, Netdev: netdev})
+// has reports whether an address is in the table, as one of a VLAN.
+func (t *gidTable) has(a netip.Addr, vlan uint16) bool {
+	g := GIDOf(a)
+	for i := range t.entries {
+		if e := &t.entries[i]; e.gid == g && e.vlan == vlan {
+			return true
+		}
+	}
+	return false
+}
+
+func (t *gidTable) list() (l []GIDEntry) {
+	for i, e := range t.entries {
+		if e.gid != (GID{}) {
+			l = append(l, GIDEntry{i, e.gid, e.netdev, int(e.vlan)})
 		}
 	}
 	return l

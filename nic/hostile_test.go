@@ -177,7 +177,7 @@ func FuzzRings(f *testing.F) {
 			b.recv(9, b.sge(0, 100))
 		}
 		rings := [][]byte{a.sq, a.rq, a.cqRing, a.bell}
-		for n := uint64(0); len(in) >= 6 && n < 100; n++ {
+		for n := uint64(0); len(in) >= 6 && n < 32; n++ {
 			where, v := binary.LittleEndian.Uint16(in), binary.LittleEndian.Uint32(in[2:])
 			in = in[6:]
 			ring := rings[where>>14]

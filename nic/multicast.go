@@ -2,7 +2,6 @@ package nic
 
 import (
 	"errors"
-	"net/netip"
 	"slices"
 	"syscall"
 
@@ -114,7 +113,7 @@ func (d *Device) multicast(f *wire.RxFrame) {
 		d.counters.Drop(transport.DropICRC)
 		return
 	}
-	own := d.owns(f.Src)
+	own := d.gids.has(f.Src, f.VLAN())
 	for _, q := range g.qps {
 		if own && q.qpn == p.DETH.SrcQP {
 			continue
@@ -127,6 +126,3 @@ func (d *Device) multicast(f *wire.RxFrame) {
 		d.deliver(q)
 	}
 }
-
-// owns reports whether an address is one of the device's.
-func (d *Device) owns(a netip.Addr) bool { return slices.Contains(d.gids.entries, GIDOf(a)) }

@@ -15,7 +15,7 @@ type AddressVector struct {
 	HopLimit  uint8  // 0 and 1 mean the default, as the Linux core overrides what tools put there
 	TClass    uint8  // traffic class or TOS, ECN bits too
 	FlowLabel uint32 // 20 bits
-	SL        uint8
+	SL        uint8  // 0 to 15; the low 3 bits are the priority in a VLAN tag
 	DLID      uint16 // no meaning on Ethernet; kept for ibv_query_qp
 
 	// Path is what Device.ResolvePath returned for this address vector. ModifyQP and
@@ -54,8 +54,8 @@ func (d *Device) path(av *AddressVector) (*wire.Path, error) {
 	}
 	sgid, _ := d.gids.at(av.SGIDIndex)
 	p := &wire.Path{
-		Src: sgid.Addr(), Dst: av.DGID.Addr(), TClass: av.TClass,
-		HopLimit: av.HopLimit, FlowLabel: av.FlowLabel,
+		Src: sgid.gid.Addr(), Dst: av.DGID.Addr(), TClass: av.TClass,
+		HopLimit: av.HopLimit, FlowLabel: av.FlowLabel, VLAN: sgid.vlan, Priority: av.SL & 7,
 	}
 	if p.HopLimit <= 1 {
 		p.HopLimit = defaultHopLimit
@@ -72,6 +72,8 @@ func (d *Device) checkVector(av *AddressVector) error {
 		return refuse(syscall.EINVAL, "address vector names port %d of 1", av.Port)
 	case av.FlowLabel >= 1<<20:
 		return refuse(syscall.EINVAL, "flow label %#x is longer than 20 bits", av.FlowLabel)
+	case av.SL > 15:
+		return refuse(syscall.EINVAL, "service level %d of 0 to 15", av.SL)
 	case av.DGID == GID{}:
 		return refuse(syscall.EINVAL, "dgid is zero")
 	}
@@ -91,7 +93,7 @@ func (d *Device) resolved(av *AddressVector) (*wire.Path, error) {
 	if err != nil {
 		return nil, err
 	}
-	if p.Src != av.Path.Src || p.Dst != av.Path.Dst {
+	if p.Src != av.Path.Src || p.Dst != av.Path.Dst || p.VLAN != av.Path.VLAN {
 		return nil, refuse(syscall.EINVAL, "path %v to %v is not that of the address vector", av.Path.Src, av.Path.Dst)
 	}
 	p.DstMAC = av.Path.DstMAC

@@ -168,7 +168,8 @@ func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
 	if c := l.wait(t, l.a.client); c.status != transport.RetryExcErr {
 		t.Errorf("completion %+v", c)
 	}
-	if d := time.Since(start); d < 3*time.Millisecond || d > time.Second {
+	// How much longer it may take depends on what else the machine does.
+	if d := time.Since(start); d < 3*time.Millisecond {
 		t.Errorf("three timeouts of a millisecond took %v", d)
 	}
 }

@@ -112,7 +112,10 @@ func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 	if p.TVer != 0 {
 		return transport.DropTVer, false
 	}
-	p.CE = f.CE()
+	p.CE, p.VLAN = f.CE(), 0
+	if f.Tagged {
+		p.VLAN = f.TCI
+	}
 	return 0, true
 }
 
@@ -152,9 +155,12 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.Packet) (transport.DropReason
 	}
 	// A connection has one peer, whatever UDP port that sends from. A datagram may be anybody's.
 	if q.init.Type == TypeUD {
+		if !f.Dst.IsMulticast() && !q.device.gids.has(f.Dst, f.VLAN()) {
+			return transport.DropGID, false
+		}
 		return 0, true
 	}
-	if q.path == nil || f.Src != q.path.Dst || f.Dst != q.path.Src {
+	if q.path == nil || f.Src != q.path.Dst || f.Dst != q.path.Src || f.VLAN() != q.path.VLAN {
 		return transport.DropSource, false
 	}
 	return 0, true

@@ -15,23 +15,23 @@ func (d *Device) enter(q *QP) *transport.Env {
 // Packet implements transport.Sink.
 func (d *Device) Packet(t *transport.QP) *packet.Tx { return d.tx.slot(t.UserData().(*QP)) }
 
+// Room implements transport.Sink.
+func (d *Device) Room(*transport.QP) int { return d.tx.room() }
+
 // Complete implements transport.Sink: completions are staged in the CQ, and send slots
 // retired.
 func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 	q := t.UserData().(*QP)
-	if c.Recv {
-		cq := q.recvCQ
-		if r, ok := c.Queue.(*recvQueue); ok {
-			cq = r.ring.srq.cq
-		}
-		cq.push(d.engine, q, c)
-		return
+	cq := q.sendCQ
+	if !c.Recv {
+		q.sqDone++
+		q.sq.storeConsumer(q.sqDone)
+	} else if r, ok := c.Queue.(*recvQueue); ok {
+		cq = r.ring.srq.cq
+	} else {
+		cq = q.recvCQ
 	}
-	q.sqDone++
-	q.sq.storeConsumer(q.sqDone)
-	if c.Signaled {
-		q.sendCQ.push(d.engine, q, c)
-	}
+	d.engine.complete(q, cq, c)
 }
 
 // Event implements transport.Sink.
@@ -46,6 +46,7 @@ func (d *Device) Event(t *transport.QP, ev transport.Event) {
 func (e *Engine) settle() {
 	e.io.Flush()
 	e.io.Failed(e.failed)
+	e.release()
 	for len(e.overrun) > 0 {
 		q := e.overrun[len(e.overrun)-1]
 		e.overrun = e.overrun[:len(e.overrun)-1]
@@ -69,20 +70,4 @@ func (e *Engine) publish(late bool) {
 	}
 	clear(e.dirty[n:])
 	e.dirty = e.dirty[:n]
-}
-
-// memoryFailed hears that a write of a queue pair failed after the transport took it for done.
-func (e *Engine) memoryFailed(tag any, _ error) {
-	q := tag.(*transport.QP).UserData().(*QP)
-	if q.ctx == nil {
-		return
-	}
-	for _, cq := range e.dirty { // what is staged is in one of these
-		if cq.ctx != nil && cq.ctx.device == q.device {
-			cq.spoil(q.qpn)
-		}
-	}
-	q.t.MemoryFault(q.device.enter(q))
-	q.noteState()
-	q.device.tx.activate(q)
 }

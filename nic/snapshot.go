@@ -50,6 +50,7 @@ type QPInfo struct {
 	Src         netip.Addr `json:"src,omitzero"`
 	Dst         netip.Addr `json:"dst,omitzero"`
 	SrcPort     uint16     `json:"src_port,omitempty"`
+	VLAN        uint16     `json:"vlan,omitempty"`
 	PathMTU     int        `json:"path_mtu"`
 	PKey        uint16     `json:"pkey"`
 	SQPSN       uint32     `json:"sq_psn"` // next to send
@@ -117,7 +118,7 @@ func (q *QP) info(o Owner) QPInfo {
 		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.taken, q.recv.ring.size()))
 	}
 	if p := q.path; p != nil {
-		i.Src, i.Dst, i.SrcPort = p.Src, p.Dst, p.SrcPort
+		i.Src, i.Dst, i.SrcPort, i.VLAN = p.Src, p.Dst, p.SrcPort, p.VLAN
 	}
 	return i
 }

@@ -129,6 +129,9 @@ func (t *txState) slot(q *QP) *packet.Tx {
 	return &f.Tx
 }
 
+// room returns how many slots are left for the queue pair at work.
+func (t *txState) room() int { return min(t.turn, len(t.frames)-t.filled) }
+
 // unfilled takes back the last slot if it was asked for and not used.
 func (t *txState) unfilled() {
 	if t.filled > t.sent && t.frames[t.filled-1].Len == 0 {

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"hash/crc32"
 	"net/netip"
 	"strings"
 	"testing"
@@ -111,6 +112,41 @@ func TestICRCIsTheSameHoweverThePayloadIsCut(t *testing.T) {
 		} {
 			if got != want {
 				t.Errorf("%s, %s: %#x, want %#x", name, how, got, want)
+			}
+		}
+	}
+}
+
+// A packet that ends inside its BTH has an ICRC too, though no NIC sends it: that of the bytes
+// there are, with ones where the others have them.
+func TestICRCOfAPacketThatEndsInsideItsBTH(t *testing.T) {
+	for name, a := range addressings() {
+		whole := sendOnly("data")
+		bth := whole.Head[:whole.HeadLen]
+		for n := range len(bth) + 1 {
+			short := Tx{Head: whole.Head, HeadLen: uint8(n), Len: n}
+			frame := AppendFrame(nil, a, &short)
+			ip := a.HeaderLen() - a.IPHeaderLen()
+			udp := ip + IPv6Len
+			ones := []int{ip + 1, ip + 2, ip + 3, ip + 7}
+			if a.Src.Is4() {
+				udp = ip + IPv4Len
+				ones = []int{ip + 1, ip + 8, ip + 10, ip + 11}
+			}
+			covered := append(bytes.Repeat([]byte{0xff}, 8), frame[ip:len(frame)-ICRCLen]...)
+			if !a.Src.Is4() {
+				covered[8] |= 0x0f
+			}
+			if ones = append(ones, udp+6, udp+7); n > 4 {
+				ones = append(ones, udp+UDPLen+4)
+			}
+			for _, i := range ones {
+				covered[8+i-ip] = 0xff
+			}
+			want := crc32.ChecksumIEEE(covered)
+			gather := ICRC(a, short.Head[:n], nil, 0)
+			if got := binary.LittleEndian.Uint32(frame[len(frame)-ICRCLen:]); got != want || gather != want || ICRCBytes(a, bth[:n]) != want {
+				t.Errorf("%s, %d bytes: %#x, gathered %#x, want %#x", name, n, got, gather, want)
 			}
 		}
 	}

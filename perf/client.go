@@ -28,10 +28,12 @@ func Dial(ctx context.Context, host string, port int, c *verbs.Context, gid int,
 // is the index of the GID to use, or verbs.AnyGID.
 func Measure(ctx context.Context, conn net.Conn, c *verbs.Context, gid int, o Options) (*Result, error) {
 	defer conn.Close()
+	ctx, end := c.WhileServed(ctx)
+	defer end()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	r, err := measure(ctx, newTalk(conn), c, gid, o)
 	if ctx.Err() != nil {
-		err = ctx.Err() // what the closed connection said does not matter
+		err = context.Cause(ctx) // what the closed connection said does not matter
 	}
 	return r, err
 }

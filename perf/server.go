@@ -23,9 +23,8 @@ type Server struct {
 // Without its NIC it is of no use: it ends too when the daemon does. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 	defer l.Close()
-	ctx, end := context.WithCancelCause(ctx)
-	defer end(nil)
-	go s.watch(ctx, end)
+	ctx, end := s.Context.WhileServed(ctx)
+	defer end()
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	var clients sync.WaitGroup
 	defer clients.Wait()
@@ -48,19 +47,18 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 	}
 }
 
-// watch calls end when the NIC is gone: that is what ends the asynchronous events.
-func (s *Server) watch(ctx context.Context, end context.CancelCauseFunc) {
-	var err error
-	for err == nil {
-		_, err = s.Context.AsyncEvent(ctx)
-	}
-	end(err)
-}
-
 // Answer serves one client, and closes conn.
 func (s *Server) Answer(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	err := s.answer(ctx, conn)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // what the closed connection said does not matter
+	}
+	return err
+}
+
+func (s *Server) answer(ctx context.Context, conn net.Conn) error {
 	t := newTalk(conn)
 	var h hello
 	if err := t.hear(&h); err != nil {

@@ -72,9 +72,11 @@ type Result struct {
 // ErrData: a message came with other bytes than were sent.
 var ErrData = errors.New("wrong data")
 
-// Serve waits on o.Port for one client and plays its peer on the NIC of c. What is worth
-// telling goes to out, as the stock program writes it.
+// Serve waits on o.Port for one client and plays its peer on the NIC of c, as long as its daemon is
+// there. What is worth telling goes to out, as the stock program writes it.
 func Serve(ctx context.Context, c *verbs.Context, o Options, out io.Writer) (Result, error) {
+	ctx, release := c.WhileServed(ctx)
+	defer release()
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", ":"+strconv.Itoa(o.Port))
 	if err != nil {
 		return Result{}, err
@@ -83,7 +85,10 @@ func Serve(ctx context.Context, c *verbs.Context, o Options, out io.Writer) (Res
 	defer context.AfterFunc(ctx, func() { l.Close() })()
 	conn, err := l.Accept()
 	if err != nil {
-		return Result{}, errors.Join(ctx.Err(), err)
+		if ctx.Err() != nil {
+			err = context.Cause(ctx)
+		}
+		return Result{}, err
 	}
 	l.Close()
 	return Answer(ctx, conn, c, o, out)
@@ -110,6 +115,8 @@ func Ask(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io
 
 func converse(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer, exchange func(*end, net.Conn) error) (Result, error) {
 	defer conn.Close()
+	ctx, release := c.WhileServed(ctx)
+	defer release()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	if err := o.Validate(); err != nil {
 		return Result{}, err
@@ -124,7 +131,7 @@ func converse(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, o
 		err = e.run()
 	}
 	if ctx.Err() != nil {
-		err = ctx.Err() // what the closed connection said does not matter
+		err = context.Cause(ctx) // what the closed connection said does not matter
 	}
 	return e.result, err
 }

@@ -99,6 +99,55 @@ func TestBothEndsConverse(t *testing.T) {
 	}
 }
 
+// A server waits for its peer on TCP, where nothing tells of the daemon.
+func TestAnEndThatWaitsForItsPeerEndsWithItsDaemon(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		wait func(context.Context, *verbs.Context, pingpong.Options) error
+	}{
+		{"to connect", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
+			_, err := pingpong.Serve(ctx, c, o, io.Discard)
+			return err
+		}},
+		{"to tell its address", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			_, err := pingpong.Answer(ctx, theirs, c, o, io.Discard)
+			return err
+		}},
+		{"to answer", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
+			ours, theirs := net.Pipe()
+			defer ours.Close()
+			go io.Copy(io.Discard, ours)
+			_, err := pingpong.Ask(ctx, theirs, c, o, io.Discard)
+			return err
+		}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			d, cleanup, err := daemon.Private("test")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer cleanup()
+			ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+			defer cancel()
+			nic, err := verbs.Open(ctx, "", verbs.WithSocket(d.Socket()))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer nic.Close()
+			o := pingpong.DefaultOptions()
+			o.Port, o.GIDIndex = 0, 1
+			ended := make(chan error)
+			go func() { ended <- c.wait(ctx, nic, o) }()
+			d.Close()
+			if err := <-ended; !errors.Is(err, verbs.ErrDeviceFatal) {
+				t.Errorf("it ended with %v, not ErrDeviceFatal", err)
+			}
+		})
+	}
+}
+
 func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
 	ctx, a, b := nics(t)
 	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
@@ -114,16 +163,19 @@ func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
 
 func TestDifferentSizesAreNoticed(t *testing.T) {
 	ctx, a, b := nics(t)
-	ctx, stop := context.WithCancel(ctx)
-	defer stop()
 	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
 	co.Size = 100
+	ours, theirs := net.Pipe()
+	served := make(chan error, 1)
+	until, stop := context.WithCancel(ctx)
 	go func() {
-		time.Sleep(2 * time.Second) // the client waits for an answer that does not come
-		stop()
+		_, err := pingpong.Answer(ctx, theirs, a, so, io.Discard)
+		served <- err
+		stop() // the client waits for an answer that does not come
 	}()
-	if e := converse(ctx, a, b, so, co); !errors.Is(e.serverErr, pingpong.ErrData) {
-		t.Errorf("server: %v", e.serverErr)
+	pingpong.Ask(until, ours, b, co, io.Discard)
+	if err := <-served; !errors.Is(err, pingpong.ErrData) {
+		t.Errorf("server: %v", err)
 	}
 }
 

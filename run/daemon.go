@@ -26,6 +26,7 @@ import (
 type lease struct {
 	socket string
 	hold   *control.Client // keeps it from ending before the program does
+	barred string          // the socket of one that does not let this user in
 
 	// Of one that was started here:
 	nics    []string    // the lines that it said it was ready with
@@ -40,25 +41,36 @@ type lease struct {
 //
 // One that was described (NICs, faults, a capture) is this program's own, on a socket that
 // nobody else finds unless the socket was named. Otherwise the one at the named or the default
-// place will do; where none is at the default place, the user's programs that run at
-// the same time share one, so that what is started in two terminals can talk.
+// place will do. Where none is at the default place, or one that does not let this user in,
+// the user's programs that run at the same time share one: what is started in two terminals
+// can talk.
 func (o *Options) reach(ctx context.Context) (*lease, error) {
 	hold, err := control.Dial(ctx, o.Socket)
-	switch {
-	case err == nil && o.described() && named(o.Socket):
-		hold.Close()
-		return nil, fmt.Errorf("a daemon runs on %s already: --nic, --fault and --capture are for one that is started here", control.SocketPath(o.Socket))
-	case err == nil && !o.described():
+	if err == nil && !o.described() {
 		return &lease{socket: absolute(control.SocketPath(o.Socket)), hold: hold}, nil
-	case err == nil:
-		hold.Close()
-	case !errors.Is(err, control.ErrNoDaemon) && (named(o.Socket) || !o.described()):
-		return nil, err
 	}
+	if err == nil {
+		hold.Close()
+	}
+	barred := errors.Is(err, unix.EACCES) && !named(o.Socket)
 	switch {
+	case err == nil && named(o.Socket):
+		return nil, fmt.Errorf("a daemon runs on %s already: --nic, --fault and --capture are for one that is started here", control.SocketPath(o.Socket))
+	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !barred:
+		return nil, err
 	case named(o.Socket):
 		return o.start(ctx, absolute(control.SocketPath(o.Socket)), "")
-	case !o.described():
+	}
+	d, err := o.startUnnamed(ctx)
+	if err == nil && barred {
+		d.barred = control.DefaultSocket
+	}
+	return d, err
+}
+
+// startUnnamed starts a daemon, or finds the shared one, where nobody said at which place.
+func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
+	if !o.described() {
 		if dir, err := sharedDir(); err == nil {
 			return o.share(ctx, filepath.Join(dir, "socket"))
 		}

@@ -87,6 +87,14 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 
 // String tells which daemon it is, in a line's part.
 func (d *lease) String() string {
+	s := d.what()
+	if d.barred != "" {
+		s += " (the one on " + d.barred + " does not let this user in)"
+	}
+	return s
+}
+
+func (d *lease) what() string {
 	if d.process == nil {
 		return "uses the daemon on " + d.socket
 	}

@@ -79,6 +79,7 @@ func texts(t *testing.T) map[string]string {
 var beyond = map[transport.DropReason]string{
 	transport.DropLinkMalformed: "the link's own: what is no RoCEv2 frame does not reach the NIC",
 	transport.DropGroup:         "a script has no multicast address",
+	transport.DropGID:           "the simulation's fabric carries nothing to a NIC that is not for its addresses",
 }
 
 func TestEveryReasonForADropHasAScenario(t *testing.T) {

@@ -20,6 +20,7 @@ func (p *pool) Packet(*QP) *packet.Tx {
 	p.n++
 	return &p.slots[p.n-1]
 }
+func (p *pool) Room(*QP) int              { return len(p.slots) - p.n }
 func (p *pool) Complete(*QP, *Completion) {}
 
 // deliver hands what from emitted to the queue pair of to.

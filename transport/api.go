@@ -21,6 +21,9 @@ type Sink interface {
 	// another, or nil when no more packets can be taken in this step.
 	Packet(q *QP) *packet.Tx
 
+	// Room returns how many slots Packet would return now, as far as is known.
+	Room(q *QP) int
+
 	// Complete hears of each work request that is done, in order per queue: of
 	// every send work request, Signaled or not, so that the owner can free
 	// its slot. c is valid during the call.
@@ -221,6 +224,13 @@ type Packet struct {
 	SL      uint8    // for Completion.SL
 	VLAN    uint16   // for Completion.VLAN
 	GRH     []byte   // UD: the 40 bytes before the payload; valid for as long as Payload
+}
+
+// A Writer says for whom a write to memory is: mrtable.IO.Write has it as its tag, and
+// mrtable.IO.Failed gives it back.
+type Writer struct {
+	QP        *QP
+	Requester bool // what a READ or an atomic returned; else what the peer sent
 }
 
 // A Role is the end of an XRC connection that a queue pair is.

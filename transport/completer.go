@@ -194,7 +194,7 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 	last := w.got == w.n-1
 	var to scatter
 	to.begin(w.SGEs, w.got*uint32(q.attr.PathMTU))
-	if st := to.write(e, q, p.Payload, p.Len, last); st != Success {
+	if st := to.write(e, &q.asker, p.Payload, p.Len, last); st != Success {
 		q.spurn(e, LocProtErr)
 		return
 	}

@@ -12,6 +12,7 @@ const (
 	DropPad                             // pad count exceeds the payload
 	DropTVer                            // transport version not 0
 	DropQPN                             // no such QP
+	DropGID                             // UD: not to one of the NIC's GIDs, or in another VLAN
 	DropGroup                           // no QP is attached to the multicast group
 	DropPKey                            // partition key does not match
 	DropService                         // opcode of another service than the QP's
@@ -36,7 +37,7 @@ const (
 )
 
 var dropNames = [NumDropReasons]string{
-	"link_malformed", "truncated", "opcode", "pad", "tver", "unknown_qpn", "multicast_group", "pkey", "service", "source",
+	"link_malformed", "truncated", "opcode", "pad", "tver", "unknown_qpn", "unknown_gid", "multicast_group", "pkey", "service", "source",
 	"qp_state", "qkey", "icrc", "out_of_sequence", "duplicate", "receiver_not_ready", "ghost_ack",
 	"ack_beyond_sent", "unmatched_response", "invalid_request", "remote_access", "receive_too_short", "abandoned_message", "cnp", "local_error", "stale_response",
 }

@@ -42,7 +42,7 @@ func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 		b.receive(tx)
 	}
 	a.out = nil
-	b.qp.MemoryFault(&b.env)
+	b.qp.MemoryFault(&b.env, &b.qp.taker, false)
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:0 2:11 3:5" {
 		t.Errorf("requester: %s", got)

@@ -13,8 +13,8 @@ const (
 	// ackInterval is how many packets go without AckReq inside a message.
 	ackInterval = 64
 
-	// readAhead is how many bytes of a message are fetched from memory at once.
-	// It matters where memory belongs to another process: one system call each.
+	// readAhead is how many bytes of a message are fetched from memory at once, if so many can be
+	// sent. It matters where memory belongs to another process: one system call each.
 	readAhead = 64 << 10
 
 	// atomicLen is what an atomic or an ATOMIC WRITE changes, in bytes.

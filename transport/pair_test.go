@@ -2,6 +2,7 @@ package transport
 
 import (
 	"bytes"
+	"math"
 	"math/rand/v2"
 	"testing"
 
@@ -50,6 +51,12 @@ func (s *side) Packet(*QP) *packet.Tx {
 	tx := new(packet.Tx)
 	s.out = append(s.out, tx)
 	return tx
+}
+func (s *side) Room(*QP) int {
+	if s.room < 0 {
+		return math.MaxInt
+	}
+	return s.room
 }
 func (s *side) Complete(_ *QP, c *Completion) { s.done = append(s.done, *c) }
 func (s *side) Event(_ *QP, ev Event)         { s.events = append(s.events, ev) }

@@ -21,6 +21,8 @@ type QP struct {
 	hdr         packet.Header // of the packet being built
 	dest        any           // of the UD packet being emitted
 	wc          Completion    // being given to the sink
+	asker       Writer        // for the requester
+	taker       Writer        // for the responder
 	repliesLast bool          // replies went first in the last Transmit
 	sqdNotify   bool          // EventSQDrained is due when the send queue has drained
 }
@@ -46,6 +48,7 @@ func New(c Config) (*QP, error) {
 		c.Counters = new(Counters)
 	}
 	q := &QP{cfg: c}
+	q.asker, q.taker = Writer{q, true}, Writer{q, false}
 	q.sq.init(c.SendDepth, c.MaxSendSGE, c.MaxInline)
 	return q, nil
 }
@@ -257,18 +260,38 @@ func (q *QP) Fail(e *Env, ev Event) {
 
 // MemoryFault says that a write to memory, which the transport had taken for done,
 // failed: the process is gone, or its pages are. It comes before the next Transmit, so that
-// what could not be written was not acknowledged. The peer hears a remote operational error.
-func (q *QP) MemoryFault(e *Env) {
+// what could not be written was not acknowledged. told says that a completion which was given
+// since the write has become an error; if not, the work request under way gets it.
+//
+// A peer whose data had no place hears a remote operational error.
+func (q *QP) MemoryFault(e *Env, w *Writer, told bool) {
 	if q.state < RTR || q.state == Error {
 		return
 	}
-	q.cfg.Counters.RespCQEError++
+	if w.Requester {
+		q.askedInVain(e, told)
+		return
+	}
+	r := &q.resp
 	if q.reliable() {
-		q.resp.takeBack()
-		q.resp.fatalNAK(packet.NAKRemoteOperational)
+		r.takeBack()
+		r.fatalNAK(packet.NAKRemoteOperational)
+	}
+	if !told && r.hasRecv && r.message == packet.KindSend {
+		q.received(e, Completion{Status: LocProtErr, Opcode: WCRecv})
 	}
 	q.toError(e)
 	e.Sink.Event(q, EventQPFatal)
+}
+
+// askedInVain fails the requester, whose response could not be stored.
+func (q *QP) askedInVain(e *Env, told bool) {
+	if !told && !q.sq.empty() {
+		q.failHead(e, LocProtErr)
+		return
+	}
+	q.resp.silence()
+	q.toError(e)
 }
 
 // toError enters the error state and flushes both queues. Answers that wait, a fatal

@@ -1,8 +1,6 @@
 package transport
 
 import (
-	"errors"
-
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -175,7 +173,7 @@ func (q *QP) replyRead(e *Env, a *answer) (full bool) {
 		n := min(mtu, a.length-offset)
 		if uint32(len(chunk)) < n {
 			var err error
-			if chunk, err = q.readChunk(e, a, offset); errors.Is(err, mrtable.ErrArena) {
+			if chunk, err = q.readChunk(e, a, offset); isFull(err) {
 				return true
 			} else if err != nil {
 				q.readFailed(e, a)
@@ -204,7 +202,11 @@ func (q *QP) replyRead(e *Env, a *answer) (full bool) {
 
 // readChunk fetches the bytes of a READ from offset on: as many as one call to memory is worth.
 func (q *QP) readChunk(e *Env, a *answer, offset uint32) ([]byte, error) {
-	return e.Mem.Read(a.region, a.va+uint64(offset), int(min(a.length-offset, readAhead)))
+	n := min(a.length-offset, q.worth(e, uint64(a.n-a.sent)))
+	if n == 0 {
+		return nil, errNoRoom
+	}
+	return e.Mem.Read(a.region, a.va+uint64(offset), int(n))
 }
 
 // readFailed refuses a READ whose memory went away after it was accepted. What was accepted

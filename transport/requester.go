@@ -1,11 +1,6 @@
 package transport
 
-import (
-	"errors"
-
-	"softroce/mrtable"
-	"softroce/packet"
-)
+import "softroce/packet"
 
 // The requester turns work requests into packets. Its PSNs are extended: 64-bit
 // counters whose low 24 bits are on the wire, so that they compare as numbers.
@@ -92,7 +87,13 @@ func (q *QP) swallows(w *wqe) bool {
 	return true
 }
 
-func (r *requester) windowFull() bool { return r.send-r.una >= sendWindow+r.readPSNs }
+func (r *requester) windowFull() bool { return r.windowLeft() == 0 }
+
+// windowLeft returns how many packets of SENDs and WRITEs may still be sent.
+func (r *requester) windowLeft() uint64 {
+	limit := sendWindow + r.readPSNs
+	return limit - min(limit, r.send-r.una)
+}
 
 // mayStart decides whether w, the next new work request, can have its PSNs now, and gives
 // them. A work request that is found wrong gets its status instead.
@@ -159,7 +160,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r.src.seek(w, offset)
 	var err error
 	r.segs, err = r.src.take(e, q, n, r.segs[:0])
-	if errors.Is(err, mrtable.ErrArena) {
+	if isFull(err) {
 		r.src = before
 		r.src.chunk = nil
 		return false, true
@@ -268,7 +269,7 @@ func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
 	var err error
 	r.segs, err = r.src.take(e, q, atomicLen, r.segs)
 	r.src = gather{}
-	if errors.Is(err, mrtable.ErrArena) {
+	if isFull(err) {
 		return false, true
 	}
 	if err != nil {

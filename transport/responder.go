@@ -166,7 +166,7 @@ func (q *QP) acceptSend(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
 		return packet.NAKInvalidRequest
 	}
-	switch r.into.write(e, q, p.Payload, p.Len, in.Position.EndsMessage()) {
+	switch r.into.write(e, &q.taker, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case LocLenErr:
 		q.cfg.Counters.RespLocalLength++
 		q.received(e, Completion{Status: LocLenErr, Opcode: WCRecv})
@@ -233,7 +233,7 @@ func (q *QP) completesWrite(p *Packet, in *packet.Info) bool {
 func (q *QP) placeWrite(e *Env, p *Packet, in *packet.Info) {
 	r := &q.resp
 	for k, b := range p.Payload {
-		e.Mem.Write(q, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
+		e.Mem.Write(&q.taker, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
 		r.va += uint64(len(b))
 	}
 	r.left -= uint32(p.Len)

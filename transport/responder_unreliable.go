@@ -58,7 +58,7 @@ func (q *QP) placeSendUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) 
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
 		return DropInvalid, false
 	}
-	switch r.into.write(e, q, p.Payload, p.Len, in.Position.EndsMessage()) {
+	switch r.into.write(e, &q.taker, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case LocLenErr:
 		return q.recvTooShort(e), false
 	case LocProtErr:
@@ -149,9 +149,9 @@ func (q *QP) placeUD(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
 	}
 	r.into.begin(r.recv.SGEs, 0)
 	r.grh[0] = p.GRH
-	st := r.into.write(e, q, r.grh[:], len(p.GRH), false)
+	st := r.into.write(e, &q.taker, r.grh[:], len(p.GRH), false)
 	if st == Success {
-		st = r.into.write(e, q, p.Payload, p.Len, true)
+		st = r.into.write(e, &q.taker, p.Payload, p.Len, true)
 	}
 	r.grh[0] = nil
 	if st != Success {

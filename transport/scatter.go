@@ -2,6 +2,7 @@ package transport
 
 import (
 	"encoding/binary"
+	"errors"
 
 	"softroce/mrtable"
 	"softroce/packet"
@@ -24,9 +25,10 @@ func (s *scatter) begin(sges []SGE, pos uint32) {
 	}
 }
 
-// write places the payload and moves on. last says that it ends the message. The status
+// write places the payload for by, and moves on. last says that it ends the message. The status
 // is Success, LocLenErr where the list is too short (nothing is placed then), or LocProtErr.
-func (s *scatter) write(e *Env, q *QP, payload [][]byte, n int, last bool) Status {
+func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) Status {
+	q := by.QP
 	if st := s.check(e, q, n); st != Success {
 		return st
 	}
@@ -42,7 +44,7 @@ func (s *scatter) write(e *Env, q *QP, payload [][]byte, n int, last bool) Statu
 			if !s.lookup(e, q) {
 				return LocProtErr
 			}
-			e.Mem.Write(q, s.region, g.Addr+uint64(s.off), p[:m], lastPiece && int(m) == len(p))
+			e.Mem.Write(by, s.region, g.Addr+uint64(s.off), p[:m], lastPiece && int(m) == len(p))
 			s.off += m
 			p = p[m:]
 		}
@@ -117,7 +119,20 @@ func (g *gather) seek(w *wqe, pos uint32) {
 	}
 }
 
-// take appends the next n bytes to segs. Errors are mrtable's.
+// errNoRoom says that nothing was fetched because it could not be sent in this step.
+var errNoRoom = errors.New("no room to send")
+
+// isFull reports whether memory could not be read because of what goes on in this step alone.
+func isFull(err error) bool { return err == errNoRoom || errors.Is(err, mrtable.ErrArena) }
+
+// worth returns how many bytes of a message are worth fetching: what can be sent in this step,
+// as what is left over then would have to be fetched again.
+func (q *QP) worth(e *Env, packets uint64) uint32 {
+	packets = min(packets, uint64(e.Sink.Room(q)))
+	return uint32(min(readAhead, packets*uint64(q.attr.PathMTU)))
+}
+
+// take appends the next n bytes to segs. Errors are mrtable's, and errNoRoom.
 func (g *gather) take(e *Env, q *QP, n uint32, segs [][]byte) ([][]byte, error) {
 	if g.w.Flags&Inline != 0 {
 		segs = append(segs, g.w.Inline[g.pos:g.pos+n])
@@ -148,7 +163,10 @@ func (g *gather) fetch(e *Env, q *QP) error {
 		g.i, g.off = g.i+1, 0
 		return nil
 	}
-	n := min(s.Length-g.off, readAhead)
+	n := min(s.Length-g.off, q.worth(e, max(1, q.req.windowLeft())))
+	if n == 0 {
+		return errNoRoom
+	}
 	addr := s.Addr + uint64(g.off)
 	r, err := e.Table.Local(q.cfg.PD, s.LKey, addr, n, 0)
 	if err != nil {
@@ -184,5 +202,5 @@ func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) Status {
 	q.req.piece[0] = b
 	var to scatter
 	to.begin(w.SGEs, 0)
-	return to.write(e, q, q.req.piece[:], len(b), true)
+	return to.write(e, &q.asker, q.req.piece[:], len(b), true)
 }

@@ -190,7 +190,7 @@ func TestMemoryThatFailedLateIsRefusedForWhatWasNotAcknowledged(t *testing.T) {
 	b.request(packet.WriteOnly, usual.psn, 8)
 	b.room = 0
 	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 1), 8)
-	b.qp.MemoryFault(&b.env)
+	b.qp.MemoryFault(&b.env, &b.qp.taker, false)
 	b.room = -1
 	b.qp.Transmit(&b.env)
 	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/1" {

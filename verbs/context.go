@@ -166,6 +166,21 @@ func (c *Context) Err() error {
 	return err
 }
 
+// WhileServed returns a child of ctx that also ends when the daemon serves the Context no
+// more: its cause (context.Cause) is then what Err returns. It is for waits on something
+// else than verbs, such as a peer's word over TCP. The function releases what that takes.
+func (c *Context) WhileServed(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, end := context.WithCancelCause(ctx)
+	go func() {
+		select {
+		case <-c.client.Done():
+			end(c.Err())
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, func() { end(nil) }
+}
+
 // call asks the daemon for something that takes no longer than its engine's round.
 func (c *Context) call(r control.Request) (control.Packet, error) {
 	return c.callContext(context.Background(), r)

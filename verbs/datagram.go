@@ -54,8 +54,8 @@ func (c *Context) AHAttrFromWC(wc *WC, grh []byte) (AHAttr, error) {
 		return AHAttr{}, err
 	}
 	for _, e := range gids {
-		if e.GID.Addr() == g.Dst() {
-			return AHAttr{SL: wc.SL, GRH: GlobalRoute{
+		if e.GID.Addr() == g.Dst() && e.VLAN == int(wc.CVLAN&0xfff) {
+			return AHAttr{SL: uint8(wc.CVLAN >> 13), GRH: GlobalRoute{
 				DGID: GIDFromAddr(g.Src()), SGIDIndex: uint8(e.Index), FlowLabel: g.FlowLabel(),
 				TrafficClass: g.TClass(), HopLimit: answerHopLimit,
 			}}, nil

@@ -324,7 +324,7 @@ func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
 
 			var after attach.Snapshot
 			var nowFDs, nowMaps int
-			for wait := time.Millisecond; wait < 5*time.Second; wait *= 2 {
+			for wait := time.Millisecond; wait < 15*time.Second; wait *= 2 {
 				after = f.Server.Snapshot()
 				nowFDs, nowMaps = held(t)
 				if len(after.Clients) == len(before.Clients) && nowFDs <= fds && nowMaps == maps {

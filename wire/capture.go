@@ -189,14 +189,8 @@ func (c *Capture) mac() (m [6]byte) {
 
 // sent makes the present frame what f was on the cable.
 func (c *Capture) sent(f *TxFrame) {
-	p := f.Path
-	a := packet.Addressing{
-		SrcMAC: c.mac(), DstMAC: p.DstMAC, Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort,
-		TClass: p.TClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel, ID: f.ID,
-	}
-	if f.CE {
-		a.TClass |= 3
-	}
+	a := f.Path.addressing(f.CE)
+	a.SrcMAC, a.ID = c.mac(), f.ID
 	if c.port != 0 {
 		a.SrcPort = c.port
 	}
@@ -219,7 +213,7 @@ func (c *Capture) sent(f *TxFrame) {
 // received makes the present frame what f was on the cable.
 func (c *Capture) received(f *RxFrame) {
 	a := packet.Addressing{
-		SrcMAC: f.SrcMAC, DstMAC: c.mac(), Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort,
+		SrcMAC: f.SrcMAC, DstMAC: c.mac(), Tagged: f.Tagged, TCI: f.TCI, Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort,
 		TClass: f.TClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment,
 	}
 	if f.Dst.IsMulticast() {
@@ -235,7 +229,7 @@ func (c *Capture) received(f *RxFrame) {
 		c.frame = append(c.frame, t...)
 	}
 	icrc := f.ICRC
-	if (!c.icrc || icrc == 0) && n >= packet.BTHLen {
+	if !c.icrc || icrc == 0 {
 		icrc = packet.ICRCBytes(&a, c.frame[start:])
 		if f.BadICRC {
 			icrc = ^icrc

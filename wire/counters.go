@@ -37,6 +37,7 @@ const (
 	// Received frames, in the order in which they are checked.
 	DropTruncated   Drop = iota // ends before its headers do, or before the length they tell
 	DropMAC                     // for another station
+	DropVLAN                    // of a VLAN that the link has no address in
 	DropEtherType               // neither IP nor what the link answers itself
 	DropARP                     // not about this station, or not to be understood
 	DropIPHeader                // wrong version, header length, or an IPv6 extension header
@@ -63,6 +64,7 @@ const (
 var dropNames = [NumDrops]string{
 	DropTruncated:   "truncated",
 	DropMAC:         "other_mac",
+	DropVLAN:        "other_vlan",
 	DropEtherType:   "ether_type",
 	DropARP:         "arp",
 	DropIPHeader:    "ip_header",

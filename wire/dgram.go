@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 
@@ -19,20 +20,24 @@ import (
 //
 // The way of a received datagram:
 //
-//  1. Frames for other stations are dropped.
+//  1. Frames for other stations are dropped. A VLAN tag is taken off and remembered.
 //  2. ARP, ICMP and ICMPv6 are answered or learnt from, and go no further.
 //  3. The rest must be RoCEv2 for one of the link's addresses: lengths, IPv4 header
 //     checksum, and the UDP checksum unless it is 0.
 //  4. The ICRC is compared, and a packet with a wrong one handed on, marked.
 type Dgram struct {
+	ether
 	c        DgramConfig
 	fd       int
 	id       uint16
 	out      *outbox
 	in       *intake
-	own      map[netip.Addr]bool    // the addresses that it answers for
+	own      map[Station]bool       // whom it answers for
+	vlans    map[uint16]bool        // those of own
 	groups   map[netip.Addr][6]byte // joined
 	frame    packet.Frame
+	tagged   bool // of the frame at hand, which has lost its tag
+	tci      uint16
 	reply    []byte
 	counters LinkCounters
 	answered uint64
@@ -46,6 +51,7 @@ type DgramConfig struct {
 	MAC           [6]byte
 	MTU           int // largest IP packet in bytes, 0 is 1500
 	Addrs         []netip.Prefix
+	VLANs         []VLANAddress // more, whose frames are tagged
 }
 
 const (
@@ -71,10 +77,17 @@ func (c *DgramConfig) check() error {
 		return fmt.Errorf("MAC %x: must be that of one station", c.MAC)
 	case c.MTU < minMTU || c.MTU > limit:
 		return fmt.Errorf("MTU %d: must be from %d to %d", c.MTU, minMTU, limit)
-	case len(c.Addrs) == 0:
+	case len(c.Addrs)+len(c.VLANs) == 0:
 		return errors.New("no IP address given: it needs one at least, such as 10.0.0.2/24")
 	}
-	for _, a := range c.Addrs {
+	addrs := slices.Clone(c.Addrs)
+	for _, v := range c.VLANs {
+		if v.VLAN < MinVLAN || v.VLAN > MaxVLAN {
+			return fmt.Errorf("VLAN %d: must be from %d to %d", v.VLAN, MinVLAN, MaxVLAN)
+		}
+		addrs = append(addrs, v.Prefix)
+	}
+	for _, a := range addrs {
 		if ip := a.Addr(); !a.IsValid() || ip.Is4In6() || ip.IsUnspecified() || ip.IsMulticast() {
 			return fmt.Errorf("address %v: must be that of one host with its prefix length", a)
 		}
@@ -98,10 +111,13 @@ func newDgram(c DgramConfig) (*Dgram, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := &Dgram{c: c, fd: -1, own: map[netip.Addr]bool{linkLocal(c.MAC): true},
-		groups: map[netip.Addr][6]byte{}}
+	l := &Dgram{ether: c.MAC, c: c, fd: -1, own: map[Station]bool{{Addr: linkLocal(c.MAC)}: true},
+		vlans: map[uint16]bool{0: true}, groups: map[netip.Addr][6]byte{}}
 	for _, a := range c.Addrs {
-		l.own[a.Addr()] = true
+		l.own[Station{Addr: a.Addr()}] = true
+	}
+	for _, a := range c.VLANs {
+		l.own[Station{a.Addr(), a.VLAN}], l.vlans[a.VLAN] = true, true
 	}
 	l.near.init(l)
 	return l, nil

@@ -30,12 +30,6 @@ const (
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// solicitedNode returns the group in which an IPv6 address is asked for.
-func solicitedNode(a netip.Addr) netip.Addr {
-	b := a.As16()
-	return netip.AddrFrom16([16]byte{0xff, 2, 11: 1, 0xff, b[13], b[14], b[15]})
-}
-
 // icmp answers an echo request.
 func (l *Dgram) icmp(b []byte) Drop {
 	ip := b[packet.EthernetLen:]
@@ -46,7 +40,7 @@ func (l *Dgram) icmp(b []byte) Drop {
 		return DropIPHeader
 	case onesSum(ip[:packet.IPv4Len], 0) != 0xffff:
 		return DropIPChecksum
-	case !l.own[addr4(ip[16:])]:
+	case !l.has(addr4(ip[16:])):
 		return DropIPAddress
 	case binary.BigEndian.Uint16(ip[6:])&fragment != 0:
 		return DropFragment
@@ -57,8 +51,10 @@ func (l *Dgram) icmp(b []byte) Drop {
 	if m[0] != icmpEcho || onesSum(m, 0) != 0xffff {
 		return DropICMP
 	}
-	r := append(l.ethernet(l.reply[:0], [6]byte(b[6:]), etherIPv4), ip[:total]...)
-	h := r[packet.EthernetLen:]
+	r := l.ethernet(l.reply[:0], l.vlan(), [6]byte(b[6:]), etherIPv4)
+	at := len(r)
+	r = append(r, ip[:total]...)
+	h := r[at:]
 	copy(h[12:16], ip[16:20])
 	copy(h[16:20], ip[12:16])
 	h[8] = replyHops
@@ -84,7 +80,7 @@ func (l *Dgram) icmp6(b []byte) Drop {
 	switch {
 	case ip[0]>>4 != 6:
 		return DropIPHeader
-	case !l.own[dst] && !l.hears(dst):
+	case !l.has(dst) && !l.hears(dst):
 		return DropIPAddress
 	case packet.IPv6Len+n > len(ip):
 		return DropTruncated
@@ -94,7 +90,7 @@ func (l *Dgram) icmp6(b []byte) Drop {
 		return DropICMP
 	}
 	switch {
-	case m[0] == icmp6Echo && l.own[dst]:
+	case m[0] == icmp6Echo && l.has(dst):
 		l.echo6([6]byte(b[6:]), dst, src, m)
 		return answered
 	case ip[7] != neighbourHops || m[1] != 0 || n < neighbourLen:
@@ -103,7 +99,7 @@ func (l *Dgram) icmp6(b []byte) Drop {
 		return l.solicited([6]byte(b[6:]), src, m)
 	case m[0] == neighbourAdvertisement:
 		if mac, ok := linkLayer(m[neighbourLen:], optionTarget); ok {
-			l.near.learn(addr16(m[neighbourAt:]), mac, false)
+			l.near.learn(Station{addr16(m[neighbourAt:]), l.vlan()}, mac, false)
 			return answered
 		}
 	}
@@ -115,8 +111,8 @@ func (l *Dgram) hears(dst netip.Addr) bool {
 	if dst == allNodes {
 		return true
 	}
-	for a := range l.own {
-		if a.Is6() && solicitedNode(a) == dst {
+	for s := range l.own {
+		if s.VLAN == l.vlan() && s.Addr.Is6() && solicitedNode(s.Addr) == dst {
 			return true
 		}
 	}
@@ -124,7 +120,7 @@ func (l *Dgram) hears(dst netip.Addr) bool {
 }
 
 func (l *Dgram) echo6(to [6]byte, src, dst netip.Addr, m []byte) {
-	r := l.appendIPv6(l.reply[:0], to, src, dst, replyHops, len(m))
+	r := l.appendIPv6(l.reply[:0], l.vlan(), to, src, dst, replyHops, len(m))
 	at := len(r)
 	r = append(r, m...)
 	r[at] = icmp6EchoReply
@@ -135,53 +131,17 @@ func (l *Dgram) echo6(to [6]byte, src, dst netip.Addr, m []byte) {
 // solicited answers who asks for one of the link's addresses.
 func (l *Dgram) solicited(from [6]byte, src netip.Addr, m []byte) Drop {
 	target := addr16(m[neighbourAt:])
-	if !l.own[target] || l.own[src] {
+	if !l.has(target) || l.has(src) {
 		return DropICMP
 	}
 	dst, flags := src, byte(flagSolicited|flagOverride)
 	if src.IsUnspecified() { // it wants to know whether the address is taken
 		dst, flags, from = allNodes, flagOverride, multicastMAC(allNodes)
 	} else if mac, ok := linkLayer(m[neighbourLen:], optionSource); ok {
-		l.near.learn(src, mac, true)
+		l.near.learn(Station{src, l.vlan()}, mac, true)
 	}
-	l.send(l.appendNeighbour(l.reply[:0], from, target, dst, neighbourAdvertisement, flags, target))
+	l.send(l.appendNeighbour(l.reply[:0], l.vlan(), from, target, dst, neighbourAdvertisement, flags, target))
 	return answered
-}
-
-// appendNeighbour appends a solicitation or an advertisement with the link's MAC in it.
-func (l *Dgram) appendNeighbour(b []byte, to [6]byte, src, dst netip.Addr, kind, flags byte, target netip.Addr) []byte {
-	const n = neighbourLen + optionLen
-	b = l.appendIPv6(b, to, src, dst, neighbourHops, n)
-	at := len(b)
-	b = append(b, kind, 0, 0, 0, flags, 0, 0, 0)
-	b = append(b, target.AsSlice()...)
-	option := byte(optionTarget)
-	if kind == neighbourSolicitation {
-		option = optionSource
-	}
-	b = append(b, option, optionLen/8)
-	b = append(b, l.c.MAC[:]...)
-	sum(b[at+2:], b[at:], pseudo6(src, dst, n))
-	return b
-}
-
-// appendIPv6 appends the headers before n bytes of ICMPv6.
-func (l *Dgram) appendIPv6(b []byte, to [6]byte, src, dst netip.Addr, hops byte, n int) []byte {
-	b = l.ethernet(b, to, etherIPv6)
-	b = append(b, 6<<4, 0, 0, 0, byte(n>>8), byte(n), protocolICMPv6, hops)
-	b = append(b, src.AsSlice()...)
-	return append(b, dst.AsSlice()...)
-}
-
-// pseudo6 returns the sum over the pseudo-header of n bytes of ICMPv6.
-func pseudo6(src, dst netip.Addr, n int) uint16 {
-	var p [40]byte
-	s, d := src.As16(), dst.As16()
-	copy(p[:], s[:])
-	copy(p[16:], d[:])
-	binary.BigEndian.PutUint32(p[32:], uint32(n))
-	p[39] = protocolICMPv6
-	return onesSum(p[:], 0)
 }
 
 // linkLayer finds the MAC in the options of neighbour discovery.

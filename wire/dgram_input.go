@@ -11,6 +11,7 @@ const (
 	etherARP  = 0x0806
 	etherIPv4 = 0x0800
 	etherIPv6 = 0x86dd
+	etherVLAN = 0x8100
 
 	protocolICMP   = 1
 	protocolICMPv6 = 58
@@ -40,6 +41,9 @@ func (l *Dgram) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
 	if len(b) < packet.EthernetLen {
 		return DropTruncated, false
 	}
+	if b = l.untag(b); !l.vlans[l.vlan()] {
+		return DropVLAN, false
+	}
 	if !l.station([6]byte(b[:6])) {
 		return DropMAC, false
 	}
@@ -59,6 +63,24 @@ func (l *Dgram) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
 	return l.roce(b, rx)
 }
 
+// untag takes the tag off a frame, in place.
+func (l *Dgram) untag(b []byte) []byte {
+	const tagAt = 12
+	l.tagged, l.tci = false, 0
+	if len(b) < packet.EthernetLen+packet.VLANLen || binary.BigEndian.Uint16(b[tagAt:]) != etherVLAN {
+		return b
+	}
+	l.tagged, l.tci = true, binary.BigEndian.Uint16(b[tagAt+2:])
+	copy(b[packet.VLANLen:], b[:tagAt])
+	return b[packet.VLANLen:]
+}
+
+// vlan is that of the frame at hand.
+func (l *Dgram) vlan() uint16 { return l.tci & tciVLAN }
+
+// has reports whether an address is the link's own in the VLAN of the frame at hand.
+func (l *Dgram) has(a netip.Addr) bool { return l.own[Station{a, l.vlan()}] }
+
 // station reports whether frames to a MAC concern the link: its own, broadcasts, and
 // the groups in which IPv6 asks for its addresses, and those that it has joined.
 func (l *Dgram) station(mac [6]byte) bool {
@@ -68,8 +90,8 @@ func (l *Dgram) station(mac [6]byte) bool {
 	case mac[0] != 0x33:
 		return false
 	}
-	for a := range l.own {
-		if a.Is6() && mac == multicastMAC(solicitedNode(a)) {
+	for s := range l.own {
+		if s.Addr.Is6() && mac == multicastMAC(solicitedNode(s.Addr)) {
 			return true
 		}
 	}
@@ -85,7 +107,7 @@ func (l *Dgram) roce(b []byte, rx *RxFrame) (Drop, bool) {
 	switch {
 	case !f.IPChecksumOK():
 		return DropIPChecksum, false
-	case !l.own[f.Dst] && !l.member(f.Dst):
+	case !l.has(f.Dst) && !l.member(f.Dst):
 		return DropIPAddress, false
 	case f.UDPChecksum != 0 && !udpChecksumOK(f):
 		return DropUDPChecksum, false
@@ -94,7 +116,7 @@ func (l *Dgram) roce(b []byte, rx *RxFrame) (Drop, bool) {
 	*rx = RxFrame{
 		Head: f.Transport[:n:n], Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort, TClass: f.TClass,
 		HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, SrcMAC: f.SrcMAC,
-		MayFragment: f.MayFragment, ICRC: f.ICRC(), BadICRC: !f.ICRCOK(),
+		Tagged: l.tagged, TCI: l.tci, MayFragment: f.MayFragment, ICRC: f.ICRC(), BadICRC: !f.ICRCOK(),
 	}
 	return 0, true
 }
@@ -121,38 +143,21 @@ func (l *Dgram) arp(b []byte) Drop {
 	}
 	sender, target := addr4(p[arpSenderIP:]), addr4(p[arpTargetIP:])
 	mac := [6]byte(p[arpSenderMAC:])
-	ours := l.own[target] && !l.own[sender]
+	ours := l.has(target) && !l.has(sender)
 	switch be.Uint16(p[arpOperation:]) {
 	case arpRequest:
 		// One who announces its own address asks nobody; who knows it wants to hear of it.
-		l.near.learn(sender, mac, ours)
+		l.near.learn(Station{sender, l.vlan()}, mac, ours)
 		if !ours {
 			return DropARP
 		}
-		l.send(l.appendARP(l.reply[:0], arpReply, mac, target, sender, mac))
+		l.send(l.appendARP(l.reply[:0], l.vlan(), arpReply, mac, target, sender, mac))
 	case arpReply:
-		l.near.learn(sender, mac, false)
+		l.near.learn(Station{sender, l.vlan()}, mac, false)
 	default:
 		return DropARP
 	}
 	return answered
-}
-
-// appendARP appends a frame to the station at mac.
-func (l *Dgram) appendARP(b []byte, operation uint16, to [6]byte, sender, target netip.Addr, targetMAC [6]byte) []byte {
-	be := binary.BigEndian
-	b = l.ethernet(b, to, etherARP)
-	b = be.AppendUint64(b, arpIPEthernet<<16|uint64(operation))
-	b = append(b, l.c.MAC[:]...)
-	b = append(b, sender.AsSlice()...)
-	b = append(b, targetMAC[:]...)
-	return append(b, target.AsSlice()...)
-}
-
-func (l *Dgram) ethernet(b []byte, to [6]byte, kind uint16) []byte {
-	b = append(b, to[:]...)
-	b = append(b, l.c.MAC[:]...)
-	return binary.BigEndian.AppendUint16(b, kind)
 }
 
 func addr4(b []byte) netip.Addr  { return netip.AddrFrom4([4]byte(b)) }

@@ -158,7 +158,7 @@ func kernelTalk(t *testing.T, dg *Dgram, vm *station, v6 bool, got <-chan RxFram
 		ping[0] = icmp6Echo // the kernel computes the checksum
 	}
 	path := &Path{Src: here, Dst: there, SrcPort: 0xc123, HopLimit: 64}
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	if err := dg.Resolve(ctx, path); err != nil || path.DstMAC != vmMAC {
 		t.Fatalf("Resolve: %v, %x", err, path.DstMAC)
@@ -178,8 +178,8 @@ func kernelTalk(t *testing.T, dg *Dgram, vm *station, v6 bool, got <-chan RxFram
 	})
 	defer udp.Close()
 	defer raw.Close()
-	udp.SetDeadline(time.Now().Add(5 * time.Second))
-	raw.SetDeadline(time.Now().Add(5 * time.Second))
+	udp.SetDeadline(time.Now().Add(patience))
+	raw.SetDeadline(time.Now().Add(patience))
 
 	// The kernel asks for the link's MAC, pings it, and hears the answer.
 	if _, err := raw.WriteToIP(ping, &net.IPAddr{IP: here.AsSlice()}); err != nil {
@@ -217,7 +217,7 @@ func kernelTalk(t *testing.T, dg *Dgram, vm *station, v6 bool, got <-chan RxFram
 		if !bytes.Equal(f.Head, want) || f.Src != there || v6 && f.BadICRC {
 			t.Errorf("received %+v", f)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Errorf("nothing received: %v", dg.counters.Drops)
 	}
 }

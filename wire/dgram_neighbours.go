@@ -22,18 +22,19 @@ const (
 type neighbours struct {
 	link    *Dgram
 	mu      sync.Mutex // for link.fd too
-	known   map[netip.Addr]*neighbour
-	onMoved []func(dst netip.Addr, mac [6]byte)
+	known   map[Station]*neighbour
+	onMoved []func(dst Station, mac [6]byte)
 }
 
 type neighbour struct {
 	mac     [6]byte // zeros if it has not answered yet
 	heard   time.Time
+	doubted time.Time
 	news    chan struct{} // closed when mac is set
 	waiting int           // who wait for that
 }
 
-func (n *neighbours) init(l *Dgram) { n.link, n.known = l, map[netip.Addr]*neighbour{} }
+func (n *neighbours) init(l *Dgram) { n.link, n.known = l, map[Station]*neighbour{} }
 
 // send gives a frame to the socket.
 func (n *neighbours) send(frame []byte) {
@@ -45,8 +46,8 @@ func (n *neighbours) send(frame []byte) {
 }
 
 // learn notes a station's MAC. One that nobody asked for is only noted where create says so.
-func (n *neighbours) learn(a netip.Addr, mac [6]byte, create bool) {
-	if mac[0]&1 != 0 || mac == [6]byte{} || a.IsUnspecified() || n.link.own[a] {
+func (n *neighbours) learn(a Station, mac [6]byte, create bool) {
+	if mac[0]&1 != 0 || mac == [6]byte{} || a.Addr.IsUnspecified() || n.link.own[a] {
 		return
 	}
 	n.mu.Lock()
@@ -69,21 +70,15 @@ func (n *neighbours) learn(a netip.Addr, mac [6]byte, create bool) {
 	}
 }
 
-func (n *neighbours) add(a netip.Addr) *neighbour {
+func (n *neighbours) add(a Station) *neighbour {
 	e := &neighbour{news: make(chan struct{})}
 	n.known[a] = e
 	return e
 }
 
 // ask sends a question for the MAC of dst.
-func (n *neighbours) ask(src, dst netip.Addr) {
-	l := n.link
-	if dst.Is4() {
-		n.send(l.appendARP(nil, arpRequest, broadcast, src, dst, [6]byte{}))
-		return
-	}
-	group := solicitedNode(dst)
-	n.send(l.appendNeighbour(nil, multicastMAC(group), src, group, neighbourSolicitation, 0, dst))
+func (n *neighbours) ask(src netip.Addr, dst Station) {
+	n.send(n.link.question(nil, dst.VLAN, src, dst.Addr))
 }
 
 // Name implements Interface.
@@ -101,11 +96,14 @@ func (l *Dgram) Up() bool { return true }
 // Addresses implements Interface.
 func (l *Dgram) Addresses() []netip.Prefix { return l.c.Addrs }
 
+// VLANAddresses implements Trunk.
+func (l *Dgram) VLANAddresses() []VLANAddress { return l.c.VLANs }
+
 // OnChange implements Interface: nothing changes.
 func (l *Dgram) OnChange(func()) {}
 
 // OnNeighbour implements Interface.
-func (l *Dgram) OnNeighbour(f func(dst netip.Addr, mac [6]byte)) {
+func (l *Dgram) OnNeighbour(f func(dst Station, mac [6]byte)) {
 	l.near.mu.Lock()
 	defer l.near.mu.Unlock()
 	l.near.onMoved = append(l.near.onMoved, f)
@@ -118,47 +116,67 @@ func (l *Dgram) Resolve(ctx context.Context, p *Path) error {
 		return err
 	}
 	switch {
-	case l.own[p.Dst]:
+	case l.own[p.station()]:
 		p.DstMAC = l.c.MAC
 		return nil
 	case p.Dst.IsMulticast():
 		p.DstMAC = multicastMAC(p.Dst)
 		return nil
-	case !l.onLink(p.Dst):
+	case !l.onLink(p.station()):
 		return fmt.Errorf("%v through %s: %w: not in the prefix of one of its addresses", p.Dst, l.c.Name, ErrNoRoute)
 	}
 	src := l.source(p)
-	mac, old := l.near.lookup(p.Dst)
+	mac, old := l.near.lookup(p.station())
 	if mac == [6]byte{} {
-		if mac = l.near.wait(ctx, src, p.Dst); mac == [6]byte{} {
+		if mac = l.near.wait(ctx, src, p.station()); mac == [6]byte{} {
 			return fmt.Errorf("%v through %s: %w", p.Dst, l.c.Name, ErrUnreachable)
 		}
 	} else if old {
-		l.near.ask(src, p.Dst)
+		l.near.ask(src, p.station())
 	}
 	p.DstMAC = mac
 	return nil
 }
 
-func (l *Dgram) onLink(dst netip.Addr) bool {
-	if dst.IsLinkLocalUnicast() && dst.Is6() {
+// Doubt implements Interface.
+func (l *Dgram) Doubt(dst Station) {
+	if l.near.doubt(dst) {
+		l.near.ask(l.source(&Path{Dst: dst.Addr, VLAN: dst.VLAN}), dst)
+	}
+}
+
+func (l *Dgram) onLink(dst Station) bool {
+	if dst.Addr.IsLinkLocalUnicast() && dst.Addr.Is6() {
 		return true
 	}
-	for _, a := range l.c.Addrs {
-		if a.Contains(dst) {
+	for _, a := range l.prefixes(dst.VLAN) {
+		if a.Contains(dst.Addr) {
 			return true
 		}
 	}
 	return false
 }
 
+// prefixes are those of a VLAN.
+func (l *Dgram) prefixes(vlan uint16) (p []netip.Prefix) {
+	if vlan == 0 {
+		return l.c.Addrs
+	}
+	for _, a := range l.c.VLANs {
+		if a.VLAN == vlan {
+			p = append(p, a.Prefix)
+		}
+	}
+	return p
+}
+
 // source is the address that asks: the path's, or if that is not the link's own, one
 // that is.
 func (l *Dgram) source(p *Path) netip.Addr {
-	if l.own[p.Src] {
+	if l.own[Station{p.Src, p.VLAN}] {
 		return p.Src
 	}
-	for _, a := range l.c.Addrs {
+	for _, a := range l.prefixes(p.VLAN) {
 		if a.Addr().Is4() == p.Dst.Is4() && a.Contains(p.Dst) {
 			return a.Addr()
 		}
@@ -167,7 +185,7 @@ func (l *Dgram) source(p *Path) netip.Addr {
 }
 
 // lookup returns the MAC of dst, zeros if it is not known, and whether that was long ago.
-func (n *neighbours) lookup(dst netip.Addr) (mac [6]byte, old bool) {
+func (n *neighbours) lookup(dst Station) (mac [6]byte, old bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if e := n.known[dst]; e != nil {
@@ -176,8 +194,20 @@ func (n *neighbours) lookup(dst netip.Addr) (mac [6]byte, old bool) {
 	return mac, true
 }
 
+// doubt reports whether a station is to be asked again where it is.
+func (n *neighbours) doubt(dst Station) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.known[dst]
+	if e == nil || time.Since(e.doubted) < doubtEvery {
+		return false
+	}
+	e.doubted = time.Now()
+	return true
+}
+
 // wait asks until there is an answer, and returns zeros if none comes.
-func (n *neighbours) wait(ctx context.Context, src, dst netip.Addr) (mac [6]byte) {
+func (n *neighbours) wait(ctx context.Context, src netip.Addr, dst Station) (mac [6]byte) {
 	e := n.enter(dst)
 	defer func() { mac = n.leave(e, dst) }()
 	tick := time.NewTicker(askEvery)
@@ -196,7 +226,7 @@ func (n *neighbours) wait(ctx context.Context, src, dst netip.Addr) (mac [6]byte
 }
 
 // enter makes an entry for dst to wait at.
-func (n *neighbours) enter(dst netip.Addr) *neighbour {
+func (n *neighbours) enter(dst Station) *neighbour {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.known[dst]
@@ -211,7 +241,7 @@ func (n *neighbours) enter(dst netip.Addr) *neighbour {
 }
 
 // leave ends the wait, and forgets who did not answer.
-func (n *neighbours) leave(e *neighbour, dst netip.Addr) [6]byte {
+func (n *neighbours) leave(e *neighbour, dst Station) [6]byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if e.waiting--; e.waiting == 0 && e.mac == [6]byte{} {
@@ -222,9 +252,9 @@ func (n *neighbours) leave(e *neighbour, dst netip.Addr) [6]byte {
 
 // forget removes the one that was not heard of for longest.
 func (n *neighbours) forget() {
-	var oldest netip.Addr
+	var oldest Station
 	for a, e := range n.known {
-		if e.waiting == 0 && (!oldest.IsValid() || e.heard.Before(n.known[oldest].heard)) {
+		if e.waiting == 0 && (!oldest.Addr.IsValid() || e.heard.Before(n.known[oldest].heard)) {
 			oldest = a
 		}
 	}

@@ -161,12 +161,12 @@ func TestDgramDropsAndSaysWhy(t *testing.T) {
 // asVM makes frames as the VM would send them.
 func asVM() *Dgram {
 	l := &Dgram{c: dgConfig}
-	l.c.MAC = vmMAC
+	l.ether, l.c.MAC = vmMAC, vmMAC
 	return l
 }
 
 func arpFrame(operation uint16, sender, target netip.Addr) []byte {
-	return asVM().appendARP(nil, operation, broadcast, sender, target, [6]byte{})
+	return asVM().appendARP(nil, 0, operation, broadcast, sender, target, [6]byte{})
 }
 
 func solicitFrame(src, target netip.Addr) []byte {
@@ -175,7 +175,7 @@ func solicitFrame(src, target netip.Addr) []byte {
 	if target != dg6 {
 		mac, group = multicastMAC(allNodes), allNodes
 	}
-	return asVM().appendNeighbour(nil, mac, src, group, neighbourSolicitation, 0, target)
+	return asVM().appendNeighbour(nil, 0, mac, src, group, neighbourSolicitation, 0, target)
 }
 
 func echoFrame(kind byte) []byte {
@@ -191,13 +191,13 @@ func echoFrame(kind byte) []byte {
 
 func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 	vm := asVM()
-	echo6 := vm.appendIPv6(nil, dgMAC, vm6, dg6, 64, 8)
+	echo6 := vm.appendIPv6(nil, 0, dgMAC, vm6, dg6, 64, 8)
 	m := []byte{icmp6Echo, 0, 0, 0, 0, 1, 0, 2}
 	sum(m[2:], m, pseudo6(vm6, dg6, 8))
 	echo6 = append(echo6, m...)
 	as := asVM()
-	as.c.MAC = dgMAC
-	wantEcho6 := as.appendIPv6(nil, vmMAC, dg6, vm6, 64, 8)
+	as.ether = dgMAC
+	wantEcho6 := as.appendIPv6(nil, 0, vmMAC, dg6, vm6, 64, 8)
 	m6 := []byte{icmp6EchoReply, 0, 0, 0, 0, 1, 0, 2}
 	sum(m6[2:], m6, pseudo6(vm6, dg6, 8))
 	wantEcho := changed(echoFrame(icmpEchoReply), 0, append(vmMAC[:], dgMAC[:]...)...)
@@ -210,9 +210,9 @@ func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 		name        string
 		frame, want []byte
 	}{
-		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr), as.appendARP(nil, arpReply, vmMAC, dgAddr, vmAddr, vmMAC)},
-		{"solicitation", solicitFrame(vm6, dg6), as.appendNeighbour(nil, vmMAC, dg6, vm6, neighbourAdvertisement, 0x60, dg6)},
-		{"duplicate address detection", probe, as.appendNeighbour(nil, multicastMAC(allNodes), dg6, allNodes, neighbourAdvertisement, 0x20, dg6)},
+		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr), as.appendARP(nil, 0, arpReply, vmMAC, dgAddr, vmAddr, vmMAC)},
+		{"solicitation", solicitFrame(vm6, dg6), as.appendNeighbour(nil, 0, vmMAC, dg6, vm6, neighbourAdvertisement, 0x60, dg6)},
+		{"duplicate address detection", probe, as.appendNeighbour(nil, 0, multicastMAC(allNodes), dg6, allNodes, neighbourAdvertisement, 0x20, dg6)},
 		{"ping", echoFrame(icmpEcho), fixIP(wantEcho)},
 		{"ping6", echo6, append(wantEcho6, m6...)},
 	} {
@@ -263,7 +263,7 @@ func cable(t testing.TB) (vm, dg *Dgram) {
 // resolveOver resolves paths while both ends receive.
 func resolveOver(t testing.TB, ends []*Dgram, at *Dgram, paths ...*Path) (err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -317,7 +317,7 @@ func TestDgramCarriesPacketsOverACable(t *testing.T) {
 		at += n
 	}
 	var got []RxFrame
-	for end := time.Now().Add(5 * time.Second); len(got) < len(batch) && time.Now().Before(end); {
+	for end := time.Now().Add(patience); len(got) < len(batch) && time.Now().Before(end); {
 		got = append(got, receive(t, vm, 0)...)
 	}
 	if len(got) != len(batch) {
@@ -365,22 +365,50 @@ func TestDgramResolves(t *testing.T) {
 func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 	l := unplugged(t)
 	moved := make(chan [6]byte, 1)
-	l.OnNeighbour(func(dst netip.Addr, mac [6]byte) {
-		if dst == vmAddr {
+	l.OnNeighbour(func(dst Station, mac [6]byte) {
+		if dst.Addr == vmAddr {
 			moved <- mac
 		}
 	})
 	var rx RxFrame
 	l.input(arpFrame(arpRequest, vmAddr, dgAddr), &rx)
 	other := asVM()
-	other.c.MAC = [6]byte{2, 2, 2, 2, 2, 2}
-	l.input(other.appendARP(nil, arpRequest, broadcast, vmAddr, vmAddr, [6]byte{}), &rx)
+	other.ether = [6]byte{2, 2, 2, 2, 2, 2}
+	l.input(other.appendARP(nil, 0, arpRequest, broadcast, vmAddr, vmAddr, [6]byte{}), &rx)
 	select {
 	case mac := <-moved:
-		if mac != other.c.MAC {
+		if mac != other.ether {
 			t.Errorf("moved to %x", mac)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
+		t.Error("not told")
+	}
+}
+
+func TestDgramAsksWhomItDoubts(t *testing.T) {
+	vm, dg := cable(t)
+	p := &Path{Src: dgAddr, Dst: vmAddr}
+	if err := resolveOver(t, []*Dgram{vm, dg}, dg, p); err != nil {
+		t.Fatal(err)
+	}
+	moved := make(chan [6]byte, 1)
+	dg.OnNeighbour(func(_ Station, mac [6]byte) { moved <- mac })
+	other := [6]byte{2, 2, 2, 2, 2, 2}
+	vm.ether, vm.c.MAC = other, other
+	before := vm.answered
+	dg.Doubt(Station{Addr: vm6}) // nobody has asked for that one
+	dg.Doubt(Station{Addr: vmAddr})
+	receive(t, vm, 0)
+	receive(t, dg, 0)
+	if n := vm.answered - before; n != 1 {
+		t.Fatalf("the VM has answered %d questions, want one", n)
+	}
+	select {
+	case mac := <-moved:
+		if mac != other {
+			t.Errorf("moved to %x", mac)
+		}
+	case <-time.After(patience):
 		t.Error("not told")
 	}
 }
@@ -388,7 +416,7 @@ func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 func TestDgramRemembersABoundedNumber(t *testing.T) {
 	l := unplugged(t)
 	for i := range 2 * maxNeighbours {
-		a := netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})
+		a := Station{Addr: netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})}
 		l.near.learn(a, vmMAC, true)
 		e := l.near.enter(a)
 		l.near.leave(e, a)
@@ -457,7 +485,7 @@ func FuzzDgramInput(f *testing.F) {
 		roceFrame(false), roceFrame(true), checksummed(roceFrame(false), 0), echoFrame(icmpEcho),
 		arpFrame(arpRequest, vmAddr, dgAddr), arpFrame(arpReply, vmAddr, dgAddr),
 		solicitFrame(vm6, dg6), solicitFrame(netip.IPv6Unspecified(), dg6),
-		asVM().appendNeighbour(nil, dgMAC, vm6, dg6, neighbourAdvertisement, 0x60, vm6),
+		asVM().appendNeighbour(nil, 0, dgMAC, vm6, dg6, neighbourAdvertisement, 0x60, vm6),
 	} {
 		f.Add(b)
 	}
@@ -473,7 +501,7 @@ func FuzzDgramInput(f *testing.F) {
 		if n != 1 {
 			t.Fatalf("counted %d times", n)
 		}
-		if ok && (len(rx.Head) < packet.BTHLen || !l.own[rx.Dst]) {
+		if ok && (len(rx.Head) < packet.BTHLen || !l.own[Station{rx.Dst, rx.VLAN()}]) {
 			t.Fatalf("accepted %+v", rx)
 		}
 		if !bytes.Equal(b, before) {

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 )
@@ -14,8 +15,8 @@ const (
 )
 
 // A Fabric is a switch inside the process, between the ports of emulated NICs. A frame
-// goes to the port that has its destination's IP address, and is dropped if none has; to a
-// multicast address, to all ports that joined the group.
+// goes to the port that has its destination's IP address in its VLAN, and is dropped if none has; to a
+// multicast address, to all ports that joined the group and have an address in the VLAN.
 //
 // The way of a frame:
 //
@@ -42,8 +43,8 @@ type Fabric struct {
 // A fabricTable says where addresses are. Of a group, the ports stand in the order in which they
 // were made.
 type fabricTable struct {
-	ports  map[netip.Addr]*FabricPort
-	groups map[netip.Addr][]*FabricPort
+	ports  map[Station]*FabricPort
+	groups map[Station][]*FabricPort
 }
 
 // NewFabric returns a fabric without ports.
@@ -67,15 +68,18 @@ func (f *Fabric) Port(owner any, addrs ...netip.Addr) *FabricPort {
 
 // rebuild makes a new table; of two ports that claim one address the older has it.
 func (f *Fabric) rebuild() {
-	t := &fabricTable{ports: map[netip.Addr]*FabricPort{}, groups: map[netip.Addr][]*FabricPort{}}
+	t := &fabricTable{ports: map[Station]*FabricPort{}, groups: map[Station][]*FabricPort{}}
 	for _, p := range f.ports {
-		for _, a := range p.addrs {
-			if _, taken := t.ports[a]; !taken {
-				t.ports[a] = p
+		for _, s := range p.stations {
+			if _, taken := t.ports[s]; !taken {
+				t.ports[s] = p
 			}
 		}
 		for g := range p.groups {
-			t.groups[g] = append(t.groups[g], p)
+			for _, v := range p.vlans() {
+				s := Station{g, v}
+				t.groups[s] = append(t.groups[s], p)
+			}
 		}
 	}
 	f.table.Store(t)
@@ -96,11 +100,11 @@ func (f *Fabric) remove(p *FabricPort) {
 // A FabricPort is a NIC's link to a Fabric. Capabilities.ICRC is false: what it carries
 // was never bytes on a cable, so that nothing but Fault can damage it.
 type FabricPort struct {
-	fabric *Fabric
-	owner  any
-	addrs  []netip.Addr        // under fabric.mu
-	groups map[netip.Addr]bool // joined; under fabric.mu
-	mac    atomic.Pointer[[6]byte]
+	fabric   *Fabric
+	owner    any
+	stations []Station           // under fabric.mu
+	groups   map[netip.Addr]bool // joined; under fabric.mu
+	mac      atomic.Pointer[[6]byte]
 
 	route    route
 	ring     refRing
@@ -127,10 +131,30 @@ type route struct {
 // SetAddresses replaces the addresses whose frames come to this port. It may be called
 // from any goroutine.
 func (p *FabricPort) SetAddresses(addrs ...netip.Addr) {
+	var stations []Station
+	for _, a := range addrs {
+		stations = append(stations, Station{Addr: a})
+	}
+	p.SetStations(stations...)
+}
+
+// SetStations is SetAddresses where there are VLANs.
+func (p *FabricPort) SetStations(stations ...Station) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
-	p.addrs = append([]netip.Addr(nil), addrs...)
+	p.stations = slices.Clone(stations)
 	p.fabric.rebuild()
+}
+
+// vlans are those that the port has a station in, and the absence of one.
+func (p *FabricPort) vlans() []uint16 {
+	l := []uint16{0}
+	for _, s := range p.stations {
+		if !slices.Contains(l, s.VLAN) {
+			l = append(l, s.VLAN)
+		}
+	}
+	return l
 }
 
 // Follow gives the port the MAC and the addresses that the interface has, and the
@@ -139,11 +163,14 @@ func (p *FabricPort) Follow(i Interface) {
 	set := func() {
 		mac := i.MAC()
 		p.mac.Store(&mac)
-		addrs := []netip.Addr{linkLocal(mac)}
+		stations := []Station{{Addr: linkLocal(mac)}}
 		for _, a := range i.Addresses() {
-			addrs = append(addrs, a.Addr())
+			stations = append(stations, Station{Addr: a.Addr()})
 		}
-		p.SetAddresses(addrs...)
+		for _, a := range VLANAddresses(i) {
+			stations = append(stations, Station{a.Addr(), a.VLAN})
+		}
+		p.SetStations(stations...)
 	}
 	i.OnChange(set)
 	set()
@@ -172,7 +199,7 @@ func (p *FabricPort) Send(now int64, batch []TxFrame) (int, error) {
 			continue
 		}
 		if dst := batch[i].Path.Dst; dst.IsMulticast() {
-			p.spread(p.fabric.table.Load().groups[dst], batch[i:i+1])
+			p.spread(p.fabric.table.Load().groups[batch[i].Path.station()], batch[i:i+1])
 			p.counters.sent(&batch[i])
 			i++
 			continue
@@ -199,7 +226,7 @@ func tooLong(f *TxFrame, mtu int) bool { return ipLen(f.Len, f.Path.Dst.Is4()) >
 func (p *FabricPort) lookup(path *Path) *FabricPort {
 	t := p.fabric.table.Load()
 	if p.route.path != path || p.route.table != t {
-		p.route = route{path, t, t.ports[path.Dst]}
+		p.route = route{path, t, t.ports[path.station()]}
 	}
 	return p.route.to
 }

@@ -21,6 +21,7 @@ func (h *heldFrame) set(f *TxFrame, mac [6]byte) {
 		Src:  p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 		FlowLabel: p.FlowLabel, ID: f.ID, SrcMAC: mac, BadICRC: bad,
 	}
+	h.tagAs(p)
 	if f.CE {
 		h.TClass |= 3
 	}

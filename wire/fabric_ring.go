@@ -105,6 +105,7 @@ func (r *refRing) receive(batch []RxFrame) int {
 			Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, ID: s.id, SrcMAC: s.srcMAC, BadICRC: s.bad,
 		}
+		b.tagAs(p)
 		if s.ce {
 			b.TClass |= 3
 		}

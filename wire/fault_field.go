@@ -86,6 +86,9 @@ func (f HeaderField) in(o packet.Opcode) bool {
 func (f HeaderField) set(head []byte, value uint64) bool {
 	p := fieldPlaces[f]
 	at := p.at
+	if len(head) == 0 {
+		return false
+	}
 	if p.header != 0 {
 		start := headerStart(packet.Opcode(head[0]), p.header)
 		if start < 0 {

@@ -218,6 +218,38 @@ func TestFaultSetsFieldsWhereTheyAre(t *testing.T) {
 	}
 }
 
+// A frame that ends anywhere, as a test may send it, passes every rule and a capture.
+func TestFaultAndCaptureTakeFramesOfEveryLength(t *testing.T) {
+	const rules = "set psn 1; set syndrome 1; set va 1; set imm 1; corrupt; mark; duplicate 1; reorder; delay 1us; rate 1Gbit; drop psn 5"
+	h := packet.Header{BTH: packet.BTH{Opcode: packet.WriteOnlyImm, PSN: 5}}
+	var whole TxFrame
+	whole.Set(&h)
+	for rule := range strings.SplitSeq(rules, "; ") {
+		for _, dir := range []Direction{Sent, Received} {
+			p, err := ParseFaults(strings.NewReader(rule))
+			must(t, err)
+			fabric, sink := NewFabric(), &frameList{}
+			f := NewFault(NewCapture(fabric.Port(nil, addrA), sink, CaptureOptions{}), p)
+			peer := fabric.Port(nil, addrB)
+			from, to, path := Link(f), Link(peer), aToB
+			if dir == Received {
+				from, to, path = peer, f, bToA
+			}
+			for n := range int(whole.HeadLen) {
+				tx := TxFrame{Tx: whole.Tx, Path: path}
+				tx.HeadLen, tx.Len = uint8(n), n
+				mustSend(t, from, 1, tx)
+				receive(t, to, 1)
+			}
+			mustSend(t, f, 1e9) // what was held
+			receive(t, to, 1e9)
+			if len(sink.frames) == 0 {
+				t.Errorf("%s %v: nothing was captured", rule, dir)
+			}
+		}
+	}
+}
+
 func TestFaultTellsAcknowledgementsApart(t *testing.T) {
 	var acks []TxFrame
 	for _, s := range []packet.Syndrome{0x1f, 0x2c, packet.NAKSequence, packet.NAKRemoteAccess} {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 )
 
 // Errors of interfaces; match with errors.Is. The text around them names the
@@ -33,16 +34,24 @@ type Interface interface {
 	OnChange(func())
 
 	// OnNeighbour adds a function that is called, from another goroutine, when the next
-	// hop of an address that Resolve answered for has a new MAC: a Path to dst that says
+	// hop of a station that Resolve answered for has a new MAC: a Path to dst that says
 	// otherwise is out of date. It must not block.
-	OnNeighbour(func(dst netip.Addr, mac [6]byte))
+	OnNeighbour(func(dst Station, mac [6]byte))
 
-	// Resolve sets p.DstMAC to the MAC of the next hop towards p.Dst from p.Src. It
+	// Resolve sets p.DstMAC to the MAC of the next hop towards p.Dst from p.Src, in p.VLAN. It
 	// blocks, at the longest until ctx ends, while the neighbour is asked. Errors are
 	// ErrNoRoute and ErrUnreachable. It is worth calling again when a peer stops
 	// answering: that makes the kernel verify a neighbour it has not heard of for long.
 	Resolve(ctx context.Context, p *Path) error
+
+	// Doubt says that a station that Resolve answered for does not answer any more: its next hop
+	// may have moved to another MAC and told nobody. It is asked, and OnNeighbour's functions hear if so.
+	// It does not block, and may be called as often as one likes.
+	Doubt(dst Station)
 }
+
+// doubtEvery is how far apart the questions are that Doubt leads to, for each neighbour.
+const doubtEvery = 50 * time.Millisecond
 
 // checkPath reports what no interface can resolve.
 func checkPath(name string, p *Path) error {
@@ -69,37 +78,44 @@ type staticInterface struct {
 	mac   [6]byte
 	mtu   int
 	addrs []netip.Prefix
+	vlans []VLANAddress
 }
 
 // StaticInterface returns an interface that never changes, for fabrics and
 // simulations. It is up, and every address is its neighbour.
 func StaticInterface(name string, mac [6]byte, mtu int, addrs ...netip.Prefix) Interface {
-	return &staticInterface{name, mac, mtu, addrs}
+	return &staticInterface{name: name, mac: mac, mtu: mtu, addrs: addrs}
 }
 
-func (s *staticInterface) Name() string                          { return s.name }
-func (s *staticInterface) MAC() [6]byte                          { return s.mac }
-func (s *staticInterface) MTU() int                              { return s.mtu }
-func (s *staticInterface) Up() bool                              { return true }
-func (s *staticInterface) Addresses() []netip.Prefix             { return s.addrs }
-func (s *staticInterface) OnChange(func())                       {}
-func (s *staticInterface) OnNeighbour(func(netip.Addr, [6]byte)) {}
+// StaticTrunk is StaticInterface with VLANs.
+func StaticTrunk(name string, mac [6]byte, mtu int, vlans []VLANAddress, addrs ...netip.Prefix) Trunk {
+	return &staticInterface{name, mac, mtu, addrs, vlans}
+}
+
+func (s *staticInterface) Name() string                       { return s.name }
+func (s *staticInterface) MAC() [6]byte                       { return s.mac }
+func (s *staticInterface) MTU() int                           { return s.mtu }
+func (s *staticInterface) Up() bool                           { return true }
+func (s *staticInterface) Addresses() []netip.Prefix          { return s.addrs }
+func (s *staticInterface) VLANAddresses() []VLANAddress       { return s.vlans }
+func (s *staticInterface) OnChange(func())                    {}
+func (s *staticInterface) OnNeighbour(func(Station, [6]byte)) {}
+func (s *staticInterface) Doubt(Station)                      {}
 func (s *staticInterface) Resolve(_ context.Context, p *Path) error {
 	if err := checkPath(s.name, p); err != nil {
 		return err
 	}
-	p.DstMAC = s.neighbour(p.Dst)
+	p.DstMAC = s.neighbour(p.station())
 	return nil
 }
 
 // neighbour makes up a MAC for dst: nobody looks at it but a reader of captures, who
 // wants each address to have its own.
-func (s *staticInterface) neighbour(dst netip.Addr) [6]byte {
-	for _, a := range s.addrs {
-		if a.Addr() == dst {
-			return s.mac
-		}
+func (s *staticInterface) neighbour(to Station) [6]byte {
+	if Owns(s)(to) {
+		return s.mac
 	}
+	dst := to.Addr
 	if dst.IsMulticast() {
 		return multicastMAC(dst)
 	}

@@ -92,13 +92,19 @@ func (l *lab) connect(t testing.TB) {
 	}
 }
 
-// usable reports whether the interface has a carrier and no address is tentative.
+// usable reports whether the interface has a carrier and no address is tentative, and the host
+// takes what is for its addresses: the kernel makes an IPv6 address known before its route is
+// there, which is a work queue's affair.
 func (s *station) usable() bool {
 	link := s.link()
 	addrs, err := s.nl.AddrList(link, netlink.FAMILY_ALL)
 	must(s.t, err)
 	for _, a := range addrs {
-		if a.Flags&unix.IFA_F_TENTATIVE != 0 && netip.MustParseAddr(a.IP.String()).IsGlobalUnicast() {
+		if !a.IP.IsGlobalUnicast() {
+			continue
+		}
+		routes, err := s.nl.RouteGet(a.IP)
+		if a.Flags&unix.IFA_F_TENTATIVE != 0 || err != nil || len(routes) == 0 || routes[0].Type != unix.RTN_LOCAL {
 			return false
 		}
 	}
@@ -238,12 +244,15 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// patience is how long tests wait for what must come: the machine may be busy with something else.
+const patience = 20 * time.Second
+
 // eventually waits for a claim to come true.
 func eventually(t testing.TB, claim string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(5 * time.Second); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within five seconds: %s", claim)
+			t.Fatalf("not within %v: %s", patience, claim)
 		}
 	}
 }

@@ -25,14 +25,17 @@ type Netdev struct {
 	name   string
 	handle *netlink.Handle
 	events *nl.NetlinkSocket
-	kick   [2]int // UDP sockets, IPv4 and IPv6, whose datagrams make the kernel resolve
+	kick   [4]int // UDP sockets, IPv4 and IPv6, whose datagrams make the kernel resolve; the last two for VLANs
+	asker  int    // packet socket that asks neighbours, -1 without the privilege
 	state  atomic.Pointer[netdevState]
 	done   chan struct{} // closed when the watcher has ended
+	doubts chan Station
+	sure   chan struct{} // closed when nobody listens to doubts any more
 
 	mu          sync.Mutex
 	onChange    []func()
-	onNeighbour []func(netip.Addr, [6]byte)
-	hops        map[netip.Addr]hop // what Resolve answered, by destination
+	onNeighbour []func(Station, [6]byte)
+	hops        map[Station]hop // what Resolve answered, by destination
 }
 
 // netdevState is one consistent look at the interface. It is not changed, only replaced.
@@ -44,22 +47,29 @@ type netdevState struct {
 	noARP    bool // there are no neighbours to ask: loopback, point to point
 	loopback bool
 	addrs    []netip.Prefix
+
+	name  string
+	id    uint16         // of a VLAN
+	vlans []*netdevState // the VLAN interfaces that stand on it
 }
 
 func (s *netdevState) equal(t *netdevState) bool {
 	return s.index == t.index && s.mac == t.mac && s.mtu == t.mtu && s.up == t.up &&
-		slices.Equal(s.addrs, t.addrs)
+		slices.Equal(s.addrs, t.addrs) && s.name == t.name && s.id == t.id &&
+		slices.EqualFunc(s.vlans, t.vlans, (*netdevState).equal)
 }
 
 // NetInterface returns the host's interface of that name; ErrNoInterface, with the
 // names of those that exist, if there is none. Close ends the watching.
 func NetInterface(name string) (*Netdev, error) {
-	n := &Netdev{name: name, kick: [2]int{-1, -1}, done: make(chan struct{}), hops: make(map[netip.Addr]hop)}
+	n := &Netdev{name: name, kick: [4]int{-1, -1, -1, -1}, asker: -1, done: make(chan struct{}), hops: make(map[Station]hop),
+		doubts: make(chan Station, maxDoubts), sure: make(chan struct{})}
 	if err := n.open(); err != nil {
 		n.closeSockets()
 		return nil, fmt.Errorf("interface %s: %w", name, err)
 	}
 	go n.watch()
+	go n.verify()
 	return n, nil
 }
 
@@ -82,6 +92,7 @@ func (n *Netdev) open() (err error) {
 		return fmt.Errorf("%w; there are %s", ErrNoInterface, n.others())
 	}
 	n.state.Store(s)
+	n.openAsker()
 	return n.openKick()
 }
 
@@ -107,9 +118,19 @@ func (n *Netdev) look() (*netdevState, error) {
 	if err != nil {
 		return nil, err
 	}
+	s, err := n.lookAt(link)
+	if err != nil {
+		return nil, err
+	}
+	s.vlans, err = n.lookForVLANs(s)
+	return s, err
+}
+
+// lookAt reads the state of one interface.
+func (n *Netdev) lookAt(link netlink.Link) (*netdevState, error) {
 	a := link.Attrs()
 	s := &netdevState{
-		index: a.Index, mtu: a.MTU,
+		index: a.Index, mtu: a.MTU, name: a.Name,
 		up:       a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,
 		noARP:    a.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0,
 		loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
@@ -162,6 +183,16 @@ func (n *Netdev) Index() int { return n.state.Load().index }
 // Addresses returns the usable addresses, in the kernel's order.
 func (n *Netdev) Addresses() []netip.Prefix { return n.state.Load().addrs }
 
+// VLANAddresses implements Trunk.
+func (n *Netdev) VLANAddresses() (l []VLANAddress) {
+	for _, v := range n.state.Load().vlans {
+		for _, a := range v.addrs {
+			l = append(l, VLANAddress{a, v.id, v.name})
+		}
+	}
+	return l
+}
+
 // OnChange implements Interface.
 func (n *Netdev) OnChange(f func()) {
 	n.mu.Lock()
@@ -170,7 +201,7 @@ func (n *Netdev) OnChange(f func()) {
 }
 
 // OnNeighbour implements Interface.
-func (n *Netdev) OnNeighbour(f func(netip.Addr, [6]byte)) {
+func (n *Netdev) OnNeighbour(f func(Station, [6]byte)) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.onNeighbour = append(n.onNeighbour, f)
@@ -181,6 +212,7 @@ func (n *Netdev) OnNeighbour(f func(netip.Addr, [6]byte)) {
 func (n *Netdev) Close() error {
 	n.events.Close()
 	<-n.done
+	<-n.sure
 	n.closeSockets()
 	return nil
 }
@@ -191,6 +223,10 @@ func (n *Netdev) closeSockets() {
 	}
 	if n.events != nil {
 		n.events.Close()
+	}
+	if n.asker >= 0 {
+		unix.Close(n.asker)
+		n.asker = -1
 	}
 	for i, fd := range n.kick {
 		if fd >= 0 {
@@ -233,11 +269,12 @@ func (n *Netdev) concerns(msgs []syscall.NetlinkMessage) (changed, hops, routes 
 		switch m.Header.Type {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
 			// A new interface may have our name, so all links count while we have none.
-			if s.index == 0 || eventIndex(m.Data) == s.index {
+			// And a VLAN may be made of ours.
+			if s.index == 0 || m.Header.Type == unix.RTM_NEWLINK || s.isOrHas(eventIndex(m.Data)) {
 				changed = true
 			}
 		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-			hops = hops || eventIndex(m.Data) == s.index
+			hops = hops || s.isOrHas(eventIndex(m.Data))
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 			routes = true
 		}

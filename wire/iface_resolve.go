@@ -51,7 +51,7 @@ const usable = unix.NUD_REACHABLE | unix.NUD_PERMANENT | unix.NUD_NOARP | unix.N
 
 // openKick makes the sockets that prod uses.
 func (n *Netdev) openKick() error {
-	for i, family := range []int{unix.AF_INET, unix.AF_INET6} {
+	for i, family := range []int{unix.AF_INET, unix.AF_INET6, unix.AF_INET, unix.AF_INET6} {
 		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if errors.Is(err, unix.EAFNOSUPPORT) {
 			continue // a kernel without IPv6
@@ -69,7 +69,7 @@ func (n *Netdev) openKick() error {
 // alone; without it the datagram goes where the routing table says, which is this
 // interface unless two lead to the address.
 func (n *Netdev) bindKick() {
-	for _, fd := range n.kick {
+	for _, fd := range n.kick[:2] {
 		if fd >= 0 {
 			unix.BindToDevice(fd, n.name)
 		}
@@ -81,9 +81,12 @@ func (n *Netdev) Resolve(ctx context.Context, p *Path) error {
 	if err := checkPath(n.name, p); err != nil {
 		return err
 	}
-	s := n.state.Load()
+	s := n.state.Load().vlan(p.VLAN)
+	if s == nil {
+		return fmt.Errorf("%v through %s: %w: there is no VLAN %d", p.Dst, n.name, ErrNoRoute, p.VLAN)
+	}
 	if !s.has(p.Src) {
-		return fmt.Errorf("%v from %v: %w: the source is not an address of %s", p.Dst, p.Src, ErrNoRoute, n.name)
+		return fmt.Errorf("%v from %v: %w: the source is not an address of %s", p.Dst, p.Src, ErrNoRoute, s.name)
 	}
 	h := hop{src: p.Src}
 	var err error
@@ -106,7 +109,7 @@ func (n *Netdev) Resolve(ctx context.Context, p *Path) error {
 			}
 			return err
 		}
-		n.remember(p.Dst, h)
+		n.remember(p.station(), h)
 	}
 	p.DstMAC = h.mac
 	return nil
@@ -129,7 +132,7 @@ func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) 
 			errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENETDOWN) || errors.Is(err, unix.ENODEV) {
 			err = ErrNoRoute
 		}
-		return netip.Addr{}, fmt.Errorf("%v from %v through %s: %w", dst, src, n.name, err)
+		return netip.Addr{}, fmt.Errorf("%v from %v through %s: %w", dst, src, s.name, err)
 	}
 	if dst.Is4() {
 		// For an IPv4 address that no route matches but an interface is named, the kernel
@@ -201,7 +204,7 @@ func (n *Netdev) neighbours(s *netdevState, v4 bool) (map[netip.Addr]entry, erro
 // ask returns the MAC of a neighbour, and makes the kernel find it out if it must.
 func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]byte, error) {
 	fail := func(err error) ([6]byte, error) {
-		return [6]byte{}, fmt.Errorf("%v on %s: %w", via, n.name, err)
+		return [6]byte{}, fmt.Errorf("%v on %s: %w", via, s.name, err)
 	}
 	prodded := false
 	for wait := minLook; ; wait = min(2*wait, maxLook) {
@@ -236,10 +239,14 @@ func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]by
 // what it knows. No privilege is needed for that.
 func (n *Netdev) prod(s *netdevState, via netip.Addr) error {
 	var err error
+	kick, through := n.kick[:2], []byte(nil)
+	if s.id != 0 {
+		kick, through = n.kick[2:], pktinfo(via.Is4(), s.index)
+	}
 	if via.Is4() {
-		err = unix.Sendto(n.kick[0], nil, 0, &unix.SockaddrInet4{Port: discardPort, Addr: via.As4()})
+		err = unix.Sendmsg(kick[0], nil, through, &unix.SockaddrInet4{Port: discardPort, Addr: via.As4()}, 0)
 	} else {
-		err = unix.Sendto(n.kick[1], nil, 0, &unix.SockaddrInet6{Port: discardPort, Addr: via.As16(), ZoneId: uint32(s.index)})
+		err = unix.Sendmsg(kick[1], nil, through, &unix.SockaddrInet6{Port: discardPort, Addr: via.As16(), ZoneId: uint32(s.index)}, 0)
 	}
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
 		return nil // others are prodding already
@@ -248,7 +255,7 @@ func (n *Netdev) prod(s *netdevState, via netip.Addr) error {
 }
 
 // remember keeps the way to dst for renew, and tells of it if it was another.
-func (n *Netdev) remember(dst netip.Addr, h hop) {
+func (n *Netdev) remember(dst Station, h hop) {
 	n.mu.Lock()
 	old, ok := n.hops[dst]
 	if ok || len(n.hops) < maxHops {
@@ -276,16 +283,26 @@ func (n *Netdev) renew(routes bool) {
 	if len(known) == 0 {
 		return
 	}
+	for _, face := range append([]*netdevState{s}, s.vlans...) {
+		n.renewThrough(face, known, routes)
+	}
+}
+
+// renewThrough is renew for the interface itself, or a VLAN on it.
+func (n *Netdev) renewThrough(s *netdevState, known map[Station]hop, routes bool) {
 	v4, err4 := n.neighbours(s, true)
 	v6, err6 := n.neighbours(s, false)
 	if err4 != nil || err6 != nil {
 		return
 	}
 	for dst, h := range known {
+		if dst.VLAN != s.id {
+			continue
+		}
 		via := h.via
 		if routes {
 			var err error
-			if via, err = n.route(s, h.src, dst); err != nil || !via.IsValid() {
+			if via, err = n.route(s, h.src, dst.Addr); err != nil || !via.IsValid() {
 				continue // no way at present: frames go where they went, and time out
 			}
 		}

@@ -70,9 +70,18 @@ func TestAnAddressIsNotUsedWhileItIsChecked(t *testing.T) {
 	a := l.a.addr(p)
 	a.Flags = 0 // with duplicate address detection
 	must(t, l.a.nl.AddrAdd(l.a.link(), a))
-	time.Sleep(50 * time.Millisecond)
-	if slices.Contains(n.Addresses(), p) {
-		t.Error("a tentative address is listed")
+	for tentative := true; tentative; {
+		listed := slices.Contains(n.Addresses(), p)
+		addrs, err := l.a.nl.AddrList(l.a.link(), netlink.FAMILY_V6)
+		must(t, err)
+		for _, a := range addrs {
+			if a.IP.Equal(p.Addr().AsSlice()) {
+				tentative = a.Flags&unix.IFA_F_TENTATIVE != 0
+			}
+		}
+		if listed && tentative {
+			t.Fatal("a tentative address is listed")
+		}
 	}
 	eventually(t, "the address to be listed after its check", func() bool { return slices.Contains(n.Addresses(), p) })
 }
@@ -126,7 +135,7 @@ func TestAnInterfaceThatIsMadeAnewIsFollowed(t *testing.T) {
 
 // resolve asks for dst's MAC, within two seconds.
 func resolve(n *Netdev, src, dst netip.Addr) ([6]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	p := &Path{Src: src, Dst: dst}
 	err := n.Resolve(ctx, p)
@@ -235,7 +244,7 @@ func TestANeighbourThatChangesItsMACIsFollowed(t *testing.T) {
 		mac [6]byte
 	}
 	told := make(chan news, 10)
-	n.OnNeighbour(func(dst netip.Addr, mac [6]byte) { told <- news{dst, mac} })
+	n.OnNeighbour(func(dst Station, mac [6]byte) { told <- news{dst.Addr, mac} })
 
 	far := netip.MustParseAddr("203.0.113.9")
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
@@ -256,9 +265,42 @@ func TestANeighbourThatChangesItsMACIsFollowed(t *testing.T) {
 				t.Fatalf("%v is at % x", m.dst, m.mac)
 			}
 			heard[m.dst] = true
-		case <-time.After(5 * time.Second):
+		case <-time.After(patience):
 			t.Fatal("told only of", heard)
 		}
+	}
+}
+
+// A neighbour that gets another MAC need not tell anybody, and the kernel has no reason to look.
+func TestANeighbourThatMovesInSilenceIsFoundWhenItIsDoubted(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(family(v6), func(t *testing.T) {
+			l := newLab(t)
+			n := l.a.iface()
+			told := make(chan [6]byte, 10)
+			n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
+			p := l.a.path(l.b, v6)
+			_, err := resolve(n, p.Src, p.Dst)
+			must(t, err)
+			moved := [6]byte{2, 0, 0, 0, 0, 0x42}
+			must(t, l.b.nl.LinkSetHardwareAddr(l.b.link(), moved[:]))
+			n.Doubt(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // nobody has asked for that one
+			limit := time.After(patience)
+			for {
+				// The kernel believes no second answer within a second.
+				n.Doubt(p.station())
+				select {
+				case mac := <-told:
+					if mac != moved {
+						t.Fatalf("it is at % x", mac)
+					}
+					return
+				case <-time.After(20 * time.Millisecond):
+				case <-limit:
+					t.Fatal("not told")
+				}
+			}
+		})
 	}
 }
 
@@ -266,7 +308,7 @@ func TestARouteThatChangesIsFollowed(t *testing.T) {
 	l := newLab(t)
 	n := l.a.iface()
 	told := make(chan [6]byte, 10)
-	n.OnNeighbour(func(_ netip.Addr, mac [6]byte) { told <- mac })
+	n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
 	route := &netlink.Route{LinkIndex: n.Index(), Dst: dst, Gw: l.b.v4.AsSlice()}
 	must(t, l.a.nl.RouteAdd(route))
@@ -284,7 +326,7 @@ func TestARouteThatChangesIsFollowed(t *testing.T) {
 		if mac != other {
 			t.Errorf("the new next hop is at % x", mac)
 		}
-	case <-time.After(5 * time.Second):
+	case <-time.After(patience):
 		t.Error("not told")
 	}
 }

@@ -70,6 +70,8 @@ type Path struct {
 	TClass    uint8 // traffic class or TOS, ECN bits too
 	HopLimit  uint8
 	FlowLabel uint32
+	VLAN      uint16 // VLAN ID of the tag; 0: there is none
+	Priority  uint8  // 0 to 7, in the tag
 }
 
 // A TxFrame is a packet and its path. A link may change ID and ICRC.
@@ -109,6 +111,8 @@ type RxFrame struct {
 	FlowLabel uint32
 	ID        uint16
 	SrcMAC    [6]byte
+	Tagged    bool   // there was an 802.1Q tag
+	TCI       uint16 // what it held: priority, DEI and VLAN ID
 
 	// MayFragment says that the IPv4 flag DF is clear, as RoCEv2 senders do not have it.
 	// ICRC covers it, so a capture has to show it.

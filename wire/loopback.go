@@ -10,7 +10,7 @@ const loopbackQueue = 1024 // frames
 // joined go both ways. All other frames go through.
 type Loopback struct {
 	inner    Link
-	local    func(netip.Addr) bool
+	local    func(Station) bool
 	mtu      int
 	ring     refRing
 	own      LinkCounters
@@ -32,9 +32,9 @@ const (
 	both            // to a multicast group that the NIC has joined
 )
 
-// NewLoopback wraps a link that does not give back what it sent, as a FabricPort does. local says whether an address is the NIC's own at the
+// NewLoopback wraps a link that does not give back what it sent, as a FabricPort does. local says whether a station is the NIC's own at the
 // moment; it is asked about once per path and batch.
-func NewLoopback(inner Link, local func(netip.Addr) bool) *Loopback {
+func NewLoopback(inner Link, local func(Station) bool) *Loopback {
 	return &Loopback{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue},
 		groups: map[netip.Addr]bool{}}
 }
@@ -71,7 +71,7 @@ func (l *Loopback) way(p *Path) way {
 	if p != l.lastPath {
 		l.lastPath, l.lastWay = p, out
 		switch {
-		case l.local(p.Dst):
+		case l.local(p.station()):
 			l.lastWay = back
 		case l.groups[p.Dst]:
 			l.lastWay = both

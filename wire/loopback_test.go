@@ -2,7 +2,6 @@ package wire
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 )
 
@@ -12,7 +11,7 @@ var aToA = &Path{Src: addrA, Dst: addrA, DstMAC: [6]byte{2, 0, 0, 0, 0, 1}}
 func loopbackAt() (*Loopback, *FabricPort) {
 	f := NewFabric()
 	inner := f.Port("engine", addrA)
-	return NewLoopback(inner, func(a netip.Addr) bool { return a == addrA }), f.Port("engine", addrB)
+	return NewLoopback(inner, func(s Station) bool { return s == Station{Addr: addrA} }), f.Port("engine", addrB)
 }
 
 func TestLoopbackKeepsOwnTrafficOffTheLink(t *testing.T) {

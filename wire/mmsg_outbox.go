@@ -171,6 +171,9 @@ func (p *Path) addressing(ce bool) packet.Addressing {
 		Src: p.Src, Dst: p.Dst, TClass: p.TClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
 		DstMAC: p.DstMAC, SrcPort: p.SrcPort,
 	}
+	if p.VLAN != 0 {
+		a.Tagged, a.TCI = true, p.tci()
+	}
 	if ce {
 		a.TClass |= 3
 	}

@@ -87,6 +87,9 @@ func (l *Packet) Join(group netip.Addr) error {
 	if err := member(fd, l.index, group, true); err != nil {
 		return err
 	}
+	for _, v := range l.vlans {
+		v.member(group, true)
+	}
 	l.groups[group] = true
 	return nil
 }
@@ -98,6 +101,9 @@ func (l *Packet) Leave(group netip.Addr) {
 	delete(l.groups, group)
 	if fd, ok := l.holder(group); ok && !l.closed {
 		member(fd, l.index, group, false)
+		for _, v := range l.vlans {
+			v.member(group, false)
+		}
 	}
 }
 

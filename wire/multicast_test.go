@@ -7,7 +7,6 @@ import (
 	"errors"
 	"net/netip"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -144,7 +143,7 @@ func TestAUnicastPacketInAMulticastFrameIsDropped(t *testing.T) {
 	copy(f, []byte{0x01, 0x00, 0x5e, 1, 2, 3})
 	must(t, Join(rx, netip.AddrFrom4([4]byte{239, 1, 2, 3})))
 	tap.send(f)
-	ready(rx, time.Second)
+	ready(rx, patience)
 	nothing(t, rx)
 	if c := rx.Counters(); c.Drops[DropIPAddress] != 1 {
 		t.Errorf("%v", c.Drops)
@@ -169,7 +168,7 @@ func (l *uncabled) Leave(netip.Addr)                      {}
 
 func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
 	inner := &uncabled{}
-	l := NewLoopback(inner, func(a netip.Addr) bool { return a == addrA })
+	l := NewLoopback(inner, func(s Station) bool { return s == Station{Addr: addrA} })
 	toGroup := &Path{Src: addrA, Dst: group4}
 	ud := packet.Opcode(packet.UD) | packet.SendOnly
 	payload := []byte("mine")
@@ -196,7 +195,7 @@ func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
 
 func TestLoopbackWithoutRoomLosesTheCopyAlone(t *testing.T) {
 	inner := &uncabled{}
-	l := NewLoopback(inner, func(netip.Addr) bool { return false })
+	l := NewLoopback(inner, func(Station) bool { return false })
 	l.ring.limit = 1
 	must(t, Join(l, group4))
 	f := frame(&Path{Src: addrA, Dst: group4}, 1, nil)

@@ -38,6 +38,9 @@ import (
 //
 // A UDP socket holds the port on the interface, so that the kernel does not answer
 // "port unreachable". It is never read: what it queues or drops are copies.
+//
+// VLAN interfaces on the interface are the link's, too: frames of a path in a VLAN get their tag here, the
+// kernel takes the tags of received ones out of the frame and tells them apart.
 type Packet struct {
 	iface    *Netdev
 	fd       int
@@ -52,6 +55,7 @@ type Packet struct {
 	mu     sync.Mutex // for rebind, which the interface's watcher calls
 	index  int
 	groups map[netip.Addr]bool
+	vlans  map[string]vlanPort // by the names of their interfaces
 	closed bool
 }
 
@@ -65,7 +69,7 @@ const (
 // NewPacket opens a packet link on an interface. The calling thread must be in the
 // interface's network namespace.
 func NewPacket(iface *Netdev) (*Packet, error) {
-	l := &Packet{iface: iface, fd: -1, gso: true, out: newOutbox(), in: newIntake(0, false), groups: map[netip.Addr]bool{}}
+	l := &Packet{iface: iface, fd: -1, gso: true, out: newOutbox(), in: newIntake(packetControlLen, false), groups: map[netip.Addr]bool{}, vlans: map[string]vlanPort{}}
 	if err := l.open(); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("packet link on %s: %w", iface.Name(), err)
@@ -86,13 +90,13 @@ func (l *Packet) open() (err error) {
 		}
 		return os.NewSyscallError("socket", err)
 	}
-	for _, o := range []int{unix.PACKET_VNET_HDR, unix.PACKET_IGNORE_OUTGOING} {
+	for _, o := range []int{unix.PACKET_VNET_HDR, unix.PACKET_IGNORE_OUTGOING, unix.PACKET_AUXDATA} {
 		if err := unix.SetsockoptInt(l.fd, unix.SOL_PACKET, o, 1); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
 	}
 	setBuffers(l.fd, packetReceiveBuffer, packetSendBuffer)
-	if err := attachFilter(l.fd); err != nil {
+	if err := l.serveVLANs(); err != nil {
 		return err
 	}
 	l.index = l.iface.Index()
@@ -104,11 +108,15 @@ func (l *Packet) bind() error {
 	return os.NewSyscallError("bind", unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.index}))
 }
 
-// rebind follows an interface that was made anew under its name.
+// rebind follows an interface that was made anew under its name, and the VLANs on it.
 func (l *Packet) rebind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if i := l.iface.Index(); !l.closed && i != 0 && i != l.index {
+	if l.closed {
+		return
+	}
+	l.serveVLANs()
+	if i := l.iface.Index(); i != 0 && i != l.index {
 		l.index = i
 		l.bind()
 		for _, fd := range l.holders {
@@ -214,6 +222,9 @@ func (l *Packet) closeSockets() {
 	}
 	for _, fd := range l.holders {
 		unix.Close(fd)
+	}
+	for _, v := range l.vlans {
+		v.close()
 	}
 }
 
@@ -345,10 +356,12 @@ func (l *Packet) Receive(_ int64, batch []RxFrame) (n int, err error) {
 			continue
 		}
 		l.counters.Drops[DropUDPLength] += l.cut.runts()
-		if b, m, _ := l.in.take(); m != nil {
-			if d, ok := l.cut.load(b); !ok {
+		if b, m, i := l.in.take(); m != nil {
+			d, ok := l.cut.load(b)
+			if !ok {
 				l.counters.Drops[d]++
 			}
+			l.cut.tag(l.in.control[i*packetControlLen:][:m.Controllen])
 			continue
 		}
 		// The bytes of the frames in batch are where new ones would be written.

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"os"
+	"slices"
 
 	"golang.org/x/sys/unix"
 )
@@ -24,73 +25,97 @@ const (
 	skfVLANThere  = 0xfffff000 + 48 // SKF_AD_VLAN_TAG_PRESENT
 )
 
+// maxFilterVLANs bounds the VLANs that a link serves: a jump of a filter reaches 255 places.
+const maxFilterVLANs = 64
+
+// A filterStep is an instruction of a filter whose jumps name places.
+type filterStep struct {
+	code    uint16
+	k       uint32
+	yes, no int // where a comparison goes
+}
+
+const filterNext = 0 // the place below
+
 // roceFilter accepts IPv4 and IPv6 packets for UDP port 4791 with the interface's own
-// destination MAC, or a multicast one. Those of a VLAN belong to the VLAN's interface, unless the tag is
-// only for priority (VLAN 0). Of IPv4 fragments, the first passes and is counted by
+// destination MAC, or a multicast one. Those of a VLAN must be of one given, or have their tag
+// for priority alone (VLAN 0). Of IPv4 fragments, the first passes and is counted by
 // the link; the others show no port.
-func roceFilter() []unix.SockFilter {
+func roceFilter(vlans []uint16) []unix.SockFilter {
 	const (
 		byteAt  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
 		halfAt  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
 		halfAtX = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // k bytes behind X
 		ihlToX  = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
+		and     = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
 		equal   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
 		anySet  = unix.BPF_JMP | unix.BPF_JSET | unix.BPF_K
 		ret     = unix.BPF_RET | unix.BPF_K
 
-		next, vlan, ethernet, ipv6, accept, reject = 0, 3, 7, 17, 21, 22 // places below
+		next = filterNext
+		vlan = 3 // place
 	)
-	program := []struct {
-		code    uint16
-		k       uint32
-		yes, no int // where a comparison goes
-	}{
+	vlans = vlans[:min(len(vlans), maxFilterVLANs)]
+	ethernet := 8 + len(vlans)
+	ipv6, accept, reject := ethernet+10, ethernet+14, ethernet+15
+	program := []filterStep{
 		{code: byteAt, k: skfPacketType},
 		{equal, unix.PACKET_HOST, vlan, next},
 		{equal, unix.PACKET_MULTICAST, next, reject},
-		vlan: {code: byteAt, k: skfVLANThere},
-		4:    {equal, 0, ethernet, next},
-		5:    {code: halfAt, k: skfVLANTag},
-		6:    {anySet, 0xfff, reject, next},
-
-		ethernet: {code: halfAt, k: filterEtherType},
-		8:        {equal, unix.ETH_P_IPV6, ipv6, next},
-		9:        {equal, unix.ETH_P_IP, next, reject},
-
-		10: {code: byteAt, k: filterIPv4Proto},
-		11: {equal, unix.IPPROTO_UDP, next, reject},
-		12: {code: halfAt, k: filterIPv4Frag},
-		13: {anySet, 0x1fff, reject, next},
-		14: {code: ihlToX, k: filterIP},
-		15: {code: halfAtX, k: filterIP + 2},
-		16: {equal, Port, accept, reject},
-
-		ipv6: {code: byteAt, k: filterIPv6Next},
-		18:   {equal, unix.IPPROTO_UDP, next, reject},
-		19:   {code: halfAt, k: filterIPv6Port},
-		20:   {equal, Port, accept, reject},
-
-		accept: {code: ret, k: 1 << 20}, // the bytes to keep: all
-		reject: {code: ret, k: 0},
+		{code: byteAt, k: skfVLANThere},
+		{equal, 0, ethernet, next},
+		{code: halfAt, k: skfVLANTag},
+		{code: and, k: tciVLAN},
 	}
+	for _, id := range vlans {
+		program = append(program, filterStep{equal, uint32(id), ethernet, next})
+	}
+	program = append(program, []filterStep{
+		{equal, 0, next, reject},
+
+		{code: halfAt, k: filterEtherType}, // ethernet
+		{equal, unix.ETH_P_IPV6, ipv6, next},
+		{equal, unix.ETH_P_IP, next, reject},
+
+		{code: byteAt, k: filterIPv4Proto},
+		{equal, unix.IPPROTO_UDP, next, reject},
+		{code: halfAt, k: filterIPv4Frag},
+		{anySet, 0x1fff, reject, next},
+		{code: ihlToX, k: filterIP},
+		{code: halfAtX, k: filterIP + 2},
+		{equal, Port, accept, reject},
+
+		{code: byteAt, k: filterIPv6Next}, // ipv6
+		{equal, unix.IPPROTO_UDP, next, reject},
+		{code: halfAt, k: filterIPv6Port},
+		{equal, Port, accept, reject},
+
+		{code: ret, k: 1 << 20}, // accept: the bytes to keep, all
+		{code: ret, k: 0},       // reject
+	}...)
+	return assemble(program, equal, anySet)
+}
+
+// assemble turns places into distances, for the instructions that jump.
+func assemble(program []filterStep, jumps ...uint16) []unix.SockFilter {
 	filter := make([]unix.SockFilter, len(program))
 	for i, p := range program {
 		distance := func(place int) uint8 {
-			if place == next {
+			if place == filterNext {
 				return 0
 			}
 			return uint8(place - i - 1)
 		}
 		filter[i] = unix.SockFilter{Code: p.code, K: p.k}
-		if p.code == equal || p.code == anySet {
+		if slices.Contains(jumps, p.code) {
 			filter[i].Jt, filter[i].Jf = distance(p.yes), distance(p.no)
 		}
 	}
 	return filter
 }
 
-func attachFilter(fd int) error {
-	f := roceFilter()
+func attachFilter(fd int, vlans []uint16) error {
+	f := roceFilter(vlans)
 	p := unix.SockFprog{Len: uint16(len(f)), Filter: &f[0]}
 	return os.NewSyscallError("SO_ATTACH_FILTER", unix.SetsockoptSockFprog(fd, unix.SOL_SOCKET, unix.SO_ATTACH_FILTER, &p))
 }

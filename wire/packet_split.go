@@ -164,7 +164,7 @@ func (s *splitter) next(f *RxFrame) bool {
 	}
 	*f = RxFrame{
 		Head: b[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
-		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: a.ID, SrcMAC: a.SrcMAC,
+		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: a.ID, SrcMAC: a.SrcMAC, Tagged: a.Tagged, TCI: a.TCI,
 		MayFragment: a.MayFragment, ICRC: icrc, BadICRC: !good,
 	}
 	return true

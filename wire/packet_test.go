@@ -137,7 +137,7 @@ func TestASuperPacketCrossesAVethWhole(t *testing.T) {
 			sendAll(t, tx, batch)
 			same(t, l, tx, batch, collect(t, rx, len(batch)))
 			tx.Send(0, batch)
-			ready(rx, time.Second)
+			ready(rx, patience)
 			n, _ := rx.Receive(0, make([]RxFrame, 1))
 			if n != 1 || rx.in.n != 1 {
 				t.Errorf("IPv6 %v, %d times %d bytes: %d frames, %d messages; want 1 of 1", v6, len(batch), size, n, rx.in.n)
@@ -433,6 +433,33 @@ func TestTheUDPLinkDropsWhatIsTooShort(t *testing.T) {
 		must(t, err)
 		return n == 0 && rx.Counters().Drops[DropUDPLength] == 16
 	})
+}
+
+// No NIC sends a packet without a whole BTH, but a test may.
+func TestLinksSendPacketsThatEndInsideTheirBTH(t *testing.T) {
+	for _, kind := range []string{"packet", "udp"} {
+		l := newLab(t)
+		var tx Link
+		if kind == "udp" {
+			tx = l.a.udpLink()
+		} else {
+			tx = l.a.packetLink()
+		}
+		rx := l.b.packetLink()
+		whole := frames(l.a.path(l.b, false), 1, 0)[0]
+		var batch []TxFrame
+		for n := range packet.BTHLen {
+			f := TxFrame{Tx: whole.Tx, Path: whole.Path}
+			f.HeadLen, f.Len, f.Payload = uint8(n), n, nil
+			batch = append(batch, f)
+		}
+		sendAll(t, tx, batch)
+		eventually(t, "each to be dropped", func() bool {
+			n, err := rx.Receive(0, make([]RxFrame, 4))
+			must(t, err)
+			return n == 0 && rx.Counters().Drops[DropUDPLength] == packet.BTHLen
+		})
+	}
 }
 
 func TestWithoutSegmentationPacketsGoOneByOne(t *testing.T) {

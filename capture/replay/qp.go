@@ -49,6 +49,9 @@ func (b *bench) Packet(*transport.QP) *packet.Tx {
 	return tx
 }
 
+// Room implements transport.Sink.
+func (b *bench) Room(*transport.QP) int { return b.room }
+
 // Complete implements transport.Sink.
 func (b *bench) Complete(_ *transport.QP, c *transport.Completion) {
 	if b.done != nil {
@@ -111,5 +114,5 @@ func (b *bench) receive(h packet.Header, payload []byte) {
 	}
 	b.qp.Receive(&b.env, &p)
 	b.env.Mem.Flush()
-	b.env.Mem.Failed(func(any, error) { b.qp.MemoryFault(&b.env) })
+	b.env.Mem.Failed(func(tag any, _ error) { b.qp.MemoryFault(&b.env, tag.(*transport.Writer), false) })
 }

@@ -40,6 +40,9 @@ func (d *daemonCmd) Run(e *env) error {
 	if err := running.WriteReady(e.out); err != nil {
 		return err
 	}
+	if err := daemon.NotifyReady(); err != nil {
+		log.Warn("the service manager cannot be told that all is ready", "reason", err)
+	}
 	d.wait(e, running)
 	return running.Close()
 }

@@ -40,6 +40,7 @@ type cli struct {
 	Check    checkCmd    `cmd:"" help:"Judge the packets of a capture file by the rules of RoCEv2."`
 	Scenario scenarioCmd `cmd:"" help:"Play packet-level scenarios."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
+	Manual   manualCmd   `cmd:"" hidden:"" help:"Write the manual page."`
 }
 
 // env is what a command runs in.
@@ -74,7 +75,7 @@ func run(args []string, out, errs io.Writer) int {
 		if errors.As(err, &u) {
 			return usage(errs, err)
 		}
-		if ctx.Err() != nil && errors.Is(err, context.Canceled) {
+		if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 			err = errInterrupted
 		}
 		if !errors.Is(err, errReported) {

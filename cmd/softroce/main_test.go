@@ -1,11 +1,13 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"path/filepath"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -31,8 +33,14 @@ func TestScripts(t *testing.T) {
 			}
 			e.Defer(func() { os.RemoveAll(dir) })
 			e.Setenv("SOCK", filepath.Join(dir, "s"))
+			for _, name := range []string{"PORT", "PORT2"} {
+				port, err := freePort()
+				if err != nil {
+					return err
+				}
+				e.Setenv(name, port)
+			}
 			e.Setenv("XDG_RUNTIME_DIR", dir)
-			e.Setenv("PORT", freePort())
 			fixtures, err := filepath.Abs("../../pcap-fixtures")
 			e.Setenv("FIXTURES", fixtures)
 			return err
@@ -54,12 +62,18 @@ func TestScripts(t *testing.T) {
 // awaitTime is how long await waits; a loaded machine is slow.
 const awaitTime = 20 * time.Second
 
-// freePort returns a TCP port that nobody has at the moment.
-func freePort() string {
-	l, err := net.Listen("tcp", ":0")
-	if err != nil {
-		return "18517"
+// freePort returns a TCP port that nobody has. It is none of those that the kernel gives to
+// whoever asks for any: one of them could be taken before it is used.
+func freePort() (string, error) {
+	const from, ports = 20000, 12000
+	for range ports {
+		p := from + (7*os.Getpid()+int(asked.Add(1)))%ports
+		if l, err := net.Listen("tcp", ":"+strconv.Itoa(p)); err == nil {
+			return strconv.Itoa(p), l.Close()
+		}
 	}
-	defer l.Close()
-	return strconv.Itoa(l.Addr().(*net.TCPAddr).Port)
+	return "", errors.New("no TCP port is free")
 }
+
+// asked counts the ports that were asked for: scripts run side by side.
+var asked atomic.Int32

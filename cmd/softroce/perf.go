@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -85,7 +83,7 @@ func (p *perfCmd) serve(e *env) error {
 	}
 	s := perf.Server{Context: c, GIDIndex: p.GID, Log: slog.New(slog.NewTextHandler(e.err, nil))}
 	fmt.Fprintf(e.err, "softroce: perf server on %s, NIC %s\n", l.Addr(), c.Device())
-	if err := s.Serve(e, l, p.Once); !errors.Is(err, context.Canceled) {
+	if err := s.Serve(e, l, p.Once); e.Err() == nil {
 		return err
 	}
 	return nil

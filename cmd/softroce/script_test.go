@@ -2,7 +2,7 @@ package main
 
 import (
 	"encoding/json"
-	"net"
+	"fmt"
 	"os"
 	"os/exec"
 	"slices"
@@ -57,18 +57,28 @@ func recorded(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// listening PORT waits until a server has that TCP port, without connecting to it: some serve
-// one client only.
+// listening PORT waits until a server has that TCP port, without touching it: some serve one
+// client only, and who binds the port for a try may come in a server's way.
 func listening(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: listening PORT")
 	}
+	port, err := strconv.ParseUint(args[0], 10, 16)
+	ts.Check(err)
+	const listen = "0A"
+	local, state := fmt.Sprintf(":%04X", port), 3 // sl local_address rem_address st
 	waitFor(ts, "port "+args[0], func() bool {
-		l, err := net.Listen("tcp", ":"+args[0])
-		if err != nil {
-			return true
+		for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
+			text, err := os.ReadFile(table)
+			if err != nil {
+				continue // without IPv6 there is no such table
+			}
+			for line := range strings.Lines(string(text)) {
+				if f := strings.Fields(line); len(f) > state && f[state] == listen && strings.HasSuffix(f[1], local) {
+					return true
+				}
+			}
 		}
-		l.Close()
 		return false
 	})
 }

@@ -1,0 +1,106 @@
+package main
+
+import (
+	_ "embed"
+	"fmt"
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// manualCmd writes the manual page, or what a shell needs to complete a command line, of
+// the same model that parses it: for packages.
+type manualCmd struct {
+	Completion bool `help:"Write bash's completion instead."`
+}
+
+// manualSections are those that the model knows nothing of.
+//
+//go:embed manual.roff
+var manualSections string
+
+func (m *manualCmd) Run(e *env, k *kong.Context) error {
+	write := manual
+	if m.Completion {
+		write = completion
+	}
+	_, err := fmt.Fprint(e.out, write(k.Model))
+	return err
+}
+
+// manual returns the page softroce(1).
+func manual(app *kong.Application) string {
+	var b strings.Builder
+	fmt.Fprintf(&b, ".TH SOFTROCE 1 \"\" \"softroce %s\"\n.SH NAME\nsoftroce \\- an RDMA NIC that is a process\n", release())
+	b.WriteString(".SH SYNOPSIS\n")
+	for _, c := range commands(app) {
+		fmt.Fprintf(&b, ".B softroce %s\n%s\n.br\n", c.Name, roff(strings.TrimPrefix(c.Summary(), c.Name)))
+	}
+	fmt.Fprintf(&b, ".SH DESCRIPTION\n%s\n", roff(app.Help))
+	b.WriteString(".SH COMMANDS\n")
+	for _, c := range commands(app) {
+		fmt.Fprintf(&b, ".SS softroce %s\n%s\n", roff(c.Name), roff(c.Help))
+		for _, p := range c.Positional {
+			fmt.Fprintf(&b, ".TP\n.I %s\n%s\n", roff(p.Summary()), roff(p.Help))
+		}
+		writeFlags(&b, c.Flags)
+	}
+	b.WriteString(".SH OPTIONS\nAll commands take these.\n")
+	writeFlags(&b, app.Flags)
+	b.WriteString(manualSections)
+	return b.String()
+}
+
+// commands are those that people are told of.
+func commands(app *kong.Application) []*kong.Node { return app.Leaves(true) }
+
+func writeFlags(b *strings.Builder, flags []*kong.Flag) {
+	for _, f := range flags {
+		if f.Hidden {
+			continue
+		}
+		fmt.Fprintf(b, ".TP\n.B %s\n%s\n", roff(f.String()), roff(f.Help))
+	}
+}
+
+// roff quotes a text that has no markup.
+func roff(s string) string {
+	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "…", `\&...`).Replace(strings.TrimSpace(s))
+	if strings.HasPrefix(s, ".") {
+		s = `\&` + s
+	}
+	return s
+}
+
+// completion returns bash's: of commands, flags, and, where neither is meant, files.
+func completion(app *kong.Application) string {
+	var b strings.Builder
+	var names []string
+	for _, c := range commands(app) {
+		names = append(names, c.Name)
+	}
+	fmt.Fprintf(&b, `# bash completion for softroce
+_softroce() {
+    local cur=${COMP_WORDS[COMP_CWORD]} words="%s" cmd="" w
+    for w in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+        case " $words " in *" $w "*) cmd=$w; break ;; esac
+    done
+    case $cmd in
+    "") COMPREPLY=($(compgen -W "$words%s" -- "$cur")) ;;
+`, strings.Join(names, " "), flagWords(app.Flags))
+	for _, c := range commands(app) {
+		fmt.Fprintf(&b, "    %s) [[ $cur != -* ]] || COMPREPLY=($(compgen -W \"%s\" -- \"$cur\")) ;;\n",
+			c.Name, strings.TrimSpace(flagWords(c.Flags)+flagWords(app.Flags)))
+	}
+	b.WriteString("    esac\n}\ncomplete -o default -F _softroce softroce\n")
+	return b.String()
+}
+
+func flagWords(flags []*kong.Flag) (s string) {
+	for _, f := range flags {
+		if !f.Hidden {
+			s += " --" + f.Name
+		}
+	}
+	return s
+}

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/alecthomas/kong"
+)
+
+func model(t *testing.T) *kong.Kong {
+	t.Helper()
+	k, err := kong.New(&cli{}, kong.Vars(defaults()), kong.Exit(func(int) { t.Error("exit") }))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k
+}
+
+func TestManualTellsOfEveryCommandAndFlag(t *testing.T) {
+	k := model(t)
+	page := strings.ReplaceAll(manual(k.Model), `\-`, "-")
+	for _, c := range commands(k.Model) {
+		_, section, found := strings.Cut(page, ".SS softroce "+c.Name+"\n")
+		section, _, _ = strings.Cut(section, "\n.S")
+		if !found {
+			t.Errorf("nothing of %s", c.Name)
+		}
+		for _, f := range c.Flags {
+			if !strings.Contains(section, "--"+f.Name) {
+				t.Errorf("%s: nothing of --%s", c.Name, f.Name)
+			}
+		}
+	}
+}
+
+// TestExamplesOfTheManualAreCommandLines parses what the page shows. Words in quotes are the
+// shell's; they hold no flag of ours.
+func TestExamplesOfTheManualAreCommandLines(t *testing.T) {
+	text := strings.ReplaceAll(manualSections, `\-`, "-")
+	text = regexp.MustCompile(`\\\(aq.*?\\\(aq`).ReplaceAllString(text, "QUOTED")
+	examples := regexp.MustCompile(`(?m)^softroce .*`).FindAllString(text, -1)
+	if len(examples) < 4 {
+		t.Fatalf("examples: %q", examples)
+	}
+	for _, e := range examples {
+		if _, err := model(t).Parse(strings.Fields(e)[1:]); err != nil {
+			t.Errorf("%s: %v", e, err)
+		}
+	}
+}
+
+func TestManualIsWellFormed(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "softroce.1")
+	if err := os.WriteFile(file, []byte(manual(model(t).Model)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := exec.LookPath("man"); err != nil {
+		t.Skip("needs man, of package man-db")
+	}
+	cmd := exec.Command("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", file)
+	cmd.Env = append(os.Environ(), "MANWIDTH=80", "LC_ALL=C.UTF-8")
+	var complaints bytes.Buffer
+	cmd.Stderr = &complaints
+	out, err := cmd.Output()
+	out = regexp.MustCompile(".\x08").ReplaceAll(out, nil) // bold is a letter over itself
+	if err != nil || complaints.Len() > 0 {
+		t.Errorf("man: %v\n%s", err, &complaints)
+	}
+	if !bytes.Contains(out, []byte("SEE ALSO")) {
+		t.Errorf("the page ends early:\n%s", out)
+	}
+}
+
+func TestCompletion(t *testing.T) {
+	if _, err := exec.LookPath("bash"); err != nil {
+		t.Skip("needs bash")
+	}
+	for line, want := range map[string]string{
+		"softroce sho":               "show",
+		"softroce --so":              "--socket",
+		"softroce daemon --met":      "--metrics",
+		"softroce --socket x run --": "--nic",
+		"softroce show dev":          "", // files
+	} {
+		words := strings.Fields(line)
+		script := completion(model(t).Model) + "COMP_WORDS=(" + line + "); COMP_CWORD=" +
+			string(rune('0'+len(words)-1)) + "; _softroce; echo ${COMPREPLY[0]}"
+		out, err := exec.Command("bash", "-c", script).CombinedOutput()
+		if got := strings.TrimSpace(string(out)); err != nil || got != want {
+			t.Errorf("%s: %q, want %q (%v)", line, got, want, err)
+		}
+	}
+}

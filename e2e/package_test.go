@@ -1,0 +1,90 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"softroce/attach/control"
+	"softroce/daemon"
+)
+
+// TestPackage installs the Debian package in a root of its own, uses it from there, and removes it.
+func TestPackage(t *testing.T) {
+	needRoot(t, "dpkg --root")
+	command(t, "make", "-C", "..", "deb")
+	debs, err := filepath.Glob("../dist/softroce_*.deb")
+	if err != nil || len(debs) != 1 {
+		t.Fatalf("packages: %v, %v", debs, err)
+	}
+	root := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(root, "var/lib/dpkg"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	// Nothing else is in the root: no shell for the scripts, no libc6 to depend on.
+	dpkg := []string{"--root=" + root, "--force-script-chrootless", "--force-depends"}
+	command(t, "dpkg", append(dpkg, "--install", debs[0])...)
+
+	bin := filepath.Join(root, "usr/bin/softroce")
+	if out := command(t, bin, "version"); !strings.HasPrefix(out, "softroce ") {
+		t.Errorf("version: %s", out)
+	}
+	socket := filepath.Join(t.TempDir(), "s")
+	out := command(t, bin, "run", "--socket", socket, "--", "sh", "-c",
+		"echo $LD_LIBRARY_PATH; softroce="+bin+"; $softroce perf write --duration 50ms --latency 10ms")
+	if !strings.Contains(out, "libraries of "+root+"/usr/lib/softroce\n") || !strings.Contains(out, "\n"+root+"/usr/lib/softroce\n") ||
+		!strings.Contains(out, "write softroce0 ") {
+		t.Errorf("run and perf: %s", out)
+	}
+	t.Run("service", func(t *testing.T) { checkService(t, root) })
+
+	command(t, "dpkg", append(dpkg, "--purge", "softroce")...)
+	for _, gone := range []string{"usr/bin/softroce", "usr/lib/softroce", "etc/softroce"} {
+		if _, err := os.Stat(filepath.Join(root, gone)); err == nil {
+			t.Errorf("%s is still there", gone)
+		}
+	}
+}
+
+// checkService has systemd look at the unit, and the user that it names made in the root.
+func checkService(t *testing.T, root string) {
+	passwd, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
+	if err != nil || !strings.Contains(string(passwd), "softroce:") {
+		t.Errorf("the user softroce: %v\n%s", err, passwd)
+	}
+	// systemd wants to see the program, and does not need to be running.
+	bin := filepath.Join(root, "usr/bin/softroce")
+	unit, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system/softroce.service"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(unit), "ExecStart=/usr/bin/softroce daemon --config /etc/softroce/softroce.yaml\n") {
+		t.Errorf("what is started is not what is installed:\n%s", unit)
+	}
+	file := filepath.Join(t.TempDir(), "softroce.service")
+	if err := os.WriteFile(file, []byte(strings.Replace(string(unit), "/usr/bin/softroce", bin, 1)), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if out := command(t, "systemd-analyze", "verify", "--man=no", file); strings.Contains(out, "softroce") {
+		t.Errorf("systemd-analyze verify: %s", out)
+	}
+	config, err := daemon.ReadConfig(filepath.Join(root, "etc/softroce/softroce.yaml"))
+	if err != nil || config.Socket != control.DefaultSocket || config.SocketGroup != "softroce" {
+		t.Errorf("configuration: %+v, %v", config, err)
+	}
+}
+
+// command runs a command that has to succeed, and returns what it printed.
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+	}
+	return string(out)
+}

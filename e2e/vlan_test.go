@@ -1,0 +1,106 @@
+package e2e
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+)
+
+// vlan is where the tests of this file talk; the guest's address in it.
+const (
+	vlanID    = 7
+	vlanGuest = "10.79.7.20/24"
+)
+
+var vlanEmu = netip.MustParsePrefix("10.79.7.10/24")
+
+// TestPingpongWithTheKernelInAVLAN: the guest has a VLAN interface on its own, whose addresses are GIDs of rxe0;
+// the daemon's NIC has a GID in the VLAN, too.
+func TestPingpongWithTheKernelInAVLAN(t *testing.T) {
+	needRoot(t, "network namespaces and a guest's network")
+	l := link{"dgram", dgrammed, func(l *rxelab.Lab) string {
+		g := l.Guests[0]
+		return fmt.Sprintf("dgram:%v,%v,%v,%v@%d,mtu=9000,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, vlanEmu, vlanID, rxelab.MAC)
+	}}
+	s := newSite(t, l)
+	s.guestSays(t, fmt.Sprintf("modprobe 8021q; ip link add link eth0 name v%d type vlan id %d && ip addr add %s dev v%[1]d && ip link set v%[1]d up",
+		vlanID, vlanID, vlanGuest))
+	defer s.guestSays(t, fmt.Sprintf("ip link del v%d", vlanID))
+	v := ipVersion{name: "VLAN", emu: vlanEmu, guestGID: s.guestGID(t, netip.MustParsePrefix(vlanGuest).Addr())}
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	file := filepath.Join(t.ArtifactDir(), "vlan.pcapng")
+	stop := s.capture(t, bin, file)
+	s.pingpongClient(t, v, pingpong{1024, 10000, 50})
+	s.pingpongServer(t, v, pingpong{1024, 10000, 50})
+	stop()
+	text, err := exec.Command(bin, "decode", file).Output()
+	if err != nil {
+		t.Fatalf("decode: %v\n%s", err, text)
+	}
+	all, in := strings.Count(string(text), "\n"), strings.Count(string(text), fmt.Sprintf(" vlan=%d ", vlanID))
+	if in < 1000 || in != all {
+		t.Errorf("%d of %d packets have the VLAN's tag", in, all)
+	}
+}
+
+// guestSays runs a command in the guest, which is to succeed.
+func (s *site) guestSays(t *testing.T, command string) string {
+	t.Helper()
+	out, err := s.guest.Run(t.Context(), 20*time.Second, command)
+	if err != nil {
+		t.Fatalf("%s: %v", command, err)
+	}
+	return out
+}
+
+// guestGID waits for an address to become a GID of rxe0, and returns its index.
+func (s *site) guestGID(t *testing.T, a netip.Addr) int {
+	t.Helper()
+	b := a.As16()
+	b[10], b[11] = 0xff, 0xff
+	var want []string
+	for i := 0; i < len(b); i += 2 {
+		want = append(want, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
+	}
+	out := s.guestSays(t, fmt.Sprintf("cd /sys/class/infiniband/rxe0/ports/1/gids && until grep -lx %s *; do sleep 0.1; done", strings.Join(want, ":")))
+	index, err := strconv.Atoi(strings.Fields(out)[0])
+	if err != nil {
+		t.Fatalf("GID index: %q", out)
+	}
+	return index
+}
+
+// TestPacketLinkFollowsVLANInterfaces runs the wire package's test of it in the guest: the host's kernel may have no
+// VLAN interfaces.
+func TestPacketLinkFollowsVLANInterfaces(t *testing.T) {
+	needRoot(t, "a guest")
+	lab, err := bridged()
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &site{lab: lab, guest: lab.Guests[0]}
+	bin := filepath.Join(t.TempDir(), "wire.test")
+	build := exec.Command("go", "test", "-c", "-tags", "vlanlab", "-o", bin, "softroce/wire")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	if err := s.guest.Put(t.Context(), bin, "/tmp/wire.test"); err != nil {
+		t.Fatal(err)
+	}
+	out, err := s.guest.Run(t.Context(), 2*time.Minute, "modprobe veth; modprobe 8021q; cd /tmp && ./wire.test -test.v -test.run TestThePacketLinkCarriesTheVLANsOfItsInterface")
+	if err != nil || !strings.Contains(out, "--- PASS: TestThePacketLinkCarriesTheVLANsOfItsInterface") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * The control socket: requests to the daemon and their replies.
+ */
+#ifndef SOFTROCE_CONN_H
+#define SOFTROCE_CONN_H
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "softroce_abi.h"
+
+struct sr_call;
+
+/*
+ * A connection. Several threads may call at the same time: each sends its request, one of those
+ * that wait reads, and hands each reply to whom it belongs.
+ */
+struct sr_conn {
+	int fd; /* -1: closed, or inherited by fork */
+	atomic_int gone;
+	pthread_mutex_t lock;
+	pthread_cond_t cond;
+	uint64_t tag;
+	int reading; /* a thread is in recvmsg */
+	struct sr_call *waiting;
+	uint8_t *buf; /* of the one that reads */
+};
+
+/* What to ask. Descriptors of the request stay the caller's. */
+struct sr_request {
+	uint16_t op;
+	const void *body;
+	size_t len;
+	const int *fds;
+	int nfds;
+	void *reply;	   /* filled with the body of a good reply */
+	size_t reply_len;  /* bytes that the reply must have at least */
+	int *got;	   /* filled with the descriptors that came */
+	int want;	   /* how many must */
+	void **whole;	   /* or the whole body, allocated, */
+	size_t *whole_len; /* and its length */
+};
+
+/* All functions return 0 or an errno. */
+int sr_connect(struct sr_conn *c);
+void sr_disconnect(struct sr_conn *c);
+
+/* sr_forked makes the connection useless in a child, and leaves the parent's alone. */
+void sr_forked(struct sr_conn *c);
+
+/* sr_call asks and waits for the answer. EIO: the daemon is gone. */
+int sr_call(struct sr_conn *c, const struct sr_request *r);
+
+/* The common shapes of requests: without descriptors, and about one object. */
+int sr_ask(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *reply,
+	   size_t reply_len);
+int sr_close_handle(struct sr_conn *c, uint16_t op, uint32_t handle);
+
+/* sr_alive looks, with a system call, whether the daemon is still there. */
+int sr_alive(struct sr_conn *c);
+
+/* sr_gone says what is known without looking. */
+static inline int sr_gone(struct sr_conn *c)
+{
+	return atomic_load_explicit(&c->gone, memory_order_relaxed);
+}
+
+/* sr_warn writes to stderr where $IBV_SHOW_WARNINGS is set. */
+void sr_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
+
+#endif

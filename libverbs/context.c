@@ -1,0 +1,241 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Contexts: opening and closing a device, and what a fork does to them.
+ */
+#include "softroce.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sr_link contexts = {&contexts, &contexts};
+
+int sr_map(struct sr_map *m, int fd, size_t size)
+{
+	void *mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+	int error = errno;
+	close(fd);
+	if (mem == MAP_FAILED)
+		return error;
+	m->mem = mem;
+	m->size = size;
+	return 0;
+}
+
+void sr_make_blocking(int fd)
+{
+	int flags = fcntl(fd, F_GETFL);
+	if (flags >= 0)
+		fcntl(fd, F_SETFL, flags & ~O_NONBLOCK);
+}
+
+void sr_unmap(struct sr_map *m)
+{
+	if (m->mem)
+		munmap(m->mem, m->size);
+	m->mem = NULL;
+}
+
+/*
+ * A child has a copy of its parent's objects. They are of no use to it: the connection is the
+ * parent's. So that nothing which the child does reaches the parent's queues, it sees private
+ * memory in their place, and the connection closes when the parent's ends.
+ */
+static void make_private(struct sr_map *m)
+{
+	if (m->mem)
+		mmap(m->mem, m->size, PROT_READ | PROT_WRITE,
+		     MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+}
+
+static void wq_forked(struct sr_wq *w)
+{
+	make_private(&w->ring);
+	w->producer = w->flushed = 0;
+	pthread_mutex_init(&w->lock, NULL);
+}
+
+static void context_forked(struct sr_context *ctx)
+{
+	sr_forked(&ctx->conn);
+	pthread_mutex_init(&ctx->lock, NULL);
+	close(ctx->doorbell_fd);
+	ctx->doorbell_fd = -1;
+	make_private(&ctx->doorbells);
+	make_private(&ctx->events);
+	sr_for_each (l, &ctx->cqs) {
+		struct sr_cq *q = sr_container(l, struct sr_cq, link);
+		make_private(&q->ring);
+		q->consumer = 0;
+		pthread_mutex_init(&q->lock, NULL);
+	}
+	sr_for_each (l, &ctx->qps) {
+		struct sr_qp *q = sr_container(l, struct sr_qp, link);
+		wq_forked(&q->sq);
+		wq_forked(&q->rq);
+	}
+	sr_for_each (l, &ctx->srqs)
+		wq_forked(&sr_container(l, struct sr_srq, link)->wq);
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&contexts_lock);
+	sr_for_each (l, &contexts)
+		pthread_mutex_lock(&sr_container(l, struct sr_context, link)->lock);
+}
+
+static void after_fork_parent(void)
+{
+	sr_for_each (l, &contexts)
+		pthread_mutex_unlock(&sr_container(l, struct sr_context, link)->lock);
+	pthread_mutex_unlock(&contexts_lock);
+}
+
+static void after_fork_child(void)
+{
+	sr_for_each (l, &contexts)
+		context_forked(sr_container(l, struct sr_context, link));
+	pthread_mutex_init(&contexts_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static void enlist(struct sr_context *ctx)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&contexts_lock);
+	sr_list_add(&contexts, &ctx->link);
+	pthread_mutex_unlock(&contexts_lock);
+}
+
+static struct sr_context *new_context(struct ibv_device *device)
+{
+	struct sr_context *ctx = calloc(1, sizeof *ctx);
+	if (!ctx)
+		return NULL;
+	ctx->verbs.sz = sizeof ctx->verbs;
+	struct ibv_context *c = &ctx->verbs.context;
+	c->device = device;
+	c->abi_compat = __VERBS_ABI_IS_EXTENDED;
+	c->num_comp_vectors = 1;
+	c->cmd_fd = c->async_fd = ctx->doorbell_fd = -1;
+	pthread_mutex_init(&c->mutex, NULL);
+	pthread_mutex_init(&ctx->lock, NULL);
+	sr_list_init(&ctx->link);
+	sr_list_init(&ctx->cqs);
+	sr_list_init(&ctx->qps);
+	sr_list_init(&ctx->srqs);
+	sr_set_ops(ctx);
+	return ctx;
+}
+
+static void free_context(struct sr_context *ctx)
+{
+	struct ibv_context *c = &ctx->verbs.context;
+	sr_unmap(&ctx->doorbells);
+	sr_unmap(&ctx->events);
+	if (ctx->doorbell_fd >= 0)
+		close(ctx->doorbell_fd);
+	if (c->async_fd >= 0)
+		close(c->async_fd);
+	if (c->cmd_fd >= 0)
+		close(c->cmd_fd);
+	pthread_mutex_destroy(&c->mutex);
+	pthread_mutex_destroy(&ctx->lock);
+	free(ctx);
+}
+
+/* Takes what came with the answer to "open device". */
+static int adopt(struct sr_context *ctx, const struct softroce_open_device_reply *r, int fds[4])
+{
+	struct ibv_context *c = &ctx->verbs.context;
+	ctx->doorbell_fd = fds[1];
+	c->async_fd = fds[3];
+	sr_make_blocking(fds[3]);
+	/* Whoever has a descriptor of the doorbell page may join the context. */
+	c->cmd_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
+	int error = c->cmd_fd < 0 ? errno : 0;
+	int mapped = sr_map(&ctx->doorbells, fds[0], r->doorbell_size);
+	if (mapped)
+		error = mapped;
+	ctx->event_slots = r->event_slots;
+	mapped = sr_map(&ctx->events, fds[2],
+			SOFTROCE_RING_SLOTS + (size_t)r->event_slots * SOFTROCE_ASYNC_EVENT_SIZE);
+	if (mapped)
+		error = mapped;
+	return error;
+}
+
+static int open_device(struct sr_context *ctx, const char *name)
+{
+	struct softroce_open_device_request ask = {0};
+	struct softroce_open_device_reply reply;
+	int fds[4];
+	memcpy(ask.name, name, strnlen(name, sizeof ask.name - 1));
+	struct sr_request r = {
+		.op = SOFTROCE_OP_OPEN_DEVICE,
+		.body = &ask,
+		.len = sizeof ask,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+		.got = fds,
+		.want = 4,
+	};
+	int error = sr_call(&ctx->conn, &r);
+	return error ? error : adopt(ctx, &reply, fds);
+}
+
+SR_PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+	struct sr_context *ctx = new_context(device);
+	if (!ctx)
+		return sr_null(ENOMEM);
+	int error = sr_connect(&ctx->conn);
+	if (!error) {
+		error = open_device(ctx, device->name);
+		if (error)
+			sr_disconnect(&ctx->conn);
+	}
+	if (error) {
+		free_context(ctx);
+		return sr_null(error);
+	}
+	enlist(ctx);
+	return &ctx->verbs.context;
+}
+
+/*
+ * The daemon closes its end when it has let go of the memory that was registered, which the
+ * program may unmap or use again from then on.
+ */
+static void leave(struct sr_conn *c)
+{
+	char buf[256];
+	if (c->fd < 0 || shutdown(c->fd, SHUT_WR))
+		return;
+	ssize_t n;
+	do {
+		n = recv(c->fd, buf, sizeof buf, 0);
+	} while (n > 0 || (n < 0 && (errno == EINTR || errno == ECONNRESET)));
+}
+
+SR_PUBLIC int ibv_close_device(struct ibv_context *context)
+{
+	struct sr_context *ctx = sr_ctx(context);
+	pthread_mutex_lock(&contexts_lock);
+	sr_list_del(&ctx->link);
+	pthread_mutex_unlock(&contexts_lock);
+	leave(&ctx->conn);
+	sr_disconnect(&ctx->conn);
+	free_context(ctx);
+	return 0;
+}

@@ -1,0 +1,202 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Protection domains and memory regions.
+ */
+#include "softroce.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+SR_PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct sr_pd *pd = calloc(1, sizeof *pd);
+	if (!pd)
+		return sr_null(ENOMEM);
+	struct softroce_handle_reply r;
+	int error = sr_ask(&sr_ctx(context)->conn, SOFTROCE_OP_ALLOC_PD, NULL, 0, &r, sizeof r);
+	if (error) {
+		free(pd);
+		return sr_null(error);
+	}
+	pd->ibv.context = context;
+	pd->ibv.handle = r.handle;
+	return &pd->ibv;
+}
+
+/* Of a daemon that is gone nothing is left to be closed. */
+static int closed(int error)
+{
+	return error == EIO ? 0 : error;
+}
+
+SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
+{
+	struct sr_pd *pd = (struct sr_pd *)ibv;
+	if (atomic_load(&pd->refs))
+		return EBUSY;
+	if (pd->of) { /* a parent domain is only ours */
+		atomic_fetch_sub(&pd->of->refs, 1);
+		if (pd->td)
+			atomic_fetch_sub(&((struct sr_td *)pd->td)->refs, 1);
+	} else {
+		int error = closed(sr_close_handle(&sr_ctx(ibv->context)->conn,
+						   SOFTROCE_OP_DEALLOC_PD, ibv->handle));
+		if (error)
+			return error;
+	}
+	free(pd);
+	return 0;
+}
+
+/* Sends a registration, in which ask lies, first by address, else by showing the memory. */
+static int ask_region(struct sr_conn *c, struct sr_request *r, struct softroce_reg_mr_request *ask)
+{
+	ask->memory = SOFTROCE_MEMORY_PROCESS;
+	int error = sr_call(c, r);
+	if (error != EPERM && error != ESRCH)
+		return error;
+	/* The daemon is another user's, or does not see this process. */
+	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return error;
+	ask->memory = SOFTROCE_MEMORY_SELF;
+	r->fds = &fd;
+	r->nfds = 1;
+	error = sr_call(c, r);
+	close(fd);
+	return error;
+}
+
+/* Optional flags, by their definition, and one that says how the pages are to be pinned. */
+#define IGNORED_ACCESS (IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB)
+
+static struct softroce_reg_mr_request describe(const struct sr_mr *mr)
+{
+	return (struct softroce_reg_mr_request){
+		.pd = sr_pd(mr->ibv.pd)->ibv.handle,
+		.access = mr->access & ~IGNORED_ACCESS,
+		.iova = mr->access & IBV_ACCESS_ZERO_BASED ? 0 : mr->iova,
+		.length = mr->ibv.length,
+		.address = (uintptr_t)mr->ibv.addr,
+	};
+}
+
+static int register_memory(struct sr_mr *mr)
+{
+	struct softroce_reg_mr_request ask = describe(mr);
+	struct softroce_reg_mr_reply reply;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REG_MR,
+		.body = &ask,
+		.len = sizeof ask,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	if (mr->access & IBV_ACCESS_ON_DEMAND)
+		return EOPNOTSUPP;
+	int error = ask_region(&sr_ctx(mr->ibv.context)->conn, &r, &ask);
+	if (error)
+		return error;
+	mr->ibv.handle = reply.handle;
+	mr->ibv.lkey = reply.lkey;
+	mr->ibv.rkey = reply.rkey;
+	return 0;
+}
+
+SR_PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
+					  uint64_t iova, unsigned int access)
+{
+	struct sr_mr *mr = calloc(1, sizeof *mr);
+	if (!mr)
+		return sr_null(ENOMEM);
+	mr->ibv.context = pd->context;
+	mr->ibv.pd = pd;
+	mr->ibv.addr = addr;
+	mr->ibv.length = length;
+	mr->iova = iova;
+	mr->access = access;
+	int error = register_memory(mr);
+	if (error) {
+		free(mr);
+		return sr_null(error);
+	}
+	return &mr->ibv;
+}
+
+#undef ibv_reg_mr
+SR_PUBLIC struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, access);
+}
+
+#undef ibv_reg_mr_iova
+SR_PUBLIC struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length,
+					 uint64_t iova, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, iova, access);
+}
+
+SR_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+					   uint64_t iova, int fd, int access)
+{
+	(void)pd, (void)offset, (void)length, (void)iova, (void)fd, (void)access;
+	return sr_null(EOPNOTSUPP);
+}
+
+SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
+{
+	int error = closed(
+		sr_close_handle(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEREG_MR, ibv->handle));
+	if (!error)
+		free(ibv);
+	return error;
+}
+
+#define REREG_FLAGS                                                                                \
+	(IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS)
+
+static int reregister(struct sr_mr *mr)
+{
+	struct softroce_rereg_mr_request ask = {.handle = mr->ibv.handle, .mr = describe(mr)};
+	struct softroce_reg_mr_reply reply;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REREG_MR,
+		.body = &ask,
+		.len = sizeof ask,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	if (mr->access & IBV_ACCESS_ON_DEMAND)
+		return EOPNOTSUPP;
+	return ask_region(&sr_ctx(mr->ibv.context)->conn, &r, &ask.mr);
+}
+
+/* The keys stay as they are, and where it fails so does the region. */
+SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr,
+			   size_t length, int access)
+{
+	struct sr_mr *mr = (struct sr_mr *)ibv, changed = *mr;
+	bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
+	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) ||
+	    (flags & IBV_REREG_MR_CHANGE_PD && !pd)) {
+		errno = EINVAL;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		changed.ibv.pd = pd;
+	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+		changed.access = (unsigned int)access;
+	if (move) {
+		changed.ibv.addr = addr;
+		changed.ibv.length = length;
+		changed.iova = (uintptr_t)addr;
+	}
+	int error = reregister(&changed);
+	if (error) {
+		errno = error;
+		return IBV_REREG_MR_ERR_CMD;
+	}
+	*mr = changed;
+	return 0;
+}

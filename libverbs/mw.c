@@ -1,0 +1,56 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Memory windows.
+ */
+#include "softroce.h"
+
+#include <stdlib.h>
+
+struct ibv_mw *sr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
+{
+	struct sr_mw *mw = calloc(1, sizeof *mw);
+	if (!mw)
+		return sr_null(ENOMEM);
+	struct softroce_alloc_mw_request ask = {.pd = sr_pd(pd)->ibv.handle, .type = type};
+	struct softroce_alloc_mw_reply reply;
+	int error = sr_ask(&sr_ctx(pd->context)->conn, SOFTROCE_OP_ALLOC_MW, &ask, sizeof ask,
+			   &reply, sizeof reply);
+	if (error) {
+		free(mw);
+		return sr_null(error);
+	}
+	mw->ibv.context = pd->context;
+	mw->ibv.pd = pd;
+	mw->ibv.rkey = reply.rkey;
+	mw->ibv.handle = reply.handle;
+	mw->ibv.type = type;
+	return &mw->ibv;
+}
+
+int sr_dealloc_mw(struct ibv_mw *mw)
+{
+	int error = sr_close_handle(&sr_ctx(mw->context)->conn, SOFTROCE_OP_DEALLOC_MW, mw->handle);
+	if (error && error != EIO)
+		return error;
+	free(mw);
+	return 0;
+}
+
+/* Binds a window of type 1, which has its new key as soon as the work request is posted. */
+int sr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
+{
+	struct ibv_send_wr *bad, wr = {
+					 .wr_id = bind->wr_id,
+					 .opcode = IBV_WR_BIND_MW,
+					 .send_flags = bind->send_flags,
+					 .bind_mw = {.mw = mw,
+						     .rkey = ibv_inc_rkey(mw->rkey),
+						     .bind_info = bind->bind_info},
+				 };
+	if (mw->pd != qp->pd)
+		return EPERM;
+	int error = sr_post_send(qp, &wr, &bad);
+	if (!error)
+		mw->rkey = wr.bind_mw.rkey;
+	return error;
+}

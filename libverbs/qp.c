@@ -1,0 +1,427 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Queue pairs: making, changing, asking, closing; multicast groups.
+ */
+#include "softroce.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct softroce_qp_cap cap_to_abi(const struct ibv_qp_cap *c)
+{
+	return (struct softroce_qp_cap){
+		.max_send_wr = c->max_send_wr,
+		.max_recv_wr = c->max_recv_wr,
+		.max_send_sge = c->max_send_sge,
+		.max_recv_sge = c->max_recv_sge,
+		.max_inline_data = c->max_inline_data,
+	};
+}
+
+static struct ibv_qp_cap cap_from_abi(const struct softroce_qp_cap *c)
+{
+	return (struct ibv_qp_cap){
+		.max_send_wr = c->max_send_wr,
+		.max_recv_wr = c->max_recv_wr,
+		.max_send_sge = c->max_send_sge,
+		.max_recv_sge = c->max_recv_sge,
+		.max_inline_data = c->max_inline_data,
+	};
+}
+
+/* Fills in what to ask and returns how many rings come with the answer; -1: it cannot be. */
+static int describe(const struct ibv_qp_init_attr_ex *a, struct softroce_create_qp_request *ask)
+{
+	ask->type = a->qp_type;
+	ask->sig_all = a->sq_sig_all != 0;
+	ask->cap = cap_to_abi(&a->cap);
+	if (a->qp_type == IBV_QPT_XRC_RECV) {
+		if (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd)
+			return -1;
+		ask->xrcd = ((struct sr_xrcd *)a->xrcd)->handle;
+		return 0;
+	}
+	if (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || !a->send_cq)
+		return -1;
+	ask->pd = sr_pd(a->pd)->ibv.handle;
+	ask->send_cq = a->send_cq->handle;
+	if (a->qp_type == IBV_QPT_XRC_SEND)
+		return 1;
+	if (!a->recv_cq)
+		return -1;
+	ask->recv_cq = a->recv_cq->handle;
+	if (!a->srq)
+		return 2;
+	ask->srq = a->srq->handle;
+	return 1;
+}
+
+static int open_rings(struct sr_qp *q, const struct softroce_create_qp_reply *r, int *fds,
+		      int rings)
+{
+	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
+	int error = 0, second = 0;
+	if (rings > 0)
+		error = sr_wq_open(&q->sq, fds[0], r->send_slots, r->send_slot_size,
+				   r->cap.max_send_wr);
+	if (rings > 1)
+		second = sr_wq_open(&q->rq, fds[1], r->recv_slots, r->recv_slot_size,
+				    r->cap.max_recv_wr);
+	q->doorbell = (_Atomic uint64_t *)(ctx->doorbells.mem + SOFTROCE_DOORBELL_BITS +
+					   (size_t)(r->doorbell / 64) * 8);
+	q->bit = UINT64_C(1) << r->doorbell % 64;
+	return error ? error : second;
+}
+
+static int ask_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr)
+{
+	struct sr_conn *c = &sr_ctx(q->ex.qp_base.context)->conn;
+	struct softroce_create_qp_request ask = {0};
+	struct softroce_create_qp_reply reply = {0};
+	int fds[2], rings = describe(attr, &ask);
+	if (rings < 0)
+		return EINVAL;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_CREATE_QP,
+		.body = &ask,
+		.len = sizeof ask,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+		.got = fds,
+		.want = rings,
+	};
+	int error = sr_call(c, &r);
+	if (!error)
+		error = open_rings(q, &reply, fds, rings);
+	if (error && reply.handle)
+		sr_close_handle(c, SOFTROCE_OP_DESTROY_QP, reply.handle);
+	q->ex.qp_base.handle = reply.handle;
+	q->ex.qp_base.qp_num = reply.qp_num;
+	q->cap = cap_from_abi(&reply.cap);
+	return error;
+}
+
+#define SUPPORTED_MASK                                                                             \
+	(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |             \
+	 IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
+
+/* What the work request builders of a service can do. */
+static uint64_t send_ops(enum ibv_qp_type type)
+{
+	const uint64_t send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+	const uint64_t write = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+	const uint64_t window =
+		IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_SEND_WITH_INV;
+	switch (type) {
+	case IBV_QPT_RC:
+	case IBV_QPT_XRC_SEND:
+		return send | write | window | IBV_QP_EX_WITH_RDMA_READ |
+		       IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD |
+		       IBV_QP_EX_WITH_ATOMIC_WRITE;
+	case IBV_QPT_UC:
+		return send | write | window;
+	case IBV_QPT_UD:
+		return send;
+	default:
+		return 0;
+	}
+}
+
+static int unsupported(const struct ibv_qp_init_attr_ex *a)
+{
+	switch (a->qp_type) {
+	case IBV_QPT_RC:
+	case IBV_QPT_UC:
+	case IBV_QPT_UD:
+	case IBV_QPT_XRC_SEND:
+	case IBV_QPT_XRC_RECV:
+		break;
+	default:
+		return EOPNOTSUPP;
+	}
+	if (a->comp_mask & ~SUPPORTED_MASK)
+		return EOPNOTSUPP;
+	if (a->comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && a->create_flags)
+		return EOPNOTSUPP;
+	if (a->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS &&
+	    a->send_ops_flags & ~send_ops(a->qp_type))
+		return EOPNOTSUPP;
+	return 0;
+}
+
+static void enlist(struct sr_qp *q)
+{
+	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
+	pthread_mutex_lock(&ctx->lock);
+	sr_list_add(&ctx->qps, &q->link);
+	pthread_mutex_unlock(&ctx->lock);
+	sr_cq_attach(q);
+}
+
+static void free_qp(struct sr_qp *q)
+{
+	sr_wq_close(&q->sq);
+	sr_wq_close(&q->rq);
+	pthread_mutex_destroy(&q->ex.qp_base.mutex);
+	pthread_cond_destroy(&q->ex.qp_base.cond);
+	free(q);
+}
+
+static struct sr_qp *new_qp(struct ibv_context *context, const struct ibv_qp_init_attr_ex *a)
+{
+	struct sr_qp *q = calloc(1, sizeof *q);
+	if (!q)
+		return NULL;
+	struct ibv_qp *ibv = &q->ex.qp_base;
+	ibv->context = context;
+	ibv->qp_context = a->qp_context;
+	ibv->qp_type = a->qp_type;
+	ibv->state = IBV_QPS_RESET;
+	if (a->qp_type != IBV_QPT_XRC_RECV) {
+		ibv->pd = a->comp_mask & IBV_QP_INIT_ATTR_PD ? a->pd : NULL;
+		ibv->send_cq = a->send_cq;
+	}
+	if (a->qp_type != IBV_QPT_XRC_RECV && a->qp_type != IBV_QPT_XRC_SEND) {
+		ibv->recv_cq = a->recv_cq;
+		ibv->srq = a->srq;
+	}
+	q->sig_all = a->sq_sig_all;
+	pthread_mutex_init(&ibv->mutex, NULL);
+	pthread_cond_init(&ibv->cond, NULL);
+	sr_wq_init(&q->sq);
+	sr_wq_init(&q->rq);
+	sr_list_init(&q->link);
+	return q;
+}
+
+struct ibv_qp *sr_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
+{
+	int error = unsupported(attr);
+	if (error)
+		return sr_null(error);
+	struct sr_qp *q = new_qp(context, attr);
+	if (!q)
+		return sr_null(ENOMEM);
+	error = ask_qp(q, attr);
+	if (error) {
+		free_qp(q);
+		return sr_null(error);
+	}
+	attr->cap = q->cap;
+	if (attr->comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+		q->has_wr_ops = true;
+		sr_set_wr_ops(q);
+	}
+	struct sr_pd *pd = (struct sr_pd *)q->ex.qp_base.pd;
+	q->sq.unlocked = q->rq.unlocked = pd && pd->td;
+	enlist(q);
+	return &q->ex.qp_base;
+}
+
+SR_PUBLIC struct ibv_qp *ibv_create_qp(struct ibv_pd *pd, struct ibv_qp_init_attr *attr)
+{
+	struct ibv_qp_init_attr_ex ex = {
+		.qp_context = attr->qp_context,
+		.send_cq = attr->send_cq,
+		.recv_cq = attr->recv_cq,
+		.srq = attr->srq,
+		.cap = attr->cap,
+		.qp_type = attr->qp_type,
+		.sq_sig_all = attr->sq_sig_all,
+		.comp_mask = IBV_QP_INIT_ATTR_PD,
+		.pd = pd,
+	};
+	struct ibv_qp *qp = sr_create_qp_ex(pd->context, &ex);
+	if (qp)
+		attr->cap = ex.cap;
+	return qp;
+}
+
+SR_PUBLIC struct ibv_qp_ex *ibv_qp_to_qp_ex(struct ibv_qp *qp)
+{
+	struct sr_qp *q = sr_qp(qp);
+	return q->has_wr_ops ? &q->ex : NULL;
+}
+
+static void purge(struct sr_qp *q)
+{
+	struct ibv_qp *ibv = &q->ex.qp_base;
+	if (ibv->send_cq)
+		sr_cq_purge(sr_cq(ibv->send_cq), ibv->qp_num);
+	if (ibv->recv_cq && ibv->recv_cq != ibv->send_cq)
+		sr_cq_purge(sr_cq(ibv->recv_cq), ibv->qp_num);
+}
+
+static void empty(struct sr_wq *w)
+{
+	sr_lock(&w->lock, w->unlocked);
+	if (w->ring.mem)
+		w->flushed = w->producer = atomic_load(sr_word(&w->ring, SOFTROCE_RING_PRODUCER));
+	sr_unlock(&w->lock, w->unlocked);
+}
+
+static struct softroce_qp_attr attr_to_abi(const struct ibv_qp_attr *a)
+{
+	return (struct softroce_qp_attr){
+		.state = a->qp_state,
+		.cur_state = a->cur_qp_state,
+		.path_mtu = a->path_mtu,
+		.path_mig_state = a->path_mig_state,
+		.qkey = a->qkey,
+		.rq_psn = a->rq_psn,
+		.sq_psn = a->sq_psn,
+		.dest_qp_num = a->dest_qp_num,
+		.access_flags = a->qp_access_flags,
+		.rate_limit = a->rate_limit,
+		.cap = cap_to_abi(&a->cap),
+		.ah = sr_ah_to_abi(&a->ah_attr),
+		.alt_ah = sr_ah_to_abi(&a->alt_ah_attr),
+		.pkey_index = a->pkey_index,
+		.alt_pkey_index = a->alt_pkey_index,
+		.en_sqd_async_notify = a->en_sqd_async_notify,
+		.sq_draining = a->sq_draining,
+		.max_rd_atomic = a->max_rd_atomic,
+		.max_dest_rd_atomic = a->max_dest_rd_atomic,
+		.min_rnr_timer = a->min_rnr_timer,
+		.port_num = a->port_num,
+		.timeout = a->timeout,
+		.retry_cnt = a->retry_cnt,
+		.rnr_retry = a->rnr_retry,
+		.alt_port_num = a->alt_port_num,
+		.alt_timeout = a->alt_timeout,
+	};
+}
+
+static void attr_from_abi(struct ibv_qp_attr *out, const struct softroce_qp_attr *a)
+{
+	*out = (struct ibv_qp_attr){
+		.qp_state = a->state,
+		.cur_qp_state = a->cur_state,
+		.path_mtu = a->path_mtu,
+		.path_mig_state = a->path_mig_state,
+		.qkey = a->qkey,
+		.rq_psn = a->rq_psn,
+		.sq_psn = a->sq_psn,
+		.dest_qp_num = a->dest_qp_num,
+		.qp_access_flags = a->access_flags,
+		.cap = cap_from_abi(&a->cap),
+		.ah_attr = sr_ah_from_abi(&a->ah),
+		.alt_ah_attr = sr_ah_from_abi(&a->alt_ah),
+		.pkey_index = a->pkey_index,
+		.alt_pkey_index = a->alt_pkey_index,
+		.en_sqd_async_notify = a->en_sqd_async_notify,
+		.sq_draining = a->sq_draining,
+		.max_rd_atomic = a->max_rd_atomic,
+		.max_dest_rd_atomic = a->max_dest_rd_atomic,
+		.min_rnr_timer = a->min_rnr_timer,
+		.port_num = a->port_num,
+		.timeout = a->timeout,
+		.retry_cnt = a->retry_cnt,
+		.rnr_retry = a->rnr_retry,
+		.alt_port_num = a->alt_port_num,
+		.alt_timeout = a->alt_timeout,
+		.rate_limit = a->rate_limit,
+	};
+}
+
+SR_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
+{
+	struct sr_qp *q = sr_qp(qp);
+	struct softroce_modify_qp_request ask = {
+		.handle = qp->handle,
+		.mask = (uint32_t)mask,
+		.attr = attr_to_abi(attr),
+	};
+	int error = sr_ask(&sr_ctx(qp->context)->conn, SOFTROCE_OP_MODIFY_QP, &ask, sizeof ask,
+			   NULL, 0);
+	if (error)
+		return error;
+	if (mask & IBV_QP_STATE) {
+		if (attr->qp_state == IBV_QPS_RESET) { /* the daemon has emptied the queues */
+			purge(q);
+			empty(&q->sq);
+			empty(&q->rq);
+		}
+		qp->state = attr->qp_state;
+	}
+	return 0;
+}
+
+SR_PUBLIC int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
+			   struct ibv_qp_init_attr *init)
+{
+	(void)mask; /* all of them are told */
+	struct softroce_handle_request ask = {.handle = qp->handle};
+	struct softroce_query_qp_reply reply;
+	int error = sr_ask(&sr_ctx(qp->context)->conn, SOFTROCE_OP_QUERY_QP, &ask, sizeof ask,
+			   &reply, sizeof reply);
+	if (error)
+		return error;
+	attr_from_abi(attr, &reply.attr);
+	qp->state = attr->qp_state;
+	*init = (struct ibv_qp_init_attr){
+		.qp_context = qp->qp_context,
+		.send_cq = qp->send_cq,
+		.recv_cq = qp->recv_cq,
+		.srq = qp->srq,
+		.cap = attr->cap,
+		.qp_type = qp->qp_type,
+		.sq_sig_all = sr_qp(qp)->sig_all,
+	};
+	return 0;
+}
+
+SR_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
+{
+	struct sr_qp *q = sr_qp(qp);
+	struct sr_context *ctx = sr_ctx(qp->context);
+	int error = sr_close_handle(&ctx->conn, SOFTROCE_OP_DESTROY_QP, qp->handle);
+	if (error && error != EIO)
+		return error;
+	pthread_mutex_lock(&ctx->lock);
+	sr_list_del(&q->link);
+	pthread_mutex_unlock(&ctx->lock);
+	sr_cq_detach(q);
+	purge(q);
+	sr_wait_acknowledged(&qp->mutex, &qp->cond, &q->reported, &qp->events_completed);
+	free_qp(q);
+	return 0;
+}
+
+static int mcast(struct ibv_qp *qp, uint16_t op, const union ibv_gid *gid, uint16_t lid)
+{
+	struct softroce_mcast_request ask = {.qp = qp->handle, .lid = lid};
+	memcpy(ask.gid, gid->raw, sizeof ask.gid);
+	return sr_ask(&sr_ctx(qp->context)->conn, op, &ask, sizeof ask, NULL, 0);
+}
+
+SR_PUBLIC int ibv_attach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return mcast(qp, SOFTROCE_OP_ATTACH_MCAST, gid, lid);
+}
+
+SR_PUBLIC int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint16_t lid)
+{
+	return mcast(qp, SOFTROCE_OP_DETACH_MCAST, gid, lid);
+}
+
+/* Data is written in the order of its addresses, but for the last eight bytes of a message. */
+SR_PUBLIC int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
+{
+	(void)qp, (void)op, (void)flags;
+	return 0;
+}
+
+/* Enhanced connection establishment is for devices that have options to agree on. */
+SR_PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	(void)qp;
+	return ece->vendor_id ? EOPNOTSUPP : 0;
+}
+
+SR_PUBLIC int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
+{
+	(void)qp;
+	memset(ece, 0, sizeof *ece);
+	return 0;
+}

@@ -1,0 +1,60 @@
+package transport
+
+import (
+	"bytes"
+	"os"
+	"testing"
+	"unsafe"
+
+	"softroce/mrtable"
+)
+
+// copied gives s memory that can only be copied, as that of another process, and room for room
+// bytes of it at a time.
+func (s *side) copied(room int) {
+	s.t.Helper()
+	p, err := mrtable.OpenProcess(os.Getpid(), -1)
+	must(s.t, err)
+	addr := uint64(uintptr(unsafe.Pointer(&s.mem[0])))
+	m, err := p.Memory(addr, uint64(len(s.mem)), mrtable.LocalWrite)
+	must(s.t, err)
+	s.env.Mem = mrtable.NewIO(room)
+	s.region, err = s.table.Register(s.qp.cfg.PD, m, sideBase, uint64(len(s.mem)), mrtable.LocalWrite|mrtable.RemoteRead)
+	must(s.t, err)
+}
+
+// A queue pair whose turn takes a few packets fetches what these hold: the rest would have to be
+// fetched again in its next turn.
+func TestNoMoreIsFetchedThanCanBeSent(t *testing.T) {
+	const turn, length = 4, 100_000
+	rounds := func(a, b, limited *side) (n int) {
+		for now := int64(2); ; now++ {
+			limited.room = turn
+			if !step(a, b, now, all) {
+				return n
+			}
+			n++
+		}
+	}
+	t.Run("SEND", func(t *testing.T) {
+		a, b := connect(t, usual)
+		a.copied(2 * turn * usual.mtu) // for two epochs
+		fill(a.mem[:length], 1)
+		b.recv(1, 0, length)
+		a.post(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, length)})
+		n := rounds(a, b, a)
+		if got := statuses(a.done) + " " + statuses(b.done); got != "2:0 1:0" || !bytes.Equal(a.mem[:length], b.mem[:length]) {
+			t.Errorf("after %d rounds: %s", n, got)
+		}
+	})
+	t.Run("READ", func(t *testing.T) {
+		a, b := connect(t, usual)
+		b.copied(2 * turn * usual.mtu)
+		fill(b.mem[:length], 1)
+		a.post(SendWR{ID: 2, Opcode: WRRead, Flags: Signaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(0, length)})
+		n := rounds(a, b, b)
+		if got := statuses(a.done); got != "2:0" || !bytes.Equal(a.mem[:length], b.mem[:length]) {
+			t.Errorf("after %d rounds: %s", n, got)
+		}
+	})
+}

@@ -1,0 +1,78 @@
+//go:build vlanlab
+
+package wire
+
+// This test needs a kernel with VLAN interfaces: e2e runs it in a virtual machine that has one.
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/vishvananda/netlink"
+)
+
+// addVLAN makes a VLAN interface on a station's end, with an address.
+func (s *station) addVLAN(name string, id int, addr netip.Prefix) {
+	s.t.Helper()
+	v := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: s.link().Attrs().Index}, VlanId: id,
+		VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
+	must(s.t, s.nl.LinkAdd(v))
+	must(s.t, s.nl.LinkSetUp(v))
+	must(s.t, s.nl.AddrAdd(v, s.addr(addr)))
+}
+
+func TestThePacketLinkCarriesTheVLANsOfItsInterface(t *testing.T) {
+	l := newLab(t)
+	p := netip.MustParsePrefix
+	l.a.addVLAN("v7", 7, p("198.51.107.1/24"))
+	l.b.addVLAN("v7", 7, p("198.51.107.2/24"))
+	tx, rx := l.a.packetLink(), l.b.packetLink()
+	path := &Path{Src: p("198.51.107.1/24").Addr(), Dst: p("198.51.107.2/24").Addr(), SrcPort: 0xc001, HopLimit: 64, VLAN: 7, Priority: 5}
+	eventually(t, "the address in VLAN 7", func() bool {
+		return slices.ContainsFunc(tx.iface.VLANAddresses(), func(a VLANAddress) bool {
+			return a.VLAN == 7 && a.Netdev == "v7" && a.Addr() == path.Src
+		})
+	})
+	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+	defer cancel()
+	must(t, tx.iface.Resolve(ctx, path))
+	if got := l.b.link().Attrs().HardwareAddr; string(got) != string(path.DstMAC[:]) {
+		t.Fatalf("resolved to %x, not %v", path.DstMAC, got)
+	}
+	if err := tx.iface.Resolve(ctx, &Path{Src: path.Src, Dst: path.Dst, VLAN: 9}); !errors.Is(err, ErrNoRoute) {
+		t.Errorf("VLAN 9: %v", err)
+	}
+
+	batch := append(message(path, 100_001, 4096), message(path, 100, 4096)...)
+	sendAll(t, tx, batch)
+	got := collect(t, rx, len(batch))
+	same(t, l, tx, batch, got)
+	for i := range got {
+		if got[i].VLAN() != 7 || got[i].Priority() != 5 {
+			t.Fatalf("frame %d came with tag %v %#x", i, got[i].Tagged, got[i].TCI)
+		}
+	}
+	plain := message(l.a.path(l.b, false), 100, 4096)
+	sendAll(t, tx, plain)
+	if got := collect(t, rx, 1); len(got) != 1 || got[0].Tagged {
+		t.Errorf("without a VLAN: %+v", got)
+	}
+
+	// A VLAN that comes later is served, one that goes is not any more.
+	l.b.addVLAN("v8", 8, p("198.51.108.2/24"))
+	later := *path
+	later.VLAN = 8
+	served := func() bool {
+		sendAll(t, tx, message(&later, 100, 4096))
+		return len(collectFor(t, rx, 1, 50*time.Millisecond)) == 1
+	}
+	eventually(t, "VLAN 8", served)
+	gone, err := l.b.nl.LinkByName("v8")
+	must(t, err)
+	must(t, l.b.nl.LinkDel(gone))
+	eventually(t, "no VLAN 8", func() bool { return !served() })
+}

@@ -1,0 +1,245 @@
+package wire
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"softroce/packet"
+)
+
+func TestAFabricKeepsVLANsApart(t *testing.T) {
+	for _, owners := range [][2]any{{"engine", "engine"}, {"one", "other"}} {
+		f := NewFabric()
+		a := f.Port(owners[0])
+		a.SetStations(Station{addrA, 0}, Station{addrA, 7})
+		plain, seven, eight := f.Port(owners[1], addrB), f.Port(owners[1]), f.Port(owners[1])
+		seven.SetStations(Station{addrB, 7})
+		eight.SetStations(Station{addrB, 8})
+		to := func(vlan uint16) *Path {
+			return &Path{Src: addrA, Dst: addrB, VLAN: vlan, Priority: 5, HopLimit: 64}
+		}
+		mustSend(t, a, 1, frame(to(0), 1, nil), frame(to(7), 2, []byte("x")), frame(to(8), 3, nil), frame(to(9), 4, nil))
+		for _, c := range []struct {
+			port *FabricPort
+			psn  uint32
+			vlan uint16
+		}{{plain, 1, 0}, {seven, 2, 7}, {eight, 3, 8}} {
+			got := receive(t, c.port, 2)
+			if len(got) != 1 || bth(t, &got[0]).PSN != c.psn || got[0].VLAN() != c.vlan || got[0].Tagged != (c.vlan != 0) {
+				t.Fatalf("VLAN %d: %+v", c.vlan, got)
+			}
+			if c.vlan != 0 && got[0].Priority() != 5 {
+				t.Errorf("priority %d", got[0].Priority())
+			}
+		}
+		if n := a.Counters().Drops[DropUnreachable]; n != 1 {
+			t.Errorf("%d dropped, want the one to VLAN 9", n)
+		}
+	}
+}
+
+func TestAMulticastGroupReachesTheVLANAlone(t *testing.T) {
+	f := NewFabric()
+	group := netip.MustParseAddr("239.1.1.1")
+	a, seven, plain := f.Port("e"), f.Port("e"), f.Port("e", addrB)
+	a.SetStations(Station{addrA, 7})
+	seven.SetStations(Station{addrB, 7})
+	for _, p := range []*FabricPort{seven, plain} {
+		if err := Join(p, group); err != nil {
+			t.Fatal(err)
+		}
+	}
+	mustSend(t, a, 1, frame(&Path{Src: addrA, Dst: group, VLAN: 7}, 1, nil))
+	if n, m := len(receive(t, seven, 2)), len(receive(t, plain, 2)); n != 1 || m != 0 {
+		t.Errorf("%d in the VLAN, %d outside", n, m)
+	}
+}
+
+func TestLoopbackKeepsVLANsApart(t *testing.T) {
+	f := NewFabric()
+	peer := f.Port("e")
+	peer.SetStations(Station{addrA, 8})
+	inner := f.Port("e", addrA)
+	trunk := StaticTrunk("", [6]byte{2}, 9000, []VLANAddress{{netip.PrefixFrom(addrA, 24), 7, ""}}, netip.PrefixFrom(addrA, 24))
+	l := NewLoopback(inner, Owns(trunk))
+	mustSend(t, l, 1, frame(&Path{Src: addrA, Dst: addrA, VLAN: 7}, 1, nil), frame(&Path{Src: addrA, Dst: addrA, VLAN: 8}, 2, nil),
+		frame(&Path{Src: addrA, Dst: addrA}, 3, nil))
+	got := receive(t, l, 2)
+	if len(got) != 2 || got[0].VLAN() != 7 || got[1].VLAN() != 0 || len(receive(t, peer, 2)) != 1 {
+		t.Errorf("looped back: %+v", got)
+	}
+}
+
+func TestACaptureShowsTags(t *testing.T) {
+	f := NewFabric()
+	inner, peer := f.Port("e"), f.Port("e")
+	inner.SetStations(Station{addrA, 100})
+	peer.SetStations(Station{addrB, 100})
+	list := &frameList{}
+	c := NewCapture(inner, list, CaptureOptions{})
+	mustSend(t, c, 1, frame(&Path{Src: addrA, Dst: addrB, VLAN: 100, Priority: 3}, 1, []byte("there")))
+	mustSend(t, peer, 2, frame(&Path{Src: addrB, Dst: addrA, VLAN: 100, Priority: 4}, 2, []byte("back")))
+	receive(t, c, 3)
+	for i, tci := range []uint16{3<<13 | 100, 4<<13 | 100} {
+		var got packet.Frame
+		if err := packet.ParseFrame(list.frames[i], &got); err != nil || !got.Tagged || got.TCI != tci || !got.ICRCOK() {
+			t.Errorf("frame %d: %v, tagged %v, TCI %#x, want %#x", i, err, got.Tagged, got.TCI, tci)
+		}
+	}
+}
+
+// trunkOf is dgConfig with the link's addresses in VLAN 7, too.
+func trunkOf() DgramConfig {
+	c := dgConfig
+	c.VLANs = []VLANAddress{{netip.PrefixFrom(dgAddr, 24), 7, ""}, {netip.PrefixFrom(dg6, 64), 7, ""}}
+	return c
+}
+
+func TestDgramAnswersInTheVLANOfTheQuestion(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		ask  []byte
+	}{
+		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr)},
+		{"solicitation", solicitFrame(vm6, dg6)},
+		{"ping", echoFrame(icmpEcho)},
+	} {
+		l, err := newDgram(trunkOf())
+		must(t, err)
+		var rx RxFrame
+		l.input(tagged(c.ask, 0x6007), &rx)
+		if l.answered != 1 || len(l.reply) < 18 || string(l.reply[12:16]) != "\x81\x00\x00\x07" {
+			t.Errorf("%s: %d answered with % x", c.name, l.answered, l.reply)
+		}
+		plain, err := newDgram(trunkOf())
+		must(t, err)
+		plain.input(c.ask, &rx)
+		if got := slices.Delete(slices.Clone(l.reply), 12, 16); string(got) != string(plain.reply) {
+			t.Errorf("%s: % x, without a VLAN % x", c.name, got, plain.reply)
+		}
+		l.input(tagged(c.ask, 9), &rx)
+		if l.answered != 1 || l.counters.Drops[DropVLAN] != 1 {
+			t.Errorf("%s: VLAN 9 was answered", c.name)
+		}
+	}
+}
+
+func TestDgramTakesPacketsOfItsVLANs(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		l, err := newDgram(trunkOf())
+		must(t, err)
+		var rx RxFrame
+		if !l.input(tagged(roceFrame(v6), 5<<13|7), &rx) || rx.VLAN() != 7 || rx.Priority() != 5 || rx.BadICRC {
+			t.Errorf("%+v", rx)
+		}
+		if !l.input(tagged(roceFrame(v6), 5<<13), &rx) || rx.VLAN() != 0 || !rx.Tagged {
+			t.Errorf("with a priority tag: %+v", rx)
+		}
+		if !l.input(roceFrame(v6), &rx) || rx.Tagged {
+			t.Errorf("without a tag: %+v", rx)
+		}
+		if l.input(tagged(roceFrame(v6), 8), &rx) || l.counters.Drops[DropVLAN] != 1 {
+			t.Errorf("VLAN 8: %v", l.counters.Drops)
+		}
+		if l.input(tagged(roceFrame(v6), 7)[:17], &rx) {
+			t.Error("a frame that ends in its tag")
+		}
+	}
+}
+
+func TestDgramResolvesInAVLAN(t *testing.T) {
+	ports := freePorts(t, 2)
+	end := func(i int, mac [6]byte, addr string) *Dgram {
+		l, err := NewDgram(DgramConfig{Local: ports[i], Remote: ports[1-i], MAC: mac,
+			VLANs: []VLANAddress{{netip.MustParsePrefix(addr), 7, ""}}})
+		must(t, err)
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	a, b := end(0, vmMAC, "10.77.0.11/24"), end(1, dgMAC, "10.77.0.12/24")
+	there := &Path{Src: vmAddr, Dst: dgAddr, VLAN: 7, Priority: 2}
+	must(t, resolveOver(t, []*Dgram{a, b}, a, there))
+	if there.DstMAC != dgMAC {
+		t.Errorf("MAC %x", there.DstMAC)
+	}
+	mustSend(t, a, 0, frame(there, 1, []byte("tagged")))
+	eventually(t, "the packet", func() bool {
+		for _, f := range receive(t, b, 0) {
+			return f.VLAN() == 7 && f.Priority() == 2 && !f.BadICRC
+		}
+		return false
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := a.Resolve(ctx, &Path{Src: vmAddr, Dst: dgAddr, VLAN: 8}); !errors.Is(err, ErrNoRoute) {
+		t.Errorf("VLAN 8: %v", err)
+	}
+}
+
+// withVLAN makes a packet link believe that there is a VLAN interface on its own, of this number: tags are the
+// link's affair, and not every kernel has VLAN interfaces.
+func (l *Packet) withVLAN(id uint16) {
+	s := *l.iface.state.Load()
+	v := s
+	v.id, v.vlans, v.name = id, nil, "no such interface"
+	s.vlans = []*netdevState{&v}
+	l.iface.state.Store(&s)
+	l.rebind()
+}
+
+func TestThePacketLinkPutsTagsOnAndTakesThemOff(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		l := newLab(t)
+		tx, rx := l.a.packetLink(), l.b.packetLink()
+		path := l.a.path(l.b, v6)
+		path.VLAN, path.Priority = 7, 5
+		batch := append(message(path, 100_001, 4096), message(path, 100, 4096)...)
+		sendAll(t, tx, message(path, 100, 4096))
+		nothing(t, rx) // it is not in the VLAN
+		rx.withVLAN(7)
+		sendAll(t, tx, batch)
+		got := collect(t, rx, len(batch))
+		same(t, l, tx, batch, got)
+		for i := range got {
+			if got[i].VLAN() != 7 || got[i].Priority() != 5 {
+				t.Fatalf("frame %d came with tag %v %#x", i, got[i].Tagged, got[i].TCI)
+			}
+		}
+		plain := message(l.a.path(l.b, v6), 100, 4096)
+		sendAll(t, tx, plain)
+		if got := collect(t, rx, 1); len(got) != 1 || got[0].Tagged {
+			t.Errorf("without a VLAN: %+v", got)
+		}
+		other := *path
+		other.VLAN = 8
+		sendAll(t, tx, message(&other, 100, 4096))
+		nothing(t, rx)
+		if n := tx.Counters().Drops; n != [NumDrops]uint64{} {
+			t.Errorf("dropped: %v", n)
+		}
+	}
+}
+
+func TestEveryVLANThatALinkServesPassesItsFilter(t *testing.T) {
+	var ids []uint16
+	for i := range uint16(maxFilterVLANs + 10) {
+		ids = append(ids, i+1)
+	}
+	l := newLab(t)
+	rx, tap := l.b.packetLink(), l.a.tap()
+	must(t, attachFilter(rx.fd, ids))
+	good := l.raw(false)
+	for _, c := range []struct {
+		tci  uint16
+		want int
+	}{{1, 1}, {maxFilterVLANs, 1}, {maxFilterVLANs + 1, 0}, {0x6000, 1}, {0xe000 | 5, 1}, {4094, 0}} {
+		tap.send(tagged(good, c.tci))
+		if got := collectFor(t, rx, 1, 100*time.Millisecond); len(got) != c.want {
+			t.Errorf("TCI %#x: received %d", c.tci, len(got))
+		}
+	}
+}
