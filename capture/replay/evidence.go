@@ -358,7 +358,7 @@ func (ev *evidence) place(s *stream, t *train) {
 	asked = asked[max(0, len(asked)-placeReach):]
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
-		if e.answers == nil && (e.psn == r.psn || e.psn < r.psn && r.psn < e.end() && !r.info.Position.StartsMessage()) {
+		if e.answers == nil && timely(s, e, r) && (e.psn == r.psn || e.psn < r.psn && r.psn < e.end() && !r.info.Position.StartsMessage()) {
 			t.request, e.answers = e, t
 			return
 		}
@@ -372,7 +372,11 @@ func (ev *evidence) place(s *stream, t *train) {
 	for i := len(asked) - 1; i >= 0; i-- {
 		if e := asked[i]; e.psn == r.psn && e.info.Kind == packet.KindRead == (r.info.Kind == packet.KindReadResponse) {
 			t.request = e
-			ev.copies[e] = append(ev.copies[e], t)
+			if e.answers == nil {
+				e.answers = t // it was late
+			} else {
+				ev.copies[e] = append(ev.copies[e], t)
+			}
 			return
 		}
 	}

@@ -140,7 +140,7 @@ func (r *responding) feedAnd(e *event, answers *train) {
 		if r.writer != nil {
 			r.writer.fed(e, false)
 		}
-		r.collect(e)
+		r.collect(e, !expected)
 		r.failed(e)
 		return
 	}
@@ -154,7 +154,7 @@ func (r *responding) feedAnd(e *event, answers *train) {
 	if r.writer != nil {
 		r.writer.fed(e, r.epsn != before)
 	}
-	r.collect(e)
+	r.collect(e, !expected)
 	if expected && r.epsn != before {
 		r.accepted(e)
 	}
@@ -242,12 +242,12 @@ func (r *responding) accepted(e *event) {
 }
 
 // collect takes over what the responder sends.
-func (r *responding) collect(e *event) {
+func (r *responding) collect(e *event, again bool) {
 	more := r.qp.Transmit(&r.env)
 	for _, m := range r.take() {
 		m.AETH.MSN = (m.AETH.MSN + r.s.msn) & packet.PSNMask
 		psn := r.epsn + int64(packet.PSNDiff(m.BTH.PSN, uint32(r.epsn)&packet.PSNMask))
-		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.at, cause: e, copy: r.copying})
+		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.at, cause: e, copy: r.copying, again: again})
 		if m.Opcode.Info().Kind == packet.KindAck && isSequence(m.AETH.Syndrome) {
 			r.missed = psn
 		}

@@ -16,6 +16,7 @@ import (
 type doubt struct {
 	Difference
 	weight int
+	order  bool // only a network that lets packets overtake each other explains it
 }
 
 // A network that copies packets or lets them overtake each other does so more than once, or loses some, too. A single
@@ -26,33 +27,44 @@ const (
 	signsNeeded   = 2
 )
 
-// doubt notes what would be a difference if it was not for the network, which explains it as text says.
+// doubt notes what would be a difference if it was not for a copy that the network made of the packet cause, as text says.
 func (v *Verdict) doubt(e *event, cause int, text, field, captured, softroce string) {
-	if cause == 0 {
-		cause = e.No
-	}
 	v.Copied = append(v.Copied, Note{cause, text})
-	v.doubts = append(v.doubts, doubt{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy})
+	v.doubts = append(v.doubts, doubt{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy, false})
 }
 
 // resolve decides whether the network explains what the verdicts on a capture doubt. If it does not, that is differences.
 func resolve(vs []*Verdict) {
-	signs := 0
+	signs, overtaken := 0, false
 	for _, v := range vs {
 		signs += len(v.Lost)
+		overtaken = overtaken || len(v.Overtaken) > 0
 		for _, d := range v.doubts {
 			signs += d.weight
 		}
 	}
 	for _, v := range vs {
-		if signs < signsNeeded && len(v.doubts) > 0 {
-			v.Copied, v.Overtaken = []Note{}, []Note{}
-			for _, d := range v.doubts {
+		for _, d := range v.doubts {
+			if signs < signsNeeded || d.order && !overtaken {
 				v.Differences = append(v.Differences, d.Difference)
 			}
 		}
+		if signs < signsNeeded && len(v.doubts) > 0 {
+			v.Copied, v.Overtaken = []Note{}, []Note{}
+		}
 		v.doubts = nil
 	}
+}
+
+// outOfTurn reports whether a, which answers a request that came again, may have another MSN because that
+// request came sooner or later among the others: one that softroce's responder had between the first time and the answer.
+func (r *responding) outOfTurn(a *event, o *output) bool {
+	m := r.s.of(a.psn)
+	if m == nil || !o.again {
+		return false
+	}
+	own, newest := r.s.counted(m.end()-1)+r.s.msn, r.s.counted(r.newestState(a.pos))+r.s.msn
+	return packet.PSNDiff(a.AETH.MSN, own&packet.PSNMask) >= 0 && packet.PSNDiff(newest&packet.PSNMask, a.AETH.MSN) >= 0
 }
 
 // A copied request came once more, as its answers show; or late, when others had come that were sent after it.
@@ -170,7 +182,7 @@ func (r *responding) complained(w *event) bool {
 // overtaken notes that packets overtook each other at e, which explains a NAK.
 func (v *Verdict) overtaken(e, nak *event, weight int, format string, a ...any) {
 	v.Overtaken = append(v.Overtaken, Note{e.No, fmt.Sprintf(format, a...)})
-	v.doubts = append(v.doubts, doubt{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.psn), "none such"}, weight})
+	v.doubts = append(v.doubts, doubt{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.psn), "none such"}, weight, false})
 }
 
 // feedOvertaking lets softroce's responder have a packet ahead of e, which it waits for, where a NAK says that e was

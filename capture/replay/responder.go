@@ -60,6 +60,7 @@ type output struct {
 	cause *event
 	used  bool
 	copy  bool // the request came once more
+	again bool // it was accepted before
 }
 
 // A state is what an ACK says: the MSN that goes with a PSN, and since when.
