@@ -95,7 +95,6 @@ var operations = map[uint16]*operation{
 	abi.OpQueryQP:   request("query QP", true, 0, (*conn).queryQP),
 	abi.OpDestroyQP: request("destroy QP", true, 0, (*conn).destroyQP),
 
-	abi.OpSetPKeys:         request("set P_Keys", false, 0, (*conn).setPKeys),
 	abi.OpCMOpen:           request("open connection manager", false, 0, (*conn).cmOpen),
 	abi.OpCMCreateChannel:  request("create event channel", false, 0, (*conn).cmCreateChannel),
 	abi.OpCMDestroyChannel: manage("destroy event channel", (*conn).cmDestroyChannel),
@@ -119,6 +118,8 @@ var operations = map[uint16]*operation{
 	abi.OpCMJoin:           cmGroup("join multicast group", (*cm.ID).Join),
 	abi.OpCMLeave:          cmGroup("leave multicast group", func(id *cm.ID, a netip.Addr, _ uint64) error { return id.Leave(a) }),
 
+	abi.OpSetPKeys:     request("set P_Keys", false, 0, (*conn).setPKeys),
+	abi.OpOpenTree:     waiting("open tree", false, (*conn).openTree),
 	abi.OpSnapshot:     waiting("snapshot", false, (*conn).snapshot),
 	abi.OpStartCapture: request("start capture", false, 1, (*conn).startCapture),
 	abi.OpQueryCapture: request("query capture", false, 0, (*conn).queryCapture),
