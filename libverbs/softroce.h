@@ -130,7 +130,6 @@ struct sr_cq {
 	uint32_t comp_reported; /* those and async ones that are to be acknowledged, under ibv.mutex
 				 */
 	uint32_t async_reported;
-	bool armed_once;
 	bool end_told; /* the end of the daemon woke those who wait for this queue */
 
 	pthread_mutex_t lock;
@@ -320,6 +319,9 @@ static inline void sr_wq_publish(struct sr_wq *w)
 #define SR_SEND_FLAGS                                                                              \
 	(SOFTROCE_SEND_FENCE | SOFTROCE_SEND_SIGNALED | SOFTROCE_SEND_SOLICITED |                  \
 	 SOFTROCE_SEND_INLINE)
+
+/* A window grants nothing to this side: programs say "local write" all the same. */
+#define SR_WINDOW_ACCESS (~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE))
 
 /* post.c */
 int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
