@@ -35,6 +35,7 @@ var cmLibraries = sync.OnceValues(func() (string, error) {
 type cmEnd struct {
 	addr   map[bool]netip.Addr // IPv6 or not
 	device string
+	guest  bool
 	start  func(ctx context.Context, argv []string) (cmProgram, error)
 
 	listeners func(ctx context.Context) int // identifiers that listen
@@ -118,7 +119,7 @@ func (p guestProgram) running() bool {
 
 func guestEnd(g *rxelab.Guest) cmEnd {
 	return cmEnd{
-		addr: map[bool]netip.Addr{false: g.Addr4, true: g.Addr6}, device: "rxe0",
+		addr: map[bool]netip.Addr{false: g.Addr4, true: g.Addr6}, device: "rxe0", guest: true,
 		start: func(ctx context.Context, argv []string) (cmProgram, error) {
 			p, err := g.Start(ctx, cmLimit, strings.Join(argv, " "))
 			return guestProgram{p}, err
@@ -256,7 +257,11 @@ func (e *cmEnd) words(line string, peer *cmEnd, ipv6 bool) []string {
 func (c *cmTalk) run(t *testing.T, server, client cmEnd, ipv6 bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()
-	s, err := server.start(ctx, server.words(c.server, &client, ipv6))
+	argv := server.words(c.server, &client, ipv6)
+	if c.endless && server.guest {
+		argv = append([]string{"timeout", "10"}, argv...) // what ends here goes on there
+	}
+	s, err := server.start(ctx, argv)
 	if err != nil {
 		t.Fatal(err)
 	}
