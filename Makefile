@@ -16,6 +16,7 @@ export GOTOOLCHAIN := local
 
 FUZZTIME ?= 30s
 E2E_KERNEL ?= linux-image-amd64
+E2E_RUN ?= .
 
 # What runs on several goroutines, or is run by them. transport and packet have none,
 # but their tests are cheap.
@@ -47,10 +48,10 @@ test: libs
 	go vet ./...
 	go run ./scripts/testreport -count 1 -timeout 30m ./...
 
-# The end-to-end tests alone, against another kernel: make e2e E2E_KERNEL=linux-image-6.12-amd64
+# The end-to-end tests alone, those with another kernel: make e2e E2E_KERNEL=linux-image-6.12-amd64 E2E_RUN=Kernel
 e2e: libs
 	@scripts/setup test
-	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout 30m ./e2e/...
+	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout 30m -run '$(E2E_RUN)' ./e2e/...
 
 simulate:
 	go test ./sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)

@@ -2,11 +2,11 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"regexp"
-	"strconv"
+	"strings"
 	"testing"
 
 	"softroce/e2e/rxelab"
@@ -41,7 +41,7 @@ func TestProgramsOnALossyFabric(t *testing.T) {
 		t.Run(r.name(), func(t *testing.T) { r.run(t, client, server) })
 	}
 	t.Run("vprobe", func(t *testing.T) { vprobePair(t, client, server) })
-	if dropped, reordered := metByRules(t, socket); dropped < 100 || reordered < 100 {
+	if dropped, reordered := actedOn(t, socket); dropped < 100 || reordered < 100 {
 		t.Errorf("%d packets dropped and %d reordered: little was shown", dropped, reordered)
 	}
 }
@@ -71,28 +71,29 @@ func vprobePair(t *testing.T, client, server end) {
 	compareKernels(t, c, clientText, serverText)
 }
 
-var ruleForm = regexp.MustCompile(`(?m)^link .* rule .*?\b(drop|reorder)\b.*?\bmet (\d+)`)
-
-// metByRules is how many packets the rules of the fault program have met.
-func metByRules(t *testing.T, socket string) (dropped, reordered int) {
+// actedOn is how many packets the rules of the fault program have dropped and reordered.
+func actedOn(t *testing.T, socket string) (dropped, reordered int) {
 	t.Helper()
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)
 	}
-	out, err := exec.Command(bin, "--socket", socket, "show", "faults").Output()
+	out, err := exec.Command(bin, "--socket", socket, "show", "faults", "--json").Output()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, m := range ruleForm.FindAllStringSubmatch(string(out), -1) {
-		n, err := strconv.Atoi(m[2])
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m[1] == "drop" {
-			dropped += n
+	var rules []struct {
+		Rule  string
+		Acted int
+	}
+	if err := json.Unmarshal(out, &rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules {
+		if strings.HasPrefix(r.Rule, "drop") {
+			dropped += r.Acted
 		} else {
-			reordered += n
+			reordered += r.Acted
 		}
 	}
 	return dropped, reordered

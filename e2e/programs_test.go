@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -37,6 +38,7 @@ type row struct {
 	options string
 	ours    string // options of softroce's ends alone
 	kernel  string // why it is left out with the kernel at one end; "": it is not
+	once    bool   // long: between two NICs alone
 }
 
 func (r row) name() string {
@@ -65,7 +67,7 @@ var rows = []row{
 	{family: xrcPingpongs, tool: "ibv_xsrq_pingpong", options: "-n 50 -e", kernel: noXRC},
 
 	{family: perftests, tool: "ib_send_bw", options: "-n 20"},
-	{family: perftests, tool: "ib_send_bw", options: "-n 5 -a"},
+	{family: perftests, tool: "ib_send_bw", options: "-n 5 -a", once: true},
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -b -m 256"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -q 16 -s 5000 -m 512"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -e -m 1024"},
@@ -87,7 +89,7 @@ var rows = []row{
 	{family: perftests, tool: "ib_write_lat", options: "-n 5 -s 64 -I 64 -c UC"},
 
 	{family: perftests, tool: "ib_read_bw", options: "-n 20"},
-	{family: perftests, tool: "ib_read_bw", options: "-n 5 -a"},
+	{family: perftests, tool: "ib_read_bw", options: "-n 5 -a", once: true},
 	{family: perftests, tool: "ib_read_bw", options: "-n 20 -b -q 16 -s 5000 -m 512"},
 	{family: perftests, tool: "ib_read_bw", options: "-n 20 -e -m 256"},
 	{family: perftests, tool: "ib_read_lat", options: "-n 20"},
@@ -111,7 +113,7 @@ func TestPrograms(t *testing.T) {
 		rows []row
 	}{
 		{"two NICs", func(t *testing.T) (end, end) { return onFabric(t, false) }, rows},
-		{"veth", func(t *testing.T) (end, end) { return onVeth(t, false) }, rows},
+		{"veth", func(t *testing.T) (end, end) { return onVeth(t, false) }, slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.once })},
 		// What options do does not depend on the way.
 		{"one NIC", func(t *testing.T) (end, end) { x, _ := onFabric(t, true); return x, x }, onePerTool()},
 	} {
@@ -171,4 +173,28 @@ func (r row) command(form string, e, server end) string {
 	}
 	return strings.NewReplacer("{tool}", r.tool, "{options}", options, "{dev}", e.device, "{gid}", e.gid,
 		"{port}", fmt.Sprint(pairPort), "{host}", server.host, "{addr}", server.addr).Replace(form)
+}
+
+// TestProgramsWithTheKernel runs each program against its like in a guest, in both roles. The address
+// families take turns: what a program does is the same with either.
+func TestProgramsWithTheKernel(t *testing.T) {
+	needRoot(t, "network namespaces and a guest's network")
+	s := newSite(t, links[0])
+	for i, r := range onePerTool() {
+		if r.kernel != "" {
+			t.Logf("left out: %s: %s", r.tool, r.kernel)
+			continue
+		}
+		for j, role := range []string{"kernel serves", "kernel connects"} {
+			v := ipVersions[(i+j)%2]
+			ours := beside(s.lab.EmuNamespace(), s.socket, end{
+				device: "softroce0", gid: fmt.Sprint(s.gidIndex(t, v)), host: s.lab.Host().String(), addr: v.emu.Addr().String(),
+			})
+			client, server := ours, inGuest(s.guest, v.ipv6)
+			if j == 1 {
+				client, server = server, client
+			}
+			t.Run(r.name()+"/"+v.name+"/"+role, func(t *testing.T) { r.run(t, client, server) })
+		}
+	}
 }
