@@ -21,7 +21,7 @@ E2E_KERNEL ?= linux-image-amd64
 # but their tests are cheap.
 RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./verbs/... ./capture/... ./daemon/...
 
-SEEDS ?= 2000
+SEEDS ?= 5000
 
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
