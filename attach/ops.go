@@ -63,6 +63,8 @@ var operations = map[uint16]*operation{
 	abi.OpAllocPD:   request("allocate PD", true, 0, (*conn).allocPD),
 	abi.OpDeallocPD: request("deallocate PD", true, 0, (*conn).deallocPD),
 	abi.OpRegMR:     request("register MR", true, 1, (*conn).regMR),
+	abi.OpReregMR:   request("reregister MR", true, 1, (*conn).reregMR),
+	abi.OpQueryMR:   request("query MR", true, 0, (*conn).queryMR),
 	abi.OpDeregMR:   request("deregister MR", true, 0, (*conn).deregMR),
 	abi.OpCreateAH:  waiting("create AH", true, (*conn).createAH),
 	abi.OpDestroyAH: request("destroy AH", true, 0, (*conn).destroyAH),

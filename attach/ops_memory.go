@@ -45,13 +45,6 @@ func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
-	if v.Length == 0 {
-		return answer{}, refuse(syscall.EINVAL, "the length is 0")
-	}
-	if v.Length > c.server.config.Limits.Registered {
-		return answer{}, refuse(syscall.ENOMEM, "%d bytes are more than the %d that a client may register",
-			v.Length, c.server.config.Limits.Registered)
-	}
 	mem, kind, err := c.memory(v, p)
 	if err != nil {
 		return answer{}, err
@@ -71,9 +64,55 @@ func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (answer, error) {
 	return answer{body: []any{r}}, nil
 }
 
+// reregMR makes an MR another one with the same handle and keys.
+func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (answer, error) {
+	m, err := lookUp[*nic.MR](&c.objects, v.Handle)
+	if err != nil {
+		return answer{}, err
+	}
+	pd, err := lookUp[*nic.PD](&c.objects, v.MR.PD)
+	if err != nil {
+		return answer{}, err
+	}
+	mem, kind, err := c.memory(&v.MR, p)
+	if err != nil {
+		return answer{}, err
+	}
+	r := abi.RegMRReply{Handle: v.Handle, Memory: kind}
+	c.device.engine.Do(func() {
+		err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, mrtable.Access(v.MR.Access))
+		r.LKey, r.RKey = m.LKey(), m.RKey()
+	})
+	if err != nil {
+		mem.Close()
+		return answer{}, err
+	}
+	return answer{body: []any{r}}, nil
+}
+
+// queryMR tells the keys of an MR, for those who know its handle alone.
+func (c *conn) queryMR(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+	m, err := lookUp[*nic.MR](&c.objects, v.Handle)
+	if err != nil {
+		return answer{}, err
+	}
+	var r abi.QueryMRReply
+	c.device.engine.Do(func() {
+		region := m.Region()
+		r = abi.QueryMRReply{LKey: m.LKey(), RKey: m.RKey(), IOVA: region.IOVA, Length: region.Length, Access: uint32(region.Access)}
+	})
+	return answer{body: []any{r}}, nil
+}
+
 // memory finds the way to the memory of a registration: mapped, if that is safe, else
 // through the client's process.
 func (c *conn) memory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, uint32, error) {
+	if v.Length == 0 {
+		return nil, 0, refuse(syscall.EINVAL, "the length is 0")
+	}
+	if max := c.server.config.Limits.Registered; v.Length > max {
+		return nil, 0, refuse(syscall.ENOMEM, "%d bytes are more than the %d that a client may register", v.Length, max)
+	}
 	access := mrtable.Access(v.Access)
 	switch v.Memory {
 	case abi.MemoryMapped:

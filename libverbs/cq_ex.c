@@ -7,7 +7,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static struct sr_cq *of(struct ibv_cq_ex *ex)
 {
@@ -125,24 +124,19 @@ static uint64_t read_completion_ts(struct ibv_cq_ex *ex)
 	return get64(ex, SOFTROCE_CQE_TIMESTAMP);
 }
 
-/* The NIC's clock is the monotonic one; how far the real-time clock is from it may change. */
 static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *ex)
 {
-	struct timespec real, mono;
-	clock_gettime(CLOCK_MONOTONIC, &mono);
-	clock_gettime(CLOCK_REALTIME, &real);
-	int64_t ahead =
-		(real.tv_sec - mono.tv_sec) * INT64_C(1000000000) + (real.tv_nsec - mono.tv_nsec);
-	return read_completion_ts(ex) + (uint64_t)ahead;
+	return get64(ex, SOFTROCE_CQE_WALLCLOCK);
 }
 
-/* There are no VLAN tags to strip, no flows and no tag matching. */
 static uint16_t read_cvlan(struct ibv_cq_ex *ex)
 {
-	(void)ex;
-	return 0;
+	uint16_t v;
+	memcpy(&v, of(ex)->cqe + SOFTROCE_CQE_VLAN, sizeof v);
+	return v;
 }
 
+/* There are no flows and no tag matching. */
 static uint32_t read_flow_tag(struct ibv_cq_ex *ex)
 {
 	(void)ex;
@@ -179,7 +173,7 @@ static void set_ops(struct ibv_cq_ex *ex)
 
 #define SUPPORTED_WC_FLAGS                                                                         \
 	(IBV_WC_STANDARD_FLAGS | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP |                             \
-	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK)
+	 IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK | IBV_WC_EX_WITH_CVLAN)
 
 struct ibv_cq_ex *sr_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr)
 {

@@ -49,69 +49,58 @@ SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
 	return 0;
 }
 
-static int ask_region(struct sr_conn *c, struct softroce_reg_mr_request *ask,
-		      struct softroce_reg_mr_reply *reply)
+/* Sends a registration, in which ask lies, first by address, else by showing the memory. */
+static int ask_region(struct sr_conn *c, struct sr_request *r, struct softroce_reg_mr_request *ask)
 {
-	struct sr_request r = {
-		.op = SOFTROCE_OP_REG_MR,
-		.body = ask,
-		.len = sizeof *ask,
-		.reply = reply,
-		.reply_len = sizeof *reply,
-	};
 	ask->memory = SOFTROCE_MEMORY_PROCESS;
-	int error = sr_call(c, &r);
+	int error = sr_call(c, r);
 	if (error != EPERM && error != ESRCH)
 		return error;
-	/* The daemon is another user's, or does not see this process: show it the memory. */
+	/* The daemon is another user's, or does not see this process. */
 	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return error;
 	ask->memory = SOFTROCE_MEMORY_SELF;
-	r.fds = &fd;
-	r.nfds = 1;
-	error = sr_call(c, &r);
+	r->fds = &fd;
+	r->nfds = 1;
+	error = sr_call(c, r);
 	close(fd);
 	return error;
 }
 
-/* What a program may ask for without the device having it. */
-#define IGNORED_ACCESS IBV_ACCESS_OPTIONAL_RANGE
-#define NO_ACCESS      (IBV_ACCESS_ON_DEMAND | IBV_ACCESS_HUGETLB)
+/* Optional flags, by their definition, and one that says how the pages are to be pinned. */
+#define IGNORED_ACCESS (IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB)
 
-static int check_access(unsigned int access)
+static struct softroce_reg_mr_request describe(const struct sr_mr *mr)
 {
-	if (access & IBV_ACCESS_ON_DEMAND)
-		return EOPNOTSUPP;
-	return 0;
+	return (struct softroce_reg_mr_request){
+		.pd = sr_pd(mr->ibv.pd)->ibv.handle,
+		.access = mr->access & ~IGNORED_ACCESS,
+		.iova = mr->access & IBV_ACCESS_ZERO_BASED ? 0 : mr->iova,
+		.length = mr->ibv.length,
+		.address = (uintptr_t)mr->ibv.addr,
+	};
 }
 
-static int register_memory(struct sr_mr *mr, struct ibv_pd *pd, void *addr, size_t length,
-			   uint64_t iova, unsigned int access)
+static int register_memory(struct sr_mr *mr)
 {
-	int error = check_access(access);
-	if (error)
-		return error;
-	struct softroce_reg_mr_request ask = {
-		.pd = sr_pd(pd)->ibv.handle,
-		.access = access & ~(IGNORED_ACCESS | NO_ACCESS),
-		.iova = access & IBV_ACCESS_ZERO_BASED ? 0 : iova,
-		.length = length,
-		.address = (uintptr_t)addr,
-	};
+	struct softroce_reg_mr_request ask = describe(mr);
 	struct softroce_reg_mr_reply reply;
-	error = ask_region(&sr_ctx(pd->context)->conn, &ask, &reply);
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REG_MR,
+		.body = &ask,
+		.len = sizeof ask,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	if (mr->access & IBV_ACCESS_ON_DEMAND)
+		return EOPNOTSUPP;
+	int error = ask_region(&sr_ctx(mr->ibv.context)->conn, &r, &ask);
 	if (error)
 		return error;
-	mr->ibv.context = pd->context;
-	mr->ibv.pd = pd;
-	mr->ibv.addr = addr;
-	mr->ibv.length = length;
 	mr->ibv.handle = reply.handle;
 	mr->ibv.lkey = reply.lkey;
 	mr->ibv.rkey = reply.rkey;
-	mr->iova = iova;
-	mr->access = access;
 	return 0;
 }
 
@@ -121,7 +110,13 @@ SR_PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t 
 	struct sr_mr *mr = calloc(1, sizeof *mr);
 	if (!mr)
 		return sr_null(ENOMEM);
-	int error = register_memory(mr, pd, addr, length, iova, access);
+	mr->ibv.context = pd->context;
+	mr->ibv.pd = pd;
+	mr->ibv.addr = addr;
+	mr->ibv.length = length;
+	mr->iova = iova;
+	mr->access = access;
+	int error = register_memory(mr);
 	if (error) {
 		free(mr);
 		return sr_null(error);
@@ -161,35 +156,44 @@ SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
 #define REREG_FLAGS                                                                                \
 	(IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS)
 
-/*
- * The new region is made first, so that where it cannot be the old one stays. It has other keys,
- * as IBTA 11.2.8.6 allows.
- */
+static int reregister(struct sr_mr *mr)
+{
+	struct softroce_rereg_mr_request ask = {.handle = mr->ibv.handle, .mr = describe(mr)};
+	struct softroce_reg_mr_reply reply;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REREG_MR,
+		.body = &ask,
+		.len = sizeof ask,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	if (mr->access & IBV_ACCESS_ON_DEMAND)
+		return EOPNOTSUPP;
+	return ask_region(&sr_ctx(mr->ibv.context)->conn, &r, &ask.mr);
+}
+
+/* The keys stay as they are, and where it fails so does the region. */
 SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr,
 			   size_t length, int access)
 {
 	struct sr_mr *mr = (struct sr_mr *)ibv, changed = *mr;
-	if (!flags || flags & ~REREG_FLAGS) {
-		errno = EINVAL;
-		return IBV_REREG_MR_ERR_INPUT;
-	}
 	bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
-	if ((move && (!addr || !length)) || (flags & IBV_REREG_MR_CHANGE_PD && !pd)) {
+	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) ||
+	    (flags & IBV_REREG_MR_CHANGE_PD && !pd)) {
 		errno = EINVAL;
 		return IBV_REREG_MR_ERR_INPUT;
 	}
-	int error = register_memory(
-		&changed, flags & IBV_REREG_MR_CHANGE_PD ? pd : ibv->pd, move ? addr : ibv->addr,
-		move ? length : ibv->length, move ? (uintptr_t)addr : mr->iova,
-		flags & IBV_REREG_MR_CHANGE_ACCESS ? (unsigned int)access : mr->access);
-	if (error) {
-		errno = error;
-		return IBV_REREG_MR_ERR_CMD;
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		changed.ibv.pd = pd;
+	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+		changed.access = (unsigned int)access;
+	if (move) {
+		changed.ibv.addr = addr;
+		changed.ibv.length = length;
+		changed.iova = (uintptr_t)addr;
 	}
-	struct sr_conn *c = &sr_ctx(ibv->context)->conn;
-	error = closed(sr_close_handle(c, SOFTROCE_OP_DEREG_MR, ibv->handle));
-	if (error) { /* windows are bound to it */
-		sr_close_handle(c, SOFTROCE_OP_DEREG_MR, changed.ibv.handle);
+	int error = reregister(&changed);
+	if (error) {
 		errno = error;
 		return IBV_REREG_MR_ERR_CMD;
 	}

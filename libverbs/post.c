@@ -83,7 +83,7 @@ static int put_bind(uint8_t *s, const struct ibv_send_wr *wr)
 	put64(s, SOFTROCE_SEND_BIND_ADDR, b->addr);
 	put64(s, SOFTROCE_SEND_BIND_LENGTH, b->length);
 	put32(s, SOFTROCE_SEND_BIND_LKEY, b->mr ? b->mr->lkey : 0);
-	put32(s, SOFTROCE_SEND_BIND_ACCESS, b->mw_access_flags);
+	put32(s, SOFTROCE_SEND_BIND_ACCESS, b->mw_access_flags & SR_WINDOW_ACCESS);
 	put32(s, SOFTROCE_SEND_NUM_SGE, 0);
 	return 0;
 }

@@ -9,7 +9,6 @@
 #include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 static int ask(struct ibv_context *context, uint16_t op, void *reply, size_t len)
 {
@@ -76,7 +75,6 @@ SR_PUBLIC int ibv_query_device(struct ibv_context *context, struct ibv_device_at
 	return error;
 }
 
-/* The upper half of the capability flags that have a meaning for programs of this release. */
 int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size)
 {
@@ -91,8 +89,8 @@ int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 	struct ibv_device_attr_ex a;
 	memset(&a, 0, sizeof a);
 	device_attr(&a.orig_attr, &d);
-	a.completion_timestamp_mask = UINT64_MAX;
-	a.hca_core_clock = 1000000; /* kHz: the clock counts nanoseconds */
+	a.completion_timestamp_mask = d.timestamp_mask;
+	a.hca_core_clock = d.hca_core_clock;
 	a.device_cap_flags_ex = d.device_cap_flags_ex;
 	a.phys_port_cnt_ex = d.phys_port_cnt;
 	memset(attr, 0, size);
@@ -293,20 +291,30 @@ int sr_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int in
 	return 0;
 }
 
-#define DEFAULT_PKEY 0xffff
-
+/* An index that is not in use has the P_Key 0. */
 SR_PUBLIC int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
 {
-	if (port != 1 || index != 0) {
-		errno = EINVAL;
-		return -1;
-	}
-	if (sr_gone(&sr_ctx(context)->conn)) {
-		errno = EIO;
-		return -1;
-	}
-	*pkey = htobe16(DEFAULT_PKEY);
-	return 0;
+	struct {
+		struct softroce_list_reply list;
+		uint16_t keys[SOFTROCE_MAX_PKEYS];
+	} *reply = NULL;
+	size_t len = 0;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_QUERY_PKEYS,
+		.whole = (void **)&reply,
+		.whole_len = &len,
+	};
+	int error = port == 1 && index >= 0 ? sr_call(&sr_ctx(context)->conn, &r) : EINVAL;
+	if (!error && (len < sizeof reply->list + (size_t)(index + 1) * sizeof *reply->keys ||
+		       (uint32_t)index >= reply->list.count))
+		error = EINVAL;
+	if (!error)
+		*pkey = htobe16(reply->keys[index]);
+	free(reply);
+	if (!error)
+		return 0;
+	errno = error;
+	return -1;
 }
 
 SR_PUBLIC int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be16 pkey)
@@ -318,16 +326,19 @@ SR_PUBLIC int ibv_get_pkey_index(struct ibv_context *context, uint8_t port, __be
 	return -1;
 }
 
-/* The NIC's clock is the system's monotonic one. */
 int sr_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values)
 {
-	(void)context;
 	uint32_t asked = values->comp_mask;
 	values->comp_mask = 0;
-	if (asked & IBV_VALUES_MASK_RAW_CLOCK) {
-		if (clock_gettime(CLOCK_MONOTONIC, &values->raw_clock))
-			return errno;
-		values->comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
-	}
+	if (!(asked & IBV_VALUES_MASK_RAW_CLOCK))
+		return 0;
+	struct softroce_clock_reply now;
+	int error = ask(context, SOFTROCE_OP_QUERY_CLOCK, &now, sizeof now);
+	if (error)
+		return error;
+	values->comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+	/* The raw clock is a number of ticks, which programs take from here as nanoseconds. */
+	values->raw_clock.tv_sec = (time_t)(now.clock / 1000000000);
+	values->raw_clock.tv_nsec = (long)(now.clock % 1000000000);
 	return 0;
 }

@@ -321,6 +321,9 @@ static inline void sr_wq_publish(struct sr_wq *w)
 	(SOFTROCE_SEND_FENCE | SOFTROCE_SEND_SIGNALED | SOFTROCE_SEND_SOLICITED |                  \
 	 SOFTROCE_SEND_INLINE)
 
+/* A window grants nothing to this side: programs say "local write" all the same. */
+#define SR_WINDOW_ACCESS (~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE))
+
 /* post.c */
 int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
 int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);

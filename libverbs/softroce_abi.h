@@ -161,6 +161,8 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_DEALLOC_MW 23
 #define SOFTROCE_OP_OPEN_XRCD 24
 #define SOFTROCE_OP_CLOSE_XRCD 25
+#define SOFTROCE_OP_REREG_MR 26
+#define SOFTROCE_OP_QUERY_MR 27
 #define SOFTROCE_OP_CREATE_CHANNEL 32
 #define SOFTROCE_OP_DESTROY_CHANNEL 33
 #define SOFTROCE_OP_CREATE_CQ 34
@@ -419,6 +421,31 @@ struct softroce_reg_mr_reply {
 	uint32_t memory; /* SOFTROCE_MEMORY_* */
 };
 _Static_assert(sizeof(struct softroce_reg_mr_reply) == 16, "layout");
+
+/*
+ * struct softroce_rereg_mr_request makes a registered region what MR says, with the same
+ * handle and keys; the answer is a struct softroce_reg_mr_reply. Where it is refused the
+ * region is as it was.
+ */
+struct softroce_rereg_mr_request {
+	uint32_t handle;
+	uint32_t reserved0;
+	struct softroce_reg_mr_request mr;
+};
+_Static_assert(sizeof(struct softroce_rereg_mr_request) == 56, "layout");
+
+/*
+ * struct softroce_query_mr_reply tells of a region.
+ */
+struct softroce_query_mr_reply {
+	uint32_t lkey;
+	uint32_t rkey;
+	uint64_t iova;
+	uint64_t length;
+	uint32_t access; /* ibv_access_flags */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_query_mr_reply) == 32, "layout");
 
 /*
  * struct softroce_alloc_mw_request allocates a memory window, which a work request binds.

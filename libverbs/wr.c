@@ -118,7 +118,7 @@ static void bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
 	put64(s, SOFTROCE_SEND_BIND_ADDR, b->addr);
 	put64(s, SOFTROCE_SEND_BIND_LENGTH, b->length);
 	put32(s, SOFTROCE_SEND_BIND_LKEY, b->mr ? b->mr->lkey : 0);
-	put32(s, SOFTROCE_SEND_BIND_ACCESS, b->mw_access_flags);
+	put32(s, SOFTROCE_SEND_BIND_ACCESS, b->mw_access_flags & SR_WINDOW_ACCESS);
 }
 
 static void local_inv(struct ibv_qp_ex *ex, uint32_t rkey)

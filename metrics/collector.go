@@ -51,6 +51,8 @@ var (
 	naks      = prometheus.NewDesc("softroce_naks_total", "NAKs by code; RNR NAKs have counters of their own.", portWith("direction", "code"), nil)
 	qps       = prometheus.NewDesc("softroce_qps", "Queue pairs by state.", portWith("state"), nil)
 	objects   = prometheus.NewDesc("softroce_objects", "Objects that clients hold.", portWith("kind"), nil)
+	matched   = prometheus.NewDesc("softroce_fault_matched_total", "Packets that met the conditions of a fault rule.", portWith("line", "rule"), nil)
+	acted     = prometheus.NewDesc("softroce_fault_acted_total", "Packets that a fault rule acted on.", portWith("line", "rule"), nil)
 	memory    = prometheus.NewDesc("softroce_registered_bytes", "Bytes of registered memory.", port, nil)
 	rings     = prometheus.NewDesc("softroce_ring_bytes", "Bytes of rings shared with clients.", port, nil)
 	engine    = prometheus.NewDesc("softroce_engine_seconds_total", "How an engine spent its time.", []string{"engine", "state"}, nil)
@@ -59,7 +61,7 @@ var (
 )
 
 var descs = []*prometheus.Desc{
-	buildInfo, info, stateID, physID, rate, opcodes, drops, naks, qps, objects, memory, rings, engine, busy, steps,
+	buildInfo, info, stateID, physID, rate, opcodes, drops, naks, qps, objects, matched, acted, memory, rings, engine, busy, steps,
 }
 
 type collector struct {
@@ -80,6 +82,11 @@ func (c *collector) Collect(ch chan<- prometheus.Metric) {
 		m := sample{ch, d.Name}
 		ch <- prometheus.MustNewConstMetric(info, prometheus.GaugeValue, 1, d.Name, "softroce", c.version, "softroce")
 		c.collectCounters(m, &d.Counters)
+		for _, f := range d.Faults {
+			line := strconv.Itoa(f.Line)
+			m.count(matched, f.Matched, line, f.Rule)
+			m.count(acted, f.Acted, line, f.Rule)
+		}
 		collectState(m, &d)
 	}
 	for i, e := range c.source.Engines() {
@@ -159,6 +166,10 @@ func collectState(m sample, d *nic.Snapshot) {
 	m.gauge(objects, float64(len(d.MRs)), "mr")
 	m.gauge(objects, float64(len(d.CQs)), "cq")
 	m.gauge(objects, float64(len(d.QPs)), "qp")
+	m.gauge(objects, float64(len(d.SRQs)), "srq")
+	m.gauge(objects, float64(len(d.MWs)), "mw")
+	m.gauge(objects, float64(len(d.AHs)), "ah")
+	m.gauge(objects, float64(len(d.Groups)), "mcast_group")
 	m.gauge(memory, float64(registered))
 	m.gauge(rings, float64(ring))
 }

@@ -21,7 +21,8 @@ func (source) Devices() []nic.Snapshot {
 		Name: "nic0", PortState: nic.PortActive,
 		Contexts: []nic.ContextInfo{{PDs: 2, RegisteredBytes: 4096, RingBytes: 512}},
 		QPs:      []nic.QPInfo{{State: "RTS"}, {State: "RTS"}, {State: "ERR"}},
-		MRs:      []nic.MRInfo{{}}, CQs: []nic.CQInfo{{}},
+		MRs:      []nic.MRInfo{{}}, CQs: []nic.CQInfo{{}}, SRQs: []nic.SRQInfo{{}, {}},
+		Faults: []nic.FaultInfo{{Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
 	}
 	c := &s.Counters
 	c.LocalACKTimeout, c.RNRSent, c.Retransmitted = 3, 4, 5
@@ -59,6 +60,9 @@ func TestEveryCountIsScraped(t *testing.T) {
 		`softroce_qps{device="nic0",port="1",state="ERR"} 1`,
 		`softroce_qps{device="nic0",port="1",state="INIT"} 0`,
 		`softroce_objects{device="nic0",kind="pd",port="1"} 2`,
+		`softroce_objects{device="nic0",kind="srq",port="1"} 2`,
+		`softroce_fault_matched_total{device="nic0",line="2",port="1",rule="drop nth 3"} 9`,
+		`softroce_fault_acted_total{device="nic0",line="2",port="1",rule="drop nth 3"} 1`,
 		`softroce_registered_bytes{device="nic0",port="1"} 4096`,
 		`softroce_ring_bytes{device="nic0",port="1"} 512`,
 		`softroce_engine_seconds_total{engine="0",state="asleep"} 2`,

@@ -111,6 +111,40 @@ func (pd *PD) InUse() int { return pd.uses }
 // exceed 64 bits. The table closes mem when the region is gone, but not if Register returns
 // an error.
 func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
+	r, err := t.describe(pd, mem, iova, length, a)
+	if err != nil {
+		return nil, err
+	}
+	index, ok := t.takeSlot()
+	if !ok {
+		return nil, ErrFull
+	}
+	r.key = index<<tagBits | t.slots[index].tag
+	t.begin(r)
+	return r, nil
+}
+
+// Reregister gives what Register would give the keys of old, which is no more: what still holds old
+// finds it dead, as after Deregister. Errors are those of both; then old is as it was.
+func (t *Table) Reregister(old *Region, pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
+	if old == nil || old.table != t || !old.live || old.window != nil {
+		return nil, ErrKey
+	}
+	if old.windows > 0 {
+		return nil, ErrBusy
+	}
+	r, err := t.describe(pd, mem, iova, length, a)
+	if err != nil {
+		return nil, err
+	}
+	t.end(old)
+	r.key = old.key
+	t.begin(r)
+	return r, nil
+}
+
+// describe makes a region that has no key yet.
+func (t *Table) describe(pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
 	if err := a.check(); err != nil {
 		return nil, err
 	}
@@ -127,18 +161,27 @@ func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a Access) (*Re
 	if length > mem.Len() || length > 0 && iova > math.MaxUint64-(length-1) {
 		return nil, ErrBounds
 	}
-	index, ok := t.takeSlot()
-	if !ok {
-		return nil, ErrFull
-	}
-	r := &Region{
-		PD: pd, IOVA: iova, Length: length, Access: a, Memory: mem,
-		table: t, key: index<<tagBits | t.slots[index].tag, live: true, process: process,
-	}
-	t.slots[index].region = r
+	return &Region{PD: pd, IOVA: iova, Length: length, Access: a, Memory: mem, table: t, process: process}, nil
+}
+
+// begin puts r into the slot of its key.
+func (t *Table) begin(r *Region) {
+	r.live = true
+	t.slots[r.key>>tagBits].region = r
 	t.live++
-	pd.uses++
-	return r, nil
+	r.PD.uses++
+}
+
+// end makes r unusable and has its memory closed; its slot is left to the caller.
+func (t *Table) end(r *Region) {
+	r.live = false
+	t.live--
+	r.PD.uses--
+	if t.io == nil {
+		r.Memory.Close() // no IO ever handed out a byte of this table's memory
+		return
+	}
+	t.retired = append(t.retired, r)
 }
 
 // takeSlot finds a free slot and gives it a tag other than its last one.
@@ -171,15 +214,8 @@ func (t *Table) Deregister(r *Region) error {
 	if r.windows > 0 {
 		return ErrBusy
 	}
-	r.live = false
 	t.freeSlot(r.key >> tagBits)
-	t.live--
-	r.PD.uses--
-	if t.io == nil {
-		r.Memory.Close() // no IO ever handed out a byte of this table's memory
-		return nil
-	}
-	t.retired = append(t.retired, r)
+	t.end(r)
 	return nil
 }
 

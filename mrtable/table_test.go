@@ -296,3 +296,68 @@ func TestAllYieldsTheLiveRegions(t *testing.T) {
 		t.Errorf("regions %v", got)
 	}
 }
+
+func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
+	table := NewTable(rand.New(rand.NewPCG(1, 2)))
+	a, b := table.AllocPD(), table.AllocPD()
+	old, err := table.Register(a, HeapMemory(make([]byte, 64)), 0x1000, 64, LocalWrite)
+	if err != nil {
+		t.Fatal(err)
+	}
+	key := old.RKey()
+	rights := LocalWrite | RemoteWrite
+	if _, err := table.Reregister(old, b, HeapMemory(make([]byte, 16)), 0x2000, 32, rights); !errors.Is(err, ErrBounds) {
+		t.Errorf("more than the memory has: %v, want %v", err, ErrBounds)
+	}
+	if r, err := table.Local(a, key, 0x1000, 64, LocalWrite); err != nil || r != old {
+		t.Errorf("after a refusal: %v, want the region as it was", err)
+	}
+	r, err := table.Reregister(old, b, HeapMemory(make([]byte, 32)), 0x2000, 32, rights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.RKey() != key || r.LKey() != key {
+		t.Errorf("keys %#x and %#x, want %#x", r.LKey(), r.RKey(), key)
+	}
+	if got, err := table.Remote(b, 1, key, 0x2000, 32, RemoteWrite); err != nil || got != r {
+		t.Errorf("new range: %v", err)
+	}
+	if _, err := table.Remote(a, 1, key, 0x2000, 32, 0); !errors.Is(err, ErrPD) {
+		t.Errorf("old domain: %v, want %v", err, ErrPD)
+	}
+	if _, err := table.Remote(b, 1, key, 0x1000, 1, 0); !errors.Is(err, ErrBounds) {
+		t.Errorf("old range: %v, want %v", err, ErrBounds)
+	}
+	if _, err := table.Reregister(old, a, HeapMemory(nil), 0, 0, 0); !errors.Is(err, ErrKey) {
+		t.Errorf("a region that is no more: %v, want %v", err, ErrKey)
+	}
+	if a.InUse() != 0 || b.InUse() != 1 {
+		t.Errorf("domains are used %d and %d times, want 0 and 1", a.InUse(), b.InUse())
+	}
+	if err := table.Deregister(r); err != nil || b.InUse() != 0 {
+		t.Errorf("deregister: %v, domain used %d times", err, b.InUse())
+	}
+}
+
+func TestRegionWithWindowsIsNotReregistered(t *testing.T) {
+	table := NewTable(rand.New(rand.NewPCG(1, 2)))
+	pd := table.AllocPD()
+	r, err := table.Register(pd, HeapMemory(make([]byte, 64)), 0, 64, MWBind)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w, err := table.AllocWindow(pd, Type1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := table.Bind(Binding{PD: pd, RKey: w.RKey(), LKey: r.LKey(), Length: 8, Access: RemoteRead}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := table.Reregister(r, pd, HeapMemory(make([]byte, 64)), 0, 64, 0); !errors.Is(err, ErrBusy) {
+		t.Errorf("%v, want %v", err, ErrBusy)
+	}
+	table.DeallocWindow(w)
+	if _, err := table.Reregister(r, pd, HeapMemory(make([]byte, 64)), 0, 64, 0); err != nil {
+		t.Errorf("without the window: %v", err)
+	}
+}

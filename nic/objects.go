@@ -89,15 +89,12 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access m
 	if err := room("MR", d.count.mrs, d.limits.MaxMR, c.count.mrs, c.limits.MRs); err != nil {
 		return nil, err
 	}
-	if max := c.limits.RegisteredBytes; max > 0 && (length > max || c.registered > max-length) {
-		return nil, refuse(syscall.ENOMEM, "context has %d bytes registered, and %d more would pass its limit of %d",
-			c.registered, length, max)
+	if err := c.mayRegister(c.registered, length); err != nil {
+		return nil, err
 	}
 	r, err := d.table.Register(p.pd, mem, iova, length, access)
 	if err != nil {
-		no := syscall.EINVAL
-		errors.As(err, &no)
-		return nil, &Error{Errno: no, Text: err.Error()}
+		return nil, registration(err)
 	}
 	m := &MR{ctx: c, pd: p, region: r}
 	p.users++
@@ -106,6 +103,49 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access m
 	c.count.mrs++
 	d.count.mrs++
 	return m, nil
+}
+
+// ReregMR makes m another region with the same keys: ibv_rereg_mr. Where it fails m is as it was, and mem
+// still the caller's. Errors are those of RegMR, and EBUSY while a memory window is bound to m.
+func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64, access mrtable.Access) error {
+	if m == nil || m.ctx != c {
+		return refuse(syscall.EINVAL, "no MR of this context")
+	}
+	if err := c.own(p); err != nil {
+		return err
+	}
+	others := c.registered - m.region.Length
+	if err := c.mayRegister(others, length); err != nil {
+		return err
+	}
+	r, err := c.device.table.Reregister(m.region, p.pd, mem, iova, length, access)
+	if errors.Is(err, mrtable.ErrBusy) {
+		return refuse(syscall.EBUSY, "memory windows are bound to the MR")
+	}
+	if err != nil {
+		return registration(err)
+	}
+	m.pd.users--
+	p.users++
+	m.pd, m.region = p, r
+	c.registered = others + length
+	return nil
+}
+
+// mayRegister checks length more bytes than have against the context's limit.
+func (c *Context) mayRegister(have, length uint64) error {
+	if max := c.limits.RegisteredBytes; max > 0 && (length > max || have > max-length) {
+		return refuse(syscall.ENOMEM, "context has %d bytes registered, and %d more would pass its limit of %d",
+			have, length, max)
+	}
+	return nil
+}
+
+// registration is what becomes of the table's error.
+func registration(err error) error {
+	no := syscall.EINVAL
+	errors.As(err, &no)
+	return &Error{Errno: no, Text: err.Error()}
 }
 
 // DeregMR ends a region: from now on its keys are not valid. EBUSY while a memory window is bound to it.

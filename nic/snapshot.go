@@ -19,6 +19,12 @@ type Snapshot struct {
 	QPs       []QPInfo      `json:"qps"`
 	MRs       []MRInfo      `json:"mrs"`
 	CQs       []CQInfo      `json:"cqs"`
+	PDs       []PDInfo      `json:"pds"`
+	MWs       []MWInfo      `json:"mws"`
+	SRQs      []SRQInfo     `json:"srqs"`
+	AHs       []AHInfo      `json:"ahs"`
+	Groups    []GroupInfo   `json:"groups"`
+	Faults    []FaultInfo   `json:"faults"` // the rules of the fault program, in their order
 	LinkError string        `json:"link_error,omitempty"`
 	Counters  Counters      `json:"counters"`
 }
@@ -36,6 +42,10 @@ type ContextInfo struct {
 	QPs             int    `json:"qps"`
 	CQs             int    `json:"cqs"`
 	MRs             int    `json:"mrs"`
+	MWs             int    `json:"mws"`
+	SRQs            int    `json:"srqs"`
+	AHs             int    `json:"ahs"`
+	XRCDs           int    `json:"xrcds"`
 	RegisteredBytes uint64 `json:"registered_bytes"`
 	RingBytes       uint64 `json:"ring_bytes"`
 }
@@ -91,8 +101,10 @@ func (d *Device) Snapshot() Snapshot {
 	}
 	for _, c := range d.contexts {
 		o := Owner{c.opt.PID, c.opt.Comm}
-		s.Contexts = append(s.Contexts, ContextInfo{o, c.count.pds, c.count.qps, c.count.cqs, c.count.mrs,
+		n := &c.count
+		s.Contexts = append(s.Contexts, ContextInfo{o, n.pds, n.qps, n.cqs, n.mrs, n.mws, n.srqs, n.ahs, n.xrcds,
 			c.registered, c.ringBytes})
+		c.listOthers(&s, o)
 		for _, q := range c.qps {
 			s.QPs = append(s.QPs, q.info(o))
 		}
@@ -104,6 +116,7 @@ func (d *Device) Snapshot() Snapshot {
 			s.CQs = append(s.CQs, q.info(o))
 		}
 	}
+	s.Groups, s.Faults = d.groupInfos(), d.faultInfos()
 	return s
 }
 

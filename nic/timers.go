@@ -1,5 +1,7 @@
 package nic
 
+import "softroce/wire"
+
 // A timerHeap orders queue pairs by the time at which they are to be looked at. That time
 // is never later than the queue pair's deadline but may be earlier: a deadline that
 // moves away, as it does with each acknowledgement, costs nothing until the old one comes.
@@ -88,6 +90,17 @@ func (h *timerHeap) down(i int) {
 	}
 }
 
+// expired lets q act on its deadline. A peer that does not answer in time may have moved.
+func (q *QP) expired() {
+	d := q.device
+	before := d.counters.LocalACKTimeout
+	q.t.Expire(d.enter(q))
+	q.noteState()
+	if d.counters.LocalACKTimeout != before && q.path != nil {
+		d.iface.Doubt(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})
+	}
+}
+
 // expire lets queue pairs act whose deadline has come.
 func (e *Engine) expire() (any bool) {
 	for {
@@ -97,8 +110,7 @@ func (e *Engine) expire() (any bool) {
 		}
 		if at := q.t.NextDeadline(); at != 0 && at <= e.now {
 			any = true
-			q.t.Expire(q.device.enter(q))
-			q.noteState()
+			q.expired()
 			q.device.tx.activate(q)
 		}
 		// What is still due goes again when its turn to transmit is over.

@@ -51,6 +51,14 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 func (s *Server) Answer(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	err := s.answer(ctx, conn)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // what the closed connection said does not matter
+	}
+	return err
+}
+
+func (s *Server) answer(ctx context.Context, conn net.Conn) error {
 	t := newTalk(conn)
 	var h hello
 	if err := t.hear(&h); err != nil {

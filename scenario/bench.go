@@ -35,8 +35,11 @@ type Network interface {
 	// that may take there, and briefly where done is nil. It returns what done does.
 	Settle(done func() bool) bool
 
+	// PeerQPN is the number of the first queue pair that the script plays; others follow.
+	PeerQPN() uint32
+
 	// Slack is by how much something may come sooner or later than it should, because the
-	// network's time is not the NIC's.
+	// network's time is not the NIC's. Both are 0 where it is.
 	Slack() (early, late time.Duration)
 
 	// Send puts a hand-made packet on the cable.
@@ -58,6 +61,7 @@ type Network interface {
 var (
 	ErrOneNIC   = errors.New("there is only one NIC on this bench")
 	ErrNoFaults = errors.New("the cable of this bench takes no faults")
+	ErrLink     = errors.New("no link to a live NIC") // also where its description is wrong
 )
 
 // A NIC is a NIC as the verbs program on it has it in hand. Objects have the names that the

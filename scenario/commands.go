@@ -113,8 +113,8 @@ func (s *stage) cmdAdvance(w *words) error {
 	if err != nil || d <= 0 {
 		return fmt.Errorf("%q must be a time such as 5ms", t)
 	}
-	s.bench.Run(s.bench.Now()+d, nil)
-	s.moment = s.bench.Now()
+	s.bench.Run(s.floor+d, nil)
+	s.passed(d)
 	return w.end()
 }
 

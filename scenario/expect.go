@@ -64,11 +64,27 @@ func (s *stage) until(t wait, done func() bool) error {
 	return nil
 }
 
+// passed notes that time has gone by since the floor.
+func (s *stage) passed(d time.Duration) {
+	s.floor += d
+	s.moment = max(s.moment, s.floor)
+	s.settleFloor()
+}
+
+// settleFloor: where time is the NIC's own, the floor is when things did come.
+func (s *stage) settleFloor() {
+	if early, _ := s.bench.Slack(); early == 0 {
+		s.floor = s.moment
+	}
+}
+
 // came makes what came at a time the newest that the script has told of. It must not be too early.
 func (s *stage) came(t wait, at time.Duration) error {
 	early, _ := s.bench.Slack()
-	took := at - s.moment
+	took := at - s.floor
+	s.floor += t.after
 	s.moment = max(s.moment, at)
+	s.settleFloor()
 	if t.after > 0 && took+early < t.after {
 		return fmt.Errorf("it came after %v, sooner than %v", took, t.after)
 	}
@@ -123,13 +139,21 @@ func (s *stage) expectSilence(w *words) error {
 	if err != nil {
 		return err
 	}
-	some := func() bool { return len(s.waiting(name)) > 0 }
-	s.bench.Settle(nil)
-	if some() || d > 0 && s.bench.Run(s.bench.Now()+d, some) {
+	early, _ := s.bench.Slack()
+	end := s.floor + d
+	if early == 0 || d == 0 {
+		s.bench.Settle(nil)
+		end = max(end, s.bench.Now())
+	}
+	some := func() bool {
+		l := s.waiting(name)
+		return len(l) > 0 && (early == 0 || l[0].at < end-early)
+	}
+	if some() || d > 0 && s.bench.Run(end-early, some) {
 		return fmt.Errorf("expected silence, but there came\n    %v", s.waiting(name)[0])
 	}
 	if d > 0 {
-		s.moment = s.bench.Now()
+		s.passed(d)
 	}
 	return nil
 }

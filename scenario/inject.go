@@ -14,7 +14,7 @@ const handPort = 0xc123
 
 // cmdInject makes a packet by hand and sends it to a queue pair's NIC, as its peer would:
 //
-//	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [tclass=N] [and]
+//	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [tclass=N] [and] [aside]
 func (s *stage) cmdInject(w *words) error {
 	q, err := s.namedQP(w)
 	if err != nil {
@@ -28,7 +28,7 @@ func (s *stage) cmdInject(w *words) error {
 	if err != nil {
 		return err
 	}
-	more := w.flag("and")
+	more, aside := w.flag("and"), w.flag("aside")
 	f, err := s.handMade(w, q, op)
 	if err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *stage) cmdInject(w *words) error {
 	if err := w.end(); err != nil {
 		return err
 	}
-	s.moment = s.bench.Now()
+	s.acts(more, aside)
 	if err := s.bench.Send(f); err != nil {
 		return err
 	}

@@ -1,52 +1,54 @@
 package scenario
 
 import (
-	"context"
 	"errors"
-	"fmt"
 	"net/netip"
+	"slices"
+	"sync"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"softroce/wire"
 )
 
 // How long a live bench waits.
 const (
-	livePatience = 2 * time.Second        // for what has to come: a guest under emulation is slow
-	liveGrace    = 30 * time.Millisecond  // for what should not come
-	liveEarly    = 2 * time.Millisecond   // a packet is on its way for some time before its timer is ours
-	livePoll     = 200 * time.Microsecond // between looks at a program that does not call
+	livePatience = 3 * time.Second        // for what has to come: a guest under emulation is slow
+	liveGrace    = 150 * time.Millisecond // for what should not come, after the program has answered
+	liveTick     = 10 * time.Millisecond  // by which timers may be early: a host counts them in ticks, of which one has begun
+	livePoll     = time.Millisecond       // between looks at what does not call
 	liveResolve  = 3 * time.Second        // to find a neighbour
 )
 
-// A live bench is a NIC at the other end of a real link, and the verbs program on its host.
+// A live bench is a NIC at the other end of a cable, and the verbs program on its host.
 type live struct {
-	link  wire.Link
-	iface wire.Interface
-	me    netip.Addr
-	start time.Time
+	cable *Cable
+	block uint32
+	began time.Duration // on the cable's clock
 	nic   *remoteNIC
-	paths map[netip.Addr]*wire.Path
+	tap   wire.FrameSink
+
+	mu    sync.Mutex
+	inbox []caught
+	come  chan struct{} // holds one if there is something in the inbox
 }
 
-// NewLive returns a Bench whose NIC under test is at the other end of a link, as seen from iface. It owns
-// the link. program says where the verbs program on that NIC's host is, see docs/scenarios.md; a
-// script may start it itself. tap sees the packets of the link.
-func NewLive(link wire.Link, iface wire.Interface, program []string, tap wire.FrameSink) (Bench, error) {
-	b := &live{iface: iface, start: time.Now(), paths: map[netip.Addr]*wire.Path{}}
-	for _, a := range iface.Addresses() {
-		if b.me = a.Addr(); b.me.Is4() {
-			break
-		}
+// A caught frame was on the cable and has not been shown to the script.
+type caught struct {
+	ns    int64
+	frame []byte
+}
+
+// Bench returns a bench for one scenario; tap sees the packets of its queue pairs. It is what Options wants.
+func (c *Cable) Bench(tap wire.FrameSink) (Bench, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	b := &live{cable: c, block: c.blocks % handBlocks, began: time.Since(c.start), tap: tap, come: make(chan struct{}, 1)}
+	if c.benches[b.block] != nil {
+		return nil, errors.New("too many scenarios at the same time")
 	}
-	if !b.me.IsValid() {
-		link.Close()
-		return nil, fmt.Errorf("%s has no address", iface.Name())
-	}
-	b.link = wire.NewCapture(link, tap, wire.CaptureOptions{MAC: iface.MAC, Wall: func(now int64) int64 { return now - 1 }})
-	b.nic = &remoteNIC{bench: b, command: program, regions: map[string]Region{}}
+	c.benches[b.block] = b
+	c.blocks++
+	b.nic = &remoteNIC{peer: c.me, cable: c, regions: map[string]Region{}}
 	return b, nil
 }
 
@@ -58,72 +60,67 @@ func (b *live) NIC(second bool) (NIC, error) {
 	return b.nic, nil
 }
 
-// Now implements Network.
-func (b *live) Now() time.Duration { return time.Since(b.start) }
+// take is given a frame by the cable.
+func (b *live) take(ns int64, frame []byte) {
+	b.mu.Lock()
+	b.inbox = append(b.inbox, caught{ns - int64(b.began), slices.Clone(frame)})
+	b.mu.Unlock()
+	select {
+	case b.come <- struct{}{}:
+	default:
+	}
+}
 
-// now is the time as the link has it.
-func (b *live) now() int64 { return int64(b.Now()) + 1 }
+// show shows the script what was taken.
+func (b *live) show() {
+	b.mu.Lock()
+	l := b.inbox
+	b.inbox = nil
+	b.mu.Unlock()
+	for _, c := range l {
+		b.tap.WriteFrame(c.ns, 0, c.frame)
+	}
+}
+
+// Now implements Network.
+func (b *live) Now() time.Duration { return time.Since(b.cable.start) - b.began }
 
 // Peer implements Network.
-func (b *live) Peer() netip.Addr { return b.me }
+func (b *live) Peer() netip.Addr { return b.cable.me }
+
+// PeerQPN implements Network.
+func (b *live) PeerQPN() uint32 { return firstHandQPN + b.block*handBlock }
 
 // Slack implements Network.
-func (b *live) Slack() (early, late time.Duration) { return liveEarly, livePatience }
+func (b *live) Slack() (early, late time.Duration) { return liveTick, livePatience }
 
 // Fault implements Network.
 func (b *live) Fault(string) error { return ErrNoFaults }
 
 // Path implements Network.
-func (b *live) Path(to netip.Addr) (*wire.Path, error) {
-	if p := b.paths[to]; p != nil {
-		q := *p
-		return &q, nil
-	}
-	p := &wire.Path{Src: b.me, Dst: to, HopLimit: 64}
-	ctx, cancel := context.WithTimeout(context.Background(), liveResolve)
-	defer cancel()
-	done := make(chan error, 1)
-	go func() { done <- b.iface.Resolve(ctx, p) }()
-	for { // a link that answers for its addresses itself has to be received from meanwhile
-		select {
-		case err := <-done:
-			if err != nil {
-				return nil, err
-			}
-			b.paths[to] = p
-			q := *p
-			return &q, nil
-		default:
-			b.receive()
-			b.pause(livePoll)
-		}
-	}
-}
+func (b *live) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to) }
 
 // Send implements Network.
 func (b *live) Send(f *wire.TxFrame) error {
-	for {
-		n, err := b.link.Send(b.now(), []wire.TxFrame{*f})
-		if n == 1 || err != nil {
-			return err
-		}
-		b.pause(livePoll)
-	}
+	err := b.cable.send(b, f)
+	b.show()
+	return err
 }
 
-// Settle implements Network.
+// Settle implements Network. What should not come is waited for until the verbs program has answered a line,
+// so that its host, which may stand still now and then, has had its turn, and then some more.
 func (b *live) Settle(done func() bool) bool {
-	wait := livePatience
-	if done == nil {
-		wait = liveGrace
+	if done != nil {
+		return b.Run(b.Now()+livePatience, done)
 	}
-	return b.Run(b.Now()+wait, done)
+	b.nic.answers()
+	return b.Run(b.Now()+liveGrace, nil)
 }
 
 // Run implements Network.
 func (b *live) Run(until time.Duration, done func() bool) bool {
 	for {
-		b.receive()
+		b.show()
 		if done != nil && done() {
 			return true
 		}
@@ -131,29 +128,16 @@ func (b *live) Run(until time.Duration, done func() bool) bool {
 		if left <= 0 {
 			return false
 		}
-		b.pause(min(left, livePoll))
-	}
-}
-
-// receive takes what has come; the tap sees it.
-func (b *live) receive() {
-	var batch [32]wire.RxFrame
-	for {
-		if n, err := b.link.Receive(b.now(), batch[:]); n == 0 || err != nil {
-			return
+		if done != nil {
+			left = min(left, livePoll)
 		}
+		t := time.NewTimer(left)
+		select {
+		case <-b.come:
+		case <-t.C:
+		}
+		t.Stop()
 	}
-}
-
-// pause waits for packets, or at the longest so long.
-func (b *live) pause(d time.Duration) {
-	fd := b.link.FD()
-	if fd < 0 {
-		time.Sleep(d)
-		return
-	}
-	ts := unix.NsecToTimespec(int64(d))
-	unix.Ppoll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}, &ts, nil)
 }
 
 // A programmed bench is one whose verbs program a script can start.
@@ -164,9 +148,18 @@ func (b *live) Program(command []string) error {
 	if b.nic.line != nil {
 		return errors.New("the verbs program is at work already")
 	}
-	b.nic.command = command
-	return b.nic.start()
+	l, err := openProgram(command)
+	if err != nil {
+		return err
+	}
+	b.nic.cable = nil // nobody else's
+	return b.nic.begin(l)
 }
 
 // Close implements Bench.
-func (b *live) Close() error { return errors.Join(b.nic.close(), b.link.Close()) }
+func (b *live) Close() error {
+	b.cable.mu.Lock()
+	delete(b.cable.benches, b.block)
+	b.cable.mu.Unlock()
+	return b.nic.close()
+}

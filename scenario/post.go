@@ -50,7 +50,7 @@ func (s *stage) cmdPost(w *words) error {
 	if err := w.end(); err != nil {
 		return err
 	}
-	s.moment = s.bench.Now()
+	s.acts(more, false)
 	if err := q.nic.PostSend(name, wr); err != nil {
 		return refused(err)
 	}

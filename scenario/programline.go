@@ -23,6 +23,8 @@ type programLine struct {
 	conn io.ReadWriteCloser
 	in   *bufio.Reader
 	end  func() error
+
+	broken bool // a line was not answered
 }
 
 // openProgram starts the command and talks to it over its standard input and output; or,
@@ -69,10 +71,12 @@ func (l *programLine) ask(line string) (answer, error) {
 		c.SetDeadline(time.Now().Add(answerTime))
 	}
 	if _, err := io.WriteString(l.conn, line+"\n"); err != nil {
+		l.broken = true
 		return nil, fmt.Errorf("verbs program: %w", err)
 	}
 	s, err := l.in.ReadString('\n')
 	if err != nil {
+		l.broken = true
 		return nil, fmt.Errorf("verbs program, asked %q: %w", line, err)
 	}
 	words := strings.Fields(s)

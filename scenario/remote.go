@@ -14,8 +14,8 @@ import (
 // A remoteNIC is a NIC whose verbs program is somewhere else: every method is a line to it, and its
 // answer. The lines are described in scenario/program/README.md.
 type remoteNIC struct {
-	bench   *live
-	command []string // how the program is reached, until it was
+	peer    netip.Addr // whom it talks to
+	cable   *Cable     // whose programs it uses; nil where the script has started its own
 	line    *programLine
 	addr    netip.Addr
 	regions map[string]Region
@@ -26,12 +26,17 @@ func (n *remoteNIC) start() error {
 	if n.line != nil {
 		return nil
 	}
-	l, err := openProgram(n.command)
+	l, err := n.cable.begin()
 	if err != nil {
 		return err
 	}
+	return n.begin(l)
+}
+
+// begin makes the program's acquaintance.
+func (n *remoteNIC) begin(l *programLine) error {
 	n.line = l
-	a, err := l.ask("hello " + n.bench.me.String())
+	a, err := l.ask("hello " + n.peer.String())
 	if err != nil {
 		return err
 	}
@@ -42,9 +47,19 @@ func (n *remoteNIC) start() error {
 	return nil
 }
 
+// answers waits until the program has answered a line, if it is at work.
+func (n *remoteNIC) answers() {
+	if n.line != nil {
+		n.tell("now")
+	}
+}
+
 func (n *remoteNIC) close() error {
 	if n.line == nil {
 		return nil
+	}
+	if n.cable != nil && !n.line.broken {
+		return n.cable.finish(n.line)
 	}
 	return n.line.close()
 }
@@ -141,7 +156,11 @@ func (n *remoteNIC) State(name string) (transport.State, error) {
 
 // PostSend implements NIC.
 func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
-	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, w.RemoteAddr, w.RKey, w.CompareAdd, w.Swap,
+	addr, key := w.RemoteAddr, w.RKey
+	if w.Dest != nil { // a datagram has another queue pair and its Q_Key in their place
+		addr, key = uint64(w.RemoteQPN), w.RemoteQKey
+	}
+	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, addr, key, w.CompareAdd, w.Swap,
 		orDash(hex.EncodeToString(w.Inline))}
 	return n.tell(appendSGEs(words, w.SGEs)...)
 }

@@ -2,11 +2,9 @@ package scenario
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"regexp"
 	"strings"
-	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
 
@@ -19,26 +17,12 @@ type Options struct {
 	// NIC under test. nil stands for a simulation.
 	Bench func(tap wire.FrameSink) (Bench, error)
 
-	// NoEvents says that the NIC under test need not give the asynchronous events that are expected.
-	NoEvents bool
+	// Lacks names the asynchronous events that the NIC under test does not give. Where one is expected nothing is
+	// waited for; one that comes after all was not expected.
+	Lacks []string
 
 	// Context ends a scenario early, which then has failed; nil stands for one that does not end.
 	Context context.Context
-}
-
-// Errors of a Result; match with errors.Is.
-var (
-	ErrFailed  = errors.New("scenario failed")
-	ErrSkipped = errors.New("scenario skipped")
-)
-
-// A Result is how one scenario went.
-type Result struct {
-	File    string
-	Err     error         // nil, ErrFailed with the line that failed, or ErrSkipped with the reason
-	Log     string        // every command with the packets that followed it
-	Packets int           // on the cable of the NIC under test
-	Time    time.Duration // that went by, virtual in a simulation
 }
 
 // Play plays the scenario in a file. It blocks until the end of the scenario.
@@ -75,7 +59,7 @@ func (p *player) setup(e *testscript.Env, o Options) error {
 	}
 	_, p.live = b.(programmed)
 	e.Values[stageKey{}] = st
-	st.noEvents = o.NoEvents
+	st.lacks = o.Lacks
 	if o.Context != nil {
 		st.ended = o.Context.Err
 	}
@@ -120,13 +104,13 @@ func (p *player) Run(_ string, f func(testscript.T)) {
 	p.protect(func() { f(p) })
 	if p.failed {
 		p.result.Log += p.late.String()
-		p.result.Err = fmt.Errorf("%w: %s", ErrFailed, lastFailure(p.result.Log))
+		p.result.fail()
 	}
 }
 
 // Skip implements testscript.T.
 func (p *player) Skip(args ...any) {
-	p.result.Err = fmt.Errorf("%w: %s", ErrSkipped, strings.TrimSpace(fmt.Sprint(args...)))
+	p.result.skip(strings.TrimSpace(fmt.Sprint(args...)))
 	panic(stopped{})
 }
 
@@ -160,13 +144,4 @@ func (p *player) Log(args ...any) {
 	}
 	s = strings.TrimSuffix(s, "PASS\n")
 	p.result.Log += phaseTime.ReplaceAllString(s, "$1")
-}
-
-// lastFailure returns what the last FAIL line of a log says, with the lines that belong to it.
-func lastFailure(log string) string {
-	i := strings.LastIndex(log, "FAIL: ")
-	if i < 0 {
-		return "no reason given"
-	}
-	return strings.TrimSpace(log[i+len("FAIL: "):])
 }

@@ -113,6 +113,9 @@ func (s *simulator) Now() time.Duration { return time.Duration(s.now - 1) }
 // Peer implements Network.
 func (s *simulator) Peer() netip.Addr { return simAddrs[len(simAddrs)-1] }
 
+// PeerQPN implements Network.
+func (s *simulator) PeerQPN() uint32 { return firstHandQPN }
+
 // Path implements Network.
 func (s *simulator) Path(to netip.Addr) (*wire.Path, error) {
 	return &wire.Path{Src: s.Peer(), Dst: to}, nil

@@ -23,7 +23,7 @@ type stage struct {
 	failed bool
 	ended  func() error // not nil once the scenario is to end early
 
-	noEvents bool // the NIC under test need not give them
+	lacks []string // the asynchronous events that the NIC under test does not give
 
 	qps     map[string]*queuePair
 	regions map[string]*region
@@ -31,9 +31,11 @@ type stage struct {
 	handQPN uint32          // of the next hand-made peer
 	srqIDs  uint64          // of receives posted to shared receive queues
 
-	// moment is when the last thing was done or came that the script has told of so far: what after= and
-	// within= count from. In a simulation that is now.
-	moment time.Duration
+	// moment is when the last thing was done or came that the script has told of so far: what within= counts from.
+	// In a simulation that is now. floor is the soonest that it can have been, when every packet is on its way for no
+	// time at all: what after= counts from, because on a live network the packet before may have come late.
+	moment, floor time.Duration
+	chained       bool // the next thing that the script does belongs to the last
 
 	frames      []*frame
 	completions map[queueName][]Completion
@@ -89,18 +91,16 @@ func (f *frame) String() string {
 	return string(f.p.AppendText(nil, time.Unix(0, 0)))
 }
 
-// firstHandQPN numbers the queue pairs that the script plays itself.
-const firstHandQPN = 0x800001
-
 func newStage() *stage {
 	return &stage{
 		log: func(string, ...any) {}, ended: func() error { return nil }, qps: map[string]*queuePair{}, regions: map[string]*region{}, names: map[string]bool{},
-		handQPN: firstHandQPN, completions: map[queueName][]Completion{}, drops: map[string]uint64{},
+		completions: map[queueName][]Completion{}, drops: map[string]uint64{},
 	}
 }
 
 func (s *stage) open(b Bench) (err error) {
 	s.bench = b
+	s.handQPN = b.PeerQPN()
 	s.under, err = b.NIC(false)
 	return err
 }
@@ -151,6 +151,9 @@ func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
 		f.p = p
 		f.from, f.nic = s.sender(p)
 	}
+	if _, late := s.bench.Slack(); late > 0 && f.nic && f.from == "" && f.p.DestQP-s.bench.PeerQPN() >= handBlock {
+		return nil // another scenario's
+	}
 	f.taken = !f.nic
 	s.frames = append(s.frames, f)
 	who := f.from
@@ -173,6 +176,16 @@ func (s *stage) sender(p *capture.Packet) (name string, isNIC bool) {
 		}
 	}
 	return "", isNIC
+}
+
+// acts notes the time of something that the script does; more says that the next belongs to it, aside that nothing's time
+// counts from it.
+func (s *stage) acts(more, aside bool) {
+	s.moment = s.bench.Now()
+	if !s.chained && !aside {
+		s.floor = s.moment
+	}
+	s.chained = more
 }
 
 // waiting returns the packets from a queue pair that were not expected yet; name "" means from any.

@@ -19,12 +19,18 @@ func taken(t *testing.T) *Snapshot {
 		GIDs: []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"},
 			{Index: 2, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.3")), Netdev: "eth0.7", VLAN: 7}},
 		PKeys:    []uint16{0xffff, 1},
-		Contexts: []nic.ContextInfo{{Owner: owner}},
+		Contexts: []nic.ContextInfo{{Owner: owner, PDs: 1, MRs: 2, MWs: 3, CQs: 4, SRQs: 5, QPs: 6, AHs: 7, XRCDs: 8, RegisteredBytes: 9, RingBytes: 10}},
 		QPs: []nic.QPInfo{{Owner: owner, QPN: 17, RemoteQPN: 18, Type: "RC", State: "RTS", PathMTU: 1024, SQPSN: 5, RQPSN: 6,
 			Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), SendPosted: 1, RecvPosted: 2},
 			{Owner: owner, QPN: 19, Type: "RC", State: "RESET"}},
-		MRs: []nic.MRInfo{{Owner: owner, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE"}},
-		CQs: []nic.CQInfo{{Owner: owner, Entries: 256, Waiting: 1, Users: 2, Notified: 3}},
+		MRs:    []nic.MRInfo{{Owner: owner, IOVA: 0x1000, Length: 4096, Access: "LOCAL_WRITE"}},
+		CQs:    []nic.CQInfo{{Owner: owner, Entries: 256, Waiting: 1, Users: 2, Notified: 3}},
+		PDs:    []nic.PDInfo{{Owner: owner, Users: 4}},
+		MWs:    []nic.MWInfo{{Owner: owner, Type: "1"}, {Owner: owner, Type: "2B", Bound: true, QPN: 17, IOVA: 0x1010, Length: 16, Access: "remote_read"}},
+		SRQs:   []nic.SRQInfo{{Owner: owner, Entries: 64, MaxSGE: 2, Posted: 5, Limit: 8, Users: 1, Number: 3}},
+		AHs:    []nic.AHInfo{{Owner: owner, Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"), TClass: 8, HopLimit: 64}},
+		Groups: []nic.GroupInfo{{Addr: netip.MustParseAddr("239.1.2.3"), QPs: []uint32{20, 21}}},
+		Faults: []nic.FaultInfo{{Line: 2, Rule: "drop nth 3", Matched: 9, Acted: 1}},
 	}
 	d.Counters.Link.TxPackets = 7
 	d.Counters.RxOpcode[0x11] = 8
@@ -56,8 +62,17 @@ link nic1/1 state DOWN physical_state DISABLED netdev - mtu 0 node_guid 0000:000
 		"qp": `link nic0/1 lqpn 17 rqpn 18 type RC state RTS   rq-psn 6 sq-psn 5 mtu 1024 path 192.0.2.1 > 192.0.2.2 sq 1 rq 2 pid 42 comm app
 link nic0/1 lqpn 19 rqpn 0  type RC state RESET rq-psn 0 sq-psn 0 mtu 0    path -                     sq 0 rq 0 pid 42 comm app
 `,
-		"mr": "link nic0/1 iova 0x1000 length 4096 access LOCAL_WRITE pid 42 comm app\n",
-		"cq": "link nic0/1 cqe 256 waiting 1 users 2 events 3 overrun false pid 42 comm app\n",
+		"mr":  "link nic0/1 iova 0x1000 length 4096 access LOCAL_WRITE pid 42 comm app\n",
+		"cq":  "link nic0/1 cqe 256 waiting 1 users 2 events 3 overrun false pid 42 comm app\n",
+		"ctx": "link nic0/1 pd 1 mr 2 mw 3 cq 4 srq 5 qp 6 ah 7 xrcd 8 registered 9 rings 10 pid 42 comm app\n",
+		"pd":  "link nic0/1 users 4 pid 42 comm app\n",
+		"mw": `link nic0/1 type 1 bound false lqpn 0 iova 0x0 length 0 access - pid 42 comm app
+link nic0/1 type 2B bound true lqpn 17 iova 0x1010 length 16 access remote_read pid 42 comm app
+`,
+		"srq":    "link nic0/1 srqn 3 wr 64 sge 2 posted 5 limit 8 users 1 pid 42 comm app\n",
+		"ah":     "link nic0/1 path 192.0.2.1 > 192.0.2.2 tclass 8 hop_limit 64 pid 42 comm app\n",
+		"mcast":  "link nic0/1 group 239.1.2.3 lqpn 20,21\n",
+		"faults": "link nic0/1 line 2 matched 9 acted 1 overflowed 0 rule drop nth 3\n",
 	} {
 		var b strings.Builder
 		if err := s.WriteText(&b, kind); err != nil {
@@ -100,6 +115,13 @@ func TestJSONIsAListOfObjectsWithTheirLinks(t *testing.T) {
 		"mr":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","iova":4096,"length":4096`,
 		"devices":  `{"ifname":"nic0","port":1,"state":"ACTIVE"`,
 		"counters": `{"ifname":"nic0","port":1,"values":{`,
+		"ctx":      `{"ifname":"nic0","port":1,"pid":42,"comm":"app","pds":1,"qps":6`,
+		"pd":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","users":4}]`,
+		"mw":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","type":"1","bound":false`,
+		"srq":      `{"ifname":"nic0","port":1,"pid":42,"comm":"app","entries":64,"max_sge":2,"posted":5,"limit":8`,
+		"ah":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","src":"192.0.2.1","dst":"192.0.2.2"`,
+		"mcast":    `{"ifname":"nic0","port":1,"group":"239.1.2.3","lqpns":[20,21]}]`,
+		"faults":   `{"ifname":"nic0","port":1,"line":2,"rule":"drop nth 3","matched":9,"acted":1,"overflowed":0}]`,
 	} {
 		list, err := s.Select(kind)
 		if err != nil {
@@ -110,7 +132,7 @@ func TestJSONIsAListOfObjectsWithTheirLinks(t *testing.T) {
 			t.Errorf("%s: %v, %s", kind, err, b)
 		}
 	}
-	if _, err := s.Select("pd"); err == nil || !strings.Contains(err.Error(), "devices, qp, mr, cq, counters") {
-		t.Errorf("pd: %v", err)
+	if _, err := s.Select("lid"); err == nil || !strings.Contains(err.Error(), "want one of devices, ctx, pd, ") {
+		t.Errorf("lid: %v", err)
 	}
 }

@@ -4,8 +4,6 @@ package show
 
 import (
 	"fmt"
-	"slices"
-	"strings"
 
 	"softroce/attach"
 	"softroce/metrics"
@@ -85,9 +83,6 @@ func byLabel(l []metrics.Labeled) map[string]uint64 {
 	return m
 }
 
-// Kinds are what can be shown.
-var Kinds = []string{"devices", "qp", "mr", "cq", "counters"}
-
 // Link is what an object's line begins with: the device and its port.
 type Link struct {
 	IfName string `json:"ifname"`
@@ -95,24 +90,6 @@ type Link struct {
 }
 
 func (l Link) String() string { return fmt.Sprintf("%s/%d", l.IfName, l.Port) }
-
-// Select returns what kind asks for in the form of the JSON output: a list with one
-// element per object.
-func (s *Snapshot) Select(kind string) (any, error) {
-	switch kind {
-	case "devices":
-		return s.devices(), nil
-	case "qp":
-		return each(s, func(d *Device) []nic.QPInfo { return d.QPs }), nil
-	case "mr":
-		return each(s, func(d *Device) []nic.MRInfo { return d.MRs }), nil
-	case "cq":
-		return each(s, func(d *Device) []nic.CQInfo { return d.CQs }), nil
-	case "counters":
-		return each(s, func(d *Device) []Counters { return []Counters{d.Counters} }), nil
-	}
-	return nil, Check(kind)
-}
 
 // object is an object and where it is. T's fields stand beside Link's.
 type object[T any] struct {
@@ -166,12 +143,4 @@ func (s *Snapshot) devices() []DeviceLine {
 // guid writes a GUID in four groups, as the rdma tool does.
 func guid(g uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
-}
-
-// Check says whether kind is one of Kinds.
-func Check(kind string) error {
-	if !slices.Contains(Kinds, kind) {
-		return fmt.Errorf("%q cannot be shown: want one of %s", kind, strings.Join(Kinds, ", "))
-	}
-	return nil
 }

@@ -26,6 +26,7 @@ import (
 //     checksum, and the UDP checksum unless it is 0.
 //  4. The ICRC is compared, and a packet with a wrong one handed on, marked.
 type Dgram struct {
+	ether
 	c        DgramConfig
 	fd       int
 	id       uint16
@@ -110,7 +111,7 @@ func newDgram(c DgramConfig) (*Dgram, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := &Dgram{c: c, fd: -1, own: map[Station]bool{{Addr: linkLocal(c.MAC)}: true},
+	l := &Dgram{ether: c.MAC, c: c, fd: -1, own: map[Station]bool{{Addr: linkLocal(c.MAC)}: true},
 		vlans: map[uint16]bool{0: true}, groups: map[netip.Addr][6]byte{}}
 	for _, a := range c.Addrs {
 		l.own[Station{Addr: a.Addr()}] = true

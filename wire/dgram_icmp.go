@@ -30,12 +30,6 @@ const (
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// solicitedNode returns the group in which an IPv6 address is asked for.
-func solicitedNode(a netip.Addr) netip.Addr {
-	b := a.As16()
-	return netip.AddrFrom16([16]byte{0xff, 2, 11: 1, 0xff, b[13], b[14], b[15]})
-}
-
 // icmp answers an echo request.
 func (l *Dgram) icmp(b []byte) Drop {
 	ip := b[packet.EthernetLen:]
@@ -148,42 +142,6 @@ func (l *Dgram) solicited(from [6]byte, src netip.Addr, m []byte) Drop {
 	}
 	l.send(l.appendNeighbour(l.reply[:0], l.vlan(), from, target, dst, neighbourAdvertisement, flags, target))
 	return answered
-}
-
-// appendNeighbour appends a solicitation or an advertisement with the link's MAC in it.
-func (l *Dgram) appendNeighbour(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, kind, flags byte, target netip.Addr) []byte {
-	const n = neighbourLen + optionLen
-	b = l.appendIPv6(b, vlan, to, src, dst, neighbourHops, n)
-	at := len(b)
-	b = append(b, kind, 0, 0, 0, flags, 0, 0, 0)
-	b = append(b, target.AsSlice()...)
-	option := byte(optionTarget)
-	if kind == neighbourSolicitation {
-		option = optionSource
-	}
-	b = append(b, option, optionLen/8)
-	b = append(b, l.c.MAC[:]...)
-	sum(b[at+2:], b[at:], pseudo6(src, dst, n))
-	return b
-}
-
-// appendIPv6 appends the headers before n bytes of ICMPv6.
-func (l *Dgram) appendIPv6(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, hops byte, n int) []byte {
-	b = l.ethernet(b, vlan, to, etherIPv6)
-	b = append(b, 6<<4, 0, 0, 0, byte(n>>8), byte(n), protocolICMPv6, hops)
-	b = append(b, src.AsSlice()...)
-	return append(b, dst.AsSlice()...)
-}
-
-// pseudo6 returns the sum over the pseudo-header of n bytes of ICMPv6.
-func pseudo6(src, dst netip.Addr, n int) uint16 {
-	var p [40]byte
-	s, d := src.As16(), dst.As16()
-	copy(p[:], s[:])
-	copy(p[16:], d[:])
-	binary.BigEndian.PutUint32(p[32:], uint32(n))
-	p[39] = protocolICMPv6
-	return onesSum(p[:], 0)
 }
 
 // linkLayer finds the MAC in the options of neighbour discovery.

@@ -160,27 +160,6 @@ func (l *Dgram) arp(b []byte) Drop {
 	return answered
 }
 
-// appendARP appends a frame to the station at mac.
-func (l *Dgram) appendARP(b []byte, vlan, operation uint16, to [6]byte, sender, target netip.Addr, targetMAC [6]byte) []byte {
-	be := binary.BigEndian
-	b = l.ethernet(b, vlan, to, etherARP)
-	b = be.AppendUint64(b, arpIPEthernet<<16|uint64(operation))
-	b = append(b, l.c.MAC[:]...)
-	b = append(b, sender.AsSlice()...)
-	b = append(b, targetMAC[:]...)
-	return append(b, target.AsSlice()...)
-}
-
-func (l *Dgram) ethernet(b []byte, vlan uint16, to [6]byte, kind uint16) []byte {
-	b = append(b, to[:]...)
-	b = append(b, l.c.MAC[:]...)
-	if vlan != 0 {
-		b = binary.BigEndian.AppendUint16(b, etherVLAN)
-		b = binary.BigEndian.AppendUint16(b, vlan)
-	}
-	return binary.BigEndian.AppendUint16(b, kind)
-}
-
 func addr4(b []byte) netip.Addr  { return netip.AddrFrom4([4]byte(b)) }
 func addr16(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)) }
 

@@ -29,6 +29,7 @@ type neighbours struct {
 type neighbour struct {
 	mac     [6]byte // zeros if it has not answered yet
 	heard   time.Time
+	doubted time.Time
 	news    chan struct{} // closed when mac is set
 	waiting int           // who wait for that
 }
@@ -77,13 +78,7 @@ func (n *neighbours) add(a Station) *neighbour {
 
 // ask sends a question for the MAC of dst.
 func (n *neighbours) ask(src netip.Addr, dst Station) {
-	l := n.link
-	if dst.Addr.Is4() {
-		n.send(l.appendARP(nil, dst.VLAN, arpRequest, broadcast, src, dst.Addr, [6]byte{}))
-		return
-	}
-	group := solicitedNode(dst.Addr)
-	n.send(l.appendNeighbour(nil, dst.VLAN, multicastMAC(group), src, group, neighbourSolicitation, 0, dst.Addr))
+	n.send(n.link.question(nil, dst.VLAN, src, dst.Addr))
 }
 
 // Name implements Interface.
@@ -143,6 +138,13 @@ func (l *Dgram) Resolve(ctx context.Context, p *Path) error {
 	return nil
 }
 
+// Doubt implements Interface.
+func (l *Dgram) Doubt(dst Station) {
+	if l.near.doubt(dst) {
+		l.near.ask(l.source(&Path{Dst: dst.Addr, VLAN: dst.VLAN}), dst)
+	}
+}
+
 func (l *Dgram) onLink(dst Station) bool {
 	if dst.Addr.IsLinkLocalUnicast() && dst.Addr.Is6() {
 		return true
@@ -190,6 +192,18 @@ func (n *neighbours) lookup(dst Station) (mac [6]byte, old bool) {
 		return e.mac, time.Since(e.heard) > neighbourAge
 	}
 	return mac, true
+}
+
+// doubt reports whether a station is to be asked again where it is.
+func (n *neighbours) doubt(dst Station) bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	e := n.known[dst]
+	if e == nil || time.Since(e.doubted) < doubtEvery {
+		return false
+	}
+	e.doubted = time.Now()
+	return true
 }
 
 // wait asks until there is an answer, and returns zeros if none comes.

@@ -161,7 +161,7 @@ func TestDgramDropsAndSaysWhy(t *testing.T) {
 // asVM makes frames as the VM would send them.
 func asVM() *Dgram {
 	l := &Dgram{c: dgConfig}
-	l.c.MAC = vmMAC
+	l.ether, l.c.MAC = vmMAC, vmMAC
 	return l
 }
 
@@ -196,7 +196,7 @@ func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 	sum(m[2:], m, pseudo6(vm6, dg6, 8))
 	echo6 = append(echo6, m...)
 	as := asVM()
-	as.c.MAC = dgMAC
+	as.ether = dgMAC
 	wantEcho6 := as.appendIPv6(nil, 0, vmMAC, dg6, vm6, 64, 8)
 	m6 := []byte{icmp6EchoReply, 0, 0, 0, 0, 1, 0, 2}
 	sum(m6[2:], m6, pseudo6(vm6, dg6, 8))
@@ -373,11 +373,39 @@ func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 	var rx RxFrame
 	l.input(arpFrame(arpRequest, vmAddr, dgAddr), &rx)
 	other := asVM()
-	other.c.MAC = [6]byte{2, 2, 2, 2, 2, 2}
+	other.ether = [6]byte{2, 2, 2, 2, 2, 2}
 	l.input(other.appendARP(nil, 0, arpRequest, broadcast, vmAddr, vmAddr, [6]byte{}), &rx)
 	select {
 	case mac := <-moved:
-		if mac != other.c.MAC {
+		if mac != other.ether {
+			t.Errorf("moved to %x", mac)
+		}
+	case <-time.After(patience):
+		t.Error("not told")
+	}
+}
+
+func TestDgramAsksWhomItDoubts(t *testing.T) {
+	vm, dg := cable(t)
+	p := &Path{Src: dgAddr, Dst: vmAddr}
+	if err := resolveOver(t, []*Dgram{vm, dg}, dg, p); err != nil {
+		t.Fatal(err)
+	}
+	moved := make(chan [6]byte, 1)
+	dg.OnNeighbour(func(_ Station, mac [6]byte) { moved <- mac })
+	other := [6]byte{2, 2, 2, 2, 2, 2}
+	vm.ether, vm.c.MAC = other, other
+	before := vm.answered
+	dg.Doubt(Station{Addr: vm6}) // nobody has asked for that one
+	dg.Doubt(Station{Addr: vmAddr})
+	receive(t, vm, 0)
+	receive(t, dg, 0)
+	if n := vm.answered - before; n != 1 {
+		t.Fatalf("the VM has answered %d questions, want one", n)
+	}
+	select {
+	case mac := <-moved:
+		if mac != other {
 			t.Errorf("moved to %x", mac)
 		}
 	case <-time.After(patience):

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"time"
 )
 
 // Errors of interfaces; match with errors.Is. The text around them names the
@@ -42,7 +43,15 @@ type Interface interface {
 	// ErrNoRoute and ErrUnreachable. It is worth calling again when a peer stops
 	// answering: that makes the kernel verify a neighbour it has not heard of for long.
 	Resolve(ctx context.Context, p *Path) error
+
+	// Doubt says that a station that Resolve answered for does not answer any more: its next hop
+	// may have moved to another MAC and told nobody. It is asked, and OnNeighbour's functions hear if so.
+	// It does not block, and may be called as often as one likes.
+	Doubt(dst Station)
 }
+
+// doubtEvery is how far apart the questions are that Doubt leads to, for each neighbour.
+const doubtEvery = 50 * time.Millisecond
 
 // checkPath reports what no interface can resolve.
 func checkPath(name string, p *Path) error {
@@ -91,6 +100,7 @@ func (s *staticInterface) Addresses() []netip.Prefix          { return s.addrs }
 func (s *staticInterface) VLANAddresses() []VLANAddress       { return s.vlans }
 func (s *staticInterface) OnChange(func())                    {}
 func (s *staticInterface) OnNeighbour(func(Station, [6]byte)) {}
+func (s *staticInterface) Doubt(Station)                      {}
 func (s *staticInterface) Resolve(_ context.Context, p *Path) error {
 	if err := checkPath(s.name, p); err != nil {
 		return err

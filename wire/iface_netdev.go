@@ -26,8 +26,11 @@ type Netdev struct {
 	handle *netlink.Handle
 	events *nl.NetlinkSocket
 	kick   [4]int // UDP sockets, IPv4 and IPv6, whose datagrams make the kernel resolve; the last two for VLANs
+	asker  int    // packet socket that asks neighbours, -1 without the privilege
 	state  atomic.Pointer[netdevState]
 	done   chan struct{} // closed when the watcher has ended
+	doubts chan Station
+	sure   chan struct{} // closed when nobody listens to doubts any more
 
 	mu          sync.Mutex
 	onChange    []func()
@@ -59,12 +62,14 @@ func (s *netdevState) equal(t *netdevState) bool {
 // NetInterface returns the host's interface of that name; ErrNoInterface, with the
 // names of those that exist, if there is none. Close ends the watching.
 func NetInterface(name string) (*Netdev, error) {
-	n := &Netdev{name: name, kick: [4]int{-1, -1, -1, -1}, done: make(chan struct{}), hops: make(map[Station]hop)}
+	n := &Netdev{name: name, kick: [4]int{-1, -1, -1, -1}, asker: -1, done: make(chan struct{}), hops: make(map[Station]hop),
+		doubts: make(chan Station, maxDoubts), sure: make(chan struct{})}
 	if err := n.open(); err != nil {
 		n.closeSockets()
 		return nil, fmt.Errorf("interface %s: %w", name, err)
 	}
 	go n.watch()
+	go n.verify()
 	return n, nil
 }
 
@@ -87,6 +92,7 @@ func (n *Netdev) open() (err error) {
 		return fmt.Errorf("%w; there are %s", ErrNoInterface, n.others())
 	}
 	n.state.Store(s)
+	n.openAsker()
 	return n.openKick()
 }
 
@@ -206,6 +212,7 @@ func (n *Netdev) OnNeighbour(f func(Station, [6]byte)) {
 func (n *Netdev) Close() error {
 	n.events.Close()
 	<-n.done
+	<-n.sure
 	n.closeSockets()
 	return nil
 }
@@ -216,6 +223,10 @@ func (n *Netdev) closeSockets() {
 	}
 	if n.events != nil {
 		n.events.Close()
+	}
+	if n.asker >= 0 {
+		unix.Close(n.asker)
+		n.asker = -1
 	}
 	for i, fd := range n.kick {
 		if fd >= 0 {

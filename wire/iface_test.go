@@ -271,6 +271,39 @@ func TestANeighbourThatChangesItsMACIsFollowed(t *testing.T) {
 	}
 }
 
+// A neighbour that gets another MAC need not tell anybody, and the kernel has no reason to look.
+func TestANeighbourThatMovesInSilenceIsFoundWhenItIsDoubted(t *testing.T) {
+	for _, v6 := range []bool{false, true} {
+		t.Run(family(v6), func(t *testing.T) {
+			l := newLab(t)
+			n := l.a.iface()
+			told := make(chan [6]byte, 10)
+			n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
+			p := l.a.path(l.b, v6)
+			_, err := resolve(n, p.Src, p.Dst)
+			must(t, err)
+			moved := [6]byte{2, 0, 0, 0, 0, 0x42}
+			must(t, l.b.nl.LinkSetHardwareAddr(l.b.link(), moved[:]))
+			n.Doubt(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // nobody has asked for that one
+			limit := time.After(patience)
+			for {
+				// The kernel believes no second answer within a second.
+				n.Doubt(p.station())
+				select {
+				case mac := <-told:
+					if mac != moved {
+						t.Fatalf("it is at % x", mac)
+					}
+					return
+				case <-time.After(20 * time.Millisecond):
+				case <-limit:
+					t.Fatal("not told")
+				}
+			}
+		})
+	}
+}
+
 func TestARouteThatChangesIsFollowed(t *testing.T) {
 	l := newLab(t)
 	n := l.a.iface()

@@ -57,6 +57,8 @@ const (
 	OpDeallocMW = 23
 	OpOpenXRCD  = 24
 	OpCloseXRCD = 25
+	OpReregMR   = 26
+	OpQueryMR   = 27
 
 	OpCreateChannel  = 32
 	OpDestroyChannel = 33
@@ -272,6 +274,24 @@ type RegMRReply struct {
 	LKey   uint32
 	RKey   uint32
 	Memory uint32 // Memory…
+}
+
+// ReregMRRequest makes a registered region what MR says, with the same handle and keys; the answer is a
+// RegMRReply. Where it is refused the region is as it was.
+type ReregMRRequest struct {
+	Handle uint32
+	_      uint32
+	MR     RegMRRequest
+}
+
+// QueryMRReply tells of a region.
+type QueryMRReply struct {
+	LKey   uint32
+	RKey   uint32
+	IOVA   uint64
+	Length uint64
+	Access uint32 // ibv_access_flags
+	_      uint32
 }
 
 // AllocMWRequest allocates a memory window, which a work request binds.

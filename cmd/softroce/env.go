@@ -4,11 +4,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/alecthomas/kong"
 
 	"softroce/attach/control"
 	"softroce/perf"
+	"softroce/show"
 	"softroce/verbs"
 )
 
@@ -18,6 +20,7 @@ func defaults() kong.Vars {
 		"socket":   control.SocketPath(""),
 		"anyGID":   strconv.Itoa(verbs.AnyGID),
 		"perfPort": strconv.Itoa(perf.DefaultPort),
+		"kinds":    strings.Join(show.Kinds(), ", "),
 	}
 }
 

@@ -1,53 +1,70 @@
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"fmt"
-	"path/filepath"
 	"strings"
 
 	"softroce/scenario"
 )
 
 type scenarioCmd struct {
-	Files    []string `arg:"" name:"file" type:"existingfile" help:"Scenarios."`
-	Verbose  bool     `short:"v" help:"Print every command with the packets that followed it."`
-	Peer     string   `placeholder:"LINK" help:"Play against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
-	NoEvents bool     `help:"The live NIC need not give asynchronous events."`
-	Program  string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Files   []string `arg:"" name:"file" type:"existingfile" help:"Scenarios."`
+	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
+	JSON    bool     `name:"json" help:"Print a line of JSON for each scenario."`
+	Jobs    int      `short:"j" default:"1" help:"So many at the same time."`
+	Peer    string   `placeholder:"LINK" help:"Play against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
+	Program string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not give."`
 }
 
 // Run exits with 1 where a scenario failed.
 func (s *scenarioCmd) Run(e *env) error {
-	o := scenario.Options{Context: e, NoEvents: s.NoEvents}
+	o := scenario.Options{Context: e, Lacks: s.Lacks}
 	if s.Peer != "" {
-		var err error
-		if o.Bench, err = scenario.Live(s.Peer, strings.Fields(s.Program)); err != nil {
+		c, err := scenario.OpenCable(s.Peer, strings.Fields(s.Program))
+		if errors.Is(err, scenario.ErrLink) {
 			return &usageError{err}
 		}
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		o.Bench = c.Bench
 	}
 	failed := 0
-	for _, f := range s.Files {
+	for r := range scenario.PlayAll(s.Files, o, s.Jobs) {
 		if e.Err() != nil {
 			return e.Err()
 		}
-		r := scenario.Play(f, o)
-		name := strings.TrimSuffix(filepath.Base(f), filepath.Ext(f))
-		switch {
-		case errors.Is(r.Err, scenario.ErrSkipped):
-			fmt.Fprintf(e.out, "skip %s: %v\n", name, r.Err)
-		case r.Err != nil:
+		if errors.Is(r.Err, scenario.ErrFailed) {
 			failed++
-			fmt.Fprintf(e.out, "FAIL %s\n%s\n", name, strings.TrimSuffix(r.Log, "\n"))
-		default:
-			fmt.Fprintf(e.out, "ok   %s: %d packets, %v\n", name, r.Packets, r.Time)
-			if s.Verbose {
-				fmt.Fprint(e.out, r.Log)
-			}
+		}
+		if err := s.print(e, r); err != nil {
+			return err
 		}
 	}
 	if failed > 0 {
 		return fmt.Errorf("%d of %d scenarios failed", failed, len(s.Files))
+	}
+	return nil
+}
+
+func (s *scenarioCmd) print(e *env, r *scenario.Result) error {
+	if s.JSON {
+		return json.NewEncoder(e.out).Encode(r)
+	}
+	switch {
+	case errors.Is(r.Err, scenario.ErrSkipped):
+		fmt.Fprintf(e.out, "skip %s: %v\n", r.Name(), r.Err)
+	case r.Err != nil:
+		fmt.Fprintf(e.out, "FAIL %s\n%s\n", r.Name(), strings.TrimSuffix(r.Log, "\n"))
+	default:
+		fmt.Fprintf(e.out, "ok   %s: %d packets, %v\n", r.Name(), r.Packets, r.Time)
+		if s.Verbose {
+			fmt.Fprint(e.out, r.Log)
+		}
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 )
 
 type showCmd struct {
-	Kind string `arg:"" help:"devices, qp, mr, cq or counters."`
+	Kind string `arg:"" help:"One of ${kinds}."`
 	JSON bool   `name:"json" short:"j" help:"Print JSON."`
 }
 

@@ -16,6 +16,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #define MAX_WORDS 64
@@ -38,6 +39,8 @@ struct object {
 		void *any;
 	};
 	uint8_t *mem; /* MR */
+	struct ibv_ah_attr av; /* QP: the way to its peer */
+	struct ibv_ah *ah;     /* QP of UD: made of it when first needed */
 };
 
 static struct object *objects;
@@ -157,7 +160,7 @@ static void do_hello(void)
 	char address[INET6_ADDRSTRLEN];
 	int n = 0;
 
-	list = ibv_get_device_list(&n);
+	list = ctx ? NULL : ibv_get_device_list(&n);
 	for (int i = 0; i < n && !ctx; i++)
 		if (!device || !strcmp(ibv_get_device_name(list[i]), device))
 			ctx = ibv_open_device(list[i]);
@@ -330,6 +333,8 @@ static void do_destroy(void)
 		fail_errno("ibv_destroy_qp");
 		return;
 	}
+	if (o->ah)
+		ibv_destroy_ah(o->ah);
 	forget(o);
 	printf("ok\n");
 }
@@ -368,6 +373,7 @@ static void do_modify(void)
 	inet_pton(AF_INET6, address, a.ah_attr.grh.dgid.raw);
 	if (!a.ah_attr.grh.hop_limit)
 		a.ah_attr.grh.hop_limit = 64;
+	o->av = a.ah_attr;
 	errno = ibv_modify_qp(o->qp, &a, number(2));
 	if (errno)
 		fail_errno("ibv_modify_qp");
@@ -428,6 +434,16 @@ static void do_send(void)
 		wr.wr.atomic.rkey = number(7);
 		wr.wr.atomic.compare_add = number(8);
 		wr.wr.atomic.swap = number(9);
+	} else if (o->qp->qp_type == IBV_QPT_UD) {
+		if (!o->ah)
+			o->ah = ibv_create_ah(o->qp->pd, &o->av);
+		if (!o->ah) {
+			fail_errno("ibv_create_ah");
+			return;
+		}
+		wr.wr.ud.ah = o->ah;
+		wr.wr.ud.remote_qpn = number(6);
+		wr.wr.ud.remote_qkey = number(7);
 	} else {
 		wr.wr.rdma.remote_addr = number(6);
 		wr.wr.rdma.rkey = number(7);
@@ -523,6 +539,67 @@ static void do_event(void)
 	ibv_ack_async_event(&e);
 }
 
+/* gone destroys an object, in whatever state it is. */
+static int gone(struct object *o)
+{
+	switch (o->kind) {
+	case QP:
+		errno = ibv_destroy_qp(o->qp);
+		if (o->ah)
+			ibv_destroy_ah(o->ah);
+		break;
+	case SRQ:
+		errno = ibv_destroy_srq(o->srq);
+		break;
+	case CQ:
+		errno = ibv_destroy_cq(o->cq);
+		break;
+	case MR:
+		errno = o->mr ? ibv_dereg_mr(o->mr) : 0;
+		free(o->mem);
+		break;
+	case PD:
+		errno = ibv_dealloc_pd(o->pd);
+		break;
+	}
+	return errno;
+}
+
+/* reset: nothing is left of what was made since hello. */
+static void do_reset(void)
+{
+	static const enum kind order[] = { QP, SRQ, CQ, MR, PD };
+	struct ibv_async_event e;
+	int failed = 0;
+
+	for (size_t i = 0; i < sizeof(order) / sizeof(order[0]); i++) {
+		for (struct object *o = objects, *next; o; o = next) {
+			next = o->next;
+			if (o->kind != order[i])
+				continue;
+			if (gone(o) && !failed)
+				failed = errno;
+			forget(o);
+		}
+	}
+	while (!ibv_get_async_event(ctx, &e))
+		ibv_ack_async_event(&e);
+	errno = failed;
+	if (failed)
+		fail_errno("reset");
+	else
+		printf("ok\n");
+}
+
+/* now: nanoseconds of a clock that does not jump. Whoever asks knows then that the host has had its turn. */
+static void do_now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	printf("ok %lld\n", t.tv_sec * 1000000000LL + t.tv_nsec);
+}
+
 static const struct command {
 	const char *name;
 	void (*carry_out)(void);
@@ -532,6 +609,7 @@ static const struct command {
 	{ "srq", do_srq },     { "qp", do_qp },		  { "destroy", do_destroy },
 	{ "modify", do_modify }, { "state", do_state },	  { "send", do_send },
 	{ "recv", do_recv },   { "poll", do_poll },	  { "event", do_event },
+	{ "now", do_now },     { "reset", do_reset },
 };
 
 static void carry_out(char *line)

@@ -1,0 +1,59 @@
+package main
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// What docs/usage.md says of a command stands under its name, with every flag, long or short.
+func TestUsageTellsOfEveryCommandAndFlag(t *testing.T) {
+	text, err := os.ReadFile("../../docs/usage.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range commands(model(t).Model) {
+		if !strings.Contains(string(text), "\n    softroce "+c.Name) {
+			t.Errorf("%s is not in the list", c.Name)
+		}
+		if c.Name == "version" {
+			continue
+		}
+		_, section, found := strings.Cut(string(text), "\n## "+c.Name+"\n")
+		section, _, _ = strings.Cut(section, "\n## ")
+		if !found {
+			t.Errorf("nothing of %s", c.Name)
+			continue
+		}
+		for _, f := range c.Flags {
+			if f.Name != "help" && !strings.Contains(section, "--"+f.Name) && (f.Short == 0 || !strings.Contains(section, "-"+string(f.Short))) {
+				t.Errorf("%s: nothing of --%s", c.Name, f.Name)
+			}
+		}
+	}
+}
+
+// The commands that documents show can be given as they stand.
+func TestExamplesOfTheDocumentsAreCommandLines(t *testing.T) {
+	n := 0
+	for _, file := range []string{"README.md", "docs/usage.md", "docs/check.md", "docs/scenarios.md", "docs/replay.md", "docs/faults.md"} {
+		text, err := os.ReadFile("../../" + file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range regexp.MustCompile(`(?m)^    (?:\$ )?softroce ([^#\n]*)`).FindAllStringSubmatch(string(text), -1) {
+			line := strings.TrimSpace(m[1])
+			if strings.ContainsAny(line, "[|…<>*\\\"'") || strings.Contains(line, "  ") {
+				continue // a form, or the shell's
+			}
+			if _, err := model(t).Parse(strings.Fields(strings.ReplaceAll(line, "FILE", "docs_test.go"))); err != nil && !strings.Contains(err.Error(), "no such file") {
+				t.Errorf("%s: softroce %s: %v", file, line, err)
+			}
+			n++
+		}
+	}
+	if n < 15 {
+		t.Errorf("%d examples found", n)
+	}
+}

@@ -1,0 +1,235 @@
+package e2e
+
+import (
+	"flag"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+var update = flag.Bool("update", false, "rewrite docs/interop.md")
+
+const (
+	departuresFile = "testdata/rxe.txt"
+	scenarioFiles  = "../scenario/testdata/*.txt"
+	interopFile    = "../docs/interop.md"
+)
+
+// A departure is what a kernel's rxe does where a scenario asks for something else.
+type departure struct {
+	does string
+	line int // of the scenario that fails; 0 is its end
+	says *regexp.Regexp
+}
+
+// departures are the contents of departuresFile.
+type departures struct {
+	scenarios map[string]map[string]departure // by scenario and kernel
+	events    map[string]map[string]bool      // never given, by event and kernel
+}
+
+// kernels are those that the file speaks of.
+var kernels = []string{"6.1", "6.12"}
+
+// kernelOf finds the kernel of a release such as 6.1.0-56-amd64.
+func kernelOf(release string) (string, error) {
+	for _, k := range kernels {
+		if strings.HasPrefix(release, k+".") {
+			return k, nil
+		}
+	}
+	return "", fmt.Errorf("%s says nothing of kernel %s", departuresFile, release)
+}
+
+// lacks lists the events that a kernel never gives.
+func (d *departures) lacks(kernel string) (events []string) {
+	for e, of := range d.events {
+		if of[kernel] {
+			events = append(events, e)
+		}
+	}
+	slices.Sort(events)
+	return events
+}
+
+// Forms of the lines of departuresFile, by their indentation.
+var (
+	subjectForm = regexp.MustCompile(`^(event )?(\S+)$`)
+	doesForm    = regexp.MustCompile(`^    (\d[0-9. ]*): (.+)$`)
+	saysForm    = regexp.MustCompile(`^        (\d+): (.+)$`)
+)
+
+func readDepartures() (*departures, error) {
+	b, err := os.ReadFile(departuresFile)
+	if err != nil {
+		return nil, err
+	}
+	p := departureParser{d: &departures{map[string]map[string]departure{}, map[string]map[string]bool{}}}
+	for i, line := range strings.Split(string(b), "\n") {
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		if err := p.line(line); err != nil {
+			return nil, fmt.Errorf("%s:%d: %w", departuresFile, i+1, err)
+		}
+	}
+	return p.d, nil
+}
+
+// A departureParser knows what the last lines spoke of.
+type departureParser struct {
+	d       *departures
+	event   bool
+	subject string
+	kernels []string
+	does    string
+}
+
+func (p *departureParser) line(line string) error {
+	if m := subjectForm.FindStringSubmatch(line); m != nil {
+		p.event, p.subject, p.kernels = m[1] != "", m[2], nil
+		if p.d.scenarios[p.subject] != nil || p.d.events[p.subject] != nil {
+			return fmt.Errorf("%s is there twice", p.subject)
+		}
+		return nil
+	}
+	if m := doesForm.FindStringSubmatch(line); m != nil && p.subject != "" {
+		p.kernels, p.does = strings.Fields(m[1]), m[2]
+		for _, k := range p.kernels {
+			if !slices.Contains(kernels, k) {
+				return fmt.Errorf("kernel %s is none of %v", k, kernels)
+			}
+			if p.event {
+				add(p.d.events, p.subject, k, true)
+			}
+		}
+		return nil
+	}
+	m := saysForm.FindStringSubmatch(line)
+	if m == nil || p.event || p.kernels == nil {
+		return fmt.Errorf("%q is not understood", line)
+	}
+	n, err := strconv.Atoi(m[1])
+	if err != nil {
+		return err
+	}
+	says, err := regexp.Compile(`(?s)` + m[2])
+	if err != nil {
+		return err
+	}
+	for _, k := range p.kernels {
+		add(p.d.scenarios, p.subject, k, departure{p.does, n, says})
+	}
+	return nil
+}
+
+func add[T any](m map[string]map[string]T, name, kernel string, v T) {
+	if m[name] == nil {
+		m[name] = map[string]T{}
+	}
+	m[name][kernel] = v
+}
+
+// TestInteropDocument compares the table in docs/interop.md with the one that the tests go by.
+func TestInteropDocument(t *testing.T) {
+	d, err := readDepartures()
+	if err != nil {
+		t.Fatal(err)
+	}
+	b, err := os.ReadFile(interopFile)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const begin, end = "<!-- departures -->\n", "<!-- end of departures -->"
+	before, rest, ok := strings.Cut(string(b), begin)
+	_, after, ok2 := strings.Cut(rest, end)
+	if !ok || !ok2 {
+		t.Fatalf("%s lacks the marks %s and %s", interopFile, begin, end)
+	}
+	table, err := d.markdown()
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := before + begin + table + end + after
+	if *update {
+		if err := os.WriteFile(interopFile, []byte(want), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	} else if want != string(b) {
+		t.Errorf("%s is not what %s says: go test ./e2e -run TestInteropDocument -update", interopFile, departuresFile)
+	}
+}
+
+// sections of the table, by how the names of scenarios begin.
+var sections = []struct{ title, prefix string }{
+	{"Requester, RC", "rc-req-"},
+	{"Responder, RC", "rc-resp-"},
+	{"UC", "uc-"},
+	{"UD", "ud-"},
+	{"XRC", "xrc-"},
+}
+
+// markdown is the table for people.
+func (d *departures) markdown() (string, error) {
+	files, err := filepath.Glob(scenarioFiles)
+	if err != nil {
+		return "", err
+	}
+	claims := map[string]string{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			return "", err
+		}
+		claims[strings.TrimSuffix(filepath.Base(f), ".txt")] = claim(string(b))
+	}
+	var s strings.Builder
+	told := 0
+	for _, sec := range sections {
+		rows := ""
+		for _, f := range files {
+			name := strings.TrimSuffix(filepath.Base(f), ".txt")
+			if of := d.scenarios[name]; of != nil && strings.HasPrefix(name, sec.prefix) {
+				rows += fmt.Sprintf("| [%s](../scenario/testdata/%s.txt) | %s | %s | %s |\n", name, name, claims[name],
+					cell(of, "6.1"), cell(of, "6.12"))
+				told++
+			}
+		}
+		if rows != "" {
+			fmt.Fprintf(&s, "\n### %s\n\n| scenario | specification, and softroce | rxe 6.1 | rxe 6.12 |\n|---|---|---|---|\n%s", sec.title, rows)
+		}
+	}
+	if told != len(d.scenarios) {
+		return "", fmt.Errorf("%s has %d scenarios, of which %d exist", departuresFile, len(d.scenarios), told)
+	}
+	fmt.Fprintf(&s, "\n### Asynchronous events\n\n| event | rxe 6.1 | rxe 6.12 |\n|---|---|---|\n")
+	for _, e := range slices.Sorted(maps.Keys(d.events)) {
+		never := func(k string) string {
+			if d.events[e][k] {
+				return "never given"
+			}
+			return "given"
+		}
+		fmt.Fprintf(&s, "| %s | %s | %s |\n", e, never("6.1"), never("6.12"))
+	}
+	return s.String() + "\n", nil
+}
+
+func cell(of map[string]departure, kernel string) string {
+	if d, ok := of[kernel]; ok {
+		return d.does
+	}
+	return "as specified"
+}
+
+// claim is what a scenario says in its first line that it shows.
+func claim(text string) string {
+	first, _, _ := strings.Cut(text, "\n")
+	return strings.ReplaceAll(strings.TrimPrefix(first, "# "), "|", "\\|")
+}

@@ -1,0 +1,65 @@
+#!/usr/bin/python3
+"""Runs rdma-core's own tests and prints a line for each: its name, what came of it, and why.
+
+    report.py TESTS DEVICE GID MODULE...
+
+TESTS is the directory of the package "tests" (Debian: /usr/share/doc/rdma-core/tests, a copy with
+its files unpacked). Each MODULE is a file of it, without the prefix "test_" and the suffix. The
+lines are NAME, a tab, "ok", "skip", "FAIL" or "ERROR", a tab, the last line of the reason.
+"""
+import importlib
+import os
+import sys
+import unittest
+
+
+def last_line(text):
+    lines = [l.strip() for l in text.strip().splitlines() if l.strip()]
+    return lines[-1] if lines else ""
+
+
+class Lines(unittest.TestResult):
+    """A result that is printed test by test, so that a hang or a crash shows where it was."""
+
+    def line(self, test, outcome, reason=""):
+        print(test.id(), outcome, reason, sep="\t", flush=True)
+
+    def startTest(self, test):
+        super().startTest(test)
+        print("#", test.id(), flush=True)
+
+    def addSuccess(self, test):
+        super().addSuccess(test)
+        self.line(test, "ok")
+
+    def addSkip(self, test, reason):
+        super().addSkip(test, reason)
+        self.line(test, "skip", reason)
+
+    def addFailure(self, test, err):
+        super().addFailure(test, err)
+        self.report(test, "FAIL", self.failures)
+
+    def addError(self, test, err):
+        super().addError(test, err)
+        self.report(test, "ERROR", self.errors)
+
+    def report(self, test, outcome, collected):
+        print(collected[-1][1], file=sys.stderr, flush=True)
+        self.line(test, outcome, last_line(collected[-1][1]))
+
+
+def main():
+    directory, device, gid = sys.argv[1:4]
+    modules = sys.argv[4:]
+    sys.path[:0] = [os.path.dirname(directory), directory]
+    # The tests' own options, which they read from the command line.
+    sys.argv = ["run_tests.py", "--dev", device, "--gid", gid]
+    importlib.import_module("args_parser").parser.parse_args()
+    suite = unittest.TestSuite()
+    for m in modules:
+        suite.addTests(unittest.defaultTestLoader.loadTestsFromName("tests.test_" + m))
+    suite.run(Lines())
+
+
+main()

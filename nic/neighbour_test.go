@@ -1,0 +1,77 @@
+package nic_test
+
+import (
+	"context"
+	"net/netip"
+	"testing"
+
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A street is an interface on which a neighbour moves without telling anybody.
+type street struct {
+	wire.Interface
+	mac     [6]byte // of every neighbour, as it is
+	told    [6]byte // as Resolve says
+	tell    func(wire.Station, [6]byte)
+	doubted int
+}
+
+func (s *street) OnNeighbour(f func(wire.Station, [6]byte)) { s.tell = f }
+
+func (s *street) Resolve(_ context.Context, p *wire.Path) error {
+	p.DstMAC = s.told
+	return nil
+}
+
+func (s *street) Doubt(dst wire.Station) {
+	s.doubted++
+	s.tell(dst, s.mac)
+}
+
+// A switchboard lets frames to the MAC that a neighbour has pass, as Ethernet does.
+type switchboard struct {
+	wire.Link
+	street *street
+}
+
+func (s *switchboard) Send(now int64, batch []wire.TxFrame) (int, error) {
+	for i := range batch {
+		if batch[i].Path.DstMAC != s.street.mac {
+			continue // lost
+		}
+		if n, err := s.Link.Send(now, batch[i:i+1]); n == 0 || err != nil {
+			return i, err
+		}
+	}
+	return len(batch), nil
+}
+
+func TestAPeerThatMovedToAnotherMACIsFoundBeforeTheRetriesRunOut(t *testing.T) {
+	w := newWorld(t)
+	prefix := netip.MustParsePrefix("192.0.2.1/24")
+	s := &street{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), told: [6]byte{2, 1}, mac: [6]byte{2, 1}}
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "nic1", Iface: s,
+		Link: &switchboard{w.fabric.Port(w.engine, prefix.Addr()), s}})
+	check(t, err)
+	a, b := w.client(d).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	b.connect(1024, a)
+	send := func(id uint64) {
+		t.Helper()
+		a.post(wr{id: id, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		w.run(1e9)
+		a.want(id, transport.Success, transport.WCWrite)
+	}
+	send(1)
+	if s.doubted != 0 {
+		t.Errorf("doubted %d times though it answers", s.doubted)
+	}
+	s.mac = [6]byte{2, 2}
+	send(2)
+	if n := d.Counters().LocalACKTimeout; s.doubted != 1 || n != 1 {
+		t.Errorf("doubted %d times upon %d timeouts, want once", s.doubted, n)
+	}
+}

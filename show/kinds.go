@@ -1,0 +1,131 @@
+package show
+
+import (
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+
+	"softroce/nic"
+)
+
+// A kind is something that can be shown.
+type kind struct {
+	name string
+	list func(*Snapshot) any // for JSON: one element per object
+	text func(*Snapshot, io.Writer)
+}
+
+var kinds = []kind{
+	{"devices", func(s *Snapshot) any { return s.devices() }, func(s *Snapshot, w io.Writer) {
+		for _, d := range s.devices() {
+			writeDevice(w, d)
+		}
+	}},
+	objects("ctx", func(d *Device) []nic.ContextInfo { return d.Contexts }, func(c nic.ContextInfo) []any {
+		return owned(c.Owner, "pd", c.PDs, "mr", c.MRs, "mw", c.MWs, "cq", c.CQs, "srq", c.SRQs, "qp", c.QPs, "ah", c.AHs, "xrcd", c.XRCDs,
+			"registered", c.RegisteredBytes, "rings", c.RingBytes)
+	}),
+	objects("pd", func(d *Device) []nic.PDInfo { return d.PDs }, func(p nic.PDInfo) []any {
+		return owned(p.Owner, "users", p.Users)
+	}),
+	objects("mr", func(d *Device) []nic.MRInfo { return d.MRs }, func(m nic.MRInfo) []any {
+		return owned(m.Owner, "iova", hex(m.IOVA), "length", m.Length, "access", orDash(m.Access))
+	}),
+	objects("mw", func(d *Device) []nic.MWInfo { return d.MWs }, func(m nic.MWInfo) []any {
+		return owned(m.Owner, "type", m.Type, "bound", m.Bound, "lqpn", m.QPN, "iova", hex(m.IOVA), "length", m.Length, "access", orDash(m.Access))
+	}),
+	objects("cq", func(d *Device) []nic.CQInfo { return d.CQs }, func(c nic.CQInfo) []any {
+		return owned(c.Owner, "cqe", c.Entries, "waiting", c.Waiting, "users", c.Users, "events", c.Notified, "overrun", c.Overrun)
+	}),
+	objects("srq", func(d *Device) []nic.SRQInfo { return d.SRQs }, func(q nic.SRQInfo) []any {
+		return owned(q.Owner, "srqn", q.Number, "wr", q.Entries, "sge", q.MaxSGE, "posted", q.Posted, "limit", q.Limit, "users", q.Users)
+	}),
+	objects("qp", func(d *Device) []nic.QPInfo { return d.QPs }, func(q nic.QPInfo) []any {
+		path := "-"
+		if q.Dst.IsValid() {
+			path = fmt.Sprintf("%v > %v", q.Src, q.Dst)
+		}
+		return owned(q.Owner, "lqpn", q.QPN, "rqpn", q.RemoteQPN, "type", q.Type, "state", q.State, "rq-psn", q.RQPSN,
+			"sq-psn", q.SQPSN, "mtu", q.PathMTU, "path", path, "sq", q.SendPosted, "rq", q.RecvPosted)
+	}),
+	objects("ah", func(d *Device) []nic.AHInfo { return d.AHs }, func(a nic.AHInfo) []any {
+		return owned(a.Owner, "path", fmt.Sprintf("%v > %v", a.Src, a.Dst), "tclass", a.TClass, "hop_limit", a.HopLimit)
+	}),
+	objects("mcast", func(d *Device) []nic.GroupInfo { return d.Groups }, func(g nic.GroupInfo) []any {
+		return []any{"group", g.Addr, "lqpn", strings.Trim(strings.ReplaceAll(fmt.Sprint(g.QPs), " ", ","), "[]")}
+	}),
+	objects("faults", func(d *Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
+		return []any{"line", f.Line, "matched", f.Matched, "acted", f.Acted, "overflowed", f.Overflowed, "rule", f.Rule}
+	}),
+	{"counters", func(s *Snapshot) any { return each(s, counters) }, func(s *Snapshot, w io.Writer) {
+		for _, c := range each(s, counters) {
+			writeCounters(w, c.Link, &c.Of)
+		}
+	}},
+}
+
+func counters(d *Device) []Counters { return []Counters{d.Counters} }
+
+// objects is a kind whose objects have a line each: the link, and the keys and values of row.
+func objects[T any](name string, of func(*Device) []T, row func(T) []any) kind {
+	return kind{
+		name: name,
+		list: func(s *Snapshot) any { return each(s, of) },
+		text: func(s *Snapshot, w io.Writer) {
+			for _, o := range each(s, of) {
+				line(w, append([]any{"link", o.Link}, row(o.Of)...)...)
+			}
+		},
+	}
+}
+
+// owned is keysAndValues and whose the object is.
+func owned(o nic.Owner, keysAndValues ...any) []any {
+	return append(keysAndValues, "pid", o.PID, "comm", o.Comm)
+}
+
+func hex(v uint64) string { return fmt.Sprintf("%#x", v) }
+
+// Kinds returns the names of what can be shown.
+func Kinds() (names []string) {
+	for _, k := range kinds {
+		names = append(names, k.name)
+	}
+	return names
+}
+
+// Check says whether a name is one of Kinds.
+func Check(name string) error {
+	_, err := find(name)
+	return err
+}
+
+func find(name string) (*kind, error) {
+	if i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name }); i >= 0 {
+		return &kinds[i], nil
+	}
+	return nil, fmt.Errorf("%q cannot be shown: want one of %s", name, strings.Join(Kinds(), ", "))
+}
+
+// Select returns what name asks for in the form of the JSON output: a list with one
+// element per object.
+func (s *Snapshot) Select(name string) (any, error) {
+	k, err := find(name)
+	if err != nil {
+		return nil, err
+	}
+	return k.list(s), nil
+}
+
+// WriteText writes what name asks for, a line per object. Keys and values stand in columns.
+func (s *Snapshot) WriteText(w io.Writer, name string) error {
+	k, err := find(name)
+	if err != nil {
+		return err
+	}
+	t := tabwriter.NewWriter(w, 0, 8, 1, ' ', 0)
+	k.text(s, t)
+	return t.Flush()
+}
