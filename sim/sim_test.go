@@ -110,7 +110,7 @@ func TestWindowsAreOpenedAndShut(t *testing.T) {
 	var returned, refused uint64
 	for seed := range uint64(30) {
 		p := ProfileOf(seed)
-		p.Windows, p.Errors = true, 0.03
+		p.Windows, p.Errors, p.XRC = true, 0.03, 0
 		r, err := RunProfile(seed, p)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
