@@ -101,9 +101,12 @@ func (c *Config) checkMetrics() error {
 
 // SpinOf returns what Config.Spin is for a duration that somebody asked for, where 0 means
 // not at all.
-func SpinOf(d time.Duration) time.Duration {
-	if d <= 0 {
-		return -1
+func SpinOf(d time.Duration) (time.Duration, error) {
+	switch {
+	case d < 0:
+		return 0, fmt.Errorf("spin %v: want 0 or more", d)
+	case d == 0:
+		return -1, nil
 	}
-	return d
+	return d, nil
 }

@@ -149,7 +149,7 @@ func (v *spinValue) UnmarshalYAML(n ast.Node) error {
 		if err != nil {
 			return 0, fmt.Errorf("duration %q: want a number and a unit, such as 50us", s)
 		}
-		return SpinOf(d), nil
+		return SpinOf(d)
 	})
 }
 

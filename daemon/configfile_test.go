@@ -85,6 +85,7 @@ func TestConfigErrorsNameFileAndLine(t *testing.T) {
 		{"unknown limit", "limits:\n  qps: 1\n  queues: 2\n", `softroce.yaml:3: key "queues" is unknown`},
 		{"bad NIC", "nics:\n- a=fabric\n- b=cable:x\n", `softroce.yaml:3: NIC b: link "cable:x" is of no known kind`},
 		{"bad duration", "spin: 20\n", `softroce.yaml:1: duration "20": want a number and a unit`},
+		{"spin before it began", "spin: -1s\n", `softroce.yaml:1: spin -1s: want 0 or more`},
 		{"bad mode", "socket-mode: 999\n", `softroce.yaml:1: socket mode "999"`},
 		{"bad count", "limits:\n  qps: -1\n", `softroce.yaml:2: "-1": want a number from 1`},
 		{"bad size", "limits:\n  rings: many\n", `softroce.yaml:2: size "many"`},

@@ -15,7 +15,7 @@ type daemonCmd struct {
 	Capture string         `placeholder:"FILE" help:"Record every packet to a pcapng file."`
 	Fault   string         `placeholder:"FILE" help:"Do to packets what the fault program in FILE says."`
 	Config  string         `placeholder:"FILE" help:"Read settings from a YAML file; flags go before it."`
-	Engines int            `help:"Threads that share the NICs (default: 1)."`
+	Engines *int           `help:"Threads that share the NICs (default: 1)."`
 	Spin    *time.Duration `help:"How long an idle engine spins before it sleeps, such as 50us."`
 	While   bool           `name:"while-used" help:"End when the last client has left, or if none comes within 10 seconds."`
 	Verbose bool           `short:"v" help:"Log what clients do."`
@@ -98,11 +98,15 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 		}
 	}
 	c.WhileUsed = d.While
-	if d.Engines != 0 {
-		c.Engines = d.Engines
+	if d.Engines != nil {
+		if c.Engines = *d.Engines; c.Engines == 0 {
+			return c, usagef("engines 0: want 1 or more")
+		}
 	}
 	if d.Spin != nil {
-		c.Spin = daemon.SpinOf(*d.Spin)
+		if c.Spin, err = daemon.SpinOf(*d.Spin); err != nil {
+			return c, &usageError{err}
+		}
 	}
 	if err := c.Validate(); err != nil {
 		if d.Config == "" {
