@@ -324,12 +324,18 @@ static void attr_from_abi(struct ibv_qp_attr *out, const struct softroce_qp_attr
 	};
 }
 
+/* Attributes of a responder, which programs give to an XRC initiator, too: it has no such side. */
+static uint32_t meaningless(enum ibv_qp_type type)
+{
+	return type == IBV_QPT_XRC_SEND ? IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_DEST_RD_ATOMIC : 0;
+}
+
 SR_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct sr_qp *q = sr_qp(qp);
 	struct softroce_modify_qp_request ask = {
 		.handle = qp->handle,
-		.mask = (uint32_t)mask,
+		.mask = (uint32_t)mask & ~meaningless(qp->qp_type),
 		.attr = attr_to_abi(attr),
 	};
 	int error = sr_ask(&sr_ctx(qp->context)->conn, SOFTROCE_OP_MODIFY_QP, &ask, sizeof ask,

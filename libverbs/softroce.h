@@ -130,7 +130,6 @@ struct sr_cq {
 	uint32_t comp_reported; /* those and async ones that are to be acknowledged, under ibv.mutex
 				 */
 	uint32_t async_reported;
-	bool armed_once;
 	bool end_told; /* the end of the daemon woke those who wait for this queue */
 
 	pthread_mutex_t lock;

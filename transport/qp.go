@@ -238,8 +238,13 @@ func (q *QP) Transmit(e *Env) (more bool) {
 		q.checkDrained(e)
 		return more
 	}
-	q.repliesLast = !q.repliesLast
-	if q.repliesLast {
+	// An acknowledgement goes first: who gets it together with the next message hears in the natural order that
+	// its own was taken and what came of it. Longer answers take turns with requests.
+	acknowledge := q.resp.answers.head == q.resp.answers.tail
+	if !acknowledge {
+		q.repliesLast = !q.repliesLast
+	}
+	if acknowledge || q.repliesLast {
 		more = q.reply(e)
 		return q.request(e) || more
 	}
