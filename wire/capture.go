@@ -25,7 +25,8 @@ type FrameSink interface {
 type Capture struct {
 	inner Link
 	o     CaptureOptions
-	icrc  bool // the link knows ICRCs
+	icrc  bool   // the link knows ICRCs
+	port  uint16 // the source port of all that the link sends, or 0
 	taps  atomic.Pointer[[]*Tap]
 	mu    sync.Mutex // held to replace taps
 	frame []byte
@@ -39,7 +40,8 @@ type CaptureOptions struct {
 
 // NewCapture wraps a link. sink, if not nil, is attached as interface 0.
 func NewCapture(inner Link, sink FrameSink, o CaptureOptions) *Capture {
-	c := &Capture{inner: inner, o: o, icrc: inner.Capabilities().ICRC}
+	can := inner.Capabilities()
+	c := &Capture{inner: inner, o: o, icrc: can.ICRC, port: can.SrcPort}
 	if sink != nil {
 		c.Attach(sink, 0)
 	}
@@ -189,6 +191,9 @@ func (c *Capture) mac() (m [6]byte) {
 func (c *Capture) sent(f *TxFrame) {
 	a := f.Path.addressing(f.CE)
 	a.SrcMAC, a.ID = c.mac(), f.ID
+	if c.port != 0 {
+		a.SrcPort = c.port
+	}
 	start := c.headers(&a, f.Len)
 	c.frame = append(c.frame, f.Head[:f.HeadLen]...)
 	for _, s := range f.Payload {

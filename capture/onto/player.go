@@ -11,8 +11,8 @@ import (
 	"softroce/wire"
 )
 
-// firstOwnQPN numbers the queue pairs that the player plays, one a stream.
-const firstOwnQPN = 0x810001
+// ownQPNs is how many queue pairs the player plays, one a stream, before it uses a number again.
+const ownQPNs = 64
 
 // hopLimit of what is sent.
 const hopLimit = 64
@@ -54,7 +54,7 @@ type lane struct {
 }
 
 func newPlayer(b scenario.Bench, nic scenario.NIC, t *tape, s *replay.Script, i int, o Options) (*player, error) {
-	p := &player{bench: b, nic: nic, tape: t, script: s, options: o, name: fmt.Sprint("onto", i), own: firstOwnQPN + uint32(i),
+	p := &player{bench: b, nic: nic, tape: t, script: s, options: o, name: fmt.Sprint("onto", i), own: b.PeerQPN() + uint32(i%ownQPNs),
 		paths: map[lane]*wire.Path{}, first: len(t.packets)}
 	p.session = replay.Session{PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
 		MaxDestRDAtomic: s.MaxDestRDAtomic, Access: s.Access}

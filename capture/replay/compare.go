@@ -13,11 +13,33 @@ import (
 type replyKey struct {
 	psn  int64
 	kind packet.Kind
-	ack  bool
+	says word
 }
 
+// A word is what an ACKNOWLEDGE says, without its details.
+type word uint8
+
+const (
+	nothing word = iota // it is none
+	positive
+	notYet // RNR NAK
+	sequence
+	refusal
+)
+
 func keyOf(psn int64, k packet.Kind, s packet.Syndrome) replyKey {
-	return replyKey{psn, k, k == packet.KindAck && s.IsACK()}
+	says := refusal
+	switch {
+	case k != packet.KindAck:
+		says = nothing
+	case s.IsACK():
+		says = positive
+	case isRNR(s):
+		says = notYet
+	case isSequence(s):
+		says = sequence
+	}
+	return replyKey{psn, k, says}
 }
 
 // compare holds each captured reply against softroce's.
@@ -26,6 +48,7 @@ func (r *responding) compare(strict bool) {
 	for _, o := range r.outputs {
 		k := keyOf(o.psn, o.Opcode.Info().Kind, o.AETH.Syndrome)
 		ours[k] = append(ours[k], o)
+		r.given[o.psn] = append(r.given[o.psn], o)
 	}
 	for _, a := range r.s.answered {
 		if k := a.info.Kind; k == packet.KindReadResponse || k == packet.KindAtomicAck {
@@ -46,8 +69,8 @@ func (r *responding) compare(strict bool) {
 		k := keyOf(a.psn, a.info.Kind, a.AETH.Syndrome)
 		switch {
 		case a == odd:
-			r.v.differ(a, "PSN", psnText(a.psn)+", which asks for no ACK", "that of a packet that asks for one")
-		case k.ack && !strict:
+			r.v.doubt(a, a.No, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.psn)+", which asks for no ACK", "that of a packet that asks for one")
+		case k.says == positive && !strict:
 			r.compareACK(a, before)
 		default:
 			for len(ours[k]) > 0 && ours[k][0].used {
@@ -220,7 +243,11 @@ func (r *responding) compareAETH(a *event, o *output, strict bool) {
 	case x != y:
 		r.v.differ(a, "syndrome", x.String(), y.String())
 	}
-	if a.AETH.MSN != o.AETH.MSN {
+	switch {
+	case a.AETH.MSN == o.AETH.MSN:
+	case r.outOfTurn(a, o):
+		r.v.doubts = append(r.v.doubts, doubt{Difference{a.No, a.BTH.PSN, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN)}, 0, true})
+	default:
 		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN))
 	}
 }
@@ -239,6 +266,9 @@ func (r *responding) unexpected(a *event) {
 		r.note(a, "it may answer what was sent before the capture began")
 		return
 	}
+	if r.givenTwice(a) || a.info.Kind == packet.KindAck && isSequence(s) && r.outran(a) {
+		return
+	}
 	what := a.Opcode.String()
 	if a.info.Kind == packet.KindAck {
 		what = s.String()
@@ -247,17 +277,17 @@ func (r *responding) unexpected(a *event) {
 }
 
 // afterRNR reports whether the packet that a names drew an RNR NAK, and one behind it came before it
-// was sent again.
+// was accepted.
 func (r *responding) afterRNR(a *event) bool {
-	if st, ok := r.states[a.psn]; ok && st.at < a.pos {
+	if r.ev.accepted(a.psn) < a.pos {
 		return false
 	}
 	req := r.s.requests
 	i := sort.Search(len(req), func(i int) bool { return req[i].at >= a.pos })
 	behind := false
 	for j := i - 1; j >= max(0, i-alignReach); j-- {
-		if req[j].psn == a.psn {
-			return behind && r.ev.refusal(a.psn, req[j].at, a.pos, isRNR) != nil
+		if behind && req[j].psn == a.psn && r.ev.refusal(a.psn, req[j].at, a.pos, isRNR) != nil {
+			return true
 		}
 		behind = behind || req[j].psn > a.psn
 	}
@@ -269,6 +299,9 @@ func (r *responding) missing(o *output, strict bool) {
 	k := o.Opcode.Info().Kind
 	if k == packet.KindAck && o.AETH.Syndrome.IsACK() && !strict {
 		return
+	}
+	if o.copy {
+		return // of what drew it nothing is known but the other answers
 	}
 	if again := r.askedAgain(o); again != nil {
 		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the capture; packet %d asks again",

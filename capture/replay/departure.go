@@ -1,6 +1,9 @@
 package replay
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // Known departures of the Linux driver from the specification.
 const (
@@ -21,6 +24,11 @@ func (v *Verdict) depart(name string, e *event) {
 		}
 	}
 	v.Departures = append(v.Departures, Departure{name, []int{e.No}})
+}
+
+// departed reports whether a known departure was noted.
+func (v *Verdict) departed(name string) bool {
+	return slices.ContainsFunc(v.Departures, func(d Departure) bool { return d.Name == name })
 }
 
 // differ notes a difference.

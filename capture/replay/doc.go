@@ -11,7 +11,8 @@
 //
 // A capture shows what passed one point of the network. What was lost behind that point
 // is inferred from the replies (the PSN that a NAK names, the requests that a timeout
-// brings again) and listed as lost; it is not fed. A difference is what no loss explains. Known
+// brings again) and listed as lost; it is not fed. So is what came twice, or was overtaken, from answers that are given again
+// and NAKs for what arrived. A difference is what none of this explains. Known
 // departures of the Linux driver from the specification are listed by name and are no differences.
 //
 // What an implementation may choose (credits, when ACKs are coalesced, AckReq, MigReq)

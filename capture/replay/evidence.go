@@ -21,6 +21,7 @@ type evidence struct {
 	arrivals map[int64]int         // the place of the transmission of each PSN that was accepted
 	asked    map[*message][]*event // transmissions of READs and atomics
 	answers  map[*event]*train     // responses to their trains
+	copies   map[*event][]*train   // answers given once more to a request that was sent once: it came twice
 }
 
 // A mark says that all PSNs before psn were accepted before the place at.
@@ -47,7 +48,7 @@ func (t *train) add(r *event) {
 
 func gather(s *stream) *evidence {
 	ev := &evidence{refusals: map[int64][]*event{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
-		asked: map[*message][]*event{}, answers: map[*event]*train{}}
+		asked: map[*message][]*event{}, answers: map[*event]*train{}, copies: map[*event][]*train{}}
 	ev.gatherMarks(s)
 	ev.gatherTrains(s)
 	ev.gatherRepeats(s)
@@ -299,12 +300,23 @@ func (ev *evidence) align(s *stream) {
 		}
 		for j := i - 1; j >= max(0, i-alignReach); j-- {
 			if e := s.requests[j]; e.psn == r.psn && answeredKind(e.info.Kind) &&
-				(e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse) {
+				(e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse) && timely(s, e, r) {
 				t.request, e.answers, i = e, t, j
 				break
 			}
 		}
 	}
+}
+
+// timely reports whether a request can have drawn r without being late: messages that were sent after it are not
+// counted in the answer.
+func timely(s *stream, e, r *event) bool {
+	k := int((r.AETH.MSN - s.msn) & packet.PSNMask)
+	if r.info.Headers&packet.HasAETH == 0 || k < 1 || k > len(s.messages) {
+		return true
+	}
+	m := s.messages[k-1]
+	return m.first <= e.psn || len(m.parts) == 0 || m.parts[len(m.parts)-1].at < e.at
 }
 
 func answeredKind(k packet.Kind) bool {
@@ -346,18 +358,32 @@ func (ev *evidence) place(s *stream, t *train) {
 	asked = asked[max(0, len(asked)-placeReach):]
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
-		if e.answers == nil && (e.psn == r.psn || e.psn < r.psn && r.psn < e.end() && !r.info.Position.StartsMessage()) {
+		if e.answers == nil && timely(s, e, r) && (e.psn == r.psn || e.psn < r.psn && r.psn < e.end() && !r.info.Position.StartsMessage()) {
 			t.request, e.answers = e, t
 			return
 		}
 	}
-	if !s.ordered {
-		t.join(ev, asked)
+	if !s.ordered && t.join(ev, asked) {
+		return
+	}
+	if s.msn != 0 && len(s.messages) > 0 && r.psn < s.messages[0].end() {
+		return // it may answer what was sent before the capture began
+	}
+	for i := len(asked) - 1; i >= 0; i-- {
+		if e := asked[i]; e.psn == r.psn && e.info.Kind == packet.KindRead == (r.info.Kind == packet.KindReadResponse) {
+			t.request = e
+			if e.answers == nil {
+				e.answers = t // it was late
+			} else {
+				ev.copies[e] = append(ev.copies[e], t)
+			}
+			return
+		}
 	}
 }
 
-// join makes the responses of t part of another train that lacks them.
-func (t *train) join(ev *evidence, asked []*event) {
+// join makes the responses of t part of another train that lacks them, if there is one.
+func (t *train) join(ev *evidence, asked []*event) bool {
 	r := t.responses[0]
 	for _, e := range asked {
 		other := e.answers
@@ -368,8 +394,9 @@ func (t *train) join(ev *evidence, asked []*event) {
 			other.add(r)
 			ev.answers[r] = other
 		}
-		return
+		return true
 	}
+	return false
 }
 
 // later returns what answers a later transmission of an atomic, whose own answer is missing. It is the

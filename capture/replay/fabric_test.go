@@ -3,6 +3,7 @@ package replay_test
 import (
 	"fmt"
 	"math/rand/v2"
+	"path/filepath"
 	"testing"
 
 	"softroce/capture"
@@ -16,26 +17,8 @@ import (
 func TestFabricThatLosesPacketsReplays(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			rec := capture.NewRecorder()
-			faults := func(nic uint64) string {
-				// So few that no request is lost eight times in a row.
-				return fmt.Sprintf("seed %d\ndrop chance %d%%\n", seed*2+nic, 1+seed/2)
-			}
-			a, b := verbstest.Pair(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, faults(0)), verbstest.WithFaults(1, faults(1)))
-			ends := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.Timeout = 12 }}
-			x, y := ends.Connect(t, a, b)
-			rnd := rand.New(rand.NewPCG(seed, 7))
-			for i := range most {
-				x.Buf[i], y.Buf[i] = byte(rnd.Uint32()), byte(rnd.Uint32())
-			}
-			for range 20 {
-				n := 1 + rnd.IntN(8)
-				post(x, y, rnd, n)
-				post(y, x, rnd, n)
-				drain(x)
-				drain(y)
-			}
-			r := packets(t, rec.Packets(), replay.Options{})
+			// So few that no request is lost eight times in a row.
+			r := spoiled(t, seed, fmt.Sprintf("drop chance %d%%", 1+seed/2))
 			if r.Differences() != 0 {
 				t.Errorf("%v", r)
 			}
@@ -44,6 +27,66 @@ func TestFabricThatLosesPacketsReplays(t *testing.T) {
 			}
 		})
 	}
+}
+
+// The same on a fabric that copies packets behind the point of capture, lets them overtake each other and damages them: it
+// is told, and is no difference.
+func TestFabricThatImpairsPacketsReplays(t *testing.T) {
+	for _, c := range []struct {
+		name, faults      string
+		copied, overtaken bool // are signs to be found?
+	}{
+		{"copies", "duplicate receive kind request chance 20%", true, false},
+		{"several copies", "duplicate 3 receive chance 10%", true, false},
+		{"overtaken", "reorder receive within 1ms chance 4%", false, true},
+		{"overtaken by several", "reorder 4 receive within 1ms chance 3%", false, true},
+		{"damaged", "corrupt receive chance 2%", false, false},
+		{"all", "drop send chance 0.5%\nduplicate receive chance 5%\ncorrupt chance 0.5%\nreorder 2 receive within 1ms chance 2%", true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			copied, overtaken := 0, 0
+			for seed := range uint64(4) {
+				r := spoiled(t, seed, c.faults)
+				if r.Differences() != 0 {
+					t.Errorf("seed %d: %v", seed, r)
+				}
+				for _, s := range r.Connections[0].Streams {
+					copied += len(s.Responder.Copied)
+					overtaken += len(s.Responder.Overtaken)
+				}
+			}
+			if c.copied != (copied > 0) && !c.overtaken || c.overtaken && overtaken == 0 {
+				t.Errorf("%d packets came twice, %d were overtaken", copied, overtaken)
+			}
+		})
+	}
+}
+
+// spoiled replays what two queue pairs said to each other on a fabric with faults.
+func spoiled(t *testing.T, seed uint64, faults string) *replay.Report {
+	t.Helper()
+	rec := capture.NewRecorder()
+	program := func(nic uint64) string { return fmt.Sprintf("seed %d\n%s\n", seed*2+nic, faults) }
+	a, b := verbstest.Pair(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, program(0)), verbstest.WithFaults(1, program(1)))
+	ends := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.Timeout = 12 }}
+	x, y := ends.Connect(t, a, b)
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	for i := range most {
+		x.Buf[i], y.Buf[i] = byte(rnd.Uint32()), byte(rnd.Uint32())
+	}
+	for range 20 {
+		n := 1 + rnd.IntN(8)
+		post(x, y, rnd, n)
+		post(y, x, rnd, n)
+		drain(x)
+		drain(y)
+	}
+	r := packets(t, rec.Packets(), replay.Options{})
+	if r.Differences() != 0 {
+		file := filepath.Join(t.ArtifactDir(), fmt.Sprintf("seed-%d.pcapng", seed))
+		t.Logf("%s: %v", file, rec.Save(file))
+	}
+	return r
 }
 
 // The parts of an end's buffer: what it sends, what its peer writes, reads and counts in, what it receives.

@@ -22,6 +22,7 @@ const (
 // consider decides the fate of a request and, if it arrived, lets softroce's responder have it.
 func (r *responding) consider(e *event) {
 	r.live.until(r, e.at)
+	r.feedCopies(e.at)
 	f := r.fate(e)
 	if f == unanswered && r.writer != nil {
 		f = arrived // a live responder will tell
@@ -40,9 +41,15 @@ func (r *responding) consider(e *event) {
 			r.note(e, "%v PSN %d has no answer when the capture ends", e.Opcode, e.BTH.PSN)
 		}
 	case arrived, refused:
+		if r.late(e) {
+			return
+		}
+		r.feedOvertaking(e)
 		r.feed(e)
+		r.expectCopies(e)
 	case notReady:
 		r.receives.empty = r.live == nil
+		r.feedOvertaking(e)
 		r.feed(e)
 		r.receives.empty = false
 	}
@@ -50,6 +57,8 @@ func (r *responding) consider(e *event) {
 
 func (r *responding) fate(e *event) fate {
 	switch {
+	case e.early:
+		return ignored // it came, and ahead of another
 	case e.psn > r.epsn:
 		return r.fateAhead(e)
 	case e.psn < r.epsn:
@@ -112,8 +121,11 @@ func (r *responding) fateExpected(e *event) fate {
 }
 
 // feed lets softroce's responder have a request, and keeps what it sends.
-func (r *responding) feed(e *event) {
-	h := r.prepare(e)
+func (r *responding) feed(e *event) { r.feedAnd(e, e.answers) }
+
+// feedAnd is feed for a request of which certain answers tell the contents of memory.
+func (r *responding) feedAnd(e *event, answers *train) {
+	h := r.prepare(e, answers)
 	expected := e.psn == r.epsn
 	if r.writer != nil {
 		r.writer.step(e, h)
@@ -128,7 +140,7 @@ func (r *responding) feed(e *event) {
 		if r.writer != nil {
 			r.writer.fed(e, false)
 		}
-		r.collect(e)
+		r.collect(e, !expected)
 		r.failed(e)
 		return
 	}
@@ -142,7 +154,7 @@ func (r *responding) feed(e *event) {
 	if r.writer != nil {
 		r.writer.fed(e, r.epsn != before)
 	}
-	r.collect(e)
+	r.collect(e, !expected)
 	if expected && r.epsn != before {
 		r.accepted(e)
 	}
@@ -157,7 +169,7 @@ var withoutInvalidate = map[packet.Opcode]packet.Opcode{
 
 // prepare changes the headers of a request for softroce's memory, in which the keys are others,
 // and fills that memory with what the answer shows.
-func (r *responding) prepare(e *event) packet.Header {
+func (r *responding) prepare(e *event, answers *train) packet.Header {
 	h := e.Header
 	if plain, ok := withoutInvalidate[h.Opcode]; ok {
 		h.Opcode = plain
@@ -170,7 +182,7 @@ func (r *responding) prepare(e *event) packet.Header {
 	nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
 	if region := r.regions[key]; region != nil && (r.live != nil || nak == nil || !r.mayRefuse(key, nak)) {
 		h.RETH.RKey, h.Atomic.RKey = region.RKey(), region.RKey()
-		r.fill(e, r.shadows[key])
+		r.fill(e, answers, r.shadows[key])
 	} else {
 		h.RETH.RKey, h.Atomic.RKey = 0, 0 // no key is 0
 	}
@@ -178,11 +190,10 @@ func (r *responding) prepare(e *event) packet.Header {
 }
 
 // fill takes what the answer of a READ or atomic shows for the contents of memory.
-func (r *responding) fill(e *event, m *shadow) {
+func (r *responding) fill(e *event, answers *train, m *shadow) {
 	if m.settled {
 		return
 	}
-	answers := e.answers
 	if answers == nil && e.info.Kind != packet.KindRead {
 		if answers = r.ev.later(r.s, e); answers == nil {
 			m.doubt(e.Atomic.VA, 8)
@@ -231,12 +242,15 @@ func (r *responding) accepted(e *event) {
 }
 
 // collect takes over what the responder sends.
-func (r *responding) collect(e *event) {
+func (r *responding) collect(e *event, again bool) {
 	more := r.qp.Transmit(&r.env)
 	for _, m := range r.take() {
 		m.AETH.MSN = (m.AETH.MSN + r.s.msn) & packet.PSNMask
 		psn := r.epsn + int64(packet.PSNDiff(m.BTH.PSN, uint32(r.epsn)&packet.PSNMask))
-		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.at, cause: e})
+		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.at, cause: e, copy: r.copying, again: again})
+		if m.Opcode.Info().Kind == packet.KindAck && isSequence(m.AETH.Syndrome) {
+			r.missed = psn
+		}
 	}
 	r.lent.forget()
 	if more {

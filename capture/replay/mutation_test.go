@@ -143,6 +143,31 @@ func TestReplyTooManyIsFound(t *testing.T) {
 	}
 }
 
+// One answer too many is the NIC's; where there are two, the network copies requests.
+func TestASecondSignTellsOfCopies(t *testing.T) {
+	for _, c := range []struct {
+		file  string
+		which capture.Match
+	}{
+		{"atomic-faa.pcap", capture.Opcode(packet.AtomicAcknowledge)},
+		{"read-lat-5b.pcap", capture.Kind(packet.KindReadResponse)},
+		{"vp-rnr.pcap", capture.Syndrome(packet.SyndromeRNR | 22)},
+	} {
+		ps := load(t, c.file)
+		for n, p := range ps.Where(c.which)[:2] {
+			ps = slices.Insert(slices.Clone(ps), slices.Index(ps, p)+1, p)
+			again := *p
+			again.Addressing.ID += 0x4000
+			ps[slices.Index(ps, p)+1] = altered(t, &again, func(*packet.Header, []byte) {})
+			r := packets(t, ps, replay.Options{})
+			v := r.Connections[0].Streams[0].Responder
+			if n == 0 && (r.Differences() != 1 || len(v.Copied) != 0) || n == 1 && (r.Differences() != 0 || len(v.Copied) != 2) {
+				t.Errorf("%s, %d answers too many: %v", c.file, n+1, r)
+			}
+		}
+	}
+}
+
 // A packet whose ICRC is wrong was dropped, whatever it says.
 func TestWrongICRCIsSkipped(t *testing.T) {
 	ps := load(t, "pp-rc-mtu1024.pcap")

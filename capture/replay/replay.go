@@ -62,6 +62,13 @@ func Packets(ps capture.Packets, o Options) (*Report, error) {
 			r.Connections = append(r.Connections, c)
 		}
 	}
+	var verdicts []*Verdict
+	for _, c := range r.Connections {
+		for _, s := range c.Streams {
+			verdicts = append(verdicts, &s.Responder, &s.Requester)
+		}
+	}
+	resolve(verdicts)
 	r.Count = r.Differences()
 	return r, nil
 }
@@ -116,7 +123,7 @@ func (s *stream) replay(o Options) error {
 }
 
 func newVerdict() Verdict {
-	return Verdict{Lost: []Note{}, Departures: []Departure{}, NotJudged: []Note{}, Differences: []Difference{}}
+	return Verdict{Lost: []Note{}, Copied: []Note{}, Overtaken: []Note{}, Departures: []Departure{}, NotJudged: []Note{}, Differences: []Difference{}}
 }
 
 // receiver is the end that the flow's packets go to.

@@ -44,9 +44,13 @@ type Stream struct {
 type Verdict struct {
 	Compared    int          `json:"compared"`    // captured packets that were held against softroce's
 	Lost        []Note       `json:"lost"`        // packets that must have been lost behind the point of capture
+	Copied      []Note       `json:"copied"`      // packets that must have come more than once behind it
+	Overtaken   []Note       `json:"overtaken"`   // packets that others must have overtaken behind it
 	Departures  []Departure  `json:"departures"`  // from the specification, known ones, of the captured NIC
 	NotJudged   []Note       `json:"not_judged"`  // what softroce cannot say anything about
 	Differences []Difference `json:"differences"` // what nothing explains
+
+	doubts []doubt // what Copied and Overtaken explain
 }
 
 // A Note says something about a packet.

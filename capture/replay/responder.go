@@ -36,15 +36,20 @@ type responding struct {
 	responses map[int64][]*event // captured, to READs and atomics, by PSN
 
 	outputs []*output
-	states  map[int64]state // by the PSN that an ACK would have
-	steps   []mark          // the same, in their order
-	ended   bool            // nothing more is fed
-	cutoff  int             // replies from this place on are not compared
+	given   map[int64][]*output // the same by PSN
+	states  map[int64]state     // by the PSN that an ACK would have
+	steps   []mark              // the same, in their order
+	ended   bool                // nothing more is fed
+	cutoff  int                 // replies from this place on are not compared
 
 	writer *scriptwriter // makes a script of what the responder is given; may be nil
 	live   *Session      // what is known of the responder, instead of inferred; may be nil
 
 	written int // of live.Writes
+
+	waiting []*copied // copies of requests that are to come
+	copying bool      // one is being fed
+	missed  int64     // the PSN of the last sequence NAK of softroce's responder
 }
 
 // An output is a packet that softroce's responder sent.
@@ -54,6 +59,8 @@ type output struct {
 	at    int // the place of the request that drew it
 	cause *event
 	used  bool
+	copy  bool // the request came once more
+	again bool // it was accepted before
 }
 
 // A state is what an ACK says: the MSN that goes with a PSN, and since when.
@@ -98,11 +105,13 @@ func (q *receives) Len() int { return bit(!q.empty) }
 // known, so no credits are given.
 func (q *receives) Shared() bool { return true }
 
-// budgetPerReply and budgetSpare bound what softroce's responder may send in a replay: a
-// request for 2 GiB in a file without the answer is not to be answered.
+// The budget bounds what softroce's responder may send in a replay: a request for 2 GiB in a file without
+// the answer is not to be answered. It acknowledges each request by itself, where the captured one may have
+// acknowledged many at once.
 const (
-	budgetPerReply = 4
-	budgetSpare    = 1 << 10
+	budgetPerReply   = 4
+	budgetPerRequest = 2
+	budgetSpare      = 1 << 10
 )
 
 // replayResponder fills in the verdict on a stream's replies.
@@ -126,8 +135,8 @@ func newResponding(s *stream) (*responding, error) {
 	}
 	r := &responding{bench: b, s: s, ev: gather(s), v: &s.report.Responder, epsn: s.base, cutoff: never,
 		shadows: map[uint32]*shadow{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
-		tooLong: map[int64]uint32{}, worked: map[uint32]int{}, states: map[int64]state{}, responses: map[int64][]*event{}}
-	r.room = budgetPerReply*len(s.replies) + budgetSpare
+		tooLong: map[int64]uint32{}, worked: map[uint32]int{}, states: map[int64]state{}, responses: map[int64][]*event{}, given: map[int64][]*output{}}
+	r.room = budgetPerReply*len(s.replies) + budgetPerRequest*len(s.requests) + budgetSpare
 	r.receives.region = b.trash
 	return r, nil
 }
@@ -143,6 +152,7 @@ func (r *responding) run() {
 			r.consider(e)
 		}
 	}
+	r.feedCopies(never)
 }
 
 // plan makes the queue pair and the regions that its requests name.

@@ -22,6 +22,7 @@ type event struct {
 	psn    int64 // extended: counts on where 24 bits wrap
 	n      int64 // PSNs that a request takes
 	copied bool  // the network made it from the one before
+	early  bool  // behind the point of capture it overtook one that was sent before it
 
 	answers *train // of a READ or atomic request: what answers it
 	next    *event // the next transmission of a request with this PSN that the requester made

@@ -53,6 +53,12 @@ func (v *Verdict) print(b *printer, side string) {
 	for _, n := range v.Lost {
 		b.printf("    lost: packet %d: %s\n", n.Packet, n.Text)
 	}
+	for _, n := range v.Copied {
+		b.printf("    came twice: packet %d: %s\n", n.Packet, n.Text)
+	}
+	for _, n := range v.Overtaken {
+		b.printf("    overtaken: packet %d: %s\n", n.Packet, n.Text)
+	}
 	for _, d := range v.Departures {
 		b.printf("    known departure: %s (%s)\n", d.Name, numbers(d.Packets))
 	}

@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 
@@ -54,38 +53,46 @@ func (e *env) report(r interface{ WriteText(io.Writer) error }, asJSON bool, dif
 }
 
 // play plays the file to a live NIC.
-func (r *replayCmd) play(e *env) error {
-	open, err := r.bench()
+func (r *replayCmd) play(e *env) (err error) {
+	open, done, err := r.bench()
 	if err != nil {
-		return &usageError{err}
+		return err
 	}
+	defer func() { err = errors.Join(err, done()) }()
 	o := onto.Options{Context: e, Fast: r.Fast, Strict: r.Strict}
-	done := func() error { return nil }
 	if r.Output != "" {
 		w, err := capture.Create(r.Output, r.Onto)
 		if err != nil {
 			return err
 		}
-		o.Tap, done = w, w.Close
+		o.Tap = w
+		defer func() { err = errors.Join(err, w.Close()) }()
 	}
 	report, err := onto.File(r.File, open, o)
-	if err := errors.Join(err, done()); err != nil {
+	if err != nil {
 		return err
 	}
 	report.Link = r.Onto
 	return e.report(report, r.JSON, report.Differences())
 }
 
-// bench returns what makes the live NIC's bench.
-func (r *replayCmd) bench() (func(wire.FrameSink) (scenario.Bench, error), error) {
+// bench returns what makes the live NIC's bench, and what is to be done at the end.
+func (r *replayCmd) bench() (open func(wire.FrameSink) (scenario.Bench, error), done func() error, err error) {
 	if r.Onto == "fabric" {
 		if r.Program != "" {
-			return nil, errors.New("the NIC of a simulation needs no --program")
+			return nil, nil, usagef("the NIC of a simulation needs no --program")
 		}
-		return scenario.Simulator, nil
+		return scenario.Simulator, func() error { return nil }, nil
 	}
 	if r.Program == "" {
-		return nil, fmt.Errorf("--onto %s needs --program, which says how the verbs program on the NIC's host is started", r.Onto)
+		return nil, nil, usagef("--onto %s needs --program, which says how the verbs program on the NIC's host is started", r.Onto)
 	}
-	return scenario.Live(r.Onto, strings.Fields(r.Program))
+	c, err := scenario.OpenCable(r.Onto, strings.Fields(r.Program))
+	if errors.Is(err, scenario.ErrLink) {
+		return nil, nil, &usageError{err}
+	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return c.Bench, c.Close, nil
 }

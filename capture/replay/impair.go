@@ -1,0 +1,217 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"sort"
+
+	"softroce/packet"
+)
+
+// Behind the point of capture the network may also copy packets, and let them overtake each other. This file infers it from
+// replies: an answer that is given once more, though the request was sent once, and a NAK for a packet that arrived.
+
+// A doubt is a difference, should it not be the network that explains it.
+type doubt struct {
+	Difference
+	weight int
+	order  bool // only a network that lets packets overtake each other explains it
+}
+
+// A network that copies packets or lets them overtake each other does so more than once, or loses some, too. A single
+// sign of it in a capture is none: that weighs 1. A requester that goes back, as NAKs tell it, is a sign of its own.
+const (
+	signCopy      = 1
+	signOvertaken = 2
+	signsNeeded   = 2
+)
+
+// doubt notes what would be a difference if it was not for a copy that the network made of the packet cause, as text says.
+func (v *Verdict) doubt(e *event, cause int, text, field, captured, softroce string) {
+	v.Copied = append(v.Copied, Note{cause, text})
+	v.doubts = append(v.doubts, doubt{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy, false})
+}
+
+// resolve decides whether the network explains what the verdicts on a capture doubt. If it does not, that is differences.
+func resolve(vs []*Verdict) {
+	signs, overtaken := 0, false
+	for _, v := range vs {
+		signs += len(v.Lost)
+		overtaken = overtaken || len(v.Overtaken) > 0
+		for _, d := range v.doubts {
+			signs += d.weight
+		}
+	}
+	for _, v := range vs {
+		for _, d := range v.doubts {
+			if signs < signsNeeded || d.order && !overtaken {
+				v.Differences = append(v.Differences, d.Difference)
+			}
+		}
+		if signs < signsNeeded && len(v.doubts) > 0 {
+			v.Copied, v.Overtaken = []Note{}, []Note{}
+		}
+		v.doubts = nil
+	}
+}
+
+// outOfTurn reports whether a, which answers a request that came again, may have another MSN because that
+// request came sooner or later among the others: one that softroce's responder had between the first time and the answer.
+func (r *responding) outOfTurn(a *event, o *output) bool {
+	m := r.s.of(a.psn)
+	if m == nil || !o.again {
+		return false
+	}
+	own, newest := r.s.counted(m.end()-1)+r.s.msn, r.s.counted(r.newestState(a.pos))+r.s.msn
+	return packet.PSNDiff(a.AETH.MSN, own&packet.PSNMask) >= 0 && packet.PSNDiff(newest&packet.PSNMask, a.AETH.MSN) >= 0
+}
+
+// A copied request came once more, as its answers show; or late, when others had come that were sent after it.
+type copied struct {
+	request *event
+	answers *train
+	late    bool
+}
+
+// expectCopies notes which copies of a request that arrived are to come.
+func (r *responding) expectCopies(e *event) {
+	for _, t := range r.ev.copies[e] {
+		r.waiting = append(r.waiting, &copied{e, t, false})
+	}
+}
+
+// feedCopies lets softroce's responder have the copies that came before a place: as soon as it counts as many
+// messages as the answer does, and at the latest before the answer.
+func (r *responding) feedCopies(at int) {
+	if len(r.waiting) == 0 {
+		return
+	}
+	left := r.waiting[:0]
+	for _, c := range r.waiting {
+		if r.ended || r.messagesUntil(c.answers) != 0 && c.answers.responses[0].pos > at {
+			left = append(left, c)
+			continue
+		}
+		if c.late {
+			r.feedAnd(c.request, c.answers)
+			continue
+		}
+		r.copying = true
+		r.feedAnd(c.request, c.answers)
+		r.copying = false
+		for _, a := range c.answers.responses {
+			what := fmt.Sprintf("%v PSN %d: packet %d answers it again", c.request.Opcode, c.request.BTH.PSN, a.No)
+			r.v.doubt(a, c.request.No, what, "reply", a.Opcode.String()+" for PSN "+psnText(a.psn), "none such")
+		}
+	}
+	r.waiting = left
+}
+
+// messagesUntil returns how many messages softroce's responder has to count until it is where an answer was given.
+func (r *responding) messagesUntil(t *train) int {
+	first := t.responses[0]
+	if first.info.Headers&packet.HasAETH == 0 {
+		return 0
+	}
+	_, msn := r.qp.Expected()
+	return packet.PSNDiff(first.AETH.MSN, (msn+r.s.msn)&packet.PSNMask)
+}
+
+// late reports whether a READ or atomic that was sent again is to wait: its answer counts messages that were sent
+// after it.
+func (r *responding) late(e *event) bool {
+	if e.psn >= r.epsn || e.answers == nil || r.messagesUntil(e.answers) <= 0 {
+		return false
+	}
+	r.waiting = append(r.waiting, &copied{e, e.answers, true})
+	return true
+}
+
+// givenTwice reports whether a is what softroce's responder said, once more: the request came twice.
+func (r *responding) givenTwice(a *event) bool {
+	if a.info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.ev.accepted(a.psn) < a.pos) {
+		return false
+	}
+	given := r.given[a.psn]
+	for _, o := range given[:min(len(given), placeReach)] {
+		if o.at > a.pos || o.Opcode != a.Opcode || o.AETH.MSN != a.AETH.MSN || o.OrigData != a.OrigData ||
+			a.info.Kind == packet.KindAck && o.AETH != a.AETH || !bytes.Equal(o.payload, a.Payload) {
+			continue
+		}
+		what, told := fmt.Sprintf("%v PSN %d: packet %d answers it again", o.cause.Opcode, o.cause.BTH.PSN, a.No), a.Opcode.String()
+		if a.info.Kind == packet.KindAck {
+			told = a.AETH.Syndrome.String()
+		}
+		r.v.doubt(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.psn), "none such")
+		return true
+	}
+	return false
+}
+
+// outran reports whether a, a sequence NAK, may be for the packet that it names because that one overtook the one before it,
+// which arrived before the NAK left.
+func (r *responding) outran(a *event) bool {
+	st, ok := r.states[a.psn-1]
+	if !ok || st.at >= a.pos || st.msn != a.AETH.MSN || r.ev.accepted(a.psn) < a.pos {
+		return false
+	}
+	req := r.s.requests
+	i := sort.Search(len(req), func(i int) bool { return req[i].at >= a.pos })
+	for j := i - 1; j >= max(0, i-alignReach); j-- {
+		w := req[j]
+		if w.psn != a.psn || w.early {
+			continue
+		}
+		if w.next == nil || w.next.at < a.pos || r.complained(w) {
+			return false
+		}
+		r.v.overtaken(w, a, signCopy, "%v PSN %d: it came before the one ahead of it, and draws the NAK %d", w.Opcode, w.BTH.PSN, a.No)
+		return true
+	}
+	return false
+}
+
+// complained reports whether softroce's responder has sent a sequence NAK for the PSN of w since w was sent.
+func (r *responding) complained(w *event) bool {
+	return slices.ContainsFunc(r.given[w.psn], func(o *output) bool {
+		return o.at >= w.at && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)
+	})
+}
+
+// overtaken notes that packets overtook each other at e, which explains a NAK.
+func (v *Verdict) overtaken(e, nak *event, weight int, format string, a ...any) {
+	v.Overtaken = append(v.Overtaken, Note{e.No, fmt.Sprintf(format, a...)})
+	v.doubts = append(v.doubts, doubt{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.psn), "none such"}, weight, false})
+}
+
+// feedOvertaking lets softroce's responder have a packet ahead of e, which it waits for, where a NAK says that e was
+// missing although it arrived.
+func (r *responding) feedOvertaking(e *event) {
+	if e.psn != r.epsn || r.missed == e.psn {
+		return
+	}
+	next := never
+	if e.next != nil {
+		next = e.next.at
+	}
+	nak := r.ev.refusal(e.psn, e.at, next, isSequence)
+	if nak == nil {
+		return
+	}
+	req := r.s.requests
+	i := sort.Search(len(req), func(i int) bool { return req[i].at > e.at })
+	for _, w := range req[i:min(len(req), i+alignReach)] {
+		if w.at >= nak.pos {
+			return
+		}
+		at, known := r.ev.arrivals[w.psn]
+		if w.psn <= e.psn || w.early || known && at == w.at || w.next == nil {
+			continue
+		}
+		r.feed(w)
+		w.early = true
+		r.v.overtaken(e, nak, signOvertaken, "%v PSN %d: packet %d came before it, which draws the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
+		return
+	}
+}
