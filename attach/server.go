@@ -12,6 +12,7 @@ import (
 
 	"softroce/attach/control"
 	"softroce/nic"
+	"softroce/sysfs"
 )
 
 // Limits bound what one client may hold, so that it cannot starve the others. 0 stands
@@ -104,6 +105,7 @@ type Capture interface {
 type Server struct {
 	config  Config
 	devices []device
+	cm      *cmService
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -112,6 +114,7 @@ type Server struct {
 	listens map[*listener]struct{}
 	closed  bool
 	running sync.WaitGroup // connections and accept loops
+	tree    sysfs.Tree
 
 	unused chan struct{} // closed when the last client has left, with Config.WhileUsed
 }
@@ -141,6 +144,10 @@ func NewServer(c Config) (*Server, error) {
 	}
 	if len(s.devices) == 0 {
 		return nil, errors.New("attach: no devices to serve")
+	}
+	var err error
+	if s.cm, err = newCMService(s.devices); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -230,11 +237,16 @@ func (s *Server) Close() error {
 			first = err
 		}
 	}
+	s.cm.remove()
 	for _, c := range conns {
 		c.fatal()
 		c.end(refuse(syscall.ESHUTDOWN, "the daemon is ending"))
 	}
 	s.running.Wait()
+	s.cm.close()
+	if err := s.tree.Close(); err != nil && first == nil {
+		first = err
+	}
 	return first
 }
 
