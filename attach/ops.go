@@ -94,6 +94,7 @@ var operations = map[uint16]*operation{
 	abi.OpDestroyQP: request("destroy QP", true, 0, (*conn).destroyQP),
 
 	abi.OpSetPKeys:     request("set P_Keys", false, 0, (*conn).setPKeys),
+	abi.OpOpenTree:     waiting("open tree", false, (*conn).openTree),
 	abi.OpSnapshot:     waiting("snapshot", false, (*conn).snapshot),
 	abi.OpStartCapture: request("start capture", false, 1, (*conn).startCapture),
 	abi.OpQueryCapture: request("query capture", false, 0, (*conn).queryCapture),

@@ -9,6 +9,7 @@ import (
 
 	"softroce/attach/abi"
 	"softroce/attach/control"
+	"softroce/sysfs"
 )
 
 // snapshot looks at every engine and connection, this one too, so it is done without the lock.
@@ -34,6 +35,31 @@ func (c *conn) snapshot(*empty) (func() (answer, error), error) {
 	}
 	a := answer{body: []any{abi.SnapshotReply{Length: uint64(len(text))}}, fds: []int{fd}, spent: []int{fd}}
 	return func() (answer, error) { return a, nil }, nil
+}
+
+// openTree looks at every engine, so it is done without the lock.
+func (c *conn) openTree(*empty) (func() (answer, error), error) {
+	dir, err := c.server.tree.Open(c.server.files)
+	if err != nil {
+		return nil, err
+	}
+	defer dir.Close()
+	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return nil, err
+	}
+	return func() (answer, error) { return answer{fds: []int{fd}, spent: []int{fd}}, nil }, nil
+}
+
+// files is what the kernel would show of the devices.
+func (s *Server) files() []sysfs.File {
+	files := sysfs.Common()
+	for i, d := range s.devices {
+		var seen sysfs.Device
+		d.engine.Do(func() { seen = sysfs.Look(d.Device, i) })
+		files = append(files, sysfs.Render(&seen)...)
+	}
+	return files
 }
 
 // startCapture needs more than the right to attach: a capture shows everybody's data.

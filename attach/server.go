@@ -12,6 +12,7 @@ import (
 
 	"softroce/attach/control"
 	"softroce/nic"
+	"softroce/sysfs"
 )
 
 // Limits bound what one client may hold, so that it cannot starve the others. 0 stands
@@ -112,6 +113,7 @@ type Server struct {
 	listens map[*listener]struct{}
 	closed  bool
 	running sync.WaitGroup // connections and accept loops
+	tree    sysfs.Tree
 
 	unused chan struct{} // closed when the last client has left, with Config.WhileUsed
 }
@@ -235,6 +237,9 @@ func (s *Server) Close() error {
 		c.end(refuse(syscall.ESHUTDOWN, "the daemon is ending"))
 	}
 	s.running.Wait()
+	if err := s.tree.Close(); err != nil && first == nil {
+		first = err
+	}
 	return first
 }
 

@@ -184,6 +184,7 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_STOP_CAPTURE 67
 #define SOFTROCE_OP_GOODBYE 68 /* from the daemon, with tag 0: why it closes the socket */
 #define SOFTROCE_OP_SET_PKEYS 69
+#define SOFTROCE_OP_OPEN_TREE 70 /* its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them */
 
 /*
  * struct softroce_hello_request is the first message of a connection. The reply's version

@@ -85,6 +85,7 @@ const (
 	OpStopCapture  = 67
 	OpGoodbye      = 68 // from the daemon, with tag 0: why it closes the socket
 	OpSetPKeys     = 69
+	OpOpenTree     = 70 // its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them
 )
 
 // HelloRequest is the first message of a connection. The reply's version is the

@@ -1,0 +1,127 @@
+package sysfs
+
+import (
+	"io"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/nic"
+)
+
+func example() Device {
+	return Device{
+		Name: "softroce3", Index: 3,
+		Attr:  nic.DeviceAttr{NodeGUID: 0x0102030405060708, SysImageGUID: 0x0102030405060708, FWVer: "1.0.0", VendorID: 0xffffff},
+		Port:  nic.PortAttr{State: nic.PortActive, PhysState: nic.PhysLinkUp, Netdev: "eth7"},
+		GIDs:  []nic.GIDEntry{{Index: 0, GID: nic.GID{0xfe, 0x80}, Netdev: "eth7"}, {Index: 2, GID: nic.GID{0xfe, 0x81}}},
+		PKeys: []uint16{0xffff},
+	}
+}
+
+func TestAFileForEachThingThatTheKernelShows(t *testing.T) {
+	got := map[string]File{}
+	d := example()
+	d.Counters.Link.TxBytes = 400
+	d.Counters.RxSendRequests = 7
+	for _, f := range append(Render(&d), Common()...) {
+		if _, twice := got[f.Path]; twice {
+			t.Errorf("%s is there twice", f.Path)
+		}
+		got[f.Path] = f
+	}
+	const dev = "sys/class/infiniband/softroce3/"
+	for path, text := range map[string]string{
+		"dev/infiniband/uverbs3":                     "",
+		"dev/infiniband/rdma_cm":                     "",
+		"sys/class/infiniband_verbs/uverbs3/ibdev":   "softroce3\n",
+		"sys/class/infiniband_verbs/uverbs3/dev":     "231:195\n",
+		"sys/class/infiniband_verbs/abi_version":     "6\n",
+		dev + "node_guid":                            "0102:0304:0506:0708\n",
+		dev + "node_type":                            "1: CA\n",
+		dev + "fw_ver":                               "1.0.0\n",
+		dev + "ports/1/state":                        "4: ACTIVE\n",
+		dev + "ports/1/phys_state":                   "5: LinkUp\n",
+		dev + "ports/1/link_layer":                   "Ethernet\n",
+		dev + "ports/1/pkeys/0":                      "0xffff\n",
+		dev + "ports/1/gids/0":                       "fe80:0000:0000:0000:0000:0000:0000:0000\n",
+		dev + "ports/1/gids/1":                       "0000:0000:0000:0000:0000:0000:0000:0000\n",
+		dev + "ports/1/gid_attrs/types/2":            "RoCE v2\n",
+		dev + "ports/1/gid_attrs/ndevs/0":            "eth7\n",
+		dev + "ports/1/counters/port_xmit_data":      "100\n",
+		dev + "ports/1/hw_counters/rx_send_requests": "7\n",
+	} {
+		if f, ok := got[path]; !ok || f.Text != text || f.Link {
+			t.Errorf("%s is %q (%t), want %q", path, f.Text, ok, text)
+		}
+	}
+	for _, path := range []string{dev + "ports/1/gid_attrs/types/1", dev + "ports/1/gid_attrs/ndevs/2"} {
+		if _, ok := got[path]; ok {
+			t.Errorf("%s is there", path)
+		}
+	}
+	if f := got[dev+"device/net/eth7"]; !f.Link || f.Text != "/sys/class/net/eth7" {
+		t.Errorf("device/net/eth7 is %+v, want a link to the interface", f)
+	}
+}
+
+// read reads a file below a directory as programs do that were given the directory.
+func read(t *testing.T, dir *os.File, name string) string {
+	t.Helper()
+	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return err.Error()
+	}
+	f := os.NewFile(uintptr(fd), name)
+	defer f.Close()
+	b, err := io.ReadAll(f)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestATreeFollowsWhatItShows(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var tree Tree
+	look := func(files ...File) func() []File { return func() []File { return files } }
+	dir, err := tree.Open(look(File{Path: "sys/a", Text: "1"}, File{Path: "sys/sub/b", Text: "2"}, File{Path: "sys/l", Text: "/nowhere", Link: true}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer dir.Close()
+	if got := read(t, dir, "sys/a") + read(t, dir, "sys/sub/b"); got != "12" {
+		t.Errorf("the files hold %q", got)
+	}
+	if to, err := os.Readlink(filepath.Join(dir.Name(), "sys/l")); err != nil || to != "/nowhere" {
+		t.Errorf("the link leads to %q, %v", to, err)
+	}
+	again, err := tree.Open(func() []File { t.Error("looked again at once"); return nil })
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	tree.updated = tree.updated.Add(-2 * freshness)
+	again, err = tree.Open(look(File{Path: "sys/a", Text: "changed"}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	again.Close()
+	if got := read(t, dir, "sys/a"); got != "changed" {
+		t.Errorf("who has the directory open reads %q", got)
+	}
+	if got := read(t, dir, "sys/sub/b"); got != unix.ENOENT.Error() {
+		t.Errorf("what is no more reads %q", got)
+	}
+	if err := tree.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(dir.Name()); !os.IsNotExist(err) {
+		t.Errorf("after Close the directory gives %v", err)
+	}
+	if _, err := tree.Open(look()); err == nil {
+		t.Error("a closed tree opens")
+	}
+}
