@@ -49,7 +49,6 @@ func (r *responding) consider(e *event) {
 		r.expectCopies(e)
 	case notReady:
 		r.receives.empty = r.live == nil
-		r.feedOvertaking(e)
 		r.feed(e)
 		r.receives.empty = false
 	}
