@@ -21,7 +21,7 @@ E2E_KERNEL ?= linux-image-amd64
 
 # What runs on several goroutines, or is run by them. transport and packet have none,
 # but their tests are cheap.
-RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./verbs/... ./capture/... ./daemon/...
+RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./cm/... ./verbs/... ./capture/... ./daemon/... ./run/... ./show/... ./metrics/...
 
 SEEDS ?= 5000
 
