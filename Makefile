@@ -22,7 +22,7 @@ E2E_RUN ?= .
 
 # What runs on several goroutines, or is run by them. transport and packet have none,
 # but their tests are cheap.
-RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./verbs/... ./capture/... ./daemon/...
+RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./cm/... ./verbs/... ./capture/... ./daemon/... ./run/... ./show/... ./metrics/...
 
 SEEDS ?= 5000
 

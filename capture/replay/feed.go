@@ -254,6 +254,9 @@ func (r *responding) collect(e *event, again bool) {
 	r.lent.forget()
 	if more {
 		r.ended = true
+		if r.writer != nil {
+			r.writer.drop(e)
+		}
 		r.note(e, "its answer is far longer than the capture; nothing behind it is judged")
 	}
 }
