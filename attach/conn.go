@@ -14,6 +14,7 @@ import (
 
 	"softroce/attach/abi"
 	"softroce/attach/control"
+	"softroce/cm"
 	"softroce/mrtable"
 	"softroce/nic"
 )
@@ -43,6 +44,7 @@ type conn struct {
 	bellFD  int
 	process *mrtable.Process // the client's, once asked for
 	capture Capture
+	session *cm.Session // nil before the connection manager is opened
 }
 
 // maxResolving is how many requests of a client may wait for neighbours at a time. More
@@ -200,6 +202,7 @@ func (c *conn) cleanup() {
 		c.capture.Stop()
 		c.capture = nil
 	}
+	c.cmClose()
 	if c.nic != nil {
 		c.device.engine.Do(c.nic.Close)
 		c.objects.release()
@@ -221,6 +224,10 @@ func explain(err error) (syscall.Errno, string) {
 	var own *Error
 	if errors.As(err, &own) {
 		return own.Errno, own.Text
+	}
+	var managed *cm.Error
+	if errors.As(err, &managed) {
+		return managed.Errno, managed.Text
 	}
 	var refused *nic.Error
 	if errors.As(err, &refused) {

@@ -1,10 +1,12 @@
 package attach
 
 import (
+	"net/netip"
 	"syscall"
 
 	"softroce/attach/abi"
 	"softroce/attach/control"
+	"softroce/cm"
 )
 
 // An operation is a row of the table of requests.
@@ -92,6 +94,29 @@ var operations = map[uint16]*operation{
 	abi.OpModifyQP:  waiting("modify QP", true, (*conn).modifyQP),
 	abi.OpQueryQP:   request("query QP", true, 0, (*conn).queryQP),
 	abi.OpDestroyQP: request("destroy QP", true, 0, (*conn).destroyQP),
+
+	abi.OpCMOpen:           request("open connection manager", false, 0, (*conn).cmOpen),
+	abi.OpCMCreateChannel:  request("create event channel", false, 0, (*conn).cmCreateChannel),
+	abi.OpCMDestroyChannel: manage("destroy event channel", (*conn).cmDestroyChannel),
+	abi.OpCMGetEvent:       manage("get event", (*conn).cmGetEvent),
+	abi.OpCMCreateID:       manage("create identifier", (*conn).cmCreateID),
+	abi.OpCMDestroyID:      ofID("destroy identifier", func(id *cm.ID) error { id.Destroy(); return nil }),
+	abi.OpCMBind:           manage("bind identifier", (*conn).cmBind),
+	abi.OpCMResolveAddr:    manage("resolve address", (*conn).cmResolveAddr),
+	abi.OpCMResolveRoute:   ofID("resolve route", (*cm.ID).ResolveRoute),
+	abi.OpCMListen:         manage("listen", (*conn).cmListen),
+	abi.OpCMConnect:        cmConnection("connect", (*cm.ID).Connect),
+	abi.OpCMAccept:         cmConnection("accept", (*cm.ID).Accept),
+	abi.OpCMReject:         manage("reject", (*conn).cmReject),
+	abi.OpCMEstablish:      ofID("establish", (*cm.ID).Establish),
+	abi.OpCMDisconnect:     ofID("disconnect", (*cm.ID).Disconnect),
+	abi.OpCMNotify:         ofID("notify", (*cm.ID).Notify),
+	abi.OpCMInitQPAttr:     manage("initialize QP attributes", (*conn).cmInitQPAttr),
+	abi.OpCMQueryID:        manage("query identifier", (*conn).cmQueryID),
+	abi.OpCMSetOption:      manage("set option", (*conn).cmSetOption),
+	abi.OpCMMigrate:        manage("migrate identifier", (*conn).cmMigrate),
+	abi.OpCMJoin:           cmGroup("join multicast group", (*cm.ID).Join),
+	abi.OpCMLeave:          cmGroup("leave multicast group", func(id *cm.ID, a netip.Addr, _ uint64) error { return id.Leave(a) }),
 
 	abi.OpSetPKeys:     request("set P_Keys", false, 0, (*conn).setPKeys),
 	abi.OpOpenTree:     waiting("open tree", false, (*conn).openTree),

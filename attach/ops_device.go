@@ -69,7 +69,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, 
 		d.engine.Do(func() {
 			c.nic, err = d.Open(nic.ContextOptions{
 				Doorbell: bells, DoorbellFD: bell, Limits: c.server.config.Limits.context(),
-				Events: sink, PID: c.peer.PID, Comm: c.comm, Privileged: c.peer.privileged(),
+				Events: sink, PID: c.peer.PID, UID: c.peer.UID, Comm: c.comm, Privileged: c.peer.privileged(),
 			})
 		})
 		if err != nil {

@@ -105,6 +105,7 @@ type Capture interface {
 type Server struct {
 	config  Config
 	devices []device
+	cm      *cmService
 	log     *slog.Logger
 
 	mu      sync.Mutex
@@ -143,6 +144,10 @@ func NewServer(c Config) (*Server, error) {
 	}
 	if len(s.devices) == 0 {
 		return nil, errors.New("attach: no devices to serve")
+	}
+	var err error
+	if s.cm, err = newCMService(s.devices); err != nil {
+		return nil, err
 	}
 	return s, nil
 }
@@ -232,11 +237,13 @@ func (s *Server) Close() error {
 			first = err
 		}
 	}
+	s.cm.remove()
 	for _, c := range conns {
 		c.fatal()
 		c.end(refuse(syscall.ESHUTDOWN, "the daemon is ending"))
 	}
 	s.running.Wait()
+	s.cm.close()
 	if err := s.tree.Close(); err != nil && first == nil {
 		first = err
 	}

@@ -178,8 +178,10 @@ func (a *Agent) Receive(now int64, p Port, back Route, mad []byte) {
 	in := incoming{agent: a, now: now, port: p, back: back, header: h}
 	switch m := m.(type) {
 	case *REQ:
+		m.Options = h.Modifier
 		in.req(m)
 	case *REP:
+		m.Options = h.Modifier
 		in.rep(m)
 	case *RTU:
 		in.rtu(m)

@@ -167,7 +167,14 @@ func (c *Conn) Close(now int64) {
 
 // send sends a message now, and again every interval until something comes, retries times at most.
 func (c *Conn) send(now int64, m Message, interval int64) {
-	Put(&c.mad, c.tid, 0, m)
+	modifier := uint32(0)
+	switch m := m.(type) {
+	case *REQ:
+		modifier = m.Options
+	case *REP:
+		modifier = m.Options
+	}
+	Put(&c.mad, c.tid, modifier, m)
 	c.interval, c.retries = interval, c.limit
 	c.port.Send(&c.mad, &c.route)
 	c.agent.timers.set(c, now+interval)

@@ -87,6 +87,8 @@ type REQ struct {
 	Extended           uint8 // extended transport type, 3 bits
 	Primary, Alternate PathRecord
 	Private            [REQPrivate]byte
+
+	Options uint32 // ECE options: the MAD's attribute modifier
 }
 
 // Attribute implements Message.
@@ -190,6 +192,8 @@ type REP struct {
 	SRQ                bool
 	LocalGUID          uint64 // CA GUID
 	Private            [REPPrivate]byte
+
+	Options uint32 // ECE options: the MAD's attribute modifier
 }
 
 // Attribute implements Message.
@@ -290,4 +294,14 @@ func newMessage(a Attribute) Message {
 		return &APR{}
 	}
 	return nil
+}
+
+// Vendor returns the vendor ID of a REP's enhanced connection establishment.
+func (m *REP) Vendor() uint32 {
+	return uint32(m.VendorHigh)<<16 | uint32(m.VendorMiddle)<<8 | uint32(m.VendorLow)
+}
+
+// SetVendor sets it.
+func (m *REP) SetVendor(v uint32) {
+	m.VendorHigh, m.VendorMiddle, m.VendorLow = uint8(v>>16), uint8(v>>8), uint8(v)
 }

@@ -78,7 +78,7 @@ func playScenarios(t *testing.T, l link, files []string, d *departures) {
 	serveProgram(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), programTime)
 	defer cancel()
-	args := []string{bin, "scenario", "--json", fmt.Sprint("-j", atATime), "--peer", l.nic(lab),
+	args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", atATime), "--peer", l.nic(lab),
 		"--program", fmt.Sprintf("tcp:%v:%d", g.Host, programPort), "--lacks", strings.Join(d.lacks(kernel), ",")}
 	cmd := lab.Command(ctx, append(args, files...)...)
 	var out, said bytes.Buffer
@@ -121,7 +121,7 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 }
 
 // unplayable are what a live NIC at the end of a real cable cannot take part in.
-var unplayable = regexp.MustCompile(`(?m)^(\[live\] skip|pair|drop|duplicate|reorder|delay|corrupt|mark|set)\b|\bsecond\b`)
+var unplayable = regexp.MustCompile(`(?m)^(\[live\] skip|pair|drop|duplicate|reorder|delay|corrupt|mark|set|xrcd)\b|\bsecond\b|\bXRC_`)
 
 // judgeScenarios compares reports with what is known of the NIC that the scenarios were played against.
 func judgeScenarios(t *testing.T, reports *bytes.Buffer, files []string, known func(name string) (departure, bool)) {

@@ -774,4 +774,243 @@ struct softroce_capture_reply {
 };
 _Static_assert(sizeof(struct softroce_capture_reply) == 24, "layout");
 
+/*
+ * Operations of the connection manager. A connection that wants it says
+ * SOFTROCE_OP_CM_OPEN, before or after it opens a device, or without one: identifiers are
+ * bound to devices by their addresses.
+ */
+#define SOFTROCE_OP_CM_OPEN 80
+#define SOFTROCE_OP_CM_CREATE_CHANNEL 81
+#define SOFTROCE_OP_CM_DESTROY_CHANNEL 82
+#define SOFTROCE_OP_CM_GET_EVENT 83
+#define SOFTROCE_OP_CM_CREATE_ID 84
+#define SOFTROCE_OP_CM_DESTROY_ID 85
+#define SOFTROCE_OP_CM_BIND 86
+#define SOFTROCE_OP_CM_RESOLVE_ADDR 87
+#define SOFTROCE_OP_CM_RESOLVE_ROUTE 88
+#define SOFTROCE_OP_CM_LISTEN 89
+#define SOFTROCE_OP_CM_CONNECT 90
+#define SOFTROCE_OP_CM_ACCEPT 91
+#define SOFTROCE_OP_CM_REJECT 92
+#define SOFTROCE_OP_CM_ESTABLISH 93
+#define SOFTROCE_OP_CM_DISCONNECT 94
+#define SOFTROCE_OP_CM_NOTIFY 95
+#define SOFTROCE_OP_CM_INIT_QP_ATTR 96
+#define SOFTROCE_OP_CM_QUERY_ID 97
+#define SOFTROCE_OP_CM_SET_OPTION 98
+#define SOFTROCE_OP_CM_MIGRATE 99
+#define SOFTROCE_OP_CM_JOIN 100
+#define SOFTROCE_OP_CM_LEAVE 101
+
+/*
+ * SOFTROCE_CM_MAX_PRIVATE_DATA is the most private data that a message takes, in bytes.
+ * Each kind takes less: a request for a connection 56, a response 196, a refusal 148, and
+ * for datagrams a request 180, a response 136.
+ */
+#define SOFTROCE_CM_MAX_PRIVATE_DATA 256
+
+/*
+ * struct softroce_cm_open_request makes the connection a client of the connection
+ * manager. With the name of a device it uses that one alone.
+ */
+struct softroce_cm_open_request {
+	uint8_t device[64];
+};
+_Static_assert(sizeof(struct softroce_cm_open_request) == 64, "layout");
+
+/*
+ * struct softroce_cm_addr is an IP address and a port.
+ */
+struct softroce_cm_addr {
+	uint16_t family; /* AF_INET (2), AF_INET6 (10), or 0: none */
+	uint16_t port; /* as a number of this machine, not in network order */
+	uint32_t scope; /* index of the interface of a link-local address, or 0 */
+	uint8_t addr[16]; /* IPv4: the first four bytes */
+};
+_Static_assert(sizeof(struct softroce_cm_addr) == 24, "layout");
+
+/*
+ * struct softroce_cm_create_id_request makes an identifier whose events go to a channel;
+ * the answer is a struct softroce_handle_reply.
+ */
+struct softroce_cm_create_id_request {
+	uint32_t channel;
+	uint32_t port_space; /* rdma_port_space */
+	uint32_t qp_type; /* ibv_qp_type */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_cm_create_id_request) == 16, "layout");
+
+/*
+ * struct softroce_cm_bind_request binds an identifier to a source address and port; the
+ * answer is a struct softroce_cm_identifier.
+ */
+struct softroce_cm_bind_request {
+	uint32_t id;
+	uint32_t reserved0;
+	struct softroce_cm_addr addr;
+};
+_Static_assert(sizeof(struct softroce_cm_bind_request) == 32, "layout");
+
+/*
+ * struct softroce_cm_resolve_addr_request finds the way to an address. ADDR_RESOLVED or
+ * ADDR_ERROR follows.
+ */
+struct softroce_cm_resolve_addr_request {
+	uint32_t id;
+	uint32_t timeout; /* ms */
+	struct softroce_cm_addr src; /* may be none */
+	struct softroce_cm_addr dst;
+};
+_Static_assert(sizeof(struct softroce_cm_resolve_addr_request) == 56, "layout");
+
+/*
+ * struct softroce_cm_listen_request makes an identifier a listener; the answer is a
+ * struct softroce_cm_identifier.
+ */
+struct softroce_cm_listen_request {
+	uint32_t id;
+	uint32_t backlog; /* 0: as much as there is */
+};
+_Static_assert(sizeof(struct softroce_cm_listen_request) == 8, "layout");
+
+/*
+ * struct softroce_cm_conn_param is struct rdma_conn_param.
+ */
+struct softroce_cm_conn_param {
+	uint32_t qp_num;
+	uint32_t qkey; /* datagrams */
+	uint8_t responder_resources;
+	uint8_t initiator_depth;
+	uint8_t flow_control;
+	uint8_t retry_count;
+	uint8_t rnr_retry_count;
+	uint8_t srq;
+	uint16_t private_len;
+	uint32_t ece_vendor; /* enhanced connection establishment: vendor ID, 0 for none */
+	uint32_t ece_options;
+	uint8_t private_data[256];
+};
+_Static_assert(sizeof(struct softroce_cm_conn_param) == 280, "layout");
+
+/*
+ * struct softroce_cm_connect_request asks for a connection (SOFTROCE_OP_CM_CONNECT) or
+ * agrees to one (SOFTROCE_OP_CM_ACCEPT).
+ */
+struct softroce_cm_connect_request {
+	uint32_t id;
+	uint32_t reserved0;
+	struct softroce_cm_conn_param param;
+};
+_Static_assert(sizeof(struct softroce_cm_connect_request) == 288, "layout");
+
+/*
+ * struct softroce_cm_reject_request refuses a connection.
+ */
+struct softroce_cm_reject_request {
+	uint32_t id;
+	uint32_t reason; /* 0 stands for 28, consumer defined */
+	uint32_t private_len;
+	uint32_t reserved0;
+	uint8_t private_data[256];
+};
+_Static_assert(sizeof(struct softroce_cm_reject_request) == 272, "layout");
+
+/*
+ * struct softroce_cm_init_qp_attr_request asks what a queue pair needs to go to a state.
+ */
+struct softroce_cm_init_qp_attr_request {
+	uint32_t id;
+	uint32_t state; /* ibv_qp_state */
+};
+_Static_assert(sizeof(struct softroce_cm_init_qp_attr_request) == 8, "layout");
+
+/*
+ * struct softroce_cm_init_qp_attr_reply has it: the attributes that Mask names.
+ */
+struct softroce_cm_init_qp_attr_reply {
+	uint32_t mask; /* ibv_qp_attr_mask */
+	uint32_t reserved0;
+	struct softroce_qp_attr attr;
+};
+_Static_assert(sizeof(struct softroce_cm_init_qp_attr_reply) == 152, "layout");
+
+/*
+ * struct softroce_cm_identifier tells what an identifier is bound to, and where it leads.
+ * With an unresolved one, the path is zero.
+ */
+struct softroce_cm_identifier {
+	uint8_t device[64]; /* empty: none */
+	struct softroce_cm_addr src;
+	struct softroce_cm_addr dst;
+	uint32_t port_space;
+	uint32_t qp_type;
+	uint8_t sgid[16];
+	uint8_t dgid[16];
+	uint32_t flow_label;
+	uint16_t pkey;
+	uint8_t mtu; /* ibv_mtu */
+	uint8_t packet_life; /* code of 4.096 µs · 2^n */
+	uint8_t sgid_index;
+	uint8_t hop_limit;
+	uint8_t t_class;
+	uint8_t port_num; /* 0: bound to no device */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_cm_identifier) == 168, "layout");
+
+/*
+ * struct softroce_cm_set_option_request sets an option of level RDMA_OPTION_ID.
+ */
+struct softroce_cm_set_option_request {
+	uint32_t id;
+	uint32_t option;
+	uint32_t value;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_cm_set_option_request) == 16, "layout");
+
+/*
+ * struct softroce_cm_migrate_request moves an identifier to another event channel of the
+ * connection.
+ */
+struct softroce_cm_migrate_request {
+	uint32_t id;
+	uint32_t channel;
+};
+_Static_assert(sizeof(struct softroce_cm_migrate_request) == 8, "layout");
+
+/*
+ * struct softroce_cm_join_request makes an identifier a member of a multicast group
+ * (SOFTROCE_OP_CM_JOIN), or ends that (SOFTROCE_OP_CM_LEAVE).
+ */
+struct softroce_cm_join_request {
+	uint32_t id;
+	uint32_t reserved0;
+	struct softroce_cm_addr addr;
+	uint64_t cookie; /* the client's; comes back in the event */
+};
+_Static_assert(sizeof(struct softroce_cm_join_request) == 40, "layout");
+
+/*
+ * struct softroce_cm_event is the answer to SOFTROCE_OP_CM_GET_EVENT, which is asked when
+ * the channel's pipe has a byte; EAGAIN where there is no event after all: what it was
+ * about is gone.
+ */
+struct softroce_cm_event {
+	uint32_t type; /* rdma_cm_event_type */
+	int32_t status; /* 0, -errno, or what the message says */
+	uint32_t id; /* new with CONNECT_REQUEST */
+	uint32_t listen; /* CONNECT_REQUEST */
+	uint64_t cookie; /* MULTICAST_JOIN */
+	uint32_t is_datagram; /* 1: AH, RemoteQPN and RemoteQKey have a meaning, of Param only the private data */
+	uint32_t remote_qp_num;
+	uint32_t remote_qkey;
+	uint32_t reserved0;
+	struct softroce_ah_attr ah;
+	struct softroce_cm_conn_param param;
+	struct softroce_cm_identifier info; /* of ID */
+};
+_Static_assert(sizeof(struct softroce_cm_event) == 520, "layout");
+
 #endif /* SOFTROCE_ABI_H */

@@ -15,6 +15,7 @@ type ContextOptions struct {
 	Limits     ContextLimits
 	Events     EventSink // may be nil
 	PID        int       // of the client, for show
+	UID        uint32    // of the client's user
 	Comm       string
 
 	// Privileged says that the client may give its queue pairs controlled Q_Keys: those

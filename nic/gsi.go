@@ -32,15 +32,15 @@ type MAD struct {
 
 // gsi is QP 1 of a device.
 type gsi struct {
-	receive func(*MAD) // nil: there is no QP 1
-	queue   []*MAD     // to send
+	receive func(*MAD) bool // nil: there is no QP 1
+	queue   []*MAD          // to send
 	psn     uint32
 	header  packet.Header
 }
 
 // HandleMADs makes QP 1 part of the device: f is called for each management datagram that comes in,
-// by the engine, and must not block; the MAD is its own. It is part of setting up.
-func (d *Device) HandleMADs(f func(*MAD)) { d.gsi.receive = f }
+// by the engine, and must not block; the MAD is its own. With false it has no room. It is part of setting up.
+func (d *Device) HandleMADs(f func(*MAD) bool) { d.gsi.receive = f }
 
 // SendMAD sends a management datagram along m.Path, whose source port it sets. It may be called from any
 // goroutine; m is the device's from then on. As on any network it may be lost.
@@ -86,7 +86,9 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 		for _, s := range p.Payload {
 			n += copy(m.Data[n:], s)
 		}
-		d.gsi.receive(m)
+		if !d.gsi.receive(m) {
+			d.counters.Drop(transport.DropNotReady)
+		}
 	}
 }
 
@@ -109,4 +111,13 @@ func (d *Device) fillMADs() {
 	}
 	g.queue = append(g.queue[:0], g.queue[n:]...)
 	clear(g.queue[len(g.queue):cap(g.queue)])
+}
+
+// QPOwner returns the user that a queue pair belongs to. It is called on the engine.
+func (d *Device) QPOwner(qpn uint32) (uid uint32, ok bool) {
+	q := d.qps.get(qpn)
+	if q == nil {
+		return 0, false
+	}
+	return q.ctx.opt.UID, true
 }

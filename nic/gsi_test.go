@@ -21,12 +21,13 @@ func TestMADsPassBetweenTheGSIsOfTwoNICsAndOfOne(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.nic(1), w.nic(2)
 	var atA, atB []*nic.MAD
-	a.HandleMADs(func(m *nic.MAD) { atA = append(atA, m) })
-	b.HandleMADs(func(m *nic.MAD) {
+	a.HandleMADs(func(m *nic.MAD) bool { atA = append(atA, m); return true })
+	b.HandleMADs(func(m *nic.MAD) bool {
 		atB = append(atB, m)
 		answer := &nic.MAD{Data: m.Data, Path: m.Path}
 		answer.Data[nic.MADSize-1]++
 		b.SendMAD(answer)
+		return true
 	})
 	for i := range 300 { // more than one batch holds
 		a.SendMAD(madBetween("192.0.2.1", "192.0.2.2", byte(i)))
@@ -72,7 +73,7 @@ func TestPacketsForTheGSIThatAreNoMADsAreDropped(t *testing.T) {
 			var in *injected
 			d := w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })
 			heard := 0
-			d.HandleMADs(func(*nic.MAD) { heard++ })
+			d.HandleMADs(func(*nic.MAD) bool { heard++; return true })
 			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(packet.UD) | packet.SendOnly, PKey: packet.DefaultPKey, DestQP: 1},
 				DETH: packet.DETH{QKey: 0x80010000, SrcQP: 1}}
 			f := wire.RxFrame{Src: netip.MustParseAddr("192.0.2.9"), Dst: netip.MustParseAddr("192.0.2.1")}

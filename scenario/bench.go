@@ -51,6 +51,9 @@ type Network interface {
 	// Path is the way of hand-made packets to the NIC under test.
 	Path(to netip.Addr) (*wire.Path, error)
 
+	// Join makes what is sent to a multicast group reach the script.
+	Join(group netip.Addr) error
+
 	// Fault adds a rule in the language of docs/faults.md for what the NIC under test
 	// sends and receives from now on. Where that is not possible the error is ErrNoFaults.
 	Fault(rule string) error
@@ -60,6 +63,7 @@ type Network interface {
 // is not is skipped.
 var (
 	ErrOneNIC   = errors.New("there is only one NIC on this bench")
+	ErrNoXRC    = errors.New("the NIC of this bench has no XRC")
 	ErrNoFaults = errors.New("the cable of this bench takes no faults")
 	ErrLink     = errors.New("no link to a live NIC") // also where its description is wrong
 )
@@ -74,7 +78,11 @@ type NIC interface {
 	ReadMemory(name string, off, n uint64) ([]byte, error)
 	WriteMemory(name string, off uint64, data []byte) error
 	CreateCQ(name string, entries int) error
-	CreateSRQ(name string, entries, limit int) error
+
+	// Arm asks for a notice of the next completion, or of the next that is solicited or in error.
+	Arm(cq string, solicited bool) error
+	Notices() (cqs []string, err error) // since the last call
+	CreateSRQ(name string, o SRQOptions) (number uint32, err error)
 	CreateQP(name string, o QPOptions) (qpn uint32, err error)
 	DestroyQP(name string) error
 
@@ -86,6 +94,16 @@ type NIC interface {
 
 	Completions() ([]Completion, error) // since the last call, of all queues, in order per queue
 	Events() ([]Event, error)           // since the last call
+
+	AllocMW(name string, t nic.MWType, pd string) (rkey uint32, err error)
+	DeallocMW(name string) error
+
+	// PostBind posts the bind w of a memory window to a place in the region mr, "" to unbind, and returns
+	// the key that the window has from then on. Of type 2 that is w.RKey.
+	PostBind(qp, mw, mr string, w *transport.SendWR) (rkey uint32, err error)
+
+	OpenXRCD(name string) error
+	Attach(qp string, group nic.GID, detach bool) error
 
 	// Counters returns nil where the NIC does not tell.
 	Counters() *nic.Counters
@@ -110,8 +128,15 @@ type Region struct {
 type QPOptions struct {
 	Type    nic.QPType
 	CQ, SRQ string // "": one of its own
+	XRCD    string // of an XRC target
 	PD      string
 	SigAll  bool
+}
+
+// SRQOptions says what a shared receive queue is made of.
+type SRQOptions struct {
+	Entries, Limit int
+	XRCD, CQ       string // of XRC; "": not of XRC
 }
 
 // A Completion is a polled completion.

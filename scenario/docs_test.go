@@ -1,9 +1,12 @@
 package scenario
 
 import (
+	"maps"
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -78,7 +81,7 @@ func texts(t *testing.T) map[string]string {
 // beyond are the reasons that no packet on a cable of the simulation can give.
 var beyond = map[transport.DropReason]string{
 	transport.DropLinkMalformed: "the link's own: what is no RoCEv2 frame does not reach the NIC",
-	transport.DropGroup:         "a script has no multicast address",
+	transport.DropGroup:         "the simulation's fabric carries what is for a group to those that joined it",
 	transport.DropGID:           "the simulation's fabric carries nothing to a NIC that is not for its addresses",
 }
 
@@ -114,18 +117,59 @@ func TestEveryNAKHasAScenarioFromEitherSide(t *testing.T) {
 	}
 }
 
+// rules are the numbers of the rules that a scenario says it shows.
+func rules(text string) (l []string) {
+	m := regexp.MustCompile(`^# Rules? (\d+(?:(?:, | and )\d+)*)`).FindStringSubmatch(text)
+	if m == nil {
+		return nil
+	}
+	return regexp.MustCompile(`\d+`).FindAllString(m[1], -1)
+}
+
 func TestEveryScenarioBeginsWithWhatItShows(t *testing.T) {
 	doc := document(t)
-	rule := regexp.MustCompile(`^Rules? (\d+)`)
 	for name, text := range texts(t) {
-		first, _, _ := strings.Cut(text, "\n")
-		what, ok := strings.CutPrefix(first, "# ")
-		if !ok {
-			t.Errorf("%s begins with %q", name, first)
-			continue
+		if !strings.HasPrefix(text, "# ") {
+			t.Errorf("%s does not begin with a comment", name)
 		}
-		if m := rule.FindStringSubmatch(what); m != nil && !strings.Contains(doc, "\n| "+m[1]+" |") {
-			t.Errorf("%s: there is no rule %s in docs/scenarios.md", name, m[1])
+		for _, r := range rules(text) {
+			if !strings.Contains(doc, "\n| "+r+" |") {
+				t.Errorf("%s: there is no rule %s in docs/scenarios.md", name, r)
+			}
+		}
+	}
+}
+
+// TestEveryRuleHasScenariosFromEitherSide goes by the table of rules: each cell names scenarios that say that they show
+// the rule from that side, or, where none can, why.
+func TestEveryRuleHasScenariosFromEitherSide(t *testing.T) {
+	all := texts(t)
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| .* \| (.*) \| (.*) \|$`).FindAllStringSubmatch(document(t), -1)
+	if len(rows) < 24 {
+		t.Fatalf("the table has %d rules", len(rows))
+	}
+	link := regexp.MustCompile(`\[([^\]]+)\]\(\.\./scenario/testdata/([^)]+)\.txt\)`)
+	for i, row := range rows {
+		if row[1] != strconv.Itoa(i+1) {
+			t.Errorf("rule %s is the table's number %d", row[1], i+1)
+		}
+		for side, cell := range map[string]string{"-req-": row[2], "-resp-": row[3]} {
+			named := link.FindAllStringSubmatch(cell, -1)
+			some := slices.ContainsFunc(slices.Collect(maps.Keys(all)), func(name string) bool {
+				return strings.Contains(name, side) && slices.Contains(rules(all[name]), row[1])
+			})
+			if len(named) == 0 && (cell == "" || some) {
+				t.Errorf("rule %s: %q names no scenario (there are some: %v)", row[1], cell, some)
+			}
+			for _, n := range named {
+				text, ok := all[n[2]+".txt"]
+				if !ok || n[1] != n[2] || !slices.Contains(rules(text), row[1]) {
+					t.Errorf("rule %s: %s is there: %v, and shows rules %v", row[1], n[1], ok, rules(text))
+				}
+				if !strings.Contains(n[1], side) && !strings.Contains(n[1], "-pair") {
+					t.Errorf("rule %s: %s is not of the side %s", row[1], n[1], side)
+				}
+			}
 		}
 	}
 }

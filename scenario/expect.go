@@ -17,6 +17,7 @@ var expectations = map[string]func(*stage, *words) error{
 	"completion": (*stage).expectCompletion,
 	"nothing":    (*stage).expectNothing,
 	"state":      (*stage).expectState,
+	"notice":     (*stage).expectNotice,
 	"event":      (*stage).expectEvent,
 	"counter":    (*stage).expectCounter,
 	"drop":       (*stage).expectDrop,
@@ -85,7 +86,7 @@ func (s *stage) came(t wait, at time.Duration) error {
 	s.floor += t.after
 	s.moment = max(s.moment, at)
 	s.settleFloor()
-	if t.after > 0 && took+early < t.after {
+	if t.after > 0 && took+early < t.after && !s.untimed {
 		return fmt.Errorf("it came after %v, sooner than %v", took, t.after)
 	}
 	return nil
@@ -173,6 +174,9 @@ func (s *stage) expectNothing(w *words) error {
 	}
 	if len(s.events) > 0 {
 		return fmt.Errorf("expected nothing, but there came\n    %v", s.events[0])
+	}
+	if len(s.notices) > 0 {
+		return fmt.Errorf("expected nothing, but there came\n    notice %s", s.notices[0])
 	}
 	return nil
 }

@@ -118,6 +118,9 @@ func (s *stage) fieldValue(f *field, w string) (v uint64, mask uint64, err error
 	if q, ok := s.qps[w]; ok && (f.name == "dest_qp" || f.name == "deth.src_qp") {
 		return uint64(q.qpn), mask, nil
 	}
+	if n, ok := s.srqs[w]; ok && f.name == "xrceth.srq" {
+		return uint64(n), mask, nil
+	}
 	return 0, 0, fmt.Errorf("%s=%s: must be a number of up to %d bits", f.name, w, f.bits)
 }
 

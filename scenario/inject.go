@@ -14,7 +14,7 @@ const handPort = 0xc123
 
 // cmdInject makes a packet by hand and sends it to a queue pair's NIC, as its peer would:
 //
-//	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [tclass=N] [and] [aside]
+//	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [to=ADDRESS] [tclass=N] [and] [aside]
 func (s *stage) cmdInject(w *words) error {
 	q, err := s.namedQP(w)
 	if err != nil {
@@ -89,7 +89,7 @@ func (s *stage) handMade(w *words, q *queuePair, op packet.Opcode) (*wire.TxFram
 func (s *stage) handHeader(w *words, q *queuePair, op packet.Opcode, payload []byte, f *wire.TxFrame) error {
 	in := op.Info()
 	h := packet.Header{BTH: packet.BTH{Opcode: op, PKey: packet.DefaultPKey, DestQP: q.qpn}}
-	h.AckReq = in.Request && in.Position.EndsMessage() && in.Service == packet.RC
+	h.AckReq = in.Request && in.Position.EndsMessage() && (in.Service == packet.RC || in.Service == packet.XRC)
 	h.AETH.Syndrome = packet.SyndromeACK | packet.CreditsUnlimited
 	h.RETH = packet.RETH{Length: uint32(len(payload))}
 	h.DETH = packet.DETH{QKey: q.attr.QKey, SrcQP: q.remote}
@@ -126,7 +126,14 @@ func (s *stage) handHeader(w *words, q *queuePair, op packet.Opcode, payload []b
 }
 
 func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
-	p, err := s.bench.Path(q.nic.Addr())
+	to := q.nic.Addr()
+	if v, ok := w.option("to"); ok {
+		var err error
+		if to, err = netip.ParseAddr(v); err != nil {
+			return nil, fmt.Errorf("to=%s: must be an address", v)
+		}
+	}
+	p, err := s.bench.Path(to)
 	if err != nil {
 		return nil, err
 	}

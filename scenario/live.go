@@ -94,6 +94,13 @@ func (b *live) PeerQPN() uint32 { return firstHandQPN + b.block*handBlock }
 // Slack implements Network.
 func (b *live) Slack() (early, late time.Duration) { return liveTick, livePatience }
 
+// Join implements Network.
+func (b *live) Join(group netip.Addr) error {
+	b.cable.link.Lock()
+	defer b.cable.link.Unlock()
+	return wire.Join(b.cable.wire, group)
+}
+
 // Fault implements Network.
 func (b *live) Fault(string) error { return ErrNoFaults }
 

@@ -37,7 +37,8 @@ func (v vocabulary[T]) name(x T) string {
 	return fmt.Sprint(x)
 }
 
-var qpTypes = vocabulary[nic.QPType]{"queue pair type", map[string]nic.QPType{"RC": nic.TypeRC, "UC": nic.TypeUC, "UD": nic.TypeUD}}
+var qpTypes = vocabulary[nic.QPType]{"queue pair type", map[string]nic.QPType{"RC": nic.TypeRC, "UC": nic.TypeUC, "UD": nic.TypeUD,
+	"XRC_INI": nic.TypeXRCSend, "XRC_TGT": nic.TypeXRCRecv}}
 
 var states = vocabulary[transport.State]{"queue pair state", map[string]transport.State{
 	"RESET": transport.Reset, "INIT": transport.Init, "RTR": transport.RTR, "RTS": transport.RTS,
@@ -61,6 +62,7 @@ var wcOpcodes = vocabulary[transport.WCOpcode]{"completion opcode", map[string]t
 	"SEND": transport.WCSend, "RDMA_WRITE": transport.WCWrite, "RDMA_READ": transport.WCRead,
 	"COMP_SWAP": transport.WCCompareSwap, "FETCH_ADD": transport.WCFetchAdd, "BIND_MW": transport.WCBindMW,
 	"LOCAL_INV": transport.WCLocalInv, "RECV": transport.WCRecv, "RECV_RDMA_WITH_IMM": transport.WCRecvImm,
+	"FLUSH": transport.WCFlush, "ATOMIC_WRITE": transport.WCAtomicWrite,
 }}
 
 // operations are those of enum ibv_wr_opcode, in the words of the script.
@@ -68,6 +70,7 @@ var operations = vocabulary[transport.WROpcode]{"operation", map[string]transpor
 	"write": transport.WRWrite, "write_imm": transport.WRWriteImm, "send": transport.WRSend, "send_imm": transport.WRSendImm,
 	"read": transport.WRRead, "compare_swap": transport.WRCompareSwap, "fetch_add": transport.WRFetchAdd,
 	"local_inv": transport.WRLocalInv, "bind_mw": transport.WRBindMW, "send_inv": transport.WRSendInv,
+	"flush": transport.WRFlush, "atomic_write": transport.WRAtomicWrite,
 }}
 
 // eventType finds an event by the name that it prints.
@@ -83,6 +86,7 @@ func eventType(w string) (nic.EventType, error) {
 var accessFlags = vocabulary[mrtable.Access]{"access flag", map[string]mrtable.Access{
 	"none": 0, "local_write": mrtable.LocalWrite, "remote_write": mrtable.RemoteWrite, "remote_read": mrtable.RemoteRead,
 	"remote_atomic": mrtable.RemoteAtomic, "mw_bind": mrtable.MWBind, "zero_based": mrtable.ZeroBased,
+	"flush_global": mrtable.FlushGlobal, "flush_persistent": mrtable.FlushPersistent,
 	"all": mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic,
 }}
 
@@ -132,6 +136,14 @@ func parseSyndrome(w string) (s packet.Syndrome, any bool, err error) {
 	return packet.Syndrome(n), false, nil
 }
 
+// serviceName is what the opcodes of a queue pair's service begin with.
+func serviceName(t nic.QPType) string {
+	if t == nic.TypeXRCSend || t == nic.TypeXRCRecv {
+		return "XRC"
+	}
+	return t.String()
+}
+
 // parseOpcode reads an opcode's name, to which the service may be missing, or its number.
 func parseOpcode(w string, t nic.QPType) (packet.Opcode, error) {
 	if n, err := strconv.ParseUint(w, 0, 8); err == nil {
@@ -139,7 +151,7 @@ func parseOpcode(w string, t nic.QPType) (packet.Opcode, error) {
 	}
 	for o := range 256 {
 		in := packet.Opcode(o).Info()
-		if in.Valid && (in.Name == w || in.Name == t.String()+"_"+w) {
+		if in.Valid && (in.Name == w || in.Name == serviceName(t)+"_"+w) {
 			return packet.Opcode(o), nil
 		}
 	}

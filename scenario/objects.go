@@ -3,6 +3,7 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"strconv"
 
 	"softroce/mrtable"
@@ -50,7 +51,7 @@ func (s *stage) cmdMR(w *words) error {
 		delete(s.names, name)
 		return refused(err)
 	}
-	s.regions[name] = &region{r, name, n}
+	s.regions[name] = &region{Region: r, name: name, nic: n}
 	return nil
 }
 
@@ -132,7 +133,18 @@ func (s *stage) cmdCQ(w *words) error {
 	return refused(n.CreateCQ(name, entries))
 }
 
-// cmdSRQ creates a shared receive queue: srq NAME ENTRIES [second] [limit=N].
+// cmdArm asks a completion queue for a notice: arm NAME [solicited].
+func (s *stage) cmdArm(w *words) error {
+	name, err := w.next("a completion queue")
+	if err != nil {
+		return err
+	}
+	solicited := w.flag("solicited")
+	s.armed = true
+	return errors.Join(w.end(), s.under.Arm(name, solicited))
+}
+
+// cmdSRQ creates a shared receive queue: srq NAME ENTRIES [second] [limit=N] [xrcd=NAME [cq=NAME]].
 func (s *stage) cmdSRQ(w *words) error {
 	n, err := s.side(w)
 	if err != nil {
@@ -143,17 +155,61 @@ func (s *stage) cmdSRQ(w *words) error {
 		return err
 	}
 	limit := uint64(0)
+	o := SRQOptions{Entries: entries}
+	o.XRCD, _ = w.option("xrcd")
+	o.CQ, _ = w.option("cq")
 	if err := errors.Join(w.number("limit", 16, &limit), w.end(), s.claim(name)); err != nil {
 		return err
 	}
-	return refused(n.CreateSRQ(name, entries, int(limit)))
+	o.Limit = int(limit)
+	number, err := n.CreateSRQ(name, o)
+	if err != nil {
+		delete(s.names, name)
+		return refused(err)
+	}
+	s.srqs[name] = number
+	return nil
+}
+
+// cmdXRCD opens an XRC domain: xrcd NAME.
+func (s *stage) cmdXRCD(w *words) error {
+	name, err := w.next("a name")
+	if err != nil {
+		return err
+	}
+	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+		return err
+	}
+	return refused(s.under.OpenXRCD(name))
+}
+
+// cmdAttach makes a queue pair receive what is sent to a multicast group: attach QP ADDRESS.
+func (s *stage) cmdAttach(w *words) error { return s.attach(w, false) }
+
+// cmdDetach ends it: detach QP ADDRESS.
+func (s *stage) cmdDetach(w *words) error { return s.attach(w, true) }
+
+func (s *stage) attach(w *words, detach bool) error {
+	q, err := s.namedQP(w)
+	if err != nil {
+		return err
+	}
+	group, err := w.next("a multicast address")
+	if err != nil {
+		return err
+	}
+	a, err := netip.ParseAddr(group)
+	if err != nil {
+		return fmt.Errorf("%q must be an address", group)
+	}
+	return errors.Join(w.end(), refused(q.nic.Attach(q.name, nic.GIDOf(a), detach)))
 }
 
 // usualAttr is what queue pairs have if the script does not say otherwise.
 func usualAttr() nic.QPAttr {
 	return nic.QPAttr{
 		Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ mrtable.LocalWrite,
-			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 21, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
+			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 23, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
 			QKey: 0x11111111},
 		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
 		Port: 1,
@@ -220,6 +276,7 @@ func (s *stage) qpWords(w *words) (o QPOptions, a nic.QPAttr, to transport.State
 	o.CQ, _ = w.option("cq")
 	o.SRQ, _ = w.option("srq")
 	o.PD, _ = w.option("pd")
+	o.XRCD, _ = w.option("xrcd")
 	if v, ok := w.option("state"); ok {
 		if to, err = states.parse(v); err != nil {
 			return o, a, to, err
@@ -230,13 +287,17 @@ func (s *stage) qpWords(w *words) (o QPOptions, a nic.QPAttr, to transport.State
 }
 
 // cmdQP creates a queue pair whose peer the script plays: qp NAME [TYPE] [sq_sig_all] [state=STATE] [cq=NAME] [srq=NAME]
-// [pd=NAME] [ATTRIBUTE=VALUE]…
+// [pd=NAME] [xrcd=NAME] [to=ADDRESS] [ATTRIBUTE=VALUE]…
 func (s *stage) cmdQP(w *words) error {
 	name, err := w.next("a name")
 	if err != nil {
 		return err
 	}
 	o, a, to, err := s.qpWords(w)
+	if err != nil {
+		return err
+	}
+	far, err := s.destination(w)
 	if err != nil {
 		return err
 	}
@@ -251,8 +312,21 @@ func (s *stage) cmdQP(w *words) error {
 	if err != nil {
 		return err
 	}
-	a.AV.DGID = nic.GIDOf(s.bench.Peer())
+	a.AV.DGID = nic.GIDOf(far)
 	return q.connect(a, to)
+}
+
+// destination takes whom packets are for, if not for the script alone: a multicast group.
+func (s *stage) destination(w *words) (netip.Addr, error) {
+	v, ok := w.option("to")
+	if !ok {
+		return s.bench.Peer(), nil
+	}
+	a, err := netip.ParseAddr(v)
+	if err == nil && a.IsMulticast() {
+		err = s.bench.Join(a)
+	}
+	return a, err
 }
 
 // cmdPair creates two queue pairs, the second one on the second NIC, and connects them: pair NAME NAME, and what qp takes.
@@ -323,6 +397,18 @@ var stepsUp = map[nic.QPType][]stepUp{
 		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
 		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN},
 		{transport.RTS, transport.MaskSQPSN},
+	},
+	nic.TypeXRCSend: {
+		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
+		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN},
+		{transport.RTS, transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry |
+			transport.MaskSQPSN | transport.MaskMaxRDAtomic},
+	},
+	nic.TypeXRCRecv: {
+		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
+		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN |
+			transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer},
+		{transport.RTS, transport.MaskTimeout | transport.MaskSQPSN},
 	},
 	nic.TypeUD: {
 		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskQKey},

@@ -55,14 +55,14 @@ func (s *stage) expectCompletion(w *words) error {
 		return fmt.Errorf("expected completion %s: %w; the last on the cable:%s", text, err, s.last())
 	}
 	c := s.completions[k][0]
-	if err := errors.Join(matchCompletion(w, c, id, st), s.came(t, s.bench.Now())); err != nil {
+	if err := errors.Join(s.matchCompletion(w, c, id, st), s.came(t, s.bench.Now())); err != nil {
 		return fmt.Errorf("expected completion %s\n    but %w:\n    %v", text, err, c)
 	}
 	s.completions[k] = s.completions[k][1:]
 	return nil
 }
 
-func matchCompletion(w *words, c Completion, id string, st transport.Status) error {
+func (s *stage) matchCompletion(w *words, c Completion, id string, st transport.Status) error {
 	n, err := parseNumber(id, 63)
 	switch {
 	case err != nil:
@@ -87,6 +87,9 @@ func matchCompletion(w *words, c Completion, id string, st transport.Status) err
 	if !c.Recv {
 		return nil
 	}
+	if err := s.matchInvalidated(w, c); err != nil {
+		return err
+	}
 	imm := uint64(0)
 	_, said := w.peek("imm")
 	if err := w.number("imm", 32, &imm); err != nil {
@@ -94,6 +97,26 @@ func matchCompletion(w *words, c Completion, id string, st transport.Status) err
 	}
 	if has := c.Flags&transport.WCWithImm != 0; has != said || said && uint32(imm) != c.Imm {
 		return fmt.Errorf("its immediate is %#x (present: %v)", c.Imm, has)
+	}
+	return nil
+}
+
+// matchInvalidated compares the key that a SEND invalidated.
+func (s *stage) matchInvalidated(w *words, c Completion) error {
+	v, said := w.option("inv")
+	has := c.Flags&transport.WCWithInv != 0
+	if !said {
+		if has {
+			return fmt.Errorf("it says that key %#x was invalidated", c.Imm)
+		}
+		return nil
+	}
+	key, err := s.key(v)
+	if err != nil {
+		return fmt.Errorf("inv=%s: %w", v, err)
+	}
+	if !has || key != c.Imm {
+		return fmt.Errorf("the key that it says was invalidated is %#x (present: %v)", c.Imm, has)
 	}
 	return nil
 }
@@ -158,6 +181,28 @@ func (s *stage) expectEvent(w *words) error {
 		return fmt.Errorf("expected %v, but there was %v", want, got)
 	}
 	s.events = s.events[1:]
+	return nil
+}
+
+// expectNotice takes the next notice of a completion queue: notice NAME.
+func (s *stage) expectNotice(w *words) error {
+	name, err := w.next("a completion queue")
+	if err != nil {
+		return err
+	}
+	s.bench.Settle(func() bool {
+		err = errors.Join(err, s.poll())
+		return err != nil || len(s.notices) > 0
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(s.notices) == 0:
+		return fmt.Errorf("expected a notice of %s, but there was none; the last on the cable:%s", name, s.last())
+	case s.notices[0] != name:
+		return fmt.Errorf("expected a notice of %s, but there was one of %s", name, s.notices[0])
+	}
+	s.notices = s.notices[1:]
 	return nil
 }
 

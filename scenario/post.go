@@ -11,7 +11,8 @@ import (
 // cmdPost posts a work request. Those of each queue count from 1.
 //
 //	post QP OPERATION [PLACE]… [id=N] [remote=PLACE|ADDRESS] [rkey=N] [imm=N] [add=N] [compare=N] [swap=N]
-//	     [dest_qp=N] [qkey=N] [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
+//	     [dest_qp=N] [qkey=N] [srq=NAME|N] [inv=KEY] [length=N] [placement=N] [selectivity=N] [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
+//	post QP bind_mw WINDOW PLACE|nothing [access=FLAGS] [rkey=N] …
 //	post QP recv [PLACE]… [id=N] [lkey=N] [and]
 func (s *stage) cmdPost(w *words) error {
 	name, err := w.next("a queue pair")
@@ -42,6 +43,9 @@ func (s *stage) cmdPost(w *words) error {
 	}
 	if err := s.sendWords(w, wr); err != nil {
 		return err
+	}
+	if op == transport.WRBindMW && len(w.plain) > 0 {
+		return s.postBind(q, w, wr)
 	}
 	more := w.flag("and")
 	if wr.SGEs, err = s.sges(w); err != nil {
@@ -91,17 +95,58 @@ func (s *stage) sendWords(w *words, wr *transport.SendWR) error {
 		}
 		wr.Inline, wr.Flags = b, wr.Flags|transport.Inline
 	}
-	if err := s.remote(w, wr); err != nil {
+	if wr.Opcode == transport.WRBindMW {
+		return w.number("id", 63, &wr.ID)
+	}
+	if err := errors.Join(s.remote(w, wr), s.extendedWords(w, wr)); err != nil {
 		return err
 	}
 	var imm, add, compare uint64
 	err := errors.Join(w.number("id", 63, &wr.ID), w.number("imm", 32, &imm), w.number("add", 64, &add),
 		w.number("compare", 64, &compare), w.number("swap", 64, &wr.Swap))
-	wr.Imm, wr.CompareAdd = uint32(imm), compare
+	if wr.CompareAdd = compare; wr.Opcode != transport.WRSendInv && wr.Opcode != transport.WRLocalInv {
+		wr.Imm = uint32(imm)
+	}
 	if wr.Opcode == transport.WRFetchAdd {
 		wr.CompareAdd = add
 	}
 	return err
+}
+
+// extendedWords takes what the operations have that came to verbs later.
+func (s *stage) extendedWords(w *words, wr *transport.SendWR) error {
+	if v, ok := w.option("inv"); ok {
+		key, err := s.key(v)
+		if err != nil {
+			return fmt.Errorf("inv=%s: %w", v, err)
+		}
+		wr.Imm = key
+	}
+	if v, ok := w.option("srq"); ok {
+		number, known := uint64(s.srqs[v]), s.srqs[v] != 0
+		if !known {
+			var err error
+			if number, err = parseNumber(v, 24); err != nil {
+				return fmt.Errorf("srq=%s: %w", v, err)
+			}
+		}
+		wr.RemoteSRQ = uint32(number)
+	}
+	length, placement, selectivity := uint64(0), uint64(1), uint64(0)
+	err := errors.Join(w.number("length", 32, &length), w.number("placement", 4, &placement), w.number("selectivity", 2, &selectivity))
+	if wr.Opcode == transport.WRFlush {
+		wr.Flush = transport.Flush{Length: uint32(length), Placement: uint8(placement), Selectivity: uint8(selectivity)}
+	}
+	return err
+}
+
+// key reads a key: a number, or whose it is.
+func (s *stage) key(v string) (uint32, error) {
+	if r := s.regions[v]; r != nil {
+		return r.RKey, nil
+	}
+	n, err := parseNumber(v, 32)
+	return uint32(n), err
 }
 
 // Where the script plays the peer, its memory is wherever the work request says.

@@ -123,9 +123,61 @@ func (n *remoteNIC) WriteMemory(name string, off uint64, data []byte) error {
 // CreateCQ implements NIC.
 func (n *remoteNIC) CreateCQ(name string, entries int) error { return n.tell("cq", name, entries) }
 
+// Arm implements NIC.
+func (n *remoteNIC) Arm(name string, solicited bool) error {
+	if solicited {
+		return n.tell("arm", name, 1)
+	}
+	return n.tell("arm", name, 0)
+}
+
+// Notices implements NIC.
+func (n *remoteNIC) Notices() (l []string, err error) {
+	if n.line == nil {
+		return nil, nil
+	}
+	for {
+		a, err := n.ask("notice")
+		if err != nil || len(a) == 0 {
+			return l, err
+		}
+		l = append(l, a.word(0))
+	}
+}
+
 // CreateSRQ implements NIC.
-func (n *remoteNIC) CreateSRQ(name string, entries, limit int) error {
-	return n.tell("srq", name, entries, limit)
+func (n *remoteNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
+	if o.XRCD != "" {
+		return 0, ErrNoXRC
+	}
+	return 0, n.tell("srq", name, o.Entries, o.Limit)
+}
+
+// OpenXRCD implements NIC.
+func (n *remoteNIC) OpenXRCD(string) error { return ErrNoXRC }
+
+// AllocMW implements NIC.
+func (n *remoteNIC) AllocMW(name string, t nic.MWType, pd string) (uint32, error) {
+	a, err := n.ask("mw", name, uint32(t), orDash(pd))
+	return uint32(a.number(0)), err
+}
+
+// DeallocMW implements NIC.
+func (n *remoteNIC) DeallocMW(name string) error { return n.tell("free", name) }
+
+// PostBind implements NIC.
+func (n *remoteNIC) PostBind(qp, mw, mr string, w *transport.SendWR) (uint32, error) {
+	a, err := n.ask("bind", qp, w.ID, uint32(w.Flags), mw, orDash(mr), w.Bind.Addr, w.Bind.Length, uint32(w.Bind.Access), w.RKey)
+	return uint32(a.number(0)), err
+}
+
+// Attach implements NIC.
+func (n *remoteNIC) Attach(qp string, group nic.GID, detach bool) error {
+	how := "attach"
+	if detach {
+		how = "detach"
+	}
+	return n.tell(how, qp, group.Addr())
 }
 
 // CreateQP implements NIC.
@@ -133,6 +185,9 @@ func (n *remoteNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	sigAll := 0
 	if o.SigAll {
 		sigAll = 1
+	}
+	if o.Type == nic.TypeXRCSend || o.Type == nic.TypeXRCRecv {
+		return 0, ErrNoXRC
 	}
 	a, err := n.ask("qp", name, uint32(o.Type), orDash(o.CQ), orDash(o.SRQ), orDash(o.PD), sigAll)
 	return uint32(a.number(0)), err

@@ -20,11 +20,14 @@ type simNIC struct {
 	bell   []byte
 	pds    map[string]*nic.PD
 	mrs    map[string]*simMR
+	mws    map[string]*simMW
+	xrcds  map[string]*nic.XRCD
 	cqs    map[string]*simCQ
 	srqs   map[string]*simSRQ
 	qps    map[string]*simQP
 	order  []*simCQ // as created
 	events []Event
+	noted  []string // completion queues that have given notice
 	killed error
 	nextVA uint64
 	ahs    uint32 // address handles made
@@ -43,7 +46,7 @@ const (
 )
 
 func newSimNIC(d *nic.Device, addr netip.Addr, va uint64) (*simNIC, error) {
-	n := &simNIC{dev: d, addr: addr, bell: nic.NewPage(abi.DoorbellSize), pds: map[string]*nic.PD{}, mrs: map[string]*simMR{},
+	n := &simNIC{dev: d, addr: addr, bell: nic.NewPage(abi.DoorbellSize), pds: map[string]*nic.PD{}, mrs: map[string]*simMR{}, mws: map[string]*simMW{}, xrcds: map[string]*nic.XRCD{},
 		cqs: map[string]*simCQ{}, srqs: map[string]*simSRQ{}, qps: map[string]*simQP{}, nextVA: va}
 	var err error
 	n.ctx, err = d.Open(nic.ContextOptions{Doorbell: n.bell, DoorbellFD: -1, Events: n, Comm: "scenario"})

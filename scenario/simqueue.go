@@ -67,7 +67,8 @@ func (n *simNIC) CreateCQ(name string, entries int) error {
 		return err
 	}
 	q := &simCQ{ring: nic.NewPage(abi.RingSize(slots, abi.CQESize))}
-	if q.cq, err = n.ctx.CreateCQ(nic.CQConfig{Entries: slots, Ring: q.ring}); err != nil {
+	notify := func(bool) { n.noted = append(n.noted, name) }
+	if q.cq, err = n.ctx.CreateCQ(nic.CQConfig{Entries: slots, Ring: q.ring, Notify: notify}); err != nil {
 		return err
 	}
 	n.cqs[name] = q
@@ -75,61 +76,128 @@ func (n *simNIC) CreateCQ(name string, entries int) error {
 	return nil
 }
 
+// Arm implements NIC.
+func (n *simNIC) Arm(name string, solicited bool) error {
+	q := n.cqs[name]
+	if q == nil {
+		return fmt.Errorf("there is no completion queue %q", name)
+	}
+	how := uint32(abi.CQArmNext)
+	if solicited {
+		how = abi.CQArmSolicited
+	}
+	atomic.StoreUint32(word(q.ring, abi.CQArmed), how)
+	return nil
+}
+
+// Notices implements NIC.
+func (n *simNIC) Notices() ([]string, error) {
+	l := n.noted
+	n.noted = nil
+	return l, n.killed
+}
+
 // CreateSRQ implements NIC.
-func (n *simNIC) CreateSRQ(name string, entries, limit int) error {
+func (n *simNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
 	pd, err := n.pd("")
 	if err != nil {
-		return err
+		return 0, err
 	}
-	sge := simCaps.MaxRecvSGE
+	entries, sge := o.Entries, simCaps.MaxRecvSGE
 	if err := n.dev.RoundSRQ(&entries, &sge); err != nil {
-		return err
+		return 0, err
 	}
 	r := &simRecv{ring: nic.NewPage(abi.RingSize(entries, abi.RecvSlotSize(sge))), slots: entries, maxSGE: sge}
-	s, err := n.ctx.CreateSRQ(nic.SRQInit{PD: pd, MaxWR: entries, MaxSGE: sge, Ring: r.ring, Limit: limit})
-	if err == nil {
-		n.srqs[name] = &simSRQ{s, r}
+	init := nic.SRQInit{PD: pd, MaxWR: entries, MaxSGE: sge, Ring: r.ring, Limit: o.Limit}
+	if o.XRCD != "" {
+		if init.XRCD = n.xrcds[o.XRCD]; init.XRCD == nil {
+			return 0, fmt.Errorf("there is no XRC domain %q", o.XRCD)
+		}
+		if o.CQ == "" {
+			o.CQ = "cq of " + name
+		}
+		if init.CQ, err = n.cqNamed(o.CQ, "cq of "+name); err != nil {
+			return 0, err
+		}
 	}
-	return err
+	s, err := n.ctx.CreateSRQ(init)
+	if err != nil {
+		return 0, err
+	}
+	n.srqs[name] = &simSRQ{s, r}
+	return s.Number(), nil
+}
+
+// cqNamed finds a completion queue, or creates it where it is somebody's own.
+func (n *simNIC) cqNamed(name, own string) (*nic.CQ, error) {
+	if name == own && n.cqs[name] == nil {
+		if err := n.CreateCQ(name, simCQEntries); err != nil {
+			return nil, err
+		}
+	}
+	if n.cqs[name] == nil {
+		return nil, fmt.Errorf("there is no completion queue %q", name)
+	}
+	return n.cqs[name].cq, nil
 }
 
 // CreateQP implements NIC.
 func (n *simNIC) CreateQP(name string, o QPOptions) (uint32, error) {
-	pd, err := n.pd(o.PD)
+	init := nic.QPInit{Type: o.Type, Caps: simCaps, SigAll: o.SigAll}
+	q := &simQP{}
+	var err error
+	if o.Type == nic.TypeXRCRecv {
+		if init.XRCD = n.xrcds[o.XRCD]; init.XRCD == nil {
+			return 0, fmt.Errorf("there is no XRC domain %q", o.XRCD)
+		}
+	} else if err = n.sendSide(name, o, &init); err != nil {
+		return 0, err
+	} else if o.Type != nic.TypeXRCSend {
+		err = n.recvSide(o, &init, q)
+	}
 	if err != nil {
 		return 0, err
-	}
-	if o.CQ == "" {
-		o.CQ = "cq of " + name
-		if err := n.CreateCQ(o.CQ, simCQEntries); err != nil {
-			return 0, err
-		}
-	}
-	cq := n.cqs[o.CQ]
-	if cq == nil {
-		return 0, fmt.Errorf("there is no completion queue %q", o.CQ)
-	}
-	q := &simQP{caps: simCaps, pd: pd}
-	if err := n.dev.RoundCaps(&q.caps); err != nil {
-		return 0, err
-	}
-	q.sq = nic.NewPage(q.caps.SendRingSize())
-	init := nic.QPInit{Type: o.Type, PD: pd, SendCQ: cq.cq, RecvCQ: cq.cq, Caps: q.caps, SigAll: o.SigAll, SQ: q.sq}
-	if o.SRQ != "" {
-		s := n.srqs[o.SRQ]
-		if s == nil {
-			return 0, fmt.Errorf("there is no shared receive queue %q", o.SRQ)
-		}
-		init.SRQ = s.srq
-	} else {
-		init.RQ = nic.NewPage(q.caps.RecvRingSize())
-		q.recv = &simRecv{ring: init.RQ, slots: q.caps.MaxRecvWR, maxSGE: q.caps.MaxRecvSGE, bell: func() { n.ring(q) }}
 	}
 	if q.qp, err = n.ctx.CreateQP(init); err != nil {
 		return 0, err
 	}
+	q.pd, q.sq, q.caps = init.PD, init.SQ, init.Caps
 	n.qps[name] = q
 	return q.qp.QPN(), nil
+}
+
+// sendSide fills in what a queue pair that sends is made of.
+func (n *simNIC) sendSide(name string, o QPOptions, init *nic.QPInit) (err error) {
+	if init.PD, err = n.pd(o.PD); err != nil {
+		return err
+	}
+	if o.CQ == "" {
+		o.CQ = "cq of " + name
+	}
+	if init.SendCQ, err = n.cqNamed(o.CQ, "cq of "+name); err != nil {
+		return err
+	}
+	if err := n.dev.RoundCaps(&init.Caps); err != nil {
+		return err
+	}
+	init.SQ = nic.NewPage(init.Caps.SendRingSize())
+	return nil
+}
+
+// recvSide fills in what a queue pair that receives is made of.
+func (n *simNIC) recvSide(o QPOptions, init *nic.QPInit, q *simQP) error {
+	init.RecvCQ = init.SendCQ
+	if o.SRQ != "" {
+		s := n.srqs[o.SRQ]
+		if s == nil {
+			return fmt.Errorf("there is no shared receive queue %q", o.SRQ)
+		}
+		init.SRQ = s.srq
+		return nil
+	}
+	init.RQ = nic.NewPage(init.Caps.RecvRingSize())
+	q.recv = &simRecv{ring: init.RQ, slots: init.Caps.MaxRecvWR, maxSGE: init.Caps.MaxRecvSGE, bell: func() { n.ring(q) }}
+	return nil
 }
 
 // DestroyQP implements NIC.
@@ -165,7 +233,11 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	le.PutUint64(s[abi.SendWRID:], w.ID)
 	le.PutUint32(s[abi.SendOpcode:], uint32(w.Opcode))
 	le.PutUint32(s[abi.SendFlags:], uint32(w.Flags))
-	be.PutUint32(s[abi.SendImm:], w.Imm)
+	if w.Opcode == transport.WRSendInv || w.Opcode == transport.WRLocalInv {
+		le.PutUint32(s[abi.SendImm:], w.Imm) // a key
+	} else {
+		be.PutUint32(s[abi.SendImm:], w.Imm)
+	}
 	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
 	le.PutUint32(s[abi.SendRKey:], w.RKey)
 	le.PutUint32(s[abi.SendAH:], q.ah)
@@ -173,6 +245,7 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	le.PutUint32(s[abi.SendRemoteQKey:], w.RemoteQKey)
 	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
 	le.PutUint64(s[abi.SendSwap:], w.Swap)
+	q.putExtended(s, w)
 	if w.Flags&transport.Inline != 0 {
 		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:], w.Inline)))
 	} else {
@@ -183,6 +256,23 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	atomic.StoreUint32(word(q.sq, abi.RingProducer), q.sqn)
 	n.ring(q)
 	return nil
+}
+
+// putExtended writes what the operations have that came to verbs later.
+func (q *simQP) putExtended(s []byte, w *transport.SendWR) {
+	switch w.Opcode {
+	case transport.WRBindMW:
+		le.PutUint64(s[abi.SendBindAddr:], w.Bind.Addr)
+		le.PutUint64(s[abi.SendBindLength:], w.Bind.Length)
+		le.PutUint32(s[abi.SendBindLKey:], w.Bind.LKey)
+		le.PutUint32(s[abi.SendBindAccess:], uint32(w.Bind.Access))
+	case transport.WRFlush:
+		le.PutUint32(s[abi.SendFlushLength:], w.Flush.Length)
+		s[abi.SendFlushPlacement], s[abi.SendFlushSelectivity] = w.Flush.Placement, w.Flush.Selectivity
+	}
+	if w.RemoteSRQ != 0 {
+		le.PutUint32(s[abi.SendRemoteSRQ:], w.RemoteSRQ)
+	}
 }
 
 // createAH makes the address handle of a UD queue pair.
@@ -266,6 +356,9 @@ func (q *simCQ) poll(n *simNIC) (l []Completion) {
 			Status: transport.Status(le.Uint32(s[abi.CQEStatus:])), Opcode: transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])),
 			ByteLen: le.Uint32(s[abi.CQEByteLen:]), Imm: be.Uint32(s[abi.CQEImm:]), SrcQP: le.Uint32(s[abi.CQESrcQP:]),
 			Flags: le.Uint32(s[abi.CQEFlags:])}
+		if c.Flags&transport.WCWithInv != 0 {
+			c.Imm = le.Uint32(s[abi.CQEImm:]) // a key
+		}
 		l = append(l, c)
 	}
 	atomic.StoreUint32(word(q.ring, abi.RingConsumer), q.polled)

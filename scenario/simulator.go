@@ -94,6 +94,15 @@ func (p *faultPoint) Counters() *wire.LinkCounters {
 	return new(wire.LinkCounters)
 }
 
+// Join implements wire.Multicaster.
+func (p *faultPoint) Join(group netip.Addr) error { return wire.Join(p.Link, group) }
+
+// Leave implements wire.Multicaster.
+func (p *faultPoint) Leave(group netip.Addr) { wire.Leave(p.Link, group) }
+
+// Join implements Network: what leaves the NIC under test is seen at the NIC.
+func (s *simulator) Join(netip.Addr) error { return nil }
+
 // Fault implements Network. Each rule is a Fault of its own, so that it counts packets from
 // the moment it was stated.
 func (s *simulator) Fault(rule string) error {

@@ -23,13 +23,15 @@ type stage struct {
 	failed bool
 	ended  func() error // not nil once the scenario is to end early
 
-	lacks []string // the asynchronous events that the NIC under test does not give
+	untimed bool     // what comes too soon is not held against the NIC
+	lacks   []string // the asynchronous events that the NIC under test does not give
 
 	qps     map[string]*queuePair
 	regions map[string]*region
-	names   map[string]bool // of everything
-	handQPN uint32          // of the next hand-made peer
-	srqIDs  uint64          // of receives posted to shared receive queues
+	srqs    map[string]uint32 // numbers of shared receive queues of XRC
+	names   map[string]bool   // of everything
+	handQPN uint32            // of the next hand-made peer
+	srqIDs  uint64            // of receives posted to shared receive queues
 
 	// moment is when the last thing was done or came that the script has told of so far: what within= counts from.
 	// In a simulation that is now. floor is the soonest that it can have been, when every packet is on its way for no
@@ -40,6 +42,8 @@ type stage struct {
 	frames      []*frame
 	completions map[queueName][]Completion
 	events      []Event
+	armed       bool              // a completion queue was
+	notices     []string          // by the names of completion queues
 	drops       map[string]uint64 // by reason, those expected so far
 }
 
@@ -58,8 +62,9 @@ type queuePair struct {
 
 type region struct {
 	Region
-	name string
-	nic  NIC
+	name   string
+	nic    NIC
+	window nic.MWType // 0: it is no memory window
 }
 
 type queueName struct {
@@ -93,7 +98,7 @@ func (f *frame) String() string {
 
 func newStage() *stage {
 	return &stage{
-		log: func(string, ...any) {}, ended: func() error { return nil }, qps: map[string]*queuePair{}, regions: map[string]*region{}, names: map[string]bool{},
+		log: func(string, ...any) {}, ended: func() error { return nil }, qps: map[string]*queuePair{}, regions: map[string]*region{}, srqs: map[string]uint32{}, names: map[string]bool{},
 		completions: map[queueName][]Completion{}, drops: map[string]uint64{},
 	}
 }
@@ -154,7 +159,7 @@ func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
 	if _, late := s.bench.Slack(); late > 0 && f.nic && f.from == "" && f.p.DestQP-s.bench.PeerQPN() >= handBlock {
 		return nil // another scenario's
 	}
-	f.taken = !f.nic
+	f.taken = !f.nic || s.comesBack(f)
 	s.frames = append(s.frames, f)
 	who := f.from
 	if !f.nic {
@@ -162,6 +167,19 @@ func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
 	}
 	s.log("    %s: %v", who, f)
 	return nil
+}
+
+// comesBack reports whether f is a multicast packet that was seen when it left, and now comes to its own sender.
+func (s *stage) comesBack(f *frame) bool {
+	if f.p == nil || !f.p.Dst.IsMulticast() {
+		return false
+	}
+	for _, g := range s.frames {
+		if g.p != nil && g.p.Dst == f.p.Dst && g.p.Src == f.p.Src && g.p.DETH.SrcQP == f.p.DETH.SrcQP && g.p.PSN == f.p.PSN {
+			return true
+		}
+	}
+	return false
 }
 
 // sender finds the queue pair that sent a packet.
@@ -212,11 +230,24 @@ func (s *stage) poll() error {
 			s.events = append(s.events, e)
 			s.log("    %v", e)
 		}
-		if err := errors.Join(err, err2); err != nil {
+		if err := errors.Join(err, err2, s.pollNotices(n)); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// pollNotices takes the notices of completion queues, if any was asked for one.
+func (s *stage) pollNotices(n NIC) error {
+	if !s.armed {
+		return nil
+	}
+	l, err := n.Notices()
+	for _, cq := range l {
+		s.notices = append(s.notices, cq)
+		s.log("    notice %s", cq)
+	}
+	return err
 }
 
 func (s *stage) nics() []NIC {
@@ -261,6 +292,9 @@ func (s *stage) finish() error {
 		for _, c := range s.completions[k] {
 			left = append(left, c.String())
 		}
+	}
+	for _, cq := range s.notices {
+		left = append(left, "notice "+cq)
 	}
 	for _, e := range s.events {
 		left = append(left, e.String())

@@ -11,6 +11,8 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <infiniband/verbs.h>
+#include <net/if.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -23,7 +25,7 @@
 #define MAX_SGE 4
 #define NAME 64
 
-enum kind { PD, MR, CQ, SRQ, QP };
+enum kind { PD, MR, MW, CQ, SRQ, QP };
 
 /* An object has the name that the script gave it. */
 struct object {
@@ -33,6 +35,7 @@ struct object {
 	union {
 		struct ibv_pd *pd;
 		struct ibv_mr *mr;
+		struct ibv_mw *mw;
 		struct ibv_cq *cq;
 		struct ibv_srq *srq;
 		struct ibv_qp *qp;
@@ -45,6 +48,7 @@ struct object {
 
 static struct object *objects;
 static struct ibv_context *ctx;
+static struct ibv_comp_channel *channel;
 static const char *device;
 static int gid_index = -1;
 static int num_words;
@@ -169,6 +173,14 @@ static void do_hello(void)
 		return;
 	}
 	fcntl(ctx->async_fd, F_SETFL, fcntl(ctx->async_fd, F_GETFL) | O_NONBLOCK);
+	if (!channel) {
+		channel = ibv_create_comp_channel(ctx);
+		if (!channel) {
+			fail_errno("ibv_create_comp_channel");
+			return;
+		}
+		fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+	}
 	if (find_gid(text(1), &gid)) {
 		fail("the device has no address of the family of %s", text(1));
 		return;
@@ -257,7 +269,7 @@ static void do_write(void)
 /* cq NAME ENTRIES */
 static void do_cq(void)
 {
-	struct ibv_cq *cq = ibv_create_cq(ctx, number(2), NULL, NULL, 0);
+	struct ibv_cq *cq = ibv_create_cq(ctx, number(2), NULL, channel, 0);
 
 	if (!cq) {
 		fail_errno("ibv_create_cq");
@@ -265,6 +277,40 @@ static void do_cq(void)
 	}
 	add(CQ, text(1), cq);
 	printf("ok\n");
+}
+
+/* arm NAME SOLICITED-ONLY */
+static void do_arm(void)
+{
+	struct object *o = must_find(CQ, text(1));
+
+	if (!o)
+		return;
+	errno = ibv_req_notify_cq(o->cq, number(2));
+	if (errno)
+		fail_errno("ibv_req_notify_cq");
+	else
+		printf("ok\n");
+}
+
+/* notice: the name of a completion queue that has given one, or nothing. */
+static void do_notice(void)
+{
+	struct ibv_cq *cq;
+	void *context;
+
+	if (ibv_get_cq_event(channel, &cq, &context)) {
+		printf("ok\n");
+		return;
+	}
+	ibv_ack_cq_events(cq, 1);
+	for (struct object *o = objects; o; o = o->next) {
+		if (o->kind == CQ && o->cq == cq) {
+			printf("ok %s\n", o->name);
+			return;
+		}
+	}
+	printf("ok -\n");
 }
 
 /* srq NAME ENTRIES LIMIT */
@@ -455,6 +501,128 @@ static void do_send(void)
 		printf("ok\n");
 }
 
+/* mw NAME TYPE PD */
+static void do_mw(void)
+{
+	struct ibv_pd *pd = pd_named(text(3));
+	struct ibv_mw *mw = pd ? ibv_alloc_mw(pd, number(2)) : NULL;
+
+	if (!mw) {
+		fail_errno("ibv_alloc_mw");
+		return;
+	}
+	add(MW, text(1), mw);
+	printf("ok %u\n", mw->rkey);
+}
+
+/* free NAME */
+static void do_free(void)
+{
+	struct object *o = must_find(MW, text(1));
+
+	if (!o)
+		return;
+	errno = ibv_dealloc_mw(o->mw);
+	if (errno) {
+		fail_errno("ibv_dealloc_mw");
+		return;
+	}
+	forget(o);
+	printf("ok\n");
+}
+
+/* bind QP ID FLAGS MW MR ADDRESS LENGTH ACCESS RKEY: the key that the window has from then on. */
+static void do_bind(void)
+{
+	struct object *qp = must_find(QP, text(1)), *mw = qp ? must_find(MW, text(4)) : NULL;
+	struct object *mr = find(MR, text(5));
+	struct ibv_mw_bind_info info = { .mr = mr ? mr->mr : NULL, .addr = number(6),
+					 .length = number(7), .mw_access_flags = number(8) };
+	uint32_t key = number(9);
+
+	if (!mw)
+		return;
+	if (mw->mw->type == IBV_MW_TYPE_1) {
+		struct ibv_mw_bind bind = { .wr_id = number(2), .send_flags = number(3),
+					    .bind_info = info };
+
+		errno = ibv_bind_mw(qp->qp, mw->mw, &bind);
+		key = mw->mw->rkey;
+	} else {
+		struct ibv_send_wr *bad, wr = { .wr_id = number(2), .opcode = IBV_WR_BIND_MW,
+						.send_flags = number(3) };
+
+		wr.bind_mw.mw = mw->mw;
+		wr.bind_mw.rkey = key;
+		wr.bind_mw.bind_info = info;
+		errno = ibv_post_send(qp->qp, &wr, &bad);
+		if (!errno)
+			mw->mw->rkey = key;
+	}
+	if (errno)
+		fail_errno("bind");
+	else
+		printf("ok %u\n", key);
+}
+
+static void change_group(int (*change)(struct ibv_qp *, const union ibv_gid *, uint16_t))
+{
+	struct object *o = must_find(QP, text(1));
+	char address[INET6_ADDRSTRLEN + 8];
+	union ibv_gid gid;
+
+	if (!o)
+		return;
+	snprintf(address, sizeof(address), "%s%s", strchr(text(2), ':') ? "" : "::ffff:", text(2));
+	inet_pton(AF_INET6, address, gid.raw);
+	errno = change(o->qp, &gid, 0);
+	if (errno)
+		fail_errno("multicast");
+	else
+		printf("ok\n");
+}
+
+/* What is sent to a group reaches a host only whose kernel has joined it, on the NIC's interface. */
+static void join_on_interface(const char *group)
+{
+	static int fd4 = -1, fd6 = -1;
+	struct ip_mreqn m4 = { .imr_ifindex = 0 };
+	struct ipv6_mreq m6 = { .ipv6mr_interface = 0 };
+	char path[128], name[IF_NAMESIZE] = "";
+	FILE *f;
+
+	snprintf(path, sizeof(path), "/sys/class/infiniband/%s/ports/1/gid_attrs/ndevs/%d",
+		 ibv_get_device_name(ctx->device), gid_index);
+	f = fopen(path, "r");
+	if (!f)
+		return;
+	if (fscanf(f, "%15s", name) != 1)
+		name[0] = 0;
+	fclose(f);
+	m4.imr_ifindex = m6.ipv6mr_interface = if_nametoindex(name);
+	if (fd4 < 0) {
+		fd4 = socket(AF_INET, SOCK_DGRAM, 0);
+		fd6 = socket(AF_INET6, SOCK_DGRAM, 0);
+	}
+	if (inet_pton(AF_INET, group, &m4.imr_multiaddr) == 1)
+		setsockopt(fd4, IPPROTO_IP, IP_ADD_MEMBERSHIP, &m4, sizeof(m4));
+	else if (inet_pton(AF_INET6, group, &m6.ipv6mr_multiaddr) == 1)
+		setsockopt(fd6, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &m6, sizeof(m6));
+}
+
+/* attach QP GROUP */
+static void do_attach(void)
+{
+	join_on_interface(text(2));
+	change_group(ibv_attach_mcast);
+}
+
+/* detach QP GROUP */
+static void do_detach(void)
+{
+	change_group(ibv_detach_mcast);
+}
+
 /* recv NAME ID SGES */
 static void do_recv(void)
 {
@@ -554,6 +722,9 @@ static int gone(struct object *o)
 	case CQ:
 		errno = ibv_destroy_cq(o->cq);
 		break;
+	case MW:
+		errno = ibv_dealloc_mw(o->mw);
+		break;
 	case MR:
 		errno = o->mr ? ibv_dereg_mr(o->mr) : 0;
 		free(o->mem);
@@ -568,7 +739,7 @@ static int gone(struct object *o)
 /* reset: nothing is left of what was made since hello. */
 static void do_reset(void)
 {
-	static const enum kind order[] = { QP, SRQ, CQ, MR, PD };
+	static const enum kind order[] = { QP, SRQ, CQ, MW, MR, PD };
 	struct ibv_async_event e;
 	int failed = 0;
 
@@ -609,7 +780,10 @@ static const struct command {
 	{ "srq", do_srq },     { "qp", do_qp },		  { "destroy", do_destroy },
 	{ "modify", do_modify }, { "state", do_state },	  { "send", do_send },
 	{ "recv", do_recv },   { "poll", do_poll },	  { "event", do_event },
-	{ "now", do_now },     { "reset", do_reset },
+	{ "now", do_now },     { "arm", do_arm },	  { "notice", do_notice },
+	
+	{ "mw", do_mw },       { "free", do_free },	  { "bind", do_bind },
+	{ "attach", do_attach }, { "detach", do_detach },     { "reset", do_reset },
 };
 
 static void carry_out(char *line)

@@ -47,7 +47,7 @@ type field struct {
 }
 
 // sources are the files that define the layout, in the order of the header.
-var sources = []string{"ring.go", "messages.go"}
+var sources = []string{"ring.go", "messages.go", "cm.go"}
 
 // read takes the definition from the Go source.
 func read(dir string) (*definition, error) {
@@ -171,6 +171,8 @@ func (d *definition) ctype(t types.Type) (name string, count int64, err error) {
 			return "uint8_t", 0, nil
 		case types.Uint16:
 			return "uint16_t", 0, nil
+		case types.Int32:
+			return "int32_t", 0, nil
 		case types.Uint32:
 			return "uint32_t", 0, nil
 		case types.Uint64:

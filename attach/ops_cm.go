@@ -1,0 +1,365 @@
+package attach
+
+import (
+	"math"
+	"net"
+	"net/netip"
+	"strconv"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach/abi"
+	"softroce/attach/control"
+	"softroce/cm"
+)
+
+// A cmChannel is an event channel of the connection manager.
+type cmChannel struct {
+	channel *cm.Channel
+	pipe    int // write end
+}
+
+// manage makes a row for an operation of the connection manager with a body of type T. f is called where the
+// manager is.
+func manage[T any](name string, f func(*conn, *T) ([]any, error)) *operation {
+	return request(name, false, 0, func(c *conn, v *T, _ *control.Packet) (a answer, err error) {
+		if c.session == nil {
+			return answer{}, refuse(syscall.EINVAL, "%s before the connection manager is opened", name)
+		}
+		if !c.server.cm.do(func() { a.body, err = f(c, v) }) {
+			err = refuse(syscall.ESHUTDOWN, "the daemon is ending")
+		}
+		return a, err
+	})
+}
+
+// ofID makes a row for an operation on an identifier that needs nothing else.
+func ofID(name string, f func(*cm.ID) error) *operation {
+	return manage(name, func(c *conn, v *abi.HandleRequest) ([]any, error) {
+		id, err := c.session.ID(v.Handle)
+		if err != nil {
+			return nil, err
+		}
+		return nil, f(id)
+	})
+}
+
+func (c *conn) cmOpen(v *abi.CMOpenRequest, _ *control.Packet) (answer, error) {
+	if c.session != nil {
+		return answer{}, refuse(syscall.EBUSY, "the connection manager is open already")
+	}
+	var err error
+	owner := cm.Owner{UID: c.peer.UID, Privileged: c.peer.privileged()}
+	c.server.cm.do(func() { c.session, err = c.server.cm.manager.Open(owner, abi.Text(v.Device[:])) })
+	if err == nil && c.session == nil {
+		err = refuse(syscall.ESHUTDOWN, "the daemon is ending")
+	}
+	return answer{}, err
+}
+
+// cmClose ends what the connection has in the connection manager.
+func (c *conn) cmClose() {
+	if c.session == nil {
+		return
+	}
+	c.server.cm.do(c.session.Close)
+	c.session = nil
+	for h, o := range c.objects.m {
+		if ch, ok := o.(*cmChannel); ok {
+			unix.Close(ch.pipe)
+			delete(c.objects.m, h)
+		}
+	}
+}
+
+func (c *conn) cmCreateChannel(*empty, *control.Packet) (answer, error) {
+	if c.session == nil {
+		return answer{}, refuse(syscall.EINVAL, "an event channel before the connection manager is opened")
+	}
+	r, w, err := eventPipe()
+	if err != nil {
+		return answer{}, err
+	}
+	ch := &cmChannel{pipe: w}
+	c.server.cm.do(func() { ch.channel, err = c.session.NewChannel(func() { signal(w) }) })
+	if ch.channel == nil && err == nil {
+		err = refuse(syscall.ESHUTDOWN, "the daemon is ending")
+	}
+	if err != nil {
+		unix.Close(r)
+		unix.Close(w)
+		return answer{}, err
+	}
+	a := handleReply(c.objects.add(ch))
+	a.fds, a.spent = []int{r}, []int{r}
+	return a, nil
+}
+
+func (c *conn) cmDestroyChannel(v *abi.HandleRequest) ([]any, error) {
+	ch, err := lookUp[*cmChannel](&c.objects, v.Handle)
+	if err != nil {
+		return nil, err
+	}
+	if err := ch.channel.Close(); err != nil {
+		return nil, err
+	}
+	unix.Close(ch.pipe)
+	delete(c.objects.m, v.Handle)
+	return nil, nil
+}
+
+func (c *conn) cmGetEvent(v *abi.HandleRequest) ([]any, error) {
+	ch, err := lookUp[*cmChannel](&c.objects, v.Handle)
+	if err != nil {
+		return nil, err
+	}
+	n := ch.channel.Next()
+	if n == nil {
+		return nil, refuse(syscall.EAGAIN, "there is no event")
+	}
+	e := abi.CMEvent{Type: uint32(n.Type), Status: int32(n.Status), ID: n.ID.Handle(), Cookie: n.Cookie, Info: identifierOut(n.ID)}
+	if n.Listen != nil {
+		e.Listen = n.Listen.Handle()
+	}
+	p := &n.Conn
+	e.Param = abi.CMConnParam{QPN: p.QPN, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		FlowControl: flag(p.FlowControl), RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount, SRQ: flag(p.SRQ),
+		ECEVendor: p.ECEVendor, ECEOptions: p.ECEOptions}
+	e.Param.PrivateLen = uint16(copy(e.Param.PrivateData[:], p.Private))
+	if n.UD != nil {
+		e.IsDatagram, e.RemoteQPN, e.RemoteQKey, e.AH = 1, n.UD.QPN, n.UD.QKey, ahOut(&n.UD.AH)
+	}
+	return []any{e}, nil
+}
+
+func flag(v bool) uint8 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
+func ahOut(v *cm.Vector) abi.AHAttr {
+	return abi.AHAttr{DGID: v.DGID, FlowLabel: v.FlowLabel, SGIDIndex: v.SGIDIndex, HopLimit: v.HopLimit, TrafficClass: v.TClass,
+		IsGlobal: 1, PortNum: 1}
+}
+
+// identifierOut tells what an identifier is bound to.
+func identifierOut(id *cm.ID) abi.CMIdentifier {
+	src, dst := id.Addresses()
+	i := abi.CMIdentifier{PortSpace: uint32(id.PortSpace()), QPType: id.QPType()}
+	scope := uint32(0)
+	if n := id.NIC(); n != nil {
+		abi.PutText(i.Device[:], n.Name())
+		i.PortNum = 1
+		if src.Addr().IsLinkLocalUnicast() && src.Addr().Is6() {
+			if f, err := net.InterfaceByName(n.Netdev()); err == nil {
+				scope = uint32(f.Index)
+			}
+		}
+	}
+	i.Src, i.Dst = addrOut(src, scope), addrOut(dst, scope)
+	if p, ok := id.Path(); ok {
+		i.SGID, i.DGID, i.FlowLabel, i.PKey = p.SGID, p.DGID, p.FlowLabel, p.PKey
+		i.MTU, i.PacketLife, i.SGIDIndex, i.HopLimit, i.TClass = p.MTU, p.PacketLife, p.SGIDIndex, p.HopLimit, p.TClass
+	}
+	return i
+}
+
+func addrOut(a netip.AddrPort, scope uint32) (o abi.CMAddr) {
+	switch {
+	case !a.Addr().IsValid():
+		return o
+	case a.Addr().Is4():
+		v := a.Addr().As4()
+		o.Family = unix.AF_INET
+		copy(o.Addr[:], v[:])
+	default:
+		o.Family, o.Addr, o.Scope = unix.AF_INET6, a.Addr().As16(), scope
+	}
+	o.Port = a.Port()
+	return o
+}
+
+// addrIn reads an address. One of family 0 is the zero AddrPort.
+func addrIn(a *abi.CMAddr) (netip.AddrPort, error) {
+	switch a.Family {
+	case 0:
+		return netip.AddrPort{}, nil
+	case unix.AF_INET:
+		return netip.AddrPortFrom(netip.AddrFrom4([4]byte(a.Addr[:4])), a.Port), nil
+	case unix.AF_INET6:
+		ip := netip.AddrFrom16(a.Addr).Unmap()
+		if ip.Is6() && ip.IsLinkLocalUnicast() && a.Scope != 0 {
+			zone := strconv.FormatUint(uint64(a.Scope), 10)
+			if f, err := net.InterfaceByIndex(int(min(a.Scope, math.MaxInt32))); err == nil {
+				zone = f.Name
+			}
+			ip = ip.WithZone(zone)
+		}
+		return netip.AddrPortFrom(ip, a.Port), nil
+	}
+	return netip.AddrPort{}, refuse(syscall.EAFNOSUPPORT, "address family %d", a.Family)
+}
+
+func (c *conn) cmCreateID(v *abi.CMCreateIDRequest) ([]any, error) {
+	ch, err := lookUp[*cmChannel](&c.objects, v.Channel)
+	if err != nil {
+		return nil, err
+	}
+	if v.PortSpace > math.MaxUint16 {
+		return nil, refuse(syscall.EINVAL, "port space %#x", v.PortSpace)
+	}
+	id, err := c.session.NewID(ch.channel, cm.PortSpace(v.PortSpace), v.QPType)
+	if err != nil {
+		return nil, err
+	}
+	return []any{abi.HandleReply{Handle: id.Handle()}}, nil
+}
+
+func (c *conn) cmBind(v *abi.CMBindRequest) ([]any, error) {
+	id, err := c.session.ID(v.ID)
+	if err != nil {
+		return nil, err
+	}
+	a, err := addrIn(&v.Addr)
+	if err != nil {
+		return nil, err
+	}
+	if err := id.Bind(a); err != nil {
+		return nil, err
+	}
+	return []any{identifierOut(id)}, nil
+}
+
+// maxResolveTime bounds how long a client may make the daemon wait for a neighbour.
+const maxResolveTime = time.Minute
+
+func (c *conn) cmResolveAddr(v *abi.CMResolveAddrRequest) ([]any, error) {
+	id, err := c.session.ID(v.ID)
+	if err != nil {
+		return nil, err
+	}
+	src, err := addrIn(&v.Src)
+	if err != nil {
+		return nil, err
+	}
+	dst, err := addrIn(&v.Dst)
+	if err != nil {
+		return nil, err
+	}
+	return nil, id.ResolveAddr(src, dst, min(time.Duration(v.Timeout)*time.Millisecond, maxResolveTime))
+}
+
+func (c *conn) cmListen(v *abi.CMListenRequest) ([]any, error) {
+	id, err := c.session.ID(v.ID)
+	if err != nil {
+		return nil, err
+	}
+	if err := id.Listen(int(min(v.Backlog, math.MaxInt32))); err != nil {
+		return nil, err
+	}
+	return []any{identifierOut(id)}, nil
+}
+
+func connParamIn(v *abi.CMConnParam) (cm.ConnParam, error) {
+	if int(v.PrivateLen) > len(v.PrivateData) {
+		return cm.ConnParam{}, refuse(syscall.EINVAL, "%d bytes of private data", v.PrivateLen)
+	}
+	return cm.ConnParam{
+		QPN: v.QPN, QKey: v.QKey, ResponderResources: v.ResponderResources, InitiatorDepth: v.InitiatorDepth,
+		FlowControl: v.FlowControl != 0, RetryCount: v.RetryCount, RNRRetryCount: v.RNRRetryCount, SRQ: v.SRQ != 0,
+		Private: v.PrivateData[:v.PrivateLen], ECEVendor: v.ECEVendor, ECEOptions: v.ECEOptions,
+	}, nil
+}
+
+// cmConnection makes a row for Connect or Accept.
+func cmConnection(name string, f func(*cm.ID, *cm.ConnParam) error) *operation {
+	return manage(name, func(c *conn, v *abi.CMConnectRequest) ([]any, error) {
+		id, err := c.session.ID(v.ID)
+		if err != nil {
+			return nil, err
+		}
+		p, err := connParamIn(&v.Param)
+		if err != nil {
+			return nil, err
+		}
+		return nil, f(id, &p)
+	})
+}
+
+func (c *conn) cmReject(v *abi.CMRejectRequest) ([]any, error) {
+	id, err := c.session.ID(v.ID)
+	switch {
+	case err != nil:
+		return nil, err
+	case v.PrivateLen > uint32(len(v.PrivateData)) || v.Reason > math.MaxUint16:
+		return nil, refuse(syscall.EINVAL, "reason %d with %d bytes of private data", v.Reason, v.PrivateLen)
+	}
+	why := cm.Reason(v.Reason)
+	if why == 0 {
+		why = cm.RejectConsumer
+	}
+	return nil, id.Reject(why, v.PrivateData[:v.PrivateLen])
+}
+
+func (c *conn) cmInitQPAttr(v *abi.CMInitQPAttrRequest) ([]any, error) {
+	id, err := c.session.ID(v.ID)
+	if err != nil {
+		return nil, err
+	}
+	a, err := id.InitQPAttr(v.State)
+	if err != nil {
+		return nil, err
+	}
+	return []any{abi.CMInitQPAttrReply{Mask: a.Mask, Attr: abi.QPAttr{
+		State: a.State, PathMTU: uint32(a.PathMTU), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
+		AccessFlags: a.Access, AH: ahOut(&a.AH), PortNum: 1, MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
+		MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
+	}}}, nil
+}
+
+func (c *conn) cmQueryID(v *abi.HandleRequest) ([]any, error) {
+	id, err := c.session.ID(v.Handle)
+	if err != nil {
+		return nil, err
+	}
+	return []any{identifierOut(id)}, nil
+}
+
+func (c *conn) cmSetOption(v *abi.CMSetOptionRequest) ([]any, error) {
+	id, err := c.session.ID(v.ID)
+	if err != nil {
+		return nil, err
+	}
+	return nil, id.SetOption(cm.Option(v.Option), v.Value)
+}
+
+func (c *conn) cmMigrate(v *abi.CMMigrateRequest) ([]any, error) {
+	id, err := c.session.ID(v.ID)
+	if err != nil {
+		return nil, err
+	}
+	ch, err := lookUp[*cmChannel](&c.objects, v.Channel)
+	if err != nil {
+		return nil, err
+	}
+	return nil, id.Migrate(ch.channel)
+}
+
+// cmGroup makes a row for Join or Leave.
+func cmGroup(name string, f func(id *cm.ID, group netip.Addr, cookie uint64) error) *operation {
+	return manage(name, func(c *conn, v *abi.CMJoinRequest) ([]any, error) {
+		id, err := c.session.ID(v.ID)
+		if err != nil {
+			return nil, err
+		}
+		a, err := addrIn(&v.Addr)
+		if err != nil {
+			return nil, err
+		}
+		return nil, f(id, a.Addr(), v.Cookie)
+	})
+}

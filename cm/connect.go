@@ -1,0 +1,384 @@
+package cm
+
+import (
+	"net/netip"
+	"syscall"
+)
+
+// UDPQKey is the Q_Key of datagrams between identifiers that name none: RDMA_UDP_QKEY.
+const UDPQKey = 0x01234567
+
+const defaultPKey = 0xffff
+
+// Connect asks for a connection, or for the peer's queue pair where it is for datagrams. ConnectResponse (then
+// Establish), NoticeEstablished, NoticeRejected or NoticeUnreachable tells the outcome. Errors are EINVAL, EPERM
+// (another's queue pair) and ENOMEM.
+func (id *ID) Connect(p *ConnParam) error {
+	if id.state != idRouteResolved {
+		return refuse(syscall.EINVAL, "identifier is %v", id.state)
+	}
+	if err := id.checkQP(p.QPN); err != nil {
+		return err
+	}
+	h := IPHeader{SrcPort: id.src.Port(), Src: id.src.Addr(), Dst: id.dst.Addr().WithZone("")}
+	service := ServiceID(id.ps, id.dst.Port())
+	a, now := id.session.manager.agent, id.session.manager.now
+	var c *Conn
+	var err error
+	if id.datagrams() {
+		q := &SIDRREQ{PKey: defaultPKey, ServiceID: service}
+		h.Put(q.Private[:])
+		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
+			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxSIDRREQData)
+		}
+		c, err = a.Ask(now, id.nic, id.route, q)
+	} else {
+		q := id.request(p, service)
+		h.Put(q.Private[:])
+		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
+			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxREQData)
+		}
+		id.req = q
+		c, err = a.Connect(now, id.nic, id.route, q)
+	}
+	if err != nil {
+		return refuse(syscall.ENOMEM, "%v", err)
+	}
+	id.qpn, id.qkey = p.QPN, id.queueKey(p)
+	id.conn, c.Owner, id.state = c, id, idConnect
+	return nil
+}
+
+// request makes the REQ of a connection.
+func (id *ID) request(p *ConnParam, service uint64) *REQ {
+	q := &REQ{
+		ServiceID: service, LocalQPN: p.QPN & 0xffffff, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		RemoteResponseTime: ResponseTime, LocalResponseTime: ResponseTime, FlowControl: p.FlowControl, StartingPSN: id.psn,
+		RetryCount: min(p.RetryCount, 7), RNRRetryCount: min(p.RNRRetryCount, 7), PKey: defaultPKey,
+		PathMTU: id.nic.MTU(), MaxCMRetries: MaxRetries, SRQ: p.SRQ, VendorID: p.ECEVendor & 0xffffff, Options: p.ECEOptions,
+	}
+	switch id.qpType {
+	case QPTypeUC:
+		q.Service = ServiceUC
+	case QPTypeXRCSend, QPTypeXRCRecv:
+		q.Service, q.Extended = ServiceExt, 1
+	}
+	q.Primary = PathRecord{
+		LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: id.route.Src.As16(), RemoteGID: id.route.Dst.As16(),
+		FlowLabel: id.route.FlowLabel, TrafficClass: id.route.TClass, HopLimit: id.route.HopLimit, ACKTimeout: id.acks(),
+	}
+	return q
+}
+
+// acks is how long the peer may wait for an acknowledgement of ours: twice the way, and the time that we take.
+func (id *ID) acks() uint8 {
+	if id.ackTimeout != 0 {
+		return id.ackTimeout
+	}
+	return ackTimeout(id.nic.ACKDelay(), PacketLife)
+}
+
+// ackTimeout is the code of a local ACK timeout (IBTA 12.7.34): 2 · life + delay, in powers of two.
+func ackTimeout(delay, life uint8) uint8 {
+	t := life + 1
+	if t >= delay {
+		if delay >= life {
+			t++
+		}
+	} else {
+		t = delay
+		if life+1 >= delay-1 {
+			t++
+		}
+	}
+	return min(t, 31)
+}
+
+func (id *ID) queueKey(p *ConnParam) uint32 {
+	if p.QKey != 0 {
+		return p.QKey
+	}
+	return UDPQKey
+}
+
+// checkQP makes sure that nobody connects a queue pair of others: peers end the connection that it has.
+func (id *ID) checkQP(qpn uint32) error {
+	if qpn > 0xffffff {
+		return refuse(syscall.EINVAL, "QPN %#x", qpn)
+	}
+	if qpn != 0 && !id.nic.Owns(qpn, id.session.owner) {
+		return refuse(syscall.EPERM, "queue pair %#x is none of this user on %s", qpn, id.nic.Name())
+	}
+	return nil
+}
+
+// Accept agrees to a connection request. On the side that asked, it is Establish.
+func (id *ID) Accept(p *ConnParam) error {
+	if !id.passive {
+		return id.Establish()
+	}
+	if id.conn == nil || id.state != idConnect {
+		return refuse(syscall.EINVAL, "there is no request to accept")
+	}
+	if err := id.checkQP(p.QPN); err != nil {
+		return err
+	}
+	now := id.session.manager.now
+	if id.datagrams() {
+		r := &SIDRREP{QPN: p.QPN, QKey: id.queueKey(p), ServiceID: id.sidr.ServiceID}
+		if copy(r.Private[:], p.Private) < len(p.Private) {
+			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), SIDRREPPrivate)
+		}
+		id.qpn, id.qkey = p.QPN, r.QKey
+		return id.done(id.conn.Answer(now, r))
+	}
+	r := &REP{LocalQPN: p.QPN, StartingPSN: id.psn, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
+		TargetACKDelay: id.nic.ACKDelay(), FlowControl: p.FlowControl, RNRRetryCount: min(p.RNRRetryCount, 7), SRQ: p.SRQ, Options: p.ECEOptions}
+	r.SetVendor(p.ECEVendor)
+	if copy(r.Private[:], p.Private) < len(p.Private) {
+		return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), REPPrivate)
+	}
+	id.qpn = p.QPN
+	return id.done(id.conn.Accept(now, r))
+}
+
+// done turns the agent's errors into errnos.
+func (id *ID) done(err error) error {
+	if err != nil {
+		return refuse(syscall.EINVAL, "%v", err)
+	}
+	return nil
+}
+
+// Establish completes a connection that the peer agreed to, after ConnectResponse.
+func (id *ID) Establish() error {
+	if id.conn == nil || id.passive {
+		return refuse(syscall.EINVAL, "there is no response to a request")
+	}
+	return id.done(id.conn.Ready())
+}
+
+// Reject refuses a connection request, or the peer's response.
+func (id *ID) Reject(why Reason, private []byte) error {
+	if id.conn == nil || id.state != idConnect {
+		return refuse(syscall.EINVAL, "there is nothing to reject")
+	}
+	if id.datagrams() {
+		r := &SIDRREP{Status: SIDRReject, ServiceID: id.service()}
+		if copy(r.Private[:], private) < len(private) {
+			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), SIDRREPPrivate)
+		}
+		return id.done(id.conn.Answer(id.session.manager.now, r))
+	}
+	if len(private) > REJPrivate {
+		return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), REJPrivate)
+	}
+	if err := id.done(id.conn.Reject(why, nil, private)); err != nil {
+		return err
+	}
+	id.conn = nil
+	return nil
+}
+
+func (id *ID) service() uint64 {
+	if id.sidr != nil {
+		return id.sidr.ServiceID
+	}
+	return 0
+}
+
+// Disconnect ends the connection, or answers that the peer does.
+func (id *ID) Disconnect() error {
+	if id.conn == nil || id.datagrams() {
+		return refuse(syscall.EINVAL, "there is no connection")
+	}
+	if err := id.conn.Disconnect(id.session.manager.now); err != nil {
+		return refuse(syscall.EINVAL, "connection is %v", id.conn.State())
+	}
+	return nil
+}
+
+// Notify tells that the peer uses the connection although its last message has not come.
+func (id *ID) Notify() error {
+	if id.conn == nil {
+		return refuse(syscall.EINVAL, "there is no connection")
+	}
+	if id.conn.State() == StateEstablished {
+		return nil
+	}
+	return id.done(id.conn.Notify())
+}
+
+// Request implements Handler: it finds the listener.
+func (m *Manager) Request(c *Conn, q *REQ) Reason {
+	n := c.port.(NIC)
+	h, err := ParseIPHeader(q.Private[:])
+	if err != nil {
+		return RejectInvalidService
+	}
+	l := m.listener(n, q.ServiceID, h.Dst)
+	switch {
+	case l == nil:
+		return RejectInvalidService
+	case l.datagrams():
+		return RejectInvalidType
+	case netip.AddrFrom16(q.Primary.LocalGID).Unmap() != c.route.Dst || netip.AddrFrom16(q.Primary.RemoteGID).Unmap() != c.route.Src:
+		return RejectInvalidGID
+	case q.PathMTU < 1 || q.PathMTU > n.MTU():
+		return RejectInvalidMTU
+	}
+	id := l.offer(c, h)
+	if id == nil {
+		return Ignore
+	}
+	switch {
+	case q.Service == ServiceUC:
+		id.qpType = QPTypeUC
+	case q.Service == ServiceExt && q.Extended == 1:
+		id.qpType = QPTypeXRCRecv
+	case q.Service == ServiceRC:
+		id.qpType = QPTypeRC
+	default:
+		id.conn = nil
+		id.destroy()
+		return RejectInvalidType
+	}
+	id.req = q
+	id.route.TClass, id.route.FlowLabel = q.Primary.TrafficClass, q.Primary.FlowLabel
+	l.ask(id, &Notice{Type: ConnectRequest, ID: id, Listen: l, Conn: ConnParam{
+		ResponderResources: q.InitiatorDepth, InitiatorDepth: q.ResponderResources, FlowControl: q.FlowControl,
+		RetryCount: q.RetryCount, RNRRetryCount: q.RNRRetryCount, SRQ: q.SRQ, QPN: q.LocalQPN, Private: q.Private[IPHeaderSize:],
+		ECEVendor: q.VendorID, ECEOptions: q.Options,
+	}})
+	return 0
+}
+
+// Lookup implements Handler.
+func (m *Manager) Lookup(c *Conn, q *SIDRREQ) (SIDRStatus, bool) {
+	n := c.port.(NIC)
+	h, err := ParseIPHeader(q.Private[:])
+	if err != nil {
+		return SIDRUnsupported, false
+	}
+	l := m.listener(n, q.ServiceID, h.Dst)
+	if l == nil || !l.datagrams() {
+		return SIDRUnsupported, false
+	}
+	id := l.offer(c, h)
+	if id == nil {
+		return 0, true
+	}
+	id.sidr = q
+	l.ask(id, &Notice{Type: ConnectRequest, ID: id, Listen: l, UD: &UDParam{}, Conn: ConnParam{Private: q.Private[IPHeaderSize:]}})
+	return SIDRSuccess, false
+}
+
+// listener finds who listens to a service at an address of a device: rather one who asked for that address.
+func (m *Manager) listener(n NIC, service uint64, dst netip.Addr) (found *ID) {
+	if service>>32 != 0 {
+		return nil
+	}
+	for _, l := range m.ports[portKey{PortSpace(service >> 16), uint16(service)}] {
+		if l.state != idListen || l.nic != nil && l.nic != n || !l.session.uses(n) {
+			continue
+		}
+		if a := l.src.Addr(); a == dst {
+			return l
+		} else if overlap(l, a, &ID{}, dst) && a.IsUnspecified() {
+			found = l
+		}
+	}
+	return found
+}
+
+func (s *Session) uses(n NIC) bool {
+	for _, o := range s.nics {
+		if o == n {
+			return true
+		}
+	}
+	return false
+}
+
+// offer makes the identifier of a connection request; nil where there is no room for it.
+func (l *ID) offer(c *Conn, h IPHeader) *ID {
+	if l.waiting >= l.backlog || l.session.events >= MaxEvents {
+		return nil
+	}
+	id, err := l.session.NewID(l.channel, l.ps, l.qpType)
+	if err != nil {
+		return nil
+	}
+	id.nic, id.route, id.passive, id.conn, id.state = c.port.(NIC), c.route, true, c, idConnect
+	id.src, id.dst = netip.AddrPortFrom(h.Dst, l.src.Port()), netip.AddrPortFrom(h.Src, h.SrcPort)
+	id.tos, id.ackTimeout = l.tos, l.ackTimeout
+	c.Owner = id
+	return id
+}
+
+// ask puts a connection request on the listener's channel.
+func (l *ID) ask(id *ID, n *Notice) {
+	l.waiting++
+	id.post(n)
+}
+
+// Event implements Handler.
+func (m *Manager) Event(c *Conn, e *Event) {
+	id, ok := c.Owner.(*ID)
+	if !ok || id.conn != c {
+		return
+	}
+	switch e.Kind {
+	case Replied:
+		id.rep = e.REP
+		id.post(&Notice{Type: ConnectResponse, Conn: ConnParam{
+			ResponderResources: e.REP.InitiatorDepth, InitiatorDepth: e.REP.ResponderResources, FlowControl: e.REP.FlowControl,
+			RNRRetryCount: e.REP.RNRRetryCount, SRQ: e.REP.SRQ, QPN: e.REP.LocalQPN, Private: e.Private,
+			ECEVendor: e.REP.Vendor(), ECEOptions: e.REP.Options,
+		}})
+	case Established:
+		id.post(&Notice{Type: NoticeEstablished})
+	case Rejected:
+		id.conn = keep(c)
+		id.post(&Notice{Type: NoticeRejected, Status: int(e.Reason), Conn: ConnParam{Private: e.Private}})
+	case Unreachable:
+		id.conn = nil
+		id.post(&Notice{Type: NoticeUnreachable, Status: -int(syscall.ETIMEDOUT)})
+	case Disconnected:
+		status := 0
+		if e.Timeout {
+			status = -int(syscall.ETIMEDOUT)
+		}
+		id.post(&Notice{Type: NoticeDisconnected, Status: status})
+	case TimewaitExit:
+		id.conn = nil
+		id.post(&Notice{Type: NoticeTimewaitExit})
+	case LookedUp:
+		id.lookedUp(e)
+	}
+}
+
+// keep returns the connection if its end is still to be heard of.
+func keep(c *Conn) *Conn {
+	if c.State() == StateClosed {
+		return nil
+	}
+	return c
+}
+
+func (id *ID) lookedUp(e *Event) {
+	id.conn = nil
+	if e.SIDR.Status != SIDRSuccess {
+		id.post(&Notice{Type: NoticeUnreachable, Status: int(e.SIDR.Status)})
+		return
+	}
+	id.post(&Notice{Type: NoticeEstablished, Conn: ConnParam{Private: e.Private},
+		UD: &UDParam{AH: id.vector(), QPN: e.SIDR.QPN, QKey: e.SIDR.QKey}})
+}
+
+// vector is the address vector that leads to the peer.
+func (id *ID) vector() Vector {
+	i, _ := id.nic.GIDIndex(id.route.Src)
+	return Vector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(i), FlowLabel: id.route.FlowLabel,
+		HopLimit: id.route.HopLimit, TClass: id.route.TClass}
+}

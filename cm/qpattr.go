@@ -1,0 +1,266 @@
+package cm
+
+import (
+	"net/netip"
+	"slices"
+	"syscall"
+)
+
+// QPAttr is what a queue pair needs to go to a state: some fields of struct ibv_qp_attr, named by Mask, whose bits
+// are those of ibv_qp_attr_mask.
+type QPAttr struct {
+	Mask            uint32
+	State           uint32
+	Access          uint32 // ibv_access_flags
+	QKey            uint32
+	AH              Vector
+	PathMTU         uint8
+	DestQPN         uint32
+	RQPSN, SQPSN    uint32
+	MaxRDAtomic     uint8
+	MaxDestRDAtomic uint8
+	MinRNRTimer     uint8
+	Timeout         uint8
+	RetryCount      uint8
+	RNRRetry        uint8
+}
+
+// States and masks of queue pairs, and access flags, as verbs number them.
+const (
+	qpsInit = 1
+	qpsRTR  = 2
+	qpsRTS  = 3
+
+	maskState     = 1 << 0
+	maskAccess    = 1 << 3
+	maskPKeyIndex = 1 << 4
+	maskPort      = 1 << 5
+	maskQKey      = 1 << 6
+	maskAV        = 1 << 7
+	maskPathMTU   = 1 << 8
+	maskTimeout   = 1 << 9
+	maskRetry     = 1 << 10
+	maskRNRRetry  = 1 << 11
+	maskRQPSN     = 1 << 12
+	maskMaxRD     = 1 << 13
+	maskMinRNR    = 1 << 15
+	maskSQPSN     = 1 << 16
+	maskMaxDestRD = 1 << 17
+	maskDestQPN   = 1 << 20
+
+	accessRemoteWrite  = 2
+	accessRemoteRead   = 4
+	accessRemoteAtomic = 8
+)
+
+// InitQPAttr returns what a queue pair of the identifier needs to go to INIT (1), RTR (2) or RTS (3). The error
+// is EINVAL: not in this state, or of the identifier.
+func (id *ID) InitQPAttr(state uint32) (QPAttr, error) {
+	a := QPAttr{State: state, Mask: maskState}
+	if id.nic == nil {
+		return a, refuse(syscall.EINVAL, "identifier is bound to no device")
+	}
+	switch {
+	case id.datagrams():
+		return id.initDatagrams(a)
+	case state == qpsInit:
+		a.Mask |= maskPKeyIndex | maskPort | maskAccess
+		if id.req != nil {
+			a.Access = accessRemoteWrite
+			if id.responderResources() > 0 {
+				a.Access |= accessRemoteRead | accessRemoteAtomic
+			}
+		}
+		return a, nil
+	case id.req == nil || !id.passive && id.rep == nil:
+		return a, refuse(syscall.EINVAL, "identifier is %v: the peer is not known", id.state)
+	case state == qpsRTR:
+		id.attrRTR(&a)
+		return a, nil
+	case state == qpsRTS:
+		id.attrRTS(&a)
+		return a, nil
+	}
+	return a, refuse(syscall.EINVAL, "state %d of a queue pair", state)
+}
+
+func (id *ID) initDatagrams(a QPAttr) (QPAttr, error) {
+	switch a.State {
+	case qpsInit:
+		a.Mask |= maskPKeyIndex | maskPort | maskQKey
+		if a.QKey = id.qkey; a.QKey == 0 {
+			a.QKey = UDPQKey
+		}
+	case qpsRTR:
+	case qpsRTS:
+		a.Mask |= maskSQPSN
+		a.SQPSN = id.psn
+	default:
+		return a, refuse(syscall.EINVAL, "state %d of a queue pair", a.State)
+	}
+	return a, nil
+}
+
+func (id *ID) attrRTR(a *QPAttr) {
+	a.Mask |= maskAV | maskPathMTU | maskDestQPN | maskRQPSN
+	a.AH, a.PathMTU, a.RQPSN = id.vector(), id.req.PathMTU, id.psn
+	a.DestQPN = id.req.LocalQPN
+	if !id.passive {
+		a.DestQPN = id.rep.LocalQPN
+	}
+	if id.qpType == QPTypeRC || id.qpType == QPTypeXRCRecv {
+		a.Mask |= maskMaxDestRD | maskMinRNR
+		a.MaxDestRDAtomic, a.MinRNRTimer = id.responderResources(), 0 // 655 ms, as Linux says
+	}
+}
+
+func (id *ID) attrRTS(a *QPAttr) {
+	a.Mask |= maskSQPSN
+	if a.SQPSN = id.req.StartingPSN; !id.passive {
+		a.SQPSN = id.rep.StartingPSN
+	}
+	if id.qpType == QPTypeUC {
+		return
+	}
+	a.Mask |= maskTimeout
+	if id.qpType != QPTypeXRCRecv { // an XRC target asks for nothing
+		a.Mask |= maskRetry | maskRNRRetry | maskMaxRD
+	}
+	a.RetryCount, a.RNRRetry, a.MaxRDAtomic = id.req.RetryCount, id.req.RNRRetryCount, id.initiatorDepth()
+	a.Timeout = id.req.Primary.ACKTimeout
+	if !id.passive {
+		a.RNRRetry = id.rep.RNRRetryCount
+		if id.ackTimeout == 0 {
+			a.Timeout = ackTimeout(id.rep.TargetACKDelay, PacketLife)
+		}
+	}
+}
+
+// responderResources is how many READs and atomics the peer may have outstanding here.
+func (id *ID) responderResources() uint8 {
+	switch {
+	case id.passive:
+		return id.req.InitiatorDepth
+	case id.rep != nil:
+		return id.rep.InitiatorDepth
+	}
+	return id.req.ResponderResources
+}
+
+// initiatorDepth is how many READs and atomics may be outstanding at the peer.
+func (id *ID) initiatorDepth() uint8 {
+	if id.passive {
+		return id.req.ResponderResources
+	}
+	return id.rep.ResponderResources
+}
+
+// Path is what an identifier's route looks like: some fields of struct ibv_sa_path_rec.
+type Path struct {
+	SGID, DGID GID
+	Vector
+	MTU        uint8
+	PacketLife uint8
+	PKey       uint16
+}
+
+// Path returns the route, false before it is resolved.
+func (id *ID) Path() (Path, bool) {
+	if id.nic == nil || !id.route.Dst.IsValid() {
+		return Path{}, false
+	}
+	return Path{SGID: id.route.Src.As16(), DGID: id.route.Dst.As16(), Vector: id.vector(), MTU: id.nic.MTU(), PacketLife: PacketLife,
+		PKey: defaultPKey}, true
+}
+
+// An Option is something that a program sets of an identifier: RDMA_OPTION_ID_…
+type Option uint32
+
+// Options.
+const (
+	OptionTOS        Option = 0
+	OptionReuseAddr  Option = 1
+	OptionAFOnly     Option = 2
+	OptionACKTimeout Option = 3
+)
+
+// SetOption sets an option. Errors are EINVAL (not at this time, or not this value) and ENOSYS (no such option).
+func (id *ID) SetOption(o Option, v uint32) error {
+	switch o {
+	case OptionTOS:
+		if v > 255 {
+			return refuse(syscall.EINVAL, "type of service %d", v)
+		}
+		id.tos = uint8(v)
+	case OptionReuseAddr:
+		if id.state != idIdle {
+			return refuse(syscall.EINVAL, "identifier is %v", id.state)
+		}
+		id.reuse = v != 0
+	case OptionAFOnly:
+		if id.state != idIdle && id.state != idBound {
+			return refuse(syscall.EINVAL, "identifier is %v", id.state)
+		}
+		id.afOnly = v != 0
+	case OptionACKTimeout:
+		if id.qpType != QPTypeRC && id.qpType != QPTypeXRCSend || v > 31 {
+			return refuse(syscall.EINVAL, "ACK timeout %d", v)
+		}
+		id.ackTimeout = uint8(v)
+	default:
+		return refuse(syscall.ENOSYS, "there is no option %d", o)
+	}
+	return nil
+}
+
+// Join makes the identifier a member of a multicast group: a MulticastJoin event tells the address vector and Q_Key.
+// The program attaches its queue pair itself. Errors are EINVAL, EADDRINUSE (it is a member) and ENOMEM.
+func (id *ID) Join(a netip.Addr, cookie uint64) error {
+	a = a.WithZone("")
+	switch {
+	case !id.datagrams() || id.nic == nil:
+		return refuse(syscall.EINVAL, "multicast needs an identifier for datagrams that is bound to a device")
+	case !a.IsMulticast():
+		return refuse(syscall.EINVAL, "%v is no multicast address", a)
+	case slices.Contains(id.groups, a):
+		return refuse(syscall.EADDRINUSE, "identifier is a member of %v", a)
+	case len(id.groups) >= maxGroups || id.session.events >= MaxEvents:
+		return refuse(syscall.ENOMEM, "identifier has its %d multicast groups", maxGroups)
+	}
+	src, err := id.memberAddress(a)
+	if err != nil {
+		return err
+	}
+	id.groups = append(id.groups, a)
+	qkey := id.qkey
+	if qkey == 0 {
+		qkey = UDPQKey
+	}
+	i, _ := id.nic.GIDIndex(src)
+	id.post(&Notice{Type: MulticastJoin, Cookie: cookie, UD: &UDParam{QPN: 0xffffff, QKey: qkey,
+		AH: Vector{DGID: a.As16(), SGIDIndex: uint8(i), HopLimit: 1, TClass: id.tos}}})
+	return nil
+}
+
+// memberAddress is the source address of datagrams to a group.
+func (id *ID) memberAddress(group netip.Addr) (netip.Addr, error) {
+	if a := id.src.Addr(); a.IsValid() && !a.IsUnspecified() && a.Is4() == group.Is4() {
+		return a, nil
+	}
+	for _, p := range id.nic.Addresses() {
+		if a := p.Addr().WithZone(""); a.Is4() == group.Is4() {
+			return a, nil
+		}
+	}
+	return netip.Addr{}, refuse(syscall.EADDRNOTAVAIL, "%s has no address of the family of %v", id.nic.Name(), group)
+}
+
+// Leave ends a membership. The error is EADDRNOTAVAIL.
+func (id *ID) Leave(a netip.Addr) error {
+	n := len(id.groups)
+	id.groups = slices.DeleteFunc(id.groups, func(g netip.Addr) bool { return g == a.WithZone("") })
+	if len(id.groups) == n {
+		return refuse(syscall.EADDRNOTAVAIL, "identifier is no member of %v", a)
+	}
+	return nil
+}

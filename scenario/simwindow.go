@@ -1,0 +1,74 @@
+package scenario
+
+import (
+	"fmt"
+
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// AllocMW implements NIC.
+func (n *simNIC) AllocMW(name string, t nic.MWType, pdName string) (uint32, error) {
+	pd, err := n.pd(pdName)
+	if err != nil {
+		return 0, err
+	}
+	m, err := n.ctx.AllocMW(pd, t)
+	if err != nil {
+		return 0, err
+	}
+	n.mws[name] = &simMW{m, t, m.RKey()}
+	return m.RKey(), nil
+}
+
+// DeallocMW implements NIC.
+func (n *simNIC) DeallocMW(name string) error {
+	m, ok := n.mws[name]
+	if !ok {
+		return fmt.Errorf("there is no memory window %q on this NIC", name)
+	}
+	return n.ctx.DeallocMW(m.mw)
+}
+
+type simMW struct {
+	mw   *nic.MW
+	typ  nic.MWType
+	rkey uint32 // that the program has, which is ahead of the NIC's until a bind is carried out
+}
+
+// PostBind implements NIC. A library chooses the new key of a window of type 1 itself.
+func (n *simNIC) PostBind(qp, mw, _ string, w *transport.SendWR) (uint32, error) {
+	m, ok := n.mws[mw]
+	if !ok {
+		return 0, fmt.Errorf("there is no memory window %q on this NIC", mw)
+	}
+	if m.typ == nic.MWType1 {
+		w.RKey = m.rkey&^0xff | (m.rkey+1)&0xff
+	}
+	if err := n.PostSend(qp, w); err != nil {
+		return 0, err
+	}
+	m.rkey = w.RKey
+	return w.RKey, nil
+}
+
+// OpenXRCD implements NIC.
+func (n *simNIC) OpenXRCD(name string) error {
+	x, err := n.ctx.OpenXRCD(nic.XRCDKey{}, true, false)
+	if err == nil {
+		n.xrcds[name] = x
+	}
+	return err
+}
+
+// Attach implements NIC.
+func (n *simNIC) Attach(name string, group nic.GID, detach bool) error {
+	q, err := n.queue(name)
+	if err != nil {
+		return err
+	}
+	if detach {
+		return n.ctx.DetachMcast(q.qp, group)
+	}
+	return n.ctx.AttachMcast(q.qp, group)
+}

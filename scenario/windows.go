@@ -1,0 +1,142 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// A memory window is a region to those that name it: an address, a length and a key, once it is bound.
+
+// cmdMW allocates a memory window: mw NAME 1|2 [second] [pd=NAME].
+func (s *stage) cmdMW(w *words) error {
+	n, err := s.side(w)
+	if err != nil {
+		return err
+	}
+	name, t, err := nameAndNumber(w, "a type, 1 or 2")
+	if err != nil {
+		return err
+	}
+	pd, _ := w.option("pd")
+	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+		return err
+	}
+	key, err := n.AllocMW(name, nic.MWType(t), pd)
+	if err != nil {
+		delete(s.names, name)
+		return refused(err)
+	}
+	s.regions[name] = &region{Region: Region{RKey: key}, name: name, nic: n, window: nic.MWType(t)}
+	return nil
+}
+
+// cmdFree gives a memory window back: free NAME.
+func (s *stage) cmdFree(w *words) error {
+	r, err := s.namedWindow(w)
+	if err != nil {
+		return err
+	}
+	return errors.Join(w.end(), refused(r.nic.DeallocMW(r.name)))
+}
+
+// cmdKey gives another name to what a memory region or window is now, its key above all: key NAME OF.
+func (s *stage) cmdKey(w *words) error {
+	name, err := w.next("a name")
+	if err != nil {
+		return err
+	}
+	of, err := w.next("a memory region or window")
+	if err != nil {
+		return err
+	}
+	r := s.regions[of]
+	if r == nil {
+		return fmt.Errorf("there is no memory region %q", of)
+	}
+	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+		return err
+	}
+	is := *r
+	s.regions[name] = &is
+	return nil
+}
+
+func (s *stage) namedWindow(w *words) (*region, error) {
+	name, err := w.next("a memory window")
+	if err != nil {
+		return nil, err
+	}
+	r := s.regions[name]
+	if r == nil || r.window == 0 {
+		return nil, fmt.Errorf("there is no memory window %q", name)
+	}
+	return r, nil
+}
+
+// A binding is what a bind asks for: NAME PLACE [access=FLAGS], or NAME 0 to unbind.
+type binding struct {
+	window *region
+	mr     string // of which region
+	bind   transport.Bind
+	start  uint64 // its first address, as packets will have it
+	rkey   uint64 // of type 2: its low byte is the program's to choose
+}
+
+// bindWords takes what a bind has in place of local places.
+func (s *stage) bindWords(w *words) (b binding, err error) {
+	if b.window, err = s.namedWindow(w); err != nil {
+		return b, err
+	}
+	b.bind.Access = accessFlags.values["all"] &^ mrtable.LocalWrite
+	if a, ok := w.option("access"); ok {
+		if b.bind.Access, err = parseAccess(a); err != nil {
+			return b, err
+		}
+	}
+	b.rkey = uint64(b.window.RKey&^0xff | (b.window.RKey+1)&0xff)
+	if err := w.number("rkey", 32, &b.rkey); err != nil {
+		return b, err
+	}
+	at, err := w.next("a place in a memory region")
+	if err != nil {
+		return b, err
+	}
+	if at == "nothing" {
+		return b, nil
+	}
+	p, err := s.place(at)
+	if err != nil {
+		return b, err
+	}
+	b.mr, b.bind.LKey, b.bind.Addr, b.bind.Length = p.region.name, p.region.LKey, p.addr, p.length
+	if b.start = p.addr; b.bind.Access&mrtable.ZeroBased != 0 {
+		b.start = 0
+	}
+	return b, nil
+}
+
+// postBind posts a bind. The window has its new key from then on.
+func (s *stage) postBind(q *queuePair, w *words, wr *transport.SendWR) error {
+	b, err := s.bindWords(w)
+	if err != nil {
+		return err
+	}
+	wr.Bind, wr.RKey = b.bind, uint32(b.rkey)
+	more := w.flag("and")
+	if err := w.end(); err != nil {
+		return err
+	}
+	s.acts(more, false)
+	key, err := q.nic.PostBind(q.name, b.window.name, b.mr, wr)
+	if err != nil {
+		return refused(err)
+	}
+	b.window.Region = Region{Addr: b.start, Size: int(b.bind.Length), RKey: key}
+	q.sendIDs = max(q.sendIDs, wr.ID)
+	s.carryOn(more)
+	return nil
+}
