@@ -75,6 +75,7 @@ var rows = []row{
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -r 64 --use-srq -m 2048"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -c UC", kernel: rxeDrops},
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -c UD -s 1024", kernel: rxeDrops},
+	{family: perftests, tool: "ib_send_bw", options: "-n 20 -c XRC", kernel: noXRC},
 	{family: perftests, tool: "ib_send_lat", options: "-n 20"},
 	{family: perftests, tool: "ib_send_lat", options: "-n 20 -e"},
 	{family: perftests, tool: "ib_send_lat", options: "-n 5 -s 64 -I 64 -c UC"},
@@ -85,6 +86,7 @@ var rows = []row{
 	{family: perftests, tool: "ib_write_bw", options: "-n 20 -b -m 256"},
 	{family: perftests, tool: "ib_write_bw", options: "-n 20 -q 16 -s 5000 -m 1024"},
 	{family: perftests, tool: "ib_write_bw", options: "-n 20 -c UC -m 4096"},
+	{family: perftests, tool: "ib_write_bw", options: "-n 20 -c XRC", kernel: noXRC},
 	{family: perftests, tool: "ib_write_lat", options: "-n 20"},
 	{family: perftests, tool: "ib_write_lat", options: "-n 5 -s 64 -I 64 -c UC"},
 
