@@ -285,6 +285,13 @@ func attrIn(a *abi.QPAttr) nic.QPAttr {
 	}
 }
 
+func boolOf(v bool) uint8 {
+	if v {
+		return 1
+	}
+	return 0
+}
+
 func attrOut(a *nic.QPAttr) abi.QPAttr {
 	return abi.QPAttr{
 		State: uint32(a.State), CurState: uint32(a.State), PathMTU: mtuCode(a.PathMTU), QKey: a.QKey,
@@ -293,7 +300,7 @@ func attrOut(a *nic.QPAttr) abi.QPAttr {
 			DGID: a.AV.DGID, FlowLabel: a.AV.FlowLabel, DLID: a.AV.DLID, SGIDIndex: uint8(a.AV.SGIDIndex),
 			HopLimit: a.AV.HopLimit, TrafficClass: a.AV.TClass, SL: a.AV.SL, IsGlobal: 1, PortNum: uint8(a.AV.Port),
 		},
-		PKeyIndex: uint16(a.PKeyIndex), MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
+		SQDraining: boolOf(a.Draining), PKeyIndex: uint16(a.PKeyIndex), MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
 		MinRNRTimer: a.MinRNRTimer, PortNum: uint8(a.Port), Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
 	}
 }

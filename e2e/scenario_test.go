@@ -78,7 +78,7 @@ func playScenarios(t *testing.T, l link, files []string, d *departures) {
 	serveProgram(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), programTime)
 	defer cancel()
-	args := []string{bin, "scenario", "--json", fmt.Sprint("-j", atATime), "--peer", l.nic(lab),
+	args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", atATime), "--peer", l.nic(lab),
 		"--program", fmt.Sprintf("tcp:%v:%d", g.Host, programPort), "--lacks", strings.Join(d.lacks(kernel), ",")}
 	cmd := lab.Command(ctx, append(args, files...)...)
 	var out, said bytes.Buffer

@@ -174,6 +174,19 @@ type process struct {
 // until the test ends; it then has to end cleanly.
 func startDaemon(t *testing.T, in func(ctx context.Context, argv ...string) *exec.Cmd, args ...string) *process {
 	t.Helper()
+	p := launchDaemon(t, in, args...)
+	t.Cleanup(func() {
+		p.stop(t)
+		if t.Failed() {
+			t.Logf("daemon:\n%s", &p.stderr)
+		}
+	})
+	return p
+}
+
+// launchDaemon is startDaemon for a test that sees to the daemon's end itself, or else kills it.
+func launchDaemon(t *testing.T, in func(ctx context.Context, argv ...string) *exec.Cmd, args ...string) *process {
+	t.Helper()
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -190,12 +203,7 @@ func startDaemon(t *testing.T, in func(ctx context.Context, argv ...string) *exe
 		t.Fatal(err)
 	}
 	go func() { p.ended <- p.cmd.Wait() }()
-	t.Cleanup(func() {
-		p.stop(t)
-		if t.Failed() {
-			t.Logf("daemon:\n%s", &p.stderr)
-		}
-	})
+	t.Cleanup(func() { p.cmd.Process.Kill() })
 	return p
 }
 

@@ -50,6 +50,32 @@ static struct sr_device *note(struct softroce_device_entry *e, int index)
 	return d;
 }
 
+/*
+ * Keeps the devices that SOFTROCE_DEVICE names, in its order, and returns their number: names
+ * separated by commas. Without it all are kept.
+ */
+static size_t choose(struct sr_device **list, size_t n)
+{
+	const char *names = getenv("SOFTROCE_DEVICE");
+	if (!names || !*names)
+		return n;
+	size_t kept = 0;
+	for (const char *end; *names; names = *end ? end + 1 : end) {
+		end = names + strcspn(names, ",");
+		size_t len = end - names;
+		for (size_t i = kept; i < n; i++) {
+			struct sr_device *d = list[i];
+			if (strlen(d->ibv.name) != len || memcmp(d->ibv.name, names, len) != 0)
+				continue;
+			memmove(&list[kept + 1], &list[kept], (i - kept) * sizeof *list);
+			list[kept++] = d;
+			break;
+		}
+	}
+	list[kept] = NULL;
+	return kept;
+}
+
 /* Asks the daemon. *list is for the caller to free; it ends with NULL. */
 int sr_list_devices(struct sr_device ***list, int *count)
 {
@@ -90,7 +116,7 @@ int sr_list_devices(struct sr_device ***list, int *count)
 	if (!found)
 		return ENOMEM;
 	*list = found;
-	*count = (int)n;
+	*count = (int)choose(found, n);
 	return 0;
 }
 

@@ -3,7 +3,8 @@
  * Paths below /dev/infiniband and /sys/class/infiniband. Where this library is preloaded, or comes
  * before the C library in a program's search order, these calls are answered from a directory that
  * the daemon keeps, and opens for whoever asks; all other paths go on to the C library unchanged.
- * A device file says that it is a character device, and opens as /dev/null would.
+ * A device file says that it is a character device, but nobody can open it: what would be written
+ * to it is for the kernel.
  */
 #include "softroce.h"
 
@@ -143,9 +144,9 @@ static int open_at(int dir, const char *path, int flags, mode_t mode)
 	REAL("openat", openat_t);
 	const char *there = place(&dir, path);
 	if (there != path && is_device_file(path)) {
-		if (faccessat(dir, there, F_OK, 0))
-			return -1;
-		return real(AT_FDCWD, "/dev/null", flags & ~(O_CREAT | O_EXCL), 0);
+		if (!faccessat(dir, there, F_OK, 0))
+			errno = ENXIO;
+		return -1;
 	}
 	return real(dir, there, flags, mode);
 }

@@ -51,9 +51,10 @@ static int open_session(void)
 		return error == ENOENT || error == ECONNREFUSED ? ENODEV : error;
 	}
 	struct softroce_cm_open_request ask = {0};
-	const char *device = getenv("SOFTROCE_DEVICE");
-	if (device)
-		memcpy(ask.device, device, strnlen(device, sizeof ask.device - 1));
+	const char *device = getenv("SOFTROCE_DEVICE"); /* the first of them */
+	size_t len = device ? strcspn(device, ",") : 0;
+	if (device && len < sizeof ask.device)
+		memcpy(ask.device, device, len);
 	error = sr_ask(c, SOFTROCE_OP_CM_OPEN, &ask, sizeof ask, NULL, 0);
 	if (error) {
 		sr_disconnect(c);

@@ -30,6 +30,7 @@ type CQ struct {
 	staged    uint32 // producer index with what is not visible yet
 	published uint32 // producer index as the client sees it
 	consumer  uint32 // as last read and checked
+	news      bool   // shown, and not told of yet
 	dirty     bool   // in the engine's list
 	late      bool   // a send of an unreliable service is staged: its frames go first
 	solicited bool   // staged since the last publishing: a completion that wakes CQArmSolicited
@@ -154,16 +155,23 @@ func (q *CQ) hasRoom(e *Engine) bool {
 // lost reports whether q has overflowed, so that nothing more comes out of it.
 func (q *CQ) lost() bool { return q != nil && q.overrun }
 
-// publish shows the client what is staged, and fires if the client has armed the queue.
-func (q *CQ) publish() {
-	q.dirty, q.late = false, false
+// show shows the client what is staged.
+func (q *CQ) show() {
 	if q.ctx == nil || q.staged == q.published {
 		return
 	}
-	q.published = q.staged
+	q.published, q.news = q.staged, true
 	q.ring.storeProducer(q.staged)
+}
+
+// tell fires for what was shown, if the client has armed the queue.
+func (q *CQ) tell() {
+	q.dirty, q.late = false, false
+	if !q.news || q.ctx == nil {
+		return
+	}
 	q.fire(q.solicited)
-	q.solicited = false
+	q.news, q.solicited = false, false
 }
 
 // fire gives a completion event if the queue is armed for it. Arming is the client's

@@ -112,6 +112,7 @@ func (l Limits) withDefaults() Limits {
 	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // the engine's scratch space
 	l.MaxSRQSGE = min(l.MaxSRQSGE, DefaultLimits.MaxSRQSGE)
 	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)
+	l.MaxRDAtomic = min(l.MaxRDAtomic, transport.MaxRDAtomic)
 	return l
 }
 

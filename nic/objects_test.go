@@ -358,3 +358,48 @@ func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
 		}
 	}
 }
+
+// TestWhoIsToldOfACompletionSeesAllThatCameWithIt has a program with two queues, one for each
+// direction, get something in both by one step.
+func TestWhoIsToldOfACompletionSeesAllThatCameWithIt(t *testing.T) {
+	w := newWorld(t)
+	a, b := w.client(w.nic(1)), w.client(w.nic(2))
+	var rings [2][]byte
+	told := 0
+	queues := [2]*nic.CQ{}
+	for i := range queues {
+		rings[i] = nic.NewPage(abi.RingSize(16, abi.CQESize))
+		*word(rings[i], abi.CQArmed) = abi.CQArmNext
+		q, err := a.ctx.CreateCQ(nic.CQConfig{Entries: 16, Ring: rings[i], Notify: func(bool) {
+			told++
+			for i, r := range rings {
+				if n := *word(r, abi.RingProducer); n != 1 {
+					t.Errorf("told of the first, it finds %d in queue %d", n, i)
+				}
+			}
+		}})
+		check(t, err)
+		queues[i] = q
+	}
+	x := &queue{client: a, caps: smallCaps}
+	check(t, a.dev.RoundCaps(&x.caps))
+	x.sq, x.rq = nic.NewPage(x.caps.SendRingSize()), nic.NewPage(x.caps.RecvRingSize())
+	var err error
+	x.qp, err = a.ctx.CreateQP(nic.QPInit{
+		Type: nic.TypeRC, PD: a.pd, SendCQ: queues[0], RecvCQ: queues[1], Caps: x.caps, SQ: x.sq, RQ: x.rq,
+	})
+	check(t, err)
+	y := b.qp(smallCaps)
+	x.connect(1024, y)
+	y.connect(1024, x)
+	x.recv(1, nil)
+	y.recv(2, nil)
+
+	x.post(wr{op: transport.WRSend, flags: abi.SendSignaled})
+	w.engine.Step(w.now) // it leaves
+	y.post(wr{op: transport.WRSend})
+	w.step() // its answer and the other's message leave in one step
+	if told != 2 {
+		t.Errorf("told %d times, want 2", told)
+	}
+}

@@ -387,6 +387,10 @@ func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, e
 	if mask&transport.MaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
 		return nil, refuse(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
 	}
+	if limit := d.limits.MaxRDAtomic; mask&transport.MaskMaxRDAtomic != 0 && int(a.MaxRDAtomic) > limit ||
+		mask&transport.MaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
+		return nil, refuse(syscall.EINVAL, "more READs and atomics at a time than %d", limit)
+	}
 	if mask&(transport.MaskAltPath|transport.MaskPathMigState) != 0 {
 		return nil, refuse(syscall.EINVAL, "automatic path migration is not supported")
 	}

@@ -55,10 +55,17 @@ func (e *Engine) settle() {
 	e.publish(false)
 }
 
-// publish shows clients what is staged. Sends of unreliable services are complete when the link
+// publish shows clients what is staged, and then tells of it: whoever is woken finds what has
+// come to his other queues at the same time. Programs with two queues on one channel count on
+// a send's completion before that of the answer to it. Sends of unreliable services are complete when the link
 // has their frames, or txState.keep their payload, so what stands in a queue with one
 // of them becomes visible at the step's end.
 func (e *Engine) publish(late bool) {
+	for _, q := range e.dirty {
+		if !q.late || late {
+			q.show()
+		}
+	}
 	n := 0
 	for _, q := range e.dirty {
 		if q.late && !late {
@@ -66,7 +73,7 @@ func (e *Engine) publish(late bool) {
 			n++
 			continue
 		}
-		q.publish()
+		q.tell()
 	}
 	clear(e.dirty[n:])
 	e.dirty = e.dirty[:n]

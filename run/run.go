@@ -5,7 +5,10 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 	"strings"
+
+	"softroce/verbs"
 )
 
 // Options say what to run, and where.
@@ -67,6 +70,9 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 			err = fmt.Errorf("the daemon: %w", endErr)
 		}
 	}()
+	if err := checkDevices(ctx, d.socket, o.Device); err != nil {
+		return 0, err
+	}
 	env, err := environment(os.Environ(), dir, d.socket, o.Device, p.sanitizer)
 	if err != nil {
 		return 0, err
@@ -83,6 +89,27 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 		return 0, fmt.Errorf("%w %s: %w", ErrNotExecutable, p.path, errno(err))
 	}
 	return code, nil
+}
+
+// checkDevices wants each of the NICs to be there.
+func checkDevices(ctx context.Context, socket, names string) error {
+	if names == "" {
+		return nil
+	}
+	nics, err := verbs.Devices(ctx, verbs.WithSocket(socket))
+	if err != nil {
+		return err
+	}
+	var have []string
+	for _, n := range nics {
+		have = append(have, n.Name)
+	}
+	for name := range strings.SplitSeq(names, ",") {
+		if !slices.Contains(have, name) {
+			return fmt.Errorf("no NIC %q: the daemon has %s", name, strings.Join(have, ", "))
+		}
+	}
+	return nil
 }
 
 // String tells which daemon it is, in a line's part.

@@ -86,7 +86,7 @@ func (s *stage) came(t wait, at time.Duration) error {
 	s.floor += t.after
 	s.moment = max(s.moment, at)
 	s.settleFloor()
-	if t.after > 0 && took+early < t.after {
+	if t.after > 0 && took+early < t.after && !s.untimed {
 		return fmt.Errorf("it came after %v, sooner than %v", took, t.after)
 	}
 	return nil

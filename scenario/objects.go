@@ -209,7 +209,7 @@ func (s *stage) attach(w *words, detach bool) error {
 func usualAttr() nic.QPAttr {
 	return nic.QPAttr{
 		Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ mrtable.LocalWrite,
-			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 21, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
+			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 23, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
 			QKey: 0x11111111},
 		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
 		Port: 1,

@@ -21,6 +21,10 @@ type Options struct {
 	// waited for; one that comes after all was not expected.
 	Lacks []string
 
+	// Untimed says that the clock of the live NIC's host cannot be relied on, as that of a virtual machine which
+	// stands still now and then and catches up: what comes too soon is not held against it.
+	Untimed bool
+
 	// Context ends a scenario early, which then has failed; nil stands for one that does not end.
 	Context context.Context
 }
@@ -59,7 +63,7 @@ func (p *player) setup(e *testscript.Env, o Options) error {
 	}
 	_, p.live = b.(programmed)
 	e.Values[stageKey{}] = st
-	st.lacks = o.Lacks
+	st.lacks, st.untimed = o.Lacks, o.Untimed
 	if o.Context != nil {
 		st.ended = o.Context.Err
 	}

@@ -23,7 +23,8 @@ type stage struct {
 	failed bool
 	ended  func() error // not nil once the scenario is to end early
 
-	lacks []string // the asynchronous events that the NIC under test does not give
+	untimed bool     // what comes too soon is not held against the NIC
+	lacks   []string // the asynchronous events that the NIC under test does not give
 
 	qps     map[string]*queuePair
 	regions map[string]*region

@@ -28,7 +28,7 @@ func (w *world) incident() error {
 		return e.deregister()
 	case 1: // from now on its peer talks to nobody
 		e.gone = true
-		return e.ctx.DestroyQP(e.qp)
+		return e.both(e.ctx.DestroyQP)
 	case 2: // a process dies
 		e.closed = true
 		e.ctx.Close()
@@ -103,7 +103,10 @@ func (w *world) reconnect(x *pair) error {
 		return err
 	}
 	for _, q := range queues {
-		if err := q.ctx.ModifyQP(q.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState); err != nil {
+		err := q.both(func(qp *nic.QP) error {
+			return q.ctx.ModifyQP(qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState)
+		})
+		if err != nil {
 			return err
 		}
 		q.draining = false

@@ -64,7 +64,7 @@ func (w *world) pollOne(i int) error {
 func (w *world) find(program int, qpn uint32) *end {
 	for _, x := range slices.Backward(w.pairs) {
 		for _, e := range x.ends {
-			if e.program == w.programs[program] && e.qp.QPN() == qpn {
+			if e.program == w.programs[program] && e.has(qpn) {
 				return e
 			}
 		}
@@ -243,7 +243,7 @@ func (e *end) settled() error {
 		return fmt.Errorf("invariant 2: at rest in state %v", state)
 	case e.done < len(e.sends):
 		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), state)
-	case !failed && !e.peer.lost && e.peer.qp.State() != transport.Error && e.arrived != len(e.peer.arrivals):
+	case e.receiver().State() != transport.Error && !e.peer.lost && e.peer.qp.State() != transport.Error && e.arrived != len(e.peer.arrivals):
 		return fmt.Errorf("invariant 2: %d of %d messages arrived", e.arrived, len(e.peer.arrivals))
 	case failed && !l.shared && l.completed != len(l.works):
 		return fmt.Errorf("invariant 1: %d of %d receives are complete in state ERR", l.completed, len(l.works))

@@ -32,6 +32,11 @@ type program struct {
 	ring *recvRing
 	pool recvPool // of the SRQ
 
+	domain *nic.XRCD // nil: no XRC
+	xsrq   *nic.SRQ
+	xring  *recvRing
+	xpool  recvPool
+
 	mem    []byte
 	mr     *nic.MR
 	key    uint32 // of mr, after that is gone too
@@ -153,6 +158,7 @@ func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off]))
 type queue struct {
 	*program
 	qp       *nic.QP
+	tgt      *nic.QP // XRC: qp is the initiator then
 	caps     nic.Caps
 	sq       []byte
 	sqn      uint32 // producer index
@@ -190,27 +196,21 @@ func (p *program) newQueueOf(kind nic.QPType, depth int, shared bool) (*queue, e
 // alive reports whether there is a queue pair that posts and polls make sense for.
 func (q *queue) alive() bool { return !q.gone && !q.closed }
 
-// connect brings q to RTS.
-func (q *queue) connect(a nic.QPAttr) (err error) {
+// connect brings q to RTS, with a peer.
+func (q *queue) connect(a nic.QPAttr, peer *queue) (err error) {
 	if a.AV.Path, err = q.dev.ResolvePath(context.Background(), &a.AV); err != nil {
 		return err
 	}
-	for _, s := range []struct {
-		state transport.State
-		mask  transport.AttrMask
-	}{
-		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
-		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN |
-			transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer},
-		{transport.RTS, transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry |
-			transport.MaskSQPSN | transport.MaskMaxRDAtomic},
-	} {
-		a.State = s.state
-		if err := q.ctx.ModifyQP(q.qp, &a, transport.MaskState|s.mask); err != nil {
-			return err
-		}
+	if q.tgt == nil {
+		a.DestQPN = peer.qp.QPN()
+		return q.climb(q.qp, a, rcSteps)
 	}
-	return nil
+	a.DestQPN = peer.tgt.QPN()
+	if err := q.climb(q.qp, a, initiatorSteps); err != nil {
+		return err
+	}
+	a.DestQPN = peer.qp.QPN()
+	return q.climb(q.tgt, a, targetSteps)
 }
 
 // sendRoom returns how many send work requests may be posted.
@@ -250,6 +250,7 @@ func (q *queue) post(w *transport.SendWR) {
 	le.PutUint32(s[abi.SendRKey:], w.RKey)
 	ah, _ := w.Dest.(uint32)
 	le.PutUint32(s[abi.SendAH:], ah)
+	q.putSRQ(s, w.RemoteSRQ)
 	le.PutUint32(s[abi.SendRemoteQPN:], w.RemoteQPN)
 	le.PutUint32(s[abi.SendRemoteQKey:], w.RemoteQKey)
 	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)

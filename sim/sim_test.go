@@ -110,7 +110,7 @@ func TestWindowsAreOpenedAndShut(t *testing.T) {
 	var returned, refused uint64
 	for seed := range uint64(30) {
 		p := ProfileOf(seed)
-		p.Windows, p.Errors = true, 0.03
+		p.Windows, p.Errors, p.XRC = true, 0.03, 0
 		r, err := RunProfile(seed, p)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -122,5 +122,52 @@ func TestWindowsAreOpenedAndShut(t *testing.T) {
 	}
 	if returned < 100 || refused < 10 {
 		t.Errorf("%d windows were given back, %d requests refused", returned, refused)
+	}
+}
+
+// TestXRCTakesPart: the runs have XRC traffic, and its errors.
+func TestXRCTakesPart(t *testing.T) {
+	var sent, answered, failed uint64
+	for seed := range uint64(30) {
+		p := ProfileOf(seed)
+		p.XRC, p.Errors = p.Pairs, 0.03
+		r, err := RunProfile(seed, p)
+		if err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+		failed += uint64(r.Failed)
+		for _, c := range r.Counters {
+			for op := range c.RxOpcode {
+				if packet.Opcode(op).Service() == packet.XRC {
+					if packet.Opcode(op).Info().Request {
+						sent += c.RxOpcode[op]
+					} else {
+						answered += c.RxOpcode[op]
+					}
+				} else if packet.Opcode(op).Service() == packet.RC && c.RxOpcode[op] > 0 {
+					t.Fatalf("seed %d: opcode %#x of RC", seed, op)
+				}
+			}
+		}
+	}
+	if sent < 10_000 || answered < 1000 || failed < 5 {
+		t.Errorf("%d requests, %d answers, %d queue pairs failed", sent, answered, failed)
+	}
+}
+
+// TestACrowdKeepsTheInvariants: 200 NICs, 10,000 queue pairs.
+func TestACrowdKeepsTheInvariants(t *testing.T) {
+	p := Crowd()
+	if p.NICs != 200 || p.QPs() != 10_000 {
+		t.Fatalf("%d NICs and %d queue pairs", p.NICs, p.QPs())
+	}
+	r, err := RunProfile(1, p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Logf("%d frames, %d completions, %d of %d queue pairs ended in error, %d unreliable messages of %d arrived, %v of virtual time",
+		r.Frames, r.Completions, r.Failed, p.QPs(), r.Heard, r.Said, r.Virtual)
+	if r.Completions < p.QPs() {
+		t.Errorf("%d completions", r.Completions)
 	}
 }

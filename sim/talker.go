@@ -58,7 +58,7 @@ const (
 	buffers    = 16   // receives of one queue
 	untouched  = 0xa5 // what nobody has written to
 	talkQKey   = 0x1234
-	groupAH    = 100
+	groupAH    = 1000
 	groupOfSim = "239.0.0.1"
 )
 
@@ -115,7 +115,8 @@ func (w *world) buildTalkers() error {
 }
 
 func (w *world) newParlour(d *nic.Device) (*parlour, error) {
-	n := 2*w.profile.UC + w.profile.UD
+	k := len(w.programs)
+	n := 2*((w.profile.UC+k-1)/k) + (w.profile.UD+k-1)/k // they take turns
 	size := n*(2*mostSaid*(longest+8)+buffers*(longest+packet.GRHLen+16)) + buffers*(longest+64) + 64
 	p := &parlour{program: &program{dev: d, bell: nic.NewPage(abi.DoorbellSize), mem: nic.NewPage(size), cqes: cqEntries,
 		drained: map[*nic.QP]bool{}}}

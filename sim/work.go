@@ -18,6 +18,7 @@ type pair struct {
 type end struct {
 	*queue
 	w     *world
+	pair  *pair
 	peer  *end
 	mtu   int
 	posts int // left to post
@@ -64,6 +65,7 @@ type recvPool struct {
 	works     []recvWork
 	completed int
 	shared    bool
+	ends      []*end // who take from it
 }
 
 func (e *end) reserve() error {
@@ -118,15 +120,11 @@ func (e *end) wantsReceive() bool {
 		return waiting < 32 && len(e.recvs.works) < len(e.peer.arrivals)+2
 	}
 	need := 0
-	for _, x := range e.w.pairs {
-		for _, o := range x.ends {
-			switch {
-			case o.program != e.program || !o.shared:
-			case x.over || !o.alive():
-				need++ // it may have taken one
-			default:
-				need += len(o.peer.arrivals) - o.arrived + 2
-			}
+	for _, o := range e.recvs.ends {
+		if o.pair.over || !o.alive() {
+			need++ // it may have taken one
+		} else {
+			need += len(o.peer.arrivals) - o.arrived + 2
 		}
 	}
 	return waiting < need
@@ -166,7 +164,7 @@ var operations = []transport.WROpcode{transport.WRSend, transport.WRSend, transp
 // postWork draws a work request and posts it.
 func (e *end) postWork() {
 	r := e.w.rnd
-	if e.w.profile.Windows && r.IntN(3) == 0 && e.postPane() {
+	if e.w.profile.Windows && e.tgt == nil && r.IntN(3) == 0 && e.postPane() {
 		return
 	}
 	k := work{op: operations[r.IntN(len(operations))], signaled: r.IntN(4) > 0, imm: r.Uint32()}
@@ -175,7 +173,7 @@ func (e *end) postWork() {
 		n = min(e.mtu*r.IntN(4), e.w.profile.MaxMessage) // a whole number of packets
 	}
 	k.src = span{r.IntN(sourceSize - n), n}
-	wr := transport.SendWR{ID: uint64(len(e.sends)), Opcode: k.op, Imm: k.imm, RKey: e.peer.key}
+	wr := transport.SendWR{ID: uint64(len(e.sends)), Opcode: k.op, Imm: k.imm, RKey: e.peer.key, RemoteSRQ: e.peer.srqNumber()}
 	if !e.target(&k, &wr, n) {
 		return
 	}

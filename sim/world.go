@@ -17,7 +17,7 @@ import (
 
 // A Profile says how rough a run is.
 type Profile struct {
-	NICs       int     // 2 or 3
+	NICs       int     // 2 to 254
 	Pairs      int     // connected pairs of queue pairs
 	PerQueue   int     // work requests that each queue pair posts
 	MaxMessage int     // bytes
@@ -36,13 +36,15 @@ type Profile struct {
 	Absence    time.Duration // for how long no receives are posted at first, at most
 	Incidents  int           // things that happen in mid-run: see incident.go
 	Windows    bool          // memory windows: see pane.go
+	XRC        int           // how many of the Pairs are of XRC: see xrc.go
 	UC, UD     int           // connected pairs of UC, and UD queue pairs: see talker.go
 }
 
 // memory returns the bytes that a program needs: per work request at most one place that is
 // written, and one receive, on either side.
 func (p *Profile) memory() int {
-	return sourceSize + 4*p.Pairs*(p.PerQueue+8)*(p.MaxMessage+32)*(1+min(p.Incidents, 1))&^7
+	ends := min(p.Pairs, 4*p.Pairs/p.NICs+16) // of one program: pairs are spread at random
+	return sourceSize + 4*ends*(p.PerQueue+8)*(p.MaxMessage+32)*(1+min(p.Incidents, 1))&^7
 }
 
 // Result is what a run came to.
@@ -112,8 +114,21 @@ func ProfileOf(seed uint64) Profile {
 		p.UC, p.UD = r.IntN(3), r.IntN(6)
 	}
 	p.Windows = r.IntN(3) == 0
+	if r.IntN(3) == 0 {
+		p.XRC = 1 + r.IntN(p.Pairs)
+	}
 	return p
 }
+
+// Crowd is a run of 200 NICs and 10,000 queue pairs of every kind, in a network that loses a little.
+func Crowd() Profile {
+	return Profile{NICs: 200, Pairs: 4600, XRC: 200, UC: 100, UD: 200, PerQueue: 4, MaxMessage: 256, Depth: 8,
+		RetryCount: 7, RNRRetry: 7, SharedRecv: true, Windows: true, Incidents: 20, LateRecv: 0.3,
+		Loss: 0.005, Duplicate: 0.005, Reorder: 0.005, Corrupt: 0.002, Delay: 0.005, Errors: 0.005}
+}
+
+// QPs returns how many queue pairs a run begins with.
+func (p *Profile) QPs() int { return 2*p.Pairs + 2*p.XRC + 2*p.UC + p.UD }
 
 // Run plays the seed's run to its end. An error names the invariant that did not hold.
 func Run(seed uint64) (*Result, error) { return RunProfile(seed, ProfileOf(seed)) }
@@ -175,8 +190,8 @@ func (w *world) build(seed uint64) error {
 		}
 		w.programs = append(w.programs, g)
 	}
-	for range w.profile.Pairs {
-		if err := w.newPair(); err != nil {
+	for i := range w.profile.Pairs {
+		if err := w.newPair(i < w.profile.XRC); err != nil {
 			return err
 		}
 	}
@@ -266,16 +281,20 @@ func (w *world) attrs() nic.QPAttr {
 }
 
 // newPair makes a queue pair on each of two NICs and connects them.
-func (w *world) newPair() error {
+func (w *world) newPair(xrc bool) error {
 	var queues [2]*queue
 	at := w.rnd.IntN(len(w.programs))
 	for i := range queues {
 		g := w.programs[(at+i)%len(w.programs)]
-		q, err := g.newQueue(w.profile.Depth, w.profile.SharedRecv && w.rnd.IntN(2) == 0)
+		var err error
+		if xrc {
+			queues[i], err = g.newXRC(w.profile.Depth)
+		} else {
+			queues[i], err = g.newQueue(w.profile.Depth, w.profile.SharedRecv && w.rnd.IntN(2) == 0)
+		}
 		if err != nil {
 			return err
 		}
-		queues[i] = q
 	}
 	return w.connect(queues, w.attrs(), [2]int{w.profile.PerQueue, w.profile.PerQueue})
 }
@@ -284,10 +303,14 @@ func (w *world) newPair() error {
 func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 	x := &pair{attr: a}
 	for i, q := range queues {
-		x.ends[i] = &end{queue: q, w: w, posts: posts[i], recvs: new(recvPool)}
-		if q.shared {
+		x.ends[i] = &end{queue: q, w: w, pair: x, posts: posts[i], recvs: new(recvPool)}
+		switch {
+		case q.tgt != nil:
+			x.ends[i].recvs = &q.xpool
+		case q.shared:
 			x.ends[i].recvs = &q.pool
 		}
+		x.ends[i].recvs.ends = append(x.ends[i].recvs.ends, x.ends[i])
 		if w.profile.Absence > 0 {
 			x.ends[i].absent = w.now + w.rnd.Int64N(int64(w.profile.Absence))
 		}
@@ -297,8 +320,8 @@ func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 	for i, at := range []nic.QPAttr{a, b} {
 		me, peer := x.ends[i], x.ends[1-i]
 		me.peer, me.mtu = peer, a.PathMTU
-		at.DestQPN, at.AV.DGID = peer.qp.QPN(), peer.dev.GIDs()[1].GID
-		if err := me.connect(at); err != nil {
+		at.AV.DGID = peer.dev.GIDs()[1].GID
+		if err := me.connect(at, peer.queue); err != nil {
 			return err
 		}
 		if err := me.reserve(); err != nil {

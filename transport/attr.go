@@ -48,6 +48,7 @@ type Attr struct {
 	RetryCount      uint8          // 3 bits
 	RNRRetry        uint8          // 3 bits, 7 for ever
 	PKey            uint16         // the value behind the P_Key index
+	Draining        bool           // Query only: in SQD, and what was begun is not complete
 }
 
 // AttrMask is enum ibv_qp_attr_mask.
@@ -113,7 +114,7 @@ var rcTransitions = map[[2]State]transition{
 	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState | MaskMinRNRTimer},
 	{RTS, SQD}: {0, MaskEnSQDNotify},
 	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
-	{SQD, SQD}: {0, MaskPort | MaskAV | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic |
+	{SQD, SQD}: {0, MaskPort | MaskAV | MaskPathMTU | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic |
 		MaskMaxDestRDAtomic | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskMinRNRTimer | MaskPathMigState},
 }
 
@@ -126,7 +127,7 @@ var ucTransitions = map[[2]State]transition{
 	{RTS, RTS}:    {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState},
 	{RTS, SQD}:    {0, MaskEnSQDNotify},
 	{SQD, RTS}:    {0, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
-	{SQD, SQD}:    {0, MaskAV | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState},
+	{SQD, SQD}:    {0, MaskAV | MaskPathMTU | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState},
 	{SQE, RTS}:    {0, MaskCurState | MaskAccess},
 }
 
@@ -154,7 +155,7 @@ var initiatorTransitions = map[[2]State]transition{
 	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState},
 	{RTS, SQD}: {0, MaskEnSQDNotify},
 	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
-	{SQD, SQD}: {0, MaskPort | MaskAV | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic |
+	{SQD, SQD}: {0, MaskPort | MaskAV | MaskPathMTU | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic |
 		MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState},
 }
 
@@ -167,7 +168,7 @@ var targetTransitions = map[[2]State]transition{
 	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState | MaskMinRNRTimer},
 	{RTS, SQD}: {0, MaskEnSQDNotify},
 	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
-	{SQD, SQD}: {0, MaskPort | MaskAV | MaskTimeout | MaskMaxDestRDAtomic | MaskAltPath | MaskAccess |
+	{SQD, SQD}: {0, MaskPort | MaskAV | MaskPathMTU | MaskTimeout | MaskMaxDestRDAtomic | MaskAltPath | MaskAccess |
 		MaskPKeyIndex | MaskMinRNRTimer | MaskPathMigState},
 }
 
@@ -193,6 +194,20 @@ func (c *Config) checkTransition(from, to State, mask AttrMask) error {
 	if extra := mask &^ (t.required | t.optional); extra != 0 {
 		return fmt.Errorf("%w: %v to %v does not take mask bits %#x", ErrAttribute, from, to, uint32(extra))
 	}
+	return nil
+}
+
+// canResize refuses a new path MTU while messages are under way that were cut by the old one, in either direction. A
+// READ that was answered cannot be asked for again by packets of another size: what is kept of it goes.
+func (q *QP) canResize(a *Attr, mask AttrMask) error {
+	if q.state != SQD || mask&MaskPathMTU == 0 || a.PathMTU == q.attr.PathMTU {
+		return nil
+	}
+	s := &q.resp.answers
+	if !q.drained() || q.resp.message != packet.KindNone || s.head != s.tail {
+		return fmt.Errorf("%w: path MTU cannot change while messages are under way", ErrAttribute)
+	}
+	clear(s.kept)
 	return nil
 }
 

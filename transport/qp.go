@@ -68,7 +68,7 @@ func (q *QP) State() State { return q.state }
 // Query returns the attributes, SQPSN and RQPSN being the next PSN of each direction.
 func (q *QP) Query() Attr {
 	a := q.attr
-	a.State, a.CurState = q.state, q.state
+	a.State, a.CurState, a.Draining = q.state, q.state, q.state == SQD && !q.drained()
 	if q.state >= RTR {
 		a.RQPSN = q.resp.epsn
 	}
@@ -101,6 +101,9 @@ func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
 		return err
 	}
 	if err := a.check(mask); err != nil {
+		return err
+	}
+	if err := q.canResize(a, mask); err != nil {
 		return err
 	}
 	q.assign(a, mask)
@@ -319,9 +322,12 @@ func (q *QP) flushSend(e *Env) {
 	q.req.stop(q)
 }
 
+// drained reports whether nothing in the send queue is begun and not complete.
+func (q *QP) drained() bool { return q.sq.empty() || !q.sq.head().started }
+
 // checkDrained tells when a queue pair in SQD has nothing outstanding any more.
 func (q *QP) checkDrained(e *Env) {
-	if q.state == SQD && q.sqdNotify && (q.sq.empty() || !q.sq.head().started) {
+	if q.state == SQD && q.sqdNotify && q.drained() {
 		q.sqdNotify = false
 		e.Sink.Event(q, EventSQDrained)
 	}

@@ -41,7 +41,7 @@ func (p *player) set() error {
 	total := min(largest, p.longest())
 	p.scratch.size = total
 	for _, r := range s.Regions {
-		if total += r.Length; r.Length > maxMemory || total > maxMemory {
+		if total += r.Length; r.Length == 0 || r.Length > maxMemory || total > maxMemory { // 0 stands for all 64 bits
 			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
 		}
 	}

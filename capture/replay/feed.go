@@ -49,7 +49,6 @@ func (r *responding) consider(e *event) {
 		r.expectCopies(e)
 	case notReady:
 		r.receives.empty = r.live == nil
-		r.feedOvertaking(e)
 		r.feed(e)
 		r.receives.empty = false
 	}
@@ -255,6 +254,9 @@ func (r *responding) collect(e *event, again bool) {
 	r.lent.forget()
 	if more {
 		r.ended = true
+		if r.writer != nil {
+			r.writer.drop(e)
+		}
 		r.note(e, "its answer is far longer than the capture; nothing behind it is judged")
 	}
 }

@@ -2,13 +2,18 @@ package replay_test
 
 import (
 	"encoding/binary"
+	"errors"
+	"math/rand/v2"
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
 	"softroce/capture"
+	"softroce/capture/onto"
 	"softroce/capture/replay"
 	"softroce/packet"
+	"softroce/scenario"
 )
 
 // fuzzOpcodes are what a byte of fuzz input chooses from.
@@ -110,4 +115,34 @@ func FuzzReplay(f *testing.F) {
 			_ = r.String()
 		}
 	})
+}
+
+// What of a capture can be played, however absurd, softroce answers as softroce does.
+func TestAbsurdCapturesPlayOnto(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	played := 0
+	for _, name := range []string{"vp-all-ops.pcap", "loss-read-req.pcap", "vp-rnr-multi.pcap", "loss-wire-write.pcap", "dup-atomic.pcap", "vp-nak-oobread.pcap"} {
+		ps := load(t, name)
+		seed := fuzzInput(ps, ps[0].Src)
+		for range 60 {
+			in := slices.Clone(seed)
+			for range 1 + rnd.IntN(4) {
+				in[rnd.IntN(len(in))] = byte(rnd.Uint32())
+			}
+			ps := fuzzCapture(t, in)
+			r, err := onto.Packets(ps, scenario.Simulator, onto.Options{Fast: true})
+			switch {
+			case errors.Is(err, replay.ErrNothing) || errors.Is(err, replay.ErrMiddle) || errors.Is(err, onto.ErrMemory):
+			case err != nil:
+				t.Fatal(err)
+			case r.Differences() > 0:
+				t.Errorf("%v\n%v", r, ps)
+			default:
+				played++
+			}
+		}
+	}
+	if played == 0 {
+		t.Error("nothing could be played")
+	}
 }

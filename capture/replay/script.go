@@ -101,6 +101,9 @@ func Scripts(ps capture.Packets) ([]*Script, []Note, error) {
 				left = append(left, Note{r.events[0].No, err.Error()})
 			case err != nil:
 				return nil, nil, err
+			case len(sc.Steps) == 0:
+				left = append(left, sc.NotPlayed...)
+				why = fmt.Errorf("%w that could be played", ErrNothing)
 			default:
 				scripts = append(scripts, sc)
 			}
@@ -284,6 +287,16 @@ func (w *scriptwriter) fed(e *event, accepted bool) {
 	if !w.r.receives.empty {
 		s.MaxReceives = len(w.r.s.messages) + 1
 	}
+}
+
+// drop takes the last step back: its answer would be without measure.
+func (w *scriptwriter) drop(e *event) {
+	s := w.Steps[len(w.Steps)-1]
+	w.Steps = w.Steps[:len(w.Steps)-1]
+	if s.Answered {
+		w.heard = w.heard[:len(w.heard)-1]
+	}
+	w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and what comes behind it is not played: its answer is far longer than the capture", e.Opcode, e.BTH.PSN)})
 }
 
 // finish sets what only the end shows.

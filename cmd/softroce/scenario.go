@@ -16,12 +16,13 @@ type scenarioCmd struct {
 	Jobs    int      `short:"j" default:"1" help:"So many at the same time."`
 	Peer    string   `placeholder:"LINK" help:"Play against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
 	Program string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Untimed bool     `help:"Do not judge what comes too soon: the live NIC's host has a clock that stands still and catches up, as virtual machines may."`
 	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not give."`
 }
 
 // Run exits with 1 where a scenario failed.
 func (s *scenarioCmd) Run(e *env) error {
-	o := scenario.Options{Context: e, Lacks: s.Lacks}
+	o := scenario.Options{Context: e, Lacks: s.Lacks, Untimed: s.Untimed}
 	if s.Peer != "" {
 		c, err := scenario.OpenCable(s.Peer, strings.Fields(s.Program))
 		if errors.Is(err, scenario.ErrLink) {

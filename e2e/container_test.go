@@ -1,0 +1,134 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// container runs a command as another user in user, mount and PID namespaces of its own, with a root
+// that has the system's programs, softroce and the daemon's socket in it.
+//
+//	container BINARY SOCKET COMMAND…
+const container = `set -e
+bin=$1 socket=$2
+shift 2
+mount -t tmpfs none /mnt
+cd /mnt
+mkdir usr proc dev etc tmp sock
+for l in bin sbin lib lib64; do ln -s usr/$l $l; done
+mount --rbind /usr usr
+mount --rbind /etc etc
+mount -t proc none proc
+touch dev/null softroce sock/s
+mount --bind /dev/null dev/null
+mount --bind "$bin" softroce
+mount --bind "$socket" sock/s
+exec env -i PATH=/bin:/sbin SOFTROCE_SOCKET=/sock/s chroot . "$@"`
+
+func contained(ctx context.Context, namespace string, uid int, bin, socket string, argv ...string) *exec.Cmd {
+	who := fmt.Sprint(uid)
+	args := []string{
+		"netns", "exec", namespace, "setpriv", "--reuid", who, "--regid", who, "--clear-groups",
+		"unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", container, "container", bin, socket,
+	}
+	return exec.CommandContext(ctx, "ip", append(args, argv...)...)
+}
+
+// TestClientsInContainersOfOtherUsers has two users' programs talk, neither of which shares more than
+// the socket with the daemon.
+func TestClientsInContainersOfOtherUsers(t *testing.T) {
+	needRoot(t, "namespaces and users")
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := namespace(t, "container")
+	socket := publicDaemon(t, ns, "0666")
+	for _, c := range []string{
+		"ibv_rc_pingpong -g 1 -c -n 200 -s 20000", "ibv_ud_pingpong -g 1 -c -n 200 -s 1000 -e",
+		"ib_write_bw -x 1 -F -n 20", "ib_read_bw -x 1 -F -n 20", "ib_send_bw -x 1 -F -n 20", "ib_atomic_bw -x 1 -F -n 20",
+	} {
+		t.Run(strings.Fields(c)[0], func(t *testing.T) {
+			ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+			defer cancel()
+			run := append([]string{"/softroce", "run", "-q", "--"}, strings.Fields(c)...)
+			x := beside(ns, socket, end{}) // for its eyes
+			server := startJob(t, contained(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(pairPort))...))
+			if err := x.listening(ctx, server, pairPort); err != nil {
+				cancel()
+				out, _ := server.wait()
+				t.Fatalf("%v\n%s", err, out)
+			}
+			client := startJob(t, contained(ctx, ns, 12346, bin, socket, append(run, "-d", "softroce0", "-p", fmt.Sprint(pairPort), "localhost")...))
+			out, err := client.wait()
+			if err != nil {
+				cancel()
+			}
+			served, serverErr := server.wait()
+			if err != nil || serverErr != nil || wrong.MatchString(out+served) {
+				t.Errorf("client: %v\n%s\nserver: %v\n%s", err, out, serverErr, served)
+			}
+		})
+	}
+}
+
+// publicDaemon starts a daemon whose socket everybody can reach and has this mode.
+func publicDaemon(t *testing.T, ns, mode string) (socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "softroce-e2e-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	config := filepath.Join(dir, "c.yaml")
+	if err := os.WriteFile(config, []byte("socket-mode: "+mode+"\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chmod(workDir, 0o755); err != nil { // where the binary is
+		t.Fatal(err)
+	}
+	socket = filepath.Join(dir, "s")
+	openNIC(t, startDaemon(t, inNamespace(ns), "--socket", socket, "--config", config), socket).Close()
+	return socket
+}
+
+// TestWhoMayNotConnectGetsEACCES keeps a user out by the socket's mode.
+func TestWhoMayNotConnectGetsEACCES(t *testing.T) {
+	needRoot(t, "namespaces and users")
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ns := namespace(t, "barred")
+	socket := publicDaemon(t, ns, "0660")
+	for _, command := range [][]string{
+		{"/softroce", "show", "devices"},
+		{"/softroce", "run", "--", "true"},
+		{"/softroce", "perf", "write"},
+	} {
+		out, err := contained(t.Context(), ns, 12345, bin, socket, command...).CombinedOutput()
+		if err == nil || !strings.Contains(string(out), "permission denied") {
+			t.Errorf("%v: %v\n%s", command, err, out)
+		}
+	}
+	// The library itself, without softroce run to say so before.
+	unpacked := filepath.Join(filepath.Dir(bin), "libraries")
+	cmd := exec.Command(bin, "run", "-q", "--socket", socket, "--", "sh", "-c", "cp -rL $LD_LIBRARY_PATH "+unpacked)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Cleanup(func() { os.RemoveAll(unpacked) })
+	cmd = exec.Command("setpriv", "--reuid", "12345", "--regid", "12345", "--clear-groups", "env", "-C", "/",
+		"LD_LIBRARY_PATH="+unpacked, "SOFTROCE_SOCKET="+socket, "ibv_devinfo")
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.Contains(string(out), "Permission denied") {
+		t.Errorf("ibv_devinfo: %v\n%s", err, out)
+	}
+}

@@ -1,0 +1,196 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+)
+
+// An end is where one of two programs that talk runs: beside a NIC of softroce, or in a guest
+// on the kernel's. Its strings are what a command line can name.
+type end struct {
+	what   string // "softroce" or "kernel"
+	device string
+	gid    string // index of the GID
+	host   string // where the other end reaches this one's TCP servers
+	addr   string // of the NIC
+
+	// start starts a shell command. It ends by itself, or with ctx.
+	start func(ctx context.Context, t *testing.T, command string) *job
+	// listening waits until a server that was started here has its TCP port.
+	listening func(ctx context.Context, j *job, port int) error
+}
+
+// A job is a program that runs.
+type job struct {
+	pid  int // 0 in a guest
+	out  func() string
+	done chan struct{}
+	err  error // after done
+}
+
+// wait returns what the program has printed, and how it ended.
+func (j *job) wait() (string, error) {
+	<-j.done
+	return j.out(), j.err
+}
+
+// A buffer is what a program prints, to be looked at while it runs.
+type buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// beside is an end on one of softroce's NICs: programs run in a network namespace, on the
+// daemon behind socket.
+func beside(namespace, socket string, e end) end {
+	e.what = "softroce"
+	e.start = func(ctx context.Context, t *testing.T, command string) *job {
+		t.Helper()
+		bin, err := softroceBinary()
+		if err != nil {
+			t.Fatal(err)
+		}
+		argv := []string{"netns", "exec", namespace, bin, "run", "-q", "--socket", socket, "--"}
+		cmd := exec.CommandContext(ctx, "ip", append(argv, strings.Fields(command)...)...)
+		return startJob(t, cmd)
+	}
+	e.listening = func(ctx context.Context, j *job, port int) error {
+		for !listens(j.pid, port) {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-j.done:
+				return errors.New("the server has ended before it listened")
+			case <-time.After(5 * time.Millisecond):
+			}
+		}
+		return nil
+	}
+	return e
+}
+
+func startJob(t *testing.T, cmd *exec.Cmd) *job {
+	t.Helper()
+	var b buffer
+	j := &job{out: b.String, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = &b, &b
+	cmd.WaitDelay = 5 * time.Second
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	j.pid = cmd.Process.Pid
+	go func() {
+		j.err = cmd.Wait()
+		close(j.done)
+	}()
+	return j
+}
+
+// inGuest is an end on the kernel's NIC.
+func inGuest(g *rxelab.Guest, ipv6 bool) end {
+	e := end{what: "kernel", device: "rxe0", gid: fmt.Sprint(rxelab.GIDIndex(ipv6)), host: g.Host.String(), addr: g.Addr4.String()}
+	if ipv6 {
+		e.addr = g.Addr6.String()
+	}
+	e.start = func(ctx context.Context, t *testing.T, command string) *job {
+		t.Helper()
+		limit := programLimit
+		if d, ok := ctx.Deadline(); ok {
+			limit = time.Until(d)
+		}
+		p, err := g.Start(ctx, limit, command)
+		if err != nil {
+			t.Fatal(err)
+		}
+		j := &job{out: p.Output, done: make(chan struct{})}
+		go func() {
+			_, j.err = p.Wait()
+			close(j.done)
+		}()
+		return j
+	}
+	e.listening = func(ctx context.Context, _ *job, port int) error { return g.WaitListen(ctx, port) }
+	return e
+}
+
+// A namespace is a network namespace that ends with the test.
+func namespace(t *testing.T, name string) string {
+	t.Helper()
+	name = fmt.Sprintf("softroce-e2e-%d-%s", os.Getpid(), name)
+	command(t, "ip", "netns", "add", name)
+	t.Cleanup(func() { exec.Command("ip", "netns", "del", name).Run() })
+	command(t, "ip", "-n", name, "link", "set", "lo", "up")
+	return name
+}
+
+// daemonIn starts a daemon in a namespace and returns its socket when it serves there.
+func daemonIn(t *testing.T, namespace string, args ...string) (socket string) {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "softroce-e2e-") // a socket's path has little room
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	socket = filepath.Join(dir, "s")
+	in := func(ctx context.Context, argv ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", namespace}, argv...)...)
+	}
+	openNIC(t, startDaemon(t, in, append([]string{"--socket", socket}, args...)...), socket).Close()
+	return socket
+}
+
+// onFabric are two NICs of one daemon.
+func onFabric(t *testing.T, ipv6 bool) (x, y end) {
+	ns := namespace(t, "fabric")
+	socket := daemonIn(t, ns)
+	x = end{device: "softroce0", gid: "1", host: "localhost", addr: "192.0.2.1"}
+	y = end{device: "softroce1", gid: "1", host: "localhost", addr: "192.0.2.2"}
+	if ipv6 {
+		x.gid, x.addr, y.gid, y.addr = "2", "2001:db8::1", "2", "2001:db8::2"
+	}
+	return beside(ns, socket, x), beside(ns, socket, y)
+}
+
+// onVeth are NICs of two daemons, in two namespaces, on the ends of a veth pair.
+func onVeth(t *testing.T, ipv6 bool) (x, y end) {
+	a, b := namespace(t, "a"), namespace(t, "b")
+	command(t, "ip", "link", "add", "eth0", "netns", a, "type", "veth", "peer", "name", "eth0", "netns", b)
+	ends := [2]end{}
+	for i, ns := range []string{a, b} {
+		n := fmt.Sprint(i + 1)
+		command(t, "ip", "-n", ns, "addr", "add", "10.79.0."+n+"/24", "dev", "eth0")
+		command(t, "ip", "-n", ns, "addr", "add", "fd79::"+n+"/64", "dev", "eth0", "nodad")
+		command(t, "ip", "-n", ns, "link", "set", "eth0", "mtu", "9000", "up")
+		ends[i] = end{device: "rdma0", gid: "1", host: "10.79.0." + n, addr: "10.79.0." + n}
+		if ipv6 {
+			ends[i].gid, ends[i].addr = "2", "fd79::"+n
+		}
+	}
+	for i, ns := range []string{a, b} {
+		ends[i] = beside(ns, daemonIn(t, ns, "--nic", "rdma0=packet:eth0"), ends[i])
+	}
+	return ends[0], ends[1]
+}

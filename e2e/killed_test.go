@@ -1,0 +1,257 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"softroce/perf"
+	"softroce/show"
+	"softroce/verbs"
+)
+
+// Victims are programs with queues full of work, which go on until they are killed.
+var victims = []string{
+	"ib_write_bw -D 60 -q 4", "ib_read_bw -D 60 -s 1048576", "ib_send_bw -D 60 -c UD -s 1024", "ib_send_bw -D 60 -b",
+	"ib_atomic_bw -D 60", "ib_send_lat -n 1000000 -e", "ib_write_bw -D 60 -c UC", "ibv_srq_pingpong -n 1000000 -e", "ibv_xsrq_pingpong -n 1000000",
+}
+
+const (
+	killers    = 4  // pairs at a time
+	killRounds = 40 // of each, two victims a round
+	lifetime   = 600 * time.Millisecond
+)
+
+// TestKilledClientsLeaveNothing kills programs at random moments: while they attach, connect, and
+// have work under way. Another client's queue pairs go on all the time, and in the end the
+// daemon has what it had before.
+func TestKilledClientsLeaveNothing(t *testing.T) {
+	needRoot(t, "network namespaces")
+	ns := namespace(t, "killed")
+	t.Setenv("GOGC", "10") // the daemon's: what it holds, and little that it held
+	dir := t.TempDir()
+	socket := filepath.Join(dir, "s")
+	daemon := startDaemon(t, inNamespace(ns), "--socket", socket)
+	openNIC(t, daemon, socket).Close()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+
+	massacre := func(sequence uint64, rounds int) footprint {
+		survivor := survive(t, socket)
+		var running sync.WaitGroup
+		for i := range uint64(killers) {
+			running.Go(func() { killSome(t, ns, socket, rand.New(rand.NewPCG(seed, sequence+i)), rounds) })
+		}
+		running.Wait()
+		if err := survivor(); err != nil {
+			t.Errorf("the client that was not killed: %v", err)
+		}
+		awaitNothing(t, socket)
+		return footprintOf(t, daemon.cmd.Process.Pid)
+	}
+	before := massacre(0, killRounds/3) // a heap grows to what it has to hold at most, and stays
+	after := massacre(killers, killRounds)
+	t.Logf("before: %+v; after %d more were killed: %+v", before, 2*killers*killRounds, after)
+	if after.descriptors != before.descriptors || after.mappings > before.mappings+moreMappings || after.resident > before.resident+moreMemory {
+		t.Error("the daemon has kept something")
+	}
+}
+
+func inNamespace(ns string) func(context.Context, ...string) *exec.Cmd {
+	return func(ctx context.Context, argv ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns}, argv...)...)
+	}
+}
+
+// killSome starts pairs of programs and kills both, each at a moment of its own.
+func killSome(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
+	x := beside(ns, socket, end{device: "softroce0", gid: "1"})
+	y := beside(ns, socket, end{device: "softroce1", gid: "1"})
+	for range rounds {
+		victim, port := victims[r.IntN(len(victims))], 20000+r.IntN(20000)
+		flag := "-x"
+		if strings.HasPrefix(victim, "ibv_") {
+			flag = "-g"
+		}
+		args := fmt.Sprintf("%s %s 1 -p %d -d ", victim, flag, port)
+		lives := [2]time.Duration{time.Duration(r.Int64N(int64(lifetime))), time.Duration(r.Int64N(int64(lifetime)))}
+		serverCtx, killServer := context.WithCancel(t.Context())
+		server := y.start(serverCtx, t, args+y.device)
+		limit, stop := context.WithTimeout(serverCtx, startLimit)
+		y.listening(limit, server, port) // the server may fail to get the port: then it has ended
+		stop()
+		clientCtx, killClient := context.WithCancel(t.Context())
+		client := x.start(clientCtx, t, args+x.device+" localhost")
+		// SIGKILL, and with softroce run goes its program.
+		time.AfterFunc(lives[0], killServer)
+		time.AfterFunc(lives[1], killClient)
+		server.wait()
+		client.wait()
+		killServer()
+		killClient()
+	}
+}
+
+// survive has a client work, with every byte checked, until the function that it returns is called.
+func survive(t *testing.T, socket string) (end func() error) {
+	t.Helper()
+	open := func(device string) *verbs.Context {
+		c, err := verbs.Open(t.Context(), device, verbs.WithSocket(socket))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c
+	}
+	a, b := open("softroce0"), open("softroce1")
+	stop, result := make(chan struct{}), make(chan error, 1)
+	go func() {
+		defer a.Close()
+		defer b.Close()
+		for n := 0; ; n++ {
+			o := perf.DefaultOptions([]perf.Op{perf.Read, perf.Send, perf.Write, perf.Atomic}[n%4])
+			o.Duration, o.Latency = time.Second, 10*time.Millisecond
+			r, err := perf.Between(context.Background(), a, b, verbs.AnyGID, o)
+			if err == nil && !r.Checked {
+				err = fmt.Errorf("%s: data were not checked", o.Op)
+			}
+			select {
+			case <-stop:
+				result <- err
+				return
+			default:
+			}
+			if err != nil {
+				result <- err
+				return
+			}
+		}
+	}()
+	return func() error { close(stop); return <-result }
+}
+
+// awaitNothing waits until the daemon shows no object of a client.
+func awaitNothing(t *testing.T, socket string) {
+	t.Helper()
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	limit := time.Now().Add(startLimit)
+	for _, what := range show.Kinds() {
+		if slices.Contains([]string{"devices", "counters", "faults"}, what) {
+			continue
+		}
+		for n := count(t, bin, socket, what); n != 0; n = count(t, bin, socket, what) {
+			if time.Now().After(limit) {
+				t.Fatalf("%d left of %s", n, what)
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+	}
+}
+
+// A footprint is what a process holds.
+type footprint struct {
+	descriptors int
+	mappings    int
+	resident    int // KiB
+}
+
+// A garbage collector gives memory back when it likes, and threads have stacks: what may have come
+// to those by chance. A leak of one ring a victim would be more.
+const (
+	moreMappings = 40
+	moreMemory   = 24 << 10
+)
+
+func footprintOf(t *testing.T, pid int) (f footprint) {
+	t.Helper()
+	proc := "/proc/" + strconv.Itoa(pid)
+	fds, err := os.ReadDir(proc + "/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := os.ReadFile(proc + "/maps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	status, err := os.ReadFile(proc + "/status")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, rest, _ := strings.Cut(string(status), "\nVmRSS:")
+	fields := strings.Fields(rest)
+	if f.resident, err = strconv.Atoi(fields[0]); err != nil {
+		t.Fatal(err)
+	}
+	f.descriptors, f.mappings = len(fds), strings.Count(string(maps), "\n")
+	return f
+}
+
+// TestKilledDaemonIsAnErrorToItsClients kills the daemon under programs that poll, that sleep
+// until a completion comes, and that only look at their memory.
+func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
+	needRoot(t, "network namespaces")
+	ns := namespace(t, "orphans")
+	socket := filepath.Join(t.TempDir(), "s")
+	daemon := launchDaemon(t, inNamespace(ns), "--socket", socket)
+	openNIC(t, daemon, socket).Close()
+	x := beside(ns, socket, end{device: "softroce0", gid: "1"})
+	y := beside(ns, socket, end{device: "softroce1", gid: "1"})
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	type orphan struct {
+		command string
+		job     *job
+	}
+	var orphans []orphan
+	for i, p := range []string{
+		"ib_write_bw -D 120 -x", "ib_read_bw -D 120 -x", "ib_send_bw -D 120 -x", "ib_send_lat -n 1000000 -e -x",
+		"ibv_rc_pingpong -n 100000000 -g", "ibv_rc_pingpong -n 100000000 -e -g", "ibv_srq_pingpong -n 100000000 -e -g",
+	} {
+		port := pairPort + 1 + i
+		command := fmt.Sprintf("%s 1 -p %d -d ", p, port)
+		server := y.start(ctx, t, command+y.device)
+		if err := y.listening(ctx, server, port); err != nil {
+			t.Fatal(err)
+		}
+		client := x.start(ctx, t, command+x.device+" localhost")
+		orphans = append(orphans, orphan{"server of " + p, server}, orphan{"client of " + p, client})
+	}
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ours := startJob(t, exec.CommandContext(ctx, bin, "--socket", socket, "perf", "write", "--duration", "2m", "--latency", "0"))
+	orphans = append(orphans, orphan{"softroce perf", ours})
+	// Each program has one queue pair, perf two; srq_pingpong has sixteen.
+	for limit := time.Now().Add(programLimit); count(t, bin, socket, "qp") < 12+2+32; time.Sleep(20 * time.Millisecond) {
+		if time.Now().After(limit) {
+			t.Fatal("the programs have not come so far")
+		}
+	}
+	time.Sleep(500 * time.Millisecond) // with work under way; nothing depends on how much
+	if err := daemon.cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	limit := time.After(programLimit)
+	for _, o := range orphans {
+		select {
+		case <-o.job.done:
+		case <-limit:
+			t.Fatalf("%s hangs\n%s", o.command, o.job.out())
+		}
+		if out, err := o.job.wait(); err == nil {
+			t.Errorf("%s: no error\n%s", o.command, out)
+		}
+	}
+}

@@ -1,0 +1,100 @@
+package e2e
+
+import (
+	"context"
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"softroce/e2e/rxelab"
+	"softroce/e2e/vprobe"
+)
+
+// lossy loses one packet in a hundred and puts another behind those that follow it.
+const lossy = "seed 1\ndrop receive chance 1%\nreorder 3 within 1ms receive chance 1%\n"
+
+// lossyRows move enough for that to happen often.
+var lossyRows = []row{
+	{family: perftests, tool: "ib_write_bw", options: "-n 300"},
+	{family: perftests, tool: "ib_send_bw", options: "-n 300"},
+	{family: perftests, tool: "ib_read_bw", options: "-n 300"},
+	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 300 -s 20000 -c"},
+}
+
+// TestProgramsOnALossyFabric has programs finish although packets are lost and come out of order. perftest
+// does not look at its data, so the verbs program of the lab carries out every operation, and
+// both its memories are compared with what they have to hold.
+func TestProgramsOnALossyFabric(t *testing.T) {
+	needRoot(t, "network namespaces")
+	file := filepath.Join(t.TempDir(), "lossy.fault")
+	if err := os.WriteFile(file, []byte(lossy), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ns := namespace(t, "lossy")
+	socket := daemonIn(t, ns, "--fault", file)
+	client := beside(ns, socket, end{device: "softroce0", gid: "1", host: "localhost"})
+	server := beside(ns, socket, end{device: "softroce1", gid: "1", host: "localhost"})
+	for _, r := range lossyRows {
+		t.Run(r.name(), func(t *testing.T) { r.run(t, client, server) })
+	}
+	t.Run("vprobe", func(t *testing.T) { vprobePair(t, client, server) })
+	if dropped, reordered := actedOn(t, socket); dropped < 100 || reordered < 100 {
+		t.Errorf("%d packets dropped and %d reordered: little was shown", dropped, reordered)
+	}
+}
+
+// vprobePair runs a conversation of the lab's verbs program with itself.
+func vprobePair(t *testing.T, client, server end) {
+	program := filepath.Join(workDir, "vprobe")
+	command(t, "gcc", "-O2", "-o", program, filepath.Join(rxelab.Dir(), "probe/vprobe.c"), "-libverbs")
+	large := func(o *vprobe.Options) { o.RecvSize = 128 << 10 }
+	c := conversation{ops: operations(1024), client: with(large), server: with(large)}
+	c.client.GIDIndex, c.server.GIDIndex = 1, 1
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer cancel()
+	serving := server.start(ctx, t, program+" -d "+server.device+c.server.Args())
+	if err := server.listening(ctx, serving, vprobe.Port); err != nil {
+		t.Fatal(err)
+	}
+	asking := client.start(ctx, t, program+" -d "+client.device+c.client.Args()+" "+server.host+" "+c.ops)
+	clientText, err := asking.wait()
+	if err != nil {
+		t.Fatalf("client: %v\n%s", err, clientText)
+	}
+	serverText, err := serving.wait()
+	if err != nil {
+		t.Fatalf("server: %v\n%s", err, serverText)
+	}
+	compareKernels(t, c, clientText, serverText)
+}
+
+// actedOn is how many packets the rules of the fault program have dropped and reordered.
+func actedOn(t *testing.T, socket string) (dropped, reordered int) {
+	t.Helper()
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(bin, "--socket", socket, "show", "faults", "--json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rules []struct {
+		Rule  string
+		Acted int
+	}
+	if err := json.Unmarshal(out, &rules); err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range rules {
+		if strings.HasPrefix(r.Rule, "drop") {
+			dropped += r.Acted
+		} else {
+			reordered += r.Acted
+		}
+	}
+	return dropped, reordered
+}

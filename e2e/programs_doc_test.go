@@ -1,0 +1,67 @@
+package e2e
+
+import (
+	"os"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestProgramsDocument wants each row of the table in docs/programs.md.
+func TestProgramsDocument(t *testing.T) {
+	text, err := os.ReadFile("../docs/programs.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	count := regexp.MustCompile(`-n \d+ ?`)
+	lines := strings.Split(string(text), "\n")
+	for _, r := range rows {
+		options := strings.TrimSpace(count.ReplaceAllString(r.options, "") + " " + r.ours)
+		want := "`" + options + "`"
+		if options == "" {
+			want = "none"
+		}
+		found := false
+		for _, l := range lines {
+			found = found || strings.HasPrefix(l, "| `"+r.tool+"` |") && strings.Contains(l, want)
+		}
+		if !found {
+			t.Errorf("no word of %s %s", r.tool, want)
+		}
+	}
+}
+
+// TestDevinfo has the programs that only look see what there is, or what softroce run lets them.
+func TestDevinfo(t *testing.T) {
+	needRoot(t, "a network namespace")
+	ns := namespace(t, "devinfo")
+	socket := daemonIn(t, ns)
+	x := beside(ns, socket, end{})
+	for _, c := range []struct {
+		command string
+		want    []string
+	}{
+		{"ibv_devices", []string{"softroce0", "softroce1"}},
+		{"ibv_devinfo -v", []string{"PORT_ACTIVE", "hca_id:\tsoftroce1", "link_layer:\t\tEthernet", "::ffff:192.0.2.2, RoCE v2", "max_qp:"}},
+	} {
+		out, err := x.start(t.Context(), t, c.command).wait()
+		if err != nil {
+			t.Errorf("%s: %v", c.command, err)
+		}
+		for _, want := range c.want {
+			if !strings.Contains(out, want) {
+				t.Errorf("%s: no %q in\n%s", c.command, want, out)
+			}
+		}
+	}
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, names := range []string{"softroce1", "softroce1,softroce0"} {
+		out := command(t, bin, "run", "-q", "--socket", socket, "--device", names, "--", "ibv_devices")
+		if seen := regexp.MustCompile(`softroce\d`).FindAllString(out, -1); strings.Join(seen, ",") != names {
+			t.Errorf("with --device %s:\n%s", names, out)
+		}
+	}
+}

@@ -1,0 +1,130 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+)
+
+// pyverbsTests is where Debian's python3-pyverbs has rdma-core's own tests.
+const pyverbsTests = "/usr/share/doc/rdma-core/tests"
+
+// pyverbsModules are those that concern what a RoCE device may have: 143 tests without those of the connection manager's library.
+var pyverbsModules = []string{
+	"addr", "atomic", "cq", "cq_events", "cqex", "device", "fork", "mr", "pd", "parent_domain", "qp", "qpex", "relaxed_ordering", "shared_pd",
+}
+
+// leftOut says which tests do not pass, by the beginning of their names, and why.
+var leftOut = map[string]string{
+	"tests.test_shared_pd.":                                                   "no import of devices",
+	"tests.test_device.DMTest.":                                               "no device memory",
+	"tests.test_device.SharedDMTest.":                                         "no device memory",
+	"tests.test_mr.DeviceMemoryAPITest.":                                      "no device memory",
+	"tests.test_mr.DeviceMemoryTest.":                                         "no device memory",
+	"tests.test_mr.DmaBufMRTest.":                                             "needs a GPU whose memory is a DMA buffer",
+	"tests.test_mr.DmaBufTestCase.":                                           "needs a GPU whose memory is a DMA buffer",
+	"tests.test_qp.QPTest.test_create_raw_qp_no_attr":                         "no raw packet queue pairs",
+	"tests.test_qp.QPTest.test_create_raw_qp_with_attr":                       "no raw packet queue pairs",
+	"tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr":                      "no raw packet queue pairs",
+	"tests.test_qp.QPTest.test_create_raw_qp_ex_with_attr":                    "no raw packet queue pairs",
+	"tests.test_qp.QPTest.test_query_raw_qp":                                  "no raw packet queue pairs",
+	"tests.test_parent_domain.ParentDomainTrafficTest.test_huge_page_traffic": "needs huge pages on the machine",
+}
+
+// mayPass are those of leftOut that depend on the machine alone.
+var mayPass = "tests.test_parent_domain.ParentDomainTrafficTest.test_huge_page_traffic"
+
+// TestRDMACoresOwnTests runs the tests that rdma-core has for its library and drivers, in a network namespace, against
+// a NIC of its own there.
+func TestRDMACoresOwnTests(t *testing.T) {
+	needRoot(t, "network namespaces")
+	needPrograms(t)
+	if _, err := os.Stat(pyverbsTests); err != nil {
+		t.Skipf("%v: scripts/setup test installs python3-pyverbs", err)
+	}
+	ns := namespaces(t)[0]
+	within := func(ctx context.Context, argv ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns}, argv...)...)
+	}
+	socket := filepath.Join(t.TempDir(), "s")
+	d := startDaemon(t, within, "--socket", socket, "--nic", "softroce0=packet:rdma0")
+	survivor := openNIC(t, d, socket)
+
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	// The system's Python, for which pyverbs was built.
+	args := append([]string{"/usr/bin/python3", "pyverbs/report.py", unpackTests(t), "softroce0", fmt.Sprint(gids(t, socket, "softroce0")[false])}, pyverbsModules...)
+	cmd := within(ctx, args...)
+	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_PRELOAD="+filepath.Join(library(t), "libibverbs.so.1"), "LD_LIBRARY_PATH="+library(t))
+	var details strings.Builder
+	cmd.Stderr = &details
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("the tests did not come to their end: %v", err)
+	}
+	checkReport(t, string(out))
+	if t.Failed() {
+		t.Logf("%s\n%s", out, &details)
+	}
+	if _, err := survivor.QueryPort(); err != nil {
+		t.Errorf("another client of the daemon, afterwards: %v", err)
+	}
+}
+
+// unpackTests copies the tests, of which the package has compressed some.
+func unpackTests(t *testing.T) string {
+	t.Helper()
+	dir := filepath.Join(t.TempDir(), "tests")
+	command(t, "cp", "-r", pyverbsTests, dir)
+	zipped, err := filepath.Glob(filepath.Join(dir, "*.gz"))
+	if err != nil || len(zipped) == 0 {
+		t.Fatalf("compressed tests in %s: %v, %v", dir, zipped, err)
+	}
+	command(t, "gunzip", zipped...)
+	return dir
+}
+
+// checkReport compares what came of the tests with what is to come of them.
+func checkReport(t *testing.T, report string) {
+	t.Helper()
+	passed, all := 0, 0
+	for line := range strings.Lines(report) {
+		f := strings.Split(strings.TrimSpace(line), "\t")
+		if strings.HasPrefix(line, "#") || len(f) < 2 {
+			continue
+		}
+		all++
+		name, outcome := f[0], f[1]
+		reason := why(name)
+		switch {
+		case outcome == "ok" && reason != "" && name != mayPass:
+			t.Errorf("%s passes, and is listed: %s", name, reason)
+		case outcome == "ok":
+			passed++
+		case outcome == "skip" && reason != "":
+		default:
+			t.Errorf("%s", strings.TrimSpace(line))
+		}
+	}
+	if all < 130 {
+		t.Errorf("%d tests ran: some of rdma-core's are missing", all)
+	}
+	t.Logf("%d of %d tests pass", passed, all)
+}
+
+// why is the reason for which a test is left out, "" for none.
+func why(test string) string {
+	for _, prefix := range slices.Sorted(maps.Keys(leftOut)) {
+		if strings.HasPrefix(test, prefix) {
+			return leftOut[prefix]
+		}
+	}
+	return ""
+}

@@ -1,0 +1,53 @@
+package nic_test
+
+import (
+	"slices"
+	"testing"
+
+	"softroce/nic"
+	"softroce/wire"
+)
+
+// plug is an interface whose cable a test pulls.
+type plug struct {
+	wire.Interface
+	up     bool
+	change func()
+}
+
+func (p *plug) Up() bool          { return p.up }
+func (p *plug) OnChange(f func()) { p.change = f }
+
+// Each change of the port's state is one event, for every client; a change of nothing is none.
+func TestThePortTellsWhenItGoesDownAndUp(t *testing.T) {
+	w := newWorld(t)
+	i := &plug{Interface: wire.StaticInterface("eth0", [6]byte{2, 0, 0, 0, 0, 1}, 1500), up: true}
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.Port(w.engine), Iface: i})
+	check(t, err)
+	one, other := w.client(d), w.client(d)
+	for _, c := range []struct {
+		up    bool
+		want  []nic.EventType
+		state int
+	}{
+		{true, nil, nic.PortActive},
+		{false, []nic.EventType{nic.EventPortErr}, nic.PortDown},
+		{false, nil, nic.PortDown},
+		{true, []nic.EventType{nic.EventPortActive}, nic.PortActive},
+	} {
+		i.up, one.events, other.events = c.up, nil, nil
+		i.change()
+		for _, client := range []*client{one, other} {
+			var got []nic.EventType
+			for _, e := range client.events {
+				got = append(got, e.Type)
+				if e.Port != 1 || e.QP != nil || e.CQ != nil || e.SRQ != nil {
+					t.Errorf("%+v", e)
+				}
+			}
+			if !slices.Equal(got, c.want) || d.QueryPort().State != c.state {
+				t.Errorf("up %v: events %v, want %v; port state %d", c.up, got, c.want, d.QueryPort().State)
+			}
+		}
+	}
+}

@@ -1,0 +1,24 @@
+package main
+
+import (
+	"bytes"
+	"os"
+	"testing"
+)
+
+// The rules move with the code: each must be found where the table says.
+func TestEveryRuleCanStillBeBroken(t *testing.T) {
+	t.Chdir("../..")
+	docs, err := os.ReadFile("docs/testing.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, m := range mutations {
+		if _, err := m.broken(); err != nil {
+			t.Errorf("%s: %v", m.rule, err)
+		}
+		if !bytes.Contains(docs, []byte("| "+m.rule+" |")) {
+			t.Errorf("docs/testing.md does not have: %s", m.rule)
+		}
+	}
+}

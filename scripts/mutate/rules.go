@@ -1,0 +1,51 @@
+package main
+
+// A mutation breaks one rule of package transport: old, which occurs once in the file, becomes new.
+type mutation struct {
+	rule     string
+	file     string // in transport/
+	old, new string
+}
+
+var mutations = []mutation{
+	{"a request ahead of the expected PSN draws one NAK, then quiet (IBTA 9.7.5.2.4)", "responder.go",
+		"if !r.answers.nakSent {", "if true {"},
+	{"a duplicate SEND or WRITE is acknowledged again (9.7.5.1.2)", "responder.go",
+		"	case packet.KindSend, packet.KindWrite:\n		r.answers.ack = true\n", "	case packet.KindSend, packet.KindWrite:\n"},
+	{"an atomic that comes again is not carried out again (9.7.5.1.4)", "responder.go",
+		"	case d < 0:\n		q.duplicate(e, p, in)\n", "	case d < 0 && in.Kind != packet.KindFetchAdd:\n		q.duplicate(e, p, in)\n"},
+	{"a WRITE needs a key with the right to write (9.7.4.1.5)", "responder.go",
+		"r.va, r.left, mrtable.RemoteWrite)", "r.va, r.left, 0)"},
+	{"the queue pair's access flags gate remote operations (9.7.4.1.3)", "responder.go",
+		"return q.attr.Access&need == need", "return need|1 != 0"},
+	{"the MSN counts a READ when it is accepted (C9-148)", "responder.go",
+		"	r.msn = packet.PSNAdd(r.msn, 1)\n	a.msn, a.at", "	a.msn, a.at"},
+	{"First and Middle are exactly as long as the path MTU (9.7.4.1.6)", "responder.go",
+		"return p.Len == mtu", "return p.Len <= mtu"},
+	{"no more READs and atomics at a time than max_dest_rd_atomic (9.7.4.1.4)", "responder.go",
+		"if r.answers.full() || p.Len != 0 || p.RETH.Length > MaxMessage {", "if p.Len != 0 || p.RETH.Length > MaxMessage {"},
+	{"a WRITE is as long as its RETH says (9.7.4.1.6)", "responder.go",
+		"return n == left", "return n <= left"},
+	{"a request without a receive work request is refused and not placed (9.7.5.2.8)", "responder.go",
+		"packet.SyndromeRNR | packet.Syndrome(q.attr.MinRNRTimer)", "packet.NAKInvalidRequest"},
+	{"a fence holds back what is behind READs and atomics (C10-79)", "local.go",
+		"return q.req.reads > 0 ||", "return false ||"},
+	{"the transport retry counter runs out (9.7.6.1.3)", "recovery.go",
+		"if r.retries == 0 {", "if false {"},
+	{"rnr_retry 7 is without end (9.7.5.2.8)", "recovery.go",
+		"if r.rnrRetries != foreverRNR {", "if true {"},
+	{"an acknowledgement that passes a READ without a response implies a NAK (9.7.5.1.1)", "completer.go",
+		"whole = end <= r.una", "whole = true"},
+	{"a resend begins at the oldest PSN that is not acknowledged (9.7.5.1.1)", "recovery.go",
+		"	r.wentBack, r.wentBackTo = true, r.una\n	r.deadline = 0\n	q.goBack(r.una)", "	r.wentBack, r.wentBackTo = true, r.una\n	r.deadline = 0\n	q.goBack(r.una + 1)"},
+	{"UC: a gap loses the message that is open (9.8.2.2.4)", "responder_unreliable.go",
+		"	if p.PSN != r.epsn {\n		r.message = packet.KindNone\n", "	if p.PSN != r.epsn {\n"},
+	{"UD: a datagram with another Q_Key is dropped (9.6.1.3.4)", "responder_unreliable.go",
+		"case p.DETH.QKey != q.attr.QKey:", "case false:"},
+	{"an error of a UC or UD send leaves the receive queue alone: SQE (10.3.1)", "requester.go",
+		"q.state, q.sqdNotify = SQE, false", "q.state, q.sqdNotify = Error, false"},
+	{"XRC: all packets of a message name one shared receive queue (A14)", "xrc.go",
+		"if q.resp.message != packet.KindNone && p.XRCSRQ != t.number {", "if q.resp.message == 99 && packet.KindNone == 0 {"},
+	{"two limited members of a partition do not hear each other (10.9.3)", "qp.go",
+		"k&0x7fff == q.attr.PKey&0x7fff && (k|q.attr.PKey)&0x8000 != 0", "k&0x7fff == q.attr.PKey&0x7fff"},
+}

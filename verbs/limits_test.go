@@ -1,0 +1,195 @@
+package verbs_test
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"syscall"
+	"testing"
+
+	"softroce/nic"
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+// small are limits low enough to be met. Sizes of rings are powers of two, as what is granted is.
+var small = nic.Limits{MaxQP: 3, MaxQPWR: 16, MaxSGE: 5, MaxInline: 100, MaxCQ: 2, MaxCQE: 64, MaxMR: 2, MaxPD: 3, MaxAH: 2,
+	MaxSRQ: 2, MaxSRQWR: 32, MaxSRQSGE: 4, MaxMcastGroups: 3, MaxMcastQPs: 2, MaxMW: 2, MaxXRCD: 2, MaxRDAtomic: 9}
+
+// TestCountsOfObjectsAreReportedAndEnforced: so many as the query says can be made, and one more is ENOMEM; closing one
+// makes room again.
+func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
+	type closer interface{ Close() error }
+	for _, c := range []struct {
+		name     string
+		limit    int
+		reported func(*verbs.DeviceAttr) uint32
+		before   int // objects that exist already
+		make     func(e *verbstest.End) (closer, error)
+	}{
+		{"PD", small.MaxPD, func(a *verbs.DeviceAttr) uint32 { return a.MaxPD }, 1,
+			func(e *verbstest.End) (closer, error) { return e.Context.AllocPD() }},
+		{"CQ", small.MaxCQ, func(a *verbs.DeviceAttr) uint32 { return a.MaxCQ }, 1,
+			func(e *verbstest.End) (closer, error) { return e.Context.CreateCQ(4, nil) }},
+		{"MR", small.MaxMR, func(a *verbs.DeviceAttr) uint32 { return a.MaxMR }, 1,
+			func(e *verbstest.End) (closer, error) { return e.PD.RegMR(e.Buf[:64], 0) }},
+		{"MW", small.MaxMW, func(a *verbs.DeviceAttr) uint32 { return a.MaxMW }, 0,
+			func(e *verbstest.End) (closer, error) { return e.PD.AllocMW(verbs.MWType2) }},
+		{"QP", small.MaxQP, func(a *verbs.DeviceAttr) uint32 { return a.MaxQP }, 1,
+			func(e *verbstest.End) (closer, error) {
+				return e.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})
+			}},
+		{"SRQ", small.MaxSRQ, func(a *verbs.DeviceAttr) uint32 { return a.MaxSRQ }, 0,
+			func(e *verbstest.End) (closer, error) { return e.PD.CreateSRQ(verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}) }},
+		{"AH", small.MaxAH, func(a *verbs.DeviceAttr) uint32 { return a.MaxAH }, 0,
+			func(e *verbstest.End) (closer, error) {
+				return e.PD.CreateAH(verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: e.Info.GID, SGIDIndex: 1}})
+			}},
+		{"XRCD", small.MaxXRCD, nil, 0, // verbs has no place to report it
+			func(e *verbstest.End) (closer, error) { return e.Context.OpenXRCD(nil, os.O_CREATE) }},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			f := verbstest.New(t, verbstest.WithDeviceLimits(small))
+			a := f.Open(0)
+			e := smallEnds.New(t, a)
+			d, err := a.QueryDevice()
+			if err != nil || c.reported != nil && c.reported(&d) != uint32(c.limit) {
+				t.Fatalf("reported %d, %v", c.reported(&d), err)
+			}
+			var last closer
+			for range c.limit - c.before {
+				if last, err = c.make(e); err != nil {
+					t.Fatalf("within the limit: %v", err)
+				}
+			}
+			if _, err := c.make(e); !errors.Is(err, syscall.ENOMEM) {
+				t.Fatalf("beyond the limit: %v", err)
+			}
+			if err := last.Close(); err != nil {
+				t.Fatal(err)
+			}
+			if _, err := c.make(e); err != nil {
+				t.Errorf("after one was closed: %v", err)
+			}
+		})
+	}
+}
+
+var smallEnds = verbstest.Ends{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
+
+// TestSizesAreReportedAndEnforced: what the query says can be had, one more is EINVAL.
+func TestSizesAreReportedAndEnforced(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithDeviceLimits(small))
+	a := f.Open(0)
+	e := smallEnds.New(t, a)
+	d, err := a.QueryDevice()
+	if err != nil {
+		t.Fatal(err)
+	}
+	qp := func(set func(c *verbs.QPCap, n uint32)) func(n uint32) error {
+		return func(n uint32) error {
+			c := verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
+			set(&c, n)
+			q, err := e.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: e.CQ, RecvCQ: e.CQ, Cap: c})
+			if err == nil {
+				err = q.Close()
+			}
+			return err
+		}
+	}
+	srq := func(set func(s *verbs.SRQAttr, n uint32)) func(n uint32) error {
+		return func(n uint32) error {
+			s := verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}
+			set(&s, n)
+			q, err := e.PD.CreateSRQ(s)
+			if err == nil {
+				err = q.Close()
+			}
+			return err
+		}
+	}
+	for _, c := range []struct {
+		name            string
+		limit, reported uint32
+		try             func(n uint32) error
+	}{
+		{"max_cqe", uint32(small.MaxCQE), d.MaxCQE, func(n uint32) error {
+			q, err := a.CreateCQ(int(n), nil)
+			if err == nil {
+				err = q.Close()
+			}
+			return err
+		}},
+		{"max_cqe of a resize", uint32(small.MaxCQE), d.MaxCQE, func(n uint32) error { return e.CQ.Resize(int(n)) }},
+		{"max_qp_wr, sends", uint32(small.MaxQPWR), d.MaxQPWR, qp(func(c *verbs.QPCap, n uint32) { c.MaxSendWR = n })},
+		{"max_qp_wr, receives", uint32(small.MaxQPWR), d.MaxQPWR, qp(func(c *verbs.QPCap, n uint32) { c.MaxRecvWR = n })},
+		{"max_sge, sends", uint32(small.MaxSGE), d.MaxSGE, qp(func(c *verbs.QPCap, n uint32) { c.MaxSendSGE = n })},
+		{"max_sge, receives", uint32(small.MaxSGE), d.MaxSGE, qp(func(c *verbs.QPCap, n uint32) { c.MaxRecvSGE = n })},
+		{"max_inline_data", uint32(small.MaxInline), d.MaxInlineData, qp(func(c *verbs.QPCap, n uint32) { c.MaxInlineData = n })},
+		{"max_srq_wr", uint32(small.MaxSRQWR), d.MaxSRQWR, srq(func(s *verbs.SRQAttr, n uint32) { s.MaxWR = n })},
+		{"max_srq_sge", uint32(small.MaxSRQSGE), d.MaxSRQSGE, srq(func(s *verbs.SRQAttr, n uint32) { s.MaxSGE = n })},
+		{"max_qp_init_rd_atom", uint32(small.MaxRDAtomic), d.MaxQPInitRdAtom, func(n uint32) error {
+			return connectWith(t, f, func(o *verbs.ConnectOptions) { o.MaxRdAtomic = uint8(n) })
+		}},
+		{"max_qp_rd_atom", uint32(small.MaxRDAtomic), d.MaxQPRdAtom, func(n uint32) error {
+			return connectWith(t, f, func(o *verbs.ConnectOptions) { o.MaxDestRdAtomic = uint8(n) })
+		}},
+	} {
+		if c.reported != c.limit {
+			t.Errorf("%s: reported as %d, want %d", c.name, c.reported, c.limit)
+		}
+		if err := c.try(c.limit); err != nil {
+			t.Errorf("%s: %d, the limit: %v", c.name, c.limit, err)
+		}
+		if err := c.try(c.limit + 1); !errors.Is(err, syscall.EINVAL) {
+			t.Errorf("%s: %d, beyond the limit: %v", c.name, c.limit+1, err)
+		}
+	}
+}
+
+// connectWith connects a queue pair of the second NIC to itself.
+func connectWith(t *testing.T, f *verbstest.Fabric, set func(*verbs.ConnectOptions)) error {
+	c := f.Open(1)
+	defer c.Close()
+	e := smallEnds.New(t, c)
+	o := verbs.DefaultConnectOptions()
+	o.MaxRdAtomic, o.MaxDestRdAtomic = 1, 1
+	set(&o)
+	return e.Connect(context.Background(), e.Info, o)
+}
+
+func TestMulticastHasItsLimits(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithDeviceLimits(small))
+	a := f.Open(0)
+	d, err := a.QueryDevice()
+	if err != nil || d.MaxMcastGrp != 3 || d.MaxMcastQPAttach != 2 || d.MaxTotalMcastQPAttach != 6 {
+		t.Fatalf("%d groups, %d of one, %d in all, %v", d.MaxMcastGrp, d.MaxMcastQPAttach, d.MaxTotalMcastQPAttach, err)
+	}
+	ends := smallEnds
+	ends.Type = verbs.UD
+	e := ends.New(t, a)
+	qps := []*verbs.QP{e.QP}
+	for range 2 {
+		q, err := e.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})
+		if err != nil {
+			t.Fatal(err)
+		}
+		qps = append(qps, q)
+	}
+	group := func(n byte) verbs.GID { return verbs.GroupGID(netip.AddrFrom4([4]byte{239, 0, 0, n})) }
+	for i := range byte(3) {
+		if err := qps[0].AttachMcast(group(i)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := qps[0].AttachMcast(group(3)); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("a fourth group: %v", err)
+	}
+	if err := qps[1].AttachMcast(group(0)); err != nil {
+		t.Fatal(err)
+	}
+	if err := qps[2].AttachMcast(group(0)); !errors.Is(err, syscall.ENOMEM) {
+		t.Errorf("a third QP of a group: %v", err)
+	}
+}
