@@ -51,7 +51,7 @@ func (c *conn) cmOpen(v *abi.CMOpenRequest, _ *control.Packet) (answer, error) {
 		return answer{}, refuse(syscall.EBUSY, "the connection manager is open already")
 	}
 	var err error
-	owner := cm.Owner{UID: c.peer.UID, Privileged: c.peer.privileged()}
+	owner := cm.Owner{UID: c.peer.UID, Privileged: c.peer.privileged(), PID: c.peer.PID, Comm: c.comm}
 	c.server.cm.do(func() { c.session, err = c.server.cm.manager.Open(owner, abi.Text(v.Device[:])) })
 	if err == nil && c.session == nil {
 		err = refuse(syscall.ESHUTDOWN, "the daemon is ending")

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"softroce/attach/control"
+	"softroce/cm"
 	"softroce/nic"
 	"softroce/sysfs"
 )
@@ -260,6 +261,7 @@ type Snapshot struct {
 	Release string         `json:"release"`
 	Clients []ClientInfo   `json:"clients"`
 	Devices []nic.Snapshot `json:"devices"`
+	CMIDs   []cm.IDInfo    `json:"cm_ids"` // identifiers of the connection manager
 }
 
 // ClientInfo is a connection.
@@ -278,6 +280,7 @@ func (s *Server) Snapshot() Snapshot {
 		snap.Clients = append(snap.Clients, c.info())
 	}
 	s.mu.Unlock()
+	s.cm.do(func() { snap.CMIDs = s.cm.manager.IDs() })
 	for _, d := range s.devices {
 		d.engine.Do(func() { snap.Devices = append(snap.Devices, d.Device.Snapshot()) })
 	}

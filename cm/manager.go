@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"cmp"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -34,6 +35,8 @@ type NIC interface {
 type Owner struct {
 	UID        uint32
 	Privileged bool // may have ports below 1024
+	PID        int  // for show
+	Comm       string
 }
 
 // An Error is a refusal: an errno, and why. It matches its syscall.Errno.
@@ -201,7 +204,10 @@ type IDInfo struct {
 	Src       netip.AddrPort `json:"src"`
 	Dst       netip.AddrPort `json:"dst"`
 	QPN       uint32         `json:"qpn,omitempty"`
+	Handle    uint32         `json:"handle"`
+	PID       int            `json:"pid"`
 	UID       uint32         `json:"uid"`
+	Comm      string         `json:"comm"`
 }
 
 // IDs lists the identifiers of all sessions.
@@ -210,7 +216,8 @@ func (m *Manager) IDs() []IDInfo {
 	for s := range m.sessions {
 		for _, h := range s.handles() {
 			id := s.ids[h]
-			i := IDInfo{PortSpace: id.ps.String(), State: id.state.String(), Src: id.src, Dst: id.dst, QPN: id.qpn, UID: s.owner.UID}
+			i := IDInfo{PortSpace: id.ps.String(), State: id.state.String(), Src: id.src, Dst: id.dst, QPN: id.qpn,
+				Handle: h, PID: s.owner.PID, UID: s.owner.UID, Comm: s.owner.Comm}
 			if id.nic != nil {
 				i.Device = id.nic.Name()
 			}
@@ -220,5 +227,6 @@ func (m *Manager) IDs() []IDInfo {
 			l = append(l, i)
 		}
 	}
+	slices.SortFunc(l, func(a, b IDInfo) int { return cmp.Or(a.PID-b.PID, int(a.Handle)-int(b.Handle)) })
 	return l
 }

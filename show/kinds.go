@@ -7,6 +7,7 @@ import (
 	"strings"
 	"text/tabwriter"
 
+	"softroce/cm"
 	"softroce/nic"
 )
 
@@ -56,6 +57,12 @@ var kinds = []kind{
 	objects("mcast", func(d *Device) []nic.GroupInfo { return d.Groups }, func(g nic.GroupInfo) []any {
 		return []any{"group", g.Addr, "lqpn", strings.Trim(strings.ReplaceAll(fmt.Sprint(g.QPs), " ", ","), "[]")}
 	}),
+	{"cm_id", func(s *Snapshot) any { return append([]cm.IDInfo{}, s.CMIDs...) }, func(s *Snapshot, w io.Writer) {
+		for _, i := range s.CMIDs {
+			line(w, "link", orDash(i.Device), "cm-idn", i.Handle, "lqpn", i.QPN, "ps", i.PortSpace, "state", i.State,
+				"src-addr", i.Src, "dst-addr", i.Dst, "pid", i.PID, "comm", i.Comm)
+		}
+	}},
 	objects("faults", func(d *Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
 		return []any{"line", f.Line, "matched", f.Matched, "acted", f.Acted, "overflowed", f.Overflowed, "rule", f.Rule}
 	}),

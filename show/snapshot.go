@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"softroce/attach"
+	"softroce/cm"
 	"softroce/metrics"
 	"softroce/nic"
 )
@@ -17,6 +18,7 @@ type Snapshot struct {
 	Clients []attach.ClientInfo  `json:"clients"`
 	Devices []Device             `json:"devices"`
 	Engines []nic.EngineCounters `json:"engines"`
+	CMIDs   []cm.IDInfo          `json:"cm_ids"`
 }
 
 // Device is a NIC. Its counters have the names that package metrics gives them.
@@ -47,7 +49,7 @@ type Counters struct {
 
 // New makes a snapshot of what an attach server and its engines tell.
 func New(s attach.Snapshot, engines []nic.EngineCounters) Snapshot {
-	out := Snapshot{PID: s.PID, Release: s.Release, Clients: s.Clients, Engines: engines}
+	out := Snapshot{PID: s.PID, Release: s.Release, Clients: s.Clients, Engines: engines, CMIDs: s.CMIDs}
 	for _, d := range s.Devices {
 		v := Device{Snapshot: d, Counters: count(&d.Counters)}
 		for _, g := range d.GIDs {
