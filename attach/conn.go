@@ -44,6 +44,9 @@ type conn struct {
 	bellFD  int
 	process *mrtable.Process // the client's, once asked for
 	capture Capture
+	host    *conn // whose context the connection has joined, or nil; set once, by joinDevice
+	guests  map[*conn]struct{}
+	page    pageID      // of the doorbell page
 	session *cm.Session // nil before the connection manager is opened
 }
 
@@ -98,11 +101,30 @@ func (c *conn) handle(p *control.Packet) {
 		c.handleSlow(op, *p)
 		return
 	}
-	c.mu.Lock()
-	a, err := op.run(c, p)
-	c.mu.Unlock()
+	a, err := c.within(op, func(owner *conn) (answer, error) {
+		if owner != c {
+			if err := shown(p); err != nil {
+				return answer{}, err
+			}
+		}
+		return op.run(owner, p)
+	})
 	p.CloseFDs()
 	c.reply(p, a, err)
+}
+
+// within calls f with the connection that owns the objects which an operation is about, and its lock held.
+func (c *conn) within(op *operation, f func(owner *conn) (answer, error)) (answer, error) {
+	owner := c
+	if c.host != nil && op.open {
+		owner = c.host
+	}
+	owner.mu.Lock()
+	defer owner.mu.Unlock()
+	if owner != c && owner.nic == nil {
+		return answer{}, refuse(syscall.ENODEV, "the context that was joined has ended")
+	}
+	return f(owner)
 }
 
 // handleSlow is handle for an operation with a part that waits, which is done without
@@ -111,11 +133,13 @@ func (c *conn) handleSlow(op *operation, p control.Packet) {
 	p.Body = append([]byte(nil), p.Body...)
 	do := func() {
 		var a answer
-		finish, err := op.slow(c, &p)
+		owner := c
+		if c.host != nil && op.open {
+			owner = c.host
+		}
+		finish, err := op.slow(owner, &p)
 		if err == nil {
-			c.mu.Lock()
-			a, err = finish()
-			c.mu.Unlock()
+			a, err = c.within(op, func(*conn) (answer, error) { return finish() })
 		}
 		c.reply(&p, a, err)
 	}
@@ -203,7 +227,9 @@ func (c *conn) cleanup() {
 		c.capture = nil
 	}
 	c.cmClose()
+	c.leaveHost()
 	if c.nic != nil {
+		c.dismissGuests()
 		c.device.engine.Do(c.nic.Close)
 		c.objects.release()
 		c.sink.release()

@@ -23,6 +23,7 @@ type eventRing struct {
 	lost     uint32
 	fatal    bool
 	handles  map[any]uint32 // of *nic.QP, *nic.CQ and *nic.SRQ
+	guests   []*eventRing   // of those that joined the context: they hear the same
 }
 
 // newEventRing returns the ring and the two descriptors that are for the client.
@@ -51,7 +52,15 @@ func (r *eventRing) AsyncEvent(e nic.Event) {
 	case e.SRQ != nil:
 		out.Handle = r.handles[e.SRQ]
 	}
-	if e.Type == nic.EventDeviceFatal {
+	r.put(out)
+	for _, g := range r.guests {
+		g.put(out)
+	}
+}
+
+// put adds an event.
+func (r *eventRing) put(out abi.AsyncEvent) {
+	if out.Type == uint32(nic.EventDeviceFatal) {
 		if r.fatal {
 			return
 		}

@@ -55,6 +55,7 @@ type empty struct{}
 var operations = map[uint16]*operation{
 	abi.OpHello:       request("hello", false, 0, (*conn).hello),
 	abi.OpListDevices: request("list devices", false, 0, (*conn).listDevices),
+	abi.OpJoinDevice:  request("join device", false, 1, (*conn).joinDevice),
 	abi.OpOpenDevice:  request("open device", false, 0, (*conn).openDevice),
 	abi.OpQueryDevice: request("query device", true, 0, (*conn).queryDevice),
 	abi.OpQueryPort:   request("query port", true, 0, (*conn).queryPort),
@@ -135,7 +136,7 @@ func (c *conn) lookUp(p *control.Packet) (*operation, error) {
 	}
 	op := operations[h.Op]
 	c.mu.Lock()
-	greeted, open := c.greeted, c.nic != nil
+	greeted, open := c.greeted, c.nic != nil || c.host != nil
 	c.mu.Unlock()
 	switch {
 	case op == nil:

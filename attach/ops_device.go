@@ -46,8 +46,8 @@ func (c *conn) listDevices(*empty, *control.Packet) (answer, error) {
 
 // openDevice makes the connection a context.
 func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, error) {
-	if c.nic != nil {
-		return answer{}, refuse(syscall.EBUSY, "%s is open already", c.device.Name())
+	if err := c.unopened(); err != nil {
+		return answer{}, err
 	}
 	name := abi.Text(v.Name[:])
 	d, ok := c.server.find(name)
@@ -85,6 +85,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, 
 		return answer{}, err
 	}
 	c.device, c.sink, c.bells, c.bellFD = d, sink, bells, bell
+	c.offer(bellsFD)
 	c.server.log.Info("client attached", "nic", d.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
 	abi.PutText(r.Name[:], d.Name())

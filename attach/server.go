@@ -117,6 +117,9 @@ type Server struct {
 	running sync.WaitGroup // connections and accept loops
 	tree    sysfs.Tree
 
+	pagesMu sync.Mutex // taken after a connection's
+	pages   map[pageID]*conn
+
 	unused chan struct{} // closed when the last client has left, with Config.WhileUsed
 }
 
@@ -131,6 +134,7 @@ func NewServer(c Config) (*Server, error) {
 	c.Limits = c.Limits.withDefaults()
 	s := &Server{
 		config: c, log: c.Log, conns: map[*conn]struct{}{}, users: map[uint32]int{}, listens: map[*listener]struct{}{},
+		pages:  map[pageID]*conn{},
 		unused: make(chan struct{}),
 	}
 	if s.log == nil {

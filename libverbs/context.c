@@ -154,25 +154,26 @@ static void free_context(struct sr_context *ctx)
 	free(ctx);
 }
 
-/* Takes what came with the answer to "open device". */
+/* Takes what came with the answer to "open device" or "join device". */
 static int adopt(struct sr_context *ctx, const struct softroce_open_device_reply *r, int fds[4])
 {
 	struct ibv_context *c = &ctx->verbs.context;
 	ctx->doorbell_fd = fds[1];
 	c->async_fd = fds[3];
 	sr_make_blocking(fds[3]);
+	int error = 0;
 	/* Whoever has a descriptor of the doorbell page may join the context. */
-	c->cmd_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
-	int error = c->cmd_fd < 0 ? errno : 0;
+	if (c->cmd_fd < 0)
+		c->cmd_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
+	if (c->cmd_fd < 0)
+		error = errno;
 	int mapped = sr_map(&ctx->doorbells, fds[0], r->doorbell_size);
 	if (mapped)
 		error = mapped;
 	ctx->event_slots = r->event_slots;
 	mapped = sr_map(&ctx->events, fds[2],
 			SOFTROCE_RING_SLOTS + (size_t)r->event_slots * SOFTROCE_ASYNC_EVENT_SIZE);
-	if (mapped)
-		error = mapped;
-	return error;
+	return mapped ? mapped : error;
 }
 
 static int open_device(struct sr_context *ctx, const char *name)
@@ -194,14 +195,45 @@ static int open_device(struct sr_context *ctx, const char *name)
 	return error ? error : adopt(ctx, &reply, fds);
 }
 
-SR_PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device)
+/* Joins the context of which the descriptor is, and finds out which device it is of. */
+static int join_device(struct sr_context *ctx, int cmd_fd)
+{
+	struct softroce_open_device_reply reply;
+	int fds[4];
+	struct sr_request r = {
+		.op = SOFTROCE_OP_JOIN_DEVICE,
+		.fds = &cmd_fd,
+		.nfds = 1,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+		.got = fds,
+		.want = 4,
+	};
+	int error = sr_call(&ctx->conn, &r);
+	if (error)
+		return error;
+	struct ibv_context *c = &ctx->verbs.context;
+	c->cmd_fd = cmd_fd;
+	error = adopt(ctx, &reply, fds);
+	reply.name[sizeof reply.name - 1] = 0;
+	struct sr_device *d = sr_device_named((const char *)reply.name);
+	if (!error && !d)
+		error = ENODEV;
+	c->device = d ? &d->ibv : NULL;
+	if (error)
+		c->cmd_fd = -1; /* it stays the caller's */
+	return error;
+}
+
+/* A context by the name of its device, or for NULL by the descriptor of another one. */
+static struct ibv_context *begin(struct ibv_device *device, int cmd_fd)
 {
 	struct sr_context *ctx = new_context(device);
 	if (!ctx)
 		return sr_null(ENOMEM);
 	int error = sr_connect(&ctx->conn);
 	if (!error) {
-		error = open_device(ctx, device->name);
+		error = device ? open_device(ctx, device->name) : join_device(ctx, cmd_fd);
 		if (error)
 			sr_disconnect(&ctx->conn);
 	}
@@ -211,6 +243,16 @@ SR_PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device)
 	}
 	enlist(ctx);
 	return &ctx->verbs.context;
+}
+
+SR_PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+	return begin(device, -1);
+}
+
+SR_PUBLIC struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	return begin(NULL, cmd_fd);
 }
 
 /*

@@ -151,6 +151,7 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_QUERY_GIDS 6
 #define SOFTROCE_OP_QUERY_PKEYS 7
 #define SOFTROCE_OP_QUERY_CLOCK 8
+#define SOFTROCE_OP_JOIN_DEVICE 9
 #define SOFTROCE_OP_ALLOC_PD 16
 #define SOFTROCE_OP_DEALLOC_PD 17
 #define SOFTROCE_OP_REG_MR 18

@@ -46,6 +46,7 @@ const (
 	OpQueryGIDs   = 6
 	OpQueryPKeys  = 7
 	OpQueryClock  = 8
+	OpJoinDevice  = 9
 
 	OpAllocPD   = 16
 	OpDeallocPD = 17
@@ -131,6 +132,11 @@ type OpenDeviceReply struct {
 	DoorbellSize uint32 // bytes of the doorbell page
 	EventSlots   uint32 // slots of the event ring, AsyncEventSize bytes each
 }
+
+// OpJoinDevice makes the connection another one to the context of which it brings the doorbell page's
+// descriptor, which the one that opened the device may give to whom it trusts. The reply is an
+// OpenDeviceReply, with an event ring of its own. From then on both have the same objects; what memory
+// the joined connection registers it shows as MemorySelf. When the first connection ends, so do those that joined.
 
 // AsyncEvent is a slot of the ring of asynchronous events. Events that find the ring
 // full are lost, and counted at EventsLost.
