@@ -42,7 +42,7 @@ var leftOut = map[string]string{
 var mayPass = "tests.test_parent_domain.ParentDomainTrafficTest.test_huge_page_traffic"
 
 // TestRDMACoresOwnTests runs the tests that rdma-core has for its library and drivers, in a network namespace, against
-// a NIC of its own there.
+// a NIC of its own there: once as programs have it, once with our library built to look for its own mistakes.
 func TestRDMACoresOwnTests(t *testing.T) {
 	needRoot(t, "network namespaces")
 	needPrograms(t)
@@ -56,23 +56,41 @@ func TestRDMACoresOwnTests(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	d := startDaemon(t, within, "--socket", socket, "--nic", "softroce0=packet:rdma0")
 	survivor := openNIC(t, d, socket)
-
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-	defer cancel()
-	// The system's Python, for which pyverbs was built.
-	args := append([]string{"/usr/bin/python3", "pyverbs/report.py", unpackTests(t), "softroce0", fmt.Sprint(gids(t, socket, "softroce0")[false])}, pyverbsModules...)
-	cmd := within(ctx, args...)
-	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_PRELOAD="+filepath.Join(library(t), "libibverbs.so.1"), "LD_LIBRARY_PATH="+library(t))
-	var details strings.Builder
-	cmd.Stderr = &details
-	out, err := cmd.Output()
-	if err != nil {
-		t.Errorf("the tests did not come to their end: %v", err)
+	tests := unpackTests(t)
+	gid := fmt.Sprint(gids(t, socket, "softroce0")[false])
+	run := func(t *testing.T, dir string, env ...string) {
+		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+		defer cancel()
+		// The system's Python, for which pyverbs was built.
+		cmd := within(ctx, append([]string{"env"}, env...)...)
+		cmd.Args = append(cmd.Args, "/usr/bin/python3", "pyverbs/report.py", tests, "softroce0", gid)
+		cmd.Args = append(cmd.Args, pyverbsModules...)
+		cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_LIBRARY_PATH="+dir)
+		var details strings.Builder
+		cmd.Stderr = &details
+		out, err := cmd.Output()
+		if err != nil {
+			t.Errorf("the tests did not come to their end: %v", err)
+		}
+		checkReport(t, string(out))
+		for _, sign := range []string{"ERROR: AddressSanitizer", "runtime error:"} {
+			if strings.Contains(details.String(), sign) {
+				t.Errorf("%q in what the library said", sign)
+			}
+		}
+		if t.Failed() {
+			t.Logf("%s\n%s", out, &details)
+		}
 	}
-	checkReport(t, string(out))
-	if t.Failed() {
-		t.Logf("%s\n%s", out, &details)
-	}
+	dir := library(t)
+	t.Run("preloaded", func(t *testing.T) { run(t, dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1")) })
+	t.Run("sanitized", func(t *testing.T) {
+		command(t, "make", "-C", "../libverbs", "OUT="+dir, "sanitized")
+		checked := filepath.Join(dir, "sanitized")
+		// Python is not sanitized, so the runtime comes first, and what Python never frees does not count.
+		runtime := strings.TrimSpace(command(t, "gcc", "-print-file-name=libasan.so"))
+		run(t, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
+	})
 	if _, err := survivor.QueryPort(); err != nil {
 		t.Errorf("another client of the daemon, afterwards: %v", err)
 	}

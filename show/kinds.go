@@ -3,6 +3,7 @@ package show
 import (
 	"fmt"
 	"io"
+	"net/netip"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -60,7 +61,7 @@ var kinds = []kind{
 	{"cm_id", func(s *Snapshot) any { return append([]cm.IDInfo{}, s.CMIDs...) }, func(s *Snapshot, w io.Writer) {
 		for _, i := range s.CMIDs {
 			line(w, "link", orDash(i.Device), "cm-idn", i.Handle, "lqpn", i.QPN, "ps", i.PortSpace, "state", i.State,
-				"src-addr", i.Src, "dst-addr", i.Dst, "pid", i.PID, "comm", i.Comm)
+				"src-addr", addrPort(i.Src), "dst-addr", addrPort(i.Dst), "pid", i.PID, "comm", i.Comm)
 		}
 	}},
 	objects("faults", func(d *Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
@@ -86,6 +87,14 @@ func objects[T any](name string, of func(*Device) []T, row func(T) []any) kind {
 			}
 		},
 	}
+}
+
+// addrPort is an address, or a dash.
+func addrPort(a netip.AddrPort) string {
+	if !a.IsValid() {
+		return "-"
+	}
+	return a.String()
 }
 
 // owned is keysAndValues and whose the object is.
