@@ -25,6 +25,9 @@ type cmTalk struct {
 	again          bool   // the client goes on to be started until the server has ended
 }
 
+// few of the conversations, the first, will do where others have shown the rest.
+const few = 5
+
 // conversations lists every program of rdmacm-utils, and perftest's way to connect like them.
 var conversations = []cmTalk{
 	{name: "rping", server: "rping -s -a SELF -C 10 -V", client: "rping -c -a PEER -C 10 -V"},
@@ -33,7 +36,6 @@ var conversations = []cmTalk{
 	{name: "ucmatose, type of service", server: "ucmatose -b SELF -t 104", client: "ucmatose -t 104 -s PEER", want: "return status 0"},
 	{name: "udaddy", server: "udaddy -b SELF -C 10 -S 500", client: "udaddy -C 10 -S 500 -s PEER", want: "return status 0"},
 	{name: "mckey", ipv4only: true, server: "mckey -m 239.77.0.9 -b SELF -C 4", client: "mckey -s -m 239.77.0.9 -b SELF -C 4", again: true, want: "return status 0"},
-	{name: "mckey, IPv4 group with IPv6 beside", ipv4only: true, server: "mckey -m 239.77.0.10 -b SELF -C 1", client: "mckey -s -m 239.77.0.10 -b SELF -C 1", again: true},
 	{name: "rdma_client", ipv4only: true, server: "rdma_server", client: "rdma_client -s PEER", want: "end 0"},
 	{name: "rdma_xclient", ipv4only: true, server: "rdma_xserver", client: "rdma_xclient -s PEER", want: "end 0"},
 	{name: "cmtime", server: "cmtime -b SELF -c 20", client: "cmtime -c 20 -s PEER", endless: true, want: "disconnect"},
@@ -50,7 +52,7 @@ func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
 		xrc := cmTalk{name: "rdma_xclient over XRC", ipv4only: true, server: "rdma_xserver -c x", client: "rdma_xclient -c x -s PEER", want: "end 0"}
 		converse(t, a, b, append(conversations, xrc))
 	})
-	t.Run("one NIC", func(t *testing.T) { converse(t, a, a, conversations) })
+	t.Run("one NIC", func(t *testing.T) { converse(t, a, a, conversations[:few]) })
 }
 
 func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
@@ -60,11 +62,14 @@ func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
 }
 
 func TestConnectionManagerProgramsWithTheKernel(t *testing.T) {
-	needRoot(t, "network namespaces and a guest's network")
-	s := newSite(t, links[0])
-	us, them := s.beside(t), inGuest(s.guest)
-	t.Run("kernel connects", func(t *testing.T) { converse(t, us, them, conversations) })
-	t.Run("kernel serves", func(t *testing.T) { converse(t, them, us, conversations) })
+	overEachLink(t, func(t *testing.T, s *site) {
+		us, them, list := s.beside(t), inGuest(s.guest), conversations
+		if s.link != "packet" {
+			list = list[:few]
+		}
+		t.Run("kernel connects", func(t *testing.T) { converse(t, us, them, list) })
+		t.Run("kernel serves", func(t *testing.T) { converse(t, them, us, list) })
+	})
 }
 
 // converse runs each conversation between two ends, over IPv4 and IPv6.
@@ -94,7 +99,7 @@ func (c *cmTalk) run(t *testing.T, server, client end, ipv6 bool) {
 	defer cancel()
 	line := server.words(c.server, &client, ipv6)
 	if c.endless && server.what == "kernel" {
-		line = "timeout 10 " + line // what ends here goes on there
+		line = "timeout 4 " + line // what ends here goes on there
 	}
 	s := server.start(ctx, t, line)
 	out, err := c.speak(ctx, t, s, server, client, client.words(c.client, &server, ipv6))
