@@ -116,6 +116,7 @@ func overEachLink(t *testing.T, test func(t *testing.T, s *site)) {
 
 // A site is a guest with the kernel's NIC and a daemon with softroce's, on one wire.
 type site struct {
+	link   string // the name of its wire
 	lab    *rxelab.Lab
 	guest  *rxelab.Guest
 	nic    *verbs.Context
@@ -130,7 +131,7 @@ func newSite(t *testing.T, l link) *site {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &site{lab: lab, guest: lab.Guests[0], socket: filepath.Join(t.TempDir(), "s.sock")}
+	s := &site{link: l.name, lab: lab, guest: lab.Guests[0], socket: filepath.Join(t.TempDir(), "s.sock")}
 	s.calm(t)
 	s.record(t)
 	daemon := startDaemon(t, lab.Command, "--socket", s.socket, "--nic", "softroce0="+l.nic(lab))

@@ -4,12 +4,19 @@
  */
 #include "softroce.h"
 
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 /* How many polls that find nothing pass between two looks at the connection. */
 #define IDLE_POLLS 1024
+
+/*
+ * And how many before the processor is offered to others: where there are more of those who poll
+ * than processors, one of them is what this queue waits for, be it the daemon's engine or the peer.
+ */
+#define YIELD_POLLS 256
 
 static uint32_t get32(const uint8_t *s, size_t offset)
 {
@@ -62,7 +69,9 @@ const uint8_t *sr_cq_next(struct sr_cq *q, bool *end)
 	*end = false;
 	if (produced(q) != q->consumer)
 		return slot(q, q->consumer);
-	if (++q->idle % IDLE_POLLS == 0)
+	if (++q->idle % YIELD_POLLS == 0)
+		sched_yield();
+	if (q->idle % IDLE_POLLS == 0)
 		sr_alive(c);
 	if (!sr_gone(c))
 		return NULL;
