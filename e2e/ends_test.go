@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/attach/control"
 	"softroce/e2e/rxelab"
 )
 
@@ -21,14 +22,16 @@ import (
 type end struct {
 	what   string // "softroce" or "kernel"
 	device string
-	gid    string // index of the GID
-	host   string // where the other end reaches this one's TCP servers
-	addr   string // of the NIC
+	gid    map[bool]string // index of the GID, for IPv6 or not
+	addr   map[bool]string // of the NIC
+	host   string          // where the other end reaches this one's TCP servers
 
 	// start starts a shell command. It ends by itself, or with ctx.
 	start func(ctx context.Context, t *testing.T, command string) *job
 	// listening waits until a server that was started here has its TCP port.
 	listening func(ctx context.Context, j *job, port int) error
+	// listeners counts the identifiers of the connection manager that listen here.
+	listeners func(ctx context.Context) (int, error)
 }
 
 // A job is a program that runs.
@@ -43,6 +46,16 @@ type job struct {
 func (j *job) wait() (string, error) {
 	<-j.done
 	return j.out(), j.err
+}
+
+// running reports whether the program has not ended.
+func (j *job) running() bool {
+	select {
+	case <-j.done:
+		return false
+	default:
+		return true
+	}
 }
 
 // A buffer is what a program prints, to be looked at while it runs.
@@ -73,7 +86,7 @@ func beside(namespace, socket string, e end) end {
 		if err != nil {
 			t.Fatal(err)
 		}
-		argv := []string{"netns", "exec", namespace, bin, "run", "-q", "--socket", socket, "--"}
+		argv := []string{"netns", "exec", namespace, bin, "run", "-q", "--socket", socket, "--device", e.device, "--"}
 		cmd := exec.CommandContext(ctx, "ip", append(argv, strings.Fields(command)...)...)
 		return startJob(t, cmd)
 	}
@@ -88,6 +101,15 @@ func beside(namespace, socket string, e end) end {
 			}
 		}
 		return nil
+	}
+	e.listeners = func(ctx context.Context) (int, error) {
+		c, err := control.Dial(ctx, socket)
+		if err != nil {
+			return 0, err
+		}
+		defer c.Close()
+		text, err := c.Snapshot(ctx)
+		return strings.Count(string(text), `"state":"listening"`), err
 	}
 	return e
 }
@@ -110,10 +132,11 @@ func startJob(t *testing.T, cmd *exec.Cmd) *job {
 }
 
 // inGuest is an end on the kernel's NIC.
-func inGuest(g *rxelab.Guest, ipv6 bool) end {
-	e := end{what: "kernel", device: "rxe0", gid: fmt.Sprint(rxelab.GIDIndex(ipv6)), host: g.Host.String(), addr: g.Addr4.String()}
-	if ipv6 {
-		e.addr = g.Addr6.String()
+func inGuest(g *rxelab.Guest) end {
+	e := end{
+		what: "kernel", device: "rxe0", host: g.Host.String(),
+		gid:  map[bool]string{false: fmt.Sprint(rxelab.GIDIndex(false)), true: fmt.Sprint(rxelab.GIDIndex(true))},
+		addr: map[bool]string{false: g.Addr4.String(), true: g.Addr6.String()},
 	}
 	e.start = func(ctx context.Context, t *testing.T, command string) *job {
 		t.Helper()
@@ -133,6 +156,10 @@ func inGuest(g *rxelab.Guest, ipv6 bool) end {
 		return j
 	}
 	e.listening = func(ctx context.Context, _ *job, port int) error { return g.WaitListen(ctx, port) }
+	e.listeners = func(ctx context.Context) (int, error) {
+		out, err := g.Run(ctx, programLimit, "rdma resource show cm_id")
+		return strings.Count(out, "LISTEN"), err
+	}
 	return e
 }
 
@@ -162,35 +189,45 @@ func daemonIn(t *testing.T, namespace string, args ...string) (socket string) {
 	return socket
 }
 
+// Indices of the GIDs of softroce's NICs: those of IPv4 addresses come first, after the link-local one.
+var gidIndices = map[bool]string{false: "1", true: "2"}
+
 // onFabric are two NICs of one daemon.
-func onFabric(t *testing.T, ipv6 bool) (x, y end) {
+func onFabric(t *testing.T) (x, y end) {
 	ns := namespace(t, "fabric")
-	socket := daemonIn(t, ns)
-	x = end{device: "softroce0", gid: "1", host: "localhost", addr: "192.0.2.1"}
-	y = end{device: "softroce1", gid: "1", host: "localhost", addr: "192.0.2.2"}
-	if ipv6 {
-		x.gid, x.addr, y.gid, y.addr = "2", "2001:db8::1", "2", "2001:db8::2"
-	}
+	return fabricEnds(ns, daemonIn(t, ns))
+}
+
+// fabricEnds are the default NICs of a daemon.
+func fabricEnds(ns, socket string) (x, y end) {
+	x = end{device: "softroce0", gid: gidIndices, host: "localhost", addr: map[bool]string{false: "192.0.2.1", true: "2001:db8::1"}}
+	y = end{device: "softroce1", gid: gidIndices, host: "localhost", addr: map[bool]string{false: "192.0.2.2", true: "2001:db8::2"}}
 	return beside(ns, socket, x), beside(ns, socket, y)
 }
 
 // onVeth are NICs of two daemons, in two namespaces, on the ends of a veth pair.
-func onVeth(t *testing.T, ipv6 bool) (x, y end) {
+func onVeth(t *testing.T) (x, y end) {
 	a, b := namespace(t, "a"), namespace(t, "b")
 	command(t, "ip", "link", "add", "eth0", "netns", a, "type", "veth", "peer", "name", "eth0", "netns", b)
 	ends := [2]end{}
 	for i, ns := range []string{a, b} {
-		n := fmt.Sprint(i + 1)
-		command(t, "ip", "-n", ns, "addr", "add", "10.79.0."+n+"/24", "dev", "eth0")
-		command(t, "ip", "-n", ns, "addr", "add", "fd79::"+n+"/64", "dev", "eth0", "nodad")
+		v4, v6 := fmt.Sprint("10.79.0.", i+1), fmt.Sprint("fd79::", i+1)
+		command(t, "ip", "-n", ns, "addr", "add", v4+"/24", "dev", "eth0")
+		command(t, "ip", "-n", ns, "addr", "add", v6+"/64", "dev", "eth0", "nodad")
 		command(t, "ip", "-n", ns, "link", "set", "eth0", "mtu", "9000", "up")
-		ends[i] = end{device: "rdma0", gid: "1", host: "10.79.0." + n, addr: "10.79.0." + n}
-		if ipv6 {
-			ends[i].gid, ends[i].addr = "2", "fd79::"+n
-		}
+		ends[i] = end{device: "rdma0", gid: gidIndices, host: v4, addr: map[bool]string{false: v4, true: v6}}
 	}
 	for i, ns := range []string{a, b} {
 		ends[i] = beside(ns, daemonIn(t, ns, "--nic", "rdma0=packet:eth0"), ends[i])
 	}
 	return ends[0], ends[1]
+}
+
+// beside is an end at the site's NIC of softroce.
+func (s *site) beside(t *testing.T) end {
+	return beside(s.lab.EmuNamespace(), s.socket, end{
+		device: "softroce0", host: s.lab.Host().String(),
+		gid:  map[bool]string{false: fmt.Sprint(s.gidIndex(t, ipVersions[0])), true: fmt.Sprint(s.gidIndex(t, ipVersions[1]))},
+		addr: map[bool]string{false: rxelab.Emu4.Addr().String(), true: rxelab.Emu6.Addr().String()},
+	})
 }

@@ -75,8 +75,8 @@ func inNamespace(ns string) func(context.Context, ...string) *exec.Cmd {
 
 // killSome starts pairs of programs and kills both, each at a moment of its own.
 func killSome(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
-	x := beside(ns, socket, end{device: "softroce0", gid: "1"})
-	y := beside(ns, socket, end{device: "softroce1", gid: "1"})
+	x := beside(ns, socket, end{device: "softroce0"})
+	y := beside(ns, socket, end{device: "softroce1"})
 	for range rounds {
 		victim, port := victims[r.IntN(len(victims))], 20000+r.IntN(20000)
 		flag := "-x"
@@ -206,8 +206,8 @@ func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	daemon := launchDaemon(t, inNamespace(ns), "--socket", socket)
 	openNIC(t, daemon, socket).Close()
-	x := beside(ns, socket, end{device: "softroce0", gid: "1"})
-	y := beside(ns, socket, end{device: "softroce1", gid: "1"})
+	x := beside(ns, socket, end{device: "softroce0"})
+	y := beside(ns, socket, end{device: "softroce1"})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	type orphan struct {

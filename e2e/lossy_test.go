@@ -35,11 +35,14 @@ func TestProgramsOnALossyFabric(t *testing.T) {
 	}
 	ns := namespace(t, "lossy")
 	socket := daemonIn(t, ns, "--fault", file)
-	client := beside(ns, socket, end{device: "softroce0", gid: "1", host: "localhost"})
-	server := beside(ns, socket, end{device: "softroce1", gid: "1", host: "localhost"})
+	client, server := fabricEnds(ns, socket)
 	for _, r := range lossyRows {
-		t.Run(r.name(), func(t *testing.T) { r.run(t, client, server) })
+		t.Run(r.name(), func(t *testing.T) { r.run(t, client, server, false) })
 	}
+	t.Run("rping", func(t *testing.T) {
+		c := cmTalk{server: "rping -s -a SELF -C 20 -S 50000 -V", client: "rping -c -a PEER -C 20 -S 50000 -V"}
+		c.run(t, server, client, false)
+	})
 	t.Run("vprobe", func(t *testing.T) { vprobePair(t, client, server) })
 	if dropped, reordered := actedOn(t, socket); dropped < 100 || reordered < 100 {
 		t.Errorf("%d packets dropped and %d reordered: little was shown", dropped, reordered)

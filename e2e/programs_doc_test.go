@@ -36,7 +36,7 @@ func TestDevinfo(t *testing.T) {
 	needRoot(t, "a network namespace")
 	ns := namespace(t, "devinfo")
 	socket := daemonIn(t, ns)
-	x := beside(ns, socket, end{})
+	x := beside(ns, socket, end{device: "softroce0,softroce1"})
 	for _, c := range []struct {
 		command string
 		want    []string

@@ -12,7 +12,7 @@ import (
 
 // A family is programs that are called alike: the server waits for the client, on a port.
 type family struct {
-	server, client string // {tool} {options} {dev} {gid} {port} {host} {addr}; host and addr are the server's
+	server, client string // {tool} {options} {dev} {gid} {port} {host}; host is the server's
 	ok             *regexp.Regexp
 }
 
@@ -112,17 +112,18 @@ func TestPrograms(t *testing.T) {
 	for _, where := range []struct {
 		name string
 		make func(t *testing.T) (client, server end)
+		ipv6 bool
 		rows []row
 	}{
-		{"two NICs", func(t *testing.T) (end, end) { return onFabric(t, false) }, rows},
-		{"veth", func(t *testing.T) (end, end) { return onVeth(t, false) }, slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.once })},
+		{"two NICs", onFabric, false, rows},
+		{"veth", onVeth, false, slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.once })},
 		// What options do does not depend on the way.
-		{"one NIC", func(t *testing.T) (end, end) { x, _ := onFabric(t, true); return x, x }, onePerTool()},
+		{"one NIC", func(t *testing.T) (end, end) { x, _ := onFabric(t); return x, x }, true, onePerTool()},
 	} {
 		t.Run(where.name, func(t *testing.T) {
 			client, server := where.make(t)
 			for _, r := range where.rows {
-				t.Run(r.name(), func(t *testing.T) { r.run(t, client, server) })
+				t.Run(r.name(), func(t *testing.T) { r.run(t, client, server, where.ipv6) })
 			}
 		})
 	}
@@ -141,17 +142,17 @@ func onePerTool() (list []row) {
 }
 
 // run runs the two programs of a row to their end.
-func (r row) run(t *testing.T, client, server end) {
+func (r row) run(t *testing.T, client, server end, ipv6 bool) {
 	t.Helper()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), programLimit, fmt.Errorf("not done within %v", programLimit))
 	defer cancel()
-	serving := server.start(ctx, t, r.command(r.family.server, server, server))
+	serving := server.start(ctx, t, r.command(r.family.server, server, server, ipv6))
 	if err := server.listening(ctx, serving, pairPort); err != nil {
 		cancel()
 		out, status := serving.wait()
 		t.Fatalf("%s's server: %v, %v\n%s", server.what, err, status, out)
 	}
-	asking := client.start(ctx, t, r.command(r.family.client, client, server))
+	asking := client.start(ctx, t, r.command(r.family.client, client, server, ipv6))
 	out, err := asking.wait()
 	if err != nil {
 		// What its server has to say is worth a moment, and not two minutes.
@@ -168,13 +169,13 @@ func (r row) run(t *testing.T, client, server end) {
 }
 
 // command fills a command line in for one of two ends.
-func (r row) command(form string, e, server end) string {
+func (r row) command(form string, e, server end, ipv6 bool) string {
 	options := r.options
 	if e.what == "softroce" {
 		options += " " + r.ours
 	}
-	return strings.NewReplacer("{tool}", r.tool, "{options}", options, "{dev}", e.device, "{gid}", e.gid,
-		"{port}", fmt.Sprint(pairPort), "{host}", server.host, "{addr}", server.addr).Replace(form)
+	return strings.NewReplacer("{tool}", r.tool, "{options}", options, "{dev}", e.device, "{gid}", e.gid[ipv6],
+		"{port}", fmt.Sprint(pairPort), "{host}", server.host).Replace(form)
 }
 
 // TestProgramsWithTheKernel runs each program against its like in a guest, in both roles. The address
@@ -189,14 +190,11 @@ func TestProgramsWithTheKernel(t *testing.T) {
 		}
 		for j, role := range []string{"kernel serves", "kernel connects"} {
 			v := ipVersions[(i+j)%2]
-			ours := beside(s.lab.EmuNamespace(), s.socket, end{
-				device: "softroce0", gid: fmt.Sprint(s.gidIndex(t, v)), host: s.lab.Host().String(), addr: v.emu.Addr().String(),
-			})
-			client, server := ours, inGuest(s.guest, v.ipv6)
+			client, server := s.beside(t), inGuest(s.guest)
 			if j == 1 {
 				client, server = server, client
 			}
-			t.Run(r.name()+"/"+v.name+"/"+role, func(t *testing.T) { r.run(t, client, server) })
+			t.Run(r.name()+"/"+v.name+"/"+role, func(t *testing.T) { r.run(t, client, server, v.ipv6) })
 		}
 	}
 }

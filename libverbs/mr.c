@@ -93,8 +93,6 @@ static int register_memory(struct sr_mr *mr)
 		.reply = &reply,
 		.reply_len = sizeof reply,
 	};
-	if (mr->access & IBV_ACCESS_ON_DEMAND)
-		return EOPNOTSUPP;
 	int error = ask_region(&sr_ctx(mr->ibv.context)->conn, &r, &ask);
 	if (error)
 		return error;
@@ -167,8 +165,6 @@ static int reregister(struct sr_mr *mr)
 		.reply = &reply,
 		.reply_len = sizeof reply,
 	};
-	if (mr->access & IBV_ACCESS_ON_DEMAND)
-		return EOPNOTSUPP;
 	return ask_region(&sr_ctx(mr->ibv.context)->conn, &r, &ask.mr);
 }
 

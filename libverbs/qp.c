@@ -421,13 +421,13 @@ SR_PUBLIC int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode o
 /* Enhanced connection establishment is for devices that have options to agree on. */
 SR_PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
-	(void)qp;
-	return ece->vendor_id ? EOPNOTSUPP : 0;
+	(void)qp, (void)ece;
+	return EOPNOTSUPP;
 }
 
 SR_PUBLIC int ibv_query_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	(void)qp;
 	memset(ece, 0, sizeof *ece);
-	return 0;
+	return EOPNOTSUPP;
 }

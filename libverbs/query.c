@@ -75,6 +75,20 @@ SR_PUBLIC int ibv_query_device(struct ibv_context *context, struct ibv_device_at
 	return error;
 }
 
+/* No memory is pinned: each access goes through the page tables of the program's process. */
+static void on_demand(struct ibv_device_attr_ex *a)
+{
+	const uint32_t datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
+	const uint32_t srq = IBV_ODP_SUPPORT_SRQ_RECV;
+	const uint32_t uc = datagrams | IBV_ODP_SUPPORT_WRITE;
+	const uint32_t rc = uc | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+	a->odp_caps.general_caps = IBV_ODP_SUPPORT;
+	a->odp_caps.per_transport_caps.rc_odp_caps = rc | srq;
+	a->odp_caps.per_transport_caps.uc_odp_caps = uc | srq;
+	a->odp_caps.per_transport_caps.ud_odp_caps = datagrams | srq;
+	a->xrc_odp_caps = rc | srq;
+}
+
 int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_device_ex_input *input,
 		       struct ibv_device_attr_ex *attr, size_t size)
 {
@@ -92,6 +106,7 @@ int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 	a.completion_timestamp_mask = d.timestamp_mask;
 	a.hca_core_clock = d.hca_core_clock;
 	a.device_cap_flags_ex = d.device_cap_flags_ex;
+	on_demand(&a);
 	a.phys_port_cnt_ex = d.phys_port_cnt;
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof a ? size : sizeof a);

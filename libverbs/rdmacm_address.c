@@ -112,7 +112,8 @@ static struct rdma_addrinfo *convert(const struct addrinfo *ai, const struct rdm
 /* Without a name, the hints' destination (or source) address is the answer. */
 static int from_hints(const struct rdma_addrinfo *hints, struct rdma_addrinfo **res)
 {
-	bool passive = hints->ai_flags & RAI_PASSIVE;
+	/* An answer without a destination is of the source alone, as that of who listens. */
+	bool passive = hints->ai_flags & RAI_PASSIVE || !hints->ai_dst_len;
 	struct sockaddr *addr = passive ? hints->ai_src_addr : hints->ai_dst_addr;
 	socklen_t len = passive ? hints->ai_src_len : hints->ai_dst_len;
 	if (!addr || !len)
@@ -123,8 +124,14 @@ static int from_hints(const struct rdma_addrinfo *hints, struct rdma_addrinfo **
 		.ai_addr = addr,
 		.ai_addrlen = len,
 	};
-	*res = convert(&ai, hints);
-	return *res ? 0 : cm_result(ENOMEM);
+	struct rdma_addrinfo as = *hints;
+	if (passive)
+		as.ai_flags |= RAI_PASSIVE;
+	*res = convert(&ai, &as);
+	if (!*res)
+		return cm_result(ENOMEM);
+	(*res)->ai_flags = hints->ai_flags;
+	return 0;
 }
 
 CM_PUBLIC int rdma_getaddrinfo(const char *node, const char *service,

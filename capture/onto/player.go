@@ -96,7 +96,7 @@ func (p *player) play() error {
 			return err
 		}
 	}
-	p.linger(func() bool { return false })
+	p.linger(lateWait, func() bool { return false })
 	return nil
 }
 
@@ -105,9 +105,9 @@ func (p *player) step(s *replay.Step) error {
 	if err := p.answered(s.Heard); err != nil {
 		return err
 	}
-	if p.naks < s.SequenceNAKs || p.rnrs < s.RNRNAKs {
-		p.linger(func() bool { return p.naks >= s.SequenceNAKs && p.rnrs >= s.RNRNAKs })
-	}
+	// Who is slow to say that it has no receive must not be given one meanwhile.
+	p.linger(rnrWait, func() bool { return p.rnrs >= s.RNRNAKs })
+	p.linger(lateWait, func() bool { return p.naks >= s.SequenceNAKs })
 	for p.full(s) {
 		if err := p.answered(p.due[0].End); err != nil {
 			return err

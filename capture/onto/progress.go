@@ -14,6 +14,7 @@ const (
 	firstWait = 100 * time.Millisecond // for an answer, before packets are sent again; each time twice as long
 	patience  = 6                      // how often they are sent again without an answer
 	lateWait  = 100 * time.Millisecond // for a NAK that may be lost
+	rnrWait   = 2 * time.Second        // for one with which the receives that are posted next have to do
 )
 
 // Bounds of what is on its way to the live NIC, where the capture does not tell how much that was.
@@ -194,4 +195,8 @@ func (p *player) sendAgain() error {
 }
 
 // linger waits for something that may not come.
-func (p *player) linger(done func() bool) { p.bench.Run(p.bench.Now()+lateWait, done) }
+func (p *player) linger(t time.Duration, done func() bool) {
+	if !done() {
+		p.bench.Run(p.bench.Now()+t, done)
+	}
+}

@@ -143,6 +143,10 @@ func (p *player) receives(s *replay.Step) error {
 		}
 	}
 	to := min(s.MaxReceives, len(p.script.Receives), p.consumed()+queueDepth)
+	if !s.Accepted {
+		// The rest of a message whose beginning is being refused, perhaps: a receive would come too early for that.
+		to = min(to, s.MinReceives)
+	}
 	if p.posted >= to || p.posted >= s.MinReceives && to-p.posted < queueDepth/2 && to < len(p.script.Receives) {
 		return nil
 	}
