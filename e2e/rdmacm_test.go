@@ -106,6 +106,15 @@ func (c *cmTalk) run(t *testing.T, server, client end, ipv6 bool) {
 	if c.endless && server.what == "kernel" {
 		line = "timeout 4 " + line // what ends here goes on there
 	}
+	// A server that was ended leaves its listener to the daemon, or the kernel, for a moment.
+	for {
+		if n, err := server.listeners(ctx); err != nil || ctx.Err() != nil {
+			t.Fatalf("before the server starts: %v, %v", err, ctx.Err())
+		} else if n == 0 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
 	s := server.start(ctx, t, line)
 	out, err := c.speak(ctx, t, s, server, client, client.words(c.client, &server, ipv6))
 	if c.endless || err != nil && s.running() && !c.saidFarewell(out) {
