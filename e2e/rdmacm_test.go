@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -73,6 +74,9 @@ func TestConnectionManagerProgramsWithTheKernel(t *testing.T) {
 			list = list[:few]
 		}
 		t.Run("kernel connects", func(t *testing.T) { converse(t, us, them, list) })
+		// perftest -R connects twice. Before the second time the client sleeps for a second, in which its
+		// server has to begin to listen again; a guest may need longer, and the client is refused.
+		list = slices.DeleteFunc(slices.Clone(list), func(c cmTalk) bool { return strings.HasPrefix(c.name, "ib_") })
 		t.Run("kernel serves", func(t *testing.T) { converse(t, them, us, list) })
 	})
 }
