@@ -45,7 +45,7 @@ func TestFixturesPlayOntoASimulatedNIC(t *testing.T) {
 					t.Errorf("%v", r)
 				}
 				for _, s := range r.Streams {
-					if s.SentAgain > 0 || s.Replies > 0 && s.Verdict.Compared == 0 || len(s.Verdict.Lost) > 0 {
+					if s.SentAgain > 0 || s.Replies > 0 && s.Verdict().Compared == 0 || len(s.Verdict().Lost) > 0 {
 						t.Errorf("%v", r)
 					}
 				}

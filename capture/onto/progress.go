@@ -11,10 +11,12 @@ import (
 
 // What is waited for.
 const (
-	firstWait = 100 * time.Millisecond // for an answer, before packets are sent again; each time twice as long
-	patience  = 6                      // how often they are sent again without an answer
-	lateWait  = 100 * time.Millisecond // for a NAK that may be lost
-	rnrWait   = 2 * time.Second        // for one with which the receives that are posted next have to do
+	firstWait  = 100 * time.Millisecond // for an answer, before packets are sent again; each time twice as long
+	patience   = 6                      // how often they are sent again without an answer
+	lateWait   = 100 * time.Millisecond // for a NAK that may be lost
+	rnrWait    = 2 * time.Second        // for one with which the receives that are posted next have to do, or a requester for its time
+	settleWait = 300 * time.Millisecond // for as many requests as were captured before an ACK
+	fullWait   = 20 * time.Millisecond  // for a completion, when the live send queue is full
 )
 
 // Bounds of what is on its way to the live NIC, where the capture does not tell how much that was.
@@ -192,11 +194,4 @@ func (p *player) sendAgain() error {
 		psn = max(s.End, psn+1)
 	}
 	return nil
-}
-
-// linger waits for something that may not come.
-func (p *player) linger(t time.Duration, done func() bool) {
-	if !done() {
-		p.bench.Run(p.bench.Now()+t, done)
-	}
 }

@@ -18,12 +18,14 @@ func (r *requesting) deliver(i int, c *event, wanted func(una int64, back bool) 
 		e := r.pending[0]
 		una, back := r.effect(e)
 		if una > r.floor[i] {
-			r.pending = r.pending[1:]
-			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
+			r.pass()
+			if !r.ignores(e, c) {
+				r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
+			}
 			continue
 		}
 		if e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
-			r.pending = r.pending[1:]
+			r.pass()
 			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester goes on with packet %d", c.No)})
 			continue
 		}
@@ -37,6 +39,14 @@ func (r *requesting) deliver(i int, c *event, wanted func(una int64, back bool) 
 	return false
 }
 
+// pass passes over the oldest captured reply, which the captured requester has not had.
+func (r *requesting) pass() {
+	if r.passed != nil {
+		r.passed[r.pending[0]] = true
+	}
+	r.pending = r.pending[1:]
+}
+
 // effect foretells what a reply does: the oldest unacknowledged PSN after it, and whether it
 // makes the requester go back there.
 func (r *requesting) effect(e *event) (after int64, back bool) {
@@ -44,6 +54,7 @@ func (r *requesting) effect(e *event) (after int64, back bool) {
 	if e.psn < una {
 		return una, false
 	}
+	defer func() { back = back && !(r.wentBack && after == una && !isRNR(e.AETH.Syndrome)) }()
 	missing := r.firstMissing(una)
 	after = e.psn + 1
 	switch {
@@ -78,9 +89,14 @@ func (r *requesting) give(e *event) {
 	if e.info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
 		h.AETH.Syndrome = packet.CreditsUnlimited
 	}
+	if r.quieted(e) {
+		return
+	}
+	una, send := r.progress()
 	r.reply = e
 	r.receive(h, e.Payload)
 	r.reply = nil
+	r.gave(e, una, send)
 	if isRNR(h.AETH.Syndrome) && e.info.Kind == packet.KindAck {
 		r.env.Now = max(r.env.Now, r.qp.NextDeadline())
 	}
@@ -97,10 +113,13 @@ var refusalStatus = map[packet.Syndrome]transport.Status{
 // completed hears how softroce's requester ends its work requests.
 func (r *requesting) completed(c *transport.Completion) {
 	e := r.reply
+	if r.live != nil {
+		r.completions = append(r.completions, *c)
+	}
 	switch {
 	case c.Status == transport.RetryExcErr:
-		r.v.depart(departForever, r.now)
-	case e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
+		r.exhausted()
+	case r.live != nil, e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
 	case e.info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
 		r.v.differ(e, "reply", "accepted by the requester", "ends the connection: "+c.Status.String())
 	}
