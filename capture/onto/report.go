@@ -68,7 +68,7 @@ func (r *Report) String() string {
 // WriteText writes the report for a person to read.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s onto %s: %s\n", r.File, r.Link, plural(len(r.Streams), "stream"))
+	fmt.Fprintf(&b, "%s onto %s: %s\n", r.File, r.Link, r.played())
 	for _, n := range r.Left {
 		fmt.Fprintf(&b, "  cannot be played: packet %d: %s\n", n.Packet, n.Text)
 	}
@@ -78,6 +78,19 @@ func (r *Report) WriteText(w io.Writer) error {
 	fmt.Fprintf(&b, "%s\n", plural(r.Differences(), "difference"))
 	_, err := io.WriteString(w, b.String())
 	return err
+}
+
+// played says how many streams, and whether both sides of them.
+func (r *Report) played() string {
+	n := map[Side]int{}
+	for _, s := range r.Streams {
+		n[s.Side]++
+	}
+	text := plural(max(n[Requester], n[Responder]), "stream")
+	if n[Requester] > 0 && n[Responder] > 0 {
+		text += ", both sides"
+	}
+	return text
 }
 
 func (s *Stream) writeText(b *strings.Builder) {

@@ -207,15 +207,16 @@ func (l *AnswerSession) local() int64 { return int64(LocalTimeout(l.Timeout)) }
 func when(e *event) int64 { return e.Time.UnixNano() }
 
 // observe judges when a request came: not before the time for which an RNR NAK asked. A sequence NAK behind that, which
-// others of its message have drawn, changes nothing.
+// others of its message have drawn, changes nothing; but if it was heeded the RNR NAK may have been lost.
 func (r *requesting) observe(c *event) {
 	l := r.live
 	if l == nil {
 		return
 	}
 	n := countBefore(r.s.replies, c.at)
-	for n > 0 && r.s.replies[n-1].info.Kind == packet.KindAck && isSequence(r.s.replies[n-1].AETH.Syndrome) {
-		n--
+	sequel := false
+	for ; n > 0 && r.s.replies[n-1].info.Kind == packet.KindAck && isSequence(r.s.replies[n-1].AETH.Syndrome); n-- {
+		sequel = true
 	}
 	if n == 0 {
 		return
@@ -227,14 +228,19 @@ func (r *requesting) observe(c *event) {
 	wait := packet.RNRTimer(uint8(nak.AETH.Syndrome & packet.SyndromeValue))
 	pause := when(c) - when(nak)
 	if pause >= wait-int64(l.Early) {
+		r.heeded += bit(sequel)
 		return
 	}
 	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, which packet %d asks for", time.Duration(wait), nak.No)}
-	if pause >= l.local() {
+	switch i := slices.Index(r.pending, nak); {
+	case sequel && i >= 0:
+		r.ignored = append(r.ignored, d)
+		r.pending = slices.Delete(slices.Clone(r.pending), i, i+1)
+	case pause >= l.local():
 		r.ignored = append(r.ignored, d) // the NAK may have been lost
-		return
+	default:
+		r.v.Differences = append(r.v.Differences, d)
 	}
-	r.v.Differences = append(r.v.Differences, d)
 }
 
 // quieted reports whether a reply comes while the requester waits upon an RNR NAK, so that a NAK says nothing new: it was
