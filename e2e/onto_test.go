@@ -23,8 +23,10 @@ func programOf(t *testing.T, g *rxelab.Guest) string {
 // overEachCable runs a test once for each link, which nothing else uses.
 func overEachCable(t *testing.T, test func(t *testing.T, l link, s *site)) {
 	needRoot(t, "network namespaces and a guest's network")
+	t.Parallel()
 	for _, l := range links {
 		t.Run(l.name, func(t *testing.T) {
+			l.lane.take(t)
 			lab, err := l.lab()
 			if err != nil {
 				t.Fatal(err)

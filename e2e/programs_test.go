@@ -110,6 +110,7 @@ const pairPort = 18600
 // TestPrograms runs the distribution's own binaries in pairs on softroce.
 func TestPrograms(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	for _, where := range []struct {
 		name string
 		make func(t *testing.T) (client, server end)
@@ -183,6 +184,7 @@ func (r row) command(form string, e, server end, ipv6 bool) string {
 // families take turns: what a program does is the same with either.
 func TestProgramsWithTheKernel(t *testing.T) {
 	needRoot(t, "network namespaces and a guest's network")
+	links[0].lane.take(t)
 	s := newSite(t, links[0])
 	for i, r := range onePerTool() {
 		if r.kernel != "" {
