@@ -27,8 +27,8 @@ var victims = []string{
 }
 
 const (
-	killers    = 4  // pairs at a time
-	killRounds = 40 // of each, two victims a round
+	killers    = 6  // pairs at a time
+	killRounds = 27 // of each, two victims a round
 	lifetime   = 600 * time.Millisecond
 )
 

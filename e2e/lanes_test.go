@@ -26,8 +26,12 @@ func (l *lane) take(t *testing.T) {
 	t.Cleanup(l.mu.Unlock)
 }
 
+// programs is full when as many pairs of programs run as should at a time, where the tests that run them are parallel in a lane.
+var programs = make(chan struct{}, 3)
+
 // manyAtATime lets the tests wait for their lanes at the same time. go test would have two of them do so on a machine with
-// two processors, and if both waited for the same one, the rest would stand idle.
+// two processors, and if both waited for the same one, the rest would stand idle. It is the lanes, and programs, that bound
+// what runs.
 func manyAtATime() error {
 	flag.Parse()
 	return flag.Set("test.parallel", "1000")

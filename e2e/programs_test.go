@@ -146,6 +146,8 @@ func onePerTool() (list []row) {
 // run runs the two programs of a row to their end.
 func (r row) run(t *testing.T, client, server end, ipv6 bool) {
 	t.Helper()
+	programs <- struct{}{}
+	defer func() { <-programs }()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), programLimit, fmt.Errorf("not done within %v", programLimit))
 	defer cancel()
 	serving := server.start(ctx, t, r.command(r.family.server, server, server, ipv6))
