@@ -16,6 +16,7 @@ type Tree struct {
 	mu      sync.Mutex
 	dir     string
 	root    *os.File // dir as it was made; while it is open nothing else is taken for it
+	lock    *os.File // keeps RemoveDead from the directory
 	have    map[string]File
 	updated time.Time
 	closed  bool
@@ -64,19 +65,23 @@ func (t *Tree) stands() bool {
 }
 
 func (t *Tree) make() error {
-	dir, err := os.MkdirTemp("", "softroce-sysfs-")
+	dir, lock, err := newDir()
 	if err != nil {
-		return err
-	}
-	if err := os.Chmod(dir, 0o755); err != nil {
 		return err
 	}
 	root, err := os.Open(dir)
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
 	if err != nil {
+		root.Close()
+		lock.Close()
+		os.Remove(dir)
 		return err
 	}
 	t.root.Close() // of the one that is gone; nil is no file
-	t.dir, t.root, t.have, t.updated = dir, root, map[string]File{}, time.Time{}
+	t.lock.Close()
+	t.dir, t.root, t.lock, t.have, t.updated = dir, root, lock, map[string]File{}, time.Time{}
 	return nil
 }
 
@@ -129,10 +134,11 @@ func (t *Tree) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	stands := t.stands()
-	t.root.Close()
-	if !stands {
-		return nil
+	var err error
+	if t.stands() {
+		err = os.RemoveAll(t.dir)
 	}
-	return os.RemoveAll(t.dir)
+	t.root.Close()
+	t.lock.Close()
+	return err
 }
