@@ -246,7 +246,13 @@ func (r *responding) compareAETH(a *event, o *output, strict bool) {
 	switch {
 	case a.AETH.MSN == o.AETH.MSN:
 	case r.outOfTurn(a, o):
-		r.v.doubts = append(r.v.doubts, doubt{Difference{a.No, a.BTH.PSN, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN)}, 0, true})
+		weight := 0
+		if e, by := r.overtakenBy(a); e != nil {
+			r.v.Overtaken = append(r.v.Overtaken, Note{e.No, fmt.Sprintf("%v PSN %d: packet %d came before it, and counts %d messages in its answer %d",
+				e.Opcode, e.BTH.PSN, by.No, a.AETH.MSN, a.No)})
+			weight = signOvertaken
+		}
+		r.v.doubts = append(r.v.doubts, doubt{Difference{a.No, a.BTH.PSN, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN)}, weight, true})
 	default:
 		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN))
 	}

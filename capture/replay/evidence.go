@@ -15,12 +15,17 @@ const never = math.MaxInt
 // the latest. A reply with PSN n means that everything before n was accepted, an ACK or
 // a response that n was, too.
 type evidence struct {
+	astray bool // among requests that were sent again, some came late or twice
+
 	marks    []mark                // rising
 	refusals map[int64][]*event    // NAKs and RNR NAKs, by the PSN that they name
 	earlier  map[int64]int         // PSNs that must have been accepted before a place, though sent again later
 	arrivals map[int64]int         // the place of the transmission of each PSN that was accepted
 	asked    map[*message][]*event // transmissions of READs and atomics
 	answers  map[*event]*train     // responses to their trains
+	belated  map[*train]*event     // of copies, those that are rather the answer to an earlier transmission, which came late
+	late     map[*event]bool       // those transmissions
+	given    map[int64][]*event    // first responses of trains, by PSN
 	copies   map[*event][]*train   // answers given once more to a request that was sent once: it came twice
 }
 
@@ -46,9 +51,10 @@ func (t *train) add(r *event) {
 	t.seen[r.psn] = true
 }
 
-func gather(s *stream) *evidence {
-	ev := &evidence{refusals: map[int64][]*event{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
-		asked: map[*message][]*event{}, answers: map[*event]*train{}, copies: map[*event][]*train{}}
+func gather(s *stream, astray bool) *evidence {
+	ev := &evidence{astray: astray, refusals: map[int64][]*event{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
+		asked: map[*message][]*event{}, answers: map[*event]*train{}, copies: map[*event][]*train{}, given: map[int64][]*event{},
+		belated: map[*train]*event{}, late: map[*event]bool{}}
 	ev.gatherMarks(s)
 	ev.gatherTrains(s)
 	ev.gatherRepeats(s)
@@ -270,6 +276,7 @@ func (ev *evidence) gatherTrains(s *stream) {
 			open.add(r)
 		} else {
 			open = newTrain(r)
+			ev.given[r.psn] = append(ev.given[r.psn], r)
 		}
 		ev.answers[r] = open
 	}
@@ -279,44 +286,9 @@ func (ev *evidence) gatherTrains(s *stream) {
 			ev.place(s, t)
 		}
 	}
-}
-
-// alignReach bounds how many requests are passed over in search for the one behind a reply.
-const alignReach = 1 << 12
-
-// align finds the request behind each train. Trains come in the order of the requests that
-// drew them, so it goes through both from the end, and takes the latest request that fits:
-// had an earlier one been answered, the later one would hardly have been sent.
-func (ev *evidence) align(s *stream) {
-	i := len(s.requests)
-	for k := len(s.answered) - 1; k >= 0; k-- {
-		r := s.answered[k]
-		t := ev.answers[r]
-		if t == nil || t.responses[0] != r {
-			continue
-		}
-		for i > 0 && s.requests[i-1].at >= r.pos {
-			i--
-		}
-		for j := i - 1; j >= max(0, i-alignReach); j-- {
-			if e := s.requests[j]; e.psn == r.psn && answeredKind(e.info.Kind) &&
-				(e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse) && timely(s, e, r) {
-				t.request, e.answers, i = e, t, j
-				break
-			}
-		}
+	if ev.astray {
+		ev.tellLate(s)
 	}
-}
-
-// timely reports whether a request can have drawn r without being late: messages that were sent after it are not
-// counted in the answer.
-func timely(s *stream, e, r *event) bool {
-	k := int((r.AETH.MSN - s.msn) & packet.PSNMask)
-	if r.info.Headers&packet.HasAETH == 0 || k < 1 || k > len(s.messages) {
-		return true
-	}
-	m := s.messages[k-1]
-	return m.first <= e.psn || len(m.parts) == 0 || m.parts[len(m.parts)-1].at < e.at
 }
 
 func answeredKind(k packet.Kind) bool {
@@ -356,6 +328,11 @@ func (ev *evidence) place(s *stream, t *train) {
 	asked := ev.asked[m]
 	asked = asked[:sort.Search(len(asked), func(i int) bool { return asked[i].at >= r.pos })]
 	asked = asked[max(0, len(asked)-placeReach):]
+	if e := answeredBefore(asked, r); e != nil && ev.astray {
+		t.request = e
+		ev.copies[e] = append(ev.copies[e], t)
+		return
+	}
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
 		if e.answers == nil && timely(s, e, r) && (e.psn == r.psn || e.psn < r.psn && r.psn < e.end() && !r.info.Position.StartsMessage()) {

@@ -3,7 +3,7 @@ package replay_test
 import (
 	"fmt"
 	"math/rand/v2"
-	"path/filepath"
+	"os"
 	"testing"
 
 	"softroce/capture"
@@ -83,10 +83,20 @@ func spoiled(t *testing.T, seed uint64, faults string) *replay.Report {
 	}
 	r := packets(t, rec.Packets(), replay.Options{})
 	if r.Differences() != 0 {
-		file := filepath.Join(t.ArtifactDir(), fmt.Sprintf("seed-%d.pcapng", seed))
-		t.Logf("%s: %v", file, rec.Save(file))
+		keep(t, rec, seed)
 	}
 	return r
+}
+
+// keep saves a capture that fails where it stays when the test is over.
+func keep(t *testing.T, rec *capture.Recorder, seed uint64) {
+	t.Helper()
+	f, err := os.CreateTemp("", fmt.Sprintf("replay-seed-%d-*.pcapng", seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	t.Logf("%s: %v", f.Name(), rec.Save(f.Name()))
 }
 
 // The parts of an end's buffer: what it sends, what its peer writes, reads and counts in, what it receives.

@@ -67,6 +67,27 @@ func (r *responding) outOfTurn(a *event, o *output) bool {
 	return packet.PSNDiff(a.AETH.MSN, own&packet.PSNMask) >= 0 && packet.PSNDiff(newest&packet.PSNMask, a.AETH.MSN) >= 0
 }
 
+// overtakenBy returns a request that came later than the one which a answers, though it was sent before it, for its own answer
+// left later and counts more messages; and the one that a answers.
+func (r *responding) overtakenBy(a *event) (e, by *event) {
+	t := r.ev.answers[a]
+	if t == nil || t.request == nil || !r.s.ordered {
+		return nil, nil
+	}
+	rs := r.s.answered
+	i := sort.Search(len(rs), func(i int) bool { return rs[i].pos > a.pos })
+	for _, b := range rs[i:min(len(rs), i+alignReach)] {
+		u := r.ev.answers[b]
+		if u == nil || u == t || u.request == nil || b.info.Headers&packet.HasAETH == 0 {
+			continue
+		}
+		if u.request.at < t.request.at && packet.PSNDiff(b.AETH.MSN, a.AETH.MSN) > 0 {
+			return u.request, t.request
+		}
+	}
+	return nil, nil
+}
+
 // A copied request came once more, as its answers show; or late, when others had come that were sent after it.
 type copied struct {
 	request *event
@@ -102,7 +123,17 @@ func (r *responding) feedCopies(at int) {
 		r.copying = false
 		for _, a := range c.answers.responses {
 			what := fmt.Sprintf("%v PSN %d: packet %d answers it again", c.request.Opcode, c.request.BTH.PSN, a.No)
-			r.v.doubt(a, c.request.No, what, "reply", a.Opcode.String()+" for PSN "+psnText(a.psn), "none such")
+			d := Difference{a.No, a.BTH.PSN, "reply", a.Opcode.String() + " for PSN " + psnText(a.psn), "none such"}
+			if w := r.ev.belated[c.answers]; w != nil {
+				if a == c.answers.responses[0] {
+					r.v.Overtaken = append(r.v.Overtaken, Note{w.No, fmt.Sprintf("%v PSN %d: it came after packet %d, which sends it again; packet %d answers it",
+						w.Opcode, w.BTH.PSN, c.request.No, a.No)})
+				}
+				r.v.doubts = append(r.v.doubts, doubt{d, signOvertaken, false})
+				continue
+			}
+			r.v.Copied = append(r.v.Copied, Note{c.request.No, what})
+			r.v.doubts = append(r.v.doubts, doubt{d, signCopy, false})
 		}
 	}
 	r.waiting = left
@@ -163,13 +194,31 @@ func (r *responding) outran(a *event) bool {
 		if w.psn != a.psn || w.early {
 			continue
 		}
-		if w.next == nil || w.next.at < a.pos || r.complained(w) {
-			return false
+		if w.next == nil {
+			continue // it was not sent again upon the NAK
+		}
+		if w.next.at < a.pos && r.told(a.psn, w.next.at) || r.complained(w) {
+			return false // the requester went back before the NAK, though it knew that the responder had come so far
 		}
 		r.v.overtaken(w, a, signCopy, "%v PSN %d: it came before the one ahead of it, and draws the NAK %d", w.Opcode, w.BTH.PSN, a.No)
 		return true
 	}
 	return false
+}
+
+// told reports whether the latest replies before a place said that all before psn had been accepted.
+func (r *responding) told(psn int64, at int) bool {
+	rs := r.s.answered
+	i := sort.Search(len(rs), func(i int) bool { return rs[i].pos >= at })
+	return slices.ContainsFunc(rs[max(0, i-placeReach):i], func(a *event) bool {
+		end := a.psn + 1
+		if m := r.s.of(a.psn); m != nil && a.info.Kind != packet.KindAck {
+			end = m.end()
+		} else if a.info.Kind == packet.KindAck && !a.AETH.Syndrome.IsACK() {
+			end = a.psn
+		}
+		return end >= psn
+	})
 }
 
 // complained reports whether softroce's responder has sent a sequence NAK for the PSN of w since w was sent.

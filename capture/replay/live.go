@@ -70,7 +70,7 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 		return nil, ErrSession
 	}
 	s := l.stream(run, replies)
-	r, err := newResponding(s)
+	r, err := newResponding(s, false)
 	if err != nil {
 		return nil, err
 	}

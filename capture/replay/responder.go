@@ -2,6 +2,7 @@ package replay
 
 import (
 	"fmt"
+	"slices"
 
 	"softroce/mrtable"
 	"softroce/packet"
@@ -114,9 +115,37 @@ const (
 	budgetSpare      = 1 << 10
 )
 
-// replayResponder fills in the verdict on a stream's replies.
+// replayResponder fills in the verdict on a stream's replies: under the assumption that the requests which were answered came in
+// the order in which they were sent. If that leaves differences, it may be that some came late or twice among those that were sent
+// again; that is assumed only if it leaves fewer.
 func replayResponder(s *stream, strict bool) error {
-	r, err := newResponding(s)
+	if err := replayAssuming(s, strict, false); err != nil {
+		return err
+	}
+	inOrder := s.report.Responder
+	if len(inOrder.Differences) == 0 || !s.ordered || !s.sentAgain() {
+		return nil
+	}
+	s.report.Responder = newVerdict()
+	if err := replayAssuming(s, strict, true); err != nil {
+		return err
+	}
+	if len(s.report.Responder.Differences) >= len(inOrder.Differences) {
+		s.report.Responder = inOrder
+	}
+	return nil
+}
+
+// sentAgain reports whether a READ or atomic was.
+func (s *stream) sentAgain() bool {
+	return slices.ContainsFunc(s.sent, func(e *event) bool { return e.next != nil && answeredKind(e.info.Kind) })
+}
+
+func replayAssuming(s *stream, strict, astray bool) error {
+	for _, e := range s.requests {
+		e.answers, e.early = nil, false
+	}
+	r, err := newResponding(s, astray)
 	if err != nil {
 		return err
 	}
@@ -128,12 +157,12 @@ func replayResponder(s *stream, strict bool) error {
 	return nil
 }
 
-func newResponding(s *stream) (*responding, error) {
+func newResponding(s *stream, astray bool) (*responding, error) {
 	b, err := newBench()
 	if err != nil {
 		return nil, err
 	}
-	r := &responding{bench: b, s: s, ev: gather(s), v: &s.report.Responder, epsn: s.base, cutoff: never,
+	r := &responding{bench: b, s: s, ev: gather(s, astray), v: &s.report.Responder, epsn: s.base, cutoff: never,
 		shadows: map[uint32]*shadow{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
 		tooLong: map[int64]uint32{}, worked: map[uint32]int{}, states: map[int64]state{}, responses: map[int64][]*event{}, given: map[int64][]*output{}}
 	r.room = budgetPerReply*len(s.replies) + budgetPerRequest*len(s.requests) + budgetSpare

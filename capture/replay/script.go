@@ -127,7 +127,7 @@ func (s *stream) script() (*Script, error) {
 	case len(s.messages) == 0 || s.messages[0].kind == packet.KindNone:
 		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, who, psnText(s.base))
 	}
-	r, err := newResponding(s)
+	r, err := newResponding(s, false)
 	if err != nil {
 		return nil, err
 	}

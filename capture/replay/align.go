@@ -1,0 +1,218 @@
+package replay
+
+import (
+	"sort"
+
+	"softroce/packet"
+)
+
+// Which transmission of a READ or an atomic does an answer belong to? Answers come in the order in which the requests
+// did, mostly that in which they were sent. This file aligns the two, and tells the answers to those that came late, or twice.
+
+// alignReach bounds how many requests are passed over in search for the one behind a reply.
+const alignReach = 1 << 12
+
+// align finds the request behind each train. Trains come in the order of the requests that
+// drew them, so it goes through both from the end, and takes the latest request that fits:
+// had an earlier one been answered, the later one would hardly have been sent. A train that would leave
+// one before it without a request is out of that order.
+func (ev *evidence) align(s *stream) {
+	trains := ev.trains(s)
+	gaps := s.gaps()
+	i := len(s.requests)
+	for k := len(trains) - 1; k >= 0; k-- {
+		t := trains[k]
+		r := t.responses[0]
+		for i > 0 && s.requests[i-1].at >= r.pos {
+			i--
+		}
+		j := fitting(s, r, i)
+		if j < 0 {
+			continue
+		}
+		e := s.requests[j]
+		asked := ev.askedBefore(s, r)
+		switch {
+		case ev.astray && ev.settled(gaps, asked, e, r):
+			if last := asked[len(asked)-1]; last.answers != nil {
+				ev.copies[last] = append([]*train{last.answers}, ev.copies[last]...)
+				t.request, last.answers = last, t
+			}
+		case ev.astray && ev.outOfOrder(s, gaps, trains[max(0, k-overtakenTrains):k], e):
+		default:
+			t.request, e.answers, i = e, t, j
+		}
+	}
+}
+
+// trains returns the trains in the order in which they were sent.
+func (ev *evidence) trains(s *stream) []*train {
+	var ts []*train
+	for _, r := range s.answered {
+		if t := ev.answers[r]; t != nil && t.responses[0] == r {
+			ts = append(ts, t)
+		}
+	}
+	return ts
+}
+
+// fitting returns the index of the latest of the first i requests that can have drawn r, or -1.
+func fitting(s *stream, r *event, i int) int {
+	for j := i - 1; j >= max(0, i-alignReach); j-- {
+		if e := s.requests[j]; e.psn == r.psn && sameKind(e, r) && timely(s, e, r) {
+			return j
+		}
+	}
+	return -1
+}
+
+func sameKind(e, r *event) bool {
+	return answeredKind(e.info.Kind) && (e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse)
+}
+
+// askedBefore returns the latest transmissions before r of what it answers.
+func (ev *evidence) askedBefore(s *stream, r *event) []*event {
+	asked := ev.asked[s.of(r.psn)]
+	n := len(asked)
+	for n > 0 && asked[n-1].at >= r.pos {
+		n--
+	}
+	return asked[max(0, n-placeReach):n]
+}
+
+// settled reports whether what became of e was known before the request was sent for the last time ahead of r: it had been
+// answered, or a NAK said that it was missing. That r answers it nevertheless, and so late, is less likely than
+// that the last transmission came twice.
+func (ev *evidence) settled(gaps []*gap, asked []*event, e, r *event) bool {
+	if len(asked) == 0 {
+		return false
+	}
+	last := asked[len(asked)-1]
+	if last.at <= e.at || last.psn != r.psn {
+		return false
+	}
+	return missing(gaps, e, last.at) || ev.answeredAll(gaps, asked, e, last)
+}
+
+// answeredAll reports whether there were as many answers with the PSN of e before last was sent as transmissions
+// up to e, and one since e.
+func (ev *evidence) answeredAll(gaps []*gap, asked []*event, e, last *event) bool {
+	open := 0
+	for _, a := range asked {
+		if a.at <= e.at && !a.copied && !missing(gaps, a, last.at) {
+			open++
+		}
+	}
+	given := ev.given[e.psn]
+	n := sort.Search(len(given), func(i int) bool { return given[i].pos >= last.at })
+	return n > 0 && given[n-1].pos > e.at && n >= open
+}
+
+// A gap is a sequence NAK, and a place before which what drew it was sent.
+type gap struct {
+	psn     int64
+	pos     int
+	drawnAt int
+}
+
+// gaps returns the sequence NAKs in the order of the capture's places.
+func (s *stream) gaps() []*gap {
+	var gs []*gap
+	i := 0
+	for _, r := range s.answered {
+		if r.info.Kind != packet.KindAck || !isSequence(r.AETH.Syndrome) {
+			continue
+		}
+		for i < len(s.requests) && s.requests[i].at < r.pos {
+			i++
+		}
+		g := &gap{r.psn, r.pos, -1}
+		for j := i - 1; j >= max(0, i-alignReach); j-- {
+			if s.requests[j].psn > r.psn {
+				g.drawnAt = s.requests[j].at
+				break
+			}
+		}
+		gs = append(gs, g)
+	}
+	return gs
+}
+
+// missing reports whether a NAK that left after e was sent and before a place says that e was not accepted.
+func missing(gaps []*gap, e *event, before int) bool {
+	i := sort.Search(len(gaps), func(i int) bool { return gaps[i].pos > e.at })
+	for _, g := range gaps[i:min(len(gaps), i+placeReach)] {
+		if g.pos >= before {
+			return false
+		}
+		if g.psn < e.psn || g.psn == e.psn && g.drawnAt > e.at {
+			return true
+		}
+	}
+	return false
+}
+
+// overtakenTrains bounds the trains that one which is out of order may leave behind it.
+const overtakenTrains = 16
+
+// outOfOrder reports whether one of the trains before another can only answer what was sent after e.
+func (ev *evidence) outOfOrder(s *stream, gaps []*gap, before []*train, e *event) bool {
+	for _, t := range before {
+		r := t.responses[0]
+		possible, later := false, false
+		asked := ev.askedBefore(s, r)
+		for _, a := range asked {
+			if a.psn != r.psn || !sameKind(a, r) || !timely(s, a, r) {
+				continue
+			}
+			if a.at > e.at {
+				later = true
+			} else if !ev.settled(gaps, asked, a, r) {
+				possible = true
+				break
+			}
+		}
+		if later && !possible {
+			return true
+		}
+	}
+	return false
+}
+
+// tellLate finds, among the answers that were given again, those to an earlier transmission which seemed lost.
+func (ev *evidence) tellLate(s *stream) {
+	for _, m := range s.messages {
+		for _, last := range ev.asked[m] {
+			for _, t := range ev.copies[last] {
+				for _, e := range ev.askedBefore(s, last) {
+					if e.psn == last.psn && e.answers == nil && !e.copied && !ev.late[e] {
+						ev.late[e], ev.belated[t] = true, e
+						break
+					}
+				}
+			}
+		}
+	}
+}
+
+// answeredBefore returns the latest of the transmissions of a request that was answered before r with r's PSN.
+func answeredBefore(asked []*event, r *event) *event {
+	for i := len(asked) - 1; i >= 0; i-- {
+		e := asked[i]
+		if t := e.answers; t != nil && e.psn == r.psn && t.request == e && t.responses[0].psn == r.psn && t.responses[0].pos < r.pos {
+			return e
+		}
+	}
+	return nil
+}
+
+// timely reports whether a request can have drawn r without being late: messages that were sent after it are not
+// counted in the answer.
+func timely(s *stream, e, r *event) bool {
+	k := int((r.AETH.MSN - s.msn) & packet.PSNMask)
+	if r.info.Headers&packet.HasAETH == 0 || k < 1 || k > len(s.messages) {
+		return true
+	}
+	m := s.messages[k-1]
+	return m.first <= e.psn || len(m.parts) == 0 || m.parts[len(m.parts)-1].at < e.at
+}
