@@ -41,6 +41,10 @@ var conversations = []cmTalk{
 	{name: "ucmatose, type of service", server: "ucmatose -b SELF -t 104", client: "ucmatose -t 104 -s PEER", want: "return status 0"},
 	{name: "udaddy", server: "udaddy -b SELF -C 10 -S 500", client: "udaddy -C 10 -S 500 -s PEER", want: "return status 0"},
 	{name: "mckey", ipv4only: true, server: "mckey -m 239.77.0.9 -b SELF -C 4", client: "mckey -s -m 239.77.0.9 -b SELF -C 4", again: true, want: "return status 0"},
+	{name: "rstream", server: "rstream -b SELF -T v -C 20 -S 100000 -I 2", client: "rstream -s PEER -T v -C 20 -S 100000 -I 2", want: "custom"},
+	{name: "rstream, asynchronous", ipv4only: true, server: "rstream -b SELF -T a -C 20 -S 3000", client: "rstream -s PEER -T a -C 20 -S 3000", want: "custom"},
+	{name: "riostream", ipv4only: true, server: "riostream -b SELF -C 20 -S 4096 -I 2", client: "riostream -s PEER -C 20 -S 4096 -I 2", want: "custom"},
+	{name: "rcopy", ipv4only: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:/tmp/softroce-rcopied", endless: true, want: "done"},
 	{name: "rdma_client", ipv4only: true, server: "rdma_server", client: "rdma_client -s PEER", want: "end 0"},
 	{name: "rdma_xclient", ipv4only: true, server: "rdma_xserver", client: "rdma_xclient -s PEER", want: "end 0"},
 	{name: "cmtime", server: "cmtime -b SELF -c 20", client: "cmtime -c 20 -s PEER", endless: true, want: "disconnect"},
@@ -105,6 +109,15 @@ func (c *cmTalk) run(t *testing.T, server, client end, ipv6 bool) {
 	line := server.words(c.server, &client, ipv6)
 	if c.endless && server.what == "kernel" {
 		line = "timeout 4 " + line // what ends here goes on there
+	}
+	// A server that was ended leaves its listener to the daemon, or the kernel, for a moment.
+	for {
+		if n, err := server.listeners(ctx); err != nil || ctx.Err() != nil {
+			t.Fatalf("before the server starts: %v, %v", err, ctx.Err())
+		} else if n == 0 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
 	}
 	s := server.start(ctx, t, line)
 	out, err := c.speak(ctx, t, s, server, client, client.words(c.client, &server, ipv6))
