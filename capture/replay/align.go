@@ -27,6 +27,9 @@ func (ev *evidence) align(s *stream) {
 			i--
 		}
 		j := fitting(s, r, i)
+		for ev.astray && j >= 0 && ev.tooLate(s, j, r) {
+			j = fitting(s, r, j)
+		}
 		if j < 0 {
 			continue
 		}
@@ -64,6 +67,24 @@ func fitting(s *stream, r *event, i int) int {
 		}
 	}
 	return -1
+}
+
+// tooLate reports whether r, which counts nothing behind what it answers, left for an earlier transmission than the request at an
+// index, for something behind that had been accepted by then: it was not sent again before a reply that says so.
+func (ev *evidence) tooLate(s *stream, j int, r *event) bool {
+	e := s.requests[j]
+	if r.info.Headers&packet.HasAETH == 0 || (r.AETH.MSN-s.msn)&packet.PSNMask != s.counted(e.end()-1) {
+		return false
+	}
+	for _, w := range s.requests[max(0, j-placeReach):j] {
+		if w.psn < e.end() || w.copied {
+			continue
+		}
+		if by := ev.accepted(w.psn); by != never && (w.next == nil || w.next.at >= by) {
+			return true
+		}
+	}
+	return false
 }
 
 func sameKind(e, r *event) bool {

@@ -123,17 +123,26 @@ func replayResponder(s *stream, strict bool) error {
 		return err
 	}
 	inOrder := s.report.Responder
-	if len(inOrder.Differences) == 0 || !s.ordered || !s.sentAgain() {
+	if inOrder.unexplained() == 0 || !s.ordered || !s.sentAgain() {
 		return nil
 	}
 	s.report.Responder = newVerdict()
 	if err := replayAssuming(s, strict, true); err != nil {
 		return err
 	}
-	if len(s.report.Responder.Differences) >= len(inOrder.Differences) {
+	if s.report.Responder.unexplained() >= inOrder.unexplained() {
 		s.report.Responder = inOrder
 	}
 	return nil
+}
+
+// unexplained counts what is a difference, and what only packets explain that overtook others nobody knows of.
+func (v *Verdict) unexplained() int {
+	n := len(v.Differences)
+	for _, d := range v.doubts {
+		n += bit(d.order && d.weight == 0)
+	}
+	return n
 }
 
 // sentAgain reports whether a READ or atomic was.
