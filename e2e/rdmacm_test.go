@@ -22,6 +22,7 @@ type cmTalk struct {
 	ipv4only       bool
 	endless        bool   // the server goes on after its client has ended
 	want           string // in the client's output
+	ourClient      bool   // the kernel's librdmacm may tell of the end before the data are read, which rstream takes for an error
 	farewell       string // what a program may say when all is done, and fail
 	again          bool   // the client goes on to be started until the server has ended
 }
@@ -41,6 +42,10 @@ var conversations = []cmTalk{
 	{name: "ucmatose, type of service", server: "ucmatose -b SELF -t 104", client: "ucmatose -t 104 -s PEER", want: "return status 0"},
 	{name: "udaddy", server: "udaddy -b SELF -C 10 -S 500", client: "udaddy -C 10 -S 500 -s PEER", want: "return status 0"},
 	{name: "mckey", ipv4only: true, server: "mckey -m 239.77.0.9 -b SELF -C 4", client: "mckey -s -m 239.77.0.9 -b SELF -C 4", again: true, want: "return status 0"},
+	{name: "rstream", server: "rstream -b SELF -T v -C 20 -S 100000 -I 2", client: "rstream -s PEER -T v -C 20 -S 100000 -I 2", want: "custom"},
+	{name: "rstream, asynchronous", ipv4only: true, server: "rstream -b SELF -T a -C 20 -S 3000", client: "rstream -s PEER -T a -C 20 -S 3000", want: "custom", ourClient: true},
+	{name: "riostream", ipv4only: true, server: "riostream -b SELF -C 20 -S 4096 -I 2", client: "riostream -s PEER -C 20 -S 4096 -I 2", want: "custom"},
+	{name: "rcopy", ipv4only: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:/tmp/softroce-rcopied", endless: true, want: "done"},
 	{name: "rdma_client", ipv4only: true, server: "rdma_server", client: "rdma_client -s PEER", want: "end 0"},
 	{name: "rdma_xclient", ipv4only: true, server: "rdma_xserver", client: "rdma_xclient -s PEER", want: "end 0"},
 	{name: "cmtime", server: "cmtime -b SELF -c 20", client: "cmtime -c 20 -s PEER", endless: true, want: "disconnect"},
@@ -77,7 +82,7 @@ func TestConnectionManagerProgramsWithTheKernel(t *testing.T) {
 func converse(t *testing.T, server, client end, list []cmTalk) {
 	for _, c := range list {
 		for _, ipv6 := range []bool{false, true} {
-			if ipv6 && c.ipv4only {
+			if ipv6 && c.ipv4only || c.ourClient && client.what == "kernel" {
 				continue
 			}
 			name := c.name + "/IPv4"
