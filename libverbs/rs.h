@@ -13,6 +13,7 @@
 #ifndef SOFTROCE_RS_H
 #define SOFTROCE_RS_H
 
+#include <fcntl.h>
 #include <rdma/rsocket.h>
 
 #include "rdmacm.h"
@@ -37,6 +38,7 @@ enum rs_ctrl {
 #define RS_VERSION    1
 #define RS_FLAG_NET   1 /* the sender is big-endian */
 #define RS_FLAG_IOMAP 2
+#define RS_MAX_LIST   1024 /* entries of a list of targets that a peer may have */
 
 struct rs_sge {
 	uint64_t addr;
@@ -77,9 +79,17 @@ struct rs_region {
 	struct rs_region *next;
 	struct ibv_mr *mr;
 	off_t offset;
-	int index;    /* in the peer's list */
-	bool pending; /* the peer is to hear of it */
-	bool gone;    /* it is to hear that there is nothing any more */
+	int index;    /* in the peer's list; INT_MAX: in none */
+	bool pending; /* the peer is to hear of it, or, without memory, that there is nothing */
+};
+
+/* What a socket that is accepted has from its listener. */
+struct rs_options {
+	int sq_size, rq_size, inline_size, snd_size, rcv_size, iomap_size;
+	int keep_idle, keep_count, keep_interval;
+	int64_t snd_timeout, rcv_timeout; /* ms; 0: for ever */
+	struct linger linger;
+	bool nodelay, reuse, keepalive, oob_inline, v6only;
 };
 
 struct rs {
@@ -96,12 +106,11 @@ struct rs {
 	enum rs_state state;
 	bool readable, writable; /* neither side has shut it down */
 	int error;
-	int flags;	    /* O_NONBLOCK */
-	unsigned int tries; /* calls that found nothing to do */
+	int flags;	      /* O_NONBLOCK */
+	unsigned int tries;   /* calls that found nothing to do */
+	unsigned int changes; /* completions and events that there have been */
 
-	/* Options. */
-	int sq_size, rq_size, inline_size, snd_size, rcv_size, iomap_size;
-	bool nodelay, reuse;
+	struct rs_options opt;
 
 	/* Sending. */
 	uint8_t *sbuf;
@@ -113,13 +122,16 @@ struct rs {
 	struct rs_sge *targets; /* the peer writes to it */
 	struct rs_iomap *iomaps;
 	struct ibv_mr *tmr;
-	int target;
+	struct rs_sge to[RS_TARGETS]; /* what it wrote, as of when it said so, less what was sent */
+	int target, to_next;	      /* in use; the one that it writes next */
 
 	/* Receiving. */
 	uint8_t *rbuf;
 	struct ibv_mr *rmr;
 	int rhead;	    /* where the next byte is */
 	int rtold, rbytes;  /* the half that the peer hears of next; bytes free to tell of */
+	int rgiven;	    /* bytes that the peer may still write */
+	bool swap;	    /* its byte order is the other one */
 	struct rs_sge peer; /* its list of targets */
 	int peer_next;
 	struct rs_sge peer_iomaps;
@@ -136,11 +148,52 @@ static inline int rs_fail(int error)
 	return -1;
 }
 
+/* The calls have one shape: with the socket's lock, and an errno to return. */
+#define RS_WITH_SOCKET(fd, expression)                                                             \
+	struct rs *s = rs_get(fd);                                                                 \
+	if (!s)                                                                                    \
+		return -1;                                                                         \
+	pthread_mutex_lock(&s->lock);                                                              \
+	int error = (expression);                                                                  \
+	pthread_mutex_unlock(&s->lock);                                                            \
+	rs_put(s);                                                                                 \
+	return cm_result(error)
+
+static inline bool rs_connecting(const struct rs *s)
+{
+	return s->state >= RS_RESOLVING_ADDR && s->state <= RS_CONNECTING;
+}
+
+static inline bool rs_would_block(const struct rs *s, int flags)
+{
+	return s->flags & O_NONBLOCK || flags & MSG_DONTWAIT;
+}
+
+static inline int rs_take_error(struct rs *s)
+{
+	int error = s->error;
+	s->error = 0;
+	return error;
+}
+
 /* rsocket.c */
 struct rs *rs_get(int fd);
 void rs_put(struct rs *s);
 int rs_enlist(struct rs *s);
 struct rs *rs_new(const struct rs *like);
+
+/* rs_default.c, rs_option.c */
+#define RS_MIN_QUEUE  4
+#define RS_MAX_QUEUE  8192
+#define RS_MIN_BUFFER 8192
+#define RS_MAX_BUFFER (1 << 28)
+#define RS_MAX_INLINE 512
+#define RS_MAX_IOMAPS 0x7f00
+int rs_round_buffer(int bytes);
+int rs_round_iomaps(int n);
+const struct rs_options *rs_default_options(void);
+int rs_default_poll(void);
+int rs_default_wake_up(void);
 
 /* rs_conn.c: all with the lock; 0 or an errno */
 int rs_start(struct rs *s, const struct sockaddr *addr);
@@ -156,6 +209,7 @@ void rs_process(struct rs *s);
 bool rs_can_send(const struct rs *s);
 bool rs_can_recv(const struct rs *s);
 int rs_wait(struct rs *s, int timeout);
+int64_t rs_now(void);
 int rs_write(struct rs *s, const void *buf, int len, enum rs_op op, uint64_t addr, uint32_t key);
 void rs_send_ctrl(struct rs *s, enum rs_ctrl what);
 

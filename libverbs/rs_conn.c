@@ -21,29 +21,52 @@ static void *aligned(size_t n)
 	return p;
 }
 
+/* No more than the device has room for. */
+static int fit_queues(struct rs *s)
+{
+	struct ibv_device_attr attr;
+	int error = ibv_query_device(s->id->verbs, &attr);
+	if (error)
+		return error;
+	int most = attr.max_qp_wr - RS_CTRL_MAX, cqe = attr.max_cqe / 2 - RS_CTRL_MAX;
+	if (most > cqe)
+		most = cqe;
+	if (most < RS_MIN_QUEUE)
+		return ENOBUFS;
+	if (s->opt.sq_size > most)
+		s->opt.sq_size = most;
+	if (s->opt.rq_size > most)
+		s->opt.rq_size = most;
+	return 0;
+}
+
 /* Makes buffers and the queue pair of an identifier that is bound to a device. 0 or an errno. */
 static int make_queues(struct rs *s)
 {
 	struct ibv_pd *pd = s->id->pd;
-	size_t list = RS_TARGETS * sizeof(struct rs_sge) + s->iomap_size * sizeof(struct rs_iomap);
-	s->sbuf = aligned(s->snd_size);
-	s->rbuf = aligned(s->rcv_size);
+	int error = fit_queues(s);
+	if (error)
+		return error;
+	size_t list =
+		RS_TARGETS * sizeof(struct rs_sge) + s->opt.iomap_size * sizeof(struct rs_iomap);
+	s->sbuf = aligned(s->opt.snd_size);
+	s->rbuf = aligned(s->opt.rcv_size);
 	s->targets = aligned(list);
-	s->msize = s->rq_size + 1;
+	s->msize = s->opt.rq_size + 1;
 	s->messages = calloc(s->msize, sizeof *s->messages);
 	if (!s->sbuf || !s->rbuf || !s->targets || !s->messages)
 		return ENOMEM;
 	s->iomaps = (struct rs_iomap *)(s->targets + RS_TARGETS);
 	int remote = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
-	s->smr = ibv_reg_mr(pd, s->sbuf, s->snd_size, IBV_ACCESS_LOCAL_WRITE);
-	s->rmr = ibv_reg_mr(pd, s->rbuf, s->rcv_size, remote);
+	s->smr = ibv_reg_mr(pd, s->sbuf, s->opt.snd_size, IBV_ACCESS_LOCAL_WRITE);
+	s->rmr = ibv_reg_mr(pd, s->rbuf, s->opt.rcv_size, remote);
 	s->tmr = ibv_reg_mr(pd, s->targets, list, remote);
 	s->comp = ibv_create_comp_channel(s->id->verbs);
 	if (!s->smr || !s->rmr || !s->tmr || !s->comp)
 		return errno;
 	fcntl(s->comp->fd, F_SETFL, fcntl(s->comp->fd, F_GETFL) | O_NONBLOCK);
 	/* Twice as many receives as credits: what the peer sends beside data needs none. */
-	int receives = s->rq_size + RS_CTRL_MAX, sends = s->sq_size + RS_CTRL_MAX;
+	int receives = s->opt.rq_size + RS_CTRL_MAX, sends = s->opt.sq_size + RS_CTRL_MAX;
 	s->cq = ibv_create_cq(s->id->verbs, receives + sends, s, s->comp, 0);
 	if (!s->cq)
 		return errno;
@@ -56,14 +79,17 @@ static int make_queues(struct rs *s)
 			.max_recv_wr = receives,
 			.max_send_sge = 2,
 			.max_recv_sge = 1,
-			.max_inline_data = s->inline_size < 16 ? 16 : s->inline_size},
+			/* What we tell the peer is sent so. */
+			.max_inline_data = s->opt.inline_size < (int)sizeof(struct rs_iomap)
+						   ? (int)sizeof(struct rs_iomap)
+						   : s->opt.inline_size},
 	};
 	if (rdma_create_qp(s->id, NULL, &attr))
 		return errno;
-	s->sfree = s->snd_size;
-	s->sqe = s->sq_size;
-	s->rtold = s->rbytes = s->rcv_size / 2;
-	s->rseq_told = (uint16_t)(s->rq_size / 2);
+	s->sfree = s->opt.snd_size;
+	s->sqe = s->opt.sq_size;
+	s->rtold = s->rbytes = s->rgiven = s->opt.rcv_size / 2;
+	s->rseq_told = (uint16_t)(s->opt.rq_size / 2);
 	return rs_post_recv(s, receives);
 }
 
@@ -143,7 +169,7 @@ static bool understood(const struct rdma_cm_event *e)
 {
 	const struct rs_conn_data *d = e->param.conn.private_data;
 	return e->param.conn.private_data_len >= sizeof *d && d->version == RS_VERSION &&
-	       be32toh(d->targets.length) >= 1;
+	       be32toh(d->targets.length) >= 1 && be32toh(d->targets.length) <= RS_MAX_LIST;
 }
 
 static void connected(struct rs *s, const struct rdma_cm_event *e)
@@ -215,6 +241,7 @@ void rs_advance(struct rs *s)
 	if (s->state == RS_LISTENING)
 		return;
 	while (!rdma_get_cm_event(s->channel, &e)) {
+		s->changes++;
 		step(s, e);
 		rdma_ack_cm_event(e);
 	}
@@ -222,11 +249,10 @@ void rs_advance(struct rs *s)
 		fail(s, ENETDOWN); /* the daemon is gone */
 }
 
-static int take_request(struct rs *listener, struct rdma_cm_event *e, struct rs *s)
+static int take_request(struct rdma_cm_event *e, struct rs *s)
 {
 	struct rdma_conn_param param;
 	struct rs_conn_data data;
-	(void)listener;
 	s->id = e->id;
 	s->id->context = s;
 	s->channel = rdma_create_event_channel();
@@ -259,7 +285,7 @@ int rs_accept_one(struct rs *listener, struct rs **out)
 		return EAGAIN;
 	}
 	struct rs *s = rs_new(listener);
-	int error = s ? take_request(listener, e, s) : ENOMEM;
+	int error = s ? take_request(e, s) : ENOMEM;
 	if (error)
 		rdma_reject(e->id, NULL, 0);
 	struct rdma_cm_id *id = e->id;
@@ -274,6 +300,6 @@ int rs_accept_one(struct rs *listener, struct rs **out)
 	} else {
 		rdma_destroy_id(id);
 	}
-	return error == ENOMEM ? ENOMEM
-			       : EAGAIN; /* the fault of one peer is no matter for the next */
+	/* The fault of one peer is no matter for the next. */
+	return error == ENOMEM || error == EMFILE || error == ENFILE ? error : EAGAIN;
 }

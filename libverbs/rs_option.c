@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Sockets over RDMA: options, and memory that the peer writes to by offsets (riomap, riowrite).
+ * Sockets over RDMA: options.
  */
 #include "rs.h"
 
+#include <endian.h>
+#include <infiniband/sa.h>
+#include <limits.h>
 #include <netinet/tcp.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,53 +16,91 @@ static int clamp(int v, int min, int max)
 	return v < min ? min : v > max ? max : v;
 }
 
+/* Whole pages, in two halves. */
+int rs_round_buffer(int bytes)
+{
+	return clamp(bytes, RS_MIN_BUFFER, RS_MAX_BUFFER) / 8192 * 8192;
+}
+
+/* A number that the peer can be told in eight bits. */
+int rs_round_iomaps(int n)
+{
+	n = clamp(n, 0, RS_MAX_IOMAPS);
+	return n <= 128 ? n : (n + 255) / 256 * 256;
+}
+
 static int set_rdma(struct rs *s, int name, int v)
 {
 	if (s->state > RS_LISTENING)
 		return EINVAL;
 	switch (name) {
 	case RDMA_SQSIZE:
-		s->sq_size = clamp(v, 4, 8192);
+		s->opt.sq_size = clamp(v, RS_MIN_QUEUE, RS_MAX_QUEUE);
 		return 0;
 	case RDMA_RQSIZE:
-		s->rq_size = clamp(v, 4, 8192);
+		s->opt.rq_size = clamp(v, RS_MIN_QUEUE, RS_MAX_QUEUE);
 		return 0;
 	case RDMA_INLINE:
-		s->inline_size = clamp(v, 0, 512);
+		s->opt.inline_size = clamp(v, 0, RS_MAX_INLINE);
 		return 0;
 	case RDMA_IOMAPSIZE:
-		s->iomap_size =
-			v <= 128 ? clamp(v, 0, 128) : clamp((v + 255) / 256 * 256, 0, 0x7f00);
+		s->opt.iomap_size = rs_round_iomaps(v);
 		return 0;
 	}
 	return ENOTSUP;
+}
+
+static int set_id_option(struct rs *s, int option, int on)
+{
+	if (rdma_set_option(s->id, RDMA_OPTION_ID, option, &on, sizeof on))
+		return errno;
+	return 0;
 }
 
 static int set_socket(struct rs *s, int name, int v)
 {
 	switch (name) {
 	case SO_REUSEADDR:
-		s->reuse = v != 0;
-		return rdma_set_option(s->id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &v,
-				       sizeof v)
-			       ? errno
-			       : 0;
+		s->opt.reuse = v != 0;
+		return set_id_option(s, RDMA_OPTION_ID_REUSEADDR, v != 0);
 	case SO_RCVBUF:
 	case SO_SNDBUF:
 		if (s->state > RS_LISTENING)
 			return EINVAL;
-		/* Whole pages, in two halves. */
-		*(name == SO_RCVBUF ? &s->rcv_size : &s->snd_size) =
-			clamp(v, 8192, 1 << 28) / 8192 * 8192;
+		*(name == SO_RCVBUF ? &s->opt.rcv_size : &s->opt.snd_size) = rs_round_buffer(v);
 		return 0;
-	case SO_LINGER:
+	case SO_KEEPALIVE:
+		s->opt.keepalive = v != 0; /* and nothing is sent for it, as rsocket(7) has it */
+		return 0;
 	case SO_OOBINLINE:
-		return 0; /* closing waits, and there is nothing out of band */
+		s->opt.oob_inline = v != 0; /* there is nothing out of band */
+		return 0;
 	}
 	return ENOTSUP;
 }
 
-static int set_option(struct rs *s, int level, int name, int v)
+static int set_tcp(struct rs *s, int name, int v)
+{
+	switch (name) {
+	case TCP_NODELAY:
+		s->opt.nodelay = v != 0; /* nothing is ever delayed */
+		return 0;
+	case TCP_KEEPIDLE:
+		s->opt.keep_idle = v;
+		return v > 0 ? 0 : EINVAL;
+	case TCP_KEEPCNT:
+		s->opt.keep_count = v;
+		return v > 0 ? 0 : EINVAL;
+	case TCP_KEEPINTVL:
+		s->opt.keep_interval = v;
+		return v > 0 ? 0 : EINVAL;
+	case TCP_MAXSEG:
+		return 0; /* a wish, and the path's MTU it is */
+	}
+	return ENOTSUP;
+}
+
+static int set_number(struct rs *s, int level, int name, int v)
 {
 	switch (level) {
 	case SOL_SOCKET:
@@ -67,232 +108,224 @@ static int set_option(struct rs *s, int level, int name, int v)
 	case SOL_RDMA:
 		return set_rdma(s, name, v);
 	case IPPROTO_TCP:
-		if (name != TCP_NODELAY)
-			return ENOTSUP;
-		s->nodelay = v != 0; /* nothing is ever delayed */
-		return 0;
+		return set_tcp(s, name, v);
 	case IPPROTO_IPV6:
 		if (name != IPV6_V6ONLY)
 			return ENOTSUP;
-		return rdma_set_option(s->id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &v, sizeof v)
-			       ? errno
-			       : 0;
+		s->opt.v6only = v != 0;
+		return set_id_option(s, RDMA_OPTION_ID_AFONLY, v != 0);
 	}
 	return ENOTSUP;
+}
+
+/* Options that are more than a number. */
+static bool is_time(int level, int name)
+{
+	return level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO);
+}
+
+static bool is_linger(int level, int name)
+{
+	return level == SOL_SOCKET && name == SO_LINGER;
+}
+
+static int set_time(int64_t *ms, const void *value, socklen_t len)
+{
+	struct timeval t;
+	if (len < sizeof t)
+		return EINVAL;
+	memcpy(&t, value, sizeof t);
+	if (t.tv_sec < 0 || t.tv_usec < 0 || t.tv_usec >= 1000000)
+		return EDOM;
+	if (t.tv_sec > INT_MAX / 1000)
+		t.tv_sec = 0; /* which is longer than anyone waits */
+	*ms = (int64_t)t.tv_sec * 1000 + (t.tv_usec + 999) / 1000;
+	return 0;
+}
+
+static int set_linger(struct rs *s, const void *value, socklen_t len)
+{
+	if (len < sizeof s->opt.linger)
+		return EINVAL;
+	memcpy(&s->opt.linger, value, sizeof s->opt.linger);
+	s->opt.linger.l_linger = clamp(s->opt.linger.l_linger, 0, INT_MAX / 1000);
+	return 0;
+}
+
+static int set_option(struct rs *s, int level, int name, const void *value, socklen_t len)
+{
+	int v;
+	if (!value)
+		return EFAULT;
+	if (is_time(level, name))
+		return set_time(name == SO_RCVTIMEO ? &s->opt.rcv_timeout : &s->opt.snd_timeout,
+				value, len);
+	if (is_linger(level, name))
+		return set_linger(s, value, len);
+	if (len < sizeof v)
+		return EINVAL;
+	memcpy(&v, value, sizeof v);
+	return set_number(s, level, name, v);
 }
 
 CM_PUBLIC int rsetsockopt(int fd, int level, int name, const void *value, socklen_t len)
 {
-	struct rs *s = rs_get(fd);
-	if (!s)
-		return -1;
-	int v = 0, error = EINVAL;
-	if (value && len >= sizeof v) {
-		memcpy(&v, value, sizeof v);
-		pthread_mutex_lock(&s->lock);
-		error = set_option(s, level, name, v);
-		pthread_mutex_unlock(&s->lock);
-	}
-	rs_put(s);
-	return cm_result(error);
+	RS_WITH_SOCKET(fd, set_option(s, level, name, value, len));
 }
 
-static int get_option(struct rs *s, int level, int name, int *v)
+static int get_socket(struct rs *s, int name, int *v)
 {
-	switch (level) {
-	case SOL_SOCKET:
-		switch (name) {
-		case SO_ERROR:
-			*v = s->error;
-			s->error = 0;
-			return 0;
-		case SO_REUSEADDR:
-			*v = s->reuse;
-			return 0;
-		case SO_RCVBUF:
-			*v = s->rcv_size;
-			return 0;
-		case SO_SNDBUF:
-			*v = s->snd_size;
-			return 0;
-		case SO_TYPE:
-			*v = SOCK_STREAM;
-			return 0;
-		}
-		return ENOTSUP;
-	case IPPROTO_TCP:
-		*v = s->nodelay;
-		return name == TCP_NODELAY ? 0 : ENOTSUP;
-	case SOL_RDMA:
-		switch (name) {
-		case RDMA_SQSIZE:
-			*v = s->sq_size;
-			return 0;
-		case RDMA_RQSIZE:
-			*v = s->rq_size;
-			return 0;
-		case RDMA_INLINE:
-			*v = s->inline_size;
-			return 0;
-		case RDMA_IOMAPSIZE:
-			*v = s->iomap_size;
-			return 0;
-		}
+	switch (name) {
+	case SO_ERROR:
+		rs_advance(s);
+		*v = rs_take_error(s);
+		return 0;
+	case SO_REUSEADDR:
+		*v = s->opt.reuse;
+		return 0;
+	case SO_KEEPALIVE:
+		*v = s->opt.keepalive;
+		return 0;
+	case SO_OOBINLINE:
+		*v = s->opt.oob_inline;
+		return 0;
+	case SO_RCVBUF:
+		*v = s->opt.rcv_size;
+		return 0;
+	case SO_SNDBUF:
+		*v = s->opt.snd_size;
+		return 0;
+	case SO_TYPE:
+		*v = SOCK_STREAM;
+		return 0;
+	case SO_ACCEPTCONN:
+		*v = s->state == RS_LISTENING;
+		return 0;
 	}
 	return ENOTSUP;
 }
 
+/* The bytes of a packet's payload: of the smallest MTU, before there is a path. */
+static int segment(const struct rs *s)
+{
+	return s->id && s->id->route.num_paths ? 128 << s->id->route.path_rec->mtu : 256;
+}
+
+static int get_tcp(struct rs *s, int name, int *v)
+{
+	switch (name) {
+	case TCP_NODELAY:
+		*v = s->opt.nodelay;
+		return 0;
+	case TCP_KEEPIDLE:
+		*v = s->opt.keep_idle;
+		return 0;
+	case TCP_KEEPCNT:
+		*v = s->opt.keep_count;
+		return 0;
+	case TCP_KEEPINTVL:
+		*v = s->opt.keep_interval;
+		return 0;
+	case TCP_MAXSEG:
+		*v = segment(s);
+		return 0;
+	}
+	return ENOTSUP;
+}
+
+static int get_rdma(struct rs *s, int name, int *v)
+{
+	switch (name) {
+	case RDMA_SQSIZE:
+		*v = s->opt.sq_size;
+		return 0;
+	case RDMA_RQSIZE:
+		*v = s->opt.rq_size;
+		return 0;
+	case RDMA_INLINE:
+		*v = s->opt.inline_size;
+		return 0;
+	case RDMA_IOMAPSIZE:
+		*v = s->opt.iomap_size;
+		return 0;
+	}
+	return ENOTSUP;
+}
+
+static int get_number(struct rs *s, int level, int name, int *v)
+{
+	switch (level) {
+	case SOL_SOCKET:
+		return get_socket(s, name, v);
+	case IPPROTO_TCP:
+		return get_tcp(s, name, v);
+	case IPPROTO_IPV6:
+		*v = s->opt.v6only;
+		return name == IPV6_V6ONLY ? 0 : ENOTSUP;
+	case SOL_RDMA:
+		return get_rdma(s, name, v);
+	}
+	return ENOTSUP;
+}
+
+/* The path of a connection, in the form that a subnet administrator gives it. */
+static int get_route(struct rs *s, struct ibv_path_data *out)
+{
+	if (!s->id || !s->id->route.num_paths)
+		return ENOTCONN;
+	const struct ibv_sa_path_rec *p = s->id->route.path_rec;
+	struct ibv_path_record *r = &out->path;
+	memset(out, 0, sizeof *out);
+	out->flags = IBV_PATH_FLAG_GMP | IBV_PATH_FLAG_PRIMARY | IBV_PATH_FLAG_BIDIRECTIONAL;
+	r->dgid = p->dgid;
+	r->sgid = p->sgid;
+	r->dlid = p->dlid;
+	r->slid = p->slid;
+	r->flowlabel_hoplimit = htobe32(be32toh(p->flow_label) << 8 | p->hop_limit);
+	r->tclass = p->traffic_class;
+	r->reversible_numpath = (uint8_t)(p->reversible << 7 | p->numb_path);
+	r->pkey = p->pkey;
+	r->mtu = (uint8_t)(p->mtu_selector << 6 | p->mtu);
+	r->rate = (uint8_t)(p->rate_selector << 6 | p->rate);
+	r->packetlifetime = (uint8_t)(p->packet_life_time_selector << 6 | p->packet_life_time);
+	return 0;
+}
+
+static int get_option(struct rs *s, int level, int name, void *value, socklen_t *len)
+{
+	union {
+		int number;
+		struct timeval time;
+		struct linger linger;
+		struct ibv_path_data route;
+	} u;
+	size_t size = sizeof u.number;
+	int error = 0;
+	if (!value || !len)
+		return EFAULT;
+	if (is_time(level, name)) {
+		int64_t ms = name == SO_RCVTIMEO ? s->opt.rcv_timeout : s->opt.snd_timeout;
+		u.time = (struct timeval){ms / 1000, ms % 1000 * 1000};
+		size = sizeof u.time;
+	} else if (is_linger(level, name)) {
+		u.linger = s->opt.linger;
+		size = sizeof u.linger;
+	} else if (level == SOL_RDMA && name == RDMA_ROUTE) {
+		error = get_route(s, &u.route);
+		size = sizeof u.route;
+	} else {
+		error = get_number(s, level, name, &u.number);
+	}
+	if (error)
+		return error;
+	if (*len < size)
+		return EINVAL;
+	memcpy(value, &u, size);
+	*len = (socklen_t)size;
+	return 0;
+}
+
 CM_PUBLIC int rgetsockopt(int fd, int level, int name, void *value, socklen_t *len)
 {
-	struct rs *s = rs_get(fd);
-	if (!s)
-		return -1;
-	int v = 0;
-	pthread_mutex_lock(&s->lock);
-	int error = *len < sizeof v ? EINVAL : get_option(s, level, name, &v);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
-	if (error)
-		return rs_fail(error);
-	memcpy(value, &v, sizeof v);
-	*len = sizeof v;
-	return 0;
-}
-
-/* An entry of the peer's list that no region of ours has. */
-static int free_index(const struct rs *s)
-{
-	for (int i = 0; i < (int)s->peer_iomaps.length; i++) {
-		const struct rs_region *r = s->regions;
-		while (r && r->index != i)
-			r = r->next;
-		if (!r)
-			return i;
-	}
-	return -1;
-}
-
-static off_t map_region(struct rs *s, void *buf, size_t len, int prot, off_t offset)
-{
-	if (s->state != RS_CONNECTED || !s->id->pd)
-		return rs_fail(ENOTCONN);
-	int index = free_index(s);
-	if (index < 0)
-		return rs_fail(ENOBUFS);
-	struct rs_region *r = calloc(1, sizeof *r);
-	if (!r)
-		return rs_fail(ENOMEM);
-	int access = IBV_ACCESS_LOCAL_WRITE;
-	if (prot & 2) /* PROT_WRITE */
-		access |= IBV_ACCESS_REMOTE_WRITE;
-	if (prot & 1) /* PROT_READ */
-		access |= IBV_ACCESS_REMOTE_READ;
-	r->mr = ibv_reg_mr(s->id->pd, buf, len, access);
-	if (!r->mr) {
-		int error = errno;
-		free(r);
-		return rs_fail(error);
-	}
-	r->offset = offset == -1 ? (off_t)(uintptr_t)buf : offset;
-	r->index = index;
-	r->pending = true;
-	r->next = s->regions;
-	s->regions = r;
-	rs_process(s); /* tells the peer */
-	return r->offset;
-}
-
-CM_PUBLIC off_t riomap(int fd, void *buf, size_t len, int prot, int flags, off_t offset)
-{
-	(void)flags;
-	struct rs *s = rs_get(fd);
-	if (!s)
-		return -1;
-	pthread_mutex_lock(&s->lock);
-	off_t at = map_region(s, buf, len, prot, offset);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
-	return at;
-}
-
-static int unmap_region(struct rs *s, void *buf, size_t len)
-{
-	struct rs_region *r = s->regions;
-	while (r && !(r->mr && r->mr->addr == buf && r->mr->length == len))
-		r = r->next;
-	if (!r)
-		return EINVAL;
-	ibv_dereg_mr(r->mr);
-	r->mr = NULL;
-	r->gone = true;
-	r->pending = true; /* its entry stays taken: the peer may still write there, in vain */
-	rs_process(s);
-	return 0;
-}
-
-CM_PUBLIC int riounmap(int fd, void *buf, size_t len)
-{
-	struct rs *s = rs_get(fd);
-	if (!s)
-		return -1;
-	pthread_mutex_lock(&s->lock);
-	int error = unmap_region(s, buf, len);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
-	return cm_result(error);
-}
-
-/* The peer's region that holds an offset, read once; false where there is none. */
-static bool find_map(const struct rs *s, uint64_t offset, struct rs_iomap *out)
-{
-	for (int i = 0; i < s->iomap_size; i++) {
-		memcpy(out, (const void *)&s->iomaps[i], sizeof *out);
-		if (out->sge.length && offset >= out->offset &&
-		    offset - out->offset < out->sge.length)
-			return true;
-	}
-	return false;
-}
-
-static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint64_t offset,
-			   int flags)
-{
-	size_t done = 0;
-	struct rs_iomap m;
-	rs_process(s);
-	while (done < count) {
-		if (s->state != RS_CONNECTED)
-			return done ? done : (size_t)rs_fail(s->error ? s->error : ECONNRESET);
-		bool mapped = find_map(s, offset + done, &m);
-		if (!mapped || s->sqe == 0 || s->sfree == 0) {
-			/* The peer may be about to tell us. */
-			int error = s->flags || flags & MSG_DONTWAIT ? EAGAIN : rs_wait(s, -1);
-			if (error)
-				return done ? done : (size_t)rs_fail(error);
-			continue;
-		}
-		uint64_t into = offset + done - m.offset;
-		size_t n = count - done;
-		if (n > m.sge.length - into)
-			n = m.sge.length - into;
-		if (n > (size_t)s->sfree)
-			n = (size_t)s->sfree;
-		if (n > 1 << 16)
-			n = 1 << 16;
-		rs_write(s, buf + done, (int)n, RS_OP_WRITE, m.sge.addr + into, m.sge.key);
-		done += n;
-	}
-	return done;
-}
-
-CM_PUBLIC size_t riowrite(int fd, const void *buf, size_t count, off_t offset, int flags)
-{
-	struct rs *s = rs_get(fd);
-	if (!s)
-		return (size_t)-1;
-	pthread_mutex_lock(&s->lock);
-	size_t n = write_offset(s, buf, count, (uint64_t)offset, flags);
-	pthread_mutex_unlock(&s->lock);
-	rs_put(s);
-	return n;
+	RS_WITH_SOCKET(fd, get_option(s, level, name, value, len));
 }

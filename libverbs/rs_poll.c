@@ -4,16 +4,10 @@
  */
 #include "rs.h"
 
+#include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
-
-/*
- * Another thread that uses a socket may take the event that this one waits for. So it looks again
- * after so many ms, which only costs where that has happened.
- */
-#define LOOK_AGAIN 50
 
 /* What is ready of one socket. Holds its lock. */
 static short ready(struct rs *s, short events)
@@ -106,27 +100,21 @@ static void take_events(const struct pollfd *fds, nfds_t n)
 	}
 }
 
-static int64_t now_ms(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / 1000000;
-}
-
 CM_PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
 {
-	int64_t end = now_ms() + timeout;
+	int64_t end = rs_now() + timeout;
+	int wake_up = rs_default_wake_up();
 	struct pollfd *all = calloc(n * 2 + 1, sizeof *all);
 	if (!all)
 		return rs_fail(ENOMEM);
 	int found;
 	for (;;) {
 		found = look(fds, n);
-		int64_t left = timeout < 0 ? LOOK_AGAIN : end - now_ms();
+		int64_t left = timeout < 0 ? wake_up : end - rs_now();
 		if (found || left <= 0)
 			break;
 		nfds_t count = behind(fds, n, all);
-		if (poll(all, count, (int)(left < LOOK_AGAIN ? left : LOOK_AGAIN)) < 0) {
+		if (poll(all, count, (int)(left < wake_up ? left : wake_up)) < 0) {
 			found = -1;
 			break;
 		}
@@ -138,10 +126,22 @@ CM_PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
 	return found;
 }
 
+/* For poll: -1 is for ever. */
+static int milliseconds(const struct timeval *t)
+{
+	if (!t)
+		return -1;
+	if (t->tv_sec < 0 || t->tv_sec > INT_MAX / 1000 - 1)
+		return t->tv_sec < 0 ? 0 : INT_MAX;
+	return (int)(t->tv_sec * 1000 + (t->tv_usec + 999) / 1000);
+}
+
 CM_PUBLIC int rselect(int n, fd_set *readable, fd_set *writable, fd_set *except,
 		      struct timeval *timeout)
 {
-	struct pollfd *fds = calloc(n > 0 ? (size_t)n : 1, sizeof *fds);
+	if (n < 0 || n > FD_SETSIZE)
+		return rs_fail(EINVAL);
+	struct pollfd *fds = calloc((size_t)n + 1, sizeof *fds);
 	if (!fds)
 		return rs_fail(ENOMEM);
 	nfds_t count = 0;
@@ -154,11 +154,14 @@ CM_PUBLIC int rselect(int n, fd_set *readable, fd_set *writable, fd_set *except,
 		if (events || (except && FD_ISSET(fd, except)))
 			fds[count++] = (struct pollfd){.fd = fd, .events = events};
 	}
-	int ms = timeout ? (int)(timeout->tv_sec * 1000 + (timeout->tv_usec + 999) / 1000) : -1;
-	int rc = rpoll(fds, count, ms);
+	int rc = rpoll(fds, count, milliseconds(timeout));
+	for (nfds_t i = 0; i < count && rc >= 0; i++)
+		if (fds[i].revents & POLLNVAL)
+			rc = rs_fail(EBADF);
 	if (rc < 0) {
+		int error = errno;
 		free(fds);
-		return rc;
+		return rs_fail(error);
 	}
 	int found = 0;
 	for (nfds_t i = 0; i < count; i++) {

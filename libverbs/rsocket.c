@@ -6,13 +6,13 @@
  */
 #include "rs.h"
 
-#include <fcntl.h>
-#include <netinet/tcp.h>
+#include <netinet/in.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FD 65536
+#define MAX_FD	   65536
+#define DRAIN_TIME 30000 /* ms; retransmission gives up before */
 
 static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct rs *table[MAX_FD];
@@ -66,23 +66,18 @@ struct rs *rs_new(const struct rs *like)
 	pthread_mutex_init(&s->lock, NULL);
 	pthread_cond_init(&s->cond, NULL);
 	s->fd = -1;
-	s->sq_size = like ? like->sq_size : 384;
-	s->rq_size = like ? like->rq_size : 384;
-	s->inline_size = like ? like->inline_size : 64;
-	s->snd_size = like ? like->snd_size : 1 << 17;
-	s->rcv_size = like ? like->rcv_size : 1 << 17;
-	s->iomap_size = like ? like->iomap_size : 0;
-	s->nodelay = like && like->nodelay;
+	s->opt = like ? like->opt : *rs_default_options();
 	return s;
 }
 
 CM_PUBLIC int rsocket(int domain, int type, int protocol)
 {
-	(void)protocol;
 	if (domain != AF_INET && domain != AF_INET6)
 		return rs_fail(EAFNOSUPPORT);
 	if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM)
 		return rs_fail(ESOCKTNOSUPPORT);
+	if (protocol && protocol != IPPROTO_TCP)
+		return rs_fail(EPROTONOSUPPORT);
 	struct rs *s = rs_new(NULL);
 	if (!s)
 		return rs_fail(ENOMEM);
@@ -105,17 +100,6 @@ CM_PUBLIC int rsocket(int domain, int type, int protocol)
 	return s->fd;
 }
 
-/* The calls have one shape: with the socket's lock, and an errno to return. */
-#define WITH_SOCKET(fd, expression)                                                                \
-	struct rs *s = rs_get(fd);                                                                 \
-	if (!s)                                                                                    \
-		return -1;                                                                         \
-	pthread_mutex_lock(&s->lock);                                                              \
-	int error = (expression);                                                                  \
-	pthread_mutex_unlock(&s->lock);                                                            \
-	rs_put(s);                                                                                 \
-	return cm_result(error)
-
 static int do_bind(struct rs *s, const struct sockaddr *addr)
 {
 	if (s->state != RS_NEW)
@@ -129,7 +113,7 @@ static int do_bind(struct rs *s, const struct sockaddr *addr)
 CM_PUBLIC int rbind(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	(void)len;
-	WITH_SOCKET(fd, do_bind(s, addr));
+	RS_WITH_SOCKET(fd, do_bind(s, addr));
 }
 
 static int do_listen(struct rs *s, int backlog)
@@ -146,32 +130,14 @@ static int do_listen(struct rs *s, int backlog)
 
 CM_PUBLIC int rlisten(int fd, int backlog)
 {
-	WITH_SOCKET(fd, do_listen(s, backlog));
-}
-
-static bool would_block(const struct rs *s, int flags)
-{
-	return s->flags & O_NONBLOCK || flags & MSG_DONTWAIT;
-}
-
-/*
- * Waits, or does not where the program does not want to. One that tries again and again instead
- * hears of the connection's end all the same.
- */
-static int wait_or_not(struct rs *s, int flags)
-{
-	if (!would_block(s, flags))
-		return rs_wait(s, -1);
-	if (++s->tries % 64 == 0)
-		rs_advance(s);
-	return EAGAIN;
+	RS_WITH_SOCKET(fd, do_listen(s, backlog));
 }
 
 static int do_accept(struct rs *s, struct rs **out)
 {
 	while (s->state == RS_LISTENING) {
 		int error = rs_accept_one(s, out);
-		if (error != EAGAIN || would_block(s, 0))
+		if (error != EAGAIN || rs_would_block(s, 0))
 			return error;
 		error = rs_wait(s, -1);
 		if (error)
@@ -204,53 +170,47 @@ CM_PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 	return made->fd;
 }
 
-static bool connecting(const struct rs *s)
-{
-	return s->state >= RS_RESOLVING_ADDR && s->state <= RS_CONNECTING;
-}
-
-static int take_error(struct rs *s)
-{
-	int error = s->error;
-	s->error = 0;
-	return error;
-}
-
 static int do_connect(struct rs *s, const struct sockaddr *addr)
 {
 	rs_advance(s);
 	if (s->state == RS_CONNECTED)
 		return EISCONN;
-	if (connecting(s))
+	if (rs_connecting(s))
 		return EALREADY;
 	if (s->state != RS_NEW && s->state != RS_BOUND)
-		return s->error ? take_error(s) : EINVAL;
+		return s->error ? rs_take_error(s) : EINVAL;
 	int error = rs_start(s, addr);
 	if (error)
 		return error;
-	if (would_block(s, 0))
+	if (rs_would_block(s, 0))
 		return EINPROGRESS;
-	while (connecting(s)) {
+	while (rs_connecting(s)) {
 		error = rs_wait(s, -1);
 		if (error)
 			return error;
 	}
-	return s->state == RS_CONNECTED ? 0 : take_error(s);
+	return s->state == RS_CONNECTED ? 0 : rs_take_error(s);
 }
 
 CM_PUBLIC int rconnect(int fd, const struct sockaddr *addr, socklen_t len)
 {
 	(void)len;
-	WITH_SOCKET(fd, do_connect(s, addr));
+	RS_WITH_SOCKET(fd, do_connect(s, addr));
 }
 
-/* Waits until all that was sent has been acknowledged, or cannot be any more. */
+/*
+ * Waits until all that was sent has been acknowledged. It cannot be any more once the peer has
+ * disconnected: it may have destroyed its queue pair by then.
+ */
 static void drain(struct rs *s)
 {
-	while ((s->state == RS_CONNECTED || s->state == RS_DISCONNECTED) && s->cq &&
-	       (s->sqe < s->sq_size || s->ctrl > 0))
-		if (rs_wait(s, 5000))
+	int patience = s->opt.linger.l_onoff ? s->opt.linger.l_linger * 1000 : DRAIN_TIME;
+	int64_t end = rs_now() + patience;
+	while (s->state == RS_CONNECTED && s->cq && (s->sqe < s->opt.sq_size || s->ctrl > 0)) {
+		int error = rs_now() < end ? rs_wait(s, (int)(end - rs_now())) : ETIMEDOUT;
+		if (error && error != EINTR)
 			return;
+	}
 }
 
 static int do_shutdown(struct rs *s, int how)
@@ -278,7 +238,7 @@ static int do_shutdown(struct rs *s, int how)
 
 CM_PUBLIC int rshutdown(int fd, int how)
 {
-	WITH_SOCKET(fd, do_shutdown(s, how));
+	RS_WITH_SOCKET(fd, do_shutdown(s, how));
 }
 
 CM_PUBLIC int rclose(int fd)
@@ -287,9 +247,16 @@ CM_PUBLIC int rclose(int fd)
 	if (!s)
 		return -1;
 	pthread_mutex_lock(&table_lock);
-	table[fd] = NULL;
-	s->refs--; /* the table's */
+	bool ours = table[fd] == s; /* and not closed by another thread meanwhile */
+	if (ours) {
+		table[fd] = NULL;
+		s->refs--;
+	}
 	pthread_mutex_unlock(&table_lock);
+	if (!ours) {
+		rs_put(s);
+		return rs_fail(EBADF);
+	}
 	pthread_mutex_lock(&s->lock);
 	if (s->state == RS_CONNECTED)
 		do_shutdown(s, SHUT_RDWR);
@@ -302,196 +269,6 @@ CM_PUBLIC int rclose(int fd)
 	return 0;
 }
 
-/* Takes up to len bytes out of the receive buffer. */
-static size_t take_bytes(struct rs *s, uint8_t *buf, size_t len, bool peek)
-{
-	size_t got = 0;
-	int at = s->rhead;
-	for (int m = s->mhead; m != s->mtail && got < len; m = (m + 1) % s->msize) {
-		size_t n = s->messages[m] < len - got ? s->messages[m] : len - got;
-		for (size_t done = 0; done < n;) {
-			size_t part = n - done;
-			if (part > (size_t)(s->rcv_size - at))
-				part = (size_t)(s->rcv_size - at);
-			memcpy(buf + got + done, s->rbuf + at, part);
-			at = (at + (int)part) % s->rcv_size;
-			done += part;
-		}
-		got += n;
-		if (peek)
-			continue;
-		s->messages[m] -= (uint32_t)n;
-		if (s->messages[m])
-			break;
-		s->rseq++;
-		s->mhead = (m + 1) % s->msize;
-	}
-	if (!peek) {
-		s->rhead = at;
-		s->rbytes += (int)got;
-	}
-	return got;
-}
-
-static ssize_t do_recv(struct rs *s, void *buf, size_t len, int flags)
-{
-	size_t got = 0;
-	if (connecting(s) || s->state < RS_RESOLVING_ADDR)
-		return rs_fail(ENOTCONN);
-	do {
-		rs_process(s);
-		while (!rs_can_recv(s)) {
-			if (!s->readable || s->state != RS_CONNECTED) {
-				int error = got ? 0 : take_error(s);
-				return error ? rs_fail(error) : (ssize_t)got;
-			}
-			int error = wait_or_not(s, flags);
-			if (error)
-				return got ? (ssize_t)got : rs_fail(error);
-		}
-		got += take_bytes(s, (uint8_t *)buf + got, len - got, flags & MSG_PEEK);
-		rs_process(s); /* which tells the peer of the room */
-	} while (flags & MSG_WAITALL && !(flags & MSG_PEEK) && got < len);
-	return (ssize_t)got;
-}
-
-static ssize_t do_send(struct rs *s, const void *buf, size_t len, int flags)
-{
-	size_t sent = 0;
-	if (connecting(s) || s->state < RS_RESOLVING_ADDR)
-		return rs_fail(ENOTCONN);
-	rs_process(s);
-	while (sent < len) {
-		if (!s->writable || s->state != RS_CONNECTED) {
-			int error = s->error ? take_error(s) : ECONNRESET;
-			return sent ? (ssize_t)sent : rs_fail(error);
-		}
-		if (!rs_can_send(s)) {
-			int error = wait_or_not(s, flags);
-			if (error)
-				return sent ? (ssize_t)sent : rs_fail(error);
-			continue;
-		}
-		/* The peer writes to the entry when it is empty, and not otherwise. */
-		struct rs_sge *t = &s->targets[s->target];
-		uint32_t room = ((volatile struct rs_sge *)t)->length;
-		size_t n = len - sent;
-		if (n > room)
-			n = room;
-		if (n > (size_t)s->sfree)
-			n = (size_t)s->sfree;
-		if (n > 1 << 16)
-			n = 1 << 16;
-		uint64_t addr = t->addr;
-		t->addr += n;
-		t->length = room - (uint32_t)n;
-		if (t->length == 0)
-			s->target = (s->target + 1) % RS_TARGETS;
-		rs_write(s, (const uint8_t *)buf + sent, (int)n, RS_OP_DATA, addr, t->key);
-		sent += n;
-	}
-	return (ssize_t)sent;
-}
-
-CM_PUBLIC ssize_t rrecv(int fd, void *buf, size_t len, int flags)
-{
-	struct rs *s = rs_get(fd);
-	if (!s)
-		return -1;
-	int saved = errno;
-	pthread_mutex_lock(&s->lock);
-	ssize_t n = do_recv(s, buf, len, flags);
-	pthread_mutex_unlock(&s->lock);
-	if (n >= 0)
-		errno = saved; /* programs ask for it at the end of the stream, too */
-	rs_put(s);
-	return n;
-}
-
-CM_PUBLIC ssize_t rsend(int fd, const void *buf, size_t len, int flags)
-{
-	struct rs *s = rs_get(fd);
-	if (!s)
-		return -1;
-	int saved = errno;
-	pthread_mutex_lock(&s->lock);
-	ssize_t n = do_send(s, buf, len, flags);
-	pthread_mutex_unlock(&s->lock);
-	if (n >= 0)
-		errno = saved; /* programs ask for it at the end of the stream, too */
-	rs_put(s);
-	return n;
-}
-
-CM_PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *src,
-			    socklen_t *srclen)
-{
-	ssize_t n = rrecv(fd, buf, len, flags);
-	if (n > 0 && src && srclen)
-		rgetpeername(fd, src, srclen);
-	return n;
-}
-
-CM_PUBLIC ssize_t rsendto(int fd, const void *buf, size_t len, int flags,
-			  const struct sockaddr *dst, socklen_t dstlen)
-{
-	(void)dstlen;
-	return dst ? rs_fail(EISCONN) : rsend(fd, buf, len, flags);
-}
-
-CM_PUBLIC ssize_t rread(int fd, void *buf, size_t count)
-{
-	return rrecv(fd, buf, count, 0);
-}
-
-CM_PUBLIC ssize_t rwrite(int fd, const void *buf, size_t count)
-{
-	return rsend(fd, buf, count, 0);
-}
-
-/* Of several pieces: the first waits as flags say, the others take what is there. */
-static ssize_t pieces(int fd, const struct iovec *iov, size_t n, int flags, bool receive)
-{
-	ssize_t all = 0;
-	for (size_t i = 0; i < n; i++) {
-		int how = receive && all ? flags | MSG_DONTWAIT : flags;
-		if (!iov[i].iov_len)
-			continue;
-		ssize_t got = receive ? rrecv(fd, iov[i].iov_base, iov[i].iov_len, how)
-				      : rsend(fd, iov[i].iov_base, iov[i].iov_len, how);
-		if (got < 0)
-			return all ? all : got;
-		all += got;
-		if ((size_t)got < iov[i].iov_len)
-			break;
-	}
-	return all;
-}
-
-CM_PUBLIC ssize_t rrecvmsg(int fd, struct msghdr *msg, int flags)
-{
-	if (msg->msg_controllen)
-		return rs_fail(ENOTSUP);
-	return pieces(fd, msg->msg_iov, msg->msg_iovlen, flags, true);
-}
-
-CM_PUBLIC ssize_t rsendmsg(int fd, const struct msghdr *msg, int flags)
-{
-	if (msg->msg_controllen)
-		return rs_fail(ENOTSUP);
-	return pieces(fd, msg->msg_iov, msg->msg_iovlen, flags, false);
-}
-
-CM_PUBLIC ssize_t rreadv(int fd, const struct iovec *iov, int n)
-{
-	return pieces(fd, iov, (size_t)n, 0, true);
-}
-
-CM_PUBLIC ssize_t rwritev(int fd, const struct iovec *iov, int n)
-{
-	return pieces(fd, iov, (size_t)n, 0, false);
-}
-
 static int do_name(struct rs *s, bool peer, struct sockaddr *addr, socklen_t *len)
 {
 	if (peer && s->state < RS_RESOLVING_ADDR)
@@ -501,12 +278,12 @@ static int do_name(struct rs *s, bool peer, struct sockaddr *addr, socklen_t *le
 
 CM_PUBLIC int rgetpeername(int fd, struct sockaddr *addr, socklen_t *len)
 {
-	WITH_SOCKET(fd, do_name(s, true, addr, len));
+	RS_WITH_SOCKET(fd, do_name(s, true, addr, len));
 }
 
 CM_PUBLIC int rgetsockname(int fd, struct sockaddr *addr, socklen_t *len)
 {
-	WITH_SOCKET(fd, do_name(s, false, addr, len));
+	RS_WITH_SOCKET(fd, do_name(s, false, addr, len));
 }
 
 CM_PUBLIC int rfcntl(int fd, int cmd, ...)
@@ -516,16 +293,26 @@ CM_PUBLIC int rfcntl(int fd, int cmd, ...)
 		return -1;
 	va_list args;
 	va_start(args, cmd);
-	int arg = cmd == F_SETFL ? va_arg(args, int) : 0;
+	int arg = cmd == F_SETFL || cmd == F_SETFD ? va_arg(args, int) : 0;
 	va_end(args);
 	pthread_mutex_lock(&s->lock);
 	int result = 0;
-	if (cmd == F_GETFL)
+	switch (cmd) {
+	case F_GETFL:
 		result = O_RDWR | s->flags;
-	else if (cmd == F_SETFL)
+		break;
+	case F_SETFL:
 		s->flags = arg & O_NONBLOCK;
-	else
+		break;
+	case F_GETFD:
+		result = fcntl(s->fd, F_GETFD);
+		break;
+	case F_SETFD:
+		result = fcntl(s->fd, F_SETFD, arg);
+		break;
+	default:
 		result = rs_fail(ENOTSUP);
+	}
 	pthread_mutex_unlock(&s->lock);
 	rs_put(s);
 	return result;
