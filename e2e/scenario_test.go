@@ -121,7 +121,7 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 }
 
 // unplayable are what a live NIC at the end of a real cable cannot take part in.
-var unplayable = regexp.MustCompile(`(?m)^(\[live\] skip|pair|drop|duplicate|reorder|delay|corrupt|mark|set|xrcd)\b|\bsecond\b|\bXRC_`)
+var unplayable = regexp.MustCompile(`(?m)^(\[live\] skip|pair|drop|duplicate|reorder|delay|corrupt|mark|set|xrcd)\b|\bsecond\b|\bXRC_|\bcable=|\bvlan=[1-9]|^frame\b`)
 
 // judgeScenarios compares reports with what is known of the NIC that the scenarios were played against.
 func judgeScenarios(t *testing.T, reports *bytes.Buffer, files []string, known func(name string) (departure, bool)) {
