@@ -41,8 +41,11 @@ func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 // the third removes what that one left, and the other's stay.
 func TestTheNextDaemonClearsAwayAfterOneThatWasKilled(t *testing.T) {
 	needPrograms(t)
+	betweenUs.take(t)
 	tmp := t.TempDir()
-	t.Setenv("TMPDIR", tmp)
+	in := func(ctx context.Context, argv ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, "env", append([]string{"TMPDIR=" + tmp}, argv...)...)
+	}
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -65,10 +68,10 @@ func TestTheNextDaemonClearsAwayAfterOneThatWasKilled(t *testing.T) {
 		}
 	}
 	stays, killed, next := filepath.Join(tmp, "a"), filepath.Join(tmp, "b"), filepath.Join(tmp, "c")
-	openNIC(t, startDaemon(t, nil, "--socket", stays), stays)
+	openNIC(t, startDaemon(t, in, "--socket", stays), stays)
 	look(stays)
 	kept := trees()
-	victim := launchDaemon(t, nil, "--socket", killed)
+	victim := launchDaemon(t, in, "--socket", killed)
 	openNIC(t, victim, killed)
 	look(killed)
 	victim.cmd.Process.Kill()
@@ -76,7 +79,7 @@ func TestTheNextDaemonClearsAwayAfterOneThatWasKilled(t *testing.T) {
 	if len(kept) != 1 || len(trees()) != 2 {
 		t.Fatalf("trees of the first: %q, of both: %q", kept, trees())
 	}
-	openNIC(t, startDaemon(t, nil, "--socket", next), next)
+	openNIC(t, startDaemon(t, in, "--socket", next), next)
 	if have := trees(); !slices.Equal(have, kept) {
 		t.Errorf("trees after the next start: %q, want %q", have, kept)
 	}

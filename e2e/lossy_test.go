@@ -29,6 +29,7 @@ var lossyRows = []row{
 // both its memories are compared with what they have to hold.
 func TestProgramsOnALossyFabric(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	file := filepath.Join(t.TempDir(), "lossy.fault")
 	if err := os.WriteFile(file, []byte(lossy), 0o644); err != nil {
 		t.Fatal(err)

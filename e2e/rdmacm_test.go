@@ -57,6 +57,7 @@ var conversations = []cmTalk{
 
 func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	a, b := onFabric(t)
 	t.Run("two NICs", func(t *testing.T) {
 		xrc := cmTalk{name: "rdma_xclient over XRC", ipv4only: true, server: "rdma_xserver -c x", client: "rdma_xclient -c x -s PEER", want: "end 0"}
@@ -67,6 +68,7 @@ func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
 
 func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	a, b := onVeth(t)
 	converse(t, a, b, conversations)
 }

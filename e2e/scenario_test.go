@@ -31,6 +31,7 @@ const (
 // or departs from it just as testdata/rxe.txt says.
 func TestScenariosWithTheKernel(t *testing.T) {
 	needRoot(t, "network namespaces and a guest's network")
+	t.Parallel()
 	files, err := filepath.Glob(scenarioFiles)
 	if err != nil {
 		t.Fatal(err)
@@ -44,7 +45,10 @@ func TestScenariosWithTheKernel(t *testing.T) {
 		if l.name != "packet" {
 			play = sample(files)
 		}
-		t.Run(l.name, func(t *testing.T) { playScenarios(t, l, play, d) })
+		t.Run(l.name, func(t *testing.T) {
+			l.lane.take(t)
+			playScenarios(t, l, play, d)
+		})
 	}
 }
 
