@@ -191,6 +191,7 @@ func (a *answerer) answerAgain() error {
 		case s.PSN < from:
 		case in.Kind != packet.KindAck:
 			a.again++
+			a.credit(s)
 			if err := a.transmit(s.Packet, s.Header); err != nil {
 				return err
 			}
@@ -229,6 +230,9 @@ func (a *answerer) wait() error {
 	}
 	if next > now {
 		until = min(until, next)
+	}
+	if a.back > mostBack+a.script.Unanswered {
+		return errStuck
 	}
 	if a.bench.Run(until, func() bool { return a.heard != before }) || a.bench.Now() < end || until == next {
 		return nil
@@ -337,6 +341,8 @@ type asking struct {
 	acked   int64 // everything before this PSN has been answered
 	oldest  int   // the job that acked lies in, or one before
 	back    int   // how often it has gone back since the last answer
+	pass    int   // the same for the captured requester, where that was what the live one is now
+	vain    int   // how often it has gone back since it got on
 	repeat  int64 // it asks again from here, which was answered; or -1
 	refused bool  // a NAK has ended it
 	ended   bool  // a completion says that it is at an end
@@ -361,7 +367,11 @@ func (a *answerer) request(c *capture.Packet) {
 		return // one before it is missing: it will go back
 	case psn < a.got:
 		a.back++
-		if psn < a.acked || a.refused {
+		a.vain++
+		if a.given < len(a.script.Answers) && a.script.Answers[a.given].Pass > a.pass {
+			a.pass++
+		}
+		if psn < a.acked || a.refused || psn == a.acked && a.spent() {
 			a.repeat = psn
 		}
 		if psn > a.acked {
@@ -370,6 +380,28 @@ func (a *answerer) request(c *capture.Packet) {
 	}
 	a.got = end
 	a.most = max(a.most, a.got)
+}
+
+// spent reports whether the result for which the live requester asks has been given, too soon for it, and will not be
+// given again.
+func (a *answerer) spent() bool {
+	for a.oldest < len(a.script.Work) && a.script.Work[a.oldest].End <= a.acked {
+		a.oldest++
+	}
+	if a.oldest == len(a.script.Work) || !a.script.Work[a.oldest].Returns() {
+		return false
+	}
+	given := false
+	for i := range a.script.Answers {
+		s := &a.script.Answers[i]
+		if s.PSN == a.acked && s.Header.Opcode.Info().Kind != packet.KindAck {
+			if i >= a.given && !a.weary() {
+				return false
+			}
+			given = given || i < a.given
+		}
+	}
+	return given
 }
 
 // ready reports whether what draws the next answer has come.
@@ -381,22 +413,28 @@ func (a *answerer) ready() bool {
 	if s.Cause < a.acked {
 		return true // it says nothing new
 	}
-	return a.got > s.Cause && (!s.Again || a.back >= s.Back)
+	return a.got > s.Cause && (!s.Again || a.pass >= s.Pass || a.weary())
 }
 
-// note takes notice of an answer that is given: what the live requester takes for acknowledged then.
+// weary reports whether the live requester has gone back so often that it may soon give up, other than the captured one
+// did: then it is given what there is.
+func (a *answerer) weary() bool { return a.vain >= mostVain && a.script.RetryCount == replay.Forever }
+
+// note takes notice of an answer that is given.
 func (a *answerer) note(s *replay.Answer) {
-	a.back, a.busy = 0, a.bench.Now()
+	a.back, a.busy, a.pass = 0, a.bench.Now(), max(a.pass, s.Pass)
 	if s.PSN >= a.repeat {
 		a.repeat = -1
 	}
-	end := s.PSN
-	switch {
-	case s.Header.Opcode.Info().Kind != packet.KindAck:
-		if s.PSN == a.acked {
-			a.acked++
-		}
-	case s.Header.AETH.Syndrome.IsACK():
+	a.credit(s)
+}
+
+// credit works out what the live requester takes for acknowledged when it has an answer.
+func (a *answerer) credit(s *replay.Answer) {
+	end, before := s.PSN, a.acked
+	n := s.Header.AETH.Syndrome
+	result := s.Header.Opcode.Info().Kind != packet.KindAck
+	if !result && n.IsACK() {
 		end++
 	}
 	for a.oldest < len(a.script.Work) && a.acked < end {
@@ -409,6 +447,12 @@ func (a *answerer) note(s *replay.Answer) {
 			break // there is nothing to be acknowledged without its response
 		}
 		a.acked = min(end, j.End)
+	}
+	if result && s.PSN == a.acked {
+		a.acked++
+	}
+	if a.acked > before || !result && n.IsRNR() {
+		a.vain = 0 // the retry count begins anew (IBTA 9.7.5.2.8)
 	}
 	a.refused = a.refused || refusing(s)
 }

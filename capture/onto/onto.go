@@ -186,7 +186,12 @@ func answer(st stage, s *replay.AnswerScript) (_ *Stream, err error) {
 		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
 	}
 	defer func() { err = errors.Join(err, a.strike()) }()
-	if a.session.Silent, err = a.outcome(a.play()); err != nil {
+	err = a.play()
+	if errors.Is(err, errStuck) {
+		a.unplayed(s)
+		err = nil
+	}
+	if a.session.Silent, err = a.outcome(err); err != nil {
 		return nil, err
 	}
 	if err := a.inspect(); err != nil {
@@ -200,6 +205,15 @@ func answer(st stage, s *replay.AnswerScript) (_ *Stream, err error) {
 	return &Stream{Side: Responder, From: s.From, To: s.To, Peer: a.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, Posted: len(a.session.Posted),
 		Sent: a.given + a.again, SentAgain: a.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies,
 		NotPlayed: append(notNil(s.NotPlayed), a.parted...), Requester: &judged.Requester}, nil
+}
+
+// unplayed notes what the live requester did not get to.
+func (a *answerer) unplayed(s *replay.AnswerScript) {
+	no := s.Work[len(s.Work)-1].Packet
+	if a.given < len(s.Answers) {
+		no = s.Answers[a.given].Packet.No
+	}
+	a.parted = append(a.parted, replay.Note{Packet: no, Text: "not played, nor what comes behind it: the live requester goes back again and again, and does not send what draws it"})
 }
 
 // outcome tells a live NIC that fell silent from one that never said anything, and from other errors.

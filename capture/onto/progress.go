@@ -22,6 +22,15 @@ const (
 // Bounds of what is on its way to the live NIC, where the capture does not tell how much that was.
 const maxAhead = 128 // PSNs
 
+// mostBack is how often a live requester may go back while it does not send what draws the next answer.
+const mostBack = 16
+
+// mostVain is how often it may go back without getting on before it is given what the captured requester was given later.
+const mostVain = 4
+
+// errStuck ends a play whose live requester goes back again and again.
+var errStuck = errors.New("it is asked again and again")
+
 // errSilence ends a play whose live NIC does not answer any more.
 var errSilence = errors.New("no answer")
 

@@ -52,10 +52,10 @@ type Answer struct {
 	PSN    int64         // counted from FirstPSN, without end
 	Cause  int64         // the PSN of the request that draws it
 
-	// Again says that the captured requester had sent that request before, and Back, how often it had gone back
-	// since the answer before this one.
+	// Again says that the captured requester had sent that request before, and Pass, how often it had gone back
+	// until it sent it.
 	Again bool
-	Back  int
+	Pass  int
 	After time.Duration // since the first request, in the capture
 }
 
@@ -217,7 +217,6 @@ func (w *answerwriter) seen() map[*message]int64 {
 // answers makes the answers.
 func (w *answerwriter) answers() {
 	w.trains = map[int64]*event{}
-	before := -1
 	start := w.sent[0].Time
 	for _, r := range w.s.answered {
 		says := keyOf(0, r.info.Kind, r.AETH.Syndrome).says
@@ -230,14 +229,11 @@ func (w *answerwriter) answers() {
 			continue
 		}
 		cause, again := w.cause(r)
-		a := Answer{Packet: r.Packet, Header: r.Header, PSN: r.psn - w.s.base, Cause: cause.psn - w.s.base, Again: again, After: r.Time.Sub(start)}
+		a := Answer{Packet: r.Packet, Header: r.Header, PSN: r.psn - w.s.base, Cause: cause.psn - w.s.base, Again: again, Pass: w.pass[cause],
+			After: r.Time.Sub(start)}
 		if r.info.Headers&packet.HasAETH != 0 {
 			a.Header.AETH.MSN = (r.AETH.MSN - w.s.msn) & packet.PSNMask
 		}
-		if again {
-			a.Back = max(0, w.pass[cause]-w.backAt(before))
-		}
-		before = r.at
 		w.given = append(w.given, r)
 		w.Answers = append(w.Answers, a)
 	}
@@ -394,9 +390,10 @@ const Forever = 7
 func (w *answerwriter) retries() {
 	w.RetryCount, w.RNRRetry = Forever, Forever
 	most, rnrs := 0, 0
-	last := -1
+	last, pass := -1, 0
 	for i, r := range w.given {
-		most = max(most, w.Answers[i].Back)
+		most = max(most, w.Answers[i].Pass-pass)
+		pass = max(pass, w.Answers[i].Pass)
 		last = r.at
 		if r.info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) && (rnrs == 0 || r.psn == w.given[i-1].psn) {
 			rnrs++

@@ -55,6 +55,7 @@ type watch struct {
 	moved    int64  // when the oldest unacknowledged PSN became that, on the clock of the packets
 	oldest   int64  // that PSN
 	timeouts int    // since then
+	expired  int64  // when it may have begun, the last time
 	ignored  []Difference
 	heeded   int // replies that told it to go back, and it did
 }
@@ -316,7 +317,13 @@ func (r *requesting) expiring(c *event) {
 		since = max(since, int64(l.Posted[i]))
 	}
 	least := int64(r.timeouts) * l.local()
-	if pause := when(c) - since; pause < least-int64(l.Early) {
+	began := max(r.expired, int64(l.Posted[0]))
+	r.expired = since // at the earliest
+	switch pause := when(c) - since; {
+	case pause >= least-int64(l.Early):
+	case when(c)-began >= l.local()-int64(l.Early):
+		r.v.depart(departTimer, c)
+	default:
 		r.v.differ(c, "timeout", fmt.Sprintf("sent again after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least)))
 	}
 }
