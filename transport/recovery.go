@@ -4,6 +4,7 @@ package transport
 // local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
 	deadline   int64 // of the local ACK timeout; 0: not running
+	expired    uint8 // how often in a row that has passed without an answer
 	rnrUntil   int64 // until when the responder asked for quiet; 0: not waiting
 	retries    uint8 // left
 	rnrRetries uint8 // left
@@ -38,7 +39,7 @@ func (q *QP) armTimer(now int64) {
 		return
 	}
 	if r.deadline == 0 && r.rnrUntil == 0 && q.attr.Timeout != 0 {
-		r.deadline = now + ackTimeout(q.attr.Timeout)
+		r.deadline = now + ackTimeout(q.attr.Timeout)<<r.expired
 	}
 }
 
@@ -47,7 +48,7 @@ func (q *QP) progress(now int64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
 	r.wentBack = false
-	r.deadline = 0
+	r.deadline, r.expired = 0, 0
 	q.armTimer(now)
 }
 
@@ -119,7 +120,7 @@ func (q *QP) receiverNotReady(e *Env, wait int64) {
 		r.rnrRetries--
 	}
 	r.retries = q.attr.RetryCount // the responder answers: no transport retry is under way
-	r.deadline = 0
+	r.deadline, r.expired = 0, 0
 	r.wentBack = false
 	r.rnrUntil = e.Now + wait
 	q.goBack(r.una)
@@ -136,6 +137,7 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	q.cfg.Counters.LocalACKTimeout++
+	r.expired = min(r.expired+1, maxBackoff)
 	if !q.spendRetry(e) {
 		return
 	}

@@ -347,7 +347,7 @@ func TestRNRWaitsThenResendsAndRunsOut(t *testing.T) {
 
 func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 	o := usual
-	o.retry = 3
+	o.retry = 4
 	a, _ := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 2000)})
 	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
@@ -361,14 +361,37 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 		if d == 0 {
 			break
 		}
-		if d-a.env.Now != 4096<<o.timeout {
-			t.Fatalf("timeout after %d ns", d-a.env.Now)
+		if want := int64(4096) << (int(o.timeout) + min(sent-1, 2)); d-a.env.Now != want {
+			t.Fatalf("timeout %d after %d ns, want %d", sent, d-a.env.Now, want)
 		}
 		a.env.Now = d
 		a.qp.Expire(&a.env)
 	}
-	if got := statuses(a.done); sent != 4 || got != fmt.Sprintf("1:%d 2:%d", RetryExcErr, WRFlushErr) {
+	if got := statuses(a.done); sent != 5 || got != fmt.Sprintf("1:%d 2:%d", RetryExcErr, WRFlushErr) {
 		t.Errorf("%d transmissions, %s", sent, got)
+	}
+}
+
+// TestAnAnswerEndsTheBackoff: what any answer ends, a timeout begins anew.
+func TestAnAnswerEndsTheBackoff(t *testing.T) {
+	for _, answer := range []packet.Syndrome{packet.SyndromeACK, packet.SyndromeRNR | 12} {
+		a, _ := connect(t, usual)
+		a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		for range 3 {
+			a.qp.Transmit(&a.env)
+			a.env.Now = a.qp.NextDeadline()
+			a.qp.Expire(&a.env)
+		}
+		a.qp.Transmit(&a.env)
+		a.reply(packet.Acknowledge, usual.psn, answer, 0, 0)
+		if answer != packet.SyndromeACK {
+			a.env.Now = a.qp.NextDeadline()
+			a.qp.Transmit(&a.env)
+		}
+		if wait := a.qp.NextDeadline() - a.env.Now; wait != ackTimeout(usual.timeout) {
+			t.Errorf("%#x: the next timeout is after %d ns, want %d", answer, wait, ackTimeout(usual.timeout))
+		}
 	}
 }
 
