@@ -2,7 +2,7 @@ package transport
 
 // What a queue pair allows itself. Values are packets unless said otherwise.
 const (
-	// sendWindow bounds SEND and WRITE packets sent and not acknowledged. At path MTU
+	// sendWindow bounds SEND and WRITE packets sent and not acknowledged, unless a timeout has made it less. At path MTU
 	// 4096 it is 2 MiB: more than a veth pair holds between two engines.
 	sendWindow = 512
 

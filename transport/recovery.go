@@ -3,11 +3,12 @@ package transport
 // Recovery is what brings back packets that were lost: go-back-N upon a NAK, a gap or the
 // local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
-	deadline   int64 // of the local ACK timeout; 0: not running
-	expired    uint8 // how often in a row that has passed without an answer
-	rnrUntil   int64 // until when the responder asked for quiet; 0: not waiting
-	retries    uint8 // left
-	rnrRetries uint8 // left
+	deadline   int64  // of the local ACK timeout; 0: not running
+	expired    uint8  // how often in a row that has passed without an answer
+	window     uint64 // of SEND and WRITE packets: ackInterval after a timeout, up to sendWindow
+	rnrUntil   int64  // until when the responder asked for quiet; 0: not waiting
+	retries    uint8  // left
+	rnrRetries uint8  // left
 
 	wentBack   bool   // upon a NAK or a gap, and nothing came since:
 	wentBackTo uint64 // another one for this PSN is the echo of the first
@@ -49,6 +50,7 @@ func (q *QP) progress(now int64) {
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
 	r.wentBack = false
 	r.deadline, r.expired = 0, 0
+	r.window = min(2*r.window, sendWindow)
 	q.armTimer(now)
 }
 
@@ -142,5 +144,7 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	r.wentBack = false
+	// A peer that has not answered may still be busy with what was sent, or a queue on the way is full.
+	r.window = ackInterval
 	q.goBack(r.una)
 }
