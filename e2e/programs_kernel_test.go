@@ -13,6 +13,7 @@ const wholeMatrix = "SOFTROCE_E2E_MATRIX"
 // TestProgramsWithTheKernel runs each row of the table against its like in a guest.
 func TestProgramsWithTheKernel(t *testing.T) {
 	needRoot(t, "network namespaces and a guest's network")
+	links[0].lane.take(t)
 	s := newSite(t, links[0])
 	us, them := s.beside(t), inGuest(s.guest)
 	for i, r := range rows {
@@ -25,9 +26,11 @@ func TestProgramsWithTheKernel(t *testing.T) {
 				if r.refuses != nil && r.ours == "" || !r.meets(i+j+k, v) {
 					continue
 				}
+				patient := r
+				patient.options += " " + r.family.patience
 				t.Run(fmt.Sprintf("%s/%s/%s", r.name(), v.name, role), func(t *testing.T) {
 					t.Parallel()
-					r.run(t, client, server, v.ipv6)
+					patient.run(t, client, server, v.ipv6)
 				})
 			}
 		}
@@ -51,6 +54,7 @@ func (r row) meets(n int, v ipVersion) bool {
 // against the kernel's NIC by itself.
 func TestWhatTheKernelRefuses(t *testing.T) {
 	needRoot(t, "a guest")
+	links[0].lane.take(t)
 	s := newSite(t, links[0])
 	them := inGuest(s.guest)
 	for _, r := range rows {

@@ -11,7 +11,8 @@ import (
 type family struct {
 	server, client string // {tool} {options} {dev} {gid} {port} {host} {addr}; the last two are the server's
 	ok             *regexp.Regexp
-	turns          bool // the server listens twice, through the connection manager, for IPv4 alone: see turns.c
+	patience       string // options for a peer that may take long to answer: a guest under emulation
+	turns          bool   // the server listens twice, through the connection manager, for IPv4 alone: see turns.c
 }
 
 // Whatever the exit status: these words mean that something went wrong.
@@ -28,7 +29,7 @@ var (
 	xrcPingpongs = family{server: pingpongs.server, client: pingpongs.client, ok: regexp.MustCompile(`SRQN`)}
 	perftests    = family{
 		server: "{tool} -d {dev} -x {gid} -p {port} -F {options}", client: "{tool} -d {dev} -x {gid} -p {port} -F {options} {host}",
-		ok: perftestResult,
+		ok: perftestResult, patience: "-u 17",
 	}
 	// With -R perftest connects through librdmacm, where addresses choose the GIDs.
 	connecting = family{
@@ -127,6 +128,7 @@ var rows = []row{
 // TestPrograms runs the distribution's own binaries in pairs on softroce.
 func TestPrograms(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	for _, where := range []struct {
 		name string
 		make func(t *testing.T) (client, server end)

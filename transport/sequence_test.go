@@ -372,6 +372,33 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 	}
 }
 
+// TestOldAnswersAfterATimeoutAreNoGap: a READ whose first response was lost is asked for again at the timeout; the rest of the first
+// answer, which still comes, neither has it asked for once more nor costs a retry.
+func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
+	o := usual
+	o.retry = 1
+	a, b := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.qp.Transmit(&a.env)
+	a.env.Now = a.qp.NextDeadline()
+	a.qp.Expire(&a.env)
+	a.qp.Transmit(&a.env)
+	if got := a.say(o.psn); got != "READ_REQUEST+0 READ_REQUEST+0" {
+		t.Fatal(got)
+	}
+	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
+	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
+	if got := a.say(o.psn); got != "" || a.qp.State() != RTS {
+		t.Errorf("%q follows, %v, %s", got, a.qp.State(), statuses(a.done))
+	}
+	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 1024)
+	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
+	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
+	if got := statuses(a.done); got != "1:0" {
+		t.Errorf("completions %s", got)
+	}
+}
+
 // TestAnAnswerEndsTheBackoff: what any answer ends, a timeout begins anew.
 func TestAnAnswerEndsTheBackoff(t *testing.T) {
 	for _, answer := range []packet.Syndrome{packet.SyndromeACK, packet.SyndromeRNR | 12} {
