@@ -35,14 +35,19 @@ build: libs
 	@scripts/setup build
 	go build -o bin/ ./cmd/softroce
 
-# What is in run/lib/GOARCH goes into the binary: see run/libraries.go.
+# What is in run/lib/GOARCH goes into the binary: see run/libraries.go. What has not changed is
+# left alone: another make may build with it at this moment.
 EMBEDDED = run/lib/$(shell go env GOARCH)
 
 libs:
 	@scripts/setup libs
 	$(MAKE) -C libverbs
 	mkdir -p $(EMBEDDED)
-	for lib in bin/lib/lib*.so.1; do strip --strip-unneeded -o $(EMBEDDED)/$${lib##*/} $$lib || exit; done
+	for lib in bin/lib/lib*.so.1; do \
+		stripped=$(EMBEDDED)/$${lib##*/}; \
+		strip --strip-unneeded -o $$stripped.new $$lib || exit; \
+		if cmp -s $$stripped.new $$stripped; then rm $$stripped.new; else mv $$stripped.new $$stripped; fi || exit; \
+	done
 
 # Nothing is taken from the cache: what the end-to-end tests run is not among their imports.
 test: libs

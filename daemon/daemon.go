@@ -17,6 +17,7 @@ import (
 	"softroce/metrics"
 	"softroce/nic"
 	"softroce/show"
+	"softroce/sysfs"
 	"softroce/wire"
 )
 
@@ -47,12 +48,24 @@ func Start(c Config, release string, log *slog.Logger) (*Daemon, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
+	removeDeadTrees(log)
 	d := &Daemon{config: c, release: release, log: log, stop: func() {}}
 	if err := d.start(); err != nil {
 		d.Close()
 		return nil, err
 	}
 	return d, nil
+}
+
+// removeDeadTrees clears away what daemons left behind that were killed. That it cannot is no reason not to start.
+func removeDeadTrees(log *slog.Logger) {
+	removed, err := sysfs.RemoveDead()
+	for _, dir := range removed {
+		log.Info("removed the device files of a daemon that was killed", "dir", dir)
+	}
+	if err != nil {
+		log.Warn("device files of daemons that were killed", "err", err)
+	}
 }
 
 func (d *Daemon) start() error {

@@ -43,6 +43,7 @@ func contained(ctx context.Context, namespace string, uid int, bin, socket strin
 // the socket with the daemon.
 func TestClientsInContainersOfOtherUsers(t *testing.T) {
 	needRoot(t, "namespaces and users")
+	betweenUs.take(t)
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)
@@ -103,6 +104,7 @@ func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 // TestWhoMayNotConnectGetsEACCES keeps a user out by the socket's mode.
 func TestWhoMayNotConnectGetsEACCES(t *testing.T) {
 	needRoot(t, "namespaces and users")
+	betweenUs.take(t)
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)

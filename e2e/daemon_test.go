@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"testing"
 
 	"softroce/verbs"
@@ -34,6 +35,55 @@ func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {
 		t.Errorf("the socket is still there: %v", err)
 	}
+}
+
+// TestTheNextDaemonClearsAwayAfterOneThatWasKilled has a program look at the device files of two daemons, of which one is killed:
+// the third removes what that one left, and the other's stay.
+func TestTheNextDaemonClearsAwayAfterOneThatWasKilled(t *testing.T) {
+	needPrograms(t)
+	betweenUs.take(t)
+	tmp := t.TempDir()
+	in := func(ctx context.Context, argv ...string) *exec.Cmd {
+		return exec.CommandContext(ctx, "env", append([]string{"TMPDIR=" + tmp}, argv...)...)
+	}
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	libs := library(t)
+	trees := func() []string {
+		t.Helper()
+		found, err := filepath.Glob(filepath.Join(tmp, "softroce-sysfs-*"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return found
+	}
+	look := func(socket string) {
+		t.Helper()
+		cmd := exec.Command(bin, "--socket", socket, "run", "-q", "--", "cat", "/sys/class/infiniband/softroce0/node_type")
+		cmd.Env = append(os.Environ(), "SOFTROCE_LIBDIR="+libs)
+		if out, err := cmd.CombinedOutput(); err != nil || string(out) != "1: CA\n" {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	stays, killed, next := filepath.Join(tmp, "a"), filepath.Join(tmp, "b"), filepath.Join(tmp, "c")
+	openNIC(t, startDaemon(t, in, "--socket", stays), stays)
+	look(stays)
+	kept := trees()
+	victim := launchDaemon(t, in, "--socket", killed)
+	openNIC(t, victim, killed)
+	look(killed)
+	victim.cmd.Process.Kill()
+	<-victim.ended
+	if len(kept) != 1 || len(trees()) != 2 {
+		t.Fatalf("trees of the first: %q, of both: %q", kept, trees())
+	}
+	openNIC(t, startDaemon(t, in, "--socket", next), next)
+	if have := trees(); !slices.Equal(have, kept) {
+		t.Errorf("trees after the next start: %q, want %q", have, kept)
+	}
+	look(stays)
 }
 
 // count asks the daemon how many objects of a kind it holds.

@@ -163,10 +163,13 @@ func inGuest(g *rxelab.Guest) end {
 	return e
 }
 
+// namespacePrefixes are how the names of namespaces begin that tests make: the number of the process follows.
+var namespacePrefixes = []string{"softroce-e2e-", "softroce-cable-"}
+
 // A namespace is a network namespace that ends with the test.
 func namespace(t *testing.T, name string) string {
 	t.Helper()
-	name = fmt.Sprintf("softroce-e2e-%d-%s", os.Getpid(), name)
+	name = fmt.Sprintf("%s%d-%s", namespacePrefixes[0], os.Getpid(), name)
 	command(t, "ip", "netns", "add", name)
 	t.Cleanup(func() { exec.Command("ip", "netns", "del", name).Run() })
 	command(t, "ip", "-n", name, "link", "set", "lo", "up")

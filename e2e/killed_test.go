@@ -27,8 +27,8 @@ var victims = []string{
 }
 
 const (
-	killers    = 4  // pairs at a time
-	killRounds = 40 // of each, two victims a round
+	killers    = 6  // pairs at a time
+	killRounds = 27 // of each, two victims a round
 	lifetime   = 600 * time.Millisecond
 )
 
@@ -37,11 +37,14 @@ const (
 // daemon has what it had before.
 func TestKilledClientsLeaveNothing(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	ns := namespace(t, "killed")
-	t.Setenv("GOGC", "10") // the daemon's: what it holds, and little that it held
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
-	daemon := startDaemon(t, inNamespace(ns), "--socket", socket)
+	frugal := func(ctx context.Context, argv ...string) *exec.Cmd { // what it holds, and little that it held
+		return inNamespace(ns)(ctx, append([]string{"env", "GOGC=10"}, argv...)...)
+	}
+	daemon := startDaemon(t, frugal, "--socket", socket)
 	openNIC(t, daemon, socket).Close()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
@@ -202,6 +205,7 @@ func footprintOf(t *testing.T, pid int) (f footprint) {
 // until a completion comes, and that only look at their memory.
 func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	ns := namespace(t, "orphans")
 	socket := filepath.Join(t.TempDir(), "s")
 	daemon := launchDaemon(t, inNamespace(ns), "--socket", socket)

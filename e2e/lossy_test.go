@@ -1,8 +1,10 @@
 package e2e
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -29,6 +31,7 @@ var lossyRows = []row{
 // both its memories are compared with what they have to hold.
 func TestProgramsOnALossyFabric(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	file := filepath.Join(t.TempDir(), "lossy.fault")
 	if err := os.WriteFile(file, []byte(lossy), 0o644); err != nil {
 		t.Fatal(err)
@@ -43,9 +46,29 @@ func TestProgramsOnALossyFabric(t *testing.T) {
 		c := cmTalk{server: "rping -s -a SELF -C 20 -S 50000 -V", client: "rping -c -a PEER -C 20 -S 50000 -V"}
 		c.run(t, server, client, false)
 	})
+	t.Run("rstream", func(t *testing.T) {
+		c := cmTalk{server: "rstream -b SELF -T v -C 20 -S 50000 -I 2", client: "rstream -s PEER -T v -C 20 -S 50000 -I 2", want: "custom"}
+		c.run(t, server, client, false)
+	})
+	t.Run("rcopy", func(t *testing.T) { copyFile(t, server, client) })
 	t.Run("vprobe", func(t *testing.T) { vprobePair(t, client, server) })
 	if dropped, reordered := actedOn(t, socket); dropped < 100 || reordered < 100 {
 		t.Errorf("%d packets dropped and %d reordered: little was shown", dropped, reordered)
+	}
+}
+
+// copyFile has rcopy carry a file from one end to the other.
+func copyFile(t *testing.T, server, client end) {
+	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
+	content := make([]byte, 3<<20+17)
+	rand.NewChaCha8([32]byte{}).Read(content)
+	if err := os.WriteFile(from, content, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	c := cmTalk{server: "rcopy", client: "rcopy " + from + " PEER:" + to, endless: true, want: "done"}
+	c.run(t, server, client, false)
+	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, content) {
+		t.Errorf("the copy has %d bytes of %d or is not the same (%v)", len(got), len(content), err)
 	}
 }
 

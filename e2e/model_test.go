@@ -15,6 +15,7 @@ import (
 // tests expect of memory and completions is what the kernel does with itself.
 func TestModelHoldsBetweenKernelEnds(t *testing.T) {
 	needRoot(t, "a guest")
+	onBridge.take(t)
 	lab, err := bridged()
 	if err != nil {
 		t.Fatal(err)

@@ -50,6 +50,7 @@ func (c *cable) in(end int) func(ctx context.Context, argv ...string) *exec.Cmd 
 // TestCapturesPlayOntoAnotherDaemon plays what the kernel's NIC was sent to a softroce daemon, whose verbs program has
 // softroce's libibverbs; over a cable, and over one that loses packets.
 func TestCapturesPlayOntoAnotherDaemon(t *testing.T) {
+	betweenUs.take(t)
 	c := newCable(t)
 	dir := t.TempDir()
 	command(t, "make", "-C", "../libverbs", "OUT="+dir)

@@ -14,6 +14,7 @@ import (
 // TestPackage installs the Debian package in a root of its own, uses it from there, and removes it.
 func TestPackage(t *testing.T) {
 	needRoot(t, "dpkg --root")
+	betweenUs.take(t)
 	command(t, "make", "-C", "..", "deb")
 	debs, err := filepath.Glob("../dist/softroce_*.deb")
 	if err != nil || len(debs) != 1 {

@@ -26,8 +26,12 @@ func (p pingpong) args(gid int) []string {
 
 func TestPingpongWithTheKernel(t *testing.T) {
 	overEachLink(t, func(t *testing.T, s *site) {
+		list := []pingpong{{4096, 10000, 100}, {1024, 4096, 100}, {1024, 1001, 20}}
+		if !s.first() {
+			list = list[:1]
+		}
 		for _, v := range ipVersions {
-			for _, p := range []pingpong{{1024, 4096, 100}, {1024, 1001, 20}, {4096, 10000, 100}} {
+			for _, p := range list {
 				name := fmt.Sprintf("%s/mtu=%d,size=%d", v.name, p.mtu, p.size)
 				t.Run(name+"/kernel serves", func(t *testing.T) { s.pingpongClient(t, v, p) })
 				t.Run(name+"/kernel connects", func(t *testing.T) { s.pingpongServer(t, v, p) })

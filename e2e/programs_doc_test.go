@@ -34,6 +34,7 @@ func TestProgramsDocument(t *testing.T) {
 // TestDevinfo has the programs that only look see what there is, or what softroce run lets them.
 func TestDevinfo(t *testing.T) {
 	needRoot(t, "a network namespace")
+	betweenUs.take(t)
 	ns := namespace(t, "devinfo")
 	socket := daemonIn(t, ns)
 	x := beside(ns, socket, end{device: "softroce0,softroce1"})

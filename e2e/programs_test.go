@@ -110,6 +110,7 @@ const pairPort = 18600
 // TestPrograms runs the distribution's own binaries in pairs on softroce.
 func TestPrograms(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	for _, where := range []struct {
 		name string
 		make func(t *testing.T) (client, server end)
@@ -145,6 +146,8 @@ func onePerTool() (list []row) {
 // run runs the two programs of a row to their end.
 func (r row) run(t *testing.T, client, server end, ipv6 bool) {
 	t.Helper()
+	programs <- struct{}{}
+	defer func() { <-programs }()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), programLimit, fmt.Errorf("not done within %v", programLimit))
 	defer cancel()
 	serving := server.start(ctx, t, r.command(r.family.server, server, server, ipv6))
@@ -183,6 +186,7 @@ func (r row) command(form string, e, server end, ipv6 bool) string {
 // families take turns: what a program does is the same with either.
 func TestProgramsWithTheKernel(t *testing.T) {
 	needRoot(t, "network namespaces and a guest's network")
+	links[0].lane.take(t)
 	s := newSite(t, links[0])
 	for i, r := range onePerTool() {
 		if r.kernel != "" {

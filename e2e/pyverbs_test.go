@@ -82,6 +82,7 @@ func setHugePagesAside(t *testing.T) bool {
 // a NIC of its own there: once as programs have it, once with our library built to look for its own mistakes.
 func TestRDMACoresOwnTests(t *testing.T) {
 	needRoot(t, "network namespaces")
+	betweenUs.take(t)
 	needPrograms(t)
 	if _, err := os.Stat(pyverbsTests); err != nil {
 		t.Skipf("%v: scripts/setup test installs python3-pyverbs", err)

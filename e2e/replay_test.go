@@ -22,7 +22,11 @@ func TestCaptureOfAKernelConversationReplays(t *testing.T) {
 			t.Fatal(err)
 		}
 		large := func(o *vprobe.Options) { o.RecvSize = 128 << 10 }
-		for _, v := range ipVersions {
+		families := ipVersions
+		if !s.first() {
+			families = families[1:]
+		}
+		for _, v := range families {
 			t.Run(v.name, func(t *testing.T) {
 				file := filepath.Join(t.ArtifactDir(), "daemon.pcapng")
 				stop := s.capture(t, bin, file)

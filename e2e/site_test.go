@@ -29,7 +29,9 @@ var (
 	dgrammed       = sync.OnceValues(func() (*rxelab.Lab, error) { return upLab(true) })
 
 	workDir string
-	labs    []*rxelab.Lab
+
+	labsMu sync.Mutex
+	labs   []*rxelab.Lab
 )
 
 func TestMain(m *testing.M) {
@@ -37,12 +39,20 @@ func TestMain(m *testing.M) {
 }
 
 func run(m *testing.M) int {
+	if err := manyAtATime(); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
 	var err error
 	if workDir, err = os.MkdirTemp("", "softroce-e2e-"); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
 	defer os.RemoveAll(workDir)
+	// A test run that was killed, or has panicked, has left its own.
+	if err := rxelab.SweepNamespaces(context.Background(), namespacePrefixes...); err != nil {
+		fmt.Fprintln(os.Stderr, "namespaces of tests that were killed:", err)
+	}
 	defer func() {
 		for _, l := range labs {
 			if err := l.Down(); err != nil {
@@ -70,7 +80,9 @@ func buildBinary() (string, error) {
 func upLab(dgram bool) (*rxelab.Lab, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 15*time.Minute) // packages may have to be fetched
 	defer cancel()
-	l, err := rxelab.Up(ctx, rxelab.Options{Kernel: os.Getenv("SOFTROCE_E2E_KERNEL"), Dgram: dgram})
+	labsMu.Lock()
+	defer labsMu.Unlock()
+	l, err := rxelab.Up(ctx, rxelab.Options{Kernel: kernelPackage, Dgram: dgram})
 	if err == nil {
 		labs = append(labs, l)
 	}
@@ -93,26 +105,49 @@ func needRoot(t *testing.T, what string) {
 // A link is a kind of wire between softroce and the guest.
 type link struct {
 	name string
+	lane *lane
 	lab  func() (*rxelab.Lab, error)
 	nic  func(*rxelab.Lab) string // the daemon's LINK
 }
 
-var links = []link{
-	{"packet", bridged, func(*rxelab.Lab) string { return "packet:" + rxelab.Interface }},
-	{"udp", bridged, func(*rxelab.Lab) string { return "udp:" + rxelab.Interface }},
-	{"dgram", dgrammed, func(l *rxelab.Lab) string {
-		g := l.Guests[0]
-		return fmt.Sprintf("dgram:%v,%v,%v,%v,mtu=9000,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, rxelab.Emu6, rxelab.MAC)
-	}},
-}
+// kernelPackage is the Debian package of the guests' kernel; "" is the stable one's.
+var kernelPackage = os.Getenv("SOFTROCE_E2E_KERNEL")
+
+// anotherKernel reports whether the guests' kernel is not the one with which every test runs.
+func anotherKernel() bool { return kernelPackage != "" && kernelPackage != rxelab.KernelStable }
+
+// links are those that tests go over. What a link does depends on the kernel of this machine and not on the guest's: with
+// another kernel there one link will do.
+var links = func() []link {
+	all := []link{
+		{"packet", &onBridge, bridged, func(*rxelab.Lab) string { return "packet:" + rxelab.Interface }},
+		{"udp", &onBridge, bridged, func(*rxelab.Lab) string { return "udp:" + rxelab.Interface }},
+		{"dgram", &onCable, dgrammed, func(l *rxelab.Lab) string {
+			g := l.Guests[0]
+			return fmt.Sprintf("dgram:%v,%v,%v,%v,mtu=9000,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, rxelab.Emu6, rxelab.MAC)
+		}},
+	}
+	if anotherKernel() {
+		return all[:1]
+	}
+	return all
+}()
 
 // overEachLink runs a test once for each link, with a daemon of its own.
 func overEachLink(t *testing.T, test func(t *testing.T, s *site)) {
 	needRoot(t, "network namespaces and a guest's network")
+	t.Parallel()
 	for _, l := range links {
-		t.Run(l.name, func(t *testing.T) { test(t, newSite(t, l)) })
+		t.Run(l.name, func(t *testing.T) {
+			l.lane.take(t)
+			test(t, newSite(t, l))
+		})
 	}
 }
+
+// first reports whether the site is on the first link. There a test shows all that it has to show; on the others, what the
+// way of the packets could change: a transport does not know over which link it speaks.
+func (s *site) first() bool { return s.link == links[0].name }
 
 // A site is a guest with the kernel's NIC and a daemon with softroce's, on one wire.
 type site struct {

@@ -7,25 +7,13 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"softroce/e2e/rxelab"
 )
-
-// buildLibraries builds the libraries that softroce run gives to programs.
-var buildLibraries = sync.OnceValues(func() (string, error) {
-	dir := filepath.Join(workDir, "lib")
-	out, err := exec.Command("make", "-s", "-C", "../libverbs", "OUT="+dir).CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("%w: %s", err, out)
-	}
-	return dir, nil
-})
 
 // A stock conversation is one between two copies of an unmodified program: the guest's on the kernel's verbs, the
 // other under softroce run. Both check every byte.
@@ -64,15 +52,14 @@ const fewStocks = 2
 // TestStockProgramsWithTheKernel has unmodified programs speak UC, UD and RC with shared receive queues.
 func TestStockProgramsWithTheKernel(t *testing.T) {
 	needRoot(t, "network namespaces and a guest's network")
-	libs, err := buildLibraries()
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Parallel()
+	libs := library(t)
 	for _, l := range links {
 		if l.name == "dgram" {
 			continue // QEMU's socket loses what comes in a burst, and UC and UD do not send again
 		}
 		t.Run(l.name, func(t *testing.T) {
+			l.lane.take(t)
 			s := newSite(t, l)
 			for _, v := range ipVersions {
 				play := stocks

@@ -26,7 +26,8 @@ var vlanEmu = netip.MustParsePrefix("10.79.7.10/24")
 // the daemon's NIC has a GID in the VLAN, too.
 func TestPingpongWithTheKernelInAVLAN(t *testing.T) {
 	needRoot(t, "network namespaces and a guest's network")
-	l := link{"dgram", dgrammed, func(l *rxelab.Lab) string {
+	onCable.take(t)
+	l := link{"dgram", &onCable, dgrammed, func(l *rxelab.Lab) string {
 		g := l.Guests[0]
 		return fmt.Sprintf("dgram:%v,%v,%v,%v@%d,mtu=9000,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, vlanEmu, vlanID, rxelab.MAC)
 	}}
@@ -85,6 +86,7 @@ func (s *site) guestGID(t *testing.T, a netip.Addr) int {
 // VLAN interfaces.
 func TestPacketLinkFollowsVLANInterfaces(t *testing.T) {
 	needRoot(t, "a guest")
+	onBridge.take(t)
 	lab, err := bridged()
 	if err != nil {
 		t.Fatal(err)

@@ -26,18 +26,22 @@ func TestNAKsWithTheKernel(t *testing.T) {
 		return conversation{name: name, ops: ops, client: with(), server: with(few), want: want}
 	}
 	access := []conversation{
+		nak("in the middle of a pipeline", "+write:5000 +badwrite:3000 +write:100@9000 send:4", ok, verbs.WCRemAccessErr, flush, flush),
 		nak("WRITE with a wrong rkey", "badwrite:100 send:4", verbs.WCRemAccessErr, flush),
 		nak("READ with a wrong rkey", "badread:100 send:4", verbs.WCRemAccessErr, flush),
 		nak("atomic with a wrong rkey", "badatomic send:4", verbs.WCRemAccessErr, flush),
 		nak("WRITE past the region", "oobwrite:4000 send:4", verbs.WCRemAccessErr, flush),
 		nak("READ past the region", "oobread:4000 send:4", verbs.WCRemAccessErr, flush),
 		nak("after operations that succeeded", "write:3000 faa:1 send:5 badread:8 read:8", ok, ok, ok, verbs.WCRemAccessErr, flush),
-		nak("in the middle of a pipeline", "+write:5000 +badwrite:3000 +write:100@9000 send:4", ok, verbs.WCRemAccessErr, flush, flush),
 	}
 	tooLong := conversation{name: "SEND longer than the receive", ops: "send:3000 send:4", client: with(), server: with(short)}
 
 	overEachLink(t, func(t *testing.T, s *site) {
 		v := ipVersions[0]
+		if !s.first() {
+			s.bothRoles(t, v, access[:1])
+			return
+		}
 		s.bothRoles(t, v, access)
 
 		// The kernel refuses with "remote operational error" where IBTA 9.7.5.2.4 has
@@ -71,32 +75,36 @@ func TestReceiverNotReadyWithTheKernel(t *testing.T) {
 	}
 	retries := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.RNRRetry = n } }
 	overEachLink(t, func(t *testing.T, s *site) {
-		s.bothRoles(t, ipVersions[0], []conversation{
+		list := []conversation{
+			{name: "with work behind it", ops: "+write:5000 +send:3000 +write:5000@9000 read:100@70000", client: with(), server: with(late(200*time.Millisecond, 22))},
 			{name: "receives come late", ops: "send:100", client: with(), server: with(late(200*time.Millisecond, 22))},
 			{name: "for a SEND of three packets", ops: "send:3000", client: with(), server: with(late(200*time.Millisecond, 22))},
 			{name: "for a WRITE with immediate", ops: "writeimm:3000", client: with(), server: with(late(200*time.Millisecond, 22))},
-			{name: "with work behind it", ops: "+write:5000 +send:3000 +write:5000@9000 read:100@70000", client: with(), server: with(late(200*time.Millisecond, 22))},
 			{name: "with a short timer", ops: "send:100", client: with(), server: with(late(100*time.Millisecond, 14))},
 			{
 				name: "retries run out", ops: "send:100 send:4", client: with(retries(2)), server: with(late(9*time.Second, 14)),
 				want: []verbs.WCStatus{verbs.WCRNRRetryExcErr, flush},
 			},
-		})
+		}
+		if !s.first() {
+			list = list[:1]
+		}
+		s.bothRoles(t, ipVersions[0], list)
 	})
 }
 
 func TestSequenceNumbersWrapWithTheKernel(t *testing.T) {
 	psn := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.PSN = n } }
 	overEachLink(t, func(t *testing.T, s *site) {
-		for _, v := range ipVersions {
-			t.Run(v.name, func(t *testing.T) {
-				s.bothRoles(t, v, []conversation{
-					{name: "in a WRITE", ops: "send:100 write:5000 read:3000@9000", client: with(psn(0xfffffd)), server: with(psn(0xfffffe))},
-					{name: "in the responses of a READ", ops: "read:100000@100000 send:3000 faa:1", client: with(psn(0xffffd0)), server: with(psn(0))},
-					{name: "between messages", ops: "send:100 send:100 write:1 faa:1 cas:1,2@8 read:1@16", client: with(psn(0xffffff)), server: with(psn(0xffffff))},
-				})
-			})
+		list := []conversation{
+			{name: "in a WRITE", ops: "send:100 write:5000 read:3000@9000", client: with(psn(0xfffffd)), server: with(psn(0xfffffe))},
+			{name: "in the responses of a READ", ops: "read:100000@100000 send:3000 faa:1", client: with(psn(0xffffd0)), server: with(psn(0))},
+			{name: "between messages", ops: "send:100 send:100 write:1 faa:1 cas:1,2@8 read:1@16", client: with(psn(0xffffff)), server: with(psn(0xffffff))},
 		}
+		if !s.first() {
+			list = list[:1]
+		}
+		s.bothRoles(t, ipVersions[0], list)
 	})
 }
 
@@ -109,8 +117,13 @@ func TestReadsInFlightWithTheKernel(t *testing.T) {
 	reads := "+read:2000 +read:2000@2048 +read:2000@4096 +read:2000@8192 +read:2000@12288 +read:2000@16384 +read:2000@20480 read:2000@24576"
 	pipeline := "+send:2000 +write:2000 +read:3000@4096 +faa:1@300000 +send:1 +write:100@200000 send:4"
 	overEachLink(t, func(t *testing.T, s *site) {
-		s.bothRoles(t, ipVersions[0], []conversation{
+		s.bothRoles(t, ipVersions[1], []conversation{
 			{name: "all kinds in a pipeline", ops: pipeline, client: with(), server: with()},
+		})
+		if !s.first() {
+			return
+		}
+		s.bothRoles(t, ipVersions[0], []conversation{
 			{name: "requester limited to two", ops: reads, client: with(out(2)), server: with(in(2))},
 			{name: "requester limited to one", ops: reads, client: with(out(1)), server: with(in(1))},
 			{name: "atomics", ops: "+faa:1 +faa:2@8 +faa:3@16 +faa:4@24 +faa:5@32 +faa:6@40 faa:7@48", client: with(out(2)), server: with(in(2))},
@@ -125,7 +138,11 @@ func TestReadsInFlightWithTheKernel(t *testing.T) {
 func TestSilentKernelTimesOut(t *testing.T) {
 	tries := func(o *vprobe.Options) { o.Timeout, o.Retry = 14, 3 }
 	overEachLink(t, func(t *testing.T, s *site) {
-		for _, v := range ipVersions {
+		families := ipVersions
+		if !s.first() {
+			families = families[:1]
+		}
+		for _, v := range families {
 			t.Run(v.name, func(t *testing.T) {
 				if err := s.guest.Deafen(t.Context()); err != nil {
 					t.Fatal(err)

@@ -66,11 +66,18 @@ func lookUp(command, path string) (string, error) {
 		if err == nil {
 			return file, nil
 		}
-		if errors.Is(err, ErrNotExecutable) && !errors.Is(err, unix.EISDIR) && errors.Is(found, ErrNotFound) {
+		if errors.Is(err, ErrNotExecutable) && isFile(file) && errors.Is(found, ErrNotFound) {
 			found = err
 		}
 	}
 	return "", found
+}
+
+// isFile reports whether there is a file to be seen. In a folder of PATH that the user may not search there is none: the
+// shells go on, and say in the end that the command was not found.
+func isFile(name string) bool {
+	st, err := os.Stat(name)
+	return err == nil && !st.IsDir()
 }
 
 // executable tells whether the kernel would try to execute a file.

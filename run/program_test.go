@@ -18,8 +18,8 @@ import (
 
 // TestMain lets the test binary stand in for a softroce of another user: see asNobody.
 func TestMain(m *testing.M) {
-	if len(os.Args) == 3 && os.Args[1] == findArg {
-		if _, err := find(os.Args[2], ""); err != nil {
+	if len(os.Args) == 4 && os.Args[1] == findArg {
+		if _, err := find(os.Args[2], os.Args[3]); err != nil {
 			os.Stdout.WriteString(err.Error())
 			os.Exit(status(err))
 		}
@@ -30,8 +30,9 @@ func TestMain(m *testing.M) {
 
 const findArg = "find-program"
 
-// asNobody has a process of another user look at a program.
-func asNobody(t *testing.T, file string) (message string, status int) {
+// asNobody has a process of another user look for a program in path. In dir, which everybody may look into, there is
+// the process's own.
+func asNobody(t *testing.T, dir, command, path string) (message string, status int) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to be another user")
@@ -41,9 +42,9 @@ func asNobody(t *testing.T, file string) (message string, status int) {
 		t.Fatal(err)
 	}
 	// The test's own folder is not for everybody.
-	copied := filepath.Join(filepath.Dir(file), "finder")
+	copied := filepath.Join(dir, "finder")
 	copyFile(t, self, copied)
-	cmd := exec.Command(copied, findArg, file)
+	cmd := exec.Command(copied, findArg, command, path)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534}}
 	out, err := cmd.Output()
 	if cmd.ProcessState == nil {
@@ -184,6 +185,38 @@ func TestCommandsAreLookedUpAsAShellDoes(t *testing.T) {
 	}
 }
 
+// Shells agree that a folder which may not be searched holds nothing that could be run, and that
+// a command which is named by its path and cannot be seen is not executable.
+func TestAFolderOfPATHThatMayNotBeSearchedHasNothing(t *testing.T) {
+	dir := publicDir(t)
+	locked, open := filepath.Join(dir, "locked"), filepath.Join(dir, "open")
+	for folder, mode := range map[string]os.FileMode{locked: 0o700, open: 0o755} {
+		if err := os.Mkdir(folder, mode); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(filepath.Join(folder, "tool"), []byte("#!/bin/sh\n"), mode); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(open, "plain"), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		command, path string
+		status        int
+	}{
+		{"tool", locked + ":" + open, 0},
+		{"tool", locked, StatusNotFound},
+		{"none", locked + ":" + open, StatusNotFound},
+		{"plain", locked + ":" + open, StatusNotExecutable},
+		{locked + "/tool", "", StatusNotExecutable},
+	} {
+		if message, code := asNobody(t, dir, c.command, c.path); code != c.status {
+			t.Errorf("%q in %q: status %d, %s; want %d", c.command, c.path, code, message, c.status)
+		}
+	}
+}
+
 func TestProgramsThatGainPrivilegesAreRefused(t *testing.T) {
 	dir := publicDir(t)
 	program := program64(machines[runtime.GOARCH], "/lib64/ld-linux-x86-64.so.2")
@@ -214,7 +247,7 @@ func TestProgramsThatGainPrivilegesAreRefused(t *testing.T) {
 	for file, says := range map[string]string{
 		plain: "", locking: "", suid: "set-user-ID", sgid: "set-group-ID", capable: "file capabilities",
 	} {
-		message, code := asNobody(t, file)
+		message, code := asNobody(t, dir, file, "")
 		want := StatusNotExecutable
 		if says == "" {
 			want = 0

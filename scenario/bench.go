@@ -45,6 +45,10 @@ type Network interface {
 	// Send puts a hand-made packet on the cable.
 	Send(f *wire.TxFrame) error
 
+	// SendFrame puts a whole Ethernet frame on the cable, which is one of a link whose way it goes. Where that is
+	// not possible the error is ErrNoFrames.
+	SendFrame(way wire.InletWay, frame []byte) error
+
 	// Peer is the address that hand-made packets come from.
 	Peer() netip.Addr
 
@@ -65,6 +69,8 @@ var (
 	ErrOneNIC   = errors.New("there is only one NIC on this bench")
 	ErrNoXRC    = errors.New("the NIC of this bench has no XRC")
 	ErrNoFaults = errors.New("the cable of this bench takes no faults")
+	ErrNoFrames = errors.New("the cable of this bench takes no frames but RoCEv2's")
+	ErrNoVLAN   = errors.New("the NIC of this bench is in no VLAN")
 	ErrLink     = errors.New("no link to a live NIC") // also where its description is wrong
 )
 
@@ -72,6 +78,9 @@ var (
 // script gives them.
 type NIC interface {
 	Addr() netip.Addr
+
+	// GID returns the index of the NIC's address in a VLAN, 0 for none. Where it has none there the error is ErrNoVLAN.
+	GID(vlan uint16) (index int, err error)
 
 	Register(name string, o RegionOptions) (Region, error)
 	Deregister(name string) error

@@ -12,7 +12,7 @@ import (
 const maxData = 1 << 24
 
 // parseData reads an expression of data, pieces joined by plus signs: 100*x is a hundred times
-// x, hex:00ff two bytes, u64:5 a number as an atomic leaves it in memory, anything else itself.
+// x, hex:00ff two bytes, 9*hex:00ff nine times those, u64:5 a number as an atomic leaves it in memory, anything else itself.
 func parseData(w string) ([]byte, error) {
 	var b []byte
 	for piece := range strings.SplitSeq(w, "+") {
@@ -36,6 +36,13 @@ func parsePiece(w string) ([]byte, error) {
 	count, what, ok := strings.Cut(w, "*")
 	if !ok {
 		return []byte(w), nil
+	}
+	if h, ok := strings.CutPrefix(what, "hex:"); ok {
+		b, err := hex.DecodeString(h)
+		if err != nil {
+			return nil, err
+		}
+		what = string(b)
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 0 || n*len(what) > maxData {

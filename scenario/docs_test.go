@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"softroce/transport"
+	"softroce/wire"
 )
 
 func document(t *testing.T) string {
@@ -45,6 +46,9 @@ func TestTheDocumentHasEveryWordOfTheLanguage(t *testing.T) {
 	for _, f := range fields {
 		has("field", "`"+f.name+"=`")
 	}
+	for _, f := range frameFields {
+		has("field of a frame", "`"+f.name+"=`")
+	}
 	for name := range shorthands {
 		has("shorthand", "`"+name+"=`")
 	}
@@ -78,22 +82,27 @@ func texts(t *testing.T) map[string]string {
 	return m
 }
 
-// beyond are the reasons that no packet on a cable of the simulation can give.
-var beyond = map[transport.DropReason]string{
-	transport.DropLinkMalformed: "the link's own: what is no RoCEv2 frame does not reach the NIC",
-	transport.DropGroup:         "the simulation's fabric carries what is for a group to those that joined it",
-	transport.DropGID:           "the simulation's fabric carries nothing to a NIC that is not for its addresses",
+// beyond are the reasons of links that no simulation can give.
+var beyond = map[wire.Drop]string{
+	wire.DropOverrun: "a socket's queue",
+	wire.DropTooLong: "no path MTU is longer than what a fabric carries",
+	wire.DropSend:    "a kernel that refuses",
+	wire.DropFault:   "the script's own doing",
 }
 
 func TestEveryReasonForADropHasAScenario(t *testing.T) {
-	all := texts(t)
+	all := strings.Join(slices.Collect(maps.Values(texts(t))), "\n")
+	has := func(reason string) bool {
+		return strings.Contains(all, "expect drop "+reason+"\n") || strings.Contains(all, "expect drop "+reason+" ")
+	}
 	for r := range transport.NumDropReasons {
-		found := false
-		for _, text := range all {
-			found = found || strings.Contains(text, "expect drop "+r.String()+"\n") || strings.Contains(text, "expect drop "+r.String()+" ")
-		}
-		if !found && beyond[r] == "" {
+		if !has(r.String()) {
 			t.Errorf("no scenario expects drop %v", r)
+		}
+	}
+	for d := range wire.NumDrops {
+		if name := "link_" + d.String(); has(name) == (beyond[d] != "") {
+			t.Errorf("drop %s: some scenario expects it: %v; none can because of %q", name, has(name), beyond[d])
 		}
 	}
 }

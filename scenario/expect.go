@@ -6,8 +6,6 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"softroce/transport"
 )
 
 // expectations are what may follow the word expect.
@@ -199,9 +197,7 @@ func (s *stage) cmdIgnore(w *words) error {
 			s.events = nil
 		case "drops":
 			if c := s.under.Counters(); c != nil {
-				for r, n := range c.Drops {
-					s.drops[transport.DropReason(r).String()] = n
-				}
+				s.drops = dropped(c)
 			}
 		default:
 			return fmt.Errorf("%q cannot be ignored", what)

@@ -14,7 +14,8 @@ const handPort = 0xc123
 
 // cmdInject makes a packet by hand and sends it to a queue pair's NIC, as its peer would:
 //
-//	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [to=ADDRESS] [tclass=N] [and] [aside]
+//	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [to=ADDRESS] [tclass=N]
+//	       [vlan=N] [priority=N] [cable=LINK [FRAME-FIELD=VALUE]…] [and] [aside]
 func (s *stage) cmdInject(w *words) error {
 	q, err := s.namedQP(w)
 	if err != nil {
@@ -29,12 +30,23 @@ func (s *stage) cmdInject(w *words) error {
 		return err
 	}
 	more, aside := w.flag("and"), w.flag("aside")
+	whole, err := s.frameEdit(w)
+	if err != nil {
+		return err
+	}
 	f, err := s.handMade(w, q, op)
 	if err != nil {
 		return err
 	}
 	if err := w.end(); err != nil {
 		return err
+	}
+	if whole != nil {
+		b, err := whole.frame(f)
+		if err != nil {
+			return err
+		}
+		return s.sendFrame(whole.way, b, more, aside)
 	}
 	s.acts(more, aside)
 	if err := s.bench.Send(f); err != nil {
@@ -145,9 +157,10 @@ func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
 			return nil, fmt.Errorf("src=%s: %v is of another family", v, p.Dst)
 		}
 	}
-	tclass, hops := uint64(0), uint64(64)
-	err = errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops))
-	p.SrcPort, p.TClass, p.HopLimit = handPort, uint8(tclass), uint8(hops)
+	tclass, hops, vlan, priority := uint64(0), uint64(64), uint64(q.vlan), uint64(0)
+	err = errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops), w.number("vlan", 12, &vlan),
+		w.number("priority", 3, &priority))
+	p.SrcPort, p.TClass, p.HopLimit, p.VLAN, p.Priority = handPort, uint8(tclass), uint8(hops), uint16(vlan), uint8(priority)
 	return p, err
 }
 

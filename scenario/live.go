@@ -104,6 +104,9 @@ func (b *live) Join(group netip.Addr) error {
 // Fault implements Network.
 func (b *live) Fault(string) error { return ErrNoFaults }
 
+// SendFrame implements Network.
+func (b *live) SendFrame(wire.InletWay, []byte) error { return ErrNoFrames }
+
 // Path implements Network.
 func (b *live) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to) }
 

@@ -54,18 +54,19 @@ type packetMatch struct {
 	length  int    // of the payload; -1: any
 	tclass  int    // -1: any
 	hops    int    // -1: any
+	vlan    int    // -1: any
 }
 
 // addressing takes what is said of the payload and the headers around the transport.
 func (m *packetMatch) addressing(w *words) (err error) {
-	m.length, m.tclass, m.hops = -1, -1, -1
+	m.length, m.tclass, m.hops, m.vlan = -1, -1, -1, -1
 	if d, ok := w.option("payload"); ok {
 		if m.payload, err = parseData(d); err != nil {
 			return err
 		}
 		m.length = len(m.payload)
 	}
-	for name, to := range map[string]*int{"payload_len": &m.length, "tclass": &m.tclass, "hop_limit": &m.hops} {
+	for name, to := range map[string]*int{"payload_len": &m.length, "tclass": &m.tclass, "hop_limit": &m.hops, "vlan": &m.vlan} {
 		v, ok := w.option(name)
 		if !ok {
 			continue
@@ -111,6 +112,8 @@ func (m *packetMatch) check(p *capture.Packet) error {
 		return fmt.Errorf("tclass is %#02x", p.TClass)
 	case m.hops >= 0 && int(p.HopLimit) != m.hops:
 		return fmt.Errorf("hop_limit is %d", p.HopLimit)
+	case m.vlan >= 0 && int(p.TCI&0xfff) != m.vlan:
+		return fmt.Errorf("vlan is %d", p.TCI&0xfff)
 	}
 	return nil
 }

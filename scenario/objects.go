@@ -211,7 +211,7 @@ func usualAttr() nic.QPAttr {
 		Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ mrtable.LocalWrite,
 			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 23, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
 			QKey: 0x11111111},
-		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
+		AV:   nic.AddressVector{Port: 1},
 		Port: 1,
 	}
 }
@@ -287,7 +287,7 @@ func (s *stage) qpWords(w *words) (o QPOptions, a nic.QPAttr, to transport.State
 }
 
 // cmdQP creates a queue pair whose peer the script plays: qp NAME [TYPE] [sq_sig_all] [state=STATE] [cq=NAME] [srq=NAME]
-// [pd=NAME] [xrcd=NAME] [to=ADDRESS] [ATTRIBUTE=VALUE]…
+// [pd=NAME] [xrcd=NAME] [to=ADDRESS] [vlan=N] [ATTRIBUTE=VALUE]…
 func (s *stage) cmdQP(w *words) error {
 	name, err := w.next("a name")
 	if err != nil {
@@ -301,6 +301,13 @@ func (s *stage) cmdQP(w *words) error {
 	if err != nil {
 		return err
 	}
+	vlan := uint64(0)
+	if err := w.number("vlan", 12, &vlan); err != nil {
+		return err
+	}
+	if a.AV.SGIDIndex, err = s.under.GID(uint16(vlan)); err != nil {
+		return err
+	}
 	if err := errors.Join(w.end(), s.claim(name)); err != nil {
 		return err
 	}
@@ -312,7 +319,7 @@ func (s *stage) cmdQP(w *words) error {
 	if err != nil {
 		return err
 	}
-	a.AV.DGID = nic.GIDOf(far)
+	a.AV.DGID, q.vlan = nic.GIDOf(far), uint16(vlan)
 	return q.connect(a, to)
 }
 
@@ -361,6 +368,12 @@ func (s *stage) cmdPair(w *words) error {
 	}
 	p.peer, q.peer = q, p
 	b := a
+	if a.AV.SGIDIndex, err = s.under.GID(0); err != nil {
+		return err
+	}
+	if b.AV.SGIDIndex, err = n.GID(0); err != nil {
+		return err
+	}
 	b.SQPSN, b.RQPSN = a.RQPSN, a.SQPSN
 	a.DestQPN, b.DestQPN = q.qpn, p.qpn
 	a.AV.DGID, b.AV.DGID = nic.GIDOf(n.Addr()), nic.GIDOf(s.under.Addr())

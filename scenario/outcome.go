@@ -10,6 +10,7 @@ import (
 	"softroce/metrics"
 	"softroce/nic"
 	"softroce/transport"
+	"softroce/wire"
 )
 
 // What the program on the NIC sees, and what the NIC counts.
@@ -225,17 +226,29 @@ func (s *stage) expectDrop(w *words) error {
 	}
 	s.bench.Settle(nil)
 	c = s.under.Counters()
-	for r, count := range c.Drops {
-		if transport.DropReason(r).String() != reason {
-			continue
-		}
-		if got := count - s.drops[reason]; got != n {
-			return fmt.Errorf("expected drop %s %d, but it is %d; dropped were: %s", reason, n, got, list(s.unexplained()))
-		}
-		s.drops[reason] += n
-		return nil
+	if !dropReason(reason) {
+		return fmt.Errorf("%q is no reason for a drop", reason)
 	}
-	return fmt.Errorf("%q is no reason for a drop", reason)
+	if got := dropped(c)[reason] - s.drops[reason]; got != n {
+		return fmt.Errorf("expected drop %s %d, but it is %d; dropped were: %s", reason, n, got, list(s.unexplained()))
+	}
+	s.drops[reason] += n
+	return nil
+}
+
+// dropReason reports whether something is thrown away for a reason of that name.
+func dropReason(name string) bool {
+	for r := range transport.NumDropReasons {
+		if r.String() == name {
+			return true
+		}
+	}
+	for d := range wire.NumDrops {
+		if "link_"+d.String() == name {
+			return true
+		}
+	}
+	return name == "tx_stalled"
 }
 
 // expectCounter looks at a counter as show has it: counter NAME N, or counter nak_sent|nak_received|rx_opcode|tx_opcode|drop KIND N.

@@ -88,6 +88,14 @@ func orDash(s string) string {
 // Addr implements NIC.
 func (n *remoteNIC) Addr() netip.Addr { return n.addr }
 
+// GID implements NIC: the verbs program knows the index.
+func (n *remoteNIC) GID(vlan uint16) (int, error) {
+	if vlan != 0 {
+		return 0, ErrNoVLAN
+	}
+	return 0, nil
+}
+
 // Register implements NIC.
 func (n *remoteNIC) Register(name string, o RegionOptions) (Region, error) {
 	a, err := n.ask("mr", name, o.Size, o.Fill, uint32(o.Access), orDash(o.PD))

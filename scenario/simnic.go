@@ -83,6 +83,16 @@ func (n *simNIC) Killed(reason error) { n.killed = reason }
 // Addr implements NIC.
 func (n *simNIC) Addr() netip.Addr { return n.addr }
 
+// GID implements NIC.
+func (n *simNIC) GID(vlan uint16) (int, error) {
+	for _, e := range n.dev.GIDs() {
+		if e.GID == nic.GIDOf(n.addr) && e.VLAN == int(vlan) {
+			return e.Index, nil
+		}
+	}
+	return 0, ErrNoVLAN
+}
+
 // pd returns the protection domain of a name; the first use makes it.
 func (n *simNIC) pd(name string) (*nic.PD, error) {
 	if p := n.pds[name]; p != nil {

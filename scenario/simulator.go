@@ -1,6 +1,7 @@
 package scenario
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,6 +20,8 @@ type simulator struct {
 	now    int64 // starts at 1
 	nics   []*simNIC
 	faults []*faultPoint
+	inlet  *wire.Inlet // of the NIC under test
+	iface  wire.Interface
 	peer   *wire.FabricPort
 	tap    wire.FrameSink
 }
@@ -31,6 +34,9 @@ var simAddrs = [...]netip.Addr{
 // simMTU leaves room for path MTU 4096.
 const simMTU = 9000
 
+// simVLAN is where a simulated NIC has its address once more.
+const simVLAN = 7
+
 // Simulator returns a Bench whose NICs are softroce's in a simulation, under virtual time. tap sees what is on
 // the cable of the NIC under test.
 func Simulator(tap wire.FrameSink) (Bench, error) { return newSimulator(tap) }
@@ -42,7 +48,8 @@ func newSimulator(tap wire.FrameSink) (*simulator, error) {
 		return nil, err
 	}
 	s := &simulator{engine: e, fabric: wire.NewFabric(), now: 1, tap: tap}
-	s.peer = s.fabric.Port(nil, simAddrs[len(simAddrs)-1])
+	s.peer = s.fabric.Port(nil)
+	s.peer.SetStations(wire.Station{Addr: s.Peer()}, wire.Station{Addr: s.Peer(), VLAN: simVLAN})
 	return s, nil
 }
 
@@ -64,24 +71,39 @@ func (s *simulator) NIC(second bool) (NIC, error) {
 
 // addNIC adds the i-th NIC. That under test, the first, is watched.
 func (s *simulator) addNIC(i int) (*simNIC, error) {
-	addr := simAddrs[i]
+	addr := netip.PrefixFrom(simAddrs[i], 24)
 	mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
-	var link wire.Link = s.fabric.Port(s.engine, addr)
+	iface := wire.StaticTrunk("sim", mac, simMTU, []wire.VLANAddress{{Prefix: addr, VLAN: simVLAN, Netdev: "sim.vlan"}}, addr)
+	port := s.fabric.Port(s.engine)
+	port.Follow(iface)
+	var link wire.Link = port
 	if i == 0 {
-		link = wire.NewCapture(link, s.tap, wire.CaptureOptions{
-			MAC: func() [6]byte { return mac }, Wall: func(now int64) int64 { return now - 1 },
-		})
-		p := &faultPoint{Link: link}
-		s.faults = append(s.faults, p)
-		link = p
+		var err error
+		if link, err = s.watch(link, iface); err != nil {
+			return nil, err
+		}
 	}
-	d, err := s.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("softroce", i), Link: link,
-		Iface: wire.StaticInterface("sim", mac, simMTU, netip.PrefixFrom(addr, 24))})
+	d, err := s.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("softroce", i), Link: link, Iface: iface})
 	if err != nil {
 		return nil, err
 	}
-	return newSimNIC(d, addr, []uint64{firstVA, secondVA}[i])
+	return newSimNIC(d, addr.Addr(), []uint64{firstVA, secondVA}[i])
 }
+
+// watch puts around the link of the NIC under test what shows its cable and lets the script at it.
+func (s *simulator) watch(link wire.Link, iface wire.Interface) (_ wire.Link, err error) {
+	s.iface = iface
+	link = wire.NewCapture(link, s.tap, wire.CaptureOptions{MAC: iface.MAC, Wall: cableTime})
+	if s.inlet, err = wire.NewInlet(link, iface); err != nil {
+		return nil, err
+	}
+	p := &faultPoint{Link: s.inlet}
+	s.faults = append(s.faults, p)
+	return p, nil
+}
+
+// cableTime is the time that frames are shown with, which begins with 0.
+func cableTime(now int64) int64 { return now - 1 }
 
 // A faultPoint is where fault rules are put into a link that is in use.
 type faultPoint struct{ wire.Link }
@@ -127,7 +149,17 @@ func (s *simulator) PeerQPN() uint32 { return firstHandQPN }
 
 // Path implements Network.
 func (s *simulator) Path(to netip.Addr) (*wire.Path, error) {
-	return &wire.Path{Src: s.Peer(), Dst: to}, nil
+	p := &wire.Path{Src: s.Peer(), Dst: to}
+	if s.iface == nil {
+		return p, nil
+	}
+	if err := s.iface.Resolve(context.Background(), p); err != nil {
+		return nil, err
+	}
+	if !to.IsMulticast() { // whomever it is for, it comes to the NIC under test
+		p.DstMAC = s.iface.MAC()
+	}
+	return p, nil
 }
 
 // Send implements Network.
@@ -137,6 +169,15 @@ func (s *simulator) Send(f *wire.TxFrame) error {
 		err = errors.New("the NIC's port is full")
 	}
 	return err
+}
+
+// SendFrame implements Network.
+func (s *simulator) SendFrame(way wire.InletWay, frame []byte) error {
+	if err := s.tap.WriteFrame(cableTime(s.now), 0, frame); err != nil {
+		return err
+	}
+	s.inlet.Put(way, frame)
+	return nil
 }
 
 // maxSteps bounds the rounds at one moment: an engine that finds no rest is broken.

@@ -11,6 +11,7 @@ import (
 	"softroce/capture"
 	"softroce/nic"
 	"softroce/transport"
+	"softroce/wire"
 )
 
 // A stage is the state of a scenario that is being played.
@@ -56,6 +57,7 @@ type queuePair struct {
 	remote  uint32 // the peer's
 	peer    *queuePair
 	attr    nic.QPAttr
+	vlan    uint16 // in which it is; 0: none
 	sendIDs uint64
 	recvIDs uint64
 }
@@ -306,15 +308,26 @@ func (s *stage) finish() error {
 	return nil
 }
 
+// dropped is what a NIC has thrown away, by reason. What rules of the script drop is none of its doing.
+func dropped(c *nic.Counters) map[string]uint64 {
+	m := map[string]uint64{}
+	for _, d := range c.Dropped() {
+		if d.Reason != "link_"+wire.DropFault.String() {
+			m[d.Reason] = d.Count
+		}
+	}
+	return m
+}
+
 // unexplained lists the drops that were not expected.
 func (s *stage) unexplained() (l []string) {
 	c := s.under.Counters()
 	if c == nil {
 		return nil
 	}
-	for r, n := range c.Drops {
-		name := transport.DropReason(r).String()
-		if n > s.drops[name] {
+	all := dropped(c)
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if n := all[name]; n > s.drops[name] {
 			l = append(l, fmt.Sprintf("drop %s %d", name, n-s.drops[name]))
 		}
 	}

@@ -297,7 +297,7 @@ func judgeCounts(p *program) error {
 		reached += n
 	}
 	reached -= c.RxMulticast
-	for r := transport.DropLinkMalformed; r <= transport.DropICRC; r++ {
+	for r := transport.DropTruncated; r <= transport.DropICRC; r++ {
 		if r != transport.DropQKey { // the queue pair's own check
 			dropped += c.Drops[r]
 		}

@@ -15,6 +15,7 @@ import (
 type Tree struct {
 	mu      sync.Mutex
 	dir     string
+	lock    *os.File // keeps RemoveDead from the directory
 	have    map[string]File
 	updated time.Time
 	closed  bool
@@ -45,11 +46,11 @@ func (t *Tree) Open(look func() []File) (*os.File, error) {
 
 func (t *Tree) update(files []File) error {
 	if t.dir == "" {
-		dir, err := os.MkdirTemp("", "softroce-sysfs-")
+		dir, lock, err := newDir()
 		if err != nil {
 			return err
 		}
-		t.dir, t.have = dir, map[string]File{}
+		t.dir, t.lock, t.have = dir, lock, map[string]File{}
 		if err := os.Chmod(dir, 0o755); err != nil {
 			return err
 		}
@@ -100,5 +101,9 @@ func (t *Tree) Close() error {
 	if t.dir == "" {
 		return nil
 	}
-	return os.RemoveAll(t.dir)
+	err := os.RemoveAll(t.dir)
+	if t.lock != nil {
+		t.lock.Close()
+	}
+	return err
 }

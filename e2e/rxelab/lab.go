@@ -185,7 +185,7 @@ func Dir() string {
 
 // sweep takes down the labs of processes that are gone.
 func sweep(ctx context.Context) error {
-	entries, err := os.ReadDir("/run/netns")
+	entries, err := os.ReadDir(netnsDir)
 	if err != nil {
 		return nil // no namespaces at all
 	}
@@ -194,8 +194,7 @@ func sweep(ctx context.Context) error {
 		if !ok {
 			continue
 		}
-		pid, err := strconv.Atoi(strings.TrimSuffix(name, "-d"))
-		if err != nil || syscall.Kill(pid, 0) != syscall.ESRCH {
+		if !gone(strings.TrimSuffix(name, "-d")) {
 			continue
 		}
 		gone := &Lab{name: namePrefix + name}

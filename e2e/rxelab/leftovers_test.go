@@ -1,0 +1,68 @@
+package rxelab
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestOnlyNamespacesOfTheDeadAreRemoved makes namespaces as tests do, one by a process that is no more, with a program in it.
+func TestOnlyNamespacesOfTheDeadAreRemoved(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root, for network namespaces")
+	}
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	prefix := fmt.Sprintf("softroce-sweep%d-", os.Getpid())
+	dead := fmt.Sprintf("%s%d-a", prefix, ended.Process.Pid)
+	kept := []string{
+		fmt.Sprintf("%s%d-a", prefix, os.Getpid()),        // whose process is there
+		fmt.Sprintf("%sa-%d", prefix, ended.Process.Pid),  // not of this form
+		fmt.Sprintf("x%s%d-a", prefix, ended.Process.Pid), // another's
+		fmt.Sprintf("%s-%d-a", prefix, ended.Process.Pid), // likewise
+	}
+	for _, name := range append(kept, dead) {
+		if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+		t.Cleanup(func() { exec.Command("ip", "netns", "del", name).Run() })
+	}
+	inside := exec.Command("ip", "netns", "exec", dead, "sleep", "1000")
+	outside := exec.Command("ip", "netns", "exec", kept[0], "sleep", "1000")
+	for _, c := range []*exec.Cmd{inside, outside} {
+		if err := c.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { c.Process.Kill() })
+		for limit := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // until it is there
+			if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.Process.Pid)); err == nil && string(name) == "sleep\n" {
+				break
+			}
+			if time.Now().After(limit) {
+				t.Fatal("the program did not start")
+			}
+		}
+	}
+	if err := SweepNamespaces(t.Context(), prefix); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(netnsDir, dead)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: %v", dead, err)
+	}
+	for _, name := range kept {
+		if _, err := os.Stat(filepath.Join(netnsDir, name)); err != nil {
+			t.Error(err)
+		}
+	}
+	if err := inside.Wait(); err == nil || inside.ProcessState.String() != "signal: killed" {
+		t.Errorf("the program in the namespace: %v", inside.ProcessState)
+	}
+	outside.Process.Kill()
+	outside.Wait()
+}
