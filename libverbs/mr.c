@@ -221,7 +221,7 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 	struct sr_mr *mr = (struct sr_mr *)ibv, changed = *mr;
 	bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
 	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) ||
-	    (flags & IBV_REREG_MR_CHANGE_PD && !pd)) {
+	    (flags & IBV_REREG_MR_CHANGE_PD && (!pd || pd->context != ibv->context))) {
 		errno = EINVAL;
 		return IBV_REREG_MR_ERR_INPUT;
 	}

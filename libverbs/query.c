@@ -321,7 +321,7 @@ SR_PUBLIC int ibv_query_pkey(struct ibv_context *context, uint8_t port, int inde
 		.whole_len = &len,
 	};
 	int error = port == 1 && index >= 0 ? sr_call(&sr_ctx(context)->conn, &r) : EINVAL;
-	if (!error && (len < sizeof reply->list + (size_t)(index + 1) * sizeof *reply->keys ||
+	if (!error && (len < sizeof reply->list + ((size_t)index + 1) * sizeof *reply->keys ||
 		       (uint32_t)index >= reply->list.count))
 		error = EINVAL;
 	if (!error)

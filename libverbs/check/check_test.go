@@ -1,0 +1,152 @@
+// Package check has programs in C that use the libraries as programs do that were linked against the distribution's: well,
+// badly, from several threads, and with the daemon gone.
+package check
+
+import (
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"softroce/verbs/verbstest"
+)
+
+// The libraries are built once, with the sanitizers, and each program with them: what is touched that must not be, and what
+// is never given back, is an error.
+var sanitize = []string{"-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O0", "-g", "-D_GNU_SOURCE", "-pthread"}
+
+var workDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var err error
+	if workDir, err = os.MkdirTemp("", "softroce-check-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(workDir)
+	return m.Run()
+}
+
+var libraries = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("make", "-s", "-j2", "-C", "..", "OUT="+workDir, "CFLAGS=-O0 -g", "SANITIZE="+strings.Join(sanitize[:2], " "), "all").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("make libs: %w: %s", err, out)
+	}
+	return workDir, nil
+})
+
+// library is the folder of the libraries; without a compiler the test is left out.
+func library(t *testing.T) string {
+	t.Helper()
+	for _, tool := range []string{"make", "cc", "gcc"} {
+		if _, err := exec.LookPath(tool); err != nil && os.Getenv("CI") == "" {
+			t.Skipf("%v: scripts/setup test installs it", err)
+		}
+	}
+	dir, err := libraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// compile builds a program of testdata.
+func compile(t *testing.T, name string) string {
+	t.Helper()
+	dir := library(t)
+	out := filepath.Join(workDir, name)
+	args := slices.Concat(sanitize, []string{"-Wall", "-Wextra", "-Werror", "-o", out, filepath.Join("testdata", name+".c"),
+		"-L" + dir, "-lrdmacm", "-libverbs"})
+	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, text)
+	}
+	return out
+}
+
+// programLimit is for programs that hang.
+const programLimit = time.Minute
+
+// play runs a program on the NICs of a fabric, nic0 and nic1.
+func play(t *testing.T, f *verbstest.Fabric, name string, args ...string) {
+	t.Helper()
+	dir := library(t)
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, compile(t, name), args...)
+	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+f.Socket(), "LD_LIBRARY_PATH="+dir, "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+	if out, err := cmd.CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}
+
+func TestPathsOfDevicesLeadToTheDaemonAndOthersDoNot(t *testing.T) {
+	play(t, verbstest.New(t), "paths")
+}
+
+// symbols lists what a library gives to others, each with its version.
+func symbols(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	f, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, s := range all {
+		if s.Section != elf.SHN_UNDEF {
+			names[s.Name+"@"+s.Version] = true
+		}
+	}
+	return names
+}
+
+func TestMisuseIsAnErrorOfItsKind(t *testing.T) {
+	play(t, verbstest.New(t), "misuse")
+}
+
+// TestEverySymbolOfTheDistributionsLibrariesIsThere compares with those that the distribution's programs were linked against.
+func TestEverySymbolOfTheDistributionsLibrariesIsThere(t *testing.T) {
+	dir := library(t)
+	for lib, least := range map[string]int{"libibverbs.so.1": 76, "librdmacm.so.1": 68} {
+		out, err := exec.Command("gcc", "-print-file-name="+lib).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs := symbols(t, strings.TrimSpace(string(out)))
+		ours := symbols(t, filepath.Join(dir, lib))
+		if len(theirs) < least {
+			t.Errorf("%s of the distribution has %d symbols", lib, len(theirs))
+		}
+		for s := range theirs {
+			if !ours[s] {
+				t.Errorf("%s has no %s", lib, s)
+			}
+		}
+	}
+	// Of releases after rdma-core 44: a program that asks for one does not start without it.
+	ours := symbols(t, filepath.Join(dir, "libibverbs.so.1"))
+	for _, s := range []string{
+		"ibv_reg_mr_ex@IBVERBS_1.15", "ibv_alloc_dmah@IBVERBS_1.15", "ibv_dealloc_dmah@IBVERBS_1.15", "ibv_dm_export_dmabuf_fd@IBVERBS_1.16",
+		"ibv_query_port_speed@IBVERBS_1.16", "verbs_register_driver_57@IBVERBS_PRIVATE_57", "verbs_register_driver_59@IBVERBS_PRIVATE_59",
+		"verbs_set_ops@IBVERBS_PRIVATE_64", "ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_65",
+	} {
+		if !ours[s] {
+			t.Errorf("libibverbs.so.1 has no %s", s)
+		}
+	}
+}
