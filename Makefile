@@ -49,11 +49,12 @@ libs:
 		if cmp -s $$stripped.new $$stripped; then rm $$stripped.new; else mv $$stripped.new $$stripped; fi || exit; \
 	done
 
-# Nothing is taken from the cache: what the end-to-end tests run is not among their imports.
+# Nothing is taken from the cache: what the end-to-end tests run is not among their imports. They come
+# first, since they take longest, and the others run beside them.
 test: libs
 	@scripts/setup test
 	go vet ./...
-	go run ./scripts/testreport -count 1 -timeout 30m ./...
+	go run ./scripts/testreport -count 1 -timeout 30m ./e2e ./...
 
 # The end-to-end tests alone, those with another kernel: make e2e E2E_KERNEL=linux-image-6.12-amd64 E2E_RUN=Kernel
 e2e: libs
