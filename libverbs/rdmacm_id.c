@@ -314,10 +314,10 @@ CM_PUBLIC int rdma_migrate_id(struct rdma_cm_id *ibv, struct rdma_event_channel 
 	}
 	struct cm_channel *to = (struct cm_channel *)channel;
 	struct softroce_cm_migrate_request ask = {.id = id->handle, .channel = to->handle};
-	/* A channel that was made when the daemon was started anew has none of the old identifiers. */
-	int error = to->generation == id->generation ? cm_ask(id->generation, SOFTROCE_OP_CM_MIGRATE,
-							      &ask, sizeof ask, NULL, 0)
-						     : ENODEV;
+	int error =
+		ENODEV; /* a channel of a daemon that was started since has no old identifiers */
+	if (to->generation == id->generation)
+		error = cm_ask(id->generation, SOFTROCE_OP_CM_MIGRATE, &ask, sizeof ask, NULL, 0);
 	if (error) {
 		if (sync)
 			rdma_destroy_event_channel(channel);

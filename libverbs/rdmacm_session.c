@@ -14,8 +14,8 @@ static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session {
 	struct sr_conn conn;	/* first */
 	struct session *before; /* those of the past stay: others may be in the middle of a call */
-} *session;
-static unsigned int current;	/* generation: counts sessions */
+} * session;
+static unsigned int current; /* generation: counts sessions */
 
 static void before_fork(void)
 {

@@ -196,3 +196,11 @@ func TestProgramsOutliveTheDaemon(t *testing.T) {
 		t.Errorf("%v\n%s", err, &said)
 	}
 }
+
+func TestEventsCanBeWaitedForAndKeepTheirObjects(t *testing.T) {
+	play(t, verbstest.New(t), "events")
+}
+
+func TestThreadsAndChildrenDoNotDisturbEachOther(t *testing.T) {
+	play(t, verbstest.New(t), "threads")
+}
