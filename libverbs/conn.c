@@ -126,12 +126,13 @@ static int send_request(struct sr_conn *c, const struct sr_request *r, uint64_t 
 	struct softroce_header h = {
 		.version = SOFTROCE_VERSION,
 		.op = r->op,
-		.length = sizeof h + r->len,
+		.length = sizeof h + r->len + r->tail_len,
 		.tag = tag,
 		.fds = r->nfds,
 	};
-	struct iovec iov[2] = {{&h, sizeof h}, {(void *)r->body, r->len}};
-	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = r->len ? 2 : 1};
+	struct iovec iov[3] = {
+		{&h, sizeof h}, {(void *)r->body, r->len}, {(void *)r->tail, r->tail_len}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 3};
 	union {
 		char buf[CMSG_SPACE(SOFTROCE_MAX_FDS * sizeof(int))];
 		struct cmsghdr align;

@@ -34,6 +34,8 @@ struct sr_request {
 	uint16_t op;
 	const void *body;
 	size_t len;
+	const void *tail; /* more of the body */
+	size_t tail_len;
 	const int *fds;
 	int nfds;
 	void *reply;	   /* filled with the body of a good reply */
