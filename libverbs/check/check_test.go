@@ -128,6 +128,10 @@ func TestMisuseIsAnErrorOfItsKind(t *testing.T) {
 	play(t, verbstest.New(t), "misuse")
 }
 
+func TestDeviceMemoryAndDMABuffersAndWhatAChildHasOfThem(t *testing.T) {
+	play(t, verbstest.New(t), "devmem")
+}
+
 // TestEverySymbolOfTheDistributionsLibrariesIsThere compares with those that the distribution's programs were linked against.
 func TestEverySymbolOfTheDistributionsLibrariesIsThere(t *testing.T) {
 	dir := library(t)
