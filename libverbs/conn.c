@@ -77,6 +77,7 @@ static void program_name(uint8_t *name, size_t size)
 int sr_connect(struct sr_conn *c)
 {
 	memset(c, 0, sizeof *c);
+	c->join_fd = -1;
 	c->fd = dial();
 	if (c->fd < 0)
 		return -c->fd;
@@ -105,6 +106,7 @@ void sr_disconnect(struct sr_conn *c)
 	c->fd = -1;
 	free(c->buf);
 	c->buf = NULL;
+	sr_forget_heir(c);
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->cond);
 }
@@ -117,8 +119,12 @@ void sr_forked(struct sr_conn *c)
 	c->fd = -1;
 	c->waiting = NULL;
 	c->reading = 0;
+	c->forked = true;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->cond, NULL);
+	if (c->heir)
+		sr_forked(c->heir);
+	sr_forget_heir(c);
 }
 
 static int send_request(struct sr_conn *c, const struct sr_request *r, uint64_t tag)
@@ -309,6 +315,8 @@ static int perform(struct sr_conn *c, struct sr_call *call)
 
 int sr_call(struct sr_conn *c, const struct sr_request *r)
 {
+	if (c->forked)
+		return sr_call_heir(c, r);
 	struct sr_call call = {.request = r};
 	int state;
 	/* A thread that is cancelled half-way would leave the lock held. */

@@ -111,6 +111,8 @@ int sr_free_dm(struct ibv_dm *dm)
 struct ibv_mr *sr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
 			    unsigned int access)
 {
+	if (dm->context != pd->context)
+		return sr_null(EINVAL);
 	struct softroce_reg_mr_request ask = {
 		.memory = SOFTROCE_MEMORY_DEVICE,
 		.access = access,
