@@ -185,6 +185,7 @@ static int adopt(struct sr_context *ctx, const struct softroce_open_device_reply
 		c->cmd_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
 	if (c->cmd_fd < 0)
 		error = errno;
+	ctx->conn.join_fd = c->cmd_fd;
 	int mapped = sr_map(&ctx->doorbells, fds[0], r->doorbell_size);
 	if (mapped)
 		error = mapped;

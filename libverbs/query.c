@@ -108,6 +108,7 @@ int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 	a.device_cap_flags_ex = d.device_cap_flags_ex;
 	on_demand(&a);
 	a.phys_port_cnt_ex = d.phys_port_cnt;
+	a.max_dm_size = d.max_dm_size;
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof a ? size : sizeof a);
 	return 0;

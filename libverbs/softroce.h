@@ -111,7 +111,13 @@ struct sr_mr {
 	struct ibv_mr ibv;
 	uint64_t iova;
 	unsigned int access;
+	bool foreign; /* its memory is not this process's */
 	bool imported;
+};
+
+struct sr_dm {
+	struct ibv_dm ibv;
+	uint64_t length;
 };
 
 struct sr_ah {
@@ -353,6 +359,16 @@ struct ibv_qp *sr_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_a
 
 /* wr.c */
 void sr_set_wr_ops(struct sr_qp *q);
+
+/* mr.c: registers memory that has no address here, by ask and, unless NULL, a descriptor */
+struct ibv_mr *sr_reg_foreign(struct ibv_pd *pd, struct softroce_reg_mr_request *ask,
+			      const int *fd);
+
+/* dm.c */
+struct ibv_dm *sr_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr);
+int sr_free_dm(struct ibv_dm *dm);
+struct ibv_mr *sr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
+			    unsigned int access);
 
 /* mw.c */
 struct ibv_mw *sr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);

@@ -3,6 +3,7 @@
 package check
 
 import (
+	"bufio"
 	"context"
 	"debug/elf"
 	"fmt"
@@ -15,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/attach"
 	"softroce/verbs/verbstest"
 )
 
@@ -77,15 +79,22 @@ func compile(t *testing.T, name string) string {
 // programLimit is for programs that hang.
 const programLimit = time.Minute
 
+// program is a program that uses the daemon behind a socket.
+func program(t *testing.T, socket, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	dir := library(t)
+	file := compile(t, name)
+	ctx, cancel := context.WithTimeout(context.Background(), programLimit)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, file, args...)
+	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_LIBRARY_PATH="+dir, "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+	return cmd
+}
+
 // play runs a program on the NICs of a fabric, nic0 and nic1.
 func play(t *testing.T, f *verbstest.Fabric, name string, args ...string) {
 	t.Helper()
-	dir := library(t)
-	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
-	defer cancel()
-	cmd := exec.CommandContext(ctx, compile(t, name), args...)
-	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+f.Socket(), "LD_LIBRARY_PATH="+dir, "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
-	if out, err := cmd.CombinedOutput(); err != nil {
+	if out, err := program(t, f.Socket(), name, args...).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", name, err, out)
 	}
 }
@@ -119,6 +128,10 @@ func TestMisuseIsAnErrorOfItsKind(t *testing.T) {
 	play(t, verbstest.New(t), "misuse")
 }
 
+func TestDeviceMemoryAndDMABuffersAndWhatAChildHasOfThem(t *testing.T) {
+	play(t, verbstest.New(t), "devmem")
+}
+
 // TestEverySymbolOfTheDistributionsLibrariesIsThere compares with those that the distribution's programs were linked against.
 func TestEverySymbolOfTheDistributionsLibrariesIsThere(t *testing.T) {
 	dir := library(t)
@@ -149,4 +162,49 @@ func TestEverySymbolOfTheDistributionsLibrariesIsThere(t *testing.T) {
 			t.Errorf("libibverbs.so.1 has no %s", s)
 		}
 	}
+}
+
+func TestConnectionManagerTellsHowEachCallCameOut(t *testing.T) {
+	play(t, verbstest.New(t), "rdmacm")
+}
+
+// TestProgramsOutliveTheDaemon ends the daemon under a program, as the program asks, and starts another one in its place.
+func TestProgramsOutliveTheDaemon(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithoutLeakCheck())
+	socket := f.Socket()
+	cmd := program(t, socket, "orphan")
+	var said strings.Builder
+	cmd.Stderr = &said
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); fmt.Fprintln(in) {
+		switch lines.Text() {
+		case "end":
+			f.Close()
+		case "start":
+			if _, err := verbstest.New(t, verbstest.WithoutLeakCheck()).Server.Listen(attach.ListenConfig{Path: socket}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, &said)
+	}
+}
+
+func TestEventsCanBeWaitedForAndKeepTheirObjects(t *testing.T) {
+	play(t, verbstest.New(t), "events")
+}
+
+func TestThreadsAndChildrenDoNotDisturbEachOther(t *testing.T) {
+	play(t, verbstest.New(t), "threads")
 }

@@ -8,6 +8,8 @@
 #include "check.h"
 
 #include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
 
 struct setup {
 	struct ibv_context *context;
