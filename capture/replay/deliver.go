@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sort"
 
 	"softroce/packet"
@@ -14,37 +15,56 @@ import (
 // false if there is none. A reply that would acknowledge what is sent again later was lost
 // behind the point of capture, or late, and is passed over.
 func (r *requesting) deliver(i int, c *event, wanted func(una int64, back bool) bool) bool {
-	for len(r.pending) > 0 && r.pending[0].at < c.pos {
-		e := r.pending[0]
+	for k := 0; k < len(r.pending) && r.pending[k].at < c.pos; {
+		e := r.pending[k]
 		una, back := r.effect(e)
 		if una > r.floor[i] {
-			r.pass()
+			if r.live != nil && e.info.Kind == packet.KindAck && e.AETH.Syndrome.IsACK() {
+				k++ // it may have crossed c on the way
+				continue
+			}
+			r.pass(k)
 			if !r.ignores(e, c) {
 				r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
 			}
 			continue
 		}
 		if e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
-			r.pass()
+			r.pass(k)
 			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester goes on with packet %d", c.No)})
 			continue
 		}
 		if !wanted(una, back) {
 			return false
 		}
-		r.pending = r.pending[1:]
+		r.drop(k)
 		r.give(e)
 		return true
 	}
 	return false
 }
 
-// pass passes over the oldest captured reply, which the captured requester has not had.
-func (r *requesting) pass() {
+// pass passes over a captured reply, which the captured requester has not had.
+func (r *requesting) pass(k int) {
 	if r.passed != nil {
-		r.passed[r.pending[0]] = true
+		r.passed[r.pending[k]] = true
 	}
-	r.pending = r.pending[1:]
+	if r.live != nil && !isNAK(r.pending[k]) {
+		r.late = append(r.late, r.pending[k])
+	}
+	r.drop(k)
+}
+
+// isNAK reports whether a reply refuses something.
+func isNAK(e *event) bool { return e.info.Kind == packet.KindAck && !e.AETH.Syndrome.IsACK() }
+
+// drop takes a reply off those that are to be delivered, mostly the first.
+func (r *requesting) drop(k int) {
+	if k == 0 {
+		r.pending = r.pending[1:]
+	} else {
+		r.pending = slices.Delete(slices.Clone(r.pending), k, k+1)
+	}
 }
 
 // effect foretells what a reply does: the oldest unacknowledged PSN after it, and whether it

@@ -48,14 +48,15 @@ type watch struct {
 	results     [][]byte
 	ending      bool // no captured packet follows
 
-	wentBack bool   // softroce's requester has gone back, and nothing came since: it does not do so again
-	quiet    int64  // until when an RNR NAK asks it to wait, on the clock of the packets
-	last     *event // what softroce's requester was given last
-	told     *event // what made softroce's requester go back, since it last sent
-	moved    int64  // when the oldest unacknowledged PSN became that, on the clock of the packets
-	oldest   int64  // that PSN
-	timeouts int    // since then
-	expired  int64  // when it may have begun, the last time
+	wentBack bool     // softroce's requester has gone back, and nothing came since: it does not do so again
+	quiet    int64    // until when an RNR NAK asks it to wait, on the clock of the packets
+	late     []*event // replies that the live requester had not had when it sent something
+	last     *event   // what softroce's requester was given last
+	told     *event   // what made softroce's requester go back, since it last sent
+	moved    int64    // when the oldest unacknowledged PSN became that, on the clock of the packets
+	oldest   int64    // that PSN
+	timeouts int      // since then
+	expired  int64    // when it may have begun, the last time
 	ignored  []Difference
 	heeded   int // replies that told it to go back, and it did
 }
@@ -367,6 +368,11 @@ func (r *requesting) outlived(c *event) {
 func (r *requesting) conclude() {
 	l := r.live
 	r.ending = true
+	for _, e := range r.late { // what crossed a request on the way has come in the end
+		if !r.over && r.qp.State() == transport.RTS {
+			r.give(e)
+		}
+	}
 	if last := len(l.Completions) - 1; last >= 0 && !r.over {
 		for _, c := range l.Completions {
 			if c.Status == transport.RetryExcErr {
