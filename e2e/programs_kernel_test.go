@@ -76,8 +76,8 @@ func TestWhatTheKernelRefuses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 			defer cancel()
-			serving := them.start(ctx, t, them.words(c.server, &them, false))
-			out, err := them.start(ctx, t, them.words(c.client, &them, false)).wait()
+			serving := them.start(ctx, t, them.words(c.server, &them, c.ipv6only))
+			out, err := them.start(ctx, t, them.words(c.client, &them, c.ipv6only)).wait()
 			cancel()
 			serving.wait()
 			if err == nil || !c.refuses.MatchString(out) {
