@@ -2,6 +2,7 @@ package onto
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"softroce/capture"
@@ -152,10 +153,24 @@ func (a *answerer) post() error {
 		a.busy = a.bench.Now()
 		a.session.Posted = append(a.session.Posted, a.busy)
 		if err := a.nic.PostSend(a.name, &wr); err != nil {
-			return err
+			return a.cut(n, err)
 		}
 		a.bench.Run(a.bench.Now(), nil)
 	}
+	return nil
+}
+
+// cut ends the script before a job that the live NIC's program refuses.
+func (a *answerer) cut(n int, refusal error) error {
+	if n == 0 {
+		return refusal
+	}
+	j := a.script.Work[n]
+	a.parted = append(a.parted, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("not posted, nor what comes behind it: %v", refusal)})
+	a.session.Posted = a.session.Posted[:n]
+	a.script.Work = a.script.Work[:n]
+	a.script.Answers = slices.DeleteFunc(a.script.Answers, func(s replay.Answer) bool { return s.PSN >= j.PSN })
+	a.script.Unanswered = 0
 	return nil
 }
 

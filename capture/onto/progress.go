@@ -134,7 +134,7 @@ func (p *player) settle() {
 // complete reports whether a request is answered altogether.
 func (p *player) complete(s *replay.Step) bool {
 	switch s.Header.Opcode.Info().Kind {
-	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
+	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
 		for psn := s.PSN; psn < s.End; psn++ {
 			if !p.seen[psn] {
 				return false
@@ -155,7 +155,8 @@ func (p *player) full(s *replay.Step) bool {
 	}
 	kept := 0
 	for _, d := range p.due {
-		if k := d.Header.Opcode.Info().Kind; k == packet.KindRead || k == packet.KindCompareSwap || k == packet.KindFetchAdd {
+		switch d.Header.Opcode.Info().Kind {
+		case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
 			kept++
 		}
 	}

@@ -42,7 +42,7 @@ type Job struct {
 	Packet           int           // its first, in the capture
 }
 
-// Returns reports whether the work request has a result: READs and atomics, whose answer is more than an ACK.
+// Returns reports whether the work request has an answer of its own, which an ACK does not replace.
 func (j *Job) Returns() bool { return answeredKind(kindOf(j.Opcode)) }
 
 // An Answer is one reply packet.
@@ -181,16 +181,13 @@ func (w *answerwriter) work() {
 		wr := built.wrs[i]
 		wr.Flags |= transport.Signaled
 		j := Job{SendWR: wr, PSN: m.first - w.s.base, End: m.end() - w.s.base, Packet: m.parts[0].No}
-		if answeredKind(m.kind) {
+		if m.kind == packet.KindRead || isAtomic(m.kind) {
 			j.Length = uint32(sizes[i])
 		} else {
 			j.Payload = built.bytes(i, sizes[i])
 		}
 		w.Work = append(w.Work, j)
 		w.limit = m.end()
-		if h := m.parts[len(m.parts)-1].Opcode; withoutInvalidate[h] != 0 {
-			w.NotPlayed = append(w.NotPlayed, Note{m.parts[0].No, fmt.Sprintf("%v is posted as %v", h, withoutInvalidate[h])})
-		}
 	}
 	if n := len(w.Work); n < len(w.s.messages) {
 		no := w.s.requests[0].No

@@ -148,6 +148,10 @@ func kindOf(o transport.WROpcode) packet.Kind {
 		return packet.KindWrite
 	case transport.WRRead:
 		return packet.KindRead
+	case transport.WRFlush:
+		return packet.KindFlush
+	case transport.WRAtomicWrite:
+		return packet.KindAtomicWrite
 	case transport.WRCompareSwap:
 		return packet.KindCompareSwap
 	case transport.WRFetchAdd:
@@ -164,9 +168,9 @@ func (l *AnswerSession) work(r *requesting) *work {
 		wr := j.SendWR
 		wr.ID, wr.Flags, wr.SGEs = uint64(i), wr.Flags|transport.Signaled, nil
 		var result []byte
-		if n := max(uint64(j.Length), uint64(len(j.Payload))); answeredKind(kindOf(j.Opcode)) {
+		if j.Length > 0 {
 			result = make([]byte, j.Length)
-		} else if n > 0 {
+		} else if n := len(j.Payload); n > 0 {
 			w.piece(int64(len(w.data)), int64(n))
 			w.data = append(w.data, j.Payload...)
 		}

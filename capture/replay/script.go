@@ -215,7 +215,8 @@ func (w *scriptwriter) rights() mrtable.Access {
 			refused |= need
 		}
 	}
-	return (mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic) &^ (refused &^ did)
+	all := mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | did // FLUSH is not known to each
+	return all &^ (refused &^ did)
 }
 
 // step writes down a request that the responder is about to be given.
@@ -227,6 +228,9 @@ func (w *scriptwriter) step(e *event, h packet.Header) {
 	s.Header.RETH.RKey, s.Header.Atomic.RKey = e.RETH.RKey, e.Atomic.RKey
 	if h.Opcode != e.Opcode {
 		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v is played as %v", e.Opcode, h.Opcode)})
+	}
+	if h.FETH != e.FETH {
+		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v to persistence is played as one to global visibility", e.Opcode)})
 	}
 	w.writes = nil
 	if len(w.Steps) > 0 {
