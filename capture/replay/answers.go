@@ -15,7 +15,8 @@ import (
 // An AnswerScript is how the replies of one stream of a capture are played to a live requester: the work that the program
 // on its host posts, and what it is answered. Addresses and keys are those of the capture.
 type AnswerScript struct {
-	From, To    End // of the capture: To is played
+	Service     packet.Service // RC; UC, which has no answers
+	From, To    End            // of the capture: To is played
 	PathMTU     int
 	FirstPSN    uint32
 	MaxRDAtomic uint8
@@ -73,6 +74,13 @@ func AnswerScripts(ps capture.Packets) ([]*AnswerScript, []Note, error) {
 		}
 		scripts = append(scripts, a)
 		return nil, true, nil
+	}, func(s *stream) (played bool, err error) {
+		a, err := s.unreliableAnswers()
+		if err != nil || len(a.Work) == 0 {
+			return false, err
+		}
+		scripts = append(scripts, a)
+		return true, nil
 	})
 	return scripts, left, err
 }
@@ -86,7 +94,7 @@ func (s *stream) answerScript() (*AnswerScript, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{From: s.report.From, To: s.report.To, PathMTU: s.mtu,
+	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.mtu,
 		FirstPSN: uint32(s.base) & packet.PSNMask}}
 	w.passes()
 	w.work()

@@ -17,6 +17,7 @@ import (
 // An AnswerSession is what came of an AnswerScript that was played to a live requester: the packets as they passed the
 // player, and the work that was posted, so that nothing of that has to be inferred.
 type AnswerSession struct {
+	Service      packet.Service  // RC, UC
 	Packets      capture.Packets // in order; those of other queue pairs are passed over
 	Player, Peer End             // Peer has the requester
 	PathMTU      int
@@ -67,7 +68,7 @@ func (l *AnswerSession) Judge(o Options) (*Stream, error) {
 	var replies []*event
 	for i, p := range l.Packets {
 		in := p.Opcode.Info()
-		if p.Opcode.Service() != packet.RC || unfit(p) != "" {
+		if p.Opcode.Service() != l.Service || unfit(p) != "" {
 			continue
 		}
 		ev := &event{Packet: p, info: in, at: i, pos: i}

@@ -202,7 +202,7 @@ func (r *responding) plan() (err error) {
 	a := transport.Attr{PathMTU: r.s.mtu, RQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
 		MaxDestRDAtomic: transport.MaxRDAtomic, MinRNRTimer: r.rnrTimer(),
 		Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | mrtable.FlushGlobal}
-	if err := r.connect(a, false); err != nil {
+	if err := r.connect(a, packet.RC, false); err != nil {
 		return err
 	}
 	r.planReceives()
