@@ -118,7 +118,8 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 	if err := g.Put(t.Context(), program, "/tmp/program"); err != nil {
 		t.Fatal(err)
 	}
-	p, err := g.Start(t.Context(), programTime, fmt.Sprintf("echo $$ >/tmp/program.pid; exec nc -ll -p %d -e /tmp/program", programPort))
+	// The end of t's context would kill it at the same time as the cleanup does.
+	p, err := g.Start(context.WithoutCancel(t.Context()), programTime, fmt.Sprintf("echo $$ >/tmp/program.pid; exec nc -ll -p %d -e /tmp/program", programPort))
 	if err != nil {
 		t.Fatal(err)
 	}
