@@ -20,7 +20,7 @@ type cmTalk struct {
 	name           string
 	server, client string
 	ipv4only       bool
-	here           bool   // not with the kernel, where other rows show the same
+	here           bool   // not with the kernel, where other rows show the same, or it cannot be done
 	endless        bool   // the server goes on after its client has ended
 	want           string // in the client's output
 	ourClient      bool   // the kernel's librdmacm may tell of the end before the data are read, which rstream takes for an error
@@ -50,6 +50,9 @@ var conversations = []cmTalk{
 	{name: "rstream, asynchronous", ipv4only: true, server: "rstream -b SELF -T a -C 20 -S 3000 -I 5", client: "rstream -s PEER -T a -C 20 -S 3000 -I 5", want: "custom", ourClient: true},
 	{name: "riostream", ipv4only: true, server: "riostream -b SELF -T v -C 5 -S 4096 -I 2", client: "riostream -s PEER -T v -C 5 -S 4096 -I 2", want: "custom"},
 	{name: "rcopy", ipv4only: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:/tmp/softroce-rcopied", endless: true, want: "done"},
+	{name: "udpong", here: true, server: "udpong -b SELF -T e -T b", client: "udpong -s PEER -T e -T b -C 20 -S 500", endless: true, want: "custom"},
+	{name: "udpong, asynchronous", ipv4only: true, here: true, server: "udpong -b SELF -T a", client: "udpong -s PEER -T a -C 50 -S 1000", endless: true, want: "custom"},
+	{name: "udpong, nonblocking", ipv4only: true, here: true, server: "udpong -b SELF -T n", client: "udpong -s PEER -T n -C 50 -S 50", endless: true, want: "custom"},
 	{name: "rdma_client", ipv4only: true, server: "rdma_server", client: "rdma_client -s PEER", want: "end 0"},
 	{name: "rdma_xclient", ipv4only: true, server: "rdma_xserver", client: "rdma_xclient -s PEER", want: "end 0"},
 	{name: "cmtime", server: "cmtime -b SELF -c 20", client: "cmtime -c 20 -s PEER", endless: true, want: "disconnect"},
