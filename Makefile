@@ -29,7 +29,7 @@ SEEDS ?= 5000
 PREFIX ?= /usr/local
 SYSCONFDIR ?= /etc
 
-.PHONY: build libs install deb test e2e simulate demo bench fuzz lint race coverage mutate clean
+.PHONY: build libs install deb test e2e matrix simulate demo bench fuzz lint race coverage mutate clean
 
 build: libs
 	@scripts/setup build
@@ -49,16 +49,22 @@ libs:
 		if cmp -s $$stripped.new $$stripped; then rm $$stripped.new; else mv $$stripped.new $$stripped; fi || exit; \
 	done
 
-# Nothing is taken from the cache: what the end-to-end tests run is not among their imports.
+# Nothing is taken from the cache: what the end-to-end tests run is not among their imports. They come
+# first, since they take longest, and the others run beside them.
 test: libs
 	@scripts/setup test
 	go vet ./...
-	go run ./scripts/testreport -count 1 -timeout 30m ./...
+	go run ./scripts/testreport -count 1 -timeout 30m ./e2e ./...
 
 # The end-to-end tests alone, those with another kernel: make e2e E2E_KERNEL=linux-image-6.12-amd64 E2E_RUN=Kernel
 e2e: libs
 	@scripts/setup test
 	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout 30m -run '$(E2E_RUN)' ./e2e/...
+
+# Every row of docs/programs.md with a kernel, in both roles over both address families: make matrix E2E_KERNEL=linux-image-6.12-amd64
+matrix: export SOFTROCE_E2E_MATRIX = whole
+matrix: E2E_RUN = TestProgramsWithTheKernel|TestConnectionManagerProgramsWithTheKernel
+matrix: e2e
 
 simulate:
 	go test ./sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)

@@ -68,6 +68,25 @@ func session(gid [16]byte) []byte {
 	return b
 }
 
+// deviceSession is what a client says that uses device memory and a DMA buffer.
+func deviceSession() []byte {
+	b := say(nil, abi.OpHello, 0, abi.HelloRequest{})
+	b = say(b, abi.OpOpenDevice, 0, abi.OpenDeviceRequest{})
+	b = say(b, abi.OpAllocPD, 0)                                               // 1
+	b = say(b, abi.OpAllocDM, 0, abi.AllocDMRequest{Length: 100, LogAlign: 3}) // 2
+	b = say(b, abi.OpQueryDM, 0, abi.HandleRequest{Handle: 2})
+	b = say(b, abi.OpCopyToDM, 0, abi.CopyDMRequest{Handle: 2, Length: 8, Offset: 92}, uint64(1))
+	b = say(b, abi.OpCopyFromDM, 0, abi.CopyDMRequest{Handle: 2, Length: 100})
+	b = say(b, abi.OpRegMR, 0, abi.RegMRRequest{PD: 1, Memory: abi.MemoryDevice, Access: 32 | 15, Length: 50, Address: 2, Offset: 50}) // 3
+	b = say(b, abi.OpRegMR, 1, abi.RegMRRequest{PD: 1, Memory: abi.MemoryDMABuf, Access: 15, Length: 4000, Offset: 100, IOVA: 4196})   // 4
+	b = say(b, abi.OpQueryMR, 0, abi.HandleRequest{Handle: 4})
+	for op, handle := range []uint32{2, 3, 4, 2, 1} {
+		op := []uint16{abi.OpFreeDM, abi.OpDeregMR, abi.OpDeregMR, abi.OpFreeDM, abi.OpDeallocPD}[op]
+		b = say(b, op, 0, abi.HandleRequest{Handle: handle})
+	}
+	return b
+}
+
 // FuzzControl lets a client say anything. The server must answer each request once, and
 // when the client goes, nothing of it may be left.
 func FuzzControl(f *testing.F) {
@@ -84,7 +103,7 @@ func FuzzControl(f *testing.F) {
 		f.Fatal(err)
 	}
 	s, err := NewServer(Config{Engines: []*nic.Engine{e},
-		Limits: Limits{PDs: 8, CQs: 8, QPs: 8, MRs: 8, AHs: 8, Registered: 1 << 20, Rings: 1 << 20}})
+		Limits: Limits{PDs: 8, CQs: 8, QPs: 8, MRs: 8, AHs: 8, Registered: 1 << 20, Rings: 1 << 20, Device: 1 << 16}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -93,6 +112,8 @@ func FuzzControl(f *testing.F) {
 	f.Add(whole[:len(whole)/2])
 	f.Add(append(say(nil, abi.OpHello, 0, abi.HelloRequest{}), whole...))
 	f.Add(say(say(say(nil, abi.OpHello, 0, abi.HelloRequest{}), abi.OpOpenDevice, 0, abi.OpenDeviceRequest{}), abi.OpCreateQP, 15, uint64(1)))
+	f.Add(deviceSession())
+	f.Add(deviceSession()[:len(deviceSession())*2/3])
 	now := int64(1)
 	f.Fuzz(func(t *testing.T, talk []byte) {
 		ours, theirs := socketpair(t)
@@ -118,7 +139,7 @@ func FuzzControl(f *testing.F) {
 			now++
 			e.Step(now)
 		}
-		if snap := d.Snapshot(); len(snap.Contexts)+len(snap.QPs)+len(snap.CQs)+len(snap.MRs) != 0 {
+		if snap := d.Snapshot(); len(snap.Contexts)+len(snap.QPs)+len(snap.CQs)+len(snap.MRs)+len(snap.DMs) != 0 {
 			t.Fatalf("left behind: %+v", snap)
 		}
 	})

@@ -75,6 +75,8 @@ func kind(o any) string {
 		return "AH"
 	case *nic.MW:
 		return "MW"
+	case *nic.DM:
+		return "DM"
 	case *nic.XRCD:
 		return "XRCD"
 	case *channel:

@@ -13,6 +13,7 @@ import (
 type operation struct {
 	name string
 	body int  // bytes, exactly
+	tail int  // more of them, at most
 	fds  int  // descriptors, at most
 	open bool // needs an open device
 
@@ -50,6 +51,16 @@ func waiting[T any](name string, open bool, f func(*conn, *T) (func() (answer, e
 	}
 }
 
+// followed is request for an operation whose body has up to tail more bytes.
+func followed[T any](name string, tail int, f func(*conn, *T, []byte) (answer, error)) *operation {
+	o := request(name, true, 0, func(c *conn, v *T, p *control.Packet) (answer, error) {
+		var zero T
+		return f(c, v, p.Body[abi.Size(zero):])
+	})
+	o.tail = tail
+	return o
+}
+
 type empty struct{}
 
 var operations = map[uint16]*operation{
@@ -63,14 +74,20 @@ var operations = map[uint16]*operation{
 	abi.OpQueryPKeys:  request("query P_Keys", true, 0, (*conn).queryPKeys),
 	abi.OpQueryClock:  request("query clock", true, 0, (*conn).queryClock),
 
-	abi.OpAllocPD:   request("allocate PD", true, 0, (*conn).allocPD),
-	abi.OpDeallocPD: request("deallocate PD", true, 0, (*conn).deallocPD),
-	abi.OpRegMR:     request("register MR", true, 1, (*conn).regMR),
-	abi.OpReregMR:   request("reregister MR", true, 1, (*conn).reregMR),
-	abi.OpQueryMR:   request("query MR", true, 0, (*conn).queryMR),
-	abi.OpDeregMR:   request("deregister MR", true, 0, (*conn).deregMR),
-	abi.OpCreateAH:  waiting("create AH", true, (*conn).createAH),
-	abi.OpDestroyAH: request("destroy AH", true, 0, (*conn).destroyAH),
+	abi.OpAllocPD:    request("allocate PD", true, 0, (*conn).allocPD),
+	abi.OpDeallocPD:  request("deallocate PD", true, 0, (*conn).deallocPD),
+	abi.OpRegMR:      request("register MR", true, 1, (*conn).regMR),
+	abi.OpReregMR:    request("reregister MR", true, 1, (*conn).reregMR),
+	abi.OpQueryMR:    request("query MR", true, 0, (*conn).queryMR),
+	abi.OpDeregMR:    request("deregister MR", true, 0, (*conn).deregMR),
+	abi.OpCreateAH:   waiting("create AH", true, (*conn).createAH),
+	abi.OpDestroyAH:  request("destroy AH", true, 0, (*conn).destroyAH),
+	abi.OpAllocDM:    request("allocate DM", true, 0, (*conn).allocDM),
+	abi.OpFreeDM:     request("free DM", true, 0, (*conn).freeDM),
+	abi.OpQueryDM:    request("query DM", true, 0, (*conn).queryDM),
+	abi.OpCopyToDM:   followed("copy to DM", abi.DMCopyMax, (*conn).copyToDM),
+	abi.OpCopyFromDM: request("copy from DM", true, 0, (*conn).copyFromDM),
+
 	abi.OpAllocMW:   request("allocate MW", true, 0, (*conn).allocMW),
 	abi.OpDeallocMW: request("deallocate MW", true, 0, (*conn).deallocMW),
 	abi.OpOpenXRCD:  request("open XRCD", true, 1, (*conn).openXRCD),
@@ -145,7 +162,7 @@ func (c *conn) lookUp(p *control.Packet) (*operation, error) {
 		return nil, refuse(syscall.EPROTO, "%s before hello", op.name)
 	case op.open && !open:
 		return nil, refuse(syscall.ENODEV, "no device is open")
-	case len(p.Body) != op.body:
+	case len(p.Body) < op.body || len(p.Body) > op.body+op.tail:
 		return nil, refuse(syscall.EINVAL, "body of %d bytes instead of %d", len(p.Body), op.body)
 	case h.FDs > uint32(op.fds):
 		return nil, refuse(syscall.EINVAL, "%d descriptors, of %d at most", h.FDs, op.fds)

@@ -119,6 +119,7 @@ func (c *conn) queryDevice(*empty, *control.Packet) (answer, error) {
 		MaxMW: uint32(a.MaxMW), DeviceCapFlagsEx: a.CapFlagsEx,
 		HCACoreClock: a.CoreClock, TimestampMask: a.TimestampMask,
 	}
+	c.device.engine.Do(func() { r.MaxDMSize = c.nic.MaxDM() })
 	abi.PutText(r.FWVer[:], a.FWVer)
 	return answer{body: []any{r}}, nil
 }

@@ -45,23 +45,32 @@ func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (answer, error) {
 	if err != nil {
 		return answer{}, err
 	}
+	var m *nic.MR
+	kind := v.Memory
+	if kind == abi.MemoryDevice {
+		m, err = c.regDM(pd, v)
+	} else {
+		m, kind, err = c.regMemory(pd, v, p)
+	}
+	if err != nil {
+		return answer{}, err
+	}
+	return answer{body: []any{abi.RegMRReply{Handle: c.objects.add(m), LKey: m.LKey(), RKey: m.RKey(), Memory: kind}}}, nil
+}
+
+// regMemory registers memory that is not the device's, and tells how it is reached.
+func (c *conn) regMemory(pd *nic.PD, v *abi.RegMRRequest, p *control.Packet) (*nic.MR, uint32, error) {
 	mem, kind, err := c.memory(v, p)
 	if err != nil {
-		return answer{}, err
+		return nil, 0, err
 	}
 	var m *nic.MR
-	var r abi.RegMRReply
-	c.device.engine.Do(func() {
-		if m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, mrtable.Access(v.Access)); err == nil {
-			r = abi.RegMRReply{LKey: m.LKey(), RKey: m.RKey(), Memory: kind}
-		}
-	})
+	c.device.engine.Do(func() { m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, mrtable.Access(v.Access)) })
 	if err != nil {
 		mem.Close()
-		return answer{}, err
+		return nil, 0, err
 	}
-	r.Handle = c.objects.add(m)
-	return answer{body: []any{r}}, nil
+	return m, kind, nil
 }
 
 // reregMR makes an MR another one with the same handle and keys.
@@ -73,6 +82,9 @@ func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (answer, error)
 	pd, err := lookUp[*nic.PD](&c.objects, v.MR.PD)
 	if err != nil {
 		return answer{}, err
+	}
+	if v.MR.Memory == abi.MemoryDevice || v.MR.Memory == abi.MemoryDMABuf {
+		return answer{}, refuse(syscall.EOPNOTSUPP, "device memory and DMA buffers cannot be registered anew")
 	}
 	mem, kind, err := c.memory(&v.MR, p)
 	if err != nil {
@@ -139,6 +151,9 @@ func (c *conn) memory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, u
 		defer proc.Close() // the memory keeps what it needs
 		mem, err := proc.Memory(v.Address, v.Length, access)
 		return mem, abi.MemorySelf, err
+	case abi.MemoryDMABuf:
+		mem, err := c.dmaBuf(v, p)
+		return mem, abi.MemoryDMABuf, err
 	default:
 		return nil, 0, refuse(syscall.EINVAL, "kind of memory %d", v.Memory)
 	}

@@ -12,6 +12,7 @@ import (
 
 	"softroce/attach/control"
 	"softroce/cm"
+	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/sysfs"
 )
@@ -29,6 +30,7 @@ type Limits struct {
 	Groups      int    // QPs attached to multicast groups, each attachment counting
 	Registered  uint64 // bytes of registered memory
 	Rings       uint64 // bytes of rings
+	Device      uint64 // bytes of device memory
 }
 
 // DefaultLimits keep one client within half of the 65530 mappings that Linux lets a
@@ -36,7 +38,7 @@ type Limits struct {
 var DefaultLimits = Limits{
 	Connections: 1024, PDs: 4096, CQs: 4096, QPs: 8192, MRs: 8192, AHs: 16384,
 	SRQs: 4096, Groups: 1024,
-	Registered: 1 << 40, Rings: 1 << 30,
+	Registered: 1 << 40, Rings: 1 << 30, Device: 1 << 20,
 }
 
 func (l Limits) withDefaults() Limits {
@@ -51,6 +53,7 @@ func (l Limits) withDefaults() Limits {
 	orElse(&l.Groups, d.Groups)
 	orElse(&l.Registered, d.Registered)
 	orElse(&l.Rings, d.Rings)
+	orElse(&l.Device, d.Device)
 	return l
 }
 
@@ -64,7 +67,7 @@ func (l *Limits) context() nic.ContextLimits {
 	return nic.ContextLimits{
 		PDs: l.PDs, CQs: l.CQs, QPs: l.QPs, MRs: l.MRs, AHs: l.AHs,
 		SRQs: l.SRQs, Groups: l.Groups, MWs: l.MRs, XRCDs: l.PDs,
-		RegisteredBytes: l.Registered, RingBytes: l.Rings,
+		RegisteredBytes: l.Registered, RingBytes: l.Rings, DeviceMemory: l.Device,
 	}
 }
 
@@ -120,6 +123,8 @@ type Server struct {
 	pagesMu sync.Mutex // taken after a connection's
 	pages   map[pageID]*conn
 
+	self *mrtable.Process // for memory that may lose its pages
+
 	unused chan struct{} // closed when the last client has left, with Config.WhileUsed
 }
 
@@ -134,7 +139,7 @@ func NewServer(c Config) (*Server, error) {
 	c.Limits = c.Limits.withDefaults()
 	s := &Server{
 		config: c, log: c.Log, conns: map[*conn]struct{}{}, users: map[uint32]int{}, listens: map[*listener]struct{}{},
-		pages:  map[pageID]*conn{},
+		pages: map[pageID]*conn{}, self: mrtable.OpenSelf(),
 		unused: make(chan struct{}),
 	}
 	if s.log == nil {

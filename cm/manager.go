@@ -180,18 +180,19 @@ func (m *Manager) Remove(n NIC) {
 	}
 }
 
-// AddressesChanged tells identifiers whose source address a NIC has lost.
+// AddressesChanged tells identifiers whose source address a NIC has lost: once, and again when it was there in between.
 func (m *Manager) AddressesChanged(n NIC) {
 	for s := range m.sessions {
 		for _, h := range s.handles() {
 			id := s.ids[h]
-			if id.nic != n || id.moved || !id.src.Addr().IsValid() || id.src.Addr().IsUnspecified() {
+			if id.nic != n || !id.src.Addr().IsValid() || id.src.Addr().IsUnspecified() {
 				continue
 			}
-			if _, ok := n.GIDIndex(id.src.Addr()); !ok {
-				id.moved = true
+			_, ok := n.GIDIndex(id.src.Addr())
+			if !ok && !id.moved && s.events < MaxEvents {
 				id.post(&Notice{Type: AddrChange})
 			}
+			id.moved = !ok
 		}
 	}
 }

@@ -57,15 +57,16 @@ func TestClientsInContainersOfOtherUsers(t *testing.T) {
 		t.Run(strings.Fields(c)[0], func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), programLimit)
 			defer cancel()
+			port := freePort()
 			run := append([]string{"/softroce", "run", "-q", "--"}, strings.Fields(c)...)
 			x := beside(ns, socket, end{}) // for its eyes
-			server := startJob(t, contained(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(pairPort))...))
-			if err := x.listening(ctx, server, pairPort); err != nil {
+			server := startJob(t, contained(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(port))...))
+			if err := x.listening(ctx, server, port); err != nil {
 				cancel()
 				out, _ := server.wait()
 				t.Fatalf("%v\n%s", err, out)
 			}
-			client := startJob(t, contained(ctx, ns, 12346, bin, socket, append(run, "-d", "softroce0", "-p", fmt.Sprint(pairPort), "localhost")...))
+			client := startJob(t, contained(ctx, ns, 12346, bin, socket, append(run, "-d", "softroce0", "-p", fmt.Sprint(port), "localhost")...))
 			out, err := client.wait()
 			if err != nil {
 				cancel()

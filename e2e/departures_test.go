@@ -19,6 +19,7 @@ const (
 	departuresFile = "testdata/rxe.txt"
 	scenarioFiles  = "../scenario/testdata/*.txt"
 	interopFile    = "../docs/interop.md"
+	scenariosFile  = "../docs/scenarios.md"
 )
 
 // A departure is what a kernel's rxe does where a scenario asks for something else.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -22,12 +23,13 @@ import (
 type end struct {
 	what   string // "softroce" or "kernel"
 	device string
-	gid    map[bool]string // index of the GID, for IPv6 or not
-	addr   map[bool]string // of the NIC
-	host   string          // where the other end reaches this one's TCP servers
+	gid    map[bool]string        // index of the GID, for IPv6 or not
+	addr   map[bool]string        // of the NIC
+	host   string                 // the IPv4 address at which the other end reaches this one's TCP servers
+	turns  func() (string, error) // the library that buildTurns builds, here
 
-	// start starts a shell command. It ends by itself, or with ctx.
-	start func(ctx context.Context, t *testing.T, command string) *job
+	// start starts a shell command, with these variables in its environment. It ends by itself, or with ctx.
+	start func(ctx context.Context, t *testing.T, command string, env ...string) *job
 	// listening waits until a server that was started here has its TCP port.
 	listening func(ctx context.Context, j *job, port int) error
 	// listeners counts the identifiers of the connection manager that listen here.
@@ -79,8 +81,8 @@ func (b *buffer) String() string {
 // beside is an end on one of softroce's NICs: programs run in a network namespace, on the
 // daemon behind socket.
 func beside(namespace, socket string, e end) end {
-	e.what = "softroce"
-	e.start = func(ctx context.Context, t *testing.T, command string) *job {
+	e.what, e.turns = "softroce", buildTurns
+	e.start = func(ctx context.Context, t *testing.T, command string, env ...string) *job {
 		t.Helper()
 		bin, err := softroceBinary()
 		if err != nil {
@@ -88,6 +90,7 @@ func beside(namespace, socket string, e end) end {
 		}
 		argv := []string{"netns", "exec", namespace, bin, "run", "-q", "--socket", socket, "--device", e.device, "--"}
 		cmd := exec.CommandContext(ctx, "ip", append(argv, strings.Fields(command)...)...)
+		cmd.Env = append(os.Environ(), env...)
 		return startJob(t, cmd)
 	}
 	e.listening = func(ctx context.Context, j *job, port int) error {
@@ -138,13 +141,13 @@ func inGuest(g *rxelab.Guest) end {
 		gid:  map[bool]string{false: fmt.Sprint(rxelab.GIDIndex(false)), true: fmt.Sprint(rxelab.GIDIndex(true))},
 		addr: map[bool]string{false: g.Addr4.String(), true: g.Addr6.String()},
 	}
-	e.start = func(ctx context.Context, t *testing.T, command string) *job {
+	e.start = func(ctx context.Context, t *testing.T, command string, env ...string) *job {
 		t.Helper()
 		limit := programLimit
 		if d, ok := ctx.Deadline(); ok {
 			limit = time.Until(d)
 		}
-		p, err := g.Start(ctx, limit, command)
+		p, err := g.Start(ctx, limit, strings.Join(append(slices.Clone(env), command), " "))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -155,7 +158,26 @@ func inGuest(g *rxelab.Guest) end {
 		}()
 		return j
 	}
-	e.listening = func(ctx context.Context, _ *job, port int) error { return g.WaitListen(ctx, port) }
+	e.turns = sync.OnceValues(func() (string, error) {
+		const there = "/tmp/turns.so"
+		path, err := buildTurns()
+		if err == nil {
+			err = g.Put(context.Background(), path, there)
+		}
+		return there, err
+	})
+	e.listening = func(ctx context.Context, j *job, port int) error {
+		ctx, cancel := context.WithCancelCause(ctx)
+		defer cancel(nil)
+		go func() {
+			select {
+			case <-j.done:
+				cancel(errors.New("the server has ended before it listened"))
+			case <-ctx.Done():
+			}
+		}()
+		return g.WaitListen(ctx, port)
+	}
 	e.listeners = func(ctx context.Context) (int, error) {
 		out, err := g.Run(ctx, programLimit, "rdma resource show cm_id")
 		return strings.Count(out, "LISTEN"), err
@@ -203,8 +225,8 @@ func onFabric(t *testing.T) (x, y end) {
 
 // fabricEnds are the default NICs of a daemon.
 func fabricEnds(ns, socket string) (x, y end) {
-	x = end{device: "softroce0", gid: gidIndices, host: "localhost", addr: map[bool]string{false: "192.0.2.1", true: "2001:db8::1"}}
-	y = end{device: "softroce1", gid: gidIndices, host: "localhost", addr: map[bool]string{false: "192.0.2.2", true: "2001:db8::2"}}
+	x = end{device: "softroce0", gid: gidIndices, host: "127.0.0.1", addr: map[bool]string{false: "192.0.2.1", true: "2001:db8::1"}}
+	y = end{device: "softroce1", gid: gidIndices, host: "127.0.0.1", addr: map[bool]string{false: "192.0.2.2", true: "2001:db8::2"}}
 	return beside(ns, socket, x), beside(ns, socket, y)
 }
 

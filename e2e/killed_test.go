@@ -219,11 +219,11 @@ func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 		job     *job
 	}
 	var orphans []orphan
-	for i, p := range []string{
+	for _, p := range []string{
 		"ib_write_bw -D 120 -x", "ib_read_bw -D 120 -x", "ib_send_bw -n 1000000 -e -x", "ib_send_lat -n 1000000 -e -x",
 		"ibv_rc_pingpong -n 100000000 -g", "ibv_rc_pingpong -n 100000000 -e -g", "ibv_srq_pingpong -n 100000000 -e -g",
 	} {
-		port := pairPort + 1 + i
+		port := freePort()
 		command := fmt.Sprintf("%s 1 -p %d -d ", p, port)
 		server := y.start(ctx, t, command+y.device)
 		if err := y.listening(ctx, server, port); err != nil {

@@ -4,6 +4,7 @@ import (
 	"flag"
 	"sync"
 	"testing"
+	"time"
 )
 
 // Tests wait more than they work: for guests, for timers, for each other's programs. So they run side by side, one in each
@@ -22,7 +23,9 @@ type lane struct{ mu sync.Mutex }
 func (l *lane) take(t *testing.T) {
 	t.Helper()
 	t.Parallel()
+	start := time.Now()
 	l.mu.Lock()
+	t.Logf("waited %v for its lane", time.Since(start)) // scripts/testreport takes it off the test's time
 	t.Cleanup(l.mu.Unlock)
 }
 

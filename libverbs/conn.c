@@ -77,6 +77,7 @@ static void program_name(uint8_t *name, size_t size)
 int sr_connect(struct sr_conn *c)
 {
 	memset(c, 0, sizeof *c);
+	c->join_fd = -1;
 	c->fd = dial();
 	if (c->fd < 0)
 		return -c->fd;
@@ -105,6 +106,7 @@ void sr_disconnect(struct sr_conn *c)
 	c->fd = -1;
 	free(c->buf);
 	c->buf = NULL;
+	sr_forget_heir(c);
 	pthread_mutex_destroy(&c->lock);
 	pthread_cond_destroy(&c->cond);
 }
@@ -117,8 +119,12 @@ void sr_forked(struct sr_conn *c)
 	c->fd = -1;
 	c->waiting = NULL;
 	c->reading = 0;
+	c->forked = true;
 	pthread_mutex_init(&c->lock, NULL);
 	pthread_cond_init(&c->cond, NULL);
+	if (c->heir)
+		sr_forked(c->heir);
+	sr_forget_heir(c);
 }
 
 static int send_request(struct sr_conn *c, const struct sr_request *r, uint64_t tag)
@@ -126,12 +132,13 @@ static int send_request(struct sr_conn *c, const struct sr_request *r, uint64_t 
 	struct softroce_header h = {
 		.version = SOFTROCE_VERSION,
 		.op = r->op,
-		.length = sizeof h + r->len,
+		.length = sizeof h + r->len + r->tail_len,
 		.tag = tag,
 		.fds = r->nfds,
 	};
-	struct iovec iov[2] = {{&h, sizeof h}, {(void *)r->body, r->len}};
-	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = r->len ? 2 : 1};
+	struct iovec iov[3] = {
+		{&h, sizeof h}, {(void *)r->body, r->len}, {(void *)r->tail, r->tail_len}};
+	struct msghdr msg = {.msg_iov = iov, .msg_iovlen = 3};
 	union {
 		char buf[CMSG_SPACE(SOFTROCE_MAX_FDS * sizeof(int))];
 		struct cmsghdr align;
@@ -308,6 +315,8 @@ static int perform(struct sr_conn *c, struct sr_call *call)
 
 int sr_call(struct sr_conn *c, const struct sr_request *r)
 {
+	if (c->forked)
+		return sr_call_heir(c, r);
 	struct sr_call call = {.request = r};
 	int state;
 	/* A thread that is cancelled half-way would leave the lock held. */

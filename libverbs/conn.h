@@ -7,6 +7,7 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
@@ -27,6 +28,11 @@ struct sr_conn {
 	int reading; /* a thread is in recvmsg */
 	struct sr_call *waiting;
 	uint8_t *buf; /* of the one that reads */
+
+	int join_fd; /* with which a child may join the context, or -1 */
+	bool forked; /* this is a child: the connection is its parent's */
+	struct sr_conn *heir;
+	uint32_t inherited; /* handles up to this are of the parent's objects */
 };
 
 /* What to ask. Descriptors of the request stay the caller's. */
@@ -34,6 +40,8 @@ struct sr_request {
 	uint16_t op;
 	const void *body;
 	size_t len;
+	const void *tail; /* more of the body */
+	size_t tail_len;
 	const int *fds;
 	int nfds;
 	void *reply;	   /* filled with the body of a good reply */
@@ -50,6 +58,10 @@ void sr_disconnect(struct sr_conn *c);
 
 /* sr_forked makes the connection useless in a child, and leaves the parent's alone. */
 void sr_forked(struct sr_conn *c);
+
+/* heir.c: sr_call in a child, as far as that has any reach. */
+int sr_call_heir(struct sr_conn *c, const struct sr_request *r);
+void sr_forget_heir(struct sr_conn *c);
 
 /* sr_call asks and waits for the answer. EIO: the daemon is gone. */
 int sr_call(struct sr_conn *c, const struct sr_request *r);

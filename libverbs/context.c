@@ -9,15 +9,33 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sr_link contexts = {&contexts, &contexts};
 
+/* Memory that is shorter than the daemon says, or that it could still cut, would be a SIGBUS. */
+static int check_size(int fd, size_t size)
+{
+	struct stat st;
+	if (fstat(fd, &st))
+		return errno;
+	int seals = fcntl(fd, F_GET_SEALS);
+	return st.st_size < 0 || (uint64_t)st.st_size < size || seals < 0 ||
+			       !(seals & F_SEAL_SHRINK)
+		       ? EPROTO
+		       : 0;
+}
+
 int sr_map(struct sr_map *m, int fd, size_t size)
 {
-	void *mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
-	int error = errno;
+	int error = check_size(fd, size);
+	void *mem = MAP_FAILED;
+	if (!error) {
+		mem = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+		error = errno;
+	}
 	close(fd);
 	if (mem == MAP_FAILED)
 		return error;
@@ -167,9 +185,12 @@ static int adopt(struct sr_context *ctx, const struct softroce_open_device_reply
 		c->cmd_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
 	if (c->cmd_fd < 0)
 		error = errno;
+	ctx->conn.join_fd = c->cmd_fd;
 	int mapped = sr_map(&ctx->doorbells, fds[0], r->doorbell_size);
 	if (mapped)
 		error = mapped;
+	if (r->doorbell_size < SOFTROCE_DOORBELL_BITS || !sr_is_ring(r->event_slots))
+		error = EPROTO;
 	ctx->event_slots = r->event_slots;
 	mapped = sr_map(&ctx->events, fds[2],
 			SOFTROCE_RING_SLOTS + (size_t)r->event_slots * SOFTROCE_ASYNC_EVENT_SIZE);

@@ -199,6 +199,10 @@ static int use_ring(struct sr_cq *q, int fd, uint32_t entries)
 	int error = sr_map(&ring, fd, SOFTROCE_RING_SLOTS + (size_t)entries * SOFTROCE_CQE_SIZE);
 	if (error)
 		return error;
+	if (!sr_is_ring(entries)) {
+		sr_unmap(&ring);
+		return EPROTO;
+	}
 	sr_unmap(&q->ring);
 	q->ring = ring;
 	q->mask = entries - 1;
@@ -265,7 +269,8 @@ static void delist(struct sr_cq *q)
 struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
 			   struct ibv_comp_channel *channel, uint32_t vector)
 {
-	if (!cqe || cqe > INT32_MAX || vector >= (uint32_t)context->num_comp_vectors)
+	if (!cqe || cqe > INT32_MAX || vector >= (uint32_t)context->num_comp_vectors ||
+	    (channel && channel->context != context))
 		return sr_null(EINVAL);
 	struct sr_cq *q = calloc(1, sizeof *q);
 	if (!q)

@@ -82,6 +82,13 @@ static struct softroce_reg_mr_request describe(const struct sr_mr *mr)
 	};
 }
 
+static void adopt(struct sr_mr *mr, const struct softroce_reg_mr_reply *r)
+{
+	mr->ibv.handle = r->handle;
+	mr->ibv.lkey = r->lkey;
+	mr->ibv.rkey = r->rkey;
+}
+
 static int register_memory(struct sr_mr *mr)
 {
 	struct softroce_reg_mr_request ask = describe(mr);
@@ -96,9 +103,7 @@ static int register_memory(struct sr_mr *mr)
 	int error = ask_region(&sr_ctx(mr->ibv.context)->conn, &r, &ask);
 	if (error)
 		return error;
-	mr->ibv.handle = reply.handle;
-	mr->ibv.lkey = reply.lkey;
-	mr->ibv.rkey = reply.rkey;
+	adopt(mr, &reply);
 	return 0;
 }
 
@@ -135,11 +140,52 @@ SR_PUBLIC struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t l
 	return ibv_reg_mr_iova2(pd, addr, length, iova, access);
 }
 
+struct ibv_mr *sr_reg_foreign(struct ibv_pd *pd, struct softroce_reg_mr_request *ask, const int *fd)
+{
+	struct sr_mr *mr = calloc(1, sizeof *mr);
+	if (!mr)
+		return sr_null(ENOMEM);
+	mr->ibv.context = pd->context;
+	mr->ibv.pd = pd;
+	mr->ibv.length = ask->length;
+	mr->iova = ask->iova;
+	mr->access = ask->access;
+	mr->foreign = true;
+	ask->pd = sr_pd(pd)->ibv.handle;
+	struct softroce_reg_mr_reply reply;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REG_MR,
+		.body = ask,
+		.len = sizeof *ask,
+		.fds = fd,
+		.nfds = fd ? 1 : 0,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	int error = sr_call(&sr_ctx(pd->context)->conn, &r);
+	if (error) {
+		free(mr);
+		return sr_null(error);
+	}
+	adopt(mr, &reply);
+	return &mr->ibv;
+}
+
+/* Programs find the offset in addr. */
 SR_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
 					   uint64_t iova, int fd, int access)
 {
-	(void)pd, (void)offset, (void)length, (void)iova, (void)fd, (void)access;
-	return sr_null(EOPNOTSUPP);
+	struct softroce_reg_mr_request ask = {
+		.memory = SOFTROCE_MEMORY_DMA_BUF,
+		.access = (uint32_t)access,
+		.iova = iova,
+		.length = length,
+		.offset = offset,
+	};
+	struct ibv_mr *mr = sr_reg_foreign(pd, &ask, &fd);
+	if (mr)
+		mr->addr = (void *)(uintptr_t)offset;
+	return mr;
 }
 
 SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
@@ -175,9 +221,13 @@ SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, voi
 	struct sr_mr *mr = (struct sr_mr *)ibv, changed = *mr;
 	bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
 	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) ||
-	    (flags & IBV_REREG_MR_CHANGE_PD && !pd)) {
+	    (flags & IBV_REREG_MR_CHANGE_PD && (!pd || pd->context != ibv->context))) {
 		errno = EINVAL;
 		return IBV_REREG_MR_ERR_INPUT;
+	}
+	if (mr->foreign) {
+		errno = EOPNOTSUPP;
+		return IBV_REREG_MR_ERR_CMD;
 	}
 	if (flags & IBV_REREG_MR_CHANGE_PD)
 		changed.ibv.pd = pd;

@@ -25,6 +25,9 @@ void sr_set_ops(struct sr_context *ctx)
 	v->create_qp_ex = sr_create_qp_ex;
 	v->create_srq_ex = sr_create_srq_ex;
 	v->get_srq_num = sr_get_srq_num;
+	v->alloc_dm = sr_alloc_dm;
+	v->free_dm = sr_free_dm;
+	v->reg_dm_mr = sr_reg_dm_mr;
 	v->open_xrcd = sr_open_xrcd;
 	v->close_xrcd = sr_close_xrcd;
 	v->alloc_parent_domain = sr_alloc_parent_domain;

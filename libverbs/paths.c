@@ -1,128 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Paths below /dev/infiniband and /sys/class/infiniband. Where this library is preloaded, or comes
- * before the C library in a program's search order, these calls are answered from a directory that
- * the daemon keeps, and opens for whoever asks; all other paths go on to the C library unchanged.
- * A device file says that it is a character device, but nobody can open it: what would be written
- * to it is for the kernel.
+ * Calls with the path of a file: opened, looked at, read as a link. What is ours is for reading
+ * alone. A device file says that it is a character device, but nobody can open it: what would be
+ * written to it is for the kernel.
  */
-#include "softroce.h"
+#include "paths.h"
 
-#include <dirent.h>
-#include <dlfcn.h>
 #include <fcntl.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <time.h>
 #include <unistd.h>
 
 #define DEVICE_MAJOR 231 /* those of the kernel's verbs devices */
 #define FIRST_MINOR  192
 
-/* How long the directory counts as up to date. */
-#define FRESH_NS 50000000
-
-static pthread_mutex_t tree_lock = PTHREAD_MUTEX_INITIALIZER;
-static int tree_fd = -1;
-static struct timespec tree_time;
-
-/* The next definition of a function: the C library's, or another preloaded library's. */
-#define REAL(name, type)                                                                           \
-	static type real;                                                                          \
-	if (!real)                                                                                 \
-	real = (type)dlsym(RTLD_NEXT, name)
-
-static bool below(const char *path, const char *dir)
-{
-	size_t n = strlen(dir);
-	return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
-}
-
-static bool is_ours(const char *path)
-{
-	if (!path || path[0] != '/')
-		return false;
-	return below(path, "/sys/class/infiniband") || below(path, "/sys/class/infiniband_verbs") ||
-	       below(path, "/dev/infiniband");
-}
-
-static int ask_tree(void)
-{
-	struct sr_conn conn;
-	int fd = -1;
-	if (sr_connect(&conn))
-		return -1;
-	struct sr_request r = {.op = SOFTROCE_OP_OPEN_TREE, .got = &fd, .want = 1};
-	if (sr_call(&conn, &r))
-		fd = -1;
-	sr_disconnect(&conn);
-	return fd;
-}
-
-static bool is_fresh(const struct timespec *now)
-{
-	int64_t age = (now->tv_sec - tree_time.tv_sec) * INT64_C(1000000000) +
-		      (now->tv_nsec - tree_time.tv_nsec);
-	return tree_fd >= 0 && age < FRESH_NS;
-}
-
-/*
- * The directory, as a descriptor that stays open: another thread may be using it. It is always the
- * same one, unless the daemon was started anew. -1: there is no daemon.
- */
-static int tree(void)
-{
-	struct timespec now;
-	int saved = errno;
-	clock_gettime(CLOCK_MONOTONIC, &now);
-	pthread_mutex_lock(&tree_lock);
-	if (!is_fresh(&now)) {
-		int fd = ask_tree();
-		if (fd >= 0 && tree_fd >= 0) {
-			/* The number stays, also for those who use it right now. */
-			dup3(fd, tree_fd, O_CLOEXEC);
-			close(fd);
-		} else if (fd >= 0) {
-			tree_fd = fd;
-		}
-		if (fd >= 0)
-			tree_time = now;
-	}
-	int fd = tree_fd;
-	pthread_mutex_unlock(&tree_lock);
-	errno = saved;
-	return fd;
-}
-
-/*
- * Gives the directory and the path in it that stand for a path, where it is one of ours and there
- * is a daemon; else both as they are.
- */
-static const char *place(int *dir, const char *path)
-{
-	if (!is_ours(path))
-		return path;
-	int fd = tree();
-	if (fd < 0)
-		return path;
-	*dir = fd;
-	return path + 1;
-}
-
-static bool is_device_file(const char *path)
-{
-	static const char dir[] = "/dev/infiniband/";
-	return path && !strncmp(path, dir, sizeof dir - 1) && path[sizeof dir - 1];
-}
-
 /* The minor number of a device file; that of rdma_cm is above those of all devices. */
 static unsigned int minor_of(const char *path)
 {
+	const char *name = strrchr(path, '/');
 	unsigned int index;
-	if (sscanf(path, "/dev/infiniband/uverbs%u", &index) == 1)
+	if (sscanf(name ? name + 1 : path, "uverbs%u", &index) == 1)
 		return FIRST_MINOR + index;
 	return 0xfff;
 }
@@ -130,7 +31,7 @@ static unsigned int minor_of(const char *path)
 /* open and its kin: the mode follows where a file may be created. */
 #define MODE(flags, last)                                                                          \
 	mode_t mode = 0;                                                                           \
-	if ((flags) & (O_CREAT | O_TMPFILE)) {                                                     \
+	if ((flags)&O_CREAT || ((flags)&O_TMPFILE) == O_TMPFILE) {                                 \
 		va_list args;                                                                      \
 		va_start(args, last);                                                              \
 		mode = va_arg(args, mode_t);                                                       \
@@ -139,16 +40,29 @@ static unsigned int minor_of(const char *path)
 
 typedef int (*openat_t)(int, const char *, int, ...);
 
+/* Why something of ours cannot be opened, 0 if it can: nothing is written or made there. */
+static int refusal(const struct sr_place *p, int flags)
+{
+	bool writes = (flags & O_ACCMODE) != O_RDONLY ||
+		      flags & (O_CREAT | O_TRUNC | (O_TMPFILE & ~O_DIRECTORY));
+	if (flags & O_PATH || (!writes && !sr_is_device_file(p)))
+		return 0;
+	if (faccessat(AT_FDCWD, p->full, F_OK, 0))
+		return flags & O_CREAT ? EACCES : ENOENT;
+	return sr_is_device_file(p) ? ENXIO : EACCES;
+}
+
 static int open_at(int dir, const char *path, int flags, mode_t mode)
 {
 	REAL("openat", openat_t);
-	const char *there = place(&dir, path);
-	if (there != path && is_device_file(path)) {
-		if (!faccessat(dir, there, F_OK, 0))
-			errno = ENXIO;
+	struct sr_place p;
+	sr_place(&p, dir, path);
+	int error = p.full ? refusal(&p, flags) : 0;
+	if (error) {
+		errno = error;
 		return -1;
 	}
-	return real(dir, there, flags, mode);
+	return real(p.dir, p.path, flags, mode);
 }
 
 SR_PUBLIC int open(const char *path, int flags, ...)
@@ -203,34 +117,46 @@ SR_PUBLIC int __openat64_2(int dir, const char *path, int flags)
 
 typedef FILE *(*fopen_t)(const char *, const char *);
 
-/* Files of the tree are for reading alone. */
-static FILE *open_stream(const char *path)
+/* The C library's own call for the file would not come here. */
+static FILE *open_stream(const char *path, const char *mode)
 {
-	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_CLOEXEC, 0);
+	int flags = mode[0] == 'r' ? 0 : O_CREAT;
+	flags |= mode[0] != 'r' || strchr(mode, '+') ? O_RDWR : O_RDONLY;
+	int fd = open_at(AT_FDCWD, path, flags | O_CLOEXEC, 0);
 	return fd < 0 ? NULL : fdopen(fd, "r");
+}
+
+static bool is_ours(const char *path)
+{
+	struct sr_place p;
+	sr_place(&p, AT_FDCWD, path);
+	return p.full;
 }
 
 SR_PUBLIC FILE *fopen(const char *path, const char *mode)
 {
 	REAL("fopen", fopen_t);
-	return is_ours(path) && mode[0] == 'r' ? open_stream(path) : real(path, mode);
+	return is_ours(path) ? open_stream(path, mode) : real(path, mode);
 }
 
 SR_PUBLIC FILE *fopen64(const char *path, const char *mode)
 {
 	REAL("fopen64", fopen_t);
-	return is_ours(path) && mode[0] == 'r' ? open_stream(path) : real(path, mode);
+	return is_ours(path) ? open_stream(path, mode) : real(path, mode);
 }
 
-typedef DIR *(*opendir_t)(const char *);
-
-SR_PUBLIC DIR *opendir(const char *path)
+/*
+ * Whether an empty file that was named from a descriptor is a device file all the same. on is the
+ * file system that it is on.
+ */
+static bool is_device_in(int dir, const char *name, dev_t on)
 {
-	REAL("opendir", opendir_t);
-	if (!is_ours(path))
-		return real(path);
-	int fd = open_at(AT_FDCWD, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
-	return fd < 0 ? NULL : fdopendir(fd);
+	struct stat have, want;
+	if (!name || !*name || strchr(name, '/') || !sr_is_on_tree(on))
+		return false;
+	return !fstatat(dir, "", &have, AT_EMPTY_PATH) && S_ISDIR(have.st_mode) &&
+	       !stat("/dev/infiniband", &want) && have.st_dev == want.st_dev &&
+	       have.st_ino == want.st_ino;
 }
 
 typedef int (*fstatat_t)(int, const char *, struct stat *, int);
@@ -238,9 +164,12 @@ typedef int (*fstatat_t)(int, const char *, struct stat *, int);
 static int stat_at(int dir, const char *path, struct stat *st, int flags)
 {
 	REAL("fstatat", fstatat_t);
-	const char *there = place(&dir, path);
-	int rc = real(dir, there, st, flags);
-	if (!rc && there != path && is_device_file(path)) {
+	struct sr_place p;
+	sr_place(&p, dir, path);
+	int rc = real(p.dir, p.path, st, flags);
+	if (rc || !S_ISREG(st->st_mode) || st->st_size)
+		return rc;
+	if (sr_is_device_file(&p) || (!p.full && is_device_in(dir, path, st->st_dev))) {
 		st->st_mode = S_IFCHR | 0666;
 		st->st_rdev = makedev(DEVICE_MAJOR, minor_of(path));
 	}
@@ -325,9 +254,13 @@ typedef int (*statx_t)(int, const char *, int, unsigned int, struct statx *);
 SR_PUBLIC int statx(int dir, const char *path, int flags, unsigned int mask, struct statx *st)
 {
 	REAL("statx", statx_t);
-	const char *there = place(&dir, path);
-	int rc = real(dir, there, flags, mask, st);
-	if (!rc && there != path && is_device_file(path)) {
+	struct sr_place p;
+	sr_place(&p, dir, path);
+	int rc = real(p.dir, p.path, flags, mask, st);
+	if (rc || !S_ISREG(st->stx_mode) || st->stx_size)
+		return rc;
+	dev_t on = makedev(st->stx_dev_major, st->stx_dev_minor);
+	if (sr_is_device_file(&p) || (!p.full && is_device_in(dir, path, on))) {
 		st->stx_mode = S_IFCHR | 0666;
 		st->stx_rdev_major = DEVICE_MAJOR;
 		st->stx_rdev_minor = minor_of(path);
@@ -340,10 +273,11 @@ typedef int (*faccessat_t)(int, const char *, int, int);
 SR_PUBLIC int faccessat(int dir, const char *path, int mode, int flags)
 {
 	REAL("faccessat", faccessat_t);
-	const char *there = place(&dir, path);
-	if (there != path && is_device_file(path))
+	struct sr_place p;
+	sr_place(&p, dir, path);
+	if (sr_is_device_file(&p))
 		mode = F_OK; /* everybody may read and write it */
-	return real(dir, there, mode, flags);
+	return real(p.dir, p.path, mode, flags);
 }
 
 SR_PUBLIC int access(const char *path, int mode)
@@ -351,18 +285,45 @@ SR_PUBLIC int access(const char *path, int mode)
 	return faccessat(AT_FDCWD, path, mode, 0);
 }
 
+SR_PUBLIC int euidaccess(const char *path, int mode)
+{
+	return faccessat(AT_FDCWD, path, mode, AT_EACCESS);
+}
+
+SR_PUBLIC int eaccess(const char *path, int mode)
+{
+	return faccessat(AT_FDCWD, path, mode, AT_EACCESS);
+}
+
 typedef ssize_t (*readlinkat_t)(int, const char *, char *, size_t);
 
 SR_PUBLIC ssize_t readlinkat(int dir, const char *path, char *buf, size_t size)
 {
 	REAL("readlinkat", readlinkat_t);
-	const char *there = place(&dir, path);
-	return real(dir, there, buf, size);
+	struct sr_place p;
+	sr_place(&p, dir, path);
+	return real(p.dir, p.path, buf, size);
 }
 
 SR_PUBLIC ssize_t readlink(const char *path, char *buf, size_t size)
 {
 	return readlinkat(AT_FDCWD, path, buf, size);
+}
+
+/* For programs that were built with _FORTIFY_SOURCE: room is the size of the buffer. */
+ssize_t __readlink_chk(const char *path, char *buf, size_t size, size_t room);
+ssize_t __readlinkat_chk(int dir, const char *path, char *buf, size_t size, size_t room);
+
+SR_PUBLIC ssize_t __readlinkat_chk(int dir, const char *path, char *buf, size_t size, size_t room)
+{
+	if (size > room)
+		abort();
+	return readlinkat(dir, path, buf, size);
+}
+
+SR_PUBLIC ssize_t __readlink_chk(const char *path, char *buf, size_t size, size_t room)
+{
+	return __readlinkat_chk(AT_FDCWD, path, buf, size, room);
 }
 
 /* ls -l asks for access lists, of which there are none. */

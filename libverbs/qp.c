@@ -29,6 +29,18 @@ static struct ibv_qp_cap cap_from_abi(const struct softroce_qp_cap *c)
 	};
 }
 
+/*
+ * Handles are a context's own: what another context made would be taken for something else. A
+ * context that was imported has the objects of the one that it joined, but they are imported, too.
+ */
+static bool are_of(const struct ibv_context *c, const struct ibv_qp_init_attr_ex *a)
+{
+	return (!a->send_cq || a->send_cq->context == c) &&
+	       (!a->recv_cq || a->recv_cq->context == c) && (!a->srq || a->srq->context == c) &&
+	       (!(a->comp_mask & IBV_QP_INIT_ATTR_PD) || !a->pd || a->pd->context == c) &&
+	       (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd || a->xrcd->context == c);
+}
+
 /* Fills in what to ask and returns how many rings come with the answer; -1: it cannot be. */
 static int describe(const struct ibv_qp_init_attr_ex *a, struct softroce_create_qp_request *ask)
 {
@@ -60,15 +72,19 @@ static int open_rings(struct sr_qp *q, const struct softroce_create_qp_reply *r,
 		      int rings)
 {
 	struct sr_context *ctx = sr_ctx(q->ex.qp_base.context);
+	const struct softroce_qp_cap *cap = &r->cap;
 	int error = 0, second = 0;
 	if (rings > 0)
 		error = sr_wq_open(&q->sq, fds[0], r->send_slots, r->send_slot_size,
-				   r->cap.max_send_wr);
+				   cap->max_send_wr,
+				   sr_send_bytes(cap->max_send_sge, cap->max_inline_data));
 	if (rings > 1)
 		second = sr_wq_open(&q->rq, fds[1], r->recv_slots, r->recv_slot_size,
-				    r->cap.max_recv_wr);
-	q->doorbell = (_Atomic uint64_t *)(ctx->doorbells.mem + SOFTROCE_DOORBELL_BITS +
-					   (size_t)(r->doorbell / 64) * 8);
+				    cap->max_recv_wr, sr_recv_bytes(cap->max_recv_sge));
+	size_t word = SOFTROCE_DOORBELL_BITS + (size_t)(r->doorbell / 64) * sizeof *q->doorbell;
+	if (word + sizeof *q->doorbell > ctx->doorbells.size)
+		return EPROTO;
+	q->doorbell = (_Atomic uint64_t *)(ctx->doorbells.mem + word);
 	q->bit = UINT64_C(1) << r->doorbell % 64;
 	return error ? error : second;
 }
@@ -79,7 +95,7 @@ static int ask_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr)
 	struct softroce_create_qp_request ask = {0};
 	struct softroce_create_qp_reply reply = {0};
 	int fds[2], rings = describe(attr, &ask);
-	if (rings < 0)
+	if (rings < 0 || !are_of(q->ex.qp_base.context, attr))
 		return EINVAL;
 	struct sr_request r = {
 		.op = SOFTROCE_OP_CREATE_QP,

@@ -108,6 +108,7 @@ int sr_query_device_ex(struct ibv_context *context, const struct ibv_query_devic
 	a.device_cap_flags_ex = d.device_cap_flags_ex;
 	on_demand(&a);
 	a.phys_port_cnt_ex = d.phys_port_cnt;
+	a.max_dm_size = d.max_dm_size;
 	memset(attr, 0, size);
 	memcpy(attr, &a, size < sizeof a ? size : sizeof a);
 	return 0;
@@ -320,7 +321,7 @@ SR_PUBLIC int ibv_query_pkey(struct ibv_context *context, uint8_t port, int inde
 		.whole_len = &len,
 	};
 	int error = port == 1 && index >= 0 ? sr_call(&sr_ctx(context)->conn, &r) : EINVAL;
-	if (!error && (len < sizeof reply->list + (size_t)(index + 1) * sizeof *reply->keys ||
+	if (!error && (len < sizeof reply->list + ((size_t)index + 1) * sizeof *reply->keys ||
 		       (uint32_t)index >= reply->list.count))
 		error = EINVAL;
 	if (!error)

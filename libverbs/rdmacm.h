@@ -3,7 +3,7 @@
  * What the files of librdmacm share. The connection manager is the daemon's: an identifier here is
  * a handle there, and queue pairs are made, and taken through their states, by libibverbs.
  *
- * Locks, in the order in which they are taken: an identifier's, the table's, the session's, the
+ * Locks, in the order in which they are taken: the table's, an identifier's, the session's, the
  * devices'.
  */
 #ifndef SOFTROCE_RDMACM_H
@@ -21,9 +21,10 @@
 
 #define CM_PUBLIC __attribute__((visibility("default")))
 
-/* A NIC that is open, for as long as the process lives. */
+/* A NIC that is open, for as long as the process lives, although its daemon may have gone. */
 struct cm_device {
 	struct cm_device *next;
+	bool gone;
 	struct ibv_context *verbs;
 	char name[SOFTROCE_NAME_SIZE];
 	struct ibv_pd *pd; /* the default one, while identifiers use the device */
@@ -61,6 +62,7 @@ struct cm_id {
 	struct cm_device *device;
 	bool sync; /* the channel is its own, and calls wait for their outcome */
 	bool connect_error;
+	bool removed; /* the program has heard, or hears, that its device is gone; under lock */
 	uint8_t responder_resources, initiator_depth;
 	struct ibv_ece local_ece, remote_ece;
 	struct ibv_qp_init_attr *listen_attr; /* of the queue pairs of what a listener accepts */
@@ -115,6 +117,8 @@ struct ibv_xrcd *cm_xrcd(struct cm_device *d);
 
 /* rdmacm_id.c */
 struct cm_id *cm_find(uint32_t handle, unsigned int generation);
+struct cm_id *cm_find_orphan(const struct rdma_event_channel *channel);
+void cm_ids_forked(void);
 struct cm_id *cm_new_id(struct rdma_event_channel *channel, void *context, enum rdma_port_space ps,
 			enum ibv_qp_type type);
 void cm_enlist(struct cm_id *id, uint32_t handle, unsigned int generation);

@@ -136,8 +136,8 @@ CM_PUBLIC int rdma_establish(struct rdma_cm_id *ibv)
 CM_PUBLIC int rdma_notify(struct rdma_cm_id *ibv, enum ibv_event_type event)
 {
 	struct cm_id *id = cm_id(ibv);
-	if (event != IBV_EVENT_COMM_EST)
-		return 0;
+	if (event != IBV_EVENT_COMM_EST) /* paths do not migrate */
+		return cm_result(EINVAL);
 	return cm_result(cm_ask_handle(id->generation, SOFTROCE_OP_CM_NOTIFY, id->handle));
 }
 

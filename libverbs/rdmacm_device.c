@@ -61,14 +61,27 @@ static struct cm_device *open_device(struct ibv_device *ibv)
 static struct cm_device *find_device(const char *name)
 {
 	for (struct cm_device *d = devices; d; d = d->next)
-		if (!strcmp(d->name, name))
+		if (!d->gone && !strcmp(d->name, name))
 			return d;
 	return NULL;
 }
 
-/* Opens the device of a name; NULL with errno where it cannot. Holds the lock. */
-static struct cm_device *get_device(const char *name)
+/* Leaves behind what was opened with a daemon that is gone. Holds the lock. */
+static void bury(void)
 {
+	struct ibv_device_attr attr;
+	for (struct cm_device *d = devices; d; d = d->next)
+		if (!d->gone && ibv_query_device(d->verbs, &attr) == EIO)
+			d->gone = true;
+}
+
+/* Opens the device of a name; NULL with errno where it cannot. Holds the lock. */
+static struct cm_device *get_device(const char *name, unsigned int generation)
+{
+	static unsigned int last; /* session that was asked for a device */
+	if (generation != last)
+		bury();
+	last = generation;
 	struct cm_device *d = find_device(name);
 	if (d)
 		return d;
@@ -92,7 +105,7 @@ int cm_use_device(struct cm_id *id, const char *name)
 		return strcmp(id->device->name, name) ? EINVAL : 0;
 	lock_devices();
 	int error = 0;
-	struct cm_device *d = get_device(name);
+	struct cm_device *d = get_device(name, id->generation);
 	if (d && !d->pd)
 		d->pd = ibv_alloc_pd(d->verbs);
 	if (!d || !d->pd) {
@@ -152,6 +165,7 @@ CM_PUBLIC struct ibv_context **rdma_get_devices(int *num_devices)
 	if (!list)
 		return NULL;
 	lock_devices();
+	bury();
 	all = calloc((size_t)n + 1, sizeof *all);
 	for (int i = 0; all && i < n; i++) {
 		const char *name = ibv_get_device_name(list[i]);

@@ -33,7 +33,7 @@ static int await(struct cm_channel *ch)
 	ssize_t n = read(ch->channel.fd, &byte, 1);
 	if (n == 1)
 		return 0;
-	int error = n == 0 ? ENODEV : errno; /* at the end of the file the daemon is gone */
+	int error = n == 0 ? EIO : errno; /* at the end of the file the daemon is gone */
 	while (atomic_load(&ch->destroyed))
 		pause();
 	return error;
@@ -158,6 +158,11 @@ static bool handle(struct cm_event *e, const struct softroce_cm_event *in, struc
 			return false;
 		}
 		return true;
+	case RDMA_CM_EVENT_DEVICE_REMOVAL:
+		pthread_mutex_lock(&id->lock);
+		id->removed = true;
+		pthread_mutex_unlock(&id->lock);
+		return true;
 	case RDMA_CM_EVENT_MULTICAST_JOIN:
 	case RDMA_CM_EVENT_MULTICAST_ERROR:
 		cm_joined(id, event, in->cookie);
@@ -175,7 +180,7 @@ static int fetch(struct cm_channel *ch, struct cm_event *e)
 	int error =
 		cm_ask(ch->generation, SOFTROCE_OP_CM_GET_EVENT, &ask, sizeof ask, &in, sizeof in);
 	if (error)
-		return error == EIO ? ENODEV : error;
+		return error;
 	memset(e, 0, sizeof *e);
 	e->event.event = in.type;
 	e->event.status = in.status;
@@ -203,6 +208,28 @@ static int fetch(struct cm_channel *ch, struct cm_event *e)
 	return 0;
 }
 
+/* When the daemon goes, each identifier that had a device has one event more; then it is ENODEV. */
+static int last_event(struct cm_channel *ch, struct cm_event *e)
+{
+	struct cm_id *id = cm_find_orphan(&ch->channel);
+	if (!id)
+		return ENODEV;
+	memset(e, 0, sizeof *e);
+	e->event.event = RDMA_CM_EVENT_DEVICE_REMOVAL;
+	e->event.id = &id->id;
+	e->counted = id;
+	return 0;
+}
+
+/* The next event. With EIO from the one or the other the daemon is gone. */
+static int next_event(struct cm_channel *ch, struct cm_event *e)
+{
+	int error;
+	while (!(error = await(ch)) && (error = fetch(ch, e)) == EAGAIN)
+		;
+	return error == EIO ? last_event(ch, e) : error;
+}
+
 CM_PUBLIC int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_cm_event **event)
 {
 	struct cm_channel *ch = (struct cm_channel *)channel;
@@ -213,9 +240,7 @@ CM_PUBLIC int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_
 		return cm_result(ENOMEM);
 	atomic_fetch_add(&ch->users, 1);
 	pthread_cleanup_push(end_wait, &w);
-	do {
-		w.error = await(ch);
-	} while (!w.error && (w.error = fetch(ch, w.event)) == EAGAIN);
+	w.error = next_event(ch, w.event);
 	if (!w.error) {
 		*event = &w.event->event;
 		w.event = NULL;
@@ -251,6 +276,8 @@ int cm_complete(struct cm_id *id)
 	if (rdma_get_cm_event(id->id.channel, &id->id.event))
 		return -1;
 	int status = id->id.event->status;
+	if (id->id.event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+		status = ENODEV;
 	if (!status)
 		return 0;
 	if (id->id.event->event == RDMA_CM_EVENT_REJECTED)
@@ -269,7 +296,9 @@ CM_PUBLIC int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id
 	if (rdma_get_cm_event(listen->channel, &event))
 		return -1;
 	int error = 0;
-	if (event->status)
+	if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
+		error = ENODEV;
+	else if (event->status)
 		error = event->status < 0 ? -event->status : event->status;
 	else if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST)
 		error = EINVAL;

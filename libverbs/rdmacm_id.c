@@ -40,6 +40,35 @@ void cm_enlist(struct cm_id *id, uint32_t handle, unsigned int generation)
 	pthread_mutex_unlock(&table_lock);
 }
 
+/*
+ * Finds an identifier of a channel that has a device and has not heard that it is gone, and counts
+ * the event that tells it.
+ */
+struct cm_id *cm_find_orphan(const struct rdma_event_channel *channel)
+{
+	struct cm_id *found = NULL;
+	pthread_mutex_lock(&table_lock);
+	for (int i = 0; i < BUCKETS && !found; i++) {
+		for (struct cm_id *id = table[i]; id && !found; id = id->next) {
+			pthread_mutex_lock(&id->lock);
+			if (id->id.channel == channel && id->device && !id->removed) {
+				id->removed = true;
+				id->reported++;
+				found = id;
+			}
+			pthread_mutex_unlock(&id->lock);
+		}
+	}
+	pthread_mutex_unlock(&table_lock);
+	return found;
+}
+
+/* Another thread may have held the lock when its process was forked. */
+void cm_ids_forked(void)
+{
+	pthread_mutex_init(&table_lock, NULL);
+}
+
 static void delist(struct cm_id *id)
 {
 	pthread_mutex_lock(&table_lock);
@@ -247,6 +276,8 @@ CM_PUBLIC int rdma_set_option(struct rdma_cm_id *ibv, int level, int option, voi
 	struct softroce_cm_set_option_request ask = {.id = id->handle, .option = option};
 	if (level != RDMA_OPTION_ID)
 		return cm_result(ENOSYS);
+	if (!value)
+		return cm_result(EINVAL);
 	switch (option) {
 	case RDMA_OPTION_ID_TOS:
 	case RDMA_OPTION_ID_ACK_TIMEOUT:
@@ -281,9 +312,12 @@ CM_PUBLIC int rdma_migrate_id(struct rdma_cm_id *ibv, struct rdma_event_channel 
 		if (!channel)
 			return -1;
 	}
-	struct softroce_cm_migrate_request ask = {
-		.id = id->handle, .channel = ((struct cm_channel *)channel)->handle};
-	int error = cm_ask(id->generation, SOFTROCE_OP_CM_MIGRATE, &ask, sizeof ask, NULL, 0);
+	struct cm_channel *to = (struct cm_channel *)channel;
+	struct softroce_cm_migrate_request ask = {.id = id->handle, .channel = to->handle};
+	int error =
+		ENODEV; /* a channel of a daemon that was started since has no old identifiers */
+	if (to->generation == id->generation)
+		error = cm_ask(id->generation, SOFTROCE_OP_CM_MIGRATE, &ask, sizeof ask, NULL, 0);
 	if (error) {
 		if (sync)
 			rdma_destroy_event_channel(channel);

@@ -11,8 +11,11 @@
 #include <unistd.h>
 
 static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct sr_conn *session; /* those of the past stay: others may be in the middle of a call */
-static unsigned int current;	/* generation: counts sessions */
+static struct session {
+	struct sr_conn conn;	/* first */
+	struct session *before; /* those of the past stay: others may be in the middle of a call */
+} * session;
+static unsigned int current; /* generation: counts sessions */
 
 static void before_fork(void)
 {
@@ -28,10 +31,11 @@ static void after_fork_parent(void)
 static void after_fork_child(void)
 {
 	if (session)
-		sr_forked(session);
+		sr_forked(&session->conn);
 	session = NULL;
 	current++;
 	pthread_mutex_init(&session_lock, NULL);
+	cm_ids_forked();
 }
 
 static void watch_forks(void)
@@ -41,12 +45,13 @@ static void watch_forks(void)
 
 static int open_session(void)
 {
-	struct sr_conn *c = calloc(1, sizeof *c);
-	if (!c)
+	struct session *s = calloc(1, sizeof *s);
+	if (!s)
 		return ENOMEM;
+	struct sr_conn *c = &s->conn;
 	int error = sr_connect(c);
 	if (error) {
-		free(c);
+		free(s);
 		/* What the library says where the kernel's module is not loaded. */
 		return error == ENOENT || error == ECONNREFUSED ? ENODEV : error;
 	}
@@ -58,10 +63,11 @@ static int open_session(void)
 	error = sr_ask(c, SOFTROCE_OP_CM_OPEN, &ask, sizeof ask, NULL, 0);
 	if (error) {
 		sr_disconnect(c);
-		free(c);
+		free(s);
 		return error;
 	}
-	session = c;
+	s->before = session;
+	session = s;
 	current++;
 	return 0;
 }
@@ -72,7 +78,7 @@ int cm_session(unsigned int *generation)
 	pthread_once(&once, watch_forks);
 	pthread_mutex_lock(&session_lock);
 	int error = 0;
-	if (!session || !sr_alive(session))
+	if (!session || !sr_alive(&session->conn))
 		error = open_session();
 	*generation = current;
 	pthread_mutex_unlock(&session_lock);
@@ -83,7 +89,7 @@ int cm_session(unsigned int *generation)
 static struct sr_conn *connection(unsigned int generation)
 {
 	pthread_mutex_lock(&session_lock);
-	struct sr_conn *c = generation == current ? session : NULL;
+	struct sr_conn *c = generation == current && session ? &session->conn : NULL;
 	pthread_mutex_unlock(&session_lock);
 	return c;
 }
@@ -116,12 +122,14 @@ CM_PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
 		errno = ENOMEM;
 		return NULL;
 	}
-	struct softroce_handle_reply reply;
+	struct softroce_handle_reply reply = {0};
 	int error = cm_session(&ch->generation);
 	if (!error)
 		error = cm_ask_fd(ch->generation, SOFTROCE_OP_CM_CREATE_CHANNEL, &reply,
 				  sizeof reply, &ch->channel.fd);
 	if (error) {
+		if (reply.handle) /* there was no room for its descriptor */
+			cm_ask_handle(ch->generation, SOFTROCE_OP_CM_DESTROY_CHANNEL, reply.handle);
 		free(ch);
 		errno = error;
 		return NULL;

@@ -53,6 +53,12 @@ static inline void sr_list_del(struct sr_link *l)
 #define sr_for_each(pos, list)                                                                     \
 	for (struct sr_link *pos = (list)->next; pos != (list); pos = pos->next)
 
+/* Slots of a ring are a power of two, and not so many that sizes overflow. */
+static inline bool sr_is_ring(uint32_t slots)
+{
+	return slots && !(slots & (slots - 1)) && slots <= 1u << 24;
+}
+
 /* Shared memory of the daemon. */
 struct sr_map {
 	uint8_t *mem;
@@ -105,7 +111,13 @@ struct sr_mr {
 	struct ibv_mr ibv;
 	uint64_t iova;
 	unsigned int access;
+	bool foreign; /* its memory is not this process's */
 	bool imported;
+};
+
+struct sr_dm {
+	struct ibv_dm ibv;
+	uint64_t length;
 };
 
 struct sr_ah {
@@ -163,7 +175,6 @@ struct sr_qp {
 	struct sr_link in_send_cq, in_recv_cq;
 	uint32_t reported; /* async events, under ex.qp_base.mutex */
 	bool has_wr_ops;
-	bool opened; /* by ibv_open_qp: another has created it */
 	int sig_all;
 	struct ibv_qp_cap cap;
 	struct sr_wq sq, rq;
@@ -292,11 +303,24 @@ void sr_wait_acknowledged(pthread_mutex_t *m, pthread_cond_t *cond, const uint32
 			  const uint32_t *completed);
 
 /* wq.c */
-int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t limit);
+int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t limit,
+	       size_t used);
 void sr_wq_init(struct sr_wq *w);
 void sr_wq_close(struct sr_wq *w);
 int sr_wq_post_recv(struct sr_wq *w, uint32_t max_sge, struct ibv_recv_wr *wr,
 		    struct ibv_recv_wr **bad, bool *posted);
+
+/* How much of a slot so many SGEs need, or so much inline data. */
+static inline size_t sr_send_bytes(uint32_t sges, uint32_t inlined)
+{
+	size_t s = (size_t)sges * SOFTROCE_SGE_SIZE;
+	return SOFTROCE_SEND_SGES + (s > inlined ? s : inlined);
+}
+
+static inline size_t sr_recv_bytes(uint32_t sges)
+{
+	return SOFTROCE_RECV_SGES + (size_t)sges * SOFTROCE_SGE_SIZE;
+}
 
 static inline uint32_t sr_wq_used(struct sr_wq *w)
 {
@@ -332,10 +356,19 @@ int sr_may_post(struct sr_qp *q, enum ibv_qp_state from);
 
 /* qp.c */
 struct ibv_qp *sr_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
-struct ibv_qp *sr_open_qp(struct ibv_context *context, struct ibv_qp_open_attr *attr);
 
 /* wr.c */
 void sr_set_wr_ops(struct sr_qp *q);
+
+/* mr.c: registers memory that has no address here, by ask and, unless NULL, a descriptor */
+struct ibv_mr *sr_reg_foreign(struct ibv_pd *pd, struct softroce_reg_mr_request *ask,
+			      const int *fd);
+
+/* dm.c */
+struct ibv_dm *sr_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr);
+int sr_free_dm(struct ibv_dm *dm);
+struct ibv_mr *sr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
+			    unsigned int access);
 
 /* mw.c */
 struct ibv_mw *sr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);

@@ -164,6 +164,11 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_CLOSE_XRCD 25
 #define SOFTROCE_OP_REREG_MR 26
 #define SOFTROCE_OP_QUERY_MR 27
+#define SOFTROCE_OP_ALLOC_DM 40
+#define SOFTROCE_OP_FREE_DM 41
+#define SOFTROCE_OP_QUERY_DM 42
+#define SOFTROCE_OP_COPY_TO_DM 43
+#define SOFTROCE_OP_COPY_FROM_DM 44
 #define SOFTROCE_OP_CREATE_CHANNEL 32
 #define SOFTROCE_OP_DESTROY_CHANNEL 33
 #define SOFTROCE_OP_CREATE_CQ 34
@@ -317,8 +322,9 @@ struct softroce_device_attr {
 	uint64_t device_cap_flags_ex; /* device_cap_flags_ex: DeviceCapFlags and what lies above */
 	uint64_t hca_core_clock; /* kHz: the clock of SOFTROCE_CQE_TIMESTAMP */
 	uint64_t timestamp_mask; /* completion_timestamp_mask: the bits of SOFTROCE_CQE_TIMESTAMP that count */
+	uint64_t max_dm_size; /* bytes of device memory that the client may have */
 };
-_Static_assert(sizeof(struct softroce_device_attr) == 264, "layout");
+_Static_assert(sizeof(struct softroce_device_attr) == 272, "layout");
 
 /*
  * struct softroce_port_attr is the reply of SOFTROCE_OP_QUERY_PORT: the values of struct
@@ -396,10 +402,16 @@ _Static_assert(sizeof(struct softroce_handle_reply) == 8, "layout");
 #define SOFTROCE_MEMORY_PROCESS 0 /* Address, in the process that connected; needs the right to ptrace it */
 #define SOFTROCE_MEMORY_MAPPED 1 /* a descriptor that can be mapped, from Offset on; Address is the client's own mapping of it, or 0 */
 #define SOFTROCE_MEMORY_SELF 2 /* Address, through a descriptor of the client's own /proc/self/mem */
+#define SOFTROCE_MEMORY_DMA_BUF 3 /* the descriptor of a DMA buffer, or of shared memory in its place, from Offset on */
+#define SOFTROCE_MEMORY_DEVICE 4 /* device memory: Address is its handle, from Offset on */
 
 /*
  * struct softroce_reg_mr_request registers memory. Where a mapped descriptor cannot be
- * sealed against shrinking, its memory is reached through Address instead.
+ * sealed against shrinking, its memory is reached through Address instead. A DMA buffer,
+ * and shared memory in its place, may shrink: what it has lost is out of reach. Offset
+ * and IOVA of a DMA buffer lie at the same place in a page of 4096 bytes, and Access is
+ * as ibv_reg_dmabuf_mr has it. Device memory is zero-based. Neither can be registered
+ * anew.
  */
 struct softroce_reg_mr_request {
 	uint32_t pd;
@@ -448,6 +460,42 @@ struct softroce_query_mr_reply {
 	uint32_t reserved0;
 };
 _Static_assert(sizeof(struct softroce_query_mr_reply) == 32, "layout");
+
+/*
+ * struct softroce_alloc_dm_request allocates device memory; the answer is a struct
+ * softroce_handle_reply.
+ */
+struct softroce_alloc_dm_request {
+	uint64_t length;
+	uint32_t log_align; /* its address is to be a multiple of 2^LogAlign */
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_alloc_dm_request) == 16, "layout");
+
+/*
+ * struct softroce_query_dm_reply tells of device memory.
+ */
+struct softroce_query_dm_reply {
+	uint64_t length;
+};
+_Static_assert(sizeof(struct softroce_query_dm_reply) == 8, "layout");
+
+/*
+ * SOFTROCE_DM_COPY_MAX is how many bytes one message copies to device memory or from it.
+ */
+#define SOFTROCE_DM_COPY_MAX 61440
+
+/*
+ * struct softroce_copy_dm_request copies to device memory the bytes that follow the
+ * request, Length in number, or from it: then the bytes are the answer. Offset and Length
+ * are multiples of 4.
+ */
+struct softroce_copy_dm_request {
+	uint32_t handle;
+	uint32_t length; /* SOFTROCE_DM_COPY_MAX at most */
+	uint64_t offset;
+};
+_Static_assert(sizeof(struct softroce_copy_dm_request) == 16, "layout");
 
 /*
  * struct softroce_alloc_mw_request allocates a memory window, which a work request binds.

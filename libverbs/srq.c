@@ -9,7 +9,8 @@
 static int open_ring(struct sr_srq *s, const struct softroce_srq_reply *r, int fd)
 {
 	s->max_sge = r->attr.max_sge;
-	return sr_wq_open(&s->wq, fd, r->slots, r->slot_size, r->attr.max_wr);
+	return sr_wq_open(&s->wq, fd, r->slots, r->slot_size, r->attr.max_wr,
+			  sr_recv_bytes(r->attr.max_sge));
 }
 
 static int ask_srq(struct sr_srq *s, const struct softroce_create_srq_request *ask,
@@ -89,17 +90,17 @@ SR_PUBLIC struct ibv_srq *ibv_create_srq(struct ibv_pd *pd, struct ibv_srq_init_
 
 struct ibv_srq *sr_create_srq_ex(struct ibv_context *context, struct ibv_srq_init_attr_ex *attr)
 {
-	(void)context;
 	struct softroce_create_srq_request ask = {.type = SOFTROCE_SRQ_BASIC};
 	const uint32_t xrc = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
 	enum ibv_srq_type type =
 		attr->comp_mask & IBV_SRQ_INIT_ATTR_TYPE ? attr->srq_type : IBV_SRQT_BASIC;
 	if (attr->comp_mask & ~SUPPORTED_MASK || type == IBV_SRQT_TM)
 		return sr_null(EOPNOTSUPP);
-	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd)
+	if (!(attr->comp_mask & IBV_SRQ_INIT_ATTR_PD) || !attr->pd || attr->pd->context != context)
 		return sr_null(EINVAL);
 	if (type == IBV_SRQT_XRC) {
-		if ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq)
+		if ((attr->comp_mask & xrc) != xrc || !attr->xrcd || !attr->cq ||
+		    attr->xrcd->context != context || attr->cq->context != context)
 			return sr_null(EINVAL);
 		ask.type = SOFTROCE_SRQ_XRC;
 		ask.xrcd = ((struct sr_xrcd *)attr->xrcd)->handle;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What this NIC has not got: flow steering, counters on flows, device memory, work queues apart
- * from queue pairs, tag matching, rate limits, moderation. Each fails with EOPNOTSUPP, as with a
+ * What this NIC has not got: flow steering, counters on flows, work queues apart from queue
+ * pairs, tag matching, rate limits, moderation. Each fails with EOPNOTSUPP, as with a
  * driver that lacks it.
  */
 #include "softroce.h"
@@ -35,19 +35,6 @@ static int no_advise_mr(struct ibv_pd *pd, enum ibv_advise_mr_advice advice, uin
 static struct ibv_mr *no_null_mr(struct ibv_pd *pd)
 {
 	(void)pd;
-	return sr_null(EOPNOTSUPP);
-}
-
-static struct ibv_dm *no_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr *attr)
-{
-	(void)context, (void)attr;
-	return sr_null(EOPNOTSUPP);
-}
-
-static struct ibv_mr *no_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t len,
-			       unsigned int access)
-{
-	(void)pd, (void)dm, (void)offset, (void)len, (void)access;
 	return sr_null(EOPNOTSUPP);
 }
 
@@ -98,25 +85,12 @@ void sr_set_unsupported(struct verbs_context *v)
 	v->modify_qp_rate_limit = no_rate_limit;
 	v->advise_mr = no_advise_mr;
 	v->alloc_null_mr = no_null_mr;
-	v->alloc_dm = no_alloc_dm;
-	v->reg_dm_mr = no_dm_mr;
 	v->create_wq = no_create_wq;
 	v->create_rwq_ind_table = no_ind_table;
 	v->ibv_create_flow = no_create_flow;
 	v->create_flow_action_esp = no_flow_action;
 	v->create_counters = no_counters;
 	v->open_qp = no_open_qp;
-}
-
-SR_PUBLIC struct ibv_dm *ibv_import_dm(struct ibv_context *context, uint32_t handle)
-{
-	(void)context, (void)handle;
-	return sr_null(EOPNOTSUPP);
-}
-
-SR_PUBLIC void ibv_unimport_dm(struct ibv_dm *dm)
-{
-	(void)dm;
 }
 
 /* What libraries built for drivers of the kernel ask for: there is no kernel's device here. */

@@ -11,13 +11,18 @@ void sr_wq_init(struct sr_wq *w)
 	pthread_mutex_init(&w->lock, NULL);
 }
 
-/* Takes a ring over, also in place of another one. */
-int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t limit)
+/* Takes a ring over, also in place of another one. used is how much of a slot is filled at most. */
+int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t limit,
+	       size_t used)
 {
 	struct sr_map ring;
 	int error = sr_map(&ring, fd, SOFTROCE_RING_SLOTS + (size_t)slots * slot_size);
 	if (error)
 		return error;
+	if (!sr_is_ring(slots) || slot_size < used || limit > slots) {
+		sr_unmap(&ring);
+		return EPROTO;
+	}
 	sr_unmap(&w->ring);
 	w->ring = ring;
 	w->slot_size = slot_size;

@@ -168,6 +168,7 @@ func collectState(m sample, d *nic.Snapshot) {
 	m.gauge(objects, float64(len(d.QPs)), "qp")
 	m.gauge(objects, float64(len(d.SRQs)), "srq")
 	m.gauge(objects, float64(len(d.MWs)), "mw")
+	m.gauge(objects, float64(len(d.DMs)), "dm")
 	m.gauge(objects, float64(len(d.AHs)), "ah")
 	m.gauge(objects, float64(len(d.Groups)), "mcast_group")
 	m.gauge(memory, float64(registered))

@@ -22,12 +22,12 @@
 // begins under it any more. Writes that were queued before that are carried out, since they came
 // before; the region behind it stays registered while a window is bound to it.
 //
-// # Two backings
+// # Two backings, and one between
 //
 // Mapped memory (MapFD, HeapMemory) is reached in place: no system call, no extra copy. The
 // memory of another process (Process.Memory) is copied by the kernel, and because a system
 // call costs as much as copying 4 KiB, writes are queued and one call carries the pieces of
-// many packets and messages.
+// many packets and messages. What is mapped but may lose its pages is reached in the second way.
 //
 // Programs poll the last byte of an RDMA WRITE. So the final eight bytes of a message are
 // stored after all others: by a later store in mapped memory, by a later element of the
@@ -53,6 +53,12 @@
 //
 // The memory of another process is never mapped. A bad page there is an error of the
 // system call, and fails the work that named it.
+//
+// DMA buffers, and files that stand for them, come without a seal (OpenSelf, Process.MapGuarded). They are mapped, but never
+// touched: the kernel copies between the mapping and the daemon's buffers, by process_vm_readv
+// and process_vm_writev on the daemon itself. The mapping is the local side of the call, where
+// any kind of page will do, also one of a device; the other side's have to be ordinary ones. A page that is missing is EFAULT, as in
+// another process.
 //
 // One thing remains: a client may map memory whose page faults somebody serves in user
 // space (FUSE; userfaultfd, where the administrator lets it handle the kernel's faults).

@@ -20,6 +20,9 @@ func reachable(mem Memory, a Access) (*processMemory, error) {
 	case nil:
 		return nil, ErrNotMemory
 	case *processMemory:
+		if a&LocalWrite != 0 && m.mapping != nil && !m.mapping.writable {
+			return nil, ErrAccess
+		}
 		return m, nil
 	case *mapped:
 		if a&LocalWrite != 0 && !m.writable {

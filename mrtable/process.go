@@ -18,8 +18,9 @@ import (
 // OpenProcess and Memory may be called from any goroutine.
 type Process struct {
 	pid   int
-	pidfd int // -1 where mem is used
-	mem   int // descriptor of /proc/PID/mem, or -1
+	pidfd int  // -1 where mem is used
+	mem   int  // descriptor of /proc/PID/mem, or -1
+	own   bool // it is this program
 
 	mu   sync.Mutex
 	refs int // the opener and each Memory
@@ -123,7 +124,7 @@ func (p *Process) Close() error {
 	if p.refs == 0 {
 		return ErrGone
 	}
-	if p.refs--; p.refs > 0 {
+	if p.refs--; p.refs > 0 || p.own {
 		return nil
 	}
 	fd := p.pidfd
@@ -180,6 +181,7 @@ type processMemory struct {
 	process      *Process
 	base, length uint64
 	closed       bool
+	mapping      *mapped // of a Process that is this program
 }
 
 func (m *processMemory) Len() uint64             { return m.length }
@@ -190,6 +192,9 @@ func (m *processMemory) Close() error {
 		return nil
 	}
 	m.closed = true
+	if m.mapping != nil {
+		m.mapping.Close()
+	}
 	return m.process.Close()
 }
 
@@ -197,7 +202,7 @@ func (m *processMemory) Close() error {
 // only after all others had their turn, so the answer holds for far longer than an
 // engine's step. A mem descriptor needs no proof: it is the address space itself.
 func (p *Process) alive() bool {
-	if p.mem >= 0 {
+	if p.mem >= 0 || p.own {
 		return true
 	}
 	fds := [1]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
@@ -212,8 +217,11 @@ func (p *Process) alive() bool {
 // readv copies from the remote pieces to the local ones, in order. It returns how many
 // bytes were copied before something stopped it; if that is none, why.
 func (p *Process) readv(local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
-	if p.mem >= 0 {
+	switch {
+	case p.mem >= 0:
 		return p.memv(unix.SYS_PREADV, local, remote)
+	case p.own:
+		return p.ownv(unix.SYS_PROCESS_VM_WRITEV, local, remote)
 	}
 	n, err := unix.ProcessVMReadv(p.pid, local, remote, 0)
 	return copied(n, err)
@@ -222,8 +230,11 @@ func (p *Process) readv(local []unix.Iovec, remote []unix.RemoteIovec) (int, err
 // writev copies from the local pieces to the remote ones, as readv does. The bytes of a
 // remote piece are stored after those of the pieces before it.
 func (p *Process) writev(local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
-	if p.mem >= 0 {
+	switch {
+	case p.mem >= 0:
 		return p.memv(unix.SYS_PWRITEV, local, remote)
+	case p.own:
+		return p.ownv(unix.SYS_PROCESS_VM_READV, local, remote)
 	}
 	n, err := unix.ProcessVMWritev(p.pid, local, remote, 0)
 	return copied(n, err)

@@ -43,6 +43,8 @@ type Context struct {
 	registered uint64 // bytes of memory regions
 	ringBytes  uint64
 
+	deviceMemory uint64 // bytes in use
+
 	pds  []*PD
 	mrs  []*MR
 	mws  []*MW
@@ -52,6 +54,7 @@ type Context struct {
 	ahs  map[uint32]*AH // by their numbers
 
 	xrcds []*XRCD
+	dms   []*DM
 
 	broken error // why the engine is about to close the context
 	closed bool
@@ -114,6 +117,9 @@ func (c *Context) Close() {
 	}
 	for len(c.mrs) > 0 {
 		c.mrs[len(c.mrs)-1].remove()
+	}
+	for len(c.dms) > 0 {
+		c.dms[len(c.dms)-1].remove()
 	}
 	for len(c.pds) > 0 {
 		c.pds[len(c.pds)-1].remove()

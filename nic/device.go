@@ -40,6 +40,8 @@ type Device struct {
 	qps      qpTable
 	count    objects
 
+	deviceMemory uint64 // bytes in use
+
 	env transport.Env
 	rx  rxState
 	tx  txState

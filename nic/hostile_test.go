@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"softroce/attach/abi"
+	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -173,6 +174,11 @@ func FuzzRings(f *testing.F) {
 		a, b := w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)
 		a.connect(1024, b)
 		b.connect(1024, a)
+		a.deviceMemory(256)
+		quiet, err := b.ctx.AllocDM(256, 0)
+		check(t, err)
+		_, err = b.ctx.RegDM(b.pd, quiet, 0, 256, mrtable.ZeroBased|mrtable.LocalWrite|mrtable.RemoteRead)
+		check(t, err)
 		for range 20 {
 			b.recv(9, b.sge(0, 100))
 		}
@@ -198,6 +204,9 @@ func FuzzRings(f *testing.F) {
 		by.exchange(t, 1<<40)
 		if b.killed != nil || by.a.killed != nil || by.b.killed != nil {
 			t.Error("somebody else's context was closed")
+		}
+		if !bytes.Equal(b.inDM(quiet), make([]byte, 256)) {
+			t.Error("somebody wrote to device memory that allows reading alone")
 		}
 	})
 }

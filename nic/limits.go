@@ -10,25 +10,26 @@ import (
 // Limits bounds the objects of one device: what ibv_query_device reports and what the
 // verbs enforce. A field of 0 takes its value of DefaultLimits.
 type Limits struct {
-	MaxQP          int `json:"max_qp"`
-	MaxQPWR        int `json:"max_qp_wr"` // work requests on a send or receive queue
-	MaxSGE         int `json:"max_sge"`
-	MaxInline      int `json:"max_inline_data"` // bytes
-	MaxCQ          int `json:"max_cq"`
-	MaxCQE         int `json:"max_cqe"`
-	MaxMR          int `json:"max_mr"`
-	MaxPD          int `json:"max_pd"`
-	MaxAH          int `json:"max_ah"`
-	MaxSRQ         int `json:"max_srq"`
-	MaxSRQWR       int `json:"max_srq_wr"`
-	MaxSRQSGE      int `json:"max_srq_sge"`
-	MaxMcastGroups int `json:"max_mcast_grp"`
-	MaxMcastQPs    int `json:"max_mcast_qp_attach"` // of one group
-	MaxMW          int `json:"max_mw"`
-	MaxXRCD        int `json:"max_xrcd"`
-	MaxRDAtomic    int `json:"max_qp_rd_atom"` // READs and atomics outstanding on a QP, either way
-	MaxContexts    int `json:"max_contexts"`
-	GIDTableSize   int `json:"gid_tbl_len"`
+	MaxQP          int    `json:"max_qp"`
+	MaxQPWR        int    `json:"max_qp_wr"` // work requests on a send or receive queue
+	MaxSGE         int    `json:"max_sge"`
+	MaxInline      int    `json:"max_inline_data"` // bytes
+	MaxCQ          int    `json:"max_cq"`
+	MaxCQE         int    `json:"max_cqe"`
+	MaxMR          int    `json:"max_mr"`
+	MaxPD          int    `json:"max_pd"`
+	MaxAH          int    `json:"max_ah"`
+	MaxSRQ         int    `json:"max_srq"`
+	MaxSRQWR       int    `json:"max_srq_wr"`
+	MaxSRQSGE      int    `json:"max_srq_sge"`
+	MaxMcastGroups int    `json:"max_mcast_grp"`
+	MaxMcastQPs    int    `json:"max_mcast_qp_attach"` // of one group
+	MaxMW          int    `json:"max_mw"`
+	MaxXRCD        int    `json:"max_xrcd"`
+	MaxRDAtomic    int    `json:"max_qp_rd_atom"` // READs and atomics outstanding on a QP, either way
+	MaxContexts    int    `json:"max_contexts"`
+	MaxDM          uint64 `json:"max_dm_size"` // bytes of device memory, of all contexts together
+	GIDTableSize   int    `json:"gid_tbl_len"`
 
 	Context ContextLimits `json:"context"` // of each context that states none of its own
 }
@@ -47,6 +48,7 @@ type ContextLimits struct {
 	XRCDs           int    `json:"xrcds"`
 	RegisteredBytes uint64 `json:"registered_bytes"`
 	RingBytes       uint64 `json:"ring_bytes"`
+	DeviceMemory    uint64 `json:"device_memory"` // bytes
 }
 
 // DefaultLimits holds what the Linux Soft-RoCE driver offers or more, where programs are
@@ -71,15 +73,17 @@ var DefaultLimits = Limits{
 	MaxRDAtomic:    transport.MaxRDAtomic,
 	MaxContexts:    4096,
 	GIDTableSize:   1024,
+	MaxDM:          64 << 20,
 }
 
 // Sizes that are not the operator's to change.
 const (
-	maxPKeys      = abi.MaxPKeys
-	maxMessage    = transport.MaxMessage
-	firstQPN      = 0x11 // below are the special QPs; the Linux driver starts here too
-	lastQPN       = 0xfffffe
-	localACKDelay = 15 // code: 4.096 µs * 2^15, what a loaded machine may need to answer
+	maxPKeys        = abi.MaxPKeys
+	maxMessage      = transport.MaxMessage
+	firstQPN        = 0x11 // below are the special QPs; the Linux driver starts here too
+	lastQPN         = 0xfffffe
+	maxDeviceMemory = 1 << 40 // bytes
+	localACKDelay   = 15      // code: 4.096 µs * 2^15, what a loaded machine may need to answer
 )
 
 // withDefaults fills the fields that are 0.
@@ -109,6 +113,10 @@ func (l Limits) withDefaults() Limits {
 	set(&l.MaxRDAtomic, d.MaxRDAtomic)
 	set(&l.MaxContexts, d.MaxContexts)
 	set(&l.GIDTableSize, d.GIDTableSize)
+	if l.MaxDM == 0 {
+		l.MaxDM = d.MaxDM
+	}
+	l.MaxDM = min(l.MaxDM, maxDeviceMemory)
 	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // the engine's scratch space
 	l.MaxSRQSGE = min(l.MaxSRQSGE, DefaultLimits.MaxSRQSGE)
 	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)

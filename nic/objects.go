@@ -67,6 +67,7 @@ type MR struct {
 	ctx    *Context
 	pd     *PD
 	region *mrtable.Region
+	dm     *DM // whose part it is, or nil
 }
 
 // LKey returns the local key.
@@ -125,6 +126,7 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 	if err != nil {
 		return registration(err)
 	}
+	m.leaveDM()
 	m.pd.users--
 	p.users++
 	m.pd, m.region = p, r
@@ -164,6 +166,7 @@ func (m *MR) remove() {
 	c := m.ctx
 	m.ctx = nil
 	c.device.table.Deregister(m.region)
+	m.leaveDM()
 	m.pd.users--
 	c.mrs = without(c.mrs, m)
 	c.registered -= m.region.Length

@@ -21,6 +21,7 @@ type Snapshot struct {
 	CQs       []CQInfo      `json:"cqs"`
 	PDs       []PDInfo      `json:"pds"`
 	MWs       []MWInfo      `json:"mws"`
+	DMs       []DMInfo      `json:"dms"`
 	SRQs      []SRQInfo     `json:"srqs"`
 	AHs       []AHInfo      `json:"ahs"`
 	Groups    []GroupInfo   `json:"groups"`
@@ -48,6 +49,8 @@ type ContextInfo struct {
 	XRCDs           int    `json:"xrcds"`
 	RegisteredBytes uint64 `json:"registered_bytes"`
 	RingBytes       uint64 `json:"ring_bytes"`
+	DMs             int    `json:"dms"`
+	DeviceMemory    uint64 `json:"device_memory"` // bytes
 }
 
 // A QPInfo is a queue pair. Src, Dst and SrcPort are those of its path, once it has one.
@@ -103,7 +106,7 @@ func (d *Device) Snapshot() Snapshot {
 		o := Owner{c.opt.PID, c.opt.Comm}
 		n := &c.count
 		s.Contexts = append(s.Contexts, ContextInfo{o, n.pds, n.qps, n.cqs, n.mrs, n.mws, n.srqs, n.ahs, n.xrcds,
-			c.registered, c.ringBytes})
+			c.registered, c.ringBytes, len(c.dms), c.deviceMemory})
 		c.listOthers(&s, o)
 		for _, q := range c.qps {
 			s.QPs = append(s.QPs, q.info(o))

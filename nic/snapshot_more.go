@@ -75,6 +75,9 @@ func (c *Context) listOthers(s *Snapshot, o Owner) {
 		}
 		s.MWs = append(s.MWs, i)
 	}
+	for _, m := range c.dms {
+		s.DMs = append(s.DMs, DMInfo{o, m.Length(), m.users})
+	}
 	for _, q := range c.srqs {
 		r := q.ring
 		posted := int(min(r.loadProducer()-r.taken, r.size()))

@@ -45,8 +45,10 @@ type Network interface {
 	// Send puts a hand-made packet on the cable.
 	Send(f *wire.TxFrame) error
 
-	// SendFrame puts a whole Ethernet frame on the cable, which is one of a link whose way it goes. Where that is
-	// not possible the error is ErrNoFrames.
+	// Frames reports whether SendFrame is possible: nil or ErrNoFrames.
+	Frames() error
+
+	// SendFrame puts a whole Ethernet frame on the cable, which is one of a link whose way it goes.
 	SendFrame(way wire.InletWay, frame []byte) error
 
 	// Peer is the address that hand-made packets come from.
@@ -66,12 +68,14 @@ type Network interface {
 // Errors of benches that cannot do all; match with errors.Is. A scenario that needs what there
 // is not is skipped.
 var (
-	ErrOneNIC   = errors.New("there is only one NIC on this bench")
-	ErrNoXRC    = errors.New("the NIC of this bench has no XRC")
-	ErrNoFaults = errors.New("the cable of this bench takes no faults")
-	ErrNoFrames = errors.New("the cable of this bench takes no frames but RoCEv2's")
-	ErrNoVLAN   = errors.New("the NIC of this bench is in no VLAN")
-	ErrLink     = errors.New("no link to a live NIC") // also where its description is wrong
+	ErrOneNIC        = errors.New("there is only one NIC on this bench")
+	ErrNoXRC         = errors.New("the NIC of this bench has no XRC")
+	ErrNoAtomicWrite = errors.New("the NIC of this bench, or its library, has no ATOMIC WRITE")
+	ErrNoFaults      = errors.New("the cable of this bench takes no faults")
+	ErrNoRings       = errors.New("the verbs program of this bench does as its library says")
+	ErrNoFrames      = errors.New("the cable of this bench takes no frames but RoCEv2's")
+	ErrNoVLAN        = errors.New("the NIC of this bench is in no VLAN")
+	ErrLink          = errors.New("no link to a live NIC") // also where its description is wrong
 )
 
 // A NIC is a NIC as the verbs program on it has it in hand. Objects have the names that the
@@ -98,6 +102,9 @@ type NIC interface {
 	// ModifyQP changes attributes; the address vector's path is the NIC's affair.
 	ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error
 	State(name string) (transport.State, error)
+	Query(name string) (nic.QPAttr, error)
+	Resize(queue string, entries int) error // of completions, or a shared receive queue
+	Limit(srq string, n int) error          // at which it gives an event
 	PostSend(name string, wr *transport.SendWR) error
 	PostRecv(name string, wr *transport.RecvWR) error // to a queue pair or a shared receive queue
 
@@ -124,6 +131,10 @@ type RegionOptions struct {
 	Fill   byte
 	Access mrtable.Access
 	PD     string // of another name than the default "" it is another one
+	Of     string // a region whose memory it is to have as well; Size is that one's, and Fill is not used
+
+	// Foreign says that it is memory which the NIC reaches only as that of another process, without mapping it.
+	Foreign bool
 }
 
 // A Region is registered memory as work requests and packets name it.
@@ -140,6 +151,8 @@ type QPOptions struct {
 	XRCD    string // of an XRC target
 	PD      string
 	SigAll  bool
+
+	MaxSendWR, MaxRecvWR int // 0: what is usual
 }
 
 // SRQOptions says what a shared receive queue is made of.

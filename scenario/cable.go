@@ -68,6 +68,17 @@ func NewCable(link wire.Link, iface wire.Interface, program []string) (*Cable, e
 	return c, nil
 }
 
+// UseIPv6 has the script speak from the interface's IPv6 address, one that is not link-local. It is called before the first scenario.
+func (c *Cable) UseIPv6() error {
+	for _, a := range c.iface.Addresses() {
+		if a := a.Addr(); a.Is6() && !a.IsLinkLocalUnicast() {
+			c.me = a
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no IPv6 address but link-local ones", c.iface.Name())
+}
+
 // now is the time as the link has it.
 func (c *Cable) now() int64 { return int64(time.Since(c.start)) + 1 }
 
@@ -117,15 +128,15 @@ func (c *Cable) WriteFrame(ns int64, _ int, b []byte) error {
 	return nil
 }
 
-// send puts one frame of a scenario on the cable.
-func (c *Cable) send(from *live, f *wire.TxFrame) error {
+// send puts frames of a scenario on the cable, without a gap if it takes them.
+func (c *Cable) send(from *live, frames []wire.TxFrame) error {
 	for {
 		c.link.Lock()
 		c.from = from
-		n, err := c.wire.Send(c.now(), []wire.TxFrame{*f})
+		n, err := c.wire.Send(c.now(), frames)
 		c.from = nil
 		c.link.Unlock()
-		if n == 1 || err != nil {
+		if frames = frames[n:]; len(frames) == 0 || err != nil {
 			return err
 		}
 		time.Sleep(livePoll)

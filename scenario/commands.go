@@ -21,6 +21,7 @@ type command struct {
 var table = map[string]command{
 	"mr":      {(*stage).cmdMR, true},
 	"dereg":   {(*stage).cmdDereg, true},
+	"vanish":  {(*stage).cmdVanish, false},
 	"mw":      {(*stage).cmdMW, true},
 	"free":    {(*stage).cmdFree, true},
 	"key":     {(*stage).cmdKey, false},
@@ -31,15 +32,20 @@ var table = map[string]command{
 	"cq":      {(*stage).cmdCQ, true},
 	"arm":     {(*stage).cmdArm, false},
 	"srq":     {(*stage).cmdSRQ, true},
+	"resize":  {(*stage).cmdResize, true},
+	"limit":   {(*stage).cmdLimit, true},
 	"qp":      {(*stage).cmdQP, true},
 	"pair":    {(*stage).cmdPair, true},
 	"modify":  {(*stage).cmdModify, true},
 	"destroy": {(*stage).cmdDestroy, true},
 	"post":    {(*stage).cmdPost, true},
 
+	"scribble": {(*stage).cmdScribble, false},
+
 	"inject":    {(*stage).cmdInject, false},
 	"frame":     {(*stage).cmdFrame, false},
 	"advance":   {(*stage).cmdAdvance, false},
+	"port":      {(*stage).cmdPort, false},
 	"drop":      {faultCommand("drop"), false},
 	"duplicate": {faultCommand("duplicate"), false},
 	"reorder":   {faultCommand("reorder"), false},
@@ -66,7 +72,7 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(stageKey{}).(*stage)
 	s.log = ts.Logf
 	err := c.carryOut(s, neg, args)
-	for _, beyond := range []error{ErrOneNIC, ErrNoFaults, ErrNoXRC, ErrNoFrames, ErrNoVLAN} {
+	for _, beyond := range []error{ErrOneNIC, ErrNoFaults, ErrNoXRC, ErrNoAtomicWrite, ErrNoFrames, ErrNoVLAN, ErrNoRings} {
 		if errors.Is(err, beyond) {
 			s.skip(err)
 		}

@@ -15,11 +15,13 @@ var expectations = map[string]func(*stage, *words) error{
 	"completion": (*stage).expectCompletion,
 	"nothing":    (*stage).expectNothing,
 	"state":      (*stage).expectState,
+	"attributes": (*stage).expectAttributes,
 	"notice":     (*stage).expectNotice,
 	"event":      (*stage).expectEvent,
 	"counter":    (*stage).expectCounter,
 	"drop":       (*stage).expectDrop,
 	"memory":     (*stage).expectMemory,
+	"closed":     (*stage).expectClosed,
 }
 
 func (s *stage) cmdExpect(w *words) error {

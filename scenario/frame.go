@@ -93,7 +93,7 @@ func (s *stage) frameEdit(w *words) (*frameEdit, error) {
 		return nil, nil
 	}
 	way, err := ways.parse(cable)
-	if err != nil {
+	if err := errors.Join(err, s.bench.Frames()); err != nil {
 		return nil, err
 	}
 	e := &frameEdit{way: way, values: map[string]uint64{}}
@@ -182,7 +182,7 @@ func (s *stage) cmdFrame(w *words) error {
 		return err
 	}
 	way, err := ways.parse(cable)
-	if err != nil {
+	if err := errors.Join(err, s.bench.Frames()); err != nil {
 		return err
 	}
 	d, err := w.next("data")

@@ -3,7 +3,6 @@ package scenario
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 
 	"softroce/packet"
 	"softroce/wire"
@@ -15,7 +14,7 @@ const handPort = 0xc123
 // cmdInject makes a packet by hand and sends it to a queue pair's NIC, as its peer would:
 //
 //	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [to=ADDRESS] [tclass=N]
-//	       [vlan=N] [priority=N] [cable=LINK [FRAME-FIELD=VALUE]…] [and] [aside]
+//	       [vlan=N] [priority=N] [src_port=N] [cable=LINK [FRAME-FIELD=VALUE]…] [and] [aside]
 func (s *stage) cmdInject(w *words) error {
 	q, err := s.namedQP(w)
 	if err != nil {
@@ -49,7 +48,9 @@ func (s *stage) cmdInject(w *words) error {
 		return s.sendFrame(whole.way, b, more, aside)
 	}
 	s.acts(more, aside)
-	if err := s.bench.Send(f); err != nil {
+	if h, ok := s.bench.(holder); ok && more {
+		h.hold(f)
+	} else if err := s.bench.Send(f); err != nil {
 		return err
 	}
 	s.carryOn(more)
@@ -141,8 +142,8 @@ func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
 	to := q.nic.Addr()
 	if v, ok := w.option("to"); ok {
 		var err error
-		if to, err = netip.ParseAddr(v); err != nil {
-			return nil, fmt.Errorf("to=%s: must be an address", v)
+		if to, err = s.address(v); err != nil {
+			return nil, err
 		}
 	}
 	p, err := s.bench.Path(to)
@@ -150,17 +151,18 @@ func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
 		return nil, err
 	}
 	if v, ok := w.option("src"); ok {
-		if p.Src, err = netip.ParseAddr(v); err != nil {
-			return nil, fmt.Errorf("src=%s: must be an address", v)
+		if p.Src, err = s.address(v); err != nil {
+			return nil, err
 		}
 		if p.Src.Is4() != p.Dst.Is4() || p.Src.Is4In6() {
 			return nil, fmt.Errorf("src=%s: %v is of another family", v, p.Dst)
 		}
 	}
 	tclass, hops, vlan, priority := uint64(0), uint64(64), uint64(q.vlan), uint64(0)
+	port := uint64(handPort)
 	err = errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops), w.number("vlan", 12, &vlan),
-		w.number("priority", 3, &priority))
-	p.SrcPort, p.TClass, p.HopLimit, p.VLAN, p.Priority = handPort, uint8(tclass), uint8(hops), uint16(vlan), uint8(priority)
+		w.number("priority", 3, &priority), w.number("src_port", 16, &port))
+	p.SrcPort, p.TClass, p.HopLimit, p.VLAN, p.Priority = uint16(port), uint8(tclass), uint8(hops), uint16(vlan), uint8(priority)
 	return p, err
 }
 

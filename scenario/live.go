@@ -26,6 +26,7 @@ type live struct {
 	began time.Duration // on the cable's clock
 	nic   *remoteNIC
 	tap   wire.FrameSink
+	held  []wire.TxFrame // to be sent with the next
 
 	mu    sync.Mutex
 	inbox []caught
@@ -104,6 +105,9 @@ func (b *live) Join(group netip.Addr) error {
 // Fault implements Network.
 func (b *live) Fault(string) error { return ErrNoFaults }
 
+// Frames implements Network.
+func (b *live) Frames() error { return ErrNoFrames }
+
 // SendFrame implements Network.
 func (b *live) SendFrame(wire.InletWay, []byte) error { return ErrNoFrames }
 
@@ -112,7 +116,31 @@ func (b *live) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to)
 
 // Send implements Network.
 func (b *live) Send(f *wire.TxFrame) error {
-	err := b.cable.send(b, f)
+	b.hold(f)
+	return b.release()
+}
+
+// A holder is a network where the time between two packets is not nothing, unless they are sent as one batch.
+type holder interface {
+	// hold keeps f until the next packet is sent, or time is to pass.
+	hold(f *wire.TxFrame)
+}
+
+// hold implements holder.
+func (b *live) hold(f *wire.TxFrame) {
+	if n := len(b.held); n > 0 && *b.held[n-1].Path == *f.Path {
+		f.Path = b.held[n-1].Path // a link may join packets of one path
+	}
+	b.held = append(b.held, *f)
+}
+
+// release sends what is held.
+func (b *live) release() error {
+	if len(b.held) == 0 {
+		return nil
+	}
+	err := b.cable.send(b, b.held)
+	b.held = b.held[:0]
 	b.show()
 	return err
 }
@@ -129,6 +157,9 @@ func (b *live) Settle(done func() bool) bool {
 
 // Run implements Network.
 func (b *live) Run(until time.Duration, done func() bool) bool {
+	if err := b.release(); err != nil {
+		return false
+	}
 	for {
 		b.show()
 		if done != nil && done() {

@@ -55,18 +55,21 @@ type packetMatch struct {
 	tclass  int    // -1: any
 	hops    int    // -1: any
 	vlan    int    // -1: any
+
+	priority, srcPort int // -1: any
 }
 
 // addressing takes what is said of the payload and the headers around the transport.
 func (m *packetMatch) addressing(w *words) (err error) {
-	m.length, m.tclass, m.hops, m.vlan = -1, -1, -1, -1
+	m.length, m.tclass, m.hops, m.vlan, m.priority, m.srcPort = -1, -1, -1, -1, -1, -1
 	if d, ok := w.option("payload"); ok {
 		if m.payload, err = parseData(d); err != nil {
 			return err
 		}
 		m.length = len(m.payload)
 	}
-	for name, to := range map[string]*int{"payload_len": &m.length, "tclass": &m.tclass, "hop_limit": &m.hops, "vlan": &m.vlan} {
+	for name, to := range map[string]*int{"payload_len": &m.length, "tclass": &m.tclass, "hop_limit": &m.hops, "vlan": &m.vlan,
+		"priority": &m.priority, "src_port": &m.srcPort} {
 		v, ok := w.option(name)
 		if !ok {
 			continue
@@ -114,6 +117,10 @@ func (m *packetMatch) check(p *capture.Packet) error {
 		return fmt.Errorf("hop_limit is %d", p.HopLimit)
 	case m.vlan >= 0 && int(p.TCI&0xfff) != m.vlan:
 		return fmt.Errorf("vlan is %d", p.TCI&0xfff)
+	case m.priority >= 0 && int(p.TCI>>13) != m.priority:
+		return fmt.Errorf("priority is %d", p.TCI>>13)
+	case m.srcPort >= 0 && int(p.SrcPort) != m.srcPort:
+		return fmt.Errorf("src_port is %d", p.SrcPort)
 	}
 	return nil
 }

@@ -20,17 +20,18 @@ func (s *stage) side(w *words) (NIC, error) {
 	return s.under, nil
 }
 
-// cmdMR registers memory: mr NAME SIZE [second] [access=FLAGS] [fill=CHARACTER] [pd=NAME].
+// cmdMR registers memory: mr NAME SIZE [second] [access=FLAGS] [fill=CHARACTER] [pd=NAME] [foreign]; or that of another region
+// once more: mr NAME of=REGION [access=FLAGS] [pd=NAME].
 func (s *stage) cmdMR(w *words) error {
 	n, err := s.side(w)
 	if err != nil {
 		return err
 	}
-	name, size, err := nameAndNumber(w, "a size in bytes")
+	o := RegionOptions{Fill: '.', Access: accessFlags.values["all"], Foreign: w.flag("foreign")}
+	name, err := s.memory(w, &o)
 	if err != nil {
 		return err
 	}
-	o := RegionOptions{Size: size, Fill: '.', Access: accessFlags.values["all"]}
 	if a, ok := w.option("access"); ok {
 		if o.Access, err = parseAccess(a); err != nil {
 			return err
@@ -53,6 +54,21 @@ func (s *stage) cmdMR(w *words) error {
 	}
 	s.regions[name] = &region{Region: r, name: name, nic: n}
 	return nil
+}
+
+// memory takes a region's name, and how much or whose memory it has.
+func (s *stage) memory(w *words, o *RegionOptions) (name string, err error) {
+	of, ok := w.option("of")
+	if !ok {
+		name, o.Size, err = nameAndNumber(w, "a size in bytes")
+		return name, err
+	}
+	r := s.regions[of]
+	if r == nil || r.window != 0 {
+		return "", fmt.Errorf("of=%s: there is no such region", of)
+	}
+	o.Of, o.Size = of, r.Size
+	return w.next("a name")
 }
 
 func nameAndNumber(w *words, what string) (name string, n int, err error) {
@@ -198,11 +214,35 @@ func (s *stage) attach(w *words, detach bool) error {
 	if err != nil {
 		return err
 	}
-	a, err := netip.ParseAddr(group)
+	a, err := s.address(group)
 	if err != nil {
-		return fmt.Errorf("%q must be an address", group)
+		return err
 	}
 	return errors.Join(w.end(), refused(q.nic.Attach(q.name, nic.GIDOf(a), detach)))
+}
+
+// What the IPv4 addresses of scripts stand for where IPv6 is spoken: a group of global scope, and a neighbour of simulated NICs.
+var (
+	ipv6Group = [16]byte{0xff, 0x0e}
+	ipv6Other = [16]byte{0x20, 0x01, 0x0d, 0xb8}
+)
+
+// address reads an address. Where the NIC under test has an IPv6 one an IPv4 address stands for the IPv6 address that ends in it.
+func (s *stage) address(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return a, fmt.Errorf("%q must be an address", text)
+	}
+	if !a.Is4() || s.bench.Peer().Is4() {
+		return a, nil
+	}
+	b := ipv6Other
+	if a.IsMulticast() {
+		b = ipv6Group
+	}
+	four := a.As4()
+	copy(b[12:], four[:])
+	return netip.AddrFrom16(b), nil
 }
 
 // usualAttr is what queue pairs have if the script does not say otherwise.
@@ -238,6 +278,7 @@ var attrOptions = map[string]attrOption{
 	"pkey_index":         {16, transport.MaskPKeyIndex, func(a *nic.QPAttr, v uint64) { a.PKeyIndex = int(v) }},
 	"tclass":             {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.TClass = uint8(v) }},
 	"hop_limit":          {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.HopLimit = uint8(v) }},
+	"sl":                 {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.SL = uint8(v) }},
 	"flow_label":         {20, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.FlowLabel = uint32(v) }},
 }
 
@@ -282,12 +323,18 @@ func (s *stage) qpWords(w *words) (o QPOptions, a nic.QPAttr, to transport.State
 			return o, a, to, err
 		}
 	}
+	var sends, recvs uint64
+	if err := errors.Join(w.number("max_send_wr", 8, &sends), w.number("max_recv_wr", 8, &recvs)); err != nil {
+		return o, a, to, err
+	}
+	o.MaxSendWR, o.MaxRecvWR = int(sends), int(recvs)
 	_, err = attributes(w, &a)
 	return o, a, to, err
 }
 
 // cmdQP creates a queue pair whose peer the script plays: qp NAME [TYPE] [sq_sig_all] [state=STATE] [cq=NAME] [srq=NAME]
-// [pd=NAME] [xrcd=NAME] [to=ADDRESS] [vlan=N] [ATTRIBUTE=VALUE]…
+// [pd=NAME] [xrcd=NAME] [to=ADDRESS] [vlan=N] [max_send_wr=N] [max_recv_wr=N]
+// [ATTRIBUTE=VALUE]…
 func (s *stage) cmdQP(w *words) error {
 	name, err := w.next("a name")
 	if err != nil {
@@ -329,7 +376,7 @@ func (s *stage) destination(w *words) (netip.Addr, error) {
 	if !ok {
 		return s.bench.Peer(), nil
 	}
-	a, err := netip.ParseAddr(v)
+	a, err := s.address(v)
 	if err == nil && a.IsMulticast() {
 		err = s.bench.Join(a)
 	}

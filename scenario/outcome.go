@@ -16,7 +16,7 @@ import (
 // What the program on the NIC sees, and what the NIC counts.
 
 // expectCompletion takes the next completion of a queue: completion QP send|recv ID STATUS [opcode=NAME] [byte_len=N]
-// [imm=N] [after=TIME] [within=TIME].
+// [imm=N] [inv=KEY] [src_qp=N] [after=TIME] [within=TIME].
 func (s *stage) expectCompletion(w *words) error {
 	text := strings.Join(slices.Concat(w.plain, optionWords(w.options)), " ")
 	q, err := s.namedQP(w)
@@ -87,6 +87,11 @@ func (s *stage) matchCompletion(w *words, c Completion, id string, st transport.
 	}
 	if !c.Recv {
 		return nil
+	}
+	if v, ok := w.option("src_qp"); ok {
+		if n, err := parseNumber(v, 24); err != nil || uint32(n) != c.SrcQP {
+			return fmt.Errorf("its src_qp is %#x", c.SrcQP)
+		}
 	}
 	if err := s.matchInvalidated(w, c); err != nil {
 		return err
@@ -220,12 +225,11 @@ func (s *stage) expectDrop(w *words) error {
 			return fmt.Errorf("%q %w", word, err)
 		}
 	}
+	s.bench.Settle(nil) // what is to be dropped is on its way, also to a NIC that does not tell
 	c := s.under.Counters()
 	if c == nil {
-		return nil // the NIC does not tell
+		return nil
 	}
-	s.bench.Settle(nil)
-	c = s.under.Counters()
 	if !dropReason(reason) {
 		return fmt.Errorf("%q is no reason for a drop", reason)
 	}

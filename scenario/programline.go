@@ -65,6 +65,12 @@ func openProgram(command []string) (*programLine, error) {
 	}}, nil
 }
 
+// noXRC and noAtomicWrite are what the program answers where its device, or the library, has none.
+const (
+	noXRC         = "error no XRC\n"
+	noAtomicWrite = "error no ATOMIC WRITE\n"
+)
+
 // ask sends a line and returns the words of the answer, or what the program refused with.
 func (l *programLine) ask(line string) (answer, error) {
 	if c, ok := l.conn.(net.Conn); ok {
@@ -83,7 +89,8 @@ func (l *programLine) ask(line string) (answer, error) {
 	if len(words) > 0 && words[0] == "ok" {
 		return words[1:], nil
 	}
-	return nil, fmt.Errorf("verbs program, asked %q: %s", line, strings.TrimSpace(s))
+	err = map[string]error{noXRC: ErrNoXRC, noAtomicWrite: ErrNoAtomicWrite}[s]
+	return nil, errors.Join(err, fmt.Errorf("verbs program, asked %q: %s", line, strings.TrimSpace(s)))
 }
 
 func (l *programLine) close() error { return l.end() }

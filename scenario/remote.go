@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -98,7 +99,7 @@ func (n *remoteNIC) GID(vlan uint16) (int, error) {
 
 // Register implements NIC.
 func (n *remoteNIC) Register(name string, o RegionOptions) (Region, error) {
-	a, err := n.ask("mr", name, o.Size, o.Fill, uint32(o.Access), orDash(o.PD))
+	a, err := n.ask("mr", name, o.Size, o.Fill, uint32(o.Access), orDash(o.PD), orDash(o.Of))
 	if err != nil {
 		return Region{}, err
 	}
@@ -155,14 +156,12 @@ func (n *remoteNIC) Notices() (l []string, err error) {
 
 // CreateSRQ implements NIC.
 func (n *remoteNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
-	if o.XRCD != "" {
-		return 0, ErrNoXRC
-	}
-	return 0, n.tell("srq", name, o.Entries, o.Limit)
+	a, err := n.ask("srq", name, o.Entries, o.Limit, orDash(o.XRCD), orDash(o.CQ))
+	return uint32(a.number(0)), err
 }
 
 // OpenXRCD implements NIC.
-func (n *remoteNIC) OpenXRCD(string) error { return ErrNoXRC }
+func (n *remoteNIC) OpenXRCD(name string) error { return n.tell("xrcd", name) }
 
 // AllocMW implements NIC.
 func (n *remoteNIC) AllocMW(name string, t nic.MWType, pd string) (uint32, error) {
@@ -194,10 +193,8 @@ func (n *remoteNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	if o.SigAll {
 		sigAll = 1
 	}
-	if o.Type == nic.TypeXRCSend || o.Type == nic.TypeXRCRecv {
-		return 0, ErrNoXRC
-	}
-	a, err := n.ask("qp", name, uint32(o.Type), orDash(o.CQ), orDash(o.SRQ), orDash(o.PD), sigAll)
+	a, err := n.ask("qp", name, uint32(o.Type), orDash(o.CQ), orDash(o.SRQ), orDash(o.PD), sigAll, o.MaxSendWR, o.MaxRecvWR,
+		orDash(o.XRCD))
 	return uint32(a.number(0)), err
 }
 
@@ -208,7 +205,22 @@ func (n *remoteNIC) DestroyQP(name string) error { return n.tell("destroy", name
 func (n *remoteNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error {
 	return n.tell("modify", name, uint32(mask), uint8(a.State), a.PathMTU, a.QKey, a.RQPSN, a.SQPSN, a.DestQPN,
 		uint32(a.Access), a.MaxRDAtomic, a.MaxDestRDAtomic, a.MinRNRTimer, a.Timeout, a.RetryCount, a.RNRRetry,
-		a.PKeyIndex, a.AV.DGID.Addr(), a.AV.TClass, a.AV.HopLimit, a.AV.FlowLabel)
+		a.PKeyIndex, a.AV.DGID.Addr(), a.AV.TClass, a.AV.HopLimit, a.AV.FlowLabel, a.AV.SL)
+}
+
+// Query implements NIC.
+func (n *remoteNIC) Query(name string) (q nic.QPAttr, err error) {
+	a, err := n.ask("query", name)
+	if err != nil {
+		return q, err
+	}
+	q.State, q.PathMTU, q.QKey = transport.State(a.number(0)), int(a.number(1)), uint32(a.number(2))
+	q.RQPSN, q.SQPSN, q.DestQPN = uint32(a.number(3)), uint32(a.number(4)), uint32(a.number(5))
+	q.Access, q.MaxRDAtomic, q.MaxDestRDAtomic = mrtable.Access(a.number(6)), uint8(a.number(7)), uint8(a.number(8))
+	q.MinRNRTimer, q.Timeout, q.RetryCount = uint8(a.number(9)), uint8(a.number(10)), uint8(a.number(11))
+	q.RNRRetry, q.PKeyIndex = uint8(a.number(12)), int(a.number(13))
+	q.AV.TClass, q.AV.HopLimit, q.AV.FlowLabel, q.AV.SL = uint8(a.number(14)), uint8(a.number(15)), uint32(a.number(16)), uint8(a.number(17))
+	return q, nil
 }
 
 // State implements NIC.
@@ -224,7 +236,7 @@ func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
 		addr, key = uint64(w.RemoteQPN), w.RemoteQKey
 	}
 	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, addr, key, w.CompareAdd, w.Swap,
-		orDash(hex.EncodeToString(w.Inline))}
+		orDash(hex.EncodeToString(w.Inline)), w.RemoteSRQ}
 	return n.tell(appendSGEs(words, w.SGEs)...)
 }
 

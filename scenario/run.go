@@ -32,7 +32,7 @@ type Options struct {
 // Play plays the scenario in a file. It blocks until the end of the scenario.
 func Play(file string, o Options) *Result {
 	if o.Bench == nil {
-		o.Bench = func(tap wire.FrameSink) (Bench, error) { return newSimulator(tap) }
+		o.Bench = Simulator
 	}
 	p := &player{result: Result{File: file}}
 	p.protect(func() {
@@ -41,10 +41,13 @@ func Play(file string, o Options) *Result {
 			Setup: func(e *testscript.Env) error { return p.setup(e, o) },
 			Cmds:  commands(),
 			Condition: func(c string) (bool, error) {
-				if c != "live" {
-					return false, fmt.Errorf("unknown condition %q", c)
+				switch c {
+				case "live":
+					return p.live, nil
+				case "ipv6":
+					return p.ipv6, nil
 				}
-				return p.live, nil
+				return false, fmt.Errorf("unknown condition %q", c)
 			},
 		})
 	})
@@ -62,6 +65,7 @@ func (p *player) setup(e *testscript.Env, o Options) error {
 		return err
 	}
 	_, p.live = b.(programmed)
+	p.ipv6 = b.Peer().Is6()
 	e.Values[stageKey{}] = st
 	st.lacks, st.untimed = o.Lacks, o.Untimed
 	if o.Context != nil {
@@ -85,6 +89,7 @@ type player struct {
 	result Result
 	failed bool
 	live   bool
+	ipv6   bool
 	late   strings.Builder // logged before the engine hands over its own log
 }
 

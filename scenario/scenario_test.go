@@ -8,23 +8,28 @@ import (
 	"testing"
 )
 
+// TestScenarios plays each scenario twice: the usual way, and over IPv6 with memory that the NIC does not have before it.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no scenarios", err)
 	}
 	for _, f := range files {
-		t.Run(strings.TrimSuffix(filepath.Base(f), ".txt"), func(t *testing.T) {
-			r := Play(f, Options{})
-			switch {
-			case errors.Is(r.Err, ErrSkipped):
-				t.Skip(r.Err)
-			case r.Err != nil:
-				t.Error(r.Log)
-			case testing.Verbose():
-				t.Log(r.Log)
-			}
-		})
+		name := strings.TrimSuffix(filepath.Base(f), ".txt")
+		t.Run(name, func(t *testing.T) { playFile(t, f, SimulatorOptions{}) })
+		t.Run(name+"/ipv6,foreign", func(t *testing.T) { playFile(t, f, SimulatorOptions{IPv6: true, Foreign: true}) })
+	}
+}
+
+func playFile(t *testing.T, file string, o SimulatorOptions) {
+	r := Play(file, Options{Bench: o.Bench})
+	switch {
+	case errors.Is(r.Err, ErrSkipped):
+		t.Skip(r.Err)
+	case r.Err != nil:
+		t.Error(r.Log)
+	case testing.Verbose():
+		t.Log(r.Log)
 	}
 }
 

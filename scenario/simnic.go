@@ -31,11 +31,10 @@ type simNIC struct {
 	killed error
 	nextVA uint64
 	ahs    uint32 // address handles made
-}
 
-type simMR struct {
-	mr  *nic.MR
-	mem []byte
+	foreign  bool             // all memory is reached as another process's
+	process  *mrtable.Process // opened with the first region of such memory
+	mappings [][]byte
 }
 
 // Regions lie at addresses that a person tells apart, far from each other.
@@ -103,46 +102,6 @@ func (n *simNIC) pd(name string) (*nic.PD, error) {
 		n.pds[name] = p
 	}
 	return p, err
-}
-
-// Register implements NIC.
-func (n *simNIC) Register(name string, o RegionOptions) (Region, error) {
-	pd, err := n.pd(o.PD)
-	if err != nil {
-		return Region{}, err
-	}
-	mem := nic.NewPage(o.Size)
-	for i := range mem {
-		mem[i] = o.Fill
-	}
-	mr, err := n.ctx.RegMR(pd, mrtable.HeapMemory(mem), n.nextVA, uint64(o.Size), o.Access)
-	if err != nil {
-		return Region{}, err
-	}
-	r := Region{Addr: n.nextVA, Size: o.Size, LKey: mr.LKey(), RKey: mr.RKey()}
-	n.mrs[name] = &simMR{mr, mem}
-	n.nextVA += (uint64(o.Size)/vaSpace + 1) * vaSpace
-	return r, nil
-}
-
-// Deregister implements NIC.
-func (n *simNIC) Deregister(name string) error {
-	m, ok := n.mrs[name]
-	if !ok {
-		return fmt.Errorf("there is no memory region %q", name)
-	}
-	return n.ctx.DeregMR(m.mr)
-}
-
-// ReadMemory implements NIC.
-func (n *simNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
-	return n.mrs[name].mem[off:][:size], nil
-}
-
-// WriteMemory implements NIC.
-func (n *simNIC) WriteMemory(name string, off uint64, data []byte) error {
-	copy(n.mrs[name].mem[off:], data)
-	return nil
 }
 
 // ModifyQP implements NIC.

@@ -144,6 +144,12 @@ func (n *simNIC) cqNamed(name, own string) (*nic.CQ, error) {
 // CreateQP implements NIC.
 func (n *simNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	init := nic.QPInit{Type: o.Type, Caps: simCaps, SigAll: o.SigAll}
+	if o.MaxSendWR > 0 {
+		init.Caps.MaxSendWR = o.MaxSendWR
+	}
+	if o.MaxRecvWR > 0 {
+		init.Caps.MaxRecvWR = o.MaxRecvWR
+	}
 	q := &simQP{}
 	var err error
 	if o.Type == nic.TypeXRCRecv {
@@ -209,7 +215,12 @@ func (n *simNIC) DestroyQP(name string) error {
 	return n.ctx.DestroyQP(q.qp)
 }
 
-var errTooManySGEs = errors.New("too many scatter/gather elements")
+// What the library on a program's side refuses.
+var (
+	errTooManySGEs   = errors.New("too many scatter/gather elements")
+	errTooMuchInline = errors.New("more inline data than the queue pair takes")
+	errQueueFull     = errors.New("the queue is full")
+)
 
 // PostSend implements NIC.
 func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
@@ -220,8 +231,13 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	if st := q.qp.State(); st < transport.RTS {
 		return fmt.Errorf("a send cannot be posted in %v", st)
 	}
-	if len(w.SGEs) > q.caps.MaxSendSGE {
+	switch {
+	case len(w.SGEs) > q.caps.MaxSendSGE:
 		return errTooManySGEs
+	case len(w.Inline) > q.caps.MaxInline:
+		return errTooMuchInline
+	case q.sqn-atomic.LoadUint32(word(q.sq, abi.RingConsumer)) >= uint32(q.caps.MaxSendWR):
+		return errQueueFull
 	}
 	if q.ah == 0 && w.Dest != nil {
 		if err := n.createAH(q); err != nil {
@@ -311,6 +327,9 @@ func (n *simNIC) PostRecv(name string, w *transport.RecvWR) error {
 func (r *simRecv) post(w *transport.RecvWR) error {
 	if len(w.SGEs) > r.maxSGE {
 		return errTooManySGEs
+	}
+	if r.n-atomic.LoadUint32(word(r.ring, abi.RingConsumer)) >= uint32(r.slots) {
+		return errQueueFull
 	}
 	size := abi.RecvSlotSize(r.maxSGE)
 	s := r.ring[abi.RingSlots+int(r.n)%r.slots*size:][:size]

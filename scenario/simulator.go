@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/nic"
+	"softroce/packet"
 	"softroce/wire"
 )
 
@@ -21,14 +22,33 @@ type simulator struct {
 	nics   []*simNIC
 	faults []*faultPoint
 	inlet  *wire.Inlet // of the NIC under test
-	iface  wire.Interface
+	iface  *plug
 	peer   *wire.FabricPort
 	tap    wire.FrameSink
+	o      SimulatorOptions
 }
 
-// Addresses of a simulation: the NIC under test has the first, the peer the last.
-var simAddrs = [...]netip.Addr{
-	netip.AddrFrom4([4]byte{192, 0, 2, 1}), netip.AddrFrom4([4]byte{192, 0, 2, 2}), netip.AddrFrom4([4]byte{192, 0, 2, 3}),
+// SimulatorOptions say how a simulation differs from the usual one.
+type SimulatorOptions struct {
+	IPv6 bool // between IPv6 addresses
+
+	// Foreign has the NICs reach all memory of their programs as that of another process.
+	Foreign bool
+}
+
+// Stations of a simulation: the NIC under test is the first, the peer the last.
+const (
+	simNICs = 2
+	simPeer = simNICs + 1
+)
+
+// simAddr4 and simAddr6 are the addresses of the n-th station, which are for documentation (RFC 5737, RFC 3849).
+func simAddr4(n int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 24)
+}
+
+func simAddr6(n int) netip.Prefix {
+	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(n)}), 64)
 }
 
 // simMTU leaves room for path MTU 4096.
@@ -39,15 +59,18 @@ const simVLAN = 7
 
 // Simulator returns a Bench whose NICs are softroce's in a simulation, under virtual time. tap sees what is on
 // the cable of the NIC under test.
-func Simulator(tap wire.FrameSink) (Bench, error) { return newSimulator(tap) }
+func Simulator(tap wire.FrameSink) (Bench, error) { return newSimulator(tap, SimulatorOptions{}) }
+
+// Bench is Simulator with the options.
+func (o SimulatorOptions) Bench(tap wire.FrameSink) (Bench, error) { return newSimulator(tap, o) }
 
 // newSimulator returns a bench whose cable at the NIC under test is watched by tap.
-func newSimulator(tap wire.FrameSink) (*simulator, error) {
+func newSimulator(tap wire.FrameSink, o SimulatorOptions) (*simulator, error) {
 	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 1, ReadArena: 1 << 20})
 	if err != nil {
 		return nil, err
 	}
-	s := &simulator{engine: e, fabric: wire.NewFabric(), now: 1, tap: tap}
+	s := &simulator{engine: e, fabric: wire.NewFabric(), now: 1, tap: tap, o: o}
 	s.peer = s.fabric.Port(nil)
 	s.peer.SetStations(wire.Station{Addr: s.Peer()}, wire.Station{Addr: s.Peer(), VLAN: simVLAN})
 	return s, nil
@@ -71,9 +94,9 @@ func (s *simulator) NIC(second bool) (NIC, error) {
 
 // addNIC adds the i-th NIC. That under test, the first, is watched.
 func (s *simulator) addNIC(i int) (*simNIC, error) {
-	addr := netip.PrefixFrom(simAddrs[i], 24)
+	v4, v6, addr := simAddr4(i+1), simAddr6(i+1), s.address(i+1)
 	mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
-	iface := wire.StaticTrunk("sim", mac, simMTU, []wire.VLANAddress{{Prefix: addr, VLAN: simVLAN, Netdev: "sim.vlan"}}, addr)
+	iface := &plug{up: true, Trunk: wire.StaticTrunk("sim", mac, simMTU, []wire.VLANAddress{{Prefix: addr, VLAN: simVLAN, Netdev: "sim.vlan"}}, v4, v6)}
 	port := s.fabric.Port(s.engine)
 	port.Follow(iface)
 	var link wire.Link = port
@@ -83,15 +106,28 @@ func (s *simulator) addNIC(i int) (*simNIC, error) {
 			return nil, err
 		}
 	}
-	d, err := s.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("softroce", i), Link: link, Iface: iface})
+	d, err := s.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("softroce", i), Link: link, Iface: iface, PKeys: simPKeys})
 	if err != nil {
 		return nil, err
 	}
-	return newSimNIC(d, addr.Addr(), []uint64{firstVA, secondVA}[i])
+	n, err := newSimNIC(d, addr.Addr(), []uint64{firstVA, secondVA}[i])
+	if err != nil {
+		return nil, err
+	}
+	n.foreign = s.o.Foreign
+	return n, nil
+}
+
+// address is that by which the n-th station is known.
+func (s *simulator) address(n int) netip.Prefix {
+	if s.o.IPv6 {
+		return simAddr6(n)
+	}
+	return simAddr4(n)
 }
 
 // watch puts around the link of the NIC under test what shows its cable and lets the script at it.
-func (s *simulator) watch(link wire.Link, iface wire.Interface) (_ wire.Link, err error) {
+func (s *simulator) watch(link wire.Link, iface *plug) (_ wire.Link, err error) {
 	s.iface = iface
 	link = wire.NewCapture(link, s.tap, wire.CaptureOptions{MAC: iface.MAC, Wall: cableTime})
 	if s.inlet, err = wire.NewInlet(link, iface); err != nil {
@@ -100,6 +136,31 @@ func (s *simulator) watch(link wire.Link, iface wire.Interface) (_ wire.Link, er
 	p := &faultPoint{Link: s.inlet}
 	s.faults = append(s.faults, p)
 	return p, nil
+}
+
+// simPKeys is the P_Key table of simulated NICs: the default partition, one in which it is a full member, and
+// one of which it is a limited one.
+var simPKeys = []uint16{packet.DefaultPKey, 0x8001, 0x0002}
+
+// A plug is a network interface whose cable can be pulled out.
+type plug struct {
+	wire.Trunk
+	up      bool
+	changed []func()
+}
+
+// Up implements wire.Interface.
+func (p *plug) Up() bool { return p.up }
+
+// OnChange implements wire.Interface.
+func (p *plug) OnChange(f func()) { p.changed = append(p.changed, f) }
+
+// port pulls out the cable of the NIC under test, or puts it in again.
+func (s *simulator) port(up bool) {
+	s.iface.up = up
+	for _, f := range s.iface.changed {
+		f()
+	}
 }
 
 // cableTime is the time that frames are shown with, which begins with 0.
@@ -142,7 +203,7 @@ func (s *simulator) Fault(rule string) error {
 func (s *simulator) Now() time.Duration { return time.Duration(s.now - 1) }
 
 // Peer implements Network.
-func (s *simulator) Peer() netip.Addr { return simAddrs[len(simAddrs)-1] }
+func (s *simulator) Peer() netip.Addr { return s.address(simPeer).Addr() }
 
 // PeerQPN implements Network.
 func (s *simulator) PeerQPN() uint32 { return firstHandQPN }
@@ -170,6 +231,9 @@ func (s *simulator) Send(f *wire.TxFrame) error {
 	}
 	return err
 }
+
+// Frames implements Network.
+func (s *simulator) Frames() error { return nil }
 
 // SendFrame implements Network.
 func (s *simulator) SendFrame(way wire.InletWay, frame []byte) error {
@@ -233,4 +297,10 @@ func (s *simulator) Run(until time.Duration, done func() bool) bool {
 }
 
 // Close implements Bench.
-func (s *simulator) Close() error { return s.engine.Close() }
+func (s *simulator) Close() error {
+	err := s.engine.Close()
+	for _, n := range s.nics {
+		err = errors.Join(err, n.close())
+	}
+	return err
+}

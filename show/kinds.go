@@ -27,7 +27,8 @@ var kinds = []kind{
 	}},
 	objects("ctx", func(d *Device) []nic.ContextInfo { return d.Contexts }, func(c nic.ContextInfo) []any {
 		return owned(c.Owner, "pd", c.PDs, "mr", c.MRs, "mw", c.MWs, "cq", c.CQs, "srq", c.SRQs, "qp", c.QPs, "ah", c.AHs, "xrcd", c.XRCDs,
-			"registered", c.RegisteredBytes, "rings", c.RingBytes)
+			"dm", c.DMs,
+			"registered", c.RegisteredBytes, "rings", c.RingBytes, "device_memory", c.DeviceMemory)
 	}),
 	objects("pd", func(d *Device) []nic.PDInfo { return d.PDs }, func(p nic.PDInfo) []any {
 		return owned(p.Owner, "users", p.Users)
@@ -37,6 +38,9 @@ var kinds = []kind{
 	}),
 	objects("mw", func(d *Device) []nic.MWInfo { return d.MWs }, func(m nic.MWInfo) []any {
 		return owned(m.Owner, "type", m.Type, "bound", m.Bound, "lqpn", m.QPN, "iova", hex(m.IOVA), "length", m.Length, "access", orDash(m.Access))
+	}),
+	objects("dm", func(d *Device) []nic.DMInfo { return d.DMs }, func(m nic.DMInfo) []any {
+		return owned(m.Owner, "length", m.Length, "users", m.Users)
 	}),
 	objects("cq", func(d *Device) []nic.CQInfo { return d.CQs }, func(c nic.CQInfo) []any {
 		return owned(c.Owner, "cqe", c.Entries, "waiting", c.Waiting, "users", c.Users, "events", c.Notified, "overrun", c.Overrun)

@@ -125,3 +125,52 @@ func TestATreeFollowsWhatItShows(t *testing.T) {
 		t.Error("a closed tree opens")
 	}
 }
+
+func TestATreeComesBackWhereItWasTidiedAway(t *testing.T) {
+	t.Setenv("TMPDIR", t.TempDir())
+	var tree Tree
+	open := func() *os.File {
+		t.Helper()
+		tree.updated = tree.updated.Add(-2 * freshness)
+		dir, err := tree.Open(func() []File { return []File{{Path: "sys/a", Text: "1"}, {Path: "sys/sub/b", Text: "2"}} })
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { dir.Close() })
+		return dir
+	}
+	first := open()
+	if err := os.Remove(filepath.Join(first.Name(), "sys/sub/b")); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, open(), "sys/sub/b"); got != "2" {
+		t.Errorf("a file that was removed reads %q", got)
+	}
+	if err := os.RemoveAll(first.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if got := read(t, open(), "sys/a"); got != "1" {
+		t.Errorf("after the directory was removed, a file reads %q", got)
+	}
+	// Somebody else takes the name: nothing is written there, nor removed.
+	taken := tree.dir
+	if err := os.RemoveAll(taken); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(taken, "sys"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	second := open()
+	if second.Name() == taken {
+		t.Error("the directory of somebody else was opened")
+	}
+	if err := os.RemoveAll(second.Name()); err != nil {
+		t.Fatal(err)
+	}
+	if err := tree.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if l, err := os.ReadDir(filepath.Join(taken, "sys")); err != nil || len(l) != 0 {
+		t.Errorf("the folder of somebody else: %v, %v", l, err)
+	}
+}

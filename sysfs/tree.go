@@ -15,6 +15,7 @@ import (
 type Tree struct {
 	mu      sync.Mutex
 	dir     string
+	root    *os.File // dir as it was made; while it is open nothing else is taken for it
 	lock    *os.File // keeps RemoveDead from the directory
 	have    map[string]File
 	updated time.Time
@@ -35,6 +36,11 @@ func (t *Tree) Open(look func() []File) (*os.File, error) {
 	if t.closed {
 		return nil, ErrClosed
 	}
+	if !t.stands() {
+		if err := t.make(); err != nil {
+			return nil, fmt.Errorf("tree of device files: %w", err)
+		}
+	}
 	if time.Since(t.updated) > freshness {
 		if err := t.update(look()); err != nil {
 			return nil, fmt.Errorf("tree of device files: %w", err)
@@ -44,21 +50,51 @@ func (t *Tree) Open(look func() []File) (*os.File, error) {
 	return os.Open(t.dir)
 }
 
-func (t *Tree) update(files []File) error {
+// stands reports whether the directory is there, and is the one that was made: in a folder for temporary files
+// somebody may tidy up, and somebody else may take the name.
+func (t *Tree) stands() bool {
 	if t.dir == "" {
-		dir, lock, err := newDir()
-		if err != nil {
-			return err
-		}
-		t.dir, t.lock, t.have = dir, lock, map[string]File{}
-		if err := os.Chmod(dir, 0o755); err != nil {
-			return err
-		}
+		return false
 	}
+	made, err := t.root.Stat()
+	if err != nil {
+		return false
+	}
+	is, err := os.Lstat(t.dir)
+	return err == nil && os.SameFile(is, made)
+}
+
+func (t *Tree) make() error {
+	dir, lock, err := newDir()
+	if err != nil {
+		return err
+	}
+	root, err := os.Open(dir)
+	if err == nil {
+		err = os.Chmod(dir, 0o755)
+	}
+	if err != nil {
+		root.Close()
+		lock.Close()
+		os.Remove(dir)
+		return err
+	}
+	t.root.Close() // of the one that is gone; nil is no file
+	t.lock.Close()
+	t.dir, t.root, t.lock, t.have, t.updated = dir, root, lock, map[string]File{}, time.Time{}
+	return nil
+}
+
+func (t *Tree) update(files []File) error {
 	gone := t.have
 	t.have = make(map[string]File, len(files))
 	for _, f := range files {
-		if old, ok := gone[f.Path]; !ok || old != f {
+		old, ok := gone[f.Path]
+		if ok && old == f {
+			_, err := os.Lstat(filepath.Join(t.dir, f.Path))
+			ok = err == nil
+		}
+		if !ok || old != f {
 			if err := t.put(f); err != nil {
 				return err
 			}
@@ -98,12 +134,11 @@ func (t *Tree) Close() error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.closed = true
-	if t.dir == "" {
-		return nil
+	var err error
+	if t.stands() {
+		err = os.RemoveAll(t.dir)
 	}
-	err := os.RemoveAll(t.dir)
-	if t.lock != nil {
-		t.lock.Close()
-	}
+	t.root.Close()
+	t.lock.Close()
 	return err
 }

@@ -106,9 +106,10 @@ func (q *QP) refused(e *Env, s packet.Syndrome, psn uint64) {
 	q.failHead(e, status)
 }
 
-// impliedNAK goes back for a READ or atomic whose response must have been lost.
+// impliedNAK goes back for a READ or atomic whose response must have been lost. After a timeout what comes may be the rest of
+// the answers to what was sent before it: then the next timeout decides.
 func (q *QP) impliedNAK(e *Env) {
-	if q.resend(e) {
+	if q.req.expired == 0 && q.resend(e) {
 		q.cfg.Counters.ImpliedNAK++
 	} else {
 		q.cfg.Counters.Drop(DropUnwanted)

@@ -3,10 +3,12 @@ package transport
 // Recovery is what brings back packets that were lost: go-back-N upon a NAK, a gap or the
 // local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
-	deadline   int64 // of the local ACK timeout; 0: not running
-	rnrUntil   int64 // until when the responder asked for quiet; 0: not waiting
-	retries    uint8 // left
-	rnrRetries uint8 // left
+	deadline   int64  // of the local ACK timeout; 0: not running
+	expired    uint8  // how often in a row that has passed without an answer
+	window     uint64 // of SEND and WRITE packets: ackInterval after a timeout, up to sendWindow
+	rnrUntil   int64  // until when the responder asked for quiet; 0: not waiting
+	retries    uint8  // left
+	rnrRetries uint8  // left
 
 	wentBack   bool   // upon a NAK or a gap, and nothing came since:
 	wentBackTo uint64 // another one for this PSN is the echo of the first
@@ -38,7 +40,7 @@ func (q *QP) armTimer(now int64) {
 		return
 	}
 	if r.deadline == 0 && r.rnrUntil == 0 && q.attr.Timeout != 0 {
-		r.deadline = now + ackTimeout(q.attr.Timeout)
+		r.deadline = now + ackTimeout(q.attr.Timeout)<<r.expired
 	}
 }
 
@@ -47,7 +49,8 @@ func (q *QP) progress(now int64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
 	r.wentBack = false
-	r.deadline = 0
+	r.deadline, r.expired = 0, 0
+	r.window = min(2*r.window, sendWindow)
 	q.armTimer(now)
 }
 
@@ -119,7 +122,7 @@ func (q *QP) receiverNotReady(e *Env, wait int64) {
 		r.rnrRetries--
 	}
 	r.retries = q.attr.RetryCount // the responder answers: no transport retry is under way
-	r.deadline = 0
+	r.deadline, r.expired = 0, 0
 	r.wentBack = false
 	r.rnrUntil = e.Now + wait
 	q.goBack(r.una)
@@ -136,9 +139,12 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	q.cfg.Counters.LocalACKTimeout++
+	r.expired = min(r.expired+1, maxBackoff)
 	if !q.spendRetry(e) {
 		return
 	}
 	r.wentBack = false
+	// A peer that has not answered may still be busy with what was sent, or a queue on the way is full.
+	r.window = ackInterval
 	q.goBack(r.una)
 }

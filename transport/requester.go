@@ -29,7 +29,7 @@ type requester struct {
 func (r *requester) start(q *QP) {
 	psn := uint64(q.attr.SQPSN)
 	*r = requester{una: psn, send: psn, next: psn, cur: q.sq.headIndex, segs: r.segs[:0]}
-	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
+	r.retries, r.rnrRetries, r.window = q.attr.RetryCount, q.attr.RNRRetry, sendWindow
 }
 
 // stop forgets what was on its way; the send queue has been flushed.
@@ -91,7 +91,7 @@ func (r *requester) windowFull() bool { return r.windowLeft() == 0 }
 
 // windowLeft returns how many packets of SENDs and WRITEs may still be sent.
 func (r *requester) windowLeft() uint64 {
-	limit := sendWindow + r.readPSNs
+	limit := r.window + r.readPSNs
 	return limit - min(limit, r.send-r.una)
 }
 
@@ -182,7 +182,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r.sinceAck++
 	if !q.reliable() {
 		q.addressed(h, w)
-	} else if last || r.sinceAck >= ackInterval || r.send+1-r.una >= sendWindow+r.readPSNs {
+	} else if last || r.sinceAck >= ackInterval || r.send+1-r.una >= r.window+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
 	}
 	tx.Begin()

@@ -40,6 +40,28 @@ func TestTheSendWindowEndsWithAnAckRequest(t *testing.T) {
 	}
 }
 
+// TestATimeoutMakesTheSendWindowSmall: each answer then doubles it.
+func TestATimeoutMakesTheSendWindowSmall(t *testing.T) {
+	o := usual
+	o.mtu = 256
+	a, b := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.qp.Transmit(&a.env)
+	a.out = nil
+	a.env.Now = a.qp.NextDeadline()
+	a.qp.Expire(&a.env)
+	a.qp.Transmit(&a.env)
+	acked := uint32(0)
+	for _, want := range []int{64, 128, 256, 512} {
+		if len(a.out) != want || a.out[want-1].Head[8]&0x80 == 0 {
+			t.Fatalf("%d packets of %d, or AckReq is not on the last", len(a.out), want)
+		}
+		acked += uint32(want)
+		a.out = nil
+		a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, int(acked)-1), unlimited, 0, 0)
+	}
+}
+
 func TestNoMoreThanHalfOfAllPSNsAreOutstanding(t *testing.T) {
 	o := usual
 	o.mtu = 256

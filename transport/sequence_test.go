@@ -347,7 +347,7 @@ func TestRNRWaitsThenResendsAndRunsOut(t *testing.T) {
 
 func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 	o := usual
-	o.retry = 3
+	o.retry = 4
 	a, _ := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 2000)})
 	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
@@ -361,14 +361,64 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 		if d == 0 {
 			break
 		}
-		if d-a.env.Now != 4096<<o.timeout {
-			t.Fatalf("timeout after %d ns", d-a.env.Now)
+		if want := int64(4096) << (int(o.timeout) + min(sent-1, 2)); d-a.env.Now != want {
+			t.Fatalf("timeout %d after %d ns, want %d", sent, d-a.env.Now, want)
 		}
 		a.env.Now = d
 		a.qp.Expire(&a.env)
 	}
-	if got := statuses(a.done); sent != 4 || got != fmt.Sprintf("1:%d 2:%d", RetryExcErr, WRFlushErr) {
+	if got := statuses(a.done); sent != 5 || got != fmt.Sprintf("1:%d 2:%d", RetryExcErr, WRFlushErr) {
 		t.Errorf("%d transmissions, %s", sent, got)
+	}
+}
+
+// TestOldAnswersAfterATimeoutAreNoGap: a READ whose first response was lost is asked for again at the timeout; the rest of the first
+// answer, which still comes, neither has it asked for once more nor costs a retry.
+func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
+	o := usual
+	o.retry = 1
+	a, b := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.qp.Transmit(&a.env)
+	a.env.Now = a.qp.NextDeadline()
+	a.qp.Expire(&a.env)
+	a.qp.Transmit(&a.env)
+	if got := a.say(o.psn); got != "READ_REQUEST+0 READ_REQUEST+0" {
+		t.Fatal(got)
+	}
+	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
+	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
+	if got := a.say(o.psn); got != "" || a.qp.State() != RTS {
+		t.Errorf("%q follows, %v, %s", got, a.qp.State(), statuses(a.done))
+	}
+	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 1024)
+	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
+	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
+	if got := statuses(a.done); got != "1:0" {
+		t.Errorf("completions %s", got)
+	}
+}
+
+// TestAnAnswerEndsTheBackoff: what any answer ends, a timeout begins anew.
+func TestAnAnswerEndsTheBackoff(t *testing.T) {
+	for _, answer := range []packet.Syndrome{packet.SyndromeACK, packet.SyndromeRNR | 12} {
+		a, _ := connect(t, usual)
+		a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		for range 3 {
+			a.qp.Transmit(&a.env)
+			a.env.Now = a.qp.NextDeadline()
+			a.qp.Expire(&a.env)
+		}
+		a.qp.Transmit(&a.env)
+		a.reply(packet.Acknowledge, usual.psn, answer, 0, 0)
+		if answer != packet.SyndromeACK {
+			a.env.Now = a.qp.NextDeadline()
+			a.qp.Transmit(&a.env)
+		}
+		if wait := a.qp.NextDeadline() - a.env.Now; wait != ackTimeout(usual.timeout) {
+			t.Errorf("%#x: the next timeout is after %d ns, want %d", answer, wait, ackTimeout(usual.timeout))
+		}
 	}
 }
 

@@ -54,6 +54,8 @@ const (
 	AccessMWBind      Access = 1 << 4 // memory windows may be bound to the region
 	AccessZeroBased   Access = 1 << 5 // peers address the first byte as 0
 	AccessFlushGlobal Access = 1 << 8 // FLUSH for global visibility; ATOMIC WRITE needs AccessRemoteWrite
+
+	AccessRelaxedOrdering Access = 1 << 20 // a hint, which is not needed here
 )
 
 // WROpcode is what a send work request does: ibv_wr_opcode.

@@ -62,6 +62,9 @@ func child(what string) error {
 		mem = buf.Bytes()
 	}
 	mr, err := pd.RegMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	if what == "device" {
+		mr, err = deviceMR(c, pd, len(mem))
+	}
 	if err != nil {
 		return err
 	}
@@ -87,6 +90,9 @@ func child(what string) error {
 		return err
 	}
 	copy(mem, "from the other process")
+	if what == "device" {
+		mem = mem[:mr.Length()]
+	}
 	write := func() error {
 		return qp.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
 			SGList: []verbs.SGE{mr.SGE(0, len(mem))}, RemoteAddr: addr, RKey: rkey})
@@ -122,6 +128,27 @@ func child(what string) error {
 			fmt.Println("flowing")
 		}
 	}
+}
+
+// deviceMR is all the device memory that c can have, and a DMA buffer besides.
+func deviceMR(c *verbs.Context, pd *verbs.PD, most int) (*verbs.MR, error) {
+	f, err := sharedFile(4096)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	if _, err := pd.RegDMABuf(f, 0, 4096, 0, verbs.AccessLocalWrite); err != nil {
+		return nil, err
+	}
+	a, err := c.QueryDevice()
+	if err != nil {
+		return nil, err
+	}
+	dm, err := c.AllocDM(min(a.MaxDMSize, uint64(most)), 3)
+	if err != nil {
+		return nil, err
+	}
+	return pd.RegDM(dm, 0, dm.Length(), verbs.AccessZeroBased)
 }
 
 // daemon serves a NIC that has no cable at $SOFTROCE_SOCKET, for ever.
@@ -298,11 +325,11 @@ func held(t *testing.T) (fds, maps int) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return len(d), bytes.Count(m, []byte("/memfd:softroce"))
+	return len(d), bytes.Count(m, []byte("/memfd:"))
 }
 
 func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
-	for _, what := range []string{"mapped", "process"} {
+	for _, what := range []string{"mapped", "process", "device"} {
 		t.Run(what, func(t *testing.T) {
 			f := verbstest.New(t)
 			b := f.Open(1)
@@ -338,8 +365,8 @@ func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
 			}
 			for i, d := range after.Devices {
 				was := before.Devices[i]
-				if len(d.Contexts) != len(was.Contexts) || len(d.QPs) != len(was.QPs) || len(d.CQs) != len(was.CQs) || len(d.MRs) != len(was.MRs) {
-					t.Errorf("%s: %d contexts, %d QPs, %d CQs, %d MRs are left", d.Name, len(d.Contexts), len(d.QPs), len(d.CQs), len(d.MRs))
+				if len(d.Contexts) != len(was.Contexts) || len(d.QPs) != len(was.QPs) || len(d.CQs) != len(was.CQs) || len(d.MRs) != len(was.MRs) || len(d.DMs) != 0 {
+					t.Errorf("%s: %d contexts, %d QPs, %d CQs, %d MRs, %d DMs are left", d.Name, len(d.Contexts), len(d.QPs), len(d.CQs), len(d.MRs), len(d.DMs))
 				}
 			}
 			operations(t, bystanderX, bystanderY, 10000) // others did not notice

@@ -61,6 +61,12 @@ const (
 	OpReregMR   = 26
 	OpQueryMR   = 27
 
+	OpAllocDM    = 40
+	OpFreeDM     = 41
+	OpQueryDM    = 42
+	OpCopyToDM   = 43
+	OpCopyFromDM = 44
+
 	OpCreateChannel  = 32
 	OpDestroyChannel = 33
 	OpCreateCQ       = 34
@@ -199,6 +205,7 @@ type DeviceAttr struct {
 	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and what lies above
 	HCACoreClock          uint64 // kHz: the clock of CQETimestamp
 	TimestampMask         uint64 // completion_timestamp_mask: the bits of CQETimestamp that count
+	MaxDMSize             uint64 // bytes of device memory that the client may have
 }
 
 // PortAttr is the reply of OpQueryPort: the values of struct ibv_port_attr.
@@ -260,10 +267,14 @@ const (
 	MemoryProcess = 0 // Address, in the process that connected; needs the right to ptrace it
 	MemoryMapped  = 1 // a descriptor that can be mapped, from Offset on; Address is the client's own mapping of it, or 0
 	MemorySelf    = 2 // Address, through a descriptor of the client's own /proc/self/mem
+	MemoryDMABuf  = 3 // the descriptor of a DMA buffer, or of shared memory in its place, from Offset on
+	MemoryDevice  = 4 // device memory: Address is its handle, from Offset on
 )
 
 // RegMRRequest registers memory. Where a mapped descriptor cannot be sealed against
-// shrinking, its memory is reached through Address instead.
+// shrinking, its memory is reached through Address instead. A DMA buffer, and shared memory in its place, may shrink: what it
+// has lost is out of reach. Offset and IOVA of a DMA buffer lie at the same place in a page of 4096 bytes, and Access is as
+// ibv_reg_dmabuf_mr has it. Device memory is zero-based. Neither can be registered anew.
 type RegMRRequest struct {
 	PD      uint32
 	Memory  uint32 // Memory…
@@ -299,6 +310,29 @@ type QueryMRReply struct {
 	Length uint64
 	Access uint32 // ibv_access_flags
 	_      uint32
+}
+
+// AllocDMRequest allocates device memory; the answer is a HandleReply.
+type AllocDMRequest struct {
+	Length   uint64
+	LogAlign uint32 // its address is to be a multiple of 2^LogAlign
+	_        uint32
+}
+
+// QueryDMReply tells of device memory.
+type QueryDMReply struct {
+	Length uint64
+}
+
+// DMCopyMax is how many bytes one message copies to device memory or from it.
+const DMCopyMax = 15 * 4096
+
+// CopyDMRequest copies to device memory the bytes that follow the request, Length in number, or from it: then
+// the bytes are the answer. Offset and Length are multiples of 4.
+type CopyDMRequest struct {
+	Handle uint32
+	Length uint32 // DMCopyMax at most
+	Offset uint64
 }
 
 // AllocMWRequest allocates a memory window, which a work request binds.

@@ -16,6 +16,7 @@ type scenarioCmd struct {
 	Jobs    int      `short:"j" default:"1" help:"So many at the same time."`
 	Peer    string   `placeholder:"LINK" help:"Play against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
 	Program string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	IPv6    bool     `name:"ipv6" help:"Between IPv6 addresses."`
 	Untimed bool     `help:"Do not judge what comes too soon: the live NIC's host has a clock that stands still and catches up, as virtual machines may."`
 	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not give."`
 }
@@ -23,7 +24,9 @@ type scenarioCmd struct {
 // Run exits with 1 where a scenario failed.
 func (s *scenarioCmd) Run(e *env) error {
 	o := scenario.Options{Context: e, Lacks: s.Lacks, Untimed: s.Untimed}
-	if s.Peer != "" {
+	if s.Peer == "" {
+		o.Bench = scenario.SimulatorOptions{IPv6: s.IPv6}.Bench
+	} else {
 		c, err := scenario.OpenCable(s.Peer, strings.Fields(s.Program))
 		if errors.Is(err, scenario.ErrLink) {
 			return &usageError{err}
@@ -32,6 +35,11 @@ func (s *scenarioCmd) Run(e *env) error {
 			return err
 		}
 		defer c.Close()
+		if s.IPv6 {
+			if err := c.UseIPv6(); err != nil {
+				return err
+			}
+		}
 		o.Bench = c.Bench
 	}
 	failed := 0

@@ -12,6 +12,8 @@ import os
 import sys
 import unittest
 
+import gpu
+
 
 def last_line(text):
     lines = [l.strip() for l in text.strip().splitlines() if l.strip()]
@@ -56,6 +58,7 @@ def main():
     # The tests' own options, which they read from the command line.
     sys.argv = ["run_tests.py", "--dev", device, "--gid", gid]
     importlib.import_module("args_parser").parser.parse_args()
+    gpu.install(importlib.import_module("tests.test_mr"))
     suite = unittest.TestSuite()
     for m in modules:
         suite.addTests(unittest.defaultTestLoader.loadTestsFromName("tests.test_" + m))

@@ -11,6 +11,7 @@ import (
 	"os"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -24,8 +25,9 @@ type Guest struct {
 	Dgram        netip.AddrPort // in a Dgram lab: where eth0 receives frames, in UDP
 	DgramPeer    netip.AddrPort // and where it sends them
 
-	lab *Lab
-	ctl netip.AddrPort
+	lab     *Lab
+	ctl     netip.AddrPort
+	started atomic.Int64 // commands
 }
 
 // GIDIndex is the index of the guest's GID for an address family in rxe0's table.
@@ -90,8 +92,29 @@ type Process struct {
 	err error
 }
 
-// Start starts a shell command in the guest; it is killed there after limit.
+// Start starts a shell command in the guest; it is killed there after limit, or when ctx ends.
 func (g *Guest) Start(ctx context.Context, limit time.Duration, command string) (*Process, error) {
+	// The command leads a group of processes.
+	file := fmt.Sprintf("/tmp/command-%d", g.started.Add(1))
+	p, err := g.start(ctx, limit, fmt.Sprintf("echo $$ >%s\n%s", file, command))
+	if err != nil {
+		return nil, err
+	}
+	stop := context.AfterFunc(ctx, func() {
+		if k, err := g.start(context.WithoutCancel(ctx), killLimit, fmt.Sprintf("kill -KILL -$(cat %s)", file)); err == nil {
+			k.Wait()
+		}
+	})
+	go func() {
+		<-p.done
+		stop()
+	}()
+	return p, nil
+}
+
+const killLimit = 10 * time.Second
+
+func (g *Guest) start(ctx context.Context, limit time.Duration, command string) (*Process, error) {
 	c, err := Dial(ctx, g.lab.name, g.ctl)
 	if err != nil {
 		return nil, err
@@ -189,11 +212,29 @@ func (g *Guest) Put(ctx context.Context, src, dst string) error {
 	return nil
 }
 
-// WaitListen returns when a TCP server of the guest listens on port.
+// listenLimit is how long the guest looks for a listening server.
+const listenLimit = time.Minute
+
+// WaitListen returns when a TCP server of the guest listens on port, or ctx ends.
 func (g *Guest) WaitListen(ctx context.Context, port int) error {
-	// A connection would be taken for the client's: look, do not touch.
-	_, err := g.Run(ctx, 20*time.Second, fmt.Sprintf("until ss -Hltn | grep -q ':%d '; do sleep 0.02; done", port))
-	return err
+	// A connection would be taken for the client's: look, do not touch. The shell does so itself, because
+	// programs take long to start in a guest: local address and state are the second and fourth column.
+	p, err := g.Start(ctx, listenLimit, fmt.Sprintf(`while :; do
+		for t in /proc/net/tcp /proc/net/tcp6; do
+			while read -r _ at _ state _; do [ "${at##*:}$state" != %04X0A ] || exit 0; done <$t
+		done
+		sleep 0.02
+	done`, port))
+	if err != nil {
+		return err
+	}
+	select {
+	case <-p.Done():
+		_, err := p.Wait()
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
 }
 
 // Dial connects to a TCP server of the guest, as often as it takes until one listens or

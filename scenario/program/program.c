@@ -25,7 +25,7 @@
 #define MAX_SGE 4
 #define NAME 64
 
-enum kind { PD, MR, MW, CQ, SRQ, QP };
+enum kind { PD, MR, MW, CQ, SRQ, QP, XRCD };
 
 /* An object has the name that the script gave it. */
 struct object {
@@ -39,9 +39,12 @@ struct object {
 		struct ibv_cq *cq;
 		struct ibv_srq *srq;
 		struct ibv_qp *qp;
+		struct ibv_xrcd *xrcd;
 		void *any;
 	};
 	uint8_t *mem; /* MR */
+	int shared;   /* MR: the memory is another's */
+	int extended; /* QP: has the newer way of posting */
 	struct ibv_ah_attr av; /* QP: the way to its peer */
 	struct ibv_ah *ah;     /* QP of UD: made of it when first needed */
 };
@@ -193,23 +196,26 @@ static void do_mr(void)
 {
 	struct ibv_pd *pd = pd_named(text(5));
 	size_t size = number(2), whole = (size + 4095) & ~(size_t)4095;
+	struct object *of = find(MR, text(6)), *o;
+	uint8_t *mem = of ? of->mem : NULL;
 	struct ibv_mr *mr;
-	struct object *o;
-	uint8_t *mem;
 
-	if (!pd || posix_memalign((void **)&mem, 4096, whole ? whole : 4096)) {
+	if (!pd || (!of && posix_memalign((void **)&mem, 4096, whole ? whole : 4096))) {
 		fail_errno("mr");
 		return;
 	}
-	memset(mem, number(3), whole);
+	if (!of)
+		memset(mem, number(3), whole);
 	mr = ibv_reg_mr(pd, mem, size, number(4));
 	if (!mr) {
 		fail_errno("ibv_reg_mr");
-		free(mem);
+		if (!of)
+			free(mem);
 		return;
 	}
 	o = add(MR, text(1), mr);
 	o->mem = mem;
+	o->shared = !!of;
 	printf("ok %lu %u %u\n", (unsigned long)(uintptr_t)mem, mr->lkey, mr->rkey);
 }
 
@@ -313,15 +319,73 @@ static void do_notice(void)
 	printf("ok -\n");
 }
 
-/* srq NAME ENTRIES LIMIT */
+/* cq_named finds a completion queue, or makes one that is somebody's own. */
+static struct object *cq_named(const char *name)
+{
+	struct object *o = find(CQ, name);
+	struct ibv_cq *own;
+
+	if (o)
+		return o;
+	own = ibv_create_cq(ctx, 128, NULL, NULL, 0);
+	return own ? add(CQ, "", own) : NULL;
+}
+
+/* no_xrc answers if the device has none. */
+static int no_xrc(void)
+{
+	struct ibv_device_attr a = { 0 };
+
+	if (!ibv_query_device(ctx, &a) && a.device_cap_flags & IBV_DEVICE_XRC)
+		return 0;
+	fail("no XRC");
+	return 1;
+}
+
+/* xrcd NAME */
+static void do_xrcd(void)
+{
+	struct ibv_xrcd_init_attr init = { .comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS,
+					   .fd = -1, .oflags = O_CREAT };
+	struct ibv_xrcd *xrcd;
+
+	if (no_xrc())
+		return;
+	xrcd = ibv_open_xrcd(ctx, &init);
+	if (!xrcd) {
+		fail_errno("ibv_open_xrcd");
+		return;
+	}
+	add(XRCD, text(1), xrcd);
+	printf("ok\n");
+}
+
+static struct ibv_srq *xrc_srq(struct ibv_pd *pd, struct object *xrcd)
+{
+	struct ibv_srq_init_attr_ex init = {
+		.attr = { .max_wr = number(2), .max_sge = MAX_SGE },
+		.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_PD,
+		.srq_type = IBV_SRQT_XRC, .pd = pd, .xrcd = xrcd->xrcd,
+	};
+	struct object *cq = cq_named(text(5));
+
+	if (!cq)
+		return NULL;
+	init.cq = cq->cq;
+	return ibv_create_srq_ex(ctx, &init);
+}
+
+/* srq NAME ENTRIES LIMIT XRCD CQ: the number of one of an XRC domain, else 0 */
 static void do_srq(void)
 {
 	struct ibv_srq_init_attr init = { .attr = { .max_wr = number(2), .max_sge = MAX_SGE } };
 	struct ibv_srq_attr limit = { .srq_limit = number(3) };
+	struct object *xrcd = find(XRCD, text(4));
 	struct ibv_pd *pd = pd_named("-");
-	struct ibv_srq *srq = pd ? ibv_create_srq(pd, &init) : NULL;
+	struct ibv_srq *srq = !pd ? NULL : xrcd ? xrc_srq(pd, xrcd) : ibv_create_srq(pd, &init);
+	uint32_t srqn = 0;
 
-	if (!srq) {
+	if (!srq || (xrcd && ibv_get_srq_num(srq, &srqn))) {
 		fail_errno("ibv_create_srq");
 		return;
 	}
@@ -331,39 +395,75 @@ static void do_srq(void)
 		return;
 	}
 	add(SRQ, text(1), srq);
-	printf("ok\n");
+	printf("ok %u\n", srqn);
 }
 
-/* qp NAME TYPE CQ SRQ PD SIG-ALL */
+/* xrc_target is an XRC queue pair that receives: it has nothing but its domain. */
+static struct ibv_qp *xrc_target(struct object *xrcd)
+{
+	struct ibv_qp_init_attr_ex init = { .qp_type = IBV_QPT_XRC_RECV,
+					    .comp_mask = IBV_QP_INIT_ATTR_XRCD };
+
+	if (!xrcd) {
+		errno = EINVAL;
+		return NULL;
+	}
+	init.xrcd = xrcd->xrcd;
+	return ibv_create_qp_ex(ctx, &init);
+}
+
+/* An RC queue pair that can ATOMIC WRITE, which the older way of posting has no room for. */
+static struct ibv_qp *extended_qp(struct ibv_pd *pd, const struct ibv_qp_init_attr *init)
+{
+	struct ibv_qp_init_attr_ex ex = {
+		.send_cq = init->send_cq, .recv_cq = init->recv_cq, .srq = init->srq, .cap = init->cap,
+		.qp_type = init->qp_type, .sq_sig_all = init->sq_sig_all, .pd = pd,
+		.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+		.send_ops_flags = IBV_QP_EX_WITH_ATOMIC_WRITE,
+	};
+
+	return init->qp_type == IBV_QPT_RC ? ibv_create_qp_ex(ctx, &ex) : NULL;
+}
+
+/* qp NAME TYPE CQ SRQ PD SIG-ALL MAX-SEND-WR MAX-RECV-WR XRCD */
 static void do_qp(void)
 {
-	struct object *cq = find(CQ, text(3)), *srq = find(SRQ, text(4));
+	struct object *cq, *srq = find(SRQ, text(4));
 	struct ibv_pd *pd = pd_named(text(5));
 	struct ibv_qp_init_attr init = {
 		.qp_type = number(2),
 		.sq_sig_all = number(6),
-		.cap = { .max_send_wr = 64, .max_recv_wr = 64, .max_send_sge = MAX_SGE,
+		.cap = { .max_send_wr = number(7) ? number(7) : 64,
+			 .max_recv_wr = number(8) ? number(8) : 64, .max_send_sge = MAX_SGE,
 			 .max_recv_sge = MAX_SGE, .max_inline_data = 128 },
 	};
-	struct ibv_qp *qp;
+	struct ibv_qp *qp, *extended = NULL;
 
-	if (!cq) {
-		struct ibv_cq *own = ibv_create_cq(ctx, 128, NULL, NULL, 0);
-
-		if (!own) {
+	if ((init.qp_type == IBV_QPT_XRC_SEND || init.qp_type == IBV_QPT_XRC_RECV) && no_xrc())
+		return;
+	if (init.qp_type == IBV_QPT_XRC_RECV) {
+		qp = xrc_target(find(XRCD, text(9)));
+	} else {
+		cq = cq_named(text(3));
+		if (!cq) {
 			fail_errno("ibv_create_cq");
 			return;
 		}
-		cq = add(CQ, "", own);
+		init.send_cq = cq->cq;
+		if (init.qp_type == IBV_QPT_XRC_SEND) {
+			init.cap.max_recv_wr = init.cap.max_recv_sge = 0;
+		} else {
+			init.recv_cq = cq->cq;
+			init.srq = srq ? srq->srq : NULL;
+		}
+		extended = pd ? extended_qp(pd, &init) : NULL;
+		qp = extended ? extended : pd ? ibv_create_qp(pd, &init) : NULL;
 	}
-	init.send_cq = init.recv_cq = cq->cq;
-	init.srq = srq ? srq->srq : NULL;
-	qp = pd ? ibv_create_qp(pd, &init) : NULL;
 	if (!qp) {
 		fail_errno("ibv_create_qp");
 		return;
 	}
-	add(QP, text(1), qp);
+	add(QP, text(1), qp)->extended = !!extended;
 	printf("ok %u\n", qp->qp_num);
 }
 
@@ -395,7 +495,7 @@ static enum ibv_mtu mtu_code(uint64_t bytes)
 
 /*
  * modify NAME MASK STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC
- *        MIN-RNR-TIMER TIMEOUT RETRY-CNT RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL
+ *        MIN-RNR-TIMER TIMEOUT RETRY-CNT RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL SL
  */
 static void do_modify(void)
 {
@@ -408,7 +508,7 @@ static void do_modify(void)
 		.max_dest_rd_atomic = number(11), .min_rnr_timer = number(12), .timeout = number(13),
 		.retry_cnt = number(14), .rnr_retry = number(15), .pkey_index = number(16),
 		.port_num = 1, .en_sqd_async_notify = !!(number(2) & IBV_QP_EN_SQD_ASYNC_NOTIFY),
-		.ah_attr = { .is_global = 1, .port_num = 1,
+		.ah_attr = { .is_global = 1, .port_num = 1, .sl = number(21),
 			     .grh = { .sgid_index = gid_index, .traffic_class = number(18),
 				      .hop_limit = number(19), .flow_label = number(20) } },
 	};
@@ -423,6 +523,65 @@ static void do_modify(void)
 	errno = ibv_modify_qp(o->qp, &a, number(2));
 	if (errno)
 		fail_errno("ibv_modify_qp");
+	else
+		printf("ok\n");
+}
+
+/*
+ * query NAME: STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC
+ *        MIN-RNR-TIMER TIMEOUT RETRY-CNT RNR-RETRY PKEY-INDEX TCLASS HOP-LIMIT FLOW-LABEL SL
+ */
+static void do_query(void)
+{
+	static const int everything = IBV_QP_STATE | IBV_QP_ACCESS_FLAGS | IBV_QP_PKEY_INDEX |
+				      IBV_QP_QKEY | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_TIMEOUT |
+				      IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_RQ_PSN |
+				      IBV_QP_MAX_QP_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER |
+				      IBV_QP_SQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_DEST_QPN;
+	struct object *o = must_find(QP, text(1));
+	struct ibv_qp_attr a = { 0 };
+	struct ibv_qp_init_attr init;
+
+	if (!o)
+		return;
+	errno = ibv_query_qp(o->qp, &a, everything, &init);
+	if (errno) {
+		fail_errno("ibv_query_qp");
+		return;
+	}
+	printf("ok %d %d %u %u %u %u %u %u %u %u %u %u %u %u %u %u %u %u\n", a.qp_state,
+	       128 << a.path_mtu, a.qkey, a.rq_psn, a.sq_psn, a.dest_qp_num, a.qp_access_flags,
+	       a.max_rd_atomic, a.max_dest_rd_atomic, a.min_rnr_timer, a.timeout, a.retry_cnt,
+	       a.rnr_retry, a.pkey_index, a.ah_attr.grh.traffic_class, a.ah_attr.grh.hop_limit,
+	       a.ah_attr.grh.flow_label, a.ah_attr.sl);
+}
+
+/* resize NAME ENTRIES: of a completion queue, or a shared receive queue. */
+static void do_resize(void)
+{
+	struct ibv_srq_attr length = { .max_wr = number(2) };
+	struct object *cq = find(CQ, text(1)), *srq = cq ? NULL : must_find(SRQ, text(1));
+
+	if (!cq && !srq)
+		return;
+	errno = cq ? ibv_resize_cq(cq->cq, number(2)) : ibv_modify_srq(srq->srq, &length, IBV_SRQ_MAX_WR);
+	if (errno)
+		fail_errno("resize");
+	else
+		printf("ok\n");
+}
+
+/* limit NAME N */
+static void do_limit(void)
+{
+	struct ibv_srq_attr limit = { .srq_limit = number(2) };
+	struct object *o = must_find(SRQ, text(1));
+
+	if (!o)
+		return;
+	errno = ibv_modify_srq(o->srq, &limit, IBV_SRQ_LIMIT);
+	if (errno)
+		fail_errno("ibv_modify_srq");
 	else
 		printf("ok\n");
 }
@@ -454,7 +613,28 @@ static int sges(int at, struct ibv_sge *list)
 	return n;
 }
 
-/* send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE SGES */
+/* atomic_write posts eight bytes that are where its first element says. */
+static void atomic_write(struct object *o, const struct ibv_send_wr *wr)
+{
+	struct ibv_qp_ex *ex;
+
+	if (!o->extended) {
+		fail("no ATOMIC WRITE");
+		return;
+	}
+	ex = ibv_qp_to_qp_ex(o->qp);
+	ibv_wr_start(ex);
+	ex->wr_id = wr->wr_id;
+	ex->wr_flags = wr->send_flags;
+	ibv_wr_atomic_write(ex, wr->wr.rdma.rkey, wr->wr.rdma.remote_addr, (void *)(uintptr_t)wr->sg_list[0].addr);
+	errno = ibv_wr_complete(ex);
+	if (errno)
+		fail_errno("ibv_wr_atomic_write");
+	else
+		printf("ok\n");
+}
+
+/* send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ SGES */
 static void do_send(void)
 {
 	struct object *o = must_find(QP, text(1));
@@ -465,7 +645,9 @@ static void do_send(void)
 
 	if (!o)
 		return;
-	wr.num_sge = sges(11, list);
+	wr.num_sge = sges(12, list);
+	if (o->qp->qp_type == IBV_QPT_XRC_SEND)
+		wr.qp_type.xrc.remote_srqn = number(11);
 	if (wr.send_flags & IBV_SEND_INLINE) {
 		list[0].addr = (uintptr_t)data;
 		list[0].length = parse_hex(text(10), data, sizeof(data));
@@ -493,6 +675,10 @@ static void do_send(void)
 	} else {
 		wr.wr.rdma.remote_addr = number(6);
 		wr.wr.rdma.rkey = number(7);
+	}
+	if (wr.opcode == IBV_WR_ATOMIC_WRITE && wr.num_sge == 1) {
+		atomic_write(o, &wr);
+		return;
 	}
 	errno = ibv_post_send(o->qp, &wr, &bad);
 	if (errno)
@@ -727,10 +913,14 @@ static int gone(struct object *o)
 		break;
 	case MR:
 		errno = o->mr ? ibv_dereg_mr(o->mr) : 0;
-		free(o->mem);
+		if (!o->shared)
+			free(o->mem);
 		break;
 	case PD:
 		errno = ibv_dealloc_pd(o->pd);
+		break;
+	case XRCD:
+		errno = ibv_close_xrcd(o->xrcd);
 		break;
 	}
 	return errno;
@@ -739,7 +929,7 @@ static int gone(struct object *o)
 /* reset: nothing is left of what was made since hello. */
 static void do_reset(void)
 {
-	static const enum kind order[] = { QP, SRQ, CQ, MW, MR, PD };
+	static const enum kind order[] = { QP, SRQ, CQ, MW, MR, XRCD, PD };
 	struct ibv_async_event e;
 	int failed = 0;
 
@@ -762,11 +952,17 @@ static void do_reset(void)
 		printf("ok\n");
 }
 
-/* now: nanoseconds of a clock that does not jump. Whoever asks knows then that the host has had its turn. */
+/*
+ * now: nanoseconds of a clock that does not jump. Whoever asks knows then that the host has had its turn, and the device,
+ * which was asked twice: what came before the first question was received before the second.
+ */
 static void do_now(void)
 {
+	struct ibv_port_attr a;
 	struct timespec t;
 
+	for (int i = 0; i < 2; i++)
+		ibv_query_port(ctx, 1, &a);
 	clock_gettime(CLOCK_MONOTONIC, &t);
 	printf("ok %lld\n", t.tv_sec * 1000000000LL + t.tv_nsec);
 }
@@ -781,7 +977,7 @@ static const struct command {
 	{ "modify", do_modify }, { "state", do_state },	  { "send", do_send },
 	{ "recv", do_recv },   { "poll", do_poll },	  { "event", do_event },
 	{ "now", do_now },     { "arm", do_arm },	  { "notice", do_notice },
-	
+	{ "xrcd", do_xrcd },   { "query", do_query }, { "resize", do_resize },	  { "limit", do_limit },
 	{ "mw", do_mw },       { "free", do_free },	  { "bind", do_bind },
 	{ "attach", do_attach }, { "detach", do_detach },     { "reset", do_reset },
 };

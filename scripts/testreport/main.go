@@ -101,6 +101,7 @@ func (r *report) event(e event) {
 	case "build-output":
 		fmt.Fprint(r.out, e.Output)
 	case "pass":
+		e.Elapsed -= r.waited(key).Seconds()
 		r.ended(e, key)
 		r.passed++
 	case "fail":
@@ -127,6 +128,19 @@ func (r *report) ended(e event, key string) {
 	if e.Test != "" && e.Action == "pass" && e.Elapsed >= slow.Seconds() {
 		fmt.Fprintf(r.out, "      %s %s (%.1fs)\n", strings.TrimPrefix(e.Package, "softroce/"), e.Test, e.Elapsed)
 	}
+}
+
+// lane is what a test says that had to wait until it could have something to itself.
+var lane = regexp.MustCompile(`: waited (\S+) for its lane\n$`)
+
+func (r *report) waited(key string) time.Duration {
+	for _, s := range r.output[key] {
+		if m := lane.FindStringSubmatch(s); m != nil {
+			d, _ := time.ParseDuration(m[1])
+			return d
+		}
+	}
+	return 0
 }
 
 func (r *report) skipped(e event, key string) {

@@ -1,0 +1,60 @@
+package e2e
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// TestScenariosWithAnotherDaemon plays the scenarios against a daemon at the other end of a cable, whose verbs program has softroce's
+// libibverbs: all that can be played live go as they do in a simulation, over IPv4 and IPv6.
+func TestScenariosWithAnotherDaemon(t *testing.T) {
+	betweenUs.take(t)
+	c := newCable(t)
+	for i, ns := range c.ns {
+		command(t, "ip", "-n", ns, "addr", "add", fmt.Sprintf("fd79:8::%d/64", i+1), "dev", c.iface, "nodad")
+	}
+	dir := t.TempDir()
+	command(t, "make", "-C", "../libverbs", "OUT="+dir)
+	program := filepath.Join(dir, "program")
+	command(t, "gcc", "-O2", "-o", program, "../scenario/program/program.c", "-libverbs")
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	files, err := filepath.Glob(scenarioFiles)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range []struct {
+		link, family string
+		files        []string
+	}{{"packet", "", files}, {"udp", "--ipv6", sample(files)}} {
+		t.Run(l.link+l.family, func(t *testing.T) {
+			socket := filepath.Join(t.TempDir(), "s.sock")
+			openNIC(t, startDaemon(t, c.in(1), "--socket", socket, "--nic", "softroce0="+l.link+":"+c.iface), socket)
+			ctx, cancel := context.WithTimeout(t.Context(), programTime)
+			defer cancel()
+			args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", daemonAtATime), "--peer", l.link + ":" + c.iface,
+				"--program", fmt.Sprintf("env SOFTROCE_SOCKET=%s LD_LIBRARY_PATH=%s %s", socket, dir, program)}
+			if l.family != "" {
+				args = append(args, l.family)
+			}
+			began := time.Now()
+			cmd := c.in(0)(ctx, append(args, l.files...)...)
+			var out, said bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &said
+			if err := cmd.Run(); cmd.ProcessState.ExitCode() > 1 {
+				t.Fatalf("softroce scenario: %v: %s", err, &said)
+			}
+			judgeScenarios(t, &out, l.files, func(string) (departure, bool) { return departure{}, false })
+			t.Logf("in %v", time.Since(began))
+		})
+	}
+}
+
+// daemonAtATime is how many scenarios are played to a daemon at the same time: they wait most of the time.
+const daemonAtATime = 24

@@ -1,0 +1,210 @@
+// Package check has programs in C that use the libraries as programs do that were linked against the distribution's: well,
+// badly, from several threads, and with the daemon gone.
+package check
+
+import (
+	"bufio"
+	"context"
+	"debug/elf"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"softroce/attach"
+	"softroce/verbs/verbstest"
+)
+
+// The libraries are built once, with the sanitizers, and each program with them: what is touched that must not be, and what
+// is never given back, is an error.
+var sanitize = []string{"-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O0", "-g", "-D_GNU_SOURCE", "-pthread"}
+
+var workDir string
+
+func TestMain(m *testing.M) {
+	os.Exit(run(m))
+}
+
+func run(m *testing.M) int {
+	var err error
+	if workDir, err = os.MkdirTemp("", "softroce-check-"); err != nil {
+		fmt.Fprintln(os.Stderr, err)
+		return 1
+	}
+	defer os.RemoveAll(workDir)
+	return m.Run()
+}
+
+var libraries = sync.OnceValues(func() (string, error) {
+	out, err := exec.Command("make", "-s", "-j2", "-C", "..", "OUT="+workDir, "CFLAGS=-O0 -g", "SANITIZE="+strings.Join(sanitize[:2], " "), "all").CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("make libs: %w: %s", err, out)
+	}
+	return workDir, nil
+})
+
+// library is the folder of the libraries; without a compiler the test is left out.
+func library(t *testing.T) string {
+	t.Helper()
+	for _, tool := range []string{"make", "cc", "gcc"} {
+		if _, err := exec.LookPath(tool); err != nil && os.Getenv("CI") == "" {
+			t.Skipf("%v: scripts/setup test installs it", err)
+		}
+	}
+	dir, err := libraries()
+	if err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// compile builds a program of testdata.
+func compile(t *testing.T, name string) string {
+	t.Helper()
+	dir := library(t)
+	out := filepath.Join(workDir, name)
+	args := slices.Concat(sanitize, []string{"-Wall", "-Wextra", "-Werror", "-o", out, filepath.Join("testdata", name+".c"),
+		"-L" + dir, "-lrdmacm", "-libverbs"})
+	if text, err := exec.Command("gcc", args...).CombinedOutput(); err != nil {
+		t.Fatalf("%s: %v\n%s", name, err, text)
+	}
+	return out
+}
+
+// programLimit is for programs that hang.
+const programLimit = time.Minute
+
+// program is a program that uses the daemon behind a socket.
+func program(t *testing.T, socket, name string, args ...string) *exec.Cmd {
+	t.Helper()
+	dir := library(t)
+	file := compile(t, name)
+	ctx, cancel := context.WithTimeout(context.Background(), programLimit)
+	t.Cleanup(cancel)
+	cmd := exec.CommandContext(ctx, file, args...)
+	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_LIBRARY_PATH="+dir, "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+	return cmd
+}
+
+// play runs a program on the NICs of a fabric, nic0 and nic1.
+func play(t *testing.T, f *verbstest.Fabric, name string, args ...string) {
+	t.Helper()
+	if out, err := program(t, f.Socket(), name, args...).CombinedOutput(); err != nil {
+		t.Errorf("%s: %v\n%s", name, err, out)
+	}
+}
+
+func TestPathsOfDevicesLeadToTheDaemonAndOthersDoNot(t *testing.T) {
+	play(t, verbstest.New(t), "paths")
+}
+
+// symbols lists what a library gives to others, each with its version.
+func symbols(t *testing.T, file string) map[string]bool {
+	t.Helper()
+	f, err := elf.Open(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	all, err := f.DynamicSymbols()
+	if err != nil {
+		t.Fatal(err)
+	}
+	names := map[string]bool{}
+	for _, s := range all {
+		if s.Section != elf.SHN_UNDEF {
+			names[s.Name+"@"+s.Version] = true
+		}
+	}
+	return names
+}
+
+func TestMisuseIsAnErrorOfItsKind(t *testing.T) {
+	play(t, verbstest.New(t), "misuse")
+}
+
+func TestDeviceMemoryAndDMABuffersAndWhatAChildHasOfThem(t *testing.T) {
+	play(t, verbstest.New(t), "devmem")
+}
+
+// TestEverySymbolOfTheDistributionsLibrariesIsThere compares with those that the distribution's programs were linked against.
+func TestEverySymbolOfTheDistributionsLibrariesIsThere(t *testing.T) {
+	dir := library(t)
+	for lib, least := range map[string]int{"libibverbs.so.1": 76, "librdmacm.so.1": 68} {
+		out, err := exec.Command("gcc", "-print-file-name="+lib).Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		theirs := symbols(t, strings.TrimSpace(string(out)))
+		ours := symbols(t, filepath.Join(dir, lib))
+		if len(theirs) < least {
+			t.Errorf("%s of the distribution has %d symbols", lib, len(theirs))
+		}
+		for s := range theirs {
+			if !ours[s] {
+				t.Errorf("%s has no %s", lib, s)
+			}
+		}
+	}
+	// Of releases after rdma-core 44: a program that asks for one does not start without it.
+	ours := symbols(t, filepath.Join(dir, "libibverbs.so.1"))
+	for _, s := range []string{
+		"ibv_reg_mr_ex@IBVERBS_1.15", "ibv_alloc_dmah@IBVERBS_1.15", "ibv_dealloc_dmah@IBVERBS_1.15", "ibv_dm_export_dmabuf_fd@IBVERBS_1.16",
+		"ibv_query_port_speed@IBVERBS_1.16", "verbs_register_driver_57@IBVERBS_PRIVATE_57", "verbs_register_driver_59@IBVERBS_PRIVATE_59",
+		"verbs_set_ops@IBVERBS_PRIVATE_64", "ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_65",
+	} {
+		if !ours[s] {
+			t.Errorf("libibverbs.so.1 has no %s", s)
+		}
+	}
+}
+
+func TestConnectionManagerTellsHowEachCallCameOut(t *testing.T) {
+	play(t, verbstest.New(t), "rdmacm")
+}
+
+// TestProgramsOutliveTheDaemon ends the daemon under a program, as the program asks, and starts another one in its place.
+func TestProgramsOutliveTheDaemon(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithoutLeakCheck())
+	socket := f.Socket()
+	cmd := program(t, socket, "orphan")
+	var said strings.Builder
+	cmd.Stderr = &said
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for lines := bufio.NewScanner(out); lines.Scan(); fmt.Fprintln(in) {
+		switch lines.Text() {
+		case "end":
+			f.Close()
+		case "start":
+			if _, err := verbstest.New(t, verbstest.WithoutLeakCheck()).Server.Listen(attach.ListenConfig{Path: socket}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if err := cmd.Wait(); err != nil {
+		t.Errorf("%v\n%s", err, &said)
+	}
+}
+
+func TestEventsCanBeWaitedForAndKeepTheirObjects(t *testing.T) {
+	play(t, verbstest.New(t), "events")
+}
+
+func TestThreadsAndChildrenDoNotDisturbEachOther(t *testing.T) {
+	play(t, verbstest.New(t), "threads")
+}

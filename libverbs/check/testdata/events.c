@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Events: by which calls a program can wait for them, and that objects outlive those that it has
+ * not acknowledged.
+ */
+#include "setup.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <unistd.h>
+
+static void send_once(struct setup *s, struct ibv_qp *qp)
+{
+	struct ibv_sge sge = {(uintptr_t)s->buf, 8, s->mr->lkey};
+	struct ibv_send_wr wr = {.sg_list = &sge,
+				 .num_sge = 1,
+				 .opcode = IBV_WR_RDMA_WRITE,
+				 .wr.rdma = {(uintptr_t)s->buf + 64, s->mr->rkey}},
+			   *bad;
+	NEED(!ibv_post_send(qp, &wr, &bad));
+}
+
+static bool by_poll(int fd, int ms)
+{
+	struct pollfd p = {.fd = fd, .events = POLLIN};
+	return poll(&p, 1, ms) == 1 && p.revents == POLLIN;
+}
+
+static bool by_select(int fd, int ms)
+{
+	fd_set set;
+	struct timeval t = {.tv_sec = ms / 1000};
+	FD_ZERO(&set);
+	FD_SET(fd, &set);
+	return select(fd + 1, &set, NULL, NULL, &t) == 1;
+}
+
+static bool by_epoll(int fd, int ms)
+{
+	struct epoll_event e = {.events = EPOLLIN}, got;
+	int ep = epoll_create1(0);
+	NEED(ep >= 0 && !epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+	bool ready = epoll_wait(ep, &got, 1, ms) == 1;
+	close(ep);
+	return ready;
+}
+
+static void waiting(struct setup *s, struct ibv_qp *qp)
+{
+	bool (*const ways[])(int, int) = {by_poll, by_select, by_epoll};
+	struct ibv_wc wc;
+	struct ibv_cq *cq;
+	void *context;
+	NEED(!fcntl(s->channel->fd, F_SETFL, O_NONBLOCK));
+	FAILS(EAGAIN, ibv_get_cq_event(s->channel, &cq, &context) == -1);
+	for (int i = 0; i < 3; i++) {
+		CHECK(!ways[i](s->channel->fd, 0));
+		NEED(!ibv_req_notify_cq(s->cq, 0));
+		send_once(s, qp);
+		CHECK(ways[i](s->channel->fd, 20000));
+		RETURNS(0, ibv_get_cq_event(s->channel, &cq, &context));
+		CHECK(cq == s->cq && context == s);
+		ibv_ack_cq_events(cq, 1);
+		CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
+		FAILS(EAGAIN, ibv_get_cq_event(s->channel, &cq, &context) == -1);
+	}
+	NEED(!fcntl(s->channel->fd, F_SETFL, 0));
+
+	struct ibv_async_event e;
+	CHECK(!by_epoll(s->context->async_fd, 0));
+	NEED(!fcntl(s->context->async_fd, F_SETFL, O_NONBLOCK));
+	FAILS(EAGAIN, ibv_get_async_event(s->context, &e) == -1);
+}
+
+static atomic_bool acknowledged;
+
+static void *acknowledge(void *cq)
+{
+	usleep(50000); /* so that the other thread waits, most likely */
+	acknowledged = true;
+	ibv_ack_cq_events(cq, 1);
+	return NULL;
+}
+
+/* A queue is there for as long as the program has an event of it. */
+static void outlived(struct setup *s)
+{
+	struct ibv_cq *cq = s->cq, *got;
+	void *context;
+	struct ibv_qp *qp;
+	pthread_t thread;
+	NEED((s->cq = ibv_create_cq(s->context, 4, NULL, s->channel, 0)));
+	qp = loop(s);
+	NEED(!ibv_req_notify_cq(s->cq, 0));
+	send_once(s, qp);
+	NEED(!ibv_get_cq_event(s->channel, &got, &context) && got == s->cq);
+	RETURNS(0, ibv_destroy_qp(qp));
+	NEED(!pthread_create(&thread, NULL, acknowledge, s->cq));
+	RETURNS(0, ibv_destroy_cq(s->cq));
+	CHECK(acknowledged);
+	NEED(!pthread_join(thread, NULL));
+	s->cq = cq;
+}
+
+/* One that was reached because of a limit of a shared queue, and an async event's own rule. */
+static void *acknowledge_async(void *event)
+{
+	usleep(50000);
+	acknowledged = true;
+	ibv_ack_async_event(event);
+	return NULL;
+}
+
+static void limit(struct setup *s)
+{
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq_attr attr = {.srq_limit = 1};
+	struct ibv_srq *srq = ibv_create_srq(s->pd, &init);
+	struct ibv_async_event e;
+	pthread_t thread;
+	NEED(srq && !ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT)); /* there are fewer already */
+	CHECK(by_epoll(s->context->async_fd, 20000));
+	NEED(!ibv_get_async_event(s->context, &e));
+	CHECK(e.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && e.element.srq == srq);
+	acknowledged = false;
+	NEED(!pthread_create(&thread, NULL, acknowledge_async, &e));
+	RETURNS(0, ibv_destroy_srq(srq));
+	CHECK(acknowledged);
+	NEED(!pthread_join(thread, NULL));
+}
+
+int main(void)
+{
+	struct setup s;
+	make(&s);
+	struct ibv_qp *qp = loop(&s);
+	waiting(&s, qp);
+	outlived(&s);
+	limit(&s);
+	RETURNS(0, ibv_destroy_qp(qp));
+	unmake(&s);
+	return failures != 0;
+}

@@ -1,0 +1,129 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Folders of devices as a program sees them that was started with the library preloaded, by each
+ * call that there is for it; and files of the program's own, which nothing is to happen to.
+ */
+#include "check.h"
+
+#include <dirent.h>
+#include <fcntl.h>
+#include <glob.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <unistd.h>
+
+#define CLASS "/sys/class/infiniband"
+
+static int by_name(const struct dirent *e)
+{
+	return !strncmp(e->d_name, "nic", 3);
+}
+
+static void folders(void)
+{
+	struct dirent **list;
+	glob_t g;
+	int n = scandir(CLASS, &list, by_name, alphasort);
+	CHECK(n == 2 && !strcmp(list[0]->d_name, "nic0") && !strcmp(list[1]->d_name, "nic1"));
+	for (int i = 0; i < n; i++)
+		free(list[i]);
+	if (n >= 0)
+		free(list);
+	FAILS(ENOENT, scandir(CLASS "/nic0/none", &list, NULL, NULL) == -1);
+
+	CHECK(!glob(CLASS "/*/ports/*/state", 0, NULL, &g) && g.gl_pathc == 2);
+	CHECK(!strcmp(g.gl_pathv[1], CLASS "/nic1/ports/1/state"));
+	globfree(&g);
+	CHECK(glob(CLASS "/none*", 0, NULL, &g) == GLOB_NOMATCH);
+	globfree(&g);
+
+	DIR *d = opendir("/dev/infiniband");
+	NEED(d);
+	int seen = 0;
+	for (struct dirent *e; (e = readdir(d));) {
+		struct stat st;
+		if (e->d_name[0] == '.')
+			continue;
+		CHECK(!fstatat(dirfd(d), e->d_name, &st, 0) && S_ISCHR(st.st_mode));
+		seen++;
+	}
+	CHECK(seen == 3);
+	closedir(d);
+}
+
+static void names(void)
+{
+	char path[PATH_MAX], here[PATH_MAX];
+	struct stat st;
+	struct statx stx;
+	CHECK(realpath(CLASS "/nic0/../nic1/./ports", path) && !strcmp(path, CLASS "/nic1/ports"));
+	FAILS(ENOENT, !realpath(CLASS "/nic7", path));
+	CHECK(!access("//sys/./class//infiniband/nic0/", R_OK));
+	CHECK(!eaccess(CLASS "/nic0/node_guid", R_OK));
+	FAILS(ENOENT, access(CLASS "/nic7", F_OK) < 0);
+	FAILS(ENOENT, access(CLASS "x", F_OK) < 0);
+	/* Up and out of it is the kernel's again. */
+	CHECK(!access(CLASS "/..", F_OK) && !access(CLASS "/nic0/../../net", F_OK));
+	CHECK(!stat(CLASS "/../../..", &st) && S_ISDIR(st.st_mode));
+
+	CHECK(!stat("/dev/infiniband/uverbs1", &st) && S_ISCHR(st.st_mode));
+	CHECK(st.st_rdev == makedev(231, 193));
+	CHECK(!statx(AT_FDCWD, "/dev/infiniband/uverbs1", 0, STATX_BASIC_STATS, &stx));
+	CHECK(S_ISCHR(stx.stx_mode) && stx.stx_rdev_minor == 193);
+
+	NEED(getcwd(here, sizeof here) && !chdir(CLASS "/nic0/ports"));
+	CHECK(!access("1/gids/0", R_OK));
+	FAILS(ENOENT, chdir(CLASS "/nic7") < 0);
+	NEED(!chdir(here));
+}
+
+static void writing(void)
+{
+	FAILS(ENXIO, open("/dev/infiniband/uverbs0", O_RDWR) < 0);
+	FAILS(EACCES, open(CLASS "/nic0/node_guid", O_RDWR) < 0);
+	FAILS(EACCES, open(CLASS "/nic0/node_guid", O_RDONLY | O_TRUNC) < 0);
+	FAILS(EACCES, open(CLASS "/new", O_CREAT | O_RDWR, 0600) < 0);
+	FAILS(EACCES, !fopen(CLASS "/nic0/node_guid", "r+"));
+	FAILS(EACCES, !fopen(CLASS "/new", "w"));
+	FAILS(ENOENT, !fopen(CLASS "/new", "r"));
+	FAILS(ENOENT, access(CLASS "/new", F_OK) < 0);
+	char text[64] = "";
+	FILE *f = fopen(CLASS "/nic0/ports/1/state", "re");
+	CHECK(f && fgets(text, sizeof text, f) && !strcmp(text, "4: ACTIVE\n"));
+	if (f)
+		fclose(f);
+}
+
+/* As those do that make themselves a daemon. The library's descriptor is the program's then. */
+static void closed_descriptors(void)
+{
+	struct stat before, after;
+	FILE *f = tmpfile();
+	NEED(f);
+	NEED(!access(CLASS, F_OK));
+	for (int fd = 3; fd < 64; fd++)
+		if (fd != fileno(f))
+			close(fd);
+	int own[61];
+	for (int i = 0; i < 61; i++)
+		own[i] = dup(fileno(f));
+	NEED(!fstat(fileno(f), &before));
+	usleep(60000); /* until what was read of the folder is old */
+	CHECK(!access(CLASS "/nic0", F_OK));
+	for (int i = 0; i < 61; i++) {
+		CHECK(!fstat(own[i], &after) && after.st_ino == before.st_ino);
+		close(own[i]);
+	}
+	CHECK(!access(CLASS "/nic0", F_OK));
+	fclose(f);
+}
+
+int main(void)
+{
+	folders();
+	names();
+	writing();
+	closed_descriptors();
+	return failures != 0;
+}

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * The connection manager: what it says to programs that misuse it, and the events that tell how
+ * what was asked for came out. 192.0.2.1 and 2001:db8::1 are nic0, 192.0.2.2 and 2001:db8::2 nic1.
+ */
+#include "check.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <poll.h>
+#include <pthread.h>
+#include <rdma/rdma_cma.h>
+#include <rdma/rdma_verbs.h>
+
+static struct rdma_event_channel *channel;
+
+static struct sockaddr_storage at(const char *ip, int port)
+{
+	struct sockaddr_storage s = {0};
+	struct sockaddr_in *v4 = (struct sockaddr_in *)&s;
+	struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&s;
+	if (inet_pton(AF_INET, ip, &v4->sin_addr) == 1) {
+		v4->sin_family = AF_INET;
+		v4->sin_port = htons(port);
+	} else {
+		NEED(inet_pton(AF_INET6, ip, &v6->sin6_addr) == 1);
+		v6->sin6_family = AF_INET6;
+		v6->sin6_port = htons(port);
+	}
+	return s;
+}
+
+#define AT(ip, port) ((struct sockaddr *)&(struct sockaddr_storage[]){at(ip, port)})
+
+static struct rdma_cm_id *new_id(enum rdma_port_space ps)
+{
+	struct rdma_cm_id *id;
+	NEED(!rdma_create_id(channel, &id, NULL, ps));
+	return id;
+}
+
+/* The next event, which has to be of a type. */
+static struct rdma_cm_event *event(enum rdma_cm_event_type want)
+{
+	struct rdma_cm_event *e;
+	NEED(!rdma_get_cm_event(channel, &e));
+	if (e->event != want) {
+		fprintf(stderr, "%s (%d) instead of %s\n", rdma_event_str(e->event), e->status,
+			rdma_event_str(want));
+		exit(2);
+	}
+	return e;
+}
+
+static int status_of(enum rdma_cm_event_type want)
+{
+	struct rdma_cm_event *e = event(want);
+	int status = e->status;
+	RETURNS(0, rdma_ack_cm_event(e));
+	return status;
+}
+
+static void addresses(void)
+{
+	struct rdma_cm_id *a = new_id(RDMA_PS_TCP), *b = new_id(RDMA_PS_TCP);
+	struct rdma_cm_id *none;
+	FAILS(EINVAL, rdma_create_id(channel, &none, NULL, 0x9999) == -1);
+	FAILS(EINVAL, rdma_bind_addr(a, NULL) == -1);
+	struct sockaddr_storage odd = {.ss_family = AF_UNIX};
+	FAILS(EINVAL, rdma_bind_addr(a, (struct sockaddr *)&odd) == -1);
+	FAILS(EADDRNOTAVAIL, rdma_bind_addr(a, AT("203.0.113.9", 0)) == -1);
+	FAILS(EADDRNOTAVAIL, rdma_bind_addr(a, AT("2001:db8::9", 0)) == -1);
+	CHECK(!a->verbs);
+	CHECK(!rdma_bind_addr(a, AT("192.0.2.1", 7171)));
+	CHECK(a->verbs && a->pd && a->port_num == 1 && rdma_get_src_port(a) == htons(7171));
+	FAILS(EINVAL, rdma_bind_addr(a, AT("192.0.2.1", 7171)) == -1);
+	FAILS(EADDRINUSE, rdma_bind_addr(b, AT("192.0.2.1", 7171)) == -1);
+	FAILS(EADDRINUSE, rdma_bind_addr(b, AT("0.0.0.0", 7171)) == -1);
+	CHECK(!rdma_bind_addr(b, AT("192.0.2.2", 7171)));
+	RETURNS(0, rdma_destroy_id(b));
+	b = new_id(RDMA_PS_UDP); /* another port space */
+	CHECK(!rdma_bind_addr(b, AT("192.0.2.1", 7171)));
+	RETURNS(0, rdma_destroy_id(b));
+	b = new_id(RDMA_PS_TCP);
+	CHECK(!rdma_bind_addr(b, AT("::", 0)) && rdma_get_src_port(b) && !b->verbs);
+	CHECK(!rdma_listen(b, 0));
+	FAILS(EINVAL, rdma_listen(b, 0) == -1);
+	RETURNS(0, rdma_destroy_id(b));
+	RETURNS(0, rdma_destroy_id(a));
+}
+
+static void options(void)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+	uint8_t tos = 3, timeout = 32;
+	int on = 1;
+	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &tos, sizeof tos));
+	FAILS(EINVAL,
+	      rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, &on, sizeof on) == -1);
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_TOS, NULL, 1) == -1);
+	FAILS(EINVAL,
+	      rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_ACK_TIMEOUT, &timeout, 1) == -1);
+	FAILS(EINVAL, rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_AFONLY, &tos, 1) == -1);
+	FAILS(ENOSYS, rdma_set_option(id, RDMA_OPTION_ID, 99, &on, sizeof on) == -1);
+	FAILS(ENOSYS, rdma_set_option(id, RDMA_OPTION_IB, RDMA_OPTION_IB_PATH, &on, 4) == -1);
+	FAILS(ENOSYS, rdma_set_option(id, 7, 0, &on, sizeof on) == -1);
+	CHECK(!rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on));
+	CHECK(!rdma_bind_addr(id, AT("192.0.2.1", 7172)));
+	FAILS(EINVAL,
+	      rdma_set_option(id, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on) == -1);
+	struct rdma_cm_id *same = new_id(RDMA_PS_TCP);
+	CHECK(!rdma_set_option(same, RDMA_OPTION_ID, RDMA_OPTION_ID_REUSEADDR, &on, sizeof on));
+	CHECK(!rdma_bind_addr(same, AT("192.0.2.1", 7172)));
+	RETURNS(0, rdma_destroy_id(same));
+	RETURNS(0, rdma_destroy_id(id));
+}
+
+/* Each call needs what comes before it. */
+static void order(void)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
+	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR};
+	struct rdma_conn_param param = {.qp_num = 0};
+	struct rdma_cm_event *none;
+	struct rdma_cm_id *request;
+	int mask;
+	FAILS(EINVAL, rdma_get_cm_event(NULL, &none) == -1);
+	FAILS(EINVAL, rdma_get_cm_event(channel, NULL) == -1);
+	FAILS(EINVAL, rdma_ack_cm_event(NULL) == -1);
+	FAILS(EINVAL, rdma_resolve_route(id, 100) == -1);
+	FAILS(EINVAL, rdma_connect(id, &param) == -1);
+	FAILS(EINVAL, rdma_accept(id, &param) == -1);
+	FAILS(EINVAL, rdma_reject(id, NULL, 0) == -1);
+	FAILS(EINVAL, rdma_disconnect(id) == -1);
+	FAILS(EINVAL, rdma_establish(id) == -1);
+	FAILS(EINVAL, rdma_notify(id, IBV_EVENT_COMM_EST) == -1);
+	FAILS(EINVAL, rdma_notify(id, IBV_EVENT_PORT_ERR) == -1);
+	FAILS(EINVAL, rdma_create_qp(id, NULL, &init) == -1);
+	FAILS(EINVAL, rdma_init_qp_attr(id, &attr, &mask) == -1);
+	FAILS(EINVAL, rdma_get_request(id, &request) == -1);
+	FAILS(EINVAL, rdma_join_multicast(id, AT("239.1.1.1", 0), NULL) == -1);
+	FAILS(EADDRNOTAVAIL, rdma_leave_multicast(id, AT("239.1.1.1", 0)) == -1);
+	FAILS(EINVAL, rdma_resolve_addr(id, NULL, NULL, 100) == -1);
+	FAILS(EINVAL, rdma_resolve_addr(id, AT("192.0.2.1", 0), AT("2001:db8::2", 1), 100) == -1);
+	RETURNS(0, rdma_destroy_id(id));
+
+	id = new_id(RDMA_PS_TCP);
+	NEED(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
+	FAILS(EINVAL, rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000) == -1);
+	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
+	FAILS(EINVAL, rdma_init_qp_attr(id, &attr, &mask) == -1);
+	CHECK(!rdma_create_qp(id, NULL, &init) && id->qp && id->send_cq && id->recv_cq);
+	FAILS(EINVAL, rdma_create_qp(id, NULL, &init) == -1);
+	NEED(!rdma_resolve_route(id, 1000));
+	CHECK(status_of(RDMA_CM_EVENT_ROUTE_RESOLVED) == 0 && id->route.num_paths == 1);
+	char data[200] = "";
+	param.private_data = data;
+	param.private_data_len = 57; /* one more than there is room for */
+	FAILS(EINVAL, rdma_connect(id, &param) == -1);
+	param.private_data_len = 56;
+	CHECK(!rdma_connect(id, &param));
+	CHECK(status_of(RDMA_CM_EVENT_REJECTED) == 8); /* nobody listens */
+	rdma_destroy_qp(id);
+	CHECK(!id->qp && !id->send_cq && !id->recv_cq_channel);
+	RETURNS(0, rdma_destroy_id(id));
+
+	id = new_id(RDMA_PS_UDP);
+	NEED(!rdma_resolve_addr(id, NULL, AT("2001:db8::2", 7999), 1000));
+	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
+	NEED(!rdma_resolve_route(id, 1000));
+	CHECK(status_of(RDMA_CM_EVENT_ROUTE_RESOLVED) == 0);
+	NEED(!rdma_connect(id, &(struct rdma_conn_param){0}));
+	CHECK(status_of(RDMA_CM_EVENT_UNREACHABLE) == 1);
+	RETURNS(0, rdma_destroy_id(id));
+}
+
+static struct rdma_cm_id *listener(int port)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+	NEED(!rdma_bind_addr(id, AT("192.0.2.2", port)) && !rdma_listen(id, 4));
+	return id;
+}
+
+static struct rdma_cm_id *ask(int port, const char *data)
+{
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+	struct rdma_conn_param p = {.private_data = data,
+				    .private_data_len = strlen(data),
+				    .responder_resources = 1,
+				    .initiator_depth = 1,
+				    .retry_count = 255,
+				    .rnr_retry_count = 255};
+	NEED(!rdma_resolve_addr(id, AT("192.0.2.1", 0), AT("192.0.2.2", port), 1000));
+	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
+	NEED(!rdma_resolve_route(id, 1000));
+	CHECK(status_of(RDMA_CM_EVENT_ROUTE_RESOLVED) == 0);
+	NEED(!rdma_create_qp(id, NULL, &init) && !rdma_connect(id, &p));
+	return id;
+}
+
+static void refused(void)
+{
+	struct rdma_cm_id *l = listener(7173), *id = ask(7173, "may I?");
+	struct rdma_cm_event *e = event(RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *request = e->id;
+	char long_no[149] = "";
+	CHECK(e->listen_id == l && request != l && e->param.conn.retry_count == 7);
+	CHECK(e->param.conn.private_data_len == 56 &&
+	      !strcmp(e->param.conn.private_data, "may I?"));
+	rdma_ack_cm_event(e);
+	FAILS(EINVAL, rdma_reject(request, long_no, sizeof long_no) == -1);
+	CHECK(!rdma_reject(request, "no", 2));
+	RETURNS(0, rdma_destroy_id(request));
+	e = event(RDMA_CM_EVENT_REJECTED);
+	CHECK(e->id == id && e->status == 28);
+	CHECK(e->param.conn.private_data_len == 148 &&
+	      !memcmp(e->param.conn.private_data, "no", 3));
+	rdma_ack_cm_event(e);
+	rdma_destroy_qp(id);
+	RETURNS(0, rdma_destroy_id(id));
+	RETURNS(0, rdma_destroy_id(l));
+}
+
+/* To the end of a connection, its identifiers moved to another channel on the way. */
+static void connected(void)
+{
+	struct rdma_cm_id *l = listener(7174), *id = ask(7174, "");
+	struct rdma_cm_event *e = event(RDMA_CM_EVENT_CONNECT_REQUEST);
+	struct rdma_cm_id *server = e->id;
+	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
+	rdma_ack_cm_event(e);
+	NEED(!rdma_create_qp(server, NULL, &init));
+	CHECK(!rdma_accept(
+		server, &(struct rdma_conn_param){.private_data = "yes", .private_data_len = 3}));
+	for (int i = 0; i < 2; i++) { /* in either order */
+		e = event(RDMA_CM_EVENT_ESTABLISHED);
+		if (e->id == id)
+			CHECK(!memcmp(e->param.conn.private_data, "yes", 4));
+		rdma_ack_cm_event(e);
+	}
+	CHECK(id->qp->state == IBV_QPS_RTS && server->qp->state == IBV_QPS_RTS);
+	FAILS(EINVAL, rdma_establish(id) == -1);
+	RETURNS(0, rdma_notify(server, IBV_EVENT_COMM_EST));
+
+	struct rdma_event_channel *first = channel;
+	NEED((channel = rdma_create_event_channel()));
+	CHECK(!rdma_migrate_id(id, channel) && !rdma_migrate_id(server, channel));
+	CHECK(id->channel == channel && server->channel == channel);
+	CHECK(!rdma_disconnect(id));
+	e = event(RDMA_CM_EVENT_DISCONNECTED);
+	CHECK(e->id == server);
+	rdma_ack_cm_event(e);
+	CHECK(!rdma_disconnect(server)); /* which answers the other */
+	CHECK(status_of(RDMA_CM_EVENT_DISCONNECTED) == 0);
+	rdma_destroy_qp(id);
+	rdma_destroy_qp(server);
+	RETURNS(0, rdma_destroy_id(server));
+	RETURNS(0, rdma_destroy_id(id));
+	rdma_destroy_event_channel(channel);
+	channel = first;
+	RETURNS(0, rdma_destroy_id(l));
+}
+
+static void *serve(void *arg)
+{
+	struct rdma_cm_id *l = arg, *id;
+	struct rdma_conn_param yes = {
+		.responder_resources = 1, .private_data = "no", .private_data_len = 2};
+	NEED(!rdma_get_request(l, &id));
+	CHECK(id->qp && !strcmp(id->event->param.conn.private_data, "1"));
+	CHECK(!rdma_reject(id, "no", 2));
+	rdma_destroy_ep(id);
+	NEED(!rdma_get_request(l, &id));
+	CHECK(!rdma_accept(id, &yes));
+	CHECK(!rdma_disconnect(id));
+	rdma_destroy_ep(id);
+	return NULL;
+}
+
+/* Endpoints, whose calls wait. */
+static void endpoints(void)
+{
+	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE | RAI_NUMERICHOST,
+				      .ai_port_space = RDMA_PS_TCP},
+			     *ai;
+	struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}, .sq_sig_all = 1};
+	struct rdma_cm_id *l, *id;
+	NEED(!rdma_getaddrinfo("192.0.2.2", "7175", &hints, &ai));
+	CHECK(ai->ai_src_addr && !ai->ai_dst_addr && ai->ai_qp_type == IBV_QPT_RC);
+	NEED(!rdma_create_ep(&l, ai, NULL, &init));
+	FAILS(EADDRINUSE, rdma_create_ep(&id, ai, NULL, &init) == -1);
+	rdma_freeaddrinfo(ai);
+	NEED(!rdma_listen(l, 4));
+	pthread_t server;
+	NEED(!pthread_create(&server, NULL, serve, l));
+
+	hints.ai_flags = RAI_NUMERICHOST;
+	NEED(!rdma_getaddrinfo("192.0.2.2", "7175", &hints, &ai));
+	CHECK(!ai->ai_src_addr && ai->ai_dst_addr && !ai->ai_next);
+	struct rdma_conn_param p = {
+		.private_data = "1", .private_data_len = 1, .initiator_depth = 1};
+	NEED(!rdma_create_ep(&id, ai, NULL, &init));
+	CHECK(id->qp && id->verbs && id->pd);
+	FAILS(ECONNREFUSED, rdma_connect(id, &p) == -1);
+	CHECK(id->event && id->event->event == RDMA_CM_EVENT_REJECTED);
+	rdma_destroy_ep(id);
+	NEED(!rdma_create_ep(&id, ai, NULL, &init));
+	CHECK(!rdma_connect(id, &p) && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
+	CHECK(!rdma_disconnect(id));
+	rdma_destroy_ep(id);
+	rdma_freeaddrinfo(ai);
+	NEED(!pthread_join(server, NULL));
+	rdma_destroy_ep(l);
+}
+
+static void names(void)
+{
+	struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST}, *ai;
+	CHECK(rdma_getaddrinfo("localhost", "1", &hints, &ai) == EAI_NONAME);
+	hints.ai_family = AF_INET6;
+	CHECK(rdma_getaddrinfo("192.0.2.1", "1", &hints, &ai) != 0);
+	NEED(!rdma_getaddrinfo("fe80::1%lo", "1", &hints, &ai));
+	CHECK(((struct sockaddr_in6 *)ai->ai_dst_addr)->sin6_scope_id == 1);
+	rdma_freeaddrinfo(ai);
+	hints = (struct rdma_addrinfo){.ai_port_space = RDMA_PS_UDP};
+	NEED(!rdma_getaddrinfo("2001:db8::1", "1", &hints, &ai));
+	CHECK(ai->ai_qp_type == IBV_QPT_UD && ai->ai_port_space == RDMA_PS_UDP);
+	rdma_freeaddrinfo(ai);
+	FAILS(EINVAL, rdma_getaddrinfo(NULL, NULL, NULL, &ai) == -1);
+	struct sockaddr_storage dst = at("192.0.2.2", 5);
+	hints = (struct rdma_addrinfo){.ai_dst_len = sizeof(struct sockaddr_in),
+				       .ai_dst_addr = (struct sockaddr *)&dst};
+	NEED(!rdma_getaddrinfo(NULL, NULL, &hints, &ai));
+	CHECK(ai->ai_dst_len == hints.ai_dst_len &&
+	      !memcmp(ai->ai_dst_addr, &dst, hints.ai_dst_len));
+	rdma_freeaddrinfo(ai);
+	int n;
+	struct ibv_context **devices = rdma_get_devices(&n);
+	CHECK(devices && n == 2 && !devices[2] &&
+	      !strcmp(ibv_get_device_name(devices[1]->device), "nic1"));
+	rdma_free_devices(devices);
+}
+
+/* A channel that a program polls, and reads without waiting. */
+static void waiting(void)
+{
+	struct rdma_cm_event *e;
+	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
+	CHECK(poll(&p, 1, 0) == 0);
+	NEED(!fcntl(channel->fd, F_SETFL, O_NONBLOCK));
+	FAILS(EAGAIN, rdma_get_cm_event(channel, &e) == -1);
+	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
+	NEED(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
+	CHECK(poll(&p, 1, 20000) == 1 && p.revents == POLLIN);
+	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
+	FAILS(EAGAIN, rdma_get_cm_event(channel, &e) == -1);
+	NEED(!fcntl(channel->fd, F_SETFL, 0));
+	RETURNS(0, rdma_destroy_id(id));
+	/* What nobody has fetched goes with the identifier. */
+	id = new_id(RDMA_PS_TCP);
+	NEED(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
+	CHECK(poll(&p, 1, 20000) == 1);
+	RETURNS(0, rdma_destroy_id(id));
+}
+
+int main(void)
+{
+	NEED((channel = rdma_create_event_channel()));
+	addresses();
+	options();
+	order();
+	refused();
+	connected();
+	endpoints();
+	names();
+	waiting();
+	rdma_destroy_event_channel(channel);
+	return failures != 0;
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * A context with what most claims need, and queue pairs that are connected to themselves.
+ */
+#ifndef SETUP_H
+#define SETUP_H
+
+#include "check.h"
+
+#include <infiniband/verbs.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+struct setup {
+	struct ibv_context *context;
+	struct ibv_pd *pd;
+	struct ibv_comp_channel *channel;
+	struct ibv_cq *cq; /* of the channel */
+	struct ibv_mr *mr; /* of buf, with all rights */
+	char buf[4096];
+};
+
+#define ALL_ACCESS (IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ)
+
+static inline struct ibv_context *open_first(void)
+{
+	struct ibv_device **list = ibv_get_device_list(NULL);
+	NEED(list && list[0]);
+	struct ibv_context *c = ibv_open_device(list[0]);
+	NEED(c);
+	ibv_free_device_list(list);
+	return c;
+}
+
+static inline void make(struct setup *s)
+{
+	s->context = open_first();
+	NEED((s->pd = ibv_alloc_pd(s->context)));
+	NEED((s->channel = ibv_create_comp_channel(s->context)));
+	NEED((s->cq = ibv_create_cq(s->context, 64, s, s->channel, 0)));
+	NEED((s->mr = ibv_reg_mr(s->pd, s->buf, sizeof s->buf, ALL_ACCESS)));
+}
+
+static inline void unmake(struct setup *s)
+{
+	RETURNS(0, ibv_dereg_mr(s->mr));
+	RETURNS(0, ibv_destroy_cq(s->cq));
+	RETURNS(0, ibv_destroy_comp_channel(s->channel));
+	RETURNS(0, ibv_dealloc_pd(s->pd));
+	RETURNS(0, ibv_close_device(s->context));
+}
+
+static inline struct ibv_qp_init_attr rc_attr(struct setup *s)
+{
+	return (struct ibv_qp_init_attr){
+		.send_cq = s->cq,
+		.recv_cq = s->cq,
+		.cap = {.max_send_wr = 16,
+			.max_recv_wr = 16,
+			.max_send_sge = 2,
+			.max_recv_sge = 2,
+			.max_inline_data = 32},
+		.qp_type = IBV_QPT_RC,
+		.sq_sig_all = 1,
+	};
+}
+
+#define INIT_MASK (IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS)
+#define RTR_MASK                                                                                   \
+	(IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |            \
+	 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER)
+#define RTS_MASK                                                                                   \
+	(IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |     \
+	 IBV_QP_MAX_QP_RD_ATOMIC)
+
+/* A queue pair in RTS whose peer it is itself. */
+static inline struct ibv_qp *loop(struct setup *s)
+{
+	struct ibv_qp_init_attr init = rc_attr(s);
+	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
+	NEED(qp);
+	struct ibv_qp_attr a = {
+		.qp_state = IBV_QPS_INIT,
+		.port_num = 1,
+		.qp_access_flags = ALL_ACCESS,
+		.path_mtu = IBV_MTU_1024,
+		.dest_qp_num = qp->qp_num,
+		.max_dest_rd_atomic = 1,
+		.max_rd_atomic = 1,
+		.min_rnr_timer = 1,
+		.timeout = 18,
+		.retry_cnt = 7,
+		.rnr_retry = 7,
+		.ah_attr = {.is_global = 1,
+			    .port_num = 1,
+			    .grh = {.sgid_index = 1, .hop_limit = 1}},
+	};
+	NEED(!ibv_query_gid(s->context, 1, 1, &a.ah_attr.grh.dgid));
+	NEED(!ibv_modify_qp(qp, &a, INIT_MASK));
+	a.qp_state = IBV_QPS_RTR;
+	NEED(!ibv_modify_qp(qp, &a, RTR_MASK));
+	a.qp_state = IBV_QPS_RTS;
+	NEED(!ibv_modify_qp(qp, &a, RTS_MASK));
+	return qp;
+}
+
+#endif

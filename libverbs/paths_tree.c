@@ -1,0 +1,178 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Paths below /dev/infiniband and /sys/class/infiniband. Where this library is preloaded, or comes
+ * before the C library in a program's search order, calls with such paths are answered from a
+ * directory that the daemon keeps, and opens for whoever asks; all other paths go on to the C
+ * library unchanged. Here it is decided which are which.
+ */
+#include "paths.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How long the directory counts as up to date. */
+#define FRESH_NS 50000000
+
+static pthread_mutex_t tree_lock = PTHREAD_MUTEX_INITIALIZER;
+static int tree_fd = -1;
+static struct stat tree_id; /* of what tree_fd was opened for */
+static struct timespec tree_time;
+
+static bool below(const char *path, const char *dir)
+{
+	size_t n = strlen(dir);
+	return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
+}
+
+bool sr_may_be_ours(const char *path)
+{
+	return path &&
+	       (below(path, "/sys/class/infiniband") ||
+		below(path, "/sys/class/infiniband_verbs") || below(path, "/dev/infiniband"));
+}
+
+/* Another thread may have held the lock when its process was forked. */
+static void after_fork_child(void)
+{
+	pthread_mutex_init(&tree_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, after_fork_child);
+}
+
+static int ask_tree(void)
+{
+	struct sr_conn conn;
+	int fd = -1;
+	if (sr_connect(&conn))
+		return -1;
+	struct sr_request r = {.op = SOFTROCE_OP_OPEN_TREE, .got = &fd, .want = 1};
+	if (sr_call(&conn, &r))
+		fd = -1;
+	sr_disconnect(&conn);
+	return fd;
+}
+
+static bool is_fresh(const struct timespec *now)
+{
+	int64_t age = (now->tv_sec - tree_time.tv_sec) * INT64_C(1000000000) +
+		      (now->tv_nsec - tree_time.tv_nsec);
+	return age < FRESH_NS;
+}
+
+static bool is_tree(int fd)
+{
+	struct stat st;
+	return fd >= 0 && !fstat(fd, &st) && st.st_dev == tree_id.st_dev &&
+	       st.st_ino == tree_id.st_ino;
+}
+
+/* Takes a descriptor of the directory. The number of the one before stays, for who uses it now. */
+static void adopt(int fd)
+{
+	if (is_tree(fd) && tree_fd >= 0) {
+		close(fd);
+		return;
+	}
+	fstat(fd, &tree_id);
+	if (tree_fd >= 0) { /* the daemon was started anew */
+		dup3(fd, tree_fd, O_CLOEXEC);
+		close(fd);
+	} else {
+		tree_fd = fd;
+	}
+}
+
+/*
+ * The directory, as a descriptor that stays open: another thread may be using it. A program may
+ * close what it does not know, and have a file of its own behind the number: that is not touched.
+ * -1: there is no daemon.
+ */
+static int tree(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct timespec now;
+	int saved = errno;
+	pthread_once(&once, watch_forks);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	pthread_mutex_lock(&tree_lock);
+	if (!is_tree(tree_fd))
+		tree_fd = -1;
+	if (tree_fd < 0 || !is_fresh(&now)) {
+		int fd = ask_tree();
+		if (fd >= 0) {
+			adopt(fd);
+			tree_time = now;
+		}
+	}
+	int fd = tree_fd;
+	pthread_mutex_unlock(&tree_lock);
+	errno = saved;
+	return fd;
+}
+
+/*
+ * Writes a path without empty components and dots, and, below our folders, without what ".." takes
+ * back: there are no links that this could be wrong for. False: it is too long to be ours.
+ */
+static bool clean(const char *path, char *out)
+{
+	size_t n = 0;
+	while (*path) {
+		path += strspn(path, "/");
+		size_t len = strcspn(path, "/");
+		if (n + 1 + len + 1 >= SR_PATH_SIZE)
+			return false;
+		out[n] = 0;
+		if (len == 2 && !memcmp(path, "..", 2) && n && sr_may_be_ours(out)) {
+			while (out[--n] != '/')
+				;
+		} else if (!(len == 1 && *path == '.') && (len || !n)) {
+			out[n++] = '/';
+			memcpy(out + n, path, len);
+			n += len;
+		}
+		path += len;
+	}
+	out[n] = 0;
+	return true;
+}
+
+void sr_place(struct sr_place *p, int dir, const char *path)
+{
+	p->dir = dir;
+	p->path = path;
+	p->full = NULL;
+	if (!path || path[0] != '/' || !strstr(path, "/infiniband") || !clean(path, p->buf))
+		return;
+	if (!sr_may_be_ours(p->buf)) {
+		if (sr_may_be_ours(path)) /* it went up from a folder that the kernel has not */
+			p->path = p->buf[0] ? p->buf : "/";
+		return;
+	}
+	int fd = tree();
+	if (fd < 0)
+		return;
+	p->dir = fd;
+	p->full = p->buf;
+	p->path = p->buf + 1;
+}
+
+bool sr_is_device_file(const struct sr_place *p)
+{
+	static const char dir[] = "/dev/infiniband/";
+	return p->full && !strncmp(p->full, dir, sizeof dir - 1) && p->full[sizeof dir - 1];
+}
+
+bool sr_is_on_tree(dev_t dev)
+{
+	pthread_mutex_lock(&tree_lock);
+	bool on = tree_fd >= 0 && tree_id.st_dev == dev;
+	pthread_mutex_unlock(&tree_lock);
+	return on;
+}

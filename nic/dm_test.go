@@ -1,0 +1,188 @@
+package nic_test
+
+import (
+	"bytes"
+	"syscall"
+	"testing"
+
+	"softroce/attach/abi"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// deviceMemory allocates n bytes and registers them for everything.
+func (c *client) deviceMemory(n int) (*nic.DM, *nic.MR) {
+	c.t.Helper()
+	m, err := c.ctx.AllocDM(uint64(n), 3)
+	check(c.t, err)
+	r, err := c.ctx.RegDM(c.pd, m, 0, uint64(n), allow|mrtable.ZeroBased|mrtable.MWBind)
+	check(c.t, err)
+	return m, r
+}
+
+func (c *client) inDM(m *nic.DM) []byte {
+	c.t.Helper()
+	p := make([]byte, m.Length())
+	check(c.t, c.ctx.CopyFromDM(m, 0, p))
+	return p
+}
+
+func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	const n = 5000
+	near, nearMR := a.deviceMemory(n)
+	far, farMR := b.deviceMemory(n)
+	want := make([]byte, n)
+	fill(want, 3)
+	check(t, a.ctx.CopyToDM(near, 0, want))
+	all := []transport.SGE{{Length: n, LKey: nearMR.LKey()}}
+
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: farMR.RKey(), sges: all})
+	w.run(1e9)
+	a.want(1, transport.Success, transport.WCWrite)
+	if !bytes.Equal(b.inDM(far), want) {
+		t.Error("WRITE: another content")
+	}
+	b.recv(2, []transport.SGE{{Addr: 8, Length: n - 8, LKey: farMR.LKey()}})
+	a.post(wr{id: 2, op: transport.WRSend, sges: []transport.SGE{{Addr: 100, Length: 1000, LKey: nearMR.LKey()}}})
+	w.run(1e9)
+	a.want(2, transport.Success, transport.WCSend)
+	b.want(2, transport.Success, transport.WCRecv)
+	copy(want[8:1008], want[100:1100])
+	if !bytes.Equal(b.inDM(far), want) {
+		t.Error("SEND: another content")
+	}
+	a.post(wr{id: 3, op: transport.WRRead, rkey: farMR.RKey(), sges: all})
+	w.run(1e9)
+	a.post(wr{id: 4, op: transport.WRFetchAdd, remote: 16, rkey: farMR.RKey(), add: 1, sges: []transport.SGE{{Addr: 0, Length: 8, LKey: nearMR.LKey()}}})
+	w.run(1e9)
+	a.want(3, transport.Success, transport.WCRead)
+	a.want(4, transport.Success, transport.WCFetchAdd)
+	if got := b.inDM(far); le.Uint64(got[16:]) != le.Uint64(want[16:])+1 {
+		t.Error("fetch and add: not added")
+	}
+	copy(want, want[16:24])
+	if !bytes.Equal(a.inDM(near), want) {
+		t.Error("READ, fetch and add: another content")
+	}
+	a.post(wr{id: 5, op: transport.WRWrite, remote: n - 7, rkey: farMR.RKey(), sges: all[:1:1]})
+	w.run(1e9)
+	a.want(5, transport.RemAccessErr, transport.WCWrite)
+}
+
+func TestDeviceMemoryHasRules(t *testing.T) {
+	w := newWorld(t)
+	d := w.nic(1)
+	c, other := w.client(d), w.client(d)
+	m, err := c.ctx.AllocDM(100, 0)
+	check(t, err)
+	if !bytes.Equal(c.inDM(m), make([]byte, 100)) {
+		t.Error("not zero at first")
+	}
+	for _, x := range []struct {
+		length uint64
+		align  uint32
+		want   syscall.Errno
+	}{{0, 0, syscall.EINVAL}, {8, 13, syscall.EINVAL}, {c.ctx.MaxDM() + 1, 0, syscall.ENOMEM}, {1<<64 - 1, 0, syscall.ENOMEM}} {
+		_, err := c.ctx.AllocDM(x.length, x.align)
+		wantErrno(t, "allocate", err, x.want)
+	}
+	for _, x := range []struct {
+		off uint64
+		n   int
+	}{{3, 4}, {4, 3}, {104, 4}, {100, 4}, {0, 104}, {1<<64 - 4, 8}, {1 << 63, 4}} {
+		wantErrno(t, "copy to", c.ctx.CopyToDM(m, x.off, make([]byte, x.n)), syscall.EINVAL)
+		wantErrno(t, "copy from", c.ctx.CopyFromDM(m, x.off, make([]byte, x.n)), syscall.EINVAL)
+	}
+	check(t, c.ctx.CopyToDM(m, 100, nil))
+	const rights = mrtable.ZeroBased | mrtable.LocalWrite
+	for _, x := range []struct {
+		off, n uint64
+		access mrtable.Access
+	}{
+		{0, 100, mrtable.LocalWrite}, {0, 104, rights}, {4, 100, rights}, {101, 0, rights}, {1 << 63, 1 << 63, rights},
+		{4, 1<<64 - 4, rights}, {0, 100, mrtable.ZeroBased | mrtable.RemoteWrite}, {0, 100, rights | mrtable.OnDemand},
+	} {
+		_, err := c.ctx.RegDM(c.pd, m, x.off, x.n, x.access)
+		wantErrno(t, "register", err, syscall.EINVAL)
+	}
+	_, err = c.ctx.RegDM(other.pd, m, 0, 8, rights)
+	wantErrno(t, "with another's PD", err, syscall.EINVAL)
+	_, err = other.ctx.RegDM(other.pd, m, 0, 8, rights)
+	wantErrno(t, "another's memory", err, syscall.EINVAL)
+	wantErrno(t, "another's memory", other.ctx.CopyToDM(m, 0, nil), syscall.EINVAL)
+	wantErrno(t, "another's memory", other.ctx.FreeDM(m), syscall.EINVAL)
+	wantErrno(t, "none", c.ctx.FreeDM(nil), syscall.EINVAL)
+
+	empty, err := c.ctx.RegDM(c.pd, m, 0, 0, rights)
+	check(t, err)
+	part, err := c.ctx.RegDM(c.pd, m, 4, 8, rights)
+	check(t, err)
+	wantErrno(t, "in use", c.ctx.FreeDM(m), syscall.EBUSY)
+	check(t, c.ctx.DeregMR(empty))
+	// What becomes of other memory uses this one no more.
+	check(t, c.ctx.ReregMR(part, c.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, allow))
+	check(t, c.ctx.FreeDM(m))
+	wantErrno(t, "twice", c.ctx.FreeDM(m), syscall.EINVAL)
+	check(t, c.ctx.DeregMR(part))
+}
+
+func TestDeviceMemoryIsLimitedAndComesBack(t *testing.T) {
+	w := newWorld(t)
+	d := w.nic(1)
+	most := nic.DefaultLimits.MaxDM
+	open := func(limit uint64) *nic.Context {
+		c, err := d.Open(nic.ContextOptions{Doorbell: nic.NewPage(abi.DoorbellSize), DoorbellFD: -1, Comm: "test",
+			Limits: nic.ContextLimits{DeviceMemory: limit}})
+		check(t, err)
+		return c
+	}
+	greedy, modest := open(0), open(1000)
+	if greedy.MaxDM() != most || modest.MaxDM() != 960 {
+		t.Errorf("at most %d and %d bytes", greedy.MaxDM(), modest.MaxDM())
+	}
+	for range 15 { // a byte costs as much as 64
+		_, err := modest.AllocDM(1, 0)
+		check(t, err)
+	}
+	_, err := modest.AllocDM(1, 0)
+	wantErrno(t, "beyond the context's limit", err, syscall.ENOMEM)
+	_, err = greedy.AllocDM(most, 0)
+	wantErrno(t, "beyond what the device has left", err, syscall.ENOMEM)
+	m, err := greedy.AllocDM(most-960, 0)
+	check(t, err)
+	if s := d.Snapshot(); len(s.DMs) != 16 || s.Contexts[1].DeviceMemory != 960 || s.Contexts[1].DMs != 15 || s.DMs[0].Length != most-960 {
+		t.Errorf("%+v", s)
+	}
+	modest.Close()
+	check(t, greedy.FreeDM(m))
+	_, err = greedy.AllocDM(most, 0)
+	check(t, err)
+	greedy.Close()
+	if s := d.Snapshot(); len(s.DMs)+len(s.Contexts) != 0 {
+		t.Errorf("left: %+v", s)
+	}
+	_, err = greedy.AllocDM(1, 0)
+	wantErrno(t, "closed", err, syscall.EBADF)
+}
+
+func TestAContextClosesWithDeviceMemoryInUse(t *testing.T) {
+	w := newWorld(t)
+	a, b := pair(w, 1024)
+	_, near := a.deviceMemory(1 << 16)
+	_, far := b.deviceMemory(1 << 16)
+	a.post(wr{id: 1, op: transport.WRWrite, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
+	a.post(wr{id: 2, op: transport.WRRead, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
+	w.engine.Step(w.now + 1)
+	b.ctx.Close()
+	w.engine.Step(w.now + 2)
+	a.ctx.Close()
+	w.step()
+	for _, d := range []*nic.Device{a.dev, b.dev} {
+		if s := d.Snapshot(); len(s.DMs)+len(s.MRs)+len(s.Contexts) != 0 {
+			t.Errorf("left: %+v", s)
+		}
+	}
+}

@@ -1,0 +1,132 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/mrtable"
+	"softroce/nic"
+)
+
+// Memory of a simulated program. It is mapped, not the heap's, so that the NIC can be made to reach it as that of another
+// process, and that it can go away.
+
+type simMR struct {
+	mr      *nic.MR
+	mem     []byte
+	foreign bool
+}
+
+// Register implements NIC.
+func (n *simNIC) Register(name string, o RegionOptions) (Region, error) {
+	pd, err := n.pd(o.PD)
+	if err != nil {
+		return Region{}, err
+	}
+	m := &simMR{foreign: n.foreign || o.Foreign}
+	if of := n.mrs[o.Of]; of != nil {
+		m.mem, m.foreign = of.mem, of.foreign
+	} else if m.mem, err = n.mapping(o); err != nil {
+		return Region{}, err
+	}
+	backing, err := n.backing(m, o.Access)
+	if err != nil {
+		return Region{}, err
+	}
+	if m.mr, err = n.ctx.RegMR(pd, backing, n.nextVA, uint64(o.Size), o.Access); err != nil {
+		return Region{}, errors.Join(err, backing.Close())
+	}
+	r := Region{Addr: n.nextVA, Size: o.Size, LKey: m.mr.LKey(), RKey: m.mr.RKey()}
+	n.mrs[name] = m
+	n.nextVA += (uint64(o.Size)/vaSpace + 1) * vaSpace
+	return r, nil
+}
+
+// mapping makes new memory.
+func (n *simNIC) mapping(o RegionOptions) ([]byte, error) {
+	if o.Size == 0 {
+		return []byte{}, nil
+	}
+	mem, err := unix.Mmap(-1, 0, o.Size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
+	if err != nil {
+		return nil, err
+	}
+	n.mappings = append(n.mappings, mem)
+	for i := range mem {
+		mem[i] = o.Fill
+	}
+	return mem, nil
+}
+
+// backing is memory as the NIC gets it.
+func (n *simNIC) backing(m *simMR, a mrtable.Access) (_ mrtable.Memory, err error) {
+	if !m.foreign || len(m.mem) == 0 {
+		return mrtable.HeapMemory(m.mem), nil
+	}
+	if n.process == nil {
+		if n.process, err = mrtable.OpenProcess(os.Getpid(), -1); err != nil {
+			return nil, err
+		}
+	}
+	return n.process.Memory(uint64(uintptr(unsafe.Pointer(&m.mem[0]))), uint64(len(m.mem)), a)
+}
+
+// Deregister implements NIC.
+func (n *simNIC) Deregister(name string) error {
+	m, ok := n.mrs[name]
+	if !ok {
+		return fmt.Errorf("there is no memory region %q", name)
+	}
+	return n.ctx.DeregMR(m.mr)
+}
+
+// protect changes what can be done with a region's memory.
+func (m *simMR) protect(how int) error {
+	if len(m.mem) == 0 {
+		return nil
+	}
+	return unix.Mprotect(m.mem, how)
+}
+
+// vanish takes memory away from the program and everybody who reaches it as the program's.
+func (n *simNIC) vanish(name string) error {
+	m := n.mrs[name]
+	if m == nil || !m.foreign {
+		return fmt.Errorf("the NIC has mapped the memory of %s, so it cannot vanish: mr … foreign", name)
+	}
+	return m.protect(unix.PROT_NONE)
+}
+
+// ReadMemory implements NIC. What has vanished is back then.
+func (n *simNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
+	m := n.mrs[name]
+	if err := m.protect(unix.PROT_READ | unix.PROT_WRITE); err != nil {
+		return nil, err
+	}
+	return m.mem[off:][:size], nil
+}
+
+// WriteMemory implements NIC.
+func (n *simNIC) WriteMemory(name string, off uint64, data []byte) error {
+	m := n.mrs[name]
+	if err := m.protect(unix.PROT_READ | unix.PROT_WRITE); err != nil {
+		return err
+	}
+	copy(m.mem[off:], data)
+	return nil
+}
+
+// close gives back what the program had. Its NIC is closed.
+func (n *simNIC) close() (err error) {
+	for _, m := range n.mappings {
+		err = errors.Join(err, unix.Munmap(m))
+	}
+	if n.process != nil {
+		err = errors.Join(err, n.process.Close())
+	}
+	return err
+}
