@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -86,8 +87,8 @@ var rows = []row{
 	{family: connecting, tool: "ib_send_bw", options: "-n 20 -R -q 16 -s 5000"},
 	{family: connecting, tool: "ib_send_bw", options: "-n 20 -R -c UD -s 1024"},
 	{family: perftests, tool: "ib_send_lat", options: "-n 20"},
-	{family: perftests, tool: "ib_send_lat", options: "-n 5 -a -m 512", long: true},
-	{family: perftests, tool: "ib_send_lat", options: "-n 20 -e -m 4096"},
+	{family: perftests, tool: "ib_send_lat", options: "-n 5 -a", long: true},
+	{family: perftests, tool: "ib_send_lat", options: "-n 20 -e -m 512"},
 	{family: perftests, tool: "ib_send_lat", options: "-n 5 -s 64 -I 64 -c UC"},
 	{family: perftests, tool: "ib_send_lat", options: "-n 5 -e -c UD"},
 	{family: connecting, tool: "ib_send_lat", options: "-n 20 -R"},
@@ -102,8 +103,8 @@ var rows = []row{
 	{family: perftests, tool: "ib_write_bw", options: "-n 20 -c XRC", refuses: noXRC},
 	{family: connecting, tool: "ib_write_bw", options: "-n 20 -R -b"},
 	{family: perftests, tool: "ib_write_lat", options: "-n 20"},
-	{family: perftests, tool: "ib_write_lat", options: "-n 5 -a -m 2048", long: true},
-	{family: perftests, tool: "ib_write_lat", options: "-n 5 -s 64 -I 64 -c UC"},
+	{family: perftests, tool: "ib_write_lat", options: "-n 5 -a", long: true},
+	{family: perftests, tool: "ib_write_lat", options: "-n 5 -s 64 -I 64 -c UC -m 2048"},
 	{family: connecting, tool: "ib_write_lat", options: "-n 20 -R"},
 
 	{family: perftests, tool: "ib_read_bw", options: "-n 20"},
@@ -112,8 +113,8 @@ var rows = []row{
 	{family: perftests, tool: "ib_read_bw", options: "-n 20 -e -m 256"},
 	{family: connecting, tool: "ib_read_bw", options: "-n 20 -R -q 4"},
 	{family: perftests, tool: "ib_read_lat", options: "-n 20"},
-	{family: perftests, tool: "ib_read_lat", options: "-n 5 -a -m 1024", long: true},
-	{family: perftests, tool: "ib_read_lat", options: "-n 20 -e"},
+	{family: perftests, tool: "ib_read_lat", options: "-n 5 -a", long: true},
+	{family: perftests, tool: "ib_read_lat", options: "-n 20 -e -m 1024"},
 	{family: connecting, tool: "ib_read_lat", options: "-n 20 -R"},
 
 	{family: perftests, tool: "ib_atomic_bw", options: "-n 20 -A FETCH_AND_ADD"},
@@ -124,6 +125,12 @@ var rows = []row{
 	{family: perftests, tool: "ib_atomic_lat", options: "-n 20 -e -m 4096"},
 	{family: connecting, tool: "ib_atomic_lat", options: "-n 20 -R"},
 }
+
+// wholeMatrix, in the environment, has every row run in every place, over both address families, and with the kernel in both roles.
+// What an option does hardly depends on any of that, so that otherwise less will do.
+const wholeMatrix = "SOFTROCE_E2E_MATRIX"
+
+func whole() bool { return os.Getenv(wholeMatrix) != "" }
 
 // TestPrograms runs the distribution's own binaries in pairs on softroce.
 func TestPrograms(t *testing.T) {
@@ -137,16 +144,23 @@ func TestPrograms(t *testing.T) {
 	}{
 		{"two NICs", onFabric, false, rows},
 		{"veth", onVeth, false, slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.long })},
-		// What options do does not depend on the way.
 		{"one NIC", func(t *testing.T) (end, end) { x, _ := onFabric(t); return x, x }, true, onePerTool()},
 	} {
+		if whole() {
+			where.rows = rows
+		}
 		t.Run(where.name, func(t *testing.T) {
 			client, server := where.make(t)
 			for _, r := range where.rows {
-				t.Run(r.name(), func(t *testing.T) {
-					t.Parallel() // programs sleep, and wait for each other, for most of their time
-					r.run(t, client, server, where.ipv6)
-				})
+				for _, v := range ipVersions {
+					if v.ipv6 != where.ipv6 && !whole() || v.ipv6 && r.family.turns {
+						continue
+					}
+					t.Run(r.name()+"/"+v.name, func(t *testing.T) {
+						t.Parallel() // programs sleep, and wait for each other, for most of their time
+						r.run(t, client, server, v.ipv6)
+					})
+				}
 			}
 		})
 	}

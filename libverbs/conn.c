@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/softroce/softroce.sock"
+#define MAX_ERRNO      4095 /* the kernel's */
 
 /* A call that waits for its reply. It lies on its caller's stack. */
 struct sr_call {
@@ -234,7 +235,7 @@ static void deliver(struct sr_conn *c, size_t n, int *fds, int nfds)
 	*p = call->next;
 	call->done = 1;
 	const struct sr_request *r = call->request;
-	call->error = h->error;
+	call->error = h->error <= MAX_ERRNO ? (int)h->error : EPROTO;
 	if (!call->error && h->version != SOFTROCE_VERSION)
 		call->error = EPROTONOSUPPORT;
 	if (!call->error && len < r->reply_len)

@@ -183,7 +183,7 @@ static int fetch(struct cm_channel *ch, struct cm_event *e)
 		return error;
 	memset(e, 0, sizeof *e);
 	e->event.event = in.type;
-	e->event.status = in.status;
+	e->event.status = in.status == INT32_MIN ? -EPROTO : in.status; /* it can be negated */
 	bool request = in.type == RDMA_CM_EVENT_CONNECT_REQUEST;
 	struct cm_id *id = cm_find(request ? in.listen : in.id, ch->generation);
 	if (!id) {

@@ -75,7 +75,7 @@ func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
 			return o.share(ctx, filepath.Join(dir, "socket"))
 		}
 	}
-	dir, err := os.MkdirTemp("", "softroce-")
+	dir, err := os.MkdirTemp(tempDir(), "softroce-")
 	if err != nil {
 		return nil, err
 	}
@@ -97,26 +97,46 @@ func absolute(path string) string {
 }
 
 // sharedDir is the folder for the socket of the daemon that a user's programs share. Nobody
-// else may reach into it.
+// else may reach into it. It is the one of the user's session, if that can be had: who became another user may
+// have the variable of the first.
 func sharedDir() (string, error) {
-	dir := filepath.Join(os.TempDir(), "softroce-"+strconv.Itoa(os.Geteuid()))
 	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
-		dir = filepath.Join(runtime, "softroce")
+		if dir := filepath.Join(runtime, "softroce"); ownDir(dir) == nil {
+			return dir, nil
+		}
 	}
+	dir := filepath.Join(tempDir(), sharedName())
+	return dir, ownDir(dir)
+}
+
+func sharedName() string { return "softroce-" + strconv.Itoa(os.Geteuid()) }
+
+// ownDir sees that a folder is there, is this user's alone, and has room for a socket's name.
+func ownDir(dir string) error {
 	if len(dir)+len("/socket") >= socketPathSize {
-		return "", unix.ENAMETOOLONG
+		return unix.ENAMETOOLONG
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
-		return "", err
+		return err
 	}
 	var st unix.Stat_t
 	if err := unix.Lstat(dir, &st); err != nil {
-		return "", err
+		return err
 	}
 	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
-		return "", unix.EPERM
+		return unix.EPERM
 	}
-	return dir, nil
+	return nil
+}
+
+// tempDir is the folder for what is temporary: $TMPDIR, where that is a folder whose name leaves room for a socket's.
+func tempDir() string {
+	const longest = "/softroce-4294967295/socket"
+	dir := os.TempDir()
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() || !filepath.IsAbs(dir) || len(dir)+len(longest) >= socketPathSize {
+		return "/tmp"
+	}
+	return dir
 }
 
 // socketPathSize is sizeof(sockaddr_un.sun_path).
@@ -161,6 +181,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	d := &lease{socket: socket, own: o.described() || dir != "", dir: dir, ended: make(chan error, 1), log: &relay{}}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Dir, cmd.Stderr = args, "/", d.log
+	cmd.Env = set(os.Environ(), "TMPDIR", tempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	ready, err := cmd.StdoutPipe()
 	if err != nil {

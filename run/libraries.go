@@ -85,7 +85,7 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 			return dir, func() {}, nil
 		}
 	}
-	if dir, err = os.MkdirTemp("", "softroce-lib-"); err != nil {
+	if dir, err = os.MkdirTemp(tempDir(), "softroce-lib-"); err != nil {
 		return "", nil, err
 	}
 	cleanup = func() { os.RemoveAll(dir) }

@@ -236,7 +236,7 @@ func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
 		addr, key = uint64(w.RemoteQPN), w.RemoteQKey
 	}
 	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, addr, key, w.CompareAdd, w.Swap,
-		orDash(hex.EncodeToString(w.Inline)), w.RemoteSRQ}
+		orDash(hex.EncodeToString(w.Inline)), w.RemoteSRQ, w.Flush.Length, w.Flush.Placement, w.Flush.Selectivity}
 	return n.tell(appendSGEs(words, w.SGEs)...)
 }
 

@@ -142,8 +142,13 @@ func TestWhatCannotBePlayedIsAnError(t *testing.T) {
 			q.No = i + 1
 			part = append(part, &q)
 		}
-		if _, err := onto.Packets(part, scenario.Simulator, onto.Options{}); !errors.Is(err, replay.ErrMiddle) {
+		if _, err := onto.Packets(part, scenario.Simulator, onto.Options{Side: onto.Requester}); !errors.Is(err, replay.ErrMiddle) {
 			t.Errorf("from packet %d: %v", from+1, err)
+		}
+		// What the responder was then is nothing to a requester.
+		r, err := onto.Packets(part, scenario.Simulator, onto.Options{Fast: true})
+		if err != nil || r.Differences() > 0 || len(r.Left) != 1 || len(r.Streams) != 1 || r.Streams[0].Side != onto.Responder {
+			t.Errorf("from packet %d: %v %v", from+1, r, err)
 		}
 	}
 }

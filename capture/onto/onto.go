@@ -1,9 +1,11 @@
 package onto
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"softroce/capture"
 	"softroce/capture/replay"
@@ -22,9 +24,22 @@ type Options struct {
 	// Strict compares also what an implementation may choose.
 	Strict bool
 
+	// Side is what is played of each stream: both sides, one after the other, unless it says which.
+	Side Side
+
 	// Tap, if not nil, is given what is on the cable.
 	Tap wire.FrameSink
 }
+
+// A Side of a stream is what the captured requester sent, or what the captured responder did.
+type Side string
+
+// The sides that can be played; the live NIC takes the other one.
+const (
+	Both      Side = ""
+	Requester Side = "requester"
+	Responder Side = "responder"
+)
 
 // ErrSilent is returned where the live NIC answers nothing at all.
 var ErrSilent = errors.New("the live NIC does not answer")
@@ -51,7 +66,7 @@ func File(name string, open func(wire.FrameSink) (scenario.Bench, error), o Opti
 
 // Packets plays the connections of packets that were captured in this order. See File.
 func Packets(ps capture.Packets, open func(wire.FrameSink) (scenario.Bench, error), o Options) (r *Report, err error) {
-	scripts, left, err := replay.Scripts(ps)
+	acts, left, err := plan(ps, o)
 	if err != nil {
 		return nil, err
 	}
@@ -69,8 +84,8 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (scenario.Bench, erro
 		return nil, err
 	}
 	r = &Report{Strict: o.Strict, Left: left, Streams: []*Stream{}}
-	for i, s := range scripts {
-		st, err := play(b, nic, t, s, i, o)
+	for i, play := range acts {
+		st, err := play(stage{b, nic, t, i, o})
 		if err != nil {
 			return nil, err
 		}
@@ -80,38 +95,139 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (scenario.Bench, erro
 	return r, nil
 }
 
-// play plays one stream.
-func play(b scenario.Bench, nic scenario.NIC, t *tape, s *replay.Script, i int, o Options) (_ *Stream, err error) {
-	p, err := newPlayer(b, nic, t, s, i, o)
+// A stage is what a side of a stream is played on, as the i-th.
+type stage struct {
+	bench   scenario.Bench
+	nic     scenario.NIC
+	tape    *tape
+	i       int
+	options Options
+}
+
+// An act plays one side of a stream.
+type act func(stage) (*Stream, error)
+
+// plan returns what is played: the requester's side of all streams, then the responder's. That one of the sides cannot be
+// played is no error where the other can.
+func plan(ps capture.Packets, o Options) (acts []act, left []replay.Note, err error) {
+	var asking, answering []replay.Note // that cannot be played
+	if o.Side != Responder {
+		scripts, notes, failed := replay.Scripts(ps)
+		for _, s := range scripts {
+			acts = append(acts, func(st stage) (*Stream, error) { return ask(st, s) })
+		}
+		asking, err = notes, failed
+	}
+	if o.Side != Requester {
+		scripts, notes, failed := replay.AnswerScripts(ps)
+		for _, s := range scripts {
+			acts = append(acts, func(st stage) (*Stream, error) { return answer(st, s) })
+		}
+		answering, err = notes, cmp.Or(err, failed)
+	}
+	if len(acts) == 0 {
+		return nil, nil, err
+	}
+	if o.Side != Both {
+		return acts, notNil(append(asking, answering...)), nil
+	}
+	return acts, merged(asking, answering), nil
+}
+
+// merged puts together what cannot be played of either side.
+func merged(asking, answering []replay.Note) []replay.Note {
+	left := []replay.Note{}
+	for _, n := range asking {
+		if !slices.Contains(answering, n) {
+			n.Text = "the requester's side: " + n.Text
+		}
+		left = append(left, n)
+	}
+	for _, n := range answering {
+		if !slices.Contains(asking, n) {
+			n.Text = "the responder's side: " + n.Text
+			left = append(left, n)
+		}
+	}
+	return left
+}
+
+// ask plays the requester's side of a stream.
+func ask(st stage, s *replay.Script) (_ *Stream, err error) {
+	p, err := newPlayer(st, s)
 	if err != nil {
 		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
 	}
 	defer func() { err = errors.Join(err, p.strike()) }()
-	silent := p.play()
-	switch {
-	case errors.Is(silent, errSilence) && !t.answered:
-		return nil, fmt.Errorf("%w: %v, QP %#x", ErrSilent, nic.Addr(), p.qpn)
-	case silent != nil && !errors.Is(silent, errSilence):
-		return nil, silent
+	silent, err := p.outcome(p.play())
+	if err != nil {
+		return nil, err
 	}
 	if err := p.inspect(); err != nil {
 		return nil, err
 	}
-	judged, err := p.session.Judge(replay.Options{Strict: o.Strict})
+	judged, err := p.session.Judge(replay.Options{Strict: st.options.Strict})
 	if err != nil {
 		return nil, err
 	}
-	st := &Stream{From: s.From, To: s.To, Peer: p.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN,
-		Sent: p.sent, SentAgain: p.again, LeftOut: s.Lost, Replies: judged.Replies, NotPlayed: s.NotPlayed, Verdict: judged.Responder}
-	if st.NotPlayed == nil {
-		st.NotPlayed = []replay.Note{}
-	}
-	if silent != nil {
-		st.Verdict.Differences = append(st.Verdict.Differences, replay.Difference{PSN: p.psn(p.due[0].PSN), Field: "reply",
+	r := &Stream{Side: Requester, From: s.From, To: s.To, Peer: p.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN,
+		Sent: p.sent, SentAgain: p.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies, NotPlayed: notNil(s.NotPlayed), Responder: &judged.Responder}
+	if silent {
+		judged.Responder.Differences = append(judged.Responder.Differences, replay.Difference{PSN: p.psn(p.due[0].PSN), Field: "reply",
 			Captured: fmt.Sprintf("none, though it was sent %d times", patience+1), Softroce: "an answer"})
 	}
-	return st, nil
+	return r, nil
 }
+
+// answer plays the responder's side of a stream.
+func answer(st stage, s *replay.AnswerScript) (_ *Stream, err error) {
+	a, err := newAnswerer(st, s)
+	if err != nil {
+		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
+	}
+	defer func() { err = errors.Join(err, a.strike()) }()
+	err = a.play()
+	if errors.Is(err, errStuck) {
+		a.unplayed(s)
+		err = nil
+	}
+	if a.session.Silent, err = a.outcome(err); err != nil {
+		return nil, err
+	}
+	if err := a.inspect(); err != nil {
+		return nil, err
+	}
+	a.session.Lossy = a.again > 0
+	judged, err := a.session.Judge(replay.Options{Strict: st.options.Strict})
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{Side: Responder, From: s.From, To: s.To, Peer: a.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, Posted: len(a.session.Posted),
+		Sent: a.given + a.again, SentAgain: a.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies,
+		NotPlayed: append(notNil(s.NotPlayed), a.parted...), Requester: &judged.Requester}, nil
+}
+
+// unplayed notes what the live requester did not get to.
+func (a *answerer) unplayed(s *replay.AnswerScript) {
+	no := s.Work[len(s.Work)-1].Packet
+	if a.given < len(s.Answers) {
+		no = s.Answers[a.given].Packet.No
+	}
+	a.parted = append(a.parted, replay.Note{Packet: no, Text: "not played, nor what comes behind it: the live requester goes back again and again, and does not send what draws it"})
+}
+
+// outcome tells a live NIC that fell silent from one that never said anything, and from other errors.
+func (s *seat) outcome(err error) (silent bool, _ error) {
+	if errors.Is(err, errSilence) {
+		if !s.tape.answered {
+			return false, fmt.Errorf("%w: %v, QP %#x", ErrSilent, s.nic.Addr(), s.qpn)
+		}
+		return true, nil
+	}
+	return false, err
+}
+
+func notNil(l []replay.Note) []replay.Note { return append([]replay.Note{}, l...) }
 
 // A tape keeps the RoCEv2 packets of the link and tells the player of each.
 type tape struct {

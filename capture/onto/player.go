@@ -1,45 +1,25 @@
 package onto
 
 import (
-	"fmt"
 	"time"
 
 	"softroce/capture"
 	"softroce/capture/replay"
 	"softroce/packet"
-	"softroce/scenario"
-	"softroce/wire"
 )
 
-// ownQPNs is how many queue pairs the player plays, one a stream, before it uses a number again.
-const ownQPNs = 64
-
-// hopLimit of what is sent.
-const hopLimit = 64
-
-// A player plays one stream.
+// A player plays the requester's side of one stream.
 type player struct {
-	bench   scenario.Bench
-	nic     scenario.NIC
-	tape    *tape
+	seat
 	script  *replay.Script
-	options Options
 	session replay.Session
 
-	name    string // of the queue pair on the live NIC
-	qpn     uint32 // its number
-	own     uint32 // that of the queue pair which is played
-	created bool
-	memory  []string // names of regions
-	held    []held   // as Script.Regions
+	held    []held // as Script.Regions
 	scratch struct {
 		addr, size uint64
 		lkey       uint32
 	}
-	path  *wire.Path // to the live NIC
-	paths map[lane]*wire.Path
 
-	first   int // packets on the tape before the stream
 	sent    int
 	again   int
 	posted  int // receives
@@ -47,15 +27,8 @@ type player struct {
 	progress
 }
 
-// A lane is what packets of one flow have in common on the way.
-type lane struct {
-	port   uint16
-	tclass uint8
-}
-
-func newPlayer(b scenario.Bench, nic scenario.NIC, t *tape, s *replay.Script, i int, o Options) (*player, error) {
-	p := &player{bench: b, nic: nic, tape: t, script: s, options: o, name: fmt.Sprint("onto", i), own: b.PeerQPN() + uint32(i%ownQPNs),
-		paths: map[lane]*wire.Path{}, first: len(t.packets)}
+func newPlayer(st stage, s *replay.Script) (*player, error) {
+	p := &player{seat: newSeat(st), script: s}
 	p.session = replay.Session{PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
 		MaxDestRDAtomic: s.MaxDestRDAtomic, Access: s.Access}
 	p.progress.init()
@@ -63,12 +36,9 @@ func newPlayer(b scenario.Bench, nic scenario.NIC, t *tape, s *replay.Script, i 
 		p.strike()
 		return nil, err
 	}
-	t.heard = p.reply
+	st.tape.heard = p.reply
 	return p, nil
 }
-
-// at is the place in the session of what comes next.
-func (p *player) at() int { return len(p.tape.packets) - p.first }
 
 // psn makes a PSN of the script one of the wire.
 func (p *player) psn(n int64) uint32 { return uint32(int64(p.script.FirstPSN)+n) & packet.PSNMask }
@@ -126,7 +96,6 @@ func (p *player) step(s *replay.Step) error {
 // send puts a packet on the cable.
 func (p *player) send(s *replay.Step) error {
 	h := s.Header
-	h.DestQP, h.PKey = p.qpn, packet.DefaultPKey
 	switch s.Region {
 	case replay.NoRegion:
 	case replay.WrongKey:
@@ -138,25 +107,8 @@ func (p *player) send(s *replay.Step) error {
 		h.RETH.VA += m.shift
 		h.Atomic.VA += m.shift
 	}
-	f := &wire.TxFrame{Path: p.lane(s.Packet)}
-	f.Set(&h, s.Packet.Payload)
 	p.sent++
-	if err := p.bench.Send(f); err != nil {
-		return err
-	}
-	p.bench.Run(p.bench.Now(), nil)
-	return nil
-}
-
-// lane returns the path of a packet with the source port and the traffic class that it had in the capture.
-func (p *player) lane(c *capture.Packet) *wire.Path {
-	k := lane{c.SrcPort, c.TClass}
-	if p.paths[k] == nil {
-		way := *p.path
-		way.SrcPort, way.TClass, way.HopLimit = c.SrcPort, c.TClass, hopLimit
-		p.paths[k] = &way
-	}
-	return p.paths[k]
+	return p.transmit(s.Packet, h)
 }
 
 // wrongKey returns an R_Key that is nobody's.

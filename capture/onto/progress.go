@@ -11,14 +11,25 @@ import (
 
 // What is waited for.
 const (
-	firstWait = 100 * time.Millisecond // for an answer, before packets are sent again; each time twice as long
-	patience  = 6                      // how often they are sent again without an answer
-	lateWait  = 100 * time.Millisecond // for a NAK that may be lost
-	rnrWait   = 2 * time.Second        // for one with which the receives that are posted next have to do
+	firstWait  = 100 * time.Millisecond // for an answer, before packets are sent again; each time twice as long
+	patience   = 6                      // how often they are sent again without an answer
+	lateWait   = 100 * time.Millisecond // for a NAK that may be lost
+	rnrWait    = 2 * time.Second        // for one with which the receives that are posted next have to do, or a requester for its time
+	settleWait = 300 * time.Millisecond // for as many requests as were captured before an ACK
+	fullWait   = 20 * time.Millisecond  // for a completion, when the live send queue is full
 )
 
 // Bounds of what is on its way to the live NIC, where the capture does not tell how much that was.
 const maxAhead = 128 // PSNs
+
+// mostBack is how often a live requester may go back while it does not send what draws the next answer.
+const mostBack = 16
+
+// mostVain is how often it may go back without getting on before it is given what the captured requester was given later.
+const mostVain = 4
+
+// errStuck ends a play whose live requester goes back again and again.
+var errStuck = errors.New("it is asked again and again")
 
 // errSilence ends a play whose live NIC does not answer any more.
 var errSilence = errors.New("no answer")
@@ -192,11 +203,4 @@ func (p *player) sendAgain() error {
 		psn = max(s.End, psn+1)
 	}
 	return nil
-}
-
-// linger waits for something that may not come.
-func (p *player) linger(t time.Duration, done func() bool) {
-	if !done() {
-		p.bench.Run(p.bench.Now()+t, done)
-	}
 }

@@ -7,7 +7,6 @@ import (
 
 	"softroce/capture/replay"
 	"softroce/mrtable"
-	"softroce/nic"
 	"softroce/scenario"
 	"softroce/transport"
 )
@@ -45,18 +44,17 @@ func (p *player) set() error {
 			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
 		}
 	}
-	scratch, err := p.nic.Register(p.name+"-r", scenario.RegionOptions{Size: int(p.scratch.size), Access: mrtable.LocalWrite})
+	scratch, err := p.register(p.name+"-r", scenario.RegionOptions{Size: int(p.scratch.size), Access: mrtable.LocalWrite})
 	if err != nil {
 		return err
 	}
-	p.memory = append(p.memory, p.name+"-r")
 	p.scratch.addr, p.scratch.lkey = scratch.Addr, scratch.LKey
 	for i, r := range s.Regions {
 		if err := p.hold(i, r); err != nil {
 			return err
 		}
 	}
-	return p.connect()
+	return p.enter()
 }
 
 // longest returns how many bytes the longest SEND of the script has.
@@ -75,11 +73,10 @@ func (p *player) longest() uint64 {
 // hold registers a region and fills it.
 func (p *player) hold(i int, r replay.Region) error {
 	h := held{name: fmt.Sprintf("%s-%d", p.name, i), start: r.Addr % alignment}
-	live, err := p.nic.Register(h.name, scenario.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
+	live, err := p.register(h.name, scenario.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
 	if err != nil {
 		return err
 	}
-	p.memory = append(p.memory, h.name)
 	h.shift = live.Addr + h.start - r.Addr
 	h.Region = replay.Region{RKey: live.RKey, Addr: live.Addr, Length: h.start + r.Length, Access: r.Access}
 	for _, w := range r.Content {
@@ -96,42 +93,17 @@ func (p *player) hold(i int, r replay.Region) error {
 
 // writeTo has the program write to a region.
 func (p *player) writeTo(h *held, w replay.Write) error {
-	at := w.Addr - h.Addr
-	for b := range slices.Chunk(w.Data, chunk) {
-		if err := p.nic.WriteMemory(h.name, at, b); err != nil {
-			return err
-		}
-		at += uint64(len(b))
-	}
-	return nil
+	return p.write(h.name, w.Addr-h.Addr, w.Data)
 }
 
-// connect makes the queue pair and takes it to RTR, in which it answers.
-func (p *player) connect() (err error) {
+// enter makes the queue pair.
+func (p *player) enter() error {
 	s := p.script
-	if p.qpn, err = p.nic.CreateQP(p.name, scenario.QPOptions{Type: nic.TypeRC}); err != nil {
+	a := transport.Attr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
+	if err := p.connect(a, false); err != nil {
 		return err
 	}
-	p.created = true
-	a := nic.QPAttr{
-		Attr: transport.Attr{State: transport.Init, PathMTU: s.PathMTU, RQPSN: s.FirstPSN, DestQPN: p.own, Access: s.Access,
-			MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer},
-		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(p.bench.Peer())},
-		Port: 1,
-	}
-	if err := p.nic.ModifyQP(p.name, a, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskAccess); err != nil {
-		return err
-	}
-	a.State = transport.RTR
-	if err := p.nic.ModifyQP(p.name, a, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
-		transport.MaskRQPSN|transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer); err != nil {
-		return fmt.Errorf("the live NIC refuses a queue pair with path MTU %d: %w", s.PathMTU, err)
-	}
-	to := p.nic.Addr()
-	if p.path, err = p.bench.Path(to); err != nil {
-		return err
-	}
-	p.session.Player, p.session.Peer = replay.End{Addr: p.bench.Peer(), QPN: p.own, Known: true}, replay.End{Addr: to, QPN: p.qpn, Known: true}
+	p.session.Player, p.session.Peer = p.ends()
 	return nil
 }
 
@@ -218,27 +190,11 @@ func (p *player) inspect() error {
 			continue
 		}
 		left -= h.Length
-		b := make([]byte, 0, h.Length)
-		for at := uint64(0); at < h.Length; at += chunk {
-			part, err := p.nic.ReadMemory(h.name, at, min(chunk, h.Length-at))
-			if err != nil {
-				return err
-			}
-			b = append(b, part...)
+		b, err := p.read(h.name, 0, h.Length)
+		if err != nil {
+			return err
 		}
 		p.session.Memory = append(p.session.Memory, b)
 	}
 	return nil
-}
-
-// strike gives the live NIC's resources back.
-func (p *player) strike() (err error) {
-	p.tape.heard = nil
-	if p.created {
-		err = p.nic.DestroyQP(p.name)
-	}
-	for _, m := range p.memory {
-		err = errors.Join(err, p.nic.Deregister(m))
-	}
-	return err
 }

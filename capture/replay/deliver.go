@@ -3,6 +3,7 @@ package replay
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"sort"
 
 	"softroce/packet"
@@ -14,27 +15,56 @@ import (
 // false if there is none. A reply that would acknowledge what is sent again later was lost
 // behind the point of capture, or late, and is passed over.
 func (r *requesting) deliver(i int, c *event, wanted func(una int64, back bool) bool) bool {
-	for len(r.pending) > 0 && r.pending[0].at < c.pos {
-		e := r.pending[0]
+	for k := 0; k < len(r.pending) && r.pending[k].at < c.pos; {
+		e := r.pending[k]
 		una, back := r.effect(e)
 		if una > r.floor[i] {
-			r.pending = r.pending[1:]
-			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
+			if r.live != nil && e.info.Kind == packet.KindAck && e.AETH.Syndrome.IsACK() {
+				k++ // it may have crossed c on the way
+				continue
+			}
+			r.pass(k)
+			if !r.ignores(e, c) {
+				r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
+			}
 			continue
 		}
 		if e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
-			r.pending = r.pending[1:]
+			r.pass(k)
 			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester goes on with packet %d", c.No)})
 			continue
 		}
 		if !wanted(una, back) {
 			return false
 		}
-		r.pending = r.pending[1:]
+		r.drop(k)
 		r.give(e)
 		return true
 	}
 	return false
+}
+
+// pass passes over a captured reply, which the captured requester has not had.
+func (r *requesting) pass(k int) {
+	if r.passed != nil {
+		r.passed[r.pending[k]] = true
+	}
+	if r.live != nil && !isNAK(r.pending[k]) {
+		r.late = append(r.late, r.pending[k])
+	}
+	r.drop(k)
+}
+
+// isNAK reports whether a reply refuses something.
+func isNAK(e *event) bool { return e.info.Kind == packet.KindAck && !e.AETH.Syndrome.IsACK() }
+
+// drop takes a reply off those that are to be delivered, mostly the first.
+func (r *requesting) drop(k int) {
+	if k == 0 {
+		r.pending = r.pending[1:]
+	} else {
+		r.pending = slices.Delete(slices.Clone(r.pending), k, k+1)
+	}
 }
 
 // effect foretells what a reply does: the oldest unacknowledged PSN after it, and whether it
@@ -44,6 +74,7 @@ func (r *requesting) effect(e *event) (after int64, back bool) {
 	if e.psn < una {
 		return una, false
 	}
+	defer func() { back = back && !(r.wentBack && after == una && !isRNR(e.AETH.Syndrome)) }()
 	missing := r.firstMissing(una)
 	after = e.psn + 1
 	switch {
@@ -78,9 +109,14 @@ func (r *requesting) give(e *event) {
 	if e.info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
 		h.AETH.Syndrome = packet.CreditsUnlimited
 	}
+	if r.quieted(e) {
+		return
+	}
+	una, send := r.progress()
 	r.reply = e
 	r.receive(h, e.Payload)
 	r.reply = nil
+	r.gave(e, una, send)
 	if isRNR(h.AETH.Syndrome) && e.info.Kind == packet.KindAck {
 		r.env.Now = max(r.env.Now, r.qp.NextDeadline())
 	}
@@ -97,10 +133,13 @@ var refusalStatus = map[packet.Syndrome]transport.Status{
 // completed hears how softroce's requester ends its work requests.
 func (r *requesting) completed(c *transport.Completion) {
 	e := r.reply
+	if r.live != nil {
+		r.completions = append(r.completions, *c)
+	}
 	switch {
 	case c.Status == transport.RetryExcErr:
-		r.v.depart(departForever, r.now)
-	case e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
+		r.exhausted()
+	case r.live != nil, e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
 	case e.info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
 		r.v.differ(e, "reply", "accepted by the requester", "ends the connection: "+c.Status.String())
 	}

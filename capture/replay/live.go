@@ -69,7 +69,8 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 	if len(run.events) == 0 {
 		return nil, ErrSession
 	}
-	s := l.stream(run, replies)
+	s := liveStream(run, replies, l.Packets, l.PathMTU, l.FirstPSN)
+	s.report.From, s.report.To = l.Player, l.Peer
 	r, err := newResponding(s, false)
 	if err != nil {
 		return nil, err
@@ -88,25 +89,6 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 	r.compareCompletions(l, completions)
 	r.compareMemory(l)
 	return s.report, nil
-}
-
-// stream puts the packets in order, of which the beginning is known.
-func (l *Session) stream(run *run, replies []*event) *stream {
-	s := &stream{requests: run.events, replies: replies, talk: talk{}, packets: l.Packets, mtu: l.PathMTU, lastWord: -1}
-	anchor := int64(extendedStart) + int64(l.FirstPSN)
-	s.base = anchor
-	s.extend(&anchor)
-	s.sent, _ = sendOrder(s.requests)
-	s.answered, s.ordered = sendOrder(s.replies)
-	s.assemble()
-	s.chain()
-	for _, e := range replies {
-		s.lastWord = e.at
-		s.dead = s.dead || e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome)
-	}
-	s.report = &Stream{From: l.Player, To: l.Peer, Requests: len(s.requests), Replies: len(s.replies), PathMTU: s.mtu,
-		FirstPSN: l.FirstPSN, Responder: newVerdict(), Requester: newVerdict()}
-	return s
 }
 
 // planLive makes the queue pair and the memory that the live responder was given.

@@ -28,6 +28,10 @@ type requesting struct {
 	spare    int            // such packets that may still come
 	over     bool           // softroce's requester is left behind
 	strict   bool
+
+	passed map[*event]bool // if not nil: the replies that the captured requester cannot have had
+	live   *AnswerSession  // what is known of the requester, instead of inferred; may be nil
+	watch                  // of a live requester
 }
 
 // spareUnseen bounds the packets that may have been lost before the capture.
@@ -35,13 +39,10 @@ const spareUnseen = 1 << 11
 
 // replayRequester fills in the verdict on a stream's requests.
 func replayRequester(s *stream, strict bool) error {
-	b, err := newBench()
+	r, err := newRequesting(s, strict)
 	if err != nil {
 		return err
 	}
-	r := &requesting{bench: b, s: s, v: &s.report.Requester, pending: s.replies, unseen: map[int64]made{}, strict: strict,
-		spare: 2*len(s.requests) + spareUnseen}
-	r.done = r.completed
 	for _, m := range s.messages {
 		if m.broken != nil {
 			r.v.differ(m.broken, "opcode", m.broken.Opcode.String(), m.wanted)
@@ -50,17 +51,38 @@ func replayRequester(s *stream, strict bool) error {
 	if err := r.plan(rebuild(s)); err != nil {
 		return err
 	}
+	r.run()
+	return nil
+}
+
+func newRequesting(s *stream, strict bool) (*requesting, error) {
+	b, err := newBench()
+	if err != nil {
+		return nil, err
+	}
+	r := &requesting{bench: b, s: s, v: &s.report.Requester, pending: s.replies, unseen: map[int64]made{}, strict: strict,
+		spare: 2*len(s.requests) + spareUnseen}
+	r.done = r.completed
+	return r, nil
+}
+
+// run holds each captured request against softroce's.
+func (r *requesting) run() {
 	for i, c := range r.requests {
 		r.v.Compared++
 		r.now = c
+		r.observe(c)
 		if m, ok := r.reach(i, c); ok {
+			r.reached(c)
 			r.compare(c, &m)
 		} else {
 			r.compareRepeat(c)
 		}
+		if r.live != nil {
+			delete(r.unseen, c.psn)
+		}
 	}
 	r.finish()
-	return nil
 }
 
 // plan makes the queue pair, and what lockstep wants to know of the future.
@@ -69,10 +91,10 @@ func (r *requesting) plan(w *work) (err error) {
 	if err != nil {
 		return err
 	}
-	const someTimeout = 14
-	a := transport.Attr{PathMTU: r.s.mtu, SQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
-		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
-	if err := r.connect(a, true); err != nil {
+	if err := r.connect(r.attributes(), true); err != nil {
+		return err
+	}
+	if err := r.place(w); err != nil {
 		return err
 	}
 	for _, e := range r.s.sent {
@@ -109,6 +131,7 @@ func (r *requesting) progress() (una, send int64) {
 func (r *requesting) reach(i int, c *event) (made, bool) {
 	for !r.over {
 		if r.qp.State() != transport.RTS {
+			r.outlived(c)
 			r.leave(c, "softroce's requester has ended")
 			break
 		}
@@ -192,13 +215,15 @@ func (r *requesting) goBack(i int, c *event) {
 	r.qp.Transmit(&r.env) // starts the timer
 	deadline := r.qp.NextDeadline()
 	if deadline == 0 {
+		r.restless(c)
 		r.leave(c, "softroce's requester has no timeout running")
 		return
 	}
+	r.expiring(c)
 	r.env.Now = max(r.env.Now, deadline)
 	r.qp.Expire(&r.env)
 	if r.qp.State() != transport.RTS {
-		r.leave(c, "softroce's requester has used up its seven retries")
+		r.leave(c, "softroce's requester has used up its retries")
 	}
 }
 

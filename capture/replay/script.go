@@ -83,36 +83,52 @@ var (
 // Scripts returns a script for each stream of a capture that can be played, and notes about those that cannot. If
 // there is none that can, the error says why.
 func Scripts(ps capture.Packets) ([]*Script, []Note, error) {
-	sorted := sortFlows(ps)
 	var scripts []*Script
-	var left []Note
+	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
+		sc, err := s.script()
+		if err != nil {
+			return nil, false, err
+		}
+		if len(sc.Steps) == 0 {
+			return sc.NotPlayed, false, nil
+		}
+		scripts = append(scripts, sc)
+		return nil, true, nil
+	})
+	return scripts, left, err
+}
+
+// eachStream lets play have each stream of a capture, and returns notes about those that it does not play. If it plays none,
+// the error says why.
+func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played bool, err error)) (left []Note, err error) {
+	sorted := sortFlows(ps)
 	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, count(len(ps), "RoCEv2 packet"), count(sorted.rc, "packet"))
+	any := false
 	for _, f := range sorted.flows {
 		byRun, _ := f.assign()
 		for i, r := range f.runs {
 			s := newStream(r, byRun[i], sorted.talk, ps)
 			s.lastWord = f.peer.lastWord()
 			s.dead = f.refuses() || f.peer != nil && f.peer.refuses()
-			s.report = &Stream{From: f.sender(), To: f.receiver(), Responder: newVerdict()}
-			sc, err := s.script()
+			s.report = &Stream{From: f.sender(), To: f.receiver(), Responder: newVerdict(), Requester: newVerdict()}
+			notes, played, err := play(s)
 			switch {
 			case errors.Is(err, ErrMiddle):
 				why = err
 				left = append(left, Note{r.events[0].No, err.Error()})
 			case err != nil:
-				return nil, nil, err
-			case len(sc.Steps) == 0:
-				left = append(left, sc.NotPlayed...)
+				return nil, err
+			case !played:
+				left = append(left, notes...)
 				why = fmt.Errorf("%w that could be played", ErrNothing)
-			default:
-				scripts = append(scripts, sc)
 			}
+			any = any || played
 		}
 	}
-	if len(scripts) == 0 {
-		return nil, nil, why
+	if !any {
+		return left, why
 	}
-	return scripts, left, nil
+	return left, nil
 }
 
 // script makes the script of a stream: what softroce's responder was given in a replay of it.

@@ -16,8 +16,9 @@ type replayCmd struct {
 	File    string `arg:"" help:"A pcap or pcapng file."`
 	Strict  bool   `help:"Compare also what an implementation may choose."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
-	Onto    string `placeholder:"LINK" help:"Play the requests to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or fabric for one of a simulation."`
+	Onto    string `placeholder:"LINK" help:"Play it to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or fabric for one of a simulation."`
 	Program string `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
+	Side    string `enum:"both,requester,responder" default:"both" help:"Which side of the connections to play: requester, responder or both, one after the other."`
 	Fast    bool   `help:"Play as fast as it goes, without the captured timing."`
 	Output  string `short:"o" placeholder:"FILE" help:"Record what passes when it is played."`
 }
@@ -27,8 +28,8 @@ func (r *replayCmd) Run(e *env) error {
 	if r.Onto != "" {
 		return r.play(e)
 	}
-	if r.Program != "" || r.Fast || r.Output != "" {
-		return usagef("--program, --fast and -o go with --onto")
+	if r.Program != "" || r.Fast || r.Output != "" || r.Side != "both" {
+		return usagef("--program, --side, --fast and -o go with --onto")
 	}
 	report, err := replay.File(r.File, replay.Options{Strict: r.Strict})
 	if err != nil {
@@ -60,6 +61,9 @@ func (r *replayCmd) play(e *env) (err error) {
 	}
 	defer func() { err = errors.Join(err, done()) }()
 	o := onto.Options{Context: e, Fast: r.Fast, Strict: r.Strict}
+	if r.Side != "both" {
+		o.Side = onto.Side(r.Side)
+	}
 	if r.Output != "" {
 		w, err := capture.Create(r.Output, r.Onto)
 		if err != nil {

@@ -79,22 +79,20 @@ func compile(t *testing.T, name string) string {
 // programLimit is for programs that hang.
 const programLimit = time.Minute
 
-// program is a program that uses the daemon behind a socket.
-func program(t *testing.T, socket, name string, args ...string) *exec.Cmd {
+// command starts a program that was compiled on the daemon behind a socket.
+func command(t *testing.T, socket, file string, args ...string) *exec.Cmd {
 	t.Helper()
-	dir := library(t)
-	file := compile(t, name)
 	ctx, cancel := context.WithTimeout(context.Background(), programLimit)
 	t.Cleanup(cancel)
 	cmd := exec.CommandContext(ctx, file, args...)
-	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_LIBRARY_PATH="+dir, "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
+	cmd.Env = append(os.Environ(), "SOFTROCE_SOCKET="+socket, "LD_LIBRARY_PATH="+library(t), "UBSAN_OPTIONS=halt_on_error=1:print_stacktrace=1")
 	return cmd
 }
 
 // play runs a program on the NICs of a fabric, nic0 and nic1.
 func play(t *testing.T, f *verbstest.Fabric, name string, args ...string) {
 	t.Helper()
-	if out, err := program(t, f.Socket(), name, args...).CombinedOutput(); err != nil {
+	if out, err := command(t, f.Socket(), compile(t, name), args...).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", name, err, out)
 	}
 }
@@ -172,7 +170,7 @@ func TestConnectionManagerTellsHowEachCallCameOut(t *testing.T) {
 func TestProgramsOutliveTheDaemon(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithoutLeakCheck())
 	socket := f.Socket()
-	cmd := program(t, socket, "orphan")
+	cmd := command(t, socket, compile(t, "orphan"))
 	var said strings.Builder
 	cmd.Stderr = &said
 	in, err := cmd.StdinPipe()

@@ -24,6 +24,7 @@
 #define MAX_WORDS 64
 #define MAX_SGE 4
 #define NAME 64
+#define WR_FLUSH 14 /* IBV_WR_FLUSH, which libibverbs has from rdma-core 45 on */
 
 enum kind { PD, MR, MW, CQ, SRQ, QP, XRCD };
 
@@ -634,7 +635,7 @@ static void atomic_write(struct object *o, const struct ibv_send_wr *wr)
 		printf("ok\n");
 }
 
-/* send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ SGES */
+/* send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ FLUSH-LENGTH PLACEMENT SELECTIVITY SGES */
 static void do_send(void)
 {
 	struct object *o = must_find(QP, text(1));
@@ -645,7 +646,7 @@ static void do_send(void)
 
 	if (!o)
 		return;
-	wr.num_sge = sges(12, list);
+	wr.num_sge = sges(15, list);
 	if (o->qp->qp_type == IBV_QPT_XRC_SEND)
 		wr.qp_type.xrc.remote_srqn = number(11);
 	if (wr.send_flags & IBV_SEND_INLINE) {
@@ -675,6 +676,10 @@ static void do_send(void)
 	} else {
 		wr.wr.rdma.remote_addr = number(6);
 		wr.wr.rdma.rkey = number(7);
+	}
+	if (wr.opcode == WR_FLUSH) {
+		fail("no FLUSH");
+		return;
 	}
 	if (wr.opcode == IBV_WR_ATOMIC_WRITE && wr.num_sge == 1) {
 		atomic_write(o, &wr);

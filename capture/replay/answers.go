@@ -1,0 +1,451 @@
+package replay
+
+import (
+	"fmt"
+	"math/bits"
+	"slices"
+	"sort"
+	"time"
+
+	"softroce/capture"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// An AnswerScript is how the replies of one stream of a capture are played to a live requester: the work that the program
+// on its host posts, and what it is answered. Addresses and keys are those of the capture.
+type AnswerScript struct {
+	From, To    End // of the capture: To is played
+	PathMTU     int
+	FirstPSN    uint32
+	MaxRDAtomic uint8
+	Timeout     uint8 // local ACK timeout code
+	RetryCount  uint8
+	RNRRetry    uint8
+	Work        []Job
+	Answers     []Answer
+	NotPlayed   []Note // replies and requests that are left out, and why
+	Lost        int    // replies that are left out because the captured requester never had them
+
+	// Unanswered is how often the captured requester went back behind the last reply.
+	Unanswered int
+}
+
+// A Job is a work request, posted as soon as so many answers have been played as the captured requester had.
+type Job struct {
+	transport.SendWR        // without a scatter/gather list
+	Payload          []byte // of what it sends
+	Length           uint32 // of a READ's or an atomic's result
+	PSN, End         int64  // counted from FirstPSN, without end
+	Heard            int
+	After            time.Duration // since the first request, in the capture
+	Packet           int           // its first, in the capture
+}
+
+// Returns reports whether the work request has a result: READs and atomics, whose answer is more than an ACK.
+func (j *Job) Returns() bool { return answeredKind(kindOf(j.Opcode)) }
+
+// An Answer is one reply packet.
+type Answer struct {
+	Packet *capture.Packet
+	Header packet.Header // what to send, but for the queue pair
+	PSN    int64         // counted from FirstPSN, without end
+	Cause  int64         // the PSN of the request that draws it
+
+	// Again says that the captured requester had sent that request before, and Pass, how often it had gone back
+	// until it sent it.
+	Again bool
+	Pass  int
+	After time.Duration // since the first request, in the capture
+}
+
+// AnswerScripts returns a script for each stream of a capture whose replies can be played, and notes about those that
+// cannot. If there is none that can, the error says why.
+func AnswerScripts(ps capture.Packets) ([]*AnswerScript, []Note, error) {
+	var scripts []*AnswerScript
+	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
+		a, err := s.answerScript()
+		if err != nil {
+			return nil, false, err
+		}
+		if len(a.Work) == 0 {
+			return a.NotPlayed, false, nil
+		}
+		scripts = append(scripts, a)
+		return nil, true, nil
+	})
+	return scripts, left, err
+}
+
+// answerScript makes the script of a stream: what the captured requester was given, as a replay of it tells.
+func (s *stream) answerScript() (*AnswerScript, error) {
+	if len(s.messages) == 0 || s.messages[0].kind == packet.KindNone {
+		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.base))
+	}
+	lost, err := s.lostReplies()
+	if err != nil {
+		return nil, err
+	}
+	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{From: s.report.From, To: s.report.To, PathMTU: s.mtu,
+		FirstPSN: uint32(s.base) & packet.PSNMask}}
+	w.passes()
+	w.work()
+	w.answers()
+	w.jobs()
+	w.MaxRDAtomic = w.outstanding()
+	w.Timeout = w.timeout()
+	w.retries()
+	return w.AnswerScript, nil
+}
+
+// lostReplies returns the replies that the captured requester cannot have had.
+func (s *stream) lostReplies() (map[*event]bool, error) {
+	r, err := newRequesting(s, false)
+	if err != nil {
+		return nil, err
+	}
+	r.passed = map[*event]bool{}
+	if err := r.plan(rebuild(s)); err != nil {
+		return nil, err
+	}
+	r.run()
+	return r.passed, nil
+}
+
+// An answerwriter puts an AnswerScript together.
+type answerwriter struct {
+	*AnswerScript
+	s      *stream
+	lost   map[*event]bool
+	sent   []*event       // requests from the first message on, without copies
+	pass   map[*event]int // how often the requester had gone back when it sent one
+	backs  []*event       // the requests with which it went back, in the order of the capture
+	byPSN  map[int64][]*event
+	asked  map[*message][]*event // transmissions of READs and atomics
+	given  []*event              // the replies that are played
+	limit  int64                 // the PSN behind what is played
+	trains map[int64]*event      // the READ that a response answers, by its PSN
+}
+
+// passes counts how often the captured requester goes back.
+func (w *answerwriter) passes() {
+	w.pass, w.byPSN, w.asked = map[*event]int{}, map[int64][]*event{}, map[*message][]*event{}
+	next := w.s.base
+	for _, e := range w.s.sent {
+		if e.psn < w.s.base {
+			continue
+		}
+		if e.psn < next {
+			w.backs = append(w.backs, e)
+		}
+		next = e.end()
+		w.pass[e] = len(w.backs)
+		w.sent = append(w.sent, e)
+		w.byPSN[e.psn] = append(w.byPSN[e.psn], e)
+		if m := w.s.of(e.psn); m != nil && answeredKind(e.info.Kind) {
+			w.asked[m] = append(w.asked[m], e)
+		}
+	}
+	slices.SortStableFunc(w.backs, func(a, b *event) int { return a.at - b.at })
+}
+
+// backAt returns how often it had gone back before a place.
+func (w *answerwriter) backAt(place int) int { return countBefore(w.backs, place) }
+
+// countBefore returns how many of events in the order of the capture come before a place.
+func countBefore(es []*event, place int) int {
+	return sort.Search(len(es), func(i int) bool { return es[i].at >= place })
+}
+
+// Bounds of what a live requester is asked to send and to receive, in bytes: altogether, and in one message of which the
+// capture has not even half.
+const (
+	mostWork   = 64 << 20
+	mostUnseen = 1 << 20
+)
+
+// work makes the jobs, as far as the capture tells what they were.
+func (w *answerwriter) work() {
+	built := rebuild(w.s)
+	sizes, seen := built.sizes(), w.seen()
+	w.limit = w.s.base
+	total, why := int64(0), "it is not in the capture, or was not understood"
+	for i, m := range w.s.messages {
+		if m.kind == packet.KindNone || i >= len(built.wrs) {
+			break
+		}
+		if total += sizes[i]; total > mostWork || sizes[i] > mostUnseen && seen[m] < sizes[i]/2 {
+			why = fmt.Sprintf("%d bytes are more than is posted, or than the capture has", sizes[i])
+			break
+		}
+		wr := built.wrs[i]
+		wr.Flags |= transport.Signaled
+		j := Job{SendWR: wr, PSN: m.first - w.s.base, End: m.end() - w.s.base, Packet: m.parts[0].No}
+		if answeredKind(m.kind) {
+			j.Length = uint32(sizes[i])
+		} else {
+			j.Payload = built.bytes(i, sizes[i])
+		}
+		w.Work = append(w.Work, j)
+		w.limit = m.end()
+		if h := m.parts[len(m.parts)-1].Opcode; withoutInvalidate[h] != 0 {
+			w.NotPlayed = append(w.NotPlayed, Note{m.parts[0].No, fmt.Sprintf("%v is posted as %v", h, withoutInvalidate[h])})
+		}
+	}
+	if n := len(w.Work); n < len(w.s.messages) {
+		no := w.s.requests[0].No
+		if parts := w.s.messages[n].parts; len(parts) > 0 {
+			no = parts[0].No
+		}
+		w.NotPlayed = append(w.NotPlayed, Note{no, fmt.Sprintf("the request with PSN %s, and what comes behind it, is not posted: %s", psnText(w.limit), why)})
+	}
+}
+
+// seen counts the bytes of each message, or of its answer, that the capture has.
+func (w *answerwriter) seen() map[*message]int64 {
+	n := map[*message]int64{}
+	for _, es := range [][]*event{w.s.sent, w.s.answered} {
+		for _, e := range es {
+			if m := w.s.of(e.psn); m != nil {
+				n[m] += int64(len(e.Payload))
+			}
+		}
+	}
+	return n
+}
+
+// answers makes the answers.
+func (w *answerwriter) answers() {
+	w.trains = map[int64]*event{}
+	start := w.sent[0].Time
+	for _, r := range w.s.answered {
+		says := keyOf(0, r.info.Kind, r.AETH.Syndrome).says
+		end := r.psn + int64(bit(says == nothing || says == positive))
+		switch {
+		case end <= w.s.base && (says == nothing || says == positive) || end < w.s.base || r.psn >= w.limit:
+			continue
+		case w.lost[r]:
+			w.Lost++
+			continue
+		}
+		cause, again := w.cause(r)
+		a := Answer{Packet: r.Packet, Header: r.Header, PSN: r.psn - w.s.base, Cause: cause.psn - w.s.base, Again: again, Pass: w.pass[cause],
+			After: r.Time.Sub(start)}
+		if r.info.Headers&packet.HasAETH != 0 {
+			a.Header.AETH.MSN = (r.AETH.MSN - w.s.msn) & packet.PSNMask
+		}
+		w.given = append(w.given, r)
+		w.Answers = append(w.Answers, a)
+	}
+}
+
+// cause finds the request that a reply answers, the latest that can have drawn it; again says that it was not the
+// first with its PSN. Where none is in the capture it is one that nobody saw.
+func (w *answerwriter) cause(r *event) (cause *event, again bool) {
+	switch {
+	case r.info.Kind == packet.KindAck && isSequence(r.AETH.Syndrome):
+		cause = w.ahead(r)
+	case r.info.Kind == packet.KindReadResponse && r.info.Position != packet.First && r.info.Position != packet.Only:
+		if e := w.trains[r.psn-1]; e != nil && r.psn < e.end() {
+			cause = e
+		}
+	}
+	if cause == nil {
+		cause = w.latest(r)
+	}
+	if cause == nil {
+		return &event{psn: r.psn, n: 1}, false
+	}
+	if r.info.Kind == packet.KindReadResponse {
+		w.trains[r.psn] = cause
+	}
+	first := w.byPSN[cause.psn]
+	if answeredKind(cause.info.Kind) {
+		if l := w.asked[w.s.of(cause.psn)]; len(l) > 0 {
+			first = l
+		}
+	}
+	return cause, first[0] != cause
+}
+
+// latest returns the last request before a reply that has its PSN, or among whose PSNs it lies.
+func (w *answerwriter) latest(r *event) *event {
+	l := w.byPSN[r.psn]
+	if m := w.s.of(r.psn); m != nil && len(w.asked[m]) > 0 {
+		l = w.asked[m]
+	}
+	for i := len(l) - 1; i >= max(0, len(l)-alignReach); i-- {
+		if e := l[i]; e.at < r.pos && e.psn <= r.psn && r.psn < e.end() {
+			return e
+		}
+	}
+	return nil
+}
+
+// ahead returns the request that draws a sequence NAK: in the last pass before it the first behind the PSN that it
+// names.
+func (w *answerwriter) ahead(r *event) (cause *event) {
+	n := sort.Search(len(w.sent), func(i int) bool { return w.sent[i].pos >= r.pos })
+	for i := n - 1; i >= max(0, n-alignReach); i-- {
+		switch e := w.sent[i]; {
+		case e.psn > r.psn:
+			cause = e
+		case cause != nil:
+			return cause
+		}
+	}
+	return cause
+}
+
+// jobs sets when each job is posted: before its first packet was sent, so many answers had been given.
+func (w *answerwriter) jobs() {
+	start := w.sent[0].Time
+	latest := make([]int, len(w.given))  // place of any up to each
+	drawn := make([]int64, len(w.given)) // PSN behind what has drawn any up to each
+	for i, r := range w.given {
+		latest[i], drawn[i] = r.at, w.Answers[i].Cause+1
+		if i > 0 {
+			latest[i], drawn[i] = max(latest[i], latest[i-1]), max(drawn[i], drawn[i-1])
+		}
+	}
+	for i := range w.Work {
+		j := &w.Work[i]
+		first := w.s.messages[i].parts[0]
+		j.After = max(0, first.Time.Sub(start))
+		j.Heard, _ = slices.BinarySearch(latest, first.at)
+		needed, _ := slices.BinarySearch(drawn, j.PSN+1)
+		j.Heard = min(j.Heard, needed) // its first packet may have come late
+		if i > 0 {
+			j.Heard, j.After = max(j.Heard, w.Work[i-1].Heard), max(j.After, w.Work[i-1].After)
+		}
+	}
+}
+
+// outstanding returns how many READs and atomics the captured requester had under way at once, at most.
+func (w *answerwriter) outstanding() uint8 {
+	most, open := 1, map[int64]int64{} // ends, by first PSN
+	given := w.given
+	for _, e := range w.sent {
+		for ; len(given) > 0 && given[0].at < e.at; given = given[1:] {
+			for psn, end := range open {
+				if end <= given[0].psn+1 {
+					delete(open, psn)
+				}
+			}
+		}
+		if m := w.s.of(e.psn); m != nil && answeredKind(e.info.Kind) {
+			open[m.first] = m.end()
+		}
+		if most = max(most, len(open)); most >= usualRDAtomic {
+			break
+		}
+	}
+	return uint8(min(most, usualRDAtomic))
+}
+
+// Timeout codes of a live requester: what the capture shows, if it shows any, but not less than a busy host can
+// keep to; else so long that it does not run out while a NIC is only slow.
+const (
+	leastTimeout = 14 // 67 ms
+	mostTimeout  = 18 // 1.1 s
+	quietTimeout = 20 // 4.3 s
+)
+
+// timeout infers the code of the local ACK timeout from the pauses before the requester went back without a NAK.
+func (w *answerwriter) timeout() uint8 {
+	code := quietTimeout
+	for _, e := range w.backs {
+		before := e.at - 1 // of the stream
+		var told *event
+		since := w.s.requests[0].Time
+		if n := countBefore(w.s.requests, e.at); n > 0 {
+			before, since = w.s.requests[n-1].at, w.s.requests[n-1].Time
+		}
+		if n := countBefore(w.s.replies, e.at); n > 0 && w.s.replies[n-1].at > before {
+			told, since = w.s.replies[n-1], w.s.replies[n-1].Time
+		}
+		if told != nil && told.info.Kind == packet.KindAck && !told.AETH.Syndrome.IsACK() {
+			continue
+		}
+		if pause := e.Time.Sub(since); pause > 0 {
+			code = min(code, bits.Len64(uint64(pause)/timeoutUnit)-1)
+		}
+	}
+	if code == quietTimeout {
+		return quietTimeout
+	}
+	return uint8(min(mostTimeout, max(leastTimeout, code)))
+}
+
+// timeoutUnit is what the timeout of code 0 would be, in nanoseconds (IBTA 9.7.6.1.3).
+const timeoutUnit = 4096
+
+// LocalTimeout returns the local ACK timeout of a code.
+func LocalTimeout(code uint8) time.Duration { return timeoutUnit << code }
+
+// Forever is the RNR retry count that nothing exceeds; of the retry count it is the highest.
+const Forever = 7
+
+// retries infers the retry counts, where the capture ends with a requester that gave up.
+func (w *answerwriter) retries() {
+	w.RetryCount, w.RNRRetry = Forever, Forever
+	most, rnrs := 0, 0
+	last, pass := -1, 0
+	for i, r := range w.given {
+		most = max(most, w.Answers[i].Pass-pass)
+		pass = max(pass, w.Answers[i].Pass)
+		last = r.at
+		if r.info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) && (rnrs == 0 || r.psn == w.given[i-1].psn) {
+			rnrs++
+		} else {
+			rnrs = 0
+		}
+	}
+	w.Unanswered = len(w.backs) - w.backAt(last)
+	silent := len(w.given) == 0 || rnrs == 0
+	if silent && w.Unanswered > most && w.Unanswered < Forever {
+		w.RetryCount = uint8(w.Unanswered)
+	}
+	if tail := w.sent[len(w.sent)-1]; rnrs > 0 && rnrs <= Forever && tail.at < last && w.onlyRNRs() {
+		w.RNRRetry = uint8(rnrs - 1)
+	}
+}
+
+// onlyRNRs reports whether no request drew more RNR NAKs than the last one did.
+func (w *answerwriter) onlyRNRs() bool {
+	n := map[int64]int{}
+	for _, r := range w.given {
+		if r.info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) {
+			n[r.psn]++
+		}
+	}
+	last := w.given[len(w.given)-1].psn
+	for psn := range n {
+		if n[psn] > n[last] {
+			return false
+		}
+	}
+	return true
+}
+
+// sizes returns how many bytes each work request sends or gets.
+func (w *work) sizes() []int64 {
+	n := make([]int64, len(w.wrs))
+	for i := range w.pieces {
+		n[w.pieces[i].wr] += w.pieces[i].size
+	}
+	return n
+}
+
+// bytes returns the payload of a work request, as many as its size; those that the capture does not have are zero.
+func (w *work) bytes(wr int, size int64) []byte {
+	b := make([]byte, 0, size)
+	for i := sort.Search(len(w.pieces), func(i int) bool { return w.pieces[i].wr >= wr }); i < len(w.pieces) && w.pieces[i].wr == wr; i++ {
+		if p := w.pieces[i]; p.at >= 0 {
+			b = append(b, w.data[p.at:p.at+p.size]...)
+		} else {
+			b = append(b, make([]byte, p.size)...)
+		}
+	}
+	return b
+}

@@ -1,0 +1,474 @@
+package replay
+
+import (
+	"bytes"
+	"fmt"
+	"maps"
+	"slices"
+	"sort"
+	"time"
+
+	"softroce/capture"
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// An AnswerSession is what came of an AnswerScript that was played to a live requester: the packets as they passed the
+// player, and the work that was posted, so that nothing of that has to be inferred.
+type AnswerSession struct {
+	Packets      capture.Packets // in order; those of other queue pairs are passed over
+	Player, Peer End             // Peer has the requester
+	PathMTU      int
+	FirstPSN     uint32
+	MaxRDAtomic  uint8
+	Timeout      uint8
+	RetryCount   uint8
+	RNRRetry     uint8
+	Work         []Job
+	Posted       []time.Duration // when each job that was posted was, on the clock of Packets, which begins at the Unix epoch
+
+	// Early and Late are by how much packets may seem to be sent sooner or later than they were.
+	Early, Late time.Duration
+
+	// Completions of the send queue, in order. Whole says that they were looked for after all was answered,
+	// Silent, that the live requester did not send what was waited for.
+	Completions []transport.Completion
+	Whole       bool
+	Silent      bool
+	Lossy       bool // the network has lost something
+
+	// Results is what READs and atomics put into memory, by job; nil where that was not looked at.
+	Results [][]byte
+}
+
+// A watch is what is noted of a live requester, in order to judge when it does something.
+type watch struct {
+	completions []transport.Completion
+	results     [][]byte
+	ending      bool // no captured packet follows
+
+	wentBack bool     // softroce's requester has gone back, and nothing came since: it does not do so again
+	quiet    int64    // until when an RNR NAK asks it to wait, on the clock of the packets
+	late     []*event // replies that the live requester had not had when it sent something
+	last     *event   // what softroce's requester was given last
+	told     *event   // what made softroce's requester go back, since it last sent
+	moved    int64    // when the oldest unacknowledged PSN became that, on the clock of the packets
+	oldest   int64    // that PSN
+	timeouts int      // since then
+	expired  int64    // when it may have begun, the last time
+	ignored  []Difference
+	heeded   int // replies that told it to go back, and it did
+}
+
+// Judge holds the live requester's requests against what softroce's requester would have sent.
+func (l *AnswerSession) Judge(o Options) (*Stream, error) {
+	run := &run{}
+	var replies []*event
+	for i, p := range l.Packets {
+		in := p.Opcode.Info()
+		if p.Opcode.Service() != packet.RC || unfit(p) != "" {
+			continue
+		}
+		ev := &event{Packet: p, info: in, at: i, pos: i}
+		switch {
+		case in.Request && p.Src == l.Peer.Addr && p.Dst == l.Player.Addr && p.BTH.DestQP == l.Player.QPN:
+			run.events = append(run.events, ev)
+		case !in.Request && p.Src == l.Player.Addr && p.Dst == l.Peer.Addr && p.BTH.DestQP == l.Peer.QPN:
+			replies = append(replies, ev)
+		}
+	}
+	if len(run.events) == 0 && !l.Silent {
+		return nil, ErrSession
+	}
+	s := liveStream(run, replies, l.Packets, l.PathMTU, l.FirstPSN)
+	s.report.From, s.report.To = l.Peer, l.Player
+	l.messages(s)
+	r, err := newRequesting(s, o.Strict)
+	if err != nil {
+		return nil, err
+	}
+	r.live = l
+	if err := r.plan(l.work(r)); err != nil {
+		return nil, err
+	}
+	r.run()
+	r.conclude()
+	return s.report, nil
+}
+
+// liveStream puts the packets of a session in order, of which the beginning is known.
+func liveStream(run *run, replies []*event, ps capture.Packets, mtu int, first uint32) *stream {
+	s := &stream{requests: run.events, replies: replies, talk: talk{}, packets: ps, mtu: mtu, lastWord: -1}
+	anchor := int64(extendedStart) + int64(first)
+	s.base = anchor
+	s.extend(&anchor)
+	s.sent, _ = sendOrder(s.requests)
+	s.answered, s.ordered = sendOrder(s.replies)
+	s.assemble()
+	s.chain()
+	for _, e := range replies {
+		s.lastWord = e.at
+		s.dead = s.dead || e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome)
+	}
+	s.report = &Stream{Requests: len(s.requests), Replies: len(s.replies), PathMTU: s.mtu,
+		FirstPSN: first, Responder: newVerdict(), Requester: newVerdict()}
+	return s
+}
+
+// messages replaces what the packets tell of the messages by what was posted.
+func (l *AnswerSession) messages(s *stream) {
+	first := map[int64]*event{}
+	for _, e := range s.sent {
+		if first[e.psn] == nil {
+			first[e.psn] = e
+		}
+	}
+	s.base = int64(extendedStart) + int64(l.FirstPSN)
+	s.messages = nil
+	for i := range l.Posted {
+		j := &l.Work[i]
+		m := &message{first: s.base + j.PSN, n: j.End - j.PSN, kind: kindOf(j.Opcode)}
+		for psn := m.first; psn < m.end(); psn++ {
+			if e := first[psn]; e != nil {
+				m.parts = append(m.parts, e)
+			}
+			if answeredKind(m.kind) {
+				break
+			}
+		}
+		s.messages = append(s.messages, m)
+	}
+}
+
+// kindOf returns what requests of a work request are.
+func kindOf(o transport.WROpcode) packet.Kind {
+	switch o {
+	case transport.WRWrite, transport.WRWriteImm:
+		return packet.KindWrite
+	case transport.WRRead:
+		return packet.KindRead
+	case transport.WRCompareSwap:
+		return packet.KindCompareSwap
+	case transport.WRFetchAdd:
+		return packet.KindFetchAdd
+	}
+	return packet.KindSend
+}
+
+// work makes the work requests that were posted, with memory of their own for what READs and atomics bring.
+func (l *AnswerSession) work(r *requesting) *work {
+	w := &work{mtu: int64(l.PathMTU), maxSGE: 1}
+	for i := range l.Posted {
+		j := &l.Work[i]
+		wr := j.SendWR
+		wr.ID, wr.Flags, wr.SGEs = uint64(i), wr.Flags|transport.Signaled, nil
+		var result []byte
+		if n := max(uint64(j.Length), uint64(len(j.Payload))); answeredKind(kindOf(j.Opcode)) {
+			result = make([]byte, j.Length)
+		} else if n > 0 {
+			w.piece(int64(len(w.data)), int64(n))
+			w.data = append(w.data, j.Payload...)
+		}
+		r.results = append(r.results, result)
+		w.wrs = append(w.wrs, wr)
+	}
+	return w
+}
+
+// place gives the work requests the memory for what they bring.
+func (r *requesting) place(w *work) error {
+	for i, m := range r.results {
+		if len(m) == 0 {
+			continue
+		}
+		g, err := r.register(mrtable.HeapMemory(m), 0, mrtable.LocalWrite)
+		if err != nil {
+			return err
+		}
+		w.wrs[i].SGEs = []transport.SGE{{Length: uint32(len(m)), LKey: g.LKey()}}
+	}
+	return nil
+}
+
+// attributes returns the queue pair's attributes, those that a live one was given.
+func (r *requesting) attributes() transport.Attr {
+	const someTimeout = 14
+	a := transport.Attr{PathMTU: r.s.mtu, SQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
+		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
+	if l := r.live; l != nil {
+		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = l.MaxRDAtomic, l.Timeout, l.RetryCount, l.RNRRetry
+	}
+	return a
+}
+
+// local is the local ACK timeout of the live requester.
+func (l *AnswerSession) local() int64 { return int64(LocalTimeout(l.Timeout)) }
+
+// when is the time of a packet on the clock of the session.
+func when(e *event) int64 { return e.Time.UnixNano() }
+
+// observe judges when a request came: not before the time for which an RNR NAK asked. A sequence NAK behind that, which
+// others of its message have drawn, changes nothing; but if it was heeded the RNR NAK may have been lost.
+func (r *requesting) observe(c *event) {
+	l := r.live
+	if l == nil {
+		return
+	}
+	n := countBefore(r.s.replies, c.at)
+	sequel := false
+	for ; n > 0 && r.s.replies[n-1].info.Kind == packet.KindAck && isSequence(r.s.replies[n-1].AETH.Syndrome); n-- {
+		sequel = true
+	}
+	if n == 0 {
+		return
+	}
+	nak := r.s.replies[n-1]
+	if nak.info.Kind != packet.KindAck || !isRNR(nak.AETH.Syndrome) || c.psn != nak.psn {
+		return
+	}
+	wait := packet.RNRTimer(uint8(nak.AETH.Syndrome & packet.SyndromeValue))
+	pause := when(c) - when(nak)
+	if pause >= wait-int64(l.Early) {
+		r.heeded += bit(sequel)
+		return
+	}
+	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, which packet %d asks for", time.Duration(wait), nak.No)}
+	switch i := slices.Index(r.pending, nak); {
+	case sequel && i >= 0:
+		r.ignored = append(r.ignored, d)
+		r.pending = slices.Delete(slices.Clone(r.pending), i, i+1)
+	case pause >= l.local():
+		r.ignored = append(r.ignored, d) // the NAK may have been lost
+	default:
+		r.v.Differences = append(r.v.Differences, d)
+	}
+}
+
+// quieted reports whether a reply comes while the requester waits upon an RNR NAK, so that a NAK says nothing new: it was
+// drawn by what had been sent behind the refused request.
+func (r *requesting) quieted(e *event) bool {
+	nak := e.info.Kind == packet.KindAck && (isRNR(e.AETH.Syndrome) || isSequence(e.AETH.Syndrome))
+	return r.live != nil && nak && when(e) < r.quiet
+}
+
+// gave notes what a reply did to softroce's requester, which was somewhere before.
+func (r *requesting) gave(e *event, una, send int64) {
+	if r.live == nil {
+		return
+	}
+	r.last = e
+	u, s := r.progress()
+	if u != una {
+		r.moved, r.wentBack = when(e), false
+	}
+	rnr := e.info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome)
+	if s < send {
+		r.told, r.wentBack = e, !rnr
+	}
+	if rnr && (u == e.psn || r.qp.State() != transport.RTS) {
+		r.quiet = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
+	}
+}
+
+// reached judges what brought the live requester to send c: if it was told to go back, that it did not wait for
+// its timeout.
+func (r *requesting) reached(c *event) {
+	l, e := r.live, r.told
+	r.told = nil
+	if l == nil || e == nil || e.info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome) {
+		return
+	}
+	pause := when(c) - when(e)
+	if pause < l.local()-int64(l.Early) || pause <= int64(l.Late) {
+		r.heeded++
+		return
+	}
+	if e.info.Kind != packet.KindAck {
+		r.v.depart(departGap, c)
+		return
+	}
+	r.ignored = append(r.ignored, Difference{c.No, c.BTH.PSN, "sent again", fmt.Sprintf("%v after packet %d, upon a timeout", time.Duration(pause), e.No),
+		"upon that packet, " + e.AETH.Syndrome.String()})
+}
+
+// ignores notes that a live requester that sends c has not taken notice of e, a sequence NAK.
+func (r *requesting) ignores(e, c *event) bool {
+	if r.live == nil || e.info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.live.Late) {
+		return false
+	}
+	r.ignored = append(r.ignored, Difference{e.No, e.BTH.PSN, "sent again", fmt.Sprintf("packet %d goes back further", c.No), "from the PSN of the NAK"})
+	return true
+}
+
+// expiring judges that the live requester went back to send c without being told: not before its timeout.
+func (r *requesting) expiring(c *event) {
+	l := r.live
+	if l == nil {
+		return
+	}
+	una, _ := r.progress()
+	if una != r.oldest {
+		r.oldest, r.timeouts = una, 0
+	}
+	r.timeouts++
+	r.wentBack = false
+	since := r.moved
+	if i := sort.Search(len(r.s.messages), func(i int) bool { return r.s.messages[i].end() > una }); i < len(l.Posted) {
+		since = max(since, int64(l.Posted[i]))
+	}
+	least := int64(r.timeouts) * l.local()
+	began := max(r.expired, int64(l.Posted[0]))
+	r.expired = since // at the earliest
+	switch pause := when(c) - since; {
+	case pause >= least-int64(l.Early):
+	case when(c)-began >= l.local()-int64(l.Early):
+		r.v.depart(departTimer, c)
+	default:
+		r.v.differ(c, "timeout", fmt.Sprintf("sent again after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least)))
+	}
+}
+
+// exhausted notes that softroce's requester has used up its retries, where the live one goes on, or has ended too.
+func (r *requesting) exhausted() {
+	switch l := r.live; {
+	case r.ending:
+	case l == nil || l.RetryCount == Forever:
+		r.v.depart(departForever, r.now)
+	default:
+		r.v.differ(r.now, "request", "sent again", fmt.Sprintf("none: the retry count of %d is used up", l.RetryCount))
+	}
+}
+
+// restless judges a request that comes again though nothing is outstanding.
+func (r *requesting) restless(c *event) {
+	n := countBefore(r.s.replies, c.at)
+	if r.live != nil && n > 0 && when(c)-when(r.s.replies[n-1]) > int64(r.live.Late) {
+		r.v.differ(c, "request", "sent again", "none: all is answered")
+	}
+}
+
+// outlived judges a request that comes after the reply with which softroce's requester ended.
+func (r *requesting) outlived(c *event) {
+	if r.live == nil || r.last == nil || r.over {
+		return
+	}
+	for i := range r.completions {
+		status := r.completions[i].Status
+		switch {
+		case status == transport.Success, status == transport.WRFlushErr:
+		case when(c)-when(r.last) > int64(r.live.Late), status == transport.RNRRetryExcErr && c.psn == r.last.psn && when(c) >= r.quiet:
+			r.v.differ(c, "request", c.Opcode.String(), "none: it has ended with "+status.String())
+			return
+		}
+	}
+}
+
+// conclude judges what the end shows: requests that never came, completions and what READs brought.
+func (r *requesting) conclude() {
+	l := r.live
+	r.ending = true
+	for _, e := range r.late { // what crossed a request on the way has come in the end
+		if !r.over && r.qp.State() == transport.RTS {
+			r.give(e)
+		}
+	}
+	if last := len(l.Completions) - 1; last >= 0 && !r.over {
+		for _, c := range l.Completions {
+			if c.Status == transport.RetryExcErr {
+				r.expireLast()
+			}
+		}
+	}
+	r.concludeRequests()
+	if len(r.v.Lost)+r.heeded > 0 {
+		for _, d := range r.ignored {
+			r.v.Lost = append(r.v.Lost, Note{d.Packet, fmt.Sprintf("%s: %s; what asked for it may have been lost", d.Field, d.Captured)})
+		}
+	} else {
+		r.v.Differences = append(r.v.Differences, r.ignored...)
+	}
+	if len(r.v.Differences) > 0 || r.over {
+		return // behind which softroce's requester may be another way
+	}
+	r.concludeCompletions()
+	r.concludeResults()
+}
+
+// expireLast lets softroce's timeout run out once more: the last one, if the live requester ended upon it in time.
+func (r *requesting) expireLast() {
+	r.room = 0
+	r.qp.Transmit(&r.env)
+	if deadline := r.qp.NextDeadline(); deadline != 0 && r.qp.State() == transport.RTS {
+		r.env.Now = max(r.env.Now, deadline)
+		r.qp.Expire(&r.env)
+	}
+}
+
+// concludeRequests reports what softroce's requester sent and the live one did not, or would send next, where the live one
+// fell silent. What it did send before, and not again, may have been lost where other things were.
+func (r *requesting) concludeRequests() {
+	came := map[int64]bool{}
+	for _, e := range r.requests {
+		came[e.psn] = true
+	}
+	sure := !r.live.Lossy && len(r.v.Lost) <= len(r.unseen)
+	for _, psn := range slices.Sorted(maps.Keys(r.unseen)) {
+		m := r.unseen[psn]
+		if sure || !came[psn] {
+			r.v.Differences = append(r.v.Differences, Difference{PSN: m.BTH.PSN, Field: "request", Captured: "none", Softroce: m.Opcode.String()})
+		}
+	}
+	if !r.live.Silent || r.over || r.qp.State() != transport.RTS {
+		return
+	}
+	if m, ok := r.emit(); ok {
+		r.v.Differences = append(r.v.Differences, Difference{PSN: m.BTH.PSN, Field: "request", Captured: "none", Softroce: m.Opcode.String()})
+	} else {
+		r.v.Differences = append(r.v.Differences, Difference{Field: "request", Captured: "none any more", Softroce: "sent again upon a timeout"})
+	}
+}
+
+func (r *requesting) concludeCompletions() {
+	l := r.live
+	differ := func(i int, have, want string) {
+		r.v.Differences = append(r.v.Differences, Difference{Field: fmt.Sprintf("completion %d of the send queue", i+1), Captured: have, Softroce: want})
+	}
+	for i, c := range l.Completions {
+		if i >= len(r.completions) {
+			differ(i, sendText(&c), "none")
+			return
+		}
+		if have, want := sendText(&c), sendText(&r.completions[i]); have != want {
+			differ(i, have, want)
+			return
+		}
+	}
+	if n := len(l.Completions); l.Whole && n < len(r.completions) {
+		differ(n, "none", sendText(&r.completions[n]))
+	}
+}
+
+func sendText(c *transport.Completion) string {
+	s := fmt.Sprintf("of work request %d: %v", c.WRID+1, c.Status)
+	if c.Status == transport.Success && c.Opcode == transport.WCRead {
+		s += fmt.Sprintf(", %d bytes", c.ByteLen)
+	}
+	return s
+}
+
+func (r *requesting) concludeResults() {
+	for i, have := range r.live.Results {
+		want := r.results[i]
+		if have == nil || bytes.Equal(have, want) {
+			continue
+		}
+		for k := range want {
+			if k >= len(have) || have[k] != want[k] {
+				r.v.Differences = append(r.v.Differences, Difference{Field: fmt.Sprintf("result of work request %d, byte %d of %d", i+1, k, len(want)),
+					Captured: fmt.Sprintf("%#02x", have[k]), Softroce: fmt.Sprintf("%#02x", want[k])})
+				break
+			}
+		}
+	}
+}
