@@ -19,6 +19,7 @@ const rspreload = "/usr/lib/*/rsocket/librspreload.so"
 func TestTCPProgramsOverRDMA(t *testing.T) {
 	needRoot(t, "network namespaces")
 	needPrograms(t)
+	betweenUs.take(t)
 	found, err := filepath.Glob(rspreload)
 	if err != nil || len(found) == 0 {
 		t.Skipf("there is no %s: scripts/setup test installs librdmacm1", rspreload)
