@@ -71,6 +71,7 @@ var (
 	ErrOneNIC        = errors.New("there is only one NIC on this bench")
 	ErrNoXRC         = errors.New("the NIC of this bench has no XRC")
 	ErrNoAtomicWrite = errors.New("the NIC of this bench, or its library, has no ATOMIC WRITE")
+	ErrNoFlush       = errors.New("the library of this bench has no FLUSH")
 	ErrNoFaults      = errors.New("the cable of this bench takes no faults")
 	ErrNoRings       = errors.New("the verbs program of this bench does as its library says")
 	ErrNoFrames      = errors.New("the cable of this bench takes no frames but RoCEv2's")

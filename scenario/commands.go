@@ -46,6 +46,7 @@ var table = map[string]command{
 	"frame":     {(*stage).cmdFrame, false},
 	"advance":   {(*stage).cmdAdvance, false},
 	"port":      {(*stage).cmdPort, false},
+	"address":   {(*stage).cmdAddress, false},
 	"drop":      {faultCommand("drop"), false},
 	"duplicate": {faultCommand("duplicate"), false},
 	"reorder":   {faultCommand("reorder"), false},
@@ -72,7 +73,7 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(stageKey{}).(*stage)
 	s.log = ts.Logf
 	err := c.carryOut(s, neg, args)
-	for _, beyond := range []error{ErrOneNIC, ErrNoFaults, ErrNoXRC, ErrNoAtomicWrite, ErrNoFrames, ErrNoVLAN, ErrNoRings} {
+	for _, beyond := range []error{ErrOneNIC, ErrNoFaults, ErrNoXRC, ErrNoAtomicWrite, ErrNoFlush, ErrNoFrames, ErrNoVLAN, ErrNoRings} {
 		if errors.Is(err, beyond) {
 			s.skip(err)
 		}

@@ -65,10 +65,11 @@ func openProgram(command []string) (*programLine, error) {
 	}}, nil
 }
 
-// noXRC and noAtomicWrite are what the program answers where its device, or the library, has none.
+// These are what the program answers where its device, or the library, has none.
 const (
 	noXRC         = "error no XRC\n"
 	noAtomicWrite = "error no ATOMIC WRITE\n"
+	noFlush       = "error no FLUSH\n"
 )
 
 // ask sends a line and returns the words of the answer, or what the program refused with.
@@ -89,7 +90,7 @@ func (l *programLine) ask(line string) (answer, error) {
 	if len(words) > 0 && words[0] == "ok" {
 		return words[1:], nil
 	}
-	err = map[string]error{noXRC: ErrNoXRC, noAtomicWrite: ErrNoAtomicWrite}[s]
+	err = map[string]error{noXRC: ErrNoXRC, noAtomicWrite: ErrNoAtomicWrite, noFlush: ErrNoFlush}[s]
 	return nil, errors.Join(err, fmt.Errorf("verbs program, asked %q: %s", line, strings.TrimSpace(s)))
 }
 

@@ -232,11 +232,14 @@ func (n *remoteNIC) State(name string) (transport.State, error) {
 // PostSend implements NIC.
 func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
 	addr, key := w.RemoteAddr, w.RKey
+	if d, ok := w.Dest.(destination); ok && d.pd != "" {
+		return ErrNoRings
+	}
 	if w.Dest != nil { // a datagram has another queue pair and its Q_Key in their place
 		addr, key = uint64(w.RemoteQPN), w.RemoteQKey
 	}
 	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, addr, key, w.CompareAdd, w.Swap,
-		orDash(hex.EncodeToString(w.Inline)), w.RemoteSRQ}
+		orDash(hex.EncodeToString(w.Inline)), w.RemoteSRQ, w.Flush.Length, w.Flush.Placement, w.Flush.Selectivity}
 	return n.tell(appendSGEs(words, w.SGEs)...)
 }
 

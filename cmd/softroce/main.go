@@ -39,6 +39,7 @@ type cli struct {
 	Replay   replayCmd   `cmd:"" help:"Compare the NICs of a capture file with this one."`
 	Check    checkCmd    `cmd:"" help:"Judge the packets of a capture file by the rules of RoCEv2."`
 	Scenario scenarioCmd `cmd:"" help:"Play packet-level scenarios."`
+	Answer   answerCmd   `cmd:"" help:"Be the verbs program of a live scenario, for the host that plays it."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
 	Manual   manualCmd   `cmd:"" hidden:"" help:"Write the manual page."`
 }

@@ -24,6 +24,7 @@
 #define MAX_WORDS 64
 #define MAX_SGE 4
 #define NAME 64
+#define WR_FLUSH 14 /* IBV_WR_FLUSH, which libibverbs has from rdma-core 45 on */
 
 enum kind { PD, MR, MW, CQ, SRQ, QP, XRCD };
 
@@ -634,7 +635,7 @@ static void atomic_write(struct object *o, const struct ibv_send_wr *wr)
 		printf("ok\n");
 }
 
-/* send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ SGES */
+/* send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ FLUSH-LENGTH PLACEMENT SELECTIVITY SGES */
 static void do_send(void)
 {
 	struct object *o = must_find(QP, text(1));
@@ -645,7 +646,7 @@ static void do_send(void)
 
 	if (!o)
 		return;
-	wr.num_sge = sges(12, list);
+	wr.num_sge = sges(15, list);
 	if (o->qp->qp_type == IBV_QPT_XRC_SEND)
 		wr.qp_type.xrc.remote_srqn = number(11);
 	if (wr.send_flags & IBV_SEND_INLINE) {
@@ -675,6 +676,10 @@ static void do_send(void)
 	} else {
 		wr.wr.rdma.remote_addr = number(6);
 		wr.wr.rdma.rkey = number(7);
+	}
+	if (wr.opcode == WR_FLUSH) {
+		fail("no FLUSH");
+		return;
 	}
 	if (wr.opcode == IBV_WR_ATOMIC_WRITE && wr.num_sge == 1) {
 		atomic_write(o, &wr);
@@ -768,6 +773,9 @@ static void change_group(int (*change)(struct ibv_qp *, const union ibv_gid *, u
 		printf("ok\n");
 }
 
+/* How long a driver may take to tell its hardware of a group: Linux's virtio_net does so from a work queue. */
+#define DRIVER_TIME_US 50000
+
 /* What is sent to a group reaches a host only whose kernel has joined it, on the NIC's interface. */
 static void join_on_interface(const char *group)
 {
@@ -794,6 +802,7 @@ static void join_on_interface(const char *group)
 		setsockopt(fd4, IPPROTO_IP, IP_ADD_MEMBERSHIP, &m4, sizeof(m4));
 	else if (inet_pton(AF_INET6, group, &m6.ipv6mr_multiaddr) == 1)
 		setsockopt(fd6, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &m6, sizeof(m6));
+	usleep(DRIVER_TIME_US);
 }
 
 /* attach QP GROUP */

@@ -1,0 +1,22 @@
+package main
+
+import (
+	"os"
+
+	"softroce/scenario/answerer"
+	"softroce/verbs"
+)
+
+type answerCmd struct {
+	Device string `short:"d" placeholder:"NAME" help:"The NIC; the daemon's first one if none is named."`
+}
+
+// Run answers the lines of its standard input.
+func (a *answerCmd) Run(e *env) error {
+	nic, err := verbs.Open(e, a.Device, e.daemon())
+	if err != nil {
+		return err
+	}
+	defer nic.Close()
+	return answerer.Serve(e, nic, os.Stdin, e.out)
+}
