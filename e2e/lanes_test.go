@@ -23,14 +23,26 @@ type lane struct{ mu sync.Mutex }
 func (l *lane) take(t *testing.T) {
 	t.Helper()
 	t.Parallel()
-	start := time.Now()
-	l.mu.Lock()
-	t.Logf("waited %v for its lane", time.Since(start)) // scripts/testreport takes it off the test's time
+	await(t, l.mu.Lock)
 	t.Cleanup(l.mu.Unlock)
+}
+
+func await(t *testing.T, turn func()) {
+	t.Helper()
+	start := time.Now()
+	turn()
+	t.Logf("waited %v for its lane", time.Since(start)) // scripts/testreport takes it off the test's time
 }
 
 // programs is full when as many pairs of programs run as should at a time, where the tests that run them are parallel in a lane.
 var programs = make(chan struct{}, 3)
+
+// enter waits until there is room, and takes it until the function that it returns is called.
+func enter(t *testing.T, room chan struct{}) (leave func()) {
+	t.Helper()
+	await(t, func() { room <- struct{}{} })
+	return func() { <-room }
+}
 
 // manyAtATime lets the tests wait for their lanes at the same time. go test would have two of them do so on a machine with
 // two processors, and if both waited for the same one, the rest would stand idle. It is the lanes, and programs, that bound

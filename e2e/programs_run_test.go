@@ -39,8 +39,7 @@ var buildTurns = sync.OnceValues(func() (string, error) {
 // run runs the two programs of a row to their end.
 func (r row) run(t *testing.T, client, server end, ipv6 bool) {
 	t.Helper()
-	programs <- struct{}{}
-	defer func() { <-programs }()
+	defer enter(t, programs)()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), programLimit, fmt.Errorf("not done within %v", programLimit))
 	defer cancel()
 	port := freePort()
@@ -73,8 +72,7 @@ func (r row) run(t *testing.T, client, server end, ipv6 bool) {
 // fails wants both programs to end in error, the server perhaps before it listens, and returns what they say.
 func (r row) fails(t *testing.T, e end) string {
 	t.Helper()
-	programs <- struct{}{}
-	defer func() { <-programs }()
+	defer enter(t, programs)()
 	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
 	defer cancel()
 	port := freePort()

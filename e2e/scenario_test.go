@@ -126,7 +126,7 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 	t.Cleanup(func() {
 		ctx := context.WithoutCancel(t.Context())
 		if out, err := g.Run(ctx, 10*time.Second, "kill $(cat /tmp/program.pid)"); err != nil {
-			t.Errorf("%v: %s", err, out)
+			t.Errorf("%v: %s\nthe server: %s", err, out, p.Output())
 		}
 		<-p.Done()
 	})

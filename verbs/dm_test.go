@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"maps"
 	"os"
 	"strconv"
 	"syscall"
@@ -85,7 +86,9 @@ func TestDeviceMemoryAndDMABuffersServeEveryOperation(t *testing.T) {
 	const n = 100_000 // more than one message copies
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.Ends{BufSize: 4 * n}.Connect(t, a, b)
-	for name, m := range farMemory(t, y, n) {
+	kinds := farMemory(t, y, n)
+	maps.Copy(kinds, kernelBuffers(t, y, n))
+	for name, m := range kinds {
 		t.Run(name, func(t *testing.T) {
 			fill(x.Buf[:n], 1)
 			x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, n), RemoteAddr: m.mr.Addr(), RKey: m.mr.RKey()})

@@ -1,0 +1,46 @@
+package e2e
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// TestDMABuffersOfTheKernel runs those tests of verbs in a guest that are about memory which is no process's. Kernels after
+// 6.1, as Debian builds them, have what exports DMA buffers without a GPU: udmabuf, and the system's heap. The daemon is
+// in the guest, too, within the test.
+func TestDMABuffersOfTheKernel(t *testing.T) {
+	needRoot(t, "a guest")
+	onBridge.take(t)
+	lab, err := bridged()
+	if err != nil {
+		t.Fatal(err)
+	}
+	bin := filepath.Join(t.TempDir(), "verbs.test")
+	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-ldflags=-s -w", "-o", bin, "softroce/verbs")
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has other libraries
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	const there = "/tmp/verbs.test"
+	g := lab.Guests[0]
+	if err := g.Put(t.Context(), bin, there); err != nil {
+		t.Fatal(err)
+	}
+	kinds, env := []string{"device", "sealed", "guarded"}, ""
+	if anotherKernel() {
+		kinds, env = append(kinds, "udmabuf", "heap"), "SOFTROCE_EVERY_EXPORTER=1 "
+	}
+	out, err := g.Run(t.Context(), time.Minute, "cd /tmp && "+env+there+" -test.v -test.run 'DMABuf|DeviceMemory'; s=$?; rm "+there+"; exit $s")
+	if err != nil {
+		t.Errorf("%v\n%s", err, out)
+	}
+	for _, kind := range kinds {
+		if !strings.Contains(out, "--- PASS: TestDeviceMemoryAndDMABuffersServeEveryOperation/"+kind+" ") {
+			t.Errorf("no memory of the kind %s\n%s", kind, out)
+		}
+	}
+}

@@ -1,0 +1,84 @@
+package verbs_test
+
+import (
+	"os"
+	"testing"
+	"unsafe"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+// ioctl calls an ioctl with a struct.
+func ioctl[T any](t *testing.T, fd int, request uintptr, arg *T) uintptr {
+	t.Helper()
+	r, _, errno := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), request, uintptr(unsafe.Pointer(arg)))
+	if errno != 0 {
+		t.Fatalf("ioctl %#x: %v", request, errno)
+	}
+	return r
+}
+
+// An exporter is a device file of the kernel that makes DMA buffers of main memory, n bytes in whole pages.
+type exporter struct {
+	file string
+	make func(t *testing.T, dev int, n uint64) *os.File
+}
+
+// Numbers from <linux/udmabuf.h> and <linux/dma-heap.h>.
+var exporters = map[string]exporter{
+	"udmabuf": {"/dev/udmabuf", func(t *testing.T, dev int, n uint64) *os.File {
+		mem := newFile(t, int64(n))
+		if _, err := unix.FcntlInt(mem.Fd(), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK); err != nil {
+			t.Fatal(err)
+		}
+		const create = 0x40187542
+		fd := ioctl(t, dev, create, &struct {
+			memfd, flags uint32
+			offset, size uint64
+		}{memfd: uint32(mem.Fd()), flags: unix.O_CLOEXEC, size: n})
+		return os.NewFile(fd, "udmabuf")
+	}},
+	"heap": {"/dev/dma_heap/system", func(t *testing.T, dev int, n uint64) *os.File {
+		const alloc = 0xc0184800
+		ask := struct {
+			length      uint64
+			fd, fdFlags uint32
+			heapFlags   uint64
+		}{length: n, fdFlags: unix.O_RDWR | unix.O_CLOEXEC}
+		ioctl(t, dev, alloc, &ask)
+		return os.NewFile(uintptr(ask.fd), "dma-buf")
+	}},
+}
+
+// everyExporter is set where a machine is to have all of them: e2e runs this package in such a one.
+const everyExporter = "SOFTROCE_EVERY_EXPORTER"
+
+// kernelBuffers makes a DMA buffer with each exporter that the machine has, and registers n bytes of it.
+func kernelBuffers(t *testing.T, y *verbstest.End, n int) map[string]far {
+	t.Helper()
+	m := map[string]far{}
+	for name, e := range exporters {
+		dev, err := unix.Open(e.file, unix.O_RDWR|unix.O_CLOEXEC, 0)
+		if err != nil && os.Getenv(everyExporter) == "" {
+			continue
+		}
+		ok(t, err)
+		defer unix.Close(dev)
+		size := (n + 2*4096 - 1) &^ 4095
+		f := e.make(t, dev, uint64(size))
+		t.Cleanup(func() { f.Close() })
+		mr, err := y.PD.RegDMABuf(f, 1000, uint64(n), 1<<40+1000, everyAccess)
+		ok(t, err)
+		if _, err := y.PD.RegDMABuf(f, 4096, uint64(size), 0, verbs.AccessLocalWrite); err == nil {
+			t.Errorf("%s: more than there is", name)
+		}
+		mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
+		ok(t, err)
+		t.Cleanup(func() { unix.Munmap(mem) })
+		m[name] = far{mr, func() []byte { return mem[1000:][:n] }}
+	}
+	return m
+}
