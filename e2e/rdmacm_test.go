@@ -55,6 +55,10 @@ var conversations = []cmTalk{
 	{name: "rstream, asynchronous", ipv4only: true, server: "rstream -b SELF -T a -C 20 -S 3000 -I 5", client: "rstream -s PEER -T a -C 20 -S 3000 -I 5", want: "custom", ourClient: true},
 	{name: "riostream", ipv4only: true, server: "riostream -b SELF -T v -C 5 -S 4096 -I 2", client: "riostream -s PEER -T v -C 5 -S 4096 -I 2", want: "custom"},
 	{name: "rcopy", ipv4only: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:/tmp/softroce-rcopied", endless: true, want: "done"},
+	{name: "udpong", server: "udpong -b SELF -T e -T b", client: "udpong -s PEER -T e -T b -C 20 -S 500", endless: true, want: "custom",
+		refuses: regexp.MustCompile(`rconnect: No such file or directory`)}, // an address vector without a GRH
+	{name: "udpong, asynchronous", ipv4only: true, here: true, server: "udpong -b SELF -T a", client: "udpong -s PEER -T a -C 50 -S 1000", endless: true, want: "custom"},
+	{name: "udpong, nonblocking", ipv4only: true, here: true, server: "udpong -b SELF -T n", client: "udpong -s PEER -T n -C 50 -S 50", endless: true, want: "custom"},
 	{name: "rdma_client", server: "rdma_server -s SELF", client: "rdma_client -s PEER", want: "end 0"},
 	{name: "rdma_xclient", ipv4only: true, server: "rdma_xserver", client: "rdma_xclient -s PEER", want: "end 0"},
 	{name: "rdma_xclient over XRC", ipv4only: true, server: "rdma_xserver -c x", client: "rdma_xclient -c x -s PEER", want: "end 0",

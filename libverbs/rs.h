@@ -14,6 +14,7 @@
 #define SOFTROCE_RS_H
 
 #include <fcntl.h>
+#include <poll.h>
 #include <rdma/rsocket.h>
 
 #include "rdmacm.h"
@@ -92,6 +93,8 @@ struct rs_options {
 	bool nodelay, reuse, keepalive, oob_inline, v6only;
 };
 
+struct ds;
+
 struct rs {
 	int fd;
 	int refs; /* under the table's lock */
@@ -111,6 +114,7 @@ struct rs {
 	unsigned int changes; /* completions and events that there have been */
 
 	struct rs_options opt;
+	struct ds *ds; /* a datagram socket's, which has nothing of what follows */
 
 	/* Sending. */
 	uint8_t *sbuf;
@@ -210,6 +214,9 @@ bool rs_can_send(const struct rs *s);
 bool rs_can_recv(const struct rs *s);
 int rs_wait(struct rs *s, int timeout);
 int64_t rs_now(void);
+void rs_arm(struct rs *s);
+void rs_take_events(struct rs *s);
+int rs_descriptors(const struct rs *s, struct pollfd out[2]);
 int rs_write(struct rs *s, const void *buf, int len, enum rs_op op, uint64_t addr, uint32_t key);
 void rs_send_ctrl(struct rs *s, enum rs_ctrl what);
 

@@ -2,7 +2,7 @@
 /*
  * Sockets over RDMA: connecting and accepting.
  */
-#include "rs.h"
+#include "rs_dgram.h"
 
 #include <endian.h>
 #include <fcntl.h>
@@ -95,6 +95,8 @@ static int make_queues(struct rs *s)
 
 void rs_release(struct rs *s)
 {
+	if (s->ds)
+		ds_release(s);
 	if (s->id) {
 		if (s->id->qp)
 			rdma_destroy_qp(s->id);
@@ -238,7 +240,9 @@ static void step(struct rs *s, const struct rdma_cm_event *e)
 void rs_advance(struct rs *s)
 {
 	struct rdma_cm_event *e;
-	if (s->state == RS_LISTENING)
+	if (s->ds)
+		ds_advance(s);
+	if (s->ds || s->state == RS_LISTENING)
 		return;
 	while (!rdma_get_cm_event(s->channel, &e)) {
 		s->changes++;

@@ -2,7 +2,7 @@
 /*
  * Sockets over RDMA: messages, credits, waiting.
  */
-#include "rs.h"
+#include "rs_dgram.h"
 
 #include <byteswap.h>
 #include <endian.h>
@@ -266,6 +266,8 @@ void rs_process(struct rs *s)
 {
 	struct ibv_wc wc;
 	int receives = 0;
+	if (s->ds)
+		ds_process(s);
 	if (!s->cq)
 		return;
 	while (ibv_poll_cq(s->cq, 1, &wc) > 0)
@@ -348,28 +350,51 @@ static bool look(struct rs *s)
 	return s->changes != before;
 }
 
+/* Asks for an event of the completions to come. */
+void rs_arm(struct rs *s)
+{
+	if (s->ds)
+		ds_arm(s);
+	else if (s->cq)
+		ibv_req_notify_cq(s->cq, 0);
+}
+
+void rs_take_events(struct rs *s)
+{
+	struct ibv_cq *cq;
+	void *context;
+	if (s->ds)
+		ds_take_events(s);
+	else if (s->comp)
+		while (!ibv_get_cq_event(s->comp, &cq, &context))
+			ibv_ack_cq_events(cq, 1);
+}
+
+/* What a wait for anything that happens has to poll. Returns how many. */
+int rs_descriptors(const struct rs *s, struct pollfd out[2])
+{
+	out[0] = (struct pollfd){.fd = s->fd, .events = POLLIN};
+	if (!s->comp)
+		return 1;
+	out[1] = (struct pollfd){.fd = s->comp->fd, .events = POLLIN};
+	return 2;
+}
+
 /* One thread polls for all. Returns 0, or ETIMEDOUT. */
 static int poll_once(struct rs *s, int timeout)
 {
-	struct pollfd p[2] = {{.fd = s->channel->fd, .events = POLLIN}};
-	int n = 1;
-	if (s->cq) {
-		ibv_req_notify_cq(s->cq, 0);
-		if (look(s))
-			return 0;
-		p[n++] = (struct pollfd){.fd = s->comp->fd, .events = POLLIN};
-	}
+	struct pollfd p[2];
+	rs_arm(s);
+	if (look(s))
+		return 0;
+	int n = rs_descriptors(s, p);
 	s->polling = true;
 	pthread_mutex_unlock(&s->lock);
 	int got = poll(p, n, timeout);
 	int error = errno;
 	pthread_mutex_lock(&s->lock);
 	s->polling = false;
-	struct ibv_cq *cq;
-	void *context;
-	if (s->comp)
-		while (!ibv_get_cq_event(s->comp, &cq, &context))
-			ibv_ack_cq_events(cq, 1);
+	rs_take_events(s);
 	rs_process(s);
 	rs_advance(s);
 	pthread_cond_broadcast(&s->cond);

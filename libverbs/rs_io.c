@@ -2,7 +2,7 @@
 /*
  * Sockets over RDMA: the calls that send and receive.
  */
-#include "rs.h"
+#include "rs_dgram.h"
 
 #include <limits.h>
 #include <string.h>
@@ -197,14 +197,22 @@ static ssize_t do_send(struct rs *s, const struct iovec *v, size_t count, int fl
 	return (ssize_t)sent;
 }
 
-static ssize_t receive(int fd, const struct iovec *v, size_t count, int flags)
+static ssize_t receive(int fd, struct msghdr *msg, int flags)
 {
 	struct rs *s = rs_get(fd);
 	if (!s)
 		return -1;
 	int saved = errno;
 	pthread_mutex_lock(&s->lock);
-	ssize_t n = do_recv(s, v, count, flags);
+	ssize_t n;
+	if (s->ds) {
+		n = ds_recv(s, msg, flags);
+	} else {
+		n = do_recv(s, msg->msg_iov, msg->msg_iovlen, flags);
+		msg->msg_namelen = 0;
+		msg->msg_controllen = 0; /* there is never anything beside the data */
+		msg->msg_flags = 0;
+	}
 	pthread_mutex_unlock(&s->lock);
 	if (n >= 0)
 		errno = saved; /* programs ask for it at the end of the stream, too */
@@ -212,14 +220,19 @@ static ssize_t receive(int fd, const struct iovec *v, size_t count, int flags)
 	return n;
 }
 
-static ssize_t transmit(int fd, const struct iovec *v, size_t count, int flags)
+static ssize_t transmit(int fd, const struct msghdr *msg, int flags)
 {
 	struct rs *s = rs_get(fd);
 	if (!s)
 		return -1;
 	int saved = errno;
 	pthread_mutex_lock(&s->lock);
-	ssize_t n = do_send(s, v, count, flags);
+	ssize_t n;
+	if (s->ds)
+		n = ds_send(s, msg, flags);
+	else
+		n = msg->msg_name ? rs_fail(EISCONN)
+				  : do_send(s, msg->msg_iov, msg->msg_iovlen, flags);
 	pthread_mutex_unlock(&s->lock);
 	if (n >= 0)
 		errno = saved;
@@ -230,20 +243,32 @@ static ssize_t transmit(int fd, const struct iovec *v, size_t count, int flags)
 CM_PUBLIC ssize_t rrecv(int fd, void *buf, size_t len, int flags)
 {
 	struct iovec v = {buf, len};
-	return receive(fd, &v, 1, flags);
+	return rrecvmsg(fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1}, flags);
 }
 
 CM_PUBLIC ssize_t rsend(int fd, const void *buf, size_t len, int flags)
 {
 	struct iovec v = {(void *)buf, len};
-	return transmit(fd, &v, 1, flags);
+	return rsendmsg(fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1}, flags);
 }
 
 CM_PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *src,
 			    socklen_t *srclen)
 {
-	ssize_t n = rrecv(fd, buf, len, flags);
-	if (n > 0 && src && srclen)
+	struct iovec v = {buf, len};
+	bool named = src && srclen;
+	struct msghdr msg = {
+		.msg_name = named ? src : NULL,
+		.msg_namelen = named ? *srclen : 0,
+		.msg_iov = &v,
+		.msg_iovlen = 1,
+	};
+	ssize_t n = receive(fd, &msg, flags);
+	if (n < 0 || !named)
+		return n;
+	if (msg.msg_namelen)
+		*srclen = msg.msg_namelen;
+	else
 		rgetpeername(fd, src, srclen);
 	return n;
 }
@@ -251,8 +276,14 @@ CM_PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t len, int flags, struct soc
 CM_PUBLIC ssize_t rsendto(int fd, const void *buf, size_t len, int flags,
 			  const struct sockaddr *dst, socklen_t dstlen)
 {
-	(void)dstlen;
-	return dst ? rs_fail(EISCONN) : rsend(fd, buf, len, flags);
+	struct iovec v = {(void *)buf, len};
+	struct msghdr msg = {
+		.msg_name = (void *)dst,
+		.msg_namelen = dst ? dstlen : 0,
+		.msg_iov = &v,
+		.msg_iovlen = 1,
+	};
+	return rsendmsg(fd, &msg, flags);
 }
 
 CM_PUBLIC ssize_t rread(int fd, void *buf, size_t count)
@@ -267,28 +298,26 @@ CM_PUBLIC ssize_t rwrite(int fd, const void *buf, size_t count)
 
 CM_PUBLIC ssize_t rrecvmsg(int fd, struct msghdr *msg, int flags)
 {
-	ssize_t n = receive(fd, msg->msg_iov, msg->msg_iovlen, flags);
-	if (n < 0)
-		return n;
-	msg->msg_namelen = 0;
-	msg->msg_controllen = 0; /* there is never anything beside the data */
-	msg->msg_flags = 0;
-	return n;
+	return receive(fd, msg, flags);
 }
 
 CM_PUBLIC ssize_t rsendmsg(int fd, const struct msghdr *msg, int flags)
 {
 	if (msg->msg_control && msg->msg_controllen)
 		return rs_fail(ENOTSUP);
-	return transmit(fd, msg->msg_iov, msg->msg_iovlen, flags);
+	return transmit(fd, msg, flags);
 }
 
 CM_PUBLIC ssize_t rreadv(int fd, const struct iovec *iov, int n)
 {
-	return n < 0 ? rs_fail(EINVAL) : receive(fd, iov, (size_t)n, 0);
+	if (n < 0)
+		return rs_fail(EINVAL);
+	return rrecvmsg(fd, &(struct msghdr){.msg_iov = (void *)iov, .msg_iovlen = (size_t)n}, 0);
 }
 
 CM_PUBLIC ssize_t rwritev(int fd, const struct iovec *iov, int n)
 {
-	return n < 0 ? rs_fail(EINVAL) : transmit(fd, iov, (size_t)n, 0);
+	if (n < 0)
+		return rs_fail(EINVAL);
+	return rsendmsg(fd, &(struct msghdr){.msg_iov = (void *)iov, .msg_iovlen = (size_t)n}, 0);
 }

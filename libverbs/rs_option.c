@@ -2,7 +2,7 @@
 /*
  * Sockets over RDMA: options.
  */
-#include "rs.h"
+#include "rs_dgram.h"
 
 #include <endian.h>
 #include <infiniband/sa.h>
@@ -100,8 +100,29 @@ static int set_tcp(struct rs *s, int name, int v)
 	return ENOTSUP;
 }
 
+/* Of a datagram socket: what concerns addresses and buffers is its UDP socket's, too. */
+static int set_datagram(struct rs *s, int level, int name, int v)
+{
+	bool buffer = level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF);
+	bool reuse = level == SOL_SOCKET && name == SO_REUSEADDR;
+	bool v6only = level == IPPROTO_IPV6 && name == IPV6_V6ONLY;
+	if ((buffer || reuse || v6only) && setsockopt(s->ds->udp, level, name, &v, sizeof v))
+		return errno;
+	if (reuse)
+		s->opt.reuse = v != 0;
+	else if (v6only)
+		s->opt.v6only = v != 0;
+	else if (level == SOL_RDMA)
+		return set_rdma(s, name, v);
+	else
+		return level == SOL_SOCKET ? set_socket(s, name, v) : ENOTSUP;
+	return 0;
+}
+
 static int set_number(struct rs *s, int level, int name, int v)
 {
+	if (s->ds)
+		return set_datagram(s, level, name, v);
 	switch (level) {
 	case SOL_SOCKET:
 		return set_socket(s, name, v);
@@ -196,7 +217,7 @@ static int get_socket(struct rs *s, int name, int *v)
 		*v = s->opt.snd_size;
 		return 0;
 	case SO_TYPE:
-		*v = SOCK_STREAM;
+		*v = s->ds ? SOCK_DGRAM : SOCK_STREAM;
 		return 0;
 	case SO_ACCEPTCONN:
 		*v = s->state == RS_LISTENING;

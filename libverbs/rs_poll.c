@@ -2,12 +2,22 @@
 /*
  * Sockets over RDMA: waiting for several, and other descriptors, at a time.
  */
-#include "rs.h"
+#include "rs_dgram.h"
 
 #include <limits.h>
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+
+static short ready_datagrams(struct rs *s, short events)
+{
+	short found = 0;
+	if (ds_can_recv(s))
+		found |= POLLIN;
+	if (ds_can_send(s))
+		found |= POLLOUT;
+	return (found & events) | (s->error ? POLLERR : 0);
+}
 
 /* What is ready of one socket. Holds its lock. */
 static short ready(struct rs *s, short events)
@@ -15,6 +25,8 @@ static short ready(struct rs *s, short events)
 	short found = 0;
 	rs_advance(s);
 	rs_process(s);
+	if (s->ds)
+		return ready_datagrams(s, events);
 	switch (s->state) {
 	case RS_NEW:
 	case RS_BOUND:
@@ -49,8 +61,7 @@ static int look(struct pollfd *fds, nfds_t n)
 		fds[i].revents = 0;
 		if (s) {
 			pthread_mutex_lock(&s->lock);
-			if (s->cq)
-				ibv_req_notify_cq(s->cq, 0);
+			rs_arm(s);
 			fds[i].revents = ready(s, fds[i].events);
 			pthread_mutex_unlock(&s->lock);
 			rs_put(s);
@@ -73,9 +84,7 @@ static nfds_t behind(const struct pollfd *fds, nfds_t n, struct pollfd *out)
 			continue;
 		}
 		pthread_mutex_lock(&s->lock);
-		out[count++] = (struct pollfd){.fd = s->fd, .events = POLLIN};
-		if (s->comp)
-			out[count++] = (struct pollfd){.fd = s->comp->fd, .events = POLLIN};
+		count += (nfds_t)rs_descriptors(s, out + count);
 		pthread_mutex_unlock(&s->lock);
 		rs_put(s);
 	}
@@ -87,14 +96,11 @@ static void take_events(const struct pollfd *fds, nfds_t n)
 {
 	for (nfds_t i = 0; i < n; i++) {
 		struct rs *s = fds[i].fd < 0 ? NULL : rs_get(fds[i].fd);
-		struct ibv_cq *cq;
-		void *context;
 		if (!s)
 			continue;
 		pthread_mutex_lock(&s->lock);
-		if (s->comp && !s->polling)
-			while (!ibv_get_cq_event(s->comp, &cq, &context))
-				ibv_ack_cq_events(cq, 1);
+		if (!s->polling)
+			rs_take_events(s);
 		pthread_mutex_unlock(&s->lock);
 		rs_put(s);
 	}

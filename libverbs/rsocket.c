@@ -1,10 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Sockets over RDMA: the calls of programs. A socket's descriptor is that of its event channel;
- * other descriptors are passed on to the system by rpoll and rselect alone. There are stream
- * sockets; datagrams fail as an unknown type of socket does.
+ * other descriptors are passed on to the system by rpoll and rselect alone.
  */
-#include "rs.h"
+#include "rs_dgram.h"
 
 #include <netinet/in.h>
 #include <stdarg.h>
@@ -70,28 +69,33 @@ struct rs *rs_new(const struct rs *like)
 	return s;
 }
 
+static int create_stream(struct rs *s)
+{
+	s->channel = rdma_create_event_channel();
+	if (!s->channel || rdma_create_id(s->channel, &s->id, s, RDMA_PS_TCP))
+		return errno;
+	s->fd = s->channel->fd;
+	fcntl(s->fd, F_SETFL, fcntl(s->fd, F_GETFL) | O_NONBLOCK);
+	return 0;
+}
+
 CM_PUBLIC int rsocket(int domain, int type, int protocol)
 {
 	if (domain != AF_INET && domain != AF_INET6)
 		return rs_fail(EAFNOSUPPORT);
-	if ((type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC)) != SOCK_STREAM)
+	int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (kind != SOCK_STREAM && kind != SOCK_DGRAM)
 		return rs_fail(ESOCKTNOSUPPORT);
-	if (protocol && protocol != IPPROTO_TCP)
+	if (protocol && protocol != (kind == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP))
 		return rs_fail(EPROTONOSUPPORT);
 	struct rs *s = rs_new(NULL);
 	if (!s)
 		return rs_fail(ENOMEM);
 	if (type & SOCK_NONBLOCK)
 		s->flags = O_NONBLOCK;
-	s->channel = rdma_create_event_channel();
-	int error = s->channel ? 0 : errno;
-	if (!error && rdma_create_id(s->channel, &s->id, s, RDMA_PS_TCP))
-		error = errno;
-	if (!error) {
-		s->fd = s->channel->fd;
-		fcntl(s->fd, F_SETFL, fcntl(s->fd, F_GETFL) | O_NONBLOCK);
+	int error = kind == SOCK_STREAM ? create_stream(s) : ds_create(s, domain);
+	if (!error)
 		error = rs_enlist(s);
-	}
 	if (error) {
 		rs_release(s);
 		free(s);
@@ -100,8 +104,15 @@ CM_PUBLIC int rsocket(int domain, int type, int protocol)
 	return s->fd;
 }
 
+static bool whole(const struct sockaddr *addr, socklen_t len)
+{
+	return addr && len >= sizeof addr->sa_family && len >= cm_addr_len(addr);
+}
+
 static int do_bind(struct rs *s, const struct sockaddr *addr)
 {
+	if (s->ds)
+		return ds_bind(s, addr);
 	if (s->state != RS_NEW)
 		return EINVAL;
 	if (rdma_bind_addr(s->id, (struct sockaddr *)addr))
@@ -112,12 +123,13 @@ static int do_bind(struct rs *s, const struct sockaddr *addr)
 
 CM_PUBLIC int rbind(int fd, const struct sockaddr *addr, socklen_t len)
 {
-	(void)len;
-	RS_WITH_SOCKET(fd, do_bind(s, addr));
+	RS_WITH_SOCKET(fd, whole(addr, len) ? do_bind(s, addr) : EINVAL);
 }
 
 static int do_listen(struct rs *s, int backlog)
 {
+	if (s->ds)
+		return EOPNOTSUPP;
 	if (s->state == RS_LISTENING)
 		return 0;
 	if (s->state != RS_NEW && s->state != RS_BOUND)
@@ -135,6 +147,8 @@ CM_PUBLIC int rlisten(int fd, int backlog)
 
 static int do_accept(struct rs *s, struct rs **out)
 {
+	if (s->ds)
+		return EOPNOTSUPP;
 	while (s->state == RS_LISTENING) {
 		int error = rs_accept_one(s, out);
 		if (error != EAGAIN || rs_would_block(s, 0))
@@ -172,6 +186,8 @@ CM_PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 
 static int do_connect(struct rs *s, const struct sockaddr *addr)
 {
+	if (s->ds)
+		return ds_connect(s, addr);
 	rs_advance(s);
 	if (s->state == RS_CONNECTED)
 		return EISCONN;
@@ -194,8 +210,7 @@ static int do_connect(struct rs *s, const struct sockaddr *addr)
 
 CM_PUBLIC int rconnect(int fd, const struct sockaddr *addr, socklen_t len)
 {
-	(void)len;
-	RS_WITH_SOCKET(fd, do_connect(s, addr));
+	RS_WITH_SOCKET(fd, whole(addr, len) ? do_connect(s, addr) : EINVAL);
 }
 
 /*
@@ -217,6 +232,8 @@ static int do_shutdown(struct rs *s, int how)
 {
 	if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR)
 		return EINVAL;
+	if (s->ds)
+		return s->ds->to ? 0 : ENOTCONN;
 	rs_process(s);
 	if (s->state != RS_CONNECTED)
 		return s->state == RS_DISCONNECTED || s->state == RS_FAILED ? 0 : ENOTCONN;
@@ -258,6 +275,8 @@ CM_PUBLIC int rclose(int fd)
 		return rs_fail(EBADF);
 	}
 	pthread_mutex_lock(&s->lock);
+	if (s->ds)
+		ds_close(s);
 	if (s->state == RS_CONNECTED)
 		do_shutdown(s, SHUT_RDWR);
 	if (s->state == RS_CONNECTED || s->state == RS_DISCONNECTED)
@@ -271,6 +290,11 @@ CM_PUBLIC int rclose(int fd)
 
 static int do_name(struct rs *s, bool peer, struct sockaddr *addr, socklen_t *len)
 {
+	union ds_addr name;
+	if (s->ds) {
+		int error = ds_name(s, peer, &name);
+		return error ? error : copy_addr(&name.sa, addr, len);
+	}
 	if (peer && s->state < RS_RESOLVING_ADDR)
 		return ENOTCONN;
 	return copy_addr(peer ? rdma_get_peer_addr(s->id) : rdma_get_local_addr(s->id), addr, len);
