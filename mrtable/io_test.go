@@ -94,7 +94,7 @@ func backings(t testing.TB) map[string]func(b []byte) Memory {
 			return mem
 		}
 	}
-	return map[string]func(b []byte) Memory{"mapped": HeapMemory, "process": of(p), "proc_mem": of(m)}
+	return map[string]func(b []byte) Memory{"mapped": HeapMemory, "process": of(p), "proc_mem": of(m), "guarded": of(ownSelf(t))}
 }
 
 func TestWriteThenReadGivesTheSameBytes(t *testing.T) {

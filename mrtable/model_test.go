@@ -53,10 +53,10 @@ type intent struct {
 	p   []byte
 }
 
-const worldKinds = 4
+const worldKinds = 5
 
 // newWorld has memory that is reached in the kind-th way.
-func newWorld(t testing.TB, kind int, ps *[2]*Process) *world {
+func newWorld(t testing.TB, kind int, ps *[3]*Process) *world {
 	w := &world{rig: newRig(t), kind: kind, shadow: make([]byte, worldSize), failed: map[any]error{}}
 	fd := memfd(t, worldSize, 0, unix.F_SEAL_SHRINK)
 	all, err := unix.Mmap(-1, 0, worldSize+2*page, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
@@ -74,6 +74,8 @@ func newWorld(t testing.TB, kind int, ps *[2]*Process) *world {
 		w.backing = func(off, n uint64) (Memory, error) { return HeapMemory(w.memory[off : off+n]), nil }
 	case 1:
 		w.backing = func(off, n uint64) (Memory, error) { return MapFD(fd, off, n, LocalWrite) }
+	case 4:
+		w.backing = func(off, n uint64) (Memory, error) { return ps[2].MapGuarded(fd, off, n, LocalWrite) }
 	default:
 		p := ps[kind-2]
 		w.backing = func(off, n uint64) (Memory, error) {
@@ -400,7 +402,7 @@ func (w *world) run(in input) {
 }
 
 func TestRandomAccessesKeepToTheModel(t *testing.T) {
-	ps := [2]*Process{self(t), selfMem(t)}
+	ps := [3]*Process{self(t), selfMem(t), ownSelf(t)}
 	for seed := range uint64(200) {
 		rnd := newRand(seed)
 		in := make(input, 3000)
@@ -427,7 +429,7 @@ func FuzzAccess(f *testing.F) {
 		}
 		f.Add(byte(seed), in)
 	}
-	ps := [2]*Process{self(f), selfMem(f)}
+	ps := [3]*Process{self(f), selfMem(f), ownSelf(f)}
 	f.Fuzz(func(t *testing.T, kind byte, in []byte) {
 		newWorld(t, int(kind)%worldKinds, &ps).run(in)
 	})

@@ -105,13 +105,30 @@ func (r *report) event(e event) {
 		r.ended(e, key)
 		r.passed++
 	case "fail":
-		for _, s := range r.output[key] {
-			fmt.Fprint(r.out, s)
-		}
+		r.tell(e, key)
 		r.ended(e, key)
 		r.failed++
 	case "skip":
 		r.skipped(e, key)
+	}
+}
+
+// tell prints what a test said, or, of a package, what those tests said that were under way when it died.
+func (r *report) tell(e event, key string) {
+	keys := []string{key}
+	if e.Test == "" {
+		for k := range r.output {
+			if strings.HasPrefix(k, key) {
+				keys = append(keys, k)
+			}
+		}
+		slices.Sort(keys)
+	}
+	for _, k := range keys {
+		for _, s := range r.output[k] {
+			fmt.Fprint(r.out, s)
+		}
+		delete(r.output, k)
 	}
 }
 
