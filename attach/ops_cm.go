@@ -316,7 +316,7 @@ func (c *conn) cmInitQPAttr(v *abi.CMInitQPAttrRequest) ([]any, error) {
 	}
 	return []any{abi.CMInitQPAttrReply{Mask: a.Mask, Attr: abi.QPAttr{
 		State: a.State, PathMTU: uint32(a.PathMTU), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
-		AccessFlags: a.Access, AH: ahOut(&a.AH), PortNum: 1, MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
+		AccessFlags: a.Access, AH: ahOut(&a.AH), PKeyIndex: a.PKeyIndex, PortNum: 1, MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
 		MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
 	}}}, nil
 }
