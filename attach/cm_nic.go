@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"softroce/cm"
+	"softroce/packet"
 )
 
 // refresh copies what the connection manager asks of the device.
@@ -69,6 +70,35 @@ func (n *cmNIC) GIDIndex(a netip.Addr) (int, bool) {
 		}
 	}
 	return 0, false
+}
+
+// A P_Key's parts, and the partition that ports are in unless they were told otherwise.
+const (
+	partition        = 0x7fff
+	fullMember       = 0x8000
+	defaultPartition = packet.DefaultPKey & partition
+)
+
+// PKey implements cm.NIC.
+func (n *cmNIC) PKey() (key uint16) {
+	n.engine.Do(func() {
+		for _, k := range n.PKeys() {
+			switch {
+			case k&partition == defaultPartition:
+				key = packet.DefaultPKey
+				return
+			case k != 0 && key == 0:
+				key = k | fullMember
+			}
+		}
+	})
+	return key
+}
+
+// PKeyIndex implements cm.NIC.
+func (n *cmNIC) PKeyIndex(key uint16) (i int, ok bool) {
+	n.engine.Do(func() { i, ok = n.device.PKeyIndex(key) })
+	return i, ok
 }
 
 // Owns implements cm.NIC.

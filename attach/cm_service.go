@@ -159,13 +159,13 @@ func (n *cmNIC) receive(m *nic.MAD) bool {
 		s.mads.Add(-1)
 		p := &m.Path
 		s.manager.Receive(n, cm.Route{Src: p.Src, Dst: p.Dst, DstMAC: p.DstMAC, TClass: p.TClass, HopLimit: p.HopLimit,
-			FlowLabel: p.FlowLabel}, m.Data[:])
+			FlowLabel: p.FlowLabel, PKey: m.PKey}, m.Data[:])
 	})
 }
 
 // Send implements cm.Port.
 func (n *cmNIC) Send(mad *[cm.MADSize]byte, to *cm.Route) {
-	n.SendMAD(&nic.MAD{Data: *mad, Path: wire.Path{Src: to.Src, Dst: to.Dst, DstMAC: to.DstMAC, TClass: to.TClass,
+	n.SendMAD(&nic.MAD{Data: *mad, PKey: to.PKey, Path: wire.Path{Src: to.Src, Dst: to.Dst, DstMAC: to.DstMAC, TClass: to.TClass,
 		HopLimit: to.HopLimit, FlowLabel: to.FlowLabel}})
 }
 

@@ -28,6 +28,7 @@ type Route struct {
 	TClass    uint8
 	HopLimit  uint8
 	FlowLabel uint32
+	PKey      uint16 // of the partition
 }
 
 // A Handler hears what happens to an agent's connections. It is called from within Receive and

@@ -8,8 +8,6 @@ import (
 // UDPQKey is the Q_Key of datagrams between identifiers that name none: RDMA_UDP_QKEY.
 const UDPQKey = 0x01234567
 
-const defaultPKey = 0xffff
-
 // Connect asks for a connection, or for the peer's queue pair where it is for datagrams. ConnectResponse (then
 // Establish), NoticeEstablished, NoticeRejected or NoticeUnreachable tells the outcome. Errors are EINVAL, EPERM
 // (another's queue pair) and ENOMEM.
@@ -26,7 +24,7 @@ func (id *ID) Connect(p *ConnParam) error {
 	var c *Conn
 	var err error
 	if id.datagrams() {
-		q := &SIDRREQ{PKey: defaultPKey, ServiceID: service}
+		q := &SIDRREQ{PKey: id.route.PKey, ServiceID: service}
 		h.Put(q.Private[:])
 		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
 			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxSIDRREQData)
@@ -54,7 +52,7 @@ func (id *ID) request(p *ConnParam, service uint64) *REQ {
 	q := &REQ{
 		ServiceID: service, LocalQPN: p.QPN & 0xffffff, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		RemoteResponseTime: ResponseTime, LocalResponseTime: ResponseTime, FlowControl: p.FlowControl, StartingPSN: id.psn,
-		RetryCount: min(p.RetryCount, 7), RNRRetryCount: min(p.RNRRetryCount, 7), PKey: defaultPKey,
+		RetryCount: min(p.RetryCount, 7), RNRRetryCount: min(p.RNRRetryCount, 7), PKey: id.route.PKey,
 		PathMTU: id.nic.MTU(), MaxCMRetries: MaxRetries, SRQ: p.SRQ, VendorID: p.ECEVendor & 0xffffff, Options: p.ECEOptions,
 	}
 	switch id.qpType {
@@ -245,6 +243,7 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	}
 	id.req = q
 	id.route.TClass, id.route.FlowLabel = q.Primary.TrafficClass, q.Primary.FlowLabel
+	id.usePKey(q.PKey)
 	l.ask(id, &Notice{Type: ConnectRequest, ID: id, Listen: l, Conn: ConnParam{
 		ResponderResources: q.InitiatorDepth, InitiatorDepth: q.ResponderResources, FlowControl: q.FlowControl,
 		RetryCount: q.RetryCount, RNRRetryCount: q.RNRRetryCount, SRQ: q.SRQ, QPN: q.LocalQPN, Private: q.Private[IPHeaderSize:],
@@ -269,6 +268,7 @@ func (m *Manager) Lookup(c *Conn, q *SIDRREQ) (SIDRStatus, bool) {
 		return 0, true
 	}
 	id.sidr = q
+	id.usePKey(q.PKey)
 	l.ask(id, &Notice{Type: ConnectRequest, ID: id, Listen: l, UD: &UDParam{}, Conn: ConnParam{Private: q.Private[IPHeaderSize:]}})
 	return SIDRSuccess, false
 }
@@ -314,6 +314,14 @@ func (l *ID) offer(c *Conn, h IPHeader) *ID {
 	id.tos, id.ackTimeout = l.tos, l.ackTimeout
 	c.Owner = id
 	return id
+}
+
+// usePKey makes a connection one of the partition that the peer names. If this NIC is not in it, it stays that in which
+// the request came.
+func (id *ID) usePKey(key uint16) {
+	if _, ok := id.nic.PKeyIndex(key); ok {
+		id.route.PKey = key
+	}
 }
 
 // ask puts a connection request on the listener's channel.

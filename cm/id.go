@@ -325,7 +325,7 @@ func (id *ID) try(ways []way, timeout time.Duration, failed error) {
 		return
 	}
 	w := ways[0]
-	r := Route{Src: w.src, Dst: id.dst.Addr().WithZone(""), HopLimit: 64, TClass: id.tos}
+	r := Route{Src: w.src, Dst: id.dst.Addr().WithZone(""), HopLimit: 64, TClass: id.tos, PKey: w.nic.PKey()}
 	w.nic.Resolve(r, timeout, func(r Route, err error) {
 		switch {
 		case s.closed || s.ids[id.handle] != id:

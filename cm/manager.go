@@ -23,6 +23,13 @@ type NIC interface {
 	// GIDIndex returns the place of an address in the GID table.
 	GIDIndex(netip.Addr) (int, bool)
 
+	// PKey returns the P_Key of connections that are asked for, as full members have it: of the default partition, if
+	// the NIC is in that.
+	PKey() uint16
+
+	// PKeyIndex returns the place of a partition in the P_Key table, by the key of a peer that is in it.
+	PKeyIndex(key uint16) (int, bool)
+
 	// Owns reports whether a queue pair is one that the owner of a session may connect.
 	Owns(qpn uint32, owner Owner) bool
 

@@ -23,6 +23,7 @@ type QPAttr struct {
 	Timeout         uint8
 	RetryCount      uint8
 	RNRRetry        uint8
+	PKeyIndex       uint16
 }
 
 // States and masks of queue pairs, and access flags, as verbs number them.
@@ -60,6 +61,13 @@ func (id *ID) InitQPAttr(state uint32) (QPAttr, error) {
 	if id.nic == nil {
 		return a, refuse(syscall.EINVAL, "identifier is bound to no device")
 	}
+	if state == qpsInit {
+		i, ok := id.nic.PKeyIndex(id.partition())
+		if !ok {
+			return a, refuse(syscall.EINVAL, "%s is not in the partition of P_Key %#04x any more", id.nic.Name(), id.route.PKey)
+		}
+		a.PKeyIndex = uint16(i)
+	}
 	switch {
 	case id.datagrams():
 		return id.initDatagrams(a)
@@ -82,6 +90,14 @@ func (id *ID) InitQPAttr(state uint32) (QPAttr, error) {
 		return a, nil
 	}
 	return a, refuse(syscall.EINVAL, "state %d of a queue pair", state)
+}
+
+// partition is the P_Key of what the identifier is for: of the route, if it has one yet.
+func (id *ID) partition() uint16 {
+	if id.route.PKey != 0 {
+		return id.route.PKey
+	}
+	return id.nic.PKey()
 }
 
 func (id *ID) initDatagrams(a QPAttr) (QPAttr, error) {
@@ -170,7 +186,7 @@ func (id *ID) Path() (Path, bool) {
 		return Path{}, false
 	}
 	return Path{SGID: id.route.Src.As16(), DGID: id.route.Dst.As16(), Vector: id.vector(), MTU: id.nic.MTU(), PacketLife: PacketLife,
-		PKey: defaultPKey}, true
+		PKey: id.partition()}, true
 }
 
 // An Option is something that a program sets of an identifier: RDMA_OPTION_ID_…

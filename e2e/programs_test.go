@@ -56,6 +56,7 @@ func (r row) name() string {
 var (
 	noXRC    = regexp.MustCompile(`(?i)xrc`)
 	noStamps = regexp.MustCompile(`isn't completion timestamp capable`)
+	noMemory = regexp.MustCompile(`doesn't support dm allocation`)
 )
 
 // The programs. Each line is a run between two NICs, on one, over a cable, and with the kernel's
@@ -64,6 +65,7 @@ var rows = []row{
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 100 -c"},
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 100 -e -s 9000 -m 256 -c"},
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20", ours: "-t", refuses: noStamps},
+	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20 -c", ours: "-j", refuses: noMemory},
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20 -N"},
 	{family: pingpongs, tool: "ibv_uc_pingpong", options: "-n 20 -c"},
 	{family: pingpongs, tool: "ibv_uc_pingpong", options: "-n 100 -e"},

@@ -27,7 +27,7 @@ const (
 type MAD struct {
 	Data [MADSize]byte
 	Path wire.Path // of one that came in: back to its sender
-	PKey uint16    // of one that came in
+	PKey uint16    // of the packet; one that goes out gets the table's own key of this partition, or its first
 }
 
 // gsi is QP 1 of a device.
@@ -60,11 +60,11 @@ func (d *Device) SendMAD(m *MAD) {
 // receiveMAD handles a parsed packet for QP 1. The checks are those of a UD queue pair, in the same order.
 func (d *Device) receiveMAD(f *wire.RxFrame) {
 	p := &d.rx.pkt
-	pkey, _ := d.PKey(0)
+	_, member := d.PKeyIndex(p.PKey) // of any partition that the port is in
 	switch {
 	case d.gsi.receive == nil:
 		d.counters.Drop(transport.DropQPN)
-	case p.PKey&0x7fff != pkey&0x7fff:
+	case !member:
 		d.badPKeys++
 		d.counters.Drop(transport.DropPKey)
 	case p.Opcode != udSendOnly:
@@ -92,6 +92,15 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 	}
 }
 
+// madPKey is the key that a datagram of a partition leaves with.
+func (d *Device) madPKey(partition uint16) uint16 {
+	if i, ok := d.PKeyIndex(partition); ok {
+		return d.pkeys[i]
+	}
+	k, _ := d.PKey(0)
+	return k
+}
+
 // fillMADs puts waiting datagrams into free frames.
 func (d *Device) fillMADs() {
 	g, t := &d.gsi, &d.tx
@@ -102,8 +111,7 @@ func (d *Device) fillMADs() {
 		t.kept[t.filled].is = false
 		t.filled++
 		f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = &m.Path, 0, false, false, false
-		pkey, _ := d.PKey(0)
-		g.header.BTH = packet.BTH{Opcode: udSendOnly, PKey: pkey, DestQP: gsiQPN, PSN: g.psn}
+		g.header.BTH = packet.BTH{Opcode: udSendOnly, PKey: d.madPKey(m.PKey), DestQP: gsiQPN, PSN: g.psn}
 		g.header.DETH = packet.DETH{QKey: gsiQKey, SrcQP: gsiQPN}
 		g.psn = (g.psn + 1) & 0xffffff
 		f.Tx.Set(&g.header, m.Data[:])

@@ -46,6 +46,7 @@ var table = map[string]command{
 	"frame":     {(*stage).cmdFrame, false},
 	"advance":   {(*stage).cmdAdvance, false},
 	"port":      {(*stage).cmdPort, false},
+	"address":   {(*stage).cmdAddress, false},
 	"drop":      {faultCommand("drop"), false},
 	"duplicate": {faultCommand("duplicate"), false},
 	"reorder":   {faultCommand("reorder"), false},

@@ -11,7 +11,7 @@ import (
 // cmdPost posts a work request. Those of each queue count from 1.
 //
 //	post QP OPERATION [PLACE]… [id=N] [remote=PLACE|ADDRESS] [rkey=N] [imm=N] [add=N] [compare=N] [swap=N]
-//	     [dest_qp=N] [qkey=N] [srq=NAME|N] [inv=KEY] [length=N] [placement=N] [selectivity=N] [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
+//	     [dest_qp=N] [qkey=N] [ah_pd=NAME] [srq=NAME|N] [inv=KEY] [length=N] [placement=N] [selectivity=N] [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
 //	post QP bind_mw WINDOW PLACE|nothing [access=FLAGS] [rkey=N] …
 //	post QP recv [PLACE]… [id=N] [lkey=N] [and]
 func (s *stage) cmdPost(w *words) error {
@@ -36,7 +36,8 @@ func (s *stage) cmdPost(w *words) error {
 	}
 	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: transport.Signaled}
 	if q.typ == nic.TypeUD {
-		wr.Dest = q.name // which its NIC knows the way to
+		pd, _ := w.option("ah_pd")
+		wr.Dest = destination{q.name, pd} // which its NIC knows the way to
 	}
 	if err := s.datagram(w, q, wr); err != nil {
 		return err
@@ -62,6 +63,10 @@ func (s *stage) cmdPost(w *words) error {
 	s.carryOn(more)
 	return nil
 }
+
+// A destination is what a datagram needs an address handle for: the peer of a queue pair, and the protection domain, "" being the
+// queue pair's own.
+type destination struct{ qp, pd string }
 
 // datagram takes whom a datagram is for, if it is not the peer's queue pair, and its Q_Key.
 func (s *stage) datagram(w *words, q *queuePair, wr *transport.SendWR) error {

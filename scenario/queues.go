@@ -3,6 +3,7 @@ package scenario
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
@@ -78,6 +79,31 @@ func (s *stage) cmdPort(w *words) error {
 		return ErrNoFaults
 	}
 	p.port(how == "up")
+	return w.end()
+}
+
+// cmdAddress gives the NIC under test one more address, or takes it away: address add|remove ADDRESS.
+func (s *stage) cmdAddress(w *words) error {
+	how, err := w.next("add or remove")
+	if err != nil {
+		return err
+	}
+	if how != "add" && how != "remove" {
+		return fmt.Errorf("%q must be add or remove", how)
+	}
+	text, err := w.next("an address")
+	if err != nil {
+		return err
+	}
+	a, err := s.address(text)
+	if err != nil {
+		return err
+	}
+	b, ok := s.bench.(interface{ readdress(a netip.Addr, add bool) })
+	if !ok {
+		return ErrNoFaults
+	}
+	b.readdress(a, how == "add")
 	return w.end()
 }
 

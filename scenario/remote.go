@@ -232,6 +232,9 @@ func (n *remoteNIC) State(name string) (transport.State, error) {
 // PostSend implements NIC.
 func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
 	addr, key := w.RemoteAddr, w.RKey
+	if d, ok := w.Dest.(destination); ok && d.pd != "" {
+		return ErrNoRings
+	}
 	if w.Dest != nil { // a datagram has another queue pair and its Q_Key in their place
 		addr, key = uint64(w.RemoteQPN), w.RemoteQKey
 	}

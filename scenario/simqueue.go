@@ -239,10 +239,9 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	case q.sqn-atomic.LoadUint32(word(q.sq, abi.RingConsumer)) >= uint32(q.caps.MaxSendWR):
 		return errQueueFull
 	}
-	if q.ah == 0 && w.Dest != nil {
-		if err := n.createAH(q); err != nil {
-			return err
-		}
+	ah, err := n.handle(q, w)
+	if err != nil {
+		return err
 	}
 	size := abi.SendSlotSize(q.caps.MaxSendSGE, q.caps.MaxInline)
 	s := q.sq[abi.RingSlots+int(q.sqn)%q.caps.MaxSendWR*size:][:size]
@@ -256,7 +255,7 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	}
 	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
 	le.PutUint32(s[abi.SendRKey:], w.RKey)
-	le.PutUint32(s[abi.SendAH:], q.ah)
+	le.PutUint32(s[abi.SendAH:], ah)
 	le.PutUint32(s[abi.SendRemoteQPN:], w.RemoteQPN)
 	le.PutUint32(s[abi.SendRemoteQKey:], w.RemoteQKey)
 	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
@@ -291,16 +290,33 @@ func (q *simQP) putExtended(s []byte, w *transport.SendWR) {
 	}
 }
 
-// createAH makes the address handle of a UD queue pair.
-func (n *simNIC) createAH(q *simQP) (err error) {
-	if q.av.Path, err = n.dev.ResolvePath(context.Background(), &q.av); err != nil {
-		return err
+// handle is the address handle that a work request goes with, 0 for none. A UD queue pair has one, which is made when it is
+// first needed; one of another protection domain is made for the work request.
+func (n *simNIC) handle(q *simQP, w *transport.SendWR) (ah uint32, err error) {
+	d, ok := w.Dest.(destination)
+	if !ok {
+		return 0, nil
+	}
+	if d.pd == "" {
+		if q.ah == 0 {
+			q.ah, err = n.createAH(q.pd, q.av)
+		}
+		return q.ah, err
+	}
+	pd, err := n.pd(d.pd)
+	if err != nil {
+		return 0, err
+	}
+	return n.createAH(pd, q.av)
+}
+
+func (n *simNIC) createAH(pd *nic.PD, av nic.AddressVector) (ah uint32, err error) {
+	if av.Path, err = n.dev.ResolvePath(context.Background(), &av); err != nil {
+		return 0, err
 	}
 	n.ahs++
-	if _, err = n.ctx.CreateAH(q.pd, n.ahs, q.av); err == nil {
-		q.ah = n.ahs
-	}
-	return err
+	_, err = n.ctx.CreateAH(pd, n.ahs, av)
+	return n.ahs, err
 }
 
 // PostRecv implements NIC.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 
@@ -146,7 +147,17 @@ var simPKeys = []uint16{packet.DefaultPKey, 0x8001, 0x0002}
 type plug struct {
 	wire.Trunk
 	up      bool
+	more    []netip.Prefix // addresses, besides those that it always has
 	changed []func()
+}
+
+// Addresses implements wire.Interface.
+func (p *plug) Addresses() []netip.Prefix { return slices.Concat(p.Trunk.Addresses(), p.more) }
+
+func (p *plug) tell() {
+	for _, f := range p.changed {
+		f()
+	}
 }
 
 // Up implements wire.Interface.
@@ -158,9 +169,17 @@ func (p *plug) OnChange(f func()) { p.changed = append(p.changed, f) }
 // port pulls out the cable of the NIC under test, or puts it in again.
 func (s *simulator) port(up bool) {
 	s.iface.up = up
-	for _, f := range s.iface.changed {
-		f()
+	s.iface.tell()
+}
+
+// readdress gives the NIC under test one more address, or takes it away again.
+func (s *simulator) readdress(a netip.Addr, add bool) {
+	p := netip.PrefixFrom(a, a.BitLen())
+	s.iface.more = slices.DeleteFunc(slices.Clone(s.iface.more), func(q netip.Prefix) bool { return q == p })
+	if add {
+		s.iface.more = append(s.iface.more, p)
 	}
+	s.iface.tell()
 }
 
 // cableTime is the time that frames are shown with, which begins with 0.

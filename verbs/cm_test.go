@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/transport"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -138,6 +139,59 @@ func TestCMConnectsQueuePairs(t *testing.T) {
 			client.event(verbs.CMDisconnected)
 			client.event(verbs.CMTimewaitExit)
 			server.event(verbs.CMTimewaitExit)
+		})
+	}
+}
+
+// A connection is of a partition that both NICs are in, wherever it stands in their tables: of the default one before others.
+func TestCMConnectsWithinAPartition(t *testing.T) {
+	for _, c := range []struct {
+		client, server []uint16
+		at             [2]int // in their tables
+		none           bool
+	}{
+		{client: []uint16{0x8001, 0xffff}, server: []uint16{0x8002, 0x8003, 0x7fff}, at: [2]int{1, 2}},
+		{client: []uint16{0, 0x8001}, server: []uint16{0xffff, 0x8001}, at: [2]int{1, 1}},
+		{client: []uint16{0x7fff}, server: []uint16{0x7fff}, none: true}, // limited members do not hear each other
+		{client: []uint16{0x8001}, server: []uint16{0x8002}, none: true},
+	} {
+		t.Run(fmt.Sprintf("%#x", c.client), func(t *testing.T) {
+			f := verbstest.New(t, verbstest.WithPKeys(0, c.client...), verbstest.WithPKeys(1, c.server...))
+			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+			_, to := server.listen(verbs.CMTCP, verbs.RC, "192.0.2.2:0")
+			x, y := verbstest.Ends{}.New(t, f.Open(0)), verbstest.Ends{}.New(t, f.Open(1))
+			id := client.routed(verbs.CMTCP, verbs.RC, to)
+			noError(t, id.To(x.QP, verbs.QPSInit))
+			noError(t, id.Connect(verbs.CMParam{QPN: x.QPNum()}))
+			if c.none {
+				dropped := func() (n uint64) {
+					f.Engines[0].Do(func() { n = f.Devices[1].Counters().Drops[transport.DropPKey] })
+					return n
+				}
+				for limit := time.Now().Add(30 * time.Second); dropped() == 0; time.Sleep(time.Millisecond) {
+					if time.Now().After(limit) {
+						t.Fatal("no request was dropped")
+					}
+				}
+				return
+			}
+			e := server.event(verbs.CMConnectRequest)
+			noError(t, e.ID.To(y.QP, verbs.QPSInit))
+			y.Recv(0, 0, 100)
+			noError(t, e.ID.To(y.QP, verbs.QPSRTR, verbs.QPSRTS))
+			noError(t, e.ID.Accept(verbs.CMParam{QPN: y.QPNum()}))
+			client.event(verbs.CMConnectResponse)
+			noError(t, id.To(x.QP, verbs.QPSRTR, verbs.QPSRTS))
+			noError(t, id.Establish())
+			server.event(verbs.CMEstablished)
+			for i, qp := range []*verbs.QP{x.QP, y.QP} {
+				a, err := qp.Query()
+				if err != nil || int(a.PKeyIndex) != c.at[i] {
+					t.Errorf("queue pair %d is at index %d of the P_Key table, %v; want %d", i, a.PKeyIndex, err, c.at[i])
+				}
+			}
+			x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 7)})
+			y.Completion()
 		})
 	}
 }

@@ -23,6 +23,9 @@ func (s *session) pd(name string) (*verbs.PD, error) {
 	return p, err
 }
 
+// maxSize bounds a region, in bytes.
+const maxSize = 1 << 30
+
 // mr NAME SIZE FILL ACCESS PD OF
 func (s *session) mr(w words) (string, error) {
 	pd, err := s.pd(w.text(5))
@@ -30,10 +33,16 @@ func (s *session) mr(w words) (string, error) {
 		return "", err
 	}
 	r := &region{}
-	size := int(w.number(2))
+	size := w.number(2)
+	if size > maxSize {
+		return "", fmt.Errorf("%d bytes are more than %d", size, maxSize)
+	}
 	if of := s.mrs[w.text(6)]; of != nil {
+		if size > uint64(len(of.mem)) {
+			return "", fmt.Errorf("the memory of %s has %d bytes", w.text(6), len(of.mem))
+		}
 		r.mem = of.mem
-	} else if r.mem, err = s.mapping(size, byte(w.number(3))); err != nil {
+	} else if r.mem, err = s.mapping(int(size), byte(w.number(3))); err != nil {
 		return "", err
 	}
 	if r.mr, err = pd.RegMR(r.mem[:size], verbs.Access(w.number(4))); err != nil {

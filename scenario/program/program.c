@@ -773,6 +773,9 @@ static void change_group(int (*change)(struct ibv_qp *, const union ibv_gid *, u
 		printf("ok\n");
 }
 
+/* How long a driver may take to tell its hardware of a group: Linux's virtio_net does so from a work queue. */
+#define DRIVER_TIME_US 50000
+
 /* What is sent to a group reaches a host only whose kernel has joined it, on the NIC's interface. */
 static void join_on_interface(const char *group)
 {
@@ -799,6 +802,7 @@ static void join_on_interface(const char *group)
 		setsockopt(fd4, IPPROTO_IP, IP_ADD_MEMBERSHIP, &m4, sizeof(m4));
 	else if (inet_pton(AF_INET6, group, &m6.ipv6mr_multiaddr) == 1)
 		setsockopt(fd6, IPPROTO_IPV6, IPV6_ADD_MEMBERSHIP, &m6, sizeof(m6));
+	usleep(DRIVER_TIME_US);
 }
 
 /* attach QP GROUP */
