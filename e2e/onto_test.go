@@ -85,6 +85,8 @@ func TestCapturesPlayOntoTheKernel(t *testing.T) {
 			{"vp-rnr-exceeded.pcap", ""},
 			{"loss-write-req.pcap", ""},
 			{"loss-read-resp.pcap", ""},
+			{"vp-uc-ops.pcap", "14 requests sent"},
+			{"loss-uc-write.pcap", ""},
 		} {
 			side := "both"
 			if l.name != "packet" { // one does for what a link may change

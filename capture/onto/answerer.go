@@ -2,6 +2,7 @@ package onto
 
 import (
 	"fmt"
+	"slices"
 	"time"
 
 	"softroce/capture"
@@ -37,7 +38,7 @@ type answerer struct {
 func newAnswerer(st stage, s *replay.AnswerScript) (*answerer, error) {
 	a := &answerer{seat: newSeat(st), script: s}
 	early, late := st.bench.Slack()
-	a.session = replay.AnswerSession{PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
+	a.session = replay.AnswerSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
 		RetryCount: s.RetryCount, RNRRetry: s.RNRRetry, Work: s.Work, Early: early, Late: late}
 	if err := a.set(); err != nil {
 		a.strike()
@@ -54,7 +55,7 @@ func (a *answerer) set() error {
 	}
 	s := a.script
 	at := transport.Attr{PathMTU: s.PathMTU, SQPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout, RetryCount: s.RetryCount, RNRRetry: s.RNRRetry}
-	if err := a.connect(at, true); err != nil {
+	if err := a.connect(s.Service, at, true); err != nil {
 		return err
 	}
 	a.session.Player, a.session.Peer = a.ends()
@@ -152,10 +153,24 @@ func (a *answerer) post() error {
 		a.busy = a.bench.Now()
 		a.session.Posted = append(a.session.Posted, a.busy)
 		if err := a.nic.PostSend(a.name, &wr); err != nil {
-			return err
+			return a.cut(n, err)
 		}
 		a.bench.Run(a.bench.Now(), nil)
 	}
+	return nil
+}
+
+// cut ends the script before a job that the live NIC's program refuses.
+func (a *answerer) cut(n int, refusal error) error {
+	if n == 0 {
+		return refusal
+	}
+	j := a.script.Work[n]
+	a.parted = append(a.parted, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("not posted, nor what comes behind it: %v", refusal)})
+	a.session.Posted = a.session.Posted[:n]
+	a.script.Work = a.script.Work[:n]
+	a.script.Answers = slices.DeleteFunc(a.script.Answers, func(s replay.Answer) bool { return s.PSN >= j.PSN })
+	a.script.Unanswered = 0
 	return nil
 }
 
@@ -351,7 +366,7 @@ type asking struct {
 // request takes notice of what the live NIC asks of the queue pair that is played.
 func (a *answerer) request(c *capture.Packet) {
 	in := c.Opcode.Info()
-	if c.BTH.DestQP != a.own || c.Src != a.session.Peer.Addr || in.Service != packet.RC || !in.Request || c.Err != nil || !c.ICRCOK() {
+	if c.BTH.DestQP != a.own || c.Src != a.session.Peer.Addr || in.Service != a.script.Service || !in.Request || c.Err != nil || !c.ICRCOK() {
 		return
 	}
 	a.tape.answered = true
@@ -380,6 +395,9 @@ func (a *answerer) request(c *capture.Packet) {
 	}
 	a.got = end
 	a.most = max(a.most, a.got)
+	if a.script.Service == packet.UC {
+		a.acked = a.got // nobody answers
+	}
 }
 
 // spent reports whether the result for which the live requester asks has been given, too soon for it, and will not be

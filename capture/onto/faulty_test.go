@@ -129,7 +129,7 @@ func TestANICThatDoesNotAnswerIsAnError(t *testing.T) {
 }
 
 func TestWhatCannotBePlayedIsAnError(t *testing.T) {
-	for _, f := range []string{"pp-ud.pcap", "pp-uc-mtu1024.pcap", "cm-mckey.pcap"} {
+	for _, f := range []string{"pp-ud.pcap", "send-bw-ud.pcap", "cm-mckey.pcap"} {
 		if _, err := onto.File(fixtures+f, scenario.Simulator, onto.Options{}); !errors.Is(err, replay.ErrNothing) {
 			t.Errorf("%s: %v", f, err)
 		}

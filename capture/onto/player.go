@@ -29,7 +29,7 @@ type player struct {
 
 func newPlayer(st stage, s *replay.Script) (*player, error) {
 	p := &player{seat: newSeat(st), script: s}
-	p.session = replay.Session{PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
+	p.session = replay.Session{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
 		MaxDestRDAtomic: s.MaxDestRDAtomic, Access: s.Access}
 	p.progress.init()
 	if err := p.set(); err != nil {

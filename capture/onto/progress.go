@@ -134,7 +134,7 @@ func (p *player) settle() {
 // complete reports whether a request is answered altogether.
 func (p *player) complete(s *replay.Step) bool {
 	switch s.Header.Opcode.Info().Kind {
-	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
+	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
 		for psn := s.PSN; psn < s.End; psn++ {
 			if !p.seen[psn] {
 				return false
@@ -146,7 +146,23 @@ func (p *player) complete(s *replay.Step) bool {
 }
 
 // consumed returns how many receives have been taken for certain, but the last, which may be in use.
-func (p *player) consumed() int { return max(0, p.taken-1) }
+func (p *player) consumed() int {
+	if p.script.Service == packet.UC {
+		return len(p.session.Completions)
+	}
+	return max(0, p.taken-1)
+}
+
+// received waits, where nothing is answered, until as many receives have completed, or no more do.
+func (p *player) received(n int) error {
+	_, late := p.bench.Slack()
+	for end := p.bench.Now() + fullWait + late; ; {
+		if err := p.poll(); err != nil || len(p.session.Completions) >= n || p.bench.Now() >= end {
+			return err
+		}
+		p.bench.Run(p.bench.Now()+fullWait, nil)
+	}
+}
 
 // full reports whether as much is on its way as the live NIC should be given.
 func (p *player) full(s *replay.Step) bool {
@@ -155,7 +171,8 @@ func (p *player) full(s *replay.Step) bool {
 	}
 	kept := 0
 	for _, d := range p.due {
-		if k := d.Header.Opcode.Info().Kind; k == packet.KindRead || k == packet.KindCompareSwap || k == packet.KindFetchAdd {
+		switch d.Header.Opcode.Info().Kind {
+		case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
 			kept++
 		}
 	}

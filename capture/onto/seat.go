@@ -83,8 +83,13 @@ func (s *seat) read(name string, from, n uint64) ([]byte, error) {
 }
 
 // connect makes the queue pair and takes it to RTR, in which it answers, and if rts says so to RTS.
-func (s *seat) connect(a transport.Attr, rts bool) (err error) {
-	if s.qpn, err = s.nic.CreateQP(s.name, scenario.QPOptions{Type: nic.TypeRC}); err != nil {
+func (s *seat) connect(service packet.Service, a transport.Attr, rts bool) (err error) {
+	of, rtrOnly, rtsOnly := nic.TypeRC, transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer,
+		transport.MaskTimeout|transport.MaskRetryCount|transport.MaskRNRRetry|transport.MaskMaxRDAtomic
+	if service == packet.UC {
+		of, rtrOnly, rtsOnly = nic.TypeUC, 0, 0
+	}
+	if s.qpn, err = s.nic.CreateQP(s.name, scenario.QPOptions{Type: of}); err != nil {
 		return err
 	}
 	s.created = true
@@ -95,13 +100,12 @@ func (s *seat) connect(a transport.Attr, rts bool) (err error) {
 	}
 	q.State = transport.RTR
 	if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
-		transport.MaskRQPSN|transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer); err != nil {
+		transport.MaskRQPSN|rtrOnly); err != nil {
 		return fmt.Errorf("the live NIC refuses a queue pair with path MTU %d: %w", a.PathMTU, err)
 	}
 	if rts {
 		q.State = transport.RTS
-		if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskTimeout|transport.MaskRetryCount|transport.MaskRNRRetry|
-			transport.MaskSQPSN|transport.MaskMaxRDAtomic); err != nil {
+		if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskSQPSN|rtsOnly); err != nil {
 			return fmt.Errorf("the live NIC refuses a queue pair with %d READs and atomics at once: %w", a.MaxRDAtomic, err)
 		}
 	}

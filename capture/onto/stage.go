@@ -7,6 +7,7 @@ import (
 
 	"softroce/capture/replay"
 	"softroce/mrtable"
+	"softroce/packet"
 	"softroce/scenario"
 	"softroce/transport"
 )
@@ -100,7 +101,7 @@ func (p *player) writeTo(h *held, w replay.Write) error {
 func (p *player) enter() error {
 	s := p.script
 	a := transport.Attr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
-	if err := p.connect(a, false); err != nil {
+	if err := p.connect(s.Service, a, false); err != nil {
 		return err
 	}
 	p.session.Player, p.session.Peer = p.ends()
@@ -109,6 +110,11 @@ func (p *player) enter() error {
 
 // receives has as many receives posted as the next packet wants, and some more if there may be.
 func (p *player) receives(s *replay.Step) error {
+	if p.script.Service == packet.UC && p.posted < s.MinReceives && p.posted-p.consumed() >= queueDepth {
+		if err := p.received(p.posted - queueDepth/2); err != nil {
+			return err
+		}
+	}
 	for p.posted < s.MinReceives && p.posted-p.consumed() >= queueDepth && len(p.due) > 0 {
 		if err := p.answered(p.due[0].End); err != nil {
 			return err
@@ -177,6 +183,12 @@ func (p *player) writes(ws []replay.Write) error {
 
 // inspect looks at what the program sees at the end.
 func (p *player) inspect() error {
+	if p.script.Service == packet.UC {
+		p.bench.Settle(nil)
+		if err := p.received(len(p.script.Receives)); err != nil {
+			return err
+		}
+	}
 	if err := p.poll(); err != nil {
 		return err
 	}

@@ -88,7 +88,7 @@ func (ev *evidence) tooLate(s *stream, j int, r *event) bool {
 }
 
 func sameKind(e, r *event) bool {
-	return answeredKind(e.info.Kind) && (e.info.Kind == packet.KindRead) == (r.info.Kind == packet.KindReadResponse)
+	return answeredKind(e.info.Kind) && isAtomic(e.info.Kind) == (r.info.Kind == packet.KindAtomicAck)
 }
 
 // askedBefore returns the latest transmissions before r of what it answers.

@@ -15,7 +15,8 @@ import (
 // An AnswerScript is how the replies of one stream of a capture are played to a live requester: the work that the program
 // on its host posts, and what it is answered. Addresses and keys are those of the capture.
 type AnswerScript struct {
-	From, To    End // of the capture: To is played
+	Service     packet.Service // RC; UC, which has no answers
+	From, To    End            // of the capture: To is played
 	PathMTU     int
 	FirstPSN    uint32
 	MaxRDAtomic uint8
@@ -42,7 +43,7 @@ type Job struct {
 	Packet           int           // its first, in the capture
 }
 
-// Returns reports whether the work request has a result: READs and atomics, whose answer is more than an ACK.
+// Returns reports whether the work request has an answer of its own, which an ACK does not replace.
 func (j *Job) Returns() bool { return answeredKind(kindOf(j.Opcode)) }
 
 // An Answer is one reply packet.
@@ -73,6 +74,13 @@ func AnswerScripts(ps capture.Packets) ([]*AnswerScript, []Note, error) {
 		}
 		scripts = append(scripts, a)
 		return nil, true, nil
+	}, func(s *stream) (played bool, err error) {
+		a, err := s.unreliableAnswers()
+		if err != nil || len(a.Work) == 0 {
+			return false, err
+		}
+		scripts = append(scripts, a)
+		return true, nil
 	})
 	return scripts, left, err
 }
@@ -86,7 +94,7 @@ func (s *stream) answerScript() (*AnswerScript, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{From: s.report.From, To: s.report.To, PathMTU: s.mtu,
+	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.mtu,
 		FirstPSN: uint32(s.base) & packet.PSNMask}}
 	w.passes()
 	w.work()
@@ -181,16 +189,13 @@ func (w *answerwriter) work() {
 		wr := built.wrs[i]
 		wr.Flags |= transport.Signaled
 		j := Job{SendWR: wr, PSN: m.first - w.s.base, End: m.end() - w.s.base, Packet: m.parts[0].No}
-		if answeredKind(m.kind) {
+		if m.kind == packet.KindRead || isAtomic(m.kind) {
 			j.Length = uint32(sizes[i])
 		} else {
 			j.Payload = built.bytes(i, sizes[i])
 		}
 		w.Work = append(w.Work, j)
 		w.limit = m.end()
-		if h := m.parts[len(m.parts)-1].Opcode; withoutInvalidate[h] != 0 {
-			w.NotPlayed = append(w.NotPlayed, Note{m.parts[0].No, fmt.Sprintf("%v is posted as %v", h, withoutInvalidate[h])})
-		}
 	}
 	if n := len(w.Work); n < len(w.s.messages) {
 		no := w.s.requests[0].No

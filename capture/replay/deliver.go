@@ -151,12 +151,7 @@ func (r *requesting) compare(c *event, m *made) {
 		r.v.Compared--
 		return
 	}
-	op := c.Opcode
-	if plain, ok := withoutInvalidate[op]; ok {
-		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, "it is compared with a SEND without invalidate"})
-		op = plain
-	}
-	if op != m.Opcode {
+	if c.Opcode != m.Opcode {
 		r.v.differ(c, "opcode", c.Opcode.String(), m.Opcode.String())
 	}
 	has := c.info.Headers & m.Opcode.Info().Headers
@@ -168,7 +163,9 @@ func (r *requesting) compare(c *event, m *made) {
 		{"PSN", true, c.BTH.PSN, m.BTH.PSN},
 		{"solicited event", true, c.Solicited, m.Solicited},
 		{"RETH", has&packet.HasRETH != 0, c.RETH, m.RETH},
+		{"FETH", has&packet.HasFETH != 0, c.FETH, m.FETH},
 		{"AtomicETH", has&packet.HasAtomicETH != 0, c.Atomic, m.Atomic},
+		{"invalidated key", has&packet.HasIETH != 0, c.Invalidate, m.Invalidate},
 		{"immediate", has&packet.HasImmDt != 0, c.Imm, m.Imm},
 	} {
 		if f.there && f.captured != f.softroce {

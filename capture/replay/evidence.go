@@ -291,13 +291,12 @@ func (ev *evidence) gatherTrains(s *stream) {
 	}
 }
 
+// answeredKind reports whether a request has an answer of its own, which an ACK does not replace.
 func answeredKind(k packet.Kind) bool {
-	switch k {
-	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
-		return true
-	}
-	return false
+	return k == packet.KindRead || k == packet.KindFlush || k == packet.KindAtomicWrite || isAtomic(k)
 }
+
+func isAtomic(k packet.Kind) bool { return k == packet.KindCompareSwap || k == packet.KindFetchAdd }
 
 // goesOn reports whether a response belongs to the train behind its last.
 func (t *train) goesOn(s *stream, r *event) bool {
@@ -347,7 +346,7 @@ func (ev *evidence) place(s *stream, t *train) {
 		return // it may answer what was sent before the capture began
 	}
 	for i := len(asked) - 1; i >= 0; i-- {
-		if e := asked[i]; e.psn == r.psn && e.info.Kind == packet.KindRead == (r.info.Kind == packet.KindReadResponse) {
+		if e := asked[i]; e.psn == r.psn && sameKind(e, r) {
 			t.request = e
 			if e.answers == nil {
 				e.answers = t // it was late

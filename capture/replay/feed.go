@@ -166,6 +166,13 @@ var withoutInvalidate = map[packet.Opcode]packet.Opcode{
 	packet.SendOnlyInv: packet.SendOnly,
 }
 
+// Values of the FETH (annex A19).
+const (
+	placeGlobal     = 1 << 0
+	placePersistent = 1 << 1
+	selectWhole     = 1
+)
+
 // prepare changes the headers of a request for softroce's memory, in which the keys are others,
 // and fills that memory with what the answer shows.
 func (r *responding) prepare(e *event, answers *train) packet.Header {
@@ -173,6 +180,10 @@ func (r *responding) prepare(e *event, answers *train) packet.Header {
 	if plain, ok := withoutInvalidate[h.Opcode]; ok {
 		h.Opcode = plain
 		r.note(e, "what it invalidates is not rebuilt: it stands for a SEND without invalidate")
+	}
+	if e.info.Kind == packet.KindFlush && h.FETH.Placement&placePersistent != 0 {
+		h.FETH.Placement = placeGlobal
+		r.note(e, "softroce has no memory that outlives the machine: it stands for a FLUSH to global visibility")
 	}
 	_, _, key, ok := target(e)
 	if !ok {
@@ -193,7 +204,7 @@ func (r *responding) fill(e *event, answers *train, m *shadow) {
 	if m.settled {
 		return
 	}
-	if answers == nil && e.info.Kind != packet.KindRead {
+	if answers == nil && isAtomic(e.info.Kind) {
 		if answers = r.ev.later(r.s, e); answers == nil {
 			m.doubt(e.Atomic.VA, 8)
 		}
@@ -209,7 +220,7 @@ func (r *responding) fill(e *event, answers *train, m *shadow) {
 			off := uint64(a.psn-e.psn) * uint64(r.s.mtu)
 			n := min(uint64(len(a.Payload)), uint64(e.RETH.Length)-min(off, uint64(e.RETH.Length)))
 			changed += m.learn(e.RETH.VA+off, a.Payload[:n], a.at, free)
-		case e.info.Kind != packet.KindRead && a.info.Kind == packet.KindAtomicAck && e.psn == r.epsn && e.Atomic.VA%8 == 0:
+		case isAtomic(e.info.Kind) && a.info.Kind == packet.KindAtomicAck && e.psn == r.epsn && e.Atomic.VA%8 == 0:
 			changed += m.learn(e.Atomic.VA, native(a.OrigData), a.at, free)
 		}
 	}
@@ -233,6 +244,10 @@ func (r *responding) accepted(e *event) {
 			m.know(r.cursor, len(e.Payload), e.at)
 		}
 		r.cursor += uint64(len(e.Payload))
+	case packet.KindAtomicWrite:
+		if m := r.shadows[key]; m != nil {
+			m.know(va, len(e.Payload), e.at)
+		}
 	case packet.KindCompareSwap, packet.KindFetchAdd:
 		if m := r.shadows[key]; m != nil && (e.answers != nil || r.ev.later(r.s, e) != nil) {
 			m.know(va, int(n), e.at)

@@ -14,6 +14,7 @@ import (
 // A Session is what came of a Script that was played to a live responder: the packets as they passed
 // the player, and what it knows of the responder, so that nothing of that has to be inferred.
 type Session struct {
+	Service         packet.Service  // RC, UC
 	Packets         capture.Packets // in order; those of other queue pairs are passed over
 	Player, Peer    End             // Peer has the responder
 	PathMTU         int
@@ -51,6 +52,9 @@ var ErrSession = errors.New("there is no request in the session")
 
 // Judge holds the live responder's replies against what softroce's responder would have said.
 func (l *Session) Judge(o Options) (*Stream, error) {
+	if l.Service == packet.UC {
+		return l.judgeUnreliable()
+	}
 	run := &run{}
 	var replies []*event
 	for i, p := range l.Packets {
@@ -93,13 +97,13 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 
 // planLive makes the queue pair and the memory that the live responder was given.
 func (r *responding) planLive(l *Session) (err error) {
-	r.qp, err = transport.New(transport.Config{QPN: 1, Service: packet.RC, PD: r.pd, Recv: &r.receives})
+	r.qp, err = transport.New(transport.Config{QPN: 1, Service: l.Service, PD: r.pd, Recv: &r.receives})
 	if err != nil {
 		return err
 	}
 	a := transport.Attr{PathMTU: l.PathMTU, RQPSN: l.FirstPSN, DestQPN: l.Player.QPN, MaxDestRDAtomic: l.MaxDestRDAtomic,
 		MinRNRTimer: l.MinRNRTimer, Access: l.Access}
-	if err := r.connect(a, false); err != nil {
+	if err := r.connect(a, l.Service, false); err != nil {
 		return err
 	}
 	for _, x := range l.Regions {
@@ -158,6 +162,9 @@ func (r *responding) compareCompletions(l *Session, ours []transport.Completion)
 // unsure reports whether requests were sent of which nothing tells whether they arrived, or a difference
 // was found, behind which softroce's responder may be another way.
 func (r *responding) unsure() bool {
+	if r.live.Service == packet.UC {
+		return false
+	}
 	last := r.s.requests[len(r.s.requests)-1]
 	return len(r.v.Differences) > 0 || r.qp.State() != transport.Error && r.epsn < last.end()
 }

@@ -17,6 +17,7 @@ import (
 // An AnswerSession is what came of an AnswerScript that was played to a live requester: the packets as they passed the
 // player, and the work that was posted, so that nothing of that has to be inferred.
 type AnswerSession struct {
+	Service      packet.Service  // RC, UC
 	Packets      capture.Packets // in order; those of other queue pairs are passed over
 	Player, Peer End             // Peer has the requester
 	PathMTU      int
@@ -67,7 +68,7 @@ func (l *AnswerSession) Judge(o Options) (*Stream, error) {
 	var replies []*event
 	for i, p := range l.Packets {
 		in := p.Opcode.Info()
-		if p.Opcode.Service() != packet.RC || unfit(p) != "" {
+		if p.Opcode.Service() != l.Service || unfit(p) != "" {
 			continue
 		}
 		ev := &event{Packet: p, info: in, at: i, pos: i}
@@ -148,6 +149,10 @@ func kindOf(o transport.WROpcode) packet.Kind {
 		return packet.KindWrite
 	case transport.WRRead:
 		return packet.KindRead
+	case transport.WRFlush:
+		return packet.KindFlush
+	case transport.WRAtomicWrite:
+		return packet.KindAtomicWrite
 	case transport.WRCompareSwap:
 		return packet.KindCompareSwap
 	case transport.WRFetchAdd:
@@ -164,9 +169,9 @@ func (l *AnswerSession) work(r *requesting) *work {
 		wr := j.SendWR
 		wr.ID, wr.Flags, wr.SGEs = uint64(i), wr.Flags|transport.Signaled, nil
 		var result []byte
-		if n := max(uint64(j.Length), uint64(len(j.Payload))); answeredKind(kindOf(j.Opcode)) {
+		if j.Length > 0 {
 			result = make([]byte, j.Length)
-		} else if n > 0 {
+		} else if n := len(j.Payload); n > 0 {
 			w.piece(int64(len(w.data)), int64(n))
 			w.data = append(w.data, j.Payload...)
 		}

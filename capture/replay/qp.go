@@ -88,22 +88,28 @@ func unwrap(tx *packet.Tx) (m made) {
 }
 
 // connect takes the queue pair to RTR, and on to RTS if rts says so.
-func (b *bench) connect(a transport.Attr, rts bool) error {
+func (b *bench) connect(a transport.Attr, s packet.Service, rts bool) error {
 	a.State, a.PKey = transport.Init, packet.DefaultPKey
 	if err := b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskAccess); err != nil {
 		return err
 	}
 	a.State = transport.RTR
+	reliable := transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer
+	if s == packet.UC {
+		reliable = 0
+	}
 	if err := b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
-		transport.MaskRQPSN|transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer); err != nil {
+		transport.MaskRQPSN|reliable); err != nil {
 		return err
 	}
 	if !rts {
 		return nil
 	}
 	a.State = transport.RTS
-	return b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskTimeout|transport.MaskRetryCount|transport.MaskRNRRetry|
-		transport.MaskSQPSN|transport.MaskMaxRDAtomic)
+	if reliable = transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry | transport.MaskMaxRDAtomic; s == packet.UC {
+		reliable = 0
+	}
+	return b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskSQPSN|reliable)
 }
 
 // receive hands a captured packet to the queue pair, with headers that may have been changed for it.

@@ -87,11 +87,15 @@ func (r *requesting) run() {
 
 // plan makes the queue pair, and what lockstep wants to know of the future.
 func (r *requesting) plan(w *work) (err error) {
-	r.qp, err = transport.New(transport.Config{QPN: 1, Service: packet.RC, PD: r.pd, SendDepth: len(w.wrs), MaxSendSGE: maxPieces})
+	service := packet.RC
+	if r.live != nil {
+		service = r.live.Service
+	}
+	r.qp, err = transport.New(transport.Config{QPN: 1, Service: service, PD: r.pd, SendDepth: len(w.wrs), MaxSendSGE: maxPieces})
 	if err != nil {
 		return err
 	}
-	if err := r.connect(r.attributes(), true); err != nil {
+	if err := r.connect(r.attributes(), service, true); err != nil {
 		return err
 	}
 	if err := r.place(w); err != nil {

@@ -201,8 +201,8 @@ func (r *responding) plan() (err error) {
 	}
 	a := transport.Attr{PathMTU: r.s.mtu, RQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
 		MaxDestRDAtomic: transport.MaxRDAtomic, MinRNRTimer: r.rnrTimer(),
-		Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
-	if err := r.connect(a, false); err != nil {
+		Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | mrtable.FlushGlobal}
+	if err := r.connect(a, packet.RC, false); err != nil {
 		return err
 	}
 	r.planReceives()
@@ -249,7 +249,9 @@ func (r *responding) rnrTimer() uint8 {
 // right returns the access flag that an operation needs.
 func right(k packet.Kind) mrtable.Access {
 	switch k {
-	case packet.KindWrite:
+	case packet.KindFlush:
+		return mrtable.FlushGlobal
+	case packet.KindWrite, packet.KindAtomicWrite:
 		return mrtable.RemoteWrite
 	case packet.KindRead:
 		return mrtable.RemoteRead
@@ -278,7 +280,9 @@ func (r *responding) planMemory() error {
 			r.extents[key] = x
 			r.keys = append(r.keys, key)
 		}
-		x.low, x.high = min(x.low, va), max(x.high, va+n-1)
+		if e.info.Kind != packet.KindFlush || e.FETH.Selectivity != selectWhole {
+			x.low, x.high = min(x.low, va), max(x.high, va+n-1)
+		}
 		x.access |= right(e.info.Kind)
 	}
 	for _, key := range r.keys {
@@ -300,6 +304,8 @@ func (r *responding) planMemory() error {
 // target returns the remote range that a request names.
 func target(e *event) (va, n uint64, key uint32, ok bool) {
 	switch {
+	case e.info.Kind == packet.KindFlush && e.FETH.Selectivity == selectWhole:
+		return e.RETH.VA, 1, e.RETH.RKey, true // wherever that is
 	case e.info.Headers&packet.HasRETH != 0:
 		return e.RETH.VA, uint64(e.RETH.Length), e.RETH.RKey, true
 	case e.info.Headers&packet.HasAtomicETH != 0:

@@ -15,7 +15,8 @@ import (
 // send, in which order, and what the program on the responder's host does meanwhile, so that its queue pair
 // finds what the captured one found. Addresses and keys are those of the capture.
 type Script struct {
-	From, To        End // of the capture: From is played
+	Service         packet.Service // RC, UC
+	From, To        End            // of the capture: From is played
 	PathMTU         int
 	FirstPSN        uint32
 	MinRNRTimer     uint8
@@ -75,7 +76,7 @@ const (
 // Errors of Scripts; match with errors.Is.
 var (
 	// ErrNothing is returned for a capture without a request of an RC connection.
-	ErrNothing = errors.New("there is no RC connection with a request in it")
+	ErrNothing = errors.New("there is no RC or UC connection with a request in it")
 	// ErrMiddle is returned for a capture that begins in the middle of the only connection that could be played.
 	ErrMiddle = errors.New("the capture begins in the middle of the connection")
 )
@@ -94,13 +95,16 @@ func Scripts(ps capture.Packets) ([]*Script, []Note, error) {
 		}
 		scripts = append(scripts, sc)
 		return nil, true, nil
+	}, func(s *stream) (played bool, err error) {
+		scripts = append(scripts, s.unreliableScript())
+		return true, nil
 	})
 	return scripts, left, err
 }
 
-// eachStream lets play have each stream of a capture, and returns notes about those that it does not play. If it plays none,
+// eachStream lets play have each RC stream of a capture, and unreliable each of UC, and returns notes about those that it does not play. If it plays none,
 // the error says why.
-func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played bool, err error)) (left []Note, err error) {
+func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played bool, err error), unreliable func(*stream) (played bool, err error)) (left []Note, err error) {
 	sorted := sortFlows(ps)
 	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, count(len(ps), "RoCEv2 packet"), count(sorted.rc, "packet"))
 	any := false
@@ -125,6 +129,20 @@ func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played boo
 			any = any || played
 		}
 	}
+	if unreliable != nil {
+		err := unreliableStreams(ps, func(s *stream) error {
+			played, err := unreliable(s)
+			if errors.Is(err, ErrMiddle) {
+				left = append(left, Note{s.requests[0].No, err.Error()})
+				err = nil
+			}
+			any = any || played
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
 	if !any {
 		return left, why
 	}
@@ -147,7 +165,7 @@ func (s *stream) script() (*Script, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &scriptwriter{Script: &Script{From: s.report.From, To: s.report.To, PathMTU: s.mtu, FirstPSN: uint32(s.base) & packet.PSNMask,
+	w := &scriptwriter{Script: &Script{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.mtu, FirstPSN: uint32(s.base) & packet.PSNMask,
 		MinRNRTimer: r.rnrTimer()}, r: r, regions: map[uint32]int{}, replies: s.answered}
 	r.writer = w
 	if err := r.plan(); err != nil {
@@ -215,7 +233,8 @@ func (w *scriptwriter) rights() mrtable.Access {
 			refused |= need
 		}
 	}
-	return (mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic) &^ (refused &^ did)
+	all := mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | did // FLUSH is not known to each
+	return all &^ (refused &^ did)
 }
 
 // step writes down a request that the responder is about to be given.
@@ -227,6 +246,9 @@ func (w *scriptwriter) step(e *event, h packet.Header) {
 	s.Header.RETH.RKey, s.Header.Atomic.RKey = e.RETH.RKey, e.Atomic.RKey
 	if h.Opcode != e.Opcode {
 		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v is played as %v", e.Opcode, h.Opcode)})
+	}
+	if h.FETH != e.FETH {
+		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v to persistence is played as one to global visibility", e.Opcode)})
 	}
 	w.writes = nil
 	if len(w.Steps) > 0 {

@@ -24,6 +24,9 @@ type piece struct {
 	size int64
 }
 
+// atomicLen is what an atomic or an ATOMIC WRITE changes, in bytes.
+const atomicLen = 8
+
 // maxPieces bounds the pieces of a message, each a stretch of packets that the capture has or lacks.
 const maxPieces = 8
 
@@ -54,6 +57,9 @@ func (w *work) add(m *message) {
 	switch m.kind {
 	case packet.KindSend:
 		wr.Opcode = transport.WRSend + transport.WROpcode(bit(imm))
+		if last.info.Headers&packet.HasIETH != 0 {
+			wr.Opcode, wr.Imm = transport.WRSendInv, last.Invalidate
+		}
 		w.payload(m, w.sendLength(m, last))
 	case packet.KindWrite:
 		wr.Opcode = transport.WRWrite + transport.WROpcode(bit(imm))
@@ -61,13 +67,19 @@ func (w *work) add(m *message) {
 	case packet.KindRead:
 		wr.Opcode = transport.WRRead
 		w.unknown(int64(m.parts[0].RETH.Length))
+	case packet.KindFlush:
+		wr.Opcode = transport.WRFlush
+		wr.Flush = transport.Flush{Length: last.RETH.Length, Placement: last.FETH.Placement, Selectivity: last.FETH.Selectivity}
+	case packet.KindAtomicWrite:
+		wr.Opcode = transport.WRAtomicWrite
+		w.payload(m, atomicLen)
 	case packet.KindCompareSwap, packet.KindFetchAdd:
 		a := &last.Atomic
 		wr.RemoteAddr, wr.RKey, wr.Opcode, wr.CompareAdd = a.VA, a.RKey, transport.WRFetchAdd, a.SwapAdd
 		if m.kind == packet.KindCompareSwap {
 			wr.Opcode, wr.CompareAdd, wr.Swap = transport.WRCompareSwap, a.Compare, a.SwapAdd
 		}
-		w.unknown(8)
+		w.unknown(atomicLen)
 	default: // an operation that softroce does not have
 		m.kind = packet.KindNone
 		w.fill(m.n)
