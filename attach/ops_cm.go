@@ -23,27 +23,36 @@ type cmChannel struct {
 
 // manage makes a row for an operation of the connection manager with a body of type T. f is called where the
 // manager is.
-func manage[T any](name string, f func(*conn, *T) ([]any, error)) *operation {
-	return request(name, false, 0, func(c *conn, v *T, _ *control.Packet) (a answer, err error) {
+func manage[T any](name string, f func(*conn, *T, *control.Packet) ([]any, error)) *operation {
+	return request(name, false, 0, func(c *conn, v *T, p *control.Packet) (a answer, err error) {
 		if c.session == nil {
 			return answer{}, refuse(syscall.EINVAL, "%s before the connection manager is opened", name)
 		}
-		if !c.server.cm.do(func() { a.body, err = f(c, v) }) {
+		if !c.server.cm.do(func() { a.body, err = f(c, v, p) }) {
 			err = refuse(syscall.ESHUTDOWN, "the daemon is ending")
 		}
 		return a, err
 	})
 }
 
-// ofID makes a row for an operation on an identifier that needs nothing else.
-func ofID(name string, f func(*cm.ID) error) *operation {
-	return manage(name, func(c *conn, v *abi.HandleRequest) ([]any, error) {
-		id, err := c.session.ID(v.Handle)
+// onID makes a row for an operation on an identifier, with whose handle the body begins.
+func onID[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *operation {
+	return manage(name, func(c *conn, v *T, p *control.Packet) ([]any, error) {
+		var first abi.HandleRequest
+		if _, err := abi.Decode(p.Body, &first); err != nil {
+			return nil, err
+		}
+		id, err := c.session.ID(first.Handle)
 		if err != nil {
 			return nil, err
 		}
-		return nil, f(id)
+		return f(c, id, v)
 	})
+}
+
+// ofID makes a row for an operation on an identifier that needs nothing else.
+func ofID(name string, f func(*cm.ID) error) *operation {
+	return onID(name, func(_ *conn, id *cm.ID, _ *abi.HandleRequest) ([]any, error) { return nil, f(id) })
 }
 
 func (c *conn) cmOpen(v *abi.CMOpenRequest, _ *control.Packet) (answer, error) {
@@ -97,7 +106,7 @@ func (c *conn) cmCreateChannel(*empty, *control.Packet) (answer, error) {
 	return a, nil
 }
 
-func (c *conn) cmDestroyChannel(v *abi.HandleRequest) ([]any, error) {
+func (c *conn) cmDestroyChannel(v *abi.HandleRequest, _ *control.Packet) ([]any, error) {
 	ch, err := lookUp[*cmChannel](&c.objects, v.Handle)
 	if err != nil {
 		return nil, err
@@ -110,7 +119,7 @@ func (c *conn) cmDestroyChannel(v *abi.HandleRequest) ([]any, error) {
 	return nil, nil
 }
 
-func (c *conn) cmGetEvent(v *abi.HandleRequest) ([]any, error) {
+func (c *conn) cmGetEvent(v *abi.HandleRequest, _ *control.Packet) ([]any, error) {
 	ch, err := lookUp[*cmChannel](&c.objects, v.Handle)
 	if err != nil {
 		return nil, err
@@ -204,7 +213,7 @@ func addrIn(a *abi.CMAddr) (netip.AddrPort, error) {
 	return netip.AddrPort{}, refuse(syscall.EAFNOSUPPORT, "address family %d", a.Family)
 }
 
-func (c *conn) cmCreateID(v *abi.CMCreateIDRequest) ([]any, error) {
+func (c *conn) cmCreateID(v *abi.CMCreateIDRequest, _ *control.Packet) ([]any, error) {
 	ch, err := lookUp[*cmChannel](&c.objects, v.Channel)
 	if err != nil {
 		return nil, err
@@ -219,11 +228,7 @@ func (c *conn) cmCreateID(v *abi.CMCreateIDRequest) ([]any, error) {
 	return []any{abi.HandleReply{Handle: id.Handle()}}, nil
 }
 
-func (c *conn) cmBind(v *abi.CMBindRequest) ([]any, error) {
-	id, err := c.session.ID(v.ID)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) cmBind(id *cm.ID, v *abi.CMBindRequest) ([]any, error) {
 	a, err := addrIn(&v.Addr)
 	if err != nil {
 		return nil, err
@@ -237,11 +242,7 @@ func (c *conn) cmBind(v *abi.CMBindRequest) ([]any, error) {
 // maxResolveTime bounds how long a client may make the daemon wait for a neighbour.
 const maxResolveTime = time.Minute
 
-func (c *conn) cmResolveAddr(v *abi.CMResolveAddrRequest) ([]any, error) {
-	id, err := c.session.ID(v.ID)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) cmResolveAddr(id *cm.ID, v *abi.CMResolveAddrRequest) ([]any, error) {
 	src, err := addrIn(&v.Src)
 	if err != nil {
 		return nil, err
@@ -253,11 +254,7 @@ func (c *conn) cmResolveAddr(v *abi.CMResolveAddrRequest) ([]any, error) {
 	return nil, id.ResolveAddr(src, dst, min(time.Duration(v.Timeout)*time.Millisecond, maxResolveTime))
 }
 
-func (c *conn) cmListen(v *abi.CMListenRequest) ([]any, error) {
-	id, err := c.session.ID(v.ID)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) cmListen(id *cm.ID, v *abi.CMListenRequest) ([]any, error) {
 	if err := id.Listen(int(min(v.Backlog, math.MaxInt32))); err != nil {
 		return nil, err
 	}
@@ -277,11 +274,7 @@ func connParamIn(v *abi.CMConnParam) (cm.ConnParam, error) {
 
 // cmConnection makes a row for Connect or Accept.
 func cmConnection(name string, f func(*cm.ID, *cm.ConnParam) error) *operation {
-	return manage(name, func(c *conn, v *abi.CMConnectRequest) ([]any, error) {
-		id, err := c.session.ID(v.ID)
-		if err != nil {
-			return nil, err
-		}
+	return onID(name, func(_ *conn, id *cm.ID, v *abi.CMConnectRequest) ([]any, error) {
 		p, err := connParamIn(&v.Param)
 		if err != nil {
 			return nil, err
@@ -290,12 +283,8 @@ func cmConnection(name string, f func(*cm.ID, *cm.ConnParam) error) *operation {
 	})
 }
 
-func (c *conn) cmReject(v *abi.CMRejectRequest) ([]any, error) {
-	id, err := c.session.ID(v.ID)
-	switch {
-	case err != nil:
-		return nil, err
-	case v.PrivateLen > uint32(len(v.PrivateData)) || v.Reason > math.MaxUint16:
+func (c *conn) cmReject(id *cm.ID, v *abi.CMRejectRequest) ([]any, error) {
+	if v.PrivateLen > uint32(len(v.PrivateData)) || v.Reason > math.MaxUint16 {
 		return nil, refuse(syscall.EINVAL, "reason %d with %d bytes of private data", v.Reason, v.PrivateLen)
 	}
 	why := cm.Reason(v.Reason)
@@ -305,11 +294,7 @@ func (c *conn) cmReject(v *abi.CMRejectRequest) ([]any, error) {
 	return nil, id.Reject(why, v.PrivateData[:v.PrivateLen])
 }
 
-func (c *conn) cmInitQPAttr(v *abi.CMInitQPAttrRequest) ([]any, error) {
-	id, err := c.session.ID(v.ID)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) cmInitQPAttr(id *cm.ID, v *abi.CMInitQPAttrRequest) ([]any, error) {
 	a, err := id.InitQPAttr(v.State)
 	if err != nil {
 		return nil, err
@@ -321,27 +306,15 @@ func (c *conn) cmInitQPAttr(v *abi.CMInitQPAttrRequest) ([]any, error) {
 	}}}, nil
 }
 
-func (c *conn) cmQueryID(v *abi.HandleRequest) ([]any, error) {
-	id, err := c.session.ID(v.Handle)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) cmQueryID(id *cm.ID, v *abi.HandleRequest) ([]any, error) {
 	return []any{identifierOut(id)}, nil
 }
 
-func (c *conn) cmSetOption(v *abi.CMSetOptionRequest) ([]any, error) {
-	id, err := c.session.ID(v.ID)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) cmSetOption(id *cm.ID, v *abi.CMSetOptionRequest) ([]any, error) {
 	return nil, id.SetOption(cm.Option(v.Option), v.Value)
 }
 
-func (c *conn) cmMigrate(v *abi.CMMigrateRequest) ([]any, error) {
-	id, err := c.session.ID(v.ID)
-	if err != nil {
-		return nil, err
-	}
+func (c *conn) cmMigrate(id *cm.ID, v *abi.CMMigrateRequest) ([]any, error) {
 	ch, err := lookUp[*cmChannel](&c.objects, v.Channel)
 	if err != nil {
 		return nil, err
@@ -351,11 +324,7 @@ func (c *conn) cmMigrate(v *abi.CMMigrateRequest) ([]any, error) {
 
 // cmGroup makes a row for Join or Leave.
 func cmGroup(name string, f func(id *cm.ID, group netip.Addr, cookie uint64) error) *operation {
-	return manage(name, func(c *conn, v *abi.CMJoinRequest) ([]any, error) {
-		id, err := c.session.ID(v.ID)
-		if err != nil {
-			return nil, err
-		}
+	return onID(name, func(_ *conn, id *cm.ID, v *abi.CMJoinRequest) ([]any, error) {
 		a, err := addrIn(&v.Addr)
 		if err != nil {
 			return nil, err

@@ -337,6 +337,19 @@ int sr_ask(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *r
 	return sr_call(c, &r);
 }
 
+int sr_ask_fd(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *reply,
+	      size_t reply_len, int *fd)
+{
+	struct sr_request r = {.op = op,
+			       .body = body,
+			       .len = len,
+			       .reply = reply,
+			       .reply_len = reply_len,
+			       .got = fd,
+			       .want = 1};
+	return sr_call(c, &r);
+}
+
 int sr_close_handle(struct sr_conn *c, uint16_t op, uint32_t handle)
 {
 	struct softroce_handle_request h = {.handle = handle};

@@ -66,9 +66,11 @@ void sr_forget_heir(struct sr_conn *c);
 /* sr_call asks and waits for the answer. EIO: the daemon is gone. */
 int sr_call(struct sr_conn *c, const struct sr_request *r);
 
-/* The common shapes of requests: without descriptors, and about one object. */
+/* The common shapes of requests: without descriptors, with one that comes, and about one object. */
 int sr_ask(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *reply,
 	   size_t reply_len);
+int sr_ask_fd(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *reply,
+	      size_t reply_len, int *fd);
 int sr_close_handle(struct sr_conn *c, uint16_t op, uint32_t handle);
 
 /* sr_alive looks, with a system call, whether the daemon is still there. */

@@ -217,16 +217,8 @@ static int ask_cq(struct sr_cq *q, uint32_t cqe)
 	struct softroce_create_cq_request ask = {.entries = cqe, .channel = ch ? ch->handle : 0};
 	struct softroce_create_cq_reply reply = {0};
 	int fd;
-	struct sr_request r = {
-		.op = SOFTROCE_OP_CREATE_CQ,
-		.body = &ask,
-		.len = sizeof ask,
-		.reply = &reply,
-		.reply_len = sizeof reply,
-		.got = &fd,
-		.want = 1,
-	};
-	int error = sr_call(c, &r);
+	int error =
+		sr_ask_fd(c, SOFTROCE_OP_CREATE_CQ, &ask, sizeof ask, &reply, sizeof reply, &fd);
 	if (!error)
 		error = use_ring(q, fd, reply.entries);
 	if (error && reply.handle)
@@ -309,20 +301,12 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	struct softroce_resize_cq_request ask = {.handle = cq->handle, .entries = (uint32_t)cqe};
 	struct softroce_create_cq_reply reply;
 	int fd;
-	struct sr_request r = {
-		.op = SOFTROCE_OP_RESIZE_CQ,
-		.body = &ask,
-		.len = sizeof ask,
-		.reply = &reply,
-		.reply_len = sizeof reply,
-		.got = &fd,
-		.want = 1,
-	};
 	if (cqe < 1)
 		return EINVAL;
 	/* From the question to the answer nobody may look at the old ring. */
 	sr_lock(&q->lock, q->unlocked);
-	int error = sr_call(&sr_ctx(cq->context)->conn, &r);
+	int error = sr_ask_fd(&sr_ctx(cq->context)->conn, SOFTROCE_OP_RESIZE_CQ, &ask, sizeof ask,
+			      &reply, sizeof reply, &fd);
 	if (!error)
 		error = use_ring(q, fd, reply.entries);
 	sr_unlock(&q->lock, q->unlocked);

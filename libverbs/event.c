@@ -16,14 +16,8 @@ SR_PUBLIC struct ibv_comp_channel *ibv_create_comp_channel(struct ibv_context *c
 		return sr_null(ENOMEM);
 	struct softroce_handle_reply reply = {0};
 	struct sr_conn *c = &sr_ctx(context)->conn;
-	struct sr_request r = {
-		.op = SOFTROCE_OP_CREATE_CHANNEL,
-		.reply = &reply,
-		.reply_len = sizeof reply,
-		.got = &ch->ibv.fd,
-		.want = 1,
-	};
-	int error = sr_call(c, &r);
+	int error = sr_ask_fd(c, SOFTROCE_OP_CREATE_CHANNEL, NULL, 0, &reply, sizeof reply,
+			      &ch->ibv.fd);
 	if (error) {
 		if (reply.handle)
 			sr_close_handle(c, SOFTROCE_OP_DESTROY_CHANNEL, reply.handle);

@@ -51,8 +51,7 @@ static int ask_tree(void)
 	int fd = -1;
 	if (sr_connect(&conn))
 		return -1;
-	struct sr_request r = {.op = SOFTROCE_OP_OPEN_TREE, .got = &fd, .want = 1};
-	if (sr_call(&conn, &r))
+	if (sr_ask_fd(&conn, SOFTROCE_OP_OPEN_TREE, NULL, 0, NULL, 0, &fd))
 		fd = -1;
 	sr_disconnect(&conn);
 	return fd;

@@ -110,9 +110,7 @@ int cm_ask_handle(unsigned int generation, uint16_t op, uint32_t handle)
 int cm_ask_fd(unsigned int generation, uint16_t op, void *reply, size_t reply_len, int *fd)
 {
 	struct sr_conn *c = connection(generation);
-	struct sr_request r = {
-		.op = op, .reply = reply, .reply_len = reply_len, .got = fd, .want = 1};
-	return c ? sr_call(c, &r) : ENODEV;
+	return c ? sr_ask_fd(c, op, NULL, 0, reply, reply_len, fd) : ENODEV;
 }
 
 CM_PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)

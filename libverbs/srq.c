@@ -19,16 +19,8 @@ static int ask_srq(struct sr_srq *s, const struct softroce_create_srq_request *a
 	struct sr_conn *c = &sr_ctx(s->ibv.context)->conn;
 	struct softroce_srq_reply reply = {0};
 	int fd;
-	struct sr_request r = {
-		.op = SOFTROCE_OP_CREATE_SRQ,
-		.body = ask,
-		.len = sizeof *ask,
-		.reply = &reply,
-		.reply_len = sizeof reply,
-		.got = &fd,
-		.want = 1,
-	};
-	int error = sr_call(c, &r);
+	int error =
+		sr_ask_fd(c, SOFTROCE_OP_CREATE_SRQ, ask, sizeof *ask, &reply, sizeof reply, &fd);
 	if (!error)
 		error = open_ring(s, &reply, fd);
 	if (error && reply.handle)
