@@ -240,7 +240,7 @@ func (id *ID) release() {
 }
 
 // ResolveAddr finds the device and the next hop that lead to dst; an AddrResolved or AddrError event tells the
-// outcome. src may be the zero AddrPort. Errors are EINVAL and those of Bind.
+// outcome. src may be the zero AddrPort. Errors are EINVAL, ENOMEM and those of Bind.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	s := id.session
 	switch {
@@ -248,6 +248,8 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		return refuse(syscall.EINVAL, "identifier is %v", id.state)
 	case !dst.Addr().IsValid() || dst.Addr().IsUnspecified():
 		return refuse(syscall.EINVAL, "no destination")
+	case s.events >= MaxEvents:
+		return refuse(syscall.ENOMEM, "program has %d events to fetch", MaxEvents)
 	case s.resolving >= maxResolving:
 		return refuse(syscall.ENOMEM, "%d resolutions are under way", maxResolving)
 	}

@@ -1,0 +1,46 @@
+package cm_test
+
+import (
+	"errors"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"softroce/cm"
+)
+
+// A program that asks for what fails, again and again, and does not fetch what came of it, is refused in the end.
+func TestEventsThatNobodyFetchesAreBounded(t *testing.T) {
+	m := cm.NewManager(nil, 1) // no NIC leads anywhere
+	s, err := m.Open(cm.Owner{}, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	signals := 0
+	ch, err := s.NewChannel(func() { signals++ })
+	if err != nil {
+		t.Fatal(err)
+	}
+	id, err := s.NewID(ch, cm.PortSpaceTCP, cm.QPTypeRC)
+	if err != nil {
+		t.Fatal(err)
+	}
+	resolve := func() error {
+		return id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.1:7"), time.Second)
+	}
+	for range cm.MaxEvents {
+		if err := resolve(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := resolve(); !errors.Is(err, syscall.ENOMEM) || signals != cm.MaxEvents {
+		t.Errorf("with %d events to fetch: %v", signals, err)
+	}
+	if n := ch.Next(); n == nil || n.Type != cm.AddrError || n.Status != -int(syscall.ENETUNREACH) {
+		t.Errorf("the first event is %+v", n)
+	}
+	if err := resolve(); err != nil {
+		t.Errorf("after one was fetched: %v", err)
+	}
+}
