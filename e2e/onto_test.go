@@ -85,6 +85,7 @@ func TestCapturesPlayOntoTheKernel(t *testing.T) {
 			{"vp-rnr-exceeded.pcap", ""},
 			{"loss-write-req.pcap", ""},
 			{"loss-read-resp.pcap", ""},
+			{"vp-send-inv.pcap", "does not say so in its completion"},
 			{"vp-uc-ops.pcap", "14 requests sent"},
 			{"loss-uc-write.pcap", ""},
 		} {

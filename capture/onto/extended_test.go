@@ -1,6 +1,7 @@
 package onto_test
 
 import (
+	"errors"
 	"slices"
 	"strings"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"softroce/nic"
 	"softroce/scenario"
 	"softroce/transport"
+	"softroce/wire"
 )
 
 // A recorder keeps what is on a cable.
@@ -111,6 +113,60 @@ func playsBothWays(t *testing.T, ps capture.Packets) *onto.Report {
 		}
 	}
 	return played
+}
+
+// A windowless bench has a NIC of which the windows cannot be had, or have another key.
+type windowless struct {
+	scenario.Bench
+	refuse bool
+}
+
+type windowlessNIC struct {
+	scenario.NIC
+	refuse bool
+}
+
+var errNoWindows = errors.New("there are no windows")
+
+func (n windowlessNIC) AllocMW(name string, t nic.MWType, pd string) (uint32, error) {
+	if n.refuse {
+		return 0, errNoWindows
+	}
+	return n.NIC.AllocMW(name, t, pd)
+}
+
+func (n windowlessNIC) PostBind(qp, mw, mr string, w *transport.SendWR) (uint32, error) {
+	key, err := n.NIC.PostBind(qp, mw, mr, w)
+	return key ^ 1, err
+}
+
+func (b windowless) NIC(second bool) (scenario.NIC, error) {
+	n, err := b.Bench.NIC(second)
+	return windowlessNIC{n, b.refuse}, err
+}
+
+// A SEND with invalidate has a window to invalidate; where the live NIC has none it invalidates nothing.
+func TestSendWithInvalidateIsPlayed(t *testing.T) {
+	for _, c := range []struct {
+		open   func(wire.FrameSink) (scenario.Bench, error)
+		plains int
+		err    error
+	}{
+		{scenario.Simulator, 0, nil},
+		{func(tap wire.FrameSink) (scenario.Bench, error) {
+			b, err := scenario.Simulator(tap)
+			return windowless{b, true}, err
+		}, 1, nil},
+		{func(tap wire.FrameSink) (scenario.Bench, error) {
+			b, err := scenario.Simulator(tap)
+			return windowless{b, false}, err
+		}, 0, onto.ErrSilent}, // it has no NAK for a key that is not its own
+	} {
+		r, err := onto.File(fixtures+"vp-send-inv.pcap", c.open, onto.Options{Fast: true, Side: onto.Requester})
+		if !errors.Is(err, c.err) || err == nil && (r.Differences() > 0 || len(r.Streams[0].NotPlayed) != c.plains) {
+			t.Error(r, err)
+		}
+	}
 }
 
 func TestFlushAndAtomicWriteArePlayed(t *testing.T) {

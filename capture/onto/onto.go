@@ -171,7 +171,7 @@ func ask(st stage, s *replay.Script) (_ *Stream, err error) {
 		return nil, err
 	}
 	r := &Stream{Side: Requester, From: s.From, To: s.To, Peer: p.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN,
-		Sent: p.sent, SentAgain: p.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies, NotPlayed: notNil(s.NotPlayed), Responder: &judged.Responder}
+		Sent: p.sent, SentAgain: p.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies, NotPlayed: append(notNil(s.NotPlayed), p.plain...), Responder: &judged.Responder}
 	if silent {
 		judged.Responder.Differences = append(judged.Responder.Differences, replay.Difference{PSN: p.psn(p.due[0].PSN), Field: "reply",
 			Captured: fmt.Sprintf("none, though it was sent %d times", patience+1), Softroce: "an answer"})

@@ -6,6 +6,7 @@ import (
 	"softroce/capture"
 	"softroce/capture/replay"
 	"softroce/packet"
+	"softroce/scenario"
 )
 
 // A player plays the requester's side of one stream.
@@ -14,8 +15,13 @@ type player struct {
 	script  *replay.Script
 	session replay.Session
 
-	held    []held // as Script.Regions
-	scratch struct {
+	held     []held           // as Script.Regions
+	windows  map[int64]uint32 // keys that a SEND invalidates, by its PSN
+	bound    int              // of them, as completions say
+	refused  error            // why there is none
+	bindable scenario.Region
+	plain    []replay.Note
+	scratch  struct {
 		addr, size uint64
 		lkey       uint32
 	}
@@ -89,6 +95,9 @@ func (p *player) step(s *replay.Step) error {
 	if err := p.receives(s); err != nil {
 		return err
 	}
+	if err := p.bind(s); err != nil {
+		return err
+	}
 	p.sending(s)
 	return p.send(s)
 }
@@ -96,6 +105,9 @@ func (p *player) step(s *replay.Step) error {
 // send puts a packet on the cable.
 func (p *player) send(s *replay.Step) error {
 	h := s.Header
+	if h.Opcode.Info().Headers&packet.HasIETH != 0 {
+		h.Invalidate = p.windows[s.PSN]
+	}
 	switch s.Region {
 	case replay.NoRegion:
 	case replay.WrongKey:

@@ -29,6 +29,7 @@ type seat struct {
 	own     uint32 // that of the queue pair which is played
 	created bool
 	memory  []string   // names of regions
+	mws     []string   // names of windows
 	path    *wire.Path // to the live NIC
 	paths   map[lane]*wire.Path
 
@@ -146,6 +147,9 @@ func (s *seat) strike() (err error) {
 	s.tape.heard = nil
 	if s.created {
 		err = s.nic.DestroyQP(s.name)
+	}
+	for _, m := range s.mws {
+		err = errors.Join(err, s.nic.DeallocMW(m))
 	}
 	for _, m := range s.memory {
 		err = errors.Join(err, s.nic.Deregister(m))

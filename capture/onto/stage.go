@@ -101,7 +101,11 @@ func (p *player) writeTo(h *held, w replay.Write) error {
 func (p *player) enter() error {
 	s := p.script
 	a := transport.Attr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
-	if err := p.connect(s.Service, a, false); err != nil {
+	invalidates := slices.ContainsFunc(s.Steps, func(s replay.Step) bool { return s.Header.Opcode.Info().Headers&packet.HasIETH != 0 })
+	if invalidates { // a bind is posted, which wants RTS
+		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = 1, leastTimeout, replay.Forever, replay.Forever
+	}
+	if err := p.connect(s.Service, a, invalidates); err != nil {
 		return err
 	}
 	p.session.Player, p.session.Peer = p.ends()
@@ -146,6 +150,12 @@ const queueDepth = 48
 func (p *player) poll() error {
 	l, err := p.nic.Completions()
 	for _, c := range l {
+		if c.QP == p.name && !c.Recv {
+			p.bound++
+			if c.Status != transport.Success && !p.flushed {
+				p.refused = fmt.Errorf("a bind ends with %v", c.Status)
+			}
+		}
 		if c.QP != p.name || !c.Recv {
 			continue
 		}

@@ -12,6 +12,7 @@ const (
 	departResume      = "a READ that is asked for again from its middle is answered with MIDDLE or LAST instead of FIRST or ONLY"
 	departReACK       = "a duplicate that comes before anything was accepted is acknowledged with PSN 0xffffff"
 	departLength      = "a packet whose length does not fit its place in the message is accepted"
+	departFlag        = "a receive whose message invalidates a key does not say so in its completion"
 	departGap         = "a response that is missing amid those of a READ is asked for again only when the timeout has run out"
 	departTimer       = "a timeout that has begun before is not begun anew when an answer comes, so that it runs out too soon"
 	departForever     = "a retry count of 7 does not run out"
@@ -26,6 +27,13 @@ func (v *Verdict) depart(name string, e *event) {
 		}
 	}
 	v.Departures = append(v.Departures, Departure{name, []int{e.No}})
+}
+
+// departAtEnd notes a known departure that no packet shows.
+func (v *Verdict) departAtEnd(name string) {
+	if !v.departed(name) {
+		v.Departures = append(v.Departures, Departure{name, []int{}})
+	}
 }
 
 // departed reports whether a known departure was noted.

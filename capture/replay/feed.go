@@ -177,7 +177,9 @@ const (
 // and fills that memory with what the answer shows.
 func (r *responding) prepare(e *event, answers *train) packet.Header {
 	h := e.Header
-	if plain, ok := withoutInvalidate[h.Opcode]; ok {
+	if key, ok := r.invalidated[h.Invalidate]; ok && e.info.Headers&packet.HasIETH != 0 {
+		h.Invalidate = key
+	} else if plain, ok := withoutInvalidate[h.Opcode]; ok {
 		h.Opcode = plain
 		r.note(e, "what it invalidates is not rebuilt: it stands for a SEND without invalidate")
 	}

@@ -24,6 +24,7 @@ type Session struct {
 	Access          mrtable.Access // of the queue pair
 	Regions         []Region       // of the live NIC
 	Receives        []Receive      // in the order in which they were posted
+	Windows         []uint32       // R_Keys of windows of the live queue pair that SENDs invalidate, each once
 	Writes          []ProgramWrite // what the program wrote to memory while it was played
 
 	// Completions of the receive queue, in order, up to the first that was flushed. Whole says that they
@@ -106,6 +107,9 @@ func (r *responding) planLive(l *Session) (err error) {
 	if err := r.connect(a, l.Service, false); err != nil {
 		return err
 	}
+	if err := r.planWindows(l); err != nil {
+		return err
+	}
 	for _, x := range l.Regions {
 		sh := newShadow(&r.lent)
 		sh.settled = true
@@ -119,6 +123,42 @@ func (r *responding) planLive(l *Session) (err error) {
 		r.shadows[x.RKey], r.regions[x.RKey] = sh, region
 	}
 	return nil
+}
+
+// planWindows makes the windows that SENDs invalidate.
+func (r *responding) planWindows(l *Session) error {
+	r.invalidated = map[uint32]uint32{}
+	if len(l.Windows) == 0 {
+		return nil
+	}
+	region, err := r.register(mrtable.HeapMemory(make([]byte, 1)), 0, mrtable.LocalWrite|mrtable.MWBind)
+	if err != nil {
+		return err
+	}
+	for _, key := range l.Windows {
+		w, err := r.env.Table.AllocWindow(r.pd, mrtable.Type2B)
+		if err != nil {
+			return err
+		}
+		if err := r.env.Table.Bind(mrtable.Binding{PD: r.pd, QPN: r.qp.QPN(), RKey: w.RKey(), LKey: region.LKey(), Length: 1, Access: mrtable.RemoteWrite}); err != nil {
+			return err
+		}
+		r.invalidated[key] = w.RKey()
+	}
+	return nil
+}
+
+// invalidation tells which window a completion says was invalidated, by its place in a list of keys.
+func invalidation(c *transport.Completion, key func(live uint32) uint32, l *Session) string {
+	if c.Flags&transport.WCWithInv == 0 {
+		return ""
+	}
+	for i, live := range l.Windows {
+		if key(live) == c.Imm {
+			return fmt.Sprintf(", window %d invalidated", i+1)
+		}
+	}
+	return fmt.Sprintf(", key %#x invalidated", c.Imm)
 }
 
 // until lets happen what the program did before a place. Without a session there is nothing.
@@ -150,7 +190,13 @@ func (r *responding) compareCompletions(l *Session, ours []transport.Completion)
 		if c.Status == transport.LocQPOpErr && ours[i].Status == transport.LocLenErr && r.v.departed(departTooLong) {
 			continue // what the departure is called on this side
 		}
-		if have, want := completionText(&c), completionText(&ours[i]); have != want {
+		have := completionText(&c) + invalidation(&c, func(k uint32) uint32 { return k }, l)
+		want := completionText(&ours[i])
+		if ours[i].Flags&transport.WCWithInv != 0 && have == want {
+			r.v.departAtEnd(departFlag)
+			continue
+		}
+		if want += invalidation(&ours[i], func(k uint32) uint32 { return r.invalidated[k] }, l); have != want {
 			r.differAtEnd(fmt.Sprintf("completion of receive %d", i+1), have, want)
 		}
 	}

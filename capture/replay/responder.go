@@ -46,7 +46,8 @@ type responding struct {
 	writer *scriptwriter // makes a script of what the responder is given; may be nil
 	live   *Session      // what is known of the responder, instead of inferred; may be nil
 
-	written int // of live.Writes
+	written     int               // of live.Writes
+	invalidated map[uint32]uint32 // softroce's keys, by those of live.Windows
 
 	waiting []*copied // copies of requests that are to come
 	copying bool      // one is being fed

@@ -67,6 +67,9 @@ type Step struct {
 	SequenceNAKs, RNRNAKs    int
 }
 
+// WithoutInvalidate makes the step a SEND that invalidates nothing.
+func (s *Step) WithoutInvalidate() { s.Header.Opcode = withoutInvalidate[s.Header.Opcode] }
+
 // Values of Step.Region for a request without a key, and for one whose key is to be no region's.
 const (
 	NoRegion = -1
@@ -244,9 +247,7 @@ func (w *scriptwriter) step(e *event, h packet.Header) {
 		Heard: w.heardBy(w.mark), SequenceNAKs: min(w.naks, w.drawn), RNRNAKs: min(w.rnrs, w.refuse),
 		Writes: w.writes, MinReceives: w.r.receives.taken, MaxReceives: w.r.receives.taken}
 	s.Header.RETH.RKey, s.Header.Atomic.RKey = e.RETH.RKey, e.Atomic.RKey
-	if h.Opcode != e.Opcode {
-		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v is played as %v", e.Opcode, h.Opcode)})
-	}
+	s.Header.Opcode = e.Opcode // what it invalidates is the player's to provide
 	if h.FETH != e.FETH {
 		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v to persistence is played as one to global visibility", e.Opcode)})
 	}

@@ -60,7 +60,7 @@ func (v *Verdict) print(b *printer, side string) {
 		b.printf("    overtaken: packet %d: %s\n", n.Packet, n.Text)
 	}
 	for _, d := range v.Departures {
-		b.printf("    known departure: %s (%s)\n", d.Name, numbers(d.Packets))
+		b.printf("    known departure: %s%s\n", d.Name, shownBy(d.Packets))
 	}
 	for _, n := range v.NotJudged {
 		b.printf("    not judged: packet %d: %s\n", n.Packet, n.Text)
@@ -90,6 +90,14 @@ func count(n int, what string) string {
 		return "no " + what + "s"
 	}
 	return fmt.Sprintf("%d %ss", n, what)
+}
+
+// shownBy names the packets that show a departure, if any do.
+func shownBy(packets []int) string {
+	if len(packets) == 0 {
+		return ""
+	}
+	return " (" + numbers(packets) + ")"
 }
 
 // numbers lists the first few packet numbers.
