@@ -40,6 +40,8 @@ func (r row) meets(i, role, version int) bool {
 	switch {
 	case r.family.turns && ipVersions[version].ipv6:
 		return false
+	case r.ordered && anotherKernel():
+		return false // where both wait, 6.12 sees to requests before acknowledgements
 	case whole():
 		return true
 	case r.long || anotherKernel() && (i+role)%2 != 0:

@@ -1,0 +1,95 @@
+package scenario
+
+import (
+	"fmt"
+	"net/netip"
+
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// What the IPv4 addresses of scripts stand for where IPv6 is spoken: a group of global scope, and a neighbour of simulated NICs.
+var (
+	ipv6Group = [16]byte{0xff, 0x0e}
+	ipv6Other = [16]byte{0x20, 0x01, 0x0d, 0xb8}
+)
+
+// address reads an address. Where the NIC under test has an IPv6 one an IPv4 address stands for the IPv6 address that ends in it.
+func (s *stage) address(text string) (netip.Addr, error) {
+	a, err := netip.ParseAddr(text)
+	if err != nil {
+		return a, fmt.Errorf("%q must be an address", text)
+	}
+	if !a.Is4() || s.bench.Peer().Is4() {
+		return a, nil
+	}
+	b := ipv6Other
+	if a.IsMulticast() {
+		b = ipv6Group
+	}
+	four := a.As4()
+	copy(b[12:], four[:])
+	return netip.AddrFrom16(b), nil
+}
+
+// usualAttr is what queue pairs have if the script does not say otherwise.
+func usualAttr() nic.QPAttr {
+	return nic.QPAttr{
+		Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ mrtable.LocalWrite,
+			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 23, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
+			QKey: 0x11111111},
+		AV:   nic.AddressVector{Port: 1},
+		Port: 1,
+	}
+}
+
+// attrOption is an attribute that the script can give.
+type attrOption struct {
+	bits int
+	mask transport.AttrMask
+	set  func(*nic.QPAttr, uint64)
+}
+
+var attrOptions = map[string]attrOption{
+	"mtu":                {16, transport.MaskPathMTU, func(a *nic.QPAttr, v uint64) { a.PathMTU = int(v) }},
+	"sq_psn":             {32, transport.MaskSQPSN, func(a *nic.QPAttr, v uint64) { a.SQPSN = uint32(v) }},
+	"rq_psn":             {32, transport.MaskRQPSN, func(a *nic.QPAttr, v uint64) { a.RQPSN = uint32(v) }},
+	"dest_qp":            {32, transport.MaskDestQPN, func(a *nic.QPAttr, v uint64) { a.DestQPN = uint32(v) }},
+	"max_rd_atomic":      {8, transport.MaskMaxRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxRDAtomic = uint8(v) }},
+	"max_dest_rd_atomic": {8, transport.MaskMaxDestRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxDestRDAtomic = uint8(v) }},
+	"min_rnr_timer":      {8, transport.MaskMinRNRTimer, func(a *nic.QPAttr, v uint64) { a.MinRNRTimer = uint8(v) }},
+	"timeout":            {8, transport.MaskTimeout, func(a *nic.QPAttr, v uint64) { a.Timeout = uint8(v) }},
+	"retry_cnt":          {8, transport.MaskRetryCount, func(a *nic.QPAttr, v uint64) { a.RetryCount = uint8(v) }},
+	"rnr_retry":          {8, transport.MaskRNRRetry, func(a *nic.QPAttr, v uint64) { a.RNRRetry = uint8(v) }},
+	"qkey":               {32, transport.MaskQKey, func(a *nic.QPAttr, v uint64) { a.QKey = uint32(v) }},
+	"pkey_index":         {16, transport.MaskPKeyIndex, func(a *nic.QPAttr, v uint64) { a.PKeyIndex = int(v) }},
+	"tclass":             {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.TClass = uint8(v) }},
+	"hop_limit":          {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.HopLimit = uint8(v) }},
+	"sl":                 {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.SL = uint8(v) }},
+	"flow_label":         {20, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.FlowLabel = uint32(v) }},
+}
+
+// attributes takes the options that are attributes.
+func attributes(w *words, a *nic.QPAttr) (mask transport.AttrMask, err error) {
+	for name, o := range attrOptions {
+		v, ok := w.option(name)
+		if !ok {
+			continue
+		}
+		n, err := parseNumber(v, o.bits)
+		if err != nil {
+			return 0, fmt.Errorf("%s=%s: %w", name, v, err)
+		}
+		o.set(a, n)
+		mask |= o.mask
+	}
+	if v, ok := w.option("access"); ok {
+		if a.Access, err = parseAccess(v); err != nil {
+			return 0, err
+		}
+		mask |= transport.MaskAccess
+	}
+	return mask, nil
+}
