@@ -3,14 +3,19 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
 	"regexp"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 )
 
 // The distribution's programs that connect through librdmacm, on our libraries and daemon: each end of a
 // conversation on softroce, or on the kernel's NIC and connection manager.
+
+// copies counts the files that rcopy has made.
+var copies atomic.Int64
 
 // cmLimit is how long a conversation may take.
 const cmLimit = programLimit
@@ -54,7 +59,7 @@ var conversations = []cmTalk{
 	{name: "rstream, resolved by the connection manager", ipv4only: true, here: true, server: "rstream -b SELF -T r -C 5 -I 5", client: "rstream -s PEER -T r -C 5 -I 5", want: "custom"},
 	{name: "rstream, asynchronous", ipv4only: true, server: "rstream -b SELF -T a -C 20 -S 3000 -I 5", client: "rstream -s PEER -T a -C 20 -S 3000 -I 5", want: "custom", ourClient: true},
 	{name: "riostream", ipv4only: true, server: "riostream -b SELF -T v -C 5 -S 4096 -I 2", client: "riostream -s PEER -T v -C 5 -S 4096 -I 2", want: "custom"},
-	{name: "rcopy", ipv4only: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:/tmp/softroce-rcopied", endless: true, want: "done"},
+	{name: "rcopy", ipv4only: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:COPY", endless: true, want: "done"},
 	{name: "udpong", server: "udpong -b SELF -T e -T b", client: "udpong -s PEER -T e -T b -C 20 -S 500", endless: true, want: "custom",
 		refuses: regexp.MustCompile(`rconnect: No such file or directory`)}, // an address vector without a GRH
 	{name: "udpong, asynchronous", ipv4only: true, here: true, server: "udpong -b SELF -T a", client: "udpong -s PEER -T a -C 50 -S 1000", endless: true, want: "custom"},
@@ -129,7 +134,10 @@ func (c *cmTalk) run(t *testing.T, server, client end, ipv6 bool) {
 		time.Sleep(20 * time.Millisecond)
 	}
 	s := server.start(ctx, t, line)
-	out, err := c.speak(ctx, t, s, server, client, client.words(c.client, &server, ipv6))
+	// Others copy at the same time. The file may be in a guest, so its folder is one that is there.
+	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), copies.Add(1))
+	defer os.Remove(copied)
+	out, err := c.speak(ctx, t, s, server, client, strings.ReplaceAll(client.words(c.client, &server, ipv6), "COPY", copied))
 	if c.endless || err != nil && s.running() && !c.saidFarewell(out) {
 		cancel()
 	}
