@@ -53,14 +53,19 @@ func run(m *testing.M) int {
 	if err := rxelab.SweepNamespaces(context.Background(), namespacePrefixes...); err != nil {
 		fmt.Fprintln(os.Stderr, "namespaces of tests that were killed:", err)
 	}
+	status := 1
 	defer func() {
 		for _, l := range labs {
+			if status != 0 {
+				fmt.Fprint(os.Stderr, l.Consoles())
+			}
 			if err := l.Down(); err != nil {
 				fmt.Fprintln(os.Stderr, err)
 			}
 		}
 	}()
-	return m.Run()
+	status = m.Run()
+	return status
 }
 
 // buildBinary builds what is tested; $SOFTROCE_E2E_BINARY names another build of it, such as

@@ -111,6 +111,21 @@ func (l *Lab) Down() error {
 	return err
 }
 
+// Consoles is what the guests' kernels have said, the last 8 KiB of each: why one of them has died, if it has.
+func (l *Lab) Consoles() string {
+	state := os.Getenv("RXELAB_STATE")
+	if state == "" {
+		state = filepath.Join(os.TempDir(), "rxelab-"+l.name)
+	}
+	var all strings.Builder
+	for n := range l.Guests {
+		name := fmt.Sprintf("vm%d.console", n+1)
+		text := readFile(filepath.Join(state, name))
+		fmt.Fprintf(&all, "%s %s:\n%s\n", l.name, name, text[max(0, len(text)-8<<10):])
+	}
+	return all.String()
+}
+
 // Namespace is the network namespace of the bridge and the guests' control sockets.
 func (l *Lab) Namespace() string { return l.name }
 
