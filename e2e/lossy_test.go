@@ -18,12 +18,12 @@ import (
 // lossy loses one packet in a hundred and puts another behind those that follow it.
 const lossy = "seed 1\ndrop receive chance 1%\nreorder 3 within 1ms receive chance 1%\n"
 
-// lossyRows move enough for that to happen often.
+// lossyRows move enough for that to happen often. All of them agree with their peers before they end: ibv_rc_pingpong does not, and where the
+// acknowledgement of its very last message is lost, one end sends that again to a queue pair that is no more, on any NIC.
 var lossyRows = []row{
 	{family: perftests, tool: "ib_write_bw", options: "-n 300"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 300"},
 	{family: perftests, tool: "ib_read_bw", options: "-n 300"},
-	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 300 -s 20000 -c"},
 }
 
 // TestProgramsOnALossyFabric has programs finish although packets are lost and come out of order. perftest
