@@ -54,8 +54,9 @@ type Lab struct {
 	Release string // of the guests' kernel, as uname -r shows it
 	Guests  []*Guest
 
-	name  string
-	dgram bool
+	name    string
+	dgram   bool
+	options Options
 }
 
 const namePrefix = "softroce-lab-"
@@ -67,10 +68,27 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := sweep(ctx); err != nil {
 		return nil, err
 	}
-	l := &Lab{name: fmt.Sprintf("%s%d", namePrefix, os.Getpid()), dgram: o.Dgram}
+	l := &Lab{name: fmt.Sprintf("%s%d", namePrefix, os.Getpid()), dgram: o.Dgram, options: o}
 	if o.Dgram {
 		l.name += "-d"
 	}
+	if err := l.boot(ctx); err != nil {
+		l.Down()
+		return nil, err
+	}
+	return l, nil
+}
+
+// Reboot replaces the guests by fresh ones, and the namespaces too. Nobody may use the lab meanwhile, nor a Guest from before.
+func (l *Lab) Reboot(ctx context.Context) error {
+	if err := l.Down(); err != nil {
+		return err
+	}
+	return l.boot(ctx)
+}
+
+func (l *Lab) boot(ctx context.Context) error {
+	o := l.options
 	vms := max(o.VMs, 1)
 	args := []string{"up", "--vms", strconv.Itoa(vms)}
 	if o.MTU != 0 {
@@ -80,13 +98,11 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		args = append(args, "--dgram")
 	}
 	if _, err := l.run(ctx, o.Kernel, args...); err != nil {
-		l.Down()
-		return nil, err
+		return err
 	}
 	env, err := l.run(ctx, "", "env")
 	if err != nil {
-		l.Down()
-		return nil, err
+		return err
 	}
 	vars := map[string]string{}
 	for line := range strings.Lines(env) {
@@ -94,15 +110,15 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 		vars[k] = v
 	}
 	l.Release = vars["RXELAB_RELEASE"]
+	l.Guests = nil
 	for n := 1; n <= vms; n++ {
 		g, err := newGuest(l, n, vars)
 		if err != nil {
-			l.Down()
-			return nil, err
+			return err
 		}
 		l.Guests = append(l.Guests, g)
 	}
-	return l, nil
+	return nil
 }
 
 // Down ends the guests and removes the namespaces.
