@@ -71,20 +71,9 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 			replies = append(replies, ev)
 		}
 	}
-	if len(run.events) == 0 {
-		return nil, ErrSession
-	}
-	s := liveStream(run, replies, l.Packets, l.PathMTU, l.FirstPSN)
-	s.report.From, s.report.To = l.Player, l.Peer
-	r, err := newResponding(s, false)
-	if err != nil {
-		return nil, err
-	}
-	r.live = l
-	r.receives.bounded = true
 	var completions []transport.Completion
-	r.done = func(c *transport.Completion) { completions = append(completions, *c) }
-	if err := r.planLive(l); err != nil {
+	r, err := l.responder(run, replies, func(c *transport.Completion) { completions = append(completions, *c) })
+	if err != nil {
 		return nil, err
 	}
 	r.run()
@@ -93,7 +82,7 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 	resolve([]*Verdict{r.v})
 	r.compareCompletions(l, completions)
 	r.compareMemory(l)
-	return s.report, nil
+	return r.s.report, nil
 }
 
 // planLive makes the queue pair and the memory that the live responder was given.
@@ -249,4 +238,21 @@ func (r *responding) compareMemory(l *Session) {
 		}
 	}
 	r.lent.forget()
+}
+
+// responder is softroce's, with the objects and the work of the live one, for the requests of run. It tells done of its completions.
+func (l *Session) responder(run *run, replies []*event, done func(*transport.Completion)) (*responding, error) {
+	if len(run.events) == 0 {
+		return nil, ErrSession
+	}
+	s := liveStream(run, replies, l.Packets, l.PathMTU, l.FirstPSN)
+	s.report.From, s.report.To = l.Player, l.Peer
+	r, err := newResponding(s, false)
+	if err != nil {
+		return nil, err
+	}
+	r.live = l
+	r.receives.bounded = true
+	r.done = done
+	return r, r.planLive(l)
 }

@@ -107,23 +107,12 @@ func (l *Session) judgeUnreliable() (*Stream, error) {
 			run.events = append(run.events, &event{Packet: p, info: in, at: i, pos: i})
 		}
 	}
-	if len(run.events) == 0 {
-		return nil, ErrSession
-	}
-	s := liveStream(run, nil, l.Packets, l.PathMTU, l.FirstPSN)
-	s.report.From, s.report.To = l.Player, l.Peer
-	r, err := newResponding(s, false)
+	var completions []transport.Completion
+	r, err := l.responder(run, nil, func(c *transport.Completion) { completions = append(completions, *c) })
 	if err != nil {
 		return nil, err
 	}
-	r.live = l
-	r.receives.bounded = true
-	var completions []transport.Completion
-	r.done = func(c *transport.Completion) { completions = append(completions, *c) }
-	if err := r.planLive(l); err != nil {
-		return nil, err
-	}
-	for _, e := range s.requests {
+	for _, e := range r.s.requests {
 		l.until(r, e.at)
 		r.v.Compared++
 		r.receive(r.prepare(e, nil), e.Payload)
@@ -132,7 +121,7 @@ func (l *Session) judgeUnreliable() (*Stream, error) {
 	l.until(r, len(l.Packets))
 	r.compareCompletions(l, completions)
 	r.compareMemory(l)
-	return s.report, nil
+	return r.s.report, nil
 }
 
 // unreliableAnswers makes the script of a UC stream's work.
