@@ -141,13 +141,13 @@ func TestPrograms(t *testing.T) {
 	betweenUs.take(t)
 	for _, where := range []struct {
 		name string
-		make func(t *testing.T) (client, server end)
+		make func(t *testing.T, options ...string) (client, server end)
 		ipv6 bool
 		rows []row
 	}{
 		{"two NICs", onFabric, false, rows},
 		{"veth", onVeth, false, slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.long })},
-		{"one NIC", func(t *testing.T) (end, end) { x, _ := onFabric(t); return x, x }, true, onePerTool()},
+		{"one NIC", func(t *testing.T, _ ...string) (end, end) { x, _ := onFabric(t); return x, x }, true, onePerTool()},
 	} {
 		if whole() {
 			where.rows = rows
