@@ -1,6 +1,7 @@
 package run
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,10 +14,6 @@ func TestSocketsHaveAFolderWhateverTheEnvironmentNames(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(good) })
-	file := filepath.Join(good, "file")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
 	long := filepath.Join(good, strings.Repeat("x", 100))
 	for _, dir := range []string{long, filepath.Join(good, "session"), filepath.Join(good, "open", "softroce")} {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -24,14 +21,6 @@ func TestSocketsHaveAFolderWhateverTheEnvironmentNames(t *testing.T) {
 		}
 	}
 	t.Chdir(good)
-	for _, c := range []struct{ tmp, want string }{
-		{good, good}, {"", "/tmp"}, {filepath.Join(good, "none"), "/tmp"}, {file, "/tmp"}, {long, "/tmp"}, {"session", "/tmp"},
-	} {
-		t.Setenv("TMPDIR", c.tmp)
-		if got := tempDir(); got != c.want {
-			t.Errorf("TMPDIR=%q: %q, want %q", c.tmp, got, c.want)
-		}
-	}
 	t.Setenv("TMPDIR", good)
 	fallback := filepath.Join(good, sharedName())
 	for _, c := range []struct{ session, want string }{
@@ -42,6 +31,18 @@ func TestSocketsHaveAFolderWhateverTheEnvironmentNames(t *testing.T) {
 		t.Setenv("XDG_RUNTIME_DIR", c.session)
 		if got, err := sharedDir(); err != nil || got != c.want {
 			t.Errorf("XDG_RUNTIME_DIR=%q: %q, %v, want %q", c.session, got, err, c.want)
+		}
+	}
+}
+
+func TestDescriptorsAreNamedSoThatTheDaemonFindsThem(t *testing.T) {
+	own := fmt.Sprintf("/proc/%d/fd/", os.Getpid())
+	for path, want := range map[string]string{
+		"/dev/fd/63": own + "63", "/proc/self/fd/5": own + "5", "/proc/thread-self/fd/5": own + "5", "/dev/stdout": own + "1", "/dev/stdin": own + "0",
+		"/dev/stdoutx": "/dev/stdoutx", "/dev/fd/": "/dev/fd/", "/tmp/dev/fd/3": "/tmp/dev/fd/3", "/dev/null": "/dev/null",
+	} {
+		if got := forAnother(path); got != want {
+			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
 }
