@@ -46,7 +46,7 @@ type lease struct {
 // the user's programs that run at the same time share one: what is started in two terminals
 // can talk.
 func (o *Options) reach(ctx context.Context) (*lease, error) {
-	hold, err := control.Dial(ctx, o.Socket)
+	hold, err := dial(ctx, o.Socket)
 	if err == nil && !o.described() {
 		return &lease{socket: absolute(control.SocketPath(o.Socket)), hold: hold}, nil
 	}
@@ -59,6 +59,8 @@ func (o *Options) reach(ctx context.Context) (*lease, error) {
 		return nil, fmt.Errorf("a daemon runs on %s already: --nic, --fault and --capture are for one that is started here", control.SocketPath(o.Socket))
 	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !barred:
 		return nil, err
+	case named(o.Socket) && !o.described():
+		return o.share(ctx, absolute(control.SocketPath(o.Socket)))
 	case named(o.Socket):
 		return o.start(ctx, absolute(control.SocketPath(o.Socket)), "")
 	}
@@ -68,6 +70,25 @@ func (o *Options) reach(ctx context.Context) (*lease, error) {
 	}
 	return d, err
 }
+
+// dial connects to a daemon. One that is about to end, because its last program has, is waited for, and then there is
+// none. But it may also be one that wants nobody else, and say so.
+func dial(ctx context.Context, socket string) (c *control.Client, err error) {
+	for range endingLooks {
+		c, err = control.Dial(ctx, socket)
+		if !errors.Is(err, control.ErrGone) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(endingPause)
+	}
+	return c, err
+}
+
+// How often to look at a daemon that ends, and how long to wait after each.
+const (
+	endingLooks = 100
+	endingPause = 10 * time.Millisecond
+)
 
 // startUnnamed starts a daemon, or finds the shared one, where nobody said at which place.
 func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
@@ -138,11 +159,11 @@ func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
 	var d *lease
 	var err error
 	for range shareTries {
-		hold, dialErr := control.Dial(ctx, socket)
+		hold, dialErr := dial(ctx, socket)
 		if dialErr == nil {
 			return &lease{socket: socket, hold: hold}, nil
 		}
-		if !errors.Is(dialErr, control.ErrNoDaemon) && !errors.Is(dialErr, control.ErrGone) {
+		if !errors.Is(dialErr, control.ErrNoDaemon) {
 			return nil, dialErr
 		}
 		if d, err = o.start(ctx, socket, ""); err == nil || ctx.Err() != nil {

@@ -1,11 +1,15 @@
 package run
 
 import (
+	"errors"
 	"fmt"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"softroce/attach/control"
 )
 
 func TestSocketsHaveAFolderWhateverTheEnvironmentNames(t *testing.T) {
@@ -44,5 +48,35 @@ func TestDescriptorsAreNamedSoThatTheDaemonFindsThem(t *testing.T) {
 		if got := forAnother(path); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
+	}
+}
+
+// A daemon ends when its last program does: who comes at that moment is let in and hung up on.
+func TestADaemonThatEndsIsWaitedFor(t *testing.T) {
+	dir, err := os.MkdirTemp("/tmp", "softroce-run-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	for _, c := range []struct {
+		hangsUp int
+		want    error
+	}{{3, control.ErrNoDaemon}, {endingLooks, control.ErrGone}} {
+		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unixpacket"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		go func() {
+			defer l.Close() // removes the socket
+			for range c.hangsUp {
+				if conn, err := l.Accept(); err == nil {
+					conn.Close()
+				}
+			}
+		}()
+		if _, err := dial(t.Context(), filepath.Join(dir, "s")); !errors.Is(err, c.want) {
+			t.Errorf("after %d connections: %v, want %v", c.hangsUp, err, c.want)
+		}
+		l.Close()
 	}
 }
