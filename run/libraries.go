@@ -12,6 +12,8 @@ import (
 	"path/filepath"
 	"runtime"
 	"strings"
+
+	"softroce/tempdir"
 )
 
 // LibraryEnv is the environment variable that names the folder of the libraries.
@@ -85,7 +87,7 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 			return dir, func() {}, nil
 		}
 	}
-	if dir, err = os.MkdirTemp(tempDir(), "softroce-lib-"); err != nil {
+	if dir, err = os.MkdirTemp(tempdir.Path(), "softroce-lib-"); err != nil {
 		return "", nil, err
 	}
 	cleanup = func() { os.RemoveAll(dir) }
