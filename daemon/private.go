@@ -8,12 +8,13 @@ import (
 	"path/filepath"
 
 	"softroce/attach/control"
+	"softroce/tempdir"
 )
 
 // Private starts a daemon with the default NICs for the calling program alone, on a socket
 // that nobody else finds. cleanup closes it and removes what it had on disk.
 func Private(release string) (d *Daemon, cleanup func(), err error) {
-	dir, err := os.MkdirTemp("", "softroce-")
+	dir, err := os.MkdirTemp(tempdir.ForSocket(), "softroce-")
 	if err != nil {
 		return nil, nil, err
 	}

@@ -28,6 +28,9 @@ type end struct {
 	host   string                 // the IPv4 address at which the other end reaches this one's TCP servers
 	turns  func() (string, error) // the library that buildTurns builds, here
 
+	// named returns what is to be put before a command that takes no address but a name: namedPeer is the address's. Where
+	// the command serves the first address of its host, that is an IPv6 one.
+	named func(address string) (prefix string, err error)
 	// start starts a shell command, with these variables in its environment. It ends by itself, or with ctx.
 	start func(ctx context.Context, t *testing.T, command string, env ...string) *job
 	// listening waits until a server that was started here has its TCP port.
@@ -82,6 +85,10 @@ func (b *buffer) String() string {
 // daemon behind socket.
 func beside(namespace, socket string, e end) end {
 	e.what, e.turns = "softroce", buildTurns
+	e.named = func(address string) (string, error) {
+		path, err := filepath.Abs(namedScript)
+		return inNames(path, address), err
+	}
 	e.start = func(ctx context.Context, t *testing.T, command string, env ...string) *job {
 		t.Helper()
 		bin, err := softroceBinary()
@@ -166,6 +173,8 @@ func inGuest(g *rxelab.Guest) end {
 		}
 		return there, err
 	})
+	put := sync.OnceValue(func() error { return g.Put(context.Background(), namedScript, namedThere) })
+	e.named = func(address string) (string, error) { return inNames(namedThere, address), put() }
 	e.listening = func(ctx context.Context, j *job, port int) error {
 		ctx, cancel := context.WithCancelCause(ctx)
 		defer cancel(nil)
@@ -185,7 +194,17 @@ func inGuest(g *rxelab.Guest) end {
 	return e
 }
 
-// namespacePrefixes are how the names of namespaces begin that tests make: the number of the process follows.
+const (
+	namedScript = "over-ipv6"      // gives a command names of its own
+	namedThere  = "/tmp/over-ipv6" // in a guest
+	namedPeer   = "peer"           // the name that it knows
+)
+
+func inNames(script, address string) string {
+	return fmt.Sprintf("unshare --mount %s %s", script, address)
+}
+
+// namespacePrefixes are how the names of namespaces, and of folders with the first, begin that tests make: the number of the process follows.
 var namespacePrefixes = []string{"softroce-e2e-", "softroce-cable-"}
 
 // A namespace is a network namespace that ends with the test.
@@ -201,7 +220,7 @@ func namespace(t *testing.T, name string) string {
 // daemonIn starts a daemon in a namespace and returns its socket when it serves there.
 func daemonIn(t *testing.T, namespace string, args ...string) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "softroce-e2e-") // a socket's path has little room
+	dir, err := shortDir()
 	if err != nil {
 		t.Fatal(err)
 	}

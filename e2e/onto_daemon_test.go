@@ -54,8 +54,7 @@ func TestCapturesPlayOntoAnotherDaemon(t *testing.T) {
 	c := newCable(t)
 	dir := t.TempDir()
 	command(t, "make", "-C", "../libverbs", "OUT="+dir)
-	program := filepath.Join(dir, "program")
-	command(t, "gcc", "-O2", "-o", program, "../scenario/program/program.c", "-libverbs")
+	program := scenarioProgram(t)
 	files := []string{"vp-all-ops", "loss-pp-rc", "write-bw-ackreq", "read-bw-mtu4096", "vp-rnr-multi", "vp-nak-sendtoolong",
 		"vp-nak-oobwrite", "loss-atomic", "loss-read-resp", "dup-read", "cm-rping", "vp-psn-wrap", "vp-uc-ops"}
 	for _, l := range []struct {

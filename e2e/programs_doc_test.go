@@ -1,13 +1,15 @@
 package e2e
 
 import (
+	"fmt"
 	"os"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 )
 
-// TestProgramsDocument wants each row of the table in docs/programs.md.
+// TestProgramsDocument wants each row and each conversation in the tables of docs/programs.md.
 func TestProgramsDocument(t *testing.T) {
 	text, err := os.ReadFile("../docs/programs.md")
 	if err != nil {
@@ -27,6 +29,13 @@ func TestProgramsDocument(t *testing.T) {
 		}
 		if !found {
 			t.Errorf("no word of %s %s", r.tool, want)
+		}
+	}
+	names := strings.NewReplacer("SELF", "ADDR", "PEER", "ADDR", "COPY", "FILE", "/usr/bin/rcopy", "FILE")
+	for _, c := range conversations {
+		want := fmt.Sprintf("| `%s` | `%s` |", names.Replace(c.server), names.Replace(c.client))
+		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }) {
+			t.Errorf("no line %s", want)
 		}
 	}
 }

@@ -3,8 +3,14 @@ package e2e
 import (
 	"context"
 	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+
+	"softroce/capture"
+	"softroce/packet"
 )
 
 // TestSocketsOverRDMASanitized has the programs for sockets over RDMA talk through libraries that look for their own mistakes.
@@ -42,4 +48,48 @@ func TestSocketsOverRDMASanitized(t *testing.T) {
 		}
 	}
 	t.Run("veth", func(t *testing.T) { converse(t, with(x), with(y), datagrams) })
+}
+
+// TestASocketTellsOfItsEndWhenTheRestHasArrived: a socket that is shut down waits for the acknowledgement of all that it has
+// sent before it says so.
+func TestASocketTellsOfItsEndWhenTheRestHasArrived(t *testing.T) {
+	needRoot(t, "network namespaces")
+	betweenUs.take(t)
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	late, file := filepath.Join(dir, "late.fault"), filepath.Join(dir, "all.pcapng")
+	if err := os.WriteFile(late, []byte("delay 50ms send kind ack\n"), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	ns := namespace(t, "late")
+	socket := daemonIn(t, ns, "--fault", late)
+	client, server := fabricEnds(ns, socket)
+	stop := (&site{socket: socket}).capture(t, bin, file)
+	c := cmTalk{server: "rstream -b SELF -T v -C 3 -I 2", client: "rstream -s PEER -T v -C 3 -I 2", want: "custom"}
+	c.run(t, server, client, false)
+	stop()
+	all, err := capture.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	const disconnect = 7 << 29 // as immediate data: a control message, the first of them
+	ends := 0
+	for i, p := range all {
+		if p.Opcode.Info().Headers&packet.HasImmDt == 0 || p.Imm != disconnect {
+			continue
+		}
+		ends++
+		before := packet.PSNAdd(p.BTH.PSN, -1)
+		if !slices.ContainsFunc(all[:i], func(a *capture.Packet) bool {
+			return capture.Kind(packet.KindAck)(a) && a.Src == p.Dst && packet.PSNDiff(a.BTH.PSN, before) >= 0
+		}) {
+			t.Errorf("%v is sent before what precedes it has been acknowledged", p)
+		}
+	}
+	if ends == 0 {
+		t.Errorf("nobody has told of its end in\n%v", all)
+	}
 }

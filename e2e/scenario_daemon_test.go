@@ -19,8 +19,7 @@ func TestScenariosWithAnotherDaemon(t *testing.T) {
 	}
 	dir := t.TempDir()
 	command(t, "make", "-C", "../libverbs", "OUT="+dir)
-	program := filepath.Join(dir, "program")
-	command(t, "gcc", "-O2", "-o", program, "../scenario/program/program.c", "-libverbs")
+	program := scenarioProgram(t)
 	bin, err := softroceBinary()
 	if err != nil {
 		t.Fatal(err)

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -120,14 +119,22 @@ func playScenarios(t *testing.T, l link, d *departures, rounds ...round) {
 	}
 }
 
+// scenarioProgram is the verbs program of a scenario, compiled.
+func scenarioProgram(t *testing.T) string {
+	t.Helper()
+	files, err := filepath.Glob("../scenario/program/*.c")
+	if err != nil {
+		t.Fatal(err)
+	}
+	program := filepath.Join(t.TempDir(), "program")
+	command(t, "cc", slices.Concat([]string{"-O2", "-Wall", "-Wextra", "-Werror", "-o", program}, files, []string{"-libverbs"})...)
+	return program
+}
+
 // serveProgram has a verbs program wait for each connection to the guest, until the test ends.
 func serveProgram(t *testing.T, g *rxelab.Guest) {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "program")
-	out, err := exec.Command("cc", "-O2", "-Wall", "-Wextra", "-Werror", "-o", program, "../scenario/program/program.c", "-libverbs").CombinedOutput()
-	if err != nil {
-		t.Fatalf("%v: %s", err, out)
-	}
+	program := scenarioProgram(t)
 	if err := g.Put(t.Context(), program, "/tmp/program"); err != nil {
 		t.Fatal(err)
 	}

@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -75,6 +76,44 @@ static void program_name(uint8_t *name, size_t size)
 	memcpy(name, s, n);
 }
 
+/* Remembers which socket it is, by the number that the kernel gives to no other one. */
+static void mark(struct sr_conn *c)
+{
+	struct stat st;
+	if (fstat(c->fd, &st))
+		return;
+	c->dev = st.st_dev;
+	c->ino = st.st_ino;
+}
+
+/* Where a program's filter of system calls has no fstat, the descriptor is taken to be ours. */
+static bool has_socket(const struct sr_conn *c)
+{
+	struct stat st;
+	if (c->fd < 0)
+		return false;
+	if (fstat(c->fd, &st))
+		return errno != EBADF;
+	return !c->ino || (st.st_dev == c->dev && st.st_ino == c->ino);
+}
+
+bool sr_robbed(struct sr_conn *c)
+{
+	int saved = errno;
+	if (c->fd >= 0 && !atomic_load(&c->robbed) && !has_socket(c)) {
+		atomic_store(&c->robbed, 1);
+		atomic_store(&c->gone, 1);
+	}
+	errno = saved;
+	return atomic_load(&c->robbed);
+}
+
+void sr_close_fd(struct sr_conn *c, int fd)
+{
+	if (fd >= 0 && !sr_robbed(c))
+		close(fd);
+}
+
 int sr_connect(struct sr_conn *c)
 {
 	memset(c, 0, sizeof *c);
@@ -82,6 +121,7 @@ int sr_connect(struct sr_conn *c)
 	c->fd = dial();
 	if (c->fd < 0)
 		return -c->fd;
+	mark(c);
 	c->buf = malloc(SOFTROCE_MAX_MESSAGE);
 	if (!c->buf) {
 		close(c->fd);
@@ -102,8 +142,7 @@ int sr_connect(struct sr_conn *c)
 void sr_disconnect(struct sr_conn *c)
 {
 	atomic_store(&c->gone, 1);
-	if (c->fd >= 0)
-		close(c->fd);
+	sr_close_fd(c, c->fd);
 	c->fd = -1;
 	free(c->buf);
 	c->buf = NULL;
@@ -115,8 +154,7 @@ void sr_disconnect(struct sr_conn *c)
 void sr_forked(struct sr_conn *c)
 {
 	atomic_store(&c->gone, 1);
-	if (c->fd >= 0)
-		close(c->fd);
+	sr_close_fd(c, c->fd);
 	c->fd = -1;
 	c->waiting = NULL;
 	c->reading = 0;
@@ -294,7 +332,7 @@ static void read_one(struct sr_conn *c)
 /* Sends a request and waits. Once it is done, call is in no list any more. */
 static int perform(struct sr_conn *c, struct sr_call *call)
 {
-	if (sr_gone(c))
+	if (sr_gone(c) || sr_robbed(c))
 		return EIO;
 	call->tag = ++c->tag;
 	int error = send_request(c, call->request, call->tag);
@@ -358,7 +396,7 @@ int sr_close_handle(struct sr_conn *c, uint16_t op, uint32_t handle)
 
 int sr_alive(struct sr_conn *c)
 {
-	if (sr_gone(c))
+	if (sr_gone(c) || sr_robbed(c))
 		return 0;
 	struct pollfd p = {.fd = c->fd, .events = POLLRDHUP};
 	if (poll(&p, 1, 0) > 0 && p.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL))

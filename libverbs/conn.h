@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 #include "softroce_abi.h"
 
@@ -22,6 +23,9 @@ struct sr_call;
 struct sr_conn {
 	int fd; /* -1: closed, or inherited by fork */
 	atomic_int gone;
+	atomic_int robbed; /* see sr_robbed */
+	dev_t dev;	   /* of the socket behind fd; ino 0: unknown */
+	ino_t ino;
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
 	uint64_t tag;
@@ -72,6 +76,17 @@ int sr_ask(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *r
 int sr_ask_fd(struct sr_conn *c, uint16_t op, const void *body, size_t len, void *reply,
 	      size_t reply_len, int *fd);
 int sr_close_handle(struct sr_conn *c, uint16_t op, uint32_t handle);
+
+/*
+ * sr_robbed looks, with a system call, whether the program has closed the connection's descriptor,
+ * as those do that close all they do not know. The number may stand for something of the program's
+ * own then, and so may those of the other descriptors that belong with it: nothing is read, written
+ * or closed there any more, and the daemon is as good as gone.
+ */
+bool sr_robbed(struct sr_conn *c);
+
+/* sr_close_fd closes a descriptor that came over the connection, or is it, if there is one. */
+void sr_close_fd(struct sr_conn *c, int fd);
 
 /* sr_alive looks, with a system call, whether the daemon is still there. */
 int sr_alive(struct sr_conn *c);

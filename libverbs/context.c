@@ -81,7 +81,7 @@ static void context_forked(struct sr_context *ctx)
 {
 	sr_forked(&ctx->conn);
 	pthread_mutex_init(&ctx->lock, NULL);
-	close(ctx->doorbell_fd);
+	sr_close_fd(&ctx->conn, ctx->doorbell_fd);
 	ctx->doorbell_fd = -1;
 	make_private(&ctx->doorbells);
 	make_private(&ctx->events);
@@ -161,12 +161,9 @@ static void free_context(struct sr_context *ctx)
 	struct ibv_context *c = &ctx->verbs.context;
 	sr_unmap(&ctx->doorbells);
 	sr_unmap(&ctx->events);
-	if (ctx->doorbell_fd >= 0)
-		close(ctx->doorbell_fd);
-	if (c->async_fd >= 0)
-		close(c->async_fd);
-	if (c->cmd_fd >= 0)
-		close(c->cmd_fd);
+	sr_close_fd(&ctx->conn, ctx->doorbell_fd);
+	sr_close_fd(&ctx->conn, c->async_fd);
+	sr_close_fd(&ctx->conn, c->cmd_fd);
 	pthread_mutex_destroy(&c->mutex);
 	pthread_mutex_destroy(&ctx->lock);
 	free(ctx);
@@ -283,7 +280,7 @@ SR_PUBLIC struct ibv_context *ibv_import_device(int cmd_fd)
 static void leave(struct sr_conn *c)
 {
 	char buf[256];
-	if (c->fd < 0 || shutdown(c->fd, SHUT_WR))
+	if (c->fd < 0 || sr_robbed(c) || shutdown(c->fd, SHUT_WR))
 		return;
 	ssize_t n;
 	do {

@@ -44,7 +44,7 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 				    ch->handle);
 	if (error && error != EIO)
 		return error;
-	close(ibv->fd);
+	sr_close_fd(&sr_ctx(ibv->context)->conn, ibv->fd);
 	pthread_mutex_destroy(&ch->lock);
 	free(ch);
 	return 0;

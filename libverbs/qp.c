@@ -7,28 +7,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static struct softroce_qp_cap cap_to_abi(const struct ibv_qp_cap *c)
-{
-	return (struct softroce_qp_cap){
-		.max_send_wr = c->max_send_wr,
-		.max_recv_wr = c->max_recv_wr,
-		.max_send_sge = c->max_send_sge,
-		.max_recv_sge = c->max_recv_sge,
-		.max_inline_data = c->max_inline_data,
-	};
-}
-
-static struct ibv_qp_cap cap_from_abi(const struct softroce_qp_cap *c)
-{
-	return (struct ibv_qp_cap){
-		.max_send_wr = c->max_send_wr,
-		.max_recv_wr = c->max_recv_wr,
-		.max_send_sge = c->max_send_sge,
-		.max_recv_sge = c->max_recv_sge,
-		.max_inline_data = c->max_inline_data,
-	};
-}
-
 /*
  * Handles are a context's own: what another context made would be taken for something else. A
  * context that was imported has the objects of the one that it joined, but they are imported, too.
@@ -46,7 +24,7 @@ static int describe(const struct ibv_qp_init_attr_ex *a, struct softroce_create_
 {
 	ask->type = a->qp_type;
 	ask->sig_all = a->sq_sig_all != 0;
-	ask->cap = cap_to_abi(&a->cap);
+	ask->cap = sr_qp_cap_to_abi(&a->cap);
 	if (a->qp_type == IBV_QPT_XRC_RECV) {
 		if (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd)
 			return -1;
@@ -113,7 +91,7 @@ static int ask_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr)
 		sr_close_handle(c, SOFTROCE_OP_DESTROY_QP, reply.handle);
 	q->ex.qp_base.handle = reply.handle;
 	q->ex.qp_base.qp_num = reply.qp_num;
-	q->cap = cap_from_abi(&reply.cap);
+	q->cap = sr_qp_cap_from_abi(&reply.cap);
 	return error;
 }
 
@@ -276,84 +254,11 @@ static void empty(struct sr_wq *w)
 	sr_unlock(&w->lock, w->unlocked);
 }
 
-static struct softroce_qp_attr attr_to_abi(const struct ibv_qp_attr *a)
-{
-	return (struct softroce_qp_attr){
-		.state = a->qp_state,
-		.cur_state = a->cur_qp_state,
-		.path_mtu = a->path_mtu,
-		.path_mig_state = a->path_mig_state,
-		.qkey = a->qkey,
-		.rq_psn = a->rq_psn,
-		.sq_psn = a->sq_psn,
-		.dest_qp_num = a->dest_qp_num,
-		.access_flags = a->qp_access_flags,
-		.rate_limit = a->rate_limit,
-		.cap = cap_to_abi(&a->cap),
-		.ah = sr_ah_to_abi(&a->ah_attr),
-		.alt_ah = sr_ah_to_abi(&a->alt_ah_attr),
-		.pkey_index = a->pkey_index,
-		.alt_pkey_index = a->alt_pkey_index,
-		.en_sqd_async_notify = a->en_sqd_async_notify,
-		.sq_draining = a->sq_draining,
-		.max_rd_atomic = a->max_rd_atomic,
-		.max_dest_rd_atomic = a->max_dest_rd_atomic,
-		.min_rnr_timer = a->min_rnr_timer,
-		.port_num = a->port_num,
-		.timeout = a->timeout,
-		.retry_cnt = a->retry_cnt,
-		.rnr_retry = a->rnr_retry,
-		.alt_port_num = a->alt_port_num,
-		.alt_timeout = a->alt_timeout,
-	};
-}
-
-static void attr_from_abi(struct ibv_qp_attr *out, const struct softroce_qp_attr *a)
-{
-	*out = (struct ibv_qp_attr){
-		.qp_state = a->state,
-		.cur_qp_state = a->cur_state,
-		.path_mtu = a->path_mtu,
-		.path_mig_state = a->path_mig_state,
-		.qkey = a->qkey,
-		.rq_psn = a->rq_psn,
-		.sq_psn = a->sq_psn,
-		.dest_qp_num = a->dest_qp_num,
-		.qp_access_flags = a->access_flags,
-		.cap = cap_from_abi(&a->cap),
-		.ah_attr = sr_ah_from_abi(&a->ah),
-		.alt_ah_attr = sr_ah_from_abi(&a->alt_ah),
-		.pkey_index = a->pkey_index,
-		.alt_pkey_index = a->alt_pkey_index,
-		.en_sqd_async_notify = a->en_sqd_async_notify,
-		.sq_draining = a->sq_draining,
-		.max_rd_atomic = a->max_rd_atomic,
-		.max_dest_rd_atomic = a->max_dest_rd_atomic,
-		.min_rnr_timer = a->min_rnr_timer,
-		.port_num = a->port_num,
-		.timeout = a->timeout,
-		.retry_cnt = a->retry_cnt,
-		.rnr_retry = a->rnr_retry,
-		.alt_port_num = a->alt_port_num,
-		.alt_timeout = a->alt_timeout,
-		.rate_limit = a->rate_limit,
-	};
-}
-
-/* Attributes of a responder, which programs give to an XRC initiator, too: it has no such side. */
-static uint32_t meaningless(enum ibv_qp_type type)
-{
-	return type == IBV_QPT_XRC_SEND ? IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_DEST_RD_ATOMIC : 0;
-}
-
 SR_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask)
 {
 	struct sr_qp *q = sr_qp(qp);
-	struct softroce_modify_qp_request ask = {
-		.handle = qp->handle,
-		.mask = (uint32_t)mask & ~meaningless(qp->qp_type),
-		.attr = attr_to_abi(attr),
-	};
+	struct softroce_modify_qp_request ask = {.handle = qp->handle};
+	sr_qp_attr_to_abi(&ask, qp->qp_type, attr, mask);
 	int error = sr_ask(&sr_ctx(qp->context)->conn, SOFTROCE_OP_MODIFY_QP, &ask, sizeof ask,
 			   NULL, 0);
 	if (error)
@@ -379,7 +284,7 @@ SR_PUBLIC int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask
 			   &reply, sizeof reply);
 	if (error)
 		return error;
-	attr_from_abi(attr, &reply.attr);
+	sr_qp_attr_from_abi(attr, &reply.attr);
 	qp->state = attr->qp_state;
 	*init = (struct ibv_qp_init_attr){
 		.qp_context = qp->qp_context,

@@ -12,7 +12,8 @@
 
 static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session {
-	struct sr_conn conn;	/* first */
+	struct sr_conn conn; /* first */
+	unsigned int generation;
 	struct session *before; /* those of the past stay: others may be in the middle of a call */
 } * session;
 static unsigned int current; /* generation: counts sessions */
@@ -67,8 +68,8 @@ static int open_session(void)
 		return error;
 	}
 	s->before = session;
+	s->generation = ++current;
 	session = s;
-	current++;
 	return 0;
 }
 
@@ -140,6 +141,20 @@ CM_PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
 	return &ch->channel;
 }
 
+/* A child closes its copy of what its parent had. */
+static void close_channel(const struct cm_channel *ch)
+{
+	pthread_mutex_lock(&session_lock);
+	struct session *s = session;
+	while (s && s->generation != ch->generation)
+		s = s->before;
+	pthread_mutex_unlock(&session_lock);
+	if (s)
+		sr_close_fd(&s->conn, ch->channel.fd);
+	else
+		close(ch->channel.fd);
+}
+
 /* Lets go of a channel. The last one frees it. */
 void cm_put_channel(struct cm_channel *ch)
 {
@@ -152,6 +167,6 @@ CM_PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *channel)
 	struct cm_channel *ch = (struct cm_channel *)channel;
 	atomic_store(&ch->destroyed, 1);
 	cm_ask_handle(ch->generation, SOFTROCE_OP_CM_DESTROY_CHANNEL, ch->handle);
-	close(ch->channel.fd);
+	close_channel(ch);
 	cm_put_channel(ch);
 }

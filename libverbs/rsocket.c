@@ -213,14 +213,17 @@ CM_PUBLIC int rconnect(int fd, const struct sockaddr *addr, socklen_t len)
 	RS_WITH_SOCKET(fd, whole(addr, len) ? do_connect(s, addr) : EINVAL);
 }
 
+static int64_t patience(const struct rs *s)
+{
+	return s->opt.linger.l_onoff ? s->opt.linger.l_linger * (int64_t)1000 : DRAIN_TIME;
+}
+
 /*
  * Waits until all that was sent has been acknowledged. It cannot be any more once the peer has
  * disconnected: it may have destroyed its queue pair by then.
  */
-static void drain(struct rs *s)
+static void drain(struct rs *s, int64_t end)
 {
-	int patience = s->opt.linger.l_onoff ? s->opt.linger.l_linger * 1000 : DRAIN_TIME;
-	int64_t end = rs_now() + patience;
 	while (s->state == RS_CONNECTED && s->cq && (s->sqe < s->opt.sq_size || s->ctrl > 0)) {
 		int error = rs_now() < end ? rs_wait(s, (int)(end - rs_now())) : ETIMEDOUT;
 		if (error && error != EINTR)
@@ -244,12 +247,19 @@ static int do_shutdown(struct rs *s, int how)
 		s->readable = false;
 	if (s->writable)
 		return 0; /* the peer goes on to hear from us */
+	int64_t end = rs_now() + patience(s);
+	/*
+	 * rdma-core's library tells its program of the end at once, even if data are left to read,
+	 * and there are programs that then do not read them: the data get a head start.
+	 */
+	if (!s->readable)
+		drain(s, end);
 	while (s->state == RS_CONNECTED && s->ctrl >= RS_CTRL_MAX)
 		if (rs_wait(s, -1))
 			break;
 	if (s->state == RS_CONNECTED && (wrote || !s->readable))
 		rs_send_ctrl(s, s->readable ? RS_CTRL_SHUTDOWN : RS_CTRL_DISCONNECT);
-	drain(s);
+	drain(s, end);
 	return 0;
 }
 

@@ -385,4 +385,11 @@ int sr_close_xrcd(struct ibv_xrcd *xrcd);
 struct softroce_ah_attr sr_ah_to_abi(const struct ibv_ah_attr *a);
 struct ibv_ah_attr sr_ah_from_abi(const struct softroce_ah_attr *a);
 
+/* qp_attr.c. Of the attributes those are asked for that the mask selects, and the others are 0. */
+struct softroce_qp_cap sr_qp_cap_to_abi(const struct ibv_qp_cap *c);
+struct ibv_qp_cap sr_qp_cap_from_abi(const struct softroce_qp_cap *c);
+void sr_qp_attr_to_abi(struct softroce_modify_qp_request *ask, enum ibv_qp_type type,
+		       const struct ibv_qp_attr *attr, int mask);
+void sr_qp_attr_from_abi(struct ibv_qp_attr *out, const struct softroce_qp_attr *a);
+
 #endif

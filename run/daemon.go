@@ -20,6 +20,7 @@ import (
 
 	"softroce/attach/control"
 	"softroce/daemon"
+	"softroce/tempdir"
 )
 
 // A lease is the use of a daemon.
@@ -45,7 +46,7 @@ type lease struct {
 // the user's programs that run at the same time share one: what is started in two terminals
 // can talk.
 func (o *Options) reach(ctx context.Context) (*lease, error) {
-	hold, err := control.Dial(ctx, o.Socket)
+	hold, err := dial(ctx, o.Socket)
 	if err == nil && !o.described() {
 		return &lease{socket: absolute(control.SocketPath(o.Socket)), hold: hold}, nil
 	}
@@ -58,6 +59,8 @@ func (o *Options) reach(ctx context.Context) (*lease, error) {
 		return nil, fmt.Errorf("a daemon runs on %s already: --nic, --fault and --capture are for one that is started here", control.SocketPath(o.Socket))
 	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !barred:
 		return nil, err
+	case named(o.Socket) && !o.described():
+		return o.share(ctx, absolute(control.SocketPath(o.Socket)))
 	case named(o.Socket):
 		return o.start(ctx, absolute(control.SocketPath(o.Socket)), "")
 	}
@@ -68,6 +71,25 @@ func (o *Options) reach(ctx context.Context) (*lease, error) {
 	return d, err
 }
 
+// dial connects to a daemon. One that is about to end, because its last program has, is waited for, and then there is
+// none. But it may also be one that wants nobody else, and say so.
+func dial(ctx context.Context, socket string) (c *control.Client, err error) {
+	for range endingLooks {
+		c, err = control.Dial(ctx, socket)
+		if !errors.Is(err, control.ErrGone) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(endingPause)
+	}
+	return c, err
+}
+
+// How often to look at a daemon that ends, and how long to wait after each.
+const (
+	endingLooks = 100
+	endingPause = 10 * time.Millisecond
+)
+
 // startUnnamed starts a daemon, or finds the shared one, where nobody said at which place.
 func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
 	if !o.described() {
@@ -75,7 +97,7 @@ func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
 			return o.share(ctx, filepath.Join(dir, "socket"))
 		}
 	}
-	dir, err := os.MkdirTemp(tempDir(), "softroce-")
+	dir, err := os.MkdirTemp(tempdir.ForSocket(), "softroce-")
 	if err != nil {
 		return nil, err
 	}
@@ -105,7 +127,7 @@ func sharedDir() (string, error) {
 			return dir, nil
 		}
 	}
-	dir := filepath.Join(tempDir(), sharedName())
+	dir := filepath.Join(tempdir.ForSocket(), sharedName())
 	return dir, ownDir(dir)
 }
 
@@ -113,7 +135,7 @@ func sharedName() string { return "softroce-" + strconv.Itoa(os.Geteuid()) }
 
 // ownDir sees that a folder is there, is this user's alone, and has room for a socket's name.
 func ownDir(dir string) error {
-	if len(dir)+len("/socket") >= socketPathSize {
+	if len(dir)+len("/socket") >= tempdir.SocketPathSize {
 		return unix.ENAMETOOLONG
 	}
 	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
@@ -129,19 +151,6 @@ func ownDir(dir string) error {
 	return nil
 }
 
-// tempDir is the folder for what is temporary: $TMPDIR, where that is a folder whose name leaves room for a socket's.
-func tempDir() string {
-	const longest = "/softroce-4294967295/socket"
-	dir := os.TempDir()
-	if st, err := os.Stat(dir); err != nil || !st.IsDir() || !filepath.IsAbs(dir) || len(dir)+len(longest) >= socketPathSize {
-		return "/tmp"
-	}
-	return dir
-}
-
-// socketPathSize is sizeof(sockaddr_un.sun_path).
-const socketPathSize = 108
-
 // shareTries bounds how often a daemon may end, or another one start, just when we come.
 const shareTries = 10
 
@@ -150,11 +159,11 @@ func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
 	var d *lease
 	var err error
 	for range shareTries {
-		hold, dialErr := control.Dial(ctx, socket)
+		hold, dialErr := dial(ctx, socket)
 		if dialErr == nil {
 			return &lease{socket: socket, hold: hold}, nil
 		}
-		if !errors.Is(dialErr, control.ErrNoDaemon) && !errors.Is(dialErr, control.ErrGone) {
+		if !errors.Is(dialErr, control.ErrNoDaemon) {
 			return nil, dialErr
 		}
 		if d, err = o.start(ctx, socket, ""); err == nil || ctx.Err() != nil {
@@ -175,13 +184,12 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	}
 	for _, f := range [][2]string{{"--fault", o.Fault}, {"--capture", o.Capture}} {
 		if f[1] != "" {
-			args = append(args, f[0], absolute(f[1]))
+			args = append(args, f[0], forAnother(absolute(f[1])))
 		}
 	}
 	d := &lease{socket: socket, own: o.described() || dir != "", dir: dir, ended: make(chan error, 1), log: &relay{}}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Dir, cmd.Stderr = args, "/", d.log
-	cmd.Env = set(os.Environ(), "TMPDIR", tempDir())
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
 	ready, err := cmd.StdoutPipe()
 	if err != nil {
@@ -216,6 +224,22 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	}
 	d.log.open(o.Stderr)
 	return d, nil
+}
+
+// descriptors are the names of files that mean another one in each process.
+var descriptors = map[string]string{
+	"/dev/fd/": "", "/proc/self/fd/": "", "/proc/thread-self/fd/": "", "/dev/stdin": "0", "/dev/stdout": "1", "/dev/stderr": "2",
+}
+
+// forAnother is the name under which another process finds our file: a shell makes a pipe of "--capture >(command)" and
+// names a descriptor of ours.
+func forAnother(path string) string {
+	for name, number := range descriptors {
+		if rest, ok := strings.CutPrefix(path, name); ok && (rest == "") != (number == "") {
+			return fmt.Sprintf("/proc/%d/fd/%s", os.Getpid(), number+rest)
+		}
+	}
+	return path
 }
 
 // nicCount is how many NICs the daemon that is started will have.

@@ -40,10 +40,17 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
+// standardPath is where execvp looks for commands if nobody says where: confstr(_CS_PATH).
+const standardPath = "/bin:/usr/bin"
+
 // Run runs a command on softroce and returns its status: 128+n where signal n ended it. It
 // must not be called twice at the same time: a process has one set of signals.
 func Run(ctx context.Context, o Options) (int, error) {
-	p, err := find(o.Command[0], os.Getenv("PATH"))
+	path, ok := os.LookupEnv("PATH")
+	if !ok {
+		path = standardPath
+	}
+	p, err := find(o.Command[0], path)
 	if err != nil {
 		return 0, &Error{status(err), err}
 	}
@@ -84,11 +91,7 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	if p.args != nil {
 		argv = append(append([]string{p.path}, p.args...), o.Command[1:]...)
 	}
-	code, err = execute(p.path, argv, env)
-	if err != nil {
-		return 0, fmt.Errorf("%w %s: %w", ErrNotExecutable, p.path, errno(err))
-	}
-	return code, nil
+	return execute(ctx, p.path, argv, env)
 }
 
 // checkDevices wants each of the NICs to be there.

@@ -10,6 +10,8 @@ import (
 	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/tempdir"
 )
 
 // namePrefix is how the names of trees in the folder of temporary files begin; digits follow.
@@ -26,7 +28,7 @@ var (
 
 // newDir makes a directory that RemoveDead leaves alone for as long as the file is open.
 func newDir() (string, *os.File, error) {
-	tmp, err := os.OpenRoot(os.TempDir())
+	tmp, err := os.OpenRoot(tempdir.Path())
 	if err != nil {
 		return "", nil, err
 	}
@@ -92,7 +94,7 @@ func lockFile(f *os.File) error {
 // RemoveDead removes the trees of this user that processes left behind which were killed, and returns their paths.
 // A tree in use is locked. Where others could move this user's directories about, nothing is removed.
 func RemoveDead() (removed []string, err error) {
-	tmp, err := os.OpenRoot(os.TempDir())
+	tmp, err := os.OpenRoot(tempdir.Path())
 	if err != nil {
 		return nil, err
 	}

@@ -97,6 +97,9 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 			*f.to = f.flag
 		}
 	}
+	if d.Capture == "-" {
+		return c, usagef("--capture -: standard output tells which NICs are ready; name a file or a FIFO, or use softroce capture -o -")
+	}
 	c.WhileUsed = d.While
 	if d.Engines != nil {
 		if c.Engines = *d.Engines; c.Engines == 0 {

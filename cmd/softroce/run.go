@@ -31,6 +31,9 @@ func (r *runCmd) Run(e *env) error {
 			return &usageError{err}
 		}
 	}
+	if r.Capture == "-" {
+		return usagef("--capture -: standard output is the program's; name a file, a FIFO, or >(a command)")
+	}
 	code, err := programs.Run(e, programs.Options{
 		Command: command, Device: r.Device, Quiet: r.Quiet, Socket: e.socket,
 		NICs: r.NIC, Fault: r.Fault, Capture: r.Capture, Stderr: e.err,

@@ -17,17 +17,43 @@ import (
 // calling goroutine does not.
 func Dial(ctx context.Context, namespace string, to netip.AddrPort) (net.Conn, error) {
 	f, err := within(namespace, to, func(fd int, sa unix.Sockaddr) error {
-		limit := unix.Timeval{Sec: 5}
-		if err := unix.SetsockoptTimeval(fd, unix.SOL_SOCKET, unix.SO_SNDTIMEO, &limit); err != nil {
-			return err
-		}
-		return unix.Connect(fd, sa)
+		return connect(fd, sa)
 	})
 	if err != nil {
 		return nil, fmt.Errorf("connect to %v in %s: %w", to, namespace, err)
 	}
 	defer f.Close()
 	return net.FileConn(f)
+}
+
+// connectTime is how long a connection may take.
+const connectTime = 5 * time.Second
+
+// connect does not block in connect(2), which a signal would end half done: the runtime's own arrive at any time.
+func connect(fd int, sa unix.Sockaddr) error {
+	if err := unix.SetNonblock(fd, true); err != nil {
+		return err
+	}
+	if err := unix.Connect(fd, sa); err != unix.EINPROGRESS {
+		return err
+	}
+	for end := time.Now().Add(connectTime); ; {
+		left := max(0, time.Until(end))
+		n, err := unix.Poll([]unix.PollFd{{Fd: int32(fd), Events: unix.POLLOUT}}, int(left.Milliseconds()))
+		switch {
+		case err == unix.EINTR:
+			continue
+		case err != nil:
+			return err
+		case n == 0:
+			return unix.ETIMEDOUT
+		}
+		errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
+		if err == nil && errno != 0 {
+			err = unix.Errno(errno)
+		}
+		return err
+	}
 }
 
 // Listen makes a TCP server socket in a network namespace.

@@ -206,3 +206,7 @@ func TestEventsCanBeWaitedForAndKeepTheirObjects(t *testing.T) {
 func TestThreadsAndChildrenDoNotDisturbEachOther(t *testing.T) {
 	play(t, verbstest.New(t), "threads")
 }
+
+func TestDescriptorsOfAProgramThatClosedOursStayItsOwn(t *testing.T) {
+	play(t, verbstest.New(t), "robbed")
+}

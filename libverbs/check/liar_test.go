@@ -1,6 +1,7 @@
 package check
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/rand/v2"
 	"net"
@@ -8,6 +9,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -34,7 +36,13 @@ func TestALyingDaemonDoesNotBringItsProgramDown(t *testing.T) {
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
-			socket := lie(t, daemon, rand.New(rand.NewPCG(seed, i)))
+			var mu sync.Mutex
+			r := rand.New(rand.NewPCG(seed, i))
+			socket := between(t, daemon, asItIs, func(m []byte, fds []int) ([]byte, []int) {
+				mu.Lock()
+				defer mu.Unlock()
+				return change(r, m, fds)
+			})
 			cmd := command(t, socket, file)
 			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0") // what was taken for lost is
 			if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "Sanitizer") {
@@ -45,8 +53,13 @@ func TestALyingDaemonDoesNotBringItsProgramDown(t *testing.T) {
 	running.Wait()
 }
 
-// lie passes messages on between a socket, which it returns, and the daemon's.
-func lie(t *testing.T, daemon string, r *rand.Rand) string {
+// A passer changes a message and its descriptors, or looks at them. Several connections may have one at work.
+type passer func(m []byte, fds []int) ([]byte, []int)
+
+func asItIs(m []byte, fds []int) ([]byte, []int) { return m, fds }
+
+// between passes messages on between a socket, which it returns, and the daemon's: requests and replies.
+func between(t *testing.T, daemon string, requests, replies passer) string {
 	dir, err := os.MkdirTemp("", "liar")
 	if err != nil {
 		t.Error(err)
@@ -59,7 +72,6 @@ func lie(t *testing.T, daemon string, r *rand.Rand) string {
 		return ""
 	}
 	t.Cleanup(func() { l.Close() })
-	var mu sync.Mutex // of r
 	go func() {
 		for {
 			client, err := l.AcceptUnix()
@@ -71,19 +83,15 @@ func lie(t *testing.T, daemon string, r *rand.Rand) string {
 				client.Close()
 				return
 			}
-			go pass(client, server, func(m []byte, fds []int) ([]byte, []int) { return m, fds })
-			go pass(server, client, func(m []byte, fds []int) ([]byte, []int) {
-				mu.Lock()
-				defer mu.Unlock()
-				return change(r, m, fds)
-			})
+			go pass(client, server, requests)
+			go pass(server, client, replies)
 		}
 	}()
 	return l.Addr().String()
 }
 
 // pass hands on what comes from one side to the other, until it ends.
-func pass(from, to *net.UnixConn, change func([]byte, []int) ([]byte, []int)) {
+func pass(from, to *net.UnixConn, change passer) {
 	defer to.CloseWrite()
 	buf, oob := make([]byte, abi.MaxMessage), make([]byte, unix.CmsgSpace(4*abi.MaxFDs))
 	for {
@@ -109,8 +117,26 @@ func pass(from, to *net.UnixConn, change func([]byte, []int) ([]byte, []int)) {
 	}
 }
 
+// TestAttributesThatTheMaskDoesNotSelectStayWithTheProgram listens to what a program asks whose other attributes are all 0xa5.
+func TestAttributesThatTheMaskDoesNotSelectStayWithTheProgram(t *testing.T) {
+	var changes atomic.Int32
+	socket := between(t, verbstest.New(t).Socket(), func(m []byte, fds []int) ([]byte, []int) {
+		if binary.LittleEndian.Uint16(m[atOp:]) == abi.OpModifyQP {
+			changes.Add(1)
+			if bytes.IndexByte(m[abi.HeaderSize+8:], 0xa5) >= 0 { // behind handle and mask
+				t.Errorf("the daemon is told: % x", m)
+			}
+		}
+		return m, fds
+	}, asItIs)
+	if out, err := command(t, socket, compile(t, "selected")).CombinedOutput(); err != nil || changes.Load() != 3 {
+		t.Errorf("%v, %d changes\n%s", err, changes.Load(), out)
+	}
+}
+
 // Offsets in a header, and numbers that somebody may not have thought of.
 const (
+	atOp     = 2
 	atLength = 4
 	atError  = 16
 )

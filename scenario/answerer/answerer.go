@@ -1,4 +1,4 @@
-// Package answerer is the verbs program of a live scenario for a softroce NIC, in Go: what scenario/program/program.c
+// Package answerer is the verbs program of a live scenario for a softroce NIC, in Go: what scenario/program
 // does with libibverbs it does with package verbs, which has FLUSH as well.
 package answerer
 

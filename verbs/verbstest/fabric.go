@@ -27,6 +27,7 @@ import (
 
 	"softroce/attach"
 	"softroce/nic"
+	"softroce/tempdir"
 	"softroce/verbs"
 	"softroce/wire"
 )
@@ -237,7 +238,7 @@ func (f *Fabric) Socket() string {
 	if f.socket != "" {
 		return f.socket
 	}
-	dir, err := os.MkdirTemp("", "verbstest") // short: a socket's path has at most 107 bytes
+	dir, err := os.MkdirTemp(tempdir.ForSocket(), "verbstest")
 	if err != nil {
 		f.t.Fatalf("verbstest: %v", err)
 	}

@@ -1,0 +1,139 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A terminal with a shell at it.
+type terminal struct {
+	t    *testing.T
+	keys *os.File
+	said chan string // what has appeared, piece by piece
+	text string      // what has appeared and was not looked for yet
+}
+
+// openTerminal starts an interactive shell, whose prompt is the status of the last command, as in <0>.
+func openTerminal(t *testing.T, env ...string) *terminal {
+	t.Helper()
+	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { keys.Close() })
+	number, err := unix.IoctlGetInt(int(keys.Fd()), unix.TIOCGPTN)
+	if err == nil {
+		err = unix.IoctlSetPointerInt(int(keys.Fd()), unix.TIOCSPTLCK, 0)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	tty, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer tty.Close()
+	shell := exec.Command("bash", "--norc", "--noprofile", "--noediting", "-i")
+	shell.Env = append(append(os.Environ(), "PS1=<$?>"), env...)
+	shell.Stdin, shell.Stdout, shell.Stderr = tty, tty, tty
+	shell.SysProcAttr = &syscall.SysProcAttr{Setsid: true, Setctty: true}
+	if err := shell.Start(); err != nil {
+		t.Fatal(err)
+	}
+	x := &terminal{t: t, keys: keys, said: make(chan string, 1024)}
+	t.Cleanup(func() { // its jobs are told that the terminal has gone
+		shell.Process.Kill()
+		shell.Wait()
+	})
+	go func() {
+		buf := make([]byte, 1024)
+		for {
+			n, err := keys.Read(buf)
+			if err != nil {
+				return
+			}
+			x.said <- string(buf[:n])
+		}
+	}()
+	x.shows("<0>")
+	return x
+}
+
+func (x *terminal) types(keys string) { x.keys.WriteString(keys) }
+
+// shows waits until a text appears.
+func (x *terminal) shows(text string) {
+	x.t.Helper()
+	limit := time.After(awaitTime)
+	for {
+		if _, rest, ok := strings.Cut(x.text, text); ok {
+			x.text = rest
+			return
+		}
+		select {
+		case more := <-x.said:
+			x.text += more
+		case <-limit:
+			x.t.Fatalf("the terminal does not show %q, but %q", text, x.text)
+		}
+	}
+}
+
+// someLibrary is a folder with something that softroce run can preload.
+func someLibrary(t *testing.T) string {
+	t.Helper()
+	dir := t.TempDir()
+	out, err := exec.Command("gcc", "-shared", "-o", filepath.Join(dir, "libibverbs.so.1"), "-x", "c", "/dev/null").CombinedOutput()
+	if err != nil && os.Getenv("CI") == "" {
+		t.Skipf("needs gcc, for a library: %v, %s", err, out)
+	} else if err != nil {
+		t.Fatalf("%v, %s", err, out)
+	}
+	return dir
+}
+
+// TestAShellHearsOfAProgramThatStops has programs stop that softroce run has started: by a key, by themselves, and, as a shell
+// does, in a process group of their own that has the terminal. Each time it is the outer shell's turn, and fg goes on.
+func TestAShellHearsOfAProgramThatStops(t *testing.T) {
+	dir, err := os.MkdirTemp("", "softroce") // a socket's path has little room
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	x := openTerminal(t, "SOFTROCE_SOCKET="+filepath.Join(dir, "s"), "SOFTROCE_LIBDIR="+someLibrary(t))
+
+	// It does not read: what is typed between the two stops, ours and its, would be its own.
+	x.types("softroce run -q -- sh -c 'trap \"echo goes on $((6*7)); exit 3\" CONT; echo runs $((6*7)); while :; do sleep 0.05; done'\n")
+	x.shows("runs 42")
+	x.types("\x1a") // ^Z
+	x.shows("Stopped")
+	x.shows("<148>")
+	x.types("fg\n")
+	x.shows("goes on 42")
+	x.shows("<3>")
+
+	x.types("softroce run -q -- sh -c 'kill -STOP $$; echo back $((6*7)); exit 5'\n")
+	x.shows("Stopped")
+	x.types("fg\n")
+	x.shows("back 42")
+	x.shows("<5>")
+
+	x.types("softroce run -q -- bash --norc --noprofile --noediting -i\n")
+	x.shows("<0>")
+	x.types("suspend\n")
+	x.shows("Stopped")
+	x.shows("<147>")
+	x.types("fg\n")
+	x.types("echo inner $((6*7))\n")
+	x.shows("inner 42")
+	x.types("exit 7\n")
+	x.shows("<7>")
+}

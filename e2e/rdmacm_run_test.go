@@ -1,0 +1,155 @@
+package e2e
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"regexp"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+)
+
+// copies counts the files that rcopy has made.
+var copies atomic.Int64
+
+// cmLimit is how long a conversation may take.
+const cmLimit = programLimit
+
+// pollHup is POLLHUP, with which poll tells that the peer has ended.
+const pollHup = 0x10
+
+// rstreamHeading is all that rstream prints before it is done.
+var rstreamHeading = regexp.MustCompile(`^name .* usec/xfer\n$`)
+
+// converse runs each conversation between two ends, over IPv4 and IPv6.
+func converse(t *testing.T, server, client end, list []cmTalk) {
+	for _, c := range list {
+		for _, v := range c.versions() {
+			if c.refuses != nil && (server.what == "kernel" || client.what == "kernel") {
+				continue
+			}
+			t.Run(c.name+"/"+v.name, func(t *testing.T) { c.run(t, server, client, v.ipv6) })
+		}
+	}
+}
+
+// versions are the address families over which the conversation is held.
+func (c *cmTalk) versions() []ipVersion {
+	var list []ipVersion
+	for _, v := range ipVersions {
+		if v.ipv6 && !c.ipv4only || !v.ipv6 && !c.ipv6only {
+			list = append(list, v)
+		}
+	}
+	return list
+}
+
+// words makes a command line of e's.
+func (c *cmTalk) words(line string, e, peer *end, ipv6 bool) (string, error) {
+	address := peer.addr[ipv6]
+	if ipv6 && c.byName {
+		prefix, err := e.named(address)
+		if err != nil {
+			return "", err
+		}
+		line, address = prefix+" "+line, namedPeer
+	}
+	return strings.NewReplacer("SELF", e.addr[ipv6], "PEER", address).Replace(line), nil
+}
+
+// A said is what came of a conversation.
+type said struct {
+	out, serverOut string
+	err, serverErr error
+}
+
+func (c *cmTalk) run(t *testing.T, server, client end, ipv6 bool) {
+	t.Helper()
+	s := c.talk(t.Context(), t, server, client, ipv6)
+	end := s.out
+	if client.what == "kernel" && c.hungUp(s.out, s.err) {
+		s.err, end = nil, s.serverOut // which has had all, and has sent all
+	}
+	if client.what == "kernel" && c.saidFarewell(s.out) {
+		s.err = nil
+	}
+	if c.endless || server.what == "kernel" && c.saidFarewell(s.serverOut) {
+		s.serverErr = nil
+	}
+	if s.err != nil || s.serverErr != nil || !strings.Contains(end, c.want) {
+		t.Errorf("client: %v\n%s\nserver: %v\n%s", s.err, s.out, s.serverErr, s.serverOut)
+	}
+}
+
+// talk starts the server and, when it listens, the client, and waits for their ends.
+func (c *cmTalk) talk(ctx context.Context, t *testing.T, server, client end, ipv6 bool) said {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(ctx, cmLimit)
+	defer cancel()
+	serverLine, serverErr := c.words(c.server, &server, &client, ipv6)
+	clientLine, clientErr := c.words(c.client, &client, &server, ipv6)
+	if err := errors.Join(serverErr, clientErr); err != nil {
+		t.Fatal(err)
+	}
+	// A server that was ended leaves its listener to the daemon, or the kernel, for a moment.
+	for {
+		if n, err := server.listeners(ctx); err != nil || ctx.Err() != nil {
+			t.Fatalf("before the server starts: %v, %v", err, ctx.Err())
+		} else if n == 0 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	serving := server.start(ctx, t, serverLine)
+	// Others copy at the same time. The file may be in a guest, so its folder is one that is there.
+	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), copies.Add(1))
+	defer os.Remove(copied)
+	var s said
+	s.out, s.err = c.speak(ctx, t, serving, server, client, strings.ReplaceAll(clientLine, "COPY", copied))
+	if c.endless || s.err != nil && serving.running() && !c.saidFarewell(s.out) && !c.hungUp(s.out, s.err) {
+		cancel()
+	}
+	s.serverOut, s.serverErr = serving.wait()
+	return s
+}
+
+func (c *cmTalk) saidFarewell(out string) bool {
+	return c.farewell != "" && strings.Contains(out, c.farewell)
+}
+
+// hungUp reports whether rstream -T a has taken for an error that its peer has ended, which poll told it together with the
+// last of the data: it then ends without a word, and with POLLHUP for its status.
+func (c *cmTalk) hungUp(out string, err error) bool {
+	var exit *rxelab.ExitError
+	return c.hangsUp && errors.As(err, &exit) && exit.Status == pollHup && rstreamHeading.MatchString(out)
+}
+
+// speak starts the client when the server listens, and returns what came of it.
+func (c *cmTalk) speak(ctx context.Context, t *testing.T, s *job, server, client end, line string) (string, error) {
+	for !c.again && s.running() {
+		n, err := server.listeners(ctx)
+		if err != nil {
+			return "", fmt.Errorf("the server does not listen: %w", err)
+		}
+		if n > 0 {
+			break
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+	for {
+		out, err := client.start(ctx, t, line).wait()
+		switch {
+		case ctx.Err() != nil:
+			return out, fmt.Errorf("took too long: %w", ctx.Err())
+		case c.again && err == nil && s.running():
+			time.Sleep(100 * time.Millisecond) // who is no member yet misses a datagram
+		default:
+			return out, err
+		}
+	}
+}
