@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"softroce/capture/check"
-
 )
 
 // Programs of the distribution that are not of rdma-core, nor measure RDMA alone: storage, libraries of message passing, and
@@ -117,8 +116,8 @@ func TestOtherPrograms(t *testing.T) {
 	}
 	betweenUs.take(t)
 	for _, where := range []struct {
-		name  string
-		make  func(t *testing.T, options ...string) (client, server end)
+		name string
+		make func(t *testing.T, options ...string) (client, server end)
 		not  int
 	}{
 		{"two NICs", onFabric, onInterfaces},
