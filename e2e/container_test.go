@@ -82,7 +82,7 @@ func TestClientsInContainersOfOtherUsers(t *testing.T) {
 // publicDaemon starts a daemon whose socket everybody can reach and has this mode.
 func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "softroce-e2e-")
+	dir, err := shortDir()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -204,7 +204,7 @@ func inNames(script, address string) string {
 	return fmt.Sprintf("unshare --mount %s %s", script, address)
 }
 
-// namespacePrefixes are how the names of namespaces begin that tests make: the number of the process follows.
+// namespacePrefixes are how the names of namespaces, and of folders with the first, begin that tests make: the number of the process follows.
 var namespacePrefixes = []string{"softroce-e2e-", "softroce-cable-"}
 
 // A namespace is a network namespace that ends with the test.
@@ -220,7 +220,7 @@ func namespace(t *testing.T, name string) string {
 // daemonIn starts a daemon in a namespace and returns its socket when it serves there.
 func daemonIn(t *testing.T, namespace string, args ...string) (socket string) {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "softroce-e2e-") // a socket's path has little room
+	dir, err := shortDir()
 	if err != nil {
 		t.Fatal(err)
 	}

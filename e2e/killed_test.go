@@ -63,11 +63,39 @@ func TestKilledClientsLeaveNothing(t *testing.T) {
 		return footprintOf(t, daemon.cmd.Process.Pid)
 	}
 	before := massacre(0, killRounds/3) // a heap grows to what it has to hold at most, and stays
+	had := queuePairs(t, socket)
 	after := massacre(killers, killRounds)
+	// Who was killed before it had a queue pair shows little; on a busy machine that may be many.
+	if made := queuePairs(t, socket) - had; made < killers*killRounds/2 {
+		t.Errorf("%d pairs were killed when they had made %d queue pairs", killers*killRounds, made)
+	}
 	t.Logf("before: %+v; after %d more were killed: %+v", before, 2*killers*killRounds, after)
 	if after.descriptors != before.descriptors || after.mappings > before.mappings+moreMappings || after.resident > before.resident+moreMemory {
 		t.Error("the daemon has kept something")
 	}
+}
+
+// queuePairs is how many queue pairs there have been on the clients' NIC: the numbers are given out in order.
+func queuePairs(t *testing.T, socket string) int {
+	t.Helper()
+	c, err := verbs.Open(t.Context(), "softroce0", verbs.WithSocket(socket))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	pd, err := c.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := c.CreateCQ(1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(qp.QPNum())
 }
 
 func inNamespace(ns string) func(context.Context, ...string) *exec.Cmd {

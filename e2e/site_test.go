@@ -44,7 +44,7 @@ func run(m *testing.M) int {
 		return 1
 	}
 	var err error
-	if workDir, err = os.MkdirTemp("", "softroce-e2e-"); err != nil {
+	if workDir, err = shortDir(); err != nil {
 		fmt.Fprintln(os.Stderr, err)
 		return 1
 	}
@@ -52,6 +52,9 @@ func run(m *testing.M) int {
 	// A test run that was killed, or has panicked, has left its own.
 	if err := rxelab.SweepNamespaces(context.Background(), namespacePrefixes...); err != nil {
 		fmt.Fprintln(os.Stderr, "namespaces of tests that were killed:", err)
+	}
+	if err := rxelab.SweepFolders(namespacePrefixes[0]); err != nil {
+		fmt.Fprintln(os.Stderr, "folders of tests that were killed:", err)
 	}
 	status := 1
 	defer func() {
@@ -66,6 +69,11 @@ func run(m *testing.M) int {
 	}()
 	status = m.Run()
 	return status
+}
+
+// shortDir makes a folder for sockets, whose paths have little room, and for what is to be swept if this process is killed.
+func shortDir() (string, error) {
+	return os.MkdirTemp("", fmt.Sprintf("%s%d-", namespacePrefixes[0], os.Getpid()))
 }
 
 // buildBinary builds what is tested; $SOFTROCE_E2E_BINARY names another build of it, such as

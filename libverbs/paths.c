@@ -7,11 +7,14 @@
 #include "paths.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -325,6 +328,63 @@ SR_PUBLIC ssize_t __readlink_chk(const char *path, char *buf, size_t size, size_
 {
 	return __readlinkat_chk(AT_FDCWD, path, buf, size, room);
 }
+
+typedef int (*statfs_t)(const char *, struct statfs *);
+typedef int (*statvfs_t)(const char *, struct statvfs *);
+
+/* A descriptor of something of ours, for calls that have no other way to name it. */
+static int hold(const struct sr_place *p)
+{
+	return open_at(p->dir, p->path, O_PATH | O_CLOEXEC, 0);
+}
+
+static void let_go(int fd)
+{
+	int saved = errno;
+	close(fd);
+	errno = saved;
+}
+
+/* Some programs look whether what is below /sys is of the kernel. */
+SR_PUBLIC int statfs(const char *path, struct statfs *st)
+{
+	REAL("statfs", statfs_t);
+	struct sr_place p;
+	sr_place(&p, AT_FDCWD, path);
+	if (!p.full)
+		return real(p.path, st);
+	int fd = hold(&p);
+	if (fd < 0)
+		return -1;
+	int rc = fstatfs(fd, st);
+	let_go(fd);
+	if (!rc && !strncmp(p.full, "/sys/", 5))
+		st->f_type = SYSFS_MAGIC;
+	return rc;
+}
+
+SR_PUBLIC int statvfs(const char *path, struct statvfs *st)
+{
+	REAL("statvfs", statvfs_t);
+	struct sr_place p;
+	sr_place(&p, AT_FDCWD, path);
+	if (!p.full)
+		return real(p.path, st);
+	int fd = hold(&p);
+	if (fd < 0)
+		return -1;
+	int rc = fstatvfs(fd, st);
+	let_go(fd);
+	return rc;
+}
+
+_Static_assert(sizeof(struct statfs) == sizeof(struct statfs64) &&
+		       sizeof(struct statvfs) == sizeof(struct statvfs64),
+	       "one stands for the other");
+int statfs64(const char *path, struct statfs64 *st)
+	__attribute__((alias("statfs"), visibility("default")));
+int statvfs64(const char *path, struct statvfs64 *st)
+	__attribute__((alias("statvfs"), visibility("default")));
 
 /* ls -l asks for access lists, of which there are none. */
 ssize_t getxattr(const char *path, const char *name, void *value, size_t size);

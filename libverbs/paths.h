@@ -35,6 +35,9 @@ void sr_place(struct sr_place *p, int dir, const char *path);
 /* sr_may_be_ours tells, without asking the daemon, what a path or a pattern begins with. */
 bool sr_may_be_ours(const char *path);
 
+/* sr_concerns tells whether a path or a pattern, which may be relative, begins with one of ours. */
+bool sr_concerns(int dir, const char *path);
+
 /* A device file says that it is a character device, but nobody can open it. */
 bool sr_is_device_file(const struct sr_place *p);
 

@@ -16,16 +16,16 @@
 
 typedef DIR *(*opendir_t)(const char *);
 
-static DIR *open_folder(const char *path)
+static DIR *open_folder(int dir, const char *path)
 {
-	int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	int fd = openat(dir, path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	return fd < 0 ? NULL : fdopendir(fd);
 }
 
 SR_PUBLIC DIR *opendir(const char *path)
 {
 	REAL("opendir", opendir_t);
-	return sr_may_be_ours(path) ? open_folder(path) : real(path);
+	return sr_concerns(AT_FDCWD, path) ? open_folder(AT_FDCWD, path) : real(path);
 }
 
 typedef int (*choose_t)(const struct dirent *);
@@ -81,10 +81,10 @@ static int read_all(DIR *d, struct dirent ***list, choose_t choose)
 	return -1;
 }
 
-static int scan(const char *path, struct dirent ***out, choose_t choose, compare_t compare)
+static int scan(int dir, const char *path, struct dirent ***out, choose_t choose, compare_t compare)
 {
 	struct dirent **list;
-	DIR *d = open_folder(path);
+	DIR *d = open_folder(dir, path);
 	if (!d)
 		return -1;
 	int saved = errno, n = read_all(d, &list, choose), error = errno;
@@ -101,16 +101,16 @@ static int scan(const char *path, struct dirent ***out, choose_t choose, compare
 SR_PUBLIC int scandir(const char *path, struct dirent ***list, choose_t choose, compare_t compare)
 {
 	REAL("scandir", scandir_t);
-	return sr_may_be_ours(path) ? scan(path, list, choose, compare)
-				    : real(path, list, choose, compare);
+	return sr_concerns(AT_FDCWD, path) ? scan(AT_FDCWD, path, list, choose, compare)
+					   : real(path, list, choose, compare);
 }
 
 SR_PUBLIC int scandirat(int dir, const char *path, struct dirent ***list, choose_t choose,
 			compare_t compare)
 {
 	REAL("scandirat", scandirat_t);
-	return sr_may_be_ours(path) ? scan(path, list, choose, compare)
-				    : real(dir, path, list, choose, compare);
+	return sr_concerns(dir, path) ? scan(dir, path, list, choose, compare)
+				      : real(dir, path, list, choose, compare);
 }
 
 _Static_assert(sizeof(struct dirent) == sizeof(struct dirent64) &&
@@ -146,7 +146,7 @@ static void glob_close(void *d)
 SR_PUBLIC int glob(const char *pattern, int flags, on_error_t on_error, glob_t *g)
 {
 	REAL("glob", glob_t_);
-	if (!sr_may_be_ours(pattern) || flags & GLOB_ALTDIRFUNC)
+	if (!sr_concerns(AT_FDCWD, pattern) || flags & GLOB_ALTDIRFUNC)
 		return real(pattern, flags, on_error, g);
 	g->gl_opendir = glob_open;
 	g->gl_readdir = glob_read;

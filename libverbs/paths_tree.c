@@ -8,6 +8,7 @@
 #include "paths.h"
 
 #include <fcntl.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <time.h>
@@ -142,12 +143,44 @@ static bool clean(const char *path, char *out)
 	return true;
 }
 
+/*
+ * Writes a relative path from the root, where it may be one of ours: the folder that it starts from
+ * has to be of the kernel's. False: it is not, or too long.
+ */
+static bool from_root(int dir, const char *path, char *out)
+{
+	char link[32];
+	int saved = errno;
+	if (dir == AT_FDCWD)
+		strcpy(link, "/proc/self/cwd");
+	else
+		snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
+	ssize_t n = readlink(link, out, SR_PATH_SIZE - 1);
+	errno = saved;
+	if (n <= 0 || (size_t)n + 1 + strlen(path) >= SR_PATH_SIZE)
+		return false;
+	out[n] = 0;
+	if (strcmp(out, "/") && !below(out, "/sys") && !below(out, "/dev"))
+		return false;
+	out[n] = '/';
+	strcpy(out + n + 1, path);
+	return true;
+}
+
 void sr_place(struct sr_place *p, int dir, const char *path)
 {
+	char whole[SR_PATH_SIZE];
 	p->dir = dir;
 	p->path = path;
 	p->full = NULL;
-	if (!path || path[0] != '/' || !strstr(path, "/infiniband") || !clean(path, p->buf))
+	if (!path || !strstr(path, "infiniband"))
+		return;
+	if (path[0] != '/') {
+		if (!from_root(dir, path, whole))
+			return;
+		path = whole;
+	}
+	if (!clean(path, p->buf))
 		return;
 	if (!sr_may_be_ours(p->buf)) {
 		if (sr_may_be_ours(path)) /* it went up from a folder that the kernel has not */
@@ -160,6 +193,15 @@ void sr_place(struct sr_place *p, int dir, const char *path)
 	p->dir = fd;
 	p->full = p->buf;
 	p->path = p->buf + 1;
+}
+
+bool sr_concerns(int dir, const char *path)
+{
+	struct sr_place p;
+	if (!path || path[0] == '/')
+		return sr_may_be_ours(path);
+	sr_place(&p, dir, path);
+	return p.full;
 }
 
 bool sr_is_device_file(const struct sr_place *p)

@@ -35,6 +35,23 @@ func SweepNamespaces(ctx context.Context, prefixes ...string) error {
 	return errors.Join(errs...)
 }
 
+// SweepFolders removes the temporary folders of processes that are gone: those whose names are a prefix, the number of the
+// process, a hyphen, and anything.
+func SweepFolders(prefix string) error {
+	entries, err := os.ReadDir(os.TempDir())
+	if err != nil {
+		return err
+	}
+	var errs []error
+	for _, e := range entries {
+		rest, ok := strings.CutPrefix(e.Name(), prefix)
+		if pid, _, hyphen := strings.Cut(rest, "-"); ok && hyphen && e.IsDir() && gone(pid) {
+			errs = append(errs, os.RemoveAll(filepath.Join(os.TempDir(), e.Name())))
+		}
+	}
+	return errors.Join(errs...)
+}
+
 // gone reports whether there is no process of this number.
 func gone(number string) bool {
 	pid, err := strconv.Atoi(number)

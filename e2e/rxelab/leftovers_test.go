@@ -66,3 +66,33 @@ func TestOnlyNamespacesOfTheDeadAreRemoved(t *testing.T) {
 	outside.Process.Kill()
 	outside.Wait()
 }
+
+func TestOnlyFoldersOfTheDeadAreRemoved(t *testing.T) {
+	ended := exec.Command("true")
+	if err := ended.Run(); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	t.Setenv("TMPDIR", dir)
+	pid := ended.Process.Pid
+	dead := fmt.Sprintf("swept-%d-123", pid)
+	kept := []string{
+		fmt.Sprintf("swept-%d-123", os.Getpid()), fmt.Sprintf("swept-%d", pid), fmt.Sprintf("swept-x%d-1", pid), fmt.Sprintf("other-%d-1", pid),
+	}
+	for _, name := range append(kept, dead) {
+		if err := os.MkdirAll(filepath.Join(dir, name, "sub"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := SweepFolders("swept-"); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := os.Stat(filepath.Join(dir, dead)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("%s: %v", dead, err)
+	}
+	for _, name := range kept {
+		if _, err := os.Stat(filepath.Join(dir, name, "sub")); err != nil {
+			t.Error(err)
+		}
+	}
+}

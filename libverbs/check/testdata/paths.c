@@ -10,6 +10,8 @@
 #include <glob.h>
 #include <limits.h>
 #include <sys/stat.h>
+#include <sys/statfs.h>
+#include <sys/statvfs.h>
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
@@ -78,6 +80,56 @@ static void names(void)
 	NEED(!chdir(here));
 }
 
+/* From folders that are the kernel's, as a working directory or by a descriptor. */
+static void relative(void)
+{
+	char here[PATH_MAX], path[PATH_MAX];
+	struct dirent **list;
+	struct stat st;
+	glob_t g;
+	NEED(getcwd(here, sizeof here) && !chdir("/sys/class"));
+	CHECK(!access("infiniband/nic0/node_guid", R_OK));
+	CHECK(!access("./infiniband/../infiniband/nic1", F_OK));
+	CHECK(!access("infiniband/../net", F_OK));
+	FAILS(ENOENT, access("infiniband/nic7", F_OK) < 0);
+	CHECK(realpath("infiniband/nic1", path) && !strcmp(path, CLASS "/nic1"));
+	CHECK(!glob("infiniband/nic*", 0, NULL, &g) && g.gl_pathc == 2);
+	globfree(&g);
+	DIR *d = opendir("infiniband");
+	CHECK(d);
+	if (d)
+		closedir(d);
+	CHECK(!chdir("infiniband/nic0") && !access("node_guid", R_OK));
+	NEED(!chdir("/dev"));
+	CHECK(!stat("infiniband/uverbs0", &st) && S_ISCHR(st.st_mode));
+	FAILS(ENXIO, open("infiniband/uverbs0", O_RDWR) < 0);
+	NEED(!chdir(here));
+	FAILS(ENOENT, access("infiniband/nic0", F_OK) < 0);
+
+	int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	NEED(root >= 0);
+	CHECK(!faccessat(root, "sys/class/infiniband/nic0", F_OK, 0));
+	int n = scandirat(root, "sys/class/infiniband", &list, by_name, alphasort);
+	CHECK(n == 2);
+	for (int i = 0; i < n; i++)
+		free(list[i]);
+	if (n >= 0)
+		free(list);
+	FAILS(EBADF, faccessat(999, "infiniband/nic0", F_OK, 0) < 0);
+	close(root);
+}
+
+static void file_systems(void)
+{
+	struct statfs fs, sys;
+	struct statvfs vfs;
+	NEED(!statfs("/sys", &sys));
+	CHECK(!statfs(CLASS "/nic0", &fs) && fs.f_type == sys.f_type);
+	CHECK(!statvfs(CLASS "/nic0", &vfs) && !statvfs("/dev/infiniband/uverbs0", &vfs));
+	FAILS(ENOENT, statfs(CLASS "/nic7", &fs) < 0);
+	CHECK(!statfs("/", &fs) && !statvfs("/", &vfs));
+}
+
 static void writing(void)
 {
 	FAILS(ENXIO, open("/dev/infiniband/uverbs0", O_RDWR) < 0);
@@ -123,6 +175,8 @@ int main(void)
 {
 	folders();
 	names();
+	relative();
+	file_systems();
 	writing();
 	closed_descriptors();
 	return failures != 0;
