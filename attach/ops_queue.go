@@ -88,7 +88,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (answer, erro
 	config := nic.CQConfig{Entries: slots, Ring: mem}
 	if q.channel != nil {
 		pipe := q.channel.pipe
-		config.Notify = func(bool) { signal(pipe) }
+		config.Notify = func() { signal(pipe) }
 	}
 	var handle uint32
 	c.device.engine.Do(func() {

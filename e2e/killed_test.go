@@ -230,7 +230,7 @@ func footprintOf(t *testing.T, pid int) (f footprint) {
 }
 
 // TestKilledDaemonIsAnErrorToItsClients kills the daemon under programs that poll, that sleep
-// until a completion comes, and that only look at their memory.
+// until a completion comes, that only look at their memory, and that wait for somebody to connect.
 func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 	needRoot(t, "network namespaces")
 	betweenUs.take(t)
@@ -238,8 +238,7 @@ func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	daemon := launchDaemon(t, inNamespace(ns), "--socket", socket)
 	openNIC(t, daemon, socket).Close()
-	x := beside(ns, socket, end{device: "softroce0"})
-	y := beside(ns, socket, end{device: "softroce1"})
+	x, y := fabricEnds(ns, socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	type orphan struct {
@@ -266,10 +265,21 @@ func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 	}
 	ours := startJob(t, exec.CommandContext(ctx, bin, "--socket", socket, "perf", "write", "--duration", "2m", "--latency", "0"))
 	orphans = append(orphans, orphan{"softroce perf", ours})
+	waiting := []string{"rping -s -a", "rstream -b", "ucmatose -b", "udpong -b", "rdma_server -s"}
+	for _, p := range waiting {
+		orphans = append(orphans, orphan{p, y.start(ctx, t, fmt.Sprintf("%s %s -p %d", p, y.addr[false], freePort()))})
+	}
 	// Each program has one queue pair, perf two; srq_pingpong has sixteen.
-	for limit := time.Now().Add(programLimit); count(t, bin, socket, "qp") < 12+2+32; time.Sleep(20 * time.Millisecond) {
+	for limit := time.Now().Add(programLimit); ; time.Sleep(20 * time.Millisecond) {
+		listening, err := y.listeners(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if listening == len(waiting) && count(t, bin, socket, "qp") >= 12+2+32 {
+			break
+		}
 		if time.Now().After(limit) {
-			t.Fatal("the programs have not come so far")
+			t.Fatalf("the programs have not come so far: %d listen", listening)
 		}
 	}
 	time.Sleep(500 * time.Millisecond) // with work under way; nothing depends on how much
@@ -283,10 +293,10 @@ func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 		case <-limit:
 			t.Fatalf("%s hangs\n%s", o.command, o.job.out())
 		}
-		// A status from 128 on is softroce run's, for a signal.
+		// From 129 on a status is softroce run's, for a signal; 255 is -1.
 		out, err := o.job.wait()
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() >= 128 || exit.ExitCode() < 0 {
+		if !errors.As(err, &exit) || exit.ExitCode() < 0 || exit.ExitCode() > 128 && exit.ExitCode() != 255 {
 			t.Errorf("%s: %v, want the exit status of an error\n%s", o.command, err, out)
 		}
 	}

@@ -42,7 +42,7 @@ func (r row) meets(i, role, version int) bool {
 	case r.family.turns && ipVersions[version].ipv6:
 		return false
 	case r.ordered && anotherKernel():
-		return false // where both wait, 6.12 sees to requests before acknowledgements
+		return false // see TestTheKernelsOrderOfCompletions
 	case whole():
 		return true
 	case anotherKernel() && (i+role)%2 != 0, r.long && !anotherKernel() && (i+role)%2 == 0:

@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -57,5 +59,58 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 	}
 	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("%d bytes came of %d, or others (%v)", len(got), len(content), err)
+	}
+}
+
+// TestServersThatForkOverRDMA has a server that forks for each connection, which rdma-core's library serves by connecting anew
+// over RDMA in the child: the two ends have TCP/IP between them for that.
+func TestServersThatForkOverRDMA(t *testing.T) {
+	needRoot(t, "network namespaces")
+	needPrograms(t)
+	betweenUs.take(t)
+	found, err := filepath.Glob(rspreload)
+	if err != nil || len(found) == 0 {
+		t.Skipf("there is no %s: scripts/setup test installs librdmacm1", rspreload)
+	}
+	const bytesEach = 300000
+	program := filepath.Join(t.TempDir(), "forking")
+	command(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forking/forking.c")
+	ns := namespace(t, "forking")
+	socket := daemonIn(t, ns)
+	client, server := fabricEnds(ns, socket)
+	for _, e := range []end{client, server} {
+		command(t, "ip", "-n", ns, "addr", "add", e.addr[false]+"/32", "dev", "lo")
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer cancel()
+	port := freePort()
+	env := []string{"RDMAV_FORK_SAFE=1", "LD_PRELOAD=" + found[0]}
+	line := func(what string) string { return fmt.Sprintf("%s %s %s %d", program, what, server.addr[false], port) }
+	s := server.start(ctx, t, line("serve"), env...)
+	if err := server.listening(ctx, s, port); err != nil {
+		cancel()
+		out, _ := s.wait()
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for range 2 {
+		if out, err := client.start(ctx, t, fmt.Sprintf("%s %d", line("ask"), bytesEach), env...).wait(); err != nil {
+			cancel()
+			served, _ := s.wait()
+			t.Fatalf("client: %v %s\nserver: %s", err, out, served)
+		}
+	}
+	if out, err := s.wait(); err != nil {
+		t.Errorf("server: %v %s", err, out)
+	}
+	// TCP would have done as well, so the NIC has to have seen it.
+	bin, err := softroceBinary()
+	if err != nil {
+		t.Fatal(err)
+	}
+	counters := command(t, bin, "--socket", socket, "show", "counters")
+	_, rest, _ := strings.Cut(counters, "link "+client.device+"/1 port_xmit_bytes ")
+	number, _, _ := strings.Cut(rest, "\n")
+	if sent, err := strconv.Atoi(number); err != nil || sent < 2*bytesEach {
+		t.Errorf("%s has sent %q bytes", client.device, number)
 	}
 }

@@ -121,7 +121,7 @@ func (w *world) client(d *nic.Device) *client {
 
 func (c *client) newCQ(n int) (*nic.CQ, []byte) {
 	ring := nic.NewPage(abi.RingSize(n, abi.CQESize))
-	q, err := c.ctx.CreateCQ(nic.CQConfig{Entries: n, Ring: ring, Notify: func(bool) { c.fired++ }})
+	q, err := c.ctx.CreateCQ(nic.CQConfig{Entries: n, Ring: ring, Notify: func() { c.fired++ }})
 	check(c.t, err)
 	return q, ring
 }

@@ -13,9 +13,9 @@ type CQConfig struct {
 	Entries int    // slots of the ring, as Device.CQSlots gave
 	Ring    []byte // abi.RingSize(Entries, abi.CQESize) bytes
 
-	// Notify is called on the engine when a completion arrives for which the client has
-	// armed the queue. It does not block and does not call back. May be nil.
-	Notify func(solicited bool)
+	// Notify is called on the engine, at the end of its step, where a completion has arrived for which the
+	// client had armed the queue. It does not block and does not call back. May be nil.
+	Notify func()
 }
 
 // A CQ is a completion queue: a ring that the engine produces.
@@ -23,20 +23,20 @@ type CQ struct {
 	ctx    *Context
 	ring   ring
 	bytes  int
-	notify func(bool)
+	notify func()
 	armed  *uint32
 	events *uint32
 
 	staged    uint32 // producer index with what is not visible yet
 	published uint32 // producer index as the client sees it
 	consumer  uint32 // as last read and checked
-	news      bool   // shown, and not told of yet
 	dirty     bool   // in the engine's list
 	late      bool   // a send of an unreliable service is staged: its frames go first
-	solicited bool   // staged since the last publishing: a completion that wakes CQArmSolicited
+	solicited bool   // staged since the last show: a completion that wakes CQArmSolicited
 	overrun   bool   // it had no room: nothing more is put in
-	fired     uint32
-	users     int // QPs, each queue of one counting
+	fired     uint32 // completion events given
+	told      uint32 // of them, those of which Notify has heard
+	users     int    // QPs, each queue of one counting
 }
 
 // CQSlots returns the slots of a completion queue for n entries; EINVAL if n is not
@@ -99,7 +99,7 @@ func (q *CQ) remove() {
 // Entries returns the number of slots.
 func (q *CQ) Entries() int { return int(q.ring.size()) }
 
-// push stages a completion of a queue pair. The client sees it once it is published.
+// push stages a completion of a queue pair. The client sees it when it is shown.
 func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 	if q.ctx == nil || q.overrun || !q.hasRoom(e) {
 		return
@@ -155,23 +155,16 @@ func (q *CQ) hasRoom(e *Engine) bool {
 // lost reports whether q has overflowed, so that nothing more comes out of it.
 func (q *CQ) lost() bool { return q != nil && q.overrun }
 
-// show shows the client what is staged.
+// show shows the client what is staged, and gives an event for it if the client has armed the queue. Notify hears of it
+// when tell is called.
 func (q *CQ) show() {
 	if q.ctx == nil || q.staged == q.published {
 		return
 	}
-	q.published, q.news = q.staged, true
+	q.published = q.staged
 	q.ring.storeProducer(q.staged)
-}
-
-// tell fires for what was shown, if the client has armed the queue.
-func (q *CQ) tell() {
-	q.dirty, q.late = false, false
-	if !q.news || q.ctx == nil {
-		return
-	}
 	q.fire(q.solicited)
-	q.news, q.solicited = false, false
+	q.solicited = false
 }
 
 // fire gives a completion event if the queue is armed for it. Arming is the client's
@@ -182,15 +175,22 @@ func (q *CQ) fire(solicited bool) {
 		if a != abi.CQArmNext && !(a == abi.CQArmSolicited && solicited) {
 			return
 		}
-		if !atomic.CompareAndSwapUint32(q.armed, a, abi.CQArmNone) {
-			continue
+		if atomic.CompareAndSwapUint32(q.armed, a, abi.CQArmNone) {
+			q.fired++
+			atomic.StoreUint32(q.events, q.fired)
+			return
 		}
-		q.fired++
-		atomic.StoreUint32(q.events, q.fired)
-		if q.notify != nil {
-			q.notify(solicited)
-		}
+	}
+}
+
+// tell tells the client of the events that it was given.
+func (q *CQ) tell() {
+	q.dirty, q.late = false, false
+	if q.ctx == nil || q.notify == nil {
 		return
+	}
+	for ; q.told != q.fired; q.told++ {
+		q.notify()
 	}
 }
 

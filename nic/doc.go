@@ -20,5 +20,5 @@
 //  3. Doorbells name the queue pairs with new work requests (doorbell.go), timers those
 //     with something due (timers.go). Each active queue pair gets its turn to fill
 //     transmit slots (tx.go).
-//  4. One Send per link.
+//  4. One Send per link. Then whoever sleeps is told of what has come: its acknowledgement has left.
 package nic

@@ -163,7 +163,8 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 			busy = true
 		}
 	}
-	e.publish(true)
+	e.show(true)
+	e.tell()
 	e.reap()
 	return e.nextDeadline(busy), busy
 }

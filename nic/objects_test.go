@@ -370,7 +370,7 @@ func TestWhoIsToldOfACompletionSeesAllThatCameWithIt(t *testing.T) {
 	for i := range queues {
 		rings[i] = nic.NewPage(abi.RingSize(16, abi.CQESize))
 		*word(rings[i], abi.CQArmed) = abi.CQArmNext
-		q, err := a.ctx.CreateCQ(nic.CQConfig{Entries: 16, Ring: rings[i], Notify: func(bool) {
+		q, err := a.ctx.CreateCQ(nic.CQConfig{Entries: 16, Ring: rings[i], Notify: func() {
 			told++
 			for i, r := range rings {
 				if n := *word(r, abi.RingProducer); n != 1 {

@@ -52,29 +52,28 @@ func (e *Engine) settle() {
 		e.overrun = e.overrun[:len(e.overrun)-1]
 		q.overflow()
 	}
-	e.publish(false)
+	e.show(false)
 }
 
-// publish shows clients what is staged, and then tells of it: whoever is woken finds what has
-// come to his other queues at the same time. Programs with two queues on one channel count on
-// a send's completion before that of the answer to it. Sends of unreliable services are complete when the link
+// show shows clients what is staged. Sends of unreliable services are complete when the link
 // has their frames, or txState.keep their payload, so what stands in a queue with one
 // of them becomes visible at the step's end.
-func (e *Engine) publish(late bool) {
+func (e *Engine) show(late bool) {
 	for _, q := range e.dirty {
 		if !q.late || late {
 			q.show()
 		}
 	}
-	n := 0
+}
+
+// tell tells clients of what they were shown. It comes last in a step: whoever sleeps until a message comes may take
+// the processor from the engine as soon as he is told, and keep it until he has answered; the message's acknowledgement
+// has left by then. And he finds what has come to his other queues at the same time: programs with
+// two queues on one channel count on a send's completion before that of the answer to it.
+func (e *Engine) tell() {
 	for _, q := range e.dirty {
-		if q.late && !late {
-			e.dirty[n] = q
-			n++
-			continue
-		}
 		q.tell()
 	}
-	clear(e.dirty[n:])
-	e.dirty = e.dirty[:n]
+	clear(e.dirty)
+	e.dirty = e.dirty[:0]
 }

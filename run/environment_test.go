@@ -6,8 +6,11 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"testing/fstest"
+
+	"golang.org/x/sys/unix"
 )
 
 func libraryDir(t *testing.T, base string) string {
@@ -118,5 +121,40 @@ func TestWithoutACacheTheLibrariesAreTemporary(t *testing.T) {
 		if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", dir, err)
 		}
+	}
+}
+
+func TestLibrariesAreWhereTheDynamicLinkerMayLoadThem(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root, to mount a file system")
+	}
+	barred, open := t.TempDir(), t.TempDir()
+	if err := unix.Mount("none", barred, "tmpfs", unix.MS_NOEXEC, ""); err != nil && os.Getenv("CI") == "" {
+		t.Skipf("mount: %v", err) // root of a container
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Unmount(barred, unix.MNT_DETACH) })
+	files := fstest.MapFS{verbsLibrary: {Data: []byte("library")}}
+	t.Setenv("XDG_CACHE_HOME", barred)
+	t.Setenv("TMPDIR", open)
+	dir, cleanup, err := unpack(files)
+	if err != nil || filepath.Dir(dir) != open {
+		t.Fatalf("with a cache from which nothing may be executed: %s, %v", dir, err)
+	}
+	cleanup()
+	t.Setenv("TMPDIR", barred)
+	if _, _, err := unpack(files); err == nil || !strings.Contains(err.Error(), "noexec") {
+		t.Errorf("with a temporary folder besides: %v", err)
+	}
+	if left, _ := filepath.Glob(filepath.Join(barred, "softroce-lib-*")); left != nil {
+		t.Errorf("left over: %v", left)
+	}
+	if err := os.WriteFile(filepath.Join(barred, verbsLibrary), nil, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv(LibraryEnv, barred)
+	if _, _, err := libraries(); !errors.Is(err, ErrNoLibraries) || !strings.Contains(err.Error(), "noexec") {
+		t.Errorf("in a folder that was named: %v", err)
 	}
 }

@@ -13,6 +13,8 @@ import (
 	"runtime"
 	"strings"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/tempdir"
 )
 
@@ -41,12 +43,15 @@ func libraries() (dir string, cleanup func(), err error) {
 		if dir, err = filepath.Abs(dir); err == nil {
 			_, err = os.Stat(filepath.Join(dir, verbsLibrary))
 		}
+		if err == nil {
+			err = mappable(dir)
+		}
 		if err != nil {
 			return "", nil, fmt.Errorf("%w: %s: %w", ErrNoLibraries, LibraryEnv, err)
 		}
 		return dir, keep, nil
 	}
-	if dir, ok := beside(); ok {
+	if dir, ok := beside(); ok && mappable(dir) == nil {
 		return dir, keep, nil
 	}
 	files, err := fs.Sub(embedded, path.Join("lib", runtime.GOARCH))
@@ -83,7 +88,7 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 	}
 	if cache, err := os.UserCacheDir(); err == nil && usable(cache) {
 		dir := filepath.Join(cache, "softroce", name)
-		if intact(files, dir) || install(files, dir) == nil {
+		if (intact(files, dir) || install(files, dir) == nil) && mappable(dir) == nil {
 			return dir, func() {}, nil
 		}
 	}
@@ -91,7 +96,10 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 		return "", nil, err
 	}
 	cleanup = func() { os.RemoveAll(dir) }
-	if err = write(files, dir); err != nil {
+	if err = write(files, dir); err == nil {
+		err = mappable(dir)
+	}
+	if err != nil {
 		cleanup()
 		return "", nil, fmt.Errorf("libraries: %w", err)
 	}
@@ -101,6 +109,19 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 // usable reports whether the dynamic linker can be told of a folder: LD_LIBRARY_PATH has no way
 // to quote.
 func usable(dir string) bool { return !strings.ContainsAny(dir, ":; ") }
+
+// stNoExec is ST_NOEXEC of statfs(2): the file system is mounted so that nothing on it can be executed.
+const stNoExec = 8
+
+// mappable wants the dynamic linker to be able to load libraries from a folder.
+func mappable(dir string) error {
+	var st unix.Statfs_t
+	if unix.Statfs(dir, &st) == nil && st.Flags&stNoExec != 0 {
+		return fmt.Errorf("%s is on a file system that is mounted noexec: name a folder on another one in TMPDIR, or in %s one that has the libraries",
+			dir, LibraryEnv)
+	}
+	return nil
+}
 
 // fingerprint is a name that is different for other files.
 func fingerprint(files fs.FS) (string, error) {

@@ -2,6 +2,7 @@ package run
 
 import (
 	"bytes"
+	"debug/buildinfo"
 	"debug/elf"
 	"errors"
 	"fmt"
@@ -10,6 +11,8 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -189,6 +192,8 @@ func (p *program) inspectELF(f *os.File, file string) error {
 	}
 	linker := interpreter(e)
 	switch {
+	case linker == "" && hasVerbs(f):
+		return nil // it needs no library to find the daemon
 	case linker == "":
 		return unsuitable(file, "it is statically linked, there is no dynamic linker to load the libraries; "+
 			"link it dynamically against libibverbs.so.1 (Go programs: use package verbs instead)")
@@ -207,6 +212,16 @@ func (p *program) inspectELF(f *os.File, file string) error {
 	}
 	return nil
 }
+
+// hasVerbs reports whether a program was built with this module, in which package verbs is.
+func hasVerbs(f *os.File) bool {
+	info, err := buildinfo.Read(f)
+	return err == nil && (info.Main.Path == module ||
+		slices.ContainsFunc(info.Deps, func(m *debug.Module) bool { return m.Path == module }))
+}
+
+// module is the path of this module.
+const module = "softroce"
 
 // interpreter returns the dynamic linker of a program, "" if it has none.
 func interpreter(e *elf.File) string {

@@ -151,6 +151,24 @@ func TestProgramsThatTheLibrariesDoNotReachAreRefusedWithTheReason(t *testing.T)
 	}
 }
 
+// A Go program that has package verbs asks the daemon itself, and is static where it was built without cgo.
+func TestStaticProgramsWithPackageVerbsNeedNoLibrary(t *testing.T) {
+	dir := t.TempDir()
+	for name, source := range map[string]string{"verbs": "softroce/examples/rcops", "other": "./testdata/other.go"} {
+		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), source)
+		cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOWORK=off")
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%v: %s", err, out)
+		}
+	}
+	if _, err := find("verbs", dir); err != nil {
+		t.Errorf("with package verbs: %v", err)
+	}
+	if _, err := find("other", dir); !errors.Is(err, ErrUnsuitable) {
+		t.Errorf("without: %v", err)
+	}
+}
+
 func TestCommandsAreLookedUpAsAShellDoes(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	for file, mode := range map[string]os.FileMode{a + "/tool": 0o644, b + "/tool": 0o755, a + "/plain": 0o644} {

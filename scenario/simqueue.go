@@ -67,7 +67,7 @@ func (n *simNIC) CreateCQ(name string, entries int) error {
 		return err
 	}
 	q := &simCQ{ring: nic.NewPage(abi.RingSize(slots, abi.CQESize))}
-	notify := func(bool) { n.noted = append(n.noted, name) }
+	notify := func() { n.noted = append(n.noted, name) }
 	if q.cq, err = n.ctx.CreateCQ(nic.CQConfig{Entries: slots, Ring: q.ring, Notify: notify}); err != nil {
 		return err
 	}

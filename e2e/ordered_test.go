@@ -1,0 +1,88 @@
+package e2e
+
+import (
+	"context"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/e2e/rxelab"
+)
+
+// TestTheKernelsOrderOfCompletions holds the rows that are left out with another kernel against the kernel by itself, both ends
+// on its NIC: it shows an answer before the acknowledgement that came ahead of it, sooner or later. That takes hundreds of messages, and a
+// hundred thousand are sent: a kernel that keeps the order in all of them has these rows to be run. The stable kernel keeps it.
+func TestTheKernelsOrderOfCompletions(t *testing.T) {
+	needRoot(t, "a guest")
+	links[0].lane.take(t)
+	s := newSite(t, links[0])
+	them := inGuest(s.guest)
+	for _, r := range rows {
+		if !r.ordered {
+			continue
+		}
+		t.Run(r.name(), func(t *testing.T) {
+			long := r
+			if anotherKernel() {
+				long.options += " -n 100000 " + r.family.patience
+				long.overruns(t, s.guest, them)
+				return
+			}
+			long.options += " -n 2000 " + r.family.patience
+			before := lostCompletions(t.Context(), t, s.guest)
+			long.run(t, them, them, false)
+			if after := lostCompletions(t.Context(), t, s.guest); after != before {
+				t.Errorf("%d completions lost", after-before)
+			}
+		})
+	}
+}
+
+// overruns wants the kernel to lose a completion of the two programs, which then wait for it for ever. The send's queue has room for one:
+// whoever took the answer's event for the send's has left that where it is. He has also read a completion that was not there,
+// and may end in error because of what he found in its place, before anything is lost. The next run shows more.
+func (r row) overruns(t *testing.T, g *rxelab.Guest, e end) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer cancel()
+	before := lostCompletions(ctx, t, g)
+	for ctx.Err() == nil {
+		port := freePort()
+		run, stop := context.WithCancel(ctx)
+		serving := e.start(run, t, r.command(r.family.server, e, e, port, false))
+		if err := e.listening(run, serving, port); err != nil {
+			t.Fatal(err)
+		}
+		asking := e.start(run, t, r.command(r.family.client, e, e, port, false))
+		lost := false
+		for !lost && asking.running() && serving.running() && ctx.Err() == nil {
+			time.Sleep(200 * time.Millisecond)
+			lost = lostCompletions(ctx, t, g) > before
+		}
+		stop()
+		out, err := asking.wait()
+		served, serverErr := serving.wait()
+		switch {
+		case lost:
+			return
+		case err == nil && serverErr == nil:
+			t.Fatalf("both end well: the kernel has kept the order\n%s\n%s", out, served)
+		}
+	}
+	t.Errorf("no completion lost within %v", programLimit)
+}
+
+// lostCompletions is how many completions the guest's kernel had no room for, since it was booted.
+func lostCompletions(ctx context.Context, t *testing.T, g *rxelab.Guest) int {
+	t.Helper()
+	out, err := g.Run(ctx, programLimit, "dmesg | grep -c 'rxe_cq_post: queue full'; true")
+	if err != nil {
+		t.Fatalf("dmesg: %v\n%s", err, out)
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(out))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return n
+}

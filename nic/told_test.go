@@ -1,0 +1,62 @@
+package nic_test
+
+import (
+	"testing"
+
+	"softroce/attach/abi"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A watched link says when its NIC sends.
+type watched struct {
+	wire.Link
+	sends func(frames int)
+}
+
+func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
+	l.sends(len(batch))
+	return l.Link.Send(now, batch)
+}
+
+// Who waits for a message may have the processor as soon as he is told, and answer it: the acknowledgement comes first. Who
+// polls meanwhile, and arms the queue again, has seen the message: he gets no second event for it.
+func TestAMessageIsAcknowledgedBeforeItsReceiverIsTold(t *testing.T) {
+	w := newWorld(t)
+	acks, told := 0, 0
+	ring := nic.NewPage(abi.RingSize(16, abi.CQESize))
+	armed := word(ring, abi.CQArmed)
+	a := w.client(w.nic(1))
+	b := w.client(w.nic(2, func(l wire.Link) wire.Link {
+		return &watched{l, func(n int) {
+			acks += n
+			if n := *word(ring, abi.RingProducer); n != 1 {
+				t.Errorf("when the acknowledgement leaves, who polls finds %d completions", n)
+			}
+			if told != 0 {
+				t.Errorf("told before the acknowledgement has left")
+			}
+			*armed = abi.CQArmNext
+		}}
+	}))
+	cq, err := b.ctx.CreateCQ(nic.CQConfig{Entries: 16, Ring: ring, Notify: func() {
+		if told++; acks != 1 {
+			t.Errorf("told when %d acknowledgements have left", acks)
+		}
+	}})
+	check(t, err)
+	b.cq = cq
+	*armed = abi.CQArmNext
+
+	x, y := a.qp(smallCaps), b.qp(smallCaps)
+	x.connect(1024, y)
+	y.connect(1024, x)
+	y.recv(1, nil)
+	x.post(wr{op: transport.WRSend, flags: abi.SendSignaled})
+	w.step()
+	a.want(0, transport.Success, transport.WCSend)
+	if told != 1 || *word(ring, abi.CQEvents) != 1 || *armed != abi.CQArmNext {
+		t.Errorf("told %d times, %d events, armed %d; want 1, 1 and what it was armed for since", told, *word(ring, abi.CQEvents), *armed)
+	}
+}

@@ -1,0 +1,4 @@
+// Command other has nothing to do with RDMA.
+package main
+
+func main() {}
