@@ -199,6 +199,8 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
 	d.process = cmd.Process
+	// It may wait, for a pipe that it is to read.
+	defer context.AfterFunc(ctx, func() { cmd.Process.Kill() })()
 	lines := bufio.NewScanner(ready)
 	if lines.Scan() {
 		d.nics = append(d.nics, lines.Text())
@@ -213,6 +215,9 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	}()
 	if len(d.nics) == 0 {
 		err := <-d.ended
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
 		if text := d.log.held(); text != "" {
 			return nil, errors.New(strings.TrimPrefix(text, "softroce: "))
 		}

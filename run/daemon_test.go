@@ -1,13 +1,16 @@
 package run
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"softroce/attach/control"
 )
@@ -78,5 +81,14 @@ func TestADaemonThatEndsIsWaitedFor(t *testing.T) {
 			t.Errorf("after %d connections: %v, want %v", c.hangsUp, err, c.want)
 		}
 		l.Close()
+	}
+}
+
+func TestADaemonThatDoesNotGetReadyIsGivenUp(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	time.AfterFunc(50*time.Millisecond, cancel)
+	o := Options{Stderr: io.Discard}
+	if _, err := o.start(ctx, filepath.Join(t.TempDir(), "s"), ""); !errors.Is(err, context.Canceled) {
+		t.Errorf("%v", err)
 	}
 }

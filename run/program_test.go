@@ -12,12 +12,16 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // TestMain lets the test binary stand in for a softroce of another user: see asNobody.
 func TestMain(m *testing.M) {
+	if len(os.Args) > 1 && os.Args[1] == "daemon" { // one that never gets ready
+		time.Sleep(time.Hour)
+	}
 	if len(os.Args) == 4 && os.Args[1] == findArg {
 		if _, err := find(os.Args[2], os.Args[3]); err != nil {
 			os.Stdout.WriteString(err.Error())

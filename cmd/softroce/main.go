@@ -76,17 +76,18 @@ func run(args []string, out, errs io.Writer) int {
 		if errors.As(err, &u) {
 			return usage(errs, err)
 		}
+		var s *statusError
+		status := exitFailed
+		if errors.As(err, &s) {
+			status = s.status
+		}
 		if ctx.Err() != nil && (errors.Is(err, context.Canceled) || errors.Is(err, context.Cause(ctx))) {
 			err = errInterrupted
 		}
 		if !errors.Is(err, errReported) {
 			fmt.Fprintf(errs, "softroce: %s\n", oneLine(err))
 		}
-		var s *statusError
-		if errors.As(err, &s) {
-			return s.status
-		}
-		return exitFailed
+		return status
 	}
 	return exitOK
 }
