@@ -78,11 +78,14 @@ func (r row) fails(t *testing.T, e end) string {
 	port := freePort()
 	serving := e.start(ctx, t, r.command(r.family.server, e, e, port, false))
 	var said string
-	if err := e.listening(ctx, serving, port); err == nil {
-		said, err = e.start(ctx, t, r.command(r.family.client, e, e, port, false)).wait()
-		if err == nil {
+	switch err := e.listening(ctx, serving, port); {
+	case err == nil:
+		if said, err = e.start(ctx, t, r.command(r.family.client, e, e, port, false)).wait(); err == nil {
 			t.Errorf("the client ends without an error")
 		}
+	case serving.running():
+		cancel()
+		t.Errorf("whether the server listens: %v", err)
 	}
 	served, err := serving.wait()
 	if err == nil || ctx.Err() != nil {
