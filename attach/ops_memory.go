@@ -182,10 +182,13 @@ func (c *conn) deregMR(v *abi.HandleRequest, _ *control.Packet) (answer, error) 
 	return answer{}, err
 }
 
+// flowLabelMask is what an IPv6 header has room for. Drivers take as much of a flow label and leave the rest: UCX asks for 0xffffffff.
+const flowLabelMask = 1<<20 - 1
+
 func vector(a *abi.AHAttr) nic.AddressVector {
 	return nic.AddressVector{
 		DGID: a.DGID, SGIDIndex: int(a.SGIDIndex), Port: int(a.PortNum), HopLimit: a.HopLimit,
-		TClass: a.TrafficClass, FlowLabel: a.FlowLabel, SL: a.SL, DLID: a.DLID,
+		TClass: a.TrafficClass, FlowLabel: a.FlowLabel & flowLabelMask, SL: a.SL, DLID: a.DLID,
 	}
 }
 

@@ -284,7 +284,7 @@ func (m *Manager) listener(n NIC, service uint64, dst netip.Addr) (found *ID) {
 		}
 		if a := l.src.Addr(); a == dst {
 			return l
-		} else if overlap(l, a, &ID{}, dst) && a.IsUnspecified() {
+		} else if overlap(l, a, &ID{}, dst) && open(a) {
 			found = l
 		}
 	}

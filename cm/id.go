@@ -135,7 +135,7 @@ func (id *ID) destroy() {
 	id.channel.users--
 }
 
-// Bind gives the identifier a source address and port: both may be left open (unspecified, 0). Errors
+// Bind gives the identifier a source address and port: both may be left open (unspecified or of the loopback, 0). Errors
 // are EINVAL, EADDRNOTAVAIL, EADDRINUSE and EACCES.
 func (id *ID) Bind(a netip.AddrPort) error {
 	if id.state != idIdle {
@@ -152,12 +152,16 @@ func (id *ID) Bind(a netip.AddrPort) error {
 	return nil
 }
 
-// local finds the device of a source address; nil for an unspecified one.
+// open reports whether an address names no device. That of the loopback does not either, and is one like the unspecified to
+// those who bind to it, as with the kernel (cma_any_addr): libfabric asks at 127.0.0.1 whether there is RDMA at all.
+func open(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() }
+
+// local finds the device of a source address; nil for an open one.
 func (id *ID) local(a netip.Addr) (NIC, error) {
 	switch {
 	case !a.IsValid():
 		return nil, refuse(syscall.EINVAL, "no address")
-	case a.IsUnspecified():
+	case open(a):
 		return nil, nil
 	}
 	for _, n := range id.session.nics {
@@ -219,10 +223,10 @@ func (m *Manager) portFree(id *ID, a netip.AddrPort) error {
 // overlap reports whether something sent to one address could be for either.
 func overlap(x *ID, a netip.Addr, y *ID, b netip.Addr) bool {
 	if a.Is4() != b.Is4() {
-		// The unspecified IPv6 address stands for IPv4 too, unless that is turned off.
-		return a.Is6() && a.IsUnspecified() && !x.afOnly || b.Is6() && b.IsUnspecified() && !y.afOnly
+		// An open IPv6 address stands for IPv4 too, unless that is turned off.
+		return a.Is6() && open(a) && !x.afOnly || b.Is6() && open(b) && !y.afOnly
 	}
-	return a == b || a.IsUnspecified() || b.IsUnspecified()
+	return a == b || open(a) || open(b)
 }
 
 // release gives the port back.
@@ -289,6 +293,9 @@ type way struct {
 // ways lists how a destination may be reached, the likeliest first: what is an address of the device itself, then
 // what is on its link, the longest prefix first, then what a router may know.
 func (id *ID) ways(dst netip.Addr) (l []way) {
+	if dst.IsLoopback() {
+		return nil // no device's, whatever it may think a router knows
+	}
 	zone := dst.Zone()
 	dst = dst.WithZone("")
 	for _, n := range id.session.nics {
@@ -300,7 +307,7 @@ func (id *ID) ways(dst netip.Addr) (l []way) {
 			if a.Is4() != dst.Is4() || a.IsLinkLocalUnicast() != dst.IsLinkLocalUnicast() && a.Is6() && !dst.IsMulticast() {
 				continue
 			}
-			if own := id.src.Addr(); !own.IsUnspecified() && own != a {
+			if own := id.src.Addr(); !open(own) && own != a {
 				continue
 			}
 			switch {

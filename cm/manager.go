@@ -192,7 +192,7 @@ func (m *Manager) AddressesChanged(n NIC) {
 	for s := range m.sessions {
 		for _, h := range s.handles() {
 			id := s.ids[h]
-			if id.nic != n || !id.src.Addr().IsValid() || id.src.Addr().IsUnspecified() {
+			if id.nic != n || !id.src.Addr().IsValid() || open(id.src.Addr()) {
 				continue
 			}
 			_, ok := n.GIDIndex(id.src.Addr())

@@ -260,7 +260,7 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 
 // memberAddress is the source address of datagrams to a group.
 func (id *ID) memberAddress(group netip.Addr) (netip.Addr, error) {
-	if a := id.src.Addr(); a.IsValid() && !a.IsUnspecified() && a.Is4() == group.Is4() {
+	if a := id.src.Addr(); a.IsValid() && !open(a) && a.Is4() == group.Is4() {
 		return a, nil
 	}
 	for _, p := range id.nic.Addresses() {

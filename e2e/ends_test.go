@@ -236,10 +236,10 @@ func daemonIn(t *testing.T, namespace string, args ...string) (socket string) {
 // Indices of the GIDs of softroce's NICs: those of IPv4 addresses come first, after the link-local one.
 var gidIndices = map[bool]string{false: "1", true: "2"}
 
-// onFabric are two NICs of one daemon.
-func onFabric(t *testing.T) (x, y end) {
+// onFabric are two NICs of one daemon, which is given options.
+func onFabric(t *testing.T, options ...string) (x, y end) {
 	ns := namespace(t, "fabric")
-	return fabricEnds(ns, daemonIn(t, ns))
+	return fabricEnds(ns, daemonIn(t, ns, options...))
 }
 
 // fabricEnds are the default NICs of a daemon.
@@ -249,8 +249,8 @@ func fabricEnds(ns, socket string) (x, y end) {
 	return beside(ns, socket, x), beside(ns, socket, y)
 }
 
-// onVeth are NICs of two daemons, in two namespaces, on the ends of a veth pair.
-func onVeth(t *testing.T) (x, y end) {
+// onVeth are NICs of two daemons, in two namespaces, on the ends of a veth pair. The first daemon is given options.
+func onVeth(t *testing.T, options ...string) (x, y end) {
 	a, b := namespace(t, "a"), namespace(t, "b")
 	command(t, "ip", "link", "add", "eth0", "netns", a, "type", "veth", "peer", "name", "eth0", "netns", b)
 	ends := [2]end{}
@@ -262,7 +262,8 @@ func onVeth(t *testing.T) (x, y end) {
 		ends[i] = end{device: "rdma0", gid: gidIndices, host: v4, addr: map[bool]string{false: v4, true: v6}}
 	}
 	for i, ns := range []string{a, b} {
-		ends[i] = beside(ns, daemonIn(t, ns, "--nic", "rdma0=packet:eth0"), ends[i])
+		ends[i] = beside(ns, daemonIn(t, ns, append([]string{"--nic", "rdma0=packet:eth0"}, options...)...), ends[i])
+		options = nil
 	}
 	return ends[0], ends[1]
 }

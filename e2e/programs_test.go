@@ -141,13 +141,13 @@ func TestPrograms(t *testing.T) {
 	betweenUs.take(t)
 	for _, where := range []struct {
 		name string
-		make func(t *testing.T) (client, server end)
+		make func(t *testing.T, options ...string) (client, server end)
 		ipv6 bool
 		rows []row
 	}{
 		{"two NICs", onFabric, false, rows},
 		{"veth", onVeth, false, rows},
-		{"one NIC", func(t *testing.T) (end, end) { x, _ := onFabric(t); return x, x }, true, short()},
+		{"one NIC", func(t *testing.T, _ ...string) (end, end) { x, _ := onFabric(t); return x, x }, true, short()},
 	} {
 		if whole() {
 			where.rows = rows

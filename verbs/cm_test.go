@@ -94,12 +94,12 @@ func noError(t *testing.T, err error) {
 }
 
 func TestCMConnectsQueuePairs(t *testing.T) {
-	for _, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0"} {
+	for _, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
 			f := verbstest.New(t)
 			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 			_, at := server.listen(verbs.CMTCP, verbs.RC, addr)
-			if at.Addr().IsUnspecified() {
+			if a := at.Addr(); a.IsUnspecified() || a.IsLoopback() {
 				at = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), at.Port())
 			}
 			x, y := verbstest.Ends{}.New(t, f.Open(0)), verbstest.Ends{}.New(t, f.Open(1))
@@ -276,6 +276,8 @@ func TestCMPortsAndStates(t *testing.T) {
 		{"another address", bind(verbs.CMTCP, fmt.Sprintf("192.0.2.2:%d", port)), nil},
 		{"another port space", bind(verbs.CMUDP, fmt.Sprintf("192.0.2.1:%d", port)), nil},
 		{"nobody's address", bind(verbs.CMTCP, "192.0.2.77:0"), syscall.EADDRNOTAVAIL},
+		{"the loopback's address, which is any one, of a port that is in use", bind(verbs.CMTCP, fmt.Sprintf("127.0.0.1:%d", port)), syscall.EADDRINUSE},
+		{"the loopback's address", bind(verbs.CMTCP, "127.0.0.1:0"), nil},
 		{"to bind a second time", taken.Bind(at), syscall.EINVAL},
 		{"to connect without a route", taken.Connect(verbs.CMParam{}), syscall.EINVAL},
 		{"to accept nothing", taken.Accept(verbs.CMParam{}), syscall.EINVAL},
@@ -377,9 +379,11 @@ func TestCMAddressesWithoutAWay(t *testing.T) {
 	if err := id.ResolveAddr(netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("[2001:db8::9]:1"), time.Second); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("between address families: %v", err)
 	}
-	id = c.id(verbs.CMTCP, verbs.RC)
-	noError(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort("[fe80::1%lo]:1"), time.Second))
-	if e := c.event(verbs.CMAddrError); e.Status != -int(syscall.ENETUNREACH) {
-		t.Errorf("status %d", e.Status)
+	for _, to := range []string{"[fe80::1%lo]:1", "127.0.0.1:1", "[::1]:1"} {
+		id = c.id(verbs.CMTCP, verbs.RC)
+		noError(t, id.ResolveAddr(netip.AddrPort{}, netip.MustParseAddrPort(to), time.Second))
+		if e := c.event(verbs.CMAddrError); e.Status != -int(syscall.ENETUNREACH) {
+			t.Errorf("%s: status %d", to, e.Status)
+		}
 	}
 }

@@ -45,6 +45,31 @@ func TestUCOperations(t *testing.T) {
 	y.Completion()
 }
 
+// UCX asks for the flow label 0xffffffff, of which drivers take the 20 bits that there are.
+func TestOfAFlowLabelTwentyBitsAreTaken(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.Ends{Type: verbs.UD}.New(t, a), verbstest.Ends{Type: verbs.UD}.New(t, b)
+	if err := errors.Join(x.ToDatagram(verbstest.QKey), y.ToDatagram(verbstest.QKey)); err != nil {
+		t.Fatal(err)
+	}
+	const label = 0xfffabcde
+	gids, err := y.Context.GIDs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ah, err := x.PD.CreateAH(verbs.AHAttr{PortNum: 1, GRH: verbs.GlobalRoute{DGID: gids[0].GID, FlowLabel: label}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	y.Recv(0, 0, 1000)
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 10), AH: ah, RemoteQPN: y.QPNum(), RemoteQKey: verbstest.QKey})
+	x.Completion()
+	y.Completion()
+	if g := (*verbs.GRH)(y.Buf); g.Is4() || g.FlowLabel() != label&0xfffff {
+		t.Errorf("a datagram from %v has the label %#x", g.Src(), g.FlowLabel())
+	}
+}
+
 func TestDatagramsAndTheirAnswers(t *testing.T) {
 	for _, process := range []bool{false, true} {
 		a, b := verbstest.Pair(t)

@@ -1,0 +1,220 @@
+package e2e
+
+import (
+	"context"
+	"fmt"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/capture/check"
+)
+
+// Programs of the distribution that are not of rdma-core, nor measure RDMA alone: storage, libraries of message passing, and
+// what runs on those.
+
+// Where a program is run. libfabric looks for NICs by the addresses of their interfaces, and qperf connects at the address of
+// its TCP server: there is none of that on a fabric.
+const (
+	anywhere = iota
+	onAFabric
+	onInterfaces
+)
+
+// A pair is a server that has a TCP port, and its client. {port}, {host}: the server's.
+type pair struct {
+	name           string
+	server, client string
+	want           string // a regular expression, of what the client prints
+	where          int
+}
+
+const (
+	ucxOver = "env UCX_TLS=%s UCX_NET_DEVICES={dev}:1 ucx_perftest -p {port}"
+	ucxWant = `(?m)^Final: +100 `
+	fiWant  = `(?m)^64k? +20 +=20 `
+)
+
+// ucx is a test of UCX over one of its transports, with 100 messages.
+func ucx(transport, test, options string, where int) pair {
+	server := fmt.Sprintf(ucxOver, transport)
+	return pair{
+		name: "ucx_perftest " + transport + " " + test, server: server, want: ucxWant, where: where,
+		client: server + " {host} -w 10 -n 100 -t " + test + options,
+	}
+}
+
+// libfabric is a pingpong over endpoints of one type.
+func libfabric(provider, endpoints string, where int) pair {
+	both := "fi_pingpong -p " + provider + " -e " + endpoints + " -d {domain} -I 20"
+	return pair{
+		name: "fi_pingpong " + provider + " " + endpoints, want: fiWant, where: where,
+		server: both + " -B {port}", client: both + " -P {port} {host}",
+	}
+}
+
+var pairs = []pair{
+	{
+		name: "qperf", server: "qperf -lp {port}", where: onInterfaces, want: `(?s)rc_lat:.*ver_rc_fetch_add:.*msg_rate.*rc_bi_bw:.*bw`,
+		client: "qperf -lp {port} {host} -cm 1 -t 1 rc_lat rc_rdma_read_lat rc_rdma_write_poll_lat ver_rc_compare_swap ver_rc_fetch_add -m 1k rc_bi_bw quit",
+	},
+	libfabric("verbs", "msg", onInterfaces),
+	libfabric("verbs;ofi_rxm", "rdm", onInterfaces),
+	libfabric("verbs", "dgram", anywhere),
+	ucx("rc_v", "tag_bw", " -s 100000", anywhere),
+	ucx("rc_v", "ucp_get", "", onAFabric),
+	ucx("rc_v", "ucp_cswap", " -s 8", onAFabric),
+	ucx("ud_v", "tag_bw", " -s 100000", anywhere),
+	ucx("ud_v", "ucp_am_lat", "", onAFabric),
+}
+
+// fio is a disk's benchmark, whose engine "rdma" has one process write into another's memory, read it, or send. It allows no
+// RNR retry: what is sent has to have its receives, so its 64 messages have all of them at the start.
+func fio(verb string) cmTalk {
+	const job = " --ioengine=rdma --port=PORT --bs=4k --size=256k"
+	return cmTalk{
+		name: "fio " + verb, server: "fio --name=server --rw=read --iodepth=64" + job,
+		client: "fio --name=client --rw=write --iodepth=8" + job + " --hostname=PEER --verb=" + verb, want: "io=256KiB",
+	}
+}
+
+// A solo is a program that starts others by itself. {dev} is the NIC of all of them.
+type solo struct {
+	name, command string
+	want          string
+	where         int
+}
+
+// mpi has two processes play pingpong over one of Open MPI's ways to RDMA.
+func mpi(name, way string, where int) solo {
+	return solo{
+		name: "mpirun " + name, want: `(?m)^ +\d+: +4096 bytes.*Mbps`, where: where,
+		command: "mpirun --allow-run-as-root --oversubscribe -np 2 " + way + " NPopenmpi -n 20 -p 0 -u 4096 -o /dev/null",
+	}
+}
+
+var solos = []solo{
+	mpi("ucx rc_v", "--mca pml ucx -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES={dev}:1", anywhere),
+	mpi("ucx ud_v", "--mca pml ucx -x UCX_TLS=ud_v,self -x UCX_NET_DEVICES={dev}:1", onAFabric),
+	mpi("ofi", "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm", onInterfaces),
+	{name: "fi_info", command: "fi_info -p verbs", want: `domain: {dev}-dgram`, where: onAFabric},
+	{name: "ucx_info", command: "ucx_info -d", want: `(?s)Transport: rc_verbs\s+#\s+Device: {dev}:1.*Transport: ud_verbs`},
+	{name: "ibstat", command: "ibstat {dev} 1", want: `(?s)State: Active.*Physical state: LinkUp.*Link layer: Ethernet`, where: onAFabric},
+	{name: "ibstatus", command: "ibstatus {dev}", want: `(?s)4: ACTIVE.*5: LinkUp`, where: onAFabric},
+}
+
+// TestOtherPrograms runs them on softroce, and holds what was on the wire against the rules.
+func TestOtherPrograms(t *testing.T) {
+	needRoot(t, "network namespaces")
+	for _, name := range []string{"fio", "qperf", "fi_pingpong", "ucx_perftest", "mpirun", "NPopenmpi", "ibstat"} {
+		if _, err := exec.LookPath(name); err != nil {
+			t.Skipf("%v: scripts/setup test installs it", err)
+		}
+	}
+	betweenUs.take(t)
+	for _, where := range []struct {
+		name string
+		make func(t *testing.T, options ...string) (client, server end)
+		not  int
+	}{
+		{"two NICs", onFabric, onInterfaces},
+		{"veth", onVeth, onAFabric},
+	} {
+		t.Run(where.name, func(t *testing.T) {
+			capture := filepath.Join(t.TempDir(), "all.pcapng")
+			t.Cleanup(func() { wantNoViolation(t, capture) }) // the daemons have ended then
+			client, server := where.make(t, "--capture", capture)
+			t.Run("programs", func(t *testing.T) {
+				for _, p := range pairs {
+					if p.where != where.not {
+						t.Run(dashed(p.name), func(t *testing.T) {
+							t.Parallel()
+							p.run(t, client, server)
+						})
+					}
+				}
+				for _, s := range solos {
+					if s.where != where.not {
+						t.Run(dashed(s.name), func(t *testing.T) {
+							t.Parallel()
+							s.run(t, server)
+						})
+					}
+				}
+			})
+			// These wait until nobody but they listens through the connection manager.
+			for _, verb := range []string{"write", "read", "send"} {
+				f := fio(verb)
+				port := fmt.Sprint(freePort())
+				f.server, f.client = strings.ReplaceAll(f.server, "PORT", port), strings.ReplaceAll(f.client, "PORT", port)
+				t.Run(dashed(f.name), func(t *testing.T) { f.run(t, server, client, false) })
+			}
+		})
+	}
+}
+
+func dashed(name string) string { return strings.NewReplacer(" ", ",", ";", "+").Replace(name) }
+
+// fillIn completes a line for one of two ends.
+func fillIn(line string, e, server end, port int) string {
+	return strings.NewReplacer("{domain}", domain(line, e), "{dev}", e.device, "{host}", server.host, "{port}", fmt.Sprint(port)).Replace(line)
+}
+
+// domain is what libfabric calls a NIC: endpoints of datagrams have one of their own.
+func domain(line string, e end) string {
+	if strings.Contains(line, "dgram") {
+		return e.device + "-dgram"
+	}
+	return e.device
+}
+
+func (p pair) run(t *testing.T, client, server end) {
+	t.Helper()
+	defer enter(t, programs)()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), programLimit, fmt.Errorf("not done within %v", programLimit))
+	defer cancel()
+	port := freePort()
+	serving := server.start(ctx, t, fillIn(p.server, server, server, port))
+	if err := server.listening(ctx, serving, port); err != nil {
+		cancel()
+		out, status := serving.wait()
+		t.Fatalf("server: %v, %v\n%s", err, status, out)
+	}
+	out, err := client.start(ctx, t, fillIn(p.client, client, server, port)).wait()
+	if err != nil {
+		select {
+		case <-serving.done:
+		case <-time.After(time.Second):
+			cancel()
+		}
+	}
+	served, serverErr := serving.wait()
+	if err != nil || serverErr != nil || !regexp.MustCompile(p.want).MatchString(out) {
+		t.Errorf("client: %v\n%s\nserver: %v\n%s", err, out, serverErr, served)
+	}
+}
+
+func (s solo) run(t *testing.T, e end) {
+	t.Helper()
+	defer enter(t, programs)()
+	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer cancel()
+	out, err := e.start(ctx, t, fillIn(s.command, e, e, 0)).wait()
+	if err != nil || !regexp.MustCompile(fillIn(s.want, e, e, 0)).MatchString(out) {
+		t.Errorf("%v\n%s", err, out)
+	}
+}
+
+// wantNoViolation holds a capture against the rules of the protocol.
+func wantNoViolation(t *testing.T, capture string) {
+	t.Helper()
+	report, err := check.File(capture)
+	if err != nil {
+		t.Errorf("%s: %v", capture, err)
+	} else if report.Total > 0 || report.RoCE == 0 {
+		t.Errorf("%v", report)
+	}
+}
