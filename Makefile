@@ -82,12 +82,12 @@ race:
 	CGO_ENABLED=1 go run ./scripts/testreport -race -timeout 20m $(RACE)
 
 install: build
-	DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) SYSCONFDIR=$(SYSCONFDIR) scripts/install
+	DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' SYSCONFDIR='$(SYSCONFDIR)' scripts/install
 
 # What the package holds is what install puts in place.
 deb:
 	rm -rf dist
-	$(MAKE) install DESTDIR=$(CURDIR)/dist/root PREFIX=/usr SYSCONFDIR=/etc
+	$(MAKE) install DESTDIR='$(CURDIR)/dist/root' PREFIX=/usr SYSCONFDIR=/etc
 	scripts/deb
 
 demo: build

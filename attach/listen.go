@@ -81,6 +81,9 @@ func plain(err error) error {
 }
 
 func (s *Server) listen(path string, c ListenConfig) (*listener, error) {
+	if err := control.CheckPath(path); err != nil {
+		return nil, err
+	}
 	dir := filepath.Dir(path)
 	if path == control.DefaultSocket {
 		if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, fs.ErrExist) {

@@ -102,7 +102,7 @@ func TestListenSaysWhatIsWrongWithItsPlace(t *testing.T) {
 		{attach.ListenConfig{Path: file}, "no socket: file already exists"},
 		{attach.ListenConfig{Path: dir + "/sock", Group: "no-such-group"}, `there is no group "no-such-group"`},
 		{attach.ListenConfig{Path: "/proc/sock"}, "cannot create the socket /proc/sock"},
-		{attach.ListenConfig{Path: dir + "/" + strings.Repeat("x", 200)}, "invalid argument"},
+		{attach.ListenConfig{Path: dir + "/" + strings.Repeat("x", 200)}, "file name too long"},
 	} {
 		if _, err := f.Server.Listen(c.config); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), c.config.Path) {
 			t.Errorf("%s: %v", c.config.Path, err)

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/attach/abi"
+	"softroce/tempdir"
 )
 
 // DefaultSocket is where the daemon listens unless $SOFTROCE_SOCKET says otherwise.
@@ -68,8 +69,7 @@ type Client struct {
 // Dial connects to the daemon at path (see SocketPath) and shakes hands.
 func Dial(ctx context.Context, path string) (*Client, error) {
 	path = SocketPath(path)
-	var d net.Dialer
-	c, err := d.DialContext(ctx, "unixpacket", path)
+	c, err := dial(ctx, path)
 	if err != nil {
 		var errno syscall.Errno
 		if errors.As(err, &errno) {
@@ -81,6 +81,22 @@ func Dial(ctx context.Context, path string) (*Client, error) {
 		return nil, fmt.Errorf("connect to the softroce daemon on %s: %w", path, err)
 	}
 	return NewClient(ctx, c.(*net.UnixConn))
+}
+
+func dial(ctx context.Context, path string) (net.Conn, error) {
+	if err := CheckPath(path); err != nil {
+		return nil, err
+	}
+	var d net.Dialer
+	return d.DialContext(ctx, "unixpacket", path)
+}
+
+// CheckPath returns ENAMETOOLONG for a path that no socket can have: 107 bytes are the limit. Package net says EINVAL.
+func CheckPath(path string) error {
+	if len(path) >= tempdir.SocketPathSize {
+		return syscall.ENAMETOOLONG
+	}
+	return nil
 }
 
 // NewClient shakes hands on a connected socket, which it then owns, also where it fails.
