@@ -219,3 +219,25 @@ func TestAnUnsignedChangeIsAWrongICRC(t *testing.T) {
 		tp.rs[0].Data[at] ^= 0x10
 	}
 }
+
+// Of four packets the last overtook the others, which came before the responder had said so: its NAK names the last, and nothing
+// is behind that. But where the others were acknowledged before, nothing can have been overtaken.
+func TestANAKOfTheLastPacketAcknowledgesThoseThatItOvertook(t *testing.T) {
+	nakOfLast := func(p *capture.Packet) { p.AETH.Syndrome, p.AETH.MSN = packet.NAKSequence, p.AETH.MSN-1 }
+	for _, acknowledged := range []bool{false, true} {
+		tape := load(t, "pp-rc-mtu1024")
+		i := tape.nth(ack, 2)
+		last := tape.parse(i).PSN
+		tape.edit(i, nakOfLast)
+		if acknowledged {
+			tape.insert(i, tape.rs[i])
+			tape.edit(i, func(p *capture.Packet) { p.AETH.Syndrome, p.PSN = 0x1f, packet.PSNAdd(last, -1) })
+		}
+		tape.number()
+		r := tape.judge()
+		noted := slices.ContainsFunc(r.Notes, func(n Note) bool { return n.Kind == noteOvertaken.ID })
+		if caused := r.ByRule[ruleNAKCause.ID] == 0; caused == acknowledged || noted == acknowledged {
+			t.Errorf("others acknowledged: %v\n%v", acknowledged, r)
+		}
+	}
+}

@@ -182,6 +182,10 @@ func (s *stream) sequenceNAK(p *seen, seq int64, isLate bool) {
 		s.say(p, noteRNRNAK)
 	case s.nak.active && s.nak.seq == seq:
 		s.bad(p, ruleNAKOnce, "PSN %d, which the NAK of packet %d has named", p.PSN, s.nak.no)
+	case s.positive < seq-1 && seq == s.next-1:
+		// What was before it had no answer yet, so it may have come after the last one, which was discarded, but before
+		// the NAK left. Then the last one is what is missing.
+		s.say(p, noteOvertaken)
 	case s.certain(seq) && len(s.reqs) > 0 && s.reqs[len(s.reqs)-1].seq <= seq:
 		s.bad(p, ruleNAKCause, "PSN %d, and nothing behind it was sent", p.PSN)
 	}

@@ -93,6 +93,7 @@ var (
 	noteEarlyRNR    = Rule{"early-rnr", "one of several waits after RNR NAKs is short, as after a timeout: the NAK was lost behind the capture, or did not stop the timer of the request, as in the Linux driver", ""}
 	noteNoAnswer    = Rule{"no-answer", "not answered when the capture ends", ""}
 	noteAckReq      = Rule{"ackreq", "AckReq where nothing acknowledges", ""}
+	noteOvertaken   = Rule{"nak-of-last", "a sequence NAK for the last packet that was sent, which acknowledges others: they came after it, and before the NAK left", ""}
 	noteRNRNAK      = Rule{"rxe-nak-behind-rnr", "a sequence NAK for the PSN that has just drawn an RNR NAK", ""}
 	noteRetry7      = Rule{"rxe-retry-for-ever", "more than 7 retries: retry_cnt 7 is taken for no limit", ""}
 	noteReadMiddle  = Rule{"rxe-read-middle", "a READ repeated from its middle is answered as if it were the first one's rest", ""}
@@ -104,6 +105,6 @@ var (
 // notes returns all kinds of notes.
 func notes() []Rule {
 	return []Rule{
-		noteCut, noteOffload, noteForeign, noteMany, noteNewStream, noteGap, noteMayFragment, noteSourcePort, noteMigReq, noteBelowNAK, noteEarlyRNR, noteNoAnswer, noteAckReq, noteRNRNAK, noteRetry7, noteReadMiddle, noteSendNAK, noteGSIAckReq, noteNoCNP,
+		noteCut, noteOffload, noteForeign, noteMany, noteNewStream, noteGap, noteMayFragment, noteSourcePort, noteMigReq, noteBelowNAK, noteEarlyRNR, noteNoAnswer, noteAckReq, noteOvertaken, noteRNRNAK, noteRetry7, noteReadMiddle, noteSendNAK, noteGSIAckReq, noteNoCNP,
 	}
 }
