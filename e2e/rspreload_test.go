@@ -13,8 +13,16 @@ import (
 	"time"
 )
 
-// rspreload is rdma-core's library that turns the TCP sockets of a program into stream sockets over RDMA.
-const rspreload = "/usr/lib/*/rsocket/librspreload.so"
+// socketsPreload is rdma-core's library that turns the TCP sockets of a program into stream sockets over RDMA.
+func socketsPreload(t *testing.T) string {
+	t.Helper()
+	const pattern = "/usr/lib/*/rsocket/librspreload.so"
+	found, err := filepath.Glob(pattern)
+	if err != nil || len(found) == 0 {
+		t.Skipf("there is no %s: scripts/setup test installs librdmacm1", pattern)
+	}
+	return found[0]
+}
 
 // TestTCPProgramsOverRDMA has netcat, which knows nothing of RDMA, carry a file. There is no TCP/IP between the two: only
 // the fabric has their addresses.
@@ -22,10 +30,7 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 	needRoot(t, "network namespaces")
 	needPrograms(t)
 	betweenUs.take(t)
-	found, err := filepath.Glob(rspreload)
-	if err != nil || len(found) == 0 {
-		t.Skipf("there is no %s: scripts/setup test installs librdmacm1", rspreload)
-	}
+	preload := socketsPreload(t)
 	client, server := onFabric(t)
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
@@ -36,7 +41,7 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 	}
 	script := func(name, redirected string) string {
 		file := filepath.Join(dir, name)
-		text := fmt.Sprintf("#!/bin/sh\nexec env LD_PRELOAD=%s nc.traditional \"$@\" %s\n", found[0], redirected)
+		text := fmt.Sprintf("#!/bin/sh\nexec env LD_PRELOAD=%s nc.traditional \"$@\" %s\n", preload, redirected)
 		if err := os.WriteFile(file, []byte(text), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -68,10 +73,7 @@ func TestServersThatForkOverRDMA(t *testing.T) {
 	needRoot(t, "network namespaces")
 	needPrograms(t)
 	betweenUs.take(t)
-	found, err := filepath.Glob(rspreload)
-	if err != nil || len(found) == 0 {
-		t.Skipf("there is no %s: scripts/setup test installs librdmacm1", rspreload)
-	}
+	preload := socketsPreload(t)
 	const bytesEach = 300000
 	program := filepath.Join(t.TempDir(), "forking")
 	command(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forking/forking.c")
@@ -84,7 +86,7 @@ func TestServersThatForkOverRDMA(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
 	defer cancel()
 	port := freePort()
-	env := []string{"RDMAV_FORK_SAFE=1", "LD_PRELOAD=" + found[0]}
+	env := []string{"RDMAV_FORK_SAFE=1", "LD_PRELOAD=" + preload}
 	line := func(what string) string { return fmt.Sprintf("%s %s %s %d", program, what, server.addr[false], port) }
 	s := server.start(ctx, t, line("serve"), env...)
 	if err := server.listening(ctx, s, port); err != nil {
