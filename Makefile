@@ -23,7 +23,9 @@ E2E_TIMEOUT ?= 30m
 
 # What runs on several goroutines, or is run by them. transport and packet have none,
 # but their tests are cheap.
-RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./cm/... ./verbs/... ./capture/... ./daemon/... ./run/... ./show/... ./metrics/...
+RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./cm/... ./verbs/... ./capture/... \
+	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi/... ./internal/daemon/... \
+	./internal/run/... ./internal/show/... ./internal/metrics/...
 
 SEEDS ?= 5000
 
@@ -36,9 +38,9 @@ build: libs
 	@scripts/setup build
 	go build -o bin/ ./cmd/softroce
 
-# What is in run/lib/GOARCH goes into the binary: see run/libraries.go. What has not changed is
+# What is in internal/run/lib/GOARCH goes into the binary: see internal/run/libraries.go. What has not changed is
 # left alone: another make may build with it at this moment.
-EMBEDDED = run/lib/$(shell go env GOARCH)
+EMBEDDED = internal/run/lib/$(shell go env GOARCH)
 
 libs:
 	@scripts/setup libs
@@ -62,14 +64,14 @@ e2e: libs
 	@scripts/setup test
 	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout $(E2E_TIMEOUT) -run '$(E2E_RUN)' ./e2e/...
 
-# Every row of docs/programs.md everywhere, over both address families, with a kernel in both roles: make matrix E2E_KERNEL=linux-image-6.12-amd64
+# Every row of docs/use/programs.md everywhere, over both address families, with a kernel in both roles: make matrix E2E_KERNEL=linux-image-6.12-amd64
 matrix: export SOFTROCE_E2E_MATRIX = whole
 matrix: E2E_RUN = Programs|WhatTheKernelRefuses
 matrix: E2E_TIMEOUT = 2h
 matrix: e2e
 
 simulate:
-	go test ./sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)
+	go test ./internal/sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)
 
 coverage:
 	scripts/coverage
@@ -106,4 +108,4 @@ lint:
 	scripts/lint
 
 clean:
-	rm -rf bin dist demo.pcapng run/lib/*
+	rm -rf bin dist demo.pcapng internal/run/lib/*

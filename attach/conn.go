@@ -12,9 +12,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
 	"softroce/cm"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 	"softroce/mrtable"
 	"softroce/nic"
 )

@@ -1,5 +1,5 @@
 // Package attach lets programs use the NICs of a daemon: the server side of the attach
-// ABI (package attach/abi, docs/attach-abi.md).
+// ABI (package internal/abi, docs/reference/attach-abi.md).
 //
 // A Server listens on a UNIX socket. Each connection is a client with limits of its own;
 // it opens one device and then creates objects on it. The way of a request:

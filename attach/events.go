@@ -6,7 +6,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/nic"
 )
 

@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 	"softroce/nic"
 	"softroce/wire"
 )

@@ -5,7 +5,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/nic"
 )
 

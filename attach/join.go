@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // A context may have several connections: the host, which opened the device, and guests, which joined it with a

@@ -16,7 +16,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/control"
+	"softroce/internal/control"
 )
 
 // ListenConfig says where a server listens.

@@ -22,7 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/attach"
-	"softroce/attach/control"
+	"softroce/internal/control"
 	"softroce/nic"
 	"softroce/verbs/verbstest"
 	"softroce/wire"

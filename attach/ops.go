@@ -4,9 +4,9 @@ import (
 	"net/netip"
 	"syscall"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
 	"softroce/cm"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // An operation is a row of the table of requests.

@@ -7,9 +7,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
-	"softroce/sysfs"
+	"softroce/internal/abi"
+	"softroce/internal/control"
+	"softroce/internal/sysfs"
 )
 
 // snapshot looks at every engine and connection, this one too, so it is done without the lock.

@@ -10,9 +10,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
 	"softroce/cm"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // A cmChannel is an event channel of the connection manager.

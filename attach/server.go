@@ -10,11 +10,11 @@ import (
 	"syscall"
 	"time"
 
-	"softroce/attach/control"
 	"softroce/cm"
+	"softroce/internal/control"
+	"softroce/internal/sysfs"
 	"softroce/mrtable"
 	"softroce/nic"
-	"softroce/sysfs"
 )
 
 // Limits bound what one client may hold, so that it cannot starve the others. 0 stands

@@ -13,13 +13,13 @@ import (
 	"testing"
 )
 
-var update = flag.Bool("update", false, "rewrite docs/interop.md")
+var update = flag.Bool("update", false, "rewrite docs/reference/interop.md")
 
 const (
 	departuresFile = "testdata/rxe.txt"
-	scenarioFiles  = "../scenario/testdata/*.txt"
-	interopFile    = "../docs/interop.md"
-	scenariosFile  = "../docs/scenarios.md"
+	scenarioFiles  = "../internal/scenario/testdata/*.txt"
+	interopFile    = "../docs/reference/interop.md"
+	scenariosFile  = "../docs/reference/scenario-language.md"
 )
 
 // A departure is what a kernel's rxe does where a scenario asks for something else.
@@ -147,7 +147,7 @@ func add[T any](m map[string]map[string]T, name, kernel string, v T) {
 	m[name][kernel] = v
 }
 
-// TestInteropDocument compares the table in docs/interop.md with the one that the tests go by.
+// TestInteropDocument compares the table in docs/reference/interop.md with the one that the tests go by.
 func TestInteropDocument(t *testing.T) {
 	d, err := readDepartures()
 	if err != nil {
@@ -207,7 +207,7 @@ func (d *departures) markdown() (string, error) {
 		for _, f := range files {
 			name := strings.TrimSuffix(filepath.Base(f), ".txt")
 			if of := d.scenarios[name]; of != nil && strings.HasPrefix(name, sec.prefix) {
-				rows += fmt.Sprintf("| [%s](../scenario/testdata/%s.txt) | %s | %s | %s |\n", name, name, claims[name],
+				rows += fmt.Sprintf("| [%s](../../internal/scenario/testdata/%s.txt) | %s | %s | %s |\n", name, name, claims[name],
 					cell(of, "6.1"), cell(of, "6.12"))
 				told++
 			}

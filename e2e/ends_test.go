@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	"softroce/attach/control"
 	"softroce/e2e/rxelab"
+	"softroce/internal/control"
 )
 
 // An end is where one of two programs that talk runs: beside a NIC of softroce, or in a guest

@@ -15,8 +15,8 @@ import (
 	"testing"
 	"time"
 
-	"softroce/perf"
-	"softroce/show"
+	"softroce/internal/perf"
+	"softroce/internal/show"
 	"softroce/verbs"
 )
 

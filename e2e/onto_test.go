@@ -62,7 +62,7 @@ func playOnto(t *testing.T, l link, s *site, command, file string, flags ...stri
 }
 
 // ontoKernel are the captures that are played onto the kernel, which sides of them, something that is said then, and the known
-// departure that shows, in the words of docs/replay.md's report; docs/interop.md has them.
+// departure that shows, in the words of docs/internals/replay.md's report; docs/reference/interop.md has them.
 var ontoKernel = []struct{ file, side, says, departs string }{
 	{"vp-all-ops.pcap", "both", "24 requests sent", ""},
 	{"pp-rc-mtu1024.pcap", "requester", "2 streams", ""},

@@ -10,7 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"softroce/capture/check"
+	"softroce/internal/check"
 )
 
 // Programs of the distribution that are not of rdma-core, nor measure RDMA alone: storage, libraries of message passing, and

@@ -7,8 +7,8 @@ import (
 	"strings"
 	"testing"
 
-	"softroce/attach/control"
-	"softroce/daemon"
+	"softroce/internal/control"
+	"softroce/internal/daemon"
 )
 
 // TestPackage installs the Debian package in a root of its own, uses it from there, and removes it.

@@ -9,9 +9,9 @@ import (
 	"testing"
 )
 
-// TestProgramsDocument wants each row and each conversation in the tables of docs/programs.md.
+// TestProgramsDocument wants each row and each conversation in the tables of docs/use/programs.md.
 func TestProgramsDocument(t *testing.T) {
-	text, err := os.ReadFile("../docs/programs.md")
+	text, err := os.ReadFile("../docs/use/programs.md")
 	if err != nil {
 		t.Fatal(err)
 	}

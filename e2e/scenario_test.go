@@ -15,7 +15,7 @@ import (
 	"time"
 
 	"softroce/e2e/rxelab"
-	"softroce/scenario"
+	"softroce/internal/scenario"
 )
 
 const (
@@ -122,7 +122,7 @@ func playScenarios(t *testing.T, l link, d *departures, rounds ...round) {
 // scenarioProgram is the verbs program of a scenario, compiled.
 func scenarioProgram(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob("../scenario/program/*.c")
+	files, err := filepath.Glob("../internal/scenario/program/*.c")
 	if err != nil {
 		t.Fatal(err)
 	}

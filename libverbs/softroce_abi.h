@@ -2,8 +2,8 @@
 /*
  * The attach ABI of softroce: what a client and the daemon share.
  *
- * Code generated from package attach/abi. DO NOT EDIT.
- * docs/attach-abi.md explains it.
+ * Code generated from package internal/abi. DO NOT EDIT.
+ * docs/reference/attach-abi.md explains it.
  */
 #ifndef SOFTROCE_ABI_H
 #define SOFTROCE_ABI_H

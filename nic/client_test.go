@@ -9,7 +9,7 @@ import (
 	"testing"
 	"unsafe"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"

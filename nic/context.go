@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 )
 
 // ContextOptions is what a client brings along.

@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/transport"
 )
 

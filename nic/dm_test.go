@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"testing"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"

@@ -4,7 +4,7 @@ import (
 	"math/bits"
 	"sync/atomic"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/mrtable"
 	"softroce/transport"
 )

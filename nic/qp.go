@@ -4,7 +4,7 @@ import (
 	"errors"
 	"syscall"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"

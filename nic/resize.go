@@ -4,7 +4,7 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 )
 
 // ResizeCQ gives q another ring, of entries slots as Device.CQSlots gave, and moves what was

@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"unsafe"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 )
 
 // word returns the 32-bit word at off of shared memory. Memory is page-aligned or from

@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 )
 
 // ErrRunning is returned by Run of an engine that runs, is Stepped, or was closed.

@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"

@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"

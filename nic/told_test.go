@@ -3,7 +3,7 @@ package nic_test
 import (
 	"testing"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"testing"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/mrtable"
 	"softroce/transport"
 	"softroce/wire"

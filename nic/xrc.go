@@ -3,7 +3,7 @@ package nic
 import (
 	"syscall"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/mrtable"
 	"softroce/transport"
 )

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"testing"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/nic"
 	"softroce/transport"
 )

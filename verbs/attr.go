@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 )
 
 // DeviceAttr is what a NIC can do: the fields of ibv_device_attr.

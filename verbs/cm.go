@@ -8,8 +8,8 @@ import (
 	"syscall"
 	"time"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // CM is a program's connection to the daemon's connection manager: what librdmacm offers. Identifiers and event

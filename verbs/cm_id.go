@@ -5,7 +5,7 @@ import (
 	"syscall"
 	"time"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 )
 
 // CMPortSpace is enum rdma_port_space.

@@ -11,8 +11,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // Option changes how Devices and Open reach the daemon.

@@ -1,6 +1,6 @@
 package verbs
 
-import "softroce/attach/abi"
+import "softroce/internal/abi"
 
 func (a *AHAttr) abi() abi.AHAttr {
 	return abi.AHAttr{

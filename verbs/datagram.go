@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"syscall"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 	"softroce/packet"
 )
 

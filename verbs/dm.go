@@ -4,8 +4,8 @@ import (
 	"os"
 	"syscall"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // DM is device memory: ibv_dm. It lies in the NIC; a program reaches it by copying, work requests and peers through

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"softroce/attach/control"
+	"softroce/internal/control"
 )
 
 // Errors that this package adds to the system's error numbers. Match with errors.Is.

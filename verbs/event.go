@@ -12,7 +12,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 )
 
 // word is the 32-bit word of shared memory at an offset that is a multiple of 4.

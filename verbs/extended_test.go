@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"softroce/attach/control"
+	"softroce/internal/control"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )

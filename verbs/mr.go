@@ -10,8 +10,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // Buffer is memory that a NIC can map, so that it moves data without a system call or

@@ -4,8 +4,8 @@ import (
 	"sync/atomic"
 	"syscall"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // MWType is the kind of a memory window: ibv_mw_type.

@@ -1,6 +1,6 @@
 package verbs
 
-import "softroce/attach/abi"
+import "softroce/internal/abi"
 
 // PD is a protection domain: ibv_pd. Queue pairs reach only memory of their own PD.
 type PD struct {

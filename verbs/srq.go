@@ -3,8 +3,8 @@ package verbs
 import (
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // SRQAttr is ibv_srq_attr.

@@ -4,8 +4,8 @@ import (
 	"os"
 	"syscall"
 
-	"softroce/attach/abi"
-	"softroce/attach/control"
+	"softroce/internal/abi"
+	"softroce/internal/control"
 )
 
 // XRCD is an XRC domain: ibv_xrcd. It joins target queue pairs to the shared receive queues that peers name

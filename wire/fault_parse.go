@@ -28,7 +28,7 @@ func (e *FaultError) Error() string {
 	return fmt.Sprintf("line %d: %q: %s", e.Line, e.Word, e.Problem)
 }
 
-// ParseFaults reads a program in the fault language, which docs/faults.md describes. It
+// ParseFaults reads a program in the fault language, which docs/reference/fault-language.md describes. It
 // reads all of it; the error joins a *FaultError for each line that is wrong.
 func ParseFaults(r io.Reader) (*FaultProgram, error) {
 	prog := &FaultProgram{Seed: 1}

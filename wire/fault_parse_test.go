@@ -75,9 +75,9 @@ func TestFaultLanguageReadsItsOwnWords(t *testing.T) {
 	}
 }
 
-// docsExamples returns the blocks marked as faults in docs/faults.md.
+// docsExamples returns the blocks marked as faults in docs/reference/fault-language.md.
 func docsExamples(t testing.TB) (blocks []string) {
-	b, err := os.ReadFile("../docs/faults.md")
+	b, err := os.ReadFile("../docs/reference/fault-language.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -99,7 +99,7 @@ func TestFaultExamplesOfTheDocumentation(t *testing.T) {
 			t.Errorf("%v in:\n%s", err, b)
 		}
 	}
-	doc, _ := os.ReadFile("../docs/faults.md")
+	doc, _ := os.ReadFile("../docs/reference/fault-language.md")
 	for _, words := range [][]string{actionNames[:], commonClauses, {"within", "jitter", "bit", "queue"}} {
 		for _, w := range words {
 			if !strings.Contains(string(doc), "`"+w) {

@@ -3,7 +3,7 @@ package main
 import (
 	"os"
 
-	"softroce/scenario/answerer"
+	"softroce/internal/scenario/answerer"
 	"softroce/verbs"
 )
 

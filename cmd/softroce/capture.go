@@ -6,8 +6,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/control"
-	"softroce/daemon"
+	"softroce/internal/control"
+	"softroce/internal/daemon"
 )
 
 type captureCmd struct {

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"io"
 
-	"softroce/capture/check"
+	"softroce/internal/check"
 )
 
 type checkCmd struct {

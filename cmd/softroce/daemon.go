@@ -6,7 +6,7 @@ import (
 	"syscall"
 	"time"
 
-	"softroce/daemon"
+	"softroce/internal/daemon"
 )
 
 type daemonCmd struct {

@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// What docs/usage.md says of a command stands under its name, with every flag, long or short.
+// What docs/reference/cli.md says of a command stands under its name, with every flag, long or short.
 func TestUsageTellsOfEveryCommandAndFlag(t *testing.T) {
-	text, err := os.ReadFile("../../docs/usage.md")
+	text, err := os.ReadFile("../../docs/reference/cli.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -37,7 +37,7 @@ func TestUsageTellsOfEveryCommandAndFlag(t *testing.T) {
 // The commands that documents show can be given as they stand.
 func TestExamplesOfTheDocumentsAreCommandLines(t *testing.T) {
 	n := 0
-	for _, file := range []string{"README.md", "docs/usage.md", "docs/check.md", "docs/scenarios.md", "docs/replay.md", "docs/faults.md", "docs/programs.md"} {
+	for _, file := range []string{"README.md", "docs/reference/cli.md", "docs/reference/check-rules.md", "docs/reference/scenario-language.md", "docs/internals/replay.md", "docs/reference/fault-language.md", "docs/use/programs.md"} {
 		text, err := os.ReadFile("../../" + file)
 		if err != nil {
 			t.Fatal(err)

@@ -8,9 +8,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"softroce/attach/control"
-	"softroce/perf"
-	"softroce/show"
+	"softroce/internal/control"
+	"softroce/internal/perf"
+	"softroce/internal/show"
 	"softroce/verbs"
 )
 

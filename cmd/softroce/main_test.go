@@ -13,7 +13,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
-	"softroce/attach/control"
+	"softroce/internal/control"
 )
 
 func TestMain(m *testing.M) {

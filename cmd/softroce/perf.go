@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"softroce/daemon"
-	"softroce/perf"
+	"softroce/internal/daemon"
+	"softroce/internal/perf"
 	"softroce/verbs"
 )
 

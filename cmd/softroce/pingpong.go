@@ -1,7 +1,7 @@
 package main
 
 import (
-	"softroce/pingpong"
+	"softroce/internal/pingpong"
 	"softroce/verbs"
 )
 

@@ -1,8 +1,8 @@
 package main
 
 import (
-	"softroce/attach/control"
-	"softroce/daemon"
+	"softroce/internal/control"
+	"softroce/internal/daemon"
 )
 
 type pkeysCmd struct {

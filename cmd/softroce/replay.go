@@ -6,9 +6,9 @@ import (
 	"strings"
 
 	"softroce/capture"
-	"softroce/capture/onto"
-	"softroce/capture/replay"
-	"softroce/scenario"
+	"softroce/internal/liveplay"
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
 	"softroce/wire"
 )
 
@@ -60,9 +60,9 @@ func (r *replayCmd) play(e *env) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	o := onto.Options{Context: e, Fast: r.Fast, Strict: r.Strict}
+	o := liveplay.Options{Context: e, Fast: r.Fast, Strict: r.Strict}
 	if r.Side != "both" {
-		o.Side = onto.Side(r.Side)
+		o.Side = liveplay.Side(r.Side)
 	}
 	if r.Output != "" {
 		w, err := capture.Create(r.Output, r.Onto)
@@ -72,7 +72,7 @@ func (r *replayCmd) play(e *env) (err error) {
 		o.Tap = w
 		defer func() { err = errors.Join(err, w.Close()) }()
 	}
-	report, err := onto.File(r.File, open, o)
+	report, err := liveplay.File(r.File, open, o)
 	if err != nil {
 		return err
 	}

@@ -3,8 +3,8 @@ package main
 import (
 	"errors"
 
-	"softroce/daemon"
-	programs "softroce/run"
+	"softroce/internal/daemon"
+	programs "softroce/internal/run"
 )
 
 type runCmd struct {

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"strings"
 
-	"softroce/scenario"
+	"softroce/internal/scenario"
 )
 
 type scenarioCmd struct {

@@ -3,8 +3,8 @@ package main
 import (
 	"encoding/json"
 
-	"softroce/attach/control"
-	"softroce/show"
+	"softroce/internal/control"
+	"softroce/internal/show"
 )
 
 type showCmd struct {

@@ -9,7 +9,7 @@ import (
 
 // The document quotes this folder: what it shows is what runs.
 func TestDocumentQuotesTheseExamples(t *testing.T) {
-	doc, err := os.ReadFile("../../docs/testing.md")
+	doc, err := os.ReadFile("../../docs/use/testing.md")
 	if err != nil {
 		t.Fatal(err)
 	}

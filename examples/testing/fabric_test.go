@@ -1,4 +1,4 @@
-// Package testing_test has the examples of docs/testing.md: tests of programs that use RDMA,
+// Package testing_test has the examples of docs/use/testing.md: tests of programs that use RDMA,
 // without a daemon, a network or privileges.
 package testing_test
 
@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"softroce/capture"
-	"softroce/capture/replay"
+	"softroce/internal/replay"
 	"softroce/packet"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"

@@ -14,7 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach/abi"
+	"softroce/internal/abi"
 	"softroce/verbs/verbstest"
 )
 

@@ -5,7 +5,7 @@
 // With a WORD, only the rules that have it in their text are broken.
 //
 // Nothing in the tree is changed: the broken file lies over the real one while the tests run. What is printed is
-// the table in docs/testing.md. The end is an error if a broken rule went unnoticed.
+// the table in docs/use/testing.md. The end is an error if a broken rule went unnoticed.
 package main
 
 import (
@@ -22,7 +22,7 @@ import (
 )
 
 // packages are those whose tests are asked, in this order, until one notices.
-var packages = []string{"./transport", "./nic", "./scenario", "./sim"}
+var packages = []string{"./transport", "./nic", "./internal/scenario", "./internal/sim"}
 
 // patience is how long the tests of a package may take: a broken rule may make them wait for ever.
 const patience = 3 * time.Minute

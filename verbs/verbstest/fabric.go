@@ -26,8 +26,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/attach"
+	"softroce/internal/tempdir"
 	"softroce/nic"
-	"softroce/tempdir"
 	"softroce/verbs"
 	"softroce/wire"
 )
@@ -76,7 +76,7 @@ func WithDeviceLimits(l nic.Limits) Option { return func(c *config) { c.device =
 // WithPKeys gives a NIC, counted from 0, a P_Key table.
 func WithPKeys(nic int, keys ...uint16) Option { return func(c *config) { c.pkeys[nic] = keys } }
 
-// WithFaults puts a fault program (docs/faults.md) on the link of one NIC, counted from 0.
+// WithFaults puts a fault program (docs/reference/fault-language.md) on the link of one NIC, counted from 0.
 func WithFaults(nic int, program string) Option {
 	return func(c *config) { c.faults[nic] = program }
 }

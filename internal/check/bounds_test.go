@@ -1,0 +1,101 @@
+package check
+
+import (
+	"fmt"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/capture"
+	"softroce/packet"
+)
+
+func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n + 1}) }
+
+// sendTo is a SEND ONLY with a PSN to a queue pair.
+func sendTo(no int, qpn, psn uint32) capture.Record {
+	a := packet.Addressing{Src: addr(0), Dst: addr(1), HopLimit: 64, SrcPort: 0xc000}
+	h := packet.Header{BTH: packet.BTH{Opcode: sendOnly, PKey: packet.DefaultPKey, DestQP: qpn, PSN: psn}}
+	var tx packet.Tx
+	tx.Set(&h)
+	b := packet.AppendFrame(nil, &a, &tx)
+	return capture.Record{No: no, Time: time.Unix(int64(no), 0), LinkType: capture.Ethernet, Length: len(b), Data: b}
+}
+
+func TestWhatIsRememberedOfAStreamIsBounded(t *testing.T) {
+	const n = 3 * maxHistory
+	s := newSurvey()
+	var rs []capture.Record
+	for i := range n {
+		rs = append(rs, sendTo(i+1, 17, uint32(i*3)))
+		s.record(rs[i])
+	}
+	s.pair()
+	j := &judgement{Report: newReport(), survey: s}
+	for _, r := range rs {
+		j.record(r)
+		if got := len(s.list[0].stream.reqs); got > maxHistory || got != j.requests {
+			t.Fatalf("%d requests, counted as %d", got, j.requests)
+		}
+	}
+}
+
+func TestFlowsBeyondTheBoundAreSaidNotToBeJudged(t *testing.T) {
+	var rs []capture.Record
+	for i := range maxFlows + 10 {
+		rs = append(rs, sendTo(i+1, uint32(i+17), 1))
+	}
+	r := Records(rs)
+	if r.Total != 0 || r.Flows != maxFlows || len(r.Notes) != 1 || r.Notes[0].Kind != noteMany.ID || r.Notes[0].Count != 10 {
+		t.Error(r)
+	}
+}
+
+func TestViolationsAreCountedButNotAllListed(t *testing.T) {
+	var rs []capture.Record
+	for i := range 2 * maxViolations {
+		rs = append(rs, sendTo(i+1, 0, 1))
+	}
+	r := Records(rs)
+	if r.Total != 2*maxViolations || len(r.Violations) != maxViolations || r.ByRule["qpn"] != r.Total {
+		t.Errorf("%d listed of %d", len(r.Violations), r.Total)
+	}
+}
+
+func TestMSNsNarrowTheirDifference(t *testing.T) {
+	var m msnBase
+	for _, c := range []struct {
+		msn         uint32
+		least, most int
+		ok          bool
+	}{
+		{0xffffff, 1, 3, true}, // counts from 0xfffffc to 0xfffffe
+		{2, 4, 4, true},        // 0xfffffe
+		{2, 5, 5, false},
+		{4, 6, 9, true},
+		{4, 7, 9, false},
+	} {
+		if got := m.holds(c.msn, c.least, c.most); got != c.ok {
+			t.Errorf("MSN %#x for %d to %d messages: %v", c.msn, c.least, c.most, got)
+		}
+	}
+}
+
+func TestEveryRuleAndNoteIsDocumented(t *testing.T) {
+	b, err := os.ReadFile("../../docs/reference/check-rules.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, r := range Rules() {
+		if row := fmt.Sprintf("\n| `%s` | %s | %s |\n", r.ID, r.Text, r.Ref); !strings.Contains(string(b), row) {
+			t.Errorf("docs/reference/check-rules.md lacks the row%s", row)
+		}
+	}
+	for _, n := range notes() {
+		if row := fmt.Sprintf("\n| `%s` | %s |\n", n.ID, n.Text); !strings.Contains(string(b), row) {
+			t.Errorf("docs/reference/check-rules.md lacks the row%s", row)
+		}
+	}
+}

@@ -1,0 +1,58 @@
+package control
+
+import (
+	"context"
+	"io"
+	"os"
+
+	"softroce/internal/abi"
+)
+
+// Snapshot returns what the daemon holds, as JSON.
+func (c *Client) Snapshot(ctx context.Context) ([]byte, error) {
+	var got abi.SnapshotReply
+	p, err := c.Call(ctx, Request{Name: "snapshot", Op: abi.OpSnapshot, Reply: &got, Want: 1})
+	if err != nil {
+		return nil, err
+	}
+	f := os.NewFile(uintptr(p.Take()), "snapshot")
+	defer f.Close()
+	return io.ReadAll(io.NewSectionReader(f, 0, int64(got.Length)))
+}
+
+// CaptureState is how far a capture has come.
+type CaptureState = abi.CaptureReply
+
+// StartCapture makes the daemon write what passes the links of a device ("": of all) to
+// w, until StopCapture or the end of the connection. A connection has one capture at a
+// time (EBUSY), and it takes root or the daemon's user (EACCES).
+func (c *Client) StartCapture(ctx context.Context, w *os.File, device string) error {
+	var ask abi.StartCaptureRequest
+	abi.PutText(ask.Device[:], device)
+	_, err := c.Call(ctx, Request{
+		Name: "start capture", Op: abi.OpStartCapture, Body: []any{ask}, FDs: []int{int(w.Fd())},
+	})
+	return err
+}
+
+// CaptureState asks how far the capture has come.
+func (c *Client) CaptureState(ctx context.Context) (s CaptureState, err error) {
+	_, err = c.Call(ctx, Request{Name: "query capture", Op: abi.OpQueryCapture, Reply: &s})
+	return s, err
+}
+
+// StopCapture ends the capture; when it returns, everything is written.
+func (c *Client) StopCapture(ctx context.Context) (s CaptureState, err error) {
+	_, err = c.Call(ctx, Request{Name: "stop capture", Op: abi.OpStopCapture, Reply: &s})
+	return s, err
+}
+
+// SetPKeys replaces the P_Key table of a device. Errors are EINVAL, ENODEV, and EACCES for who is neither root nor the
+// daemon's user.
+func (c *Client) SetPKeys(ctx context.Context, device string, keys []uint16) error {
+	ask := abi.SetPKeysRequest{Count: uint32(len(keys))}
+	abi.PutText(ask.Device[:], device)
+	copy(ask.PKeys[:], keys)
+	_, err := c.Call(ctx, Request{Name: "set P_Keys", Op: abi.OpSetPKeys, Body: []any{ask}})
+	return err
+}

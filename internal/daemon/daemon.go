@@ -1,0 +1,302 @@
+package daemon
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"slices"
+	"sync"
+	"time"
+
+	"softroce/attach"
+	"softroce/internal/metrics"
+	"softroce/internal/show"
+	"softroce/internal/sysfs"
+	"softroce/nic"
+	"softroce/wire"
+)
+
+// A Daemon is NICs that run.
+type Daemon struct {
+	config  Config
+	release string
+	log     *slog.Logger
+
+	engines []*nic.Engine
+	build   builder
+	tap     tap
+	server  *attach.Server
+	socket  string
+	whole   *recording // of Config.Capture
+	http    *http.Server
+	metrics net.Addr // nil where there are none
+
+	stop    context.CancelFunc // of the engines
+	running sync.WaitGroup     // engines and the metrics server
+	closed  sync.Once
+	err     error // of Close
+}
+
+// Start makes the NICs of a configuration and begins to serve clients. release is the
+// version to tell them.
+func Start(c Config, release string, log *slog.Logger) (*Daemon, error) {
+	if err := c.Validate(); err != nil {
+		return nil, err
+	}
+	removeDeadTrees(log)
+	d := &Daemon{config: c, release: release, log: log, stop: func() {}}
+	if err := d.start(); err != nil {
+		d.Close()
+		return nil, err
+	}
+	return d, nil
+}
+
+// removeDeadTrees clears away what daemons left behind that were killed. That it cannot is no reason not to start.
+func removeDeadTrees(log *slog.Logger) {
+	removed, err := sysfs.RemoveDead()
+	for _, dir := range removed {
+		log.Info("removed the device files of a daemon that was killed", "dir", dir)
+	}
+	if err != nil {
+		log.Warn("device files of daemons that were killed", "err", err)
+	}
+}
+
+func (d *Daemon) start() error {
+	faults, err := readFaults(d.config.Fault)
+	if err != nil {
+		return err
+	}
+	if err := d.config.checkFaults(faults); err != nil {
+		return err
+	}
+	clock := systemClock()
+	d.tap.clock = clock
+	d.build = builder{fabric: wire.NewFabric(), faults: faults, tap: &d.tap}
+	for range min(d.config.Engines, len(d.config.NICs)) {
+		e, err := nic.NewEngine(nic.EngineConfig{Spin: d.config.Spin, Clock: clock})
+		if err != nil {
+			return err
+		}
+		d.engines = append(d.engines, e)
+	}
+	for i, n := range d.config.NICs {
+		if err := d.build.add(d.engines[i%len(d.engines)], n); err != nil {
+			return err
+		}
+	}
+	if err := d.record(); err != nil {
+		return err
+	}
+	if err := d.serveMetrics(); err != nil {
+		return err
+	}
+	d.run()
+	return d.serveClients()
+}
+
+// systemClock is a monotonic clock, from 1 on. All engines go by one, so that the times of their
+// frames in a capture can be compared (as far as a step of an engine is one moment).
+func systemClock() func() int64 {
+	start := time.Now()
+	return func() int64 { return int64(time.Since(start)) + 1 }
+}
+
+// readFaults reads the fault program; nil if path is empty.
+func readFaults(path string) (*wire.FaultProgram, error) {
+	if path == "" {
+		return nil, nil
+	}
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, fmt.Errorf("fault program: %w", err)
+	}
+	defer f.Close()
+	p, err := wire.ParseFaults(f)
+	var at *wire.FaultError
+	if errors.As(err, &at) {
+		return nil, fmt.Errorf("%s: %w", path, err)
+	}
+	return p, err
+}
+
+// record begins the capture of the whole run.
+func (d *Daemon) record() error {
+	if d.config.Capture == "" {
+		return nil
+	}
+	f, err := os.Create(d.config.Capture)
+	if err != nil {
+		return fmt.Errorf("capture: %w", err)
+	}
+	if d.whole, err = d.tap.start(f, "", true); err != nil {
+		return fmt.Errorf("capture: %s: %w", f.Name(), err)
+	}
+	go d.tellOfFailure(d.whole)
+	return nil
+}
+
+// tellOfFailure logs that the capture of the whole run has ended before the run.
+func (d *Daemon) tellOfFailure(r *recording) {
+	<-r.ended
+	if _, err := r.State(); err != nil {
+		d.log.Error("capture ended", "file", d.config.Capture, "err", err)
+	}
+}
+
+func (d *Daemon) run() {
+	var ctx context.Context
+	ctx, d.stop = context.WithCancel(context.Background())
+	for i, e := range d.engines {
+		d.running.Go(func() {
+			if err := e.Run(ctx); err != nil {
+				d.log.Error("engine ended", "engine", i, "err", err)
+			}
+		})
+	}
+}
+
+func (d *Daemon) serveClients() (err error) {
+	d.server, err = attach.NewServer(attach.Config{
+		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Capture: &d.tap, Log: d.log,
+		Snapshot: func() any { return d.Snapshot() }, WhileUsed: d.config.WhileUsed,
+	})
+	if err != nil {
+		return err
+	}
+	d.socket, err = d.server.Listen(attach.ListenConfig{
+		Path: d.config.Socket, Mode: d.config.SocketMode, Group: d.config.SocketGroup,
+	})
+	return err
+}
+
+// Bounds of the metrics server: a scrape is one short request.
+const (
+	metricsTimeout = 10 * time.Second
+	metricsGrace   = time.Second
+)
+
+func (d *Daemon) serveMetrics() error {
+	if d.config.Metrics == "" {
+		return nil
+	}
+	l, err := net.Listen("tcp", d.config.Metrics)
+	if err != nil {
+		return fmt.Errorf("metrics: %w", err)
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /metrics", metrics.Handler(d, d.release))
+	d.http = &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
+	d.metrics = l.Addr()
+	d.running.Go(func() {
+		if err := d.http.Serve(l); !errors.Is(err, http.ErrServerClosed) {
+			d.log.Error("metrics server ended", "err", err)
+		}
+	})
+	return nil
+}
+
+// Close ends the daemon: see the package comment. It may be called more than once, and returns
+// what went wrong.
+func (d *Daemon) Close() error {
+	d.closed.Do(func() { d.err = d.close() })
+	return d.err
+}
+
+func (d *Daemon) close() error {
+	var errs []error
+	if d.http != nil {
+		ctx, cancel := context.WithTimeout(context.Background(), metricsGrace)
+		if d.http.Shutdown(ctx) != nil {
+			errs = append(errs, d.http.Close())
+		}
+		cancel()
+	}
+	if d.server != nil {
+		errs = append(errs, d.server.Close())
+	}
+	if d.whole != nil {
+		errs = append(errs, d.whole.Stop())
+	}
+	d.stop()
+	d.running.Wait()
+	for _, e := range d.engines {
+		errs = append(errs, e.Close())
+	}
+	for _, c := range slices.Backward(d.build.closers) {
+		errs = append(errs, io.Closer(c).Close())
+	}
+	return errors.Join(errs...)
+}
+
+// Unused returns a channel that is closed when, with Config.WhileUsed, the last client has left.
+// The daemon takes no other from then on; it is to be closed.
+func (d *Daemon) Unused() <-chan struct{} { return d.server.Unused() }
+
+// Socket returns the path of the clients' socket.
+func (d *Daemon) Socket() string { return d.socket }
+
+// MetricsAddr returns the address of the metrics server, nil where there is none.
+func (d *Daemon) MetricsAddr() net.Addr { return d.metrics }
+
+// Snapshot returns what the daemon holds.
+func (d *Daemon) Snapshot() show.Snapshot { return show.New(d.server.Snapshot(), d.Engines()) }
+
+// Devices implements metrics.Source.
+func (d *Daemon) Devices() (list []nic.Snapshot) {
+	for _, e := range d.engines {
+		e.Do(func() {
+			for _, dev := range e.Devices() {
+				list = append(list, dev.Snapshot())
+			}
+		})
+	}
+	return list
+}
+
+// Engines implements metrics.Source.
+func (d *Daemon) Engines() (list []nic.EngineCounters) {
+	for _, e := range d.engines {
+		list = append(list, e.Counters())
+	}
+	return list
+}
+
+// WriteReady writes a line for each NIC, as the daemon does when it is ready.
+func (d *Daemon) WriteReady(w io.Writer) error {
+	nics := map[string]nic.Snapshot{}
+	for _, s := range d.Devices() {
+		nics[s.Name] = s
+	}
+	for _, n := range d.config.NICs {
+		s := nics[n.Name]
+		state := "DOWN"
+		if s.PortState == nic.PortActive {
+			state = "ACTIVE"
+		}
+		link := string(n.Kind)
+		if n.Interface != "" {
+			link += ":" + n.Interface
+		}
+		if _, err := fmt.Fprintf(w, "%s on %s: state %s, path MTU %d%s\n", n.Name, link, state, s.ActiveMTU, addresses(s.GIDs)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addresses lists those of a GID table, GID 0 left out.
+func addresses(gids []nic.GIDEntry) (s string) {
+	for _, g := range gids {
+		if g.Index > 0 {
+			s += ", " + g.GID.Addr().String()
+		}
+	}
+	return s
+}

@@ -1,0 +1,409 @@
+package daemon
+
+import (
+	"context"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/capture"
+	"softroce/internal/control"
+	"softroce/packet"
+	"softroce/verbs"
+)
+
+// testTimeout bounds what should take milliseconds.
+const testTimeout = 20 * time.Second
+
+func testContext(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// start starts a daemon on a socket of its own; a socket's path has little room.
+func start(t *testing.T, c Config) *Daemon {
+	t.Helper()
+	d, err := Start(withSocket(t, c), "test", slog.New(slog.DiscardHandler))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { d.Close() })
+	return d
+}
+
+func withSocket(t *testing.T, c Config) Config {
+	dir, err := os.MkdirTemp("", "srd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	c.Socket = filepath.Join(dir, "s")
+	return c
+}
+
+// open opens a NIC of d.
+func open(t *testing.T, d *Daemon, device string) *verbs.Context {
+	t.Helper()
+	c, err := verbs.Open(testContext(t), device, verbs.WithSocket(d.Socket()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { c.Close() })
+	return c
+}
+
+// end is one queue pair with memory.
+type end struct {
+	qp *verbs.QP
+	cq *verbs.CQ
+	mr *verbs.MR
+}
+
+func newEnd(t *testing.T, c *verbs.Context) end {
+	t.Helper()
+	must := func(err error) {
+		if err != nil {
+			t.Helper()
+			t.Fatal(err)
+		}
+	}
+	pd, err := c.AllocPD()
+	must(err)
+	buf, err := c.AllocBuffer(1 << 16)
+	must(err)
+	mr, err := pd.RegMR(buf.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	must(err)
+	cq, err := c.CreateCQ(16, nil)
+	must(err)
+	qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq,
+		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
+	must(err)
+	return end{qp, cq, mr}
+}
+
+// connect connects two ends both ways.
+func connect(t *testing.T, a, b end) {
+	t.Helper()
+	for _, x := range [][2]end{{a, b}, {b, a}} {
+		there, err := x[1].qp.Info(verbs.AnyGID)
+		if err == nil {
+			err = x[0].qp.Connect(testContext(t), there, verbs.DefaultConnectOptions())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// write writes n bytes from a to b and waits for the completion.
+func write(t *testing.T, a, b end, n int) {
+	t.Helper()
+	err := a.qp.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
+		SGList: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := a.cq.Wait(testContext(t)); err != nil {
+		t.Fatal(err)
+	}
+	var wc [1]verbs.WC
+	if n, err := a.cq.Poll(wc[:]); n != 1 || err != nil || wc[0].Err() != nil {
+		t.Fatalf("%d completions, %v, %v", n, err, wc[0].Err())
+	}
+}
+
+func TestWithoutNICsThereAreTwoOnAFabric(t *testing.T) {
+	d := start(t, Config{})
+	devices, err := verbs.Devices(testContext(t), verbs.WithSocket(d.Socket()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(devices) != 2 || devices[0].Name != "softroce0" || devices[1].Name != "softroce1" {
+		t.Fatalf("devices: %+v", devices)
+	}
+	var ready strings.Builder
+	if err := d.WriteReady(&ready); err != nil {
+		t.Fatal(err)
+	}
+	want := "softroce0 on fabric: state ACTIVE, path MTU 4096, 192.0.2.1, 2001:db8::1\n" +
+		"softroce1 on fabric: state ACTIVE, path MTU 4096, 192.0.2.2, 2001:db8::2\n"
+	if ready.String() != want {
+		t.Errorf("ready lines:\n%s", ready.String())
+	}
+}
+
+func TestNICsOfDifferentEnginesReachEachOther(t *testing.T) {
+	d := start(t, Config{Engines: 2, Spin: -1})
+	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	copy(a.mr.Bytes(), "between engines")
+	write(t, a, b, 1<<16)
+	if got := string(b.mr.Bytes()[:15]); got != "between engines" {
+		t.Errorf("got %q", got)
+	}
+}
+
+func TestClientsHearOfTheEnd(t *testing.T) {
+	d := start(t, Config{})
+	c := open(t, d, "")
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	e, err := c.AsyncEvent(testContext(t))
+	if err != nil || e.EventType != verbs.EventDeviceFatal {
+		t.Errorf("event %v, %v; want DEVICE_FATAL", e.EventType, err)
+	}
+	if _, err := os.Stat(d.Socket()); !os.IsNotExist(err) {
+		t.Errorf("the socket is still there: %v", err)
+	}
+	if _, err := control.Dial(testContext(t), d.Socket()); err == nil {
+		t.Error("somebody still answers")
+	}
+}
+
+func TestWhatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
+	busy, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer busy.Close()
+	fault := filepath.Join(t.TempDir(), "fault")
+	if err := os.WriteFile(fault, []byte("drop psn=1\nexplode\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		name string
+		c    Config
+		want []string
+	}{
+		{"interface", Config{NICs: []NIC{{Name: "x", Kind: Packet, Interface: "nosuch0"}}}, []string{"NIC x", "nosuch0", "no such interface", "there are", "lo"}},
+		{"udp interface", Config{NICs: []NIC{{Name: "x", Kind: UDP, Interface: "nosuch0"}}}, []string{"NIC x", "nosuch0", "there are"}},
+		{"metrics", Config{Metrics: busy.Addr().String()}, []string{"metrics", busy.Addr().String()}},
+		{"capture", Config{Capture: "/nosuch/dir/x.pcapng"}, []string{"capture", "/nosuch/dir/x.pcapng"}},
+		{"fault", Config{Fault: fault}, []string{fault, "2"}},
+		{"no fault", Config{Fault: "/nosuch/f"}, []string{"fault", "/nosuch/f"}},
+		{"group", Config{SocketGroup: "nosuchgroup"}, []string{"nosuchgroup"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			conf := withSocket(t, c.c)
+			d, err := Start(conf, "test", slog.New(slog.DiscardHandler))
+			if err == nil {
+				d.Close()
+				t.Fatal("started")
+			}
+			for _, w := range c.want {
+				if !strings.Contains(err.Error(), w) {
+					t.Errorf("%q does not name %q", err, w)
+				}
+			}
+			if _, err := os.Stat(conf.Socket); !os.IsNotExist(err) {
+				t.Errorf("a socket was left: %v", err)
+			}
+		})
+	}
+}
+
+func TestASecondDaemonOnOneSocketIsRefused(t *testing.T) {
+	d := start(t, Config{})
+	if _, err := Start(Config{Socket: d.Socket()}, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another daemon") {
+		t.Errorf("got %v", err)
+	}
+	open(t, d, "") // the first one is unharmed
+}
+
+func TestMetricsTellWhatHappened(t *testing.T) {
+	d := start(t, Config{Metrics: "127.0.0.1:0"})
+	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	write(t, a, b, 8192)
+	text := scrape(t, d)
+	for _, want := range []string{
+		`softroce_build_info{version="test"} 1`,
+		`node_infiniband_state_id{device="softroce0",port="1"} 4`,
+		`node_infiniband_port_packets_transmitted_total{device="softroce0",port="1"} 2`,
+		`node_infiniband_rx_write_requests_total{device="softroce1",port="1"} 1`,
+		`softroce_opcode_packets_total{device="softroce0",direction="sent",opcode="RC_WRITE_FIRST",port="1"} 1`,
+		`softroce_opcode_packets_total{device="softroce1",direction="received",opcode="RC_WRITE_LAST",port="1"} 1`,
+		`softroce_qps{device="softroce0",port="1",state="RTS"} 1`,
+		`softroce_naks_total{code="remote_access_error",device="softroce0",direction="sent",port="1"} 0`,
+		`softroce_registered_bytes{device="softroce0",port="1"} 65536`,
+		`softroce_engine_busy_ratio{engine="0"} `,
+		`process_open_fds `,
+	} {
+		if !strings.Contains(text, want) {
+			t.Errorf("metrics lack %s", want)
+		}
+	}
+	if t.Failed() {
+		t.Log(text)
+	}
+}
+
+func scrape(t *testing.T, d *Daemon) string {
+	t.Helper()
+	r, err := http.Get("http://" + d.MetricsAddr().String() + "/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Body.Close()
+	text, err := io.ReadAll(r.Body)
+	if err != nil || r.StatusCode != http.StatusOK {
+		t.Fatalf("status %s, %v: %s", r.Status, err, text)
+	}
+	return string(text)
+}
+
+func TestCaptureOfTheRunHasEachPacketOnce(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "all.pcapng")
+	d := start(t, Config{Capture: file})
+	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	write(t, a, b, 3*4096)
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+	packets, err := capture.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []string
+	for _, p := range packets {
+		if !p.ICRCOK() {
+			t.Errorf("packet %d has a wrong ICRC", p.No)
+		}
+		got = append(got, p.Opcode.String())
+	}
+	if s := strings.Join(got, " "); s != "RC_WRITE_FIRST RC_WRITE_MIDDLE RC_WRITE_LAST RC_ACKNOWLEDGE" {
+		t.Errorf("captured %s", s)
+	}
+}
+
+func TestCapturesBeginAndEndAtWill(t *testing.T) {
+	d := start(t, Config{})
+	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	write(t, a, b, 1) // before
+	file := filepath.Join(t.TempDir(), "some.pcapng")
+	ctx, stop := context.WithCancel(testContext(t))
+	began := make(chan struct{}, 1000)
+	type result struct {
+		s   control.CaptureState
+		err error
+	}
+	done := make(chan result)
+	go func() {
+		s, err := Record(ctx, d.Socket(), "softroce1", file, func(control.CaptureState) { began <- struct{}{} })
+		done <- result{s, err}
+	}()
+	<-began
+	write(t, a, b, 2)
+	stop()
+	r := <-done
+	write(t, a, b, 3) // after
+	if r.err != nil || r.s.Packets != 2 || r.s.Dropped != 0 {
+		t.Fatalf("recorded %+v, %v; want 2 packets", r.s, r.err)
+	}
+	packets, err := capture.Load(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Of one NIC alone, both directions are recorded.
+	if len(packets) != 2 || packets[0].Opcode.Info().Kind != packet.KindWrite || len(packets[0].Payload) != 2 || packets[1].Opcode.Info().Kind != packet.KindAck {
+		t.Errorf("captured:\n%v", packets)
+	}
+}
+
+func TestCaptureOfANICThatIsNotThere(t *testing.T) {
+	d := start(t, Config{})
+	file := filepath.Join(t.TempDir(), "none.pcapng")
+	_, err := Record(testContext(t), d.Socket(), "softroce7", file, nil)
+	if err == nil || !strings.Contains(err.Error(), "softroce7") {
+		t.Errorf("got %v", err)
+	}
+	if _, err := os.Stat(file); !os.IsNotExist(err) {
+		t.Errorf("a file was left: %v", err)
+	}
+}
+
+func TestAFaultProgramForANICThatIsNotThereIsRefused(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "lossy.fault")
+	if err := os.WriteFile(file, []byte("drop nic softroce1 nth 1\ndrop nic rdma7 nth 1\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := Start(withSocket(t, Config{Fault: file}), "test", slog.New(slog.DiscardHandler))
+	if want := "lossy.fault: a rule is for NIC rdma7: the daemon has softroce0, softroce1"; err == nil || !strings.HasSuffix(err.Error(), want) {
+		t.Errorf("got %v, want …%s", err, want)
+	}
+}
+
+func TestACaptureThatIsRefusedLeavesWhatWasThere(t *testing.T) {
+	d := start(t, Config{})
+	pipe := filepath.Join(t.TempDir(), "pipe")
+	if err := unix.Mkfifo(pipe, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Record(testContext(t), d.Socket(), "softroce7", pipe, nil); err == nil {
+		t.Error("recorded a NIC that is not there")
+	}
+	if _, err := os.Stat(pipe); err != nil {
+		t.Errorf("the pipe is gone: %v", err)
+	}
+}
+
+func TestACaptureOfAllNICsIsInTheOrderOfTime(t *testing.T) {
+	d := start(t, Config{})
+	f, err := os.Create(filepath.Join(t.TempDir(), "all.pcapng"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := d.tap.start(f, "", true)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	for range 20 {
+		write(t, a, b, 100)
+	}
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	packets, err := capture.Load(f.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 1; i < len(packets); i++ {
+		if early := packets[i-1].Time.Sub(packets[i].Time); early > 0 {
+			t.Fatalf("packet %d, %v, came %v before the one in front of it", i, packets[i].Opcode, early)
+		}
+	}
+}
+
+func TestLimitsHoldForEachClient(t *testing.T) {
+	var c Config
+	c.Limits.QPs = 1
+	d := start(t, c)
+	one, other := open(t, d, ""), open(t, d, "")
+	newEnd(t, one)
+	pd, err := one.AllocPD()
+	if err != nil {
+		t.Fatal(err)
+	}
+	cq, err := one.CreateCQ(1, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}); err == nil {
+		t.Error("a second QP was granted")
+	}
+	newEnd(t, other)
+}

@@ -1,0 +1,349 @@
+package liveplay
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// An answerer plays the responder's side of one stream: it has the live NIC's program post the captured work, and gives the
+// captured answers to what comes.
+type answerer struct {
+	seat
+	script  *replay.AnswerScript
+	session replay.AnswerSession
+	sources uint64 // where what is sent lies: the address of region NAME-s
+	lkey    uint32
+	sinks   uint64 // where results go: the address of region NAME-r
+	skey    uint32
+	offsets []uint64 // of each job in one of the two
+
+	start  time.Duration
+	given  int           // answers
+	again  int           // of them, more than once, because the live requester asked again
+	heard  int           // requests
+	busy   time.Duration // when something last happened
+	parted []replay.Note
+	asking // what the live requester has sent
+}
+
+// newAnswerer makes the live queue pair and its memory.
+func newAnswerer(st stage, s *replay.AnswerScript) (*answerer, error) {
+	a := &answerer{seat: newSeat(st), script: s}
+	early, late := st.bench.Slack()
+	a.session = replay.AnswerSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
+		RetryCount: s.RetryCount, RNRRetry: s.RNRRetry, Work: s.Work, Early: early, Late: late}
+	if err := a.set(); err != nil {
+		a.strike()
+		return nil, err
+	}
+	st.tape.heard = a.request
+	return a, nil
+}
+
+// set makes memory for what is sent and for results, and a queue pair that can send.
+func (a *answerer) set() error {
+	if err := a.layOut(); err != nil {
+		return err
+	}
+	s := a.script
+	at := transport.Attr{PathMTU: s.PathMTU, SQPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout, RetryCount: s.RetryCount, RNRRetry: s.RNRRetry}
+	if err := a.connect(s.Service, at, true); err != nil {
+		return err
+	}
+	a.session.Player, a.session.Peer = a.ends()
+	return nil
+}
+
+// layOut gives every job a place: what is sent, where it is not the same as before, and results.
+func (a *answerer) layOut() error {
+	var source []byte
+	var sinks uint64
+	for i := range a.script.Work {
+		j := &a.script.Work[i]
+		at := uint64(len(source))
+		switch {
+		case j.Length > 0:
+			at = sinks
+			sinks += (uint64(j.Length) + alignment - 1) / alignment * alignment
+		case i > 0 && len(j.Payload) > 0 && string(j.Payload) == string(a.script.Work[i-1].Payload):
+			at = a.offsets[i-1]
+		default:
+			source = append(source, j.Payload...)
+		}
+		a.offsets = append(a.offsets, at)
+		if sinks > maxMemory || sinks+uint64(len(source)) > maxMemory {
+			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
+		}
+	}
+	from, err := a.register(a.name+"-s", scenario.RegionOptions{Size: max(1, len(source))})
+	if err != nil {
+		return err
+	}
+	to, err := a.register(a.name+"-r", scenario.RegionOptions{Size: int(max(1, sinks)), Access: mrtable.LocalWrite})
+	if err != nil {
+		return err
+	}
+	a.sources, a.lkey, a.sinks, a.skey = from.Addr, from.LKey, to.Addr, to.LKey
+	return a.write(a.name+"-s", 0, source)
+}
+
+// play gives every answer when its turn has come, and waits for what is to be sent until then.
+func (a *answerer) play() error {
+	a.start, a.repeat = a.bench.Now(), -1
+	a.busy = a.start
+	for {
+		if err := a.options.Context.Err(); err != nil {
+			return err
+		}
+		if err := a.post(); err != nil {
+			return err
+		}
+		switch {
+		case a.repeat >= 0 && !a.ready():
+			if err := a.answerAgain(); err != nil {
+				return err
+			}
+		case a.ready() && a.due(a.script.Answers[a.given].After):
+			if err := a.answer(); err != nil {
+				return err
+			}
+		case a.done():
+			return a.conclude()
+		default:
+			if err := a.wait(); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// due reports whether the time has come for what the capture has at some time, if that counts.
+func (a *answerer) due(after time.Duration) bool {
+	return a.options.Fast || a.bench.Now() >= a.start+after
+}
+
+// post posts what the captured program had posted when it had had as many answers.
+func (a *answerer) post() error {
+	for n := len(a.session.Posted); n < len(a.script.Work); n++ {
+		j := &a.script.Work[n]
+		if j.Heard > a.given || !a.due(j.After) {
+			return nil
+		}
+		if n-len(a.session.Completions) >= queueDepth {
+			if err := a.poll(); err != nil || n-len(a.session.Completions) >= queueDepth {
+				return err
+			}
+		}
+		wr := j.SendWR
+		wr.ID = uint64(n)
+		switch {
+		case j.Length > 0:
+			wr.SGEs = []transport.SGE{{Addr: a.sinks + a.offsets[n], Length: j.Length, LKey: a.skey}}
+		case len(j.Payload) > 0:
+			wr.SGEs = []transport.SGE{{Addr: a.sources + a.offsets[n], Length: uint32(len(j.Payload)), LKey: a.lkey}}
+		}
+		a.busy = a.bench.Now()
+		a.session.Posted = append(a.session.Posted, a.busy)
+		if err := a.nic.PostSend(a.name, &wr); err != nil {
+			return a.cut(n, err)
+		}
+		a.bench.Run(a.bench.Now(), nil)
+	}
+	return nil
+}
+
+// cut ends the script before a job that the live NIC's program refuses.
+func (a *answerer) cut(n int, refusal error) error {
+	if n == 0 {
+		return refusal
+	}
+	j := a.script.Work[n]
+	a.parted = append(a.parted, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("not posted, nor what comes behind it: %v", refusal)})
+	a.session.Posted = a.session.Posted[:n]
+	a.script.Work = a.script.Work[:n]
+	a.script.Answers = slices.DeleteFunc(a.script.Answers, func(s replay.Answer) bool { return s.PSN >= j.PSN })
+	a.script.Unanswered = 0
+	return nil
+}
+
+// poll takes what has completed.
+func (a *answerer) poll() error {
+	l, err := a.nic.Completions()
+	for _, c := range l {
+		if c.QP != a.name || c.Recv {
+			continue
+		}
+		a.ended = a.ended || c.Status != transport.Success
+		a.session.Completions = append(a.session.Completions, transport.Completion{WRID: c.ID, Status: c.Status, Opcode: c.Opcode, ByteLen: c.ByteLen})
+	}
+	return err
+}
+
+// answer gives the next answer.
+func (a *answerer) answer() error {
+	s := &a.script.Answers[a.given]
+	a.given++
+	a.note(s)
+	return a.transmit(s.Packet, s.Header)
+}
+
+// answerAgain gives once more what the live requester has been given and asks for again: the network lost it.
+func (a *answerer) answerAgain() error {
+	from := a.repeat
+	a.repeat = -1
+	var ack *replay.Answer
+	for i := range a.script.Answers[:a.given] {
+		s := &a.script.Answers[i]
+		switch in := s.Header.Opcode.Info(); {
+		case s.PSN < from:
+		case in.Kind != packet.KindAck:
+			a.again++
+			a.credit(s)
+			if err := a.transmit(s.Packet, s.Header); err != nil {
+				return err
+			}
+		case s.Header.AETH.Syndrome.IsACK() || refusing(s):
+			ack = s
+		}
+	}
+	if ack == nil {
+		return nil
+	}
+	a.again++
+	return a.transmit(ack.Packet, ack.Header)
+}
+
+// refusing reports whether an answer ends the connection.
+func refusing(s *replay.Answer) bool {
+	n := s.Header.AETH.Syndrome
+	return s.Header.Opcode.Info().Kind == packet.KindAck && n.IsNAK() && n != packet.NAKSequence
+}
+
+// wait lets time pass until something is to be done. A live requester that sends nothing though it should is given what
+// can be said so far; in the end it is silent.
+func (a *answerer) wait() error {
+	before, now := a.heard, a.bench.Now()
+	end := a.busy + a.silence()
+	next := a.next()
+	switch {
+	case a.sendable():
+		end = a.busy + settleWait
+	case next > now:
+		end = max(end, next)
+	}
+	until := end
+	if a.full() {
+		until = min(until, now+fullWait)
+	}
+	if next > now {
+		until = min(until, next)
+	}
+	if a.back > mostBack+a.script.Unanswered {
+		return errStuck
+	}
+	if a.bench.Run(until, func() bool { return a.heard != before }) || a.bench.Now() < end || until == next {
+		return nil
+	}
+	if err := a.poll(); err != nil || a.ended {
+		return err
+	}
+	if a.sendable() {
+		return a.settle()
+	}
+	return errSilence
+}
+
+// full reports whether a job waits for room in the live send queue.
+func (a *answerer) full() bool {
+	n := len(a.session.Posted)
+	return n < len(a.script.Work) && a.script.Work[n].Heard <= a.given && n-len(a.session.Completions) >= queueDepth
+}
+
+// next returns when something is due by the capture's time that waits for nothing else, or 0.
+func (a *answerer) next() (at time.Duration) {
+	if a.options.Fast {
+		return 0
+	}
+	if n := len(a.session.Posted); n < len(a.script.Work) && a.script.Work[n].Heard <= a.given && !a.due(a.script.Work[n].After) {
+		at = a.start + a.script.Work[n].After
+	}
+	if a.ready() {
+		if t := a.start + a.script.Answers[a.given].After; at == 0 || t < at {
+			at = t
+		}
+	}
+	return at
+}
+
+// silence is how long it takes at most until a live requester goes back by itself.
+func (a *answerer) silence() time.Duration {
+	const most = 4 // times what the timeout says (IBTA 9.7.6.1.3)
+	_, late := a.bench.Slack()
+	return most*replay.LocalTimeout(a.script.Timeout) + rnrWait + late
+}
+
+// done reports whether all is posted, sent and answered, or the live requester has ended.
+func (a *answerer) done() bool {
+	if a.ended {
+		return true
+	}
+	return a.given == len(a.script.Answers) && len(a.session.Posted) == len(a.script.Work) &&
+		(a.refused || a.acked >= a.end() || a.got >= a.end() && a.back >= a.script.Unanswered)
+}
+
+// end is the PSN behind everything.
+func (a *answerer) end() int64 { return a.script.Work[len(a.script.Work)-1].End }
+
+// conclude waits for completions and looks at what the program sees.
+func (a *answerer) conclude() error {
+	a.linger(lateWait, func() bool { return false })
+	if err := a.poll(); err != nil {
+		return err
+	}
+	final := a.refused || a.acked >= a.end() || a.script.RetryCount != replay.Forever || a.script.RNRRetry != replay.Forever
+	for a.busy = a.bench.Now(); final && len(a.session.Completions) < len(a.session.Posted) && a.bench.Now() < a.busy+a.silence(); {
+		a.bench.Run(a.bench.Now()+lateWait, nil)
+		if err := a.poll(); err != nil {
+			return err
+		}
+		if a.repeat >= 0 {
+			if err := a.answerAgain(); err != nil {
+				return err
+			}
+		}
+	}
+	a.session.Whole = final
+	return nil
+}
+
+// inspect looks at what READs and atomics brought.
+func (a *answerer) inspect() error {
+	a.session.Packets = a.tape.packets[a.first:]
+	left := uint64(maxInspect)
+	good := map[uint64]bool{}
+	for _, c := range a.session.Completions {
+		good[c.WRID] = c.Status == transport.Success
+	}
+	a.session.Results = make([][]byte, len(a.session.Posted))
+	for i := range a.session.Posted {
+		j := &a.script.Work[i]
+		n := uint64(j.Length)
+		if n == 0 || n > left || !good[uint64(i)] {
+			continue
+		}
+		left -= n
+		b, err := a.read(a.name+"-r", a.offsets[i], n)
+		if err != nil {
+			return err
+		}
+		a.session.Results[i] = b
+	}
+	return nil
+}

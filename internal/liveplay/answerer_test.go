@@ -1,0 +1,184 @@
+package liveplay_test
+
+import (
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/internal/liveplay"
+	"softroce/internal/scenario"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// answer plays the responder's side of a fixture, as fast as it goes.
+func answer(t *testing.T, file string, open func(wire.FrameSink) (scenario.Bench, error)) *liveplay.Report {
+	t.Helper()
+	r, err := liveplay.File(fixtures+file, open, liveplay.Options{Fast: true, Side: liveplay.Responder})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+// What the captured requester did upon loss, a NAK and silence, a live one is brought to do: it sends as many packets again
+// as the capture's signs demand.
+func TestALiveRequesterIsBroughtToWhereTheCapturedOneWas(t *testing.T) {
+	for _, c := range []struct {
+		file     string
+		requests int // on the cable, if softroce sends them
+	}{
+		{"vp-rnr.pcap", 9},              // eight RNR NAKs
+		{"vp-rnr-multi.pcap", 27},       // the same, three packets each
+		{"vp-rnr-exceeded.pcap", 3},     // RNR retry count 2
+		{"vp-no-answer.pcap", 12},       // three packets, retry count 3
+		{"vp-no-answer-t17.pcap", 3},    // retry count 2
+		{"vp-no-answer-retry7.pcap", 8}, // seven retries; the captured one went on
+		{"vp-nak-badwrite.pcap", 1},
+		{"vp-all-ops.pcap", 24},
+		{"vp-psn-wrap.pcap", 5},
+	} {
+		s := answer(t, c.file, scenario.Simulator).Streams[0]
+		if s.Requests != c.requests || s.Verdict().Compared != c.requests || s.SentAgain > 0 {
+			t.Errorf("%s: %d requests, %d compared, %d answers given again", c.file, s.Requests, s.Verdict().Compared, s.SentAgain)
+		}
+	}
+}
+
+// A live requester that is set up otherwise than the captured one was, or whose program posts something else, behaves otherwise.
+type otherwise struct {
+	scenario.Bench
+	modify func(*nic.QPAttr)
+	post   func(*transport.SendWR)
+}
+
+type otherwiseNIC struct {
+	scenario.NIC
+	*otherwise
+}
+
+func (o *otherwise) NIC(second bool) (scenario.NIC, error) {
+	n, err := o.Bench.NIC(second)
+	return otherwiseNIC{n, o}, err
+}
+
+func (n otherwiseNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error {
+	if n.modify != nil && mask&transport.MaskTimeout != 0 {
+		n.modify(&a)
+	}
+	return n.NIC.ModifyQP(name, a, mask)
+}
+
+func (n otherwiseNIC) PostSend(name string, wr *transport.SendWR) error {
+	if n.post != nil {
+		n.post(wr)
+	}
+	return n.NIC.PostSend(name, wr)
+}
+
+func shorter(w *transport.SendWR) {
+	if len(w.SGEs) > 0 {
+		w.SGEs[0].Length--
+	}
+}
+
+func TestAnotherRequesterIsFound(t *testing.T) {
+	for _, c := range []struct {
+		what, file string
+		modify     func(*nic.QPAttr)
+		post       func(*transport.SendWR)
+		found      string
+	}{
+		{what: "a shorter timeout", file: "vp-no-answer-t17.pcap", modify: func(a *nic.QPAttr) { a.Timeout = 12 }, found: "timeout: captured sent again after"},
+		{what: "more retries", file: "vp-no-answer.pcap", modify: func(a *nic.QPAttr) { a.RetryCount = 5 }, found: "the retry count of 3 is used up"},
+		{what: "fewer retries", file: "vp-no-answer.pcap", modify: func(a *nic.QPAttr) { a.RetryCount = 1 }, found: "completion 1 of the send queue: captured of work request 1: transport retry counter exceeded"},
+		{what: "fewer RNR retries", file: "vp-rnr.pcap", modify: func(a *nic.QPAttr) { a.RNRRetry = 2 }, found: "RNR retry counter exceeded"},
+		{what: "more RNR retries", file: "vp-rnr-exceeded.pcap", modify: func(a *nic.QPAttr) { a.RNRRetry = 7 }, found: "none: it has ended with RNR retry counter exceeded"},
+		{what: "another PSN", file: "pp-rc-mtu1024.pcap", modify: func(a *nic.QPAttr) { a.SQPSN += 3 }, found: "request"},
+		{what: "another length", file: "vp-all-ops.pcap", post: shorter, found: "payload length"},
+		{what: "another address", file: "read-bw.pcap", post: func(w *transport.SendWR) { w.RemoteAddr += 8 }, found: "RETH"},
+		{what: "another immediate", file: "vp-all-ops.pcap", post: func(w *transport.SendWR) { w.Imm++ }, found: "immediate"},
+		{what: "another operand", file: "atomic-faa.pcap", post: func(w *transport.SendWR) { w.CompareAdd++ }, found: "AtomicETH"},
+		{what: "another operation", file: "write-bw-rc.pcap", post: func(w *transport.SendWR) { w.Opcode = transport.WRSend }, found: "opcode"},
+		{what: "solicited", file: "pp-rc-mtu1024.pcap", post: func(w *transport.SendWR) { w.Flags ^= transport.Solicited }, found: "solicited event"},
+	} {
+		r := answer(t, c.file, func(tap wire.FrameSink) (scenario.Bench, error) {
+			b, err := scenario.Simulator(tap)
+			return &otherwise{b, c.modify, c.post}, err
+		})
+		if text := r.String(); r.Differences() == 0 || !strings.Contains(text, c.found) {
+			t.Errorf("%s: %s", c.what, text)
+		}
+	}
+}
+
+// What comes to a live requester as something else than what is played, or not at all, makes it do what it should not.
+func TestWrongRequestsAreFound(t *testing.T) {
+	for _, c := range []struct{ file, rule, found string }{
+		{"write-bw-rc.pcap", "set opcode 0x07 send opcode RC_WRITE_FIRST nth 2", "opcode: captured RC_WRITE_MIDDLE, softroce RC_WRITE_FIRST"},
+		{"read-bw.pcap", "set length 17 send kind read nth 2", "RETH"},
+		{"vp-nak-badwrite.pcap", "set syndrome 0x61 receive kind nak", "completion 1 of the send queue: captured of work request 1: remote invalid request"},
+		{"vp-rnr.pcap", "set syndrome 0x2e receive kind rnr nth 2", "RNR wait: captured 1.28ms, softroce 20.48ms"},
+		{"loss-send-resp.pcap", "drop receive kind nak", "packet 40 goes back further"},
+		{"reorder-write.pcap", "drop receive kind nak", "upon a timeout, softroce upon that packet"},
+		{"read-bw.pcap", "set opcode 0x0f receive opcode RC_READ_RESPONSE_FIRST nth 2", "completion 2 of the send queue: captured of work request 2: bad response"},
+		{"atomic-faa.pcap", "drop receive kind atomic_ack skip 3", "captured of work request 4: transport retry counter exceeded, softroce of work request 4: success"},
+		{"write-bw-rc.pcap", "drop send skip 12", "request: captured none"},
+	} {
+		r := answer(t, c.file, faulty(c.rule))
+		if text := r.String(); r.Differences() == 0 || !strings.Contains(text, c.found) {
+			t.Errorf("%s: %s: %s", c.file, c.rule, text)
+		}
+	}
+}
+
+// A result that is not what was played is found.
+func TestWrongResultsAreFound(t *testing.T) {
+	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap"} {
+		r := answer(t, f, func(tap wire.FrameSink) (scenario.Bench, error) {
+			b, err := scenario.Simulator(tap)
+			return garbled{b}, err
+		})
+		if text := r.String(); !strings.Contains(text, "result of work request 1, byte 0") {
+			t.Error(text)
+		}
+	}
+}
+
+// A garbled bench has a program that sees something else than what its NIC has written.
+type garbled struct{ scenario.Bench }
+
+type garbledNIC struct{ scenario.NIC }
+
+func (n garbledNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
+	b, err := n.NIC.ReadMemory(name, off, size)
+	b = append([]byte(nil), b...)
+	b[0] ^= 1
+	return b, err
+}
+
+func (g garbled) NIC(second bool) (scenario.NIC, error) {
+	n, err := g.Bench.NIC(second)
+	return garbledNIC{n}, err
+}
+
+// With the captured timing neither work nor an answer comes before its time.
+func TestCapturedTimingOfAnswers(t *testing.T) {
+	file := "vp-rnr.pcap"
+	ps := load(t, file)
+	span := ps[len(ps)-1].Time.Sub(ps[0].Time)
+	for _, fast := range []bool{false, true} {
+		var clock scenario.Bench
+		_, err := liveplay.File(fixtures+file, func(tap wire.FrameSink) (b scenario.Bench, err error) {
+			clock, err = scenario.Simulator(tap)
+			return clock, err
+		}, liveplay.Options{Fast: fast, Side: liveplay.Responder})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := clock.Now(); !fast && took < span || fast && took > span+time.Second {
+			t.Errorf("fast %v: %v, captured %v", fast, took, span)
+		}
+	}
+}

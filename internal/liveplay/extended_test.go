@@ -1,0 +1,194 @@
+package liveplay_test
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/capture"
+	"softroce/internal/liveplay"
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A recorder keeps what is on a cable.
+type recorder struct{ packets capture.Packets }
+
+func (r *recorder) WriteFrame(ns int64, _ int, b []byte) error {
+	p, err := capture.Parse(capture.Record{No: len(r.packets) + 1, Time: time.Unix(0, ns), LinkType: capture.Ethernet, Length: len(b), Data: slices.Clone(b)})
+	if err == nil {
+		r.packets = append(r.packets, p)
+	}
+	return nil
+}
+
+const rights = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
+
+// converse captures two softroce NICs, of which the first posts work for a region of the second, which has some receives posted too.
+func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, work func(local, remote scenario.Region) []transport.SendWR) capture.Packets {
+	t.Helper()
+	must := func(err error) {
+		t.Helper()
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	tape := &recorder{}
+	b, err := scenario.Simulator(tape)
+	must(err)
+	defer b.Close()
+	var nics [2]scenario.NIC
+	var regions [2]scenario.Region
+	var qpns [2]uint32
+	for i := range nics {
+		nics[i], err = b.NIC(i == 1)
+		must(err)
+		regions[i], err = nics[i].Register("m", scenario.RegionOptions{Size: 1 << 14, Fill: byte(0x40 * i), Access: access})
+		must(err)
+		qpns[i], err = nics[i].CreateQP("q", scenario.QPOptions{Type: of})
+		must(err)
+	}
+	if fault != "" {
+		must(b.Fault(fault))
+	}
+	for i := range nics {
+		a := nic.QPAttr{Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 100, DestQPN: qpns[1-i], Access: access &^ mrtable.LocalWrite, MaxRDAtomic: 8, MaxDestRDAtomic: 8,
+			Timeout: 14, RetryCount: 7, RNRRetry: 7, QKey: 0x1234},
+			AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: 64, DGID: nic.GIDOf(nics[1-i].Addr())}, Port: 1}
+		for _, mask := range masks(of) {
+			a.State++
+			must(nics[i].ModifyQP("q", a, mask))
+		}
+	}
+	for range 8 {
+		must(nics[1].PostRecv("q", &transport.RecvWR{SGEs: []transport.SGE{{Addr: regions[1].Addr + 8192, Length: 8192, LKey: regions[1].LKey}}}))
+	}
+	for _, wr := range work(regions[0], regions[1]) {
+		wr.Flags |= transport.Signaled
+		must(nics[0].PostSend("q", &wr))
+		b.Run(b.Now()+time.Millisecond, nil)
+	}
+	b.Run(b.Now()+time.Second, nil)
+	return tape.packets
+}
+
+// masks are the attributes of each transition from RESET to RTS.
+func masks(of nic.QPType) []transport.AttrMask {
+	init := transport.MaskState | transport.MaskPKeyIndex | transport.MaskPort
+	rtr := transport.MaskState | transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN
+	rts := transport.MaskState | transport.MaskSQPSN
+	switch of {
+	case nic.TypeRC:
+		return []transport.AttrMask{init | transport.MaskAccess, rtr | transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer,
+			rts | transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry | transport.MaskMaxRDAtomic}
+	case nic.TypeUC:
+		return []transport.AttrMask{init | transport.MaskAccess, rtr, rts}
+	}
+	return []transport.AttrMask{init | transport.MaskQKey, transport.MaskState, rts}
+}
+
+// playsBothWays replays packets, and plays both their sides onto a simulated NIC, without a difference.
+func playsBothWays(t *testing.T, ps capture.Packets) *liveplay.Report {
+	t.Helper()
+	r, err := replay.Packets(ps, replay.Options{})
+	if err != nil || r.Differences() > 0 {
+		t.Errorf("%v %v", r, err)
+	}
+	played, err := liveplay.Packets(ps, scenario.Simulator, liveplay.Options{Fast: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if played.Differences() > 0 {
+		t.Error(played)
+	}
+	for _, s := range played.Streams {
+		if s.Verdict().Compared == 0 {
+			t.Error(played)
+		}
+	}
+	return played
+}
+
+// A windowless bench has a NIC of which the windows cannot be had, or have another key.
+type windowless struct {
+	scenario.Bench
+	refuse bool
+}
+
+type windowlessNIC struct {
+	scenario.NIC
+	refuse bool
+}
+
+var errNoWindows = errors.New("there are no windows")
+
+func (n windowlessNIC) AllocMW(name string, t nic.MWType, pd string) (uint32, error) {
+	if n.refuse {
+		return 0, errNoWindows
+	}
+	return n.NIC.AllocMW(name, t, pd)
+}
+
+func (n windowlessNIC) PostBind(qp, mw, mr string, w *transport.SendWR) (uint32, error) {
+	key, err := n.NIC.PostBind(qp, mw, mr, w)
+	return key ^ 1, err
+}
+
+func (b windowless) NIC(second bool) (scenario.NIC, error) {
+	n, err := b.Bench.NIC(second)
+	return windowlessNIC{n, b.refuse}, err
+}
+
+// A SEND with invalidate has a window to invalidate; where the live NIC has none it invalidates nothing.
+func TestSendWithInvalidateIsPlayed(t *testing.T) {
+	for _, c := range []struct {
+		open   func(wire.FrameSink) (scenario.Bench, error)
+		plains int
+		err    error
+	}{
+		{scenario.Simulator, 0, nil},
+		{func(tap wire.FrameSink) (scenario.Bench, error) {
+			b, err := scenario.Simulator(tap)
+			return windowless{b, true}, err
+		}, 1, nil},
+		{func(tap wire.FrameSink) (scenario.Bench, error) {
+			b, err := scenario.Simulator(tap)
+			return windowless{b, false}, err
+		}, 0, liveplay.ErrSilent}, // it has no NAK for a key that is not its own
+	} {
+		r, err := liveplay.File(fixtures+"vp-send-inv.pcap", c.open, liveplay.Options{Fast: true, Side: liveplay.Requester})
+		if !errors.Is(err, c.err) || err == nil && (r.Differences() > 0 || len(r.Streams[0].NotPlayed) != c.plains) {
+			t.Error(r, err)
+		}
+	}
+}
+
+func TestFlushAndAtomicWriteArePlayed(t *testing.T) {
+	for _, fault := range []string{"", "drop receive kind read_response nth 2", "drop send kind atomic_write nth 1", "drop receive kind read_response every 3"} {
+		ps := converse(t, nic.TypeRC, rights|mrtable.FlushGlobal, fault, func(l, r scenario.Region) []transport.SendWR {
+			from := func(at, n int) []transport.SGE {
+				return []transport.SGE{{Addr: l.Addr + uint64(at), Length: uint32(n), LKey: l.LKey}}
+			}
+			return []transport.SendWR{
+				{Opcode: transport.WRWrite, RemoteAddr: r.Addr + 64, RKey: r.RKey, SGEs: from(0, 3000)},
+				{Opcode: transport.WRFlush, RemoteAddr: r.Addr + 64, RKey: r.RKey, Flush: transport.Flush{Length: 3000, Placement: 1}},
+				{Opcode: transport.WRAtomicWrite, RemoteAddr: r.Addr + 8, RKey: r.RKey, SGEs: from(16, 8)},
+				{Opcode: transport.WRFlush, RemoteAddr: r.Addr, RKey: r.RKey, Flush: transport.Flush{Placement: 1, Selectivity: 1}},
+				{Opcode: transport.WRRead, RemoteAddr: r.Addr, RKey: r.RKey, SGEs: from(4096, 2100)},
+				{Opcode: transport.WRAtomicWrite, RemoteAddr: r.Addr + 16, RKey: r.RKey, SGEs: from(24, 8)},
+				{Opcode: transport.WRSend, SGEs: from(0, 10)},
+				{Opcode: transport.WRFlush, RemoteAddr: r.Addr, RKey: r.RKey ^ 1, Flush: transport.Flush{Length: 8, Placement: 1}},
+			}
+		})
+		text := playsBothWays(t, ps).String()
+		if !strings.Contains(text, "8 work requests posted") || strings.Contains(text, "not as captured") || strings.Contains(text, "not judged") {
+			t.Error(text)
+		}
+	}
+}

@@ -1,0 +1,174 @@
+package liveplay_test
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"softroce/capture"
+	"softroce/internal/liveplay"
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
+	"softroce/wire"
+)
+
+// faulty returns what makes a simulated NIC whose cable does what the rules say.
+func faulty(rules ...string) func(wire.FrameSink) (scenario.Bench, error) {
+	return func(tap wire.FrameSink) (scenario.Bench, error) {
+		b, err := scenario.Simulator(tap)
+		for _, r := range rules {
+			if err == nil {
+				_, err = b.NIC(false)
+			}
+			if err == nil {
+				err = b.Fault(r)
+			}
+		}
+		return b, err
+	}
+}
+
+// A live network that loses packets draws no report: what is lost is sent again, until all is answered.
+func TestLiveLossIsNoDifference(t *testing.T) {
+	files := []string{"write-bw-ackreq.pcap", "write-bw-long.pcap", "read-bw.pcap", "pp-rc-mtu1024.pcap", "vp-all-ops.pcap",
+		"atomic-faa.pcap", "loss-atomic.pcap", "loss-read-resp.pcap", "loss-wire-write.pcap", "loss-pp-rc.pcap", "vp-pipeline.pcap",
+		"cm-rping.pcap", "dup-read.pcap", "write-lat-mtu256.pcap"}
+	again := 0
+	for _, c := range [][]string{
+		{"seed %d", "drop receive chance 2%%"},
+		{"seed %d", "drop send chance 2%%"},
+		{"seed %d", "drop chance 2%%", "corrupt chance 1%%"},
+	} {
+		for seed := range 4 {
+			for _, f := range files {
+				rules := fmt.Sprintf(strings.Join(c, "\n"), seed)
+				r, err := liveplay.File(fixtures+f, faulty(rules), liveplay.Options{Fast: true})
+				if err != nil {
+					t.Fatalf("%s, %s: %v", f, rules, err)
+				}
+				if r.Differences() > 0 {
+					t.Errorf("%s: %v", rules, r)
+				}
+				for _, s := range r.Streams {
+					again += s.SentAgain
+				}
+			}
+		}
+	}
+	if again == 0 {
+		t.Error("nothing was lost")
+	}
+}
+
+// What the live NIC does differently is found.
+func TestWrongRepliesAreFound(t *testing.T) {
+	for _, c := range []struct{ file, rule, field string }{
+		{"pp-rc-mtu1024.pcap", "set msn 77 send kind ack nth 3", "MSN"},
+		{"pp-rc-mtu1024.pcap", "set syndrome 0x62 send kind ack nth 3", "reply"},
+		{"write-bw-rc.pcap", "set syndrome 0x2a send kind ack nth 2", "reply"}, // RNR NAK to a WRITE
+		{"pp-rc-mtu1024.pcap", "set syndrome 0x2a send kind ack nth 2", "reply"},
+		{"read-bw.pcap", "set opcode 0x0f send opcode RC_READ_RESPONSE_MIDDLE nth 4", "opcode"},
+		{"vp-nak-badwrite.pcap", "set syndrome 0x61 send kind nak nth 1", "syndrome"},
+		{"vp-rnr.pcap", "set syndrome 0x25 send kind rnr nth 2", "syndrome"},
+		{"loss-write-resp.pcap", "set psn 5 send kind nak nth 1", "reply"},
+	} {
+		r, err := liveplay.File(fixtures+c.file, faulty(c.rule), liveplay.Options{Fast: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if text := r.String(); r.Differences() == 0 || !strings.Contains(text, c.field+": captured") {
+			t.Errorf("%s: %s: %s", c.file, c.rule, text)
+		}
+	}
+}
+
+// A tampered bench has a program whose memory is not what the player takes it for.
+type tampered struct{ scenario.Bench }
+
+type tamperedNIC struct{ scenario.NIC }
+
+func (n tamperedNIC) WriteMemory(name string, off uint64, b []byte) error {
+	b = slices.Clone(b)
+	b[len(b)/2] ^= 4
+	return n.NIC.WriteMemory(name, off, b)
+}
+
+func (b tampered) NIC(second bool) (scenario.NIC, error) {
+	n, err := b.Bench.NIC(second)
+	return tamperedNIC{n}, err
+}
+
+// A NIC that reads something else than what is in its memory is found.
+func TestWrongDataAreFound(t *testing.T) {
+	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap", "cm-rping.pcap"} {
+		r, err := liveplay.File(fixtures+f, func(tap wire.FrameSink) (scenario.Bench, error) {
+			b, err := scenario.Simulator(tap)
+			return tampered{b}, err
+		}, liveplay.Options{Fast: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if r.Differences() == 0 {
+			t.Errorf("%v", r)
+		}
+	}
+}
+
+func TestANICThatDoesNotAnswerIsAnError(t *testing.T) {
+	_, err := liveplay.File(fixtures+"pp-rc-mtu1024.pcap", faulty("drop send"), liveplay.Options{Fast: true})
+	if !errors.Is(err, liveplay.ErrSilent) {
+		t.Error(err)
+	}
+	r, err := liveplay.File(fixtures+"pp-rc-mtu1024.pcap", faulty("drop send skip 3"), liveplay.Options{Fast: true})
+	if err != nil || r.Differences() == 0 {
+		t.Errorf("%v %v", err, r)
+	}
+}
+
+func TestWhatCannotBePlayedIsAnError(t *testing.T) {
+	for _, f := range []string{"pp-ud.pcap", "send-bw-ud.pcap", "cm-mckey.pcap"} {
+		if _, err := liveplay.File(fixtures+f, scenario.Simulator, liveplay.Options{}); !errors.Is(err, replay.ErrNothing) {
+			t.Errorf("%s: %v", f, err)
+		}
+	}
+	ps := load(t, "write-bw-rc.pcap")
+	for _, from := range []int{1, 9, 10, 20} {
+		var part capture.Packets
+		for i, p := range ps[from:] {
+			q := *p
+			q.No = i + 1
+			part = append(part, &q)
+		}
+		if _, err := liveplay.Packets(part, scenario.Simulator, liveplay.Options{Side: liveplay.Requester}); !errors.Is(err, replay.ErrMiddle) {
+			t.Errorf("from packet %d: %v", from+1, err)
+		}
+		// What the responder was then is nothing to a requester.
+		r, err := liveplay.Packets(part, scenario.Simulator, liveplay.Options{Fast: true})
+		if err != nil || r.Differences() > 0 || len(r.Left) != 1 || len(r.Streams) != 1 || r.Streams[0].Side != liveplay.Responder {
+			t.Errorf("from packet %d: %v %v", from+1, r, err)
+		}
+	}
+}
+
+// With the captured timing a packet does not leave before its time.
+func TestCapturedTiming(t *testing.T) {
+	file := "vp-rnr.pcap" // 280 ms each of eight RNR NAKs
+	ps := load(t, file)
+	span := ps[len(ps)-2].Time.Sub(ps[0].Time)
+	for _, fast := range []bool{false, true} {
+		var clock scenario.Bench
+		_, err := liveplay.File(fixtures+file, func(tap wire.FrameSink) (b scenario.Bench, err error) {
+			clock, err = scenario.Simulator(tap)
+			return clock, err
+		}, liveplay.Options{Fast: fast})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if took := clock.Now(); !fast && took < span || fast && took > time.Second/2 {
+			t.Errorf("fast %v: %v, captured %v", fast, took, span)
+		}
+	}
+}

@@ -1,0 +1,259 @@
+package liveplay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"softroce/capture"
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
+	"softroce/wire"
+)
+
+// Options of a play.
+type Options struct {
+	// Context ends it early; nil stands for one that does not end.
+	Context context.Context
+
+	// Fast does not keep to the captured timing: packets go as soon as what they wait for has come.
+	Fast bool
+
+	// Strict compares also what an implementation may choose.
+	Strict bool
+
+	// Side is what is played of each stream: both sides, one after the other, unless it says which.
+	Side Side
+
+	// Tap, if not nil, is given what is on the cable.
+	Tap wire.FrameSink
+}
+
+// A Side of a stream is what the captured requester sent, or what the captured responder did.
+type Side string
+
+// The sides that can be played; the live NIC takes the other one.
+const (
+	Both      Side = ""
+	Requester Side = "requester"
+	Responder Side = "responder"
+)
+
+// ErrSilent is returned where the live NIC answers nothing at all.
+var ErrSilent = errors.New("the live NIC does not answer")
+
+// File plays the connections of a capture file onto the NIC of a bench, which is made by open and closed at the end. What the
+// NIC does differently is no error: the report has it. Errors are those of capture.Load,
+// replay.ErrNothing and replay.ErrMiddle where there is nothing that can be played, ErrSilent, and what the
+// bench refuses. It blocks until the end of the play.
+func File(name string, open func(wire.FrameSink) (scenario.Bench, error), o Options) (*Report, error) {
+	ps, err := capture.Load(name)
+	if err != nil {
+		return nil, err
+	}
+	r, err := Packets(ps, open, o)
+	if err != nil && (errors.Is(err, replay.ErrNothing) || errors.Is(err, replay.ErrMiddle)) {
+		return nil, fmt.Errorf("%s: %w", name, err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	r.File = name
+	return r, nil
+}
+
+// Packets plays the connections of packets that were captured in this order. See File.
+func Packets(ps capture.Packets, open func(wire.FrameSink) (scenario.Bench, error), o Options) (r *Report, err error) {
+	acts, left, err := plan(ps, o)
+	if err != nil {
+		return nil, err
+	}
+	if o.Context == nil {
+		o.Context = context.Background()
+	}
+	t := &tape{tap: o.Tap}
+	b, err := open(t)
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, b.Close()) }()
+	nic, err := b.NIC(false)
+	if err != nil {
+		return nil, err
+	}
+	r = &Report{Strict: o.Strict, Left: left, Streams: []*Stream{}}
+	for i, play := range acts {
+		st, err := play(stage{b, nic, t, i, o})
+		if err != nil {
+			return nil, err
+		}
+		r.Streams = append(r.Streams, st)
+	}
+	r.Count = r.Differences()
+	return r, nil
+}
+
+// A stage is what a side of a stream is played on, as the i-th.
+type stage struct {
+	bench   scenario.Bench
+	nic     scenario.NIC
+	tape    *tape
+	i       int
+	options Options
+}
+
+// An act plays one side of a stream.
+type act func(stage) (*Stream, error)
+
+// plan returns what is played: the requester's side of all streams, then the responder's. That one of the sides cannot be
+// played is no error where the other can.
+func plan(ps capture.Packets, o Options) (acts []act, left []replay.Note, err error) {
+	var asking, answering []replay.Note // that cannot be played
+	if o.Side != Responder {
+		scripts, notes, failed := replay.Scripts(ps)
+		for _, s := range scripts {
+			acts = append(acts, func(st stage) (*Stream, error) { return ask(st, s) })
+		}
+		asking, err = notes, failed
+	}
+	if o.Side != Requester {
+		scripts, notes, failed := replay.AnswerScripts(ps)
+		for _, s := range scripts {
+			acts = append(acts, func(st stage) (*Stream, error) { return answer(st, s) })
+		}
+		answering, err = notes, cmp.Or(err, failed)
+	}
+	if len(acts) == 0 {
+		return nil, nil, err
+	}
+	if o.Side != Both {
+		return acts, notNil(append(asking, answering...)), nil
+	}
+	return acts, merged(asking, answering), nil
+}
+
+// merged puts together what cannot be played of either side.
+func merged(asking, answering []replay.Note) []replay.Note {
+	left := []replay.Note{}
+	for _, n := range asking {
+		if !slices.Contains(answering, n) {
+			n.Text = "the requester's side: " + n.Text
+		}
+		left = append(left, n)
+	}
+	for _, n := range answering {
+		if !slices.Contains(asking, n) {
+			n.Text = "the responder's side: " + n.Text
+			left = append(left, n)
+		}
+	}
+	return left
+}
+
+// ask plays the requester's side of a stream.
+func ask(st stage, s *replay.Script) (_ *Stream, err error) {
+	p, err := newPlayer(st, s)
+	if err != nil {
+		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
+	}
+	defer func() { err = errors.Join(err, p.strike()) }()
+	silent, err := p.outcome(p.play())
+	if err != nil {
+		return nil, err
+	}
+	if err := p.inspect(); err != nil {
+		return nil, err
+	}
+	judged, err := p.session.Judge(replay.Options{Strict: st.options.Strict})
+	if err != nil {
+		return nil, err
+	}
+	r := &Stream{Side: Requester, From: s.From, To: s.To, Peer: p.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN,
+		Sent: p.sent, SentAgain: p.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies, NotPlayed: append(notNil(s.NotPlayed), p.plain...), Responder: &judged.Responder}
+	if silent {
+		judged.Responder.Differences = append(judged.Responder.Differences, replay.Difference{PSN: p.psn(p.due[0].PSN), Field: "reply",
+			Captured: fmt.Sprintf("none, though it was sent %d times", patience+1), Softroce: "an answer"})
+	}
+	return r, nil
+}
+
+// answer plays the responder's side of a stream.
+func answer(st stage, s *replay.AnswerScript) (_ *Stream, err error) {
+	a, err := newAnswerer(st, s)
+	if err != nil {
+		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
+	}
+	defer func() { err = errors.Join(err, a.strike()) }()
+	err = a.play()
+	if errors.Is(err, errStuck) {
+		a.unplayed(s)
+		err = nil
+	}
+	if a.session.Silent, err = a.outcome(err); err != nil {
+		return nil, err
+	}
+	if err := a.inspect(); err != nil {
+		return nil, err
+	}
+	a.session.Lossy = a.again > 0
+	judged, err := a.session.Judge(replay.Options{Strict: st.options.Strict})
+	if err != nil {
+		return nil, err
+	}
+	return &Stream{Side: Responder, From: s.From, To: s.To, Peer: a.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, Posted: len(a.session.Posted),
+		Sent: a.given + a.again, SentAgain: a.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies,
+		NotPlayed: append(notNil(s.NotPlayed), a.parted...), Requester: &judged.Requester}, nil
+}
+
+// unplayed notes what the live requester did not get to.
+func (a *answerer) unplayed(s *replay.AnswerScript) {
+	no := s.Work[len(s.Work)-1].Packet
+	if a.given < len(s.Answers) {
+		no = s.Answers[a.given].Packet.No
+	}
+	a.parted = append(a.parted, replay.Note{Packet: no, Text: "not played, nor what comes behind it: the live requester goes back again and again, and does not send what draws it"})
+}
+
+// outcome tells a live NIC that fell silent from one that never said anything, and from other errors.
+func (s *seat) outcome(err error) (silent bool, _ error) {
+	if errors.Is(err, errSilence) {
+		if !s.tape.answered {
+			return false, fmt.Errorf("%w: %v, QP %#x", ErrSilent, s.nic.Addr(), s.qpn)
+		}
+		return true, nil
+	}
+	return false, err
+}
+
+func notNil(l []replay.Note) []replay.Note { return append([]replay.Note{}, l...) }
+
+// A tape keeps the RoCEv2 packets of the link and tells the player of each.
+type tape struct {
+	tap     wire.FrameSink
+	frames  int
+	packets capture.Packets
+	heard   func(*capture.Packet)
+
+	answered bool // the live NIC has said something
+}
+
+// WriteFrame implements wire.FrameSink.
+func (t *tape) WriteFrame(ns int64, iface int, b []byte) error {
+	t.frames++
+	if t.tap != nil {
+		if err := t.tap.WriteFrame(ns, iface, b); err != nil {
+			return err
+		}
+	}
+	p, err := parse(t.frames, ns, b)
+	if err != nil {
+		return nil // another protocol's
+	}
+	t.packets = append(t.packets, p)
+	if t.heard != nil {
+		t.heard(p)
+	}
+	return nil
+}

@@ -1,0 +1,131 @@
+package liveplay
+
+import (
+	"fmt"
+	"io"
+	"strings"
+
+	"softroce/internal/replay"
+)
+
+// A Report is what came of a play. It marshals to JSON. Captured, in its differences, are the live NIC's replies;
+// packet numbers are those of the link, in the order in which packets passed it, from 1.
+type Report struct {
+	File    string        `json:"file,omitempty"`
+	Link    string        `json:"link,omitempty"`
+	Strict  bool          `json:"strict"`
+	Left    []replay.Note `json:"left"` // streams of the capture that cannot be played
+	Streams []*Stream     `json:"streams"`
+	Count   int           `json:"differences"` // what Differences returns
+}
+
+// A Stream is one side of the requests of one end of a captured connection, and their answers: that of the requester, played
+// to a live responder, or that of the responder, played to a live requester.
+type Stream struct {
+	Side      Side          `json:"side"` // that was played
+	From      replay.End    `json:"from"` // in the capture: the requester
+	To        replay.End    `json:"to"`   // in the capture: the responder
+	Peer      replay.End    `json:"peer"` // the live queue pair
+	PathMTU   int           `json:"path_mtu"`
+	FirstPSN  uint32        `json:"first_psn"`
+	Posted    int           `json:"posted,omitempty"` // work requests, to the live requester
+	Sent      int           `json:"sent"`             // packets
+	SentAgain int           `json:"sent_again"`       // of them, because something was lost on the way to or from the live NIC
+	LeftOut   int           `json:"left_out"`         // captured packets that the captured receiver never had
+	Requests  int           `json:"requests"`
+	Replies   int           `json:"replies"`
+	NotPlayed []replay.Note `json:"not_played"` // packet numbers of the capture
+
+	// Of the live NIC's packets there is one verdict, under the side that it has.
+	Responder *replay.Verdict `json:"responder,omitempty"`
+	Requester *replay.Verdict `json:"requester,omitempty"`
+}
+
+// Verdict is that on the live NIC's packets.
+func (s *Stream) Verdict() *replay.Verdict {
+	if s.Side == Responder {
+		return s.Requester
+	}
+	return s.Responder
+}
+
+// Differences counts the differences of all streams.
+func (r *Report) Differences() int {
+	n := 0
+	for _, s := range r.Streams {
+		n += len(s.Verdict().Differences)
+	}
+	return n
+}
+
+// String returns the report as text.
+func (r *Report) String() string {
+	var b strings.Builder
+	r.WriteText(&b)
+	return b.String()
+}
+
+// WriteText writes the report for a person to read.
+func (r *Report) WriteText(w io.Writer) error {
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s onto %s: %s\n", r.File, r.Link, r.played())
+	for _, n := range r.Left {
+		fmt.Fprintf(&b, "  cannot be played: packet %d: %s\n", n.Packet, n.Text)
+	}
+	for _, s := range r.Streams {
+		s.writeText(&b)
+	}
+	fmt.Fprintf(&b, "%s\n", plural(r.Differences(), "difference"))
+	_, err := io.WriteString(w, b.String())
+	return err
+}
+
+// played says how many streams, and whether both sides of them.
+func (r *Report) played() string {
+	n := map[Side]int{}
+	for _, s := range r.Streams {
+		n[s.Side]++
+	}
+	text := plural(max(n[Requester], n[Responder]), "stream")
+	if n[Requester] > 0 && n[Responder] > 0 {
+		text += ", both sides"
+	}
+	return text
+}
+
+func (s *Stream) writeText(b *strings.Builder) {
+	live := Responder
+	if s.Side == Responder {
+		live = Requester
+		fmt.Fprintf(b, "%v > %v, from %v: %s posted, %s, %s sent", s.From, s.To, s.Peer, plural(s.Posted, "work request"), plural(s.Requests, "request"), plural(s.Sent, "reply"))
+	} else {
+		fmt.Fprintf(b, "%v > %v, to %v: %s sent", s.From, s.To, s.Peer, plural(s.Sent, "request"))
+	}
+	if s.SentAgain > 0 {
+		fmt.Fprintf(b, ", %d of them again", s.SentAgain)
+	}
+	if s.LeftOut > 0 {
+		fmt.Fprintf(b, ", %d left out that did not arrive in the capture", s.LeftOut)
+	}
+	if s.Side == Requester {
+		fmt.Fprintf(b, ", %s", plural(s.Replies, "reply"))
+	}
+	fmt.Fprintf(b, ", path MTU %d\n", s.PathMTU)
+	s.Verdict().WriteText(b, string(live))
+	for _, n := range s.NotPlayed {
+		fmt.Fprintf(b, "    not as captured: packet %d of the capture: %s\n", n.Packet, n.Text)
+	}
+}
+
+func plural(n int, what string) string {
+	switch {
+	case n == 1:
+		return "1 " + what
+	case strings.HasSuffix(what, "y"):
+		what = strings.TrimSuffix(what, "y") + "ie"
+	}
+	if n == 0 {
+		return "no " + what + "s"
+	}
+	return fmt.Sprintf("%d %ss", n, what)
+}

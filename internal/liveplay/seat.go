@@ -1,0 +1,165 @@
+package liveplay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"softroce/capture"
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// ownQPNs is how many queue pairs the player plays, one for each side of a stream, before it uses a number again.
+const ownQPNs = 64
+
+// hopLimit of what is sent.
+const hopLimit = 64
+
+// A seat is a queue pair of the live NIC, with its memory, and the one that is played to it.
+type seat struct {
+	stage
+	name    string // of the queue pair on the live NIC
+	qpn     uint32 // its number
+	own     uint32 // that of the queue pair which is played
+	created bool
+	memory  []string   // names of regions
+	mws     []string   // names of windows
+	path    *wire.Path // to the live NIC
+	paths   map[lane]*wire.Path
+
+	first int // packets on the tape before the stream
+}
+
+// A lane is what packets of one flow have in common on the way.
+type lane struct {
+	port   uint16
+	tclass uint8
+}
+
+func newSeat(st stage) seat {
+	return seat{stage: st, name: fmt.Sprint("onto", st.i), own: st.bench.PeerQPN() + uint32(st.i%ownQPNs), paths: map[lane]*wire.Path{},
+		first: len(st.tape.packets)}
+}
+
+// at is the place in the session of what comes next.
+func (s *seat) at() int { return len(s.tape.packets) - s.first }
+
+// register makes memory on the live NIC's host that is given back at the end.
+func (s *seat) register(name string, o scenario.RegionOptions) (scenario.Region, error) {
+	r, err := s.nic.Register(name, o)
+	if err == nil {
+		s.memory = append(s.memory, name)
+	}
+	return r, err
+}
+
+// write has the program write to a region.
+func (s *seat) write(name string, at uint64, data []byte) error {
+	for b := range slices.Chunk(data, chunk) {
+		if err := s.nic.WriteMemory(name, at, b); err != nil {
+			return err
+		}
+		at += uint64(len(b))
+	}
+	return nil
+}
+
+// read returns what is in a region.
+func (s *seat) read(name string, from, n uint64) ([]byte, error) {
+	b := make([]byte, 0, n)
+	for at := from; at < from+n; at += chunk {
+		part, err := s.nic.ReadMemory(name, at, min(chunk, from+n-at))
+		if err != nil {
+			return nil, err
+		}
+		b = append(b, part...)
+	}
+	return b, nil
+}
+
+// connect makes the queue pair and takes it to RTR, in which it answers, and if rts says so to RTS.
+func (s *seat) connect(service packet.Service, a transport.Attr, rts bool) (err error) {
+	of, rtrOnly, rtsOnly := nic.TypeRC, transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer,
+		transport.MaskTimeout|transport.MaskRetryCount|transport.MaskRNRRetry|transport.MaskMaxRDAtomic
+	if service == packet.UC {
+		of, rtrOnly, rtsOnly = nic.TypeUC, 0, 0
+	}
+	if s.qpn, err = s.nic.CreateQP(s.name, scenario.QPOptions{Type: of}); err != nil {
+		return err
+	}
+	s.created = true
+	a.State, a.DestQPN = transport.Init, s.own
+	q := nic.QPAttr{Attr: a, AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(s.bench.Peer())}, Port: 1}
+	if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskAccess); err != nil {
+		return err
+	}
+	q.State = transport.RTR
+	if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
+		transport.MaskRQPSN|rtrOnly); err != nil {
+		return fmt.Errorf("the live NIC refuses a queue pair with path MTU %d: %w", a.PathMTU, err)
+	}
+	if rts {
+		q.State = transport.RTS
+		if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskSQPSN|rtsOnly); err != nil {
+			return fmt.Errorf("the live NIC refuses a queue pair with %d READs and atomics at once: %w", a.MaxRDAtomic, err)
+		}
+	}
+	s.path, err = s.bench.Path(s.nic.Addr())
+	return err
+}
+
+// ends returns the queue pair that is played and the live one.
+func (s *seat) ends() (player, peer replay.End) {
+	return replay.End{Addr: s.bench.Peer(), QPN: s.own, Known: true}, replay.End{Addr: s.nic.Addr(), QPN: s.qpn, Known: true}
+}
+
+// transmit puts a packet on the cable, which has source port and traffic class of a captured one.
+func (s *seat) transmit(c *capture.Packet, h packet.Header) error {
+	h.DestQP, h.PKey = s.qpn, packet.DefaultPKey
+	f := &wire.TxFrame{Path: s.lane(c)}
+	f.Set(&h, c.Payload)
+	if err := s.bench.Send(f); err != nil {
+		return err
+	}
+	s.bench.Run(s.bench.Now(), nil)
+	return nil
+}
+
+// lane returns the path of a packet with the source port and the traffic class that it had in the capture.
+func (s *seat) lane(c *capture.Packet) *wire.Path {
+	k := lane{c.SrcPort, c.TClass}
+	if s.paths[k] == nil {
+		way := *s.path
+		way.SrcPort, way.TClass, way.HopLimit = c.SrcPort, c.TClass, hopLimit
+		s.paths[k] = &way
+	}
+	return s.paths[k]
+}
+
+// strike gives the live NIC's resources back.
+func (s *seat) strike() (err error) {
+	s.tape.heard = nil
+	if s.created {
+		err = s.nic.DestroyQP(s.name)
+	}
+	for _, m := range s.mws {
+		err = errors.Join(err, s.nic.DeallocMW(m))
+	}
+	for _, m := range s.memory {
+		err = errors.Join(err, s.nic.Deregister(m))
+	}
+	return err
+}
+
+// linger waits for something that may not come.
+func (s *seat) linger(t time.Duration, done func() bool) {
+	if !done() {
+		s.bench.Run(s.bench.Now()+t, done)
+	}
+}

@@ -1,0 +1,222 @@
+package liveplay
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
+	"softroce/mrtable"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// Bounds of what a live NIC's host is asked for.
+const (
+	maxMemory  = 256 << 20 // bytes of regions and receive buffers
+	maxInspect = 1 << 20   // bytes of regions that are read back at the end
+	chunk      = 4 << 10   // bytes in one line to a verbs program
+	alignment  = 64        // of addresses in the capture, that they keep
+)
+
+// ErrMemory is returned for a capture whose requests reach over more memory than a live NIC's host is asked for.
+var ErrMemory = errors.New("the requests reach over more memory than is played")
+
+// A held region is memory of the live NIC's host.
+type held struct {
+	name  string
+	shift uint64 // what is added to a captured address
+	start uint64 // of what requests name, in the region
+	replay.Region
+}
+
+// set makes a queue pair and memory on the live NIC as the script wants them.
+func (p *player) set() error {
+	s := p.script
+	largest := uint64(1)
+	for _, n := range s.Receives {
+		largest = max(largest, uint64(n))
+	}
+	total := min(largest, p.longest())
+	p.scratch.size = total
+	for _, r := range s.Regions {
+		if total += r.Length; r.Length == 0 || r.Length > maxMemory || total > maxMemory { // 0 stands for all 64 bits
+			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
+		}
+	}
+	scratch, err := p.register(p.name+"-r", scenario.RegionOptions{Size: int(p.scratch.size), Access: mrtable.LocalWrite})
+	if err != nil {
+		return err
+	}
+	p.scratch.addr, p.scratch.lkey = scratch.Addr, scratch.LKey
+	for i, r := range s.Regions {
+		if err := p.hold(i, r); err != nil {
+			return err
+		}
+	}
+	return p.enter()
+}
+
+// longest returns how many bytes the longest SEND of the script has.
+func (p *player) longest() uint64 {
+	most, n := uint64(1), uint64(0)
+	for _, s := range p.script.Steps {
+		if s.Header.Opcode.Info().Position.StartsMessage() {
+			n = 0
+		}
+		n += uint64(len(s.Packet.Payload))
+		most = max(most, n)
+	}
+	return most
+}
+
+// hold registers a region and fills it.
+func (p *player) hold(i int, r replay.Region) error {
+	h := held{name: fmt.Sprintf("%s-%d", p.name, i), start: r.Addr % alignment}
+	live, err := p.register(h.name, scenario.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
+	if err != nil {
+		return err
+	}
+	h.shift = live.Addr + h.start - r.Addr
+	h.Region = replay.Region{RKey: live.RKey, Addr: live.Addr, Length: h.start + r.Length, Access: r.Access}
+	for _, w := range r.Content {
+		w.RKey, w.Addr = live.RKey, w.Addr+h.shift
+		h.Content = append(h.Content, w)
+		if err := p.writeTo(&h, w); err != nil {
+			return err
+		}
+	}
+	p.held = append(p.held, h)
+	p.session.Regions = append(p.session.Regions, h.Region)
+	return nil
+}
+
+// writeTo has the program write to a region.
+func (p *player) writeTo(h *held, w replay.Write) error {
+	return p.write(h.name, w.Addr-h.Addr, w.Data)
+}
+
+// enter makes the queue pair.
+func (p *player) enter() error {
+	s := p.script
+	a := transport.Attr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
+	invalidates := slices.ContainsFunc(s.Steps, func(s replay.Step) bool { return s.Header.Opcode.Info().Headers&packet.HasIETH != 0 })
+	if invalidates { // a bind is posted, which wants RTS
+		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = 1, leastTimeout, replay.Forever, replay.Forever
+	}
+	if err := p.connect(s.Service, a, invalidates); err != nil {
+		return err
+	}
+	p.session.Player, p.session.Peer = p.ends()
+	return nil
+}
+
+// receives has as many receives posted as the next packet wants, and some more if there may be.
+func (p *player) receives(s *replay.Step) error {
+	if p.script.Service == packet.UC && p.posted < s.MinReceives && p.posted-p.consumed() >= queueDepth {
+		if err := p.received(p.posted - queueDepth/2); err != nil {
+			return err
+		}
+	}
+	for p.posted < s.MinReceives && p.posted-p.consumed() >= queueDepth && len(p.due) > 0 {
+		if err := p.answered(p.due[0].End); err != nil {
+			return err
+		}
+	}
+	to := min(s.MaxReceives, len(p.script.Receives), p.consumed()+queueDepth)
+	if !s.Accepted {
+		// The rest of a message whose beginning is being refused, perhaps: a receive would come too early for that.
+		to = min(to, s.MinReceives)
+	}
+	if p.posted >= to || p.posted >= s.MinReceives && to-p.posted < queueDepth/2 && to < len(p.script.Receives) {
+		return nil
+	}
+	for ; p.posted < to; p.posted++ {
+		n := uint32(min(uint64(p.script.Receives[p.posted]), p.scratch.size))
+		wr := transport.RecvWR{ID: uint64(p.posted), SGEs: []transport.SGE{{Addr: p.scratch.addr, Length: n, LKey: p.scratch.lkey}}}
+		if err := p.nic.PostRecv(p.name, &wr); err != nil {
+			return err
+		}
+		p.session.Receives = append(p.session.Receives, replay.Receive{At: p.at(), Length: n})
+	}
+	return p.poll()
+}
+
+// queueDepth is how many receives are posted at most; the queue has 64.
+const queueDepth = 48
+
+// poll takes what has completed.
+func (p *player) poll() error {
+	l, err := p.nic.Completions()
+	for _, c := range l {
+		if c.QP == p.name && !c.Recv {
+			p.bound++
+			if c.Status != transport.Success && !p.flushed {
+				p.refused = fmt.Errorf("a bind ends with %v", c.Status)
+			}
+		}
+		if c.QP != p.name || !c.Recv {
+			continue
+		}
+		if c.Status == transport.WRFlushErr {
+			p.flushed = true
+		}
+		if !p.flushed {
+			p.session.Completions = append(p.session.Completions, transport.Completion{Status: c.Status, ByteLen: c.ByteLen, Imm: c.Imm, Flags: c.Flags})
+		}
+	}
+	return err
+}
+
+// writes has the program write what the captured one wrote, when all that was sent is answered.
+func (p *player) writes(ws []replay.Write) error {
+	if len(ws) == 0 {
+		return nil
+	}
+	if n := len(p.due); n > 0 {
+		if err := p.answered(p.due[n-1].End); err != nil {
+			return err
+		}
+	}
+	for _, w := range ws {
+		i := slices.IndexFunc(p.script.Regions, func(r replay.Region) bool { return r.RKey == w.RKey })
+		h := &p.held[i]
+		w.RKey, w.Addr = h.RKey, w.Addr+h.shift
+		if err := p.writeTo(h, w); err != nil {
+			return err
+		}
+		p.session.Writes = append(p.session.Writes, replay.ProgramWrite{At: p.at(), Write: w})
+	}
+	return nil
+}
+
+// inspect looks at what the program sees at the end.
+func (p *player) inspect() error {
+	if p.script.Service == packet.UC {
+		p.bench.Settle(nil)
+		if err := p.received(len(p.script.Receives)); err != nil {
+			return err
+		}
+	}
+	if err := p.poll(); err != nil {
+		return err
+	}
+	p.session.Packets = p.tape.packets[p.first:]
+	p.session.Whole = !p.dead && len(p.due) == 0
+	left := uint64(maxInspect)
+	for i := range p.held {
+		h := &p.held[i]
+		if h.Length > left {
+			p.session.Memory = append(p.session.Memory, nil)
+			continue
+		}
+		left -= h.Length
+		b, err := p.read(h.name, 0, h.Length)
+		if err != nil {
+			return err
+		}
+		p.session.Memory = append(p.session.Memory, b)
+	}
+	return nil
+}

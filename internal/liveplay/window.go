@@ -1,0 +1,73 @@
+package liveplay
+
+import (
+	"fmt"
+
+	"softroce/internal/replay"
+	"softroce/internal/scenario"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// leastTimeout is the code of the local ACK timeout of a queue pair that only binds.
+const leastTimeout = 14
+
+// bind gives a SEND with invalidate a window of type 2 to invalidate, each its own. Where the live NIC has none it
+// becomes a SEND without.
+func (p *player) bind(s *replay.Step) error {
+	if s.Header.Opcode.Info().Headers&packet.HasIETH == 0 {
+		return nil
+	}
+	if _, ok := p.windows[s.PSN]; ok {
+		return nil
+	}
+	key, err := p.window()
+	if err != nil {
+		p.plain = append(p.plain, replay.Note{Packet: s.Packet.No, Text: fmt.Sprintf("played as a SEND without invalidate: %v", err)})
+		s.WithoutInvalidate()
+		return nil
+	}
+	p.windows[s.PSN] = key
+	p.session.Windows = append(p.session.Windows, key)
+	return nil
+}
+
+// window makes one more window, and waits until it is bound.
+func (p *player) window() (key uint32, err error) {
+	if p.refused != nil {
+		return 0, p.refused
+	}
+	region := p.name + "-w"
+	if p.windows == nil {
+		p.windows = map[int64]uint32{}
+		r, err := p.register(region, scenario.RegionOptions{Size: 1, Access: mrtable.LocalWrite | mrtable.MWBind})
+		if err != nil {
+			return 0, err
+		}
+		p.bindable = r
+	}
+	name := fmt.Sprint(region, len(p.session.Windows))
+	fresh, err := p.nic.AllocMW(name, nic.MWType2, "")
+	if err != nil {
+		return 0, err
+	}
+	p.mws = append(p.mws, name)
+	wr := transport.SendWR{ID: uint64(len(p.session.Windows)), Flags: transport.Signaled, Opcode: transport.WRBindMW, RKey: fresh&^0xff | (fresh+1)&0xff,
+		Bind: transport.Bind{LKey: p.bindable.LKey, Addr: p.bindable.Addr, Length: 1, Access: mrtable.RemoteWrite}}
+	if key, err = p.nic.PostBind(p.name, name, region, &wr); err != nil {
+		return 0, err
+	}
+	want := len(p.session.Windows) + 1
+	for end := p.bench.Now() + rnrWait; p.bound < want && p.refused == nil && p.bench.Now() < end; {
+		p.bench.Run(p.bench.Now()+fullWait, nil)
+		if err := p.poll(); err != nil {
+			return 0, err
+		}
+	}
+	if p.bound < want && p.refused == nil {
+		p.refused = fmt.Errorf("a bind does not complete")
+	}
+	return key, p.refused
+}

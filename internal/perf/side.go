@@ -1,0 +1,253 @@
+package perf
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"slices"
+
+	"softroce/internal/rendezvous"
+	"softroce/verbs"
+)
+
+// side is one end's objects: for each queue pair a slot of one region, all completions in
+// one queue.
+type side struct {
+	o      Options
+	c      *verbs.Context
+	pd     *verbs.PD
+	buf    *verbs.Buffer
+	mr     *verbs.MR
+	events *verbs.CompChannel // of the server of Send
+	cq     *verbs.CQ
+	qps    []*verbs.QP
+	ahs    []*verbs.AH // UD
+	got    []uint64    // messages received by each queue pair
+	server bool
+	gid    int
+	place  place
+}
+
+// newSide creates what o needs on c. The caller closes it, also after an error.
+func newSide(c *verbs.Context, o Options, server bool) (s *side, err error) {
+	s = &side{o: o, c: c, server: server}
+	port, err := c.QueryPort()
+	if err != nil {
+		return s, err
+	}
+	s.place = place{Device: c.Device(), MTU: port.ActiveMTU.Bytes()}
+	if s.pd, err = c.AllocPD(); err != nil {
+		return s, err
+	}
+	n := o.QPs * o.stride()
+	if s.buf, err = c.AllocBuffer(n); err != nil {
+		return s, fmt.Errorf("%d bytes of memory: %w", n, err)
+	}
+	access := verbs.AccessLocalWrite
+	if server {
+		access |= verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
+	}
+	if s.mr, err = s.pd.RegMR(s.buf.Bytes()[:n], access); err != nil {
+		return s, err
+	}
+	s.place.Addr, s.place.RKey = s.mr.Addr(), s.mr.RKey()
+	return s, s.createQPs()
+}
+
+func (s *side) createQPs() (err error) {
+	caps := verbs.QPCap{MaxSendWR: uint32(s.o.Depth), MaxSendSGE: 1, MaxRecvSGE: 1, MaxRecvWR: 1}
+	entries := s.o.Depth
+	if s.server {
+		caps.MaxSendWR, entries = 1, 1
+		if s.o.Op == Send {
+			caps.MaxRecvWR = uint32(s.o.recvDepth())
+			entries = s.o.recvDepth()
+			if s.events, err = s.c.CreateCompChannel(); err != nil {
+				return err
+			}
+		}
+	}
+	if s.cq, err = s.c.CreateCQ(entries*s.o.QPs+1, s.events); err != nil {
+		return err
+	}
+	kind := map[Type]verbs.QPType{RC: verbs.RC, UC: verbs.UC, UD: verbs.UD}[s.o.Type]
+	s.got = make([]uint64, s.o.QPs)
+	for range s.o.QPs {
+		qp, err := s.pd.CreateQP(verbs.QPInitAttr{QPType: kind, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
+		if err != nil {
+			return err
+		}
+		s.qps = append(s.qps, qp)
+	}
+	return nil
+}
+
+func (s *side) close() {
+	for _, q := range s.qps {
+		q.Close()
+	}
+	for _, a := range s.ahs {
+		a.Close()
+	}
+	if s.cq != nil {
+		s.cq.Close()
+	}
+	if s.events != nil {
+		s.events.Close()
+	}
+	if s.mr != nil {
+		s.mr.Close()
+	}
+	if s.buf != nil {
+		s.buf.Close()
+	}
+	if s.pd != nil {
+		s.pd.Close()
+	}
+}
+
+// introduce settles the GID, want or one that fits, and what the peer is told.
+func (s *side) introduce(want int, conn net.Conn, peer netip.Addr) error {
+	gids, err := s.c.GIDs()
+	if err != nil {
+		return err
+	}
+	s.gid = want
+	if want == verbs.AnyGID {
+		s.gid = rendezvous.PickGID(gids, rendezvous.LocalAddr(conn), peer)
+	}
+	for _, q := range s.qps {
+		info, err := q.Info(s.gid)
+		if err != nil {
+			return fmt.Errorf("GID index %d of %s: %w", s.gid, s.c.Device(), err)
+		}
+		s.place.QPs = append(s.place.QPs, info)
+	}
+	return nil
+}
+
+// connect connects every queue pair with its opposite.
+func (s *side) connect(ctx context.Context, peer place, mtu int) error {
+	if len(peer.QPs) != len(s.qps) {
+		return fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(peer.QPs), len(s.qps))
+	}
+	if s.o.Type == UD {
+		return s.address(peer, mtu)
+	}
+	o := verbs.DefaultConnectOptions()
+	o.GIDIndex = s.gid
+	o.PathMTU, _ = verbs.ParseMTU(mtu)
+	o.MinRNRTimer = rnrTimer
+	for i, q := range s.qps {
+		if err := q.Connect(ctx, peer.QPs[i], o); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// qkey is that of all UD queue pairs here.
+const qkey = 0x11111111
+
+// address brings UD queue pairs to where they can send to their opposites.
+func (s *side) address(peer place, mtu int) error {
+	if s.o.Size > mtu {
+		return fmt.Errorf("size %d: a datagram has at most the path MTU, which is %d", s.o.Size, mtu)
+	}
+	gids, err := s.c.GIDs()
+	if err != nil {
+		return err
+	}
+	from := slices.IndexFunc(gids, func(e verbs.GIDEntry) bool { return e.GID == s.place.QPs[0].GID })
+	if from < 0 {
+		return fmt.Errorf("GID %v of %s is gone", s.place.QPs[0].GID, s.c.Device())
+	}
+	for i, q := range s.qps {
+		if err := q.ToDatagram(qkey); err != nil {
+			return err
+		}
+		a, err := s.pd.CreateAH(verbs.AHAttr{GRH: verbs.GlobalRoute{
+			DGID: peer.QPs[i].GID, SGIDIndex: uint8(gids[from].Index), HopLimit: 64,
+		}})
+		if err != nil {
+			return err
+		}
+		s.ahs = append(s.ahs, a)
+	}
+	return nil
+}
+
+// rnrTimer is the code of 10 µs: a server that is late is so only by a scheduling delay.
+const rnrTimer = 1
+
+// slot returns the memory of queue pair i.
+func (s *side) slot(i int) []byte {
+	at := i * s.o.stride()
+	if s.server {
+		at += s.o.header()
+	}
+	return s.buf.Bytes()[at:][:s.o.Size]
+}
+
+// fill writes bytes that both ends can make: those of the side where data starts, or, for
+// atomics, zeros.
+func (s *side) fill() {
+	if s.o.Op == Atomic {
+		return // memory is new, hence zero
+	}
+	rnd := s.random()
+	for i := range s.qps {
+		scramble(s.slot(i), rnd)
+	}
+}
+
+func (s *side) random() *rand.Rand { return rand.New(rand.NewPCG(uint64(s.o.Size), uint64(s.o.QPs))) }
+
+func scramble(b []byte, rnd *rand.Rand) {
+	for len(b) >= 8 {
+		binary.LittleEndian.PutUint64(b, rnd.Uint64())
+		b = b[8:]
+	}
+	for j := range b {
+		b[j] = byte(rnd.Uint32())
+	}
+}
+
+// plausible reports whether each slot holds what was sent or, where packets were lost, the
+// zeros that were there before. A slot of a queue pair that received a message holds it whole.
+func (s *side) plausible() bool {
+	rnd := s.random()
+	want := make([]byte, s.o.Size)
+	for i := range s.qps {
+		scramble(want, rnd)
+		for k, b := range s.slot(i) {
+			if b != want[k] && (b != 0 || s.got[i] > 0) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// isSource reports whether the data starts on this side.
+func (s *side) isSource() bool { return s.server == (s.o.Op == Read) }
+
+// checksum is that of all slots.
+func (s *side) checksum() (sum uint32) {
+	for i := range s.qps {
+		sum = crc32.Update(sum, crc32.IEEETable, s.slot(i))
+	}
+	return sum
+}
+
+// added returns the sum of all slots' counters, after Atomic.
+func (s *side) added() (sum uint64) {
+	for i := range s.qps {
+		sum += binary.LittleEndian.Uint64(s.slot(i))
+	}
+	return sum
+}

@@ -1,0 +1,279 @@
+package pingpong
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/netip"
+	"time"
+
+	"softroce/internal/rendezvous"
+	"softroce/verbs"
+)
+
+// Work request IDs.
+const (
+	recvID = 1
+	sendID = 2
+)
+
+// end is one end of the conversation.
+type end struct {
+	ctx    context.Context
+	o      Options
+	out    io.Writer
+	server bool
+	result Result
+
+	c    *verbs.Context
+	pd   *verbs.PD
+	buf  *verbs.Buffer
+	mr   *verbs.MR          // what is received, then what is sent
+	ch   *verbs.CompChannel // with Options.Events
+	cq   *verbs.CQ
+	qp   *verbs.QP
+	gid  int
+	wc   [8]verbs.WC
+	recv int // receives posted
+
+	arrived, sent int // messages, completed
+}
+
+func (e *end) open(c *verbs.Context) (err error) {
+	e.c = c
+	if e.pd, err = c.AllocPD(); err != nil {
+		return err
+	}
+	if e.buf, err = c.AllocBuffer(2 * e.o.Size); err != nil {
+		return err
+	}
+	if e.mr, err = e.pd.RegMR(e.buf.Bytes()[:2*e.o.Size], verbs.AccessLocalWrite); err != nil {
+		return err
+	}
+	if e.o.Events {
+		if e.ch, err = c.CreateCompChannel(); err != nil {
+			return err
+		}
+	}
+	if e.cq, err = c.CreateCQ(e.o.RxDepth+1, e.ch); err != nil {
+		return err
+	}
+	e.qp, err = e.pd.CreateQP(verbs.QPInitAttr{
+		QPType: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
+		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(e.o.RxDepth), MaxSendSGE: 1, MaxRecvSGE: 1},
+	})
+	return err
+}
+
+func (e *end) close() {
+	if e.qp != nil {
+		e.qp.Close()
+	}
+	if e.cq != nil {
+		e.cq.Close()
+	}
+	if e.ch != nil {
+		e.ch.Close()
+	}
+	if e.mr != nil {
+		e.mr.Close()
+	}
+	if e.buf != nil {
+		e.buf.Close()
+	}
+	if e.pd != nil {
+		e.pd.Close()
+	}
+}
+
+// chooseGID settles which of our GIDs the peer hears of: the one asked for, else the
+// address that the TCP connection has here, else the first that the peer's GID can reach.
+func (e *end) chooseGID(tcp, peer netip.Addr) error {
+	gids, err := e.c.GIDs()
+	if err != nil {
+		return err
+	}
+	e.gid = e.o.GIDIndex
+	if e.gid == verbs.AnyGID {
+		e.gid = rendezvous.PickGID(gids, tcp, peer)
+	}
+	info, err := e.qp.Info(e.gid)
+	if err != nil {
+		return fmt.Errorf("GID index %d of %s: %w", e.gid, e.c.Device(), err)
+	}
+	e.result.Local = Dest{LID: info.LID, QPN: info.QPN, PSN: info.PSN, GID: info.GID}
+	fmt.Fprintf(e.out, "  local address:  %v\n", e.result.Local)
+	return nil
+}
+
+func (e *end) connect(remote Dest) error {
+	e.result.Remote = remote
+	o := verbs.DefaultConnectOptions()
+	o.GIDIndex = e.gid
+	o.PathMTU, _ = verbs.ParseMTU(e.o.MTU)
+	o.Access = 0
+	o.MaxRdAtomic, o.MaxDestRdAtomic = 1, 1
+	peer := verbs.Info{QPN: remote.QPN, PSN: remote.PSN, GID: remote.GID, LID: remote.LID}
+	if err := e.qp.Connect(e.ctx, peer, o); err != nil {
+		return err
+	}
+	return e.postRecvs()
+}
+
+// postRecvs fills the receive queue: all receives into the same place, as messages
+// come one at a time.
+func (e *end) postRecvs() error {
+	sge := []verbs.SGE{e.mr.SGE(0, e.o.Size)}
+	for e.recv < e.o.RxDepth {
+		if err := e.qp.PostRecv(verbs.RecvWR{WRID: recvID, SGList: sge}); err != nil {
+			return err
+		}
+		e.recv++
+	}
+	return nil
+}
+
+// run sends and receives o.Iters messages. The server sends back what it got.
+func (e *end) run() error {
+	fmt.Fprintf(e.out, "  remote address: %v\n", e.result.Remote)
+	start := time.Now()
+	for i := range e.o.Iters {
+		var err error
+		if e.server {
+			err = e.answer(i)
+		} else {
+			err = e.ask(i)
+		}
+		if err != nil {
+			return fmt.Errorf("message %d: %w", i, err)
+		}
+	}
+	e.result.Elapsed = time.Since(start)
+	e.result.Iters = e.o.Iters
+	e.result.Bytes = int64(e.o.Size) * int64(e.o.Iters) * 2
+	e.report()
+	return nil
+}
+
+func (e *end) report() {
+	r := &e.result
+	s := r.Elapsed.Seconds()
+	fmt.Fprintf(e.out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", r.Bytes, s, float64(r.Bytes)*8/s/1e6)
+	fmt.Fprintf(e.out, "%d iters in %.2f seconds = %.2f usec/iter\n", r.Iters, s, s*1e6/float64(r.Iters))
+}
+
+// ask sends message i and awaits the answer.
+func (e *end) ask(i int) error {
+	message := e.buf.Bytes()[e.o.Size : 2*e.o.Size]
+	if e.o.Check || i == 0 {
+		fill(message, seedFor(uint32(i), e.o.Size))
+	}
+	if err := e.send(e.o.Size); err != nil {
+		return err
+	}
+	if err := e.await(i+1, i+1); err != nil {
+		return err
+	}
+	if e.o.Check {
+		return e.compare(message)
+	}
+	return nil
+}
+
+// answer awaits message i and sends it back from where it lies. The next one cannot
+// come before the client has this one again.
+func (e *end) answer(i int) error {
+	if err := e.await(i+1, i); err != nil {
+		return err
+	}
+	if e.o.Check {
+		want := e.buf.Bytes()[e.o.Size : 2*e.o.Size]
+		fill(want, seedOf(e.buf.Bytes()[:e.o.Size]))
+		if err := e.compare(want); err != nil {
+			return err
+		}
+	}
+	if err := e.send(0); err != nil {
+		return err
+	}
+	if i+1 == e.o.Iters {
+		return e.await(i+1, i+1)
+	}
+	return nil
+}
+
+func (e *end) send(offset int) error {
+	return e.qp.PostSend(verbs.SendWR{
+		WRID: sendID, Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled,
+		SGList: []verbs.SGE{e.mr.SGE(offset, e.o.Size)},
+	})
+}
+
+// await takes completions until so many messages, counted from the start, have
+// arrived and were sent.
+func (e *end) await(arrived, sent int) error {
+	for e.arrived < arrived || e.sent < sent {
+		n, err := e.poll()
+		if err != nil {
+			return err
+		}
+		for i := range n {
+			if err := e.complete(&e.wc[i]); err != nil {
+				return err
+			}
+		}
+	}
+	if e.recv == 0 {
+		return e.postRecvs()
+	}
+	return nil
+}
+
+func (e *end) complete(wc *verbs.WC) error {
+	if err := wc.Err(); err != nil {
+		return err
+	}
+	if wc.WRID == sendID {
+		e.sent++
+		return nil
+	}
+	e.arrived++
+	e.recv--
+	if int(wc.ByteLen) != e.o.Size {
+		return fmt.Errorf("%w: %d bytes came, not %d: give both ends the same size", ErrData, wc.ByteLen, e.o.Size)
+	}
+	return nil
+}
+
+// poll returns completions. Without events it spins a while for them; Wait gives the processor
+// up in the end, for the engine and the peer may need it. With events it sleeps at once.
+func (e *end) poll() (int, error) {
+	for armed := false; ; {
+		n, err := e.cq.Poll(e.wc[:])
+		switch {
+		case n > 0 || err != nil:
+			return n, err
+		case !e.o.Events:
+			err = e.cq.Wait(e.ctx)
+		case !armed: // and then look again: what came before was no event
+			armed = true
+			err = e.cq.Arm(false)
+		default:
+			armed = false
+			_, err = e.ch.GetEvent(e.ctx)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+}
+
+func (e *end) compare(want []byte) error {
+	got := e.buf.Bytes()[:e.o.Size]
+	for i := range want {
+		if got[i] != want[i] {
+			return fmt.Errorf("%w: byte %d is %#02x, not %#02x", ErrData, i, got[i], want[i])
+		}
+	}
+	return nil
+}

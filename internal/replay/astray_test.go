@@ -1,0 +1,49 @@
+package replay_test
+
+import (
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"softroce/capture"
+	"softroce/internal/replay"
+	"softroce/packet"
+)
+
+// Recorded between two queue pairs of softroce on a fabric that copies packets and lets them overtake each other.
+func TestRequestsThatComeAstrayAmongRepetitionsAreUnderstood(t *testing.T) {
+	for _, c := range []struct{ name, why string }{
+		{"copied-again.pcapng", "a READ and two atomics are sent again, and one of these comes twice"},
+		{"late-read.pcapng", "a NAK says that a READ is missing; it is sent again, and the first comes after that"},
+		{"overtaken-read.pcapng", "a READ comes after the atomic that is sent again behind it"},
+		{"nak-in-flight.pcapng", "the requester goes back before it has the NAK that a WRITE ahead of its READ draws"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ps, err := capture.Load(filepath.Join("testdata", "impaired", c.name))
+			if err != nil {
+				t.Fatal(err)
+			}
+			r := packets(t, ps, replay.Options{})
+			if r.Differences() != 0 {
+				t.Errorf("%s: %v", c.why, r)
+			}
+			early := map[int]bool{} // replies to what came before the recording, which is a part of a longer one
+			for _, s := range r.Connections[0].Streams {
+				for _, n := range s.Responder.NotJudged {
+					early[n.Packet] = true
+				}
+			}
+			for i, p := range ps {
+				asked := slices.ContainsFunc(ps[:i], func(q *capture.Packet) bool { return q.Src == p.Dst && q.Opcode.Info().Request })
+				if !reply(p) || !asked || early[p.No] {
+					continue
+				}
+				wrong := slices.Clone(ps)
+				wrong[i] = altered(t, p, func(h *packet.Header, _ []byte) { h.AETH.MSN = (h.AETH.MSN + 100) & packet.PSNMask })
+				if packets(t, wrong, replay.Options{}).Differences() == 0 {
+					t.Errorf("packet %d: another MSN is no difference", p.No)
+				}
+			}
+		})
+	}
+}

@@ -1,0 +1,139 @@
+package replay_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"testing"
+
+	"softroce/capture"
+	"softroce/internal/replay"
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+// What softroce does itself, on a fabric that loses packets on both sides of the point of capture,
+// shows no difference: there is no loss that replay does not understand.
+func TestFabricThatLosesPacketsReplays(t *testing.T) {
+	for seed := range uint64(8) {
+		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
+			// So few that no request is lost eight times in a row.
+			r := spoiled(t, seed, fmt.Sprintf("drop chance %d%%", 1+seed/2))
+			if r.Differences() != 0 {
+				t.Errorf("%v", r)
+			}
+			if len(r.Connections) != 1 || len(r.Connections[0].Streams) != 2 {
+				t.Errorf("%d connections", len(r.Connections))
+			}
+		})
+	}
+}
+
+// The same on a fabric that copies packets behind the point of capture, lets them overtake each other and damages them: it
+// is told, and is no difference.
+func TestFabricThatImpairsPacketsReplays(t *testing.T) {
+	for _, c := range []struct {
+		name, faults      string
+		copied, overtaken bool // are signs to be found?
+	}{
+		{"copies", "duplicate receive kind request chance 20%", true, false},
+		{"several copies", "duplicate 3 receive chance 10%", true, false},
+		{"overtaken", "reorder receive within 1ms chance 4%", false, true},
+		{"overtaken by several", "reorder 4 receive within 1ms chance 3%", false, true},
+		{"damaged", "corrupt receive chance 2%", false, false},
+		{"all", "drop send chance 0.5%\nduplicate receive chance 5%\ncorrupt chance 0.5%\nreorder 2 receive within 1ms chance 2%", true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			copied, overtaken := 0, 0
+			for seed := range uint64(4) {
+				r := spoiled(t, seed, c.faults)
+				if r.Differences() != 0 {
+					t.Errorf("seed %d: %v", seed, r)
+				}
+				for _, s := range r.Connections[0].Streams {
+					copied += len(s.Responder.Copied)
+					overtaken += len(s.Responder.Overtaken)
+				}
+			}
+			if c.copied != (copied > 0) && !c.overtaken || c.overtaken && overtaken == 0 {
+				t.Errorf("%d packets came twice, %d were overtaken", copied, overtaken)
+			}
+		})
+	}
+}
+
+// spoiled replays what two queue pairs said to each other on a fabric with faults.
+func spoiled(t *testing.T, seed uint64, faults string) *replay.Report {
+	t.Helper()
+	rec := capture.NewRecorder()
+	program := func(nic uint64) string { return fmt.Sprintf("seed %d\n%s\n", seed*2+nic, faults) }
+	a, b := verbstest.Pair(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, program(0)), verbstest.WithFaults(1, program(1)))
+	ends := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.Timeout = 12 }}
+	x, y := ends.Connect(t, a, b)
+	rnd := rand.New(rand.NewPCG(seed, 7))
+	for i := range most {
+		x.Buf[i], y.Buf[i] = byte(rnd.Uint32()), byte(rnd.Uint32())
+	}
+	for range 20 {
+		n := 1 + rnd.IntN(8)
+		post(x, y, rnd, n)
+		post(y, x, rnd, n)
+		drain(x)
+		drain(y)
+	}
+	r := packets(t, rec.Packets(), replay.Options{})
+	if r.Differences() != 0 {
+		keep(t, rec, seed)
+	}
+	return r
+}
+
+// keep saves a capture that fails where it stays when the test is over.
+func keep(t *testing.T, rec *capture.Recorder, seed uint64) {
+	t.Helper()
+	f, err := os.CreateTemp("", fmt.Sprintf("replay-seed-%d-*.pcapng", seed))
+	if err != nil {
+		t.Fatal(err)
+	}
+	f.Close()
+	t.Logf("%s: %v", f.Name(), rec.Save(f.Name()))
+}
+
+// The parts of an end's buffer: what it sends, what its peer writes, reads and counts in, what it receives.
+const (
+	outgoing = 0
+	written  = 16 << 10
+	readable = 32 << 10
+	counter  = 40 << 10
+	received = 41 << 10
+	landing  = 60 << 10
+	most     = 8 << 10
+)
+
+// post posts n operations of random kind and size, each with a completion.
+func post(x, y *verbstest.End, rnd *rand.Rand, n int) {
+	for range n {
+		size := rnd.IntN(most)
+		switch rnd.IntN(4) {
+		case 0:
+			y.Recv(1, received, most)
+			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRSend, SGList: x.SGE(outgoing, size)})
+		case 1:
+			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRRDMAWrite, SGList: x.SGE(outgoing, size), RemoteAddr: y.MR.Addr() + written, RKey: y.MR.RKey()})
+		case 2:
+			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRRDMARead, SGList: x.SGE(landing, size/4), RemoteAddr: y.MR.Addr() + readable, RKey: y.MR.RKey()})
+		case 3:
+			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRAtomicFetchAndAdd, SGList: x.SGE(landing, 8), CompareAdd: 1, RemoteAddr: y.MR.Addr() + counter, RKey: y.MR.RKey()})
+		}
+	}
+}
+
+// drain waits until a WRITE without bytes that x posts is complete, and so everything before it.
+func drain(x *verbstest.End) {
+	x.Send(verbs.SendWR{WRID: 3, Opcode: verbs.WRRDMAWrite})
+	for {
+		if wc := x.Completion(); wc.WRID == 3 {
+			return
+		}
+	}
+}

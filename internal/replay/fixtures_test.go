@@ -1,0 +1,165 @@
+package replay_test
+
+import (
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"softroce/capture"
+	"softroce/internal/replay"
+)
+
+const fixtures = "../../pcap-fixtures/"
+
+func load(t testing.TB, name string) capture.Packets {
+	t.Helper()
+	ps, err := capture.Load(fixtures + name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return ps
+}
+
+func packets(t testing.TB, ps capture.Packets, o replay.Options) *replay.Report {
+	t.Helper()
+	r, err := replay.Packets(ps, o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func allFixtures(t testing.TB) []string {
+	t.Helper()
+	files, err := filepath.Glob(fixtures + "*.pcap")
+	if err != nil || len(files) == 0 {
+		t.Fatal("no fixtures")
+	}
+	for i, f := range files {
+		files[i] = filepath.Base(f)
+	}
+	return files
+}
+
+func TestFixturesShowNoDifference(t *testing.T) {
+	for _, f := range allFixtures(t) {
+		t.Run(f, func(t *testing.T) {
+			r, err := replay.File(fixtures+f, replay.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if r.Differences() != 0 {
+				t.Errorf("%v", r)
+			}
+			for _, c := range r.Connections {
+				for _, s := range c.Streams {
+					if v := &s.Responder; len(v.Copied)+len(v.Overtaken) > 0 { // nothing of that happened behind the captures
+						t.Errorf("%v", r)
+					}
+					judged := s.Responder.Compared + len(s.Responder.NotJudged)
+					if judged < s.Replies-s.Requests || s.Requester.Compared == 0 {
+						t.Errorf("%v > %v: hardly anything was compared:\n%v", s.From, s.To, r)
+					}
+				}
+			}
+		})
+	}
+}
+
+// The driver's two habits that are not softroce's, where everything else is the same: it asks
+// for an ACK in the middle of a message after another number of packets, and its connection
+// manager gives connections a flow label.
+func TestFixturesAreTheSameInStrictModeButForTwoHabits(t *testing.T) {
+	for _, f := range allFixtures(t) {
+		cm := strings.Contains(f, "cm-")
+		for _, c := range packets(t, load(t, f), replay.Options{Strict: true}).Connections {
+			for _, s := range c.Streams {
+				for _, d := range slices.Concat(s.Responder.Differences, s.Requester.Differences) {
+					if d.Field != "AckReq" && !(cm && d.Field == "UDP source port") {
+						t.Errorf("%s: %v", f, d)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestKnownDeparturesAreNamed(t *testing.T) {
+	for _, c := range []struct{ file, departure string }{
+		{"vp-nak-sendtoolong.pcap", "0x63"},
+		{"vp-rnr-multi.pcap", "after an RNR NAK"},
+		{"loss-read-req.pcap", "asked for again from its middle"},
+		{"vp-no-answer-retry7.pcap", "does not run out"},
+	} {
+		if text := packets(t, load(t, c.file), replay.Options{}).String(); !strings.Contains(text, c.departure) {
+			t.Errorf("%s: the departure %q is not in\n%s", c.file, c.departure, text)
+		}
+	}
+}
+
+// loss-pp-rc.pcap: packet 34 draws a NAK, 71 is brought again by a timeout though 70 arrived, and
+// the ACK 84 does not reach its requester.
+func TestLossBehindTheCaptureIsInferred(t *testing.T) {
+	r := packets(t, load(t, "loss-pp-rc.pcap"), replay.Options{})
+	var requests, replies []int
+	for _, s := range r.Connections[0].Streams {
+		for _, n := range s.Responder.Lost {
+			requests = append(requests, n.Packet)
+		}
+		for _, n := range s.Requester.Lost {
+			replies = append(replies, n.Packet)
+		}
+	}
+	if !slices.Equal(requests, []int{71, 34}) || !slices.Equal(replies, []int{84}) {
+		t.Errorf("lost: requests %v, replies %v", requests, replies)
+	}
+}
+
+func TestConnectionsBetweenTheSameHostsAreToldApart(t *testing.T) {
+	r := packets(t, load(t, "pp-srq.pcap"), replay.Options{})
+	if len(r.Connections) != 2 {
+		t.Fatalf("%d connections\n%v", len(r.Connections), r)
+	}
+	for _, c := range r.Connections {
+		if c.A.QPN != c.B.QPN || !c.A.Known || len(c.Streams) != 2 { // both drivers began to count at the same number
+			t.Errorf("%v and %v, %d streams", c.A, c.B, len(c.Streams))
+		}
+	}
+}
+
+// What is not rebuilt is no silent pass: memory that a SEND invalidates, on the side of who has it.
+func TestSendWithInvalidateIsNotJudged(t *testing.T) {
+	s := packets(t, load(t, "vp-send-inv.pcap"), replay.Options{}).Connections[0].Streams[0]
+	if len(s.Responder.NotJudged) != 1 || len(s.Requester.NotJudged) != 0 || s.Requester.Compared != 2 {
+		t.Errorf("responder %v, requester %v", s.Responder.NotJudged, s.Requester.NotJudged)
+	}
+}
+
+// A capture may be stopped at any packet, and begun at any but in the middle of recovery from loss.
+func TestPartOfACaptureShowsNoDifference(t *testing.T) {
+	for _, f := range allFixtures(t) {
+		if strings.HasPrefix(f, "loss-") || strings.HasPrefix(f, "reorder-") {
+			continue
+		}
+		ps := load(t, f)
+		step := 1 + len(ps)/16
+		for k := step; k < len(ps); k += step {
+			for name, part := range map[string]capture.Packets{"to": ps[:k], "from": renumbered(ps[k:])} {
+				if r := packets(t, part, replay.Options{}); r.Differences() != 0 {
+					t.Errorf("%s %s packet %d:\n%v", f, name, ps[k].No, r)
+				}
+			}
+		}
+	}
+}
+
+// renumbered returns packets as the first of a capture.
+func renumbered(ps capture.Packets) (out capture.Packets) {
+	for i, p := range ps {
+		q := *p
+		q.No = i + 1
+		out = append(out, &q)
+	}
+	return out
+}

@@ -1,0 +1,334 @@
+package run
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/internal/control"
+	"softroce/internal/daemon"
+	"softroce/internal/tempdir"
+)
+
+// A lease is the use of a daemon.
+type lease struct {
+	socket string
+	hold   *control.Client // keeps it from ending before the program does
+	barred string          // the socket of one that does not let this user in
+
+	// Of one that was started here:
+	nics    []string    // the lines that it said it was ready with
+	own     bool        // it has been asked for things that nobody else wants, and ends with the program
+	process *os.Process // nil for one that ran already
+	ended   chan error  // receives how the process ended
+	log     *relay
+	dir     string // to remove
+}
+
+// reach finds the daemon or starts one.
+//
+// One that was described (NICs, faults, a capture) is this program's own, on a socket that
+// nobody else finds unless the socket was named. Otherwise the one at the named or the default
+// place will do. Where none is at the default place, or one that does not let this user in,
+// the user's programs that run at the same time share one: what is started in two terminals
+// can talk.
+func (o *Options) reach(ctx context.Context) (*lease, error) {
+	hold, err := dial(ctx, o.Socket)
+	if err == nil && !o.described() {
+		return &lease{socket: absolute(control.SocketPath(o.Socket)), hold: hold}, nil
+	}
+	if err == nil {
+		hold.Close()
+	}
+	barred := errors.Is(err, unix.EACCES) && !named(o.Socket)
+	switch {
+	case err == nil && named(o.Socket):
+		return nil, fmt.Errorf("a daemon runs on %s already: --nic, --fault and --capture are for one that is started here", control.SocketPath(o.Socket))
+	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !barred:
+		return nil, err
+	case named(o.Socket) && !o.described():
+		return o.share(ctx, absolute(control.SocketPath(o.Socket)))
+	case named(o.Socket):
+		return o.start(ctx, absolute(control.SocketPath(o.Socket)), "")
+	}
+	d, err := o.startUnnamed(ctx)
+	if err == nil && barred {
+		d.barred = control.DefaultSocket
+	}
+	return d, err
+}
+
+// dial connects to a daemon. One that is about to end, because its last program has, is waited for, and then there is
+// none. But it may also be one that wants nobody else, and say so.
+func dial(ctx context.Context, socket string) (c *control.Client, err error) {
+	for range endingLooks {
+		c, err = control.Dial(ctx, socket)
+		if !errors.Is(err, control.ErrGone) || ctx.Err() != nil {
+			break
+		}
+		time.Sleep(endingPause)
+	}
+	return c, err
+}
+
+// How often to look at a daemon that ends, and how long to wait after each.
+const (
+	endingLooks = 100
+	endingPause = 10 * time.Millisecond
+)
+
+// startUnnamed starts a daemon, or finds the shared one, where nobody said at which place.
+func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
+	if !o.described() {
+		if dir, err := sharedDir(); err == nil {
+			return o.share(ctx, filepath.Join(dir, "socket"))
+		}
+	}
+	dir, err := os.MkdirTemp(tempdir.ForSocket(), "softroce-")
+	if err != nil {
+		return nil, err
+	}
+	d, err := o.start(ctx, filepath.Join(dir, "socket"), dir)
+	if err != nil {
+		os.RemoveAll(dir)
+	}
+	return d, err
+}
+
+// named reports whether somebody said where the socket is.
+func named(socket string) bool { return socket != "" || os.Getenv(control.SocketEnv) != "" }
+
+func absolute(path string) string {
+	if abs, err := filepath.Abs(path); err == nil {
+		return abs
+	}
+	return path
+}
+
+// sharedDir is the folder for the socket of the daemon that a user's programs share. Nobody
+// else may reach into it. It is the one of the user's session, if that can be had: who became another user may
+// have the variable of the first.
+func sharedDir() (string, error) {
+	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
+		if dir := filepath.Join(runtime, "softroce"); ownDir(dir) == nil {
+			return dir, nil
+		}
+	}
+	dir := filepath.Join(tempdir.ForSocket(), sharedName())
+	return dir, ownDir(dir)
+}
+
+func sharedName() string { return "softroce-" + strconv.Itoa(os.Geteuid()) }
+
+// ownDir sees that a folder is there, is this user's alone, and has room for a socket's name.
+func ownDir(dir string) error {
+	if len(dir)+len("/socket") >= tempdir.SocketPathSize {
+		return unix.ENAMETOOLONG
+	}
+	if err := os.Mkdir(dir, 0o700); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	var st unix.Stat_t
+	if err := unix.Lstat(dir, &st); err != nil {
+		return err
+	}
+	if st.Mode&unix.S_IFMT != unix.S_IFDIR || int(st.Uid) != os.Geteuid() || st.Mode&0o077 != 0 {
+		return unix.EPERM
+	}
+	return nil
+}
+
+// shareTries bounds how often a daemon may end, or another one start, just when we come.
+const shareTries = 10
+
+// share finds or starts the daemon that a user's programs share.
+func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
+	var d *lease
+	var err error
+	for range shareTries {
+		hold, dialErr := dial(ctx, socket)
+		if dialErr == nil {
+			return &lease{socket: socket, hold: hold}, nil
+		}
+		if !errors.Is(dialErr, control.ErrNoDaemon) {
+			return nil, dialErr
+		}
+		if d, err = o.start(ctx, socket, ""); err == nil || ctx.Err() != nil {
+			return d, err
+		}
+	}
+	return nil, err
+}
+
+// described reports whether the options say what the daemon is to be.
+func (o *Options) described() bool { return len(o.NICs) > 0 || o.Fault != "" || o.Capture != "" }
+
+// start starts a daemon. It is a session of its own: what the terminal sends is for the program.
+func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error) {
+	args := []string{"softroce", "daemon", "--while-used", "--socket", socket}
+	for _, n := range o.NICs {
+		args = append(args, "--nic", n)
+	}
+	for _, f := range [][2]string{{"--fault", o.Fault}, {"--capture", o.Capture}} {
+		if f[1] != "" {
+			args = append(args, f[0], forAnother(absolute(f[1])))
+		}
+	}
+	d := &lease{socket: socket, own: o.described() || dir != "", dir: dir, ended: make(chan error, 1), log: &relay{}}
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Args, cmd.Dir, cmd.Stderr = args, "/", d.log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
+	ready, err := cmd.StdoutPipe()
+	if err != nil {
+		return nil, err
+	}
+	if err := withoutInherited(cmd.Start); err != nil {
+		return nil, fmt.Errorf("start the daemon: %w", err)
+	}
+	d.process = cmd.Process
+	// It may wait, for a pipe that it is to read.
+	defer context.AfterFunc(ctx, func() { cmd.Process.Kill() })()
+	lines := bufio.NewScanner(ready)
+	if lines.Scan() {
+		d.nics = append(d.nics, lines.Text())
+	}
+	for len(d.nics) > 0 && len(d.nics) < o.nicCount() && lines.Scan() {
+		d.nics = append(d.nics, lines.Text())
+	}
+	go func() {
+		for lines.Scan() {
+		}
+		d.ended <- cmd.Wait()
+	}()
+	if len(d.nics) == 0 {
+		err := <-d.ended
+		if ctx.Err() != nil {
+			return nil, ctx.Err()
+		}
+		if text := d.log.held(); text != "" {
+			return nil, errors.New(strings.TrimPrefix(text, "softroce: "))
+		}
+		return nil, fmt.Errorf("the daemon ended at once: %w", err)
+	}
+	if d.hold, err = control.Dial(ctx, socket); err != nil {
+		d.end()
+		return nil, err
+	}
+	d.log.open(o.Stderr)
+	return d, nil
+}
+
+// descriptors are the names of files that mean another one in each process.
+var descriptors = map[string]string{
+	"/dev/fd/": "", "/proc/self/fd/": "", "/proc/thread-self/fd/": "", "/dev/stdin": "0", "/dev/stdout": "1", "/dev/stderr": "2",
+}
+
+// forAnother is the name under which another process finds our file: a shell makes a pipe of "--capture >(command)" and
+// names a descriptor of ours.
+func forAnother(path string) string {
+	for name, number := range descriptors {
+		if rest, ok := strings.CutPrefix(path, name); ok && (rest == "") != (number == "") {
+			return fmt.Sprintf("/proc/%d/fd/%s", os.Getpid(), number+rest)
+		}
+	}
+	return path
+}
+
+// nicCount is how many NICs the daemon that is started will have.
+func (o *Options) nicCount() int {
+	if len(o.NICs) > 0 {
+		return len(o.NICs)
+	}
+	return len(daemon.DefaultNICs())
+}
+
+// endTime is how long a daemon may take to end: it may have a capture to write out.
+const endTime = 30 * time.Second
+
+// end lets go of the daemon. One of our own has ended when it returns, with its capture written.
+func (d *lease) end() error {
+	if d.hold != nil {
+		d.hold.Close()
+	}
+	if d.process == nil || !d.own {
+		return nil
+	}
+	if d.dir != "" {
+		defer os.RemoveAll(d.dir)
+	}
+	d.process.Signal(unix.SIGTERM)
+	select {
+	case err := <-d.ended:
+		return err
+	case <-time.After(endTime):
+		d.process.Kill()
+		return fmt.Errorf("the daemon did not end within %v", endTime)
+	}
+}
+
+// withoutInherited calls f while the descriptors that came from our parent, beyond the standard
+// three, are not passed on. They are for the program: the daemon, which may outlive
+// it, would keep pipes and locks of others open.
+func withoutInherited(f func() error) error {
+	var inherited []int
+	if entries, err := os.ReadDir("/proc/self/fd"); err == nil {
+		for _, e := range entries {
+			fd, err := strconv.Atoi(e.Name())
+			if err != nil || fd <= 2 {
+				continue
+			}
+			if flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFD, 0); err == nil && flags&unix.FD_CLOEXEC == 0 {
+				inherited = append(inherited, fd)
+				unix.CloseOnExec(fd)
+			}
+		}
+	}
+	err := f()
+	for _, fd := range inherited {
+		unix.FcntlInt(uintptr(fd), unix.F_SETFD, 0)
+	}
+	return err
+}
+
+// A relay holds what the daemon writes to its log until it is opened, and passes it on from
+// then on.
+type relay struct {
+	mu   sync.Mutex
+	text bytes.Buffer
+	to   io.Writer
+}
+
+func (r *relay) Write(b []byte) (int, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.to == nil {
+		return r.text.Write(b)
+	}
+	return r.to.Write(b)
+}
+
+func (r *relay) held() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return strings.TrimSpace(r.text.String())
+}
+
+func (r *relay) open(to io.Writer) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.to = to
+	r.text.WriteTo(to)
+}

@@ -1,0 +1,204 @@
+// Package answerer is the verbs program of a live scenario for a softroce NIC, in Go: what scenario/program
+// does with libibverbs it does with package verbs, which has FLUSH as well.
+package answerer
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/verbs"
+)
+
+// Serve answers each line of in with a line to out, as internal/scenario/program/README.md has them, until in or ctx ends; what was
+// made on the NIC goes then, but not the NIC.
+func Serve(ctx context.Context, nic *verbs.Context, in io.Reader, out io.Writer) error {
+	ch, err := nic.CreateCompChannel()
+	if err != nil {
+		return err
+	}
+	s := &session{ctx: ctx, nic: nic, channel: ch}
+	s.forget()
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, maxLine)
+	for lines.Scan() && ctx.Err() == nil {
+		answer, err := s.carryOut(strings.Fields(lines.Text()))
+		if err != nil {
+			answer = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
+		} else {
+			answer = strings.TrimSuffix("ok "+answer, " ")
+		}
+		if _, err := fmt.Fprintln(out, answer); err != nil {
+			return errors.Join(err, s.reset(), ch.Close())
+		}
+	}
+	return errors.Join(lines.Err(), ctx.Err(), s.reset(), ch.Close())
+}
+
+// maxLine bounds a line, in bytes: memory is written in hexadecimal.
+const maxLine = 64 << 20
+
+// A session is what was made, by the names that the script gave.
+type session struct {
+	ctx     context.Context
+	nic     *verbs.Context
+	channel *verbs.CompChannel
+	gid     int // index of the address for the peer
+
+	pds   map[string]*verbs.PD
+	mrs   map[string]*region
+	mws   map[string]*verbs.MW
+	xrcds map[string]*verbs.XRCD
+	cqs   map[string]*verbs.CQ
+	srqs  map[string]*verbs.SRQ
+	qps   map[string]*queuePair
+	own   int // completion queues that are somebody's own
+	maps  [][]byte
+}
+
+type region struct {
+	mr  *verbs.MR // nil once it was deregistered
+	mem []byte
+}
+
+type queuePair struct {
+	*verbs.QP
+	typ verbs.QPType
+	av  verbs.AHAttr
+	ah  *verbs.AH // of UD, made of av when first needed
+}
+
+func (s *session) forget() {
+	s.pds, s.mrs, s.mws, s.xrcds = map[string]*verbs.PD{}, map[string]*region{}, map[string]*verbs.MW{}, map[string]*verbs.XRCD{}
+	s.cqs, s.srqs, s.qps = map[string]*verbs.CQ{}, map[string]*verbs.SRQ{}, map[string]*queuePair{}
+	s.own, s.maps = 0, nil
+}
+
+// words are a line's, the command among them.
+type words []string
+
+func (w words) text(i int) string {
+	if i < len(w) {
+		return w[i]
+	}
+	return "-"
+}
+
+// number is 0 for what is none, as the C program has it.
+func (w words) number(i int) uint64 {
+	n, _ := strconv.ParseUint(w.text(i), 0, 64)
+	return n
+}
+
+var commands = map[string]func(*session, words) (string, error){
+	"hello": (*session).hello, "now": (*session).now, "reset": func(s *session, _ words) (string, error) { return "", s.reset() },
+	"mr": (*session).mr, "dereg": (*session).dereg, "read": (*session).read, "write": (*session).write,
+	"mw": (*session).mw, "free": (*session).free, "bind": (*session).bind, "xrcd": (*session).xrcd,
+	"cq": (*session).cq, "arm": (*session).arm, "notice": (*session).notice, "poll": (*session).poll, "event": (*session).event,
+	"srq": (*session).srq, "resize": (*session).resize, "limit": (*session).limit,
+	"qp": (*session).qp, "modify": (*session).modify, "query": (*session).query, "state": (*session).state, "destroy": (*session).destroy,
+	"attach": (*session).attach, "detach": (*session).detach, "send": (*session).send, "recv": (*session).recv,
+}
+
+func (s *session) carryOut(w words) (string, error) {
+	if len(w) == 0 {
+		return "", errors.New("an empty line")
+	}
+	f, ok := commands[w[0]]
+	if !ok {
+		return "", fmt.Errorf("%s is not known", w[0])
+	}
+	return f(s, w)
+}
+
+// named finds an object.
+func named[T any](m map[string]T, name string) (T, error) {
+	o, ok := m[name]
+	if !ok {
+		return o, fmt.Errorf("there is no %s", name)
+	}
+	return o, nil
+}
+
+// hello chooses the address for a peer.
+func (s *session) hello(w words) (string, error) {
+	peer, err := netip.ParseAddr(w.text(1))
+	if err != nil {
+		return "", err
+	}
+	gids, err := s.nic.GIDs()
+	if err != nil {
+		return "", err
+	}
+	for _, g := range gids {
+		a := g.GID.Addr()
+		if a.Is4() == peer.Is4() && !a.IsLinkLocalUnicast() && g.VLAN == 0 {
+			s.gid = g.Index
+			return a.String(), nil
+		}
+	}
+	return "", fmt.Errorf("the device has no address of the family of %v", peer)
+}
+
+// now asks the NIC twice: what came to it before the first question was received before the second.
+func (s *session) now(words) (string, error) {
+	for range 2 {
+		if _, err := s.nic.QueryPort(); err != nil {
+			return "", err
+		}
+	}
+	var t unix.Timespec
+	err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &t)
+	return fmt.Sprint(t.Nano()), err
+}
+
+// closeAll closes what is in m.
+func closeAll[T io.Closer](m map[string]T) (err error) {
+	for _, o := range m {
+		err = errors.Join(err, o.Close())
+	}
+	return err
+}
+
+// Close also destroys the address handle.
+func (q *queuePair) Close() error {
+	err := q.QP.Close()
+	if q.ah != nil {
+		err = errors.Join(err, q.ah.Close())
+	}
+	return err
+}
+
+// Close deregisters the region if it is not yet.
+func (r *region) Close() error {
+	if r.mr == nil {
+		return nil
+	}
+	mr := r.mr
+	r.mr = nil
+	return mr.Close()
+}
+
+// reset gives up all that was made.
+func (s *session) reset() error {
+	err := errors.Join(closeAll(s.qps), closeAll(s.srqs), closeAll(s.cqs), closeAll(s.mws), closeAll(s.mrs), closeAll(s.xrcds), closeAll(s.pds))
+	for _, m := range s.maps {
+		err = errors.Join(err, unix.Munmap(m))
+	}
+	s.forget()
+	for { // what the objects still had to say
+		ctx, cancel := s.look()
+		_, none := s.nic.AsyncEvent(ctx)
+		cancel()
+		if none != nil {
+			return err
+		}
+	}
+}

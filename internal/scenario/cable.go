@@ -1,0 +1,205 @@
+package scenario
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/packet"
+	"softroce/wire"
+)
+
+// A Cable is a link whose other end leads to a live NIC. Any number of scenarios can be played over it at
+// the same time: each has queue pair numbers of its own for what the script plays, and sees only the
+// packets of these.
+type Cable struct {
+	iface   wire.Interface
+	me      netip.Addr
+	program []string
+	start   time.Time
+	closer  func() error // of the interface
+	wake    [2]int       // a pipe that ends the receiver
+	ended   chan struct{}
+
+	link sync.Mutex // the link is used by one at a time
+	wire wire.Link
+	from *live // whose frame is being sent
+
+	mu      sync.Mutex
+	benches map[uint32]*live // by the number of its queue pairs' block
+	blocks  uint32           // handed out
+	paths   map[netip.Addr]*wire.Path
+	idle    []*programLine // verbs programs that have nothing to do
+}
+
+// Numbers of the queue pairs that scripts play come in blocks, one for each scenario. They begin where NICs do not number theirs,
+// and are used again after many scenarios only, so that a packet that comes late finds nobody.
+const (
+	firstHandQPN = 0x800001
+	handBlock    = 64
+	handBlocks   = 0x100000 / handBlock
+)
+
+// NewCable returns a cable over a link, as seen from iface. It owns the link. program says where the verbs
+// program on the NIC's host is, see docs/reference/scenario-language.md; a script may start one itself.
+func NewCable(link wire.Link, iface wire.Interface, program []string) (*Cable, error) {
+	c := &Cable{iface: iface, program: program, start: time.Now(), benches: map[uint32]*live{}, paths: map[netip.Addr]*wire.Path{},
+		ended: make(chan struct{})}
+	for _, a := range iface.Addresses() {
+		if c.me = a.Addr(); c.me.Is4() {
+			break
+		}
+	}
+	err := unix.Pipe2(c.wake[:], unix.O_CLOEXEC)
+	if !c.me.IsValid() {
+		err = errors.Join(err, fmt.Errorf("%s has no address", iface.Name()))
+	}
+	if err != nil {
+		link.Close()
+		return nil, err
+	}
+	c.wire = wire.NewCapture(link, c, wire.CaptureOptions{MAC: iface.MAC, Wall: func(now int64) int64 { return now - 1 }})
+	go c.receive()
+	return c, nil
+}
+
+// UseIPv6 has the script speak from the interface's IPv6 address, one that is not link-local. It is called before the first scenario.
+func (c *Cable) UseIPv6() error {
+	for _, a := range c.iface.Addresses() {
+		if a := a.Addr(); a.Is6() && !a.IsLinkLocalUnicast() {
+			c.me = a
+			return nil
+		}
+	}
+	return fmt.Errorf("%s has no IPv6 address but link-local ones", c.iface.Name())
+}
+
+// now is the time as the link has it.
+func (c *Cable) now() int64 { return int64(time.Since(c.start)) + 1 }
+
+// receive hands what comes to the scenarios until the cable is closed.
+func (c *Cable) receive() {
+	defer close(c.ended)
+	fds := []unix.PollFd{{Fd: int32(c.wire.FD()), Events: unix.POLLIN}, {Fd: int32(c.wake[0]), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
+			return
+		}
+		if fds[1].Revents != 0 {
+			return
+		}
+		var batch [32]wire.RxFrame
+		c.link.Lock()
+		for {
+			if n, err := c.wire.Receive(c.now(), batch[:]); n == 0 || err != nil {
+				break // the capture has seen them: WriteFrame
+			}
+		}
+		c.link.Unlock()
+	}
+}
+
+// WriteFrame implements wire.FrameSink: each frame on the cable goes to the scenario whose queue pair it
+// is for, or from. What is for none of them may still be from one of theirs.
+func (c *Cable) WriteFrame(ns int64, _ int, b []byte) error {
+	if c.from != nil {
+		c.from.take(ns, b)
+		return nil
+	}
+	var f packet.Frame
+	if packet.ParseFrame(b, &f) != nil {
+		return nil
+	}
+	destQP := be.Uint32(f.Transport[4:]) & 0xffffff // of the BTH
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if l := c.benches[(destQP-firstHandQPN)/handBlock]; l != nil && destQP >= firstHandQPN {
+		l.take(ns, b)
+		return nil
+	}
+	for _, l := range c.benches { // the stage knows the sender
+		l.take(ns, b)
+	}
+	return nil
+}
+
+// send puts frames of a scenario on the cable, without a gap if it takes them.
+func (c *Cable) send(from *live, frames []wire.TxFrame) error {
+	for {
+		c.link.Lock()
+		c.from = from
+		n, err := c.wire.Send(c.now(), frames)
+		c.from = nil
+		c.link.Unlock()
+		if frames = frames[n:]; len(frames) == 0 || err != nil {
+			return err
+		}
+		time.Sleep(livePoll)
+	}
+}
+
+// path finds the way to an address.
+func (c *Cable) path(to netip.Addr) (*wire.Path, error) {
+	c.mu.Lock()
+	known := c.paths[to]
+	c.mu.Unlock()
+	if known == nil {
+		known = &wire.Path{Src: c.me, Dst: to, HopLimit: 64}
+		ctx, cancel := context.WithTimeout(context.Background(), liveResolve)
+		defer cancel()
+		if err := c.iface.Resolve(ctx, known); err != nil {
+			return nil, err
+		}
+		c.mu.Lock()
+		c.paths[to] = known
+		c.mu.Unlock()
+	}
+	p := *known
+	return &p, nil
+}
+
+// begin reaches a verbs program: one that is idle, or one more.
+func (c *Cable) begin() (l *programLine, err error) {
+	c.mu.Lock()
+	if n := len(c.idle); n > 0 {
+		l, c.idle = c.idle[n-1], c.idle[:n-1]
+	}
+	c.mu.Unlock()
+	if l == nil {
+		l, err = openProgram(c.program)
+	}
+	return l, err
+}
+
+// finish takes back a verbs program for the next scenario, if it can give up all that it holds.
+func (c *Cable) finish(l *programLine) error {
+	if _, err := l.ask("reset"); err != nil {
+		return errors.Join(err, l.close())
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.idle = append(c.idle, l)
+	return nil
+}
+
+// Close ends the cable; the scenarios on it have to have ended.
+func (c *Cable) Close() error {
+	unix.Close(c.wake[1]) // the other end becomes readable
+	<-c.ended
+	unix.Close(c.wake[0])
+	c.link.Lock()
+	defer c.link.Unlock()
+	err := c.wire.Close()
+	for _, l := range c.idle {
+		err = errors.Join(err, l.close())
+	}
+	if c.closer != nil {
+		err = errors.Join(err, c.closer())
+	}
+	return err
+}

@@ -1,0 +1,184 @@
+package scenario
+
+import (
+	"maps"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+
+	"softroce/transport"
+	"softroce/wire"
+)
+
+func document(t *testing.T) string {
+	b, err := os.ReadFile("../../docs/reference/scenario-language.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+func TestTheDocumentHasEveryWordOfTheLanguage(t *testing.T) {
+	doc := document(t)
+	has := func(what, word string) {
+		if !strings.Contains(doc, word) {
+			t.Errorf("docs/reference/scenario-language.md lacks the %s %q", what, word)
+		}
+	}
+	for name := range table {
+		if name != "expect" {
+			has("command", "`"+name+"`")
+		}
+	}
+	for name := range expectations {
+		has("expectation", "`expect "+name+"`")
+	}
+	for name := range attrOptions {
+		has("attribute", "`"+name+"`")
+	}
+	for name := range operations.values {
+		has("operation", "`"+name+"`")
+	}
+	for _, f := range fields {
+		has("field", "`"+f.name+"=`")
+	}
+	for _, f := range frameFields {
+		has("field of a frame", "`"+f.name+"=`")
+	}
+	for name := range shorthands {
+		has("shorthand", "`"+name+"=`")
+	}
+}
+
+func TestTheScenarioInTheDocumentIsPlayable(t *testing.T) {
+	_, after, _ := strings.Cut(document(t), "```scenario\n")
+	script, _, ok := strings.Cut(after, "```")
+	if !ok {
+		t.Fatal("there is none")
+	}
+	if r := play(t, script); r.Err != nil {
+		t.Error(r.Log)
+	}
+}
+
+// texts returns the scenarios by their names.
+func texts(t *testing.T) map[string]string {
+	files, err := filepath.Glob("testdata/*.txt")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := map[string]string{}
+	for _, f := range files {
+		b, err := os.ReadFile(f)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m[filepath.Base(f)] = string(b)
+	}
+	return m
+}
+
+// beyond are the reasons of links that no simulation can give.
+var beyond = map[wire.Drop]string{
+	wire.DropOverrun: "a socket's queue",
+	wire.DropTooLong: "no path MTU is longer than what a fabric carries",
+	wire.DropSend:    "a kernel that refuses",
+	wire.DropFault:   "the script's own doing",
+}
+
+func TestEveryReasonForADropHasAScenario(t *testing.T) {
+	all := strings.Join(slices.Collect(maps.Values(texts(t))), "\n")
+	has := func(reason string) bool {
+		return strings.Contains(all, "expect drop "+reason+"\n") || strings.Contains(all, "expect drop "+reason+" ")
+	}
+	for r := range transport.NumDropReasons {
+		if !has(r.String()) {
+			t.Errorf("no scenario expects drop %v", r)
+		}
+	}
+	for d := range wire.NumDrops {
+		if name := "link_" + d.String(); has(name) == (beyond[d] != "") {
+			t.Errorf("drop %s: some scenario expects it: %v; none can because of %q", name, has(name), beyond[d])
+		}
+	}
+}
+
+func TestEveryNAKHasAScenarioFromEitherSide(t *testing.T) {
+	all := texts(t)
+	for name := range nakNames.values {
+		for _, command := range []string{"expect packet", "inject"} {
+			if name == "invalid_rd" && command == "expect packet" {
+				continue // there is no RD
+			}
+			line := regexp.MustCompile(`(?m)^` + command + `.* aeth\.syndrome=nak:` + name + `\b`)
+			found := false
+			for _, text := range all {
+				found = found || line.MatchString(text)
+			}
+			if !found {
+				t.Errorf("no scenario has %s … nak:%s", command, name)
+			}
+		}
+	}
+}
+
+// rules are the numbers of the rules that a scenario says it shows.
+func rules(text string) (l []string) {
+	m := regexp.MustCompile(`^# Rules? (\d+(?:(?:, | and )\d+)*)`).FindStringSubmatch(text)
+	if m == nil {
+		return nil
+	}
+	return regexp.MustCompile(`\d+`).FindAllString(m[1], -1)
+}
+
+func TestEveryScenarioBeginsWithWhatItShows(t *testing.T) {
+	doc := document(t)
+	for name, text := range texts(t) {
+		if !strings.HasPrefix(text, "# ") {
+			t.Errorf("%s does not begin with a comment", name)
+		}
+		for _, r := range rules(text) {
+			if !strings.Contains(doc, "\n| "+r+" |") {
+				t.Errorf("%s: there is no rule %s in docs/reference/scenario-language.md", name, r)
+			}
+		}
+	}
+}
+
+// TestEveryRuleHasScenariosFromEitherSide goes by the table of rules: each cell names scenarios that say that they show
+// the rule from that side, or, where none can, why.
+func TestEveryRuleHasScenariosFromEitherSide(t *testing.T) {
+	all := texts(t)
+	rows := regexp.MustCompile(`(?m)^\| (\d+) \| .* \| (.*) \| (.*) \|$`).FindAllStringSubmatch(document(t), -1)
+	if len(rows) < 24 {
+		t.Fatalf("the table has %d rules", len(rows))
+	}
+	link := regexp.MustCompile(`\[([^\]]+)\]\(\.\./\.\./internal/scenario/testdata/([^)]+)\.txt\)`)
+	for i, row := range rows {
+		if row[1] != strconv.Itoa(i+1) {
+			t.Errorf("rule %s is the table's number %d", row[1], i+1)
+		}
+		for side, cell := range map[string]string{"-req-": row[2], "-resp-": row[3]} {
+			named := link.FindAllStringSubmatch(cell, -1)
+			some := slices.ContainsFunc(slices.Collect(maps.Keys(all)), func(name string) bool {
+				return strings.Contains(name, side) && slices.Contains(rules(all[name]), row[1])
+			})
+			if len(named) == 0 && (cell == "" || some) {
+				t.Errorf("rule %s: %q names no scenario (there are some: %v)", row[1], cell, some)
+			}
+			for _, n := range named {
+				text, ok := all[n[2]+".txt"]
+				if !ok || n[1] != n[2] || !slices.Contains(rules(text), row[1]) {
+					t.Errorf("rule %s: %s is there: %v, and shows rules %v", row[1], n[1], ok, rules(text))
+				}
+				if !strings.Contains(n[1], side) && !strings.Contains(n[1], "-pair") {
+					t.Errorf("rule %s: %s is not of the side %s", row[1], n[1], side)
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,85 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+
+	"softroce/internal/daemon"
+	"softroce/wire"
+)
+
+// handMAC is the script's own on a cable whose end it is itself (dgram).
+var handMAC = [6]byte{0x02, 0x73, 0x63, 0x65, 0x6e, 0x65}
+
+// OpenCable opens a link, which is written as those of the daemon are (packet:IFACE, udp:IFACE, dgram:…). program is
+// as in NewCable, and may be nil.
+func OpenCable(link string, program []string) (*Cable, error) {
+	n, err := daemon.ParseNIC("scenario=" + link)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrLink, err)
+	}
+	switch n.Kind {
+	case daemon.Fabric:
+		return nil, fmt.Errorf("%w: %q has no live peer", ErrLink, link)
+	case daemon.Dgram:
+		mac := n.MAC
+		if mac == ([6]byte{}) {
+			mac = handMAC
+		}
+		l, err := wire.NewDgram(wire.DgramConfig{Local: n.Local, Remote: n.Remote, MAC: mac, MTU: n.MTU, Addrs: n.Addrs})
+		if err != nil {
+			return nil, err
+		}
+		return NewCable(l, l, program)
+	}
+	return openInterface(n, program)
+}
+
+func openInterface(n daemon.NIC, program []string) (*Cable, error) {
+	iface, err := wire.NetInterface(n.Interface)
+	if err != nil {
+		return nil, err
+	}
+	var l wire.Link
+	if n.Kind == daemon.Packet {
+		l, err = wire.NewPacket(iface)
+	} else {
+		l, err = wire.NewUDP(iface)
+	}
+	if err != nil {
+		iface.Close()
+		return nil, err
+	}
+	c, err := NewCable(l, iface, program)
+	if err != nil {
+		iface.Close()
+		return nil, err
+	}
+	c.closer = func() error { iface.Close(); return nil }
+	return c, nil
+}
+
+// Live returns what makes a bench on a cable of its own, which OpenCable opens for it.
+func Live(link string, program []string) (func(wire.FrameSink) (Bench, error), error) {
+	if n, err := daemon.ParseNIC("scenario=" + link); err != nil || n.Kind == daemon.Fabric {
+		_, err := OpenCable(link, program) // which says what is wrong
+		return nil, err
+	}
+	return func(tap wire.FrameSink) (Bench, error) {
+		c, err := OpenCable(link, program)
+		if err != nil {
+			return nil, err
+		}
+		b, err := c.Bench(tap)
+		if err != nil {
+			c.Close()
+			return nil, err
+		}
+		return &ownCable{b.(*live)}, nil
+	}, nil
+}
+
+// An ownCable is a live bench that closes its cable.
+type ownCable struct{ *live }
+
+func (o *ownCable) Close() error { return errors.Join(o.live.Close(), o.cable.Close()) }

@@ -1,0 +1,344 @@
+package scenario
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+
+	"softroce/internal/metrics"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// What the program on the NIC sees, and what the NIC counts.
+
+// expectCompletion takes the next completion of a queue: completion QP send|recv ID STATUS [opcode=NAME] [byte_len=N]
+// [imm=N] [inv=KEY] [src_qp=N] [after=TIME] [within=TIME].
+func (s *stage) expectCompletion(w *words) error {
+	text := strings.Join(slices.Concat(w.plain, optionWords(w.options)), " ")
+	q, err := s.namedQP(w)
+	if err != nil {
+		return err
+	}
+	side, err := w.next("send or recv")
+	if err != nil {
+		return err
+	}
+	if side != "send" && side != "recv" {
+		return fmt.Errorf("%q must be send or recv", side)
+	}
+	id, err := w.next("the number of the work request")
+	if err != nil {
+		return err
+	}
+	status, err := w.next("a status")
+	if err != nil {
+		return err
+	}
+	st, err := statuses.parse(status)
+	if err != nil {
+		return err
+	}
+	t, err := s.wait(w)
+	if err != nil {
+		return err
+	}
+	k := queueName{q.name, side == "recv"}
+	var pollErr error
+	err = s.until(t, func() bool {
+		pollErr = errors.Join(pollErr, s.poll())
+		return len(s.completions[k]) > 0
+	})
+	if err := errors.Join(pollErr, err); err != nil {
+		return fmt.Errorf("expected completion %s: %w; the last on the cable:%s", text, err, s.last())
+	}
+	c := s.completions[k][0]
+	if err := errors.Join(s.matchCompletion(w, c, id, st), s.came(t, s.bench.Now())); err != nil {
+		return fmt.Errorf("expected completion %s\n    but %w:\n    %v", text, err, c)
+	}
+	s.completions[k] = s.completions[k][1:]
+	return nil
+}
+
+func (s *stage) matchCompletion(w *words, c Completion, id string, st transport.Status) error {
+	n, err := parseNumber(id, 63)
+	switch {
+	case err != nil:
+		return fmt.Errorf("%q %w", id, err)
+	case c.ID != n:
+		return fmt.Errorf("it is of work request %d", c.ID)
+	case c.Status != st:
+		return fmt.Errorf("its status is %s", statusName(c.Status))
+	}
+	if v, ok := w.option("opcode"); ok {
+		op, err := wcOpcodes.parse(v)
+		if err != nil {
+			return err
+		}
+		if c.Opcode != op {
+			return fmt.Errorf("its opcode is %s", wcOpcodes.name(c.Opcode))
+		}
+	}
+	if v, ok := w.option("byte_len"); ok && v != fmt.Sprint(c.ByteLen) {
+		return fmt.Errorf("its byte_len is %d", c.ByteLen)
+	}
+	if !c.Recv {
+		return nil
+	}
+	if v, ok := w.option("src_qp"); ok {
+		if n, err := parseNumber(v, 24); err != nil || uint32(n) != c.SrcQP {
+			return fmt.Errorf("its src_qp is %#x", c.SrcQP)
+		}
+	}
+	if err := s.matchInvalidated(w, c); err != nil {
+		return err
+	}
+	imm := uint64(0)
+	_, said := w.peek("imm")
+	if err := w.number("imm", 32, &imm); err != nil {
+		return err
+	}
+	if has := c.Flags&transport.WCWithImm != 0; has != said || said && uint32(imm) != c.Imm {
+		return fmt.Errorf("its immediate is %#x (present: %v)", c.Imm, has)
+	}
+	return nil
+}
+
+// matchInvalidated compares the key that a SEND invalidated.
+func (s *stage) matchInvalidated(w *words, c Completion) error {
+	v, said := w.option("inv")
+	has := c.Flags&transport.WCWithInv != 0
+	if !said {
+		if has {
+			return fmt.Errorf("it says that key %#x was invalidated", c.Imm)
+		}
+		return nil
+	}
+	key, err := s.key(v)
+	if err != nil {
+		return fmt.Errorf("inv=%s: %w", v, err)
+	}
+	if !has || key != c.Imm {
+		return fmt.Errorf("the key that it says was invalidated is %#x (present: %v)", c.Imm, has)
+	}
+	return nil
+}
+
+// expectState looks at a queue pair's state: state QP STATE.
+func (s *stage) expectState(w *words) error {
+	q, err := s.namedQP(w)
+	if err != nil {
+		return err
+	}
+	word, err := w.next("a state")
+	if err != nil {
+		return err
+	}
+	to, err := states.parse(word)
+	if err != nil {
+		return err
+	}
+	var got transport.State
+	s.bench.Settle(func() bool {
+		got, err = q.nic.State(q.name)
+		return err != nil || got == to
+	})
+	if err != nil {
+		return err
+	}
+	if got != to {
+		return fmt.Errorf("expected %s in %v, but it is in %v; the last on the cable:%s", q.name, to, got, s.last())
+	}
+	return nil
+}
+
+// expectEvent takes the next asynchronous event: event NAME [OBJECT].
+func (s *stage) expectEvent(w *words) error {
+	name, err := w.next("an event")
+	if err != nil {
+		return err
+	}
+	typ, err := eventType(name)
+	if err != nil {
+		return err
+	}
+	want := Event{Type: typ}
+	if len(w.plain) > 0 {
+		want.Object, _ = w.next("an object")
+	}
+	came := func() bool {
+		err = errors.Join(err, s.poll())
+		return err != nil || len(s.events) > 0
+	}
+	if slices.Contains(s.lacks, name) {
+		return nil // should it come, it is left over
+	}
+	s.bench.Settle(came)
+	switch {
+	case err != nil:
+		return err
+	case len(s.events) == 0:
+		return fmt.Errorf("expected %v, but there was none; the last on the cable:%s", want, s.last())
+	}
+	if got := s.events[0]; got.Type != want.Type || want.Object != "" && got.Object != want.Object {
+		return fmt.Errorf("expected %v, but there was %v", want, got)
+	}
+	s.events = s.events[1:]
+	return nil
+}
+
+// expectNotice takes the next notice of a completion queue: notice NAME.
+func (s *stage) expectNotice(w *words) error {
+	name, err := w.next("a completion queue")
+	if err != nil {
+		return err
+	}
+	s.bench.Settle(func() bool {
+		err = errors.Join(err, s.poll())
+		return err != nil || len(s.notices) > 0
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(s.notices) == 0:
+		return fmt.Errorf("expected a notice of %s, but there was none; the last on the cable:%s", name, s.last())
+	case s.notices[0] != name:
+		return fmt.Errorf("expected a notice of %s, but there was one of %s", name, s.notices[0])
+	}
+	s.notices = s.notices[1:]
+	return nil
+}
+
+// expectDrop says that the NIC has thrown packets away since the last such line: drop REASON [N].
+func (s *stage) expectDrop(w *words) error {
+	reason, err := w.next("a reason")
+	if err != nil {
+		return err
+	}
+	n := uint64(1)
+	if len(w.plain) > 0 {
+		word, _ := w.next("a number")
+		if n, err = parseNumber(word, 32); err != nil {
+			return fmt.Errorf("%q %w", word, err)
+		}
+	}
+	s.bench.Settle(nil) // what is to be dropped is on its way, also to a NIC that does not tell
+	c := s.under.Counters()
+	if c == nil {
+		return nil
+	}
+	if !dropReason(reason) {
+		return fmt.Errorf("%q is no reason for a drop", reason)
+	}
+	if got := dropped(c)[reason] - s.drops[reason]; got != n {
+		return fmt.Errorf("expected drop %s %d, but it is %d; dropped were: %s", reason, n, got, list(s.unexplained()))
+	}
+	s.drops[reason] += n
+	return nil
+}
+
+// dropReason reports whether something is thrown away for a reason of that name.
+func dropReason(name string) bool {
+	for r := range transport.NumDropReasons {
+		if r.String() == name {
+			return true
+		}
+	}
+	for d := range wire.NumDrops {
+		if "link_"+d.String() == name {
+			return true
+		}
+	}
+	return name == "tx_stalled"
+}
+
+// expectCounter looks at a counter as show has it: counter NAME N, or counter nak_sent|nak_received|rx_opcode|tx_opcode|drop KIND N.
+func (s *stage) expectCounter(w *words) error {
+	if len(w.plain) < 2 {
+		return errors.New("a counter's name and value are missing")
+	}
+	last := len(w.plain) - 1
+	name, value := strings.Join(w.plain[:last], " "), w.plain[last]
+	w.plain = nil
+	n, err := parseNumber(value, 64)
+	if err != nil {
+		return fmt.Errorf("%q %w", value, err)
+	}
+	c := s.under.Counters()
+	if c == nil {
+		return nil // the NIC does not tell
+	}
+	s.bench.Settle(nil)
+	c = s.under.Counters()
+	got, err := counter(c, name)
+	if err != nil {
+		return err
+	}
+	if got != n {
+		return fmt.Errorf("expected counter %s %d, but it is %d", name, n, got)
+	}
+	return nil
+}
+
+// counter finds a counter by the name that "softroce show counters" gives it.
+func counter(c *nic.Counters, name string) (uint64, error) {
+	for _, k := range metrics.Counters {
+		if k.Name == name {
+			return k.Value(c), nil
+		}
+	}
+	kind, what, _ := strings.Cut(name, " ")
+	lists := map[string][]metrics.Labeled{"nak_sent": metrics.NAKs(&c.NAKSent), "nak_received": metrics.NAKs(&c.NAKReceived),
+		"rx_opcode": metrics.Opcodes(&c.RxOpcode), "tx_opcode": metrics.Opcodes(&c.TxOpcode)}
+	l, ok := lists[kind]
+	if !ok && kind != "drop" {
+		return 0, fmt.Errorf("%q is no counter", name)
+	}
+	for _, d := range c.Dropped() {
+		if kind == "drop" {
+			l = append(l, metrics.Labeled{Label: d.Reason, Value: d.Count})
+		}
+	}
+	for _, v := range l {
+		if v.Label == what {
+			return v.Value, nil
+		}
+	}
+	return 0, nil // what never occurred is in none of these lists
+}
+
+// expectMemory compares memory with data: memory PLACE DATA. Without a length the place is as long as the data.
+func (s *stage) expectMemory(w *words) error {
+	text := strings.Join(w.plain, " ")
+	whole := len(w.plain) > 0 && strings.Contains(w.plain[0], ":")
+	p, err := s.placeInside(w)
+	if err != nil {
+		return err
+	}
+	d, err := w.next("data")
+	if err != nil {
+		return err
+	}
+	want, err := parseData(d)
+	if err != nil {
+		return err
+	}
+	if !whole {
+		p.length = min(p.length, uint64(len(want)))
+	}
+	var got []byte
+	s.bench.Settle(func() bool {
+		got, err = p.region.nic.ReadMemory(p.region.name, p.off, p.length)
+		return err != nil || bytes.Equal(got, want)
+	})
+	if err != nil {
+		return err
+	}
+	if !bytes.Equal(got, want) {
+		return fmt.Errorf("expected memory %s\n    but it holds %s", text, showData(got))
+	}
+	return nil
+}

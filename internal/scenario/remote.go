@@ -1,0 +1,310 @@
+package scenario
+
+import (
+	"encoding/hex"
+	"fmt"
+	"net/netip"
+	"strconv"
+	"strings"
+
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// A remoteNIC is a NIC whose verbs program is somewhere else: every method is a line to it, and its
+// answer. The lines are described in internal/scenario/program/README.md.
+type remoteNIC struct {
+	peer    netip.Addr // whom it talks to
+	cable   *Cable     // whose programs it uses; nil where the script has started its own
+	line    *programLine
+	addr    netip.Addr
+	regions map[string]Region
+}
+
+// start reaches the program, the first time that it is needed.
+func (n *remoteNIC) start() error {
+	if n.line != nil {
+		return nil
+	}
+	l, err := n.cable.begin()
+	if err != nil {
+		return err
+	}
+	return n.begin(l)
+}
+
+// begin makes the program's acquaintance.
+func (n *remoteNIC) begin(l *programLine) error {
+	n.line = l
+	a, err := l.ask("hello " + n.peer.String())
+	if err != nil {
+		return err
+	}
+	if n.addr, err = netip.ParseAddr(a.word(0)); err != nil {
+		return fmt.Errorf("the program says that its address is %q", a.word(0))
+	}
+	n.addr = n.addr.Unmap()
+	return nil
+}
+
+// answers waits until the program has answered a line, if it is at work.
+func (n *remoteNIC) answers() {
+	if n.line != nil {
+		n.tell("now")
+	}
+}
+
+func (n *remoteNIC) close() error {
+	if n.line == nil {
+		return nil
+	}
+	if n.cable != nil && !n.line.broken {
+		return n.cable.finish(n.line)
+	}
+	return n.line.close()
+}
+
+// ask sends a line made of words and returns the words of the answer.
+func (n *remoteNIC) ask(words ...any) (answer, error) {
+	if err := n.start(); err != nil {
+		return nil, err
+	}
+	return n.line.ask(strings.TrimSuffix(fmt.Sprintln(words...), "\n"))
+}
+
+func (n *remoteNIC) tell(words ...any) error {
+	_, err := n.ask(words...)
+	return err
+}
+
+// orDash stands for a name that is not given.
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}
+
+// Addr implements NIC.
+func (n *remoteNIC) Addr() netip.Addr { return n.addr }
+
+// GID implements NIC: the verbs program knows the index.
+func (n *remoteNIC) GID(vlan uint16) (int, error) {
+	if vlan != 0 {
+		return 0, ErrNoVLAN
+	}
+	return 0, nil
+}
+
+// Register implements NIC.
+func (n *remoteNIC) Register(name string, o RegionOptions) (Region, error) {
+	a, err := n.ask("mr", name, o.Size, o.Fill, uint32(o.Access), orDash(o.PD), orDash(o.Of))
+	if err != nil {
+		return Region{}, err
+	}
+	r := Region{Size: o.Size}
+	r.Addr, r.LKey, r.RKey = a.number(0), uint32(a.number(1)), uint32(a.number(2))
+	n.regions[name] = r
+	return r, nil
+}
+
+// Deregister implements NIC.
+func (n *remoteNIC) Deregister(name string) error { return n.tell("dereg", name) }
+
+// ReadMemory implements NIC.
+func (n *remoteNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
+	if size == 0 {
+		return nil, nil
+	}
+	a, err := n.ask("read", name, off, size)
+	if err != nil {
+		return nil, err
+	}
+	return hex.DecodeString(a.word(0))
+}
+
+// WriteMemory implements NIC.
+func (n *remoteNIC) WriteMemory(name string, off uint64, data []byte) error {
+	return n.tell("write", name, off, orDash(hex.EncodeToString(data)))
+}
+
+// CreateCQ implements NIC.
+func (n *remoteNIC) CreateCQ(name string, entries int) error { return n.tell("cq", name, entries) }
+
+// Arm implements NIC.
+func (n *remoteNIC) Arm(name string, solicited bool) error {
+	if solicited {
+		return n.tell("arm", name, 1)
+	}
+	return n.tell("arm", name, 0)
+}
+
+// Notices implements NIC.
+func (n *remoteNIC) Notices() (l []string, err error) {
+	if n.line == nil {
+		return nil, nil
+	}
+	for {
+		a, err := n.ask("notice")
+		if err != nil || len(a) == 0 {
+			return l, err
+		}
+		l = append(l, a.word(0))
+	}
+}
+
+// CreateSRQ implements NIC.
+func (n *remoteNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
+	a, err := n.ask("srq", name, o.Entries, o.Limit, orDash(o.XRCD), orDash(o.CQ))
+	return uint32(a.number(0)), err
+}
+
+// OpenXRCD implements NIC.
+func (n *remoteNIC) OpenXRCD(name string) error { return n.tell("xrcd", name) }
+
+// AllocMW implements NIC.
+func (n *remoteNIC) AllocMW(name string, t nic.MWType, pd string) (uint32, error) {
+	a, err := n.ask("mw", name, uint32(t), orDash(pd))
+	return uint32(a.number(0)), err
+}
+
+// DeallocMW implements NIC.
+func (n *remoteNIC) DeallocMW(name string) error { return n.tell("free", name) }
+
+// PostBind implements NIC.
+func (n *remoteNIC) PostBind(qp, mw, mr string, w *transport.SendWR) (uint32, error) {
+	a, err := n.ask("bind", qp, w.ID, uint32(w.Flags), mw, orDash(mr), w.Bind.Addr, w.Bind.Length, uint32(w.Bind.Access), w.RKey)
+	return uint32(a.number(0)), err
+}
+
+// Attach implements NIC.
+func (n *remoteNIC) Attach(qp string, group nic.GID, detach bool) error {
+	how := "attach"
+	if detach {
+		how = "detach"
+	}
+	return n.tell(how, qp, group.Addr())
+}
+
+// CreateQP implements NIC.
+func (n *remoteNIC) CreateQP(name string, o QPOptions) (uint32, error) {
+	sigAll := 0
+	if o.SigAll {
+		sigAll = 1
+	}
+	a, err := n.ask("qp", name, uint32(o.Type), orDash(o.CQ), orDash(o.SRQ), orDash(o.PD), sigAll, o.MaxSendWR, o.MaxRecvWR,
+		orDash(o.XRCD))
+	return uint32(a.number(0)), err
+}
+
+// DestroyQP implements NIC.
+func (n *remoteNIC) DestroyQP(name string) error { return n.tell("destroy", name) }
+
+// ModifyQP implements NIC.
+func (n *remoteNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error {
+	return n.tell("modify", name, uint32(mask), uint8(a.State), a.PathMTU, a.QKey, a.RQPSN, a.SQPSN, a.DestQPN,
+		uint32(a.Access), a.MaxRDAtomic, a.MaxDestRDAtomic, a.MinRNRTimer, a.Timeout, a.RetryCount, a.RNRRetry,
+		a.PKeyIndex, a.AV.DGID.Addr(), a.AV.TClass, a.AV.HopLimit, a.AV.FlowLabel, a.AV.SL)
+}
+
+// Query implements NIC.
+func (n *remoteNIC) Query(name string) (q nic.QPAttr, err error) {
+	a, err := n.ask("query", name)
+	if err != nil {
+		return q, err
+	}
+	q.State, q.PathMTU, q.QKey = transport.State(a.number(0)), int(a.number(1)), uint32(a.number(2))
+	q.RQPSN, q.SQPSN, q.DestQPN = uint32(a.number(3)), uint32(a.number(4)), uint32(a.number(5))
+	q.Access, q.MaxRDAtomic, q.MaxDestRDAtomic = mrtable.Access(a.number(6)), uint8(a.number(7)), uint8(a.number(8))
+	q.MinRNRTimer, q.Timeout, q.RetryCount = uint8(a.number(9)), uint8(a.number(10)), uint8(a.number(11))
+	q.RNRRetry, q.PKeyIndex = uint8(a.number(12)), int(a.number(13))
+	q.AV.TClass, q.AV.HopLimit, q.AV.FlowLabel, q.AV.SL = uint8(a.number(14)), uint8(a.number(15)), uint32(a.number(16)), uint8(a.number(17))
+	return q, nil
+}
+
+// State implements NIC.
+func (n *remoteNIC) State(name string) (transport.State, error) {
+	a, err := n.ask("state", name)
+	return transport.State(a.number(0)), err
+}
+
+// PostSend implements NIC.
+func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
+	addr, key := w.RemoteAddr, w.RKey
+	if d, ok := w.Dest.(destination); ok && d.pd != "" {
+		return ErrNoRings
+	}
+	if w.Dest != nil { // a datagram has another queue pair and its Q_Key in their place
+		addr, key = uint64(w.RemoteQPN), w.RemoteQKey
+	}
+	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, addr, key, w.CompareAdd, w.Swap,
+		orDash(hex.EncodeToString(w.Inline)), w.RemoteSRQ, w.Flush.Length, w.Flush.Placement, w.Flush.Selectivity}
+	return n.tell(appendSGEs(words, w.SGEs)...)
+}
+
+// PostRecv implements NIC.
+func (n *remoteNIC) PostRecv(name string, w *transport.RecvWR) error {
+	return n.tell(appendSGEs([]any{"recv", name, w.ID | recvID}, w.SGEs)...)
+}
+
+func appendSGEs(words []any, sges []transport.SGE) []any {
+	words = append(words, len(sges))
+	for _, g := range sges {
+		words = append(words, g.Addr, g.Length, g.LKey)
+	}
+	return words
+}
+
+// Completions implements NIC.
+func (n *remoteNIC) Completions() (l []Completion, err error) {
+	if n.line == nil {
+		return nil, nil
+	}
+	for {
+		a, err := n.ask("poll")
+		if err != nil || len(a) == 0 {
+			return l, err
+		}
+		id := a.number(1)
+		l = append(l, Completion{QP: a.word(0), Recv: id&recvID != 0, ID: id &^ recvID, Status: transport.Status(a.number(2)),
+			Opcode: transport.WCOpcode(a.number(3)), ByteLen: uint32(a.number(4)), Imm: uint32(a.number(5)),
+			SrcQP: uint32(a.number(6)), Flags: uint32(a.number(7))})
+	}
+}
+
+// Events implements NIC.
+func (n *remoteNIC) Events() (l []Event, err error) {
+	if n.line == nil {
+		return nil, nil
+	}
+	for {
+		a, err := n.ask("event")
+		if err != nil || len(a) == 0 {
+			return l, err
+		}
+		e := Event{Type: nic.EventType(a.number(0)), Object: a.word(1)}
+		if e.Object == "-" {
+			e.Object = ""
+		}
+		l = append(l, e)
+	}
+}
+
+// Counters implements NIC: the verbs have none.
+func (n *remoteNIC) Counters() *nic.Counters { return nil }
+
+// An answer is the words of a line that begins with ok.
+type answer []string
+
+func (a answer) word(i int) string {
+	if i < len(a) {
+		return a[i]
+	}
+	return ""
+}
+
+func (a answer) number(i int) uint64 {
+	v, _ := strconv.ParseUint(a.word(i), 0, 64)
+	return v
+}

@@ -1,0 +1,158 @@
+package scenario
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"sync/atomic"
+
+	"softroce/internal/abi"
+)
+
+// What a program may do to its NIC that no library would do for it.
+
+// A rudeProgram is the program of a bench that takes liberties.
+type rudeProgram interface {
+	// scribble writes v into a ring of a queue pair.
+	scribble(qp string, ring rings, off int, v uint32) error
+
+	// vanish takes memory away from the program without a word to the NIC.
+	vanish(region string) error
+
+	// thrownOut says why the NIC wants nothing more to do with the program, if so, and forgets it.
+	thrownOut() error
+}
+
+func (s *stage) rude(n NIC) (rudeProgram, error) {
+	if r, ok := n.(rudeProgram); ok {
+		return r, nil
+	}
+	return nil, ErrNoRings
+}
+
+// rings are those of a queue pair.
+type rings uint8
+
+const (
+	sendRing rings = iota
+	recvRing
+	completionRing
+)
+
+var ringNames = vocabulary[rings]{"ring", map[string]rings{"send": sendRing, "recv": recvRing, "cq": completionRing}}
+
+// ringWords are places in a ring: in its header, or in its first slot.
+var ringWords = vocabulary[int]{"word of a ring", map[string]int{
+	"producer": abi.RingProducer, "consumer": abi.RingConsumer, "armed": abi.CQArmed,
+	"send.opcode": abi.RingSlots + abi.SendOpcode, "send.flags": abi.RingSlots + abi.SendFlags, "send.num_sge": abi.RingSlots + abi.SendNumSGE,
+	"send.length": abi.RingSlots + abi.SendSGEs + abi.SGELength, "recv.num_sge": abi.RingSlots + abi.RecvNumSGE,
+	"recv.length": abi.RingSlots + abi.RecvSGEs + abi.SGELength,
+}}
+
+// cmdScribble writes a number into a ring of a queue pair, and rings the doorbell: scribble QP send|recv|cq WORD|OFFSET VALUE.
+func (s *stage) cmdScribble(w *words) error {
+	q, err := s.namedQP(w)
+	if err != nil {
+		return err
+	}
+	name, err := w.next("a ring")
+	if err != nil {
+		return err
+	}
+	ring, err := ringNames.parse(name)
+	if err != nil {
+		return err
+	}
+	where, err := w.next("a word of the ring")
+	if err != nil {
+		return err
+	}
+	off, known := ringWords.values[where]
+	if !known {
+		n, err := parseNumber(where, 16)
+		if err != nil {
+			_, err = ringWords.parse(where)
+			return fmt.Errorf("%w, or an offset", err)
+		}
+		off = int(n)
+	}
+	value, err := w.next("a number")
+	if err != nil {
+		return err
+	}
+	v, err := parseNumber(value, 32)
+	if err != nil {
+		return fmt.Errorf("%q %w", value, err)
+	}
+	r, err := s.rude(q.nic)
+	if err := errors.Join(w.end(), err); err != nil {
+		return err
+	}
+	s.acts(false, false)
+	if err := r.scribble(q.name, ring, off, uint32(v)); err != nil {
+		return err
+	}
+	s.carryOn(false)
+	return nil
+}
+
+// cmdVanish takes memory away: vanish REGION.
+func (s *stage) cmdVanish(w *words) error {
+	p, err := s.placeInside(w)
+	if err != nil {
+		return err
+	}
+	r, err := s.rude(p.region.nic)
+	if err := errors.Join(w.end(), err); err != nil {
+		return err
+	}
+	return r.vanish(p.region.name)
+}
+
+// expectClosed says that the NIC has thrown the program out: closed WORD…, which its reason has.
+func (s *stage) expectClosed(w *words) error {
+	r, err := s.rude(s.under)
+	if err != nil {
+		return err
+	}
+	s.bench.Settle(nil)
+	reason := r.thrownOut()
+	text := strings.Join(w.plain, " ")
+	w.plain = nil
+	if reason == nil || !strings.Contains(reason.Error(), text) {
+		return fmt.Errorf("expected closed %s, but it is for this reason: %v", text, reason)
+	}
+	return nil
+}
+
+// scribble implements rudeProgram.
+func (n *simNIC) scribble(qp string, ring rings, off int, v uint32) error {
+	q, err := n.queue(qp)
+	if err != nil {
+		return err
+	}
+	b := q.sq
+	switch {
+	case ring == recvRing && q.recv != nil:
+		b = q.recv.ring
+	case ring == recvRing:
+		return fmt.Errorf("%s has no receive ring", qp)
+	case ring == completionRing:
+		b = n.cqs["cq of "+qp].ring
+	}
+	if off&3 != 0 || off > len(b)-4 {
+		return fmt.Errorf("%#x is no offset of a word in a ring of %#x bytes", off, len(b))
+	}
+	atomic.StoreUint32(word(b, off), v)
+	n.ring(q)
+	return nil
+}
+
+// thrownOut implements rudeProgram.
+func (n *simNIC) thrownOut() error {
+	err := n.killed
+	n.killed = nil
+	return err
+}
+
+var _ rudeProgram = (*simNIC)(nil)

@@ -1,0 +1,152 @@
+package scenario
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+
+	"softroce/internal/abi"
+	"softroce/mrtable"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// A simNIC is a NIC of a simulation and the verbs program on it, which has its rings in heap memory and
+// writes them as a program in another process does.
+type simNIC struct {
+	dev    *nic.Device
+	addr   netip.Addr
+	ctx    *nic.Context
+	bell   []byte
+	pds    map[string]*nic.PD
+	mrs    map[string]*simMR
+	mws    map[string]*simMW
+	xrcds  map[string]*nic.XRCD
+	cqs    map[string]*simCQ
+	srqs   map[string]*simSRQ
+	qps    map[string]*simQP
+	order  []*simCQ // as created
+	events []Event
+	noted  []string // completion queues that have given notice
+	killed error
+	nextVA uint64
+	ahs    uint32 // address handles made
+
+	foreign  bool             // all memory is reached as another process's
+	process  *mrtable.Process // opened with the first region of such memory
+	mappings [][]byte
+}
+
+// Regions lie at addresses that a person tells apart, far from each other.
+const (
+	firstVA  = 0x10000
+	secondVA = 0x20010000 // of the second NIC
+	vaSpace  = 0x100000
+)
+
+func newSimNIC(d *nic.Device, addr netip.Addr, va uint64) (*simNIC, error) {
+	n := &simNIC{dev: d, addr: addr, bell: nic.NewPage(abi.DoorbellSize), pds: map[string]*nic.PD{}, mrs: map[string]*simMR{}, mws: map[string]*simMW{}, xrcds: map[string]*nic.XRCD{},
+		cqs: map[string]*simCQ{}, srqs: map[string]*simSRQ{}, qps: map[string]*simQP{}, nextVA: va}
+	var err error
+	n.ctx, err = d.Open(nic.ContextOptions{Doorbell: n.bell, DoorbellFD: -1, Events: n, Comm: "scenario"})
+	return n, err
+}
+
+// AsyncEvent implements nic.EventSink.
+func (n *simNIC) AsyncEvent(e nic.Event) {
+	n.events = append(n.events, Event{Type: e.Type, Object: n.nameOf(e)})
+}
+
+func (n *simNIC) nameOf(e nic.Event) string {
+	for name, q := range n.qps {
+		if e.QP != nil && q.qp == e.QP {
+			return name
+		}
+	}
+	for name, q := range n.cqs {
+		if e.CQ != nil && q.cq == e.CQ {
+			return name
+		}
+	}
+	for name, q := range n.srqs {
+		if e.SRQ != nil && q.srq == e.SRQ {
+			return name
+		}
+	}
+	return ""
+}
+
+// Killed implements nic.EventSink.
+func (n *simNIC) Killed(reason error) { n.killed = reason }
+
+// Addr implements NIC.
+func (n *simNIC) Addr() netip.Addr { return n.addr }
+
+// GID implements NIC.
+func (n *simNIC) GID(vlan uint16) (int, error) {
+	for _, e := range n.dev.GIDs() {
+		if e.GID == nic.GIDOf(n.addr) && e.VLAN == int(vlan) {
+			return e.Index, nil
+		}
+	}
+	return 0, ErrNoVLAN
+}
+
+// pd returns the protection domain of a name; the first use makes it.
+func (n *simNIC) pd(name string) (*nic.PD, error) {
+	if p := n.pds[name]; p != nil {
+		return p, nil
+	}
+	p, err := n.ctx.AllocPD()
+	if err == nil {
+		n.pds[name] = p
+	}
+	return p, err
+}
+
+// ModifyQP implements NIC.
+func (n *simNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error {
+	q, err := n.queue(name)
+	if err != nil {
+		return err
+	}
+	if mask&transport.MaskAV != 0 {
+		if a.AV.Path, err = n.dev.ResolvePath(context.Background(), &a.AV); err != nil {
+			return err
+		}
+	}
+	err = n.ctx.ModifyQP(q.qp, &a, mask)
+	if err == nil {
+		q.av = a.AV
+	}
+	return err
+}
+
+// State implements NIC.
+func (n *simNIC) State(name string) (transport.State, error) {
+	q, err := n.queue(name)
+	if err != nil {
+		return 0, err
+	}
+	return q.qp.State(), nil
+}
+
+// Events implements NIC.
+func (n *simNIC) Events() ([]Event, error) {
+	e := n.events
+	n.events = nil
+	return e, n.killed
+}
+
+// Counters implements NIC.
+func (n *simNIC) Counters() *nic.Counters {
+	c := n.dev.Counters()
+	return &c
+}
+
+func (n *simNIC) queue(name string) (*simQP, error) {
+	if q, ok := n.qps[name]; ok {
+		return q, nil
+	}
+	return nil, fmt.Errorf("there is no queue pair %q on this NIC", name)
+}

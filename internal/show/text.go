@@ -1,0 +1,81 @@
+package show
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+
+	"softroce/internal/metrics"
+)
+
+// MarshalJSON puts the fields of o.Of beside those of its link.
+func (o object[T]) MarshalJSON() ([]byte, error) {
+	link, err := json.Marshal(o.Link)
+	if err != nil {
+		return nil, err
+	}
+	of, err := json.Marshal(o.Of)
+	if err != nil {
+		return nil, err
+	}
+	return append(append(link[:len(link)-1], ','), of[1:]...), nil
+}
+
+// line writes keys and values in columns.
+func line(w io.Writer, keysAndValues ...any) {
+	var b strings.Builder
+	for i := 0; i < len(keysAndValues); i += 2 {
+		if i > 0 {
+			b.WriteByte('\t')
+		}
+		fmt.Fprintf(&b, "%v %v", keysAndValues[i], keysAndValues[i+1])
+	}
+	fmt.Fprintln(w, b.String())
+}
+
+func writeDevice(w io.Writer, d DeviceLine) {
+	line(w, "link", d.Link, "state", d.State, "physical_state", d.PhysicalState, "netdev", orDash(d.Netdev),
+		"mtu", d.ActiveMTU, "node_guid", d.GUID, "clients", d.Clients)
+	if d.LinkError != "" {
+		fmt.Fprintf(w, "    error %s\n", d.LinkError)
+	}
+	for _, g := range d.GIDs {
+		if g.VLAN != 0 {
+			fmt.Fprintf(w, "    gid %d %v vlan %d\n", g.Index, g.Addr, g.VLAN)
+		} else {
+			fmt.Fprintf(w, "    gid %d %v\n", g.Index, g.Addr)
+		}
+	}
+	for i, k := range d.PKeys {
+		fmt.Fprintf(w, "    pkey %d %s\n", i, k)
+	}
+}
+
+// writeCounters writes a counter a line: those that have a value whatever it is, of the others
+// the ones that have occurred.
+func writeCounters(w io.Writer, l Link, c *Counters) {
+	for _, k := range metrics.Counters {
+		line(w, "link", l, k.Name, c.Values[k.Name])
+	}
+	for _, kind := range []struct {
+		prefix string
+		counts map[string]uint64
+	}{
+		{"rx_opcode", c.RxOpcodes}, {"tx_opcode", c.TxOpcodes}, {"nak_sent", c.NAKsSent},
+		{"nak_received", c.NAKsReceived}, {"drop", c.Drops},
+	} {
+		for _, name := range slices.Sorted(maps.Keys(kind.counts)) {
+			line(w, "link", l, kind.prefix+" "+name, kind.counts[name])
+		}
+	}
+}
+
+func orDash(s string) string {
+	if s == "" {
+		return "-"
+	}
+	return s
+}

@@ -1,0 +1,107 @@
+package sim
+
+import (
+	"softroce/internal/abi"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// An XRC pair is two connections, one each way: what an end posts goes from its initiator to the peer's target, and
+// from there to the shared receive queue of the peer's program, which each request names.
+
+// openXRC makes the domain and the shared receive queue of a program.
+func (p *program) openXRC() (err error) {
+	if p.domain, err = p.ctx.OpenXRCD(nic.XRCDKey{}, true, false); err != nil {
+		return err
+	}
+	p.xring = newRecvRing(srqSlots, queueCaps.MaxRecvSGE)
+	p.xsrq, err = p.ctx.CreateSRQ(nic.SRQInit{PD: p.pd, MaxWR: srqSlots, MaxSGE: queueCaps.MaxRecvSGE, Ring: p.xring.mem,
+		XRCD: p.domain, CQ: p.cq})
+	p.xpool.shared = true
+	return err
+}
+
+// newXRC makes an initiator and a target.
+func (p *program) newXRC(depth int) (*queue, error) {
+	if p.xsrq == nil {
+		if err := p.openXRC(); err != nil {
+			return nil, err
+		}
+	}
+	q := &queue{program: p, caps: queueCaps, shared: true, rq: p.xring}
+	q.caps.MaxSendWR = depth
+	if err := p.dev.RoundCaps(&q.caps); err != nil {
+		return nil, err
+	}
+	q.sq = nic.NewPage(q.caps.SendRingSize())
+	var err error
+	if q.qp, err = p.ctx.CreateQP(nic.QPInit{Type: nic.TypeXRCSend, PD: p.pd, SendCQ: p.cq, Caps: q.caps, SQ: q.sq}); err != nil {
+		return nil, err
+	}
+	q.tgt, err = p.ctx.CreateQP(nic.QPInit{Type: nic.TypeXRCRecv, XRCD: p.domain})
+	return q, err
+}
+
+// receiver is the queue pair that the peer's requests come to.
+func (q *queue) receiver() *nic.QP {
+	if q.tgt != nil {
+		return q.tgt
+	}
+	return q.qp
+}
+
+// has reports whether a completion with this QPN is the queue's.
+func (q *queue) has(qpn uint32) bool { return q.qp.QPN() == qpn || q.receiver().QPN() == qpn }
+
+// both calls f for each of the queue's QPs.
+func (q *queue) both(f func(*nic.QP) error) error {
+	if err := f(q.qp); err != nil || q.tgt == nil {
+		return err
+	}
+	return f(q.tgt)
+}
+
+// An attrStep is a state and what is set on the way there.
+type attrStep struct {
+	state transport.State
+	mask  transport.AttrMask
+}
+
+const (
+	toInit = transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess
+	toRTR  = transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN
+	asked  = transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer // of who answers requests
+	asking = transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry | transport.MaskMaxRDAtomic
+)
+
+var (
+	rcSteps        = []attrStep{{transport.Init, toInit}, {transport.RTR, toRTR | asked}, {transport.RTS, asking | transport.MaskSQPSN}}
+	initiatorSteps = []attrStep{{transport.Init, toInit}, {transport.RTR, toRTR}, {transport.RTS, asking | transport.MaskSQPSN}}
+	targetSteps    = []attrStep{{transport.Init, toInit}, {transport.RTR, toRTR | asked}, {transport.RTS, transport.MaskTimeout | transport.MaskSQPSN}}
+)
+
+// climb brings a queue pair to RTS.
+func (q *queue) climb(qp *nic.QP, a nic.QPAttr, steps []attrStep) error {
+	for _, s := range steps {
+		a.State = s.state
+		if err := q.ctx.ModifyQP(qp, &a, transport.MaskState|s.mask); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// srqNumber is what peers name the queue's receives by, 0 where they need no name.
+func (q *queue) srqNumber() uint32 {
+	if q.tgt == nil {
+		return 0
+	}
+	return q.xsrq.Number()
+}
+
+// putSRQ writes the number of the SRQ that an XRC request is for.
+func (q *queue) putSRQ(slot []byte, number uint32) {
+	if q.tgt != nil {
+		le.PutUint32(slot[abi.SendRemoteSRQ:], number)
+	}
+}

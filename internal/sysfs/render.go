@@ -1,0 +1,160 @@
+// Package sysfs shows devices as the Linux kernel shows those of its RDMA subsystem: the files of
+// /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. Programs that were written
+// for kernel devices look there for GID types, network interfaces and counters.
+//
+// Render makes the files of one device, Tree keeps them in a directory.
+package sysfs
+
+import (
+	"fmt"
+	"path"
+
+	"softroce/internal/metrics"
+	"softroce/nic"
+)
+
+// A File is a file of the tree: its path from the root of the file system, without the slash in
+// front, and what is in it.
+type File struct {
+	Path string
+	Text string
+	Link bool // a symbolic link; Text is where it leads to
+}
+
+// A Device is what there is to show of one.
+type Device struct {
+	Name     string
+	Index    int // of its device file: uverbs0 …
+	Attr     nic.DeviceAttr
+	Port     nic.PortAttr
+	GIDs     []nic.GIDEntry
+	PKeys    []uint16
+	Counters nic.Counters
+}
+
+// Look reads a device's state. It runs on the device's engine.
+func Look(d *nic.Device, index int) Device {
+	return Device{
+		Name: d.Name(), Index: index, Attr: d.Query(), Port: d.QueryPort(), GIDs: d.GIDs(), PKeys: d.PKeys(),
+		Counters: d.Counters(),
+	}
+}
+
+// Common are the files that are no device's.
+func Common() []File {
+	return []File{
+		{Path: "dev/infiniband/rdma_cm"},
+		{Path: "sys/class/infiniband_verbs/abi_version", Text: line("6")},
+	}
+}
+
+// Render returns the files of a device.
+func Render(d *Device) []File {
+	r := renderer{}
+	r.device(d)
+	r.port(d)
+	r.gids(d)
+	r.counters(d)
+	return r.files
+}
+
+type renderer struct {
+	dir   string
+	files []File
+}
+
+func line(s string) string { return s + "\n" }
+
+func (r *renderer) add(name, format string, a ...any) {
+	r.files = append(r.files, File{Path: path.Join(r.dir, name), Text: line(fmt.Sprintf(format, a...))})
+}
+
+func (r *renderer) device(d *Device) {
+	verbs := fmt.Sprintf("uverbs%d", d.Index)
+	r.files = append(r.files, File{Path: path.Join("dev/infiniband", verbs)})
+	r.dir = path.Join("sys/class/infiniband_verbs", verbs)
+	r.add("ibdev", "%s", d.Name)
+	r.add("abi_version", "1")
+	r.add("dev", "%d:%d", deviceMajor, firstMinor+d.Index)
+
+	r.dir = path.Join("sys/class/infiniband", d.Name)
+	r.add("node_type", "1: CA")
+	r.add("node_guid", "%s", guid(d.Attr.NodeGUID))
+	r.add("sys_image_guid", "%s", guid(d.Attr.SysImageGUID))
+	r.add("node_desc", "%s", d.Name)
+	r.add("fw_ver", "%s", d.Attr.FWVer)
+	r.add("device/infiniband/"+d.Name+"/node_guid", "%s", guid(d.Attr.NodeGUID))
+	r.add("device/infiniband_verbs/"+verbs+"/ibdev", "%s", d.Name)
+	r.add("device/vendor", "%#06x", d.Attr.VendorID&0xffff)
+	r.add("device/device", "%#06x", d.Attr.VendorPartID&0xffff)
+	r.add("device/numa_node", "-1")
+	if d.Port.Netdev != "" {
+		r.files = append(r.files, File{
+			Path: path.Join(r.dir, "device/net", d.Port.Netdev), Text: "/sys/class/net/" + d.Port.Netdev, Link: true,
+		})
+	}
+}
+
+// The numbers of device files, those of the kernel.
+const (
+	deviceMajor = 231
+	firstMinor  = 192
+)
+
+func guid(g uint64) string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
+}
+
+// Names of states that the kernel gives with the number.
+var (
+	portStates = map[int]string{nic.PortDown: "DOWN", nic.PortActive: "ACTIVE"}
+	physStates = map[int]string{nic.PhysDisabled: "Disabled", nic.PhysLinkUp: "LinkUp"}
+)
+
+func (r *renderer) port(d *Device) {
+	r.dir = path.Join("sys/class/infiniband", d.Name, "ports/1")
+	p := &d.Port
+	r.add("state", "%d: %s", p.State, portStates[p.State])
+	r.add("phys_state", "%d: %s", p.PhysState, physStates[p.PhysState])
+	r.add("link_layer", "Ethernet")
+	r.add("rate", "100 Gb/sec (4X EDR)")
+	r.add("lid", "0x0")
+	r.add("sm_lid", "0x0")
+	r.add("sm_sl", "0")
+	r.add("lid_mask_count", "0")
+	r.add("cap_mask", "%#08x", p.CapFlags)
+	for i, k := range d.PKeys {
+		r.add(fmt.Sprintf("pkeys/%d", i), "%#04x", k)
+	}
+}
+
+// gids shows the table up to the last entry that is in use; those of the kernel go on with zeros.
+func (r *renderer) gids(d *Device) {
+	next := 0
+	for _, g := range d.GIDs {
+		for ; next < g.Index; next++ {
+			r.add(fmt.Sprintf("gids/%d", next), "%s", nic.GID{})
+		}
+		r.add(fmt.Sprintf("gids/%d", g.Index), "%s", g.GID)
+		r.add(fmt.Sprintf("gid_attrs/types/%d", g.Index), "RoCE v2")
+		if g.Netdev != "" {
+			r.add(fmt.Sprintf("gid_attrs/ndevs/%d", g.Index), "%s", g.Netdev)
+		}
+		next = g.Index + 1
+	}
+}
+
+// counters shows in counters what the InfiniBand specification has, data in words of four bytes, and in
+// hw_counters all that the device counts, under the names that "softroce show counters" gives.
+func (r *renderer) counters(d *Device) {
+	c := &d.Counters
+	link := &c.Link
+	r.add("counters/port_xmit_packets", "%d", link.TxPackets)
+	r.add("counters/port_rcv_packets", "%d", link.RxPackets)
+	r.add("counters/port_xmit_data", "%d", link.TxBytes/4)
+	r.add("counters/port_rcv_data", "%d", link.RxBytes/4)
+	for i := range metrics.Counters {
+		m := &metrics.Counters[i]
+		r.add("hw_counters/"+m.Name, "%d", m.Value(c))
+	}
+}
