@@ -5,7 +5,7 @@
 // that they need where they can. A test that cannot run here is skipped and says why;
 // `make test` lists those, and where CI=true they count as failures.
 //
-// Tests run side by side, one in each lane: see lanes_test.go.
+// Tests run side by side, one in each lane: see harness.
 //
 // The kernel peer runs in a virtual machine, see e2e/rxelab. $SOFTROCE_E2E_KERNEL is
 // the Debian package of its kernel, linux-image-amd64 (6.1) if it is not set.

@@ -29,7 +29,7 @@ func freePort() int { return firstPort + portsPerRun*int(portsTaken.Add(1)) }
 var buildTurns = sync.OnceValues(func() (string, error) {
 	path := filepath.Join(workDir, "turns.so")
 	out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC",
-		"-o", path, "turns/turns.c").CombinedOutput()
+		"-o", path, "listenwait/listenwait.c").CombinedOutput()
 	if err != nil {
 		return "", fmt.Errorf("turns.c: %w: %s", err, out)
 	}

@@ -76,7 +76,7 @@ func TestServersThatForkOverRDMA(t *testing.T) {
 	preload := socketsPreload(t)
 	const bytesEach = 300000
 	program := filepath.Join(t.TempDir(), "forking")
-	command(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forking/forking.c")
+	command(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forkserver/forkserver.c")
 	ns := namespace(t, "forking")
 	socket := daemonIn(t, ns)
 	client, server := fabricEnds(ns, socket)

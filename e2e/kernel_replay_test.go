@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"softroce/e2e/vprobe"
+	"softroce/e2e/verbspeer"
 )
 
 // TestCaptureOfAKernelConversationReplays records what the daemon exchanges with the kernel
@@ -21,7 +21,7 @@ func TestCaptureOfAKernelConversationReplays(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		large := func(o *vprobe.Options) { o.RecvSize = 128 << 10 }
+		large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
 		families := ipVersions
 		if !s.first() {
 			families = families[1:]

@@ -1,4 +1,4 @@
-package vprobe
+package verbspeer
 
 import (
 	"fmt"

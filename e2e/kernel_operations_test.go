@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"softroce/e2e/rxelab"
-	"softroce/e2e/vprobe"
+	"softroce/e2e/verbspeer"
 	"softroce/verbs"
 )
 
@@ -22,7 +22,7 @@ import (
 type conversation struct {
 	name           string
 	ops            string
-	client, server vprobe.Options
+	client, server verbspeer.Options
 	want           []verbs.WCStatus // of each operation; nil: all succeed
 	promised       int              // if not 0, a later operation may be refused as an invalid request
 	limit          time.Duration    // 0: a minute
@@ -39,7 +39,7 @@ func (s *site) converse(t *testing.T, v ipVersion, c conversation, softroceServe
 	}
 	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("conversation took too long"))
 	defer cancel()
-	ops, err := vprobe.ParseOps(c.ops)
+	ops, err := verbspeer.ParseOps(c.ops)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -51,7 +51,7 @@ func (s *site) converse(t *testing.T, v ipVersion, c conversation, softroceServe
 	if softroceServes {
 		seen = s.serve(ctx, t, c)
 	} else {
-		if d := vprobe.Defaults(); c.client.Timeout == d.Timeout && c.client.Retry == d.Retry {
+		if d := verbspeer.Defaults(); c.client.Timeout == d.Timeout && c.client.Retry == d.Retry {
 			c.client.Timeout = patience
 		}
 		seen = s.ask(ctx, t, c, ops)
@@ -66,23 +66,23 @@ const patience = 16
 
 // An outcome is what a conversation has come to, from either end's point of view.
 type outcome struct {
-	statuses  []verbs.WCStatus // of the client's operations
-	received  []vprobe.Receive // by the server
-	memory    []byte           // softroce's
-	kernelSum uint32           // of the guest's memory
-	serves    bool             // softroce is the server
+	statuses  []verbs.WCStatus    // of the client's operations
+	received  []verbspeer.Receive // by the server
+	memory    []byte              // softroce's
+	kernelSum uint32              // of the guest's memory
+	serves    bool                // softroce is the server
 	log       string
 }
 
 // ask is softroce's end as a client.
-func (s *site) ask(ctx context.Context, t *testing.T, c conversation, ops []vprobe.Op) (o outcome) {
+func (s *site) ask(ctx context.Context, t *testing.T, c conversation, ops []verbspeer.Op) (o outcome) {
 	t.Helper()
 	guest, err := s.guest.Start(ctx, time.Minute, "vprobe"+c.server.Args())
 	if err != nil {
 		t.Fatal(err)
 	}
 	end := s.end(t, c.client, false)
-	conn, err := s.guest.Dial(ctx, vprobe.Port)
+	conn, err := s.guest.Dial(ctx, verbspeer.Port)
 	if err != nil {
 		t.Fatalf("%v; vprobe: %s", err, guest.Output())
 	}
@@ -115,7 +115,7 @@ func (s *site) ask(ctx context.Context, t *testing.T, c conversation, ops []vpro
 func (s *site) serve(ctx context.Context, t *testing.T, c conversation) (o outcome) {
 	t.Helper()
 	o.serves = true
-	listener, err := rxelab.Listen(s.lab.EmuNamespace(), netip.AddrPortFrom(s.lab.Host(), vprobe.Port))
+	listener, err := rxelab.Listen(s.lab.EmuNamespace(), netip.AddrPortFrom(s.lab.Host(), verbspeer.Port))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -142,7 +142,7 @@ func (s *site) serve(ctx context.Context, t *testing.T, c conversation) (o outco
 	}
 	for _, wc := range wcs {
 		if wc.Status == verbs.WCSuccess {
-			r := vprobe.Receive{Opcode: wc.Opcode, Length: wc.ByteLen, WithImm: wc.WCFlags&verbs.WCWithImm != 0}
+			r := verbspeer.Receive{Opcode: wc.Opcode, Length: wc.ByteLen, WithImm: wc.WCFlags&verbs.WCWithImm != 0}
 			if r.WithImm {
 				r.Imm = wc.Imm
 			}
@@ -161,9 +161,9 @@ func (s *site) serve(ctx context.Context, t *testing.T, c conversation) (o outco
 	return o
 }
 
-func (s *site) end(t *testing.T, o vprobe.Options, server bool) *vprobe.End {
+func (s *site) end(t *testing.T, o verbspeer.Options, server bool) *verbspeer.End {
 	t.Helper()
-	end, err := vprobe.Open(s.nic, o, server)
+	end, err := verbspeer.Open(s.nic, o, server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -171,9 +171,9 @@ func (s *site) end(t *testing.T, o vprobe.Options, server bool) *vprobe.End {
 	return end
 }
 
-func (o *outcome) kernel(t *testing.T, text string) vprobe.Output {
+func (o *outcome) kernel(t *testing.T, text string) verbspeer.Output {
 	t.Helper()
-	out, err := vprobe.ParseOutput(text)
+	out, err := verbspeer.ParseOutput(text)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -181,15 +181,15 @@ func (o *outcome) kernel(t *testing.T, text string) vprobe.Output {
 	return out
 }
 
-func (o outcome) compare(t *testing.T, c conversation, ops []vprobe.Op) {
+func (o outcome) compare(t *testing.T, c conversation, ops []verbspeer.Op) {
 	t.Helper()
-	ops = slices.DeleteFunc(slices.Clone(ops), func(op vprobe.Op) bool { return op.Name == "sleep" })
+	ops = slices.DeleteFunc(slices.Clone(ops), func(op verbspeer.Op) bool { return op.Name == "sleep" })
 	want := c.wantStatuses(len(ops), o.statuses)
 	if !slices.Equal(o.statuses, want) {
 		t.Errorf("operations ended\n  %v\nwant\n  %v\nvprobe: %s", o.statuses, want, o.log)
 		return
 	}
-	m := vprobe.NewModel(c.server)
+	m := verbspeer.NewModel(c.server)
 	for i, op := range ops {
 		switch {
 		case want[i] == verbs.WCSuccess:
@@ -211,7 +211,7 @@ func (o outcome) compare(t *testing.T, c conversation, ops []vprobe.Op) {
 	if at, ok := firstDifference(o.memory, ours); !ok {
 		t.Errorf("softroce's memory is wrong from byte %d on: %#02x, want %#02x", at, o.memory[at], ours[at])
 	}
-	if sum := vprobe.Sum(kernels); sum != o.kernelSum && (o.serves || len(m.Unsure) == 0) {
+	if sum := verbspeer.Sum(kernels); sum != o.kernelSum && (o.serves || len(m.Unsure) == 0) {
 		t.Errorf("the kernel's memory has checksum %08x, want %08x", o.kernelSum, sum)
 	}
 }
@@ -246,8 +246,8 @@ func firstDifference(a, b []byte) (at int, same bool) {
 }
 
 // with returns the default options, changed.
-func with(change ...func(*vprobe.Options)) vprobe.Options {
-	o := vprobe.Defaults()
+func with(change ...func(*verbspeer.Options)) verbspeer.Options {
+	o := verbspeer.Defaults()
 	for _, f := range change {
 		f(&o)
 	}
@@ -267,7 +267,7 @@ func (s *site) bothRoles(t *testing.T, v ipVersion, list []conversation) {
 func operations(mtu int) string {
 	var b strings.Builder
 	// A comparison that holds, and the same again, which then does not.
-	there := binary.LittleEndian.Uint64(vprobe.Pattern(64, true)[40:])
+	there := binary.LittleEndian.Uint64(verbspeer.Pattern(64, true)[40:])
 	fmt.Fprintf(&b, "faa:5 faa:0xffffffffffffffff@8 faa:1@16 cas:%d,7@40 cas:%d,9@40", there, there)
 	for _, n := range []int{0, 1, 2, 3, 4, 5, 100, mtu - 1, mtu, mtu + 1, 2*mtu + 3, 5 * mtu, 33333, 65536, 100000} {
 		for _, name := range []string{"send", "sendse", "sendimm"} {
@@ -280,17 +280,17 @@ func operations(mtu int) string {
 }
 
 func TestEveryOperationWithTheKernel(t *testing.T) {
-	process := func(o *vprobe.Options) { o.Shared = false }
+	process := func(o *verbspeer.Options) { o.Shared = false }
 	runs := []struct {
 		v   ipVersion
 		mtu int
-		set func(*vprobe.Options)
+		set func(*verbspeer.Options)
 	}{
-		{ipVersions[0], 4096, func(*vprobe.Options) {}},
+		{ipVersions[0], 4096, func(*verbspeer.Options) {}},
 		{ipVersions[1], 1024, process},
 		// From here on, on the first link alone.
 		{ipVersions[0], 256, process},
-		{ipVersions[0], 1024, func(*vprobe.Options) {}},
+		{ipVersions[0], 1024, func(*verbspeer.Options) {}},
 		{ipVersions[1], 4096, process},
 	}
 	overEachLink(t, func(t *testing.T, s *site) {
@@ -299,7 +299,7 @@ func TestEveryOperationWithTheKernel(t *testing.T) {
 			list = list[:2]
 		}
 		for _, r := range list {
-			set := func(o *vprobe.Options) { o.MTU, o.RecvSize = r.mtu, 128<<10 }
+			set := func(o *verbspeer.Options) { o.MTU, o.RecvSize = r.mtu, 128<<10 }
 			o := with(set, r.set)
 			memory := "shared"
 			if !o.Shared {

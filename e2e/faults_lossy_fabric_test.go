@@ -12,7 +12,7 @@ import (
 	"testing"
 
 	"softroce/e2e/rxelab"
-	"softroce/e2e/vprobe"
+	"softroce/e2e/verbspeer"
 )
 
 // lossy loses one packet in a hundred and puts another behind those that follow it.
@@ -76,13 +76,13 @@ func copyFile(t *testing.T, server, client end) {
 func vprobePair(t *testing.T, client, server end) {
 	program := filepath.Join(workDir, "vprobe")
 	command(t, "gcc", "-O2", "-o", program, filepath.Join(rxelab.Dir(), "probe/vprobe.c"), "-libverbs")
-	large := func(o *vprobe.Options) { o.RecvSize = 128 << 10 }
+	large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
 	c := conversation{ops: operations(1024), client: with(large), server: with(large)}
 	c.client.GIDIndex, c.server.GIDIndex = 1, 1
 	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
 	defer cancel()
 	serving := server.start(ctx, t, program+" -d "+server.device+c.server.Args())
-	if err := server.listening(ctx, serving, vprobe.Port); err != nil {
+	if err := server.listening(ctx, serving, verbspeer.Port); err != nil {
 		t.Fatal(err)
 	}
 	asking := client.start(ctx, t, program+" -d "+client.device+c.client.Args()+" "+server.host+" "+c.ops)

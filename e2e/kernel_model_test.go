@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"softroce/e2e/rxelab"
-	"softroce/e2e/vprobe"
+	"softroce/e2e/verbspeer"
 	"softroce/verbs"
 )
 
@@ -20,7 +20,7 @@ func TestModelHoldsBetweenKernelEnds(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	large := func(o *vprobe.Options) { o.RecvSize = 128 << 10 }
+	large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
 	for _, c := range []conversation{
 		{name: "every operation", ops: operations(1024), client: with(large), server: with(large)},
 		{name: "impaired set", ops: impairedOps, client: with(), server: with()},
@@ -38,7 +38,7 @@ func TestModelHoldsBetweenKernelEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if err := g.WaitListen(ctx, vprobe.Port); err != nil {
+			if err := g.WaitListen(ctx, verbspeer.Port); err != nil {
 				t.Fatal(err)
 			}
 			clientText, err := g.Run(ctx, time.Minute, fmt.Sprintf("vprobe%s %v %s", c.client.Args(), g.Addr4, c.ops))
@@ -58,11 +58,11 @@ func TestModelHoldsBetweenKernelEnds(t *testing.T) {
 // known by its checksum only, as is the client's.
 func compareKernels(t *testing.T, c conversation, clientText, serverText string) {
 	t.Helper()
-	ops, err := vprobe.ParseOps(c.ops)
+	ops, err := verbspeer.ParseOps(c.ops)
 	if err != nil {
 		t.Fatal(err)
 	}
-	client, err := vprobe.ParseOutput(clientText)
+	client, err := verbspeer.ParseOutput(clientText)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -76,13 +76,13 @@ func compareKernels(t *testing.T, c conversation, clientText, serverText string)
 			o.received = append(o.received, l.Receive)
 		}
 	}
-	m := vprobe.NewModel(c.server)
+	m := verbspeer.NewModel(c.server)
 	for i, op := range ops {
 		if c.want == nil || c.want[i] == ok {
 			m.Apply(op)
 		}
 	}
-	if sum := vprobe.Sum(m.Client); sum != client.Sum {
+	if sum := verbspeer.Sum(m.Client); sum != client.Sum {
 		t.Errorf("client's memory has checksum %08x, want %08x", client.Sum, sum)
 	}
 	o.memory = m.Client

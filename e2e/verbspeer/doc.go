@@ -7,4 +7,4 @@
 // and a Model says what they hold after any list of operations and which completions both
 // ends saw; so every byte of both memories is compared at the end, the guest's through the
 // checksum that it prints.
-package vprobe
+package verbspeer

@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"softroce/e2e/vprobe"
+	"softroce/e2e/verbspeer"
 	"softroce/verbs"
 )
 
@@ -17,10 +17,10 @@ const (
 // responder refuses and neither writes nor reads a byte, the requester's operation ends with
 // the status of the NAK and later ones are flushed.
 func TestNAKsWithTheKernel(t *testing.T) {
-	few := func(o *vprobe.Options) { o.Recvs = 2 }
-	short := func(o *vprobe.Options) { o.Recvs, o.RecvSize = 2, 1000 }
-	without := func(a verbs.Access) func(*vprobe.Options) {
-		return func(o *vprobe.Options) { o.Access &^= a }
+	few := func(o *verbspeer.Options) { o.Recvs = 2 }
+	short := func(o *verbspeer.Options) { o.Recvs, o.RecvSize = 2, 1000 }
+	without := func(a verbs.Access) func(*verbspeer.Options) {
+		return func(o *verbspeer.Options) { o.Access &^= a }
 	}
 	nak := func(name, ops string, want ...verbs.WCStatus) conversation {
 		return conversation{name: name, ops: ops, client: with(), server: with(few), want: want}
@@ -70,10 +70,10 @@ func TestNAKsWithTheKernel(t *testing.T) {
 }
 
 func TestReceiverNotReadyWithTheKernel(t *testing.T) {
-	late := func(d time.Duration, code int) func(*vprobe.Options) {
-		return func(o *vprobe.Options) { o.Late, o.MinRNR = d, code }
+	late := func(d time.Duration, code int) func(*verbspeer.Options) {
+		return func(o *verbspeer.Options) { o.Late, o.MinRNR = d, code }
 	}
-	retries := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.RNRRetry = n } }
+	retries := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RNRRetry = n } }
 	overEachLink(t, func(t *testing.T, s *site) {
 		list := []conversation{
 			{name: "with work behind it", ops: "+write:5000 +send:3000 +write:5000@9000 read:100@70000", client: with(), server: with(late(200*time.Millisecond, 22))},
@@ -94,7 +94,7 @@ func TestReceiverNotReadyWithTheKernel(t *testing.T) {
 }
 
 func TestSequenceNumbersWrapWithTheKernel(t *testing.T) {
-	psn := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.PSN = n } }
+	psn := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.PSN = n } }
 	overEachLink(t, func(t *testing.T, s *site) {
 		list := []conversation{
 			{name: "in a WRITE", ops: "send:100 write:5000 read:3000@9000", client: with(psn(0xfffffd)), server: with(psn(0xfffffe))},
@@ -112,8 +112,8 @@ func TestSequenceNumbersWrapWithTheKernel(t *testing.T) {
 // requester is set for. A requester keeps to its own limit. The kernel's responder answers more
 // than it has promised; softroce's refuses (IBTA 9.7.5.2.3) what it cannot answer at once.
 func TestReadsInFlightWithTheKernel(t *testing.T) {
-	out := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.RdOut = n } }
-	in := func(n int) func(*vprobe.Options) { return func(o *vprobe.Options) { o.RdIn = n } }
+	out := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RdOut = n } }
+	in := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RdIn = n } }
 	reads := "+read:2000 +read:2000@2048 +read:2000@4096 +read:2000@8192 +read:2000@12288 +read:2000@16384 +read:2000@20480 read:2000@24576"
 	pipeline := "+send:2000 +write:2000 +read:3000@4096 +faa:1@300000 +send:1 +write:100@200000 send:4"
 	overEachLink(t, func(t *testing.T, s *site) {
@@ -136,7 +136,7 @@ func TestReadsInFlightWithTheKernel(t *testing.T) {
 }
 
 func TestSilentKernelTimesOut(t *testing.T) {
-	tries := func(o *vprobe.Options) { o.Timeout, o.Retry = 14, 3 }
+	tries := func(o *verbspeer.Options) { o.Timeout, o.Retry = 14, 3 }
 	overEachLink(t, func(t *testing.T, s *site) {
 		families := ipVersions
 		if !s.first() {

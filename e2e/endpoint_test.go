@@ -195,9 +195,9 @@ func inGuest(g *rxelab.Guest) end {
 }
 
 const (
-	namedScript = "over-ipv6"      // gives a command names of its own
-	namedThere  = "/tmp/over-ipv6" // in a guest
-	namedPeer   = "peer"           // the name that it knows
+	namedScript = "testdata/over-ipv6" // gives a command names of its own
+	namedThere  = "/tmp/over-ipv6"     // in a guest
+	namedPeer   = "peer"               // the name that it knows
 )
 
 func inNames(script, address string) string {
