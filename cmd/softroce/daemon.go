@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"softroce/internal/daemon"
+	"softroce/internal/nicspec"
 )
 
 type daemonCmd struct {
@@ -78,9 +79,9 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 			return c, err
 		}
 	}
-	var nics []daemon.NIC
+	var nics []nicspec.NIC
 	for _, s := range d.NIC {
-		n, err := daemon.ParseNIC(s)
+		n, err := nicspec.Parse(s)
 		if err != nil {
 			return c, &usageError{err}
 		}

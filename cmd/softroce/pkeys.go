@@ -2,7 +2,7 @@ package main
 
 import (
 	"softroce/internal/control"
-	"softroce/internal/daemon"
+	"softroce/internal/nicspec"
 )
 
 type pkeysCmd struct {
@@ -11,7 +11,7 @@ type pkeysCmd struct {
 }
 
 func (p *pkeysCmd) Run(e *env) error {
-	keys, err := daemon.ParsePKeys(p.Keys)
+	keys, err := nicspec.ParsePKeys(p.Keys)
 	if err != nil {
 		return &usageError{err}
 	}

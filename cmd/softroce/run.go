@@ -3,7 +3,7 @@ package main
 import (
 	"errors"
 
-	"softroce/internal/daemon"
+	"softroce/internal/nicspec"
 	programs "softroce/internal/run"
 )
 
@@ -27,7 +27,7 @@ func (r *runCmd) Run(e *env) error {
 		return usagef("run needs a command, after --")
 	}
 	for _, n := range r.NIC {
-		if _, err := daemon.ParseNIC(n); err != nil {
+		if _, err := nicspec.Parse(n); err != nil {
 			return &usageError{err}
 		}
 	}

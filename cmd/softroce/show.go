@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 
 	"softroce/internal/control"
+	"softroce/internal/daemon"
 	"softroce/internal/show"
 )
 
@@ -25,14 +26,14 @@ func (s *showCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	var snap show.Snapshot
+	var snap daemon.Snapshot
 	if err := json.Unmarshal(text, &snap); err != nil {
 		return err
 	}
 	if !s.JSON {
-		return snap.WriteText(e.out, s.Kind)
+		return show.WriteText(e.out, &snap, s.Kind)
 	}
-	list, err := snap.Select(s.Kind)
+	list, err := show.Select(&snap, s.Kind)
 	if err != nil {
 		return err
 	}

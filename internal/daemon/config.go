@@ -10,13 +10,14 @@ import (
 	"time"
 
 	"softroce/attach"
+	"softroce/internal/nicspec"
 	"softroce/wire"
 )
 
 // Config is all that a daemon can be told. The zero value of a field means its
 // default; Start fills the defaults in.
 type Config struct {
-	NICs []NIC // default: DefaultNICs
+	NICs []nicspec.NIC // default: nicspec.Defaults
 
 	Socket      string        // path of the clients' socket; default: control.SocketPath's
 	SocketMode  os.FileMode   // who may attach; default attach.DefaultMode
@@ -44,7 +45,7 @@ const DefaultMetricsHost = "127.0.0.1"
 // Validate checks what can be checked without opening anything, and fills the defaults in.
 func (c *Config) Validate() error {
 	if len(c.NICs) == 0 {
-		c.NICs = DefaultNICs()
+		c.NICs = nicspec.Defaults()
 	}
 	names := map[string]bool{}
 	for _, n := range c.NICs {

@@ -15,6 +15,7 @@ import (
 	"github.com/goccy/go-yaml/ast"
 
 	"softroce/attach"
+	"softroce/internal/nicspec"
 )
 
 // file is the configuration file: YAML, with the flags' names as keys. Keys that are
@@ -64,7 +65,7 @@ func ReadConfig(path string) (Config, error) {
 		},
 	}
 	for _, n := range f.NICs {
-		c.NICs = append(c.NICs, NIC(n))
+		c.NICs = append(c.NICs, nicspec.NIC(n))
 	}
 	return c, nil
 }
@@ -128,7 +129,7 @@ func scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
 }
 
 type (
-	nicValue   NIC
+	nicValue   nicspec.NIC
 	modeValue  os.FileMode
 	spinValue  time.Duration
 	countValue int
@@ -136,7 +137,7 @@ type (
 )
 
 func (v *nicValue) UnmarshalYAML(n ast.Node) error {
-	return scalar(n, (*NIC)(v), ParseNIC)
+	return scalar(n, (*nicspec.NIC)(v), nicspec.Parse)
 }
 
 func (v *modeValue) UnmarshalYAML(n ast.Node) error {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/attach"
+	"softroce/internal/nicspec"
 )
 
 func writeConfig(t *testing.T, text string) string {
@@ -108,8 +109,8 @@ func TestConfigErrorsNameFileAndLine(t *testing.T) {
 }
 
 func TestConfigThatContradictsItselfIsRefused(t *testing.T) {
-	nic := func(s string) NIC {
-		n, err := ParseNIC(s)
+	nic := func(s string) nicspec.NIC {
+		n, err := nicspec.Parse(s)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +121,7 @@ func TestConfigThatContradictsItselfIsRefused(t *testing.T) {
 		c    Config
 		want string
 	}{
-		{"same name", Config{NICs: []NIC{nic("a=fabric"), nic("a=fabric")}}, "a is there twice"},
+		{"same name", Config{NICs: []nicspec.NIC{nic("a=fabric"), nic("a=fabric")}}, "a is there twice"},
 		{"engines", Config{Engines: -1}, "engines -1: want 1 to"},
 		{"metrics", Config{Metrics: "9091"}, "want HOST:PORT"},
 		{"metrics port", Config{Metrics: "localhost:http!"}, "0 to 65535"},

@@ -15,7 +15,6 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/metrics"
-	"softroce/internal/show"
 	"softroce/internal/sysfs"
 	"softroce/nic"
 	"softroce/wire"
@@ -246,7 +245,7 @@ func (d *Daemon) Socket() string { return d.socket }
 func (d *Daemon) MetricsAddr() net.Addr { return d.metrics }
 
 // Snapshot returns what the daemon holds.
-func (d *Daemon) Snapshot() show.Snapshot { return show.New(d.server.Snapshot(), d.Engines()) }
+func (d *Daemon) Snapshot() Snapshot { return NewSnapshot(d.server.Snapshot(), d.Engines()) }
 
 // Devices implements metrics.Source.
 func (d *Daemon) Devices() (list []nic.Snapshot) {

@@ -5,6 +5,7 @@ import (
 	"hash/fnv"
 	"io"
 
+	"softroce/internal/nicspec"
 	"softroce/nic"
 	"softroce/wire"
 )
@@ -19,12 +20,12 @@ type builder struct {
 }
 
 // add hangs a NIC on its link and gives it to an engine.
-func (b *builder) add(e *nic.Engine, n NIC) error {
+func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	link, iface, err := b.link(e, n)
 	if err != nil {
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
-	link = b.tap.add(n.Name, link, iface, n.Kind == Fabric)
+	link = b.tap.add(n.Name, link, iface, n.Kind == nicspec.Fabric)
 	if b.faults != nil {
 		link = wire.NewFault(link, b.faults.For(n.Name))
 	}
@@ -36,59 +37,63 @@ func (b *builder) add(e *nic.Engine, n NIC) error {
 }
 
 // link opens the link of n, with its loopback, and says what interface it stands on.
-func (b *builder) link(e *nic.Engine, n NIC) (wire.Link, wire.Interface, error) {
+func (b *builder) link(e *nic.Engine, n nicspec.NIC) (wire.Link, wire.Interface, error) {
 	switch n.Kind {
-	case Fabric:
-		iface := n.static()
+	case nicspec.Fabric:
+		iface := fabricInterface(n)
 		port := b.fabric.Port(e)
 		port.Follow(iface)
 		return port, iface, nil
-	case Packet, UDP:
+	case nicspec.Packet, nicspec.UDP:
 		return b.netLink(n)
-	case Dgram:
+	case nicspec.Dgram:
 		return b.dgramLink(n)
 	}
 	return nil, nil, fmt.Errorf("link of kind %q", n.Kind)
 }
 
 // netLink opens a link on a network interface.
-func (b *builder) netLink(n NIC) (wire.Link, wire.Interface, error) {
-	iface, err := wire.NetInterface(n.Interface)
+func (b *builder) netLink(n nicspec.NIC) (wire.Link, wire.Interface, error) {
+	link, iface, err := n.OpenInterface()
 	if err != nil {
 		return nil, nil, err
 	}
 	b.closers = append(b.closers, iface)
-	var link wire.Link
-	if n.Kind == Packet {
-		link, err = wire.NewPacket(iface)
-	} else {
-		link, err = wire.NewUDP(iface)
-	}
-	if err != nil {
-		return nil, nil, err
-	}
 	return wire.NewLoopback(link, wire.Owns(iface)), iface, nil
 }
 
-// static is the interface of a NIC on a fabric. It has no name: there is none on the host.
-func (n NIC) static() wire.Interface {
+// fabricInterface returns the interface of a fabric NIC. It has no name because the host has no such
+// interface.
+func fabricInterface(n nicspec.NIC) wire.Interface {
 	mtu := n.MTU
 	if mtu == 0 {
-		mtu = FabricMTU
+		mtu = nicspec.FabricMTU
 	}
-	return wire.StaticTrunk("", n.station(), mtu, n.VLANs, n.Addrs...)
+	return wire.StaticTrunk("", macOf(n), mtu, n.VLANs, n.Addrs...)
 }
 
-// station is the MAC of a NIC: the one given, or a locally administered one that differs
-// between NICs of different names and between the ends of one dgram cable.
-func (n NIC) station() (mac [6]byte) {
+// macOf returns the configured MAC of n. Without one it derives a locally administered MAC that
+// differs between NICs of different names and between the two ends of a dgram link.
+func macOf(n nicspec.NIC) (mac [6]byte) {
 	if n.MAC != mac {
 		return n.MAC
 	}
-	n.PKeys = nil // partitions come and go, a NIC keeps its MAC
+	n.PKeys = nil // a change of partitions must not change the MAC
 	h := fnv.New64a()
 	fmt.Fprint(h, n.String())
 	copy(mac[:], h.Sum(nil))
 	mac[0] = mac[0]&^0x03 | 0x02
 	return mac
+}
+
+// dgramLink opens a link to a virtual machine's NIC. The link answers ARP and neighbor discovery for
+// its addresses, so it is also the interface.
+func (b *builder) dgramLink(n nicspec.NIC) (wire.Link, wire.Interface, error) {
+	link, err := wire.NewDgram(wire.DgramConfig{
+		Local: n.Local, Remote: n.Remote, MAC: macOf(n), MTU: n.MTU, Addrs: n.Addrs, VLANs: n.VLANs,
+	})
+	if err != nil {
+		return nil, nil, err
+	}
+	return wire.NewLoopback(link, wire.Owns(link)), link, nil
 }

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"softroce/internal/daemon"
+	"softroce/internal/nicspec"
 	"softroce/internal/perf"
 	"softroce/verbs"
 )
@@ -259,7 +260,7 @@ func TestTwoDaemonsMeasureTowardsEachOther(t *testing.T) {
 	t.Cleanup(cancel)
 	ports := freePorts(t)
 	open := func(i int) *verbs.Context {
-		n, err := daemon.ParseNIC(fmt.Sprintf("vm%d=dgram:127.0.0.1:%d,127.0.0.1:%d,10.9.0.%d/24,mtu=9000", i, ports[i], ports[1-i], i+1))
+		n, err := nicspec.Parse(fmt.Sprintf("vm%d=dgram:127.0.0.1:%d,127.0.0.1:%d,10.9.0.%d/24,mtu=9000", i, ports[i], ports[1-i], i+1))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -268,7 +269,7 @@ func TestTwoDaemonsMeasureTowardsEachOther(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { os.RemoveAll(dir) })
-		d, err := daemon.Start(daemon.Config{NICs: []daemon.NIC{n}, Socket: filepath.Join(dir, "s")}, "test", slog.New(slog.DiscardHandler))
+		d, err := daemon.Start(daemon.Config{NICs: []nicspec.NIC{n}, Socket: filepath.Join(dir, "s")}, "test", slog.New(slog.DiscardHandler))
 		if err != nil {
 			t.Fatal(err)
 		}

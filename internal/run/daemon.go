@@ -19,7 +19,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/control"
-	"softroce/internal/daemon"
+	"softroce/internal/nicspec"
 	"softroce/internal/tempdir"
 )
 
@@ -252,7 +252,7 @@ func (o *Options) nicCount() int {
 	if len(o.NICs) > 0 {
 		return len(o.NICs)
 	}
-	return len(daemon.DefaultNICs())
+	return len(nicspec.Defaults())
 }
 
 // endTime is how long a daemon may take to end: it may have a capture to write out.

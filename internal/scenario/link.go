@@ -4,7 +4,7 @@ import (
 	"errors"
 	"fmt"
 
-	"softroce/internal/daemon"
+	"softroce/internal/nicspec"
 	"softroce/wire"
 )
 
@@ -14,14 +14,14 @@ var handMAC = [6]byte{0x02, 0x73, 0x63, 0x65, 0x6e, 0x65}
 // OpenCable opens a link, which is written as those of the daemon are (packet:IFACE, udp:IFACE, dgram:…). program is
 // as in NewCable, and may be nil.
 func OpenCable(link string, program []string) (*Cable, error) {
-	n, err := daemon.ParseNIC("scenario=" + link)
+	n, err := nicspec.Parse("scenario=" + link)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLink, err)
 	}
 	switch n.Kind {
-	case daemon.Fabric:
+	case nicspec.Fabric:
 		return nil, fmt.Errorf("%w: %q has no live peer", ErrLink, link)
-	case daemon.Dgram:
+	case nicspec.Dgram:
 		mac := n.MAC
 		if mac == ([6]byte{}) {
 			mac = handMAC
@@ -35,19 +35,9 @@ func OpenCable(link string, program []string) (*Cable, error) {
 	return openInterface(n, program)
 }
 
-func openInterface(n daemon.NIC, program []string) (*Cable, error) {
-	iface, err := wire.NetInterface(n.Interface)
+func openInterface(n nicspec.NIC, program []string) (*Cable, error) {
+	l, iface, err := n.OpenInterface()
 	if err != nil {
-		return nil, err
-	}
-	var l wire.Link
-	if n.Kind == daemon.Packet {
-		l, err = wire.NewPacket(iface)
-	} else {
-		l, err = wire.NewUDP(iface)
-	}
-	if err != nil {
-		iface.Close()
 		return nil, err
 	}
 	c, err := NewCable(l, iface, program)
@@ -61,7 +51,7 @@ func openInterface(n daemon.NIC, program []string) (*Cable, error) {
 
 // Live returns what makes a bench on a cable of its own, which OpenCable opens for it.
 func Live(link string, program []string) (func(wire.FrameSink) (Bench, error), error) {
-	if n, err := daemon.ParseNIC("scenario=" + link); err != nil || n.Kind == daemon.Fabric {
+	if n, err := nicspec.Parse("scenario=" + link); err != nil || n.Kind == nicspec.Fabric {
 		_, err := OpenCable(link, program) // which says what is wrong
 		return nil, err
 	}

@@ -9,46 +9,47 @@ import (
 	"text/tabwriter"
 
 	"softroce/cm"
+	"softroce/internal/daemon"
 	"softroce/nic"
 )
 
 // A kind is something that can be shown.
 type kind struct {
 	name string
-	list func(*Snapshot) any // for JSON: one element per object
-	text func(*Snapshot, io.Writer)
+	list func(*daemon.Snapshot) any // for JSON: one element per object
+	text func(*daemon.Snapshot, io.Writer)
 }
 
 var kinds = []kind{
-	{"devices", func(s *Snapshot) any { return s.devices() }, func(s *Snapshot, w io.Writer) {
-		for _, d := range s.devices() {
+	{"devices", func(s *daemon.Snapshot) any { return devices(s) }, func(s *daemon.Snapshot, w io.Writer) {
+		for _, d := range devices(s) {
 			writeDevice(w, d)
 		}
 	}},
-	objects("ctx", func(d *Device) []nic.ContextInfo { return d.Contexts }, func(c nic.ContextInfo) []any {
+	objects("ctx", func(d *daemon.Device) []nic.ContextInfo { return d.Contexts }, func(c nic.ContextInfo) []any {
 		return owned(c.Owner, "pd", c.PDs, "mr", c.MRs, "mw", c.MWs, "cq", c.CQs, "srq", c.SRQs, "qp", c.QPs, "ah", c.AHs, "xrcd", c.XRCDs,
 			"dm", c.DMs,
 			"registered", c.RegisteredBytes, "rings", c.RingBytes, "device_memory", c.DeviceMemory)
 	}),
-	objects("pd", func(d *Device) []nic.PDInfo { return d.PDs }, func(p nic.PDInfo) []any {
+	objects("pd", func(d *daemon.Device) []nic.PDInfo { return d.PDs }, func(p nic.PDInfo) []any {
 		return owned(p.Owner, "users", p.Users)
 	}),
-	objects("mr", func(d *Device) []nic.MRInfo { return d.MRs }, func(m nic.MRInfo) []any {
+	objects("mr", func(d *daemon.Device) []nic.MRInfo { return d.MRs }, func(m nic.MRInfo) []any {
 		return owned(m.Owner, "iova", hex(m.IOVA), "length", m.Length, "access", orDash(m.Access))
 	}),
-	objects("mw", func(d *Device) []nic.MWInfo { return d.MWs }, func(m nic.MWInfo) []any {
+	objects("mw", func(d *daemon.Device) []nic.MWInfo { return d.MWs }, func(m nic.MWInfo) []any {
 		return owned(m.Owner, "type", m.Type, "bound", m.Bound, "lqpn", m.QPN, "iova", hex(m.IOVA), "length", m.Length, "access", orDash(m.Access))
 	}),
-	objects("dm", func(d *Device) []nic.DMInfo { return d.DMs }, func(m nic.DMInfo) []any {
+	objects("dm", func(d *daemon.Device) []nic.DMInfo { return d.DMs }, func(m nic.DMInfo) []any {
 		return owned(m.Owner, "length", m.Length, "users", m.Users)
 	}),
-	objects("cq", func(d *Device) []nic.CQInfo { return d.CQs }, func(c nic.CQInfo) []any {
+	objects("cq", func(d *daemon.Device) []nic.CQInfo { return d.CQs }, func(c nic.CQInfo) []any {
 		return owned(c.Owner, "cqe", c.Entries, "waiting", c.Waiting, "users", c.Users, "events", c.Notified, "overrun", c.Overrun)
 	}),
-	objects("srq", func(d *Device) []nic.SRQInfo { return d.SRQs }, func(q nic.SRQInfo) []any {
+	objects("srq", func(d *daemon.Device) []nic.SRQInfo { return d.SRQs }, func(q nic.SRQInfo) []any {
 		return owned(q.Owner, "srqn", q.Number, "wr", q.Entries, "sge", q.MaxSGE, "posted", q.Posted, "limit", q.Limit, "users", q.Users)
 	}),
-	objects("qp", func(d *Device) []nic.QPInfo { return d.QPs }, func(q nic.QPInfo) []any {
+	objects("qp", func(d *daemon.Device) []nic.QPInfo { return d.QPs }, func(q nic.QPInfo) []any {
 		path := "-"
 		if q.Dst.IsValid() {
 			path = fmt.Sprintf("%v > %v", q.Src, q.Dst)
@@ -56,36 +57,36 @@ var kinds = []kind{
 		return owned(q.Owner, "lqpn", q.QPN, "rqpn", q.RemoteQPN, "type", q.Type, "state", q.State, "rq-psn", q.RQPSN,
 			"sq-psn", q.SQPSN, "mtu", q.PathMTU, "path", path, "sq", q.SendPosted, "rq", q.RecvPosted)
 	}),
-	objects("ah", func(d *Device) []nic.AHInfo { return d.AHs }, func(a nic.AHInfo) []any {
+	objects("ah", func(d *daemon.Device) []nic.AHInfo { return d.AHs }, func(a nic.AHInfo) []any {
 		return owned(a.Owner, "path", fmt.Sprintf("%v > %v", a.Src, a.Dst), "tclass", a.TClass, "hop_limit", a.HopLimit)
 	}),
-	objects("mcast", func(d *Device) []nic.GroupInfo { return d.Groups }, func(g nic.GroupInfo) []any {
+	objects("mcast", func(d *daemon.Device) []nic.GroupInfo { return d.Groups }, func(g nic.GroupInfo) []any {
 		return []any{"group", g.Addr, "lqpn", strings.Trim(strings.ReplaceAll(fmt.Sprint(g.QPs), " ", ","), "[]")}
 	}),
-	{"cm_id", func(s *Snapshot) any { return append([]cm.IDInfo{}, s.CMIDs...) }, func(s *Snapshot, w io.Writer) {
+	{"cm_id", func(s *daemon.Snapshot) any { return append([]cm.IDInfo{}, s.CMIDs...) }, func(s *daemon.Snapshot, w io.Writer) {
 		for _, i := range s.CMIDs {
 			line(w, "link", orDash(i.Device), "cm-idn", i.Handle, "lqpn", i.QPN, "ps", i.PortSpace, "state", i.State,
 				"src-addr", addrPort(i.Src), "dst-addr", addrPort(i.Dst), "pid", i.PID, "comm", i.Comm)
 		}
 	}},
-	objects("faults", func(d *Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
+	objects("faults", func(d *daemon.Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
 		return []any{"line", f.Line, "matched", f.Matched, "acted", f.Acted, "overflowed", f.Overflowed, "rule", f.Rule}
 	}),
-	{"counters", func(s *Snapshot) any { return each(s, counters) }, func(s *Snapshot, w io.Writer) {
+	{"counters", func(s *daemon.Snapshot) any { return each(s, counters) }, func(s *daemon.Snapshot, w io.Writer) {
 		for _, c := range each(s, counters) {
 			writeCounters(w, c.Link, &c.Of)
 		}
 	}},
 }
 
-func counters(d *Device) []Counters { return []Counters{d.Counters} }
+func counters(d *daemon.Device) []daemon.Counters { return []daemon.Counters{d.Counters} }
 
 // objects is a kind whose objects have a line each: the link, and the keys and values of row.
-func objects[T any](name string, of func(*Device) []T, row func(T) []any) kind {
+func objects[T any](name string, of func(*daemon.Device) []T, row func(T) []any) kind {
 	return kind{
 		name: name,
-		list: func(s *Snapshot) any { return each(s, of) },
-		text: func(s *Snapshot, w io.Writer) {
+		list: func(s *daemon.Snapshot) any { return each(s, of) },
+		text: func(s *daemon.Snapshot, w io.Writer) {
 			for _, o := range each(s, of) {
 				line(w, append([]any{"link", o.Link}, row(o.Of)...)...)
 			}
@@ -131,7 +132,7 @@ func find(name string) (*kind, error) {
 
 // Select returns what name asks for in the form of the JSON output: a list with one
 // element per object.
-func (s *Snapshot) Select(name string) (any, error) {
+func Select(s *daemon.Snapshot, name string) (any, error) {
 	k, err := find(name)
 	if err != nil {
 		return nil, err
@@ -140,7 +141,7 @@ func (s *Snapshot) Select(name string) (any, error) {
 }
 
 // WriteText writes what name asks for, a line per object. Keys and values stand in columns.
-func (s *Snapshot) WriteText(w io.Writer, name string) error {
+func WriteText(w io.Writer, s *daemon.Snapshot, name string) error {
 	k, err := find(name)
 	if err != nil {
 		return err

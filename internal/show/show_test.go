@@ -7,11 +7,12 @@ import (
 	"testing"
 
 	"softroce/attach"
+	"softroce/internal/daemon"
 	"softroce/nic"
 )
 
 // taken is a snapshot that has travelled as JSON, as it does from daemon to tool.
-func taken(t *testing.T) *Snapshot {
+func taken(t *testing.T) *daemon.Snapshot {
 	t.Helper()
 	owner := nic.Owner{PID: 42, Comm: "app"}
 	d := nic.Snapshot{
@@ -38,11 +39,11 @@ func taken(t *testing.T) *Snapshot {
 	d.Counters.NAKSent[0] = 9
 	d.Counters.TxStalled = 10
 	down := nic.Snapshot{Name: "nic1", PortState: nic.PortDown, LinkError: "network is down"}
-	b, err := json.Marshal(New(attach.Snapshot{PID: 1, Devices: []nic.Snapshot{d, down}}, nil))
+	b, err := json.Marshal(daemon.NewSnapshot(attach.Snapshot{PID: 1, Devices: []nic.Snapshot{d, down}}, nil))
 	if err != nil {
 		t.Fatal(err)
 	}
-	var s Snapshot
+	var s daemon.Snapshot
 	if err := json.Unmarshal(b, &s); err != nil {
 		t.Fatal(err)
 	}
@@ -77,7 +78,7 @@ link nic0/1 type 2B bound true lqpn 17 iova 0x1010 length 16 access remote_read 
 		"faults": "link nic0/1 line 2 matched 9 acted 1 overflowed 0 rule drop nth 3\n",
 	} {
 		var b strings.Builder
-		if err := s.WriteText(&b, kind); err != nil {
+		if err := WriteText(&b, s, kind); err != nil {
 			t.Errorf("%s: %v", kind, err)
 		}
 		if squeeze(b.String()) != squeeze(want) {
@@ -97,7 +98,7 @@ func squeeze(s string) string {
 
 func TestCountersHaveALineEach(t *testing.T) {
 	var b strings.Builder
-	if err := taken(t).WriteText(&b, "counters"); err != nil {
+	if err := WriteText(&b, taken(t), "counters"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -125,7 +126,7 @@ func TestJSONIsAListOfObjectsWithTheirLinks(t *testing.T) {
 		"mcast":    `{"ifname":"nic0","port":1,"group":"239.1.2.3","lqpns":[20,21]}]`,
 		"faults":   `{"ifname":"nic0","port":1,"line":2,"rule":"drop nth 3","matched":9,"acted":1,"overflowed":0}]`,
 	} {
-		list, err := s.Select(kind)
+		list, err := Select(s, kind)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -134,7 +135,7 @@ func TestJSONIsAListOfObjectsWithTheirLinks(t *testing.T) {
 			t.Errorf("%s: %v, %s", kind, err, b)
 		}
 	}
-	if _, err := s.Select("lid"); err == nil || !strings.Contains(err.Error(), "want one of devices, ctx, pd, ") {
+	if _, err := Select(s, "lid"); err == nil || !strings.Contains(err.Error(), "want one of devices, ctx, pd, ") {
 		t.Errorf("lid: %v", err)
 	}
 }

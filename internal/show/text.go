@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"softroce/internal/daemon"
 	"softroce/internal/metrics"
 )
 
@@ -56,7 +57,7 @@ func writeDevice(w io.Writer, d DeviceLine) {
 
 // writeCounters writes a counter a line: those that have a value whatever it is, of the others
 // the ones that have occurred.
-func writeCounters(w io.Writer, l Link, c *Counters) {
+func writeCounters(w io.Writer, l Link, c *daemon.Counters) {
 	for _, k := range metrics.Counters {
 		line(w, "link", l, k.Name, c.Values[k.Name])
 	}

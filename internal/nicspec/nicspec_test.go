@@ -1,4 +1,4 @@
-package daemon
+package nicspec
 
 import (
 	"strings"
@@ -17,7 +17,7 @@ func TestNICTextIsReadAndWritten(t *testing.T) {
 		"vm=dgram:127.0.0.1:5001,127.0.0.1:5000,10.77.0.20/24,mtu=1500,mac=02:00:00:00:00:07",
 		"vm6=dgram:[::1]:5001,[::1]:5000,2001:db8::2/64",
 	} {
-		n, err := ParseNIC(s)
+		n, err := Parse(s)
 		if err != nil {
 			t.Errorf("%s: %v", s, err)
 			continue
@@ -29,7 +29,7 @@ func TestNICTextIsReadAndWritten(t *testing.T) {
 }
 
 func TestFabricAddressWithoutPrefixLengthGetsOne(t *testing.T) {
-	n, err := ParseNIC("f=fabric:192.0.2.9,2001:db8::9")
+	n, err := Parse("f=fabric:192.0.2.9,2001:db8::9")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -62,7 +62,7 @@ func TestWrongNICTextSaysWhatIsWrongAndWhatWouldBeRight(t *testing.T) {
 		{"a=dgram:localhost,127.0.0.1:2,10.0.0.1/8", `"localhost"`, "ADDR:PORT"},
 		{"a=dgram:127.0.0.1:1,127.0.0.1:2,10.0.0.1", `"10.0.0.1"`, "10.0.0.1/24"},
 	} {
-		_, err := ParseNIC(c.in)
+		_, err := Parse(c.in)
 		if err == nil {
 			t.Errorf("%s: accepted", c.in)
 		} else if !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), c.right) {

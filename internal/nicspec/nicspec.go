@@ -1,4 +1,6 @@
-package daemon
+// Package nicspec reads and writes the text form of a NIC, NAME=LINK, that the --nic flag, the
+// configuration file and the scenario runner share.
+package nicspec
 
 import (
 	"fmt"
@@ -49,16 +51,16 @@ const FabricMTU = 9000
 
 const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
 
-// DefaultNICs is what a daemon without --nic has.
-func DefaultNICs() []NIC {
+// Defaults is what a daemon without --nic has.
+func Defaults() []NIC {
 	return []NIC{
 		{Name: "softroce0", Kind: Fabric, Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}},
 		{Name: "softroce1", Kind: Fabric, Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.2/24"), netip.MustParsePrefix("2001:db8::2/64")}},
 	}
 }
 
-// ParseNIC reads NAME=LINK.
-func ParseNIC(s string) (NIC, error) {
+// Parse reads NAME=LINK.
+func Parse(s string) (NIC, error) {
 	name, link, ok := strings.Cut(s, "=")
 	if !ok {
 		return NIC{}, fmt.Errorf("NIC %q has no link: want NAME=LINK with LINK %s", s, linkForms)

@@ -1,0 +1,72 @@
+// Package show prints the state of a running daemon: as JSON, or as text in the style of iproute2's
+// rdma tool, one line of keys and values for each object.
+package show
+
+import (
+	"fmt"
+
+	"softroce/internal/daemon"
+	"softroce/nic"
+)
+
+// Link is what an object's line begins with: the device and its port.
+type Link struct {
+	IfName string `json:"ifname"`
+	Port   int    `json:"port"`
+}
+
+func (l Link) String() string { return fmt.Sprintf("%s/%d", l.IfName, l.Port) }
+
+// object is an object and where it is. T's fields stand beside Link's.
+type object[T any] struct {
+	Link
+	Of T
+}
+
+func each[T any](s *daemon.Snapshot, of func(*daemon.Device) []T) []object[T] {
+	list := []object[T]{} // not null in JSON
+	for i := range s.Devices {
+		d := &s.Devices[i]
+		for _, o := range of(d) {
+			list = append(list, object[T]{Link{d.Name, 1}, o})
+		}
+	}
+	return list
+}
+
+// DeviceLine is what show devices tells of a NIC.
+type DeviceLine struct {
+	Link
+	State         string       `json:"state"`
+	PhysicalState string       `json:"physical_state"`
+	Netdev        string       `json:"netdev,omitempty"`
+	GUID          string       `json:"node_guid"`
+	ActiveMTU     int          `json:"active_mtu"`
+	Clients       int          `json:"clients"`
+	LinkError     string       `json:"link_error,omitempty"`
+	GIDs          []daemon.GID `json:"gids"`
+	PKeys         []string     `json:"pkeys"`
+}
+
+func devices(s *daemon.Snapshot) []DeviceLine {
+	list := []DeviceLine{}
+	for _, d := range s.Devices {
+		l := DeviceLine{
+			Link: Link{d.Name, 1}, State: "ACTIVE", PhysicalState: "LINK_UP", Netdev: d.Netdev, GUID: guid(d.GUID),
+			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: []string{},
+		}
+		if d.PortState != nic.PortActive {
+			l.State, l.PhysicalState = "DOWN", "DISABLED"
+		}
+		for _, k := range d.PKeys {
+			l.PKeys = append(l.PKeys, fmt.Sprintf("%#04x", k))
+		}
+		list = append(list, l)
+	}
+	return list
+}
+
+// guid writes a GUID in four groups, as the rdma tool does.
+func guid(g uint64) string {
+	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
+}
