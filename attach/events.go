@@ -73,7 +73,7 @@ func (r *eventRing) put(out abi.AsyncEvent) {
 		return
 	}
 	slot := abi.RingSlots + int(r.producer%eventSlots)*abi.AsyncEventSize
-	copy(r.mem[slot:], abi.Append(nil, out))
+	out.Put(r.mem[slot:])
 	r.producer++
 	atomic.StoreUint32(r.word(abi.RingProducer), r.producer)
 	signal(r.pipe)

@@ -70,18 +70,9 @@
 #define SOFTROCE_SEND_FLUSH_LENGTH 40 /* u32 */
 #define SOFTROCE_SEND_FLUSH_PLACEMENT 56 /* u8, ibv_placement_type */
 #define SOFTROCE_SEND_FLUSH_SELECTIVITY 60 /* u8, ibv_selectivity_level */
-#define SOFTROCE_SGE_SIZE 16 /* addr u64, length u32, lkey u32 */
 #define SOFTROCE_SGE_ADDR 0
 #define SOFTROCE_SGE_LENGTH 8
 #define SOFTROCE_SGE_LKEY 12
-
-/*
- * Bits of SOFTROCE_SEND_FLAGS: those of ibv_send_flags.
- */
-#define SOFTROCE_SEND_FENCE 1
-#define SOFTROCE_SEND_SIGNALED 2
-#define SOFTROCE_SEND_SOLICITED 4
-#define SOFTROCE_SEND_INLINE 8
 
 /*
  * A receive WQE: offsets in its slot.
@@ -111,7 +102,142 @@
 #define SOFTROCE_CQE_VLAN 46 /* u16, receives: the VLAN tag with its priority (TCI), 0 for none */
 #define SOFTROCE_CQE_TIMESTAMP 48 /* u64, device clock: ns since the daemon's engine began */
 #define SOFTROCE_CQE_WALLCLOCK 56 /* u64, ns since 1970 */
+
+/*
+ * struct softroce_sge is a scatter/gather element: struct ibv_sge.
+ */
+struct softroce_sge {
+	uint64_t addr;
+	uint32_t length;
+	uint32_t lkey;
+};
+_Static_assert(sizeof(struct softroce_sge) == 16, "layout");
+
+/*
+ * struct softroce_send_wqe is the start of a send slot. num_sge elements of struct
+ * softroce_sge follow it, or with SOFTROCE_SEND_INLINE the data. A bind and a FLUSH lay
+ * these bytes out as struct softroce_bind_wqe and struct softroce_flush_wqe.
+ */
+struct softroce_send_wqe {
+	uint64_t wr_id;
+	uint32_t opcode; /* ibv_wr_opcode */
+	uint32_t flags; /* ibv_send_flags */
+	uint32_t imm; /* immediate data in network byte order, or the R_Key to invalidate */
+	uint32_t num_sge; /* number of elements, or with SOFTROCE_SEND_INLINE bytes of data */
+	uint64_t remote_addr;
+	uint32_t rkey;
+	uint32_t ah_or_srq; /* UD: handle of the address handle; XRC: number of the peer's shared receive queue */
+	uint64_t compare_add;
+	uint64_t swap;
+	uint32_t remote_qp_num; /* UD */
+	uint32_t remote_qkey; /* UD */
+};
+_Static_assert(sizeof(struct softroce_send_wqe) == 64, "layout");
+
+/*
+ * struct softroce_bind_wqe is struct softroce_send_wqe of a work request that binds a
+ * memory window.
+ */
+struct softroce_bind_wqe {
+	uint64_t wr_id;
+	uint32_t opcode;
+	uint32_t flags;
+	uint64_t reserved0;
+	uint64_t addr; /* of the window's first byte, as the memory region counts addresses */
+	uint32_t rkey; /* the new R_Key: all but its low 8 bits name the window */
+	uint32_t reserved1;
+	uint64_t length;
+	uint64_t reserved2;
+	uint32_t lkey; /* of the memory region */
+	uint32_t access; /* ibv_access_flags */
+};
+_Static_assert(sizeof(struct softroce_bind_wqe) == 64, "layout");
+
+/*
+ * struct softroce_flush_wqe is struct softroce_send_wqe of a FLUSH.
+ */
+struct softroce_flush_wqe {
+	uint64_t wr_id;
+	uint32_t opcode;
+	uint32_t flags;
+	uint64_t reserved0;
+	uint64_t remote_addr;
+	uint32_t rkey;
+	uint32_t reserved1;
+	uint32_t length;
+	uint32_t reserved2;
+	uint64_t reserved3;
+	uint8_t placement; /* ibv_placement_type */
+	uint8_t reserved4[3];
+	uint8_t selectivity; /* ibv_selectivity_level */
+	uint8_t reserved5[3];
+};
+_Static_assert(sizeof(struct softroce_flush_wqe) == 64, "layout");
+
+/*
+ * struct softroce_recv_wqe is the start of a receive slot. num_sge elements of struct
+ * softroce_sge follow it.
+ */
+struct softroce_recv_wqe {
+	uint64_t wr_id;
+	uint32_t num_sge;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_recv_wqe) == 16, "layout");
+
+/*
+ * struct softroce_cqe is a slot of a completion queue. Values are those of struct ibv_wc,
+ * and of the readers of struct ibv_cq_ex. There are no flow tags, and there is no tag
+ * matching.
+ */
+struct softroce_cqe {
+	uint64_t wr_id;
+	uint32_t status; /* ibv_wc_status */
+	uint32_t opcode; /* ibv_wc_opcode */
+	uint32_t vendor_err;
+	uint32_t byte_len;
+	uint32_t imm; /* immediate data in network byte order, or the R_Key that was invalidated */
+	uint32_t qp_num;
+	uint32_t src_qp;
+	uint32_t flags; /* ibv_wc_flags */
+	uint16_t pkey_index;
+	uint16_t slid;
+	uint8_t sl;
+	uint8_t path_bits;
+	uint16_t vlan; /* receives: the VLAN tag with its priority (TCI), 0 for none */
+	uint64_t timestamp; /* device clock: ns since the daemon's engine started */
+	uint64_t wallclock; /* ns since 1970 */
+};
+_Static_assert(sizeof(struct softroce_cqe) == 64, "layout");
+
+/*
+ * struct softroce_async_event is a slot of the ring of asynchronous events. Events that
+ * find the ring full are lost, and counted at SOFTROCE_EVENTS_LOST.
+ */
+struct softroce_async_event {
+	uint32_t type; /* ibv_event_type */
+	uint32_t handle; /* of the queue pair, completion queue or shared receive queue, or 0 */
+	uint32_t port;
+	uint32_t reserved0;
+};
+_Static_assert(sizeof(struct softroce_async_event) == 16, "layout");
+
+/*
+ * Sizes of the slots' structs, in bytes.
+ */
+#define SOFTROCE_SGE_SIZE 16
+#define SOFTROCE_SEND_WQE_SIZE 64
+#define SOFTROCE_RECV_WQE_SIZE 16
 #define SOFTROCE_CQE_SIZE 64
+#define SOFTROCE_ASYNC_EVENT_SIZE 16
+
+/*
+ * Bits of struct softroce_send_wqe's Flags: those of ibv_send_flags.
+ */
+#define SOFTROCE_SEND_FENCE 1
+#define SOFTROCE_SEND_SIGNALED 2
+#define SOFTROCE_SEND_SOLICITED 4
+#define SOFTROCE_SEND_INLINE 8
 
 /*
  * SOFTROCE_VERSION of the ABI: a client and a daemon whose versions differ do not talk.
@@ -256,22 +382,10 @@ struct softroce_open_device_reply {
 _Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
 
 /*
- * struct softroce_async_event is a slot of the ring of asynchronous events. Events that
- * find the ring full are lost, and counted at SOFTROCE_EVENTS_LOST.
- */
-struct softroce_async_event {
-	uint32_t type; /* ibv_event_type */
-	uint32_t handle; /* of the queue pair, completion queue or shared receive queue, or 0 */
-	uint32_t port;
-	uint32_t reserved0;
-};
-_Static_assert(sizeof(struct softroce_async_event) == 16, "layout");
-
-/*
- * The ring of asynchronous events.
+ * SOFTROCE_EVENTS_LOST is where the ring of asynchronous events has the number of events
+ * that found it full.
  */
 #define SOFTROCE_EVENTS_LOST 128 /* u32 in the header page, written by the daemon */
-#define SOFTROCE_ASYNC_EVENT_SIZE 16
 
 /*
  * struct softroce_device_attr is the reply of SOFTROCE_OP_QUERY_DEVICE: the values of
@@ -687,7 +801,7 @@ struct softroce_qp_cap {
 _Static_assert(sizeof(struct softroce_qp_cap) == 24, "layout");
 
 /*
- * struct softroce_create_qp_request creates a queue pair. One for XRC has no RecvCQ and
+ * struct softroce_create_qp_request creates a queue pair. One for XRC has no recv_cq and
  * no SRQ; an XRC target has an XRCD and nothing else.
  */
 struct softroce_create_qp_request {

@@ -104,25 +104,26 @@ func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 	if q.ctx == nil || q.overrun || !q.hasRoom(e) {
 		return
 	}
-	s := q.ring.slot(q.staged)
-	le.PutUint64(s[abi.CQEWRID:], c.WRID)
-	le.PutUint32(s[abi.CQEStatus:], uint32(c.Status))
-	le.PutUint32(s[abi.CQEOpcode:], uint32(c.Opcode))
-	le.PutUint32(s[abi.CQEVendorErr:], 0)
-	le.PutUint32(s[abi.CQEByteLen:], c.ByteLen)
-	if c.Flags&transport.WCWithInv != 0 {
-		le.PutUint32(s[abi.CQEImm:], c.Imm)
-	} else {
-		be.PutUint32(s[abi.CQEImm:], c.Imm)
+	w := abi.CQE{
+		WRID:      c.WRID,
+		Status:    uint32(c.Status),
+		Opcode:    uint32(c.Opcode),
+		ByteLen:   c.ByteLen,
+		QPN:       qp.qpn,
+		SrcQP:     c.SrcQP,
+		Flags:     c.Flags,
+		PKeyIndex: uint16(qp.pkeyIndex),
+		SL:        c.SL,
+		VLAN:      c.VLAN,
+		Timestamp: uint64(e.now),
+		Wallclock: uint64(e.wall.at(e.now)),
 	}
-	le.PutUint32(s[abi.CQEQPNum:], qp.qpn)
-	le.PutUint32(s[abi.CQESrcQP:], c.SrcQP)
-	le.PutUint32(s[abi.CQEFlags:], c.Flags)
-	le.PutUint64(s[abi.CQEPKeyIndex:], uint64(qp.pkeyIndex)) // with SLID, SL and path bits
-	s[abi.CQESL] = c.SL
-	le.PutUint16(s[abi.CQEVLAN:], c.VLAN)
-	le.PutUint64(s[abi.CQETimestamp:], uint64(e.now))
-	le.PutUint64(s[abi.CQEWallclock:], uint64(e.wall.at(e.now)))
+	if c.Flags&transport.WCWithInv != 0 {
+		w.Imm = c.Imm // an R_Key
+	} else {
+		w.SetImmediate(c.Imm)
+	}
+	w.Put(q.ring.slot(q.staged))
 	q.staged++
 	q.late = q.late || !c.Recv && !qp.init.Type.reliable()
 	// An error counts as solicited: whoever waits must hear of it (IBTA 11.4.2.2).

@@ -75,52 +75,53 @@ func (q *QP) post() bool {
 func (q *QP) parseSend(wr *transport.SendWR) bool {
 	e := q.device.engine
 	slot := q.sq.slot(q.sqTaken)
-	b := e.scratch[:]
-	copy(b[:abi.SendSGEs], slot)
+	var w abi.SendWQE
+	w.Parse(slot)
 	*wr = transport.SendWR{
-		ID:         le.Uint64(b[abi.SendWRID:]),
-		Opcode:     transport.WROpcode(le.Uint32(b[abi.SendOpcode:])),
-		Flags:      transport.SendFlags(le.Uint32(b[abi.SendFlags:])),
-		Imm:        be.Uint32(b[abi.SendImm:]),
-		RemoteAddr: le.Uint64(b[abi.SendRemoteAddr:]),
-		RKey:       le.Uint32(b[abi.SendRKey:]),
-		CompareAdd: le.Uint64(b[abi.SendCompareAdd:]),
-		Swap:       le.Uint64(b[abi.SendSwap:]),
-		RemoteQPN:  le.Uint32(b[abi.SendRemoteQPN:]),
-		RemoteQKey: le.Uint32(b[abi.SendRemoteQKey:]),
+		ID:         w.WRID,
+		Opcode:     transport.WROpcode(w.Opcode),
+		Flags:      transport.SendFlags(w.Flags),
+		Imm:        w.Immediate(),
+		RemoteAddr: w.RemoteAddr,
+		RKey:       w.RKey,
+		CompareAdd: w.CompareAdd,
+		Swap:       w.Swap,
+		RemoteQPN:  w.RemoteQPN,
+		RemoteQKey: w.RemoteQKey,
 		SGEs:       wr.SGEs[:0],
 	}
-	if q.init.Type == TypeUD {
-		wr.Dest = q.handle(le.Uint32(b[abi.SendAH:]))
+	switch q.init.Type {
+	case TypeUD:
+		wr.Dest = q.handle(w.AHOrSRQ)
+	case TypeXRCSend:
+		wr.RemoteSRQ = w.AHOrSRQ
 	}
 	switch wr.Opcode {
 	case transport.WRSendInv, transport.WRLocalInv:
-		wr.Imm = le.Uint32(b[abi.SendImm:]) // an R_Key, not a number of the program's making
+		wr.Imm = w.Imm // an R_Key
 	case transport.WRBindMW:
-		wr.Bind = transport.Bind{LKey: le.Uint32(b[abi.SendBindLKey:]), Access: mrtable.Access(le.Uint32(b[abi.SendBindAccess:])),
-			Addr: le.Uint64(b[abi.SendBindAddr:]), Length: le.Uint64(b[abi.SendBindLength:])}
+		b := w.Bind()
+		wr.Bind = transport.Bind{LKey: b.LKey, Access: mrtable.Access(b.Access), Addr: b.Addr, Length: b.Length}
 	case transport.WRFlush:
-		wr.Flush = transport.Flush{Length: le.Uint32(b[abi.SendFlushLength:]),
-			Placement: b[abi.SendFlushPlacement], Selectivity: b[abi.SendFlushSelectivity]}
+		f := w.Flush()
+		wr.Flush = transport.Flush{Length: f.Length, Placement: f.Placement, Selectivity: f.Selectivity}
 	}
-	if q.init.Type == TypeXRCSend {
-		wr.RemoteSRQ = le.Uint32(b[abi.SendRemoteSRQ:])
-	}
-	n := int(le.Uint32(b[abi.SendNumSGE:]))
+	data := e.scratch[:]
+	n := int(w.NumSGE)
 	caps := &q.init.Caps
 	if wr.Flags&transport.Inline != 0 {
 		if n < 0 || n > caps.MaxInline {
 			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, of %d at most", q.qpn, q.sqTaken, n, caps.MaxInline)
 			return false
 		}
-		wr.Inline = b[abi.SendSGEs:][:copy(b[abi.SendSGEs:], slot[abi.SendSGEs:][:n])]
+		wr.Inline = data[:copy(data, slot[abi.SendWQESize:][:n])]
 		return true
 	}
 	if n < 0 || n > caps.MaxSendSGE {
 		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, of %d at most", q.qpn, q.sqTaken, n, caps.MaxSendSGE)
 		return false
 	}
-	copy(b[abi.SendSGEs:], slot[abi.SendSGEs:][:n*abi.SGESize])
-	wr.SGEs = parseSGEs(wr.SGEs, b[abi.SendSGEs:], n)
+	copy(data, slot[abi.SendWQESize:][:n*abi.SGESize])
+	wr.SGEs = abi.AppendSGEs(wr.SGEs, data, n)
 	return true
 }

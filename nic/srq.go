@@ -43,17 +43,20 @@ func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
 	if r.ctx.broken != nil || r.posted() == 0 {
 		return false
 	}
-	b := &r.ctx.device.engine.scratch
-	n := copy(b[:], r.slot(r.taken))
-	num := int(le.Uint32(b[abi.RecvNumSGE:]))
-	if num > r.maxSGE || abi.RecvSGEs+num*abi.SGESize > n {
-		r.ctx.breach("receive WQE %d: %d scatter elements, of %d at most", r.taken, num, r.maxSGE)
+	slot := r.slot(r.taken)
+	var w abi.RecvWQE
+	w.Parse(slot)
+	n := int(w.NumSGE)
+	if n > r.maxSGE || abi.RecvWQESize+n*abi.SGESize > len(slot) {
+		r.ctx.breach("receive WQE %d: %d scatter elements, of %d at most", r.taken, n, r.maxSGE)
 		return false
 	}
+	data := r.ctx.device.engine.scratch[:]
+	copy(data, slot[abi.RecvWQESize:][:n*abi.SGESize])
 	r.taken++
 	r.storeConsumer(r.taken)
-	wr.ID = le.Uint64(b[abi.RecvWRID:])
-	wr.SGEs = parseSGEs(sges[:0], b[abi.RecvSGEs:], num)
+	wr.ID = w.WRID
+	wr.SGEs = abi.AppendSGEs(sges[:0], data, n)
 	if r.srq != nil {
 		r.srq.checkLimit()
 	}
@@ -73,17 +76,6 @@ func (r *recvRing) callForDoorbell(on bool) {
 		v = 1
 	}
 	atomic.StoreUint32(r.wanted, v)
-}
-
-// parseSGEs appends n scatter/gather elements from a private copy b.
-func parseSGEs(to []transport.SGE, b []byte, n int) []transport.SGE {
-	for range n {
-		to = append(to, transport.SGE{
-			Addr: le.Uint64(b[abi.SGEAddr:]), Length: le.Uint32(b[abi.SGELength:]), LKey: le.Uint32(b[abi.SGELKey:]),
-		})
-		b = b[abi.SGESize:]
-	}
-	return to
 }
 
 // A recvQueue is what a queue pair's responder takes receive work requests from. It has

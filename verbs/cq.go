@@ -2,8 +2,6 @@ package verbs
 
 import (
 	"context"
-	"encoding/binary"
-	"math/bits"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -13,8 +11,6 @@ import (
 	"softroce/internal/abi"
 	"softroce/internal/control"
 )
-
-var le = binary.LittleEndian
 
 // CQ is a completion queue: ibv_cq.
 type CQ struct {
@@ -141,29 +137,31 @@ func (q *CQ) slot(i uint32) []byte {
 	return q.ring[off : off+abi.CQESize : off+abi.CQESize]
 }
 
-func (w *WC) load(s []byte) {
-	_ = s[abi.CQESize-1]
-	w.WRID = le.Uint64(s[abi.CQEWRID:])
-	w.Status = WCStatus(le.Uint32(s[abi.CQEStatus:]))
-	w.Opcode = WCOpcode(le.Uint32(s[abi.CQEOpcode:]))
-	w.VendorErr = le.Uint32(s[abi.CQEVendorErr:])
-	w.ByteLen = le.Uint32(s[abi.CQEByteLen:])
-	w.QPNum = le.Uint32(s[abi.CQEQPNum:])
-	w.SrcQP = le.Uint32(s[abi.CQESrcQP:])
-	w.WCFlags = WCFlags(le.Uint32(s[abi.CQEFlags:]))
-	w.Imm, w.InvalidatedRKey = 0, 0
-	if imm := le.Uint32(s[abi.CQEImm:]); w.WCFlags&WCWithInv != 0 {
-		w.InvalidatedRKey = imm
-	} else if w.WCFlags&WCWithImm != 0 {
-		w.Imm = bits.ReverseBytes32(imm) // the ring has it as it was on the wire
+func (w *WC) load(slot []byte) {
+	var c abi.CQE
+	c.Parse(slot)
+	*w = WC{
+		WRID:         c.WRID,
+		Status:       WCStatus(c.Status),
+		Opcode:       WCOpcode(c.Opcode),
+		VendorErr:    c.VendorErr,
+		ByteLen:      c.ByteLen,
+		QPNum:        c.QPN,
+		SrcQP:        c.SrcQP,
+		WCFlags:      WCFlags(c.Flags),
+		PKeyIndex:    c.PKeyIndex,
+		SLID:         c.SLID,
+		SL:           c.SL,
+		DLIDPathBits: c.PathBits,
+		CVLAN:        c.VLAN,
+		Timestamp:    c.Timestamp,
+		WallclockNS:  c.Wallclock,
 	}
-	w.PKeyIndex = le.Uint16(s[abi.CQEPKeyIndex:])
-	w.SLID = le.Uint16(s[abi.CQESLID:])
-	w.SL = s[abi.CQESL]
-	w.DLIDPathBits = s[abi.CQEPathBits]
-	w.CVLAN = le.Uint16(s[abi.CQEVLAN:])
-	w.Timestamp = le.Uint64(s[abi.CQETimestamp:])
-	w.WallclockNS = le.Uint64(s[abi.CQEWallclock:])
+	if w.WCFlags&WCWithInv != 0 {
+		w.InvalidatedRKey = c.Imm
+	} else if w.WCFlags&WCWithImm != 0 {
+		w.Imm = c.Immediate()
+	}
 }
 
 // Arm asks for one event when the next completion is added, or the next one that is
@@ -241,13 +239,14 @@ func (q *CQ) remove(qpn uint32) {
 	to := atomic.LoadUint32(q.producer)
 	for from := to; from != q.consumer; {
 		from--
-		s := q.slot(from)
-		if le.Uint32(s[abi.CQEQPNum:]) == qpn {
+		slot := q.slot(from)
+		var c abi.CQE
+		if c.Parse(slot); c.QPN == qpn {
 			continue
 		}
 		to--
 		if to != from {
-			copy(q.slot(to), s)
+			copy(q.slot(to), slot)
 		}
 	}
 	q.consumer = to

@@ -144,7 +144,7 @@ func (q *eventQueue) take() (e abi.AsyncEvent, ok bool, err error) {
 	gone := q.ctx.Err() != nil // before the ring is looked at: the daemon's last event comes first
 	consumer := word(q.ring, abi.RingConsumer)
 	if i := *consumer; i != atomic.LoadUint32(word(q.ring, abi.RingProducer)) {
-		abi.Decode(q.ring[abi.RingSlots+int(i%q.slots)*abi.AsyncEventSize:], &e)
+		e.Parse(q.ring[abi.RingSlots+int(i%q.slots)*abi.AsyncEventSize:])
 		atomic.StoreUint32(consumer, i+1)
 		q.fatal = q.fatal || e.Type == uint32(EventDeviceFatal)
 		return e, true, nil

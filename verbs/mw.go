@@ -77,16 +77,12 @@ type BindMW struct {
 
 func (b *BindMW) complete() bool { return b != nil && b.MW != nil && (b.MR != nil || b.Length == 0) }
 
-func (b *BindMW) store(s []byte) {
-	le.PutUint32(s[abi.SendRKey:], b.MW.RKey()&^0xff|b.RKey&0xff)
-	le.PutUint64(s[abi.SendBindAddr:], b.Addr)
-	le.PutUint64(s[abi.SendBindLength:], b.Length)
-	var lkey uint32
+func (b *BindMW) store(w *abi.BindWQE) {
+	w.RKey = b.MW.RKey()&^0xff | b.RKey&0xff
+	w.Addr, w.Length, w.LKey, w.Access = b.Addr, b.Length, 0, uint32(b.Access)
 	if b.MR != nil {
-		lkey = b.MR.lkey
+		w.LKey = b.MR.lkey
 	}
-	le.PutUint32(s[abi.SendBindLKey:], lkey)
-	le.PutUint32(s[abi.SendBindAccess:], uint32(b.Access))
 }
 
 // MWBind is what QP.BindMW posts: ibv_mw_bind.

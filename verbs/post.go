@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"math/bits"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -33,11 +32,7 @@ func (q *QP) PostSend(wr ...SendWR) error {
 		}
 	}
 	for i := range wr {
-		s := w.slot()
-		wr[i].store(s)
-		if q.qpType == XRCSend {
-			le.PutUint32(s[abi.SendRemoteSRQ:], wr[i].RemoteSRQN)
-		}
+		wr[i].store(w.slot(), q.qpType)
 		w.producer++
 	}
 	atomic.StoreUint32(w.produced, w.producer)
@@ -77,10 +72,10 @@ var errHasSRQ = &Error{Op: "post receive", Errno: syscall.EINVAL, Text: "the que
 // store publishes receive work requests that there is room for.
 func (w *workQueue) store(wr []RecvWR) {
 	for i := range wr {
-		s := w.slot()
-		le.PutUint64(s[abi.RecvWRID:], wr[i].WRID)
-		le.PutUint32(s[abi.RecvNumSGE:], uint32(len(wr[i].SGList)))
-		storeSGEs(s[abi.RecvSGEs:], wr[i].SGList)
+		slot := w.slot()
+		e := abi.RecvWQE{WRID: wr[i].WRID, NumSGE: uint32(len(wr[i].SGList))}
+		e.Put(slot)
+		abi.PutSGEs(slot[abi.RecvWQESize:], wr[i].SGList)
 		w.producer++
 	}
 	atomic.StoreUint32(w.produced, w.producer)
@@ -129,50 +124,42 @@ func (w *workQueue) slot() []byte {
 	return w.ring[off : off+int(w.size) : off+int(w.size)]
 }
 
-func (wr *SendWR) store(s []byte) {
-	_ = s[abi.SendSGEs-1]
-	le.PutUint64(s[abi.SendWRID:], wr.WRID)
-	le.PutUint32(s[abi.SendOpcode:], uint32(wr.Opcode))
-	le.PutUint32(s[abi.SendFlags:], uint32(wr.SendFlags))
-	imm := bits.ReverseBytes32(wr.Imm) // in the ring as on the wire
+func (wr *SendWR) store(slot []byte, kind QPType) {
+	w := abi.SendWQE{
+		WRID:       wr.WRID,
+		Opcode:     uint32(wr.Opcode),
+		Flags:      uint32(wr.SendFlags),
+		RemoteAddr: wr.RemoteAddr,
+		RKey:       wr.RKey,
+		CompareAdd: wr.CompareAdd,
+		Swap:       wr.Swap,
+		RemoteQPN:  wr.RemoteQPN,
+		RemoteQKey: wr.RemoteQKey,
+	}
 	if wr.Opcode == WRSendWithInv || wr.Opcode == WRLocalInv {
-		imm = wr.InvalidateRKey
+		w.Imm = wr.InvalidateRKey
+	} else {
+		w.SetImmediate(wr.Imm)
 	}
-	le.PutUint32(s[abi.SendImm:], imm)
-	le.PutUint64(s[abi.SendRemoteAddr:], wr.RemoteAddr)
-	le.PutUint32(s[abi.SendRKey:], wr.RKey)
-	var ah uint32
-	if wr.AH != nil {
-		ah = wr.AH.handle
+	if kind == XRCSend {
+		w.AHOrSRQ = wr.RemoteSRQN
+	} else if wr.AH != nil {
+		w.AHOrSRQ = wr.AH.handle
 	}
-	le.PutUint32(s[abi.SendAH:], ah)
-	le.PutUint64(s[abi.SendCompareAdd:], wr.CompareAdd)
-	le.PutUint64(s[abi.SendSwap:], wr.Swap)
-	le.PutUint32(s[abi.SendRemoteQPN:], wr.RemoteQPN)
-	le.PutUint32(s[abi.SendRemoteQKey:], wr.RemoteQKey)
 	switch wr.Opcode {
 	case WRBindMW:
-		wr.BindMW.store(s)
+		wr.BindMW.store(w.Bind())
 	case WRFlush:
-		le.PutUint32(s[abi.SendFlushLength:], wr.FlushLength)
-		le.PutUint32(s[abi.SendFlushPlacement:], uint32(wr.FlushPlacement))
-		le.PutUint32(s[abi.SendFlushSelectivity:], uint32(wr.FlushSelectivity))
+		f := w.Flush()
+		f.Length, f.Placement, f.Selectivity = wr.FlushLength, uint8(wr.FlushPlacement), uint8(wr.FlushSelectivity)
 	}
 	if wr.SendFlags&SendInline != 0 {
-		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:], wr.Inline)))
-		return
+		w.NumSGE = abi.PutInline(slot, wr.Inline)
+	} else {
+		w.NumSGE = uint32(len(wr.SGList))
+		abi.PutSGEs(slot[abi.SendWQESize:], wr.SGList)
 	}
-	le.PutUint32(s[abi.SendNumSGE:], uint32(len(wr.SGList)))
-	storeSGEs(s[abi.SendSGEs:], wr.SGList)
-}
-
-func storeSGEs(s []byte, list []SGE) {
-	for i := range list {
-		le.PutUint64(s[abi.SGEAddr:], list[i].Addr)
-		le.PutUint32(s[abi.SGELength:], list[i].Length)
-		le.PutUint32(s[abi.SGELKey:], list[i].LKey)
-		s = s[abi.SGESize:]
-	}
+	w.Put(slot)
 }
 
 // one is what makes an eventfd count one event.

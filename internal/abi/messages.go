@@ -144,20 +144,8 @@ type OpenDeviceReply struct {
 // OpenDeviceReply, with an event ring of its own. From then on both have the same objects; what memory
 // the joined connection registers it shows as MemorySelf. When the first connection ends, so do those that joined.
 
-// AsyncEvent is a slot of the ring of asynchronous events. Events that find the ring
-// full are lost, and counted at EventsLost.
-type AsyncEvent struct {
-	Type   uint32 // ibv_event_type
-	Handle uint32 // of the queue pair, completion queue or shared receive queue, or 0
-	Port   uint32
-	_      uint32
-}
-
-// The ring of asynchronous events.
-const (
-	EventsLost     = CQArmed // u32 in the header page, written by the daemon
-	AsyncEventSize = 16
-)
+// EventsLost is where the ring of asynchronous events has the number of events that found it full.
+const EventsLost = CQArmed // u32 in the header page, written by the daemon
 
 // DeviceAttr is the reply of OpQueryDevice: the values of struct ibv_device_attr.
 type DeviceAttr struct {

@@ -67,18 +67,9 @@ const (
 	SendFlushPlacement   = SendRemoteQPN  // u8, ibv_placement_type
 	SendFlushSelectivity = SendRemoteQKey // u8, ibv_selectivity_level
 
-	SGESize   = 16 // addr u64, length u32, lkey u32
 	SGEAddr   = 0
 	SGELength = 8
 	SGELKey   = 12
-)
-
-// Bits of SendFlags: those of ibv_send_flags.
-const (
-	SendFence     = 1 << 0
-	SendSignaled  = 1 << 1
-	SendSolicited = 1 << 2
-	SendInline    = 1 << 3
 )
 
 // A receive WQE: offsets in its slot.
@@ -107,7 +98,6 @@ const (
 	CQEVLAN      = 46 // u16, receives: the VLAN tag with its priority (TCI), 0 for none
 	CQETimestamp = 48 // u64, device clock: ns since the daemon's engine began
 	CQEWallclock = 56 // u64, ns since 1970
-	CQESize      = 64
 )
 
 // SendSlotSize returns the size of a send slot that holds so many SGEs or bytes of

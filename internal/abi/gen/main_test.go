@@ -93,6 +93,7 @@ func TestTheEncoderFollowsTheLayout(t *testing.T) {
 		abi.HandleReply{}, abi.RegMRRequest{}, abi.RegMRReply{}, abi.AHAttr{}, abi.CreateAHRequest{}, abi.CreateCQRequest{},
 		abi.CreateCQReply{}, abi.QPCap{}, abi.CreateQPRequest{}, abi.CreateQPReply{}, abi.QPAttr{}, abi.ModifyQPRequest{},
 		abi.QueryQPReply{}, abi.SnapshotReply{}, abi.StartCaptureRequest{}, abi.CaptureReply{},
+		abi.SGE{}, abi.SendWQE{}, abi.BindWQE{}, abi.FlushWQE{}, abi.RecvWQE{}, abi.CQE{},
 	} {
 		if n, m := abi.Size(v), int(reflect.TypeOf(v).Size()); n != m {
 			t.Errorf("%T has %d bytes in a message and %d in memory", v, n, m)
@@ -101,8 +102,17 @@ func TestTheEncoderFollowsTheLayout(t *testing.T) {
 	if n := abi.Size(abi.Header{}); n != abi.HeaderSize {
 		t.Errorf("HeaderSize is %d, the header has %d bytes", abi.HeaderSize, n)
 	}
-	if n := abi.Size(abi.AsyncEvent{}); n != abi.AsyncEventSize {
-		t.Errorf("AsyncEventSize is %d, the event has %d bytes", abi.AsyncEventSize, n)
+	for _, c := range []struct {
+		slot any
+		size int
+	}{
+		{abi.SGE{}, abi.SGESize}, {abi.SendWQE{}, abi.SendWQESize}, {abi.BindWQE{}, abi.SendWQESize},
+		{abi.FlushWQE{}, abi.SendWQESize}, {abi.RecvWQE{}, abi.RecvWQESize}, {abi.CQE{}, abi.CQESize},
+		{abi.AsyncEvent{}, abi.AsyncEventSize},
+	} {
+		if n := abi.Size(c.slot); n != c.size {
+			t.Errorf("%T has %d bytes, its size constant is %d", c.slot, n, c.size)
+		}
 	}
 }
 
@@ -111,7 +121,7 @@ func TestNamesInC(t *testing.T) {
 		"MaxSendWR": "max_send_wr", "CQEWRID": "cqe_wr_id", "SendSGEs": "send_sges", "RegMRRequest": "reg_mr_request",
 		"SQPSN": "sq_psn", "PKeyIndex": "pkey_index", "OpQueryGIDs": "op_query_gids", "LKey": "lkey", "QPN": "qp_num",
 		"DestQPN": "dest_qp_num", "NodeGUID": "node_guid", "MaxMRSize": "max_mr_size", "CQArmNone": "cq_arm_none",
-		"MaxRawIPv6QP": "max_raw_ipv6_qp", "QPCap": "qp_cap", "MaxQPWR": "max_qp_wr", "MaxSRQSGE": "max_srq_sge", "AHAttr": "ah_attr", "FWVer": "fw_ver", "CreateAHRequest": "create_ah_request",
+		"AHOrSRQ": "ah_or_srq", "SendWQE": "send_wqe", "MaxRawIPv6QP": "max_raw_ipv6_qp", "QPCap": "qp_cap", "MaxQPWR": "max_qp_wr", "MaxSRQSGE": "max_srq_sge", "AHAttr": "ah_attr", "FWVer": "fw_ver", "CreateAHRequest": "create_ah_request",
 	} {
 		if got := snake(in); got != want {
 			t.Errorf("%s is %s in C instead of %s", in, got, want)

@@ -9,6 +9,8 @@ import (
 	"go/token"
 	"go/types"
 	"path/filepath"
+	"regexp"
+	"strings"
 )
 
 // A definition is what C has to know of package abi, in the order of its source.
@@ -47,7 +49,7 @@ type field struct {
 }
 
 // sources are the files that define the layout, in the order of the header.
-var sources = []string{"ring.go", "messages.go", "cm.go"}
+var sources = []string{"ring.go", "slots.go", "messages.go", "cm.go"}
 
 // read takes the definition from the Go source.
 func read(dir string) (*definition, error) {
@@ -111,11 +113,24 @@ func (d *definition) declaration(g *ast.GenDecl, info *types.Info) error {
 			if err != nil {
 				return err
 			}
-			r.doc = d.translate(g.Doc.Text())
+			r.doc = d.translate(fieldNames(g.Doc.Text(), st))
 			d.items = append(d.items, r)
 		}
 	}
 	return nil
+}
+
+// fieldNames puts C names in place of the names of st's fields in a comment. Names of one word stay:
+// they may be words of the sentence.
+func fieldNames(comment string, st *ast.StructType) string {
+	for _, f := range st.Fields.List {
+		for _, id := range f.Names {
+			if c := snake(id.Name); strings.Contains(c, "_") {
+				comment = regexp.MustCompile(`\b`+id.Name+`\b`).ReplaceAllLiteralString(comment, c)
+			}
+		}
+	}
+	return comment
 }
 
 // record lays a struct out as C does on every machine that softroce is for.
