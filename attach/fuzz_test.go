@@ -96,7 +96,7 @@ func FuzzControl(f *testing.F) {
 	}
 	addr := netip.MustParsePrefix("192.0.2.1/24")
 	iface := wire.StaticInterface("", [6]byte{2}, 9000, addr)
-	link := wire.NewFabric().Port(e)
+	link := wire.NewFabric().NewLink(e)
 	link.Follow(iface)
 	d, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: link, Iface: iface})
 	if err != nil {

@@ -278,7 +278,7 @@ func TestCapturesBelongToTheirConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	iface := wire.StaticInterface("", [6]byte{2}, 1500)
-	if _, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: wire.NewFabric().Port(e), Iface: iface}); err != nil {
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: wire.NewFabric().NewLink(e), Iface: iface}); err != nil {
 		t.Fatal(err)
 	}
 	hook := &capturer{}

@@ -48,7 +48,7 @@ func check(t testing.TB, err error) {
 func (w *world) nic(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 24)
 	iface := wire.StaticInterface("fab0", [6]byte{2, 0, 0, 0, 0, n}, 9000, addr)
-	var link wire.Link = w.fabric.Port(w.engine, addr.Addr())
+	var link wire.Link = w.fabric.NewLink(w.engine, addr.Addr())
 	for _, f := range wrap {
 		link = f(link)
 	}

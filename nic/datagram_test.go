@@ -159,7 +159,7 @@ func TestADatagramOnIPv6HasItsHeaderWhole(t *testing.T) {
 	check(t, err)
 	_, err = a.ctx.CreateAH(a.pd, 1, av)
 	check(t, err)
-	b.dev.Link().(*wire.FabricPort).SetAddresses(av.DGID.Addr())
+	b.dev.Link().(*wire.FabricLink).SetAddresses(av.DGID.Addr())
 	b.recv(70, b.sge(0, 4096))
 	a.sendTo(1, 1, b.qp.QPN(), 3)
 	w.run(1e6)

@@ -22,7 +22,7 @@ func (p *plug) OnChange(f func()) { p.change = f }
 func TestThePortTellsWhenItGoesDownAndUp(t *testing.T) {
 	w := newWorld(t)
 	i := &plug{Interface: wire.StaticInterface("eth0", [6]byte{2, 0, 0, 0, 0, 1}, 1500), up: true}
-	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.Port(w.engine), Iface: i})
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i})
 	check(t, err)
 	one, other := w.client(d), w.client(d)
 	for _, c := range []struct {

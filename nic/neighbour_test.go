@@ -26,7 +26,7 @@ func (s *street) Resolve(_ context.Context, p *wire.Path) error {
 	return nil
 }
 
-func (s *street) Doubt(dst wire.Station) {
+func (s *street) ProbeNeighbour(dst wire.Station) {
 	s.doubted++
 	s.tell(dst, s.mac)
 }
@@ -54,7 +54,7 @@ func TestAPeerThatMovedToAnotherMACIsFoundBeforeTheRetriesRunOut(t *testing.T) {
 	prefix := netip.MustParsePrefix("192.0.2.1/24")
 	s := &street{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), told: [6]byte{2, 1}, mac: [6]byte{2, 1}}
 	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "nic1", Iface: s,
-		Link: &switchboard{w.fabric.Port(w.engine, prefix.Addr()), s}})
+		Link: &switchboard{w.fabric.NewLink(w.engine, prefix.Addr()), s}})
 	check(t, err)
 	a, b := w.client(d).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)

@@ -269,7 +269,7 @@ func TestGIDsFollowTheInterfaceAndKeepTheirIndex(t *testing.T) {
 		Interface: wire.StaticInterface("eth0", [6]byte{0x02, 0, 0, 0, 0, 1}, 1500),
 		addrs:     []netip.Prefix{p("192.0.2.1/24"), p("2001:db8::1/64"), p("fe80::ff:fe00:1/64")},
 	}
-	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.Port(w.engine), Iface: i})
+	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i})
 	check(t, err)
 	c := w.client(d)
 	want := func(gids ...string) {

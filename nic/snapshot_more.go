@@ -104,7 +104,7 @@ func (d *Device) groupInfos() (l []GroupInfo) {
 
 // faultInfos tells what a fault program around the link has done.
 func (d *Device) faultInfos() (l []FaultInfo) {
-	f, ok := d.link.(*wire.Fault)
+	f, ok := d.link.(*wire.FaultLink)
 	if !ok {
 		return nil
 	}

@@ -15,7 +15,7 @@ func TestASnapshotHasEveryKindOfObject(t *testing.T) {
 	w := newWorld(t)
 	program, err := wire.ParseFaults(strings.NewReader("# twice\nduplicate send kind write nth 1\n"))
 	check(t, err)
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return wire.NewFault(l, program) })).qp(smallCaps)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return wire.NewFaultLink(l, program) })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
 	b.connect(1024, a)

@@ -97,7 +97,7 @@ func (q *QP) expired() {
 	q.t.Expire(d.enter(q))
 	q.noteState()
 	if d.counters.LocalACKTimeout != before && q.path != nil {
-		d.iface.Doubt(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})
+		d.iface.ProbeNeighbour(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})
 	}
 }
 

@@ -17,7 +17,7 @@ func (w *world) trunk(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 24)
 	iface := wire.StaticTrunk("eth0", [6]byte{2, 0, 0, 0, 0, n}, 9000,
 		[]wire.VLANAddress{{Prefix: addr, VLAN: 7, Netdev: "eth0.7"}, {Prefix: addr, VLAN: 8, Netdev: "eth0.8"}}, addr)
-	port := w.fabric.Port(w.engine)
+	port := w.fabric.NewLink(w.engine)
 	port.Follow(iface)
 	var link wire.Link = port
 	for _, f := range wrap {

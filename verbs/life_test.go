@@ -158,7 +158,7 @@ func daemon() error {
 		return err
 	}
 	iface := wire.StaticInterface("", [6]byte{2}, verbstest.MTU)
-	if _, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: wire.NewFabric().Port(e), Iface: iface}); err != nil {
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: wire.NewFabric().NewLink(e), Iface: iface}); err != nil {
 		return err
 	}
 	s, err := attach.NewServer(attach.Config{Engines: []*nic.Engine{e}})

@@ -17,12 +17,12 @@ type FrameSink interface {
 	WriteFrame(wallNs int64, iface int, frame []byte) error
 }
 
-// Capture is middleware that writes what passes it to sinks, which are attached and
+// CaptureLink is middleware that writes what passes it to sinks, which are attached and
 // detached at run time. It stands next to the link, so that frames are written as the
 // link sent them, with their Identification and ICRC, and in the order of the cable.
 // A link without ICRC is shown as if it had one. While no sink is attached it costs a
 // look at a pointer per batch.
-type Capture struct {
+type CaptureLink struct {
 	inner Link
 	o     CaptureOptions
 	icrc  bool   // the link knows ICRCs
@@ -38,10 +38,10 @@ type CaptureOptions struct {
 	Wall func(now int64) int64 // the link's time in nanoseconds since 1970; nil compares clocks once for each Tap
 }
 
-// NewCapture wraps a link. sink, if not nil, is attached as interface 0.
-func NewCapture(inner Link, sink FrameSink, o CaptureOptions) *Capture {
+// NewCaptureLink wraps a link. sink, if not nil, is attached as interface 0.
+func NewCaptureLink(inner Link, sink FrameSink, o CaptureOptions) *CaptureLink {
 	can := inner.Capabilities()
-	c := &Capture{inner: inner, o: o, icrc: can.ICRC, port: can.SrcPort}
+	c := &CaptureLink{inner: inner, o: o, icrc: can.ICRC, port: can.SrcPort}
 	if sink != nil {
 		c.Attach(sink, 0)
 	}
@@ -51,7 +51,7 @@ func NewCapture(inner Link, sink FrameSink, o CaptureOptions) *Capture {
 // A Tap is a sink that is attached to a Capture. Its methods may be called from any
 // goroutine.
 type Tap struct {
-	capture *Capture
+	capture *CaptureLink
 	sink    FrameSink
 	iface   int
 	packets atomic.Uint64
@@ -64,7 +64,7 @@ type Tap struct {
 }
 
 // Attach begins to write to sink, as interface iface. It may be called from any goroutine.
-func (c *Capture) Attach(sink FrameSink, iface int) *Tap {
+func (c *CaptureLink) Attach(sink FrameSink, iface int) *Tap {
 	t := &Tap{capture: c, sink: sink, iface: iface}
 	c.replace(func(taps []*Tap) []*Tap { return append(taps, t) })
 	return t
@@ -91,7 +91,7 @@ func (t *Tap) Err() error {
 	return nil
 }
 
-func (c *Capture) replace(f func([]*Tap) []*Tap) {
+func (c *CaptureLink) replace(f func([]*Tap) []*Tap) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	var taps []*Tap
@@ -106,7 +106,7 @@ func (c *Capture) replace(f func([]*Tap) []*Tap) {
 }
 
 // Send implements Link.
-func (c *Capture) Send(now int64, batch []TxFrame) (int, error) {
+func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 	taps := c.taps.Load()
 	if taps == nil {
 		return c.inner.Send(now, batch)
@@ -125,7 +125,7 @@ func (c *Capture) Send(now int64, batch []TxFrame) (int, error) {
 }
 
 // Receive implements Link.
-func (c *Capture) Receive(now int64, batch []RxFrame) (int, error) {
+func (c *CaptureLink) Receive(now int64, batch []RxFrame) (int, error) {
 	n, err := c.inner.Receive(now, batch)
 	taps := c.taps.Load()
 	if taps == nil || n == 0 {
@@ -141,7 +141,7 @@ func (c *Capture) Receive(now int64, batch []RxFrame) (int, error) {
 }
 
 // begin locks the taps for a batch.
-func (c *Capture) begin(taps []*Tap, now int64) {
+func (c *CaptureLink) begin(taps []*Tap, now int64) {
 	for _, t := range taps {
 		t.mu.Lock()
 		if !t.synced && c.o.Wall == nil {
@@ -150,14 +150,14 @@ func (c *Capture) begin(taps []*Tap, now int64) {
 	}
 }
 
-func (c *Capture) end(taps []*Tap) {
+func (c *CaptureLink) end(taps []*Tap) {
 	for _, t := range taps {
 		t.mu.Unlock()
 	}
 }
 
 // write gives the present frame to all taps.
-func (c *Capture) write(taps []*Tap, now int64) {
+func (c *CaptureLink) write(taps []*Tap, now int64) {
 	for _, t := range taps {
 		if t.off {
 			continue
@@ -180,7 +180,7 @@ func (t *Tap) fail(err error) {
 	t.err.Store(&err)
 }
 
-func (c *Capture) mac() (m [6]byte) {
+func (c *CaptureLink) mac() (m [6]byte) {
 	if c.o.MAC != nil {
 		m = c.o.MAC()
 	}
@@ -188,7 +188,7 @@ func (c *Capture) mac() (m [6]byte) {
 }
 
 // sent makes the present frame what f was on the cable.
-func (c *Capture) sent(f *TxFrame) {
+func (c *CaptureLink) sent(f *TxFrame) {
 	a := f.Path.addressing(f.CE)
 	a.SrcMAC, a.ID = c.mac(), f.ID
 	if c.port != 0 {
@@ -211,7 +211,7 @@ func (c *Capture) sent(f *TxFrame) {
 }
 
 // received makes the present frame what f was on the cable.
-func (c *Capture) received(f *RxFrame) {
+func (c *CaptureLink) received(f *RxFrame) {
 	a := packet.Addressing{
 		SrcMAC: f.SrcMAC, DstMAC: c.mac(), Tagged: f.Tagged, TCI: f.TCI, Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort,
 		TClass: f.TClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment,
@@ -240,7 +240,7 @@ func (c *Capture) received(f *RxFrame) {
 
 // headers begins the present frame, for n bytes from BTH to pad, and returns where its
 // BTH begins.
-func (c *Capture) headers(a *packet.Addressing, n int) int {
+func (c *CaptureLink) headers(a *packet.Addressing, n int) int {
 	var h [packet.MaxFrameHeaderLen]byte
 	l := a.PutHeaders(h[:], n+packet.ICRCLen)
 	c.frame = append(c.frame[:0], h[:l]...)
@@ -248,19 +248,19 @@ func (c *Capture) headers(a *packet.Addressing, n int) int {
 }
 
 // FD implements Link.
-func (c *Capture) FD() int { return c.inner.FD() }
+func (c *CaptureLink) FD() int { return c.inner.FD() }
 
 // OnReady implements Link.
-func (c *Capture) OnReady(f func()) { c.inner.OnReady(f) }
+func (c *CaptureLink) OnReady(f func()) { c.inner.OnReady(f) }
 
 // NextDeadline implements Link.
-func (c *Capture) NextDeadline() int64 { return c.inner.NextDeadline() }
+func (c *CaptureLink) NextDeadline() int64 { return c.inner.NextDeadline() }
 
 // Capabilities implements Link.
-func (c *Capture) Capabilities() Capabilities { return c.inner.Capabilities() }
+func (c *CaptureLink) Capabilities() Capabilities { return c.inner.Capabilities() }
 
 // Counters implements Counted.
-func (c *Capture) Counters() *LinkCounters { return countersOf(c.inner) }
+func (c *CaptureLink) Counters() *LinkCounters { return countersOf(c.inner) }
 
 // Close closes the link. Sinks are not closed.
-func (c *Capture) Close() error { return c.inner.Close() }
+func (c *CaptureLink) Close() error { return c.inner.Close() }

@@ -33,12 +33,12 @@ func (s *frameList) WriteFrame(wallNs int64, iface int, frame []byte) error {
 var macA, macB = [6]byte{2, 0, 0, 0, 0, 0xa}, [6]byte{2, 0, 0, 0, 0, 0xb}
 
 // captured returns a capturing link at addrA, its peer, and the sink of both directions.
-func captured() (*Capture, *FabricPort, *frameList) {
+func captured() (*CaptureLink, *FabricLink, *frameList) {
 	f, s := NewFabric(), &frameList{}
-	c := NewCapture(f.Port("engine", addrA), s, CaptureOptions{
+	c := NewCaptureLink(f.NewLink("engine", addrA), s, CaptureOptions{
 		MAC: func() [6]byte { return macA }, Wall: func(now int64) int64 { return now + 1000 },
 	})
-	b := f.Port("engine", addrB, addr6)
+	b := f.NewLink("engine", addrB, addr6)
 	b.Follow(StaticInterface("b", macB, 9000, netip.PrefixFrom(addrB, 24), netip.PrefixFrom(addr6, 64)))
 	return c, b, s
 }
@@ -177,7 +177,7 @@ func TestCaptureUnderFaultShowsWhatWasOnTheCable(t *testing.T) {
 		{Action: FaultDrop, Direction: Received, PSNs: []PSNRange{{11, 11}}},
 		{Action: FaultDuplicate, PSNs: []PSNRange{{2, 2}, {12, 12}}},
 	}}
-	f := NewFault(c, p)
+	f := NewFaultLink(c, p)
 	mustSend(t, f, 1, frame(aToB, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil))
 	mustSend(t, peer, 1, frame(bToA, 10, nil), frame(bToA, 11, nil), frame(bToA, 12, nil))
 	if got := line(psns(t, receive(t, f, 1))); got != "10 12 12" {
@@ -196,8 +196,8 @@ func TestCaptureUnderFaultShowsWhatWasOnTheCable(t *testing.T) {
 
 func TestCaptureAllocatesNothing(t *testing.T) {
 	f := NewFabric()
-	c := NewCapture(f.Port("engine", addrA), nowhere{}, CaptureOptions{})
-	peer := f.Port("engine", addrB)
+	c := NewCaptureLink(f.NewLink("engine", addrA), nowhere{}, CaptureOptions{})
+	peer := f.NewLink("engine", addrB)
 	tx := []TxFrame{frame(aToB, 0, make([]byte, 4096)), frame(aToB, 0, nil)}
 	var rx [4]RxFrame
 	round := func() {

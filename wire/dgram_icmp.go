@@ -31,7 +31,7 @@ const (
 var allNodes = netip.MustParseAddr("ff02::1")
 
 // icmp answers an echo request.
-func (l *Dgram) icmp(b []byte) Drop {
+func (l *DgramLink) icmp(b []byte) Drop {
 	ip := b[packet.EthernetLen:]
 	total := int(binary.BigEndian.Uint16(ip[2:]))
 	const fragment = 0x3fff // more fragments, or an offset
@@ -73,7 +73,7 @@ func sum(at, b []byte, start uint16) {
 }
 
 // icmp6 answers echo requests and solicitations, and learns from advertisements.
-func (l *Dgram) icmp6(b []byte) Drop {
+func (l *DgramLink) icmp6(b []byte) Drop {
 	ip := b[packet.EthernetLen:]
 	n := int(binary.BigEndian.Uint16(ip[4:]))
 	src, dst := addr16(ip[8:]), addr16(ip[24:])
@@ -107,7 +107,7 @@ func (l *Dgram) icmp6(b []byte) Drop {
 }
 
 // hears reports whether dst is a group that the link is in.
-func (l *Dgram) hears(dst netip.Addr) bool {
+func (l *DgramLink) hears(dst netip.Addr) bool {
 	if dst == allNodes {
 		return true
 	}
@@ -119,7 +119,7 @@ func (l *Dgram) hears(dst netip.Addr) bool {
 	return false
 }
 
-func (l *Dgram) echo6(to [6]byte, src, dst netip.Addr, m []byte) {
+func (l *DgramLink) echo6(to [6]byte, src, dst netip.Addr, m []byte) {
 	r := l.appendIPv6(l.reply[:0], l.vlan(), to, src, dst, replyHops, len(m))
 	at := len(r)
 	r = append(r, m...)
@@ -129,7 +129,7 @@ func (l *Dgram) echo6(to [6]byte, src, dst netip.Addr, m []byte) {
 }
 
 // solicited answers who asks for one of the link's addresses.
-func (l *Dgram) solicited(from [6]byte, src netip.Addr, m []byte) Drop {
+func (l *DgramLink) solicited(from [6]byte, src netip.Addr, m []byte) Drop {
 	target := addr16(m[neighbourAt:])
 	if !l.has(target) || l.has(src) {
 		return DropICMP

@@ -116,7 +116,7 @@ func TestDgramAndTheKernelUnderstandEachOther(t *testing.T) {
 	ports := freePorts(t, 2)
 	c := dgConfig
 	c.Local, c.Remote = ports[0], ports[1]
-	dg, err := NewDgram(c)
+	dg, err := NewDgramLink(c)
 	must(t, err)
 	vm := kernelAt(t, ports[1], ports[0])
 
@@ -149,7 +149,7 @@ func TestDgramAndTheKernelUnderstandEachOther(t *testing.T) {
 
 // kernelTalk has the kernel resolve, ping and send to the link, and the link resolve
 // and send to the kernel.
-func kernelTalk(t *testing.T, dg *Dgram, vm *station, v6 bool, got <-chan RxFrame) {
+func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan RxFrame) {
 	network, icmp, here, there := "udp4", "ip4:icmp", dgAddr, vmAddr
 	ping := []byte{icmpEcho, 0, 0, 0, 0, 1, 0, 2, 'h', 'i'}
 	sum(ping[2:], ping, 0)

@@ -20,7 +20,7 @@ const (
 // neighbours is what a Dgram knows of the stations at the other end. It is shared by the
 // engine, which receives, and those who resolve paths.
 type neighbours struct {
-	link    *Dgram
+	link    *DgramLink
 	mu      sync.Mutex // for link.fd too
 	known   map[Station]*neighbour
 	onMoved []func(dst Station, mac [6]byte)
@@ -34,7 +34,7 @@ type neighbour struct {
 	waiting int           // who wait for that
 }
 
-func (n *neighbours) init(l *Dgram) { n.link, n.known = l, map[Station]*neighbour{} }
+func (n *neighbours) init(l *DgramLink) { n.link, n.known = l, map[Station]*neighbour{} }
 
 // send gives a frame to the socket.
 func (n *neighbours) send(frame []byte) {
@@ -82,28 +82,28 @@ func (n *neighbours) ask(src netip.Addr, dst Station) {
 }
 
 // Name implements Interface.
-func (l *Dgram) Name() string { return l.c.Name }
+func (l *DgramLink) Name() string { return l.c.Name }
 
 // MAC implements Interface.
-func (l *Dgram) MAC() [6]byte { return l.c.MAC }
+func (l *DgramLink) MAC() [6]byte { return l.c.MAC }
 
 // MTU implements Interface.
-func (l *Dgram) MTU() int { return l.c.MTU }
+func (l *DgramLink) MTU() int { return l.c.MTU }
 
 // Up implements Interface: the cable is always plugged in.
-func (l *Dgram) Up() bool { return true }
+func (l *DgramLink) Up() bool { return true }
 
 // Addresses implements Interface.
-func (l *Dgram) Addresses() []netip.Prefix { return l.c.Addrs }
+func (l *DgramLink) Addresses() []netip.Prefix { return l.c.Addrs }
 
 // VLANAddresses implements Trunk.
-func (l *Dgram) VLANAddresses() []VLANAddress { return l.c.VLANs }
+func (l *DgramLink) VLANAddresses() []VLANAddress { return l.c.VLANs }
 
 // OnChange implements Interface: nothing changes.
-func (l *Dgram) OnChange(func()) {}
+func (l *DgramLink) OnChange(func()) {}
 
 // OnNeighbour implements Interface.
-func (l *Dgram) OnNeighbour(f func(dst Station, mac [6]byte)) {
+func (l *DgramLink) OnNeighbour(f func(dst Station, mac [6]byte)) {
 	l.near.mu.Lock()
 	defer l.near.mu.Unlock()
 	l.near.onMoved = append(l.near.onMoved, f)
@@ -111,7 +111,7 @@ func (l *Dgram) OnNeighbour(f func(dst Station, mac [6]byte)) {
 
 // Resolve implements Interface. The answer comes in by way of Receive, so the engine
 // has to run. A station that was not heard of for long is asked again, without waiting.
-func (l *Dgram) Resolve(ctx context.Context, p *Path) error {
+func (l *DgramLink) Resolve(ctx context.Context, p *Path) error {
 	if err := checkPath(l.c.Name, p); err != nil {
 		return err
 	}
@@ -138,14 +138,14 @@ func (l *Dgram) Resolve(ctx context.Context, p *Path) error {
 	return nil
 }
 
-// Doubt implements Interface.
-func (l *Dgram) Doubt(dst Station) {
+// ProbeNeighbour implements Interface.
+func (l *DgramLink) ProbeNeighbour(dst Station) {
 	if l.near.doubt(dst) {
 		l.near.ask(l.source(&Path{Dst: dst.Addr, VLAN: dst.VLAN}), dst)
 	}
 }
 
-func (l *Dgram) onLink(dst Station) bool {
+func (l *DgramLink) onLink(dst Station) bool {
 	if dst.Addr.IsLinkLocalUnicast() && dst.Addr.Is6() {
 		return true
 	}
@@ -158,7 +158,7 @@ func (l *Dgram) onLink(dst Station) bool {
 }
 
 // prefixes are those of a VLAN.
-func (l *Dgram) prefixes(vlan uint16) (p []netip.Prefix) {
+func (l *DgramLink) prefixes(vlan uint16) (p []netip.Prefix) {
 	if vlan == 0 {
 		return l.c.Addrs
 	}
@@ -172,7 +172,7 @@ func (l *Dgram) prefixes(vlan uint16) (p []netip.Prefix) {
 
 // source is the address that asks: the path's, or if that is not the link's own, one
 // that is.
-func (l *Dgram) source(p *Path) netip.Addr {
+func (l *DgramLink) source(p *Path) netip.Addr {
 	if l.own[Station{p.Src, p.VLAN}] {
 		return p.Src
 	}
@@ -199,7 +199,7 @@ func (n *neighbours) doubt(dst Station) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.known[dst]
-	if e == nil || time.Since(e.doubted) < doubtEvery {
+	if e == nil || time.Since(e.doubted) < probeInterval {
 		return false
 	}
 	e.doubted = time.Now()

@@ -31,7 +31,7 @@ var (
 )
 
 // unplugged returns a Dgram without a socket. What it sends itself is in reply.
-func unplugged(t testing.TB) *Dgram {
+func unplugged(t testing.TB) *DgramLink {
 	t.Helper()
 	l, err := newDgram(dgConfig)
 	if err != nil {
@@ -160,8 +160,8 @@ func TestDgramDropsAndSaysWhy(t *testing.T) {
 }
 
 // asVM makes frames as the VM would send them.
-func asVM() *Dgram {
-	l := &Dgram{c: dgConfig}
+func asVM() *DgramLink {
+	l := &DgramLink{c: dgConfig}
 	l.ether, l.c.MAC = vmMAC, vmMAC
 	return l
 }
@@ -242,18 +242,18 @@ func freePorts(t testing.TB, n int) (ports []netip.AddrPort) {
 }
 
 // cable returns the two ends of a cable.
-func cable(t testing.TB) (vm, dg *Dgram) {
+func cable(t testing.TB) (vm, dg *DgramLink) {
 	t.Helper()
 	ports := freePorts(t, 2)
 	c := dgConfig
 	c.Local, c.Remote = ports[0], ports[1]
-	dg, err := NewDgram(c)
+	dg, err := NewDgramLink(c)
 	if err != nil {
 		t.Fatal(err)
 	}
 	c.Name, c.MAC, c.Local, c.Remote = "vm", vmMAC, ports[1], ports[0]
 	c.Addrs = []netip.Prefix{netip.PrefixFrom(vmAddr, 24), netip.PrefixFrom(vm6, 64)}
-	vm, err = NewDgram(c)
+	vm, err = NewDgramLink(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -262,7 +262,7 @@ func cable(t testing.TB) (vm, dg *Dgram) {
 }
 
 // resolveOver resolves paths while both ends receive.
-func resolveOver(t testing.TB, ends []*Dgram, at *Dgram, paths ...*Path) (err error) {
+func resolveOver(t testing.TB, ends []*DgramLink, at *DgramLink, paths ...*Path) (err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -295,7 +295,7 @@ func TestDgramCarriesPacketsOverACable(t *testing.T) {
 	v4 := &Path{Src: dgAddr, Dst: vmAddr, SrcPort: 0xc111, HopLimit: 64, TClass: 2}
 	v6 := &Path{Src: dg6, Dst: vm6, SrcPort: 0xc112, HopLimit: 63, FlowLabel: 0xabcde}
 	ll := &Path{Src: linkLocal(dgMAC), Dst: linkLocal(vmMAC), SrcPort: 0xc113, HopLimit: 1}
-	if err := resolveOver(t, []*Dgram{vm, dg}, dg, v4, v6, ll); err != nil {
+	if err := resolveOver(t, []*DgramLink{vm, dg}, dg, v4, v6, ll); err != nil {
 		t.Fatal(err)
 	}
 	if v4.DstMAC != vmMAC || v6.DstMAC != vmMAC || ll.DstMAC != vmMAC {
@@ -389,7 +389,7 @@ func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 func TestDgramAsksWhomItDoubts(t *testing.T) {
 	vm, dg := cable(t)
 	p := &Path{Src: dgAddr, Dst: vmAddr}
-	if err := resolveOver(t, []*Dgram{vm, dg}, dg, p); err != nil {
+	if err := resolveOver(t, []*DgramLink{vm, dg}, dg, p); err != nil {
 		t.Fatal(err)
 	}
 	moved := make(chan [6]byte, 1)
@@ -397,8 +397,8 @@ func TestDgramAsksWhomItDoubts(t *testing.T) {
 	other := [6]byte{2, 2, 2, 2, 2, 2}
 	vm.ether, vm.c.MAC = other, other
 	before := vm.answered
-	dg.Doubt(Station{Addr: vm6}) // nobody has asked for that one
-	dg.Doubt(Station{Addr: vmAddr})
+	dg.ProbeNeighbour(Station{Addr: vm6}) // nobody has asked for that one
+	dg.ProbeNeighbour(Station{Addr: vmAddr})
 	receive(t, vm, 0)
 	receive(t, dg, 0)
 	if n := vm.answered - before; n != 1 {
@@ -431,7 +431,7 @@ func TestDgramSendsOnWhenNobodyIsThere(t *testing.T) {
 	c := dgConfig
 	ports := freePorts(t, 2)
 	c.Local, c.Remote = ports[0], ports[1]
-	l, err := NewDgram(c)
+	l, err := NewDgramLink(c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -441,7 +441,7 @@ func TestDgramSendsOnWhenNobodyIsThere(t *testing.T) {
 		mustSend(t, l, 0, frame(path, uint32(i), nil), frame(path, uint32(i), nil))
 		receive(t, l, 0)
 	}
-	if _, err := NewDgram(c); err == nil {
+	if _, err := NewDgramLink(c); err == nil {
 		t.Error("two links have one port")
 	}
 }
@@ -457,7 +457,7 @@ func TestDgramRefusesBadConfigurations(t *testing.T) {
 	} {
 		c := dgConfig
 		f(&c)
-		if _, err := NewDgram(c); err == nil {
+		if _, err := NewDgramLink(c); err == nil {
 			t.Errorf("%s: accepted", name)
 		}
 	}

@@ -35,7 +35,7 @@ const (
 // order of calls.
 type Fabric struct {
 	mu    sync.Mutex
-	ports []*FabricPort
+	ports []*FabricLink
 	table atomic.Pointer[fabricTable] // replaced, never changed
 	queue int
 }
@@ -43,8 +43,8 @@ type Fabric struct {
 // A fabricTable says where addresses are. Of a group, the ports stand in the order in which they
 // were made.
 type fabricTable struct {
-	ports  map[Station]*FabricPort
-	groups map[Station][]*FabricPort
+	ports  map[Station]*FabricLink
+	groups map[Station][]*FabricLink
 }
 
 // NewFabric returns a fabric without ports.
@@ -54,10 +54,10 @@ func NewFabric() *Fabric {
 	return f
 }
 
-// Port adds a port with the addresses given. Ports of equal owners, which must be
+// NewLink adds a port with the addresses given. Ports of equal owners, which must be
 // comparable, are driven by one goroutine; a nil owner is equal to none.
-func (f *Fabric) Port(owner any, addrs ...netip.Addr) *FabricPort {
-	p := &FabricPort{fabric: f, owner: owner, ring: refRing{limit: f.queue}, inbox: inbox{limit: f.queue},
+func (f *Fabric) NewLink(owner any, addrs ...netip.Addr) *FabricLink {
+	p := &FabricLink{fabric: f, owner: owner, ring: refRing{limit: f.queue}, inbox: inbox{limit: f.queue},
 		groups: map[netip.Addr]bool{}}
 	f.mu.Lock()
 	f.ports = append(f.ports, p)
@@ -68,7 +68,7 @@ func (f *Fabric) Port(owner any, addrs ...netip.Addr) *FabricPort {
 
 // rebuild makes a new table; of two ports that claim one address the older has it.
 func (f *Fabric) rebuild() {
-	t := &fabricTable{ports: map[Station]*FabricPort{}, groups: map[Station][]*FabricPort{}}
+	t := &fabricTable{ports: map[Station]*FabricLink{}, groups: map[Station][]*FabricLink{}}
 	for _, p := range f.ports {
 		for _, s := range p.stations {
 			if _, taken := t.ports[s]; !taken {
@@ -85,7 +85,7 @@ func (f *Fabric) rebuild() {
 	f.table.Store(t)
 }
 
-func (f *Fabric) remove(p *FabricPort) {
+func (f *Fabric) remove(p *FabricLink) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for i := range f.ports {
@@ -99,7 +99,7 @@ func (f *Fabric) remove(p *FabricPort) {
 
 // A FabricPort is a NIC's link to a Fabric. Capabilities.ICRC is false: what it carries
 // was never bytes on a cable, so that nothing but Fault can damage it.
-type FabricPort struct {
+type FabricLink struct {
 	fabric   *Fabric
 	owner    any
 	stations []Station           // under fabric.mu
@@ -113,7 +113,7 @@ type FabricPort struct {
 	taken    []*heldFrame // from inbox, for Receive to hand out
 	handed   int          // how many of them it has
 	spare    []*heldFrame // buffers to copy to
-	waiters  []*FabricPort
+	waiters  []*FabricLink
 	inFirst  bool // the next Receive looks at the inbox before the ring
 	nextID   uint16
 	counters LinkCounters
@@ -125,12 +125,12 @@ type FabricPort struct {
 type route struct {
 	path  *Path
 	table *fabricTable
-	to    *FabricPort
+	to    *FabricLink
 }
 
 // SetAddresses replaces the addresses whose frames come to this port. It may be called
 // from any goroutine.
-func (p *FabricPort) SetAddresses(addrs ...netip.Addr) {
+func (p *FabricLink) SetAddresses(addrs ...netip.Addr) {
 	var stations []Station
 	for _, a := range addrs {
 		stations = append(stations, Station{Addr: a})
@@ -139,7 +139,7 @@ func (p *FabricPort) SetAddresses(addrs ...netip.Addr) {
 }
 
 // SetStations is SetAddresses where there are VLANs.
-func (p *FabricPort) SetStations(stations ...Station) {
+func (p *FabricLink) SetStations(stations ...Station) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
 	p.stations = slices.Clone(stations)
@@ -147,7 +147,7 @@ func (p *FabricPort) SetStations(stations ...Station) {
 }
 
 // vlans are those that the port has a station in, and the absence of one.
-func (p *FabricPort) vlans() []uint16 {
+func (p *FabricLink) vlans() []uint16 {
 	l := []uint16{0}
 	for _, s := range p.stations {
 		if !slices.Contains(l, s.VLAN) {
@@ -159,7 +159,7 @@ func (p *FabricPort) vlans() []uint16 {
 
 // Follow gives the port the MAC and the addresses that the interface has, and the
 // link-local one that every NIC has by its MAC, now and whenever they change.
-func (p *FabricPort) Follow(i Interface) {
+func (p *FabricLink) Follow(i Interface) {
 	set := func() {
 		mac := i.MAC()
 		p.mac.Store(&mac)
@@ -177,7 +177,7 @@ func (p *FabricPort) Follow(i Interface) {
 }
 
 // sourceMAC is what frames say they come from; only captures show it.
-func (p *FabricPort) sourceMAC(src netip.Addr) [6]byte {
+func (p *FabricLink) sourceMAC(src netip.Addr) [6]byte {
 	if m := p.mac.Load(); m != nil {
 		return *m
 	}
@@ -186,7 +186,7 @@ func (p *FabricPort) sourceMAC(src netip.Addr) [6]byte {
 }
 
 // Send implements Link. It stops at the first frame whose receiver has no room.
-func (p *FabricPort) Send(now int64, batch []TxFrame) (int, error) {
+func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 	if p.closed {
 		return 0, ErrClosed
 	}
@@ -223,7 +223,7 @@ func (p *FabricPort) Send(now int64, batch []TxFrame) (int, error) {
 
 func tooLong(f *TxFrame, mtu int) bool { return ipLen(f.Len, f.Path.Dst.Is4()) > mtu }
 
-func (p *FabricPort) lookup(path *Path) *FabricPort {
+func (p *FabricLink) lookup(path *Path) *FabricLink {
 	t := p.fabric.table.Load()
 	if p.route.path != path || p.route.table != t {
 		p.route = route{path, t, t.ports[path.station()]}
@@ -232,7 +232,7 @@ func (p *FabricPort) lookup(path *Path) *FabricPort {
 }
 
 // sendTo sends frames of one destination and returns how many were taken.
-func (p *FabricPort) sendTo(to *FabricPort, batch []TxFrame) int {
+func (p *FabricLink) sendTo(to *FabricLink, batch []TxFrame) int {
 	switch {
 	case to == nil:
 		p.counters.Drops[DropUnreachable] += uint64(len(batch))
@@ -247,7 +247,7 @@ func (p *FabricPort) sendTo(to *FabricPort, batch []TxFrame) int {
 }
 
 // pass puts frames in the ring of a port of the same owner.
-func (p *FabricPort) pass(to *FabricPort, batch []TxFrame) int {
+func (p *FabricLink) pass(to *FabricLink, batch []TxFrame) int {
 	mac := p.sourceMAC(batch[0].Path.Src)
 	to.now = p.now
 	for i := range batch {
@@ -262,7 +262,7 @@ func (p *FabricPort) pass(to *FabricPort, batch []TxFrame) int {
 }
 
 // copyTo copies frames to the inbox of a port of another owner.
-func (p *FabricPort) copyTo(to *FabricPort, batch []TxFrame) (taken int) {
+func (p *FabricLink) copyTo(to *FabricLink, batch []TxFrame) (taken int) {
 	mac := p.sourceMAC(batch[0].Path.Src)
 	for {
 		rest := batch[taken:]
@@ -284,7 +284,7 @@ func (p *FabricPort) copyTo(to *FabricPort, batch []TxFrame) (taken int) {
 }
 
 // buffer returns the i-th buffer to copy to.
-func (p *FabricPort) buffer(i int) *heldFrame {
+func (p *FabricLink) buffer(i int) *heldFrame {
 	if i == len(p.spare) {
 		p.spare = append(p.spare, nil)
 	}
@@ -294,14 +294,14 @@ func (p *FabricPort) buffer(i int) *heldFrame {
 	return p.spare[i]
 }
 
-func (p *FabricPort) ready() {
+func (p *FabricLink) ready() {
 	if f := p.onReady.Load(); f != nil {
 		(*f)()
 	}
 }
 
 // Receive implements Link.
-func (p *FabricPort) Receive(now int64, batch []RxFrame) (int, error) {
+func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
 	if p.closed {
 		return 0, ErrClosed
 	}
@@ -322,7 +322,7 @@ func (p *FabricPort) Receive(now int64, batch []RxFrame) (int, error) {
 
 // receiveCopied hands out frames of other owners. Those of the last call are only
 // given back when all that were taken with them have been handed out.
-func (p *FabricPort) receiveCopied(batch []RxFrame) int {
+func (p *FabricLink) receiveCopied(batch []RxFrame) int {
 	if p.handed == len(p.taken) && (p.handed > 0 || p.inbox.n.Load() > 0) {
 		p.taken, p.waiters = p.inbox.take(p.taken, p.waiters)
 		p.handed = 0
@@ -336,15 +336,15 @@ func (p *FabricPort) receiveCopied(batch []RxFrame) int {
 }
 
 // FD implements Link: there is none.
-func (p *FabricPort) FD() int { return -1 }
+func (p *FabricLink) FD() int { return -1 }
 
 // OnReady implements Link. f is called when frames of other owners come to an empty
 // port, and when a port of another owner that was full has room again. It must not block.
-func (p *FabricPort) OnReady(f func()) { p.onReady.Store(&f) }
+func (p *FabricLink) OnReady(f func()) { p.onReady.Store(&f) }
 
 // NextDeadline implements Link. Frames that wait are due at once: nobody calls the
 // owner for those that it sent itself, nor for those that it left.
-func (p *FabricPort) NextDeadline() int64 {
+func (p *FabricLink) NextDeadline() int64 {
 	if p.ring.waiting() > 0 || p.handed < len(p.taken) || p.inbox.n.Load() > 0 {
 		return max(1, p.now)
 	}
@@ -352,15 +352,15 @@ func (p *FabricPort) NextDeadline() int64 {
 }
 
 // Capabilities implements Link.
-func (p *FabricPort) Capabilities() Capabilities {
+func (p *FabricLink) Capabilities() Capabilities {
 	return Capabilities{MTU: fabricMTU, MaxBatch: fabricBatch}
 }
 
 // Counters implements Counted.
-func (p *FabricPort) Counters() *LinkCounters { return &p.counters }
+func (p *FabricLink) Counters() *LinkCounters { return &p.counters }
 
 // Close removes the port from the fabric; frames that wait there are lost.
-func (p *FabricPort) Close() error {
+func (p *FabricLink) Close() error {
 	if p.closed {
 		return ErrClosed
 	}

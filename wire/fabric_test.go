@@ -93,7 +93,7 @@ func psns(t testing.TB, frames []RxFrame) (p []uint32) {
 
 func TestFabricPassesPayloadByReferenceInsideOneOwner(t *testing.T) {
 	f := NewFabric()
-	a, b := f.Port("engine", addrA), f.Port("engine", addrB)
+	a, b := f.NewLink("engine", addrA), f.NewLink("engine", addrB)
 	payload := []byte("payload of 21 bytes..")
 	tx := frame(aToB, 5, payload)
 	want := sentBytes(&tx)
@@ -130,7 +130,7 @@ func TestFabricCopiesWhatTheSenderMayChange(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := NewFabric()
-			a, b := f.Port(c.owners[0], addrA), f.Port(c.owners[1], addrB)
+			a, b := f.NewLink(c.owners[0], addrA), f.NewLink(c.owners[1], addrB)
 			payload := []byte("before")
 			tx := frame(aToB, 5, payload, c.op)
 			tx.Volatile = c.name == "volatile"
@@ -147,7 +147,7 @@ func TestFabricCopiesWhatTheSenderMayChange(t *testing.T) {
 func TestFabricCarriesThePath(t *testing.T) {
 	for _, owner := range []any{"same", nil} {
 		f := NewFabric()
-		a, b := f.Port(owner, addrA), f.Port(owner, addrB, addr6)
+		a, b := f.NewLink(owner, addrA), f.NewLink(owner, addrB, addr6)
 		a.Follow(StaticInterface("a", [6]byte{2, 1, 1, 1, 1, 1}, 9000, netip.PrefixFrom(addrA, 24)))
 		marked := frame(aToB, 1, nil)
 		marked.CE = true
@@ -169,8 +169,8 @@ func TestFabricCarriesThePath(t *testing.T) {
 
 func TestFabricDropsAndCounts(t *testing.T) {
 	f := NewFabric()
-	a := f.Port("engine", addrA)
-	b := f.Port("engine", addrB)
+	a := f.NewLink("engine", addrA)
+	b := f.NewLink("engine", addrB)
 	nobody := &Path{Src: addrA, Dst: addr6}
 	mustSend(t, a, 1, frame(nobody, 0, nil), frame(aToB, 1, make([]byte, fabricMTU)), frame(aToB, 2, nil))
 	if c := a.Counters(); c.Drops[DropUnreachable] != 1 || c.Drops[DropTooLong] != 1 || c.TxPackets != 1 {
@@ -191,8 +191,8 @@ func TestFabricDropsAndCounts(t *testing.T) {
 
 func TestFabricFollowsAddresses(t *testing.T) {
 	f := NewFabric()
-	a, b := f.Port("engine", addrA), f.Port("engine", addrB)
-	c := f.Port("engine", addrB) // the older port keeps it
+	a, b := f.NewLink("engine", addrA), f.NewLink("engine", addrB)
+	c := f.NewLink("engine", addrB) // the older port keeps it
 	mustSend(t, a, 1, frame(aToB, 0, nil))
 	b.SetAddresses(addr6)
 	mustSend(t, a, 1, frame(aToB, 1, nil), frame(&Path{Src: addrA, Dst: addr6}, 2, nil))
@@ -204,7 +204,7 @@ func TestFabricFollowsAddresses(t *testing.T) {
 func TestFabricFlipMakesTheICRCWrong(t *testing.T) {
 	for _, owner := range []any{"same", nil} {
 		f := NewFabric()
-		a, b := f.Port(owner, addrA), f.Port(owner, addrB)
+		a, b := f.NewLink(owner, addrA), f.NewLink(owner, addrB)
 		tx := frame(aToB, 0, []byte{1, 2, 3, 4})
 		good := sentBytes(&tx)
 		for _, c := range []struct {
@@ -232,7 +232,7 @@ func TestFabricFullQueueHoldsTheSenderBack(t *testing.T) {
 		t.Run(fmt.Sprint(owners), func(t *testing.T) {
 			f := NewFabric()
 			f.queue = 4
-			a, b := f.Port(owners[0], addrA), f.Port(owners[1], addrB)
+			a, b := f.NewLink(owners[0], addrA), f.NewLink(owners[1], addrB)
 			woken := 0
 			a.OnReady(func() { woken++ })
 			var batch []TxFrame
@@ -266,7 +266,7 @@ func TestFabricFullQueueHoldsTheSenderBack(t *testing.T) {
 
 func TestFabricWakesAReceiverOncePerBatch(t *testing.T) {
 	f := NewFabric()
-	a, b := f.Port("one", addrA), f.Port("two", addrB)
+	a, b := f.NewLink("one", addrA), f.NewLink("two", addrB)
 	woken := 0
 	b.OnReady(func() { woken++ })
 	mustSend(t, a, 1, frame(aToB, 0, nil), frame(aToB, 1, nil))
@@ -279,7 +279,7 @@ func TestFabricWakesAReceiverOncePerBatch(t *testing.T) {
 func TestFabricReceivedBytesStayUntilTheNextReceive(t *testing.T) {
 	for _, owner := range []any{"same", nil} {
 		f := NewFabric()
-		a, b := f.Port(owner, addrA), f.Port(owner, addrB)
+		a, b := f.NewLink(owner, addrA), f.NewLink(owner, addrB)
 		mustSend(t, a, 1, frame(aToB, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil))
 		var rx [2]RxFrame
 		b.Receive(1, rx[:])
@@ -298,7 +298,7 @@ func TestFabricReceivedBytesStayUntilTheNextReceive(t *testing.T) {
 func TestFabricAllocatesNothing(t *testing.T) {
 	for _, owner := range []any{"same", nil} {
 		f := NewFabric()
-		a, b := f.Port(owner, addrA), f.Port(owner, addrB)
+		a, b := f.NewLink(owner, addrA), f.NewLink(owner, addrB)
 		payload := make([]byte, 4096)
 		var tx []TxFrame
 		for i := range 100 {
@@ -327,7 +327,7 @@ func TestFabricBetweenGoroutinesKeepsOrder(t *testing.T) {
 	f.queue = 16
 	const count = 2000
 	paths := []*Path{{Src: addrA, Dst: addr6}, {Src: addrB, Dst: addr6}}
-	to := f.Port("receiver", addr6)
+	to := f.NewLink("receiver", addr6)
 	ready := make(chan struct{}, 1)
 	to.OnReady(func() {
 		select {
@@ -337,7 +337,7 @@ func TestFabricBetweenGoroutinesKeepsOrder(t *testing.T) {
 	})
 	var wg sync.WaitGroup
 	for _, path := range paths {
-		port := f.Port(path, path.Src)
+		port := f.NewLink(path, path.Src)
 		room := make(chan struct{}, 1)
 		port.OnReady(func() {
 			select {
@@ -374,7 +374,7 @@ func BenchmarkFabric(b *testing.B) {
 	for _, owner := range []any{"same", nil} {
 		b.Run(fmt.Sprint("owner=", owner), func(b *testing.B) {
 			f := NewFabric()
-			p, q := f.Port(owner, addrA), f.Port(owner, addrB)
+			p, q := f.NewLink(owner, addrA), f.NewLink(owner, addrB)
 			payload := make([]byte, 4096)
 			var tx []TxFrame
 			for i := range 64 {

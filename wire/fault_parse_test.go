@@ -143,8 +143,8 @@ func FuzzParseFaults(f *testing.F) {
 			}
 		}
 		fabric := NewFabric()
-		l := NewFault(fabric.Port(1, addrA), p)
-		b := fabric.Port(1, addrB)
+		l := NewFaultLink(fabric.NewLink(1, addrA), p)
+		b := fabric.NewLink(1, addrB)
 		for now := range int64(4) {
 			if _, err := l.Send(now*1e6, []TxFrame{frame(aToB, uint32(now), []byte(text))}); err != nil {
 				t.Fatal(err)

@@ -11,7 +11,7 @@ import (
 )
 
 // faulty returns a link at addrA with a fault program, and the port of its peer.
-func faulty(t testing.TB, program string, owner ...any) (*Fault, *FabricPort) {
+func faulty(t testing.TB, program string, owner ...any) (*FaultLink, *FabricLink) {
 	t.Helper()
 	p, err := ParseFaults(strings.NewReader(program))
 	if err != nil {
@@ -22,14 +22,14 @@ func faulty(t testing.TB, program string, owner ...any) (*Fault, *FabricPort) {
 	if len(owner) > 0 {
 		o = owner[0]
 	}
-	return NewFault(f.Port(o, addrA), p), f.Port(o, addrB)
+	return NewFaultLink(f.NewLink(o, addrA), p), f.NewLink(o, addrB)
 }
 
 var bToA = &Path{Src: addrB, Dst: addrA, SrcPort: 0xc123, HopLimit: 64}
 
 // through sends packets with PSNs 0 to n-1 through a Fault, in one direction, and
 // returns what comes out at once, and what else until a time later.
-func through(t testing.TB, f *Fault, peer *FabricPort, dir Direction, n int, later int64) (at0, at1 []RxFrame) {
+func through(t testing.TB, f *FaultLink, peer *FabricLink, dir Direction, n int, later int64) (at0, at1 []RxFrame) {
 	t.Helper()
 	from, to, path := Link(f), Link(peer), aToB
 	if dir == Received {
@@ -229,8 +229,8 @@ func TestFaultAndCaptureTakeFramesOfEveryLength(t *testing.T) {
 			p, err := ParseFaults(strings.NewReader(rule))
 			must(t, err)
 			fabric, sink := NewFabric(), &frameList{}
-			f := NewFault(NewCapture(fabric.Port(nil, addrA), sink, CaptureOptions{}), p)
-			peer := fabric.Port(nil, addrB)
+			f := NewFaultLink(NewCaptureLink(fabric.NewLink(nil, addrA), sink, CaptureOptions{}), p)
+			peer := fabric.NewLink(nil, addrB)
 			from, to, path := Link(f), Link(peer), aToB
 			if dir == Received {
 				from, to, path = peer, f, bToA

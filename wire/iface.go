@@ -47,11 +47,11 @@ type Interface interface {
 	// Doubt says that a station that Resolve answered for does not answer any more: its next hop
 	// may have moved to another MAC and told nobody. It is asked, and OnNeighbour's functions hear if so.
 	// It does not block, and may be called as often as one likes.
-	Doubt(dst Station)
+	ProbeNeighbour(dst Station)
 }
 
 // doubtEvery is how far apart the questions are that Doubt leads to, for each neighbour.
-const doubtEvery = 50 * time.Millisecond
+const probeInterval = 50 * time.Millisecond
 
 // checkPath reports what no interface can resolve.
 func checkPath(name string, p *Path) error {
@@ -100,7 +100,7 @@ func (s *staticInterface) Addresses() []netip.Prefix          { return s.addrs }
 func (s *staticInterface) VLANAddresses() []VLANAddress       { return s.vlans }
 func (s *staticInterface) OnChange(func())                    {}
 func (s *staticInterface) OnNeighbour(func(Station, [6]byte)) {}
-func (s *staticInterface) Doubt(Station)                      {}
+func (s *staticInterface) ProbeNeighbour(Station)             {}
 func (s *staticInterface) Resolve(_ context.Context, p *Path) error {
 	if err := checkPath(s.name, p); err != nil {
 		return err

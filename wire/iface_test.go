@@ -19,7 +19,7 @@ import (
 func TestAnInterfaceThatDoesNotExistIsNamedWithThoseThatDo(t *testing.T) {
 	l := newLab(t)
 	var err error
-	l.a.do(func() { _, err = NetInterface("eth7") })
+	l.a.do(func() { _, err = OpenNetdev("eth7") })
 	if !errors.Is(err, ErrNoInterface) {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestResolveAnswersForOwnMulticastAndLoopbackAddresses(t *testing.T) {
 	}
 	var lo *Netdev
 	var err error
-	l.a.do(func() { lo, err = NetInterface("lo") })
+	l.a.do(func() { lo, err = OpenNetdev("lo") })
 	must(t, err)
 	defer lo.Close()
 	home, other := netip.MustParseAddr("127.0.0.1"), netip.MustParseAddr("127.0.0.2")
@@ -284,11 +284,11 @@ func TestANeighbourThatMovesInSilenceIsFoundWhenItIsDoubted(t *testing.T) {
 			must(t, err)
 			moved := [6]byte{2, 0, 0, 0, 0, 0x42}
 			must(t, l.b.nl.LinkSetHardwareAddr(l.b.link(), moved[:]))
-			n.Doubt(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // nobody has asked for that one
+			n.ProbeNeighbour(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // nobody has asked for that one
 			limit := time.After(patience)
 			for {
 				// The kernel believes no second answer within a second.
-				n.Doubt(p.station())
+				n.ProbeNeighbour(p.station())
 				select {
 				case mac := <-told:
 					if mac != moved {

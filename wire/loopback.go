@@ -4,11 +4,11 @@ import "net/netip"
 
 const loopbackQueue = 1024 // frames
 
-// Loopback keeps traffic between two QPs of one NIC off the link: frames to one of the
+// LoopbackLink keeps traffic between two QPs of one NIC off the link: frames to one of the
 // NIC's own addresses never enter it, and are received with payload by reference as on
 // a Fabric, whose rules for memory hold here too. Frames to a multicast group that the NIC has
 // joined go both ways. All other frames go through.
-type Loopback struct {
+type LoopbackLink struct {
 	inner    Link
 	local    func(Station) bool
 	mtu      int
@@ -32,15 +32,15 @@ const (
 	both            // to a multicast group that the NIC has joined
 )
 
-// NewLoopback wraps a link that does not give back what it sent, as a FabricPort does. local says whether a station is the NIC's own at the
+// NewLoopbackLink wraps a link that does not give back what it sent, as a FabricPort does. local says whether a station is the NIC's own at the
 // moment; it is asked about once per path and batch.
-func NewLoopback(inner Link, local func(Station) bool) *Loopback {
-	return &Loopback{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue},
+func NewLoopbackLink(inner Link, local func(Station) bool) *LoopbackLink {
+	return &LoopbackLink{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue},
 		groups: map[netip.Addr]bool{}}
 }
 
 // Send implements Link.
-func (l *Loopback) Send(now int64, batch []TxFrame) (int, error) {
+func (l *LoopbackLink) Send(now int64, batch []TxFrame) (int, error) {
 	l.now, l.lastPath = now, nil
 	for i := 0; i < len(batch); {
 		to := l.way(batch[i].Path)
@@ -67,7 +67,7 @@ func (l *Loopback) Send(now int64, batch []TxFrame) (int, error) {
 }
 
 // way finds out where a path leads.
-func (l *Loopback) way(p *Path) way {
+func (l *LoopbackLink) way(p *Path) way {
 	if p != l.lastPath {
 		l.lastPath, l.lastWay = p, out
 		switch {
@@ -87,7 +87,7 @@ func clearDropped(batch []TxFrame) {
 }
 
 // loop puts frames in the ring and returns how many were taken.
-func (l *Loopback) loop(batch []TxFrame) int {
+func (l *LoopbackLink) loop(batch []TxFrame) int {
 	for i := range batch {
 		f := &batch[i]
 		if tooLong(f, l.mtu) {
@@ -106,7 +106,7 @@ func (l *Loopback) loop(batch []TxFrame) int {
 }
 
 // Receive implements Link.
-func (l *Loopback) Receive(now int64, batch []RxFrame) (n int, err error) {
+func (l *LoopbackLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	l.now = now
 	l.ring.release()
 	if !l.inFirst {
@@ -124,14 +124,14 @@ func (l *Loopback) Receive(now int64, batch []RxFrame) (n int, err error) {
 	return n, err
 }
 
-func (l *Loopback) receiveLooped(batch []RxFrame) int {
+func (l *LoopbackLink) receiveLooped(batch []RxFrame) int {
 	n := l.ring.receive(batch)
 	l.own.receivedAll(batch[:n])
 	return n
 }
 
 // NextDeadline implements Link. Frames that were looped back are due at once.
-func (l *Loopback) NextDeadline() int64 {
+func (l *LoopbackLink) NextDeadline() int64 {
 	d := l.inner.NextDeadline()
 	if l.ring.waiting() > 0 {
 		return earlier(d, max(1, l.now))
@@ -148,23 +148,23 @@ func earlier(a, b int64) int64 {
 }
 
 // FD implements Link.
-func (l *Loopback) FD() int { return l.inner.FD() }
+func (l *LoopbackLink) FD() int { return l.inner.FD() }
 
 // OnReady implements Link.
-func (l *Loopback) OnReady(f func()) { l.inner.OnReady(f) }
+func (l *LoopbackLink) OnReady(f func()) { l.inner.OnReady(f) }
 
 // Capabilities implements Link. Frames that were looped back have no ICRC, whatever
 // the link says, but are marked as the link's are if it is to be wrong.
-func (l *Loopback) Capabilities() Capabilities { return l.inner.Capabilities() }
+func (l *LoopbackLink) Capabilities() Capabilities { return l.inner.Capabilities() }
 
 // Counters implements Counted.
-func (l *Loopback) Counters() *LinkCounters {
+func (l *LoopbackLink) Counters() *LinkCounters {
 	l.total.sum(countersOf(l.inner), &l.own)
 	return &l.total
 }
 
 // Close closes the link; frames that were on their way back are lost.
-func (l *Loopback) Close() error {
+func (l *LoopbackLink) Close() error {
 	l.ring = refRing{}
 	return l.inner.Close()
 }

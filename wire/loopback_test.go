@@ -8,10 +8,10 @@ import (
 var aToA = &Path{Src: addrA, Dst: addrA, DstMAC: [6]byte{2, 0, 0, 0, 0, 1}}
 
 // loopbackAt returns a Loopback for addrA around a fabric port, and its peer's port.
-func loopbackAt() (*Loopback, *FabricPort) {
+func loopbackAt() (*LoopbackLink, *FabricLink) {
 	f := NewFabric()
-	inner := f.Port("engine", addrA)
-	return NewLoopback(inner, func(s Station) bool { return s == Station{Addr: addrA} }), f.Port("engine", addrB)
+	inner := f.NewLink("engine", addrA)
+	return NewLoopbackLink(inner, func(s Station) bool { return s == Station{Addr: addrA} }), f.NewLink("engine", addrB)
 }
 
 func TestLoopbackKeepsOwnTrafficOffTheLink(t *testing.T) {

@@ -36,16 +36,16 @@ func Leave(l Link, group netip.Addr) {
 }
 
 // Join implements Multicaster.
-func (f *Fault) Join(group netip.Addr) error { return Join(f.inner, group) }
+func (f *FaultLink) Join(group netip.Addr) error { return Join(f.inner, group) }
 
 // Leave implements Multicaster.
-func (f *Fault) Leave(group netip.Addr) { Leave(f.inner, group) }
+func (f *FaultLink) Leave(group netip.Addr) { Leave(f.inner, group) }
 
 // Join implements Multicaster.
-func (c *Capture) Join(group netip.Addr) error { return Join(c.inner, group) }
+func (c *CaptureLink) Join(group netip.Addr) error { return Join(c.inner, group) }
 
 // Leave implements Multicaster.
-func (c *Capture) Leave(group netip.Addr) { Leave(c.inner, group) }
+func (c *CaptureLink) Leave(group netip.Addr) { Leave(c.inner, group) }
 
 // member makes a socket, on the interface with this index, a member of a group or ends it. The
 // kernel tells the network (IGMP, MLD), and the interface's hardware.
@@ -74,7 +74,7 @@ func groupError(group netip.Addr, err error) error {
 }
 
 // Join implements Multicaster: the sockets that hold the port are the members.
-func (l *Packet) Join(group netip.Addr) error {
+func (l *PacketLink) Join(group netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -95,7 +95,7 @@ func (l *Packet) Join(group netip.Addr) error {
 }
 
 // Leave implements Multicaster.
-func (l *Packet) Leave(group netip.Addr) {
+func (l *PacketLink) Leave(group netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.groups, group)
@@ -108,7 +108,7 @@ func (l *Packet) Leave(group netip.Addr) {
 }
 
 // holder is the socket of a group's address family.
-func (l *Packet) holder(group netip.Addr) (fd int, ok bool) {
+func (l *PacketLink) holder(group netip.Addr) (fd int, ok bool) {
 	i := 1
 	if group.Is4() {
 		i = 0
@@ -120,7 +120,7 @@ func (l *Packet) holder(group netip.Addr) (fd int, ok bool) {
 }
 
 // rejoin follows an interface that was made anew. The caller holds mu.
-func (l *Packet) rejoin() {
+func (l *PacketLink) rejoin() {
 	for g := range l.groups {
 		if fd, ok := l.holder(g); ok {
 			member(fd, l.index, g, true)
@@ -129,7 +129,7 @@ func (l *Packet) rejoin() {
 }
 
 // Join implements Multicaster.
-func (l *UDP) Join(group netip.Addr) error {
+func (l *UDPLink) Join(group netip.Addr) error {
 	s := l.socket(group.Is4())
 	switch {
 	case l.closed:
@@ -141,7 +141,7 @@ func (l *UDP) Join(group netip.Addr) error {
 }
 
 // Leave implements Multicaster.
-func (l *UDP) Leave(group netip.Addr) {
+func (l *UDPLink) Leave(group netip.Addr) {
 	if s := l.socket(group.Is4()); s != nil && !l.closed {
 		member(s.fd, l.iface.Index(), group, false)
 	}
@@ -149,21 +149,21 @@ func (l *UDP) Leave(group netip.Addr) {
 
 // Join implements Multicaster. The cable has one other end, and nobody between who would
 // want to hear of it.
-func (l *Dgram) Join(group netip.Addr) error {
+func (l *DgramLink) Join(group netip.Addr) error {
 	l.groups[group] = multicastMAC(group)
 	return nil
 }
 
 // Leave implements Multicaster.
-func (l *Dgram) Leave(group netip.Addr) { delete(l.groups, group) }
+func (l *DgramLink) Leave(group netip.Addr) { delete(l.groups, group) }
 
-func (l *Dgram) member(group netip.Addr) bool {
+func (l *DgramLink) member(group netip.Addr) bool {
 	_, ok := l.groups[group]
 	return ok
 }
 
 // joined reports whether frames to a MAC may be for a group that the link has joined.
-func (l *Dgram) joined(mac [6]byte) bool {
+func (l *DgramLink) joined(mac [6]byte) bool {
 	for _, m := range l.groups {
 		if m == mac {
 			return true
@@ -173,7 +173,7 @@ func (l *Dgram) joined(mac [6]byte) bool {
 }
 
 // Join implements Multicaster.
-func (l *Loopback) Join(group netip.Addr) error {
+func (l *LoopbackLink) Join(group netip.Addr) error {
 	if err := Join(l.inner, group); err != nil {
 		return err
 	}
@@ -182,13 +182,13 @@ func (l *Loopback) Join(group netip.Addr) error {
 }
 
 // Leave implements Multicaster.
-func (l *Loopback) Leave(group netip.Addr) {
+func (l *LoopbackLink) Leave(group netip.Addr) {
 	delete(l.groups, group)
 	Leave(l.inner, group)
 }
 
 // echo gives the NIC its copy of frames that the link has taken, as far as there is room.
-func (l *Loopback) echo(batch []TxFrame) {
+func (l *LoopbackLink) echo(batch []TxFrame) {
 	for i := range batch {
 		f := &batch[i]
 		if !f.Dropped && !l.ring.push(f, f.Path.DstMAC) {
@@ -198,7 +198,7 @@ func (l *Loopback) echo(batch []TxFrame) {
 }
 
 // Join implements Multicaster.
-func (p *FabricPort) Join(group netip.Addr) error {
+func (p *FabricLink) Join(group netip.Addr) error {
 	f := p.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -211,7 +211,7 @@ func (p *FabricPort) Join(group netip.Addr) error {
 }
 
 // Leave implements Multicaster.
-func (p *FabricPort) Leave(group netip.Addr) {
+func (p *FabricLink) Leave(group netip.Addr) {
 	f := p.fabric
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -221,7 +221,7 @@ func (p *FabricPort) Leave(group netip.Addr) {
 
 // spread sends a frame to every port that has joined its group, the sender's own among them. A
 // port without room misses it: one that is slow does not hold up the others.
-func (p *FabricPort) spread(group []*FabricPort, frame []TxFrame) {
+func (p *FabricLink) spread(group []*FabricLink, frame []TxFrame) {
 	id := p.nextID
 	for _, to := range group {
 		p.nextID = id

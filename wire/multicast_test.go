@@ -168,7 +168,7 @@ func (l *uncabled) Leave(netip.Addr)                      {}
 
 func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
 	inner := &uncabled{}
-	l := NewLoopback(inner, func(s Station) bool { return s == Station{Addr: addrA} })
+	l := NewLoopbackLink(inner, func(s Station) bool { return s == Station{Addr: addrA} })
 	toGroup := &Path{Src: addrA, Dst: group4}
 	ud := packet.Opcode(packet.UD) | packet.SendOnly
 	payload := []byte("mine")
@@ -195,7 +195,7 @@ func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
 
 func TestLoopbackWithoutRoomLosesTheCopyAlone(t *testing.T) {
 	inner := &uncabled{}
-	l := NewLoopback(inner, func(Station) bool { return false })
+	l := NewLoopbackLink(inner, func(Station) bool { return false })
 	l.ring.limit = 1
 	must(t, Join(l, group4))
 	f := frame(&Path{Src: addrA, Dst: group4}, 1, nil)
@@ -208,8 +208,8 @@ func TestLoopbackWithoutRoomLosesTheCopyAlone(t *testing.T) {
 func TestFabricSpreadsMulticast(t *testing.T) {
 	f := NewFabric()
 	f.queue = 3
-	a, b, c := f.Port("engine", addrA), f.Port("engine", addrB), f.Port("other")
-	var through Link = NewFault(NewCapture(c, nil, CaptureOptions{}), nil) // middleware lets joins pass
+	a, b, c := f.NewLink("engine", addrA), f.NewLink("engine", addrB), f.NewLink("other")
+	var through Link = NewFaultLink(NewCaptureLink(c, nil, CaptureOptions{}), nil) // middleware lets joins pass
 	toGroup := &Path{Src: addrA, Dst: group4}
 	ud := packet.Opcode(packet.UD) | packet.SendOnly
 	mustSend(t, a, 1, frame(toGroup, 0, nil, ud)) // nobody is there

@@ -21,7 +21,7 @@ func (v vlanPort) close() {
 }
 
 // serveVLANs follows the VLANs on the interface. The caller holds mu, or is alone.
-func (l *Packet) serveVLANs() error {
+func (l *PacketLink) serveVLANs() error {
 	s := l.iface.state.Load()
 	present := map[string]bool{}
 	for _, v := range s.vlans {

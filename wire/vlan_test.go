@@ -14,9 +14,9 @@ import (
 func TestAFabricKeepsVLANsApart(t *testing.T) {
 	for _, owners := range [][2]any{{"engine", "engine"}, {"one", "other"}} {
 		f := NewFabric()
-		a := f.Port(owners[0])
+		a := f.NewLink(owners[0])
 		a.SetStations(Station{addrA, 0}, Station{addrA, 7})
-		plain, seven, eight := f.Port(owners[1], addrB), f.Port(owners[1]), f.Port(owners[1])
+		plain, seven, eight := f.NewLink(owners[1], addrB), f.NewLink(owners[1]), f.NewLink(owners[1])
 		seven.SetStations(Station{addrB, 7})
 		eight.SetStations(Station{addrB, 8})
 		to := func(vlan uint16) *Path {
@@ -24,7 +24,7 @@ func TestAFabricKeepsVLANsApart(t *testing.T) {
 		}
 		mustSend(t, a, 1, frame(to(0), 1, nil), frame(to(7), 2, []byte("x")), frame(to(8), 3, nil), frame(to(9), 4, nil))
 		for _, c := range []struct {
-			port *FabricPort
+			port *FabricLink
 			psn  uint32
 			vlan uint16
 		}{{plain, 1, 0}, {seven, 2, 7}, {eight, 3, 8}} {
@@ -45,10 +45,10 @@ func TestAFabricKeepsVLANsApart(t *testing.T) {
 func TestAMulticastGroupReachesTheVLANAlone(t *testing.T) {
 	f := NewFabric()
 	group := netip.MustParseAddr("239.1.1.1")
-	a, seven, plain := f.Port("e"), f.Port("e"), f.Port("e", addrB)
+	a, seven, plain := f.NewLink("e"), f.NewLink("e"), f.NewLink("e", addrB)
 	a.SetStations(Station{addrA, 7})
 	seven.SetStations(Station{addrB, 7})
-	for _, p := range []*FabricPort{seven, plain} {
+	for _, p := range []*FabricLink{seven, plain} {
 		if err := Join(p, group); err != nil {
 			t.Fatal(err)
 		}
@@ -61,11 +61,11 @@ func TestAMulticastGroupReachesTheVLANAlone(t *testing.T) {
 
 func TestLoopbackKeepsVLANsApart(t *testing.T) {
 	f := NewFabric()
-	peer := f.Port("e")
+	peer := f.NewLink("e")
 	peer.SetStations(Station{addrA, 8})
-	inner := f.Port("e", addrA)
+	inner := f.NewLink("e", addrA)
 	trunk := StaticTrunk("", [6]byte{2}, 9000, []VLANAddress{{netip.PrefixFrom(addrA, 24), 7, ""}}, netip.PrefixFrom(addrA, 24))
-	l := NewLoopback(inner, Owns(trunk))
+	l := NewLoopbackLink(inner, Owns(trunk))
 	mustSend(t, l, 1, frame(&Path{Src: addrA, Dst: addrA, VLAN: 7}, 1, nil), frame(&Path{Src: addrA, Dst: addrA, VLAN: 8}, 2, nil),
 		frame(&Path{Src: addrA, Dst: addrA}, 3, nil))
 	got := receive(t, l, 2)
@@ -76,11 +76,11 @@ func TestLoopbackKeepsVLANsApart(t *testing.T) {
 
 func TestACaptureShowsTags(t *testing.T) {
 	f := NewFabric()
-	inner, peer := f.Port("e"), f.Port("e")
+	inner, peer := f.NewLink("e"), f.NewLink("e")
 	inner.SetStations(Station{addrA, 100})
 	peer.SetStations(Station{addrB, 100})
 	list := &frameList{}
-	c := NewCapture(inner, list, CaptureOptions{})
+	c := NewCaptureLink(inner, list, CaptureOptions{})
 	mustSend(t, c, 1, frame(&Path{Src: addrA, Dst: addrB, VLAN: 100, Priority: 3}, 1, []byte("there")))
 	mustSend(t, peer, 2, frame(&Path{Src: addrB, Dst: addrA, VLAN: 100, Priority: 4}, 2, []byte("back")))
 	receive(t, c, 3)
@@ -153,8 +153,8 @@ func TestDgramTakesPacketsOfItsVLANs(t *testing.T) {
 
 func TestDgramResolvesInAVLAN(t *testing.T) {
 	ports := freePorts(t, 2)
-	end := func(i int, mac [6]byte, addr string) *Dgram {
-		l, err := NewDgram(DgramConfig{Local: ports[i], Remote: ports[1-i], MAC: mac,
+	end := func(i int, mac [6]byte, addr string) *DgramLink {
+		l, err := NewDgramLink(DgramConfig{Local: ports[i], Remote: ports[1-i], MAC: mac,
 			VLANs: []VLANAddress{{netip.MustParsePrefix(addr), 7, ""}}})
 		must(t, err)
 		t.Cleanup(func() { l.Close() })
@@ -162,7 +162,7 @@ func TestDgramResolvesInAVLAN(t *testing.T) {
 	}
 	a, b := end(0, vmMAC, "10.77.0.11/24"), end(1, dgMAC, "10.77.0.12/24")
 	there := &Path{Src: vmAddr, Dst: dgAddr, VLAN: 7, Priority: 2}
-	must(t, resolveOver(t, []*Dgram{a, b}, a, there))
+	must(t, resolveOver(t, []*DgramLink{a, b}, a, there))
 	if there.DstMAC != dgMAC {
 		t.Errorf("MAC %x", there.DstMAC)
 	}
@@ -182,7 +182,7 @@ func TestDgramResolvesInAVLAN(t *testing.T) {
 
 // withVLAN makes a packet link believe that there is a VLAN interface on its own, of this number: tags are the
 // link's affair, and not every kernel has VLAN interfaces.
-func (l *Packet) withVLAN(id uint16) {
+func (l *PacketLink) withVLAN(id uint16) {
 	s := *l.iface.state.Load()
 	v := s
 	v.id, v.vlans, v.name = id, nil, "no such interface"

@@ -27,7 +27,7 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	}
 	link = b.tap.add(n.Name, link, iface, n.Kind == nicspec.Fabric)
 	if b.faults != nil {
-		link = wire.NewFault(link, b.faults.For(n.Name))
+		link = wire.NewFaultLink(link, b.faults.For(n.Name))
 	}
 	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits, PKeys: n.PKeys}); err != nil {
 		link.Close()
@@ -41,7 +41,7 @@ func (b *builder) link(e *nic.Engine, n nicspec.NIC) (wire.Link, wire.Interface,
 	switch n.Kind {
 	case nicspec.Fabric:
 		iface := fabricInterface(n)
-		port := b.fabric.Port(e)
+		port := b.fabric.NewLink(e)
 		port.Follow(iface)
 		return port, iface, nil
 	case nicspec.Packet, nicspec.UDP:
@@ -59,7 +59,7 @@ func (b *builder) netLink(n nicspec.NIC) (wire.Link, wire.Interface, error) {
 		return nil, nil, err
 	}
 	b.closers = append(b.closers, iface)
-	return wire.NewLoopback(link, wire.Owns(iface)), iface, nil
+	return wire.NewLoopbackLink(link, wire.Owns(iface)), iface, nil
 }
 
 // fabricInterface returns the interface of a fabric NIC. It has no name because the host has no such
@@ -89,11 +89,11 @@ func macOf(n nicspec.NIC) (mac [6]byte) {
 // dgramLink opens a link to a virtual machine's NIC. The link answers ARP and neighbor discovery for
 // its addresses, so it is also the interface.
 func (b *builder) dgramLink(n nicspec.NIC) (wire.Link, wire.Interface, error) {
-	link, err := wire.NewDgram(wire.DgramConfig{
+	link, err := wire.NewDgramLink(wire.DgramConfig{
 		Local: n.Local, Remote: n.Remote, MAC: macOf(n), MTU: n.MTU, Addrs: n.Addrs, VLANs: n.VLANs,
 	})
 	if err != nil {
 		return nil, nil, err
 	}
-	return wire.NewLoopback(link, wire.Owns(link)), link, nil
+	return wire.NewLoopbackLink(link, wire.Owns(link)), link, nil
 }

@@ -21,7 +21,7 @@ type tap struct {
 // frame between two ends in this daemon is recorded where it is sent, not again where it is
 // received.
 type cable struct {
-	*wire.Capture
+	*wire.CaptureLink
 	name      string
 	fabric    bool // both ends are here
 	local     func(wire.Station) bool
@@ -31,8 +31,8 @@ type cable struct {
 // add puts a capture around a link.
 func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *cable {
 	c := &cable{
-		Capture: wire.NewCapture(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: untranslated}),
-		name:    name, fabric: fabric, local: wire.Owns(iface),
+		CaptureLink: wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: untranslated}),
+		name:        name, fabric: fabric, local: wire.Owns(iface),
 	}
 	t.cables = append(t.cables, c)
 	return c
@@ -45,7 +45,7 @@ func untranslated(now int64) int64 { return now }
 // Receive implements wire.Link.
 func (c *cable) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	c.receiving = true
-	n, err := c.Capture.Receive(now, batch)
+	n, err := c.CaptureLink.Receive(now, batch)
 	c.receiving = false
 	return n, err
 }

@@ -49,7 +49,7 @@ type Network interface {
 	Frames() error
 
 	// SendFrame puts a whole Ethernet frame on the cable, which is one of a link whose way it goes.
-	SendFrame(way wire.InletWay, frame []byte) error
+	SendFrame(way wire.InjectAs, frame []byte) error
 
 	// Peer is the address that hand-made packets come from.
 	Peer() netip.Addr

@@ -63,7 +63,7 @@ func NewCable(link wire.Link, iface wire.Interface, program []string) (*Cable, e
 		link.Close()
 		return nil, err
 	}
-	c.wire = wire.NewCapture(link, c, wire.CaptureOptions{MAC: iface.MAC, Wall: func(now int64) int64 { return now - 1 }})
+	c.wire = wire.NewCaptureLink(link, c, wire.CaptureOptions{MAC: iface.MAC, Wall: func(now int64) int64 { return now - 1 }})
 	go c.receive()
 	return c, nil
 }

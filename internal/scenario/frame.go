@@ -13,7 +13,7 @@ import (
 // Whole frames: what is around a packet, for a cable that brings anything.
 
 // ways are the links whose way a frame can go.
-var ways = vocabulary[wire.InletWay]{"cable", map[string]wire.InletWay{"packet": wire.InletPacket, "dgram": wire.InletDgram}}
+var ways = vocabulary[wire.InjectAs]{"cable", map[string]wire.InjectAs{"packet": wire.InjectAsPacket, "dgram": wire.InjectAsDgram}}
 
 // headersAt says where the headers of a frame are.
 type headersAt struct {
@@ -79,7 +79,7 @@ func (f *frameField) set(frame []byte, h headersAt, v uint64) error {
 
 // A frameEdit is what the script wants to be different around a packet.
 type frameEdit struct {
-	way    wire.InletWay
+	way    wire.InjectAs
 	dst    net.HardwareAddr // nil: as it is
 	values map[string]uint64
 	right  bool // the UDP checksum is to be that of the datagram
@@ -200,7 +200,7 @@ func (s *stage) cmdFrame(w *words) error {
 	return s.sendFrame(way, frame, more, false)
 }
 
-func (s *stage) sendFrame(way wire.InletWay, frame []byte, more, aside bool) error {
+func (s *stage) sendFrame(way wire.InjectAs, frame []byte, more, aside bool) error {
 	if len(frame) == 0 || len(frame) > maxFrame {
 		return errors.New("a frame has 1 to 65535 bytes")
 	}

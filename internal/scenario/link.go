@@ -26,7 +26,7 @@ func OpenCable(link string, program []string) (*Cable, error) {
 		if mac == ([6]byte{}) {
 			mac = handMAC
 		}
-		l, err := wire.NewDgram(wire.DgramConfig{Local: n.Local, Remote: n.Remote, MAC: mac, MTU: n.MTU, Addrs: n.Addrs})
+		l, err := wire.NewDgramLink(wire.DgramConfig{Local: n.Local, Remote: n.Remote, MAC: mac, MTU: n.MTU, Addrs: n.Addrs})
 		if err != nil {
 			return nil, err
 		}

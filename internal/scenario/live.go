@@ -109,7 +109,7 @@ func (b *live) Fault(string) error { return ErrNoFaults }
 func (b *live) Frames() error { return ErrNoFrames }
 
 // SendFrame implements Network.
-func (b *live) SendFrame(wire.InletWay, []byte) error { return ErrNoFrames }
+func (b *live) SendFrame(wire.InjectAs, []byte) error { return ErrNoFrames }
 
 // Path implements Network.
 func (b *live) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to) }

@@ -22,9 +22,9 @@ type simulator struct {
 	now    int64 // starts at 1
 	nics   []*simNIC
 	faults []*faultPoint
-	inlet  *wire.Inlet // of the NIC under test
+	inlet  *wire.InjectorLink // of the NIC under test
 	iface  *plug
-	peer   *wire.FabricPort
+	peer   *wire.FabricLink
 	tap    wire.FrameSink
 	o      SimulatorOptions
 }
@@ -72,7 +72,7 @@ func newSimulator(tap wire.FrameSink, o SimulatorOptions) (*simulator, error) {
 		return nil, err
 	}
 	s := &simulator{engine: e, fabric: wire.NewFabric(), now: 1, tap: tap, o: o}
-	s.peer = s.fabric.Port(nil)
+	s.peer = s.fabric.NewLink(nil)
 	s.peer.SetStations(wire.Station{Addr: s.Peer()}, wire.Station{Addr: s.Peer(), VLAN: simVLAN})
 	return s, nil
 }
@@ -98,7 +98,7 @@ func (s *simulator) addNIC(i int) (*simNIC, error) {
 	v4, v6, addr := simAddr4(i+1), simAddr6(i+1), s.address(i+1)
 	mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
 	iface := &plug{up: true, Trunk: wire.StaticTrunk("sim", mac, simMTU, []wire.VLANAddress{{Prefix: addr, VLAN: simVLAN, Netdev: "sim.vlan"}}, v4, v6)}
-	port := s.fabric.Port(s.engine)
+	port := s.fabric.NewLink(s.engine)
 	port.Follow(iface)
 	var link wire.Link = port
 	if i == 0 {
@@ -130,8 +130,8 @@ func (s *simulator) address(n int) netip.Prefix {
 // watch puts around the link of the NIC under test what shows its cable and lets the script at it.
 func (s *simulator) watch(link wire.Link, iface *plug) (_ wire.Link, err error) {
 	s.iface = iface
-	link = wire.NewCapture(link, s.tap, wire.CaptureOptions{MAC: iface.MAC, Wall: cableTime})
-	if s.inlet, err = wire.NewInlet(link, iface); err != nil {
+	link = wire.NewCaptureLink(link, s.tap, wire.CaptureOptions{MAC: iface.MAC, Wall: cableTime})
+	if s.inlet, err = wire.NewInjectorLink(link, iface); err != nil {
 		return nil, err
 	}
 	p := &faultPoint{Link: s.inlet}
@@ -213,7 +213,7 @@ func (s *simulator) Fault(rule string) error {
 		return err
 	}
 	for _, f := range s.faults {
-		f.Link = wire.NewFault(f.Link, p)
+		f.Link = wire.NewFaultLink(f.Link, p)
 	}
 	return nil
 }
@@ -255,11 +255,11 @@ func (s *simulator) Send(f *wire.TxFrame) error {
 func (s *simulator) Frames() error { return nil }
 
 // SendFrame implements Network.
-func (s *simulator) SendFrame(way wire.InletWay, frame []byte) error {
+func (s *simulator) SendFrame(way wire.InjectAs, frame []byte) error {
 	if err := s.tap.WriteFrame(cableTime(s.now), 0, frame); err != nil {
 		return err
 	}
-	s.inlet.Put(way, frame)
+	s.inlet.Inject(way, frame)
 	return nil
 }
 

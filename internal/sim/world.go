@@ -177,8 +177,8 @@ func (w *world) build(seed uint64) error {
 	for i := range w.profile.NICs {
 		addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)
 		mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
-		var link wire.Link = fabric.Port(w.engine, addr.Addr())
-		link = &watched{Link: wire.NewFault(&watched{Link: link, w: w, sent: true}, w.faults(seed+uint64(i))), w: w}
+		var link wire.Link = fabric.NewLink(w.engine, addr.Addr())
+		link = &watched{Link: wire.NewFaultLink(&watched{Link: link, w: w, sent: true}, w.faults(seed+uint64(i))), w: w}
 		d, err := w.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("sim", i), Link: link,
 			Iface: wire.StaticInterface("sim", mac, 9000, addr)})
 		if err != nil {

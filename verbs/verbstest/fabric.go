@@ -102,8 +102,8 @@ func WithoutLeakCheck() Option { return func(c *config) { c.leaks = false } }
 // A Fabric is NICs that can reach each other, and the server that gives access to them.
 type Fabric struct {
 	Engines []*nic.Engine
-	Devices []*nic.Device // Devices[i] is nic<i>; use them in Engine.Do only
-	Faults  []*wire.Fault // on the link of each NIC; SetProgram changes what it does
+	Devices []*nic.Device     // Devices[i] is nic<i>; use them in Engine.Do only
+	Faults  []*wire.FaultLink // on the link of each NIC; SetProgram changes what it does
 	Server  *attach.Server
 
 	t      testing.TB
@@ -172,18 +172,18 @@ func (f *Fabric) addNIC(c *config, cables *wire.Fabric, i int) error {
 	iface := wire.StaticInterface("", mac, c.mtu,
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte((i + 1) >> 8), 15: byte(i + 1)}), 64))
-	port := cables.Port(e)
+	port := cables.NewLink(e)
 	port.Follow(iface)
 	var link wire.Link = port
 	if sink := c.sinks[i]; sink != nil {
-		tap := wire.NewCapture(link, nil, wire.CaptureOptions{MAC: iface.MAC})
+		tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC})
 		tap.Attach(sink, i)
 		link = tap
 	}
 	for _, w := range c.wrap {
 		link = w(i, link)
 	}
-	fault := wire.NewFault(link, program)
+	fault := wire.NewFaultLink(link, program)
 	d, err := e.AddDevice(nic.DeviceConfig{Name: fmt.Sprintf("nic%d", i), Link: fault, Iface: iface, Limits: c.device, PKeys: c.pkeys[i]})
 	if err != nil {
 		return err

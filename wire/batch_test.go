@@ -379,9 +379,9 @@ func setSendBuffer(t *testing.T, l Link, n int) {
 	t.Helper()
 	var fds []int
 	switch l := l.(type) {
-	case *Packet:
+	case *PacketLink:
 		fds = []int{l.fd}
-	case *UDP:
+	case *UDPLink:
 		fds = []int{l.sockets[0].fd, l.sockets[1].fd}
 	}
 	for _, fd := range fds {

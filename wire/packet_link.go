@@ -12,7 +12,7 @@ import (
 	"softroce/packet"
 )
 
-// A Packet is a link through an AF_PACKET socket: it sees and writes whole Ethernet
+// A PacketLink is a link through an AF_PACKET socket: it sees and writes whole Ethernet
 // frames, so the ICRC is exact in both directions. It needs CAP_NET_RAW.
 //
 // On the way out (Send):
@@ -41,7 +41,7 @@ import (
 //
 // VLAN interfaces on the interface are the link's, too: frames of a path in a VLAN get their tag here, the
 // kernel takes the tags of received ones out of the frame and tells them apart.
-type Packet struct {
+type PacketLink struct {
 	iface    *Netdev
 	fd       int
 	holders  []int
@@ -66,10 +66,10 @@ const (
 	packetSendBuffer    = 8 << 20
 )
 
-// NewPacket opens a packet link on an interface. The calling thread must be in the
+// NewPacketLink opens a packet link on an interface. The calling thread must be in the
 // interface's network namespace.
-func NewPacket(iface *Netdev) (*Packet, error) {
-	l := &Packet{iface: iface, fd: -1, gso: true, out: newOutbox(), in: newIntake(packetControlLen, false), groups: map[netip.Addr]bool{}, vlans: map[string]vlanPort{}}
+func NewPacketLink(iface *Netdev) (*PacketLink, error) {
+	l := &PacketLink{iface: iface, fd: -1, gso: true, out: newOutbox(), in: newIntake(packetControlLen, false), groups: map[netip.Addr]bool{}, vlans: map[string]vlanPort{}}
 	if err := l.open(); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("packet link on %s: %w", iface.Name(), err)
@@ -78,7 +78,7 @@ func NewPacket(iface *Netdev) (*Packet, error) {
 	return l, nil
 }
 
-func (l *Packet) open() (err error) {
+func (l *PacketLink) open() (err error) {
 	if l.holders, err = holdPort(l.iface.Name()); err != nil {
 		return err
 	}
@@ -103,13 +103,13 @@ func (l *Packet) open() (err error) {
 	return l.bind()
 }
 
-func (l *Packet) bind() error {
+func (l *PacketLink) bind() error {
 	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network order
 	return os.NewSyscallError("bind", unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.index}))
 }
 
 // rebind follows an interface that was made anew under its name, and the VLANs on it.
-func (l *Packet) rebind() {
+func (l *PacketLink) rebind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -180,21 +180,21 @@ func bindPort(fd, family int, device string) error {
 }
 
 // FD implements Link.
-func (l *Packet) FD() int { return l.fd }
+func (l *PacketLink) FD() int { return l.fd }
 
 // OnReady implements Link; the link has an FD.
-func (l *Packet) OnReady(func()) {}
+func (l *PacketLink) OnReady(func()) {}
 
 // NextDeadline implements Link: nothing is ever due.
-func (l *Packet) NextDeadline() int64 { return 0 }
+func (l *PacketLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's at the moment.
-func (l *Packet) Capabilities() Capabilities {
+func (l *PacketLink) Capabilities() Capabilities {
 	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: sendBatch}
 }
 
 // Counters implements Counted. It asks the kernel what it dropped.
-func (l *Packet) Counters() *LinkCounters {
+func (l *PacketLink) Counters() *LinkCounters {
 	if !l.closed {
 		// Reading the statistics sets them to 0.
 		if s, err := unix.GetsockoptTpacketStats(l.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
@@ -205,7 +205,7 @@ func (l *Packet) Counters() *LinkCounters {
 }
 
 // Close implements Link.
-func (l *Packet) Close() error {
+func (l *PacketLink) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -216,7 +216,7 @@ func (l *Packet) Close() error {
 	return nil
 }
 
-func (l *Packet) closeSockets() {
+func (l *PacketLink) closeSockets() {
 	if l.fd >= 0 {
 		unix.Close(l.fd)
 	}
@@ -229,7 +229,7 @@ func (l *Packet) closeSockets() {
 }
 
 // Send implements Link.
-func (l *Packet) Send(_ int64, batch []TxFrame) (int, error) {
+func (l *PacketLink) Send(_ int64, batch []TxFrame) (int, error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
@@ -265,7 +265,7 @@ func refuse(f *TxFrame, mtu int) (Drop, bool) {
 
 // fill makes messages of the frames at the front of batch: at least one, as the first
 // is not one to refuse.
-func (l *Packet) fill(s *netdevState, batch []TxFrame) {
+func (l *PacketLink) fill(s *netdevState, batch []TxFrame) {
 	l.out.reset()
 	for len(batch) > 0 {
 		if _, ok := refuse(&batch[0], s.mtu); !ok {
@@ -284,7 +284,7 @@ func (l *Packet) fill(s *netdevState, batch []TxFrame) {
 }
 
 // message makes one message, a super-packet if it is more than one frame.
-func (l *Packet) message(s *netdevState, run []TxFrame) {
+func (l *PacketLink) message(s *netdevState, run []TxFrame) {
 	f := &run[0]
 	a := f.Path.addressing(f.CE)
 	a.SrcMAC, a.ID = s.mac, l.id
@@ -310,7 +310,7 @@ func (l *Packet) message(s *netdevState, run []TxFrame) {
 
 // flush gives the messages to the kernel. It returns how many frames were taken, and
 // whether the medium is full. id is the Identification of the first.
-func (l *Packet) flush(batch []TxFrame, id uint16) (taken int, again bool) {
+func (l *PacketLink) flush(batch []TxFrame, id uint16) (taken int, again bool) {
 	o := l.out
 	for i := 0; i < o.n; {
 		n, e := o.send(l.fd, i)
@@ -345,7 +345,7 @@ func (l *Packet) flush(batch []TxFrame, id uint16) (taken int, again bool) {
 
 // Receive implements Link. Where it filled the batch there may be more that FD does
 // not show: it has to be called again before waiting.
-func (l *Packet) Receive(_ int64, batch []RxFrame) (n int, err error) {
+func (l *PacketLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}

@@ -13,7 +13,7 @@ import (
 	"softroce/packet"
 )
 
-// A UDP is a link through UDP sockets, one for each address family, bound to RoCE's
+// A UDPLink is a link through UDP sockets, one for each address family, bound to RoCE's
 // port on an interface. It needs no privilege.
 //
 // A socket hides some of the headers, with these consequences:
@@ -34,7 +34,7 @@ import (
 // from where their parts lie, several in one sendmmsg. On the way in (Receive), the
 // kernel hands over super-packets as they came or as its receive offload made them
 // (UDP_GRO), several in one recvmmsg; they are cut, and each ICRC is checked.
-type UDP struct {
+type UDPLink struct {
 	iface    *Netdev
 	epoll    int // readable when one of the sockets is
 	sockets  [2]*udpSocket
@@ -66,10 +66,10 @@ const (
 	udpSendBuffer    = 8 << 20
 )
 
-// NewUDP opens a UDP link on an interface. The calling thread must be in the
+// NewUDPLink opens a UDP link on an interface. The calling thread must be in the
 // interface's network namespace.
-func NewUDP(iface *Netdev) (*UDP, error) {
-	l := &UDP{iface: iface, epoll: -1, out: newOutbox(), gso: true}
+func NewUDPLink(iface *Netdev) (*UDPLink, error) {
+	l := &UDPLink{iface: iface, epoll: -1, out: newOutbox(), gso: true}
 	if err := l.open(); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("udp link on %s: %w", iface.Name(), err)
@@ -78,7 +78,7 @@ func NewUDP(iface *Netdev) (*UDP, error) {
 	return l, nil
 }
 
-func (l *UDP) open() (err error) {
+func (l *UDPLink) open() (err error) {
 	l.index = l.iface.Index()
 	if l.epoll, err = unix.EpollCreate1(unix.EPOLL_CLOEXEC); err != nil {
 		return os.NewSyscallError("epoll_create", err)
@@ -104,13 +104,13 @@ func (l *UDP) open() (err error) {
 }
 
 // poll makes FD readable when a socket is.
-func (l *UDP) poll(fd int) error {
+func (l *UDPLink) poll(fd int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
 // rebind follows an interface that was made anew under its name.
-func (l *UDP) rebind() {
+func (l *UDPLink) rebind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	i := l.iface.Index()
@@ -127,7 +127,7 @@ func (l *UDP) rebind() {
 
 // replace puts a new socket in the place of one that may not be bound again, which takes
 // CAP_NET_RAW. The descriptor stays, so the engine does not notice.
-func (l *UDP) replace(s *udpSocket) {
+func (l *UDPLink) replace(s *udpSocket) {
 	family := unix.AF_INET6
 	if s.is4 {
 		family = unix.AF_INET
@@ -179,21 +179,21 @@ func (s *udpSocket) configure(fd int, device string) error {
 }
 
 // FD implements Link.
-func (l *UDP) FD() int { return l.epoll }
+func (l *UDPLink) FD() int { return l.epoll }
 
 // OnReady implements Link; the link has an FD.
-func (l *UDP) OnReady(func()) {}
+func (l *UDPLink) OnReady(func()) {}
 
 // NextDeadline implements Link: nothing is ever due.
-func (l *UDP) NextDeadline() int64 { return 0 }
+func (l *UDPLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's at the moment.
-func (l *UDP) Capabilities() Capabilities {
+func (l *UDPLink) Capabilities() Capabilities {
 	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: sendBatch, SrcPort: Port}
 }
 
 // Counters implements Counted. It asks the kernel what it dropped.
-func (l *UDP) Counters() *LinkCounters {
+func (l *UDPLink) Counters() *LinkCounters {
 	for _, s := range l.sockets {
 		if s == nil || l.closed {
 			continue
@@ -220,7 +220,7 @@ func kernelDrops(fd int) (uint32, bool) {
 }
 
 // Close implements Link.
-func (l *UDP) Close() error {
+func (l *UDPLink) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -231,7 +231,7 @@ func (l *UDP) Close() error {
 	return nil
 }
 
-func (l *UDP) closeSockets() {
+func (l *UDPLink) closeSockets() {
 	for _, s := range l.sockets {
 		if s != nil {
 			unix.Close(s.fd)
@@ -243,7 +243,7 @@ func (l *UDP) closeSockets() {
 }
 
 // Send implements Link.
-func (l *UDP) Send(_ int64, batch []TxFrame) (int, error) {
+func (l *UDPLink) Send(_ int64, batch []TxFrame) (int, error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
@@ -267,14 +267,14 @@ func (l *UDP) Send(_ int64, batch []TxFrame) (int, error) {
 	return taken, nil
 }
 
-func (l *UDP) socket(is4 bool) *udpSocket {
+func (l *UDPLink) socket(is4 bool) *udpSocket {
 	if is4 {
 		return l.sockets[0]
 	}
 	return l.sockets[1]
 }
 
-func (l *UDP) refuse(f *TxFrame, mtu int) (Drop, bool) {
+func (l *UDPLink) refuse(f *TxFrame, mtu int) (Drop, bool) {
 	d, ok := refuse(f, mtu)
 	if ok && l.socket(f.Path.Dst.Is4()) == nil {
 		return DropUnreachable, false
@@ -283,7 +283,7 @@ func (l *UDP) refuse(f *TxFrame, mtu int) (Drop, bool) {
 }
 
 // fill makes messages of the frames of one family at the front of batch.
-func (l *UDP) fill(is4 bool, mtu int, batch []TxFrame) {
+func (l *UDPLink) fill(is4 bool, mtu int, batch []TxFrame) {
 	l.out.reset()
 	for len(batch) > 0 {
 		if _, ok := l.refuse(&batch[0], mtu); !ok || batch[0].Path.Dst.Is4() != is4 {
@@ -302,7 +302,7 @@ func (l *UDP) fill(is4 bool, mtu int, batch []TxFrame) {
 }
 
 // message makes one datagram, a super-packet if it is more than one frame.
-func (l *UDP) message(run []TxFrame) {
+func (l *UDPLink) message(run []TxFrame) {
 	a := run[0].Path.addressing(run[0].CE)
 	a.SrcPort = Port
 	l.out.begin(0)
@@ -324,7 +324,7 @@ func (l *UDP) message(run []TxFrame) {
 
 // flush gives the messages to the kernel. It returns how many frames were taken, and
 // whether the medium is full.
-func (l *UDP) flush(s *udpSocket, batch []TxFrame) (taken int, again bool) {
+func (l *UDPLink) flush(s *udpSocket, batch []TxFrame) (taken int, again bool) {
 	o := l.out
 	defer o.reset()
 	for i := 0; i < o.n; {
@@ -375,7 +375,7 @@ func sendDrop(e unix.Errno) Drop {
 
 // Receive implements Link. Where it filled the batch there may be more that FD does
 // not show: it has to be called again before waiting.
-func (l *UDP) Receive(_ int64, batch []RxFrame) (n int, err error) {
+func (l *UDPLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}

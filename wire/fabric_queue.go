@@ -36,7 +36,7 @@ type inbox struct {
 	limit   int
 	queue   []*heldFrame
 	empty   []*heldFrame
-	waiting []*FabricPort // found the queue full
+	waiting []*FabricLink // found the queue full
 	closed  bool
 }
 
@@ -47,7 +47,7 @@ func (in *inbox) room() int { return max(0, in.limit-int(in.n.Load())) }
 // how many. wake tells whether the receiver may be asleep. Where not all fit, or more
 // would not, from is called when there is room again, and waits is true. A closed
 // inbox takes everything and keeps nothing.
-func (in *inbox) put(from *FabricPort, frames []*heldFrame, more bool) (n int, wake, waits bool) {
+func (in *inbox) put(from *FabricLink, frames []*heldFrame, more bool) (n int, wake, waits bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
@@ -71,7 +71,7 @@ func (in *inbox) put(from *FabricPort, frames []*heldFrame, more bool) (n int, w
 	return n, wake, waits
 }
 
-func (in *inbox) wait(p *FabricPort) {
+func (in *inbox) wait(p *FabricLink) {
 	for _, w := range in.waiting {
 		if w == p {
 			return
@@ -82,7 +82,7 @@ func (in *inbox) wait(p *FabricPort) {
 
 // take exchanges the queue for frames, which are seen and empty again, and calls
 // those who waited for room.
-func (in *inbox) take(frames []*heldFrame, waiting []*FabricPort) ([]*heldFrame, []*FabricPort) {
+func (in *inbox) take(frames []*heldFrame, waiting []*FabricLink) ([]*heldFrame, []*FabricLink) {
 	in.mu.Lock()
 	in.empty = append(in.empty, frames...)
 	queue := in.queue

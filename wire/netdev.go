@@ -61,7 +61,7 @@ func (s *netdevState) equal(t *netdevState) bool {
 
 // NetInterface returns the host's interface of that name; ErrNoInterface, with the
 // names of those that exist, if there is none. Close ends the watching.
-func NetInterface(name string) (*Netdev, error) {
+func OpenNetdev(name string) (*Netdev, error) {
 	n := &Netdev{name: name, kick: [4]int{-1, -1, -1, -1}, asker: -1, done: make(chan struct{}), hops: make(map[Station]hop),
 		doubts: make(chan Station, maxDoubts), sure: make(chan struct{})}
 	if err := n.open(); err != nil {

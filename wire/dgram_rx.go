@@ -21,7 +21,7 @@ var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
 // input handles one Ethernet frame, whatever it is, and reports whether it is a packet
 // for the NIC, which it then puts into rx.
-func (l *Dgram) input(b []byte, rx *RxFrame) bool {
+func (l *DgramLink) input(b []byte, rx *RxFrame) bool {
 	d, ok := l.forNIC(b, rx)
 	switch {
 	case ok:
@@ -37,7 +37,7 @@ func (l *Dgram) input(b []byte, rx *RxFrame) bool {
 // answered says that a frame was no RoCE packet, but of use.
 const answered = NumDrops
 
-func (l *Dgram) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
+func (l *DgramLink) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
 	if len(b) < packet.EthernetLen {
 		return DropTruncated, false
 	}
@@ -64,7 +64,7 @@ func (l *Dgram) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
 }
 
 // untag takes the tag off a frame, in place.
-func (l *Dgram) untag(b []byte) []byte {
+func (l *DgramLink) untag(b []byte) []byte {
 	const tagAt = 12
 	l.tagged, l.tci = false, 0
 	if len(b) < packet.EthernetLen+packet.VLANLen || binary.BigEndian.Uint16(b[tagAt:]) != etherVLAN {
@@ -76,14 +76,14 @@ func (l *Dgram) untag(b []byte) []byte {
 }
 
 // vlan is that of the frame at hand.
-func (l *Dgram) vlan() uint16 { return l.tci & tciVLAN }
+func (l *DgramLink) vlan() uint16 { return l.tci & tciVLAN }
 
 // has reports whether an address is the link's own in the VLAN of the frame at hand.
-func (l *Dgram) has(a netip.Addr) bool { return l.own[Station{a, l.vlan()}] }
+func (l *DgramLink) has(a netip.Addr) bool { return l.own[Station{a, l.vlan()}] }
 
 // station reports whether frames to a MAC concern the link: its own, broadcasts, and
 // the groups in which IPv6 asks for its addresses, and those that it has joined.
-func (l *Dgram) station(mac [6]byte) bool {
+func (l *DgramLink) station(mac [6]byte) bool {
 	switch {
 	case mac == l.c.MAC || mac == broadcast || mac == multicastMAC(allNodes) || l.joined(mac):
 		return true
@@ -99,7 +99,7 @@ func (l *Dgram) station(mac [6]byte) bool {
 }
 
 // roce checks a RoCEv2 frame.
-func (l *Dgram) roce(b []byte, rx *RxFrame) (Drop, bool) {
+func (l *DgramLink) roce(b []byte, rx *RxFrame) (Drop, bool) {
 	f := &l.frame
 	if err := packet.ParseFrame(b, f); err != nil {
 		return dropOf(err), false
@@ -135,7 +135,7 @@ const (
 )
 
 // arp answers a request for one of the link's addresses and learns from replies.
-func (l *Dgram) arp(b []byte) Drop {
+func (l *DgramLink) arp(b []byte) Drop {
 	p := b[packet.EthernetLen:]
 	be := binary.BigEndian
 	if len(p) < arpLen || be.Uint64(p)>>16 != arpIPEthernet {
@@ -165,7 +165,7 @@ func addr16(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)) }
 
 // send sends a frame of the link's own. Like any frame it may be lost. From the engine
 // alone: others call neighbours.ask.
-func (l *Dgram) send(frame []byte) {
+func (l *DgramLink) send(frame []byte) {
 	l.reply = frame // keep the storage
 	l.near.send(frame)
 }

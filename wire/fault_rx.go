@@ -11,7 +11,7 @@ func (h *heldFrame) setReceived(f *RxFrame) {
 }
 
 // Receive implements Link.
-func (f *Fault) Receive(now int64, batch []RxFrame) (int, error) {
+func (f *FaultLink) Receive(now int64, batch []RxFrame) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
@@ -36,7 +36,7 @@ func (f *Fault) Receive(now int64, batch []RxFrame) (int, error) {
 }
 
 // deliver fills batch with what waits and what the link gave.
-func (f *Fault) deliver(now int64, batch []RxFrame) (n int) {
+func (f *FaultLink) deliver(now int64, batch []RxFrame) (n int) {
 	for n < len(batch) {
 		if ready := f.rx.waiting(); len(ready) > 0 {
 			r := ready[0]
@@ -61,11 +61,11 @@ func (f *Fault) deliver(now int64, batch []RxFrame) (n int) {
 	return n
 }
 
-func (f *Fault) flowOf(rx *RxFrame) flow { return flow{rx.Src, f.subj.h.DestQP} }
+func (f *FaultLink) flowOf(rx *RxFrame) flow { return flow{rx.Src, f.subj.h.DestQP} }
 
 // judgeReceived reports whether a packet is handed on at once as it is; if not, it is
 // dropped or placed.
-func (f *Fault) judgeReceived(now int64, rx *RxFrame) bool {
+func (f *FaultLink) judgeReceived(now int64, rx *RxFrame) bool {
 	s := &f.subj
 	s.dir, s.src, s.dst, s.n = Received, rx.Src, rx.Dst, len(rx.Head)
 	for _, t := range rx.Tail {
@@ -86,7 +86,7 @@ func (f *Fault) judgeReceived(now int64, rx *RxFrame) bool {
 }
 
 // holdReceived places a packet, changed by the verdict, and its copies.
-func (f *Fault) holdReceived(now int64, rx *RxFrame) {
+func (f *FaultLink) holdReceived(now int64, rx *RxFrame) {
 	v := &f.v
 	for range 1 + v.copies {
 		h := f.freeRx()
@@ -119,7 +119,7 @@ func (h *heldFrame) flip(bit int) {
 	}
 }
 
-func (f *Fault) freeRx() *heldFrame {
+func (f *FaultLink) freeRx() *heldFrame {
 	if k := len(f.rx.free); k > 0 {
 		h := f.rx.free[k-1]
 		f.rx.free = f.rx.free[:k-1]

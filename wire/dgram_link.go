@@ -12,7 +12,7 @@ import (
 	"softroce/packet"
 )
 
-// A Dgram is a link that carries each Ethernet frame in one UDP datagram, as QEMU's
+// A DgramLink is a link that carries each Ethernet frame in one UDP datagram, as QEMU's
 // -netdev dgram does: a virtual machine's NIC, or another Dgram, is at the other end of
 // the cable. There is no kernel interface behind it, so that it is one itself (Interface),
 // answers ARP, neighbour solicitations and pings for its addresses, and asks for those
@@ -25,7 +25,7 @@ import (
 //  3. The rest must be RoCEv2 for one of the link's addresses: lengths, IPv4 header
 //     checksum, and the UDP checksum unless it is 0.
 //  4. The ICRC is compared, and a packet with a wrong one handed on, marked.
-type Dgram struct {
+type DgramLink struct {
 	ether
 	c        DgramConfig
 	fd       int
@@ -95,8 +95,8 @@ func (c *DgramConfig) check() error {
 	return nil
 }
 
-// NewDgram opens the link. It is not an error that nobody is at the other end.
-func NewDgram(c DgramConfig) (*Dgram, error) {
+// NewDgramLink opens the link. It is not an error that nobody is at the other end.
+func NewDgramLink(c DgramConfig) (*DgramLink, error) {
 	l, err := newDgram(c)
 	if err == nil {
 		err = l.open()
@@ -107,11 +107,11 @@ func NewDgram(c DgramConfig) (*Dgram, error) {
 	return l, nil
 }
 
-func newDgram(c DgramConfig) (*Dgram, error) {
+func newDgram(c DgramConfig) (*DgramLink, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := &Dgram{ether: c.MAC, c: c, fd: -1, own: map[Station]bool{{Addr: linkLocal(c.MAC)}: true},
+	l := &DgramLink{ether: c.MAC, c: c, fd: -1, own: map[Station]bool{{Addr: linkLocal(c.MAC)}: true},
 		vlans: map[uint16]bool{0: true}, groups: map[netip.Addr][6]byte{}}
 	for _, a := range c.Addrs {
 		l.own[Station{Addr: a.Addr()}] = true
@@ -123,7 +123,7 @@ func newDgram(c DgramConfig) (*Dgram, error) {
 	return l, nil
 }
 
-func (l *Dgram) open() (err error) {
+func (l *DgramLink) open() (err error) {
 	family := unix.AF_INET
 	if l.c.Local.Addr().Is6() {
 		family = unix.AF_INET6
@@ -159,7 +159,7 @@ func linkLocal(mac [6]byte) netip.Addr {
 }
 
 // Send implements Link.
-func (l *Dgram) Send(_ int64, batch []TxFrame) (taken int, err error) {
+func (l *DgramLink) Send(_ int64, batch []TxFrame) (taken int, err error) {
 	if l.fd < 0 {
 		return 0, ErrClosed
 	}
@@ -178,7 +178,7 @@ func (l *Dgram) Send(_ int64, batch []TxFrame) (taken int, err error) {
 }
 
 // fill makes a message of each frame at the front of batch, as many as there is room for.
-func (l *Dgram) fill(batch []TxFrame) {
+func (l *DgramLink) fill(batch []TxFrame) {
 	l.out.reset()
 	id := l.id
 	for i := range batch {
@@ -201,7 +201,7 @@ const maxRefused = 3
 
 // flush gives the messages to the kernel. It returns how many frames were taken, and
 // whether the socket is full.
-func (l *Dgram) flush(batch []TxFrame) (taken int, again bool) {
+func (l *DgramLink) flush(batch []TxFrame) (taken int, again bool) {
 	o := l.out
 	for refused := 0; taken < o.n && !again; {
 		n, e := o.send(l.fd, taken)
@@ -227,7 +227,7 @@ func (l *Dgram) flush(batch []TxFrame) (taken int, again bool) {
 }
 
 // Receive implements Link.
-func (l *Dgram) Receive(_ int64, batch []RxFrame) (n int, err error) {
+func (l *DgramLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.fd < 0 {
 		return 0, ErrClosed
 	}
@@ -251,24 +251,24 @@ func (l *Dgram) Receive(_ int64, batch []RxFrame) (n int, err error) {
 }
 
 // FD implements Link.
-func (l *Dgram) FD() int { return l.fd }
+func (l *DgramLink) FD() int { return l.fd }
 
 // OnReady implements Link; the link has an FD.
-func (l *Dgram) OnReady(func()) {}
+func (l *DgramLink) OnReady(func()) {}
 
 // NextDeadline implements Link: nothing is ever due.
-func (l *Dgram) NextDeadline() int64 { return 0 }
+func (l *DgramLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link.
-func (l *Dgram) Capabilities() Capabilities {
+func (l *DgramLink) Capabilities() Capabilities {
 	return Capabilities{MTU: l.c.MTU, ICRC: true, MaxBatch: sendBatch}
 }
 
 // Counters implements Counted.
-func (l *Dgram) Counters() *LinkCounters { return &l.counters }
+func (l *DgramLink) Counters() *LinkCounters { return &l.counters }
 
 // Close implements Link.
-func (l *Dgram) Close() error {
+func (l *DgramLink) Close() error {
 	l.near.mu.Lock() // Resolve may be sending
 	defer l.near.mu.Unlock()
 	if l.fd < 0 {

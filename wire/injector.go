@@ -5,13 +5,13 @@ import (
 	"slices"
 )
 
-// An Inlet is middleware with a second cable, on which whole Ethernet frames come to the NIC, whatever is in
+// An InjectorLink is middleware with a second cable, on which whole Ethernet frames come to the NIC, whatever is in
 // them. They go the way of a received frame of a dgram or a packet link, are checked and counted by the same
 // code, and reach the NIC only if they pass. It is for simulations, whose links carry no bytes.
-type Inlet struct {
+type InjectorLink struct {
 	Link
-	dgram   *Dgram   // without a socket
-	packet  splitter // of a packet link
+	dgram   *DgramLink // without a socket
+	packet  splitter   // of a packet link
 	waiting []inletFrame
 	now     int64
 	own     LinkCounters // of what came the packet link's way
@@ -19,41 +19,41 @@ type Inlet struct {
 }
 
 // An InletWay is the link whose way a frame goes.
-type InletWay uint8
+type InjectAs uint8
 
 // The ways differ in whom frames are for. That of a packet link is that of one whose interface is promiscuous, so
 // that frames for other stations, addresses and groups reach the NIC; that of a dgram link ends there.
 const (
-	InletPacket InletWay = iota
-	InletDgram
+	InjectAsPacket InjectAs = iota
+	InjectAsDgram
 )
 
 type inletFrame struct {
-	way   InletWay
+	way   InjectAs
 	frame []byte // behind a virtio-net header where it goes the way of a packet link
 }
 
-// NewInlet wraps a link. The station is what the dgram link's way knows of the NIC.
-func NewInlet(link Link, station Interface) (*Inlet, error) {
+// NewInjectorLink wraps a link. The station is what the dgram link's way knows of the NIC.
+func NewInjectorLink(link Link, station Interface) (*InjectorLink, error) {
 	nowhere := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 1)
 	d, err := newDgram(DgramConfig{Name: station.Name(), Local: nowhere, Remote: nowhere, MAC: station.MAC(), MTU: station.MTU(),
 		Addrs: station.Addresses(), VLANs: VLANAddresses(station)})
 	if err != nil {
 		return nil, err
 	}
-	return &Inlet{Link: link, dgram: d}, nil
+	return &InjectorLink{Link: link, dgram: d}, nil
 }
 
 // Put puts a frame on the cable, from Ethernet header to ICRC. The next Receive finds it.
-func (l *Inlet) Put(way InletWay, frame []byte) {
-	if way == InletPacket { // of all zeros: nothing is left to be done to the frame
+func (l *InjectorLink) Inject(way InjectAs, frame []byte) {
+	if way == InjectAsPacket { // of all zeros: nothing is left to be done to the frame
 		frame = append(make([]byte, virtioLen), frame...)
 	}
 	l.waiting = append(l.waiting, inletFrame{way, slices.Clone(frame)})
 }
 
 // Receive implements Link: what the link has, and then what was put.
-func (l *Inlet) Receive(now int64, batch []RxFrame) (int, error) {
+func (l *InjectorLink) Receive(now int64, batch []RxFrame) (int, error) {
 	l.now = now
 	n, err := l.Link.Receive(now, batch)
 	for n < len(batch) && len(l.waiting) > 0 {
@@ -67,8 +67,8 @@ func (l *Inlet) Receive(now int64, batch []RxFrame) (int, error) {
 }
 
 // enter takes a frame the way of its link and reports whether it is a packet for the NIC.
-func (l *Inlet) enter(f inletFrame, rx *RxFrame) bool {
-	if f.way == InletDgram {
+func (l *InjectorLink) enter(f inletFrame, rx *RxFrame) bool {
+	if f.way == InjectAsDgram {
 		return l.dgram.input(f.frame, rx)
 	}
 	if d, ok := l.packet.load(f.frame); !ok {
@@ -84,7 +84,7 @@ func (l *Inlet) enter(f inletFrame, rx *RxFrame) bool {
 }
 
 // NextDeadline implements Link. What was put is due at once.
-func (l *Inlet) NextDeadline() int64 {
+func (l *InjectorLink) NextDeadline() int64 {
 	d := l.Link.NextDeadline()
 	if len(l.waiting) > 0 {
 		return earlier(d, max(1, l.now))
@@ -93,7 +93,7 @@ func (l *Inlet) NextDeadline() int64 {
 }
 
 // Join implements Multicaster.
-func (l *Inlet) Join(group netip.Addr) error {
+func (l *InjectorLink) Join(group netip.Addr) error {
 	if err := Join(l.Link, group); err != nil {
 		return err
 	}
@@ -101,13 +101,13 @@ func (l *Inlet) Join(group netip.Addr) error {
 }
 
 // Leave implements Multicaster.
-func (l *Inlet) Leave(group netip.Addr) {
+func (l *InjectorLink) Leave(group netip.Addr) {
 	Leave(l.Link, group)
 	l.dgram.Leave(group)
 }
 
 // Counters implements Counted: those of the link and of both ways.
-func (l *Inlet) Counters() *LinkCounters {
+func (l *InjectorLink) Counters() *LinkCounters {
 	l.total.sum(countersOf(l.Link), &l.own)
 	both := l.total
 	l.total.sum(&both, &l.dgram.counters)

@@ -21,7 +21,7 @@ func (h *heldTx) set(f *TxFrame) {
 
 // Send implements Link. It takes a frame that the link does not: such a one waits here,
 // because the rules have been asked about it. Then it takes no more.
-func (f *Fault) Send(now int64, batch []TxFrame) (int, error) {
+func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
@@ -54,7 +54,7 @@ func (f *Fault) Send(now int64, batch []TxFrame) (int, error) {
 	return len(batch), f.forward(batch[from:])
 }
 
-func (f *Fault) judgeSent(now int64, tx *TxFrame) {
+func (f *FaultLink) judgeSent(now int64, tx *TxFrame) {
 	s := &f.subj
 	s.dir, s.src, s.dst, s.n = Sent, tx.Path.Src, tx.Path.Dst, tx.Len
 	s.look(tx.Head[:tx.HeadLen])
@@ -63,7 +63,7 @@ func (f *Fault) judgeSent(now int64, tx *TxFrame) {
 }
 
 // forward sends frames that no rule acted on, and keeps those that the link refuses.
-func (f *Fault) forward(batch []TxFrame) error {
+func (f *FaultLink) forward(batch []TxFrame) error {
 	if len(batch) == 0 {
 		return nil
 	}
@@ -80,7 +80,7 @@ func (f *Fault) forward(batch []TxFrame) error {
 }
 
 // holdSent places a packet, changed by the verdict, and its copies.
-func (f *Fault) holdSent(now int64, tx *TxFrame) {
+func (f *FaultLink) holdSent(now int64, tx *TxFrame) {
 	v := &f.v
 	for range 1 + v.copies {
 		h := f.freeTx()
@@ -100,7 +100,7 @@ func (f *Fault) holdSent(now int64, tx *TxFrame) {
 }
 
 // sendReady sends what has waited, until the link takes no more.
-func (f *Fault) sendReady() error {
+func (f *FaultLink) sendReady() error {
 	for {
 		ready := f.tx.waiting()
 		ready = ready[:min(len(ready), len(f.out))]
@@ -125,7 +125,7 @@ func (f *Fault) sendReady() error {
 	}
 }
 
-func (f *Fault) freeTx() *heldTx {
+func (f *FaultLink) freeTx() *heldTx {
 	if k := len(f.tx.free); k > 0 {
 		h := f.tx.free[k-1]
 		f.tx.free = f.tx.free[:k-1]

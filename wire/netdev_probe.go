@@ -22,8 +22,8 @@ func (n *Netdev) openAsker() {
 	}
 }
 
-// Doubt implements Interface.
-func (n *Netdev) Doubt(dst Station) {
+// ProbeNeighbour implements Interface.
+func (n *Netdev) ProbeNeighbour(dst Station) {
 	select {
 	case n.doubts <- dst:
 	default:
@@ -43,7 +43,7 @@ func (n *Netdev) verify() {
 			h, known := n.hops[dst]
 			n.mu.Unlock()
 			now, neighbour := time.Now(), Station{h.via, dst.VLAN}
-			if !known || now.Sub(asked[neighbour]) < doubtEvery {
+			if !known || now.Sub(asked[neighbour]) < probeInterval {
 				continue
 			}
 			if len(asked) >= maxHops {

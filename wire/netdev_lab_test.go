@@ -166,31 +166,31 @@ func (s *station) iface() *Netdev {
 	s.t.Helper()
 	var n *Netdev
 	var err error
-	s.do(func() { n, err = NetInterface(s.name) })
+	s.do(func() { n, err = OpenNetdev(s.name) })
 	must(s.t, err)
 	s.t.Cleanup(func() { n.Close() })
 	return n
 }
 
 // packetLink opens a packet link on the station's end.
-func (s *station) packetLink() *Packet {
+func (s *station) packetLink() *PacketLink {
 	s.t.Helper()
 	n := s.iface()
-	var l *Packet
+	var l *PacketLink
 	var err error
-	s.do(func() { l, err = NewPacket(n) })
+	s.do(func() { l, err = NewPacketLink(n) })
 	must(s.t, err)
 	s.t.Cleanup(func() { l.Close() })
 	return l
 }
 
 // udpLink opens a udp link on the station's end.
-func (s *station) udpLink() *UDP {
+func (s *station) udpLink() *UDPLink {
 	s.t.Helper()
 	n := s.iface()
-	var l *UDP
+	var l *UDPLink
 	var err error
-	s.do(func() { l, err = NewUDP(n) })
+	s.do(func() { l, err = NewUDPLink(n) })
 	must(s.t, err)
 	s.t.Cleanup(func() { l.Close() })
 	return l

@@ -24,7 +24,7 @@ const (
 //
 // For a program, and the same calls with the same packets at the same times, a Fault
 // does the same.
-type Fault struct {
+type FaultLink struct {
 	inner Link
 	judge judge
 	subj  subject
@@ -47,22 +47,22 @@ type Fault struct {
 }
 
 // NewFault wraps a link. A nil program does nothing.
-func NewFault(inner Link, p *FaultProgram) *Fault {
-	f := &Fault{inner: inner}
+func NewFaultLink(inner Link, p *FaultProgram) *FaultLink {
+	f := &FaultLink{inner: inner}
 	f.load(p)
 	return f
 }
 
 // SetProgram replaces the program and its counts; what is held stays held. It may be
 // called from any goroutine and takes effect with the next Send or Receive.
-func (f *Fault) SetProgram(p *FaultProgram) {
+func (f *FaultLink) SetProgram(p *FaultProgram) {
 	if p == nil {
 		p = &FaultProgram{}
 	}
 	f.next.Store(p)
 }
 
-func (f *Fault) load(p *FaultProgram) {
+func (f *FaultLink) load(p *FaultProgram) {
 	if p == nil {
 		p = &FaultProgram{}
 	}
@@ -71,7 +71,7 @@ func (f *Fault) load(p *FaultProgram) {
 
 // Counts returns what each rule has done, in the order of the program. Like Counters it
 // is for the goroutine that sends and receives.
-func (f *Fault) Counts() []FaultCount {
+func (f *FaultLink) Counts() []FaultCount {
 	var c []FaultCount
 	for _, r := range f.judge.rules {
 		c = append(c, r.count)
@@ -80,7 +80,7 @@ func (f *Fault) Counts() []FaultCount {
 }
 
 // begin is what both Send and Receive start with.
-func (f *Fault) begin(now int64) error {
+func (f *FaultLink) begin(now int64) error {
 	f.now = now
 	if p := f.next.Load(); p != nil && f.next.CompareAndSwap(p, nil) {
 		f.load(p)
@@ -94,7 +94,7 @@ func (f *Fault) begin(now int64) error {
 }
 
 // NextDeadline implements Link.
-func (f *Fault) NextDeadline() int64 {
+func (f *FaultLink) NextDeadline() int64 {
 	d := earlier(f.inner.NextDeadline(), earlier(f.tx.next(), f.rx.next()))
 	if len(f.tx.waiting()) > 0 {
 		d = earlier(d, f.now+retryAfter)
@@ -106,22 +106,22 @@ func (f *Fault) NextDeadline() int64 {
 }
 
 // FD implements Link.
-func (f *Fault) FD() int { return f.inner.FD() }
+func (f *FaultLink) FD() int { return f.inner.FD() }
 
 // OnReady implements Link.
-func (f *Fault) OnReady(fn func()) { f.inner.OnReady(fn) }
+func (f *FaultLink) OnReady(fn func()) { f.inner.OnReady(fn) }
 
 // Capabilities implements Link.
-func (f *Fault) Capabilities() Capabilities { return f.inner.Capabilities() }
+func (f *FaultLink) Capabilities() Capabilities { return f.inner.Capabilities() }
 
 // Counters implements Counted: the link's, and what rules dropped as DropFault.
-func (f *Fault) Counters() *LinkCounters {
+func (f *FaultLink) Counters() *LinkCounters {
 	f.total.sum(countersOf(f.inner), &f.own)
 	return &f.total
 }
 
 // Close closes the link; what is held is lost.
-func (f *Fault) Close() error {
+func (f *FaultLink) Close() error {
 	f.tx, f.rx = holding[*heldTx]{}, holding[*heldFrame]{}
 	f.inN, f.inI = 0, 0
 	return f.inner.Close()

@@ -6,11 +6,11 @@ import (
 	"testing"
 )
 
-func newTestInlet(t *testing.T) *Inlet {
+func newTestInlet(t *testing.T) *InjectorLink {
 	t.Helper()
 	station := StaticTrunk("in0", dgMAC, 9000, []VLANAddress{{Prefix: netip.PrefixFrom(dgAddr, 24), VLAN: 7}},
 		netip.PrefixFrom(dgAddr, 24), netip.PrefixFrom(dg6, 64))
-	l, err := NewInlet(NewFabric().Port(nil, dgAddr), station)
+	l, err := NewInjectorLink(NewFabric().NewLink(nil, dgAddr), station)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,9 +38,9 @@ func TestInletTakesAFrameTheWayOfALink(t *testing.T) {
 		{"ARP", arpFrame(3, vmAddr, dgAddr), DropEtherType, DropARP},
 		{"nothing", nil, DropTruncated, DropTruncated},
 	} {
-		for way, want := range map[InletWay]Drop{InletPacket: c.packet, InletDgram: c.dgram} {
+		for way, want := range map[InjectAs]Drop{InjectAsPacket: c.packet, InjectAsDgram: c.dgram} {
 			l := newTestInlet(t)
-			l.Put(way, c.frame)
+			l.Inject(way, c.frame)
 			if l.NextDeadline() == 0 {
 				t.Errorf("%s: a frame waits, and nothing is due", c.name)
 			}
@@ -70,16 +70,16 @@ func TestInletTakesAFrameTheWayOfALink(t *testing.T) {
 func TestInletKeepsTheOrderAndTheLinksOwnFrames(t *testing.T) {
 	f := NewFabric()
 	station := StaticInterface("in0", dgMAC, 9000, netip.PrefixFrom(addrB, 24))
-	l, err := NewInlet(f.Port(nil, addrB), station)
+	l, err := NewInjectorLink(f.NewLink(nil, addrB), station)
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := f.Port(nil, addrA)
+	peer := f.NewLink(nil, addrA)
 	if n, err := peer.Send(1, []TxFrame{frame(aToB, 1, nil)}); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
-	l.Put(InletPacket, roceFrame(false))
-	l.Put(InletPacket, roceFrame(true))
+	l.Inject(InjectAsPacket, roceFrame(false))
+	l.Inject(InjectAsPacket, roceFrame(true))
 	var batch [2]RxFrame
 	var psns []uint32
 	for range 2 {

@@ -262,8 +262,8 @@ func TestAnInterfaceHasOneLink(t *testing.T) {
 	n := l.a.iface()
 	l.a.do(func() {
 		for _, open := range []func() error{
-			func() error { _, err := NewPacket(n); return err },
-			func() error { _, err := NewUDP(n); return err },
+			func() error { _, err := NewPacketLink(n); return err },
+			func() error { _, err := NewUDPLink(n); return err },
 		} {
 			if err := open(); !errors.Is(err, unix.EADDRINUSE) || !strings.Contains(err.Error(), "4791 of "+l.a.name) {
 				t.Error(err)
@@ -344,7 +344,7 @@ func TestThePacketLinkSaysWhichPrivilegeItLacks(t *testing.T) {
 	n := l.a.iface()
 	l.a.do(func() {
 		dropCapabilities(t)
-		_, err := NewPacket(n)
+		_, err := NewPacketLink(n)
 		if !errors.Is(err, unix.EPERM) || !strings.Contains(err.Error(), "CAP_NET_RAW") {
 			t.Error(err)
 		}
@@ -361,15 +361,15 @@ func dropCapabilities(t testing.TB) {
 
 func TestTheUDPLinkNeedsNoPrivilege(t *testing.T) {
 	l := newLab(t)
-	var tx, rx *UDP
+	var tx, rx *UDPLink
 	var na, nb *Netdev
-	open := func(s *station, n **Netdev, u **UDP) {
+	open := func(s *station, n **Netdev, u **UDPLink) {
 		s.do(func() {
 			dropCapabilities(t)
 			var err error
-			*n, err = NetInterface(s.name)
+			*n, err = OpenNetdev(s.name)
 			must(t, err)
-			*u, err = NewUDP(*n)
+			*u, err = NewUDPLink(*n)
 			must(t, err)
 		})
 	}
