@@ -1,0 +1,89 @@
+package ib
+
+import "fmt"
+
+// WCStatus is the result of a work request: enum ibv_wc_status.
+type WCStatus uint32
+
+// Statuses.
+const (
+	WCSuccess WCStatus = iota
+	WCLocLenErr
+	WCLocQPOpErr
+	WCLocEECOpErr
+	WCLocProtErr
+	WCWRFlushErr
+	WCMWBindErr
+	WCBadRespErr
+	WCLocAccessErr
+	WCRemInvReqErr
+	WCRemAccessErr
+	WCRemOpErr
+	WCRetryExcErr
+	WCRNRRetryExcErr
+	WCLocRDDViolErr
+	WCRemInvRDReqErr
+	WCRemAbortErr
+	WCInvEECNErr
+	WCInvEECStateErr
+	WCFatalErr
+	WCRespTimeoutErr
+	WCGeneralErr
+)
+
+var wcStatusNames = [...]string{
+	"success", "local length error", "local QP operation error", "local EE context operation error",
+	"local protection error", "work request flushed", "memory window bind error", "bad response",
+	"local access error", "remote invalid request", "remote access error", "remote operation error",
+	"transport retry counter exceeded", "RNR retry counter exceeded", "local RDD violation",
+	"remote invalid RD request", "remote aborted", "invalid EE context number", "invalid EE context state",
+	"fatal error", "response timeout", "general error",
+}
+
+func (s WCStatus) String() string {
+	if int(s) < len(wcStatusNames) {
+		return wcStatusNames[s]
+	}
+	return fmt.Sprintf("WCStatus(%d)", uint32(s))
+}
+
+// WCOpcode is the operation that completed: enum ibv_wc_opcode. It is valid only with WCSuccess.
+type WCOpcode uint32
+
+// Completed operations.
+const (
+	WCSend            WCOpcode = 0
+	WCRDMAWrite       WCOpcode = 1
+	WCRDMARead        WCOpcode = 2
+	WCCompSwap        WCOpcode = 3
+	WCFetchAdd        WCOpcode = 4
+	WCBindMW          WCOpcode = 5
+	WCLocalInv        WCOpcode = 6
+	WCFlush           WCOpcode = 8
+	WCAtomicWrite     WCOpcode = 9
+	WCRecv            WCOpcode = 128
+	WCRecvRDMAWithImm WCOpcode = 129
+)
+
+var wcOpcodeNames = map[WCOpcode]string{
+	WCSend: "SEND", WCRDMAWrite: "RDMA_WRITE", WCRDMARead: "RDMA_READ", WCCompSwap: "COMP_SWAP", WCFetchAdd: "FETCH_ADD",
+	WCBindMW: "BIND_MW", WCLocalInv: "LOCAL_INV", WCFlush: "FLUSH", WCAtomicWrite: "ATOMIC_WRITE",
+	WCRecv: "RECV", WCRecvRDMAWithImm: "RECV_RDMA_WITH_IMM",
+}
+
+func (o WCOpcode) String() string {
+	if s, ok := wcOpcodeNames[o]; ok {
+		return s
+	}
+	return fmt.Sprintf("WCOpcode(%d)", uint32(o))
+}
+
+// WCFlags qualify a completion: enum ibv_wc_flags.
+type WCFlags uint32
+
+// Bits of WCFlags.
+const (
+	WCGRH     WCFlags = 1 << 0 // the first 40 bytes of the receive buffer are the GRH
+	WCWithImm WCFlags = 1 << 1 // the completion has immediate data
+	WCWithInv WCFlags = 1 << 3 // the completion has the R_Key that was invalidated
+)
