@@ -16,6 +16,7 @@ import (
 
 	"softroce/e2e/rxelab"
 	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 )
 
 const (
@@ -122,7 +123,7 @@ func playScenarios(t *testing.T, l link, d *departures, rounds ...round) {
 // scenarioProgram is the verbs program of a scenario, compiled.
 func scenarioProgram(t *testing.T) string {
 	t.Helper()
-	files, err := filepath.Glob("../internal/scenario/program/*.c")
+	files, err := filepath.Glob("../internal/testbed/program/c/*.c")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -157,8 +158,8 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 
 // isLacking reports whether a scenario of XRC or FLUSH was left out because there is none.
 func isLacking(r *scenario.Report) bool {
-	return strings.HasPrefix(r.Scenario, "xrc-") && strings.Contains(r.Reason, scenario.ErrNoXRC.Error()) ||
-		strings.HasPrefix(r.Scenario, "rc-req-flush") && strings.Contains(r.Reason, scenario.ErrNoFlush.Error())
+	return strings.HasPrefix(r.Scenario, "xrc-") && strings.Contains(r.Reason, testbed.ErrNoXRC.Error()) ||
+		strings.HasPrefix(r.Scenario, "rc-req-flush") && strings.Contains(r.Reason, testbed.ErrNoFlush.Error())
 }
 
 // notLive are the scenarios that scenariosFile says cannot be played live: those of the second column of its table.

@@ -3,7 +3,7 @@ package main
 import (
 	"os"
 
-	"softroce/internal/scenario/answerer"
+	"softroce/internal/testbed/program"
 	"softroce/verbs"
 )
 
@@ -18,5 +18,5 @@ func (a *answerCmd) Run(e *env) error {
 		return err
 	}
 	defer nic.Close()
-	return answerer.Serve(e, nic, os.Stdin, e.out)
+	return program.Serve(e, nic, os.Stdin, e.out)
 }

@@ -8,7 +8,7 @@ import (
 	"softroce/capture"
 	"softroce/internal/liveplay"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/wire"
 )
 
@@ -81,22 +81,22 @@ func (r *replayCmd) play(e *env) (err error) {
 }
 
 // bench returns what makes the live NIC's bench, and what is to be done at the end.
-func (r *replayCmd) bench() (open func(wire.FrameSink) (scenario.Bench, error), done func() error, err error) {
+func (r *replayCmd) bench() (open func(wire.FrameSink) (testbed.Testbed, error), done func() error, err error) {
 	if r.Onto == "fabric" {
 		if r.Program != "" {
 			return nil, nil, usagef("the NIC of a simulation needs no --program")
 		}
-		return scenario.Simulator, func() error { return nil }, nil
+		return testbed.NewSimulated, func() error { return nil }, nil
 	}
 	if r.Program == "" {
 		return nil, nil, usagef("--onto %s needs --program, which says how the verbs program on the NIC's host is started", r.Onto)
 	}
-	c, err := scenario.OpenCable(r.Onto, strings.Fields(r.Program))
-	if errors.Is(err, scenario.ErrLink) {
+	c, err := testbed.OpenCable(r.Onto, strings.Fields(r.Program))
+	if errors.Is(err, testbed.ErrLink) {
 		return nil, nil, &usageError{err}
 	}
 	if err != nil {
 		return nil, nil, err
 	}
-	return c.Bench, c.Close, nil
+	return c.NewTestbed, c.Close, nil
 }

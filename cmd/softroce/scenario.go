@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 )
 
 type scenarioCmd struct {
@@ -25,10 +26,10 @@ type scenarioCmd struct {
 func (s *scenarioCmd) Run(e *env) error {
 	o := scenario.Options{Context: e, Lacks: s.Lacks, Untimed: s.Untimed}
 	if s.Peer == "" {
-		o.Bench = scenario.SimulatorOptions{IPv6: s.IPv6}.Bench
+		o.NewTestbed = testbed.SimulatedOptions{IPv6: s.IPv6}.NewTestbed
 	} else {
-		c, err := scenario.OpenCable(s.Peer, strings.Fields(s.Program))
-		if errors.Is(err, scenario.ErrLink) {
+		c, err := testbed.OpenCable(s.Peer, strings.Fields(s.Program))
+		if errors.Is(err, testbed.ErrLink) {
 			return &usageError{err}
 		}
 		if err != nil {
@@ -40,7 +41,7 @@ func (s *scenarioCmd) Run(e *env) error {
 				return err
 			}
 		}
-		o.Bench = c.Bench
+		o.NewTestbed = c.NewTestbed
 	}
 	failed := 0
 	for r := range scenario.PlayAll(s.Files, o, s.Jobs) {

@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
@@ -82,11 +82,11 @@ func (a *answerer) layOut() error {
 			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
 		}
 	}
-	from, err := a.register(a.name+"-s", scenario.RegionOptions{Size: max(1, len(source))})
+	from, err := a.register(a.name+"-s", testbed.RegionOptions{Size: max(1, len(source))})
 	if err != nil {
 		return err
 	}
-	to, err := a.register(a.name+"-r", scenario.RegionOptions{Size: int(max(1, sinks)), Access: mrtable.LocalWrite})
+	to, err := a.register(a.name+"-r", testbed.RegionOptions{Size: int(max(1, sinks)), Access: mrtable.LocalWrite})
 	if err != nil {
 		return err
 	}

@@ -6,14 +6,14 @@ import (
 	"time"
 
 	"softroce/internal/liveplay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"
 )
 
 // answer plays the responder's side of a fixture, as fast as it goes.
-func answer(t *testing.T, file string, open func(wire.FrameSink) (scenario.Bench, error)) *liveplay.Report {
+func answer(t *testing.T, file string, open func(wire.FrameSink) (testbed.Testbed, error)) *liveplay.Report {
 	t.Helper()
 	r, err := liveplay.File(fixtures+file, open, liveplay.Options{Fast: true, Side: liveplay.Responder})
 	if err != nil {
@@ -39,7 +39,7 @@ func TestALiveRequesterIsBroughtToWhereTheCapturedOneWas(t *testing.T) {
 		{"vp-all-ops.pcap", 24},
 		{"vp-psn-wrap.pcap", 5},
 	} {
-		s := answer(t, c.file, scenario.Simulator).Streams[0]
+		s := answer(t, c.file, testbed.NewSimulated).Streams[0]
 		if s.Requests != c.requests || s.Verdict().Compared != c.requests || s.SentAgain > 0 {
 			t.Errorf("%s: %d requests, %d compared, %d answers given again", c.file, s.Requests, s.Verdict().Compared, s.SentAgain)
 		}
@@ -48,18 +48,18 @@ func TestALiveRequesterIsBroughtToWhereTheCapturedOneWas(t *testing.T) {
 
 // A live requester that is set up otherwise than the captured one was, or whose program posts something else, behaves otherwise.
 type otherwise struct {
-	scenario.Bench
+	testbed.Testbed
 	modify func(*nic.QPAttr)
 	post   func(*transport.SendWR)
 }
 
 type otherwiseNIC struct {
-	scenario.NIC
+	testbed.NIC
 	*otherwise
 }
 
-func (o *otherwise) NIC(second bool) (scenario.NIC, error) {
-	n, err := o.Bench.NIC(second)
+func (o *otherwise) NIC(second bool) (testbed.NIC, error) {
+	n, err := o.Testbed.NIC(second)
 	return otherwiseNIC{n, o}, err
 }
 
@@ -103,8 +103,8 @@ func TestAnotherRequesterIsFound(t *testing.T) {
 		{what: "another operation", file: "write-bw-rc.pcap", post: func(w *transport.SendWR) { w.Opcode = transport.WRSend }, found: "opcode"},
 		{what: "solicited", file: "pp-rc-mtu1024.pcap", post: func(w *transport.SendWR) { w.Flags ^= transport.Solicited }, found: "solicited event"},
 	} {
-		r := answer(t, c.file, func(tap wire.FrameSink) (scenario.Bench, error) {
-			b, err := scenario.Simulator(tap)
+		r := answer(t, c.file, func(tap wire.FrameSink) (testbed.Testbed, error) {
+			b, err := testbed.NewSimulated(tap)
 			return &otherwise{b, c.modify, c.post}, err
 		})
 		if text := r.String(); r.Differences() == 0 || !strings.Contains(text, c.found) {
@@ -136,8 +136,8 @@ func TestWrongRequestsAreFound(t *testing.T) {
 // A result that is not what was played is found.
 func TestWrongResultsAreFound(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap"} {
-		r := answer(t, f, func(tap wire.FrameSink) (scenario.Bench, error) {
-			b, err := scenario.Simulator(tap)
+		r := answer(t, f, func(tap wire.FrameSink) (testbed.Testbed, error) {
+			b, err := testbed.NewSimulated(tap)
 			return garbled{b}, err
 		})
 		if text := r.String(); !strings.Contains(text, "result of work request 1, byte 0") {
@@ -147,9 +147,9 @@ func TestWrongResultsAreFound(t *testing.T) {
 }
 
 // A garbled bench has a program that sees something else than what its NIC has written.
-type garbled struct{ scenario.Bench }
+type garbled struct{ testbed.Testbed }
 
-type garbledNIC struct{ scenario.NIC }
+type garbledNIC struct{ testbed.NIC }
 
 func (n garbledNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
 	b, err := n.NIC.ReadMemory(name, off, size)
@@ -158,8 +158,8 @@ func (n garbledNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
 	return b, err
 }
 
-func (g garbled) NIC(second bool) (scenario.NIC, error) {
-	n, err := g.Bench.NIC(second)
+func (g garbled) NIC(second bool) (testbed.NIC, error) {
+	n, err := g.Testbed.NIC(second)
 	return garbledNIC{n}, err
 }
 
@@ -169,9 +169,9 @@ func TestCapturedTimingOfAnswers(t *testing.T) {
 	ps := load(t, file)
 	span := ps[len(ps)-1].Time.Sub(ps[0].Time)
 	for _, fast := range []bool{false, true} {
-		var clock scenario.Bench
-		_, err := liveplay.File(fixtures+file, func(tap wire.FrameSink) (b scenario.Bench, err error) {
-			clock, err = scenario.Simulator(tap)
+		var clock testbed.Testbed
+		_, err := liveplay.File(fixtures+file, func(tap wire.FrameSink) (b testbed.Testbed, err error) {
+			clock, err = testbed.NewSimulated(tap)
 			return clock, err
 		}, liveplay.Options{Fast: fast, Side: liveplay.Responder})
 		if err != nil {

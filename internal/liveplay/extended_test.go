@@ -10,7 +10,7 @@ import (
 	"softroce/capture"
 	"softroce/internal/liveplay"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
@@ -31,7 +31,7 @@ func (r *recorder) WriteFrame(ns int64, _ int, b []byte) error {
 const rights = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
 
 // converse captures two softroce NICs, of which the first posts work for a region of the second, which has some receives posted too.
-func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, work func(local, remote scenario.Region) []transport.SendWR) capture.Packets {
+func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, work func(local, remote testbed.Region) []transport.SendWR) capture.Packets {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -40,18 +40,18 @@ func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, 
 		}
 	}
 	tape := &recorder{}
-	b, err := scenario.Simulator(tape)
+	b, err := testbed.NewSimulated(tape)
 	must(err)
 	defer b.Close()
-	var nics [2]scenario.NIC
-	var regions [2]scenario.Region
+	var nics [2]testbed.NIC
+	var regions [2]testbed.Region
 	var qpns [2]uint32
 	for i := range nics {
 		nics[i], err = b.NIC(i == 1)
 		must(err)
-		regions[i], err = nics[i].Register("m", scenario.RegionOptions{Size: 1 << 14, Fill: byte(0x40 * i), Access: access})
+		regions[i], err = nics[i].Register("m", testbed.RegionOptions{Size: 1 << 14, Fill: byte(0x40 * i), Access: access})
 		must(err)
-		qpns[i], err = nics[i].CreateQP("q", scenario.QPOptions{Type: of})
+		qpns[i], err = nics[i].CreateQP("q", testbed.QPOptions{Type: of})
 		must(err)
 	}
 	if fault != "" {
@@ -100,7 +100,7 @@ func playsBothWays(t *testing.T, ps capture.Packets) *liveplay.Report {
 	if err != nil || r.Differences() > 0 {
 		t.Errorf("%v %v", r, err)
 	}
-	played, err := liveplay.Packets(ps, scenario.Simulator, liveplay.Options{Fast: true})
+	played, err := liveplay.Packets(ps, testbed.NewSimulated, liveplay.Options{Fast: true})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,12 +117,12 @@ func playsBothWays(t *testing.T, ps capture.Packets) *liveplay.Report {
 
 // A windowless bench has a NIC of which the windows cannot be had, or have another key.
 type windowless struct {
-	scenario.Bench
+	testbed.Testbed
 	refuse bool
 }
 
 type windowlessNIC struct {
-	scenario.NIC
+	testbed.NIC
 	refuse bool
 }
 
@@ -140,25 +140,25 @@ func (n windowlessNIC) PostBind(qp, mw, mr string, w *transport.SendWR) (uint32,
 	return key ^ 1, err
 }
 
-func (b windowless) NIC(second bool) (scenario.NIC, error) {
-	n, err := b.Bench.NIC(second)
+func (b windowless) NIC(second bool) (testbed.NIC, error) {
+	n, err := b.Testbed.NIC(second)
 	return windowlessNIC{n, b.refuse}, err
 }
 
 // A SEND with invalidate has a window to invalidate; where the live NIC has none it invalidates nothing.
 func TestSendWithInvalidateIsPlayed(t *testing.T) {
 	for _, c := range []struct {
-		open   func(wire.FrameSink) (scenario.Bench, error)
+		open   func(wire.FrameSink) (testbed.Testbed, error)
 		plains int
 		err    error
 	}{
-		{scenario.Simulator, 0, nil},
-		{func(tap wire.FrameSink) (scenario.Bench, error) {
-			b, err := scenario.Simulator(tap)
+		{testbed.NewSimulated, 0, nil},
+		{func(tap wire.FrameSink) (testbed.Testbed, error) {
+			b, err := testbed.NewSimulated(tap)
 			return windowless{b, true}, err
 		}, 1, nil},
-		{func(tap wire.FrameSink) (scenario.Bench, error) {
-			b, err := scenario.Simulator(tap)
+		{func(tap wire.FrameSink) (testbed.Testbed, error) {
+			b, err := testbed.NewSimulated(tap)
 			return windowless{b, false}, err
 		}, 0, liveplay.ErrSilent}, // it has no NAK for a key that is not its own
 	} {
@@ -171,7 +171,7 @@ func TestSendWithInvalidateIsPlayed(t *testing.T) {
 
 func TestFlushAndAtomicWriteArePlayed(t *testing.T) {
 	for _, fault := range []string{"", "drop receive kind read_response nth 2", "drop send kind atomic_write nth 1", "drop receive kind read_response every 3"} {
-		ps := converse(t, nic.TypeRC, rights|mrtable.FlushGlobal, fault, func(l, r scenario.Region) []transport.SendWR {
+		ps := converse(t, nic.TypeRC, rights|mrtable.FlushGlobal, fault, func(l, r testbed.Region) []transport.SendWR {
 			from := func(at, n int) []transport.SGE {
 				return []transport.SGE{{Addr: l.Addr + uint64(at), Length: uint32(n), LKey: l.LKey}}
 			}

@@ -11,14 +11,14 @@ import (
 	"softroce/capture"
 	"softroce/internal/liveplay"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/wire"
 )
 
 // faulty returns what makes a simulated NIC whose cable does what the rules say.
-func faulty(rules ...string) func(wire.FrameSink) (scenario.Bench, error) {
-	return func(tap wire.FrameSink) (scenario.Bench, error) {
-		b, err := scenario.Simulator(tap)
+func faulty(rules ...string) func(wire.FrameSink) (testbed.Testbed, error) {
+	return func(tap wire.FrameSink) (testbed.Testbed, error) {
+		b, err := testbed.NewSimulated(tap)
 		for _, r := range rules {
 			if err == nil {
 				_, err = b.NIC(false)
@@ -86,9 +86,9 @@ func TestWrongRepliesAreFound(t *testing.T) {
 }
 
 // A tampered bench has a program whose memory is not what the player takes it for.
-type tampered struct{ scenario.Bench }
+type tampered struct{ testbed.Testbed }
 
-type tamperedNIC struct{ scenario.NIC }
+type tamperedNIC struct{ testbed.NIC }
 
 func (n tamperedNIC) WriteMemory(name string, off uint64, b []byte) error {
 	b = slices.Clone(b)
@@ -96,16 +96,16 @@ func (n tamperedNIC) WriteMemory(name string, off uint64, b []byte) error {
 	return n.NIC.WriteMemory(name, off, b)
 }
 
-func (b tampered) NIC(second bool) (scenario.NIC, error) {
-	n, err := b.Bench.NIC(second)
+func (b tampered) NIC(second bool) (testbed.NIC, error) {
+	n, err := b.Testbed.NIC(second)
 	return tamperedNIC{n}, err
 }
 
 // A NIC that reads something else than what is in its memory is found.
 func TestWrongDataAreFound(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap", "cm-rping.pcap"} {
-		r, err := liveplay.File(fixtures+f, func(tap wire.FrameSink) (scenario.Bench, error) {
-			b, err := scenario.Simulator(tap)
+		r, err := liveplay.File(fixtures+f, func(tap wire.FrameSink) (testbed.Testbed, error) {
+			b, err := testbed.NewSimulated(tap)
 			return tampered{b}, err
 		}, liveplay.Options{Fast: true})
 		if err != nil {
@@ -130,7 +130,7 @@ func TestANICThatDoesNotAnswerIsAnError(t *testing.T) {
 
 func TestWhatCannotBePlayedIsAnError(t *testing.T) {
 	for _, f := range []string{"pp-ud.pcap", "send-bw-ud.pcap", "cm-mckey.pcap"} {
-		if _, err := liveplay.File(fixtures+f, scenario.Simulator, liveplay.Options{}); !errors.Is(err, replay.ErrNothing) {
+		if _, err := liveplay.File(fixtures+f, testbed.NewSimulated, liveplay.Options{}); !errors.Is(err, replay.ErrNothing) {
 			t.Errorf("%s: %v", f, err)
 		}
 	}
@@ -142,11 +142,11 @@ func TestWhatCannotBePlayedIsAnError(t *testing.T) {
 			q.No = i + 1
 			part = append(part, &q)
 		}
-		if _, err := liveplay.Packets(part, scenario.Simulator, liveplay.Options{Side: liveplay.Requester}); !errors.Is(err, replay.ErrMiddle) {
+		if _, err := liveplay.Packets(part, testbed.NewSimulated, liveplay.Options{Side: liveplay.Requester}); !errors.Is(err, replay.ErrMiddle) {
 			t.Errorf("from packet %d: %v", from+1, err)
 		}
 		// What the responder was then is nothing to a requester.
-		r, err := liveplay.Packets(part, scenario.Simulator, liveplay.Options{Fast: true})
+		r, err := liveplay.Packets(part, testbed.NewSimulated, liveplay.Options{Fast: true})
 		if err != nil || r.Differences() > 0 || len(r.Left) != 1 || len(r.Streams) != 1 || r.Streams[0].Side != liveplay.Responder {
 			t.Errorf("from packet %d: %v %v", from+1, r, err)
 		}
@@ -159,9 +159,9 @@ func TestCapturedTiming(t *testing.T) {
 	ps := load(t, file)
 	span := ps[len(ps)-2].Time.Sub(ps[0].Time)
 	for _, fast := range []bool{false, true} {
-		var clock scenario.Bench
-		_, err := liveplay.File(fixtures+file, func(tap wire.FrameSink) (b scenario.Bench, err error) {
-			clock, err = scenario.Simulator(tap)
+		var clock testbed.Testbed
+		_, err := liveplay.File(fixtures+file, func(tap wire.FrameSink) (b testbed.Testbed, err error) {
+			clock, err = testbed.NewSimulated(tap)
 			return clock, err
 		}, liveplay.Options{Fast: fast})
 		if err != nil {

@@ -9,7 +9,7 @@ import (
 
 	"softroce/capture"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/wire"
 )
 
@@ -48,7 +48,7 @@ var ErrSilent = errors.New("the live NIC does not answer")
 // NIC does differently is no error: the report has it. Errors are those of capture.Load,
 // replay.ErrNothing and replay.ErrMiddle where there is nothing that can be played, ErrSilent, and what the
 // bench refuses. It blocks until the end of the play.
-func File(name string, open func(wire.FrameSink) (scenario.Bench, error), o Options) (*Report, error) {
+func File(name string, open func(wire.FrameSink) (testbed.Testbed, error), o Options) (*Report, error) {
 	ps, err := capture.Load(name)
 	if err != nil {
 		return nil, err
@@ -65,7 +65,7 @@ func File(name string, open func(wire.FrameSink) (scenario.Bench, error), o Opti
 }
 
 // Packets plays the connections of packets that were captured in this order. See File.
-func Packets(ps capture.Packets, open func(wire.FrameSink) (scenario.Bench, error), o Options) (r *Report, err error) {
+func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, error), o Options) (r *Report, err error) {
 	acts, left, err := plan(ps, o)
 	if err != nil {
 		return nil, err
@@ -97,8 +97,8 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (scenario.Bench, erro
 
 // A stage is what a side of a stream is played on, as the i-th.
 type stage struct {
-	bench   scenario.Bench
-	nic     scenario.NIC
+	bench   testbed.Testbed
+	nic     testbed.NIC
 	tape    *tape
 	i       int
 	options Options

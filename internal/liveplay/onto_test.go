@@ -9,7 +9,7 @@ import (
 	"softroce/capture"
 	"softroce/internal/liveplay"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 )
 
 const fixtures = "../../pcap-fixtures/"
@@ -34,7 +34,7 @@ func TestFixturesPlayOntoASimulatedNIC(t *testing.T) {
 	for _, f := range files {
 		t.Run(filepath.Base(f), func(t *testing.T) {
 			for _, fast := range []bool{true, false} {
-				r, err := liveplay.File(f, scenario.Simulator, liveplay.Options{Fast: fast})
+				r, err := liveplay.File(f, testbed.NewSimulated, liveplay.Options{Fast: fast})
 				if errors.Is(err, replay.ErrNothing) {
 					return
 				}

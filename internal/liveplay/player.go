@@ -5,7 +5,7 @@ import (
 
 	"softroce/capture"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/packet"
 )
 
@@ -19,7 +19,7 @@ type player struct {
 	windows  map[int64]uint32 // keys that a SEND invalidates, by its PSN
 	bound    int              // of them, as completions say
 	refused  error            // why there is none
-	bindable scenario.Region
+	bindable testbed.Region
 	plain    []replay.Note
 	scratch  struct {
 		addr, size uint64

@@ -8,7 +8,7 @@ import (
 
 	"softroce/capture"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
@@ -51,7 +51,7 @@ func newSeat(st stage) seat {
 func (s *seat) at() int { return len(s.tape.packets) - s.first }
 
 // register makes memory on the live NIC's host that is given back at the end.
-func (s *seat) register(name string, o scenario.RegionOptions) (scenario.Region, error) {
+func (s *seat) register(name string, o testbed.RegionOptions) (testbed.Region, error) {
 	r, err := s.nic.Register(name, o)
 	if err == nil {
 		s.memory = append(s.memory, name)
@@ -90,7 +90,7 @@ func (s *seat) connect(service packet.Service, a transport.Attr, rts bool) (err 
 	if service == packet.UC {
 		of, rtrOnly, rtsOnly = nic.TypeUC, 0, 0
 	}
-	if s.qpn, err = s.nic.CreateQP(s.name, scenario.QPOptions{Type: of}); err != nil {
+	if s.qpn, err = s.nic.CreateQP(s.name, testbed.QPOptions{Type: of}); err != nil {
 		return err
 	}
 	s.created = true

@@ -6,7 +6,7 @@ import (
 	"slices"
 
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
@@ -45,7 +45,7 @@ func (p *player) set() error {
 			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
 		}
 	}
-	scratch, err := p.register(p.name+"-r", scenario.RegionOptions{Size: int(p.scratch.size), Access: mrtable.LocalWrite})
+	scratch, err := p.register(p.name+"-r", testbed.RegionOptions{Size: int(p.scratch.size), Access: mrtable.LocalWrite})
 	if err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (p *player) longest() uint64 {
 // hold registers a region and fills it.
 func (p *player) hold(i int, r replay.Region) error {
 	h := held{name: fmt.Sprintf("%s-%d", p.name, i), start: r.Addr % alignment}
-	live, err := p.register(h.name, scenario.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
+	live, err := p.register(h.name, testbed.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
 	if err != nil {
 		return err
 	}

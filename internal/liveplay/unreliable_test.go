@@ -5,7 +5,7 @@ import (
 	"testing"
 
 	"softroce/internal/liveplay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -38,13 +38,13 @@ func TestWrongUnreliableTrafficIsFound(t *testing.T) {
 // A gap in what was captured is one for the live NIC as well: the message comes to nothing, and its receive is used again.
 func TestAGapInUnreliableTrafficIsPlayed(t *testing.T) {
 	for _, rule := range []string{"drop send psn 101", "drop send psn 100", "drop send psn 102..103"} {
-		ps := converse(t, nic.TypeUC, rights, rule, func(l, r scenario.Region) (w []transport.SendWR) {
+		ps := converse(t, nic.TypeUC, rights, rule, func(l, r testbed.Region) (w []transport.SendWR) {
 			for i := range 4 {
 				w = append(w, transport.SendWR{Opcode: transport.WRSendImm, Imm: uint32(i), SGEs: []transport.SGE{{Addr: l.Addr + uint64(i), Length: 2500, LKey: l.LKey}}})
 			}
 			return append(w, transport.SendWR{Opcode: transport.WRWriteImm, RemoteAddr: r.Addr + 1, RKey: r.RKey, SGEs: []transport.SGE{{Addr: l.Addr, Length: 1500, LKey: l.LKey}}})
 		})
-		r, err := liveplay.Packets(ps, scenario.Simulator, liveplay.Options{Fast: true, Side: liveplay.Requester})
+		r, err := liveplay.Packets(ps, testbed.NewSimulated, liveplay.Options{Fast: true, Side: liveplay.Requester})
 		if err != nil || r.Differences() > 0 || r.Streams[0].Sent != len(ps) {
 			t.Errorf("%s: %v %v", rule, r, err)
 		}

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/packet"
@@ -42,7 +42,7 @@ func (p *player) window() (key uint32, err error) {
 	region := p.name + "-w"
 	if p.windows == nil {
 		p.windows = map[int64]uint32{}
-		r, err := p.register(region, scenario.RegionOptions{Size: 1, Access: mrtable.LocalWrite | mrtable.MWBind})
+		r, err := p.register(region, testbed.RegionOptions{Size: 1, Access: mrtable.LocalWrite | mrtable.MWBind})
 		if err != nil {
 			return 0, err
 		}

@@ -12,7 +12,7 @@ import (
 	"softroce/capture"
 	"softroce/internal/liveplay"
 	"softroce/internal/replay"
-	"softroce/internal/scenario"
+	"softroce/internal/testbed"
 	"softroce/packet"
 )
 
@@ -130,7 +130,7 @@ func TestAbsurdCapturesPlayOnto(t *testing.T) {
 				in[rnd.IntN(len(in))] = byte(rnd.Uint32())
 			}
 			ps := fuzzCapture(t, in)
-			r, err := liveplay.Packets(ps, scenario.Simulator, liveplay.Options{Fast: true})
+			r, err := liveplay.Packets(ps, testbed.NewSimulated, liveplay.Options{Fast: true})
 			switch {
 			case errors.Is(err, replay.ErrNothing) || errors.Is(err, replay.ErrMiddle) || errors.Is(err, liveplay.ErrMemory):
 			case err != nil:

@@ -22,7 +22,7 @@ func (s *stage) address(text string) (netip.Addr, error) {
 	if err != nil {
 		return a, fmt.Errorf("%q must be an address", text)
 	}
-	if !a.Is4() || s.bench.Peer().Is4() {
+	if !a.Is4() || s.testbed.Peer().Is4() {
 		return a, nil
 	}
 	b := ipv6Other

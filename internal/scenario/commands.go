@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/rogpeppe/go-internal/testscript"
+
+	"softroce/internal/testbed"
 )
 
 // A command carries out one line of a scenario.
@@ -73,7 +75,7 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(stageKey{}).(*stage)
 	s.log = ts.Logf
 	err := c.carryOut(s, neg, args)
-	for _, beyond := range []error{ErrOneNIC, ErrNoFaults, ErrNoXRC, ErrNoAtomicWrite, ErrNoFlush, ErrNoFrames, ErrNoVLAN, ErrNoRings} {
+	for _, beyond := range []error{testbed.ErrOneNIC, testbed.ErrNoFaults, testbed.ErrNoXRC, testbed.ErrNoAtomicWrite, testbed.ErrNoFlush, testbed.ErrNoFrames, testbed.ErrNoVLAN, testbed.ErrNoRings} {
 		if errors.Is(err, beyond) {
 			s.skip(err)
 		}
@@ -130,7 +132,7 @@ func (s *stage) cmdAdvance(w *words) error {
 	if err != nil || d <= 0 {
 		return fmt.Errorf("%q must be a time such as 5ms", t)
 	}
-	s.bench.Run(s.floor+d, nil)
+	s.testbed.Run(s.floor+d, nil)
 	s.passed(d)
 	return w.end()
 }
@@ -142,8 +144,8 @@ func (s *stage) cmdProgram(w *words) error {
 	if len(command) == 0 {
 		return errors.New("a command is missing")
 	}
-	if p, ok := s.bench.(programmed); ok {
-		return p.Program(command)
+	if p, ok := s.testbed.(testbed.ProgramStarter); ok {
+		return p.StartProgram(command)
 	}
 	return nil
 }
@@ -158,6 +160,6 @@ func faultCommand(action string) func(*stage, *words) error {
 		if len(w.options) > 0 {
 			return fmt.Errorf("%s= : rules are written without =, see docs/reference/fault-language.md", w.options[0].name)
 		}
-		return s.bench.Fault(rule)
+		return s.testbed.Fault(rule)
 	}
 }

@@ -55,11 +55,11 @@ func (s *stage) wait(w *words) (t wait, err error) {
 
 // until lets time pass until done, within the wait.
 func (s *stage) until(t wait, done func() bool) error {
-	_, late := s.bench.Slack()
+	_, late := s.testbed.Slack()
 	switch {
-	case t.within > 0 && !s.bench.Run(s.moment+t.within+late, done):
+	case t.within > 0 && !s.testbed.Run(s.moment+t.within+late, done):
 		return fmt.Errorf("nothing came within %v", t.within)
-	case t.within == 0 && !s.bench.Settle(done):
+	case t.within == 0 && !s.testbed.Settle(done):
 		return errors.New("nothing came")
 	}
 	return nil
@@ -74,14 +74,14 @@ func (s *stage) passed(d time.Duration) {
 
 // settleFloor: where time is the NIC's own, the floor is when things did come.
 func (s *stage) settleFloor() {
-	if early, _ := s.bench.Slack(); early == 0 {
+	if early, _ := s.testbed.Slack(); early == 0 {
 		s.floor = s.moment
 	}
 }
 
 // came makes what came at a time the newest that the script has told of. It must not be too early.
 func (s *stage) came(t wait, at time.Duration) error {
-	early, _ := s.bench.Slack()
+	early, _ := s.testbed.Slack()
 	took := at - s.floor
 	s.floor += t.after
 	s.moment = max(s.moment, at)
@@ -140,17 +140,17 @@ func (s *stage) expectSilence(w *words) error {
 	if err != nil {
 		return err
 	}
-	early, _ := s.bench.Slack()
+	early, _ := s.testbed.Slack()
 	end := s.floor + d
 	if early == 0 || d == 0 {
-		s.bench.Settle(nil)
-		end = max(end, s.bench.Now())
+		s.testbed.Settle(nil)
+		end = max(end, s.testbed.Now())
 	}
 	some := func() bool {
 		l := s.waiting(name)
 		return len(l) > 0 && (early == 0 || l[0].at < end-early)
 	}
-	if some() || d > 0 && s.bench.Run(end-early, some) {
+	if some() || d > 0 && s.testbed.Run(end-early, some) {
 		return fmt.Errorf("expected silence, but there came\n    %v", s.waiting(name)[0])
 	}
 	if d > 0 {
@@ -183,7 +183,7 @@ func (s *stage) expectNothing(w *words) error {
 
 // cmdIgnore forgets what came so far: ignore packets|completions|events|drops…
 func (s *stage) cmdIgnore(w *words) error {
-	s.bench.Settle(nil)
+	s.testbed.Settle(nil)
 	if err := s.poll(); err != nil {
 		return err
 	}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 
+	"softroce/internal/testbed"
 	"softroce/packet"
 	"softroce/wire"
 )
@@ -93,7 +94,7 @@ func (s *stage) frameEdit(w *words) (*frameEdit, error) {
 		return nil, nil
 	}
 	way, err := ways.parse(cable)
-	if err := errors.Join(err, s.bench.Frames()); err != nil {
+	if err := errors.Join(err, s.testbed.Frames()); err != nil {
 		return nil, err
 	}
 	e := &frameEdit{way: way, values: map[string]uint64{}}
@@ -125,7 +126,7 @@ func (s *stage) frameEdit(w *words) (*frameEdit, error) {
 // frame is the Ethernet frame around f.
 func (e *frameEdit) frame(f *wire.TxFrame) ([]byte, error) {
 	p := f.Path
-	a := packet.Addressing{SrcMAC: handMAC, DstMAC: p.DstMAC, Tagged: p.VLAN != 0 || p.Priority != 0,
+	a := packet.Addressing{SrcMAC: testbed.PeerMAC, DstMAC: p.DstMAC, Tagged: p.VLAN != 0 || p.Priority != 0,
 		TCI: uint16(p.Priority)<<13 | p.VLAN, Src: p.Src, Dst: p.Dst, TClass: p.TClass, HopLimit: p.HopLimit, SrcPort: p.SrcPort}
 	b := packet.AppendFrame(nil, &a, &f.Tx)
 	h := headersAt{ip: a.HeaderLen() - a.IPHeaderLen(), udp: a.HeaderLen() - packet.UDPLen, is4: a.Src.Is4()}
@@ -182,7 +183,7 @@ func (s *stage) cmdFrame(w *words) error {
 		return err
 	}
 	way, err := ways.parse(cable)
-	if err := errors.Join(err, s.bench.Frames()); err != nil {
+	if err := errors.Join(err, s.testbed.Frames()); err != nil {
 		return err
 	}
 	d, err := w.next("data")
@@ -205,7 +206,7 @@ func (s *stage) sendFrame(way wire.InjectAs, frame []byte, more, aside bool) err
 		return errors.New("a frame has 1 to 65535 bytes")
 	}
 	s.acts(more, aside)
-	if err := s.bench.SendFrame(way, frame); err != nil {
+	if err := s.testbed.SendFrame(way, frame); err != nil {
 		return err
 	}
 	s.carryOn(more)

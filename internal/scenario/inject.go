@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"softroce/internal/testbed"
 	"softroce/packet"
 	"softroce/wire"
 )
@@ -48,9 +49,9 @@ func (s *stage) cmdInject(w *words) error {
 		return s.sendFrame(whole.way, b, more, aside)
 	}
 	s.acts(more, aside)
-	if h, ok := s.bench.(holder); ok && more {
-		h.hold(f)
-	} else if err := s.bench.Send(f); err != nil {
+	if h, ok := s.testbed.(testbed.Batcher); ok && more {
+		h.Hold(f)
+	} else if err := s.testbed.Send(f); err != nil {
 		return err
 	}
 	s.carryOn(more)
@@ -146,7 +147,7 @@ func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
 			return nil, err
 		}
 	}
-	p, err := s.bench.Path(to)
+	p, err := s.testbed.Path(to)
 	if err != nil {
 		return nil, err
 	}

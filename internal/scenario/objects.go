@@ -6,12 +6,13 @@ import (
 	"net/netip"
 	"strconv"
 
+	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/transport"
 )
 
 // side takes the word that says on which NIC something is made.
-func (s *stage) side(w *words) (NIC, error) {
+func (s *stage) side(w *words) (testbed.NIC, error) {
 	if w.flag("second") {
 		return s.other()
 	}
@@ -25,7 +26,7 @@ func (s *stage) cmdMR(w *words) error {
 	if err != nil {
 		return err
 	}
-	o := RegionOptions{Fill: '.', Access: accessFlags.values["all"], Foreign: w.flag("foreign")}
+	o := testbed.RegionOptions{Fill: '.', Access: accessFlags.values["all"], Foreign: w.flag("foreign")}
 	name, err := s.memory(w, &o)
 	if err != nil {
 		return err
@@ -55,7 +56,7 @@ func (s *stage) cmdMR(w *words) error {
 }
 
 // memory takes a region's name, and how much or whose memory it has.
-func (s *stage) memory(w *words, o *RegionOptions) (name string, err error) {
+func (s *stage) memory(w *words, o *testbed.RegionOptions) (name string, err error) {
 	of, ok := w.option("of")
 	if !ok {
 		name, o.Size, err = nameAndNumber(w, "a size in bytes")
@@ -169,7 +170,7 @@ func (s *stage) cmdSRQ(w *words) error {
 		return err
 	}
 	limit := uint64(0)
-	o := SRQOptions{Entries: entries}
+	o := testbed.SRQOptions{Entries: entries}
 	o.XRCD, _ = w.option("xrcd")
 	o.CQ, _ = w.option("cq")
 	if err := errors.Join(w.number("limit", 16, &limit), w.end(), s.claim(name)); err != nil {
@@ -220,7 +221,7 @@ func (s *stage) attach(w *words, detach bool) error {
 }
 
 // qpWords takes what creating a queue pair and connecting it have in common.
-func (s *stage) qpWords(w *words) (o QPOptions, a nic.QPAttr, to transport.State, err error) {
+func (s *stage) qpWords(w *words) (o testbed.QPOptions, a nic.QPAttr, to transport.State, err error) {
 	o.Type, a, to = nic.TypeRC, usualAttr(), transport.RTS
 	for name, t := range qpTypes.values {
 		if w.flag(name) {
@@ -288,11 +289,11 @@ func (s *stage) cmdQP(w *words) error {
 func (s *stage) destination(w *words) (netip.Addr, error) {
 	v, ok := w.option("to")
 	if !ok {
-		return s.bench.Peer(), nil
+		return s.testbed.Peer(), nil
 	}
 	a, err := s.address(v)
 	if err == nil && a.IsMulticast() {
-		err = s.bench.Join(a)
+		err = s.testbed.Join(a)
 	}
 	return a, err
 }
@@ -341,7 +342,7 @@ func (s *stage) cmdPair(w *words) error {
 	return errors.Join(p.connect(a, to), q.connect(b, to))
 }
 
-func (s *stage) create(name string, n NIC, o QPOptions) (*queuePair, error) {
+func (s *stage) create(name string, n testbed.NIC, o testbed.QPOptions) (*queuePair, error) {
 	qpn, err := n.CreateQP(name, o)
 	if err != nil {
 		delete(s.names, name)

@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"softroce/internal/metrics"
+	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"
@@ -56,14 +57,14 @@ func (s *stage) expectCompletion(w *words) error {
 		return fmt.Errorf("expected completion %s: %w; the last on the cable:%s", text, err, s.last())
 	}
 	c := s.completions[k][0]
-	if err := errors.Join(s.matchCompletion(w, c, id, st), s.came(t, s.bench.Now())); err != nil {
-		return fmt.Errorf("expected completion %s\n    but %w:\n    %v", text, err, c)
+	if err := errors.Join(s.matchCompletion(w, c, id, st), s.came(t, s.testbed.Now())); err != nil {
+		return fmt.Errorf("expected completion %s\n    but %w:\n    %v", text, err, completionText(c))
 	}
 	s.completions[k] = s.completions[k][1:]
 	return nil
 }
 
-func (s *stage) matchCompletion(w *words, c Completion, id string, st transport.Status) error {
+func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st transport.Status) error {
 	n, err := parseNumber(id, 63)
 	switch {
 	case err != nil:
@@ -108,7 +109,7 @@ func (s *stage) matchCompletion(w *words, c Completion, id string, st transport.
 }
 
 // matchInvalidated compares the key that a SEND invalidated.
-func (s *stage) matchInvalidated(w *words, c Completion) error {
+func (s *stage) matchInvalidated(w *words, c testbed.Completion) error {
 	v, said := w.option("inv")
 	has := c.Flags&transport.WCWithInv != 0
 	if !said {
@@ -142,7 +143,7 @@ func (s *stage) expectState(w *words) error {
 		return err
 	}
 	var got transport.State
-	s.bench.Settle(func() bool {
+	s.testbed.Settle(func() bool {
 		got, err = q.nic.State(q.name)
 		return err != nil || got == to
 	})
@@ -165,7 +166,7 @@ func (s *stage) expectEvent(w *words) error {
 	if err != nil {
 		return err
 	}
-	want := Event{Type: typ}
+	want := testbed.Event{Type: typ}
 	if len(w.plain) > 0 {
 		want.Object, _ = w.next("an object")
 	}
@@ -176,7 +177,7 @@ func (s *stage) expectEvent(w *words) error {
 	if slices.Contains(s.lacks, name) {
 		return nil // should it come, it is left over
 	}
-	s.bench.Settle(came)
+	s.testbed.Settle(came)
 	switch {
 	case err != nil:
 		return err
@@ -196,7 +197,7 @@ func (s *stage) expectNotice(w *words) error {
 	if err != nil {
 		return err
 	}
-	s.bench.Settle(func() bool {
+	s.testbed.Settle(func() bool {
 		err = errors.Join(err, s.poll())
 		return err != nil || len(s.notices) > 0
 	})
@@ -225,7 +226,7 @@ func (s *stage) expectDrop(w *words) error {
 			return fmt.Errorf("%q %w", word, err)
 		}
 	}
-	s.bench.Settle(nil) // what is to be dropped is on its way, also to a NIC that does not tell
+	s.testbed.Settle(nil) // what is to be dropped is on its way, also to a NIC that does not tell
 	c := s.under.Counters()
 	if c == nil {
 		return nil
@@ -271,7 +272,7 @@ func (s *stage) expectCounter(w *words) error {
 	if c == nil {
 		return nil // the NIC does not tell
 	}
-	s.bench.Settle(nil)
+	s.testbed.Settle(nil)
 	c = s.under.Counters()
 	got, err := counter(c, name)
 	if err != nil {
@@ -330,7 +331,7 @@ func (s *stage) expectMemory(w *words) error {
 		p.length = min(p.length, uint64(len(want)))
 	}
 	var got []byte
-	s.bench.Settle(func() bool {
+	s.testbed.Settle(func() bool {
 		got, err = p.region.nic.ReadMemory(p.region.name, p.off, p.length)
 		return err != nil || bytes.Equal(got, want)
 	})

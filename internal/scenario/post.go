@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -37,7 +38,7 @@ func (s *stage) cmdPost(w *words) error {
 	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: transport.Signaled}
 	if q.typ == nic.TypeUD {
 		pd, _ := w.option("ah_pd")
-		wr.Dest = destination{q.name, pd} // which its NIC knows the way to
+		wr.Dest = testbed.Destination{QP: q.name, PD: pd} // which its NIC knows the way to
 	}
 	if err := s.datagram(w, q, wr); err != nil {
 		return err
@@ -64,10 +65,6 @@ func (s *stage) cmdPost(w *words) error {
 	return nil
 }
 
-// A destination is what a datagram needs an address handle for: the peer of a queue pair, and the protection domain, "" being the
-// queue pair's own.
-type destination struct{ qp, pd string }
-
 // datagram takes whom a datagram is for, if it is not the peer's queue pair, and its Q_Key.
 func (s *stage) datagram(w *words, q *queuePair, wr *transport.SendWR) error {
 	qpn, key := uint64(q.attr.DestQPN), uint64(q.attr.QKey)
@@ -79,7 +76,7 @@ func (s *stage) datagram(w *words, q *queuePair, wr *transport.SendWR) error {
 // carryOn lets what was done take effect, unless the next line is to follow at once.
 func (s *stage) carryOn(more bool) {
 	if !more {
-		s.bench.Run(s.bench.Now(), nil)
+		s.testbed.Run(s.testbed.Now(), nil)
 	}
 }
 

@@ -3,12 +3,10 @@ package scenario
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strings"
 
-	"softroce/internal/abi"
-	"softroce/nic"
+	"softroce/internal/testbed"
 )
 
 // What queues are asked after they were created.
@@ -74,11 +72,11 @@ func (s *stage) cmdPort(w *words) error {
 	if how != "down" && how != "up" {
 		return fmt.Errorf("%q must be down or up", how)
 	}
-	p, ok := s.bench.(interface{ port(up bool) })
+	p, ok := s.testbed.(testbed.Port)
 	if !ok {
-		return ErrNoFaults
+		return testbed.ErrNoFaults
 	}
-	p.port(how == "up")
+	p.SetUp(how == "up")
 	return w.end()
 }
 
@@ -99,64 +97,10 @@ func (s *stage) cmdAddress(w *words) error {
 	if err != nil {
 		return err
 	}
-	b, ok := s.bench.(interface{ readdress(a netip.Addr, add bool) })
+	b, ok := s.testbed.(testbed.Port)
 	if !ok {
-		return ErrNoFaults
+		return testbed.ErrNoFaults
 	}
-	b.readdress(a, how == "add")
+	b.SetAddress(a, how == "add")
 	return w.end()
 }
-
-// Query implements NIC.
-func (n *simNIC) Query(name string) (nic.QPAttr, error) {
-	q, err := n.queue(name)
-	if err != nil {
-		return nic.QPAttr{}, err
-	}
-	return n.ctx.QueryQP(q.qp)
-}
-
-// Resize implements NIC.
-func (n *simNIC) Resize(name string, entries int) error {
-	if q := n.cqs[name]; q != nil {
-		slots, err := n.dev.CQSlots(entries)
-		if err != nil {
-			return err
-		}
-		ring := nic.NewPage(abi.RingSize(slots, abi.CQESize))
-		if err := n.ctx.ResizeCQ(q.cq, slots, ring); err != nil {
-			return err
-		}
-		q.ring = ring
-		return nil
-	}
-	q := n.srqs[name]
-	if q == nil {
-		return fmt.Errorf("there is no queue %q that could be resized", name)
-	}
-	sge := q.recv.maxSGE
-	if err := n.dev.RoundSRQ(&entries, &sge); err != nil {
-		return err
-	}
-	ring := nic.NewPage(abi.RingSize(entries, abi.RecvSlotSize(sge)))
-	if err := n.ctx.ModifySRQ(q.srq, nic.SRQChange{Limit: -1, Ring: ring, MaxWR: entries}); err != nil {
-		return err
-	}
-	q.recv.ring, q.recv.slots = ring, entries
-	return nil
-}
-
-// Limit implements NIC.
-func (n *simNIC) Limit(name string, limit int) error {
-	q := n.srqs[name]
-	if q == nil {
-		return fmt.Errorf("there is no shared receive queue %q", name)
-	}
-	return n.ctx.ModifySRQ(q.srq, nic.SRQChange{Limit: limit})
-}
-
-// Resize implements NIC.
-func (n *remoteNIC) Resize(name string, entries int) error { return n.tell("resize", name, entries) }
-
-// Limit implements NIC.
-func (n *remoteNIC) Limit(name string, limit int) error { return n.tell("limit", name, limit) }

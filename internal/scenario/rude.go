@@ -4,42 +4,21 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 
 	"softroce/internal/abi"
+	"softroce/internal/testbed"
 )
 
 // What a program may do to its NIC that no library would do for it.
 
-// A rudeProgram is the program of a bench that takes liberties.
-type rudeProgram interface {
-	// scribble writes v into a ring of a queue pair.
-	scribble(qp string, ring rings, off int, v uint32) error
-
-	// vanish takes memory away from the program without a word to the NIC.
-	vanish(region string) error
-
-	// thrownOut says why the NIC wants nothing more to do with the program, if so, and forgets it.
-	thrownOut() error
-}
-
-func (s *stage) rude(n NIC) (rudeProgram, error) {
-	if r, ok := n.(rudeProgram); ok {
+func (s *stage) rude(n testbed.NIC) (testbed.HostileProgram, error) {
+	if r, ok := n.(testbed.HostileProgram); ok {
 		return r, nil
 	}
-	return nil, ErrNoRings
+	return nil, testbed.ErrNoRings
 }
 
-// rings are those of a queue pair.
-type rings uint8
-
-const (
-	sendRing rings = iota
-	recvRing
-	completionRing
-)
-
-var ringNames = vocabulary[rings]{"ring", map[string]rings{"send": sendRing, "recv": recvRing, "cq": completionRing}}
+var ringNames = vocabulary[testbed.Ring]{"ring", map[string]testbed.Ring{"send": testbed.SendRing, "recv": testbed.RecvRing, "cq": testbed.CompletionRing}}
 
 // ringWords are places in a ring: in its header, or in its first slot.
 var ringWords = vocabulary[int]{"word of a ring", map[string]int{
@@ -89,7 +68,7 @@ func (s *stage) cmdScribble(w *words) error {
 		return err
 	}
 	s.acts(false, false)
-	if err := r.scribble(q.name, ring, off, uint32(v)); err != nil {
+	if err := r.WriteRing(q.name, ring, off, uint32(v)); err != nil {
 		return err
 	}
 	s.carryOn(false)
@@ -106,7 +85,7 @@ func (s *stage) cmdVanish(w *words) error {
 	if err := errors.Join(w.end(), err); err != nil {
 		return err
 	}
-	return r.vanish(p.region.name)
+	return r.Unmap(p.region.name)
 }
 
 // expectClosed says that the NIC has thrown the program out: closed WORD…, which its reason has.
@@ -115,8 +94,8 @@ func (s *stage) expectClosed(w *words) error {
 	if err != nil {
 		return err
 	}
-	s.bench.Settle(nil)
-	reason := r.thrownOut()
+	s.testbed.Settle(nil)
+	reason := r.TakeKillReason()
 	text := strings.Join(w.plain, " ")
 	w.plain = nil
 	if reason == nil || !strings.Contains(reason.Error(), text) {
@@ -124,35 +103,3 @@ func (s *stage) expectClosed(w *words) error {
 	}
 	return nil
 }
-
-// scribble implements rudeProgram.
-func (n *simNIC) scribble(qp string, ring rings, off int, v uint32) error {
-	q, err := n.queue(qp)
-	if err != nil {
-		return err
-	}
-	b := q.sq
-	switch {
-	case ring == recvRing && q.recv != nil:
-		b = q.recv.ring
-	case ring == recvRing:
-		return fmt.Errorf("%s has no receive ring", qp)
-	case ring == completionRing:
-		b = n.cqs["cq of "+qp].ring
-	}
-	if off&3 != 0 || off > len(b)-4 {
-		return fmt.Errorf("%#x is no offset of a word in a ring of %#x bytes", off, len(b))
-	}
-	atomic.StoreUint32(word(b, off), v)
-	n.ring(q)
-	return nil
-}
-
-// thrownOut implements rudeProgram.
-func (n *simNIC) thrownOut() error {
-	err := n.killed
-	n.killed = nil
-	return err
-}
-
-var _ rudeProgram = (*simNIC)(nil)

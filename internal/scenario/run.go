@@ -8,6 +8,7 @@ import (
 
 	"github.com/rogpeppe/go-internal/testscript"
 
+	"softroce/internal/testbed"
 	"softroce/wire"
 )
 
@@ -15,7 +16,7 @@ import (
 type Options struct {
 	// Bench makes what a scenario is played on; tap is to be given what is on the cable of the
 	// NIC under test. nil stands for a simulation.
-	Bench func(tap wire.FrameSink) (Bench, error)
+	NewTestbed func(tap wire.FrameSink) (testbed.Testbed, error)
 
 	// Lacks names the asynchronous events that the NIC under test does not give. Where one is expected nothing is
 	// waited for; one that comes after all was not expected.
@@ -31,8 +32,8 @@ type Options struct {
 
 // Play plays the scenario in a file. It blocks until the end of the scenario.
 func Play(file string, o Options) *Result {
-	if o.Bench == nil {
-		o.Bench = Simulator
+	if o.NewTestbed == nil {
+		o.NewTestbed = testbed.NewSimulated
 	}
 	p := &player{result: Result{File: file}}
 	p.protect(func() {
@@ -60,11 +61,11 @@ type stageKey struct{}
 func (p *player) setup(e *testscript.Env, o Options) error {
 	st := newStage()
 	st.skip = p.Skip
-	b, err := o.Bench(st)
+	b, err := o.NewTestbed(st)
 	if err != nil {
 		return err
 	}
-	_, p.live = b.(programmed)
+	_, p.live = b.(testbed.ProgramStarter)
 	p.ipv6 = b.Peer().Is6()
 	e.Values[stageKey{}] = st
 	st.lacks, st.untimed = o.Lacks, o.Untimed

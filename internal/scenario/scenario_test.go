@@ -6,6 +6,8 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"softroce/internal/testbed"
 )
 
 // TestScenarios plays each scenario twice: the usual way, and over IPv6 with memory that the NIC does not have before it.
@@ -16,13 +18,13 @@ func TestScenarios(t *testing.T) {
 	}
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".txt")
-		t.Run(name, func(t *testing.T) { playFile(t, f, SimulatorOptions{}) })
-		t.Run(name+"/ipv6,foreign", func(t *testing.T) { playFile(t, f, SimulatorOptions{IPv6: true, Foreign: true}) })
+		t.Run(name, func(t *testing.T) { playFile(t, f, testbed.SimulatedOptions{}) })
+		t.Run(name+"/ipv6,foreign", func(t *testing.T) { playFile(t, f, testbed.SimulatedOptions{IPv6: true, Foreign: true}) })
 	}
 }
 
-func playFile(t *testing.T, file string, o SimulatorOptions) {
-	r := Play(file, Options{Bench: o.Bench})
+func playFile(t *testing.T, file string, o testbed.SimulatedOptions) {
+	r := Play(file, Options{NewTestbed: o.NewTestbed})
 	switch {
 	case errors.Is(r.Err, ErrSkipped):
 		t.Skip(r.Err)

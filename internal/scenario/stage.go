@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"
@@ -16,13 +17,13 @@ import (
 
 // A stage is the state of a scenario that is being played.
 type stage struct {
-	bench  Bench
-	under  NIC // under test
-	second NIC // nil until the script asks for it
-	log    func(string, ...any)
-	skip   func(...any) // unwinds the script
-	failed bool
-	ended  func() error // not nil once the scenario is to end early
+	testbed testbed.Testbed
+	under   testbed.NIC // under test
+	second  testbed.NIC // nil until the script asks for it
+	log     func(string, ...any)
+	skip    func(...any) // unwinds the script
+	failed  bool
+	ended   func() error // not nil once the scenario is to end early
 
 	untimed bool     // what comes too soon is not held against the NIC
 	lacks   []string // the asynchronous events that the NIC under test does not give
@@ -41,8 +42,8 @@ type stage struct {
 	chained       bool // the next thing that the script does belongs to the last
 
 	frames      []*frame
-	completions map[queueName][]Completion
-	events      []Event
+	completions map[queueName][]testbed.Completion
+	events      []testbed.Event
 	armed       bool              // a completion queue was
 	notices     []string          // by the names of completion queues
 	drops       map[string]uint64 // by reason, those expected so far
@@ -51,7 +52,7 @@ type stage struct {
 // A queuePair is a queue pair as the script knows it.
 type queuePair struct {
 	name    string
-	nic     NIC
+	nic     testbed.NIC
 	typ     nic.QPType
 	qpn     uint32
 	remote  uint32 // the peer's
@@ -63,9 +64,9 @@ type queuePair struct {
 }
 
 type region struct {
-	Region
+	testbed.Region
 	name   string
-	nic    NIC
+	nic    testbed.NIC
 	window nic.MWType // 0: it is no memory window
 }
 
@@ -101,23 +102,23 @@ func (f *frame) String() string {
 func newStage() *stage {
 	return &stage{
 		log: func(string, ...any) {}, ended: func() error { return nil }, qps: map[string]*queuePair{}, regions: map[string]*region{}, srqs: map[string]uint32{}, names: map[string]bool{},
-		completions: map[queueName][]Completion{}, drops: map[string]uint64{},
+		completions: map[queueName][]testbed.Completion{}, drops: map[string]uint64{},
 	}
 }
 
-func (s *stage) open(b Bench) (err error) {
-	s.bench = b
+func (s *stage) open(b testbed.Testbed) (err error) {
+	s.testbed = b
 	s.handQPN = b.PeerQPN()
 	s.under, err = b.NIC(false)
 	return err
 }
 
 // other returns the second NIC.
-func (s *stage) other() (NIC, error) {
+func (s *stage) other() (testbed.NIC, error) {
 	if s.second != nil {
 		return s.second, nil
 	}
-	n, err := s.bench.NIC(true)
+	n, err := s.testbed.NIC(true)
 	if err == nil {
 		s.second = n
 	}
@@ -158,7 +159,7 @@ func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
 		f.p = p
 		f.from, f.nic = s.sender(p)
 	}
-	if _, late := s.bench.Slack(); late > 0 && f.nic && f.from == "" && f.p.DestQP-s.bench.PeerQPN() >= handBlock {
+	if _, late := s.testbed.Slack(); late > 0 && f.nic && f.from == "" && f.p.DestQP-s.testbed.PeerQPN() >= testbed.QPNsPerTestbed {
 		return nil // another scenario's
 	}
 	f.taken = !f.nic || s.comesBack(f)
@@ -201,7 +202,7 @@ func (s *stage) sender(p *capture.Packet) (name string, isNIC bool) {
 // acts notes the time of something that the script does; more says that the next belongs to it, aside that nothing's time
 // counts from it.
 func (s *stage) acts(more, aside bool) {
-	s.moment = s.bench.Now()
+	s.moment = s.testbed.Now()
 	if !s.chained && !aside {
 		s.floor = s.moment
 	}
@@ -225,12 +226,12 @@ func (s *stage) poll() error {
 		for _, c := range l {
 			k := queueName{c.QP, c.Recv}
 			s.completions[k] = append(s.completions[k], c)
-			s.log("    %v", c)
+			s.log("    %s", completionText(c))
 		}
 		ev, err2 := n.Events()
 		for _, e := range ev {
 			s.events = append(s.events, e)
-			s.log("    %v", e)
+			s.log("    %s", eventText(e))
 		}
 		if err := errors.Join(err, err2, s.pollNotices(n)); err != nil {
 			return err
@@ -240,7 +241,7 @@ func (s *stage) poll() error {
 }
 
 // pollNotices takes the notices of completion queues, if any was asked for one.
-func (s *stage) pollNotices(n NIC) error {
+func (s *stage) pollNotices(n testbed.NIC) error {
 	if !s.armed {
 		return nil
 	}
@@ -252,14 +253,14 @@ func (s *stage) pollNotices(n NIC) error {
 	return err
 }
 
-func (s *stage) nics() []NIC {
+func (s *stage) nics() []testbed.NIC {
 	if s.second != nil {
-		return []NIC{s.under, s.second}
+		return []testbed.NIC{s.under, s.second}
 	}
-	return []NIC{s.under}
+	return []testbed.NIC{s.under}
 }
 
-func (c Completion) String() string {
+func completionText(c testbed.Completion) string {
 	s := fmt.Sprintf("completion %v %d %s", queueName{c.QP, c.Recv}, c.ID, statusName(c.Status))
 	if c.Status != transport.Success {
 		return s
@@ -274,13 +275,13 @@ func (c Completion) String() string {
 	return s
 }
 
-func (e Event) String() string {
+func eventText(e testbed.Event) string {
 	return strings.TrimSpace(fmt.Sprintf("event %v %s", e.Type, e.Object))
 }
 
 // finish looks for what came and was not expected.
 func (s *stage) finish() error {
-	s.bench.Settle(nil)
+	s.testbed.Settle(nil)
 	if err := s.poll(); err != nil {
 		return err
 	}
@@ -292,14 +293,14 @@ func (s *stage) finish() error {
 		return strings.Compare(a.String(), b.String())
 	}) {
 		for _, c := range s.completions[k] {
-			left = append(left, c.String())
+			left = append(left, completionText(c))
 		}
 	}
 	for _, cq := range s.notices {
 		left = append(left, "notice "+cq)
 	}
 	for _, e := range s.events {
-		left = append(left, e.String())
+		left = append(left, eventText(e))
 	}
 	left = append(left, s.unexplained()...)
 	if len(left) > 0 {

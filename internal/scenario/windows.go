@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"softroce/internal/testbed"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
@@ -30,7 +31,7 @@ func (s *stage) cmdMW(w *words) error {
 		delete(s.names, name)
 		return refused(err)
 	}
-	s.regions[name] = &region{Region: Region{RKey: key}, name: name, nic: n, window: nic.MWType(t)}
+	s.regions[name] = &region{Region: testbed.Region{RKey: key}, name: name, nic: n, window: nic.MWType(t)}
 	return nil
 }
 
@@ -135,7 +136,7 @@ func (s *stage) postBind(q *queuePair, w *words, wr *transport.SendWR) error {
 	if err != nil {
 		return refused(err)
 	}
-	b.window.Region = Region{Addr: b.start, Size: int(b.bind.Length), RKey: key}
+	b.window.Region = testbed.Region{Addr: b.start, Size: int(b.bind.Length), RKey: key}
 	q.sendIDs = max(q.sendIDs, wr.ID)
 	s.carryOn(more)
 	return nil

@@ -1,4 +1,4 @@
-package scenario
+package testbed
 
 import (
 	"encoding/hex"
@@ -13,7 +13,7 @@ import (
 )
 
 // A remoteNIC is a NIC whose verbs program is somewhere else: every method is a line to it, and its
-// answer. The lines are described in internal/scenario/program/README.md.
+// answer. The lines are described in internal/testbed/program/README.md.
 type remoteNIC struct {
 	peer    netip.Addr // whom it talks to
 	cable   *Cable     // whose programs it uses; nil where the script has started its own
@@ -232,7 +232,7 @@ func (n *remoteNIC) State(name string) (transport.State, error) {
 // PostSend implements NIC.
 func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
 	addr, key := w.RemoteAddr, w.RKey
-	if d, ok := w.Dest.(destination); ok && d.pd != "" {
+	if d, ok := w.Dest.(Destination); ok && d.PD != "" {
 		return ErrNoRings
 	}
 	if w.Dest != nil { // a datagram has another queue pair and its Q_Key in their place
@@ -308,3 +308,9 @@ func (a answer) number(i int) uint64 {
 	v, _ := strconv.ParseUint(a.word(i), 0, 64)
 	return v
 }
+
+// Resize implements NIC.
+func (n *remoteNIC) Resize(name string, entries int) error { return n.tell("resize", name, entries) }
+
+// Limit implements NIC.
+func (n *remoteNIC) Limit(name string, limit int) error { return n.tell("limit", name, limit) }

@@ -1,4 +1,4 @@
-package scenario
+package testbed
 
 import (
 	"context"
@@ -293,17 +293,17 @@ func (q *simQP) putExtended(s []byte, w *transport.SendWR) {
 // handle is the address handle that a work request goes with, 0 for none. A UD queue pair has one, which is made when it is
 // first needed; one of another protection domain is made for the work request.
 func (n *simNIC) handle(q *simQP, w *transport.SendWR) (ah uint32, err error) {
-	d, ok := w.Dest.(destination)
+	d, ok := w.Dest.(Destination)
 	if !ok {
 		return 0, nil
 	}
-	if d.pd == "" {
+	if d.PD == "" {
 		if q.ah == 0 {
 			q.ah, err = n.createAH(q.pd, q.av)
 		}
 		return q.ah, err
 	}
-	pd, err := n.pd(d.pd)
+	pd, err := n.pd(d.PD)
 	if err != nil {
 		return 0, err
 	}
@@ -407,4 +407,52 @@ func (n *simNIC) byNumber(qpn uint32) string {
 		}
 	}
 	return fmt.Sprintf("QP %#x", qpn)
+}
+
+// Query implements NIC.
+func (n *simNIC) Query(name string) (nic.QPAttr, error) {
+	q, err := n.queue(name)
+	if err != nil {
+		return nic.QPAttr{}, err
+	}
+	return n.ctx.QueryQP(q.qp)
+}
+
+// Resize implements NIC.
+func (n *simNIC) Resize(name string, entries int) error {
+	if q := n.cqs[name]; q != nil {
+		slots, err := n.dev.CQSlots(entries)
+		if err != nil {
+			return err
+		}
+		ring := nic.NewPage(abi.RingSize(slots, abi.CQESize))
+		if err := n.ctx.ResizeCQ(q.cq, slots, ring); err != nil {
+			return err
+		}
+		q.ring = ring
+		return nil
+	}
+	q := n.srqs[name]
+	if q == nil {
+		return fmt.Errorf("there is no queue %q that could be resized", name)
+	}
+	sge := q.recv.maxSGE
+	if err := n.dev.RoundSRQ(&entries, &sge); err != nil {
+		return err
+	}
+	ring := nic.NewPage(abi.RingSize(entries, abi.RecvSlotSize(sge)))
+	if err := n.ctx.ModifySRQ(q.srq, nic.SRQChange{Limit: -1, Ring: ring, MaxWR: entries}); err != nil {
+		return err
+	}
+	q.recv.ring, q.recv.slots = ring, entries
+	return nil
+}
+
+// Limit implements NIC.
+func (n *simNIC) Limit(name string, limit int) error {
+	q := n.srqs[name]
+	if q == nil {
+		return fmt.Errorf("there is no shared receive queue %q", name)
+	}
+	return n.ctx.ModifySRQ(q.srq, nic.SRQChange{Limit: limit})
 }

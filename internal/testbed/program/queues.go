@@ -1,4 +1,4 @@
-package answerer
+package program
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package scenario
+package testbed
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 	"softroce/wire"
 )
 
-// A simulator is a Bench of stepped NICs on a fabric, under virtual time. The peer that the script plays is
+// A simulated testbed has stepped NICs on a fabric, under virtual time. The peer that the script plays is
 // a port of the fabric.
-type simulator struct {
+type simulated struct {
 	engine *nic.Engine
 	fabric *wire.Fabric
 	now    int64 // starts at 1
@@ -26,11 +26,11 @@ type simulator struct {
 	iface  *plug
 	peer   *wire.FabricLink
 	tap    wire.FrameSink
-	o      SimulatorOptions
+	o      SimulatedOptions
 }
 
-// SimulatorOptions say how a simulation differs from the usual one.
-type SimulatorOptions struct {
+// SimulatedOptions say how a simulation differs from the usual one.
+type SimulatedOptions struct {
 	IPv6 bool // between IPv6 addresses
 
 	// Foreign has the NICs reach all memory of their programs as that of another process.
@@ -58,27 +58,29 @@ const simMTU = 9000
 // simVLAN is where a simulated NIC has its address once more.
 const simVLAN = 7
 
-// Simulator returns a Bench whose NICs are softroce's in a simulation, under virtual time. tap sees what is on
+// NewSimulated returns a Testbed whose NICs are softroce's in a simulation, under virtual time. tap sees what is on
 // the cable of the NIC under test.
-func Simulator(tap wire.FrameSink) (Bench, error) { return newSimulator(tap, SimulatorOptions{}) }
+func NewSimulated(tap wire.FrameSink) (Testbed, error) { return newSimulated(tap, SimulatedOptions{}) }
 
-// Bench is Simulator with the options.
-func (o SimulatorOptions) Bench(tap wire.FrameSink) (Bench, error) { return newSimulator(tap, o) }
+// NewTestbed is NewSimulated with the options.
+func (o SimulatedOptions) NewTestbed(tap wire.FrameSink) (Testbed, error) {
+	return newSimulated(tap, o)
+}
 
-// newSimulator returns a bench whose cable at the NIC under test is watched by tap.
-func newSimulator(tap wire.FrameSink, o SimulatorOptions) (*simulator, error) {
+// newSimulated returns a testbed whose cable at the NIC under test is watched by tap.
+func newSimulated(tap wire.FrameSink, o SimulatedOptions) (*simulated, error) {
 	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 1, ReadArena: 1 << 20})
 	if err != nil {
 		return nil, err
 	}
-	s := &simulator{engine: e, fabric: wire.NewFabric(), now: 1, tap: tap, o: o}
+	s := &simulated{engine: e, fabric: wire.NewFabric(), now: 1, tap: tap, o: o}
 	s.peer = s.fabric.NewLink(nil)
 	s.peer.SetStations(wire.Station{Addr: s.Peer()}, wire.Station{Addr: s.Peer(), VLAN: simVLAN})
 	return s, nil
 }
 
-// NIC implements Bench.
-func (s *simulator) NIC(second bool) (NIC, error) {
+// NIC implements Testbed.
+func (s *simulated) NIC(second bool) (NIC, error) {
 	want := 1
 	if second {
 		want = 2
@@ -94,7 +96,7 @@ func (s *simulator) NIC(second bool) (NIC, error) {
 }
 
 // addNIC adds the i-th NIC. That under test, the first, is watched.
-func (s *simulator) addNIC(i int) (*simNIC, error) {
+func (s *simulated) addNIC(i int) (*simNIC, error) {
 	v4, v6, addr := simAddr4(i+1), simAddr6(i+1), s.address(i+1)
 	mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
 	iface := &plug{up: true, Trunk: wire.StaticTrunk("sim", mac, simMTU, []wire.VLANAddress{{Prefix: addr, VLAN: simVLAN, Netdev: "sim.vlan"}}, v4, v6)}
@@ -120,7 +122,7 @@ func (s *simulator) addNIC(i int) (*simNIC, error) {
 }
 
 // address is that by which the n-th station is known.
-func (s *simulator) address(n int) netip.Prefix {
+func (s *simulated) address(n int) netip.Prefix {
 	if s.o.IPv6 {
 		return simAddr6(n)
 	}
@@ -128,7 +130,7 @@ func (s *simulator) address(n int) netip.Prefix {
 }
 
 // watch puts around the link of the NIC under test what shows its cable and lets the script at it.
-func (s *simulator) watch(link wire.Link, iface *plug) (_ wire.Link, err error) {
+func (s *simulated) watch(link wire.Link, iface *plug) (_ wire.Link, err error) {
 	s.iface = iface
 	link = wire.NewCaptureLink(link, s.tap, wire.CaptureOptions{MAC: iface.MAC, Wall: cableTime})
 	if s.inlet, err = wire.NewInjectorLink(link, iface); err != nil {
@@ -166,14 +168,14 @@ func (p *plug) Up() bool { return p.up }
 // OnChange implements wire.Interface.
 func (p *plug) OnChange(f func()) { p.changed = append(p.changed, f) }
 
-// port pulls out the cable of the NIC under test, or puts it in again.
-func (s *simulator) port(up bool) {
+// SetUp implements Port.
+func (s *simulated) SetPort(up bool) {
 	s.iface.up = up
 	s.iface.tell()
 }
 
-// readdress gives the NIC under test one more address, or takes it away again.
-func (s *simulator) readdress(a netip.Addr, add bool) {
+// SetAddress implements Port.
+func (s *simulated) SetAddress(a netip.Addr, add bool) {
 	p := netip.PrefixFrom(a, a.BitLen())
 	s.iface.more = slices.DeleteFunc(slices.Clone(s.iface.more), func(q netip.Prefix) bool { return q == p })
 	if add {
@@ -203,11 +205,11 @@ func (p *faultPoint) Join(group netip.Addr) error { return wire.Join(p.Link, gro
 func (p *faultPoint) Leave(group netip.Addr) { wire.Leave(p.Link, group) }
 
 // Join implements Network: what leaves the NIC under test is seen at the NIC.
-func (s *simulator) Join(netip.Addr) error { return nil }
+func (s *simulated) Join(netip.Addr) error { return nil }
 
 // Fault implements Network. Each rule is a Fault of its own, so that it counts packets from
 // the moment it was stated.
-func (s *simulator) Fault(rule string) error {
+func (s *simulated) Fault(rule string) error {
 	p, err := wire.ParseFaults(strings.NewReader(rule))
 	if err != nil {
 		return err
@@ -219,16 +221,16 @@ func (s *simulator) Fault(rule string) error {
 }
 
 // Now implements Network.
-func (s *simulator) Now() time.Duration { return time.Duration(s.now - 1) }
+func (s *simulated) Now() time.Duration { return time.Duration(s.now - 1) }
 
 // Peer implements Network.
-func (s *simulator) Peer() netip.Addr { return s.address(simPeer).Addr() }
+func (s *simulated) Peer() netip.Addr { return s.address(simPeer).Addr() }
 
 // PeerQPN implements Network.
-func (s *simulator) PeerQPN() uint32 { return firstHandQPN }
+func (s *simulated) PeerQPN() uint32 { return firstPeerQPN }
 
 // Path implements Network.
-func (s *simulator) Path(to netip.Addr) (*wire.Path, error) {
+func (s *simulated) Path(to netip.Addr) (*wire.Path, error) {
 	p := &wire.Path{Src: s.Peer(), Dst: to}
 	if s.iface == nil {
 		return p, nil
@@ -243,7 +245,7 @@ func (s *simulator) Path(to netip.Addr) (*wire.Path, error) {
 }
 
 // Send implements Network.
-func (s *simulator) Send(f *wire.TxFrame) error {
+func (s *simulated) Send(f *wire.TxFrame) error {
 	n, err := s.peer.Send(s.now, []wire.TxFrame{*f})
 	if err == nil && n == 0 {
 		err = errors.New("the NIC's port is full")
@@ -252,10 +254,10 @@ func (s *simulator) Send(f *wire.TxFrame) error {
 }
 
 // Frames implements Network.
-func (s *simulator) Frames() error { return nil }
+func (s *simulated) Frames() error { return nil }
 
 // SendFrame implements Network.
-func (s *simulator) SendFrame(way wire.InjectAs, frame []byte) error {
+func (s *simulated) SendFrame(way wire.InjectAs, frame []byte) error {
 	if err := s.tap.WriteFrame(cableTime(s.now), 0, frame); err != nil {
 		return err
 	}
@@ -267,16 +269,16 @@ func (s *simulator) SendFrame(way wire.InjectAs, frame []byte) error {
 const maxSteps = 100_000
 
 // Settle implements Network.
-func (s *simulator) Settle(done func() bool) bool {
+func (s *simulated) Settle(done func() bool) bool {
 	s.step()
 	return done != nil && done()
 }
 
 // Slack implements Network: there is none.
-func (s *simulator) Slack() (early, late time.Duration) { return 0, 0 }
+func (s *simulated) Slack() (early, late time.Duration) { return 0, 0 }
 
 // step steps until nothing more happens at this moment, and returns the next deadline.
-func (s *simulator) step() (next int64) {
+func (s *simulated) step() (next int64) {
 	for range maxSteps {
 		next, busy := s.engine.Step(s.now)
 		s.drain()
@@ -288,7 +290,7 @@ func (s *simulator) step() (next int64) {
 }
 
 // drain takes what has come to the peer, who has seen it on the cable already.
-func (s *simulator) drain() {
+func (s *simulated) drain() {
 	var batch [32]wire.RxFrame
 	for {
 		if n, err := s.peer.Receive(s.now, batch[:]); n == 0 || err != nil {
@@ -298,7 +300,7 @@ func (s *simulator) drain() {
 }
 
 // Run implements Network.
-func (s *simulator) Run(until time.Duration, done func() bool) bool {
+func (s *simulated) Run(until time.Duration, done func() bool) bool {
 	for {
 		next := s.step()
 		end := int64(until) + 1
@@ -315,8 +317,8 @@ func (s *simulator) Run(until time.Duration, done func() bool) bool {
 	}
 }
 
-// Close implements Bench.
-func (s *simulator) Close() error {
+// Close implements Testbed.
+func (s *simulated) Close() error {
 	err := s.engine.Close()
 	for _, n := range s.nics {
 		err = errors.Join(err, n.close())

@@ -1,4 +1,4 @@
-package scenario
+package testbed
 
 import (
 	"errors"
@@ -11,8 +11,8 @@ import (
 	"softroce/wire"
 )
 
-// A Bench is a NIC under test, and the network that its cable leads to.
-type Bench interface {
+// A Testbed is a NIC under test, and the network that its cable leads to.
+type Testbed interface {
 	Network
 
 	// NIC returns the NIC under test, or a second one, that the first can be connected to.
@@ -23,7 +23,7 @@ type Bench interface {
 
 // A Network is what lies between the NIC under test and the peer that the script plays.
 type Network interface {
-	// Now is the time since the bench was set up.
+	// Now is the time since the testbed was set up.
 	Now() time.Duration
 
 	// Run lets time pass until done, or until the time has come, whichever is first; whatever
@@ -65,17 +65,26 @@ type Network interface {
 	Fault(rule string) error
 }
 
-// Errors of benches that cannot do all; match with errors.Is. A scenario that needs what there
-// is not is skipped.
+// A Port is a testbed that can change the network interface of the NIC under test.
+type Port interface {
+	// SetUp plugs in the cable, or unplugs it.
+	SetUp(up bool)
+
+	// SetAddress adds an address to the interface, or removes it.
+	SetAddress(a netip.Addr, add bool)
+}
+
+// Errors of a testbed that lacks a capability; match with errors.Is. A scenario that needs the
+// capability is skipped.
 var (
-	ErrOneNIC        = errors.New("there is only one NIC on this bench")
-	ErrNoXRC         = errors.New("the NIC of this bench has no XRC")
-	ErrNoAtomicWrite = errors.New("the NIC of this bench, or its library, has no ATOMIC WRITE")
-	ErrNoFlush       = errors.New("the library of this bench has no FLUSH")
-	ErrNoFaults      = errors.New("the cable of this bench takes no faults")
-	ErrNoRings       = errors.New("the verbs program of this bench does as its library says")
-	ErrNoFrames      = errors.New("the cable of this bench takes no frames but RoCEv2's")
-	ErrNoVLAN        = errors.New("the NIC of this bench is in no VLAN")
+	ErrOneNIC        = errors.New("the testbed has only one NIC")
+	ErrNoXRC         = errors.New("the NIC under test has no XRC")
+	ErrNoAtomicWrite = errors.New("the NIC under test, or its library, has no ATOMIC WRITE")
+	ErrNoFlush       = errors.New("the library of the NIC under test has no FLUSH")
+	ErrNoFaults      = errors.New("the testbed cannot inject faults")
+	ErrNoRings       = errors.New("the testbed's verbs program cannot break the ABI")
+	ErrNoFrames      = errors.New("the testbed can send RoCEv2 packets only")
+	ErrNoVLAN        = errors.New("the NIC under test has no address in the VLAN")
 	ErrLink          = errors.New("no link to a live NIC") // also where its description is wrong
 )
 
@@ -180,3 +189,7 @@ type Event struct {
 	Type   nic.EventType
 	Object string // the name of the queue it is about, if any
 }
+
+// A Destination is the destination of a datagram: the peer of queue pair QP, through an address
+// handle in protection domain PD ("": that of the queue pair).
+type Destination struct{ QP, PD string }

@@ -1,4 +1,4 @@
-package scenario
+package testbed
 
 import (
 	"errors"
@@ -93,7 +93,7 @@ func (m *simMR) protect(how int) error {
 }
 
 // vanish takes memory away from the program and everybody who reaches it as the program's.
-func (n *simNIC) vanish(name string) error {
+func (n *simNIC) Unmap(name string) error {
 	m := n.mrs[name]
 	if m == nil || !m.foreign {
 		return fmt.Errorf("the NIC has mapped the memory of %s, so it cannot vanish: mr … foreign", name)

@@ -1,4 +1,4 @@
-package scenario
+package testbed
 
 import (
 	"context"
@@ -19,44 +19,44 @@ import (
 // packets of these.
 type Cable struct {
 	iface   wire.Interface
-	me      netip.Addr
+	addr    netip.Addr
 	program []string
-	start   time.Time
+	epoch   time.Time
 	closer  func() error // of the interface
 	wake    [2]int       // a pipe that ends the receiver
 	ended   chan struct{}
 
 	link sync.Mutex // the link is used by one at a time
 	wire wire.Link
-	from *live // whose frame is being sent
+	from *liveTestbed // whose frame is being sent
 
-	mu      sync.Mutex
-	benches map[uint32]*live // by the number of its queue pairs' block
-	blocks  uint32           // handed out
-	paths   map[netip.Addr]*wire.Path
-	idle    []*programLine // verbs programs that have nothing to do
+	mu        sync.Mutex
+	testbeds  map[uint32]*liveTestbed // by the number of its queue pairs' block
+	nextBlock uint32                  // handed out
+	paths     map[netip.Addr]*wire.Path
+	idle      []*programLine // verbs programs that have nothing to do
 }
 
 // Numbers of the queue pairs that scripts play come in blocks, one for each scenario. They begin where NICs do not number theirs,
 // and are used again after many scenarios only, so that a packet that comes late finds nobody.
 const (
-	firstHandQPN = 0x800001
-	handBlock    = 64
-	handBlocks   = 0x100000 / handBlock
+	firstPeerQPN   = 0x800001
+	QPNsPerTestbed = 64
+	testbeds       = 0x100000 / QPNsPerTestbed
 )
 
 // NewCable returns a cable over a link, as seen from iface. It owns the link. program says where the verbs
 // program on the NIC's host is, see docs/reference/scenario-language.md; a script may start one itself.
 func NewCable(link wire.Link, iface wire.Interface, program []string) (*Cable, error) {
-	c := &Cable{iface: iface, program: program, start: time.Now(), benches: map[uint32]*live{}, paths: map[netip.Addr]*wire.Path{},
+	c := &Cable{iface: iface, program: program, epoch: time.Now(), testbeds: map[uint32]*liveTestbed{}, paths: map[netip.Addr]*wire.Path{},
 		ended: make(chan struct{})}
 	for _, a := range iface.Addresses() {
-		if c.me = a.Addr(); c.me.Is4() {
+		if c.addr = a.Addr(); c.addr.Is4() {
 			break
 		}
 	}
 	err := unix.Pipe2(c.wake[:], unix.O_CLOEXEC)
-	if !c.me.IsValid() {
+	if !c.addr.IsValid() {
 		err = errors.Join(err, fmt.Errorf("%s has no address", iface.Name()))
 	}
 	if err != nil {
@@ -72,7 +72,7 @@ func NewCable(link wire.Link, iface wire.Interface, program []string) (*Cable, e
 func (c *Cable) UseIPv6() error {
 	for _, a := range c.iface.Addresses() {
 		if a := a.Addr(); a.Is6() && !a.IsLinkLocalUnicast() {
-			c.me = a
+			c.addr = a
 			return nil
 		}
 	}
@@ -80,7 +80,7 @@ func (c *Cable) UseIPv6() error {
 }
 
 // now is the time as the link has it.
-func (c *Cable) now() int64 { return int64(time.Since(c.start)) + 1 }
+func (c *Cable) now() int64 { return int64(time.Since(c.epoch)) + 1 }
 
 // receive hands what comes to the scenarios until the cable is closed.
 func (c *Cable) receive() {
@@ -118,18 +118,18 @@ func (c *Cable) WriteFrame(ns int64, _ int, b []byte) error {
 	destQP := be.Uint32(f.Transport[4:]) & 0xffffff // of the BTH
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if l := c.benches[(destQP-firstHandQPN)/handBlock]; l != nil && destQP >= firstHandQPN {
+	if l := c.testbeds[(destQP-firstPeerQPN)/QPNsPerTestbed]; l != nil && destQP >= firstPeerQPN {
 		l.take(ns, b)
 		return nil
 	}
-	for _, l := range c.benches { // the stage knows the sender
+	for _, l := range c.testbeds { // the stage knows the sender
 		l.take(ns, b)
 	}
 	return nil
 }
 
 // send puts frames of a scenario on the cable, without a gap if it takes them.
-func (c *Cable) send(from *live, frames []wire.TxFrame) error {
+func (c *Cable) send(from *liveTestbed, frames []wire.TxFrame) error {
 	for {
 		c.link.Lock()
 		c.from = from
@@ -149,7 +149,7 @@ func (c *Cable) path(to netip.Addr) (*wire.Path, error) {
 	known := c.paths[to]
 	c.mu.Unlock()
 	if known == nil {
-		known = &wire.Path{Src: c.me, Dst: to, HopLimit: 64}
+		known = &wire.Path{Src: c.addr, Dst: to, HopLimit: 64}
 		ctx, cancel := context.WithTimeout(context.Background(), liveResolve)
 		defer cancel()
 		if err := c.iface.Resolve(ctx, known); err != nil {

@@ -1,15 +1,14 @@
-package scenario
+package testbed
 
 import (
-	"errors"
 	"fmt"
 
 	"softroce/internal/nicspec"
 	"softroce/wire"
 )
 
-// handMAC is the script's own on a cable whose end it is itself (dgram).
-var handMAC = [6]byte{0x02, 0x73, 0x63, 0x65, 0x6e, 0x65}
+// PeerMAC is the default MAC address of the peer on a link without a network interface (dgram).
+var PeerMAC = [6]byte{0x02, 0x73, 0x63, 0x65, 0x6e, 0x65}
 
 // OpenCable opens a link, which is written as those of the daemon are (packet:IFACE, udp:IFACE, dgram:…). program is
 // as in NewCable, and may be nil.
@@ -24,7 +23,7 @@ func OpenCable(link string, program []string) (*Cable, error) {
 	case nicspec.Dgram:
 		mac := n.MAC
 		if mac == ([6]byte{}) {
-			mac = handMAC
+			mac = PeerMAC
 		}
 		l, err := wire.NewDgramLink(wire.DgramConfig{Local: n.Local, Remote: n.Remote, MAC: mac, MTU: n.MTU, Addrs: n.Addrs})
 		if err != nil {
@@ -48,28 +47,3 @@ func openInterface(n nicspec.NIC, program []string) (*Cable, error) {
 	c.closer = func() error { iface.Close(); return nil }
 	return c, nil
 }
-
-// Live returns what makes a bench on a cable of its own, which OpenCable opens for it.
-func Live(link string, program []string) (func(wire.FrameSink) (Bench, error), error) {
-	if n, err := nicspec.Parse("scenario=" + link); err != nil || n.Kind == nicspec.Fabric {
-		_, err := OpenCable(link, program) // which says what is wrong
-		return nil, err
-	}
-	return func(tap wire.FrameSink) (Bench, error) {
-		c, err := OpenCable(link, program)
-		if err != nil {
-			return nil, err
-		}
-		b, err := c.Bench(tap)
-		if err != nil {
-			c.Close()
-			return nil, err
-		}
-		return &ownCable{b.(*live)}, nil
-	}, nil
-}
-
-// An ownCable is a live bench that closes its cable.
-type ownCable struct{ *live }
-
-func (o *ownCable) Close() error { return errors.Join(o.live.Close(), o.cable.Close()) }

@@ -2,7 +2,7 @@
  * program - the verbs program of a scenario, on the host of the NIC under test.
  *
  * It reads lines and answers each with one: "ok" and values, or "error" and a reason.
- * README.md has the lines. It ends with its input; what it holds goes with it.
+ * ../README.md has the lines. It ends with its input; what it holds goes with it.
  *
  * usage: program [-d DEVICE] [-g GID-INDEX]
  */

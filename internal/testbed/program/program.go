@@ -1,6 +1,6 @@
-// Package answerer is the verbs program of a live scenario for a softroce NIC, in Go: what scenario/program
+// Package program is the verbs program of a live scenario for a softroce NIC, in Go: what c/
 // does with libibverbs it does with package verbs, which has FLUSH as well.
-package answerer
+package program
 
 import (
 	"bufio"
@@ -17,7 +17,7 @@ import (
 	"softroce/verbs"
 )
 
-// Serve answers each line of in with a line to out, as internal/scenario/program/README.md has them, until in or ctx ends; what was
+// Serve answers each line of in with a line to out, as README.md has them, until in or ctx ends; what was
 // made on the NIC goes then, but not the NIC.
 func Serve(ctx context.Context, nic *verbs.Context, in io.Reader, out io.Writer) error {
 	ch, err := nic.CreateCompChannel()

@@ -1,4 +1,4 @@
-package scenario
+package testbed
 
 import (
 	"errors"
@@ -10,7 +10,7 @@ import (
 	"softroce/wire"
 )
 
-// How long a live bench waits.
+// How long a live testbed waits.
 const (
 	livePatience = 3 * time.Second        // for what has to come: a guest under emulation is slow
 	liveGrace    = 150 * time.Millisecond // for what should not come, after the program has answered
@@ -19,8 +19,8 @@ const (
 	liveResolve  = 3 * time.Second        // to find a neighbour
 )
 
-// A live bench is a NIC at the other end of a cable, and the verbs program on its host.
-type live struct {
+// A liveTestbed is a NIC at the other end of a cable, and the verbs program on its host.
+type liveTestbed struct {
 	cable *Cable
 	block uint32
 	began time.Duration // on the cable's clock
@@ -39,22 +39,22 @@ type caught struct {
 	frame []byte
 }
 
-// Bench returns a bench for one scenario; tap sees the packets of its queue pairs. It is what Options wants.
-func (c *Cable) Bench(tap wire.FrameSink) (Bench, error) {
+// NewTestbed returns a testbed for one scenario; tap sees the packets of its queue pairs.
+func (c *Cable) NewTestbed(tap wire.FrameSink) (Testbed, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := &live{cable: c, block: c.blocks % handBlocks, began: time.Since(c.start), tap: tap, come: make(chan struct{}, 1)}
-	if c.benches[b.block] != nil {
+	b := &liveTestbed{cable: c, block: c.nextBlock % testbeds, began: time.Since(c.epoch), tap: tap, come: make(chan struct{}, 1)}
+	if c.testbeds[b.block] != nil {
 		return nil, errors.New("too many scenarios at the same time")
 	}
-	c.benches[b.block] = b
-	c.blocks++
-	b.nic = &remoteNIC{peer: c.me, cable: c, regions: map[string]Region{}}
+	c.testbeds[b.block] = b
+	c.nextBlock++
+	b.nic = &remoteNIC{peer: c.addr, cable: c, regions: map[string]Region{}}
 	return b, nil
 }
 
-// NIC implements Bench.
-func (b *live) NIC(second bool) (NIC, error) {
+// NIC implements Testbed.
+func (b *liveTestbed) NIC(second bool) (NIC, error) {
 	if second {
 		return nil, ErrOneNIC
 	}
@@ -62,7 +62,7 @@ func (b *live) NIC(second bool) (NIC, error) {
 }
 
 // take is given a frame by the cable.
-func (b *live) take(ns int64, frame []byte) {
+func (b *liveTestbed) take(ns int64, frame []byte) {
 	b.mu.Lock()
 	b.inbox = append(b.inbox, caught{ns - int64(b.began), slices.Clone(frame)})
 	b.mu.Unlock()
@@ -73,7 +73,7 @@ func (b *live) take(ns int64, frame []byte) {
 }
 
 // show shows the script what was taken.
-func (b *live) show() {
+func (b *liveTestbed) show() {
 	b.mu.Lock()
 	l := b.inbox
 	b.inbox = nil
@@ -84,50 +84,50 @@ func (b *live) show() {
 }
 
 // Now implements Network.
-func (b *live) Now() time.Duration { return time.Since(b.cable.start) - b.began }
+func (b *liveTestbed) Now() time.Duration { return time.Since(b.cable.epoch) - b.began }
 
 // Peer implements Network.
-func (b *live) Peer() netip.Addr { return b.cable.me }
+func (b *liveTestbed) Peer() netip.Addr { return b.cable.addr }
 
 // PeerQPN implements Network.
-func (b *live) PeerQPN() uint32 { return firstHandQPN + b.block*handBlock }
+func (b *liveTestbed) PeerQPN() uint32 { return firstPeerQPN + b.block*QPNsPerTestbed }
 
 // Slack implements Network.
-func (b *live) Slack() (early, late time.Duration) { return liveTick, livePatience }
+func (b *liveTestbed) Slack() (early, late time.Duration) { return liveTick, livePatience }
 
 // Join implements Network.
-func (b *live) Join(group netip.Addr) error {
+func (b *liveTestbed) Join(group netip.Addr) error {
 	b.cable.link.Lock()
 	defer b.cable.link.Unlock()
 	return wire.Join(b.cable.wire, group)
 }
 
 // Fault implements Network.
-func (b *live) Fault(string) error { return ErrNoFaults }
+func (b *liveTestbed) Fault(string) error { return ErrNoFaults }
 
 // Frames implements Network.
-func (b *live) Frames() error { return ErrNoFrames }
+func (b *liveTestbed) Frames() error { return ErrNoFrames }
 
 // SendFrame implements Network.
-func (b *live) SendFrame(wire.InjectAs, []byte) error { return ErrNoFrames }
+func (b *liveTestbed) SendFrame(wire.InjectAs, []byte) error { return ErrNoFrames }
 
 // Path implements Network.
-func (b *live) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to) }
+func (b *liveTestbed) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to) }
 
 // Send implements Network.
-func (b *live) Send(f *wire.TxFrame) error {
-	b.hold(f)
+func (b *liveTestbed) Send(f *wire.TxFrame) error {
+	b.Hold(f)
 	return b.release()
 }
 
-// A holder is a network where the time between two packets is not nothing, unless they are sent as one batch.
-type holder interface {
-	// hold keeps f until the next packet is sent, or time is to pass.
-	hold(f *wire.TxFrame)
+// A Batcher is a network where two packets are back to back only if they are sent as one batch.
+type Batcher interface {
+	// Hold queues f until the next packet is sent or time is to pass.
+	Hold(f *wire.TxFrame)
 }
 
-// hold implements holder.
-func (b *live) hold(f *wire.TxFrame) {
+// Hold implements Batcher.
+func (b *liveTestbed) Hold(f *wire.TxFrame) {
 	if n := len(b.held); n > 0 && *b.held[n-1].Path == *f.Path {
 		f.Path = b.held[n-1].Path // a link may join packets of one path
 	}
@@ -135,7 +135,7 @@ func (b *live) hold(f *wire.TxFrame) {
 }
 
 // release sends what is held.
-func (b *live) release() error {
+func (b *liveTestbed) release() error {
 	if len(b.held) == 0 {
 		return nil
 	}
@@ -147,7 +147,7 @@ func (b *live) release() error {
 
 // Settle implements Network. What should not come is waited for until the verbs program has answered a line,
 // so that its host, which may stand still now and then, has had its turn, and then some more.
-func (b *live) Settle(done func() bool) bool {
+func (b *liveTestbed) Settle(done func() bool) bool {
 	if done != nil {
 		return b.Run(b.Now()+livePatience, done)
 	}
@@ -156,7 +156,7 @@ func (b *live) Settle(done func() bool) bool {
 }
 
 // Run implements Network.
-func (b *live) Run(until time.Duration, done func() bool) bool {
+func (b *liveTestbed) Run(until time.Duration, done func() bool) bool {
 	if err := b.release(); err != nil {
 		return false
 	}
@@ -181,11 +181,11 @@ func (b *live) Run(until time.Duration, done func() bool) bool {
 	}
 }
 
-// A programmed bench is one whose verbs program a script can start.
-type programmed interface{ Program(command []string) error }
+// A ProgramStarter is a testbed whose verbs program a script can start.
+type ProgramStarter interface{ StartProgram(command []string) error }
 
-// Program implements programmed.
-func (b *live) Program(command []string) error {
+// StartProgram implements ProgramStarter.
+func (b *liveTestbed) StartProgram(command []string) error {
 	if b.nic.line != nil {
 		return errors.New("the verbs program is at work already")
 	}
@@ -197,10 +197,10 @@ func (b *live) Program(command []string) error {
 	return b.nic.begin(l)
 }
 
-// Close implements Bench.
-func (b *live) Close() error {
+// Close implements Testbed.
+func (b *liveTestbed) Close() error {
 	b.cable.mu.Lock()
-	delete(b.cable.benches, b.block)
+	delete(b.cable.testbeds, b.block)
 	b.cable.mu.Unlock()
 	return b.nic.close()
 }
