@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"path/filepath"
+	"softroce/e2e/harness"
 	"testing"
 	"time"
 )
@@ -12,18 +13,15 @@ import (
 // TestScenariosWithAnotherDaemon plays the scenarios against a daemon at the other end of a cable: all that can be played live go as they do
 // in a simulation. The verbs program is softroce answer over IPv4; over IPv6 it is that in C, with softroce's libibverbs.
 func TestScenariosWithAnotherDaemon(t *testing.T) {
-	betweenUs.take(t)
-	c := newCable(t)
-	for i, ns := range c.ns {
-		command(t, "ip", "-n", ns, "addr", "add", fmt.Sprintf("fd79:8::%d/64", i+1), "dev", c.iface, "nodad")
+	harness.LocalPrograms.Acquire(t)
+	c := harness.NewVethLink(t)
+	for i, ns := range c.Namespaces {
+		harness.RunCommand(t, "ip", "-n", ns, "addr", "add", fmt.Sprintf("fd79:8::%d/64", i+1), "dev", c.Interface, "nodad")
 	}
 	dir := t.TempDir()
-	command(t, "make", "-C", "../libverbs", "OUT="+dir)
+	harness.RunCommand(t, "make", "-C", "../libverbs", "OUT="+dir)
 	program := scenarioProgram(t)
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := harness.Binary(t)
 	files, err := filepath.Glob(scenarioFiles)
 	if err != nil {
 		t.Fatal(err)
@@ -37,16 +35,16 @@ func TestScenariosWithAnotherDaemon(t *testing.T) {
 	} {
 		t.Run(l.link+l.family, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s.sock")
-			openNIC(t, startDaemon(t, c.in(1), "--socket", socket, "--nic", "softroce0="+l.link+":"+c.iface), socket)
+			harness.OpenNIC(t, harness.StartDaemon(t, c.In(1), "--socket", socket, "--nic", "softroce0="+l.link+":"+c.Interface), socket)
 			ctx, cancel := context.WithTimeout(t.Context(), programTime)
 			defer cancel()
-			args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", daemonAtATime), "--peer", l.link + ":" + c.iface,
+			args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", daemonAtATime), "--peer", l.link + ":" + c.Interface,
 				"--program", "env SOFTROCE_SOCKET=" + socket + " " + l.program}
 			if l.family != "" {
 				args = append(args, l.family)
 			}
 			began := time.Now()
-			cmd := c.in(0)(ctx, append(args, l.files...)...)
+			cmd := c.In(0)(ctx, append(args, l.files...)...)
 			var out, said bytes.Buffer
 			cmd.Stdout, cmd.Stderr = &out, &said
 			if err := cmd.Run(); cmd.ProcessState.ExitCode() > 1 {

@@ -1,12 +1,21 @@
-// Package e2e holds the end-to-end tests: the softroce daemon as a process, real programs
-// and the Linux kernel's Soft-RoCE as its peer, real links between them.
+// Package e2e holds the end-to-end tests: the softroce daemon as a process, unmodified programs, the
+// Linux kernel's Soft-RoCE as the peer, and real links between them. The tests are grouped by file
+// name:
 //
-// The tests need root, for network namespaces and QEMU's taps, and install the packages
-// that they need where they can. A test that cannot run here is skipped and says why;
-// `make test` lists those, and where CI=true they count as failures.
+//   - programs_*: stock programs of the distribution on softroce
+//   - kernel_*: softroce and the kernel's NIC
+//   - daemon_*: recorded and scripted peers of a daemon over a veth pair
+//   - lifecycle_*, faults_*: processes that end or are killed, and packets that are lost
+//   - packaging_*: the Debian package, and clients in containers
 //
-// Tests run side by side, one in each lane: see harness.
+// All are in one package because they share the virtual machines of a run, which take seconds to
+// boot. What they share otherwise is in package harness. Tests run in parallel, except that those
+// which need the same machine wait for each other: see harness.Exclusive.
 //
-// The kernel peer runs in a virtual machine, see e2e/rxelab. $SOFTROCE_E2E_KERNEL is
-// the Debian package of its kernel, linux-image-amd64 (6.1) if it is not set.
+// The tests need root, for network namespaces and the taps of QEMU, and install the packages that
+// they need where they can. A test that cannot run is skipped and logs why; `make test` lists those,
+// and they are failures where CI=true.
+//
+// The kernel's NIC runs in a virtual machine: see e2e/rxelab. $SOFTROCE_E2E_KERNEL is the Debian
+// package of its kernel; the default is linux-image-amd64 (6.1).
 package e2e

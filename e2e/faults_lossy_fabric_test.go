@@ -11,6 +11,7 @@ import (
 	"strings"
 	"testing"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 	"softroce/e2e/verbspeer"
 )
@@ -30,15 +31,15 @@ var lossyRows = []row{
 // does not look at its data, so the verbs program of the lab carries out every operation, and
 // both its memories are compared with what they have to hold.
 func TestProgramsOnALossyFabric(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
 	file := filepath.Join(t.TempDir(), "lossy.fault")
 	if err := os.WriteFile(file, []byte(lossy), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	ns := namespace(t, "lossy")
-	socket := daemonIn(t, ns, "--fault", file)
-	client, server := fabricEnds(ns, socket)
+	ns := harness.Namespace(t, "lossy")
+	socket := harness.DaemonIn(t, ns, "--fault", file)
+	client, server := harness.FabricEndpoints(ns, socket)
 	for _, r := range lossyRows {
 		t.Run(r.name(), func(t *testing.T) { r.run(t, client, server, false) })
 	}
@@ -58,7 +59,7 @@ func TestProgramsOnALossyFabric(t *testing.T) {
 }
 
 // copyFile has rcopy carry a file from one end to the other.
-func copyFile(t *testing.T, server, client end) {
+func copyFile(t *testing.T, server, client harness.Endpoint) {
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	content := make([]byte, 3<<20+17)
 	rand.NewChaCha8([32]byte{}).Read(content)
@@ -73,24 +74,24 @@ func copyFile(t *testing.T, server, client end) {
 }
 
 // vprobePair runs a conversation of the lab's verbs program with itself.
-func vprobePair(t *testing.T, client, server end) {
-	program := filepath.Join(workDir, "vprobe")
-	command(t, "gcc", "-O2", "-o", program, filepath.Join(rxelab.Dir(), "probe/vprobe.c"), "-libverbs")
+func vprobePair(t *testing.T, client, server harness.Endpoint) {
+	program := filepath.Join(harness.WorkDir(), "vprobe")
+	harness.RunCommand(t, "gcc", "-O2", "-o", program, filepath.Join(rxelab.Dir(), "probe/vprobe.c"), "-libverbs")
 	large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
 	c := conversation{ops: operations(1024), client: with(large), server: with(large)}
 	c.client.GIDIndex, c.server.GIDIndex = 1, 1
-	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	serving := server.start(ctx, t, program+" -d "+server.device+c.server.Args())
-	if err := server.listening(ctx, serving, verbspeer.Port); err != nil {
+	serving := server.Start(ctx, t, program+" -d "+server.Device+c.server.Args())
+	if err := server.WaitListening(ctx, serving, verbspeer.Port); err != nil {
 		t.Fatal(err)
 	}
-	asking := client.start(ctx, t, program+" -d "+client.device+c.client.Args()+" "+server.host+" "+c.ops)
-	clientText, err := asking.wait()
+	asking := client.Start(ctx, t, program+" -d "+client.Device+c.client.Args()+" "+server.Host+" "+c.ops)
+	clientText, err := asking.Wait()
 	if err != nil {
 		t.Fatalf("client: %v\n%s", err, clientText)
 	}
-	serverText, err := serving.wait()
+	serverText, err := serving.Wait()
 	if err != nil {
 		t.Fatalf("server: %v\n%s", err, serverText)
 	}
@@ -100,10 +101,7 @@ func vprobePair(t *testing.T, client, server end) {
 // actedOn is how many packets the rules of the fault program have dropped and reordered.
 func actedOn(t *testing.T, socket string) (dropped, reordered int) {
 	t.Helper()
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := harness.Binary(t)
 	out, err := exec.Command(bin, "--socket", socket, "show", "faults", "--json").Output()
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 )
 
@@ -14,25 +15,25 @@ import (
 // on its NIC: it shows an answer before the acknowledgement that came ahead of it, sooner or later. That takes hundreds of messages, and a
 // hundred thousand are sent: a kernel that keeps the order in all of them has these rows to be run. The stable kernel keeps it.
 func TestTheKernelsOrderOfCompletions(t *testing.T) {
-	needRoot(t, "a guest")
-	links[0].lane.take(t)
-	s := newSite(t, links[0])
-	them := inGuest(s.guest)
+	harness.NeedRoot(t, "a guest")
+	harness.Links[0].Exclusive.Acquire(t)
+	s := harness.NewTestbed(t, harness.Links[0])
+	them := harness.OnGuest(s.Guest)
 	for _, r := range rows {
 		if !r.ordered {
 			continue
 		}
 		t.Run(r.name(), func(t *testing.T) {
 			long := r
-			if anotherKernel() {
+			if harness.OtherKernel() {
 				long.options += " -n 100000 " + r.family.patience
-				long.overruns(t, s.guest, them)
+				long.overruns(t, s.Guest, them)
 				return
 			}
 			long.options += " -n 2000 " + r.family.patience
-			before := lostCompletions(t.Context(), t, s.guest)
+			before := lostCompletions(t.Context(), t, s.Guest)
 			long.run(t, them, them, false)
-			if after := lostCompletions(t.Context(), t, s.guest); after != before {
+			if after := lostCompletions(t.Context(), t, s.Guest); after != before {
 				t.Errorf("%d completions lost", after-before)
 			}
 		})
@@ -42,27 +43,27 @@ func TestTheKernelsOrderOfCompletions(t *testing.T) {
 // overruns wants the kernel to lose a completion of the two programs, which then wait for it for ever. The send's queue has room for one:
 // whoever took the answer's event for the send's has left that where it is. He has also read a completion that was not there,
 // and may end in error because of what he found in its place, before anything is lost. The next run shows more.
-func (r row) overruns(t *testing.T, g *rxelab.Guest, e end) {
+func (r row) overruns(t *testing.T, g *rxelab.Guest, e harness.Endpoint) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
 	before := lostCompletions(ctx, t, g)
 	for ctx.Err() == nil {
-		port := freePort()
+		port := harness.FreePort()
 		run, stop := context.WithCancel(ctx)
-		serving := e.start(run, t, r.command(r.family.server, e, e, port, false))
-		if err := e.listening(run, serving, port); err != nil {
+		serving := e.Start(run, t, r.command(r.family.server, e, e, port, false))
+		if err := e.WaitListening(run, serving, port); err != nil {
 			t.Fatal(err)
 		}
-		asking := e.start(run, t, r.command(r.family.client, e, e, port, false))
+		asking := e.Start(run, t, r.command(r.family.client, e, e, port, false))
 		lost := false
-		for !lost && asking.running() && serving.running() && ctx.Err() == nil {
+		for !lost && asking.Running() && serving.Running() && ctx.Err() == nil {
 			time.Sleep(200 * time.Millisecond)
 			lost = lostCompletions(ctx, t, g) > before
 		}
 		stop()
-		out, err := asking.wait()
-		served, serverErr := serving.wait()
+		out, err := asking.Wait()
+		served, serverErr := serving.Wait()
 		switch {
 		case lost:
 			return
@@ -70,13 +71,13 @@ func (r row) overruns(t *testing.T, g *rxelab.Guest, e end) {
 			t.Fatalf("both end well: the kernel has kept the order\n%s\n%s", out, served)
 		}
 	}
-	t.Errorf("no completion lost within %v", programLimit)
+	t.Errorf("no completion lost within %v", harness.ProgramLimit)
 }
 
 // lostCompletions is how many completions the guest's kernel had no room for, since it was booted.
 func lostCompletions(ctx context.Context, t *testing.T, g *rxelab.Guest) int {
 	t.Helper()
-	out, err := g.Run(ctx, programLimit, "dmesg | grep -c 'rxe_cq_post: queue full'; true")
+	out, err := g.Run(ctx, harness.ProgramLimit, "dmesg | grep -c 'rxe_cq_post: queue full'; true")
 	if err != nil {
 		t.Fatalf("dmesg: %v\n%s", err, out)
 	}

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"softroce/e2e/harness"
 	"strings"
 	"testing"
 	"time"
@@ -13,12 +14,9 @@ import (
 // 6.1, as Debian builds them, have what exports DMA buffers without a GPU: udmabuf, and the system's heap. The daemon is
 // in the guest, too, within the test.
 func TestDMABuffersOfTheKernel(t *testing.T) {
-	needRoot(t, "a guest")
-	onBridge.take(t)
-	lab, err := bridged()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NeedRoot(t, "a guest")
+	harness.BridgeGuest.Acquire(t)
+	lab := harness.BridgeLab(t)
 	bin := filepath.Join(t.TempDir(), "verbs.test")
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-ldflags=-s -w", "-o", bin, "softroce/verbs")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has other libraries
@@ -31,7 +29,7 @@ func TestDMABuffersOfTheKernel(t *testing.T) {
 		t.Fatal(err)
 	}
 	kinds, env := []string{"device", "sealed", "guarded"}, ""
-	if anotherKernel() {
+	if harness.OtherKernel() {
 		kinds, env = append(kinds, "udmabuf", "heap"), "SOFTROCE_EVERY_EXPORTER=1 "
 	}
 	out, err := g.Run(t.Context(), time.Minute, "cd /tmp && "+env+there+" -test.v -test.run 'DMABuf|DeviceMemory'; s=$?; rm "+there+"; exit $s")

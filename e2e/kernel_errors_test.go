@@ -4,6 +4,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/verbspeer"
 	"softroce/verbs"
 )
@@ -36,20 +37,20 @@ func TestNAKsWithTheKernel(t *testing.T) {
 	}
 	tooLong := conversation{name: "SEND longer than the receive", ops: "send:3000 send:4", client: with(), server: with(short)}
 
-	overEachLink(t, func(t *testing.T, s *site) {
-		v := ipVersions[0]
-		if !s.first() {
-			s.bothRoles(t, v, access[:1])
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
+		v := harness.IPVersions[0]
+		if !s.OnFirstLink() {
+			runInBothRoles(t, s, v, access[:1])
 			return
 		}
-		s.bothRoles(t, v, access)
+		runInBothRoles(t, s, v, access)
 
 		// The kernel refuses with "remote operational error" where IBTA 9.7.5.2.4 has
 		// "invalid request".
 		tooLong.want = []verbs.WCStatus{verbs.WCRemOpErr, flush}
-		t.Run(tooLong.name+"/kernel serves", func(t *testing.T) { s.converse(t, v, tooLong, false) })
+		t.Run(tooLong.name+"/kernel serves", func(t *testing.T) { runExchange(t, s, v, tooLong, false) })
 		tooLong.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush}
-		t.Run(tooLong.name+"/kernel connects", func(t *testing.T) { s.converse(t, v, tooLong, true) })
+		t.Run(tooLong.name+"/kernel connects", func(t *testing.T) { runExchange(t, s, v, tooLong, true) })
 
 		// vprobe grants every right, so only softroce's end can refuse for want of one.
 		for _, c := range []struct {
@@ -63,7 +64,7 @@ func TestNAKsWithTheKernel(t *testing.T) {
 			conv := conversation{name: c.name, ops: c.ops, client: with(), server: with(few, without(c.lacks))}
 			t.Run(c.name, func(t *testing.T) {
 				conv.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush} // the queue pair forbids it
-				s.converse(t, v, conv, true)
+				runExchange(t, s, v, conv, true)
 			})
 		}
 	})
@@ -74,7 +75,7 @@ func TestReceiverNotReadyWithTheKernel(t *testing.T) {
 		return func(o *verbspeer.Options) { o.Late, o.MinRNR = d, code }
 	}
 	retries := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RNRRetry = n } }
-	overEachLink(t, func(t *testing.T, s *site) {
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := []conversation{
 			{name: "with work behind it", ops: "+write:5000 +send:3000 +write:5000@9000 read:100@70000", client: with(), server: with(late(200*time.Millisecond, 22))},
 			{name: "receives come late", ops: "send:100", client: with(), server: with(late(200*time.Millisecond, 22))},
@@ -86,25 +87,25 @@ func TestReceiverNotReadyWithTheKernel(t *testing.T) {
 				want: []verbs.WCStatus{verbs.WCRNRRetryExcErr, flush},
 			},
 		}
-		if !s.first() {
+		if !s.OnFirstLink() {
 			list = list[:1]
 		}
-		s.bothRoles(t, ipVersions[0], list)
+		runInBothRoles(t, s, harness.IPVersions[0], list)
 	})
 }
 
 func TestSequenceNumbersWrapWithTheKernel(t *testing.T) {
 	psn := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.PSN = n } }
-	overEachLink(t, func(t *testing.T, s *site) {
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := []conversation{
 			{name: "in a WRITE", ops: "send:100 write:5000 read:3000@9000", client: with(psn(0xfffffd)), server: with(psn(0xfffffe))},
 			{name: "in the responses of a READ", ops: "read:100000@100000 send:3000 faa:1", client: with(psn(0xffffd0)), server: with(psn(0))},
 			{name: "between messages", ops: "send:100 send:100 write:1 faa:1 cas:1,2@8 read:1@16", client: with(psn(0xffffff)), server: with(psn(0xffffff))},
 		}
-		if !s.first() {
+		if !s.OnFirstLink() {
 			list = list[:1]
 		}
-		s.bothRoles(t, ipVersions[0], list)
+		runInBothRoles(t, s, harness.IPVersions[0], list)
 	})
 }
 
@@ -116,40 +117,40 @@ func TestReadsInFlightWithTheKernel(t *testing.T) {
 	in := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RdIn = n } }
 	reads := "+read:2000 +read:2000@2048 +read:2000@4096 +read:2000@8192 +read:2000@12288 +read:2000@16384 +read:2000@20480 read:2000@24576"
 	pipeline := "+send:2000 +write:2000 +read:3000@4096 +faa:1@300000 +send:1 +write:100@200000 send:4"
-	overEachLink(t, func(t *testing.T, s *site) {
-		s.bothRoles(t, ipVersions[1], []conversation{
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
+		runInBothRoles(t, s, harness.IPVersions[1], []conversation{
 			{name: "all kinds in a pipeline", ops: pipeline, client: with(), server: with()},
 		})
-		if !s.first() {
+		if !s.OnFirstLink() {
 			return
 		}
-		s.bothRoles(t, ipVersions[0], []conversation{
+		runInBothRoles(t, s, harness.IPVersions[0], []conversation{
 			{name: "requester limited to two", ops: reads, client: with(out(2)), server: with(in(2))},
 			{name: "requester limited to one", ops: reads, client: with(out(1)), server: with(in(1))},
 			{name: "atomics", ops: "+faa:1 +faa:2@8 +faa:3@16 +faa:4@24 +faa:5@32 +faa:6@40 faa:7@48", client: with(out(2)), server: with(in(2))},
 		})
 		excess := conversation{name: "responder promised two, gets eight", ops: reads, client: with(out(16)), server: with(in(2))}
-		t.Run(excess.name+"/kernel serves", func(t *testing.T) { s.converse(t, ipVersions[0], excess, false) })
+		t.Run(excess.name+"/kernel serves", func(t *testing.T) { runExchange(t, s, harness.IPVersions[0], excess, false) })
 		excess.promised = 2
-		t.Run(excess.name+"/kernel connects", func(t *testing.T) { s.converse(t, ipVersions[0], excess, true) })
+		t.Run(excess.name+"/kernel connects", func(t *testing.T) { runExchange(t, s, harness.IPVersions[0], excess, true) })
 	})
 }
 
 func TestSilentKernelTimesOut(t *testing.T) {
 	tries := func(o *verbspeer.Options) { o.Timeout, o.Retry = 14, 3 }
-	overEachLink(t, func(t *testing.T, s *site) {
-		families := ipVersions
-		if !s.first() {
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
+		families := harness.IPVersions
+		if !s.OnFirstLink() {
 			families = families[:1]
 		}
 		for _, v := range families {
-			t.Run(v.name, func(t *testing.T) {
-				if err := s.guest.Deafen(t.Context()); err != nil {
+			t.Run(v.Name, func(t *testing.T) {
+				if err := s.Guest.DropIngress(t.Context()); err != nil {
 					t.Fatal(err)
 				}
-				defer s.calm(t)
+				defer s.ClearImpairments(t)
 				start := time.Now()
-				s.converse(t, v, conversation{
+				runExchange(t, s, v, conversation{
 					ops: "send:3000 write:100", client: with(tries), server: with(),
 					want: []verbs.WCStatus{verbs.WCRetryExcErr, flush},
 				}, false)

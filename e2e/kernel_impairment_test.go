@@ -3,6 +3,7 @@ package e2e
 import (
 	"errors"
 	"regexp"
+	"softroce/e2e/harness"
 	"strconv"
 	"strings"
 	"testing"
@@ -39,22 +40,22 @@ var shortReads = regexp.MustCompile(`read:\d+`).ReplaceAllString(impairedOps, "r
 
 // Of each impairment there is a conversation in both roles, one over IPv4 and one over IPv6.
 func TestImpairedNetworkWithTheKernel(t *testing.T) {
-	overEachLink(t, func(t *testing.T, s *site) {
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := impairments
-		if !s.first() {
+		if !s.OnFirstLink() {
 			list = list[:1]
 		}
 		for i, im := range list {
 			t.Run(im.name, func(t *testing.T) {
-				s.impair(t, im)
+				impairGuest(t, s, im)
 				c := conversation{ops: impairedOps, client: with(), server: with(), limit: 90 * time.Second}
-				one, other := ipVersions[i%2], ipVersions[1-i%2]
-				t.Run(one.name+"/kernel serves", func(t *testing.T) { s.converse(t, one, c, false) })
+				one, other := harness.IPVersions[i%2], harness.IPVersions[1-i%2]
+				t.Run(one.Name+"/kernel serves", func(t *testing.T) { runExchange(t, s, one, c, false) })
 				if strings.Contains(im.ingress, "reorder") {
 					c.ops = shortReads
 				}
-				t.Run(other.name+"/kernel connects", func(t *testing.T) { s.converse(t, other, c, true) })
-				if lost := s.lost(t); strings.Contains(im.egress+im.ingress, "loss") && lost == 0 {
+				t.Run(other.Name+"/kernel connects", func(t *testing.T) { runExchange(t, s, other, c, true) })
+				if lost := droppedPackets(t, s); strings.Contains(im.egress+im.ingress, "loss") && lost == 0 {
 					t.Error("the guest has lost nothing: nothing was shown")
 				}
 			})
@@ -62,16 +63,16 @@ func TestImpairedNetworkWithTheKernel(t *testing.T) {
 	})
 }
 
-// impair spoils the guest's network until the test ends.
-func (s *site) impair(t *testing.T, im impairment) {
+// impairGuest spoils the guest's network until the test ends.
+func impairGuest(t *testing.T, s *harness.Testbed, im impairment) {
 	t.Helper()
-	t.Cleanup(func() { s.calm(t) })
+	t.Cleanup(func() { s.ClearImpairments(t) })
 	var errs []error
 	if im.egress != "" {
-		errs = append(errs, s.guest.SpoilEgress(t.Context(), im.egress))
+		errs = append(errs, s.Guest.ImpairEgress(t.Context(), im.egress))
 	}
 	if im.ingress != "" {
-		errs = append(errs, s.guest.SpoilIngress(t.Context(), im.ingress))
+		errs = append(errs, s.Guest.ImpairIngress(t.Context(), im.ingress))
 	}
 	if err := errors.Join(errs...); err != nil {
 		t.Fatal(err)
@@ -80,10 +81,10 @@ func (s *site) impair(t *testing.T, im impairment) {
 
 var droppedForm = regexp.MustCompile(`qdisc netem .*\n.*\(dropped (\d+),`)
 
-// lost is how many packets the guest's network emulator has dropped.
-func (s *site) lost(t *testing.T) (n int) {
+// droppedPackets is how many packets the guest's network emulator has dropped.
+func droppedPackets(t *testing.T, s *harness.Testbed) (n int) {
 	t.Helper()
-	out, err := s.guest.Run(t.Context(), 10*time.Second, "tc -s qdisc show")
+	out, err := s.Guest.Run(t.Context(), 10*time.Second, "tc -s qdisc show")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 	"softroce/e2e/verbspeer"
 	"softroce/verbs"
@@ -14,12 +15,9 @@ import (
 // TestModelHoldsBetweenKernelEnds lets two vprobes talk inside the guest: what the other
 // tests expect of memory and completions is what the kernel does with itself.
 func TestModelHoldsBetweenKernelEnds(t *testing.T) {
-	needRoot(t, "a guest")
-	onBridge.take(t)
-	lab, err := bridged()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NeedRoot(t, "a guest")
+	harness.BridgeGuest.Acquire(t)
+	lab := harness.BridgeLab(t)
 	large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
 	for _, c := range []conversation{
 		{name: "every operation", ops: operations(1024), client: with(large), server: with(large)},

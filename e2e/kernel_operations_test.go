@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 	"softroce/e2e/verbspeer"
 	"softroce/verbs"
@@ -28,10 +29,10 @@ type conversation struct {
 	limit          time.Duration    // 0: a minute
 }
 
-// converse runs a conversation, with softroce as the client or as the server, and
+// runExchange runs a conversation, with softroce as the client or as the server, and
 // compares with the model: how each operation ended, what the receives saw, and every
 // byte of both memories.
-func (s *site) converse(t *testing.T, v ipVersion, c conversation, softroceServes bool) {
+func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c conversation, softroceServes bool) {
 	t.Helper()
 	limit := c.limit
 	if limit == 0 {
@@ -43,18 +44,18 @@ func (s *site) converse(t *testing.T, v ipVersion, c conversation, softroceServe
 	if err != nil {
 		t.Fatal(err)
 	}
-	c.client.GIDIndex, c.server.GIDIndex = s.gidIndex(t, v), rxelab.GIDIndex(v.ipv6)
+	c.client.GIDIndex, c.server.GIDIndex = s.GIDIndex(t, v), rxelab.GIDIndex(v.IPv6)
 	if softroceServes {
 		c.client.GIDIndex, c.server.GIDIndex = c.server.GIDIndex, c.client.GIDIndex
 	}
 	var seen outcome
 	if softroceServes {
-		seen = s.serve(ctx, t, c)
+		seen = exchangeAsServer(ctx, t, s, c)
 	} else {
 		if d := verbspeer.Defaults(); c.client.Timeout == d.Timeout && c.client.Retry == d.Retry {
 			c.client.Timeout = patience
 		}
-		seen = s.ask(ctx, t, c, ops)
+		seen = exchangeAsClient(ctx, t, s, c, ops)
 	}
 	seen.compare(t, c, ops)
 }
@@ -74,15 +75,15 @@ type outcome struct {
 	log       string
 }
 
-// ask is softroce's end as a client.
-func (s *site) ask(ctx context.Context, t *testing.T, c conversation, ops []verbspeer.Op) (o outcome) {
+// exchangeAsClient is softroce's end as a client.
+func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c conversation, ops []verbspeer.Op) (o outcome) {
 	t.Helper()
-	guest, err := s.guest.Start(ctx, time.Minute, "vprobe"+c.server.Args())
+	guest, err := s.Guest.Start(ctx, time.Minute, "vprobe"+c.server.Args())
 	if err != nil {
 		t.Fatal(err)
 	}
-	end := s.end(t, c.client, false)
-	conn, err := s.guest.Dial(ctx, verbspeer.Port)
+	end := openEndpoint(t, s, c.client, false)
+	conn, err := s.Guest.Dial(ctx, verbspeer.Port)
 	if err != nil {
 		t.Fatalf("%v; vprobe: %s", err, guest.Output())
 	}
@@ -111,17 +112,17 @@ func (s *site) ask(ctx context.Context, t *testing.T, c conversation, ops []verb
 	return o
 }
 
-// serve is softroce's end as a server.
-func (s *site) serve(ctx context.Context, t *testing.T, c conversation) (o outcome) {
+// exchangeAsServer is softroce's end as a server.
+func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c conversation) (o outcome) {
 	t.Helper()
 	o.serves = true
-	listener, err := rxelab.Listen(s.lab.EmuNamespace(), netip.AddrPortFrom(s.lab.Host(), verbspeer.Port))
+	listener, err := rxelab.Listen(s.Lab.EmuNamespace(), netip.AddrPortFrom(s.Lab.Host(), verbspeer.Port))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer listener.Close()
-	end := s.end(t, c.server, true)
-	guest, err := s.guest.Start(ctx, time.Minute, fmt.Sprintf("vprobe%s %v %s", c.client.Args(), s.lab.Host(), c.ops))
+	end := openEndpoint(t, s, c.server, true)
+	guest, err := s.Guest.Start(ctx, time.Minute, fmt.Sprintf("vprobe%s %v %s", c.client.Args(), s.Lab.Host(), c.ops))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,9 +162,9 @@ func (s *site) serve(ctx context.Context, t *testing.T, c conversation) (o outco
 	return o
 }
 
-func (s *site) end(t *testing.T, o verbspeer.Options, server bool) *verbspeer.End {
+func openEndpoint(t *testing.T, s *harness.Testbed, o verbspeer.Options, server bool) *verbspeer.End {
 	t.Helper()
-	end, err := verbspeer.Open(s.nic, o, server)
+	end, err := verbspeer.Open(s.NIC, o, server)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,11 +255,11 @@ func with(change ...func(*verbspeer.Options)) verbspeer.Options {
 	return o
 }
 
-// bothRoles runs conversations with softroce as client and as server.
-func (s *site) bothRoles(t *testing.T, v ipVersion, list []conversation) {
+// runInBothRoles runs conversations with softroce as client and as server.
+func runInBothRoles(t *testing.T, s *harness.Testbed, v harness.IPVersion, list []conversation) {
 	for _, c := range list {
-		t.Run(c.name+"/kernel serves", func(t *testing.T) { s.converse(t, v, c, false) })
-		t.Run(c.name+"/kernel connects", func(t *testing.T) { s.converse(t, v, c, true) })
+		t.Run(c.name+"/kernel serves", func(t *testing.T) { runExchange(t, s, v, c, false) })
+		t.Run(c.name+"/kernel connects", func(t *testing.T) { runExchange(t, s, v, c, true) })
 	}
 }
 
@@ -282,20 +283,20 @@ func operations(mtu int) string {
 func TestEveryOperationWithTheKernel(t *testing.T) {
 	process := func(o *verbspeer.Options) { o.Shared = false }
 	runs := []struct {
-		v   ipVersion
+		v   harness.IPVersion
 		mtu int
 		set func(*verbspeer.Options)
 	}{
-		{ipVersions[0], 4096, func(*verbspeer.Options) {}},
-		{ipVersions[1], 1024, process},
+		{harness.IPVersions[0], 4096, func(*verbspeer.Options) {}},
+		{harness.IPVersions[1], 1024, process},
 		// From here on, on the first link alone.
-		{ipVersions[0], 256, process},
-		{ipVersions[0], 1024, func(*verbspeer.Options) {}},
-		{ipVersions[1], 4096, process},
+		{harness.IPVersions[0], 256, process},
+		{harness.IPVersions[0], 1024, func(*verbspeer.Options) {}},
+		{harness.IPVersions[1], 4096, process},
 	}
-	overEachLink(t, func(t *testing.T, s *site) {
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := runs
-		if !s.first() {
+		if !s.OnFirstLink() {
 			list = list[:2]
 		}
 		for _, r := range list {
@@ -305,8 +306,8 @@ func TestEveryOperationWithTheKernel(t *testing.T) {
 			if !o.Shared {
 				memory = "of the process"
 			}
-			s.bothRoles(t, r.v, []conversation{
-				{name: fmt.Sprintf("%s/mtu=%d, memory %s", r.v.name, r.mtu, memory), ops: operations(r.mtu), client: o, server: o},
+			runInBothRoles(t, s, r.v, []conversation{
+				{name: fmt.Sprintf("%s/mtu=%d, memory %s", r.v.Name, r.mtu, memory), ops: operations(r.mtu), client: o, server: o},
 			})
 		}
 	})

@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"os/exec"
+	"softroce/e2e/harness"
 	"strconv"
 	"strings"
 	"syscall"
@@ -25,74 +26,71 @@ func (p pingpong) args(gid int) []string {
 }
 
 func TestPingpongWithTheKernel(t *testing.T) {
-	overEachLink(t, func(t *testing.T, s *site) {
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := []pingpong{{4096, 10000, 100}, {1024, 4096, 100}, {1024, 1001, 20}}
-		if !s.first() {
+		if !s.OnFirstLink() {
 			list = list[:1]
 		}
-		for _, v := range ipVersions {
+		for _, v := range harness.IPVersions {
 			for _, p := range list {
-				name := fmt.Sprintf("%s/mtu=%d,size=%d", v.name, p.mtu, p.size)
-				t.Run(name+"/kernel serves", func(t *testing.T) { s.pingpongClient(t, v, p) })
-				t.Run(name+"/kernel connects", func(t *testing.T) { s.pingpongServer(t, v, p) })
+				name := fmt.Sprintf("%s/mtu=%d,size=%d", v.Name, p.mtu, p.size)
+				t.Run(name+"/kernel serves", func(t *testing.T) { pingpongAsClient(t, s, v, p) })
+				t.Run(name+"/kernel connects", func(t *testing.T) { pingpongAsServer(t, s, v, p) })
 			}
 		}
 	})
 }
 
-func (s *site) pingpongClient(t *testing.T, v ipVersion, p pingpong) {
+func pingpongAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, p pingpong) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	guest, err := s.guest.Start(ctx, 30*time.Second, s.stock(v, p))
+	guest, err := s.Guest.Start(ctx, 30*time.Second, guestPingpongCommand(v, p))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.guest.WaitListen(ctx, pingpongPort); err != nil {
+	if err := s.Guest.WaitListen(ctx, pingpongPort); err != nil {
 		t.Fatal(err)
 	}
-	ours := s.ours(ctx, t, v, p, s.guest.Host.String())
+	ours := pingpongCommand(ctx, t, s, v, p, s.Guest.Host.String())
 	out, err := ours.CombinedOutput()
 	guestOut, guestErr := guest.Wait()
 	checkPingpong(t, p, out, err, guestOut, guestErr)
 }
 
-func (s *site) pingpongServer(t *testing.T, v ipVersion, p pingpong) {
+func pingpongAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, p pingpong) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	ours := s.ours(ctx, t, v, p)
+	ours := pingpongCommand(ctx, t, s, v, p)
 	var out bytes.Buffer
 	ours.Stdout, ours.Stderr = &out, &out
 	if err := ours.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for !listens(ours.Process.Pid, pingpongPort) {
+	for !harness.Listens(ours.Process.Pid, pingpongPort) {
 		if ctx.Err() != nil || ours.Process.Signal(syscall.Signal(0)) != nil {
 			t.Fatalf("softroce pingpong does not listen: %s", &out)
 		}
 		time.Sleep(5 * time.Millisecond)
 	}
-	guestOut, guestErr := s.guest.Run(ctx, 30*time.Second, s.stock(v, p)+" "+s.lab.Host().String())
+	guestOut, guestErr := s.Guest.Run(ctx, 30*time.Second, guestPingpongCommand(v, p)+" "+s.Lab.Host().String())
 	if guestErr != nil {
-		cancel() // ours may wait for a peer that is gone
+		cancel() // pingpongCommand may wait for a peer that is gone
 	}
 	err := ours.Wait()
 	checkPingpong(t, p, out.Bytes(), err, guestOut, guestErr)
 }
 
-// ours is softroce's program.
-func (s *site) ours(ctx context.Context, t *testing.T, v ipVersion, p pingpong, host ...string) *exec.Cmd {
+// pingpongCommand is softroce's program.
+func pingpongCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v harness.IPVersion, p pingpong, host ...string) *exec.Cmd {
 	t.Helper()
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	argv := append([]string{bin, "pingpong", "--socket", s.socket}, p.args(s.gidIndex(t, v))...)
-	return s.lab.Command(ctx, append(argv, host...)...)
+	bin := harness.Binary(t)
+	argv := append([]string{bin, "pingpong", "--socket", s.Socket}, p.args(s.GIDIndex(t, v))...)
+	return s.Lab.Command(ctx, append(argv, host...)...)
 }
 
-// stock is the guest's program.
-func (s *site) stock(v ipVersion, p pingpong) string {
-	return "ibv_rc_pingpong -d rxe0 " + strings.Join(p.args(v.guestGID), " ")
+// guestPingpongCommand is the guest's program.
+func guestPingpongCommand(v harness.IPVersion, p pingpong) string {
+	return "ibv_rc_pingpong -d rxe0 " + strings.Join(p.args(v.GuestGID), " ")
 }
 
 // checkPingpong wants success of both ends, and each to have seen all the bytes.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"softroce/e2e/harness"
 	"testing"
 )
 
@@ -11,25 +12,25 @@ import (
 // address family. Where the kernel serves, even rows are run over IPv4 and odd ones over IPv6; where it connects, the other way round.
 // With another kernel a row is run in one role: even rows where the kernel serves. Long ones are run in the other role with the first kernel.
 func TestProgramsWithTheKernel(t *testing.T) {
-	needRoot(t, "network namespaces and a guest's network")
-	links[0].lane.take(t)
-	s := newSite(t, links[0])
-	us, them := s.beside(t), inGuest(s.guest)
+	harness.NeedRoot(t, "network namespaces and a guest's network")
+	harness.Links[0].Exclusive.Acquire(t)
+	s := harness.NewTestbed(t, harness.Links[0])
+	us, them := s.Endpoint(t), harness.OnGuest(s.Guest)
 	for i, r := range rows {
 		for j, role := range []string{"kernel serves", "kernel connects"} {
 			client, server := us, them
 			if j == 1 {
 				client, server = them, us
 			}
-			for k, v := range ipVersions {
+			for k, v := range harness.IPVersions {
 				if r.refuses != nil && r.ours == "" || !r.meets(i, j, k) {
 					continue
 				}
 				patient := r
 				patient.options += " " + r.family.patience
-				t.Run(fmt.Sprintf("%s/%s/%s", r.name(), v.name, role), func(t *testing.T) {
+				t.Run(fmt.Sprintf("%s/%s/%s", r.name(), v.Name, role), func(t *testing.T) {
 					t.Parallel()
-					patient.run(t, client, server, v.ipv6)
+					patient.run(t, client, server, v.IPv6)
 				})
 			}
 		}
@@ -39,13 +40,13 @@ func TestProgramsWithTheKernel(t *testing.T) {
 // meets reports whether the i-th row is run in a role, over an address family of ipVersions.
 func (r row) meets(i, role, version int) bool {
 	switch {
-	case r.family.turns && ipVersions[version].ipv6:
+	case r.family.turns && harness.IPVersions[version].IPv6:
 		return false
-	case r.ordered && anotherKernel():
+	case r.ordered && harness.OtherKernel():
 		return false // see TestTheKernelsOrderOfCompletions
 	case whole():
 		return true
-	case anotherKernel() && (i+role)%2 != 0, r.long && !anotherKernel() && (i+role)%2 == 0:
+	case harness.OtherKernel() && (i+role)%2 != 0, r.long && !harness.OtherKernel() && (i+role)%2 == 0:
 		return false
 	default:
 		return r.family.turns || (i+role+version)%2 == 0
@@ -55,10 +56,10 @@ func (r row) meets(i, role, version int) bool {
 // TestWhatTheKernelRefuses holds the rows that are left out with the kernel, the options that it is not given, and the end that
 // a program may come to there, against the kernel's NIC by itself.
 func TestWhatTheKernelRefuses(t *testing.T) {
-	needRoot(t, "a guest")
-	links[0].lane.take(t)
-	s := newSite(t, links[0])
-	them := inGuest(s.guest)
+	harness.NeedRoot(t, "a guest")
+	harness.Links[0].Exclusive.Acquire(t)
+	s := harness.NewTestbed(t, harness.Links[0])
+	them := harness.OnGuest(s.Guest)
 	for _, r := range rows {
 		if r.refuses == nil {
 			continue
@@ -75,17 +76,17 @@ func TestWhatTheKernelRefuses(t *testing.T) {
 	for _, c := range conversations {
 		for _, v := range c.versions() {
 			if c.refuses != nil {
-				t.Run(c.name+"/"+v.name, func(t *testing.T) { c.isRefused(t, them, v.ipv6) })
+				t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.isRefused(t, them, v.IPv6) })
 			}
 			if c.hangsUp {
-				t.Run(c.name+"/"+v.name, func(t *testing.T) { c.hangsUpAtTimes(t, them, v.ipv6) })
+				t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.hangsUpAtTimes(t, them, v.IPv6) })
 			}
 		}
 	}
 }
 
 // isRefused wants the client of a conversation to fail, with both ends there.
-func (c *cmTalk) isRefused(t *testing.T, there end, ipv6 bool) {
+func (c *cmTalk) isRefused(t *testing.T, there harness.Endpoint, ipv6 bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()
 	server, serverErr := c.words(c.server, &there, &there, ipv6)
@@ -93,17 +94,17 @@ func (c *cmTalk) isRefused(t *testing.T, there end, ipv6 bool) {
 	if err := errors.Join(serverErr, clientErr); err != nil {
 		t.Fatal(err)
 	}
-	serving := there.start(ctx, t, server)
-	out, err := there.start(ctx, t, client).wait()
+	serving := there.Start(ctx, t, server)
+	out, err := there.Start(ctx, t, client).Wait()
 	cancel()
-	serving.wait()
+	serving.Wait()
 	if err == nil || !c.refuses.MatchString(out) {
 		t.Errorf("%v, want it refused with %v\n%s", err, c.refuses, out)
 	}
 }
 
 // hangsUpAtTimes wants the client of a conversation to take its server's end for an error sooner or later, with both ends there.
-func (c *cmTalk) hangsUpAtTimes(t *testing.T, there end, ipv6 bool) {
+func (c *cmTalk) hangsUpAtTimes(t *testing.T, there harness.Endpoint, ipv6 bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()
 	for tries := 1; ; tries++ {

@@ -13,6 +13,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 )
 
@@ -23,41 +24,28 @@ func programOf(t *testing.T, g *rxelab.Guest) string {
 	return fmt.Sprintf("tcp:%v:%d", g.Host, programPort)
 }
 
-// overEachCable runs a test once for each link, which nothing else uses.
-func overEachCable(t *testing.T, test func(t *testing.T, l link, s *site)) {
-	overCables(t, links, test)
-}
-
-func overCables(t *testing.T, links []link, test func(t *testing.T, l link, s *site)) {
-	needRoot(t, "network namespaces and a guest's network")
+// overEachLinkWithoutDaemon runs a test once for each link, whose softroce end the test provides.
+func overEachLinkWithoutDaemon(t *testing.T, links []harness.Link, test func(t *testing.T, l harness.Link, s *harness.Testbed)) {
+	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
 	for _, l := range links {
-		t.Run(l.name, func(t *testing.T) {
-			l.lane.take(t)
-			lab, err := l.lab()
-			if err != nil {
-				t.Fatal(err)
-			}
-			s := &site{lab: lab, guest: lab.Guests[0]}
-			s.calm(t)
-			t.Cleanup(func() { s.calm(t) })
-			s.record(t)
+		t.Run(l.Name, func(t *testing.T) {
+			l.Exclusive.Acquire(t)
+			s := harness.NewTestbedWithoutDaemon(t, l)
+			t.Cleanup(func() { s.ClearImpairments(t) })
 			test(t, l, s)
 		})
 	}
 }
 
 // playOnto runs softroce replay --onto and returns what it says.
-func playOnto(t *testing.T, l link, s *site, command, file string, flags ...string) (string, error) {
+func playOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file string, flags ...string) (string, error) {
 	t.Helper()
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := harness.Binary(t)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the play took too long"))
 	defer cancel()
-	args := append([]string{bin, "replay", "--onto", l.nic(s.lab), "--program", command, filepath.Join("../pcap-fixtures", file)}, flags...)
-	out, err := s.lab.Command(ctx, args...).CombinedOutput()
+	args := append([]string{bin, "replay", "--onto", l.NIC(s.Lab), "--program", command, filepath.Join("../pcap-fixtures", file)}, flags...)
+	out, err := s.Lab.Command(ctx, args...).CombinedOutput()
 	return string(out), err
 }
 
@@ -93,10 +81,10 @@ var ontoKernel = []struct{ file, side, says, departs string }{
 // TestCapturesPlayOntoTheKernel plays what one kernel's NIC was once sent to another one: it answers as softroce would, but
 // for its known departures. And what it was answered, to one that has the same work: it asks as softroce would.
 func TestCapturesPlayOntoTheKernel(t *testing.T) {
-	overEachCable(t, func(t *testing.T, l link, s *site) {
-		command := programOf(t, s.guest)
+	overEachLinkWithoutDaemon(t, harness.Links, func(t *testing.T, l harness.Link, s *harness.Testbed) {
+		command := programOf(t, s.Guest)
 		for i, c := range ontoKernel {
-			if l.name != "packet" && i%2 == 1 {
+			if l.Name != "packet" && i%2 == 1 {
 				continue // every other does for what a link may change
 			}
 			out, err := playOnto(t, l, s, command, c.file, "--fast", "--side", c.side)
@@ -152,12 +140,12 @@ func TestInteropNamesWhatCapturesShow(t *testing.T) {
 
 // TestALossyWayToTheKernelIsNoDifference: what is lost is sent again, and told.
 func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
-	overEachCable(t, func(t *testing.T, l link, s *site) {
-		command := programOf(t, s.guest)
-		if err := s.guest.SpoilIngress(t.Context(), "loss 3%"); err != nil {
+	overEachLinkWithoutDaemon(t, harness.Links, func(t *testing.T, l harness.Link, s *harness.Testbed) {
+		command := programOf(t, s.Guest)
+		if err := s.Guest.ImpairIngress(t.Context(), "loss 3%"); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.guest.SpoilEgress(t.Context(), "loss 1%"); err != nil {
+		if err := s.Guest.ImpairEgress(t.Context(), "loss 1%"); err != nil {
 			t.Fatal(err)
 		}
 		for _, c := range [][2]string{{"requester", "write-bw-ackreq.pcap"}, {"requester", "read-bw.pcap"}, {"responder", "loss-write-req.pcap"}} {
@@ -175,9 +163,9 @@ func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
 
 // TestAKernelThatDoesNotAnswerIsAnError has one line for it. On every link silence is the same, and long.
 func TestAKernelThatDoesNotAnswerIsAnError(t *testing.T) {
-	overCables(t, links[:1], func(t *testing.T, l link, s *site) {
-		command := programOf(t, s.guest)
-		if err := s.guest.Deafen(t.Context()); err != nil {
+	overEachLinkWithoutDaemon(t, harness.Links[:1], func(t *testing.T, l harness.Link, s *harness.Testbed) {
+		command := programOf(t, s.Guest)
+		if err := s.Guest.DropIngress(t.Context()); err != nil {
 			t.Fatal(err)
 		}
 		out, err := playOnto(t, l, s, command, "pp-rc-mtu1024.pcap", "--fast")

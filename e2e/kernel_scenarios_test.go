@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 	"softroce/internal/scenario"
 	"softroce/internal/testbed"
@@ -32,7 +33,7 @@ const (
 // TestScenariosWithTheKernel plays the scenarios against the kernel's rxe: each goes as it does in a simulation,
 // or departs from it just as testdata/rxe.txt says.
 func TestScenariosWithTheKernel(t *testing.T) {
-	needRoot(t, "network namespaces and a guest's network")
+	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
 	files, err := filepath.Glob(scenarioFiles)
 	if err != nil {
@@ -42,13 +43,13 @@ func TestScenariosWithTheKernel(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, l := range links {
+	for _, l := range harness.Links {
 		play := files
-		if l.name != "packet" {
+		if l.Name != "packet" {
 			play = sample(files)
 		}
-		t.Run(l.name, func(t *testing.T) {
-			l.lane.take(t)
+		t.Run(l.Name, func(t *testing.T) {
+			l.Exclusive.Acquire(t)
 			playScenarios(t, l, d, round{play, nil}, round{oneOf(inSample6, always6, files), []string{"--ipv6"}})
 		})
 	}
@@ -80,30 +81,24 @@ func oneOf(many int, always string, files []string) (l []string) {
 // A round is scenarios, and how they are played.
 type round struct{ files, flags []string }
 
-func playScenarios(t *testing.T, l link, d *departures, rounds ...round) {
-	lab, err := l.lab()
-	if err != nil {
-		t.Fatal(err)
-	}
+func playScenarios(t *testing.T, l harness.Link, d *departures, rounds ...round) {
+	lab := l.Lab(t)
 	kernel, err := kernelOf(lab.Release)
 	if err != nil {
 		t.Fatal(err)
 	}
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if anotherKernel() {
+	bin := harness.Binary(t)
+	if harness.OtherKernel() {
 		t.Cleanup(func() { reboot(t, lab) })
 	}
 	g := lab.Guests[0]
-	if err := g.Calm(t.Context()); err != nil {
+	if err := g.ClearImpairments(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	serveProgram(t, g)
 	ctx, cancel := context.WithTimeout(t.Context(), programTime)
 	defer cancel()
-	args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", atATime), "--peer", l.nic(lab),
+	args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", atATime), "--peer", l.NIC(lab),
 		"--program", fmt.Sprintf("tcp:%v:%d", g.Host, programPort), "--lacks", strings.Join(d.lacks(kernel), ",")}
 	for _, r := range rounds {
 		cmd := lab.Command(ctx, slices.Concat(args, r.flags, r.files)...)
@@ -128,7 +123,7 @@ func scenarioProgram(t *testing.T) string {
 		t.Fatal(err)
 	}
 	program := filepath.Join(t.TempDir(), "program")
-	command(t, "cc", slices.Concat([]string{"-O2", "-Wall", "-Wextra", "-Werror", "-o", program}, files, []string{"-libverbs"})...)
+	harness.RunCommand(t, "cc", slices.Concat([]string{"-O2", "-Wall", "-Wextra", "-Werror", "-o", program}, files, []string{"-libverbs"})...)
 	return program
 }
 

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 )
 
@@ -51,24 +52,24 @@ const fewStocks = 2
 
 // TestStockProgramsWithTheKernel has unmodified programs speak UC, UD and RC with shared receive queues.
 func TestStockProgramsWithTheKernel(t *testing.T) {
-	needRoot(t, "network namespaces and a guest's network")
+	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
-	libs := library(t)
-	for _, l := range links {
-		if l.name == "dgram" {
+	libs := harness.Libraries(t)
+	for _, l := range harness.Links {
+		if l.Name == "dgram" {
 			continue // QEMU's socket loses what comes in a burst, and UC and UD do not send again
 		}
-		t.Run(l.name, func(t *testing.T) {
-			l.lane.take(t)
-			s := newSite(t, l)
-			for _, v := range ipVersions {
+		t.Run(l.Name, func(t *testing.T) {
+			l.Exclusive.Acquire(t)
+			s := harness.NewTestbed(t, l)
+			for _, v := range harness.IPVersions {
 				play := stocks
-				if v.ipv6 || l.name != "packet" {
+				if v.IPv6 || l.Name != "packet" {
 					play = stocks[:fewStocks]
 				}
 				for _, c := range play {
-					t.Run(fmt.Sprintf("%s/%v/kernel serves", v.name, c), func(t *testing.T) { s.stockClient(t, v, c, libs) })
-					t.Run(fmt.Sprintf("%s/%v/kernel connects", v.name, c), func(t *testing.T) { s.stockServer(t, v, c, libs) })
+					t.Run(fmt.Sprintf("%s/%v/kernel serves", v.Name, c), func(t *testing.T) { programAsClient(t, s, v, c, libs) })
+					t.Run(fmt.Sprintf("%s/%v/kernel connects", v.Name, c), func(t *testing.T) { programAsServer(t, s, v, c, libs) })
 				}
 			}
 		})
@@ -77,25 +78,25 @@ func TestStockProgramsWithTheKernel(t *testing.T) {
 
 const stockLimit = 40 * time.Second
 
-func (s *site) stockClient(t *testing.T, v ipVersion, c stock, libs string) {
+func programAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, c stock, libs string) {
 	ctx, cancel := context.WithTimeout(t.Context(), stockLimit)
 	defer cancel()
-	guest, err := s.guest.Start(ctx, stockLimit, strings.Join(c.args("rxe0", rxelab.GIDIndex(v.ipv6)), " "))
+	guest, err := s.Guest.Start(ctx, stockLimit, strings.Join(c.args("rxe0", rxelab.GIDIndex(v.IPv6)), " "))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := s.guest.WaitListen(ctx, pingpongPort); err != nil {
+	if err := s.Guest.WaitListen(ctx, pingpongPort); err != nil {
 		t.Fatalf("%v: %s", err, guest.Output())
 	}
-	out, err := s.underRun(ctx, t, v, c, libs, s.guest.Host.String()).CombinedOutput()
+	out, err := programCommand(ctx, t, s, v, c, libs, s.Guest.Host.String()).CombinedOutput()
 	guestOut, guestErr := guest.Wait()
 	c.check(t, out, err, guestOut, guestErr)
 }
 
-func (s *site) stockServer(t *testing.T, v ipVersion, c stock, libs string) {
+func programAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, c stock, libs string) {
 	ctx, cancel := context.WithTimeout(t.Context(), stockLimit)
 	defer cancel()
-	ours := s.underRun(ctx, t, v, c, libs)
+	ours := programCommand(ctx, t, s, v, c, libs)
 	var out bytes.Buffer
 	ours.Stdout, ours.Stderr = &out, &out
 	if err := ours.Start(); err != nil {
@@ -103,30 +104,27 @@ func (s *site) stockServer(t *testing.T, v ipVersion, c stock, libs string) {
 	}
 	ended := make(chan error, 1)
 	go func() { ended <- ours.Wait() }()
-	for !listens(ours.Process.Pid, pingpongPort) {
+	for !harness.Listens(ours.Process.Pid, pingpongPort) {
 		select {
 		case err := <-ended:
 			t.Fatalf("%s does not listen: %v\n%s", c.tool, errors.Join(err, ctx.Err()), &out)
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	guestOut, guestErr := s.guest.Run(ctx, stockLimit, strings.Join(append(c.args("rxe0", rxelab.GIDIndex(v.ipv6)), s.lab.Host().String()), " "))
+	guestOut, guestErr := s.Guest.Run(ctx, stockLimit, strings.Join(append(c.args("rxe0", rxelab.GIDIndex(v.IPv6)), s.Lab.Host().String()), " "))
 	if guestErr != nil {
-		cancel() // ours may wait for a peer that is gone
+		cancel() // pingpongCommand may wait for a peer that is gone
 	}
 	err := <-ended
 	c.check(t, out.Bytes(), err, guestOut, guestErr)
 }
 
-// underRun is softroce's end.
-func (s *site) underRun(ctx context.Context, t *testing.T, v ipVersion, c stock, libs string, host ...string) *exec.Cmd {
+// programCommand is softroce's end.
+func programCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v harness.IPVersion, c stock, libs string, host ...string) *exec.Cmd {
 	t.Helper()
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	argv := append([]string{bin, "--socket", s.socket, "run", "-q", "--"}, c.args("softroce0", s.gidIndex(t, v))...)
-	cmd := s.lab.Command(ctx, append(argv, host...)...)
+	bin := harness.Binary(t)
+	argv := append([]string{bin, "--socket", s.Socket, "run", "-q", "--"}, c.args("softroce0", s.GIDIndex(t, v))...)
+	cmd := s.Lab.Command(ctx, append(argv, host...)...)
 	cmd.Env = append(os.Environ(), "SOFTROCE_LIBDIR="+libs)
 	return cmd
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 )
 
@@ -25,25 +26,22 @@ var vlanEmu = netip.MustParsePrefix("10.79.7.10/24")
 // TestPingpongWithTheKernelInAVLAN: the guest has a VLAN interface on its own, whose addresses are GIDs of rxe0;
 // the daemon's NIC has a GID in the VLAN, too.
 func TestPingpongWithTheKernelInAVLAN(t *testing.T) {
-	needRoot(t, "network namespaces and a guest's network")
-	onCable.take(t)
-	l := link{"dgram", &onCable, dgrammed, func(l *rxelab.Lab) string {
+	harness.NeedRoot(t, "network namespaces and a guest's network")
+	harness.DgramGuest.Acquire(t)
+	l := harness.Link{Name: "dgram", Exclusive: &harness.DgramGuest, Lab: harness.DgramLab, NIC: func(l *rxelab.Lab) string {
 		g := l.Guests[0]
 		return fmt.Sprintf("dgram:%v,%v,%v,%v@%d,mtu=9000,mac=%s", g.DgramPeer, g.Dgram, rxelab.Emu4, vlanEmu, vlanID, rxelab.MAC)
 	}}
-	s := newSite(t, l)
-	s.guestSays(t, fmt.Sprintf("modprobe 8021q; ip link add link eth0 name v%d type vlan id %d && ip addr add %s dev v%[1]d && ip link set v%[1]d up",
+	s := harness.NewTestbed(t, l)
+	runInGuest(t, s, fmt.Sprintf("modprobe 8021q; ip link add link eth0 name v%d type vlan id %d && ip addr add %s dev v%[1]d && ip link set v%[1]d up",
 		vlanID, vlanID, vlanGuest))
-	defer s.guestSays(t, fmt.Sprintf("ip link del v%d", vlanID))
-	v := ipVersion{name: "VLAN", emu: vlanEmu, guestGID: s.guestGID(t, netip.MustParsePrefix(vlanGuest).Addr())}
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	defer runInGuest(t, s, fmt.Sprintf("ip link del v%d", vlanID))
+	v := harness.IPVersion{Name: "VLAN", Prefix: vlanEmu, GuestGID: awaitGuestGID(t, s, netip.MustParsePrefix(vlanGuest).Addr())}
+	bin := harness.Binary(t)
 	file := filepath.Join(t.ArtifactDir(), "vlan.pcapng")
-	stop := s.capture(t, bin, file)
-	s.pingpongClient(t, v, pingpong{1024, 10000, 50})
-	s.pingpongServer(t, v, pingpong{1024, 10000, 50})
+	stop := harness.StartCapture(t, s.Socket, file)
+	pingpongAsClient(t, s, v, pingpong{1024, 10000, 50})
+	pingpongAsServer(t, s, v, pingpong{1024, 10000, 50})
 	stop()
 	text, err := exec.Command(bin, "decode", file).Output()
 	if err != nil {
@@ -55,18 +53,18 @@ func TestPingpongWithTheKernelInAVLAN(t *testing.T) {
 	}
 }
 
-// guestSays runs a command in the guest, which is to succeed.
-func (s *site) guestSays(t *testing.T, command string) string {
+// runInGuest runs a command in the guest, which is to succeed.
+func runInGuest(t *testing.T, s *harness.Testbed, command string) string {
 	t.Helper()
-	out, err := s.guest.Run(t.Context(), 20*time.Second, command)
+	out, err := s.Guest.Run(t.Context(), 20*time.Second, command)
 	if err != nil {
 		t.Fatalf("%s: %v", command, err)
 	}
 	return out
 }
 
-// guestGID waits for an address to become a GID of rxe0, and returns its index.
-func (s *site) guestGID(t *testing.T, a netip.Addr) int {
+// awaitGuestGID waits for an address to become a GID of rxe0, and returns its index.
+func awaitGuestGID(t *testing.T, s *harness.Testbed, a netip.Addr) int {
 	t.Helper()
 	b := a.As16()
 	b[10], b[11] = 0xff, 0xff
@@ -74,7 +72,7 @@ func (s *site) guestGID(t *testing.T, a netip.Addr) int {
 	for i := 0; i < len(b); i += 2 {
 		want = append(want, fmt.Sprintf("%02x%02x", b[i], b[i+1]))
 	}
-	out := s.guestSays(t, fmt.Sprintf("cd /sys/class/infiniband/rxe0/ports/1/gids && until grep -lx %s *; do sleep 0.1; done", strings.Join(want, ":")))
+	out := runInGuest(t, s, fmt.Sprintf("cd /sys/class/infiniband/rxe0/ports/1/gids && until grep -lx %s *; do sleep 0.1; done", strings.Join(want, ":")))
 	index, err := strconv.Atoi(strings.Fields(out)[0])
 	if err != nil {
 		t.Fatalf("GID index: %q", out)
@@ -85,23 +83,20 @@ func (s *site) guestGID(t *testing.T, a netip.Addr) int {
 // TestPacketLinkFollowsVLANInterfaces runs the wire package's test of it in the guest: the host's kernel may have no
 // VLAN interfaces.
 func TestPacketLinkFollowsVLANInterfaces(t *testing.T) {
-	needRoot(t, "a guest")
-	onBridge.take(t)
-	lab, err := bridged()
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &site{lab: lab, guest: lab.Guests[0]}
+	harness.NeedRoot(t, "a guest")
+	harness.BridgeGuest.Acquire(t)
+	lab := harness.BridgeLab(t)
+	s := &harness.Testbed{Lab: lab, Guest: lab.Guests[0]}
 	bin := filepath.Join(t.TempDir(), "wire.test")
 	build := exec.Command("go", "test", "-c", "-tags", "vlanlab", "-o", bin, "softroce/wire")
 	build.Env = append(os.Environ(), "CGO_ENABLED=0")
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	if err := s.guest.Put(t.Context(), bin, "/tmp/wire.test"); err != nil {
+	if err := s.Guest.Put(t.Context(), bin, "/tmp/wire.test"); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.guest.Run(t.Context(), 2*time.Minute, "modprobe veth; modprobe 8021q; cd /tmp && ./wire.test -test.v -test.run TestThePacketLinkCarriesTheVLANsOfItsInterface")
+	out, err := s.Guest.Run(t.Context(), 2*time.Minute, "modprobe veth; modprobe 8021q; cd /tmp && ./wire.test -test.v -test.run TestThePacketLinkCarriesTheVLANsOfItsInterface")
 	if err != nil || !strings.Contains(out, "--- PASS: TestThePacketLinkCarriesTheVLANsOfItsInterface") {
 		t.Errorf("%v\n%s", err, out)
 	}

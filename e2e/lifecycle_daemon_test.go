@@ -2,7 +2,6 @@ package e2e
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"io/fs"
 	"os"
@@ -11,20 +10,21 @@ import (
 	"slices"
 	"testing"
 
+	"softroce/e2e/harness"
 	"softroce/verbs"
 )
 
 func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s.sock")
-	daemon := startDaemon(t, nil, "--socket", socket)
-	nic := openNIC(t, daemon, socket)
+	daemon := harness.StartDaemon(t, nil, "--socket", socket)
+	nic := harness.OpenNIC(t, daemon, socket)
 	pd, err := nic.AllocPD()
 	if err != nil {
 		t.Fatal(err)
 	}
-	daemon.stop(t)
+	daemon.Stop(t)
 
-	ctx, cancel := context.WithTimeout(t.Context(), startLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.StartLimit)
 	defer cancel()
 	if e, err := nic.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventDeviceFatal {
 		t.Errorf("client heard %v, %v", e.EventType, err)
@@ -40,17 +40,14 @@ func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 // TestTheNextDaemonClearsAwayAfterOneThatWasKilled has a program look at the device files of two daemons, of which one is killed:
 // the third removes what that one left, and the other's stay.
 func TestTheNextDaemonClearsAwayAfterOneThatWasKilled(t *testing.T) {
-	needPrograms(t)
-	betweenUs.take(t)
+	harness.NeedPrograms(t)
+	harness.LocalPrograms.Acquire(t)
 	tmp := t.TempDir()
 	in := func(ctx context.Context, argv ...string) *exec.Cmd {
 		return exec.CommandContext(ctx, "env", append([]string{"TMPDIR=" + tmp}, argv...)...)
 	}
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	libs := library(t)
+	bin := harness.Binary(t)
+	libs := harness.Libraries(t)
 	trees := func() []string {
 		t.Helper()
 		found, err := filepath.Glob(filepath.Join(tmp, "softroce-sysfs-*"))
@@ -68,34 +65,20 @@ func TestTheNextDaemonClearsAwayAfterOneThatWasKilled(t *testing.T) {
 		}
 	}
 	stays, killed, next := filepath.Join(tmp, "a"), filepath.Join(tmp, "b"), filepath.Join(tmp, "c")
-	openNIC(t, startDaemon(t, in, "--socket", stays), stays)
+	harness.OpenNIC(t, harness.StartDaemon(t, in, "--socket", stays), stays)
 	look(stays)
 	kept := trees()
-	victim := launchDaemon(t, in, "--socket", killed)
-	openNIC(t, victim, killed)
+	victim := harness.LaunchDaemon(t, in, "--socket", killed)
+	harness.OpenNIC(t, victim, killed)
 	look(killed)
-	victim.cmd.Process.Kill()
-	<-victim.ended
+	victim.Kill()
+	victim.Wait()
 	if len(kept) != 1 || len(trees()) != 2 {
 		t.Fatalf("trees of the first: %q, of both: %q", kept, trees())
 	}
-	openNIC(t, startDaemon(t, in, "--socket", next), next)
+	harness.OpenNIC(t, harness.StartDaemon(t, in, "--socket", next), next)
 	if have := trees(); !slices.Equal(have, kept) {
 		t.Errorf("trees after the next start: %q, want %q", have, kept)
 	}
 	look(stays)
-}
-
-// count asks the daemon how many objects of a kind it holds.
-func count(t *testing.T, bin, socket, what string) int {
-	t.Helper()
-	out, err := exec.Command(bin, "--socket", socket, "show", what, "--json").Output()
-	if err != nil {
-		t.Fatalf("show %s: %v", what, err)
-	}
-	var list []json.RawMessage
-	if err := json.Unmarshal(out, &list); err != nil {
-		t.Fatalf("show %s: %v in %s", what, err, out)
-	}
-	return len(list)
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/internal/perf"
 	"softroce/internal/show"
 	"softroce/verbs"
@@ -37,16 +38,16 @@ const (
 // have work under way. Another client's queue pairs go on all the time, and in the end the
 // daemon has what it had before.
 func TestKilledClientsLeaveNothing(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
-	ns := namespace(t, "killed")
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
+	ns := harness.Namespace(t, "killed")
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
 	frugal := func(ctx context.Context, argv ...string) *exec.Cmd { // what it holds, and little that it held
-		return inNamespace(ns)(ctx, append([]string{"env", "GOGC=10"}, argv...)...)
+		return harness.InNamespace(ns)(ctx, append([]string{"env", "GOGC=10"}, argv...)...)
 	}
-	daemon := startDaemon(t, frugal, "--socket", socket)
-	openNIC(t, daemon, socket).Close()
+	daemon := harness.StartDaemon(t, frugal, "--socket", socket)
+	harness.OpenNIC(t, daemon, socket).Close()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 
@@ -61,7 +62,7 @@ func TestKilledClientsLeaveNothing(t *testing.T) {
 			t.Errorf("the client that was not killed: %v", err)
 		}
 		awaitNothing(t, socket)
-		return footprintOf(t, daemon.cmd.Process.Pid)
+		return footprintOf(t, daemon.Pid())
 	}
 	// A heap grows to what it has to hold at most, and stays. Who was killed before it had a queue pair shows little; on a
 	// busy machine that may be many.
@@ -105,16 +106,10 @@ func queuePairs(t *testing.T, socket string) int {
 	return int(qp.QPNum())
 }
 
-func inNamespace(ns string) func(context.Context, ...string) *exec.Cmd {
-	return func(ctx context.Context, argv ...string) *exec.Cmd {
-		return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns}, argv...)...)
-	}
-}
-
 // killSome starts pairs of programs and kills both, each at a moment of its own.
 func killSome(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
-	x := beside(ns, socket, end{device: "softroce0"})
-	y := beside(ns, socket, end{device: "softroce1"})
+	x := harness.OnDaemon(ns, socket, harness.Endpoint{Device: "softroce0"})
+	y := harness.OnDaemon(ns, socket, harness.Endpoint{Device: "softroce1"})
 	for range rounds {
 		victim, port := victims[r.IntN(len(victims))], 20000+r.IntN(20000)
 		flag := "-x"
@@ -124,17 +119,17 @@ func killSome(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 		args := fmt.Sprintf("%s %s 1 -p %d -d ", victim, flag, port)
 		lives := [2]time.Duration{time.Duration(r.Int64N(int64(lifetime))), time.Duration(r.Int64N(int64(lifetime)))}
 		serverCtx, killServer := context.WithCancel(t.Context())
-		server := y.start(serverCtx, t, args+y.device)
-		limit, stop := context.WithTimeout(serverCtx, startLimit)
-		y.listening(limit, server, port) // the server may fail to get the port: then it has ended
+		server := y.Start(serverCtx, t, args+y.Device)
+		limit, stop := context.WithTimeout(serverCtx, harness.StartLimit)
+		y.WaitListening(limit, server, port) // the server may fail to get the port: then it has ended
 		stop()
 		clientCtx, killClient := context.WithCancel(t.Context())
-		client := x.start(clientCtx, t, args+x.device+" localhost")
+		client := x.Start(clientCtx, t, args+x.Device+" localhost")
 		// SIGKILL, and with softroce run goes its program.
 		time.AfterFunc(lives[0], killServer)
 		time.AfterFunc(lives[1], killClient)
-		server.wait()
-		client.wait()
+		server.Wait()
+		client.Wait()
 		killServer()
 		killClient()
 	}
@@ -180,16 +175,12 @@ func survive(t *testing.T, socket string) (end func() error) {
 // awaitNothing waits until the daemon shows no object of a client.
 func awaitNothing(t *testing.T, socket string) {
 	t.Helper()
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	limit := time.Now().Add(startLimit)
+	limit := time.Now().Add(harness.StartLimit)
 	for _, what := range show.Kinds() {
 		if slices.Contains([]string{"devices", "counters", "faults"}, what) {
 			continue
 		}
-		for n := count(t, bin, socket, what); n != 0; n = count(t, bin, socket, what) {
+		for n := harness.CountObjects(t, socket, what); n != 0; n = harness.CountObjects(t, socket, what) {
 			if time.Now().After(limit) {
 				t.Fatalf("%d left of %s", n, what)
 			}
@@ -239,50 +230,47 @@ func footprintOf(t *testing.T, pid int) (f footprint) {
 // TestKilledDaemonIsAnErrorToItsClients kills the daemon under programs that poll, that sleep
 // until a completion comes, that only look at their memory, and that wait for somebody to connect.
 func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
-	ns := namespace(t, "orphans")
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
+	ns := harness.Namespace(t, "orphans")
 	socket := filepath.Join(t.TempDir(), "s")
-	daemon := launchDaemon(t, inNamespace(ns), "--socket", socket)
-	openNIC(t, daemon, socket).Close()
-	x, y := fabricEnds(ns, socket)
+	daemon := harness.LaunchDaemon(t, harness.InNamespace(ns), "--socket", socket)
+	harness.OpenNIC(t, daemon, socket).Close()
+	x, y := harness.FabricEndpoints(ns, socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	type orphan struct {
 		command string
-		job     *job
+		job     *harness.Job
 	}
 	var orphans []orphan
 	for _, p := range []string{
 		"ib_write_bw -D 120 -x", "ib_read_bw -D 120 -x", "ib_send_bw -n 1000000 -e -x", "ib_send_lat -n 1000000 -e -x",
 		"ibv_rc_pingpong -n 100000000 -g", "ibv_rc_pingpong -n 100000000 -e -g", "ibv_srq_pingpong -n 100000000 -e -g",
 	} {
-		port := freePort()
+		port := harness.FreePort()
 		command := fmt.Sprintf("%s 1 -p %d -d ", p, port)
-		server := y.start(ctx, t, command+y.device)
-		if err := y.listening(ctx, server, port); err != nil {
+		server := y.Start(ctx, t, command+y.Device)
+		if err := y.WaitListening(ctx, server, port); err != nil {
 			t.Fatal(err)
 		}
-		client := x.start(ctx, t, command+x.device+" localhost")
+		client := x.Start(ctx, t, command+x.Device+" localhost")
 		orphans = append(orphans, orphan{"server of " + p, server}, orphan{"client of " + p, client})
 	}
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ours := startJob(t, exec.CommandContext(ctx, bin, "--socket", socket, "perf", "write", "--duration", "2m", "--latency", "0"))
+	bin := harness.Binary(t)
+	ours := harness.StartJob(t, exec.CommandContext(ctx, bin, "--socket", socket, "perf", "write", "--duration", "2m", "--latency", "0"))
 	orphans = append(orphans, orphan{"softroce perf", ours})
 	waiting := []string{"rping -s -a", "rstream -b", "ucmatose -b", "udpong -b", "rdma_server -s"}
 	for _, p := range waiting {
-		orphans = append(orphans, orphan{p, y.start(ctx, t, fmt.Sprintf("%s %s -p %d", p, y.addr[false], freePort()))})
+		orphans = append(orphans, orphan{p, y.Start(ctx, t, fmt.Sprintf("%s %s -p %d", p, y.Addr[false], harness.FreePort()))})
 	}
 	// Each program has one queue pair, perf two; srq_pingpong has sixteen.
-	for limit := time.Now().Add(programLimit); ; time.Sleep(20 * time.Millisecond) {
-		listening, err := y.listeners(ctx)
+	for limit := time.Now().Add(harness.ProgramLimit); ; time.Sleep(20 * time.Millisecond) {
+		listening, err := y.CountListeners(ctx)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if listening == len(waiting) && count(t, bin, socket, "qp") >= 12+2+32 {
+		if listening == len(waiting) && harness.CountObjects(t, socket, "qp") >= 12+2+32 {
 			break
 		}
 		if time.Now().After(limit) {
@@ -290,18 +278,18 @@ func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
 		}
 	}
 	time.Sleep(500 * time.Millisecond) // with work under way; nothing depends on how much
-	if err := daemon.cmd.Process.Kill(); err != nil {
+	if err := daemon.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	limit := time.After(programLimit)
+	limit := time.After(harness.ProgramLimit)
 	for _, o := range orphans {
 		select {
-		case <-o.job.done:
+		case <-o.job.Done:
 		case <-limit:
-			t.Fatalf("%s hangs\n%s", o.command, o.job.out())
+			t.Fatalf("%s hangs\n%s", o.command, o.job.Output())
 		}
 		// From 129 on a status is softroce run's, for a signal; 255 is -1.
-		out, err := o.job.wait()
+		out, err := o.job.Wait()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() < 0 || exit.ExitCode() > 128 && exit.ExitCode() != 255 {
 			t.Errorf("%s: %v, want the exit status of an error\n%s", o.command, err, out)

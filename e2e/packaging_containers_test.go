@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"softroce/e2e/harness"
 	"strings"
 	"testing"
 )
@@ -42,36 +43,33 @@ func contained(ctx context.Context, namespace string, uid int, bin, socket strin
 // TestClientsInContainersOfOtherUsers has two users' programs talk, neither of which shares more than
 // the socket with the daemon.
 func TestClientsInContainersOfOtherUsers(t *testing.T) {
-	needRoot(t, "namespaces and users")
-	betweenUs.take(t)
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns := namespace(t, "container")
+	harness.NeedRoot(t, "namespaces and users")
+	harness.LocalPrograms.Acquire(t)
+	bin := harness.Binary(t)
+	ns := harness.Namespace(t, "container")
 	socket := publicDaemon(t, ns, "0666")
 	for _, c := range []string{
 		"ibv_rc_pingpong -g 1 -c -n 200 -s 20000", "ibv_ud_pingpong -g 1 -c -n 200 -s 1000 -e",
 		"ib_write_bw -x 1 -F -n 20", "ib_read_bw -x 1 -F -n 20", "ib_send_bw -x 1 -F -n 20", "ib_atomic_bw -x 1 -F -n 20",
 	} {
 		t.Run(strings.Fields(c)[0], func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+			ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 			defer cancel()
-			port := freePort()
+			port := harness.FreePort()
 			run := append([]string{"/softroce", "run", "-q", "--"}, strings.Fields(c)...)
-			x := beside(ns, socket, end{}) // for its eyes
-			server := startJob(t, contained(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(port))...))
-			if err := x.listening(ctx, server, port); err != nil {
+			x := harness.OnDaemon(ns, socket, harness.Endpoint{}) // for its eyes
+			server := harness.StartJob(t, contained(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(port))...))
+			if err := x.WaitListening(ctx, server, port); err != nil {
 				cancel()
-				out, _ := server.wait()
+				out, _ := server.Wait()
 				t.Fatalf("%v\n%s", err, out)
 			}
-			client := startJob(t, contained(ctx, ns, 12346, bin, socket, append(run, "-d", "softroce0", "-p", fmt.Sprint(port), "localhost")...))
-			out, err := client.wait()
+			client := harness.StartJob(t, contained(ctx, ns, 12346, bin, socket, append(run, "-d", "softroce0", "-p", fmt.Sprint(port), "localhost")...))
+			out, err := client.Wait()
 			if err != nil {
 				cancel()
 			}
-			served, serverErr := server.wait()
+			served, serverErr := server.Wait()
 			if err != nil || serverErr != nil || wrong.MatchString(out+served) {
 				t.Errorf("client: %v\n%s\nserver: %v\n%s", err, out, serverErr, served)
 			}
@@ -82,11 +80,7 @@ func TestClientsInContainersOfOtherUsers(t *testing.T) {
 // publicDaemon starts a daemon whose socket everybody can reach and has this mode.
 func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	t.Helper()
-	dir, err := shortDir()
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { os.RemoveAll(dir) })
+	dir := harness.ShortDir(t)
 	config := filepath.Join(dir, "c.yaml")
 	if err := os.WriteFile(config, []byte("socket-mode: "+mode+"\n"), 0o644); err != nil {
 		t.Fatal(err)
@@ -94,23 +88,20 @@ func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(workDir, 0o755); err != nil { // where the binary is
+	if err := os.Chmod(harness.WorkDir(), 0o755); err != nil { // where the binary is
 		t.Fatal(err)
 	}
 	socket = filepath.Join(dir, "s")
-	openNIC(t, startDaemon(t, inNamespace(ns), "--socket", socket, "--config", config), socket).Close()
+	harness.OpenNIC(t, harness.StartDaemon(t, harness.InNamespace(ns), "--socket", socket, "--config", config), socket).Close()
 	return socket
 }
 
 // TestWhoMayNotConnectGetsEACCES keeps a user out by the socket's mode.
 func TestWhoMayNotConnectGetsEACCES(t *testing.T) {
-	needRoot(t, "namespaces and users")
-	betweenUs.take(t)
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	ns := namespace(t, "barred")
+	harness.NeedRoot(t, "namespaces and users")
+	harness.LocalPrograms.Acquire(t)
+	bin := harness.Binary(t)
+	ns := harness.Namespace(t, "barred")
 	socket := publicDaemon(t, ns, "0660")
 	for _, command := range [][]string{
 		{"/softroce", "show", "devices"},

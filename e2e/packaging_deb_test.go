@@ -2,20 +2,20 @@ package e2e
 
 import (
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
 
+	"softroce/e2e/harness"
 	"softroce/internal/control"
 	"softroce/internal/daemon"
 )
 
 // TestPackage installs the Debian package in a root of its own, uses it from there, and removes it.
 func TestPackage(t *testing.T) {
-	needRoot(t, "dpkg --root")
-	betweenUs.take(t)
-	command(t, "make", "-C", "..", "deb")
+	harness.NeedRoot(t, "dpkg --root")
+	harness.LocalPrograms.Acquire(t)
+	harness.RunCommand(t, "make", "-C", "..", "deb")
 	debs, err := filepath.Glob("../dist/softroce_*.deb")
 	if err != nil || len(debs) != 1 {
 		t.Fatalf("packages: %v, %v", debs, err)
@@ -29,14 +29,14 @@ func TestPackage(t *testing.T) {
 	}
 	// Nothing else is in the root: no shell for the scripts, no libc6 to depend on.
 	dpkg := []string{"--root=" + root, "--force-script-chrootless", "--force-depends"}
-	command(t, "dpkg", append(dpkg, "--install", debs[0])...)
+	harness.RunCommand(t, "dpkg", append(dpkg, "--install", debs[0])...)
 
 	bin := filepath.Join(root, "usr/bin/softroce")
-	if out := command(t, bin, "version"); !strings.HasPrefix(out, "softroce ") {
+	if out := harness.RunCommand(t, bin, "version"); !strings.HasPrefix(out, "softroce ") {
 		t.Errorf("version: %s", out)
 	}
 	socket := filepath.Join(t.TempDir(), "s")
-	out := command(t, bin, "run", "--socket", socket, "--", "sh", "-c",
+	out := harness.RunCommand(t, bin, "run", "--socket", socket, "--", "sh", "-c",
 		"echo $LD_LIBRARY_PATH; softroce="+bin+"; $softroce perf write --duration 50ms --latency 10ms")
 	if !strings.Contains(out, "libraries of "+root+"/usr/lib/softroce\n") || !strings.Contains(out, "\n"+root+"/usr/lib/softroce\n") ||
 		!strings.Contains(out, "write softroce0 ") {
@@ -44,7 +44,7 @@ func TestPackage(t *testing.T) {
 	}
 	t.Run("service", func(t *testing.T) { checkService(t, root) })
 
-	command(t, "dpkg", append(dpkg, "--purge", "softroce")...)
+	harness.RunCommand(t, "dpkg", append(dpkg, "--purge", "softroce")...)
 	for _, gone := range []string{"usr/bin/softroce", "usr/lib/softroce", "etc/softroce"} {
 		if _, err := os.Stat(filepath.Join(root, gone)); err == nil {
 			t.Errorf("%s is still there", gone)
@@ -71,21 +71,11 @@ func checkService(t *testing.T, root string) {
 	if err := os.WriteFile(file, []byte(strings.Replace(string(unit), "/usr/bin/softroce", bin, 1)), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if out := command(t, "systemd-analyze", "verify", "--man=no", file); strings.Contains(out, "softroce") {
+	if out := harness.RunCommand(t, "systemd-analyze", "verify", "--man=no", file); strings.Contains(out, "softroce") {
 		t.Errorf("systemd-analyze verify: %s", out)
 	}
 	config, err := daemon.ReadConfig(filepath.Join(root, "etc/softroce/softroce.yaml"))
 	if err != nil || config.Socket != control.DefaultSocket || config.SocketGroup != "softroce" {
 		t.Errorf("configuration: %+v, %v", config, err)
 	}
-}
-
-// command runs a command that has to succeed, and returns what it printed.
-func command(t *testing.T, name string, args ...string) string {
-	t.Helper()
-	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
-	if err != nil {
-		t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-	}
-	return string(out)
 }

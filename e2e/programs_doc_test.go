@@ -5,6 +5,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"softroce/e2e/harness"
 	"strings"
 	"testing"
 )
@@ -42,11 +43,11 @@ func TestProgramsDocument(t *testing.T) {
 
 // TestDevinfo has the programs that only look see what there is, or what softroce run lets them.
 func TestDevinfo(t *testing.T) {
-	needRoot(t, "a network namespace")
-	betweenUs.take(t)
-	ns := namespace(t, "devinfo")
-	socket := daemonIn(t, ns)
-	x := beside(ns, socket, end{device: "softroce0,softroce1"})
+	harness.NeedRoot(t, "a network namespace")
+	harness.LocalPrograms.Acquire(t)
+	ns := harness.Namespace(t, "devinfo")
+	socket := harness.DaemonIn(t, ns)
+	x := harness.OnDaemon(ns, socket, harness.Endpoint{Device: "softroce0,softroce1"})
 	for _, c := range []struct {
 		command string
 		want    []string
@@ -54,7 +55,7 @@ func TestDevinfo(t *testing.T) {
 		{"ibv_devices", []string{"softroce0", "softroce1"}},
 		{"ibv_devinfo -v", []string{"PORT_ACTIVE", "hca_id:\tsoftroce1", "link_layer:\t\tEthernet", "::ffff:192.0.2.2, RoCE v2", "max_qp:"}},
 	} {
-		out, err := x.start(t.Context(), t, c.command).wait()
+		out, err := x.Start(t.Context(), t, c.command).Wait()
 		if err != nil {
 			t.Errorf("%s: %v", c.command, err)
 		}
@@ -64,12 +65,9 @@ func TestDevinfo(t *testing.T) {
 			}
 		}
 	}
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	bin := harness.Binary(t)
 	for _, names := range []string{"softroce1", "softroce1,softroce0"} {
-		out := command(t, bin, "run", "-q", "--socket", socket, "--device", names, "--", "ibv_devices")
+		out := harness.RunCommand(t, bin, "run", "-q", "--socket", socket, "--device", names, "--", "ibv_devices")
 		if seen := regexp.MustCompile(`softroce\d`).FindAllString(out, -1); strings.Join(seen, ",") != names {
 			t.Errorf("with --device %s:\n%s", names, out)
 		}

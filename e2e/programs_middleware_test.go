@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/internal/check"
 )
 
@@ -108,20 +109,20 @@ var solos = []solo{
 
 // TestOtherPrograms runs them on softroce, and holds what was on the wire against the rules.
 func TestOtherPrograms(t *testing.T) {
-	needRoot(t, "network namespaces")
+	harness.NeedRoot(t, "network namespaces")
 	for _, name := range []string{"fio", "qperf", "fi_pingpong", "ucx_perftest", "mpirun", "NPopenmpi", "ibstat"} {
 		if _, err := exec.LookPath(name); err != nil {
 			t.Skipf("%v: scripts/setup test installs it", err)
 		}
 	}
-	betweenUs.take(t)
+	harness.LocalPrograms.Acquire(t)
 	for _, where := range []struct {
 		name string
-		make func(t *testing.T, options ...string) (client, server end)
+		make func(t *testing.T, options ...string) (client, server harness.Endpoint)
 		not  int
 	}{
-		{"two NICs", onFabric, onInterfaces},
-		{"veth", onVeth, onAFabric},
+		{"two NICs", harness.FabricPair, onInterfaces},
+		{"veth", harness.VethPair, onAFabric},
 	} {
 		t.Run(where.name, func(t *testing.T) {
 			capture := filepath.Join(t.TempDir(), "all.pcapng")
@@ -148,7 +149,7 @@ func TestOtherPrograms(t *testing.T) {
 			// These wait until nobody but they listens through the connection manager.
 			for _, verb := range []string{"write", "read", "send"} {
 				f := fio(verb)
-				port := fmt.Sprint(freePort())
+				port := fmt.Sprint(harness.FreePort())
 				f.server, f.client = strings.ReplaceAll(f.server, "PORT", port), strings.ReplaceAll(f.client, "PORT", port)
 				t.Run(dashed(f.name), func(t *testing.T) { f.run(t, server, client, false) })
 			}
@@ -159,50 +160,50 @@ func TestOtherPrograms(t *testing.T) {
 func dashed(name string) string { return strings.NewReplacer(" ", ",", ";", "+").Replace(name) }
 
 // fillIn completes a line for one of two ends.
-func fillIn(line string, e, server end, port int) string {
-	return strings.NewReplacer("{domain}", domain(line, e), "{dev}", e.device, "{host}", server.host, "{port}", fmt.Sprint(port)).Replace(line)
+func fillIn(line string, e, server harness.Endpoint, port int) string {
+	return strings.NewReplacer("{domain}", domain(line, e), "{dev}", e.Device, "{host}", server.Host, "{port}", fmt.Sprint(port)).Replace(line)
 }
 
 // domain is what libfabric calls a NIC: endpoints of datagrams have one of their own.
-func domain(line string, e end) string {
+func domain(line string, e harness.Endpoint) string {
 	if strings.Contains(line, "dgram") {
-		return e.device + "-dgram"
+		return e.Device + "-dgram"
 	}
-	return e.device
+	return e.Device
 }
 
-func (p pair) run(t *testing.T, client, server end) {
+func (p pair) run(t *testing.T, client, server harness.Endpoint) {
 	t.Helper()
-	defer enter(t, programs)()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), programLimit, fmt.Errorf("not done within %v", programLimit))
+	defer harness.AcquireProgramSlot(t)()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
-	port := freePort()
-	serving := server.start(ctx, t, fillIn(p.server, server, server, port))
-	if err := server.listening(ctx, serving, port); err != nil {
+	port := harness.FreePort()
+	serving := server.Start(ctx, t, fillIn(p.server, server, server, port))
+	if err := server.WaitListening(ctx, serving, port); err != nil {
 		cancel()
-		out, status := serving.wait()
+		out, status := serving.Wait()
 		t.Fatalf("server: %v, %v\n%s", err, status, out)
 	}
-	out, err := client.start(ctx, t, fillIn(p.client, client, server, port)).wait()
+	out, err := client.Start(ctx, t, fillIn(p.client, client, server, port)).Wait()
 	if err != nil {
 		select {
-		case <-serving.done:
+		case <-serving.Done:
 		case <-time.After(time.Second):
 			cancel()
 		}
 	}
-	served, serverErr := serving.wait()
+	served, serverErr := serving.Wait()
 	if err != nil || serverErr != nil || !regexp.MustCompile(p.want).MatchString(out) {
 		t.Errorf("client: %v\n%s\nserver: %v\n%s", err, out, serverErr, served)
 	}
 }
 
-func (s solo) run(t *testing.T, e end) {
+func (s solo) run(t *testing.T, e harness.Endpoint) {
 	t.Helper()
-	defer enter(t, programs)()
-	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer harness.AcquireProgramSlot(t)()
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	out, err := e.start(ctx, t, fillIn(s.command, e, e, 0)).wait()
+	out, err := e.Start(ctx, t, fillIn(s.command, e, e, 0)).Wait()
 	if err != nil || !regexp.MustCompile(fillIn(s.want, e, e, 0)).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}

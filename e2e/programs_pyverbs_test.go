@@ -8,9 +8,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"softroce/e2e/harness"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -83,25 +83,25 @@ func setHugePagesAside(t *testing.T) bool {
 // a NIC of its own there: once as programs have it, once with our library built to look for its own mistakes. There is a
 // stand-in for the GPU (pyverbs/gpu.py).
 func TestRDMACoresOwnTests(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
-	needPrograms(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
+	harness.NeedPrograms(t)
 	if _, err := os.Stat(pyverbsTests); err != nil {
 		t.Skipf("%v: scripts/setup test installs python3-pyverbs", err)
 	}
-	ns := namespaces(t)[0]
+	ns := harness.VethNamespaces(t)[0]
 	within := func(ctx context.Context, argv ...string) *exec.Cmd {
 		return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", ns}, argv...)...)
 	}
 	socket := filepath.Join(t.TempDir(), "s")
-	d := startDaemon(t, within, "--socket", socket, "--nic", "softroce0=packet:rdma0")
-	survivor := openNIC(t, d, socket)
+	d := harness.StartDaemon(t, within, "--socket", socket, "--nic", "softroce0=packet:rdma0")
+	survivor := harness.OpenNIC(t, d, socket)
 	tests := unpackTests(t)
 	huge := setHugePagesAside(t)
 	if !huge && os.Getenv("CI") == "true" {
 		t.Errorf("the tests of huge pages cannot run")
 	}
-	gid := fmt.Sprint(gids(t, socket, "softroce0")[false])
+	gid := fmt.Sprint(harness.GIDs(t, socket, "softroce0")[false])
 	run := func(t *testing.T, dir string, env ...string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
@@ -126,10 +126,10 @@ func TestRDMACoresOwnTests(t *testing.T) {
 			t.Logf("%s\n%s", out, &details)
 		}
 	}
-	dir := library(t)
+	dir := harness.Libraries(t)
 	t.Run("preloaded", func(t *testing.T) { run(t, dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1")) })
 	t.Run("sanitized", func(t *testing.T) {
-		checked, runtime := sanitized(t)
+		checked, runtime := harness.SanitizedLibraries(t)
 		// What Python never frees does not count.
 		run(t, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
 	})
@@ -138,28 +138,16 @@ func TestRDMACoresOwnTests(t *testing.T) {
 	}
 }
 
-var sanitizing sync.Mutex
-
-// sanitized builds the libraries so that they look for their own mistakes. A program that was not built so preloads the runtime.
-func sanitized(t *testing.T) (dir, runtime string) {
-	t.Helper()
-	dir = library(t)
-	sanitizing.Lock()
-	defer sanitizing.Unlock()
-	command(t, "make", "-C", "../libverbs", "OUT="+dir, "sanitized")
-	return filepath.Join(dir, "sanitized"), strings.TrimSpace(command(t, "gcc", "-print-file-name=libasan.so"))
-}
-
 // unpackTests copies the tests, of which the package has compressed some.
 func unpackTests(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tests")
-	command(t, "cp", "-r", pyverbsTests, dir)
+	harness.RunCommand(t, "cp", "-r", pyverbsTests, dir)
 	zipped, err := filepath.Glob(filepath.Join(dir, "*.gz"))
 	if err != nil || len(zipped) == 0 {
 		t.Fatalf("compressed tests in %s: %v, %v", dir, zipped, err)
 	}
-	command(t, "gunzip", zipped...)
+	harness.RunCommand(t, "gunzip", zipped...)
 	return dir
 }
 

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/e2e/harness"
 	"softroce/e2e/rxelab"
 )
 
@@ -18,7 +19,7 @@ import (
 var copies atomic.Int64
 
 // cmLimit is how long a conversation may take.
-const cmLimit = programLimit
+const cmLimit = harness.ProgramLimit
 
 // pollHup is POLLHUP, with which poll tells that the peer has ended.
 const pollHup = 0x10
@@ -27,22 +28,22 @@ const pollHup = 0x10
 var rstreamHeading = regexp.MustCompile(`^name .* usec/xfer\n$`)
 
 // converse runs each conversation between two ends, over IPv4 and IPv6.
-func converse(t *testing.T, server, client end, list []cmTalk) {
+func converse(t *testing.T, server, client harness.Endpoint, list []cmTalk) {
 	for _, c := range list {
 		for _, v := range c.versions() {
-			if c.refuses != nil && (server.what == "kernel" || client.what == "kernel") {
+			if c.refuses != nil && (server.Provider == harness.Kernel || client.Provider == harness.Kernel) {
 				continue
 			}
-			t.Run(c.name+"/"+v.name, func(t *testing.T) { c.run(t, server, client, v.ipv6) })
+			t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.run(t, server, client, v.IPv6) })
 		}
 	}
 }
 
 // versions are the address families over which the conversation is held.
-func (c *cmTalk) versions() []ipVersion {
-	var list []ipVersion
-	for _, v := range ipVersions {
-		if v.ipv6 && !c.ipv4only || !v.ipv6 && !c.ipv6only {
+func (c *cmTalk) versions() []harness.IPVersion {
+	var list []harness.IPVersion
+	for _, v := range harness.IPVersions {
+		if v.IPv6 && !c.ipv4only || !v.IPv6 && !c.ipv6only {
 			list = append(list, v)
 		}
 	}
@@ -50,16 +51,16 @@ func (c *cmTalk) versions() []ipVersion {
 }
 
 // words makes a command line of e's.
-func (c *cmTalk) words(line string, e, peer *end, ipv6 bool) (string, error) {
-	address := peer.addr[ipv6]
+func (c *cmTalk) words(line string, e, peer *harness.Endpoint, ipv6 bool) (string, error) {
+	address := peer.Addr[ipv6]
 	if ipv6 && c.byName {
-		prefix, err := e.named(address)
+		prefix, err := e.WithHostName(address)
 		if err != nil {
 			return "", err
 		}
-		line, address = prefix+" "+line, namedPeer
+		line, address = prefix+" "+line, harness.PeerName
 	}
-	return strings.NewReplacer("SELF", e.addr[ipv6], "PEER", address).Replace(line), nil
+	return strings.NewReplacer("SELF", e.Addr[ipv6], "PEER", address).Replace(line), nil
 }
 
 // A said is what came of a conversation.
@@ -68,17 +69,17 @@ type said struct {
 	err, serverErr error
 }
 
-func (c *cmTalk) run(t *testing.T, server, client end, ipv6 bool) {
+func (c *cmTalk) run(t *testing.T, server, client harness.Endpoint, ipv6 bool) {
 	t.Helper()
 	s := c.talk(t.Context(), t, server, client, ipv6)
 	end := s.out
-	if client.what == "kernel" && c.hungUp(s.out, s.err) {
+	if client.Provider == harness.Kernel && c.hungUp(s.out, s.err) {
 		s.err, end = nil, s.serverOut // which has had all, and has sent all
 	}
-	if client.what == "kernel" && c.saidFarewell(s.out) {
+	if client.Provider == harness.Kernel && c.saidFarewell(s.out) {
 		s.err = nil
 	}
-	if c.endless || server.what == "kernel" && c.saidFarewell(s.serverOut) {
+	if c.endless || server.Provider == harness.Kernel && c.saidFarewell(s.serverOut) {
 		s.serverErr = nil
 	}
 	if s.err != nil || s.serverErr != nil || !strings.Contains(end, c.want) {
@@ -87,7 +88,7 @@ func (c *cmTalk) run(t *testing.T, server, client end, ipv6 bool) {
 }
 
 // talk starts the server and, when it listens, the client, and waits for their ends.
-func (c *cmTalk) talk(ctx context.Context, t *testing.T, server, client end, ipv6 bool) said {
+func (c *cmTalk) talk(ctx context.Context, t *testing.T, server, client harness.Endpoint, ipv6 bool) said {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, cmLimit)
 	defer cancel()
@@ -98,23 +99,23 @@ func (c *cmTalk) talk(ctx context.Context, t *testing.T, server, client end, ipv
 	}
 	// A server that was ended leaves its listener to the daemon, or the kernel, for a moment.
 	for {
-		if n, err := server.listeners(ctx); err != nil || ctx.Err() != nil {
+		if n, err := server.CountListeners(ctx); err != nil || ctx.Err() != nil {
 			t.Fatalf("before the server starts: %v, %v", err, ctx.Err())
 		} else if n == 0 {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	serving := server.start(ctx, t, serverLine)
+	serving := server.Start(ctx, t, serverLine)
 	// Others copy at the same time. The file may be in a guest, so its folder is one that is there.
 	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), copies.Add(1))
 	defer os.Remove(copied)
 	var s said
 	s.out, s.err = c.speak(ctx, t, serving, server, client, strings.ReplaceAll(clientLine, "COPY", copied))
-	if c.endless || s.err != nil && serving.running() && !c.saidFarewell(s.out) && !c.hungUp(s.out, s.err) {
+	if c.endless || s.err != nil && serving.Running() && !c.saidFarewell(s.out) && !c.hungUp(s.out, s.err) {
 		cancel()
 	}
-	s.serverOut, s.serverErr = serving.wait()
+	s.serverOut, s.serverErr = serving.Wait()
 	return s
 }
 
@@ -130,9 +131,9 @@ func (c *cmTalk) hungUp(out string, err error) bool {
 }
 
 // speak starts the client when the server listens, and returns what came of it.
-func (c *cmTalk) speak(ctx context.Context, t *testing.T, s *job, server, client end, line string) (string, error) {
-	for !c.again && s.running() {
-		n, err := server.listeners(ctx)
+func (c *cmTalk) speak(ctx context.Context, t *testing.T, s *harness.Job, server, client harness.Endpoint, line string) (string, error) {
+	for !c.again && s.Running() {
+		n, err := server.CountListeners(ctx)
 		if err != nil {
 			return "", fmt.Errorf("the server does not listen: %w", err)
 		}
@@ -142,11 +143,11 @@ func (c *cmTalk) speak(ctx context.Context, t *testing.T, s *job, server, client
 		time.Sleep(20 * time.Millisecond)
 	}
 	for {
-		out, err := client.start(ctx, t, line).wait()
+		out, err := client.Start(ctx, t, line).Wait()
 		switch {
 		case ctx.Err() != nil:
 			return out, fmt.Errorf("took too long: %w", ctx.Err())
-		case c.again && err == nil && s.running():
+		case c.again && err == nil && s.Running():
 			time.Sleep(100 * time.Millisecond) // who is no member yet misses a datagram
 		default:
 			return out, err

@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"regexp"
+	"softroce/e2e/harness"
 	"testing"
 )
 
@@ -67,24 +68,24 @@ var conversations = []cmTalk{
 }
 
 func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
-	a, b := onFabric(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
+	a, b := harness.FabricPair(t)
 	t.Run("two NICs", func(t *testing.T) { converse(t, a, b, conversations) })
 	t.Run("one NIC", func(t *testing.T) { converse(t, a, a, conversations) })
 }
 
 func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
-	a, b := onVeth(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
+	a, b := harness.VethPair(t)
 	converse(t, a, b, conversations)
 }
 
 func TestConnectionManagerProgramsWithTheKernel(t *testing.T) {
-	overEachLink(t, func(t *testing.T, s *site) {
-		us, them, list := s.beside(t), inGuest(s.guest), conversations
-		if !s.first() && !whole() {
+	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
+		us, them, list := s.Endpoint(t), harness.OnGuest(s.Guest), conversations
+		if !s.OnFirstLink() && !whole() {
 			list = list[:few]
 		}
 		t.Run("kernel connects", func(t *testing.T) { converse(t, us, them, list) })

@@ -10,20 +10,21 @@ import (
 	"testing"
 
 	"softroce/capture"
+	"softroce/e2e/harness"
 	"softroce/packet"
 )
 
 // TestSocketsOverRDMASanitized has the programs for sockets over RDMA talk through libraries that look for their own mistakes.
 func TestSocketsOverRDMASanitized(t *testing.T) {
-	needRoot(t, "network namespaces")
-	needPrograms(t)
-	betweenUs.take(t)
-	dir, runtime := sanitized(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.NeedPrograms(t)
+	harness.LocalPrograms.Acquire(t)
+	dir, runtime := harness.SanitizedLibraries(t)
 	// rcopy frees not all of its own.
 	env := fmt.Sprintf("env LD_LIBRARY_PATH=%s LD_PRELOAD=%s ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 ", dir, runtime)
-	with := func(e end) end {
-		start := e.start
-		e.start = func(ctx context.Context, t *testing.T, line string, more ...string) *job {
+	with := func(e harness.Endpoint) harness.Endpoint {
+		start := e.Start
+		e.Start = func(ctx context.Context, t *testing.T, line string, more ...string) *harness.Job {
 			return start(ctx, t, env+line, more...)
 		}
 		return e
@@ -38,9 +39,9 @@ func TestSocketsOverRDMASanitized(t *testing.T) {
 	if len(list) < 8 {
 		t.Fatalf("%d conversations of sockets are little", len(list))
 	}
-	a, b := onFabric(t)
+	a, b := harness.FabricPair(t)
 	t.Run("fabric", func(t *testing.T) { converse(t, with(a), with(b), list) })
-	x, y := onVeth(t)
+	x, y := harness.VethPair(t)
 	var datagrams []cmTalk // which go through UDP first here
 	for _, c := range list {
 		if strings.HasPrefix(c.name, "udpong") {
@@ -53,21 +54,17 @@ func TestSocketsOverRDMASanitized(t *testing.T) {
 // TestASocketTellsOfItsEndWhenTheRestHasArrived: a socket that is shut down waits for the acknowledgement of all that it has
 // sent before it says so.
 func TestASocketTellsOfItsEndWhenTheRestHasArrived(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
 	dir := t.TempDir()
 	late, file := filepath.Join(dir, "late.fault"), filepath.Join(dir, "all.pcapng")
 	if err := os.WriteFile(late, []byte("delay 50ms send kind ack\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	ns := namespace(t, "late")
-	socket := daemonIn(t, ns, "--fault", late)
-	client, server := fabricEnds(ns, socket)
-	stop := (&site{socket: socket}).capture(t, bin, file)
+	ns := harness.Namespace(t, "late")
+	socket := harness.DaemonIn(t, ns, "--fault", late)
+	client, server := harness.FabricEndpoints(ns, socket)
+	stop := harness.StartCapture(t, socket, file)
 	c := cmTalk{server: "rstream -b SELF -T v -C 3 -I 2", client: "rstream -s PEER -T v -C 3 -I 2", want: "custom"}
 	c.run(t, server, client, false)
 	stop()

@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"softroce/e2e/harness"
 	"strconv"
 	"strings"
 	"testing"
@@ -27,11 +28,11 @@ func socketsPreload(t *testing.T) string {
 // TestTCPProgramsOverRDMA has netcat, which knows nothing of RDMA, carry a file. There is no TCP/IP between the two: only
 // the fabric has their addresses.
 func TestTCPProgramsOverRDMA(t *testing.T) {
-	needRoot(t, "network namespaces")
-	needPrograms(t)
-	betweenUs.take(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.NeedPrograms(t)
+	harness.LocalPrograms.Acquire(t)
 	preload := socketsPreload(t)
-	client, server := onFabric(t)
+	client, server := harness.FabricPair(t)
 	dir := t.TempDir()
 	from, to := filepath.Join(dir, "from"), filepath.Join(dir, "to")
 	content := make([]byte, 1<<20+5)
@@ -47,18 +48,18 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 		}
 		return file
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	s := server.start(ctx, t, script("server", ">"+to)+" -l -p 9300")
-	for n := 0; n == 0 && s.running(); time.Sleep(10 * time.Millisecond) {
+	s := server.Start(ctx, t, script("server", ">"+to)+" -l -p 9300")
+	for n := 0; n == 0 && s.Running(); time.Sleep(10 * time.Millisecond) {
 		var err error
-		if n, err = server.listeners(ctx); err != nil {
+		if n, err = server.CountListeners(ctx); err != nil {
 			t.Fatal(err)
 		}
 	}
-	c := client.start(ctx, t, script("client", "<"+from)+" -q 1 "+server.addr[false]+" 9300")
-	clientText, clientErr := c.wait()
-	serverText, serverErr := s.wait()
+	c := client.Start(ctx, t, script("client", "<"+from)+" -q 1 "+server.Addr[false]+" 9300")
+	clientText, clientErr := c.Wait()
+	serverText, serverErr := s.Wait()
 	if clientErr != nil || serverErr != nil {
 		t.Errorf("client: %v %s\nserver: %v %s", clientErr, clientText, serverErr, serverText)
 	}
@@ -70,49 +71,46 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 // TestServersThatForkOverRDMA has a server that forks for each connection, which rdma-core's library serves by connecting anew
 // over RDMA in the child: the two ends have TCP/IP between them for that.
 func TestServersThatForkOverRDMA(t *testing.T) {
-	needRoot(t, "network namespaces")
-	needPrograms(t)
-	betweenUs.take(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.NeedPrograms(t)
+	harness.LocalPrograms.Acquire(t)
 	preload := socketsPreload(t)
 	const bytesEach = 300000
 	program := filepath.Join(t.TempDir(), "forking")
-	command(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forkserver/forkserver.c")
-	ns := namespace(t, "forking")
-	socket := daemonIn(t, ns)
-	client, server := fabricEnds(ns, socket)
-	for _, e := range []end{client, server} {
-		command(t, "ip", "-n", ns, "addr", "add", e.addr[false]+"/32", "dev", "lo")
+	harness.RunCommand(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forkserver/forkserver.c")
+	ns := harness.Namespace(t, "forking")
+	socket := harness.DaemonIn(t, ns)
+	client, server := harness.FabricEndpoints(ns, socket)
+	for _, e := range []harness.Endpoint{client, server} {
+		harness.RunCommand(t, "ip", "-n", ns, "addr", "add", e.Addr[false]+"/32", "dev", "lo")
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	port := freePort()
+	port := harness.FreePort()
 	env := []string{"RDMAV_FORK_SAFE=1", "LD_PRELOAD=" + preload}
-	line := func(what string) string { return fmt.Sprintf("%s %s %s %d", program, what, server.addr[false], port) }
-	s := server.start(ctx, t, line("serve"), env...)
-	if err := server.listening(ctx, s, port); err != nil {
+	line := func(what string) string { return fmt.Sprintf("%s %s %s %d", program, what, server.Addr[false], port) }
+	s := server.Start(ctx, t, line("serve"), env...)
+	if err := server.WaitListening(ctx, s, port); err != nil {
 		cancel()
-		out, _ := s.wait()
+		out, _ := s.Wait()
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for range 2 {
-		if out, err := client.start(ctx, t, fmt.Sprintf("%s %d", line("ask"), bytesEach), env...).wait(); err != nil {
+		if out, err := client.Start(ctx, t, fmt.Sprintf("%s %d", line("ask"), bytesEach), env...).Wait(); err != nil {
 			cancel()
-			served, _ := s.wait()
+			served, _ := s.Wait()
 			t.Fatalf("client: %v %s\nserver: %s", err, out, served)
 		}
 	}
-	if out, err := s.wait(); err != nil {
+	if out, err := s.Wait(); err != nil {
 		t.Errorf("server: %v %s", err, out)
 	}
 	// TCP would have done as well, so the NIC has to have seen it.
-	bin, err := softroceBinary()
-	if err != nil {
-		t.Fatal(err)
-	}
-	counters := command(t, bin, "--socket", socket, "show", "counters")
-	_, rest, _ := strings.Cut(counters, "link "+client.device+"/1 port_xmit_bytes ")
+	bin := harness.Binary(t)
+	counters := harness.RunCommand(t, bin, "--socket", socket, "show", "counters")
+	_, rest, _ := strings.Cut(counters, "link "+client.Device+"/1 port_xmit_bytes ")
 	number, _, _ := strings.Cut(rest, "\n")
 	if sent, err := strconv.Atoi(number); err != nil || sent < 2*bytesEach {
-		t.Errorf("%s has sent %q bytes", client.device, number)
+		t.Errorf("%s has sent %q bytes", client.Device, number)
 	}
 }

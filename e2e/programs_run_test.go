@@ -3,91 +3,69 @@ package e2e
 import (
 	"context"
 	"fmt"
-	"os/exec"
-	"path/filepath"
+	"softroce/e2e/harness"
 	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 )
-
-// programLimit is for programs that hang, not for slow machines.
-const programLimit = 5 * time.Minute
-
-// A run has its ports to itself: what one has left behind is not in the way of the next, and several can go on at once.
-var portsTaken atomic.Int32
 
 const (
 	firstPort   = 18600
 	portsPerRun = 4 // the program's, and those of its turns
 )
 
-func freePort() int { return firstPort + portsPerRun*int(portsTaken.Add(1)) }
-
-// buildTurns builds the library that has the client of a program wait until its server listens again.
-var buildTurns = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(workDir, "turns.so")
-	out, err := exec.Command("gcc", "-std=c11", "-Wall", "-Wextra", "-Werror", "-O2", "-shared", "-fPIC",
-		"-o", path, "listenwait/listenwait.c").CombinedOutput()
-	if err != nil {
-		return "", fmt.Errorf("turns.c: %w: %s", err, out)
-	}
-	return path, nil
-})
-
 // run runs the two programs of a row to their end.
-func (r row) run(t *testing.T, client, server end, ipv6 bool) {
+func (r row) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
 	t.Helper()
-	defer enter(t, programs)()
-	ctx, cancel := context.WithTimeoutCause(t.Context(), programLimit, fmt.Errorf("not done within %v", programLimit))
+	defer harness.AcquireProgramSlot(t)()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
-	port := freePort()
-	serving := server.start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.turns(t, server, port, "")...)
+	port := harness.FreePort()
+	serving := server.Start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.turns(t, server, port, "")...)
 	listens := port
 	if r.family.turns {
 		listens++
 	}
-	if err := server.listening(ctx, serving, listens); err != nil {
+	if err := server.WaitListening(ctx, serving, listens); err != nil {
 		cancel()
-		out, status := serving.wait()
-		t.Fatalf("%s's server: %v, %v\n%s", server.what, err, status, out)
+		out, status := serving.Wait()
+		t.Fatalf("%s's server: %v, %v\n%s", server.Provider, err, status, out)
 	}
-	asking := client.start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.turns(t, client, port, server.host)...)
-	out, err := asking.wait()
+	asking := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.turns(t, client, port, server.Host)...)
+	out, err := asking.Wait()
 	if err != nil {
 		// What its server has to say is worth a moment, and not two minutes.
 		select {
-		case <-serving.done:
+		case <-serving.Done:
 		case <-time.After(time.Second):
 			cancel()
 		}
 	}
-	served, serverErr := serving.wait()
+	served, serverErr := serving.Wait()
 	if err != nil || serverErr != nil || !r.family.ok.MatchString(out) || wrong.MatchString(out+served) {
-		t.Errorf("client on %s: %v\n%s\nserver on %s: %v\n%s", client.what, err, out, server.what, serverErr, served)
+		t.Errorf("client on %s: %v\n%s\nserver on %s: %v\n%s", client.Provider, err, out, server.Provider, serverErr, served)
 	}
 }
 
 // fails wants both programs to end in error, the server perhaps before it listens, and returns what they say.
-func (r row) fails(t *testing.T, e end) string {
+func (r row) fails(t *testing.T, e harness.Endpoint) string {
 	t.Helper()
-	defer enter(t, programs)()
-	ctx, cancel := context.WithTimeout(t.Context(), programLimit)
+	defer harness.AcquireProgramSlot(t)()
+	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	port := freePort()
-	serving := e.start(ctx, t, r.command(r.family.server, e, e, port, false))
+	port := harness.FreePort()
+	serving := e.Start(ctx, t, r.command(r.family.server, e, e, port, false))
 	var said string
-	switch err := e.listening(ctx, serving, port); {
+	switch err := e.WaitListening(ctx, serving, port); {
 	case err == nil:
-		if said, err = e.start(ctx, t, r.command(r.family.client, e, e, port, false)).wait(); err == nil {
+		if said, err = e.Start(ctx, t, r.command(r.family.client, e, e, port, false)).Wait(); err == nil {
 			t.Errorf("the client ends without an error")
 		}
-	case serving.running():
+	case serving.Running():
 		cancel()
 		t.Errorf("whether the server listens: %v", err)
 	}
-	served, err := serving.wait()
+	served, err := serving.Wait()
 	if err == nil || ctx.Err() != nil {
 		t.Errorf("the server ends with %v, %v", err, ctx.Err())
 	}
@@ -95,22 +73,22 @@ func (r row) fails(t *testing.T, e end) string {
 }
 
 // command fills a command line in for one of two ends.
-func (r row) command(form string, e, server end, port int, ipv6 bool) string {
+func (r row) command(form string, e, server harness.Endpoint, port int, ipv6 bool) string {
 	options := r.options
-	if e.what == "softroce" {
+	if e.Provider == harness.Softroce {
 		options += " " + r.ours
 	}
-	return strings.NewReplacer("{tool}", r.tool, "{options}", options, "{dev}", e.device, "{gid}", e.gid[ipv6],
-		"{port}", fmt.Sprint(port), "{host}", server.host, "{addr}", server.addr[ipv6]).Replace(form)
+	return strings.NewReplacer("{tool}", r.tool, "{options}", options, "{dev}", e.Device, "{gid}", e.GID[ipv6],
+		"{port}", fmt.Sprint(port), "{host}", server.Host, "{addr}", server.Addr[ipv6]).Replace(form)
 }
 
 // turns is the environment in which an end takes turns; the host is the server's, at the client.
-func (r row) turns(t *testing.T, e end, port int, host string) []string {
+func (r row) turns(t *testing.T, e harness.Endpoint, port int, host string) []string {
 	t.Helper()
 	if !r.family.turns {
 		return nil
 	}
-	library, err := e.turns()
+	library, err := e.ListenWait()
 	if err != nil {
 		t.Fatal(err)
 	}

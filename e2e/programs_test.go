@@ -4,6 +4,7 @@ import (
 	"os"
 	"regexp"
 	"slices"
+	"softroce/e2e/harness"
 	"strings"
 	"testing"
 )
@@ -137,17 +138,20 @@ func whole() bool { return os.Getenv(wholeMatrix) != "" }
 
 // TestPrograms runs the distribution's own binaries in pairs on softroce.
 func TestPrograms(t *testing.T) {
-	needRoot(t, "network namespaces")
-	betweenUs.take(t)
+	harness.NeedRoot(t, "network namespaces")
+	harness.LocalPrograms.Acquire(t)
 	for _, where := range []struct {
 		name string
-		make func(t *testing.T, options ...string) (client, server end)
+		make func(t *testing.T, options ...string) (client, server harness.Endpoint)
 		ipv6 bool
 		rows []row
 	}{
-		{"two NICs", onFabric, false, rows},
-		{"veth", onVeth, false, rows},
-		{"one NIC", func(t *testing.T, _ ...string) (end, end) { x, _ := onFabric(t); return x, x }, true, short()},
+		{"two NICs", harness.FabricPair, false, rows},
+		{"veth", harness.VethPair, false, rows},
+		{"one NIC", func(t *testing.T, _ ...string) (harness.Endpoint, harness.Endpoint) {
+			x, _ := harness.FabricPair(t)
+			return x, x
+		}, true, short()},
 	} {
 		if whole() {
 			where.rows = rows
@@ -155,13 +159,13 @@ func TestPrograms(t *testing.T) {
 		t.Run(where.name, func(t *testing.T) {
 			client, server := where.make(t)
 			for _, r := range where.rows {
-				for _, v := range ipVersions {
-					if ipv6 := where.ipv6 && !r.family.turns; v.ipv6 != ipv6 && !whole() || v.ipv6 && r.family.turns {
+				for _, v := range harness.IPVersions {
+					if ipv6 := where.ipv6 && !r.family.turns; v.IPv6 != ipv6 && !whole() || v.IPv6 && r.family.turns {
 						continue
 					}
-					t.Run(r.name()+"/"+v.name, func(t *testing.T) {
+					t.Run(r.name()+"/"+v.Name, func(t *testing.T) {
 						t.Parallel() // programs sleep, and wait for each other, for most of their time
-						r.run(t, client, server, v.ipv6)
+						r.run(t, client, server, v.IPv6)
 					})
 				}
 			}

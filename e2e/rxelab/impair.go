@@ -9,16 +9,16 @@ import (
 // commandLimit is for a guest that hangs, not for slow machines.
 const commandLimit = time.Minute
 
-// SpoilEgress lets the guest's network emulator (tc-netem, the arguments are netem's:
+// ImpairEgress lets the guest's network emulator (tc-netem, the arguments are netem's:
 // "loss 5%", "duplicate 20%", "delay 5ms reorder 80%") work on what the guest sends.
-func (g *Guest) SpoilEgress(ctx context.Context, netem string) error {
+func (g *Guest) ImpairEgress(ctx context.Context, netem string) error {
 	_, err := g.Run(ctx, commandLimit, "tc qdisc replace dev eth0 root netem "+netem)
 	return err
 }
 
-// SpoilIngress does the same to the RoCE packets that the guest receives, after the
+// ImpairIngress does the same to the RoCE packets that the guest receives, after the
 // point where a capture on the bridge sees them.
-func (g *Guest) SpoilIngress(ctx context.Context, netem string) error {
+func (g *Guest) ImpairIngress(ctx context.Context, netem string) error {
 	_, err := g.Run(ctx, commandLimit, fmt.Sprintf(`set -e
 modprobe ifb numifbs=1; ip link show ifb0 >/dev/null 2>&1 || ip link add ifb0 type ifb
 ip link set ifb0 mtu 9000 up
@@ -31,8 +31,8 @@ tc qdisc replace dev ifb0 root netem %s`, netem))
 	return err
 }
 
-// Deafen makes the guest drop every RoCE packet that is sent to it.
-func (g *Guest) Deafen(ctx context.Context) error {
+// DropIngress makes the guest drop every RoCE packet that is sent to it.
+func (g *Guest) DropIngress(ctx context.Context) error {
 	_, err := g.Run(ctx, commandLimit, `set -e
 tc qdisc add dev eth0 ingress
 for p in ip ipv6; do
@@ -41,8 +41,8 @@ done`)
 	return err
 }
 
-// Calm undoes SpoilEgress, SpoilIngress and Deafen.
-func (g *Guest) Calm(ctx context.Context) error {
+// ClearImpairments undoes ImpairEgress, ImpairIngress and DropIngress.
+func (g *Guest) ClearImpairments(ctx context.Context) error {
 	_, err := g.Run(ctx, commandLimit, `tc qdisc del dev eth0 root 2>/dev/null
 tc qdisc del dev eth0 ingress 2>/dev/null; tc qdisc del dev ifb0 root 2>/dev/null; true`)
 	return err

@@ -148,7 +148,7 @@ func (r *report) ended(e event, key string) {
 }
 
 // lane is what a test says that had to wait until it could have something to itself.
-var lane = regexp.MustCompile(`: waited (\S+) for its lane\n$`)
+var lane = regexp.MustCompile(`: waited (\S+) for exclusive use\n$`)
 
 func (r *report) waited(key string) time.Duration {
 	for _, s := range r.output[key] {

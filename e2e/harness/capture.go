@@ -1,0 +1,39 @@
+package harness
+
+import (
+	"bytes"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+)
+
+// StartCapture runs softroce capture on the daemon at socket until the returned function is called.
+// The capture must have lost no packet.
+func StartCapture(t *testing.T, socket, file string) (stop func()) {
+	t.Helper()
+	var diag bytes.Buffer
+	cmd := exec.Command(Binary(t), "--socket", socket, "capture", "-o", file)
+	cmd.Stderr = &diag
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	for limit := time.Now().Add(StartLimit); ; time.Sleep(10 * time.Millisecond) {
+		if st, err := os.Stat(file); err == nil && st.Size() > 0 {
+			break
+		}
+		if time.Now().After(limit) {
+			cmd.Process.Kill()
+			cmd.Wait()
+			t.Fatalf("capture does not begin: %s", &diag)
+		}
+	}
+	return func() {
+		t.Helper()
+		cmd.Process.Signal(os.Interrupt)
+		if err := cmd.Wait(); err != nil || !strings.Contains(diag.String(), " 0 lost") {
+			t.Errorf("capture: %v, %s", err, &diag)
+		}
+	}
+}
