@@ -11,9 +11,9 @@ import (
 	"time"
 )
 
-// TestCapturesPlayOntoAnotherDaemon plays what the kernel's NIC was sent to a softroce daemon, whose verbs program has
+// TestReplayOntoDaemon plays what the kernel's NIC was sent to a softroce daemon, whose verbs program has
 // softroce's libibverbs; over a cable, and over one that loses packets.
-func TestCapturesPlayOntoAnotherDaemon(t *testing.T) {
+func TestReplayOntoDaemon(t *testing.T) {
 	harness.LocalPrograms.Acquire(t)
 	c := harness.NewVethLink(t)
 	dir := t.TempDir()

@@ -10,9 +10,9 @@ import (
 	"time"
 )
 
-// TestScenariosWithAnotherDaemon plays the scenarios against a daemon at the other end of a cable: all that can be played live go as they do
+// TestScenariosAgainstDaemon plays the scenarios against a daemon at the other end of a cable: all that can be played live go as they do
 // in a simulation. The verbs program is softroce answer over IPv4; over IPv6 it is that in C, with softroce's libibverbs.
-func TestScenariosWithAnotherDaemon(t *testing.T) {
+func TestScenariosAgainstDaemon(t *testing.T) {
 	harness.LocalPrograms.Acquire(t)
 	c := harness.NewVethLink(t)
 	for i, ns := range c.Namespaces {
@@ -31,14 +31,14 @@ func TestScenariosWithAnotherDaemon(t *testing.T) {
 		files                 []string
 	}{
 		{"packet", "", bin + " answer", files},
-		{"udp", "--ipv6", "env LD_LIBRARY_PATH=" + dir + " " + program, sample(files)},
+		{"udp", "--ipv6", "env LD_LIBRARY_PATH=" + dir + " " + program, sampleScenarios(files)},
 	} {
 		t.Run(l.link+l.family, func(t *testing.T) {
 			socket := filepath.Join(t.TempDir(), "s.sock")
 			harness.OpenNIC(t, harness.StartDaemon(t, c.In(1), "--socket", socket, "--nic", "softroce0="+l.link+":"+c.Interface), socket)
-			ctx, cancel := context.WithTimeout(t.Context(), programTime)
+			ctx, cancel := context.WithTimeout(t.Context(), programTimeLimit)
 			defer cancel()
-			args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", daemonAtATime), "--peer", l.link + ":" + c.Interface,
+			args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", parallelDaemonScenarios), "--peer", l.link + ":" + c.Interface,
 				"--program", "env SOFTROCE_SOCKET=" + socket + " " + l.program}
 			if l.family != "" {
 				args = append(args, l.family)
@@ -50,11 +50,11 @@ func TestScenariosWithAnotherDaemon(t *testing.T) {
 			if err := cmd.Run(); cmd.ProcessState.ExitCode() > 1 {
 				t.Fatalf("softroce scenario: %v: %s", err, &said)
 			}
-			judgeScenarios(t, &out, l.files, func(string) (departure, bool) { return departure{}, false })
+			checkScenarios(t, &out, l.files, func(string) (deviation, bool) { return deviation{}, false })
 			t.Logf("in %v", time.Since(began))
 		})
 	}
 }
 
 // daemonAtATime is how many scenarios are played to a daemon at the same time: they wait most of the time.
-const daemonAtATime = 24
+const parallelDaemonScenarios = 24

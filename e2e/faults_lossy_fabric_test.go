@@ -17,43 +17,43 @@ import (
 )
 
 // lossy loses one packet in a hundred and puts another behind those that follow it.
-const lossy = "seed 1\ndrop receive chance 1%\nreorder 3 within 1ms receive chance 1%\n"
+const lossyFaults = "seed 1\ndrop receive chance 1%\nreorder 3 within 1ms receive chance 1%\n"
 
 // lossyRows move enough for that to happen often. All of them agree with their peers before they end: ibv_rc_pingpong does not, and where the
 // acknowledgement of its very last message is lost, one end sends that again to a queue pair that is no more, on any NIC.
-var lossyRows = []row{
+var lossyRuns = []programRun{
 	{family: perftests, tool: "ib_write_bw", options: "-n 300"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 300"},
 	{family: perftests, tool: "ib_read_bw", options: "-n 300"},
 }
 
-// TestProgramsOnALossyFabric has programs finish although packets are lost and come out of order. perftest
+// TestProgramsOnLossyFabric has programs finish although packets are lost and come out of order. perftest
 // does not look at its data, so the verbs program of the lab carries out every operation, and
 // both its memories are compared with what they have to hold.
-func TestProgramsOnALossyFabric(t *testing.T) {
+func TestProgramsOnLossyFabric(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	file := filepath.Join(t.TempDir(), "lossy.fault")
-	if err := os.WriteFile(file, []byte(lossy), 0o644); err != nil {
+	if err := os.WriteFile(file, []byte(lossyFaults), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	ns := harness.Namespace(t, "lossy")
 	socket := harness.DaemonIn(t, ns, "--fault", file)
 	client, server := harness.FabricEndpoints(ns, socket)
-	for _, r := range lossyRows {
+	for _, r := range lossyRuns {
 		t.Run(r.name(), func(t *testing.T) { r.run(t, client, server, false) })
 	}
 	t.Run("rping", func(t *testing.T) {
-		c := cmTalk{server: "rping -s -a SELF -C 20 -S 50000 -V", client: "rping -c -a PEER -C 20 -S 50000 -V"}
+		c := cmExchange{server: "rping -s -a SELF -C 20 -S 50000 -V", client: "rping -c -a PEER -C 20 -S 50000 -V"}
 		c.run(t, server, client, false)
 	})
 	t.Run("rstream", func(t *testing.T) {
-		c := cmTalk{server: "rstream -b SELF -T v -C 20 -S 50000 -I 2", client: "rstream -s PEER -T v -C 20 -S 50000 -I 2", want: "custom"}
+		c := cmExchange{server: "rstream -b SELF -T v -C 20 -S 50000 -I 2", client: "rstream -s PEER -T v -C 20 -S 50000 -I 2", want: "custom"}
 		c.run(t, server, client, false)
 	})
 	t.Run("rcopy", func(t *testing.T) { copyFile(t, server, client) })
-	t.Run("vprobe", func(t *testing.T) { vprobePair(t, client, server) })
-	if dropped, reordered := actedOn(t, socket); dropped < 100 || reordered < 100 {
+	t.Run("vprobe", func(t *testing.T) { runVprobePair(t, client, server) })
+	if dropped, reordered := faultCounts(t, socket); dropped < 100 || reordered < 100 {
 		t.Errorf("%d packets dropped and %d reordered: little was shown", dropped, reordered)
 	}
 }
@@ -66,7 +66,7 @@ func copyFile(t *testing.T, server, client harness.Endpoint) {
 	if err := os.WriteFile(from, content, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	c := cmTalk{server: "rcopy", client: "rcopy " + from + " PEER:" + to, endless: true, want: "done"}
+	c := cmExchange{server: "rcopy", client: "rcopy " + from + " PEER:" + to, serverStays: true, want: "done"}
 	c.run(t, server, client, false)
 	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, content) {
 		t.Errorf("the copy has %d bytes of %d or is not the same (%v)", len(got), len(content), err)
@@ -74,11 +74,11 @@ func copyFile(t *testing.T, server, client harness.Endpoint) {
 }
 
 // vprobePair runs a conversation of the lab's verbs program with itself.
-func vprobePair(t *testing.T, client, server harness.Endpoint) {
+func runVprobePair(t *testing.T, client, server harness.Endpoint) {
 	program := filepath.Join(harness.WorkDir(), "vprobe")
 	harness.RunCommand(t, "gcc", "-O2", "-o", program, filepath.Join(rxelab.Dir(), "probe/vprobe.c"), "-libverbs")
 	large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
-	c := conversation{ops: operations(1024), client: with(large), server: with(large)}
+	c := exchange{ops: operations(1024), client: optionsWith(large), server: optionsWith(large)}
 	c.client.GIDIndex, c.server.GIDIndex = 1, 1
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
@@ -95,11 +95,11 @@ func vprobePair(t *testing.T, client, server harness.Endpoint) {
 	if err != nil {
 		t.Fatalf("server: %v\n%s", err, serverText)
 	}
-	compareKernels(t, c, clientText, serverText)
+	compareKernelExchange(t, c, clientText, serverText)
 }
 
 // actedOn is how many packets the rules of the fault program have dropped and reordered.
-func actedOn(t *testing.T, socket string) (dropped, reordered int) {
+func faultCounts(t *testing.T, socket string) (dropped, reordered int) {
 	t.Helper()
 	bin := harness.Binary(t)
 	out, err := exec.Command(bin, "--socket", socket, "show", "faults", "--json").Output()

@@ -11,29 +11,29 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// TestTheKernelsOrderOfCompletions holds the rows that are left out with another kernel against the kernel by itself, both ends
+// TestKernelCompletionOrder holds the rows that are left out with another kernel against the kernel by itself, both ends
 // on its NIC: it shows an answer before the acknowledgement that came ahead of it, sooner or later. That takes hundreds of messages, and a
 // hundred thousand are sent: a kernel that keeps the order in all of them has these rows to be run. The stable kernel keeps it.
-func TestTheKernelsOrderOfCompletions(t *testing.T) {
+func TestKernelCompletionOrder(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.Links[0].Exclusive.Acquire(t)
 	s := harness.NewTestbed(t, harness.Links[0])
 	them := harness.OnGuest(s.Guest)
-	for _, r := range rows {
-		if !r.ordered {
+	for _, r := range programRuns {
+		if !r.needsCompletionOrder {
 			continue
 		}
 		t.Run(r.name(), func(t *testing.T) {
 			long := r
 			if harness.OtherKernel() {
-				long.options += " -n 100000 " + r.family.patience
-				long.overruns(t, s.Guest, them)
+				long.options += " -n 100000 " + r.family.slowPeerOptions
+				long.expectOverrun(t, s.Guest, them)
 				return
 			}
-			long.options += " -n 2000 " + r.family.patience
-			before := lostCompletions(t.Context(), t, s.Guest)
+			long.options += " -n 2000 " + r.family.slowPeerOptions
+			before := droppedCompletions(t.Context(), t, s.Guest)
 			long.run(t, them, them, false)
-			if after := lostCompletions(t.Context(), t, s.Guest); after != before {
+			if after := droppedCompletions(t.Context(), t, s.Guest); after != before {
 				t.Errorf("%d completions lost", after-before)
 			}
 		})
@@ -43,11 +43,11 @@ func TestTheKernelsOrderOfCompletions(t *testing.T) {
 // overruns wants the kernel to lose a completion of the two programs, which then wait for it for ever. The send's queue has room for one:
 // whoever took the answer's event for the send's has left that where it is. He has also read a completion that was not there,
 // and may end in error because of what he found in its place, before anything is lost. The next run shows more.
-func (r row) overruns(t *testing.T, g *rxelab.Guest, e harness.Endpoint) {
+func (r programRun) expectOverrun(t *testing.T, g *rxelab.Guest, e harness.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	before := lostCompletions(ctx, t, g)
+	before := droppedCompletions(ctx, t, g)
 	for ctx.Err() == nil {
 		port := harness.FreePort()
 		run, stop := context.WithCancel(ctx)
@@ -59,7 +59,7 @@ func (r row) overruns(t *testing.T, g *rxelab.Guest, e harness.Endpoint) {
 		lost := false
 		for !lost && asking.Running() && serving.Running() && ctx.Err() == nil {
 			time.Sleep(200 * time.Millisecond)
-			lost = lostCompletions(ctx, t, g) > before
+			lost = droppedCompletions(ctx, t, g) > before
 		}
 		stop()
 		out, err := asking.Wait()
@@ -75,7 +75,7 @@ func (r row) overruns(t *testing.T, g *rxelab.Guest, e harness.Endpoint) {
 }
 
 // lostCompletions is how many completions the guest's kernel had no room for, since it was booted.
-func lostCompletions(ctx context.Context, t *testing.T, g *rxelab.Guest) int {
+func droppedCompletions(ctx context.Context, t *testing.T, g *rxelab.Guest) int {
 	t.Helper()
 	out, err := g.Run(ctx, harness.ProgramLimit, "dmesg | grep -c 'rxe_cq_post: queue full'; true")
 	if err != nil {

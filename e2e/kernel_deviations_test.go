@@ -16,32 +16,32 @@ import (
 var update = flag.Bool("update", false, "rewrite docs/reference/interop.md")
 
 const (
-	departuresFile = "testdata/rxe.txt"
+	deviationsFile = "testdata/rxe.txt"
 	scenarioFiles  = "../internal/scenario/testdata/*.txt"
 	interopFile    = "../docs/reference/interop.md"
 	scenariosFile  = "../docs/reference/scenario-language.md"
 )
 
 // A departure is what a kernel's rxe does where a scenario asks for something else.
-type departure struct {
-	does string
-	line int // of the scenario that fails; 0 is its end
-	says *regexp.Regexp
+type deviation struct {
+	behaviour string
+	line      int // of the scenario that fails; 0 is its end
+	failure   *regexp.Regexp
 }
 
 // met reports whether a scenario fails as is said. A packet that comes where there should be silence may come after it, and
 // is then found at the end of the scenario.
-func (d departure) met(line int, reason string) bool {
+func (d deviation) matches(line int, reason string) bool {
 	if line == d.line {
-		return d.says.MatchString(reason)
+		return d.failure.MatchString(reason)
 	}
-	late := strings.Replace(d.says.String(), "there came", "came and was not expected", 1)
-	return line == 0 && late != d.says.String() && regexp.MustCompile(late).MatchString(reason)
+	late := strings.Replace(d.failure.String(), "there came", "came and was not expected", 1)
+	return line == 0 && late != d.failure.String() && regexp.MustCompile(late).MatchString(reason)
 }
 
 // departures are the contents of departuresFile.
-type departures struct {
-	scenarios map[string]map[string]departure // by scenario and kernel
+type deviations struct {
+	scenarios map[string]map[string]deviation // by scenario and kernel
 	events    map[string]map[string]bool      // never given, by event and kernel
 }
 
@@ -55,11 +55,11 @@ func kernelOf(release string) (string, error) {
 			return k, nil
 		}
 	}
-	return "", fmt.Errorf("%s says nothing of kernel %s", departuresFile, release)
+	return "", fmt.Errorf("%s says nothing of kernel %s", deviationsFile, release)
 }
 
 // lacks lists the events that a kernel never gives.
-func (d *departures) lacks(kernel string) (events []string) {
+func (d *deviations) missingEvents(kernel string) (events []string) {
 	for e, of := range d.events {
 		if of[kernel] {
 			events = append(events, e)
@@ -71,38 +71,38 @@ func (d *departures) lacks(kernel string) (events []string) {
 
 // Forms of the lines of departuresFile, by their indentation.
 var (
-	subjectForm = regexp.MustCompile(`^(event )?(\S+)$`)
-	doesForm    = regexp.MustCompile(`^    (\d[0-9. ]*): (.+)$`)
-	saysForm    = regexp.MustCompile(`^        (\d+): (.+)$`)
+	subjectForm   = regexp.MustCompile(`^(event )?(\S+)$`)
+	behaviourForm = regexp.MustCompile(`^    (\d[0-9. ]*): (.+)$`)
+	failureForm   = regexp.MustCompile(`^        (\d+): (.+)$`)
 )
 
-func readDepartures() (*departures, error) {
-	b, err := os.ReadFile(departuresFile)
+func readDeviations() (*deviations, error) {
+	b, err := os.ReadFile(deviationsFile)
 	if err != nil {
 		return nil, err
 	}
-	p := departureParser{d: &departures{map[string]map[string]departure{}, map[string]map[string]bool{}}}
+	p := deviationParser{d: &deviations{map[string]map[string]deviation{}, map[string]map[string]bool{}}}
 	for i, line := range strings.Split(string(b), "\n") {
 		if line == "" || line[0] == '#' {
 			continue
 		}
 		if err := p.line(line); err != nil {
-			return nil, fmt.Errorf("%s:%d: %w", departuresFile, i+1, err)
+			return nil, fmt.Errorf("%s:%d: %w", deviationsFile, i+1, err)
 		}
 	}
 	return p.d, nil
 }
 
 // A departureParser knows what the last lines spoke of.
-type departureParser struct {
-	d       *departures
-	event   bool
-	subject string
-	kernels []string
-	does    string
+type deviationParser struct {
+	d         *deviations
+	event     bool
+	subject   string
+	kernels   []string
+	behaviour string
 }
 
-func (p *departureParser) line(line string) error {
+func (p *deviationParser) line(line string) error {
 	if m := subjectForm.FindStringSubmatch(line); m != nil {
 		p.event, p.subject, p.kernels = m[1] != "", m[2], nil
 		if p.d.scenarios[p.subject] != nil || p.d.events[p.subject] != nil {
@@ -110,19 +110,19 @@ func (p *departureParser) line(line string) error {
 		}
 		return nil
 	}
-	if m := doesForm.FindStringSubmatch(line); m != nil && p.subject != "" {
-		p.kernels, p.does = strings.Fields(m[1]), m[2]
+	if m := behaviourForm.FindStringSubmatch(line); m != nil && p.subject != "" {
+		p.kernels, p.behaviour = strings.Fields(m[1]), m[2]
 		for _, k := range p.kernels {
 			if !slices.Contains(kernels, k) {
 				return fmt.Errorf("kernel %s is none of %v", k, kernels)
 			}
 			if p.event {
-				add(p.d.events, p.subject, k, true)
+				addTo(p.d.events, p.subject, k, true)
 			}
 		}
 		return nil
 	}
-	m := saysForm.FindStringSubmatch(line)
+	m := failureForm.FindStringSubmatch(line)
 	if m == nil || p.event || p.kernels == nil {
 		return fmt.Errorf("%q is not understood", line)
 	}
@@ -135,12 +135,12 @@ func (p *departureParser) line(line string) error {
 		return err
 	}
 	for _, k := range p.kernels {
-		add(p.d.scenarios, p.subject, k, departure{p.does, n, says})
+		addTo(p.d.scenarios, p.subject, k, deviation{p.behaviour, n, says})
 	}
 	return nil
 }
 
-func add[T any](m map[string]map[string]T, name, kernel string, v T) {
+func addTo[T any](m map[string]map[string]T, name, kernel string, v T) {
 	if m[name] == nil {
 		m[name] = map[string]T{}
 	}
@@ -149,7 +149,7 @@ func add[T any](m map[string]map[string]T, name, kernel string, v T) {
 
 // TestInteropDocument compares the table in docs/reference/interop.md with the one that the tests go by.
 func TestInteropDocument(t *testing.T) {
-	d, err := readDepartures()
+	d, err := readDeviations()
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -173,7 +173,7 @@ func TestInteropDocument(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(b) {
-		t.Errorf("%s is not what %s says: go test ./e2e -run TestInteropDocument -update", interopFile, departuresFile)
+		t.Errorf("%s is not what %s says: go test ./e2e -run TestInteropDocument -update", interopFile, deviationsFile)
 	}
 }
 
@@ -187,7 +187,7 @@ var sections = []struct{ title, prefix string }{
 }
 
 // markdown is the table for people.
-func (d *departures) markdown() (string, error) {
+func (d *deviations) markdown() (string, error) {
 	files, err := filepath.Glob(scenarioFiles)
 	if err != nil {
 		return "", err
@@ -198,7 +198,7 @@ func (d *departures) markdown() (string, error) {
 		if err != nil {
 			return "", err
 		}
-		claims[strings.TrimSuffix(filepath.Base(f), ".txt")] = claim(string(b))
+		claims[strings.TrimSuffix(filepath.Base(f), ".txt")] = scenarioClaim(string(b))
 	}
 	var s strings.Builder
 	told := 0
@@ -208,7 +208,7 @@ func (d *departures) markdown() (string, error) {
 			name := strings.TrimSuffix(filepath.Base(f), ".txt")
 			if of := d.scenarios[name]; of != nil && strings.HasPrefix(name, sec.prefix) {
 				rows += fmt.Sprintf("| [%s](../../internal/scenario/testdata/%s.txt) | %s | %s | %s |\n", name, name, claims[name],
-					cell(of, "6.1"), cell(of, "6.12"))
+					deviationCell(of, "6.1"), deviationCell(of, "6.12"))
 				told++
 			}
 		}
@@ -217,7 +217,7 @@ func (d *departures) markdown() (string, error) {
 		}
 	}
 	if told != len(d.scenarios) {
-		return "", fmt.Errorf("%s has %d scenarios, of which %d exist", departuresFile, len(d.scenarios), told)
+		return "", fmt.Errorf("%s has %d scenarios, of which %d exist", deviationsFile, len(d.scenarios), told)
 	}
 	fmt.Fprintf(&s, "\n### Asynchronous events\n\n| event | rxe 6.1 | rxe 6.12 |\n|---|---|---|\n")
 	for _, e := range slices.Sorted(maps.Keys(d.events)) {
@@ -232,15 +232,15 @@ func (d *departures) markdown() (string, error) {
 	return s.String() + "\n", nil
 }
 
-func cell(of map[string]departure, kernel string) string {
+func deviationCell(of map[string]deviation, kernel string) string {
 	if d, ok := of[kernel]; ok {
-		return d.does
+		return d.behaviour
 	}
 	return "as specified"
 }
 
 // claim is what a scenario says in its first line that it shows.
-func claim(text string) string {
+func scenarioClaim(text string) string {
 	first, _, _ := strings.Cut(text, "\n")
 	return strings.ReplaceAll(strings.TrimPrefix(first, "# "), "|", "\\|")
 }

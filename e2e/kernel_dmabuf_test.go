@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// TestDMABuffersOfTheKernel runs those tests of verbs in a guest that are about memory which is no process's. Kernels after
+// TestDMABufWithKernelExporters runs those tests of verbs in a guest that are about memory which is no process's. Kernels after
 // 6.1, as Debian builds them, have what exports DMA buffers without a GPU: udmabuf, and the system's heap. The daemon is
 // in the guest, too, within the test.
-func TestDMABuffersOfTheKernel(t *testing.T) {
+func TestDMABufWithKernelExporters(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.BridgeGuest.Acquire(t)
 	lab := harness.BridgeLab(t)

@@ -14,19 +14,19 @@ const (
 	flush = verbs.WCWRFlushErr
 )
 
-// TestNAKsWithTheKernel provokes every NAK that a verbs program can, in both directions: the
+// TestNAKsWithKernel provokes every NAK that a verbs program can, in both directions: the
 // responder refuses and neither writes nor reads a byte, the requester's operation ends with
 // the status of the NAK and later ones are flushed.
-func TestNAKsWithTheKernel(t *testing.T) {
+func TestNAKsWithKernel(t *testing.T) {
 	few := func(o *verbspeer.Options) { o.Recvs = 2 }
 	short := func(o *verbspeer.Options) { o.Recvs, o.RecvSize = 2, 1000 }
 	without := func(a verbs.Access) func(*verbspeer.Options) {
 		return func(o *verbspeer.Options) { o.Access &^= a }
 	}
-	nak := func(name, ops string, want ...verbs.WCStatus) conversation {
-		return conversation{name: name, ops: ops, client: with(), server: with(few), want: want}
+	nak := func(name, ops string, want ...verbs.WCStatus) exchange {
+		return exchange{name: name, ops: ops, client: optionsWith(), server: optionsWith(few), want: want}
 	}
-	access := []conversation{
+	access := []exchange{
 		nak("in the middle of a pipeline", "+write:5000 +badwrite:3000 +write:100@9000 send:4", ok, verbs.WCRemAccessErr, flush, flush),
 		nak("WRITE with a wrong rkey", "badwrite:100 send:4", verbs.WCRemAccessErr, flush),
 		nak("READ with a wrong rkey", "badread:100 send:4", verbs.WCRemAccessErr, flush),
@@ -35,7 +35,7 @@ func TestNAKsWithTheKernel(t *testing.T) {
 		nak("READ past the region", "oobread:4000 send:4", verbs.WCRemAccessErr, flush),
 		nak("after operations that succeeded", "write:3000 faa:1 send:5 badread:8 read:8", ok, ok, ok, verbs.WCRemAccessErr, flush),
 	}
-	tooLong := conversation{name: "SEND longer than the receive", ops: "send:3000 send:4", client: with(), server: with(short)}
+	tooLong := exchange{name: "SEND longer than the receive", ops: "send:3000 send:4", client: optionsWith(), server: optionsWith(short)}
 
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		v := harness.IPVersions[0]
@@ -61,7 +61,7 @@ func TestNAKsWithTheKernel(t *testing.T) {
 			{"READ without the right", "read:100 send:4", verbs.AccessRemoteRead},
 			{"atomic without the right", "faa:1 send:4", verbs.AccessRemoteAtomic},
 		} {
-			conv := conversation{name: c.name, ops: c.ops, client: with(), server: with(few, without(c.lacks))}
+			conv := exchange{name: c.name, ops: c.ops, client: optionsWith(), server: optionsWith(few, without(c.lacks))}
 			t.Run(c.name, func(t *testing.T) {
 				conv.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush} // the queue pair forbids it
 				runExchange(t, s, v, conv, true)
@@ -70,20 +70,20 @@ func TestNAKsWithTheKernel(t *testing.T) {
 	})
 }
 
-func TestReceiverNotReadyWithTheKernel(t *testing.T) {
+func TestReceiverNotReadyWithKernel(t *testing.T) {
 	late := func(d time.Duration, code int) func(*verbspeer.Options) {
 		return func(o *verbspeer.Options) { o.Late, o.MinRNR = d, code }
 	}
 	retries := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RNRRetry = n } }
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
-		list := []conversation{
-			{name: "with work behind it", ops: "+write:5000 +send:3000 +write:5000@9000 read:100@70000", client: with(), server: with(late(200*time.Millisecond, 22))},
-			{name: "receives come late", ops: "send:100", client: with(), server: with(late(200*time.Millisecond, 22))},
-			{name: "for a SEND of three packets", ops: "send:3000", client: with(), server: with(late(200*time.Millisecond, 22))},
-			{name: "for a WRITE with immediate", ops: "writeimm:3000", client: with(), server: with(late(200*time.Millisecond, 22))},
-			{name: "with a short timer", ops: "send:100", client: with(), server: with(late(100*time.Millisecond, 14))},
+		list := []exchange{
+			{name: "with work behind it", ops: "+write:5000 +send:3000 +write:5000@9000 read:100@70000", client: optionsWith(), server: optionsWith(late(200*time.Millisecond, 22))},
+			{name: "receives come late", ops: "send:100", client: optionsWith(), server: optionsWith(late(200*time.Millisecond, 22))},
+			{name: "for a SEND of three packets", ops: "send:3000", client: optionsWith(), server: optionsWith(late(200*time.Millisecond, 22))},
+			{name: "for a WRITE with immediate", ops: "writeimm:3000", client: optionsWith(), server: optionsWith(late(200*time.Millisecond, 22))},
+			{name: "with a short timer", ops: "send:100", client: optionsWith(), server: optionsWith(late(100*time.Millisecond, 14))},
 			{
-				name: "retries run out", ops: "send:100 send:4", client: with(retries(2)), server: with(late(9*time.Second, 14)),
+				name: "retries run out", ops: "send:100 send:4", client: optionsWith(retries(2)), server: optionsWith(late(9*time.Second, 14)),
 				want: []verbs.WCStatus{verbs.WCRNRRetryExcErr, flush},
 			},
 		}
@@ -94,13 +94,13 @@ func TestReceiverNotReadyWithTheKernel(t *testing.T) {
 	})
 }
 
-func TestSequenceNumbersWrapWithTheKernel(t *testing.T) {
+func TestPSNWrapWithKernel(t *testing.T) {
 	psn := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.PSN = n } }
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
-		list := []conversation{
-			{name: "in a WRITE", ops: "send:100 write:5000 read:3000@9000", client: with(psn(0xfffffd)), server: with(psn(0xfffffe))},
-			{name: "in the responses of a READ", ops: "read:100000@100000 send:3000 faa:1", client: with(psn(0xffffd0)), server: with(psn(0))},
-			{name: "between messages", ops: "send:100 send:100 write:1 faa:1 cas:1,2@8 read:1@16", client: with(psn(0xffffff)), server: with(psn(0xffffff))},
+		list := []exchange{
+			{name: "in a WRITE", ops: "send:100 write:5000 read:3000@9000", client: optionsWith(psn(0xfffffd)), server: optionsWith(psn(0xfffffe))},
+			{name: "in the responses of a READ", ops: "read:100000@100000 send:3000 faa:1", client: optionsWith(psn(0xffffd0)), server: optionsWith(psn(0))},
+			{name: "between messages", ops: "send:100 send:100 write:1 faa:1 cas:1,2@8 read:1@16", client: optionsWith(psn(0xffffff)), server: optionsWith(psn(0xffffff))},
 		}
 		if !s.OnFirstLink() {
 			list = list[:1]
@@ -109,29 +109,29 @@ func TestSequenceNumbersWrapWithTheKernel(t *testing.T) {
 	})
 }
 
-// TestReadsInFlightWithTheKernel posts more READs and atomics than the responder or the
+// TestOutstandingReadsWithKernel posts more READs and atomics than the responder or the
 // requester is set for. A requester keeps to its own limit. The kernel's responder answers more
 // than it has promised; softroce's refuses (IBTA 9.7.5.2.3) what it cannot answer at once.
-func TestReadsInFlightWithTheKernel(t *testing.T) {
+func TestOutstandingReadsWithKernel(t *testing.T) {
 	out := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RdOut = n } }
 	in := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RdIn = n } }
 	reads := "+read:2000 +read:2000@2048 +read:2000@4096 +read:2000@8192 +read:2000@12288 +read:2000@16384 +read:2000@20480 read:2000@24576"
 	pipeline := "+send:2000 +write:2000 +read:3000@4096 +faa:1@300000 +send:1 +write:100@200000 send:4"
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
-		runInBothRoles(t, s, harness.IPVersions[1], []conversation{
-			{name: "all kinds in a pipeline", ops: pipeline, client: with(), server: with()},
+		runInBothRoles(t, s, harness.IPVersions[1], []exchange{
+			{name: "all kinds in a pipeline", ops: pipeline, client: optionsWith(), server: optionsWith()},
 		})
 		if !s.OnFirstLink() {
 			return
 		}
-		runInBothRoles(t, s, harness.IPVersions[0], []conversation{
-			{name: "requester limited to two", ops: reads, client: with(out(2)), server: with(in(2))},
-			{name: "requester limited to one", ops: reads, client: with(out(1)), server: with(in(1))},
-			{name: "atomics", ops: "+faa:1 +faa:2@8 +faa:3@16 +faa:4@24 +faa:5@32 +faa:6@40 faa:7@48", client: with(out(2)), server: with(in(2))},
+		runInBothRoles(t, s, harness.IPVersions[0], []exchange{
+			{name: "requester limited to two", ops: reads, client: optionsWith(out(2)), server: optionsWith(in(2))},
+			{name: "requester limited to one", ops: reads, client: optionsWith(out(1)), server: optionsWith(in(1))},
+			{name: "atomics", ops: "+faa:1 +faa:2@8 +faa:3@16 +faa:4@24 +faa:5@32 +faa:6@40 faa:7@48", client: optionsWith(out(2)), server: optionsWith(in(2))},
 		})
-		excess := conversation{name: "responder promised two, gets eight", ops: reads, client: with(out(16)), server: with(in(2))}
+		excess := exchange{name: "responder promised two, gets eight", ops: reads, client: optionsWith(out(16)), server: optionsWith(in(2))}
 		t.Run(excess.name+"/kernel serves", func(t *testing.T) { runExchange(t, s, harness.IPVersions[0], excess, false) })
-		excess.promised = 2
+		excess.responderDepth = 2
 		t.Run(excess.name+"/kernel connects", func(t *testing.T) { runExchange(t, s, harness.IPVersions[0], excess, true) })
 	})
 }
@@ -150,8 +150,8 @@ func TestSilentKernelTimesOut(t *testing.T) {
 				}
 				defer s.ClearImpairments(t)
 				start := time.Now()
-				runExchange(t, s, v, conversation{
-					ops: "send:3000 write:100", client: with(tries), server: with(),
+				runExchange(t, s, v, exchange{
+					ops: "send:3000 write:100", client: optionsWith(tries), server: optionsWith(),
 					want: []verbs.WCStatus{verbs.WCRetryExcErr, flush},
 				}, false)
 				// Code 14 is 67 ms; four transmissions. How much later the program hears of it says more

@@ -36,10 +36,10 @@ const impairedOps = "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 write
 // a READ, and then gets the response that it thought lost, may complete the READ without its
 // data and fall into error (e2e/rxelab/NOTES.md; drivers/infiniband/sw/rxe/rxe_comp.c warns of
 // it in the guest's log). So where responses come late its READs have one response each.
-var shortReads = regexp.MustCompile(`read:\d+`).ReplaceAllString(impairedOps, "read:1000")
+var onePacketReads = regexp.MustCompile(`read:\d+`).ReplaceAllString(impairedOps, "read:1000")
 
 // Of each impairment there is a conversation in both roles, one over IPv4 and one over IPv6.
-func TestImpairedNetworkWithTheKernel(t *testing.T) {
+func TestImpairedNetworkWithKernel(t *testing.T) {
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := impairments
 		if !s.OnFirstLink() {
@@ -48,11 +48,11 @@ func TestImpairedNetworkWithTheKernel(t *testing.T) {
 		for i, im := range list {
 			t.Run(im.name, func(t *testing.T) {
 				impairGuest(t, s, im)
-				c := conversation{ops: impairedOps, client: with(), server: with(), limit: 90 * time.Second}
+				c := exchange{ops: impairedOps, client: optionsWith(), server: optionsWith(), limit: 90 * time.Second}
 				one, other := harness.IPVersions[i%2], harness.IPVersions[1-i%2]
 				t.Run(one.Name+"/kernel serves", func(t *testing.T) { runExchange(t, s, one, c, false) })
 				if strings.Contains(im.ingress, "reorder") {
-					c.ops = shortReads
+					c.ops = onePacketReads
 				}
 				t.Run(other.Name+"/kernel connects", func(t *testing.T) { runExchange(t, s, other, c, true) })
 				if lost := droppedPackets(t, s); strings.Contains(im.egress+im.ingress, "loss") && lost == 0 {

@@ -12,18 +12,18 @@ import (
 	"softroce/verbs"
 )
 
-// TestModelHoldsBetweenKernelEnds lets two vprobes talk inside the guest: what the other
+// TestModelMatchesKernelToKernel lets two vprobes talk inside the guest: what the other
 // tests expect of memory and completions is what the kernel does with itself.
-func TestModelHoldsBetweenKernelEnds(t *testing.T) {
+func TestModelMatchesKernelToKernel(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.BridgeGuest.Acquire(t)
 	lab := harness.BridgeLab(t)
 	large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
-	for _, c := range []conversation{
-		{name: "every operation", ops: operations(1024), client: with(large), server: with(large)},
-		{name: "impaired set", ops: impairedOps, client: with(), server: with()},
+	for _, c := range []exchange{
+		{name: "every operation", ops: operations(1024), client: optionsWith(large), server: optionsWith(large)},
+		{name: "impaired set", ops: impairedOps, client: optionsWith(), server: optionsWith()},
 		{
-			name: "a failure", ops: "+write:5000 +badwrite:3000 +write:100@9000 send:4", client: with(), server: with(),
+			name: "a failure", ops: "+write:5000 +badwrite:3000 +write:100@9000 send:4", client: optionsWith(), server: optionsWith(),
 			want: []verbs.WCStatus{ok, verbs.WCRemAccessErr, flush, flush},
 		},
 	} {
@@ -47,14 +47,14 @@ func TestModelHoldsBetweenKernelEnds(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			compareKernels(t, c, clientText, serverText)
+			compareKernelExchange(t, c, clientText, serverText)
 		})
 	}
 }
 
 // compareKernels hands the model the outcome of a conversation whose server's memory is
 // known by its checksum only, as is the client's.
-func compareKernels(t *testing.T, c conversation, clientText, serverText string) {
+func compareKernelExchange(t *testing.T, c exchange, clientText, serverText string) {
 	t.Helper()
 	ops, err := verbspeer.ParseOps(c.ops)
 	if err != nil {
@@ -64,8 +64,8 @@ func compareKernels(t *testing.T, c conversation, clientText, serverText string)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := outcome{log: clientText}
-	server := o.kernel(t, serverText)
+	o := exchangeResult{log: clientText}
+	server := o.parseKernel(t, serverText)
 	for _, l := range client.Lines {
 		o.statuses = append(o.statuses, l.Status)
 	}

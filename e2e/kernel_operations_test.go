@@ -20,19 +20,19 @@ import (
 
 // A conversation is a list of operations between a client and a server, one of which is
 // the guest's vprobe.
-type conversation struct {
+type exchange struct {
 	name           string
 	ops            string
 	client, server verbspeer.Options
 	want           []verbs.WCStatus // of each operation; nil: all succeed
-	promised       int              // if not 0, a later operation may be refused as an invalid request
+	responderDepth int              // if not 0, a later operation may be refused as an invalid request
 	limit          time.Duration    // 0: a minute
 }
 
 // runExchange runs a conversation, with softroce as the client or as the server, and
 // compares with the model: how each operation ended, what the receives saw, and every
 // byte of both memories.
-func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c conversation, softroceServes bool) {
+func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c exchange, softroceServes bool) {
 	t.Helper()
 	limit := c.limit
 	if limit == 0 {
@@ -48,12 +48,12 @@ func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c conver
 	if softroceServes {
 		c.client.GIDIndex, c.server.GIDIndex = c.server.GIDIndex, c.client.GIDIndex
 	}
-	var seen outcome
+	var seen exchangeResult
 	if softroceServes {
 		seen = exchangeAsServer(ctx, t, s, c)
 	} else {
 		if d := verbspeer.Defaults(); c.client.Timeout == d.Timeout && c.client.Retry == d.Retry {
-			c.client.Timeout = patience
+			c.client.Timeout = clientTimeout
 		}
 		seen = exchangeAsClient(ctx, t, s, c, ops)
 	}
@@ -63,10 +63,10 @@ func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c conver
 // patience is a local ACK timeout of 268 ms: with all retries two seconds, which a guest
 // may well stand still on a busy machine. vprobe's own would be a quarter of that; but the
 // kernel's retry count never runs out.
-const patience = 16
+const clientTimeout = 16
 
 // An outcome is what a conversation has come to, from either end's point of view.
-type outcome struct {
+type exchangeResult struct {
 	statuses  []verbs.WCStatus    // of the client's operations
 	received  []verbspeer.Receive // by the server
 	memory    []byte              // softroce's
@@ -76,7 +76,7 @@ type outcome struct {
 }
 
 // exchangeAsClient is softroce's end as a client.
-func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c conversation, ops []verbspeer.Op) (o outcome) {
+func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c exchange, ops []verbspeer.Op) (o exchangeResult) {
 	t.Helper()
 	guest, err := s.Guest.Start(ctx, time.Minute, "vprobe"+c.server.Args())
 	if err != nil {
@@ -87,7 +87,7 @@ func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c c
 	if err != nil {
 		t.Fatalf("%v; vprobe: %s", err, guest.Output())
 	}
-	if err := end.Meet(ctx, conn); err != nil {
+	if err := end.Connect(ctx, conn); err != nil {
 		t.Fatalf("%v; vprobe: %s", err, guest.Output())
 	}
 	wcs, err := end.Run(ctx, ops)
@@ -102,7 +102,7 @@ func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c c
 	if err != nil {
 		t.Fatalf("vprobe: %v\n%s", err, text)
 	}
-	out := o.kernel(t, text)
+	out := o.parseKernel(t, text)
 	for _, l := range out.Lines {
 		if l.What == "server" && l.Status == verbs.WCSuccess {
 			o.received = append(o.received, l.Receive)
@@ -113,7 +113,7 @@ func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c c
 }
 
 // exchangeAsServer is softroce's end as a server.
-func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c conversation) (o outcome) {
+func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c exchange) (o exchangeResult) {
 	t.Helper()
 	o.serves = true
 	listener, err := rxelab.Listen(s.Lab.EmuNamespace(), netip.AddrPortFrom(s.Lab.Host(), verbspeer.Port))
@@ -134,7 +134,7 @@ func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c c
 	if err != nil {
 		t.Fatalf("%v; vprobe: %s", err, guest.Output())
 	}
-	if err := end.Meet(ctx, conn); err != nil {
+	if err := end.Connect(ctx, conn); err != nil {
 		t.Fatalf("%v; vprobe: %s", err, guest.Output())
 	}
 	wcs, err := end.Serve(ctx)
@@ -154,7 +154,7 @@ func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c c
 	if err != nil {
 		t.Fatalf("vprobe: %v\n%s", err, text)
 	}
-	out := o.kernel(t, text)
+	out := o.parseKernel(t, text)
 	for _, l := range out.Lines {
 		o.statuses = append(o.statuses, l.Status)
 	}
@@ -162,7 +162,7 @@ func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c c
 	return o
 }
 
-func openEndpoint(t *testing.T, s *harness.Testbed, o verbspeer.Options, server bool) *verbspeer.End {
+func openEndpoint(t *testing.T, s *harness.Testbed, o verbspeer.Options, server bool) *verbspeer.Endpoint {
 	t.Helper()
 	end, err := verbspeer.Open(s.NIC, o, server)
 	if err != nil {
@@ -172,7 +172,7 @@ func openEndpoint(t *testing.T, s *harness.Testbed, o verbspeer.Options, server 
 	return end
 }
 
-func (o *outcome) kernel(t *testing.T, text string) verbspeer.Output {
+func (o *exchangeResult) parseKernel(t *testing.T, text string) verbspeer.Output {
 	t.Helper()
 	out, err := verbspeer.ParseOutput(text)
 	if err != nil {
@@ -182,7 +182,7 @@ func (o *outcome) kernel(t *testing.T, text string) verbspeer.Output {
 	return out
 }
 
-func (o outcome) compare(t *testing.T, c conversation, ops []verbspeer.Op) {
+func (o exchangeResult) compare(t *testing.T, c exchange, ops []verbspeer.Op) {
 	t.Helper()
 	ops = slices.DeleteFunc(slices.Clone(ops), func(op verbspeer.Op) bool { return op.Name == "sleep" })
 	want := c.wantStatuses(len(ops), o.statuses)
@@ -195,7 +195,7 @@ func (o outcome) compare(t *testing.T, c conversation, ops []verbspeer.Op) {
 		switch {
 		case want[i] == verbs.WCSuccess:
 			m.Apply(op)
-		case strings.HasPrefix(op.Name, "send") && want[i] != verbs.WCWRFlushErr && len(m.Unsure) == 0:
+		case strings.HasPrefix(op.Name, "send") && want[i] != verbs.WCWRFlushErr && len(m.Undefined) == 0:
 			m.Overrun()
 		}
 	}
@@ -205,14 +205,14 @@ func (o outcome) compare(t *testing.T, c conversation, ops []verbspeer.Op) {
 	ours, kernels := m.Client, m.Server
 	if o.serves {
 		ours, kernels = m.Server, m.Client
-		for _, r := range m.Unsure {
+		for _, r := range m.Undefined {
 			copy(ours[r[0]:r[1]], o.memory[r[0]:r[1]])
 		}
 	}
 	if at, ok := firstDifference(o.memory, ours); !ok {
 		t.Errorf("softroce's memory is wrong from byte %d on: %#02x, want %#02x", at, o.memory[at], ours[at])
 	}
-	if sum := verbspeer.Sum(kernels); sum != o.kernelSum && (o.serves || len(m.Unsure) == 0) {
+	if sum := verbspeer.Sum(kernels); sum != o.kernelSum && (o.serves || len(m.Undefined) == 0) {
 		t.Errorf("the kernel's memory has checksum %08x, want %08x", o.kernelSum, sum)
 	}
 }
@@ -220,12 +220,12 @@ func (o outcome) compare(t *testing.T, c conversation, ops []verbspeer.Op) {
 // wantStatuses says how n operations end. Where the responder has promised less than it is
 // asked for, that depends on how quickly it came to answer, that is on what was seen: all
 // succeed, or one is refused and the rest flushed.
-func (c conversation) wantStatuses(n int, seen []verbs.WCStatus) []verbs.WCStatus {
+func (c exchange) wantStatuses(n int, seen []verbs.WCStatus) []verbs.WCStatus {
 	if c.want != nil {
 		return c.want
 	}
 	want := make([]verbs.WCStatus, n)
-	if refused := slices.Index(seen, verbs.WCRemInvReqErr); c.promised > 0 && refused >= c.promised {
+	if refused := slices.Index(seen, verbs.WCRemInvReqErr); c.responderDepth > 0 && refused >= c.responderDepth {
 		want[refused] = verbs.WCRemInvReqErr
 		for i := refused + 1; i < n; i++ {
 			want[i] = verbs.WCWRFlushErr
@@ -247,7 +247,7 @@ func firstDifference(a, b []byte) (at int, same bool) {
 }
 
 // with returns the default options, changed.
-func with(change ...func(*verbspeer.Options)) verbspeer.Options {
+func optionsWith(change ...func(*verbspeer.Options)) verbspeer.Options {
 	o := verbspeer.Defaults()
 	for _, f := range change {
 		f(&o)
@@ -256,7 +256,7 @@ func with(change ...func(*verbspeer.Options)) verbspeer.Options {
 }
 
 // runInBothRoles runs conversations with softroce as client and as server.
-func runInBothRoles(t *testing.T, s *harness.Testbed, v harness.IPVersion, list []conversation) {
+func runInBothRoles(t *testing.T, s *harness.Testbed, v harness.IPVersion, list []exchange) {
 	for _, c := range list {
 		t.Run(c.name+"/kernel serves", func(t *testing.T) { runExchange(t, s, v, c, false) })
 		t.Run(c.name+"/kernel connects", func(t *testing.T) { runExchange(t, s, v, c, true) })
@@ -280,7 +280,7 @@ func operations(mtu int) string {
 	return b.String()
 }
 
-func TestEveryOperationWithTheKernel(t *testing.T) {
+func TestEveryOperationWithKernel(t *testing.T) {
 	process := func(o *verbspeer.Options) { o.Shared = false }
 	runs := []struct {
 		v   harness.IPVersion
@@ -301,12 +301,12 @@ func TestEveryOperationWithTheKernel(t *testing.T) {
 		}
 		for _, r := range list {
 			set := func(o *verbspeer.Options) { o.MTU, o.RecvSize = r.mtu, 128<<10 }
-			o := with(set, r.set)
+			o := optionsWith(set, r.set)
 			memory := "shared"
 			if !o.Shared {
 				memory = "of the process"
 			}
-			runInBothRoles(t, s, r.v, []conversation{
+			runInBothRoles(t, s, r.v, []exchange{
 				{name: fmt.Sprintf("%s/mtu=%d, memory %s", r.v.Name, r.mtu, memory), ops: operations(r.mtu), client: o, server: o},
 			})
 		}

@@ -25,7 +25,7 @@ func (p pingpong) args(gid int) []string {
 	return []string{"-g", strconv.Itoa(gid), "-m", strconv.Itoa(p.mtu), "-s", strconv.Itoa(p.size), "-n", strconv.Itoa(p.iters), "-c"}
 }
 
-func TestPingpongWithTheKernel(t *testing.T) {
+func TestKernelRCPingpong(t *testing.T) {
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := []pingpong{{4096, 10000, 100}, {1024, 4096, 100}, {1024, 1001, 20}}
 		if !s.OnFirstLink() {

@@ -18,7 +18,7 @@ import (
 )
 
 // programOf has a verbs program wait in the guest and returns the COMMAND that reaches it.
-func programOf(t *testing.T, g *rxelab.Guest) string {
+func servedProgram(t *testing.T, g *rxelab.Guest) string {
 	t.Helper()
 	serveProgram(t, g)
 	return fmt.Sprintf("tcp:%v:%d", g.Host, programPort)
@@ -39,7 +39,7 @@ func overEachLinkWithoutDaemon(t *testing.T, links []harness.Link, test func(t *
 }
 
 // playOnto runs softroce replay --onto and returns what it says.
-func playOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file string, flags ...string) (string, error) {
+func replayOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file string, flags ...string) (string, error) {
 	t.Helper()
 	bin := harness.Binary(t)
 	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the play took too long"))
@@ -51,7 +51,7 @@ func playOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file st
 
 // ontoKernel are the captures that are played onto the kernel, which sides of them, something that is said then, and the known
 // departure that shows, in the words of docs/internals/replay.md's report; docs/reference/interop.md has them.
-var ontoKernel = []struct{ file, side, says, departs string }{
+var kernelReplays = []struct{ file, side, says, departs string }{
 	{"vp-all-ops.pcap", "both", "24 requests sent", ""},
 	{"pp-rc-mtu1024.pcap", "requester", "2 streams", ""},
 	{"write-bw-ackreq.pcap", "both", "470 requests, 10 replies sent", ""},
@@ -78,26 +78,26 @@ var ontoKernel = []struct{ file, side, says, departs string }{
 	{"loss-uc-write.pcap", "requester", "", ""},
 }
 
-// TestCapturesPlayOntoTheKernel plays what one kernel's NIC was once sent to another one: it answers as softroce would, but
+// TestReplayOntoKernel plays what one kernel's NIC was once sent to another one: it answers as softroce would, but
 // for its known departures. And what it was answered, to one that has the same work: it asks as softroce would.
-func TestCapturesPlayOntoTheKernel(t *testing.T) {
+func TestReplayOntoKernel(t *testing.T) {
 	overEachLinkWithoutDaemon(t, harness.Links, func(t *testing.T, l harness.Link, s *harness.Testbed) {
-		command := programOf(t, s.Guest)
-		for i, c := range ontoKernel {
+		command := servedProgram(t, s.Guest)
+		for i, c := range kernelReplays {
 			if l.Name != "packet" && i%2 == 1 {
 				continue // every other does for what a link may change
 			}
-			out, err := playOnto(t, l, s, command, c.file, "--fast", "--side", c.side)
+			out, err := replayOnto(t, l, s, command, c.file, "--fast", "--side", c.side)
 			if err != nil || !strings.Contains(out, "\nno differences\n") || !strings.Contains(out, c.says) {
 				t.Errorf("%s: %v\n%s", c.file, err, out)
 			}
-			if got := departuresIn(out); got != c.departs {
+			if got := deviationsIn(out); got != c.departs {
 				t.Errorf("%s: departs with %q, want %q\n%s", c.file, got, c.departs, out)
 			}
 		}
 		t.Run("captured timing", func(t *testing.T) {
 			start := time.Now()
-			out, err := playOnto(t, l, s, command, "vp-rnr.pcap", "--side", "requester")
+			out, err := replayOnto(t, l, s, command, "vp-rnr.pcap", "--side", "requester")
 			if err != nil || time.Since(start) < 200*time.Millisecond { // eight RNR NAKs of 20 ms each and more
 				t.Errorf("%v after %v\n%s", err, time.Since(start), out)
 			}
@@ -106,27 +106,27 @@ func TestCapturesPlayOntoTheKernel(t *testing.T) {
 }
 
 // inTime are known departures that show only where the machine is slow.
-var inTime = regexp.MustCompile(`^(a timeout that has begun|a response that is missing)`)
+var timingDeviations = regexp.MustCompile(`^(a timeout that has begun|a response that is missing)`)
 
 // departuresIn returns the known departures that a report names, each once.
-func departuresIn(report string) string {
+func deviationsIn(report string) string {
 	var names []string
 	for _, m := range regexp.MustCompile(`known departure: (.*?)(?: \(packets? [^)]*\))?\n`).FindAllStringSubmatch(report, -1) {
-		if !slices.Contains(names, m[1]) && !inTime.MatchString(m[1]) {
+		if !slices.Contains(names, m[1]) && !timingDeviations.MatchString(m[1]) {
 			names = append(names, m[1])
 		}
 	}
 	return strings.Join(names, "; ")
 }
 
-// TestInteropNamesWhatCapturesShow: the page about rxe has each departure that a capture shows, and no other.
-func TestInteropNamesWhatCapturesShow(t *testing.T) {
+// TestInteropDocumentListsCaptureDeviations: the page about rxe has each departure that a capture shows, and no other.
+func TestInteropDocumentListsCaptureDeviations(t *testing.T) {
 	b, err := os.ReadFile(interopFile)
 	if err != nil {
 		t.Fatal(err)
 	}
 	var want []string
-	for _, c := range ontoKernel {
+	for _, c := range kernelReplays {
 		if c.departs != "" {
 			want = append(want, fmt.Sprintf("| %s | %s |", c.file, c.departs))
 		}
@@ -138,10 +138,10 @@ func TestInteropNamesWhatCapturesShow(t *testing.T) {
 	}
 }
 
-// TestALossyWayToTheKernelIsNoDifference: what is lost is sent again, and told.
-func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
+// TestReplayOntoKernelToleratesLoss: what is lost is sent again, and told.
+func TestReplayOntoKernelToleratesLoss(t *testing.T) {
 	overEachLinkWithoutDaemon(t, harness.Links, func(t *testing.T, l harness.Link, s *harness.Testbed) {
-		command := programOf(t, s.Guest)
+		command := servedProgram(t, s.Guest)
 		if err := s.Guest.ImpairIngress(t.Context(), "loss 3%"); err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
 		}
 		for _, c := range [][2]string{{"requester", "write-bw-ackreq.pcap"}, {"requester", "read-bw.pcap"}, {"responder", "loss-write-req.pcap"}} {
 			file := c[1]
-			out, err := playOnto(t, l, s, command, file, "--fast", "--side", c[0])
+			out, err := replayOnto(t, l, s, command, file, "--fast", "--side", c[0])
 			if err != nil {
 				t.Errorf("%s: %v\n%s", file, err, out)
 			}
@@ -161,14 +161,14 @@ func TestALossyWayToTheKernelIsNoDifference(t *testing.T) {
 	})
 }
 
-// TestAKernelThatDoesNotAnswerIsAnError has one line for it. On every link silence is the same, and long.
-func TestAKernelThatDoesNotAnswerIsAnError(t *testing.T) {
+// TestReplayOntoSilentKernelFails has one line for it. On every link silence is the same, and long.
+func TestReplayOntoSilentKernelFails(t *testing.T) {
 	overEachLinkWithoutDaemon(t, harness.Links[:1], func(t *testing.T, l harness.Link, s *harness.Testbed) {
-		command := programOf(t, s.Guest)
+		command := servedProgram(t, s.Guest)
 		if err := s.Guest.DropIngress(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		out, err := playOnto(t, l, s, command, "pp-rc-mtu1024.pcap", "--fast")
+		out, err := replayOnto(t, l, s, command, "pp-rc-mtu1024.pcap", "--fast")
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.HasPrefix(out, "softroce: the live NIC does not answer") || strings.Count(out, "\n") != 1 {
 			t.Errorf("%v\n%s", err, out)

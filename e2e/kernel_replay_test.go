@@ -9,10 +9,10 @@ import (
 	"softroce/e2e/verbspeer"
 )
 
-// TestCaptureOfAKernelConversationReplays records what the daemon exchanges with the kernel
+// TestKernelCaptureReplays records what the daemon exchanges with the kernel
 // and replays it: a fresh softroce answers the kernel's requests as the daemon did, and the
 // daemon's as the kernel did.
-func TestCaptureOfAKernelConversationReplays(t *testing.T) {
+func TestKernelCaptureReplays(t *testing.T) {
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		bin := harness.Binary(t)
 		large := func(o *verbspeer.Options) { o.RecvSize = 128 << 10 }
@@ -24,8 +24,8 @@ func TestCaptureOfAKernelConversationReplays(t *testing.T) {
 			t.Run(v.Name, func(t *testing.T) {
 				file := filepath.Join(t.ArtifactDir(), "daemon.pcapng")
 				stop := harness.StartCapture(t, s.Socket, file)
-				runInBothRoles(t, s, v, []conversation{
-					{name: "every operation", ops: operations(1024), client: with(large), server: with(large)},
+				runInBothRoles(t, s, v, []exchange{
+					{name: "every operation", ops: operations(1024), client: optionsWith(large), server: optionsWith(large)},
 				})
 				stop()
 				if out, err := exec.Command(bin, "replay", file).CombinedOutput(); err != nil {

@@ -21,36 +21,36 @@ import (
 )
 
 const (
-	programPort = 18601           // of the verbs program in the guest
-	programTime = 4 * time.Minute // that the guest has for a link's scenarios
-	atATime     = 6               // scenarios
-	inSample    = 5               // of so many scenarios one is played on links other than packet
-	always      = `^u[cd]-`       // of these all are
-	inSample6   = 17              // of so many one is played over IPv6
-	always6     = `^ud-`          // of these all are
+	programPort        = 18601           // of the verbs program in the guest
+	programTimeLimit   = 4 * time.Minute // that the guest has for a link's scenarios
+	parallelScenarios  = 6               // scenarios
+	sampleEvery        = 5               // of so many scenarios one is played on links other than packet
+	alwaysInSample     = `^u[cd]-`       // of these all are
+	sampleEveryIPv6    = 17              // of so many one is played over IPv6
+	alwaysInSampleIPv6 = `^ud-`          // of these all are
 )
 
-// TestScenariosWithTheKernel plays the scenarios against the kernel's rxe: each goes as it does in a simulation,
+// TestScenariosAgainstKernel plays the scenarios against the kernel's rxe: each goes as it does in a simulation,
 // or departs from it just as testdata/rxe.txt says.
-func TestScenariosWithTheKernel(t *testing.T) {
+func TestScenariosAgainstKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
 	files, err := filepath.Glob(scenarioFiles)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d, err := readDepartures()
+	d, err := readDeviations()
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, l := range harness.Links {
 		play := files
 		if l.Name != "packet" {
-			play = sample(files)
+			play = sampleScenarios(files)
 		}
 		t.Run(l.Name, func(t *testing.T) {
 			l.Exclusive.Acquire(t)
-			playScenarios(t, l, d, round{play, nil}, round{oneOf(inSample6, always6, files), []string{"--ipv6"}})
+			playScenarios(t, l, d, scenarioRun{play, nil}, scenarioRun{selectScenarios(sampleEveryIPv6, alwaysInSampleIPv6, files), []string{"--ipv6"}})
 		})
 	}
 }
@@ -65,10 +65,12 @@ func reboot(t *testing.T, lab *rxelab.Lab) {
 	}
 }
 
-func sample(files []string) []string { return oneOf(inSample, always, files) }
+func sampleScenarios(files []string) []string {
+	return selectScenarios(sampleEvery, alwaysInSample, files)
+}
 
 // oneOf takes one of every so many files, and those whose names are of a form.
-func oneOf(many int, always string, files []string) (l []string) {
+func selectScenarios(many int, always string, files []string) (l []string) {
 	all := regexp.MustCompile(always)
 	for i, f := range files {
 		if i%many == 0 || all.MatchString(filepath.Base(f)) {
@@ -79,9 +81,9 @@ func oneOf(many int, always string, files []string) (l []string) {
 }
 
 // A round is scenarios, and how they are played.
-type round struct{ files, flags []string }
+type scenarioRun struct{ files, flags []string }
 
-func playScenarios(t *testing.T, l harness.Link, d *departures, rounds ...round) {
+func playScenarios(t *testing.T, l harness.Link, d *deviations, rounds ...scenarioRun) {
 	lab := l.Lab(t)
 	kernel, err := kernelOf(lab.Release)
 	if err != nil {
@@ -96,10 +98,10 @@ func playScenarios(t *testing.T, l harness.Link, d *departures, rounds ...round)
 		t.Fatal(err)
 	}
 	serveProgram(t, g)
-	ctx, cancel := context.WithTimeout(t.Context(), programTime)
+	ctx, cancel := context.WithTimeout(t.Context(), programTimeLimit)
 	defer cancel()
-	args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", atATime), "--peer", l.NIC(lab),
-		"--program", fmt.Sprintf("tcp:%v:%d", g.Host, programPort), "--lacks", strings.Join(d.lacks(kernel), ",")}
+	args := []string{bin, "scenario", "--json", "--untimed", fmt.Sprint("-j", parallelScenarios), "--peer", l.NIC(lab),
+		"--program", fmt.Sprintf("tcp:%v:%d", g.Host, programPort), "--lacks", strings.Join(d.missingEvents(kernel), ",")}
 	for _, r := range rounds {
 		cmd := lab.Command(ctx, slices.Concat(args, r.flags, r.files)...)
 		var out, said bytes.Buffer
@@ -108,7 +110,7 @@ func playScenarios(t *testing.T, l harness.Link, d *departures, rounds ...round)
 		if cmd.ProcessState.ExitCode() > 1 {
 			t.Fatalf("softroce scenario: %v: %s", err, &said)
 		}
-		judgeScenarios(t, &out, r.files, func(name string) (departure, bool) {
+		checkScenarios(t, &out, r.files, func(name string) (deviation, bool) {
 			dep, ok := d.scenarios[name][kernel]
 			return dep, ok
 		})
@@ -135,7 +137,7 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 		t.Fatal(err)
 	}
 	// The end of t's context would kill it at the same time as the cleanup does.
-	p, err := g.Start(context.WithoutCancel(t.Context()), programTime, fmt.Sprintf("echo $$ >/tmp/program.pid; exec nc -ll -p %d -e /tmp/program", programPort))
+	p, err := g.Start(context.WithoutCancel(t.Context()), programTimeLimit, fmt.Sprintf("echo $$ >/tmp/program.pid; exec nc -ll -p %d -e /tmp/program", programPort))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -152,13 +154,13 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 }
 
 // isLacking reports whether a scenario of XRC or FLUSH was left out because there is none.
-func isLacking(r *scenario.Report) bool {
+func isUnsupported(r *scenario.Report) bool {
 	return strings.HasPrefix(r.Scenario, "xrc-") && strings.Contains(r.Reason, testbed.ErrNoXRC.Error()) ||
 		strings.HasPrefix(r.Scenario, "rc-req-flush") && strings.Contains(r.Reason, testbed.ErrNoFlush.Error())
 }
 
 // notLive are the scenarios that scenariosFile says cannot be played live: those of the second column of its table.
-func notLive(t *testing.T) map[string]bool {
+func notPlayableLive(t *testing.T) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile(scenariosFile)
 	if err != nil {
@@ -180,11 +182,11 @@ func notLive(t *testing.T) map[string]bool {
 }
 
 // judgeScenarios compares reports with what is known of the NIC that the scenarios were played against.
-func judgeScenarios(t *testing.T, reports *bytes.Buffer, files []string, known func(name string) (departure, bool)) {
+func checkScenarios(t *testing.T, reports *bytes.Buffer, files []string, known func(name string) (deviation, bool)) {
 	t.Helper()
 	counts := map[string]int{}
 	left := map[string]int{} // out, by reason
-	documented := notLive(t)
+	documented := notPlayableLive(t)
 	for _, f := range files {
 		line, err := reports.ReadBytes('\n')
 		if err != nil {
@@ -199,7 +201,7 @@ func judgeScenarios(t *testing.T, reports *bytes.Buffer, files []string, known f
 		switch {
 		case r.Outcome == scenario.OutcomeSkipped:
 			left[r.Reason]++
-			if departs || !documented[r.Scenario] && !isLacking(&r) {
+			if departs || !documented[r.Scenario] && !isUnsupported(&r) {
 				t.Errorf("%s was left out: %s", r.Scenario, r.Reason)
 			}
 		case documented[r.Scenario]:
@@ -207,9 +209,9 @@ func judgeScenarios(t *testing.T, reports *bytes.Buffer, files []string, known f
 		case !departs && r.Outcome == scenario.OutcomeFailed:
 			t.Errorf("%s failed:\n%s", r.Scenario, r.Log)
 		case departs && r.Outcome == scenario.OutcomeOK:
-			t.Errorf("%s goes as specified, but %s says that the kernel %s:\n%s", r.Scenario, departuresFile, dep.does, r.Log)
-		case departs && !dep.met(r.Line, r.Reason):
-			t.Errorf("%s failed at line %d, but %s says that it does at %d, with %q:\n%s", r.Scenario, r.Line, departuresFile, dep.line, dep.says, r.Log)
+			t.Errorf("%s goes as specified, but %s says that the kernel %s:\n%s", r.Scenario, deviationsFile, dep.behaviour, r.Log)
+		case departs && !dep.matches(r.Line, r.Reason):
+			t.Errorf("%s failed at line %d, but %s says that it does at %d, with %q:\n%s", r.Scenario, r.Line, deviationsFile, dep.line, dep.failure, r.Log)
 		}
 	}
 	t.Logf("%d as specified, %d depart from it as known, %d left out", counts[scenario.OutcomeOK], counts[scenario.OutcomeFailed], counts[scenario.OutcomeSkipped])

@@ -18,27 +18,29 @@ import (
 
 // A stock conversation is one between two copies of an unmodified program: the guest's on the kernel's verbs, the
 // other under softroce run. Both check every byte.
-type stock struct {
-	tool string
-	mtu  int // 0: the program has no such option
-	size int
-	more string
+type pingpongProgram struct {
+	tool    string
+	mtu     int // 0: the program has no such option
+	size    int
+	options string
 }
 
-func (c stock) String() string { return fmt.Sprintf("%s,mtu=%d,size=%d", c.tool, c.mtu, c.size) }
+func (c pingpongProgram) String() string {
+	return fmt.Sprintf("%s,mtu=%d,size=%d", c.tool, c.mtu, c.size)
+}
 
-const stockIters = 30
+const pingpongIterations = 30
 
-func (c stock) args(device string, gid int) []string {
-	l := []string{c.tool, "-d", device, "-g", strconv.Itoa(gid), "-s", strconv.Itoa(c.size), "-n", strconv.Itoa(stockIters), "-c"}
+func (c pingpongProgram) args(device string, gid int) []string {
+	l := []string{c.tool, "-d", device, "-g", strconv.Itoa(gid), "-s", strconv.Itoa(c.size), "-n", strconv.Itoa(pingpongIterations), "-c"}
 	if c.mtu != 0 {
 		l = append(l, "-m", strconv.Itoa(c.mtu))
 	}
-	return append(l, strings.Fields(c.more)...)
+	return append(l, strings.Fields(c.options)...)
 }
 
 // Of the datagrams the program expects the data behind a GRH of 40 bytes, on IPv4 too.
-var stocks = []stock{
+var pingpongPrograms = []pingpongProgram{
 	{"ibv_uc_pingpong", 1024, 4097, ""},
 	{"ibv_ud_pingpong", 0, 2048, ""},
 	{"ibv_srq_pingpong", 1024, 3001, "-q 4"},
@@ -48,10 +50,10 @@ var stocks = []stock{
 }
 
 // fewStocks of them are enough where the rest has been shown already: on IPv6, and on links other than packet.
-const fewStocks = 2
+const pingpongSampleSize = 2
 
-// TestStockProgramsWithTheKernel has unmodified programs speak UC, UD and RC with shared receive queues.
-func TestStockProgramsWithTheKernel(t *testing.T) {
+// TestPingpongProgramsWithKernel has unmodified programs speak UC, UD and RC with shared receive queues.
+func TestPingpongProgramsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
 	libs := harness.Libraries(t)
@@ -63,9 +65,9 @@ func TestStockProgramsWithTheKernel(t *testing.T) {
 			l.Exclusive.Acquire(t)
 			s := harness.NewTestbed(t, l)
 			for _, v := range harness.IPVersions {
-				play := stocks
+				play := pingpongPrograms
 				if v.IPv6 || l.Name != "packet" {
-					play = stocks[:fewStocks]
+					play = pingpongPrograms[:pingpongSampleSize]
 				}
 				for _, c := range play {
 					t.Run(fmt.Sprintf("%s/%v/kernel serves", v.Name, c), func(t *testing.T) { programAsClient(t, s, v, c, libs) })
@@ -76,12 +78,12 @@ func TestStockProgramsWithTheKernel(t *testing.T) {
 	}
 }
 
-const stockLimit = 40 * time.Second
+const pingpongLimit = 40 * time.Second
 
-func programAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, c stock, libs string) {
-	ctx, cancel := context.WithTimeout(t.Context(), stockLimit)
+func programAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, c pingpongProgram, libs string) {
+	ctx, cancel := context.WithTimeout(t.Context(), pingpongLimit)
 	defer cancel()
-	guest, err := s.Guest.Start(ctx, stockLimit, strings.Join(c.args("rxe0", rxelab.GIDIndex(v.IPv6)), " "))
+	guest, err := s.Guest.Start(ctx, pingpongLimit, strings.Join(c.args("rxe0", rxelab.GIDIndex(v.IPv6)), " "))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -93,8 +95,8 @@ func programAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, c st
 	c.check(t, out, err, guestOut, guestErr)
 }
 
-func programAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, c stock, libs string) {
-	ctx, cancel := context.WithTimeout(t.Context(), stockLimit)
+func programAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, c pingpongProgram, libs string) {
+	ctx, cancel := context.WithTimeout(t.Context(), pingpongLimit)
 	defer cancel()
 	ours := programCommand(ctx, t, s, v, c, libs)
 	var out bytes.Buffer
@@ -111,7 +113,7 @@ func programAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, c st
 		case <-time.After(5 * time.Millisecond):
 		}
 	}
-	guestOut, guestErr := s.Guest.Run(ctx, stockLimit, strings.Join(append(c.args("rxe0", rxelab.GIDIndex(v.IPv6)), s.Lab.Host().String()), " "))
+	guestOut, guestErr := s.Guest.Run(ctx, pingpongLimit, strings.Join(append(c.args("rxe0", rxelab.GIDIndex(v.IPv6)), s.Lab.Host().String()), " "))
 	if guestErr != nil {
 		cancel() // pingpongCommand may wait for a peer that is gone
 	}
@@ -120,7 +122,7 @@ func programAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, c st
 }
 
 // programCommand is softroce's end.
-func programCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v harness.IPVersion, c stock, libs string, host ...string) *exec.Cmd {
+func programCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v harness.IPVersion, c pingpongProgram, libs string, host ...string) *exec.Cmd {
 	t.Helper()
 	bin := harness.Binary(t)
 	argv := append([]string{bin, "--socket", s.Socket, "run", "-q", "--"}, c.args("softroce0", s.GIDIndex(t, v))...)
@@ -130,9 +132,9 @@ func programCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v har
 }
 
 // check wants success of both ends, and each to have seen all the bytes.
-func (c stock) check(t *testing.T, ours []byte, err error, guest string, guestErr error) {
+func (c pingpongProgram) check(t *testing.T, ours []byte, err error, guest string, guestErr error) {
 	t.Helper()
-	want := fmt.Sprintf("%d bytes in", 2*c.size*stockIters)
+	want := fmt.Sprintf("%d bytes in", 2*c.size*pingpongIterations)
 	for _, out := range []string{string(ours), guest} {
 		if !strings.Contains(out, want) || strings.Contains(out, "invalid data") {
 			t.Errorf("there is no %q, or invalid data", want)

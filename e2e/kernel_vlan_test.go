@@ -23,9 +23,9 @@ const (
 
 var vlanEmu = netip.MustParsePrefix("10.79.7.10/24")
 
-// TestPingpongWithTheKernelInAVLAN: the guest has a VLAN interface on its own, whose addresses are GIDs of rxe0;
+// TestKernelPingpongInVLAN: the guest has a VLAN interface on its own, whose addresses are GIDs of rxe0;
 // the daemon's NIC has a GID in the VLAN, too.
-func TestPingpongWithTheKernelInAVLAN(t *testing.T) {
+func TestKernelPingpongInVLAN(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	harness.DgramGuest.Acquire(t)
 	l := harness.Link{Name: "dgram", Exclusive: &harness.DgramGuest, Lab: harness.DgramLab, NIC: func(l *rxelab.Lab) string {

@@ -14,7 +14,7 @@ import (
 	"softroce/verbs"
 )
 
-func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
+func TestDaemonStopsCleanlyAndNotifiesClients(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s.sock")
 	daemon := harness.StartDaemon(t, nil, "--socket", socket)
 	nic := harness.OpenNIC(t, daemon, socket)
@@ -37,9 +37,9 @@ func TestDaemonEndsCleanlyAndClientsHearOfIt(t *testing.T) {
 	}
 }
 
-// TestTheNextDaemonClearsAwayAfterOneThatWasKilled has a program look at the device files of two daemons, of which one is killed:
+// TestDaemonRemovesFilesOfKilledDaemon has a program look at the device files of two daemons, of which one is killed:
 // the third removes what that one left, and the other's stay.
-func TestTheNextDaemonClearsAwayAfterOneThatWasKilled(t *testing.T) {
+func TestDaemonRemovesFilesOfKilledDaemon(t *testing.T) {
 	harness.NeedPrograms(t)
 	harness.LocalPrograms.Acquire(t)
 	tmp := t.TempDir()

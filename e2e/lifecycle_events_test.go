@@ -12,9 +12,9 @@ import (
 	"softroce/verbs"
 )
 
-// TestProgramsHearThatAddressAndDeviceGo has a program of librdmacm listen at the address of an interface, which then loses the
+// TestProgramsGetAddressAndDeviceRemovalEvents has a program of librdmacm listen at the address of an interface, which then loses the
 // address, gets it back, and goes; then the daemon ends.
-func TestProgramsHearThatAddressAndDeviceGo(t *testing.T) {
+func TestProgramsGetAddressAndDeviceRemovalEvents(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	const address = "10.78.13.1"
 	libs := harness.Libraries(t)

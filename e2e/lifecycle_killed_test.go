@@ -28,16 +28,16 @@ var victims = []string{
 }
 
 const (
-	killers    = 6  // pairs at a time
-	killRounds = 27 // of each, two victims a round
-	warmUps    = 5  // at most, each a third of that
-	lifetime   = 600 * time.Millisecond
+	parallelKillers = 6  // pairs at a time
+	roundsPerKiller = 27 // of each, two victims a round
+	maxWarmUps      = 5  // at most, each a third of that
+	maxLifetime     = 600 * time.Millisecond
 )
 
-// TestKilledClientsLeaveNothing kills programs at random moments: while they attach, connect, and
+// TestKilledClientsLeakNothing kills programs at random moments: while they attach, connect, and
 // have work under way. Another client's queue pairs go on all the time, and in the end the
 // daemon has what it had before.
-func TestKilledClientsLeaveNothing(t *testing.T) {
+func TestKilledClientsLeakNothing(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	ns := harness.Namespace(t, "killed")
@@ -52,33 +52,33 @@ func TestKilledClientsLeaveNothing(t *testing.T) {
 	t.Logf("seed %d", seed)
 
 	massacre := func(sequence uint64, rounds int) footprint {
-		survivor := survive(t, socket)
+		survivor := runSurvivor(t, socket)
 		var running sync.WaitGroup
-		for i := range uint64(killers) {
-			running.Go(func() { killSome(t, ns, socket, rand.New(rand.NewPCG(seed, sequence+i)), rounds) })
+		for i := range uint64(parallelKillers) {
+			running.Go(func() { killPrograms(t, ns, socket, rand.New(rand.NewPCG(seed, sequence+i)), rounds) })
 		}
 		running.Wait()
 		if err := survivor(); err != nil {
 			t.Errorf("the client that was not killed: %v", err)
 		}
-		awaitNothing(t, socket)
+		awaitNoObjects(t, socket)
 		return footprintOf(t, daemon.Pid())
 	}
 	// A heap grows to what it has to hold at most, and stays. Who was killed before it had a queue pair shows little; on a
 	// busy machine that may be many.
 	var before footprint
 	had, sequence := queuePairs(t, socket), uint64(0)
-	for warm := false; !warm && sequence < warmUps*killers; sequence += killers {
-		before = massacre(sequence, killRounds/3)
-		warm = queuePairs(t, socket)-had >= killers*killRounds/3
+	for warm := false; !warm && sequence < maxWarmUps*parallelKillers; sequence += parallelKillers {
+		before = massacre(sequence, roundsPerKiller/3)
+		warm = queuePairs(t, socket)-had >= parallelKillers*roundsPerKiller/3
 	}
 	had = queuePairs(t, socket)
-	after := massacre(sequence, killRounds)
-	if made := queuePairs(t, socket) - had; made < killers*killRounds/2 {
-		t.Errorf("%d pairs were killed when they had made %d queue pairs", killers*killRounds, made)
+	after := massacre(sequence, roundsPerKiller)
+	if made := queuePairs(t, socket) - had; made < parallelKillers*roundsPerKiller/2 {
+		t.Errorf("%d pairs were killed when they had made %d queue pairs", parallelKillers*roundsPerKiller, made)
 	}
-	t.Logf("before: %+v; after %d more were killed: %+v", before, 2*killers*killRounds, after)
-	if after.descriptors != before.descriptors || after.mappings > before.mappings+moreMappings || after.resident > before.resident+moreMemory {
+	t.Logf("before: %+v; after %d more were killed: %+v", before, 2*parallelKillers*roundsPerKiller, after)
+	if after.descriptors != before.descriptors || after.mappings > before.mappings+mappingSlack || after.resident > before.resident+residentSlackKiB {
 		t.Error("the daemon has kept something")
 	}
 }
@@ -107,7 +107,7 @@ func queuePairs(t *testing.T, socket string) int {
 }
 
 // killSome starts pairs of programs and kills both, each at a moment of its own.
-func killSome(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
+func killPrograms(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 	x := harness.OnDaemon(ns, socket, harness.Endpoint{Device: "softroce0"})
 	y := harness.OnDaemon(ns, socket, harness.Endpoint{Device: "softroce1"})
 	for range rounds {
@@ -117,7 +117,7 @@ func killSome(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 			flag = "-g"
 		}
 		args := fmt.Sprintf("%s %s 1 -p %d -d ", victim, flag, port)
-		lives := [2]time.Duration{time.Duration(r.Int64N(int64(lifetime))), time.Duration(r.Int64N(int64(lifetime)))}
+		lives := [2]time.Duration{time.Duration(r.Int64N(int64(maxLifetime))), time.Duration(r.Int64N(int64(maxLifetime)))}
 		serverCtx, killServer := context.WithCancel(t.Context())
 		server := y.Start(serverCtx, t, args+y.Device)
 		limit, stop := context.WithTimeout(serverCtx, harness.StartLimit)
@@ -136,7 +136,7 @@ func killSome(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 }
 
 // survive has a client work, with every byte checked, until the function that it returns is called.
-func survive(t *testing.T, socket string) (end func() error) {
+func runSurvivor(t *testing.T, socket string) (end func() error) {
 	t.Helper()
 	open := func(device string) *verbs.Context {
 		c, err := verbs.Open(t.Context(), device, verbs.WithSocket(socket))
@@ -173,7 +173,7 @@ func survive(t *testing.T, socket string) (end func() error) {
 }
 
 // awaitNothing waits until the daemon shows no object of a client.
-func awaitNothing(t *testing.T, socket string) {
+func awaitNoObjects(t *testing.T, socket string) {
 	t.Helper()
 	limit := time.Now().Add(harness.StartLimit)
 	for _, what := range show.Kinds() {
@@ -199,8 +199,8 @@ type footprint struct {
 // A garbage collector gives memory back when it likes, and threads have stacks: what may have come
 // to those by chance. A leak of one ring a victim would be more.
 const (
-	moreMappings = 40
-	moreMemory   = 24 << 10
+	mappingSlack     = 40
+	residentSlackKiB = 24 << 10
 )
 
 func footprintOf(t *testing.T, pid int) (f footprint) {
@@ -227,9 +227,9 @@ func footprintOf(t *testing.T, pid int) (f footprint) {
 	return f
 }
 
-// TestKilledDaemonIsAnErrorToItsClients kills the daemon under programs that poll, that sleep
+// TestClientsFailWhenDaemonIsKilled kills the daemon under programs that poll, that sleep
 // until a completion comes, that only look at their memory, and that wait for somebody to connect.
-func TestKilledDaemonIsAnErrorToItsClients(t *testing.T) {
+func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	ns := harness.Namespace(t, "orphans")

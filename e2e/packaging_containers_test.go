@@ -15,7 +15,7 @@ import (
 // that has the system's programs, softroce and the daemon's socket in it.
 //
 //	container BINARY SOCKET COMMAND…
-const container = `set -e
+const containerScript = `set -e
 bin=$1 socket=$2
 shift 2
 mount -t tmpfs none /mnt
@@ -31,11 +31,11 @@ mount --bind "$bin" softroce
 mount --bind "$socket" sock/s
 exec env -i PATH=/bin:/sbin SOFTROCE_SOCKET=/sock/s chroot . "$@"`
 
-func contained(ctx context.Context, namespace string, uid int, bin, socket string, argv ...string) *exec.Cmd {
+func containerCommand(ctx context.Context, namespace string, uid int, bin, socket string, argv ...string) *exec.Cmd {
 	who := fmt.Sprint(uid)
 	args := []string{
 		"netns", "exec", namespace, "setpriv", "--reuid", who, "--regid", who, "--clear-groups",
-		"unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", container, "container", bin, socket,
+		"unshare", "--user", "--map-root-user", "--mount", "--pid", "--fork", "--kill-child", "sh", "-c", containerScript, "container", bin, socket,
 	}
 	return exec.CommandContext(ctx, "ip", append(args, argv...)...)
 }
@@ -58,19 +58,19 @@ func TestClientsInContainersOfOtherUsers(t *testing.T) {
 			port := harness.FreePort()
 			run := append([]string{"/softroce", "run", "-q", "--"}, strings.Fields(c)...)
 			x := harness.OnDaemon(ns, socket, harness.Endpoint{}) // for its eyes
-			server := harness.StartJob(t, contained(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(port))...))
+			server := harness.StartJob(t, containerCommand(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(port))...))
 			if err := x.WaitListening(ctx, server, port); err != nil {
 				cancel()
 				out, _ := server.Wait()
 				t.Fatalf("%v\n%s", err, out)
 			}
-			client := harness.StartJob(t, contained(ctx, ns, 12346, bin, socket, append(run, "-d", "softroce0", "-p", fmt.Sprint(port), "localhost")...))
+			client := harness.StartJob(t, containerCommand(ctx, ns, 12346, bin, socket, append(run, "-d", "softroce0", "-p", fmt.Sprint(port), "localhost")...))
 			out, err := client.Wait()
 			if err != nil {
 				cancel()
 			}
 			served, serverErr := server.Wait()
-			if err != nil || serverErr != nil || wrong.MatchString(out+served) {
+			if err != nil || serverErr != nil || errorOutput.MatchString(out+served) {
 				t.Errorf("client: %v\n%s\nserver: %v\n%s", err, out, serverErr, served)
 			}
 		})
@@ -96,8 +96,8 @@ func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	return socket
 }
 
-// TestWhoMayNotConnectGetsEACCES keeps a user out by the socket's mode.
-func TestWhoMayNotConnectGetsEACCES(t *testing.T) {
+// TestForbiddenClientsGetEACCES keeps a user out by the socket's mode.
+func TestForbiddenClientsGetEACCES(t *testing.T) {
 	harness.NeedRoot(t, "namespaces and users")
 	harness.LocalPrograms.Acquire(t)
 	bin := harness.Binary(t)
@@ -108,7 +108,7 @@ func TestWhoMayNotConnectGetsEACCES(t *testing.T) {
 		{"/softroce", "run", "--", "true"},
 		{"/softroce", "perf", "write"},
 	} {
-		out, err := contained(t.Context(), ns, 12345, bin, socket, command...).CombinedOutput()
+		out, err := containerCommand(t.Context(), ns, 12345, bin, socket, command...).CombinedOutput()
 		if err == nil || !strings.Contains(string(out), "permission denied") {
 			t.Errorf("%v: %v\n%s", command, err, out)
 		}

@@ -11,8 +11,8 @@ import (
 	"softroce/internal/daemon"
 )
 
-// TestPackage installs the Debian package in a root of its own, uses it from there, and removes it.
-func TestPackage(t *testing.T) {
+// TestDebianPackage installs the Debian package in a root of its own, uses it from there, and removes it.
+func TestDebianPackage(t *testing.T) {
 	harness.NeedRoot(t, "dpkg --root")
 	harness.LocalPrograms.Acquire(t)
 	harness.RunCommand(t, "make", "-C", "..", "deb")

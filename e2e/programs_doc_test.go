@@ -18,8 +18,8 @@ func TestProgramsDocument(t *testing.T) {
 	}
 	count := regexp.MustCompile(`-n \d+ ?`)
 	lines := strings.Split(string(text), "\n")
-	for _, r := range rows {
-		options := strings.TrimSpace(count.ReplaceAllString(r.options, "") + " " + r.ours)
+	for _, r := range programRuns {
+		options := strings.TrimSpace(count.ReplaceAllString(r.options, "") + " " + r.softroceOptions)
 		want := "`" + options + "`"
 		if options == "" {
 			want = "none"
@@ -33,7 +33,7 @@ func TestProgramsDocument(t *testing.T) {
 		}
 	}
 	names := strings.NewReplacer("SELF", "ADDR", "PEER", "ADDR", "COPY", "FILE", "/usr/bin/rcopy", "FILE")
-	for _, c := range conversations {
+	for _, c := range cmExchanges {
 		want := fmt.Sprintf("| `%s` | `%s` |", names.Replace(c.server), names.Replace(c.client))
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }) {
 			t.Errorf("no line %s", want)

@@ -20,17 +20,17 @@ import (
 // Where a program is run. libfabric looks for NICs by the addresses of their interfaces, and qperf connects at the address of
 // its TCP server: there is none of that on a fabric.
 const (
-	anywhere = iota
-	onAFabric
-	onInterfaces
+	anyLink = iota
+	fabricLink
+	netdevLink
 )
 
 // A pair is a server that has a TCP port, and its client. {port}, {host}: the server's.
-type pair struct {
+type clientServer struct {
 	name           string
 	server, client string
 	want           string // a regular expression, of what the client prints
-	where          int
+	needs          int
 }
 
 const (
@@ -40,75 +40,75 @@ const (
 )
 
 // ucx is a test of UCX over one of its transports, with 100 messages.
-func ucx(transport, test, options string, where int) pair {
+func ucx(transport, test, options string, where int) clientServer {
 	server := fmt.Sprintf(ucxOver, transport)
-	return pair{
-		name: "ucx_perftest " + transport + " " + test, server: server, want: ucxWant, where: where,
+	return clientServer{
+		name: "ucx_perftest " + transport + " " + test, server: server, want: ucxWant, needs: where,
 		client: server + " {host} -w 10 -n 100 -t " + test + options,
 	}
 }
 
 // libfabric is a pingpong over endpoints of one type.
-func libfabric(provider, endpoints string, where int) pair {
+func libfabric(provider, endpoints string, where int) clientServer {
 	both := "fi_pingpong -p " + provider + " -e " + endpoints + " -d {domain} -I 20"
-	return pair{
-		name: "fi_pingpong " + provider + " " + endpoints, want: fiWant, where: where,
+	return clientServer{
+		name: "fi_pingpong " + provider + " " + endpoints, want: fiWant, needs: where,
 		server: both + " -B {port}", client: both + " -P {port} {host}",
 	}
 }
 
-var pairs = []pair{
+var clientServers = []clientServer{
 	{
-		name: "qperf", server: "qperf -lp {port}", where: onInterfaces, want: `(?s)rc_lat:.*ver_rc_fetch_add:.*msg_rate.*rc_bi_bw:.*bw`,
+		name: "qperf", server: "qperf -lp {port}", needs: netdevLink, want: `(?s)rc_lat:.*ver_rc_fetch_add:.*msg_rate.*rc_bi_bw:.*bw`,
 		client: "qperf -lp {port} {host} -cm 1 -t 1 rc_lat rc_rdma_read_lat rc_rdma_write_poll_lat ver_rc_compare_swap ver_rc_fetch_add -m 1k rc_bi_bw quit",
 	},
-	libfabric("verbs", "msg", onInterfaces),
-	libfabric("verbs;ofi_rxm", "rdm", onInterfaces),
-	libfabric("verbs", "dgram", anywhere),
-	ucx("rc_v", "tag_bw", " -s 100000", anywhere),
-	ucx("rc_v", "ucp_get", "", onAFabric),
-	ucx("rc_v", "ucp_cswap", " -s 8", onAFabric),
-	ucx("ud_v", "tag_bw", " -s 100000", anywhere),
-	ucx("ud_v", "ucp_am_lat", "", onAFabric),
+	libfabric("verbs", "msg", netdevLink),
+	libfabric("verbs;ofi_rxm", "rdm", netdevLink),
+	libfabric("verbs", "dgram", anyLink),
+	ucx("rc_v", "tag_bw", " -s 100000", anyLink),
+	ucx("rc_v", "ucp_get", "", fabricLink),
+	ucx("rc_v", "ucp_cswap", " -s 8", fabricLink),
+	ucx("ud_v", "tag_bw", " -s 100000", anyLink),
+	ucx("ud_v", "ucp_am_lat", "", fabricLink),
 }
 
 // fio is a disk's benchmark, whose engine "rdma" has one process write into another's memory, read it, or send. It allows no
 // RNR retry: what is sent has to have its receives, so its 64 messages have all of them at the start.
-func fio(verb string) cmTalk {
+func fio(verb string) cmExchange {
 	const job = " --ioengine=rdma --port=PORT --bs=4k --size=256k"
-	return cmTalk{
+	return cmExchange{
 		name: "fio " + verb, server: "fio --name=server --rw=read --iodepth=64" + job,
 		client: "fio --name=client --rw=write --iodepth=8" + job + " --hostname=PEER --verb=" + verb, want: "io=256KiB",
 	}
 }
 
 // A solo is a program that starts others by itself. {dev} is the NIC of all of them.
-type solo struct {
+type standalone struct {
 	name, command string
 	want          string
-	where         int
+	needs         int
 }
 
 // mpi has two processes play pingpong over one of Open MPI's ways to RDMA.
-func mpi(name, way string, where int) solo {
-	return solo{
-		name: "mpirun " + name, want: `(?m)^ +\d+: +4096 bytes.*Mbps`, where: where,
+func mpi(name, way string, where int) standalone {
+	return standalone{
+		name: "mpirun " + name, want: `(?m)^ +\d+: +4096 bytes.*Mbps`, needs: where,
 		command: "mpirun --allow-run-as-root --oversubscribe -np 2 " + way + " NPopenmpi -n 20 -p 0 -u 4096 -o /dev/null",
 	}
 }
 
-var solos = []solo{
-	mpi("ucx rc_v", "--mca pml ucx -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES={dev}:1", anywhere),
-	mpi("ucx ud_v", "--mca pml ucx -x UCX_TLS=ud_v,self -x UCX_NET_DEVICES={dev}:1", onAFabric),
-	mpi("ofi", "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm", onInterfaces),
-	{name: "fi_info", command: "fi_info -p verbs", want: `domain: {dev}-dgram`, where: onAFabric},
+var standalones = []standalone{
+	mpi("ucx rc_v", "--mca pml ucx -x UCX_TLS=rc_v,self -x UCX_NET_DEVICES={dev}:1", anyLink),
+	mpi("ucx ud_v", "--mca pml ucx -x UCX_TLS=ud_v,self -x UCX_NET_DEVICES={dev}:1", fabricLink),
+	mpi("ofi", "--mca pml cm --mca mtl ofi --mca mtl_ofi_provider_include verbs;ofi_rxm", netdevLink),
+	{name: "fi_info", command: "fi_info -p verbs", want: `domain: {dev}-dgram`, needs: fabricLink},
 	{name: "ucx_info", command: "ucx_info -d", want: `(?s)Transport: rc_verbs\s+#\s+Device: {dev}:1.*Transport: ud_verbs`},
-	{name: "ibstat", command: "ibstat {dev} 1", want: `(?s)State: Active.*Physical state: LinkUp.*Link layer: Ethernet`, where: onAFabric},
-	{name: "ibstatus", command: "ibstatus {dev}", want: `(?s)4: ACTIVE.*5: LinkUp`, where: onAFabric},
+	{name: "ibstat", command: "ibstat {dev} 1", want: `(?s)State: Active.*Physical state: LinkUp.*Link layer: Ethernet`, needs: fabricLink},
+	{name: "ibstatus", command: "ibstatus {dev}", want: `(?s)4: ACTIVE.*5: LinkUp`, needs: fabricLink},
 }
 
-// TestOtherPrograms runs them on softroce, and holds what was on the wire against the rules.
-func TestOtherPrograms(t *testing.T) {
+// TestMiddlewarePrograms runs them on softroce, and holds what was on the wire against the rules.
+func TestMiddlewarePrograms(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	for _, name := range []string{"fio", "qperf", "fi_pingpong", "ucx_perftest", "mpirun", "NPopenmpi", "ibstat"} {
 		if _, err := exec.LookPath(name); err != nil {
@@ -121,25 +121,25 @@ func TestOtherPrograms(t *testing.T) {
 		make func(t *testing.T, options ...string) (client, server harness.Endpoint)
 		not  int
 	}{
-		{"two NICs", harness.FabricPair, onInterfaces},
-		{"veth", harness.VethPair, onAFabric},
+		{"two NICs", harness.FabricPair, netdevLink},
+		{"veth", harness.VethPair, fabricLink},
 	} {
 		t.Run(where.name, func(t *testing.T) {
 			capture := filepath.Join(t.TempDir(), "all.pcapng")
-			t.Cleanup(func() { wantNoViolation(t, capture) }) // the daemons have ended then
+			t.Cleanup(func() { checkCapture(t, capture) }) // the daemons have ended then
 			client, server := where.make(t, "--capture", capture)
 			t.Run("programs", func(t *testing.T) {
-				for _, p := range pairs {
-					if p.where != where.not {
-						t.Run(dashed(p.name), func(t *testing.T) {
+				for _, p := range clientServers {
+					if p.needs != where.not {
+						t.Run(subtestName(p.name), func(t *testing.T) {
 							t.Parallel()
 							p.run(t, client, server)
 						})
 					}
 				}
-				for _, s := range solos {
-					if s.where != where.not {
-						t.Run(dashed(s.name), func(t *testing.T) {
+				for _, s := range standalones {
+					if s.needs != where.not {
+						t.Run(subtestName(s.name), func(t *testing.T) {
 							t.Parallel()
 							s.run(t, server)
 						})
@@ -151,40 +151,40 @@ func TestOtherPrograms(t *testing.T) {
 				f := fio(verb)
 				port := fmt.Sprint(harness.FreePort())
 				f.server, f.client = strings.ReplaceAll(f.server, "PORT", port), strings.ReplaceAll(f.client, "PORT", port)
-				t.Run(dashed(f.name), func(t *testing.T) { f.run(t, server, client, false) })
+				t.Run(subtestName(f.name), func(t *testing.T) { f.run(t, server, client, false) })
 			}
 		})
 	}
 }
 
-func dashed(name string) string { return strings.NewReplacer(" ", ",", ";", "+").Replace(name) }
+func subtestName(name string) string { return strings.NewReplacer(" ", ",", ";", "+").Replace(name) }
 
 // fillIn completes a line for one of two ends.
-func fillIn(line string, e, server harness.Endpoint, port int) string {
-	return strings.NewReplacer("{domain}", domain(line, e), "{dev}", e.Device, "{host}", server.Host, "{port}", fmt.Sprint(port)).Replace(line)
+func expand(line string, e, server harness.Endpoint, port int) string {
+	return strings.NewReplacer("{domain}", fabricDomain(line, e), "{dev}", e.Device, "{host}", server.Host, "{port}", fmt.Sprint(port)).Replace(line)
 }
 
 // domain is what libfabric calls a NIC: endpoints of datagrams have one of their own.
-func domain(line string, e harness.Endpoint) string {
+func fabricDomain(line string, e harness.Endpoint) string {
 	if strings.Contains(line, "dgram") {
 		return e.Device + "-dgram"
 	}
 	return e.Device
 }
 
-func (p pair) run(t *testing.T, client, server harness.Endpoint) {
+func (p clientServer) run(t *testing.T, client, server harness.Endpoint) {
 	t.Helper()
 	defer harness.AcquireProgramSlot(t)()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
-	serving := server.Start(ctx, t, fillIn(p.server, server, server, port))
+	serving := server.Start(ctx, t, expand(p.server, server, server, port))
 	if err := server.WaitListening(ctx, serving, port); err != nil {
 		cancel()
 		out, status := serving.Wait()
 		t.Fatalf("server: %v, %v\n%s", err, status, out)
 	}
-	out, err := client.Start(ctx, t, fillIn(p.client, client, server, port)).Wait()
+	out, err := client.Start(ctx, t, expand(p.client, client, server, port)).Wait()
 	if err != nil {
 		select {
 		case <-serving.Done:
@@ -198,19 +198,19 @@ func (p pair) run(t *testing.T, client, server harness.Endpoint) {
 	}
 }
 
-func (s solo) run(t *testing.T, e harness.Endpoint) {
+func (s standalone) run(t *testing.T, e harness.Endpoint) {
 	t.Helper()
 	defer harness.AcquireProgramSlot(t)()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	out, err := e.Start(ctx, t, fillIn(s.command, e, e, 0)).Wait()
-	if err != nil || !regexp.MustCompile(fillIn(s.want, e, e, 0)).MatchString(out) {
+	out, err := e.Start(ctx, t, expand(s.command, e, e, 0)).Wait()
+	if err != nil || !regexp.MustCompile(expand(s.want, e, e, 0)).MatchString(out) {
 		t.Errorf("%v\n%s", err, out)
 	}
 }
 
 // wantNoViolation holds a capture against the rules of the protocol.
-func wantNoViolation(t *testing.T, capture string) {
+func checkCapture(t *testing.T, capture string) {
 	t.Helper()
 	report, err := check.File(capture)
 	if err != nil {

@@ -25,7 +25,7 @@ var pyverbsModules = []string{
 }
 
 // leftOut says which tests do not pass, by the beginning of their names, and why.
-var leftOut = map[string]string{
+var skippedTests = map[string]string{
 	"tests.test_qp.QPTest.test_create_raw_qp_no_attr":                         "no raw packet queue pairs",
 	"tests.test_qp.QPTest.test_create_raw_qp_with_attr":                       "no raw packet queue pairs",
 	"tests.test_qp.QPTest.test_create_raw_qp_ex_no_attr":                      "no raw packet queue pairs",
@@ -44,7 +44,7 @@ const hugePages = "needs huge pages on the machine"
 
 // setHugePagesAside has the kernel provide huge pages of 2 MB, as an administrator would, until the test ends. It
 // reports whether there are enough.
-func setHugePagesAside(t *testing.T) bool {
+func reserveHugePages(t *testing.T) bool {
 	t.Helper()
 	const (
 		file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
@@ -79,10 +79,10 @@ func setHugePagesAside(t *testing.T) bool {
 	return true
 }
 
-// TestRDMACoresOwnTests runs the tests that rdma-core has for its library and drivers, in a network namespace, against
+// TestRDMACoreTestSuite runs the tests that rdma-core has for its library and drivers, in a network namespace, against
 // a NIC of its own there: once as programs have it, once with our library built to look for its own mistakes. There is a
 // stand-in for the GPU (pyverbs/gpu.py).
-func TestRDMACoresOwnTests(t *testing.T) {
+func TestRDMACoreTestSuite(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	harness.NeedPrograms(t)
@@ -97,7 +97,7 @@ func TestRDMACoresOwnTests(t *testing.T) {
 	d := harness.StartDaemon(t, within, "--socket", socket, "--nic", "softroce0=packet:rdma0")
 	survivor := harness.OpenNIC(t, d, socket)
 	tests := unpackTests(t)
-	huge := setHugePagesAside(t)
+	huge := reserveHugePages(t)
 	if !huge && os.Getenv("CI") == "true" {
 		t.Errorf("the tests of huge pages cannot run")
 	}
@@ -162,7 +162,7 @@ func checkReport(t *testing.T, report string, huge bool) {
 		}
 		all++
 		name, outcome := f[0], f[1]
-		reason := why(name)
+		reason := skipReason(name)
 		if reason == hugePages && huge {
 			reason = ""
 		}
@@ -183,10 +183,10 @@ func checkReport(t *testing.T, report string, huge bool) {
 }
 
 // why is the reason for which a test is left out, "" for none.
-func why(test string) string {
-	for _, prefix := range slices.Sorted(maps.Keys(leftOut)) {
+func skipReason(test string) string {
+	for _, prefix := range slices.Sorted(maps.Keys(skippedTests)) {
 		if strings.HasPrefix(test, prefix) {
-			return leftOut[prefix]
+			return skippedTests[prefix]
 		}
 	}
 	return ""

@@ -16,7 +16,7 @@ import (
 )
 
 // copies counts the files that rcopy has made.
-var copies atomic.Int64
+var filesCopied atomic.Int64
 
 // cmLimit is how long a conversation may take.
 const cmLimit = harness.ProgramLimit
@@ -28,10 +28,10 @@ const pollHup = 0x10
 var rstreamHeading = regexp.MustCompile(`^name .* usec/xfer\n$`)
 
 // converse runs each conversation between two ends, over IPv4 and IPv6.
-func converse(t *testing.T, server, client harness.Endpoint, list []cmTalk) {
+func runCMExchanges(t *testing.T, server, client harness.Endpoint, list []cmExchange) {
 	for _, c := range list {
 		for _, v := range c.versions() {
-			if c.refuses != nil && (server.Provider == harness.Kernel || client.Provider == harness.Kernel) {
+			if c.kernelError != nil && (server.Provider == harness.Kernel || client.Provider == harness.Kernel) {
 				continue
 			}
 			t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.run(t, server, client, v.IPv6) })
@@ -40,7 +40,7 @@ func converse(t *testing.T, server, client harness.Endpoint, list []cmTalk) {
 }
 
 // versions are the address families over which the conversation is held.
-func (c *cmTalk) versions() []harness.IPVersion {
+func (c *cmExchange) versions() []harness.IPVersion {
 	var list []harness.IPVersion
 	for _, v := range harness.IPVersions {
 		if v.IPv6 && !c.ipv4only || !v.IPv6 && !c.ipv6only {
@@ -51,9 +51,9 @@ func (c *cmTalk) versions() []harness.IPVersion {
 }
 
 // words makes a command line of e's.
-func (c *cmTalk) words(line string, e, peer *harness.Endpoint, ipv6 bool) (string, error) {
+func (c *cmExchange) commandLine(line string, e, peer *harness.Endpoint, ipv6 bool) (string, error) {
 	address := peer.Addr[ipv6]
-	if ipv6 && c.byName {
+	if ipv6 && c.needsHostName {
 		prefix, err := e.WithHostName(address)
 		if err != nil {
 			return "", err
@@ -64,22 +64,22 @@ func (c *cmTalk) words(line string, e, peer *harness.Endpoint, ipv6 bool) (strin
 }
 
 // A said is what came of a conversation.
-type said struct {
+type cmResult struct {
 	out, serverOut string
 	err, serverErr error
 }
 
-func (c *cmTalk) run(t *testing.T, server, client harness.Endpoint, ipv6 bool) {
+func (c *cmExchange) run(t *testing.T, server, client harness.Endpoint, ipv6 bool) {
 	t.Helper()
-	s := c.talk(t.Context(), t, server, client, ipv6)
+	s := c.exchange(t.Context(), t, server, client, ipv6)
 	end := s.out
 	if client.Provider == harness.Kernel && c.hungUp(s.out, s.err) {
 		s.err, end = nil, s.serverOut // which has had all, and has sent all
 	}
-	if client.Provider == harness.Kernel && c.saidFarewell(s.out) {
+	if client.Provider == harness.Kernel && c.hasCloseError(s.out) {
 		s.err = nil
 	}
-	if c.endless || server.Provider == harness.Kernel && c.saidFarewell(s.serverOut) {
+	if c.serverStays || server.Provider == harness.Kernel && c.hasCloseError(s.serverOut) {
 		s.serverErr = nil
 	}
 	if s.err != nil || s.serverErr != nil || !strings.Contains(end, c.want) {
@@ -88,12 +88,12 @@ func (c *cmTalk) run(t *testing.T, server, client harness.Endpoint, ipv6 bool) {
 }
 
 // talk starts the server and, when it listens, the client, and waits for their ends.
-func (c *cmTalk) talk(ctx context.Context, t *testing.T, server, client harness.Endpoint, ipv6 bool) said {
+func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client harness.Endpoint, ipv6 bool) cmResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, cmLimit)
 	defer cancel()
-	serverLine, serverErr := c.words(c.server, &server, &client, ipv6)
-	clientLine, clientErr := c.words(c.client, &client, &server, ipv6)
+	serverLine, serverErr := c.commandLine(c.server, &server, &client, ipv6)
+	clientLine, clientErr := c.commandLine(c.client, &client, &server, ipv6)
 	if err := errors.Join(serverErr, clientErr); err != nil {
 		t.Fatal(err)
 	}
@@ -108,31 +108,31 @@ func (c *cmTalk) talk(ctx context.Context, t *testing.T, server, client harness.
 	}
 	serving := server.Start(ctx, t, serverLine)
 	// Others copy at the same time. The file may be in a guest, so its folder is one that is there.
-	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), copies.Add(1))
+	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), filesCopied.Add(1))
 	defer os.Remove(copied)
-	var s said
-	s.out, s.err = c.speak(ctx, t, serving, server, client, strings.ReplaceAll(clientLine, "COPY", copied))
-	if c.endless || s.err != nil && serving.Running() && !c.saidFarewell(s.out) && !c.hungUp(s.out, s.err) {
+	var s cmResult
+	s.out, s.err = c.runClient(ctx, t, serving, server, client, strings.ReplaceAll(clientLine, "COPY", copied))
+	if c.serverStays || s.err != nil && serving.Running() && !c.hasCloseError(s.out) && !c.hungUp(s.out, s.err) {
 		cancel()
 	}
 	s.serverOut, s.serverErr = serving.Wait()
 	return s
 }
 
-func (c *cmTalk) saidFarewell(out string) bool {
-	return c.farewell != "" && strings.Contains(out, c.farewell)
+func (c *cmExchange) hasCloseError(out string) bool {
+	return c.closeError != "" && strings.Contains(out, c.closeError)
 }
 
 // hungUp reports whether rstream -T a has taken for an error that its peer has ended, which poll told it together with the
 // last of the data: it then ends without a word, and with POLLHUP for its status.
-func (c *cmTalk) hungUp(out string, err error) bool {
+func (c *cmExchange) hungUp(out string, err error) bool {
 	var exit *rxelab.ExitError
-	return c.hangsUp && errors.As(err, &exit) && exit.Status == pollHup && rstreamHeading.MatchString(out)
+	return c.mayHangUp && errors.As(err, &exit) && exit.Status == pollHup && rstreamHeading.MatchString(out)
 }
 
 // speak starts the client when the server listens, and returns what came of it.
-func (c *cmTalk) speak(ctx context.Context, t *testing.T, s *harness.Job, server, client harness.Endpoint, line string) (string, error) {
-	for !c.again && s.Running() {
+func (c *cmExchange) runClient(ctx context.Context, t *testing.T, s *harness.Job, server, client harness.Endpoint, line string) (string, error) {
+	for !c.repeatClient && s.Running() {
 		n, err := server.CountListeners(ctx)
 		if err != nil {
 			return "", fmt.Errorf("the server does not listen: %w", err)
@@ -147,7 +147,7 @@ func (c *cmTalk) speak(ctx context.Context, t *testing.T, s *harness.Job, server
 		switch {
 		case ctx.Err() != nil:
 			return out, fmt.Errorf("took too long: %w", ctx.Err())
-		case c.again && err == nil && s.Running():
+		case c.repeatClient && err == nil && s.Running():
 			time.Sleep(100 * time.Millisecond) // who is no member yet misses a datagram
 		default:
 			return out, err

@@ -11,84 +11,84 @@ import (
 
 // A cmTalk is a conversation: a server and a client. In their arguments SELF and PEER are addresses of the two ends, COPY is
 // the name of a file.
-type cmTalk struct {
+type cmExchange struct {
 	name           string
 	server, client string
 	ipv4only       bool           // what it is about is of one address family
 	ipv6only       bool           //
-	byName         bool           // it takes no IPv6 address, only a name, and serves the first address of its host
-	endless        bool           // the server goes on after its client has ended
+	needsHostName  bool           // it takes no IPv6 address, only a name, and serves the first address of its host
+	serverStays    bool           // the server goes on after its client has ended
 	want           string         // in the client's output
-	refuses        *regexp.Regexp // what the client says on the kernel's NIC, which lacks what it needs; nil: it runs there
-	farewell       string         // what a program may say on the kernel's NIC when all is done, and fail
-	hangsUp        bool           // the client may end with hungUp on the kernel's NIC
-	again          bool           // the client goes on to be started until the server has ended
+	kernelError    *regexp.Regexp // what the client says on the kernel's NIC, which lacks what it needs; nil: it runs there
+	closeError     string         // what a program may say on the kernel's NIC when all is done, and fail
+	mayHangUp      bool           // the client may end with hungUp on the kernel's NIC
+	repeatClient   bool           // the client goes on to be started until the server has ended
 }
 
 // rpingFarewell is what rping says where its event thread sees that its main thread has closed the channel, on the kernel's
 // librdmacm, before the process is gone.
-const rpingFarewell = "rdma_get_cm_event: Bad file descriptor"
+const rpingCloseError = "rdma_get_cm_event: Bad file descriptor"
 
 // noAddressVector is what udpong says on the kernel's NIC: its librdmacm asks for an address vector without a GRH.
 var noAddressVector = regexp.MustCompile(`rconnect: No such file or directory`)
 
 // few of the conversations, the first, will do over a link where others have shown the rest.
-const few = 5
+const cmSampleSize = 5
 
 // conversations lists every program of rdmacm-utils.
-var conversations = []cmTalk{
-	{name: "rping", server: "rping -s -a SELF -C 10 -V", client: "rping -c -a PEER -C 10 -V -v", want: "rdma-ping-9:", farewell: rpingFarewell},
-	{name: "rping, large", server: "rping -s -a SELF -C 3 -S 60000 -V", client: "rping -c -a PEER -C 3 -S 60000 -V -v", want: "rdma-ping-2:", farewell: rpingFarewell},
+var cmExchanges = []cmExchange{
+	{name: "rping", server: "rping -s -a SELF -C 10 -V", client: "rping -c -a PEER -C 10 -V -v", want: "rdma-ping-9:", closeError: rpingCloseError},
+	{name: "rping, large", server: "rping -s -a SELF -C 3 -S 60000 -V", client: "rping -c -a PEER -C 3 -S 60000 -V -v", want: "rdma-ping-2:", closeError: rpingCloseError},
 	{name: "ucmatose", server: "ucmatose -b SELF -c 4 -C 10 -S 1000", client: "ucmatose -c 4 -C 10 -S 1000 -s PEER", want: "return status 0"},
 	{name: "ucmatose, type of service", server: "ucmatose -b SELF -t 104", client: "ucmatose -t 104 -s PEER", want: "return status 0"},
 	{name: "udaddy", server: "udaddy -b SELF -C 10 -S 500", client: "udaddy -C 10 -S 500 -s PEER", want: "return status 0"},
-	{name: "mckey", ipv4only: true, server: "mckey -m 239.77.0.9 -b SELF -C 4", client: "mckey -s -m 239.77.0.9 -b SELF -C 4", again: true, want: "return status 0"},
-	{name: "mckey over IPv6", ipv6only: true, server: "mckey -m ff0e::4d:9 -b SELF -C 4", client: "mckey -s -m ff0e::4d:9 -b SELF -C 4", again: true, want: "return status 0",
-		refuses: regexp.MustCompile(`mckey: failure joining: Unknown error 524`)}, // ENOTSUPP
-	{name: "rping, queue pairs of its own", server: "rping -s -q -a SELF -C 3 -V", client: "rping -c -q -a PEER -C 3 -V -v", want: "rdma-ping-2:", farewell: rpingFarewell},
+	{name: "mckey", ipv4only: true, server: "mckey -m 239.77.0.9 -b SELF -C 4", client: "mckey -s -m 239.77.0.9 -b SELF -C 4", repeatClient: true, want: "return status 0"},
+	{name: "mckey over IPv6", ipv6only: true, server: "mckey -m ff0e::4d:9 -b SELF -C 4", client: "mckey -s -m ff0e::4d:9 -b SELF -C 4", repeatClient: true, want: "return status 0",
+		kernelError: regexp.MustCompile(`mckey: failure joining: Unknown error 524`)}, // ENOTSUPP
+	{name: "rping, queue pairs of its own", server: "rping -s -q -a SELF -C 3 -V", client: "rping -c -q -a PEER -C 3 -V -v", want: "rdma-ping-2:", closeError: rpingCloseError},
 	{name: "ucmatose, migrating", server: "ucmatose -b SELF -m -a 16", client: "ucmatose -m -a 16 -s PEER", want: "return status 0"},
 	{name: "rstream", server: "rstream -b SELF -T v -C 5 -S 20000 -I 2", client: "rstream -s PEER -T v -C 5 -S 20000 -I 2", want: "custom"},
 	{name: "rstream, blocking", server: "rstream -b SELF -T b -T v -C 20 -S 200000 -B 65536 -I 2", client: "rstream -s PEER -T b -T v -C 20 -S 200000 -B 65536 -I 2", want: "custom"},
 	{name: "rstream, nonblocking", server: "rstream -b SELF -T n -T v -C 20 -S 50 -I 20", client: "rstream -s PEER -T n -T v -C 20 -S 50 -I 20", want: "custom"},
 	{name: "rstream, resolved by the connection manager", server: "rstream -b SELF -T r -T v -C 5 -I 5", client: "rstream -s PEER -T r -T v -C 5 -I 5", want: "custom"},
-	{name: "rstream, asynchronous", server: "rstream -b SELF -T a -T v -C 20 -S 3000 -I 5", client: "rstream -s PEER -T a -T v -C 20 -S 3000 -I 5", want: "custom", hangsUp: true},
+	{name: "rstream, asynchronous", server: "rstream -b SELF -T a -T v -C 20 -S 3000 -I 5", client: "rstream -s PEER -T a -T v -C 20 -S 3000 -I 5", want: "custom", mayHangUp: true},
 	{name: "rstream, inline", server: "rstream -b SELF -T v -i 200 -C 5 -S 150 -I 5", client: "rstream -s PEER -T v -i 200 -C 5 -S 150 -I 5", want: "custom"},
 	{name: "rstream, by GID", ipv6only: true, server: "rstream -b SELF -f gid -T v -C 5 -I 5", client: "rstream -s PEER -f gid -T v -C 5 -I 5", want: "custom",
-		refuses: regexp.MustCompile(`(rconnect|rpoll): No such device`)}, // RoCE has no AF_IB there; it is heard of at once, or a moment later
+		kernelError: regexp.MustCompile(`(rconnect|rpoll): No such device`)}, // RoCE has no AF_IB there; it is heard of at once, or a moment later
 	{name: "riostream", server: "riostream -b SELF -T v -C 5 -S 4096 -I 2", client: "riostream -s PEER -T v -C 5 -S 4096 -I 2", want: "custom"},
-	{name: "rcopy", byName: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:COPY", endless: true, want: "done"},
-	{name: "udpong", server: "udpong -b SELF -T e -T b", client: "udpong -s PEER -T e -T b -C 20 -S 500", endless: true, want: "custom", refuses: noAddressVector},
-	{name: "udpong, asynchronous", server: "udpong -b SELF -T a", client: "udpong -s PEER -T a -C 50 -S 1000", endless: true, want: "custom", refuses: noAddressVector},
-	{name: "udpong, nonblocking", server: "udpong -b SELF -T n", client: "udpong -s PEER -T n -C 50 -S 50", endless: true, want: "custom", refuses: noAddressVector},
+	{name: "rcopy", needsHostName: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:COPY", serverStays: true, want: "done"},
+	{name: "udpong", server: "udpong -b SELF -T e -T b", client: "udpong -s PEER -T e -T b -C 20 -S 500", serverStays: true, want: "custom", kernelError: noAddressVector},
+	{name: "udpong, asynchronous", server: "udpong -b SELF -T a", client: "udpong -s PEER -T a -C 50 -S 1000", serverStays: true, want: "custom", kernelError: noAddressVector},
+	{name: "udpong, nonblocking", server: "udpong -b SELF -T n", client: "udpong -s PEER -T n -C 50 -S 50", serverStays: true, want: "custom", kernelError: noAddressVector},
 	{name: "rdma_client", server: "rdma_server -s SELF", client: "rdma_client -s PEER", want: "end 0"},
-	{name: "rdma_xclient", byName: true, server: "rdma_xserver", client: "rdma_xclient -s PEER", want: "end 0"},
-	{name: "rdma_xclient over XRC", byName: true, server: "rdma_xserver -c x", client: "rdma_xclient -c x -s PEER", want: "end 0",
-		refuses: regexp.MustCompile(`rdma_create_ep: Operation not supported`)},
-	{name: "cmtime", server: "cmtime -b SELF -c 20", client: "cmtime -c 20 -s PEER", endless: true, want: "disconnect"},
+	{name: "rdma_xclient", needsHostName: true, server: "rdma_xserver", client: "rdma_xclient -s PEER", want: "end 0"},
+	{name: "rdma_xclient over XRC", needsHostName: true, server: "rdma_xserver -c x", client: "rdma_xclient -c x -s PEER", want: "end 0",
+		kernelError: regexp.MustCompile(`rdma_create_ep: Operation not supported`)},
+	{name: "cmtime", server: "cmtime -b SELF -c 20", client: "cmtime -c 20 -s PEER", serverStays: true, want: "disconnect"},
 }
 
 func TestConnectionManagerProgramsOnOneDaemon(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	a, b := harness.FabricPair(t)
-	t.Run("two NICs", func(t *testing.T) { converse(t, a, b, conversations) })
-	t.Run("one NIC", func(t *testing.T) { converse(t, a, a, conversations) })
+	t.Run("two NICs", func(t *testing.T) { runCMExchanges(t, a, b, cmExchanges) })
+	t.Run("one NIC", func(t *testing.T) { runCMExchanges(t, a, a, cmExchanges) })
 }
 
 func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	a, b := harness.VethPair(t)
-	converse(t, a, b, conversations)
+	runCMExchanges(t, a, b, cmExchanges)
 }
 
-func TestConnectionManagerProgramsWithTheKernel(t *testing.T) {
+func TestConnectionManagerProgramsWithKernel(t *testing.T) {
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
-		us, them, list := s.Endpoint(t), harness.OnGuest(s.Guest), conversations
-		if !s.OnFirstLink() && !whole() {
-			list = list[:few]
+		us, them, list := s.Endpoint(t), harness.OnGuest(s.Guest), cmExchanges
+		if !s.OnFirstLink() && !runWholeMatrix() {
+			list = list[:cmSampleSize]
 		}
-		t.Run("kernel connects", func(t *testing.T) { converse(t, us, them, list) })
-		t.Run("kernel serves", func(t *testing.T) { converse(t, them, us, list) })
+		t.Run("kernel connects", func(t *testing.T) { runCMExchanges(t, us, them, list) })
+		t.Run("kernel serves", func(t *testing.T) { runCMExchanges(t, them, us, list) })
 	})
 }

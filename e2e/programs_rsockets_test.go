@@ -14,8 +14,8 @@ import (
 	"softroce/packet"
 )
 
-// TestSocketsOverRDMASanitized has the programs for sockets over RDMA talk through libraries that look for their own mistakes.
-func TestSocketsOverRDMASanitized(t *testing.T) {
+// TestRsocketsWithSanitizers has the programs for sockets over RDMA talk through libraries that look for their own mistakes.
+func TestRsocketsWithSanitizers(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.NeedPrograms(t)
 	harness.LocalPrograms.Acquire(t)
@@ -29,8 +29,8 @@ func TestSocketsOverRDMASanitized(t *testing.T) {
 		}
 		return e
 	}
-	var list []cmTalk
-	for _, c := range conversations {
+	var list []cmExchange
+	for _, c := range cmExchanges {
 		tool, _, _ := strings.Cut(c.server, " ")
 		if tool == "rstream" || tool == "riostream" || tool == "rcopy" || tool == "udpong" {
 			list = append(list, c)
@@ -40,20 +40,20 @@ func TestSocketsOverRDMASanitized(t *testing.T) {
 		t.Fatalf("%d conversations of sockets are little", len(list))
 	}
 	a, b := harness.FabricPair(t)
-	t.Run("fabric", func(t *testing.T) { converse(t, with(a), with(b), list) })
+	t.Run("fabric", func(t *testing.T) { runCMExchanges(t, with(a), with(b), list) })
 	x, y := harness.VethPair(t)
-	var datagrams []cmTalk // which go through UDP first here
+	var datagrams []cmExchange // which go through UDP first here
 	for _, c := range list {
 		if strings.HasPrefix(c.name, "udpong") {
 			datagrams = append(datagrams, c)
 		}
 	}
-	t.Run("veth", func(t *testing.T) { converse(t, with(x), with(y), datagrams) })
+	t.Run("veth", func(t *testing.T) { runCMExchanges(t, with(x), with(y), datagrams) })
 }
 
-// TestASocketTellsOfItsEndWhenTheRestHasArrived: a socket that is shut down waits for the acknowledgement of all that it has
+// TestRsocketShutdownFollowsAcknowledgedData: a socket that is shut down waits for the acknowledgement of all that it has
 // sent before it says so.
-func TestASocketTellsOfItsEndWhenTheRestHasArrived(t *testing.T) {
+func TestRsocketShutdownFollowsAcknowledgedData(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	dir := t.TempDir()
@@ -65,7 +65,7 @@ func TestASocketTellsOfItsEndWhenTheRestHasArrived(t *testing.T) {
 	socket := harness.DaemonIn(t, ns, "--fault", late)
 	client, server := harness.FabricEndpoints(ns, socket)
 	stop := harness.StartCapture(t, socket, file)
-	c := cmTalk{server: "rstream -b SELF -T v -C 3 -I 2", client: "rstream -s PEER -T v -C 3 -I 2", want: "custom"}
+	c := cmExchange{server: "rstream -b SELF -T v -C 3 -I 2", client: "rstream -s PEER -T v -C 3 -I 2", want: "custom"}
 	c.run(t, server, client, false)
 	stop()
 	all, err := capture.Load(file)

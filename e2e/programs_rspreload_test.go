@@ -68,9 +68,9 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 	}
 }
 
-// TestServersThatForkOverRDMA has a server that forks for each connection, which rdma-core's library serves by connecting anew
+// TestForkingServerOverRDMA has a server that forks for each connection, which rdma-core's library serves by connecting anew
 // over RDMA in the child: the two ends have TCP/IP between them for that.
-func TestServersThatForkOverRDMA(t *testing.T) {
+func TestForkingServerOverRDMA(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.NeedPrograms(t)
 	harness.LocalPrograms.Acquire(t)

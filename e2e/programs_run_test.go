@@ -15,15 +15,15 @@ const (
 )
 
 // run runs the two programs of a row to their end.
-func (r row) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
+func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
 	t.Helper()
 	defer harness.AcquireProgramSlot(t)()
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
-	serving := server.Start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.turns(t, server, port, "")...)
+	serving := server.Start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.listenWaitEnv(t, server, port, "")...)
 	listens := port
-	if r.family.turns {
+	if r.family.rdmacm {
 		listens++
 	}
 	if err := server.WaitListening(ctx, serving, listens); err != nil {
@@ -31,7 +31,7 @@ func (r row) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
 		out, status := serving.Wait()
 		t.Fatalf("%s's server: %v, %v\n%s", server.Provider, err, status, out)
 	}
-	asking := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.turns(t, client, port, server.Host)...)
+	asking := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.listenWaitEnv(t, client, port, server.Host)...)
 	out, err := asking.Wait()
 	if err != nil {
 		// What its server has to say is worth a moment, and not two minutes.
@@ -42,13 +42,13 @@ func (r row) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
 		}
 	}
 	served, serverErr := serving.Wait()
-	if err != nil || serverErr != nil || !r.family.ok.MatchString(out) || wrong.MatchString(out+served) {
+	if err != nil || serverErr != nil || !r.family.ok.MatchString(out) || errorOutput.MatchString(out+served) {
 		t.Errorf("client on %s: %v\n%s\nserver on %s: %v\n%s", client.Provider, err, out, server.Provider, serverErr, served)
 	}
 }
 
 // fails wants both programs to end in error, the server perhaps before it listens, and returns what they say.
-func (r row) fails(t *testing.T, e harness.Endpoint) string {
+func (r programRun) expectErrors(t *testing.T, e harness.Endpoint) string {
 	t.Helper()
 	defer harness.AcquireProgramSlot(t)()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
@@ -73,19 +73,19 @@ func (r row) fails(t *testing.T, e harness.Endpoint) string {
 }
 
 // command fills a command line in for one of two ends.
-func (r row) command(form string, e, server harness.Endpoint, port int, ipv6 bool) string {
+func (r programRun) command(form string, e, server harness.Endpoint, port int, ipv6 bool) string {
 	options := r.options
 	if e.Provider == harness.Softroce {
-		options += " " + r.ours
+		options += " " + r.softroceOptions
 	}
 	return strings.NewReplacer("{tool}", r.tool, "{options}", options, "{dev}", e.Device, "{gid}", e.GID[ipv6],
 		"{port}", fmt.Sprint(port), "{host}", server.Host, "{addr}", server.Addr[ipv6]).Replace(form)
 }
 
 // turns is the environment in which an end takes turns; the host is the server's, at the client.
-func (r row) turns(t *testing.T, e harness.Endpoint, port int, host string) []string {
+func (r programRun) listenWaitEnv(t *testing.T, e harness.Endpoint, port int, host string) []string {
 	t.Helper()
-	if !r.family.turns {
+	if !r.family.rdmacm {
 		return nil
 	}
 	library, err := e.ListenWait()

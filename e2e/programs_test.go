@@ -10,49 +10,49 @@ import (
 )
 
 // A family is programs that are called alike: the server waits for the client, on a port.
-type family struct {
-	server, client string // {tool} {options} {dev} {gid} {port} {host} {addr}; the last two are the server's
-	ok             *regexp.Regexp
-	patience       string // options for a peer that may take long to answer: a guest under emulation
-	turns          bool   // the server listens twice, through the connection manager, for IPv4 alone: see turns.c
+type programFamily struct {
+	server, client  string // {tool} {options} {dev} {gid} {port} {host} {addr}; the last two are the server's
+	ok              *regexp.Regexp
+	slowPeerOptions string // options for a peer that may take long to answer: a guest under emulation
+	rdmacm          bool   // the server listens twice, through the connection manager, for IPv4 alone: see turns.c
 }
 
 // Whatever the exit status: these words mean that something went wrong.
-var wrong = regexp.MustCompile(`(?i)invalid data|completion with error|failed|segmentation|assert`)
+var errorOutput = regexp.MustCompile(`(?i)invalid data|completion with error|failed|segmentation|assert`)
 
 // A busy machine, of whose clock perftest cannot make sense, gives times of "inf".
 var perftestResult = regexp.MustCompile(`(?m)^ *\d+ +\d+ +(\d+\.\d+|inf)`)
 
 var (
-	pingpongs = family{
+	pingpongs = programFamily{
 		server: "{tool} -d {dev} -g {gid} -p {port} {options}", client: "{tool} -d {dev} -g {gid} -p {port} {options} {host}",
 		ok: regexp.MustCompile(`bytes in .* seconds`),
 	}
-	xrcPingpongs = family{server: pingpongs.server, client: pingpongs.client, ok: regexp.MustCompile(`SRQN`)}
-	perftests    = family{
+	xrcPingpongs = programFamily{server: pingpongs.server, client: pingpongs.client, ok: regexp.MustCompile(`SRQN`)}
+	perftests    = programFamily{
 		server: "{tool} -d {dev} -x {gid} -p {port} -F {options}", client: "{tool} -d {dev} -x {gid} -p {port} -F {options} {host}",
-		ok: perftestResult, patience: "-u 17",
+		ok: perftestResult, slowPeerOptions: "-u 17",
 	}
 	// With -R perftest connects through librdmacm, where addresses choose the GIDs.
-	connecting = family{
+	rdmacmPerftests = programFamily{
 		server: "{tool} -d {dev} -p {port} -F {options}", client: "{tool} -d {dev} -p {port} -F {options} {addr}",
-		ok: perftestResult, turns: true,
+		ok: perftestResult, rdmacm: true,
 	}
 )
 
 // A row is a program and the options of one run.
-type row struct {
-	family  family
-	tool    string
-	options string
-	ours    string         // options of softroce's ends alone: the kernel's NIC does not know them
-	refuses *regexp.Regexp // what the program says on the kernel's NIC, with options and ours; nil: it runs there
-	ordered bool           // it takes any event for the awaited one: what it has sent has to complete before the answer to that does
-	long    bool           // takes a minute with the kernel, which is then given it in one role alone; not run on one NIC
+type programRun struct {
+	family               programFamily
+	tool                 string
+	options              string
+	softroceOptions      string         // options of softroce's ends alone: the kernel's NIC does not know them
+	kernelError          *regexp.Regexp // what the program says on the kernel's NIC, with options and ours; nil: it runs there
+	needsCompletionOrder bool           // it takes any event for the awaited one: what it has sent has to complete before the answer to that does
+	slow                 bool           // takes a minute with the kernel, which is then given it in one role alone; not run on one NIC
 }
 
-func (r row) name() string {
-	return strings.ReplaceAll(strings.TrimSpace(r.tool+" "+r.options+" "+r.ours), " ", ",")
+func (r programRun) name() string {
+	return strings.ReplaceAll(strings.TrimSpace(r.tool+" "+r.options+" "+r.softroceOptions), " ", ",")
 }
 
 var (
@@ -63,11 +63,11 @@ var (
 
 // The programs. Each line is a run between two NICs, on one, over a cable, and with the kernel's
 // at either end.
-var rows = []row{
+var programRuns = []programRun{
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 100 -c"},
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 100 -e -s 9000 -m 256 -c"},
-	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20", ours: "-t", refuses: noStamps},
-	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20 -c", ours: "-j", refuses: noMemory},
+	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20", softroceOptions: "-t", kernelError: noStamps},
+	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20 -c", softroceOptions: "-j", kernelError: noMemory},
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 20 -N"},
 	{family: pingpongs, tool: "ibv_uc_pingpong", options: "-n 20 -c"},
 	{family: pingpongs, tool: "ibv_uc_pingpong", options: "-n 100 -e"},
@@ -75,8 +75,8 @@ var rows = []row{
 	{family: pingpongs, tool: "ibv_ud_pingpong", options: "-n 100 -s 1024 -e"},
 	{family: pingpongs, tool: "ibv_srq_pingpong", options: "-n 100 -c"},
 	{family: pingpongs, tool: "ibv_srq_pingpong", options: "-n 100 -e -q 4"},
-	{family: xrcPingpongs, tool: "ibv_xsrq_pingpong", options: "-n 50", refuses: noXRC},
-	{family: xrcPingpongs, tool: "ibv_xsrq_pingpong", options: "-n 50 -e", refuses: noXRC},
+	{family: xrcPingpongs, tool: "ibv_xsrq_pingpong", options: "-n 50", kernelError: noXRC},
+	{family: xrcPingpongs, tool: "ibv_xsrq_pingpong", options: "-n 50 -e", kernelError: noXRC},
 
 	{family: perftests, tool: "ib_send_bw", options: "-n 20"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 5 -a"},
@@ -87,16 +87,16 @@ var rows = []row{
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -r 64 --use-srq -m 2048"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -c UC"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 20 -c UD -s 1024"},
-	{family: perftests, tool: "ib_send_bw", options: "-n 20 -c XRC", refuses: noXRC},
-	{family: connecting, tool: "ib_send_bw", options: "-n 20 -R -q 16 -s 5000"},
-	{family: connecting, tool: "ib_send_bw", options: "-n 20 -R -c UD -s 1024"},
+	{family: perftests, tool: "ib_send_bw", options: "-n 20 -c XRC", kernelError: noXRC},
+	{family: rdmacmPerftests, tool: "ib_send_bw", options: "-n 20 -R -q 16 -s 5000"},
+	{family: rdmacmPerftests, tool: "ib_send_bw", options: "-n 20 -R -c UD -s 1024"},
 	{family: perftests, tool: "ib_send_lat", options: "-n 20"},
-	{family: perftests, tool: "ib_send_lat", options: "-n 5 -a", long: true},
-	{family: perftests, tool: "ib_send_lat", options: "-n 20 -e -m 512", ordered: true},
+	{family: perftests, tool: "ib_send_lat", options: "-n 5 -a", slow: true},
+	{family: perftests, tool: "ib_send_lat", options: "-n 20 -e -m 512", needsCompletionOrder: true},
 	{family: perftests, tool: "ib_send_lat", options: "-n 5 -s 64 -I 64 -c UC"},
 	{family: perftests, tool: "ib_send_lat", options: "-n 5 -e -c UD"},
-	{family: connecting, tool: "ib_send_lat", options: "-n 20 -R"},
-	{family: connecting, tool: "ib_send_lat", options: "-n 20 -R -e -c UD"},
+	{family: rdmacmPerftests, tool: "ib_send_lat", options: "-n 20 -R"},
+	{family: rdmacmPerftests, tool: "ib_send_lat", options: "-n 20 -R -e -c UD"},
 
 	{family: perftests, tool: "ib_write_bw", options: "-n 20"},
 	{family: perftests, tool: "ib_write_bw", options: "-n 5 -a"},
@@ -104,37 +104,37 @@ var rows = []row{
 	{family: perftests, tool: "ib_write_bw", options: "-n 20 -q 16 -s 5000 -m 1024"},
 	{family: perftests, tool: "ib_write_bw", options: "-n 20 -s 64 -I 64 -m 512"},
 	{family: perftests, tool: "ib_write_bw", options: "-n 20 -c UC -m 4096"},
-	{family: perftests, tool: "ib_write_bw", options: "-n 20 -c XRC", refuses: noXRC},
-	{family: connecting, tool: "ib_write_bw", options: "-n 20 -R -b"},
+	{family: perftests, tool: "ib_write_bw", options: "-n 20 -c XRC", kernelError: noXRC},
+	{family: rdmacmPerftests, tool: "ib_write_bw", options: "-n 20 -R -b"},
 	{family: perftests, tool: "ib_write_lat", options: "-n 20"},
-	{family: perftests, tool: "ib_write_lat", options: "-n 5 -a", long: true},
+	{family: perftests, tool: "ib_write_lat", options: "-n 5 -a", slow: true},
 	{family: perftests, tool: "ib_write_lat", options: "-n 5 -s 64 -I 64 -c UC -m 2048"},
-	{family: connecting, tool: "ib_write_lat", options: "-n 20 -R"},
+	{family: rdmacmPerftests, tool: "ib_write_lat", options: "-n 20 -R"},
 
 	{family: perftests, tool: "ib_read_bw", options: "-n 20"},
 	{family: perftests, tool: "ib_read_bw", options: "-n 5 -a"},
 	{family: perftests, tool: "ib_read_bw", options: "-n 20 -b -q 16 -s 5000 -m 512"},
 	{family: perftests, tool: "ib_read_bw", options: "-n 20 -e -m 256"},
-	{family: connecting, tool: "ib_read_bw", options: "-n 20 -R -q 4"},
+	{family: rdmacmPerftests, tool: "ib_read_bw", options: "-n 20 -R -q 4"},
 	{family: perftests, tool: "ib_read_lat", options: "-n 20"},
-	{family: perftests, tool: "ib_read_lat", options: "-n 5 -a", long: true},
+	{family: perftests, tool: "ib_read_lat", options: "-n 5 -a", slow: true},
 	{family: perftests, tool: "ib_read_lat", options: "-n 20 -e -m 1024"},
-	{family: connecting, tool: "ib_read_lat", options: "-n 20 -R"},
+	{family: rdmacmPerftests, tool: "ib_read_lat", options: "-n 20 -R"},
 
 	{family: perftests, tool: "ib_atomic_bw", options: "-n 20 -A FETCH_AND_ADD"},
 	{family: perftests, tool: "ib_atomic_bw", options: "-n 20 -A CMP_AND_SWAP -q 16 -b"},
 	{family: perftests, tool: "ib_atomic_bw", options: "-n 20 -e -m 256"},
-	{family: connecting, tool: "ib_atomic_bw", options: "-n 20 -R"},
+	{family: rdmacmPerftests, tool: "ib_atomic_bw", options: "-n 20 -R"},
 	{family: perftests, tool: "ib_atomic_lat", options: "-n 20"},
 	{family: perftests, tool: "ib_atomic_lat", options: "-n 20 -e -m 4096"},
-	{family: connecting, tool: "ib_atomic_lat", options: "-n 20 -R"},
+	{family: rdmacmPerftests, tool: "ib_atomic_lat", options: "-n 20 -R"},
 }
 
 // wholeMatrix, in the environment, has every row run in every place, over both address families, and with the kernel in both roles.
 // What an option does hardly depends on any of that, so that otherwise less will do.
-const wholeMatrix = "SOFTROCE_E2E_MATRIX"
+const wholeMatrixEnv = "SOFTROCE_E2E_MATRIX"
 
-func whole() bool { return os.Getenv(wholeMatrix) != "" }
+func runWholeMatrix() bool { return os.Getenv(wholeMatrixEnv) != "" }
 
 // TestPrograms runs the distribution's own binaries in pairs on softroce.
 func TestPrograms(t *testing.T) {
@@ -144,23 +144,23 @@ func TestPrograms(t *testing.T) {
 		name string
 		make func(t *testing.T, options ...string) (client, server harness.Endpoint)
 		ipv6 bool
-		rows []row
+		rows []programRun
 	}{
-		{"two NICs", harness.FabricPair, false, rows},
-		{"veth", harness.VethPair, false, rows},
+		{"two NICs", harness.FabricPair, false, programRuns},
+		{"veth", harness.VethPair, false, programRuns},
 		{"one NIC", func(t *testing.T, _ ...string) (harness.Endpoint, harness.Endpoint) {
 			x, _ := harness.FabricPair(t)
 			return x, x
-		}, true, short()},
+		}, true, quickRuns()},
 	} {
-		if whole() {
-			where.rows = rows
+		if runWholeMatrix() {
+			where.rows = programRuns
 		}
 		t.Run(where.name, func(t *testing.T) {
 			client, server := where.make(t)
 			for _, r := range where.rows {
 				for _, v := range harness.IPVersions {
-					if ipv6 := where.ipv6 && !r.family.turns; v.IPv6 != ipv6 && !whole() || v.IPv6 && r.family.turns {
+					if ipv6 := where.ipv6 && !r.family.rdmacm; v.IPv6 != ipv6 && !runWholeMatrix() || v.IPv6 && r.family.rdmacm {
 						continue
 					}
 					t.Run(r.name()+"/"+v.Name, func(t *testing.T) {
@@ -174,6 +174,6 @@ func TestPrograms(t *testing.T) {
 }
 
 // short is the rows that do not take long.
-func short() []row {
-	return slices.DeleteFunc(slices.Clone(rows), func(r row) bool { return r.long })
+func quickRuns() []programRun {
+	return slices.DeleteFunc(slices.Clone(programRuns), func(r programRun) bool { return r.slow })
 }

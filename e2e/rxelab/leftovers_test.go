@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// TestOnlyNamespacesOfTheDeadAreRemoved makes namespaces as tests do, one by a process that is no more, with a program in it.
-func TestOnlyNamespacesOfTheDeadAreRemoved(t *testing.T) {
+// TestSweepNamespacesKeepsLiveOwners makes namespaces as tests do, one by a process that is no more, with a program in it.
+func TestSweepNamespacesKeepsLiveOwners(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for network namespaces")
 	}
@@ -67,7 +67,7 @@ func TestOnlyNamespacesOfTheDeadAreRemoved(t *testing.T) {
 	outside.Wait()
 }
 
-func TestOnlyFoldersOfTheDeadAreRemoved(t *testing.T) {
+func TestSweepFoldersKeepsLiveOwners(t *testing.T) {
 	ended := exec.Command("true")
 	if err := ended.Run(); err != nil {
 		t.Fatal(err)

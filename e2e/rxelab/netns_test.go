@@ -27,7 +27,7 @@ func bound(t *testing.T) (fd int, at unix.Sockaddr) {
 	return fd, at
 }
 
-func TestConnectGoesOnAfterSignals(t *testing.T) {
+func TestConnectSurvivesSignals(t *testing.T) {
 	fd, at := bound(t)
 	if err := unix.Listen(fd, 0); err != nil { // has room for one
 		t.Fatal(err)
@@ -71,7 +71,7 @@ func TestConnectGoesOnAfterSignals(t *testing.T) {
 	}
 }
 
-func TestConnectSaysWhoRefuses(t *testing.T) {
+func TestConnectReturnsECONNREFUSED(t *testing.T) {
 	_, at := bound(t) // and does not listen
 	client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {

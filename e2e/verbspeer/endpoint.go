@@ -15,23 +15,23 @@ import (
 )
 
 // An End is one end of a conversation: a connected queue pair and its memory.
-type End struct {
+type Endpoint struct {
 	Buffer []byte
 
-	o      Options
-	server bool
-	cq     *verbs.CQ
-	qp     *verbs.QP
-	mr     *verbs.MR
-	shared *verbs.Buffer
-	pd     *verbs.PD
-	me, it peer
-	conn   net.Conn
-	lines  *bufio.Reader
+	o             Options
+	server        bool
+	cq            *verbs.CQ
+	qp            *verbs.QP
+	mr            *verbs.MR
+	shared        *verbs.Buffer
+	pd            *verbs.PD
+	local, remote connInfo
+	conn          net.Conn
+	lines         *bufio.Reader
 }
 
 // A peer is what one end tells the other.
-type peer struct {
+type connInfo struct {
 	qpn, psn, rkey uint32
 	gid            verbs.GID
 	addr, length   uint64
@@ -45,8 +45,8 @@ const (
 )
 
 // Open makes an end on a NIC, with its buffer filled as a server or a client fills it.
-func Open(nic *verbs.Context, o Options, server bool) (*End, error) {
-	e := &End{o: o, server: server}
+func Open(nic *verbs.Context, o Options, server bool) (*Endpoint, error) {
+	e := &Endpoint{o: o, server: server}
 	if err := e.open(nic); err != nil {
 		e.Close()
 		return nil, err
@@ -54,7 +54,7 @@ func Open(nic *verbs.Context, o Options, server bool) (*End, error) {
 	return e, nil
 }
 
-func (e *End) open(nic *verbs.Context) (err error) {
+func (e *Endpoint) open(nic *verbs.Context) (err error) {
 	if e.pd, err = nic.AllocPD(); err != nil {
 		return err
 	}
@@ -83,16 +83,16 @@ func (e *End) open(nic *verbs.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	e.me = peer{
+	e.local = connInfo{
 		qpn: e.qp.QPNum(), psn: uint32(e.o.PSN), rkey: e.mr.RKey(), addr: e.mr.Addr(), length: e.mr.Length(),
 	}
 	if e.o.PSN < 0 {
-		e.me.psn = rand.Uint32()
+		e.local.psn = rand.Uint32()
 	}
-	e.me.psn &= 0xffffff
+	e.local.psn &= 0xffffff
 	for _, g := range gids {
 		if g.Index == e.o.GIDIndex {
-			e.me.gid = g.GID
+			e.local.gid = g.GID
 			return nil
 		}
 	}
@@ -100,7 +100,7 @@ func (e *End) open(nic *verbs.Context) (err error) {
 }
 
 // Close gives back what the end holds, the connection to its peer too.
-func (e *End) Close() error {
+func (e *Endpoint) Close() error {
 	var errs []error
 	if e.conn != nil {
 		errs = append(errs, e.conn.Close())
@@ -124,23 +124,23 @@ func (e *End) Close() error {
 }
 
 // QP is the end's queue pair.
-func (e *End) QP() *verbs.QP { return e.qp }
+func (e *Endpoint) QP() *verbs.QP { return e.qp }
 
 // Meet exchanges the lines of text with the peer and connects the queue pair. A client
 // returns when the server has said that it is ready; conn belongs to the End from now on.
-func (e *End) Meet(ctx context.Context, conn net.Conn) error {
+func (e *Endpoint) Connect(ctx context.Context, conn net.Conn) error {
 	e.conn, e.lines = conn, bufio.NewReader(conn)
 	if limit, ok := ctx.Deadline(); ok {
 		conn.SetDeadline(limit)
 	}
-	if _, err := fmt.Fprintf(conn, "%06x %06x %s %08x %016x %d\n", e.me.qpn, e.me.psn,
-		hex.EncodeToString(e.me.gid[:]), e.me.rkey, e.me.addr, e.me.length); err != nil {
+	if _, err := fmt.Fprintf(conn, "%06x %06x %s %08x %016x %d\n", e.local.qpn, e.local.psn,
+		hex.EncodeToString(e.local.gid[:]), e.local.rkey, e.local.addr, e.local.length); err != nil {
 		return err
 	}
-	if err := e.hear(); err != nil {
+	if err := e.readPeer(); err != nil {
 		return fmt.Errorf("peer's line: %w", err)
 	}
-	if err := e.connect(); err != nil {
+	if err := e.toRTS(); err != nil {
 		return err
 	}
 	if e.server {
@@ -152,25 +152,25 @@ func (e *End) Meet(ctx context.Context, conn net.Conn) error {
 	return nil
 }
 
-func (e *End) hear() error {
+func (e *Endpoint) readPeer() error {
 	line, err := e.lines.ReadString('\n')
 	if err != nil {
 		return err
 	}
 	var gid string
-	if _, err := fmt.Sscanf(line, "%x %x %32s %x %x %d", &e.it.qpn, &e.it.psn, &gid, &e.it.rkey, &e.it.addr, &e.it.length); err != nil {
+	if _, err := fmt.Sscanf(line, "%x %x %32s %x %x %d", &e.remote.qpn, &e.remote.psn, &gid, &e.remote.rkey, &e.remote.addr, &e.remote.length); err != nil {
 		return fmt.Errorf("%q: %w", line, err)
 	}
 	raw, err := hex.DecodeString(gid)
-	if err != nil || len(raw) != len(e.it.gid) {
+	if err != nil || len(raw) != len(e.remote.gid) {
 		return fmt.Errorf("GID %q: %w", gid, err)
 	}
-	copy(e.it.gid[:], raw)
+	copy(e.remote.gid[:], raw)
 	return nil
 }
 
 // connect takes the queue pair to RTS with one Modify a state, as vprobe does.
-func (e *End) connect() error {
+func (e *Endpoint) toRTS() error {
 	mtu, ok := verbs.ParseMTU(e.o.MTU)
 	if !ok {
 		return fmt.Errorf("no path MTU has %d bytes", e.o.MTU)
@@ -185,10 +185,10 @@ func (e *End) connect() error {
 		},
 		{
 			verbs.QPAttr{
-				QPState: verbs.QPSRTR, DestQPNum: e.it.qpn, RQPSN: e.it.psn, PathMTU: mtu,
+				QPState: verbs.QPSRTR, DestQPNum: e.remote.qpn, RQPSN: e.remote.psn, PathMTU: mtu,
 				MaxDestRdAtomic: uint8(e.o.RdIn), MinRNRTimer: uint8(e.o.MinRNR),
 				AHAttr: verbs.AHAttr{PortNum: 1, GRH: verbs.GlobalRoute{
-					DGID: e.it.gid, SGIDIndex: uint8(e.o.GIDIndex), HopLimit: 64,
+					DGID: e.remote.gid, SGIDIndex: uint8(e.o.GIDIndex), HopLimit: 64,
 				}},
 			},
 			verbs.QPMaskState | verbs.QPMaskAV | verbs.QPMaskPathMTU | verbs.QPMaskDestQPN | verbs.QPMaskRQPSN |
@@ -196,7 +196,7 @@ func (e *End) connect() error {
 		},
 		{
 			verbs.QPAttr{
-				QPState: verbs.QPSRTS, SQPSN: e.me.psn, Timeout: uint8(e.o.Timeout), RetryCnt: uint8(e.o.Retry),
+				QPState: verbs.QPSRTS, SQPSN: e.local.psn, Timeout: uint8(e.o.Timeout), RetryCnt: uint8(e.o.Retry),
 				RNRRetry: uint8(e.o.RNRRetry), MaxRdAtomic: uint8(e.o.RdOut),
 			},
 			verbs.QPMaskState | verbs.QPMaskSQPSN | verbs.QPMaskTimeout | verbs.QPMaskRetryCnt |
@@ -213,7 +213,7 @@ func (e *End) connect() error {
 
 // Run runs a client's operations and returns the completions of all of them, in order.
 // It fails if one does not complete before ctx ends.
-func (e *End) Run(ctx context.Context, ops []Op) ([]verbs.WC, error) {
+func (e *Endpoint) Run(ctx context.Context, ops []Op) ([]verbs.WC, error) {
 	var done []verbs.WC
 	posted := 0
 	wait := func() error {
@@ -228,10 +228,10 @@ func (e *End) Run(ctx context.Context, ops []Op) ([]verbs.WC, error) {
 	}
 	for i, op := range ops {
 		if op.Name == "sleep" {
-			time.Sleep(op.pause())
+			time.Sleep(op.sleepTime())
 			continue
 		}
-		wr := op.request(e.mr, e.it)
+		wr := op.request(e.mr, e.remote)
 		wr.WRID = uint64(i)
 		if err := e.qp.PostSend(wr); err != nil {
 			return done, fmt.Errorf("%s: %w", op.Text, err)
@@ -248,7 +248,7 @@ func (e *End) Run(ctx context.Context, ops []Op) ([]verbs.WC, error) {
 
 // Serve posts a server's receives, says "go" and collects completions until the client
 // closes the connection.
-func (e *End) Serve(ctx context.Context) ([]verbs.WC, error) {
+func (e *Endpoint) Serve(ctx context.Context) ([]verbs.WC, error) {
 	gone := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, e.lines)
@@ -297,7 +297,7 @@ func (e *End) Serve(ctx context.Context) ([]verbs.WC, error) {
 	}
 }
 
-func (e *End) postAll() error {
+func (e *Endpoint) postAll() error {
 	for i := range e.o.Recvs {
 		if err := e.postRecv(i); err != nil {
 			return err
@@ -306,20 +306,20 @@ func (e *End) postAll() error {
 	return nil
 }
 
-func (e *End) postRecv(i int) error {
+func (e *Endpoint) postRecv(i int) error {
 	at := slot(i, e.o.RecvSize, e.o.Size)
 	return e.qp.PostRecv(verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{e.mr.SGE(at, e.o.RecvSize)}})
 }
 
 // next waits for completions.
-func (e *End) next(ctx context.Context) ([]verbs.WC, error) {
+func (e *Endpoint) next(ctx context.Context) ([]verbs.WC, error) {
 	if err := e.cq.Wait(ctx); err != nil {
 		return nil, err
 	}
 	return e.poll()
 }
 
-func (e *End) poll() ([]verbs.WC, error) {
+func (e *Endpoint) poll() ([]verbs.WC, error) {
 	var wc [16]verbs.WC
 	n, err := e.cq.Poll(wc[:])
 	return wc[:n], err

@@ -15,7 +15,7 @@ type Model struct {
 
 	// Unsure lists ranges [from, to) of the server's buffer that an operation which failed
 	// may or may not have written.
-	Unsure [][2]int
+	Undefined [][2]int
 
 	recvSize int
 	slots    []int // posted receives, the oldest first
@@ -88,7 +88,7 @@ func (m *Model) Apply(op Op) {
 // Overrun notes that op, a SEND longer than the receive that it met, failed.
 func (m *Model) Overrun() {
 	at := slot(m.slots[0], m.recvSize, len(m.Server))
-	m.Unsure = append(m.Unsure, [2]int{at, at + m.recvSize})
+	m.Undefined = append(m.Undefined, [2]int{at, at + m.recvSize})
 }
 
 func (m *Model) receive(data []byte, r Receive) {

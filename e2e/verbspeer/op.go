@@ -85,7 +85,7 @@ const (
 
 func (op Op) atomic() bool { return op.Name == "faa" || op.Name == "cas" || op.Name == "badatomic" }
 
-func (op Op) pause() time.Duration { return time.Duration(op.N) * time.Millisecond }
+func (op Op) sleepTime() time.Duration { return time.Duration(op.N) * time.Millisecond }
 
 // localLength is the length of the operation's local buffer.
 func (op Op) localLength() uint64 {
@@ -96,7 +96,7 @@ func (op Op) localLength() uint64 {
 }
 
 // request makes the work request of op against a peer's memory.
-func (op Op) request(mr *verbs.MR, it peer) verbs.SendWR {
+func (op Op) request(mr *verbs.MR, it connInfo) verbs.SendWR {
 	wr := verbs.SendWR{
 		Opcode: opcodes[op.Name], SendFlags: verbs.SendSignaled,
 		RemoteAddr: it.addr + op.Offset, RKey: it.rkey, Imm: imm,

@@ -7,7 +7,7 @@ import (
 )
 
 // The rules move with the code: each must be found where the table says.
-func TestEveryRuleCanStillBeBroken(t *testing.T) {
+func TestMutationsApply(t *testing.T) {
 	t.Chdir("../..")
 	docs, err := os.ReadFile("docs/use/testing.md")
 	if err != nil {
