@@ -7,7 +7,7 @@ import (
 	"fmt"
 )
 
-//go:generate go run ./gen -package . -o ../../libverbs/softroce_abi.h
+//go:generate go run ./gen -package . -o ../../libverbs/core/softroce_abi.h
 
 // HeaderSize is the size of Header in bytes.
 const HeaderSize = 32

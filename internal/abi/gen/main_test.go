@@ -13,7 +13,7 @@ import (
 	"softroce/internal/abi"
 )
 
-const committed = "../../../libverbs/softroce_abi.h"
+const committed = "../../../libverbs/core/softroce_abi.h"
 
 func TestTheHeaderIsUpToDate(t *testing.T) {
 	d, err := read("..")

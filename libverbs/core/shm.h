@@ -1,0 +1,39 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Memory shared with the daemon: rings and the doorbell page.
+ */
+#ifndef SOFTROCE_SHM_H
+#define SOFTROCE_SHM_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct sr_shm {
+	uint8_t *mem; /* NULL: not mapped */
+	size_t size;
+};
+
+/* sr_shm_map maps size bytes of fd and always closes fd. It returns 0 or an errno. */
+int sr_shm_map(struct sr_shm *m, int fd, size_t size);
+void sr_shm_unmap(struct sr_shm *m);
+
+/*
+ * sr_shm_make_private replaces the mapping with private zeroed memory at the same address. A forked
+ * child does this with what it inherits, so that it cannot modify its parent's queues.
+ */
+void sr_shm_make_private(struct sr_shm *m);
+
+static inline _Atomic uint32_t *sr_shm_word(const struct sr_shm *m, size_t offset)
+{
+	return (_Atomic uint32_t *)(m->mem + offset);
+}
+
+/* A ring has a power of two of slots, few enough that its size in bytes does not overflow. */
+static inline bool sr_valid_slot_count(uint32_t slots)
+{
+	return slots && !(slots & (slots - 1)) && slots <= 1u << 24;
+}
+
+#endif

@@ -1,0 +1,256 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Contexts: opening and closing a device, and what a fork does to them.
+ */
+#include "ibverbs/context.h"
+#include "ibverbs/cq.h"
+#include "ibverbs/device.h"
+#include "ibverbs/ops.h"
+#include "ibverbs/qp.h"
+#include "ibverbs/srq.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct sr_link contexts = {&contexts, &contexts};
+
+/*
+ * A child has a copy of its parent's objects. They are of no use to it: the connection is the
+ * parent's. So that nothing which the child does reaches the parent's queues, it sees private
+ * memory in their place, and the connection closes when the parent's ends.
+ */
+static void wq_forked(struct sr_wq *w)
+{
+	sr_shm_make_private(&w->ring);
+	w->producer = w->flushed = 0;
+	pthread_mutex_init(&w->lock, NULL);
+}
+
+static void context_forked(struct sr_context *ctx)
+{
+	sr_conn_forked(&ctx->conn);
+	pthread_mutex_init(&ctx->lock, NULL);
+	sr_close_fd(&ctx->conn, ctx->doorbell_fd);
+	ctx->doorbell_fd = -1;
+	sr_shm_make_private(&ctx->doorbells);
+	sr_shm_make_private(&ctx->events);
+	sr_for_each (l, &ctx->cqs) {
+		struct sr_cq *q = sr_container(l, struct sr_cq, link);
+		sr_shm_make_private(&q->ring);
+		q->consumer = 0;
+		pthread_mutex_init(&q->lock, NULL);
+	}
+	sr_for_each (l, &ctx->qps) {
+		struct sr_qp *q = sr_container(l, struct sr_qp, link);
+		wq_forked(&q->sq);
+		wq_forked(&q->rq);
+	}
+	sr_for_each (l, &ctx->srqs)
+		wq_forked(&sr_container(l, struct sr_srq, link)->wq);
+}
+
+static void before_fork(void)
+{
+	pthread_mutex_lock(&contexts_lock);
+	sr_for_each (l, &contexts)
+		pthread_mutex_lock(&sr_container(l, struct sr_context, link)->lock);
+}
+
+static void after_fork_parent(void)
+{
+	sr_for_each (l, &contexts)
+		pthread_mutex_unlock(&sr_container(l, struct sr_context, link)->lock);
+	pthread_mutex_unlock(&contexts_lock);
+}
+
+static void after_fork_child(void)
+{
+	sr_for_each (l, &contexts)
+		context_forked(sr_container(l, struct sr_context, link));
+	pthread_mutex_init(&contexts_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+}
+
+static void link_context(struct sr_context *ctx)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	pthread_once(&once, watch_forks);
+	pthread_mutex_lock(&contexts_lock);
+	sr_list_add(&contexts, &ctx->link);
+	pthread_mutex_unlock(&contexts_lock);
+}
+
+static struct sr_context *new_context(struct ibv_device *device)
+{
+	struct sr_context *ctx = calloc(1, sizeof *ctx);
+	if (!ctx)
+		return NULL;
+	ctx->verbs.sz = sizeof ctx->verbs;
+	struct ibv_context *c = &ctx->verbs.context;
+	c->device = device;
+	c->abi_compat = __VERBS_ABI_IS_EXTENDED;
+	c->num_comp_vectors = 1;
+	c->cmd_fd = c->async_fd = ctx->doorbell_fd = -1;
+	pthread_mutex_init(&c->mutex, NULL);
+	pthread_mutex_init(&ctx->lock, NULL);
+	sr_list_init(&ctx->link);
+	sr_list_init(&ctx->cqs);
+	sr_list_init(&ctx->qps);
+	sr_list_init(&ctx->srqs);
+	sr_set_ops(ctx);
+	return ctx;
+}
+
+static void free_context(struct sr_context *ctx)
+{
+	struct ibv_context *c = &ctx->verbs.context;
+	sr_shm_unmap(&ctx->doorbells);
+	sr_shm_unmap(&ctx->events);
+	sr_close_fd(&ctx->conn, ctx->doorbell_fd);
+	sr_close_fd(&ctx->conn, c->async_fd);
+	sr_close_fd(&ctx->conn, c->cmd_fd);
+	pthread_mutex_destroy(&c->mutex);
+	pthread_mutex_destroy(&ctx->lock);
+	free(ctx);
+}
+
+/* Takes what came with the answer to "open device" or "join device". */
+static int map_context(struct sr_context *ctx, const struct softroce_open_device_reply *r,
+		       int fds[4])
+{
+	struct ibv_context *c = &ctx->verbs.context;
+	ctx->doorbell_fd = fds[1];
+	c->async_fd = fds[3];
+	sr_make_blocking(fds[3]);
+	int error = 0;
+	/* Whoever has a descriptor of the doorbell page may join the context. */
+	if (c->cmd_fd < 0)
+		c->cmd_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
+	if (c->cmd_fd < 0)
+		error = errno;
+	ctx->conn.join_fd = c->cmd_fd;
+	int mapped = sr_shm_map(&ctx->doorbells, fds[0], r->doorbell_size);
+	if (mapped)
+		error = mapped;
+	if (r->doorbell_size < SOFTROCE_DOORBELL_BITS || !sr_valid_slot_count(r->event_slots))
+		error = EPROTO;
+	ctx->event_slots = r->event_slots;
+	mapped = sr_shm_map(&ctx->events, fds[2],
+			    SOFTROCE_RING_SLOTS +
+				    (size_t)r->event_slots * SOFTROCE_ASYNC_EVENT_SIZE);
+	return mapped ? mapped : error;
+}
+
+static int open_device(struct sr_context *ctx, const char *name)
+{
+	struct softroce_open_device_request req = {0};
+	struct softroce_open_device_reply reply;
+	int fds[4];
+	memcpy(req.name, name, strnlen(name, sizeof req.name - 1));
+	struct sr_request r = {
+		.op = SOFTROCE_OP_OPEN_DEVICE,
+		.body = &req,
+		.len = sizeof req,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+		.reply_fds = fds,
+		.reply_nfds = 4,
+	};
+	int error = sr_call(&ctx->conn, &r);
+	return error ? error : map_context(ctx, &reply, fds);
+}
+
+/* Joins the context of which the descriptor is, and finds out which device it is of. */
+static int join_device(struct sr_context *ctx, int cmd_fd)
+{
+	struct softroce_open_device_reply reply;
+	int fds[4];
+	struct sr_request r = {
+		.op = SOFTROCE_OP_JOIN_DEVICE,
+		.fds = &cmd_fd,
+		.nfds = 1,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+		.reply_fds = fds,
+		.reply_nfds = 4,
+	};
+	int error = sr_call(&ctx->conn, &r);
+	if (error)
+		return error;
+	struct ibv_context *c = &ctx->verbs.context;
+	c->cmd_fd = cmd_fd;
+	error = map_context(ctx, &reply, fds);
+	reply.name[sizeof reply.name - 1] = 0;
+	struct sr_device *d = sr_find_device((const char *)reply.name);
+	if (!error && !d)
+		error = ENODEV;
+	c->device = d ? &d->ibv : NULL;
+	if (error)
+		c->cmd_fd = -1; /* it stays the caller's */
+	return error;
+}
+
+/* A context by the name of its device, or for NULL by the descriptor of another one. */
+static struct ibv_context *new_connected_context(struct ibv_device *device, int cmd_fd)
+{
+	struct sr_context *ctx = new_context(device);
+	if (!ctx)
+		return sr_null(ENOMEM);
+	int error = sr_connect(&ctx->conn);
+	if (!error) {
+		error = device ? open_device(ctx, device->name) : join_device(ctx, cmd_fd);
+		if (error)
+			sr_disconnect(&ctx->conn);
+	}
+	if (error) {
+		free_context(ctx);
+		return sr_null(error);
+	}
+	link_context(ctx);
+	return &ctx->verbs.context;
+}
+
+SR_PUBLIC struct ibv_context *ibv_open_device(struct ibv_device *device)
+{
+	return new_connected_context(device, -1);
+}
+
+SR_PUBLIC struct ibv_context *ibv_import_device(int cmd_fd)
+{
+	return new_connected_context(NULL, cmd_fd);
+}
+
+/*
+ * The daemon closes its end when it has let go of the memory that was registered, which the
+ * program may unmap or use again from then on.
+ */
+static void wait_released(struct sr_conn *c)
+{
+	char buf[256];
+	if (c->fd < 0 || sr_conn_stolen(c) || shutdown(c->fd, SHUT_WR))
+		return;
+	ssize_t n;
+	do {
+		n = recv(c->fd, buf, sizeof buf, 0);
+	} while (n > 0 || (n < 0 && (errno == EINTR || errno == ECONNRESET)));
+}
+
+SR_PUBLIC int ibv_close_device(struct ibv_context *context)
+{
+	struct sr_context *ctx = sr_ctx(context);
+	pthread_mutex_lock(&contexts_lock);
+	sr_list_del(&ctx->link);
+	pthread_mutex_unlock(&contexts_lock);
+	wait_released(&ctx->conn);
+	sr_disconnect(&ctx->conn);
+	free_context(ctx);
+	return 0;
+}

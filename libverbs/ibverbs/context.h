@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Contexts, and helpers that all objects of a context use. Each object begins with the public
+ * struct that programs see.
+ *
+ * Lock order: the list of contexts, a context's lock, a completion channel's, a completion queue's,
+ * a work queue's, the public mutex of an object, a connection's.
+ */
+#ifndef SOFTROCE_CONTEXT_H
+#define SOFTROCE_CONTEXT_H
+
+#include <infiniband/verbs.h>
+
+#include <errno.h>
+
+#include "core/conn.h"
+#include "core/export.h"
+#include "core/list.h"
+#include "core/shm.h"
+
+#undef ibv_query_port
+
+struct sr_context {
+	struct verbs_context verbs;
+	struct sr_conn conn;
+	struct sr_link link; /* in the list of all contexts */
+	struct sr_shm doorbells;
+	struct sr_shm events; /* the ring of async events */
+	uint32_t event_slots;
+	int doorbell_fd;
+	atomic_int fatal_reported; /* IBV_EVENT_DEVICE_FATAL was delivered to the program */
+	pthread_mutex_t lock;	   /* of the lists */
+	struct sr_link cqs, qps, srqs;
+};
+
+static inline struct sr_context *sr_ctx(struct ibv_context *c)
+{
+	return sr_container(c, struct sr_context, verbs.context);
+}
+
+/* Queues of a thread domain are used by one thread at a time and take no lock. */
+static inline void sr_lock(pthread_mutex_t *m, bool single_threaded)
+{
+	if (!single_threaded)
+		pthread_mutex_lock(m);
+}
+
+static inline void sr_unlock(pthread_mutex_t *m, bool single_threaded)
+{
+	if (!single_threaded)
+		pthread_mutex_unlock(m);
+}
+
+/* Sets errno and returns NULL, for functions that return an object. */
+static inline void *sr_null(int error)
+{
+	errno = error;
+	return NULL;
+}
+
+#endif

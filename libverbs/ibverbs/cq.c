@@ -1,0 +1,301 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Completion queues: making and closing them, polling, arming.
+ */
+#include "ibverbs/cq.h"
+#include "ibverbs/event.h"
+
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* How many polls that find nothing pass between two looks at the connection. */
+#define CHECK_CONN_POLLS 1024
+
+/*
+ * And how many before the processor is offered to others: where there are more of those who poll
+ * than processors, one of them is what this queue waits for, be it the daemon's engine or the peer.
+ */
+#define YIELD_POLLS 256
+
+static uint32_t get32(const uint8_t *s, size_t offset)
+{
+	uint32_t v;
+	memcpy(&v, s + offset, sizeof v);
+	return v;
+}
+
+static uint8_t *slot(struct sr_cq *q, uint32_t i)
+{
+	return q->ring.mem + SOFTROCE_RING_SLOTS + (size_t)(i & q->mask) * SOFTROCE_CQE_SIZE;
+}
+
+static uint32_t producer_index(struct sr_cq *q)
+{
+	return atomic_load_explicit(sr_shm_word(&q->ring, SOFTROCE_RING_PRODUCER),
+				    memory_order_acquire);
+}
+
+static void publish_consumer(struct sr_cq *q)
+{
+	atomic_store_explicit(sr_shm_word(&q->ring, SOFTROCE_RING_CONSUMER), q->consumer,
+			      memory_order_release);
+}
+
+static void load_wc(struct ibv_wc *wc, const uint8_t *s)
+{
+	memcpy(&wc->wr_id, s + SOFTROCE_CQE_WR_ID, sizeof wc->wr_id);
+	wc->status = get32(s, SOFTROCE_CQE_STATUS);
+	wc->opcode = get32(s, SOFTROCE_CQE_OPCODE);
+	wc->vendor_err = get32(s, SOFTROCE_CQE_VENDOR_ERR);
+	wc->byte_len = get32(s, SOFTROCE_CQE_BYTE_LEN);
+	wc->imm_data = get32(s, SOFTROCE_CQE_IMM); /* or the invalidated key: a union */
+	wc->qp_num = get32(s, SOFTROCE_CQE_QP_NUM);
+	wc->src_qp = get32(s, SOFTROCE_CQE_SRC_QP);
+	wc->wc_flags = get32(s, SOFTROCE_CQE_FLAGS);
+	memcpy(&wc->pkey_index, s + SOFTROCE_CQE_PKEY_INDEX, sizeof wc->pkey_index);
+	memcpy(&wc->slid, s + SOFTROCE_CQE_SLID, sizeof wc->slid);
+	wc->sl = s[SOFTROCE_CQE_SL];
+	wc->dlid_path_bits = s[SOFTROCE_CQE_PATH_BITS];
+}
+
+/*
+ * The next completion, which stays in the queue until sr_cq_consume. Where there is none and the
+ * daemon is gone, what it owes is made up; *end is set when that is done, too. Holds the lock.
+ */
+const uint8_t *sr_cq_peek(struct sr_cq *q, bool *end)
+{
+	struct sr_conn *c = &sr_ctx(q->ibv.context)->conn;
+	*end = false;
+	if (producer_index(q) != q->consumer)
+		return slot(q, q->consumer);
+	if (++q->empty_polls % YIELD_POLLS == 0)
+		sched_yield();
+	if (q->empty_polls % CHECK_CONN_POLLS == 0)
+		sr_alive(c);
+	if (!sr_gone(c))
+		return NULL;
+	if (producer_index(q) != q->consumer) /* it came before the end */
+		return slot(q, q->consumer);
+	const uint8_t *cqe = sr_flush_next(q);
+	*end = !cqe;
+	return cqe;
+}
+
+/* What sr_flush_next made is in no slot. */
+void sr_cq_consume(struct sr_cq *q)
+{
+	if (q->cqe == q->flush_cqe)
+		return;
+	q->consumer++;
+	publish_consumer(q);
+}
+
+static int poll_empty(struct sr_cq *q, int n, struct ibv_wc *wc)
+{
+	int got = 0;
+	bool end = false;
+	while (got < n && (q->cqe = sr_cq_peek(q, &end))) {
+		load_wc(&wc[got++], q->cqe);
+		sr_cq_consume(q);
+	}
+	if (got || !end)
+		return got;
+	errno = EIO;
+	return -1;
+}
+
+int sr_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc)
+{
+	struct sr_cq *q = sr_cq(cq);
+	int got = 0;
+	sr_lock(&q->lock, q->single_threaded);
+	uint32_t end = producer_index(q);
+	while (got < n && q->consumer != end)
+		load_wc(&wc[got++], slot(q, q->consumer++));
+	if (got)
+		publish_consumer(q);
+	else if (n > 0)
+		got = poll_empty(q, n, wc);
+	sr_unlock(&q->lock, q->single_threaded);
+	return got;
+}
+
+int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only)
+{
+	struct sr_cq *q = sr_cq(cq);
+	if (sr_gone(&sr_ctx(cq->context)->conn))
+		return EIO;
+	sr_lock(&q->lock, q->single_threaded);
+	_Atomic uint32_t *armed = sr_shm_word(&q->ring, SOFTROCE_CQ_ARMED);
+	uint32_t none = SOFTROCE_CQ_ARM_NONE;
+	/* To be armed for all includes what is solicited. */
+	if (solicited_only)
+		atomic_compare_exchange_strong(armed, &none, SOFTROCE_CQ_ARM_SOLICITED);
+	else
+		atomic_store(armed, SOFTROCE_CQ_ARM_NEXT);
+	sr_unlock(&q->lock, q->single_threaded);
+	return 0;
+}
+
+/*
+ * Takes out the completions of a queue pair, which nobody may see any more. The daemon only adds
+ * behind those that are here, so what stays moves up to there.
+ */
+void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
+{
+	sr_lock(&q->lock, q->single_threaded);
+	uint32_t to = producer_index(q);
+	for (uint32_t from = to; from != q->consumer;) {
+		const uint8_t *s = slot(q, --from);
+		if (get32(s, SOFTROCE_CQE_QP_NUM) == qpn)
+			continue;
+		if (--to != from)
+			memcpy(slot(q, to), s, SOFTROCE_CQE_SIZE);
+	}
+	q->consumer = to;
+	publish_consumer(q);
+	sr_unlock(&q->lock, q->single_threaded);
+}
+
+static int map_ring(struct sr_cq *q, int fd, uint32_t entries)
+{
+	struct sr_shm ring;
+	int error =
+		sr_shm_map(&ring, fd, SOFTROCE_RING_SLOTS + (size_t)entries * SOFTROCE_CQE_SIZE);
+	if (error)
+		return error;
+	if (!sr_valid_slot_count(entries)) {
+		sr_shm_unmap(&ring);
+		return EPROTO;
+	}
+	sr_shm_unmap(&q->ring);
+	q->ring = ring;
+	q->mask = entries - 1;
+	q->ibv.cqe = (int)entries;
+	return 0;
+}
+
+static int cmd_create_cq(struct sr_cq *q, uint32_t cqe)
+{
+	struct sr_channel *ch = (struct sr_channel *)q->ibv.channel;
+	struct sr_conn *c = &sr_ctx(q->ibv.context)->conn;
+	struct softroce_create_cq_request req = {.entries = cqe, .channel = ch ? ch->handle : 0};
+	struct softroce_create_cq_reply reply = {0};
+	int fd;
+	int error = sr_command_fd(c, SOFTROCE_OP_CREATE_CQ, &req, sizeof req, &reply, sizeof reply,
+				  &fd);
+	if (!error)
+		error = map_ring(q, fd, reply.entries);
+	if (error && reply.handle)
+		sr_command_handle(c, SOFTROCE_OP_DESTROY_CQ, reply.handle);
+	q->ibv.handle = reply.handle;
+	return error;
+}
+
+static void link_cq(struct sr_cq *q)
+{
+	struct sr_context *ctx = sr_ctx(q->ibv.context);
+	struct sr_channel *ch = (struct sr_channel *)q->ibv.channel;
+	pthread_mutex_lock(&ctx->lock);
+	sr_list_add(&ctx->cqs, &q->link);
+	pthread_mutex_unlock(&ctx->lock);
+	sr_list_init(&q->channel_link);
+	if (!ch)
+		return;
+	pthread_mutex_lock(&ch->lock);
+	sr_list_add(&ch->cqs, &q->channel_link);
+	ch->ibv.refcnt++;
+	pthread_mutex_unlock(&ch->lock);
+}
+
+static void unlink_cq(struct sr_cq *q)
+{
+	struct sr_context *ctx = sr_ctx(q->ibv.context);
+	struct sr_channel *ch = (struct sr_channel *)q->ibv.channel;
+	pthread_mutex_lock(&ctx->lock);
+	sr_list_del(&q->link);
+	pthread_mutex_unlock(&ctx->lock);
+	if (!ch)
+		return;
+	pthread_mutex_lock(&ch->lock);
+	sr_list_del(&q->channel_link);
+	ch->ibv.refcnt--;
+	pthread_mutex_unlock(&ch->lock);
+}
+
+struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
+			   struct ibv_comp_channel *channel, uint32_t vector)
+{
+	if (!cqe || cqe > INT32_MAX || vector >= (uint32_t)context->num_comp_vectors ||
+	    (channel && channel->context != context))
+		return sr_null(EINVAL);
+	struct sr_cq *q = calloc(1, sizeof *q);
+	if (!q)
+		return sr_null(ENOMEM);
+	q->ibv.context = context;
+	q->ibv.channel = channel;
+	q->ibv.cq_context = cq_context;
+	sr_list_init(&q->send_qps);
+	sr_list_init(&q->recv_qps);
+	int error = cmd_create_cq(q, cqe);
+	if (error) {
+		sr_shm_unmap(&q->ring);
+		free(q);
+		return sr_null(error);
+	}
+	pthread_mutex_init(&q->lock, NULL);
+	pthread_mutex_init(&q->ibv.mutex, NULL);
+	pthread_cond_init(&q->ibv.cond, NULL);
+	link_cq(q);
+	return q;
+}
+
+SR_PUBLIC struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_context,
+				       struct ibv_comp_channel *channel, int vector)
+{
+	struct sr_cq *q;
+	if (cqe < 1 || vector < 0)
+		return sr_null(EINVAL);
+	q = sr_create_cq(context, (uint32_t)cqe, cq_context, channel, (uint32_t)vector);
+	return q ? &q->ibv : NULL;
+}
+
+SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
+{
+	struct sr_cq *q = sr_cq(cq);
+	struct softroce_resize_cq_request req = {.handle = cq->handle, .entries = (uint32_t)cqe};
+	struct softroce_create_cq_reply reply;
+	int fd;
+	if (cqe < 1)
+		return EINVAL;
+	/* From the question to the answer nobody may look at the old ring. */
+	sr_lock(&q->lock, q->single_threaded);
+	int error = sr_command_fd(&sr_ctx(cq->context)->conn, SOFTROCE_OP_RESIZE_CQ, &req,
+				  sizeof req, &reply, sizeof reply, &fd);
+	if (!error)
+		error = map_ring(q, fd, reply.entries);
+	sr_unlock(&q->lock, q->single_threaded);
+	return error;
+}
+
+SR_PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
+{
+	struct sr_cq *q = sr_cq(cq);
+	int error =
+		sr_command_handle(&sr_ctx(cq->context)->conn, SOFTROCE_OP_DESTROY_CQ, cq->handle);
+	if (error && error != EIO)
+		return error;
+	unlink_cq(q);
+	sr_wait_acknowledged(&cq->mutex, &cq->cond, &q->comp_events_reported,
+			     &cq->comp_events_completed);
+	sr_wait_acknowledged(&cq->mutex, &cq->cond, &q->async_events_reported,
+			     &cq->async_events_completed);
+	sr_shm_unmap(&q->ring);
+	pthread_mutex_destroy(&q->lock);
+	pthread_mutex_destroy(&cq->mutex);
+	pthread_cond_destroy(&cq->cond);
+	free(q);
+	return 0;
+}

@@ -1,0 +1,59 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SOFTROCE_CQ_H
+#define SOFTROCE_CQ_H
+
+#include "ibverbs/context.h"
+
+struct sr_cq {
+	union {
+		struct ibv_cq ibv;
+		struct ibv_cq_ex ex;
+	};
+	struct sr_link link;	     /* in its context */
+	struct sr_link channel_link; /* in its completion channel */
+	uint32_t comp_events_taken;  /* out of the ring, under the channel's lock */
+	/* Events that the program has to acknowledge, under ibv.mutex. */
+	uint32_t comp_events_reported;
+	uint32_t async_events_reported;
+	bool end_reported; /* the event that reports the end of the daemon was delivered */
+
+	pthread_mutex_t lock;
+	bool single_threaded; /* lock is not used */
+	struct sr_shm ring;
+	uint32_t mask;
+	uint32_t consumer;
+	uint32_t empty_polls;
+	const uint8_t *cqe;		      /* the one that an extended poll is looking at */
+	uint8_t flush_cqe[SOFTROCE_CQE_SIZE]; /* made by sr_flush_next */
+	struct sr_link send_qps, recv_qps;    /* those that complete here, under lock */
+};
+
+static inline struct sr_cq *sr_cq(struct ibv_cq *q)
+{
+	return (struct sr_cq *)q;
+}
+
+/* cq.c */
+struct sr_cq *sr_create_cq(struct ibv_context *context, uint32_t cqe, void *cq_context,
+			   struct ibv_comp_channel *channel, uint32_t vector);
+int sr_poll_cq(struct ibv_cq *cq, int n, struct ibv_wc *wc);
+int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only);
+
+/*
+ * sr_cq_peek returns the next completion, which stays in the queue until sr_cq_consume. If the
+ * queue is empty and the daemon is gone, it returns completions with the status "flushed" for the
+ * outstanding work requests, and sets *end once there are none left. The caller holds the lock.
+ */
+const uint8_t *sr_cq_peek(struct sr_cq *q, bool *end);
+void sr_cq_consume(struct sr_cq *q);
+
+/* sr_cq_purge removes the completions of a queue pair, which must no longer be seen. */
+void sr_cq_purge(struct sr_cq *q, uint32_t qpn);
+
+/* cq_ex.c */
+struct ibv_cq_ex *sr_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
+
+/* flush.c: the next flushed completion after the end of the daemon, or NULL. */
+const uint8_t *sr_flush_next(struct sr_cq *q);
+
+#endif

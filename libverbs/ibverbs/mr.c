@@ -1,0 +1,250 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Protection domains and memory regions.
+ */
+#include "ibverbs/mr.h"
+#include "ibverbs/pd.h"
+
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+SR_PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct sr_pd *pd = calloc(1, sizeof *pd);
+	if (!pd)
+		return sr_null(ENOMEM);
+	struct softroce_handle_reply r;
+	int error = sr_command(&sr_ctx(context)->conn, SOFTROCE_OP_ALLOC_PD, NULL, 0, &r, sizeof r);
+	if (error) {
+		free(pd);
+		return sr_null(error);
+	}
+	pd->ibv.context = context;
+	pd->ibv.handle = r.handle;
+	return &pd->ibv;
+}
+
+/* Of a daemon that is gone nothing is left to be ignore_gone. */
+static int ignore_gone(int error)
+{
+	return error == EIO ? 0 : error;
+}
+
+SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
+{
+	struct sr_pd *pd = (struct sr_pd *)ibv;
+	if (atomic_load(&pd->refs))
+		return EBUSY;
+	if (pd->base) { /* a parent domain is only ours */
+		atomic_fetch_sub(&pd->base->refs, 1);
+		if (pd->td)
+			atomic_fetch_sub(&((struct sr_td *)pd->td)->refs, 1);
+	} else {
+		int error = ignore_gone(sr_command_handle(&sr_ctx(ibv->context)->conn,
+							  SOFTROCE_OP_DEALLOC_PD, ibv->handle));
+		if (error)
+			return error;
+	}
+	free(pd);
+	return 0;
+}
+
+/* Sends a registration, in which req lies, first by address, else by showing the memory. */
+static int cmd_reg_mr(struct sr_conn *c, struct sr_request *r, struct softroce_reg_mr_request *req)
+{
+	req->memory = SOFTROCE_MEMORY_PROCESS;
+	int error = sr_call(c, r);
+	if (error != EPERM && error != ESRCH)
+		return error;
+	/* The daemon is another user's, or does not see this process. */
+	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
+	if (fd < 0)
+		return error;
+	req->memory = SOFTROCE_MEMORY_SELF;
+	r->fds = &fd;
+	r->nfds = 1;
+	error = sr_call(c, r);
+	close(fd);
+	return error;
+}
+
+/* Optional flags, by their definition, and one that says how the pages are to be pinned. */
+#define IGNORED_ACCESS (IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB)
+
+static struct softroce_reg_mr_request reg_mr_request(const struct sr_mr *mr)
+{
+	return (struct softroce_reg_mr_request){
+		.pd = sr_base_pd(mr->ibv.pd)->ibv.handle,
+		.access = mr->access & ~IGNORED_ACCESS,
+		.iova = mr->access & IBV_ACCESS_ZERO_BASED ? 0 : mr->iova,
+		.length = mr->ibv.length,
+		.address = (uintptr_t)mr->ibv.addr,
+	};
+}
+
+static void set_keys(struct sr_mr *mr, const struct softroce_reg_mr_reply *r)
+{
+	mr->ibv.handle = r->handle;
+	mr->ibv.lkey = r->lkey;
+	mr->ibv.rkey = r->rkey;
+}
+
+static int cmd_reg_process_mr(struct sr_mr *mr)
+{
+	struct softroce_reg_mr_request req = reg_mr_request(mr);
+	struct softroce_reg_mr_reply reply;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REG_MR,
+		.body = &req,
+		.len = sizeof req,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	int error = cmd_reg_mr(&sr_ctx(mr->ibv.context)->conn, &r, &req);
+	if (error)
+		return error;
+	set_keys(mr, &reply);
+	return 0;
+}
+
+SR_PUBLIC struct ibv_mr *ibv_reg_mr_iova2(struct ibv_pd *pd, void *addr, size_t length,
+					  uint64_t iova, unsigned int access)
+{
+	struct sr_mr *mr = calloc(1, sizeof *mr);
+	if (!mr)
+		return sr_null(ENOMEM);
+	mr->ibv.context = pd->context;
+	mr->ibv.pd = pd;
+	mr->ibv.addr = addr;
+	mr->ibv.length = length;
+	mr->iova = iova;
+	mr->access = access;
+	int error = cmd_reg_process_mr(mr);
+	if (error) {
+		free(mr);
+		return sr_null(error);
+	}
+	return &mr->ibv;
+}
+
+#undef ibv_reg_mr
+SR_PUBLIC struct ibv_mr *ibv_reg_mr(struct ibv_pd *pd, void *addr, size_t length, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, (uintptr_t)addr, access);
+}
+
+#undef ibv_reg_mr_iova
+SR_PUBLIC struct ibv_mr *ibv_reg_mr_iova(struct ibv_pd *pd, void *addr, size_t length,
+					 uint64_t iova, int access)
+{
+	return ibv_reg_mr_iova2(pd, addr, length, iova, access);
+}
+
+struct ibv_mr *sr_reg_external_mr(struct ibv_pd *pd, struct softroce_reg_mr_request *req,
+				  const int *fd)
+{
+	struct sr_mr *mr = calloc(1, sizeof *mr);
+	if (!mr)
+		return sr_null(ENOMEM);
+	mr->ibv.context = pd->context;
+	mr->ibv.pd = pd;
+	mr->ibv.length = req->length;
+	mr->iova = req->iova;
+	mr->access = req->access;
+	mr->external = true;
+	req->pd = sr_base_pd(pd)->ibv.handle;
+	struct softroce_reg_mr_reply reply;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REG_MR,
+		.body = req,
+		.len = sizeof *req,
+		.fds = fd,
+		.nfds = fd ? 1 : 0,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	int error = sr_call(&sr_ctx(pd->context)->conn, &r);
+	if (error) {
+		free(mr);
+		return sr_null(error);
+	}
+	set_keys(mr, &reply);
+	return &mr->ibv;
+}
+
+/* Programs find the offset in addr. */
+SR_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
+					   uint64_t iova, int fd, int access)
+{
+	struct softroce_reg_mr_request req = {
+		.memory = SOFTROCE_MEMORY_DMA_BUF,
+		.access = (uint32_t)access,
+		.iova = iova,
+		.length = length,
+		.offset = offset,
+	};
+	struct ibv_mr *mr = sr_reg_external_mr(pd, &req, &fd);
+	if (mr)
+		mr->addr = (void *)(uintptr_t)offset;
+	return mr;
+}
+
+SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
+{
+	int error = ignore_gone(
+		sr_command_handle(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEREG_MR, ibv->handle));
+	if (!error)
+		free(ibv);
+	return error;
+}
+
+#define REREG_FLAGS                                                                                \
+	(IBV_REREG_MR_CHANGE_TRANSLATION | IBV_REREG_MR_CHANGE_PD | IBV_REREG_MR_CHANGE_ACCESS)
+
+static int cmd_rereg_mr(struct sr_mr *mr)
+{
+	struct softroce_rereg_mr_request req = {.handle = mr->ibv.handle, .mr = reg_mr_request(mr)};
+	struct softroce_reg_mr_reply reply;
+	struct sr_request r = {
+		.op = SOFTROCE_OP_REREG_MR,
+		.body = &req,
+		.len = sizeof req,
+		.reply = &reply,
+		.reply_len = sizeof reply,
+	};
+	return cmd_reg_mr(&sr_ctx(mr->ibv.context)->conn, &r, &req.mr);
+}
+
+/* The keys stay as they are, and where it fails so does the region. */
+SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr,
+			   size_t length, int access)
+{
+	struct sr_mr *mr = (struct sr_mr *)ibv, changed = *mr;
+	bool move = flags & IBV_REREG_MR_CHANGE_TRANSLATION;
+	if (!flags || flags & ~REREG_FLAGS || (move && (!addr || !length)) ||
+	    (flags & IBV_REREG_MR_CHANGE_PD && (!pd || pd->context != ibv->context))) {
+		errno = EINVAL;
+		return IBV_REREG_MR_ERR_INPUT;
+	}
+	if (mr->external) {
+		errno = EOPNOTSUPP;
+		return IBV_REREG_MR_ERR_CMD;
+	}
+	if (flags & IBV_REREG_MR_CHANGE_PD)
+		changed.ibv.pd = pd;
+	if (flags & IBV_REREG_MR_CHANGE_ACCESS)
+		changed.access = (unsigned int)access;
+	if (move) {
+		changed.ibv.addr = addr;
+		changed.ibv.length = length;
+		changed.iova = (uintptr_t)addr;
+	}
+	int error = cmd_rereg_mr(&changed);
+	if (error) {
+		errno = error;
+		return IBV_REREG_MR_ERR_CMD;
+	}
+	*mr = changed;
+	return 0;
+}

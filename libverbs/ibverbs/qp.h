@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+#ifndef SOFTROCE_QP_H
+#define SOFTROCE_QP_H
+
+#include "ibverbs/context.h"
+#include "ibverbs/wq.h"
+
+struct sr_qp {
+	struct ibv_qp_ex ex; /* begins with struct ibv_qp */
+	struct sr_link link; /* in its context */
+	struct sr_link send_cq_link, recv_cq_link;
+	uint32_t events_reported; /* async events, under ex.qp_base.mutex */
+	bool has_wr_ops;
+	int sig_all;
+	struct ibv_qp_cap cap;
+	struct sr_wq sq, rq;
+	_Atomic uint64_t *doorbell; /* the word of the doorbell page */
+	uint64_t doorbell_bit;	    /* and the bit in it */
+
+	/* Between ibv_wr_start and ibv_wr_complete. */
+	uint8_t *wr_slot; /* of the current work request; NULL: none, or an error */
+	uint32_t wr_first;
+	int wr_error;
+};
+
+static inline struct sr_qp *sr_qp(struct ibv_qp *q)
+{
+	return (struct sr_qp *)q;
+}
+
+/* The send flags that the daemon knows; checksum offload of raw packets is not among them. */
+#define SR_SEND_FLAGS                                                                              \
+	(SOFTROCE_SEND_FENCE | SOFTROCE_SEND_SIGNALED | SOFTROCE_SEND_SOLICITED |                  \
+	 SOFTROCE_SEND_INLINE)
+
+/* qp.c */
+struct ibv_qp *sr_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr);
+
+/* post.c */
+int sr_post_send(struct ibv_qp *qp, struct ibv_send_wr *wr, struct ibv_send_wr **bad);
+int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
+void sr_ring_doorbell(struct sr_qp *q);
+
+/* sr_check_post returns EINVAL in a state before from, EIO if the daemon is gone, else 0. */
+int sr_check_post(struct sr_qp *q, enum ibv_qp_state from);
+
+/* wr.c */
+void sr_set_wr_ops(struct sr_qp *q);
+
+/* qp_attr.c. Attributes that the mask does not select are sent as 0. */
+struct softroce_qp_cap sr_qp_cap_to_abi(const struct ibv_qp_cap *c);
+struct ibv_qp_cap sr_qp_cap_from_abi(const struct softroce_qp_cap *c);
+void sr_qp_attr_to_abi(struct softroce_modify_qp_request *req, enum ibv_qp_type type,
+		       const struct ibv_qp_attr *attr, int mask);
+void sr_qp_attr_from_abi(struct ibv_qp_attr *out, const struct softroce_qp_attr *a);
+
+#endif

@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/*
+ * Work queues: rings of which this side is the producer.
+ */
+#ifndef SOFTROCE_WQ_H
+#define SOFTROCE_WQ_H
+
+#include "ibverbs/context.h"
+
+struct sr_wq {
+	pthread_mutex_t lock;
+	bool single_threaded; /* lock is not used */
+	struct sr_shm ring;
+	uint32_t slot_size;
+	uint32_t mask;
+	uint32_t max_wr;
+	uint32_t producer;
+	uint32_t flushed; /* work requests below this index were completed by sr_flush_next */
+};
+
+void sr_wq_init(struct sr_wq *w);
+void sr_wq_close(struct sr_wq *w);
+
+/*
+ * sr_wq_open maps a ring, also in place of an earlier one. used is the number of bytes of a slot
+ * that this side may write. 0 or an errno.
+ */
+int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t max_wr,
+	       size_t used);
+
+/*
+ * sr_wq_post_recv posts receives up to the first that is invalid, which *bad then points to.
+ * *posted tells whether there was at least one. The caller holds the lock.
+ */
+int sr_wq_post_recv(struct sr_wq *w, uint32_t max_sge, struct ibv_recv_wr *wr,
+		    struct ibv_recv_wr **bad, bool *posted);
+
+/* The bytes of a send slot that so many SGEs, or so much inline data, take. */
+static inline size_t sr_send_bytes(uint32_t sges, uint32_t inlined)
+{
+	size_t s = (size_t)sges * SOFTROCE_SGE_SIZE;
+	return SOFTROCE_SEND_SGES + (s > inlined ? s : inlined);
+}
+
+static inline size_t sr_recv_bytes(uint32_t sges)
+{
+	return SOFTROCE_RECV_SGES + (size_t)sges * SOFTROCE_SGE_SIZE;
+}
+
+/* The number of slots that the daemon has not consumed. */
+static inline uint32_t sr_wq_used(struct sr_wq *w)
+{
+	return w->producer - atomic_load_explicit(sr_shm_word(&w->ring, SOFTROCE_RING_CONSUMER),
+						  memory_order_acquire);
+}
+
+static inline uint8_t *sr_wq_slot(struct sr_wq *w, uint32_t i)
+{
+	return w->ring.mem + SOFTROCE_RING_SLOTS + (size_t)(i & w->mask) * w->slot_size;
+}
+
+static inline void sr_wq_publish(struct sr_wq *w)
+{
+	atomic_store_explicit(sr_shm_word(&w->ring, SOFTROCE_RING_PRODUCER), w->producer,
+			      memory_order_release);
+}
+
+#endif

@@ -1,0 +1,222 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Paths is_below /dev/infiniband and /sys/class/infiniband. Where this library is preloaded, or
+ * comes before the C library in a program's search order, calls with such paths are answered from a
+ * directory that the daemon keeps, and opens for whoever asks; all other paths go on to the C
+ * library unchanged. Here it is decided which are which.
+ */
+#include "paths/paths.h"
+
+#include "core/conn.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+/* How long the directory counts as up to date. */
+#define FRESH_NS 50000000
+
+static pthread_mutex_t tree_lock = PTHREAD_MUTEX_INITIALIZER;
+static int tree_fd = -1;
+static struct stat tree_id; /* of what tree_fd was opened for */
+static struct timespec tree_time;
+
+static bool is_below(const char *path, const char *dir)
+{
+	size_t n = strlen(dir);
+	return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
+}
+
+bool sr_path_has_prefix(const char *path)
+{
+	return path &&
+	       (is_below(path, "/sys/class/infiniband") ||
+		is_below(path, "/sys/class/infiniband_verbs") || is_below(path, "/dev/infiniband"));
+}
+
+/* Another thread may have held the lock when its process was forked. */
+static void after_fork_child(void)
+{
+	pthread_mutex_init(&tree_lock, NULL);
+}
+
+static void watch_forks(void)
+{
+	pthread_atfork(NULL, NULL, after_fork_child);
+}
+
+static int request_tree(void)
+{
+	struct sr_conn conn;
+	int fd = -1;
+	if (sr_connect(&conn))
+		return -1;
+	if (sr_command_fd(&conn, SOFTROCE_OP_OPEN_TREE, NULL, 0, NULL, 0, &fd))
+		fd = -1;
+	sr_disconnect(&conn);
+	return fd;
+}
+
+static bool is_fresh(const struct timespec *now)
+{
+	int64_t age = (now->tv_sec - tree_time.tv_sec) * INT64_C(1000000000) +
+		      (now->tv_nsec - tree_time.tv_nsec);
+	return age < FRESH_NS;
+}
+
+static bool is_tree(int fd)
+{
+	struct stat st;
+	return fd >= 0 && !fstat(fd, &st) && st.st_dev == tree_id.st_dev &&
+	       st.st_ino == tree_id.st_ino;
+}
+
+/* Takes a descriptor of the directory. The number of the one before stays, for who uses it now. */
+static void set_tree(int fd)
+{
+	if (is_tree(fd) && tree_fd >= 0) {
+		close(fd);
+		return;
+	}
+	fstat(fd, &tree_id);
+	if (tree_fd >= 0) { /* the daemon was started anew */
+		dup3(fd, tree_fd, O_CLOEXEC);
+		close(fd);
+	} else {
+		tree_fd = fd;
+	}
+}
+
+/*
+ * The directory, as a descriptor that stays open: another thread may be using it. A program may
+ * close what it does not know, and have a file of its own behind the number: that is not touched.
+ * -1: there is no daemon.
+ */
+static int get_tree(void)
+{
+	static pthread_once_t once = PTHREAD_ONCE_INIT;
+	struct timespec now;
+	int saved = errno;
+	pthread_once(&once, watch_forks);
+	clock_gettime(CLOCK_MONOTONIC, &now);
+	pthread_mutex_lock(&tree_lock);
+	if (!is_tree(tree_fd))
+		tree_fd = -1;
+	if (tree_fd < 0 || !is_fresh(&now)) {
+		int fd = request_tree();
+		if (fd >= 0) {
+			set_tree(fd);
+			tree_time = now;
+		}
+	}
+	int fd = tree_fd;
+	pthread_mutex_unlock(&tree_lock);
+	errno = saved;
+	return fd;
+}
+
+/*
+ * Writes a path without empty components and dots, and, is_below our folders, without what ".."
+ * takes back: there are no links that this could be wrong for. False: it is too long to be ours.
+ */
+static bool normalize(const char *path, char *out)
+{
+	size_t n = 0;
+	while (*path) {
+		path += strspn(path, "/");
+		size_t len = strcspn(path, "/");
+		if (n + 1 + len + 1 >= SR_PATH_SIZE)
+			return false;
+		out[n] = 0;
+		if (len == 2 && !memcmp(path, "..", 2) && n && sr_path_has_prefix(out)) {
+			while (out[--n] != '/')
+				;
+		} else if (!(len == 1 && *path == '.') && (len || !n)) {
+			out[n++] = '/';
+			memcpy(out + n, path, len);
+			n += len;
+		}
+		path += len;
+	}
+	out[n] = 0;
+	return true;
+}
+
+/*
+ * Writes a relative path from the root, where it may be one of ours: the folder that it starts from
+ * has to be of the kernel's. False: it is not, or too long.
+ */
+static bool make_absolute(int dir, const char *path, char *out)
+{
+	char link[32];
+	int saved = errno;
+	if (dir == AT_FDCWD)
+		strcpy(link, "/proc/self/cwd");
+	else
+		snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
+	ssize_t n = readlink(link, out, SR_PATH_SIZE - 1);
+	errno = saved;
+	if (n <= 0 || (size_t)n + 1 + strlen(path) >= SR_PATH_SIZE)
+		return false;
+	out[n] = 0;
+	if (strcmp(out, "/") && !is_below(out, "/sys") && !is_below(out, "/dev"))
+		return false;
+	out[n] = '/';
+	strcpy(out + n + 1, path);
+	return true;
+}
+
+void sr_path_lookup(struct sr_path *p, int dir, const char *path)
+{
+	char whole[SR_PATH_SIZE];
+	p->dir = dir;
+	p->path = path;
+	p->emulated = NULL;
+	if (!path || !strstr(path, "infiniband"))
+		return;
+	if (path[0] != '/') {
+		if (!make_absolute(dir, path, whole))
+			return;
+		path = whole;
+	}
+	if (!normalize(path, p->buf))
+		return;
+	if (!sr_path_has_prefix(p->buf)) {
+		if (sr_path_has_prefix(path)) /* it went up from a folder that the kernel has not */
+			p->path = p->buf[0] ? p->buf : "/";
+		return;
+	}
+	int fd = get_tree();
+	if (fd < 0)
+		return;
+	p->dir = fd;
+	p->emulated = p->buf;
+	p->path = p->buf + 1;
+}
+
+bool sr_path_emulated(int dir, const char *path)
+{
+	struct sr_path p;
+	if (!path || path[0] == '/')
+		return sr_path_has_prefix(path);
+	sr_path_lookup(&p, dir, path);
+	return p.emulated;
+}
+
+bool sr_is_device_file(const struct sr_path *p)
+{
+	static const char dir[] = "/dev/infiniband/";
+	return p->emulated && !strncmp(p->emulated, dir, sizeof dir - 1) &&
+	       p->emulated[sizeof dir - 1];
+}
+
+bool sr_is_on_tree(dev_t dev)
+{
+	pthread_mutex_lock(&tree_lock);
+	bool on = tree_fd >= 0 && tree_id.st_dev == dev;
+	pthread_mutex_unlock(&tree_lock);
+	return on;
+}

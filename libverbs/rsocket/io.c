@@ -1,0 +1,323 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Sockets over RDMA: the calls that send and receive.
+ */
+#include "rsocket/dgram.h"
+
+#include <limits.h>
+#include <string.h>
+
+/* One message says how many bytes of a half it fills; shorter ones let the peer read early. */
+#define MAX_MESSAGE (1 << 16)
+
+/* Memory of the program, in pieces, of which some is used. */
+struct pieces {
+	const struct iovec *v;
+	size_t n;
+	size_t at; /* bytes of the first that are used */
+};
+
+static void skip_empty(struct pieces *p)
+{
+	while (p->n && p->at == p->v->iov_len) {
+		p->v++;
+		p->n--;
+		p->at = 0;
+	}
+}
+
+static void scatter(struct pieces *p, const uint8_t *from, size_t len)
+{
+	while (len) {
+		skip_empty(p);
+		size_t n = p->v->iov_len - p->at;
+		if (n > len)
+			n = len;
+		memcpy((uint8_t *)p->v->iov_base + p->at, from, n);
+		p->at += n;
+		from += n;
+		len -= n;
+	}
+}
+
+/* How many bytes there are; -1 where they cannot be counted. */
+static ssize_t total(const struct iovec *v, size_t n)
+{
+	size_t all = 0;
+	for (size_t i = 0; i < n; i++) {
+		if (v[i].iov_len > SSIZE_MAX - all)
+			return -1;
+		all += v[i].iov_len;
+	}
+	return (ssize_t)all;
+}
+
+static int64_t until(int64_t timeout)
+{
+	return timeout ? rs_now() + timeout : INT64_MAX;
+}
+
+/*
+ * Waits, or does not where the program does not want to. One that tries again and again instead
+ * hears of the connection's end all the same. 0 or an errno.
+ */
+static int wait_or_not(struct rs *s, int flags, int64_t end)
+{
+	if (rs_would_block(s, flags)) {
+		if (++s->tries % 64 == 0)
+			rs_advance(s);
+		return EAGAIN;
+	}
+	if (end == INT64_MAX)
+		return rs_wait(s, -1);
+	int64_t left = end - rs_now();
+	int error = left > 0 ? rs_wait(s, left < INT_MAX ? (int)left : INT_MAX) : ETIMEDOUT;
+	return error == ETIMEDOUT ? EAGAIN : error;
+}
+
+/* Takes up to len bytes out of the receive buffer. */
+static size_t take_bytes(struct rs *s, struct pieces *to, size_t len, bool peek)
+{
+	size_t got = 0;
+	int at = s->rhead;
+	for (int m = s->mhead; m != s->mtail && got < len; m = (m + 1) % s->msize) {
+		size_t n = s->messages[m] < len - got ? s->messages[m] : len - got;
+		for (size_t done = 0; done < n;) {
+			size_t part = n - done;
+			if (part > (size_t)(s->opt.rcv_size - at))
+				part = (size_t)(s->opt.rcv_size - at);
+			scatter(to, s->rbuf + at, part);
+			at = (at + (int)part) % s->opt.rcv_size;
+			done += part;
+		}
+		got += n;
+		if (peek)
+			continue;
+		s->messages[m] -= (uint32_t)n;
+		if (s->messages[m])
+			break;
+		s->rseq++;
+		s->mhead = (m + 1) % s->msize;
+	}
+	if (!peek) {
+		s->rhead = at;
+		s->rbytes += (int)got;
+	}
+	return got;
+}
+
+static ssize_t do_recv(struct rs *s, const struct iovec *v, size_t count, int flags)
+{
+	struct pieces to = {v, count, 0};
+	ssize_t len = total(v, count);
+	size_t got = 0;
+	bool peek = flags & MSG_PEEK;
+	int64_t end = until(s->opt.rcv_timeout);
+	if (len < 0)
+		return rs_fail(EINVAL);
+	if (rs_connecting(s) || s->state < RS_RESOLVING_ADDR)
+		return rs_fail(ENOTCONN);
+	if (!len)
+		return 0;
+	do {
+		rs_process(s);
+		while (!rs_can_recv(s)) {
+			if (!s->readable || s->state != RS_CONNECTED) {
+				int error = got ? 0 : rs_take_error(s);
+				return error ? rs_fail(error) : (ssize_t)got;
+			}
+			int error = wait_or_not(s, flags, end);
+			if (error)
+				return got ? (ssize_t)got : rs_fail(error);
+		}
+		got += take_bytes(s, &to, (size_t)len - got, peek);
+		rs_process(s); /* which tells the peer of the room */
+	} while (flags & MSG_WAITALL && !peek && got < (size_t)len);
+	return (ssize_t)got;
+}
+
+/* Why nothing can be sent. */
+static int closed(struct rs *s)
+{
+	int error = rs_take_error(s);
+	if (error)
+		return error;
+	return s->state == RS_CONNECTED ? EPIPE : ECONNRESET;
+}
+
+static size_t least(size_t a, size_t b)
+{
+	return a < b ? a : b;
+}
+
+static ssize_t send_piece(struct rs *s, const uint8_t *buf, size_t len, int flags, int64_t end)
+{
+	size_t sent = 0;
+	while (sent < len) {
+		if (!s->writable || s->state != RS_CONNECTED)
+			return sent ? (ssize_t)sent : rs_fail(closed(s));
+		if (!rs_can_send(s)) {
+			int error = wait_or_not(s, flags, end);
+			if (error)
+				return sent ? (ssize_t)sent : rs_fail(error);
+			continue;
+		}
+		struct rs_sge *t = &s->to[s->target];
+		size_t n =
+			least(least(len - sent, t->length), least((size_t)s->sfree, MAX_MESSAGE));
+		uint64_t addr = t->addr;
+		uint32_t key = t->key;
+		t->addr += n;
+		t->length -= (uint32_t)n;
+		if (t->length == 0)
+			s->target = (s->target + 1) % RS_TARGETS;
+		rs_write(s, buf + sent, (int)n, RS_OP_DATA, addr, key);
+		sent += n;
+	}
+	return (ssize_t)sent;
+}
+
+static ssize_t do_send(struct rs *s, const struct iovec *v, size_t count, int flags)
+{
+	size_t sent = 0;
+	int64_t end = until(s->opt.snd_timeout);
+	if (total(v, count) < 0)
+		return rs_fail(EINVAL);
+	if (rs_connecting(s) || s->state < RS_RESOLVING_ADDR)
+		return rs_fail(ENOTCONN);
+	rs_process(s);
+	for (size_t i = 0; i < count; i++) {
+		ssize_t n = send_piece(s, v[i].iov_base, v[i].iov_len, flags, end);
+		if (n < 0)
+			return sent ? (ssize_t)sent : n;
+		sent += (size_t)n;
+		if ((size_t)n < v[i].iov_len)
+			break;
+	}
+	return (ssize_t)sent;
+}
+
+static ssize_t receive(int fd, struct msghdr *msg, int flags)
+{
+	struct rs *s = rs_get(fd);
+	if (!s)
+		return -1;
+	int saved = errno;
+	pthread_mutex_lock(&s->lock);
+	ssize_t n;
+	if (s->ds) {
+		n = ds_recv(s, msg, flags);
+	} else {
+		n = do_recv(s, msg->msg_iov, msg->msg_iovlen, flags);
+		msg->msg_namelen = 0;
+		msg->msg_controllen = 0; /* there is never anything beside the data */
+		msg->msg_flags = 0;
+	}
+	pthread_mutex_unlock(&s->lock);
+	if (n >= 0)
+		errno = saved; /* programs ask for it at the end of the stream, too */
+	rs_put(s);
+	return n;
+}
+
+static ssize_t transmit(int fd, const struct msghdr *msg, int flags)
+{
+	struct rs *s = rs_get(fd);
+	if (!s)
+		return -1;
+	int saved = errno;
+	pthread_mutex_lock(&s->lock);
+	ssize_t n;
+	if (s->ds)
+		n = ds_send(s, msg, flags);
+	else
+		n = msg->msg_name ? rs_fail(EISCONN)
+				  : do_send(s, msg->msg_iov, msg->msg_iovlen, flags);
+	pthread_mutex_unlock(&s->lock);
+	if (n >= 0)
+		errno = saved;
+	rs_put(s);
+	return n;
+}
+
+SR_PUBLIC ssize_t rrecv(int fd, void *buf, size_t len, int flags)
+{
+	struct iovec v = {buf, len};
+	return rrecvmsg(fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1}, flags);
+}
+
+SR_PUBLIC ssize_t rsend(int fd, const void *buf, size_t len, int flags)
+{
+	struct iovec v = {(void *)buf, len};
+	return rsendmsg(fd, &(struct msghdr){.msg_iov = &v, .msg_iovlen = 1}, flags);
+}
+
+SR_PUBLIC ssize_t rrecvfrom(int fd, void *buf, size_t len, int flags, struct sockaddr *src,
+			    socklen_t *srclen)
+{
+	struct iovec v = {buf, len};
+	bool named = src && srclen;
+	struct msghdr msg = {
+		.msg_name = named ? src : NULL,
+		.msg_namelen = named ? *srclen : 0,
+		.msg_iov = &v,
+		.msg_iovlen = 1,
+	};
+	ssize_t n = receive(fd, &msg, flags);
+	if (n < 0 || !named)
+		return n;
+	if (msg.msg_namelen)
+		*srclen = msg.msg_namelen;
+	else
+		rgetpeername(fd, src, srclen);
+	return n;
+}
+
+SR_PUBLIC ssize_t rsendto(int fd, const void *buf, size_t len, int flags,
+			  const struct sockaddr *dst, socklen_t dstlen)
+{
+	struct iovec v = {(void *)buf, len};
+	struct msghdr msg = {
+		.msg_name = (void *)dst,
+		.msg_namelen = dst ? dstlen : 0,
+		.msg_iov = &v,
+		.msg_iovlen = 1,
+	};
+	return rsendmsg(fd, &msg, flags);
+}
+
+SR_PUBLIC ssize_t rread(int fd, void *buf, size_t count)
+{
+	return rrecv(fd, buf, count, 0);
+}
+
+SR_PUBLIC ssize_t rwrite(int fd, const void *buf, size_t count)
+{
+	return rsend(fd, buf, count, 0);
+}
+
+SR_PUBLIC ssize_t rrecvmsg(int fd, struct msghdr *msg, int flags)
+{
+	return receive(fd, msg, flags);
+}
+
+SR_PUBLIC ssize_t rsendmsg(int fd, const struct msghdr *msg, int flags)
+{
+	if (msg->msg_control && msg->msg_controllen)
+		return rs_fail(ENOTSUP);
+	return transmit(fd, msg, flags);
+}
+
+SR_PUBLIC ssize_t rreadv(int fd, const struct iovec *iov, int n)
+{
+	if (n < 0)
+		return rs_fail(EINVAL);
+	return rrecvmsg(fd, &(struct msghdr){.msg_iov = (void *)iov, .msg_iovlen = (size_t)n}, 0);
+}
+
+SR_PUBLIC ssize_t rwritev(int fd, const struct iovec *iov, int n)
+{
+	if (n < 0)
+		return rs_fail(EINVAL);
+	return rsendmsg(fd, &(struct msghdr){.msg_iov = (void *)iov, .msg_iovlen = (size_t)n}, 0);
+}

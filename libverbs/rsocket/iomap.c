@@ -1,0 +1,158 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Sockets over RDMA: memory that the peer writes to by offsets (riomap, riowrite).
+ */
+#include "rsocket/rs.h"
+
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+/* An entry of the peer's list that no region of ours has. */
+static int free_index(const struct rs *s)
+{
+	for (int i = 0; i < (int)s->peer_iomaps.length; i++) {
+		const struct rs_region *r = s->regions;
+		while (r && r->index != i)
+			r = r->next;
+		if (!r)
+			return i;
+	}
+	return -1;
+}
+
+static off_t map_region(struct rs *s, void *buf, size_t len, int prot, off_t offset)
+{
+	if (s->state != RS_CONNECTED || !s->id->pd)
+		return rs_fail(ENOTCONN);
+	if (!len || len > UINT32_MAX)
+		return rs_fail(EINVAL);
+	bool told = prot & PROT_WRITE; /* memory that nobody writes to is ours alone */
+	int index = told ? free_index(s) : INT_MAX;
+	if (index < 0)
+		return rs_fail(ENOBUFS);
+	struct rs_region *r = calloc(1, sizeof *r);
+	if (!r)
+		return rs_fail(ENOMEM);
+	int access = IBV_ACCESS_LOCAL_WRITE;
+	if (prot & PROT_WRITE)
+		access |= IBV_ACCESS_REMOTE_WRITE;
+	if (prot & PROT_READ)
+		access |= IBV_ACCESS_REMOTE_READ;
+	r->mr = ibv_reg_mr(s->id->pd, buf, len, access);
+	if (!r->mr) {
+		int error = errno;
+		free(r);
+		return rs_fail(error);
+	}
+	r->offset = offset == -1 ? (off_t)(uintptr_t)buf : offset;
+	r->index = index;
+	r->pending = told;
+	r->next = s->regions;
+	s->regions = r;
+	rs_process(s); /* tells the peer */
+	return r->offset;
+}
+
+SR_PUBLIC off_t riomap(int fd, void *buf, size_t len, int prot, int flags, off_t offset)
+{
+	(void)flags;
+	struct rs *s = rs_get(fd);
+	if (!s)
+		return -1;
+	pthread_mutex_lock(&s->lock);
+	off_t at = map_region(s, buf, len, prot, offset);
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+	return at;
+}
+
+static int unmap_region(struct rs *s, void *buf, size_t len)
+{
+	struct rs_region **at = &s->regions;
+	while (*at && !((*at)->mr && (*at)->mr->addr == buf && (*at)->mr->length == len))
+		at = &(*at)->next;
+	struct rs_region *r = *at;
+	if (!r)
+		return EINVAL;
+	ibv_dereg_mr(r->mr);
+	r->mr = NULL;
+	if (r->index == INT_MAX) {
+		*at = r->next;
+		free(r);
+		return 0;
+	}
+	r->pending = true;
+	rs_process(s); /* tells the peer */
+	return 0;
+}
+
+SR_PUBLIC int riounmap(int fd, void *buf, size_t len)
+{
+	struct rs *s = rs_get(fd);
+	if (!s)
+		return -1;
+	pthread_mutex_lock(&s->lock);
+	int error = unmap_region(s, buf, len);
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+	return cm_result(error);
+}
+
+/* The peer's region that holds an offset, read once; false where there is none. */
+static bool find_map(const struct rs *s, uint64_t offset, struct rs_iomap *out)
+{
+	for (int i = 0; i < s->opt.iomap_size; i++) {
+		memcpy(out, (const void *)&s->iomaps[i], sizeof *out);
+		if (out->sge.length && offset >= out->offset &&
+		    offset - out->offset < out->sge.length)
+			return true;
+	}
+	return false;
+}
+
+static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint64_t offset,
+			   int flags)
+{
+	size_t done = 0;
+	struct rs_iomap m;
+	rs_process(s);
+	while (done < count) {
+		if (s->state != RS_CONNECTED)
+			return done ? done : (size_t)rs_fail(s->error ? s->error : ECONNRESET);
+		if (!s->writable)
+			return done ? done : (size_t)rs_fail(EPIPE);
+		if (!find_map(s, offset + done, &m))
+			return done ? done : (size_t)rs_fail(EINVAL);
+		if (s->sqe == 0 || s->sfree == 0) {
+			int error = rs_would_block(s, flags) ? EAGAIN : rs_wait(s, -1);
+			if (error)
+				return done ? done : (size_t)rs_fail(error);
+			continue;
+		}
+		uint64_t into = offset + done - m.offset;
+		size_t n = count - done;
+		if (n > m.sge.length - into)
+			n = m.sge.length - into;
+		if (n > (size_t)s->sfree)
+			n = (size_t)s->sfree;
+		if (n > 1 << 16)
+			n = 1 << 16;
+		rs_write(s, buf + done, (int)n, RS_OP_WRITE, m.sge.addr + into, m.sge.key);
+		done += n;
+	}
+	return done;
+}
+
+SR_PUBLIC size_t riowrite(int fd, const void *buf, size_t count, off_t offset, int flags)
+{
+	struct rs *s = rs_get(fd);
+	if (!s)
+		return (size_t)-1;
+	pthread_mutex_lock(&s->lock);
+	size_t n = write_offset(s, buf, count, (uint64_t)offset, flags);
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+	return n;
+}

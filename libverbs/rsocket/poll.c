@@ -1,0 +1,191 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Sockets over RDMA: waiting for several, and other descriptors, at a time.
+ */
+#include "rsocket/dgram.h"
+
+#include <limits.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+
+static short ready_datagrams(struct rs *s, short events)
+{
+	short found = 0;
+	if (ds_can_recv(s))
+		found |= POLLIN;
+	if (ds_can_send(s))
+		found |= POLLOUT;
+	return (found & events) | (s->error ? POLLERR : 0);
+}
+
+/* What is ready of one socket. Holds its lock. */
+static short ready(struct rs *s, short events)
+{
+	short found = 0;
+	rs_advance(s);
+	rs_process(s);
+	if (s->ds)
+		return ready_datagrams(s, events);
+	switch (s->state) {
+	case RS_NEW:
+	case RS_BOUND:
+		return POLLOUT & events;
+	case RS_LISTENING: {
+		struct pollfd p = {.fd = s->fd, .events = POLLIN};
+		return poll(&p, 1, 0) > 0 ? POLLIN & events : 0;
+	}
+	case RS_CONNECTED:
+		if (rs_can_recv(s) || !s->readable)
+			found |= POLLIN;
+		if (rs_can_send(s) || !s->writable)
+			found |= POLLOUT;
+		return found & events;
+	case RS_DISCONNECTED:
+		/* Programs take it for an error, so what has come is read first. */
+		if (rs_can_recv(s) && events & POLLIN)
+			return POLLIN;
+		return ((POLLIN | POLLOUT) & events) | POLLHUP;
+	case RS_FAILED:
+		return ((POLLIN | POLLOUT) & events) | POLLERR;
+	default:
+		return 0; /* connecting */
+	}
+}
+
+static int look(struct pollfd *fds, nfds_t n)
+{
+	int found = 0;
+	for (nfds_t i = 0; i < n; i++) {
+		struct rs *s = fds[i].fd < 0 ? NULL : rs_get(fds[i].fd);
+		fds[i].revents = 0;
+		if (s) {
+			pthread_mutex_lock(&s->lock);
+			rs_arm(s);
+			fds[i].revents = ready(s, fds[i].events);
+			pthread_mutex_unlock(&s->lock);
+			rs_put(s);
+		} else if (fds[i].fd >= 0) {
+			poll(&fds[i], 1, 0);
+		}
+		found += fds[i].revents != 0;
+	}
+	return found;
+}
+
+/* The descriptors behind what is polled: two for a socket. */
+static nfds_t behind(const struct pollfd *fds, nfds_t n, struct pollfd *out)
+{
+	nfds_t count = 0;
+	for (nfds_t i = 0; i < n; i++) {
+		struct rs *s = fds[i].fd < 0 ? NULL : rs_get(fds[i].fd);
+		if (!s) {
+			out[count++] = fds[i];
+			continue;
+		}
+		pthread_mutex_lock(&s->lock);
+		count += (nfds_t)rs_descriptors(s, out + count);
+		pthread_mutex_unlock(&s->lock);
+		rs_put(s);
+	}
+	return count;
+}
+
+/* Takes the completion events that have come. */
+static void take_events(const struct pollfd *fds, nfds_t n)
+{
+	for (nfds_t i = 0; i < n; i++) {
+		struct rs *s = fds[i].fd < 0 ? NULL : rs_get(fds[i].fd);
+		if (!s)
+			continue;
+		pthread_mutex_lock(&s->lock);
+		if (!s->polling)
+			rs_take_events(s);
+		pthread_mutex_unlock(&s->lock);
+		rs_put(s);
+	}
+}
+
+SR_PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
+{
+	int64_t end = rs_now() + timeout;
+	int wake_up = rs_default_wake_up();
+	struct pollfd *all = calloc(n * 2 + 1, sizeof *all);
+	if (!all)
+		return rs_fail(ENOMEM);
+	int found;
+	for (;;) {
+		found = look(fds, n);
+		int64_t left = timeout < 0 ? wake_up : end - rs_now();
+		if (found || left <= 0)
+			break;
+		nfds_t count = behind(fds, n, all);
+		if (poll(all, count, (int)(left < wake_up ? left : wake_up)) < 0) {
+			found = -1;
+			break;
+		}
+		take_events(fds, n);
+	}
+	int error = errno;
+	free(all);
+	errno = error;
+	return found;
+}
+
+/* For poll: -1 is for ever. */
+static int milliseconds(const struct timeval *t)
+{
+	if (!t)
+		return -1;
+	if (t->tv_sec < 0 || t->tv_sec > INT_MAX / 1000 - 1)
+		return t->tv_sec < 0 ? 0 : INT_MAX;
+	return (int)(t->tv_sec * 1000 + (t->tv_usec + 999) / 1000);
+}
+
+SR_PUBLIC int rselect(int n, fd_set *readable, fd_set *writable, fd_set *except,
+		      struct timeval *timeout)
+{
+	if (n < 0 || n > FD_SETSIZE)
+		return rs_fail(EINVAL);
+	struct pollfd *fds = calloc((size_t)n + 1, sizeof *fds);
+	if (!fds)
+		return rs_fail(ENOMEM);
+	nfds_t count = 0;
+	for (int fd = 0; fd < n; fd++) {
+		short events = 0;
+		if (readable && FD_ISSET(fd, readable))
+			events |= POLLIN;
+		if (writable && FD_ISSET(fd, writable))
+			events |= POLLOUT;
+		if (events || (except && FD_ISSET(fd, except)))
+			fds[count++] = (struct pollfd){.fd = fd, .events = events};
+	}
+	int rc = rpoll(fds, count, milliseconds(timeout));
+	for (nfds_t i = 0; i < count && rc >= 0; i++)
+		if (fds[i].revents & POLLNVAL)
+			rc = rs_fail(EBADF);
+	if (rc < 0) {
+		int error = errno;
+		free(fds);
+		return rs_fail(error);
+	}
+	int found = 0;
+	for (nfds_t i = 0; i < count; i++) {
+		struct {
+			fd_set *set;
+			short events;
+		} sets[3] = {{readable, POLLIN | POLLHUP | POLLERR},
+			     {writable, POLLOUT},
+			     {except, POLLERR}};
+		for (int j = 0; j < 3; j++) {
+			if (!sets[j].set || !FD_ISSET(fds[i].fd, sets[j].set))
+				continue;
+			if (fds[i].revents & sets[j].events)
+				found++;
+			else
+				FD_CLR(fds[i].fd, sets[j].set);
+		}
+	}
+	free(fds);
+	return found;
+}

@@ -1,0 +1,353 @@
+// SPDX-License-Identifier: Apache-2.0
+/*
+ * Sockets over RDMA: the calls of programs. A socket's descriptor is that of its event channel;
+ * other descriptors are passed on to the system by rpoll and rselect alone.
+ */
+#include "rsocket/dgram.h"
+
+#include <netinet/in.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_FD	   65536
+#define DRAIN_TIME 30000 /* ms; retransmission gives up before */
+
+static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
+static struct rs *table[MAX_FD];
+
+struct rs *rs_get(int fd)
+{
+	struct rs *s = NULL;
+	pthread_mutex_lock(&table_lock);
+	if (fd >= 0 && fd < MAX_FD && table[fd]) {
+		s = table[fd];
+		s->refs++;
+	}
+	pthread_mutex_unlock(&table_lock);
+	if (!s)
+		errno = EBADF;
+	return s;
+}
+
+void rs_put(struct rs *s)
+{
+	int saved = errno;
+	pthread_mutex_lock(&table_lock);
+	bool last = --s->refs == 0;
+	pthread_mutex_unlock(&table_lock);
+	if (last) {
+		rs_release(s);
+		pthread_mutex_destroy(&s->lock);
+		pthread_cond_destroy(&s->cond);
+		free(s);
+	}
+	errno = saved;
+}
+
+int rs_enlist(struct rs *s)
+{
+	if (s->fd >= MAX_FD)
+		return EMFILE;
+	pthread_mutex_lock(&table_lock);
+	table[s->fd] = s;
+	s->refs = 1;
+	pthread_mutex_unlock(&table_lock);
+	return 0;
+}
+
+/* A socket with the options of another, or the usual ones. */
+struct rs *rs_new(const struct rs *like)
+{
+	struct rs *s = calloc(1, sizeof *s);
+	if (!s)
+		return NULL;
+	pthread_mutex_init(&s->lock, NULL);
+	pthread_cond_init(&s->cond, NULL);
+	s->fd = -1;
+	s->opt = like ? like->opt : *rs_default_options();
+	return s;
+}
+
+static int create_stream(struct rs *s)
+{
+	s->channel = rdma_create_event_channel();
+	if (!s->channel || rdma_create_id(s->channel, &s->id, s, RDMA_PS_TCP))
+		return errno;
+	s->fd = s->channel->fd;
+	fcntl(s->fd, F_SETFL, fcntl(s->fd, F_GETFL) | O_NONBLOCK);
+	return 0;
+}
+
+SR_PUBLIC int rsocket(int domain, int type, int protocol)
+{
+	if (domain != AF_INET && domain != AF_INET6)
+		return rs_fail(EAFNOSUPPORT);
+	int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+	if (kind != SOCK_STREAM && kind != SOCK_DGRAM)
+		return rs_fail(ESOCKTNOSUPPORT);
+	if (protocol && protocol != (kind == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP))
+		return rs_fail(EPROTONOSUPPORT);
+	struct rs *s = rs_new(NULL);
+	if (!s)
+		return rs_fail(ENOMEM);
+	if (type & SOCK_NONBLOCK)
+		s->flags = O_NONBLOCK;
+	int error = kind == SOCK_STREAM ? create_stream(s) : ds_create(s, domain);
+	if (!error)
+		error = rs_enlist(s);
+	if (error) {
+		rs_release(s);
+		free(s);
+		return rs_fail(error);
+	}
+	return s->fd;
+}
+
+static bool whole(const struct sockaddr *addr, socklen_t len)
+{
+	return addr && len >= sizeof addr->sa_family && len >= cm_addr_len(addr);
+}
+
+static int do_bind(struct rs *s, const struct sockaddr *addr)
+{
+	if (s->ds)
+		return ds_bind(s, addr);
+	if (s->state != RS_NEW)
+		return EINVAL;
+	if (rdma_bind_addr(s->id, (struct sockaddr *)addr))
+		return errno;
+	s->state = RS_BOUND;
+	return 0;
+}
+
+SR_PUBLIC int rbind(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	RS_WITH_SOCKET(fd, whole(addr, len) ? do_bind(s, addr) : EINVAL);
+}
+
+static int do_listen(struct rs *s, int backlog)
+{
+	if (s->ds)
+		return EOPNOTSUPP;
+	if (s->state == RS_LISTENING)
+		return 0;
+	if (s->state != RS_NEW && s->state != RS_BOUND)
+		return EINVAL;
+	if (rdma_listen(s->id, backlog))
+		return errno;
+	s->state = RS_LISTENING;
+	return 0;
+}
+
+SR_PUBLIC int rlisten(int fd, int backlog)
+{
+	RS_WITH_SOCKET(fd, do_listen(s, backlog));
+}
+
+static int do_accept(struct rs *s, struct rs **out)
+{
+	if (s->ds)
+		return EOPNOTSUPP;
+	while (s->state == RS_LISTENING) {
+		int error = rs_accept_one(s, out);
+		if (error != EAGAIN || rs_would_block(s, 0))
+			return error;
+		error = rs_wait(s, -1);
+		if (error)
+			return error;
+	}
+	return EINVAL;
+}
+
+static int copy_addr(const struct sockaddr *from, struct sockaddr *addr, socklen_t *len)
+{
+	socklen_t n = (socklen_t)cm_addr_len(from);
+	memcpy(addr, from, *len < n ? *len : n);
+	*len = n;
+	return 0;
+}
+
+SR_PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
+{
+	struct rs *s = rs_get(fd), *made = NULL;
+	if (!s)
+		return -1;
+	pthread_mutex_lock(&s->lock);
+	int error = do_accept(s, &made);
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+	if (error)
+		return rs_fail(error);
+	if (addr && len)
+		copy_addr(rdma_get_peer_addr(made->id), addr, len);
+	return made->fd;
+}
+
+static int do_connect(struct rs *s, const struct sockaddr *addr)
+{
+	if (s->ds)
+		return ds_connect(s, addr);
+	rs_advance(s);
+	if (s->state == RS_CONNECTED)
+		return EISCONN;
+	if (rs_connecting(s))
+		return EALREADY;
+	if (s->state != RS_NEW && s->state != RS_BOUND)
+		return s->error ? rs_take_error(s) : EINVAL;
+	int error = rs_start(s, addr);
+	if (error)
+		return error;
+	if (rs_would_block(s, 0))
+		return EINPROGRESS;
+	while (rs_connecting(s)) {
+		error = rs_wait(s, -1);
+		if (error)
+			return error;
+	}
+	return s->state == RS_CONNECTED ? 0 : rs_take_error(s);
+}
+
+SR_PUBLIC int rconnect(int fd, const struct sockaddr *addr, socklen_t len)
+{
+	RS_WITH_SOCKET(fd, whole(addr, len) ? do_connect(s, addr) : EINVAL);
+}
+
+static int64_t patience(const struct rs *s)
+{
+	return s->opt.linger.l_onoff ? s->opt.linger.l_linger * (int64_t)1000 : DRAIN_TIME;
+}
+
+/*
+ * Waits until all that was sent has been acknowledged. It cannot be any more once the peer has
+ * disconnected: it may have destroyed its queue pair by then.
+ */
+static void drain(struct rs *s, int64_t end)
+{
+	while (s->state == RS_CONNECTED && s->cq && (s->sqe < s->opt.sq_size || s->ctrl > 0)) {
+		int error = rs_now() < end ? rs_wait(s, (int)(end - rs_now())) : ETIMEDOUT;
+		if (error && error != EINTR)
+			return;
+	}
+}
+
+static int do_shutdown(struct rs *s, int how)
+{
+	if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR)
+		return EINVAL;
+	if (s->ds)
+		return s->ds->to ? 0 : ENOTCONN;
+	rs_process(s);
+	if (s->state != RS_CONNECTED)
+		return s->state == RS_DISCONNECTED || s->state == RS_FAILED ? 0 : ENOTCONN;
+	bool wrote = s->writable;
+	if (how != SHUT_RD)
+		s->writable = false;
+	if (how != SHUT_WR)
+		s->readable = false;
+	if (s->writable)
+		return 0; /* the peer goes on to hear from us */
+	int64_t end = rs_now() + patience(s);
+	/*
+	 * rdma-core's library tells its program of the end at once, even if data are left to read,
+	 * and there are programs that then do not read them: the data get a head start.
+	 */
+	if (!s->readable)
+		drain(s, end);
+	while (s->state == RS_CONNECTED && s->ctrl >= RS_CTRL_MAX)
+		if (rs_wait(s, -1))
+			break;
+	if (s->state == RS_CONNECTED && (wrote || !s->readable))
+		rs_send_ctrl(s, s->readable ? RS_CTRL_SHUTDOWN : RS_CTRL_DISCONNECT);
+	drain(s, end);
+	return 0;
+}
+
+SR_PUBLIC int rshutdown(int fd, int how)
+{
+	RS_WITH_SOCKET(fd, do_shutdown(s, how));
+}
+
+SR_PUBLIC int rclose(int fd)
+{
+	struct rs *s = rs_get(fd);
+	if (!s)
+		return -1;
+	pthread_mutex_lock(&table_lock);
+	bool ours = table[fd] == s; /* and not closed by another thread meanwhile */
+	if (ours) {
+		table[fd] = NULL;
+		s->refs--;
+	}
+	pthread_mutex_unlock(&table_lock);
+	if (!ours) {
+		rs_put(s);
+		return rs_fail(EBADF);
+	}
+	pthread_mutex_lock(&s->lock);
+	if (s->ds)
+		ds_close(s);
+	if (s->state == RS_CONNECTED)
+		do_shutdown(s, SHUT_RDWR);
+	if (s->state == RS_CONNECTED || s->state == RS_DISCONNECTED)
+		rdma_disconnect(s->id);
+	s->state = RS_DISCONNECTED;
+	pthread_cond_broadcast(&s->cond);
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+	return 0;
+}
+
+static int do_name(struct rs *s, bool peer, struct sockaddr *addr, socklen_t *len)
+{
+	union ds_addr name;
+	if (s->ds) {
+		int error = ds_name(s, peer, &name);
+		return error ? error : copy_addr(&name.sa, addr, len);
+	}
+	if (peer && s->state < RS_RESOLVING_ADDR)
+		return ENOTCONN;
+	return copy_addr(peer ? rdma_get_peer_addr(s->id) : rdma_get_local_addr(s->id), addr, len);
+}
+
+SR_PUBLIC int rgetpeername(int fd, struct sockaddr *addr, socklen_t *len)
+{
+	RS_WITH_SOCKET(fd, do_name(s, true, addr, len));
+}
+
+SR_PUBLIC int rgetsockname(int fd, struct sockaddr *addr, socklen_t *len)
+{
+	RS_WITH_SOCKET(fd, do_name(s, false, addr, len));
+}
+
+SR_PUBLIC int rfcntl(int fd, int cmd, ...)
+{
+	struct rs *s = rs_get(fd);
+	if (!s)
+		return -1;
+	va_list args;
+	va_start(args, cmd);
+	int arg = cmd == F_SETFL || cmd == F_SETFD ? va_arg(args, int) : 0;
+	va_end(args);
+	pthread_mutex_lock(&s->lock);
+	int result = 0;
+	switch (cmd) {
+	case F_GETFL:
+		result = O_RDWR | s->flags;
+		break;
+	case F_SETFL:
+		s->flags = arg & O_NONBLOCK;
+		break;
+	case F_GETFD:
+		result = fcntl(s->fd, F_GETFD);
+		break;
+	case F_SETFD:
+		result = fcntl(s->fd, F_SETFD, arg);
+		break;
+	default:
+		result = rs_fail(ENOTSUP);
+	}
+	pthread_mutex_unlock(&s->lock);
+	rs_put(s);
+	return result;
+}
