@@ -1,7 +1,7 @@
 // Package sim runs whole NICs (engine, transport, memory, fabric) under virtual time on
 // one goroutine, lets programs with random work talk across a network with random faults,
 // in which processes die, queue pairs are reset, receivers are away and cables are out,
-// and holds what happened against the invariants of docs/internals/architecture.md:
+// and holds what happened against the invariants of docs/internals/invariants.md:
 //
 //  1. Each posted work request completes exactly once, in order per queue.
 //  2. RC delivers each message once, whole and in order, or the queue pair is in error.
