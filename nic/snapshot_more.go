@@ -108,7 +108,7 @@ func (d *Device) faultInfos() (l []FaultInfo) {
 	if !ok {
 		return nil
 	}
-	for _, c := range f.Counts() {
+	for _, c := range f.RuleCounters() {
 		l = append(l, FaultInfo{c.Rule.Line, c.Rule.String(), c.Matched, c.Acted, c.Overflowed})
 	}
 	return l

@@ -9,11 +9,12 @@ import (
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 func TestASnapshotHasEveryKindOfObject(t *testing.T) {
 	w := newWorld(t)
-	program, err := wire.ParseFaults(strings.NewReader("# twice\nduplicate send kind write nth 1\n"))
+	program, err := fault.Parse(strings.NewReader("# twice\nduplicate send kind write nth 1\n"))
 	check(t, err)
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return wire.NewFaultLink(l, program) })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)

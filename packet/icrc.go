@@ -5,6 +5,10 @@ import (
 	"hash/crc32"
 )
 
+// BTHMaskedByte is the byte of the BTH that the ICRC does not cover: FECN, BECN and reserved bits,
+// which switches may change. It counts as ones.
+const BTHMaskedByte = 4
+
 // The invariant CRC (IBTA 7.8.1, annex A17.3.3) is the CRC-32 of IEEE 802.3 over
 // eight bytes of ones in the place of the LRH and then the packet from IP header
 // to pad, with ones for what switches and routers may change: type of service, TTL
@@ -86,8 +90,8 @@ func icrcRunt(ip, bth []byte) uint32 {
 	}
 	b[n-2], b[n-1] = 0xff, 0xff // UDP checksum
 	end := n + copy(b[n:], bth)
-	if variant := n + 4; variant < end {
-		b[variant] = 0xff
+	if masked := n + BTHMaskedByte; masked < end {
+		b[masked] = 0xff
 	}
 	return crc32.Update(seed, crc32.IEEETable, b[:end])
 }

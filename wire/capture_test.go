@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"softroce/packet"
+	"softroce/wire/fault"
 )
 
 // frameList is a sink that keeps what it is given.
@@ -172,10 +173,10 @@ func TestCaptureMayBeDetachedByAnotherGoroutine(t *testing.T) {
 
 func TestCaptureUnderFaultShowsWhatWasOnTheCable(t *testing.T) {
 	c, peer, s := captured()
-	p := &FaultProgram{Rules: []FaultRule{
-		{Action: FaultDrop, Direction: Sent, PSNs: []PSNRange{{1, 1}}},
-		{Action: FaultDrop, Direction: Received, PSNs: []PSNRange{{11, 11}}},
-		{Action: FaultDuplicate, PSNs: []PSNRange{{2, 2}, {12, 12}}},
+	p := &fault.Program{Rules: []fault.Rule{
+		{Action: fault.Drop, Direction: fault.Sent, PSNs: []fault.PSNRange{{First: 1, Last: 1}}},
+		{Action: fault.Drop, Direction: fault.Received, PSNs: []fault.PSNRange{{First: 11, Last: 11}}},
+		{Action: fault.Duplicate, PSNs: []fault.PSNRange{{First: 2, Last: 2}, {First: 12, Last: 12}}},
 	}}
 	f := NewFaultLink(c, p)
 	mustSend(t, f, 1, frame(aToB, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil))

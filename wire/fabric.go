@@ -110,9 +110,9 @@ type FabricLink struct {
 	ring     refRing
 	now      int64 // of the last call that concerned the port
 	inbox    inbox
-	taken    []*heldFrame // from inbox, for Receive to hand out
-	handed   int          // how many of them it has
-	spare    []*heldFrame // buffers to copy to
+	taken    []*rxCopy // from inbox, for Receive to hand out
+	handed   int       // how many of them it has
+	spare    []*rxCopy // buffers to copy to
 	waiters  []*FabricLink
 	inFirst  bool // the next Receive looks at the inbox before the ring
 	nextID   uint16
@@ -284,12 +284,12 @@ func (p *FabricLink) copyTo(to *FabricLink, batch []TxFrame) (taken int) {
 }
 
 // buffer returns the i-th buffer to copy to.
-func (p *FabricLink) buffer(i int) *heldFrame {
+func (p *FabricLink) buffer(i int) *rxCopy {
 	if i == len(p.spare) {
 		p.spare = append(p.spare, nil)
 	}
 	if p.spare[i] == nil {
-		p.spare[i] = new(heldFrame)
+		p.spare[i] = new(rxCopy)
 	}
 	return p.spare[i]
 }

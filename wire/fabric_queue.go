@@ -5,14 +5,14 @@ import (
 	"sync/atomic"
 )
 
-// A heldFrame is a received frame with bytes of its own.
-type heldFrame struct {
+// A rxCopy is a received frame with bytes of its own.
+type rxCopy struct {
 	RxFrame
 	buf []byte
 }
 
 // set makes h the copy of f that its receiver sees.
-func (h *heldFrame) set(f *TxFrame, mac [6]byte) {
+func (h *rxCopy) set(f *TxFrame, mac [6]byte) {
 	var bad bool
 	h.buf, bad = appendFrame(h.buf[:0], f)
 	p := f.Path
@@ -34,8 +34,8 @@ type inbox struct {
 
 	mu      sync.Mutex
 	limit   int
-	queue   []*heldFrame
-	empty   []*heldFrame
+	queue   []*rxCopy
+	empty   []*rxCopy
 	waiting []*FabricLink // found the queue full
 	closed  bool
 }
@@ -47,7 +47,7 @@ func (in *inbox) room() int { return max(0, in.limit-int(in.n.Load())) }
 // how many. wake tells whether the receiver may be asleep. Where not all fit, or more
 // would not, from is called when there is room again, and waits is true. A closed
 // inbox takes everything and keeps nothing.
-func (in *inbox) put(from *FabricLink, frames []*heldFrame, more bool) (n int, wake, waits bool) {
+func (in *inbox) put(from *FabricLink, frames []*rxCopy, more bool) (n int, wake, waits bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
 	if in.closed {
@@ -82,7 +82,7 @@ func (in *inbox) wait(p *FabricLink) {
 
 // take exchanges the queue for frames, which are seen and empty again, and calls
 // those who waited for room.
-func (in *inbox) take(frames []*heldFrame, waiting []*FabricLink) ([]*heldFrame, []*FabricLink) {
+func (in *inbox) take(frames []*rxCopy, waiting []*FabricLink) ([]*rxCopy, []*FabricLink) {
 	in.mu.Lock()
 	in.empty = append(in.empty, frames...)
 	queue := in.queue

@@ -4,9 +4,6 @@ import (
 	"softroce/packet"
 )
 
-// bthVariant is the byte of the BTH that the ICRC does not cover.
-const bthVariant = 4
-
 // usualTail is how many slices of payload and pad a frame has at the most, if its
 // memory is not scattered widely.
 const usualTail = 4
@@ -150,7 +147,7 @@ func appendFrame(b []byte, f *TxFrame) (frame []byte, bad bool) {
 	bit := int(f.Flip - 1)
 	if bit < 8*(len(b)-start) {
 		b[start+bit/8] ^= 0x80 >> (bit % 8)
-		return b, bit/8 != bthVariant
+		return b, bit/8 != packet.BTHMaskedByte
 	}
 	return b, bit < 8*(len(b)-start+packet.ICRCLen)
 }

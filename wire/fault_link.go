@@ -1,105 +1,104 @@
 package wire
 
-import "sync/atomic"
+import (
+	"net/netip"
+	"sync/atomic"
+
+	"softroce/packet"
+	"softroce/wire/fault"
+)
 
 const (
 	faultBatch = 64
-	// retryAfter is how long a Fault waits before it offers the link a packet again
-	// that it did not take.
-	retryAfter = 50_000 // ns
+
+	// faultRetryInterval is how long a FaultLink waits before it offers queued packets again to a
+	// link that took none.
+	faultRetryInterval = 50_000 // ns
 )
 
-// Fault is middleware that does to packets what a FaultProgram says. It stands above
-// Capture, so that a capture shows what was on the cable: not what Fault dropped when it
-// was sent, but all that it dropped when it was received.
+// FaultLink is middleware that applies a fault program to the packets that pass it. It wraps a
+// CaptureLink, so that a capture shows what was on the wire: it lacks packets that a rule dropped
+// on send, and has those that a rule dropped on receive.
 //
 // The way of a packet, in each direction:
 //
-//  1. What has waited long enough goes before what comes now.
-//  2. The rules are asked in their order. Drop ends it; the others add to a verdict.
-//  3. A packet on which no rule acts goes on as it is, without a copy.
-//  4. Any other is copied, changed, and placed: among those that go next, those that
-//     have a time to go, or those that wait to be overtaken.
-//  5. What goes by lets those go that waited for it.
+//  1. Queued packets whose time has come go first.
+//  2. The program is evaluated, which yields a verdict.
+//  3. A packet on which no rule acts passes as it is, without a copy.
+//  4. Any other packet is copied, changed, and queued: to go next, to go at a time, or to be
+//     overtaken by later packets of its flow.
+//  5. Each packet that passes may release packets that wait to be overtaken.
 //
-// For a program, and the same calls with the same packets at the same times, a Fault
-// does the same.
+// A FaultLink is deterministic: it depends on the program and on the calls, their packets and their
+// times alone.
 type FaultLink struct {
-	inner Link
-	judge judge
-	subj  subject
-	v     verdict
-	now   int64
-	own   LinkCounters
-	total LinkCounters
+	inner     Link
+	rules     fault.Evaluator
+	info      fault.PacketInfo // of the current packet
+	verdict   fault.Verdict    // on the current packet
+	now       int64
+	own       LinkCounters
+	total     LinkCounters
+	tx        faultQueue[*txCopy]
+	txSeq     uint64
+	txBatch   [faultBatch]TxFrame
+	rx        faultQueue[*rxCopy]
+	rxSeq     uint64
+	rxBatch   [faultBatch]RxFrame // from the link
+	rxN, rxI  int                 // frames in rxBatch, and the next one to evaluate
+	delivered []*rxCopy           // by the last Receive, reused after the next
 
-	tx    holding[*heldTx]
-	txSeq uint64
-	out   [faultBatch]TxFrame
-
-	rx       holding[*heldFrame]
-	rxSeq    uint64
-	in       [faultBatch]RxFrame
-	inN, inI int          // of in, how many are there and how many were looked at
-	lent     []*heldFrame // handed out by the last Receive
-
-	next atomic.Pointer[FaultProgram]
+	newProgram atomic.Pointer[fault.Program]
 }
 
-// NewFault wraps a link. A nil program does nothing.
-func NewFaultLink(inner Link, p *FaultProgram) *FaultLink {
-	f := &FaultLink{inner: inner}
-	f.load(p)
-	return f
+// NewFaultLink wraps a link. A nil program has no rules.
+func NewFaultLink(inner Link, p *fault.Program) *FaultLink {
+	return &FaultLink{inner: inner, rules: fault.NewEvaluator(p)}
 }
 
-// SetProgram replaces the program and its counts; what is held stays held. It may be
-// called from any goroutine and takes effect with the next Send or Receive.
-func (f *FaultLink) SetProgram(p *FaultProgram) {
+// SetProgram replaces the program and resets the rules' counters. Queued packets stay queued. It
+// may be called from any goroutine, and takes effect with the next Send or Receive.
+func (f *FaultLink) SetProgram(p *fault.Program) {
 	if p == nil {
-		p = &FaultProgram{}
+		p = &fault.Program{}
 	}
-	f.next.Store(p)
+	f.newProgram.Store(p)
 }
 
-func (f *FaultLink) load(p *FaultProgram) {
-	if p == nil {
-		p = &FaultProgram{}
-	}
-	f.judge = newJudge(p)
-}
+// RuleCounters returns what each rule did, in the order of the program. It is for the goroutine
+// that calls Send and Receive.
+func (f *FaultLink) RuleCounters() []fault.RuleCounters { return f.rules.Counters() }
 
-// Counts returns what each rule has done, in the order of the program. Like Counters it
-// is for the goroutine that sends and receives.
-func (f *FaultLink) Counts() []FaultCount {
-	var c []FaultCount
-	for _, r := range f.judge.rules {
-		c = append(c, r.count)
-	}
-	return c
-}
-
-// begin is what both Send and Receive start with.
+// begin is the first step of Send and Receive.
 func (f *FaultLink) begin(now int64) error {
 	f.now = now
-	if p := f.next.Load(); p != nil && f.next.CompareAndSwap(p, nil) {
-		f.load(p)
+	if p := f.newProgram.Load(); p != nil && f.newProgram.CompareAndSwap(p, nil) {
+		f.rules = fault.NewEvaluator(p)
 	}
-	f.judge.begin(now)
-	if f.tx.idle() {
+	f.rules.Begin(now)
+	if f.tx.empty() {
 		return nil
 	}
 	f.tx.expire(now)
 	return f.sendReady()
 }
 
+// evaluate sets the verdict on a packet of n bytes from BTH to pad.
+func (f *FaultLink) evaluate(now int64, d fault.Direction, src, dst netip.Addr, head []byte, n, queued int) {
+	p := &f.info
+	p.Direction, p.Src, p.Dst = d, src, dst
+	p.Len, p.FrameLen = n, packet.EthernetLen+ipLen(n, dst.Is4())
+	p.Parse(head)
+	f.rules.Evaluate(now, p, &f.verdict, fault.MaxQueued-queued)
+}
+
 // NextDeadline implements Link.
 func (f *FaultLink) NextDeadline() int64 {
-	d := earlier(f.inner.NextDeadline(), earlier(f.tx.next(), f.rx.next()))
-	if len(f.tx.waiting()) > 0 {
-		d = earlier(d, f.now+retryAfter)
+	d := earlier(f.inner.NextDeadline(), earlier(f.tx.deadline(), f.rx.deadline()))
+	if len(f.tx.ready()) > 0 {
+		d = earlier(d, f.now+faultRetryInterval)
 	}
-	if f.inI < f.inN || len(f.rx.waiting()) > 0 {
+	if f.rxI < f.rxN || len(f.rx.ready()) > 0 {
 		d = earlier(d, max(1, f.now))
 	}
 	return d
@@ -114,15 +113,21 @@ func (f *FaultLink) OnReady(fn func()) { f.inner.OnReady(fn) }
 // Capabilities implements Link.
 func (f *FaultLink) Capabilities() Capabilities { return f.inner.Capabilities() }
 
-// Counters implements Counted: the link's, and what rules dropped as DropFault.
+// Counters implements Counted: the link's counters, and packets that rules dropped as DropFault.
 func (f *FaultLink) Counters() *LinkCounters {
 	f.total.sum(countersOf(f.inner), &f.own)
 	return &f.total
 }
 
-// Close closes the link; what is held is lost.
+// Close closes the link. Queued packets are lost.
 func (f *FaultLink) Close() error {
-	f.tx, f.rx = holding[*heldTx]{}, holding[*heldFrame]{}
-	f.inN, f.inI = 0, 0
+	f.tx, f.rx = faultQueue[*txCopy]{}, faultQueue[*rxCopy]{}
+	f.rxN, f.rxI = 0, 0
 	return f.inner.Close()
 }
+
+// Join implements Multicaster.
+func (f *FaultLink) Join(group netip.Addr) error { return Join(f.inner, group) }
+
+// Leave implements Multicaster.
+func (f *FaultLink) Leave(group netip.Addr) { Leave(f.inner, group) }

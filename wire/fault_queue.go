@@ -1,152 +1,154 @@
 package wire
 
-import "net/netip"
+import (
+	"net/netip"
 
-// maxHeld bounds the packets that one direction of a Fault holds at a time.
-const maxHeld = 16384
+	"softroce/wire/fault"
+)
 
-// flow tells packets apart that can overtake one another.
-type flow struct {
+// A faultFlow identifies packets that can overtake each other: those from or to one peer, to one QP.
+type faultFlow struct {
 	peer netip.Addr
 	qp   uint32
 }
 
-// held is a copy of a packet that waits.
-type held[T any] struct {
-	frame T
-	flow  flow
-	seq   uint64     // its place among all packets of its direction
-	due   int64      // it does not go before
-	by    int        // packets that have still to overtake it
-	limit int64      // when it stops to wait for them
-	rate  *ruleState // whose queue it stands in, or nil
+// A queuedPacket is a copy of a packet that waits to pass.
+type queuedPacket[T any] struct {
+	frame        T
+	flow         faultFlow
+	seq          uint64 // number of the packet in its direction
+	due          int64  // not to pass before
+	reorder      int    // later packets of the flow that still have to pass first
+	reorderUntil int64  // when it no longer waits for them
+	rate         *fault.RateQueue
 }
 
-// A holding keeps the packets of one direction that wait, and those that have waited
-// and go next.
-type holding[T any] struct {
-	delayed []held[T] // a heap: earliest first, of equal ones the one that came first
-	parked  []held[T] // to be overtaken, in the order in which they came
-	ready   []held[T] // from first on
-	first   int
-	free    []T
+// A faultQueue holds the copied packets of one direction. It reuses their buffers.
+type faultQueue[T any] struct {
+	delayed   []queuedPacket[T] // a heap by due, then seq
+	reordered []queuedPacket[T] // that wait to be overtaken, in their order of arrival
+	passing   []queuedPacket[T] // to pass next, from first on
+	first     int
+	free      []T
 }
 
-// idle reports whether nothing is held.
-func (h *holding[T]) idle() bool { return h.len() == 0 }
+// empty reports whether no packet is queued.
+func (q *faultQueue[T]) empty() bool { return q.len() == 0 }
 
-func (h *holding[T]) len() int { return len(h.delayed) + len(h.parked) + len(h.ready) - h.first }
+func (q *faultQueue[T]) len() int {
+	return len(q.delayed) + len(q.reordered) + len(q.passing) - q.first
+}
 
-// place puts a packet where it has to wait.
-func (h *holding[T]) place(p held[T], now int64) {
+// add queues a packet for what it waits for first.
+func (q *faultQueue[T]) add(p queuedPacket[T], now int64) {
 	switch {
-	case p.by > 0 && now < p.limit:
-		h.parked = append(h.parked, p)
+	case p.reorder > 0 && now < p.reorderUntil:
+		q.reordered = append(q.reordered, p)
 	case p.due > now:
-		h.push(p)
+		q.push(p)
 	default:
-		h.ready = append(h.ready, p)
+		q.passing = append(q.passing, p)
 	}
 }
 
-// passed tells the parked ones that a packet has gone by.
-func (h *holding[T]) passed(f flow, seq uint64, now int64) {
-	if len(h.parked) == 0 {
+// passed notes that packet seq of a flow has passed, for the packets that wait to be overtaken.
+func (q *faultQueue[T]) passed(f faultFlow, seq uint64, now int64) {
+	if len(q.reordered) == 0 {
 		return
 	}
-	keep := h.parked[:0]
-	for _, p := range h.parked {
+	keep := q.reordered[:0]
+	for _, p := range q.reordered {
 		if p.flow == f && p.seq < seq {
-			p.by--
+			p.reorder--
 		}
-		if p.by > 0 {
+		if p.reorder > 0 {
 			keep = append(keep, p)
 		} else {
-			h.place(p, now)
+			q.add(p, now)
 		}
 	}
-	h.parked = keep
+	q.reordered = keep
 }
 
-// expire makes ready what has waited long enough.
-func (h *holding[T]) expire(now int64) {
-	if len(h.parked) > 0 {
-		keep := h.parked[:0]
-		for _, p := range h.parked {
-			if p.limit > now {
+// expire moves the packets whose time has come to those that pass next.
+func (q *faultQueue[T]) expire(now int64) {
+	if len(q.reordered) > 0 {
+		keep := q.reordered[:0]
+		for _, p := range q.reordered {
+			if p.reorderUntil > now {
 				keep = append(keep, p)
 			} else {
-				h.place(p, now)
+				q.add(p, now)
 			}
 		}
-		h.parked = keep
+		q.reordered = keep
 	}
-	for len(h.delayed) > 0 && h.delayed[0].due <= now {
-		h.ready = append(h.ready, h.pop())
+	for len(q.delayed) > 0 && q.delayed[0].due <= now {
+		q.passing = append(q.passing, q.pop())
 	}
 }
 
-// next returns when expire has something to do, 0 if never.
-func (h *holding[T]) next() (t int64) {
-	if len(h.delayed) > 0 {
-		t = h.delayed[0].due
+// deadline returns when expire will have something to do; 0 means never.
+func (q *faultQueue[T]) deadline() (t int64) {
+	if len(q.delayed) > 0 {
+		t = q.delayed[0].due
 	}
-	for i := range h.parked {
-		t = earlier(t, h.parked[i].limit)
+	for i := range q.reordered {
+		t = earlier(t, q.reordered[i].reorderUntil)
 	}
 	return t
 }
 
-// waiting returns the packets that go next.
-func (h *holding[T]) waiting() []held[T] { return h.ready[h.first:] }
+// ready returns the packets that pass next.
+func (q *faultQueue[T]) ready() []queuedPacket[T] { return q.passing[q.first:] }
 
-// gone removes the first n of waiting.
-func (h *holding[T]) gone(n int) {
+// remove removes the first n packets of ready.
+func (q *faultQueue[T]) remove(n int) {
 	for i := range n {
-		if r := h.ready[h.first+i].rate; r != nil {
-			r.queued--
+		if r := q.passing[q.first+i].rate; r != nil {
+			r.Remove()
 		}
 	}
-	h.first += n
-	if h.first == len(h.ready) {
-		h.ready, h.first = h.ready[:0], 0
-	} else if h.first > len(h.ready)/2 {
-		h.ready, h.first = append(h.ready[:0], h.ready[h.first:]...), 0
+	q.first += n
+	if q.first == len(q.passing) {
+		q.passing, q.first = q.passing[:0], 0
+	} else if q.first > len(q.passing)/2 {
+		q.passing, q.first = append(q.passing[:0], q.passing[q.first:]...), 0
 	}
 }
 
-func (h *holding[T]) before(i, j int) bool {
-	a, b := &h.delayed[i], &h.delayed[j]
+func (q *faultQueue[T]) less(i, j int) bool {
+	a, b := &q.delayed[i], &q.delayed[j]
 	return a.due < b.due || a.due == b.due && a.seq < b.seq
 }
 
-func (h *holding[T]) push(p held[T]) {
-	h.delayed = append(h.delayed, p)
-	for i := len(h.delayed) - 1; i > 0; {
-		up := (i - 1) / 2
-		if !h.before(i, up) {
+func (q *faultQueue[T]) push(p queuedPacket[T]) {
+	q.delayed = append(q.delayed, p)
+	for i := len(q.delayed) - 1; i > 0; {
+		parent := (i - 1) / 2
+		if !q.less(i, parent) {
 			return
 		}
-		h.delayed[i], h.delayed[up] = h.delayed[up], h.delayed[i]
-		i = up
+		q.delayed[i], q.delayed[parent] = q.delayed[parent], q.delayed[i]
+		i = parent
 	}
 }
 
-func (h *holding[T]) pop() held[T] {
-	top, last := h.delayed[0], len(h.delayed)-1
-	h.delayed[0] = h.delayed[last]
-	h.delayed = h.delayed[:last]
+func (q *faultQueue[T]) pop() queuedPacket[T] {
+	top, last := q.delayed[0], len(q.delayed)-1
+	q.delayed[0] = q.delayed[last]
+	q.delayed = q.delayed[:last]
 	for i := 0; ; {
 		least := i
 		for c := 2*i + 1; c <= 2*i+2 && c < last; c++ {
-			if h.before(c, least) {
+			if q.less(c, least) {
 				least = c
 			}
 		}
 		if least == i {
 			return top
 		}
-		h.delayed[i], h.delayed[least] = h.delayed[least], h.delayed[i]
+		q.delayed[i], q.delayed[least] = q.delayed[least], q.delayed[i]
 		i = least
 	}
 }

@@ -1,13 +1,18 @@
 package wire
 
-// setReceived makes h a copy of f.
-func (h *heldFrame) setReceived(f *RxFrame) {
-	h.buf = append(h.buf[:0], f.Head...)
+import (
+	"softroce/packet"
+	"softroce/wire/fault"
+)
+
+// setReceived makes c a copy of f.
+func (c *rxCopy) setReceived(f *RxFrame) {
+	c.buf = append(c.buf[:0], f.Head...)
 	for _, t := range f.Tail {
-		h.buf = append(h.buf, t...)
+		c.buf = append(c.buf, t...)
 	}
-	h.RxFrame = *f
-	h.Head, h.Tail = h.buf, nil
+	c.RxFrame = *f
+	c.Head, c.Tail = c.buf, nil
 }
 
 // Receive implements Link.
@@ -15,44 +20,44 @@ func (f *FaultLink) Receive(now int64, batch []RxFrame) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
-	if f.rx.idle() && f.inI == f.inN && f.judge.sees&Received == 0 {
+	if f.rx.empty() && f.rxI == f.rxN && !f.rules.AppliesTo(fault.Received) {
 		return f.inner.Receive(now, batch)
 	}
-	f.rx.free = append(f.rx.free, f.lent...)
-	f.lent = f.lent[:0]
+	f.rx.free = append(f.rx.free, f.delivered...)
+	f.delivered = f.delivered[:0]
 	f.rx.expire(now)
 	for {
 		if n := f.deliver(now, batch); n > 0 || len(batch) == 0 {
 			return n, nil
 		}
-		// Nothing of what the link gave last is in use, so it may give more.
+		// No frame of the link's last batch is in use, so the link may be asked for another batch.
 		var err error
-		f.inI = 0
-		f.inN, err = f.inner.Receive(now, f.in[:])
-		if f.inN == 0 || err != nil {
+		f.rxI = 0
+		f.rxN, err = f.inner.Receive(now, f.rxBatch[:])
+		if f.rxN == 0 || err != nil {
 			return 0, err
 		}
 	}
 }
 
-// deliver fills batch with what waits and what the link gave.
+// deliver fills batch with queued packets and with those of the link's last batch.
 func (f *FaultLink) deliver(now int64, batch []RxFrame) (n int) {
 	for n < len(batch) {
-		if ready := f.rx.waiting(); len(ready) > 0 {
-			r := ready[0]
-			batch[n] = r.frame.RxFrame
+		if ready := f.rx.ready(); len(ready) > 0 {
+			p := ready[0]
+			batch[n] = p.frame.RxFrame
 			n++
-			f.lent = append(f.lent, r.frame)
-			f.rx.passed(r.flow, r.seq, now)
-			f.rx.gone(1)
+			f.delivered = append(f.delivered, p.frame)
+			f.rx.passed(p.flow, p.seq, now)
+			f.rx.remove(1)
 			continue
 		}
-		if f.inI == f.inN {
+		if f.rxI == f.rxN {
 			return n
 		}
-		rx := &f.in[f.inI]
-		f.inI++
-		if f.judgeReceived(now, rx) {
+		rx := &f.rxBatch[f.rxI]
+		f.rxI++
+		if f.passesReceived(now, rx) {
 			batch[n] = *rx
 			n++
 			f.rx.passed(f.flowOf(rx), f.rxSeq, now)
@@ -61,69 +66,67 @@ func (f *FaultLink) deliver(now int64, batch []RxFrame) (n int) {
 	return n
 }
 
-func (f *FaultLink) flowOf(rx *RxFrame) flow { return flow{rx.Src, f.subj.h.DestQP} }
+func (f *FaultLink) flowOf(rx *RxFrame) faultFlow {
+	return faultFlow{rx.Src, f.info.Header.DestQP}
+}
 
-// judgeReceived reports whether a packet is handed on at once as it is; if not, it is
-// dropped or placed.
-func (f *FaultLink) judgeReceived(now int64, rx *RxFrame) bool {
-	s := &f.subj
-	s.dir, s.src, s.dst, s.n = Received, rx.Src, rx.Dst, len(rx.Head)
+// passesReceived reports whether a packet is delivered at once and unchanged. If not, it drops or
+// queues the packet.
+func (f *FaultLink) passesReceived(now int64, rx *RxFrame) bool {
+	n := len(rx.Head)
 	for _, t := range rx.Tail {
-		s.n += len(t)
+		n += len(t)
 	}
-	s.look(rx.Head)
 	f.rxSeq++
-	f.judge.decide(now, s, &f.v, maxHeld-f.rx.len())
+	f.evaluate(now, fault.Received, rx.Src, rx.Dst, rx.Head, n, f.rx.len())
 	switch {
-	case f.v.drop:
+	case f.verdict.Drop:
 		f.own.Drops[DropFault]++
 		return false
-	case f.v.plain(now):
+	case f.verdict.Passes(now):
 		return true
 	}
-	f.holdReceived(now, rx)
+	f.queueRx(now, rx)
 	return false
 }
 
-// holdReceived places a packet, changed by the verdict, and its copies.
-func (f *FaultLink) holdReceived(now int64, rx *RxFrame) {
-	v := &f.v
-	for range 1 + v.copies {
-		h := f.freeRx()
-		h.setReceived(rx)
-		if v.flip != 0 {
-			h.flip(int(v.flip - 1))
+// queueRx queues a packet, changed as the verdict says, and its copies.
+func (f *FaultLink) queueRx(now int64, rx *RxFrame) {
+	v := &f.verdict
+	for range 1 + v.Copies {
+		c := f.newRxCopy()
+		c.setReceived(rx)
+		if v.FlipBit != 0 {
+			c.flip(int(v.FlipBit - 1))
 		}
-		if v.mark {
-			h.TClass |= 3
+		if v.Mark {
+			c.TClass |= 3
 		}
-		for _, r := range v.fields {
-			r.Field.set(h.Head, r.Value)
-		}
-		f.rx.place(held[*heldFrame]{
-			frame: h, flow: f.flowOf(rx), seq: f.rxSeq,
-			due: v.due, by: v.by, limit: v.limit, rate: v.rate,
+		v.SetFields(c.Head)
+		f.rx.add(queuedPacket[*rxCopy]{
+			frame: c, flow: f.flowOf(rx), seq: f.rxSeq,
+			due: v.Due, reorder: v.Reorder, reorderUntil: v.ReorderUntil, rate: v.Queue,
 		}, now)
 	}
 }
 
-// flip inverts a bit as TxFrame.Flip does.
-func (h *heldFrame) flip(bit int) {
+// flip inverts a bit, as TxFrame.Flip does.
+func (c *rxCopy) flip(bit int) {
 	switch b := bit / 8; {
-	case b < len(h.buf):
-		h.buf[b] ^= 0x80 >> (bit % 8)
-		h.BadICRC = h.BadICRC || b != bthVariant
-	case b < len(h.buf)+4:
-		h.ICRC ^= 0x80 >> (bit % 8) << (8 * (b - len(h.buf)))
-		h.BadICRC = true
+	case b < len(c.buf):
+		c.buf[b] ^= 0x80 >> (bit % 8)
+		c.BadICRC = c.BadICRC || b != packet.BTHMaskedByte
+	case b < len(c.buf)+packet.ICRCLen:
+		c.ICRC ^= 0x80 >> (bit % 8) << (8 * (b - len(c.buf)))
+		c.BadICRC = true
 	}
 }
 
-func (f *FaultLink) freeRx() *heldFrame {
+func (f *FaultLink) newRxCopy() *rxCopy {
 	if k := len(f.rx.free); k > 0 {
-		h := f.rx.free[k-1]
+		c := f.rx.free[k-1]
 		f.rx.free = f.rx.free[:k-1]
-		return h
+		return c
 	}
-	return new(heldFrame)
+	return new(rxCopy)
 }

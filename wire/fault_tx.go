@@ -1,52 +1,55 @@
 package wire
 
-// A heldTx is a frame to send with bytes of its own.
-type heldTx struct {
+import "softroce/wire/fault"
+
+// A txCopy is a frame to send that owns its bytes.
+type txCopy struct {
 	TxFrame
 	buf []byte
 }
 
-func (h *heldTx) set(f *TxFrame) {
-	payload := h.Payload[:0]
-	h.TxFrame = *f
-	h.buf = h.buf[:0]
+func (c *txCopy) set(f *TxFrame) {
+	payload := c.Payload[:0]
+	c.TxFrame = *f
+	c.buf = c.buf[:0]
 	for _, p := range f.Payload {
-		h.buf = append(h.buf, p...)
+		c.buf = append(c.buf, p...)
 	}
-	if h.Payload = payload; len(h.buf) > 0 {
-		h.Payload = append(payload, h.buf)
+	if c.Payload = payload; len(c.buf) > 0 {
+		c.Payload = append(payload, c.buf)
 	}
-	h.Volatile = true // h is used again
+	c.Volatile = true // the copy is reused
 }
 
-// Send implements Link. It takes a frame that the link does not: such a one waits here,
-// because the rules have been asked about it. Then it takes no more.
+// Send implements Link. It also takes one frame that the link does not take: the rules have counted
+// it, so it is queued. Until the link takes it, Send takes no more.
 func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 	if err := f.begin(now); err != nil {
 		return 0, err
 	}
-	if f.tx.idle() && f.judge.sees&Sent == 0 {
+	if f.tx.empty() && !f.rules.AppliesTo(fault.Sent) {
 		return f.inner.Send(now, batch)
 	}
-	from := 0 // frames from here to i go as they are
+	from := 0 // frames from here to i pass unchanged
 	for i := range batch {
-		if len(f.tx.waiting()) > 0 {
+		if len(f.tx.ready()) > 0 {
 			return i, nil // the link is congested
 		}
 		tx := &batch[i]
-		f.judgeSent(now, tx)
-		if !f.v.drop && f.v.plain(now) && len(f.tx.parked) == 0 {
+		f.txSeq++
+		f.evaluate(now, fault.Sent, tx.Path.Src, tx.Path.Dst, tx.Head[:tx.HeadLen], tx.Len, f.tx.len())
+		if f.verdict.Passes(now) && len(f.tx.reordered) == 0 {
 			continue
 		}
 		if err := f.forward(batch[from:i]); err != nil {
 			return i, err
 		}
 		from = i + 1
-		if f.v.drop {
+		if f.verdict.Drop {
 			f.own.Drops[DropFault]++
 			continue
 		}
-		f.holdSent(now, tx)
+		f.queueTx(now, tx)
 		if err := f.sendReady(); err != nil {
 			return i + 1, err
 		}
@@ -54,15 +57,7 @@ func (f *FaultLink) Send(now int64, batch []TxFrame) (int, error) {
 	return len(batch), f.forward(batch[from:])
 }
 
-func (f *FaultLink) judgeSent(now int64, tx *TxFrame) {
-	s := &f.subj
-	s.dir, s.src, s.dst, s.n = Sent, tx.Path.Src, tx.Path.Dst, tx.Len
-	s.look(tx.Head[:tx.HeadLen])
-	f.txSeq++
-	f.judge.decide(now, s, &f.v, maxHeld-f.tx.len())
-}
-
-// forward sends frames that no rule acted on, and keeps those that the link refuses.
+// forward sends frames that no rule acted on, and queues those that the link does not take.
 func (f *FaultLink) forward(batch []TxFrame) error {
 	if len(batch) == 0 {
 		return nil
@@ -72,64 +67,62 @@ func (f *FaultLink) forward(batch []TxFrame) error {
 		return err
 	}
 	for i := n; i < len(batch); i++ {
-		h := f.freeTx()
-		h.set(&batch[i])
-		f.tx.place(held[*heldTx]{frame: h}, f.now)
+		c := f.newTxCopy()
+		c.set(&batch[i])
+		f.tx.add(queuedPacket[*txCopy]{frame: c}, f.now)
 	}
 	return nil
 }
 
-// holdSent places a packet, changed by the verdict, and its copies.
-func (f *FaultLink) holdSent(now int64, tx *TxFrame) {
-	v := &f.v
-	for range 1 + v.copies {
-		h := f.freeTx()
-		h.set(tx)
-		if v.flip != 0 {
-			h.Flip = v.flip
+// queueTx queues a frame, changed as the verdict says, and its copies.
+func (f *FaultLink) queueTx(now int64, tx *TxFrame) {
+	v := &f.verdict
+	for range 1 + v.Copies {
+		c := f.newTxCopy()
+		c.set(tx)
+		if v.FlipBit != 0 {
+			c.Flip = v.FlipBit
 		}
-		h.CE = h.CE || v.mark
-		for _, r := range v.fields {
-			r.Field.set(h.Head[:h.HeadLen], r.Value)
-		}
-		f.tx.place(held[*heldTx]{
-			frame: h, flow: flow{tx.Path.Dst, f.subj.h.DestQP}, seq: f.txSeq,
-			due: v.due, by: v.by, limit: v.limit, rate: v.rate,
+		c.CE = c.CE || v.Mark
+		v.SetFields(c.Head[:c.HeadLen])
+		f.tx.add(queuedPacket[*txCopy]{
+			frame: c, flow: faultFlow{tx.Path.Dst, f.info.Header.DestQP}, seq: f.txSeq,
+			due: v.Due, reorder: v.Reorder, reorderUntil: v.ReorderUntil, rate: v.Queue,
 		}, now)
 	}
 }
 
-// sendReady sends what has waited, until the link takes no more.
+// sendReady sends the queued packets whose time has come, until the link takes no more.
 func (f *FaultLink) sendReady() error {
 	for {
-		ready := f.tx.waiting()
-		ready = ready[:min(len(ready), len(f.out))]
+		ready := f.tx.ready()
+		ready = ready[:min(len(ready), len(f.txBatch))]
 		if len(ready) == 0 {
 			return nil
 		}
-		for i, r := range ready {
-			f.out[i] = r.frame.TxFrame
+		for i, p := range ready {
+			f.txBatch[i] = p.frame.TxFrame
 		}
-		n, err := f.inner.Send(f.now, f.out[:len(ready)])
+		n, err := f.inner.Send(f.now, f.txBatch[:len(ready)])
 		if err != nil {
 			return err
 		}
-		for _, r := range ready[:n] {
-			f.tx.free = append(f.tx.free, r.frame)
-			f.tx.passed(r.flow, r.seq, f.now)
+		for _, p := range ready[:n] {
+			f.tx.free = append(f.tx.free, p.frame)
+			f.tx.passed(p.flow, p.seq, f.now)
 		}
-		f.tx.gone(n)
+		f.tx.remove(n)
 		if n < len(ready) {
 			return nil
 		}
 	}
 }
 
-func (f *FaultLink) freeTx() *heldTx {
+func (f *FaultLink) newTxCopy() *txCopy {
 	if k := len(f.tx.free); k > 0 {
-		h := f.tx.free[k-1]
+		c := f.tx.free[k-1]
 		f.tx.free = f.tx.free[:k-1]
-		return h
+		return c
 	}
-	return new(heldTx)
+	return new(txCopy)
 }

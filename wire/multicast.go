@@ -36,12 +36,6 @@ func Leave(l Link, group netip.Addr) {
 }
 
 // Join implements Multicaster.
-func (f *FaultLink) Join(group netip.Addr) error { return Join(f.inner, group) }
-
-// Leave implements Multicaster.
-func (f *FaultLink) Leave(group netip.Addr) { Leave(f.inner, group) }
-
-// Join implements Multicaster.
 func (c *CaptureLink) Join(group netip.Addr) error { return Join(c.inner, group) }
 
 // Leave implements Multicaster.

@@ -11,7 +11,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/nicspec"
-	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // Config is all that a daemon can be told. The zero value of a field means its
@@ -67,7 +67,7 @@ func (c *Config) Validate() error {
 }
 
 // checkFaults looks for rules that no packet would ever meet, because their NIC is not there.
-func (c *Config) checkFaults(p *wire.FaultProgram) error {
+func (c *Config) checkFaults(p *fault.Program) error {
 	if p == nil {
 		return nil
 	}

@@ -18,6 +18,7 @@ import (
 	"softroce/internal/sysfs"
 	"softroce/nic"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // A Daemon is NICs that run.
@@ -108,7 +109,7 @@ func systemClock() func() int64 {
 }
 
 // readFaults reads the fault program; nil if path is empty.
-func readFaults(path string) (*wire.FaultProgram, error) {
+func readFaults(path string) (*fault.Program, error) {
 	if path == "" {
 		return nil, nil
 	}
@@ -117,8 +118,8 @@ func readFaults(path string) (*wire.FaultProgram, error) {
 		return nil, fmt.Errorf("fault program: %w", err)
 	}
 	defer f.Close()
-	p, err := wire.ParseFaults(f)
-	var at *wire.FaultError
+	p, err := fault.Parse(f)
+	var at *fault.Error
 	if errors.As(err, &at) {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

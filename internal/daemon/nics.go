@@ -8,12 +8,13 @@ import (
 	"softroce/internal/nicspec"
 	"softroce/nic"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // builder makes links and devices. What it opened and nobody else closes is in closers.
 type builder struct {
 	fabric  *wire.Fabric
-	faults  *wire.FaultProgram // nil: none
+	faults  *fault.Program // nil: none
 	tap     *tap
 	limits  nic.Limits
 	closers []io.Closer

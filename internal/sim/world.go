@@ -13,6 +13,7 @@ import (
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // A Profile says how rough a run is.
@@ -198,20 +199,20 @@ func (w *world) build(seed uint64) error {
 	return w.buildTalkers()
 }
 
-func (w *world) faults(seed uint64) *wire.FaultProgram {
-	p := &wire.FaultProgram{Seed: seed}
-	add := func(chance float64, r wire.FaultRule) {
+func (w *world) faults(seed uint64) *fault.Program {
+	p := &fault.Program{Seed: seed}
+	add := func(chance float64, r fault.Rule) {
 		if chance > 0 {
 			r.Chance = chance
 			p.Rules = append(p.Rules, r)
 		}
 	}
-	add(w.profile.Loss, wire.FaultRule{Action: wire.FaultDrop})
-	add(w.profile.Corrupt, wire.FaultRule{Action: wire.FaultCorrupt})
-	add(w.profile.Duplicate, wire.FaultRule{Action: wire.FaultDuplicate})
-	add(w.profile.Reorder, wire.FaultRule{Action: wire.FaultReorder, By: 1 + w.rnd.IntN(5), Within: 100 * time.Microsecond})
-	add(w.profile.Delay, wire.FaultRule{Action: wire.FaultDelay, Delay: 20 * time.Microsecond, Jitter: 20 * time.Microsecond})
-	add(w.profile.Delay, wire.FaultRule{Action: wire.FaultMark})
+	add(w.profile.Loss, fault.Rule{Action: fault.Drop})
+	add(w.profile.Corrupt, fault.Rule{Action: fault.Corrupt})
+	add(w.profile.Duplicate, fault.Rule{Action: fault.Duplicate})
+	add(w.profile.Reorder, fault.Rule{Action: fault.Reorder, By: 1 + w.rnd.IntN(5), Within: 100 * time.Microsecond})
+	add(w.profile.Delay, fault.Rule{Action: fault.Delay, Delay: 20 * time.Microsecond, Jitter: 20 * time.Microsecond})
+	add(w.profile.Delay, fault.Rule{Action: fault.Mark})
 	return p
 }
 

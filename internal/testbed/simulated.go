@@ -12,6 +12,7 @@ import (
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // A simulated testbed has stepped NICs on a fabric, under virtual time. The peer that the script plays is
@@ -210,7 +211,7 @@ func (s *simulated) Join(netip.Addr) error { return nil }
 // Fault implements Network. Each rule is a Fault of its own, so that it counts packets from
 // the moment it was stated.
 func (s *simulated) Fault(rule string) error {
-	p, err := wire.ParseFaults(strings.NewReader(rule))
+	p, err := fault.Parse(strings.NewReader(rule))
 	if err != nil {
 		return err
 	}

@@ -30,6 +30,7 @@ import (
 	"softroce/nic"
 	"softroce/verbs"
 	"softroce/wire"
+	"softroce/wire/fault"
 )
 
 // MTU of the fabric's interfaces in bytes, unless WithMTU says otherwise: room for a path
@@ -163,7 +164,7 @@ func (f *Fabric) start(c *config) error {
 }
 
 func (f *Fabric) addNIC(c *config, cables *wire.Fabric, i int) error {
-	program, err := wire.ParseFaults(strings.NewReader(c.faults[i]))
+	program, err := fault.Parse(strings.NewReader(c.faults[i]))
 	if err != nil {
 		return fmt.Errorf("faults of nic%d: %w", i, err)
 	}

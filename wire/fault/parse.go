@@ -1,4 +1,4 @@
-package wire
+package fault
 
 import (
 	"bufio"
@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -14,31 +15,31 @@ import (
 	"softroce/packet"
 )
 
-// A FaultError tells what is wrong in a line of a fault file, and what would be right.
-type FaultError struct {
+// An Error is a mistake in a line of a fault program.
+type Error struct {
 	Line    int
-	Word    string // that cannot stand there; "" at the end of the line
-	Problem string
+	Word    string // the wrong word; "" if words are missing at the end of the line
+	Problem string // what is wrong and what would be right
 }
 
-func (e *FaultError) Error() string {
+func (e *Error) Error() string {
 	if e.Word == "" {
-		return fmt.Sprintf("line %d: at its end: %s", e.Line, e.Problem)
+		return fmt.Sprintf("line %d: at the end: %s", e.Line, e.Problem)
 	}
 	return fmt.Sprintf("line %d: %q: %s", e.Line, e.Word, e.Problem)
 }
 
-// ParseFaults reads a program in the fault language, which docs/reference/fault-language.md describes. It
-// reads all of it; the error joins a *FaultError for each line that is wrong.
-func ParseFaults(r io.Reader) (*FaultProgram, error) {
-	prog := &FaultProgram{Seed: 1}
+// Parse reads a program in the fault language. It reads all lines: its error joins an *Error for each
+// of the first lines that are wrong.
+func Parse(r io.Reader) (*Program, error) {
+	prog := &Program{Seed: 1}
 	var errs []error
 	in := bufio.NewScanner(r)
 	line := 0
 	for in.Scan() {
 		line++
 		text, _, _ := strings.Cut(in.Text(), "#")
-		p := faultParser{line: line, words: strings.Fields(text)}
+		p := parser{line: line, words: strings.Fields(text)}
 		if len(p.words) == 0 {
 			continue
 		}
@@ -54,8 +55,8 @@ func ParseFaults(r io.Reader) (*FaultProgram, error) {
 	if err := in.Err(); err != nil {
 		errs = append(errs, fmt.Errorf("line %d: %w", line+1, err))
 	}
-	if more := len(errs) - maxFaultErrors; more > 0 {
-		errs = append(errs[:maxFaultErrors], fmt.Errorf("%d more lines are wrong", more))
+	if more := len(errs) - maxErrors; more > 0 {
+		errs = append(errs[:maxErrors], fmt.Errorf("%d more lines are wrong", more))
 	}
 	if len(errs) > 0 {
 		return nil, errors.Join(errs...)
@@ -63,26 +64,27 @@ func ParseFaults(r io.Reader) (*FaultProgram, error) {
 	return prog, nil
 }
 
-// maxFaultErrors is how many wrong lines ParseFaults tells of: a file that is no fault
-// program at all has as many as lines.
-const maxFaultErrors = 5
+// maxErrors is the number of wrong lines that Parse reports. In a file that is no fault program,
+// every line is wrong.
+const maxErrors = 5
 
-// A faultParser reads the words of a line. After an error it reads no more.
-type faultParser struct {
-	line  int
-	words []string
-	said  []string // clauses that were read
-	err   error
+// A parser reads the words of a line. After an error it reads no further.
+type parser struct {
+	line    int
+	words   []string // not yet read
+	clauses []string // first words of the clauses that were read
+	err     error
 }
 
-func (p *faultParser) fail(word, format string, args ...any) {
+// fail sets the error, unless there is one already.
+func (p *parser) fail(word, format string, args ...any) {
 	if p.err == nil {
-		p.err = &FaultError{p.line, word, fmt.Sprintf(format, args...)}
+		p.err = &Error{p.line, word, fmt.Sprintf(format, args...)}
 	}
 }
 
-// word takes the next word; want says what it should be.
-func (p *faultParser) word(want string) string {
+// word returns the next word. want describes it, for the error if there is none.
+func (p *parser) word(want string) string {
 	if len(p.words) == 0 {
 		p.fail("", "%s must follow", want)
 	}
@@ -94,7 +96,8 @@ func (p *faultParser) word(want string) string {
 	return w
 }
 
-func (p *faultParser) statement(prog *FaultProgram) {
+// statement reads a line: the seed or a rule.
+func (p *parser) statement(prog *Program) {
 	first := p.word("a rule")
 	if first == "seed" {
 		prog.Seed = p.number("a seed", math.MaxUint64)
@@ -108,7 +111,7 @@ func (p *faultParser) statement(prog *FaultProgram) {
 		p.fail(first, "a line begins with an action or the seed%s", suggest(first, append(actionNames[:], "seed")))
 		return
 	}
-	r := FaultRule{Action: FaultAction(a), Line: p.line}
+	r := Rule{Action: Action(a), Line: p.line}
 	p.argument(&r)
 	for len(p.words) > 0 && p.err == nil {
 		p.clause(&r)
@@ -121,51 +124,53 @@ func (p *faultParser) statement(prog *FaultProgram) {
 	}
 }
 
-// argument reads what belongs to the action.
-func (p *faultParser) argument(r *FaultRule) {
+// argument reads the words that directly follow an action.
+func (p *parser) argument(r *Rule) {
 	switch r.Action {
-	case FaultDuplicate:
+	case Duplicate:
 		if p.digitNext() {
 			r.Copies = int(p.positive("a number of copies", 1000))
 		}
-	case FaultReorder:
+	case Reorder:
 		if p.digitNext() {
-			r.By = int(p.positive("a number of packets", maxHeld))
+			r.By = int(p.positive("a number of packets", MaxQueued))
 		}
-	case FaultDelay:
+	case Delay:
 		r.Delay = p.duration("a time such as 20us or 1.5ms")
-	case FaultSet:
+	case Set:
 		p.field(r)
-	case FaultRate:
+	case Rate:
 		r.Rate = p.rate()
 	}
 }
 
-func (p *faultParser) digitNext() bool {
+func (p *parser) digitNext() bool {
 	return len(p.words) > 0 && p.words[0][0] >= '0' && p.words[0][0] <= '9'
 }
 
-// ownClauses belong to one action each.
-var ownClauses = map[string]FaultAction{
-	"within": FaultReorder, "jitter": FaultDelay, "bit": FaultCorrupt, "queue": FaultRate,
+// actionClauses are the clauses that belong to one action.
+var actionClauses = map[string]Action{
+	"within": Reorder, "jitter": Delay, "bit": Corrupt, "queue": Rate,
 }
 
+// commonClauses are the conditions and selections, which every action has.
 var commonClauses = []string{
 	"nic", "send", "receive", "qp", "opcode", "kind", "syndrome", "psn", "src", "dst", "time",
 	"skip", "nth", "every", "chance", "count",
 }
 
-func (p *faultParser) clause(r *FaultRule) {
+// clause reads a clause: a parameter of the action, a condition, or a selection.
+func (p *parser) clause(r *Rule) {
 	w := p.word("a clause")
-	if a, ok := ownClauses[w]; ok && a != r.Action {
+	if a, ok := actionClauses[w]; ok && a != r.Action {
 		p.fail(w, "belongs to %q, not to %q", a, r.Action)
 		return
 	}
-	if slices.Contains(p.said, w) && w != "kind" {
-		p.fail(w, "stands twice; more than one value is written with commas")
+	if slices.Contains(p.clauses, w) && w != "kind" {
+		p.fail(w, "is given twice; separate several values with commas")
 		return
 	}
-	p.said = append(p.said, w)
+	p.clauses = append(p.clauses, w)
 	switch w {
 	case "within":
 		r.Within = p.duration("a time such as 1ms")
@@ -174,7 +179,7 @@ func (p *faultParser) clause(r *FaultRule) {
 	case "bit":
 		r.Bit = 1 + int(p.number("the number of a bit, counted from the first of the BTH", 1<<19))
 	case "queue":
-		r.Queue = int(p.positive("a number of packets", maxHeld))
+		r.Queue = int(p.positive("a number of packets", MaxQueued))
 	case "nic":
 		r.NIC = p.word("the name of a NIC")
 	case "send":
@@ -186,7 +191,8 @@ func (p *faultParser) clause(r *FaultRule) {
 	}
 }
 
-func (p *faultParser) condition(r *FaultRule, w string) {
+// condition reads the rest of a condition or a selection that begins with w.
+func (p *parser) condition(r *Rule, w string) {
 	switch w {
 	case "qp":
 		p.each("a QP number", func(q string) {
@@ -211,11 +217,12 @@ func (p *faultParser) condition(r *FaultRule, w string) {
 	case "time":
 		p.window(r)
 	default:
-		p.pick(r, w)
+		p.selection(r, w)
 	}
 }
 
-func (p *faultParser) pick(r *FaultRule, w string) {
+// selection reads the rest of a selection that begins with w.
+func (p *parser) selection(r *Rule, w string) {
 	switch w {
 	case "skip":
 		r.Skip = p.positive("a number of packets", math.MaxUint64)
@@ -235,28 +242,28 @@ func (p *faultParser) pick(r *FaultRule, w string) {
 		r.Count = p.positive("a number of packets", math.MaxUint64)
 	default:
 		known := slices.Clone(commonClauses)
-		for own, a := range ownClauses {
+		for name, a := range actionClauses {
 			if a == r.Action {
-				known = append(known, own)
+				known = append(known, name)
 			}
 		}
-		p.fail(w, "is no condition of %q%s", r.Action, suggest(w, known))
+		p.fail(w, "is not a condition of %q%s", r.Action, suggest(w, known))
 	}
 }
 
-// check says what only the whole rule can tell.
-func (p *faultParser) check(r *FaultRule) {
-	if (slices.Contains(p.said, "opcode") || slices.Contains(p.said, "kind")) && r.Opcodes.empty() {
-		p.fail("", "no opcode is all that opcode and kind ask for")
+// check reports mistakes that only the whole rule shows.
+func (p *parser) check(r *Rule) {
+	if (slices.Contains(p.clauses, "opcode") || slices.Contains(p.clauses, "kind")) && r.Opcodes.empty() {
+		p.fail("", "no opcode meets all of opcode and kind")
 	}
 }
 
-// each calls f for the parts of a word between commas.
-func (p *faultParser) each(want string, f func(string)) {
+// each calls f for each part of a word that commas separate.
+func (p *parser) each(want string, f func(string)) {
 	w := p.word(want)
 	for _, part := range strings.Split(w, ",") {
 		if part == "" {
-			p.fail(w, "must be %s, or several with commas between them", want)
+			p.fail(w, "must be %s, or several separated by commas", want)
 		}
 		if p.err == nil {
 			f(part)
@@ -264,11 +271,11 @@ func (p *faultParser) each(want string, f func(string)) {
 	}
 }
 
-func (p *faultParser) number(want string, limit uint64) uint64 {
+func (p *parser) number(want string, limit uint64) uint64 {
 	return p.numberIn(p.word(want), want, limit)
 }
 
-func (p *faultParser) numberIn(w, want string, limit uint64) uint64 {
+func (p *parser) numberIn(w, want string, limit uint64) uint64 {
 	if p.err != nil {
 		return 0
 	}
@@ -281,7 +288,7 @@ func (p *faultParser) numberIn(w, want string, limit uint64) uint64 {
 	return n
 }
 
-func (p *faultParser) positive(want string, limit uint64) uint64 {
+func (p *parser) positive(want string, limit uint64) uint64 {
 	w := p.word(want)
 	n := p.numberIn(w, want, limit)
 	if n == 0 {
@@ -290,7 +297,7 @@ func (p *faultParser) positive(want string, limit uint64) uint64 {
 	return n
 }
 
-func (p *faultParser) duration(want string) time.Duration {
+func (p *parser) duration(want string) time.Duration {
 	w := p.word(want)
 	d, err := time.ParseDuration(w)
 	if p.err == nil && (err != nil || d < 0 || d > time.Hour) {
@@ -299,7 +306,7 @@ func (p *faultParser) duration(want string) time.Duration {
 	return d
 }
 
-func (p *faultParser) percentage() float64 {
+func (p *parser) percentage() float64 {
 	w := p.word("a percentage such as 0.5%")
 	n, percent := strings.CutSuffix(w, "%")
 	c, err := strconv.ParseFloat(n, 64)
@@ -309,13 +316,13 @@ func (p *faultParser) percentage() float64 {
 	return c / 100
 }
 
-// rateUnits are in bits a second. The longest suffix comes first.
+// rateUnits lists the units of rates. "bit" is last because the others end with it.
 var rateUnits = []struct {
 	suffix string
-	bits   float64
+	bits   float64 // per second
 }{{"kbit", 1e3}, {"mbit", 1e6}, {"gbit", 1e9}, {"bit", 1}}
 
-func (p *faultParser) rate() uint64 {
+func (p *parser) rate() uint64 {
 	w := p.word("a rate such as 100Mbit or 2.5Gbit")
 	s := strings.TrimSuffix(strings.ToLower(w), "/s")
 	for _, u := range rateUnits {
@@ -330,22 +337,22 @@ func (p *faultParser) rate() uint64 {
 	return 0
 }
 
-func (p *faultParser) field(r *FaultRule) {
+func (p *parser) field(r *Rule) {
 	name := p.word("the name of a header field")
 	var names []string
-	for i, f := range fieldPlaces {
+	for i, f := range fieldLayouts {
 		names = append(names, f.name)
 		if f.name == name {
-			r.Field = HeaderField(i)
+			r.Field = Field(i)
 			r.Value = p.number("a value for "+name, ^uint64(0)>>(64-f.bits))
 			return
 		}
 	}
-	p.fail(name, "is no header field%s", suggest(name, names))
+	p.fail(name, "is not a header field%s", suggest(name, names))
 }
 
-// restrict takes the opcodes that both r had, if it had any, and s has.
-func (r *FaultRule) restrict(s OpcodeSet, had bool) {
+// restrict sets the opcodes of r to s, or to the intersection with s if a clause before set them.
+func (r *Rule) restrict(s OpcodeSet, had bool) {
 	for i := range s {
 		if had {
 			s[i] &= r.Opcodes[i]
@@ -354,13 +361,13 @@ func (r *FaultRule) restrict(s OpcodeSet, had bool) {
 	r.Opcodes = s
 }
 
-// restricted reports whether a clause before the present one chose opcodes.
-func (p *faultParser) restricted() bool {
-	before := p.said[:len(p.said)-1]
+// restricted reports whether a clause before the current one restricts the opcodes.
+func (p *parser) restricted() bool {
+	before := p.clauses[:len(p.clauses)-1]
 	return slices.Contains(before, "opcode") || slices.Contains(before, "kind")
 }
 
-func (p *faultParser) opcodes(r *FaultRule) {
+func (p *parser) opcodes(r *Rule) {
 	var all OpcodeSet
 	p.each("the name of an opcode", func(name string) {
 		s := opcodesNamed(name)
@@ -374,7 +381,7 @@ func (p *faultParser) opcodes(r *FaultRule) {
 				names = append(names, in.Name, bare)
 				return false
 			})
-			p.fail(name, "is no opcode%s", suggest(strings.ToUpper(name), names))
+			p.fail(name, "is not an opcode%s", suggest(strings.ToUpper(name), names))
 		}
 		for i := range all {
 			all[i] |= s[i]
@@ -383,10 +390,10 @@ func (p *faultParser) opcodes(r *FaultRule) {
 	r.restrict(all, p.restricted())
 }
 
-func (p *faultParser) kinds(r *FaultRule) {
+func (p *parser) kinds(r *Rule) {
 	var all OpcodeSet
-	var syndrome SyndromeClass
-	allACKs := false // whatever their syndrome
+	var syndrome SyndromeSet
+	allACKs := false // with any syndrome
 	p.each("a kind of packet", func(name string) {
 		is, ok := kindNames[name]
 		if !ok {
@@ -394,7 +401,7 @@ func (p *faultParser) kinds(r *FaultRule) {
 			for n := range kindNames {
 				names = append(names, n)
 			}
-			p.fail(name, "is no kind of packet%s", suggest(name, names))
+			p.fail(name, "is not a kind of packet%s", suggest(name, names))
 			return
 		}
 		syndrome |= syndromeNames[name]
@@ -410,7 +417,7 @@ func (p *faultParser) kinds(r *FaultRule) {
 	r.restrict(all, p.restricted())
 }
 
-func (p *faultParser) psn(r *FaultRule, s string) {
+func (p *parser) psn(r *Rule, s string) {
 	first, last, isRange := strings.Cut(s, "..")
 	if first == "" || isRange && last == "" {
 		p.fail(s, "must be a PSN or a range such as 5..9")
@@ -423,7 +430,7 @@ func (p *faultParser) psn(r *FaultRule, s string) {
 	r.PSNs = append(r.PSNs, x)
 }
 
-func (p *faultParser) address(r *FaultRule, which string) {
+func (p *parser) address(r *Rule, which string) {
 	w := p.word("an address or a prefix")
 	prefix, err := parsePrefix(w)
 	if p.err == nil && err != nil {
@@ -436,7 +443,8 @@ func (p *faultParser) address(r *FaultRule, which string) {
 	}
 }
 
-func (p *faultParser) window(r *FaultRule) {
+// window reads the condition "time".
+func (p *parser) window(r *Rule) {
 	w := p.word("a range of times such as 1s..2s")
 	from, until, ok := strings.Cut(w, "..")
 	var err, err2 error
@@ -451,42 +459,15 @@ func (p *faultParser) window(r *FaultRule) {
 	}
 }
 
-// suggest names the word that was probably meant, or all that there are.
-func suggest(word string, known []string) string {
-	slices.Sort(known)
-	known = slices.Compact(known)
-	best, least := "", 3
-	for _, k := range known {
-		if d := distance(word, k); d < least {
-			best, least = k, d
-		}
+// parsePrefix reads a prefix, or an address as the prefix that holds nothing else.
+func parsePrefix(s string) (netip.Prefix, error) {
+	if strings.Contains(s, "/") {
+		p, err := netip.ParsePrefix(s)
+		return p.Masked(), err
 	}
-	if best != "" {
-		return fmt.Sprintf("; did you mean %q?", best)
+	a, err := netip.ParseAddr(s)
+	if err != nil {
+		return netip.Prefix{}, err
 	}
-	return ": " + strings.Join(known, ", ")
-}
-
-// distance is the number of letters to insert, delete or replace to make b from a.
-func distance(a, b string) int {
-	if len(a) > 2*len(b)+2 {
-		return len(a)
-	}
-	row := make([]int, len(b)+1)
-	for j := range row {
-		row[j] = j
-	}
-	for i := range len(a) {
-		diagonal := row[0]
-		row[0] = i + 1
-		for j := range len(b) {
-			cost := diagonal
-			if a[i] != b[j] {
-				cost++
-			}
-			diagonal = row[j+1]
-			row[j+1] = min(cost, row[j+1]+1, row[j]+1)
-		}
-	}
-	return row[len(b)]
+	return a.Prefix(a.BitLen())
 }

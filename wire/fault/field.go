@@ -1,4 +1,4 @@
-package wire
+package fault
 
 import (
 	"encoding/binary"
@@ -6,11 +6,11 @@ import (
 	"softroce/packet"
 )
 
-// A HeaderField is a field of BTH or an extended header that a rule can set.
-type HeaderField uint8
+// A Field is a field of the BTH or of an extended header that a rule can set.
+type Field uint8
 
 const (
-	FieldOpcode HeaderField = iota
+	FieldOpcode Field = iota
 	FieldSolicited
 	FieldMigReq
 	FieldPad
@@ -31,18 +31,18 @@ const (
 	numFields
 )
 
-// A fieldPlace is where a field lies: bits wide, shifted, in the word of size bytes at
-// an offset from its header.
-type fieldPlace struct {
+// A fieldLayout says where a field lies: in a big-endian word of size bytes at an offset from the
+// start of its header, bits wide, shifted left by shift.
+type fieldLayout struct {
 	name   string
 	header packet.Headers // 0 is the BTH
-	at     int
+	offset int
 	size   int
 	shift  int
 	bits   int
 }
 
-var fieldPlaces = [numFields]fieldPlace{
+var fieldLayouts = [numFields]fieldLayout{
 	FieldOpcode:    {"opcode", 0, 0, 1, 0, 8},
 	FieldSolicited: {"solicited", 0, 1, 1, 7, 1},
 	FieldMigReq:    {"migreq", 0, 1, 1, 6, 1},
@@ -63,12 +63,13 @@ var fieldPlaces = [numFields]fieldPlace{
 	FieldQKey:      {"qkey", packet.HasDETH, 0, 4, 0, 32},
 }
 
-func (f HeaderField) String() string { return fieldPlaces[f].name }
+// String returns the name of the field in the fault language.
+func (f Field) String() string { return fieldLayouts[f].name }
 
-// wireOrder is the order in which extended headers follow the BTH, with their lengths.
-var wireOrder = [...]struct {
+// headerOrder lists the extended headers in their order behind the BTH, with their lengths.
+var headerOrder = [...]struct {
 	header packet.Headers
-	n      int
+	len    int
 }{
 	{packet.HasXRCETH, packet.XRCETHLen}, {packet.HasDETH, packet.DETHLen}, {packet.HasFETH, packet.FETHLen},
 	{packet.HasRETH, packet.RETHLen}, {packet.HasAtomicETH, packet.AtomicETHLen}, {packet.HasAETH, packet.AETHLen},
@@ -76,48 +77,48 @@ var wireOrder = [...]struct {
 }
 
 // in reports whether packets of an opcode have the field.
-func (f HeaderField) in(o packet.Opcode) bool {
-	h := fieldPlaces[f].header
-	return h == 0 || headerStart(o, h) >= 0
+func (f Field) in(o packet.Opcode) bool {
+	h := fieldLayouts[f].header
+	return h == 0 || headerOffset(o, h) >= 0
 }
 
-// set writes value to the field in head, which begins with the BTH, and reports whether
-// head has that field.
-func (f HeaderField) set(head []byte, value uint64) bool {
-	p := fieldPlaces[f]
-	at := p.at
+// Put writes value to the field in head, which begins with the BTH, and reports whether head holds
+// the field.
+func (f Field) Put(head []byte, value uint64) bool {
+	l := fieldLayouts[f]
+	at := l.offset
 	if len(head) == 0 {
 		return false
 	}
-	if p.header != 0 {
-		start := headerStart(packet.Opcode(head[0]), p.header)
+	if l.header != 0 {
+		start := headerOffset(packet.Opcode(head[0]), l.header)
 		if start < 0 {
 			return false
 		}
 		at += start
 	}
-	if len(head) < at+p.size {
+	if len(head) < at+l.size {
 		return false
 	}
 	var word [8]byte
-	copy(word[8-p.size:], head[at:at+p.size])
-	mask := ^uint64(0) >> (64 - p.bits) << p.shift
-	w := binary.BigEndian.Uint64(word[:])&^mask | value<<p.shift&mask
+	copy(word[8-l.size:], head[at:at+l.size])
+	mask := ^uint64(0) >> (64 - l.bits) << l.shift
+	w := binary.BigEndian.Uint64(word[:])&^mask | value<<l.shift&mask
 	binary.BigEndian.PutUint64(word[:], w)
-	copy(head[at:], word[8-p.size:])
+	copy(head[at:], word[8-l.size:])
 	return true
 }
 
-// headerStart returns where the first of some extended headers begins in packets of an
-// opcode, or -1.
-func headerStart(o packet.Opcode, want packet.Headers) int {
+// headerOffset returns the offset from the BTH of the first of some extended headers in packets of
+// an opcode, or -1 if they have none of them.
+func headerOffset(o packet.Opcode, want packet.Headers) int {
 	at, has := packet.BTHLen, o.Info().Headers
-	for _, h := range wireOrder {
+	for _, h := range headerOrder {
 		if has&want&h.header != 0 {
 			return at
 		}
 		if has&h.header != 0 {
-			at += h.n
+			at += h.len
 		}
 	}
 	return -1

@@ -1,0 +1,15 @@
+// Package fault defines the fault language: programs of rules that drop, duplicate, reorder, delay,
+// corrupt, mark, rewrite or rate-limit packets. It parses and prints programs, and an Evaluator
+// decides what happens to each packet. It moves no packets: wire.FaultLink does, on a link.
+//
+// docs/reference/fault-language.md is the reference of the language. Its vocabulary:
+//
+//   - A Program is a seed and a list of rules.
+//   - A Rule has an Action, conditions that a packet must meet to match (QP, opcode, PSN, addresses,
+//     time …), and a selection among the packets that match (skip, nth, every, chance, count).
+//   - A Field is a field of the BTH or of an extended header that the action "set" writes.
+//   - A Verdict is the sum of the actions of the rules that selected a packet.
+//
+// Evaluation is deterministic: the same program, given the same packets at the same times, returns
+// the same verdicts. Random choices depend on the seed of the program and the position of the rule.
+package fault

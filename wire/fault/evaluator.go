@@ -1,0 +1,225 @@
+package fault
+
+import (
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"softroce/packet"
+)
+
+// RuleCounters counts what a rule did.
+type RuleCounters struct {
+	Rule       Rule
+	Matched    uint64 // packets that met its conditions
+	Acted      uint64 // packets that it selected
+	Overflowed uint64 // selected packets that were dropped because a queue was full
+}
+
+// An Evaluator applies a program to the packets of one link. Its methods are for one goroutine.
+type Evaluator struct {
+	rules      []*ruleState
+	directions Direction
+	start      int64 // time of the first Begin
+	began      bool
+}
+
+// ruleState is a rule with its counters and its random numbers.
+type ruleState struct {
+	*Rule
+	rnd   *rand.Rand
+	count RuleCounters
+	queue RateQueue // of a Rate rule
+}
+
+// A RateQueue is the packets that a Rate rule holds until its cable has carried them.
+type RateQueue struct {
+	free   int64 // when the cable has carried all of them
+	queued int
+}
+
+// Remove notes that a packet has left the queue.
+func (q *RateQueue) Remove() { q.queued-- }
+
+// NewEvaluator returns an evaluator of a program; nil is the empty program.
+func NewEvaluator(p *Program) Evaluator {
+	e := Evaluator{}
+	if p == nil {
+		return e
+	}
+	for i := range p.Rules {
+		r := p.Rules[i]
+		// Each rule has a generator, so that adding a rule does not change what another one selects.
+		s := &ruleState{Rule: &r, rnd: rand.New(rand.NewPCG(p.Seed, uint64(i)))}
+		s.count.Rule = r
+		e.rules = append(e.rules, s)
+		if r.Direction == 0 {
+			e.directions = Sent | Received
+		}
+		e.directions |= r.Direction
+	}
+	return e
+}
+
+// Begin sets the time from which rules count, if it is the first call.
+func (e *Evaluator) Begin(now int64) {
+	if !e.began {
+		e.start, e.began = now, true
+	}
+}
+
+// AppliesTo reports whether any rule may match packets of a direction.
+func (e *Evaluator) AppliesTo(d Direction) bool { return e.directions&d != 0 }
+
+// Counters returns what each rule did, in the order of the program.
+func (e *Evaluator) Counters() []RuleCounters {
+	var c []RuleCounters
+	for _, r := range e.rules {
+		c = append(c, r.count)
+	}
+	return c
+}
+
+// A Verdict is what the rules decided about a packet. The copies of a packet share its verdict.
+type Verdict struct {
+	Drop    bool
+	FlipBit uint32 // 1 + the number of a bit to invert, from the first bit of the BTH; 0: none
+	Mark    bool   // set the ECN bits to "congestion experienced"
+	Copies  int    // to pass in addition to the packet
+
+	Due          int64 // not to pass before
+	Reorder      int   // later packets of the flow that have to pass first
+	ReorderUntil int64 // when it no longer waits for them
+
+	Queue *RateQueue // to call Remove of when the packet passes; nil: none
+
+	set    []*ruleState // Set rules
+	holder *ruleState   // the first rule that needs the packet or copies of it queued
+}
+
+// Changes reports whether the packet's bytes or marks change.
+func (v *Verdict) Changes() bool { return v.FlipBit != 0 || v.Mark || len(v.set) != 0 }
+
+// Passes reports whether the packet goes on at once, once, and as it is.
+func (v *Verdict) Passes(now int64) bool {
+	return !v.Drop && !v.Changes() && v.Copies == 0 && v.Reorder == 0 && v.Due <= now
+}
+
+// SetFields writes the fields of Set rules to a packet that begins with head.
+func (v *Verdict) SetFields(head []byte) {
+	for _, r := range v.set {
+		r.Field.Put(head, r.Value)
+	}
+}
+
+// Evaluate sets v to what the rules decide about a packet. room is the number of packets that can
+// still be queued: a packet that needs more is dropped.
+func (e *Evaluator) Evaluate(now int64, p *PacketInfo, v *Verdict, room int) {
+	*v = Verdict{Due: now, set: v.set[:0]}
+	for _, r := range e.rules {
+		if !r.selects(p, time.Duration(now-e.start)) {
+			continue
+		}
+		r.act(p, v, now)
+		if v.Drop || v.Reorder > 0 {
+			break
+		}
+	}
+	if v.Drop || v.holder == nil {
+		return
+	}
+	if room < 1+v.Copies {
+		v.Drop = true
+		v.holder.count.Overflowed++
+	} else if v.Queue != nil {
+		v.Queue.queued += 1 + v.Copies
+	}
+}
+
+// selects counts a packet that matches the rule and reports whether the rule selects it.
+func (r *ruleState) selects(p *PacketInfo, since time.Duration) bool {
+	if !r.matches(p, since) {
+		return false
+	}
+	c := &r.count
+	c.Matched++
+	if c.Matched <= r.Skip || r.Count != 0 && c.Acted >= r.Count {
+		return false
+	}
+	n := c.Matched - r.Skip
+	if len(r.Nth) != 0 && !slices.Contains(r.Nth, n) || r.Every != 0 && n%r.Every != 0 {
+		return false
+	}
+	if r.Chance != 0 && r.rnd.Float64() >= r.Chance {
+		return false
+	}
+	c.Acted++
+	return true
+}
+
+// act adds the rule's action to a verdict.
+func (r *ruleState) act(p *PacketInfo, v *Verdict, now int64) {
+	switch r.Action {
+	case Duplicate, Reorder, Delay, Rate:
+		if v.holder == nil {
+			v.holder = r
+		}
+	}
+	switch r.Action {
+	case Drop:
+		v.Drop = true
+	case Duplicate:
+		v.Copies += max(1, r.Copies)
+	case Reorder:
+		v.Reorder, v.ReorderUntil = max(1, r.By), now+int64(r.Within)
+		if r.Within == 0 {
+			v.ReorderUntil = now + int64(DefaultWithin)
+		}
+	case Delay:
+		v.Due += int64(r.Delay)
+		if r.Jitter > 0 {
+			v.Due += r.rnd.Int64N(2*int64(r.Jitter)+1) - int64(r.Jitter)
+		}
+		v.Due = max(v.Due, now)
+	case Corrupt:
+		v.FlipBit = r.bit(p.Len)
+	case Mark:
+		v.Mark = true
+	case Set:
+		v.set = append(v.set, r)
+	case Rate:
+		r.enqueue(p, v)
+	}
+}
+
+// bit chooses a bit of a packet of n bytes and its ICRC, and returns its number plus one. Without a
+// bit in the rule, it is one that the ICRC covers.
+func (r *ruleState) bit(n int) uint32 {
+	if r.Bit != 0 {
+		return uint32(r.Bit)
+	}
+	bits := 8 * (n + packet.ICRCLen)
+	b := r.rnd.IntN(bits - 8)
+	if b >= 8*packet.BTHMaskedByte {
+		b += 8
+	}
+	return uint32(b + 1)
+}
+
+// enqueue delays the packet until the rule's cable has carried it and the packets before it.
+func (r *ruleState) enqueue(p *PacketInfo, v *Verdict) {
+	limit := r.Queue
+	if limit == 0 {
+		limit = DefaultQueue
+	}
+	q := &r.queue
+	if q.queued >= limit {
+		r.count.Overflowed++
+		v.Drop = true
+		return
+	}
+	bits := 8 * uint64(p.FrameLen)
+	begin := max(v.Due, q.free)
+	q.free = begin + int64(bits*uint64(time.Second)/max(1, r.Rate))
+	v.Due, v.Queue = q.free, q
+}

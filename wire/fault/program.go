@@ -1,0 +1,136 @@
+package fault
+
+import (
+	"hash/fnv"
+	"net/netip"
+	"time"
+
+	"softroce/packet"
+)
+
+// A Program is a list of rules in the order of their evaluation. Evaluators do not change it, so
+// several links can share one.
+type Program struct {
+	Seed  uint64 // of all random choices
+	Rules []Rule
+}
+
+// An Action is what a rule does to the packets that it selects.
+type Action uint8
+
+const (
+	Drop      Action = iota // discard it; evaluation ends
+	Duplicate               // send or deliver Copies more after it
+	Reorder                 // hold it until By later packets of its flow have passed; evaluation ends
+	Delay                   // hold it for Delay, plus or minus Jitter
+	Corrupt                 // invert Bit after the ICRC was computed
+	Mark                    // set the ECN bits to "congestion experienced"
+	Set                     // write Value to Field; the ICRC is computed anew
+	Rate                    // pass it through a cable of Rate bits per second
+	numActions
+)
+
+// Directions of a packet, as seen from the NIC.
+const (
+	Sent Direction = 1 << iota
+	Received
+)
+
+// A Direction is a set of Sent and Received. In a rule, 0 means both.
+type Direction uint8
+
+// Classes of AETH syndromes (IBTA 9.7.5.2.1).
+const (
+	SyndromeACK SyndromeSet = 1 << iota
+	SyndromeNAK
+	SyndromeRNR
+)
+
+// A SyndromeSet is a set of SyndromeACK, SyndromeNAK and SyndromeRNR. In a rule, 0 means all.
+type SyndromeSet uint8
+
+// A PSNRange is the PSNs from First to Last, both included. It wraps around if Last is less than
+// First.
+type PSNRange struct{ First, Last uint32 }
+
+// contains reports whether psn is in the range.
+func (p PSNRange) contains(psn uint32) bool {
+	return (psn-p.First)&packet.PSNMask <= (p.Last-p.First)&packet.PSNMask
+}
+
+// An OpcodeSet is a set of opcodes.
+type OpcodeSet [4]uint64
+
+// Opcodes returns the set of the given opcodes.
+func Opcodes(ops ...packet.Opcode) (s OpcodeSet) {
+	for _, o := range ops {
+		s.add(o)
+	}
+	return s
+}
+
+func (s *OpcodeSet) add(o packet.Opcode)      { s[o/64] |= 1 << (o % 64) }
+func (s *OpcodeSet) has(o packet.Opcode) bool { return s[o/64]>>(o%64)&1 != 0 }
+func (s *OpcodeSet) empty() bool              { return *s == OpcodeSet{} }
+
+// A Rule selects packets and says what happens to them. A packet matches if it meets every
+// condition that is set. The selection then picks among the packets that match, which are counted
+// from 1. The zero Rule drops every packet.
+type Rule struct {
+	Action Action
+	Line   int    // line in the source; 0 for a rule that was not parsed
+	Text   string // text of the line
+
+	// Conditions.
+	NIC       string // only at the NIC of this name: see Program.For
+	Direction Direction
+	QPs       []uint32 // destination QPs
+	Opcodes   OpcodeSet
+	Syndrome  SyndromeSet // of an ACKNOWLEDGE; other packets match
+	PSNs      []PSNRange
+	Src, Dst  netip.Prefix
+	From      time.Duration // since the first call of Evaluator.Begin
+	Until     time.Duration // 0 means no end
+	Match     func(*packet.Header) bool
+
+	// Selection among the packets that match.
+	Skip   uint64   // do not count the first Skip
+	Nth    []uint64 // only these
+	Every  uint64   // only multiples of Every
+	Chance float64  // each with this probability; 0 means always
+	Count  uint64   // at most Count packets; 0 means no limit
+
+	// Parameters of the action.
+	Copies        int           // Duplicate; 0 means 1
+	By            int           // Reorder: packets that have to pass first; 0 means 1
+	Within        time.Duration // Reorder: longest wait; 0 means DefaultWithin
+	Delay, Jitter time.Duration
+	Bit           int    // Corrupt: 1 + the bit's number, from the first bit of the BTH; 0 means random
+	Field         Field  // Set
+	Value         uint64 // Set
+	Rate          uint64 // in bits per second, of Ethernet frames without FCS
+	Queue         int    // Rate: packets that may wait, more are dropped; 0 means DefaultQueue
+}
+
+// Defaults and limits of rules.
+const (
+	DefaultWithin = time.Millisecond
+	DefaultQueue  = 1000 // packets
+
+	// MaxQueued is the number of packets that a link holds in each direction, for all rules together.
+	MaxQueued = 16384
+)
+
+// For returns the program for the NIC of this name: without the rules for other NICs, and with a
+// seed that depends on the name, so that random choices differ between NICs.
+func (p *Program) For(nic string) *Program {
+	h := fnv.New64a()
+	h.Write([]byte(nic))
+	own := &Program{Seed: p.Seed ^ h.Sum64()}
+	for _, r := range p.Rules {
+		if r.NIC == "" || r.NIC == nic {
+			own.Rules = append(own.Rules, r)
+		}
+	}
+	return own
+}
