@@ -13,7 +13,7 @@ type answerCmd struct {
 
 // Run answers the lines of its standard input.
 func (a *answerCmd) Run(e *env) error {
-	nic, err := verbs.Open(e, a.Device, e.daemon())
+	nic, err := verbs.Open(e, a.Device, e.socketOption())
 	if err != nil {
 		return err
 	}

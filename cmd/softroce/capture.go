@@ -18,7 +18,7 @@ type captureCmd struct {
 func (c *captureCmd) Run(e *env) error {
 	var progress func(control.CaptureState)
 	if isTerminal(os.Stderr) {
-		progress = func(s control.CaptureState) { fmt.Fprintf(e.err, "\r%s ", captured(s)) }
+		progress = func(s control.CaptureState) { fmt.Fprintf(e.err, "\r%s ", captureSummary(s)) }
 	}
 	s, err := daemon.Record(e, e.socket, c.Device, c.Output, progress)
 	if progress != nil {
@@ -27,11 +27,11 @@ func (c *captureCmd) Run(e *env) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintln(e.err, captured(s))
+	fmt.Fprintln(e.err, captureSummary(s))
 	return nil
 }
 
-func captured(s control.CaptureState) string {
+func captureSummary(s control.CaptureState) string {
 	return fmt.Sprintf("%d packets, %d bytes, %d lost", s.Packets, s.Bytes, s.Dropped)
 }
 

@@ -44,32 +44,8 @@ func (d *daemonCmd) Run(e *env) error {
 	if err := daemon.NotifyReady(); err != nil {
 		log.Warn("the service manager cannot be told that all is ready", "reason", err)
 	}
-	d.wait(e, running)
+	running.Wait(e)
 	return running.Close()
-}
-
-// arrivalTime is how long a daemon that ends with its last client waits for the first.
-const arrivalTime = 10 * time.Second
-
-// wait returns when the daemon is to end.
-func (d *daemonCmd) wait(e *env, running *daemon.Daemon) {
-	var nobody <-chan time.Time
-	if d.While {
-		nobody = time.After(arrivalTime)
-	}
-	for {
-		select {
-		case <-e.Done():
-			return
-		case <-running.Unused():
-			return
-		case <-nobody:
-			if len(running.Snapshot().Clients) == 0 {
-				return
-			}
-			nobody = nil
-		}
-	}
 }
 
 // config is the file's, with the flags over it.

@@ -25,7 +25,7 @@ func defaults() kong.Vars {
 }
 
 // daemon says where the daemon is.
-func (e *env) daemon() verbs.Option { return verbs.WithSocket(e.socket) }
+func (e *env) socketOption() verbs.Option { return verbs.WithSocket(e.socket) }
 
 // json writes v, indented, for programs and people.
 func (e *env) json(v any) error {

@@ -55,7 +55,7 @@ func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
 // run carries one command line out and returns the exit status.
 func run(args []string, out, errs io.Writer) int {
-	ctx, stop := signal.NotifyContext(context.Background(), endings()...)
+	ctx, stop := signal.NotifyContext(context.Background(), terminationSignals()...)
 	defer stop()
 	var c cli
 	exit := -1 // set by --help
@@ -94,7 +94,7 @@ func run(args []string, out, errs io.Writer) int {
 
 // endings are the signals that end a command in good order. What is ignored stays ignored: SIGHUP,
 // which comes when the terminal goes, by nohup; SIGINT by a script for what it has in the background.
-func endings() []os.Signal {
+func terminationSignals() []os.Signal {
 	var s []os.Signal
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
 		if !signal.Ignored(sig) {

@@ -67,7 +67,7 @@ const awaitTime = 20 * time.Second
 func freePort() (string, error) {
 	const from, ports = 20000, 12000
 	for range ports {
-		p := from + (7*os.Getpid()+int(asked.Add(1)))%ports
+		p := from + (7*os.Getpid()+int(portsProbed.Add(1)))%ports
 		if l, err := net.Listen("tcp", ":"+strconv.Itoa(p)); err == nil {
 			return strconv.Itoa(p), l.Close()
 		}
@@ -76,4 +76,4 @@ func freePort() (string, error) {
 }
 
 // asked counts the ports that were asked for: scripts run side by side.
-var asked atomic.Int32
+var portsProbed atomic.Int32

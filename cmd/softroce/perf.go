@@ -72,7 +72,7 @@ func (p *perfCmd) Run(e *env) error {
 }
 
 func (p *perfCmd) serve(e *env) error {
-	c, err := verbs.Open(e, p.Device, e.daemon())
+	c, err := verbs.Open(e, p.Device, e.socketOption())
 	if err != nil {
 		return err
 	}
@@ -91,42 +91,12 @@ func (p *perfCmd) serve(e *env) error {
 
 func (p *perfCmd) measure(e *env, o perf.Options) (*perf.Result, error) {
 	if p.Client == "" {
-		return p.between(e, o)
+		return perf.Local(e, e.socket, release(), p.Device, p.Peer, p.GID, o)
 	}
-	c, err := verbs.Open(e, p.Device, e.daemon())
+	c, err := verbs.Open(e, p.Device, e.socketOption())
 	if err != nil {
 		return nil, err
 	}
 	defer c.Close()
 	return perf.Dial(e, p.Client, p.Port, c, p.GID, o)
-}
-
-// between measures between two NICs of the daemon, or of one of our own where none runs
-// and none was named.
-func (p *perfCmd) between(e *env, o perf.Options) (*perf.Result, error) {
-	socket, cleanup, err := daemon.Reach(e, e.socket, release())
-	if err != nil {
-		return nil, err
-	}
-	defer cleanup()
-	at := verbs.WithSocket(socket)
-	nics, err := verbs.Devices(e, at)
-	if err != nil {
-		return nil, err
-	}
-	from, to, err := perf.PickNICs(nics, p.Device, p.Peer)
-	if err != nil {
-		return nil, err
-	}
-	a, err := verbs.Open(e, from, at)
-	if err != nil {
-		return nil, err
-	}
-	defer a.Close()
-	b, err := verbs.Open(e, to, at)
-	if err != nil {
-		return nil, err
-	}
-	defer b.Close()
-	return perf.Between(e, a, b, p.GID, o)
 }

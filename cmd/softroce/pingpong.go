@@ -31,7 +31,7 @@ func (p *pingpongCmd) Run(e *env) error {
 	if p.IBPort != 1 {
 		return usagef("ib-port %d: a softroce NIC has port 1 only", p.IBPort)
 	}
-	c, err := verbs.Open(e, p.Device, e.daemon())
+	c, err := verbs.Open(e, p.Device, e.socketOption())
 	if err != nil {
 		return err
 	}

@@ -17,7 +17,7 @@ import (
 type terminal struct {
 	t    *testing.T
 	keys *os.File
-	said chan string // what has appeared, piece by piece
+	output chan string // what has appeared, piece by piece
 	text string      // what has appeared and was not looked for yet
 }
 
@@ -48,7 +48,7 @@ func openTerminal(t *testing.T, env ...string) *terminal {
 	if err := shell.Start(); err != nil {
 		t.Fatal(err)
 	}
-	x := &terminal{t: t, keys: keys, said: make(chan string, 1024)}
+	x := &terminal{t: t, keys: keys, output: make(chan string, 1024)}
 	t.Cleanup(func() { // its jobs are told that the terminal has gone
 		shell.Process.Kill()
 		shell.Wait()
@@ -60,17 +60,17 @@ func openTerminal(t *testing.T, env ...string) *terminal {
 			if err != nil {
 				return
 			}
-			x.said <- string(buf[:n])
+			x.output <- string(buf[:n])
 		}
 	}()
-	x.shows("<0>")
+	x.waitFor("<0>")
 	return x
 }
 
-func (x *terminal) types(keys string) { x.keys.WriteString(keys) }
+func (x *terminal) write(keys string) { x.keys.WriteString(keys) }
 
 // shows waits until a text appears.
-func (x *terminal) shows(text string) {
+func (x *terminal) waitFor(text string) {
 	x.t.Helper()
 	limit := time.After(awaitTime)
 	for {
@@ -79,7 +79,7 @@ func (x *terminal) shows(text string) {
 			return
 		}
 		select {
-		case more := <-x.said:
+		case more := <-x.output:
 			x.text += more
 		case <-limit:
 			x.t.Fatalf("the terminal does not show %q, but %q", text, x.text)
@@ -111,29 +111,29 @@ func TestAShellHearsOfAProgramThatStops(t *testing.T) {
 	x := openTerminal(t, "SOFTROCE_SOCKET="+filepath.Join(dir, "s"), "SOFTROCE_LIBDIR="+someLibrary(t))
 
 	// It does not read: what is typed between the two stops, ours and its, would be its own.
-	x.types("softroce run -q -- sh -c 'trap \"echo goes on $((6*7)); exit 3\" CONT; echo runs $((6*7)); while :; do sleep 0.05; done'\n")
-	x.shows("runs 42")
-	x.types("\x1a") // ^Z
-	x.shows("Stopped")
-	x.shows("<148>")
-	x.types("fg\n")
-	x.shows("goes on 42")
-	x.shows("<3>")
+	x.write("softroce run -q -- sh -c 'trap \"echo goes on $((6*7)); exit 3\" CONT; echo runs $((6*7)); while :; do sleep 0.05; done'\n")
+	x.waitFor("runs 42")
+	x.write("\x1a") // ^Z
+	x.waitFor("Stopped")
+	x.waitFor("<148>")
+	x.write("fg\n")
+	x.waitFor("goes on 42")
+	x.waitFor("<3>")
 
-	x.types("softroce run -q -- sh -c 'kill -STOP $$; echo back $((6*7)); exit 5'\n")
-	x.shows("Stopped")
-	x.types("fg\n")
-	x.shows("back 42")
-	x.shows("<5>")
+	x.write("softroce run -q -- sh -c 'kill -STOP $$; echo back $((6*7)); exit 5'\n")
+	x.waitFor("Stopped")
+	x.write("fg\n")
+	x.waitFor("back 42")
+	x.waitFor("<5>")
 
-	x.types("softroce run -q -- bash --norc --noprofile --noediting -i\n")
-	x.shows("<0>")
-	x.types("suspend\n")
-	x.shows("Stopped")
-	x.shows("<147>")
-	x.types("fg\n")
-	x.types("echo inner $((6*7))\n")
-	x.shows("inner 42")
-	x.types("exit 7\n")
-	x.shows("<7>")
+	x.write("softroce run -q -- bash --norc --noprofile --noediting -i\n")
+	x.waitFor("<0>")
+	x.write("suspend\n")
+	x.waitFor("Stopped")
+	x.waitFor("<147>")
+	x.write("fg\n")
+	x.write("echo inner $((6*7))\n")
+	x.waitFor("inner 42")
+	x.write("exit 7\n")
+	x.waitFor("<7>")
 }

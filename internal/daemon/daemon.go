@@ -32,7 +32,7 @@ type Daemon struct {
 	tap     tap
 	server  *attach.Server
 	socket  string
-	whole   *recording // of Config.Capture
+	capture   *recording // of Config.Capture
 	http    *http.Server
 	metrics net.Addr // nil where there are none
 
@@ -48,7 +48,7 @@ func Start(c Config, release string, log *slog.Logger) (*Daemon, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
 	}
-	removeDeadTrees(log)
+	removeStaleSysfs(log)
 	d := &Daemon{config: c, release: release, log: log, stop: func() {}}
 	if err := d.start(); err != nil {
 		d.Close()
@@ -58,7 +58,7 @@ func Start(c Config, release string, log *slog.Logger) (*Daemon, error) {
 }
 
 // removeDeadTrees clears away what daemons left behind that were killed. That it cannot is no reason not to start.
-func removeDeadTrees(log *slog.Logger) {
+func removeStaleSysfs(log *slog.Logger) {
 	removed, err := sysfs.RemoveDead()
 	for _, dir := range removed {
 		log.Info("removed the device files of a daemon that was killed", "dir", dir)
@@ -135,16 +135,16 @@ func (d *Daemon) record() error {
 	if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	if d.whole, err = d.tap.start(f, "", true); err != nil {
+	if d.capture, err = d.tap.start(f, "", true); err != nil {
 		return fmt.Errorf("capture: %s: %w", f.Name(), err)
 	}
-	go d.tellOfFailure(d.whole)
+	go d.logCaptureFailure(d.capture)
 	return nil
 }
 
 // tellOfFailure logs that the capture of the whole run has ended before the run.
-func (d *Daemon) tellOfFailure(r *recording) {
-	<-r.ended
+func (d *Daemon) logCaptureFailure(r *recording) {
+	<-r.done
 	if _, err := r.State(); err != nil {
 		d.log.Error("capture ended", "file", d.config.Capture, "err", err)
 	}
@@ -221,8 +221,8 @@ func (d *Daemon) close() error {
 	if d.server != nil {
 		errs = append(errs, d.server.Close())
 	}
-	if d.whole != nil {
-		errs = append(errs, d.whole.Stop())
+	if d.capture != nil {
+		errs = append(errs, d.capture.Stop())
 	}
 	d.stop()
 	d.running.Wait()
@@ -235,9 +235,30 @@ func (d *Daemon) close() error {
 	return errors.Join(errs...)
 }
 
-// Unused returns a channel that is closed when, with Config.WhileUsed, the last client has left.
-// The daemon takes no other from then on; it is to be closed.
-func (d *Daemon) Unused() <-chan struct{} { return d.server.Unused() }
+// firstClientTimeout is how long a daemon with Config.WhileUsed waits for its first client.
+const firstClientTimeout = 10 * time.Second
+
+// Wait blocks until ctx ends. With Config.WhileUsed it also returns after the last client has
+// disconnected, or if no client connects within firstClientTimeout; no new client is accepted then.
+func (d *Daemon) Wait(ctx context.Context) {
+	var noClient <-chan time.Time
+	if d.config.WhileUsed {
+		noClient = time.After(firstClientTimeout)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.server.Unused():
+			return
+		case <-noClient:
+			if len(d.Snapshot().Clients) == 0 {
+				return
+			}
+			noClient = nil
+		}
+	}
+}
 
 // Socket returns the path of the clients' socket.
 func (d *Daemon) Socket() string { return d.socket }

@@ -13,7 +13,7 @@ import (
 
 // Private starts a daemon with the default NICs for the calling program alone, on a socket
 // that nobody else finds. cleanup closes it and removes what it had on disk.
-func Private(release string) (d *Daemon, cleanup func(), err error) {
+func StartPrivate(release string) (d *Daemon, cleanup func(), err error) {
 	dir, err := os.MkdirTemp(tempdir.ForSocket(), "softroce-")
 	if err != nil {
 		return nil, nil, err
@@ -28,7 +28,7 @@ func Private(release string) (d *Daemon, cleanup func(), err error) {
 
 // Reach returns the socket of the daemon that runs: at socket, or, where that is empty, at the
 // default place. Where none runs there, it starts a private one. cleanup is to be called in the end.
-func Reach(ctx context.Context, socket, release string) (path string, cleanup func(), err error) {
+func FindOrStart(ctx context.Context, socket, release string) (path string, cleanup func(), err error) {
 	c, err := control.Dial(ctx, socket)
 	if err == nil {
 		c.Close()
@@ -37,7 +37,7 @@ func Reach(ctx context.Context, socket, release string) (path string, cleanup fu
 	if socket != "" || !errors.Is(err, control.ErrNoDaemon) {
 		return "", nil, err
 	}
-	d, cleanup, err := Private(release)
+	d, cleanup, err := StartPrivate(release)
 	if err != nil {
 		return "", nil, err
 	}

@@ -18,7 +18,7 @@ func Record(ctx context.Context, socket, device, file string, progress func(cont
 		return control.CaptureState{}, err
 	}
 	defer c.Close()
-	w, undo, err := output(file)
+	w, undo, err := openOutput(file)
 	if err != nil {
 		return control.CaptureState{}, err
 	}
@@ -29,17 +29,17 @@ func Record(ctx context.Context, socket, device, file string, progress func(cont
 		undo()
 		return control.CaptureState{}, err
 	}
-	if err := follow(ctx, c, progress); err != nil {
+	if err := pollProgress(ctx, c, progress); err != nil {
 		return control.CaptureState{}, err
 	}
-	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTime)
+	end, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*stopTimeout)
 	defer cancel()
 	return c.StopCapture(end)
 }
 
 // output opens what to record to. undo removes the file again, if it was not there before:
 // it may also be a device, or a pipe that has a name.
-func output(file string) (w *os.File, undo func(), err error) {
+func openOutput(file string) (w *os.File, undo func(), err error) {
 	if file == "-" {
 		return os.Stdout, func() {}, nil
 	}
@@ -52,11 +52,11 @@ func output(file string) (w *os.File, undo func(), err error) {
 }
 
 // progressEvery is how often progress is told.
-const progressEvery = 200 * time.Millisecond
+const progressInterval = 200 * time.Millisecond
 
 // follow tells progress until ctx ends, or the daemon does.
-func follow(ctx context.Context, c *control.Client, progress func(control.CaptureState)) error {
-	tick := time.NewTicker(progressEvery)
+func pollProgress(ctx context.Context, c *control.Client, progress func(control.CaptureState)) error {
+	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()
 	for {
 		select {

@@ -16,28 +16,28 @@ import (
 // A recording is one capture that runs. Engines put frames in a buffer; a goroutine takes
 // the whole buffer, gives an empty one back, and writes to the file.
 type recording struct {
-	whole bool // engines wait instead of losing frames
+	lossless bool // engines wait instead of losing frames
 	file  *os.File
 	out   *capture.Writer
 	taps  []*wire.Tap // where frames come from
 
 	mu     sync.Mutex
 	wake   sync.Cond // of the writer: something is there; of engines: there is room
-	fill   batch
+	pending   batch
 	spare  batch
 	state  control.CaptureState
 	err    error
-	ending bool
-	ended  chan struct{}
+	stopping bool
+	done  chan struct{}
 }
 
 // batch is frames behind each other.
 type batch struct {
-	heads []head
+	headers []frameHeader
 	data  []byte
 }
 
-type head struct {
+type frameHeader struct {
 	wallNs int64
 	iface  int
 	n      int
@@ -46,10 +46,10 @@ type head struct {
 const (
 	// maxWaiting is how many bytes of frames wait for the file at most: a quarter of a second
 	// of 1 Gb/s links, and memory that a daemon can spare.
-	maxWaiting = 64 << 20
+	maxPending = 64 << 20
 
 	// stopTime is how long the end of a recording waits for whoever reads a pipe.
-	stopTime = 2 * time.Second
+	stopTimeout = 2 * time.Second
 )
 
 func newRecording(w *os.File, names []string, whole bool) (*recording, error) {
@@ -60,7 +60,7 @@ func newRecording(w *os.File, names []string, whole bool) (*recording, error) {
 	if err != nil {
 		return nil, cannotWrite(err)
 	}
-	r := &recording{whole: whole, file: w, out: out, ended: make(chan struct{})}
+	r := &recording{lossless: whole, file: w, out: out, done: make(chan struct{})}
 	r.wake.L = &r.mu
 	go r.drain()
 	return r, nil
@@ -70,25 +70,25 @@ func newRecording(w *os.File, names []string, whole bool) (*recording, error) {
 func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.whole && len(r.fill.data)+len(frame) > maxWaiting && r.err == nil && !r.ending {
+	for r.lossless && len(r.pending.data)+len(frame) > maxPending && r.err == nil && !r.stopping {
 		r.wake.Wait()
 	}
-	if len(r.fill.data)+len(frame) > maxWaiting || r.err != nil || r.ending {
+	if len(r.pending.data)+len(frame) > maxPending || r.err != nil || r.stopping {
 		r.state.Dropped++
 		return
 	}
-	if len(r.fill.heads) == 0 {
+	if len(r.pending.headers) == 0 {
 		r.wake.Broadcast()
 	}
-	r.fill.heads = append(r.fill.heads, head{wallNs, iface, len(frame)})
-	r.fill.data = append(r.fill.data, frame...)
+	r.pending.headers = append(r.pending.headers, frameHeader{wallNs, iface, len(frame)})
+	r.pending.data = append(r.pending.data, frame...)
 	r.state.Packets++
 	r.state.Bytes += uint64(len(frame))
 }
 
 // drain writes batches until the recording ends and nothing is left.
 func (r *recording) drain() {
-	defer close(r.ended)
+	defer close(r.done)
 	for {
 		b, more := r.take()
 		if err := r.writeBatch(b); err != nil {
@@ -105,18 +105,18 @@ func (r *recording) drain() {
 func (r *recording) take() (b batch, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for len(r.fill.heads) == 0 && !r.ending {
+	for len(r.pending.headers) == 0 && !r.stopping {
 		r.wake.Wait()
 	}
-	b = r.fill
-	r.fill = batch{r.spare.heads[:0], r.spare.data[:0]}
+	b = r.pending
+	r.pending = batch{r.spare.headers[:0], r.spare.data[:0]}
 	r.spare = b
 	r.wake.Broadcast()
-	return b, !r.ending
+	return b, !r.stopping
 }
 
 func (r *recording) writeBatch(b batch) error {
-	for _, h := range b.heads {
+	for _, h := range b.headers {
 		if err := r.out.WriteFrame(h.wallNs, h.iface, b.data[:h.n]); err != nil {
 			return err
 		}
@@ -143,15 +143,15 @@ func (r *recording) State() (control.CaptureState, error) {
 // nobody reads holds it up for stopTime only.
 func (r *recording) Stop() error {
 	r.mu.Lock()
-	r.ending = true
+	r.stopping = true
 	r.wake.Broadcast() // engines that wait for room let go of their taps
 	r.mu.Unlock()
 	for _, t := range r.taps {
 		t.Detach()
 	}
 	select {
-	case <-r.ended:
-	case <-time.After(stopTime):
+	case <-r.done:
+	case <-time.After(stopTimeout):
 		r.file.Close()
 		return errors.New("capture: what reads it does not take the rest")
 	}

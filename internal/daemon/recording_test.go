@@ -30,7 +30,7 @@ func TestAReaderThatDoesNotReadLosesFramesAndStopsNobody(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const n = 3 * maxWaiting >> 19
+	const n = 3 * maxPending >> 19
 	frames(r, n) // returns, although nobody reads
 	s, _ := r.State()
 	if s.Dropped == 0 || s.Packets+s.Dropped != n {
@@ -52,8 +52,8 @@ func TestARecordingTellsThatItsFileTakesNoMore(t *testing.T) {
 	}
 	rd.Close()
 	frames(r, 1)
-	<-r.ended
-	frames(r, 2*maxWaiting>>19) // engines do not wait for it any more
+	<-r.done
+	frames(r, 2*maxPending>>19) // engines do not wait for it any more
 	if _, err := r.State(); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("its state is %v, not EPIPE", err)
 	}
@@ -77,7 +77,7 @@ func TestAWholeRecordingLosesNothing(t *testing.T) {
 		b, _ := io.ReadAll(rd)
 		read <- b
 	}()
-	const n = 2 * maxWaiting >> 19
+	const n = 2 * maxPending >> 19
 	frames(r, n)
 	if err := r.Stop(); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestARecordingWhoseReaderIsGoneGivesUp(t *testing.T) {
 		t.Fatal(err)
 	}
 	rd.Close()
-	frames(r, 3*maxWaiting>>19) // must not wait for ever
+	frames(r, 3*maxPending>>19) // must not wait for ever
 	if err := r.Stop(); err == nil {
 		t.Error("no error")
 	}

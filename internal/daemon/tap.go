@@ -13,14 +13,14 @@ import (
 // tap is where captures take frames from: the cables of all NICs. While there is no
 // capture it costs a load per batch.
 type tap struct {
-	clock  func() int64 // what the engines go by
-	cables []*cable     // the index is the number of the capture's interface
+	clock func() int64  // what the engines go by
+	links []*tappedLink // the index is the number of the capture's interface
 }
 
 // A cable is a NIC's link with the capture around it, which knows what it has seen twice: a
 // frame between two ends in this daemon is recorded where it is sent, not again where it is
 // received.
-type cable struct {
+type tappedLink struct {
 	*wire.CaptureLink
 	name      string
 	fabric    bool // both ends are here
@@ -29,21 +29,21 @@ type cable struct {
 }
 
 // add puts a capture around a link.
-func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *cable {
-	c := &cable{
-		CaptureLink: wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: untranslated}),
+func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *tappedLink {
+	c := &tappedLink{
+		CaptureLink: wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: engineTime}),
 		name:        name, fabric: fabric, local: wire.Owns(iface),
 	}
-	t.cables = append(t.cables, c)
+	t.links = append(t.links, c)
 	return c
 }
 
 // untranslated leaves the time of a frame what the engine says. A recording puts wall time in
 // its place, for all cables by the same difference: an answer does not come before its question.
-func untranslated(now int64) int64 { return now }
+func engineTime(now int64) int64 { return now }
 
 // Receive implements wire.Link.
-func (c *cable) Receive(now int64, batch []wire.RxFrame) (int, error) {
+func (c *tappedLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	c.receiving = true
 	n, err := c.CaptureLink.Receive(now, batch)
 	c.receiving = false
@@ -52,7 +52,7 @@ func (c *cable) Receive(now int64, batch []wire.RxFrame) (int, error) {
 
 // again reports whether a frame that is being received was recorded when it was sent.
 // alone says that only this cable is recorded.
-func (c *cable) again(frame []byte, alone bool) bool {
+func (c *tappedLink) recordedAtSender(frame []byte, alone bool) bool {
 	if c.fabric {
 		return !alone || c.local(source(frame))
 	}
@@ -70,16 +70,16 @@ func source(frame []byte) (s wire.Station) {
 }
 
 // A strand is a recording's hold on one cable: the sink that the cable's capture writes to.
-type strand struct {
+type tapSink struct {
 	*recording
-	cable  *cable
-	alone  bool
+	link   *tappedLink
+	single bool
 	offset int64 // from the engines' time to wall time
 }
 
 // WriteFrame implements wire.FrameSink. It runs on the cable's engine.
-func (s *strand) WriteFrame(now int64, iface int, frame []byte) error {
-	if !s.cable.receiving || !s.cable.again(frame, s.alone) {
+func (s *tapSink) WriteFrame(now int64, iface int, frame []byte) error {
+	if !s.link.receiving || !s.link.recordedAtSender(frame, s.single) {
 		s.write(now+s.offset, iface, frame)
 	}
 	return nil
@@ -93,9 +93,9 @@ func (t *tap) StartCapture(w *os.File, device string) (attach.Capture, error) {
 
 // start begins a recording to w. If whole, the engines wait for a slow w and nothing is lost.
 func (t *tap) start(w *os.File, device string, whole bool) (*recording, error) {
-	var from []*cable
+	var from []*tappedLink
 	var names []string
-	for _, c := range t.cables {
+	for _, c := range t.links {
 		if device == "" || device == c.name {
 			from = append(from, c)
 			names = append(names, c.name)
@@ -112,7 +112,7 @@ func (t *tap) start(w *os.File, device string, whole bool) (*recording, error) {
 	}
 	offset := time.Now().UnixNano() - t.clock()
 	for i, c := range from {
-		r.taps = append(r.taps, c.Attach(&strand{r, c, device != "", offset}, i))
+		r.taps = append(r.taps, c.Attach(&tapSink{r, c, device != "", offset}, i))
 	}
 	return r, nil
 }

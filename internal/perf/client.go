@@ -31,30 +31,30 @@ func Measure(ctx context.Context, conn net.Conn, c *verbs.Context, gid int, o Op
 	ctx, end := c.WhileServed(ctx)
 	defer end()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	r, err := measure(ctx, newTalk(conn), c, gid, o)
+	r, err := measure(ctx, newMessageConn(conn), c, gid, o)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx) // what the closed connection said does not matter
 	}
 	return r, err
 }
 
-func measure(ctx context.Context, t *talk, c *verbs.Context, gid int, o Options) (*Result, error) {
+func measure(ctx context.Context, t *messageConn, c *verbs.Context, gid int, o Options) (*Result, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s, err := newSide(c, o, false)
+	s, err := newEndpoint(c, o, false)
 	defer s.close()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.introduce(gid, t.conn, netip.Addr{}); err != nil {
+	if err := s.chooseGID(gid, t.conn, netip.Addr{}); err != nil {
 		return nil, err
 	}
-	if err := t.tell(hello{version, o, s.place}); err != nil {
+	if err := t.send(request{version, o, s.info}); err != nil {
 		return nil, err
 	}
-	var a answer
-	if err := t.hear(&a); err != nil {
+	var a response
+	if err := t.receive(&a); err != nil {
 		return nil, err
 	}
 	if a.Error != "" {
@@ -63,20 +63,20 @@ func measure(ctx context.Context, t *talk, c *verbs.Context, gid int, o Options)
 	if a.Version != version {
 		return nil, fmt.Errorf("%w of version %d", ErrPeer, version)
 	}
-	if err := s.connect(ctx, a.Place, a.MTU); err != nil {
+	if err := s.connect(ctx, a.Endpoint, a.MTU); err != nil {
 		return nil, err
 	}
 	r := &Result{
 		Op: o.Op, Type: o.Type, Size: o.Size, QPs: o.QPs, Depth: o.Depth, MTU: a.MTU,
-		Local:  Side{s.place.Device, s.place.QPs[0].GID.Addr().String()},
-		Remote: Side{a.Place.Device, a.Place.QPs[0].GID.Addr().String()},
+		Local:  Address{s.info.Device, s.info.QPs[0].GID.Addr().String()},
+		Remote: Address{a.Endpoint.Device, a.Endpoint.QPs[0].GID.Addr().String()},
 	}
-	return r, s.drive(ctx, t, a.Place, r)
+	return r, s.run(ctx, t, a.Endpoint, r)
 }
 
 // drive runs both phases and has both sides check the data.
-func (s *side) drive(ctx context.Context, t *talk, peer place, r *Result) error {
-	if s.isSource() {
+func (s *endpoint) run(ctx context.Context, t *messageConn, peer endpointInfo, r *Result) error {
+	if s.sendsData() {
 		s.fill()
 	}
 	l := newLoad(s, peer)
@@ -88,14 +88,14 @@ func (s *side) drive(ctx context.Context, t *talk, peer place, r *Result) error 
 		n, elapsed, err = l.bandwidth(ctx)
 		r.setCount(n, elapsed)
 	}
-	if terr := t.tell(finish{Operations: l.completed, Failed: err != nil, Checksum: s.checksum()}); err == nil {
+	if terr := t.send(summary{Operations: l.completed, Failed: err != nil, Checksum: s.checksum()}); err == nil {
 		err = terr
 	}
 	if err != nil {
 		return err
 	}
 	var v verdict
-	if err := t.hear(&v); err != nil {
+	if err := t.receive(&v); err != nil {
 		return err
 	}
 	if v.Error != "" {

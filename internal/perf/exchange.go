@@ -20,22 +20,22 @@ const version = 2
 const maxMessage = 1 << 20
 
 // hello is what the client wants and where it is.
-type hello struct {
+type request struct {
 	Version int     `json:"softroce_perf"`
 	Options Options `json:"options"`
-	Place   place   `json:"place"`
+	Endpoint   endpointInfo   `json:"place"`
 }
 
 // answer is where the server is, or why it will not.
-type answer struct {
+type response struct {
 	Version int    `json:"softroce_perf"`
 	Error   string `json:"error,omitempty"`
 	MTU     int    `json:"mtu"`
-	Place   place  `json:"place"`
+	Endpoint   endpointInfo  `json:"place"`
 }
 
 // place is where one side's queue pairs and memory are.
-type place struct {
+type endpointInfo struct {
 	Device string       `json:"device"`
 	QPs    []verbs.Info `json:"qps"`
 	Addr   uint64       `json:"addr"`
@@ -44,7 +44,7 @@ type place struct {
 }
 
 // finish tells what the client did.
-type finish struct {
+type summary struct {
 	Operations uint64 `json:"operations"`
 	Failed     bool   `json:"failed"`
 	Checksum   uint32 `json:"checksum"` // of what the server should hold
@@ -60,21 +60,21 @@ type verdict struct {
 var ErrPeer = errors.New("the peer does not speak softroce perf's protocol")
 
 // talk is a stream connection that carries messages.
-type talk struct {
+type messageConn struct {
 	conn net.Conn
 	dec  *json.Decoder
-	left *limit
+	limit *limitedReader
 }
 
-func newTalk(c net.Conn) *talk {
-	l := &limit{r: c}
-	return &talk{c, json.NewDecoder(l), l}
+func newMessageConn(c net.Conn) *messageConn {
+	l := &limitedReader{r: c}
+	return &messageConn{c, json.NewDecoder(l), l}
 }
 
-func (t *talk) tell(v any) error { return json.NewEncoder(t.conn).Encode(v) }
+func (t *messageConn) send(v any) error { return json.NewEncoder(t.conn).Encode(v) }
 
-func (t *talk) hear(v any) error {
-	t.left.n = maxMessage
+func (t *messageConn) receive(v any) error {
+	t.limit.n = maxMessage
 	err := t.dec.Decode(v)
 	var syntax *json.SyntaxError
 	var kind *json.UnmarshalTypeError
@@ -82,22 +82,22 @@ func (t *talk) hear(v any) error {
 		return fmt.Errorf("%w: %w", ErrPeer, err)
 	}
 	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return errHungUp
+		return errClosed
 	}
 	return err
 }
 
-var errHungUp = errors.New("the other end hung up")
+var errClosed = errors.New("the other end hung up")
 
 var errLong = errors.New("message is too long")
 
 // limit reads no more than n bytes.
-type limit struct {
+type limitedReader struct {
 	r net.Conn
 	n int
 }
 
-func (l *limit) Read(p []byte) (int, error) {
+func (l *limitedReader) Read(p []byte) (int, error) {
 	if l.n <= 0 {
 		return 0, errLong
 	}

@@ -11,16 +11,16 @@ import (
 // with the engines: work requests are prepared once, posted by the batch with only the last
 // signaled, and their completions polled by the batch.
 type load struct {
-	*side
+	*endpoint
 	batches [][]verbs.SendWR // of each queue pair, the last one signaled
-	quiet   []int            // of each queue pair, operations since a solicited one
+	unsolicited   []int            // of each queue pair, operations since a solicited one
 	wc      [64]verbs.WC
 
 	completed uint64 // operations in all
 }
 
-func newLoad(s *side, peer place) *load {
-	l := &load{side: s}
+func newLoad(s *endpoint, peer endpointInfo) *load {
+	l := &load{endpoint: s}
 	for i := range s.qps {
 		wr := verbs.SendWR{
 			WRID:       uint64(i),
@@ -48,7 +48,7 @@ func newLoad(s *side, peer place) *load {
 		batch[len(batch)-1].SendFlags = verbs.SendSignaled
 		l.batches = append(l.batches, batch)
 	}
-	l.quiet = make([]int, len(s.qps))
+	l.unsolicited = make([]int, len(s.qps))
 	return l
 }
 
@@ -58,9 +58,9 @@ func (l *load) post(q, n int) error {
 	batch = batch[len(batch)-n:]
 	last := &batch[n-1]
 	last.SendFlags &^= verbs.SendSolicited
-	if l.quiet[q] += n; l.o.Op == Send && l.quiet[q] >= l.o.refill() {
+	if l.unsolicited[q] += n; l.o.Op == Send && l.unsolicited[q] >= l.o.refill() {
 		last.SendFlags |= verbs.SendSolicited
-		l.quiet[q] = 0
+		l.unsolicited[q] = 0
 	}
 	return l.qps[q].PostSend(batch...)
 }

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 
+	"softroce/internal/daemon"
 	"softroce/verbs"
 )
 
@@ -20,12 +21,42 @@ func Between(ctx context.Context, client, server *verbs.Context, gid int, o Opti
 	ours, theirs := net.Pipe()
 	s := Server{Context: server, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
 	answered := make(chan error, 1)
-	go func() { answered <- s.Answer(ctx, theirs) }()
+	go func() { answered <- s.ServeConn(ctx, theirs) }()
 	r, err := Measure(ctx, ours, client, gid, o)
 	if serr := <-answered; err == nil {
 		err = serr
 	}
 	return r, err
+}
+
+// Local measures between two NICs of one daemon: the one at socket, or, where socket is empty and no
+// daemon runs at the default place, a private one that it starts. release is the version of a private
+// daemon. client and server name the NICs, see PickNICs.
+func Local(ctx context.Context, socket, release, client, server string, gid int, o Options) (*Result, error) {
+	socket, cleanup, err := daemon.FindOrStart(ctx, socket, release)
+	if err != nil {
+		return nil, err
+	}
+	defer cleanup()
+	at := verbs.WithSocket(socket)
+	nics, err := verbs.Devices(ctx, at)
+	if err != nil {
+		return nil, err
+	}
+	if client, server, err = PickNICs(nics, client, server); err != nil {
+		return nil, err
+	}
+	a, err := verbs.Open(ctx, client, at)
+	if err != nil {
+		return nil, err
+	}
+	defer a.Close()
+	b, err := verbs.Open(ctx, server, at)
+	if err != nil {
+		return nil, err
+	}
+	defer b.Close()
+	return Between(ctx, a, b, gid, o)
 }
 
 // PickNICs chooses the two ends of a run within one daemon: those that were named, else

@@ -24,7 +24,7 @@ const testTimeout = 30 * time.Second
 // nics opens the two NICs of a private daemon.
 func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
 	t.Helper()
-	d, cleanup, err := daemon.Private("test")
+	d, cleanup, err := daemon.StartPrivate("test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -128,7 +128,7 @@ func TestAServerServesClientsOverTCP(t *testing.T) {
 }
 
 func TestAServerEndsWithItsDaemon(t *testing.T) {
-	d, cleanup, err := daemon.Private("test")
+	d, cleanup, err := daemon.StartPrivate("test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +168,7 @@ func TestAServerRefusesWhatItCannotDo(t *testing.T) {
 	ctx, a, b := nics(t)
 	s := perf.Server{Context: b, GIDIndex: 99, Log: slog.New(slog.DiscardHandler)}
 	ours, theirs := net.Pipe()
-	go s.Answer(ctx, theirs)
+	go s.ServeConn(ctx, theirs)
 	if _, err := perf.Measure(ctx, ours, a, verbs.AnyGID, brief(perf.Write)); err == nil || !strings.Contains(err.Error(), "server: GID index 99") {
 		t.Errorf("got %v", err)
 	}
@@ -180,7 +180,7 @@ func TestStrangersAreToldApart(t *testing.T) {
 	for _, said := range []string{"GET / HTTP/1.1\r\n\r\n", "{\"softroce_perf\": 7}\n", "[1,2]\n", strings.Repeat(" ", 2<<20)} {
 		ours, theirs := net.Pipe()
 		answered := make(chan error, 1)
-		go func() { answered <- s.Answer(ctx, theirs) }()
+		go func() { answered <- s.ServeConn(ctx, theirs) }()
 		go func() {
 			ours.Write([]byte(said))
 			b := make([]byte, 1000)

@@ -16,8 +16,8 @@ type Result struct {
 	QPs      int     `json:"qps"`
 	Depth    int     `json:"depth"`
 	MTU      int     `json:"mtu"`
-	Local    Side    `json:"local"`
-	Remote   Side    `json:"remote"`
+	Local    Address    `json:"local"`
+	Remote   Address    `json:"remote"`
 	Seconds  float64 `json:"seconds"` // that the numbers below stand for
 	Messages uint64  `json:"messages"`
 	Bytes    uint64  `json:"bytes"`
@@ -34,7 +34,7 @@ type Result struct {
 }
 
 // Side names one end of a run.
-type Side struct {
+type Address struct {
 	Device string `json:"device"`
 	GID    string `json:"gid"`
 }
@@ -108,7 +108,7 @@ func (r *Result) WriteText(w io.Writer) error {
 	return err
 }
 
-func (s Side) String() string { return s.Device + " (" + s.GID + ")" }
+func (s Address) String() string { return s.Device + " (" + s.GID + ")" }
 
 func count(n int, of string) string {
 	if n != 1 {

@@ -37,10 +37,10 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 			return err
 		}
 		if once {
-			return s.Answer(ctx, conn)
+			return s.ServeConn(ctx, conn)
 		}
 		clients.Go(func() {
-			if err := s.Answer(ctx, conn); err != nil && ctx.Err() == nil {
+			if err := s.ServeConn(ctx, conn); err != nil && ctx.Err() == nil {
 				s.Log.Warn("measurement failed", "client", conn.RemoteAddr(), "err", err)
 			}
 		})
@@ -48,63 +48,63 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 }
 
 // Answer serves one client, and closes conn.
-func (s *Server) Answer(ctx context.Context, conn net.Conn) error {
+func (s *Server) ServeConn(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	err := s.answer(ctx, conn)
+	err := s.serveConn(ctx, conn)
 	if ctx.Err() != nil {
 		err = context.Cause(ctx) // what the closed connection said does not matter
 	}
 	return err
 }
 
-func (s *Server) answer(ctx context.Context, conn net.Conn) error {
-	t := newTalk(conn)
-	var h hello
-	if err := t.hear(&h); err != nil {
+func (s *Server) serveConn(ctx context.Context, conn net.Conn) error {
+	t := newMessageConn(conn)
+	var h request
+	if err := t.receive(&h); err != nil {
 		return err
 	}
 	if h.Version != version {
 		err := fmt.Errorf("%w of version %d", ErrPeer, version)
-		return errors.Join(err, t.tell(answer{Error: err.Error()}))
+		return errors.Join(err, t.send(response{Error: err.Error()}))
 	}
 	side, mtu, err := s.prepare(ctx, conn, h)
 	defer side.close()
 	if err != nil {
-		return errors.Join(err, t.tell(answer{Version: version, Error: err.Error()}))
+		return errors.Join(err, t.send(response{Version: version, Error: err.Error()}))
 	}
-	if err := t.tell(answer{Version: version, MTU: mtu, Place: side.place}); err != nil {
+	if err := t.send(response{Version: version, MTU: mtu, Endpoint: side.info}); err != nil {
 		return err
 	}
-	return side.attend(ctx, t)
+	return side.serve(ctx, t)
 }
 
 // prepare makes this end of what the client wants. The side is to be closed even after
 // an error.
-func (s *Server) prepare(ctx context.Context, conn net.Conn, h hello) (*side, int, error) {
+func (s *Server) prepare(ctx context.Context, conn net.Conn, h request) (*endpoint, int, error) {
 	if err := h.Options.Validate(); err != nil {
-		return &side{}, 0, err
+		return &endpoint{}, 0, err
 	}
-	if len(h.Place.QPs) != h.Options.QPs {
-		return &side{}, 0, fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(h.Place.QPs), h.Options.QPs)
+	if len(h.Endpoint.QPs) != h.Options.QPs {
+		return &endpoint{}, 0, fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(h.Endpoint.QPs), h.Options.QPs)
 	}
-	side, err := newSide(s.Context, h.Options, true)
+	side, err := newEndpoint(s.Context, h.Options, true)
 	if err != nil {
 		return side, 0, err
 	}
-	if err := side.introduce(s.GIDIndex, conn, h.Place.QPs[0].GID.Addr()); err != nil {
+	if err := side.chooseGID(s.GIDIndex, conn, h.Endpoint.QPs[0].GID.Addr()); err != nil {
 		return side, 0, err
 	}
-	mtu := min(side.place.MTU, h.Place.MTU)
+	mtu := min(side.info.MTU, h.Endpoint.MTU)
 	if want := h.Options.MTU; want > mtu {
 		return side, 0, fmt.Errorf("path MTU %d: the ports take at most %d", want, mtu)
 	} else if want != 0 {
 		mtu = want
 	}
-	if err := side.connect(ctx, h.Place, mtu); err != nil {
+	if err := side.connect(ctx, h.Endpoint, mtu); err != nil {
 		return side, 0, err
 	}
-	if side.isSource() {
+	if side.sendsData() {
 		side.fill()
 	}
 	return side, mtu, nil
@@ -112,7 +112,7 @@ func (s *Server) prepare(ctx context.Context, conn net.Conn, h hello) (*side, in
 
 // attend keeps receives posted, where the operation needs them, until the client has
 // finished, and then checks the data.
-func (s *side) attend(ctx context.Context, t *talk) error {
+func (s *endpoint) serve(ctx context.Context, t *messageConn) error {
 	ctx, stop := context.WithCancel(ctx)
 	received := make(chan error, 1)
 	if s.o.Op == Send {
@@ -124,10 +124,10 @@ func (s *side) attend(ctx context.Context, t *talk) error {
 	} else {
 		received <- nil
 	}
-	var f finish
-	err := t.hear(&f)
+	var f summary
+	err := t.receive(&f)
 	if s.o.Type != RC {
-		time.Sleep(settle) // what has left is on its way
+		time.Sleep(settleTime) // what has left is on its way
 	}
 	stop()
 	if rerr := <-received; err == nil {
@@ -137,16 +137,16 @@ func (s *side) attend(ctx context.Context, t *talk) error {
 		return err
 	}
 	var v verdict
-	for _, n := range s.got {
+	for _, n := range s.received {
 		v.Received += n
 	}
 	switch {
 	case s.o.Type != RC:
-		if !s.plausible() {
+		if !s.slotsPlausible() {
 			v.Error = "wrong data: the server holds what was not sent"
 		}
 	case s.o.Op == Atomic:
-		if got := s.added(); got != f.Operations {
+		if got := s.sumCounters(); got != f.Operations {
 			v.Error = fmt.Sprintf("wrong data: %d operations added up to %d", f.Operations, got)
 		}
 	default:
@@ -154,13 +154,13 @@ func (s *side) attend(ctx context.Context, t *talk) error {
 			v.Error = fmt.Sprintf("wrong data: checksum %#x at the server, %#x at the client", got, f.Checksum)
 		}
 	}
-	return t.tell(v)
+	return t.send(v)
 }
 
 // settle is how long messages that nobody acknowledges may take to arrive.
-const settle = 50 * time.Millisecond
+const settleTime = 50 * time.Millisecond
 
-func (s *side) recvBatch(i int) []verbs.RecvWR {
+func (s *endpoint) recvBatch(i int) []verbs.RecvWR {
 	batch := make([]verbs.RecvWR, s.o.recvDepth())
 	wr := verbs.RecvWR{WRID: uint64(i), SGList: []verbs.SGE{s.mr.SGE(i*s.o.stride(), s.o.header()+s.o.Size)}}
 	for j := range batch {
@@ -169,7 +169,7 @@ func (s *side) recvBatch(i int) []verbs.RecvWR {
 	return batch
 }
 
-func (s *side) postRecvs() error {
+func (s *endpoint) postRecvs() error {
 	for i, q := range s.qps {
 		if err := q.PostRecv(s.recvBatch(i)...); err != nil {
 			return err
@@ -179,7 +179,7 @@ func (s *side) postRecvs() error {
 }
 
 // receive posts again what was consumed, a batch at a time, until ctx ends.
-func (s *side) receive(ctx context.Context) error {
+func (s *endpoint) receive(ctx context.Context) error {
 	batches := make([][]verbs.RecvWR, len(s.qps))
 	for i := range batches {
 		batches[i] = s.recvBatch(i)
@@ -196,7 +196,7 @@ func (s *side) receive(ctx context.Context) error {
 				return err
 			}
 			q := wc[i].WRID
-			s.got[q]++
+			s.received[q]++
 			if consumed[q]++; consumed[q] >= s.o.refill() {
 				if err := s.qps[q].PostRecv(batches[q][:consumed[q]]...); err != nil {
 					return err

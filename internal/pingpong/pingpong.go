@@ -91,7 +91,7 @@ func Serve(ctx context.Context, c *verbs.Context, o Options, out io.Writer) (Res
 		return Result{}, err
 	}
 	l.Close()
-	return Answer(ctx, conn, c, o, out)
+	return ServeConn(ctx, conn, c, o, out)
 }
 
 // Dial connects to a server on host and plays the client.
@@ -100,20 +100,20 @@ func Dial(ctx context.Context, host string, c *verbs.Context, o Options, out io.
 	if err != nil {
 		return Result{}, fmt.Errorf("no pingpong server: %w", err)
 	}
-	return Ask(ctx, conn, c, o, out)
+	return DialConn(ctx, conn, c, o, out)
 }
 
 // Answer plays the server over an open connection, which it closes.
-func Answer(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer) (Result, error) {
-	return converse(ctx, conn, c, o, out, (*end).exchangeAsServer)
+func ServeConn(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer) (Result, error) {
+	return runOver(ctx, conn, c, o, out, (*endpoint).exchangeAsServer)
 }
 
 // Ask plays the client over an open connection, which it closes.
-func Ask(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer) (Result, error) {
-	return converse(ctx, conn, c, o, out, (*end).exchangeAsClient)
+func DialConn(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer) (Result, error) {
+	return runOver(ctx, conn, c, o, out, (*endpoint).exchangeAsClient)
 }
 
-func converse(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer, exchange func(*end, net.Conn) error) (Result, error) {
+func runOver(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer, exchange func(*endpoint, net.Conn) error) (Result, error) {
 	defer conn.Close()
 	ctx, release := c.WhileServed(ctx)
 	defer release()
@@ -121,7 +121,7 @@ func converse(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, o
 	if err := o.Validate(); err != nil {
 		return Result{}, err
 	}
-	e := &end{ctx: ctx, o: o, out: out}
+	e := &endpoint{ctx: ctx, o: o, out: out}
 	defer e.close()
 	err := e.open(c)
 	if err == nil {
@@ -138,7 +138,7 @@ func converse(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, o
 
 // exchangeAsServer: hear where the client is, connect, then say where we are. The client
 // starts when it has heard that.
-func (e *end) exchangeAsServer(conn net.Conn) error {
+func (e *endpoint) exchangeAsServer(conn net.Conn) error {
 	remote, err := readDest(conn)
 	if err != nil {
 		return err
@@ -157,7 +157,7 @@ func (e *end) exchangeAsServer(conn net.Conn) error {
 }
 
 // exchangeAsClient: say where we are, hear where the server is, and that it is connected.
-func (e *end) exchangeAsClient(conn net.Conn) error {
+func (e *endpoint) exchangeAsClient(conn net.Conn) error {
 	if err := e.chooseGID(rendezvous.LocalAddr(conn), netip.Addr{}); err != nil {
 		return err
 	}

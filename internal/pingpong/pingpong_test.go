@@ -20,7 +20,7 @@ const testTimeout = 30 * time.Second
 // nics opens the two NICs of a private daemon.
 func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
 	t.Helper()
-	d, cleanup, err := daemon.Private("test")
+	d, cleanup, err := daemon.StartPrivate("test")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -46,15 +46,15 @@ type ends struct {
 }
 
 // converse has both ends talk, server with so and client with co.
-func converse(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (e ends) {
+func runOver(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (e ends) {
 	ours, theirs := net.Pipe()
 	done := make(chan struct{})
 	var out strings.Builder
 	go func() {
 		defer close(done)
-		e.server, e.serverErr = pingpong.Answer(ctx, theirs, server, so, &out)
+		e.server, e.serverErr = pingpong.ServeConn(ctx, theirs, server, so, &out)
 	}()
-	e.client, e.clientErr = pingpong.Ask(ctx, ours, client, co, io.Discard)
+	e.client, e.clientErr = pingpong.DialConn(ctx, ours, client, co, io.Discard)
 	<-done
 	e.text = out.String()
 	return e
@@ -79,7 +79,7 @@ func TestBothEndsConverse(t *testing.T) {
 			o := pingpong.DefaultOptions()
 			o.Iters = 100
 			c.change(&o)
-			e := converse(ctx, a, b, o, o)
+			e := runOver(ctx, a, b, o, o)
 			if e.serverErr != nil || e.clientErr != nil {
 				t.Fatalf("server: %v, client: %v", e.serverErr, e.clientErr)
 			}
@@ -112,19 +112,19 @@ func TestAnEndThatWaitsForItsPeerEndsWithItsDaemon(t *testing.T) {
 		{"to tell its address", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
-			_, err := pingpong.Answer(ctx, theirs, c, o, io.Discard)
+			_, err := pingpong.ServeConn(ctx, theirs, c, o, io.Discard)
 			return err
 		}},
 		{"to answer", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			go io.Copy(io.Discard, ours)
-			_, err := pingpong.Ask(ctx, theirs, c, o, io.Discard)
+			_, err := pingpong.DialConn(ctx, theirs, c, o, io.Discard)
 			return err
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			d, cleanup, err := daemon.Private("test")
+			d, cleanup, err := daemon.StartPrivate("test")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -152,7 +152,7 @@ func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
 	ctx, a, b := nics(t)
 	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
 	so.Iters, co.Iters, co.GIDIndex = 10, 10, 2
-	e := converse(ctx, a, b, so, co)
+	e := runOver(ctx, a, b, so, co)
 	if e.serverErr != nil || e.clientErr != nil {
 		t.Fatalf("server: %v, client: %v", e.serverErr, e.clientErr)
 	}
@@ -169,11 +169,11 @@ func TestDifferentSizesAreNoticed(t *testing.T) {
 	served := make(chan error, 1)
 	until, stop := context.WithCancel(ctx)
 	go func() {
-		_, err := pingpong.Answer(ctx, theirs, a, so, io.Discard)
+		_, err := pingpong.ServeConn(ctx, theirs, a, so, io.Discard)
 		served <- err
 		stop() // the client waits for an answer that does not come
 	}()
-	pingpong.Ask(until, ours, b, co, io.Discard)
+	pingpong.DialConn(until, ours, b, co, io.Discard)
 	if err := <-served; !errors.Is(err, pingpong.ErrData) {
 		t.Errorf("server: %v", err)
 	}
@@ -188,7 +188,7 @@ func TestTheStockClientIsServed(t *testing.T) {
 	ours, theirs := net.Pipe()
 	served := make(chan error, 1)
 	go func() {
-		_, err := pingpong.Answer(ctx, theirs, a, o, io.Discard)
+		_, err := pingpong.ServeConn(ctx, theirs, a, o, io.Discard)
 		served <- err
 	}()
 

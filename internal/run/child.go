@@ -65,15 +65,15 @@ func execute(ctx context.Context, file string, argv, env []string) (int, error) 
 		case err != nil:
 			return 0, os.NewSyscallError("waitid", err)
 		case state.Code == cldStopped:
-			stopAlong(p)
+			suspendWith(p)
 		default:
-			return ended(p)
+			return exitStatus(p)
 		}
 	}
 }
 
 // ended is the status of a program that has ended.
-func ended(p *os.Process) (int, error) {
+func exitStatus(p *os.Process) (int, error) {
 	state, err := p.Wait()
 	if err != nil {
 		return 0, err
@@ -88,13 +88,13 @@ func ended(p *os.Process) (int, error) {
 const cldStopped = 5
 
 // continuing is how long it may take until all processes of a group run again that a terminal had stopped.
-const continuing = 20 * time.Millisecond
+const continueGrace = 20 * time.Millisecond
 
 // stopAlong stops us with a program that stopped by itself, as a shell does that is told to suspend: the shell that waits
 // for us would not know that it is its turn. When we are continued, so is the program, which has the terminal again, if it
 // had it. A program that somebody has stopped without a terminal is none of that.
-func stopAlong(p *os.Process) {
-	time.Sleep(continuing) // what the terminal stopped, with us, may be about to go on, with us
+func suspendWith(p *os.Process) {
+	time.Sleep(continueGrace) // what the terminal stopped, with us, may be about to go on, with us
 	var state unix.Siginfo
 	err := unix.Waitid(unix.P_PID, p.Pid, &state, unix.WSTOPPED|unix.WNOHANG, nil)
 	if err != nil || state.Code != cldStopped {
@@ -125,7 +125,7 @@ func forward(p *os.Process, signals <-chan os.Signal, done <-chan struct{}) {
 		case <-done:
 			return
 		case s := <-signals:
-			if typed(s) {
+			if fromKeyboard(s) {
 				continue
 			}
 			p.Signal(s)
@@ -136,7 +136,7 @@ func forward(p *os.Process, signals <-chan os.Signal, done <-chan struct{}) {
 // typed reports whether a signal is one of those that a key sends, and may have come from the
 // terminal: then the whole foreground group has it, and the program is in it. To send it
 // once more could be taken for a second press of the key.
-func typed(s os.Signal) bool {
+func fromKeyboard(s os.Signal) bool {
 	if s != unix.SIGINT && s != unix.SIGQUIT {
 		return false
 	}
@@ -166,7 +166,7 @@ func (t terminal) foreground() int {
 }
 
 // status is what a shell would return where a command cannot be run for this reason.
-func status(err error) int {
+func shellStatus(err error) int {
 	switch {
 	case errors.Is(err, ErrNotFound):
 		return StatusNotFound

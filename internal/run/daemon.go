@@ -26,15 +26,15 @@ import (
 // A lease is the use of a daemon.
 type lease struct {
 	socket string
-	hold   *control.Client // keeps it from ending before the program does
-	barred string          // the socket of one that does not let this user in
+	conn   *control.Client // keeps it from ending before the program does
+	denied string          // the socket of one that does not let this user in
 
 	// Of one that was started here:
 	nics    []string    // the lines that it said it was ready with
-	own     bool        // it has been asked for things that nobody else wants, and ends with the program
+	private     bool        // it has been asked for things that nobody else wants, and ends with the program
 	process *os.Process // nil for one that ran already
-	ended   chan error  // receives how the process ended
-	log     *relay
+	exited   chan error  // receives how the process ended
+	log     *logBuffer
 	dir     string // to remove
 }
 
@@ -45,28 +45,28 @@ type lease struct {
 // place will do. Where none is at the default place, or one that does not let this user in,
 // the user's programs that run at the same time share one: what is started in two terminals
 // can talk.
-func (o *Options) reach(ctx context.Context) (*lease, error) {
+func (o *Options) acquire(ctx context.Context) (*lease, error) {
 	hold, err := dial(ctx, o.Socket)
-	if err == nil && !o.described() {
-		return &lease{socket: absolute(control.SocketPath(o.Socket)), hold: hold}, nil
+	if err == nil && !o.customized() {
+		return &lease{socket: absolute(control.SocketPath(o.Socket)), conn: hold}, nil
 	}
 	if err == nil {
 		hold.Close()
 	}
-	barred := errors.Is(err, unix.EACCES) && !named(o.Socket)
+	barred := errors.Is(err, unix.EACCES) && !socketNamed(o.Socket)
 	switch {
-	case err == nil && named(o.Socket):
+	case err == nil && socketNamed(o.Socket):
 		return nil, fmt.Errorf("a daemon runs on %s already: --nic, --fault and --capture are for one that is started here", control.SocketPath(o.Socket))
 	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !barred:
 		return nil, err
-	case named(o.Socket) && !o.described():
+	case socketNamed(o.Socket) && !o.customized():
 		return o.share(ctx, absolute(control.SocketPath(o.Socket)))
-	case named(o.Socket):
+	case socketNamed(o.Socket):
 		return o.start(ctx, absolute(control.SocketPath(o.Socket)), "")
 	}
 	d, err := o.startUnnamed(ctx)
 	if err == nil && barred {
-		d.barred = control.DefaultSocket
+		d.denied = control.DefaultSocket
 	}
 	return d, err
 }
@@ -74,25 +74,25 @@ func (o *Options) reach(ctx context.Context) (*lease, error) {
 // dial connects to a daemon. One that is about to end, because its last program has, is waited for, and then there is
 // none. But it may also be one that wants nobody else, and say so.
 func dial(ctx context.Context, socket string) (c *control.Client, err error) {
-	for range endingLooks {
+	for range closingRetries {
 		c, err = control.Dial(ctx, socket)
 		if !errors.Is(err, control.ErrGone) || ctx.Err() != nil {
 			break
 		}
-		time.Sleep(endingPause)
+		time.Sleep(closingPause)
 	}
 	return c, err
 }
 
 // How often to look at a daemon that ends, and how long to wait after each.
 const (
-	endingLooks = 100
-	endingPause = 10 * time.Millisecond
+	closingRetries = 100
+	closingPause = 10 * time.Millisecond
 )
 
 // startUnnamed starts a daemon, or finds the shared one, where nobody said at which place.
 func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
-	if !o.described() {
+	if !o.customized() {
 		if dir, err := sharedDir(); err == nil {
 			return o.share(ctx, filepath.Join(dir, "socket"))
 		}
@@ -109,7 +109,7 @@ func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
 }
 
 // named reports whether somebody said where the socket is.
-func named(socket string) bool { return socket != "" || os.Getenv(control.SocketEnv) != "" }
+func socketNamed(socket string) bool { return socket != "" || os.Getenv(control.SocketEnv) != "" }
 
 func absolute(path string) string {
 	if abs, err := filepath.Abs(path); err == nil {
@@ -123,18 +123,18 @@ func absolute(path string) string {
 // have the variable of the first.
 func sharedDir() (string, error) {
 	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
-		if dir := filepath.Join(runtime, "softroce"); ownDir(dir) == nil {
+		if dir := filepath.Join(runtime, "softroce"); privateDir(dir) == nil {
 			return dir, nil
 		}
 	}
 	dir := filepath.Join(tempdir.ForSocket(), sharedName())
-	return dir, ownDir(dir)
+	return dir, privateDir(dir)
 }
 
 func sharedName() string { return "softroce-" + strconv.Itoa(os.Geteuid()) }
 
 // ownDir sees that a folder is there, is this user's alone, and has room for a socket's name.
-func ownDir(dir string) error {
+func privateDir(dir string) error {
 	if len(dir)+len("/socket") >= tempdir.SocketPathSize {
 		return unix.ENAMETOOLONG
 	}
@@ -152,16 +152,16 @@ func ownDir(dir string) error {
 }
 
 // shareTries bounds how often a daemon may end, or another one start, just when we come.
-const shareTries = 10
+const shareAttempts = 10
 
 // share finds or starts the daemon that a user's programs share.
 func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
 	var d *lease
 	var err error
-	for range shareTries {
+	for range shareAttempts {
 		hold, dialErr := dial(ctx, socket)
 		if dialErr == nil {
-			return &lease{socket: socket, hold: hold}, nil
+			return &lease{socket: socket, conn: hold}, nil
 		}
 		if !errors.Is(dialErr, control.ErrNoDaemon) {
 			return nil, dialErr
@@ -174,7 +174,7 @@ func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
 }
 
 // described reports whether the options say what the daemon is to be.
-func (o *Options) described() bool { return len(o.NICs) > 0 || o.Fault != "" || o.Capture != "" }
+func (o *Options) customized() bool { return len(o.NICs) > 0 || o.Fault != "" || o.Capture != "" }
 
 // start starts a daemon. It is a session of its own: what the terminal sends is for the program.
 func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error) {
@@ -184,10 +184,10 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	}
 	for _, f := range [][2]string{{"--fault", o.Fault}, {"--capture", o.Capture}} {
 		if f[1] != "" {
-			args = append(args, f[0], forAnother(absolute(f[1])))
+			args = append(args, f[0], crossProcessPath(absolute(f[1])))
 		}
 	}
-	d := &lease{socket: socket, own: o.described() || dir != "", dir: dir, ended: make(chan error, 1), log: &relay{}}
+	d := &lease{socket: socket, private: o.customized() || dir != "", dir: dir, exited: make(chan error, 1), log: &logBuffer{}}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Dir, cmd.Stderr = args, "/", d.log
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true}
@@ -195,7 +195,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	if err != nil {
 		return nil, err
 	}
-	if err := withoutInherited(cmd.Start); err != nil {
+	if err := withInheritedCloexec(cmd.Start); err != nil {
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
 	d.process = cmd.Process
@@ -211,23 +211,23 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	go func() {
 		for lines.Scan() {
 		}
-		d.ended <- cmd.Wait()
+		d.exited <- cmd.Wait()
 	}()
 	if len(d.nics) == 0 {
-		err := <-d.ended
+		err := <-d.exited
 		if ctx.Err() != nil {
 			return nil, ctx.Err()
 		}
-		if text := d.log.held(); text != "" {
+		if text := d.log.buffered(); text != "" {
 			return nil, errors.New(strings.TrimPrefix(text, "softroce: "))
 		}
 		return nil, fmt.Errorf("the daemon ended at once: %w", err)
 	}
-	if d.hold, err = control.Dial(ctx, socket); err != nil {
-		d.end()
+	if d.conn, err = control.Dial(ctx, socket); err != nil {
+		d.release()
 		return nil, err
 	}
-	d.log.open(o.Stderr)
+	d.log.forwardTo(o.Stderr)
 	return d, nil
 }
 
@@ -238,7 +238,7 @@ var descriptors = map[string]string{
 
 // forAnother is the name under which another process finds our file: a shell makes a pipe of "--capture >(command)" and
 // names a descriptor of ours.
-func forAnother(path string) string {
+func crossProcessPath(path string) string {
 	for name, number := range descriptors {
 		if rest, ok := strings.CutPrefix(path, name); ok && (rest == "") != (number == "") {
 			return fmt.Sprintf("/proc/%d/fd/%s", os.Getpid(), number+rest)
@@ -256,14 +256,14 @@ func (o *Options) nicCount() int {
 }
 
 // endTime is how long a daemon may take to end: it may have a capture to write out.
-const endTime = 30 * time.Second
+const endTimeout = 30 * time.Second
 
 // end lets go of the daemon. One of our own has ended when it returns, with its capture written.
-func (d *lease) end() error {
-	if d.hold != nil {
-		d.hold.Close()
+func (d *lease) release() error {
+	if d.conn != nil {
+		d.conn.Close()
 	}
-	if d.process == nil || !d.own {
+	if d.process == nil || !d.private {
 		return nil
 	}
 	if d.dir != "" {
@@ -271,18 +271,18 @@ func (d *lease) end() error {
 	}
 	d.process.Signal(unix.SIGTERM)
 	select {
-	case err := <-d.ended:
+	case err := <-d.exited:
 		return err
-	case <-time.After(endTime):
+	case <-time.After(endTimeout):
 		d.process.Kill()
-		return fmt.Errorf("the daemon did not end within %v", endTime)
+		return fmt.Errorf("the daemon did not end within %v", endTimeout)
 	}
 }
 
 // withoutInherited calls f while the descriptors that came from our parent, beyond the standard
 // three, are not passed on. They are for the program: the daemon, which may outlive
 // it, would keep pipes and locks of others open.
-func withoutInherited(f func() error) error {
+func withInheritedCloexec(f func() error) error {
 	var inherited []int
 	if entries, err := os.ReadDir("/proc/self/fd"); err == nil {
 		for _, e := range entries {
@@ -305,13 +305,13 @@ func withoutInherited(f func() error) error {
 
 // A relay holds what the daemon writes to its log until it is opened, and passes it on from
 // then on.
-type relay struct {
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 	to   io.Writer
 }
 
-func (r *relay) Write(b []byte) (int, error) {
+func (r *logBuffer) Write(b []byte) (int, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.to == nil {
@@ -320,13 +320,13 @@ func (r *relay) Write(b []byte) (int, error) {
 	return r.to.Write(b)
 }
 
-func (r *relay) held() string {
+func (r *logBuffer) buffered() string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return strings.TrimSpace(r.text.String())
 }
 
-func (r *relay) open(to io.Writer) {
+func (r *logBuffer) forwardTo(to io.Writer) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.to = to

@@ -48,7 +48,7 @@ func TestDescriptorsAreNamedSoThatTheDaemonFindsThem(t *testing.T) {
 		"/dev/fd/63": own + "63", "/proc/self/fd/5": own + "5", "/proc/thread-self/fd/5": own + "5", "/dev/stdout": own + "1", "/dev/stdin": own + "0",
 		"/dev/stdoutx": "/dev/stdoutx", "/dev/fd/": "/dev/fd/", "/tmp/dev/fd/3": "/tmp/dev/fd/3", "/dev/null": "/dev/null",
 	} {
-		if got := forAnother(path); got != want {
+		if got := crossProcessPath(path); got != want {
 			t.Errorf("%s: %s, want %s", path, got, want)
 		}
 	}
@@ -64,7 +64,7 @@ func TestADaemonThatEndsIsWaitedFor(t *testing.T) {
 	for _, c := range []struct {
 		hangsUp int
 		want    error
-	}{{3, control.ErrNoDaemon}, {endingLooks, control.ErrGone}} {
+	}{{3, control.ErrNoDaemon}, {closingRetries, control.ErrGone}} {
 		l, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: filepath.Join(dir, "s"), Net: "unixpacket"})
 		if err != nil {
 			t.Fatal(err)

@@ -20,9 +20,9 @@ func environment(inherited []string, dir, socket, device, sanitizer string) ([]s
 		return nil, fmt.Errorf("%w: the folder %q cannot be named in LD_LIBRARY_PATH, because of the %q in it",
 			ErrNoLibraries, dir, dir[strings.IndexAny(dir, ":;")])
 	}
-	env := set(inherited, "LD_LIBRARY_PATH", joined(":", dir, lookup(inherited, "LD_LIBRARY_PATH")))
+	env := set(inherited, "LD_LIBRARY_PATH", joinNonEmpty(":", dir, lookup(inherited, "LD_LIBRARY_PATH")))
 	// What else is to be preloaded keeps its place before ours: it may want to be the first.
-	env = set(env, "LD_PRELOAD", joined(":", sanitizer, lookup(inherited, "LD_PRELOAD"), preload(dir)))
+	env = set(env, "LD_PRELOAD", joinNonEmpty(":", sanitizer, lookup(inherited, "LD_PRELOAD"), preload(dir)))
 	env = set(env, control.SocketEnv, socket)
 	if device != "" {
 		env = set(env, DeviceEnv, device)
@@ -48,7 +48,7 @@ func preload(dir string) string {
 }
 
 // joined joins what is not empty.
-func joined(sep string, parts ...string) string {
+func joinNonEmpty(sep string, parts ...string) string {
 	var list []string
 	for _, p := range parts {
 		if p != "" {

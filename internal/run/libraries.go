@@ -44,14 +44,14 @@ func libraries() (dir string, cleanup func(), err error) {
 			_, err = os.Stat(filepath.Join(dir, verbsLibrary))
 		}
 		if err == nil {
-			err = mappable(dir)
+			err = checkMount(dir)
 		}
 		if err != nil {
 			return "", nil, fmt.Errorf("%w: %s: %w", ErrNoLibraries, LibraryEnv, err)
 		}
 		return dir, keep, nil
 	}
-	if dir, ok := beside(); ok && mappable(dir) == nil {
+	if dir, ok := installedLibraries(); ok && checkMount(dir) == nil {
 		return dir, keep, nil
 	}
 	files, err := fs.Sub(embedded, path.Join("lib", runtime.GOARCH))
@@ -66,7 +66,7 @@ func libraries() (dir string, cleanup func(), err error) {
 }
 
 // beside finds the libraries that were installed with this binary.
-func beside() (string, bool) {
+func installedLibraries() (string, bool) {
 	exe, err := os.Executable()
 	if err != nil {
 		return "", false
@@ -86,9 +86,9 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 	if err != nil {
 		return "", nil, err
 	}
-	if cache, err := os.UserCacheDir(); err == nil && usable(cache) {
+	if cache, err := os.UserCacheDir(); err == nil && validSearchPath(cache) {
 		dir := filepath.Join(cache, "softroce", name)
-		if (intact(files, dir) || install(files, dir) == nil) && mappable(dir) == nil {
+		if (intact(files, dir) || install(files, dir) == nil) && checkMount(dir) == nil {
 			return dir, func() {}, nil
 		}
 	}
@@ -97,7 +97,7 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 	}
 	cleanup = func() { os.RemoveAll(dir) }
 	if err = write(files, dir); err == nil {
-		err = mappable(dir)
+		err = checkMount(dir)
 	}
 	if err != nil {
 		cleanup()
@@ -108,13 +108,13 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 
 // usable reports whether the dynamic linker can be told of a folder: LD_LIBRARY_PATH has no way
 // to quote.
-func usable(dir string) bool { return !strings.ContainsAny(dir, ":; ") }
+func validSearchPath(dir string) bool { return !strings.ContainsAny(dir, ":; ") }
 
 // stNoExec is ST_NOEXEC of statfs(2): the file system is mounted so that nothing on it can be executed.
 const stNoExec = 8
 
 // mappable wants the dynamic linker to be able to load libraries from a folder.
-func mappable(dir string) error {
+func checkMount(dir string) error {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) == nil && st.Flags&stNoExec != 0 {
 		return fmt.Errorf("%s is on a file system that is mounted noexec: name a folder on another one in TMPDIR, or in %s one that has the libraries",
@@ -126,7 +126,7 @@ func mappable(dir string) error {
 // fingerprint is a name that is different for other files.
 func fingerprint(files fs.FS) (string, error) {
 	h := sha256.New()
-	err := each(files, func(name string, text []byte) error {
+	err := forEachFile(files, func(name string, text []byte) error {
 		fmt.Fprintf(h, "%s %d\n", name, len(text))
 		_, err := h.Write(text)
 		return err
@@ -135,7 +135,7 @@ func fingerprint(files fs.FS) (string, error) {
 }
 
 // each calls f with each library.
-func each(files fs.FS, f func(name string, text []byte) error) error {
+func forEachFile(files fs.FS, f func(name string, text []byte) error) error {
 	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
 		return err
@@ -155,7 +155,7 @@ func each(files fs.FS, f func(name string, text []byte) error) error {
 // intact reports whether a folder has the libraries, byte for byte: they may have been cut
 // short by a full disk.
 func intact(files fs.FS, dir string) bool {
-	return each(files, func(name string, want []byte) error {
+	return forEachFile(files, func(name string, want []byte) error {
 		got, err := os.ReadFile(filepath.Join(dir, name))
 		if err == nil && !bytes.Equal(got, want) {
 			err = fs.ErrInvalid
@@ -195,7 +195,7 @@ func install(files fs.FS, dir string) error {
 // write writes the libraries, with the names besides that programs give to dlopen:
 // libibverbs.so is libibverbs.so.1.
 func write(files fs.FS, dir string) error {
-	return each(files, func(name string, text []byte) error {
+	return forEachFile(files, func(name string, text []byte) error {
 		if stem, _, ok := strings.Cut(name, ".so."); ok {
 			if err := os.Symlink(name, filepath.Join(dir, stem+".so")); err != nil {
 				return err

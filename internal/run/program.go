@@ -200,7 +200,7 @@ func (p *program) inspectELF(f *os.File, file string) error {
 	case strings.HasPrefix(filepath.Base(linker), "ld-musl"):
 		return unsuitable(file, "it is linked against the C library musl, the libraries are for glibc")
 	}
-	if why := secure(f); why != "" {
+	if why := secureExecReason(f); why != "" {
 		return unsuitable(file, "%s, so the dynamic linker ignores LD_PRELOAD and LD_LIBRARY_PATH; run a copy without that, or run it as the user that it becomes", why)
 	}
 	if needs, err := e.ImportedLibraries(); err == nil {
@@ -241,7 +241,7 @@ const stNoSUID = 2
 
 // secure tells why the kernel would start a program in secure-execution mode (AT_SECURE),
 // "" if it would not.
-func secure(f *os.File) string {
+func secureExecReason(f *os.File) string {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
 	fd := int(f.Fd())

@@ -25,7 +25,7 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 4 && os.Args[1] == findArg {
 		if _, err := find(os.Args[2], os.Args[3]); err != nil {
 			os.Stdout.WriteString(err.Error())
-			os.Exit(status(err))
+			os.Exit(shellStatus(err))
 		}
 		os.Exit(0)
 	}
@@ -201,7 +201,7 @@ func TestCommandsAreLookedUpAsAShellDoes(t *testing.T) {
 		{"./tool/x", path, "", StatusNotFound},
 	} {
 		p, err := find(c.command, c.path)
-		if err != nil && status(err) != c.status || err == nil && (c.status != 0 || p.path != c.file) {
+		if err != nil && shellStatus(err) != c.status || err == nil && (c.status != 0 || p.path != c.file) {
 			t.Errorf("%q in %q: %q, %v; want %q, status %d", c.command, c.path, p.path, err, c.file, c.status)
 		}
 	}

@@ -52,11 +52,11 @@ func Run(ctx context.Context, o Options) (int, error) {
 	}
 	p, err := find(o.Command[0], path)
 	if err != nil {
-		return 0, &Error{status(err), err}
+		return 0, &Error{shellStatus(err), err}
 	}
 	code, err := o.run(ctx, p)
 	if err != nil {
-		return 0, &Error{status(err), err}
+		return 0, &Error{shellStatus(err), err}
 	}
 	return code, nil
 }
@@ -67,13 +67,13 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 		return 0, err
 	}
 	defer removeLibraries()
-	d, err := o.reach(ctx)
+	d, err := o.acquire(ctx)
 	if err != nil {
 		return 0, err
 	}
 	// The program's own failure is the one to tell of.
 	defer func() {
-		if endErr := d.end(); endErr != nil && err == nil && code == 0 {
+		if endErr := d.release(); endErr != nil && err == nil && code == 0 {
 			err = fmt.Errorf("the daemon: %w", endErr)
 		}
 	}()
@@ -117,14 +117,14 @@ func checkDevices(ctx context.Context, socket, names string) error {
 
 // String tells which daemon it is, in a line's part.
 func (d *lease) String() string {
-	s := d.what()
-	if d.barred != "" {
-		s += " (the one on " + d.barred + " does not let this user in)"
+	s := d.description()
+	if d.denied != "" {
+		s += " (the one on " + d.denied + " does not let this user in)"
 	}
 	return s
 }
 
-func (d *lease) what() string {
+func (d *lease) description() string {
 	if d.process == nil {
 		return "uses the daemon on " + d.socket
 	}

@@ -72,8 +72,8 @@ var kinds = []kind{
 	objects("faults", func(d *daemon.Device) []nic.FaultInfo { return d.Faults }, func(f nic.FaultInfo) []any {
 		return []any{"line", f.Line, "matched", f.Matched, "acted", f.Acted, "overflowed", f.Overflowed, "rule", f.Rule}
 	}),
-	{"counters", func(s *daemon.Snapshot) any { return each(s, counters) }, func(s *daemon.Snapshot, w io.Writer) {
-		for _, c := range each(s, counters) {
+	{"counters", func(s *daemon.Snapshot) any { return collect(s, counters) }, func(s *daemon.Snapshot, w io.Writer) {
+		for _, c := range collect(s, counters) {
 			writeCounters(w, c.Link, &c.Of)
 		}
 	}},
@@ -85,9 +85,9 @@ func counters(d *daemon.Device) []daemon.Counters { return []daemon.Counters{d.C
 func objects[T any](name string, of func(*daemon.Device) []T, row func(T) []any) kind {
 	return kind{
 		name: name,
-		list: func(s *daemon.Snapshot) any { return each(s, of) },
+		list: func(s *daemon.Snapshot) any { return collect(s, of) },
 		text: func(s *daemon.Snapshot, w io.Writer) {
-			for _, o := range each(s, of) {
+			for _, o := range collect(s, of) {
 				line(w, append([]any{"link", o.Link}, row(o.Of)...)...)
 			}
 		},

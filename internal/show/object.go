@@ -23,7 +23,7 @@ type object[T any] struct {
 	Of T
 }
 
-func each[T any](s *daemon.Snapshot, of func(*daemon.Device) []T) []object[T] {
+func collect[T any](s *daemon.Snapshot, of func(*daemon.Device) []T) []object[T] {
 	list := []object[T]{} // not null in JSON
 	for i := range s.Devices {
 		d := &s.Devices[i]

@@ -12,7 +12,7 @@ import (
 )
 
 // taken is a snapshot that has travelled as JSON, as it does from daemon to tool.
-func taken(t *testing.T) *daemon.Snapshot {
+func roundTripped(t *testing.T) *daemon.Snapshot {
 	t.Helper()
 	owner := nic.Owner{PID: 42, Comm: "app"}
 	d := nic.Snapshot{
@@ -51,7 +51,7 @@ func taken(t *testing.T) *daemon.Snapshot {
 }
 
 func TestTextHasALinePerObject(t *testing.T) {
-	s := taken(t)
+	s := roundTripped(t)
 	for kind, want := range map[string]string{
 		"devices": `link nic0/1 state ACTIVE physical_state LINK_UP  netdev eth0 mtu 1024 node_guid 0011:2233:4455:6677 clients 1
     gid 1 192.0.2.1
@@ -98,7 +98,7 @@ func squeeze(s string) string {
 
 func TestCountersHaveALineEach(t *testing.T) {
 	var b strings.Builder
-	if err := WriteText(&b, taken(t), "counters"); err != nil {
+	if err := WriteText(&b, roundTripped(t), "counters"); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
@@ -112,7 +112,7 @@ func TestCountersHaveALineEach(t *testing.T) {
 }
 
 func TestJSONIsAListOfObjectsWithTheirLinks(t *testing.T) {
-	s := taken(t)
+	s := roundTripped(t)
 	for kind, want := range map[string]string{
 		"qp":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","lqpn":17,"rqpn":18,"type":"RC","state":"RTS"`,
 		"mr":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","iova":4096,"length":4096`,

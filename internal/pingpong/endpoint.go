@@ -18,7 +18,7 @@ const (
 )
 
 // end is one end of the conversation.
-type end struct {
+type endpoint struct {
 	ctx    context.Context
 	o      Options
 	out    io.Writer
@@ -36,10 +36,10 @@ type end struct {
 	wc   [8]verbs.WC
 	recv int // receives posted
 
-	arrived, sent int // messages, completed
+	received, sent int // messages, completed
 }
 
-func (e *end) open(c *verbs.Context) (err error) {
+func (e *endpoint) open(c *verbs.Context) (err error) {
 	e.c = c
 	if e.pd, err = c.AllocPD(); err != nil {
 		return err
@@ -65,7 +65,7 @@ func (e *end) open(c *verbs.Context) (err error) {
 	return err
 }
 
-func (e *end) close() {
+func (e *endpoint) close() {
 	if e.qp != nil {
 		e.qp.Close()
 	}
@@ -88,7 +88,7 @@ func (e *end) close() {
 
 // chooseGID settles which of our GIDs the peer hears of: the one asked for, else the
 // address that the TCP connection has here, else the first that the peer's GID can reach.
-func (e *end) chooseGID(tcp, peer netip.Addr) error {
+func (e *endpoint) chooseGID(tcp, peer netip.Addr) error {
 	gids, err := e.c.GIDs()
 	if err != nil {
 		return err
@@ -106,7 +106,7 @@ func (e *end) chooseGID(tcp, peer netip.Addr) error {
 	return nil
 }
 
-func (e *end) connect(remote Dest) error {
+func (e *endpoint) connect(remote Dest) error {
 	e.result.Remote = remote
 	o := verbs.DefaultConnectOptions()
 	o.GIDIndex = e.gid
@@ -122,7 +122,7 @@ func (e *end) connect(remote Dest) error {
 
 // postRecvs fills the receive queue: all receives into the same place, as messages
 // come one at a time.
-func (e *end) postRecvs() error {
+func (e *endpoint) postRecvs() error {
 	sge := []verbs.SGE{e.mr.SGE(0, e.o.Size)}
 	for e.recv < e.o.RxDepth {
 		if err := e.qp.PostRecv(verbs.RecvWR{WRID: recvID, SGList: sge}); err != nil {
@@ -134,15 +134,15 @@ func (e *end) postRecvs() error {
 }
 
 // run sends and receives o.Iters messages. The server sends back what it got.
-func (e *end) run() error {
+func (e *endpoint) run() error {
 	fmt.Fprintf(e.out, "  remote address: %v\n", e.result.Remote)
 	start := time.Now()
 	for i := range e.o.Iters {
 		var err error
 		if e.server {
-			err = e.answer(i)
+			err = e.pong(i)
 		} else {
-			err = e.ask(i)
+			err = e.ping(i)
 		}
 		if err != nil {
 			return fmt.Errorf("message %d: %w", i, err)
@@ -155,7 +155,7 @@ func (e *end) run() error {
 	return nil
 }
 
-func (e *end) report() {
+func (e *endpoint) report() {
 	r := &e.result
 	s := r.Elapsed.Seconds()
 	fmt.Fprintf(e.out, "%d bytes in %.2f seconds = %.2f Mbit/sec\n", r.Bytes, s, float64(r.Bytes)*8/s/1e6)
@@ -163,7 +163,7 @@ func (e *end) report() {
 }
 
 // ask sends message i and awaits the answer.
-func (e *end) ask(i int) error {
+func (e *endpoint) ping(i int) error {
 	message := e.buf.Bytes()[e.o.Size : 2*e.o.Size]
 	if e.o.Check || i == 0 {
 		fill(message, seedFor(uint32(i), e.o.Size))
@@ -171,25 +171,25 @@ func (e *end) ask(i int) error {
 	if err := e.send(e.o.Size); err != nil {
 		return err
 	}
-	if err := e.await(i+1, i+1); err != nil {
+	if err := e.waitFor(i+1, i+1); err != nil {
 		return err
 	}
 	if e.o.Check {
-		return e.compare(message)
+		return e.verify(message)
 	}
 	return nil
 }
 
 // answer awaits message i and sends it back from where it lies. The next one cannot
 // come before the client has this one again.
-func (e *end) answer(i int) error {
-	if err := e.await(i+1, i); err != nil {
+func (e *endpoint) pong(i int) error {
+	if err := e.waitFor(i+1, i); err != nil {
 		return err
 	}
 	if e.o.Check {
 		want := e.buf.Bytes()[e.o.Size : 2*e.o.Size]
 		fill(want, seedOf(e.buf.Bytes()[:e.o.Size]))
-		if err := e.compare(want); err != nil {
+		if err := e.verify(want); err != nil {
 			return err
 		}
 	}
@@ -197,12 +197,12 @@ func (e *end) answer(i int) error {
 		return err
 	}
 	if i+1 == e.o.Iters {
-		return e.await(i+1, i+1)
+		return e.waitFor(i+1, i+1)
 	}
 	return nil
 }
 
-func (e *end) send(offset int) error {
+func (e *endpoint) send(offset int) error {
 	return e.qp.PostSend(verbs.SendWR{
 		WRID: sendID, Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled,
 		SGList: []verbs.SGE{e.mr.SGE(offset, e.o.Size)},
@@ -211,8 +211,8 @@ func (e *end) send(offset int) error {
 
 // await takes completions until so many messages, counted from the start, have
 // arrived and were sent.
-func (e *end) await(arrived, sent int) error {
-	for e.arrived < arrived || e.sent < sent {
+func (e *endpoint) waitFor(arrived, sent int) error {
+	for e.received < arrived || e.sent < sent {
 		n, err := e.poll()
 		if err != nil {
 			return err
@@ -229,7 +229,7 @@ func (e *end) await(arrived, sent int) error {
 	return nil
 }
 
-func (e *end) complete(wc *verbs.WC) error {
+func (e *endpoint) complete(wc *verbs.WC) error {
 	if err := wc.Err(); err != nil {
 		return err
 	}
@@ -237,7 +237,7 @@ func (e *end) complete(wc *verbs.WC) error {
 		e.sent++
 		return nil
 	}
-	e.arrived++
+	e.received++
 	e.recv--
 	if int(wc.ByteLen) != e.o.Size {
 		return fmt.Errorf("%w: %d bytes came, not %d: give both ends the same size", ErrData, wc.ByteLen, e.o.Size)
@@ -247,7 +247,7 @@ func (e *end) complete(wc *verbs.WC) error {
 
 // poll returns completions. Without events it spins a while for them; Wait gives the processor
 // up in the end, for the engine and the peer may need it. With events it sleeps at once.
-func (e *end) poll() (int, error) {
+func (e *endpoint) poll() (int, error) {
 	for armed := false; ; {
 		n, err := e.cq.Poll(e.wc[:])
 		switch {
@@ -268,7 +268,7 @@ func (e *end) poll() (int, error) {
 	}
 }
 
-func (e *end) compare(want []byte) error {
+func (e *endpoint) verify(want []byte) error {
 	got := e.buf.Bytes()[:e.o.Size]
 	for i := range want {
 		if got[i] != want[i] {

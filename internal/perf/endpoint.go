@@ -16,7 +16,7 @@ import (
 
 // side is one end's objects: for each queue pair a slot of one region, all completions in
 // one queue.
-type side struct {
+type endpoint struct {
 	o      Options
 	c      *verbs.Context
 	pd     *verbs.PD
@@ -26,20 +26,20 @@ type side struct {
 	cq     *verbs.CQ
 	qps    []*verbs.QP
 	ahs    []*verbs.AH // UD
-	got    []uint64    // messages received by each queue pair
+	received    []uint64    // messages received by each queue pair
 	server bool
 	gid    int
-	place  place
+	info  endpointInfo
 }
 
 // newSide creates what o needs on c. The caller closes it, also after an error.
-func newSide(c *verbs.Context, o Options, server bool) (s *side, err error) {
-	s = &side{o: o, c: c, server: server}
+func newEndpoint(c *verbs.Context, o Options, server bool) (s *endpoint, err error) {
+	s = &endpoint{o: o, c: c, server: server}
 	port, err := c.QueryPort()
 	if err != nil {
 		return s, err
 	}
-	s.place = place{Device: c.Device(), MTU: port.ActiveMTU.Bytes()}
+	s.info = endpointInfo{Device: c.Device(), MTU: port.ActiveMTU.Bytes()}
 	if s.pd, err = c.AllocPD(); err != nil {
 		return s, err
 	}
@@ -54,11 +54,11 @@ func newSide(c *verbs.Context, o Options, server bool) (s *side, err error) {
 	if s.mr, err = s.pd.RegMR(s.buf.Bytes()[:n], access); err != nil {
 		return s, err
 	}
-	s.place.Addr, s.place.RKey = s.mr.Addr(), s.mr.RKey()
+	s.info.Addr, s.info.RKey = s.mr.Addr(), s.mr.RKey()
 	return s, s.createQPs()
 }
 
-func (s *side) createQPs() (err error) {
+func (s *endpoint) createQPs() (err error) {
 	caps := verbs.QPCap{MaxSendWR: uint32(s.o.Depth), MaxSendSGE: 1, MaxRecvSGE: 1, MaxRecvWR: 1}
 	entries := s.o.Depth
 	if s.server {
@@ -75,7 +75,7 @@ func (s *side) createQPs() (err error) {
 		return err
 	}
 	kind := map[Type]verbs.QPType{RC: verbs.RC, UC: verbs.UC, UD: verbs.UD}[s.o.Type]
-	s.got = make([]uint64, s.o.QPs)
+	s.received = make([]uint64, s.o.QPs)
 	for range s.o.QPs {
 		qp, err := s.pd.CreateQP(verbs.QPInitAttr{QPType: kind, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
 		if err != nil {
@@ -86,7 +86,7 @@ func (s *side) createQPs() (err error) {
 	return nil
 }
 
-func (s *side) close() {
+func (s *endpoint) close() {
 	for _, q := range s.qps {
 		q.Close()
 	}
@@ -111,7 +111,7 @@ func (s *side) close() {
 }
 
 // introduce settles the GID, want or one that fits, and what the peer is told.
-func (s *side) introduce(want int, conn net.Conn, peer netip.Addr) error {
+func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
 	gids, err := s.c.GIDs()
 	if err != nil {
 		return err
@@ -125,18 +125,18 @@ func (s *side) introduce(want int, conn net.Conn, peer netip.Addr) error {
 		if err != nil {
 			return fmt.Errorf("GID index %d of %s: %w", s.gid, s.c.Device(), err)
 		}
-		s.place.QPs = append(s.place.QPs, info)
+		s.info.QPs = append(s.info.QPs, info)
 	}
 	return nil
 }
 
 // connect connects every queue pair with its opposite.
-func (s *side) connect(ctx context.Context, peer place, mtu int) error {
+func (s *endpoint) connect(ctx context.Context, peer endpointInfo, mtu int) error {
 	if len(peer.QPs) != len(s.qps) {
 		return fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(peer.QPs), len(s.qps))
 	}
 	if s.o.Type == UD {
-		return s.address(peer, mtu)
+		return s.createAHs(peer, mtu)
 	}
 	o := verbs.DefaultConnectOptions()
 	o.GIDIndex = s.gid
@@ -154,7 +154,7 @@ func (s *side) connect(ctx context.Context, peer place, mtu int) error {
 const qkey = 0x11111111
 
 // address brings UD queue pairs to where they can send to their opposites.
-func (s *side) address(peer place, mtu int) error {
+func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 	if s.o.Size > mtu {
 		return fmt.Errorf("size %d: a datagram has at most the path MTU, which is %d", s.o.Size, mtu)
 	}
@@ -162,9 +162,9 @@ func (s *side) address(peer place, mtu int) error {
 	if err != nil {
 		return err
 	}
-	from := slices.IndexFunc(gids, func(e verbs.GIDEntry) bool { return e.GID == s.place.QPs[0].GID })
+	from := slices.IndexFunc(gids, func(e verbs.GIDEntry) bool { return e.GID == s.info.QPs[0].GID })
 	if from < 0 {
-		return fmt.Errorf("GID %v of %s is gone", s.place.QPs[0].GID, s.c.Device())
+		return fmt.Errorf("GID %v of %s is gone", s.info.QPs[0].GID, s.c.Device())
 	}
 	for i, q := range s.qps {
 		if err := q.ToDatagram(qkey); err != nil {
@@ -185,7 +185,7 @@ func (s *side) address(peer place, mtu int) error {
 const rnrTimer = 1
 
 // slot returns the memory of queue pair i.
-func (s *side) slot(i int) []byte {
+func (s *endpoint) slot(i int) []byte {
 	at := i * s.o.stride()
 	if s.server {
 		at += s.o.header()
@@ -195,19 +195,19 @@ func (s *side) slot(i int) []byte {
 
 // fill writes bytes that both ends can make: those of the side where data starts, or, for
 // atomics, zeros.
-func (s *side) fill() {
+func (s *endpoint) fill() {
 	if s.o.Op == Atomic {
 		return // memory is new, hence zero
 	}
 	rnd := s.random()
 	for i := range s.qps {
-		scramble(s.slot(i), rnd)
+		fillRandom(s.slot(i), rnd)
 	}
 }
 
-func (s *side) random() *rand.Rand { return rand.New(rand.NewPCG(uint64(s.o.Size), uint64(s.o.QPs))) }
+func (s *endpoint) random() *rand.Rand { return rand.New(rand.NewPCG(uint64(s.o.Size), uint64(s.o.QPs))) }
 
-func scramble(b []byte, rnd *rand.Rand) {
+func fillRandom(b []byte, rnd *rand.Rand) {
 	for len(b) >= 8 {
 		binary.LittleEndian.PutUint64(b, rnd.Uint64())
 		b = b[8:]
@@ -219,13 +219,13 @@ func scramble(b []byte, rnd *rand.Rand) {
 
 // plausible reports whether each slot holds what was sent or, where packets were lost, the
 // zeros that were there before. A slot of a queue pair that received a message holds it whole.
-func (s *side) plausible() bool {
+func (s *endpoint) slotsPlausible() bool {
 	rnd := s.random()
 	want := make([]byte, s.o.Size)
 	for i := range s.qps {
-		scramble(want, rnd)
+		fillRandom(want, rnd)
 		for k, b := range s.slot(i) {
-			if b != want[k] && (b != 0 || s.got[i] > 0) {
+			if b != want[k] && (b != 0 || s.received[i] > 0) {
 				return false
 			}
 		}
@@ -234,10 +234,10 @@ func (s *side) plausible() bool {
 }
 
 // isSource reports whether the data starts on this side.
-func (s *side) isSource() bool { return s.server == (s.o.Op == Read) }
+func (s *endpoint) sendsData() bool { return s.server == (s.o.Op == Read) }
 
 // checksum is that of all slots.
-func (s *side) checksum() (sum uint32) {
+func (s *endpoint) checksum() (sum uint32) {
 	for i := range s.qps {
 		sum = crc32.Update(sum, crc32.IEEETable, s.slot(i))
 	}
@@ -245,7 +245,7 @@ func (s *side) checksum() (sum uint32) {
 }
 
 // added returns the sum of all slots' counters, after Atomic.
-func (s *side) added() (sum uint64) {
+func (s *endpoint) sumCounters() (sum uint64) {
 	for i := range s.qps {
 		sum += binary.LittleEndian.Uint64(s.slot(i))
 	}
