@@ -38,7 +38,7 @@ func TestDebianPackage(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	out := harness.RunCommand(t, bin, "run", "--socket", socket, "--", "sh", "-c",
 		"echo $LD_LIBRARY_PATH; softroce="+bin+"; $softroce perf write --duration 50ms --latency 10ms")
-	if !strings.Contains(out, "libraries of "+root+"/usr/lib/softroce\n") || !strings.Contains(out, "\n"+root+"/usr/lib/softroce\n") ||
+	if !strings.Contains(out, "libraries in "+root+"/usr/lib/softroce\n") || !strings.Contains(out, "\n"+root+"/usr/lib/softroce\n") ||
 		!strings.Contains(out, "write softroce0 ") {
 		t.Errorf("run and perf: %s", out)
 	}

@@ -8,10 +8,10 @@ import (
 )
 
 type answerCmd struct {
-	Device string `short:"d" placeholder:"NAME" help:"The NIC; the daemon's first one if none is named."`
+	Device string `short:"d" placeholder:"NAME" help:"The NIC (default: the first)."`
 }
 
-// Run answers the lines of its standard input.
+// Run executes the commands that arrive on standard input.
 func (a *answerCmd) Run(e *env) error {
 	nic, err := verbs.Open(e, a.Device, e.socketOption())
 	if err != nil {

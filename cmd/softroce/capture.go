@@ -12,7 +12,7 @@ import (
 
 type captureCmd struct {
 	Output string `short:"o" required:"" placeholder:"FILE" help:"The pcapng file to write; - is standard output."`
-	Device string `placeholder:"NIC" help:"Only what passes this NIC (default: all)."`
+	Device string `placeholder:"NIC" help:"Record only the packets of this NIC (default: all)."`
 }
 
 func (c *captureCmd) Run(e *env) error {

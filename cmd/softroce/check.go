@@ -12,7 +12,7 @@ type checkCmd struct {
 	JSON bool   `name:"json" help:"Print the report as JSON."`
 }
 
-// Run exits with 1 where a packet breaks a rule.
+// Run exits with status 1 if a packet violates a rule.
 func (c *checkCmd) Run(e *env) error {
 	report, err := check.File(c.File)
 	if report == nil {

@@ -11,16 +11,16 @@ import (
 // wireFixture begins with a RoCEv2 packet.
 const wireFixture = "../../pcap-fixtures/loss-write-resp.pcap"
 
-func TestCheckNamesPacketAndRuleAndFails(t *testing.T) {
+func TestCheckReportsPacketAndRule(t *testing.T) {
 	b, err := os.ReadFile(wireFixture)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b[24+16+100] ^= 1 // in the payload of the first packet
+	b[24+16+100] ^= 1 // flips a bit in the payload of the first packet
 	for _, c := range []struct {
 		name string
 		file []byte
-		out  string // what stdout has
+		out  string // what stdout contains
 		errs string // what stderr begins with
 	}{
 		{"wrong", b, "packet 1: icrc: ", ""},
@@ -33,7 +33,7 @@ func TestCheckNamesPacketAndRuleAndFails(t *testing.T) {
 		}
 		var out, errs bytes.Buffer
 		status := run([]string{"check", file}, &out, &errs)
-		if want := failed(c.name != "start"); status != want {
+		if want := failureStatus(c.name != "start"); status != want {
 			t.Errorf("%s: status %d, want %d", c.name, status, want)
 		}
 		if !strings.Contains(out.String(), c.out) || !strings.HasPrefix(errs.String(), c.errs) || c.errs == "" && errs.Len() > 0 {
@@ -42,7 +42,7 @@ func TestCheckNamesPacketAndRuleAndFails(t *testing.T) {
 	}
 }
 
-func failed(b bool) int {
+func failureStatus(b bool) int {
 	if b {
 		return exitFailed
 	}

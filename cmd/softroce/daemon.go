@@ -14,12 +14,12 @@ type daemonCmd struct {
 	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
 	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
 	Capture string         `placeholder:"FILE" help:"Record every packet to a pcapng file."`
-	Fault   string         `placeholder:"FILE" help:"Do to packets what the fault program in FILE says."`
-	Config  string         `placeholder:"FILE" help:"Read settings from a YAML file; flags go before it."`
+	Fault   string         `placeholder:"FILE" help:"Apply the fault program in FILE to packets."`
+	Config  string         `placeholder:"FILE" help:"Read the configuration from a YAML file; flags override it."`
 	Engines *int           `help:"Threads that share the NICs (default: 1)."`
 	Spin    *time.Duration `help:"How long an idle engine spins before it sleeps, such as 50us."`
-	While   bool           `name:"while-used" help:"End when the last client has left, or if none comes within 10 seconds."`
-	Verbose bool           `short:"v" help:"Log what clients do."`
+	While   bool           `name:"while-used" help:"Exit when the last client disconnects, or if none connects within 10 seconds."`
+	Verbose bool           `short:"v" help:"Log the requests of clients."`
 }
 
 func (d *daemonCmd) Run(e *env) error {
@@ -31,7 +31,7 @@ func (d *daemonCmd) Run(e *env) error {
 	if d.Verbose {
 		level = slog.LevelDebug
 	}
-	signal.Ignore(syscall.SIGPIPE) // who read the log may go: that ends a client, never the NICs
+	signal.Ignore(syscall.SIGPIPE) // a log reader that goes away must not end the NICs
 	log := slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
 	running, err := daemon.Start(c, release(), log)
 	if err != nil {
@@ -42,13 +42,13 @@ func (d *daemonCmd) Run(e *env) error {
 		return err
 	}
 	if err := daemon.NotifyReady(); err != nil {
-		log.Warn("the service manager cannot be told that all is ready", "reason", err)
+		log.Warn("cannot notify the service manager", "reason", err)
 	}
 	running.Wait(e)
 	return running.Close()
 }
 
-// config is the file's, with the flags over it.
+// config returns the configuration of the file, overridden by the flags.
 func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 	if d.Config != "" {
 		if c, err = daemon.ReadConfig(d.Config); err != nil {
@@ -75,7 +75,7 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 		}
 	}
 	if d.Capture == "-" {
-		return c, usagef("--capture -: standard output tells which NICs are ready; name a file or a FIFO, or use softroce capture -o -")
+		return c, usagef("--capture -: standard output lists the NICs; name a file or a FIFO, or use softroce capture -o -")
 	}
 	c.WhileUsed = d.While
 	if d.Engines != nil {

@@ -11,7 +11,7 @@ import (
 type decodeCmd struct {
 	File string `arg:"" help:"A pcap or pcapng file."`
 	JSON bool   `name:"json" help:"Print a JSON object on each line."`
-	All  bool   `short:"a" help:"Also tell of frames of other protocols."`
+	All  bool   `short:"a" help:"Also print frames of other protocols."`
 }
 
 func (d *decodeCmd) Run(e *env) error {

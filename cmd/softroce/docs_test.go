@@ -7,8 +7,9 @@ import (
 	"testing"
 )
 
-// What docs/reference/cli.md says of a command stands under its name, with every flag, long or short.
-func TestUsageTellsOfEveryCommandAndFlag(t *testing.T) {
+// docs/reference/cli.md has a section for each command that mentions all of its flags, long or
+// short.
+func TestCLIReferenceCoversEveryCommandAndFlag(t *testing.T) {
 	text, err := os.ReadFile("../../docs/reference/cli.md")
 	if err != nil {
 		t.Fatal(err)
@@ -34,8 +35,8 @@ func TestUsageTellsOfEveryCommandAndFlag(t *testing.T) {
 	}
 }
 
-// The commands that documents show can be given as they stand.
-func TestExamplesOfTheDocumentsAreCommandLines(t *testing.T) {
+// The commands in the documents parse as they are written.
+func TestDocumentExamplesParse(t *testing.T) {
 	n := 0
 	for _, file := range []string{"README.md", "docs/reference/cli.md", "docs/reference/check-rules.md", "docs/reference/scenario-language.md", "docs/internals/replay.md", "docs/reference/fault-language.md", "docs/use/programs.md"} {
 		text, err := os.ReadFile("../../" + file)
@@ -45,7 +46,7 @@ func TestExamplesOfTheDocumentsAreCommandLines(t *testing.T) {
 		for _, m := range regexp.MustCompile(`(?m)^    (?:\$ )?softroce ([^#\n]*)`).FindAllStringSubmatch(string(text), -1) {
 			line := strings.TrimSpace(m[1])
 			if strings.ContainsAny(line, "[|…<>*\\\"'") || strings.Contains(line, "  ") || strings.HasPrefix(line, "run: ") {
-				continue // a form, or the shell's, or what softroce run says
+				continue // a synopsis, shell syntax, or output of softroce run
 			}
 			if _, err := model(t).Parse(strings.Fields(strings.ReplaceAll(line, "FILE", "docs_test.go"))); err != nil && !strings.Contains(err.Error(), "no such file") {
 				t.Errorf("%s: softroce %s: %v", file, line, err)

@@ -14,7 +14,7 @@ import (
 	"softroce/verbs"
 )
 
-// defaults are what the help and the tags above name.
+// defaults returns the variables of the help texts and struct tags.
 func defaults() kong.Vars {
 	return kong.Vars{
 		"socket":   control.SocketPath(""),
@@ -24,10 +24,10 @@ func defaults() kong.Vars {
 	}
 }
 
-// daemon says where the daemon is.
+// socketOption selects the daemon of the --socket flag.
 func (e *env) socketOption() verbs.Option { return verbs.WithSocket(e.socket) }
 
-// json writes v, indented, for programs and people.
+// json writes v as indented JSON.
 func (e *env) json(v any) error {
 	enc := json.NewEncoder(e.out)
 	enc.SetIndent("", "  ")

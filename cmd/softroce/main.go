@@ -1,7 +1,7 @@
-// Softroce is an RDMA NIC that is a process: the daemon, and the tools that go with it.
+// Softroce is an RDMA NIC in userspace: the daemon and its tools.
 //
-// It ends with status 0 when all went well, 1 when what was asked for failed or differs,
-// and 2 when the command line is wrong; softroce run, with that of the program that it runs.
+// The exit status is 0 on success, 1 on failure or if a comparison found differences, and 2 if the
+// command line is wrong. softroce run exits with the status of the program that it runs.
 package main
 
 import (
@@ -24,43 +24,43 @@ const (
 	exitUsage  = 2
 )
 
-// cli is the command line. A command is a field; what it does is in the file of its name.
+// cli is the command line. Each command is a field, implemented in the file of its name.
 type cli struct {
 	Socket string `placeholder:"PATH" env:"SOFTROCE_SOCKET" help:"The daemon's socket (default: ${socket})."`
 
 	Run      runCmd      `cmd:"" help:"Run a program that uses libibverbs or librdmacm."`
-	Daemon   daemonCmd   `cmd:"" help:"Be the NICs that programs attach to."`
+	Daemon   daemonCmd   `cmd:"" help:"Run the NICs that programs attach to."`
 	Perf     perfCmd     `cmd:"" help:"Measure bandwidth, message rate and latency."`
-	Pingpong pingpongCmd `cmd:"" help:"Play either end of ibv_rc_pingpong."`
-	Show     showCmd     `cmd:"" help:"Show what a running daemon holds."`
-	PKeys    pkeysCmd    `cmd:"" name:"pkeys" help:"Change the partitions that a NIC is a member of."`
+	Pingpong pingpongCmd `cmd:"" help:"Run as either end of ibv_rc_pingpong."`
+	Show     showCmd     `cmd:"" help:"Show the NICs and objects of a running daemon."`
+	PKeys    pkeysCmd    `cmd:"" name:"pkeys" help:"Set the P_Key table of a NIC."`
 	Capture  captureCmd  `cmd:"" help:"Record the packets of a running daemon."`
 	Decode   decodeCmd   `cmd:"" help:"Print the RoCEv2 packets of a capture file."`
-	Replay   replayCmd   `cmd:"" help:"Compare the NICs of a capture file with this one."`
-	Check    checkCmd    `cmd:"" help:"Judge the packets of a capture file by the rules of RoCEv2."`
-	Scenario scenarioCmd `cmd:"" help:"Play packet-level scenarios."`
-	Answer   answerCmd   `cmd:"" help:"Be the verbs program of a live scenario, for the host that plays it."`
+	Replay   replayCmd   `cmd:"" help:"Replay a capture file and compare the NICs in it with softroce."`
+	Check    checkCmd    `cmd:"" help:"Check the packets of a capture file against the rules of RoCEv2."`
+	Scenario scenarioCmd `cmd:"" help:"Run packet-level test scenarios."`
+	Answer   answerCmd   `cmd:"" help:"Run as the verbs program of a live scenario."`
 	Version  versionCmd  `cmd:"" help:"Print the version."`
 	Manual   manualCmd   `cmd:"" hidden:"" help:"Write the manual page."`
 }
 
-// env is what a command runs in.
+// env is the environment of a command.
 type env struct {
 	context.Context
 	out, err io.Writer
-	socket   string // "": the default
+	socket   string // empty: the default
 }
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// run carries one command line out and returns the exit status.
+// run executes one command line and returns the exit status.
 func run(args []string, out, errs io.Writer) int {
 	ctx, stop := signal.NotifyContext(context.Background(), terminationSignals()...)
 	defer stop()
 	var c cli
 	exit := -1 // set by --help
 	parser := kong.Must(&c,
-		kong.Name("softroce"), kong.Description("An RDMA NIC that is a process: RoCEv2 on the wire, verbs over shared memory."),
+		kong.Name("softroce"), kong.Description("An RDMA NIC in userspace: RoCEv2 on the wire, verbs over shared memory."),
 		kong.Writers(out, errs), kong.Exit(func(status int) { exit = status }),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}), kong.Vars(defaults()),
 	)
@@ -92,8 +92,8 @@ func run(args []string, out, errs io.Writer) int {
 	return exitOK
 }
 
-// endings are the signals that end a command in good order. What is ignored stays ignored: SIGHUP,
-// which comes when the terminal goes, by nohup; SIGINT by a script for what it has in the background.
+// terminationSignals returns the signals that end a command cleanly. Signals that are ignored stay
+// ignored: nohup ignores SIGHUP, and a shell script ignores SIGINT for its background jobs.
 func terminationSignals() []os.Signal {
 	var s []os.Signal
 	for _, sig := range []os.Signal{os.Interrupt, syscall.SIGTERM, syscall.SIGHUP} {
@@ -104,7 +104,7 @@ func terminationSignals() []os.Signal {
 	return s
 }
 
-// statusError is an error with an exit status of its own.
+// statusError is an error with a specific exit status.
 type statusError struct {
 	status int
 	err    error
@@ -113,13 +113,13 @@ type statusError struct {
 func (s *statusError) Error() string { return s.err.Error() }
 func (s *statusError) Unwrap() error { return s.err }
 
-// errReported fails a command that has already said why.
+// errReported fails a command that has already printed the reason.
 var errReported = errors.New("reported")
 
-// errInterrupted is all there is to say of a command that a signal ended before its time.
+// errInterrupted replaces the error of a command that a signal ended.
 var errInterrupted = errors.New("interrupted")
 
-// usageError is a command line that is wrong in a way that only the command sees.
+// usageError is an error of the command line that the command detects, not the parser.
 type usageError struct{ err error }
 
 func (u *usageError) Error() string { return u.err.Error() }
@@ -130,5 +130,5 @@ func usage(errs io.Writer, err error) int {
 	return exitUsage
 }
 
-// oneLine joins the lines of errors that were joined.
+// oneLine puts joined errors on one line.
 func oneLine(err error) string { return strings.ReplaceAll(err.Error(), "\n", "; ") }

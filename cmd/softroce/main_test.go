@@ -26,7 +26,7 @@ func TestScripts(t *testing.T) {
 	testscript.Run(t, testscript.Params{
 		Dir: "testdata/script",
 		Setup: func(e *testscript.Env) error {
-			// Socket paths have little room: the test's own directory may be too deep.
+			// The test's own directory may be too long for a socket path.
 			dir, err := os.MkdirTemp("", "softroce")
 			if err != nil {
 				return err
@@ -59,11 +59,11 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// awaitTime is how long await waits; a loaded machine is slow.
+// awaitTime bounds every wait of a script; it allows for a loaded machine.
 const awaitTime = 20 * time.Second
 
-// freePort returns a TCP port that nobody has. It is none of those that the kernel gives to
-// whoever asks for any: one of them could be taken before it is used.
+// freePort returns an unused TCP port outside the ephemeral range, so that the kernel does not
+// assign it to another process before the test uses it.
 func freePort() (string, error) {
 	const from, ports = 20000, 12000
 	for range ports {
@@ -75,5 +75,5 @@ func freePort() (string, error) {
 	return "", errors.New("no TCP port is free")
 }
 
-// asked counts the ports that were asked for: scripts run side by side.
+// portsProbed counts the ports that were probed: scripts run in parallel.
 var portsProbed atomic.Int32

@@ -8,13 +8,13 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// manualCmd writes the manual page, or what a shell needs to complete a command line, of
-// the same model that parses it: for packages.
+// manualCmd writes the manual page, or the bash completion, from the model that parses the command
+// line. It is for packagers.
 type manualCmd struct {
-	Completion bool `help:"Write bash's completion instead."`
+	Completion bool `help:"Write the bash completion instead."`
 }
 
-// manualSections are those that the model knows nothing of.
+// manualSections holds the sections that cannot be derived from the model.
 //
 //go:embed manual.roff
 var manualSections string
@@ -31,7 +31,7 @@ func (m *manualCmd) Run(e *env, k *kong.Context) error {
 // manual returns the page softroce(1).
 func manual(app *kong.Application) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, ".TH SOFTROCE 1 \"\" \"softroce %s\"\n.SH NAME\nsoftroce \\- an RDMA NIC that is a process\n", release())
+	fmt.Fprintf(&b, ".TH SOFTROCE 1 \"\" \"softroce %s\"\n.SH NAME\nsoftroce \\- an RDMA NIC in userspace\n", release())
 	b.WriteString(".SH SYNOPSIS\n")
 	for _, c := range commands(app) {
 		fmt.Fprintf(&b, ".B softroce %s\n%s\n.br\n", c.Name, roff(strings.TrimPrefix(c.Summary(), c.Name)))
@@ -45,13 +45,13 @@ func manual(app *kong.Application) string {
 		}
 		writeFlags(&b, c.Flags)
 	}
-	b.WriteString(".SH OPTIONS\nAll commands take these.\n")
+	b.WriteString(".SH OPTIONS\nAll commands accept these options.\n")
 	writeFlags(&b, app.Flags)
 	b.WriteString(manualSections)
 	return b.String()
 }
 
-// commands are those that people are told of.
+// commands returns the commands that are not hidden.
 func commands(app *kong.Application) []*kong.Node { return app.Leaves(true) }
 
 func writeFlags(b *strings.Builder, flags []*kong.Flag) {
@@ -63,7 +63,7 @@ func writeFlags(b *strings.Builder, flags []*kong.Flag) {
 	}
 }
 
-// roff quotes a text that has no markup.
+// roff escapes plain text.
 func roff(s string) string {
 	s = strings.NewReplacer(`\`, `\e`, "-", `\-`, "'", `\(aq`, "…", `\&...`).Replace(strings.TrimSpace(s))
 	if strings.HasPrefix(s, ".") {
@@ -72,7 +72,7 @@ func roff(s string) string {
 	return s
 }
 
-// completion returns bash's: of commands, flags, and, where neither is meant, files.
+// completion returns the bash completion: of commands, of flags, and of files elsewhere.
 func completion(app *kong.Application) string {
 	var b strings.Builder
 	var names []string

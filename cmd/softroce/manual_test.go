@@ -21,7 +21,7 @@ func model(t *testing.T) *kong.Kong {
 	return k
 }
 
-func TestManualTellsOfEveryCommandAndFlag(t *testing.T) {
+func TestManualCoversEveryCommandAndFlag(t *testing.T) {
 	k := model(t)
 	page := strings.ReplaceAll(manual(k.Model), `\-`, "-")
 	for _, c := range commands(k.Model) {
@@ -38,9 +38,9 @@ func TestManualTellsOfEveryCommandAndFlag(t *testing.T) {
 	}
 }
 
-// TestExamplesOfTheManualAreCommandLines parses what the page shows. Words in quotes are the
-// shell's; they hold no flag of ours.
-func TestExamplesOfTheManualAreCommandLines(t *testing.T) {
+// TestManualExamplesParse parses the examples of the page. Quoted words belong to the shell and
+// contain no flags of softroce.
+func TestManualExamplesParse(t *testing.T) {
 	text := strings.ReplaceAll(manualSections, `\-`, "-")
 	text = regexp.MustCompile(`\\\(aq.*?\\\(aq`).ReplaceAllString(text, "QUOTED")
 	examples := regexp.MustCompile(`(?m)^softroce .*`).FindAllString(text, -1)
@@ -67,7 +67,7 @@ func TestManualIsWellFormed(t *testing.T) {
 	var complaints bytes.Buffer
 	cmd.Stderr = &complaints
 	out, err := cmd.Output()
-	out = regexp.MustCompile(".\x08").ReplaceAll(out, nil) // bold is a letter over itself
+	out = regexp.MustCompile(".\x08").ReplaceAll(out, nil) // man overstrikes bold letters
 	if err != nil || complaints.Len() > 0 {
 		t.Errorf("man: %v\n%s", err, &complaints)
 	}

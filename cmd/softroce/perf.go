@@ -15,22 +15,22 @@ import (
 
 type perfCmd struct {
 	Op       string        `arg:"" optional:"" help:"send, write, read or atomic."`
-	Type     string        `short:"c" default:"rc" help:"Transport service: rc, uc (send, write) or ud (send)."`
-	Size     string        `help:"Bytes of a message, as 65536 or 64KiB (default: 64KiB; ud: 1KiB)."`
+	Type     string        `short:"c" default:"rc" help:"Transport service: rc, uc (send and write only) or ud (send only)."`
+	Size     string        `help:"Message size in bytes, such as 65536 or 64KiB (default: 64KiB; ud: 1KiB)."`
 	Duration time.Duration `default:"2s" help:"How long to measure bandwidth."`
-	Latency  time.Duration `default:"1s" help:"How long to measure latency before; 0 to leave it out."`
-	QPs      int           `name:"qps" default:"1" help:"Queue pairs."`
+	Latency  time.Duration `default:"1s" help:"How long to measure latency first; 0 to skip it."`
+	QPs      int           `name:"qps" default:"1" help:"Number of queue pairs."`
 	Depth    int           `default:"64" help:"Operations outstanding on each queue pair."`
 	MTU      int           `name:"mtu" default:"0" help:"Path MTU: 256, 512, 1024, 2048 or 4096 (default: the largest that fits)."`
 	JSON     bool          `name:"json" help:"Print the result as JSON."`
 
-	Server bool   `xor:"role" help:"Be the other end for clients of other machines."`
-	Once   bool   `help:"With --server: end after the first client."`
-	Client string `xor:"role" placeholder:"HOST" help:"Measure towards a server there."`
+	Server bool   `xor:"role" help:"Run as the server for clients on other machines."`
+	Once   bool   `help:"With --server: exit after the first client."`
+	Client string `xor:"role" placeholder:"HOST" help:"Measure to the server on HOST."`
 	Port   int    `default:"${perfPort}" help:"TCP port of the exchange, with --server and --client."`
 	Device string `placeholder:"NIC" help:"The NIC (default: the first)."`
-	Peer   string `placeholder:"NIC" help:"The NIC at the other end of a run within one daemon (default: the next one)."`
-	GID    int    `name:"gid" default:"${anyGID}" help:"Index of the GID (default: one that fits the peer's)."`
+	Peer   string `placeholder:"NIC" help:"The destination NIC when both NICs belong to one daemon (default: the next one)."`
+	GID    int    `name:"gid" default:"${anyGID}" help:"GID index (default: one that can reach the peer's GID)."`
 }
 
 func (p *perfCmd) Run(e *env) error {

@@ -6,18 +6,18 @@ import (
 )
 
 type pingpongCmd struct {
-	Host    string `arg:"" optional:"" help:"The server to connect to; without it, be the server."`
+	Host    string `arg:"" optional:"" help:"The server to connect to; without it, run as the server."`
 	Port    int    `short:"p" default:"18515" help:"TCP port of the exchange."`
 	Device  string `short:"d" name:"ib-dev" placeholder:"NIC" help:"The NIC (default: the first)."`
 	IBPort  int    `short:"i" name:"ib-port" default:"1" help:"Port of the NIC: always 1."`
-	Size    int    `short:"s" default:"4096" help:"Bytes of a message."`
+	Size    int    `short:"s" default:"4096" help:"Message size in bytes."`
 	MTU     int    `short:"m" default:"1024" help:"Path MTU: 256, 512, 1024, 2048 or 4096."`
-	RxDepth int    `short:"r" name:"rx-depth" default:"500" help:"Receives posted at a time."`
-	Iters   int    `short:"n" default:"1000" help:"Messages each way."`
-	SL      int    `short:"l" name:"sl" default:"0" help:"Service level; means nothing on RoCE."`
-	Events  bool   `short:"e" help:"Sleep until completions come, instead of polling."`
-	GID     int    `short:"g" name:"gid-idx" default:"${anyGID}" help:"Index of the GID (default: one that fits the peer's)."`
-	Check   bool   `short:"c" name:"chk" help:"Check every message; both ends need it."`
+	RxDepth int    `short:"r" name:"rx-depth" default:"500" help:"Number of receives to post."`
+	Iters   int    `short:"n" default:"1000" help:"Number of messages in each direction."`
+	SL      int    `short:"l" name:"sl" default:"0" help:"Service level; ignored on RoCE."`
+	Events  bool   `short:"e" help:"Sleep until completions arrive, instead of polling."`
+	GID     int    `short:"g" name:"gid-idx" default:"${anyGID}" help:"GID index (default: one that can reach the peer's GID)."`
+	Check   bool   `short:"c" name:"chk" help:"Verify the data of every message; needed at both ends."`
 }
 
 func (p *pingpongCmd) Run(e *env) error {

@@ -7,7 +7,7 @@ import (
 
 type pkeysCmd struct {
 	Device string `arg:"" name:"nic" help:"The NIC."`
-	Keys   string `arg:"" help:"Its P_Key table: keys in the order of their indices with '+' between, such as 0xffff+0x8001; 0 leaves an index without one."`
+	Keys   string `arg:"" help:"The P_Key table: keys in index order, separated by '+', such as 0xffff+0x8001; 0 leaves an index empty."`
 }
 
 func (p *pkeysCmd) Run(e *env) error {

@@ -14,22 +14,22 @@ import (
 
 type replayCmd struct {
 	File    string `arg:"" help:"A pcap or pcapng file."`
-	Strict  bool   `help:"Compare also what an implementation may choose."`
+	Strict  bool   `help:"Also compare what the specification leaves to the implementation."`
 	JSON    bool   `name:"json" help:"Print the report as JSON."`
-	Onto    string `placeholder:"LINK" help:"Play it to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or fabric for one of a simulation."`
+	Onto    string `placeholder:"LINK" help:"Replay to a live NIC at the other end of a link: packet:IFACE, udp:IFACE, dgram:…, or to a simulated NIC: fabric."`
 	Program string `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
-	Side    string `enum:"both,requester,responder" default:"both" help:"Which side of the connections to play: requester, responder or both, one after the other."`
-	Fast    bool   `help:"Play as fast as it goes, without the captured timing."`
-	Output  string `short:"o" placeholder:"FILE" help:"Record what passes when it is played."`
+	Side    string `enum:"both,requester,responder" default:"both" help:"Which side of the connections to replay: requester, responder, or both in turn."`
+	Fast    bool   `help:"Replay as fast as possible, without the captured timing."`
+	Output  string `short:"o" placeholder:"FILE" help:"Record the packets of the replay."`
 }
 
-// Run exits with 1 where the replay found a difference.
+// Run exits with status 1 if the replay found a difference.
 func (r *replayCmd) Run(e *env) error {
 	if r.Onto != "" {
 		return r.play(e)
 	}
 	if r.Program != "" || r.Fast || r.Output != "" || r.Side != "both" {
-		return usagef("--program, --side, --fast and -o go with --onto")
+		return usagef("--program, --side, --fast and -o require --onto")
 	}
 	report, err := replay.File(r.File, replay.Options{Strict: r.Strict})
 	if err != nil {
@@ -38,7 +38,7 @@ func (r *replayCmd) Run(e *env) error {
 	return e.report(report, r.JSON, report.Differences())
 }
 
-// report prints a report; differences fail the command.
+// report prints a report and fails the command if it has differences.
 func (e *env) report(r interface{ WriteText(io.Writer) error }, asJSON bool, differences int) error {
 	write := r.WriteText
 	if asJSON {
@@ -53,7 +53,7 @@ func (e *env) report(r interface{ WriteText(io.Writer) error }, asJSON bool, dif
 	return nil
 }
 
-// play plays the file to a live NIC.
+// play replays the file to a live NIC.
 func (r *replayCmd) play(e *env) (err error) {
 	open, done, err := r.bench()
 	if err != nil {
@@ -84,12 +84,12 @@ func (r *replayCmd) play(e *env) (err error) {
 func (r *replayCmd) bench() (open func(wire.FrameSink) (testbed.Testbed, error), done func() error, err error) {
 	if r.Onto == "fabric" {
 		if r.Program != "" {
-			return nil, nil, usagef("the NIC of a simulation needs no --program")
+			return nil, nil, usagef("--program: not used with --onto fabric")
 		}
 		return testbed.NewSimulated, func() error { return nil }, nil
 	}
 	if r.Program == "" {
-		return nil, nil, usagef("--onto %s needs --program, which says how the verbs program on the NIC's host is started", r.Onto)
+		return nil, nil, usagef("--onto %s needs --program, the command that starts the verbs program on the NIC's host", r.Onto)
 	}
 	c, err := testbed.OpenCable(r.Onto, strings.Fields(r.Program))
 	if errors.Is(err, testbed.ErrLink) {

@@ -8,16 +8,16 @@ import (
 )
 
 type runCmd struct {
-	NIC     []string `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"Start a daemon with this NIC, as of softroce daemon. May be repeated."`
-	Fault   string   `placeholder:"FILE" help:"Start a daemon that does to packets what the fault program in FILE says."`
+	NIC     []string `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"Start a daemon with this NIC, as softroce daemon --nic does. May be repeated."`
+	Fault   string   `placeholder:"FILE" help:"Start a daemon that applies the fault program in FILE to packets."`
 	Capture string   `placeholder:"FILE" help:"Start a daemon that records every packet to a pcapng file."`
-	Device  string   `placeholder:"NIC,…" help:"The NICs that the program sees, in this order (default: all of the daemon)."`
-	Quiet   bool     `short:"q" help:"Do not say what was done."`
+	Device  string   `placeholder:"NIC,…" help:"The NICs that the program sees, in this order (default: all NICs of the daemon)."`
+	Quiet   bool     `short:"q" help:"Do not print which daemon and libraries are used."`
 
 	Command []string `arg:"" passthrough:"" name:"command" help:"The program and its arguments, after --."`
 }
 
-// Run exits with the command's status.
+// Run exits with the program's status.
 func (r *runCmd) Run(e *env) error {
 	command := r.Command
 	if command[0] == "--" {
@@ -32,7 +32,7 @@ func (r *runCmd) Run(e *env) error {
 		}
 	}
 	if r.Capture == "-" {
-		return usagef("--capture -: standard output is the program's; name a file, a FIFO, or >(a command)")
+		return usagef("--capture -: standard output belongs to the program; name a file, a FIFO, or >(COMMAND)")
 	}
 	code, err := programs.Run(e, programs.Options{
 		Command: command, Device: r.Device, Quiet: r.Quiet, Socket: e.socket,

@@ -11,18 +11,18 @@ import (
 )
 
 type scenarioCmd struct {
-	Files   []string `arg:"" name:"file" type:"existingfile" help:"Scenarios."`
+	Files   []string `arg:"" name:"file" type:"existingfile" help:"Scenario files."`
 	Verbose bool     `short:"v" help:"Print every command with the packets that followed it."`
-	JSON    bool     `name:"json" help:"Print a line of JSON for each scenario."`
-	Jobs    int      `short:"j" default:"1" help:"So many at the same time."`
-	Peer    string   `placeholder:"LINK" help:"Play against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
+	JSON    bool     `name:"json" help:"Print one line of JSON per scenario."`
+	Jobs    int      `short:"j" default:"1" help:"Number of scenarios to run at the same time."`
+	Peer    string   `placeholder:"LINK" help:"Run against a live NIC at the other end of a link: packet:IFACE, udp:IFACE or dgram:…"`
 	Program string   `placeholder:"COMMAND" help:"The verbs program on that NIC's host: a command, or tcp:HOST:PORT."`
-	IPv6    bool     `name:"ipv6" help:"Between IPv6 addresses."`
-	Untimed bool     `help:"Do not judge what comes too soon: the live NIC's host has a clock that stands still and catches up, as virtual machines may."`
-	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not give."`
+	IPv6    bool     `name:"ipv6" help:"Use IPv6 addresses."`
+	Untimed bool     `help:"Do not fail on packets that arrive too early. For hosts whose clock stops and catches up, such as virtual machines."`
+	Lacks   []string `placeholder:"EVENT,…" help:"Asynchronous events that the live NIC does not generate."`
 }
 
-// Run exits with 1 where a scenario failed.
+// Run exits with status 1 if a scenario failed.
 func (s *scenarioCmd) Run(e *env) error {
 	o := scenario.Options{Context: e, Lacks: s.Lacks, Untimed: s.Untimed}
 	if s.Peer == "" {

@@ -14,7 +14,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// waitFor waits until ok.
+// waitFor polls until ok returns true.
 func waitFor(ts *testscript.TestScript, what string, ok func() bool) {
 	for end := time.Now().Add(awaitTime); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
@@ -23,8 +23,7 @@ func waitFor(ts *testscript.TestScript, what string, ok func() bool) {
 	}
 }
 
-// await PATH waits until the file is there: a daemon's socket, what a command in the
-// background writes.
+// await PATH waits until the file exists: a daemon's socket, or the output of a background command.
 func await(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: await PATH")
@@ -35,7 +34,7 @@ func await(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// vanishes PATH waits until the file is gone.
+// vanishes PATH waits until the file no longer exists.
 func vanishes(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: vanishes PATH")
@@ -46,7 +45,7 @@ func vanishes(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// recorded FILE waits until a capture has begun: its header is in the file.
+// recorded FILE waits until a capture has started, that is until the file has a header.
 func recorded(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: recorded FILE")
@@ -57,8 +56,9 @@ func recorded(ts *testscript.TestScript, neg bool, args []string) {
 	})
 }
 
-// listening PORT waits until a server has that TCP port, without touching it: some serve one
-// client only, and who binds the port for a try may come in a server's way.
+// listening PORT waits until a server listens on a TCP port. It reads /proc/net instead of
+// connecting, because some servers accept one client only, and instead of binding, because that
+// could conflict with the server.
 func listening(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) != 1 {
 		ts.Fatalf("usage: listening PORT")
@@ -71,7 +71,7 @@ func listening(ts *testscript.TestScript, neg bool, args []string) {
 		for _, table := range []string{"/proc/net/tcp", "/proc/net/tcp6"} {
 			text, err := os.ReadFile(table)
 			if err != nil {
-				continue // without IPv6 there is no such table
+				continue // the table does not exist without IPv6
 			}
 			for line := range strings.Lines(string(text)) {
 				if f := strings.Fields(line); len(f) > state && f[state] == listen && strings.HasSuffix(f[1], local) {
@@ -92,8 +92,8 @@ func head(ts *testscript.TestScript, neg bool, args []string) {
 	ts.Check(os.WriteFile(ts.MkAbs(args[1]), []byte(line), 0o600))
 }
 
-// isjson FILE PATH… checks that FILE (stdout, stderr or a path) is JSON and has a value at
-// each PATH: keys and indices, joined by dots; PATH=VALUE also compares the value.
+// isjson FILE PATH… checks that FILE (stdout, stderr or a path) is JSON and has a value at each
+// PATH, which consists of keys and indices separated by dots. PATH=VALUE also compares the value.
 func isJSON(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: isjson FILE PATH[=VALUE]…")
@@ -129,8 +129,8 @@ func child(ts *testscript.TestScript, v any, key, path string) any {
 	return nil
 }
 
-// exits STATUS COMMAND… runs a command and compares its exit status; what it prints is not
-// kept, scripts look at that with exec.
+// exits STATUS COMMAND… runs a command and compares its exit status. It discards the output;
+// scripts that check output use exec.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) < 2 {
 		ts.Fatalf("usage: exits STATUS COMMAND…")

@@ -13,15 +13,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A terminal with a shell at it.
+// A terminal is a pseudoterminal that runs an interactive shell.
 type terminal struct {
-	t    *testing.T
-	keys *os.File
-	output chan string // what has appeared, piece by piece
-	text string      // what has appeared and was not looked for yet
+	t      *testing.T
+	keys   *os.File
+	output chan string // output as it is read
+	text   string      // output that waitFor has not consumed yet
 }
 
-// openTerminal starts an interactive shell, whose prompt is the status of the last command, as in <0>.
+// openTerminal starts an interactive shell whose prompt is the status of the last command, as in
+// <0>.
 func openTerminal(t *testing.T, env ...string) *terminal {
 	t.Helper()
 	keys, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
@@ -49,7 +50,7 @@ func openTerminal(t *testing.T, env ...string) *terminal {
 		t.Fatal(err)
 	}
 	x := &terminal{t: t, keys: keys, output: make(chan string, 1024)}
-	t.Cleanup(func() { // its jobs are told that the terminal has gone
+	t.Cleanup(func() { // its jobs receive SIGHUP when the terminal closes
 		shell.Process.Kill()
 		shell.Wait()
 	})
@@ -69,7 +70,7 @@ func openTerminal(t *testing.T, env ...string) *terminal {
 
 func (x *terminal) write(keys string) { x.keys.WriteString(keys) }
 
-// shows waits until a text appears.
+// waitFor waits until text appears.
 func (x *terminal) waitFor(text string) {
 	x.t.Helper()
 	limit := time.After(awaitTime)
@@ -87,7 +88,7 @@ func (x *terminal) waitFor(text string) {
 	}
 }
 
-// someLibrary is a folder with something that softroce run can preload.
+// someLibrary returns a folder with a library that softroce run can preload.
 func someLibrary(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -100,17 +101,19 @@ func someLibrary(t *testing.T) string {
 	return dir
 }
 
-// TestAShellHearsOfAProgramThatStops has programs stop that softroce run has started: by a key, by themselves, and, as a shell
-// does, in a process group of their own that has the terminal. Each time it is the outer shell's turn, and fg goes on.
-func TestAShellHearsOfAProgramThatStops(t *testing.T) {
-	dir, err := os.MkdirTemp("", "softroce") // a socket's path has little room
+// TestShellSeesStoppedProgram stops programs that softroce run started: with ^Z, by a signal to
+// themselves, and, like a shell does, from a process group of their own in the foreground. Each
+// time the outer shell must regain the terminal, and fg must continue the program.
+func TestShellSeesStoppedProgram(t *testing.T) {
+	dir, err := os.MkdirTemp("", "softroce") // leaves room for a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
 	x := openTerminal(t, "SOFTROCE_SOCKET="+filepath.Join(dir, "s"), "SOFTROCE_LIBDIR="+someLibrary(t))
 
-	// It does not read: what is typed between the two stops, ours and its, would be its own.
+	// The program does not read input: it would consume what is typed between its stop and that of
+	// softroce.
 	x.write("softroce run -q -- sh -c 'trap \"echo goes on $((6*7)); exit 3\" CONT; echo runs $((6*7)); while :; do sleep 0.05; done'\n")
 	x.waitFor("runs 42")
 	x.write("\x1a") // ^Z

@@ -14,35 +14,35 @@ import (
 	"softroce/wire/fault"
 )
 
-// Config is all that a daemon can be told. The zero value of a field means its
-// default; Start fills the defaults in.
+// Config is the configuration of a daemon. The zero value of a field means its default, which Start
+// fills in.
 type Config struct {
 	NICs []nicspec.NIC // default: nicspec.Defaults
 
-	Socket      string        // path of the clients' socket; default: control.SocketPath's
-	SocketMode  os.FileMode   // who may attach; default attach.DefaultMode
-	SocketGroup string        // the socket's group, by name or number; default: the daemon's
-	Limits      attach.Limits // of each client
+	Socket      string        // path of the socket for clients; default: that of control.SocketPath
+	SocketMode  os.FileMode   // permissions of the socket; default attach.DefaultMode
+	SocketGroup string        // group of the socket, by name or number; default: the daemon's
+	Limits      attach.Limits // per client
 
-	Metrics string // address of the metrics' HTTP server, HOST:PORT; default: none
-	Capture string // pcapng file for every packet from the start; default: none
-	Fault   string // file with a fault program; default: none
+	Metrics string // address of the HTTP server for metrics, HOST:PORT; default: none
+	Capture string // pcapng file that records every packet from the start; default: none
+	Fault   string // file that holds a fault program; default: none
 
-	// WhileUsed ends the daemon's use with its last client's: see Daemon.Unused.
+	// WhileUsed ends Daemon.Wait when the last client disconnects.
 	WhileUsed bool
 
 	Engines int           // threads that share the NICs; default 1
-	Spin    time.Duration // how long an idle engine spins before it sleeps; default: the engine's own; negative: not at all
+	Spin    time.Duration // how long an idle engine spins before it sleeps; default: the engine's; negative: never
 }
 
-// maxEngines bounds Engines: threads beyond any machine's cores only wait for each other.
+// maxEngines bounds Engines: more threads than cores only compete for them.
 const maxEngines = 64
 
-// DefaultMetricsHost is where --metrics :PORT listens: metrics name processes, so
-// they leave the machine only if asked.
+// DefaultMetricsHost is the address for --metrics :PORT. Metrics contain process names, so they are
+// exposed to other hosts only if the configuration names an address.
 const DefaultMetricsHost = "127.0.0.1"
 
-// Validate checks what can be checked without opening anything, and fills the defaults in.
+// Validate checks what can be checked without opening anything, and fills in the defaults.
 func (c *Config) Validate() error {
 	if len(c.NICs) == 0 {
 		c.NICs = nicspec.Defaults()
@@ -50,7 +50,7 @@ func (c *Config) Validate() error {
 	names := map[string]bool{}
 	for _, n := range c.NICs {
 		if names[n.Name] {
-			return fmt.Errorf("NIC %s is there twice: each needs a name of its own", n.Name)
+			return fmt.Errorf("NIC %s is configured twice: names must be unique", n.Name)
 		}
 		names[n.Name] = true
 	}
@@ -66,7 +66,7 @@ func (c *Config) Validate() error {
 	return c.checkMetrics()
 }
 
-// checkFaults looks for rules that no packet would ever meet, because their NIC is not there.
+// checkFaults rejects rules for a NIC that does not exist: they would never match a packet.
 func (c *Config) checkFaults(p *fault.Program) error {
 	if p == nil {
 		return nil
@@ -77,7 +77,7 @@ func (c *Config) checkFaults(p *fault.Program) error {
 	}
 	for _, r := range p.Rules {
 		if r.NIC != "" && !slices.Contains(names, r.NIC) {
-			return fmt.Errorf("%s: a rule is for NIC %s: the daemon has %s", c.Fault, r.NIC, strings.Join(names, ", "))
+			return fmt.Errorf("%s: rule for NIC %s: no such NIC (have: %s)", c.Fault, r.NIC, strings.Join(names, ", "))
 		}
 	}
 	return nil
@@ -100,8 +100,7 @@ func (c *Config) checkMetrics() error {
 	return nil
 }
 
-// SpinOf returns what Config.Spin is for a duration that somebody asked for, where 0 means
-// not at all.
+// SpinOf converts a duration given by the user, where 0 means never, to the value of Config.Spin.
 func SpinOf(d time.Duration) (time.Duration, error) {
 	switch {
 	case d < 0:

@@ -18,8 +18,8 @@ import (
 	"softroce/internal/nicspec"
 )
 
-// file is the configuration file: YAML, with the flags' names as keys. Keys that are
-// not here are errors.
+// file is the layout of the configuration file: YAML whose keys are the names of the flags. Unknown
+// keys are errors.
 type file struct {
 	NICs        []nicValue `yaml:"nics"`
 	Socket      string     `yaml:"socket"`
@@ -44,8 +44,8 @@ type file struct {
 	} `yaml:"limits"`
 }
 
-// ReadConfig reads the configuration file at path. An error names the file, the line
-// and what would be right there.
+// ReadConfig reads the configuration file at path. An error names the file, the line and the
+// expected form.
 func ReadConfig(path string) (Config, error) {
 	r, err := os.Open(path)
 	if err != nil {
@@ -70,7 +70,7 @@ func ReadConfig(path string) (Config, error) {
 	return c, nil
 }
 
-// describe turns the decoder's error into one line: file, line, what is wrong.
+// describe reduces the decoder's error to one line: file, line, problem.
 func describe(path string, err error) error {
 	var at *lineError
 	if errors.As(err, &at) {
@@ -88,7 +88,7 @@ func describe(path string, err error) error {
 	return fmt.Errorf("%s:%d: %s", path, line, msg)
 }
 
-// keys lists the keys of a configuration file, those of limits with their path.
+// keys lists the keys of a configuration file, with the keys under limits as limits.KEY.
 func keys() (names []string) {
 	t := reflect.TypeFor[file]()
 	for i := range t.NumField() {
@@ -105,7 +105,7 @@ func keys() (names []string) {
 	return names
 }
 
-// A lineError is an error of a value and where the value stands.
+// A lineError is an invalid value and its line.
 type lineError struct {
 	line int
 	err  error
@@ -114,12 +114,12 @@ type lineError struct {
 func (e *lineError) Error() string { return fmt.Sprintf("line %d: %v", e.line, e.err) }
 func (e *lineError) Unwrap() error { return e.err }
 
-// scalar parses the text of a value with parse and puts the line to its error.
+// scalar parses the text of a value and adds the line number to an error.
 func scalar[T any](n ast.Node, into *T, parse func(string) (T, error)) error {
 	tok := n.GetToken()
 	v, err := parse(tok.Value)
 	if _, ok := n.(ast.ScalarNode); !ok {
-		err = errors.New("want one value here, not a list or a map")
+		err = errors.New("want a single value, not a list or a map")
 	}
 	if err != nil {
 		return &lineError{tok.Position.Line, err}
@@ -158,7 +158,7 @@ func (v *countValue) UnmarshalYAML(n ast.Node) error {
 	return scalar(n, (*int)(v), func(s string) (int, error) {
 		c, err := strconv.ParseUint(s, 10, 31)
 		if err != nil || c == 0 {
-			return 0, fmt.Errorf("%q: want a number from 1", s)
+			return 0, fmt.Errorf("%q: want a number of at least 1", s)
 		}
 		return int(c), nil
 	})

@@ -21,7 +21,7 @@ func writeConfig(t *testing.T, text string) string {
 	return path
 }
 
-func TestConfigFileHoldsEverySetting(t *testing.T) {
+func TestConfigFileSetsEveryField(t *testing.T) {
 	c, err := ReadConfig(writeConfig(t, `
 # two NICs
 nics:
@@ -84,15 +84,15 @@ func TestConfigErrorsNameFileAndLine(t *testing.T) {
 	for _, c := range []struct{ name, text, want string }{
 		{"unknown key", "engines: 1\nsokket: /tmp/x\n", `softroce.yaml:2: key "sokket" is unknown; the keys are nics, socket,`},
 		{"unknown limit", "limits:\n  qps: 1\n  queues: 2\n", `softroce.yaml:3: key "queues" is unknown`},
-		{"bad NIC", "nics:\n- a=fabric\n- b=cable:x\n", `softroce.yaml:3: NIC b: link "cable:x" is of no known kind`},
+		{"bad NIC", "nics:\n- a=fabric\n- b=cable:x\n", `softroce.yaml:3: NIC b: link "cable:x": unknown kind`},
 		{"bad duration", "spin: 20\n", `softroce.yaml:1: duration "20": want a number and a unit`},
 		{"spin before it began", "spin: -1s\n", `softroce.yaml:1: spin -1s: want 0 or more`},
 		{"bad mode", "socket-mode: 999\n", `softroce.yaml:1: socket mode "999"`},
-		{"bad count", "limits:\n  qps: -1\n", `softroce.yaml:2: "-1": want a number from 1`},
+		{"bad count", "limits:\n  qps: -1\n", `softroce.yaml:2: "-1": want a number of at least 1`},
 		{"bad size", "limits:\n  rings: many\n", `softroce.yaml:2: size "many"`},
-		{"not a number", "engines: two\n", `softroce.yaml:1: "two": want a number from 1`},
+		{"not a number", "engines: two\n", `softroce.yaml:1: "two": want a number of at least 1`},
 		{"not a map", "- a\n- b\n", "softroce.yaml:1: "},
-		{"map for a value", "nics:\n  - name: a\n", "softroce.yaml:2: want one value"},
+		{"map for a value", "nics:\n  - name: a\n", "softroce.yaml:2: want a single value"},
 		{"twice", "engines: 1\nengines: 2\n", "softroce.yaml:2: "},
 		{"syntax", "engines: [1\n", "softroce.yaml:1: "},
 	} {
@@ -108,7 +108,7 @@ func TestConfigErrorsNameFileAndLine(t *testing.T) {
 	}
 }
 
-func TestConfigThatContradictsItselfIsRefused(t *testing.T) {
+func TestConfigRejectsContradictions(t *testing.T) {
 	nic := func(s string) nicspec.NIC {
 		n, err := nicspec.Parse(s)
 		if err != nil {
@@ -121,7 +121,7 @@ func TestConfigThatContradictsItselfIsRefused(t *testing.T) {
 		c    Config
 		want string
 	}{
-		{"same name", Config{NICs: []nicspec.NIC{nic("a=fabric"), nic("a=fabric")}}, "a is there twice"},
+		{"same name", Config{NICs: []nicspec.NIC{nic("a=fabric"), nic("a=fabric")}}, "a is configured twice"},
 		{"engines", Config{Engines: -1}, "engines -1: want 1 to"},
 		{"metrics", Config{Metrics: "9091"}, "want HOST:PORT"},
 		{"metrics port", Config{Metrics: "localhost:http!"}, "0 to 65535"},
@@ -133,7 +133,7 @@ func TestConfigThatContradictsItselfIsRefused(t *testing.T) {
 	}
 }
 
-func TestBytesTakeUnits(t *testing.T) {
+func TestParseBytesAcceptsUnits(t *testing.T) {
 	for in, want := range map[string]uint64{"0": 0, "65536": 65536, "64K": 65536, "64KiB": 65536, "1 MiB": 1 << 20, "2G": 2 << 30, "7B": 7} {
 		if got, err := ParseBytes(in); err != nil || got != want {
 			t.Errorf("%s: got %d, %v; want %d", in, got, err, want)

@@ -21,7 +21,7 @@ import (
 	"softroce/wire/fault"
 )
 
-// A Daemon is NICs that run.
+// A Daemon is a set of running NICs.
 type Daemon struct {
 	config  Config
 	release string
@@ -32,18 +32,18 @@ type Daemon struct {
 	tap     tap
 	server  *attach.Server
 	socket  string
-	capture   *recording // of Config.Capture
+	capture *recording // that of Config.Capture, or nil
 	http    *http.Server
-	metrics net.Addr // nil where there are none
+	metrics net.Addr // nil without a metrics server
 
-	stop    context.CancelFunc // of the engines
+	stop    context.CancelFunc // stops the engines
 	running sync.WaitGroup     // engines and the metrics server
 	closed  sync.Once
-	err     error // of Close
+	err     error // result of Close
 }
 
-// Start makes the NICs of a configuration and begins to serve clients. release is the
-// version to tell them.
+// Start creates the NICs of a configuration and starts to serve clients. release is the version
+// that clients and metrics report.
 func Start(c Config, release string, log *slog.Logger) (*Daemon, error) {
 	if err := c.Validate(); err != nil {
 		return nil, err
@@ -57,14 +57,15 @@ func Start(c Config, release string, log *slog.Logger) (*Daemon, error) {
 	return d, nil
 }
 
-// removeDeadTrees clears away what daemons left behind that were killed. That it cannot is no reason not to start.
+// removeStaleSysfs removes the device files of daemons that were killed. A failure is logged and
+// does not prevent the start.
 func removeStaleSysfs(log *slog.Logger) {
 	removed, err := sysfs.RemoveDead()
 	for _, dir := range removed {
 		log.Info("removed the device files of a daemon that was killed", "dir", dir)
 	}
 	if err != nil {
-		log.Warn("device files of daemons that were killed", "err", err)
+		log.Warn("cannot remove the device files of daemons that were killed", "err", err)
 	}
 }
 
@@ -101,14 +102,14 @@ func (d *Daemon) start() error {
 	return d.serveClients()
 }
 
-// systemClock is a monotonic clock, from 1 on. All engines go by one, so that the times of their
-// frames in a capture can be compared (as far as a step of an engine is one moment).
+// systemClock returns a monotonic clock that starts at 1. All engines share it, so that the
+// timestamps of their frames in a capture can be compared, with the resolution of an engine step.
 func systemClock() func() int64 {
 	start := time.Now()
 	return func() int64 { return int64(time.Since(start)) + 1 }
 }
 
-// readFaults reads the fault program; nil if path is empty.
+// readFaults reads the fault program at path. It returns nil if path is empty.
 func readFaults(path string) (*fault.Program, error) {
 	if path == "" {
 		return nil, nil
@@ -126,7 +127,7 @@ func readFaults(path string) (*fault.Program, error) {
 	return p, err
 }
 
-// record begins the capture of the whole run.
+// record starts the capture of the whole run.
 func (d *Daemon) record() error {
 	if d.config.Capture == "" {
 		return nil
@@ -142,7 +143,7 @@ func (d *Daemon) record() error {
 	return nil
 }
 
-// tellOfFailure logs that the capture of the whole run has ended before the run.
+// logCaptureFailure logs an error that ends the capture before the daemon stops.
 func (d *Daemon) logCaptureFailure(r *recording) {
 	<-r.done
 	if _, err := r.State(); err != nil {
@@ -176,7 +177,7 @@ func (d *Daemon) serveClients() (err error) {
 	return err
 }
 
-// Bounds of the metrics server: a scrape is one short request.
+// Limits of the metrics server: a scrape is one short request.
 const (
 	metricsTimeout = 10 * time.Second
 	metricsGrace   = time.Second
@@ -202,8 +203,8 @@ func (d *Daemon) serveMetrics() error {
 	return nil
 }
 
-// Close ends the daemon: see the package comment. It may be called more than once, and returns
-// what went wrong.
+// Close shuts the daemon down in the order that the package comment gives, and returns the errors
+// that occurred. It may be called more than once.
 func (d *Daemon) Close() error {
 	d.closed.Do(func() { d.err = d.close() })
 	return d.err
@@ -263,10 +264,10 @@ func (d *Daemon) Wait(ctx context.Context) {
 // Socket returns the path of the clients' socket.
 func (d *Daemon) Socket() string { return d.socket }
 
-// MetricsAddr returns the address of the metrics server, nil where there is none.
+// MetricsAddr returns the address of the metrics server, or nil if there is none.
 func (d *Daemon) MetricsAddr() net.Addr { return d.metrics }
 
-// Snapshot returns what the daemon holds.
+// Snapshot returns the current state of the daemon.
 func (d *Daemon) Snapshot() Snapshot { return NewSnapshot(d.server.Snapshot(), d.Engines()) }
 
 // Devices implements metrics.Source.
@@ -289,7 +290,7 @@ func (d *Daemon) Engines() (list []nic.EngineCounters) {
 	return list
 }
 
-// WriteReady writes a line for each NIC, as the daemon does when it is ready.
+// WriteReady writes one line per NIC, the daemon's announcement that it is ready.
 func (d *Daemon) WriteReady(w io.Writer) error {
 	nics := map[string]nic.Snapshot{}
 	for _, s := range d.Devices() {
@@ -312,7 +313,7 @@ func (d *Daemon) WriteReady(w io.Writer) error {
 	return nil
 }
 
-// addresses lists those of a GID table, GID 0 left out.
+// addresses formats the IP addresses of a GID table, without GID 0.
 func addresses(gids []nic.GIDEntry) (s string) {
 	for _, g := range gids {
 		if g.Index > 0 {

@@ -63,13 +63,13 @@ func open(t *testing.T, d *Daemon, device string) *verbs.Context {
 }
 
 // end is one queue pair with memory.
-type end struct {
+type endpoint struct {
 	qp *verbs.QP
 	cq *verbs.CQ
 	mr *verbs.MR
 }
 
-func newEnd(t *testing.T, c *verbs.Context) end {
+func newEndpoint(t *testing.T, c *verbs.Context) endpoint {
 	t.Helper()
 	must := func(err error) {
 		if err != nil {
@@ -88,13 +88,13 @@ func newEnd(t *testing.T, c *verbs.Context) end {
 	qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq,
 		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	must(err)
-	return end{qp, cq, mr}
+	return endpoint{qp, cq, mr}
 }
 
 // connect connects two ends both ways.
-func connect(t *testing.T, a, b end) {
+func connect(t *testing.T, a, b endpoint) {
 	t.Helper()
-	for _, x := range [][2]end{{a, b}, {b, a}} {
+	for _, x := range [][2]endpoint{{a, b}, {b, a}} {
 		there, err := x[1].qp.Info(verbs.AnyGID)
 		if err == nil {
 			err = x[0].qp.Connect(testContext(t), there, verbs.DefaultConnectOptions())
@@ -106,7 +106,7 @@ func connect(t *testing.T, a, b end) {
 }
 
 // write writes n bytes from a to b and waits for the completion.
-func write(t *testing.T, a, b end, n int) {
+func write(t *testing.T, a, b endpoint, n int) {
 	t.Helper()
 	err := a.qp.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
 		SGList: []verbs.SGE{a.mr.SGE(0, n)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()})
@@ -122,7 +122,7 @@ func write(t *testing.T, a, b end, n int) {
 	}
 }
 
-func TestWithoutNICsThereAreTwoOnAFabric(t *testing.T) {
+func TestDefaultNICsAreTwoOnAFabric(t *testing.T) {
 	d := start(t, Config{})
 	devices, err := verbs.Devices(testContext(t), verbs.WithSocket(d.Socket()))
 	if err != nil {
@@ -144,7 +144,7 @@ func TestWithoutNICsThereAreTwoOnAFabric(t *testing.T) {
 
 func TestNICsOfDifferentEnginesReachEachOther(t *testing.T) {
 	d := start(t, Config{Engines: 2, Spin: -1})
-	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
 	connect(t, a, b)
 	copy(a.mr.Bytes(), "between engines")
 	write(t, a, b, 1<<16)
@@ -153,7 +153,7 @@ func TestNICsOfDifferentEnginesReachEachOther(t *testing.T) {
 	}
 }
 
-func TestClientsHearOfTheEnd(t *testing.T) {
+func TestCloseNotifiesClients(t *testing.T) {
 	d := start(t, Config{})
 	c := open(t, d, "")
 	if err := d.Close(); err != nil {
@@ -171,7 +171,7 @@ func TestClientsHearOfTheEnd(t *testing.T) {
 	}
 }
 
-func TestWhatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
+func TestFailedStartReportsReasonAndCleansUp(t *testing.T) {
 	busy, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -213,7 +213,7 @@ func TestWhatCannotStartSaysWhyAndLeavesNothing(t *testing.T) {
 	}
 }
 
-func TestASecondDaemonOnOneSocketIsRefused(t *testing.T) {
+func TestSecondDaemonOnSocketFails(t *testing.T) {
 	d := start(t, Config{})
 	if _, err := Start(Config{Socket: d.Socket()}, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another daemon") {
 		t.Errorf("got %v", err)
@@ -221,9 +221,9 @@ func TestASecondDaemonOnOneSocketIsRefused(t *testing.T) {
 	open(t, d, "") // the first one is unharmed
 }
 
-func TestMetricsTellWhatHappened(t *testing.T) {
+func TestMetricsCountTraffic(t *testing.T) {
 	d := start(t, Config{Metrics: "127.0.0.1:0"})
-	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
 	connect(t, a, b)
 	write(t, a, b, 8192)
 	text := scrape(t, d)
@@ -263,10 +263,10 @@ func scrape(t *testing.T, d *Daemon) string {
 	return string(text)
 }
 
-func TestCaptureOfTheRunHasEachPacketOnce(t *testing.T) {
+func TestRunCaptureRecordsEachPacketOnce(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "all.pcapng")
 	d := start(t, Config{Capture: file})
-	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
 	connect(t, a, b)
 	write(t, a, b, 3*4096)
 	if err := d.Close(); err != nil {
@@ -288,9 +288,9 @@ func TestCaptureOfTheRunHasEachPacketOnce(t *testing.T) {
 	}
 }
 
-func TestCapturesBeginAndEndAtWill(t *testing.T) {
+func TestClientCapturesStartAndStop(t *testing.T) {
 	d := start(t, Config{})
-	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
 	connect(t, a, b)
 	write(t, a, b, 1) // before
 	file := filepath.Join(t.TempDir(), "some.pcapng")
@@ -323,7 +323,7 @@ func TestCapturesBeginAndEndAtWill(t *testing.T) {
 	}
 }
 
-func TestCaptureOfANICThatIsNotThere(t *testing.T) {
+func TestCaptureOfUnknownNICFails(t *testing.T) {
 	d := start(t, Config{})
 	file := filepath.Join(t.TempDir(), "none.pcapng")
 	_, err := Record(testContext(t), d.Socket(), "softroce7", file, nil)
@@ -335,18 +335,18 @@ func TestCaptureOfANICThatIsNotThere(t *testing.T) {
 	}
 }
 
-func TestAFaultProgramForANICThatIsNotThereIsRefused(t *testing.T) {
+func TestFaultProgramForUnknownNICFails(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "lossy.fault")
 	if err := os.WriteFile(file, []byte("drop nic softroce1 nth 1\ndrop nic rdma7 nth 1\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	_, err := Start(withSocket(t, Config{Fault: file}), "test", slog.New(slog.DiscardHandler))
-	if want := "lossy.fault: a rule is for NIC rdma7: the daemon has softroce0, softroce1"; err == nil || !strings.HasSuffix(err.Error(), want) {
+	if want := "lossy.fault: rule for NIC rdma7: no such NIC (have: softroce0, softroce1)"; err == nil || !strings.HasSuffix(err.Error(), want) {
 		t.Errorf("got %v, want …%s", err, want)
 	}
 }
 
-func TestACaptureThatIsRefusedLeavesWhatWasThere(t *testing.T) {
+func TestRejectedCaptureKeepsExistingFile(t *testing.T) {
 	d := start(t, Config{})
 	pipe := filepath.Join(t.TempDir(), "pipe")
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
@@ -360,7 +360,7 @@ func TestACaptureThatIsRefusedLeavesWhatWasThere(t *testing.T) {
 	}
 }
 
-func TestACaptureOfAllNICsIsInTheOrderOfTime(t *testing.T) {
+func TestCaptureOfAllNICsIsInTimeOrder(t *testing.T) {
 	d := start(t, Config{})
 	f, err := os.Create(filepath.Join(t.TempDir(), "all.pcapng"))
 	if err != nil {
@@ -370,7 +370,7 @@ func TestACaptureOfAllNICsIsInTheOrderOfTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a, b := newEnd(t, open(t, d, "softroce0")), newEnd(t, open(t, d, "softroce1"))
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
 	connect(t, a, b)
 	for range 20 {
 		write(t, a, b, 100)
@@ -389,12 +389,12 @@ func TestACaptureOfAllNICsIsInTheOrderOfTime(t *testing.T) {
 	}
 }
 
-func TestLimitsHoldForEachClient(t *testing.T) {
+func TestLimitsApplyPerClient(t *testing.T) {
 	var c Config
 	c.Limits.QPs = 1
 	d := start(t, c)
 	one, other := open(t, d, ""), open(t, d, "")
-	newEnd(t, one)
+	newEndpoint(t, one)
 	pd, err := one.AllocPD()
 	if err != nil {
 		t.Fatal(err)
@@ -406,5 +406,5 @@ func TestLimitsHoldForEachClient(t *testing.T) {
 	if _, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}); err == nil {
 		t.Error("a second QP was granted")
 	}
-	newEnd(t, other)
+	newEndpoint(t, other)
 }

@@ -1,9 +1,9 @@
-// Package daemon is the RDMA NIC as a process: it makes NICs of a configuration, hangs
-// them on their links, has engines drive them, and serves clients, metrics and captures.
+// Package daemon runs NICs as a process. It creates the NICs of a configuration, opens their links,
+// drives them with engines, and serves clients, metrics and captures.
 //
-// What stands between a NIC and its cable, from the NIC down: Fault, if a fault program was
-// given; Capture; Loopback, except on a fabric, which needs none; the link.
+// The layers between a NIC and its link, from the NIC down, are: Fault, if a fault program is
+// configured; Capture; Loopback, except on a fabric, which delivers to its own ports; the link.
 //
-// A Daemon ends in the opposite order of its start: clients hear IBV_EVENT_DEVICE_FATAL and
-// lose their objects, captures are written out, engines stop, links close.
+// A Daemon shuts down in the reverse order of its start: clients receive IBV_EVENT_DEVICE_FATAL and
+// their objects are destroyed, captures are written out, engines stop, links close.
 package daemon

@@ -11,16 +11,16 @@ import (
 	"softroce/wire/fault"
 )
 
-// builder makes links and devices. What it opened and nobody else closes is in closers.
+// builder creates links and devices. closers holds what no device closes.
 type builder struct {
 	fabric  *wire.Fabric
-	faults  *fault.Program // nil: none
+	faults  *fault.Program // may be nil
 	tap     *tap
 	limits  nic.Limits
 	closers []io.Closer
 }
 
-// add hangs a NIC on its link and gives it to an engine.
+// add opens the link of n, creates its device and assigns it to an engine.
 func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	link, iface, err := b.link(e, n)
 	if err != nil {
@@ -37,7 +37,7 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	return nil
 }
 
-// link opens the link of n, with its loopback, and says what interface it stands on.
+// link opens the link of n, with its loopback, and returns the interface it belongs to.
 func (b *builder) link(e *nic.Engine, n nicspec.NIC) (wire.Link, wire.Interface, error) {
 	switch n.Kind {
 	case nicspec.Fabric:
@@ -50,7 +50,7 @@ func (b *builder) link(e *nic.Engine, n nicspec.NIC) (wire.Link, wire.Interface,
 	case nicspec.Dgram:
 		return b.dgramLink(n)
 	}
-	return nil, nil, fmt.Errorf("link of kind %q", n.Kind)
+	return nil, nil, fmt.Errorf("unknown link kind %q", n.Kind)
 }
 
 // netLink opens a link on a network interface.

@@ -5,14 +5,14 @@ import (
 	"os"
 )
 
-// NotifyReady tells the service manager that started this process, if one did that wants to
-// know (systemd's Type=notify, sd_notify(3)), that clients can attach.
+// NotifyReady notifies the service manager that clients can attach, if the process was started with
+// systemd's Type=notify protocol (sd_notify(3)). Otherwise it does nothing.
 func NotifyReady() error {
 	path := os.Getenv("NOTIFY_SOCKET")
 	if path == "" {
 		return nil
 	}
-	c, err := net.Dial("unixgram", path) // "@" begins an abstract name for both
+	c, err := net.Dial("unixgram", path) // a leading "@" means an abstract socket to systemd and to net alike
 	if err != nil {
 		return err
 	}

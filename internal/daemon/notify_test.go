@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-func TestServiceManagerIsTold(t *testing.T) {
+func TestNotifyReadyNotifiesServiceManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := NotifyReady(); err != nil {
 		t.Errorf("without one: %v", err)

@@ -11,8 +11,8 @@ import (
 	"softroce/internal/tempdir"
 )
 
-// Private starts a daemon with the default NICs for the calling program alone, on a socket
-// that nobody else finds. cleanup closes it and removes what it had on disk.
+// StartPrivate starts a daemon with the default NICs on a socket in a new directory, for the
+// calling program alone. cleanup closes the daemon and removes the directory.
 func StartPrivate(release string) (d *Daemon, cleanup func(), err error) {
 	dir, err := os.MkdirTemp(tempdir.ForSocket(), "softroce-")
 	if err != nil {
@@ -26,8 +26,9 @@ func StartPrivate(release string) (d *Daemon, cleanup func(), err error) {
 	return d, func() { d.Close(); os.RemoveAll(dir) }, nil
 }
 
-// Reach returns the socket of the daemon that runs: at socket, or, where that is empty, at the
-// default place. Where none runs there, it starts a private one. cleanup is to be called in the end.
+// FindOrStart returns the socket of a running daemon: socket, or the default one if socket is
+// empty. If socket is empty and no daemon runs, it starts a private one. The caller calls cleanup
+// when done.
 func FindOrStart(ctx context.Context, socket, release string) (path string, cleanup func(), err error) {
 	c, err := control.Dial(ctx, socket)
 	if err == nil {

@@ -9,9 +9,10 @@ import (
 	"softroce/internal/control"
 )
 
-// Record has the daemon behind socket write the packets of a NIC ("": of all) to a file ("-":
-// to standard output) until ctx ends. progress, if not nil, hears several times a second how
-// far it has come. Only the daemon's user and root may.
+// Record has the daemon behind socket write the packets of device, or of all NICs if device is
+// empty, to file, or to standard output if file is "-", until ctx ends. It calls progress, if not
+// nil, several times a second with the counts so far. The daemon accepts the request only from its
+// own user and root.
 func Record(ctx context.Context, socket, device, file string, progress func(control.CaptureState)) (control.CaptureState, error) {
 	c, err := control.Dial(ctx, socket)
 	if err != nil {
@@ -37,8 +38,8 @@ func Record(ctx context.Context, socket, device, file string, progress func(cont
 	return c.StopCapture(end)
 }
 
-// output opens what to record to. undo removes the file again, if it was not there before:
-// it may also be a device, or a pipe that has a name.
+// openOutput opens the file to record to. undo removes the file again, but only if openOutput
+// created it: it may also be an existing device or FIFO.
 func openOutput(file string) (w *os.File, undo func(), err error) {
 	if file == "-" {
 		return os.Stdout, func() {}, nil
@@ -51,10 +52,10 @@ func openOutput(file string) (w *os.File, undo func(), err error) {
 	return w, func() {}, err
 }
 
-// progressEvery is how often progress is told.
+// progressInterval is the time between two calls of progress.
 const progressInterval = 200 * time.Millisecond
 
-// follow tells progress until ctx ends, or the daemon does.
+// pollProgress reports progress until ctx ends or the connection to the daemon fails.
 func pollProgress(ctx context.Context, c *control.Client, progress func(control.CaptureState)) error {
 	tick := time.NewTicker(progressInterval)
 	defer tick.Stop()

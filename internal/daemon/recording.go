@@ -13,28 +13,28 @@ import (
 	"softroce/wire"
 )
 
-// A recording is one capture that runs. Engines put frames in a buffer; a goroutine takes
-// the whole buffer, gives an empty one back, and writes to the file.
+// A recording is a running capture. Engines append frames to a buffer. A goroutine swaps the full
+// buffer for an empty one and writes it to the file.
 type recording struct {
-	lossless bool // engines wait instead of losing frames
-	file  *os.File
-	out   *capture.Writer
-	taps  []*wire.Tap // where frames come from
+	lossless bool // engines block instead of losing frames
+	file     *os.File
+	out      *capture.Writer
+	taps     []*wire.Tap // the sources of the frames
 
-	mu     sync.Mutex
-	wake   sync.Cond // of the writer: something is there; of engines: there is room
-	pending   batch
-	spare  batch
-	state  control.CaptureState
-	err    error
+	mu       sync.Mutex
+	wake     sync.Cond // wakes the writer for new frames, and engines when there is room
+	pending  batch
+	spare    batch
+	state    control.CaptureState
+	err      error
 	stopping bool
-	done  chan struct{}
+	done     chan struct{}
 }
 
-// batch is frames behind each other.
+// batch is a list of frames whose bytes are stored contiguously.
 type batch struct {
 	headers []frameHeader
-	data  []byte
+	data    []byte
 }
 
 type frameHeader struct {
@@ -44,18 +44,18 @@ type frameHeader struct {
 }
 
 const (
-	// maxWaiting is how many bytes of frames wait for the file at most: a quarter of a second
-	// of 1 Gb/s links, and memory that a daemon can spare.
+	// maxPending bounds the bytes of frames that wait to be written: half a second of a 1 Gb/s
+	// link, and an amount of memory that a daemon can spare.
 	maxPending = 64 << 20
 
-	// stopTime is how long the end of a recording waits for whoever reads a pipe.
+	// stopTimeout is how long Stop waits for the reader of a pipe.
 	stopTimeout = 2 * time.Second
 )
 
 func newRecording(w *os.File, names []string, whole bool) (*recording, error) {
 	out, err := capture.NewWriter(w, names...)
 	if err == nil {
-		err = out.Flush() // whoever reads along sees a capture from the start
+		err = out.Flush() // a concurrent reader sees a valid capture from the start
 	}
 	if err != nil {
 		return nil, cannotWrite(err)
@@ -66,7 +66,7 @@ func newRecording(w *os.File, names []string, whole bool) (*recording, error) {
 	return r, nil
 }
 
-// write takes a copy of a frame. It runs on the engines.
+// write appends a copy of a frame. It runs on the engines.
 func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -86,7 +86,7 @@ func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	r.state.Bytes += uint64(len(frame))
 }
 
-// drain writes batches until the recording ends and nothing is left.
+// drain writes batches until the recording is stopped and all frames are written.
 func (r *recording) drain() {
 	defer close(r.done)
 	for {
@@ -101,7 +101,7 @@ func (r *recording) drain() {
 	}
 }
 
-// take waits for frames and swaps the buffers. more is false with the last ones.
+// take waits for frames and swaps the buffers. more is false for the last batch.
 func (r *recording) take() (b batch, more bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -132,19 +132,20 @@ func (r *recording) fail(err error) {
 	r.mu.Unlock()
 }
 
-// State implements attach.Capture. The error is that of a file that takes no more.
+// State implements attach.Capture. It returns the error that ended the recording, if a write
+// failed.
 func (r *recording) State() (control.CaptureState, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.state, r.err
 }
 
-// Stop implements attach.Capture: it writes out what is there and closes the file. A pipe that
-// nobody reads holds it up for stopTime only.
+// Stop implements attach.Capture. It writes out the pending frames and closes the file. If the file
+// is a pipe that is not read, Stop gives up after stopTimeout.
 func (r *recording) Stop() error {
 	r.mu.Lock()
 	r.stopping = true
-	r.wake.Broadcast() // engines that wait for room let go of their taps
+	r.wake.Broadcast() // unblocks engines that wait for room
 	r.mu.Unlock()
 	for _, t := range r.taps {
 		t.Detach()
@@ -153,16 +154,16 @@ func (r *recording) Stop() error {
 	case <-r.done:
 	case <-time.After(stopTimeout):
 		r.file.Close()
-		return errors.New("capture: what reads it does not take the rest")
+		return errors.New("capture: the reader of the file does not accept the remaining data")
 	}
 	err := errors.Join(r.out.Close(), r.file.Close())
 	if r.err != nil {
-		return r.err // what came of it is no news
+		return r.err // errors after the first are its consequences
 	}
 	return cannotWrite(err)
 }
 
-// cannotWrite says what an error of the file means, and keeps its errno.
+// cannotWrite adds a description to an error of the file and keeps its errno.
 func cannotWrite(err error) error {
 	var no syscall.Errno
 	if errors.As(err, &no) {

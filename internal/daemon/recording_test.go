@@ -20,7 +20,7 @@ func frames(r *recording, n int) {
 	}
 }
 
-func TestAReaderThatDoesNotReadLosesFramesAndStopsNobody(t *testing.T) {
+func TestStalledReaderLosesFramesWithoutBlockingEngines(t *testing.T) {
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestAReaderThatDoesNotReadLosesFramesAndStopsNobody(t *testing.T) {
 	}
 }
 
-func TestARecordingTellsThatItsFileTakesNoMore(t *testing.T) {
+func TestRecordingReportsWriteError(t *testing.T) {
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -62,7 +62,7 @@ func TestARecordingTellsThatItsFileTakesNoMore(t *testing.T) {
 	}
 }
 
-func TestAWholeRecordingLosesNothing(t *testing.T) {
+func TestLosslessRecordingKeepsEveryFrame(t *testing.T) {
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
@@ -101,7 +101,7 @@ func TestAWholeRecordingLosesNothing(t *testing.T) {
 	}
 }
 
-func TestARecordingWhoseReaderIsGoneGivesUp(t *testing.T) {
+func TestRecordingFailsWhenReaderCloses(t *testing.T) {
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)

@@ -7,8 +7,8 @@ import (
 	"softroce/nic"
 )
 
-// Snapshot is the state of a daemon at one moment. Its JSON form is what a client receives that asks
-// for it over the control socket.
+// Snapshot is the state of a daemon at one moment. Its JSON form is the reply to a snapshot request
+// on the control socket.
 type Snapshot struct {
 	PID     int                  `json:"pid"`
 	Release string               `json:"release"`
@@ -18,7 +18,7 @@ type Snapshot struct {
 	CMIDs   []cm.IDInfo          `json:"cm_ids"`
 }
 
-// Device is a NIC. Its counters have the names that package metrics gives them.
+// Device is a NIC. Its counters are named as in package metrics.
 type Device struct {
 	nic.Snapshot
 	GIDs     []GID    `json:"gids"`
@@ -28,13 +28,14 @@ type Device struct {
 // GID is a row of a GID table.
 type GID struct {
 	Index  int    `json:"index"`
-	GID    string `json:"gid"`  // eight groups of four digits
-	Addr   string `json:"addr"` // the IP address that it stands for
+	GID    string `json:"gid"`  // eight groups of four hexadecimal digits
+	Addr   string `json:"addr"` // the IP address of the GID
 	Netdev string `json:"netdev,omitempty"`
 	VLAN   int    `json:"vlan,omitempty"`
 }
 
-// Counters are those of a NIC. Kinds that never occurred are left out.
+// Counters are the counters of a NIC. Opcodes, drop reasons and NAK codes that have not occurred
+// are omitted.
 type Counters struct {
 	Values       map[string]uint64 `json:"values"`
 	RxOpcodes    map[string]uint64 `json:"rx_opcodes"`

@@ -10,25 +10,24 @@ import (
 	"softroce/wire"
 )
 
-// tap is where captures take frames from: the cables of all NICs. While there is no
-// capture it costs a load per batch.
+// tap connects captures to the links of all NICs. While no capture runs it costs one atomic load
+// per batch.
 type tap struct {
-	clock func() int64  // what the engines go by
-	links []*tappedLink // the index is the number of the capture's interface
+	clock func() int64  // the engines' clock
+	links []*tappedLink // by number of the capture's interface
 }
 
-// A cable is a NIC's link with the capture around it, which knows what it has seen twice: a
-// frame between two ends in this daemon is recorded where it is sent, not again where it is
-// received.
+// A tappedLink is a NIC's link wrapped in a capture. It recognizes frames that this daemon both
+// sends and receives: they are recorded when sent and not again when received.
 type tappedLink struct {
 	*wire.CaptureLink
 	name      string
-	fabric    bool // both ends are here
+	fabric    bool // both ends of the link belong to this daemon
 	local     func(wire.Station) bool
 	receiving bool // the engine is in Receive
 }
 
-// add puts a capture around a link.
+// add wraps a link in a capture.
 func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool) *tappedLink {
 	c := &tappedLink{
 		CaptureLink: wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC, Wall: engineTime}),
@@ -38,8 +37,8 @@ func (t *tap) add(name string, link wire.Link, iface wire.Interface, fabric bool
 	return c
 }
 
-// untranslated leaves the time of a frame what the engine says. A recording puts wall time in
-// its place, for all cables by the same difference: an answer does not come before its question.
+// engineTime leaves the timestamp of a frame in engine time. A recording converts it to wall time
+// with one offset for all links, so that the order of frames of different links is preserved.
 func engineTime(now int64) int64 { return now }
 
 // Receive implements wire.Link.
@@ -50,8 +49,8 @@ func (c *tappedLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	return n, err
 }
 
-// again reports whether a frame that is being received was recorded when it was sent.
-// alone says that only this cable is recorded.
+// recordedAtSender reports whether a received frame was already recorded when it was sent. single
+// means that only this link is recorded.
 func (c *tappedLink) recordedAtSender(frame []byte, alone bool) bool {
 	if c.fabric {
 		return !alone || c.local(source(frame))
@@ -59,25 +58,25 @@ func (c *tappedLink) recordedAtSender(frame []byte, alone bool) bool {
 	return c.local(source(frame))
 }
 
-// source returns whom an Ethernet frame is from.
+// source returns the sender of an Ethernet frame.
 func source(frame []byte) (s wire.Station) {
 	var f packet.Frame
-	packet.ParseFrame(frame, &f) // what is wrong further on does not matter here
+	packet.ParseFrame(frame, &f) // errors beyond the addresses do not matter here
 	if s.Addr = f.Src; f.Tagged {
 		s.VLAN = f.TCI & 0xfff
 	}
 	return s
 }
 
-// A strand is a recording's hold on one cable: the sink that the cable's capture writes to.
+// A tapSink feeds the frames of one link to a recording.
 type tapSink struct {
 	*recording
 	link   *tappedLink
 	single bool
-	offset int64 // from the engines' time to wall time
+	offset int64 // from engine time to wall time
 }
 
-// WriteFrame implements wire.FrameSink. It runs on the cable's engine.
+// WriteFrame implements wire.FrameSink. It runs on the link's engine.
 func (s *tapSink) WriteFrame(now int64, iface int, frame []byte) error {
 	if !s.link.receiving || !s.link.recordedAtSender(frame, s.single) {
 		s.write(now+s.offset, iface, frame)
@@ -85,13 +84,13 @@ func (s *tapSink) WriteFrame(now int64, iface int, frame []byte) error {
 	return nil
 }
 
-// StartCapture implements attach.Capturer. A client that reads too slowly loses frames, and
-// hears how many.
+// StartCapture implements attach.Capturer. If the client reads too slowly, frames are dropped and
+// counted in CaptureState.Dropped.
 func (t *tap) StartCapture(w *os.File, device string) (attach.Capture, error) {
 	return t.start(w, device, false)
 }
 
-// start begins a recording to w. If whole, the engines wait for a slow w and nothing is lost.
+// start begins a recording to w. If lossless, engines wait for a slow w and no frame is dropped.
 func (t *tap) start(w *os.File, device string, whole bool) (*recording, error) {
 	var from []*tappedLink
 	var names []string

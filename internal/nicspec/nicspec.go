@@ -12,46 +12,46 @@ import (
 	"softroce/wire"
 )
 
-// A Kind says what is at the other end of a NIC's cable.
+// A Kind is the kind of a NIC's link.
 type Kind string
 
-// The kinds of link.
+// Link kinds.
 const (
-	Fabric Kind = "fabric" // the other fabric NICs of this daemon
-	Packet Kind = "packet" // a network interface, through AF_PACKET
+	Fabric Kind = "fabric" // connects the fabric NICs of one daemon
+	Packet Kind = "packet" // a network interface, through an AF_PACKET socket
 	UDP    Kind = "udp"    // a network interface, through a UDP socket
-	Dgram  Kind = "dgram"  // Ethernet frames in UDP datagrams: a virtual machine's NIC
+	Dgram  Kind = "dgram"  // Ethernet frames in UDP datagrams, to the NIC of a virtual machine
 )
 
-// A NIC is one emulated device: a name and what it hangs on. Its text form, which
-// flags and the configuration file use, is NAME=LINK, where LINK is one of
+// A NIC is the configuration of one emulated device. Its text form, which flags and the
+// configuration file use, is NAME=LINK, where LINK is one of
 //
 //	fabric[:ADDR[@VLAN][,ADDR[@VLAN]…]]
 //	packet:IFACE
 //	udp:IFACE
 //	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[@VLAN][,ADDR/BITS[@VLAN]…]
 //
-// and fabric and dgram links also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX, all links pkeys=KEY[+KEY…].
+// Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
+// pkeys=KEY[+KEY…].
 type NIC struct {
 	Name      string
 	Kind      Kind
 	Interface string             // packet, udp
 	Addrs     []netip.Prefix     // fabric, dgram
-	VLANs     []wire.VLANAddress // fabric, dgram: more addresses, whose frames have a tag
+	VLANs     []wire.VLANAddress // fabric, dgram: further addresses, in tagged VLANs
 	Local     netip.AddrPort     // dgram
 	Remote    netip.AddrPort     // dgram
 	MTU       int                // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
-	MAC       [6]byte            // fabric, dgram; all zeros means one made from the name
+	MAC       [6]byte            // fabric, dgram; all zeros means a MAC derived from the name
 	PKeys     []uint16           // the P_Key table; nil means the default P_Key alone
 }
 
-// FabricMTU is the IP MTU of fabric NICs that say no other: the jumbo size, which carries a
-// path MTU of 4096.
+// FabricMTU is the default IP MTU of fabric NICs: the jumbo size, which carries a path MTU of 4096.
 const FabricMTU = 9000
 
 const linkForms = "fabric[:ADDR,…], packet:IFACE, udp:IFACE or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS"
 
-// Defaults is what a daemon without --nic has.
+// Defaults returns the NICs of a daemon that is given none.
 func Defaults() []NIC {
 	return []NIC{
 		{Name: "softroce0", Kind: Fabric, Addrs: []netip.Prefix{netip.MustParsePrefix("192.0.2.1/24"), netip.MustParsePrefix("2001:db8::1/64")}},
@@ -59,7 +59,7 @@ func Defaults() []NIC {
 	}
 }
 
-// Parse reads NAME=LINK.
+// Parse parses NAME=LINK.
 func Parse(s string) (NIC, error) {
 	name, link, ok := strings.Cut(s, "=")
 	if !ok {
@@ -75,7 +75,7 @@ func Parse(s string) (NIC, error) {
 	return n, nil
 }
 
-// maxName is what ibv_device.name holds (IBV_SYSFS_NAME_MAX), less its NUL.
+// maxName is the size of ibv_device.name (IBV_SYSFS_NAME_MAX) without the NUL.
 const maxName = 63
 
 func checkName(name string) error {
@@ -104,7 +104,7 @@ func (n *NIC) parseLink(link string) error {
 	case Dgram:
 		return n.parseDgram(rest)
 	}
-	return fmt.Errorf("link %q is of no known kind: want %s", link, linkForms)
+	return fmt.Errorf("link %q: unknown kind: want %s", link, linkForms)
 }
 
 func (n *NIC) parseDgram(rest string) error {
@@ -122,7 +122,7 @@ func (n *NIC) parseDgram(rest string) error {
 	return n.parseItems(parts[2])
 }
 
-// parseItems reads addresses and options, separated by commas.
+// parseItems parses addresses and options, separated by commas.
 func (n *NIC) parseItems(s string) error {
 	if s == "" {
 		return nil
@@ -134,7 +134,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "pkeys" && option:
 			n.PKeys, err = ParsePKeys(value)
 		case n.Kind == Packet || n.Kind == UDP:
-			err = fmt.Errorf("%q: the interface has its own addresses and MTU; want pkeys=KEY[+KEY…]", item)
+			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want pkeys=KEY[+KEY…]", item)
 		case !option:
 			err = n.addAddr(item)
 		case key == "mtu":
@@ -142,7 +142,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "mac":
 			n.MAC, err = parseMAC(value)
 		default:
-			err = fmt.Errorf("option %q is unknown: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX or pkeys=KEY[+KEY…]", item)
+			err = fmt.Errorf("unknown option %q: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX or pkeys=KEY[+KEY…]", item)
 		}
 		if err != nil {
 			return err
@@ -151,7 +151,7 @@ func (n *NIC) parseItems(s string) error {
 	return nil
 }
 
-// addAddr takes an address, or one of a VLAN.
+// addAddr parses ADDR or ADDR@VLAN.
 func (n *NIC) addAddr(s string) error {
 	addr, vlan, tagged := strings.Cut(s, "@")
 	p, err := n.parseAddr(addr)
@@ -170,8 +170,8 @@ func (n *NIC) addAddr(s string) error {
 	return nil
 }
 
-// parseAddr reads an address with or without its prefix length; without, a fabric's
-// network is as wide as the default NICs'.
+// parseAddr parses an address with an optional prefix length. On a fabric the length defaults to
+// that of the default NICs: 24 for IPv4, 64 for IPv6.
 func (n *NIC) parseAddr(s string) (netip.Prefix, error) {
 	if p, err := netip.ParsePrefix(s); err == nil {
 		return p, nil
@@ -181,15 +181,15 @@ func (n *NIC) parseAddr(s string) (netip.Prefix, error) {
 	case err != nil || a.Zone() != "":
 		return netip.Prefix{}, fmt.Errorf("address %q: want an IPv4 or IPv6 address, such as 192.0.2.1 or 2001:db8::1/64", s)
 	case n.Kind == Dgram:
-		return netip.Prefix{}, fmt.Errorf("address %q: want its prefix length too, such as %s/24", s, s)
+		return netip.Prefix{}, fmt.Errorf("address %q: want a prefix length, such as %s/24", s, s)
 	case a.Is4():
 		return netip.PrefixFrom(a, 24), nil
 	}
 	return netip.PrefixFrom(a, 64), nil
 }
 
-// The smallest IP MTU that carries a path MTU of 256 with the longest headers, and the
-// longest IP packet.
+// minMTU is the smallest IP MTU that carries a path MTU of 256 with the longest headers; maxMTU is
+// the longest IP packet.
 const minMTU, maxMTU = 256 + 80, 65535
 
 func parseMTU(s string) (int, error) {
@@ -210,18 +210,18 @@ func parseMAC(s string) (mac [6]byte, err error) {
 		mac[i] = byte(v)
 	}
 	if mac[0]&1 != 0 || mac == ([6]byte{}) {
-		return mac, fmt.Errorf("mac %q: want the address of one NIC, not a group's and not all zeros", s)
+		return mac, fmt.Errorf("mac %q: want a unicast address that is not all zeros", s)
 	}
 	return mac, nil
 }
 
-// ParsePKeys reads a P_Key table: keys in the order of their indices, with '+' between them. 0 leaves an index
-// without a key.
+// ParsePKeys parses a P_Key table: keys in index order, separated by '+'. A 0 leaves its index
+// empty.
 func ParsePKeys(s string) (keys []uint16, err error) {
 	for key := range strings.SplitSeq(s, "+") {
 		k, err := strconv.ParseUint(key, 0, 16)
 		if err != nil {
-			return nil, fmt.Errorf("pkeys %q: want numbers of 16 bits with '+' between, such as 0xffff+0x8001", s)
+			return nil, fmt.Errorf("pkeys %q: want 16-bit numbers separated by '+', such as 0xffff+0x8001", s)
 		}
 		keys = append(keys, uint16(k))
 	}

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestNICTextIsReadAndWritten(t *testing.T) {
+func TestParseAndStringRoundTrip(t *testing.T) {
 	for _, s := range []string{
 		"softroce0=fabric:192.0.2.1/24,2001:db8::1/64",
 		"a=fabric",
@@ -28,7 +28,7 @@ func TestNICTextIsReadAndWritten(t *testing.T) {
 	}
 }
 
-func TestFabricAddressWithoutPrefixLengthGetsOne(t *testing.T) {
+func TestFabricAddressDefaultsPrefixLength(t *testing.T) {
 	n, err := Parse("f=fabric:192.0.2.9,2001:db8::9")
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func TestFabricAddressWithoutPrefixLengthGetsOne(t *testing.T) {
 	}
 }
 
-func TestWrongNICTextSaysWhatIsWrongAndWhatWouldBeRight(t *testing.T) {
+func TestParseErrorsNameValueAndExpectedForm(t *testing.T) {
 	for _, c := range []struct{ in, wrong, right string }{
 		{"softroce0", `"softroce0" has no link`, "NAME=LINK"},
 		{"=fabric", `name ""`, "letters"},
@@ -56,7 +56,7 @@ func TestWrongNICTextSaysWhatIsWrongAndWhatWouldBeRight(t *testing.T) {
 		{"a=fabric:192.0.2", `"192.0.2"`, "192.0.2.1"},
 		{"a=fabric:192.0.2.1,mtu=12", `"12"`, "336 to 65535"},
 		{"a=fabric:192.0.2.1,speed=9", `"speed=9"`, "mtu=BYTES"},
-		{"a=fabric:mac=01:00:00:00:00:00", "01:00", "not a group's"},
+		{"a=fabric:mac=01:00:00:00:00:00", "01:00", "want a unicast address"},
 		{"a=fabric:mac=02:00", "02:00", "six bytes"},
 		{"a=dgram:127.0.0.1:1", "incomplete", "REMOTE:PORT"},
 		{"a=dgram:localhost,127.0.0.1:2,10.0.0.1/8", `"localhost"`, "ADDR:PORT"},

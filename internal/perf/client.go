@@ -61,7 +61,7 @@ func measure(ctx context.Context, t *messageConn, c *verbs.Context, gid int, o O
 		return nil, fmt.Errorf("server: %s", a.Error)
 	}
 	if a.Version != version {
-		return nil, fmt.Errorf("%w of version %d", ErrPeer, version)
+		return nil, fmt.Errorf("%w, version %d", ErrPeer, version)
 	}
 	if err := s.connect(ctx, a.Endpoint, a.MTU); err != nil {
 		return nil, err

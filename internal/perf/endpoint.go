@@ -17,19 +17,19 @@ import (
 // side is one end's objects: for each queue pair a slot of one region, all completions in
 // one queue.
 type endpoint struct {
-	o      Options
-	c      *verbs.Context
-	pd     *verbs.PD
-	buf    *verbs.Buffer
-	mr     *verbs.MR
-	events *verbs.CompChannel // of the server of Send
-	cq     *verbs.CQ
-	qps    []*verbs.QP
-	ahs    []*verbs.AH // UD
-	received    []uint64    // messages received by each queue pair
-	server bool
-	gid    int
-	info  endpointInfo
+	o        Options
+	c        *verbs.Context
+	pd       *verbs.PD
+	buf      *verbs.Buffer
+	mr       *verbs.MR
+	events   *verbs.CompChannel // of the server of Send
+	cq       *verbs.CQ
+	qps      []*verbs.QP
+	ahs      []*verbs.AH // UD
+	received []uint64    // messages received by each queue pair
+	server   bool
+	gid      int
+	info     endpointInfo
 }
 
 // newSide creates what o needs on c. The caller closes it, also after an error.
@@ -45,7 +45,7 @@ func newEndpoint(c *verbs.Context, o Options, server bool) (s *endpoint, err err
 	}
 	n := o.QPs * o.stride()
 	if s.buf, err = c.AllocBuffer(n); err != nil {
-		return s, fmt.Errorf("%d bytes of memory: %w", n, err)
+		return s, fmt.Errorf("allocate %d bytes: %w", n, err)
 	}
 	access := verbs.AccessLocalWrite
 	if server {
@@ -133,7 +133,7 @@ func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
 // connect connects every queue pair with its opposite.
 func (s *endpoint) connect(ctx context.Context, peer endpointInfo, mtu int) error {
 	if len(peer.QPs) != len(s.qps) {
-		return fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(peer.QPs), len(s.qps))
+		return fmt.Errorf("%w: it has %d queue pairs, want %d", ErrPeer, len(peer.QPs), len(s.qps))
 	}
 	if s.o.Type == UD {
 		return s.createAHs(peer, mtu)
@@ -156,7 +156,7 @@ const qkey = 0x11111111
 // address brings UD queue pairs to where they can send to their opposites.
 func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 	if s.o.Size > mtu {
-		return fmt.Errorf("size %d: a datagram has at most the path MTU, which is %d", s.o.Size, mtu)
+		return fmt.Errorf("size %d: a datagram is at most a path MTU long, which is %d", s.o.Size, mtu)
 	}
 	gids, err := s.c.GIDs()
 	if err != nil {
@@ -164,7 +164,7 @@ func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 	}
 	from := slices.IndexFunc(gids, func(e verbs.GIDEntry) bool { return e.GID == s.info.QPs[0].GID })
 	if from < 0 {
-		return fmt.Errorf("GID %v of %s is gone", s.info.QPs[0].GID, s.c.Device())
+		return fmt.Errorf("GID %v of %s was removed", s.info.QPs[0].GID, s.c.Device())
 	}
 	for i, q := range s.qps {
 		if err := q.ToDatagram(qkey); err != nil {
@@ -205,7 +205,9 @@ func (s *endpoint) fill() {
 	}
 }
 
-func (s *endpoint) random() *rand.Rand { return rand.New(rand.NewPCG(uint64(s.o.Size), uint64(s.o.QPs))) }
+func (s *endpoint) random() *rand.Rand {
+	return rand.New(rand.NewPCG(uint64(s.o.Size), uint64(s.o.QPs)))
+}
 
 func fillRandom(b []byte, rnd *rand.Rand) {
 	for len(b) >= 8 {

@@ -21,17 +21,17 @@ const maxMessage = 1 << 20
 
 // hello is what the client wants and where it is.
 type request struct {
-	Version int     `json:"softroce_perf"`
-	Options Options `json:"options"`
-	Endpoint   endpointInfo   `json:"place"`
+	Version  int          `json:"softroce_perf"`
+	Options  Options      `json:"options"`
+	Endpoint endpointInfo `json:"place"`
 }
 
 // answer is where the server is, or why it will not.
 type response struct {
-	Version int    `json:"softroce_perf"`
-	Error   string `json:"error,omitempty"`
-	MTU     int    `json:"mtu"`
-	Endpoint   endpointInfo  `json:"place"`
+	Version  int          `json:"softroce_perf"`
+	Error    string       `json:"error,omitempty"`
+	MTU      int          `json:"mtu"`
+	Endpoint endpointInfo `json:"place"`
 }
 
 // place is where one side's queue pairs and memory are.
@@ -61,8 +61,8 @@ var ErrPeer = errors.New("the peer does not speak softroce perf's protocol")
 
 // talk is a stream connection that carries messages.
 type messageConn struct {
-	conn net.Conn
-	dec  *json.Decoder
+	conn  net.Conn
+	dec   *json.Decoder
 	limit *limitedReader
 }
 
@@ -87,7 +87,7 @@ func (t *messageConn) receive(v any) error {
 	return err
 }
 
-var errClosed = errors.New("the other end hung up")
+var errClosed = errors.New("the peer closed the connection")
 
 var errLong = errors.New("message is too long")
 

@@ -12,9 +12,9 @@ import (
 // signaled, and their completions polled by the batch.
 type load struct {
 	*endpoint
-	batches [][]verbs.SendWR // of each queue pair, the last one signaled
-	unsolicited   []int            // of each queue pair, operations since a solicited one
-	wc      [64]verbs.WC
+	batches     [][]verbs.SendWR // of each queue pair, the last one signaled
+	unsolicited []int            // of each queue pair, operations since a solicited one
+	wc          [64]verbs.WC
 
 	completed uint64 // operations in all
 }

@@ -68,7 +68,7 @@ func PickNICs(nics []verbs.DeviceInfo, from, to string) (client, server string, 
 	}
 	for _, name := range []string{from, to} {
 		if name != "" && !slices.Contains(names, name) {
-			return "", "", fmt.Errorf("no NIC %s: the daemon has %s", name, strings.Join(names, ", "))
+			return "", "", fmt.Errorf("no NIC %q (have: %s)", name, strings.Join(names, ", "))
 		}
 	}
 	if len(names) == 0 {

@@ -103,9 +103,9 @@ func (o *Options) validateType() error {
 	case o.Type != UC && o.Type != UD:
 		return fmt.Errorf("type %q: want rc, uc or ud", o.Type)
 	case o.Op == Read || o.Op == Atomic || o.Type == UD && o.Op != Send:
-		return fmt.Errorf("%s is not for %s: uc has send and write, ud has send", o.Op, o.Type)
+		return fmt.Errorf("%s is not supported by %s: uc supports send and write, ud supports send", o.Op, o.Type)
 	case o.Type == UD && o.Size > maxDatagram:
-		return fmt.Errorf("size %d: a datagram has at most the path MTU", o.Size)
+		return fmt.Errorf("size %d: a datagram is at most a path MTU long", o.Size)
 	}
 	o.Latency = 0
 	return nil

@@ -48,7 +48,7 @@ func brief(op perf.Op) perf.Options {
 	return o
 }
 
-func TestEveryOperationIsMeasuredAndItsDataChecked(t *testing.T) {
+func TestEveryOperationIsMeasuredAndVerified(t *testing.T) {
 	ctx, a, b := nics(t)
 	for _, op := range []perf.Op{perf.Send, perf.Write, perf.Read, perf.Atomic} {
 		for _, c := range []struct {
@@ -105,7 +105,7 @@ func TestResultIsTextAndJSON(t *testing.T) {
 	}
 }
 
-func TestAServerServesClientsOverTCP(t *testing.T) {
+func TestServerServesClientsOverTCP(t *testing.T) {
 	ctx, a, b := nics(t)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -127,7 +127,7 @@ func TestAServerServesClientsOverTCP(t *testing.T) {
 	}
 }
 
-func TestAServerEndsWithItsDaemon(t *testing.T) {
+func TestServerStopsWithDaemon(t *testing.T) {
 	d, cleanup, err := daemon.StartPrivate("test")
 	if err != nil {
 		t.Fatal(err)
@@ -153,7 +153,7 @@ func TestAServerEndsWithItsDaemon(t *testing.T) {
 	}
 }
 
-func TestIPv6GIDsAreMetWithIPv6GIDs(t *testing.T) {
+func TestIPv6PeersUseIPv6GIDs(t *testing.T) {
 	ctx, a, b := nics(t)
 	r, err := perf.Between(ctx, a, b, 2, brief(perf.Write))
 	if err != nil {
@@ -164,7 +164,7 @@ func TestIPv6GIDsAreMetWithIPv6GIDs(t *testing.T) {
 	}
 }
 
-func TestAServerRefusesWhatItCannotDo(t *testing.T) {
+func TestServerRejectsUnsupportedOptions(t *testing.T) {
 	ctx, a, b := nics(t)
 	s := perf.Server{Context: b, GIDIndex: 99, Log: slog.New(slog.DiscardHandler)}
 	ours, theirs := net.Pipe()
@@ -174,7 +174,7 @@ func TestAServerRefusesWhatItCannotDo(t *testing.T) {
 	}
 }
 
-func TestStrangersAreToldApart(t *testing.T) {
+func TestOtherProtocolsAreRejected(t *testing.T) {
 	ctx, a, b := nics(t)
 	s := perf.Server{Context: b, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
 	for _, said := range []string{"GET / HTTP/1.1\r\n\r\n", "{\"softroce_perf\": 7}\n", "[1,2]\n", strings.Repeat(" ", 2<<20)} {
@@ -202,7 +202,7 @@ func TestStrangersAreToldApart(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheContextEndsARun(t *testing.T) {
+func TestCancelledContextEndsRun(t *testing.T) {
 	ctx, a, b := nics(t)
 	ctx, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 	defer cancel()
@@ -217,7 +217,7 @@ func TestTheEndOfTheContextEndsARun(t *testing.T) {
 	}
 }
 
-func TestOptionsOutOfRangeAreNamed(t *testing.T) {
+func TestValidateNamesOptionOutOfRange(t *testing.T) {
 	for _, c := range []struct {
 		change func(*perf.Options)
 		want   string
@@ -238,7 +238,7 @@ func TestOptionsOutOfRangeAreNamed(t *testing.T) {
 	}
 }
 
-func TestNICsArePickedByNameOrInOrder(t *testing.T) {
+func TestPickNICsByNameOrInOrder(t *testing.T) {
 	two := []verbs.DeviceInfo{{Name: "a"}, {Name: "b"}}
 	for _, c := range []struct {
 		nics               []verbs.DeviceInfo
@@ -255,7 +255,7 @@ func TestNICsArePickedByNameOrInOrder(t *testing.T) {
 	}
 }
 
-func TestTwoDaemonsMeasureTowardsEachOther(t *testing.T) {
+func TestMeasureBetweenTwoDaemons(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
 	ports := freePorts(t)
@@ -306,7 +306,7 @@ func freePorts(t *testing.T) (ports [2]int) {
 	return ports
 }
 
-func TestUnreliableServicesAreMeasuredAndWhatArrivesIsCounted(t *testing.T) {
+func TestUnreliableServicesCountReceivedMessages(t *testing.T) {
 	ctx, a, b := nics(t)
 	for _, c := range []struct {
 		op        perf.Op
@@ -328,7 +328,7 @@ func TestUnreliableServicesAreMeasuredAndWhatArrivesIsCounted(t *testing.T) {
 	}
 }
 
-func TestWhatAServiceDoesNotHaveIsRefused(t *testing.T) {
+func TestValidateRejectsUnsupportedOperations(t *testing.T) {
 	for _, o := range []perf.Options{
 		{Op: perf.Read, Type: perf.UC}, {Op: perf.Atomic, Type: perf.UC}, {Op: perf.Write, Type: perf.UD}, {Op: perf.Send, Type: "xy"},
 		{Op: perf.Send, Type: perf.UD, Size: 4097},

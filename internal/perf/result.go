@@ -16,8 +16,8 @@ type Result struct {
 	QPs      int     `json:"qps"`
 	Depth    int     `json:"depth"`
 	MTU      int     `json:"mtu"`
-	Local    Address    `json:"local"`
-	Remote   Address    `json:"remote"`
+	Local    Address `json:"local"`
+	Remote   Address `json:"remote"`
 	Seconds  float64 `json:"seconds"` // that the numbers below stand for
 	Messages uint64  `json:"messages"`
 	Bytes    uint64  `json:"bytes"`

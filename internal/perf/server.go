@@ -65,7 +65,7 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) error {
 		return err
 	}
 	if h.Version != version {
-		err := fmt.Errorf("%w of version %d", ErrPeer, version)
+		err := fmt.Errorf("%w, version %d", ErrPeer, version)
 		return errors.Join(err, t.send(response{Error: err.Error()}))
 	}
 	side, mtu, err := s.prepare(ctx, conn, h)
@@ -86,7 +86,7 @@ func (s *Server) prepare(ctx context.Context, conn net.Conn, h request) (*endpoi
 		return &endpoint{}, 0, err
 	}
 	if len(h.Endpoint.QPs) != h.Options.QPs {
-		return &endpoint{}, 0, fmt.Errorf("%w: %d queue pairs for %d", ErrPeer, len(h.Endpoint.QPs), h.Options.QPs)
+		return &endpoint{}, 0, fmt.Errorf("%w: it has %d queue pairs, want %d", ErrPeer, len(h.Endpoint.QPs), h.Options.QPs)
 	}
 	side, err := newEndpoint(s.Context, h.Options, true)
 	if err != nil {
@@ -97,7 +97,7 @@ func (s *Server) prepare(ctx context.Context, conn net.Conn, h request) (*endpoi
 	}
 	mtu := min(side.info.MTU, h.Endpoint.MTU)
 	if want := h.Options.MTU; want > mtu {
-		return side, 0, fmt.Errorf("path MTU %d: the ports take at most %d", want, mtu)
+		return side, 0, fmt.Errorf("path MTU %d: the ports support at most %d", want, mtu)
 	} else if want != 0 {
 		mtu = want
 	}
@@ -143,7 +143,7 @@ func (s *endpoint) serve(ctx context.Context, t *messageConn) error {
 	switch {
 	case s.o.Type != RC:
 		if !s.slotsPlausible() {
-			v.Error = "wrong data: the server holds what was not sent"
+			v.Error = "wrong data: the server received bytes that were not sent"
 		}
 	case s.o.Op == Atomic:
 		if got := s.sumCounters(); got != f.Operations {

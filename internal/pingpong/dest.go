@@ -63,7 +63,7 @@ func decodeDest(b []byte) (d Dest, err error) {
 		return d, fmt.Errorf("%w: gid %q is not 32 hexadecimal digits", ErrPeer, part[3])
 	}
 	if d.GID == (verbs.GID{}) {
-		return d, fmt.Errorf("the peer has told no GID: give it a GID index, as with ibv_rc_pingpong -g 1")
+		return d, fmt.Errorf("the peer sent no GID: start it with a GID index, such as ibv_rc_pingpong -g 1")
 	}
 	return d, nil
 }
@@ -71,7 +71,7 @@ func decodeDest(b []byte) (d Dest, err error) {
 func readDest(r io.Reader) (Dest, error) {
 	var b [destLen]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
-		return Dest{}, fmt.Errorf("reading the peer's address: %w", err)
+		return Dest{}, fmt.Errorf("read the peer's address: %w", err)
 	}
 	return decodeDest(b[:])
 }
@@ -80,10 +80,10 @@ func readDest(r io.Reader) (Dest, error) {
 func readDone(r io.Reader) error {
 	var b [len(done)]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {
-		return fmt.Errorf("waiting for the peer to be ready: %w", err)
+		return fmt.Errorf("wait for the peer to be ready: %w", err)
 	}
 	if string(b[:]) != done {
-		return fmt.Errorf("%w: %q instead of %q", ErrPeer, b, done)
+		return fmt.Errorf("%w: got %q, want %q", ErrPeer, b, done)
 	}
 	return nil
 }

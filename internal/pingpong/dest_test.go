@@ -13,7 +13,7 @@ import (
 // captured is what ibv_rc_pingpong of rdma-core 44 said (pp-rc-mtu1024.pcap).
 const captured = "0000:000011:e35d98:00000000000000000000ffff0a4d000c\x00"
 
-func TestDestIsTheStockProgramsText(t *testing.T) {
+func TestDestMatchesStockFormat(t *testing.T) {
 	want := Dest{QPN: 0x11, PSN: 0xe35d98, GID: verbs.GIDFromAddr(netip.MustParseAddr("10.77.0.12"))}
 	got, err := readDest(strings.NewReader(captured))
 	if err != nil || got != want {
@@ -24,7 +24,7 @@ func TestDestIsTheStockProgramsText(t *testing.T) {
 	}
 }
 
-func TestDestThatIsNoneIsRefused(t *testing.T) {
+func TestDecodeDestRejectsInvalidText(t *testing.T) {
 	pad := func(s string) string { return s + strings.Repeat("\x00", destLen-len(s)) }
 	for _, s := range []string{
 		pad("GET / HTTP/1.1\r\n"),

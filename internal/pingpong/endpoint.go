@@ -240,7 +240,7 @@ func (e *endpoint) complete(wc *verbs.WC) error {
 	e.received++
 	e.recv--
 	if int(wc.ByteLen) != e.o.Size {
-		return fmt.Errorf("%w: %d bytes came, not %d: give both ends the same size", ErrData, wc.ByteLen, e.o.Size)
+		return fmt.Errorf("%w: message of %d bytes, want %d: use the same size at both ends", ErrData, wc.ByteLen, e.o.Size)
 	}
 	return nil
 }
@@ -272,7 +272,7 @@ func (e *endpoint) verify(want []byte) error {
 	got := e.buf.Bytes()[:e.o.Size]
 	for i := range want {
 		if got[i] != want[i] {
-			return fmt.Errorf("%w: byte %d is %#02x, not %#02x", ErrData, i, got[i], want[i])
+			return fmt.Errorf("%w: byte %d is %#02x, want %#02x", ErrData, i, got[i], want[i])
 		}
 	}
 	return nil

@@ -5,7 +5,7 @@ import (
 	"testing"
 )
 
-func TestEveryMessageCanBeMadeAgainFromItself(t *testing.T) {
+func TestMessageCarriesItsSeed(t *testing.T) {
 	for _, size := range []int{1, 2, 4, 5, 6, 4095, 4096, 4097, 9000} {
 		for _, i := range []uint32{0, 1, 999, stockSeed} {
 			a, b := make([]byte, size), make([]byte, size)

@@ -38,15 +38,15 @@ func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
 	return ctx, open("softroce0"), open("softroce1")
 }
 
-// ends is how a conversation went at both of its ends.
-type ends struct {
+// results is how a conversation went at both of its results.
+type results struct {
 	server, client       pingpong.Result
 	serverErr, clientErr error
 	text                 string // of the server
 }
 
-// converse has both ends talk, server with so and client with co.
-func runOver(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (e ends) {
+// converse has both results talk, server with so and client with co.
+func runOver(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (e results) {
 	ours, theirs := net.Pipe()
 	done := make(chan struct{})
 	var out strings.Builder
@@ -60,7 +60,7 @@ func runOver(ctx context.Context, server, client *verbs.Context, so, co pingpong
 	return e
 }
 
-func TestBothEndsConverse(t *testing.T) {
+func TestServerAndClientExchangeMessages(t *testing.T) {
 	ctx, a, b := nics(t)
 	for _, c := range []struct {
 		name   string
@@ -85,7 +85,7 @@ func TestBothEndsConverse(t *testing.T) {
 			}
 			s, cl, text := e.server, e.client, e.text
 			if s.Local != cl.Remote || s.Remote != cl.Local {
-				t.Errorf("the ends disagree: %+v, %+v", s, cl)
+				t.Errorf("the results disagree: %+v, %+v", s, cl)
 			}
 			if s.Iters != 100 || s.Bytes != int64(o.Size)*200 || s.Elapsed <= 0 {
 				t.Errorf("result %+v", s)
@@ -100,7 +100,7 @@ func TestBothEndsConverse(t *testing.T) {
 }
 
 // A server waits for its peer on TCP, where nothing tells of the daemon.
-func TestAnEndThatWaitsForItsPeerEndsWithItsDaemon(t *testing.T) {
+func TestWaitingEndpointStopsWithDaemon(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		wait func(context.Context, *verbs.Context, pingpong.Options) error
@@ -148,7 +148,7 @@ func TestAnEndThatWaitsForItsPeerEndsWithItsDaemon(t *testing.T) {
 	}
 }
 
-func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
+func TestServerUsesGIDOfClientFamily(t *testing.T) {
 	ctx, a, b := nics(t)
 	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
 	so.Iters, co.Iters, co.GIDIndex = 10, 10, 2
@@ -161,7 +161,7 @@ func TestTheServersGIDIsOfTheClientsFamily(t *testing.T) {
 	}
 }
 
-func TestDifferentSizesAreNoticed(t *testing.T) {
+func TestSizeMismatchIsReported(t *testing.T) {
 	ctx, a, b := nics(t)
 	so, co := pingpong.DefaultOptions(), pingpong.DefaultOptions()
 	co.Size = 100
@@ -179,9 +179,9 @@ func TestDifferentSizesAreNoticed(t *testing.T) {
 	}
 }
 
-// TestTheStockClientIsServed plays ibv_rc_pingpong -c as a client: what it says over TCP, in
+// TestStockClientIsServed plays ibv_rc_pingpong -c as a client: what it says over TCP, in
 // its order, and the message that it sends.
-func TestTheStockClientIsServed(t *testing.T) {
+func TestStockClientIsServed(t *testing.T) {
 	ctx, a, b := nics(t)
 	o := pingpong.DefaultOptions()
 	o.Iters, o.Check = 3, true
@@ -213,7 +213,7 @@ func TestTheStockClientIsServed(t *testing.T) {
 	}
 }
 
-func TestOptionsOutOfRangeAreNamed(t *testing.T) {
+func TestValidateNamesOptionOutOfRange(t *testing.T) {
 	for _, c := range []struct {
 		change func(*pingpong.Options)
 		want   string

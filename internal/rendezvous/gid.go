@@ -1,5 +1,5 @@
-// Package rendezvous settles what two programs that met over TCP tell each other before
-// they talk RDMA: by which of its GIDs the peer is to know this end.
+// Package rendezvous chooses the GID that a program announces to a peer over TCP before the two
+// connect their queue pairs.
 package rendezvous
 
 import (
@@ -9,9 +9,9 @@ import (
 	"softroce/verbs"
 )
 
-// PickGID returns the index of the GID to use for a peer: the one of the address that the
-// TCP connection has here, else the first that can reach the peer's GID. Before the peer's
-// GID is known, peer is the zero Addr. verbs.AnyGID means that nothing speaks for one.
+// PickGID returns the index of the GID to use with a peer: the GID of tcp, the local address of the
+// TCP connection, if it can reach the peer's GID, else the first that can. peer is the zero Addr
+// while the peer's GID is unknown. The result is verbs.AnyGID if no GID qualifies.
 func PickGID(gids []verbs.GIDEntry, tcp, peer netip.Addr) int {
 	reaches := func(a netip.Addr) bool {
 		return !peer.IsValid() || a.Is4() == peer.Is4() && a.IsLinkLocalUnicast() == peer.IsLinkLocalUnicast()
@@ -29,8 +29,8 @@ func PickGID(gids []verbs.GIDEntry, tcp, peer netip.Addr) int {
 	return verbs.AnyGID
 }
 
-// LocalAddr returns the address that a TCP connection has here, without its zone; the
-// zero Addr for other connections.
+// LocalAddr returns the local address of a TCP connection without its zone, or the zero Addr for
+// other connections.
 func LocalAddr(conn net.Conn) netip.Addr {
 	if a, ok := conn.LocalAddr().(*net.TCPAddr); ok {
 		return a.AddrPort().Addr().Unmap().WithZone("")

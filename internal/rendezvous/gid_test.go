@@ -7,7 +7,7 @@ import (
 	"softroce/verbs"
 )
 
-func TestPickedGIDReachesThePeer(t *testing.T) {
+func TestPickGIDReachesPeer(t *testing.T) {
 	var gids []verbs.GIDEntry
 	for i, a := range []string{"fe80::5054:ff:fe00:1", "10.0.0.1", "192.0.2.1", "2001:db8::1"} {
 		gids = append(gids, verbs.GIDEntry{Index: i, GID: verbs.GIDFromAddr(netip.MustParseAddr(a))})

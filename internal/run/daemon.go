@@ -31,9 +31,9 @@ type lease struct {
 
 	// Of one that was started here:
 	nics    []string    // the lines that it said it was ready with
-	private     bool        // it has been asked for things that nobody else wants, and ends with the program
+	private bool        // it has been asked for things that nobody else wants, and ends with the program
 	process *os.Process // nil for one that ran already
-	exited   chan error  // receives how the process ended
+	exited  chan error  // receives how the process ended
 	log     *logBuffer
 	dir     string // to remove
 }
@@ -56,7 +56,7 @@ func (o *Options) acquire(ctx context.Context) (*lease, error) {
 	barred := errors.Is(err, unix.EACCES) && !socketNamed(o.Socket)
 	switch {
 	case err == nil && socketNamed(o.Socket):
-		return nil, fmt.Errorf("a daemon runs on %s already: --nic, --fault and --capture are for one that is started here", control.SocketPath(o.Socket))
+		return nil, fmt.Errorf("a daemon already runs on %s: --nic, --fault and --capture apply only to a daemon that softroce run starts", control.SocketPath(o.Socket))
 	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !barred:
 		return nil, err
 	case socketNamed(o.Socket) && !o.customized():
@@ -87,7 +87,7 @@ func dial(ctx context.Context, socket string) (c *control.Client, err error) {
 // How often to look at a daemon that ends, and how long to wait after each.
 const (
 	closingRetries = 100
-	closingPause = 10 * time.Millisecond
+	closingPause   = 10 * time.Millisecond
 )
 
 // startUnnamed starts a daemon, or finds the shared one, where nobody said at which place.
@@ -221,7 +221,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 		if text := d.log.buffered(); text != "" {
 			return nil, errors.New(strings.TrimPrefix(text, "softroce: "))
 		}
-		return nil, fmt.Errorf("the daemon ended at once: %w", err)
+		return nil, fmt.Errorf("the daemon exited during startup: %w", err)
 	}
 	if d.conn, err = control.Dial(ctx, socket); err != nil {
 		d.release()
@@ -275,7 +275,7 @@ func (d *lease) release() error {
 		return err
 	case <-time.After(endTimeout):
 		d.process.Kill()
-		return fmt.Errorf("the daemon did not end within %v", endTimeout)
+		return fmt.Errorf("the daemon did not exit within %v", endTimeout)
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"softroce/internal/control"
 )
 
-func TestSocketsHaveAFolderWhateverTheEnvironmentNames(t *testing.T) {
+func TestSharedDirFallsBackWhenRuntimeDirIsUnusable(t *testing.T) {
 	good, err := os.MkdirTemp("/tmp", "softroce-run-") // a socket's path has little room
 	if err != nil {
 		t.Fatal(err)
@@ -42,7 +42,7 @@ func TestSocketsHaveAFolderWhateverTheEnvironmentNames(t *testing.T) {
 	}
 }
 
-func TestDescriptorsAreNamedSoThatTheDaemonFindsThem(t *testing.T) {
+func TestCrossProcessPathTranslatesDescriptors(t *testing.T) {
 	own := fmt.Sprintf("/proc/%d/fd/", os.Getpid())
 	for path, want := range map[string]string{
 		"/dev/fd/63": own + "63", "/proc/self/fd/5": own + "5", "/proc/thread-self/fd/5": own + "5", "/dev/stdout": own + "1", "/dev/stdin": own + "0",
@@ -55,7 +55,7 @@ func TestDescriptorsAreNamedSoThatTheDaemonFindsThem(t *testing.T) {
 }
 
 // A daemon ends when its last program does: who comes at that moment is let in and hung up on.
-func TestADaemonThatEndsIsWaitedFor(t *testing.T) {
+func TestDialWaitsForClosingDaemon(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "softroce-run-")
 	if err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func TestADaemonThatEndsIsWaitedFor(t *testing.T) {
 	}
 }
 
-func TestADaemonThatDoesNotGetReadyIsGivenUp(t *testing.T) {
+func TestStartIsCancelledWhileDaemonIsNotReady(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	time.AfterFunc(50*time.Millisecond, cancel)
 	o := Options{Stderr: io.Discard}

@@ -17,7 +17,7 @@ const DeviceEnv = "SOFTROCE_DEVICE"
 // find the daemon.
 func environment(inherited []string, dir, socket, device, sanitizer string) ([]string, error) {
 	if strings.ContainsAny(dir, ":;") {
-		return nil, fmt.Errorf("%w: the folder %q cannot be named in LD_LIBRARY_PATH, because of the %q in it",
+		return nil, fmt.Errorf("%w: LD_LIBRARY_PATH cannot contain the directory %q, because of the %q in its name",
 			ErrNoLibraries, dir, dir[strings.IndexAny(dir, ":;")])
 	}
 	env := set(inherited, "LD_LIBRARY_PATH", joinNonEmpty(":", dir, lookup(inherited, "LD_LIBRARY_PATH")))

@@ -27,7 +27,7 @@ func libraryDir(t *testing.T, base string) string {
 	return dir
 }
 
-func TestEnvironmentKeepsWhatWasThere(t *testing.T) {
+func TestEnvironmentKeepsInheritedSettings(t *testing.T) {
 	dir := libraryDir(t, "lib")
 	ours := dir + "/libibverbs.so.1:" + dir + "/librdmacm.so.1"
 	for _, c := range []struct {
@@ -53,7 +53,7 @@ func TestEnvironmentKeepsWhatWasThere(t *testing.T) {
 	}
 }
 
-func TestFoldersThatTheDynamicLinkerCannotBeToldOf(t *testing.T) {
+func TestEnvironmentRejectsDirsWithSeparators(t *testing.T) {
 	spaced := libraryDir(t, "a folder")
 	got, err := environment(nil, spaced, "/s", "", "")
 	if err != nil || lookup(got, "LD_PRELOAD") != "libibverbs.so.1:librdmacm.so.1" || lookup(got, "LD_LIBRARY_PATH") != spaced {
@@ -64,7 +64,7 @@ func TestFoldersThatTheDynamicLinkerCannotBeToldOf(t *testing.T) {
 	}
 }
 
-func TestLibrariesAreUnpackedOnceAndRepaired(t *testing.T) {
+func TestUnpackReusesAndRepairsCache(t *testing.T) {
 	cache := t.TempDir()
 	t.Setenv("XDG_CACHE_HOME", cache)
 	files := fstest.MapFS{verbsLibrary: {Data: []byte("library")}, "librdmacm.so.1": {Data: []byte("another")}}
@@ -107,7 +107,7 @@ func TestLibrariesAreUnpackedOnceAndRepaired(t *testing.T) {
 	}
 }
 
-func TestWithoutACacheTheLibrariesAreTemporary(t *testing.T) {
+func TestUnpackWithoutCacheIsTemporary(t *testing.T) {
 	for _, cache := range []string{"/proc/none", filepath.Join(t.TempDir(), "a:b")} {
 		t.Setenv("XDG_CACHE_HOME", cache)
 		dir, cleanup, err := unpack(fstest.MapFS{verbsLibrary: {Data: []byte("library")}})
@@ -124,7 +124,7 @@ func TestWithoutACacheTheLibrariesAreTemporary(t *testing.T) {
 	}
 }
 
-func TestLibrariesAreWhereTheDynamicLinkerMayLoadThem(t *testing.T) {
+func TestUnpackAvoidsNoexecMounts(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to mount a file system")
 	}

@@ -28,7 +28,7 @@ const verbsLibrary = "libibverbs.so.1"
 var sonames = []string{verbsLibrary, "librdmacm.so.1"}
 
 // ErrNoLibraries is returned where this binary neither has the libraries beside it nor in it.
-var ErrNoLibraries = errors.New("there are no libraries for programs")
+var ErrNoLibraries = errors.New("no libraries for programs")
 
 // embedded are the libraries that this binary was built with, in a folder for each
 // architecture (GOARCH). What is not there when the binary is built is not in it.
@@ -59,8 +59,8 @@ func libraries() (dir string, cleanup func(), err error) {
 		_, err = fs.Stat(files, verbsLibrary)
 	}
 	if err != nil {
-		return "", nil, fmt.Errorf("%w: this softroce was built without (run `make libs` before `go build` or `go install`), "+
-			"and %s does not name a folder that has them", ErrNoLibraries, LibraryEnv)
+		return "", nil, fmt.Errorf("%w: this softroce was built without them (run `make libs` before `go build` or `go install`), "+
+			"and %s does not name a directory that contains them", ErrNoLibraries, LibraryEnv)
 	}
 	return unpack(files)
 }
@@ -117,7 +117,7 @@ const stNoExec = 8
 func checkMount(dir string) error {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) == nil && st.Flags&stNoExec != 0 {
-		return fmt.Errorf("%s is on a file system that is mounted noexec: name a folder on another one in TMPDIR, or in %s one that has the libraries",
+		return fmt.Errorf("%s is on a file system that is mounted noexec: set TMPDIR to a directory on another one, or %s to a directory that contains the libraries",
 			dir, LibraryEnv)
 	}
 	return nil

@@ -185,23 +185,23 @@ func (p *program) inspectELF(f *os.File, file string) error {
 		return nil // the kernel needs less of it than we would like to know
 	}
 	if e.Class == elf.ELFCLASS32 {
-		return unsuitable(file, "it is a 32-bit program, the libraries are 64-bit ones")
+		return unsuitable(file, "it is a 32-bit program and the libraries are 64-bit")
 	}
 	if m, ok := machines[runtime.GOARCH]; ok && e.Machine != m {
-		return unsuitable(file, "it is for another architecture (%v), the libraries are for %s", e.Machine, runtime.GOARCH)
+		return unsuitable(file, "it is built for %v and the libraries for %s", e.Machine, runtime.GOARCH)
 	}
 	linker := interpreter(e)
 	switch {
 	case linker == "" && hasVerbs(f):
 		return nil // it needs no library to find the daemon
 	case linker == "":
-		return unsuitable(file, "it is statically linked, there is no dynamic linker to load the libraries; "+
+		return unsuitable(file, "it is statically linked, so no dynamic linker loads the libraries; "+
 			"link it dynamically against libibverbs.so.1 (Go programs: use package verbs instead)")
 	case strings.HasPrefix(filepath.Base(linker), "ld-musl"):
-		return unsuitable(file, "it is linked against the C library musl, the libraries are for glibc")
+		return unsuitable(file, "it is linked against musl and the libraries against glibc")
 	}
 	if why := secureExecReason(f); why != "" {
-		return unsuitable(file, "%s, so the dynamic linker ignores LD_PRELOAD and LD_LIBRARY_PATH; run a copy without that, or run it as the user that it becomes", why)
+		return unsuitable(file, "%s, so the dynamic linker ignores LD_PRELOAD and LD_LIBRARY_PATH; run a copy without that bit or capability, or run it as the user that it switches to", why)
 	}
 	if needs, err := e.ImportedLibraries(); err == nil {
 		for _, n := range needs {

@@ -112,7 +112,7 @@ func program32() []byte {
 	return b.Bytes()
 }
 
-func TestProgramsThatTheLibrariesDoNotReachAreRefusedWithTheReason(t *testing.T) {
+func TestFindRejectsProgramsThatCannotPreload(t *testing.T) {
 	dir := t.TempDir()
 	ours := machines[runtime.GOARCH]
 	other := elf.EM_S390
@@ -128,7 +128,7 @@ func TestProgramsThatTheLibrariesDoNotReachAreRefusedWithTheReason(t *testing.T)
 		"dynamic":       {program64(ours, glibc), nil, ""},
 		"static":        {program64(ours, ""), ErrUnsuitable, "statically linked"},
 		"musl":          {program64(ours, "/lib/ld-musl-x86_64.so.1"), ErrUnsuitable, "musl"},
-		"foreign":       {program64(other, glibc), ErrUnsuitable, "another architecture"},
+		"foreign":       {program64(other, glibc), ErrUnsuitable, "it is built for"},
 		"32bit":         {program32(), ErrUnsuitable, "32-bit"},
 		"cut":           {program64(ours, glibc)[:20], nil, ""}, // the kernel's to judge
 		"script":        {[]byte("#!/bin/sh\n"), nil, ""},
@@ -156,7 +156,7 @@ func TestProgramsThatTheLibrariesDoNotReachAreRefusedWithTheReason(t *testing.T)
 }
 
 // A Go program that has package verbs asks the daemon itself, and is static where it was built without cgo.
-func TestStaticProgramsWithPackageVerbsNeedNoLibrary(t *testing.T) {
+func TestFindAcceptsStaticProgramsWithPackageVerbs(t *testing.T) {
 	dir := t.TempDir()
 	for name, source := range map[string]string{"verbs": "softroce/examples/rcops", "other": "./testdata/other.go"} {
 		cmd := exec.Command("go", "build", "-o", filepath.Join(dir, name), source)
@@ -173,7 +173,7 @@ func TestStaticProgramsWithPackageVerbsNeedNoLibrary(t *testing.T) {
 	}
 }
 
-func TestCommandsAreLookedUpAsAShellDoes(t *testing.T) {
+func TestFindLooksUpCommandsLikeAShell(t *testing.T) {
 	a, b := t.TempDir(), t.TempDir()
 	for file, mode := range map[string]os.FileMode{a + "/tool": 0o644, b + "/tool": 0o755, a + "/plain": 0o644} {
 		if err := os.WriteFile(file, []byte("#!/bin/sh\n"), mode); err != nil {
@@ -209,7 +209,7 @@ func TestCommandsAreLookedUpAsAShellDoes(t *testing.T) {
 
 // Shells agree that a folder which may not be searched holds nothing that could be run, and that
 // a command which is named by its path and cannot be seen is not executable.
-func TestAFolderOfPATHThatMayNotBeSearchedHasNothing(t *testing.T) {
+func TestFindSkipsUnsearchablePATHDirs(t *testing.T) {
 	dir := publicDir(t)
 	locked, open := filepath.Join(dir, "locked"), filepath.Join(dir, "open")
 	for folder, mode := range map[string]os.FileMode{locked: 0o700, open: 0o755} {
@@ -239,7 +239,7 @@ func TestAFolderOfPATHThatMayNotBeSearchedHasNothing(t *testing.T) {
 	}
 }
 
-func TestProgramsThatGainPrivilegesAreRefused(t *testing.T) {
+func TestFindRejectsPrivilegedPrograms(t *testing.T) {
 	dir := publicDir(t)
 	program := program64(machines[runtime.GOARCH], "/lib64/ld-linux-x86-64.so.2")
 	place := func(name string, mode uint32) string {

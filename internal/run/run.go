@@ -74,7 +74,7 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	// The program's own failure is the one to tell of.
 	defer func() {
 		if endErr := d.release(); endErr != nil && err == nil && code == 0 {
-			err = fmt.Errorf("the daemon: %w", endErr)
+			err = fmt.Errorf("daemon: %w", endErr)
 		}
 	}()
 	if err := checkDevices(ctx, d.socket, o.Device); err != nil {
@@ -85,7 +85,7 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 		return 0, err
 	}
 	if !o.Quiet {
-		fmt.Fprintf(o.Stderr, "softroce run: %s; libraries of %s\n", d, dir)
+		fmt.Fprintf(o.Stderr, "softroce run: %s; libraries in %s\n", d, dir)
 	}
 	argv := append([]string{o.Command[0]}, o.Command[1:]...)
 	if p.args != nil {
@@ -109,7 +109,7 @@ func checkDevices(ctx context.Context, socket, names string) error {
 	}
 	for name := range strings.SplitSeq(names, ",") {
 		if !slices.Contains(have, name) {
-			return fmt.Errorf("no NIC %q: the daemon has %s", name, strings.Join(have, ", "))
+			return fmt.Errorf("no NIC %q (have: %s)", name, strings.Join(have, ", "))
 		}
 	}
 	return nil
@@ -119,7 +119,7 @@ func checkDevices(ctx context.Context, socket, names string) error {
 func (d *lease) String() string {
 	s := d.description()
 	if d.denied != "" {
-		s += " (the one on " + d.denied + " does not let this user in)"
+		s += " (the one on " + d.denied + " denies access to this user)"
 	}
 	return s
 }

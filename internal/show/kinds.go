@@ -13,7 +13,7 @@ import (
 	"softroce/nic"
 )
 
-// A kind is something that can be shown.
+// A kind is one of the arguments of softroce show.
 type kind struct {
 	name string
 	list func(*daemon.Snapshot) any // for JSON: one element per object
@@ -81,7 +81,8 @@ var kinds = []kind{
 
 func counters(d *daemon.Device) []daemon.Counters { return []daemon.Counters{d.Counters} }
 
-// objects is a kind whose objects have a line each: the link, and the keys and values of row.
+// objects returns a kind whose text form is one line per object: the link, then the keys and values
+// of row.
 func objects[T any](name string, of func(*daemon.Device) []T, row func(T) []any) kind {
 	return kind{
 		name: name,
@@ -94,7 +95,7 @@ func objects[T any](name string, of func(*daemon.Device) []T, row func(T) []any)
 	}
 }
 
-// addrPort is an address, or a dash.
+// addrPort formats an address, or a dash if there is none.
 func addrPort(a netip.AddrPort) string {
 	if !a.IsValid() {
 		return "-"
@@ -102,14 +103,14 @@ func addrPort(a netip.AddrPort) string {
 	return a.String()
 }
 
-// owned is keysAndValues and whose the object is.
+// owned appends the owning process to keysAndValues.
 func owned(o nic.Owner, keysAndValues ...any) []any {
 	return append(keysAndValues, "pid", o.PID, "comm", o.Comm)
 }
 
 func hex(v uint64) string { return fmt.Sprintf("%#x", v) }
 
-// Kinds returns the names of what can be shown.
+// Kinds returns the names of the kinds that can be shown.
 func Kinds() (names []string) {
 	for _, k := range kinds {
 		names = append(names, k.name)
@@ -117,7 +118,7 @@ func Kinds() (names []string) {
 	return names
 }
 
-// Check says whether a name is one of Kinds.
+// Check returns an error if name is not one of Kinds.
 func Check(name string) error {
 	_, err := find(name)
 	return err
@@ -127,11 +128,10 @@ func find(name string) (*kind, error) {
 	if i := slices.IndexFunc(kinds, func(k kind) bool { return k.name == name }); i >= 0 {
 		return &kinds[i], nil
 	}
-	return nil, fmt.Errorf("%q cannot be shown: want one of %s", name, strings.Join(Kinds(), ", "))
+	return nil, fmt.Errorf("unknown kind %q: want one of %s", name, strings.Join(Kinds(), ", "))
 }
 
-// Select returns what name asks for in the form of the JSON output: a list with one
-// element per object.
+// Select returns the objects of kind name for JSON output: a list with one element per object.
 func Select(s *daemon.Snapshot, name string) (any, error) {
 	k, err := find(name)
 	if err != nil {
@@ -140,7 +140,8 @@ func Select(s *daemon.Snapshot, name string) (any, error) {
 	return k.list(s), nil
 }
 
-// WriteText writes what name asks for, a line per object. Keys and values stand in columns.
+// WriteText writes the objects of kind name as text, one line per object, with keys and values
+// aligned in columns.
 func WriteText(w io.Writer, s *daemon.Snapshot, name string) error {
 	k, err := find(name)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"softroce/nic"
 )
 
-// Link is what an object's line begins with: the device and its port.
+// Link is the device and port that an object belongs to.
 type Link struct {
 	IfName string `json:"ifname"`
 	Port   int    `json:"port"`
@@ -17,14 +17,14 @@ type Link struct {
 
 func (l Link) String() string { return fmt.Sprintf("%s/%d", l.IfName, l.Port) }
 
-// object is an object and where it is. T's fields stand beside Link's.
+// object is an object and its link. In JSON the fields of both are on one level.
 type object[T any] struct {
 	Link
 	Of T
 }
 
 func collect[T any](s *daemon.Snapshot, of func(*daemon.Device) []T) []object[T] {
-	list := []object[T]{} // not null in JSON
+	list := []object[T]{} // an empty list is [] in JSON, not null
 	for i := range s.Devices {
 		d := &s.Devices[i]
 		for _, o := range of(d) {
@@ -34,7 +34,7 @@ func collect[T any](s *daemon.Snapshot, of func(*daemon.Device) []T) []object[T]
 	return list
 }
 
-// DeviceLine is what show devices tells of a NIC.
+// DeviceLine is a NIC in the output of show devices.
 type DeviceLine struct {
 	Link
 	State         string       `json:"state"`
@@ -66,7 +66,7 @@ func devices(s *daemon.Snapshot) []DeviceLine {
 	return list
 }
 
-// guid writes a GUID in four groups, as the rdma tool does.
+// guid formats a GUID in four groups, as the rdma tool does.
 func guid(g uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
 }

@@ -50,7 +50,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 	return &s
 }
 
-func TestTextHasALinePerObject(t *testing.T) {
+func TestWriteTextPrintsOneLinePerObject(t *testing.T) {
 	s := roundTripped(t)
 	for kind, want := range map[string]string{
 		"devices": `link nic0/1 state ACTIVE physical_state LINK_UP  netdev eth0 mtu 1024 node_guid 0011:2233:4455:6677 clients 1
@@ -96,7 +96,7 @@ func squeeze(s string) string {
 	return strings.Join(lines, "\n")
 }
 
-func TestCountersHaveALineEach(t *testing.T) {
+func TestWriteTextPrintsOneLinePerCounter(t *testing.T) {
 	var b strings.Builder
 	if err := WriteText(&b, roundTripped(t), "counters"); err != nil {
 		t.Fatal(err)
@@ -111,7 +111,7 @@ func TestCountersHaveALineEach(t *testing.T) {
 	}
 }
 
-func TestJSONIsAListOfObjectsWithTheirLinks(t *testing.T) {
+func TestSelectReturnsObjectsWithLinks(t *testing.T) {
 	s := roundTripped(t)
 	for kind, want := range map[string]string{
 		"qp":       `{"ifname":"nic0","port":1,"pid":42,"comm":"app","lqpn":17,"rqpn":18,"type":"RC","state":"RTS"`,

@@ -12,7 +12,7 @@ import (
 	"softroce/internal/metrics"
 )
 
-// MarshalJSON puts the fields of o.Of beside those of its link.
+// MarshalJSON merges the fields of o.Of with those of its link.
 func (o object[T]) MarshalJSON() ([]byte, error) {
 	link, err := json.Marshal(o.Link)
 	if err != nil {
@@ -25,7 +25,7 @@ func (o object[T]) MarshalJSON() ([]byte, error) {
 	return append(append(link[:len(link)-1], ','), of[1:]...), nil
 }
 
-// line writes keys and values in columns.
+// line writes keys and values, separated by tabs, for a tabwriter.
 func line(w io.Writer, keysAndValues ...any) {
 	var b strings.Builder
 	for i := 0; i < len(keysAndValues); i += 2 {
@@ -55,8 +55,8 @@ func writeDevice(w io.Writer, d DeviceLine) {
 	}
 }
 
-// writeCounters writes a counter a line: those that have a value whatever it is, of the others
-// the ones that have occurred.
+// writeCounters writes one counter per line. Counters of opcodes, drop reasons and NAK codes appear
+// only if they have occurred.
 func writeCounters(w io.Writer, l Link, c *daemon.Counters) {
 	for _, k := range metrics.Counters {
 		line(w, "link", l, k.Name, c.Values[k.Name])
