@@ -145,7 +145,7 @@ static int map_context(struct sr_context *ctx, const struct softroce_open_device
 	ctx->event_slots = r->event_slots;
 	mapped = sr_shm_map(&ctx->events, fds[2],
 			    SOFTROCE_RING_SLOTS +
-				    (size_t)r->event_slots * SOFTROCE_ASYNC_EVENT_SIZE);
+				    (size_t)r->event_slots * sizeof(struct softroce_async_event));
 	return mapped ? mapped : error;
 }
 

@@ -7,7 +7,6 @@
 
 #include <sched.h>
 #include <stdlib.h>
-#include <string.h>
 #include <unistd.h>
 
 /* How many polls that find nothing pass between two looks at the connection. */
@@ -19,16 +18,9 @@
  */
 #define YIELD_POLLS 256
 
-static uint32_t get32(const uint8_t *s, size_t offset)
+static struct softroce_cqe *slot(struct sr_cq *q, uint32_t i)
 {
-	uint32_t v;
-	memcpy(&v, s + offset, sizeof v);
-	return v;
-}
-
-static uint8_t *slot(struct sr_cq *q, uint32_t i)
-{
-	return q->ring.mem + SOFTROCE_RING_SLOTS + (size_t)(i & q->mask) * SOFTROCE_CQE_SIZE;
+	return (struct softroce_cqe *)(q->ring.mem + SOFTROCE_RING_SLOTS) + (i & q->mask);
 }
 
 static uint32_t producer_index(struct sr_cq *q)
@@ -43,28 +35,24 @@ static void publish_consumer(struct sr_cq *q)
 			      memory_order_release);
 }
 
-static void load_wc(struct ibv_wc *wc, const uint8_t *s)
+static void load_wc(struct ibv_wc *wc, const struct softroce_cqe *cqe)
 {
-	memcpy(&wc->wr_id, s + SOFTROCE_CQE_WR_ID, sizeof wc->wr_id);
-	wc->status = get32(s, SOFTROCE_CQE_STATUS);
-	wc->opcode = get32(s, SOFTROCE_CQE_OPCODE);
-	wc->vendor_err = get32(s, SOFTROCE_CQE_VENDOR_ERR);
-	wc->byte_len = get32(s, SOFTROCE_CQE_BYTE_LEN);
-	wc->imm_data = get32(s, SOFTROCE_CQE_IMM); /* or the invalidated key: a union */
-	wc->qp_num = get32(s, SOFTROCE_CQE_QP_NUM);
-	wc->src_qp = get32(s, SOFTROCE_CQE_SRC_QP);
-	wc->wc_flags = get32(s, SOFTROCE_CQE_FLAGS);
-	memcpy(&wc->pkey_index, s + SOFTROCE_CQE_PKEY_INDEX, sizeof wc->pkey_index);
-	memcpy(&wc->slid, s + SOFTROCE_CQE_SLID, sizeof wc->slid);
-	wc->sl = s[SOFTROCE_CQE_SL];
-	wc->dlid_path_bits = s[SOFTROCE_CQE_PATH_BITS];
+	wc->wr_id = cqe->wr_id;
+	wc->status = cqe->status;
+	wc->opcode = cqe->opcode;
+	wc->vendor_err = cqe->vendor_err;
+	wc->byte_len = cqe->byte_len;
+	wc->imm_data = cqe->imm; /* or invalidated_rkey: a union */
+	wc->qp_num = cqe->qp_num;
+	wc->src_qp = cqe->src_qp;
+	wc->wc_flags = cqe->flags;
+	wc->pkey_index = cqe->pkey_index;
+	wc->slid = cqe->slid;
+	wc->sl = cqe->sl;
+	wc->dlid_path_bits = cqe->path_bits;
 }
 
-/*
- * The next completion, which stays in the queue until sr_cq_consume. Where there is none and the
- * daemon is gone, what it owes is made up; *end is set when that is done, too. Holds the lock.
- */
-const uint8_t *sr_cq_peek(struct sr_cq *q, bool *end)
+const struct softroce_cqe *sr_cq_peek(struct sr_cq *q, bool *end)
 {
 	struct sr_conn *c = &sr_ctx(q->ibv.context)->conn;
 	*end = false;
@@ -78,7 +66,7 @@ const uint8_t *sr_cq_peek(struct sr_cq *q, bool *end)
 		return NULL;
 	if (producer_index(q) != q->consumer) /* it came before the end */
 		return slot(q, q->consumer);
-	const uint8_t *cqe = sr_flush_next(q);
+	const struct softroce_cqe *cqe = sr_flush_next(q);
 	*end = !cqe;
 	return cqe;
 }
@@ -86,7 +74,7 @@ const uint8_t *sr_cq_peek(struct sr_cq *q, bool *end)
 /* What sr_flush_next made is in no slot. */
 void sr_cq_consume(struct sr_cq *q)
 {
-	if (q->cqe == q->flush_cqe)
+	if (q->cqe == &q->flush_cqe)
 		return;
 	q->consumer++;
 	publish_consumer(q);
@@ -148,11 +136,11 @@ void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
 	sr_lock(&q->lock, q->single_threaded);
 	uint32_t to = producer_index(q);
 	for (uint32_t from = to; from != q->consumer;) {
-		const uint8_t *s = slot(q, --from);
-		if (get32(s, SOFTROCE_CQE_QP_NUM) == qpn)
+		const struct softroce_cqe *cqe = slot(q, --from);
+		if (cqe->qp_num == qpn)
 			continue;
 		if (--to != from)
-			memcpy(slot(q, to), s, SOFTROCE_CQE_SIZE);
+			*slot(q, to) = *cqe;
 	}
 	q->consumer = to;
 	publish_consumer(q);
@@ -162,8 +150,8 @@ void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
 static int map_ring(struct sr_cq *q, int fd, uint32_t entries)
 {
 	struct sr_shm ring;
-	int error =
-		sr_shm_map(&ring, fd, SOFTROCE_RING_SLOTS + (size_t)entries * SOFTROCE_CQE_SIZE);
+	int error = sr_shm_map(&ring, fd,
+			       SOFTROCE_RING_SLOTS + (size_t)entries * sizeof(struct softroce_cqe));
 	if (error)
 		return error;
 	if (!sr_valid_slot_count(entries)) {

@@ -23,9 +23,9 @@ struct sr_cq {
 	uint32_t mask;
 	uint32_t consumer;
 	uint32_t empty_polls;
-	const uint8_t *cqe;		      /* the one that an extended poll is looking at */
-	uint8_t flush_cqe[SOFTROCE_CQE_SIZE]; /* made by sr_flush_next */
-	struct sr_link send_qps, recv_qps;    /* those that complete here, under lock */
+	const struct softroce_cqe *cqe;	   /* the one that an extended poll is looking at */
+	struct softroce_cqe flush_cqe;	   /* made by sr_flush_next */
+	struct sr_link send_qps, recv_qps; /* those that complete here, under lock */
 };
 
 static inline struct sr_cq *sr_cq(struct ibv_cq *q)
@@ -44,7 +44,7 @@ int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only);
  * queue is empty and the daemon is gone, it returns completions with the status "flushed" for the
  * outstanding work requests, and sets *end once there are none left. The caller holds the lock.
  */
-const uint8_t *sr_cq_peek(struct sr_cq *q, bool *end);
+const struct softroce_cqe *sr_cq_peek(struct sr_cq *q, bool *end);
 void sr_cq_consume(struct sr_cq *q);
 
 /* sr_cq_purge removes the completions of a queue pair, which must no longer be seen. */
@@ -54,6 +54,6 @@ void sr_cq_purge(struct sr_cq *q, uint32_t qpn);
 struct ibv_cq_ex *sr_create_cq_ex(struct ibv_context *context, struct ibv_cq_init_attr_ex *attr);
 
 /* flush.c: the next flushed completion after the end of the daemon, or NULL. */
-const uint8_t *sr_flush_next(struct sr_cq *q);
+const struct softroce_cqe *sr_flush_next(struct sr_cq *q);
 
 #endif

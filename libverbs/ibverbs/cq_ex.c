@@ -14,20 +14,6 @@ static struct sr_cq *to_sr_cq(struct ibv_cq_ex *ex)
 	return (struct sr_cq *)ex;
 }
 
-static uint32_t get32(struct ibv_cq_ex *ex, size_t offset)
-{
-	uint32_t v;
-	memcpy(&v, to_sr_cq(ex)->cqe + offset, sizeof v);
-	return v;
-}
-
-static uint64_t get64(struct ibv_cq_ex *ex, size_t offset)
-{
-	uint64_t v;
-	memcpy(&v, to_sr_cq(ex)->cqe + offset, sizeof v);
-	return v;
-}
-
 /* ENOENT: there is none; EIO: there will be none any more. */
 static int peek(struct ibv_cq_ex *ex)
 {
@@ -35,8 +21,8 @@ static int peek(struct ibv_cq_ex *ex)
 	to_sr_cq(ex)->cqe = sr_cq_peek(to_sr_cq(ex), &end);
 	if (!to_sr_cq(ex)->cqe)
 		return end ? EIO : ENOENT;
-	ex->wr_id = get64(ex, SOFTROCE_CQE_WR_ID);
-	ex->status = get32(ex, SOFTROCE_CQE_STATUS);
+	ex->wr_id = to_sr_cq(ex)->cqe->wr_id;
+	ex->status = to_sr_cq(ex)->cqe->status;
 	return 0;
 }
 
@@ -70,71 +56,67 @@ static void end_poll(struct ibv_cq_ex *ex)
 
 static enum ibv_wc_opcode read_opcode(struct ibv_cq_ex *ex)
 {
-	return get32(ex, SOFTROCE_CQE_OPCODE);
+	return to_sr_cq(ex)->cqe->opcode;
 }
 
 static uint32_t read_vendor_err(struct ibv_cq_ex *ex)
 {
-	return get32(ex, SOFTROCE_CQE_VENDOR_ERR);
+	return to_sr_cq(ex)->cqe->vendor_err;
 }
 
 static uint32_t read_byte_len(struct ibv_cq_ex *ex)
 {
-	return get32(ex, SOFTROCE_CQE_BYTE_LEN);
+	return to_sr_cq(ex)->cqe->byte_len;
 }
 
 static __be32 read_imm_data(struct ibv_cq_ex *ex)
 {
-	return get32(ex, SOFTROCE_CQE_IMM);
+	return to_sr_cq(ex)->cqe->imm;
 }
 
 static uint32_t read_qp_num(struct ibv_cq_ex *ex)
 {
-	return get32(ex, SOFTROCE_CQE_QP_NUM);
+	return to_sr_cq(ex)->cqe->qp_num;
 }
 
 static uint32_t read_src_qp(struct ibv_cq_ex *ex)
 {
-	return get32(ex, SOFTROCE_CQE_SRC_QP);
+	return to_sr_cq(ex)->cqe->src_qp;
 }
 
 static unsigned int read_wc_flags(struct ibv_cq_ex *ex)
 {
-	return get32(ex, SOFTROCE_CQE_FLAGS);
+	return to_sr_cq(ex)->cqe->flags;
 }
 
 static uint32_t read_slid(struct ibv_cq_ex *ex)
 {
-	uint16_t v;
-	memcpy(&v, to_sr_cq(ex)->cqe + SOFTROCE_CQE_SLID, sizeof v);
-	return v;
+	return to_sr_cq(ex)->cqe->slid;
 }
 
 static uint8_t read_sl(struct ibv_cq_ex *ex)
 {
-	return to_sr_cq(ex)->cqe[SOFTROCE_CQE_SL];
+	return to_sr_cq(ex)->cqe->sl;
 }
 
 static uint8_t read_dlid_path_bits(struct ibv_cq_ex *ex)
 {
-	return to_sr_cq(ex)->cqe[SOFTROCE_CQE_PATH_BITS];
+	return to_sr_cq(ex)->cqe->path_bits;
 }
 
 static uint64_t read_completion_ts(struct ibv_cq_ex *ex)
 {
-	return get64(ex, SOFTROCE_CQE_TIMESTAMP);
+	return to_sr_cq(ex)->cqe->timestamp;
 }
 
 static uint64_t read_completion_wallclock_ns(struct ibv_cq_ex *ex)
 {
-	return get64(ex, SOFTROCE_CQE_WALLCLOCK);
+	return to_sr_cq(ex)->cqe->wallclock;
 }
 
 static uint16_t read_cvlan(struct ibv_cq_ex *ex)
 {
-	uint16_t v;
-	memcpy(&v, to_sr_cq(ex)->cqe + SOFTROCE_CQE_VLAN, sizeof v);
-	return v;
+	return to_sr_cq(ex)->cqe->vlan;
 }
 
 /* There are no flows and no tag matching. */

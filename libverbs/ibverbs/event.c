@@ -193,12 +193,10 @@ static bool next_event(struct sr_context *ctx, struct ibv_async_event *event)
 	_Atomic uint32_t *consumer = sr_shm_word(&ctx->events, SOFTROCE_RING_CONSUMER);
 	_Atomic uint32_t *producer = sr_shm_word(&ctx->events, SOFTROCE_RING_PRODUCER);
 	uint32_t i = atomic_load(consumer);
+	const struct softroce_async_event *slots =
+		(struct softroce_async_event *)(ctx->events.mem + SOFTROCE_RING_SLOTS);
 	while (!found && i != atomic_load(producer)) {
-		struct softroce_async_event e;
-		memcpy(&e,
-		       ctx->events.mem + SOFTROCE_RING_SLOTS +
-			       (size_t)(i % ctx->event_slots) * SOFTROCE_ASYNC_EVENT_SIZE,
-		       sizeof e);
+		struct softroce_async_event e = slots[i % ctx->event_slots];
 		atomic_store(consumer, ++i);
 		memset(event, 0, sizeof *event);
 		event->event_type = e.type;

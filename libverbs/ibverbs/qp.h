@@ -18,7 +18,7 @@ struct sr_qp {
 	uint64_t doorbell_bit;	    /* and the bit in it */
 
 	/* Between ibv_wr_start and ibv_wr_complete. */
-	uint8_t *wr_slot; /* of the current work request; NULL: none, or an error */
+	struct softroce_send_wqe *wqe; /* the current one; NULL: none, or an error */
 	uint32_t wr_first;
 	int wr_error;
 };

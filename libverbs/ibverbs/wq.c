@@ -1,17 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-/*
- * Work queues: rings that this side fills.
- */
 #include "ibverbs/wq.h"
-
-#include <string.h>
 
 void sr_wq_init(struct sr_wq *w)
 {
 	pthread_mutex_init(&w->lock, NULL);
 }
 
-/* Takes a ring over, also in place of another one. used is how much of a slot is filled at most. */
 int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint32_t max_wr,
 	       size_t used)
 {
@@ -19,7 +13,8 @@ int sr_wq_open(struct sr_wq *w, int fd, uint32_t slots, uint32_t slot_size, uint
 	int error = sr_shm_map(&ring, fd, SOFTROCE_RING_SLOTS + (size_t)slots * slot_size);
 	if (error)
 		return error;
-	if (!sr_valid_slot_count(slots) || slot_size < used || max_wr > slots) {
+	/* Slots are accessed as structs, whose alignment is 8. */
+	if (!sr_valid_slot_count(slots) || slot_size < used || slot_size % 8 || max_wr > slots) {
 		sr_shm_unmap(&ring);
 		return EPROTO;
 	}
@@ -37,26 +32,13 @@ void sr_wq_close(struct sr_wq *w)
 	pthread_mutex_destroy(&w->lock);
 }
 
-static void put_recv(uint8_t *s, const struct ibv_recv_wr *wr)
+static void put_recv(struct softroce_recv_wqe *wqe, const struct ibv_recv_wr *wr)
 {
-	uint32_t n = (uint32_t)wr->num_sge;
-	memcpy(s + SOFTROCE_RECV_WR_ID, &wr->wr_id, sizeof wr->wr_id);
-	memcpy(s + SOFTROCE_RECV_NUM_SGE, &n, sizeof n);
-	/* An SGE of the ring is a struct ibv_sge. */
-	if (n)
-		memcpy(s + SOFTROCE_RECV_SGES, wr->sg_list, n * sizeof *wr->sg_list);
+	wqe->wr_id = wr->wr_id;
+	wqe->num_sge = (uint32_t)wr->num_sge;
+	sr_put_sges(wqe + 1, wr->sg_list, (uint32_t)wr->num_sge);
 }
 
-_Static_assert(sizeof(struct ibv_sge) == SOFTROCE_SGE_SIZE &&
-		       offsetof(struct ibv_sge, addr) == SOFTROCE_SGE_ADDR &&
-		       offsetof(struct ibv_sge, length) == SOFTROCE_SGE_LENGTH &&
-		       offsetof(struct ibv_sge, lkey) == SOFTROCE_SGE_LKEY,
-	       "SGEs are copied");
-
-/*
- * Posts receives up to the first that cannot be, which *bad then names. *posted says whether
- * there was one at all. Holds the lock.
- */
 int sr_wq_post_recv(struct sr_wq *w, uint32_t max_sge, struct ibv_recv_wr *wr,
 		    struct ibv_recv_wr **bad, bool *posted)
 {

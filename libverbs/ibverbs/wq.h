@@ -7,6 +7,8 @@
 
 #include "ibverbs/context.h"
 
+#include <string.h>
+
 struct sr_wq {
 	pthread_mutex_t lock;
 	bool single_threaded; /* lock is not used */
@@ -38,13 +40,26 @@ int sr_wq_post_recv(struct sr_wq *w, uint32_t max_sge, struct ibv_recv_wr *wr,
 /* The bytes of a send slot that so many SGEs, or so much inline data, take. */
 static inline size_t sr_send_bytes(uint32_t sges, uint32_t inlined)
 {
-	size_t s = (size_t)sges * SOFTROCE_SGE_SIZE;
-	return SOFTROCE_SEND_SGES + (s > inlined ? s : inlined);
+	size_t s = (size_t)sges * sizeof(struct softroce_sge);
+	return sizeof(struct softroce_send_wqe) + (s > inlined ? s : inlined);
 }
 
 static inline size_t sr_recv_bytes(uint32_t sges)
 {
-	return SOFTROCE_RECV_SGES + (size_t)sges * SOFTROCE_SGE_SIZE;
+	return sizeof(struct softroce_recv_wqe) + (size_t)sges * sizeof(struct softroce_sge);
+}
+
+_Static_assert(sizeof(struct ibv_sge) == sizeof(struct softroce_sge) &&
+		       offsetof(struct ibv_sge, addr) == offsetof(struct softroce_sge, addr) &&
+		       offsetof(struct ibv_sge, length) == offsetof(struct softroce_sge, length) &&
+		       offsetof(struct ibv_sge, lkey) == offsetof(struct softroce_sge, lkey),
+	       "sr_put_sges copies them unchanged");
+
+/* Writes the SGEs that follow the fixed part of a work request. */
+static inline void sr_put_sges(void *to, const struct ibv_sge *list, uint32_t n)
+{
+	if (n)
+		memcpy(to, list, n * sizeof *list);
 }
 
 /* The number of slots that the daemon has not consumed. */
@@ -54,7 +69,7 @@ static inline uint32_t sr_wq_used(struct sr_wq *w)
 						  memory_order_acquire);
 }
 
-static inline uint8_t *sr_wq_slot(struct sr_wq *w, uint32_t i)
+static inline void *sr_wq_slot(struct sr_wq *w, uint32_t i)
 {
 	return w->ring.mem + SOFTROCE_RING_SLOTS + (size_t)(i & w->mask) * w->slot_size;
 }

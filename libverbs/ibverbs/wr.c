@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Work requests that are built by calls: wr_start, an operation, what it needs, …, wr_complete.
- * From start to complete the send queue is locked; its slots are filled in place.
+ * Work requests built by calls: ibv_wr_start, an operation, its setters, …, ibv_wr_complete. The
+ * send queue is locked from start to complete or abort; its slots are filled in place.
  */
-#include "ibverbs/qp.h"
 #include "ibverbs/mr.h"
+#include "ibverbs/qp.h"
 
 #include <string.h>
 
@@ -13,34 +13,24 @@ static struct sr_qp *to_sr_qp(struct ibv_qp_ex *ex)
 	return (struct sr_qp *)ex;
 }
 
-static void put32(uint8_t *s, size_t offset, uint32_t v)
-{
-	memcpy(s + offset, &v, sizeof v);
-}
-
-static void put64(uint8_t *s, size_t offset, uint64_t v)
-{
-	memcpy(s + offset, &v, sizeof v);
-}
-
 /* The first error counts: wr_complete returns it and posts nothing. */
 static void fail(struct sr_qp *q, int error)
 {
 	if (!q->wr_error)
 		q->wr_error = error;
-	q->wr_slot = NULL;
+	q->wqe = NULL;
 }
 
-static void start(struct ibv_qp_ex *ex)
+static void wr_start(struct ibv_qp_ex *ex)
 {
 	struct sr_qp *q = to_sr_qp(ex);
 	sr_lock(&q->sq.lock, q->sq.single_threaded);
-	q->wr_slot = NULL;
+	q->wqe = NULL;
 	q->wr_first = q->sq.producer;
 	q->wr_error = sr_check_post(q, IBV_QPS_RTS);
 }
 
-static int complete(struct ibv_qp_ex *ex)
+static int wr_complete(struct ibv_qp_ex *ex)
 {
 	struct sr_qp *q = to_sr_qp(ex);
 	int error = q->wr_error;
@@ -54,15 +44,15 @@ static int complete(struct ibv_qp_ex *ex)
 	return error;
 }
 
-static void abort_wr(struct ibv_qp_ex *ex)
+static void wr_abort(struct ibv_qp_ex *ex)
 {
 	struct sr_qp *q = to_sr_qp(ex);
 	q->sq.producer = q->wr_first;
 	sr_unlock(&q->sq.lock, q->sq.single_threaded);
 }
 
-/* Begins the next_wr work request; NULL where there was an error. */
-static uint8_t *next_wr(struct ibv_qp_ex *ex, uint32_t opcode)
+/* Starts the next work request; NULL after an error. */
+static struct softroce_send_wqe *next_wqe(struct ibv_qp_ex *ex, uint32_t opcode)
 {
 	struct sr_qp *q = to_sr_qp(ex);
 	struct sr_wq *w = &q->sq;
@@ -70,209 +60,200 @@ static uint8_t *next_wr(struct ibv_qp_ex *ex, uint32_t opcode)
 		fail(q, ENOMEM);
 	if (q->wr_error)
 		return NULL;
-	q->wr_slot = sr_wq_slot(w, w->producer++);
-	memset(q->wr_slot, 0, SOFTROCE_SEND_SGES);
-	put64(q->wr_slot, SOFTROCE_SEND_WR_ID, ex->wr_id);
-	put32(q->wr_slot, SOFTROCE_SEND_OPCODE, opcode);
-	put32(q->wr_slot, SOFTROCE_SEND_FLAGS,
-	      ex->wr_flags & SR_SEND_FLAGS & ~SOFTROCE_SEND_INLINE);
-	return q->wr_slot;
+	q->wqe = sr_wq_slot(w, w->producer++);
+	*q->wqe = (struct softroce_send_wqe){
+		.wr_id = ex->wr_id,
+		.opcode = opcode,
+		.flags = ex->wr_flags & SR_SEND_FLAGS & ~SOFTROCE_SEND_INLINE,
+	};
+	return q->wqe;
 }
 
-static void next_remote_wr(struct ibv_qp_ex *ex, uint32_t opcode, uint32_t rkey, uint64_t addr)
+static struct softroce_send_wqe *next_remote_wqe(struct ibv_qp_ex *ex, uint32_t opcode,
+						 uint32_t rkey, uint64_t addr)
 {
-	uint8_t *s = next_wr(ex, opcode);
-	if (!s)
-		return;
-	put64(s, SOFTROCE_SEND_REMOTE_ADDR, addr);
-	put32(s, SOFTROCE_SEND_RKEY, rkey);
-}
-
-static void atomic_cmp_swp(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, uint64_t compare,
-			   uint64_t swap)
-{
-	next_remote_wr(ex, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, addr);
-	uint8_t *s = to_sr_qp(ex)->wr_slot;
-	if (!s)
-		return;
-	put64(s, SOFTROCE_SEND_COMPARE_ADD, compare);
-	put64(s, SOFTROCE_SEND_SWAP, swap);
-}
-
-static void atomic_fetch_add_wr(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, uint64_t add)
-{
-	next_remote_wr(ex, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr);
-	if (to_sr_qp(ex)->wr_slot)
-		put64(to_sr_qp(ex)->wr_slot, SOFTROCE_SEND_COMPARE_ADD, add);
-}
-
-static void bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
-		    const struct ibv_mw_bind_info *b)
-{
-	uint8_t *s = next_wr(ex, IBV_WR_BIND_MW);
-	if (!s)
-		return;
-	if (!mw || (!b->mr && b->length)) {
-		fail(to_sr_qp(ex), EINVAL);
-		return;
+	struct softroce_send_wqe *wqe = next_wqe(ex, opcode);
+	if (wqe) {
+		wqe->remote_addr = addr;
+		wqe->rkey = rkey;
 	}
-	put32(s, SOFTROCE_SEND_RKEY, (mw->rkey & ~0xffu) | (rkey & 0xff));
-	put64(s, SOFTROCE_SEND_BIND_ADDR, b->addr);
-	put64(s, SOFTROCE_SEND_BIND_LENGTH, b->length);
-	put32(s, SOFTROCE_SEND_BIND_LKEY, b->mr ? b->mr->lkey : 0);
-	put32(s, SOFTROCE_SEND_BIND_ACCESS, b->mw_access_flags & SR_MW_ACCESS);
+	return wqe;
 }
 
-static void local_inv(struct ibv_qp_ex *ex, uint32_t rkey)
+static void wr_atomic_cmp_swp(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, uint64_t compare,
+			      uint64_t swap)
 {
-	uint8_t *s = next_wr(ex, IBV_WR_LOCAL_INV);
-	if (s)
-		put32(s, SOFTROCE_SEND_IMM, rkey);
+	struct softroce_send_wqe *wqe = next_remote_wqe(ex, IBV_WR_ATOMIC_CMP_AND_SWP, rkey, addr);
+	if (!wqe)
+		return;
+	wqe->compare_add = compare;
+	wqe->swap = swap;
 }
 
-static void rdma_read(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr)
+static void wr_atomic_fetch_add(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, uint64_t add)
 {
-	next_remote_wr(ex, IBV_WR_RDMA_READ, rkey, addr);
+	struct softroce_send_wqe *wqe =
+		next_remote_wqe(ex, IBV_WR_ATOMIC_FETCH_AND_ADD, rkey, addr);
+	if (wqe)
+		wqe->compare_add = add;
 }
 
-static void rdma_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr)
+static void wr_bind_mw(struct ibv_qp_ex *ex, struct ibv_mw *mw, uint32_t rkey,
+		       const struct ibv_mw_bind_info *info)
 {
-	next_remote_wr(ex, IBV_WR_RDMA_WRITE, rkey, addr);
+	struct softroce_send_wqe *wqe = next_wqe(ex, IBV_WR_BIND_MW);
+	if (wqe && !sr_put_bind(wqe, mw, rkey, info))
+		fail(to_sr_qp(ex), EINVAL);
 }
 
-static void rdma_write_imm(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, __be32 imm)
+static void wr_local_inv(struct ibv_qp_ex *ex, uint32_t rkey)
 {
-	next_remote_wr(ex, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, addr);
-	if (to_sr_qp(ex)->wr_slot)
-		put32(to_sr_qp(ex)->wr_slot, SOFTROCE_SEND_IMM, imm);
+	struct softroce_send_wqe *wqe = next_wqe(ex, IBV_WR_LOCAL_INV);
+	if (wqe)
+		wqe->imm = rkey;
 }
 
-static void send_wr(struct ibv_qp_ex *ex)
+static void wr_rdma_read(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr)
 {
-	next_wr(ex, IBV_WR_SEND);
+	next_remote_wqe(ex, IBV_WR_RDMA_READ, rkey, addr);
 }
 
-static void send_imm(struct ibv_qp_ex *ex, __be32 imm)
+static void wr_rdma_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr)
 {
-	uint8_t *s = next_wr(ex, IBV_WR_SEND_WITH_IMM);
-	if (s)
-		put32(s, SOFTROCE_SEND_IMM, imm);
+	next_remote_wqe(ex, IBV_WR_RDMA_WRITE, rkey, addr);
 }
 
-static void send_inv(struct ibv_qp_ex *ex, uint32_t rkey)
+static void wr_rdma_write_imm(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, __be32 imm)
 {
-	uint8_t *s = next_wr(ex, IBV_WR_SEND_WITH_INV);
-	if (s)
-		put32(s, SOFTROCE_SEND_IMM, rkey);
+	struct softroce_send_wqe *wqe = next_remote_wqe(ex, IBV_WR_RDMA_WRITE_WITH_IMM, rkey, addr);
+	if (wqe)
+		wqe->imm = imm;
 }
 
-static void send_tso(struct ibv_qp_ex *ex, void *hdr, uint16_t hdr_sz, uint16_t mss)
+static void wr_send(struct ibv_qp_ex *ex)
+{
+	next_wqe(ex, IBV_WR_SEND);
+}
+
+static void wr_send_imm(struct ibv_qp_ex *ex, __be32 imm)
+{
+	struct softroce_send_wqe *wqe = next_wqe(ex, IBV_WR_SEND_WITH_IMM);
+	if (wqe)
+		wqe->imm = imm;
+}
+
+static void wr_send_inv(struct ibv_qp_ex *ex, uint32_t rkey)
+{
+	struct softroce_send_wqe *wqe = next_wqe(ex, IBV_WR_SEND_WITH_INV);
+	if (wqe)
+		wqe->imm = rkey;
+}
+
+static void wr_send_tso(struct ibv_qp_ex *ex, void *hdr, uint16_t hdr_sz, uint16_t mss)
 {
 	(void)hdr, (void)hdr_sz, (void)mss;
 	fail(to_sr_qp(ex), EOPNOTSUPP);
 }
 
-static void set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
+static void wr_set_ud_addr(struct ibv_qp_ex *ex, struct ibv_ah *ah, uint32_t qpn, uint32_t qkey)
 {
 	struct sr_qp *q = to_sr_qp(ex);
-	if (!q->wr_slot)
+	if (!q->wqe)
 		return;
 	if (!ah) {
 		fail(q, EINVAL);
 		return;
 	}
-	put32(q->wr_slot, SOFTROCE_SEND_AH, ah->handle);
-	put32(q->wr_slot, SOFTROCE_SEND_REMOTE_QP_NUM, qpn);
-	put32(q->wr_slot, SOFTROCE_SEND_REMOTE_QKEY, qkey);
+	q->wqe->ah_or_srq = ah->handle;
+	q->wqe->remote_qp_num = qpn;
+	q->wqe->remote_qkey = qkey;
 }
 
-static void set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
+static void wr_set_xrc_srqn(struct ibv_qp_ex *ex, uint32_t srqn)
 {
-	if (to_sr_qp(ex)->wr_slot)
-		put32(to_sr_qp(ex)->wr_slot, SOFTROCE_SEND_REMOTE_SRQ, srqn);
+	struct softroce_send_wqe *wqe = to_sr_qp(ex)->wqe;
+	if (wqe)
+		wqe->ah_or_srq = srqn;
 }
 
-static void set_inline_data_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_data_buf *list)
+static void wr_set_inline_data_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_data_buf *list)
 {
 	struct sr_qp *q = to_sr_qp(ex);
 	size_t len = 0;
-	if (!q->wr_slot)
+	if (!q->wqe)
 		return;
+	uint8_t *data = (uint8_t *)(q->wqe + 1);
 	for (size_t i = 0; i < n; i++) {
 		if (list[i].length > q->cap.max_inline_data - len) {
 			fail(q, ENOMEM);
 			return;
 		}
 		if (list[i].length)
-			memcpy(q->wr_slot + SOFTROCE_SEND_SGES + len, list[i].addr, list[i].length);
+			memcpy(data + len, list[i].addr, list[i].length);
 		len += list[i].length;
 	}
-	uint32_t flags;
-	memcpy(&flags, q->wr_slot + SOFTROCE_SEND_FLAGS, sizeof flags);
-	put32(q->wr_slot, SOFTROCE_SEND_FLAGS, flags | SOFTROCE_SEND_INLINE);
-	put32(q->wr_slot, SOFTROCE_SEND_NUM_SGE, (uint32_t)len);
+	q->wqe->flags |= SOFTROCE_SEND_INLINE;
+	q->wqe->num_sge = (uint32_t)len;
 }
 
-static void set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
+static void wr_set_inline_data(struct ibv_qp_ex *ex, void *addr, size_t length)
 {
 	struct ibv_data_buf one = {.addr = addr, .length = length};
-	set_inline_data_list(ex, 1, &one);
+	wr_set_inline_data_list(ex, 1, &one);
 }
 
-static void set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *list)
+static void wr_set_sge_list(struct ibv_qp_ex *ex, size_t n, const struct ibv_sge *list)
 {
 	struct sr_qp *q = to_sr_qp(ex);
-	if (!q->wr_slot)
+	if (!q->wqe)
 		return;
 	if (n > q->cap.max_send_sge) {
 		fail(q, ENOMEM);
 		return;
 	}
-	put32(q->wr_slot, SOFTROCE_SEND_NUM_SGE, (uint32_t)n);
-	if (n)
-		memcpy(q->wr_slot + SOFTROCE_SEND_SGES, list, n * sizeof *list);
+	q->wqe->num_sge = (uint32_t)n;
+	sr_put_sges(q->wqe + 1, list, (uint32_t)n);
 }
 
-static void set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
+static void wr_set_sge(struct ibv_qp_ex *ex, uint32_t lkey, uint64_t addr, uint32_t length)
 {
 	struct ibv_sge one = {.addr = addr, .length = length, .lkey = lkey};
-	set_sge_list(ex, 1, &one);
+	wr_set_sge_list(ex, 1, &one);
 }
 
 #define ATOMIC_WRITE_SIZE 8
 
-/* Its data has always room: a slot holds 64 bytes at least behind its fields. */
-static void atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, const void *value)
+static void wr_atomic_write(struct ibv_qp_ex *ex, uint32_t rkey, uint64_t addr, const void *value)
 {
-	next_remote_wr(ex, IBV_WR_ATOMIC_WRITE, rkey, addr);
 	struct sr_qp *q = to_sr_qp(ex);
-	if (q->wr_slot && q->cap.max_inline_data < ATOMIC_WRITE_SIZE)
+	next_remote_wqe(ex, IBV_WR_ATOMIC_WRITE, rkey, addr);
+	if (q->wqe && q->cap.max_inline_data < ATOMIC_WRITE_SIZE)
 		fail(q, EINVAL);
-	set_inline_data(ex, (void *)value, ATOMIC_WRITE_SIZE);
+	wr_set_inline_data(ex, (void *)value, ATOMIC_WRITE_SIZE);
 }
 
 void sr_set_wr_ops(struct sr_qp *q)
 {
 	struct ibv_qp_ex *ex = &q->ex;
-	ex->wr_atomic_cmp_swp = atomic_cmp_swp;
-	ex->wr_atomic_fetch_add = atomic_fetch_add_wr;
-	ex->wr_bind_mw = bind_mw;
-	ex->wr_local_inv = local_inv;
-	ex->wr_rdma_read = rdma_read;
-	ex->wr_rdma_write = rdma_write;
-	ex->wr_rdma_write_imm = rdma_write_imm;
-	ex->wr_send = send_wr;
-	ex->wr_send_imm = send_imm;
-	ex->wr_send_inv = send_inv;
-	ex->wr_send_tso = send_tso;
-	ex->wr_set_ud_addr = set_ud_addr;
-	ex->wr_set_xrc_srqn = set_xrc_srqn;
-	ex->wr_set_inline_data = set_inline_data;
-	ex->wr_set_inline_data_list = set_inline_data_list;
-	ex->wr_set_sge = set_sge;
-	ex->wr_set_sge_list = set_sge_list;
-	ex->wr_start = start;
-	ex->wr_complete = complete;
-	ex->wr_abort = abort_wr;
-	ex->wr_atomic_write = atomic_write;
+	ex->wr_atomic_cmp_swp = wr_atomic_cmp_swp;
+	ex->wr_atomic_fetch_add = wr_atomic_fetch_add;
+	ex->wr_bind_mw = wr_bind_mw;
+	ex->wr_local_inv = wr_local_inv;
+	ex->wr_rdma_read = wr_rdma_read;
+	ex->wr_rdma_write = wr_rdma_write;
+	ex->wr_rdma_write_imm = wr_rdma_write_imm;
+	ex->wr_send = wr_send;
+	ex->wr_send_imm = wr_send_imm;
+	ex->wr_send_inv = wr_send_inv;
+	ex->wr_send_tso = wr_send_tso;
+	ex->wr_set_ud_addr = wr_set_ud_addr;
+	ex->wr_set_xrc_srqn = wr_set_xrc_srqn;
+	ex->wr_set_inline_data = wr_set_inline_data;
+	ex->wr_set_inline_data_list = wr_set_inline_data_list;
+	ex->wr_set_sge = wr_set_sge;
+	ex->wr_set_sge_list = wr_set_sge_list;
+	ex->wr_start = wr_start;
+	ex->wr_complete = wr_complete;
+	ex->wr_abort = wr_abort;
+	ex->wr_atomic_write = wr_atomic_write;
 }
