@@ -15,6 +15,7 @@ import (
 	"softroce/cm"
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 )
@@ -211,7 +212,7 @@ func (c *conn) fatal() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.nic != nil {
-		c.device.engine.Do(func() { c.sink.AsyncEvent(nic.Event{Type: nic.EventDeviceFatal, Port: 1}) })
+		c.device.engine.Do(func() { c.sink.AsyncEvent(nic.Event{Type: ib.EventDeviceFatal, Port: 1}) })
 	}
 }
 

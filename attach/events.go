@@ -7,6 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
 )
 
@@ -60,7 +61,7 @@ func (r *eventRing) AsyncEvent(e nic.Event) {
 
 // put adds an event.
 func (r *eventRing) put(out abi.AsyncEvent) {
-	if out.Type == uint32(nic.EventDeviceFatal) {
+	if out.Type == uint32(ib.EventDeviceFatal) {
 		if r.fatal {
 			return
 		}

@@ -8,6 +8,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 )
@@ -74,18 +75,18 @@ func (c *conn) regDM(pd *nic.PD, v *abi.RegMRRequest) (*nic.MR, error) {
 		return nil, err
 	}
 	var m *nic.MR
-	c.device.engine.Do(func() { m, err = c.nic.RegDM(pd, dm, v.Offset, v.Length, mrtable.Access(v.Access)) })
+	c.device.engine.Do(func() { m, err = c.nic.RegDM(pd, dm, v.Offset, v.Length, ib.Access(v.Access)) })
 	return m, err
 }
 
 // dmaBufAccess are the flags of ibv_reg_dmabuf_mr.
-const dmaBufAccess = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | mrtable.RelaxedOrdering
+const dmaBufAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessRelaxedOrdering
 
 // dmaBuf is the way to the memory of a DMA buffer. What its client has sealed against shrinking is mapped as other
 // shared memory is; the rest can lose its pages at any time, and is reached through the kernel.
 func (c *conn) dmaBuf(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, error) {
 	const inPage = 4095
-	access := mrtable.Access(v.Access)
+	access := ib.Access(v.Access)
 	switch {
 	case len(p.FDs) != 1:
 		return nil, refuse(syscall.EINVAL, "a DMA buffer comes with its descriptor")

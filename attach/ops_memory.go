@@ -9,6 +9,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 )
@@ -65,7 +66,7 @@ func (c *conn) regMemory(pd *nic.PD, v *abi.RegMRRequest, p *control.Packet) (*n
 		return nil, 0, err
 	}
 	var m *nic.MR
-	c.device.engine.Do(func() { m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, mrtable.Access(v.Access)) })
+	c.device.engine.Do(func() { m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, ib.Access(v.Access)) })
 	if err != nil {
 		mem.Close()
 		return nil, 0, err
@@ -92,7 +93,7 @@ func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (answer, error)
 	}
 	r := abi.RegMRReply{Handle: v.Handle, Memory: kind}
 	c.device.engine.Do(func() {
-		err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, mrtable.Access(v.MR.Access))
+		err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, ib.Access(v.MR.Access))
 		r.LKey, r.RKey = m.LKey(), m.RKey()
 	})
 	if err != nil {
@@ -125,7 +126,7 @@ func (c *conn) memory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, u
 	if max := c.server.config.Limits.Registered; v.Length > max {
 		return nil, 0, refuse(syscall.ENOMEM, "%d bytes are more than the %d that a client may register", v.Length, max)
 	}
-	access := mrtable.Access(v.Access)
+	access := ib.Access(v.Access)
 	switch v.Memory {
 	case abi.MemoryMapped:
 		if len(p.FDs) != 1 {
@@ -169,7 +170,7 @@ func (c *conn) memory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, u
 }
 
 // mapped maps a descriptor, which it first seals against shrinking if its owner has not.
-func mapped(fd int, offset, length uint64, access mrtable.Access) (mrtable.Memory, error) {
+func mapped(fd int, offset, length uint64, access ib.Access) (mrtable.Memory, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err == nil && seals&unix.F_SEAL_SHRINK == 0 {
 		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // MapFD sees whether it worked

@@ -7,6 +7,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 	"softroce/nic"
 )
 
@@ -18,7 +19,7 @@ func (c *conn) allocMW(v *abi.AllocMWRequest, _ *control.Packet) (answer, error)
 	var m *nic.MW
 	var r abi.AllocMWReply
 	c.device.engine.Do(func() {
-		if m, err = c.nic.AllocMW(pd, nic.MWType(v.Type)); err == nil {
+		if m, err = c.nic.AllocMW(pd, ib.MWType(v.Type)); err == nil {
 			r.RKey = m.RKey()
 		}
 	})
@@ -85,7 +86,7 @@ func (c *conn) sharedByXRC(v *abi.CreateSRQRequest, init *nic.SRQInit) error {
 // xrcInit is qpInit for XRC: an initiator has no queue for receives, a target none at all.
 func (c *conn) xrcInit(v *abi.CreateQPRequest, init nic.QPInit) (nic.QPInit, error) {
 	var err error
-	if init.Type == nic.TypeXRCRecv {
+	if init.Type == ib.QPTypeXRCRecv {
 		if v.PD|v.SendCQ|v.RecvCQ|v.SRQ != 0 {
 			return init, refuse(syscall.EINVAL, "XRC target QP has an XRCD and nothing else")
 		}

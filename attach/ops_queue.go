@@ -8,9 +8,8 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 )
 
 func (c *conn) createChannel(*empty, *control.Packet) (answer, error) {
@@ -153,7 +152,7 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (answer, erro
 
 // makeRings makes the rings of a queue pair: those that it has.
 func (c *conn) makeRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []int, err error) {
-	if init.Type == nic.TypeXRCRecv {
+	if init.Type == ib.QPTypeXRCRecv {
 		return r, nil, nil
 	}
 	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
@@ -171,7 +170,7 @@ func (c *conn) makeRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []in
 	}
 	q.sq, fds = sq, []int{sqFD}
 	switch {
-	case init.Type == nic.TypeXRCSend:
+	case init.Type == ib.QPTypeXRCSend:
 		r.Cap.MaxRecvWR, r.Cap.MaxRecvSGE = 0, 0
 	case init.SRQ == nil:
 		rq, rqFD, err := sharedMemory("rq", caps.RecvRingSize())
@@ -188,8 +187,8 @@ func (c *conn) makeRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []in
 }
 
 func (c *conn) qpInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
-	init = nic.QPInit{Type: nic.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
-	if init.Type == nic.TypeXRCSend || init.Type == nic.TypeXRCRecv {
+	init = nic.QPInit{Type: ib.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
+	if init.Type == ib.QPTypeXRCSend || init.Type == ib.QPTypeXRCRecv {
 		return c.xrcInit(v, init)
 	}
 	if v.SRQ != 0 {
@@ -241,8 +240,8 @@ func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (answer, error
 
 // modifyQP first finds the neighbour, if there is a new address vector.
 func (c *conn) modifyQP(v *abi.ModifyQPRequest) (func() (answer, error), error) {
-	attr, mask := attrIn(&v.Attr), transport.AttrMask(v.Mask)
-	if mask&transport.MaskAV != 0 {
+	attr, mask := attrIn(&v.Attr), ib.QPAttrMask(v.Mask)
+	if mask&ib.QPMaskAV != 0 {
 		if err := c.resolve(&attr.AV); err != nil {
 			return nil, err
 		}
@@ -270,15 +269,12 @@ func (c *conn) queryQP(v *abi.HandleRequest, _ *control.Packet) (answer, error) 
 	return answer{body: []any{abi.QueryQPReply{Attr: attrOut(&a)}}}, nil
 }
 
-// byteOf keeps what does not fit a byte out of range.
-func byteOf(v uint32) uint8 { return uint8(min(v, math.MaxUint8)) }
-
 func attrIn(a *abi.QPAttr) nic.QPAttr {
 	return nic.QPAttr{
-		Attr: transport.Attr{
-			State: transport.State(byteOf(a.State)), CurState: transport.State(byteOf(a.CurState)),
+		QPAttr: ib.QPAttr{
+			State: ib.QPState(a.State), CurState: ib.QPState(a.CurState),
 			PathMTU: mtuBytes(a.PathMTU), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
-			Access: mrtable.Access(a.AccessFlags), MaxRDAtomic: a.MaxRdAtomic, MaxDestRDAtomic: a.MaxDestRdAtomic,
+			Access: ib.Access(a.AccessFlags), MaxRDAtomic: a.MaxRdAtomic, MaxDestRDAtomic: a.MaxDestRdAtomic,
 			MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCount: a.RetryCnt, RNRRetry: a.RNRRetry,
 		},
 		AV: vector(&a.AH), Port: int(a.PortNum), PKeyIndex: int(a.PKeyIndex),

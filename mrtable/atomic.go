@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"encoding/binary"
+	"softroce/internal/ib"
 	"sync/atomic"
 	"unsafe"
 )
@@ -71,7 +72,7 @@ func (io *IO) StoreWord(r *Region, addr uint64, v uint64) error {
 
 // word is the place of an atomic operation in mapped memory, nil in another process's.
 func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
-	if err := io.check(r, addr, 8, LocalWrite); err != nil {
+	if err := io.check(r, addr, 8, ib.AccessLocalWrite); err != nil {
 		return nil, err
 	}
 	if addr%8 != 0 {

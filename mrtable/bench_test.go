@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"fmt"
+	"softroce/internal/ib"
 	"testing"
 )
 
@@ -47,7 +48,7 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 				}
 			},
 			"lookup": func() {
-				if _, err := g.table.Remote(g.pd, 0, r.RKey(), 5, 100, RemoteWrite); err != nil {
+				if _, err := g.table.Remote(g.pd, 0, r.RKey(), 5, 100, ib.AccessRemoteWrite); err != nil {
 					t.Fatal(err)
 				}
 			},
@@ -145,7 +146,7 @@ func BenchmarkRemote(b *testing.B) {
 	}
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
-		if _, err := g.table.Remote(g.pd, 0, keys[i%len(keys)], 8, 32, RemoteWrite); err != nil {
+		if _, err := g.table.Remote(g.pd, 0, keys[i%len(keys)], 8, 32, ib.AccessRemoteWrite); err != nil {
 			b.Fatal(err)
 		}
 	}

@@ -3,6 +3,7 @@ package mrtable
 import (
 	"bytes"
 	"fmt"
+	"softroce/internal/ib"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -103,7 +104,7 @@ func TestReadOnlyPageDoesNotRefuseProcMem(t *testing.T) {
 	addr := c.alloc(page, 0)
 	m := c.memory(c.openMem(), addr, page)
 	c.ask("protect %d %d %d", addr, page, unix.PROT_READ)
-	readOnly := mustRegister(t, g.table, g.pd, m, addr, RemoteRead)
+	readOnly := mustRegister(t, g.table, g.pd, m, addr, ib.AccessRemoteRead)
 	g.io.Write("denied", readOnly, addr, []byte{1}, true)
 	g.io.Flush()
 	g.wantFailures(map[any]error{"denied": ErrAccess})

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"softroce/internal/ib"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -27,8 +28,8 @@ func OpenSelf() *Process {
 // All memory of one Process is one address space: what was written through one region
 // is read through another. DMA buffers are taken to be coherent; nobody is told of an access
 // (DMA_BUF_IOCTL_SYNC), as nobody is when a device has the memory itself.
-func (p *Process) MapGuarded(fd int, off, length uint64, a Access) (Memory, error) {
-	if err := a.check(); err != nil {
+func (p *Process) MapGuarded(fd int, off, length uint64, a ib.Access) (Memory, error) {
+	if err := checkAccess(a); err != nil {
 		return nil, err
 	}
 	if !p.own {
@@ -38,7 +39,7 @@ func (p *Process) MapGuarded(fd int, off, length uint64, a Access) (Memory, erro
 	if err != nil {
 		return nil, err
 	}
-	m := &mapped{data: []byte{}, writable: a&LocalWrite != 0}
+	m := &mapped{data: []byte{}, writable: a&ib.AccessLocalWrite != 0}
 	if length == 0 {
 		return m, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"math"
 	"os"
+	"softroce/internal/ib"
 	"strconv"
 	"testing"
 
@@ -112,19 +113,19 @@ func TestWhatCanBeGuarded(t *testing.T) {
 		name        string
 		fd          int
 		off, length uint64
-		a           Access
+		a           ib.Access
 		want        error
 	}{
-		{"all of it", fd, 0, 2 * page, LocalWrite, nil},
-		{"its end", fd, 2 * page, 0, LocalWrite, nil},
+		{"all of it", fd, 0, 2 * page, ib.AccessLocalWrite, nil},
+		{"its end", fd, 2 * page, 0, ib.AccessLocalWrite, nil},
 		{"a file", int(file.Fd()), 0, 1, 0, ErrNotMemory},
 		{"no descriptor", math.MaxInt32, 0, 1, 0, ErrNotMemory},
 		{"one byte too many", fd, page, page + 1, 0, ErrBounds},
 		{"lengths that overflow", fd, page, math.MaxUint64, 0, ErrBounds},
 		{"an offset that overflows", fd, math.MaxUint64, 2, 0, ErrBounds},
-		{"wrong flags", fd, 0, page, RemoteWrite, ErrFlags},
-		{"reading through a read-only descriptor", readOnly, 0, page, RemoteRead, nil},
-		{"writing through a read-only descriptor", readOnly, 0, page, LocalWrite, ErrAccess},
+		{"wrong flags", fd, 0, page, ib.AccessRemoteWrite, ErrFlags},
+		{"reading through a read-only descriptor", readOnly, 0, page, ib.AccessRemoteRead, nil},
+		{"writing through a read-only descriptor", readOnly, 0, page, ib.AccessLocalWrite, ErrAccess},
 		{"more than the address space", memfd(t, 1<<62, 0, 0), 0, 1 << 62, 0, unix.ENOMEM},
 	} {
 		m, err := p.MapGuarded(c.fd, c.off, c.length, c.a)
@@ -138,15 +139,15 @@ func TestWhatCanBeGuarded(t *testing.T) {
 	if _, err := self(t).MapGuarded(fd, 0, page, 0); err != ErrNotMemory {
 		t.Errorf("through another kind of process: %v", err)
 	}
-	m, err := p.MapGuarded(fd, 0, page, RemoteRead)
+	m, err := p.MapGuarded(fd, 0, page, ib.AccessRemoteRead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	g := newRig(t)
-	if _, err := g.table.Register(g.pd, m, 0, page, LocalWrite); err != ErrAccess {
+	if _, err := g.table.Register(g.pd, m, 0, page, ib.AccessLocalWrite); err != ErrAccess {
 		t.Errorf("read-only memory registered for writing: %v", err)
 	}
-	r := mustRegister(t, g.table, g.pd, m, 0, RemoteRead)
+	r := mustRegister(t, g.table, g.pd, m, 0, ib.AccessRemoteRead)
 	g.table.Deregister(r)
 	g.io.Epoch()
 	if err := m.Close(); err != nil {

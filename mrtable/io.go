@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"slices"
+	"softroce/internal/ib"
 
 	"golang.org/x/sys/unix"
 )
@@ -41,7 +42,7 @@ func NewIO(arena int) *IO {
 }
 
 // check is what every access must pass, whatever the caller has found out before.
-func (io *IO) check(r *Region, addr uint64, n int, need Access) error {
+func (io *IO) check(r *Region, addr uint64, n int, need ib.Access) error {
 	switch {
 	case r == nil || !r.live:
 		return ErrKey
@@ -114,7 +115,7 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	if len(io.failed) > 0 && io.hasFailed(tag) {
 		return
 	}
-	if err := io.check(r, addr, len(p), LocalWrite); err != nil {
+	if err := io.check(r, addr, len(p), ib.AccessLocalWrite); err != nil {
 		io.fail(tag, err)
 		return
 	}

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"math"
 	"os"
+	"softroce/internal/ib"
 	"sync"
 	"testing"
 	"time"
@@ -23,7 +24,7 @@ func newRig(t testing.TB) *rig {
 	return &rig{t, table, table.AllocPD(), NewIO(1 << 20)}
 }
 
-const allRights = LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic
+const allRights = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 
 func (g *rig) region(mem Memory, iova uint64) *Region {
 	g.t.Helper()
@@ -135,7 +136,7 @@ func TestAccessIsCheckedAgain(t *testing.T) {
 		g := newRig(t)
 		b := make([]byte, 64)
 		r := g.region(backing(b), 100)
-		readOnly := mustRegister(t, g.table, g.pd, backing(b), 100, RemoteRead)
+		readOnly := mustRegister(t, g.table, g.pd, backing(b), 100, ib.AccessRemoteRead)
 		dead := g.region(backing(b), 100)
 		g.table.Deregister(dead)
 		for _, c := range []struct {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"softroce/internal/ib"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -30,13 +31,13 @@ type mapped struct {
 // file is shorter than off + length, ErrAccess where the descriptor was not opened for the
 // rights asked for, and ENOMEM where there are no pages. How much a client may register is
 // for the caller to limit.
-func MapFD(fd int, off, length uint64, a Access) (Memory, error) {
+func MapFD(fd int, off, length uint64, a ib.Access) (Memory, error) {
 	return mapFD(fd, off, length, a, strictOvercommit())
 }
 
 // mapFD is MapFD where strict tells whether pages of ordinary memfds can run out.
-func mapFD(fd int, off, length uint64, a Access, strict bool) (Memory, error) {
-	if err := a.check(); err != nil {
+func mapFD(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error) {
+	if err := checkAccess(a); err != nil {
 		return nil, err
 	}
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
@@ -55,7 +56,7 @@ func mapFD(fd int, off, length uint64, a Access, strict bool) (Memory, error) {
 	if err != nil {
 		return nil, err
 	}
-	m := &mapped{data: []byte{}, writable: a&LocalWrite != 0}
+	m := &mapped{data: []byte{}, writable: a&ib.AccessLocalWrite != 0}
 	if length == 0 {
 		return m, nil
 	}
@@ -114,7 +115,7 @@ func (m *mapped) mmap(fd int, off, length, page uint64) error {
 }
 
 // provide makes the pages present. Where they are scarce it makes sure that they stay, too.
-func (m *mapped) provide(fd, seals int, scarce bool, a Access) error {
+func (m *mapped) provide(fd, seals int, scarce bool, a ib.Access) error {
 	if scarce && seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) == 0 {
 		// Without this seal the client could punch a hole, and the next access
 		// would find no page for it.
@@ -122,7 +123,7 @@ func (m *mapped) provide(fd, seals int, scarce bool, a Access) error {
 			return fmt.Errorf("%w: its pages can run out, adding F_SEAL_FUTURE_WRITE: %w", ErrNotSealed, err)
 		}
 	}
-	if !scarce && (a&OnDemand != 0 || len(m.mapping) > populateMax) {
+	if !scarce && (a&ib.AccessOnDemand != 0 || len(m.mapping) > populateMax) {
 		return nil
 	}
 	advice := unix.MADV_POPULATE_READ

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"softroce/internal/ib"
 	"strconv"
 	"strings"
 	"testing"
@@ -102,7 +103,7 @@ func TestMappingIsRefusedUnlessItIsSafe(t *testing.T) {
 		name        string
 		fd          int
 		off, length uint64
-		a           Access
+		a           ib.Access
 		want        error
 	}{
 		{"a memfd without the seal", memfd(t, page, 0, unix.F_SEAL_GROW), 0, page, 0, ErrNotSealed},
@@ -114,10 +115,10 @@ func TestMappingIsRefusedUnlessItIsSafe(t *testing.T) {
 		{"behind the end", sealed, 2*page + 1, 0, 0, ErrBounds},
 		{"lengths that overflow", sealed, page, math.MaxUint64, 0, ErrBounds},
 		{"an offset that overflows", sealed, math.MaxUint64, 2, 0, ErrBounds},
-		{"wrong flags", sealed, 0, page, RemoteWrite, ErrFlags},
-		{"reading through a read-only descriptor", readOnly, 0, page, RemoteRead, nil},
-		{"writing through a read-only descriptor", readOnly, 0, page, LocalWrite, ErrAccess},
-		{"writing where writing is sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE), 0, page, LocalWrite, ErrNotSealed},
+		{"wrong flags", sealed, 0, page, ib.AccessRemoteWrite, ErrFlags},
+		{"reading through a read-only descriptor", readOnly, 0, page, ib.AccessRemoteRead, nil},
+		{"writing through a read-only descriptor", readOnly, 0, page, ib.AccessLocalWrite, ErrAccess},
+		{"writing where writing is sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE), 0, page, ib.AccessLocalWrite, ErrNotSealed},
 		{"reading where writing is sealed", memfd(t, page, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_FUTURE_WRITE), 0, page, 0, nil},
 		{"more than the address space", memfd(t, 1<<62, 0, unix.F_SEAL_SHRINK), 0, 1 << 62, 0, unix.ENOMEM},
 	} {
@@ -133,19 +134,19 @@ func TestMappingIsRefusedUnlessItIsSafe(t *testing.T) {
 
 func TestMemoryMappedForReadingIsNotRegisteredForWriting(t *testing.T) {
 	fd := memfd(t, page, 0, unix.F_SEAL_SHRINK)
-	m, err := MapFD(fd, 0, page, RemoteRead)
+	m, err := MapFD(fd, 0, page, ib.AccessRemoteRead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
 	g := newRig(t)
-	if _, err := g.table.Register(g.pd, m, 0, page, LocalWrite); err != ErrAccess {
+	if _, err := g.table.Register(g.pd, m, 0, page, ib.AccessLocalWrite); err != ErrAccess {
 		t.Errorf("%v", err)
 	}
 	if protection(t, m) != "r--s" {
 		t.Errorf("mapped %s", protection(t, m))
 	}
-	g.io.Write("w", mustRegister(t, g.table, g.pd, m, 0, RemoteRead), 0, []byte{1}, true)
+	g.io.Write("w", mustRegister(t, g.table, g.pd, m, 0, ib.AccessRemoteRead), 0, []byte{1}, true)
 	g.wantFailures(map[any]error{"w": ErrAccess})
 }
 
@@ -167,7 +168,7 @@ func protection(t testing.TB, m Memory) string {
 func TestClientCannotTakeMappedPagesAway(t *testing.T) {
 	const size = 16 * page
 	fd := memfd(t, size, 0, unix.F_SEAL_SHRINK)
-	m, err := MapFD(fd, 0, size, LocalWrite)
+	m, err := MapFD(fd, 0, size, ib.AccessLocalWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -192,7 +193,7 @@ func punch(t testing.TB, fd int, size int64, want error) {
 
 func TestScarcePagesAreHeld(t *testing.T) {
 	const size = 16 * page
-	for _, a := range []Access{LocalWrite, 0} {
+	for _, a := range []ib.Access{ib.AccessLocalWrite, 0} {
 		fd := memfd(t, size, 0, unix.F_SEAL_SHRINK)
 		m, err := mapFD(fd, 0, size, a, true)
 		if err != nil {
@@ -203,17 +204,17 @@ func TestScarcePagesAreHeld(t *testing.T) {
 			t.Errorf("%v: %d of %d bytes are there", a, blocks, size)
 		}
 		punch(t, fd, size, unix.EPERM)
-		if _, err := mapFD(fd, 0, size, LocalWrite, true); !errors.Is(err, ErrNotSealed) {
+		if _, err := mapFD(fd, 0, size, ib.AccessLocalWrite, true); !errors.Is(err, ErrNotSealed) {
 			t.Errorf("%v: mapping for writing again: %v", a, err)
 		}
-		again, err := mapFD(fd, 0, size, RemoteRead, true)
+		again, err := mapFD(fd, 0, size, ib.AccessRemoteRead, true)
 		if err != nil {
 			t.Fatalf("%v: mapping for reading again: %v", a, err)
 		}
 		again.Close()
 	}
 	stubborn := memfd(t, size, 0, unix.F_SEAL_SHRINK|unix.F_SEAL_SEAL)
-	if _, err := mapFD(stubborn, 0, size, LocalWrite, true); !errors.Is(err, ErrNotSealed) {
+	if _, err := mapFD(stubborn, 0, size, ib.AccessLocalWrite, true); !errors.Is(err, ErrNotSealed) {
 		t.Errorf("with F_SEAL_SEAL: %v", err)
 	}
 }
@@ -230,13 +231,13 @@ func allocated(t testing.TB, fd int) int64 {
 func TestPagesComeAtRegistrationUnlessThereAreMany(t *testing.T) {
 	for _, c := range []struct {
 		size int
-		a    Access
+		a    ib.Access
 		want int64
 	}{
-		{1 << 20, LocalWrite, 1 << 20},
-		{1 << 20, RemoteRead, 1 << 20},
-		{1 << 20, LocalWrite | OnDemand, 0},
-		{populateMax + page, LocalWrite, 0},
+		{1 << 20, ib.AccessLocalWrite, 1 << 20},
+		{1 << 20, ib.AccessRemoteRead, 1 << 20},
+		{1 << 20, ib.AccessLocalWrite | ib.AccessOnDemand, 0},
+		{populateMax + page, ib.AccessLocalWrite, 0},
 	} {
 		fd := memfd(t, c.size, 0, unix.F_SEAL_SHRINK)
 		m, err := MapFD(fd, 0, uint64(c.size), c.a)
@@ -282,7 +283,7 @@ func TestHugePagesAreHeld(t *testing.T) {
 	fd := memfd(t, 2*huge, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, unix.F_SEAL_SHRINK)
 	client := share(t, fd, 2*huge)
 	// A range inside two pages: neither end is a multiple of anything.
-	m, err := MapFD(fd, huge-100, 205, LocalWrite|HugeTLB)
+	m, err := MapFD(fd, huge-100, 205, ib.AccessLocalWrite|ib.AccessHugeTLB)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -294,13 +295,13 @@ func TestHugePagesAreHeld(t *testing.T) {
 	if err := m.Close(); err != nil {
 		t.Errorf("unmapping: %v", err)
 	}
-	if _, err := MapFD(fd, 0, huge, LocalWrite); !errors.Is(err, ErrNotSealed) {
+	if _, err := MapFD(fd, 0, huge, ib.AccessLocalWrite); !errors.Is(err, ErrNotSealed) {
 		t.Errorf("for writing again: %v", err)
 	}
 
 	// There are none for a second client, and it hears so.
 	all := memfd(t, 1<<40, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, unix.F_SEAL_SHRINK)
-	if _, err := MapFD(all, 0, 1<<40, LocalWrite); !errors.Is(err, unix.ENOMEM) {
+	if _, err := MapFD(all, 0, 1<<40, ib.AccessLocalWrite); !errors.Is(err, unix.ENOMEM) {
 		t.Errorf("more than there are: %v", err)
 	}
 }

@@ -1,5 +1,7 @@
 package mrtable
 
+import "softroce/internal/ib"
+
 // Memory is a run of bytes that a client shares with the NIC. Offsets count from its first
 // byte.
 type Memory interface {
@@ -15,17 +17,17 @@ type Memory interface {
 
 // reachable says whether a region with rights a can be made of mem, and what mem is if
 // it is the memory of another process.
-func reachable(mem Memory, a Access) (*processMemory, error) {
+func reachable(mem Memory, a ib.Access) (*processMemory, error) {
 	switch m := mem.(type) {
 	case nil:
 		return nil, ErrNotMemory
 	case *processMemory:
-		if a&LocalWrite != 0 && m.mapping != nil && !m.mapping.writable {
+		if a&ib.AccessLocalWrite != 0 && m.mapping != nil && !m.mapping.writable {
 			return nil, ErrAccess
 		}
 		return m, nil
 	case *mapped:
-		if a&LocalWrite != 0 && !m.writable {
+		if a&ib.AccessLocalWrite != 0 && !m.writable {
 			return nil, ErrAccess
 		}
 	}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
+	"softroce/internal/ib"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -73,9 +74,9 @@ func newWorld(t testing.TB, kind int, ps *[3]*Process) *world {
 	case 0:
 		w.backing = func(off, n uint64) (Memory, error) { return HeapMemory(w.memory[off : off+n]), nil }
 	case 1:
-		w.backing = func(off, n uint64) (Memory, error) { return MapFD(fd, off, n, LocalWrite) }
+		w.backing = func(off, n uint64) (Memory, error) { return MapFD(fd, off, n, ib.AccessLocalWrite) }
 	case 4:
-		w.backing = func(off, n uint64) (Memory, error) { return ps[2].MapGuarded(fd, off, n, LocalWrite) }
+		w.backing = func(off, n uint64) (Memory, error) { return ps[2].MapGuarded(fd, off, n, ib.AccessLocalWrite) }
 	default:
 		p := ps[kind-2]
 		w.backing = func(off, n uint64) (Memory, error) {
@@ -142,8 +143,8 @@ func firstDifference(a, b []byte) int {
 }
 
 // rights are those that a region or an access may have here.
-var rights = []Access{0, LocalWrite, RemoteRead, LocalWrite | RemoteWrite, allRights, LocalWrite | RemoteAtomic, RemoteWrite, 1 << 9,
-	LocalWrite | MWBind, allRights | MWBind, MWBind}
+var rights = []ib.Access{0, ib.AccessLocalWrite, ib.AccessRemoteRead, ib.AccessLocalWrite | ib.AccessRemoteWrite, allRights, ib.AccessLocalWrite | ib.AccessRemoteAtomic, ib.AccessRemoteWrite, 1 << 9,
+	ib.AccessLocalWrite | ib.AccessMWBind, allRights | ib.AccessMWBind, ib.AccessMWBind}
 
 func (w *world) register(in *input) {
 	off := in.uint16() % (worldSize + 1)
@@ -159,7 +160,7 @@ func (w *world) register(in *input) {
 	asked := length + uint64(in.byte()&1) // sometimes more than there is
 	r, err := w.table.Register(pd, mem, iova, asked, a)
 	_, carry := bits.Add64(iova, asked-min(asked, 1), 0)
-	wrong := asked > length || asked > 0 && carry != 0 || a.check() != nil
+	wrong := asked > length || asked > 0 && carry != 0 || checkAccess(a) != nil
 	if (err != nil) != wrong {
 		w.t.Fatalf("registering %d of %d bytes at %#x with %v: %v", asked, length, iova, a, err)
 	}
@@ -249,7 +250,7 @@ func (w *world) lookup(in *input) {
 }
 
 // refusal is why an access through the IO must fail.
-func (c *claim) refusal(addr, n uint64, need Access) error {
+func (c *claim) refusal(addr, n uint64, need ib.Access) error {
 	switch {
 	case !c.live:
 		return ErrKey
@@ -305,7 +306,7 @@ func (w *world) write(in *input) {
 	if w.failed[tag] != nil {
 		return
 	}
-	if err := c.refusal(addr, size, LocalWrite); err != nil {
+	if err := c.refusal(addr, size, ib.AccessLocalWrite); err != nil {
 		w.failed[tag] = err
 		return
 	}
@@ -332,7 +333,7 @@ func (w *world) atomic(in *input) {
 	} else {
 		old, err = w.io.FetchAdd(c.Region, addr, add)
 	}
-	want := c.refusal(addr, 8, LocalWrite)
+	want := c.refusal(addr, 8, ib.AccessLocalWrite)
 	if want == nil && addr%8 != 0 {
 		want = ErrAlign
 	}
@@ -448,7 +449,7 @@ func FuzzLookup(f *testing.F) {
 			return
 		}
 		c := &claim{Region: r, length: uint64(length), live: true}
-		_, err = g.table.Local(g.pd, r.LKey(), addr, n, LocalWrite)
+		_, err = g.table.Local(g.pd, r.LKey(), addr, n, ib.AccessLocalWrite)
 		if (err == nil) != c.inside(addr, uint64(n)) {
 			t.Errorf("%d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)
 		}

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"os"
+	"softroce/internal/ib"
 	"strconv"
 	"strings"
 	"sync"
@@ -137,14 +138,14 @@ func (p *Process) Close() error {
 // Memory is length bytes of the process from address base on. Unless a has OnDemand, the
 // first and last byte must be readable now: ErrFault, as ibv_reg_mr gives EFAULT. Nothing
 // is pinned; what the process unmaps later makes the work fail that reaches it.
-func (p *Process) Memory(base, length uint64, a Access) (Memory, error) {
+func (p *Process) Memory(base, length uint64, a ib.Access) (Memory, error) {
 	if length > 0 && base > math.MaxUint64-(length-1) {
 		return nil, ErrBounds
 	}
 	if !p.retain() {
 		return nil, ErrGone
 	}
-	if length > 0 && a&OnDemand == 0 {
+	if length > 0 && a&ib.AccessOnDemand == 0 {
 		if err := p.probe(base, base+length-1); err != nil {
 			p.Close()
 			return nil, fmt.Errorf("memory at %#x, %d bytes: %w", base, length, err)

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"os/exec"
+	"softroce/internal/ib"
 	"strconv"
 	"strings"
 	"testing"
@@ -134,7 +135,7 @@ func TestRegionMayBeAllAddresses(t *testing.T) {
 	// As IBV_ACCESS_ON_DEMAND allows with address 0 and the greatest length.
 	c, g := startChild(t, 0), newRig(t)
 	addr := c.alloc(page, 4)
-	mem, err := c.open().Memory(0, math.MaxUint64, OnDemand)
+	mem, err := c.open().Memory(0, math.MaxUint64, ib.AccessOnDemand)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +255,7 @@ func TestOpenProcessErrors(t *testing.T) {
 	if err := p.Close(); err != ErrGone {
 		t.Errorf("closed twice: %v", err)
 	}
-	if _, err := p.Memory(0x1000, 1, OnDemand); err != ErrGone {
+	if _, err := p.Memory(0x1000, 1, ib.AccessOnDemand); err != ErrGone {
 		t.Errorf("memory of a closed process: %v", err)
 	}
 }
@@ -307,12 +308,12 @@ func TestMemoryOfProcessIsProbed(t *testing.T) {
 			c.ask("unmap %d %d", addr+page, page)
 			for _, m := range []struct {
 				base, length uint64
-				a            Access
+				a            ib.Access
 				want         error
 			}{
 				{addr, page, 0, nil},
 				{addr, page + 1, 0, ErrFault},
-				{addr, page + 1, OnDemand, nil},
+				{addr, page + 1, ib.AccessOnDemand, nil},
 				{addr + page - 1, 2, 0, ErrFault},
 				{0, 1, 0, ErrFault},
 				{0, 0, 0, nil},
@@ -321,9 +322,9 @@ func TestMemoryOfProcessIsProbed(t *testing.T) {
 				{math.MaxUint64, 2, 0, ErrBounds},
 				{1 << 63, 1, 0, ErrFault},
 				{0xffff_8000_0000_0000, page, 0, ErrFault}, // the kernel's
-				{0, math.MaxUint64, OnDemand, nil},
-				{1, math.MaxUint64, OnDemand, nil},
-				{2, math.MaxUint64, OnDemand, ErrBounds},
+				{0, math.MaxUint64, ib.AccessOnDemand, nil},
+				{1, math.MaxUint64, ib.AccessOnDemand, nil},
+				{2, math.MaxUint64, ib.AccessOnDemand, ErrBounds},
 			} {
 				mem, err := p.Memory(m.base, m.length, m.a)
 				if !errors.Is(err, m.want) {

@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+	"softroce/internal/ib"
 )
 
 // A key is the number of a slot and, in the low bits, a tag that nobody can guess and
@@ -47,7 +48,7 @@ type Region struct {
 	PD     *PD
 	IOVA   uint64 // the address of its first byte, as work requests and packets give it
 	Length uint64 // bytes
-	Access Access
+	Access ib.Access
 	Memory Memory
 
 	table   *Table
@@ -110,7 +111,7 @@ func (pd *PD) InUse() int { return pd.uses }
 // writing and mem was mapped without; ErrBounds where mem is shorter or the addresses would
 // exceed 64 bits. The table closes mem when the region is gone, but not if Register returns
 // an error.
-func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
+func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
 	r, err := t.describe(pd, mem, iova, length, a)
 	if err != nil {
 		return nil, err
@@ -126,7 +127,7 @@ func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a Access) (*Re
 
 // Reregister gives what Register would give the keys of old, which is no more: what still holds old
 // finds it dead, as after Deregister. Errors are those of both; then old is as it was.
-func (t *Table) Reregister(old *Region, pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
+func (t *Table) Reregister(old *Region, pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
 	if old == nil || old.table != t || !old.live || old.window != nil {
 		return nil, ErrKey
 	}
@@ -144,8 +145,8 @@ func (t *Table) Reregister(old *Region, pd *PD, mem Memory, iova, length uint64,
 }
 
 // describe makes a region that has no key yet.
-func (t *Table) describe(pd *PD, mem Memory, iova, length uint64, a Access) (*Region, error) {
-	if err := a.check(); err != nil {
+func (t *Table) describe(pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
+	if err := checkAccess(a); err != nil {
 		return nil, err
 	}
 	if pd == nil || pd.table != t {
@@ -155,7 +156,7 @@ func (t *Table) describe(pd *PD, mem Memory, iova, length uint64, a Access) (*Re
 	if err != nil {
 		return nil, err
 	}
-	if a&ZeroBased != 0 {
+	if a&ib.AccessZeroBased != 0 {
 		iova = 0
 	}
 	if length > mem.Len() || length > 0 && iova > math.MaxUint64-(length-1) {
@@ -226,7 +227,7 @@ func (t *Table) freeSlot(index uint32) {
 
 // Local finds the region that a work request's SGE names. need is 0 for reading or
 // LocalWrite. The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
-func (t *Table) Local(pd *PD, lkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
+func (t *Table) Local(pd *PD, lkey uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	r := t.named(lkey)
 	if r == nil || r.window != nil {
 		return nil, ErrKey // a window is for peers alone
@@ -238,7 +239,7 @@ func (t *Table) Local(pd *PD, lkey uint32, addr uint64, n uint32, need Access) (
 // made of RemoteWrite, RemoteRead, RemoteAtomic and FlushGlobal. The error is ErrKey, ErrQP, ErrPD, ErrAccess
 // or ErrBounds, the first that applies. A window's Region is live until the window is
 // invalidated, bound anew or deallocated.
-func (t *Table) Remote(pd *PD, qpn, rkey uint32, addr uint64, n uint32, need Access) (*Region, error) {
+func (t *Table) Remote(pd *PD, qpn, rkey uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	r := t.named(rkey)
 	if r == nil {
 		return nil, ErrKey
@@ -247,7 +248,7 @@ func (t *Table) Remote(pd *PD, qpn, rkey uint32, addr uint64, n uint32, need Acc
 }
 
 // RemoteWhole is Remote for all that a key names, whatever its range.
-func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need Access) (*Region, error) {
+func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need ib.Access) (*Region, error) {
 	r := t.named(rkey)
 	if r == nil {
 		return nil, ErrKey
@@ -255,7 +256,7 @@ func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need Access) (*Region, err
 	return r.grantRemote(pd, qpn, r.IOVA, 0, need)
 }
 
-func (r *Region) grantRemote(pd *PD, qpn uint32, addr uint64, n uint32, need Access) (*Region, error) {
+func (r *Region) grantRemote(pd *PD, qpn uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	if w := r.window; w != nil {
 		if w.kind != Type1 && w.qpn != qpn {
 			return nil, ErrQP
@@ -279,7 +280,7 @@ func (t *Table) named(key uint32) *Region {
 	return nil
 }
 
-func (r *Region) grant(pd *PD, addr uint64, n uint32, need Access) (*Region, error) {
+func (r *Region) grant(pd *PD, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	switch {
 	case r.PD != pd:
 		return nil, ErrPD

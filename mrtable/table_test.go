@@ -4,12 +4,13 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
+	"softroce/internal/ib"
 	"testing"
 )
 
 func newTestTable() *Table { return NewTable(rand.New(rand.NewPCG(1, 2))) }
 
-func mustRegister(t testing.TB, table *Table, pd *PD, mem Memory, iova uint64, a Access) *Region {
+func mustRegister(t testing.TB, table *Table, pd *PD, mem Memory, iova uint64, a ib.Access) *Region {
 	t.Helper()
 	r, err := table.Register(pd, mem, iova, mem.Len(), a)
 	if err != nil {
@@ -20,20 +21,20 @@ func mustRegister(t testing.TB, table *Table, pd *PD, mem Memory, iova uint64, a
 
 func TestAccessFlagsFollowTheRulesOfRegMR(t *testing.T) {
 	for _, c := range []struct {
-		a    Access
+		a    ib.Access
 		want error
 	}{
 		{0, nil},
-		{LocalWrite, nil},
-		{RemoteRead, nil},
-		{LocalWrite | RemoteWrite | RemoteRead | RemoteAtomic, nil},
-		{RemoteWrite, ErrFlags},
-		{RemoteAtomic, ErrFlags},
-		{RemoteRead | RemoteAtomic, ErrFlags},
-		{LocalWrite | MWBind | OnDemand | HugeTLB | RelaxedOrdering, nil},
+		{ib.AccessLocalWrite, nil},
+		{ib.AccessRemoteRead, nil},
+		{ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic, nil},
+		{ib.AccessRemoteWrite, ErrFlags},
+		{ib.AccessRemoteAtomic, ErrFlags},
+		{ib.AccessRemoteRead | ib.AccessRemoteAtomic, ErrFlags},
+		{ib.AccessLocalWrite | ib.AccessMWBind | ib.AccessOnDemand | ib.AccessHugeTLB | ib.AccessRelaxedOrdering, nil},
 		{1 << 29, nil}, // in the optional range
-		{LocalWrite | FlushGlobal, nil},
-		{LocalWrite | FlushPersistent, ErrFlags}, // there is no such memory
+		{ib.AccessLocalWrite | ib.AccessFlushGlobal, nil},
+		{ib.AccessLocalWrite | ib.AccessFlushPersistent, ErrFlags}, // there is no such memory
 		{1 << 19, ErrFlags},
 		{1 << 30, ErrFlags},
 		{1 << 31, ErrFlags},
@@ -47,12 +48,12 @@ func TestAccessFlagsFollowTheRulesOfRegMR(t *testing.T) {
 }
 
 func TestAccessNames(t *testing.T) {
-	for a, want := range map[Access]string{
-		0:                                "local_read",
-		LocalWrite | RemoteRead:          "local_write|remote_read",
-		RemoteAtomic | ZeroBased | 1<<25: "remote_atomic|zero_based|other",
-		HugeTLB | OnDemand | MWBind:      "mw_bind|on_demand|hugetlb",
-		RelaxedOrdering | RemoteWrite:    "remote_write|relaxed_ordering",
+	for a, want := range map[ib.Access]string{
+		0: "local_read",
+		ib.AccessLocalWrite | ib.AccessRemoteRead:              "local_write|remote_read",
+		ib.AccessRemoteAtomic | ib.AccessZeroBased | 1<<25:     "remote_atomic|zero_based|other",
+		ib.AccessHugeTLB | ib.AccessOnDemand | ib.AccessMWBind: "mw_bind|on_demand|hugetlb",
+		ib.AccessRelaxedOrdering | ib.AccessRemoteWrite:        "remote_write|relaxed_ordering",
 	} {
 		if got := a.String(); got != want {
 			t.Errorf("%#x is %q, want %q", uint32(a), got, want)
@@ -63,37 +64,37 @@ func TestAccessNames(t *testing.T) {
 func TestLookupGivesTheFirstReasonThatApplies(t *testing.T) {
 	table := newTestTable()
 	pd, other := table.AllocPD(), table.AllocPD()
-	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 100)), 0x1000, RemoteRead)
+	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 100)), 0x1000, ib.AccessRemoteRead)
 	for _, c := range []struct {
 		name string
 		pd   *PD
 		key  uint32
 		addr uint64
 		n    uint32
-		need Access
+		need ib.Access
 		want error
 	}{
-		{"all of it", pd, r.RKey(), 0x1000, 100, RemoteRead, nil},
-		{"the last byte", pd, r.RKey(), 0x1063, 1, RemoteRead, nil},
-		{"nothing, at the start", pd, r.RKey(), 0x1000, 0, RemoteRead, nil},
-		{"nothing, just behind the end", pd, r.RKey(), 0x1064, 0, RemoteRead, nil},
-		{"nothing, farther out", pd, r.RKey(), 0x1065, 0, RemoteRead, ErrBounds},
-		{"one byte more", pd, r.RKey(), 0x1000, 101, RemoteRead, ErrBounds},
-		{"one byte before", pd, r.RKey(), 0xfff, 2, RemoteRead, ErrBounds},
-		{"around the end of the address space", pd, r.RKey(), math.MaxUint64, 0x1002, RemoteRead, ErrBounds},
-		{"all lengths", pd, r.RKey(), 0x1001, math.MaxUint32, RemoteRead, ErrBounds},
-		{"no right", pd, r.RKey(), 0, 1, RemoteWrite, ErrAccess},
-		{"one right of two", pd, r.RKey(), 0x1000, 1, RemoteWrite | RemoteRead, ErrAccess},
-		{"another domain", other, r.RKey(), 0, 1, RemoteWrite, ErrPD},
+		{"all of it", pd, r.RKey(), 0x1000, 100, ib.AccessRemoteRead, nil},
+		{"the last byte", pd, r.RKey(), 0x1063, 1, ib.AccessRemoteRead, nil},
+		{"nothing, at the start", pd, r.RKey(), 0x1000, 0, ib.AccessRemoteRead, nil},
+		{"nothing, just behind the end", pd, r.RKey(), 0x1064, 0, ib.AccessRemoteRead, nil},
+		{"nothing, farther out", pd, r.RKey(), 0x1065, 0, ib.AccessRemoteRead, ErrBounds},
+		{"one byte more", pd, r.RKey(), 0x1000, 101, ib.AccessRemoteRead, ErrBounds},
+		{"one byte before", pd, r.RKey(), 0xfff, 2, ib.AccessRemoteRead, ErrBounds},
+		{"around the end of the address space", pd, r.RKey(), math.MaxUint64, 0x1002, ib.AccessRemoteRead, ErrBounds},
+		{"all lengths", pd, r.RKey(), 0x1001, math.MaxUint32, ib.AccessRemoteRead, ErrBounds},
+		{"no right", pd, r.RKey(), 0, 1, ib.AccessRemoteWrite, ErrAccess},
+		{"one right of two", pd, r.RKey(), 0x1000, 1, ib.AccessRemoteWrite | ib.AccessRemoteRead, ErrAccess},
+		{"another domain", other, r.RKey(), 0, 1, ib.AccessRemoteWrite, ErrPD},
 		{"no domain", nil, r.RKey(), 0x1000, 1, 0, ErrPD},
-		{"another tag", pd, r.RKey() ^ 1, 0x1000, 1, RemoteRead, ErrKey},
-		{"no slot", pd, r.RKey() + 1<<tagBits, 0x1000, 1, RemoteRead, ErrKey},
-		{"key 0", pd, 0, 0x1000, 1, RemoteRead, ErrKey},
-		{"the highest key", pd, math.MaxUint32, 0x1000, 1, RemoteRead, ErrKey},
+		{"another tag", pd, r.RKey() ^ 1, 0x1000, 1, ib.AccessRemoteRead, ErrKey},
+		{"no slot", pd, r.RKey() + 1<<tagBits, 0x1000, 1, ib.AccessRemoteRead, ErrKey},
+		{"key 0", pd, 0, 0x1000, 1, ib.AccessRemoteRead, ErrKey},
+		{"the highest key", pd, math.MaxUint32, 0x1000, 1, ib.AccessRemoteRead, ErrKey},
 	} {
-		for way, find := range map[string]func(*PD, uint32, uint64, uint32, Access) (*Region, error){
+		for way, find := range map[string]func(*PD, uint32, uint64, uint32, ib.Access) (*Region, error){
 			"Local": table.Local,
-			"Remote": func(pd *PD, key uint32, addr uint64, n uint32, need Access) (*Region, error) {
+			"Remote": func(pd *PD, key uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 				return table.Remote(pd, 1, key, addr, n, need)
 			},
 		} {
@@ -120,7 +121,7 @@ func TestRegistrationChecksItsRange(t *testing.T) {
 	} {
 		table := newTestTable()
 		pd := table.AllocPD()
-		r, err := table.Register(pd, HeapMemory(make([]byte, 16)), c.iova, c.length, LocalWrite)
+		r, err := table.Register(pd, HeapMemory(make([]byte, 16)), c.iova, c.length, ib.AccessLocalWrite)
 		if err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
@@ -129,10 +130,10 @@ func TestRegistrationChecksItsRange(t *testing.T) {
 		}
 		if err == nil {
 			end := c.iova + c.length // may be 2^64
-			if _, err := table.Local(pd, r.LKey(), end-1, 1, LocalWrite); (err == nil) != (c.length > 0) {
+			if _, err := table.Local(pd, r.LKey(), end-1, 1, ib.AccessLocalWrite); (err == nil) != (c.length > 0) {
 				t.Errorf("%s: last byte: %v", c.name, err)
 			}
-			if _, err := table.Local(pd, r.LKey(), end, 1, LocalWrite); err != ErrBounds {
+			if _, err := table.Local(pd, r.LKey(), end, 1, ib.AccessLocalWrite); err != ErrBounds {
 				t.Errorf("%s: byte behind the last: %v", c.name, err)
 			}
 		}
@@ -161,7 +162,7 @@ func TestRegistrationRefusesWhatCannotBeReached(t *testing.T) {
 
 func TestZeroBasedRegionBeginsAtZero(t *testing.T) {
 	table := newTestTable()
-	r := mustRegister(t, table, table.AllocPD(), HeapMemory(make([]byte, 4)), 0x7000, ZeroBased)
+	r := mustRegister(t, table, table.AllocPD(), HeapMemory(make([]byte, 4)), 0x7000, ib.AccessZeroBased)
 	if r.IOVA != 0 {
 		t.Errorf("it begins at %#x", r.IOVA)
 	}
@@ -300,16 +301,16 @@ func TestAllYieldsTheLiveRegions(t *testing.T) {
 func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
 	table := NewTable(rand.New(rand.NewPCG(1, 2)))
 	a, b := table.AllocPD(), table.AllocPD()
-	old, err := table.Register(a, HeapMemory(make([]byte, 64)), 0x1000, 64, LocalWrite)
+	old, err := table.Register(a, HeapMemory(make([]byte, 64)), 0x1000, 64, ib.AccessLocalWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
 	key := old.RKey()
-	rights := LocalWrite | RemoteWrite
+	rights := ib.AccessLocalWrite | ib.AccessRemoteWrite
 	if _, err := table.Reregister(old, b, HeapMemory(make([]byte, 16)), 0x2000, 32, rights); !errors.Is(err, ErrBounds) {
 		t.Errorf("more than the memory has: %v, want %v", err, ErrBounds)
 	}
-	if r, err := table.Local(a, key, 0x1000, 64, LocalWrite); err != nil || r != old {
+	if r, err := table.Local(a, key, 0x1000, 64, ib.AccessLocalWrite); err != nil || r != old {
 		t.Errorf("after a refusal: %v, want the region as it was", err)
 	}
 	r, err := table.Reregister(old, b, HeapMemory(make([]byte, 32)), 0x2000, 32, rights)
@@ -319,7 +320,7 @@ func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
 	if r.RKey() != key || r.LKey() != key {
 		t.Errorf("keys %#x and %#x, want %#x", r.LKey(), r.RKey(), key)
 	}
-	if got, err := table.Remote(b, 1, key, 0x2000, 32, RemoteWrite); err != nil || got != r {
+	if got, err := table.Remote(b, 1, key, 0x2000, 32, ib.AccessRemoteWrite); err != nil || got != r {
 		t.Errorf("new range: %v", err)
 	}
 	if _, err := table.Remote(a, 1, key, 0x2000, 32, 0); !errors.Is(err, ErrPD) {
@@ -342,7 +343,7 @@ func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
 func TestRegionWithWindowsIsNotReregistered(t *testing.T) {
 	table := NewTable(rand.New(rand.NewPCG(1, 2)))
 	pd := table.AllocPD()
-	r, err := table.Register(pd, HeapMemory(make([]byte, 64)), 0, 64, MWBind)
+	r, err := table.Register(pd, HeapMemory(make([]byte, 64)), 0, 64, ib.AccessMWBind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -350,7 +351,7 @@ func TestRegionWithWindowsIsNotReregistered(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := table.Bind(Binding{PD: pd, RKey: w.RKey(), LKey: r.LKey(), Length: 8, Access: RemoteRead}); err != nil {
+	if err := table.Bind(Binding{PD: pd, RKey: w.RKey(), LKey: r.LKey(), Length: 8, Access: ib.AccessRemoteRead}); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := table.Reregister(r, pd, HeapMemory(make([]byte, 64)), 0, 64, 0); !errors.Is(err, ErrBusy) {

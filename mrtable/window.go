@@ -1,5 +1,7 @@
 package mrtable
 
+import "softroce/internal/ib"
+
 // A WindowType is the kind of a memory window: what a peer's queue pair must have in common
 // with it (IBTA 10.6.7.2).
 type WindowType uint8
@@ -97,13 +99,13 @@ func (w *Window) unbind() {
 
 // A Binding is what a bind work request asks for.
 type Binding struct {
-	PD     *PD    // of the queue pair that the work request was posted to
-	QPN    uint32 // its number
-	RKey   uint32 // the window, by all but the low 8 bits; those are its new ones
-	LKey   uint32 // the region; of no account for Length 0
-	Addr   uint64 // of the first byte, as the region has it
-	Length uint64 // 0 only unbinds a window of type 1
-	Access Access // RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, ZeroBased
+	PD     *PD       // of the queue pair that the work request was posted to
+	QPN    uint32    // its number
+	RKey   uint32    // the window, by all but the low 8 bits; those are its new ones
+	LKey   uint32    // the region; of no account for Length 0
+	Addr   uint64    // of the first byte, as the region has it
+	Length uint64    // 0 only unbinds a window of type 1
+	Access ib.Access // RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, ZeroBased
 }
 
 // Bind binds a window. A window of type 2 must not be bound already. RemoteWrite and
@@ -162,11 +164,11 @@ func (t *Table) bindable(b *Binding) (*Region, error) {
 		return nil, ErrKey
 	case r.PD != b.PD:
 		return nil, ErrPD
-	case r.Access&MWBind == 0 || r.Access&ZeroBased != 0:
+	case r.Access&ib.AccessMWBind == 0 || r.Access&ib.AccessZeroBased != 0:
 		return nil, ErrAccess
-	case b.Access&(RemoteWrite|RemoteAtomic) != 0 && r.Access&LocalWrite == 0:
+	case b.Access&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && r.Access&ib.AccessLocalWrite == 0:
 		return nil, ErrAccess
-	case b.Access&FlushGlobal != 0 && r.Access&FlushGlobal == 0:
+	case b.Access&ib.AccessFlushGlobal != 0 && r.Access&ib.AccessFlushGlobal == 0:
 		return nil, ErrAccess
 	case !r.holds(b.Addr, b.Length):
 		return nil, ErrBounds
@@ -178,11 +180,11 @@ func (t *Table) bindable(b *Binding) (*Region, error) {
 // before must find it dead.
 func (w *Window) bind(r *Region, b *Binding) {
 	iova := b.Addr
-	if b.Access&ZeroBased != 0 {
+	if b.Access&ib.AccessZeroBased != 0 {
 		iova = 0
 	}
 	w.bound = &Region{
-		PD: w.PD, IOVA: iova, Length: b.Length, Access: b.Access | r.Access&LocalWrite, Memory: r.Memory,
+		PD: w.PD, IOVA: iova, Length: b.Length, Access: b.Access | r.Access&ib.AccessLocalWrite, Memory: r.Memory,
 		table: w.table, key: w.key, live: true, process: r.process,
 		window: w, parent: r, base: r.offset(b.Addr),
 	}

@@ -1,6 +1,9 @@
 package mrtable
 
-import "math/bits"
+import (
+	"math/bits"
+	"softroce/internal/ib"
+)
 
 // The windows of the model: a bound window is one more claim, whose bytes are its parent's.
 
@@ -36,7 +39,7 @@ func (w *world) bind(in *input) {
 	addr, n := w.place(in, c)
 	b := Binding{PD: w.pds[int(in.byte())%2], QPN: uint32(in.byte() % 2), RKey: m.RKey() ^ uint32(in.byte()),
 		LKey: c.LKey(), Addr: addr, Length: n,
-		Access: []Access{0, RemoteWrite, RemoteRead, RemoteAtomic | ZeroBased, RemoteWrite | RemoteRead, LocalWrite}[in.byte()%6]}
+		Access: []ib.Access{0, ib.AccessRemoteWrite, ib.AccessRemoteRead, ib.AccessRemoteAtomic | ib.AccessZeroBased, ib.AccessRemoteWrite | ib.AccessRemoteRead, ib.AccessLocalWrite}[in.byte()%6]}
 	old := w.claimOf(m)
 	err := w.table.Bind(b)
 	want := w.refusesBind(m, c, old, &b)
@@ -62,7 +65,7 @@ func (w *world) refusesBind(m *Window, c, old *claim, b *Binding) error {
 		return ErrPD
 	case m.kind != Type1 && (old != nil || b.Length == 0):
 		return ErrWindow
-	case b.Access&LocalWrite != 0:
+	case b.Access&ib.AccessLocalWrite != 0:
 		return ErrFlags
 	case b.Length == 0:
 		return nil
@@ -70,7 +73,7 @@ func (w *world) refusesBind(m *Window, c, old *claim, b *Binding) error {
 		return ErrKey
 	case c.PD != b.PD:
 		return ErrPD
-	case c.Access&MWBind == 0, b.Access&(RemoteWrite|RemoteAtomic) != 0 && c.Access&LocalWrite == 0:
+	case c.Access&ib.AccessMWBind == 0, b.Access&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && c.Access&ib.AccessLocalWrite == 0:
 		return ErrAccess
 	case !c.inside(b.Addr, b.Length) || carry != 0 && end != 0:
 		return ErrBounds

@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"bytes"
+	"softroce/internal/ib"
 	"testing"
 )
 
@@ -15,7 +16,7 @@ type pane struct {
 
 const pageBase = 0x10000
 
-const bindable = LocalWrite | MWBind | FlushGlobal
+const bindable = ib.AccessLocalWrite | ib.AccessMWBind | ib.AccessFlushGlobal
 
 func newPane(t *testing.T, k WindowType) *pane {
 	p := &pane{rig: newRig(t), mem: bytesOf(make([]uint64, 512))}
@@ -36,7 +37,7 @@ func (p *pane) alloc(k WindowType) *Window {
 // half is the binding of the second half of the region, for writing, by queue pair 17.
 func (p *pane) half() Binding {
 	return Binding{PD: p.pd, QPN: 17, RKey: nextKey(p.w.RKey()), LKey: p.r.LKey(), Addr: pageBase + 2048, Length: 2048,
-		Access: RemoteWrite | RemoteRead}
+		Access: ib.AccessRemoteWrite | ib.AccessRemoteRead}
 }
 
 // nextKey is ibv_inc_rkey.
@@ -64,18 +65,18 @@ func TestAWindowGrantsWhatWasBoundAndNothingElse(t *testing.T) {
 		key  uint32
 		addr uint64
 		n    uint32
-		need Access
+		need ib.Access
 		want error
 	}{
-		{"all of it", p.pd, 17, b.RKey, pageBase + 2048, 2048, RemoteWrite, nil},
-		{"its last byte", p.pd, 17, b.RKey, pageBase + 4095, 1, RemoteRead, nil},
-		{"a byte before", p.pd, 17, b.RKey, pageBase + 2047, 2, RemoteWrite, ErrBounds},
-		{"a byte behind", p.pd, 17, b.RKey, pageBase + 2048, 2049, RemoteWrite, ErrBounds},
-		{"a right that it lacks", p.pd, 17, b.RKey, pageBase + 2048, 8, RemoteAtomic, ErrAccess},
-		{"another queue pair", p.pd, 18, b.RKey, pageBase + 2048, 8, RemoteRead, ErrQP},
-		{"another domain", other, 17, b.RKey, pageBase + 2048, 8, RemoteRead, ErrPD},
-		{"the key before", p.pd, 17, b.RKey - 1, pageBase + 2048, 8, RemoteRead, ErrKey},
-		{"the region's key, which has no remote rights", p.pd, 17, p.r.RKey(), pageBase + 2048, 8, RemoteRead, ErrAccess},
+		{"all of it", p.pd, 17, b.RKey, pageBase + 2048, 2048, ib.AccessRemoteWrite, nil},
+		{"its last byte", p.pd, 17, b.RKey, pageBase + 4095, 1, ib.AccessRemoteRead, nil},
+		{"a byte before", p.pd, 17, b.RKey, pageBase + 2047, 2, ib.AccessRemoteWrite, ErrBounds},
+		{"a byte behind", p.pd, 17, b.RKey, pageBase + 2048, 2049, ib.AccessRemoteWrite, ErrBounds},
+		{"a right that it lacks", p.pd, 17, b.RKey, pageBase + 2048, 8, ib.AccessRemoteAtomic, ErrAccess},
+		{"another queue pair", p.pd, 18, b.RKey, pageBase + 2048, 8, ib.AccessRemoteRead, ErrQP},
+		{"another domain", other, 17, b.RKey, pageBase + 2048, 8, ib.AccessRemoteRead, ErrPD},
+		{"the key before", p.pd, 17, b.RKey - 1, pageBase + 2048, 8, ib.AccessRemoteRead, ErrKey},
+		{"the region's key, which has no remote rights", p.pd, 17, p.r.RKey(), pageBase + 2048, 8, ib.AccessRemoteRead, ErrAccess},
 	} {
 		if _, err := p.table.Remote(c.pd, c.qpn, c.key, c.addr, c.n, c.need); err != c.want {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
@@ -100,7 +101,7 @@ func TestWhoMayUseAWindowOfEachType(t *testing.T) {
 		b := p.half()
 		p.bind(b)
 		try := func(pd *PD, qpn uint32) error {
-			_, err := p.table.Remote(pd, qpn, b.RKey, b.Addr, 8, RemoteWrite)
+			_, err := p.table.Remote(pd, qpn, b.RKey, b.Addr, 8, ib.AccessRemoteWrite)
 			return err
 		}
 		if got := try(p.pd, 17); got != nil {
@@ -129,26 +130,26 @@ func TestBindsThatAreRefusedChangeNothing(t *testing.T) {
 			b.LKey = mustRegister(p.t, p.table, p.table.AllocPD(), HeapMemory(p.mem), pageBase, bindable).LKey()
 		}, ErrPD},
 		{"region without MWBind", Type1, func(p *pane, b *Binding) {
-			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, LocalWrite).LKey()
+			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessLocalWrite).LKey()
 		}, ErrAccess},
 		{"zero-based region", Type1, func(p *pane, b *Binding) {
-			b.LKey, b.Addr = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), 0, LocalWrite|MWBind|ZeroBased).LKey(), 0
+			b.LKey, b.Addr = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), 0, ib.AccessLocalWrite|ib.AccessMWBind|ib.AccessZeroBased).LKey(), 0
 		}, ErrAccess},
 		{"RemoteWrite to a region without LocalWrite", Type1, func(p *pane, b *Binding) {
-			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, MWBind).LKey()
+			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessMWBind).LKey()
 		}, ErrAccess},
 		{"RemoteAtomic to a region without LocalWrite", Type2A, func(p *pane, b *Binding) {
-			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, MWBind).LKey()
-			b.Access = RemoteAtomic
+			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessMWBind).LKey()
+			b.Access = ib.AccessRemoteAtomic
 		}, ErrAccess},
 		{"FlushGlobal to a region without", Type1, func(p *pane, b *Binding) {
-			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, LocalWrite|MWBind).LKey()
-			b.Access = FlushGlobal
+			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessLocalWrite|ib.AccessMWBind).LKey()
+			b.Access = ib.AccessFlushGlobal
 		}, ErrAccess},
-		{"LocalWrite", Type1, func(p *pane, b *Binding) { b.Access |= LocalWrite }, ErrFlags},
+		{"LocalWrite", Type1, func(p *pane, b *Binding) { b.Access |= ib.AccessLocalWrite }, ErrFlags},
 		{"past the region", Type1, func(p *pane, b *Binding) { b.Length++ }, ErrBounds},
 		{"before the region", Type2B, func(p *pane, b *Binding) { b.Addr = pageBase - 1 }, ErrBounds},
-		{"zero-based and past the region", Type1, func(p *pane, b *Binding) { b.Length++; b.Access |= ZeroBased }, ErrBounds},
+		{"zero-based and past the region", Type1, func(p *pane, b *Binding) { b.Length++; b.Access |= ib.AccessZeroBased }, ErrBounds},
 		{"type 2 of no bytes", Type2B, func(p *pane, b *Binding) { b.Length = 0 }, ErrWindow},
 	} {
 		p := newPane(t, c.kind)
@@ -167,8 +168,8 @@ func TestBindsThatAreRefusedChangeNothing(t *testing.T) {
 func TestAReadOnlyRegionTakesAReadOnlyWindow(t *testing.T) {
 	p := newPane(t, Type1)
 	b := p.half()
-	b.LKey = mustRegister(t, p.table, p.pd, HeapMemory(p.mem), pageBase, MWBind).LKey()
-	b.Access = RemoteRead
+	b.LKey = mustRegister(t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessMWBind).LKey()
+	b.Access = ib.AccessRemoteRead
 	p.bind(b)
 	p.io.Write(p, p.w.Bound(), b.Addr, []byte{1}, true)
 	p.wantFailures(map[any]error{p: ErrAccess})
@@ -188,7 +189,7 @@ func TestType1IsBoundAnewAndType2IsNot(t *testing.T) {
 		if first.Live() != (want != nil) {
 			t.Errorf("type %v: the first bind's region is live: %v", kind, first.Live())
 		}
-		if _, err := p.table.Remote(p.pd, 17, b.RKey, b.Addr, 8, RemoteWrite); (err == nil) != (want != nil) {
+		if _, err := p.table.Remote(p.pd, 17, b.RKey, b.Addr, 8, ib.AccessRemoteWrite); (err == nil) != (want != nil) {
 			t.Errorf("type %v: the first bind's key: %v", kind, err)
 		}
 	}
@@ -302,9 +303,9 @@ func TestADomainLivesWhileAWindowIsOfIt(t *testing.T) {
 func TestAZeroBasedWindowBeginsAtZero(t *testing.T) {
 	p := newPane(t, Type2B)
 	b := p.half()
-	b.Addr, b.Length, b.Access = pageBase+64, 32, RemoteWrite|RemoteAtomic|ZeroBased
+	b.Addr, b.Length, b.Access = pageBase+64, 32, ib.AccessRemoteWrite|ib.AccessRemoteAtomic|ib.AccessZeroBased
 	p.bind(b)
-	r, err := p.table.Remote(p.pd, 17, b.RKey, 8, 24, RemoteWrite)
+	r, err := p.table.Remote(p.pd, 17, b.RKey, 8, 24, ib.AccessRemoteWrite)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -319,7 +320,7 @@ func TestAZeroBasedWindowBeginsAtZero(t *testing.T) {
 		t.Errorf("atomic: %v, %d", err, p.mem[80])
 	}
 	for _, at := range []uint64{32, pageBase + 64} {
-		if _, err := p.table.Remote(p.pd, 17, b.RKey, at, 1, RemoteWrite); err != ErrBounds {
+		if _, err := p.table.Remote(p.pd, 17, b.RKey, at, 1, ib.AccessRemoteWrite); err != ErrBounds {
 			t.Errorf("at %#x: %v", at, err)
 		}
 	}
@@ -337,7 +338,7 @@ func TestWritesThatCameBeforeTheInvalidationAreCarriedOut(t *testing.T) {
 		}
 		r := mustRegister(t, g.table, g.pd, m, pageBase, bindable)
 		w, _ := g.table.AllocWindow(g.pd, Type2B)
-		b := Binding{PD: g.pd, QPN: 17, RKey: w.RKey(), LKey: r.LKey(), Addr: pageBase + 16, Length: 16, Access: RemoteWrite}
+		b := Binding{PD: g.pd, QPN: 17, RKey: w.RKey(), LKey: r.LKey(), Addr: pageBase + 16, Length: 16, Access: ib.AccessRemoteWrite}
 		if err := g.table.Bind(b); err != nil {
 			t.Fatal(err)
 		}

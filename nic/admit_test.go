@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
@@ -100,9 +101,9 @@ func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
 				t.Errorf("counted: %v, want one %v", counters.Dropped(), c.reason)
 			}
 			// The connection goes on.
-			b.post(wr{id: 1, op: transport.WRWrite, rkey: a.mr.RKey(), sges: b.sge(0, 8)})
+			b.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: a.mr.RKey(), sges: b.sge(0, 8)})
 			w.run(1e9)
-			b.want(1, transport.Success, transport.WCWrite)
+			b.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 		})
 	}
 }
@@ -133,12 +134,12 @@ func TestAPacketForAQueuePairThatIsNotReadyIsDropped(t *testing.T) {
 	a := w.client(w.nic(1)).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 	w.step()
 	if n := b.dev.Counters().Drops[transport.DropState]; n != 1 {
 		t.Errorf("%d packets counted", n)
 	}
 	b.connect(1024, a)
 	w.run(1e9)
-	a.want(1, transport.Success, transport.WCWrite)
+	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 }

@@ -3,6 +3,7 @@ package nic
 import (
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/wire"
 )
 
@@ -74,7 +75,7 @@ func (q *QP) handle(number uint32) any {
 
 // route is the path of the frame that q is about to fill.
 func (q *QP) route() *wire.Path {
-	if q.init.Type != TypeUD {
+	if q.init.Type != ib.QPTypeUD {
 		return q.path
 	}
 	if a, ok := q.t.Destination().(*AH); ok {

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"softroce/internal/ib"
 	"softroce/transport"
 )
 
@@ -44,9 +45,6 @@ type DeviceAttr struct {
 	TimestampMask uint64 // their bits that count
 }
 
-// AtomicHCA is IBV_ATOMIC_HCA: atomics are atomic towards each other on one device.
-const AtomicHCA = 1
-
 // Bits of DeviceCapFlags: enum ibv_device_cap_flags.
 const (
 	capBadPKeyCounter = 1 << 1
@@ -87,7 +85,7 @@ func (d *Device) Query() DeviceAttr {
 		DeviceCapFlags: capFlags, CapFlagsEx: capFlags | capFlushGlobal | capAtomicWrite, MaxMW: l.MaxMW,
 		MaxCQ: l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
-		AtomicCap: AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
+		AtomicCap: ib.AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
 		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs,
 		MaxPKeys: maxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
 		CoreClock: coreClock, TimestampMask: 1<<64 - 1,
@@ -96,7 +94,7 @@ func (d *Device) Query() DeviceAttr {
 
 // PortAttr is struct ibv_port_attr, as far as it has meaning here.
 type PortAttr struct {
-	State        int // enum ibv_port_state
+	State        ib.PortState
 	PhysState    int
 	MaxMTU       int // bytes
 	ActiveMTU    int // bytes
@@ -112,29 +110,17 @@ type PortAttr struct {
 	Netdev       string
 }
 
-// Values of PortAttr.
-const (
-	PortDown           = 1
-	PortActive         = 4
-	PhysDisabled       = 3
-	PhysLinkUp         = 5
-	LinkLayerEthernet  = 2
-	width4X            = 2
-	speedEDR           = 32
-	portCapIPBasedGIDs = 1 << 26
-)
-
 // QueryPort returns the attributes of port 1.
 func (d *Device) QueryPort() PortAttr {
 	a := PortAttr{
-		State: PortActive, PhysState: PhysLinkUp, MaxMTU: 4096, ActiveMTU: d.activeMTU(),
+		State: ib.PortActive, PhysState: ib.PhysLinkUp, MaxMTU: 4096, ActiveMTU: d.activeMTU(),
 		GIDTableLen: d.limits.GIDTableSize, PKeyTableLen: len(d.pkeys),
-		CapFlags: portCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
+		CapFlags: ib.PortCapIPBasedGIDs, MaxMsgSize: maxMessage, BadPKeyCntr: d.badPKeys,
 		QKeyViolCntr: uint32(d.counters.Drops[transport.DropQKey]),
-		ActiveWidth:  width4X, ActiveSpeed: speedEDR, LinkLayer: LinkLayerEthernet, Netdev: d.iface.Name(),
+		ActiveWidth:  ib.Width4X, ActiveSpeed: ib.SpeedEDR, LinkLayer: ib.LinkLayerEthernet, Netdev: d.iface.Name(),
 	}
 	if !d.up {
-		a.State, a.PhysState = PortDown, PhysDisabled
+		a.State, a.PhysState = ib.PortDown, ib.PhysDisabled
 	}
 	return a
 }

@@ -3,11 +3,11 @@ package nic_test
 import (
 	"testing"
 
-	"softroce/transport"
+	"softroce/internal/ib"
 )
 
 // benchmark keeps depth requests outstanding and counts each as one operation.
-func benchmark(b *testing.B, op transport.WROpcode, size, depth int) {
+func benchmark(b *testing.B, op ib.WROpcode, size, depth int) {
 	w := newWorld(b)
 	x, y := pair(w, 4096)
 	req := wr{op: op, rkey: y.mr.RKey(), sges: x.sge(0, size)}
@@ -27,7 +27,7 @@ func benchmark(b *testing.B, op transport.WROpcode, size, depth int) {
 				if !ok {
 					break
 				}
-				if c.status != transport.Success {
+				if c.status != ib.WCSuccess {
 					b.Fatalf("completion %+v", c)
 				}
 				done++
@@ -37,7 +37,7 @@ func benchmark(b *testing.B, op transport.WROpcode, size, depth int) {
 	}
 }
 
-func BenchmarkWrite1MiB(b *testing.B)  { benchmark(b, transport.WRWrite, 1<<20, 4) }
-func BenchmarkWrite64KiB(b *testing.B) { benchmark(b, transport.WRWrite, 1<<16, 16) }
-func BenchmarkWrite8B(b *testing.B)    { benchmark(b, transport.WRWrite, 8, 64) }
-func BenchmarkRead1MiB(b *testing.B)   { benchmark(b, transport.WRRead, 1<<20, 4) }
+func BenchmarkWrite1MiB(b *testing.B)  { benchmark(b, ib.WRRDMAWrite, 1<<20, 4) }
+func BenchmarkWrite64KiB(b *testing.B) { benchmark(b, ib.WRRDMAWrite, 1<<16, 16) }
+func BenchmarkWrite8B(b *testing.B)    { benchmark(b, ib.WRRDMAWrite, 8, 64) }
+func BenchmarkRead1MiB(b *testing.B)   { benchmark(b, ib.WRRDMARead, 1<<20, 4) }

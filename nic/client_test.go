@@ -10,6 +10,7 @@ import (
 	"unsafe"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
@@ -100,7 +101,7 @@ type client struct {
 	fired  int
 }
 
-const allow = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
+const allow = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 
 func (c *client) AsyncEvent(e nic.Event) { c.events = append(c.events, e) }
 func (c *client) Killed(reason error)    { c.killed = reason }
@@ -129,13 +130,13 @@ func (c *client) newCQ(n int) (*nic.CQ, []byte) {
 // A wc is a completion as a program polls it.
 type wc struct {
 	id      uint64
-	status  transport.Status
-	opcode  transport.WCOpcode
+	status  ib.WCStatus
+	opcode  ib.WCOpcode
 	byteLen uint32
 	imm     uint32
 	qpn     uint32
 	srcQP   uint32
-	flags   uint32
+	flags   ib.WCFlags
 	sl      uint8
 
 	pkeyIndex, vlan uint16
@@ -150,9 +151,9 @@ func (c *client) poll() (w wc, ok bool) {
 	n := uint32(len(c.cqRing)-abi.RingSlots) / abi.CQESize
 	s := c.cqRing[abi.RingSlots+c.polled%n*abi.CQESize:]
 	w = wc{
-		le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
-		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]), be.Uint32(s[abi.CQEImm:]),
-		le.Uint32(s[abi.CQEQPNum:]), le.Uint32(s[abi.CQESrcQP:]), le.Uint32(s[abi.CQEFlags:]), s[abi.CQESL],
+		le.Uint64(s[abi.CQEWRID:]), ib.WCStatus(le.Uint32(s[abi.CQEStatus:])),
+		ib.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]), be.Uint32(s[abi.CQEImm:]),
+		le.Uint32(s[abi.CQEQPNum:]), le.Uint32(s[abi.CQESrcQP:]), ib.WCFlags(le.Uint32(s[abi.CQEFlags:])), s[abi.CQESL],
 		le.Uint16(s[abi.CQEPKeyIndex:]), le.Uint16(s[abi.CQEVLAN:]), le.Uint64(s[abi.CQETimestamp:]), le.Uint64(s[abi.CQEWallclock:]),
 	}
 	c.polled++
@@ -180,9 +181,9 @@ type queue struct {
 	caps     nic.Caps
 }
 
-func (c *client) qp(caps nic.Caps) *queue { return c.qpOf(nic.TypeRC, caps) }
+func (c *client) qp(caps nic.Caps) *queue { return c.qpOf(ib.QPTypeRC, caps) }
 
-func (c *client) qpOf(kind nic.QPType, caps nic.Caps) *queue {
+func (c *client) qpOf(kind ib.QPType, caps nic.Caps) *queue {
 	check(c.t, c.dev.RoundCaps(&caps))
 	q := &queue{client: c, caps: caps, sq: nic.NewPage(caps.SendRingSize()), rq: nic.NewPage(caps.RecvRingSize())}
 	var err error
@@ -197,7 +198,7 @@ var smallCaps = nic.Caps{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 2, MaxRecvS
 // attrs are what ibv_rc_pingpong would ask for.
 func attrs(mtu int, peer *queue) nic.QPAttr {
 	return nic.QPAttr{
-		Attr: transport.Attr{PathMTU: mtu, RQPSN: 100, SQPSN: 100, DestQPN: peer.qp.QPN(), Access: allow,
+		QPAttr: ib.QPAttr{PathMTU: mtu, RQPSN: 100, SQPSN: 100, DestQPN: peer.qp.QPN(), Access: allow,
 			MaxRDAtomic: 16, MaxDestRDAtomic: 16, MinRNRTimer: 12, Timeout: 14, RetryCount: 7, RNRRetry: 7},
 		AV:   nic.AddressVector{DGID: peer.dev.GIDs()[1].GID, SGIDIndex: 1, Port: 1},
 		Port: 1,
@@ -205,11 +206,11 @@ func attrs(mtu int, peer *queue) nic.QPAttr {
 }
 
 const (
-	toInit = transport.MaskState | transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess
-	toRTR  = transport.MaskState | transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN |
-		transport.MaskRQPSN | transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer
-	toRTS = transport.MaskState | transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry |
-		transport.MaskSQPSN | transport.MaskMaxRDAtomic
+	toInit = ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess
+	toRTR  = ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN |
+		ib.QPMaskRQPSN | ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer
+	toRTS = ib.QPMaskState | ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry |
+		ib.QPMaskSQPSN | ib.QPMaskMaxRDAtomic
 )
 
 func (q *queue) connect(mtu int, peer *queue) { q.connectWith(attrs(mtu, peer)) }
@@ -219,9 +220,9 @@ func (q *queue) connectWith(a nic.QPAttr) {
 	a.AV.Path, err = q.dev.ResolvePath(context.Background(), &a.AV)
 	check(q.t, err)
 	for _, s := range []struct {
-		state transport.State
-		mask  transport.AttrMask
-	}{{transport.Init, toInit}, {transport.RTR, toRTR}, {transport.RTS, toRTS}} {
+		state ib.QPState
+		mask  ib.QPAttrMask
+	}{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR}, {ib.QPSRTS, toRTS}} {
 		a.State = s.state
 		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
 	}
@@ -238,7 +239,7 @@ func pair(w *world, mtu int) (a, b *queue) {
 // A wr is a send work request as a program posts it.
 type wr struct {
 	id     uint64
-	op     transport.WROpcode
+	op     ib.WROpcode
 	flags  uint32
 	imm    uint32
 	remote uint64
@@ -323,13 +324,13 @@ func (q *queue) recv(id uint64, sges []transport.SGE) {
 }
 
 // want checks the next completion.
-func (c *client) want(id uint64, status transport.Status, op transport.WCOpcode) wc {
+func (c *client) want(id uint64, status ib.WCStatus, op ib.WCOpcode) wc {
 	c.t.Helper()
 	w, ok := c.poll()
 	if !ok {
 		c.t.Fatalf("no completion, want work request %d", id)
 	}
-	if w.id != id || w.status != status || status == transport.Success && w.opcode != op {
+	if w.id != id || w.status != status || status == ib.WCSuccess && w.opcode != op {
 		c.t.Fatalf("completion %d %v opcode %d, want %d %v opcode %d", w.id, w.status, w.opcode, id, status, op)
 	}
 	return w
@@ -343,7 +344,7 @@ func (c *client) wantNone() {
 	}
 }
 
-func (c *client) had(e nic.EventType) bool {
+func (c *client) had(e ib.EventType) bool {
 	for _, ev := range c.events {
 		if ev.Type == e {
 			return true

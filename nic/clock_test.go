@@ -3,8 +3,8 @@ package nic_test
 import (
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -25,10 +25,10 @@ func TestCompletionsHaveTheTimeOfTheirStep(t *testing.T) {
 	var last uint64
 	for i := range 200 {
 		w.now += 1_000_000
-		a.post(wr{id: uint64(i), op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(wr{id: uint64(i), op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 		from := w.now
 		w.run(100_000)
-		c := a.want(uint64(i), transport.Success, transport.WCWrite)
+		c := a.want(uint64(i), ib.WCSuccess, ib.WCRDMAWrite)
 		if c.stamp <= last || int64(c.stamp) <= from || int64(c.stamp) > w.now || c.wall != epoch+c.stamp {
 			t.Fatalf("completion %d at %d, wall %d, between %d and %d", i, c.stamp, c.wall, from, w.now)
 		}

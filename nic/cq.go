@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/transport"
 )
 
@@ -111,23 +112,23 @@ func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 		ByteLen:   c.ByteLen,
 		QPN:       qp.qpn,
 		SrcQP:     c.SrcQP,
-		Flags:     c.Flags,
+		Flags:     uint32(c.Flags),
 		PKeyIndex: uint16(qp.pkeyIndex),
 		SL:        c.SL,
 		VLAN:      c.VLAN,
 		Timestamp: uint64(e.now),
 		Wallclock: uint64(e.wall.at(e.now)),
 	}
-	if c.Flags&transport.WCWithInv != 0 {
+	if c.Flags&ib.WCWithInv != 0 {
 		w.Imm = c.Imm // an R_Key
 	} else {
 		w.SetImmediate(c.Imm)
 	}
 	w.Put(q.ring.slot(q.staged))
 	q.staged++
-	q.late = q.late || !c.Recv && !qp.init.Type.reliable()
+	q.late = q.late || !c.Recv && !qp.init.Type.Reliable()
 	// An error counts as solicited: whoever waits must hear of it (IBTA 11.4.2.2).
-	q.solicited = q.solicited || c.Solicited || c.Status != transport.Success
+	q.solicited = q.solicited || c.Solicited || c.Status != ib.WCSuccess
 	if !q.dirty {
 		q.dirty = true
 		e.dirty = append(e.dirty, q)
@@ -200,7 +201,7 @@ func (q *CQ) overflow() {
 	if q.ctx == nil {
 		return
 	}
-	q.ctx.event(Event{Type: EventCQErr, CQ: q})
+	q.ctx.event(Event{Type: ib.EventCQErr, CQ: q})
 	for _, p := range q.ctx.qps {
 		if p.sendCQ == q || p.recvCQ == q {
 			p.fail()
@@ -208,7 +209,7 @@ func (q *CQ) overflow() {
 	}
 	for _, s := range q.ctx.srqs {
 		if s.cq == q { // an SRQ of XRC: its targets find it no more
-			q.ctx.event(Event{Type: EventSRQErr, SRQ: s})
+			q.ctx.event(Event{Type: ib.EventSRQErr, SRQ: s})
 			s.dead = true
 			s.stop(func(*QP) bool { return true })
 		}

@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -18,20 +18,20 @@ const testQKey = 0x11111111
 
 // ud makes a UD queue pair in RTS.
 func (c *client) ud() *queue {
-	q := c.qpOf(nic.TypeUD, smallCaps)
+	q := c.qpOf(ib.QPTypeUD, smallCaps)
 	q.toUDRTS()
 	return q
 }
 
 func (q *queue) toUDRTS() {
-	a := nic.QPAttr{Attr: transport.Attr{QKey: testQKey, SQPSN: 100}, Port: 1}
+	a := nic.QPAttr{QPAttr: ib.QPAttr{QKey: testQKey, SQPSN: 100}, Port: 1}
 	for _, s := range []struct {
-		state transport.State
-		mask  transport.AttrMask
+		state ib.QPState
+		mask  ib.QPAttrMask
 	}{
-		{transport.Init, transport.MaskState | transport.MaskPKeyIndex | transport.MaskPort | transport.MaskQKey},
-		{transport.RTR, transport.MaskState},
-		{transport.RTS, transport.MaskState | transport.MaskSQPSN},
+		{ib.QPSInit, ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey},
+		{ib.QPSRTR, ib.QPMaskState},
+		{ib.QPSRTS, ib.QPMaskState | ib.QPMaskSQPSN},
 	} {
 		a.State = s.state
 		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
@@ -50,7 +50,7 @@ func (c *client) ah(n uint32, dst string) *nic.AH {
 }
 
 func (q *queue) sendTo(id uint64, ah, qpn uint32, n int) {
-	q.post(wr{id: id, op: transport.WRSend, ah: ah, qpn: qpn, qkey: testQKey, sges: q.sge(0, n)})
+	q.post(wr{id: id, op: ib.WRSend, ah: ah, qpn: qpn, qkey: testQKey, sges: q.sge(0, n)})
 }
 
 // connectUC takes q to RTS.
@@ -60,12 +60,12 @@ func (q *queue) connectUC(mtu int, peer *queue) {
 	a.AV.Path, err = q.dev.ResolvePath(context.Background(), &a.AV)
 	check(q.t, err)
 	for _, s := range []struct {
-		state transport.State
-		mask  transport.AttrMask
+		state ib.QPState
+		mask  ib.QPAttrMask
 	}{
-		{transport.Init, toInit},
-		{transport.RTR, transport.MaskState | transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN},
-		{transport.RTS, transport.MaskState | transport.MaskSQPSN},
+		{ib.QPSInit, toInit},
+		{ib.QPSRTR, ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN},
+		{ib.QPSRTS, ib.QPMaskState | ib.QPMaskSQPSN},
 	} {
 		a.State = s.state
 		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
@@ -75,29 +75,29 @@ func (q *queue) connectUC(mtu int, peer *queue) {
 func TestUCMovesMessages(t *testing.T) {
 	for _, n := range []int{0, 1, 1024, 5000, 1 << 18} {
 		w := newWorld(t)
-		a, b := w.client(w.nic(1)).qpOf(nic.TypeUC, smallCaps), w.client(w.nic(2)).qpOf(nic.TypeUC, smallCaps)
+		a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
 		a.connectUC(1024, b)
 		b.connectUC(1024, a)
 		fill(a.mem[:n], 1)
 		b.recv(70, b.sge(1<<21, 1<<20))
 		b.recv(71, nil)
-		a.post(wr{id: 1, op: transport.WRSend, sges: a.sge(0, n)})
-		a.post(wr{id: 2, op: transport.WRWriteImm, imm: 5, remote: 64, rkey: b.mr.RKey(), sges: a.sge(0, n)})
-		a.post(wr{id: 3, op: transport.WRRead, sges: a.sge(0, 8)})
-		a.post(wr{id: 4, op: transport.WRSend})
+		a.post(wr{id: 1, op: ib.WRSend, sges: a.sge(0, n)})
+		a.post(wr{id: 2, op: ib.WRRDMAWriteWithImm, imm: 5, remote: 64, rkey: b.mr.RKey(), sges: a.sge(0, n)})
+		a.post(wr{id: 3, op: ib.WRRDMARead, sges: a.sge(0, 8)})
+		a.post(wr{id: 4, op: ib.WRSend})
 		w.run(1e9)
-		a.want(1, transport.Success, transport.WCSend)
-		a.want(2, transport.Success, transport.WCWrite)
-		a.want(3, transport.LocQPOpErr, 0)
-		a.want(4, transport.WRFlushErr, 0)
-		b.want(70, transport.Success, transport.WCRecv)
-		if c := b.want(71, transport.Success, transport.WCRecvImm); c.imm != 5 || c.srcQP != a.qp.QPN() {
+		a.want(1, ib.WCSuccess, ib.WCSend)
+		a.want(2, ib.WCSuccess, ib.WCRDMAWrite)
+		a.want(3, ib.WCLocQPOpErr, 0)
+		a.want(4, ib.WCWRFlushErr, 0)
+		b.want(70, ib.WCSuccess, ib.WCRecv)
+		if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.imm != 5 || c.srcQP != a.qp.QPN() {
 			t.Errorf("%+v", c)
 		}
 		if !bytes.Equal(b.mem[64:][:n], a.mem[:n]) || !bytes.Equal(b.mem[1<<21:][:n], a.mem[:n]) {
 			t.Error("data differ")
 		}
-		if got := a.qp.State(); got != transport.SQE {
+		if got := a.qp.State(); got != ib.QPSSQE {
 			t.Errorf("state %v", got)
 		}
 	}
@@ -105,24 +105,24 @@ func TestUCMovesMessages(t *testing.T) {
 
 func TestWhatWasPostedInSQEIsNotSentAfterIt(t *testing.T) {
 	w := newWorld(t)
-	a, b := w.client(w.nic(1)).qpOf(nic.TypeUC, smallCaps), w.client(w.nic(2)).qpOf(nic.TypeUC, smallCaps)
+	a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
 	a.connectUC(1024, b)
 	b.connectUC(1024, a)
-	a.post(wr{id: 1, op: transport.WRRead, sges: a.sge(0, 8)})
+	a.post(wr{id: 1, op: ib.WRRDMARead, sges: a.sge(0, 8)})
 	w.run(1e6)
 	for i := range 100 {
-		a.post(wr{id: uint64(10 + i), op: transport.WRSend, sges: a.sge(0, 8)})
+		a.post(wr{id: uint64(10 + i), op: ib.WRSend, sges: a.sge(0, 8)})
 	}
-	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.RTS}}, transport.MaskState))
+	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSRTS}}, ib.QPMaskState))
 	b.recv(70, b.sge(0, 100))
-	a.post(wr{id: 2, op: transport.WRSend, sges: a.sge(0, 8)})
+	a.post(wr{id: 2, op: ib.WRSend, sges: a.sge(0, 8)})
 	w.run(1e6)
-	a.want(1, transport.LocQPOpErr, 0)
+	a.want(1, ib.WCLocQPOpErr, 0)
 	for i := range 100 {
-		a.want(uint64(10+i), transport.WRFlushErr, 0)
+		a.want(uint64(10+i), ib.WCWRFlushErr, 0)
 	}
-	a.want(2, transport.Success, transport.WCSend)
-	b.want(70, transport.Success, transport.WCRecv)
+	a.want(2, ib.WCSuccess, ib.WCSend)
+	b.want(70, ib.WCSuccess, ib.WCRecv)
 }
 
 func TestADatagramArrivesWithItsHeaders(t *testing.T) {
@@ -133,9 +133,9 @@ func TestADatagramArrivesWithItsHeaders(t *testing.T) {
 	b.recv(70, b.sge(0, 4096))
 	a.sendTo(1, 7, b.qp.QPN(), 1000)
 	w.run(1e6)
-	a.want(1, transport.Success, transport.WCSend)
-	c := b.want(70, transport.Success, transport.WCRecv)
-	if c.byteLen != 1040 || c.srcQP != a.qp.QPN() || c.flags != transport.WCGRH || c.sl != 2 {
+	a.want(1, ib.WCSuccess, ib.WCSend)
+	c := b.want(70, ib.WCSuccess, ib.WCRecv)
+	if c.byteLen != 1040 || c.srcQP != a.qp.QPN() || c.flags != ib.WCGRH || c.sl != 2 {
 		t.Errorf("%+v", c)
 	}
 	g := packet.GRH(b.mem[:40])
@@ -163,7 +163,7 @@ func TestADatagramOnIPv6HasItsHeaderWhole(t *testing.T) {
 	b.recv(70, b.sge(0, 4096))
 	a.sendTo(1, 1, b.qp.QPN(), 3)
 	w.run(1e6)
-	c := b.want(70, transport.Success, transport.WCRecv)
+	c := b.want(70, ib.WCSuccess, ib.WCRecv)
 	g := packet.GRH(b.mem[:40])
 	if c.sl != 1 || g.Is4() || g.Dst() != av.DGID.Addr() || g.FlowLabel() != 0x12345 || g.HopLimit() != 9 || g.TClass() != 3 {
 		t.Errorf("%+v, GRH % x", c, b.mem[:40])
@@ -186,7 +186,7 @@ func TestHeadersOfABatchAreNotMixed(t *testing.T) {
 	}
 	w.run(1e6)
 	for i, a := range senders {
-		c := b.want(uint64(i), transport.Success, transport.WCRecv)
+		c := b.want(uint64(i), ib.WCSuccess, ib.WCRecv)
 		g := packet.GRH(b.mem[i*100:][:40])
 		if c.srcQP != a.qp.QPN() || g.Src() != a.dev.GIDs()[1].GID.Addr() {
 			t.Errorf("receive %d: QP %#x, from %v", i, c.srcQP, g.Src())
@@ -222,11 +222,11 @@ func TestAnAddressHandleMustBeOfTheQueuePairsPD(t *testing.T) {
 		q := a.ud()
 		q.sendTo(uint64(c.ah), c.ah, 1, 8)
 		w.run(1e6)
-		status := transport.LocQPOpErr
+		status := ib.WCLocQPOpErr
 		if c.ok {
-			status = transport.Success
+			status = ib.WCSuccess
 		}
-		if got, _ := a.poll(); got.status != status || (q.qp.State() == transport.SQE) == c.ok {
+		if got, _ := a.poll(); got.status != status || (q.qp.State() == ib.QPSSQE) == c.ok {
 			t.Errorf("%s: %v in %v", c.what, got.status, q.qp.State())
 		}
 	}
@@ -243,9 +243,9 @@ func TestControlledQKeysArePrivileged(t *testing.T) {
 		c.pd, err = c.ctx.AllocPD()
 		check(t, err)
 		c.cq, c.cqRing = c.newCQ(16)
-		q := c.qpOf(nic.TypeUD, smallCaps)
-		a := nic.QPAttr{Attr: transport.Attr{State: transport.Init, QKey: 0x80010000}, Port: 1}
-		err = c.ctx.ModifyQP(q.qp, &a, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskQKey)
+		q := c.qpOf(ib.QPTypeUD, smallCaps)
+		a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSInit, QKey: 0x80010000}, Port: 1}
+		err = c.ctx.ModifyQP(q.qp, &a, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskQKey)
 		if privileged {
 			check(t, err)
 		} else {
@@ -297,11 +297,11 @@ func TestThePortOfQP1(t *testing.T) {
 
 // A program may write to its buffer as soon as it sees the completion.
 func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
-	for _, kind := range []nic.QPType{nic.TypeUC, nic.TypeUD} {
+	for _, kind := range []ib.QPType{ib.QPTypeUC, ib.QPTypeUD} {
 		w := newWorld(t)
 		a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &narrow{Link: l} })).qpOf(kind, smallCaps)
 		b := w.client(w.nic(2)).qpOf(kind, smallCaps)
-		if kind == nic.TypeUC {
+		if kind == ib.QPTypeUC {
 			a.connectUC(1024, b)
 			b.connectUC(1024, a)
 		} else {
@@ -313,7 +313,7 @@ func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
 		for i := range n {
 			b.recv(uint64(i), b.sge(i*2048, 2048))
 			fill(a.mem[i*1024:][:1024], byte(i))
-			a.store(&wr{id: uint64(i), op: transport.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(i*1024, 1024)})
+			a.store(&wr{id: uint64(i), op: ib.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(i*1024, 1024)})
 		}
 		a.ring()
 		for range 200 {
@@ -324,12 +324,12 @@ func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
 			}
 		}
 		grh := 0
-		if kind == nic.TypeUD {
+		if kind == ib.QPTypeUD {
 			grh = packet.GRHLen
 		}
 		want := make([]byte, 1024)
 		for i := range n {
-			b.want(uint64(i), transport.Success, transport.WCRecv)
+			b.want(uint64(i), ib.WCSuccess, ib.WCRecv)
 			if fill(want, byte(i)); !bytes.Equal(b.mem[i*2048+grh:][:1024], want) {
 				t.Fatalf("%v: message %d changed after it was sent", kind, i)
 			}
@@ -373,8 +373,8 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 	a.ah(1, "192.0.2.2")
 	a.ah(2, "239.1.2.3")
 	check(t, b.ctx.AttachMcast(b.qp, nic.GIDOf(netip.MustParseAddr("239.1.2.3"))))
-	req := wr{op: transport.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(0, 64)}
-	multi := wr{op: transport.WRSend, ah: 2, qpn: 0xffffff, qkey: testQKey, sges: a.sge(0, 64)}
+	req := wr{op: ib.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(0, 64)}
+	multi := wr{op: ib.WRSend, ah: 2, qpn: 0xffffff, qkey: testQKey, sges: a.sge(0, 64)}
 	into := b.sge(0, 200)
 	round := func() {
 		for range 4 {

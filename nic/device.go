@@ -6,6 +6,7 @@ import (
 	"slices"
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
 	"softroce/wire"
@@ -114,14 +115,14 @@ func (d *Device) GIDs() []GIDEntry { return d.gids.list() }
 // interfaceChanged follows the interface's addresses and state.
 func (d *Device) interfaceChanged() {
 	if d.gids.update(d.iface) {
-		d.broadcast(EventGIDChange)
+		d.broadcast(ib.EventGIDChange)
 	}
 	if up := d.iface.Up(); up != d.up {
 		d.up = up
 		if up {
-			d.broadcast(EventPortActive)
+			d.broadcast(ib.EventPortActive)
 		} else {
-			d.broadcast(EventPortErr)
+			d.broadcast(ib.EventPortErr)
 		}
 	}
 }
@@ -144,7 +145,7 @@ func (d *Device) neighbourChanged(dst wire.Station, mac [6]byte) {
 }
 
 // broadcast tells every context of an event of the port or the device.
-func (d *Device) broadcast(t EventType) {
+func (d *Device) broadcast(t ib.EventType) {
 	for _, c := range d.contexts {
 		c.event(Event{Type: t, Port: 1})
 	}
@@ -152,7 +153,7 @@ func (d *Device) broadcast(t EventType) {
 
 // Close closes every context, with a device-fatal event first, and the link.
 func (d *Device) close() error {
-	d.broadcast(EventDeviceFatal)
+	d.broadcast(ib.EventDeviceFatal)
 	for len(d.contexts) > 0 {
 		d.contexts[len(d.contexts)-1].Close()
 	}

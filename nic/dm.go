@@ -3,6 +3,7 @@ package nic
 import (
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 )
 
@@ -112,11 +113,11 @@ func (c *Context) partOfDM(m *DM, off, n uint64) ([]byte, error) {
 
 // RegDM registers a part of device memory, addressed from 0 on: access must have ZeroBased. A
 // region of no bytes is one, too. Errors are those of RegMR.
-func (c *Context) RegDM(p *PD, m *DM, off, length uint64, access mrtable.Access) (*MR, error) {
+func (c *Context) RegDM(p *PD, m *DM, off, length uint64, access ib.Access) (*MR, error) {
 	if m == nil || m.ctx != c {
 		return nil, refuse(syscall.EINVAL, "no DM of this context")
 	}
-	if access&mrtable.ZeroBased == 0 || access&(mrtable.OnDemand|mrtable.HugeTLB) != 0 {
+	if access&ib.AccessZeroBased == 0 || access&(ib.AccessOnDemand|ib.AccessHugeTLB) != 0 {
 		return nil, refuse(syscall.EINVAL, "device memory is registered zero-based, and has no pages: access %v", access)
 	}
 	if off > m.Length() || length > m.Length()-off {

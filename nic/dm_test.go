@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
@@ -16,7 +17,7 @@ func (c *client) deviceMemory(n int) (*nic.DM, *nic.MR) {
 	c.t.Helper()
 	m, err := c.ctx.AllocDM(uint64(n), 3)
 	check(c.t, err)
-	r, err := c.ctx.RegDM(c.pd, m, 0, uint64(n), allow|mrtable.ZeroBased|mrtable.MWBind)
+	r, err := c.ctx.RegDM(c.pd, m, 0, uint64(n), allow|ib.AccessZeroBased|ib.AccessMWBind)
 	check(c.t, err)
 	return m, r
 }
@@ -39,27 +40,27 @@ func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
 	check(t, a.ctx.CopyToDM(near, 0, want))
 	all := []transport.SGE{{Length: n, LKey: nearMR.LKey()}}
 
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: farMR.RKey(), sges: all})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: farMR.RKey(), sges: all})
 	w.run(1e9)
-	a.want(1, transport.Success, transport.WCWrite)
+	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if !bytes.Equal(b.inDM(far), want) {
 		t.Error("WRITE: another content")
 	}
 	b.recv(2, []transport.SGE{{Addr: 8, Length: n - 8, LKey: farMR.LKey()}})
-	a.post(wr{id: 2, op: transport.WRSend, sges: []transport.SGE{{Addr: 100, Length: 1000, LKey: nearMR.LKey()}}})
+	a.post(wr{id: 2, op: ib.WRSend, sges: []transport.SGE{{Addr: 100, Length: 1000, LKey: nearMR.LKey()}}})
 	w.run(1e9)
-	a.want(2, transport.Success, transport.WCSend)
-	b.want(2, transport.Success, transport.WCRecv)
+	a.want(2, ib.WCSuccess, ib.WCSend)
+	b.want(2, ib.WCSuccess, ib.WCRecv)
 	copy(want[8:1008], want[100:1100])
 	if !bytes.Equal(b.inDM(far), want) {
 		t.Error("SEND: another content")
 	}
-	a.post(wr{id: 3, op: transport.WRRead, rkey: farMR.RKey(), sges: all})
+	a.post(wr{id: 3, op: ib.WRRDMARead, rkey: farMR.RKey(), sges: all})
 	w.run(1e9)
-	a.post(wr{id: 4, op: transport.WRFetchAdd, remote: 16, rkey: farMR.RKey(), add: 1, sges: []transport.SGE{{Addr: 0, Length: 8, LKey: nearMR.LKey()}}})
+	a.post(wr{id: 4, op: ib.WRAtomicFetchAndAdd, remote: 16, rkey: farMR.RKey(), add: 1, sges: []transport.SGE{{Addr: 0, Length: 8, LKey: nearMR.LKey()}}})
 	w.run(1e9)
-	a.want(3, transport.Success, transport.WCRead)
-	a.want(4, transport.Success, transport.WCFetchAdd)
+	a.want(3, ib.WCSuccess, ib.WCRDMARead)
+	a.want(4, ib.WCSuccess, ib.WCFetchAdd)
 	if got := b.inDM(far); le.Uint64(got[16:]) != le.Uint64(want[16:])+1 {
 		t.Error("fetch and add: not added")
 	}
@@ -67,9 +68,9 @@ func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
 	if !bytes.Equal(a.inDM(near), want) {
 		t.Error("READ, fetch and add: another content")
 	}
-	a.post(wr{id: 5, op: transport.WRWrite, remote: n - 7, rkey: farMR.RKey(), sges: all[:1:1]})
+	a.post(wr{id: 5, op: ib.WRRDMAWrite, remote: n - 7, rkey: farMR.RKey(), sges: all[:1:1]})
 	w.run(1e9)
-	a.want(5, transport.RemAccessErr, transport.WCWrite)
+	a.want(5, ib.WCRemAccessErr, ib.WCRDMAWrite)
 }
 
 func TestDeviceMemoryHasRules(t *testing.T) {
@@ -97,13 +98,13 @@ func TestDeviceMemoryHasRules(t *testing.T) {
 		wantErrno(t, "copy from", c.ctx.CopyFromDM(m, x.off, make([]byte, x.n)), syscall.EINVAL)
 	}
 	check(t, c.ctx.CopyToDM(m, 100, nil))
-	const rights = mrtable.ZeroBased | mrtable.LocalWrite
+	const rights = ib.AccessZeroBased | ib.AccessLocalWrite
 	for _, x := range []struct {
 		off, n uint64
-		access mrtable.Access
+		access ib.Access
 	}{
-		{0, 100, mrtable.LocalWrite}, {0, 104, rights}, {4, 100, rights}, {101, 0, rights}, {1 << 63, 1 << 63, rights},
-		{4, 1<<64 - 4, rights}, {0, 100, mrtable.ZeroBased | mrtable.RemoteWrite}, {0, 100, rights | mrtable.OnDemand},
+		{0, 100, ib.AccessLocalWrite}, {0, 104, rights}, {4, 100, rights}, {101, 0, rights}, {1 << 63, 1 << 63, rights},
+		{4, 1<<64 - 4, rights}, {0, 100, ib.AccessZeroBased | ib.AccessRemoteWrite}, {0, 100, rights | ib.AccessOnDemand},
 	} {
 		_, err := c.ctx.RegDM(c.pd, m, x.off, x.n, x.access)
 		wantErrno(t, "register", err, syscall.EINVAL)
@@ -173,8 +174,8 @@ func TestAContextClosesWithDeviceMemoryInUse(t *testing.T) {
 	a, b := pair(w, 1024)
 	_, near := a.deviceMemory(1 << 16)
 	_, far := b.deviceMemory(1 << 16)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
-	a.post(wr{id: 2, op: transport.WRRead, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
+	a.post(wr{id: 2, op: ib.WRRDMARead, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
 	w.engine.Step(w.now + 1)
 	b.ctx.Close()
 	w.engine.Step(w.now + 2)

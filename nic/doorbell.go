@@ -5,7 +5,7 @@ import (
 	"sync/atomic"
 
 	"softroce/internal/abi"
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/transport"
 )
 
@@ -39,7 +39,7 @@ func (d *Device) doorbells() (any bool) {
 // pull gives the transport what the client posted. Each slot is copied once; the copy is
 // checked. It returns true if more is there than one turn takes.
 func (q *QP) pull() (more bool) {
-	if q.ctx.broken != nil || q.state < transport.RTS {
+	if q.ctx.broken != nil || q.state < ib.QPSRTS {
 		return false // what is posted too early waits in the ring
 	}
 	p := q.sq.loadProducer()
@@ -79,8 +79,8 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 	w.Parse(slot)
 	*wr = transport.SendWR{
 		ID:         w.WRID,
-		Opcode:     transport.WROpcode(w.Opcode),
-		Flags:      transport.SendFlags(w.Flags),
+		Opcode:     ib.WROpcode(w.Opcode),
+		Flags:      ib.SendFlags(w.Flags),
 		Imm:        w.Immediate(),
 		RemoteAddr: w.RemoteAddr,
 		RKey:       w.RKey,
@@ -91,25 +91,25 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 		SGEs:       wr.SGEs[:0],
 	}
 	switch q.init.Type {
-	case TypeUD:
+	case ib.QPTypeUD:
 		wr.Dest = q.handle(w.AHOrSRQ)
-	case TypeXRCSend:
+	case ib.QPTypeXRCSend:
 		wr.RemoteSRQ = w.AHOrSRQ
 	}
 	switch wr.Opcode {
-	case transport.WRSendInv, transport.WRLocalInv:
+	case ib.WRSendWithInv, ib.WRLocalInv:
 		wr.Imm = w.Imm // an R_Key
-	case transport.WRBindMW:
+	case ib.WRBindMW:
 		b := w.Bind()
-		wr.Bind = transport.Bind{LKey: b.LKey, Access: mrtable.Access(b.Access), Addr: b.Addr, Length: b.Length}
-	case transport.WRFlush:
+		wr.Bind = transport.Bind{LKey: b.LKey, Access: ib.Access(b.Access), Addr: b.Addr, Length: b.Length}
+	case ib.WRFlush:
 		f := w.Flush()
 		wr.Flush = transport.Flush{Length: f.Length, Placement: f.Placement, Selectivity: f.Selectivity}
 	}
 	data := e.scratch[:]
 	n := int(w.NumSGE)
 	caps := &q.init.Caps
-	if wr.Flags&transport.Inline != 0 {
+	if wr.Flags&ib.SendInline != 0 {
 		if n < 0 || n > caps.MaxInline {
 			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, of %d at most", q.qpn, q.sqTaken, n, caps.MaxInline)
 			return false

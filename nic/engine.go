@@ -7,6 +7,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
 )
@@ -192,7 +193,7 @@ func (e *Engine) reap() {
 			continue
 		}
 		sink, reason := c.events, c.broken
-		c.event(Event{Type: EventDeviceFatal, Port: 1})
+		c.event(Event{Type: ib.EventDeviceFatal, Port: 1})
 		c.Close()
 		if sink != nil {
 			sink.Killed(reason)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/wire"
 )
@@ -27,18 +28,18 @@ func TestThePortTellsWhenItGoesDownAndUp(t *testing.T) {
 	one, other := w.client(d), w.client(d)
 	for _, c := range []struct {
 		up    bool
-		want  []nic.EventType
-		state int
+		want  []ib.EventType
+		state ib.PortState
 	}{
-		{true, nil, nic.PortActive},
-		{false, []nic.EventType{nic.EventPortErr}, nic.PortDown},
-		{false, nil, nic.PortDown},
-		{true, []nic.EventType{nic.EventPortActive}, nic.PortActive},
+		{true, nil, ib.PortActive},
+		{false, []ib.EventType{ib.EventPortErr}, ib.PortDown},
+		{false, nil, ib.PortDown},
+		{true, []ib.EventType{ib.EventPortActive}, ib.PortActive},
 	} {
 		i.up, one.events, other.events = c.up, nil, nil
 		i.change()
 		for _, client := range []*client{one, other} {
-			var got []nic.EventType
+			var got []ib.EventType
 			for _, e := range client.events {
 				got = append(got, e.Type)
 				if e.Port != 1 || e.QP != nil || e.CQ != nil || e.SRQ != nil {

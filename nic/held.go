@@ -1,6 +1,9 @@
 package nic
 
-import "softroce/transport"
+import (
+	"softroce/internal/ib"
+	"softroce/transport"
+)
 
 // While writes to another process's memory are queued, completions are held back: the data of
 // one may not be there yet, and may turn out not to have a place.
@@ -49,10 +52,10 @@ func (e *Engine) memoryFailed(tag any, _ error) {
 
 // speaksOf reports whether h says that data of a queue pair's side is in memory.
 func (h *held) speaksOf(by *transport.Writer) bool {
-	if h.Status != transport.Success || h.Recv == by.Requester {
+	if h.Status != ib.WCSuccess || h.Recv == by.Requester {
 		return false
 	}
-	return h.Recv || h.Opcode == transport.WCRead || h.Opcode == transport.WCCompareSwap || h.Opcode == transport.WCFetchAdd
+	return h.Recv || h.Opcode == ib.WCRDMARead || h.Opcode == ib.WCCompSwap || h.Opcode == ib.WCFetchAdd
 }
 
 // release stages what was held, now that it is known what failed.
@@ -75,23 +78,23 @@ func (e *Engine) release() {
 // local protection error, signaled or not, and what was done behind it counts as flushed, as
 // after any error.
 func (f *memoryFault) spoil(h *held) {
-	if h.q.t != f.by.QP || h.Recv == f.by.Requester || h.Status != transport.Success {
+	if h.q.t != f.by.QP || h.Recv == f.by.Requester || h.Status != ib.WCSuccess {
 		return
 	}
 	c := &h.q.device.counters
 	switch {
 	case f.told:
-		h.Status = transport.WRFlushErr
+		h.Status = ib.WCWRFlushErr
 	case h.speaksOf(f.by):
-		h.Status, f.told = transport.LocProtErr, true
+		h.Status, f.told = ib.WCLocProtErr, true
 	default:
 		return
 	}
 	h.Signaled = true
 	switch {
-	case h.Status == transport.WRFlushErr && h.Recv:
+	case h.Status == ib.WCWRFlushErr && h.Recv:
 		c.RespCQEFlush++
-	case h.Status == transport.WRFlushErr:
+	case h.Status == ib.WCWRFlushErr:
 		c.ReqCQEFlush++
 	case h.Recv:
 		c.RespCQEError++

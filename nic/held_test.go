@@ -9,8 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
-	"softroce/nic"
 	"softroce/transport"
 )
 
@@ -47,9 +47,9 @@ func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
 	const page = 4096
 	read := func(id uint64, g transport.SGE, n uint32, quiet bool) wr {
 		g.Length = n
-		return wr{id: id, op: transport.WRRead, sges: []transport.SGE{g}, quiet: quiet}
+		return wr{id: id, op: ib.WRRDMARead, sges: []transport.SGE{g}, quiet: quiet}
 	}
-	write := func(id uint64, quiet bool) wr { return wr{id: id, op: transport.WRWrite, quiet: quiet} }
+	write := func(id uint64, quiet bool) wr { return wr{id: id, op: ib.WRRDMAWrite, quiet: quiet} }
 	for _, c := range []struct {
 		name string
 		post func(g transport.SGE) []wr
@@ -64,7 +64,7 @@ func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
 			"1 success, 2 local protection error, 3 work request flushed"},
 		{"atomic", func(g transport.SGE) []wr {
 			g.Length = 8
-			return []wr{{id: 1, op: transport.WRFetchAdd, sges: []transport.SGE{g}, quiet: true}}
+			return []wr{{id: 1, op: ib.WRAtomicFetchAndAdd, sges: []transport.SGE{g}, quiet: true}}
 		}, "1 local protection error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -81,10 +81,10 @@ func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
 			if got := outcome(a.pollAll()); got != c.want {
 				t.Errorf("completions: %s\nwant:        %s", got, c.want)
 			}
-			if s := a.qp.State(); s != transport.Error {
+			if s := a.qp.State(); s != ib.QPSErr {
 				t.Errorf("the requester is in %v", s)
 			}
-			if s := b.qp.State(); s != transport.RTS {
+			if s := b.qp.State(); s != ib.QPSRTS {
 				t.Errorf("the responder, which did nothing wrong, is in %v", s)
 			}
 			n := a.dev.Counters()
@@ -104,10 +104,10 @@ func TestAMessageThatCannotBeStoredFailsItsReceive(t *testing.T) {
 		b.recv(2, []transport.SGE{g})
 		b.recv(3, b.sge(0, 8))
 		vanish()
-		a.post(wr{id: 4, op: transport.WRSend, sges: a.sge(0, 8)})
+		a.post(wr{id: 4, op: ib.WRSend, sges: a.sge(0, 8)})
 		w.run(1e6)
-		a.post(wr{id: 5, op: transport.WRSend, sges: a.sge(0, n)})
-		a.post(wr{id: 6, op: transport.WRSend, sges: a.sge(0, 8)})
+		a.post(wr{id: 5, op: ib.WRSend, sges: a.sge(0, n)})
+		a.post(wr{id: 6, op: ib.WRSend, sges: a.sge(0, 8)})
 		w.run(1e9)
 		if got := outcome(b.pollAll()); got != "1 success, 2 local protection error, 3 work request flushed" {
 			t.Errorf("%d bytes: receiver: %s", n, got)
@@ -126,12 +126,12 @@ func TestAWriteThatCannotBeStoredIsRefused(t *testing.T) {
 	a, b := pair(w, 1024)
 	g, rkey, vanish := b.fleeting(1 << 16)
 	vanish()
-	a.post(wr{id: 1, op: transport.WRWrite, remote: g.Addr, rkey: rkey, sges: a.sge(0, 1<<16)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, remote: g.Addr, rkey: rkey, sges: a.sge(0, 1<<16)})
 	w.run(1e9)
 	if got := outcome(a.pollAll()); got != "1 remote operation error" {
 		t.Error(got)
 	}
-	if s := b.qp.State(); s != transport.Error || !b.had(nic.EventQPFatal) {
+	if s := b.qp.State(); s != ib.QPSErr || !b.had(ib.EventQPFatal) {
 		t.Errorf("responder in %v, events %v", s, b.events)
 	}
 }

@@ -10,9 +10,8 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 )
 
 // bystanders is a pair of honest clients whose traffic nothing may disturb.
@@ -30,10 +29,10 @@ func (s *bystanders) exchange(t testing.TB, id uint64) {
 	t.Helper()
 	fill(s.a.mem[:5000], byte(id))
 	s.b.recv(id, s.b.sge(0, 5000))
-	s.a.post(wr{id: id, op: transport.WRSend, sges: s.a.sge(0, 5000)})
+	s.a.post(wr{id: id, op: ib.WRSend, sges: s.a.sge(0, 5000)})
 	s.a.run(1e9)
-	s.a.want(id, transport.Success, transport.WCSend)
-	s.b.want(id, transport.Success, transport.WCRecv)
+	s.a.want(id, ib.WCSuccess, ib.WCSend)
+	s.b.want(id, ib.WCSuccess, ib.WCRecv)
 	if !bytes.Equal(s.a.mem[:5000], s.b.mem[:5000]) {
 		t.Error("data of a bystander differ")
 	}
@@ -53,34 +52,34 @@ func TestABrokenRingCostsItsContextAndNobodyElses(t *testing.T) {
 			a.ring()
 		}},
 		{"send WQE with too many elements", "scatter/gather elements", func(a, _ *queue) {
-			a.store(&wr{op: transport.WRWrite})
+			a.store(&wr{op: ib.WRRDMAWrite})
 			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 3)
 			a.ring()
 		}},
 		{"send WQE with elements beyond 31 bits", "scatter/gather elements", func(a, _ *queue) {
-			a.store(&wr{op: transport.WRWrite})
+			a.store(&wr{op: ib.WRRDMAWrite})
 			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 1<<32-1)
 			a.ring()
 		}},
 		{"send WQE with too much inline", "inline", func(a, _ *queue) {
-			a.store(&wr{op: transport.WRSend, flags: abi.SendInline})
+			a.store(&wr{op: ib.WRSend, flags: abi.SendInline})
 			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 65)
 			a.ring()
 		}},
 		{"producer of the receive ring runs ahead", "receive ring", func(a, b *queue) {
 			a.rqn += 1000
 			atomic.StoreUint32(word(a.rq, abi.RingProducer), a.rqn)
-			b.post(wr{op: transport.WRSend})
+			b.post(wr{op: ib.WRSend})
 		}},
 		{"receive WQE with too many elements", "receive WQE", func(a, b *queue) {
 			a.recv(1, nil)
 			le.PutUint32(a.rq[abi.RingSlots+abi.RecvNumSGE:], 1<<31)
-			b.post(wr{op: transport.WRSend})
+			b.post(wr{op: ib.WRSend})
 		}},
 		{"consumer of the completion ring runs ahead", "CQ ring", func(a, _ *queue) {
 			atomic.StoreUint32(word(a.cqRing, abi.RingConsumer), 5000)
 			for range 1100 {
-				a.post(wr{op: transport.WRWrite})
+				a.post(wr{op: ib.WRRDMAWrite})
 				a.step()
 			}
 		}},
@@ -134,14 +133,14 @@ func TestStrayDoorbellBitsMeanNothing(t *testing.T) {
 func TestAnUnknownOperationFailsItsQueuePairInOrder(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 	a.post(wr{id: 2, op: 99})
-	a.post(wr{id: 3, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(wr{id: 3, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 	w.run(1e9)
-	a.want(1, transport.Success, transport.WCWrite)
-	a.want(2, transport.LocQPOpErr, transport.WCSend)
-	a.want(3, transport.WRFlushErr, transport.WCWrite)
-	if a.qp.State() != transport.Error || a.killed != nil {
+	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+	a.want(2, ib.WCLocQPOpErr, ib.WCSend)
+	a.want(3, ib.WCWRFlushErr, ib.WCRDMAWrite)
+	if a.qp.State() != ib.QPSErr || a.killed != nil {
 		t.Errorf("state %v, killed %v", a.qp.State(), a.killed)
 	}
 }
@@ -177,7 +176,7 @@ func FuzzRings(f *testing.F) {
 		a.deviceMemory(256)
 		quiet, err := b.ctx.AllocDM(256, 0)
 		check(t, err)
-		_, err = b.ctx.RegDM(b.pd, quiet, 0, 256, mrtable.ZeroBased|mrtable.LocalWrite|mrtable.RemoteRead)
+		_, err = b.ctx.RegDM(b.pd, quiet, 0, 256, ib.AccessZeroBased|ib.AccessLocalWrite|ib.AccessRemoteRead)
 		check(t, err)
 		for range 20 {
 			b.recv(9, b.sge(0, 100))
@@ -193,7 +192,7 @@ func FuzzRings(f *testing.F) {
 			}
 			a.bell[abi.DoorbellBits] = 0xff
 			if b.hasRoom() {
-				b.post(wr{op: transport.WRSend, flags: abi.SendInline, inline: []byte{1, 2, 3}})
+				b.post(wr{op: ib.WRSend, flags: abi.SendInline, inline: []byte{1, 2, 3}})
 			}
 			w.run(1e6)
 			b.pollAll()

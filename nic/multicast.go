@@ -5,6 +5,7 @@ import (
 	"slices"
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -75,7 +76,7 @@ func (c *Context) checkMcast(q *QP, gid GID) error {
 	switch {
 	case q == nil || q.ctx != c:
 		return refuse(syscall.EINVAL, "no QP of this context")
-	case q.init.Type != TypeUD:
+	case q.init.Type != ib.QPTypeUD:
 		return refuse(syscall.EINVAL, "multicast is for UD, not for %v", q.init.Type)
 	case !gid.Addr().IsMulticast():
 		return refuse(syscall.EINVAL, "%v is no multicast GID", gid.Addr())

@@ -5,6 +5,7 @@ import (
 	"syscall"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
@@ -32,7 +33,7 @@ func TestAMulticastDatagramGoesToEachOfTheGroupButItsSender(t *testing.T) {
 	counted := func() (n uint64) {
 		for _, q := range all {
 			for _, c := range q.pollAll() {
-				if c.opcode == transport.WCRecv && c.status == transport.Success && c.byteLen == 140 {
+				if c.opcode == ib.WCRecv && c.status == ib.WCSuccess && c.byteLen == 140 {
 					n++
 				}
 			}
@@ -75,7 +76,7 @@ func TestWhoMayAttachToWhat(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
 	gid := func(s string) nic.GID { return nic.GIDOf(netip.MustParseAddr(s)) }
-	rc, ud, init := c.qp(smallCaps), c.ud(), c.qpOf(nic.TypeUD, smallCaps)
+	rc, ud, init := c.qp(smallCaps), c.ud(), c.qpOf(ib.QPTypeUD, smallCaps)
 	wantErrno(t, "RC", c.ctx.AttachMcast(rc.qp, gid("239.1.2.3")), syscall.EINVAL)
 	wantErrno(t, "a unicast GID", c.ctx.AttachMcast(ud.qp, gid("192.0.2.3")), syscall.EINVAL)
 	wantErrno(t, "another context's", w.client(c.dev).ctx.AttachMcast(ud.qp, gid("239.1.2.3")), syscall.EINVAL)

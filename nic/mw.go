@@ -3,20 +3,11 @@ package nic
 import (
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 )
 
-// An MWType is enum ibv_mw_type. Windows of type 2 are of kind 2B: they check the queue pair and
-// the protection domain.
-type MWType uint32
-
-// Types of memory windows.
-const (
-	MWType1 MWType = 1
-	MWType2 MWType = 2
-)
-
-var windowTypes = map[MWType]mrtable.WindowType{MWType1: mrtable.Type1, MWType2: mrtable.Type2B}
+var windowTypes = map[ib.MWType]mrtable.WindowType{ib.MWType1: mrtable.Type1, ib.MWType2: mrtable.Type2B}
 
 // An MW is a memory window. Work requests bind it.
 type MW struct {
@@ -29,7 +20,7 @@ type MW struct {
 func (m *MW) RKey() uint32 { return m.window.RKey() }
 
 // AllocMW allocates a memory window. Errors are EINVAL and ENOMEM.
-func (c *Context) AllocMW(p *PD, t MWType) (*MW, error) {
+func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 	if err := c.own(p); err != nil {
 		return nil, err
 	}

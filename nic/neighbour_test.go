@@ -5,8 +5,8 @@ import (
 	"net/netip"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -61,9 +61,9 @@ func TestAPeerThatMovedToAnotherMACIsFoundBeforeTheRetriesRunOut(t *testing.T) {
 	b.connect(1024, a)
 	send := func(id uint64) {
 		t.Helper()
-		a.post(wr{id: id, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(wr{id: id, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 		w.run(1e9)
-		a.want(id, transport.Success, transport.WCWrite)
+		a.want(id, ib.WCSuccess, ib.WCRDMAWrite)
 	}
 	send(1)
 	if s.doubted != 0 {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 )
 
@@ -82,7 +83,7 @@ func (m *MR) Region() *mrtable.Region { return m.region }
 // RegMR registers memory, addressed from iova on by work requests and by peers. From
 // now on mem is the region's, which closes it; after an error it is still the caller's.
 // Errors are EINVAL, ENOMEM and EFAULT.
-func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access mrtable.Access) (*MR, error) {
+func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access ib.Access) (*MR, error) {
 	if err := c.own(p); err != nil {
 		return nil, err
 	}
@@ -108,7 +109,7 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access m
 
 // ReregMR makes m another region with the same keys: ibv_rereg_mr. Where it fails m is as it was, and mem
 // still the caller's. Errors are those of RegMR, and EBUSY while a memory window is bound to m.
-func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64, access mrtable.Access) error {
+func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64, access ib.Access) error {
 	if m == nil || m.ctx != c {
 		return refuse(syscall.EINVAL, "no MR of this context")
 	}

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
@@ -44,7 +45,7 @@ func TestObjectsOfAnotherContextAreRefused(t *testing.T) {
 	wantErrno(t, "RegMR", err, syscall.EINVAL)
 	caps := smallCaps
 	check(t, d.RoundCaps(&caps))
-	init := nic.QPInit{Type: nic.TypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: other.cq, Caps: caps,
+	init := nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: other.cq, Caps: caps,
 		SQ: nic.NewPage(caps.SendRingSize()), RQ: nic.NewPage(caps.RecvRingSize())}
 	_, err = c.ctx.CreateQP(init)
 	wantErrno(t, "CreateQP", err, syscall.EINVAL)
@@ -62,7 +63,7 @@ func TestRingsThatAreTooSmallAreRefused(t *testing.T) {
 	wantErrno(t, "CreateCQ of 60 slots", err, syscall.EINVAL)
 	caps := smallCaps
 	check(t, c.dev.RoundCaps(&caps))
-	init := nic.QPInit{Type: nic.TypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps,
+	init := nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps,
 		SQ: nic.NewPage(caps.SendRingSize() - 1), RQ: nic.NewPage(caps.RecvRingSize())}
 	_, err = c.ctx.CreateQP(init)
 	wantErrno(t, "CreateQP", err, syscall.EINVAL)
@@ -104,7 +105,7 @@ func TestLimitsAreEnforced(t *testing.T) {
 func TestClosingAContextRemovesEverythingAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
 	for range 3 { // in the middle of the transfer
 		w.now++
 		w.engine.Step(w.now)
@@ -115,7 +116,7 @@ func TestClosingAContextRemovesEverythingAtOnce(t *testing.T) {
 		t.Errorf("left behind: %+v", s)
 	}
 	w.run(1e9)
-	if a.killed != nil || a.qp.State() != transport.RTS && a.qp.State() != transport.Error {
+	if a.killed != nil || a.qp.State() != ib.QPSRTS && a.qp.State() != ib.QPSErr {
 		t.Errorf("the peer: killed %v, state %v", a.killed, a.qp.State())
 	}
 	if b.dev.Counters().Drops[transport.DropQPN] == 0 {
@@ -128,20 +129,20 @@ func TestAQueuePairGoesOnWithoutItsPeersContext(t *testing.T) {
 	a, b := pair(w, 1024)
 	at := attrs(1024, b)
 	at.RetryCount, at.Timeout = 1, 10
-	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
+	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
 	a.connectWith(at)
 	b.ctx.Close()
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: 1, sges: a.sge(0, 8)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: 1, sges: a.sge(0, 8)})
 	a.recv(2, nil)
 	w.run(1e9)
-	a.want(1, transport.RetryExcErr, transport.WCWrite)
-	a.want(2, transport.WRFlushErr, transport.WCRecv)
+	a.want(1, ib.WCRetryExcErr, ib.WCRDMAWrite)
+	a.want(2, ib.WCWRFlushErr, ib.WCRecv)
 	// What is posted to a QP in error is flushed, sends and receives.
-	a.post(wr{id: 3, op: transport.WRWrite, rkey: 1, sges: a.sge(0, 8)})
+	a.post(wr{id: 3, op: ib.WRRDMAWrite, rkey: 1, sges: a.sge(0, 8)})
 	a.recv(4, nil)
 	w.run(1e9)
 	got := a.pollAll()
-	if len(got) != 2 || got[0].status != transport.WRFlushErr || got[1].status != transport.WRFlushErr {
+	if len(got) != 2 || got[0].status != ib.WCWRFlushErr || got[1].status != ib.WCWRFlushErr {
 		t.Errorf("completions %+v", got)
 	}
 }
@@ -152,36 +153,36 @@ func TestResetEmptiesTheRings(t *testing.T) {
 	for i := range 5 {
 		a.recv(uint64(i), nil)
 	}
-	reset := &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}
-	check(t, a.ctx.ModifyQP(a.qp, reset, transport.MaskState))
+	reset := &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}
+	check(t, a.ctx.ModifyQP(a.qp, reset, ib.QPMaskState))
 	if got := *word(a.rq, abi.RingConsumer); got != 5 {
 		t.Errorf("receive ring's consumer index is %d", got)
 	}
-	check(t, b.ctx.ModifyQP(b.qp, reset, transport.MaskState))
+	check(t, b.ctx.ModifyQP(b.qp, reset, ib.QPMaskState))
 	a.connect(1024, b)
 	b.connect(1024, a)
 	a.recv(10, a.sge(0, 100))
-	b.post(wr{id: 11, op: transport.WRSend, sges: b.sge(0, 100)})
+	b.post(wr{id: 11, op: ib.WRSend, sges: b.sge(0, 100)})
 	w.run(1e9)
-	a.want(10, transport.Success, transport.WCRecv)
+	a.want(10, ib.WCSuccess, ib.WCRecv)
 }
 
 func TestAnOverrunCQFailsItsQueuePairs(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	for range 1025 {
-		a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 		w.step()
 	}
-	if !a.had(nic.EventCQErr) || !a.had(nic.EventQPFatal) {
+	if !a.had(ib.EventCQErr) || !a.had(ib.EventQPFatal) {
 		t.Errorf("events %v", a.events)
 	}
-	if a.qp.State() != transport.Error {
+	if a.qp.State() != ib.QPSErr {
 		t.Errorf("state %v", a.qp.State())
 	}
-	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
+	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
 	at := attrs(1024, b)
-	at.State = transport.Init
+	at.State = ib.QPSInit
 	wantErrno(t, "back to INIT on that CQ", a.ctx.ModifyQP(a.qp, &at, toInit), syscall.EINVAL)
 }
 
@@ -190,7 +191,7 @@ func TestCompletionEventsFollowTheArming(t *testing.T) {
 	a, b := pair(w, 1024)
 	send := func(flags uint32) {
 		b.recv(0, nil)
-		a.post(wr{op: transport.WRSend, flags: flags})
+		a.post(wr{op: ib.WRSend, flags: flags})
 		w.run(1e9)
 	}
 	arm := func(v uint32) { *word(b.cqRing, abi.CQArmed) = v }
@@ -214,7 +215,7 @@ func TestCompletionEventsFollowTheArming(t *testing.T) {
 	send(abi.SendSolicited)
 	step("armed for solicited, solicited came", 2)
 	arm(abi.CQArmSolicited)
-	check(t, b.ctx.ModifyQP(b.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Error}}, transport.MaskState))
+	check(t, b.ctx.ModifyQP(b.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSErr}}, ib.QPMaskState))
 	b.recv(0, nil)
 	w.run(1e9)
 	step("armed for solicited, an error came", 3)
@@ -226,7 +227,7 @@ func TestModifyChecksWhatTheDeviceKnows(t *testing.T) {
 	at := attrs(4096, b)
 	path, err := a.dev.ResolvePath(context.Background(), &at.AV)
 	check(t, err)
-	at.State = transport.Init
+	at.State = ib.QPSInit
 	bad := at
 	bad.Port = 2
 	wantErrno(t, "port 2", a.ctx.ModifyQP(a.qp, &bad, toInit), syscall.EINVAL)
@@ -234,7 +235,7 @@ func TestModifyChecksWhatTheDeviceKnows(t *testing.T) {
 	bad.PKeyIndex = 1
 	wantErrno(t, "P_Key index 1", a.ctx.ModifyQP(a.qp, &bad, toInit), syscall.EINVAL)
 	check(t, a.ctx.ModifyQP(a.qp, &at, toInit))
-	at.State = transport.RTR
+	at.State = ib.QPSRTR
 	wantErrno(t, "unresolved address vector", a.ctx.ModifyQP(a.qp, &at, toRTR), syscall.EINVAL)
 	at.AV.Path = path
 	bad = at
@@ -243,11 +244,11 @@ func TestModifyChecksWhatTheDeviceKnows(t *testing.T) {
 	bad = at
 	bad.AV.SGIDIndex = 0
 	wantErrno(t, "address families that differ", a.ctx.ModifyQP(a.qp, &bad, toRTR), syscall.EINVAL)
-	wantErrno(t, "no path MTU", a.ctx.ModifyQP(a.qp, &at, toRTR&^transport.MaskPathMTU), syscall.EINVAL)
+	wantErrno(t, "no path MTU", a.ctx.ModifyQP(a.qp, &at, toRTR&^ib.QPMaskPathMTU), syscall.EINVAL)
 	check(t, a.ctx.ModifyQP(a.qp, &at, toRTR))
 	got, err := a.ctx.QueryQP(a.qp)
 	check(t, err)
-	if got.State != transport.RTR || got.AV.DGID != at.AV.DGID || got.PathMTU != 4096 || got.Port != 1 {
+	if got.State != ib.QPSRTR || got.AV.DGID != at.AV.DGID || got.PathMTU != 4096 || got.Port != 1 {
 		t.Errorf("query: %+v", got)
 	}
 }
@@ -295,7 +296,7 @@ func TestGIDsFollowTheInterfaceAndKeepTheirIndex(t *testing.T) {
 	i.addrs = []netip.Prefix{p("2001:db8::1/64"), p("192.0.2.7/24"), p("192.0.2.8/24")}
 	i.change()
 	want("fe80::ff:fe00:1", "192.0.2.7", "2001:db8::1", "192.0.2.8")
-	if !c.had(nic.EventGIDChange) {
+	if !c.had(ib.EventGIDChange) {
 		t.Error("no event")
 	}
 	i.addrs = nil
@@ -330,7 +331,7 @@ func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
 	for range 3 {
 		a := ca.qp(smallCaps)
 		b := &queue{client: cb, caps: a.caps, sq: nic.NewPage(a.caps.SendRingSize())}
-		b.qp, err = cb.ctx.CreateQP(nic.QPInit{Type: nic.TypeRC, PD: cb.pd, SendCQ: cb.cq, RecvCQ: cb.cq,
+		b.qp, err = cb.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq, RecvCQ: cb.cq,
 			SRQ: srq, Caps: a.caps, SQ: b.sq})
 		check(t, err)
 		a.connect(1024, b)
@@ -347,13 +348,13 @@ func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
 	*word(ring, abi.RingProducer) = 3
 	for i, a := range as {
 		fill(a.mem[:100], byte(i))
-		a.post(wr{id: uint64(i), op: transport.WRSend, sges: a.sge(0, 100)})
+		a.post(wr{id: uint64(i), op: ib.WRSend, sges: a.sge(0, 100)})
 		w.run(1e6)
-		cb.want(uint64(i), transport.Success, transport.WCRecv)
+		cb.want(uint64(i), ib.WCSuccess, ib.WCRecv)
 		if cb.mem[i*100] != byte(i) {
 			t.Error("data are not where they belong")
 		}
-		if got := cb.had(nic.EventSRQLimit); got != (i >= 1) {
+		if got := cb.had(ib.EventSRQLimitReached); got != (i >= 1) {
 			t.Errorf("limit event with %d left: %v", 2-i, got)
 		}
 	}
@@ -386,7 +387,7 @@ func TestWhoIsToldOfACompletionSeesAllThatCameWithIt(t *testing.T) {
 	x.sq, x.rq = nic.NewPage(x.caps.SendRingSize()), nic.NewPage(x.caps.RecvRingSize())
 	var err error
 	x.qp, err = a.ctx.CreateQP(nic.QPInit{
-		Type: nic.TypeRC, PD: a.pd, SendCQ: queues[0], RecvCQ: queues[1], Caps: x.caps, SQ: x.sq, RQ: x.rq,
+		Type: ib.QPTypeRC, PD: a.pd, SendCQ: queues[0], RecvCQ: queues[1], Caps: x.caps, SQ: x.sq, RQ: x.rq,
 	})
 	check(t, err)
 	y := b.qp(smallCaps)
@@ -395,9 +396,9 @@ func TestWhoIsToldOfACompletionSeesAllThatCameWithIt(t *testing.T) {
 	x.recv(1, nil)
 	y.recv(2, nil)
 
-	x.post(wr{op: transport.WRSend, flags: abi.SendSignaled})
+	x.post(wr{op: ib.WRSend, flags: abi.SendSignaled})
 	w.engine.Step(w.now) // it leaves
-	y.post(wr{op: transport.WRSend})
+	y.post(wr{op: ib.WRSend})
 	w.step() // its answer and the other's message leave in one step
 	if told != 2 {
 		t.Errorf("told %d times, want 2", told)

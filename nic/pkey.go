@@ -4,6 +4,7 @@ import (
 	"slices"
 	"syscall"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -82,6 +83,6 @@ func (d *Device) SetPKeys(keys []uint16) error {
 			q.t.SetPKey(k)
 		}
 	}
-	d.broadcast(EventPKeyChange)
+	d.broadcast(ib.EventPKeyChange)
 	return nil
 }

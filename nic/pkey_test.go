@@ -6,6 +6,7 @@ import (
 	"syscall"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
@@ -65,15 +66,15 @@ func TestPKeysLetPartitionsTalk(t *testing.T) {
 			check(t, b.dev.SetPKeys([]uint16{0, 0, c.b}))
 			x, y := a.qp(smallCaps), b.qp(smallCaps)
 			connectAt(x, y, 1, 2)
-			x.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+			x.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 			w.run(1e9)
 			if c.talk {
-				if got := x.want(1, transport.Success, transport.WCWrite); got.pkeyIndex != 1 {
+				if got := x.want(1, ib.WCSuccess, ib.WCRDMAWrite); got.pkeyIndex != 1 {
 					t.Errorf("P_Key index %d in the completion", got.pkeyIndex)
 				}
 				return
 			}
-			x.want(1, transport.RetryExcErr, 0)
+			x.want(1, ib.WCRetryExcErr, 0)
 			n := b.dev.Counters().Drops[transport.DropPKey]
 			if n == 0 || b.dev.QueryPort().BadPKeyCntr != uint32(n) {
 				t.Errorf("%d dropped, bad_pkey_cntr is %d", n, b.dev.QueryPort().BadPKeyCntr)
@@ -88,10 +89,10 @@ func TestAQueuePairNeedsAPKeyThatIsThere(t *testing.T) {
 	check(t, c.dev.SetPKeys([]uint16{0x8005, 0, 0x8006}))
 	q := c.qp(smallCaps)
 	for _, i := range []int{-1, 1, 3, 0x10000} {
-		a := nic.QPAttr{Attr: transport.Attr{State: transport.Init}, Port: 1, PKeyIndex: i}
+		a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSInit}, Port: 1, PKeyIndex: i}
 		wantErrno(t, fmt.Sprint("index ", i), c.ctx.ModifyQP(q.qp, &a, toInit), syscall.EINVAL)
 	}
-	a := nic.QPAttr{Attr: transport.Attr{State: transport.Init}, Port: 1, PKeyIndex: 2}
+	a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSInit}, Port: 1, PKeyIndex: 2}
 	check(t, c.ctx.ModifyQP(q.qp, &a, toInit))
 	got, err := c.ctx.QueryQP(q.qp)
 	if err != nil || got.PKeyIndex != 2 || got.PKey != 0x8006 {
@@ -106,26 +107,26 @@ func TestAQueuePairNeedsAPKeyThatIsThere(t *testing.T) {
 func TestAChangedPKeyTableCountsAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	write := func(id uint64, want transport.Status) {
+	write := func(id uint64, want ib.WCStatus) {
 		t.Helper()
-		a.post(wr{id: id, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(wr{id: id, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 		w.run(100e9)
-		a.want(id, want, transport.WCWrite)
+		a.want(id, want, ib.WCRDMAWrite)
 	}
-	write(1, transport.Success)
+	write(1, ib.WCSuccess)
 	check(t, a.dev.SetPKeys([]uint16{0x8123}))
 	check(t, b.dev.SetPKeys([]uint16{0x0123, packet.DefaultPKey}))
-	if !a.had(nic.EventPKeyChange) || !b.had(nic.EventPKeyChange) || a.events[0].Port != 1 {
+	if !a.had(ib.EventPKeyChange) || !b.had(ib.EventPKeyChange) || a.events[0].Port != 1 {
 		t.Errorf("events: %v, %v", a.events, b.events)
 	}
-	write(2, transport.Success)
+	write(2, ib.WCSuccess)
 	n := len(b.events)
 	check(t, b.dev.SetPKeys(b.dev.PKeys()))
 	if len(b.events) != n {
 		t.Error("an event of a table that did not change")
 	}
 	check(t, b.dev.SetPKeys([]uint16{0, packet.DefaultPKey}))
-	write(3, transport.RetryExcErr)
+	write(3, ib.WCRetryExcErr)
 	if b.dev.QueryPort().BadPKeyCntr == 0 {
 		t.Error("nothing counted")
 	}
@@ -154,7 +155,7 @@ func TestDatagramsOfAnotherPartitionAreDropped(t *testing.T) {
 	b.recv(1, b.sge(0, 200))
 	a.sendTo(1, 1, b.qp.QPN(), 8)
 	w.run(1e6)
-	a.want(1, transport.Success, transport.WCSend)
+	a.want(1, ib.WCSuccess, ib.WCSend)
 	b.wantNone()
 	if n := b.dev.Counters().Drops[transport.DropPKey]; n != 1 {
 		t.Errorf("%d dropped", n)

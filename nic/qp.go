@@ -5,45 +5,14 @@ import (
 	"syscall"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
 )
 
-// A QPType is enum ibv_qp_type.
-type QPType uint32
-
-// Types of queue pairs.
-const (
-	TypeRC QPType = 2
-	TypeUC QPType = 3
-	TypeUD QPType = 4
-
-	TypeXRCSend QPType = 9  // XRC initiator: has a send queue only
-	TypeXRCRecv QPType = 10 // XRC target: has no queue, and receives into the SRQs of its domain
-)
-
-var services = map[QPType]packet.Service{TypeRC: packet.RC, TypeUC: packet.UC, TypeUD: packet.UD,
-	TypeXRCSend: packet.XRC, TypeXRCRecv: packet.XRC}
-
-// xrc reports whether t is one of XRC's.
-func (t QPType) xrc() bool { return t == TypeXRCSend || t == TypeXRCRecv }
-
-// reliable reports whether peers acknowledge what queue pairs of the type send.
-func (t QPType) reliable() bool { return t == TypeRC || t.xrc() }
-
-func (t QPType) String() string {
-	switch t {
-	case TypeXRCSend:
-		return "XRC_INI"
-	case TypeXRCRecv:
-		return "XRC_TGT"
-	}
-	if s, ok := services[t]; ok {
-		return s.String()
-	}
-	return "unknown"
-}
+var services = map[ib.QPType]packet.Service{ib.QPTypeRC: packet.RC, ib.QPTypeUC: packet.UC, ib.QPTypeUD: packet.UD,
+	ib.QPTypeXRCSend: packet.XRC, ib.QPTypeXRCRecv: packet.XRC}
 
 // Caps is how much a queue pair holds: struct ibv_qp_cap.
 type Caps struct {
@@ -86,7 +55,7 @@ func (c *Caps) RecvRingSize() int { return abi.RingSize(c.MaxRecvWR, abi.RecvSlo
 
 // QPInit is what a queue pair is made of.
 type QPInit struct {
-	Type   QPType
+	Type   ib.QPType
 	PD     *PD
 	SendCQ *CQ
 	RecvCQ *CQ
@@ -123,7 +92,7 @@ type QP struct {
 	av        AddressVector
 	port      int
 	pkeyIndex int
-	state     transport.State // as last seen: what changes it also acts on the rings
+	state     ib.QPState // as last seen: what changes it also acts on the rings
 
 	// On the engine.
 	active  bool // in the device's list of those that may have something to send
@@ -178,7 +147,7 @@ func (q *QP) register() error {
 	if o.PD != nil {
 		config.PD = o.PD.pd
 	}
-	if o.Type.xrc() {
+	if o.Type.XRC() {
 		q.xrcConfig(&config)
 	}
 	t, err := transport.New(config)
@@ -219,7 +188,7 @@ func (q *QP) hold(n int) {
 }
 
 func (c *Context) checkInit(o *QPInit) error {
-	if o.Type.xrc() {
+	if o.Type.XRC() {
 		return c.checkXRCInit(o)
 	}
 	if err := c.own(o.PD); err != nil {
@@ -241,7 +210,7 @@ func (c *Context) checkInit(o *QPInit) error {
 
 func (q *QP) makeRings() (err error) {
 	o := &q.init
-	if o.Type.xrc() {
+	if o.Type.XRC() {
 		return q.makeXRCRings()
 	}
 	q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
@@ -295,15 +264,15 @@ func (q *QP) Doorbell() int { return q.bell }
 func (q *QP) Caps() Caps { return q.init.Caps }
 
 // State returns the present state.
-func (q *QP) State() transport.State { return q.t.State() }
+func (q *QP) State() ib.QPState { return q.t.State() }
 
 // QPAttr is struct ibv_qp_attr: the transport's attributes and what the device keeps.
 type QPAttr struct {
-	transport.Attr // PKey is set from PKeyIndex
-	AV             AddressVector
-	Port           int
-	PKeyIndex      int
-	Caps           Caps // QueryQP only
+	ib.QPAttr // PKey is set from PKeyIndex
+	AV        AddressVector
+	Port      int
+	PKeyIndex int
+	Caps      Caps // QueryQP only
 }
 
 // QueryQP returns q's attributes.
@@ -311,13 +280,13 @@ func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 	if q == nil || q.ctx != c {
 		return QPAttr{}, refuse(syscall.EINVAL, "no QP of this context")
 	}
-	return QPAttr{Attr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex, Caps: q.init.Caps}, nil
+	return QPAttr{QPAttr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex, Caps: q.init.Caps}, nil
 }
 
-// ModifyQP changes attributes and state. With transport.MaskAV, a.AV.Path is set by
+// ModifyQP changes attributes and state. With ib.QPMaskAV, a.AV.Path is set by
 // Device.ResolvePath. Errors are EINVAL and EPERM (a controlled Q_Key, see
 // ContextOptions.Privileged); nothing is changed then.
-func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
+func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
@@ -329,16 +298,16 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 		return err
 	}
 	q.drainSQE()
-	if err = q.t.Modify(q.device.enter(q), &a.Attr, mask); err != nil {
+	if err = q.t.Modify(q.device.enter(q), &a.QPAttr, mask); err != nil {
 		return modifyError(err)
 	}
-	if mask&transport.MaskPort != 0 {
+	if mask&ib.QPMaskPort != 0 {
 		q.port = a.Port
 	}
-	if mask&transport.MaskPKeyIndex != 0 {
+	if mask&ib.QPMaskPKeyIndex != 0 {
 		q.pkeyIndex = a.PKeyIndex
 	}
-	if mask&transport.MaskAV != 0 {
+	if mask&ib.QPMaskAV != 0 {
 		q.path, q.av = path, a.AV
 	}
 	q.noteState()
@@ -349,7 +318,7 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask transport.AttrMask) error {
 // drainSQE flushes what was posted to a queue pair in SQE: none of it may be carried out after
 // the queue pair has gone on.
 func (q *QP) drainSQE() {
-	for q.state == transport.SQE {
+	for q.state == ib.QPSSQE {
 		before := q.sqTaken
 		q.pull()
 		q.t.Transmit(q.device.enter(q))
@@ -366,42 +335,42 @@ func modifyError(err error) error {
 }
 
 // checkModify checks what the transport does not know: port, P_Key index and address vector.
-func (q *QP) checkModify(a *QPAttr, mask transport.AttrMask) (path *wire.Path, err error) {
+func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err error) {
 	d := q.device
-	if mask&transport.MaskState != 0 && a.State == transport.Init && (q.sendCQ.lost() || q.recvCQ.lost()) {
+	if mask&ib.QPMaskState != 0 && a.State == ib.QPSInit && (q.sendCQ.lost() || q.recvCQ.lost()) {
 		return nil, refuse(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
 	}
-	if mask&transport.MaskPort != 0 && a.Port != 1 {
+	if mask&ib.QPMaskPort != 0 && a.Port != 1 {
 		return nil, refuse(syscall.EINVAL, "port %d of 1", a.Port)
 	}
-	if mask&transport.MaskPKeyIndex != 0 {
+	if mask&ib.QPMaskPKeyIndex != 0 {
 		k, ok := d.PKey(a.PKeyIndex)
 		if !ok {
 			return nil, refuse(syscall.EINVAL, "there is no P_Key at index %d", a.PKeyIndex)
 		}
 		a.PKey = k
 	}
-	if mask&transport.MaskQKey != 0 && a.QKey>>31 != 0 && !q.ctx.opt.Privileged {
+	if mask&ib.QPMaskQKey != 0 && a.QKey>>31 != 0 && !q.ctx.opt.Privileged {
 		return nil, refuse(syscall.EPERM, "Q_Key %#x is a controlled one", a.QKey)
 	}
-	if mask&transport.MaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
+	if mask&ib.QPMaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
 		return nil, refuse(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
 	}
-	if limit := d.limits.MaxRDAtomic; mask&transport.MaskMaxRDAtomic != 0 && int(a.MaxRDAtomic) > limit ||
-		mask&transport.MaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
+	if limit := d.limits.MaxRDAtomic; mask&ib.QPMaskMaxRDAtomic != 0 && int(a.MaxRDAtomic) > limit ||
+		mask&ib.QPMaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
 		return nil, refuse(syscall.EINVAL, "more READs and atomics at a time than %d", limit)
 	}
-	if mask&(transport.MaskAltPath|transport.MaskPathMigState) != 0 {
+	if mask&(ib.QPMaskAltPath|ib.QPMaskPathMigState) != 0 {
 		return nil, refuse(syscall.EINVAL, "automatic path migration is not supported")
 	}
-	if mask&transport.MaskAV == 0 {
+	if mask&ib.QPMaskAV == 0 {
 		return nil, nil
 	}
 	if path, err = d.resolved(&a.AV); err != nil {
 		return nil, err
 	}
 	peer := a.DestQPN
-	if mask&transport.MaskDestQPN == 0 {
+	if mask&ib.QPMaskDestQPN == 0 {
 		peer = q.t.Query().DestQPN
 	}
 	if path.SrcPort = d.link.Capabilities().SrcPort; path.SrcPort == 0 {
@@ -418,10 +387,10 @@ func (q *QP) noteState() {
 	}
 	q.state = s
 	if !q.recv.shared {
-		q.recv.ring.callForDoorbell(s == transport.Error)
+		q.recv.ring.callForDoorbell(s == ib.QPSErr)
 	}
 	switch s {
-	case transport.Reset:
+	case ib.QPSReset:
 		q.sqTaken = q.sq.loadProducer()
 		q.sqDone = q.sqTaken
 		q.sq.storeConsumer(q.sqDone)
@@ -429,14 +398,14 @@ func (q *QP) noteState() {
 			q.recv.ring.discard()
 		}
 		q.path = nil
-	case transport.Error:
+	case ib.QPSErr:
 		q.device.tx.activate(q) // what is posted from now on is flushed
 	}
 }
 
 // fail takes q to the error state because of something outside the transport.
 func (q *QP) fail() {
-	q.t.Fail(q.device.enter(q), transport.EventQPFatal)
+	q.t.Fail(q.device.enter(q), ib.EventQPFatal)
 	q.noteState()
 	q.device.tx.activate(q)
 }

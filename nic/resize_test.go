@@ -5,20 +5,20 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 )
 
 func TestAResizedCQKeepsWhatWasNotPolled(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	write := func(id uint64) { a.post(wr{id: id, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)}) }
+	write := func(id uint64) { a.post(wr{id: id, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)}) }
 	for i := range 20 {
 		write(uint64(i))
 	}
 	w.run(1e9)
 	for i := range 5 {
-		a.want(uint64(i), transport.Success, transport.WCWrite)
+		a.want(uint64(i), ib.WCSuccess, ib.WCRDMAWrite)
 	}
 	*word(a.cqRing, abi.CQArmed) = abi.CQArmNext
 	resize := func(n int) error {
@@ -44,7 +44,7 @@ func TestAResizedCQKeepsWhatWasNotPolled(t *testing.T) {
 	write(21)
 	w.run(1e9)
 	for i := range 17 {
-		a.want(uint64(5+i), transport.Success, transport.WCWrite)
+		a.want(uint64(5+i), ib.WCSuccess, ib.WCRDMAWrite)
 	}
 	a.wantNone()
 	other := w.client(a.dev)
@@ -61,7 +61,7 @@ func TestAResizedSRQKeepsWhatWaits(t *testing.T) {
 	check(t, err)
 	a := ca.qp(smallCaps)
 	b := &queue{client: cb, caps: a.caps, sq: nic.NewPage(a.caps.SendRingSize())}
-	b.qp, err = cb.ctx.CreateQP(nic.QPInit{Type: nic.TypeRC, PD: cb.pd, SendCQ: cb.cq, RecvCQ: cb.cq, SRQ: srq, Caps: a.caps, SQ: b.sq})
+	b.qp, err = cb.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq, RecvCQ: cb.cq, SRQ: srq, Caps: a.caps, SQ: b.sq})
 	check(t, err)
 	a.connect(1024, b)
 	b.connect(1024, a)
@@ -73,9 +73,9 @@ func TestAResizedSRQKeepsWhatWaits(t *testing.T) {
 		*word(ring, abi.RingProducer) = uint32(i + 1)
 	}
 	send := func(i int) {
-		a.post(wr{id: uint64(i), op: transport.WRSend, sges: a.sge(0, 100)})
+		a.post(wr{id: uint64(i), op: ib.WRSend, sges: a.sge(0, 100)})
 		w.run(1e6)
-		cb.want(uint64(i), transport.Success, transport.WCRecv)
+		cb.want(uint64(i), ib.WCSuccess, ib.WCRecv)
 	}
 	for i := range 4 {
 		post(i)
@@ -86,7 +86,7 @@ func TestAResizedSRQKeepsWhatWaits(t *testing.T) {
 	ring = nic.NewPage(abi.RingSize(n, abi.RecvSlotSize(sge)))
 	wantErrno(t, "a limit above the slots", cb.ctx.ModifySRQ(srq, nic.SRQChange{Limit: 9, MaxWR: n, Ring: ring}), syscall.EINVAL)
 	check(t, cb.ctx.ModifySRQ(srq, nic.SRQChange{Limit: 3, MaxWR: n, Ring: ring}))
-	if got := srq.Query(); got != (nic.SRQAttr{MaxWR: 8, MaxSGE: 1, Limit: 3}) || cb.had(nic.EventSRQLimit) {
+	if got := srq.Query(); got != (nic.SRQAttr{MaxWR: 8, MaxSGE: 1, Limit: 3}) || cb.had(ib.EventSRQLimitReached) {
 		t.Errorf("query %+v", got)
 	}
 	for i := 4; i < 9; i++ {
@@ -95,7 +95,7 @@ func TestAResizedSRQKeepsWhatWaits(t *testing.T) {
 	for i := 1; i < 9; i++ {
 		send(i)
 	}
-	if srq.Query().Limit != 0 || !cb.had(nic.EventSRQLimit) {
+	if srq.Query().Limit != 0 || !cb.had(ib.EventSRQLimitReached) {
 		t.Error("no limit event")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 )
 
 // ErrRunning is returned by Run of an engine that runs, is Stepped, or was closed.
@@ -33,7 +34,7 @@ func (e *Engine) Run(ctx context.Context) error {
 
 	e.loop(ctx)
 	for _, d := range e.devices {
-		d.broadcast(EventDeviceFatal)
+		d.broadcast(ib.EventDeviceFatal)
 	}
 	e.ended = true
 	e.mail.stop()

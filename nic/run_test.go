@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -114,8 +114,8 @@ func TestASleepingEngineIsWokenByTheDoorbell(t *testing.T) {
 					n = 100
 				}
 				for i := range n {
-					l.post(wr{id: uint64(i), op: transport.WRWrite, rkey: l.b.mr.RKey(), sges: l.a.sge(0, 64)})
-					if c := l.wait(t, l.a.client); c.id != uint64(i) || c.status != transport.Success {
+					l.post(wr{id: uint64(i), op: ib.WRRDMAWrite, rkey: l.b.mr.RKey(), sges: l.a.sge(0, 64)})
+					if c := l.wait(t, l.a.client); c.id != uint64(i) || c.status != ib.WCSuccess {
 						t.Fatalf("completion %+v, want %d", c, i)
 					}
 					time.Sleep(pause)
@@ -146,8 +146,8 @@ func TestDoReachesAnEngineAwakeAsleepAndGone(t *testing.T) {
 func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
 	l := newLive(t, 1, time.Microsecond)
 	l.ea.Do(func() { // a peer that is gone without a trace
-		check(t, l.b.ctx.ModifyQP(l.b.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
-		check(t, l.a.ctx.ModifyQP(l.a.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState))
+		check(t, l.b.ctx.ModifyQP(l.b.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
+		check(t, l.a.ctx.ModifyQP(l.a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
 	})
 	at := attrs(1024, l.b)
 	at.Timeout, at.RetryCount = 8, 2 // 1 ms
@@ -156,16 +156,16 @@ func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
 	check(t, err)
 	l.ea.Do(func() {
 		for _, s := range []struct {
-			state transport.State
-			mask  transport.AttrMask
-		}{{transport.Init, toInit}, {transport.RTR, toRTR}, {transport.RTS, toRTS}} {
+			state ib.QPState
+			mask  ib.QPAttrMask
+		}{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR}, {ib.QPSRTS, toRTS}} {
 			at.State = s.state
 			check(t, l.a.ctx.ModifyQP(l.a.qp, &at, s.mask))
 		}
 	})
 	start := time.Now()
-	l.post(wr{id: 5, op: transport.WRWrite, rkey: 1, sges: l.a.sge(0, 64)})
-	if c := l.wait(t, l.a.client); c.status != transport.RetryExcErr {
+	l.post(wr{id: 5, op: ib.WRRDMAWrite, rkey: 1, sges: l.a.sge(0, 64)})
+	if c := l.wait(t, l.a.client); c.status != ib.WCRetryExcErr {
 		t.Errorf("completion %+v", c)
 	}
 	// How much longer it may take depends on what else the machine does.
@@ -177,7 +177,7 @@ func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
 func TestTheEndOfAnEngineIsFatalToItsClients(t *testing.T) {
 	l := newLive(t, 1, time.Microsecond)
 	l.stop(t)
-	if !l.a.had(nic.EventDeviceFatal) || !l.b.had(nic.EventDeviceFatal) {
+	if !l.a.had(ib.EventDeviceFatal) || !l.b.had(ib.EventDeviceFatal) {
 		t.Errorf("events %v and %v", l.a.events, l.b.events)
 	}
 	if err := l.ea.Run(context.Background()); err == nil {

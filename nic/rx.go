@@ -3,6 +3,7 @@ package nic
 import (
 	"errors"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 	"softroce/wire"
@@ -140,7 +141,7 @@ func (d *Device) admit(f *wire.RxFrame) (*QP, transport.DropReason) {
 
 // accepts checks a packet against the queue pair that it names.
 func (q *QP) accepts(f *wire.RxFrame, p *transport.Packet) (transport.DropReason, bool) {
-	if q.state == transport.Reset {
+	if q.state == ib.QPSReset {
 		return transport.DropState, false
 	}
 	if !q.t.PKeyMatches(p.PKey) {
@@ -150,11 +151,11 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.Packet) (transport.DropReason
 	if s := p.Opcode.Service(); s != services[q.init.Type] && s != packet.CNP {
 		return transport.DropService, false
 	}
-	if q.state < transport.RTR || q.state == transport.Error {
+	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
 		return transport.DropState, false
 	}
 	// A connection has one peer, whatever UDP port that sends from. A datagram may be anybody's.
-	if q.init.Type == TypeUD {
+	if q.init.Type == ib.QPTypeUD {
 		if !f.Dst.IsMulticast() && !q.device.gids.has(f.Dst, f.VLAN()) {
 			return transport.DropGID, false
 		}

@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -35,9 +36,9 @@ func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
 }
 
 // Event implements transport.Sink.
-func (d *Device) Event(t *transport.QP, ev transport.Event) {
+func (d *Device) Event(t *transport.QP, ev ib.EventType) {
 	q := t.UserData().(*QP)
-	q.ctx.event(Event{Type: EventType(ev), QP: q})
+	q.ctx.event(Event{Type: ev, QP: q})
 }
 
 // settle carries out queued writes to memory, and then lets completions be seen: whoever

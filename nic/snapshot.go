@@ -3,7 +3,7 @@ package nic
 import (
 	"net/netip"
 
-	"softroce/transport"
+	"softroce/internal/ib"
 )
 
 // A Snapshot is what a device holds, for people and programs to look at.
@@ -11,7 +11,7 @@ type Snapshot struct {
 	Name      string        `json:"name"`
 	GUID      uint64        `json:"guid"`
 	Netdev    string        `json:"netdev"`
-	PortState int           `json:"port_state"` // enum ibv_port_state
+	PortState ib.PortState  `json:"port_state"`
 	ActiveMTU int           `json:"active_mtu"`
 	GIDs      []GIDEntry    `json:"gids"`
 	PKeys     []uint16      `json:"pkeys"` // by index; 0: none
@@ -130,7 +130,7 @@ func (q *QP) info(o Owner) QPInfo {
 		PathMTU: a.PathMTU, PKey: a.PKey, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
 		Caps: q.init.Caps, SharedQueue: q.recv.shared,
 	}
-	if a.State != transport.Reset && !q.recv.shared {
+	if a.State != ib.QPSReset && !q.recv.shared {
 		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.taken, q.recv.ring.size()))
 	}
 	if p := q.path; p != nil {

@@ -6,8 +6,8 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 	"softroce/wire"
 	"softroce/wire/fault"
 )
@@ -21,18 +21,18 @@ func TestASnapshotHasEveryKindOfObject(t *testing.T) {
 	a.connect(1024, b)
 	b.connect(1024, a)
 	for id := range uint64(2) {
-		a.post(wr{id: id, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(wr{id: id, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 		w.run(1e9)
-		a.want(id, transport.Success, transport.WCWrite)
+		a.want(id, ib.WCSuccess, ib.WCRDMAWrite)
 	}
 	slots, sges := 10, 1
 	check(t, a.dev.RoundSRQ(&slots, &sges))
 	srq, err := a.ctx.CreateSRQ(nic.SRQInit{PD: a.pd, MaxWR: slots, MaxSGE: sges, Limit: 3, Ring: nic.NewPage(abi.RingSize(slots, abi.RecvSlotSize(sges)))})
 	check(t, err)
-	_, err = a.ctx.AllocMW(a.pd, nic.MWType2)
+	_, err = a.ctx.AllocMW(a.pd, ib.MWType2)
 	check(t, err)
 	a.ah(1, "192.0.2.2")
-	ud := a.qpOf(nic.TypeUD, smallCaps)
+	ud := a.qpOf(ib.QPTypeUD, smallCaps)
 	group := netip.MustParseAddr("239.1.2.3")
 	check(t, a.ctx.AttachMcast(ud.qp, nic.GIDOf(group)))
 

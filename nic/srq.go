@@ -5,6 +5,7 @@ import (
 	"syscall"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/transport"
 )
 
@@ -250,6 +251,6 @@ func (s *SRQ) remove() {
 func (s *SRQ) checkLimit() {
 	if s.ring.limit > 0 && s.ring.posted() < s.ring.limit {
 		s.ring.limit = 0
-		s.ctx.event(Event{Type: EventSRQLimit, SRQ: s})
+		s.ctx.event(Event{Type: ib.EventSRQLimitReached, SRQ: s})
 	}
 }

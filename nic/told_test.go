@@ -4,8 +4,8 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -53,9 +53,9 @@ func TestAMessageIsAcknowledgedBeforeItsReceiverIsTold(t *testing.T) {
 	x.connect(1024, y)
 	y.connect(1024, x)
 	y.recv(1, nil)
-	x.post(wr{op: transport.WRSend, flags: abi.SendSignaled})
+	x.post(wr{op: ib.WRSend, flags: abi.SendSignaled})
 	w.step()
-	a.want(0, transport.Success, transport.WCSend)
+	a.want(0, ib.WCSuccess, ib.WCSend)
 	if told != 1 || *word(ring, abi.CQEvents) != 1 || *armed != abi.CQArmNext {
 		t.Errorf("told %d times, %d events, armed %d; want 1, 1 and what it was armed for since", told, *word(ring, abi.CQEvents), *armed)
 	}

@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
 	"softroce/wire"
@@ -21,20 +22,20 @@ func TestEveryOperationMovesItsBytes(t *testing.T) {
 				fill(a.mem[:n], 1)
 				b.recv(70, b.sge(1<<21, 1<<20))
 				b.recv(71, nil)
-				a.post(wr{id: 1, op: transport.WRWrite, remote: 64, rkey: rkey, sges: a.sge(0, n)})
-				a.post(wr{id: 2, op: transport.WRSend, sges: a.sge(0, n)})
-				a.post(wr{id: 3, op: transport.WRWriteImm, imm: 0xfeed, remote: 64, rkey: rkey, sges: a.sge(0, n)})
-				a.post(wr{id: 4, op: transport.WRRead, remote: 64, rkey: rkey, sges: a.sge(1<<21, n)})
+				a.post(wr{id: 1, op: ib.WRRDMAWrite, remote: 64, rkey: rkey, sges: a.sge(0, n)})
+				a.post(wr{id: 2, op: ib.WRSend, sges: a.sge(0, n)})
+				a.post(wr{id: 3, op: ib.WRRDMAWriteWithImm, imm: 0xfeed, remote: 64, rkey: rkey, sges: a.sge(0, n)})
+				a.post(wr{id: 4, op: ib.WRRDMARead, remote: 64, rkey: rkey, sges: a.sge(1<<21, n)})
 				w.run(1e9)
 
-				a.want(1, transport.Success, transport.WCWrite)
-				a.want(2, transport.Success, transport.WCSend)
-				a.want(3, transport.Success, transport.WCWrite)
-				a.want(4, transport.Success, transport.WCRead)
-				if c := b.want(70, transport.Success, transport.WCRecv); int(c.byteLen) != n {
+				a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+				a.want(2, ib.WCSuccess, ib.WCSend)
+				a.want(3, ib.WCSuccess, ib.WCRDMAWrite)
+				a.want(4, ib.WCSuccess, ib.WCRDMARead)
+				if c := b.want(70, ib.WCSuccess, ib.WCRecv); int(c.byteLen) != n {
 					t.Errorf("received %d bytes of %d", c.byteLen, n)
 				}
-				if c := b.want(71, transport.Success, transport.WCRecvImm); c.imm != 0xfeed {
+				if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.imm != 0xfeed {
 					t.Errorf("immediate %#x", c.imm)
 				}
 				for _, got := range [][]byte{b.mem[64:][:n], b.mem[1<<21:][:n], a.mem[1<<21:][:n]} {
@@ -52,11 +53,11 @@ func TestAtomicsReturnTheOldValue(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	le.PutUint64(b.mem[8:], 41)
-	a.post(wr{id: 1, op: transport.WRFetchAdd, remote: 8, rkey: b.mr.RKey(), add: 1, sges: a.sge(0, 8)})
-	a.post(wr{id: 2, op: transport.WRCompareSwap, remote: 8, rkey: b.mr.RKey(), add: 42, swap: 7, sges: a.sge(8, 8)})
+	a.post(wr{id: 1, op: ib.WRAtomicFetchAndAdd, remote: 8, rkey: b.mr.RKey(), add: 1, sges: a.sge(0, 8)})
+	a.post(wr{id: 2, op: ib.WRAtomicCmpAndSwp, remote: 8, rkey: b.mr.RKey(), add: 42, swap: 7, sges: a.sge(8, 8)})
 	w.run(1e9)
-	a.want(1, transport.Success, transport.WCFetchAdd)
-	a.want(2, transport.Success, transport.WCCompareSwap)
+	a.want(1, ib.WCSuccess, ib.WCFetchAdd)
+	a.want(2, ib.WCSuccess, ib.WCCompSwap)
 	if x, y, z := le.Uint64(a.mem), le.Uint64(a.mem[8:]), le.Uint64(b.mem[8:]); x != 41 || y != 42 || z != 7 {
 		t.Errorf("old values %d and %d, now %d; want 41, 42 and 7", x, y, z)
 	}
@@ -66,10 +67,10 @@ func TestInlineDataNeedNoKey(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	b.recv(1, b.sge(0, 64))
-	a.post(wr{id: 2, op: transport.WRSend, flags: abi.SendInline, inline: []byte("out of the ring")})
+	a.post(wr{id: 2, op: ib.WRSend, flags: abi.SendInline, inline: []byte("out of the ring")})
 	w.run(1e9)
-	a.want(2, transport.Success, transport.WCSend)
-	if b.want(1, transport.Success, transport.WCRecv); string(b.mem[:15]) != "out of the ring" {
+	a.want(2, ib.WCSuccess, ib.WCSend)
+	if b.want(1, ib.WCSuccess, ib.WCRecv); string(b.mem[:15]) != "out of the ring" {
 		t.Errorf("received %q", b.mem[:15])
 	}
 }
@@ -87,7 +88,7 @@ func TestManyQueuePairsShareALinkFairly(t *testing.T) {
 	}
 	for i, q := range as {
 		for k := range 16 {
-			q.post(wr{id: uint64(i), op: transport.WRWrite, remote: uint64(i) << 14, rkey: cb.mr.RKey(),
+			q.post(wr{id: uint64(i), op: ib.WRRDMAWrite, remote: uint64(i) << 14, rkey: cb.mr.RKey(),
 				sges: ca.sge(i<<14, 1<<14)})
 			_ = k
 		}
@@ -121,14 +122,14 @@ func TestPostingFillsAndDrainsTheRingManyTimes(t *testing.T) {
 	posted, completed := 0, 0
 	for completed < total {
 		for posted < total && a.hasRoom() {
-			a.store(&wr{id: uint64(posted), op: transport.WRWrite, remote: uint64(posted) % 1000 * 8,
+			a.store(&wr{id: uint64(posted), op: ib.WRRDMAWrite, remote: uint64(posted) % 1000 * 8,
 				rkey: b.mr.RKey(), sges: a.sge(posted%1000*8, 8)})
 			posted++
 		}
 		a.ring()
 		w.step()
 		for _, c := range a.pollAll() {
-			if c.id != uint64(completed) || c.status != transport.Success {
+			if c.id != uint64(completed) || c.status != ib.WCSuccess {
 				t.Fatalf("completion %d: %+v", completed, c)
 			}
 			completed++
@@ -157,9 +158,9 @@ func TestFramesThatALinkDoesNotTakeGoLaterInOrder(t *testing.T) {
 	a.connect(1024, b)
 	b.connect(1024, a)
 	fill(a.mem[:1<<20], 3)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
 	w.run(1e9)
-	a.want(1, transport.Success, transport.WCWrite)
+	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if !bytes.Equal(a.mem[:1<<20], b.mem[:1<<20]) {
 		t.Error("data differ")
 	}
@@ -180,12 +181,12 @@ func TestALinkThatTakesNothingMakesRetriesRunOut(t *testing.T) {
 	at := attrs(1024, b)
 	at.RetryCount = 2
 	a.connectWith(at)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
 	for range 5000 {
 		w.now += 1e5
 		w.engine.Step(w.now)
 	}
-	a.want(1, transport.RetryExcErr, transport.WCWrite)
+	a.want(1, ib.WCRetryExcErr, ib.WCRDMAWrite)
 	if a.dev.Counters().TxStalled == 0 {
 		t.Error("frames that waited for long were not counted")
 	}
@@ -198,11 +199,11 @@ func TestALostPacketIsSentAgainAfterTheTimeout(t *testing.T) {
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
 	b.connect(1024, a)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
 	w.run(50e6)
 	a.wantNone()
 	w.run(50e6) // timeout code 14 is 67 ms
-	a.want(1, transport.Success, transport.WCWrite)
+	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if n := a.dev.Counters().LocalACKTimeout; n != 1 {
 		t.Errorf("%d timeouts counted", n)
 	}
@@ -225,13 +226,13 @@ func (l *lossy) Send(now int64, batch []wire.TxFrame) (int, error) {
 func TestReceiverNotReadyIsRetriedUntilItIs(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	a.post(wr{id: 1, op: transport.WRSend, sges: a.sge(0, 100)})
+	a.post(wr{id: 1, op: ib.WRSend, sges: a.sge(0, 100)})
 	w.run(10e6)
 	a.wantNone()
 	b.recv(2, b.sge(0, 100))
 	w.run(10e6)
-	a.want(1, transport.Success, transport.WCSend)
-	b.want(2, transport.Success, transport.WCRecv)
+	a.want(1, ib.WCSuccess, ib.WCSend)
+	b.want(2, ib.WCSuccess, ib.WCRecv)
 	if a.dev.Counters().RNRReceived == 0 {
 		t.Error("no RNR NAK was counted")
 	}
@@ -240,13 +241,13 @@ func TestReceiverNotReadyIsRetriedUntilItIs(t *testing.T) {
 func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		op   transport.WROpcode
+		op   ib.WROpcode
 		n    int
 	}{
-		{"WRITE small", transport.WRWrite, 64}, {"WRITE", transport.WRWrite, 1 << 20},
-		{"SEND small", transport.WRSend, 64}, {"SEND", transport.WRSend, 1 << 18},
-		{"READ small", transport.WRRead, 64}, {"READ", transport.WRRead, 1 << 20},
-		{"FETCH_ADD", transport.WRFetchAdd, 8},
+		{"WRITE small", ib.WRRDMAWrite, 64}, {"WRITE", ib.WRRDMAWrite, 1 << 20},
+		{"SEND small", ib.WRSend, 64}, {"SEND", ib.WRSend, 1 << 18},
+		{"READ small", ib.WRRDMARead, 64}, {"READ", ib.WRRDMARead, 1 << 20},
+		{"FETCH_ADD", ib.WRAtomicFetchAndAdd, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
@@ -255,7 +256,7 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 			into := b.sge(0, c.n)
 			round := func() {
 				for range 8 {
-					if c.op == transport.WRSend {
+					if c.op == ib.WRSend {
 						b.recv(0, into)
 					}
 					a.store(&req)
@@ -268,7 +269,7 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 						if !ok {
 							break
 						}
-						if c.status != transport.Success {
+						if c.status != ib.WCSuccess {
 							t.Fatalf("completion %+v", c)
 						}
 					}
@@ -306,10 +307,10 @@ func TestACompletionWhoseDataCouldNotBeWrittenIsAnError(t *testing.T) {
 	check(t, err)
 	b.recv(1, []transport.SGE{{Length: 1000, LKey: mr.LKey()}})
 	b.recv(2, nil)
-	a.post(wr{id: 3, op: transport.WRSend, sges: a.sge(0, 1000)})
+	a.post(wr{id: 3, op: ib.WRSend, sges: a.sge(0, 1000)})
 	mem.gone = true
 	w.run(1e9)
-	b.want(1, transport.LocProtErr, transport.WCRecv)
-	b.want(2, transport.WRFlushErr, transport.WCRecv)
-	a.want(3, transport.RemOpErr, transport.WCSend)
+	b.want(1, ib.WCLocProtErr, ib.WCRecv)
+	b.want(2, ib.WCWRFlushErr, ib.WCRecv)
+	a.want(3, ib.WCRemOpErr, ib.WCSend)
 }

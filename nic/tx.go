@@ -1,8 +1,8 @@
 package nic
 
 import (
+	"softroce/internal/ib"
 	"softroce/packet"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -124,7 +124,7 @@ func (t *txState) slot(q *QP) *packet.Tx {
 	f := &t.frames[t.filled]
 	t.kept[t.filled].is = false
 	t.filled++
-	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, !q.init.Type.reliable(), false, false
+	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, !q.init.Type.Reliable(), false, false
 	f.Len = 0
 	return &f.Tx
 }
@@ -172,7 +172,7 @@ func (d *Device) serve(q *QP) (more bool) {
 	more = q.t.Transmit(d.enter(q))
 	d.tx.unfilled()
 	q.noteState()
-	if q.state == transport.Error && !q.recv.shared && q.recv.ring.posted() > 0 {
+	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
 		more = true // more receives to flush than one call takes
 	}
 	return more || posted

@@ -7,6 +7,7 @@ import (
 	"syscall"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"
@@ -56,10 +57,10 @@ func TestAGIDOfAVLANSendsItsTag(t *testing.T) {
 		x.q.connectWith(at)
 	}
 	b.recv(1, b.sge(0, 4000))
-	a.post(wr{id: 2, op: transport.WRSend, sges: a.sge(0, 4000)})
+	a.post(wr{id: 2, op: ib.WRSend, sges: a.sge(0, 4000)})
 	w.run(1e9)
-	a.want(2, transport.Success, transport.WCSend)
-	if c := b.want(1, transport.Success, transport.WCRecv); c.vlan != 5<<13|7 {
+	a.want(2, ib.WCSuccess, ib.WCSend)
+	if c := b.want(1, ib.WCSuccess, ib.WCRecv); c.vlan != 5<<13|7 {
 		t.Errorf("cvlan %#x", c.vlan)
 	}
 	for i := range log.vlans {
@@ -85,9 +86,9 @@ func TestAConnectionHearsItsVLANAlone(t *testing.T) {
 	at = attrs(1024, a)
 	at.AV.SGIDIndex = 3 // of VLAN 8, where the peer is not
 	b.connectWith(at)
-	a.post(wr{id: 1, op: transport.WRWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
 	w.run(1e9)
-	a.want(1, transport.RetryExcErr, 0)
+	a.want(1, ib.WCRetryExcErr, 0)
 	if n := b.dev.Counters().Drops[transport.DropSource]; n != 2 {
 		t.Errorf("%d dropped as of another source, want 2", n)
 	}
@@ -117,7 +118,7 @@ func TestDatagramsMustBeForAGIDOfTheNIC(t *testing.T) {
 	keep := in.Link
 	in.Link = &listening{keep, &seen}
 	w.run(1e6)
-	if c := a.want(1, transport.Success, transport.WCRecv); c.vlan != 3<<13|7 {
+	if c := a.want(1, ib.WCSuccess, ib.WCRecv); c.vlan != 3<<13|7 {
 		t.Errorf("cvlan %#x", c.vlan)
 	}
 	if want := uint16(0xc000 | 0x12345&0x3fff ^ 0x12345>>14); len(seen) != 1 || seen[0].SrcPort != want {
@@ -141,7 +142,7 @@ func TestDatagramsMustBeForAGIDOfTheNIC(t *testing.T) {
 	g.Tagged, g.TCI = true, 6<<13 // a tag for priority alone
 	in.frames = append(in.frames, g)
 	w.run(1e6)
-	a.want(1, transport.Success, transport.WCRecv)
+	a.want(1, ib.WCSuccess, ib.WCRecv)
 }
 
 // A listening link keeps copies of what it receives.

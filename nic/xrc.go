@@ -4,6 +4,7 @@ import (
 	"syscall"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
 )
@@ -128,7 +129,7 @@ func (x *xrc) forget(s *SRQ) {
 func (s *SRQ) stop(which func(*QP) bool) {
 	for _, c := range s.ctx.device.contexts {
 		for _, q := range c.qps {
-			if q.init.Type == TypeXRCRecv && q.recv.ring == s.ring && which(q) {
+			if q.init.Type == ib.QPTypeXRCRecv && q.recv.ring == s.ring && which(q) {
 				q.fail()
 			}
 		}
@@ -158,7 +159,7 @@ var (
 
 func (q *QP) makeXRCRings() (err error) {
 	o := &q.init
-	if o.Type == TypeXRCRecv {
+	if o.Type == ib.QPTypeXRCRecv {
 		q.sq, err = newRing("send", NewPage(unusedRing), 1, unusedSend)
 	} else {
 		q.sq, err = newRing("send", o.SQ, o.Caps.MaxSendWR, abi.SendSlotSize(o.Caps.MaxSendSGE, o.Caps.MaxInline))
@@ -176,7 +177,7 @@ func (c *Context) checkXRCInit(o *QPInit) error {
 	if o.SRQ != nil || o.RecvCQ != nil || o.RQ != nil {
 		return refuse(syscall.EINVAL, "XRC QP has no receive queue")
 	}
-	if o.Type == TypeXRCRecv {
+	if o.Type == ib.QPTypeXRCRecv {
 		return c.checkTarget(o)
 	}
 	if err := c.own(o.PD); err != nil {
@@ -209,7 +210,7 @@ func (c *Context) checkTarget(o *QPInit) error {
 // xrcConfig completes what the transport is told of an XRC queue pair.
 func (q *QP) xrcConfig(t *transport.Config) {
 	t.Recv, t.Role = nil, transport.Initiator
-	if q.init.Type == TypeXRCRecv {
+	if q.init.Type == ib.QPTypeXRCRecv {
 		t.Role, t.Domain = transport.Target, xrcTarget{q}
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -55,24 +56,24 @@ func xpair(a, b *client, x *nic.XRCD) (ini *queue, tgt *nic.QP) {
 	check(a.t, a.dev.RoundCaps(&caps))
 	ini = &queue{client: a, caps: caps, sq: nic.NewPage(caps.SendRingSize())}
 	var err error
-	ini.qp, err = a.ctx.CreateQP(nic.QPInit{Type: nic.TypeXRCSend, PD: a.pd, SendCQ: a.cq, Caps: caps, SQ: ini.sq})
+	ini.qp, err = a.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCSend, PD: a.pd, SendCQ: a.cq, Caps: caps, SQ: ini.sq})
 	check(a.t, err)
-	tgt, err = b.ctx.CreateQP(nic.QPInit{Type: nic.TypeXRCRecv, XRCD: x})
+	tgt, err = b.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: x})
 	check(a.t, err)
 	far := &queue{client: b, qp: tgt}
-	ini.bringXRC(toRTR&^transport.MaskMaxDestRDAtomic&^transport.MaskMinRNRTimer, toRTS, far)
-	far.bringXRC(toRTR, transport.MaskState|transport.MaskTimeout|transport.MaskSQPSN, ini)
+	ini.bringXRC(toRTR&^ib.QPMaskMaxDestRDAtomic&^ib.QPMaskMinRNRTimer, toRTS, far)
+	far.bringXRC(toRTR, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskSQPSN, ini)
 	return ini, tgt
 }
 
-func (q *queue) bringXRC(rtr, rts transport.AttrMask, peer *queue) {
+func (q *queue) bringXRC(rtr, rts ib.QPAttrMask, peer *queue) {
 	q.t.Helper()
 	a := attrs(1024, peer)
 	var err error
 	a.AV.Path, err = q.dev.ResolvePath(q.t.Context(), &a.AV)
 	check(q.t, err)
-	for state, mask := range []transport.AttrMask{transport.Init: toInit, transport.RTR: rtr, transport.RTS: rts} {
-		if a.State = transport.State(state); mask != 0 {
+	for state, mask := range []ib.QPAttrMask{ib.QPSInit: toInit, ib.QPSRTR: rtr, ib.QPSRTS: rts} {
+		if a.State = ib.QPState(state); mask != 0 {
 			check(q.t, q.ctx.ModifyQP(q.qp, &a, mask))
 		}
 	}
@@ -89,16 +90,16 @@ func TestXRCAcrossProcesses(t *testing.T) {
 	fill(a.mem[:8000], 1)
 	for i, s := range queues {
 		s.recv(uint64(10+i), s.sge(100, 3000))
-		ini.post(wr{id: uint64(i), op: transport.WRSend, ah: s.srq.Number(), sges: a.sge(i*3000, 3000)})
-		ini.post(wr{id: uint64(10 + i), op: transport.WRWrite, ah: s.srq.Number(), rkey: s.mr.RKey(), remote: 20000, sges: a.sge(i, 5000)})
-		ini.post(wr{id: uint64(20 + i), op: transport.WRRead, ah: s.srq.Number(), rkey: s.mr.RKey(), remote: 20000, sges: a.sge(100000*(i+1), 5000)})
+		ini.post(wr{id: uint64(i), op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(i*3000, 3000)})
+		ini.post(wr{id: uint64(10 + i), op: ib.WRRDMAWrite, ah: s.srq.Number(), rkey: s.mr.RKey(), remote: 20000, sges: a.sge(i, 5000)})
+		ini.post(wr{id: uint64(20 + i), op: ib.WRRDMARead, ah: s.srq.Number(), rkey: s.mr.RKey(), remote: 20000, sges: a.sge(100000*(i+1), 5000)})
 	}
 	w.run(1e9)
 	for i, s := range queues {
-		ini.want(uint64(i), transport.Success, transport.WCSend)
-		ini.want(uint64(10+i), transport.Success, transport.WCWrite)
-		ini.want(uint64(20+i), transport.Success, transport.WCRead)
-		if c := s.want(uint64(10+i), transport.Success, transport.WCRecv); c.qpn != tgt.QPN() || c.byteLen != 3000 {
+		ini.want(uint64(i), ib.WCSuccess, ib.WCSend)
+		ini.want(uint64(10+i), ib.WCSuccess, ib.WCRDMAWrite)
+		ini.want(uint64(20+i), ib.WCSuccess, ib.WCRDMARead)
+		if c := s.want(uint64(10+i), ib.WCSuccess, ib.WCRecv); c.qpn != tgt.QPN() || c.byteLen != 3000 {
 			t.Errorf("%+v", c)
 		}
 		if !bytes.Equal(s.mem[100:3100], a.mem[i*3000:][:3000]) || !bytes.Equal(a.mem[100000*(i+1):][:5000], a.mem[i:][:5000]) {
@@ -106,9 +107,9 @@ func TestXRCAcrossProcesses(t *testing.T) {
 		}
 		s.wantNone()
 	}
-	ini.post(wr{id: 5, op: transport.WRWrite, ah: queues[0].srq.Number(), rkey: c.mr.RKey(), sges: a.sge(0, 8)})
+	ini.post(wr{id: 5, op: ib.WRRDMAWrite, ah: queues[0].srq.Number(), rkey: c.mr.RKey(), sges: a.sge(0, 8)})
 	w.run(1e9)
-	ini.want(5, transport.RemAccessErr, transport.WCWrite)
+	ini.want(5, ib.WCRemAccessErr, ib.WCRDMAWrite)
 }
 
 func TestAnSRQOfAnotherDomainIsNotFound(t *testing.T) {
@@ -119,11 +120,11 @@ func TestAnSRQOfAnotherDomainIsNotFound(t *testing.T) {
 	check(t, err)
 	s := b.xsrq(own)
 	s.recv(1, s.sge(0, 100))
-	ini.post(wr{id: 1, op: transport.WRSend, ah: s.srq.Number(), sges: a.sge(0, 8)})
+	ini.post(wr{id: 1, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 8)})
 	w.run(1e9)
-	ini.want(1, transport.RemInvReqErr, transport.WCSend)
+	ini.want(1, ib.WCRemInvReqErr, ib.WCSend)
 	s.wantNone()
-	if tgt.State() != transport.Error || !slices.ContainsFunc(b.events, func(e nic.Event) bool { return e.Type == nic.EventQPRequestErr && e.QP == tgt }) {
+	if tgt.State() != ib.QPSErr || !slices.ContainsFunc(b.events, func(e nic.Event) bool { return e.Type == ib.EventQPReqErr && e.QP == tgt }) {
 		t.Errorf("state %v, events %v", tgt.State(), b.events)
 	}
 }
@@ -135,18 +136,18 @@ func TestAnSRQThatGoesInMidMessageTakesItsTargetsAlong(t *testing.T) {
 	ini, tgt := xpair(a, b, x)
 	s := b.xsrq(x)
 	s.recv(1, s.sge(0, 1<<20))
-	ini.post(wr{id: 1, op: transport.WRSend, ah: s.srq.Number(), sges: a.sge(0, 1<<20)})
+	ini.post(wr{id: 1, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 1<<20)})
 	for range 3 {
 		w.now++
 		w.engine.Step(w.now)
 	}
 	check(t, b.ctx.DestroySRQ(s.srq))
 	w.run(1e12)
-	if tgt.State() != transport.Error {
+	if tgt.State() != ib.QPSErr {
 		t.Errorf("the target is in %v", tgt.State())
 	}
-	s.want(1, transport.WRFlushErr, transport.WCRecv)
-	if c, _ := ini.poll(); c.status == transport.Success {
+	s.want(1, ib.WCWRFlushErr, ib.WCRecv)
+	if c, _ := ini.poll(); c.status == ib.WCSuccess {
 		t.Errorf("the message was delivered: %+v", c)
 	}
 }
@@ -160,18 +161,18 @@ func TestACQThatOverflowsEndsItsXRCQueue(t *testing.T) {
 	s := b.xsrq(x)
 	for i := range uint64(3) {
 		s.recv(i, s.sge(0, 100))
-		ini.post(wr{id: i, op: transport.WRSend, ah: s.srq.Number(), sges: a.sge(0, 8)})
+		ini.post(wr{id: i, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 8)})
 	}
 	w.run(1e9)
-	var got []nic.EventType
+	var got []ib.EventType
 	for _, e := range b.events {
 		got = append(got, e.Type)
 	}
-	if !slices.Contains(got, nic.EventCQErr) || !slices.Contains(got, nic.EventSRQErr) {
+	if !slices.Contains(got, ib.EventCQErr) || !slices.Contains(got, ib.EventSRQErr) {
 		t.Errorf("events %v", got)
 	}
 	for _, c := range ini.pollAll() {
-		if c.id > 0 && c.status == transport.Success {
+		if c.id > 0 && c.status == ib.WCSuccess {
 			t.Error("a message was acknowledged whose completion is lost")
 		}
 	}
@@ -184,15 +185,15 @@ func TestWhatXRCObjectsAreMadeOf(t *testing.T) {
 	check(t, c.dev.RoundCaps(&caps))
 	ring := nic.NewPage(caps.SendRingSize())
 	for name, init := range map[string]nic.QPInit{
-		"target without a domain":       {Type: nic.TypeXRCRecv},
-		"target with another's domain":  {Type: nic.TypeXRCRecv, XRCD: o.domain()},
-		"target with a PD":              {Type: nic.TypeXRCRecv, XRCD: x, PD: c.pd},
-		"target with an SRQ":            {Type: nic.TypeXRCRecv, XRCD: x, SRQ: c.xsrq(x).srq},
-		"initiator without a PD":        {Type: nic.TypeXRCSend, SendCQ: c.cq, Caps: caps, SQ: ring},
-		"initiator without a CQ":        {Type: nic.TypeXRCSend, PD: c.pd, Caps: caps, SQ: ring},
-		"initiator with a domain":       {Type: nic.TypeXRCSend, PD: c.pd, SendCQ: c.cq, Caps: caps, SQ: ring, XRCD: x},
-		"initiator with a receive CQ":   {Type: nic.TypeXRCSend, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps, SQ: ring},
-		"initiator without a send ring": {Type: nic.TypeXRCSend, PD: c.pd, SendCQ: c.cq, Caps: caps},
+		"target without a domain":       {Type: ib.QPTypeXRCRecv},
+		"target with another's domain":  {Type: ib.QPTypeXRCRecv, XRCD: o.domain()},
+		"target with a PD":              {Type: ib.QPTypeXRCRecv, XRCD: x, PD: c.pd},
+		"target with an SRQ":            {Type: ib.QPTypeXRCRecv, XRCD: x, SRQ: c.xsrq(x).srq},
+		"initiator without a PD":        {Type: ib.QPTypeXRCSend, SendCQ: c.cq, Caps: caps, SQ: ring},
+		"initiator without a CQ":        {Type: ib.QPTypeXRCSend, PD: c.pd, Caps: caps, SQ: ring},
+		"initiator with a domain":       {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq, Caps: caps, SQ: ring, XRCD: x},
+		"initiator with a receive CQ":   {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps, SQ: ring},
+		"initiator without a send ring": {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq, Caps: caps},
 	} {
 		_, err := c.ctx.CreateQP(init)
 		wantErrno(t, name, err, syscall.EINVAL)
@@ -226,7 +227,7 @@ func TestDomainsOpenAndCloseLikeFiles(t *testing.T) {
 	wantErrno(t, "destroy its CQ", b.ctx.DestroyCQ(b.cq), syscall.EBUSY)
 	wantErrno(t, "close another's", b.ctx.CloseXRCD(x), syscall.EINVAL)
 	check(t, a.ctx.CloseXRCD(x))
-	tgt, err := b.ctx.CreateQP(nic.QPInit{Type: nic.TypeXRCRecv, XRCD: y})
+	tgt, err := b.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: y})
 	check(t, err)
 	check(t, b.ctx.DestroySRQ(s.srq))
 	wantErrno(t, "close with a target", b.ctx.CloseXRCD(y), syscall.EBUSY)
@@ -243,7 +244,7 @@ func TestAContextClosesWithXRC(t *testing.T) {
 	ini, tgt := xpair(a, b, x)
 	s := b.xsrq(x)
 	s.recv(1, s.sge(0, 4000))
-	ini.post(wr{id: 1, op: transport.WRSend, ah: s.srq.Number(), sges: a.sge(0, 4000)})
+	ini.post(wr{id: 1, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 4000)})
 	w.run(1e6)
 	q, err := b.ctx.QueryQP(tgt)
 	check(t, err)

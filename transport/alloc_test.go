@@ -3,6 +3,7 @@ package transport
 import (
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -55,10 +56,10 @@ func (p *pool) exchange(b *pool, pkt *Packet) {
 func TestTheDataPathAllocatesNothing(t *testing.T) {
 	o := usual
 	o.mtu = 4096
-	for _, op := range []WROpcode{WRWrite, WRRead, WRFetchAdd} {
+	for _, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMARead, ib.WRAtomicFetchAndAdd} {
 		a, b := pools(t, o)
 		n := 200000
-		if op == WRFetchAdd {
+		if op == ib.WRAtomicFetchAndAdd {
 			n = 8
 		}
 		wr := SendWR{Opcode: op, SGEs: a.sge(0, n), RemoteAddr: sideBase, RKey: b.region.RKey()}
@@ -80,7 +81,7 @@ func BenchmarkWrite(b *testing.B) {
 	o.mtu = 4096
 	x, y := pools(t, o)
 	const n = 1 << 17
-	wr := SendWR{Opcode: WRWrite, SGEs: x.sge(0, n), RemoteAddr: sideBase, RKey: y.region.RKey()}
+	wr := SendWR{Opcode: ib.WRRDMAWrite, SGEs: x.sge(0, n), RemoteAddr: sideBase, RKey: y.region.RKey()}
 	var pkt Packet
 	b.SetBytes(n)
 	b.ReportAllocs()

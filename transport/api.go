@@ -3,6 +3,7 @@ package transport
 import (
 	"errors"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -30,7 +31,7 @@ type Sink interface {
 	Complete(q *QP, c *Completion)
 
 	// Event hears of what verbs calls an asynchronous event.
-	Event(q *QP, ev Event)
+	Event(q *QP, ev ib.EventType)
 }
 
 // A RecvQueue is where a responder takes receive work requests from: the queue
@@ -59,8 +60,8 @@ type RecvWR struct {
 // A SendWR is a send work request. PostSend copies it whole.
 type SendWR struct {
 	ID         uint64
-	Opcode     WROpcode
-	Flags      SendFlags
+	Opcode     ib.WROpcode
+	Flags      ib.SendFlags
 	Imm        uint32 // immediate data, or the R_Key to invalidate
 	RemoteAddr uint64
 	RKey       uint32
@@ -80,7 +81,7 @@ type SendWR struct {
 // which names it by all but its low 8 bits.
 type Bind struct {
 	LKey   uint32 // of the region
-	Access mrtable.Access
+	Access ib.Access
 	Addr   uint64
 	Length uint64 // 0 unbinds a window of type 1
 }
@@ -92,106 +93,14 @@ type Flush struct {
 	Selectivity uint8 // enum ibv_selectivity_level
 }
 
-// WROpcode is enum ibv_wr_opcode.
-type WROpcode uint32
-
-const (
-	WRWrite       WROpcode = 0
-	WRWriteImm    WROpcode = 1
-	WRSend        WROpcode = 2
-	WRSendImm     WROpcode = 3
-	WRRead        WROpcode = 4
-	WRCompareSwap WROpcode = 5
-	WRFetchAdd    WROpcode = 6
-	WRLocalInv    WROpcode = 7
-	WRBindMW      WROpcode = 8
-	WRSendInv     WROpcode = 9
-	WRFlush       WROpcode = 14
-	WRAtomicWrite WROpcode = 15
-)
-
-// SendFlags is enum ibv_send_flags.
-type SendFlags uint32
-
-const (
-	Fence     SendFlags = 1 << 0
-	Signaled  SendFlags = 1 << 1
-	Solicited SendFlags = 1 << 2
-	Inline    SendFlags = 1 << 3
-)
-
-// Status is enum ibv_wc_status.
-type Status uint32
-
-const (
-	Success         Status = 0
-	LocLenErr       Status = 1
-	LocQPOpErr      Status = 2
-	LocProtErr      Status = 4
-	WRFlushErr      Status = 5
-	MWBindErr       Status = 6
-	BadRespErr      Status = 7
-	LocAccessErr    Status = 8
-	RemInvReqErr    Status = 9
-	RemAccessErr    Status = 10
-	RemOpErr        Status = 11
-	RetryExcErr     Status = 12
-	RNRRetryExcErr  Status = 13
-	RemAbortErr     Status = 16
-	FatalErr        Status = 19
-	RespTimeoutErr  Status = 20
-	GeneralErr      Status = 21
-	statusNameCount        = 22
-)
-
-var statusNames = [statusNameCount]string{
-	Success: "success", LocLenErr: "local length error", LocQPOpErr: "local QP operation error",
-	LocProtErr: "local protection error", WRFlushErr: "work request flushed", MWBindErr: "memory window bind error",
-	BadRespErr: "bad response", LocAccessErr: "local access error", RemInvReqErr: "remote invalid request",
-	RemAccessErr: "remote access error", RemOpErr: "remote operation error",
-	RetryExcErr: "transport retry counter exceeded", RNRRetryExcErr: "RNR retry counter exceeded",
-	RemAbortErr: "remote aborted", FatalErr: "fatal error", RespTimeoutErr: "response timeout", GeneralErr: "general error",
-}
-
-func (s Status) String() string {
-	if int(s) < len(statusNames) && statusNames[s] != "" {
-		return statusNames[s]
-	}
-	return "unknown status"
-}
-
-// WCOpcode is enum ibv_wc_opcode.
-type WCOpcode uint32
-
-const (
-	WCSend        WCOpcode = 0
-	WCWrite       WCOpcode = 1
-	WCRead        WCOpcode = 2
-	WCCompareSwap WCOpcode = 3
-	WCFetchAdd    WCOpcode = 4
-	WCBindMW      WCOpcode = 5
-	WCLocalInv    WCOpcode = 6
-	WCFlush       WCOpcode = 8
-	WCAtomicWrite WCOpcode = 9
-	WCRecv        WCOpcode = 1 << 7
-	WCRecvImm     WCOpcode = WCRecv + 1 // IBV_WC_RECV_RDMA_WITH_IMM
-)
-
-// Bits of Completion.Flags: enum ibv_wc_flags.
-const (
-	WCGRH     = 1 << 0
-	WCWithImm = 1 << 1
-	WCWithInv = 1 << 3
-)
-
 // A Completion tells that a work request is done.
 type Completion struct {
 	WRID      uint64
-	Status    Status
-	Opcode    WCOpcode
+	Status    ib.WCStatus
+	Opcode    ib.WCOpcode
 	ByteLen   uint32 // receives and READs
 	Imm       uint32 // immediate, or the R_Key that was invalidated
-	Flags     uint32
+	Flags     ib.WCFlags
 	SrcQP     uint32
 	Recv      bool      // of the receive queue
 	Signaled  bool      // a completion queue entry is due
@@ -200,20 +109,6 @@ type Completion struct {
 	VLAN      uint16    // receives: the tag of the last packet, as its owner saw it
 	Queue     RecvQueue // XRC: the shared receive queue whose work request this is
 }
-
-// Event is enum ibv_event_type, as far as a queue pair gives them.
-type Event uint32
-
-const (
-	EventQPFatal         Event = 1
-	EventQPRequestErr    Event = 2
-	EventQPAccessErr     Event = 3
-	EventCommEstablished Event = 4
-	EventSQDrained       Event = 5
-	EventPathMigrated    Event = 6
-	EventPathMigErr      Event = 7
-	EventLastWQEReached  Event = 16
-)
 
 // A Packet is a received packet, parsed, with its pad cut off.
 type Packet struct {

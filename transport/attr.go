@@ -4,79 +4,8 @@ import (
 	"errors"
 	"fmt"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/packet"
-)
-
-// State is enum ibv_qp_state.
-type State uint8
-
-const (
-	Reset State = iota
-	Init
-	RTR
-	RTS
-	SQD
-	SQE
-	Error
-)
-
-var stateNames = [...]string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
-
-func (s State) String() string {
-	if int(s) < len(stateNames) {
-		return stateNames[s]
-	}
-	return fmt.Sprintf("State(%d)", uint8(s))
-}
-
-// Attr are the attributes of a queue pair that the transport knows; the address
-// vector is its owner's affair.
-type Attr struct {
-	State           State
-	CurState        State
-	PathMTU         int // bytes: 256, 512, 1024, 2048 or 4096
-	QKey            uint32
-	RQPSN           uint32
-	SQPSN           uint32
-	DestQPN         uint32
-	Access          mrtable.Access // remote operations allowed
-	MaxRDAtomic     uint8          // READs and atomics outstanding as requester
-	MaxDestRDAtomic uint8          // the same as responder
-	MinRNRTimer     uint8          // code, 5 bits
-	Timeout         uint8          // code, 5 bits: 4.096 µs * 2^code, 0 for none
-	RetryCount      uint8          // 3 bits
-	RNRRetry        uint8          // 3 bits, 7 for ever
-	PKey            uint16         // the value behind the P_Key index
-	Draining        bool           // Query only: in SQD, and what was begun is not complete
-}
-
-// AttrMask is enum ibv_qp_attr_mask.
-type AttrMask uint32
-
-const (
-	MaskState           AttrMask = 1 << 0
-	MaskCurState        AttrMask = 1 << 1
-	MaskEnSQDNotify     AttrMask = 1 << 2
-	MaskAccess          AttrMask = 1 << 3
-	MaskPKeyIndex       AttrMask = 1 << 4
-	MaskPort            AttrMask = 1 << 5
-	MaskQKey            AttrMask = 1 << 6
-	MaskAV              AttrMask = 1 << 7
-	MaskPathMTU         AttrMask = 1 << 8
-	MaskTimeout         AttrMask = 1 << 9
-	MaskRetryCount      AttrMask = 1 << 10
-	MaskRNRRetry        AttrMask = 1 << 11
-	MaskRQPSN           AttrMask = 1 << 12
-	MaskMaxRDAtomic     AttrMask = 1 << 13
-	MaskAltPath         AttrMask = 1 << 14
-	MaskMinRNRTimer     AttrMask = 1 << 15
-	MaskSQPSN           AttrMask = 1 << 16
-	MaskMaxDestRDAtomic AttrMask = 1 << 17
-	MaskPathMigState    AttrMask = 1 << 18
-	MaskCap             AttrMask = 1 << 19
-	MaskDestQPN         AttrMask = 1 << 20
-	MaskRateLimit       AttrMask = 1 << 25
 )
 
 // Errors of Modify; both are EINVAL to a verbs program.
@@ -86,10 +15,10 @@ var (
 )
 
 // A transition's attributes: those that must be given and those that may.
-type transition struct{ required, optional AttrMask }
+type transition struct{ required, optional ib.QPAttrMask }
 
 // transitions returns the state machine of a queue pair's service.
-func (c *Config) transitions() map[[2]State]transition {
+func (c *Config) transitions() map[[2]ib.QPState]transition {
 	switch {
 	case c.Service == packet.UC:
 		return ucTransitions
@@ -104,79 +33,79 @@ func (c *Config) transitions() map[[2]State]transition {
 }
 
 // rcTransitions is table 91 and following of IBTA 11.2.5.2 for RC.
-var rcTransitions = map[[2]State]transition{
-	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
-	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskAccess},
-	{Init, RTR}: {MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer,
-		MaskAltPath | MaskAccess | MaskPKeyIndex},
-	{RTR, RTS}: {MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskSQPSN | MaskMaxRDAtomic,
-		MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
-	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState | MaskMinRNRTimer},
-	{RTS, SQD}: {0, MaskEnSQDNotify},
-	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
-	{SQD, SQD}: {0, MaskPort | MaskAV | MaskPathMTU | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic |
-		MaskMaxDestRDAtomic | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskMinRNRTimer | MaskPathMigState},
+var rcTransitions = map[[2]ib.QPState]transition{
+	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, 0},
+	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+	{ib.QPSInit, ib.QPSRTR}: {ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN | ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer,
+		ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex},
+	{ib.QPSRTR, ib.QPSRTS}: {ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskSQPSN | ib.QPMaskMaxRDAtomic,
+		ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
+	{ib.QPSRTS, ib.QPSRTS}: {0, ib.QPMaskCurState | ib.QPMaskAccess | ib.QPMaskAltPath | ib.QPMaskPathMigState | ib.QPMaskMinRNRTimer},
+	{ib.QPSRTS, ib.QPSSQD}: {0, ib.QPMaskEnSQDNotify},
+	{ib.QPSSQD, ib.QPSRTS}: {0, ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
+	{ib.QPSSQD, ib.QPSSQD}: {0, ib.QPMaskPort | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic |
+		ib.QPMaskMaxDestRDAtomic | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
 }
 
 // ucTransitions is the same for UC, which has nothing that concerns acknowledgements.
-var ucTransitions = map[[2]State]transition{
-	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
-	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskAccess},
-	{Init, RTR}:   {MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, MaskAltPath | MaskAccess | MaskPKeyIndex},
-	{RTR, RTS}:    {MaskSQPSN, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
-	{RTS, RTS}:    {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState},
-	{RTS, SQD}:    {0, MaskEnSQDNotify},
-	{SQD, RTS}:    {0, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
-	{SQD, SQD}:    {0, MaskAV | MaskPathMTU | MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState},
-	{SQE, RTS}:    {0, MaskCurState | MaskAccess},
+var ucTransitions = map[[2]ib.QPState]transition{
+	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, 0},
+	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+	{ib.QPSInit, ib.QPSRTR}:   {ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN, ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex},
+	{ib.QPSRTR, ib.QPSRTS}:    {ib.QPMaskSQPSN, ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPathMigState},
+	{ib.QPSRTS, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskAccess | ib.QPMaskAltPath | ib.QPMaskPathMigState},
+	{ib.QPSRTS, ib.QPSSQD}:    {0, ib.QPMaskEnSQDNotify},
+	{ib.QPSSQD, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPathMigState},
+	{ib.QPSSQD, ib.QPSSQD}:    {0, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex | ib.QPMaskPathMigState},
+	{ib.QPSSQE, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskAccess},
 }
 
 // udTransitions is the same for UD, which has no peer and a Q_Key instead.
-var udTransitions = map[[2]State]transition{
-	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskQKey, 0},
-	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskQKey},
-	{Init, RTR}:   {0, MaskPKeyIndex | MaskQKey},
-	{RTR, RTS}:    {MaskSQPSN, MaskCurState | MaskQKey},
-	{RTS, RTS}:    {0, MaskCurState | MaskQKey},
-	{RTS, SQD}:    {0, MaskEnSQDNotify},
-	{SQD, RTS}:    {0, MaskCurState | MaskQKey},
-	{SQD, SQD}:    {0, MaskPKeyIndex | MaskQKey},
-	{SQE, RTS}:    {0, MaskCurState | MaskQKey},
+var udTransitions = map[[2]ib.QPState]transition{
+	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey, 0},
+	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey},
+	{ib.QPSInit, ib.QPSRTR}:   {0, ib.QPMaskPKeyIndex | ib.QPMaskQKey},
+	{ib.QPSRTR, ib.QPSRTS}:    {ib.QPMaskSQPSN, ib.QPMaskCurState | ib.QPMaskQKey},
+	{ib.QPSRTS, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskQKey},
+	{ib.QPSRTS, ib.QPSSQD}:    {0, ib.QPMaskEnSQDNotify},
+	{ib.QPSSQD, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskQKey},
+	{ib.QPSSQD, ib.QPSSQD}:    {0, ib.QPMaskPKeyIndex | ib.QPMaskQKey},
+	{ib.QPSSQE, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskQKey},
 }
 
 // initiatorTransitions is the same for the end of an XRC connection that sends requests, and
 // targetTransitions for the one that answers them (annex A14).
-var initiatorTransitions = map[[2]State]transition{
-	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
-	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskAccess},
-	{Init, RTR}:   {MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, MaskAltPath | MaskAccess | MaskPKeyIndex},
-	{RTR, RTS}: {MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskSQPSN | MaskMaxRDAtomic,
-		MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
-	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState},
-	{RTS, SQD}: {0, MaskEnSQDNotify},
-	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskPathMigState},
-	{SQD, SQD}: {0, MaskPort | MaskAV | MaskPathMTU | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskMaxRDAtomic |
-		MaskAltPath | MaskAccess | MaskPKeyIndex | MaskPathMigState},
+var initiatorTransitions = map[[2]ib.QPState]transition{
+	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, 0},
+	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+	{ib.QPSInit, ib.QPSRTR}:   {ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN, ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex},
+	{ib.QPSRTR, ib.QPSRTS}: {ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskSQPSN | ib.QPMaskMaxRDAtomic,
+		ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPathMigState},
+	{ib.QPSRTS, ib.QPSRTS}: {0, ib.QPMaskCurState | ib.QPMaskAccess | ib.QPMaskAltPath | ib.QPMaskPathMigState},
+	{ib.QPSRTS, ib.QPSSQD}: {0, ib.QPMaskEnSQDNotify},
+	{ib.QPSSQD, ib.QPSRTS}: {0, ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPathMigState},
+	{ib.QPSSQD, ib.QPSSQD}: {0, ib.QPMaskPort | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic |
+		ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex | ib.QPMaskPathMigState},
 }
 
-var targetTransitions = map[[2]State]transition{
-	{Reset, Init}: {MaskPKeyIndex | MaskPort | MaskAccess, 0},
-	{Init, Init}:  {0, MaskPKeyIndex | MaskPort | MaskAccess},
-	{Init, RTR}: {MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer,
-		MaskAltPath | MaskAccess | MaskPKeyIndex},
-	{RTR, RTS}: {MaskTimeout | MaskSQPSN, MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
-	{RTS, RTS}: {0, MaskCurState | MaskAccess | MaskAltPath | MaskPathMigState | MaskMinRNRTimer},
-	{RTS, SQD}: {0, MaskEnSQDNotify},
-	{SQD, RTS}: {0, MaskCurState | MaskAltPath | MaskAccess | MaskMinRNRTimer | MaskPathMigState},
-	{SQD, SQD}: {0, MaskPort | MaskAV | MaskPathMTU | MaskTimeout | MaskMaxDestRDAtomic | MaskAltPath | MaskAccess |
-		MaskPKeyIndex | MaskMinRNRTimer | MaskPathMigState},
+var targetTransitions = map[[2]ib.QPState]transition{
+	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, 0},
+	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+	{ib.QPSInit, ib.QPSRTR}: {ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN | ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer,
+		ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex},
+	{ib.QPSRTR, ib.QPSRTS}: {ib.QPMaskTimeout | ib.QPMaskSQPSN, ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
+	{ib.QPSRTS, ib.QPSRTS}: {0, ib.QPMaskCurState | ib.QPMaskAccess | ib.QPMaskAltPath | ib.QPMaskPathMigState | ib.QPMaskMinRNRTimer},
+	{ib.QPSRTS, ib.QPSSQD}: {0, ib.QPMaskEnSQDNotify},
+	{ib.QPSSQD, ib.QPSRTS}: {0, ib.QPMaskCurState | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
+	{ib.QPSSQD, ib.QPSSQD}: {0, ib.QPMaskPort | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskTimeout | ib.QPMaskMaxDestRDAtomic | ib.QPMaskAltPath | ib.QPMaskAccess |
+		ib.QPMaskPKeyIndex | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
 }
 
 // checkTransition finds out whether mask may accompany the way from one state to another.
-func (c *Config) checkTransition(from, to State, mask AttrMask) error {
-	mask &^= MaskState | MaskCurState
-	if to == Reset || to == Error {
-		if to == Error && from == Reset {
+func (c *Config) checkTransition(from, to ib.QPState, mask ib.QPAttrMask) error {
+	mask &^= ib.QPMaskState | ib.QPMaskCurState
+	if to == ib.QPSReset || to == ib.QPSErr {
+		if to == ib.QPSErr && from == ib.QPSReset {
 			return fmt.Errorf("%w: %v to %v", ErrTransition, from, to)
 		}
 		if mask != 0 {
@@ -184,7 +113,7 @@ func (c *Config) checkTransition(from, to State, mask AttrMask) error {
 		}
 		return nil
 	}
-	t, ok := c.transitions()[[2]State{from, to}]
+	t, ok := c.transitions()[[2]ib.QPState{from, to}]
 	if !ok {
 		return fmt.Errorf("%w: %v to %v", ErrTransition, from, to)
 	}
@@ -199,8 +128,8 @@ func (c *Config) checkTransition(from, to State, mask AttrMask) error {
 
 // canResize refuses a new path MTU while messages are under way that were cut by the old one, in either direction. A
 // READ that was answered cannot be asked for again by packets of another size: what is kept of it goes.
-func (q *QP) canResize(a *Attr, mask AttrMask) error {
-	if q.state != SQD || mask&MaskPathMTU == 0 || a.PathMTU == q.attr.PathMTU {
+func (q *QP) canResize(a *ib.QPAttr, mask ib.QPAttrMask) error {
+	if q.state != ib.QPSSQD || mask&ib.QPMaskPathMTU == 0 || a.PathMTU == q.attr.PathMTU {
 		return nil
 	}
 	s := &q.resp.answers
@@ -211,29 +140,29 @@ func (q *QP) canResize(a *Attr, mask AttrMask) error {
 	return nil
 }
 
-// check finds values that are out of range.
-func (a *Attr) check(mask AttrMask) error {
+// checkAttr finds values that are out of range.
+func checkAttr(a *ib.QPAttr, mask ib.QPAttrMask) error {
 	bad := func(name string, v any) error { return fmt.Errorf("%w: %s %v is out of range", ErrAttribute, name, v) }
 	switch {
-	case mask&MaskPathMTU != 0 && !validMTU(a.PathMTU):
+	case mask&ib.QPMaskPathMTU != 0 && !validMTU(a.PathMTU):
 		return bad("path MTU", a.PathMTU)
-	case mask&MaskRQPSN != 0 && a.RQPSN > packet.PSNMask:
+	case mask&ib.QPMaskRQPSN != 0 && a.RQPSN > packet.PSNMask:
 		return bad("rq_psn", a.RQPSN)
-	case mask&MaskSQPSN != 0 && a.SQPSN > packet.PSNMask:
+	case mask&ib.QPMaskSQPSN != 0 && a.SQPSN > packet.PSNMask:
 		return bad("sq_psn", a.SQPSN)
-	case mask&MaskDestQPN != 0 && a.DestQPN > packet.PSNMask:
+	case mask&ib.QPMaskDestQPN != 0 && a.DestQPN > packet.PSNMask:
 		return bad("dest_qp_num", a.DestQPN)
-	case mask&MaskMinRNRTimer != 0 && a.MinRNRTimer > 31:
+	case mask&ib.QPMaskMinRNRTimer != 0 && a.MinRNRTimer > 31:
 		return bad("min_rnr_timer", a.MinRNRTimer)
-	case mask&MaskTimeout != 0 && a.Timeout > 31:
+	case mask&ib.QPMaskTimeout != 0 && a.Timeout > 31:
 		return bad("timeout", a.Timeout)
-	case mask&MaskRetryCount != 0 && a.RetryCount > 7:
+	case mask&ib.QPMaskRetryCount != 0 && a.RetryCount > 7:
 		return bad("retry_cnt", a.RetryCount)
-	case mask&MaskRNRRetry != 0 && a.RNRRetry > 7:
+	case mask&ib.QPMaskRNRRetry != 0 && a.RNRRetry > 7:
 		return bad("rnr_retry", a.RNRRetry)
-	case mask&MaskMaxRDAtomic != 0 && a.MaxRDAtomic > MaxRDAtomic:
+	case mask&ib.QPMaskMaxRDAtomic != 0 && a.MaxRDAtomic > MaxRDAtomic:
 		return bad("max_rd_atomic", a.MaxRDAtomic)
-	case mask&MaskMaxDestRDAtomic != 0 && a.MaxDestRDAtomic > MaxRDAtomic:
+	case mask&ib.QPMaskMaxDestRDAtomic != 0 && a.MaxDestRDAtomic > MaxRDAtomic:
 		return bad("max_dest_rd_atomic", a.MaxDestRDAtomic)
 	}
 	return nil

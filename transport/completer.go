@@ -1,6 +1,9 @@
 package transport
 
-import "softroce/packet"
+import (
+	"softroce/internal/ib"
+	"softroce/packet"
+)
 
 // The completer takes replies and frees the send queue in order.
 
@@ -62,7 +65,7 @@ func (q *QP) acknowledged(e *Env, p *Packet, psn uint64) {
 			q.impliedNAK(e)
 			return
 		}
-		if q.state == Error {
+		if q.state == ib.QPSErr {
 			return // what became the oldest was wrong all along
 		}
 		q.receiverNotReady(e, packet.RNRTimer(uint8(s&packet.SyndromeValue)))
@@ -78,7 +81,7 @@ func (q *QP) acknowledged(e *Env, p *Packet, psn uint64) {
 func (q *QP) refused(e *Env, s packet.Syndrome, psn uint64) {
 	c := q.cfg.Counters
 	whole := q.ackBelow(e, psn)
-	if q.state == Error {
+	if q.state == ib.QPSErr {
 		return
 	}
 	if s == packet.NAKSequence {
@@ -91,16 +94,16 @@ func (q *QP) refused(e *Env, s packet.Syndrome, psn uint64) {
 	if !whole {
 		// A response before the refused request is missing, and its sender answers no more.
 		for w := q.sq.head(); w.end() <= psn; w = q.sq.head() {
-			q.finish(e, w, WRFlushErr)
+			q.finish(e, w, ib.WCWRFlushErr)
 		}
 	}
-	status := RemOpErr
+	status := ib.WCRemOpErr
 	switch s {
 	case packet.NAKInvalidRequest:
-		status = RemInvReqErr
+		status = ib.WCRemInvReqErr
 		c.ReqRemoteInvalid++
 	case packet.NAKRemoteAccess:
-		status = RemAccessErr
+		status = ib.WCRemAccessErr
 		c.ReqRemoteAccess++
 	}
 	q.failHead(e, status)
@@ -125,10 +128,10 @@ func (q *QP) ackBelow(e *Env, end uint64) bool {
 	for !q.sq.empty() {
 		w := q.sq.head()
 		if w.local && w.started {
-			q.finish(e, w, Success)
+			q.finish(e, w, ib.WCSuccess)
 			continue
 		}
-		if !w.started || end <= w.first || w.status != Success && end < w.end() {
+		if !w.started || end <= w.first || w.status != ib.WCSuccess && end < w.end() {
 			break
 		}
 		if w.isRead && !w.done {
@@ -140,7 +143,7 @@ func (q *QP) ackBelow(e *Env, end uint64) bool {
 			break
 		}
 		r.una = w.end()
-		q.finish(e, w, Success)
+		q.finish(e, w, ib.WCSuccess)
 	}
 	if r.una != before {
 		q.moved(e)
@@ -181,7 +184,7 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 	switch w.kind {
 	case packet.KindRead, packet.KindFlush, packet.KindAtomicWrite:
 	default:
-		q.spurn(e, BadRespErr)
+		q.spurn(e, ib.WCBadRespErr)
 		return
 	}
 	if psn != r.una {
@@ -189,14 +192,14 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 		return
 	}
 	if !q.validResponse(p, in, w) {
-		q.spurn(e, BadRespErr)
+		q.spurn(e, ib.WCBadRespErr)
 		return
 	}
 	last := w.got == w.n-1
 	var to scatter
 	to.begin(w.SGEs, w.got*uint32(q.attr.PathMTU))
-	if st := to.write(e, &q.asker, p.Payload, p.Len, last); st != Success {
-		q.spurn(e, LocProtErr)
+	if st := to.write(e, &q.asker, p.Payload, p.Len, last); st != ib.WCSuccess {
+		q.spurn(e, ib.WCLocProtErr)
 		return
 	}
 	w.got++
@@ -207,7 +210,7 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 	}
 	if last {
 		w.done = true
-		q.finish(e, w, Success)
+		q.finish(e, w, ib.WCSuccess)
 	}
 	q.moved(e)
 }
@@ -233,14 +236,14 @@ func (q *QP) atomicResponse(e *Env, p *Packet, psn uint64) {
 		return
 	}
 	if w.kind != packet.KindCompareSwap && w.kind != packet.KindFetchAdd {
-		q.spurn(e, BadRespErr)
+		q.spurn(e, ib.WCBadRespErr)
 		return
 	}
 	if !p.AETH.Syndrome.IsACK() {
 		q.cfg.Counters.Drop(DropResponse)
 		return
 	}
-	if st := q.storeOriginal(e, w, p.OrigData); st != Success {
+	if st := q.storeOriginal(e, w, p.OrigData); st != ib.WCSuccess {
 		q.spurn(e, st)
 		return
 	}
@@ -248,12 +251,12 @@ func (q *QP) atomicResponse(e *Env, p *Packet, psn uint64) {
 	r.una++
 	r.readPSNs--
 	q.grant(p.AETH.Syndrome, p.AETH.MSN)
-	q.finish(e, w, Success)
+	q.finish(e, w, ib.WCSuccess)
 	q.moved(e)
 }
 
 // spurn drops a response because of which the oldest work request fails.
-func (q *QP) spurn(e *Env, s Status) {
+func (q *QP) spurn(e *Env, s ib.WCStatus) {
 	q.cfg.Counters.Drop(DropLocalError)
 	q.failHead(e, s)
 }
@@ -277,7 +280,7 @@ func (q *QP) responseOwner(e *Env, psn uint64) *wqe {
 			q.impliedNAK(e)
 			return nil
 		}
-		if q.state == Error {
+		if q.state == ib.QPSErr {
 			q.cfg.Counters.Drop(DropLocalError)
 			return nil
 		}

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -34,15 +35,15 @@ func TestUDResponder(t *testing.T) {
 		reqs  []req
 		recv  string
 		drops string
-		state State
+		state ib.QPState
 	}{
-		{"a datagram completes a receive", []req{on(only, 0, 1024)}, "1:0", "", RTS},
-		{"whatever its PSN", []req{on(only, 77, 1), on(only, 77, 0)}, "1:0 2:0", "", RTS},
-		{"the GRH needs its place too", []req{on(only, 0, 1), on(only, 0, 1), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", RTS},
-		{"a receive without a place for the GRH takes nothing", []req{on(only, 0, 0), on(only, 0, 0), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", RTS},
-		{"Q_Key of others", []req{on(only, 0, 1, qkey(testQKey+1))}, "", "qkey:1", RTS},
-		{"over the port's MTU", []req{on(only, 0, 1025)}, "", "invalid_request:1", RTS},
-		{"a request of RC", []req{on(packet.WriteOnly, 0, 1, func(p *Packet) { p.Opcode = packet.WriteOnly })}, "", "service:1", RTS},
+		{"a datagram completes a receive", []req{on(only, 0, 1024)}, "1:0", "", ib.QPSRTS},
+		{"whatever its PSN", []req{on(only, 77, 1), on(only, 77, 0)}, "1:0 2:0", "", ib.QPSRTS},
+		{"the GRH needs its place too", []req{on(only, 0, 1), on(only, 0, 1), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", ib.QPSRTS},
+		{"a receive without a place for the GRH takes nothing", []req{on(only, 0, 0), on(only, 0, 0), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", ib.QPSRTS},
+		{"Q_Key of others", []req{on(only, 0, 1, qkey(testQKey+1))}, "", "qkey:1", ib.QPSRTS},
+		{"over the port's MTU", []req{on(only, 0, 1025)}, "", "invalid_request:1", ib.QPSRTS},
+		{"a request of RC", []req{on(packet.WriteOnly, 0, 1, func(p *Packet) { p.Opcode = packet.WriteOnly })}, "", "service:1", ib.QPSRTS},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newUD(t, 18)
@@ -70,7 +71,7 @@ func TestUDCompletionTellsTheSender(t *testing.T) {
 	b.recv(1, 10, 30) // the GRH lies across two elements
 	b.rq.wrs[0].SGEs = append(b.rq.wrs[0].SGEs, b.sge(100, 500)...)
 	b.datagram(packet.SendOnlyImm, 5, 300, withImm(0xabcd), solicited)
-	want := Completion{WRID: 1, Opcode: WCRecv, ByteLen: 340, Imm: 0xabcd, Flags: WCWithImm | WCGRH, SrcQP: 99, SL: 2, Recv: true, Signaled: true, Solicited: true}
+	want := Completion{WRID: 1, Opcode: ib.WCRecv, ByteLen: 340, Imm: 0xabcd, Flags: ib.WCWithImm | ib.WCGRH, SrcQP: 99, SL: 2, Recv: true, Signaled: true, Solicited: true}
 	if len(b.done) != 1 || b.done[0] != want {
 		t.Fatalf("%+v", b.done)
 	}
@@ -90,7 +91,7 @@ func TestUDWithoutAReceiveOrWithABadOne(t *testing.T) {
 	b.recv(1, 0, 100)
 	b.rq.wrs[0].SGEs[0].LKey ^= 1
 	b.datagram(packet.SendOnly, 0, 8)
-	if got := statuses(b.done); got != "1:4" || b.qp.State() != Error {
+	if got := statuses(b.done); got != "1:4" || b.qp.State() != ib.QPSErr {
 		t.Errorf("%s in %v", got, b.qp.State())
 	}
 }
@@ -102,7 +103,7 @@ func TestAReceiveOfASharedQueueThatIsTooShortCompletesInError(t *testing.T) {
 	b.recv(2, 0, 100)
 	b.datagram(packet.SendOnly, 0, 20)
 	b.datagram(packet.SendOnly, 0, 20)
-	if got := statuses(b.done); got != "1:1 2:0" || b.qp.State() != RTS {
+	if got := statuses(b.done); got != "1:1 2:0" || b.qp.State() != ib.QPSRTS {
 		t.Errorf("%s in %v", got, b.qp.State())
 	}
 }
@@ -114,7 +115,7 @@ func TestUDRequesterAddressesEachDatagram(t *testing.T) {
 	}{
 		{18, testQKey, testQKey}, {0x123456, 5, 5}, {0xffffff, 0x80000001, testQKey},
 	} {
-		a.post(SendWR{ID: uint64(i), Opcode: WRSendImm, Imm: 3, Dest: i, RemoteQPN: c.qpn, RemoteQKey: c.qkey, SGEs: a.sge(0, 1024)})
+		a.post(SendWR{ID: uint64(i), Opcode: ib.WRSendWithImm, Imm: 3, Dest: i, RemoteQPN: c.qpn, RemoteQKey: c.qkey, SGEs: a.sge(0, 1024)})
 		a.qp.Transmit(&a.env)
 		if a.qp.Destination() != i {
 			t.Errorf("destination %v", a.qp.Destination())
@@ -134,7 +135,7 @@ func TestUDRequesterAddressesEachDatagram(t *testing.T) {
 func TestADatagramLongerThanTheMTUIsNotSentAndDoesNotFail(t *testing.T) {
 	a := newUD(t, 17)
 	for i, n := range []int{1025, 1024} {
-		a.post(SendWR{ID: uint64(i), Opcode: WRSend, Flags: Signaled, Dest: 1, RemoteQPN: 18, SGEs: a.sge(0, n)})
+		a.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, Flags: ib.SendSignaled, Dest: 1, RemoteQPN: 18, SGEs: a.sge(0, n)})
 	}
 	a.qp.Transmit(&a.env)
 	if got := statuses(a.done); got != "0:0 1:0" || a.say(usual.psn) != "SEND_ONLY+0" || a.count.TxOverlong != 1 {

@@ -3,6 +3,7 @@ package transport
 import (
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -15,9 +16,9 @@ func TestASlotOfTheSendQueueRemembersNothingOfItsLastMessage(t *testing.T) {
 		b.recv(uint64(i), 4000, 16)
 	}
 	fill(a.mem[:16], 1)
-	a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: empty})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: empty})
 	run(t, a, b, all)
-	a.post(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 16)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 16)})
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:0 2:0" || string(b.mem[4000:4016]) != string(a.mem[:16]) {
 		t.Errorf("%s, %x arrived of %x", got, b.mem[4000:4016], a.mem[:16])
@@ -28,7 +29,7 @@ func TestASlotOfTheSendQueueRemembersNothingOfItsLastMessage(t *testing.T) {
 // the READ behind it was accepted too.
 func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 	a, b := connect(t, usual)
-	write := SendWR{Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
+	write := SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
 	for i := range 2 {
 		write.ID = uint64(i + 1)
 		a.post(write)
@@ -36,7 +37,7 @@ func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 			run(t, a, b, all)
 		}
 	}
-	a.post(SendWR{ID: 3, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 3, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.qp.Transmit(&a.env)
 	for _, tx := range a.out {
 		b.receive(tx)
@@ -47,7 +48,7 @@ func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 	if got := statuses(a.done); got != "1:0 2:11 3:5" {
 		t.Errorf("requester: %s", got)
 	}
-	if b.qp.State() != Error {
+	if b.qp.State() != ib.QPSErr {
 		t.Errorf("responder in %v", b.qp.State())
 	}
 }
@@ -55,13 +56,13 @@ func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 func TestInSQDNothingNewIsLookedAt(t *testing.T) {
 	a, b := connect(t, usual)
 	b.recv(1, 0, 8)
-	must(t, a.qp.Modify(&a.env, &Attr{State: SQD}, MaskState|MaskEnSQDNotify))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	a.post(SendWR{ID: 1, Opcode: 77})
 	run(t, a, b, all)
-	if len(a.done) > 0 || a.qp.State() != SQD {
+	if len(a.done) > 0 || a.qp.State() != ib.QPSSQD {
 		t.Fatalf("%s in %v", statuses(a.done), a.qp.State())
 	}
-	must(t, a.qp.Modify(&a.env, &Attr{State: RTS}, MaskState))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:2" {
 		t.Errorf("in RTS: %q", got)
@@ -72,20 +73,20 @@ func TestSQDDrainsWhatWasBegunAndTellsOnce(t *testing.T) {
 	a, b := connect(t, usual)
 	for i := range 2 {
 		b.recv(uint64(i), 0, 4000)
-		a.post(SendWR{ID: uint64(i + 1), Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 3000)})
+		a.post(SendWR{ID: uint64(i + 1), Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000)})
 	}
 	a.room = 1
 	a.qp.Transmit(&a.env) // the first packet of three
 	a.room = -1
-	must(t, a.qp.Modify(&a.env, &Attr{State: SQD}, MaskState|MaskEnSQDNotify))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	if len(a.events) > 0 {
 		t.Fatal("drained while a message is under way")
 	}
 	run(t, a, b, all)
-	if got := statuses(a.done); got != "1:0" || len(a.events) != 1 || a.events[0] != EventSQDrained {
+	if got := statuses(a.done); got != "1:0" || len(a.events) != 1 || a.events[0] != ib.EventSQDrained {
 		t.Fatalf("completed %s, events %v", got, a.events)
 	}
-	must(t, a.qp.Modify(&a.env, &Attr{State: RTS}, MaskState))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:0 2:0" || len(a.events) != 1 {
 		t.Errorf("completed %s, events %v", got, a.events)
@@ -95,9 +96,9 @@ func TestSQDDrainsWhatWasBegunAndTellsOnce(t *testing.T) {
 func TestSQDCanChangeHowManyREADsComeIn(t *testing.T) {
 	_, b := connect(t, usual) // 4
 	b.request(packet.FetchAdd, usual.psn, 0)
-	must(t, b.qp.Modify(&b.env, &Attr{State: SQD}, MaskState))
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState))
 	for _, n := range []uint8{8, 2} {
-		must(t, b.qp.Modify(&b.env, &Attr{MaxDestRDAtomic: n}, MaskMaxDestRDAtomic))
+		must(t, b.qp.Modify(&b.env, &ib.QPAttr{MaxDestRDAtomic: n}, ib.QPMaskMaxDestRDAtomic))
 		b.say(usual.psn)
 		b.request(packet.FetchAdd, usual.psn, 0)
 		if got := b.say(usual.psn); got != "ATOMIC_ACKNOWLEDGE+0/ack/1" {
@@ -108,7 +109,7 @@ func TestSQDCanChangeHowManyREADsComeIn(t *testing.T) {
 	for i := range 3 {
 		b.request(packet.ReadRequest, packet.PSNAdd(usual.psn, 1+i), 0, reth(sideBase, 8))
 	}
-	if b.qp.State() != Error {
+	if b.qp.State() != ib.QPSErr {
 		t.Errorf("three READs came in where two are allowed")
 	}
 }
@@ -123,7 +124,7 @@ func TestADuplicateREADWhoseMemoryIsGoneIsDropped(t *testing.T) {
 	b.table.Deregister(b.region)
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.say(usual.psn); got != "" || b.qp.State() != RTS || b.count.Drops[DropDuplicate] != 1 {
+	if got := b.say(usual.psn); got != "" || b.qp.State() != ib.QPSRTS || b.count.Drops[DropDuplicate] != 1 {
 		t.Errorf("%q in %v, %d dropped", got, b.qp.State(), b.count.Drops[DropDuplicate])
 	}
 	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 3), 0)
@@ -141,18 +142,18 @@ func TestAREADWhoseMemoryGoesAwayIsRefusedWhereItStopped(t *testing.T) {
 	b.room = -1
 	b.qp.Transmit(&b.env)
 	want := "READ_RESPONSE_FIRST+0/ack/1 ACKNOWLEDGE+1/62/1"
-	if got := b.say(usual.psn); got != want || b.qp.State() != Error {
+	if got := b.say(usual.psn); got != want || b.qp.State() != ib.QPSErr {
 		t.Errorf("%s in %v, want %s", got, b.qp.State(), want)
 	}
 }
 
 func TestAFatalNAKIsHeardWhileARNRNAKHoldsTheRequester(t *testing.T) {
 	a, _ := connect(t, usual)
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	a.reply(packet.Acknowledge, usual.psn, packet.SyndromeRNR|12, 0, 0)
 	a.reply(packet.Acknowledge, usual.psn, packet.NAKSequence, 0, 0) // the rest of a burst may draw this
-	if a.count.Drops[DropUnwanted] != 1 || a.qp.State() != RTS {
+	if a.count.Drops[DropUnwanted] != 1 || a.qp.State() != ib.QPSRTS {
 		t.Fatalf("sequence NAK: %d dropped, state %v", a.count.Drops[DropUnwanted], a.qp.State())
 	}
 	a.reply(packet.Acknowledge, usual.psn, packet.NAKRemoteOperational, 0, 0)
@@ -165,9 +166,9 @@ func TestAFatalNAKIsHeardWhileARNRNAKHoldsTheRequester(t *testing.T) {
 func TestAnErrorInsideAnACKEndsThere(t *testing.T) {
 	for _, s := range []packet.Syndrome{unlimited, packet.SyndromeRNR | 12, packet.NAKSequence, packet.NAKRemoteAccess} {
 		a, _ := connect(t, usual)
-		a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
-		a.post(SendWR{ID: 2, Opcode: WRWrite, SGEs: a.sge(0, 4000)})
-		a.post(SendWR{ID: 3, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWrite, SGEs: a.sge(0, 4000)})
+		a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 		a.room = 2
 		a.qp.Transmit(&a.env)
 		a.table.Deregister(a.region)
@@ -226,21 +227,21 @@ func (v *vast) Close() error                  { return nil }
 // TestTheLongestMessageAtTheShortestPathMTU: 2^31 bytes in 2^23 packets, half of all PSNs. The middle
 // of the way is jumped over.
 func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
-	for _, op := range []WROpcode{WRRead, WRWrite} {
+	for _, op := range []ib.WROpcode{ib.WRRDMARead, ib.WRRDMAWrite} {
 		o := usual
 		o.mtu = 256
 		a, b := connect(t, o)
 		long := func(s *side) (*mrtable.Region, SGE) {
 			r, err := s.table.Register(s.qp.PD(), &vast{1 << 31, make([]byte, readAhead)}, 1<<40, 1<<31,
-				mrtable.LocalWrite|mrtable.RemoteWrite|mrtable.RemoteRead)
+				ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead)
 			must(t, err)
 			return r, SGE{Addr: 1 << 40, Length: 1 << 31, LKey: r.LKey()}
 		}
 		_, local := long(a)
 		remote, _ := long(b)
 		b.recv(9, 0, 8)
-		a.post(SendWR{ID: 1, Opcode: op, Flags: Signaled, SGEs: []SGE{local}, RemoteAddr: 1 << 40, RKey: remote.RKey()})
-		a.post(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 1, Opcode: op, Flags: ib.SendSignaled, SGEs: []SGE{local}, RemoteAddr: 1 << 40, RKey: remote.RKey()})
+		a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 8)})
 		b.room, a.room = 100, 100
 		now := int64(1000)
 		steps := func(n int, pass func(*side, *packet.Tx) int) {
@@ -252,7 +253,7 @@ func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
 		}
 		steps(3, all)
 		// Come to rest inside the message, then skip all but the last 300 packets.
-		for a.qp.req.una != a.qp.req.send && op == WRWrite {
+		for a.qp.req.una != a.qp.req.send && op == ib.WRRDMAWrite {
 			b.room, a.room = 100, 0
 			now += 1000
 			step(a, b, now, all)
@@ -260,7 +261,7 @@ func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
 		r, w := &a.qp.req, a.qp.sq.head()
 		skip := w.n - uint32(r.una-w.first) - 300
 		r.una += uint64(skip)
-		if op == WRRead {
+		if op == ib.WRRDMARead {
 			w.got += skip
 			r.readPSNs -= uint64(skip)
 			ans := &b.qp.resp.answers

@@ -3,6 +3,7 @@ package transport
 import (
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -39,9 +40,9 @@ func FuzzExtended(f *testing.F) {
 			s.recv(2, 0, 1500)
 			w := newSill(s)
 			keys = []uint32{r.RKey(), w.key, w.region.RKey(), s.region.RKey()}
-			s.post(SendWR{ID: 1, Opcode: WRFlush, Flush: Flush{Placement: 1}})
-			s.post(SendWR{ID: 2, Opcode: WRLocalInv, Imm: w.key, Flags: Fence})
-			s.post(SendWR{ID: 3, Opcode: WRAtomicWrite, SGEs: s.sge(0, 8)})
+			s.post(SendWR{ID: 1, Opcode: ib.WRFlush, Flush: Flush{Placement: 1}})
+			s.post(SendWR{ID: 2, Opcode: ib.WRLocalInv, Imm: w.key, Flags: ib.SendFence})
+			s.post(SendWR{ID: 3, Opcode: ib.WRAtomicWrite, SGEs: s.sge(0, 8)})
 			s.post(w.binding(4, nextKey(w.key)))
 			b = s
 		}

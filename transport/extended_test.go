@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -14,9 +15,9 @@ import (
 func connectFlush(t *testing.T) (a, b *side, r *mrtable.Region) {
 	a, b = connect(t, usual)
 	r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 4096)), sillBase, 4096,
-		mrtable.LocalWrite|mrtable.RemoteWrite|mrtable.FlushGlobal)
+		ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessFlushGlobal)
 	must(t, err)
-	must(t, b.qp.Modify(&b.env, &Attr{Access: mrtable.RemoteWrite | mrtable.FlushGlobal}, MaskAccess))
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: ib.AccessRemoteWrite | ib.AccessFlushGlobal}, ib.QPMaskAccess))
 	return a, b, r
 }
 
@@ -30,18 +31,18 @@ func TestResponderAnswersFLUSH(t *testing.T) {
 		name  string
 		req   req
 		want  string
-		event Event
+		event ib.EventType
 	}{
 		{"of a range", on(op, 0, 0, flushing(1, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
 		{"of the whole region, whatever the range", on(op, 0, 0, flushing(1, 1), reth(0, 1<<31)), "READ_RESPONSE_ONLY+0/ack/1", 0},
 		{"of no bytes", on(op, 0, 0, flushing(1, 0), reth(sillBase, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
-		{"of no bytes with a wrong key", on(op, 0, 0, flushing(1, 0), reth(sillBase, 0), badKey), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
-		{"of the whole with a wrong key", on(op, 0, 0, flushing(1, 1), badKey), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
-		{"past the region", on(op, 0, 0, flushing(1, 0), reth(sillBase+4090, 8)), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
-		{"for nothing", on(op, 0, 0, flushing(0, 0)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
-		{"for persistence, which the queue pair does not grant", on(op, 0, 0, flushing(3, 0)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
-		{"of a reserved selectivity", on(op, 0, 0, flushing(1, 2)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
-		{"with a payload", on(op, 0, 4, flushing(1, 0)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
+		{"of no bytes with a wrong key", on(op, 0, 0, flushing(1, 0), reth(sillBase, 0), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"of the whole with a wrong key", on(op, 0, 0, flushing(1, 1), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"past the region", on(op, 0, 0, flushing(1, 0), reth(sillBase+4090, 8)), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"for nothing", on(op, 0, 0, flushing(0, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"for persistence, which the queue pair does not grant", on(op, 0, 0, flushing(3, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"of a reserved selectivity", on(op, 0, 0, flushing(1, 2)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"with a payload", on(op, 0, 4, flushing(1, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
 	} {
 		_, b, r := connectFlush(t)
 		c.req.edit = slices.Insert(c.req.edit, 0, func(p *Packet) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey(), Length: 100} })
@@ -59,7 +60,7 @@ func TestFLUSHNeedsTheQueuePairsLeaveAndTheRegions(t *testing.T) {
 		t.Errorf("a region without the right: %s", got)
 	}
 	_, b, r := connectFlush(t)
-	must(t, b.qp.Modify(&b.env, &Attr{Access: mrtable.RemoteWrite | mrtable.FlushPersistent}, MaskAccess))
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: ib.AccessRemoteWrite | ib.AccessFlushPersistent}, ib.QPMaskAccess))
 	b.play(on(packet.Flush, 0, 0, flushing(2, 0), func(p *Packet) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey()} }))
 	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
 		t.Errorf("persistence, which no region grants: %s", got)
@@ -72,15 +73,15 @@ func TestResponderAnswersATOMICWRITE(t *testing.T) {
 		name  string
 		req   req
 		want  string
-		event Event
+		event ib.EventType
 	}{
 		{"aligned", on(op, 0, 8, reth(sideBase+8, 8)), "READ_RESPONSE_ONLY+0/ack/1", 0},
-		{"not aligned", on(op, 0, 8, reth(sideBase+4, 8)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
-		{"of seven bytes", on(op, 0, 7, reth(sideBase, 7)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
-		{"of sixteen bytes", on(op, 0, 16, reth(sideBase, 16)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
-		{"of eight bytes, and a RETH that says four", on(op, 0, 8, reth(sideBase, 4)), "ACKNOWLEDGE+0/61/0", EventQPRequestErr},
-		{"with a wrong key", on(op, 0, 8, reth(sideBase, 8), badKey), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
-		{"past the region", on(op, 0, 8, reth(sideBase+1<<18, 8)), "ACKNOWLEDGE+0/62/0", EventQPAccessErr},
+		{"not aligned", on(op, 0, 8, reth(sideBase+4, 8)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"of seven bytes", on(op, 0, 7, reth(sideBase, 7)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"of sixteen bytes", on(op, 0, 16, reth(sideBase, 16)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"of eight bytes, and a RETH that says four", on(op, 0, 8, reth(sideBase, 4)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"with a wrong key", on(op, 0, 8, reth(sideBase, 8), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"past the region", on(op, 0, 8, reth(sideBase+1<<18, 8)), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
 	} {
 		_, b := connect(t, usual)
 		b.play(c.req)
@@ -89,7 +90,7 @@ func TestResponderAnswersATOMICWRITE(t *testing.T) {
 		}
 	}
 	_, b := connect(t, usual)
-	must(t, b.qp.Modify(&b.env, &Attr{Access: mrtable.RemoteAtomic}, MaskAccess))
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: ib.AccessRemoteAtomic}, ib.QPMaskAccess))
 	b.play(on(op, 0, 8))
 	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
 		t.Errorf("without RemoteWrite: %s", got)
@@ -100,12 +101,12 @@ func TestResponderAnswersATOMICWRITE(t *testing.T) {
 func TestAnAlignedAddressMayNotBe(t *testing.T) {
 	for _, op := range []uint8{packet.AtomicWrite, packet.FetchAdd} {
 		_, b := connect(t, usual)
-		r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 64)), sillBase, 64, mrtable.LocalWrite|mrtable.MWBind)
+		r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 64)), sillBase, 64, ib.AccessLocalWrite|ib.AccessMWBind)
 		must(t, err)
 		w, err := b.table.AllocWindow(b.qp.PD(), mrtable.Type1)
 		must(t, err)
 		must(t, b.table.Bind(mrtable.Binding{PD: b.qp.PD(), RKey: w.RKey(), LKey: r.LKey(), Addr: sillBase + 4, Length: 32,
-			Access: mrtable.RemoteWrite | mrtable.RemoteAtomic | mrtable.ZeroBased}))
+			Access: ib.AccessRemoteWrite | ib.AccessRemoteAtomic | ib.AccessZeroBased}))
 		n := 0
 		if op == packet.AtomicWrite {
 			n = 8
@@ -163,12 +164,12 @@ func TestExtendedOperationsEndToEnd(t *testing.T) {
 		for i := range 20 {
 			v := uint64(i + 1)
 			binary.LittleEndian.PutUint64(a.mem[8*i:], v)
-			w := SendWR{ID: v, Opcode: WRAtomicWrite, Flags: Signaled, SGEs: a.sge(8*i, 8), RemoteAddr: sillBase, RKey: r.RKey()}
+			w := SendWR{ID: v, Opcode: ib.WRAtomicWrite, Flags: ib.SendSignaled, SGEs: a.sge(8*i, 8), RemoteAddr: sillBase, RKey: r.RKey()}
 			if i%3 == 0 {
-				w.Flags, w.SGEs, w.Inline = w.Flags|Inline, nil, a.mem[8*i:][:8]
+				w.Flags, w.SGEs, w.Inline = w.Flags|ib.SendInline, nil, a.mem[8*i:][:8]
 			}
 			a.post(w)
-			a.post(SendWR{ID: v, Opcode: WRFlush, Flags: Signaled, RemoteAddr: sillBase, RKey: r.RKey(), Flush: Flush{Length: 8, Placement: 1}})
+			a.post(SendWR{ID: v, Opcode: ib.WRFlush, Flags: ib.SendSignaled, RemoteAddr: sillBase, RKey: r.RKey(), Flush: Flush{Length: 8, Placement: 1}})
 		}
 		before := uint64(0)
 		run(t, a, b, func(*side, *packet.Tx) int {
@@ -185,7 +186,7 @@ func TestExtendedOperationsEndToEnd(t *testing.T) {
 			t.Fatalf("seed %d: %d completions, %d is written", seed, len(a.done), before)
 		}
 		for i, c := range a.done {
-			if c.Status != Success || c.WRID != uint64(i/2+1) || c.Opcode != []WCOpcode{WCAtomicWrite, WCFlush}[i%2] {
+			if c.Status != ib.WCSuccess || c.WRID != uint64(i/2+1) || c.Opcode != []ib.WCOpcode{ib.WCAtomicWrite, ib.WCFlush}[i%2] {
 				t.Fatalf("seed %d: completion %d is %+v", seed, i, c)
 			}
 		}
@@ -208,10 +209,10 @@ func TestOnlyAnEmptyREADResponseAnswersThem(t *testing.T) {
 		{"atomic acknowledgement", packet.AtomicAcknowledge, 0, "1:7"},
 		{"ACK: its response must have been lost", packet.Acknowledge, 0, ""},
 	} {
-		for _, op := range []WROpcode{WRFlush, WRAtomicWrite} {
+		for _, op := range []ib.WROpcode{ib.WRFlush, ib.WRAtomicWrite} {
 			a, b := connect(t, usual)
-			w := SendWR{ID: 1, Opcode: op, Flags: Signaled, RemoteAddr: sideBase, RKey: b.region.RKey(), Flush: Flush{Placement: 1}}
-			if op == WRAtomicWrite {
+			w := SendWR{ID: 1, Opcode: op, Flags: ib.SendSignaled, RemoteAddr: sideBase, RKey: b.region.RKey(), Flush: Flush{Placement: 1}}
+			if op == ib.WRAtomicWrite {
 				w.SGEs = a.sge(0, 8)
 			}
 			a.post(w)

@@ -6,6 +6,7 @@ import (
 	"testing"
 	"unsafe"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 )
 
@@ -16,10 +17,10 @@ func (s *side) copied(room int) {
 	p, err := mrtable.OpenProcess(os.Getpid(), -1)
 	must(s.t, err)
 	addr := uint64(uintptr(unsafe.Pointer(&s.mem[0])))
-	m, err := p.Memory(addr, uint64(len(s.mem)), mrtable.LocalWrite)
+	m, err := p.Memory(addr, uint64(len(s.mem)), ib.AccessLocalWrite)
 	must(s.t, err)
 	s.env.Mem = mrtable.NewIO(room)
-	s.region, err = s.table.Register(s.qp.cfg.PD, m, sideBase, uint64(len(s.mem)), mrtable.LocalWrite|mrtable.RemoteRead)
+	s.region, err = s.table.Register(s.qp.cfg.PD, m, sideBase, uint64(len(s.mem)), ib.AccessLocalWrite|ib.AccessRemoteRead)
 	must(s.t, err)
 }
 
@@ -41,7 +42,7 @@ func TestNoMoreIsFetchedThanCanBeSent(t *testing.T) {
 		a.copied(2 * turn * usual.mtu) // for two epochs
 		fill(a.mem[:length], 1)
 		b.recv(1, 0, length)
-		a.post(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, length)})
+		a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, length)})
 		n := rounds(a, b, a)
 		if got := statuses(a.done) + " " + statuses(b.done); got != "2:0 1:0" || !bytes.Equal(a.mem[:length], b.mem[:length]) {
 			t.Errorf("after %d rounds: %s", n, got)
@@ -51,7 +52,7 @@ func TestNoMoreIsFetchedThanCanBeSent(t *testing.T) {
 		a, b := connect(t, usual)
 		b.copied(2 * turn * usual.mtu)
 		fill(b.mem[:length], 1)
-		a.post(SendWR{ID: 2, Opcode: WRRead, Flags: Signaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(0, length)})
+		a.post(SendWR{ID: 2, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(0, length)})
 		n := rounds(a, b, b)
 		if got := statuses(a.done); got != "2:0" || !bytes.Equal(a.mem[:length], b.mem[:length]) {
 			t.Errorf("after %d rounds: %s", n, got)

@@ -3,6 +3,7 @@ package transport
 import (
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -31,9 +32,9 @@ func FuzzResponder(f *testing.F) {
 		a, b := connect(t, usual)
 		for i := range 4 {
 			b.recv(uint64(i), 1000*i, 1000)
-			b.post(SendWR{ID: uint64(i), Opcode: WRSend, SGEs: b.sge(0, 1500)})
+			b.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: b.sge(0, 1500)})
 		}
-		b.post(SendWR{ID: 9, Opcode: WRRead, SGEs: b.sge(0, 3000), RemoteAddr: sideBase, RKey: a.region.RKey()})
+		b.post(SendWR{ID: 9, Opcode: ib.WRRDMARead, SGEs: b.sge(0, 3000), RemoteAddr: sideBase, RKey: a.region.RKey()})
 		b.qp.Transmit(&b.env)
 		for len(data) >= 2 {
 			n := min(int(data[0])<<8|int(data[1]), len(data)-2)
@@ -59,7 +60,7 @@ func FuzzResponder(f *testing.F) {
 			b.env.Mem.Epoch()
 		}
 		// Whatever came, every work request completes once the queue pair is in error.
-		b.qp.Fail(&b.env, EventQPFatal)
+		b.qp.Fail(&b.env, ib.EventQPFatal)
 		b.qp.Transmit(&b.env)
 		sends := 0
 		for _, c := range b.done {

@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -10,8 +11,8 @@ import (
 // take no PSN, and are never sent again.
 
 // isLocal reports whether an operation is one of these, on a service that has them.
-func (q *QP) isLocal(o WROpcode) bool {
-	return (o == WRBindMW || o == WRLocalInv) && q.cfg.Service != packet.UD
+func (q *QP) isLocal(o ib.WROpcode) bool {
+	return (o == ib.WRBindMW || o == ib.WRLocalInv) && q.cfg.Service != packet.UD
 }
 
 // runLocal carries out w, unless that was done and the queue pair has only gone back behind it. It
@@ -19,11 +20,11 @@ func (q *QP) isLocal(o WROpcode) bool {
 func (q *QP) runLocal(e *Env, w *wqe) bool {
 	r := &q.req
 	if !w.started {
-		if w.status != Success || q.state == SQD || q.fenced(w) {
+		if w.status != ib.WCSuccess || q.state == ib.QPSSQD || q.fenced(w) {
 			return false
 		}
 		if err := q.carryOut(e, w); err != nil {
-			w.status = MWBindErr // "memory management operation error" (IBTA 11.6.2)
+			w.status = ib.WCMWBindErr // "memory management operation error" (IBTA 11.6.2)
 			return false
 		}
 		w.first, w.started = r.next, true
@@ -34,7 +35,7 @@ func (q *QP) runLocal(e *Env, w *wqe) bool {
 }
 
 func (q *QP) carryOut(e *Env, w *wqe) error {
-	if w.Opcode == WRLocalInv {
+	if w.Opcode == ib.WRLocalInv {
 		return e.Table.Invalidate(q.cfg.PD, q.cfg.QPN, w.Imm)
 	}
 	b := &w.Bind
@@ -46,10 +47,10 @@ func (q *QP) carryOut(e *Env, w *wqe) error {
 // atomics (C10-79), and an invalidation until everything before it is complete: a peer may
 // still be using the key.
 func (q *QP) fenced(w *wqe) bool {
-	if w.Flags&Fence == 0 {
+	if w.Flags&ib.SendFence == 0 {
 		return false
 	}
-	return q.req.reads > 0 || w.Opcode == WRLocalInv && w != q.sq.head()
+	return q.req.reads > 0 || w.Opcode == ib.WRLocalInv && w != q.sq.head()
 }
 
 // retireLocal completes the local operations that nothing before them holds up any more.
@@ -59,6 +60,6 @@ func (q *QP) retireLocal(e *Env) {
 		if !w.local || !w.started {
 			return
 		}
-		q.finish(e, w, Success)
+		q.finish(e, w, ib.WCSuccess)
 	}
 }

@@ -7,18 +7,19 @@ import (
 	"strings"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
 // maskNames are short names of attributes, for the table below.
-var maskNames = map[string]AttrMask{
-	"cur": MaskCurState, "notify": MaskEnSQDNotify, "access": MaskAccess, "pkey": MaskPKeyIndex, "port": MaskPort,
-	"qkey": MaskQKey, "av": MaskAV, "mtu": MaskPathMTU, "timeout": MaskTimeout, "retry": MaskRetryCount,
-	"rnr": MaskRNRRetry, "rqpsn": MaskRQPSN, "rd": MaskMaxRDAtomic, "alt": MaskAltPath, "minrnr": MaskMinRNRTimer,
-	"sqpsn": MaskSQPSN, "destrd": MaskMaxDestRDAtomic, "mig": MaskPathMigState, "dest": MaskDestQPN,
+var maskNames = map[string]ib.QPAttrMask{
+	"cur": ib.QPMaskCurState, "notify": ib.QPMaskEnSQDNotify, "access": ib.QPMaskAccess, "pkey": ib.QPMaskPKeyIndex, "port": ib.QPMaskPort,
+	"qkey": ib.QPMaskQKey, "av": ib.QPMaskAV, "mtu": ib.QPMaskPathMTU, "timeout": ib.QPMaskTimeout, "retry": ib.QPMaskRetryCount,
+	"rnr": ib.QPMaskRNRRetry, "rqpsn": ib.QPMaskRQPSN, "rd": ib.QPMaskMaxRDAtomic, "alt": ib.QPMaskAltPath, "minrnr": ib.QPMaskMinRNRTimer,
+	"sqpsn": ib.QPMaskSQPSN, "destrd": ib.QPMaskMaxDestRDAtomic, "mig": ib.QPMaskPathMigState, "dest": ib.QPMaskDestQPN,
 }
 
-func maskOf(t *testing.T, names string) (m AttrMask) {
+func maskOf(t *testing.T, names string) (m ib.QPAttrMask) {
 	for n := range strings.FieldsSeq(names) {
 		if maskNames[n] == 0 {
 			t.Fatalf("attribute %q", n)
@@ -32,59 +33,59 @@ func maskOf(t *testing.T, names string) (m AttrMask) {
 // given; what may be.
 var modifyTable = []struct {
 	kind      string // RC, UC, UD, XRC_INI, XRC_TGT
-	from, to  State
+	from, to  ib.QPState
 	must, may string
 }{
-	{"RC", Reset, Init, "pkey port access", ""},
-	{"RC", Init, Init, "", "pkey port access"},
-	{"RC", Init, RTR, "av mtu dest rqpsn destrd minrnr", "alt access pkey"},
-	{"RC", RTR, RTS, "timeout retry rnr sqpsn rd", "cur alt access minrnr mig"},
-	{"RC", RTS, RTS, "", "cur access alt mig minrnr"},
-	{"RC", RTS, SQD, "", "notify"},
-	{"RC", SQD, RTS, "", "cur alt access minrnr mig"},
-	{"RC", SQD, SQD, "", "port av mtu timeout retry rnr rd destrd alt access pkey minrnr mig"},
+	{"RC", ib.QPSReset, ib.QPSInit, "pkey port access", ""},
+	{"RC", ib.QPSInit, ib.QPSInit, "", "pkey port access"},
+	{"RC", ib.QPSInit, ib.QPSRTR, "av mtu dest rqpsn destrd minrnr", "alt access pkey"},
+	{"RC", ib.QPSRTR, ib.QPSRTS, "timeout retry rnr sqpsn rd", "cur alt access minrnr mig"},
+	{"RC", ib.QPSRTS, ib.QPSRTS, "", "cur access alt mig minrnr"},
+	{"RC", ib.QPSRTS, ib.QPSSQD, "", "notify"},
+	{"RC", ib.QPSSQD, ib.QPSRTS, "", "cur alt access minrnr mig"},
+	{"RC", ib.QPSSQD, ib.QPSSQD, "", "port av mtu timeout retry rnr rd destrd alt access pkey minrnr mig"},
 
-	{"UC", Reset, Init, "pkey port access", ""},
-	{"UC", Init, Init, "", "pkey port access"},
-	{"UC", Init, RTR, "av mtu dest rqpsn", "alt access pkey"},
-	{"UC", RTR, RTS, "sqpsn", "cur alt access mig"},
-	{"UC", RTS, RTS, "", "cur access alt mig"},
-	{"UC", RTS, SQD, "", "notify"},
-	{"UC", SQD, RTS, "", "cur alt access mig"},
-	{"UC", SQD, SQD, "", "av mtu alt access pkey mig"},
-	{"UC", SQE, RTS, "", "cur access"},
+	{"UC", ib.QPSReset, ib.QPSInit, "pkey port access", ""},
+	{"UC", ib.QPSInit, ib.QPSInit, "", "pkey port access"},
+	{"UC", ib.QPSInit, ib.QPSRTR, "av mtu dest rqpsn", "alt access pkey"},
+	{"UC", ib.QPSRTR, ib.QPSRTS, "sqpsn", "cur alt access mig"},
+	{"UC", ib.QPSRTS, ib.QPSRTS, "", "cur access alt mig"},
+	{"UC", ib.QPSRTS, ib.QPSSQD, "", "notify"},
+	{"UC", ib.QPSSQD, ib.QPSRTS, "", "cur alt access mig"},
+	{"UC", ib.QPSSQD, ib.QPSSQD, "", "av mtu alt access pkey mig"},
+	{"UC", ib.QPSSQE, ib.QPSRTS, "", "cur access"},
 
-	{"UD", Reset, Init, "pkey port qkey", ""},
-	{"UD", Init, Init, "", "pkey port qkey"},
-	{"UD", Init, RTR, "", "pkey qkey"},
-	{"UD", RTR, RTS, "sqpsn", "cur qkey"},
-	{"UD", RTS, RTS, "", "cur qkey"},
-	{"UD", RTS, SQD, "", "notify"},
-	{"UD", SQD, RTS, "", "cur qkey"},
-	{"UD", SQD, SQD, "", "pkey qkey"},
-	{"UD", SQE, RTS, "", "cur qkey"},
+	{"UD", ib.QPSReset, ib.QPSInit, "pkey port qkey", ""},
+	{"UD", ib.QPSInit, ib.QPSInit, "", "pkey port qkey"},
+	{"UD", ib.QPSInit, ib.QPSRTR, "", "pkey qkey"},
+	{"UD", ib.QPSRTR, ib.QPSRTS, "sqpsn", "cur qkey"},
+	{"UD", ib.QPSRTS, ib.QPSRTS, "", "cur qkey"},
+	{"UD", ib.QPSRTS, ib.QPSSQD, "", "notify"},
+	{"UD", ib.QPSSQD, ib.QPSRTS, "", "cur qkey"},
+	{"UD", ib.QPSSQD, ib.QPSSQD, "", "pkey qkey"},
+	{"UD", ib.QPSSQE, ib.QPSRTS, "", "cur qkey"},
 
-	{"XRC_INI", Reset, Init, "pkey port access", ""},
-	{"XRC_INI", Init, Init, "", "pkey port access"},
-	{"XRC_INI", Init, RTR, "av mtu dest rqpsn", "alt access pkey"},
-	{"XRC_INI", RTR, RTS, "timeout retry rnr sqpsn rd", "cur alt access mig"},
-	{"XRC_INI", RTS, RTS, "", "cur access alt mig"},
-	{"XRC_INI", RTS, SQD, "", "notify"},
-	{"XRC_INI", SQD, RTS, "", "cur alt access mig"},
-	{"XRC_INI", SQD, SQD, "", "port av mtu timeout retry rnr rd alt access pkey mig"},
+	{"XRC_INI", ib.QPSReset, ib.QPSInit, "pkey port access", ""},
+	{"XRC_INI", ib.QPSInit, ib.QPSInit, "", "pkey port access"},
+	{"XRC_INI", ib.QPSInit, ib.QPSRTR, "av mtu dest rqpsn", "alt access pkey"},
+	{"XRC_INI", ib.QPSRTR, ib.QPSRTS, "timeout retry rnr sqpsn rd", "cur alt access mig"},
+	{"XRC_INI", ib.QPSRTS, ib.QPSRTS, "", "cur access alt mig"},
+	{"XRC_INI", ib.QPSRTS, ib.QPSSQD, "", "notify"},
+	{"XRC_INI", ib.QPSSQD, ib.QPSRTS, "", "cur alt access mig"},
+	{"XRC_INI", ib.QPSSQD, ib.QPSSQD, "", "port av mtu timeout retry rnr rd alt access pkey mig"},
 
-	{"XRC_TGT", Reset, Init, "pkey port access", ""},
-	{"XRC_TGT", Init, Init, "", "pkey port access"},
-	{"XRC_TGT", Init, RTR, "av mtu dest rqpsn destrd minrnr", "alt access pkey"},
-	{"XRC_TGT", RTR, RTS, "timeout sqpsn", "cur alt access minrnr mig"},
-	{"XRC_TGT", RTS, RTS, "", "cur access alt mig minrnr"},
-	{"XRC_TGT", RTS, SQD, "", "notify"},
-	{"XRC_TGT", SQD, RTS, "", "cur alt access minrnr mig"},
-	{"XRC_TGT", SQD, SQD, "", "port av mtu timeout destrd alt access pkey minrnr mig"},
+	{"XRC_TGT", ib.QPSReset, ib.QPSInit, "pkey port access", ""},
+	{"XRC_TGT", ib.QPSInit, ib.QPSInit, "", "pkey port access"},
+	{"XRC_TGT", ib.QPSInit, ib.QPSRTR, "av mtu dest rqpsn destrd minrnr", "alt access pkey"},
+	{"XRC_TGT", ib.QPSRTR, ib.QPSRTS, "timeout sqpsn", "cur alt access minrnr mig"},
+	{"XRC_TGT", ib.QPSRTS, ib.QPSRTS, "", "cur access alt mig minrnr"},
+	{"XRC_TGT", ib.QPSRTS, ib.QPSSQD, "", "notify"},
+	{"XRC_TGT", ib.QPSSQD, ib.QPSRTS, "", "cur alt access minrnr mig"},
+	{"XRC_TGT", ib.QPSSQD, ib.QPSSQD, "", "port av mtu timeout destrd alt access pkey minrnr mig"},
 }
 
 // standing makes a queue pair that is in a state.
-func standing(t *testing.T, kind string, s State) *side {
+func standing(t *testing.T, kind string, s ib.QPState) *side {
 	c := Config{QPN: 17, SendDepth: 4, MaxSendSGE: 1, PortMTU: 4096}
 	switch kind {
 	case "RC":
@@ -110,15 +111,15 @@ func standing(t *testing.T, kind string, s State) *side {
 type noDomain struct{ Domain }
 
 // good are attributes that are in range wherever they count.
-var good = Attr{PathMTU: 1024, RQPSN: 1, SQPSN: 2, DestQPN: 3, MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 5, Timeout: 6,
+var good = ib.QPAttr{PathMTU: 1024, RQPSN: 1, SQPSN: 2, DestQPN: 3, MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 5, Timeout: 6,
 	RetryCount: 7, RNRRetry: 7}
 
 // tryModify goes from one state to another with a mask.
-func tryModify(t *testing.T, kind string, from, to State, mask AttrMask) error {
+func tryModify(t *testing.T, kind string, from, to ib.QPState, mask ib.QPAttrMask) error {
 	x := standing(t, kind, from)
 	a := good
 	a.State, a.CurState = to, from
-	err := x.qp.Modify(&x.env, &a, mask|MaskState)
+	err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState)
 	if want := to; err == nil && x.qp.State() != want || err != nil && x.qp.State() != from {
 		t.Errorf("%s, %v to %v with %#x: in %v after %v", kind, from, to, uint32(mask), x.qp.State(), err)
 	}
@@ -126,7 +127,7 @@ func tryModify(t *testing.T, kind string, from, to State, mask AttrMask) error {
 }
 
 func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
-	all := AttrMask(0)
+	all := ib.QPAttrMask(0)
 	for _, m := range maskNames {
 		all |= m
 	}
@@ -134,9 +135,9 @@ func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
 	for _, row := range modifyTable {
 		ways[fmt.Sprint(row.kind, row.from, row.to)] = true
 		needs, may := maskOf(t, row.must), maskOf(t, row.may)
-		for bit := AttrMask(1); bit != 0 && bit <= all; bit <<= 1 {
+		for bit := ib.QPAttrMask(1); bit != 0 && bit <= all; bit <<= 1 {
 			switch {
-			case bit&all == 0 || bit == MaskCurState && may&bit == 0:
+			case bit&all == 0 || bit == ib.QPMaskCurState && may&bit == 0:
 			case needs&bit != 0:
 				if err := tryModify(t, row.kind, row.from, row.to, needs&^bit); !errors.Is(err, ErrAttribute) {
 					t.Errorf("%s, %v to %v without %#x: %v", row.kind, row.from, row.to, uint32(bit), err)
@@ -156,15 +157,15 @@ func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
 		}
 	}
 	for _, kind := range []string{"RC", "UC", "UD", "XRC_INI", "XRC_TGT"} {
-		for from := Reset; from <= Error; from++ {
-			for to := Reset; to <= Error; to++ {
+		for from := ib.QPSReset; from <= ib.QPSErr; from++ {
+			for to := ib.QPSReset; to <= ib.QPSErr; to++ {
 				err := tryModify(t, kind, from, to, 0)
 				switch {
-				case to == Reset, to == Error && from != Reset:
+				case to == ib.QPSReset, to == ib.QPSErr && from != ib.QPSReset:
 					if err != nil {
 						t.Errorf("%s, %v to %v: %v", kind, from, to, err)
 					}
-					if err := tryModify(t, kind, from, to, MaskAccess); !errors.Is(err, ErrAttribute) {
+					if err := tryModify(t, kind, from, to, ib.QPMaskAccess); !errors.Is(err, ErrAttribute) {
 						t.Errorf("%s, %v to %v with access flags: %v", kind, from, to, err)
 					}
 				case !ways[fmt.Sprint(kind, from, to)] && !errors.Is(err, ErrTransition):
@@ -172,10 +173,10 @@ func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
 				}
 			}
 		}
-		x := standing(t, kind, RTS)
+		x := standing(t, kind, ib.QPSRTS)
 		a := good
-		a.State, a.CurState = RTS, SQD
-		if err := x.qp.Modify(&x.env, &a, MaskState|MaskCurState); !errors.Is(err, ErrTransition) {
+		a.State, a.CurState = ib.QPSRTS, ib.QPSSQD
+		if err := x.qp.Modify(&x.env, &a, ib.QPMaskState|ib.QPMaskCurState); !errors.Is(err, ErrTransition) {
 			t.Errorf("%s in RTS, said to be in SQD: %v", kind, err)
 		}
 	}
@@ -183,37 +184,37 @@ func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
 
 func TestAttributesOutOfRangeAreRefused(t *testing.T) {
 	for name, c := range map[string]struct {
-		from, to State
-		mask     AttrMask
-		set      func(*Attr)
+		from, to ib.QPState
+		mask     ib.QPAttrMask
+		set      func(*ib.QPAttr)
 	}{
-		"path MTU 0":       {Init, RTR, 0, func(a *Attr) { a.PathMTU = 0 }},
-		"path MTU 1000":    {Init, RTR, 0, func(a *Attr) { a.PathMTU = 1000 }},
-		"path MTU 8192":    {Init, RTR, 0, func(a *Attr) { a.PathMTU = 8192 }},
-		"RQ PSN":           {Init, RTR, 0, func(a *Attr) { a.RQPSN = 1 << 24 }},
-		"QPN":              {Init, RTR, 0, func(a *Attr) { a.DestQPN = 1 << 24 }},
-		"max_dest_rd":      {Init, RTR, 0, func(a *Attr) { a.MaxDestRDAtomic = MaxRDAtomic + 1 }},
-		"min_rnr_timer":    {Init, RTR, 0, func(a *Attr) { a.MinRNRTimer = 32 }},
-		"SQ PSN":           {RTR, RTS, 0, func(a *Attr) { a.SQPSN = 1 << 24 }},
-		"timeout":          {RTR, RTS, 0, func(a *Attr) { a.Timeout = 32 }},
-		"retry_cnt":        {RTR, RTS, 0, func(a *Attr) { a.RetryCount = 8 }},
-		"rnr_retry":        {RTR, RTS, 0, func(a *Attr) { a.RNRRetry = 8 }},
-		"max_rd_atomic":    {RTR, RTS, 0, func(a *Attr) { a.MaxRDAtomic = MaxRDAtomic + 1 }},
-		"timeout in SQD":   {SQD, SQD, MaskTimeout, func(a *Attr) { a.Timeout = 32 }},
-		"path MTU in SQD":  {SQD, SQD, MaskPathMTU, func(a *Attr) { a.PathMTU = 300 }},
-		"retry_cnt in SQD": {SQD, SQD, MaskRetryCount, func(a *Attr) { a.RetryCount = 9 }},
+		"path MTU 0":       {ib.QPSInit, ib.QPSRTR, 0, func(a *ib.QPAttr) { a.PathMTU = 0 }},
+		"path MTU 1000":    {ib.QPSInit, ib.QPSRTR, 0, func(a *ib.QPAttr) { a.PathMTU = 1000 }},
+		"path MTU 8192":    {ib.QPSInit, ib.QPSRTR, 0, func(a *ib.QPAttr) { a.PathMTU = 8192 }},
+		"RQ PSN":           {ib.QPSInit, ib.QPSRTR, 0, func(a *ib.QPAttr) { a.RQPSN = 1 << 24 }},
+		"QPN":              {ib.QPSInit, ib.QPSRTR, 0, func(a *ib.QPAttr) { a.DestQPN = 1 << 24 }},
+		"max_dest_rd":      {ib.QPSInit, ib.QPSRTR, 0, func(a *ib.QPAttr) { a.MaxDestRDAtomic = MaxRDAtomic + 1 }},
+		"min_rnr_timer":    {ib.QPSInit, ib.QPSRTR, 0, func(a *ib.QPAttr) { a.MinRNRTimer = 32 }},
+		"SQ PSN":           {ib.QPSRTR, ib.QPSRTS, 0, func(a *ib.QPAttr) { a.SQPSN = 1 << 24 }},
+		"timeout":          {ib.QPSRTR, ib.QPSRTS, 0, func(a *ib.QPAttr) { a.Timeout = 32 }},
+		"retry_cnt":        {ib.QPSRTR, ib.QPSRTS, 0, func(a *ib.QPAttr) { a.RetryCount = 8 }},
+		"rnr_retry":        {ib.QPSRTR, ib.QPSRTS, 0, func(a *ib.QPAttr) { a.RNRRetry = 8 }},
+		"max_rd_atomic":    {ib.QPSRTR, ib.QPSRTS, 0, func(a *ib.QPAttr) { a.MaxRDAtomic = MaxRDAtomic + 1 }},
+		"timeout in SQD":   {ib.QPSSQD, ib.QPSSQD, ib.QPMaskTimeout, func(a *ib.QPAttr) { a.Timeout = 32 }},
+		"path MTU in SQD":  {ib.QPSSQD, ib.QPSSQD, ib.QPMaskPathMTU, func(a *ib.QPAttr) { a.PathMTU = 300 }},
+		"retry_cnt in SQD": {ib.QPSSQD, ib.QPSSQD, ib.QPMaskRetryCount, func(a *ib.QPAttr) { a.RetryCount = 9 }},
 	} {
 		x := standing(t, "RC", c.from)
-		mask := c.mask | rcTransitions[[2]State{c.from, c.to}].required
+		mask := c.mask | rcTransitions[[2]ib.QPState{c.from, c.to}].required
 		a := good
 		a.State = c.to
-		if err := x.qp.Modify(&x.env, &a, mask|MaskState); err != nil {
+		if err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState); err != nil {
 			t.Errorf("%s: good attributes: %v", name, err)
 		}
 		x = standing(t, "RC", c.from)
 		before := x.qp.Query()
 		c.set(&a)
-		if err := x.qp.Modify(&x.env, &a, mask|MaskState); !errors.Is(err, ErrAttribute) {
+		if err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState); !errors.Is(err, ErrAttribute) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if x.qp.Query() != before {
@@ -226,11 +227,11 @@ func TestAttributesOutOfRangeAreRefused(t *testing.T) {
 func TestInSQDThePathMTUCanChange(t *testing.T) {
 	a, b := connect(t, usual) // 1024
 	drain := func(x *side) {
-		must(t, x.qp.Modify(&x.env, &Attr{State: SQD}, MaskState))
+		must(t, x.qp.Modify(&x.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState))
 	}
-	mtu := func(x *side, n int) error { return x.qp.Modify(&x.env, &Attr{PathMTU: n}, MaskPathMTU) }
+	mtu := func(x *side, n int) error { return x.qp.Modify(&x.env, &ib.QPAttr{PathMTU: n}, ib.QPMaskPathMTU) }
 	b.recv(1, 0, 4000)
-	a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 3000)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000)})
 	a.room = 1
 	a.qp.Transmit(&a.env)
 	a.room = -1
@@ -247,11 +248,11 @@ func TestInSQDThePathMTUCanChange(t *testing.T) {
 	must(t, mtu(b, 256))
 	b.recv(2, 0, 4000)
 	for _, x := range []*side{a, b} {
-		must(t, x.qp.Modify(&x.env, &Attr{State: RTS}, MaskState))
+		must(t, x.qp.Modify(&x.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	}
 	fill(a.mem[:3000], 9)
-	a.post(SendWR{ID: 2, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 3000)})
-	a.post(SendWR{ID: 3, Opcode: WRRead, Flags: Signaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(3000, 600)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000)})
+	a.post(SendWR{ID: 3, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(3000, 600)})
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:0 2:0 3:0" || statuses(b.done) != "1:0 2:0" {
 		t.Errorf("%s, %s", got, statuses(b.done))

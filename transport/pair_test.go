@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -23,7 +24,7 @@ type side struct {
 	out    []*packet.Tx // emitted and not delivered
 	room   int          // transmit slots left in this step; -1: no limit
 	done   []Completion
-	events []Event
+	events []ib.EventType
 	count  Counters
 }
 
@@ -59,7 +60,7 @@ func (s *side) Room(*QP) int {
 	return s.room
 }
 func (s *side) Complete(_ *QP, c *Completion) { s.done = append(s.done, *c) }
-func (s *side) Event(_ *QP, ev Event)         { s.events = append(s.events, ev) }
+func (s *side) Event(_ *QP, ev ib.EventType)  { s.events = append(s.events, ev) }
 
 const sideBase = 0x10000
 
@@ -71,7 +72,7 @@ func newSideOf(t *testing.T, service packet.Service, qpn uint32, size int) *side
 	pd := s.table.AllocPD()
 	var err error
 	s.region, err = s.table.Register(pd, mrtable.HeapMemory(s.mem), sideBase, uint64(size),
-		mrtable.LocalWrite|mrtable.RemoteWrite|mrtable.RemoteRead|mrtable.RemoteAtomic)
+		ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -105,17 +106,17 @@ func connect(t *testing.T, o pairOptions) (a, b *side) {
 
 // bringToRTR brings s to RTR, expecting requests from the PSN rq on.
 func bringToRTR(t *testing.T, s *side, o pairOptions, peer, rq uint32) {
-	at := Attr{State: Init, PKey: packet.DefaultPKey, Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
-	must(t, s.qp.Modify(&s.env, &at, MaskState|MaskPKeyIndex|MaskPort|MaskAccess))
-	at = Attr{State: RTR, PathMTU: o.mtu, DestQPN: peer, RQPSN: rq, MaxDestRDAtomic: o.rdAtomic, MinRNRTimer: 12}
-	must(t, s.qp.Modify(&s.env, &at, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRDAtomic|MaskMinRNRTimer))
+	at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic}
+	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess))
+	at = ib.QPAttr{State: ib.QPSRTR, PathMTU: o.mtu, DestQPN: peer, RQPSN: rq, MaxDestRDAtomic: o.rdAtomic, MinRNRTimer: 12}
+	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN|ib.QPMaskMaxDestRDAtomic|ib.QPMaskMinRNRTimer))
 }
 
 // bring brings s to RTS, sending from the PSN sq on.
 func bring(t *testing.T, s *side, o pairOptions, peer, sq, rq uint32) {
 	bringToRTR(t, s, o, peer, rq)
-	at := Attr{State: RTS, SQPSN: sq, Timeout: o.timeout, RetryCount: o.retry, RNRRetry: o.rnrRetry, MaxRDAtomic: o.rdAtomic}
-	must(t, s.qp.Modify(&s.env, &at, MaskState|MaskTimeout|MaskRetryCount|MaskRNRRetry|MaskSQPSN|MaskMaxRDAtomic))
+	at := ib.QPAttr{State: ib.QPSRTS, SQPSN: sq, Timeout: o.timeout, RetryCount: o.retry, RNRRetry: o.rnrRetry, MaxRDAtomic: o.rdAtomic}
+	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskRetryCount|ib.QPMaskRNRRetry|ib.QPMaskSQPSN|ib.QPMaskMaxRDAtomic))
 }
 
 func must(t *testing.T, err error) {
@@ -214,22 +215,22 @@ func TestEveryOperationAtEveryPathMTU(t *testing.T) {
 			fill(b.mem[n:2*n], uint64(n)+1)
 			b.recv(1, 100000, n)
 			b.recv(2, 0, 0)
-			a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, n)})
-			a.post(SendWR{ID: 2, Opcode: WRWriteImm, Flags: Signaled, Imm: 0x11223344, SGEs: a.sge(0, n), RemoteAddr: sideBase + 150000, RKey: b.region.RKey()})
-			a.post(SendWR{ID: 3, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(100000, n), RemoteAddr: sideBase + uint64(n), RKey: b.region.RKey()})
+			a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, n)})
+			a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWriteWithImm, Flags: ib.SendSignaled, Imm: 0x11223344, SGEs: a.sge(0, n), RemoteAddr: sideBase + 150000, RKey: b.region.RKey()})
+			a.post(SendWR{ID: 3, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(100000, n), RemoteAddr: sideBase + uint64(n), RKey: b.region.RKey()})
 			run(t, a, b, all)
 			if len(a.done) != 3 || len(b.done) != 2 {
 				t.Fatalf("mtu %d, %d bytes: %d and %d completions", mtu, n, len(a.done), len(b.done))
 			}
 			for _, c := range append(a.done, b.done...) {
-				if c.Status != Success {
+				if c.Status != ib.WCSuccess {
 					t.Fatalf("mtu %d, %d bytes: %+v", mtu, n, c)
 				}
 			}
 			if c := b.done[0]; c.ByteLen != uint32(n) {
 				t.Fatalf("SEND of %d bytes completed with %d", n, c.ByteLen)
 			}
-			if c := b.done[1]; c.ByteLen != uint32(n) || c.Imm != 0x11223344 || c.Opcode != WCRecvImm {
+			if c := b.done[1]; c.ByteLen != uint32(n) || c.Imm != 0x11223344 || c.Opcode != ib.WCRecvRDMAWithImm {
 				t.Fatalf("WRITE with immediate completed as %+v", c)
 			}
 			if !bytes.Equal(b.mem[100000:100000+n], a.mem[:n]) || !bytes.Equal(b.mem[150000:150000+n], a.mem[:n]) ||
@@ -254,14 +255,14 @@ func TestLossDuplicationAndReorderLoseNothing(t *testing.T) {
 			b.recv(uint64(i), 100000+i*6000, 6000)
 			switch r.IntN(4) {
 			case 0:
-				a.post(SendWR{ID: uint64(i), Opcode: WRSend, Flags: Signaled, SGEs: a.sge(i*1000, n)})
+				a.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(i*1000, n)})
 			case 1:
-				a.post(SendWR{ID: uint64(i), Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(i*1000, n), RemoteAddr: sideBase + 60000, RKey: b.region.RKey()})
+				a.post(SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(i*1000, n), RemoteAddr: sideBase + 60000, RKey: b.region.RKey()})
 			case 2:
-				a.post(SendWR{ID: uint64(i), Opcode: WRRead, Flags: Signaled, SGEs: a.sge(100000+i*6000, n), RemoteAddr: sideBase + uint64(i)*1000, RKey: b.region.RKey()})
+				a.post(SendWR{ID: uint64(i), Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(100000+i*6000, n), RemoteAddr: sideBase + uint64(i)*1000, RKey: b.region.RKey()})
 			case 3:
 				counter++
-				a.post(SendWR{ID: uint64(i), Opcode: WRFetchAdd, Flags: Signaled, SGEs: a.sge(250000, 8), CompareAdd: 1, RemoteAddr: sideBase + 250000, RKey: b.region.RKey()})
+				a.post(SendWR{ID: uint64(i), Opcode: ib.WRAtomicFetchAndAdd, Flags: ib.SendSignaled, SGEs: a.sge(250000, 8), CompareAdd: 1, RemoteAddr: sideBase + 250000, RKey: b.region.RKey()})
 			}
 		}
 		run(t, a, b, func(*side, *packet.Tx) int {
@@ -277,7 +278,7 @@ func TestLossDuplicationAndReorderLoseNothing(t *testing.T) {
 			t.Fatalf("seed %d: %d of 20 completions", seed, len(a.done))
 		}
 		for i, c := range a.done {
-			if c.WRID != uint64(i) || c.Status != Success {
+			if c.WRID != uint64(i) || c.Status != ib.WCSuccess {
 				t.Fatalf("seed %d: completion %d is %+v", seed, i, c)
 			}
 		}

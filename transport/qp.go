@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -11,8 +12,8 @@ import (
 // A QP is a queue pair. Its methods are for one goroutine at a time.
 type QP struct {
 	cfg   Config
-	attr  Attr
-	state State
+	attr  ib.QPAttr
+	state ib.QPState
 
 	sq   sendQueue
 	req  requester
@@ -63,16 +64,16 @@ func (q *QP) PD() *mrtable.PD { return q.cfg.PD }
 func (q *QP) UserData() any { return q.cfg.UserData }
 
 // State returns the present state.
-func (q *QP) State() State { return q.state }
+func (q *QP) State() ib.QPState { return q.state }
 
 // Query returns the attributes, SQPSN and RQPSN being the next PSN of each direction.
-func (q *QP) Query() Attr {
+func (q *QP) Query() ib.QPAttr {
 	a := q.attr
-	a.State, a.CurState, a.Draining = q.state, q.state, q.state == SQD && !q.drained()
-	if q.state >= RTR {
+	a.State, a.CurState, a.Draining = q.state, q.state, q.state == ib.QPSSQD && !q.drained()
+	if q.state >= ib.QPSRTR {
 		a.RQPSN = q.resp.epsn
 	}
-	if q.state >= RTS {
+	if q.state >= ib.QPSRTS {
 		a.SQPSN = uint32(q.req.next) & packet.PSNMask
 	}
 	return a
@@ -89,18 +90,18 @@ func (q *QP) SetPKey(k uint16) { q.attr.PKey = k }
 
 // Modify changes state and attributes. It returns ErrTransition or ErrAttribute and
 // changes nothing where the combination is not allowed.
-func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
+func (q *QP) Modify(e *Env, a *ib.QPAttr, mask ib.QPAttrMask) error {
 	to := q.state
-	if mask&MaskState != 0 {
+	if mask&ib.QPMaskState != 0 {
 		to = a.State
 	}
-	if mask&MaskCurState != 0 && a.CurState != q.state {
+	if mask&ib.QPMaskCurState != 0 && a.CurState != q.state {
 		return fmt.Errorf("%w: current state is %v, not %v", ErrTransition, q.state, a.CurState)
 	}
 	if err := q.cfg.checkTransition(q.state, to, mask); err != nil {
 		return err
 	}
-	if err := a.check(mask); err != nil {
+	if err := checkAttr(a, mask); err != nil {
 		return err
 	}
 	if err := q.canResize(a, mask); err != nil {
@@ -110,73 +111,73 @@ func (q *QP) Modify(e *Env, a *Attr, mask AttrMask) error {
 	from := q.state
 	q.state = to
 	switch {
-	case to == Reset:
+	case to == ib.QPSReset:
 		q.reset()
-	case to == Error:
+	case to == ib.QPSErr:
 		q.resp.silence()
 		q.flush(e)
-	case from == Init && to == RTR:
+	case from == ib.QPSInit && to == ib.QPSRTR:
 		if q.cfg.Service == packet.UD {
 			q.attr.PathMTU = q.cfg.PortMTU
 		}
 		q.resp.start(q)
-	case from == RTR && to == RTS:
+	case from == ib.QPSRTR && to == ib.QPSRTS:
 		q.req.start(q)
-	case to == SQD && from == RTS:
-		q.sqdNotify = mask&MaskEnSQDNotify != 0
+	case to == ib.QPSSQD && from == ib.QPSRTS:
+		q.sqdNotify = mask&ib.QPMaskEnSQDNotify != 0
 		q.checkDrained(e)
 	}
 	return nil
 }
 
-func (q *QP) assign(a *Attr, mask AttrMask) {
+func (q *QP) assign(a *ib.QPAttr, mask ib.QPAttrMask) {
 	d := &q.attr
-	if mask&MaskPKeyIndex != 0 {
+	if mask&ib.QPMaskPKeyIndex != 0 {
 		d.PKey = a.PKey
 	}
-	if mask&MaskAccess != 0 {
+	if mask&ib.QPMaskAccess != 0 {
 		d.Access = a.Access
 	}
-	if mask&MaskQKey != 0 {
+	if mask&ib.QPMaskQKey != 0 {
 		d.QKey = a.QKey
 	}
-	if mask&MaskPathMTU != 0 {
+	if mask&ib.QPMaskPathMTU != 0 {
 		d.PathMTU = a.PathMTU
 	}
-	if mask&MaskDestQPN != 0 {
+	if mask&ib.QPMaskDestQPN != 0 {
 		d.DestQPN = a.DestQPN
 	}
-	if mask&MaskRQPSN != 0 {
+	if mask&ib.QPMaskRQPSN != 0 {
 		d.RQPSN = a.RQPSN
 	}
-	if mask&MaskSQPSN != 0 {
+	if mask&ib.QPMaskSQPSN != 0 {
 		d.SQPSN = a.SQPSN
 	}
-	if mask&MaskMaxDestRDAtomic != 0 {
+	if mask&ib.QPMaskMaxDestRDAtomic != 0 {
 		d.MaxDestRDAtomic = a.MaxDestRDAtomic
-		if q.state == SQD {
+		if q.state == ib.QPSSQD {
 			q.resp.answers.resize(int(a.MaxDestRDAtomic))
 		}
 	}
-	if mask&MaskMaxRDAtomic != 0 {
+	if mask&ib.QPMaskMaxRDAtomic != 0 {
 		d.MaxRDAtomic = a.MaxRDAtomic
 	}
-	if mask&MaskMinRNRTimer != 0 {
+	if mask&ib.QPMaskMinRNRTimer != 0 {
 		d.MinRNRTimer = a.MinRNRTimer
 	}
-	if mask&MaskTimeout != 0 {
+	if mask&ib.QPMaskTimeout != 0 {
 		d.Timeout = a.Timeout
 	}
-	if mask&MaskRetryCount != 0 {
+	if mask&ib.QPMaskRetryCount != 0 {
 		d.RetryCount, q.req.retries = a.RetryCount, a.RetryCount
 	}
-	if mask&MaskRNRRetry != 0 {
+	if mask&ib.QPMaskRNRRetry != 0 {
 		d.RNRRetry, q.req.rnrRetries = a.RNRRetry, a.RNRRetry
 	}
 }
 
 func (q *QP) reset() {
-	q.attr = Attr{}
+	q.attr = ib.QPAttr{}
 	q.sq.reset()
 	q.req = requester{segs: q.req.segs[:0]}
 	q.resp.reset()
@@ -192,15 +193,15 @@ func (q *QP) Receive(e *Env, p *Packet) {
 	switch {
 	case in.Service != q.cfg.Service || in.Request && q.cfg.Role == Initiator || !in.Request && q.cfg.Role == Target:
 		c.Drop(DropService)
-	case q.state < RTR || q.state == Error:
+	case q.state < ib.QPSRTR || q.state == ib.QPSErr:
 		c.Drop(DropState)
 	case in.Request:
-		if q.state == RTR && !q.resp.established && q.cfg.Service != packet.UD {
+		if q.state == ib.QPSRTR && !q.resp.established && q.cfg.Service != packet.UD {
 			q.resp.established = true
-			e.Sink.Event(q, EventCommEstablished)
+			e.Sink.Event(q, ib.EventCommEst)
 		}
 		q.responderOf(e, p, in)
-	case q.state < RTS:
+	case q.state < ib.QPSRTS:
 		c.Drop(DropState)
 	default:
 		q.complete(e, p, in)
@@ -228,12 +229,12 @@ func (q *QP) Destination() any { return q.dest }
 // Transmit emits what is due: answers and requests, the two taking turns to go first so that
 // neither starves the other. It returns true if it stopped only for want of room.
 func (q *QP) Transmit(e *Env) (more bool) {
-	if q.state == Error {
+	if q.state == ib.QPSErr {
 		more = q.reply(e)
 		q.flush(e)
 		return more
 	}
-	if q.state == SQE {
+	if q.state == ib.QPSSQE {
 		q.flushSend(e)
 	}
 	if !q.reliable() {
@@ -257,8 +258,8 @@ func (q *QP) Transmit(e *Env) (more bool) {
 
 // Fail takes the queue pair to the error state because of something outside the
 // transport (a completion queue overflow): everything posted is flushed.
-func (q *QP) Fail(e *Env, ev Event) {
-	if q.state == Error || q.state == Reset {
+func (q *QP) Fail(e *Env, ev ib.EventType) {
+	if q.state == ib.QPSErr || q.state == ib.QPSReset {
 		return
 	}
 	q.resp.silence()
@@ -273,7 +274,7 @@ func (q *QP) Fail(e *Env, ev Event) {
 //
 // A peer whose data had no place hears a remote operational error.
 func (q *QP) MemoryFault(e *Env, w *Writer, told bool) {
-	if q.state < RTR || q.state == Error {
+	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
 		return
 	}
 	if w.Requester {
@@ -286,16 +287,16 @@ func (q *QP) MemoryFault(e *Env, w *Writer, told bool) {
 		r.fatalNAK(packet.NAKRemoteOperational)
 	}
 	if !told && r.hasRecv && r.message == packet.KindSend {
-		q.received(e, Completion{Status: LocProtErr, Opcode: WCRecv})
+		q.received(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
 	}
 	q.toError(e)
-	e.Sink.Event(q, EventQPFatal)
+	e.Sink.Event(q, ib.EventQPFatal)
 }
 
 // askedInVain fails the requester, whose response could not be stored.
 func (q *QP) askedInVain(e *Env, told bool) {
 	if !told && !q.sq.empty() {
-		q.failHead(e, LocProtErr)
+		q.failHead(e, ib.WCLocProtErr)
 		return
 	}
 	q.resp.silence()
@@ -305,7 +306,7 @@ func (q *QP) askedInVain(e *Env, told bool) {
 // toError enters the error state and flushes both queues. Answers that wait, a fatal
 // NAK among them, still go out.
 func (q *QP) toError(e *Env) {
-	q.state = Error
+	q.state = ib.QPSErr
 	q.flush(e)
 }
 
@@ -317,7 +318,7 @@ func (q *QP) flush(e *Env) {
 
 func (q *QP) flushSend(e *Env) {
 	for !q.sq.empty() {
-		q.finish(e, q.sq.head(), WRFlushErr)
+		q.finish(e, q.sq.head(), ib.WCWRFlushErr)
 	}
 	q.req.stop(q)
 }
@@ -327,9 +328,9 @@ func (q *QP) drained() bool { return q.sq.empty() || !q.sq.head().started }
 
 // checkDrained tells when a queue pair in SQD has nothing outstanding any more.
 func (q *QP) checkDrained(e *Env) {
-	if q.state == SQD && q.sqdNotify && q.drained() {
+	if q.state == ib.QPSSQD && q.sqdNotify && q.drained() {
 		q.sqdNotify = false
-		e.Sink.Event(q, EventSQDrained)
+		e.Sink.Event(q, ib.EventSQDrained)
 	}
 }
 

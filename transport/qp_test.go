@@ -4,6 +4,7 @@ import (
 	"slices"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -13,8 +14,8 @@ func TestWhateverHasNoRoomIsSentLater(t *testing.T) {
 		"NAK":      func(s *side) { s.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 1), 0) },
 		"READ":     func(s *side) { s.request(packet.ReadRequest, usual.psn, 0) },
 		"atomic":   func(s *side) { s.request(packet.FetchAdd, usual.psn, 0) },
-		"SEND":     func(s *side) { s.post(SendWR{Opcode: WRSend, SGEs: s.sge(0, 8)}) },
-		"own READ": func(s *side) { s.post(SendWR{Opcode: WRRead, SGEs: s.sge(0, 8)}) },
+		"SEND":     func(s *side) { s.post(SendWR{Opcode: ib.WRSend, SGEs: s.sge(0, 8)}) },
+		"own READ": func(s *side) { s.post(SendWR{Opcode: ib.WRRDMARead, SGEs: s.sge(0, 8)}) },
 	} {
 		_, b := connect(t, usual)
 		b.room = 0
@@ -36,9 +37,9 @@ func TestResetForgetsEverything(t *testing.T) {
 	b.room = 0
 	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 8))
 	b.request(packet.SendFirst, packet.PSNAdd(usual.psn, 1), 1024)
-	b.post(SendWR{ID: 7, Opcode: WRSend, SGEs: b.sge(0, 8)})
+	b.post(SendWR{ID: 7, Opcode: ib.WRSend, SGEs: b.sge(0, 8)})
 	b.room = -1
-	must(t, b.qp.Modify(&b.env, &Attr{State: Reset}, MaskState))
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSReset}, ib.QPMaskState))
 	b.qp.Transmit(&b.env)
 	if len(b.out) > 0 || len(b.done) > 0 || b.qp.SendQueueLen() != 0 || b.qp.NextDeadline() != 0 {
 		t.Fatalf("after Reset: %s, completions %s", b.say(usual.psn), statuses(b.done))
@@ -60,13 +61,13 @@ func TestAnErrorFlushesTheReceiveInUseFirst(t *testing.T) {
 	b.recv(1, 0, 2000)
 	b.recv(2, 0, 2000)
 	b.request(packet.SendFirst, usual.psn, 1024)
-	b.post(SendWR{ID: 3, Opcode: WRSend, SGEs: b.sge(0, 8)})
-	must(t, b.qp.Modify(&b.env, &Attr{State: Error}, MaskState))
+	b.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: b.sge(0, 8)})
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSErr}, ib.QPMaskState))
 	if got := statuses(b.done); got != "3:5 1:5 2:5" {
 		t.Error(got)
 	}
 	b.recv(4, 0, 8)
-	b.post(SendWR{ID: 5, Opcode: WRSend})
+	b.post(SendWR{ID: 5, Opcode: ib.WRSend})
 	b.qp.Transmit(&b.env)
 	if got := statuses(b.done); got != "3:5 1:5 2:5 5:5 4:5" {
 		t.Errorf("posted in the error state: %s", got)
@@ -86,10 +87,10 @@ func TestASharedReceiveQueueKeepsItsReceivesAndHearsOnce(t *testing.T) {
 	if s := packet.Syndrome(b.out[0].Head[packet.BTHLen]); s != unlimited {
 		t.Errorf("it gives credits: %v", s)
 	}
-	b.qp.Fail(&b.env, EventQPFatal)
+	b.qp.Fail(&b.env, ib.EventQPFatal)
 	b.qp.Transmit(&b.env)
-	b.qp.Fail(&b.env, EventQPFatal)
-	if len(b.done) > 0 || !slices.Equal(b.events, []Event{EventLastWQEReached, EventQPFatal}) {
+	b.qp.Fail(&b.env, ib.EventQPFatal)
+	if len(b.done) > 0 || !slices.Equal(b.events, []ib.EventType{ib.EventQPLastWQEReached, ib.EventQPFatal}) {
 		t.Errorf("completions %s, events %v", statuses(b.done), b.events)
 	}
 }
@@ -104,7 +105,7 @@ func TestTheFirstRequestInRTREstablishes(t *testing.T) {
 	for i := range uint32(2) {
 		b.request(packet.WriteOnly, 100+i, 0)
 	}
-	if got := b.say(100); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2" || !slices.Equal(b.events, []Event{EventCommEstablished}) {
+	if got := b.say(100); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2" || !slices.Equal(b.events, []ib.EventType{ib.EventCommEst}) {
 		t.Errorf("%s, events %v", got, b.events)
 	}
 }
@@ -117,7 +118,7 @@ func TestOfTwoPartitionMembersOneIsFull(t *testing.T) {
 		{0xffff, 0xffff, true}, {0xffff, 0x7fff, true}, {0x7fff, 0xffff, true}, {0x7fff, 0x7fff, false},
 		{0xffff, 0xfffe, false}, {0x8001, 0x0001, true},
 	} {
-		q := &QP{attr: Attr{PKey: c.mine}}
+		q := &QP{attr: ib.QPAttr{PKey: c.mine}}
 		if q.PKeyMatches(c.its) != c.ok {
 			t.Errorf("%#x and %#x: %v", c.mine, c.its, !c.ok)
 		}
@@ -127,9 +128,9 @@ func TestOfTwoPartitionMembersOneIsFull(t *testing.T) {
 func TestQueryTellsTheNextPSNs(t *testing.T) {
 	a, b := connect(t, usual)
 	b.recv(1, 0, 4000)
-	a.post(SendWR{Opcode: WRSend, SGEs: a.sge(0, 3000)})
+	a.post(SendWR{Opcode: ib.WRSend, SGEs: a.sge(0, 3000)})
 	run(t, a, b, all)
-	if x, y := a.qp.Query(), b.qp.Query(); x.SQPSN != packet.PSNAdd(usual.psn, 3) || y.RQPSN != x.SQPSN || x.State != RTS || x.PathMTU != 1024 {
+	if x, y := a.qp.Query(), b.qp.Query(); x.SQPSN != packet.PSNAdd(usual.psn, 3) || y.RQPSN != x.SQPSN || x.State != ib.QPSRTS || x.PathMTU != 1024 {
 		t.Errorf("requester %+v\nresponder %+v", x, y)
 	}
 	una, send, next := a.qp.Progress()
@@ -139,12 +140,12 @@ func TestQueryTellsTheNextPSNs(t *testing.T) {
 }
 
 func TestModifyRefusesValuesOutOfRange(t *testing.T) {
-	for mask, a := range map[AttrMask]Attr{
-		MaskPathMTU: {PathMTU: 1000}, MaskRQPSN: {RQPSN: 1 << 24}, MaskSQPSN: {SQPSN: 1 << 24}, MaskDestQPN: {DestQPN: 1 << 24},
-		MaskMinRNRTimer: {MinRNRTimer: 32}, MaskTimeout: {Timeout: 32}, MaskRetryCount: {RetryCount: 8}, MaskRNRRetry: {RNRRetry: 8},
-		MaskMaxRDAtomic: {MaxRDAtomic: MaxRDAtomic + 1}, MaskMaxDestRDAtomic: {MaxDestRDAtomic: MaxRDAtomic + 1},
+	for mask, a := range map[ib.QPAttrMask]ib.QPAttr{
+		ib.QPMaskPathMTU: {PathMTU: 1000}, ib.QPMaskRQPSN: {RQPSN: 1 << 24}, ib.QPMaskSQPSN: {SQPSN: 1 << 24}, ib.QPMaskDestQPN: {DestQPN: 1 << 24},
+		ib.QPMaskMinRNRTimer: {MinRNRTimer: 32}, ib.QPMaskTimeout: {Timeout: 32}, ib.QPMaskRetryCount: {RetryCount: 8}, ib.QPMaskRNRRetry: {RNRRetry: 8},
+		ib.QPMaskMaxRDAtomic: {MaxRDAtomic: MaxRDAtomic + 1}, ib.QPMaskMaxDestRDAtomic: {MaxDestRDAtomic: MaxRDAtomic + 1},
 	} {
-		if a.check(mask) == nil {
+		if checkAttr(&a, mask) == nil {
 			t.Errorf("mask %#x: %+v is accepted", uint32(mask), a)
 		}
 	}
@@ -152,16 +153,16 @@ func TestModifyRefusesValuesOutOfRange(t *testing.T) {
 
 func TestModifyRefusesWaysThatAreNone(t *testing.T) {
 	for _, c := range []struct {
-		a    Attr
-		mask AttrMask
+		a    ib.QPAttr
+		mask ib.QPAttrMask
 	}{
-		{Attr{CurState: SQD, State: RTS}, MaskState | MaskCurState},
-		{Attr{State: Error, Access: 1}, MaskState | MaskAccess},
-		{Attr{State: SQE}, MaskState},
-		{Attr{State: 99}, MaskState},
+		{ib.QPAttr{CurState: ib.QPSSQD, State: ib.QPSRTS}, ib.QPMaskState | ib.QPMaskCurState},
+		{ib.QPAttr{State: ib.QPSErr, Access: 1}, ib.QPMaskState | ib.QPMaskAccess},
+		{ib.QPAttr{State: ib.QPSSQE}, ib.QPMaskState},
+		{ib.QPAttr{State: 99}, ib.QPMaskState},
 	} {
 		a, _ := connect(t, usual)
-		if a.qp.Modify(&a.env, &c.a, c.mask) == nil || a.qp.State() != RTS {
+		if a.qp.Modify(&a.env, &c.a, c.mask) == nil || a.qp.State() != ib.QPSRTS {
 			t.Errorf("to %v with %#x is accepted", c.a.State, uint32(c.mask))
 		}
 	}
@@ -178,9 +179,9 @@ func TestWhatNewRefuses(t *testing.T) {
 func TestAFullQueueSaysSo(t *testing.T) {
 	a, _ := connect(t, usual)
 	for range 64 {
-		a.post(SendWR{Opcode: WRSend})
+		a.post(SendWR{Opcode: ib.WRSend})
 	}
-	if err := a.qp.PostSend(&SendWR{Opcode: WRSend}); err != ErrFull || a.qp.SendQueueLen() != 64 {
+	if err := a.qp.PostSend(&SendWR{Opcode: ib.WRSend}); err != ErrFull || a.qp.SendQueueLen() != 64 {
 		t.Errorf("%v with %d posted", err, a.qp.SendQueueLen())
 	}
 }
@@ -193,8 +194,8 @@ func TestNamesAreDistinct(t *testing.T) {
 		}
 		seen[r.String()] = true
 	}
-	if NumDropReasons.String() != "unknown" || State(99).String() != "State(99)" || SQD.String() != "SQD" ||
-		RNRRetryExcErr.String() == RetryExcErr.String() || Status(99).String() != "unknown status" {
+	if NumDropReasons.String() != "unknown" || ib.QPState(99).String() != "QPState(99)" || ib.QPSSQD.String() != "SQD" ||
+		ib.WCRNRRetryExcErr.String() == ib.WCRetryExcErr.String() || ib.WCStatus(99).String() != "WCStatus(99)" {
 		t.Error("what does not exist has a name, or two things have one")
 	}
 }

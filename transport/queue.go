@@ -1,22 +1,25 @@
 package transport
 
-import "softroce/packet"
+import (
+	"softroce/internal/ib"
+	"softroce/packet"
+)
 
 // A wqe is a send work request on its way.
 type wqe struct {
 	SendWR
 	kind     packet.Kind
-	length   uint32  // bytes of the message
-	n        uint32  // PSNs it takes
-	first    uint64  // its first PSN, extended; valid once started
-	got      uint32  // responses received: READs
-	ssn      uint64  // send sequence number, from 1
-	started  bool    // has its PSNs
-	isRead   bool    // needs a response, not an acknowledgement
-	local    bool    // a bind or an invalidation: takes no PSN
-	done     bool    // READs and atomics: the response is complete
-	original [8]byte // atomics: the answer on its way to memory
-	status   Status  // what the requester itself found wrong
+	length   uint32      // bytes of the message
+	n        uint32      // PSNs it takes
+	first    uint64      // its first PSN, extended; valid once started
+	got      uint32      // responses received: READs
+	ssn      uint64      // send sequence number, from 1
+	started  bool        // has its PSNs
+	isRead   bool        // needs a response, not an acknowledgement
+	local    bool        // a bind or an invalidation: takes no PSN
+	done     bool        // READs and atomics: the response is complete
+	original [8]byte     // atomics: the answer on its way to memory
+	status   ib.WCStatus // what the requester itself found wrong
 }
 
 // end is the PSN behind the message's last.
@@ -61,7 +64,7 @@ func (q *QP) SendQueueLen() int { return int(q.sq.used()) }
 // state it is flushed by the next Transmit.
 func (q *QP) PostSend(wr *SendWR) error {
 	s := &q.sq
-	if q.state < RTS {
+	if q.state < ib.QPSRTS {
 		return ErrState
 	}
 	if s.used() >= s.depth {
@@ -73,23 +76,23 @@ func (q *QP) PostSend(wr *SendWR) error {
 	w.status = s.copyPayload(w, wr, int(slot))
 	switch w.kind {
 	case packet.KindNone:
-		w.status = LocQPOpErr
+		w.status = ib.WCLocQPOpErr
 		if w.local = q.isLocal(wr.Opcode); w.local {
-			w.SGEs, w.length, w.status = nil, 0, Success
+			w.SGEs, w.length, w.status = nil, 0, ib.WCSuccess
 		}
 	case packet.KindSend:
 		if q.cfg.Service == packet.UD && wr.Dest == nil {
-			w.status = LocQPOpErr
+			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
 		w.isRead = true
-		if wr.Flags&Inline != 0 || w.kind != packet.KindRead && w.length != atomicLen {
-			w.status = LocQPOpErr
+		if wr.Flags&ib.SendInline != 0 || w.kind != packet.KindRead && w.length != atomicLen {
+			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindFlush, packet.KindAtomicWrite:
 		w.isRead = true
 		if w.kind == packet.KindFlush && w.length > 0 || w.kind == packet.KindAtomicWrite && w.length != atomicLen {
-			w.status = LocQPOpErr
+			w.status = ib.WCLocQPOpErr
 		}
 	}
 	if !w.local {
@@ -101,41 +104,41 @@ func (q *QP) PostSend(wr *SendWR) error {
 }
 
 // copyPayload moves the scatter/gather list or the inline data to the queue's own storage.
-func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) Status {
+func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) ib.WCStatus {
 	w.SGEs, w.Inline = nil, nil
-	if wr.Flags&Inline != 0 {
+	if wr.Flags&ib.SendInline != 0 {
 		if len(wr.Inline) > s.maxInline {
-			return LocQPOpErr
+			return ib.WCLocQPOpErr
 		}
 		w.Inline = s.inline[slot*s.maxInline:][:len(wr.Inline):len(wr.Inline)]
 		copy(w.Inline, wr.Inline)
 		w.length = uint32(len(wr.Inline))
-		return Success
+		return ib.WCSuccess
 	}
 	if len(wr.SGEs) > s.maxSGE {
-		return LocQPOpErr
+		return ib.WCLocQPOpErr
 	}
 	w.SGEs = s.sges[slot*s.maxSGE:][:len(wr.SGEs):len(wr.SGEs)]
 	copy(w.SGEs, wr.SGEs)
 	total := listLength(w.SGEs)
 	if total > MaxMessage {
-		return LocLenErr
+		return ib.WCLocLenErr
 	}
 	w.length = uint32(total)
-	return Success
+	return ib.WCSuccess
 }
 
 // rcOperations says what each verbs operation is on the wire.
 var rcOperations = [...]packet.Kind{
-	WRWrite: packet.KindWrite, WRWriteImm: packet.KindWrite,
-	WRSend: packet.KindSend, WRSendImm: packet.KindSend,
-	WRSendInv: packet.KindSend,
-	WRRead:    packet.KindRead, WRCompareSwap: packet.KindCompareSwap, WRFetchAdd: packet.KindFetchAdd,
-	WRFlush: packet.KindFlush, WRAtomicWrite: packet.KindAtomicWrite,
+	ib.WRRDMAWrite: packet.KindWrite, ib.WRRDMAWriteWithImm: packet.KindWrite,
+	ib.WRSend: packet.KindSend, ib.WRSendWithImm: packet.KindSend,
+	ib.WRSendWithInv: packet.KindSend,
+	ib.WRRDMARead:    packet.KindRead, ib.WRAtomicCmpAndSwp: packet.KindCompareSwap, ib.WRAtomicFetchAndAdd: packet.KindFetchAdd,
+	ib.WRFlush: packet.KindFlush, ib.WRAtomicWrite: packet.KindAtomicWrite,
 }
 
 // wrKind is KindNone for what the service does not have.
-func (q *QP) wrKind(o WROpcode) packet.Kind {
+func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 	if int(o) >= len(rcOperations) {
 		return packet.KindNone
 	}
@@ -146,11 +149,11 @@ func (q *QP) wrKind(o WROpcode) packet.Kind {
 			return packet.KindNone
 		}
 	case packet.UC:
-		if k != packet.KindSend && k != packet.KindWrite || o == WRSendInv {
+		if k != packet.KindSend && k != packet.KindWrite || o == ib.WRSendWithInv {
 			return packet.KindNone
 		}
 	case packet.UD:
-		if k != packet.KindSend || o == WRSendInv {
+		if k != packet.KindSend || o == ib.WRSendWithInv {
 			return packet.KindNone
 		}
 	}
@@ -158,18 +161,18 @@ func (q *QP) wrKind(o WROpcode) packet.Kind {
 }
 
 // finish completes the oldest work request, w, and frees its slot.
-func (q *QP) finish(e *Env, w *wqe, status Status) {
+func (q *QP) finish(e *Env, w *wqe, status ib.WCStatus) {
 	c := &q.wc
 	*c = Completion{
 		WRID: w.ID, Status: status, Opcode: wcOpcode(w.Opcode),
-		Signaled: status != Success || q.cfg.SigAll || w.Flags&Signaled != 0,
+		Signaled: status != ib.WCSuccess || q.cfg.SigAll || w.Flags&ib.SendSignaled != 0,
 	}
-	if w.isRead && status == Success {
+	if w.isRead && status == ib.WCSuccess {
 		c.ByteLen = w.length
 	}
 	switch status {
-	case Success:
-	case WRFlushErr:
+	case ib.WCSuccess:
+	case ib.WCWRFlushErr:
 		q.cfg.Counters.ReqCQEFlush++
 	default:
 		q.cfg.Counters.ReqCQEError++
@@ -186,24 +189,24 @@ func (q *QP) finish(e *Env, w *wqe, status Status) {
 	e.Sink.Complete(q, c)
 }
 
-func wcOpcode(o WROpcode) WCOpcode {
+func wcOpcode(o ib.WROpcode) ib.WCOpcode {
 	switch o {
-	case WRWrite, WRWriteImm:
-		return WCWrite
-	case WRRead:
-		return WCRead
-	case WRCompareSwap:
-		return WCCompareSwap
-	case WRFetchAdd:
-		return WCFetchAdd
-	case WRBindMW:
-		return WCBindMW
-	case WRLocalInv:
-		return WCLocalInv
-	case WRFlush:
-		return WCFlush
-	case WRAtomicWrite:
-		return WCAtomicWrite
+	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
+		return ib.WCRDMAWrite
+	case ib.WRRDMARead:
+		return ib.WCRDMARead
+	case ib.WRAtomicCmpAndSwp:
+		return ib.WCCompSwap
+	case ib.WRAtomicFetchAndAdd:
+		return ib.WCFetchAdd
+	case ib.WRBindMW:
+		return ib.WCBindMW
+	case ib.WRLocalInv:
+		return ib.WCLocalInv
+	case ib.WRFlush:
+		return ib.WCFlush
+	case ib.WRAtomicWrite:
+		return ib.WCAtomicWrite
 	}
-	return WCSend
+	return ib.WCSend
 }

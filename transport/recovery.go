@@ -1,5 +1,7 @@
 package transport
 
+import "softroce/internal/ib"
+
 // Recovery is what brings back packets that were lost: go-back-N upon a NAK, a gap or the
 // local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
@@ -93,7 +95,7 @@ func (q *QP) spendRetry(e *Env) bool {
 	r := &q.req
 	if r.retries == 0 {
 		q.cfg.Counters.RetryExceeded++
-		q.failHead(e, RetryExcErr)
+		q.failHead(e, ib.WCRetryExcErr)
 		return false
 	}
 	r.retries--
@@ -101,7 +103,7 @@ func (q *QP) spendRetry(e *Env) bool {
 }
 
 // failHead completes the oldest work request in error, and flushes the rest.
-func (q *QP) failHead(e *Env, s Status) {
+func (q *QP) failHead(e *Env, s ib.WCStatus) {
 	if !q.sq.empty() {
 		q.finish(e, q.sq.head(), s)
 	}
@@ -115,7 +117,7 @@ func (q *QP) receiverNotReady(e *Env, wait int64) {
 	q.cfg.Counters.RNRReceived++
 	if r.rnrRetries == 0 {
 		q.cfg.Counters.RNRRetryExceeded++
-		q.failHead(e, RNRRetryExcErr)
+		q.failHead(e, ib.WCRNRRetryExcErr)
 		return
 	}
 	if r.rnrRetries != foreverRNR {
@@ -135,7 +137,7 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	r.deadline = 0
-	if q.state != RTS && q.state != SQD || r.una == r.next {
+	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.una == r.next {
 		return
 	}
 	q.cfg.Counters.LocalACKTimeout++

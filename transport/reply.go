@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -226,7 +227,7 @@ func (q *QP) readFailed(e *Env, a *answer) {
 	}
 	s.reset()
 	q.resp.epsn, q.resp.msn = psn, msn
-	if q.state != Error {
+	if q.state != ib.QPSErr {
 		q.refuse(e, nak)
 		return
 	}

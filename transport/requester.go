@@ -1,6 +1,9 @@
 package transport
 
-import "softroce/packet"
+import (
+	"softroce/internal/ib"
+	"softroce/packet"
+)
 
 // The requester turns work requests into packets. Its PSNs are extended: 64-bit
 // counters whose low 24 bits are on the wire, so that they compare as numbers.
@@ -42,14 +45,14 @@ func (r *requester) stop(q *QP) {
 // true where it was the room.
 func (q *QP) request(e *Env) (more bool) {
 	r := &q.req
-	if q.state != RTS && q.state != SQD || r.waiting(e.Now) {
+	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.waiting(e.Now) {
 		return false
 	}
 	r.src.chunk = nil
 	for r.cur != q.sq.tailIndex {
 		w := q.sq.at(r.cur)
 		if q.swallows(w) {
-			q.finish(e, w, Success)
+			q.finish(e, w, ib.WCSuccess)
 			continue
 		}
 		if w.local {
@@ -58,10 +61,10 @@ func (q *QP) request(e *Env) (more bool) {
 			}
 			continue
 		}
-		if !w.started && (q.state == SQD || !q.mayStart(e, w)) {
+		if !w.started && (q.state == ib.QPSSQD || !q.mayStart(e, w)) {
 			break
 		}
-		if w.status != Success {
+		if w.status != ib.WCSuccess {
 			break
 		}
 		if q.reliable() && !w.isRead && r.windowFull() {
@@ -80,7 +83,7 @@ func (q *QP) request(e *Env) (more bool) {
 // swallows reports whether w is a datagram longer than the port's MTU: it is not sent, and
 // completes without an error (C10-93.1.1).
 func (q *QP) swallows(w *wqe) bool {
-	if q.cfg.Service != packet.UD || w.status != Success || q.state == SQD || w.length <= uint32(q.attr.PathMTU) {
+	if q.cfg.Service != packet.UD || w.status != ib.WCSuccess || q.state == ib.QPSSQD || w.length <= uint32(q.attr.PathMTU) {
 		return false
 	}
 	q.cfg.Counters.TxOverlong++
@@ -99,7 +102,7 @@ func (r *requester) windowLeft() uint64 {
 // them. A work request that is found wrong gets its status instead.
 func (q *QP) mayStart(e *Env, w *wqe) bool {
 	r := &q.req
-	if w.status != Success {
+	if w.status != ib.WCSuccess {
 		return false
 	}
 	if q.fenced(w) {
@@ -117,7 +120,7 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	if r.credited && w.ssn > r.limit && consumesRecv(w) && r.una != r.next {
 		return false // out of credits: one message at a time, as a probe (IBTA 9.7.7.2.5)
 	}
-	if w.status = q.checkLocal(e, w); w.status != Success {
+	if w.status = q.checkLocal(e, w); w.status != ib.WCSuccess {
 		return false
 	}
 	w.first, w.started = r.next, true
@@ -131,7 +134,7 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 func (q *QP) mayRead(w *wqe) bool {
 	r := &q.req
 	if q.attr.MaxRDAtomic == 0 {
-		w.status = LocQPOpErr
+		w.status = ib.WCLocQPOpErr
 		return false
 	}
 	if r.reads >= int(q.attr.MaxRDAtomic) {
@@ -141,7 +144,7 @@ func (q *QP) mayRead(w *wqe) bool {
 }
 
 func consumesRecv(w *wqe) bool {
-	return w.kind == packet.KindSend || w.Opcode == WRWriteImm
+	return w.kind == packet.KindSend || w.Opcode == ib.WRRDMAWriteWithImm
 }
 
 // emitRequest emits the packet at send. full says that there was no room for it.
@@ -166,7 +169,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		return false, true
 	}
 	if err != nil {
-		w.status = LocProtErr
+		w.status = ib.WCLocProtErr
 		return false, false
 	}
 	q.dest = w.Dest
@@ -178,7 +181,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	h.Opcode = packet.Opcode(q.cfg.Service) | packet.Opcode(requestOpcode(w.Opcode, first, last))
 	h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.length}
 	h.Imm, h.Invalidate, h.XRCSRQ = w.Imm, w.Imm, w.RemoteSRQ
-	h.Solicited = last && w.Flags&Solicited != 0 && consumesRecv(w)
+	h.Solicited = last && w.Flags&ib.SendSolicited != 0 && consumesRecv(w)
 	r.sinceAck++
 	if !q.reliable() {
 		q.addressed(h, w)
@@ -193,7 +196,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	q.sent(h.Opcode, 1)
 	switch r.pkt++; {
 	case last && !q.reliable():
-		q.finish(e, w, Success) // there is nothing to wait for
+		q.finish(e, w, ib.WCSuccess) // there is nothing to wait for
 	case last:
 		r.cur, r.pkt = r.cur+1, 0
 	}
@@ -273,7 +276,7 @@ func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
 		return false, true
 	}
 	if err != nil {
-		w.status = LocProtErr
+		w.status = ib.WCLocProtErr
 		return false, false
 	}
 	return true, false
@@ -294,14 +297,14 @@ func (q *QP) sent(op packet.Opcode, n uint64) {
 }
 
 // requestOpcode names the packet of a SEND or WRITE by its place in the message.
-func requestOpcode(o WROpcode, first, last bool) uint8 {
-	imm := o == WRSendImm || o == WRWriteImm
-	write := o == WRWrite || o == WRWriteImm
+func requestOpcode(o ib.WROpcode, first, last bool) uint8 {
+	imm := o == ib.WRSendWithImm || o == ib.WRRDMAWriteWithImm
+	write := o == ib.WRRDMAWrite || o == ib.WRRDMAWriteWithImm
 	op := uint8(packet.SendMiddle)
 	switch {
-	case o == WRSendInv && last && first:
+	case o == ib.WRSendWithInv && last && first:
 		op = packet.SendOnlyInv
-	case o == WRSendInv && last:
+	case o == ib.WRSendWithInv && last:
 		op = packet.SendLastInv
 	case first && last && imm:
 		op = packet.SendOnlyImm
@@ -326,10 +329,10 @@ func (q *QP) retireFailed(e *Env) {
 	if q.sq.empty() {
 		return
 	}
-	if w := q.sq.head(); w.status != Success && (w.started || q.state != SQD) {
+	if w := q.sq.head(); w.status != ib.WCSuccess && (w.started || q.state != ib.QPSSQD) {
 		q.finish(e, w, w.status)
 		if !q.reliable() {
-			q.state, q.sqdNotify = SQE, false // the receive queue goes on (IBTA 10.3.1)
+			q.state, q.sqdNotify = ib.QPSSQE, false // the receive queue goes on (IBTA 10.3.1)
 			q.flushSend(e)
 			return
 		}

@@ -5,13 +5,13 @@ import (
 	"slices"
 	"testing"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
 func TestRNRRetry7GoesOnForEver(t *testing.T) {
 	a, _ := connect(t, usual)
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	for range 20 {
 		a.qp.Transmit(&a.env)
 		if got := a.say(usual.psn); got != "SEND_ONLY+0" {
@@ -26,7 +26,7 @@ func TestTheSendWindowEndsWithAnAckRequest(t *testing.T) {
 	o := usual
 	o.mtu = 256
 	a, b := connect(t, o)
-	a.post(SendWR{ID: 1, Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	if a.qp.Transmit(&a.env) {
 		t.Error("the window is full, not the link")
 	}
@@ -45,7 +45,7 @@ func TestATimeoutMakesTheSendWindowSmall(t *testing.T) {
 	o := usual
 	o.mtu = 256
 	a, b := connect(t, o)
-	a.post(SendWR{ID: 1, Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.qp.Transmit(&a.env)
 	a.out = nil
 	a.env.Now = a.qp.NextDeadline()
@@ -66,10 +66,10 @@ func TestNoMoreThanHalfOfAllPSNsAreOutstanding(t *testing.T) {
 	o := usual
 	o.mtu = 256
 	a, b := connect(t, o)
-	r, err := a.table.Register(a.qp.PD(), &vast{1 << 31, make([]byte, readAhead)}, 0, 1<<31, mrtable.LocalWrite)
+	r, err := a.table.Register(a.qp.PD(), &vast{1 << 31, make([]byte, readAhead)}, 0, 1<<31, ib.AccessLocalWrite)
 	must(t, err)
-	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: []SGE{{Length: 1 << 31, LKey: r.LKey()}}, RemoteAddr: sideBase, RKey: b.region.RKey()})
-	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: []SGE{{Length: 1 << 31, LKey: r.LKey()}}, RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	if got := a.say(o.psn); got != "READ_REQUEST+0" {
 		t.Fatal(got)
@@ -83,7 +83,7 @@ func TestNoMoreThanHalfOfAllPSNsAreOutstanding(t *testing.T) {
 func TestAMessageLongerThanTheProtocolAllowsIsNotSent(t *testing.T) {
 	a, _ := connect(t, usual)
 	big := SGE{Addr: sideBase, Length: 1 << 30, LKey: a.region.LKey()}
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: []SGE{big, big, a.sge(0, 1)[0]}})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: []SGE{big, big, a.sge(0, 1)[0]}})
 	a.qp.Transmit(&a.env)
 	if got := statuses(a.done); got != "1:1" || len(a.out) > 0 {
 		t.Errorf("%s, %d packets", got, len(a.out))
@@ -95,28 +95,28 @@ func TestAMessageLongerThanTheProtocolAllowsIsNotSent(t *testing.T) {
 func TestWorkRequestsThatCannotBe(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(a *side, w *SendWR)
-		want Status
+		want ib.WCStatus
 	}{
-		"operation of no service":     {func(_ *side, w *SendWR) { w.Opcode = 77 }, LocQPOpErr},
-		"FLUSH of data":               {func(_ *side, w *SendWR) { w.Opcode = WRFlush }, LocQPOpErr},
-		"ATOMIC WRITE of seven bytes": {func(a *side, w *SendWR) { w.Opcode, w.SGEs = WRAtomicWrite, a.sge(0, 7) }, LocQPOpErr},
-		"ATOMIC WRITE, unknown key":   {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].LKey = WRAtomicWrite, 1 }, LocProtErr},
-		"invalidation of a region":    {func(a *side, w *SendWR) { w.Opcode, w.Imm = WRLocalInv, a.region.RKey() }, MWBindErr},
-		"bind of a region":            {func(a *side, w *SendWR) { w.Opcode, w.RKey = WRBindMW, a.region.RKey() }, MWBindErr},
-		"too many elements":           {func(a *side, w *SendWR) { w.SGEs = slices.Repeat(a.sge(0, 1), 5) }, LocQPOpErr},
-		"too much inline":             {func(_ *side, w *SendWR) { w.Flags, w.Inline = Inline, make([]byte, 65) }, LocQPOpErr},
-		"inline READ":                 {func(_ *side, w *SendWR) { w.Opcode, w.Flags, w.Inline = WRRead, Inline, make([]byte, 8) }, LocQPOpErr},
-		"atomic of seven bytes":       {func(a *side, w *SendWR) { w.Opcode, w.SGEs = WRFetchAdd, a.sge(0, 7) }, LocQPOpErr},
-		"unknown key":                 {func(_ *side, w *SendWR) { w.SGEs[0].LKey ^= 1 }, LocProtErr},
-		"unknown key, second element": {func(a *side, w *SendWR) { w.SGEs = append(a.sge(0, 4000), SGE{Length: 8}) }, LocProtErr},
-		"READ behind the region":      {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].Addr = WRRead, sideBase+1<<18 }, LocProtErr},
+		"operation of no service":     {func(_ *side, w *SendWR) { w.Opcode = 77 }, ib.WCLocQPOpErr},
+		"FLUSH of data":               {func(_ *side, w *SendWR) { w.Opcode = ib.WRFlush }, ib.WCLocQPOpErr},
+		"ATOMIC WRITE of seven bytes": {func(a *side, w *SendWR) { w.Opcode, w.SGEs = ib.WRAtomicWrite, a.sge(0, 7) }, ib.WCLocQPOpErr},
+		"ATOMIC WRITE, unknown key":   {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].LKey = ib.WRAtomicWrite, 1 }, ib.WCLocProtErr},
+		"invalidation of a region":    {func(a *side, w *SendWR) { w.Opcode, w.Imm = ib.WRLocalInv, a.region.RKey() }, ib.WCMWBindErr},
+		"bind of a region":            {func(a *side, w *SendWR) { w.Opcode, w.RKey = ib.WRBindMW, a.region.RKey() }, ib.WCMWBindErr},
+		"too many elements":           {func(a *side, w *SendWR) { w.SGEs = slices.Repeat(a.sge(0, 1), 5) }, ib.WCLocQPOpErr},
+		"too much inline":             {func(_ *side, w *SendWR) { w.Flags, w.Inline = ib.SendInline, make([]byte, 65) }, ib.WCLocQPOpErr},
+		"inline READ":                 {func(_ *side, w *SendWR) { w.Opcode, w.Flags, w.Inline = ib.WRRDMARead, ib.SendInline, make([]byte, 8) }, ib.WCLocQPOpErr},
+		"atomic of seven bytes":       {func(a *side, w *SendWR) { w.Opcode, w.SGEs = ib.WRAtomicFetchAndAdd, a.sge(0, 7) }, ib.WCLocQPOpErr},
+		"unknown key":                 {func(_ *side, w *SendWR) { w.SGEs[0].LKey ^= 1 }, ib.WCLocProtErr},
+		"unknown key, second element": {func(a *side, w *SendWR) { w.SGEs = append(a.sge(0, 4000), SGE{Length: 8}) }, ib.WCLocProtErr},
+		"READ behind the region":      {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].Addr = ib.WRRDMARead, sideBase+1<<18 }, ib.WCLocProtErr},
 	} {
 		a, b := connect(t, usual)
-		wr := SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()}
+		wr := SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()}
 		c.edit(a, &wr)
 		a.post(wr)
 		a.qp.Transmit(&a.env)
-		if len(a.done) != 1 || a.done[0].Status != c.want || !a.done[0].Signaled || len(a.out) > 0 || a.qp.State() != Error {
+		if len(a.done) != 1 || a.done[0].Status != c.want || !a.done[0].Signaled || len(a.out) > 0 || a.qp.State() != ib.QPSErr {
 			t.Errorf("%s: completions %s, %d packets, state %v", name, statuses(a.done), len(a.out), a.qp.State())
 		}
 	}
@@ -126,7 +126,7 @@ func TestDepth0MakesREADsAnErrorOnEitherSide(t *testing.T) {
 	o := usual
 	o.rdAtomic = 0
 	a, b := connect(t, o)
-	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:2" {
 		t.Errorf("requester: %s", got)
@@ -140,8 +140,8 @@ func TestDepth0MakesREADsAnErrorOnEitherSide(t *testing.T) {
 func TestOnlyTheLastPacketAsksForASolicitedEvent(t *testing.T) {
 	a, b := connect(t, usual)
 	b.recv(1, 0, 4000)
-	a.post(SendWR{Opcode: WRSend, Flags: Solicited, SGEs: a.sge(0, 3000)})
-	a.post(SendWR{Opcode: WRWrite, Flags: Solicited, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{Opcode: ib.WRSend, Flags: ib.SendSolicited, SGEs: a.sge(0, 3000)})
+	a.post(SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSolicited, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.qp.Transmit(&a.env)
 	var got []bool
 	for _, tx := range a.out {
@@ -159,15 +159,15 @@ func TestOnlyTheLastPacketAsksForASolicitedEvent(t *testing.T) {
 func TestAtomicsExchangeWhatTheyShould(t *testing.T) {
 	a, b := connect(t, usual)
 	b.mem[0] = 5
-	wr := SendWR{SGEs: append(a.sge(0, 3), a.sge(100, 5)...), RemoteAddr: sideBase, RKey: b.region.RKey(), Flags: Signaled}
+	wr := SendWR{SGEs: append(a.sge(0, 3), a.sge(100, 5)...), RemoteAddr: sideBase, RKey: b.region.RKey(), Flags: ib.SendSignaled}
 	for i, c := range []struct {
-		op                       WROpcode
+		op                       ib.WROpcode
 		compareAdd, swap         uint64
 		wantOriginal, wantRemote byte
 	}{
-		{WRFetchAdd, 2, 99, 5, 7},
-		{WRCompareSwap, 7, 9, 7, 9},
-		{WRCompareSwap, 7, 1, 9, 9},
+		{ib.WRAtomicFetchAndAdd, 2, 99, 5, 7},
+		{ib.WRAtomicCmpAndSwp, 7, 9, 7, 9},
+		{ib.WRAtomicCmpAndSwp, 7, 1, 9, 9},
 	} {
 		wr.ID, wr.Opcode, wr.CompareAdd, wr.Swap = uint64(i), c.op, c.compareAdd, c.swap
 		a.post(wr)
@@ -182,7 +182,7 @@ func TestInlineDataIsThatOfThePosting(t *testing.T) {
 	a, b := connect(t, usual)
 	b.recv(1, 0, 8)
 	p := []byte("original")
-	a.post(SendWR{Opcode: WRSend, Flags: Inline, Inline: p})
+	a.post(SendWR{Opcode: ib.WRSend, Flags: ib.SendInline, Inline: p})
 	copy(p, "changed!")
 	run(t, a, b, all)
 	if got := string(b.mem[:8]); got != "original" {
@@ -194,7 +194,7 @@ func TestWithoutATimeoutNothingIsSentAgain(t *testing.T) {
 	o := usual
 	o.timeout = 0
 	a, _ := connect(t, o)
-	a.post(SendWR{Opcode: WRSend})
+	a.post(SendWR{Opcode: ib.WRSend})
 	a.qp.Transmit(&a.env)
 	if a.qp.NextDeadline() != 0 {
 		t.Error("a timer runs")
@@ -220,8 +220,8 @@ func TestResponsesThatCannotBeTaken(t *testing.T) {
 		{"response of long ago", packet.ReadResponseOnly, -9, 8, false, "", DropResponse},
 	} {
 		a, b := connect(t, usual)
-		a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()})
-		a.post(SendWR{ID: 2, Opcode: WRFetchAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+		a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()})
+		a.post(SendWR{ID: 2, Opcode: ib.WRAtomicFetchAndAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 		a.qp.Transmit(&a.env)
 		if c.gone {
 			a.table.Deregister(a.region)
@@ -247,7 +247,7 @@ func TestAtomicAnswersThatCannotBeTaken(t *testing.T) {
 		{"of a READ", packet.ReadResponseOnly, unlimited, false, "1:7", DropLocalError},
 	} {
 		a, b := connect(t, usual)
-		a.post(SendWR{ID: 1, Opcode: WRFetchAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+		a.post(SendWR{ID: 1, Opcode: ib.WRAtomicFetchAndAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 		a.qp.Transmit(&a.env)
 		if c.gone {
 			a.table.Deregister(a.region)
@@ -262,9 +262,9 @@ func TestAtomicAnswersThatCannotBeTaken(t *testing.T) {
 // TestAFatalNAKBehindALostREADResponse: the response will not come any more.
 func TestAFatalNAKBehindALostREADResponse(t *testing.T) {
 	a, b := connect(t, usual)
-	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
-	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
-	a.post(SendWR{ID: 3, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	a.reply(packet.Acknowledge, packet.PSNAdd(usual.psn, 1), packet.NAKInvalidRequest, 1, 0)
 	if got := statuses(a.done); got != "1:5 2:9 3:5" {

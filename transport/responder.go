@@ -1,6 +1,7 @@
 package transport
 
 import (
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -108,14 +109,14 @@ func (r *responder) inOrder(in *packet.Info) bool {
 
 // permits checks the operation against the queue pair's access flags.
 func (q *QP) permits(k packet.Kind) bool {
-	need := mrtable.Access(0)
+	need := ib.Access(0)
 	switch k {
 	case packet.KindWrite, packet.KindAtomicWrite:
-		need = mrtable.RemoteWrite
+		need = ib.AccessRemoteWrite
 	case packet.KindRead:
-		need = mrtable.RemoteRead
+		need = ib.AccessRemoteRead
 	case packet.KindCompareSwap, packet.KindFetchAdd:
-		need = mrtable.RemoteAtomic
+		need = ib.AccessRemoteAtomic
 	}
 	return q.attr.Access&need == need
 }
@@ -167,12 +168,12 @@ func (q *QP) acceptSend(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		return packet.NAKInvalidRequest
 	}
 	switch r.into.write(e, &q.taker, p.Payload, p.Len, in.Position.EndsMessage()) {
-	case LocLenErr:
+	case ib.WCLocLenErr:
 		q.cfg.Counters.RespLocalLength++
-		q.received(e, Completion{Status: LocLenErr, Opcode: WCRecv})
+		q.received(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
 		return packet.NAKInvalidRequest
-	case LocProtErr:
-		q.received(e, Completion{Status: LocProtErr, Opcode: WCRecv})
+	case ib.WCLocProtErr:
+		q.received(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
 		return packet.NAKRemoteOperational
 	}
 	r.placed += uint32(p.Len)
@@ -185,7 +186,7 @@ func (q *QP) acceptSend(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	q.advance(p, in, packet.KindSend)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxSendRequests++
-		q.received(e, q.recvCompletion(p, in, WCRecv, r.placed))
+		q.received(e, q.recvCompletion(p, in, ib.WCRecv, r.placed))
 	}
 	return 0
 }
@@ -215,7 +216,7 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		q.cfg.Counters.RxWriteRequests++
 	}
 	if in.ConsumesRecv {
-		q.received(e, q.recvCompletion(p, in, WCRecvImm, r.placed))
+		q.received(e, q.recvCompletion(p, in, ib.WCRecvRDMAWithImm, r.placed))
 	}
 	return 0
 }
@@ -250,23 +251,23 @@ func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
 		return 0 // the R_Key of nothing is not looked at (IBTA 9.7.4.1.4)
 	}
 	var err error
-	r.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, r.va, r.left, mrtable.RemoteWrite)
+	r.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, r.va, r.left, ib.AccessRemoteWrite)
 	if err != nil {
 		return packet.NAKRemoteAccess
 	}
 	return 0
 }
 
-func (q *QP) recvCompletion(p *Packet, in *packet.Info, op WCOpcode, n uint32) Completion {
+func (q *QP) recvCompletion(p *Packet, in *packet.Info, op ib.WCOpcode, n uint32) Completion {
 	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited, SrcQP: q.attr.DestQPN, VLAN: p.VLAN}
 	if in.Headers&packet.HasDETH != 0 {
 		c.SrcQP = p.DETH.SrcQP
 	}
 	if in.Headers&packet.HasImmDt != 0 {
-		c.Imm, c.Flags = p.Imm, WCWithImm
+		c.Imm, c.Flags = p.Imm, ib.WCWithImm
 	}
 	if in.Headers&packet.HasIETH != 0 {
-		c.Imm, c.Flags = p.Invalidate, WCWithInv
+		c.Imm, c.Flags = p.Invalidate, ib.WCWithInv
 	}
 	return c
 }
@@ -275,8 +276,8 @@ func (q *QP) recvCompletion(p *Packet, in *packet.Info, op WCOpcode, n uint32) C
 func (q *QP) received(e *Env, c Completion) {
 	r := &q.resp
 	switch c.Status {
-	case Success:
-	case WRFlushErr:
+	case ib.WCSuccess:
+	case ib.WCWRFlushErr:
 		q.cfg.Counters.RespCQEFlush++
 	default:
 		q.cfg.Counters.RespCQEError++
@@ -311,7 +312,7 @@ func (q *QP) acceptRead(e *Env, p *Packet) packet.Syndrome {
 		va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length, pd: q.pd()}
 	if a.length > 0 {
 		var err error
-		if a.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, a.rkey, a.va, a.length, mrtable.RemoteRead); err != nil {
+		if a.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, a.rkey, a.va, a.length, ib.AccessRemoteRead); err != nil {
 			return packet.NAKRemoteAccess
 		}
 	}
@@ -325,7 +326,7 @@ func (q *QP) acceptAtomic(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	if r.answers.full() || p.Len != 0 || p.Atomic.VA%8 != 0 {
 		return packet.NAKInvalidRequest
 	}
-	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.Atomic.RKey, p.Atomic.VA, 8, mrtable.RemoteAtomic)
+	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.Atomic.RKey, p.Atomic.VA, 8, ib.AccessRemoteAtomic)
 	if err != nil {
 		return packet.NAKRemoteAccess
 	}
@@ -397,7 +398,7 @@ func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
 	again.n, again.sent = uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)), 0
 	if again.length > 0 {
 		var err error
-		again.region, err = e.Table.Remote(again.pd, q.cfg.QPN, again.rkey, again.va, again.length, mrtable.RemoteRead)
+		again.region, err = e.Table.Remote(again.pd, q.cfg.QPN, again.rkey, again.va, again.length, ib.AccessRemoteRead)
 		if err != nil {
 			return answer{}, false
 		}
@@ -409,20 +410,20 @@ func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
 func (q *QP) refuse(e *Env, s packet.Syndrome) {
 	r := &q.resp
 	r.fatalNAK(s)
-	ev := EventQPRequestErr
+	ev := ib.EventQPReqErr
 	switch s {
 	case packet.NAKRemoteAccess:
 		q.cfg.Counters.RespRemoteAccess++
-		ev = EventQPAccessErr
+		ev = ib.EventQPAccessErr
 	case packet.NAKRemoteOperational:
-		ev = EventQPFatal
+		ev = ib.EventQPFatal
 	}
 	if r.hasRecv {
-		status := RemInvReqErr
+		status := ib.WCRemInvReqErr
 		if s == packet.NAKRemoteAccess {
-			status = RemAccessErr
+			status = ib.WCRemAccessErr
 		}
-		q.received(e, Completion{Status: status, Opcode: WCRecv})
+		q.received(e, Completion{Status: status, Opcode: ib.WCRecv})
 	}
 	q.toError(e)
 	e.Sink.Event(q, ev)
@@ -451,7 +452,7 @@ func (r *responder) silence() { r.answers.reset() }
 // work requests; its owner hears that this queue pair will take no more.
 func (r *responder) flush(q *QP, e *Env) {
 	if r.hasRecv {
-		q.received(e, Completion{Status: WRFlushErr, Opcode: WCRecv})
+		q.received(e, Completion{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv})
 	}
 	rq := q.cfg.Recv
 	if rq == nil {
@@ -460,11 +461,11 @@ func (r *responder) flush(q *QP, e *Env) {
 	if rq.Shared() {
 		if !r.lastWQE {
 			r.lastWQE = true
-			e.Sink.Event(q, EventLastWQEReached)
+			e.Sink.Event(q, ib.EventQPLastWQEReached)
 		}
 		return
 	}
 	for rq.Next(&r.recv) {
-		q.received(e, Completion{Status: WRFlushErr, Opcode: WCRecv})
+		q.received(e, Completion{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv})
 	}
 }

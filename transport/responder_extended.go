@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -16,9 +17,9 @@ import (
 func (q *QP) cannotInvalidate(e *Env) {
 	q.cfg.Counters.RespRemoteAccess++
 	q.cfg.Counters.Drop(DropLocalError)
-	q.received(e, Completion{Status: RemInvReqErr, Opcode: WCRecv})
+	q.received(e, Completion{Status: ib.WCRemInvReqErr, Opcode: ib.WCRecv})
 	q.toError(e)
-	e.Sink.Event(q, EventQPAccessErr)
+	e.Sink.Event(q, ib.EventQPAccessErr)
 }
 
 // Values of the FETH (annex A19).
@@ -31,12 +32,12 @@ const (
 // acceptFlush notes that a FLUSH is to be answered. The bytes of all WRITEs before it are in place
 // for everyone when an answer goes out, so there is nothing else to do.
 func (q *QP) acceptFlush(e *Env, p *Packet) packet.Syndrome {
-	var need mrtable.Access
+	var need ib.Access
 	if p.FETH.Placement&placeGlobal != 0 {
-		need |= mrtable.FlushGlobal
+		need |= ib.AccessFlushGlobal
 	}
 	if p.FETH.Placement&placePersistent != 0 {
-		need |= mrtable.FlushPersistent
+		need |= ib.AccessFlushPersistent
 	}
 	if q.resp.answers.full() || p.Len != 0 || need == 0 || p.FETH.Selectivity > selectWhole || q.attr.Access&need != need {
 		return packet.NAKInvalidRequest
@@ -60,7 +61,7 @@ func (q *QP) acceptAtomicWrite(e *Env, p *Packet) packet.Syndrome {
 	if q.resp.answers.full() || p.Len != atomicLen || p.RETH.Length != atomicLen || p.RETH.VA%atomicLen != 0 {
 		return packet.NAKInvalidRequest
 	}
-	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, p.RETH.VA, atomicLen, mrtable.RemoteWrite)
+	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, p.RETH.VA, atomicLen, ib.AccessRemoteWrite)
 	if err != nil {
 		return packet.NAKRemoteAccess
 	}

@@ -5,6 +5,7 @@ import (
 	"strings"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -21,7 +22,7 @@ func TestAWRITEEndsWithItsRegion(t *testing.T) {
 	b.request(packet.WriteFirst, usual.psn, 1024, quiet, reth(sideBase, 2048))
 	b.table.Deregister(b.region)
 	b.request(packet.WriteLast, packet.PSNAdd(usual.psn, 1), 1024)
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+1/62/0" || !slices.Contains(b.events, EventQPAccessErr) {
+	if got := b.say(usual.psn); got != "ACKNOWLEDGE+1/62/0" || !slices.Contains(b.events, ib.EventQPAccessErr) {
 		t.Errorf("%s, events %v", got, b.events)
 	}
 }
@@ -52,7 +53,7 @@ func TestNewREADsHaveRoomHoweverManyAreRepeated(t *testing.T) {
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.say(usual.psn); b.qp.State() != RTS || !strings.HasSuffix(got, "+4/ack/5") {
+	if got := b.say(usual.psn); b.qp.State() != ib.QPSRTS || !strings.HasSuffix(got, "+4/ack/5") {
 		t.Errorf("%s in %v", got, b.qp.State())
 	}
 }
@@ -76,7 +77,7 @@ func TestOperationsWithoutTheirContentsAreInvalidRequests(t *testing.T) {
 		}
 		_, b = connect(t, usual)
 		b.request(op, packet.PSNAdd(usual.psn, -1), 0) // a duplicate
-		if got := b.say(usual.psn); b.qp.State() != RTS {
+		if got := b.say(usual.psn); b.qp.State() != ib.QPSRTS {
 			t.Errorf("duplicate %v: %s", packet.Opcode(op), got)
 		}
 	}

@@ -1,6 +1,9 @@
 package transport
 
-import "softroce/packet"
+import (
+	"softroce/internal/ib"
+	"softroce/packet"
+)
 
 // The responders of UC and UD answer nothing. What they cannot take they drop, and the queue
 // pair goes on (IBTA 9.8.2, 9.8.3).
@@ -59,16 +62,16 @@ func (q *QP) placeSendUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) 
 		return DropInvalid, false
 	}
 	switch r.into.write(e, &q.taker, p.Payload, p.Len, in.Position.EndsMessage()) {
-	case LocLenErr:
+	case ib.WCLocLenErr:
 		return q.recvTooShort(e), false
-	case LocProtErr:
-		q.recvFailed(e, LocProtErr)
+	case ib.WCLocProtErr:
+		q.recvFailed(e, ib.WCLocProtErr)
 		return DropLocalError, false
 	}
 	r.placed += uint32(p.Len)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxSendRequests++
-		q.received(e, q.recvCompletion(p, in, WCRecv, r.placed))
+		q.received(e, q.recvCompletion(p, in, ib.WCRecv, r.placed))
 	}
 	return 0, true
 }
@@ -92,7 +95,7 @@ func (q *QP) placeWriteUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool)
 		q.cfg.Counters.RxWriteRequests++
 	}
 	if in.ConsumesRecv {
-		q.received(e, q.recvCompletion(p, in, WCRecvImm, r.placed))
+		q.received(e, q.recvCompletion(p, in, ib.WCRecvRDMAWithImm, r.placed))
 	}
 	return 0, true
 }
@@ -114,17 +117,17 @@ func (q *QP) haveRecv() bool {
 func (q *QP) recvTooShort(e *Env) DropReason {
 	q.cfg.Counters.RespLocalLength++
 	if q.cfg.Recv.Shared() {
-		q.received(e, Completion{Status: LocLenErr, Opcode: WCRecv})
+		q.received(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
 	}
 	return DropRecvTooShort
 }
 
 // recvFailed completes the current receive work request in error, which the queue pair does
 // not survive.
-func (q *QP) recvFailed(e *Env, s Status) {
-	q.received(e, Completion{Status: s, Opcode: WCRecv})
+func (q *QP) recvFailed(e *Env, s ib.WCStatus) {
+	q.received(e, Completion{Status: s, Opcode: ib.WCRecv})
 	q.toError(e)
-	e.Sink.Event(q, EventQPFatal)
+	e.Sink.Event(q, ib.EventQPFatal)
 }
 
 // respondUD handles a datagram. Its receive gets 40 bytes of headers first: the GRH, or what
@@ -150,17 +153,17 @@ func (q *QP) placeUD(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
 	r.into.begin(r.recv.SGEs, 0)
 	r.grh[0] = p.GRH
 	st := r.into.write(e, &q.taker, r.grh[:], len(p.GRH), false)
-	if st == Success {
+	if st == ib.WCSuccess {
 		st = r.into.write(e, &q.taker, p.Payload, p.Len, true)
 	}
 	r.grh[0] = nil
-	if st != Success {
+	if st != ib.WCSuccess {
 		q.recvFailed(e, st)
 		return DropLocalError, false
 	}
 	q.cfg.Counters.RxSendRequests++
-	c := q.recvCompletion(p, in, WCRecv, uint32(packet.GRHLen+p.Len))
-	c.Flags |= WCGRH
+	c := q.recvCompletion(p, in, ib.WCRecv, uint32(packet.GRHLen+p.Len))
+	c.Flags |= ib.WCGRH
 	c.SL = p.SL
 	q.received(e, c)
 	return 0, true

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -27,9 +28,9 @@ func (s *scatter) begin(sges []SGE, pos uint32) {
 
 // write places the payload for by, and moves on. last says that it ends the message. The status
 // is Success, LocLenErr where the list is too short (nothing is placed then), or LocProtErr.
-func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) Status {
+func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) ib.WCStatus {
 	q := by.QP
-	if st := s.check(e, q, n); st != Success {
+	if st := s.check(e, q, n); st != ib.WCSuccess {
 		return st
 	}
 	for k, p := range payload {
@@ -42,14 +43,14 @@ func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) 
 				continue
 			}
 			if !s.lookup(e, q) {
-				return LocProtErr
+				return ib.WCLocProtErr
 			}
 			e.Mem.Write(by, s.region, g.Addr+uint64(s.off), p[:m], lastPiece && int(m) == len(p))
 			s.off += m
 			p = p[m:]
 		}
 	}
-	return Success
+	return ib.WCSuccess
 }
 
 func (s *scatter) next() { s.i, s.off, s.region = s.i+1, 0, nil }
@@ -60,32 +61,32 @@ func (s *scatter) lookup(e *Env, q *QP) bool {
 		return true
 	}
 	g := &s.sges[s.i]
-	r, err := e.Table.Local(q.pd(), g.LKey, g.Addr, g.Length, mrtable.LocalWrite)
+	r, err := e.Table.Local(q.pd(), g.LKey, g.Addr, g.Length, ib.AccessLocalWrite)
 	s.region = r
 	return err == nil
 }
 
 // check finds out whether the next n bytes have a place, before the first is written.
-func (s *scatter) check(e *Env, q *QP, n int) Status {
+func (s *scatter) check(e *Env, q *QP, n int) ib.WCStatus {
 	if n == 0 {
-		return Success
+		return ib.WCSuccess
 	}
 	if s.i < len(s.sges) && uint32(n) <= s.sges[s.i].Length-s.off && s.region != nil && s.region.Live() {
-		return Success // the common case: inside the element that was checked before
+		return ib.WCSuccess // the common case: inside the element that was checked before
 	}
 	probe := *s
 	for n > 0 {
 		if probe.i >= len(probe.sges) {
-			return LocLenErr
+			return ib.WCLocLenErr
 		}
 		room := probe.sges[probe.i].Length - probe.off
 		if room > 0 && !probe.lookup(e, q) {
-			return LocProtErr
+			return ib.WCLocProtErr
 		}
 		n -= int(min(room, uint32(n)))
 		probe.next()
 	}
-	return Success
+	return ib.WCSuccess
 }
 
 // listLength returns the bytes of a scatter/gather list.
@@ -134,7 +135,7 @@ func (q *QP) worth(e *Env, packets uint64) uint32 {
 
 // take appends the next n bytes to segs. Errors are mrtable's, and errNoRoom.
 func (g *gather) take(e *Env, q *QP, n uint32, segs [][]byte) ([][]byte, error) {
-	if g.w.Flags&Inline != 0 {
+	if g.w.Flags&ib.SendInline != 0 {
 		segs = append(segs, g.w.Inline[g.pos:g.pos+n])
 		g.pos += n
 		return segs, nil
@@ -177,10 +178,10 @@ func (g *gather) fetch(e *Env, q *QP) error {
 }
 
 // checkLocal looks at every element of w before its first byte moves.
-func (q *QP) checkLocal(e *Env, w *wqe) Status {
-	need := mrtable.Access(0)
+func (q *QP) checkLocal(e *Env, w *wqe) ib.WCStatus {
+	need := ib.Access(0)
 	if w.isRead && w.kind != packet.KindAtomicWrite {
-		need = mrtable.LocalWrite
+		need = ib.AccessLocalWrite
 	}
 	for i := range w.SGEs {
 		g := &w.SGEs[i]
@@ -188,15 +189,15 @@ func (q *QP) checkLocal(e *Env, w *wqe) Status {
 			continue
 		}
 		if _, err := e.Table.Local(q.cfg.PD, g.LKey, g.Addr, g.Length, need); err != nil {
-			return LocProtErr
+			return ib.WCLocProtErr
 		}
 	}
-	return Success
+	return ib.WCSuccess
 }
 
 // storeOriginal writes the value that an atomic returned to the requester's buffer, in the
 // byte order of this machine.
-func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) Status {
+func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) ib.WCStatus {
 	b := w.original[:]
 	binary.NativeEndian.PutUint64(b, v)
 	q.req.piece[0] = b

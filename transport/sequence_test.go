@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -106,47 +106,47 @@ func TestResponderAnswers(t *testing.T) {
 		reqs  []req
 		want  string
 		recv  string
-		state State
-		event Event
+		state ib.QPState
+		event ib.EventType
 	}{
-		{"SEND is acknowledged", []req{on(packet.SendOnly, 0, 10)}, "ACKNOWLEDGE+0/ack/1", "1:0", RTS, 0},
-		{"without AckReq there is no ACK", []req{on(packet.SendOnly, 0, 10, quiet)}, "", "1:0", RTS, 0},
+		{"SEND is acknowledged", []req{on(packet.SendOnly, 0, 10)}, "ACKNOWLEDGE+0/ack/1", "1:0", ib.QPSRTS, 0},
+		{"without AckReq there is no ACK", []req{on(packet.SendOnly, 0, 10, quiet)}, "", "1:0", ib.QPSRTS, 0},
 		{"one NAK for a gap, until the expected PSN comes", []req{on(packet.SendOnly, 1, 1), on(packet.SendOnly, 2, 1), on(packet.SendOnly, 0, 1), on(packet.SendOnly, 5, 1)},
-			"ACKNOWLEDGE+0/60/0 ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/60/1", "1:0", RTS, 0},
+			"ACKNOWLEDGE+0/60/0 ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/60/1", "1:0", ib.QPSRTS, 0},
 		{"duplicate SEND is acknowledged again, with the newest PSN", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendOnly, 0, 1)},
-			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+1/ack/2", "1:0 2:0", RTS, 0},
-		{"duplicate before anything was accepted", []req{on(packet.SendOnly, -1, 1)}, "ACKNOWLEDGE-1/ack/0", "", RTS, 0},
+			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+1/ack/2", "1:0 2:0", ib.QPSRTS, 0},
+		{"duplicate before anything was accepted", []req{on(packet.SendOnly, -1, 1)}, "ACKNOWLEDGE-1/ack/0", "", ib.QPSRTS, 0},
 		{"duplicate READ is answered again, with the present MSN", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 2000)), on(packet.SendOnly, 2, 1), on(packet.ReadRequest, 0, 0, reth(sideBase, 2000))},
-			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_LAST+1/ack/1 ACKNOWLEDGE+2/ack/2 READ_RESPONSE_FIRST+0/ack/2 READ_RESPONSE_LAST+1/ack/2", "1:0", RTS, 0},
+			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_LAST+1/ack/1 ACKNOWLEDGE+2/ack/2 READ_RESPONSE_FIRST+0/ack/2 READ_RESPONSE_LAST+1/ack/2", "1:0", ib.QPSRTS, 0},
 		{"duplicate READ of a part", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 3000)), on(packet.ReadRequest, 1, 0, reth(sideBase+1024, 1976))},
-			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1 READ_RESPONSE_FIRST+1/ack/1 READ_RESPONSE_LAST+2/ack/1", "", RTS, 0},
+			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1 READ_RESPONSE_FIRST+1/ack/1 READ_RESPONSE_LAST+2/ack/1", "", ib.QPSRTS, 0},
 		{"duplicate READ of other bytes is dropped", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 3000)), on(packet.ReadRequest, 1, 0, reth(sideBase+1025, 1000)), on(packet.ReadRequest, 0, 0, reth(sideBase, 3001))},
-			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1", "", RTS, 0},
+			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1", "", ib.QPSRTS, 0},
 		{"duplicate atomic is answered, not executed", []req{on(packet.FetchAdd, 0, 0), on(packet.FetchAdd, 0, 0), on(packet.CompareSwap, 0, 0)},
-			"ATOMIC_ACKNOWLEDGE+0/ack/1 ATOMIC_ACKNOWLEDGE+0/ack/1", "", RTS, 0},
-		{"READ of nothing needs no key", []req{on(packet.ReadRequest, 0, 0, badKey)}, "READ_RESPONSE_ONLY+0/ack/1", "", RTS, 0},
-		{"WRITE of nothing needs no key", []req{on(packet.WriteOnly, 0, 0, badKey)}, "ACKNOWLEDGE+0/ack/1", "", RTS, 0},
+			"ATOMIC_ACKNOWLEDGE+0/ack/1 ATOMIC_ACKNOWLEDGE+0/ack/1", "", ib.QPSRTS, 0},
+		{"READ of nothing needs no key", []req{on(packet.ReadRequest, 0, 0, badKey)}, "READ_RESPONSE_ONLY+0/ack/1", "", ib.QPSRTS, 0},
+		{"WRITE of nothing needs no key", []req{on(packet.WriteOnly, 0, 0, badKey)}, "ACKNOWLEDGE+0/ack/1", "", ib.QPSRTS, 0},
 		{"no receive: RNR NAK, and quiet behind it", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendFirst, 2, 1024), on(packet.SendLast, 3, 1), on(packet.SendFirst, 2, 1024)},
-			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/2c/2 ACKNOWLEDGE+2/2c/2", "1:0 2:0", RTS, 0},
-		{"MIDDLE without FIRST", []req{on(packet.SendMiddle, 0, 1024)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
-		{"FIRST then ONLY", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendOnly, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", Error, EventQPRequestErr},
-		{"SEND then WRITE inside one message", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.WriteLast, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", Error, EventQPRequestErr},
-		{"FIRST shorter than the path MTU", []req{on(packet.SendFirst, 0, 1020)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
-		{"LAST of no bytes", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 0)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", Error, EventQPRequestErr},
-		{"ONLY over the path MTU", []req{on(packet.SendOnly, 0, 1025)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
-		{"SEND longer than the receive", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 1000)}, "ACKNOWLEDGE+1/61/0", "1:1 2:5", Error, EventQPRequestErr},
-		{"WRITE of fewer bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 9))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
-		{"WRITE of more bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 7))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
-		{"WRITE beyond 2^31", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase, 1<<31+1))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
-		{"WRITE with a wrong key", []req{on(packet.WriteOnly, 0, 8, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
-		{"WRITE past the region", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase+1<<18-1025, 1026))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
-		{"WRITE around the end of the address space", []req{on(packet.WriteOnly, 0, 8, reth(^uint64(3), 8))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
-		{"READ with a wrong key", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8), badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
+			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/2c/2 ACKNOWLEDGE+2/2c/2", "1:0 2:0", ib.QPSRTS, 0},
+		{"MIDDLE without FIRST", []req{on(packet.SendMiddle, 0, 1024)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"FIRST then ONLY", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendOnly, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"SEND then WRITE inside one message", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.WriteLast, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"FIRST shorter than the path MTU", []req{on(packet.SendFirst, 0, 1020)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"LAST of no bytes", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 0)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"ONLY over the path MTU", []req{on(packet.SendOnly, 0, 1025)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"SEND longer than the receive", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 1000)}, "ACKNOWLEDGE+1/61/0", "1:1 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"WRITE of fewer bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 9))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"WRITE of more bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 7))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"WRITE beyond 2^31", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase, 1<<31+1))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"WRITE with a wrong key", []req{on(packet.WriteOnly, 0, 8, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"WRITE past the region", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase+1<<18-1025, 1026))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"WRITE around the end of the address space", []req{on(packet.WriteOnly, 0, 8, reth(^uint64(3), 8))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"READ with a wrong key", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8), badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"READ past the region, after a good one", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8)), on(packet.ReadRequest, 1, 0, reth(sideBase, 1<<18+1))},
-			"READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+1/62/1", "1:5 2:5", Error, EventQPAccessErr},
-		{"atomic with a wrong key", []req{on(packet.FetchAdd, 0, 0, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", Error, EventQPAccessErr},
-		{"atomic that is not aligned", []req{on(packet.CompareSwap, 0, 0, unaligned)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
-		{"after a fatal NAK: silence", []req{on(packet.SendMiddle, 0, 1024), on(packet.SendOnly, 0, 1)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", Error, EventQPRequestErr},
+			"READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+1/62/1", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"atomic with a wrong key", []req{on(packet.FetchAdd, 0, 0, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"atomic that is not aligned", []req{on(packet.CompareSwap, 0, 0, unaligned)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"after a fatal NAK: silence", []req{on(packet.SendMiddle, 0, 1024), on(packet.SendOnly, 0, 1)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, b := connect(t, usual)
@@ -173,11 +173,11 @@ func TestResponderAnswers(t *testing.T) {
 }
 
 func TestQPAccessFlagsRefuseBeforeKeysAreLookedAt(t *testing.T) {
-	for op, access := range map[uint8]mrtable.Access{
-		packet.WriteOnly: mrtable.RemoteRead | mrtable.RemoteAtomic, packet.ReadRequest: mrtable.RemoteWrite, packet.FetchAdd: mrtable.RemoteWrite | mrtable.RemoteRead,
+	for op, access := range map[uint8]ib.Access{
+		packet.WriteOnly: ib.AccessRemoteRead | ib.AccessRemoteAtomic, packet.ReadRequest: ib.AccessRemoteWrite, packet.FetchAdd: ib.AccessRemoteWrite | ib.AccessRemoteRead,
 	} {
 		_, b := connect(t, usual)
-		must(t, b.qp.Modify(&b.env, &Attr{Access: access}, MaskAccess))
+		must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: access}, ib.QPMaskAccess))
 		b.request(op, usual.psn, 0)
 		if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
 			t.Errorf("%v answered with %s", packet.Opcode(op), got)
@@ -264,33 +264,33 @@ func TestRequesterReactions(t *testing.T) {
 		want  string // emitted after the first burst
 		done  string
 		drop  DropReason
-		state State
+		state ib.QPState
 	}{
-		{"ACK of the last covers all", []rep{ack(2, unlimited)}, "", "1:0 2:0 3:0", NumDropReasons, RTS},
-		{"old ACK", []rep{ack(2, unlimited), ack(0, unlimited)}, "", "1:0 2:0 3:0", DropGhostACK, RTS},
-		{"ACK beyond what was sent", []rep{ack(6, unlimited)}, "", "", DropUnsent, RTS},
-		{"NAK sequence acknowledges what is before it", []rep{ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", NumDropReasons, RTS},
-		{"its echo is ignored", []rep{ack(1, packet.NAKSequence), ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", DropUnwanted, RTS},
-		{"READ response acknowledges what is before it", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}}, "", "1:0 2:0 3:0", NumDropReasons, RTS},
-		{"gap in READ responses: the rest is asked for again, once", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}, {packet.ReadResponseLast, 5, unlimited, 952}}, "READ_REQUEST+4", "1:0 2:0 3:0", DropUnwanted, RTS},
-		{"whole READ", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseMid, 4, 0, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}}, "", "1:0 2:0 3:0 4:0", NumDropReasons, RTS},
-		{"READ response too short", []rep{{packet.ReadResponseFirst, 3, unlimited, 1000}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, Error},
-		{"READ response too long", []rep{{packet.ReadResponseOnly, 3, unlimited, 1024}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, Error},
-		{"ACK of a READ without its data", []rep{ack(5, unlimited)}, "READ_REQUEST+3", "1:0 2:0 3:0", NumDropReasons, RTS},
-		{"response to a SEND", []rep{{packet.ReadResponseOnly, 1, unlimited, 8}}, "", "", DropResponse, RTS},
-		{"atomic answer to a READ", []rep{{packet.AtomicAcknowledge, 3, unlimited, 0}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, Error},
-		{"NAK invalid request", []rep{ack(1, packet.NAKInvalidRequest)}, "", "1:0 2:9 3:5 4:5", NumDropReasons, Error},
-		{"NAK remote access", []rep{ack(0, packet.NAKRemoteAccess)}, "", "1:10 2:5 3:5 4:5", NumDropReasons, Error},
-		{"NAK remote operational", []rep{ack(2, packet.NAKRemoteOperational)}, "", "1:0 2:0 3:11 4:5", NumDropReasons, Error},
-		{"RNR NAK: wait", []rep{ack(1, packet.SyndromeRNR|12)}, "", "1:0", NumDropReasons, RTS},
-		{"reserved syndrome", []rep{ack(1, 0x45)}, "", "", DropResponse, RTS},
+		{"ACK of the last covers all", []rep{ack(2, unlimited)}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
+		{"old ACK", []rep{ack(2, unlimited), ack(0, unlimited)}, "", "1:0 2:0 3:0", DropGhostACK, ib.QPSRTS},
+		{"ACK beyond what was sent", []rep{ack(6, unlimited)}, "", "", DropUnsent, ib.QPSRTS},
+		{"NAK sequence acknowledges what is before it", []rep{ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", NumDropReasons, ib.QPSRTS},
+		{"its echo is ignored", []rep{ack(1, packet.NAKSequence), ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", DropUnwanted, ib.QPSRTS},
+		{"READ response acknowledges what is before it", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
+		{"gap in READ responses: the rest is asked for again, once", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}, {packet.ReadResponseLast, 5, unlimited, 952}}, "READ_REQUEST+4", "1:0 2:0 3:0", DropUnwanted, ib.QPSRTS},
+		{"whole READ", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseMid, 4, 0, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}}, "", "1:0 2:0 3:0 4:0", NumDropReasons, ib.QPSRTS},
+		{"READ response too short", []rep{{packet.ReadResponseFirst, 3, unlimited, 1000}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
+		{"READ response too long", []rep{{packet.ReadResponseOnly, 3, unlimited, 1024}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
+		{"ACK of a READ without its data", []rep{ack(5, unlimited)}, "READ_REQUEST+3", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
+		{"response to a SEND", []rep{{packet.ReadResponseOnly, 1, unlimited, 8}}, "", "", DropResponse, ib.QPSRTS},
+		{"atomic answer to a READ", []rep{{packet.AtomicAcknowledge, 3, unlimited, 0}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
+		{"NAK invalid request", []rep{ack(1, packet.NAKInvalidRequest)}, "", "1:0 2:9 3:5 4:5", NumDropReasons, ib.QPSErr},
+		{"NAK remote access", []rep{ack(0, packet.NAKRemoteAccess)}, "", "1:10 2:5 3:5 4:5", NumDropReasons, ib.QPSErr},
+		{"NAK remote operational", []rep{ack(2, packet.NAKRemoteOperational)}, "", "1:0 2:0 3:11 4:5", NumDropReasons, ib.QPSErr},
+		{"RNR NAK: wait", []rep{ack(1, packet.SyndromeRNR|12)}, "", "1:0", NumDropReasons, ib.QPSRTS},
+		{"reserved syndrome", []rep{ack(1, 0x45)}, "", "", DropResponse, ib.QPSRTS},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := connect(t, usual)
 			for i := range 3 {
-				a.post(SendWR{ID: uint64(i + 1), Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 8)})
+				a.post(SendWR{ID: uint64(i + 1), Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 8)})
 			}
-			a.post(SendWR{ID: 4, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
+			a.post(SendWR{ID: 4, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
 			a.qp.Transmit(&a.env)
 			if got := a.say(usual.psn); got != "SEND_ONLY+0 SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3" {
 				t.Fatal(got)
@@ -318,7 +318,7 @@ func TestRNRWaitsThenResendsAndRunsOut(t *testing.T) {
 	o := usual
 	o.rnrRetry = 2
 	a, _ := connect(t, o)
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	for i := range 3 {
 		if got := a.say(o.psn); got != "SEND_ONLY+0" {
@@ -340,7 +340,7 @@ func TestRNRWaitsThenResendsAndRunsOut(t *testing.T) {
 		a.env.Now++
 		a.qp.Transmit(&a.env)
 	}
-	if got := statuses(a.done); got != fmt.Sprintf("1:%d", RNRRetryExcErr) || a.qp.State() != Error {
+	if got := statuses(a.done); got != fmt.Sprintf("1:%d", ib.WCRNRRetryExcErr) || a.qp.State() != ib.QPSErr {
 		t.Errorf("%s in %v", got, a.qp.State())
 	}
 }
@@ -349,8 +349,8 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 	o := usual
 	o.retry = 4
 	a, _ := connect(t, o)
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 2000)})
-	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 2000)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	sent := 0
 	for range 10 {
 		a.qp.Transmit(&a.env)
@@ -367,7 +367,7 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 		a.env.Now = d
 		a.qp.Expire(&a.env)
 	}
-	if got := statuses(a.done); sent != 5 || got != fmt.Sprintf("1:%d 2:%d", RetryExcErr, WRFlushErr) {
+	if got := statuses(a.done); sent != 5 || got != fmt.Sprintf("1:%d 2:%d", ib.WCRetryExcErr, ib.WCWRFlushErr) {
 		t.Errorf("%d transmissions, %s", sent, got)
 	}
 }
@@ -378,7 +378,7 @@ func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
 	o := usual
 	o.retry = 1
 	a, b := connect(t, o)
-	a.post(SendWR{ID: 1, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.qp.Transmit(&a.env)
 	a.env.Now = a.qp.NextDeadline()
 	a.qp.Expire(&a.env)
@@ -388,7 +388,7 @@ func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
 	}
 	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
 	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
-	if got := a.say(o.psn); got != "" || a.qp.State() != RTS {
+	if got := a.say(o.psn); got != "" || a.qp.State() != ib.QPSRTS {
 		t.Errorf("%q follows, %v, %s", got, a.qp.State(), statuses(a.done))
 	}
 	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 1024)
@@ -403,8 +403,8 @@ func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
 func TestAnAnswerEndsTheBackoff(t *testing.T) {
 	for _, answer := range []packet.Syndrome{packet.SyndromeACK, packet.SyndromeRNR | 12} {
 		a, _ := connect(t, usual)
-		a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
-		a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 		for range 3 {
 			a.qp.Transmit(&a.env)
 			a.env.Now = a.qp.NextDeadline()
@@ -426,7 +426,7 @@ func TestAnRNRNAKEndsATransportRetry(t *testing.T) {
 	o := usual
 	o.retry = 1
 	a, _ := connect(t, o)
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	for range 5 { // each time the first RNR NAK is lost
 		a.qp.Transmit(&a.env)
 		a.env.Now = a.qp.NextDeadline()
@@ -435,16 +435,16 @@ func TestAnRNRNAKEndsATransportRetry(t *testing.T) {
 		a.reply(packet.Acknowledge, o.psn, packet.SyndromeRNR|12, 0, 0)
 		a.env.Now = a.qp.NextDeadline()
 	}
-	if a.qp.State() != RTS {
+	if a.qp.State() != ib.QPSRTS {
 		t.Errorf("failed with %s", statuses(a.done))
 	}
 }
 
 func TestFenceWaitsForREADs(t *testing.T) {
 	a, b := connect(t, usual)
-	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
-	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
-	a.post(SendWR{ID: 3, Opcode: WRSend, Flags: Fence, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 3, Opcode: ib.WRSend, Flags: ib.SendFence, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	if got := a.say(usual.psn); got != "READ_REQUEST+0 SEND_ONLY+1" {
 		t.Fatal(got)
@@ -458,7 +458,7 @@ func TestFenceWaitsForREADs(t *testing.T) {
 func TestREADsStayBelowMaxRDAtomic(t *testing.T) {
 	a, b := connect(t, usual) // 4
 	for i := range 6 {
-		a.post(SendWR{ID: uint64(i), Opcode: WRRead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+		a.post(SendWR{ID: uint64(i), Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	}
 	a.qp.Transmit(&a.env)
 	if got := a.say(usual.psn); got != "READ_REQUEST+0 READ_REQUEST+1 READ_REQUEST+2 READ_REQUEST+3" {
@@ -473,7 +473,7 @@ func TestREADsStayBelowMaxRDAtomic(t *testing.T) {
 func TestOutOfCreditsOneMessageGoesAtATime(t *testing.T) {
 	a, _ := connect(t, usual)
 	for i := range 4 {
-		a.post(SendWR{ID: uint64(i), Opcode: WRSend, SGEs: a.sge(0, 8)})
+		a.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	}
 	a.room = 1
 	a.qp.Transmit(&a.env)
@@ -493,11 +493,11 @@ func TestLocalProtectionErrorComesInOrder(t *testing.T) {
 	b.recv(2, 0, 100)
 	bad := a.sge(0, 8)
 	bad[0].LKey ^= 1
-	a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 8)})
-	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: bad})
-	a.post(SendWR{ID: 3, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: bad})
+	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	run(t, a, b, all)
-	if got := statuses(a.done); got != "1:0 2:4 3:5" || a.qp.State() != Error {
+	if got := statuses(a.done); got != "1:0 2:4 3:5" || a.qp.State() != ib.QPSErr {
 		t.Errorf("%s in %v", got, a.qp.State())
 	}
 	if got := statuses(b.done); got != "1:0" {
@@ -508,27 +508,27 @@ func TestLocalProtectionErrorComesInOrder(t *testing.T) {
 func TestModifyKnowsTheStateMachine(t *testing.T) {
 	q, _ := New(Config{Service: packet.RC, SendDepth: 1})
 	e := &Env{Now: 1, Sink: newSide(t, 1, 8)}
-	full := Attr{PathMTU: 1024, PKey: 1}
+	full := ib.QPAttr{PathMTU: 1024, PKey: 1}
 	for _, c := range []struct {
-		to   State
-		mask AttrMask
+		to   ib.QPState
+		mask ib.QPAttrMask
 		ok   bool
 	}{
-		{RTR, MaskState, false},
-		{Error, MaskState, false},
-		{Init, MaskState, false},
-		{Init, MaskState | MaskPKeyIndex | MaskPort | MaskAccess | MaskQKey, false},
-		{Init, MaskState | MaskPKeyIndex | MaskPort | MaskAccess, true},
-		{RTS, MaskState, false},
-		{RTR, MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic, false},
-		{RTR, MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMaxDestRDAtomic | MaskMinRNRTimer, true},
-		{RTS, MaskState | MaskTimeout | MaskRetryCount | MaskRNRRetry | MaskSQPSN | MaskMaxRDAtomic, true},
-		{RTS, MaskState | MaskPathMTU, false},
-		{SQD, MaskState | MaskEnSQDNotify, true},
-		{RTS, MaskState, true},
-		{Error, MaskState, true},
-		{RTS, MaskState, false},
-		{Reset, MaskState, true},
+		{ib.QPSRTR, ib.QPMaskState, false},
+		{ib.QPSErr, ib.QPMaskState, false},
+		{ib.QPSInit, ib.QPMaskState, false},
+		{ib.QPSInit, ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess | ib.QPMaskQKey, false},
+		{ib.QPSInit, ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, true},
+		{ib.QPSRTS, ib.QPMaskState, false},
+		{ib.QPSRTR, ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN | ib.QPMaskMaxDestRDAtomic, false},
+		{ib.QPSRTR, ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN | ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer, true},
+		{ib.QPSRTS, ib.QPMaskState | ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskSQPSN | ib.QPMaskMaxRDAtomic, true},
+		{ib.QPSRTS, ib.QPMaskState | ib.QPMaskPathMTU, false},
+		{ib.QPSSQD, ib.QPMaskState | ib.QPMaskEnSQDNotify, true},
+		{ib.QPSRTS, ib.QPMaskState, true},
+		{ib.QPSErr, ib.QPMaskState, true},
+		{ib.QPSRTS, ib.QPMaskState, false},
+		{ib.QPSReset, ib.QPMaskState, true},
 	} {
 		full.State = c.to
 		from := q.State()

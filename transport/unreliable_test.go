@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/packet"
 )
 
@@ -18,12 +18,12 @@ const testQKey = 0x11111111
 func connectUC(t *testing.T) (a, b *side) {
 	a, b = newSideOf(t, packet.UC, 17, 1<<18), newSideOf(t, packet.UC, 18, 1<<18)
 	bring := func(s *side, peer uint32, sq, rq uint32) {
-		at := Attr{State: Init, PKey: packet.DefaultPKey, Access: mrtable.RemoteWrite}
-		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskPKeyIndex|MaskPort|MaskAccess))
-		at = Attr{State: RTR, PathMTU: 1024, DestQPN: peer, RQPSN: rq}
-		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN))
-		at = Attr{State: RTS, SQPSN: sq}
-		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskSQPSN))
+		at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, Access: ib.AccessRemoteWrite}
+		must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess))
+		at = ib.QPAttr{State: ib.QPSRTR, PathMTU: 1024, DestQPN: peer, RQPSN: rq}
+		must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN))
+		at = ib.QPAttr{State: ib.QPSRTS, SQPSN: sq}
+		must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskSQPSN))
 	}
 	bring(a, 18, usual.psn, 100)
 	bring(b, 17, 100, usual.psn)
@@ -33,10 +33,10 @@ func connectUC(t *testing.T) (a, b *side) {
 // newUD returns a UD queue pair in RTS, on a port of MTU 1024.
 func newUD(t *testing.T, qpn uint32) *side {
 	s := newSideOf(t, packet.UD, qpn, 1<<16)
-	at := Attr{State: Init, PKey: packet.DefaultPKey, QKey: testQKey}
-	must(t, s.qp.Modify(&s.env, &at, MaskState|MaskPKeyIndex|MaskPort|MaskQKey))
-	must(t, s.qp.Modify(&s.env, &Attr{State: RTR}, MaskState))
-	must(t, s.qp.Modify(&s.env, &Attr{State: RTS, SQPSN: usual.psn}, MaskState|MaskSQPSN))
+	at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, QKey: testQKey}
+	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskQKey))
+	must(t, s.qp.Modify(&s.env, &ib.QPAttr{State: ib.QPSRTR}, ib.QPMaskState))
+	must(t, s.qp.Modify(&s.env, &ib.QPAttr{State: ib.QPSRTS, SQPSN: usual.psn}, ib.QPMaskState|ib.QPMaskSQPSN))
 	return s
 }
 
@@ -125,7 +125,7 @@ func TestUCResponder(t *testing.T) {
 			if got := drops(&b.count); got != c.drops {
 				t.Errorf("dropped %q, want %q", got, c.drops)
 			}
-			if got := b.say(usual.psn); got != "" || b.qp.State() != RTS {
+			if got := b.say(usual.psn); got != "" || b.qp.State() != ib.QPSRTS {
 				t.Errorf("answered %q in %v", got, b.qp.State())
 			}
 		})
@@ -134,7 +134,7 @@ func TestUCResponder(t *testing.T) {
 
 func TestUCOfAnotherServiceOrWithoutRightsIsDropped(t *testing.T) {
 	_, b := connectUC(t)
-	must(t, b.qp.Modify(&b.env, &Attr{}, MaskAccess))
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{}, ib.QPMaskAccess))
 	b.request(packet.SendOnly, usual.psn, 1)
 	b.request(uint8(packet.UC)|packet.WriteOnly, usual.psn, 8)
 	if got := drops(&b.count); got != "service:1 invalid_request:1" {
@@ -147,15 +147,15 @@ func TestUCCompletionsTellTheMessage(t *testing.T) {
 	fill(a.mem[:5000], 1)
 	b.recv(1, 10000, 5000)
 	b.recv(2, 20000, 5000)
-	a.post(SendWR{ID: 1, Opcode: WRSendImm, Flags: Signaled | Solicited, Imm: 7, SGEs: a.sge(0, 5000)})
-	a.post(SendWR{ID: 2, Opcode: WRWriteImm, Imm: 8, SGEs: a.sge(0, 3000), RemoteAddr: sideBase + 30000, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSendWithImm, Flags: ib.SendSignaled | ib.SendSolicited, Imm: 7, SGEs: a.sge(0, 5000)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWriteWithImm, Imm: 8, SGEs: a.sge(0, 3000), RemoteAddr: sideBase + 30000, RKey: b.region.RKey()})
 	run(t, a, b, all)
 	if len(b.done) != 2 {
 		t.Fatalf("%+v", b.done)
 	}
 	want := []Completion{
-		{WRID: 1, Opcode: WCRecv, ByteLen: 5000, Imm: 7, Flags: WCWithImm, SrcQP: 17, Recv: true, Signaled: true, Solicited: true},
-		{WRID: 2, Opcode: WCRecvImm, ByteLen: 3000, Imm: 8, Flags: WCWithImm, SrcQP: 17, Recv: true, Signaled: true},
+		{WRID: 1, Opcode: ib.WCRecv, ByteLen: 5000, Imm: 7, Flags: ib.WCWithImm, SrcQP: 17, Recv: true, Signaled: true, Solicited: true},
+		{WRID: 2, Opcode: ib.WCRecvRDMAWithImm, ByteLen: 3000, Imm: 8, Flags: ib.WCWithImm, SrcQP: 17, Recv: true, Signaled: true},
 	}
 	if !slices.Equal(b.done, want) {
 		t.Errorf("%+v\nwant %+v", b.done, want)
@@ -170,9 +170,9 @@ func TestUCCompletionsTellTheMessage(t *testing.T) {
 
 func TestUCRequesterAsksForNoAcknowledgementAndWaitsForNone(t *testing.T) {
 	a, _ := connectUC(t)
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 2500)})
-	a.post(SendWR{ID: 2, Opcode: WRWrite, Flags: Fence, SGEs: a.sge(0, 1025)})
-	a.post(SendWR{ID: 3, Opcode: WRSend})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 2500)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWrite, Flags: ib.SendFence, SGEs: a.sge(0, 1025)})
+	a.post(SendWR{ID: 3, Opcode: ib.WRSend})
 	a.room = 2
 	a.qp.Transmit(&a.env)
 	if len(a.done) != 0 {
@@ -208,7 +208,7 @@ func TestUCMessagesComeWholeOrNotAtAll(t *testing.T) {
 				m[k] = byte(i + 1)
 			}
 			b.recv(uint64(i), 100000+i*4096, 4096)
-			a.post(SendWR{ID: uint64(i), Opcode: WRSend, SGEs: a.sge(i*4096, n)})
+			a.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: a.sge(i*4096, n)})
 		}
 		run(t, a, b, func(*side, *packet.Tx) int {
 			switch r.IntN(20) {
@@ -243,16 +243,16 @@ func TestWorkRequestsThatAnUnreliableQueuePairRefuses(t *testing.T) {
 		name    string
 		service packet.Service
 		bad     func(a *side, wr *SendWR)
-		status  Status
+		status  ib.WCStatus
 	}{
-		{"UC has no READ", packet.UC, func(_ *side, wr *SendWR) { wr.Opcode = WRRead }, LocQPOpErr},
-		{"UC has no atomics", packet.UC, func(_ *side, wr *SendWR) { wr.Opcode = WRFetchAdd }, LocQPOpErr},
-		{"UC has no SEND with invalidate", packet.UC, func(_ *side, wr *SendWR) { wr.Opcode = WRSendInv }, LocQPOpErr},
-		{"UD has no WRITE", packet.UD, func(_ *side, wr *SendWR) { wr.Opcode = WRWrite }, LocQPOpErr},
-		{"UD needs an address handle", packet.UD, func(_ *side, wr *SendWR) { wr.Dest = nil }, LocQPOpErr},
-		{"a wrong key", packet.UC, func(_ *side, wr *SendWR) { wr.SGEs[0].LKey ^= 1 }, LocProtErr},
-		{"a wrong key, UD", packet.UD, func(_ *side, wr *SendWR) { wr.SGEs[0].LKey ^= 1 }, LocProtErr},
-		{"too many elements", packet.UC, func(a *side, wr *SendWR) { wr.SGEs = make([]SGE, 5) }, LocQPOpErr},
+		{"UC has no READ", packet.UC, func(_ *side, wr *SendWR) { wr.Opcode = ib.WRRDMARead }, ib.WCLocQPOpErr},
+		{"UC has no atomics", packet.UC, func(_ *side, wr *SendWR) { wr.Opcode = ib.WRAtomicFetchAndAdd }, ib.WCLocQPOpErr},
+		{"UC has no SEND with invalidate", packet.UC, func(_ *side, wr *SendWR) { wr.Opcode = ib.WRSendWithInv }, ib.WCLocQPOpErr},
+		{"UD has no WRITE", packet.UD, func(_ *side, wr *SendWR) { wr.Opcode = ib.WRRDMAWrite }, ib.WCLocQPOpErr},
+		{"UD needs an address handle", packet.UD, func(_ *side, wr *SendWR) { wr.Dest = nil }, ib.WCLocQPOpErr},
+		{"a wrong key", packet.UC, func(_ *side, wr *SendWR) { wr.SGEs[0].LKey ^= 1 }, ib.WCLocProtErr},
+		{"a wrong key, UD", packet.UD, func(_ *side, wr *SendWR) { wr.SGEs[0].LKey ^= 1 }, ib.WCLocProtErr},
+		{"too many elements", packet.UC, func(a *side, wr *SendWR) { wr.SGEs = make([]SGE, 5) }, ib.WCLocQPOpErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			var a *side
@@ -262,7 +262,7 @@ func TestWorkRequestsThatAnUnreliableQueuePairRefuses(t *testing.T) {
 				a = newUD(t, 17)
 			}
 			wr := func(id uint64) SendWR {
-				return SendWR{ID: id, Opcode: WRSend, SGEs: a.sge(0, 8), Dest: "somewhere", RemoteQPN: 18, RemoteQKey: testQKey}
+				return SendWR{ID: id, Opcode: ib.WRSend, SGEs: a.sge(0, 8), Dest: "somewhere", RemoteQPN: 18, RemoteQKey: testQKey}
 			}
 			bad := wr(2)
 			c.bad(a, &bad)
@@ -270,7 +270,7 @@ func TestWorkRequestsThatAnUnreliableQueuePairRefuses(t *testing.T) {
 			a.post(bad)
 			a.post(wr(3))
 			a.qp.Transmit(&a.env)
-			if got, want := statuses(a.done), fmt.Sprintf("1:0 2:%d 3:%d", c.status, WRFlushErr); got != want || a.qp.State() != SQE {
+			if got, want := statuses(a.done), fmt.Sprintf("1:0 2:%d 3:%d", c.status, ib.WCWRFlushErr); got != want || a.qp.State() != ib.QPSSQE {
 				t.Errorf("%s in %v, want %s in SQE", got, a.qp.State(), want)
 			}
 			if got := a.say(usual.psn); got != "SEND_ONLY+0" || len(a.events) != 0 {
@@ -283,24 +283,24 @@ func TestWorkRequestsThatAnUnreliableQueuePairRefuses(t *testing.T) {
 func TestInSQEReceivesGoOnAndSendsAreFlushedUntilRTS(t *testing.T) {
 	a, _ := connectUC(t)
 	a.recv(9, 0, 100)
-	a.post(SendWR{ID: 1, Opcode: WRRead, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	a.request(uint8(packet.UC)|packet.SendOnly, 100, 5)
-	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	if got := statuses(a.done); got != "1:2 9:0 2:5" {
 		t.Fatal(got)
 	}
-	for _, to := range []State{Init, RTR, SQD, SQE} {
-		if a.qp.Modify(&a.env, &Attr{State: to}, MaskState) == nil {
+	for _, to := range []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSSQD, ib.QPSSQE} {
+		if a.qp.Modify(&a.env, &ib.QPAttr{State: to}, ib.QPMaskState) == nil {
 			t.Errorf("SQE to %v was allowed", to)
 		}
 	}
-	if a.qp.Modify(&a.env, &Attr{State: RTS, CurState: RTS}, MaskState|MaskCurState) == nil {
+	if a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS, CurState: ib.QPSRTS}, ib.QPMaskState|ib.QPMaskCurState) == nil {
 		t.Error("a wrong current state was allowed")
 	}
-	must(t, a.qp.Modify(&a.env, &Attr{State: RTS, CurState: SQE}, MaskState|MaskCurState))
-	a.post(SendWR{ID: 3, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS, CurState: ib.QPSSQE}, ib.QPMaskState|ib.QPMaskCurState))
+	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	if got := a.say(usual.psn); got != "SEND_ONLY+0" {
 		t.Errorf("after SQE: %q", got)
@@ -309,20 +309,20 @@ func TestInSQEReceivesGoOnAndSendsAreFlushedUntilRTS(t *testing.T) {
 
 func TestSQDEndsTheMessageUnderWay(t *testing.T) {
 	a, _ := connectUC(t)
-	a.post(SendWR{ID: 1, Opcode: WRSend, SGEs: a.sge(0, 3000)})
-	a.post(SendWR{ID: 2, Opcode: WRSend, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 3000)})
+	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.room = 1
 	a.qp.Transmit(&a.env)
-	must(t, a.qp.Modify(&a.env, &Attr{State: SQD}, MaskState|MaskEnSQDNotify))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	if len(a.events) != 0 {
 		t.Fatal("drained in mid-message")
 	}
 	a.room = -1
 	a.qp.Transmit(&a.env)
-	if got := a.say(usual.psn); got != "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2" || !slices.Equal(a.events, []Event{EventSQDrained}) {
+	if got := a.say(usual.psn); got != "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2" || !slices.Equal(a.events, []ib.EventType{ib.EventSQDrained}) {
 		t.Errorf("%s, events %v", got, a.events)
 	}
-	must(t, a.qp.Modify(&a.env, &Attr{State: RTS}, MaskState))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	a.qp.Transmit(&a.env)
 	if got := a.say(usual.psn); got != "SEND_ONLY+3" {
 		t.Error(got)
@@ -330,44 +330,44 @@ func TestSQDEndsTheMessageUnderWay(t *testing.T) {
 }
 
 func TestModifyKnowsTheUnreliableServices(t *testing.T) {
-	const toInit = MaskState | MaskPKeyIndex | MaskPort
+	const toInit = ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort
 	for _, c := range []struct {
 		service packet.Service
-		steps   []State
-		mask    AttrMask // of the last step
+		steps   []ib.QPState
+		mask    ib.QPAttrMask // of the last step
 		ok      bool
 	}{
-		{packet.UC, []State{Init}, toInit | MaskAccess, true},
-		{packet.UC, []State{Init}, toInit | MaskQKey, false},
-		{packet.UC, []State{Init, RTR}, MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, true},
-		{packet.UC, []State{Init, RTR}, MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMinRNRTimer, false},
-		{packet.UC, []State{Init, RTR}, MaskState | MaskPathMTU | MaskDestQPN | MaskRQPSN, false},
-		{packet.UC, []State{Init, RTR, RTS}, MaskState | MaskSQPSN, true},
-		{packet.UC, []State{Init, RTR, RTS}, MaskState | MaskSQPSN | MaskTimeout, false},
-		{packet.UC, []State{Init, RTR, RTS, SQE}, MaskState, false},
-		{packet.UD, []State{Init}, toInit | MaskQKey, true},
-		{packet.UD, []State{Init}, toInit | MaskAccess, false},
-		{packet.UD, []State{Init}, toInit, false},
-		{packet.UD, []State{Init, RTR}, MaskState, true},
-		{packet.UD, []State{Init, RTR}, MaskState | MaskAV, false},
-		{packet.UD, []State{Init, RTR, RTS}, MaskState | MaskSQPSN | MaskQKey, true},
-		{packet.UD, []State{Init, RTR, RTS}, MaskState, false},
-		{packet.UD, []State{Init, RTR, RTS, RTS}, MaskQKey, true},
-		{packet.UD, []State{Init, RTR, RTS, SQD}, MaskState, true},
+		{packet.UC, []ib.QPState{ib.QPSInit}, toInit | ib.QPMaskAccess, true},
+		{packet.UC, []ib.QPState{ib.QPSInit}, toInit | ib.QPMaskQKey, false},
+		{packet.UC, []ib.QPState{ib.QPSInit, ib.QPSRTR}, ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN, true},
+		{packet.UC, []ib.QPState{ib.QPSInit, ib.QPSRTR}, ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN | ib.QPMaskMinRNRTimer, false},
+		{packet.UC, []ib.QPState{ib.QPSInit, ib.QPSRTR}, ib.QPMaskState | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN, false},
+		{packet.UC, []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSRTS}, ib.QPMaskState | ib.QPMaskSQPSN, true},
+		{packet.UC, []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSRTS}, ib.QPMaskState | ib.QPMaskSQPSN | ib.QPMaskTimeout, false},
+		{packet.UC, []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSRTS, ib.QPSSQE}, ib.QPMaskState, false},
+		{packet.UD, []ib.QPState{ib.QPSInit}, toInit | ib.QPMaskQKey, true},
+		{packet.UD, []ib.QPState{ib.QPSInit}, toInit | ib.QPMaskAccess, false},
+		{packet.UD, []ib.QPState{ib.QPSInit}, toInit, false},
+		{packet.UD, []ib.QPState{ib.QPSInit, ib.QPSRTR}, ib.QPMaskState, true},
+		{packet.UD, []ib.QPState{ib.QPSInit, ib.QPSRTR}, ib.QPMaskState | ib.QPMaskAV, false},
+		{packet.UD, []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSRTS}, ib.QPMaskState | ib.QPMaskSQPSN | ib.QPMaskQKey, true},
+		{packet.UD, []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSRTS}, ib.QPMaskState, false},
+		{packet.UD, []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSRTS, ib.QPSRTS}, ib.QPMaskQKey, true},
+		{packet.UD, []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSRTS, ib.QPSSQD}, ib.QPMaskState, true},
 	} {
 		q, err := New(Config{Service: c.service, SendDepth: 1, PortMTU: 1024})
 		must(t, err)
 		e := &Env{Now: 1, Sink: newSide(t, 1, 8)}
-		good := map[packet.Service][]AttrMask{
-			packet.UC: {toInit | MaskAccess, MaskState | MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, MaskState | MaskSQPSN},
-			packet.UD: {toInit | MaskQKey, MaskState, MaskState | MaskSQPSN},
+		good := map[packet.Service][]ib.QPAttrMask{
+			packet.UC: {toInit | ib.QPMaskAccess, ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN, ib.QPMaskState | ib.QPMaskSQPSN},
+			packet.UD: {toInit | ib.QPMaskQKey, ib.QPMaskState, ib.QPMaskState | ib.QPMaskSQPSN},
 		}[c.service]
 		for i, to := range c.steps {
 			mask, last := c.mask, i == len(c.steps)-1
 			if !last {
 				mask = good[i]
 			}
-			err := q.Modify(e, &Attr{State: to, PathMTU: 1024}, mask)
+			err := q.Modify(e, &ib.QPAttr{State: to, PathMTU: 1024}, mask)
 			if !last {
 				must(t, err)
 			} else if (err == nil) != c.ok {
@@ -419,7 +419,7 @@ func FuzzUnreliable(f *testing.F) {
 			if len(s.out) != 0 {
 				t.Fatal("an unreliable queue pair answered")
 			}
-			s.qp.Fail(&s.env, EventQPFatal)
+			s.qp.Fail(&s.env, ib.EventQPFatal)
 			seen := map[uint64]bool{}
 			for _, c := range s.done {
 				if seen[c.WRID] {
@@ -438,7 +438,7 @@ func TestUnreliableDataPathsAllocateNothing(t *testing.T) {
 	a, b := connectUC(t)
 	x, y := &pool{side: a, slots: make([]packet.Tx, 64)}, &pool{side: b, slots: make([]packet.Tx, 64)}
 	a.env.Sink, b.env.Sink = x, y
-	wr := SendWR{Opcode: WRWrite, SGEs: a.sge(0, 20000), RemoteAddr: sideBase, RKey: b.region.RKey()}
+	wr := SendWR{Opcode: ib.WRRDMAWrite, SGEs: a.sge(0, 20000), RemoteAddr: sideBase, RKey: b.region.RKey()}
 	var pkt Packet
 	one := func() {
 		a.post(wr)
@@ -455,7 +455,7 @@ func TestUnreliableDataPathsAllocateNothing(t *testing.T) {
 	u.rq.wrs = make([]RecvWR, 0, 1000)
 	grh := make([]byte, packet.GRHLen)
 	pkt = Packet{Header: packet.Header{BTH: packet.BTH{Opcode: 0x64}, DETH: packet.DETH{QKey: testQKey}}, Payload: [][]byte{make([]byte, 100)}, Len: 100, GRH: grh}
-	send := SendWR{Opcode: WRSend, SGEs: u.sge(0, 100), Dest: u}
+	send := SendWR{Opcode: ib.WRSend, SGEs: u.sge(0, 100), Dest: u}
 	one = func() {
 		u.rq.wrs = append(u.rq.wrs, ring)
 		u.post(send)

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -26,7 +27,7 @@ func newSill(s *side) *sill {
 	x := &sill{side: s, mem: make([]byte, 8192)}
 	pd := s.qp.PD()
 	var err error
-	x.region, err = s.table.Register(pd, mrtable.HeapMemory(x.mem), sillBase, 8192, mrtable.LocalWrite|mrtable.MWBind)
+	x.region, err = s.table.Register(pd, mrtable.HeapMemory(x.mem), sillBase, 8192, ib.AccessLocalWrite|ib.AccessMWBind)
 	must(s.t, err)
 	x.window, err = s.table.AllocWindow(pd, mrtable.Type2B)
 	must(s.t, err)
@@ -38,7 +39,7 @@ func (x *sill) bind(qpn uint32) {
 	x.t.Helper()
 	x.key = nextKey(x.window.RKey())
 	must(x.t, x.table.Bind(mrtable.Binding{PD: x.qp.PD(), QPN: qpn, RKey: x.key, LKey: x.region.LKey(),
-		Addr: sillBase + 1024, Length: 4096, Access: mrtable.RemoteWrite | mrtable.RemoteRead}))
+		Addr: sillBase + 1024, Length: 4096, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead}))
 }
 
 // nextKey is ibv_inc_rkey.
@@ -61,41 +62,41 @@ func TestSENDWithInvalidate(t *testing.T) {
 		want  string
 		recv  string
 		bound bool
-		state State
+		state ib.QPState
 	}{
 		{"invalidates, and is acknowledged", func(x *sill) []req {
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
-		}, "ACKNOWLEDGE+0/ack/1", "1:0", false, RTS},
+		}, "ACKNOWLEDGE+0/ack/1", "1:0", false, ib.QPSRTS},
 		{"does so with its last packet", func(x *sill) []req {
 			return []req{on(sendFirst, 0, 1024, x.invalidating, quiet)}
-		}, "", "", true, RTS},
+		}, "", "", true, ib.QPSRTS},
 		{"of two packets", func(x *sill) []req {
 			return []req{on(sendFirst, 0, 1024, quiet), on(sendLastInv, 1, 1, x.invalidating)}
-		}, "ACKNOWLEDGE+1/ack/1", "1:0", false, RTS},
+		}, "ACKNOWLEDGE+1/ack/1", "1:0", false, ib.QPSRTS},
 		{"closes the way for WRITEs behind it", func(x *sill) []req {
 			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 0, x.invalidating), on(writeOnly, 2, 8, x.through(0, 8))}
-		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/62/2", "1:0 2:5", false, Error},
+		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/62/2", "1:0 2:5", false, ib.QPSErr},
 		{"finds a window that is not bound: no error", func(x *sill) []req {
 			return []req{on(sendOnlyInv, 0, 0, x.invalidating), on(sendOnlyInv, 1, 0, x.invalidating)}
-		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "1:0 2:0", false, RTS},
+		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "1:0 2:0", false, ib.QPSRTS},
 		{"wrong key: no NAK, and the end", func(x *sill) []req {
 			return []req{on(sendOnlyInv, 0, 10, func(p *Packet) { p.Invalidate = x.key - 1 }), on(writeOnly, 1, 8)}
-		}, "", "1:9 2:5", true, Error},
+		}, "", "1:9 2:5", true, ib.QPSErr},
 		{"a region's key: the same", func(x *sill) []req {
 			return []req{on(sendOnlyInv, 0, 10, func(p *Packet) { p.Invalidate = x.region.RKey() })}
-		}, "", "1:9 2:5", true, Error},
+		}, "", "1:9 2:5", true, ib.QPSErr},
 		{"what came before it is acknowledged all the same", func(x *sill) []req {
 			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 10, func(p *Packet) { p.Invalidate = 0 })}
-		}, "ACKNOWLEDGE+0/ack/1", "1:9 2:5", true, Error},
+		}, "ACKNOWLEDGE+0/ack/1", "1:9 2:5", true, ib.QPSErr},
 		{"without a receive: RNR, and nothing is invalidated", func(x *sill) []req {
 			x.rq.wrs = nil
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
-		}, "ACKNOWLEDGE+0/2c/0", "", true, RTS},
+		}, "ACKNOWLEDGE+0/2c/0", "", true, ib.QPSRTS},
 		{"too long for the receive: nothing is invalidated", func(x *sill) []req {
 			x.rq.wrs = x.rq.wrs[:1]
 			x.rq.wrs[0].SGEs = nil
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
-		}, "ACKNOWLEDGE+0/61/0", "1:1", true, Error},
+		}, "ACKNOWLEDGE+0/61/0", "1:1", true, ib.QPSErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, b := connect(t, usual)
@@ -112,7 +113,7 @@ func TestSENDWithInvalidate(t *testing.T) {
 			if bound := x.window.Bound() != nil; bound != c.bound || b.qp.State() != c.state {
 				t.Errorf("bound %v in %v, want %v in %v", bound, b.qp.State(), c.bound, c.state)
 			}
-			if c.state == Error && !slices.Contains(b.events, EventQPAccessErr) && c.recv != "1:1" {
+			if c.state == ib.QPSErr && !slices.Contains(b.events, ib.EventQPAccessErr) && c.recv != "1:1" {
 				t.Errorf("events %v", b.events)
 			}
 		})
@@ -130,12 +131,12 @@ func TestTheReceiveTellsWhatWasInvalidated(t *testing.T) {
 	a, b := connect(t, usual)
 	x := newSill(b)
 	b.recv(1, 0, 2000)
-	a.post(SendWR{ID: 7, Opcode: WRSendInv, Imm: x.key, Flags: Signaled, SGEs: a.sge(0, 1500)})
+	a.post(SendWR{ID: 7, Opcode: ib.WRSendWithInv, Imm: x.key, Flags: ib.SendSignaled, SGEs: a.sge(0, 1500)})
 	run(t, a, b, all)
 	if len(b.done) != 1 || statuses(a.done) != "7:0" {
 		t.Fatalf("%s, %s", statuses(a.done), statuses(b.done))
 	}
-	if c := b.done[0]; c.Flags != WCWithInv || c.Imm != x.key || c.ByteLen != 1500 || c.Opcode != WCRecv {
+	if c := b.done[0]; c.Flags != ib.WCWithInv || c.Imm != x.key || c.ByteLen != 1500 || c.Opcode != ib.WCRecv {
 		t.Errorf("%+v", c)
 	}
 	if b.count.RxOpcode[packet.SendFirst] != 1 || b.count.RxOpcode[packet.SendLastInv] != 1 {
@@ -238,17 +239,17 @@ func TestAWindowOfAnotherQueuePairIsNoWayIn(t *testing.T) {
 
 // binding is a work request that binds x's window anew.
 func (x *sill) binding(id uint64, key uint32) SendWR {
-	return SendWR{ID: id, Opcode: WRBindMW, Flags: Signaled, RKey: key,
-		Bind: Bind{LKey: x.region.LKey(), Addr: sillBase, Length: 8192, Access: mrtable.RemoteWrite}}
+	return SendWR{ID: id, Opcode: ib.WRBindMW, Flags: ib.SendSignaled, RKey: key,
+		Bind: Bind{LKey: x.region.LKey(), Addr: sillBase, Length: 8192, Access: ib.AccessRemoteWrite}}
 }
 
 func (x *sill) write(id uint64, b *side) SendWR {
-	return SendWR{ID: id, Opcode: WRWrite, Flags: Signaled, SGEs: x.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
+	return SendWR{ID: id, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: x.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
 }
 
 func TestLocalOperationsTakeTheirTurn(t *testing.T) {
-	invalidate := func(x *sill, id uint64, f SendFlags) SendWR {
-		return SendWR{ID: id, Opcode: WRLocalInv, Flags: Signaled | f, Imm: x.key}
+	invalidate := func(x *sill, id uint64, f ib.SendFlags) SendWR {
+		return SendWR{ID: id, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled | f, Imm: x.key}
 	}
 	for _, c := range []struct {
 		name   string
@@ -264,7 +265,7 @@ func TestLocalOperationsTakeTheirTurn(t *testing.T) {
 			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.write(3, b)}
 		}, "", "1:0 2:0 3:0", [2]bool{false, false}},
 		{"fenced, it waits for the WRITE", func(x *sill, b *side) []SendWR {
-			return []SendWR{x.write(1, b), invalidate(x, 2, Fence), x.write(3, b)}
+			return []SendWR{x.write(1, b), invalidate(x, 2, ib.SendFence), x.write(3, b)}
 		}, "", "1:0 2:0 3:0", [2]bool{true, false}},
 		{"invalidated and bound anew", func(x *sill, b *side) []SendWR {
 			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.binding(3, nextKey(x.key)), x.write(4, b)}
@@ -299,11 +300,11 @@ func TestLocalOperationsTakeTheirTurn(t *testing.T) {
 func TestLocalOperationsSayWhatTheyWere(t *testing.T) {
 	a, _ := connect(t, usual)
 	x := newSill(a)
-	a.post(SendWR{ID: 1, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key, SGEs: a.sge(0, 8)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key, SGEs: a.sge(0, 8)})
 	a.post(x.binding(2, x.key))
-	a.post(SendWR{ID: 3, Opcode: WRLocalInv, Imm: x.key})
+	a.post(SendWR{ID: 3, Opcode: ib.WRLocalInv, Imm: x.key})
 	a.qp.Transmit(&a.env)
-	if statuses(a.done) != "1:0 2:0 3:0" || a.done[0].Opcode != WCLocalInv || a.done[1].Opcode != WCBindMW || a.done[2].Signaled || !a.done[1].Signaled {
+	if statuses(a.done) != "1:0 2:0 3:0" || a.done[0].Opcode != ib.WCLocalInv || a.done[1].Opcode != ib.WCBindMW || a.done[2].Signaled || !a.done[1].Signaled {
 		t.Errorf("%+v", a.done)
 	}
 }
@@ -312,10 +313,10 @@ func TestLocalOperationsSayWhatTheyWere(t *testing.T) {
 func TestAFenceWaitsForREADsAlone(t *testing.T) {
 	a, b := connect(t, usual)
 	x := newSill(a)
-	a.post(SendWR{ID: 1, Opcode: WRRead, Flags: Signaled, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
-	a.post(SendWR{ID: 2, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key})
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.post(SendWR{ID: 2, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key})
 	w := x.binding(3, nextKey(x.key))
-	w.Flags |= Fence
+	w.Flags |= ib.SendFence
 	a.post(w)
 	a.qp.Transmit(&a.env)
 	if x.window.Bound() != nil || len(a.done) > 0 {
@@ -337,17 +338,17 @@ func TestWhatIsSentAgainBindsNothingAgain(t *testing.T) {
 		var want []uint64
 		for i := uint64(1); i <= 40; i += 4 {
 			a.post(x.write(i, b))
-			a.post(SendWR{ID: i + 1, Opcode: WRLocalInv, Flags: Signaled, Imm: key})
+			a.post(SendWR{ID: i + 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: key})
 			key = nextKey(key)
 			a.post(x.binding(i+2, key))
 			b.recv(i, 8000, 2000)
-			a.post(SendWR{ID: i + 3, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(4000, 2000)})
+			a.post(SendWR{ID: i + 3, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(4000, 2000)})
 			want = append(want, i, i+1, i+2, i+3)
 		}
 		run(t, a, b, func(*side, *packet.Tx) int { return []int{0, 1, 1, 1, 1, 2}[r.IntN(6)] })
 		var got []uint64
 		for _, c := range a.done {
-			if c.Status != Success {
+			if c.Status != ib.WCSuccess {
 				t.Fatalf("seed %d: %+v", seed, c)
 			}
 			got = append(got, c.WRID)
@@ -384,10 +385,10 @@ func TestCreditsCountMessages(t *testing.T) {
 	x := newSill(a)
 	for i := range 20 {
 		for range 3 {
-			a.post(SendWR{Opcode: WRLocalInv, Imm: x.key})
+			a.post(SendWR{Opcode: ib.WRLocalInv, Imm: x.key})
 		}
 		b.recv(uint64(i), 0, 100)
-		a.post(SendWR{ID: 1, Opcode: WRSend, Flags: Signaled, SGEs: a.sge(0, 10)})
+		a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 10)})
 		run(t, a, b, all)
 	}
 	if n := a.qp.req.limit; !a.qp.req.credited || n != 20 {
@@ -398,13 +399,13 @@ func TestCreditsCountMessages(t *testing.T) {
 func TestInSQDLocalOperationsWait(t *testing.T) {
 	a, b := connect(t, usual)
 	x := newSill(a)
-	must(t, a.qp.Modify(&a.env, &Attr{State: SQD}, MaskState))
-	a.post(SendWR{ID: 1, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key})
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState))
+	a.post(SendWR{ID: 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key})
 	run(t, a, b, all)
 	if len(a.done) > 0 || x.window.Bound() == nil {
 		t.Fatal("it did not")
 	}
-	must(t, a.qp.Modify(&a.env, &Attr{State: RTS}, MaskState))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	run(t, a, b, all)
 	if statuses(a.done) != "1:0" || x.window.Bound() != nil {
 		t.Error(statuses(a.done))
@@ -414,15 +415,15 @@ func TestInSQDLocalOperationsWait(t *testing.T) {
 func TestUCBindsWindowsAndUDDoesNot(t *testing.T) {
 	a, b := connectUC(t)
 	x := newSill(a)
-	a.post(SendWR{ID: 1, Opcode: WRLocalInv, Flags: Signaled, Imm: x.key})
+	a.post(SendWR{ID: 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key})
 	a.post(x.binding(2, nextKey(x.key)))
-	a.post(SendWR{ID: 3, Opcode: WRSendInv, Flags: Signaled, Imm: 1})
+	a.post(SendWR{ID: 3, Opcode: ib.WRSendWithInv, Flags: ib.SendSignaled, Imm: 1})
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:0 2:0 3:2" {
 		t.Errorf("UC: %s", got)
 	}
 	d := newUD(t, 17)
-	d.post(SendWR{ID: 1, Opcode: WRLocalInv})
+	d.post(SendWR{ID: 1, Opcode: ib.WRLocalInv})
 	d.qp.Transmit(&d.env)
 	if got := statuses(d.done); got != "1:2" {
 		t.Errorf("UD: %s", got)
@@ -433,7 +434,7 @@ func TestUCWritesThroughAWindow(t *testing.T) {
 	a, b := connectUC(t)
 	x := newSill(b)
 	fill(a.mem[:100], 1)
-	w := SendWR{ID: 1, Opcode: WRWrite, Flags: Signaled, SGEs: a.sge(0, 100), RemoteAddr: sillBase + 1024, RKey: x.key}
+	w := SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 100), RemoteAddr: sillBase + 1024, RKey: x.key}
 	a.post(w)
 	run(t, a, b, all)
 	if !bytes.Equal(x.mem[1024:1124], a.mem[:100]) {
@@ -442,7 +443,7 @@ func TestUCWritesThroughAWindow(t *testing.T) {
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	a.post(w)
 	run(t, a, b, all)
-	if b.count.Drops[DropAccess] != 1 || b.qp.State() != RTS {
+	if b.count.Drops[DropAccess] != 1 || b.qp.State() != ib.QPSRTS {
 		t.Errorf("%s in %v", drops(&b.count), b.qp.State())
 	}
 }

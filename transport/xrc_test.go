@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 )
@@ -50,22 +51,22 @@ func connectXRC(t *testing.T) (a *side, b *xside) {
 	for n := uint32(5); n <= 6; n++ {
 		q := &xqueue{recvQueue: recvQueue{shared: true}, pd: b.table.AllocPD(), mem: make([]byte, 1<<16)}
 		q.region, err = b.table.Register(q.pd, mrtable.HeapMemory(q.mem), sideBase, 1<<16,
-			mrtable.LocalWrite|mrtable.RemoteWrite|mrtable.RemoteRead|mrtable.RemoteAtomic)
+			ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
 		must(t, err)
 		b.srqs[n] = q
 	}
-	at := Attr{State: Init, PKey: packet.DefaultPKey, Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic}
+	at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic}
 	for _, s := range []*side{a, b.side} {
-		must(t, s.qp.Modify(&s.env, &at, MaskState|MaskPKeyIndex|MaskPort|MaskAccess))
+		must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess))
 	}
-	at = Attr{State: RTR, PathMTU: 1024, DestQPN: 18, RQPSN: 100}
-	must(t, a.qp.Modify(&a.env, &at, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN))
-	at = Attr{State: RTS, SQPSN: usual.psn, Timeout: 10, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 4}
-	must(t, a.qp.Modify(&a.env, &at, MaskState|MaskTimeout|MaskRetryCount|MaskRNRRetry|MaskSQPSN|MaskMaxRDAtomic))
-	at = Attr{State: RTR, PathMTU: 1024, DestQPN: 17, RQPSN: usual.psn, MaxDestRDAtomic: 4, MinRNRTimer: 12}
-	must(t, b.qp.Modify(&b.env, &at, MaskState|MaskAV|MaskPathMTU|MaskDestQPN|MaskRQPSN|MaskMaxDestRDAtomic|MaskMinRNRTimer))
-	at = Attr{State: RTS, SQPSN: 1, Timeout: 10}
-	must(t, b.qp.Modify(&b.env, &at, MaskState|MaskTimeout|MaskSQPSN))
+	at = ib.QPAttr{State: ib.QPSRTR, PathMTU: 1024, DestQPN: 18, RQPSN: 100}
+	must(t, a.qp.Modify(&a.env, &at, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN))
+	at = ib.QPAttr{State: ib.QPSRTS, SQPSN: usual.psn, Timeout: 10, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 4}
+	must(t, a.qp.Modify(&a.env, &at, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskRetryCount|ib.QPMaskRNRRetry|ib.QPMaskSQPSN|ib.QPMaskMaxRDAtomic))
+	at = ib.QPAttr{State: ib.QPSRTR, PathMTU: 1024, DestQPN: 17, RQPSN: usual.psn, MaxDestRDAtomic: 4, MinRNRTimer: 12}
+	must(t, b.qp.Modify(&b.env, &at, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN|ib.QPMaskMaxDestRDAtomic|ib.QPMaskMinRNRTimer))
+	at = ib.QPAttr{State: ib.QPSRTS, SQPSN: 1, Timeout: 10}
+	must(t, b.qp.Modify(&b.env, &at, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskSQPSN))
 	return a, b
 }
 
@@ -79,18 +80,18 @@ func TestXRCEndToEnd(t *testing.T) {
 		for i := range 24 {
 			n := uint32(5 + rnd.IntN(2))
 			q, size := b.srqs[n], rnd.IntN(4000)
-			w := SendWR{ID: uint64(i), Flags: Signaled, RemoteSRQ: n, RKey: q.region.RKey(), SGEs: a.sge(i, size)}
+			w := SendWR{ID: uint64(i), Flags: ib.SendSignaled, RemoteSRQ: n, RKey: q.region.RKey(), SGEs: a.sge(i, size)}
 			switch rnd.IntN(4) {
 			case 0:
-				w.Opcode = WRSend
+				w.Opcode = ib.WRSend
 				q.recv(uint64(i), 0, 4000)
 				sent[n] = append(sent[n], size)
 			case 1:
-				w.Opcode, w.RemoteAddr = WRWrite, sideBase+8000
+				w.Opcode, w.RemoteAddr = ib.WRRDMAWrite, sideBase+8000
 			case 2:
-				w.Opcode, w.RemoteAddr, w.SGEs = WRRead, sideBase+16000, a.sge(100000+4000*i, size)
+				w.Opcode, w.RemoteAddr, w.SGEs = ib.WRRDMARead, sideBase+16000, a.sge(100000+4000*i, size)
 			case 3:
-				w.Opcode, w.RemoteAddr, w.SGEs, w.CompareAdd = WRFetchAdd, sideBase+32000, a.sge(99000, 8), 1
+				w.Opcode, w.RemoteAddr, w.SGEs, w.CompareAdd = ib.WRAtomicFetchAndAdd, sideBase+32000, a.sge(99000, 8), 1
 				adds[n]++
 			}
 			a.post(w)
@@ -100,7 +101,7 @@ func TestXRCEndToEnd(t *testing.T) {
 			t.Fatalf("seed %d: %d completions", seed, len(a.done))
 		}
 		for i, c := range a.done {
-			if c.Status != Success || c.WRID != uint64(i) {
+			if c.Status != ib.WCSuccess || c.WRID != uint64(i) {
 				t.Fatalf("seed %d: %+v", seed, c)
 			}
 		}
@@ -139,35 +140,35 @@ func TestXRCTarget(t *testing.T) {
 		reqs  func(b *xside) []req
 		want  string
 		recv  string
-		state State
-		event Event
+		state ib.QPState
+		event ib.EventType
 	}{
 		{"each SEND takes from the queue that it names", func(b *xside) []req {
 			return []req{on(x|packet.SendOnly, 0, 1, to(6)), on(x|packet.SendOnly, 1, 1, to(5))}
-		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", RTS, 0},
+		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", ib.QPSRTS, 0},
 		{"a queue that is empty: RNR, though another is not", func(b *xside) []req {
 			return []req{on(x|packet.SendOnly, 0, 1, to(6)), on(x|packet.SendOnly, 1, 1, to(6)), on(x|packet.SendOnly, 1, 1, to(5))}
-		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/2c/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", RTS, 0},
+		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/2c/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", ib.QPSRTS, 0},
 		{"a queue that does not exist", func(b *xside) []req {
 			return []req{on(x|packet.SendOnly, 0, 1, to(7))}
-		}, "ACKNOWLEDGE+0/61/0", "", Error, EventQPRequestErr},
+		}, "ACKNOWLEDGE+0/61/0", "", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE to one that does not exist", func(b *xside) []req {
 			return []req{on(x|packet.WriteOnly, 0, 1, with(b, 5), to(7))}
-		}, "ACKNOWLEDGE+0/61/0", "", Error, EventQPRequestErr},
+		}, "ACKNOWLEDGE+0/61/0", "", ib.QPSErr, ib.EventQPReqErr},
 		{"a message names one queue", func(b *xside) []req {
 			return []req{on(x|packet.SendFirst, 0, 1024, to(5), quiet), on(x|packet.SendLast, 1, 1, to(6))}
-		}, "ACKNOWLEDGE+1/61/0", "5:9", Error, EventQPRequestErr},
+		}, "ACKNOWLEDGE+1/61/0", "5:9", ib.QPSErr, ib.EventQPReqErr},
 		{"memory is that of the queue's protection domain", func(b *xside) []req {
 			return []req{on(x|packet.WriteOnly, 0, 8, with(b, 6)), on(x|packet.ReadRequest, 1, 0, with(b, 5), reth(sideBase, 8)),
 				on(x|packet.FetchAdd, 2, 0, with(b, 6)), on(x|packet.WriteOnly, 3, 8, with(b, 6), to(5))}
-		}, "ACKNOWLEDGE+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 ATOMIC_ACKNOWLEDGE+2/ack/3 ACKNOWLEDGE+3/62/3", "", Error, EventQPAccessErr},
+		}, "ACKNOWLEDGE+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 ATOMIC_ACKNOWLEDGE+2/ack/3 ACKNOWLEDGE+3/62/3", "", ib.QPSErr, ib.EventQPAccessErr},
 		{"a duplicate READ in the middle of another queue's message", func(b *xside) []req {
 			return []req{on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendFirst, 1, 1024, to(6), quiet),
 				on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendLast, 2, 1, to(6))}
-		}, "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+2/ack/2", "6:0", RTS, 0},
+		}, "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+2/ack/2", "6:0", ib.QPSRTS, 0},
 		{"SEND with invalidate of what is no window", func(b *xside) []req {
 			return []req{on(x|packet.SendOnlyInv, 0, 1, to(5))}
-		}, "", "5:9", Error, EventQPAccessErr},
+		}, "", "5:9", ib.QPSErr, ib.EventQPAccessErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, b := connectXRC(t)
@@ -205,7 +206,7 @@ func TestATargetThatFailsFlushesWhatItHasTaken(t *testing.T) {
 	if b.qp.Receiving() != RecvQueue(b.srqs[5]) {
 		t.Fatal("it has taken nothing")
 	}
-	b.qp.Fail(&b.env, EventQPFatal)
+	b.qp.Fail(&b.env, ib.EventQPFatal)
 	if statuses(b.done) != "5:5" || len(b.srqs[5].wrs) != 1 || b.qp.Receiving() != nil {
 		t.Errorf("%s, %d left", statuses(b.done), len(b.srqs[5].wrs))
 	}
@@ -219,10 +220,10 @@ func TestTheEndsOfXRCTakeOnlyWhatIsTheirs(t *testing.T) {
 	if a.count.Drops[DropService] != 1 || b.count.Drops[DropService] != 2 || len(a.out)+len(b.out) > 0 {
 		t.Errorf("initiator %s, target %s", drops(&a.count), drops(&b.count))
 	}
-	if err := b.qp.PostSend(&SendWR{Opcode: WRSend}); err != ErrFull {
+	if err := b.qp.PostSend(&SendWR{Opcode: ib.WRSend}); err != ErrFull {
 		t.Errorf("a target sends: %v", err)
 	}
-	a.post(SendWR{ID: 1, Opcode: WRFlush, Flush: Flush{Placement: 1}})
+	a.post(SendWR{ID: 1, Opcode: ib.WRFlush, Flush: Flush{Placement: 1}})
 	a.qp.Transmit(&a.env)
 	if got := statuses(a.done); got != "1:2" {
 		t.Errorf("FLUSH over XRC: %s", got)
@@ -233,13 +234,13 @@ func TestXRCSendsWithInvalidate(t *testing.T) {
 	a, b := connectXRC(t)
 	q := b.srqs[6]
 	q.recv(6, 0, 3000)
-	r, err := b.table.Register(q.pd, mrtable.HeapMemory(make([]byte, 64)), 0, 64, mrtable.LocalWrite|mrtable.MWBind)
+	r, err := b.table.Register(q.pd, mrtable.HeapMemory(make([]byte, 64)), 0, 64, ib.AccessLocalWrite|ib.AccessMWBind)
 	must(t, err)
 	w, err := b.table.AllocWindow(q.pd, mrtable.Type2B)
 	must(t, err)
-	must(t, b.table.Bind(mrtable.Binding{PD: q.pd, QPN: 18, RKey: w.RKey(), LKey: r.LKey(), Length: 64, Access: mrtable.RemoteWrite}))
+	must(t, b.table.Bind(mrtable.Binding{PD: q.pd, QPN: 18, RKey: w.RKey(), LKey: r.LKey(), Length: 64, Access: ib.AccessRemoteWrite}))
 	fill(a.mem[:2500], 3)
-	a.post(SendWR{ID: 1, Opcode: WRSendInv, Flags: Signaled, RemoteSRQ: 6, Imm: w.RKey(), SGEs: a.sge(0, 2500)})
+	a.post(SendWR{ID: 1, Opcode: ib.WRSendWithInv, Flags: ib.SendSignaled, RemoteSRQ: 6, Imm: w.RKey(), SGEs: a.sge(0, 2500)})
 	run(t, a, b.side, all)
 	if statuses(a.done) != "1:0" || statuses(b.done) != "6:0" || w.Bound() != nil || !bytes.Equal(q.mem[:2500], a.mem[:2500]) {
 		t.Errorf("%s, %s, bound %v", statuses(a.done), statuses(b.done), w.Bound())
@@ -249,19 +250,19 @@ func TestXRCSendsWithInvalidate(t *testing.T) {
 func TestXRCAttributesAreThoseOfTheEnd(t *testing.T) {
 	for _, c := range []struct {
 		role     Role
-		from, to State
-		mask     AttrMask
+		from, to ib.QPState
+		mask     ib.QPAttrMask
 		ok       bool
 	}{
-		{Initiator, Init, RTR, MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, true},
-		{Initiator, Init, RTR, MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN | MaskMinRNRTimer, false},
-		{Target, Init, RTR, MaskAV | MaskPathMTU | MaskDestQPN | MaskRQPSN, false},
-		{Target, RTR, RTS, MaskTimeout | MaskSQPSN, true},
-		{Target, RTR, RTS, MaskTimeout | MaskSQPSN | MaskRetryCount, false},
-		{Initiator, RTR, RTS, MaskTimeout | MaskSQPSN, false},
-		{Initiator, SQD, SQD, MaskMaxRDAtomic, true},
-		{Target, SQD, SQD, MaskMaxRDAtomic, false},
-		{Target, RTS, RTS, MaskMinRNRTimer, true},
+		{Initiator, ib.QPSInit, ib.QPSRTR, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN, true},
+		{Initiator, ib.QPSInit, ib.QPSRTR, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN | ib.QPMaskMinRNRTimer, false},
+		{Target, ib.QPSInit, ib.QPSRTR, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN, false},
+		{Target, ib.QPSRTR, ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskSQPSN, true},
+		{Target, ib.QPSRTR, ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskSQPSN | ib.QPMaskRetryCount, false},
+		{Initiator, ib.QPSRTR, ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskSQPSN, false},
+		{Initiator, ib.QPSSQD, ib.QPSSQD, ib.QPMaskMaxRDAtomic, true},
+		{Target, ib.QPSSQD, ib.QPSSQD, ib.QPMaskMaxRDAtomic, false},
+		{Target, ib.QPSRTS, ib.QPSRTS, ib.QPMaskMinRNRTimer, true},
 	} {
 		conf := Config{Service: packet.XRC, Role: c.role}
 		if err := conf.checkTransition(c.from, c.to, c.mask); (err == nil) != c.ok {

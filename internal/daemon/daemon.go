@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"softroce/attach"
+	"softroce/internal/ib"
 	"softroce/internal/metrics"
 	"softroce/internal/sysfs"
 	"softroce/nic"
@@ -299,7 +300,7 @@ func (d *Daemon) WriteReady(w io.Writer) error {
 	for _, n := range d.config.NICs {
 		s := nics[n.Name]
 		state := "DOWN"
-		if s.PortState == nic.PortActive {
+		if s.PortState == ib.PortActive {
 			state = "ACTIVE"
 		}
 		link := string(n.Kind)

@@ -5,9 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
-	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -53,7 +53,7 @@ func (a *answerer) set() error {
 		return err
 	}
 	s := a.script
-	at := transport.Attr{PathMTU: s.PathMTU, SQPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout, RetryCount: s.RetryCount, RNRRetry: s.RNRRetry}
+	at := ib.QPAttr{PathMTU: s.PathMTU, SQPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout, RetryCount: s.RetryCount, RNRRetry: s.RNRRetry}
 	if err := a.connect(s.Service, at, true); err != nil {
 		return err
 	}
@@ -86,7 +86,7 @@ func (a *answerer) layOut() error {
 	if err != nil {
 		return err
 	}
-	to, err := a.register(a.name+"-r", testbed.RegionOptions{Size: int(max(1, sinks)), Access: mrtable.LocalWrite})
+	to, err := a.register(a.name+"-r", testbed.RegionOptions{Size: int(max(1, sinks)), Access: ib.AccessLocalWrite})
 	if err != nil {
 		return err
 	}
@@ -180,7 +180,7 @@ func (a *answerer) poll() error {
 		if c.QP != a.name || c.Recv {
 			continue
 		}
-		a.ended = a.ended || c.Status != transport.Success
+		a.ended = a.ended || c.Status != ib.WCSuccess
 		a.session.Completions = append(a.session.Completions, transport.Completion{WRID: c.ID, Status: c.Status, Opcode: c.Opcode, ByteLen: c.ByteLen})
 	}
 	return err
@@ -329,7 +329,7 @@ func (a *answerer) inspect() error {
 	left := uint64(maxInspect)
 	good := map[uint64]bool{}
 	for _, c := range a.session.Completions {
-		good[c.WRID] = c.Status == transport.Success
+		good[c.WRID] = c.Status == ib.WCSuccess
 	}
 	a.session.Results = make([][]byte, len(a.session.Posted))
 	for i := range a.session.Posted {

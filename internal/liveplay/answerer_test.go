@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/internal/liveplay"
 	"softroce/internal/testbed"
 	"softroce/nic"
@@ -63,8 +64,8 @@ func (o *otherwise) NIC(second bool) (testbed.NIC, error) {
 	return otherwiseNIC{n, o}, err
 }
 
-func (n otherwiseNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error {
-	if n.modify != nil && mask&transport.MaskTimeout != 0 {
+func (n otherwiseNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
+	if n.modify != nil && mask&ib.QPMaskTimeout != 0 {
 		n.modify(&a)
 	}
 	return n.NIC.ModifyQP(name, a, mask)
@@ -100,8 +101,8 @@ func TestAnotherRequesterIsFound(t *testing.T) {
 		{what: "another address", file: "read-bw.pcap", post: func(w *transport.SendWR) { w.RemoteAddr += 8 }, found: "RETH"},
 		{what: "another immediate", file: "vp-all-ops.pcap", post: func(w *transport.SendWR) { w.Imm++ }, found: "immediate"},
 		{what: "another operand", file: "atomic-faa.pcap", post: func(w *transport.SendWR) { w.CompareAdd++ }, found: "AtomicETH"},
-		{what: "another operation", file: "write-bw-rc.pcap", post: func(w *transport.SendWR) { w.Opcode = transport.WRSend }, found: "opcode"},
-		{what: "solicited", file: "pp-rc-mtu1024.pcap", post: func(w *transport.SendWR) { w.Flags ^= transport.Solicited }, found: "solicited event"},
+		{what: "another operation", file: "write-bw-rc.pcap", post: func(w *transport.SendWR) { w.Opcode = ib.WRSend }, found: "opcode"},
+		{what: "solicited", file: "pp-rc-mtu1024.pcap", post: func(w *transport.SendWR) { w.Flags ^= ib.SendSolicited }, found: "solicited event"},
 	} {
 		r := answer(t, c.file, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)

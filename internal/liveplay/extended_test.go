@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/ib"
 	"softroce/internal/liveplay"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
-	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"
@@ -28,10 +28,10 @@ func (r *recorder) WriteFrame(ns int64, _ int, b []byte) error {
 	return nil
 }
 
-const rights = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic
+const rights = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 
 // converse captures two softroce NICs, of which the first posts work for a region of the second, which has some receives posted too.
-func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, work func(local, remote testbed.Region) []transport.SendWR) capture.Packets {
+func converse(t *testing.T, of ib.QPType, access ib.Access, fault string, work func(local, remote testbed.Region) []transport.SendWR) capture.Packets {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -58,7 +58,7 @@ func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, 
 		must(b.Fault(fault))
 	}
 	for i := range nics {
-		a := nic.QPAttr{Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 100, DestQPN: qpns[1-i], Access: access &^ mrtable.LocalWrite, MaxRDAtomic: 8, MaxDestRDAtomic: 8,
+		a := nic.QPAttr{QPAttr: ib.QPAttr{PathMTU: 1024, SQPSN: 100, RQPSN: 100, DestQPN: qpns[1-i], Access: access &^ ib.AccessLocalWrite, MaxRDAtomic: 8, MaxDestRDAtomic: 8,
 			Timeout: 14, RetryCount: 7, RNRRetry: 7, QKey: 0x1234},
 			AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: 64, DGID: nic.GIDOf(nics[1-i].Addr())}, Port: 1}
 		for _, mask := range masks(of) {
@@ -70,7 +70,7 @@ func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, 
 		must(nics[1].PostRecv("q", &transport.RecvWR{SGEs: []transport.SGE{{Addr: regions[1].Addr + 8192, Length: 8192, LKey: regions[1].LKey}}}))
 	}
 	for _, wr := range work(regions[0], regions[1]) {
-		wr.Flags |= transport.Signaled
+		wr.Flags |= ib.SendSignaled
 		must(nics[0].PostSend("q", &wr))
 		b.Run(b.Now()+time.Millisecond, nil)
 	}
@@ -79,18 +79,18 @@ func converse(t *testing.T, of nic.QPType, access mrtable.Access, fault string, 
 }
 
 // masks are the attributes of each transition from RESET to RTS.
-func masks(of nic.QPType) []transport.AttrMask {
-	init := transport.MaskState | transport.MaskPKeyIndex | transport.MaskPort
-	rtr := transport.MaskState | transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN
-	rts := transport.MaskState | transport.MaskSQPSN
+func masks(of ib.QPType) []ib.QPAttrMask {
+	init := ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort
+	rtr := ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN
+	rts := ib.QPMaskState | ib.QPMaskSQPSN
 	switch of {
-	case nic.TypeRC:
-		return []transport.AttrMask{init | transport.MaskAccess, rtr | transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer,
-			rts | transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry | transport.MaskMaxRDAtomic}
-	case nic.TypeUC:
-		return []transport.AttrMask{init | transport.MaskAccess, rtr, rts}
+	case ib.QPTypeRC:
+		return []ib.QPAttrMask{init | ib.QPMaskAccess, rtr | ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer,
+			rts | ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic}
+	case ib.QPTypeUC:
+		return []ib.QPAttrMask{init | ib.QPMaskAccess, rtr, rts}
 	}
-	return []transport.AttrMask{init | transport.MaskQKey, transport.MaskState, rts}
+	return []ib.QPAttrMask{init | ib.QPMaskQKey, ib.QPMaskState, rts}
 }
 
 // playsBothWays replays packets, and plays both their sides onto a simulated NIC, without a difference.
@@ -128,7 +128,7 @@ type windowlessNIC struct {
 
 var errNoWindows = errors.New("there are no windows")
 
-func (n windowlessNIC) AllocMW(name string, t nic.MWType, pd string) (uint32, error) {
+func (n windowlessNIC) AllocMW(name string, t ib.MWType, pd string) (uint32, error) {
 	if n.refuse {
 		return 0, errNoWindows
 	}
@@ -171,19 +171,19 @@ func TestSendWithInvalidateIsPlayed(t *testing.T) {
 
 func TestFlushAndAtomicWriteArePlayed(t *testing.T) {
 	for _, fault := range []string{"", "drop receive kind read_response nth 2", "drop send kind atomic_write nth 1", "drop receive kind read_response every 3"} {
-		ps := converse(t, nic.TypeRC, rights|mrtable.FlushGlobal, fault, func(l, r testbed.Region) []transport.SendWR {
+		ps := converse(t, ib.QPTypeRC, rights|ib.AccessFlushGlobal, fault, func(l, r testbed.Region) []transport.SendWR {
 			from := func(at, n int) []transport.SGE {
 				return []transport.SGE{{Addr: l.Addr + uint64(at), Length: uint32(n), LKey: l.LKey}}
 			}
 			return []transport.SendWR{
-				{Opcode: transport.WRWrite, RemoteAddr: r.Addr + 64, RKey: r.RKey, SGEs: from(0, 3000)},
-				{Opcode: transport.WRFlush, RemoteAddr: r.Addr + 64, RKey: r.RKey, Flush: transport.Flush{Length: 3000, Placement: 1}},
-				{Opcode: transport.WRAtomicWrite, RemoteAddr: r.Addr + 8, RKey: r.RKey, SGEs: from(16, 8)},
-				{Opcode: transport.WRFlush, RemoteAddr: r.Addr, RKey: r.RKey, Flush: transport.Flush{Placement: 1, Selectivity: 1}},
-				{Opcode: transport.WRRead, RemoteAddr: r.Addr, RKey: r.RKey, SGEs: from(4096, 2100)},
-				{Opcode: transport.WRAtomicWrite, RemoteAddr: r.Addr + 16, RKey: r.RKey, SGEs: from(24, 8)},
-				{Opcode: transport.WRSend, SGEs: from(0, 10)},
-				{Opcode: transport.WRFlush, RemoteAddr: r.Addr, RKey: r.RKey ^ 1, Flush: transport.Flush{Length: 8, Placement: 1}},
+				{Opcode: ib.WRRDMAWrite, RemoteAddr: r.Addr + 64, RKey: r.RKey, SGEs: from(0, 3000)},
+				{Opcode: ib.WRFlush, RemoteAddr: r.Addr + 64, RKey: r.RKey, Flush: transport.Flush{Length: 3000, Placement: 1}},
+				{Opcode: ib.WRAtomicWrite, RemoteAddr: r.Addr + 8, RKey: r.RKey, SGEs: from(16, 8)},
+				{Opcode: ib.WRFlush, RemoteAddr: r.Addr, RKey: r.RKey, Flush: transport.Flush{Placement: 1, Selectivity: 1}},
+				{Opcode: ib.WRRDMARead, RemoteAddr: r.Addr, RKey: r.RKey, SGEs: from(4096, 2100)},
+				{Opcode: ib.WRAtomicWrite, RemoteAddr: r.Addr + 16, RKey: r.RKey, SGEs: from(24, 8)},
+				{Opcode: ib.WRSend, SGEs: from(0, 10)},
+				{Opcode: ib.WRFlush, RemoteAddr: r.Addr, RKey: r.RKey ^ 1, Flush: transport.Flush{Length: 8, Placement: 1}},
 			}
 		})
 		text := playsBothWays(t, ps).String()

@@ -7,11 +7,11 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/ib"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
 	"softroce/nic"
 	"softroce/packet"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -84,29 +84,29 @@ func (s *seat) read(name string, from, n uint64) ([]byte, error) {
 }
 
 // connect makes the queue pair and takes it to RTR, in which it answers, and if rts says so to RTS.
-func (s *seat) connect(service packet.Service, a transport.Attr, rts bool) (err error) {
-	of, rtrOnly, rtsOnly := nic.TypeRC, transport.MaskMaxDestRDAtomic|transport.MaskMinRNRTimer,
-		transport.MaskTimeout|transport.MaskRetryCount|transport.MaskRNRRetry|transport.MaskMaxRDAtomic
+func (s *seat) connect(service packet.Service, a ib.QPAttr, rts bool) (err error) {
+	of, rtrOnly, rtsOnly := ib.QPTypeRC, ib.QPMaskMaxDestRDAtomic|ib.QPMaskMinRNRTimer,
+		ib.QPMaskTimeout|ib.QPMaskRetryCount|ib.QPMaskRNRRetry|ib.QPMaskMaxRDAtomic
 	if service == packet.UC {
-		of, rtrOnly, rtsOnly = nic.TypeUC, 0, 0
+		of, rtrOnly, rtsOnly = ib.QPTypeUC, 0, 0
 	}
 	if s.qpn, err = s.nic.CreateQP(s.name, testbed.QPOptions{Type: of}); err != nil {
 		return err
 	}
 	s.created = true
-	a.State, a.DestQPN = transport.Init, s.own
-	q := nic.QPAttr{Attr: a, AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(s.bench.Peer())}, Port: 1}
-	if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskAccess); err != nil {
+	a.State, a.DestQPN = ib.QPSInit, s.own
+	q := nic.QPAttr{QPAttr: a, AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(s.bench.Peer())}, Port: 1}
+	if err := s.nic.ModifyQP(s.name, q, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess); err != nil {
 		return err
 	}
-	q.State = transport.RTR
-	if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
-		transport.MaskRQPSN|rtrOnly); err != nil {
+	q.State = ib.QPSRTR
+	if err := s.nic.ModifyQP(s.name, q, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|
+		ib.QPMaskRQPSN|rtrOnly); err != nil {
 		return fmt.Errorf("the live NIC refuses a queue pair with path MTU %d: %w", a.PathMTU, err)
 	}
 	if rts {
-		q.State = transport.RTS
-		if err := s.nic.ModifyQP(s.name, q, transport.MaskState|transport.MaskSQPSN|rtsOnly); err != nil {
+		q.State = ib.QPSRTS
+		if err := s.nic.ModifyQP(s.name, q, ib.QPMaskState|ib.QPMaskSQPSN|rtsOnly); err != nil {
 			return fmt.Errorf("the live NIC refuses a queue pair with %d READs and atomics at once: %w", a.MaxRDAtomic, err)
 		}
 	}

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"slices"
 
+	"softroce/internal/ib"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
-	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -45,7 +45,7 @@ func (p *player) set() error {
 			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
 		}
 	}
-	scratch, err := p.register(p.name+"-r", testbed.RegionOptions{Size: int(p.scratch.size), Access: mrtable.LocalWrite})
+	scratch, err := p.register(p.name+"-r", testbed.RegionOptions{Size: int(p.scratch.size), Access: ib.AccessLocalWrite})
 	if err != nil {
 		return err
 	}
@@ -100,7 +100,7 @@ func (p *player) writeTo(h *held, w replay.Write) error {
 // enter makes the queue pair.
 func (p *player) enter() error {
 	s := p.script
-	a := transport.Attr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
+	a := ib.QPAttr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
 	invalidates := slices.ContainsFunc(s.Steps, func(s replay.Step) bool { return s.Header.Opcode.Info().Headers&packet.HasIETH != 0 })
 	if invalidates { // a bind is posted, which wants RTS
 		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = 1, leastTimeout, replay.Forever, replay.Forever
@@ -152,14 +152,14 @@ func (p *player) poll() error {
 	for _, c := range l {
 		if c.QP == p.name && !c.Recv {
 			p.bound++
-			if c.Status != transport.Success && !p.flushed {
+			if c.Status != ib.WCSuccess && !p.flushed {
 				p.refused = fmt.Errorf("a bind ends with %v", c.Status)
 			}
 		}
 		if c.QP != p.name || !c.Recv {
 			continue
 		}
-		if c.Status == transport.WRFlushErr {
+		if c.Status == ib.WCWRFlushErr {
 			p.flushed = true
 		}
 		if !p.flushed {

@@ -4,9 +4,9 @@ import (
 	"strings"
 	"testing"
 
+	"softroce/internal/ib"
 	"softroce/internal/liveplay"
 	"softroce/internal/testbed"
-	"softroce/nic"
 	"softroce/transport"
 )
 
@@ -38,11 +38,11 @@ func TestWrongUnreliableTrafficIsFound(t *testing.T) {
 // A gap in what was captured is one for the live NIC as well: the message comes to nothing, and its receive is used again.
 func TestAGapInUnreliableTrafficIsPlayed(t *testing.T) {
 	for _, rule := range []string{"drop send psn 101", "drop send psn 100", "drop send psn 102..103"} {
-		ps := converse(t, nic.TypeUC, rights, rule, func(l, r testbed.Region) (w []transport.SendWR) {
+		ps := converse(t, ib.QPTypeUC, rights, rule, func(l, r testbed.Region) (w []transport.SendWR) {
 			for i := range 4 {
-				w = append(w, transport.SendWR{Opcode: transport.WRSendImm, Imm: uint32(i), SGEs: []transport.SGE{{Addr: l.Addr + uint64(i), Length: 2500, LKey: l.LKey}}})
+				w = append(w, transport.SendWR{Opcode: ib.WRSendWithImm, Imm: uint32(i), SGEs: []transport.SGE{{Addr: l.Addr + uint64(i), Length: 2500, LKey: l.LKey}}})
 			}
-			return append(w, transport.SendWR{Opcode: transport.WRWriteImm, RemoteAddr: r.Addr + 1, RKey: r.RKey, SGEs: []transport.SGE{{Addr: l.Addr, Length: 1500, LKey: l.LKey}}})
+			return append(w, transport.SendWR{Opcode: ib.WRRDMAWriteWithImm, RemoteAddr: r.Addr + 1, RKey: r.RKey, SGEs: []transport.SGE{{Addr: l.Addr, Length: 1500, LKey: l.LKey}}})
 		})
 		r, err := liveplay.Packets(ps, testbed.NewSimulated, liveplay.Options{Fast: true, Side: liveplay.Requester})
 		if err != nil || r.Differences() > 0 || r.Streams[0].Sent != len(ps) {

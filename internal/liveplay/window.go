@@ -3,10 +3,9 @@ package liveplay
 import (
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
-	"softroce/mrtable"
-	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -42,20 +41,20 @@ func (p *player) window() (key uint32, err error) {
 	region := p.name + "-w"
 	if p.windows == nil {
 		p.windows = map[int64]uint32{}
-		r, err := p.register(region, testbed.RegionOptions{Size: 1, Access: mrtable.LocalWrite | mrtable.MWBind})
+		r, err := p.register(region, testbed.RegionOptions{Size: 1, Access: ib.AccessLocalWrite | ib.AccessMWBind})
 		if err != nil {
 			return 0, err
 		}
 		p.bindable = r
 	}
 	name := fmt.Sprint(region, len(p.session.Windows))
-	fresh, err := p.nic.AllocMW(name, nic.MWType2, "")
+	fresh, err := p.nic.AllocMW(name, ib.MWType2, "")
 	if err != nil {
 		return 0, err
 	}
 	p.mws = append(p.mws, name)
-	wr := transport.SendWR{ID: uint64(len(p.session.Windows)), Flags: transport.Signaled, Opcode: transport.WRBindMW, RKey: fresh&^0xff | (fresh+1)&0xff,
-		Bind: transport.Bind{LKey: p.bindable.LKey, Addr: p.bindable.Addr, Length: 1, Access: mrtable.RemoteWrite}}
+	wr := transport.SendWR{ID: uint64(len(p.session.Windows)), Flags: ib.SendSignaled, Opcode: ib.WRBindMW, RKey: fresh&^0xff | (fresh+1)&0xff,
+		Bind: transport.Bind{LKey: p.bindable.LKey, Addr: p.bindable.Addr, Length: 1, Access: ib.AccessRemoteWrite}}
 	if key, err = p.nic.PostBind(p.name, name, region, &wr); err != nil {
 		return 0, err
 	}

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 )
 
@@ -137,9 +138,9 @@ const portRate = 100e9 / 8
 
 func collectState(m sample, d *nic.Snapshot) {
 	m.gauge(stateID, float64(d.PortState))
-	phys := nic.PhysLinkUp
-	if d.PortState != nic.PortActive {
-		phys = nic.PhysDisabled
+	phys := ib.PhysLinkUp
+	if d.PortState != ib.PortActive {
+		phys = ib.PhysDisabled
 	}
 	m.gauge(physID, float64(phys))
 	m.gauge(rate, portRate)

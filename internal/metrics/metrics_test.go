@@ -8,6 +8,7 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus/testutil"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
@@ -18,7 +19,7 @@ type source struct{}
 
 func (source) Devices() []nic.Snapshot {
 	s := nic.Snapshot{
-		Name: "nic0", PortState: nic.PortActive,
+		Name: "nic0", PortState: ib.PortActive,
 		Contexts: []nic.ContextInfo{{PDs: 2, RegisteredBytes: 4096, RingBytes: 512}},
 		QPs:      []nic.QPInfo{{State: "RTS"}, {State: "RTS"}, {State: "ERR"}},
 		MRs:      []nic.MRInfo{{}}, CQs: []nic.CQInfo{{}}, SRQs: []nic.SRQInfo{{}, {}},

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -187,7 +188,7 @@ func (w *answerwriter) work() {
 			break
 		}
 		wr := built.wrs[i]
-		wr.Flags |= transport.Signaled
+		wr.Flags |= ib.SendSignaled
 		j := Job{SendWR: wr, PSN: m.first - w.s.base, End: m.end() - w.s.base, Packet: m.parts[0].No}
 		if m.kind == packet.KindRead || isAtomic(m.kind) {
 			j.Length = uint32(sizes[i])

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -123,11 +124,11 @@ func (r *requesting) give(e *event) {
 }
 
 // refusalStatus is how work ends that a NAK refuses.
-var refusalStatus = map[packet.Syndrome]transport.Status{
-	packet.NAKInvalidRequest:    transport.RemInvReqErr,
-	packet.NAKRemoteAccess:      transport.RemAccessErr,
-	packet.NAKRemoteOperational: transport.RemOpErr,
-	packet.NAKInvalidRD:         transport.RemOpErr,
+var refusalStatus = map[packet.Syndrome]ib.WCStatus{
+	packet.NAKInvalidRequest:    ib.WCRemInvReqErr,
+	packet.NAKRemoteAccess:      ib.WCRemAccessErr,
+	packet.NAKRemoteOperational: ib.WCRemOpErr,
+	packet.NAKInvalidRD:         ib.WCRemOpErr,
 }
 
 // completed hears how softroce's requester ends its work requests.
@@ -137,9 +138,9 @@ func (r *requesting) completed(c *transport.Completion) {
 		r.completions = append(r.completions, *c)
 	}
 	switch {
-	case c.Status == transport.RetryExcErr:
+	case c.Status == ib.WCRetryExcErr:
 		r.exhausted()
-	case r.live != nil, e == nil, c.Status == transport.Success, c.Status == transport.WRFlushErr:
+	case r.live != nil, e == nil, c.Status == ib.WCSuccess, c.Status == ib.WCWRFlushErr:
 	case e.info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
 		r.v.differ(e, "reply", "accepted by the requester", "ends the connection: "+c.Status.String())
 	}

@@ -3,6 +3,7 @@ package replay
 import (
 	"encoding/binary"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -135,7 +136,7 @@ func (r *responding) feedAnd(e *event, answers *train) {
 	}
 	r.receive(h, e.Payload)
 	r.lent.settle()
-	if r.qp.State() == transport.Error {
+	if r.qp.State() == ib.QPSErr {
 		if r.writer != nil {
 			r.writer.fed(e, false)
 		}

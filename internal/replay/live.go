@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"softroce/capture"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
@@ -21,7 +22,7 @@ type Session struct {
 	FirstPSN        uint32
 	MinRNRTimer     uint8
 	MaxDestRDAtomic uint8
-	Access          mrtable.Access // of the queue pair
+	Access          ib.Access      // of the queue pair
 	Regions         []Region       // of the live NIC
 	Receives        []Receive      // in the order in which they were posted
 	Windows         []uint32       // R_Keys of windows of the live queue pair that SENDs invalidate, each once
@@ -91,7 +92,7 @@ func (r *responding) planLive(l *Session) (err error) {
 	if err != nil {
 		return err
 	}
-	a := transport.Attr{PathMTU: l.PathMTU, RQPSN: l.FirstPSN, DestQPN: l.Player.QPN, MaxDestRDAtomic: l.MaxDestRDAtomic,
+	a := ib.QPAttr{PathMTU: l.PathMTU, RQPSN: l.FirstPSN, DestQPN: l.Player.QPN, MaxDestRDAtomic: l.MaxDestRDAtomic,
 		MinRNRTimer: l.MinRNRTimer, Access: l.Access}
 	if err := r.connect(a, l.Service, false); err != nil {
 		return err
@@ -120,7 +121,7 @@ func (r *responding) planWindows(l *Session) error {
 	if len(l.Windows) == 0 {
 		return nil
 	}
-	region, err := r.register(mrtable.HeapMemory(make([]byte, 1)), 0, mrtable.LocalWrite|mrtable.MWBind)
+	region, err := r.register(mrtable.HeapMemory(make([]byte, 1)), 0, ib.AccessLocalWrite|ib.AccessMWBind)
 	if err != nil {
 		return err
 	}
@@ -129,7 +130,7 @@ func (r *responding) planWindows(l *Session) error {
 		if err != nil {
 			return err
 		}
-		if err := r.env.Table.Bind(mrtable.Binding{PD: r.pd, QPN: r.qp.QPN(), RKey: w.RKey(), LKey: region.LKey(), Length: 1, Access: mrtable.RemoteWrite}); err != nil {
+		if err := r.env.Table.Bind(mrtable.Binding{PD: r.pd, QPN: r.qp.QPN(), RKey: w.RKey(), LKey: region.LKey(), Length: 1, Access: ib.AccessRemoteWrite}); err != nil {
 			return err
 		}
 		r.invalidated[key] = w.RKey()
@@ -139,7 +140,7 @@ func (r *responding) planWindows(l *Session) error {
 
 // invalidation tells which window a completion says was invalidated, by its place in a list of keys.
 func invalidation(c *transport.Completion, key func(live uint32) uint32, l *Session) string {
-	if c.Flags&transport.WCWithInv == 0 {
+	if c.Flags&ib.WCWithInv == 0 {
 		return ""
 	}
 	for i, live := range l.Windows {
@@ -168,7 +169,7 @@ func (l *Session) until(r *responding, at int) {
 
 // compareCompletions holds what the live program heard of its receives against what one on softroce would.
 func (r *responding) compareCompletions(l *Session, ours []transport.Completion) {
-	ours = slices.DeleteFunc(ours, func(c transport.Completion) bool { return c.Status == transport.WRFlushErr })
+	ours = slices.DeleteFunc(ours, func(c transport.Completion) bool { return c.Status == ib.WCWRFlushErr })
 	for i, c := range l.Completions {
 		if i >= len(ours) {
 			if !r.unsure() {
@@ -176,12 +177,12 @@ func (r *responding) compareCompletions(l *Session, ours []transport.Completion)
 			}
 			return
 		}
-		if c.Status == transport.LocQPOpErr && ours[i].Status == transport.LocLenErr && r.v.departed(departTooLong) {
+		if c.Status == ib.WCLocQPOpErr && ours[i].Status == ib.WCLocLenErr && r.v.departed(departTooLong) {
 			continue // what the departure is called on this side
 		}
 		have := completionText(&c) + invalidation(&c, func(k uint32) uint32 { return k }, l)
 		want := completionText(&ours[i])
-		if ours[i].Flags&transport.WCWithInv != 0 && have == want {
+		if ours[i].Flags&ib.WCWithInv != 0 && have == want {
 			r.v.departAtEnd(departFlag)
 			continue
 		}
@@ -201,15 +202,15 @@ func (r *responding) unsure() bool {
 		return false
 	}
 	last := r.s.requests[len(r.s.requests)-1]
-	return len(r.v.Differences) > 0 || r.qp.State() != transport.Error && r.epsn < last.end()
+	return len(r.v.Differences) > 0 || r.qp.State() != ib.QPSErr && r.epsn < last.end()
 }
 
 func completionText(c *transport.Completion) string {
-	if c.Status != transport.Success {
+	if c.Status != ib.WCSuccess {
 		return fmt.Sprint(c.Status)
 	}
 	s := fmt.Sprintf("%v, %d bytes", c.Status, c.ByteLen)
-	if c.Flags&transport.WCWithImm != 0 {
+	if c.Flags&ib.WCWithImm != 0 {
 		s += fmt.Sprintf(", immediate %#x", c.Imm)
 	}
 	return s

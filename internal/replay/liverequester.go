@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
@@ -143,19 +144,19 @@ func (l *AnswerSession) messages(s *stream) {
 }
 
 // kindOf returns what requests of a work request are.
-func kindOf(o transport.WROpcode) packet.Kind {
+func kindOf(o ib.WROpcode) packet.Kind {
 	switch o {
-	case transport.WRWrite, transport.WRWriteImm:
+	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
 		return packet.KindWrite
-	case transport.WRRead:
+	case ib.WRRDMARead:
 		return packet.KindRead
-	case transport.WRFlush:
+	case ib.WRFlush:
 		return packet.KindFlush
-	case transport.WRAtomicWrite:
+	case ib.WRAtomicWrite:
 		return packet.KindAtomicWrite
-	case transport.WRCompareSwap:
+	case ib.WRAtomicCmpAndSwp:
 		return packet.KindCompareSwap
-	case transport.WRFetchAdd:
+	case ib.WRAtomicFetchAndAdd:
 		return packet.KindFetchAdd
 	}
 	return packet.KindSend
@@ -167,7 +168,7 @@ func (l *AnswerSession) work(r *requesting) *work {
 	for i := range l.Posted {
 		j := &l.Work[i]
 		wr := j.SendWR
-		wr.ID, wr.Flags, wr.SGEs = uint64(i), wr.Flags|transport.Signaled, nil
+		wr.ID, wr.Flags, wr.SGEs = uint64(i), wr.Flags|ib.SendSignaled, nil
 		var result []byte
 		if j.Length > 0 {
 			result = make([]byte, j.Length)
@@ -187,7 +188,7 @@ func (r *requesting) place(w *work) error {
 		if len(m) == 0 {
 			continue
 		}
-		g, err := r.register(mrtable.HeapMemory(m), 0, mrtable.LocalWrite)
+		g, err := r.register(mrtable.HeapMemory(m), 0, ib.AccessLocalWrite)
 		if err != nil {
 			return err
 		}
@@ -197,9 +198,9 @@ func (r *requesting) place(w *work) error {
 }
 
 // attributes returns the queue pair's attributes, those that a live one was given.
-func (r *requesting) attributes() transport.Attr {
+func (r *requesting) attributes() ib.QPAttr {
 	const someTimeout = 14
-	a := transport.Attr{PathMTU: r.s.mtu, SQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
+	a := ib.QPAttr{PathMTU: r.s.mtu, SQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
 		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
 	if l := r.live; l != nil {
 		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = l.MaxRDAtomic, l.Timeout, l.RetryCount, l.RNRRetry
@@ -271,7 +272,7 @@ func (r *requesting) gave(e *event, una, send int64) {
 	if s < send {
 		r.told, r.wentBack = e, !rnr
 	}
-	if rnr && (u == e.psn || r.qp.State() != transport.RTS) {
+	if rnr && (u == e.psn || r.qp.State() != ib.QPSRTS) {
 		r.quiet = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
 	}
 }
@@ -361,8 +362,8 @@ func (r *requesting) outlived(c *event) {
 	for i := range r.completions {
 		status := r.completions[i].Status
 		switch {
-		case status == transport.Success, status == transport.WRFlushErr:
-		case when(c)-when(r.last) > int64(r.live.Late), status == transport.RNRRetryExcErr && c.psn == r.last.psn && when(c) >= r.quiet:
+		case status == ib.WCSuccess, status == ib.WCWRFlushErr:
+		case when(c)-when(r.last) > int64(r.live.Late), status == ib.WCRNRRetryExcErr && c.psn == r.last.psn && when(c) >= r.quiet:
 			r.v.differ(c, "request", c.Opcode.String(), "none: it has ended with "+status.String())
 			return
 		}
@@ -374,13 +375,13 @@ func (r *requesting) conclude() {
 	l := r.live
 	r.ending = true
 	for _, e := range r.late { // what crossed a request on the way has come in the end
-		if !r.over && r.qp.State() == transport.RTS {
+		if !r.over && r.qp.State() == ib.QPSRTS {
 			r.give(e)
 		}
 	}
 	if last := len(l.Completions) - 1; last >= 0 && !r.over {
 		for _, c := range l.Completions {
-			if c.Status == transport.RetryExcErr {
+			if c.Status == ib.WCRetryExcErr {
 				r.expireLast()
 			}
 		}
@@ -404,7 +405,7 @@ func (r *requesting) conclude() {
 func (r *requesting) expireLast() {
 	r.room = 0
 	r.qp.Transmit(&r.env)
-	if deadline := r.qp.NextDeadline(); deadline != 0 && r.qp.State() == transport.RTS {
+	if deadline := r.qp.NextDeadline(); deadline != 0 && r.qp.State() == ib.QPSRTS {
 		r.env.Now = max(r.env.Now, deadline)
 		r.qp.Expire(&r.env)
 	}
@@ -424,7 +425,7 @@ func (r *requesting) concludeRequests() {
 			r.v.Differences = append(r.v.Differences, Difference{PSN: m.BTH.PSN, Field: "request", Captured: "none", Softroce: m.Opcode.String()})
 		}
 	}
-	if !r.live.Silent || r.over || r.qp.State() != transport.RTS {
+	if !r.live.Silent || r.over || r.qp.State() != ib.QPSRTS {
 		return
 	}
 	if m, ok := r.emit(); ok {
@@ -456,7 +457,7 @@ func (r *requesting) concludeCompletions() {
 
 func sendText(c *transport.Completion) string {
 	s := fmt.Sprintf("of work request %d: %v", c.WRID+1, c.Status)
-	if c.Status == transport.Success && c.Opcode == transport.WCRead {
+	if c.Status == ib.WCSuccess && c.Opcode == ib.WCRDMARead {
 		s += fmt.Sprintf(", %d bytes", c.ByteLen)
 	}
 	return s

@@ -3,6 +3,7 @@ package replay
 import (
 	"math/rand/v2"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
@@ -30,11 +31,11 @@ func newBench() (*bench, error) {
 	b.pd = table.AllocPD()
 	b.env = transport.Env{Now: startTime, Mem: mrtable.NewIO(0), Table: table, Sink: b}
 	var err error
-	b.trash, err = b.register(new(sink), 0, mrtable.LocalWrite)
+	b.trash, err = b.register(new(sink), 0, ib.AccessLocalWrite)
 	return b, err
 }
 
-func (b *bench) register(m mrtable.Memory, iova uint64, a mrtable.Access) (*mrtable.Region, error) {
+func (b *bench) register(m mrtable.Memory, iova uint64, a ib.Access) (*mrtable.Region, error) {
 	return b.env.Table.Register(b.pd, m, iova, m.Len(), a)
 }
 
@@ -60,7 +61,7 @@ func (b *bench) Complete(_ *transport.QP, c *transport.Completion) {
 }
 
 // Event implements transport.Sink.
-func (b *bench) Event(*transport.QP, transport.Event) {}
+func (b *bench) Event(*transport.QP, ib.EventType) {}
 
 // take returns what was sent since the last call.
 func (b *bench) take() []made {
@@ -88,28 +89,28 @@ func unwrap(tx *packet.Tx) (m made) {
 }
 
 // connect takes the queue pair to RTR, and on to RTS if rts says so.
-func (b *bench) connect(a transport.Attr, s packet.Service, rts bool) error {
-	a.State, a.PKey = transport.Init, packet.DefaultPKey
-	if err := b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskPKeyIndex|transport.MaskPort|transport.MaskAccess); err != nil {
+func (b *bench) connect(a ib.QPAttr, s packet.Service, rts bool) error {
+	a.State, a.PKey = ib.QPSInit, packet.DefaultPKey
+	if err := b.qp.Modify(&b.env, &a, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess); err != nil {
 		return err
 	}
-	a.State = transport.RTR
-	reliable := transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer
+	a.State = ib.QPSRTR
+	reliable := ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer
 	if s == packet.UC {
 		reliable = 0
 	}
-	if err := b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|
-		transport.MaskRQPSN|reliable); err != nil {
+	if err := b.qp.Modify(&b.env, &a, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|
+		ib.QPMaskRQPSN|reliable); err != nil {
 		return err
 	}
 	if !rts {
 		return nil
 	}
-	a.State = transport.RTS
-	if reliable = transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry | transport.MaskMaxRDAtomic; s == packet.UC {
+	a.State = ib.QPSRTS
+	if reliable = ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic; s == packet.UC {
 		reliable = 0
 	}
-	return b.qp.Modify(&b.env, &a, transport.MaskState|transport.MaskSQPSN|reliable)
+	return b.qp.Modify(&b.env, &a, ib.QPMaskState|ib.QPMaskSQPSN|reliable)
 }
 
 // receive hands a captured packet to the queue pair, with headers that may have been changed for it.

@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -134,7 +135,7 @@ func (r *requesting) progress() (una, send int64) {
 // reach brings softroce's requester to send what has the PSN of c, the i-th request, and returns it.
 func (r *requesting) reach(i int, c *event) (made, bool) {
 	for !r.over {
-		if r.qp.State() != transport.RTS {
+		if r.qp.State() != ib.QPSRTS {
 			r.outlived(c)
 			r.leave(c, "softroce's requester has ended")
 			break
@@ -226,7 +227,7 @@ func (r *requesting) goBack(i int, c *event) {
 	r.expiring(c)
 	r.env.Now = max(r.env.Now, deadline)
 	r.qp.Expire(&r.env)
-	if r.qp.State() != transport.RTS {
+	if r.qp.State() != ib.QPSRTS {
 		r.leave(c, "softroce's requester has used up its retries")
 	}
 }
@@ -263,7 +264,7 @@ func (r *requesting) unblock(i int, c *event) {
 // finish delivers the rest of the replies.
 func (r *requesting) finish() {
 	for _, e := range r.pending {
-		if r.over || r.qp.State() != transport.RTS {
+		if r.over || r.qp.State() != ib.QPSRTS {
 			return
 		}
 		r.give(e)

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
@@ -200,9 +201,9 @@ func (r *responding) plan() (err error) {
 	if err != nil {
 		return err
 	}
-	a := transport.Attr{PathMTU: r.s.mtu, RQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
+	a := ib.QPAttr{PathMTU: r.s.mtu, RQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
 		MaxDestRDAtomic: transport.MaxRDAtomic, MinRNRTimer: r.rnrTimer(),
-		Access: mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | mrtable.FlushGlobal}
+		Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessFlushGlobal}
 	if err := r.connect(a, packet.RC, false); err != nil {
 		return err
 	}
@@ -248,16 +249,16 @@ func (r *responding) rnrTimer() uint8 {
 }
 
 // right returns the access flag that an operation needs.
-func right(k packet.Kind) mrtable.Access {
+func right(k packet.Kind) ib.Access {
 	switch k {
 	case packet.KindFlush:
-		return mrtable.FlushGlobal
+		return ib.AccessFlushGlobal
 	case packet.KindWrite, packet.KindAtomicWrite:
-		return mrtable.RemoteWrite
+		return ib.AccessRemoteWrite
 	case packet.KindRead:
-		return mrtable.RemoteRead
+		return ib.AccessRemoteRead
 	case packet.KindCompareSwap, packet.KindFetchAdd:
-		return mrtable.RemoteAtomic
+		return ib.AccessRemoteAtomic
 	}
 	return 0
 }
@@ -265,7 +266,7 @@ func right(k packet.Kind) mrtable.Access {
 // An extent is the range of addresses that was reached with a key, both ends included, and what for.
 type extent struct {
 	low, high uint64
-	access    mrtable.Access
+	access    ib.Access
 }
 
 // planMemory registers, for each R_Key, the range that accepted requests reached.
@@ -293,7 +294,7 @@ func (r *responding) planMemory() error {
 		if w.length == 0 {
 			w.length-- // all 64 bits of addresses
 		}
-		region, err := r.register(w, x.low, x.access|mrtable.LocalWrite)
+		region, err := r.register(w, x.low, x.access|ib.AccessLocalWrite)
 		if err != nil {
 			return fmt.Errorf("region of R_Key %#x: %w", key, err)
 		}

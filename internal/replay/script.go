@@ -6,7 +6,7 @@ import (
 	"time"
 
 	"softroce/capture"
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -21,7 +21,7 @@ type Script struct {
 	FirstPSN        uint32
 	MinRNRTimer     uint8
 	MaxDestRDAtomic uint8
-	Access          mrtable.Access // of the queue pair
+	Access          ib.Access // of the queue pair
 	Regions         []Region
 	Receives        []uint32 // lengths of the receive buffers, in the order in which they are posted
 	Steps           []Step
@@ -34,7 +34,7 @@ type Region struct {
 	RKey    uint32
 	Addr    uint64
 	Length  uint64
-	Access  mrtable.Access
+	Access  ib.Access
 	Content []Write // where it does not begin as zeros
 }
 
@@ -201,7 +201,7 @@ func (w *scriptwriter) begin() {
 		x := w.r.extents[key]
 		w.regions[key] = len(w.Regions)
 		i := len(w.Regions)
-		w.Regions = append(w.Regions, Region{RKey: key, Addr: x.low, Length: x.high - x.low + 1, Access: x.access | mrtable.LocalWrite})
+		w.Regions = append(w.Regions, Region{RKey: key, Addr: x.low, Length: x.high - x.low + 1, Access: x.access | ib.AccessLocalWrite})
 		w.r.shadows[key].learned = func(addr uint64, b byte, fresh bool) {
 			if fresh {
 				w.Regions[i].Content = appendByte(w.Regions[i].Content, key, addr, b)
@@ -224,8 +224,8 @@ func appendByte(ws []Write, key uint32, addr uint64, b byte) []Write {
 
 // rights returns the access flags of the captured queue pair: all, but what it refused as an invalid request
 // and never did.
-func (w *scriptwriter) rights() mrtable.Access {
-	var did, refused mrtable.Access
+func (w *scriptwriter) rights() ib.Access {
+	var did, refused ib.Access
 	for _, e := range w.r.s.requests {
 		need := right(e.info.Kind)
 		switch {
@@ -236,7 +236,7 @@ func (w *scriptwriter) rights() mrtable.Access {
 			refused |= need
 		}
 	}
-	all := mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | did // FLUSH is not known to each
+	all := ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | did // FLUSH is not known to each
 	return all &^ (refused &^ did)
 }
 

@@ -4,7 +4,7 @@ import (
 	"fmt"
 
 	"softroce/capture"
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -50,7 +50,7 @@ func unreliableStreams(ps capture.Packets, play func(*stream) error) error {
 // many receives as they can want.
 func (s *stream) unreliableScript() *Script {
 	sc := &Script{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.mtu, FirstPSN: uint32(s.base) & packet.PSNMask,
-		Access: mrtable.RemoteWrite}
+		Access: ib.AccessRemoteWrite}
 	regions := map[uint32]int{}
 	longest := uint64(1)
 	length := uint64(0)
@@ -67,7 +67,7 @@ func (s *stream) unreliableScript() *Script {
 			if !known {
 				i = len(sc.Regions)
 				regions[key] = i
-				sc.Regions = append(sc.Regions, Region{RKey: key, Addr: va, Length: n, Access: mrtable.RemoteWrite | mrtable.LocalWrite})
+				sc.Regions = append(sc.Regions, Region{RKey: key, Addr: va, Length: n, Access: ib.AccessRemoteWrite | ib.AccessLocalWrite})
 			}
 			sc.Regions[i].include(va, n)
 			st.Region = i

@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
@@ -52,32 +53,32 @@ func (w *work) add(m *message) {
 		wr.Imm = last.Imm
 	}
 	if last.Solicited && last.info.Position.EndsMessage() {
-		wr.Flags |= transport.Solicited
+		wr.Flags |= ib.SendSolicited
 	}
 	switch m.kind {
 	case packet.KindSend:
-		wr.Opcode = transport.WRSend + transport.WROpcode(bit(imm))
+		wr.Opcode = ib.WRSend + ib.WROpcode(bit(imm))
 		if last.info.Headers&packet.HasIETH != 0 {
-			wr.Opcode, wr.Imm = transport.WRSendInv, last.Invalidate
+			wr.Opcode, wr.Imm = ib.WRSendWithInv, last.Invalidate
 		}
 		w.payload(m, w.sendLength(m, last))
 	case packet.KindWrite:
-		wr.Opcode = transport.WRWrite + transport.WROpcode(bit(imm))
+		wr.Opcode = ib.WRRDMAWrite + ib.WROpcode(bit(imm))
 		w.payload(m, int64(m.parts[0].RETH.Length))
 	case packet.KindRead:
-		wr.Opcode = transport.WRRead
+		wr.Opcode = ib.WRRDMARead
 		w.unknown(int64(m.parts[0].RETH.Length))
 	case packet.KindFlush:
-		wr.Opcode = transport.WRFlush
+		wr.Opcode = ib.WRFlush
 		wr.Flush = transport.Flush{Length: last.RETH.Length, Placement: last.FETH.Placement, Selectivity: last.FETH.Selectivity}
 	case packet.KindAtomicWrite:
-		wr.Opcode = transport.WRAtomicWrite
+		wr.Opcode = ib.WRAtomicWrite
 		w.payload(m, atomicLen)
 	case packet.KindCompareSwap, packet.KindFetchAdd:
 		a := &last.Atomic
-		wr.RemoteAddr, wr.RKey, wr.Opcode, wr.CompareAdd = a.VA, a.RKey, transport.WRFetchAdd, a.SwapAdd
+		wr.RemoteAddr, wr.RKey, wr.Opcode, wr.CompareAdd = a.VA, a.RKey, ib.WRAtomicFetchAndAdd, a.SwapAdd
 		if m.kind == packet.KindCompareSwap {
-			wr.Opcode, wr.CompareAdd, wr.Swap = transport.WRCompareSwap, a.Compare, a.SwapAdd
+			wr.Opcode, wr.CompareAdd, wr.Swap = ib.WRAtomicCmpAndSwp, a.Compare, a.SwapAdd
 		}
 		w.unknown(atomicLen)
 	default: // an operation that softroce does not have
@@ -118,7 +119,7 @@ func (w *work) fill(n int64) {
 	for n > 0 {
 		k := min(n, most)
 		w.unknown(k * w.mtu)
-		w.wrs = append(w.wrs, transport.SendWR{ID: uint64(len(w.wrs)), Opcode: transport.WRSend})
+		w.wrs = append(w.wrs, transport.SendWR{ID: uint64(len(w.wrs)), Opcode: ib.WRSend})
 		n -= k
 	}
 }

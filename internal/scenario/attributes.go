@@ -4,10 +4,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
-	"softroce/transport"
 )
 
 // What the IPv4 addresses of scripts stand for where IPv6 is spoken: a group of global scope, and a neighbour of simulated NICs.
@@ -37,7 +36,7 @@ func (s *stage) address(text string) (netip.Addr, error) {
 // usualAttr is what queue pairs have if the script does not say otherwise.
 func usualAttr() nic.QPAttr {
 	return nic.QPAttr{
-		Attr: transport.Attr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ mrtable.LocalWrite,
+		QPAttr: ib.QPAttr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ ib.AccessLocalWrite,
 			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 23, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
 			QKey: 0x11111111},
 		AV:   nic.AddressVector{Port: 1},
@@ -48,31 +47,31 @@ func usualAttr() nic.QPAttr {
 // attrOption is an attribute that the script can give.
 type attrOption struct {
 	bits int
-	mask transport.AttrMask
+	mask ib.QPAttrMask
 	set  func(*nic.QPAttr, uint64)
 }
 
 var attrOptions = map[string]attrOption{
-	"mtu":                {16, transport.MaskPathMTU, func(a *nic.QPAttr, v uint64) { a.PathMTU = int(v) }},
-	"sq_psn":             {32, transport.MaskSQPSN, func(a *nic.QPAttr, v uint64) { a.SQPSN = uint32(v) }},
-	"rq_psn":             {32, transport.MaskRQPSN, func(a *nic.QPAttr, v uint64) { a.RQPSN = uint32(v) }},
-	"dest_qp":            {32, transport.MaskDestQPN, func(a *nic.QPAttr, v uint64) { a.DestQPN = uint32(v) }},
-	"max_rd_atomic":      {8, transport.MaskMaxRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxRDAtomic = uint8(v) }},
-	"max_dest_rd_atomic": {8, transport.MaskMaxDestRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxDestRDAtomic = uint8(v) }},
-	"min_rnr_timer":      {8, transport.MaskMinRNRTimer, func(a *nic.QPAttr, v uint64) { a.MinRNRTimer = uint8(v) }},
-	"timeout":            {8, transport.MaskTimeout, func(a *nic.QPAttr, v uint64) { a.Timeout = uint8(v) }},
-	"retry_cnt":          {8, transport.MaskRetryCount, func(a *nic.QPAttr, v uint64) { a.RetryCount = uint8(v) }},
-	"rnr_retry":          {8, transport.MaskRNRRetry, func(a *nic.QPAttr, v uint64) { a.RNRRetry = uint8(v) }},
-	"qkey":               {32, transport.MaskQKey, func(a *nic.QPAttr, v uint64) { a.QKey = uint32(v) }},
-	"pkey_index":         {16, transport.MaskPKeyIndex, func(a *nic.QPAttr, v uint64) { a.PKeyIndex = int(v) }},
-	"tclass":             {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.TClass = uint8(v) }},
-	"hop_limit":          {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.HopLimit = uint8(v) }},
-	"sl":                 {8, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.SL = uint8(v) }},
-	"flow_label":         {20, transport.MaskAV, func(a *nic.QPAttr, v uint64) { a.AV.FlowLabel = uint32(v) }},
+	"mtu":                {16, ib.QPMaskPathMTU, func(a *nic.QPAttr, v uint64) { a.PathMTU = int(v) }},
+	"sq_psn":             {32, ib.QPMaskSQPSN, func(a *nic.QPAttr, v uint64) { a.SQPSN = uint32(v) }},
+	"rq_psn":             {32, ib.QPMaskRQPSN, func(a *nic.QPAttr, v uint64) { a.RQPSN = uint32(v) }},
+	"dest_qp":            {32, ib.QPMaskDestQPN, func(a *nic.QPAttr, v uint64) { a.DestQPN = uint32(v) }},
+	"max_rd_atomic":      {8, ib.QPMaskMaxRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxRDAtomic = uint8(v) }},
+	"max_dest_rd_atomic": {8, ib.QPMaskMaxDestRDAtomic, func(a *nic.QPAttr, v uint64) { a.MaxDestRDAtomic = uint8(v) }},
+	"min_rnr_timer":      {8, ib.QPMaskMinRNRTimer, func(a *nic.QPAttr, v uint64) { a.MinRNRTimer = uint8(v) }},
+	"timeout":            {8, ib.QPMaskTimeout, func(a *nic.QPAttr, v uint64) { a.Timeout = uint8(v) }},
+	"retry_cnt":          {8, ib.QPMaskRetryCount, func(a *nic.QPAttr, v uint64) { a.RetryCount = uint8(v) }},
+	"rnr_retry":          {8, ib.QPMaskRNRRetry, func(a *nic.QPAttr, v uint64) { a.RNRRetry = uint8(v) }},
+	"qkey":               {32, ib.QPMaskQKey, func(a *nic.QPAttr, v uint64) { a.QKey = uint32(v) }},
+	"pkey_index":         {16, ib.QPMaskPKeyIndex, func(a *nic.QPAttr, v uint64) { a.PKeyIndex = int(v) }},
+	"tclass":             {8, ib.QPMaskAV, func(a *nic.QPAttr, v uint64) { a.AV.TClass = uint8(v) }},
+	"hop_limit":          {8, ib.QPMaskAV, func(a *nic.QPAttr, v uint64) { a.AV.HopLimit = uint8(v) }},
+	"sl":                 {8, ib.QPMaskAV, func(a *nic.QPAttr, v uint64) { a.AV.SL = uint8(v) }},
+	"flow_label":         {20, ib.QPMaskAV, func(a *nic.QPAttr, v uint64) { a.AV.FlowLabel = uint32(v) }},
 }
 
 // attributes takes the options that are attributes.
-func attributes(w *words, a *nic.QPAttr) (mask transport.AttrMask, err error) {
+func attributes(w *words, a *nic.QPAttr) (mask ib.QPAttrMask, err error) {
 	for name, o := range attrOptions {
 		v, ok := w.option(name)
 		if !ok {
@@ -89,7 +88,7 @@ func attributes(w *words, a *nic.QPAttr) (mask transport.AttrMask, err error) {
 		if a.Access, err = parseAccess(v); err != nil {
 			return 0, err
 		}
-		mask |= transport.MaskAccess
+		mask |= ib.QPMaskAccess
 	}
 	return mask, nil
 }

@@ -8,10 +8,8 @@ import (
 	"strconv"
 	"strings"
 
-	"softroce/mrtable"
-	"softroce/nic"
+	"softroce/internal/ib"
 	"softroce/packet"
-	"softroce/transport"
 )
 
 // A vocabulary is the words of a set of values, as the verbs name them.
@@ -37,45 +35,45 @@ func (v vocabulary[T]) name(x T) string {
 	return fmt.Sprint(x)
 }
 
-var qpTypes = vocabulary[nic.QPType]{"queue pair type", map[string]nic.QPType{"RC": nic.TypeRC, "UC": nic.TypeUC, "UD": nic.TypeUD,
-	"XRC_INI": nic.TypeXRCSend, "XRC_TGT": nic.TypeXRCRecv}}
+var qpTypes = vocabulary[ib.QPType]{"queue pair type", map[string]ib.QPType{"RC": ib.QPTypeRC, "UC": ib.QPTypeUC, "UD": ib.QPTypeUD,
+	"XRC_INI": ib.QPTypeXRCSend, "XRC_TGT": ib.QPTypeXRCRecv}}
 
-var states = vocabulary[transport.State]{"queue pair state", map[string]transport.State{
-	"RESET": transport.Reset, "INIT": transport.Init, "RTR": transport.RTR, "RTS": transport.RTS,
-	"SQD": transport.SQD, "SQE": transport.SQE, "ERR": transport.Error,
+var states = vocabulary[ib.QPState]{"queue pair state", map[string]ib.QPState{
+	"RESET": ib.QPSReset, "INIT": ib.QPSInit, "RTR": ib.QPSRTR, "RTS": ib.QPSRTS,
+	"SQD": ib.QPSSQD, "SQE": ib.QPSSQE, "ERR": ib.QPSErr,
 }}
 
 // statuses are those of enum ibv_wc_status, without IBV_WC.
-var statuses = vocabulary[transport.Status]{"completion status", map[string]transport.Status{
-	"SUCCESS": transport.Success, "LOC_LEN_ERR": transport.LocLenErr, "LOC_QP_OP_ERR": transport.LocQPOpErr,
-	"LOC_PROT_ERR": transport.LocProtErr, "WR_FLUSH_ERR": transport.WRFlushErr, "MW_BIND_ERR": transport.MWBindErr,
-	"BAD_RESP_ERR": transport.BadRespErr, "LOC_ACCESS_ERR": transport.LocAccessErr, "REM_INV_REQ_ERR": transport.RemInvReqErr,
-	"REM_ACCESS_ERR": transport.RemAccessErr, "REM_OP_ERR": transport.RemOpErr, "RETRY_EXC_ERR": transport.RetryExcErr,
-	"RNR_RETRY_EXC_ERR": transport.RNRRetryExcErr, "REM_ABORT_ERR": transport.RemAbortErr, "FATAL_ERR": transport.FatalErr,
-	"RESP_TIMEOUT_ERR": transport.RespTimeoutErr, "GENERAL_ERR": transport.GeneralErr,
+var statuses = vocabulary[ib.WCStatus]{"completion status", map[string]ib.WCStatus{
+	"SUCCESS": ib.WCSuccess, "LOC_LEN_ERR": ib.WCLocLenErr, "LOC_QP_OP_ERR": ib.WCLocQPOpErr,
+	"LOC_PROT_ERR": ib.WCLocProtErr, "WR_FLUSH_ERR": ib.WCWRFlushErr, "MW_BIND_ERR": ib.WCMWBindErr,
+	"BAD_RESP_ERR": ib.WCBadRespErr, "LOC_ACCESS_ERR": ib.WCLocAccessErr, "REM_INV_REQ_ERR": ib.WCRemInvReqErr,
+	"REM_ACCESS_ERR": ib.WCRemAccessErr, "REM_OP_ERR": ib.WCRemOpErr, "RETRY_EXC_ERR": ib.WCRetryExcErr,
+	"RNR_RETRY_EXC_ERR": ib.WCRNRRetryExcErr, "REM_ABORT_ERR": ib.WCRemAbortErr, "FATAL_ERR": ib.WCFatalErr,
+	"RESP_TIMEOUT_ERR": ib.WCRespTimeoutErr, "GENERAL_ERR": ib.WCGeneralErr,
 }}
 
-func statusName(s transport.Status) string { return statuses.name(s) }
+func statusName(s ib.WCStatus) string { return statuses.name(s) }
 
 // wcOpcodes are those of enum ibv_wc_opcode, without IBV_WC.
-var wcOpcodes = vocabulary[transport.WCOpcode]{"completion opcode", map[string]transport.WCOpcode{
-	"SEND": transport.WCSend, "RDMA_WRITE": transport.WCWrite, "RDMA_READ": transport.WCRead,
-	"COMP_SWAP": transport.WCCompareSwap, "FETCH_ADD": transport.WCFetchAdd, "BIND_MW": transport.WCBindMW,
-	"LOCAL_INV": transport.WCLocalInv, "RECV": transport.WCRecv, "RECV_RDMA_WITH_IMM": transport.WCRecvImm,
-	"FLUSH": transport.WCFlush, "ATOMIC_WRITE": transport.WCAtomicWrite,
+var wcOpcodes = vocabulary[ib.WCOpcode]{"completion opcode", map[string]ib.WCOpcode{
+	"SEND": ib.WCSend, "RDMA_WRITE": ib.WCRDMAWrite, "RDMA_READ": ib.WCRDMARead,
+	"COMP_SWAP": ib.WCCompSwap, "FETCH_ADD": ib.WCFetchAdd, "BIND_MW": ib.WCBindMW,
+	"LOCAL_INV": ib.WCLocalInv, "RECV": ib.WCRecv, "RECV_RDMA_WITH_IMM": ib.WCRecvRDMAWithImm,
+	"FLUSH": ib.WCFlush, "ATOMIC_WRITE": ib.WCAtomicWrite,
 }}
 
 // operations are those of enum ibv_wr_opcode, in the words of the script.
-var operations = vocabulary[transport.WROpcode]{"operation", map[string]transport.WROpcode{
-	"write": transport.WRWrite, "write_imm": transport.WRWriteImm, "send": transport.WRSend, "send_imm": transport.WRSendImm,
-	"read": transport.WRRead, "compare_swap": transport.WRCompareSwap, "fetch_add": transport.WRFetchAdd,
-	"local_inv": transport.WRLocalInv, "bind_mw": transport.WRBindMW, "send_inv": transport.WRSendInv,
-	"flush": transport.WRFlush, "atomic_write": transport.WRAtomicWrite,
+var operations = vocabulary[ib.WROpcode]{"operation", map[string]ib.WROpcode{
+	"write": ib.WRRDMAWrite, "write_imm": ib.WRRDMAWriteWithImm, "send": ib.WRSend, "send_imm": ib.WRSendWithImm,
+	"read": ib.WRRDMARead, "compare_swap": ib.WRAtomicCmpAndSwp, "fetch_add": ib.WRAtomicFetchAndAdd,
+	"local_inv": ib.WRLocalInv, "bind_mw": ib.WRBindMW, "send_inv": ib.WRSendWithInv,
+	"flush": ib.WRFlush, "atomic_write": ib.WRAtomicWrite,
 }}
 
 // eventType finds an event by the name that it prints.
-func eventType(w string) (nic.EventType, error) {
-	for t := nic.EventType(0); t <= nic.EventGIDChange; t++ {
+func eventType(w string) (ib.EventType, error) {
+	for t := ib.EventType(0); t <= ib.EventGIDChange; t++ {
 		if t.String() == w {
 			return t, nil
 		}
@@ -83,14 +81,14 @@ func eventType(w string) (nic.EventType, error) {
 	return 0, fmt.Errorf("%q is no event", w)
 }
 
-var accessFlags = vocabulary[mrtable.Access]{"access flag", map[string]mrtable.Access{
-	"none": 0, "local_write": mrtable.LocalWrite, "remote_write": mrtable.RemoteWrite, "remote_read": mrtable.RemoteRead,
-	"remote_atomic": mrtable.RemoteAtomic, "mw_bind": mrtable.MWBind, "zero_based": mrtable.ZeroBased,
-	"flush_global": mrtable.FlushGlobal, "flush_persistent": mrtable.FlushPersistent,
-	"all": mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic,
+var accessFlags = vocabulary[ib.Access]{"access flag", map[string]ib.Access{
+	"none": 0, "local_write": ib.AccessLocalWrite, "remote_write": ib.AccessRemoteWrite, "remote_read": ib.AccessRemoteRead,
+	"remote_atomic": ib.AccessRemoteAtomic, "mw_bind": ib.AccessMWBind, "zero_based": ib.AccessZeroBased,
+	"flush_global": ib.AccessFlushGlobal, "flush_persistent": ib.AccessFlushPersistent,
+	"all": ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic,
 }}
 
-func parseAccess(w string) (a mrtable.Access, err error) {
+func parseAccess(w string) (a ib.Access, err error) {
 	for f := range strings.SplitSeq(w, ",") {
 		b, err := accessFlags.parse(f)
 		if err != nil {
@@ -137,15 +135,15 @@ func parseSyndrome(w string) (s packet.Syndrome, any bool, err error) {
 }
 
 // serviceName is what the opcodes of a queue pair's service begin with.
-func serviceName(t nic.QPType) string {
-	if t == nic.TypeXRCSend || t == nic.TypeXRCRecv {
+func serviceName(t ib.QPType) string {
+	if t == ib.QPTypeXRCSend || t == ib.QPTypeXRCRecv {
 		return "XRC"
 	}
 	return t.String()
 }
 
 // parseOpcode reads an opcode's name, to which the service may be missing, or its number.
-func parseOpcode(w string, t nic.QPType) (packet.Opcode, error) {
+func parseOpcode(w string, t ib.QPType) (packet.Opcode, error) {
 	if n, err := strconv.ParseUint(w, 0, 8); err == nil {
 		return packet.Opcode(n), nil
 	}

@@ -6,9 +6,9 @@ import (
 	"net/netip"
 	"strconv"
 
+	"softroce/internal/ib"
 	"softroce/internal/testbed"
 	"softroce/nic"
-	"softroce/transport"
 )
 
 // side takes the word that says on which NIC something is made.
@@ -221,8 +221,8 @@ func (s *stage) attach(w *words, detach bool) error {
 }
 
 // qpWords takes what creating a queue pair and connecting it have in common.
-func (s *stage) qpWords(w *words) (o testbed.QPOptions, a nic.QPAttr, to transport.State, err error) {
-	o.Type, a, to = nic.TypeRC, usualAttr(), transport.RTS
+func (s *stage) qpWords(w *words) (o testbed.QPOptions, a nic.QPAttr, to ib.QPState, err error) {
+	o.Type, a, to = ib.QPTypeRC, usualAttr(), ib.QPSRTS
 	for name, t := range qpTypes.values {
 		if w.flag(name) {
 			o.Type = t
@@ -355,45 +355,45 @@ func (s *stage) create(name string, n testbed.NIC, o testbed.QPOptions) (*queueP
 
 // A stepUp is a transition on the way to RTS, and what has to go with it.
 type stepUp struct {
-	to   transport.State
-	mask transport.AttrMask
+	to   ib.QPState
+	mask ib.QPAttrMask
 }
 
 // stepsUp are the transitions of each service (IBTA 11.2.5.2).
-var stepsUp = map[nic.QPType][]stepUp{
-	nic.TypeRC: {
-		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
-		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN |
-			transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer},
-		{transport.RTS, transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry |
-			transport.MaskSQPSN | transport.MaskMaxRDAtomic},
+var stepsUp = map[ib.QPType][]stepUp{
+	ib.QPTypeRC: {
+		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+		{ib.QPSRTR, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN |
+			ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer},
+		{ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry |
+			ib.QPMaskSQPSN | ib.QPMaskMaxRDAtomic},
 	},
-	nic.TypeUC: {
-		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
-		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN},
-		{transport.RTS, transport.MaskSQPSN},
+	ib.QPTypeUC: {
+		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+		{ib.QPSRTR, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN},
+		{ib.QPSRTS, ib.QPMaskSQPSN},
 	},
-	nic.TypeXRCSend: {
-		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
-		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN},
-		{transport.RTS, transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry |
-			transport.MaskSQPSN | transport.MaskMaxRDAtomic},
+	ib.QPTypeXRCSend: {
+		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+		{ib.QPSRTR, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN},
+		{ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry |
+			ib.QPMaskSQPSN | ib.QPMaskMaxRDAtomic},
 	},
-	nic.TypeXRCRecv: {
-		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess},
-		{transport.RTR, transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN |
-			transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer},
-		{transport.RTS, transport.MaskTimeout | transport.MaskSQPSN},
+	ib.QPTypeXRCRecv: {
+		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
+		{ib.QPSRTR, ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN |
+			ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer},
+		{ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskSQPSN},
 	},
-	nic.TypeUD: {
-		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | transport.MaskQKey},
-		{transport.RTR, 0},
-		{transport.RTS, transport.MaskSQPSN},
+	ib.QPTypeUD: {
+		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey},
+		{ib.QPSRTR, 0},
+		{ib.QPSRTS, ib.QPMaskSQPSN},
 	},
 }
 
 // connect takes q up to a state.
-func (q *queuePair) connect(a nic.QPAttr, to transport.State) error {
+func (q *queuePair) connect(a nic.QPAttr, to ib.QPState) error {
 	q.attr, q.remote = a, a.DestQPN
 	for _, step := range stepsUp[q.typ] {
 		if step.to > to {
@@ -409,7 +409,7 @@ func (q *queuePair) connect(a nic.QPAttr, to transport.State) error {
 func (q *queuePair) step(up stepUp) error {
 	a := q.attr
 	a.State = up.to
-	return refused(q.nic.ModifyQP(q.name, a, up.mask|transport.MaskState))
+	return refused(q.nic.ModifyQP(q.name, a, up.mask|ib.QPMaskState))
 }
 
 // cmdModify changes a queue pair: modify QP [STATE] [sqd_notify] [bare] [ATTRIBUTE=VALUE]…
@@ -427,7 +427,7 @@ func (s *stage) cmdModify(w *words) error {
 		return err
 	}
 	if w.flag("sqd_notify") {
-		mask |= transport.MaskEnSQDNotify
+		mask |= ib.QPMaskEnSQDNotify
 	}
 	bare := w.flag("bare")
 	a := q.attr
@@ -436,7 +436,7 @@ func (s *stage) cmdModify(w *words) error {
 		if a.State, err = states.parse(word); err != nil {
 			return err
 		}
-		mask |= transport.MaskState
+		mask |= ib.QPMaskState
 		if now, err := q.nic.State(name); err == nil && !bare {
 			mask |= q.usualMask(now, a.State)
 		}
@@ -449,7 +449,7 @@ func (s *stage) cmdModify(w *words) error {
 }
 
 // usualMask is what has to go with a transition, so that the script need not name it.
-func (q *queuePair) usualMask(from, to transport.State) transport.AttrMask {
+func (q *queuePair) usualMask(from, to ib.QPState) ib.QPAttrMask {
 	if from+1 != to {
 		return 0
 	}

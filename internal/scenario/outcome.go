@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"softroce/internal/ib"
 	"softroce/internal/metrics"
 	"softroce/internal/testbed"
 	"softroce/nic"
@@ -64,7 +65,7 @@ func (s *stage) expectCompletion(w *words) error {
 	return nil
 }
 
-func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st transport.Status) error {
+func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st ib.WCStatus) error {
 	n, err := parseNumber(id, 63)
 	switch {
 	case err != nil:
@@ -102,7 +103,7 @@ func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st tr
 	if err := w.number("imm", 32, &imm); err != nil {
 		return err
 	}
-	if has := c.Flags&transport.WCWithImm != 0; has != said || said && uint32(imm) != c.Imm {
+	if has := c.Flags&ib.WCWithImm != 0; has != said || said && uint32(imm) != c.Imm {
 		return fmt.Errorf("its immediate is %#x (present: %v)", c.Imm, has)
 	}
 	return nil
@@ -111,7 +112,7 @@ func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st tr
 // matchInvalidated compares the key that a SEND invalidated.
 func (s *stage) matchInvalidated(w *words, c testbed.Completion) error {
 	v, said := w.option("inv")
-	has := c.Flags&transport.WCWithInv != 0
+	has := c.Flags&ib.WCWithInv != 0
 	if !said {
 		if has {
 			return fmt.Errorf("it says that key %#x was invalidated", c.Imm)
@@ -142,7 +143,7 @@ func (s *stage) expectState(w *words) error {
 	if err != nil {
 		return err
 	}
-	var got transport.State
+	var got ib.QPState
 	s.testbed.Settle(func() bool {
 		got, err = q.nic.State(q.name)
 		return err != nil || got == to

@@ -4,8 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/internal/testbed"
-	"softroce/nic"
 	"softroce/transport"
 )
 
@@ -35,8 +35,8 @@ func (s *stage) cmdPost(w *words) error {
 	if err != nil {
 		return fmt.Errorf("%w, recv", err)
 	}
-	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: transport.Signaled}
-	if q.typ == nic.TypeUD {
+	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: ib.SendSignaled}
+	if q.typ == ib.QPTypeUD {
 		pd, _ := w.option("ah_pd")
 		wr.Dest = testbed.Destination{QP: q.name, PD: pd} // which its NIC knows the way to
 	}
@@ -46,7 +46,7 @@ func (s *stage) cmdPost(w *words) error {
 	if err := s.sendWords(w, wr); err != nil {
 		return err
 	}
-	if op == transport.WRBindMW && len(w.plain) > 0 {
+	if op == ib.WRBindMW && len(w.plain) > 0 {
 		return s.postBind(q, w, wr)
 	}
 	more := w.flag("and")
@@ -82,22 +82,22 @@ func (s *stage) carryOn(more bool) {
 
 // sendWords takes all words of a send work request but its local places.
 func (s *stage) sendWords(w *words, wr *transport.SendWR) error {
-	for name, bit := range map[string]transport.SendFlags{"fence": transport.Fence, "solicited": transport.Solicited} {
+	for name, bit := range map[string]ib.SendFlags{"fence": ib.SendFence, "solicited": ib.SendSolicited} {
 		if w.flag(name) {
 			wr.Flags |= bit
 		}
 	}
 	if w.flag("unsignaled") {
-		wr.Flags &^= transport.Signaled
+		wr.Flags &^= ib.SendSignaled
 	}
 	if d, ok := w.option("inline"); ok {
 		b, err := parseData(d)
 		if err != nil {
 			return err
 		}
-		wr.Inline, wr.Flags = b, wr.Flags|transport.Inline
+		wr.Inline, wr.Flags = b, wr.Flags|ib.SendInline
 	}
-	if wr.Opcode == transport.WRBindMW {
+	if wr.Opcode == ib.WRBindMW {
 		return w.number("id", 63, &wr.ID)
 	}
 	if err := errors.Join(s.remote(w, wr), s.extendedWords(w, wr)); err != nil {
@@ -106,10 +106,10 @@ func (s *stage) sendWords(w *words, wr *transport.SendWR) error {
 	var imm, add, compare uint64
 	err := errors.Join(w.number("id", 63, &wr.ID), w.number("imm", 32, &imm), w.number("add", 64, &add),
 		w.number("compare", 64, &compare), w.number("swap", 64, &wr.Swap))
-	if wr.CompareAdd = compare; wr.Opcode != transport.WRSendInv && wr.Opcode != transport.WRLocalInv {
+	if wr.CompareAdd = compare; wr.Opcode != ib.WRSendWithInv && wr.Opcode != ib.WRLocalInv {
 		wr.Imm = uint32(imm)
 	}
-	if wr.Opcode == transport.WRFetchAdd {
+	if wr.Opcode == ib.WRAtomicFetchAndAdd {
 		wr.CompareAdd = add
 	}
 	return err
@@ -136,7 +136,7 @@ func (s *stage) extendedWords(w *words, wr *transport.SendWR) error {
 	}
 	length, placement, selectivity := uint64(0), uint64(1), uint64(0)
 	err := errors.Join(w.number("length", 32, &length), w.number("placement", 4, &placement), w.number("selectivity", 2, &selectivity))
-	if wr.Opcode == transport.WRFlush {
+	if wr.Opcode == ib.WRFlush {
 		wr.Flush = transport.Flush{Length: uint32(length), Placement: uint8(placement), Selectivity: uint8(selectivity)}
 	}
 	return err

@@ -9,9 +9,9 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/ib"
 	"softroce/internal/testbed"
 	"softroce/nic"
-	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -53,7 +53,7 @@ type stage struct {
 type queuePair struct {
 	name    string
 	nic     testbed.NIC
-	typ     nic.QPType
+	typ     ib.QPType
 	qpn     uint32
 	remote  uint32 // the peer's
 	peer    *queuePair
@@ -67,7 +67,7 @@ type region struct {
 	testbed.Region
 	name   string
 	nic    testbed.NIC
-	window nic.MWType // 0: it is no memory window
+	window ib.MWType // 0: it is no memory window
 }
 
 type queueName struct {
@@ -192,7 +192,7 @@ func (s *stage) sender(p *capture.Packet) (name string, isNIC bool) {
 			continue
 		}
 		isNIC = true
-		if q.typ == nic.TypeUD && p.DETH.SrcQP == q.qpn || q.typ != nic.TypeUD && p.BTH.DestQP == q.remote {
+		if q.typ == ib.QPTypeUD && p.DETH.SrcQP == q.qpn || q.typ != ib.QPTypeUD && p.BTH.DestQP == q.remote {
 			return q.name, true
 		}
 	}
@@ -262,14 +262,14 @@ func (s *stage) nics() []testbed.NIC {
 
 func completionText(c testbed.Completion) string {
 	s := fmt.Sprintf("completion %v %d %s", queueName{c.QP, c.Recv}, c.ID, statusName(c.Status))
-	if c.Status != transport.Success {
+	if c.Status != ib.WCSuccess {
 		return s
 	}
 	s += fmt.Sprintf(" opcode=%s byte_len=%d", wcOpcodes.name(c.Opcode), c.ByteLen)
-	if c.Flags&transport.WCWithImm != 0 {
+	if c.Flags&ib.WCWithImm != 0 {
 		s += fmt.Sprintf(" imm=%#x", c.Imm)
 	}
-	if c.Flags&transport.WCWithInv != 0 {
+	if c.Flags&ib.WCWithInv != 0 {
 		s += fmt.Sprintf(" invalidated=%#x", c.Imm)
 	}
 	return s

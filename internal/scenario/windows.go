@@ -4,9 +4,8 @@ import (
 	"errors"
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/internal/testbed"
-	"softroce/mrtable"
-	"softroce/nic"
 	"softroce/transport"
 )
 
@@ -26,12 +25,12 @@ func (s *stage) cmdMW(w *words) error {
 	if err := errors.Join(w.end(), s.claim(name)); err != nil {
 		return err
 	}
-	key, err := n.AllocMW(name, nic.MWType(t), pd)
+	key, err := n.AllocMW(name, ib.MWType(t), pd)
 	if err != nil {
 		delete(s.names, name)
 		return refused(err)
 	}
-	s.regions[name] = &region{Region: testbed.Region{RKey: key}, name: name, nic: n, window: nic.MWType(t)}
+	s.regions[name] = &region{Region: testbed.Region{RKey: key}, name: name, nic: n, window: ib.MWType(t)}
 	return nil
 }
 
@@ -92,7 +91,7 @@ func (s *stage) bindWords(w *words) (b binding, err error) {
 	if b.window, err = s.namedWindow(w); err != nil {
 		return b, err
 	}
-	b.bind.Access = accessFlags.values["all"] &^ mrtable.LocalWrite
+	b.bind.Access = accessFlags.values["all"] &^ ib.AccessLocalWrite
 	if a, ok := w.option("access"); ok {
 		if b.bind.Access, err = parseAccess(a); err != nil {
 			return b, err
@@ -114,7 +113,7 @@ func (s *stage) bindWords(w *words) (b binding, err error) {
 		return b, err
 	}
 	b.mr, b.bind.LKey, b.bind.Addr, b.bind.Length = p.region.name, p.region.LKey, p.addr, p.length
-	if b.start = p.addr; b.bind.Access&mrtable.ZeroBased != 0 {
+	if b.start = p.addr; b.bind.Access&ib.AccessZeroBased != 0 {
 		b.start = 0
 	}
 	return b, nil

@@ -6,7 +6,7 @@ import (
 	"fmt"
 
 	"softroce/internal/daemon"
-	"softroce/nic"
+	"softroce/internal/ib"
 )
 
 // Link is the device and port that an object belongs to.
@@ -55,7 +55,7 @@ func devices(s *daemon.Snapshot) []DeviceLine {
 			Link: Link{d.Name, 1}, State: "ACTIVE", PhysicalState: "LINK_UP", Netdev: d.Netdev, GUID: guid(d.GUID),
 			ActiveMTU: d.ActiveMTU, Clients: len(d.Contexts), LinkError: d.LinkError, GIDs: d.GIDs, PKeys: []string{},
 		}
-		if d.PortState != nic.PortActive {
+		if d.PortState != ib.PortActive {
 			l.State, l.PhysicalState = "DOWN", "DISABLED"
 		}
 		for _, k := range d.PKeys {

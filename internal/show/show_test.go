@@ -8,6 +8,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/daemon"
+	"softroce/internal/ib"
 	"softroce/nic"
 )
 
@@ -16,7 +17,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 	t.Helper()
 	owner := nic.Owner{PID: 42, Comm: "app"}
 	d := nic.Snapshot{
-		Name: "nic0", GUID: 0x0011223344556677, PortState: nic.PortActive, ActiveMTU: 1024, Netdev: "eth0",
+		Name: "nic0", GUID: 0x0011223344556677, PortState: ib.PortActive, ActiveMTU: 1024, Netdev: "eth0",
 		GIDs: []nic.GIDEntry{{Index: 1, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.1")), Netdev: "eth0"},
 			{Index: 2, GID: nic.GIDOf(netip.MustParseAddr("192.0.2.3")), Netdev: "eth0.7", VLAN: 7}},
 		PKeys:    []uint16{0xffff, 1},
@@ -38,7 +39,7 @@ func roundTripped(t *testing.T) *daemon.Snapshot {
 	d.Counters.RxOpcode[0x11] = 8
 	d.Counters.NAKSent[0] = 9
 	d.Counters.TxStalled = 10
-	down := nic.Snapshot{Name: "nic1", PortState: nic.PortDown, LinkError: "network is down"}
+	down := nic.Snapshot{Name: "nic1", PortState: ib.PortDown, LinkError: "network is down"}
 	b, err := json.Marshal(daemon.NewSnapshot(attach.Snapshot{PID: 1, Devices: []nic.Snapshot{d, down}}, nil))
 	if err != nil {
 		t.Fatal(err)

@@ -3,9 +3,8 @@ package sim
 import (
 	"fmt"
 
-	"softroce/nic"
+	"softroce/internal/ib"
 	"softroce/packet"
-	"softroce/transport"
 )
 
 // hears judges the completion of a receive: it must be of a message that was said to this
@@ -19,19 +18,19 @@ func (t *talker) hears(id int, c *cqe) error {
 	r.completed = true
 	l.completed++
 	defer func() { *t.free = append(*t.free, r.to) }()
-	if c.status != transport.Success {
-		if c.status == transport.LocLenErr && l.shared {
+	if c.status != ib.WCSuccess {
+		if c.status == ib.WCLocLenErr && l.shared {
 			return nil // too short, and could not be put back
 		}
 		return fmt.Errorf("receive %d ended with %v", id, c.status)
 	}
 	t.heard++
-	if c.opcode == transport.WCRecvImm {
+	if c.opcode == ib.WCRecvRDMAWithImm {
 		return t.hearsWrite(c)
 	}
 	m := t.mem[r.to.off:][:c.byteLen]
-	if t.kind == nic.TypeUD {
-		if len(m) < packet.GRHLen || c.flags&transport.WCGRH == 0 {
+	if t.kind == ib.QPTypeUD {
+		if len(m) < packet.GRHLen || c.flags&ib.WCGRH == 0 {
 			return fmt.Errorf("invariant 2: a datagram of %d bytes without a GRH", len(m))
 		}
 		if err := t.hearsFrom((*packet.GRH)(m), m[packet.GRHLen:], c); err != nil {
@@ -62,9 +61,9 @@ func (t *talker) understands(m []byte, c *cqe) error {
 		return fmt.Errorf("message %d of talker %d was for talker %d", seq, id, s.to.id)
 	case c.srcQP != by.qp.QPN():
 		return fmt.Errorf("message %d of talker %d is said to be from QP %#x", seq, id, c.srcQP)
-	case (c.flags&transport.WCWithImm != 0) != (s.op == transport.WRSendImm || s.op == transport.WRWriteImm):
+	case (c.flags&ib.WCWithImm != 0) != (s.op == ib.WRSendWithImm || s.op == ib.WRRDMAWriteWithImm):
 		return fmt.Errorf("message %d of talker %d: flags %#x", seq, id, c.flags)
-	case c.flags&transport.WCWithImm != 0 && int(c.imm) != seq:
+	case c.flags&ib.WCWithImm != 0 && int(c.imm) != seq:
 		return fmt.Errorf("message %d of talker %d has immediate %d", seq, id, c.imm)
 	}
 	for k, b := range m {
@@ -137,5 +136,5 @@ func (w *world) judgeTalkers() error {
 // wrote reports whether byte b can be byte k of the WRITE seq.
 func (t *talker) wrote(seq, k int, b byte) bool {
 	s := &t.said[seq]
-	return (s.op == transport.WRWrite || s.op == transport.WRWriteImm) && k < s.n && b == letter(t.id, seq, s.n, k)
+	return (s.op == ib.WRRDMAWrite || s.op == ib.WRRDMAWriteWithImm) && k < s.n && b == letter(t.id, seq, s.n, k)
 }

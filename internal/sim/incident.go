@@ -3,8 +3,8 @@ package sim
 import (
 	"slices"
 
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 )
 
 // plan draws the rounds in which something happens.
@@ -33,7 +33,7 @@ func (w *world) incident() error {
 		e.closed = true
 		e.ctx.Close()
 	case 3:
-		return e.ctx.ModifyQP(e.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Error}}, transport.MaskState)
+		return e.ctx.ModifyQP(e.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSErr}}, ib.QPMaskState)
 	case 4:
 		return e.drain()
 	case 5: // a cable is out for a while
@@ -63,11 +63,11 @@ func (p *program) deregister() error {
 
 // drain brings a queue pair to SQD; undrain brings it back once it has told that it is drained.
 func (e *end) drain() error {
-	if e.qp.State() != transport.RTS {
+	if e.qp.State() != ib.QPSRTS {
 		return nil
 	}
 	e.draining = true
-	return e.ctx.ModifyQP(e.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.SQD}}, transport.MaskState|transport.MaskEnSQDNotify)
+	return e.ctx.ModifyQP(e.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
 }
 
 func (w *world) undrain() error {
@@ -78,8 +78,8 @@ func (w *world) undrain() error {
 			}
 			e.draining = false
 			delete(e.drained, e.qp)
-			if e.alive() && e.qp.State() == transport.SQD {
-				if err := e.ctx.ModifyQP(e.qp, &nic.QPAttr{Attr: transport.Attr{State: transport.RTS}}, transport.MaskState); err != nil {
+			if e.alive() && e.qp.State() == ib.QPSSQD {
+				if err := e.ctx.ModifyQP(e.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSRTS}}, ib.QPMaskState); err != nil {
 					return err
 				}
 			}
@@ -104,7 +104,7 @@ func (w *world) reconnect(x *pair) error {
 	}
 	for _, q := range queues {
 		err := q.both(func(qp *nic.QP) error {
-			return q.ctx.ModifyQP(qp, &nic.QPAttr{Attr: transport.Attr{State: transport.Reset}}, transport.MaskState)
+			return q.ctx.ModifyQP(qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState)
 		})
 		if err != nil {
 			return err

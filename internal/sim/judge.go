@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"softroce/internal/ib"
 	"softroce/transport"
 )
 
@@ -87,7 +88,7 @@ func (e *end) completed(id int, c *cqe) error {
 		}
 	}
 	e.done++
-	if c.status == transport.Success {
+	if c.status == ib.WCSuccess {
 		return e.succeeded(id)
 	}
 	return nil
@@ -101,16 +102,16 @@ func (e *end) succeeded(id int) error {
 		return fmt.Errorf("send %d was wrong and succeeded", id)
 	}
 	switch k.op {
-	case transport.WRWrite, transport.WRWriteImm:
+	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
 		copy(e.peer.shadow[k.dst.off:], e.source(k))
 		if k.through {
 			e.peer.pane.writes--
 		}
-	case transport.WRBindMW, transport.WRLocalInv:
+	case ib.WRBindMW, ib.WRLocalInv:
 		e.pane.changed(k)
-	case transport.WRRead:
+	case ib.WRRDMARead:
 		copy(e.shadow[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
-	case transport.WRFetchAdd, transport.WRCompareSwap:
+	case ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp:
 		if got := le.Uint64(e.mem[k.dst.off:]); got != k.expect {
 			return fmt.Errorf("invariant 4: atomic %d found %d, not %d", id, got, k.expect)
 		}
@@ -131,7 +132,7 @@ func (e *end) received(id int, c *cqe) error {
 	r := &l.works[id]
 	r.completed = true
 	l.completed++
-	if c.status != transport.Success {
+	if c.status != ib.WCSuccess {
 		return nil
 	}
 	r.ended = true
@@ -143,16 +144,16 @@ func (e *end) received(id int, c *cqe) error {
 	if int(c.byteLen) != k.src.n {
 		return fmt.Errorf("invariant 2: message %d has %d bytes, %d were sent", e.arrived, c.byteLen, k.src.n)
 	}
-	if k.op == transport.WRSendInv {
+	if k.op == ib.WRSendWithInv {
 		if err := e.pane.returned(k, c); err != nil {
 			return err
 		}
-	} else if k.op != transport.WRSend && c.imm != k.imm {
+	} else if k.op != ib.WRSend && c.imm != k.imm {
 		return fmt.Errorf("invariant 2: message %d has immediate %#x, %#x was sent", e.arrived, c.imm, k.imm)
 	}
 	switch {
-	case k.op == transport.WRWriteImm:
-		if want := transport.WCRecvImm; c.opcode != want {
+	case k.op == ib.WRRDMAWriteWithImm:
+		if want := ib.WCRecvRDMAWithImm; c.opcode != want {
 			return fmt.Errorf("receive completed with opcode %d, want %d", c.opcode, want)
 		}
 		if !bytes.Equal(e.mem[k.dst.off:][:k.dst.n], e.peer.source(k)) {
@@ -171,7 +172,7 @@ func (e *end) received(id int, c *cqe) error {
 func (w *world) judge() error {
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
-			if e.overflow && !e.closed && !e.gone && !x.over && e.qp.State() != transport.Error {
+			if e.overflow && !e.closed && !e.gone && !x.over && e.qp.State() != ib.QPSErr {
 				return fmt.Errorf("QP %#x is in %v, its CQ overflowed", e.qp.QPN(), e.qp.State())
 			}
 			e.lost = x.over || !e.alive() || e.overflow
@@ -214,7 +215,7 @@ func (e *end) settle() error {
 		if k.ended {
 			continue
 		}
-		if k.op == transport.WRWrite || k.op == transport.WRWriteImm {
+		if k.op == ib.WRRDMAWrite || k.op == ib.WRRDMAWriteWithImm {
 			e.peer.vague = append(e.peer.vague, k.dst)
 		} else if k.dst.n > 0 {
 			e.vague = append(e.vague, k.dst)
@@ -231,7 +232,7 @@ func (e *end) settle() error {
 // settled: all that was posted is complete, and the queue pair is where it should be.
 func (e *end) settled() error {
 	state := e.qp.State()
-	failed := state == transport.Error
+	failed := state == ib.QPSErr
 	for ; e.done < len(e.sends) && !e.sends[e.done].signaled; e.done++ {
 		if err := e.succeeded(e.done); err != nil {
 			return err
@@ -239,11 +240,11 @@ func (e *end) settled() error {
 	}
 	l := e.recvs
 	switch {
-	case state != transport.RTS && !failed:
+	case state != ib.QPSRTS && !failed:
 		return fmt.Errorf("invariant 2: at rest in state %v", state)
 	case e.done < len(e.sends):
 		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), state)
-	case e.receiver().State() != transport.Error && !e.peer.lost && e.peer.qp.State() != transport.Error && e.arrived != len(e.peer.arrivals):
+	case e.receiver().State() != ib.QPSErr && !e.peer.lost && e.peer.qp.State() != ib.QPSErr && e.arrived != len(e.peer.arrivals):
 		return fmt.Errorf("invariant 2: %d of %d messages arrived", e.arrived, len(e.peer.arrivals))
 	case failed && !l.shared && l.completed != len(l.works):
 		return fmt.Errorf("invariant 1: %d of %d receives are complete in state ERR", l.completed, len(l.works))
@@ -255,10 +256,10 @@ func (e *end) settled() error {
 // of those that did not no more than were posted.
 func (e *end) judgeAtomics() error {
 	for _, c := range []struct {
-		op     transport.WROpcode
+		op     ib.WROpcode
 		cell   span
 		posted int
-	}{{transport.WRFetchAdd, e.peer.cell, e.adds}, {transport.WRCompareSwap, e.peer.swap, e.cas}} {
+	}{{ib.WRAtomicFetchAndAdd, e.peer.cell, e.adds}, {ib.WRAtomicCmpAndSwp, e.peer.swap, e.cas}} {
 		ok := 0
 		for _, k := range e.sends {
 			if k.op == c.op && k.ended {

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"math/bits"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -32,16 +32,16 @@ const (
 // changed hears that a work request of the owner has succeeded.
 func (p *pane) changed(k *work) {
 	switch {
-	case k.op == transport.WRBindMW && p.state == opening:
+	case k.op == ib.WRBindMW && p.state == opening:
 		p.state = open
-	case k.op == transport.WRLocalInv && p.state == shutting && k.imm == p.key:
+	case k.op == ib.WRLocalInv && p.state == shutting && k.imm == p.key:
 		p.state = shut
 	}
 }
 
 // returned judges the completion of a SEND with invalidate.
 func (p *pane) returned(k *work, c *cqe) error {
-	if key := bits.ReverseBytes32(c.imm); c.flags != transport.WCWithInv || key != k.imm {
+	if key := bits.ReverseBytes32(c.imm); c.flags != ib.WCWithInv || key != k.imm {
 		return fmt.Errorf("invariant 2: flags %#x say that %#x was invalidated, %#x was asked for", c.flags, key, k.imm)
 	}
 	if p.key == k.imm && p.state == returning {
@@ -58,14 +58,14 @@ func (e *end) postPane() bool {
 		return e.openPane()
 	case e.pane.state == open && r.IntN(8) == 0 && (e.pane.writes == 0 || e.w.profile.Errors > 0):
 		e.pane.state = shutting
-		e.postLocal(transport.SendWR{Opcode: transport.WRLocalInv, Imm: e.pane.key})
+		e.postLocal(transport.SendWR{Opcode: ib.WRLocalInv, Imm: e.pane.key})
 		return true
 	case e.peer.dead:
 		return false
 	case far.state == open && r.IntN(4) == 0:
 		far.state = returning
 		n := r.IntN(e.w.profile.MaxMessage + 1)
-		k := work{op: transport.WRSendInv, src: span{r.IntN(sourceSize - n), n}, imm: far.key, signaled: r.IntN(2) == 0}
+		k := work{op: ib.WRSendWithInv, src: span{r.IntN(sourceSize - n), n}, imm: far.key, signaled: r.IntN(2) == 0}
 		wr := transport.SendWR{Imm: far.key}
 		e.arrivals = append(e.arrivals, len(e.sends))
 		e.postFor(k, wr)
@@ -86,7 +86,7 @@ func (e *end) openPane() bool {
 	}
 	if p.mw == nil {
 		var err error
-		if p.mw, err = e.ctx.AllocMW(e.pd, nic.MWType2); err != nil {
+		if p.mw, err = e.ctx.AllocMW(e.pd, ib.MWType2); err != nil {
 			e.w.short = err
 			return false
 		}
@@ -98,8 +98,8 @@ func (e *end) openPane() bool {
 		return false
 	}
 	p.state, p.at, p.key = opening, at, p.key&^0xff|(p.key+1)&0xff
-	e.postLocal(transport.SendWR{Opcode: transport.WRBindMW, RKey: p.key, RemoteAddr: uint64(at.off), CompareAdd: uint64(at.n),
-		RemoteQPN: e.key, RemoteQKey: uint32(mrtable.RemoteWrite)})
+	e.postLocal(transport.SendWR{Opcode: ib.WRBindMW, RKey: p.key, RemoteAddr: uint64(at.off), CompareAdd: uint64(at.n),
+		RemoteQPN: e.key, RemoteQKey: uint32(ib.AccessRemoteWrite)})
 	return true
 }
 
@@ -112,7 +112,7 @@ func (e *end) writeThrough(far *pane, bad bool) bool {
 	r := e.w.rnd
 	off := r.IntN(far.at.n)
 	n := 1 + r.IntN(far.at.n-off)
-	k := work{op: transport.WRWrite, src: span{r.IntN(sourceSize - n), n}, dst: span{far.at.off + off, n}, through: true, bad: bad,
+	k := work{op: ib.WRRDMAWrite, src: span{r.IntN(sourceSize - n), n}, dst: span{far.at.off + off, n}, through: true, bad: bad,
 		signaled: r.IntN(4) > 0}
 	far.writes++
 	e.postFor(k, transport.SendWR{RKey: far.key, RemoteAddr: uint64(k.dst.off)})
@@ -123,12 +123,12 @@ func (e *end) writeThrough(far *pane, bad bool) bool {
 func (e *end) postFor(k work, wr transport.SendWR) {
 	wr.ID, wr.Opcode = uint64(len(e.sends)), k.op
 	if k.signaled {
-		wr.Flags |= transport.Signaled
+		wr.Flags |= ib.SendSignaled
 	}
 	if e.w.rnd.IntN(4) == 0 {
-		wr.Flags |= transport.Fence
+		wr.Flags |= ib.SendFence
 	}
-	if k.op != transport.WRBindMW && k.op != transport.WRLocalInv {
+	if k.op != ib.WRBindMW && k.op != ib.WRLocalInv {
 		e.payload(&k, &wr)
 	}
 	e.sends = append(e.sends, k)

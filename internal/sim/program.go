@@ -7,6 +7,7 @@ import (
 	"unsafe"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 	"softroce/transport"
@@ -14,7 +15,7 @@ import (
 
 var le = binary.LittleEndian
 
-const everyAccess = mrtable.LocalWrite | mrtable.RemoteWrite | mrtable.RemoteRead | mrtable.RemoteAtomic | mrtable.MWBind
+const everyAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessMWBind
 
 // A program is a verbs program on a NIC: its context, its memory and its completion queue. It
 // writes the rings as a client in another process would.
@@ -65,9 +66,9 @@ const (
 
 func (p *program) AsyncEvent(e nic.Event) {
 	switch e.Type {
-	case nic.EventCQErr:
+	case ib.EventCQErr:
 		p.overflow = true
-	case nic.EventSQDrained:
+	case ib.EventSQDrained:
 		p.drained[e.QP] = true
 	}
 }
@@ -129,13 +130,13 @@ func (p *program) take(n int) (span, bool) {
 // A cqe is a completion as the program sees it.
 type cqe struct {
 	id      uint64
-	status  transport.Status
-	opcode  transport.WCOpcode
+	status  ib.WCStatus
+	opcode  ib.WCOpcode
 	byteLen uint32
 	imm     uint32
 	qpn     uint32
 	srcQP   uint32
-	flags   uint32
+	flags   ib.WCFlags
 }
 
 func (p *program) poll() (c cqe, ok bool) {
@@ -143,10 +144,10 @@ func (p *program) poll() (c cqe, ok bool) {
 		return c, false
 	}
 	s := p.cqRing[abi.RingSlots+int(p.polled%p.cqes)*abi.CQESize:]
-	c = cqe{le.Uint64(s[abi.CQEWRID:]), transport.Status(le.Uint32(s[abi.CQEStatus:])),
-		transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]),
+	c = cqe{le.Uint64(s[abi.CQEWRID:]), ib.WCStatus(le.Uint32(s[abi.CQEStatus:])),
+		ib.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]),
 		binary.BigEndian.Uint32(s[abi.CQEImm:]), le.Uint32(s[abi.CQEQPNum:]),
-		le.Uint32(s[abi.CQESrcQP:]), le.Uint32(s[abi.CQEFlags:])}
+		le.Uint32(s[abi.CQESrcQP:]), ib.WCFlags(le.Uint32(s[abi.CQEFlags:]))}
 	p.polled++
 	atomic.StoreUint32(word(p.cqRing, abi.RingConsumer), p.polled)
 	return c, true
@@ -171,10 +172,10 @@ type queue struct {
 var queueCaps = nic.Caps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 3, MaxRecvSGE: 3, MaxInline: 128}
 
 func (p *program) newQueue(depth int, shared bool) (*queue, error) {
-	return p.newQueueOf(nic.TypeRC, depth, shared)
+	return p.newQueueOf(ib.QPTypeRC, depth, shared)
 }
 
-func (p *program) newQueueOf(kind nic.QPType, depth int, shared bool) (*queue, error) {
+func (p *program) newQueueOf(kind ib.QPType, depth int, shared bool) (*queue, error) {
 	q := &queue{program: p, caps: queueCaps, shared: shared}
 	q.caps.MaxSendWR = depth
 	if err := p.dev.RoundCaps(&q.caps); err != nil {
@@ -243,7 +244,7 @@ func (q *queue) post(w *transport.SendWR) {
 	le.PutUint32(s[abi.SendOpcode:], uint32(w.Opcode))
 	le.PutUint32(s[abi.SendFlags:], uint32(w.Flags))
 	binary.BigEndian.PutUint32(s[abi.SendImm:], w.Imm)
-	if w.Opcode == transport.WRSendInv || w.Opcode == transport.WRLocalInv {
+	if w.Opcode == ib.WRSendWithInv || w.Opcode == ib.WRLocalInv {
 		le.PutUint32(s[abi.SendImm:], w.Imm)
 	}
 	le.PutUint64(s[abi.SendRemoteAddr:], w.RemoteAddr)
@@ -255,7 +256,7 @@ func (q *queue) post(w *transport.SendWR) {
 	le.PutUint32(s[abi.SendRemoteQKey:], w.RemoteQKey)
 	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
 	le.PutUint64(s[abi.SendSwap:], w.Swap)
-	if w.Flags&transport.Inline != 0 {
+	if w.Flags&ib.SendInline != 0 {
 		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:size], w.Inline)))
 	} else {
 		le.PutUint32(s[abi.SendNumSGE:], uint32(len(w.SGEs)))

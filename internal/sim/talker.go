@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
 	"softroce/transport"
@@ -25,7 +26,7 @@ type talker struct {
 	w      *world
 	in     *parlour
 	id     int
-	kind   nic.QPType
+	kind   ib.QPType
 	peer   *talker // UC
 	member bool    // UD: attached to the group
 
@@ -43,7 +44,7 @@ type talker struct {
 
 // A saying is a send work request.
 type saying struct {
-	op       transport.WROpcode
+	op       ib.WROpcode
 	n        int
 	to       *talker // nil: the group
 	signaled bool
@@ -92,7 +93,7 @@ func (w *world) buildTalkers() error {
 	for i := range w.profile.UC {
 		var ends [2]*talker
 		for k := range ends {
-			t, err := w.newTalker(w.parlours[(i+k)%len(w.parlours)], nic.TypeUC)
+			t, err := w.newTalker(w.parlours[(i+k)%len(w.parlours)], ib.QPTypeUC)
 			if err != nil {
 				return err
 			}
@@ -103,7 +104,7 @@ func (w *world) buildTalkers() error {
 		}
 	}
 	for i := range w.profile.UD {
-		t, err := w.newTalker(w.parlours[i%len(w.parlours)], nic.TypeUD)
+		t, err := w.newTalker(w.parlours[i%len(w.parlours)], ib.QPTypeUD)
 		if err != nil {
 			return err
 		}
@@ -145,7 +146,7 @@ func (w *world) newParlour(d *nic.Device) (*parlour, error) {
 	return p, nil
 }
 
-func (w *world) newTalker(p *parlour, kind nic.QPType) (*talker, error) {
+func (w *world) newTalker(p *parlour, kind ib.QPType) (*talker, error) {
 	shared := w.profile.SharedRecv && w.talk.IntN(2) == 0
 	q, err := p.newQueueOf(kind, w.profile.Depth, shared)
 	if err != nil {
@@ -171,15 +172,15 @@ func connectTalkers(w *world, ends [2]*talker) error {
 	for i, t := range ends {
 		t.peer = ends[1-i]
 		a := nic.QPAttr{
-			Attr: transport.Attr{PathMTU: mtu, SQPSN: psn[i], RQPSN: psn[1-i], DestQPN: t.peer.qp.QPN(), Access: everyAccess},
-			AV:   nic.AddressVector{DGID: t.peer.dev.GIDs()[1].GID, SGIDIndex: 1, Port: 1}, Port: 1,
+			QPAttr: ib.QPAttr{PathMTU: mtu, SQPSN: psn[i], RQPSN: psn[1-i], DestQPN: t.peer.qp.QPN(), Access: everyAccess},
+			AV:     nic.AddressVector{DGID: t.peer.dev.GIDs()[1].GID, SGIDIndex: 1, Port: 1}, Port: 1,
 		}
 		var err error
 		if a.AV.Path, err = t.dev.ResolvePath(context.Background(), &a.AV); err != nil {
 			return err
 		}
-		if err := t.climb(&a, transport.MaskAccess,
-			transport.MaskAV|transport.MaskPathMTU|transport.MaskDestQPN|transport.MaskRQPSN); err != nil {
+		if err := t.climb(&a, ib.QPMaskAccess,
+			ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN); err != nil {
 			return err
 		}
 	}
@@ -187,8 +188,8 @@ func connectTalkers(w *world, ends [2]*talker) error {
 }
 
 func (t *talker) toUD(member bool) error {
-	a := nic.QPAttr{Attr: transport.Attr{QKey: talkQKey}, Port: 1}
-	if err := t.climb(&a, transport.MaskQKey, 0); err != nil {
+	a := nic.QPAttr{QPAttr: ib.QPAttr{QKey: talkQKey}, Port: 1}
+	if err := t.climb(&a, ib.QPMaskQKey, 0); err != nil {
 		return err
 	}
 	if t.member = member; !member {
@@ -198,15 +199,15 @@ func (t *talker) toUD(member bool) error {
 }
 
 // climb brings a talker to RTS, with these attributes besides those that all need.
-func (t *talker) climb(a *nic.QPAttr, init, rtr transport.AttrMask) error {
+func (t *talker) climb(a *nic.QPAttr, init, rtr ib.QPAttrMask) error {
 	for _, s := range []struct {
-		state transport.State
-		mask  transport.AttrMask
+		state ib.QPState
+		mask  ib.QPAttrMask
 	}{
-		{transport.Init, transport.MaskPKeyIndex | transport.MaskPort | init}, {transport.RTR, rtr}, {transport.RTS, transport.MaskSQPSN},
+		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | init}, {ib.QPSRTR, rtr}, {ib.QPSRTS, ib.QPMaskSQPSN},
 	} {
 		a.State = s.state
-		if err := t.ctx.ModifyQP(t.qp, a, transport.MaskState|s.mask); err != nil {
+		if err := t.ctx.ModifyQP(t.qp, a, ib.QPMaskState|s.mask); err != nil {
 			return err
 		}
 	}
@@ -225,8 +226,8 @@ func (w *world) speak(all bool) (posted bool, err error) {
 		}
 		if t.failing && t.done == len(t.said) {
 			t.failing = false
-			a := nic.QPAttr{Attr: transport.Attr{State: transport.RTS, CurState: transport.SQE}}
-			if err := t.ctx.ModifyQP(t.qp, &a, transport.MaskState|transport.MaskCurState); err != nil {
+			a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSRTS, CurState: ib.QPSSQE}}
+			if err := t.ctx.ModifyQP(t.qp, &a, ib.QPMaskState|ib.QPMaskCurState); err != nil {
 				return posted, fmt.Errorf("talker %d: %w", t.id, err)
 			}
 		}
@@ -269,17 +270,17 @@ func (t *talker) cut(s span) (l []transport.SGE) {
 func (t *talker) say() {
 	r := t.w.talk
 	seq := len(t.said)
-	s := saying{op: []transport.WROpcode{transport.WRSend, transport.WRSendImm}[r.IntN(2)], n: shortest + r.IntN(longest-shortest+1),
+	s := saying{op: []ib.WROpcode{ib.WRSend, ib.WRSendWithImm}[r.IntN(2)], n: shortest + r.IntN(longest-shortest+1),
 		signaled: r.IntN(4) > 0, to: t.peer, bad: r.Float64() < t.w.profile.Errors}
 	from := span{t.sayAt[seq].off, s.n}
 	for k := range s.n {
 		t.mem[from.off+k] = letter(t.id, seq, s.n, k)
 	}
 	wr := transport.SendWR{ID: uint64(seq), Imm: uint32(seq)}
-	if t.kind == nic.TypeUD {
+	if t.kind == ib.QPTypeUD {
 		t.address(&s, &wr)
 	} else if r.IntN(2) == 0 {
-		s.op -= transport.WRSend - transport.WRWrite
+		s.op -= ib.WRSend - ib.WRRDMAWrite
 		wr.RemoteAddr, wr.RKey = uint64(t.peer.hearAt[seq].off), t.peer.mr.RKey()
 	}
 	wr.Opcode = s.op
@@ -288,10 +289,10 @@ func (t *talker) say() {
 		wr.SGEs[len(wr.SGEs)-1].LKey ^= 0x5a
 		s.bad = wr.SGEs[len(wr.SGEs)-1].Length > 0
 	} else if s.n <= queueCaps.MaxInline && r.IntN(2) == 0 {
-		wr.Flags, wr.Inline = transport.Inline, t.mem[from.off:][:s.n]
+		wr.Flags, wr.Inline = ib.SendInline, t.mem[from.off:][:s.n]
 	}
 	if s.signaled {
-		wr.Flags |= transport.Signaled
+		wr.Flags |= ib.SendSignaled
 	}
 	t.said = append(t.said, s)
 	t.post(&wr)
@@ -301,7 +302,7 @@ func (t *talker) say() {
 func (t *talker) address(s *saying, wr *transport.SendWR) {
 	var others []*talker
 	for _, o := range t.w.talkers() {
-		if o.kind == nic.TypeUD {
+		if o.kind == ib.QPTypeUD {
 			others = append(others, o) // itself, too
 		}
 	}
@@ -373,12 +374,12 @@ func (t *talker) spoke(id int, c *cqe) error {
 		return err
 	}
 	s := &t.said[id]
-	want := transport.Success
+	want := ib.WCSuccess
 	switch {
 	case t.failing:
-		want = transport.WRFlushErr
+		want = ib.WCWRFlushErr
 	case s.bad:
-		want, t.failing = transport.LocProtErr, true
+		want, t.failing = ib.WCLocProtErr, true
 	}
 	if c.status != want {
 		return fmt.Errorf("send %d ended with %v instead of %v", id, c.status, want)

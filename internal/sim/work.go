@@ -3,6 +3,7 @@ package sim
 import (
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -43,7 +44,7 @@ type end struct {
 
 // work is a send work request and what it should do.
 type work struct {
-	op       transport.WROpcode
+	op       ib.WROpcode
 	src      span // its payload: of this side's memory, READs: of the peer's
 	dst      span // WRITE: of the peer's memory; READ, atomics: of this side's
 	imm      uint32
@@ -158,8 +159,8 @@ func (e *end) split(s span) (l []transport.SGE) {
 	return append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(s.n), LKey: e.key})
 }
 
-var operations = []transport.WROpcode{transport.WRSend, transport.WRSend, transport.WRSendImm, transport.WRWrite,
-	transport.WRWrite, transport.WRWriteImm, transport.WRRead, transport.WRRead, transport.WRFetchAdd, transport.WRCompareSwap}
+var operations = []ib.WROpcode{ib.WRSend, ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite,
+	ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRRDMARead, ib.WRRDMARead, ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp}
 
 // postWork draws a work request and posts it.
 func (e *end) postWork() {
@@ -177,19 +178,19 @@ func (e *end) postWork() {
 	if !e.target(&k, &wr, n) {
 		return
 	}
-	if e.peer.dead && k.op != transport.WRSend && k.op != transport.WRSendImm && k.dst.n > 0 {
+	if e.peer.dead && k.op != ib.WRSend && k.op != ib.WRSendWithImm && k.dst.n > 0 {
 		k.bad = true
 	}
 	if k.signaled {
-		wr.Flags |= transport.Signaled
+		wr.Flags |= ib.SendSignaled
 	}
 	if r.IntN(10) == 0 {
-		wr.Flags |= transport.Fence
+		wr.Flags |= ib.SendFence
 	}
 	if r.Float64() < e.w.profile.Errors {
 		e.spoil(&k, &wr)
 	}
-	if k.op == transport.WRSend || k.op == transport.WRSendImm || k.op == transport.WRWriteImm {
+	if k.op == ib.WRSend || k.op == ib.WRSendWithImm || k.op == ib.WRRDMAWriteWithImm {
 		e.arrivals = append(e.arrivals, len(e.sends))
 	}
 	e.sends = append(e.sends, k)
@@ -199,15 +200,15 @@ func (e *end) postWork() {
 // target gives a work request its memory on both sides; false where none is left.
 func (e *end) target(k *work, wr *transport.SendWR, n int) (ok bool) {
 	switch k.op {
-	case transport.WRSend, transport.WRSendImm:
+	case ib.WRSend, ib.WRSendWithImm:
 		e.payload(k, wr)
 		return true
-	case transport.WRWrite, transport.WRWriteImm:
+	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
 		if k.dst, ok = e.peer.take(n); ok {
 			e.payload(k, wr)
 			wr.RemoteAddr = uint64(k.dst.off)
 		}
-	case transport.WRRead:
+	case ib.WRRDMARead:
 		if k.dst, ok = e.take(n); ok {
 			wr.SGEs, wr.RemoteAddr = e.split(k.dst), uint64(k.src.off)
 		}
@@ -216,7 +217,7 @@ func (e *end) target(k *work, wr *transport.SendWR, n int) (ok bool) {
 			return false
 		}
 		wr.SGEs = e.split(k.dst)
-		if k.op == transport.WRFetchAdd {
+		if k.op == ib.WRAtomicFetchAndAdd {
 			k.expect, wr.CompareAdd, wr.RemoteAddr = uint64(e.adds), 1, uint64(e.peer.cell.off)
 			e.adds++
 		} else {
@@ -230,7 +231,7 @@ func (e *end) target(k *work, wr *transport.SendWR, n int) (ok bool) {
 
 func (e *end) payload(k *work, wr *transport.SendWR) {
 	if k.src.n <= queueCaps.MaxInline && e.w.rnd.IntN(2) == 0 {
-		wr.Flags |= transport.Inline
+		wr.Flags |= ib.SendInline
 		wr.Inline = e.mem[k.src.off:][:k.src.n]
 		return
 	}
@@ -239,7 +240,7 @@ func (e *end) payload(k *work, wr *transport.SendWR) {
 
 // spoil makes a work request wrong, if the draw finds something to be wrong in it.
 func (e *end) spoil(k *work, wr *transport.SendWR) {
-	remote := k.op != transport.WRSend && k.op != transport.WRSendImm && k.dst.n > 0
+	remote := k.op != ib.WRSend && k.op != ib.WRSendWithImm && k.dst.n > 0
 	switch e.w.rnd.IntN(4) {
 	case 0:
 		if remote {

@@ -9,9 +9,9 @@ import (
 	"net/netip"
 	"time"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
-	"softroce/transport"
 	"softroce/wire"
 	"softroce/wire/fault"
 )
@@ -160,7 +160,7 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 	}
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
-			if e.qp.State() == transport.Error {
+			if e.qp.State() == ib.QPSErr {
 				r.Failed++
 			}
 		}
@@ -273,7 +273,7 @@ func (w *world) attrs() nic.QPAttr {
 	}
 	rd := uint8(1 + w.rnd.IntN(16))
 	return nic.QPAttr{
-		Attr: transport.Attr{PathMTU: mtus[w.rnd.IntN(len(mtus))], RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
+		QPAttr: ib.QPAttr{PathMTU: mtus[w.rnd.IntN(len(mtus))], RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
 			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + w.rnd.IntN(14)), Timeout: uint8(8 + w.rnd.IntN(6)),
 			RetryCount: w.profile.RetryCount, RNRRetry: w.profile.RNRRetry, PKey: packet.DefaultPKey},
 		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},

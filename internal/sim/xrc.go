@@ -2,8 +2,8 @@ package sim
 
 import (
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
-	"softroce/transport"
 )
 
 // An XRC pair is two connections, one each way: what an end posts goes from its initiator to the peer's target, and
@@ -35,10 +35,10 @@ func (p *program) newXRC(depth int) (*queue, error) {
 	}
 	q.sq = nic.NewPage(q.caps.SendRingSize())
 	var err error
-	if q.qp, err = p.ctx.CreateQP(nic.QPInit{Type: nic.TypeXRCSend, PD: p.pd, SendCQ: p.cq, Caps: q.caps, SQ: q.sq}); err != nil {
+	if q.qp, err = p.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCSend, PD: p.pd, SendCQ: p.cq, Caps: q.caps, SQ: q.sq}); err != nil {
 		return nil, err
 	}
-	q.tgt, err = p.ctx.CreateQP(nic.QPInit{Type: nic.TypeXRCRecv, XRCD: p.domain})
+	q.tgt, err = p.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: p.domain})
 	return q, err
 }
 
@@ -63,28 +63,28 @@ func (q *queue) both(f func(*nic.QP) error) error {
 
 // An attrStep is a state and what is set on the way there.
 type attrStep struct {
-	state transport.State
-	mask  transport.AttrMask
+	state ib.QPState
+	mask  ib.QPAttrMask
 }
 
 const (
-	toInit = transport.MaskPKeyIndex | transport.MaskPort | transport.MaskAccess
-	toRTR  = transport.MaskAV | transport.MaskPathMTU | transport.MaskDestQPN | transport.MaskRQPSN
-	asked  = transport.MaskMaxDestRDAtomic | transport.MaskMinRNRTimer // of who answers requests
-	asking = transport.MaskTimeout | transport.MaskRetryCount | transport.MaskRNRRetry | transport.MaskMaxRDAtomic
+	toInit = ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess
+	toRTR  = ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN
+	asked  = ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer // of who answers requests
+	asking = ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic
 )
 
 var (
-	rcSteps        = []attrStep{{transport.Init, toInit}, {transport.RTR, toRTR | asked}, {transport.RTS, asking | transport.MaskSQPSN}}
-	initiatorSteps = []attrStep{{transport.Init, toInit}, {transport.RTR, toRTR}, {transport.RTS, asking | transport.MaskSQPSN}}
-	targetSteps    = []attrStep{{transport.Init, toInit}, {transport.RTR, toRTR | asked}, {transport.RTS, transport.MaskTimeout | transport.MaskSQPSN}}
+	rcSteps        = []attrStep{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR | asked}, {ib.QPSRTS, asking | ib.QPMaskSQPSN}}
+	initiatorSteps = []attrStep{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR}, {ib.QPSRTS, asking | ib.QPMaskSQPSN}}
+	targetSteps    = []attrStep{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR | asked}, {ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskSQPSN}}
 )
 
 // climb brings a queue pair to RTS.
 func (q *queue) climb(qp *nic.QP, a nic.QPAttr, steps []attrStep) error {
 	for _, s := range steps {
 		a.State = s.state
-		if err := q.ctx.ModifyQP(qp, &a, transport.MaskState|s.mask); err != nil {
+		if err := q.ctx.ModifyQP(qp, &a, ib.QPMaskState|s.mask); err != nil {
 			return err
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"path"
 
+	"softroce/internal/ib"
 	"softroce/internal/metrics"
 	"softroce/nic"
 )
@@ -105,16 +106,13 @@ func guid(g uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
 }
 
-// Names of states that the kernel gives with the number.
-var (
-	portStates = map[int]string{nic.PortDown: "DOWN", nic.PortActive: "ACTIVE"}
-	physStates = map[int]string{nic.PhysDisabled: "Disabled", nic.PhysLinkUp: "LinkUp"}
-)
+// physStates are the names that the kernel prints beside the numbers.
+var physStates = map[int]string{ib.PhysDisabled: "Disabled", ib.PhysLinkUp: "LinkUp"}
 
 func (r *renderer) port(d *Device) {
 	r.dir = path.Join("sys/class/infiniband", d.Name, "ports/1")
 	p := &d.Port
-	r.add("state", "%d: %s", p.State, portStates[p.State])
+	r.add("state", "%d: %v", p.State, p.State)
 	r.add("phys_state", "%d: %s", p.PhysState, physStates[p.PhysState])
 	r.add("link_layer", "Ethernet")
 	r.add("rate", "100 Gb/sec (4X EDR)")

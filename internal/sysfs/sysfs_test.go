@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 )
 
@@ -15,7 +16,7 @@ func example() Device {
 	return Device{
 		Name: "softroce3", Index: 3,
 		Attr:  nic.DeviceAttr{NodeGUID: 0x0102030405060708, SysImageGUID: 0x0102030405060708, FWVer: "1.0.0", VendorID: 0xffffff},
-		Port:  nic.PortAttr{State: nic.PortActive, PhysState: nic.PhysLinkUp, Netdev: "eth7"},
+		Port:  nic.PortAttr{State: ib.PortActive, PhysState: ib.PhysLinkUp, Netdev: "eth7"},
 		GIDs:  []nic.GIDEntry{{Index: 0, GID: nic.GID{0xfe, 0x80}, Netdev: "eth7"}, {Index: 2, GID: nic.GID{0xfe, 0x81}}},
 		PKeys: []uint16{0xffff},
 	}

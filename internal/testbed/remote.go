@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -164,7 +164,7 @@ func (n *remoteNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
 func (n *remoteNIC) OpenXRCD(name string) error { return n.tell("xrcd", name) }
 
 // AllocMW implements NIC.
-func (n *remoteNIC) AllocMW(name string, t nic.MWType, pd string) (uint32, error) {
+func (n *remoteNIC) AllocMW(name string, t ib.MWType, pd string) (uint32, error) {
 	a, err := n.ask("mw", name, uint32(t), orDash(pd))
 	return uint32(a.number(0)), err
 }
@@ -202,7 +202,7 @@ func (n *remoteNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 func (n *remoteNIC) DestroyQP(name string) error { return n.tell("destroy", name) }
 
 // ModifyQP implements NIC.
-func (n *remoteNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error {
+func (n *remoteNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
 	return n.tell("modify", name, uint32(mask), uint8(a.State), a.PathMTU, a.QKey, a.RQPSN, a.SQPSN, a.DestQPN,
 		uint32(a.Access), a.MaxRDAtomic, a.MaxDestRDAtomic, a.MinRNRTimer, a.Timeout, a.RetryCount, a.RNRRetry,
 		a.PKeyIndex, a.AV.DGID.Addr(), a.AV.TClass, a.AV.HopLimit, a.AV.FlowLabel, a.AV.SL)
@@ -214,9 +214,9 @@ func (n *remoteNIC) Query(name string) (q nic.QPAttr, err error) {
 	if err != nil {
 		return q, err
 	}
-	q.State, q.PathMTU, q.QKey = transport.State(a.number(0)), int(a.number(1)), uint32(a.number(2))
+	q.State, q.PathMTU, q.QKey = ib.QPState(a.number(0)), int(a.number(1)), uint32(a.number(2))
 	q.RQPSN, q.SQPSN, q.DestQPN = uint32(a.number(3)), uint32(a.number(4)), uint32(a.number(5))
-	q.Access, q.MaxRDAtomic, q.MaxDestRDAtomic = mrtable.Access(a.number(6)), uint8(a.number(7)), uint8(a.number(8))
+	q.Access, q.MaxRDAtomic, q.MaxDestRDAtomic = ib.Access(a.number(6)), uint8(a.number(7)), uint8(a.number(8))
 	q.MinRNRTimer, q.Timeout, q.RetryCount = uint8(a.number(9)), uint8(a.number(10)), uint8(a.number(11))
 	q.RNRRetry, q.PKeyIndex = uint8(a.number(12)), int(a.number(13))
 	q.AV.TClass, q.AV.HopLimit, q.AV.FlowLabel, q.AV.SL = uint8(a.number(14)), uint8(a.number(15)), uint32(a.number(16)), uint8(a.number(17))
@@ -224,9 +224,9 @@ func (n *remoteNIC) Query(name string) (q nic.QPAttr, err error) {
 }
 
 // State implements NIC.
-func (n *remoteNIC) State(name string) (transport.State, error) {
+func (n *remoteNIC) State(name string) (ib.QPState, error) {
 	a, err := n.ask("state", name)
-	return transport.State(a.number(0)), err
+	return ib.QPState(a.number(0)), err
 }
 
 // PostSend implements NIC.
@@ -267,9 +267,9 @@ func (n *remoteNIC) Completions() (l []Completion, err error) {
 			return l, err
 		}
 		id := a.number(1)
-		l = append(l, Completion{QP: a.word(0), Recv: id&recvID != 0, ID: id &^ recvID, Status: transport.Status(a.number(2)),
-			Opcode: transport.WCOpcode(a.number(3)), ByteLen: uint32(a.number(4)), Imm: uint32(a.number(5)),
-			SrcQP: uint32(a.number(6)), Flags: uint32(a.number(7))})
+		l = append(l, Completion{QP: a.word(0), Recv: id&recvID != 0, ID: id &^ recvID, Status: ib.WCStatus(a.number(2)),
+			Opcode: ib.WCOpcode(a.number(3)), ByteLen: uint32(a.number(4)), Imm: uint32(a.number(5)),
+			SrcQP: uint32(a.number(6)), Flags: ib.WCFlags(a.number(7))})
 	}
 }
 
@@ -283,7 +283,7 @@ func (n *remoteNIC) Events() (l []Event, err error) {
 		if err != nil || len(a) == 0 {
 			return l, err
 		}
-		e := Event{Type: nic.EventType(a.number(0)), Object: a.word(1)}
+		e := Event{Type: ib.EventType(a.number(0)), Object: a.word(1)}
 		if e.Object == "-" {
 			e.Object = ""
 		}

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 )
@@ -63,7 +64,7 @@ func (n *simNIC) mapping(o RegionOptions) ([]byte, error) {
 }
 
 // backing is memory as the NIC gets it.
-func (n *simNIC) backing(m *simMR, a mrtable.Access) (_ mrtable.Memory, err error) {
+func (n *simNIC) backing(m *simMR, a ib.Access) (_ mrtable.Memory, err error) {
 	if !m.foreign || len(m.mem) == 0 {
 		return mrtable.HeapMemory(m.mem), nil
 	}

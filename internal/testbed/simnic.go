@@ -6,9 +6,9 @@ import (
 	"net/netip"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
-	"softroce/transport"
 )
 
 // A simNIC is a NIC of a simulation and the verbs program on it, which has its rings in heap memory and
@@ -105,12 +105,12 @@ func (n *simNIC) pd(name string) (*nic.PD, error) {
 }
 
 // ModifyQP implements NIC.
-func (n *simNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error {
+func (n *simNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
 	q, err := n.queue(name)
 	if err != nil {
 		return err
 	}
-	if mask&transport.MaskAV != 0 {
+	if mask&ib.QPMaskAV != 0 {
 		if a.AV.Path, err = n.dev.ResolvePath(context.Background(), &a.AV); err != nil {
 			return err
 		}
@@ -123,7 +123,7 @@ func (n *simNIC) ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) er
 }
 
 // State implements NIC.
-func (n *simNIC) State(name string) (transport.State, error) {
+func (n *simNIC) State(name string) (ib.QPState, error) {
 	q, err := n.queue(name)
 	if err != nil {
 		return 0, err

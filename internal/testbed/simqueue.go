@@ -9,6 +9,7 @@ import (
 	"unsafe"
 
 	"softroce/internal/abi"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 )
@@ -152,13 +153,13 @@ func (n *simNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	}
 	q := &simQP{}
 	var err error
-	if o.Type == nic.TypeXRCRecv {
+	if o.Type == ib.QPTypeXRCRecv {
 		if init.XRCD = n.xrcds[o.XRCD]; init.XRCD == nil {
 			return 0, fmt.Errorf("there is no XRC domain %q", o.XRCD)
 		}
 	} else if err = n.sendSide(name, o, &init); err != nil {
 		return 0, err
-	} else if o.Type != nic.TypeXRCSend {
+	} else if o.Type != ib.QPTypeXRCSend {
 		err = n.recvSide(o, &init, q)
 	}
 	if err != nil {
@@ -228,7 +229,7 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	if err != nil {
 		return err
 	}
-	if st := q.qp.State(); st < transport.RTS {
+	if st := q.qp.State(); st < ib.QPSRTS {
 		return fmt.Errorf("a send cannot be posted in %v", st)
 	}
 	switch {
@@ -248,7 +249,7 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	le.PutUint64(s[abi.SendWRID:], w.ID)
 	le.PutUint32(s[abi.SendOpcode:], uint32(w.Opcode))
 	le.PutUint32(s[abi.SendFlags:], uint32(w.Flags))
-	if w.Opcode == transport.WRSendInv || w.Opcode == transport.WRLocalInv {
+	if w.Opcode == ib.WRSendWithInv || w.Opcode == ib.WRLocalInv {
 		le.PutUint32(s[abi.SendImm:], w.Imm) // a key
 	} else {
 		be.PutUint32(s[abi.SendImm:], w.Imm)
@@ -261,7 +262,7 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	le.PutUint64(s[abi.SendCompareAdd:], w.CompareAdd)
 	le.PutUint64(s[abi.SendSwap:], w.Swap)
 	q.putExtended(s, w)
-	if w.Flags&transport.Inline != 0 {
+	if w.Flags&ib.SendInline != 0 {
 		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:], w.Inline)))
 	} else {
 		le.PutUint32(s[abi.SendNumSGE:], uint32(len(w.SGEs)))
@@ -276,12 +277,12 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 // putExtended writes what the operations have that came to verbs later.
 func (q *simQP) putExtended(s []byte, w *transport.SendWR) {
 	switch w.Opcode {
-	case transport.WRBindMW:
+	case ib.WRBindMW:
 		le.PutUint64(s[abi.SendBindAddr:], w.Bind.Addr)
 		le.PutUint64(s[abi.SendBindLength:], w.Bind.Length)
 		le.PutUint32(s[abi.SendBindLKey:], w.Bind.LKey)
 		le.PutUint32(s[abi.SendBindAccess:], uint32(w.Bind.Access))
-	case transport.WRFlush:
+	case ib.WRFlush:
 		le.PutUint32(s[abi.SendFlushLength:], w.Flush.Length)
 		s[abi.SendFlushPlacement], s[abi.SendFlushSelectivity] = w.Flush.Placement, w.Flush.Selectivity
 	}
@@ -332,7 +333,7 @@ func (n *simNIC) PostRecv(name string, w *transport.RecvWR) error {
 		if q.recv == nil {
 			return fmt.Errorf("queue pair %q receives from a shared receive queue", name)
 		}
-		if q.qp.State() == transport.Reset {
+		if q.qp.State() == ib.QPSReset {
 			return errors.New("a receive cannot be posted in RESET")
 		}
 		r = q.recv
@@ -388,10 +389,10 @@ func (q *simCQ) poll(n *simNIC) (l []Completion) {
 		s := q.ring[abi.RingSlots+int(q.polled%slots)*abi.CQESize:]
 		id := le.Uint64(s[abi.CQEWRID:])
 		c := Completion{QP: n.byNumber(le.Uint32(s[abi.CQEQPNum:])), Recv: id&recvID != 0, ID: id &^ recvID,
-			Status: transport.Status(le.Uint32(s[abi.CQEStatus:])), Opcode: transport.WCOpcode(le.Uint32(s[abi.CQEOpcode:])),
+			Status: ib.WCStatus(le.Uint32(s[abi.CQEStatus:])), Opcode: ib.WCOpcode(le.Uint32(s[abi.CQEOpcode:])),
 			ByteLen: le.Uint32(s[abi.CQEByteLen:]), Imm: be.Uint32(s[abi.CQEImm:]), SrcQP: le.Uint32(s[abi.CQESrcQP:]),
-			Flags: le.Uint32(s[abi.CQEFlags:])}
-		if c.Flags&transport.WCWithInv != 0 {
+			Flags: ib.WCFlags(le.Uint32(s[abi.CQEFlags:]))}
+		if c.Flags&ib.WCWithInv != 0 {
 			c.Imm = le.Uint32(s[abi.CQEImm:]) // a key
 		}
 		l = append(l, c)

@@ -3,12 +3,13 @@ package testbed
 import (
 	"fmt"
 
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 )
 
 // AllocMW implements NIC.
-func (n *simNIC) AllocMW(name string, t nic.MWType, pdName string) (uint32, error) {
+func (n *simNIC) AllocMW(name string, t ib.MWType, pdName string) (uint32, error) {
 	pd, err := n.pd(pdName)
 	if err != nil {
 		return 0, err
@@ -32,7 +33,7 @@ func (n *simNIC) DeallocMW(name string) error {
 
 type simMW struct {
 	mw   *nic.MW
-	typ  nic.MWType
+	typ  ib.MWType
 	rkey uint32 // that the program has, which is ahead of the NIC's until a bind is carried out
 }
 
@@ -42,7 +43,7 @@ func (n *simNIC) PostBind(qp, mw, _ string, w *transport.SendWR) (uint32, error)
 	if !ok {
 		return 0, fmt.Errorf("there is no memory window %q on this NIC", mw)
 	}
-	if m.typ == nic.MWType1 {
+	if m.typ == ib.MWType1 {
 		w.RKey = m.rkey&^0xff | (m.rkey+1)&0xff
 	}
 	if err := n.PostSend(qp, w); err != nil {

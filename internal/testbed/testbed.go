@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"time"
 
-	"softroce/mrtable"
+	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/transport"
 	"softroce/wire"
@@ -110,8 +110,8 @@ type NIC interface {
 	DestroyQP(name string) error
 
 	// ModifyQP changes attributes; the address vector's path is the NIC's affair.
-	ModifyQP(name string, a nic.QPAttr, mask transport.AttrMask) error
-	State(name string) (transport.State, error)
+	ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error
+	State(name string) (ib.QPState, error)
 	Query(name string) (nic.QPAttr, error)
 	Resize(queue string, entries int) error // of completions, or a shared receive queue
 	Limit(srq string, n int) error          // at which it gives an event
@@ -121,7 +121,7 @@ type NIC interface {
 	Completions() ([]Completion, error) // since the last call, of all queues, in order per queue
 	Events() ([]Event, error)           // since the last call
 
-	AllocMW(name string, t nic.MWType, pd string) (rkey uint32, err error)
+	AllocMW(name string, t ib.MWType, pd string) (rkey uint32, err error)
 	DeallocMW(name string) error
 
 	// PostBind posts the bind w of a memory window to a place in the region mr, "" to unbind, and returns
@@ -139,7 +139,7 @@ type NIC interface {
 type RegionOptions struct {
 	Size   int
 	Fill   byte
-	Access mrtable.Access
+	Access ib.Access
 	PD     string // of another name than the default "" it is another one
 	Of     string // a region whose memory it is to have as well; Size is that one's, and Fill is not used
 
@@ -156,7 +156,7 @@ type Region struct {
 
 // QPOptions says what a queue pair is made of.
 type QPOptions struct {
-	Type    nic.QPType
+	Type    ib.QPType
 	CQ, SRQ string // "": one of its own
 	XRCD    string // of an XRC target
 	PD      string
@@ -176,17 +176,17 @@ type Completion struct {
 	QP      string
 	Recv    bool // of the receive queue
 	ID      uint64
-	Status  transport.Status
-	Opcode  transport.WCOpcode
+	Status  ib.WCStatus
+	Opcode  ib.WCOpcode
 	ByteLen uint32
 	Imm     uint32
 	SrcQP   uint32
-	Flags   uint32
+	Flags   ib.WCFlags
 }
 
 // An Event is an asynchronous event.
 type Event struct {
-	Type   nic.EventType
+	Type   ib.EventType
 	Object string // the name of the queue it is about, if any
 }
 
