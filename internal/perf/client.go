@@ -12,10 +12,10 @@ import (
 	"softroce/verbs"
 )
 
-// DefaultPort is the TCP port of a Server.
+// DefaultPort is the default TCP port of a Server.
 const DefaultPort = 18516
 
-// Dial connects to the server on host, port port, and measures towards it.
+// Dial connects to the server at host:port and runs a measurement.
 func Dial(ctx context.Context, host string, port int, c *verbs.Context, gid int, o Options) (*Result, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(port)))
 	if err != nil {
@@ -24,8 +24,8 @@ func Dial(ctx context.Context, host string, port int, c *verbs.Context, gid int,
 	return Measure(ctx, conn, c, gid, o)
 }
 
-// Measure runs o on c's NIC towards the server at the other end of conn, which it closes. gid
-// is the index of the GID to use, or verbs.AnyGID.
+// Measure runs o on c's NIC with the server at the other end of conn, and closes conn. gid is the
+// index of the GID to use, or verbs.AnyGID.
 func Measure(ctx context.Context, conn net.Conn, c *verbs.Context, gid int, o Options) (*Result, error) {
 	defer conn.Close()
 	ctx, end := c.WhileServed(ctx)
@@ -33,7 +33,7 @@ func Measure(ctx context.Context, conn net.Conn, c *verbs.Context, gid int, o Op
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	r, err := measure(ctx, newMessageConn(conn), c, gid, o)
 	if ctx.Err() != nil {
-		err = context.Cause(ctx) // what the closed connection said does not matter
+		err = context.Cause(ctx) // replaces the error of the closed connection
 	}
 	return r, err
 }
@@ -74,7 +74,7 @@ func measure(ctx context.Context, t *messageConn, c *verbs.Context, gid int, o O
 	return r, s.run(ctx, t, a.Endpoint, r)
 }
 
-// drive runs both phases and has both sides check the data.
+// run runs both phases and verifies the data on both sides.
 func (s *endpoint) run(ctx context.Context, t *messageConn, peer endpointInfo, r *Result) error {
 	if s.sendsData() {
 		s.fill()

@@ -14,25 +14,25 @@ import (
 	"softroce/verbs"
 )
 
-// side is one end's objects: for each queue pair a slot of one region, all completions in
-// one queue.
+// endpoint holds one side's objects: a memory region with one slot per queue pair, and one CQ for
+// all completions.
 type endpoint struct {
 	o        Options
 	c        *verbs.Context
 	pd       *verbs.PD
 	buf      *verbs.Buffer
 	mr       *verbs.MR
-	events   *verbs.CompChannel // of the server of Send
+	events   *verbs.CompChannel // at the server of Send
 	cq       *verbs.CQ
 	qps      []*verbs.QP
 	ahs      []*verbs.AH // UD
-	received []uint64    // messages received by each queue pair
+	received []uint64    // messages received per queue pair
 	server   bool
 	gid      int
 	info     endpointInfo
 }
 
-// newSide creates what o needs on c. The caller closes it, also after an error.
+// newEndpoint creates the objects for o on c. The caller closes the result, even after an error.
 func newEndpoint(c *verbs.Context, o Options, server bool) (s *endpoint, err error) {
 	s = &endpoint{o: o, c: c, server: server}
 	port, err := c.QueryPort()
@@ -110,7 +110,8 @@ func (s *endpoint) close() {
 	}
 }
 
-// introduce settles the GID, want or one that fits, and what the peer is told.
+// chooseGID selects GID index want, or one that can reach the peer, and fills in the endpoint's
+// QPs.
 func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
 	gids, err := s.c.GIDs()
 	if err != nil {
@@ -130,7 +131,7 @@ func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
 	return nil
 }
 
-// connect connects every queue pair with its opposite.
+// connect connects each queue pair with that of the peer.
 func (s *endpoint) connect(ctx context.Context, peer endpointInfo, mtu int) error {
 	if len(peer.QPs) != len(s.qps) {
 		return fmt.Errorf("%w: it has %d queue pairs, want %d", ErrPeer, len(peer.QPs), len(s.qps))
@@ -150,10 +151,10 @@ func (s *endpoint) connect(ctx context.Context, peer endpointInfo, mtu int) erro
 	return nil
 }
 
-// qkey is that of all UD queue pairs here.
+// qkey is the Q_Key of all UD queue pairs.
 const qkey = 0x11111111
 
-// address brings UD queue pairs to where they can send to their opposites.
+// createAHs brings UD queue pairs to RTS and creates an address handle for the peer of each.
 func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 	if s.o.Size > mtu {
 		return fmt.Errorf("size %d: a datagram is at most a path MTU long, which is %d", s.o.Size, mtu)
@@ -181,7 +182,7 @@ func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 	return nil
 }
 
-// rnrTimer is the code of 10 µs: a server that is late is so only by a scheduling delay.
+// rnrTimer is the code of 10 µs: the server is late only by a scheduling delay.
 const rnrTimer = 1
 
 // slot returns the memory of queue pair i.
@@ -193,11 +194,11 @@ func (s *endpoint) slot(i int) []byte {
 	return s.buf.Bytes()[at:][:s.o.Size]
 }
 
-// fill writes bytes that both ends can make: those of the side where data starts, or, for
-// atomics, zeros.
+// fill writes data that both sides can generate: pseudorandom bytes on the side that sends the
+// data, zeros for atomics.
 func (s *endpoint) fill() {
 	if s.o.Op == Atomic {
-		return // memory is new, hence zero
+		return // new memory is zero
 	}
 	rnd := s.random()
 	for i := range s.qps {
@@ -219,8 +220,8 @@ func fillRandom(b []byte, rnd *rand.Rand) {
 	}
 }
 
-// plausible reports whether each slot holds what was sent or, where packets were lost, the
-// zeros that were there before. A slot of a queue pair that received a message holds it whole.
+// slotsPlausible reports whether each slot holds the data sent or, where packets may have been
+// lost, its initial zeros. The slot of a queue pair that received a message must be complete.
 func (s *endpoint) slotsPlausible() bool {
 	rnd := s.random()
 	want := make([]byte, s.o.Size)
@@ -235,10 +236,10 @@ func (s *endpoint) slotsPlausible() bool {
 	return true
 }
 
-// isSource reports whether the data starts on this side.
+// sendsData reports whether this side is the source of the data.
 func (s *endpoint) sendsData() bool { return s.server == (s.o.Op == Read) }
 
-// checksum is that of all slots.
+// checksum returns the CRC of all slots.
 func (s *endpoint) checksum() (sum uint32) {
 	for i := range s.qps {
 		sum = crc32.Update(sum, crc32.IEEETable, s.slot(i))
@@ -246,7 +247,7 @@ func (s *endpoint) checksum() (sum uint32) {
 	return sum
 }
 
-// added returns the sum of all slots' counters, after Atomic.
+// sumCounters returns the sum of the counters that Atomic incremented.
 func (s *endpoint) sumCounters() (sum uint64) {
 	for i := range s.qps {
 		sum += binary.LittleEndian.Uint64(s.slot(i))

@@ -10,23 +10,23 @@ import (
 	"softroce/verbs"
 )
 
-// Over the stream connection go JSON values: hello, answer, then, when the client has
-// finished, finish and verdict.
+// The messages on the stream connection are JSON values: request, response, then, when the client
+// has finished, summary and verdict.
 
-// version counts incompatible changes of the messages below.
+// version is the protocol version. Incompatible changes of the messages below increment it.
 const version = 2
 
-// maxMessage bounds a message: maxQPs endpoints of some hundred bytes.
+// maxMessage bounds a message: maxQPs queue pairs of some hundred bytes each.
 const maxMessage = 1 << 20
 
-// hello is what the client wants and where it is.
+// request is sent by the client: its options and its endpoint.
 type request struct {
 	Version  int          `json:"softroce_perf"`
 	Options  Options      `json:"options"`
 	Endpoint endpointInfo `json:"place"`
 }
 
-// answer is where the server is, or why it will not.
+// response is sent by the server: its endpoint, or the reason why it rejects the request.
 type response struct {
 	Version  int          `json:"softroce_perf"`
 	Error    string       `json:"error,omitempty"`
@@ -34,7 +34,7 @@ type response struct {
 	Endpoint endpointInfo `json:"place"`
 }
 
-// place is where one side's queue pairs and memory are.
+// endpointInfo is what a peer needs to know of an endpoint: its queue pairs and memory.
 type endpointInfo struct {
 	Device string       `json:"device"`
 	QPs    []verbs.Info `json:"qps"`
@@ -43,23 +43,23 @@ type endpointInfo struct {
 	MTU    int          `json:"mtu"` // active MTU of the port
 }
 
-// finish tells what the client did.
+// summary is sent by the client when it has finished.
 type summary struct {
 	Operations uint64 `json:"operations"`
 	Failed     bool   `json:"failed"`
-	Checksum   uint32 `json:"checksum"` // of what the server should hold
+	Checksum   uint32 `json:"checksum"` // of the data that the server should hold
 }
 
-// verdict is the server's view of it.
+// verdict is sent by the server after it has verified the data.
 type verdict struct {
 	Error    string `json:"error,omitempty"`
-	Received uint64 `json:"received,omitempty"` // Send: messages
+	Received uint64 `json:"received,omitempty"` // messages received, for Send
 }
 
-// ErrPeer: what the other end said is not this package's protocol.
+// ErrPeer is returned if the peer does not follow the protocol of this package.
 var ErrPeer = errors.New("the peer does not speak softroce perf's protocol")
 
-// talk is a stream connection that carries messages.
+// messageConn sends and receives JSON messages on a stream connection.
 type messageConn struct {
 	conn  net.Conn
 	dec   *json.Decoder
@@ -91,7 +91,7 @@ var errClosed = errors.New("the peer closed the connection")
 
 var errLong = errors.New("message is too long")
 
-// limit reads no more than n bytes.
+// limitedReader fails after n bytes.
 type limitedReader struct {
 	r net.Conn
 	n int

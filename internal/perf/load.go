@@ -7,16 +7,16 @@ import (
 	"softroce/verbs"
 )
 
-// load posts a client's operations. Its loop is kept lean, for it shares the machine's cores
-// with the engines: work requests are prepared once, posted by the batch with only the last
-// signaled, and their completions polled by the batch.
+// load posts a client's operations. It shares the machine's cores with the engines, so its loop
+// does little: work requests are prepared once, posted in batches with only the last signaled, and
+// completions are polled in batches.
 type load struct {
 	*endpoint
-	batches     [][]verbs.SendWR // of each queue pair, the last one signaled
-	unsolicited []int            // of each queue pair, operations since a solicited one
+	batches     [][]verbs.SendWR // per queue pair; the last one is signaled
+	unsolicited []int            // per queue pair, operations since the last solicited one
 	wc          [64]verbs.WC
 
-	completed uint64 // operations in all
+	completed uint64 // operations of all phases
 }
 
 func newLoad(s *endpoint, peer endpointInfo) *load {
@@ -52,7 +52,8 @@ func newLoad(s *endpoint, peer endpointInfo) *load {
 	return l
 }
 
-// post posts the last n of a queue pair's batch. Send's server is to hear of some.
+// post posts the last n work requests of a queue pair's batch. For Send, every refill messages one
+// is solicited, to wake the server.
 func (l *load) post(q, n int) error {
 	batch := l.batches[q]
 	batch = batch[len(batch)-n:]
@@ -68,8 +69,8 @@ func (l *load) post(q, n int) error {
 // maxSamples bounds the memory of the latency phase.
 const maxSamples = 1 << 20
 
-// latency times operations one by one on the first queue pair, for o.Latency or longer if
-// it takes longer for one to count.
+// latency times single operations on the first queue pair for o.Latency, or until at least one is
+// counted. The first tenth is warm-up.
 func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 	if l.o.Latency == 0 {
 		return nil, nil
@@ -94,9 +95,9 @@ func (l *load) latency(ctx context.Context) ([]time.Duration, error) {
 	return samples, nil
 }
 
-// bandwidth keeps every queue pair full for o.Duration, or longer if it takes longer for
-// something to complete, and returns what completed in the time from the first completion
-// after a tenth of it.
+// bandwidth keeps every queue pair full for o.Duration, or until something has completed. It
+// returns the operations completed since the first completion after a tenth of the duration, and
+// the time that they took.
 func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Duration, err error) {
 	batch := l.o.batch()
 	open := 0 // batches
@@ -140,7 +141,7 @@ func (l *load) bandwidth(ctx context.Context) (counted uint64, elapsed time.Dura
 	return counted, last.Sub(first), nil
 }
 
-// reap waits for completions and returns how many are in l.wc.
+// reap waits for completions and returns the number of those in l.wc.
 func (l *load) reap(ctx context.Context) (int, error) {
 	for {
 		n, err := l.cq.Poll(l.wc[:])

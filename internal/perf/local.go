@@ -12,8 +12,7 @@ import (
 	"softroce/verbs"
 )
 
-// Between runs o from one NIC to another of the same program: client measures towards
-// server.
+// Between runs o between two NICs opened by the same program: client measures to server.
 func Between(ctx context.Context, client, server *verbs.Context, gid int, o Options) (*Result, error) {
 	if err := o.Validate(); err != nil {
 		return nil, err
@@ -59,8 +58,8 @@ func Local(ctx context.Context, socket, release, client, server string, gid int,
 	return Between(ctx, a, b, gid, o)
 }
 
-// PickNICs chooses the two ends of a run within one daemon: those that were named, else
-// the first NIC and the one after it. A daemon's only NIC talks to itself.
+// PickNICs chooses the two NICs of a run within one daemon: those that are named, else the first
+// NIC and the one after it. If the daemon has a single NIC, it is both.
 func PickNICs(nics []verbs.DeviceInfo, from, to string) (client, server string, err error) {
 	var names []string
 	for _, n := range nics {

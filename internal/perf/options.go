@@ -1,12 +1,11 @@
-// Package perf measures bandwidth, message rate and latency of one RDMA operation between
-// two NICs: two of one daemon, or one here and one that a Server elsewhere holds.
+// Package perf measures bandwidth, message rate and latency of one RDMA operation between two NICs:
+// two of one daemon, or a local one and one of a Server elsewhere.
 //
-// A run goes like this. Over a stream connection the client tells what it wants to measure
-// and where its queue pairs are, and the server answers with where its are. Then, first, one
-// queue pair has one operation outstanding at a time: each is timed from posting to
-// completion, that is until the peer has acknowledged or answered it. Then all queue
-// pairs are kept full for a while and what completes is counted. At the end both sides
-// compare what arrived with what was sent.
+// A run starts with an exchange over a stream connection: the client sends its options and the
+// addresses of its queue pairs, and the server replies with its own. Then the latency phase keeps
+// one operation outstanding on one queue pair and times each from posting to completion, that is,
+// until the peer has acknowledged or answered it. Then the bandwidth phase keeps all queue pairs
+// full and counts completions. Finally both sides compare the data received with the data sent.
 package perf
 
 import (
@@ -27,27 +26,29 @@ const (
 	Atomic Op = "atomic" // FETCH_ADD of 8 bytes
 )
 
-// A Type is the transport service that carries it.
+// A Type is the transport service to measure.
 type Type string
 
-// Types. UC has send and write, UD send alone. There a completion says that a message has left,
-// not that it has arrived: no latency is measured, and the server counts what came.
+// Types. UC supports send and write, UD only send. On both, a completion means that the message was
+// sent, not that it was received, so latency is not measured, and the server counts the messages
+// received.
 const (
 	RC Type = "rc"
 	UC Type = "uc"
 	UD Type = "ud"
 )
 
-// Options say what to measure. Zero values are not defaults: start from DefaultOptions.
+// Options are the parameters of a measurement. Zero values are not defaults: start from
+// DefaultOptions.
 type Options struct {
 	Op       Op            `json:"op"`
 	Type     Type          `json:"type"`
-	Size     int           `json:"size"`     // bytes of a message; always 8 for Atomic
+	Size     int           `json:"size"`     // message size in bytes; always 8 for Atomic
 	Duration time.Duration `json:"duration"` // of the bandwidth phase
-	Latency  time.Duration `json:"latency"`  // of the latency phase; 0 leaves it out
+	Latency  time.Duration `json:"latency"`  // of the latency phase; 0 skips it
 	QPs      int           `json:"qps"`
 	Depth    int           `json:"depth"` // operations outstanding per QP
-	MTU      int           `json:"mtu"`   // path MTU in bytes; 0: the smaller active one
+	MTU      int           `json:"mtu"`   // path MTU in bytes; 0: the smaller active MTU of the two ports
 }
 
 // DefaultOptions returns the defaults for an operation.
@@ -55,7 +56,7 @@ func DefaultOptions(op Op) Options {
 	return Options{Op: op, Type: RC, Size: 65536, Duration: 2 * time.Second, Latency: time.Second, QPs: 1, Depth: 64}
 }
 
-// Bounds of what can be asked for.
+// Bounds of the options.
 const (
 	maxSize     = 1 << 30
 	maxQPs      = 1024
@@ -64,7 +65,7 @@ const (
 	atomicSize  = 8
 )
 
-// Validate says which option is out of its range.
+// Validate returns an error that names the first option out of range.
 func (o *Options) Validate() error {
 	switch o.Op {
 	case Send, Write, Read:
@@ -111,10 +112,10 @@ func (o *Options) validateType() error {
 	return nil
 }
 
-// maxDatagram is the largest path MTU there is.
+// maxDatagram is the largest path MTU.
 const maxDatagram = 4096
 
-// header is what stands before a message in the server's memory.
+// header returns the number of bytes before a message in the server's receive buffer.
 func (o *Options) header() int {
 	if o.Type == UD {
 		return verbs.GRHLen
@@ -122,23 +123,23 @@ func (o *Options) header() int {
 	return 0
 }
 
-// stride is how far apart the queue pairs' buffers lie: a cache line at least, so that no
-// two share one.
+// stride returns the distance between the buffers of two queue pairs: a multiple of the cache line
+// size, so that no two share a line.
 func (o *Options) stride() int { return (o.header() + o.Size + 63) &^ 63 }
 
-// signalBytes bounds how much one completion may stand for: short phases
-// are to be counted finely enough.
+// signalBytes bounds the bytes per signaled completion, so that short phases are counted with
+// sufficient resolution.
 const signalBytes = 4 << 20
 
-// batch is how many operations are posted at a time, the last of them signaled.
+// batch returns how many operations are posted at a time. Only the last is signaled.
 func (o *Options) batch() int {
 	return max(1, min(o.Depth/4, signalBytes/o.Size))
 }
 
-// recvDepth is how many receives the server of Send keeps posted: several times what the
-// client has outstanding, so that a late server is not at once receiver not ready.
+// recvDepth returns how many receives the server of Send keeps posted: several times the number of
+// outstanding messages, so that a delayed server does not cause RNR NAKs at once.
 func (o *Options) recvDepth() int { return min(max(1024, 4*o.Depth), 2*maxDepth) }
 
-// refill is how many receives are used up before the server posts them again. That often
-// the client's messages are solicited, and wake it: once for many.
+// refill returns how many receives the server consumes before it posts new ones. The client sends a
+// solicited message equally often, which wakes the server once for many messages.
 func (o *Options) refill() int { return o.recvDepth() / 8 }

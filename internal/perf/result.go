@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// Result is what a run has measured.
+// Result is the result of a run.
 type Result struct {
 	Op       Op      `json:"op"`
 	Type     Type    `json:"type"`
@@ -18,29 +18,29 @@ type Result struct {
 	MTU      int     `json:"mtu"`
 	Local    Address `json:"local"`
 	Remote   Address `json:"remote"`
-	Seconds  float64 `json:"seconds"` // that the numbers below stand for
+	Seconds  float64 `json:"seconds"` // the time in which Messages and Bytes were counted
 	Messages uint64  `json:"messages"`
 	Bytes    uint64  `json:"bytes"`
 
-	Bandwidth   float64 `json:"bandwidth_gbps"` // 10^9 bits of payload a second
+	Bandwidth   float64 `json:"bandwidth_gbps"` // 10^9 bits of payload per second
 	MessageRate float64 `json:"messages_per_second"`
 
 	Latency *Latency `json:"latency_us,omitempty"`
 	Checked bool     `json:"data_checked"`
 
-	// Send of UC and UD: the messages of the whole run, and those that the server received.
+	// For Send on UC and UD: the messages of the whole run, and those that the server received.
 	Sent     uint64  `json:"sent,omitempty"`
 	Received *uint64 `json:"received,omitempty"`
 }
 
-// Side names one end of a run.
+// Address names the NIC and GID of one side of a run.
 type Address struct {
 	Device string `json:"device"`
 	GID    string `json:"gid"`
 }
 
-// Latency is the distribution of the time from posting to completion, in microseconds, with
-// one operation outstanding.
+// Latency is the distribution of the time from posting to completion, in microseconds, with one
+// operation outstanding.
 type Latency struct {
 	Samples int     `json:"samples"`
 	Min     float64 `json:"min"`
@@ -52,7 +52,7 @@ type Latency struct {
 	Max     float64 `json:"max"`
 }
 
-// summarize sorts samples and takes their distribution; nil if there are none.
+// summarize sorts samples and returns their distribution, or nil if there are none.
 func summarize(samples []time.Duration) *Latency {
 	if len(samples) == 0 {
 		return nil
@@ -63,7 +63,7 @@ func summarize(samples []time.Duration) *Latency {
 		sum += s
 	}
 	micros := func(d time.Duration) float64 { return float64(d) / float64(time.Microsecond) }
-	// The p-th percentile is the least sample that p percent are not above.
+	// The p-th percentile is the smallest sample that p percent of all samples do not exceed.
 	at := func(perMille int) float64 {
 		i := (len(samples)*perMille + 999) / 1000
 		return micros(samples[max(i-1, 0)])
@@ -74,7 +74,7 @@ func summarize(samples []time.Duration) *Latency {
 	}
 }
 
-// setCount fills the bandwidth in from what completed in elapsed.
+// setCount sets the bandwidth and rate from the messages completed in elapsed.
 func (r *Result) setCount(messages uint64, elapsed time.Duration) {
 	r.Messages, r.Bytes = messages, messages*uint64(r.Size)
 	r.Seconds = elapsed.Seconds()
@@ -84,7 +84,7 @@ func (r *Result) setCount(messages uint64, elapsed time.Duration) {
 	}
 }
 
-// WriteText writes r for people.
+// WriteText writes r as text.
 func (r *Result) WriteText(w io.Writer) error {
 	op := string(r.Op)
 	if r.Type != RC {

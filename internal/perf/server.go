@@ -12,15 +12,15 @@ import (
 	"softroce/verbs"
 )
 
-// A Server is the other end of measurements, for any number of clients.
+// A Server serves measurements of any number of clients.
 type Server struct {
 	Context  *verbs.Context
 	GIDIndex int // or verbs.AnyGID
 	Log      *slog.Logger
 }
 
-// Serve answers clients that connect to l until ctx ends, or, if once, the first one only.
-// Without its NIC it is of no use: it ends too when the daemon does. It closes l.
+// Serve serves clients that connect to l until ctx ends or the daemon of its NIC stops. If once, it
+// serves only the first. It closes l.
 func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 	defer l.Close()
 	ctx, end := s.Context.WhileServed(ctx)
@@ -47,13 +47,13 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, once bool) error {
 	}
 }
 
-// Answer serves one client, and closes conn.
+// ServeConn serves one client, and closes conn.
 func (s *Server) ServeConn(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 	err := s.serveConn(ctx, conn)
 	if ctx.Err() != nil {
-		err = context.Cause(ctx) // what the closed connection said does not matter
+		err = context.Cause(ctx) // replaces the error of the closed connection
 	}
 	return err
 }
@@ -68,19 +68,18 @@ func (s *Server) serveConn(ctx context.Context, conn net.Conn) error {
 		err := fmt.Errorf("%w, version %d", ErrPeer, version)
 		return errors.Join(err, t.send(response{Error: err.Error()}))
 	}
-	side, mtu, err := s.prepare(ctx, conn, h)
-	defer side.close()
+	local, mtu, err := s.prepare(ctx, conn, h)
+	defer local.close()
 	if err != nil {
 		return errors.Join(err, t.send(response{Version: version, Error: err.Error()}))
 	}
-	if err := t.send(response{Version: version, MTU: mtu, Endpoint: side.info}); err != nil {
+	if err := t.send(response{Version: version, MTU: mtu, Endpoint: local.info}); err != nil {
 		return err
 	}
-	return side.serve(ctx, t)
+	return local.serve(ctx, t)
 }
 
-// prepare makes this end of what the client wants. The side is to be closed even after
-// an error.
+// prepare creates the server's endpoint for a request. The caller closes it, even after an error.
 func (s *Server) prepare(ctx context.Context, conn net.Conn, h request) (*endpoint, int, error) {
 	if err := h.Options.Validate(); err != nil {
 		return &endpoint{}, 0, err
@@ -88,30 +87,30 @@ func (s *Server) prepare(ctx context.Context, conn net.Conn, h request) (*endpoi
 	if len(h.Endpoint.QPs) != h.Options.QPs {
 		return &endpoint{}, 0, fmt.Errorf("%w: it has %d queue pairs, want %d", ErrPeer, len(h.Endpoint.QPs), h.Options.QPs)
 	}
-	side, err := newEndpoint(s.Context, h.Options, true)
+	local, err := newEndpoint(s.Context, h.Options, true)
 	if err != nil {
-		return side, 0, err
+		return local, 0, err
 	}
-	if err := side.chooseGID(s.GIDIndex, conn, h.Endpoint.QPs[0].GID.Addr()); err != nil {
-		return side, 0, err
+	if err := local.chooseGID(s.GIDIndex, conn, h.Endpoint.QPs[0].GID.Addr()); err != nil {
+		return local, 0, err
 	}
-	mtu := min(side.info.MTU, h.Endpoint.MTU)
+	mtu := min(local.info.MTU, h.Endpoint.MTU)
 	if want := h.Options.MTU; want > mtu {
-		return side, 0, fmt.Errorf("path MTU %d: the ports support at most %d", want, mtu)
+		return local, 0, fmt.Errorf("path MTU %d: the ports support at most %d", want, mtu)
 	} else if want != 0 {
 		mtu = want
 	}
-	if err := side.connect(ctx, h.Endpoint, mtu); err != nil {
-		return side, 0, err
+	if err := local.connect(ctx, h.Endpoint, mtu); err != nil {
+		return local, 0, err
 	}
-	if side.sendsData() {
-		side.fill()
+	if local.sendsData() {
+		local.fill()
 	}
-	return side, mtu, nil
+	return local, mtu, nil
 }
 
-// attend keeps receives posted, where the operation needs them, until the client has
-// finished, and then checks the data.
+// serve keeps receives posted, if the operation needs them, until the client has finished, and then
+// verifies the data.
 func (s *endpoint) serve(ctx context.Context, t *messageConn) error {
 	ctx, stop := context.WithCancel(ctx)
 	received := make(chan error, 1)
@@ -127,7 +126,7 @@ func (s *endpoint) serve(ctx context.Context, t *messageConn) error {
 	var f summary
 	err := t.receive(&f)
 	if s.o.Type != RC {
-		time.Sleep(settleTime) // what has left is on its way
+		time.Sleep(settleTime) // the last messages may still be in flight
 	}
 	stop()
 	if rerr := <-received; err == nil {
@@ -157,7 +156,7 @@ func (s *endpoint) serve(ctx context.Context, t *messageConn) error {
 	return t.send(v)
 }
 
-// settle is how long messages that nobody acknowledges may take to arrive.
+// settleTime is how long unacknowledged messages may take to arrive.
 const settleTime = 50 * time.Millisecond
 
 func (s *endpoint) recvBatch(i int) []verbs.RecvWR {
@@ -178,7 +177,7 @@ func (s *endpoint) postRecvs() error {
 	return nil
 }
 
-// receive posts again what was consumed, a batch at a time, until ctx ends.
+// receive reposts consumed receives, a batch at a time, until ctx ends.
 func (s *endpoint) receive(ctx context.Context) error {
 	batches := make([][]verbs.RecvWR, len(s.qps))
 	for i := range batches {
@@ -207,8 +206,8 @@ func (s *endpoint) receive(ctx context.Context) error {
 		switch {
 		case n > 0:
 			continue
-		case !armed: // and then look again: what came before was no event
-			// Where a solicited message may be lost, any has to do.
+		case !armed: // poll again after arming: earlier completions cause no event
+			// If a solicited message may be lost, any completion must wake the server.
 			if err := s.cq.Arm(s.o.Type == RC); err != nil {
 				return err
 			}

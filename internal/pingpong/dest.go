@@ -11,27 +11,27 @@ import (
 	"softroce/verbs"
 )
 
-// A Dest says where a queue pair is: what the two ends tell each other over TCP.
+// A Dest is the address of a queue pair, as the two ends exchange it over TCP.
 type Dest struct {
 	LID uint16 // 0 on RoCE
 	QPN uint32 // 24 bits
-	PSN uint32 // 24 bits: the first that this end sends
+	PSN uint32 // 24 bits: the first PSN that this end sends
 	GID verbs.GID
 }
 
-// The text of a Dest on the wire: lid:qpn:psn:gid in hexadecimal, and a NUL.
+// The format of a Dest on the TCP connection: lid:qpn:psn:gid in hexadecimal, and a NUL.
 const (
 	destFormat = "%04x:%06x:%06x:%s"
 	destLen    = len("0000:000000:000000:00000000000000000000000000000000\x00")
 )
 
-// done is what the client says when it has the server's Dest.
+// done is sent by the client when it has the server's Dest.
 const done = "done\x00"
 
-// ErrPeer: what the other end said over TCP is not this conversation.
+// ErrPeer is returned if the peer's messages over TCP do not follow the protocol.
 var ErrPeer = errors.New("the peer does not speak ibv_rc_pingpong's protocol")
 
-// String writes d as the stock program prints it.
+// String formats d as the stock program does.
 func (d Dest) String() string {
 	return fmt.Sprintf("LID 0x%04x, QPN 0x%06x, PSN 0x%06x, GID %s", d.LID, d.QPN, d.PSN, d.GID.Addr())
 }
@@ -76,7 +76,7 @@ func readDest(r io.Reader) (Dest, error) {
 	return decodeDest(b[:])
 }
 
-// readDone waits for the client's last word.
+// readDone waits for the client's confirmation.
 func readDone(r io.Reader) error {
 	var b [len(done)]byte
 	if _, err := io.ReadFull(r, b[:]); err != nil {

@@ -1,4 +1,4 @@
-// Package pingpong holds the conversation of ibv_rc_pingpong over a softroce NIC: two
-// programs tell each other over TCP where their queue pairs are, then one message
-// travels back and forth on them. Either end can be the stock program.
+// Package pingpong implements the protocol of ibv_rc_pingpong on a softroce NIC. Two programs
+// exchange the addresses of their queue pairs over TCP, then send a message back and forth. Either
+// end can be the stock program.
 package pingpong

@@ -17,7 +17,7 @@ const (
 	sendID = 2
 )
 
-// end is one end of the conversation.
+// endpoint is one side of a run.
 type endpoint struct {
 	ctx    context.Context
 	o      Options
@@ -28,7 +28,7 @@ type endpoint struct {
 	c    *verbs.Context
 	pd   *verbs.PD
 	buf  *verbs.Buffer
-	mr   *verbs.MR          // what is received, then what is sent
+	mr   *verbs.MR          // receive buffer, followed by the send buffer
 	ch   *verbs.CompChannel // with Options.Events
 	cq   *verbs.CQ
 	qp   *verbs.QP
@@ -36,7 +36,7 @@ type endpoint struct {
 	wc   [8]verbs.WC
 	recv int // receives posted
 
-	received, sent int // messages, completed
+	received, sent int // completed messages
 }
 
 func (e *endpoint) open(c *verbs.Context) (err error) {
@@ -86,8 +86,8 @@ func (e *endpoint) close() {
 	}
 }
 
-// chooseGID settles which of our GIDs the peer hears of: the one asked for, else the
-// address that the TCP connection has here, else the first that the peer's GID can reach.
+// chooseGID selects the GID to send to the peer: that of GIDIndex, else the local address of the
+// TCP connection, else the first GID that can reach the peer's.
 func (e *endpoint) chooseGID(tcp, peer netip.Addr) error {
 	gids, err := e.c.GIDs()
 	if err != nil {
@@ -120,8 +120,8 @@ func (e *endpoint) connect(remote Dest) error {
 	return e.postRecvs()
 }
 
-// postRecvs fills the receive queue: all receives into the same place, as messages
-// come one at a time.
+// postRecvs fills the receive queue. All receives share one buffer, as there is one message at a
+// time.
 func (e *endpoint) postRecvs() error {
 	sge := []verbs.SGE{e.mr.SGE(0, e.o.Size)}
 	for e.recv < e.o.RxDepth {
@@ -133,7 +133,7 @@ func (e *endpoint) postRecvs() error {
 	return nil
 }
 
-// run sends and receives o.Iters messages. The server sends back what it got.
+// run sends and receives o.Iters messages. The server returns each message.
 func (e *endpoint) run() error {
 	fmt.Fprintf(e.out, "  remote address: %v\n", e.result.Remote)
 	start := time.Now()
@@ -162,7 +162,7 @@ func (e *endpoint) report() {
 	fmt.Fprintf(e.out, "%d iters in %.2f seconds = %.2f usec/iter\n", r.Iters, s, s*1e6/float64(r.Iters))
 }
 
-// ask sends message i and awaits the answer.
+// ping sends message i and waits for its return.
 func (e *endpoint) ping(i int) error {
 	message := e.buf.Bytes()[e.o.Size : 2*e.o.Size]
 	if e.o.Check || i == 0 {
@@ -180,8 +180,8 @@ func (e *endpoint) ping(i int) error {
 	return nil
 }
 
-// answer awaits message i and sends it back from where it lies. The next one cannot
-// come before the client has this one again.
+// pong waits for message i and returns it from the receive buffer. The client sends the next
+// message only after it has received this one.
 func (e *endpoint) pong(i int) error {
 	if err := e.waitFor(i+1, i); err != nil {
 		return err
@@ -209,8 +209,8 @@ func (e *endpoint) send(offset int) error {
 	})
 }
 
-// await takes completions until so many messages, counted from the start, have
-// arrived and were sent.
+// waitFor polls completions until the given numbers of messages, counted from the start, have been
+// received and sent.
 func (e *endpoint) waitFor(arrived, sent int) error {
 	for e.received < arrived || e.sent < sent {
 		n, err := e.poll()
@@ -245,8 +245,8 @@ func (e *endpoint) complete(wc *verbs.WC) error {
 	return nil
 }
 
-// poll returns completions. Without events it spins a while for them; Wait gives the processor
-// up in the end, for the engine and the peer may need it. With events it sleeps at once.
+// poll returns completions. Without events it spins for a while; then Wait yields the processor,
+// which the engine and the peer may need. With events it sleeps at once.
 func (e *endpoint) poll() (int, error) {
 	for armed := false; ; {
 		n, err := e.cq.Poll(e.wc[:])
@@ -255,7 +255,7 @@ func (e *endpoint) poll() (int, error) {
 			return n, err
 		case !e.o.Events:
 			err = e.cq.Wait(e.ctx)
-		case !armed: // and then look again: what came before was no event
+		case !armed: // poll again after arming: earlier completions cause no event
 			armed = true
 			err = e.cq.Arm(false)
 		default:

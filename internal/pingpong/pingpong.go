@@ -14,21 +14,21 @@ import (
 	"softroce/verbs"
 )
 
-// DefaultPort is the TCP port of the conversation.
+// DefaultPort is the TCP port of the stock program.
 const DefaultPort = 18515
 
-// Options are what the stock program's flags say. Zero values are not defaults:
-// start from DefaultOptions.
+// Options correspond to the flags of the stock program. Zero values are not defaults: start from
+// DefaultOptions.
 type Options struct {
 	Port     int
-	Size     int // bytes of a message
+	Size     int // message size in bytes
 	MTU      int // path MTU in bytes
-	RxDepth  int // receives posted at a time
-	Iters    int // messages each way
-	SL       int // service level; nothing on RoCE
-	GIDIndex int // verbs.AnyGID: by the addresses of the TCP connection and of the peer's GID
+	RxDepth  int // receives to post
+	Iters    int // messages in each direction
+	SL       int // service level; ignored on RoCE
+	GIDIndex int // verbs.AnyGID: chosen from the addresses of the TCP connection and of the peer's GID
 	Events   bool
-	Check    bool // compare what comes with what was sent
+	Check    bool // verify the data of each message
 }
 
 // DefaultOptions returns the stock program's defaults.
@@ -36,13 +36,13 @@ func DefaultOptions() Options {
 	return Options{Port: DefaultPort, Size: 4096, MTU: 1024, RxDepth: 500, Iters: 1000, GIDIndex: verbs.AnyGID}
 }
 
-// maxDepth and maxSize are what is certainly too much: a queue and a message of verbs.
+// maxDepth and maxSize are upper bounds of a verbs queue and a verbs message.
 const (
 	maxDepth = 1 << 14
 	maxSize  = 1 << 30
 )
 
-// Validate says which option is out of its range.
+// Validate returns an error that names the first option out of range.
 func (o *Options) Validate() error {
 	for _, c := range []struct {
 		name        string
@@ -61,19 +61,19 @@ func (o *Options) Validate() error {
 	return nil
 }
 
-// Result is what a run has measured.
+// Result is the result of a run.
 type Result struct {
 	Local, Remote Dest
-	Bytes         int64 // both ways
+	Bytes         int64 // of both directions
 	Iters         int
 	Elapsed       time.Duration
 }
 
-// ErrData: a message came with other bytes than were sent.
+// ErrData is returned if a message differs from what was sent.
 var ErrData = errors.New("wrong data")
 
-// Serve waits on o.Port for one client and plays its peer on the NIC of c, as long as its daemon is
-// there. What is worth telling goes to out, as the stock program writes it.
+// Serve waits on o.Port for one client and runs the server on the NIC of c. It stops when the
+// daemon of c stops. Output in the format of the stock program goes to out.
 func Serve(ctx context.Context, c *verbs.Context, o Options, out io.Writer) (Result, error) {
 	ctx, release := c.WhileServed(ctx)
 	defer release()
@@ -94,7 +94,7 @@ func Serve(ctx context.Context, c *verbs.Context, o Options, out io.Writer) (Res
 	return ServeConn(ctx, conn, c, o, out)
 }
 
-// Dial connects to a server on host and plays the client.
+// Dial connects to a server on host and runs the client.
 func Dial(ctx context.Context, host string, c *verbs.Context, o Options, out io.Writer) (Result, error) {
 	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(host, strconv.Itoa(o.Port)))
 	if err != nil {
@@ -103,12 +103,12 @@ func Dial(ctx context.Context, host string, c *verbs.Context, o Options, out io.
 	return DialConn(ctx, conn, c, o, out)
 }
 
-// Answer plays the server over an open connection, which it closes.
+// ServeConn runs the server over an open connection, and closes it.
 func ServeConn(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer) (Result, error) {
 	return runOver(ctx, conn, c, o, out, (*endpoint).exchangeAsServer)
 }
 
-// Ask plays the client over an open connection, which it closes.
+// DialConn runs the client over an open connection, and closes it.
 func DialConn(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, out io.Writer) (Result, error) {
 	return runOver(ctx, conn, c, o, out, (*endpoint).exchangeAsClient)
 }
@@ -131,13 +131,13 @@ func runOver(ctx context.Context, conn net.Conn, c *verbs.Context, o Options, ou
 		err = e.run()
 	}
 	if ctx.Err() != nil {
-		err = context.Cause(ctx) // what the closed connection said does not matter
+		err = context.Cause(ctx) // replaces the error of the closed connection
 	}
 	return e.result, err
 }
 
-// exchangeAsServer: hear where the client is, connect, then say where we are. The client
-// starts when it has heard that.
+// exchangeAsServer reads the client's address, connects, then sends its own address. The client
+// starts when it has received it.
 func (e *endpoint) exchangeAsServer(conn net.Conn) error {
 	remote, err := readDest(conn)
 	if err != nil {
@@ -156,7 +156,8 @@ func (e *endpoint) exchangeAsServer(conn net.Conn) error {
 	return readDone(conn)
 }
 
-// exchangeAsClient: say where we are, hear where the server is, and that it is connected.
+// exchangeAsClient sends its address, reads the server's, connects, and confirms that it is
+// connected.
 func (e *endpoint) exchangeAsClient(conn net.Conn) error {
 	if err := e.chooseGID(rendezvous.LocalAddr(conn), netip.Addr{}); err != nil {
 		return err

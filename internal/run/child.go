@@ -13,30 +13,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Shells' statuses for a command that did not run.
+// The statuses that a shell returns for a command that did not run.
 const (
-	StatusFailed        = 125 // what was to be done before it failed (as of env, timeout, nohup)
+	StatusFailed        = 125 // a preparation failed, as for env, timeout and nohup
 	StatusNotExecutable = 126
 	StatusNotFound      = 127
 
-	statusSignal = 128 // and the signal's number, of a command that a signal ended
+	statusSignal = 128 // plus the number of the signal that ended the command
 )
 
-// forwarded are the signals that are sent on to the program. Those with which a terminal
-// stops and continues a job are left alone: they do so with us as with the program.
+// forwarded are the signals that are forwarded to the program. The job control signals of the
+// terminal are not: the kernel sends them to the whole process group.
 var forwarded = []os.Signal{
 	unix.SIGHUP, unix.SIGINT, unix.SIGQUIT, unix.SIGTERM, unix.SIGUSR1, unix.SIGUSR2, unix.SIGALRM,
 }
 
-// execute runs a program in our process group until it ends, and returns its status.
-// One that is killed takes the program along. A signal that came before there was a program to have it ends ctx: then
-// there is none.
+// execute runs a program in our process group until it exits, and returns its status. If softroce
+// is killed, the kernel kills the program too. If a signal has already ended ctx, the program is
+// not started.
 func execute(ctx context.Context, file string, argv, env []string) (int, error) {
-	// The kernel watches the thread that is the parent, not the process.
+	// Pdeathsig refers to the parent thread, not the process.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	// They come from here on; what is ignored, as in the background of a script, stays so for
-	// the program.
+	// From here on signals go to the channel. Ignored signals stay ignored, also in the program, as
+	// for a script's background jobs.
 	signals := make(chan os.Signal, 16)
 	for _, s := range forwarded {
 		if !signal.Ignored(s) {
@@ -58,7 +58,7 @@ func execute(ctx context.Context, file string, argv, env []string) (int, error) 
 	go forward(p, signals, done)
 	for {
 		var state unix.Siginfo
-		// WNOWAIT: what is seen here is taken away below, by who knows what to do with it.
+		// WNOWAIT leaves the state to the waits below.
 		err := unix.Waitid(unix.P_PID, p.Pid, &state, unix.WEXITED|unix.WSTOPPED|unix.WNOWAIT, nil)
 		switch {
 		case errors.Is(err, unix.EINTR):
@@ -72,7 +72,7 @@ func execute(ctx context.Context, file string, argv, env []string) (int, error) 
 	}
 }
 
-// ended is the status of a program that has ended.
+// exitStatus returns the status of a program that has exited.
 func exitStatus(p *os.Process) (int, error) {
 	state, err := p.Wait()
 	if err != nil {
@@ -87,14 +87,15 @@ func exitStatus(p *os.Process) (int, error) {
 // cldStopped is CLD_STOPPED of <signal.h>.
 const cldStopped = 5
 
-// continuing is how long it may take until all processes of a group run again that a terminal had stopped.
+// continueGrace is how long the processes of a stopped group may take to resume after SIGCONT.
 const continueGrace = 20 * time.Millisecond
 
-// stopAlong stops us with a program that stopped by itself, as a shell does that is told to suspend: the shell that waits
-// for us would not know that it is its turn. When we are continued, so is the program, which has the terminal again, if it
-// had it. A program that somebody has stopped without a terminal is none of that.
+// suspendWith stops this process after the program has stopped itself, as a shell does on suspend.
+// Otherwise the outer shell, which waits for this process, would not regain control. When this
+// process continues, it continues the program and gives it the terminal back if it had it. It does
+// nothing for programs that do not own the terminal.
 func suspendWith(p *os.Process) {
-	time.Sleep(continueGrace) // what the terminal stopped, with us, may be about to go on, with us
+	time.Sleep(continueGrace) // the terminal may have stopped and continued both processes
 	var state unix.Siginfo
 	err := unix.Waitid(unix.P_PID, p.Pid, &state, unix.WSTOPPED|unix.WNOHANG, nil)
 	if err != nil || state.Code != cldStopped {
@@ -111,7 +112,8 @@ func suspendWith(p *os.Process) {
 	} else if has != group {
 		group = 0
 	}
-	// To this thread: another one would let it go on for a moment.
+	// The signal goes to this thread: if another one took it, this thread would run on for a
+	// moment.
 	unix.Tgkill(os.Getpid(), unix.Gettid(), unix.SIGSTOP)
 	if group != 0 && tty.foreground() == unix.Getpgrp() {
 		unix.IoctlSetPointerInt(int(tty.Fd()), unix.TIOCSPGRP, group)
@@ -133,22 +135,22 @@ func forward(p *os.Process, signals <-chan os.Signal, done <-chan struct{}) {
 	}
 }
 
-// typed reports whether a signal is one of those that a key sends, and may have come from the
-// terminal: then the whole foreground group has it, and the program is in it. To send it
-// once more could be taken for a second press of the key.
+// fromKeyboard reports whether a signal may come from a key of the terminal. The kernel sends such
+// a signal to the whole foreground group, which includes the program. Forwarding it would look like
+// a second key press.
 func fromKeyboard(s os.Signal) bool {
 	if s != unix.SIGINT && s != unix.SIGQUIT {
 		return false
 	}
 	tty, err := openTerminal()
 	if err != nil {
-		return false // no terminal, no keys
+		return false // without a terminal there is no keyboard
 	}
 	defer tty.Close()
 	return tty.foreground() == unix.Getpgrp()
 }
 
-// A terminal is the one that the process was started from.
+// A terminal is the controlling terminal of the process.
 type terminal struct{ *os.File }
 
 func openTerminal() (terminal, error) {
@@ -156,7 +158,7 @@ func openTerminal() (terminal, error) {
 	return terminal{f}, err
 }
 
-// foreground is the process group that has the terminal, 0 if there is none.
+// foreground returns the foreground process group, or 0 on error.
 func (t terminal) foreground() int {
 	group, err := unix.IoctlGetInt(int(t.Fd()), unix.TIOCGPGRP)
 	if err != nil {
@@ -165,7 +167,7 @@ func (t terminal) foreground() int {
 	return group
 }
 
-// status is what a shell would return where a command cannot be run for this reason.
+// shellStatus returns the status that a shell would return for an error.
 func shellStatus(err error) int {
 	switch {
 	case errors.Is(err, ErrNotFound):

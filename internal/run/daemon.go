@@ -23,28 +23,27 @@ import (
 	"softroce/internal/tempdir"
 )
 
-// A lease is the use of a daemon.
+// A lease keeps a daemon in use.
 type lease struct {
 	socket string
-	conn   *control.Client // keeps it from ending before the program does
-	denied string          // the socket of one that does not let this user in
+	conn   *control.Client // keeps the daemon from exiting before the program does
+	denied string          // the socket of a daemon that denied access to this user
 
-	// Of one that was started here:
-	nics    []string    // the lines that it said it was ready with
-	private bool        // it has been asked for things that nobody else wants, and ends with the program
-	process *os.Process // nil for one that ran already
-	exited  chan error  // receives how the process ended
+	// For a daemon that was started here:
+	nics    []string    // its WriteReady lines
+	private bool        // configured for this program, and stopped with it
+	process *os.Process // nil if the daemon was already running
+	exited  chan error  // receives the result of the process
 	log     *logBuffer
-	dir     string // to remove
+	dir     string // directory to remove
 }
 
-// reach finds the daemon or starts one.
+// acquire finds or starts a daemon.
 //
-// One that was described (NICs, faults, a capture) is this program's own, on a socket that
-// nobody else finds unless the socket was named. Otherwise the one at the named or the default
-// place will do. Where none is at the default place, or one that does not let this user in,
-// the user's programs that run at the same time share one: what is started in two terminals
-// can talk.
+// If the options configure a daemon (NICs, faults, a capture), it is private to this program, on a
+// new socket unless Socket names one. Otherwise a daemon on the named or default socket is used. If
+// none runs on the default socket, or if it denies access to this user, all programs that the user
+// runs at the same time share one, so that programs in two terminals can communicate.
 func (o *Options) acquire(ctx context.Context) (*lease, error) {
 	hold, err := dial(ctx, o.Socket)
 	if err == nil && !o.customized() {
@@ -71,8 +70,9 @@ func (o *Options) acquire(ctx context.Context) (*lease, error) {
 	return d, err
 }
 
-// dial connects to a daemon. One that is about to end, because its last program has, is waited for, and then there is
-// none. But it may also be one that wants nobody else, and say so.
+// dial connects to a daemon. If the daemon is shutting down because its last client has left, dial
+// waits until it is gone. It retries a limited number of times, because a daemon that is closing
+// may also refuse clients for other reasons.
 func dial(ctx context.Context, socket string) (c *control.Client, err error) {
 	for range closingRetries {
 		c, err = control.Dial(ctx, socket)
@@ -84,13 +84,13 @@ func dial(ctx context.Context, socket string) (c *control.Client, err error) {
 	return c, err
 }
 
-// How often to look at a daemon that ends, and how long to wait after each.
+// How often dial retries while a daemon shuts down, and the pause between two attempts.
 const (
 	closingRetries = 100
 	closingPause   = 10 * time.Millisecond
 )
 
-// startUnnamed starts a daemon, or finds the shared one, where nobody said at which place.
+// startUnnamed starts a daemon, or finds the shared one, if no socket is named.
 func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
 	if !o.customized() {
 		if dir, err := sharedDir(); err == nil {
@@ -108,7 +108,7 @@ func (o *Options) startUnnamed(ctx context.Context) (*lease, error) {
 	return d, err
 }
 
-// named reports whether somebody said where the socket is.
+// socketNamed reports whether an option or the environment names the socket.
 func socketNamed(socket string) bool { return socket != "" || os.Getenv(control.SocketEnv) != "" }
 
 func absolute(path string) string {
@@ -118,9 +118,9 @@ func absolute(path string) string {
 	return path
 }
 
-// sharedDir is the folder for the socket of the daemon that a user's programs share. Nobody
-// else may reach into it. It is the one of the user's session, if that can be had: who became another user may
-// have the variable of the first.
+// sharedDir returns the directory for the socket of the daemon that a user's programs share. It
+// must belong to this user alone. XDG_RUNTIME_DIR is checked for that, because after su it may
+// still name the directory of another user.
 func sharedDir() (string, error) {
 	if runtime := os.Getenv("XDG_RUNTIME_DIR"); filepath.IsAbs(runtime) {
 		if dir := filepath.Join(runtime, "softroce"); privateDir(dir) == nil {
@@ -133,7 +133,8 @@ func sharedDir() (string, error) {
 
 func sharedName() string { return "softroce-" + strconv.Itoa(os.Geteuid()) }
 
-// ownDir sees that a folder is there, is this user's alone, and has room for a socket's name.
+// privateDir creates a directory if necessary, and checks that only this user can access it and
+// that a socket's path in it is not too long.
 func privateDir(dir string) error {
 	if len(dir)+len("/socket") >= tempdir.SocketPathSize {
 		return unix.ENAMETOOLONG
@@ -151,7 +152,8 @@ func privateDir(dir string) error {
 	return nil
 }
 
-// shareTries bounds how often a daemon may end, or another one start, just when we come.
+// shareAttempts bounds how often share retries because a daemon exits or another one starts at the
+// same time.
 const shareAttempts = 10
 
 // share finds or starts the daemon that a user's programs share.
@@ -173,10 +175,10 @@ func (o *Options) share(ctx context.Context, socket string) (*lease, error) {
 	return nil, err
 }
 
-// described reports whether the options say what the daemon is to be.
+// customized reports whether the options configure a daemon.
 func (o *Options) customized() bool { return len(o.NICs) > 0 || o.Fault != "" || o.Capture != "" }
 
-// start starts a daemon. It is a session of its own: what the terminal sends is for the program.
+// start starts a daemon in a new session, so that it does not receive the signals of the terminal.
 func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error) {
 	args := []string{"softroce", "daemon", "--while-used", "--socket", socket}
 	for _, n := range o.NICs {
@@ -199,7 +201,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
 	d.process = cmd.Process
-	// It may wait, for a pipe that it is to read.
+	// The daemon may block on a FIFO before it is ready.
 	defer context.AfterFunc(ctx, func() { cmd.Process.Kill() })()
 	lines := bufio.NewScanner(ready)
 	if lines.Scan() {
@@ -231,13 +233,13 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 	return d, nil
 }
 
-// descriptors are the names of files that mean another one in each process.
+// descriptors are the file names that refer to a different file in each process.
 var descriptors = map[string]string{
 	"/dev/fd/": "", "/proc/self/fd/": "", "/proc/thread-self/fd/": "", "/dev/stdin": "0", "/dev/stdout": "1", "/dev/stderr": "2",
 }
 
-// forAnother is the name under which another process finds our file: a shell makes a pipe of "--capture >(command)" and
-// names a descriptor of ours.
+// crossProcessPath returns a path by which another process can open our file. For "--capture
+// >(command)", for example, a shell passes the name of a descriptor of ours.
 func crossProcessPath(path string) string {
 	for name, number := range descriptors {
 		if rest, ok := strings.CutPrefix(path, name); ok && (rest == "") != (number == "") {
@@ -247,7 +249,7 @@ func crossProcessPath(path string) string {
 	return path
 }
 
-// nicCount is how many NICs the daemon that is started will have.
+// nicCount returns the number of NICs of the daemon to start.
 func (o *Options) nicCount() int {
 	if len(o.NICs) > 0 {
 		return len(o.NICs)
@@ -255,10 +257,11 @@ func (o *Options) nicCount() int {
 	return len(nicspec.Defaults())
 }
 
-// endTime is how long a daemon may take to end: it may have a capture to write out.
+// endTimeout is how long a daemon may take to exit: it may have a capture to write out.
 const endTimeout = 30 * time.Second
 
-// end lets go of the daemon. One of our own has ended when it returns, with its capture written.
+// release ends the use of the daemon. A private daemon has exited and written its capture when
+// release returns.
 func (d *lease) release() error {
 	if d.conn != nil {
 		d.conn.Close()
@@ -279,9 +282,9 @@ func (d *lease) release() error {
 	}
 }
 
-// withoutInherited calls f while the descriptors that came from our parent, beyond the standard
-// three, are not passed on. They are for the program: the daemon, which may outlive
-// it, would keep pipes and locks of others open.
+// withInheritedCloexec calls f while the descriptors inherited from our parent, except the standard
+// three, are set close-on-exec. They are meant for the program. The daemon may outlive it and would
+// keep pipes and locks open.
 func withInheritedCloexec(f func() error) error {
 	var inherited []int
 	if entries, err := os.ReadDir("/proc/self/fd"); err == nil {
@@ -303,8 +306,7 @@ func withInheritedCloexec(f func() error) error {
 	return err
 }
 
-// A relay holds what the daemon writes to its log until it is opened, and passes it on from
-// then on.
+// A logBuffer buffers the daemon's log until forwardTo is called, and forwards it from then on.
 type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer

@@ -9,19 +9,19 @@ import (
 	"softroce/internal/control"
 )
 
-// DeviceEnv is the environment variable that names the NICs that a program sees, separated by
-// commas, in this order. Without it, it sees all that the daemon has.
+// DeviceEnv is the environment variable that lists the NICs that a program sees, separated by
+// commas, in order. Without it, the program sees all NICs of the daemon.
 const DeviceEnv = "SOFTROCE_DEVICE"
 
-// environment is what a program gets: what we have, so that our libraries are found first and
-// find the daemon.
+// environment returns the environment of the program: the inherited one, extended so that the
+// dynamic linker finds our libraries first and these find the daemon.
 func environment(inherited []string, dir, socket, device, sanitizer string) ([]string, error) {
 	if strings.ContainsAny(dir, ":;") {
 		return nil, fmt.Errorf("%w: LD_LIBRARY_PATH cannot contain the directory %q, because of the %q in its name",
 			ErrNoLibraries, dir, dir[strings.IndexAny(dir, ":;")])
 	}
 	env := set(inherited, "LD_LIBRARY_PATH", joinNonEmpty(":", dir, lookup(inherited, "LD_LIBRARY_PATH")))
-	// What else is to be preloaded keeps its place before ours: it may want to be the first.
+	// Other preloaded libraries stay before ours: some must be first.
 	env = set(env, "LD_PRELOAD", joinNonEmpty(":", sanitizer, lookup(inherited, "LD_PRELOAD"), preload(dir)))
 	env = set(env, control.SocketEnv, socket)
 	if device != "" {
@@ -30,8 +30,8 @@ func environment(inherited []string, dir, socket, device, sanitizer string) ([]s
 	return env, nil
 }
 
-// preload lists the libraries. They are preloaded although LD_LIBRARY_PATH has them, because
-// a program may have been linked with a path of its own to the others (DT_RPATH).
+// preload lists the libraries. They are preloaded although LD_LIBRARY_PATH contains them, because a
+// program may have a DT_RPATH, which takes precedence.
 func preload(dir string) string {
 	var list []string
 	for _, name := range sonames {
@@ -40,14 +40,14 @@ func preload(dir string) string {
 			continue
 		}
 		if strings.Contains(file, " ") {
-			file = name // LD_PRELOAD ends a name at a space; LD_LIBRARY_PATH does not
+			file = name // LD_PRELOAD separates names at spaces, LD_LIBRARY_PATH does not
 		}
 		list = append(list, file)
 	}
 	return strings.Join(list, ":")
 }
 
-// joined joins what is not empty.
+// joinNonEmpty joins the parts that are not empty.
 func joinNonEmpty(sep string, parts ...string) string {
 	var list []string
 	for _, p := range parts {
@@ -58,7 +58,7 @@ func joinNonEmpty(sep string, parts ...string) string {
 	return strings.Join(list, sep)
 }
 
-// lookup returns the value of a variable, "" if there is none.
+// lookup returns the value of a variable, or an empty string.
 func lookup(env []string, key string) (value string) {
 	for _, e := range env {
 		if v, ok := strings.CutPrefix(e, key+"="); ok {
@@ -68,7 +68,7 @@ func lookup(env []string, key string) (value string) {
 	return value
 }
 
-// set returns env with the variable set, once.
+// set returns env with exactly one definition of the variable.
 func set(env []string, key, value string) []string {
 	out := make([]string, 0, len(env)+1)
 	for _, e := range env {

@@ -18,25 +18,25 @@ import (
 	"softroce/internal/tempdir"
 )
 
-// LibraryEnv is the environment variable that names the folder of the libraries.
+// LibraryEnv is the environment variable that names the directory of the libraries.
 const LibraryEnv = "SOFTROCE_LIBDIR"
 
-// verbsLibrary is what a folder of libraries must have. The others are there or not.
+// verbsLibrary must be in a directory of libraries. The others are optional.
 const verbsLibrary = "libibverbs.so.1"
 
 // sonames are the libraries to preload, in this order.
 var sonames = []string{verbsLibrary, "librdmacm.so.1"}
 
-// ErrNoLibraries is returned where this binary neither has the libraries beside it nor in it.
+// ErrNoLibraries is returned if no libraries are installed with this binary or embedded in it.
 var ErrNoLibraries = errors.New("no libraries for programs")
 
-// embedded are the libraries that this binary was built with, in a folder for each
-// architecture (GOARCH). What is not there when the binary is built is not in it.
+// embedded are the libraries that this binary was built with, in a directory per architecture
+// (GOARCH). It may be empty.
 //
 //go:embed all:lib
 var embedded embed.FS
 
-// libraries returns the folder of the libraries. cleanup removes what is not to stay.
+// libraries returns the directory of the libraries. cleanup removes it if it is temporary.
 func libraries() (dir string, cleanup func(), err error) {
 	keep := func() {}
 	if dir := os.Getenv(LibraryEnv); dir != "" {
@@ -65,7 +65,7 @@ func libraries() (dir string, cleanup func(), err error) {
 	return unpack(files)
 }
 
-// beside finds the libraries that were installed with this binary.
+// installedLibraries returns the directory of the libraries that were installed with this binary.
 func installedLibraries() (string, bool) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -79,8 +79,8 @@ func installedLibraries() (string, bool) {
 	return dir, err == nil
 }
 
-// unpack puts the files into the user's cache, if they are not there yet, or, where there is
-// no cache that can be used, into a temporary folder that cleanup removes.
+// unpack writes the files to the user's cache, unless they are there already. If the cache cannot
+// be used, it writes them to a temporary directory, which cleanup removes.
 func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 	name, err := fingerprint(files)
 	if err != nil {
@@ -106,14 +106,14 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 	return dir, cleanup, nil
 }
 
-// usable reports whether the dynamic linker can be told of a folder: LD_LIBRARY_PATH has no way
-// to quote.
+// validSearchPath reports whether LD_LIBRARY_PATH, which has no quoting, can contain a directory.
 func validSearchPath(dir string) bool { return !strings.ContainsAny(dir, ":; ") }
 
-// stNoExec is ST_NOEXEC of statfs(2): the file system is mounted so that nothing on it can be executed.
+// stNoExec is ST_NOEXEC of statfs(2): the file system is mounted noexec.
 const stNoExec = 8
 
-// mappable wants the dynamic linker to be able to load libraries from a folder.
+// checkMount returns an error if the dynamic linker cannot map libraries of a directory as
+// executable.
 func checkMount(dir string) error {
 	var st unix.Statfs_t
 	if unix.Statfs(dir, &st) == nil && st.Flags&stNoExec != 0 {
@@ -123,7 +123,7 @@ func checkMount(dir string) error {
 	return nil
 }
 
-// fingerprint is a name that is different for other files.
+// fingerprint returns a directory name derived from a hash of the files.
 func fingerprint(files fs.FS) (string, error) {
 	h := sha256.New()
 	err := forEachFile(files, func(name string, text []byte) error {
@@ -134,7 +134,7 @@ func fingerprint(files fs.FS) (string, error) {
 	return fmt.Sprintf("lib-%x", h.Sum(nil)[:8]), err
 }
 
-// each calls f with each library.
+// forEachFile calls f with each library.
 func forEachFile(files fs.FS, f func(name string, text []byte) error) error {
 	entries, err := fs.ReadDir(files, ".")
 	if err != nil {
@@ -152,8 +152,8 @@ func forEachFile(files fs.FS, f func(name string, text []byte) error) error {
 	return nil
 }
 
-// intact reports whether a folder has the libraries, byte for byte: they may have been cut
-// short by a full disk.
+// intact reports whether a directory contains the libraries byte for byte: a full disk may have
+// truncated them.
 func intact(files fs.FS, dir string) bool {
 	return forEachFile(files, func(name string, want []byte) error {
 		got, err := os.ReadFile(filepath.Join(dir, name))
@@ -164,8 +164,8 @@ func intact(files fs.FS, dir string) bool {
 	}) == nil
 }
 
-// install makes the folder dir with the libraries, whole or not at all: another program may do
-// the same at this moment.
+// install creates the directory dir with the libraries atomically: another process may do the same
+// at this moment.
 func install(files fs.FS, dir string) error {
 	parent := filepath.Dir(dir)
 	if err := os.MkdirAll(parent, 0o755); err != nil {
@@ -185,15 +185,15 @@ func install(files fs.FS, dir string) error {
 	if os.Rename(tmp, dir) == nil || intact(files, dir) {
 		return nil
 	}
-	// What is there is broken. Programs that run have the files open.
+	// The existing directory is damaged. Running programs keep its files open.
 	if err := os.RemoveAll(dir); err != nil {
 		return err
 	}
 	return os.Rename(tmp, dir)
 }
 
-// write writes the libraries, with the names besides that programs give to dlopen:
-// libibverbs.so is libibverbs.so.1.
+// write writes the libraries, and a symbolic link without version number for each, for programs
+// that dlopen libibverbs.so.
 func write(files fs.FS, dir string) error {
 	return forEachFile(files, func(name string, text []byte) error {
 		if stem, _, ok := strings.Cut(name, ".so."); ok {

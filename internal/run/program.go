@@ -18,27 +18,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Why a program cannot run, or not on softroce; match with errors.Is.
+// Reasons why a program cannot run, or not on softroce. Match them with errors.Is.
 var (
 	ErrNotFound      = errors.New("command not found")
 	ErrNotExecutable = errors.New("cannot execute")
 
-	// ErrUnsuitable is a program that would run, but without our libraries.
+	// ErrUnsuitable means that the program would run without our libraries.
 	ErrUnsuitable = errors.New("cannot run on softroce")
 )
 
-// A program is what a command's name stands for.
+// A program is the result of looking up a command.
 type program struct {
-	path string   // of the file to execute
-	args []string // what goes before the command's own arguments: a shell's, for a script without "#!"
+	path string   // the file to execute
+	args []string // arguments before those of the command: for a script without "#!", the script
 
-	// sanitizer is the library of a sanitizer that the program needs, "" if none. It must be
-	// the first of all libraries.
+	// sanitizer is the sanitizer library that the program needs, or empty. It must be loaded before
+	// all other libraries.
 	sanitizer string
 }
 
-// find looks a command up in PATH, as a shell does, and says what it is. The error is
-// ErrNotFound, ErrNotExecutable or ErrUnsuitable.
+// find looks a command up in PATH as a shell does and inspects it. The error is ErrNotFound,
+// ErrNotExecutable or ErrUnsuitable.
 func find(command, path string) (program, error) {
 	file, err := lookUp(command, path)
 	if err != nil {
@@ -48,10 +48,10 @@ func find(command, path string) (program, error) {
 	return p, p.inspect(file, path, maxInterpreters)
 }
 
-// maxInterpreters is how many scripts may interpret each other; Linux has the same limit.
+// maxInterpreters is the limit of Linux for nested script interpreters.
 const maxInterpreters = 5
 
-// lookUp returns the file of a command.
+// lookUp returns the file that a command refers to.
 func lookUp(command, path string) (string, error) {
 	if strings.Contains(command, "/") {
 		return command, executable(command)
@@ -76,14 +76,14 @@ func lookUp(command, path string) (string, error) {
 	return "", found
 }
 
-// isFile reports whether there is a file to be seen. In a folder of PATH that the user may not search there is none: the
-// shells go on, and say in the end that the command was not found.
+// isFile reports whether name is a file. It is false in a directory that the user may not search: a
+// shell skips such a directory and reports that the command was not found.
 func isFile(name string) bool {
 	st, err := os.Stat(name)
 	return err == nil && !st.IsDir()
 }
 
-// executable tells whether the kernel would try to execute a file.
+// executable returns an error if the kernel would refuse to execute a file.
 func executable(file string) error {
 	st, err := os.Stat(file)
 	switch {
@@ -108,15 +108,14 @@ func errno(err error) error {
 	return err
 }
 
-// headSize is how much of a file Linux looks at to see what it is.
+// headSize is how many bytes Linux reads to determine the format of an executable.
 const headSize = 256
 
-// inspect looks into a file that is to be executed: a program, or a script, and then into
-// what interprets it.
+// inspect checks a file that is to be executed: a program, or a script and its interpreter.
 func (p *program) inspect(file, path string, depth int) error {
 	f, err := os.Open(file)
 	if err != nil {
-		return nil // it may be executed and not read: nothing is known of it
+		return nil // executable but not readable: nothing to inspect
 	}
 	defer f.Close()
 	head := make([]byte, headSize)
@@ -131,7 +130,7 @@ func (p *program) inspect(file, path string, depth int) error {
 	case bytes.HasPrefix(head, []byte("#!")):
 		return p.inspectScript(head[2:], file, path, depth)
 	case depth == maxInterpreters && !bytes.ContainsRune(head, 0):
-		// A text without "#!" is the shell's: POSIX has execvp do so.
+		// POSIX requires execvp to run a text file without "#!" with the shell.
 		p.path, p.args = shell, []string{file}
 		return p.inspect(shell, path, depth-1)
 	}
@@ -140,7 +139,7 @@ func (p *program) inspect(file, path string, depth int) error {
 
 const shell = "/bin/sh"
 
-// inspectScript looks into the interpreter that a script's first line names.
+// inspectScript checks the interpreter in the first line of a script.
 func (p *program) inspectScript(line []byte, file, path string, depth int) error {
 	line, _, _ = bytes.Cut(line, []byte("\n"))
 	words := strings.Fields(string(line))
@@ -162,14 +161,14 @@ func (p *program) inspectScript(line []byte, file, path string, depth int) error
 		}
 		real, err := lookUp(w, path)
 		if err != nil {
-			return nil // env says so itself
+			return nil // env reports it
 		}
 		return p.inspect(real, path, depth-1)
 	}
 	return nil
 }
 
-// machines are the architectures of ELF that this program may be built for.
+// machines maps the architectures that this program may be built for to ELF.
 var machines = map[string]elf.Machine{
 	"amd64": elf.EM_X86_64, "arm64": elf.EM_AARCH64, "riscv64": elf.EM_RISCV, "ppc64le": elf.EM_PPC64, "s390x": elf.EM_S390,
 }
@@ -178,11 +177,11 @@ func unsuitable(file, why string, a ...any) error {
 	return fmt.Errorf("%s %w: %s", file, ErrUnsuitable, fmt.Sprintf(why, a...))
 }
 
-// inspectELF refuses programs that our libraries do not reach.
+// inspectELF rejects programs that would not load our libraries.
 func (p *program) inspectELF(f *os.File, file string) error {
 	e, err := elf.NewFile(f)
 	if err != nil {
-		return nil // the kernel needs less of it than we would like to know
+		return nil // the kernel accepts files that debug/elf does not
 	}
 	if e.Class == elf.ELFCLASS32 {
 		return unsuitable(file, "it is a 32-bit program and the libraries are 64-bit")
@@ -193,7 +192,7 @@ func (p *program) inspectELF(f *os.File, file string) error {
 	linker := interpreter(e)
 	switch {
 	case linker == "" && hasVerbs(f):
-		return nil // it needs no library to find the daemon
+		return nil // it uses the daemon without our libraries
 	case linker == "":
 		return unsuitable(file, "it is statically linked, so no dynamic linker loads the libraries; "+
 			"link it dynamically against libibverbs.so.1 (Go programs: use package verbs instead)")
@@ -213,7 +212,8 @@ func (p *program) inspectELF(f *os.File, file string) error {
 	return nil
 }
 
-// hasVerbs reports whether a program was built with this module, in which package verbs is.
+// hasVerbs reports whether a program was built with this module and may therefore use package
+// verbs.
 func hasVerbs(f *os.File) bool {
 	info, err := buildinfo.Read(f)
 	return err == nil && (info.Main.Path == module ||
@@ -223,7 +223,7 @@ func hasVerbs(f *os.File) bool {
 // module is the path of this module.
 const module = "softroce"
 
-// interpreter returns the dynamic linker of a program, "" if it has none.
+// interpreter returns the dynamic linker of a program, or an empty string.
 func interpreter(e *elf.File) string {
 	for _, s := range e.Progs {
 		if s.Type == elf.PT_INTERP && s.Filesz < unix.PathMax {
@@ -236,11 +236,11 @@ func interpreter(e *elf.File) string {
 	return ""
 }
 
-// stNoSUID is ST_NOSUID of statfs(2): the file system is mounted so that these bits have no effect.
+// stNoSUID is ST_NOSUID of statfs(2): the file system is mounted nosuid.
 const stNoSUID = 2
 
-// secure tells why the kernel would start a program in secure-execution mode (AT_SECURE),
-// "" if it would not.
+// secureExecReason returns why the kernel would start a program in secure-execution mode
+// (AT_SECURE), or an empty string if it would not.
 func secureExecReason(f *os.File) string {
 	var st unix.Stat_t
 	var fs unix.Statfs_t
@@ -251,7 +251,7 @@ func secureExecReason(f *os.File) string {
 	if no, err := unix.PrctlRetInt(unix.PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0); err == nil && no == 1 {
 		return "" // the bits have no effect
 	}
-	const setgid = unix.S_ISGID | unix.S_IXGRP // without the latter it is a mark of locking
+	const setgid = unix.S_ISGID | unix.S_IXGRP // set-group-ID without group execute once meant mandatory locking
 	switch {
 	case st.Mode&unix.S_ISUID != 0 && int(st.Uid) != os.Getuid():
 		return "it is set-user-ID"

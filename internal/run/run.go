@@ -11,27 +11,27 @@ import (
 	"softroce/verbs"
 )
 
-// Options say what to run, and where.
+// Options describe the program to run and its daemon.
 type Options struct {
-	Command []string // a name for PATH, or a path, and its arguments
+	Command []string // a path, or a name to look up in PATH, and the arguments
 	Device  string   // the NICs that the program sees, separated by commas; "": all
-	Quiet   bool     // do not tell what was done
+	Quiet   bool     // do not print which daemon and libraries are used
 
-	// Socket is the daemon's; "": the default one (see control.SocketPath), or, where nobody
-	// serves on that, one that the user's programs share.
+	// Socket is the daemon's socket. If empty, it is the default one (see control.SocketPath), or,
+	// if no daemon runs there, one that the user's programs share.
 	Socket string
 
-	// What a daemon is to be like that is started for the program. One that runs already is
-	// not used where one of these is set.
-	NICs    []string // as of softroce daemon --nic
-	Fault   string   // file of a fault program
+	// The configuration of the daemon to start. If any of these is set, a running daemon is not
+	// used.
+	NICs    []string // as for softroce daemon --nic
+	Fault   string   // file that holds a fault program
 	Capture string   // pcapng file to write
 
-	Stderr io.Writer // for what is told, and for the daemon's log
+	Stderr io.Writer // receives messages and the daemon's log
 }
 
-// An Error is a command that was not run, or whose surroundings failed. Status is what a shell
-// would return for it.
+// An Error is returned if the command could not run, or if the daemon failed. Status is the status
+// that a shell would return.
 type Error struct {
 	Status int
 	Err    error
@@ -40,11 +40,11 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// standardPath is where execvp looks for commands if nobody says where: confstr(_CS_PATH).
+// standardPath is the search path of execvp if PATH is not set: confstr(_CS_PATH).
 const standardPath = "/bin:/usr/bin"
 
-// Run runs a command on softroce and returns its status: 128+n where signal n ended it. It
-// must not be called twice at the same time: a process has one set of signals.
+// Run runs a command on softroce and returns its status, or 128+n if signal n ended it. It must not
+// be called concurrently, because signal handling is per process.
 func Run(ctx context.Context, o Options) (int, error) {
 	path, ok := os.LookupEnv("PATH")
 	if !ok {
@@ -71,7 +71,7 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	if err != nil {
 		return 0, err
 	}
-	// The program's own failure is the one to tell of.
+	// A failure of the program takes precedence over one of the daemon.
 	defer func() {
 		if endErr := d.release(); endErr != nil && err == nil && code == 0 {
 			err = fmt.Errorf("daemon: %w", endErr)
@@ -94,7 +94,7 @@ func (o *Options) run(ctx context.Context, p program) (code int, err error) {
 	return execute(ctx, p.path, argv, env)
 }
 
-// checkDevices wants each of the NICs to be there.
+// checkDevices returns an error if the daemon lacks one of the NICs.
 func checkDevices(ctx context.Context, socket, names string) error {
 	if names == "" {
 		return nil
@@ -115,7 +115,7 @@ func checkDevices(ctx context.Context, socket, names string) error {
 	return nil
 }
 
-// String tells which daemon it is, in a line's part.
+// String describes the daemon in use.
 func (d *lease) String() string {
 	s := d.description()
 	if d.denied != "" {
@@ -132,7 +132,7 @@ func (d *lease) description() string {
 	for _, n := range d.nics {
 		name, rest, _ := strings.Cut(n, " on ")
 		if fields := strings.Split(rest, ", "); len(fields) > 2 {
-			name += " " + fields[2] // state, path MTU, the first address
+			name += " " + fields[2] // the fields are: state, path MTU, first address
 		}
 		nics = append(nics, name)
 	}
