@@ -5,7 +5,7 @@
 // With a WORD, only the rules that have it in their text are broken.
 //
 // Nothing in the tree is changed: the broken file lies over the real one while the tests run. What is printed is
-// the table in docs/use/testing.md. The end is an error if a broken rule went unnoticed.
+// the table in docs/internals/testing.md. The end is an error if a broken rule went unnoticed.
 package main
 
 import (

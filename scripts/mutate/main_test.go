@@ -9,7 +9,7 @@ import (
 // The rules move with the code: each must be found where the table says.
 func TestMutationsApply(t *testing.T) {
 	t.Chdir("../..")
-	docs, err := os.ReadFile("docs/use/testing.md")
+	docs, err := os.ReadFile("docs/internals/testing.md")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -18,7 +18,7 @@ func TestMutationsApply(t *testing.T) {
 			t.Errorf("%s: %v", m.rule, err)
 		}
 		if !bytes.Contains(docs, []byte("| "+m.rule+" |")) {
-			t.Errorf("docs/use/testing.md does not have: %s", m.rule)
+			t.Errorf("docs/internals/testing.md does not have: %s", m.rule)
 		}
 	}
 }
