@@ -13,6 +13,7 @@ import (
 	"softroce/cm"
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 )
 
 // A cmChannel is an event channel of the connection manager.
@@ -158,7 +159,7 @@ func ahOut(v *cm.Vector) abi.AHAttr {
 // identifierOut tells what an identifier is bound to.
 func identifierOut(id *cm.ID) abi.CMIdentifier {
 	src, dst := id.Addresses()
-	i := abi.CMIdentifier{PortSpace: uint32(id.PortSpace()), QPType: id.QPType()}
+	i := abi.CMIdentifier{PortSpace: uint32(id.PortSpace()), QPType: uint32(id.QPType())}
 	scope := uint32(0)
 	if n := id.NIC(); n != nil {
 		abi.PutText(i.Device[:], n.Name())
@@ -221,7 +222,7 @@ func (c *conn) cmCreateID(v *abi.CMCreateIDRequest, _ *control.Packet) ([]any, e
 	if v.PortSpace > math.MaxUint16 {
 		return nil, refuse(syscall.EINVAL, "port space %#x", v.PortSpace)
 	}
-	id, err := c.session.NewID(ch.channel, cm.PortSpace(v.PortSpace), v.QPType)
+	id, err := c.session.NewID(ch.channel, cm.PortSpace(v.PortSpace), ib.QPType(v.QPType))
 	if err != nil {
 		return nil, err
 	}
@@ -295,15 +296,13 @@ func (c *conn) cmReject(id *cm.ID, v *abi.CMRejectRequest) ([]any, error) {
 }
 
 func (c *conn) cmInitQPAttr(id *cm.ID, v *abi.CMInitQPAttrRequest) ([]any, error) {
-	a, err := id.InitQPAttr(v.State)
+	a, err := id.InitQPAttr(ib.QPState(v.State))
 	if err != nil {
 		return nil, err
 	}
-	return []any{abi.CMInitQPAttrReply{Mask: a.Mask, Attr: abi.QPAttr{
-		State: a.State, PathMTU: uint32(a.PathMTU), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
-		AccessFlags: a.Access, AH: ahOut(&a.AH), PKeyIndex: a.PKeyIndex, PortNum: 1, MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
-		MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
-	}}}, nil
+	r := abi.CMInitQPAttrReply{Mask: uint32(a.Mask), Attr: transportAttrOut(&a.QPAttr)}
+	r.Attr.AH, r.Attr.PKeyIndex, r.Attr.PortNum = ahOut(&a.AH), a.PKeyIndex, 1
+	return []any{r}, nil
 }
 
 func (c *conn) cmQueryID(id *cm.ID, v *abi.HandleRequest) ([]any, error) {

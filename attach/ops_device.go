@@ -8,6 +8,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 	"softroce/nic"
 )
 
@@ -135,26 +136,11 @@ func (c *conn) queryPort(*empty, *control.Packet) (answer, error) {
 	}}}, nil
 }
 
-// mtuCode is the ibv_mtu of a path MTU in bytes, 0 for what is none.
+// mtuCode returns the ibv_mtu of a path MTU in bytes, 0 where there is none.
 func mtuCode(bytes int) uint32 {
-	for code := uint32(1); code <= 5; code++ {
-		if bytes == 128<<code {
-			return code
-		}
-	}
-	return 0
+	code, _ := ib.MTUOf(bytes)
+	return uint32(code)
 }
-
-// mtuBytes is the inverse of mtuCode.
-func mtuBytes(code uint32) int {
-	if code < 1 || code > 5 {
-		return 0
-	}
-	return 128 << code
-}
-
-// gidRoCEv2 is the ibv_gid_type of every entry.
-const gidRoCEv2 = 2
 
 func (c *conn) queryGIDs(*empty, *control.Packet) (answer, error) {
 	var gids []nic.GIDEntry
@@ -162,7 +148,7 @@ func (c *conn) queryGIDs(*empty, *control.Packet) (answer, error) {
 	gids = gids[:min(len(gids), (abi.MaxMessage-64)/abi.Size(abi.GIDEntry{}))]
 	a := answer{body: []any{abi.ListReply{Count: uint32(len(gids))}}}
 	for _, g := range gids {
-		e := abi.GIDEntry{GID: g.GID, Index: uint32(g.Index), Type: gidRoCEv2, VLAN: uint32(g.VLAN)}
+		e := abi.GIDEntry{GID: g.GID, Index: uint32(g.Index), Type: ib.GIDTypeRoCEv2, VLAN: uint32(g.VLAN)}
 		abi.PutText(e.Netdev[:], g.Netdev)
 		a.body = append(a.body, e)
 	}

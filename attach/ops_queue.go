@@ -273,7 +273,7 @@ func attrIn(a *abi.QPAttr) nic.QPAttr {
 	return nic.QPAttr{
 		QPAttr: ib.QPAttr{
 			State: ib.QPState(a.State), CurState: ib.QPState(a.CurState),
-			PathMTU: mtuBytes(a.PathMTU), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
+			PathMTU: ib.MTU(a.PathMTU).Bytes(), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
 			Access: ib.Access(a.AccessFlags), MaxRDAtomic: a.MaxRdAtomic, MaxDestRDAtomic: a.MaxDestRdAtomic,
 			MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCount: a.RetryCnt, RNRRetry: a.RNRRetry,
 		},
@@ -289,14 +289,21 @@ func boolOf(v bool) uint8 {
 }
 
 func attrOut(a *nic.QPAttr) abi.QPAttr {
+	r := transportAttrOut(&a.QPAttr)
+	r.Cap, r.PKeyIndex, r.PortNum = capsOut(a.Caps), uint16(a.PKeyIndex), uint8(a.Port)
+	r.AH = abi.AHAttr{
+		DGID: a.AV.DGID, FlowLabel: a.AV.FlowLabel, DLID: a.AV.DLID, SGIDIndex: uint8(a.AV.SGIDIndex),
+		HopLimit: a.AV.HopLimit, TrafficClass: a.AV.TClass, SL: a.AV.SL, IsGlobal: 1, PortNum: uint8(a.AV.Port),
+	}
+	return r
+}
+
+// transportAttrOut converts the attributes that the transport keeps.
+func transportAttrOut(a *ib.QPAttr) abi.QPAttr {
 	return abi.QPAttr{
-		State: uint32(a.State), CurState: uint32(a.State), PathMTU: mtuCode(a.PathMTU), QKey: a.QKey,
-		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN, AccessFlags: uint32(a.Access), Cap: capsOut(a.Caps),
-		AH: abi.AHAttr{
-			DGID: a.AV.DGID, FlowLabel: a.AV.FlowLabel, DLID: a.AV.DLID, SGIDIndex: uint8(a.AV.SGIDIndex),
-			HopLimit: a.AV.HopLimit, TrafficClass: a.AV.TClass, SL: a.AV.SL, IsGlobal: 1, PortNum: uint8(a.AV.Port),
-		},
-		SQDraining: boolOf(a.Draining), PKeyIndex: uint16(a.PKeyIndex), MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic,
-		MinRNRTimer: a.MinRNRTimer, PortNum: uint8(a.Port), Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
+		State: uint32(a.State), CurState: uint32(a.CurState), PathMTU: mtuCode(a.PathMTU), QKey: a.QKey,
+		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN, AccessFlags: uint32(a.Access), SQDraining: boolOf(a.Draining),
+		MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic, MinRNRTimer: a.MinRNRTimer,
+		Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
 	}
 }

@@ -91,9 +91,6 @@ const (
 // maxConns is how many connections an agent keeps, those in timewait included.
 const maxConns = 1 << 17
 
-// duration is the nanoseconds of a code.
-func duration(code uint8) int64 { return 4096 << min(code, 31) }
-
 // An Agent speaks the protocol of the connection manager on any number of ports. Its methods, and
 // those of its connections, are called by one goroutine, with the time in nanoseconds.
 type Agent struct {

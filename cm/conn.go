@@ -1,5 +1,7 @@
 package cm
 
+import "softroce/internal/ib"
+
 // A State is where a connection stands, seen from this side (IBTA 12.9).
 type State uint8
 
@@ -71,7 +73,7 @@ func (a *Agent) Connect(now int64, p Port, r Route, q *REQ) (*Conn, error) {
 	q.LocalID, q.LocalGUID = c.localID, p.GUID()
 	c.active, c.state, c.localQPN = true, StateREQSent, q.LocalQPN
 	c.life, c.limit, c.tid = q.Primary.ACKTimeout, int(q.MaxCMRetries), uint64(AttrREQ)<<32|uint64(c.localID)
-	c.send(now, q, duration(q.RemoteResponseTime)+2*duration(PacketLife))
+	c.send(now, q, ib.TimeCode(q.RemoteResponseTime)+2*ib.TimeCode(PacketLife))
 	return c, nil
 }
 
@@ -134,7 +136,7 @@ func (c *Conn) Disconnect(now int64) error {
 	case StateEstablished:
 		c.state, c.tid = StateDREQSent, uint64(AttrDREQ)<<32|uint64(c.localID)
 		c.retries = c.limit
-		c.send(now, &DREQ{LocalID: c.localID, RemoteID: c.remoteID, RemoteQPN: c.peerQPN}, duration(c.life)+2*duration(PacketLife))
+		c.send(now, &DREQ{LocalID: c.localID, RemoteID: c.remoteID, RemoteQPN: c.peerQPN}, ib.TimeCode(c.life)+2*ib.TimeCode(PacketLife))
 	case StateDREQReceived:
 		c.once(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
 		c.timewait(now)
@@ -226,7 +228,7 @@ func (c *Conn) giveUp(now int64) {
 // timewait keeps the connection's numbers until none of its packets can be under way (12.9.8.4).
 func (c *Conn) timewait(now int64) {
 	c.state = StateTimewait
-	c.agent.timers.set(c, now+duration(c.life))
+	c.agent.timers.set(c, now+ib.TimeCode(c.life))
 }
 
 // established ends the wait for a RTU.

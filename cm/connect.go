@@ -2,6 +2,7 @@ package cm
 
 import (
 	"net/netip"
+	"softroce/internal/ib"
 	"syscall"
 )
 
@@ -56,9 +57,9 @@ func (id *ID) request(p *ConnParam, service uint64) *REQ {
 		PathMTU: id.nic.MTU(), MaxCMRetries: MaxRetries, SRQ: p.SRQ, VendorID: p.ECEVendor & 0xffffff, Options: p.ECEOptions,
 	}
 	switch id.qpType {
-	case QPTypeUC:
+	case ib.QPTypeUC:
 		q.Service = ServiceUC
-	case QPTypeXRCSend, QPTypeXRCRecv:
+	case ib.QPTypeXRCSend, ib.QPTypeXRCRecv:
 		q.Service, q.Extended = ServiceExt, 1
 	}
 	q.Primary = PathRecord{
@@ -231,11 +232,11 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	}
 	switch {
 	case q.Service == ServiceUC:
-		id.qpType = QPTypeUC
+		id.qpType = ib.QPTypeUC
 	case q.Service == ServiceExt && q.Extended == 1:
-		id.qpType = QPTypeXRCRecv
+		id.qpType = ib.QPTypeXRCRecv
 	case q.Service == ServiceRC:
-		id.qpType = QPTypeRC
+		id.qpType = ib.QPTypeRC
 	default:
 		id.conn = nil
 		id.destroy()

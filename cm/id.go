@@ -4,6 +4,7 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+	"softroce/internal/ib"
 	"syscall"
 	"time"
 )
@@ -25,22 +26,13 @@ var idStates = [...]string{"idle", "bound", "resolving", "address resolved", "ro
 
 func (s idState) String() string { return idStates[s] }
 
-// Types of queue pairs that identifiers are for: enum ibv_qp_type.
-const (
-	QPTypeRC      = 2
-	QPTypeUC      = 3
-	QPTypeUD      = 4
-	QPTypeXRCSend = 9
-	QPTypeXRCRecv = 10
-)
-
 // An ID is an identifier: struct rdma_cm_id.
 type ID struct {
 	session *Session
 	handle  uint32
 	channel *Channel
 	ps      PortSpace
-	qpType  uint32
+	qpType  ib.QPType
 	state   idState
 
 	nic      NIC // nil: not bound to a device
@@ -71,7 +63,7 @@ type ID struct {
 }
 
 // NewID makes an identifier. Errors are EINVAL and ENOMEM.
-func (s *Session) NewID(ch *Channel, ps PortSpace, qpType uint32) (*ID, error) {
+func (s *Session) NewID(ch *Channel, ps PortSpace, qpType ib.QPType) (*ID, error) {
 	if ch == nil || ch.session != s || ch.closed {
 		return nil, refuse(syscall.EINVAL, "identifier needs an event channel")
 	}
@@ -81,9 +73,9 @@ func (s *Session) NewID(ch *Channel, ps PortSpace, qpType uint32) (*ID, error) {
 		return nil, refuse(syscall.EINVAL, "port space %#x", uint16(ps))
 	}
 	switch qpType {
-	case QPTypeRC, QPTypeUC, QPTypeUD, QPTypeXRCSend, QPTypeXRCRecv:
+	case ib.QPTypeRC, ib.QPTypeUC, ib.QPTypeUD, ib.QPTypeXRCSend, ib.QPTypeXRCRecv:
 	default:
-		return nil, refuse(syscall.EINVAL, "queue pair type %d", qpType)
+		return nil, refuse(syscall.EINVAL, "queue pair type %d", uint32(qpType))
 	}
 	if len(s.ids) >= MaxIDs {
 		return nil, refuse(syscall.ENOMEM, "program has its %d identifiers", MaxIDs)
@@ -106,7 +98,7 @@ func (id *ID) Handle() uint32 { return id.handle }
 func (id *ID) PortSpace() PortSpace { return id.ps }
 
 // QPType returns the type of queue pair that it is for.
-func (id *ID) QPType() uint32 { return id.qpType }
+func (id *ID) QPType() ib.QPType { return id.qpType }
 
 // NIC returns the device that it is bound to, or nil.
 func (id *ID) NIC() NIC { return id.nic }
@@ -115,7 +107,7 @@ func (id *ID) NIC() NIC { return id.nic }
 func (id *ID) Addresses() (src, dst netip.AddrPort) { return id.src, id.dst }
 
 // datagrams reports whether the identifier is for a queue pair of UD.
-func (id *ID) datagrams() bool { return id.qpType == QPTypeUD }
+func (id *ID) datagrams() bool { return id.qpType == ib.QPTypeUD }
 
 // Destroy ends the identifier, and whatever it is at.
 func (id *ID) Destroy() { id.destroy() }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"softroce/cm"
+	"softroce/internal/ib"
 )
 
 // A program that asks for what fails, again and again, and does not fetch what came of it, is refused in the end.
@@ -22,7 +23,7 @@ func TestEventsThatNobodyFetchesAreBounded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	id, err := s.NewID(ch, cm.PortSpaceTCP, cm.QPTypeRC)
+	id, err := s.NewID(ch, cm.PortSpaceTCP, ib.QPTypeRC)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -3,65 +3,26 @@ package cm
 import (
 	"net/netip"
 	"slices"
+	"softroce/internal/ib"
 	"syscall"
 )
 
-// QPAttr is what a queue pair needs to go to a state: some fields of struct ibv_qp_attr, named by Mask, whose bits
-// are those of ibv_qp_attr_mask.
+// QPAttr are the attributes that a queue pair needs to enter a state; Mask names those that are set.
 type QPAttr struct {
-	Mask            uint32
-	State           uint32
-	Access          uint32 // ibv_access_flags
-	QKey            uint32
-	AH              Vector
-	PathMTU         uint8
-	DestQPN         uint32
-	RQPSN, SQPSN    uint32
-	MaxRDAtomic     uint8
-	MaxDestRDAtomic uint8
-	MinRNRTimer     uint8
-	Timeout         uint8
-	RetryCount      uint8
-	RNRRetry        uint8
-	PKeyIndex       uint16
+	ib.QPAttr
+	Mask      ib.QPAttrMask
+	AH        Vector
+	PKeyIndex uint16
 }
-
-// States and masks of queue pairs, and access flags, as verbs number them.
-const (
-	qpsInit = 1
-	qpsRTR  = 2
-	qpsRTS  = 3
-
-	maskState     = 1 << 0
-	maskAccess    = 1 << 3
-	maskPKeyIndex = 1 << 4
-	maskPort      = 1 << 5
-	maskQKey      = 1 << 6
-	maskAV        = 1 << 7
-	maskPathMTU   = 1 << 8
-	maskTimeout   = 1 << 9
-	maskRetry     = 1 << 10
-	maskRNRRetry  = 1 << 11
-	maskRQPSN     = 1 << 12
-	maskMaxRD     = 1 << 13
-	maskMinRNR    = 1 << 15
-	maskSQPSN     = 1 << 16
-	maskMaxDestRD = 1 << 17
-	maskDestQPN   = 1 << 20
-
-	accessRemoteWrite  = 2
-	accessRemoteRead   = 4
-	accessRemoteAtomic = 8
-)
 
 // InitQPAttr returns what a queue pair of the identifier needs to go to INIT (1), RTR (2) or RTS (3). The error
 // is EINVAL: not in this state, or of the identifier.
-func (id *ID) InitQPAttr(state uint32) (QPAttr, error) {
-	a := QPAttr{State: state, Mask: maskState}
+func (id *ID) InitQPAttr(state ib.QPState) (QPAttr, error) {
+	a := QPAttr{QPAttr: ib.QPAttr{State: state}, Mask: ib.QPMaskState}
 	if id.nic == nil {
 		return a, refuse(syscall.EINVAL, "identifier is bound to no device")
 	}
-	if state == qpsInit {
+	if state == ib.QPSInit {
 		i, ok := id.nic.PKeyIndex(id.partition())
 		if !ok {
 			return a, refuse(syscall.EINVAL, "%s is not in the partition of P_Key %#04x any more", id.nic.Name(), id.route.PKey)
@@ -71,25 +32,25 @@ func (id *ID) InitQPAttr(state uint32) (QPAttr, error) {
 	switch {
 	case id.datagrams():
 		return id.initDatagrams(a)
-	case state == qpsInit:
-		a.Mask |= maskPKeyIndex | maskPort | maskAccess
+	case state == ib.QPSInit:
+		a.Mask |= ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess
 		if id.req != nil {
-			a.Access = accessRemoteWrite
+			a.Access = ib.AccessRemoteWrite
 			if id.responderResources() > 0 {
-				a.Access |= accessRemoteRead | accessRemoteAtomic
+				a.Access |= ib.AccessRemoteRead | ib.AccessRemoteAtomic
 			}
 		}
 		return a, nil
 	case id.req == nil || !id.passive && id.rep == nil:
 		return a, refuse(syscall.EINVAL, "identifier is %v: the peer is not known", id.state)
-	case state == qpsRTR:
+	case state == ib.QPSRTR:
 		id.attrRTR(&a)
 		return a, nil
-	case state == qpsRTS:
+	case state == ib.QPSRTS:
 		id.attrRTS(&a)
 		return a, nil
 	}
-	return a, refuse(syscall.EINVAL, "state %d of a queue pair", state)
+	return a, refuse(syscall.EINVAL, "state %d of a queue pair", uint32(state))
 }
 
 // partition is the P_Key of what the identifier is for: of the route, if it has one yet.
@@ -102,45 +63,45 @@ func (id *ID) partition() uint16 {
 
 func (id *ID) initDatagrams(a QPAttr) (QPAttr, error) {
 	switch a.State {
-	case qpsInit:
-		a.Mask |= maskPKeyIndex | maskPort | maskQKey
+	case ib.QPSInit:
+		a.Mask |= ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey
 		if a.QKey = id.qkey; a.QKey == 0 {
 			a.QKey = UDPQKey
 		}
-	case qpsRTR:
-	case qpsRTS:
-		a.Mask |= maskSQPSN
+	case ib.QPSRTR:
+	case ib.QPSRTS:
+		a.Mask |= ib.QPMaskSQPSN
 		a.SQPSN = id.psn
 	default:
-		return a, refuse(syscall.EINVAL, "state %d of a queue pair", a.State)
+		return a, refuse(syscall.EINVAL, "state %d of a queue pair", uint32(a.State))
 	}
 	return a, nil
 }
 
 func (id *ID) attrRTR(a *QPAttr) {
-	a.Mask |= maskAV | maskPathMTU | maskDestQPN | maskRQPSN
-	a.AH, a.PathMTU, a.RQPSN = id.vector(), id.req.PathMTU, id.psn
+	a.Mask |= ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN
+	a.AH, a.PathMTU, a.RQPSN = id.vector(), ib.MTU(id.req.PathMTU).Bytes(), id.psn
 	a.DestQPN = id.req.LocalQPN
 	if !id.passive {
 		a.DestQPN = id.rep.LocalQPN
 	}
-	if id.qpType == QPTypeRC || id.qpType == QPTypeXRCRecv {
-		a.Mask |= maskMaxDestRD | maskMinRNR
+	if id.qpType == ib.QPTypeRC || id.qpType == ib.QPTypeXRCRecv {
+		a.Mask |= ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer
 		a.MaxDestRDAtomic, a.MinRNRTimer = id.responderResources(), 0 // 655 ms, as Linux says
 	}
 }
 
 func (id *ID) attrRTS(a *QPAttr) {
-	a.Mask |= maskSQPSN
+	a.Mask |= ib.QPMaskSQPSN
 	if a.SQPSN = id.req.StartingPSN; !id.passive {
 		a.SQPSN = id.rep.StartingPSN
 	}
-	if id.qpType == QPTypeUC {
+	if id.qpType == ib.QPTypeUC {
 		return
 	}
-	a.Mask |= maskTimeout
-	if id.qpType != QPTypeXRCRecv { // an XRC target asks for nothing
-		a.Mask |= maskRetry | maskRNRRetry | maskMaxRD
+	a.Mask |= ib.QPMaskTimeout
+	if id.qpType != ib.QPTypeXRCRecv { // an XRC target asks for nothing
+		a.Mask |= ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic
 	}
 	a.RetryCount, a.RNRRetry, a.MaxRDAtomic = id.req.RetryCount, id.req.RNRRetryCount, id.initiatorDepth()
 	a.Timeout = id.req.Primary.ACKTimeout
@@ -219,7 +180,7 @@ func (id *ID) SetOption(o Option, v uint32) error {
 		}
 		id.afOnly = v != 0
 	case OptionACKTimeout:
-		if id.qpType != QPTypeRC && id.qpType != QPTypeXRCSend || v > 31 {
+		if id.qpType != ib.QPTypeRC && id.qpType != ib.QPTypeXRCSend || v > 31 {
 			return refuse(syscall.EINVAL, "ACK timeout %d", v)
 		}
 		id.ackTimeout = uint8(v)

@@ -1,6 +1,9 @@
 package cm
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"softroce/internal/ib"
+)
 
 // req handles a REQ: a duplicate, one that another connection is in the way of, or a new one.
 func (in *incoming) req(q *REQ) {
@@ -25,7 +28,7 @@ func (in *incoming) req(q *REQ) {
 	c.learn(q.LocalID, q.LocalGUID, q.LocalQPN)
 	c.state, c.tid = StateREQReceived, in.header.TID
 	c.life, c.limit = q.Primary.ACKTimeout, int(q.MaxCMRetries)
-	c.interval = duration(min(q.LocalResponseTime, serviceTime)) + 2*duration(PacketLife)
+	c.interval = ib.TimeCode(min(q.LocalResponseTime, serviceTime)) + 2*ib.TimeCode(PacketLife)
 	c.life = min(c.life, ResponseTime)
 	switch why := a.handler.Request(c, q); why {
 	case 0:
@@ -108,7 +111,7 @@ func (in *incoming) mra(m *MRA) {
 	if c == nil || !(c.state == StateREQSent && m.About == AboutREQ || c.state == StateREPSent && m.About == AboutREP) {
 		return
 	}
-	in.agent.timers.set(c, in.now+duration(min(m.ServiceTimeout, serviceTime))+2*duration(PacketLife))
+	in.agent.timers.set(c, in.now+ib.TimeCode(min(m.ServiceTimeout, serviceTime))+2*ib.TimeCode(PacketLife))
 }
 
 // rej handles a REJ.

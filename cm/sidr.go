@@ -1,5 +1,7 @@
 package cm
 
+import "softroce/internal/ib"
+
 // Ask sends a SIDR_REQ, whose RequestID it sets. The answer is a LookedUp event.
 func (a *Agent) Ask(now int64, p Port, r Route, q *SIDRREQ) (*Conn, error) {
 	c, err := a.newConn(p, r)
@@ -8,7 +10,7 @@ func (a *Agent) Ask(now int64, p Port, r Route, q *SIDRREQ) (*Conn, error) {
 	}
 	q.RequestID = c.localID
 	c.active, c.state, c.limit, c.tid = true, StateSIDRSent, MaxRetries, uint64(AttrSIDRREQ)<<32|uint64(c.localID)
-	c.send(now, q, duration(ResponseTime))
+	c.send(now, q, ib.TimeCode(ResponseTime))
 	return c, nil
 }
 
@@ -20,7 +22,7 @@ func (c *Conn) Answer(now int64, p *SIDRREP) error {
 	p.RequestID = c.remoteID
 	c.once(p)
 	c.state = StateSIDRAnswered
-	c.agent.timers.set(c, now+2*duration(ResponseTime))
+	c.agent.timers.set(c, now+2*ib.TimeCode(ResponseTime))
 	return nil
 }
 

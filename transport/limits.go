@@ -32,11 +32,3 @@ const (
 	// that may be outstanding: new ones and repeated ones.
 	answersPerResource = 2
 )
-
-// ackTimeout returns the local ACK timeout in nanoseconds (IBTA 9.7.6.1.3).
-func ackTimeout(code uint8) int64 {
-	if code == 0 {
-		return 0
-	}
-	return 4096 << (code & 31)
-}

@@ -42,7 +42,7 @@ func (q *QP) armTimer(now int64) {
 		return
 	}
 	if r.deadline == 0 && r.rnrUntil == 0 && q.attr.Timeout != 0 {
-		r.deadline = now + ackTimeout(q.attr.Timeout)<<r.expired
+		r.deadline = now + ib.ACKTimeout(q.attr.Timeout)<<r.expired
 	}
 }
 

@@ -416,8 +416,8 @@ func TestAnAnswerEndsTheBackoff(t *testing.T) {
 			a.env.Now = a.qp.NextDeadline()
 			a.qp.Transmit(&a.env)
 		}
-		if wait := a.qp.NextDeadline() - a.env.Now; wait != ackTimeout(usual.timeout) {
-			t.Errorf("%#x: the next timeout is after %d ns, want %d", answer, wait, ackTimeout(usual.timeout))
+		if wait := a.qp.NextDeadline() - a.env.Now; wait != ib.ACKTimeout(usual.timeout) {
+			t.Errorf("%#x: the next timeout is after %d ns, want %d", answer, wait, ib.ACKTimeout(usual.timeout))
 		}
 	}
 }
