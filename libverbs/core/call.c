@@ -4,6 +4,8 @@
  */
 #include "core/conn.h"
 
+#include <errno.h>
+
 int sr_call(struct sr_conn *c, const struct sr_request *r)
 {
 	return c->forked ? sr_fork_child_call(c, r) : sr_conn_call(c, r);
@@ -34,4 +36,10 @@ int sr_command_handle(struct sr_conn *c, uint16_t op, uint32_t handle)
 {
 	struct softroce_handle_request h = {.handle = handle};
 	return sr_command(c, op, &h, sizeof h, NULL, 0);
+}
+
+int sr_destroy(struct sr_conn *c, uint16_t op, uint32_t handle)
+{
+	int error = sr_command_handle(c, op, handle);
+	return error == EIO ? 0 : error;
 }

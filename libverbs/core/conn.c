@@ -14,9 +14,9 @@
 #include <unistd.h>
 
 #define DEFAULT_SOCKET "/run/softroce/softroce.sock"
-#define MAX_ERRNO      4095 /* the kernel's */
+#define MAX_ERRNO      4095 /* the largest errno of the kernel */
 
-/* A call that waits for its reply. It lies on its caller's stack. */
+/* A call that waits for its reply, on its caller's stack. */
 struct sr_call {
 	struct sr_call *next;
 	const struct sr_request *request;
@@ -68,7 +68,7 @@ static int open_socket(void)
 	return fd;
 }
 
-/* The program's name, as the daemon shows it. */
+/* The daemon shows clients by the name of their program. */
 static void program_name(uint8_t *name, size_t size)
 {
 	const char *s = program_invocation_short_name;
@@ -76,7 +76,7 @@ static void program_name(uint8_t *name, size_t size)
 	memcpy(name, s, n);
 }
 
-/* Remembers which socket it is, by the number that the kernel gives to no other one. */
+/* Device and inode number identify the socket, see sr_conn_stolen. */
 static void remember_socket(struct sr_conn *c)
 {
 	struct stat st;
@@ -86,7 +86,10 @@ static void remember_socket(struct sr_conn *c)
 	c->ino = st.st_ino;
 }
 
-/* Where a program's filter of system calls has no fstat, the descriptor is taken to be ours. */
+/*
+ * If a system call filter of the program forbids fstat, the descriptor is assumed to be
+ * unchanged.
+ */
 static bool owns_socket(const struct sr_conn *c)
 {
 	struct stat st;
@@ -223,7 +226,7 @@ static int send_request(struct sr_conn *c, const struct sr_request *r, uint64_t 
 	return errno == EPIPE || errno == ECONNRESET ? EIO : errno;
 }
 
-/* The descriptors of a message, at most SOFTROCE_MAX_FDS. */
+/* Collects the descriptors of a message, at most SOFTROCE_MAX_FDS. Returns their number. */
 static int collect_fds(struct msghdr *msg, int *fds)
 {
 	int n = 0;
@@ -243,7 +246,7 @@ static int collect_fds(struct msghdr *msg, int *fds)
 	return n;
 }
 
-/* Receives one message into c->buf. Returns its length, or 0 where there will be none any more. */
+/* Receives one message into c->buf. Returns its length, or 0 after the last message. */
 static size_t receive(struct sr_conn *c, int *fds, int *nfds)
 {
 	union {
@@ -261,7 +264,10 @@ static size_t receive(struct sr_conn *c, int *fds, int *nfds)
 		ssize_t n = recvmsg(c->fd, &msg, MSG_CMSG_CLOEXEC);
 		if (n < 0 && errno == EINTR)
 			continue;
-		/* A daemon that did not read all is told first; what it said last comes after. */
+		/*
+		 * The kernel reports ECONNRESET before the daemon's last messages if requests were
+		 * left unread.
+		 */
 		if (n < 0 && errno == ECONNRESET && !resets++)
 			continue;
 		if (n <= 0)
@@ -275,14 +281,15 @@ static size_t receive(struct sr_conn *c, int *fds, int *nfds)
 	}
 }
 
-/* Gives a reply to the call that it answers. Holds the lock. */
+/* Hands a reply to the call with its tag. The caller holds the lock. */
 static void deliver(struct sr_conn *c, size_t n, int *fds, int nfds)
 {
 	const struct softroce_header *h = (const struct softroce_header *)c->buf;
 	const uint8_t *body = c->buf + sizeof *h;
 	size_t len = n - sizeof *h;
 	if (h->error)
-		sr_warn("%s%.*s", h->op == SOFTROCE_OP_GOODBYE ? "the daemon says goodbye: " : "",
+		sr_warn("%s%.*s",
+			h->op == SOFTROCE_OP_GOODBYE ? "the daemon closes the connection: " : "",
 			(int)len, body);
 	struct sr_call **p = &c->waiting;
 	while (*p && (*p)->tag != h->tag)
@@ -315,7 +322,7 @@ static void deliver(struct sr_conn *c, size_t n, int *fds, int nfds)
 	if (r->reply_len)
 		memcpy(r->reply, body, r->reply_len);
 	if (nfds != r->reply_nfds) {
-		/* The reply stands, so that its object can be given back. */
+		/* The caller gets the reply too, so that it can destroy the object. */
 		close_all(fds, nfds);
 		call->error = EMFILE;
 		return;
@@ -324,7 +331,7 @@ static void deliver(struct sr_conn *c, size_t n, int *fds, int nfds)
 		memcpy(r->reply_fds, fds, nfds * sizeof *fds);
 }
 
-/* Nobody will be answered any more. Holds the lock. */
+/* Fails all outstanding calls: there will be no more replies. The caller holds the lock. */
 static void fail_all(struct sr_conn *c)
 {
 	atomic_store(&c->gone, 1);
@@ -335,7 +342,10 @@ static void fail_all(struct sr_conn *c)
 	c->waiting = NULL;
 }
 
-/* Reads one message on behalf of all that wait. Holds the lock, except while it reads. */
+/*
+ * Reads one message on behalf of all waiting threads. The caller holds the lock, which is
+ * released during the read.
+ */
 static void read_one(struct sr_conn *c)
 {
 	int fds[SOFTROCE_MAX_FDS], nfds = 0;
@@ -351,7 +361,10 @@ static void read_one(struct sr_conn *c)
 	pthread_cond_broadcast(&c->cond);
 }
 
-/* Sends a request and waits. Once it is done, call is in no list any more. */
+/*
+ * Sends a request and waits for the reply. When it returns, call is on no list. The caller holds
+ * the lock.
+ */
 static int perform(struct sr_conn *c, struct sr_call *call)
 {
 	if (sr_gone(c) || sr_conn_stolen(c))
@@ -378,7 +391,7 @@ int sr_conn_call(struct sr_conn *c, const struct sr_request *r)
 {
 	struct sr_call call = {.request = r};
 	int state;
-	/* A thread that is cancelled half-way would leave the lock held. */
+	/* A thread cancelled in the middle would leave the lock held. */
 	pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
 	pthread_mutex_lock(&c->lock);
 	int error = perform(c, &call);

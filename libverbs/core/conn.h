@@ -109,4 +109,7 @@ int sr_command_fd(struct sr_conn *c, uint16_t op, const void *body, size_t len, 
 		  size_t reply_len, int *fd);
 int sr_command_handle(struct sr_conn *c, uint16_t op, uint32_t handle);
 
+/* sr_destroy destroys an object. It succeeds if the daemon is gone, and the object with it. */
+int sr_destroy(struct sr_conn *c, uint16_t op, uint32_t handle);
+
 #endif

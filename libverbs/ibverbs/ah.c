@@ -12,7 +12,7 @@
 
 SR_PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *attr)
 {
-	/* RoCE has no grh_addresses but global ones. */
+	/* RoCE addresses are always global. */
 	if (!attr->is_global || attr->port_num != 1)
 		return sr_null(EINVAL);
 	struct ibv_ah *ah = calloc(1, sizeof *ah);
@@ -37,15 +37,14 @@ SR_PUBLIC struct ibv_ah *ibv_create_ah(struct ibv_pd *pd, struct ibv_ah_attr *at
 
 SR_PUBLIC int ibv_destroy_ah(struct ibv_ah *ah)
 {
-	int error =
-		sr_command_handle(&sr_ctx(ah->context)->conn, SOFTROCE_OP_DESTROY_AH, ah->handle);
-	if (error && error != EIO)
+	int error = sr_destroy(&sr_ctx(ah->context)->conn, SOFTROCE_OP_DESTROY_AH, ah->handle);
+	if (error)
 		return error;
 	free(ah);
 	return 0;
 }
 
-/* The IPv4 header stands in the second half of the GRH's place. */
+/* A received IPv4 header is in the second half of the 40 bytes of the GRH. */
 #define GRH_IPV4	    20
 #define IPV4_TOS	    1
 #define IPV4_SOURCE	    12
@@ -61,7 +60,10 @@ static void set_ipv4_mapped(union ibv_gid *gid, const uint8_t *ipv4)
 	memcpy(gid->raw + 12, ipv4, 4);
 }
 
-/* Where a received datagram came from and went to; an IPv4 header has version 4 and 20 bytes. */
+/*
+ * Reads the source of a received datagram into ah and its destination into to. IPv4 if the first
+ * 4 bits are not those of an IPv6 header.
+ */
 static void grh_addresses(const struct ibv_grh *grh, struct ibv_ah_attr *ah, union ibv_gid *to)
 {
 	const uint8_t *v4 = (const uint8_t *)grh + GRH_IPV4;
@@ -110,7 +112,7 @@ SR_PUBLIC int ibv_init_ah_from_wc(struct ibv_context *context, uint8_t port, str
 	free(gids);
 	if (found)
 		return 0;
-	errno = ENOENT; /* it came to a group, or the address is gone */
+	errno = ENOENT; /* sent to a multicast group, or the address was removed */
 	return -1;
 }
 

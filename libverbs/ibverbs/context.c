@@ -19,9 +19,9 @@ static pthread_mutex_t contexts_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct sr_link contexts = {&contexts, &contexts};
 
 /*
- * A child has a copy of its parent's objects. They are of no use to it: the connection is the
- * parent's. So that nothing which the child does reaches the parent's queues, it sees private
- * memory in their place, and the connection closes when the parent's ends.
+ * A forked child has copies of its parent's objects, but their queues are the parent's. In the
+ * child the rings are replaced by private memory, so that nothing the child does reaches the
+ * parent's queues, and the child's copy of the connection is closed.
  */
 static void wq_forked(struct sr_wq *w)
 {
@@ -122,7 +122,7 @@ static void free_context(struct sr_context *ctx)
 	free(ctx);
 }
 
-/* Takes what came with the answer to "open device" or "join device". */
+/* Maps what came with the reply to "open device" or "join device". */
 static int map_context(struct sr_context *ctx, const struct softroce_open_device_reply *r,
 		       int fds[4])
 {
@@ -131,7 +131,7 @@ static int map_context(struct sr_context *ctx, const struct softroce_open_device
 	c->async_fd = fds[3];
 	sr_make_blocking(fds[3]);
 	int error = 0;
-	/* Whoever has a descriptor of the doorbell page may join the context. */
+	/* A descriptor of the doorbell page entitles its holder to join the context. */
 	if (c->cmd_fd < 0)
 		c->cmd_fd = fcntl(fds[0], F_DUPFD_CLOEXEC, 0);
 	if (c->cmd_fd < 0)
@@ -168,7 +168,7 @@ static int open_device(struct sr_context *ctx, const char *name)
 	return error ? error : map_context(ctx, &reply, fds);
 }
 
-/* Joins the context of which the descriptor is, and finds out which device it is of. */
+/* Joins the context that cmd_fd belongs to, and finds its device. */
 static int join_device(struct sr_context *ctx, int cmd_fd)
 {
 	struct softroce_open_device_reply reply;
@@ -194,11 +194,11 @@ static int join_device(struct sr_context *ctx, int cmd_fd)
 		error = ENODEV;
 	c->device = d ? &d->ibv : NULL;
 	if (error)
-		c->cmd_fd = -1; /* it stays the caller's */
+		c->cmd_fd = -1; /* the caller keeps it */
 	return error;
 }
 
-/* A context by the name of its device, or for NULL by the descriptor of another one. */
+/* Opens a context of a device, or, if device is NULL, joins the context of cmd_fd. */
 static struct ibv_context *new_connected_context(struct ibv_device *device, int cmd_fd)
 {
 	struct sr_context *ctx = new_context(device);
@@ -229,8 +229,8 @@ SR_PUBLIC struct ibv_context *ibv_import_device(int cmd_fd)
 }
 
 /*
- * The daemon closes its end when it has let go of the memory that was registered, which the
- * program may unmap or use again from then on.
+ * Waits until the daemon has closed its end of the connection. From then on it does not access
+ * registered memory, and the program may unmap or reuse it.
  */
 static void wait_released(struct sr_conn *c)
 {

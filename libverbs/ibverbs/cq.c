@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Completion queues: making and closing them, polling, arming.
+ * Completion queues: creation, polling, arming and destruction.
  */
 #include "ibverbs/cq.h"
 #include "ibverbs/event.h"
@@ -9,12 +9,12 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-/* How many polls that find nothing pass between two looks at the connection. */
+/* The connection is checked once in so many empty polls. */
 #define CHECK_CONN_POLLS 1024
 
 /*
- * And how many before the processor is offered to others: where there are more of those who poll
- * than processors, one of them is what this queue waits for, be it the daemon's engine or the peer.
+ * The processor is yielded once in so many empty polls. If more threads poll than there are
+ * processors, this queue may be waiting for one of them, the daemon's engine or the peer.
  */
 #define YIELD_POLLS 256
 
@@ -64,14 +64,14 @@ const struct softroce_cqe *sr_cq_peek(struct sr_cq *q, bool *end)
 		sr_alive(c);
 	if (!sr_gone(c))
 		return NULL;
-	if (producer_index(q) != q->consumer) /* it came before the end */
+	if (producer_index(q) != q->consumer) /* completed before the daemon ended */
 		return slot(q, q->consumer);
 	const struct softroce_cqe *cqe = sr_flush_next(q);
 	*end = !cqe;
 	return cqe;
 }
 
-/* What sr_flush_next made is in no slot. */
+/* flush_cqe is not in the ring. */
 void sr_cq_consume(struct sr_cq *q)
 {
 	if (q->cqe == &q->flush_cqe)
@@ -118,7 +118,7 @@ int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 	sr_lock(&q->lock, q->single_threaded);
 	_Atomic uint32_t *armed = sr_shm_word(&q->ring, SOFTROCE_CQ_ARMED);
 	uint32_t none = SOFTROCE_CQ_ARM_NONE;
-	/* To be armed for all includes what is solicited. */
+	/* A queue armed for all completions stays so: these include solicited ones. */
 	if (solicited_only)
 		atomic_compare_exchange_strong(armed, &none, SOFTROCE_CQ_ARM_SOLICITED);
 	else
@@ -128,8 +128,8 @@ int sr_req_notify_cq(struct ibv_cq *cq, int solicited_only)
 }
 
 /*
- * Takes out the completions of a queue pair, which nobody may see any more. The daemon only adds
- * behind those that are here, so what stays moves up to there.
+ * The daemon only adds completions after those that are present, so the ones to keep are moved
+ * up to the producer index.
  */
 void sr_cq_purge(struct sr_cq *q, uint32_t qpn)
 {
@@ -258,7 +258,7 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 	int fd;
 	if (cqe < 1)
 		return EINVAL;
-	/* From the question to the answer nobody may look at the old ring. */
+	/* The old ring must not be polled between the request and the reply. */
 	sr_lock(&q->lock, q->single_threaded);
 	int error = sr_command_fd(&sr_ctx(cq->context)->conn, SOFTROCE_OP_RESIZE_CQ, &req,
 				  sizeof req, &reply, sizeof reply, &fd);
@@ -271,9 +271,8 @@ SR_PUBLIC int ibv_resize_cq(struct ibv_cq *cq, int cqe)
 SR_PUBLIC int ibv_destroy_cq(struct ibv_cq *cq)
 {
 	struct sr_cq *q = sr_cq(cq);
-	int error =
-		sr_command_handle(&sr_ctx(cq->context)->conn, SOFTROCE_OP_DESTROY_CQ, cq->handle);
-	if (error && error != EIO)
+	int error = sr_destroy(&sr_ctx(cq->context)->conn, SOFTROCE_OP_DESTROY_CQ, cq->handle);
+	if (error)
 		return error;
 	unlink_cq(q);
 	sr_wait_acknowledged(&cq->mutex, &cq->cond, &q->comp_events_reported,

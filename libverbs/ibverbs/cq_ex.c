@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Extended completion queues: a completion is looked at where it lies, a field at a time. From
- * start_poll to end_poll the queue is locked.
+ * Extended completion queues: the fields of a completion are read from its slot one by one. The
+ * queue is locked from start_poll to end_poll.
  */
 #include "ibverbs/cq.h"
 #include "ibverbs/pd.h"
@@ -14,7 +14,7 @@ static struct sr_cq *to_sr_cq(struct ibv_cq_ex *ex)
 	return (struct sr_cq *)ex;
 }
 
-/* ENOENT: there is none; EIO: there will be none any more. */
+/* ENOENT: the queue is empty. EIO: it is empty, and the daemon is gone. */
 static int peek(struct ibv_cq_ex *ex)
 {
 	bool end;
@@ -119,7 +119,7 @@ static uint16_t read_cvlan(struct ibv_cq_ex *ex)
 	return to_sr_cq(ex)->cqe->vlan;
 }
 
-/* There are no flows and no tag matching. */
+/* There are no flow tags, and there is no tag matching. */
 static uint32_t read_flow_tag(struct ibv_cq_ex *ex)
 {
 	(void)ex;
@@ -162,7 +162,9 @@ struct ibv_cq_ex *sr_create_cq_ex(struct ibv_context *context, struct ibv_cq_ini
 {
 	const uint32_t known = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
 	uint32_t flags = attr->comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? attr->flags : 0;
-	/* An overrun cannot be ignored: it is an error to_sr_cq which the queue's program is told.
+	/*
+	 * IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN is not supported: an overrun is always reported as an
+	 * error.
 	 */
 	if (attr->comp_mask & ~known || flags & ~IBV_CREATE_CQ_ATTR_SINGLE_THREADED ||
 	    attr->wc_flags & ~(uint64_t)SUPPORTED_WC_FLAGS)

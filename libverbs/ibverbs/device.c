@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The list of devices. A device that was seen once stays in memory, because a program may hold
- * its address after it freed the list.
+ * The list of devices. A device stays in memory once it was listed, because a program may use
+ * its address after it has freed the list.
  */
 #include "ibverbs/device.h"
 #include "ibverbs/context.h"
@@ -12,7 +12,7 @@
 #include <string.h>
 
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct sr_device *devices; /* all that were ever seen */
+static struct sr_device *devices; /* all that were ever listed */
 
 static struct sr_device *find_known(const struct softroce_device_entry *e)
 {
@@ -52,8 +52,8 @@ static struct sr_device *add_device(struct softroce_device_entry *e, int index)
 }
 
 /*
- * Keeps the devices that SOFTROCE_DEVICE names, in its order, and returns their number: names
- * separated by commas. Without it all are kept.
+ * Keeps the devices named in SOFTROCE_DEVICE, a list of names separated by commas, in its order,
+ * and returns their number. Without the variable all devices are kept.
  */
 static size_t select_devices(struct sr_device **list, size_t n)
 {
@@ -77,7 +77,7 @@ static size_t select_devices(struct sr_device **list, size_t n)
 	return kept;
 }
 
-/* Asks the daemon. *list is for the caller to free; it ends with NULL. */
+/* Lists the daemon's devices in an array that ends with NULL. The caller frees it. */
 static int list_devices(struct sr_device ***list, int *count)
 {
 	struct sr_conn conn;
@@ -142,12 +142,12 @@ SR_PUBLIC struct ibv_device **ibv_get_device_list(int *num_devices)
 		*num_devices = 0;
 	int error = list_devices(&list, &n);
 	if (error == ENOENT || error == ECONNREFUSED)
-		error = ENOSYS; /* what a kernel without RDMA gives */
+		error = ENOSYS; /* as on a kernel without RDMA */
 	if (error)
 		return sr_null(error);
 	if (num_devices)
 		*num_devices = n;
-	return (struct ibv_device **)list; /* the public struct comes first */
+	return (struct ibv_device **)list; /* ibv is the first member */
 }
 
 SR_PUBLIC void ibv_free_device_list(struct ibv_device **list)

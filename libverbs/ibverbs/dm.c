@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Device memory. It lies in the daemon: programs reach it by asking, a message's worth at a time.
+ * Device memory. It is memory of the daemon, and a program copies to and from it through the
+ * control socket, at most SOFTROCE_DM_COPY_MAX bytes per request.
  */
 #include "ibverbs/mr.h"
 
 #include <stdlib.h>
 
-/* What lies outside, or is not a multiple of 4, is refused before the first byte is copied. */
+/* A range outside the memory, or not a multiple of 4, is rejected before any byte is copied. */
 static int check_range(const struct sr_dm *dm, uint64_t offset, size_t length)
 {
 	if (offset > dm->length || length > dm->length - offset)
@@ -14,7 +15,7 @@ static int check_range(const struct sr_dm *dm, uint64_t offset, size_t length)
 	return offset % 4 || length % 4 ? EINVAL : 0;
 }
 
-static uint32_t piece(size_t left)
+static uint32_t chunk(size_t left)
 {
 	return left < SOFTROCE_DM_COPY_MAX ? (uint32_t)left : SOFTROCE_DM_COPY_MAX;
 }
@@ -27,7 +28,7 @@ static int memcpy_to_dm(struct ibv_dm *ibv, uint64_t offset, const void *host, s
 	while (!error && length) {
 		struct softroce_copy_dm_request req = {
 			.handle = ibv->handle,
-			.length = piece(length),
+			.length = chunk(length),
 			.offset = offset,
 		};
 		struct sr_request r = {
@@ -53,7 +54,7 @@ static int memcpy_from_dm(void *host, struct ibv_dm *ibv, uint64_t offset, size_
 	while (!error && length) {
 		struct softroce_copy_dm_request req = {
 			.handle = ibv->handle,
-			.length = piece(length),
+			.length = chunk(length),
 			.offset = offset,
 		};
 		error = sr_command(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_COPY_FROM_DM, &req,
@@ -101,8 +102,8 @@ struct ibv_dm *sr_alloc_dm(struct ibv_context *context, struct ibv_alloc_dm_attr
 
 int sr_free_dm(struct ibv_dm *dm)
 {
-	int error = sr_command_handle(&sr_ctx(dm->context)->conn, SOFTROCE_OP_FREE_DM, dm->handle);
-	if (error && error != EIO)
+	int error = sr_destroy(&sr_ctx(dm->context)->conn, SOFTROCE_OP_FREE_DM, dm->handle);
+	if (error)
 		return error;
 	free(dm);
 	return 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Completion channels and asynchronous events. Both arrive through pipes: a byte for each event,
- * and the end of the file when the daemon is gone.
+ * Completion channels and asynchronous events. Both arrive through pipes: one byte for each
+ * event, and the end of the file when the daemon is gone.
  */
 #include "ibverbs/event.h"
 #include "ibverbs/cq.h"
@@ -43,9 +43,9 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 	pthread_mutex_unlock(&ch->lock);
 	if (users)
 		return EBUSY;
-	int error = sr_command_handle(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DESTROY_CHANNEL,
-				      ch->handle);
-	if (error && error != EIO)
+	int error =
+		sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DESTROY_CHANNEL, ch->handle);
+	if (error)
 		return error;
 	sr_close_fd(&sr_ctx(ibv->context)->conn, ibv->fd);
 	pthread_mutex_destroy(&ch->lock);
@@ -56,7 +56,7 @@ SR_PUBLIC int ibv_destroy_comp_channel(struct ibv_comp_channel *ibv)
 static bool take_comp_event(struct sr_cq *q)
 {
 	bool fired = false;
-	sr_lock(&q->lock, q->single_threaded); /* the ring may be changed for another */
+	sr_lock(&q->lock, q->single_threaded); /* the queue may be resized */
 	if (atomic_load(sr_shm_word(&q->ring, SOFTROCE_CQ_EVENTS)) != q->comp_events_taken) {
 		q->comp_events_taken++;
 		fired = true;
@@ -72,7 +72,7 @@ static bool take_end_event(struct sr_cq *q)
 	return first;
 }
 
-/* A queue that has something to tell; they take turns. */
+/* Picks a queue that has an event, in round-robin order. */
 static struct sr_cq *pick_cq(struct sr_channel *ch, bool (*take)(struct sr_cq *))
 {
 	struct sr_cq *found = NULL;
@@ -94,8 +94,8 @@ static struct sr_cq *pick_cq(struct sr_channel *ch, bool (*take)(struct sr_cq *)
 }
 
 /*
- * When the daemon is gone, each queue of the channel has one event more, so that its program
- * looks at it and finds what was flushed; then the error is EIO.
+ * When the daemon is gone, every queue of the channel gets one more event, so that the program
+ * polls it and finds the flushed completions. After that the error is EIO.
  */
 SR_PUBLIC int ibv_get_cq_event(struct ibv_comp_channel *channel, struct ibv_cq **cq,
 			       void **cq_context)
@@ -147,7 +147,7 @@ static void count_reported(pthread_mutex_t *m, uint32_t *reported)
 	pthread_mutex_unlock(m);
 }
 
-/* Finds the object that an event is of; false where it was closed since. Holds ctx->lock. */
+/* Finds the object of an event; false if it was destroyed since. The caller holds ctx->lock. */
 static bool find_element(struct sr_context *ctx, uint32_t handle, struct ibv_async_event *event)
 {
 	switch (event->event_type) {
@@ -185,7 +185,7 @@ static bool find_element(struct sr_context *ctx, uint32_t handle, struct ibv_asy
 	}
 }
 
-/* Takes the next event out of the ring; false if there is none. */
+/* Takes the next event from the ring; false if there is none. */
 static bool next_event(struct sr_context *ctx, struct ibv_async_event *event)
 {
 	bool found = false;
@@ -214,7 +214,7 @@ static int note_fatal(struct sr_context *ctx, const struct ibv_async_event *even
 	return 0;
 }
 
-/* When the daemon goes without a word, as it does when it is killed, there is one last event. */
+/* If the daemon was killed, it sent no IBV_EVENT_DEVICE_FATAL: it is generated here, once. */
 SR_PUBLIC int ibv_get_async_event(struct ibv_context *context, struct ibv_async_event *event)
 {
 	struct sr_context *ctx = sr_ctx(context);

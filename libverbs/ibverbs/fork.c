@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What programs req for because the pages of a NIC's memory are pinned and change hands at a
- * fork. Here no page is pinned: the daemon reaches memory by its address, in the process that
- * registered it, so that copy-on-write does no harm and there is nothing to do.
+ * Fork support. Programs use these calls because copy-on-write replaces pages that a NIC has
+ * pinned. The daemon pins no pages: it accesses memory by its virtual address in the process
+ * that registered it, so there is nothing to do.
  */
 #include "ibverbs/context.h"
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Objects of a context that another process, or another part of this one, has made: the context by
- * the descriptor cmd_fd of its struct ibv_context, its objects by their handles.
+ * Objects that another process created, or another part of this one: a context, named by the
+ * cmd_fd of its struct ibv_context, and its objects, named by their handles.
  */
 #include "ibverbs/mr.h"
 #include "ibverbs/pd.h"
@@ -27,7 +27,7 @@ SR_PUBLIC void ibv_unimport_pd(struct ibv_pd *pd)
 	free(pd);
 }
 
-/* Where its memory is only the process knows that registered it. */
+/* Only the process that registered the memory knows its address, so addr is NULL. */
 SR_PUBLIC struct ibv_mr *ibv_import_mr(struct ibv_pd *pd, uint32_t handle)
 {
 	struct sr_mr *mr = calloc(1, sizeof *mr);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Structs between the forms that the kernel and programs give them: part of the public ABI.
+ * Conversions between the structs of the kernel's ABI and those of programs. They are part of
+ * the public ABI.
  */
 #include "ibverbs/context.h"
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The layout of the public structs, which programs have compiled in: that of rdma-core 44 on
- * x86-64. With the headers of another release, which may add to structs where older programs do not
- * look, it has to be the same.
+ * The layout of the public structs, which is compiled into programs: that of rdma-core 44 on
+ * x86-64. Headers of later releases may add members at the end; the offsets of these stay.
  */
 #include <infiniband/verbs.h>
 #include <stddef.h>
@@ -12,7 +11,7 @@
 #define SIZE(type, bytes)     _Static_assert(sizeof(type) == (bytes), "size of " #type)
 #define AT(type, field, byte) _Static_assert(offsetof(type, field) == (byte), #type "." #field)
 
-/* verbs_context grows at its front: what counts is how far before the context a field is. */
+/* verbs_context grows at its front, so members are identified by their distance to the context. */
 #define BEFORE(field, bytes)                                                                       \
 	_Static_assert(offsetof(struct verbs_context, context) -                                   \
 				       offsetof(struct verbs_context, field) ==                    \

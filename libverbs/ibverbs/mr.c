@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Protection domains and memory regions.
+ * Memory regions.
  */
 #include "ibverbs/mr.h"
 #include "ibverbs/pd.h"
@@ -9,55 +9,17 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-SR_PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
-{
-	struct sr_pd *pd = calloc(1, sizeof *pd);
-	if (!pd)
-		return sr_null(ENOMEM);
-	struct softroce_handle_reply r;
-	int error = sr_command(&sr_ctx(context)->conn, SOFTROCE_OP_ALLOC_PD, NULL, 0, &r, sizeof r);
-	if (error) {
-		free(pd);
-		return sr_null(error);
-	}
-	pd->ibv.context = context;
-	pd->ibv.handle = r.handle;
-	return &pd->ibv;
-}
-
-/* Of a daemon that is gone nothing is left to be ignore_gone. */
-static int ignore_gone(int error)
-{
-	return error == EIO ? 0 : error;
-}
-
-SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
-{
-	struct sr_pd *pd = (struct sr_pd *)ibv;
-	if (atomic_load(&pd->refs))
-		return EBUSY;
-	if (pd->base) { /* a parent domain is only ours */
-		atomic_fetch_sub(&pd->base->refs, 1);
-		if (pd->td)
-			atomic_fetch_sub(&((struct sr_td *)pd->td)->refs, 1);
-	} else {
-		int error = ignore_gone(sr_command_handle(&sr_ctx(ibv->context)->conn,
-							  SOFTROCE_OP_DEALLOC_PD, ibv->handle));
-		if (error)
-			return error;
-	}
-	free(pd);
-	return 0;
-}
-
-/* Sends a registration, in which req lies, first by address, else by showing the memory. */
+/*
+ * Sends a registration, whose body contains req: by address, or else with a descriptor of this
+ * process's memory.
+ */
 static int cmd_reg_mr(struct sr_conn *c, struct sr_request *r, struct softroce_reg_mr_request *req)
 {
 	req->memory = SOFTROCE_MEMORY_PROCESS;
 	int error = sr_call(c, r);
 	if (error != EPERM && error != ESRCH)
 		return error;
-	/* The daemon is another user's, or does not see this process. */
+	/* The daemon runs as another user, or does not see this process. */
 	int fd = open("/proc/self/mem", O_RDWR | O_CLOEXEC);
 	if (fd < 0)
 		return error;
@@ -69,7 +31,7 @@ static int cmd_reg_mr(struct sr_conn *c, struct sr_request *r, struct softroce_r
 	return error;
 }
 
-/* Optional flags, by their definition, and one that says how the pages are to be pinned. */
+/* Flags that are optional by definition, and one that concerns the pinning of pages. */
 #define IGNORED_ACCESS (IBV_ACCESS_OPTIONAL_RANGE | IBV_ACCESS_HUGETLB)
 
 static struct softroce_reg_mr_request reg_mr_request(const struct sr_mr *mr)
@@ -173,7 +135,7 @@ struct ibv_mr *sr_reg_external_mr(struct ibv_pd *pd, struct softroce_reg_mr_requ
 	return &mr->ibv;
 }
 
-/* Programs find the offset in addr. */
+/* As in rdma-core, addr is the offset. */
 SR_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, size_t length,
 					   uint64_t iova, int fd, int access)
 {
@@ -192,8 +154,7 @@ SR_PUBLIC struct ibv_mr *ibv_reg_dmabuf_mr(struct ibv_pd *pd, uint64_t offset, s
 
 SR_PUBLIC int ibv_dereg_mr(struct ibv_mr *ibv)
 {
-	int error = ignore_gone(
-		sr_command_handle(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEREG_MR, ibv->handle));
+	int error = sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEREG_MR, ibv->handle);
 	if (!error)
 		free(ibv);
 	return error;
@@ -216,7 +177,7 @@ static int cmd_rereg_mr(struct sr_mr *mr)
 	return cmd_reg_mr(&sr_ctx(mr->ibv.context)->conn, &r, &req.mr);
 }
 
-/* The keys stay as they are, and where it fails so does the region. */
+/* The keys do not change. If it fails, the region does not change either. */
 SR_PUBLIC int ibv_rereg_mr(struct ibv_mr *ibv, int flags, struct ibv_pd *pd, void *addr,
 			   size_t length, int access)
 {

@@ -49,15 +49,14 @@ struct ibv_mw *sr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 
 int sr_dealloc_mw(struct ibv_mw *mw)
 {
-	int error =
-		sr_command_handle(&sr_ctx(mw->context)->conn, SOFTROCE_OP_DEALLOC_MW, mw->handle);
-	if (error && error != EIO)
+	int error = sr_destroy(&sr_ctx(mw->context)->conn, SOFTROCE_OP_DEALLOC_MW, mw->handle);
+	if (error)
 		return error;
 	free(mw);
 	return 0;
 }
 
-/* Binds a window of type 1, which has its new key as soon as the work request is posted. */
+/* Binds a window of type 1. Its new R_Key is valid as soon as the work request is posted. */
 int sr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind)
 {
 	struct ibv_send_wr *bad, wr = {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Queue pairs: making, changing, asking, closing; multicast groups.
+ * Queue pairs and multicast groups.
  */
 #include "ibverbs/qp.h"
 #include "ibverbs/cq.h"
@@ -12,10 +12,11 @@
 #include <string.h>
 
 /*
- * Handles are a context's own: what another context made would be taken for something else. A
- * context that was imported has the objects of the one that it joined, but they are imported, too.
+ * Handles are valid in their context only: that of another context could name an unrelated
+ * object. This holds for an imported context too; objects of the context it joined must be
+ * imported.
  */
-static bool belong_to(const struct ibv_context *c, const struct ibv_qp_init_attr_ex *a)
+static bool is_same_context(const struct ibv_context *c, const struct ibv_qp_init_attr_ex *a)
 {
 	return (!a->send_cq || a->send_cq->context == c) &&
 	       (!a->recv_cq || a->recv_cq->context == c) && (!a->srq || a->srq->context == c) &&
@@ -23,7 +24,10 @@ static bool belong_to(const struct ibv_context *c, const struct ibv_qp_init_attr
 	       (!(a->comp_mask & IBV_QP_INIT_ATTR_XRCD) || !a->xrcd || a->xrcd->context == c);
 }
 
-/* Fills in what to req and returns how many rings come with the answer; -1: it cannot be. */
+/*
+ * Fills in the request. Returns the number of rings in the reply, or -1 if an attribute is
+ * missing.
+ */
 static int fill_request(const struct ibv_qp_init_attr_ex *a, struct softroce_create_qp_request *req)
 {
 	req->type = a->qp_type;
@@ -76,7 +80,7 @@ static int cmd_create_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr
 	struct softroce_create_qp_request req = {0};
 	struct softroce_create_qp_reply reply = {0};
 	int fds[2], rings = fill_request(attr, &req);
-	if (rings < 0 || !belong_to(q->ex.qp_base.context, attr))
+	if (rings < 0 || !is_same_context(q->ex.qp_base.context, attr))
 		return EINVAL;
 	struct sr_request r = {
 		.op = SOFTROCE_OP_CREATE_QP,
@@ -102,7 +106,7 @@ static int cmd_create_qp(struct sr_qp *q, const struct ibv_qp_init_attr_ex *attr
 	(IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD | IBV_QP_INIT_ATTR_CREATE_FLAGS |             \
 	 IBV_QP_INIT_ATTR_SEND_OPS_FLAGS)
 
-/* What the work request builders of a service can do. */
+/* The operations that ibv_wr_* supports for a type of queue pair. */
 static uint64_t send_ops(enum ibv_qp_type type)
 {
 	const uint64_t send = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
@@ -303,7 +307,7 @@ SR_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
 	if (error)
 		return error;
 	if (mask & IBV_QP_STATE) {
-		if (attr->qp_state == IBV_QPS_RESET) { /* the daemon has emptied the queues */
+		if (attr->qp_state == IBV_QPS_RESET) { /* the daemon has reset the rings */
 			purge_cqs(q);
 			reset_wq(&q->sq);
 			reset_wq(&q->rq);
@@ -316,7 +320,7 @@ SR_PUBLIC int ibv_modify_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mas
 SR_PUBLIC int ibv_query_qp(struct ibv_qp *qp, struct ibv_qp_attr *attr, int mask,
 			   struct ibv_qp_init_attr *init)
 {
-	(void)mask; /* all of them are told */
+	(void)mask; /* the daemon returns all attributes */
 	struct softroce_handle_request req = {.handle = qp->handle};
 	struct softroce_query_qp_reply reply;
 	int error = sr_command(&sr_ctx(qp->context)->conn, SOFTROCE_OP_QUERY_QP, &req, sizeof req,
@@ -341,8 +345,8 @@ SR_PUBLIC int ibv_destroy_qp(struct ibv_qp *qp)
 {
 	struct sr_qp *q = sr_qp(qp);
 	struct sr_context *ctx = sr_ctx(qp->context);
-	int error = sr_command_handle(&ctx->conn, SOFTROCE_OP_DESTROY_QP, qp->handle);
-	if (error && error != EIO)
+	int error = sr_destroy(&ctx->conn, SOFTROCE_OP_DESTROY_QP, qp->handle);
+	if (error)
 		return error;
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_del(&q->link);
@@ -371,14 +375,14 @@ SR_PUBLIC int ibv_detach_mcast(struct ibv_qp *qp, const union ibv_gid *gid, uint
 	return mcast(qp, SOFTROCE_OP_DETACH_MCAST, gid, lid);
 }
 
-/* Data is written in the order of its addresses, but for the last eight bytes of a message. */
+/* Data is written in ascending address order except for the last eight bytes of a message. */
 SR_PUBLIC int ibv_query_qp_data_in_order(struct ibv_qp *qp, enum ibv_wr_opcode op, uint32_t flags)
 {
 	(void)qp, (void)op, (void)flags;
 	return 0;
 }
 
-/* Enhanced connection establishment is for devices that have options to agree on. */
+/* Enhanced connection establishment negotiates vendor options, of which there are none. */
 SR_PUBLIC int ibv_set_ece(struct ibv_qp *qp, struct ibv_ece *ece)
 {
 	(void)qp, (void)ece;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The attributes of queue pairs, between the form that programs give them and the daemon's.
+ * Queue pair attributes, between the form of verbs and that of the ABI.
  */
 #include "ibverbs/qp.h"
 #include "core/ah.h"
@@ -35,7 +35,7 @@ struct ibv_qp_cap sr_qp_cap_from_abi(const struct softroce_qp_cap *c)
 		bit, offsetof(struct ibv_qp_attr, name), sizeof(((struct ibv_qp_attr *)0)->name)   \
 	}
 
-/* Which attributes a bit of the mask selects. */
+/* The attributes that each bit of the mask selects. */
 static const struct {
 	int bit;
 	size_t at, size;
@@ -67,8 +67,11 @@ static const struct {
 	FIELD(IBV_QP_RATE_LIMIT, rate_limit),
 };
 
-/* The rest is what the program's stack happened to hold, and none of the daemon's business. */
-static struct ibv_qp_attr selected(const struct ibv_qp_attr *a, int mask)
+/*
+ * Attributes that are not selected may be uninitialized memory of the program: the daemon must
+ * not see them.
+ */
+static struct ibv_qp_attr select_attrs(const struct ibv_qp_attr *a, int mask)
 {
 	struct ibv_qp_attr chosen;
 	memset(&chosen, 0, sizeof chosen);
@@ -143,8 +146,8 @@ void sr_qp_attr_from_abi(struct ibv_qp_attr *out, const struct softroce_qp_attr 
 	};
 }
 
-/* Attributes of a responder, which programs give to an XRC initiator, too: it has no such side. */
-static uint32_t meaningless(enum ibv_qp_type type)
+/* Programs set responder attributes on an XRC initiator too, which has no responder. */
+static uint32_t responder_mask(enum ibv_qp_type type)
 {
 	return type == IBV_QPT_XRC_SEND ? IBV_QP_MIN_RNR_TIMER | IBV_QP_MAX_DEST_RD_ATOMIC : 0;
 }
@@ -152,7 +155,7 @@ static uint32_t meaningless(enum ibv_qp_type type)
 void sr_qp_attr_to_abi(struct softroce_modify_qp_request *req, enum ibv_qp_type type,
 		       const struct ibv_qp_attr *attr, int mask)
 {
-	struct ibv_qp_attr chosen = selected(attr, mask);
-	req->mask = (uint32_t)mask & ~meaningless(type);
+	struct ibv_qp_attr chosen = select_attrs(attr, mask);
+	req->mask = (uint32_t)mask & ~responder_mask(type);
 	req->attr = attr_to_abi(&chosen);
 }

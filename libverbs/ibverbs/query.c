@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What a device and its port are: attributes, GIDs, P_Keys.
+ * Queries of a device and its port: attributes, GIDs, P_Keys and the clock.
  */
 #include "ibverbs/query.h"
 
@@ -75,7 +75,7 @@ SR_PUBLIC int ibv_query_device(struct ibv_context *context, struct ibv_device_at
 	return error;
 }
 
-/* No memory is pinned: each access goes through the page tables of the program's process. */
+/* All memory supports on-demand paging: it is accessed through the page tables of the process. */
 static void set_odp_caps(struct ibv_device_attr_ex *a)
 {
 	const uint32_t datagrams = IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV;
@@ -151,7 +151,7 @@ int sr_query_port(struct ibv_context *context, uint8_t port, struct ibv_port_att
 	return 0;
 }
 
-/* Programs that were built before the struct grew expect no more than this. */
+/* Programs that call this symbol were built before the struct grew. */
 SR_PUBLIC int ibv_query_port(struct ibv_context *context, uint8_t port,
 			     struct _compat_ibv_port_attr *attr)
 {
@@ -159,7 +159,6 @@ SR_PUBLIC int ibv_query_port(struct ibv_context *context, uint8_t port,
 			     offsetof(struct ibv_port_attr, port_cap_flags2));
 }
 
-/* The entries of the GID table that are in use; *gids is for the caller to free. */
 int sr_query_gids(struct ibv_context *context, struct softroce_gid_entry **gids, uint32_t *count)
 {
 	struct softroce_list_reply *reply = NULL;
@@ -209,7 +208,7 @@ static int gid_table_length(struct ibv_context *context, uint32_t *n)
 	return error;
 }
 
-/* An index that is not in use has the zero GID. */
+/* An unused index has the zero GID. */
 SR_PUBLIC int ibv_query_gid(struct ibv_context *context, uint8_t port, int index,
 			    union ibv_gid *gid)
 {
@@ -291,7 +290,7 @@ SR_PUBLIC ssize_t _ibv_query_gid_table(struct ibv_context *context, struct ibv_g
 	return n;
 }
 
-/* Its type is private to rdma-core: 0 is RoCE v1, 1 is RoCE v2. */
+/* The type is private to rdma-core: 0 is RoCE v1, 1 is RoCE v2. */
 int sr_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
 		      unsigned int *type)
 {
@@ -307,7 +306,7 @@ int sr_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int in
 	return 0;
 }
 
-/* An index that is not in use has the P_Key 0. */
+/* An unused index has the P_Key 0. */
 SR_PUBLIC int ibv_query_pkey(struct ibv_context *context, uint8_t port, int index, __be16 *pkey)
 {
 	struct {
@@ -353,7 +352,7 @@ int sr_query_rt_values(struct ibv_context *context, struct ibv_values_ex *values
 	if (error)
 		return error;
 	values->comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
-	/* The raw clock is a number of ticks, which programs take from here as nanoseconds. */
+	/* The raw clock counts ticks of hca_core_clock; here a tick is a nanosecond. */
 	values->raw_clock.tv_sec = (time_t)(now.clock / 1000000000);
 	values->raw_clock.tv_nsec = (long)(now.clock % 1000000000);
 	return 0;

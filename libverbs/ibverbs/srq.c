@@ -124,7 +124,7 @@ SR_PUBLIC int ibv_modify_srq(struct ibv_srq *srq, struct ibv_srq_attr *attr, int
 		.reply_fds = &fd,
 		.reply_nfds = mask & IBV_SRQ_MAX_WR ? 1 : 0,
 	};
-	/* From the question to the answer nobody may post. */
+	/* The old ring must not be posted to between the request and the reply. */
 	sr_lock(&s->wq.lock, s->wq.single_threaded);
 	int error = sr_call(&sr_ctx(srq->context)->conn, &r);
 	if (!error && r.reply_nfds)
@@ -158,8 +158,8 @@ SR_PUBLIC int ibv_destroy_srq(struct ibv_srq *srq)
 {
 	struct sr_srq *s = sr_srq(srq);
 	struct sr_context *ctx = sr_ctx(srq->context);
-	int error = sr_command_handle(&ctx->conn, SOFTROCE_OP_DESTROY_SRQ, srq->handle);
-	if (error && error != EIO)
+	int error = sr_destroy(&ctx->conn, SOFTROCE_OP_DESTROY_SRQ, srq->handle);
+	if (error)
 		return error;
 	pthread_mutex_lock(&ctx->lock);
 	sr_list_del(&s->link);

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Names that must be there for programs to start, behind which there is nothing here:
+ * Symbols that must exist for programs to start, but do nothing here:
  *
- * - Functions of IBVERBS_1.0, the ABI of the year 2006, whose structs were others.
- * - Functions that newer releases have for what this NIC has not got.
- * - The private functions that drivers of the kernel's devices import. perftest and others are
- *   linked against libmlx5 and libefa, which find no device of theirs here.
+ * - Functions of IBVERBS_1.0, the ABI of 2006, which had other structs.
+ * - Functions of later releases for features that this NIC does not have.
+ * - Private functions that kernel drivers' providers import. perftest and others are linked against
+ *   libmlx5 and libefa, which find no device of theirs here.
  *
  * They fail with EOPNOTSUPP.
  */
@@ -16,27 +16,30 @@
 
 #define SR_STUB __attribute__((used, visibility("default")))
 
-/* For a function that returns an errno. */
+/* For functions that return an errno. */
 SR_STUB int sr_stub(void)
 {
 	errno = EOPNOTSUPP;
 	return EOPNOTSUPP;
 }
 
-/* For one that returns a pointer. */
+/* For functions that return a pointer. */
 SR_STUB void *sr_stub_null(void)
 {
 	return sr_null(EOPNOTSUPP);
 }
 
-/* For one that returns -1 on failure. */
+/* For functions that return -1 on failure. */
 SR_STUB int sr_stub_negative(void)
 {
 	errno = EOPNOTSUPP;
 	return -1;
 }
 
-/* For one that returns nothing: a driver registers itself, for devices that will never come. */
+/*
+ * For functions without a result. A provider may register itself; it is never asked for a
+ * device.
+ */
 SR_STUB void sr_stub_void(void)
 {
 }
@@ -48,7 +51,7 @@ SR_STUB int sr_read_ibdev_sysfs_file(char *buf, size_t size, struct ibv_device *
 	return sr_stub_negative();
 }
 
-/* A private function that is more than a stub. */
+/* A private function that is implemented. */
 SR_STUB int sr_private_query_gid_type(struct ibv_context *context, uint8_t port, unsigned int index,
 				      unsigned int *type)
 {
@@ -59,7 +62,7 @@ SR_STUB bool sr_allow_disassociate_destroy;
 
 #define VERSION(own, name, node) __asm__(".symver " #own "," #name "@IBVERBS_" #node)
 
-/* A private function, in the private nodes of all releases. */
+/* Gives a private function the private versions of all releases. */
 #define PRIVATE(own, name)                                                                         \
 	VERSION(own, name, PRIVATE_34);                                                            \
 	VERSION(own, name, PRIVATE_57);                                                            \

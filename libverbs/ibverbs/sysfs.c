@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Reading attributes that the kernel has in files.
+ * Reading attributes from sysfs.
  */
 #include "ibverbs/context.h"
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Names of values, and rates.
+ * Names of enum values, and conversion of static rates.
  */
 #include "ibverbs/context.h"
 
@@ -96,7 +96,7 @@ SR_PUBLIC const char *ibv_wc_status_str(enum ibv_wc_status status)
 	return name(names, COUNT(names), status);
 }
 
-/* IBTA's codes of static rates: multiples of 2.5 Gb/s, and what they are in Mb/s. */
+/* IBTA static rates: the multiple of 2.5 Gb/s (0: none), and the rate in Mb/s. */
 static const struct {
 	enum ibv_rate rate;
 	int mult;

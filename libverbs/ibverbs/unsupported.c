@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What this NIC has not got: flow steering, counters on flows, work queues apart from queue
- * pairs, tag matching, rate limits, moderation. Each fails with EOPNOTSUPP, as with a
- * driver that lacks it.
+ * Features that this NIC does not have: flow steering, flow counters, work queues without a
+ * queue pair, tag matching, rate limits and moderation. The calls fail with EOPNOTSUPP, as with
+ * a driver that does not implement them.
  */
 #include "ibverbs/ops.h"
 
@@ -77,7 +77,7 @@ static struct ibv_qp *no_open_qp(struct ibv_context *context, struct ibv_qp_open
 	return sr_null(EOPNOTSUPP);
 }
 
-/* What closes one of them is left out: there is nothing to close. */
+/* The calls that destroy such objects stay NULL: there are none to destroy. */
 void sr_set_unsupported(struct verbs_context *v)
 {
 	v->post_srq_ops = no_post_srq_ops;
@@ -93,7 +93,7 @@ void sr_set_unsupported(struct verbs_context *v)
 	v->open_qp = no_open_qp;
 }
 
-/* What libraries built for drivers of the kernel req for: there is no kernel's device here. */
+/* Called by libraries built for kernel drivers, of which no device exists here. */
 SR_PUBLIC int ibv_resolve_eth_l2_from_gid(struct ibv_context *context, struct ibv_ah_attr *attr,
 					  uint8_t mac[6], uint16_t *vid)
 {

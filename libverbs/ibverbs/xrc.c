@@ -44,9 +44,8 @@ struct ibv_xrcd *sr_open_xrcd(struct ibv_context *context, struct ibv_xrcd_init_
 int sr_close_xrcd(struct ibv_xrcd *xrcd)
 {
 	struct sr_xrcd *x = (struct sr_xrcd *)xrcd;
-	int error =
-		sr_command_handle(&sr_ctx(xrcd->context)->conn, SOFTROCE_OP_CLOSE_XRCD, x->handle);
-	if (error && error != EIO)
+	int error = sr_destroy(&sr_ctx(xrcd->context)->conn, SOFTROCE_OP_CLOSE_XRCD, x->handle);
+	if (error)
 		return error;
 	free(x);
 	return 0;

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Calls that read folders, or that follow_link a path step by step: inside the C library they open
- * and look at files without our hearing of it.
+ * Calls that read directories or resolve a path component by component. Their implementations in
+ * the C library do not call the interposed functions, so they are implemented here for emulated
+ * paths.
  */
 #include "paths/paths.h"
 
@@ -33,7 +34,7 @@ typedef int (*compare_t)(const struct dirent **, const struct dirent **);
 typedef int (*scandir_t)(const char *, struct dirent ***, filter_t, compare_t);
 typedef int (*scandirat_t)(int, const char *, struct dirent ***, filter_t, compare_t);
 
-/* Adds a copy of an entry to a list of n. */
+/* Appends a copy of an entry to a list of n. */
 static int append_entry(struct dirent ***list, int n, const struct dirent *e)
 {
 	struct dirent **longer = realloc(*list, ((size_t)n + 1) * sizeof *longer);
@@ -70,7 +71,7 @@ static int read_all(DIR *d, struct dirent ***list, filter_t filter)
 		if (!error)
 			n++;
 	}
-	if (!error && !*list) /* an empty list can be freed, too */
+	if (!error && !*list) /* the caller frees an empty list too */
 		*list = malloc(sizeof **list);
 	if (!error)
 		return n;
@@ -143,7 +144,7 @@ static void glob_close(void *d)
 	closedir(d);
 }
 
-/* The C library looks for what matches by calls that it is given. */
+/* With GLOB_ALTDIRFUNC the C library accesses files through the functions it is given. */
 SR_PUBLIC int glob(const char *pattern, int flags, error_fn_t error_fn, glob_t *g)
 {
 	REAL("glob", glob_t_);
@@ -163,7 +164,7 @@ int glob64(const char *pattern, int flags, error_fn_t error_fn, glob64_t *g)
 
 typedef int (*chdir_t)(const char *);
 
-/* From then on relative paths lead to the daemon's directory by themselves. */
+/* Afterwards, relative paths lead to the daemon's directory without redirection. */
 SR_PUBLIC int chdir(const char *path)
 {
 	REAL("chdir", chdir_t);
@@ -183,7 +184,10 @@ SR_PUBLIC int chdir(const char *path)
 typedef char *(*realpath_t)(const char *, char *);
 typedef char *(*realpath_chk_t)(const char *, char *, size_t);
 
-/* Where the first link in a path leads to, with what comes behind it; false: there is no link. */
+/*
+ * Resolves the first symbolic link in a path and appends the rest of the path. False: there is
+ * none.
+ */
 static bool follow_link(const char *path, char *to, size_t size)
 {
 	char step[SR_PATH_SIZE];
@@ -192,7 +196,7 @@ static bool follow_link(const char *path, char *to, size_t size)
 		memcpy(step, path, (size_t)(end - path));
 		step[end - path] = 0;
 		ssize_t n = readlink(step, to, size - 1);
-		/* Links of ours lead to the kernel's folders, by their whole paths. */
+		/* The emulated links are absolute paths to directories of the kernel. */
 		if (n <= 0 || to[0] != '/' || (size_t)n + strlen(end) >= size)
 			continue;
 		strcpy(to + n, end);
@@ -225,7 +229,7 @@ SR_PUBLIC char *canonicalize_file_name(const char *path)
 	return realpath(path, NULL);
 }
 
-/* For programs that were built with _FORTIFY_SOURCE: room is the size of the buffer. */
+/* Called by programs built with _FORTIFY_SOURCE; room is the size of the buffer. */
 char *__realpath_chk(const char *path, char *out, size_t room);
 
 SR_PUBLIC char *__realpath_chk(const char *path, char *out, size_t room)

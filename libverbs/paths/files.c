@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Calls with the path of a file: opened, looked at, read as a link. What is ours is for reading
- * alone. A device file says that it is a character device, but nobody can open it: what would be
- * written to it is for the kernel.
+ * Calls with the path of a file: open, stat, readlink and the like. Emulated files are
+ * read-only. A device file looks like a character device but cannot be opened, since a program
+ * would talk to the kernel's uverbs interface through it.
  */
 #include "paths/paths.h"
 
@@ -18,10 +18,10 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#define DEVICE_MAJOR 231 /* those of the kernel's verbs devices */
+#define DEVICE_MAJOR 231 /* of the kernel's uverbs devices */
 #define FIRST_MINOR  192
 
-/* The minor number of a device file; that of rdma_cm is above those of all devices. */
+/* The minor number of a device file. rdma_cm gets one above those of all devices. */
 static unsigned int minor_of(const char *path)
 {
 	const char *name = strrchr(path, '/');
@@ -31,7 +31,7 @@ static unsigned int minor_of(const char *path)
 	return 0xfff;
 }
 
-/* open and its kin: the mode follows where a file may be created. */
+/* The mode is an argument of open and openat only if they may create a file. */
 #define MODE(flags, last)                                                                          \
 	mode_t mode = 0;                                                                           \
 	if ((flags)&O_CREAT || ((flags)&O_TMPFILE) == O_TMPFILE) {                                 \
@@ -43,7 +43,7 @@ static unsigned int minor_of(const char *path)
 
 typedef int (*openat_t)(int, const char *, int, ...);
 
-/* Why something of ours cannot be opened, 0 if it can: nothing is written or made there. */
+/* Returns the errno with which opening an emulated file fails, or 0. */
 static int open_error(const struct sr_path *p, int flags)
 {
 	bool writes = (flags & O_ACCMODE) != O_RDONLY ||
@@ -92,7 +92,7 @@ SR_PUBLIC int openat64(int dir, const char *path, int flags, ...)
 	return open_at(dir, path, flags | O_LARGEFILE, mode);
 }
 
-/* What programs that were built with _FORTIFY_SOURCE call; no mode, so nothing is created. */
+/* Called by programs built with _FORTIFY_SOURCE. Without a mode, nothing is created. */
 int __open_2(const char *path, int flags);
 int __open64_2(const char *path, int flags);
 int __openat_2(int dir, const char *path, int flags);
@@ -120,7 +120,7 @@ SR_PUBLIC int __openat64_2(int dir, const char *path, int flags)
 
 typedef FILE *(*fopen_t)(const char *, const char *);
 
-/* The C library's own call for the file would not come here. */
+/* The C library's fopen would not call the interposed open. */
 static FILE *open_stream(const char *path, const char *mode)
 {
 	int flags = mode[0] == 'r' ? 0 : O_CREAT;
@@ -149,8 +149,8 @@ SR_PUBLIC FILE *fopen64(const char *path, const char *mode)
 }
 
 /*
- * Whether an empty file that was named from a descriptor is a device file all the same. on is the
- * file system that it is on.
+ * Decides whether an empty file, named relative to a descriptor and located on file system on,
+ * is an emulated device file.
  */
 static bool is_device_in(int dir, const char *name, dev_t on)
 {
@@ -211,7 +211,7 @@ SR_PUBLIC int fstatat64(int dir, const char *path, struct stat64 *st, int flags)
 	return stat_at(dir, path, (struct stat *)st, flags);
 }
 
-/* What programs call that were built before glibc 2.33. */
+/* Called by programs built before glibc 2.33. */
 int __xstat(int version, const char *path, struct stat *st);
 int __lxstat(int version, const char *path, struct stat *st);
 int __fxstatat(int version, int dir, const char *path, struct stat *st, int flags);
@@ -279,7 +279,7 @@ SR_PUBLIC int faccessat(int dir, const char *path, int mode, int flags)
 	struct sr_path p;
 	sr_path_lookup(&p, dir, path);
 	if (sr_is_device_file(&p))
-		mode = F_OK; /* everybody may read and write it */
+		mode = F_OK; /* its mode is 0666 */
 	return real(p.dir, p.path, mode, flags);
 }
 
@@ -313,7 +313,7 @@ SR_PUBLIC ssize_t readlink(const char *path, char *buf, size_t size)
 	return readlinkat(AT_FDCWD, path, buf, size);
 }
 
-/* For programs that were built with _FORTIFY_SOURCE: room is the size of the buffer. */
+/* Called by programs built with _FORTIFY_SOURCE; room is the size of the buffer. */
 ssize_t __readlink_chk(const char *path, char *buf, size_t size, size_t room);
 ssize_t __readlinkat_chk(int dir, const char *path, char *buf, size_t size, size_t room);
 
@@ -332,7 +332,7 @@ SR_PUBLIC ssize_t __readlink_chk(const char *path, char *buf, size_t size, size_
 typedef int (*statfs_t)(const char *, struct statfs *);
 typedef int (*statvfs_t)(const char *, struct statvfs *);
 
-/* A descriptor of something of ours, for calls that have no other way to name it. */
+/* Opens an emulated file for a call that has no variant relative to a directory. */
 static int open_path_fd(const struct sr_path *p)
 {
 	return open_at(p->dir, p->path, O_PATH | O_CLOEXEC, 0);
@@ -345,7 +345,7 @@ static void close_path_fd(int fd)
 	errno = saved;
 }
 
-/* Some programs look whether what is below /sys is of the kernel. */
+/* Some programs check that a path below /sys is on sysfs. */
 SR_PUBLIC int statfs(const char *path, struct statfs *st)
 {
 	REAL("statfs", statfs_t);
@@ -386,7 +386,7 @@ int statfs64(const char *path, struct statfs64 *st)
 int statvfs64(const char *path, struct statvfs64 *st)
 	__attribute__((alias("statvfs"), visibility("default")));
 
-/* ls -l asks for access lists, of which there are none. */
+/* ls -l reads access control lists; emulated files have none. */
 ssize_t getxattr(const char *path, const char *name, void *value, size_t size);
 ssize_t lgetxattr(const char *path, const char *name, void *value, size_t size);
 typedef ssize_t (*getxattr_t)(const char *, const char *, void *, size_t);

@@ -1,9 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Paths is_below /dev/infiniband and /sys/class/infiniband. Where this library is preloaded, or
- * comes before the C library in a program's search order, calls with such paths are answered from a
- * directory that the daemon keeps, and opens for whoever asks; all other paths go on to the C
- * library unchanged. Here it is decided which are which.
+ * Decides which paths are emulated, and obtains the daemon's directory.
  */
 #include "paths/paths.h"
 
@@ -16,12 +13,12 @@
 #include <time.h>
 #include <unistd.h>
 
-/* How long the directory counts as up to date. */
+/* For this long the directory counts as current. */
 #define FRESH_NS 50000000
 
 static pthread_mutex_t tree_lock = PTHREAD_MUTEX_INITIALIZER;
 static int tree_fd = -1;
-static struct stat tree_id; /* of what tree_fd was opened for */
+static struct stat tree_id; /* identifies what tree_fd was opened for */
 static struct timespec tree_time;
 
 static bool is_below(const char *path, const char *dir)
@@ -37,7 +34,7 @@ bool sr_path_has_prefix(const char *path)
 		is_below(path, "/sys/class/infiniband_verbs") || is_below(path, "/dev/infiniband"));
 }
 
-/* Another thread may have held the lock when its process was forked. */
+/* Another thread may have held the lock at the time of the fork. */
 static void after_fork_child(void)
 {
 	pthread_mutex_init(&tree_lock, NULL);
@@ -74,7 +71,10 @@ static bool is_tree(int fd)
 	       st.st_ino == tree_id.st_ino;
 }
 
-/* Takes a descriptor of the directory. The number of the one before stays, for who uses it now. */
+/*
+ * Takes over a descriptor of the directory. An earlier descriptor keeps its number, because
+ * another thread may be using it.
+ */
 static void set_tree(int fd)
 {
 	if (is_tree(fd) && tree_fd >= 0) {
@@ -82,7 +82,7 @@ static void set_tree(int fd)
 		return;
 	}
 	fstat(fd, &tree_id);
-	if (tree_fd >= 0) { /* the daemon was started anew */
+	if (tree_fd >= 0) { /* the daemon was restarted */
 		dup3(fd, tree_fd, O_CLOEXEC);
 		close(fd);
 	} else {
@@ -91,9 +91,9 @@ static void set_tree(int fd)
 }
 
 /*
- * The directory, as a descriptor that stays open: another thread may be using it. A program may
- * close what it does not know, and have a file of its own behind the number: that is not touched.
- * -1: there is no daemon.
+ * Returns a descriptor of the daemon's directory, or -1 without a daemon. It stays open, because
+ * another thread may be using it. If the program has closed it and its number denotes another
+ * file now, that file is left alone.
  */
 static int get_tree(void)
 {
@@ -119,8 +119,9 @@ static int get_tree(void)
 }
 
 /*
- * Writes a path without empty components and dots, and, is_below our folders, without what ".."
- * takes back: there are no links that this could be wrong for. False: it is too long to be ours.
+ * Writes a path without empty components and ".", and resolves ".." below emulated directories,
+ * which contain no links to directories that this could misinterpret. False: the path is too
+ * long to be emulated.
  */
 static bool normalize(const char *path, char *out)
 {
@@ -146,8 +147,8 @@ static bool normalize(const char *path, char *out)
 }
 
 /*
- * Writes a relative path from the root, where it may be one of ours: the folder that it starts from
- * has to be of the kernel's. False: it is not, or too long.
+ * Turns a relative path into an absolute one, if it may be emulated: if dir is /, /sys, /dev or
+ * below. False: it is not, or the path is too long.
  */
 static bool make_absolute(int dir, const char *path, char *out)
 {
@@ -185,7 +186,8 @@ void sr_path_lookup(struct sr_path *p, int dir, const char *path)
 	if (!normalize(path, p->buf))
 		return;
 	if (!sr_path_has_prefix(p->buf)) {
-		if (sr_path_has_prefix(path)) /* it went up from a folder that the kernel has not */
+		if (sr_path_has_prefix(path)) /* ".." led out of an emulated directory, which the
+						 kernel may not have */
 			p->path = p->buf[0] ? p->buf : "/";
 		return;
 	}

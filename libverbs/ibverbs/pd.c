@@ -1,11 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Thread domains and parent domains. They are this side's alone: queues that belong to a thread
- * domain are used by one thread at a time, as its program promises, and need no lock.
+ * Protection domains, parent domains and thread domains. The latter two are unknown to the
+ * daemon. The program guarantees that queues of a thread domain are used by one thread at a
+ * time, so they take no lock.
  */
 #include "ibverbs/pd.h"
 
 #include <stdlib.h>
+
+SR_PUBLIC struct ibv_pd *ibv_alloc_pd(struct ibv_context *context)
+{
+	struct sr_pd *pd = calloc(1, sizeof *pd);
+	if (!pd)
+		return sr_null(ENOMEM);
+	struct softroce_handle_reply r;
+	int error = sr_command(&sr_ctx(context)->conn, SOFTROCE_OP_ALLOC_PD, NULL, 0, &r, sizeof r);
+	if (error) {
+		free(pd);
+		return sr_null(error);
+	}
+	pd->ibv.context = context;
+	pd->ibv.handle = r.handle;
+	return &pd->ibv;
+}
+
+SR_PUBLIC int ibv_dealloc_pd(struct ibv_pd *ibv)
+{
+	struct sr_pd *pd = (struct sr_pd *)ibv;
+	if (atomic_load(&pd->refs))
+		return EBUSY;
+	if (pd->base) { /* a parent domain is unknown to the daemon */
+		atomic_fetch_sub(&pd->base->refs, 1);
+		if (pd->td)
+			atomic_fetch_sub(&((struct sr_td *)pd->td)->refs, 1);
+	} else {
+		int error = sr_destroy(&sr_ctx(ibv->context)->conn, SOFTROCE_OP_DEALLOC_PD,
+				       ibv->handle);
+		if (error)
+			return error;
+	}
+	free(pd);
+	return 0;
+}
 
 struct ibv_td *sr_alloc_td(struct ibv_context *context, struct ibv_td_init_attr *attr)
 {
@@ -32,7 +68,7 @@ int sr_dealloc_td(struct ibv_td *ibv)
 #define SUPPORTED_MASK                                                                             \
 	(IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS | IBV_PARENT_DOMAIN_INIT_ATTR_PD_CONTEXT)
 
-/* The memory of queues is the daemon's, so a program's allocators have nothing to allocate. */
+/* The daemon allocates the memory of queues, so the program's allocators are not called. */
 struct ibv_pd *sr_alloc_parent_domain(struct ibv_context *context,
 				      struct ibv_parent_domain_init_attr *attr)
 {
