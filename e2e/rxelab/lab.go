@@ -142,9 +142,6 @@ func (l *Lab) Consoles() string {
 	return all.String()
 }
 
-// Namespace is the network namespace of the bridge and the guests' control sockets.
-func (l *Lab) Namespace() string { return l.name }
-
 // EmuNamespace is where a NIC under test runs: with the veth end Interface in it, or, in
 // a Dgram lab, with the loopback on which the guests' frames travel.
 func (l *Lab) EmuNamespace() string {

@@ -123,9 +123,6 @@ func (e *Endpoint) Close() error {
 	return errors.Join(errs...)
 }
 
-// QP is the end's queue pair.
-func (e *Endpoint) QP() *verbs.QP { return e.qp }
-
 // Meet exchanges the lines of text with the peer and connects the queue pair. A client
 // returns when the server has said that it is ready; conn belongs to the End from now on.
 func (e *Endpoint) Connect(ctx context.Context, conn net.Conn) error {

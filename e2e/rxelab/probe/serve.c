@@ -5,9 +5,9 @@
  * milliseconds, and the tests run thousands of commands.
  *
  * One request per connection: a line of words, then any bytes it calls for.
- *   exec SEC B64CMD                   -> output bytes, then NUL "rc=N" LF; 124 if SEC were not enough
- *   put MODE SIZE B64PATH, SIZE bytes -> "ok" LF
- *   get B64PATH                       -> "SIZE MODE" LF, SIZE bytes   (or "-" LF)
+ *   exec SEC B64CMD                   -> output bytes, then NUL "rc=N" LF; 124 if SEC were not
+ * enough put MODE SIZE B64PATH, SIZE bytes -> "ok" LF get B64PATH                       -> "SIZE
+ * MODE" LF, SIZE bytes   (or "-" LF)
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -24,9 +24,9 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PORT 7
+#define PORT	     7
 #define LONGEST_LINE (1 << 20)
-#define GRACE 2 /* seconds between SIGTERM and SIGKILL */
+#define GRACE	     2 /* seconds between SIGTERM and SIGKILL */
 
 static void die(const char *what)
 {
@@ -74,7 +74,8 @@ static char *read_line(int fd)
 /* In place. What is not of the alphabet is left out. */
 static char *decode64(char *text)
 {
-	static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+	static const char alphabet[] =
+		"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
 	unsigned bits = 0;
 	int have = 0;
 	char *out = text;
@@ -106,7 +107,8 @@ static int ended(pid_t pid, int seconds, int *status)
 		if (waitpid(pid, status, WNOHANG) == pid)
 			return 0;
 		clock_gettime(CLOCK_MONOTONIC, &now);
-		long long left = (until.tv_sec - now.tv_sec) * 1000000000LL + until.tv_nsec - now.tv_nsec;
+		long long left =
+			(until.tv_sec - now.tv_sec) * 1000000000LL + until.tv_nsec - now.tv_nsec;
 		if (left <= 0)
 			return -1;
 		struct timespec wait = {left / 1000000000, left % 1000000000};
@@ -129,7 +131,8 @@ static void run(int fd, int seconds, const char *command)
 		int null = open("/dev/null", O_RDONLY);
 		struct rlimit unlimited = {RLIM_INFINITY, RLIM_INFINITY};
 		setrlimit(RLIMIT_MEMLOCK, &unlimited);
-		if (null < 0 || dup2(null, 0) < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0 || chdir("/root") < 0)
+		if (null < 0 || dup2(null, 0) < 0 || dup2(fd, 1) < 0 || dup2(fd, 2) < 0 ||
+		    chdir("/root") < 0)
 			_exit(126);
 		close(null);
 		close(fd);
@@ -153,7 +156,7 @@ static void run(int fd, int seconds, const char *command)
 static void make_folders(const char *path)
 {
 	char *copy = strdup(path);
-	for (char *slash = copy; slash && (slash = strchr(slash + 1, '/'));) {
+	for (char *slash = strchr(copy + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = 0;
 		mkdir(copy, 0755);
 		*slash = '/';
@@ -189,7 +192,8 @@ static void get(int fd, const char *path)
 		put_all(fd, "-\n", 2);
 		return;
 	}
-	int n = snprintf(block, sizeof(block), "%lld %o\n", (long long)st.st_size, st.st_mode & 07777);
+	int n = snprintf(block, sizeof(block), "%lld %o\n", (long long)st.st_size,
+			 st.st_mode & 07777);
 	put_all(fd, block, n);
 	for (ssize_t got; (got = read(file, block, sizeof(block))) > 0;)
 		put_all(fd, block, got);
@@ -204,7 +208,8 @@ static void serve(int fd)
 	if (!strcmp(words[0], "exec") && words[2])
 		run(fd, atoi(words[1]), decode64(words[2]));
 	else if (!strcmp(words[0], "put") && words[3])
-		put(fd, strtoul(words[1], NULL, 8), strtoull(words[2], NULL, 10), decode64(words[3]));
+		put(fd, strtoul(words[1], NULL, 8), strtoull(words[2], NULL, 10),
+		    decode64(words[3]));
 	else if (!strcmp(words[0], "get") && words[1])
 		get(fd, decode64(words[1]));
 }
