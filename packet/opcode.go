@@ -87,6 +87,31 @@ const (
 	KindCNP
 )
 
+// Response returns the kind of packet that answers a request of kind k on a reliable service: KindAck for
+// SEND and WRITE, a response of the request's own for the others. FLUSH and ATOMIC WRITE are answered by a
+// READ response without payload (annex A19). It returns KindNone where k is no request.
+func (k Kind) Response() Kind {
+	switch k {
+	case KindSend, KindWrite:
+		return KindAck
+	case KindRead, KindFlush, KindAtomicWrite:
+		return KindReadResponse
+	case KindCompareSwap, KindFetchAdd:
+		return KindAtomicAck
+	}
+	return KindNone
+}
+
+// HasOwnResponse reports whether requests of kind k are answered by a response of their own, which an
+// ACKNOWLEDGE does not replace and which takes a responder resource.
+func (k Kind) HasOwnResponse() bool {
+	r := k.Response()
+	return r != KindNone && r != KindAck
+}
+
+// IsAtomic reports whether k is COMPARE_SWAP or FETCH_ADD.
+func (k Kind) IsAtomic() bool { return k.Response() == KindAtomicAck }
+
 // A Position is the place of a packet in its message.
 type Position uint8
 
@@ -130,6 +155,7 @@ type Info struct {
 	HeaderLen    int  // bytes of BTH and extended headers
 	Payload      bool // a payload may follow
 	Request      bool // goes from requester to responder
+	Response     Kind // what answers it: KindAck, a response of its own, or KindNone (UC, UD, no request)
 	ConsumesRecv bool // its message takes a receive WQE (WRITE with immediate: at its end)
 }
 
@@ -192,6 +218,9 @@ func buildTable() (t [256]Info) {
 		case KindReadResponse, KindAck, KindAtomicAck, KindCNP:
 		default:
 			in.Request = true
+		}
+		if s != UC && s != UD {
+			in.Response = o.kind.Response()
 		}
 		in.ConsumesRecv = o.kind == KindSend || o.kind == KindWrite && o.headers&HasImmDt != 0
 		if s == XRC && in.Request {

@@ -65,12 +65,31 @@ func TestOpcodeTableIsThatOfTheSpecification(t *testing.T) {
 				t.Errorf("%v: %d bytes do not fit into MaxHeaderLen", o, in.HeaderLen)
 			}
 			checkPosition(t, o)
+			checkResponse(t, o, row.op)
 		}
 	}
 	for o := range 256 {
 		if o := Opcode(o); o.Info().Valid != seen[o] {
 			t.Errorf("%v: Valid is %v", o, !seen[o])
 		}
+	}
+}
+
+// checkResponse compares the response in the table with the one that the specification names.
+func checkResponse(t *testing.T, o Opcode, op int) {
+	t.Helper()
+	want := map[int]Kind{ReadRequest: KindReadResponse, Flush: KindReadResponse, AtomicWrite: KindReadResponse,
+		CompareSwap: KindAtomicAck, FetchAdd: KindAtomicAck}[op]
+	own := want != KindNone
+	in := o.Info()
+	if in.Request && !own {
+		want = KindAck
+	}
+	if s := o.Service(); s == UC || s == UD {
+		want = KindNone
+	}
+	if in.Response != want || in.Kind.HasOwnResponse() != own {
+		t.Errorf("%v: response kind %d, own %v, want %d, %v", o, in.Response, in.Kind.HasOwnResponse(), want, own)
 	}
 }
 

@@ -134,7 +134,7 @@ func (q *QP) ackBelow(e *Env, end uint64) bool {
 		if !w.started || end <= w.first || w.status != ib.WCSuccess && end < w.end() {
 			break
 		}
-		if w.isRead && !w.done {
+		if w.ownResponse && !w.done {
 			whole = end <= r.una
 			break
 		}
@@ -181,9 +181,7 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 	if w == nil {
 		return
 	}
-	switch w.kind {
-	case packet.KindRead, packet.KindFlush, packet.KindAtomicWrite:
-	default:
+	if w.kind.Response() != in.Kind {
 		q.spurn(e, ib.WCBadRespErr)
 		return
 	}
@@ -235,7 +233,7 @@ func (q *QP) atomicResponse(e *Env, p *Packet, psn uint64) {
 	if w == nil {
 		return
 	}
-	if w.kind != packet.KindCompareSwap && w.kind != packet.KindFetchAdd {
+	if w.kind.Response() != packet.KindAtomicAck {
 		q.spurn(e, ib.WCBadRespErr)
 		return
 	}
@@ -272,7 +270,7 @@ func (q *QP) responseOwner(e *Env, psn uint64) *wqe {
 		if psn >= w.end() {
 			continue
 		}
-		if !w.isRead || psn < w.first+uint64(w.got) {
+		if !w.ownResponse || psn < w.first+uint64(w.got) {
 			q.cfg.Counters.Drop(DropResponse)
 			return nil
 		}

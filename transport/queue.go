@@ -8,18 +8,18 @@ import (
 // A wqe is a send work request on its way.
 type wqe struct {
 	SendWR
-	kind     packet.Kind
-	length   uint32      // bytes of the message
-	n        uint32      // PSNs it takes
-	first    uint64      // its first PSN, extended; valid once started
-	got      uint32      // responses received: READs
-	ssn      uint64      // send sequence number, from 1
-	started  bool        // has its PSNs
-	isRead   bool        // needs a response, not an acknowledgement
-	local    bool        // a bind or an invalidation: takes no PSN
-	done     bool        // READs and atomics: the response is complete
-	original [8]byte     // atomics: the answer on its way to memory
-	status   ib.WCStatus // what the requester itself found wrong
+	kind        packet.Kind
+	length      uint32      // bytes of the message
+	n           uint32      // PSNs it takes
+	first       uint64      // its first PSN, extended; valid once started
+	got         uint32      // responses received: READs
+	ssn         uint64      // send sequence number, from 1
+	started     bool        // has its PSNs
+	ownResponse bool        // an ACKNOWLEDGE does not complete it: READ, atomics, FLUSH, ATOMIC WRITE
+	local       bool        // a bind or an invalidation: takes no PSN
+	done        bool        // READs and atomics: the response is complete
+	original    [8]byte     // atomics: the answer on its way to memory
+	status      ib.WCStatus // what the requester itself found wrong
 }
 
 // end is the PSN behind the message's last.
@@ -73,6 +73,7 @@ func (q *QP) PostSend(wr *SendWR) error {
 	slot := s.tailIndex & uint32(len(s.ring)-1)
 	w := &s.ring[slot]
 	*w = wqe{SendWR: *wr, kind: q.wrKind(wr.Opcode)}
+	w.ownResponse = w.kind.HasOwnResponse()
 	w.status = s.copyPayload(w, wr, int(slot))
 	switch w.kind {
 	case packet.KindNone:
@@ -85,12 +86,10 @@ func (q *QP) PostSend(wr *SendWR) error {
 			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd:
-		w.isRead = true
 		if wr.Flags&ib.SendInline != 0 || w.kind != packet.KindRead && w.length != atomicLen {
 			w.status = ib.WCLocQPOpErr
 		}
 	case packet.KindFlush, packet.KindAtomicWrite:
-		w.isRead = true
 		if w.kind == packet.KindFlush && w.length > 0 || w.kind == packet.KindAtomicWrite && w.length != atomicLen {
 			w.status = ib.WCLocQPOpErr
 		}
@@ -167,7 +166,7 @@ func (q *QP) finish(e *Env, w *wqe, status ib.WCStatus) {
 		WRID: w.ID, Status: status, Opcode: wcOpcode(w.Opcode),
 		Signaled: status != ib.WCSuccess || q.cfg.SigAll || w.Flags&ib.SendSignaled != 0,
 	}
-	if w.isRead && status == ib.WCSuccess {
+	if w.ownResponse && status == ib.WCSuccess {
 		c.ByteLen = w.length
 	}
 	switch status {
@@ -177,7 +176,7 @@ func (q *QP) finish(e *Env, w *wqe, status ib.WCStatus) {
 	default:
 		q.cfg.Counters.ReqCQEError++
 	}
-	if w.isRead && w.started {
+	if w.ownResponse && w.started {
 		q.req.reads--
 		q.req.readPSNs -= uint64(w.n - w.got)
 	}

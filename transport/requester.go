@@ -67,7 +67,7 @@ func (q *QP) request(e *Env) (more bool) {
 		if w.status != ib.WCSuccess {
 			break
 		}
-		if q.reliable() && !w.isRead && r.windowFull() {
+		if q.reliable() && !w.ownResponse && r.windowFull() {
 			break
 		}
 		if ok, full := q.emitRequest(e, w); !ok {
@@ -108,13 +108,13 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	if q.fenced(w) {
 		return false
 	}
-	if w.n = uint32(packet.PSNCount(w.length, q.attr.PathMTU)); w.kind != packet.KindRead && w.isRead {
+	if w.n = uint32(packet.PSNCount(w.length, q.attr.PathMTU)); w.kind != packet.KindRead && w.ownResponse {
 		w.n = 1
 	}
 	if r.next-r.una+uint64(w.n) > maxOutstanding && r.next != r.una {
 		return false
 	}
-	if w.isRead && !q.mayRead(w) {
+	if w.ownResponse && !q.mayRead(w) {
 		return false
 	}
 	if r.credited && w.ssn > r.limit && consumesRecv(w) && r.una != r.next {
@@ -124,7 +124,7 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 		return false
 	}
 	w.first, w.started = r.next, true
-	if w.isRead {
+	if w.ownResponse {
 		r.reads++
 		r.readPSNs += uint64(w.n)
 	}
@@ -153,7 +153,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	h := &q.hdr
 	offset := r.pkt * uint32(q.attr.PathMTU)
 	h.BTH = packet.BTH{PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: uint32(r.send) & packet.PSNMask}
-	if w.isRead {
+	if w.ownResponse {
 		return q.emitRead(e, w, offset)
 	}
 	n := min(uint32(q.attr.PathMTU), w.length-offset)

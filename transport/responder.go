@@ -359,14 +359,14 @@ func (q *QP) duplicate(e *Env, p *Packet, in *packet.Info) {
 	r := &q.resp
 	c := q.cfg.Counters
 	c.DuplicateRequest++
-	switch in.Kind {
-	case packet.KindSend, packet.KindWrite:
+	switch {
+	case in.Response == packet.KindAck:
 		r.answers.ack = true
-	case packet.KindRead:
+	case in.Kind == packet.KindRead:
 		if a, ok := q.repeatRead(e, p); !ok || !r.answers.repeat(a, r.msn) {
 			c.Drop(DropDuplicate)
 		}
-	case packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
+	case in.Kind.HasOwnResponse():
 		a := r.answers.find(r.position(p.PSN))
 		if a == nil || a.kind != in.Kind || !r.answers.repeat(*a, r.msn) {
 			c.Drop(DropDuplicate)

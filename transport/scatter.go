@@ -180,7 +180,7 @@ func (g *gather) fetch(e *Env, q *QP) error {
 // checkLocal looks at every element of w before its first byte moves.
 func (q *QP) checkLocal(e *Env, w *wqe) ib.WCStatus {
 	need := ib.Access(0)
-	if w.isRead && w.kind != packet.KindAtomicWrite {
+	if w.ownResponse && w.kind != packet.KindAtomicWrite {
 		need = ib.AccessLocalWrite
 	}
 	for i := range w.SGEs {

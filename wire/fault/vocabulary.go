@@ -36,7 +36,7 @@ var kindNames = map[string]func(in *packet.Info) bool{
 	"ack":           ofKind(packet.KindAck),
 	"nak":           ofKind(packet.KindAck),
 	"rnr":           ofKind(packet.KindAck),
-	"atomic":        ofKind(packet.KindCompareSwap, packet.KindFetchAdd),
+	"atomic":        func(in *packet.Info) bool { return in.Kind.IsAtomic() },
 	"atomic_ack":    ofKind(packet.KindAtomicAck),
 	"flush":         ofKind(packet.KindFlush),
 	"atomic_write":  ofKind(packet.KindAtomicWrite),
