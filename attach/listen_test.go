@@ -195,8 +195,8 @@ func TestWithoutDescriptorsOnlyTheNewClientFails(t *testing.T) {
 		}
 	}
 	refused := try()
-	_, channelErr := a.CreateCompChannel()
-	_, queryErr := a.QueryPort()
+	_, channelErr := a.CreateCompChannel(t.Context())
+	_, queryErr := a.QueryPort(t.Context())
 	for _, fd := range filler {
 		unix.Close(fd)
 	}

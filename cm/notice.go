@@ -1,6 +1,7 @@
 package cm
 
 import (
+	"fmt"
 	"slices"
 	"syscall"
 )
@@ -27,6 +28,19 @@ const (
 	AddrChange
 	NoticeTimewaitExit
 )
+
+var noticeNames = [...]string{
+	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE",
+	"CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL", "MULTICAST_JOIN",
+	"MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
+}
+
+func (t NoticeType) String() string {
+	if int(t) < len(noticeNames) {
+		return noticeNames[t]
+	}
+	return fmt.Sprintf("NoticeType(%d)", uint32(t))
+}
 
 // A Notice is an event as a program hears it.
 type Notice struct {

@@ -18,7 +18,7 @@ func TestDaemonStopsCleanlyAndNotifiesClients(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s.sock")
 	daemon := harness.StartDaemon(t, nil, "--socket", socket)
 	nic := harness.OpenNIC(t, daemon, socket)
-	pd, err := nic.AllocPD()
+	pd, err := nic.AllocPD(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -29,7 +29,7 @@ func TestDaemonStopsCleanlyAndNotifiesClients(t *testing.T) {
 	if e, err := nic.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventDeviceFatal {
 		t.Errorf("client heard %v, %v", e.EventType, err)
 	}
-	if _, err := pd.RegMR(make([]byte, 4096), verbs.AccessLocalWrite); !errors.Is(err, verbs.ErrDeviceFatal) {
+	if _, err := pd.RegMR(ctx, make([]byte, 4096), verbs.AccessLocalWrite); !errors.Is(err, verbs.ErrDeviceFatal) {
 		t.Errorf("RegMR without a daemon: %v", err)
 	}
 	if _, err := os.Stat(socket); !errors.Is(err, fs.ErrNotExist) {

@@ -70,7 +70,7 @@ func TestProgramsGetAddressAndDeviceRemovalEvents(t *testing.T) {
 func awaitAddress(t *testing.T, nic *verbs.Context, address string) {
 	t.Helper()
 	for limit := time.Now().Add(harness.StartLimit); ; time.Sleep(10 * time.Millisecond) {
-		table, err := nic.GIDs()
+		table, err := nic.GIDs(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -91,15 +91,15 @@ func queuePairs(t *testing.T, socket string) int {
 		t.Fatal(err)
 	}
 	defer c.Close()
-	pd, err := c.AllocPD()
+	pd, err := c.AllocPD(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cq, err := c.CreateCQ(1, nil)
+	cq, err := c.CreateCQ(t.Context(), 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq})
+	qp, err := pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -133,7 +133,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 		// What Python never frees does not count.
 		run(t, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
 	})
-	if _, err := survivor.QueryPort(); err != nil {
+	if _, err := survivor.QueryPort(t.Context()); err != nil {
 		t.Errorf("another client of the daemon, afterwards: %v", err)
 	}
 }

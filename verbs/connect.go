@@ -25,8 +25,8 @@ const psnDrawn = 1 << 31
 
 // Info returns what to tell a peer: this end's number, the PSN that Connect will set
 // (drawn at random on the first call), and the GID at gidIndex, or one chosen for AnyGID.
-func (q *QP) Info(gidIndex int) (Info, error) {
-	gids, err := q.ctx.GIDs()
+func (q *QP) Info(ctx context.Context, gidIndex int) (Info, error) {
+	gids, err := q.ctx.GIDs(ctx)
 	if err != nil {
 		return Info{}, err
 	}
@@ -119,13 +119,13 @@ func DefaultConnectOptions() ConnectOptions {
 // peer that remote describes. ctx bounds the wait for the peer's address to resolve.
 func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
 	if o.PathMTU == 0 {
-		p, err := q.ctx.QueryPort()
+		p, err := q.ctx.QueryPort(ctx)
 		if err != nil {
 			return err
 		}
 		o.PathMTU = p.ActiveMTU
 	}
-	gids, err := q.ctx.GIDs()
+	gids, err := q.ctx.GIDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -134,7 +134,7 @@ func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
 		return err
 	}
 	if QPState(q.state.Load()) == QPSReset {
-		if err := q.toInit(o.Access, o.PKeyIndex); err != nil {
+		if err := q.toInit(ctx, o.Access, o.PKeyIndex); err != nil {
 			return err
 		}
 	}
@@ -146,10 +146,10 @@ func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
 
 // ToInit takes a queue pair of a connected service from RESET to INIT, where receives
 // can be posted before the peer sends.
-func (q *QP) ToInit(access Access) error { return q.toInit(access, 0) }
+func (q *QP) ToInit(ctx context.Context, access Access) error { return q.toInit(ctx, access, 0) }
 
-func (q *QP) toInit(access Access, pkeyIndex uint16) error {
-	return q.Modify(&QPAttr{QPState: QPSInit, QPAccessFlags: access, PortNum: 1, PKeyIndex: pkeyIndex},
+func (q *QP) toInit(ctx context.Context, access Access, pkeyIndex uint16) error {
+	return q.Modify(ctx, &QPAttr{QPState: QPSInit, QPAccessFlags: access, PortNum: 1, PKeyIndex: pkeyIndex},
 		QPMaskState|QPMaskPKeyIndex|QPMaskPort|QPMaskAccessFlags)
 }
 
@@ -166,7 +166,7 @@ func (q *QP) toRTR(ctx context.Context, remote Info, gidIndex uint8, o ConnectOp
 	if q.qpType == RC || q.qpType == XRCRecv {
 		mask |= QPMaskMaxDestRdAtomic | QPMaskMinRNRTimer
 	}
-	return q.ModifyContext(ctx, &a, mask)
+	return q.Modify(ctx, &a, mask)
 }
 
 func (q *QP) toRTS(ctx context.Context, o ConnectOptions) error {
@@ -181,5 +181,5 @@ func (q *QP) toRTS(ctx context.Context, o ConnectOptions) error {
 	case RC, XRCSend:
 		mask |= QPMaskTimeout | QPMaskRetryCnt | QPMaskRNRRetry | QPMaskMaxQPRdAtomic
 	}
-	return q.ModifyContext(ctx, &a, mask)
+	return q.Modify(ctx, &a, mask)
 }

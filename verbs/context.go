@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -61,17 +62,19 @@ func Devices(ctx context.Context, opts ...Option) ([]DeviceInfo, error) {
 }
 
 func list[T any](ctx context.Context, c *control.Client, name string, op uint16) ([]T, error) {
-	var reply abi.ListReply
-	p, err := c.Call(ctx, control.Request{Name: name, Op: op, Reply: &reply})
-	if err != nil {
-		return nil, err
-	}
-	var zero T
-	entries := make([]T, min(int(reply.Count), len(p.Body)/abi.Size(zero)))
-	if _, err := abi.Decode(p.Body, entries); err != nil {
-		return nil, fmt.Errorf("%s: reply: %w", name, err)
-	}
-	return entries, nil
+	return control.Await(ctx, name, func() ([]T, error) {
+		var reply abi.ListReply
+		p, err := c.Call(context.Background(), control.Request{Name: name, Op: op, Reply: &reply})
+		if err != nil {
+			return nil, publicError(err)
+		}
+		var zero T
+		entries := make([]T, min(int(reply.Count), len(p.Body)/abi.Size(zero)))
+		if _, err := abi.Decode(p.Body, entries); err != nil {
+			return nil, fmt.Errorf("%s: reply: %w", name, err)
+		}
+		return entries, nil
+	}, nil)
 }
 
 // Context is an opened NIC: ibv_context.
@@ -87,16 +90,17 @@ type Context struct {
 
 	mu       sync.Mutex
 	closed   bool
-	children map[closer]struct{} // what came from the Context and is open
+	children map[object]struct{}      // open objects
+	closing  map[object]chan struct{} // objects whose Close waits for the daemon; the channel is closed when it ends
 	buffers  []*Buffer
 	queues   map[uint32]*CQ // by handle, for events
 	pairs    map[uint32]*QP
 	shared   map[uint32]*SRQ
 }
 
-// A closer is an object of a Context. Close of a PD, for example, asks the daemon;
-// abandon gives up only what this process holds.
-type closer interface{ abandon() }
+// An object came from a Context. Closing it takes a request to the daemon; abandon releases only
+// what this process holds for it.
+type object interface{ abandon() }
 
 // Open opens a NIC by its name; "" is the daemon's first one. ctx bounds the opening,
 // not the Context. Errors: ErrNoDaemon, ErrVersion, ErrNoDevice, EACCES, and EMFILE or
@@ -107,7 +111,7 @@ func Open(ctx context.Context, device string, opts ...Option) (*Context, error) 
 		return nil, err
 	}
 	c := &Context{
-		client: client, children: map[closer]struct{}{},
+		client: client, children: map[object]struct{}{}, closing: map[object]chan struct{}{},
 		queues: map[uint32]*CQ{}, pairs: map[uint32]*QP{}, shared: map[uint32]*SRQ{},
 	}
 	if err := c.open(ctx, device); err != nil {
@@ -159,11 +163,7 @@ func (c *Context) Err() error {
 	if !c.client.Ended() {
 		return nil
 	}
-	err := c.client.Err()
-	if errors.Is(err, control.ErrClosed) {
-		return ErrClosed
-	}
-	return err
+	return c.client.Err()
 }
 
 // WhileServed returns a child of ctx that also ends when the daemon serves the Context no
@@ -181,17 +181,22 @@ func (c *Context) WhileServed(ctx context.Context) (context.Context, context.Can
 	return ctx, func() { end(nil) }
 }
 
-// call asks the daemon for something that takes no longer than its engine's round.
+// call sends a request to the daemon and waits for the reply, however long that takes. Exported
+// functions bound the wait: they run it in control.Await or created.
 func (c *Context) call(r control.Request) (control.Packet, error) {
-	return c.callContext(context.Background(), r)
+	p, err := c.client.Call(context.Background(), r)
+	return p, publicError(err)
 }
 
-func (c *Context) callContext(ctx context.Context, r control.Request) (control.Packet, error) {
-	p, err := c.client.Call(ctx, r)
-	if errors.Is(err, control.ErrClosed) {
-		err = ErrClosed
-	}
-	return p, err
+// A closer is an object that a Context owns.
+type closer interface {
+	Close(ctx context.Context) error
+}
+
+// created runs f, which creates an object, for at most as long as ctx lasts. An object that f
+// creates later is closed.
+func created[T closer](ctx context.Context, name string, f func() (T, error)) (T, error) {
+	return control.Await(ctx, name, f, func(o T) { o.Close(context.Background()) })
 }
 
 // create asks for an object whose reply is a HandleReply without descriptors.
@@ -207,24 +212,39 @@ func (c *Context) destroy(name string, op uint16, handle uint32) error {
 	return err
 }
 
-// drop destroys an object whose creation failed on this side.
+// drop destroys an object whose creation failed in this process.
 func (c *Context) drop(op uint16, handle uint32) {
 	if handle != 0 {
 		c.destroy("drop", op, handle)
 	}
 }
 
+// query sends a request whose reply is a T without descriptors.
+func query[T any](ctx context.Context, c *Context, r control.Request) (T, error) {
+	return control.Await(ctx, r.Name, func() (got T, err error) {
+		r.Reply = &got
+		_, err = c.call(r)
+		return got, err
+	}, nil)
+}
+
+// request sends a request whose reply is empty.
+func (c *Context) request(ctx context.Context, name string, op uint16, body ...any) error {
+	return control.AwaitError(ctx, name, func() error {
+		_, err := c.call(control.Request{Name: name, Op: op, Body: body})
+		return err
+	})
+}
+
 // QueryDevice returns what the NIC can do.
-func (c *Context) QueryDevice() (DeviceAttr, error) {
-	var a DeviceAttr
-	_, err := c.call(control.Request{Name: "query device", Op: abi.OpQueryDevice, Reply: &a})
-	return a, err
+func (c *Context) QueryDevice(ctx context.Context) (DeviceAttr, error) {
+	a, err := query[abi.DeviceAttr](ctx, c, control.Request{Name: "query device", Op: abi.OpQueryDevice})
+	return DeviceAttr(a), err
 }
 
 // QueryPort returns the state of the NIC's port.
-func (c *Context) QueryPort() (PortAttr, error) {
-	var a abi.PortAttr
-	_, err := c.call(control.Request{Name: "query port", Op: abi.OpQueryPort, Reply: &a})
+func (c *Context) QueryPort(ctx context.Context) (PortAttr, error) {
+	a, err := query[abi.PortAttr](ctx, c, control.Request{Name: "query port", Op: abi.OpQueryPort})
 	return PortAttr{
 		State: PortState(a.State), MaxMTU: MTU(a.MaxMTU), ActiveMTU: MTU(a.ActiveMTU), GIDTblLen: int(a.GIDTblLen),
 		MaxMsgSize: a.MaxMsgSize, PKeyTblLen: int(a.PKeyTblLen), ActiveWidth: a.ActiveWidth,
@@ -234,11 +254,8 @@ func (c *Context) QueryPort() (PortAttr, error) {
 }
 
 // GIDs returns the entries of the GID table that are in use.
-func (c *Context) GIDs() ([]GIDEntry, error) {
-	entries, err := list[abi.GIDEntry](context.Background(), c.client, "query GIDs", abi.OpQueryGIDs)
-	if errors.Is(err, control.ErrClosed) {
-		err = ErrClosed
-	}
+func (c *Context) GIDs(ctx context.Context) ([]GIDEntry, error) {
+	entries, err := list[abi.GIDEntry](ctx, c.client, "query GIDs", abi.OpQueryGIDs)
 	gids := make([]GIDEntry, len(entries))
 	for i, e := range entries {
 		gids[i] = GIDEntry{int(e.Index), e.GID, abi.Text(e.Netdev[:]), int(e.VLAN)}
@@ -247,25 +264,20 @@ func (c *Context) GIDs() ([]GIDEntry, error) {
 }
 
 // PKeys returns the P_Key table, by index: ibv_query_pkey. 0 is an index without a key.
-func (c *Context) PKeys() ([]uint16, error) {
-	keys, err := list[uint16](context.Background(), c.client, "query P_Keys", abi.OpQueryPKeys)
-	if errors.Is(err, control.ErrClosed) {
-		err = ErrClosed
-	}
-	return keys, err
+func (c *Context) PKeys(ctx context.Context) ([]uint16, error) {
+	return list[uint16](ctx, c.client, "query P_Keys", abi.OpQueryPKeys)
 }
 
 // QueryClock returns the NIC's present time on the clock of WC.Timestamp, and as WC.WallclockNS has it:
 // ibv_query_rt_values_ex.
-func (c *Context) QueryClock() (timestamp, wallclockNS uint64, err error) {
-	var r abi.ClockReply
-	_, err = c.call(control.Request{Name: "query clock", Op: abi.OpQueryClock, Reply: &r})
+func (c *Context) QueryClock(ctx context.Context) (timestamp, wallclockNS uint64, err error) {
+	r, err := query[abi.ClockReply](ctx, c, control.Request{Name: "query clock", Op: abi.OpQueryClock})
 	return r.Clock, r.Wallclock, err
 }
 
 // adopted notes a new object, which Close will have to close, and returns it; where the
 // Context was closed meanwhile the object goes at once.
-func adopted[T closer](c *Context, o T) (T, error) {
+func adopted[T object](c *Context, o T) (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -288,7 +300,7 @@ func adopted[T closer](c *Context, o T) (T, error) {
 }
 
 // owns reports whether the object is open.
-func (c *Context) owns(o closer) bool {
+func (c *Context) owns(o object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.children[o]
@@ -296,7 +308,7 @@ func (c *Context) owns(o closer) bool {
 }
 
 // disown forgets an object; false where it was closed before.
-func (c *Context) disown(o closer) bool {
+func (c *Context) disown(o object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if _, ok := c.children[o]; !ok {
@@ -316,20 +328,58 @@ func (c *Context) disown(o closer) bool {
 	return true
 }
 
-// closeObject is Close of every object: the daemon first, then what this process holds.
-// Where the daemon refuses (EBUSY: something uses the object), it stays.
-func (c *Context) closeObject(o closer, name string, op uint16, handle uint32) error {
-	if !c.owns(o) {
-		return ErrClosed
+// closeObject is the Close of every object: first the daemon closes it, then this process releases
+// what it holds. If the daemon refuses (EBUSY: something uses the object), the object stays open.
+// released, if not nil, runs after the object is closed.
+//
+// If ctx ends before the reply, the object is closed when the reply arrives. A second Close waits
+// for the first: the daemon may have given the handle to another object by then.
+func (c *Context) closeObject(ctx context.Context, o object, name string, op uint16, handle uint32, released func()) error {
+	return control.AwaitError(ctx, name, func() error {
+		done, err := c.startClosing(o)
+		if err != nil {
+			return err
+		}
+		defer c.endClosing(o, done)
+		if err := c.destroy(name, op, handle); err != nil && c.Err() == nil {
+			return err
+		}
+		if !c.disown(o) {
+			return ErrClosed
+		}
+		o.abandon()
+		if released != nil {
+			released()
+		}
+		return nil
+	})
+}
+
+// startClosing waits until no other Close of o waits for the daemon.
+func (c *Context) startClosing(o object) (done chan struct{}, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for {
+		if _, open := c.children[o]; !open {
+			return nil, ErrClosed
+		}
+		other, busy := c.closing[o]
+		if !busy {
+			done = make(chan struct{})
+			c.closing[o] = done
+			return done, nil
+		}
+		c.mu.Unlock()
+		<-other
+		c.mu.Lock()
 	}
-	if err := c.destroy(name, op, handle); err != nil && c.Err() == nil {
-		return err
-	}
-	if !c.disown(o) {
-		return ErrClosed
-	}
-	o.abandon()
-	return nil
+}
+
+func (c *Context) endClosing(o object, done chan struct{}) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.closing, o)
+	close(done)
 }
 
 // AsyncEvent waits for the next asynchronous event: ibv_get_async_event. After
@@ -358,10 +408,22 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	}
 }
 
-// Close closes the NIC and all that came from the Context: the memory of its Buffers
-// is gone, too. Peers see what they would see if the process had ended. When Close
-// returns, the NIC does not touch this process's memory any more.
+// closeTimeout bounds how long Close waits for the daemon.
+const closeTimeout = 10 * time.Second
+
+// Close closes the NIC and everything that came from the Context, the memory of its Buffers too.
+// Peers see what they would see if the process had ended. When Close returns nil, the NIC no longer
+// accesses this process's memory. Close waits at most ten seconds for that; see Shutdown.
 func (c *Context) Close() error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return c.Shutdown(ctx)
+}
+
+// Shutdown is Close with a bound of the caller's choice on the wait for the daemon. If ctx ends
+// first, the Context is closed all the same and the error is ctx's. The daemon may then still
+// access registered memory, which therefore stays pinned until the daemon closes the connection.
+func (c *Context) Shutdown(ctx context.Context) error {
 	c.mu.Lock()
 	if c.closed {
 		c.mu.Unlock()
@@ -369,16 +431,20 @@ func (c *Context) Close() error {
 	}
 	c.closed = true
 	children := c.children
-	c.children = map[closer]struct{}{}
+	c.children = map[object]struct{}{}
 	c.mu.Unlock()
 
-	c.client.Shutdown()
+	hung := control.AwaitError(ctx, "close context", c.client.Shutdown)
 	for o := range children {
+		if m, ok := o.(*MR); ok && hung != nil {
+			go m.abandonAfter(c.client.Done())
+			continue
+		}
 		o.abandon()
 	}
 	c.events.close()
 	unix.Close(c.doorbellFD)
-	return unix.Munmap(c.doorbells)
+	return errors.Join(hung, unix.Munmap(c.doorbells))
 }
 
 // mapShared maps a ring or page of the daemon, which is that long.

@@ -59,3 +59,23 @@ func bit(b bool) uint8 {
 	}
 	return 0
 }
+
+// UnmarshalBinary decodes the layout of the attach ABI.
+func (a *QPAttr) UnmarshalBinary(b []byte) error {
+	var w abi.QPAttr
+	if _, err := abi.Decode(b, &w); err != nil {
+		return err
+	}
+	*a = qpAttr(w)
+	return nil
+}
+
+// UnmarshalBinary decodes the layout of the attach ABI.
+func (a *AHAttr) UnmarshalBinary(b []byte) error {
+	var w abi.AHAttr
+	if _, err := abi.Decode(b, &w); err != nil {
+		return err
+	}
+	*a = ahAttr(w)
+	return nil
+}

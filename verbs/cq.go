@@ -16,14 +16,15 @@ import (
 type CQ struct {
 	ctx     *Context
 	handle  uint32
-	channel *CompChannel // the program's, or nil
-	own     *semaphore   // where there is no channel: wakes Wait
-	seen    uint32       // completion events that the channel has given out, under its lock
+	channel *CompChannel       // the program's, or nil
+	pipe    *control.EventPipe // completion events if there is no channel
+	seen    uint32             // completion events that GetEvent has returned, under the channel's lock
 
 	mu       sync.Mutex
 	ring     []byte // nil when closed
 	mask     uint32
 	consumer uint32
+	resize   resize
 
 	// Words of the ring. They are read without the lock only inside enter and leave.
 	producer, consumed, armed, events *uint32
@@ -31,11 +32,15 @@ type CQ struct {
 
 // CreateCQ creates a completion queue for at least cqe entries. With a CompChannel, its
 // events go there and CQ.Wait is not available; without (nil), CQ.Wait is.
-func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
+func (c *Context) CreateCQ(ctx context.Context, cqe int, ch *CompChannel) (*CQ, error) {
 	if cqe < 1 {
 		return nil, &Error{Op: "create CQ", Errno: syscall.EINVAL, Text: "the number of entries must be above 0"}
 	}
-	ask := abi.CreateCQRequest{Entries: uint32(cqe), Flags: abi.CQOwnChannel}
+	return created(ctx, "create CQ", func() (*CQ, error) { return c.openCQ(uint32(cqe), ch) })
+}
+
+func (c *Context) openCQ(cqe uint32, ch *CompChannel) (*CQ, error) {
+	ask := abi.CreateCQRequest{Entries: cqe, Flags: abi.CQOwnChannel}
 	want := 2
 	if ch != nil {
 		ask.Channel, ask.Flags, want = ch.handle, 0, 1
@@ -57,7 +62,7 @@ func (c *Context) CreateCQ(cqe int, ch *CompChannel) (*CQ, error) {
 	}
 	q.use(ring, got.Entries)
 	if ch == nil {
-		q.own = newSemaphore(c, p.Take())
+		q.pipe = control.NewEventPipe(c.client, p.Take())
 	} else {
 		ch.add(q)
 	}
@@ -72,19 +77,23 @@ func (q *CQ) CQE() int {
 }
 
 // Resize makes the queue hold at least cqe completions: ibv_resize_cq. What was not polled
-// stays, and so does the arming; EINVAL where the new size has no room for it. Other goroutines
-// that use the queue wait meanwhile.
-func (q *CQ) Resize(cqe int) error {
+// stays, and so does the arming; EINVAL where the new size has no room for it. Until the daemon
+// replies, Poll returns no completions, Wait waits, and Arm waits or, if ctx ends first, returns
+// EBUSY.
+func (q *CQ) Resize(ctx context.Context, cqe int) error {
 	if cqe < 1 {
 		return &Error{Op: "resize CQ", Errno: syscall.EINVAL, Text: "the number of entries must be above 0"}
 	}
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if q.ring == nil {
+	if !q.ctx.owns(q) {
 		return ErrClosed
 	}
+	return q.resize.run(ctx, "resize CQ", &q.mu, func() error { return q.setSize(uint32(cqe)) })
+}
+
+// setSize has the daemon move the queue to a ring of another size.
+func (q *CQ) setSize(cqe uint32) error {
 	var got abi.CreateCQReply
-	ask := abi.ResizeCQRequest{Handle: q.handle, Entries: uint32(cqe)}
+	ask := abi.ResizeCQRequest{Handle: q.handle, Entries: cqe}
 	p, err := q.ctx.call(control.Request{Name: "resize CQ", Op: abi.OpResizeCQ, Body: []any{ask}, Reply: &got, Want: 1})
 	if err != nil {
 		return err
@@ -92,7 +101,13 @@ func (q *CQ) Resize(cqe int) error {
 	defer p.CloseFDs()
 	ring, err := mapShared(p.FDs[0], abi.RingSize(int(got.Entries), abi.CQESize))
 	if err != nil {
-		return err // the daemon has gone over to it: nothing will be polled any more
+		return err // the daemon uses the new ring: nothing will be polled any more
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.ring == nil {
+		unix.Munmap(ring)
+		return ErrClosed
 	}
 	unix.Munmap(q.ring)
 	q.use(ring, got.Entries)
@@ -114,6 +129,9 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 	defer q.mu.Unlock()
 	if q.ring == nil {
 		return 0, ErrClosed
+	}
+	if q.resize.done != nil {
+		return 0, nil
 	}
 	ready := atomic.LoadUint32(q.producer) - q.consumer
 	n := min(int(ready), len(wc))
@@ -170,6 +188,9 @@ func (w *WC) load(slot []byte) {
 func (q *CQ) Arm(solicitedOnly bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if !q.resize.wait(&q.mu) {
+		return errResizing
+	}
 	if q.ring == nil {
 		return ErrClosed
 	}
@@ -182,6 +203,8 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 	return nil
 }
 
+var errResizing error = &Error{Op: "arm CQ", Errno: syscall.EBUSY, Text: "the daemon has not replied to Resize yet"}
+
 // waitSpins is how often Wait looks before it blocks: a few microseconds, which is what a
 // round through an awake engine and a peer takes.
 const waitSpins = 2000
@@ -191,7 +214,7 @@ const waitSpins = 2000
 // the same time, so Poll may find nothing after all. Errors are those of ctx,
 // ErrDeviceFatal, ErrClosed, and EINVAL for a queue that has a CompChannel.
 func (q *CQ) Wait(ctx context.Context) error {
-	if q.own == nil {
+	if q.pipe == nil {
 		return &Error{Op: "wait for a CQ", Errno: syscall.EINVAL, Text: "its events go to a completion channel"}
 	}
 	for range waitSpins {
@@ -199,12 +222,17 @@ func (q *CQ) Wait(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := q.own.acquire(ctx); err != nil {
+	if err := q.pipe.Acquire(ctx); err != nil {
 		return err
 	}
-	defer q.own.release()
+	defer q.pipe.Release()
 	for {
-		if err := q.Arm(false); err != nil {
+		if err := q.finishResize(ctx); err != nil {
+			return err
+		}
+		if err := q.Arm(false); err == errResizing {
+			continue
+		} else if err != nil {
 			return err
 		}
 		if ready, err := q.ready(); ready || err != nil {
@@ -213,7 +241,7 @@ func (q *CQ) Wait(ctx context.Context) error {
 		if err := q.ctx.Err(); err != nil {
 			return err
 		}
-		if err := q.own.wait(ctx); err != nil {
+		if err := q.pipe.Wait(ctx); err != nil {
 			return err
 		}
 	}
@@ -225,7 +253,13 @@ func (q *CQ) ready() (bool, error) {
 	if q.ring == nil {
 		return false, ErrClosed
 	}
-	return atomic.LoadUint32(q.producer) != q.consumer, nil
+	return q.resize.done == nil && atomic.LoadUint32(q.producer) != q.consumer, nil
+}
+
+func (q *CQ) finishResize(ctx context.Context) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.resize.finish(ctx, &q.mu)
 }
 
 // remove takes the completions of a queue pair out, which nobody may see any more. The
@@ -233,6 +267,7 @@ func (q *CQ) ready() (bool, error) {
 func (q *CQ) remove(qpn uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.resize.finish(context.Background(), &q.mu)
 	if q.ring == nil {
 		return
 	}
@@ -254,14 +289,16 @@ func (q *CQ) remove(qpn uint32) {
 }
 
 // Close destroys the queue; EBUSY while queue pairs use it.
-func (q *CQ) Close() error { return q.ctx.closeObject(q, "destroy CQ", abi.OpDestroyCQ, q.handle) }
+func (q *CQ) Close(ctx context.Context) error {
+	return q.ctx.closeObject(ctx, q, "destroy CQ", abi.OpDestroyCQ, q.handle, nil)
+}
 
 func (q *CQ) abandon() {
 	if q.channel != nil {
 		q.channel.drop(q)
 	}
-	if q.own != nil {
-		q.own.close()
+	if q.pipe != nil {
+		q.pipe.Close()
 	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -271,70 +308,96 @@ func (q *CQ) abandon() {
 
 // CompChannel is where the completion events of several CQs arrive: ibv_comp_channel.
 type CompChannel struct {
-	*semaphore
+	ctx    *Context
 	handle uint32
+	pipe   *control.EventPipe
 
 	mu     sync.Mutex
 	queues []*CQ
 }
 
 // CreateCompChannel creates a completion channel.
-func (c *Context) CreateCompChannel() (*CompChannel, error) {
-	var got abi.HandleReply
-	p, err := c.call(control.Request{
-		Name: "create completion channel", Op: abi.OpCreateChannel, Reply: &got, Want: 1,
+func (c *Context) CreateCompChannel(ctx context.Context) (*CompChannel, error) {
+	const name = "create completion channel"
+	return created(ctx, name, func() (*CompChannel, error) {
+		var got abi.HandleReply
+		p, err := c.call(control.Request{Name: name, Op: abi.OpCreateChannel, Reply: &got, Want: 1})
+		if err != nil {
+			c.drop(abi.OpDestroyChannel, got.Handle)
+			return nil, err
+		}
+		return adopted(c, &CompChannel{ctx: c, handle: got.Handle, pipe: control.NewEventPipe(c.client, p.Take())})
 	})
-	if err != nil {
-		c.drop(abi.OpDestroyChannel, got.Handle)
-		return nil, err
-	}
-	return adopted(c, &CompChannel{semaphore: newSemaphore(c, p.Take()), handle: got.Handle})
 }
 
 // GetEvent waits for a completion event and returns the queue that it is of:
 // ibv_get_cq_event. The queue must have been armed, and must be again for the next
 // event. There is nothing to acknowledge.
 func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
-	if err := ch.acquire(ctx); err != nil {
+	if err := ch.pipe.Acquire(ctx); err != nil {
 		return nil, err
 	}
-	defer ch.release()
+	defer ch.pipe.Release()
 	for {
 		if err := ch.ctx.Err(); err != nil {
 			return nil, err
 		}
-		if err := ch.wait(ctx); err != nil {
+		if err := ch.pipe.Wait(ctx); err != nil {
 			return nil, err
 		}
-		if q := ch.fired(); q != nil {
-			return q, nil
+		if q, err := ch.next(ctx); q != nil || err != nil {
+			return q, err
 		}
 	}
 }
 
-// fired returns a queue with an event that was not given out yet. They take turns.
-func (ch *CompChannel) fired() *CQ {
+// next returns a queue with an event that GetEvent has not returned yet, nil if there is none. It
+// waits for queues that are being resized: their events cannot be read until the daemon has replied.
+func (ch *CompChannel) next(ctx context.Context) (*CQ, error) {
+	for {
+		q, resizing := ch.scan()
+		if q != nil || resizing == nil {
+			return q, nil
+		}
+		select {
+		case <-resizing:
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// scan looks for a queue with an event, in rotation. If there is none it returns a channel that is
+// closed when a resize has ended, nil if no queue is being resized.
+func (ch *CompChannel) scan() (found *CQ, resizing <-chan struct{}) {
 	ch.mu.Lock()
 	defer ch.mu.Unlock()
 	for i, q := range ch.queues {
-		if q.newEvent() {
+		event, wait := q.takeEvent()
+		if event {
 			last := len(ch.queues) - 1
 			copy(ch.queues[i:], ch.queues[i+1:])
 			ch.queues[last] = q
-			return q
+			return q, nil
+		}
+		if wait != nil {
+			resizing = wait
 		}
 	}
-	return nil
+	return nil, resizing
 }
 
-func (q *CQ) newEvent() bool {
+func (q *CQ) takeEvent() (event bool, resizing <-chan struct{}) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	if q.resize.done != nil {
+		return false, q.resize.done
+	}
 	if q.ring == nil || atomic.LoadUint32(q.events) == q.seen {
-		return false
+		return false, nil
 	}
 	q.seen++
-	return true
+	return true, nil
 }
 
 func (ch *CompChannel) add(q *CQ) {
@@ -355,8 +418,8 @@ func (ch *CompChannel) drop(q *CQ) {
 }
 
 // Close destroys the channel; EBUSY while CQs use it.
-func (ch *CompChannel) Close() error {
-	return ch.ctx.closeObject(ch, "destroy completion channel", abi.OpDestroyChannel, ch.handle)
+func (ch *CompChannel) Close(ctx context.Context) error {
+	return ch.ctx.closeObject(ctx, ch, "destroy completion channel", abi.OpDestroyChannel, ch.handle, nil)
 }
 
-func (ch *CompChannel) abandon() { ch.semaphore.close() }
+func (ch *CompChannel) abandon() { ch.pipe.Close() }

@@ -14,7 +14,7 @@ import (
 // withCQ makes an end whose queue pair uses cq.
 func queuePair(t *testing.T, pd *verbs.PD, send, recv *verbs.CQ) *verbs.QP {
 	t.Helper()
-	q, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: send, RecvCQ: recv,
+	q, err := pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: send, RecvCQ: recv,
 		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	if err != nil {
 		t.Fatal(err)
@@ -24,11 +24,11 @@ func queuePair(t *testing.T, pd *verbs.PD, send, recv *verbs.CQ) *verbs.QP {
 
 func connect(t *testing.T, p, q *verbs.QP) {
 	t.Helper()
-	pi, err := p.Info(verbs.AnyGID)
+	pi, err := p.Info(t.Context(), verbs.AnyGID)
 	if err != nil {
 		t.Fatal(err)
 	}
-	qi, err := q.Info(verbs.AnyGID)
+	qi, err := q.Info(t.Context(), verbs.AnyGID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -40,17 +40,17 @@ func connect(t *testing.T, p, q *verbs.QP) {
 
 func TestAChannelTellsWhichQueueHadTheEvent(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	ch, err := b.CreateCompChannel()
+	ch, err := b.CreateCompChannel(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	pa, _ := a.AllocPD()
-	pb, _ := b.AllocPD()
-	ca, _ := a.CreateCQ(64, nil)
+	pa, _ := a.AllocPD(t.Context())
+	pb, _ := b.AllocPD(t.Context())
+	ca, _ := a.CreateCQ(t.Context(), 64, nil)
 	var cqs [3]*verbs.CQ
 	var senders [3]*verbs.QP
 	for i := range cqs {
-		if cqs[i], err = b.CreateCQ(64, ch); err != nil {
+		if cqs[i], err = b.CreateCQ(t.Context(), 64, ch); err != nil {
 			t.Fatal(err)
 		}
 		senders[i] = queuePair(t, pa, ca, ca)
@@ -111,7 +111,7 @@ func TestAChannelTellsWhichQueueHadTheEvent(t *testing.T) {
 	if err := cqs[1].Wait(within(t)); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("Wait on a queue with a channel: %v", err)
 	}
-	if err := ch.Close(); !errors.Is(err, syscall.EBUSY) {
+	if err := ch.Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("closing a channel in use: %v", err)
 	}
 }
@@ -150,12 +150,12 @@ func TestWaitBlocksUntilACompletionOrTheEndOfItsContext(t *testing.T) {
 func TestADestroyedQueuePairLeavesNoCompletions(t *testing.T) {
 	f := verbstest.New(t)
 	a := f.Open(0)
-	pd, _ := a.AllocPD()
-	cq, _ := a.CreateCQ(64, nil)
+	pd, _ := a.AllocPD(t.Context())
+	cq, _ := a.CreateCQ(t.Context(), 64, nil)
 	var qps [3]*verbs.QP
 	for i := range qps {
 		qps[i] = queuePair(t, pd, cq, cq)
-		if err := qps[i].ToInit(0); err != nil {
+		if err := qps[i].ToInit(t.Context(), 0); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -167,7 +167,7 @@ func TestADestroyedQueuePairLeavesNoCompletions(t *testing.T) {
 		}
 	}
 	for _, q := range qps {
-		if err := q.Modify(&verbs.QPAttr{QPState: verbs.QPSErr}, verbs.QPMaskState); err != nil {
+		if err := q.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSErr}, verbs.QPMaskState); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -182,7 +182,7 @@ func TestADestroyedQueuePairLeavesNoCompletions(t *testing.T) {
 	if n != 1 || wc[0].QPNum != qps[0].QPNum() || wc[0].Status != verbs.WCWRFlushErr {
 		t.Fatalf("first completion: %d %+v", n, wc[0])
 	}
-	if err := qps[1].Close(); err != nil {
+	if err := qps[1].Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	n, err := cq.Poll(wc)
@@ -203,7 +203,7 @@ func TestAQueuePairStartsAfreshAfterReset(t *testing.T) {
 	x.Failure(verbs.WCRemAccessErr)
 	x.Recv(1, 0, 1) // flushed, and not seen any more
 	for _, e := range []*verbstest.End{x, y} {
-		if err := e.Modify(&verbs.QPAttr{QPState: verbs.QPSReset}, verbs.QPMaskState); err != nil {
+		if err := e.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSReset}, verbs.QPMaskState); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -33,10 +33,10 @@ func TestUCOperations(t *testing.T) {
 	// What UC has not got takes it to SQE, from where it comes back.
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 8)})
 	x.Failure(verbs.WCLocQPOpErr)
-	if got, err := x.Query(); err != nil || got.QPState != verbs.QPSSQE {
+	if got, err := x.Query(t.Context()); err != nil || got.QPState != verbs.QPSSQE {
 		t.Fatalf("%v, %v", got.QPState, err)
 	}
-	if err := x.Modify(&verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState); err != nil {
+	if err := x.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState); err != nil {
 		t.Fatal(err)
 	}
 	y.Recv(3, 0, 8)
@@ -49,15 +49,15 @@ func TestUCOperations(t *testing.T) {
 func TestOfAFlowLabelTwentyBitsAreTaken(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.Ends{Type: verbs.UD}.New(t, a), verbstest.Ends{Type: verbs.UD}.New(t, b)
-	if err := errors.Join(x.ToDatagram(verbstest.QKey), y.ToDatagram(verbstest.QKey)); err != nil {
+	if err := errors.Join(x.ToDatagram(t.Context(), verbstest.QKey), y.ToDatagram(t.Context(), verbstest.QKey)); err != nil {
 		t.Fatal(err)
 	}
 	const label = 0xfffabcde
-	gids, err := y.Context.GIDs()
+	gids, err := y.Context.GIDs(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	ah, err := x.PD.CreateAH(verbs.AHAttr{PortNum: 1, GRH: verbs.GlobalRoute{DGID: gids[0].GID, FlowLabel: label}})
+	ah, err := x.PD.CreateAH(t.Context(), verbs.AHAttr{PortNum: 1, GRH: verbs.GlobalRoute{DGID: gids[0].GID, FlowLabel: label}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -75,7 +75,7 @@ func TestDatagramsAndTheirAnswers(t *testing.T) {
 		a, b := verbstest.Pair(t)
 		e := verbstest.Ends{Type: verbs.UD, Process: process}
 		x, y := e.New(t, a), e.New(t, b)
-		if err := errors.Join(x.ToDatagram(verbstest.QKey), y.ToDatagram(verbstest.QKey)); err != nil {
+		if err := errors.Join(x.ToDatagram(t.Context(), verbstest.QKey), y.ToDatagram(t.Context(), verbstest.QKey)); err != nil {
 			t.Fatal(err)
 		}
 		ah := x.AH(y.Info.GID)
@@ -99,7 +99,7 @@ func TestDatagramsAndTheirAnswers(t *testing.T) {
 			same(t, "datagram", y.Buf[i*1000+verbs.GRHLen:][:500], x.Buf[i*500:][:500])
 			first = wc
 		}
-		back, err := y.PD.CreateAHFromWC(&first, y.Buf[3000:])
+		back, err := y.PD.CreateAHFromWC(t.Context(), &first, y.Buf[3000:])
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,7 +109,7 @@ func TestDatagramsAndTheirAnswers(t *testing.T) {
 		if wc := x.Completion(); wc.ByteLen != 48 || wc.SrcQP != y.QPNum() {
 			t.Fatalf("%+v", wc)
 		}
-		if err := errors.Join(ah.Close(), back.Close()); err != nil {
+		if err := errors.Join(ah.Close(t.Context()), back.Close(t.Context())); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -132,7 +132,7 @@ func TestMulticastThroughVerbs(t *testing.T) {
 	var ends []*verbstest.End
 	for i := range 3 {
 		x := verbstest.Datagram(t, f.Open(i))
-		if err := x.AttachMcast(group); err != nil {
+		if err := x.AttachMcast(t.Context(), group); err != nil {
 			t.Fatal(err)
 		}
 		x.Recv(uint64(i), 0, 1000)
@@ -153,17 +153,17 @@ func TestMulticastThroughVerbs(t *testing.T) {
 		}
 		same(t, "datagram", x.Buf[40:140], from.Buf[2000:2100])
 	}
-	if err := ends[1].Close(); !errors.Is(err, syscall.EBUSY) {
+	if err := ends[1].Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("close of a member: %v", err)
 	}
-	if err := errors.Join(ends[1].DetachMcast(group), ends[1].Close()); err != nil {
+	if err := errors.Join(ends[1].DetachMcast(t.Context(), group), ends[1].Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	rc := verbstest.Ends{}.New(t, ends[0].Context)
-	if err := rc.AttachMcast(group); !errors.Is(err, syscall.EINVAL) {
+	if err := rc.AttachMcast(t.Context(), group); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("RC: %v", err)
 	}
-	if err := ends[2].DetachMcast(verbs.GroupGID(netip.MustParseAddr("239.7.7.8"))); !errors.Is(err, syscall.EINVAL) {
+	if err := ends[2].DetachMcast(t.Context(), verbs.GroupGID(netip.MustParseAddr("239.7.7.8"))); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("never attached: %v", err)
 	}
 }

@@ -55,13 +55,13 @@ type far struct {
 // farMemory makes n bytes of each kind.
 func farMemory(t *testing.T, y *verbstest.End, n int) map[string]far {
 	t.Helper()
-	dm, err := y.Context.AllocDM(uint64(n)+8, 3)
+	dm, err := y.Context.AllocDM(t.Context(), uint64(n)+8, 3)
 	ok(t, err)
-	device, err := y.PD.RegDM(dm, 8, uint64(n), everyAccess|verbs.AccessZeroBased)
+	device, err := y.PD.RegDM(t.Context(), dm, 8, uint64(n), everyAccess|verbs.AccessZeroBased)
 	ok(t, err)
 	m := map[string]far{"device": {device, func() []byte {
 		p := make([]byte, n)
-		ok(t, dm.CopyFrom(p, 8))
+		ok(t, dm.CopyFrom(t.Context(), p, 8))
 		return p
 	}}}
 	for name, seals := range map[string]int{"sealed": unix.F_SEAL_SHRINK, "guarded": 0} {
@@ -69,7 +69,7 @@ func farMemory(t *testing.T, y *verbstest.End, n int) map[string]far {
 		if _, err := unix.FcntlInt(f.Fd(), unix.F_ADD_SEALS, seals); err != nil {
 			t.Fatal(err)
 		}
-		mr, err := y.PD.RegDMABuf(f, 1000, uint64(n), 1<<40+1000, everyAccess|verbs.AccessRelaxedOrdering)
+		mr, err := y.PD.RegDMABuf(t.Context(), f, 1000, uint64(n), 1<<40+1000, everyAccess|verbs.AccessRelaxedOrdering)
 		ok(t, err)
 		m[name] = far{mr, func() []byte {
 			p := make([]byte, n)
@@ -122,7 +122,7 @@ func TestDeviceMemoryAndDMABuffersServeEveryOperation(t *testing.T) {
 			x.Completion()
 			y.Completion()
 			same(t, "receive", m.content(), x.Buf[:n])
-			ok(t, m.mr.Close())
+			ok(t, m.mr.Close(t.Context()))
 		})
 	}
 }
@@ -130,67 +130,67 @@ func TestDeviceMemoryAndDMABuffersServeEveryOperation(t *testing.T) {
 func TestDeviceMemoryIsCopied(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithLimits(attach.Limits{Device: 1 << 18}))
 	c := f.Open(0)
-	a, err := c.QueryDevice()
+	a, err := c.QueryDevice(t.Context())
 	if err != nil || a.MaxDMSize != 1<<18 {
 		t.Fatalf("%d bytes at most, %v", a.MaxDMSize, err)
 	}
-	if _, err := c.AllocDM(a.MaxDMSize+1, 0); !errors.Is(err, syscall.ENOMEM) {
+	if _, err := c.AllocDM(t.Context(), a.MaxDMSize+1, 0); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("too much: %v", err)
 	}
 	for _, bad := range []struct {
 		n     uint64
 		align uint32
 	}{{0, 0}, {8, 13}} {
-		if _, err := c.AllocDM(bad.n, bad.align); !errors.Is(err, syscall.EINVAL) {
+		if _, err := c.AllocDM(t.Context(), bad.n, bad.align); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: %v", bad, err)
 		}
 	}
-	m, err := c.AllocDM(a.MaxDMSize, 12)
+	m, err := c.AllocDM(t.Context(), a.MaxDMSize, 12)
 	ok(t, err)
 	want, got := make([]byte, a.MaxDMSize), make([]byte, a.MaxDMSize)
 	fill(want, 5)
-	ok(t, m.CopyTo(0, want))
-	ok(t, m.CopyTo(4, want[4:4]))
-	ok(t, m.CopyFrom(got, 0))
+	ok(t, m.CopyTo(t.Context(), 0, want))
+	ok(t, m.CopyTo(t.Context(), 4, want[4:4]))
+	ok(t, m.CopyFrom(t.Context(), got, 0))
 	same(t, "copies", got, want)
 	for _, bad := range []struct {
 		offset uint64
 		n      int
 	}{{1, 4}, {4, 1}, {a.MaxDMSize - 4, 8}, {a.MaxDMSize, 4}, {1 << 63, 4}, {1<<64 - 61440, 100_000}, {4, int(a.MaxDMSize)}, {0, 61440 + 1}} {
 		p := make([]byte, bad.n)
-		if err := m.CopyTo(bad.offset, p); !errors.Is(err, syscall.EINVAL) {
+		if err := m.CopyTo(t.Context(), bad.offset, p); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("copy to %+v: %v", bad, err)
 		}
-		if err := m.CopyFrom(p, bad.offset); !errors.Is(err, syscall.EINVAL) {
+		if err := m.CopyFrom(t.Context(), p, bad.offset); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("copy from %+v: %v", bad, err)
 		}
 	}
-	ok(t, m.CopyFrom(got, 0))
+	ok(t, m.CopyFrom(t.Context(), got, 0))
 	same(t, "after what was refused", got, want)
 
-	pd, err := c.AllocPD()
+	pd, err := c.AllocPD(t.Context())
 	ok(t, err)
-	if _, err := pd.RegDM(m, 0, 8, verbs.AccessLocalWrite); !errors.Is(err, syscall.EINVAL) {
+	if _, err := pd.RegDM(t.Context(), m, 0, 8, verbs.AccessLocalWrite); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("not zero-based: %v", err)
 	}
-	mr, err := pd.RegDM(m, 8, 8, verbs.AccessZeroBased)
+	mr, err := pd.RegDM(t.Context(), m, 8, 8, verbs.AccessZeroBased)
 	ok(t, err)
-	if err := m.Close(); !errors.Is(err, syscall.EBUSY) {
+	if err := m.Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("freed in use: %v", err)
 	}
-	ok(t, mr.Close())
-	ok(t, m.Close())
-	if err := m.Close(); !errors.Is(err, verbs.ErrClosed) {
+	ok(t, mr.Close(t.Context()))
+	ok(t, m.Close(t.Context()))
+	if err := m.Close(t.Context()); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("freed twice: %v", err)
 	}
-	ok(t, pd.Close())
+	ok(t, pd.Close(t.Context()))
 }
 
 func TestADMABufferThatShrinksFailsTheWorkThatNeedsIt(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	f := newFile(t, 8192)
-	mr, err := y.PD.RegDMABuf(f, 0, 8192, 0, everyAccess)
+	mr, err := y.PD.RegDMABuf(t.Context(), f, 0, 8192, 0, everyAccess)
 	ok(t, err)
 	fill(x.Buf[:4096], 1)
 	ok(t, f.Truncate(4096))
@@ -210,7 +210,7 @@ func TestADMABufferThatShrinksFailsTheWorkThatNeedsIt(t *testing.T) {
 func TestWhatIsNoDMABuffer(t *testing.T) {
 	f := verbstest.New(t)
 	c := f.Open(0)
-	pd, err := c.AllocPD()
+	pd, err := c.AllocPD(t.Context())
 	ok(t, err)
 	file := newFile(t, 8192)
 	readOnly, err := os.Open("/proc/self/fd/" + strconv.Itoa(int(file.Fd())))
@@ -238,11 +238,11 @@ func TestWhatIsNoDMABuffer(t *testing.T) {
 		{"writing what can be read", readOnly, 0, 8192, 0, verbs.AccessLocalWrite, syscall.EACCES},
 		{"a device", null, 0, 1, 0, 0, syscall.EINVAL},
 	} {
-		if _, err := pd.RegDMABuf(bad.f, bad.offset, bad.length, bad.iova, bad.access); !errors.Is(err, bad.want) {
+		if _, err := pd.RegDMABuf(t.Context(), bad.f, bad.offset, bad.length, bad.iova, bad.access); !errors.Is(err, bad.want) {
 			t.Errorf("%s: %v, want %v", bad.what, err, bad.want)
 		}
 	}
-	mr, err := pd.RegDMABuf(readOnly, 0, 8192, 0, verbs.AccessRemoteRead)
+	mr, err := pd.RegDMABuf(t.Context(), readOnly, 0, 8192, 0, verbs.AccessRemoteRead)
 	ok(t, err)
-	ok(t, mr.Close())
+	ok(t, mr.Close(t.Context()))
 }

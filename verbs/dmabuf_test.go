@@ -70,9 +70,9 @@ func kernelBuffers(t *testing.T, y *verbstest.End, n int) map[string]far {
 		size := (n + 2*4096 - 1) &^ 4095
 		f := e.make(t, dev, uint64(size))
 		t.Cleanup(func() { f.Close() })
-		mr, err := y.PD.RegDMABuf(f, 1000, uint64(n), 1<<40+1000, everyAccess)
+		mr, err := y.PD.RegDMABuf(t.Context(), f, 1000, uint64(n), 1<<40+1000, everyAccess)
 		ok(t, err)
-		if _, err := y.PD.RegDMABuf(f, 4096, uint64(size), 0, verbs.AccessLocalWrite); err == nil {
+		if _, err := y.PD.RegDMABuf(t.Context(), f, 4096, uint64(size), 0, verbs.AccessLocalWrite); err == nil {
 			t.Errorf("%s: more than there is", name)
 		}
 		mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)

@@ -52,8 +52,8 @@ func TestErrorsCompleteWithTheirStatus(t *testing.T) {
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
 		{"an R_Key of another protection domain", func(x, y ends) verbs.SendWR {
-			pd, _ := y.Context.AllocPD()
-			mr, err := pd.RegMR(y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+			pd, _ := y.Context.AllocPD(t.Context())
+			mr, err := pd.RegMR(t.Context(), y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			if err != nil {
 				panic(err)
 			}
@@ -62,7 +62,7 @@ func TestErrorsCompleteWithTheirStatus(t *testing.T) {
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
 		{"a region without the right", func(x, y ends) verbs.SendWR {
-			mr, err := y.PD.RegMR(y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
+			mr, err := y.PD.RegMR(t.Context(), y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
 			if err != nil {
 				panic(err)
 			}
@@ -103,7 +103,7 @@ func TestErrorsCompleteWithTheirStatus(t *testing.T) {
 			x.Recv(7, 0, 1)
 			x.Failure(verbs.WCWRFlushErr)
 			x.Failure(verbs.WCWRFlushErr)
-			if a, err := x.Query(); err != nil || a.QPState != verbs.QPSErr {
+			if a, err := x.Query(t.Context()); err != nil || a.QPState != verbs.QPSErr {
 				t.Errorf("state %v, %v", a.QPState, err)
 			}
 		})
@@ -119,7 +119,7 @@ func TestRNRAndRetriesRunOut(t *testing.T) {
 
 	ends.Options = func(o *verbs.ConnectOptions) { o.Timeout, o.RetryCnt = 8, 1 }
 	x, y := ends.Connect(t, a, b)
-	if err := y.Close(); err != nil {
+	if err := y.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend})
@@ -209,8 +209,8 @@ func TestLimitsAreErrorsOfTheOneClient(t *testing.T) {
 	if _, err := verbs.Open(context.Background(), "nic0", verbs.WithSocket(f.Socket())); !errors.Is(err, verbs.ErrDeviceFatal) {
 		t.Errorf("a third connection: %v", err)
 	}
-	pd, _ := a.AllocPD()
-	cq, _ := a.CreateCQ(1, nil)
+	pd, _ := a.AllocPD(t.Context())
+	cq, _ := a.CreateCQ(t.Context(), 1, nil)
 	buf, _ := a.AllocBuffer(2 << 20)
 	init := verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1}}
 	steps := []struct {
@@ -218,18 +218,18 @@ func TestLimitsAreErrorsOfTheOneClient(t *testing.T) {
 		want error
 		do   func() error
 	}{
-		{"a PD", nil, func() error { _, err := a.AllocPD(); return err }},
-		{"a third PD", syscall.ENOMEM, func() error { _, err := a.AllocPD(); return err }},
-		{"more memory than allowed", syscall.ENOMEM, func() error { _, err := pd.RegMR(buf.Bytes(), 0); return err }},
-		{"an MR", nil, func() error { _, err := pd.RegMR(buf.Bytes()[:100], 0); return err }},
-		{"a second MR", syscall.ENOMEM, func() error { _, err := pd.RegMR(buf.Bytes()[:100], 0); return err }},
-		{"a CQ with more ring than allowed", syscall.ENOMEM, func() error { _, err := a.CreateCQ(1<<16, nil); return err }},
-		{"a CQ with more entries than there are", syscall.EINVAL, func() error { _, err := a.CreateCQ(1<<30, nil); return err }},
-		{"a QP", nil, func() error { _, err := pd.CreateQP(init); return err }},
-		{"a second QP", syscall.ENOMEM, func() error { _, err := pd.CreateQP(init); return err }},
-		{"a channel", nil, func() error { _, err := a.CreateCompChannel(); return err }},
-		{"a second channel", nil, func() error { _, err := a.CreateCompChannel(); return err }},
-		{"a third channel", syscall.ENOMEM, func() error { _, err := a.CreateCompChannel(); return err }},
+		{"a PD", nil, func() error { _, err := a.AllocPD(t.Context()); return err }},
+		{"a third PD", syscall.ENOMEM, func() error { _, err := a.AllocPD(t.Context()); return err }},
+		{"more memory than allowed", syscall.ENOMEM, func() error { _, err := pd.RegMR(t.Context(), buf.Bytes(), 0); return err }},
+		{"an MR", nil, func() error { _, err := pd.RegMR(t.Context(), buf.Bytes()[:100], 0); return err }},
+		{"a second MR", syscall.ENOMEM, func() error { _, err := pd.RegMR(t.Context(), buf.Bytes()[:100], 0); return err }},
+		{"a CQ with more ring than allowed", syscall.ENOMEM, func() error { _, err := a.CreateCQ(t.Context(), 1<<16, nil); return err }},
+		{"a CQ with more entries than there are", syscall.EINVAL, func() error { _, err := a.CreateCQ(t.Context(), 1<<30, nil); return err }},
+		{"a QP", nil, func() error { _, err := pd.CreateQP(t.Context(), init); return err }},
+		{"a second QP", syscall.ENOMEM, func() error { _, err := pd.CreateQP(t.Context(), init); return err }},
+		{"a channel", nil, func() error { _, err := a.CreateCompChannel(t.Context()); return err }},
+		{"a second channel", nil, func() error { _, err := a.CreateCompChannel(t.Context()); return err }},
+		{"a third channel", syscall.ENOMEM, func() error { _, err := a.CreateCompChannel(t.Context()); return err }},
 	}
 	for _, s := range steps {
 		if err := s.do(); !errors.Is(err, s.want) {
@@ -255,30 +255,30 @@ func TestWhatIsAskedWrongIsRefusedWithAReason(t *testing.T) {
 		want syscall.Errno
 		do   func() error
 	}{
-		{"a PD that is in use", syscall.EBUSY, x.PD.Close},
-		{"a CQ that is in use", syscall.EBUSY, x.CQ.Close},
-		{"a region of length 0", syscall.EINVAL, func() error { _, err := x.PD.RegMR(nil, 0); return err }},
-		{"remote write without local write", syscall.EINVAL, func() error { _, err := x.PD.RegMR(x.Buf, verbs.AccessRemoteWrite); return err }},
+		{"a PD that is in use", syscall.EBUSY, func() error { return x.PD.Close(t.Context()) }},
+		{"a CQ that is in use", syscall.EBUSY, func() error { return x.CQ.Close(t.Context()) }},
+		{"a region of length 0", syscall.EINVAL, func() error { _, err := x.PD.RegMR(t.Context(), nil, 0); return err }},
+		{"remote write without local write", syscall.EINVAL, func() error { _, err := x.PD.RegMR(t.Context(), x.Buf, verbs.AccessRemoteWrite); return err }},
 		{"a QP of a type that there is not", syscall.EOPNOTSUPP, func() error {
 			a := foreign
 			a.QPType = 77
-			_, err := x.PD.CreateQP(a)
+			_, err := x.PD.CreateQP(t.Context(), a)
 			return err
 		}},
 		{"RTS out of RESET", syscall.EINVAL, func() error {
-			return y.Modify(&verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState)
+			return y.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState)
 		}},
-		{"a negative CQ", syscall.EINVAL, func() error { _, err := a.CreateCQ(-1, nil); return err }},
+		{"a negative CQ", syscall.EINVAL, func() error { _, err := a.CreateCQ(t.Context(), -1, nil); return err }},
 		{"a buffer of nothing", syscall.EINVAL, func() error { _, err := a.AllocBuffer(0); return err }},
 	} {
 		if err := c.do(); !errors.Is(err, c.want) {
 			t.Errorf("%s: %v instead of %v", c.name, err, c.want)
 		}
 	}
-	if err := x.MR.Close(); err != nil {
+	if err := x.MR.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := x.MR.Close(); !errors.Is(err, verbs.ErrClosed) {
+	if err := x.MR.Close(t.Context()); !errors.Is(err, verbs.ErrClosed) {
 		t.Errorf("closing twice: %v", err)
 	}
 }

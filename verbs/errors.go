@@ -1,7 +1,6 @@
 package verbs
 
 import (
-	"errors"
 	"fmt"
 	"syscall"
 
@@ -11,7 +10,7 @@ import (
 // Errors that this package adds to the system's error numbers. Match with errors.Is.
 var (
 	// ErrClosed: the object, or the Context that it belongs to, was closed here.
-	ErrClosed = errors.New("verbs object is closed")
+	ErrClosed = control.ErrClosed
 
 	// ErrDeviceFatal: the daemon ended, or took the context away. Nothing of the
 	// Context works any more; close it.
@@ -38,9 +37,26 @@ var (
 	ErrState error = &postError{"state of the queue pair forbids it", syscall.EINVAL}
 )
 
-// Error is a request that the daemon refused. errors.Is(err, syscall.EINVAL) and its
-// like look at its Errno.
-type Error = control.Error
+// Error is a request that the daemon, or this package in its place, refused. It matches its Errno:
+// errors.Is(err, syscall.EINVAL).
+type Error struct {
+	Op    string // the operation: "create QP"
+	Errno syscall.Errno
+	Text  string // an explanation, may be empty
+}
+
+func (e *Error) Error() string { return (*control.Error)(e).Error() }
+
+// Unwrap returns the Errno.
+func (e *Error) Unwrap() error { return e.Errno }
+
+// publicError turns the daemon's refusal into an *Error.
+func publicError(err error) error {
+	if e, ok := err.(*control.Error); ok {
+		return (*Error)(e)
+	}
+	return err
+}
 
 // WCError is a work request that completed with an error. Two of them match (errors.Is)
 // if their Status is the same, so that &WCError{Status: WCRemAccessErr} can be looked for.

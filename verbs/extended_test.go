@@ -16,18 +16,18 @@ import (
 func TestCompletionsTellTheirTime(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
-	d, err := a.QueryDevice()
+	d, err := a.QueryDevice(t.Context())
 	if err != nil || d.HCACoreClock != 1_000_000 || d.TimestampMask != 1<<64-1 {
 		t.Fatalf("core clock %d kHz, mask %#x, %v", d.HCACoreClock, d.TimestampMask, err)
 	}
-	before, wallBefore, err := a.QueryClock()
+	before, wallBefore, err := a.QueryClock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	y.Recv(1, 0, 8)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
 	sent, got := x.Completion(), y.Completion()
-	after, wallAfter, err := a.QueryClock()
+	after, wallAfter, err := a.QueryClock(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -47,11 +47,11 @@ func TestCompletionsTellTheirTime(t *testing.T) {
 func TestPKeysOfAnIndexAreUsed(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithPKeys(0, 0xffff, 0x8001, 0x0002), verbstest.WithPKeys(1, 0xffff, 0x0002, 0x8001))
 	a, b := f.Open(0), f.Open(1)
-	keys, err := a.PKeys()
+	keys, err := a.PKeys(t.Context())
 	if err != nil || !slices.Equal(keys, []uint16{0xffff, 0x8001, 0x0002}) {
 		t.Fatalf("%#x, %v", keys, err)
 	}
-	if p, err := a.QueryPort(); err != nil || p.PKeyTblLen != 3 {
+	if p, err := a.QueryPort(t.Context()); err != nil || p.PKeyTblLen != 3 {
 		t.Fatalf("%d, %v", p.PKeyTblLen, err)
 	}
 	at := func(index uint16) verbstest.Ends {
@@ -76,18 +76,18 @@ func TestPKeysOfAnIndexAreUsed(t *testing.T) {
 	if wc := y.Completion(); wc.PKeyIndex != 2 {
 		t.Errorf("P_Key index %d", wc.PKeyIndex)
 	}
-	if got, err := y.Query(); err != nil || got.PKeyIndex != 2 {
+	if got, err := y.Query(t.Context()); err != nil || got.PKeyIndex != 2 {
 		t.Errorf("P_Key index %d, %v", got.PKeyIndex, err)
 	}
 	// At index 2 the two are of different partitions.
 	x, _ = at(2).Connect(t, a, b)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
 	x.Failure(verbs.WCRetryExcErr)
-	if p, err := b.QueryPort(); err != nil || p.BadPKeyCntr == 0 {
+	if p, err := b.QueryPort(t.Context()); err != nil || p.BadPKeyCntr == 0 {
 		t.Errorf("bad_pkey_cntr %d, %v", p.BadPKeyCntr, err)
 	}
 	q := at(3).New(t, a)
-	err = q.Modify(&verbs.QPAttr{QPState: verbs.QPSInit, PortNum: 1, PKeyIndex: 3},
+	err = q.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSInit, PortNum: 1, PKeyIndex: 3},
 		verbs.QPMaskState|verbs.QPMaskPKeyIndex|verbs.QPMaskPort|verbs.QPMaskAccessFlags)
 	if !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("an index without a P_Key: %v", err)
@@ -109,7 +109,7 @@ func TestAnOperatorChangesPKeys(t *testing.T) {
 	if e, err := a.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventPKeyChange || e.Port != 1 {
 		t.Errorf("%+v, %v", e, err)
 	}
-	if keys, err := a.PKeys(); err != nil || !slices.Equal(keys, []uint16{0xffff, 0x8005}) {
+	if keys, err := a.PKeys(ctx); err != nil || !slices.Equal(keys, []uint16{0xffff, 0x8005}) {
 		t.Errorf("%#x, %v", keys, err)
 	}
 	for _, bad := range []struct {

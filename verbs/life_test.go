@@ -49,7 +49,7 @@ func child(what string) error {
 	if err != nil {
 		return err
 	}
-	pd, err := c.AllocPD()
+	pd, err := c.AllocPD(ctx)
 	if err != nil {
 		return err
 	}
@@ -61,23 +61,23 @@ func child(what string) error {
 		}
 		mem = buf.Bytes()
 	}
-	mr, err := pd.RegMR(mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	mr, err := pd.RegMR(ctx, mem, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	if what == "device" {
 		mr, err = deviceMR(c, pd, len(mem))
 	}
 	if err != nil {
 		return err
 	}
-	cq, err := c.CreateCQ(64, nil)
+	cq, err := c.CreateCQ(ctx, 64, nil)
 	if err != nil {
 		return err
 	}
-	qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq,
+	qp, err := pd.CreateQP(ctx, verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq,
 		Cap: verbs.QPCap{MaxSendWR: 32, MaxRecvWR: 1}})
 	if err != nil {
 		return err
 	}
-	info, err := qp.Info(verbs.AnyGID)
+	info, err := qp.Info(ctx, verbs.AnyGID)
 	if err != nil {
 		return err
 	}
@@ -137,18 +137,18 @@ func deviceMR(c *verbs.Context, pd *verbs.PD, most int) (*verbs.MR, error) {
 		return nil, err
 	}
 	defer f.Close()
-	if _, err := pd.RegDMABuf(f, 0, 4096, 0, verbs.AccessLocalWrite); err != nil {
+	if _, err := pd.RegDMABuf(context.Background(), f, 0, 4096, 0, verbs.AccessLocalWrite); err != nil {
 		return nil, err
 	}
-	a, err := c.QueryDevice()
+	a, err := c.QueryDevice(context.Background())
 	if err != nil {
 		return nil, err
 	}
-	dm, err := c.AllocDM(min(a.MaxDMSize, uint64(most)), 3)
+	dm, err := c.AllocDM(context.Background(), min(a.MaxDMSize, uint64(most)), 3)
 	if err != nil {
 		return nil, err
 	}
-	return pd.RegDM(dm, 0, dm.Length(), verbs.AccessZeroBased)
+	return pd.RegDM(context.Background(), dm, 0, dm.Length(), verbs.AccessZeroBased)
 }
 
 // daemon serves a NIC that has no cable at $SOFTROCE_SOCKET, for ever.
@@ -378,7 +378,7 @@ func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
 	f := verbstest.New(t)
 	a, b := f.Open(0), f.Open(1)
 	x, y := verbstest.ConnectedRC(t, a, b)
-	ch, err := a.CreateCompChannel()
+	ch, err := a.CreateCompChannel(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -425,10 +425,10 @@ func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
 	if err := x.PostSend(verbs.SendWR{Opcode: verbs.WRSend}); !errors.Is(err, verbs.ErrDeviceFatal) {
 		t.Errorf("PostSend: %v", err)
 	}
-	if _, err := a.AllocPD(); !errors.Is(err, verbs.ErrDeviceFatal) {
+	if _, err := a.AllocPD(t.Context()); !errors.Is(err, verbs.ErrDeviceFatal) {
 		t.Errorf("AllocPD: %v", err)
 	}
-	if err := errors.Join(x.QP.Close(), x.CQ.Close(), x.MR.Close(), x.PD.Close(), ch.Close()); err != nil {
+	if err := errors.Join(x.QP.Close(t.Context()), x.CQ.Close(t.Context()), x.MR.Close(t.Context()), x.PD.Close(t.Context()), ch.Close(t.Context())); err != nil {
 		t.Errorf("closing objects: %v", err)
 	}
 }
@@ -443,7 +443,7 @@ func TestADaemonThatIsKilledGivesAnErrorAndNoHang(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	cq, err := c.CreateCQ(16, nil)
+	cq, err := c.CreateCQ(t.Context(), 16, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -459,7 +459,7 @@ func TestADaemonThatIsKilledGivesAnErrorAndNoHang(t *testing.T) {
 	if e, err := c.AsyncEvent(within(t)); err != nil || e.EventType != verbs.EventDeviceFatal {
 		t.Errorf("event %v, %v", e.EventType, err)
 	}
-	if _, err := c.AllocPD(); !errors.Is(err, verbs.ErrDeviceFatal) {
+	if _, err := c.AllocPD(t.Context()); !errors.Is(err, verbs.ErrDeviceFatal) {
 		t.Errorf("AllocPD: %v", err)
 	}
 	if err := c.Close(); err != nil {
@@ -516,7 +516,7 @@ func TestManyGoroutinesShareAContext(t *testing.T) {
 	for i := range n {
 		go func() {
 			ended <- func() error {
-				pd, err := a.AllocPD()
+				pd, err := a.AllocPD(t.Context())
 				if err != nil {
 					return err
 				}
@@ -525,23 +525,23 @@ func TestManyGoroutinesShareAContext(t *testing.T) {
 					if err != nil {
 						return err
 					}
-					mr, err := pd.RegMR(buf.Bytes(), verbs.AccessLocalWrite)
+					mr, err := pd.RegMR(t.Context(), buf.Bytes(), verbs.AccessLocalWrite)
 					if err != nil {
 						return err
 					}
-					cq, err := a.CreateCQ(16, nil)
+					cq, err := a.CreateCQ(t.Context(), 16, nil)
 					if err != nil {
 						return err
 					}
-					qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
+					qp, err := pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
 					if err != nil {
 						return err
 					}
-					if err := errors.Join(qp.Close(), cq.Close(), mr.Close(), buf.Close()); err != nil {
+					if err := errors.Join(qp.Close(t.Context()), cq.Close(t.Context()), mr.Close(t.Context()), buf.Close()); err != nil {
 						return fmt.Errorf("goroutine %d: %w", i, err)
 					}
 				}
-				return pd.Close()
+				return pd.Close(t.Context())
 			}()
 		}()
 	}

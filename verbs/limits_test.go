@@ -20,7 +20,7 @@ var small = nic.Limits{MaxQP: 3, MaxQPWR: 16, MaxSGE: 5, MaxInline: 100, MaxCQ: 
 // TestCountsOfObjectsAreReportedAndEnforced: so many as the query says can be made, and one more is ENOMEM; closing one
 // makes room again.
 func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
-	type closer interface{ Close() error }
+	type closer interface{ Close(context.Context) error }
 	for _, c := range []struct {
 		name     string
 		limit    int
@@ -29,31 +29,33 @@ func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
 		make     func(e *verbstest.End) (closer, error)
 	}{
 		{"PD", small.MaxPD, func(a *verbs.DeviceAttr) uint32 { return a.MaxPD }, 1,
-			func(e *verbstest.End) (closer, error) { return e.Context.AllocPD() }},
+			func(e *verbstest.End) (closer, error) { return e.Context.AllocPD(t.Context()) }},
 		{"CQ", small.MaxCQ, func(a *verbs.DeviceAttr) uint32 { return a.MaxCQ }, 1,
-			func(e *verbstest.End) (closer, error) { return e.Context.CreateCQ(4, nil) }},
+			func(e *verbstest.End) (closer, error) { return e.Context.CreateCQ(t.Context(), 4, nil) }},
 		{"MR", small.MaxMR, func(a *verbs.DeviceAttr) uint32 { return a.MaxMR }, 1,
-			func(e *verbstest.End) (closer, error) { return e.PD.RegMR(e.Buf[:64], 0) }},
+			func(e *verbstest.End) (closer, error) { return e.PD.RegMR(t.Context(), e.Buf[:64], 0) }},
 		{"MW", small.MaxMW, func(a *verbs.DeviceAttr) uint32 { return a.MaxMW }, 0,
-			func(e *verbstest.End) (closer, error) { return e.PD.AllocMW(verbs.MWType2) }},
+			func(e *verbstest.End) (closer, error) { return e.PD.AllocMW(t.Context(), verbs.MWType2) }},
 		{"QP", small.MaxQP, func(a *verbs.DeviceAttr) uint32 { return a.MaxQP }, 1,
 			func(e *verbstest.End) (closer, error) {
-				return e.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})
+				return e.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})
 			}},
 		{"SRQ", small.MaxSRQ, func(a *verbs.DeviceAttr) uint32 { return a.MaxSRQ }, 0,
-			func(e *verbstest.End) (closer, error) { return e.PD.CreateSRQ(verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}) }},
+			func(e *verbstest.End) (closer, error) {
+				return e.PD.CreateSRQ(t.Context(), verbs.SRQAttr{MaxWR: 1, MaxSGE: 1})
+			}},
 		{"AH", small.MaxAH, func(a *verbs.DeviceAttr) uint32 { return a.MaxAH }, 0,
 			func(e *verbstest.End) (closer, error) {
-				return e.PD.CreateAH(verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: e.Info.GID, SGIDIndex: 1}})
+				return e.PD.CreateAH(t.Context(), verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: e.Info.GID, SGIDIndex: 1}})
 			}},
 		{"XRCD", small.MaxXRCD, nil, 0, // verbs has no place to report it
-			func(e *verbstest.End) (closer, error) { return e.Context.OpenXRCD(nil, os.O_CREATE) }},
+			func(e *verbstest.End) (closer, error) { return e.Context.OpenXRCD(t.Context(), nil, os.O_CREATE) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := verbstest.New(t, verbstest.WithDeviceLimits(small))
 			a := f.Open(0)
 			e := smallEnds.New(t, a)
-			d, err := a.QueryDevice()
+			d, err := a.QueryDevice(t.Context())
 			if err != nil || c.reported != nil && c.reported(&d) != uint32(c.limit) {
 				t.Fatalf("reported %d, %v", c.reported(&d), err)
 			}
@@ -66,7 +68,7 @@ func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
 			if _, err := c.make(e); !errors.Is(err, syscall.ENOMEM) {
 				t.Fatalf("beyond the limit: %v", err)
 			}
-			if err := last.Close(); err != nil {
+			if err := last.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := c.make(e); err != nil {
@@ -83,7 +85,7 @@ func TestSizesAreReportedAndEnforced(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithDeviceLimits(small))
 	a := f.Open(0)
 	e := smallEnds.New(t, a)
-	d, err := a.QueryDevice()
+	d, err := a.QueryDevice(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -91,9 +93,9 @@ func TestSizesAreReportedAndEnforced(t *testing.T) {
 		return func(n uint32) error {
 			c := verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}
 			set(&c, n)
-			q, err := e.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: e.CQ, RecvCQ: e.CQ, Cap: c})
+			q, err := e.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: e.CQ, RecvCQ: e.CQ, Cap: c})
 			if err == nil {
-				err = q.Close()
+				err = q.Close(t.Context())
 			}
 			return err
 		}
@@ -102,9 +104,9 @@ func TestSizesAreReportedAndEnforced(t *testing.T) {
 		return func(n uint32) error {
 			s := verbs.SRQAttr{MaxWR: 1, MaxSGE: 1}
 			set(&s, n)
-			q, err := e.PD.CreateSRQ(s)
+			q, err := e.PD.CreateSRQ(t.Context(), s)
 			if err == nil {
-				err = q.Close()
+				err = q.Close(t.Context())
 			}
 			return err
 		}
@@ -115,13 +117,13 @@ func TestSizesAreReportedAndEnforced(t *testing.T) {
 		try             func(n uint32) error
 	}{
 		{"max_cqe", uint32(small.MaxCQE), d.MaxCQE, func(n uint32) error {
-			q, err := a.CreateCQ(int(n), nil)
+			q, err := a.CreateCQ(t.Context(), int(n), nil)
 			if err == nil {
-				err = q.Close()
+				err = q.Close(t.Context())
 			}
 			return err
 		}},
-		{"max_cqe of a resize", uint32(small.MaxCQE), d.MaxCQE, func(n uint32) error { return e.CQ.Resize(int(n)) }},
+		{"max_cqe of a resize", uint32(small.MaxCQE), d.MaxCQE, func(n uint32) error { return e.CQ.Resize(t.Context(), int(n)) }},
 		{"max_qp_wr, sends", uint32(small.MaxQPWR), d.MaxQPWR, qp(func(c *verbs.QPCap, n uint32) { c.MaxSendWR = n })},
 		{"max_qp_wr, receives", uint32(small.MaxQPWR), d.MaxQPWR, qp(func(c *verbs.QPCap, n uint32) { c.MaxRecvWR = n })},
 		{"max_sge, sends", uint32(small.MaxSGE), d.MaxSGE, qp(func(c *verbs.QPCap, n uint32) { c.MaxSendSGE = n })},
@@ -162,7 +164,7 @@ func connectWith(t *testing.T, f *verbstest.Fabric, set func(*verbs.ConnectOptio
 func TestMulticastHasItsLimits(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithDeviceLimits(small))
 	a := f.Open(0)
-	d, err := a.QueryDevice()
+	d, err := a.QueryDevice(t.Context())
 	if err != nil || d.MaxMcastGrp != 3 || d.MaxMcastQPAttach != 2 || d.MaxTotalMcastQPAttach != 6 {
 		t.Fatalf("%d groups, %d of one, %d in all, %v", d.MaxMcastGrp, d.MaxMcastQPAttach, d.MaxTotalMcastQPAttach, err)
 	}
@@ -171,7 +173,7 @@ func TestMulticastHasItsLimits(t *testing.T) {
 	e := ends.New(t, a)
 	qps := []*verbs.QP{e.QP}
 	for range 2 {
-		q, err := e.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})
+		q, err := e.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -179,17 +181,17 @@ func TestMulticastHasItsLimits(t *testing.T) {
 	}
 	group := func(n byte) verbs.GID { return verbs.GroupGID(netip.AddrFrom4([4]byte{239, 0, 0, n})) }
 	for i := range byte(3) {
-		if err := qps[0].AttachMcast(group(i)); err != nil {
+		if err := qps[0].AttachMcast(t.Context(), group(i)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := qps[0].AttachMcast(group(3)); !errors.Is(err, syscall.ENOMEM) {
+	if err := qps[0].AttachMcast(t.Context(), group(3)); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("a fourth group: %v", err)
 	}
-	if err := qps[1].AttachMcast(group(0)); err != nil {
+	if err := qps[1].AttachMcast(t.Context(), group(0)); err != nil {
 		t.Fatal(err)
 	}
-	if err := qps[2].AttachMcast(group(0)); !errors.Is(err, syscall.ENOMEM) {
+	if err := qps[2].AttachMcast(t.Context(), group(0)); !errors.Is(err, syscall.ENOMEM) {
 		t.Errorf("a third QP of a group: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"context"
 	"errors"
 	"os"
 	"runtime"
@@ -111,12 +112,16 @@ type MR struct {
 // stays until the region is closed even where nothing else refers to it. Either way the
 // NIC writes without the race detector's or the memory model's knowledge: look at
 // received data after its completion was polled.
-func (p *PD) RegMR(mem []byte, access Access) (*MR, error) {
-	return p.RegMRIOVA(mem, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access)
+func (p *PD) RegMR(ctx context.Context, mem []byte, access Access) (*MR, error) {
+	return p.RegMRIOVA(ctx, mem, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access)
 }
 
 // RegMRIOVA is RegMR with an address of the caller's choice for the first byte.
-func (p *PD) RegMRIOVA(mem []byte, iova uint64, access Access) (*MR, error) {
+func (p *PD) RegMRIOVA(ctx context.Context, mem []byte, iova uint64, access Access) (*MR, error) {
+	return created(ctx, "register MR", func() (*MR, error) { return p.regMR(mem, iova, access) })
+}
+
+func (p *PD) regMR(mem []byte, iova uint64, access Access) (*MR, error) {
 	m := &MR{ctx: p.ctx, iova: iova, length: uint64(len(mem)), mem: mem}
 	ask := abi.RegMRRequest{
 		PD: p.handle, Memory: abi.MemoryProcess, Access: uint32(access), IOVA: iova, Length: m.length,
@@ -142,15 +147,33 @@ func (p *PD) RegMRIOVA(mem []byte, iova uint64, access Access) (*MR, error) {
 // RegMRFile registers length bytes of a file from offset on: of a memfd, or of shared
 // memory. The NIC maps it, which it does only with a file that is or can be sealed
 // against shrinking. The file may be closed afterwards.
-func (p *PD) RegMRFile(f *os.File, offset, length, iova uint64, access Access) (*MR, error) {
-	m := &MR{ctx: p.ctx, iova: iova, length: length}
-	ask := abi.RegMRRequest{
+func (p *PD) RegMRFile(ctx context.Context, f *os.File, offset, length, iova uint64, access Access) (*MR, error) {
+	return p.regFile(ctx, f, abi.RegMRRequest{
 		PD: p.handle, Memory: abi.MemoryMapped, Access: uint32(access), IOVA: iova, Length: length, Offset: offset,
-	}
-	if err := m.register(ask, []int{int(f.Fd())}); err != nil {
+	})
+}
+
+// regFile registers memory that f stands for.
+func (p *PD) regFile(ctx context.Context, f *os.File, ask abi.RegMRRequest) (*MR, error) {
+	fd, err := duplicate(f)
+	if err != nil {
 		return nil, err
 	}
-	return adopted(p.ctx, m)
+	return created(ctx, "register MR", func() (*MR, error) {
+		defer unix.Close(fd)
+		m := &MR{ctx: p.ctx, iova: ask.IOVA, length: ask.Length}
+		if err := m.register(ask, []int{fd}); err != nil {
+			return nil, err
+		}
+		return adopted(p.ctx, m)
+	})
+}
+
+// duplicate returns a descriptor of f for a request, which may be sent after the caller has closed
+// f.
+func duplicate(f *os.File) (int, error) {
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	return fd, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
 }
 
 func (m *MR) register(ask abi.RegMRRequest, fds []int) error {
@@ -197,7 +220,15 @@ func (m *MR) SGE(offset, length int) SGE {
 }
 
 // Close deregisters the region. Work requests that still use it fail.
-func (m *MR) Close() error { return m.ctx.closeObject(m, "deregister MR", abi.OpDeregMR, m.handle) }
+func (m *MR) Close(ctx context.Context) error {
+	return m.ctx.closeObject(ctx, m, "deregister MR", abi.OpDeregMR, m.handle, nil)
+}
+
+// abandonAfter keeps the memory pinned until released is closed.
+func (m *MR) abandonAfter(released <-chan struct{}) {
+	<-released
+	m.abandon()
+}
 
 func (m *MR) abandon() {
 	m.pinner.Unpin()

@@ -1,6 +1,7 @@
 package verbs
 
 import (
+	"context"
 	"sync/atomic"
 	"syscall"
 
@@ -28,16 +29,18 @@ type MW struct {
 }
 
 // AllocMW allocates a memory window, which grants nothing until it is bound: ibv_alloc_mw.
-func (p *PD) AllocMW(t MWType) (*MW, error) {
-	var got abi.AllocMWReply
-	ask := abi.AllocMWRequest{PD: p.handle, Type: uint32(t)}
-	_, err := p.ctx.call(control.Request{Name: "allocate MW", Op: abi.OpAllocMW, Body: []any{ask}, Reply: &got})
-	if err != nil {
-		return nil, err
-	}
-	m := &MW{ctx: p.ctx, pd: p, handle: got.Handle, mwType: t}
-	m.rkey.Store(got.RKey)
-	return adopted(p.ctx, m)
+func (p *PD) AllocMW(ctx context.Context, t MWType) (*MW, error) {
+	return created(ctx, "allocate MW", func() (*MW, error) {
+		var got abi.AllocMWReply
+		ask := abi.AllocMWRequest{PD: p.handle, Type: uint32(t)}
+		_, err := p.ctx.call(control.Request{Name: "allocate MW", Op: abi.OpAllocMW, Body: []any{ask}, Reply: &got})
+		if err != nil {
+			return nil, err
+		}
+		m := &MW{ctx: p.ctx, pd: p, handle: got.Handle, mwType: t}
+		m.rkey.Store(got.RKey)
+		return adopted(p.ctx, m)
+	})
 }
 
 // RKey returns the key that the window was given last: by AllocMW, QP.BindMW or SetRKey.
@@ -53,7 +56,9 @@ func (m *MW) Type() MWType { return m.mwType }
 func (m *MW) PD() *PD { return m.pd }
 
 // Close deallocates the window, bound or not.
-func (m *MW) Close() error { return m.ctx.closeObject(m, "deallocate MW", abi.OpDeallocMW, m.handle) }
+func (m *MW) Close(ctx context.Context) error {
+	return m.ctx.closeObject(ctx, m, "deallocate MW", abi.OpDeallocMW, m.handle, nil)
+}
 
 func (m *MW) abandon() {}
 

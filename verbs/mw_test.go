@@ -15,7 +15,7 @@ const paneSize = 8192
 func newPane(t *testing.T, y *verbstest.End) (*verbs.MR, []byte) {
 	t.Helper()
 	mem := y.Buf[len(y.Buf)/2:][:paneSize]
-	m, err := y.PD.RegMR(mem, verbs.AccessLocalWrite|verbs.AccessMWBind)
+	m, err := y.PD.RegMR(t.Context(), mem, verbs.AccessLocalWrite|verbs.AccessMWBind)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -24,7 +24,7 @@ func newPane(t *testing.T, y *verbstest.End) (*verbs.MR, []byte) {
 
 func window(t *testing.T, y *verbstest.End, k verbs.MWType) *verbs.MW {
 	t.Helper()
-	m, err := y.PD.AllocMW(k)
+	m, err := y.PD.AllocMW(t.Context(), k)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,15 +53,15 @@ func TestWindowsOfType1AreBoundByTheQueuePair(t *testing.T) {
 		x.Completion()
 		same(t, "WRITE", mem[1000*i:][:1000], x.Buf[:1000])
 	}
-	if keys[1] != verbs.IncRKey(keys[0]) || m.Close() == nil {
+	if keys[1] != verbs.IncRKey(keys[0]) || m.Close(t.Context()) == nil {
 		t.Errorf("keys %x, or the region is not busy", keys)
 	}
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: m.Addr(), RKey: keys[0]})
 	x.Failure(verbs.WCRemAccessErr)
-	if err := w.Close(); err != nil {
+	if err := w.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := m.Close(); err != nil {
+	if err := m.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }
@@ -110,7 +110,7 @@ func TestWindowsOfType2(t *testing.T) {
 			}
 			x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: m.Addr(), RKey: rkey})
 			x.Failure(verbs.WCRemAccessErr)
-			if err := m.Close(); err != nil {
+			if err := m.Close(t.Context()); err != nil {
 				t.Error(err)
 			}
 		})
@@ -133,7 +133,7 @@ func TestABindThatFailsSaysSo(t *testing.T) {
 	if err := y.BindMW(window(t, y, verbs.MWType2), verbs.MWBind{}); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("type 2: %v", err)
 	}
-	if _, err := y.PD.AllocMW(3); !errors.Is(err, syscall.EINVAL) {
+	if _, err := y.PD.AllocMW(t.Context(), 3); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("type 3: %v", err)
 	}
 }
@@ -145,7 +145,7 @@ func TestFLUSHAndATOMICWRITE(t *testing.T) {
 			const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessFlushGlobal
 			x, y := verbstest.Ends{Process: process, Options: func(o *verbs.ConnectOptions) { o.Access = access }}.Connect(t, a, b)
 			mem := y.Buf[:4096]
-			m, err := y.PD.RegMR(mem, access)
+			m, err := y.PD.RegMR(t.Context(), mem, access)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -177,7 +177,7 @@ func TestFLUSHAndATOMICWRITE(t *testing.T) {
 
 func TestTheDeviceSaysWhatItHas(t *testing.T) {
 	a, _ := verbstest.Pair(t)
-	d, err := a.QueryDevice()
+	d, err := a.QueryDevice(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,11 +189,11 @@ func TestTheDeviceSaysWhatItHas(t *testing.T) {
 	if d.DeviceCapFlagsEx != uint64(d.DeviceCapFlags)|flushGlobal|atomicWrite || d.DeviceCapFlagsEx&flushPersistent != 0 {
 		t.Errorf("flags %#x", d.DeviceCapFlagsEx)
 	}
-	pd, err := a.AllocPD()
+	pd, err := a.AllocPD(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pd.RegMR(make([]byte, 8), verbs.AccessLocalWrite|1<<9); !errors.Is(err, syscall.EINVAL) {
+	if _, err := pd.RegMR(t.Context(), make([]byte, 8), verbs.AccessLocalWrite|1<<9); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a region to be flushed to persistence: %v", err)
 	}
 }

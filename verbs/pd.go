@@ -1,6 +1,10 @@
 package verbs
 
-import "softroce/internal/abi"
+import (
+	"context"
+
+	"softroce/internal/abi"
+)
 
 // PD is a protection domain: ibv_pd. Queue pairs reach only memory of their own PD.
 type PD struct {
@@ -9,12 +13,14 @@ type PD struct {
 }
 
 // AllocPD creates a protection domain.
-func (c *Context) AllocPD() (*PD, error) {
-	h, err := c.create("allocate PD", abi.OpAllocPD)
-	if err != nil {
-		return nil, err
-	}
-	return adopted(c, &PD{c, h})
+func (c *Context) AllocPD(ctx context.Context) (*PD, error) {
+	return created(ctx, "allocate PD", func() (*PD, error) {
+		h, err := c.create("allocate PD", abi.OpAllocPD)
+		if err != nil {
+			return nil, err
+		}
+		return adopted(c, &PD{c, h})
+	})
 }
 
 // Context returns where the PD came from.
@@ -23,4 +29,6 @@ func (p *PD) Context() *Context { return p.ctx }
 func (p *PD) abandon() {}
 
 // Close deallocates the PD; EBUSY while something uses it.
-func (p *PD) Close() error { return p.ctx.closeObject(p, "deallocate PD", abi.OpDeallocPD, p.handle) }
+func (p *PD) Close(ctx context.Context) error {
+	return p.ctx.closeObject(ctx, p, "deallocate PD", abi.OpDeallocPD, p.handle, nil)
+}

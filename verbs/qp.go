@@ -65,7 +65,7 @@ func (w *workQueue) close() {
 }
 
 // CreateQP creates a queue pair in state RESET. One of type XRCSend has a SendCQ alone.
-func (p *PD) CreateQP(a QPInitAttr) (*QP, error) {
+func (p *PD) CreateQP(ctx context.Context, a QPInitAttr) (*QP, error) {
 	if a.QPType == XRCSend {
 		a.RecvCQ, a.SRQ = nil, nil
 	}
@@ -86,12 +86,16 @@ func (p *PD) CreateQP(a QPInitAttr) (*QP, error) {
 		ask.SRQ, rings = a.SRQ.handle, 1
 	}
 	q := &QP{ctx: p.ctx, pd: p, qpType: a.QPType, sendCQ: a.SendCQ, recvCQ: a.RecvCQ, srq: a.SRQ}
-	return p.ctx.createQP(q, ask, rings)
+	return p.ctx.createQP(ctx, q, ask, rings)
 }
 
 // createQP asks for a queue pair, which comes with so many rings: its send queue's, then its
 // receive queue's.
-func (c *Context) createQP(q *QP, ask abi.CreateQPRequest, rings int) (*QP, error) {
+func (c *Context) createQP(ctx context.Context, q *QP, ask abi.CreateQPRequest, rings int) (*QP, error) {
+	return created(ctx, "create QP", func() (*QP, error) { return c.openQP(q, ask, rings) })
+}
+
+func (c *Context) openQP(q *QP, ask abi.CreateQPRequest, rings int) (*QP, error) {
 	var got abi.CreateQPReply
 	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{ask}, Reply: &got, Want: rings})
 	if err != nil {
@@ -118,6 +122,9 @@ func (c *Context) createQP(q *QP, ask abi.CreateQPRequest, rings int) (*QP, erro
 // QPNum returns the queue pair number, which peers send to.
 func (q *QP) QPNum() uint32 { return q.qpn }
 
+// Type returns the transport service.
+func (q *QP) Type() QPType { return q.qpType }
+
 // Cap returns what the queue pair holds: at least what was asked for.
 func (q *QP) Cap() QPCap { return q.cap }
 
@@ -126,29 +133,26 @@ func (q *QP) PD() *PD { return q.pd }
 
 // Modify changes the attributes in mask: ibv_modify_qp. Which may change on the way from
 // one state to another is in IBTA 11.2.5.2; EINVAL names what is missing or wrong.
-// Setting an address vector may take as long as the neighbour takes to answer.
-func (q *QP) Modify(a *QPAttr, mask QPAttrMask) error {
-	return q.ModifyContext(context.Background(), a, mask)
-}
-
-// ModifyContext is Modify for those who do not wait for ever. Where ctx ends first, the
-// change may still happen.
-func (q *QP) ModifyContext(ctx context.Context, a *QPAttr, mask QPAttrMask) error {
+// Setting an address vector may take as long as the neighbour takes to answer. If ctx ends first,
+// the change may still happen.
+func (q *QP) Modify(ctx context.Context, a *QPAttr, mask QPAttrMask) error {
 	if !q.ctx.owns(q) {
 		return ErrClosed
 	}
 	ask := abi.ModifyQPRequest{Handle: q.handle, Mask: uint32(mask), Attr: a.abi()}
-	_, err := q.ctx.callContext(ctx, control.Request{Name: "modify QP", Op: abi.OpModifyQP, Body: []any{ask}})
-	if err != nil {
-		return err
-	}
-	if mask&QPMaskState != 0 {
-		if a.QPState == QPSReset {
-			q.reset()
+	state := a.QPState
+	return control.AwaitError(ctx, "modify QP", func() error {
+		if _, err := q.ctx.call(control.Request{Name: "modify QP", Op: abi.OpModifyQP, Body: []any{ask}}); err != nil {
+			return err
 		}
-		q.state.Store(uint32(a.QPState))
-	}
-	return nil
+		if mask&QPMaskState != 0 {
+			if state == QPSReset {
+				q.reset()
+			}
+			q.state.Store(uint32(state))
+		}
+		return nil
+	})
 }
 
 // reset follows the NIC, which has emptied the queues.
@@ -173,26 +177,21 @@ func (q *QP) purge() {
 	}
 }
 
-// Query returns the attributes as they are: ibv_query_qp.
-func (q *QP) Query() (QPAttr, error) {
+// Query returns the present attributes: ibv_query_qp.
+func (q *QP) Query(ctx context.Context) (QPAttr, error) {
 	if !q.ctx.owns(q) {
 		return QPAttr{}, ErrClosed
 	}
-	var got abi.QueryQPReply
-	_, err := q.ctx.call(control.Request{
-		Name: "query QP", Op: abi.OpQueryQP, Body: []any{abi.HandleRequest{Handle: q.handle}}, Reply: &got,
+	got, err := query[abi.QueryQPReply](ctx, q.ctx, control.Request{
+		Name: "query QP", Op: abi.OpQueryQP, Body: []any{abi.HandleRequest{Handle: q.handle}},
 	})
 	return qpAttr(got.Attr), err
 }
 
-// Close destroys the queue pair. Its work requests end without completions, and
-// completions that were not polled yet are gone.
-func (q *QP) Close() error {
-	err := q.ctx.closeObject(q, "destroy QP", abi.OpDestroyQP, q.handle)
-	if err == nil {
-		q.purge()
-	}
-	return err
+// Close destroys the queue pair. Its work requests end without completions, and completions that
+// were not polled yet are gone.
+func (q *QP) Close(ctx context.Context) error {
+	return q.ctx.closeObject(ctx, q, "destroy QP", abi.OpDestroyQP, q.handle, q.purge)
 }
 
 func (q *QP) abandon() {

@@ -1,6 +1,8 @@
 package verbs
 
 import (
+	"context"
+
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
@@ -31,14 +33,19 @@ type SRQ struct {
 	maxSGE uint32
 	number uint32
 	wq     workQueue
+	resize resize // under wq.mu
 }
 
 // CreateSRQ creates a shared receive queue, which holds at least what a asks for.
-func (p *PD) CreateSRQ(a SRQAttr) (*SRQ, error) {
-	return p.createSRQ(abi.CreateSRQRequest{PD: p.handle, Attr: a.abi()})
+func (p *PD) CreateSRQ(ctx context.Context, a SRQAttr) (*SRQ, error) {
+	return p.createSRQ(ctx, abi.CreateSRQRequest{PD: p.handle, Attr: a.abi()})
 }
 
-func (p *PD) createSRQ(ask abi.CreateSRQRequest) (*SRQ, error) {
+func (p *PD) createSRQ(ctx context.Context, ask abi.CreateSRQRequest) (*SRQ, error) {
+	return created(ctx, "create SRQ", func() (*SRQ, error) { return p.openSRQ(ask) })
+}
+
+func (p *PD) openSRQ(ask abi.CreateSRQRequest) (*SRQ, error) {
 	c := p.ctx
 	var got abi.SRQReply
 	m, err := c.call(control.Request{Name: "create SRQ", Op: abi.OpCreateSRQ, Body: []any{ask}, Reply: &got, Want: 1})
@@ -71,6 +78,9 @@ func (s *SRQ) PostRecv(wr ...RecvWR) error {
 	w := &s.wq
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if !s.resize.wait(&w.mu) {
+		return ErrQueueFull
+	}
 	if w.ring == nil {
 		return ErrClosed
 	}
@@ -89,46 +99,57 @@ func (s *SRQ) PostRecv(wr ...RecvWR) error {
 	return nil
 }
 
-// Modify changes what mask names: the limit, or the size of the queue; ibv_modify_srq.
-func (s *SRQ) Modify(a SRQAttr, mask SRQAttrMask) error {
+// Modify changes what mask names: the limit, or the size of the queue; ibv_modify_srq. PostRecv waits
+// while the size changes. If ctx ends first, the change may still happen; until the daemon replies,
+// PostRecv returns ErrQueueFull.
+func (s *SRQ) Modify(ctx context.Context, a SRQAttr, mask SRQAttrMask) error {
+	if !s.ctx.owns(s) {
+		return ErrClosed
+	}
+	ask := abi.ModifySRQRequest{Handle: s.handle, Mask: uint32(mask), Attr: a.abi()}
+	if mask&SRQMaskMaxWR == 0 {
+		_, err := query[abi.SRQReply](ctx, s.ctx, control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{ask}})
+		return err
+	}
+	return s.resize.run(ctx, "modify SRQ", &s.wq.mu, func() error { return s.setSize(ask) })
+}
+
+// setSize has the daemon move the queue to a ring of another size.
+func (s *SRQ) setSize(ask abi.ModifySRQRequest) error {
+	var got abi.SRQReply
+	m, err := s.ctx.call(control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{ask}, Reply: &got, Want: 1})
+	if err != nil {
+		return err
+	}
+	defer m.CloseFDs()
 	w := &s.wq
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if w.ring == nil {
 		return ErrClosed
 	}
-	want := 0
-	if mask&SRQMaskMaxWR != 0 {
-		want = 1
-	}
-	var got abi.SRQReply
-	ask := abi.ModifySRQRequest{Handle: s.handle, Mask: uint32(mask), Attr: a.abi()}
-	m, err := s.ctx.call(control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{ask}, Reply: &got, Want: want})
-	if err != nil || want == 0 {
-		return err
-	}
-	defer m.CloseFDs()
 	old := w.ring
-	if err := w.open(m.FDs[0], got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
-		w.ring = nil // the daemon has gone over to the new one
+	if err = w.open(m.FDs[0], got.Slots, got.SlotSize, got.Attr.MaxWR); err != nil {
+		w.ring = nil // the daemon uses the new ring
 	}
 	unix.Munmap(old)
 	return err
 }
 
-// Query returns the attributes as they are: ibv_query_srq.
-func (s *SRQ) Query() (SRQAttr, error) {
+// Query returns the present attributes: ibv_query_srq.
+func (s *SRQ) Query(ctx context.Context) (SRQAttr, error) {
 	if !s.ctx.owns(s) {
 		return SRQAttr{}, ErrClosed
 	}
-	var got abi.SRQAttr
-	_, err := s.ctx.call(control.Request{
-		Name: "query SRQ", Op: abi.OpQuerySRQ, Body: []any{abi.HandleRequest{Handle: s.handle}}, Reply: &got,
+	got, err := query[abi.SRQAttr](ctx, s.ctx, control.Request{
+		Name: "query SRQ", Op: abi.OpQuerySRQ, Body: []any{abi.HandleRequest{Handle: s.handle}},
 	})
 	return SRQAttr{got.MaxWR, got.MaxSGE, got.SRQLimit}, err
 }
 
 // Close destroys the queue; EBUSY while queue pairs use it.
-func (s *SRQ) Close() error { return s.ctx.closeObject(s, "destroy SRQ", abi.OpDestroySRQ, s.handle) }
+func (s *SRQ) Close(ctx context.Context) error {
+	return s.ctx.closeObject(ctx, s, "destroy SRQ", abi.OpDestroySRQ, s.handle, nil)
+}
 
 func (s *SRQ) abandon() { s.wq.close() }

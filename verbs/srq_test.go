@@ -29,17 +29,17 @@ func event(t *testing.T, c *verbs.Context, want verbs.EventType) verbs.AsyncEven
 func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	y := verbstest.Ends{}.New(t, b) // memory and CQ
-	srq, err := y.PD.CreateSRQ(verbs.SRQAttr{MaxWR: 5, MaxSGE: 2})
+	srq, err := y.PD.CreateSRQ(t.Context(), verbs.SRQAttr{MaxWR: 5, MaxSGE: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := srq.Query(); err != nil || got != (verbs.SRQAttr{MaxWR: 8, MaxSGE: 2}) {
+	if got, err := srq.Query(t.Context()); err != nil || got != (verbs.SRQAttr{MaxWR: 8, MaxSGE: 2}) {
 		t.Fatalf("query: %+v, %v", got, err)
 	}
 	var xs []*verbstest.End
 	var qps []*verbs.QP
 	for range 2 {
-		q, err := y.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: y.CQ, RecvCQ: y.CQ, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 4}})
+		q, err := y.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: y.CQ, RecvCQ: y.CQ, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 4}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -64,7 +64,7 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 	if err := srq.PostRecv(verbs.RecvWR{SGList: make([]verbs.SGE, 3)}); !errors.Is(err, verbs.ErrWorkRequest) && !errors.Is(err, verbs.ErrQueueFull) {
 		t.Errorf("three elements: %v", err)
 	}
-	if err := srq.Modify(verbs.SRQAttr{SRQLimit: 6}, verbs.SRQMaskLimit); err != nil {
+	if err := srq.Modify(t.Context(), verbs.SRQAttr{SRQLimit: 6}, verbs.SRQMaskLimit); err != nil {
 		t.Fatal(err)
 	}
 	send := func(i int, id uint64) {
@@ -83,11 +83,11 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 	if e := event(t, b, verbs.EventSRQLimitReached); e.SRQ != srq || e.QP != nil {
 		t.Errorf("%+v", e)
 	}
-	if got, _ := srq.Query(); got.SRQLimit != 0 {
+	if got, _ := srq.Query(t.Context()); got.SRQLimit != 0 {
 		t.Errorf("limit %d after its event", got.SRQLimit)
 	}
 	// Bigger: what is posted stays, and more fits.
-	if err := srq.Modify(verbs.SRQAttr{MaxWR: 16}, verbs.SRQMaskMaxWR); err != nil {
+	if err := srq.Modify(t.Context(), verbs.SRQAttr{MaxWR: 16}, verbs.SRQMaskMaxWR); err != nil {
 		t.Fatal(err)
 	}
 	for id := uint64(8); id < 19; id++ {
@@ -95,7 +95,7 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := srq.Modify(verbs.SRQAttr{MaxWR: 8}, verbs.SRQMaskMaxWR); !errors.Is(err, syscall.EINVAL) {
+	if err := srq.Modify(t.Context(), verbs.SRQAttr{MaxWR: 8}, verbs.SRQMaskMaxWR); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("smaller than what is posted: %v", err)
 	}
 	for i := 3; i < 19; i++ {
@@ -105,17 +105,17 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 	if err := post(20); err != nil {
 		t.Fatal(err)
 	}
-	if err := qps[0].Modify(&verbs.QPAttr{QPState: verbs.QPSErr}, verbs.QPMaskState); err != nil {
+	if err := qps[0].Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSErr}, verbs.QPMaskState); err != nil {
 		t.Fatal(err)
 	}
 	if e := event(t, b, verbs.EventQPLastWQEReached); e.QP != qps[0] {
 		t.Errorf("%+v", e)
 	}
 	send(1, 20)
-	if err := srq.Close(); !errors.Is(err, syscall.EBUSY) {
+	if err := srq.Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("close while it is used: %v", err)
 	}
-	if err := errors.Join(qps[0].Close(), qps[1].Close(), srq.Close()); err != nil {
+	if err := errors.Join(qps[0].Close(t.Context()), qps[1].Close(t.Context()), srq.Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if err := post(1); !errors.Is(err, verbs.ErrClosed) {
@@ -125,12 +125,12 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 
 func TestSRQsThatCannotBe(t *testing.T) {
 	a, _ := verbstest.Pair(t)
-	pd, err := a.AllocPD()
+	pd, err := a.AllocPD(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, c := range []verbs.SRQAttr{{MaxWR: 0}, {MaxWR: 1 << 20}, {MaxWR: 1, MaxSGE: 33}, {MaxWR: 4, SRQLimit: 5}} {
-		if _, err := pd.CreateSRQ(c); !errors.Is(err, syscall.EINVAL) {
+		if _, err := pd.CreateSRQ(t.Context(), c); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}
@@ -147,7 +147,7 @@ func TestAResizedCQLosesNothing(t *testing.T) {
 		write(i)
 		if i%10 == 5 {
 			// Not all are there yet: those that come meanwhile go to the new ring.
-			if err := x.CQ.Resize(64 << (i / 10)); err != nil {
+			if err := x.CQ.Resize(t.Context(), 64<<(i/10)); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -166,7 +166,7 @@ func TestAResizedCQLosesNothing(t *testing.T) {
 			t.Fatalf("%+v, want %d", wc, next)
 		}
 	}
-	if err := x.CQ.Resize(0); !errors.Is(err, syscall.EINVAL) {
+	if err := x.CQ.Resize(t.Context(), 0); !errors.Is(err, syscall.EINVAL) {
 		t.Error(err)
 	}
 }

@@ -1,8 +1,11 @@
 package verbs
 
 import (
+	"context"
 	"os"
 	"syscall"
+
+	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
@@ -17,7 +20,7 @@ type XRCD struct {
 
 // OpenXRCD opens the XRC domain of a file, or one that is this Context's alone where file is nil: ibv_open_xrcd.
 // Of flags, os.O_CREATE and os.O_EXCL count. Errors: ENOENT, EEXIST, EINVAL.
-func (c *Context) OpenXRCD(file *os.File, flags int) (*XRCD, error) {
+func (c *Context) OpenXRCD(ctx context.Context, file *os.File, flags int) (*XRCD, error) {
 	var ask abi.OpenXRCDRequest
 	if flags&os.O_CREATE != 0 {
 		ask.Flags |= abi.XRCDCreate
@@ -27,34 +30,43 @@ func (c *Context) OpenXRCD(file *os.File, flags int) (*XRCD, error) {
 	}
 	var fds []int
 	if file != nil {
-		fds = []int{int(file.Fd())}
+		fd, err := duplicate(file)
+		if err != nil {
+			return nil, err
+		}
+		fds = []int{fd}
 	}
-	var got abi.HandleReply
-	_, err := c.call(control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{ask}, FDs: fds, Reply: &got})
-	if err != nil {
-		return nil, err
-	}
-	return adopted(c, &XRCD{c, got.Handle})
+	return created(ctx, "open XRCD", func() (*XRCD, error) {
+		for _, fd := range fds {
+			defer unix.Close(fd)
+		}
+		var got abi.HandleReply
+		_, err := c.call(control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{ask}, FDs: fds, Reply: &got})
+		if err != nil {
+			return nil, err
+		}
+		return adopted(c, &XRCD{c, got.Handle})
+	})
 }
 
 // Close closes the domain; EBUSY while an object of this Context is of it.
-func (x *XRCD) Close() error {
-	return x.ctx.closeObject(x, "close XRCD", abi.OpCloseXRCD, x.handle)
+func (x *XRCD) Close(ctx context.Context) error {
+	return x.ctx.closeObject(ctx, x, "close XRCD", abi.OpCloseXRCD, x.handle, nil)
 }
 
 func (x *XRCD) abandon() {}
 
 // CreateXRCSRQ creates a shared receive queue that peers reach through target queue pairs of the
 // domain, by its Number. Their messages reach memory of p, and complete in cq.
-func (p *PD) CreateXRCSRQ(a SRQAttr, x *XRCD, cq *CQ) (*SRQ, error) {
+func (p *PD) CreateXRCSRQ(ctx context.Context, a SRQAttr, x *XRCD, cq *CQ) (*SRQ, error) {
 	if x == nil || cq == nil {
 		return nil, &Error{Op: "create SRQ", Errno: syscall.EINVAL, Text: "an SRQ for XRC needs an XRCD and a CQ"}
 	}
-	return p.createSRQ(abi.CreateSRQRequest{PD: p.handle, Type: abi.SRQXRC, XRCD: x.handle, CQ: cq.handle, Attr: a.abi()})
+	return p.createSRQ(ctx, abi.CreateSRQRequest{PD: p.handle, Type: abi.SRQXRC, XRCD: x.handle, CQ: cq.handle, Attr: a.abi()})
 }
 
 // CreateQP creates a target queue pair, type XRCRecv, in state RESET. It has no queue and no completions of
 // its own.
-func (x *XRCD) CreateQP() (*QP, error) {
-	return x.ctx.createQP(&QP{ctx: x.ctx, qpType: XRCRecv}, abi.CreateQPRequest{Type: uint32(XRCRecv), XRCD: x.handle}, 0)
+func (x *XRCD) CreateQP(ctx context.Context) (*QP, error) {
+	return x.ctx.createQP(ctx, &QP{ctx: x.ctx, qpType: XRCRecv}, abi.CreateQPRequest{Type: uint32(XRCRecv), XRCD: x.handle}, 0)
 }

@@ -15,7 +15,7 @@ import (
 func initiator(t *testing.T, c *verbs.Context) (*verbstest.End, *verbs.QP) {
 	t.Helper()
 	x := verbstest.Ends{}.New(t, c)
-	q, err := x.PD.CreateQP(verbs.QPInitAttr{QPType: verbs.XRCSend, SendCQ: x.CQ, Cap: verbs.QPCap{MaxSendWR: 16, MaxSendSGE: 2}})
+	q, err := x.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.XRCSend, SendCQ: x.CQ, Cap: verbs.QPCap{MaxSendWR: 16, MaxSendSGE: 2}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -39,17 +39,17 @@ func TestXRCBetweenPrograms(t *testing.T) {
 	var programs []program
 	var tgt *verbs.QP
 	for i, ctx := range []*verbs.Context{b, c} {
-		d, err := ctx.OpenXRCD(file, os.O_CREATE)
+		d, err := ctx.OpenXRCD(t.Context(), file, os.O_CREATE)
 		if err != nil {
 			t.Fatal(err)
 		}
 		if i == 0 {
-			if tgt, err = d.CreateQP(); err != nil {
+			if tgt, err = d.CreateQP(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		y := verbstest.Ends{}.New(t, ctx)
-		s, err := y.PD.CreateXRCSRQ(verbs.SRQAttr{MaxWR: 4, MaxSGE: 1}, d, y.CQ)
+		s, err := y.PD.CreateXRCSRQ(t.Context(), verbs.SRQAttr{MaxWR: 4, MaxSGE: 1}, d, y.CQ)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -93,14 +93,14 @@ func TestXRCBetweenPrograms(t *testing.T) {
 func TestXRCObjectsAndTheirQueues(t *testing.T) {
 	a, _ := verbstest.Pair(t)
 	_, ini := initiator(t, a)
-	if _, err := a.OpenXRCD(nil, 0); !errors.Is(err, syscall.EINVAL) {
+	if _, err := a.OpenXRCD(t.Context(), nil, 0); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("a domain without a file, not created: %v", err)
 	}
-	d, err := a.OpenXRCD(nil, os.O_CREATE)
+	d, err := a.OpenXRCD(t.Context(), nil, os.O_CREATE)
 	if err != nil {
 		t.Fatal(err)
 	}
-	tgt, err := d.CreateQP()
+	tgt, err := d.CreateQP(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -111,17 +111,17 @@ func TestXRCObjectsAndTheirQueues(t *testing.T) {
 		if err := q.PostRecv(verbs.RecvWR{}); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("%v receives: %v", q, err)
 		}
-		if got, err := q.Query(); err != nil || got.Cap.MaxRecvWR != 0 {
+		if got, err := q.Query(t.Context()); err != nil || got.Cap.MaxRecvWR != 0 {
 			t.Errorf("%+v, %v", got.Cap, err)
 		}
 	}
-	if err := d.Close(); !errors.Is(err, syscall.EBUSY) {
+	if err := d.Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("close with a target: %v", err)
 	}
-	if err := tgt.Close(); err != nil {
+	if err := tgt.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
-	if err := d.Close(); err != nil {
+	if err := d.Close(t.Context()); err != nil {
 		t.Error(err)
 	}
 }

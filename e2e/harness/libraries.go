@@ -1,6 +1,7 @@
 package harness
 
 import (
+	"context"
 	"fmt"
 	"os/exec"
 	"path/filepath"
@@ -69,7 +70,7 @@ func GIDs(t *testing.T, socket, device string) map[bool]int {
 	defer c.Close()
 	found := map[bool]int{}
 	for limit := time.Now().Add(StartLimit); len(found) < 2; time.Sleep(20 * time.Millisecond) {
-		table, err := c.GIDs()
+		table, err := c.GIDs(context.Background())
 		if err != nil || time.Now().After(limit) {
 			t.Fatalf("GIDs of %s: %v, %v", device, table, err)
 		}

@@ -133,7 +133,7 @@ var IPVersions = []IPVersion{
 // GIDIndex returns the index of softroce's GID in the GID table of its NIC.
 func (s *Testbed) GIDIndex(t *testing.T, v IPVersion) int {
 	t.Helper()
-	gids, err := s.NIC.GIDs()
+	gids, err := s.NIC.GIDs(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -55,7 +55,7 @@ func Open(nic *verbs.Context, o Options, server bool) (*Endpoint, error) {
 }
 
 func (e *Endpoint) open(nic *verbs.Context) (err error) {
-	if e.pd, err = nic.AllocPD(); err != nil {
+	if e.pd, err = nic.AllocPD(context.Background()); err != nil {
 		return err
 	}
 	e.Buffer = Pattern(e.o.Size, e.server)
@@ -66,20 +66,20 @@ func (e *Endpoint) open(nic *verbs.Context) (err error) {
 		copy(e.shared.Bytes(), e.Buffer)
 		e.Buffer = e.shared.Bytes()[:e.o.Size]
 	}
-	if e.mr, err = e.pd.RegMR(e.Buffer, e.o.Access); err != nil {
+	if e.mr, err = e.pd.RegMR(context.Background(), e.Buffer, e.o.Access); err != nil {
 		return err
 	}
-	if e.cq, err = nic.CreateCQ(cqDepth, nil); err != nil {
+	if e.cq, err = nic.CreateCQ(context.Background(), cqDepth, nil); err != nil {
 		return err
 	}
-	e.qp, err = e.pd.CreateQP(verbs.QPInitAttr{
+	e.qp, err = e.pd.CreateQP(context.Background(), verbs.QPInitAttr{
 		QPType: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
 		Cap: verbs.QPCap{MaxSendWR: sqDepth, MaxRecvWR: rqDepth, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
 	if err != nil {
 		return err
 	}
-	gids, err := nic.GIDs()
+	gids, err := nic.GIDs(context.Background())
 	if err != nil {
 		return err
 	}
@@ -106,19 +106,19 @@ func (e *Endpoint) Close() error {
 		errs = append(errs, e.conn.Close())
 	}
 	if e.qp != nil {
-		errs = append(errs, e.qp.Close())
+		errs = append(errs, e.qp.Close(context.Background()))
 	}
 	if e.cq != nil {
-		errs = append(errs, e.cq.Close())
+		errs = append(errs, e.cq.Close(context.Background()))
 	}
 	if e.mr != nil {
-		errs = append(errs, e.mr.Close())
+		errs = append(errs, e.mr.Close(context.Background()))
 	}
 	if e.shared != nil {
 		errs = append(errs, e.shared.Close())
 	}
 	if e.pd != nil {
-		errs = append(errs, e.pd.Close())
+		errs = append(errs, e.pd.Close(context.Background()))
 	}
 	return errors.Join(errs...)
 }
@@ -201,7 +201,7 @@ func (e *Endpoint) toRTS() error {
 		},
 	}
 	for _, s := range steps {
-		if err := e.qp.Modify(&s.attr, s.mask); err != nil {
+		if err := e.qp.Modify(context.Background(), &s.attr, s.mask); err != nil {
 			return fmt.Errorf("to %v: %w", s.attr.QPState, err)
 		}
 	}

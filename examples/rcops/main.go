@@ -92,7 +92,7 @@ func open(ctx context.Context, socket, device string) (*endpoint, error) {
 }
 
 func (e *endpoint) make() error {
-	pd, err := e.nic.AllocPD()
+	pd, err := e.nic.AllocPD(context.Background())
 	if err != nil {
 		return err
 	}
@@ -103,18 +103,18 @@ func (e *endpoint) make() error {
 		return err
 	}
 	e.out, e.in = buf.Bytes()[:half], buf.Bytes()[half:2*half]
-	e.mr, err = pd.RegMR(buf.Bytes()[:2*half], verbs.AccessLocalWrite|verbs.AccessRemoteWrite|
+	e.mr, err = pd.RegMR(context.Background(), buf.Bytes()[:2*half], verbs.AccessLocalWrite|verbs.AccessRemoteWrite|
 		verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
 	if err != nil {
 		return err
 	}
-	if e.sent, err = e.nic.CreateCQ(16, nil); err != nil {
+	if e.sent, err = e.nic.CreateCQ(context.Background(), 16, nil); err != nil {
 		return err
 	}
-	if e.got, err = e.nic.CreateCQ(16, nil); err != nil {
+	if e.got, err = e.nic.CreateCQ(context.Background(), 16, nil); err != nil {
 		return err
 	}
-	e.qp, err = pd.CreateQP(verbs.QPInitAttr{
+	e.qp, err = pd.CreateQP(context.Background(), verbs.QPInitAttr{
 		QPType: verbs.RC, SendCQ: e.sent, RecvCQ: e.got,
 		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
@@ -125,7 +125,7 @@ func (e *endpoint) make() error {
 // be posted, which a queue pair takes from state INIT on. It returns when the peer has
 // come as far: what is sent from then on finds a receive.
 func (e *endpoint) meet(ctx context.Context, conn net.Conn, postReceives func() error) error {
-	info, err := e.qp.Info(verbs.AnyGID)
+	info, err := e.qp.Info(ctx, verbs.AnyGID)
 	if err != nil {
 		return err
 	}

@@ -46,8 +46,8 @@ var (
 	// ErrGone: the daemon ended or closed the connection.
 	ErrGone = errors.New("the connection to the daemon is gone")
 
-	// ErrClosed: the connection was closed on this side.
-	ErrClosed = errors.New("connection is closed")
+	// ErrClosed: this process closed the connection, or the object.
+	ErrClosed = errors.New("object or connection is closed")
 )
 
 // A Client asks the daemon. Its methods may be called from several goroutines.

@@ -77,15 +77,15 @@ func newEndpoint(t *testing.T, c *verbs.Context) endpoint {
 			t.Fatal(err)
 		}
 	}
-	pd, err := c.AllocPD()
+	pd, err := c.AllocPD(t.Context())
 	must(err)
 	buf, err := c.AllocBuffer(1 << 16)
 	must(err)
-	mr, err := pd.RegMR(buf.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
+	mr, err := pd.RegMR(t.Context(), buf.Bytes(), verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 	must(err)
-	cq, err := c.CreateCQ(16, nil)
+	cq, err := c.CreateCQ(t.Context(), 16, nil)
 	must(err)
-	qp, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq,
+	qp, err := pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq,
 		Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	must(err)
 	return endpoint{qp, cq, mr}
@@ -95,7 +95,7 @@ func newEndpoint(t *testing.T, c *verbs.Context) endpoint {
 func connect(t *testing.T, a, b endpoint) {
 	t.Helper()
 	for _, x := range [][2]endpoint{{a, b}, {b, a}} {
-		there, err := x[1].qp.Info(verbs.AnyGID)
+		there, err := x[1].qp.Info(t.Context(), verbs.AnyGID)
 		if err == nil {
 			err = x[0].qp.Connect(testContext(t), there, verbs.DefaultConnectOptions())
 		}
@@ -395,15 +395,15 @@ func TestLimitsApplyPerClient(t *testing.T) {
 	d := start(t, c)
 	one, other := open(t, d, ""), open(t, d, "")
 	newEndpoint(t, one)
-	pd, err := one.AllocPD()
+	pd, err := one.AllocPD(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
-	cq, err := one.CreateCQ(1, nil)
+	cq, err := one.CreateCQ(t.Context(), 1, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}); err == nil {
+	if _, err := pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}); err == nil {
 		t.Error("a second QP was granted")
 	}
 	newEndpoint(t, other)

@@ -35,12 +35,12 @@ type endpoint struct {
 // newEndpoint creates the objects for o on c. The caller closes the result, even after an error.
 func newEndpoint(c *verbs.Context, o Options, server bool) (s *endpoint, err error) {
 	s = &endpoint{o: o, c: c, server: server}
-	port, err := c.QueryPort()
+	port, err := c.QueryPort(context.Background())
 	if err != nil {
 		return s, err
 	}
 	s.info = endpointInfo{Device: c.Device(), MTU: port.ActiveMTU.Bytes()}
-	if s.pd, err = c.AllocPD(); err != nil {
+	if s.pd, err = c.AllocPD(context.Background()); err != nil {
 		return s, err
 	}
 	n := o.QPs * o.stride()
@@ -51,7 +51,7 @@ func newEndpoint(c *verbs.Context, o Options, server bool) (s *endpoint, err err
 	if server {
 		access |= verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	}
-	if s.mr, err = s.pd.RegMR(s.buf.Bytes()[:n], access); err != nil {
+	if s.mr, err = s.pd.RegMR(context.Background(), s.buf.Bytes()[:n], access); err != nil {
 		return s, err
 	}
 	s.info.Addr, s.info.RKey = s.mr.Addr(), s.mr.RKey()
@@ -66,18 +66,18 @@ func (s *endpoint) createQPs() (err error) {
 		if s.o.Op == Send {
 			caps.MaxRecvWR = uint32(s.o.recvDepth())
 			entries = s.o.recvDepth()
-			if s.events, err = s.c.CreateCompChannel(); err != nil {
+			if s.events, err = s.c.CreateCompChannel(context.Background()); err != nil {
 				return err
 			}
 		}
 	}
-	if s.cq, err = s.c.CreateCQ(entries*s.o.QPs+1, s.events); err != nil {
+	if s.cq, err = s.c.CreateCQ(context.Background(), entries*s.o.QPs+1, s.events); err != nil {
 		return err
 	}
 	kind := map[Type]verbs.QPType{RC: verbs.RC, UC: verbs.UC, UD: verbs.UD}[s.o.Type]
 	s.received = make([]uint64, s.o.QPs)
 	for range s.o.QPs {
-		qp, err := s.pd.CreateQP(verbs.QPInitAttr{QPType: kind, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
+		qp, err := s.pd.CreateQP(context.Background(), verbs.QPInitAttr{QPType: kind, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
 		if err != nil {
 			return err
 		}
@@ -88,32 +88,32 @@ func (s *endpoint) createQPs() (err error) {
 
 func (s *endpoint) close() {
 	for _, q := range s.qps {
-		q.Close()
+		q.Close(context.Background())
 	}
 	for _, a := range s.ahs {
-		a.Close()
+		a.Close(context.Background())
 	}
 	if s.cq != nil {
-		s.cq.Close()
+		s.cq.Close(context.Background())
 	}
 	if s.events != nil {
-		s.events.Close()
+		s.events.Close(context.Background())
 	}
 	if s.mr != nil {
-		s.mr.Close()
+		s.mr.Close(context.Background())
 	}
 	if s.buf != nil {
 		s.buf.Close()
 	}
 	if s.pd != nil {
-		s.pd.Close()
+		s.pd.Close(context.Background())
 	}
 }
 
 // chooseGID selects GID index want, or one that can reach the peer, and fills in the endpoint's
 // QPs.
 func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
-	gids, err := s.c.GIDs()
+	gids, err := s.c.GIDs(context.Background())
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
 		s.gid = rendezvous.PickGID(gids, rendezvous.LocalAddr(conn), peer)
 	}
 	for _, q := range s.qps {
-		info, err := q.Info(s.gid)
+		info, err := q.Info(context.Background(), s.gid)
 		if err != nil {
 			return fmt.Errorf("GID index %d of %s: %w", s.gid, s.c.Device(), err)
 		}
@@ -159,7 +159,7 @@ func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 	if s.o.Size > mtu {
 		return fmt.Errorf("size %d: a datagram is at most a path MTU long, which is %d", s.o.Size, mtu)
 	}
-	gids, err := s.c.GIDs()
+	gids, err := s.c.GIDs(context.Background())
 	if err != nil {
 		return err
 	}
@@ -168,10 +168,10 @@ func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 		return fmt.Errorf("GID %v of %s was removed", s.info.QPs[0].GID, s.c.Device())
 	}
 	for i, q := range s.qps {
-		if err := q.ToDatagram(qkey); err != nil {
+		if err := q.ToDatagram(context.Background(), qkey); err != nil {
 			return err
 		}
-		a, err := s.pd.CreateAH(verbs.AHAttr{GRH: verbs.GlobalRoute{
+		a, err := s.pd.CreateAH(context.Background(), verbs.AHAttr{GRH: verbs.GlobalRoute{
 			DGID: peer.QPs[i].GID, SGIDIndex: uint8(gids[from].Index), HopLimit: 64,
 		}})
 		if err != nil {

@@ -23,18 +23,18 @@ type stock struct {
 func newStock(t *testing.T, c *verbs.Context) *stock {
 	t.Helper()
 	s := &stock{t: t}
-	pd, err := c.AllocPD()
+	pd, err := c.AllocPD(t.Context())
 	s.check(err)
 	buf, err := c.AllocBuffer(4096)
 	s.check(err)
-	s.mr, err = pd.RegMR(buf.Bytes(), verbs.AccessLocalWrite)
+	s.mr, err = pd.RegMR(t.Context(), buf.Bytes(), verbs.AccessLocalWrite)
 	s.check(err)
-	s.cq, err = c.CreateCQ(501, nil)
+	s.cq, err = c.CreateCQ(t.Context(), 501, nil)
 	s.check(err)
-	s.qp, err = pd.CreateQP(verbs.QPInitAttr{QPType: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq,
+	s.qp, err = pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: s.cq, RecvCQ: s.cq,
 		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 500, MaxSendSGE: 1, MaxRecvSGE: 1}})
 	s.check(err)
-	s.info, err = s.qp.Info(1)
+	s.info, err = s.qp.Info(t.Context(), 1)
 	s.check(err)
 	copy(s.mr.Bytes(), stockMessage())
 	return s

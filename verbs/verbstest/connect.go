@@ -66,9 +66,9 @@ func (e Ends) New(t testing.TB, c *verbs.Context) *End {
 			t.Fatalf("verbstest: %s: %v", what, err)
 		}
 	}
-	x.PD, err = c.AllocPD()
+	x.PD, err = c.AllocPD(t.Context())
 	must("PD")
-	x.CQ, err = c.CreateCQ(e.CQE, nil)
+	x.CQ, err = c.CreateCQ(t.Context(), e.CQE, nil)
 	must("CQ")
 	if e.Process {
 		x.Buf = make([]byte, e.BufSize)
@@ -78,9 +78,9 @@ func (e Ends) New(t testing.TB, c *verbs.Context) *End {
 		must("buffer")
 		x.Buf = buf.Bytes()
 	}
-	x.MR, err = x.PD.RegMR(x.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
+	x.MR, err = x.PD.RegMR(t.Context(), x.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite|verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
 	must("MR")
-	x.QP, err = x.PD.CreateQP(verbs.QPInitAttr{
+	x.QP, err = x.PD.CreateQP(t.Context(), verbs.QPInitAttr{
 		QPType: e.Type, SendCQ: x.CQ, RecvCQ: x.CQ, Cap: e.Cap, SQSigAll: e.SigAll,
 	})
 	must("QP")
@@ -91,7 +91,7 @@ func (e Ends) New(t testing.TB, c *verbs.Context) *End {
 	if e.IPv6 {
 		gid = 2 // the addresses follow the link-local entry: IPv4, IPv6
 	}
-	x.Info, err = x.QP.Info(gid)
+	x.Info, err = x.QP.Info(t.Context(), gid)
 	must("info")
 	return x
 }

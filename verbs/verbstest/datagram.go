@@ -1,6 +1,7 @@
 package verbstest
 
 import (
+	"context"
 	"testing"
 
 	"softroce/verbs"
@@ -13,7 +14,7 @@ const QKey = 0x11111111
 func Datagram(t testing.TB, c *verbs.Context) *End {
 	t.Helper()
 	x := Ends{Type: verbs.UD}.New(t, c)
-	if err := x.ToDatagram(QKey); err != nil {
+	if err := x.ToDatagram(t.Context(), QKey); err != nil {
 		t.Fatalf("verbstest: UD QP: %v", err)
 	}
 	return x
@@ -22,7 +23,7 @@ func Datagram(t testing.TB, c *verbs.Context) *End {
 // AH makes an address handle of x that leads to a GID of the address family of x.Info.
 func (x *End) AH(to verbs.GID) *verbs.AH {
 	x.t.Helper()
-	gids, err := x.Context.GIDs()
+	gids, err := x.Context.GIDs(context.Background())
 	if err != nil {
 		x.t.Fatalf("verbstest: GIDs: %v", err)
 	}
@@ -30,7 +31,7 @@ func (x *End) AH(to verbs.GID) *verbs.AH {
 		if e.GID != x.Info.GID {
 			continue
 		}
-		a, err := x.PD.CreateAH(verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: to, SGIDIndex: uint8(e.Index), HopLimit: 64}})
+		a, err := x.PD.CreateAH(context.Background(), verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: to, SGIDIndex: uint8(e.Index), HopLimit: 64}})
 		if err != nil {
 			x.t.Fatalf("verbstest: AH: %v", err)
 		}

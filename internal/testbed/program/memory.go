@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ func (s *session) pd(name string) (*verbs.PD, error) {
 	if p := s.pds[name]; p != nil {
 		return p, nil
 	}
-	p, err := s.nic.AllocPD()
+	p, err := s.nic.AllocPD(context.Background())
 	if err == nil {
 		s.pds[name] = p
 	}
@@ -45,7 +46,7 @@ func (s *session) mr(w words) (string, error) {
 	} else if r.mem, err = s.mapping(int(size), byte(w.number(3))); err != nil {
 		return "", err
 	}
-	if r.mr, err = pd.RegMR(r.mem[:size], verbs.Access(w.number(4))); err != nil {
+	if r.mr, err = pd.RegMR(context.Background(), r.mem[:size], verbs.Access(w.number(4))); err != nil {
 		return "", err
 	}
 	s.mrs[w.text(1)] = r
@@ -73,7 +74,7 @@ func (s *session) dereg(w words) (string, error) {
 	if r.mr == nil {
 		return "", errors.New("it is deregistered")
 	}
-	if err := r.mr.Close(); err != nil {
+	if err := r.mr.Close(context.Background()); err != nil {
 		return "", err
 	}
 	r.mr = nil // the memory stays, to see that nobody writes to it
@@ -127,7 +128,7 @@ func (s *session) mw(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	m, err := pd.AllocMW(verbs.MWType(w.number(2)))
+	m, err := pd.AllocMW(context.Background(), verbs.MWType(w.number(2)))
 	if err != nil {
 		return "", err
 	}
@@ -140,7 +141,7 @@ func (s *session) free(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := m.Close(); err != nil {
+	if err := m.Close(context.Background()); err != nil {
 		return "", err
 	}
 	delete(s.mws, w.text(1))
@@ -175,7 +176,7 @@ func (s *session) bind(w words) (string, error) {
 }
 
 func (s *session) xrcd(w words) (string, error) {
-	x, err := s.nic.OpenXRCD(nil, os.O_CREATE)
+	x, err := s.nic.OpenXRCD(context.Background(), nil, os.O_CREATE)
 	if err == nil {
 		s.xrcds[w.text(1)] = x
 	}

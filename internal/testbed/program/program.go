@@ -20,7 +20,7 @@ import (
 // Serve answers each line of in with a line to out, as README.md has them, until in or ctx ends; what was
 // made on the NIC goes then, but not the NIC.
 func Serve(ctx context.Context, nic *verbs.Context, in io.Reader, out io.Writer) error {
-	ch, err := nic.CreateCompChannel()
+	ch, err := nic.CreateCompChannel(ctx)
 	if err != nil {
 		return err
 	}
@@ -36,10 +36,10 @@ func Serve(ctx context.Context, nic *verbs.Context, in io.Reader, out io.Writer)
 			answer = strings.TrimSuffix("ok "+answer, " ")
 		}
 		if _, err := fmt.Fprintln(out, answer); err != nil {
-			return errors.Join(err, s.reset(), ch.Close())
+			return errors.Join(err, s.reset(), ch.Close(ctx))
 		}
 	}
-	return errors.Join(lines.Err(), ctx.Err(), s.reset(), ch.Close())
+	return errors.Join(lines.Err(), ctx.Err(), s.reset(), ch.Close(ctx))
 }
 
 // maxLine bounds a line, in bytes: memory is written in hexadecimal.
@@ -133,7 +133,7 @@ func (s *session) hello(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	gids, err := s.nic.GIDs()
+	gids, err := s.nic.GIDs(context.Background())
 	if err != nil {
 		return "", err
 	}
@@ -150,7 +150,7 @@ func (s *session) hello(w words) (string, error) {
 // now asks the NIC twice: what came to it before the first question was received before the second.
 func (s *session) now(words) (string, error) {
 	for range 2 {
-		if _, err := s.nic.QueryPort(); err != nil {
+		if _, err := s.nic.QueryPort(context.Background()); err != nil {
 			return "", err
 		}
 	}
@@ -160,30 +160,30 @@ func (s *session) now(words) (string, error) {
 }
 
 // closeAll closes what is in m.
-func closeAll[T io.Closer](m map[string]T) (err error) {
+func closeAll[T interface{ Close(context.Context) error }](m map[string]T) (err error) {
 	for _, o := range m {
-		err = errors.Join(err, o.Close())
+		err = errors.Join(err, o.Close(context.Background()))
 	}
 	return err
 }
 
 // Close also destroys the address handle.
-func (q *queuePair) Close() error {
-	err := q.QP.Close()
+func (q *queuePair) Close(ctx context.Context) error {
+	err := q.QP.Close(ctx)
 	if q.ah != nil {
-		err = errors.Join(err, q.ah.Close())
+		err = errors.Join(err, q.ah.Close(ctx))
 	}
 	return err
 }
 
 // Close deregisters the region if it is not yet.
-func (r *region) Close() error {
+func (r *region) Close(ctx context.Context) error {
 	if r.mr == nil {
 		return nil
 	}
 	mr := r.mr
 	r.mr = nil
-	return mr.Close()
+	return mr.Close(ctx)
 }
 
 // reset gives up all that was made.

@@ -19,7 +19,7 @@ const (
 
 // cq NAME ENTRIES
 func (s *session) cq(w words) (string, error) {
-	q, err := s.nic.CreateCQ(int(w.number(2)), s.channel)
+	q, err := s.nic.CreateCQ(context.Background(), int(w.number(2)), s.channel)
 	if err == nil {
 		s.cqs[w.text(1)] = q
 	}
@@ -31,7 +31,7 @@ func (s *session) cqNamed(name string) (*verbs.CQ, error) {
 	if q := s.cqs[name]; q != nil {
 		return q, nil
 	}
-	q, err := s.nic.CreateCQ(ownCQLength, s.channel)
+	q, err := s.nic.CreateCQ(context.Background(), ownCQLength, s.channel)
 	if err == nil {
 		s.own++
 		s.cqs[fmt.Sprint("own ", s.own)] = q // no name in a line has a space
@@ -87,16 +87,16 @@ func (s *session) srq(w words) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		q, err = pd.CreateXRCSRQ(a, x, cq)
+		q, err = pd.CreateXRCSRQ(context.Background(), a, x, cq)
 		if err != nil {
 			return "", err
 		}
-	} else if q, err = pd.CreateSRQ(a); err != nil {
+	} else if q, err = pd.CreateSRQ(context.Background(), a); err != nil {
 		return "", err
 	}
 	s.srqs[w.text(1)] = q
 	if n := uint32(w.number(3)); n > 0 {
-		err = q.Modify(verbs.SRQAttr{SRQLimit: n}, verbs.SRQMaskLimit)
+		err = q.Modify(context.Background(), verbs.SRQAttr{SRQLimit: n}, verbs.SRQMaskLimit)
 	}
 	return fmt.Sprint(q.Number()), err
 }
@@ -104,13 +104,13 @@ func (s *session) srq(w words) (string, error) {
 // resize NAME ENTRIES
 func (s *session) resize(w words) (string, error) {
 	if q := s.cqs[w.text(1)]; q != nil {
-		return "", q.Resize(int(w.number(2)))
+		return "", q.Resize(context.Background(), int(w.number(2)))
 	}
 	q, err := named(s.srqs, w.text(1))
 	if err != nil {
 		return "", err
 	}
-	return "", q.Modify(verbs.SRQAttr{MaxWR: uint32(w.number(2))}, verbs.SRQMaskMaxWR)
+	return "", q.Modify(context.Background(), verbs.SRQAttr{MaxWR: uint32(w.number(2))}, verbs.SRQMaskMaxWR)
 }
 
 // limit SRQ N
@@ -119,7 +119,7 @@ func (s *session) limit(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return "", q.Modify(verbs.SRQAttr{SRQLimit: uint32(w.number(2))}, verbs.SRQMaskLimit)
+	return "", q.Modify(context.Background(), verbs.SRQAttr{SRQLimit: uint32(w.number(2))}, verbs.SRQMaskLimit)
 }
 
 // qp NAME TYPE CQ SRQ PD SIG-ALL MAX-SEND-WR MAX-RECV-WR XRCD
@@ -131,7 +131,7 @@ func (s *session) qp(w words) (string, error) {
 		if err != nil {
 			return "", err
 		}
-		if q.QP, err = x.CreateQP(); err != nil {
+		if q.QP, err = x.CreateQP(context.Background()); err != nil {
 			return "", err
 		}
 	} else if q.QP, err = s.createQP(q.typ, w); err != nil {
@@ -156,7 +156,7 @@ func (s *session) createQP(t verbs.QPType, w words) (*verbs.QP, error) {
 		}
 		return uint32(n)
 	}
-	return pd.CreateQP(verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: s.srqs[w.text(4)], QPType: t, SQSigAll: w.number(6) != 0,
+	return pd.CreateQP(context.Background(), verbs.QPInitAttr{SendCQ: cq, RecvCQ: cq, SRQ: s.srqs[w.text(4)], QPType: t, SQSigAll: w.number(6) != 0,
 		Cap: verbs.QPCap{MaxSendWR: or(w.number(7)), MaxRecvWR: or(w.number(8)), MaxSendSGE: maxSGE, MaxRecvSGE: maxSGE, MaxInlineData: maxInline}})
 }
 
@@ -165,7 +165,7 @@ func (s *session) destroy(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	if err := q.Close(); err != nil {
+	if err := q.Close(context.Background()); err != nil {
 		return "", err
 	}
 	delete(s.qps, w.text(1))
@@ -194,7 +194,7 @@ func (s *session) modify(w words) (string, error) {
 			TrafficClass: uint8(w.number(18)), HopLimit: uint8(w.number(19)), FlowLabel: uint32(w.number(20))}},
 	}
 	q.av = a.AHAttr
-	return "", q.ModifyContext(s.ctx, &a, mask)
+	return "", q.Modify(s.ctx, &a, mask)
 }
 
 func (s *session) query(w words) (string, error) {
@@ -202,7 +202,7 @@ func (s *session) query(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	a, err := q.Query()
+	a, err := q.Query(context.Background())
 	g := a.AHAttr.GRH
 	return fmt.Sprint(uint32(a.QPState), a.PathMTU.Bytes(), a.QKey, a.RQPSN, a.SQPSN, a.DestQPNum, uint32(a.QPAccessFlags), a.MaxRdAtomic, a.MaxDestRdAtomic,
 		a.MinRNRTimer, a.Timeout, a.RetryCnt, a.RNRRetry, a.PKeyIndex, g.TrafficClass, g.HopLimit, g.FlowLabel, a.AHAttr.SL), err
@@ -213,14 +213,14 @@ func (s *session) state(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	a, err := q.Query()
+	a, err := q.Query(context.Background())
 	return fmt.Sprint(uint32(a.QPState)), err
 }
 
 func (s *session) attach(w words) (string, error) { return s.group(w, (*verbs.QP).AttachMcast) }
 func (s *session) detach(w words) (string, error) { return s.group(w, (*verbs.QP).DetachMcast) }
 
-func (s *session) group(w words, change func(*verbs.QP, verbs.GID) error) (string, error) {
+func (s *session) group(w words, change func(*verbs.QP, context.Context, verbs.GID) error) (string, error) {
 	q, err := named(s.qps, w.text(1))
 	if err != nil {
 		return "", err
@@ -229,5 +229,5 @@ func (s *session) group(w words, change func(*verbs.QP, verbs.GID) error) (strin
 	if err != nil {
 		return "", err
 	}
-	return "", change(q.QP, verbs.GroupGID(a))
+	return "", change(q.QP, context.Background(), verbs.GroupGID(a))
 }

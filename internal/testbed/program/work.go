@@ -1,6 +1,7 @@
 package program
 
 import (
+	"context"
 	"fmt"
 	"slices"
 
@@ -37,7 +38,7 @@ func (s *session) send(w words) (string, error) {
 	if q.typ == verbs.UD {
 		if q.ah == nil {
 			pd := q.PD()
-			if q.ah, err = pd.CreateAH(q.av); err != nil {
+			if q.ah, err = pd.CreateAH(context.Background(), q.av); err != nil {
 				return "", err
 			}
 		}

@@ -1,0 +1,390 @@
+package rdmacm_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"net/netip"
+	"syscall"
+	"testing"
+	"time"
+
+	"softroce/transport"
+	"softroce/verbs"
+	"softroce/verbs/rdmacm"
+	"softroce/verbs/verbstest"
+)
+
+// A caller is a program of the connection manager with one event channel.
+type caller struct {
+	*rdmacm.Manager
+	t  *testing.T
+	ch *rdmacm.EventChannel
+}
+
+func newCaller(t *testing.T, f *verbstest.Fabric, device string) *caller {
+	t.Helper()
+	m, err := rdmacm.Open(t.Context(), rdmacm.WithDevice(device), rdmacm.WithConn(f.Connect()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	ch, err := m.CreateEventChannel(t.Context())
+	if err != nil {
+		m.Close()
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		m.Close()
+		ch.Close(context.Background()) // which identifiers used until now
+	})
+	return &caller{m, t, ch}
+}
+
+func (c *caller) id(ps rdmacm.PortSpace, q verbs.QPType) *rdmacm.ID {
+	c.t.Helper()
+	id, err := c.CreateID(context.Background(), c.ch, ps, q)
+	if err != nil {
+		c.t.Fatal(err)
+	}
+	return id
+}
+
+// event waits for an event, which must be of a type.
+func (c *caller) event(want rdmacm.EventType) *rdmacm.Event {
+	c.t.Helper()
+	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
+	defer cancel()
+	e, err := c.ch.GetEvent(ctx)
+	if err != nil {
+		c.t.Fatalf("waiting for %v: %v", want, err)
+	}
+	if e.Type != want {
+		c.t.Fatalf("event %v, status %d; want %v", e.Type, e.Status, want)
+	}
+	return e
+}
+
+// listen makes a listener at an address.
+func (c *caller) listen(ps rdmacm.PortSpace, q verbs.QPType, addr string) (*rdmacm.ID, netip.AddrPort) {
+	c.t.Helper()
+	id := c.id(ps, q)
+	noError(c.t, id.BindAddr(context.Background(), netip.MustParseAddrPort(addr)))
+	noError(c.t, id.Listen(context.Background(), 4))
+	info, err := id.Info(context.Background())
+	noError(c.t, err)
+	return id, info.Src
+}
+
+// routed makes an identifier with a route to an address.
+func (c *caller) routed(ps rdmacm.PortSpace, q verbs.QPType, to netip.AddrPort) *rdmacm.ID {
+	c.t.Helper()
+	id := c.id(ps, q)
+	noError(c.t, id.ResolveAddr(context.Background(), netip.AddrPort{}, to, time.Second))
+	c.event(rdmacm.EventAddrResolved)
+	noError(c.t, id.ResolveRoute(context.Background()))
+	c.event(rdmacm.EventRouteResolved)
+	return id
+}
+
+func noError(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestCMConnectsQueuePairs(t *testing.T) {
+	for _, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"} {
+		t.Run(addr, func(t *testing.T) {
+			f := verbstest.New(t)
+			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+			_, at := server.listen(rdmacm.PSTCP, verbs.RC, addr)
+			if a := at.Addr(); a.IsUnspecified() || a.IsLoopback() {
+				at = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), at.Port())
+			}
+			x, y := verbstest.Ends{}.New(t, f.Open(0)), verbstest.Ends{}.New(t, f.Open(1))
+			id := client.routed(rdmacm.PSTCP, verbs.RC, at)
+			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSInit))
+			noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum(), ResponderResources: 3, InitiatorDepth: 5, RetryCount: 6, RNRRetryCount: 7, PrivateData: []byte("hello"),
+				ECEVendor: 0x123456, ECEOptions: 0x9abcdef0}))
+
+			e := server.event(rdmacm.EventConnectRequest)
+			p := e.Param
+			got := fmt.Sprintf("%d %d %d %d %d %s %#x %#x", p.ResponderResources, p.InitiatorDepth, p.RetryCount, p.RNRRetryCount, len(p.PrivateData), bytes.TrimRight(p.PrivateData, "\x00"), p.ECEVendor, p.ECEOptions)
+			if want := "5 3 6 7 56 hello 0x123456 0x9abcdef0"; got != want || p.QPNum != x.QPNum() {
+				t.Errorf("the request says %s, want %s", got, want)
+			}
+			noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSInit))
+			y.Recv(0, 0, 100)
+			noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSRTR, verbs.QPSRTS))
+			noError(t, e.ID.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum(), ResponderResources: 5, InitiatorDepth: 3, RNRRetryCount: 7, PrivateData: []byte("welcome")}))
+
+			r := client.event(rdmacm.EventConnectResponse)
+			if len(r.Param.PrivateData) != 196 || !bytes.HasPrefix(r.Param.PrivateData, []byte("welcome")) || r.Param.QPNum != y.QPNum() {
+				t.Errorf("the response says %+v", r.Param)
+			}
+			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSRTR, verbs.QPSRTS))
+			noError(t, id.Establish(t.Context()))
+			server.event(rdmacm.EventEstablished)
+
+			copy(x.Buf, "over RC")
+			x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 7)})
+			if wc := y.Completion(); string(y.Buf[:wc.ByteLen]) != "over RC" {
+				t.Errorf("received %q", y.Buf[:wc.ByteLen])
+			}
+
+			noError(t, id.Disconnect(t.Context()))
+			server.event(rdmacm.EventDisconnected)
+			noError(t, e.ID.Disconnect(t.Context()))
+			client.event(rdmacm.EventDisconnected)
+			client.event(rdmacm.EventTimewaitExit)
+			server.event(rdmacm.EventTimewaitExit)
+		})
+	}
+}
+
+// A connection is of a partition that both NICs are in, wherever it stands in their tables: of the default one before others.
+func TestCMConnectsWithinAPartition(t *testing.T) {
+	for _, c := range []struct {
+		client, server []uint16
+		at             [2]int // in their tables
+		none           bool
+	}{
+		{client: []uint16{0x8001, 0xffff}, server: []uint16{0x8002, 0x8003, 0x7fff}, at: [2]int{1, 2}},
+		{client: []uint16{0, 0x8001}, server: []uint16{0xffff, 0x8001}, at: [2]int{1, 1}},
+		{client: []uint16{0x7fff}, server: []uint16{0x7fff}, none: true}, // limited members do not hear each other
+		{client: []uint16{0x8001}, server: []uint16{0x8002}, none: true},
+	} {
+		t.Run(fmt.Sprintf("%#x", c.client), func(t *testing.T) {
+			f := verbstest.New(t, verbstest.WithPKeys(0, c.client...), verbstest.WithPKeys(1, c.server...))
+			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+			_, to := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
+			x, y := verbstest.Ends{}.New(t, f.Open(0)), verbstest.Ends{}.New(t, f.Open(1))
+			id := client.routed(rdmacm.PSTCP, verbs.RC, to)
+			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSInit))
+			noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum()}))
+			if c.none {
+				dropped := func() (n uint64) {
+					f.Engines[0].Do(func() { n = f.Devices[1].Counters().Drops[transport.DropPKey] })
+					return n
+				}
+				for limit := time.Now().Add(30 * time.Second); dropped() == 0; time.Sleep(time.Millisecond) {
+					if time.Now().After(limit) {
+						t.Fatal("no request was dropped")
+					}
+				}
+				return
+			}
+			e := server.event(rdmacm.EventConnectRequest)
+			noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSInit))
+			y.Recv(0, 0, 100)
+			noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSRTR, verbs.QPSRTS))
+			noError(t, e.ID.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum()}))
+			client.event(rdmacm.EventConnectResponse)
+			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSRTR, verbs.QPSRTS))
+			noError(t, id.Establish(t.Context()))
+			server.event(rdmacm.EventEstablished)
+			for i, qp := range []*verbs.QP{x.QP, y.QP} {
+				a, err := qp.Query(t.Context())
+				if err != nil || int(a.PKeyIndex) != c.at[i] {
+					t.Errorf("queue pair %d is at index %d of the P_Key table, %v; want %d", i, a.PKeyIndex, err, c.at[i])
+				}
+			}
+			x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 7)})
+			y.Completion()
+		})
+	}
+}
+
+func TestCMRefusals(t *testing.T) {
+	f := verbstest.New(t)
+	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
+	nobody := netip.AddrPortFrom(at.Addr(), at.Port()-1)
+
+	id := client.routed(rdmacm.PSTCP, verbs.RC, nobody)
+	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+	if e := client.event(rdmacm.EventRejected); e.Status != 8 {
+		t.Errorf("nobody listens: reason %d", e.Status)
+	}
+	id = client.routed(rdmacm.PSTCP, verbs.RC, at)
+	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+	noError(t, server.event(rdmacm.EventConnectRequest).ID.Reject(t.Context(), []byte("not you")))
+	if e := client.event(rdmacm.EventRejected); e.Status != 28 || !bytes.HasPrefix(e.Param.PrivateData, []byte("not you")) {
+		t.Errorf("refused: reason %d, %q", e.Status, e.Param.PrivateData)
+	}
+	id = client.routed(rdmacm.PSUDP, verbs.UD, nobody)
+	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+	if e := client.event(rdmacm.EventUnreachable); e.Status != 1 {
+		t.Errorf("nobody listens for datagrams: status %d", e.Status)
+	}
+}
+
+// A client that dies leaves nothing, and its peers hear that it is gone, whatever it was at.
+func TestCMOfAClientThatDies(t *testing.T) {
+	f := verbstest.New(t)
+	server := newCaller(t, f, "nic1")
+	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
+	for _, established := range []bool{false, true} {
+		client := newCaller(t, f, "nic0")
+		id := client.routed(rdmacm.PSTCP, verbs.RC, at)
+		client.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.1:7001") // a port that is free again afterwards
+		noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
+		e := server.event(rdmacm.EventConnectRequest)
+		if established {
+			noError(t, e.ID.Accept(t.Context(), rdmacm.ConnParam{}))
+			client.event(rdmacm.EventConnectResponse)
+			noError(t, id.Establish(t.Context()))
+			server.event(rdmacm.EventEstablished)
+		}
+		client.Close()
+		if established {
+			server.event(rdmacm.EventDisconnected)
+		} else if r := server.event(rdmacm.EventRejected); r.Status != 4 {
+			t.Errorf("reason %d, want 4", r.Status)
+		}
+		noError(t, e.ID.Destroy(t.Context()))
+	}
+	if n := len(f.Server.Snapshot().CMIDs); n != 1 {
+		t.Errorf("%d identifiers, want the listener alone", n)
+	}
+}
+
+func TestCMPortsAndStates(t *testing.T) {
+	f := verbstest.New(t)
+	c, other := newCaller(t, f, ""), newCaller(t, f, "")
+	taken, at := c.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.1:0")
+	port := at.Port()
+	bind := func(ps rdmacm.PortSpace, addr string, options ...rdmacm.IDOption) error {
+		id := other.id(ps, verbs.RC)
+		defer id.Destroy(context.Background())
+		for _, o := range options {
+			noError(t, id.SetOption(t.Context(), o, 1))
+		}
+		return id.BindAddr(t.Context(), netip.MustParseAddrPort(addr))
+	}
+	for _, x := range []struct {
+		what string
+		err  error
+		want error
+	}{
+		{"a port that is in use", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.1:%d", port)), syscall.EADDRINUSE},
+		{"any address of a port that is in use", bind(rdmacm.PSTCP, fmt.Sprintf("0.0.0.0:%d", port)), syscall.EADDRINUSE},
+		{"IPv6's any address", bind(rdmacm.PSTCP, fmt.Sprintf("[::]:%d", port)), syscall.EADDRINUSE},
+		{"IPv6's any address, for IPv6 only", bind(rdmacm.PSTCP, fmt.Sprintf("[::]:%d", port), rdmacm.OptionAFOnly), nil},
+		{"a port that has a listener, to be used again", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.1:%d", port), rdmacm.OptionReuseAddr), syscall.EADDRINUSE},
+		{"another address", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.2:%d", port)), nil},
+		{"another port space", bind(rdmacm.PSUDP, fmt.Sprintf("192.0.2.1:%d", port)), nil},
+		{"nobody's address", bind(rdmacm.PSTCP, "192.0.2.77:0"), syscall.EADDRNOTAVAIL},
+		{"the loopback's address, which is any one, of a port that is in use", bind(rdmacm.PSTCP, fmt.Sprintf("127.0.0.1:%d", port)), syscall.EADDRINUSE},
+		{"the loopback's address", bind(rdmacm.PSTCP, "127.0.0.1:0"), nil},
+		{"to bind a second time", taken.BindAddr(t.Context(), at), syscall.EINVAL},
+		{"to connect without a route", taken.Connect(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
+		{"to accept nothing", taken.Accept(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
+		{"to end no connection", taken.Disconnect(t.Context()), syscall.EINVAL},
+		{"an option that there is none", taken.SetOption(t.Context(), 77, 1), syscall.ENOSYS},
+		{"to use a port again when it is late", taken.SetOption(t.Context(), rdmacm.OptionReuseAddr, 1), syscall.EINVAL},
+		{"another program's channel", taken.Migrate(t.Context(), other.ch), syscall.EINVAL},
+		{"a channel that is in use", c.ch.Close(t.Context()), syscall.EBUSY},
+		{"a port space that there is none", func() error { _, err := c.CreateID(t.Context(), c.ch, 7, verbs.RC); return err }(), syscall.EINVAL},
+		{"a queue pair that there is none", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{QPNum: 0xabcde}), syscall.EPERM},
+		{"more private data than a request has", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{PrivateData: make([]byte, 57)}), syscall.EINVAL},
+		{"a device that there is none", func() error {
+			_, err := rdmacm.Open(t.Context(), rdmacm.WithDevice("nic9"), rdmacm.WithConn(f.Connect()))
+			return err
+		}(), syscall.ENODEV},
+	} {
+		if !errors.Is(x.err, x.want) || x.want == nil && x.err != nil {
+			t.Errorf("%s: %v, want %v", x.what, x.err, x.want)
+		}
+	}
+}
+
+// A listener that nobody serves holds as many requests as its backlog says; when it goes, they are refused.
+func TestCMBacklog(t *testing.T) {
+	f := verbstest.New(t)
+	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+	l, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0") // of four
+	for range 6 {
+		noError(t, client.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{}))
+	}
+	for limit := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
+		if n := len(f.Server.Snapshot().CMIDs); n == 1+6+4 {
+			break
+		} else if time.Now().After(limit) {
+			t.Fatalf("%d identifiers, want 11", n)
+		}
+	}
+	noError(t, l.Destroy(t.Context()))
+	for range 4 {
+		if e := client.event(rdmacm.EventRejected); e.Status != 28 {
+			t.Errorf("reason %d", e.Status)
+		}
+	}
+}
+
+func TestCMDatagrams(t *testing.T) {
+	f := verbstest.New(t)
+	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
+	_, at := server.listen(rdmacm.PSUDP, verbs.UD, "192.0.2.2:0")
+	y := verbstest.Ends{Type: verbs.UD}.New(t, f.Open(1))
+	id := client.routed(rdmacm.PSUDP, verbs.UD, at)
+	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{PrivateData: []byte("where?")}))
+	e := server.event(rdmacm.EventConnectRequest)
+	if len(e.Param.PrivateData) != 180 || !bytes.HasPrefix(e.Param.PrivateData, []byte("where?")) {
+		t.Errorf("the request says %q", e.Param.PrivateData)
+	}
+	noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSInit, verbs.QPSRTR, verbs.QPSRTS))
+	noError(t, e.ID.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum(), PrivateData: []byte("here")}))
+	r := client.event(rdmacm.EventEstablished)
+	if r.UD == nil || r.UD.QPNum != y.QPNum() || r.UD.QKey != 0x01234567 || r.UD.AHAttr.GRH.DGID.Addr() != at.Addr() || len(r.Param.PrivateData) != 136 {
+		t.Errorf("the answer says %+v %+v", r.UD, r.Param)
+	}
+	group := netip.MustParseAddr("239.1.2.3")
+	noError(t, id.JoinMulticast(t.Context(), group, 4711))
+	if m := client.event(rdmacm.EventMulticastJoin); m.Cookie != 4711 || m.UD.QPNum != 0xffffff || m.UD.AHAttr.GRH.DGID.Addr() != group {
+		t.Errorf("joined: %+v %+v", m, m.UD)
+	}
+	if err := id.JoinMulticast(t.Context(), group, 1); !errors.Is(err, syscall.EADDRINUSE) {
+		t.Errorf("a second time: %v", err)
+	}
+	noError(t, id.LeaveMulticast(t.Context(), group))
+	if err := id.LeaveMulticast(t.Context(), group); !errors.Is(err, syscall.EADDRNOTAVAIL) {
+		t.Errorf("leaving twice: %v", err)
+	}
+}
+
+// An identifier takes its events along when it changes its channel.
+func TestCMMigration(t *testing.T) {
+	f := verbstest.New(t)
+	c := newCaller(t, f, "nic0")
+	id := c.id(rdmacm.PSTCP, verbs.RC)
+	noError(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.2:7"), time.Second))
+	second, err := c.CreateEventChannel(t.Context())
+	noError(t, err)
+	defer second.Close(context.Background())
+	noError(t, id.Migrate(t.Context(), second))
+	e, err := second.GetEvent(t.Context())
+	if err != nil || e.Type != rdmacm.EventAddrResolved || e.ID != id {
+		t.Errorf("on the other channel: %+v, %v", e, err)
+	}
+	noError(t, id.Destroy(t.Context()))
+}
+
+// Each end of a resolution is an event: an address that nothing leads to is one as well.
+func TestCMAddressesWithoutAWay(t *testing.T) {
+	f := verbstest.New(t, verbstest.WithNICs(1))
+	c := newCaller(t, f, "")
+	id := c.id(rdmacm.PSTCP, verbs.RC)
+	if err := id.ResolveAddr(t.Context(), netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("[2001:db8::9]:1"), time.Second); !errors.Is(err, syscall.EINVAL) {
+		t.Errorf("between address families: %v", err)
+	}
+	for _, to := range []string{"[fe80::1%lo]:1", "127.0.0.1:1", "[::1]:1"} {
+		id = c.id(rdmacm.PSTCP, verbs.RC)
+		noError(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort(to), time.Second))
+		if e := c.event(rdmacm.EventAddrError); e.Status != -int(syscall.ENETUNREACH) {
+			t.Errorf("%s: status %d", to, e.Status)
+		}
+	}
+}
