@@ -120,6 +120,12 @@ func (c *LinkCounters) sentAll(batch []TxFrame) {
 	}
 }
 
+// dropTx counts a frame that was taken and could not be sent.
+func (c *LinkCounters) dropTx(f *TxFrame, d Drop) {
+	c.Drops[d]++
+	f.Dropped = true
+}
+
 func (c *LinkCounters) received(n int, is4 bool) {
 	c.RxPackets++
 	c.RxBytes += uint64(ipLen(n, is4))

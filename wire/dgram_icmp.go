@@ -63,7 +63,7 @@ func (l *DgramLink) icmp(b []byte) Drop {
 	h[0] = icmpEchoReply
 	sum(h[2:], h, 0)
 	l.send(r)
-	return answered
+	return handled
 }
 
 // sum writes the checksum of b, and of what start is the sum of, to its place in b.
@@ -92,7 +92,7 @@ func (l *DgramLink) icmp6(b []byte) Drop {
 	switch {
 	case m[0] == icmp6Echo && l.has(dst):
 		l.echo6([6]byte(b[6:]), dst, src, m)
-		return answered
+		return handled
 	case ip[7] != neighbourHops || m[1] != 0 || n < neighbourLen:
 		return DropICMP
 	case m[0] == neighbourSolicitation:
@@ -100,7 +100,7 @@ func (l *DgramLink) icmp6(b []byte) Drop {
 	case m[0] == neighbourAdvertisement:
 		if mac, ok := linkLayer(m[neighbourLen:], optionTarget); ok {
 			l.near.learn(Station{addr16(m[neighbourAt:]), l.vlan()}, mac, false)
-			return answered
+			return handled
 		}
 	}
 	return DropICMP
@@ -141,7 +141,7 @@ func (l *DgramLink) solicited(from [6]byte, src netip.Addr, m []byte) Drop {
 		l.near.learn(Station{src, l.vlan()}, mac, true)
 	}
 	l.send(l.appendNeighbour(l.reply[:0], l.vlan(), from, target, dst, neighbourAdvertisement, flags, target))
-	return answered
+	return handled
 }
 
 // linkLayer finds the MAC in the options of neighbour discovery.

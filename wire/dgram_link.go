@@ -29,19 +29,22 @@ type DgramLink struct {
 	ether
 	c        DgramConfig
 	fd       int
-	id       uint16
-	out      *outbox
-	in       *intake
+	tx       *txBatch
+	rx       *rxBatch
 	own      map[Station]bool       // whom it answers for
 	vlans    map[uint16]bool        // those of own
 	groups   map[netip.Addr][6]byte // joined
-	frame    packet.Frame
-	tagged   bool // of the frame at hand, which has lost its tag
-	tci      uint16
-	reply    []byte
 	counters LinkCounters
-	answered uint64
-	near     neighbours
+	handled  uint64 // ARP and ICMP frames that were answered or learned from
+	reply    []byte // the last frame that it sent itself
+
+	// The frame that load took.
+	frame  packet.Frame
+	loaded bool // it is a packet that next has not returned
+	tagged bool // it had a VLAN tag, which was removed
+	tci    uint16
+
+	near neighbours
 }
 
 // DgramConfig says between which UDP ports the cable runs, and who is at this end.
@@ -142,7 +145,7 @@ func (l *DgramLink) open() (err error) {
 		unix.Close(fd)
 		return fmt.Errorf("to %v: %w", l.c.Remote, os.NewSyscallError("connect", err))
 	}
-	l.fd, l.out, l.in = fd, newOutbox(), newIntake(0, false)
+	l.fd, l.tx, l.rx = fd, newTxBatch(l, packet.MaxFrameHeaderLen, false), newRxBatch(0, false)
 	return nil
 }
 
@@ -159,95 +162,42 @@ func linkLocal(mac [6]byte) netip.Addr {
 }
 
 // Send implements Link.
-func (l *DgramLink) Send(_ int64, batch []TxFrame) (taken int, err error) {
+func (l *DgramLink) Send(_ int64, batch []TxFrame) (int, error) {
 	if l.fd < 0 {
 		return 0, ErrClosed
 	}
-	for again := false; taken < len(batch) && !again; {
-		if d, ok := refuse(&batch[taken], l.c.MTU); !ok {
-			l.counters.refused(&batch[taken], d)
-			taken++
-			continue
-		}
-		l.fill(batch[taken:])
-		var n int
-		n, again = l.flush(batch[taken:])
-		taken += n
-	}
-	return taken, nil
+	return l.tx.send(l.fd, l.c.MTU, batch, &l.counters), nil
 }
 
-// fill makes a message of each frame at the front of batch, as many as there is room for.
-func (l *DgramLink) fill(batch []TxFrame) {
-	l.out.reset()
-	id := l.id
-	for i := range batch {
-		f := &batch[i]
-		if _, ok := refuse(f, l.c.MTU); !ok || !l.out.room(batch[i:i+1], packet.MaxFrameHeaderLen) {
-			return
-		}
-		a := f.Path.addressing(f.CE)
-		a.SrcMAC, a.ID = l.c.MAC, id
-		a.PutHeaders(l.out.begin(a.HeaderLen()), f.Len+packet.ICRCLen)
-		l.out.segment(f, &a)
-		l.out.end(1)
-		id++
-	}
+// encode implements txEncoder: a datagram with one frame.
+func (l *DgramLink) encode(run []TxFrame) {
+	f := &run[0]
+	a := f.Path.addressing(f.CE)
+	a.SrcMAC, a.ID = l.c.MAC, l.tx.id
+	a.PutHeaders(l.tx.beginMessage(a.HeaderLen()), f.Len+packet.ICRCLen)
+	l.tx.addSegment(f, &a)
+	l.tx.endMessage(1)
+	l.tx.id++
 }
 
-// maxRefused bounds how often a message is tried that the other end's host refuses: each
-// error that it is told of belongs to an earlier message.
+// maxRefused is the number of times that a batch is retried after the peer's host refused a datagram
+// (ICMP port unreachable). Each such error belongs to a datagram that was sent before.
 const maxRefused = 3
 
-// flush gives the messages to the kernel. It returns how many frames were taken, and
-// whether the socket is full.
-func (l *DgramLink) flush(batch []TxFrame) (taken int, again bool) {
-	o := l.out
-	for refused := 0; taken < o.n && !again; {
-		n, e := o.send(l.fd, taken)
-		for range n {
-			l.counters.sent(&batch[taken])
-			taken++
-		}
-		l.id += uint16(n)
-		switch {
-		case e == 0:
-		case e == unix.ECONNREFUSED && refused < maxRefused:
-			refused++
-		case e == unix.EAGAIN || e == unix.ENOBUFS || e == unix.ENOMEM:
-			again = true
-		default:
-			l.counters.refused(&batch[taken], DropSend)
-			taken++
-			l.id++
-		}
+// onError implements txEncoder.
+func (l *DgramLink) onError(e unix.Errno, _, retries int) (txAction, Drop) {
+	if e == unix.ECONNREFUSED && retries < maxRefused {
+		return txRetry, 0
 	}
-	o.reset()
-	return taken, again
+	return txDrop, DropSend
 }
 
 // Receive implements Link.
-func (l *DgramLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
+func (l *DgramLink) Receive(_ int64, batch []RxFrame) (int, error) {
 	if l.fd < 0 {
 		return 0, ErrClosed
 	}
-	for tries := 0; n < len(batch); {
-		if b, m, _ := l.in.take(); m != nil {
-			if l.input(b, &batch[n]) {
-				n++
-			}
-			continue
-		}
-		// The bytes of the frames in batch are where new ones would be written.
-		if tries++; n > 0 || tries > receiveTries {
-			break
-		}
-		// ECONNREFUSED tells of an earlier Send; behind it there may be frames.
-		if e := l.in.fill(l.fd); l.in.n == 0 && e != unix.ECONNREFUSED {
-			break
-		}
-	}
-	return n, nil
+	return l.rx.receive(l.fd, l, batch, &l.counters), nil
 }
 
 // FD implements Link.
@@ -261,7 +211,7 @@ func (l *DgramLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link.
 func (l *DgramLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.c.MTU, ICRC: true, MaxBatch: sendBatch}
+	return Capabilities{MTU: l.c.MTU, ICRC: true, MaxBatch: txBatchSize}
 }
 
 // Counters implements Counted.

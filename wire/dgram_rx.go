@@ -19,32 +19,32 @@ const (
 
 var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// input handles one Ethernet frame, whatever it is, and reports whether it is a packet
-// for the NIC, which it then puts into rx.
-func (l *DgramLink) input(b []byte, rx *RxFrame) bool {
-	d, ok := l.forNIC(b, rx)
-	switch {
-	case ok:
-		l.counters.received(len(rx.Head), rx.Dst.Is4())
-	case d == answered:
-		l.answered++
-	default:
-		l.counters.Drops[d]++
+// load implements rxDecoder. A message is an Ethernet frame. It answers ARP and ICMP at once: then there
+// is no packet.
+func (l *DgramLink) load(m rxMessage) (Drop, bool) {
+	l.loaded = false
+	d, ok := l.dispatch(m.data)
+	if d == handled {
+		l.handled++
+		return 0, true
 	}
-	return ok
+	l.loaded = ok
+	return d, ok
 }
 
-// answered says that a frame was no RoCE packet, but of use.
-const answered = NumDrops
+// handled is the result for frames that are not RoCEv2 and were answered or learned from.
+const handled = NumDrops
 
-func (l *DgramLink) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
+// dispatch handles a frame by its type. It reports whether the frame is a RoCEv2 packet for the NIC, or
+// why not.
+func (l *DgramLink) dispatch(b []byte) (Drop, bool) {
 	if len(b) < packet.EthernetLen {
 		return DropTruncated, false
 	}
 	if b = l.untag(b); !l.vlans[l.vlan()] {
 		return DropVLAN, false
 	}
-	if !l.station([6]byte(b[:6])) {
+	if !l.acceptsMAC([6]byte(b[:6])) {
 		return DropMAC, false
 	}
 	ip := b[packet.EthernetLen:]
@@ -60,10 +60,10 @@ func (l *DgramLink) forNIC(b []byte, rx *RxFrame) (Drop, bool) {
 			return l.icmp6(b), false
 		}
 	}
-	return l.roce(b, rx)
+	return l.checkRoCE(b)
 }
 
-// untag takes the tag off a frame, in place.
+// untag removes the VLAN tag of a frame, in place, and notes it.
 func (l *DgramLink) untag(b []byte) []byte {
 	const tagAt = 12
 	l.tagged, l.tci = false, 0
@@ -75,15 +75,15 @@ func (l *DgramLink) untag(b []byte) []byte {
 	return b[packet.VLANLen:]
 }
 
-// vlan is that of the frame at hand.
+// vlan returns the VLAN ID of the current frame.
 func (l *DgramLink) vlan() uint16 { return l.tci & tciVLAN }
 
-// has reports whether an address is the link's own in the VLAN of the frame at hand.
+// has reports whether an address is the link's own in the VLAN of the current frame.
 func (l *DgramLink) has(a netip.Addr) bool { return l.own[Station{a, l.vlan()}] }
 
-// station reports whether frames to a MAC concern the link: its own, broadcasts, and
-// the groups in which IPv6 asks for its addresses, and those that it has joined.
-func (l *DgramLink) station(mac [6]byte) bool {
+// acceptsMAC reports whether the link takes frames to a MAC: its own, broadcast, all-nodes, the
+// solicited-node groups of its addresses, and the groups that it joined.
+func (l *DgramLink) acceptsMAC(mac [6]byte) bool {
 	switch {
 	case mac == l.c.MAC || mac == broadcast || mac == multicastMAC(allNodes) || l.joined(mac):
 		return true
@@ -98,8 +98,8 @@ func (l *DgramLink) station(mac [6]byte) bool {
 	return false
 }
 
-// roce checks a RoCEv2 frame.
-func (l *DgramLink) roce(b []byte, rx *RxFrame) (Drop, bool) {
+// checkRoCE parses a RoCEv2 frame. It reports whether the frame is for the NIC, or why not.
+func (l *DgramLink) checkRoCE(b []byte) (Drop, bool) {
 	f := &l.frame
 	if err := packet.ParseFrame(b, f); err != nil {
 		return dropOf(err), false
@@ -112,14 +112,27 @@ func (l *DgramLink) roce(b []byte, rx *RxFrame) (Drop, bool) {
 	case f.UDPChecksum != 0 && !udpChecksumOK(f):
 		return DropUDPChecksum, false
 	}
+	return 0, true
+}
+
+// next implements rxDecoder.
+func (l *DgramLink) next(rx *RxFrame) bool {
+	if !l.loaded {
+		return false
+	}
+	l.loaded = false
+	f := &l.frame
 	n := len(f.Transport) - packet.ICRCLen
 	*rx = RxFrame{
 		Head: f.Transport[:n:n], Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort, TClass: f.TClass,
 		HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, SrcMAC: f.SrcMAC,
 		Tagged: l.tagged, TCI: l.tci, MayFragment: f.MayFragment, ICRC: f.ICRC(), BadICRC: !f.ICRCOK(),
 	}
-	return 0, true
+	return true
 }
+
+// runts implements rxDecoder: packet.ParseFrame rejects packets without BTH and ICRC.
+func (l *DgramLink) runts() uint64 { return 0 }
 
 // An ARP packet for IPv4 on Ethernet (RFC 826), by offset from its beginning.
 const (
@@ -134,7 +147,7 @@ const (
 	arpIPEthernet = 0x0001_0800_06_04 // hardware, protocol, and the lengths of their addresses
 )
 
-// arp answers a request for one of the link's addresses and learns from replies.
+// arp answers requests for the link's addresses and learns from requests and replies.
 func (l *DgramLink) arp(b []byte) Drop {
 	p := b[packet.EthernetLen:]
 	be := binary.BigEndian
@@ -143,12 +156,12 @@ func (l *DgramLink) arp(b []byte) Drop {
 	}
 	sender, target := addr4(p[arpSenderIP:]), addr4(p[arpTargetIP:])
 	mac := [6]byte(p[arpSenderMAC:])
-	ours := l.has(target) && !l.has(sender)
+	own := l.has(target) && !l.has(sender)
 	switch be.Uint16(p[arpOperation:]) {
 	case arpRequest:
-		// One who announces its own address asks nobody; who knows it wants to hear of it.
-		l.near.learn(Station{sender, l.vlan()}, mac, ours)
-		if !ours {
+		// A gratuitous ARP has the sender as target. It updates a known neighbour.
+		l.near.learn(Station{sender, l.vlan()}, mac, own)
+		if !own {
 			return DropARP
 		}
 		l.send(l.appendARP(l.reply[:0], l.vlan(), arpReply, mac, target, sender, mac))
@@ -157,15 +170,15 @@ func (l *DgramLink) arp(b []byte) Drop {
 	default:
 		return DropARP
 	}
-	return answered
+	return handled
 }
 
 func addr4(b []byte) netip.Addr  { return netip.AddrFrom4([4]byte(b)) }
 func addr16(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)) }
 
-// send sends a frame of the link's own. Like any frame it may be lost. From the engine
-// alone: others call neighbours.ask.
+// send sends a frame of the link itself, which may be lost. It is for the engine's goroutine; other
+// goroutines call neighbours.solicit.
 func (l *DgramLink) send(frame []byte) {
-	l.reply = frame // keep the storage
+	l.reply = frame // keep the buffer
 	l.near.send(frame)
 }

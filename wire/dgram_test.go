@@ -31,6 +31,19 @@ var (
 )
 
 // unplugged returns a Dgram without a socket. What it sends itself is in reply.
+// input receives a frame as the socket delivers it, and reports whether it is a packet for the NIC.
+func (l *DgramLink) input(b []byte, rx *RxFrame) bool {
+	d, ok := l.load(rxMessage{data: b})
+	if !ok {
+		l.counters.Drops[d]++
+		return false
+	}
+	if ok = l.next(rx); ok {
+		l.counters.received(len(rx.Head), rx.Dst.Is4())
+	}
+	return ok
+}
+
 func unplugged(t testing.TB) *DgramLink {
 	t.Helper()
 	l, err := newDgram(dgConfig)
@@ -153,7 +166,7 @@ func TestDgramDropsAndSaysWhy(t *testing.T) {
 				t.Errorf("%s: counted %d times as %v, want %v", c.name, n, Drop(d), c.want)
 			}
 		}
-		if l.answered != 0 || len(l.reply) != 0 {
+		if l.handled != 0 || len(l.reply) != 0 {
 			t.Errorf("%s: answered with %x", c.name, l.reply)
 		}
 	}
@@ -219,8 +232,8 @@ func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 	} {
 		l := unplugged(t)
 		var rx RxFrame
-		if l.input(c.frame, &rx) || l.answered != 1 {
-			t.Errorf("%s: answered %d, %v", c.name, l.answered, l.counters.Drops)
+		if l.input(c.frame, &rx) || l.handled != 1 {
+			t.Errorf("%s: answered %d, %v", c.name, l.handled, l.counters.Drops)
 		}
 		if !bytes.Equal(l.reply, c.want) {
 			t.Errorf("%s:\n got %x\nwant %x", c.name, l.reply, c.want)
@@ -396,12 +409,12 @@ func TestDgramAsksWhomItDoubts(t *testing.T) {
 	dg.OnNeighbour(func(_ Station, mac [6]byte) { moved <- mac })
 	other := [6]byte{2, 2, 2, 2, 2, 2}
 	vm.ether, vm.c.MAC = other, other
-	before := vm.answered
+	before := vm.handled
 	dg.ProbeNeighbour(Station{Addr: vm6}) // nobody has asked for that one
 	dg.ProbeNeighbour(Station{Addr: vmAddr})
 	receive(t, vm, 0)
 	receive(t, dg, 0)
-	if n := vm.answered - before; n != 1 {
+	if n := vm.handled - before; n != 1 {
 		t.Fatalf("the VM has answered %d questions, want one", n)
 	}
 	select {
@@ -496,7 +509,7 @@ func FuzzDgramInput(f *testing.F) {
 		in := bytes.Clone(b)
 		var rx RxFrame
 		ok := l.input(in, &rx)
-		n := l.counters.RxPackets + l.answered
+		n := l.counters.RxPackets + l.handled
 		for _, d := range l.counters.Drops {
 			n += d
 		}

@@ -41,11 +41,11 @@ type FaultLink struct {
 	total     LinkCounters
 	tx        faultQueue[*txCopy]
 	txSeq     uint64
-	txBatch   [faultBatch]TxFrame
+	txFrames  [faultBatch]TxFrame
 	rx        faultQueue[*rxCopy]
 	rxSeq     uint64
-	rxBatch   [faultBatch]RxFrame // from the link
-	rxN, rxI  int                 // frames in rxBatch, and the next one to evaluate
+	rxFrames  [faultBatch]RxFrame // from the link
+	rxN, rxI  int                 // frames in rxFrames, and the next one to evaluate
 	delivered []*rxCopy           // by the last Receive, reused after the next
 
 	newProgram atomic.Pointer[fault.Program]

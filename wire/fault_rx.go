@@ -33,7 +33,7 @@ func (f *FaultLink) Receive(now int64, batch []RxFrame) (int, error) {
 		// No frame of the link's last batch is in use, so the link may be asked for another batch.
 		var err error
 		f.rxI = 0
-		f.rxN, err = f.inner.Receive(now, f.rxBatch[:])
+		f.rxN, err = f.inner.Receive(now, f.rxFrames[:])
 		if f.rxN == 0 || err != nil {
 			return 0, err
 		}
@@ -55,7 +55,7 @@ func (f *FaultLink) deliver(now int64, batch []RxFrame) (n int) {
 		if f.rxI == f.rxN {
 			return n
 		}
-		rx := &f.rxBatch[f.rxI]
+		rx := &f.rxFrames[f.rxI]
 		f.rxI++
 		if f.passesReceived(now, rx) {
 			batch[n] = *rx

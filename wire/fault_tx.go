@@ -96,14 +96,14 @@ func (f *FaultLink) queueTx(now int64, tx *TxFrame) {
 func (f *FaultLink) sendReady() error {
 	for {
 		ready := f.tx.ready()
-		ready = ready[:min(len(ready), len(f.txBatch))]
+		ready = ready[:min(len(ready), len(f.txFrames))]
 		if len(ready) == 0 {
 			return nil
 		}
 		for i, p := range ready {
-			f.txBatch[i] = p.frame.TxFrame
+			f.txFrames[i] = p.frame.TxFrame
 		}
-		n, err := f.inner.Send(f.now, f.txBatch[:len(ready)])
+		n, err := f.inner.Send(f.now, f.txFrames[:len(ready)])
 		if err != nil {
 			return err
 		}

@@ -5,38 +5,38 @@ import (
 	"slices"
 )
 
-// An InjectorLink is middleware with a second cable, on which whole Ethernet frames come to the NIC, whatever is in
-// them. They go the way of a received frame of a dgram or a packet link, are checked and counted by the same
-// code, and reach the NIC only if they pass. It is for simulations, whose links carry no bytes.
+// An InjectorLink is middleware that takes whole Ethernet frames, of any content, in addition to the
+// link's. An injected frame passes the receive checks of a dgram or a packet link, and counts as there;
+// it reaches the NIC only if it passes. It is for simulations, whose links carry no bytes.
 type InjectorLink struct {
 	Link
-	dgram   *DgramLink // without a socket
-	packet  splitter   // of a packet link
-	waiting []inletFrame
-	now     int64
-	own     LinkCounters // of what came the packet link's way
-	total   LinkCounters
+	dgram    *DgramLink // without a socket
+	packet   packetDecoder
+	injected []injectedFrame
+	now      int64
+	own      LinkCounters
+	total    LinkCounters
 }
 
-// An InletWay is the link whose way a frame goes.
+// InjectAs is the kind of link whose receive checks a frame passes.
 type InjectAs uint8
 
-// The ways differ in whom frames are for. That of a packet link is that of one whose interface is promiscuous, so
-// that frames for other stations, addresses and groups reach the NIC; that of a dgram link ends there.
+// The kinds differ in the destinations that they accept. A packet link is one on a promiscuous
+// interface: frames for other stations, addresses and groups reach the NIC. A dgram link drops these.
 const (
 	InjectAsPacket InjectAs = iota
 	InjectAsDgram
 )
 
-type inletFrame struct {
-	way   InjectAs
-	frame []byte // behind a virtio-net header where it goes the way of a packet link
+type injectedFrame struct {
+	as    InjectAs
+	frame []byte // with a virtio-net header in front for InjectAsPacket
 }
 
-// NewInjectorLink wraps a link. The station is what the dgram link's way knows of the NIC.
+// NewInjectorLink wraps a link. The station has the addresses that InjectAsDgram accepts.
 func NewInjectorLink(link Link, station Interface) (*InjectorLink, error) {
-	nowhere := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 1)
-	d, err := newDgram(DgramConfig{Name: station.Name(), Local: nowhere, Remote: nowhere, MAC: station.MAC(), MTU: station.MTU(),
+	unused := netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), 1)
+	d, err := newDgram(DgramConfig{Name: station.Name(), Local: unused, Remote: unused, MAC: station.MAC(), MTU: station.MTU(),
 		Addrs: station.Addresses(), VLANs: VLANAddresses(station)})
 	if err != nil {
 		return nil, err
@@ -44,49 +44,50 @@ func NewInjectorLink(link Link, station Interface) (*InjectorLink, error) {
 	return &InjectorLink{Link: link, dgram: d}, nil
 }
 
-// Put puts a frame on the cable, from Ethernet header to ICRC. The next Receive finds it.
-func (l *InjectorLink) Inject(way InjectAs, frame []byte) {
-	if way == InjectAsPacket { // of all zeros: nothing is left to be done to the frame
+// Inject adds a frame, from Ethernet header to ICRC, for the next Receive.
+func (l *InjectorLink) Inject(as InjectAs, frame []byte) {
+	if as == InjectAsPacket { // a header of zeros: no offload
 		frame = append(make([]byte, virtioLen), frame...)
 	}
-	l.waiting = append(l.waiting, inletFrame{way, slices.Clone(frame)})
+	l.injected = append(l.injected, injectedFrame{as, slices.Clone(frame)})
 }
 
-// Receive implements Link: what the link has, and then what was put.
+// Receive implements Link: the link's frames, then the injected ones.
 func (l *InjectorLink) Receive(now int64, batch []RxFrame) (int, error) {
 	l.now = now
 	n, err := l.Link.Receive(now, batch)
-	for n < len(batch) && len(l.waiting) > 0 {
-		f := l.waiting[0]
-		l.waiting = l.waiting[1:]
-		if l.enter(f, &batch[n]) {
+	for n < len(batch) && len(l.injected) > 0 {
+		f := l.injected[0]
+		l.injected = l.injected[1:]
+		if l.decode(f, &batch[n]) {
 			n++
 		}
 	}
 	return n, err
 }
 
-// enter takes a frame the way of its link and reports whether it is a packet for the NIC.
-func (l *InjectorLink) enter(f inletFrame, rx *RxFrame) bool {
-	if f.way == InjectAsDgram {
-		return l.dgram.input(f.frame, rx)
+// decode sets rx to the packet in a frame and reports whether there is one for the NIC.
+func (l *InjectorLink) decode(f injectedFrame, rx *RxFrame) bool {
+	var d rxDecoder = &l.packet
+	if f.as == InjectAsDgram {
+		d = l.dgram
 	}
-	if d, ok := l.packet.load(f.frame); !ok {
-		l.own.Drops[d]++
+	if reason, ok := d.load(rxMessage{data: f.frame}); !ok {
+		l.own.Drops[reason]++
 		return false
 	}
-	if !l.packet.next(rx) {
-		l.own.Drops[DropUDPLength] += l.packet.runts()
+	if !d.next(rx) {
+		l.own.Drops[DropUDPLength] += d.runts()
 		return false
 	}
 	l.own.received(len(rx.Head), rx.Dst.Is4())
 	return true
 }
 
-// NextDeadline implements Link. What was put is due at once.
+// NextDeadline implements Link. Injected frames are due at once.
 func (l *InjectorLink) NextDeadline() int64 {
 	d := l.Link.NextDeadline()
-	if len(l.waiting) > 0 {
+	if len(l.injected) > 0 {
 		return earlier(d, max(1, l.now))
 	}
 	return d
@@ -106,10 +107,8 @@ func (l *InjectorLink) Leave(group netip.Addr) {
 	l.dgram.Leave(group)
 }
 
-// Counters implements Counted: those of the link and of both ways.
+// Counters implements Counted: those of the link and of injected frames.
 func (l *InjectorLink) Counters() *LinkCounters {
 	l.total.sum(countersOf(l.Link), &l.own)
-	both := l.total
-	l.total.sum(&both, &l.dgram.counters)
 	return &l.total
 }

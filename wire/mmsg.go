@@ -8,47 +8,50 @@ import (
 	"softroce/packet"
 )
 
-// What the packet and udp links share: many super-packets in one system call, each
-// gathered from where its parts lie, or scattered to buffers that are used again.
+// The links through sockets move many packets with one system call, in two ways.
 //
-// A super-packet stands for consecutive packets of equal length of which the last may
-// be shorter: First and Middle, or Middle to Last, of a message. The kernel carries it
-// as one through the stack, and cuts it where it must.
+// One sendmmsg or recvmmsg moves several messages. Sent ones are gathered from where their parts lie;
+// received ones go to buffers that are reused.
+//
+// One message can be a super-packet (UDP segmentation offload). It stands for consecutive packets of
+// equal length, the last of which may be shorter: First and Middle packets, or Middle to Last, of one
+// RDMA message. The kernel carries it through the stack as one packet, and segments it where it must.
 
 const (
-	// maxSegments bounds the packets of a super-packet. The kernel allows a UDP socket 64.
+	// maxSegments is the number of packets in a super-packet that the kernel allows (UDP_MAX_SEGMENTS).
 	maxSegments = 64
 
-	// A system call moves so many super-packets, or fewer where they are long: more
-	// bytes than the processor's cache holds are better moved in two calls, and the
-	// receiver works on the first half while the second is sent.
-	sendMessages    = 32
-	sendBytes       = 512 << 10
-	receiveMessages = 32
-	receiveLong     = 8        // messages, once they were found to be longer than
-	longMessage     = 16 << 10 // bytes on average
+	// A system call moves this many super-packets, or fewer if they are long: two calls are faster
+	// than one that moves more bytes than fit in the processor's cache, and the receiver works on the
+	// first half while the second is sent.
+	txMessages     = 32
+	txBytes        = 512 << 10
+	rxMessages     = 32
+	rxLongMessages = 8        // after a recvmmsg whose messages were longer than
+	rxLongMessage  = 16 << 10 // bytes on average
 
-	// receiveTries bounds how often a Receive asks again when it had to drop all that came.
-	receiveTries = 4
+	// rxTries is the number of recvmmsg calls in one Receive while every packet is dropped.
+	rxTries = 4
 
-	// sendBatch is how many frames one Send should be given: some super-packets full.
-	sendBatch = 256
+	// txBatchSize is the number of frames that one Send should be given: some full super-packets.
+	txBatchSize = 256
 
-	// maxPieces bounds what one message is gathered from; the kernel's bound is 1024.
+	// maxPieces is the number of pieces that one message is gathered from. The kernel's limit,
+	// UIO_MAXIOV, is 1024.
 	maxPieces = 512
 
-	// maxSuperPacket bounds the length of a super-packet from Ethernet header to ICRC. Linux
-	// has devices segment what is shorter than GSO_LEGACY_MAX_SIZE, 65536 bytes; longer ones,
-	// which IPv6 would allow, it cuts itself, at a quarter of the speed.
+	// maxSuperPacket is the length of the longest super-packet, from Ethernet header to ICRC. Linux
+	// lets devices segment packets shorter than GSO_LEGACY_MAX_SIZE, 65536 bytes. It segments longer
+	// ones, which IPv6 allows, itself, at a quarter of the speed.
 	maxSuperPacket = 65535
 
-	// copyLen bounds the packets that are copied, BTH to pad. It costs less than having
-	// the kernel gather them; and what a program changes while it is sent, as one does
-	// that hands out a counter by RDMA READ, cannot come to disagree with its ICRC.
-	// Longer ones can: they are lost then, and sent again.
+	// copyLen is the length from BTH to pad up to which packets are copied. Copying costs less than
+	// gathering. It also keeps the ICRC right if the program changes the payload during the send, such
+	// as a counter that a peer reads by RDMA READ. A longer packet may leave with a wrong ICRC; it is
+	// then lost and retransmitted.
 	copyLen = 512
 
-	// tailLen is what can follow a payload: pad and ICRC.
+	// tailLen is the most bytes that follow a payload: pad and ICRC.
 	tailLen = 3 + packet.ICRCLen
 )
 
@@ -59,8 +62,8 @@ type mmsghdr struct {
 	_ uint32
 }
 
-// sendmmsg sends messages without blocking and returns how many went. An error is that
-// of the first message, and none went then.
+// sendmmsg sends messages without blocking and returns how many were sent. An error is the first
+// message's; then none was sent.
 func sendmmsg(fd int, msgs []mmsghdr) (int, unix.Errno) {
 	for {
 		n, _, e := unix.Syscall6(unix.SYS_SENDMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])),
@@ -75,7 +78,7 @@ func sendmmsg(fd int, msgs []mmsghdr) (int, unix.Errno) {
 	}
 }
 
-// recvmmsg receives what is there, without blocking. None and no error means nothing.
+// recvmmsg receives messages without blocking. It returns 0 and no error if there are none.
 func recvmmsg(fd int, msgs []mmsghdr) (int, unix.Errno) {
 	for {
 		n, _, e := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(fd), uintptr(unsafe.Pointer(&msgs[0])),
@@ -92,8 +95,8 @@ func recvmmsg(fd int, msgs []mmsghdr) (int, unix.Errno) {
 	}
 }
 
-// setBuffers asks for large socket buffers, beyond the system's limit where that is
-// allowed, so that a burst of the peer's window fits.
+// setBuffers sets the sizes of a socket's buffers, beyond the system's limit if the process has
+// CAP_NET_ADMIN.
 func setBuffers(fd, receive, send int) {
 	set := func(force, plain, n int) {
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, force, n) != nil {

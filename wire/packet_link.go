@@ -45,11 +45,10 @@ type PacketLink struct {
 	iface    *Netdev
 	fd       int
 	holders  []int
-	gso      bool // the kernel knows UDP segmentation in virtio-net headers (Linux 6.2)
-	id       uint16
-	out      *outbox
-	in       *intake
-	cut      splitter
+	srcMAC   [6]byte // during Send
+	tx       *txBatch
+	rx       *rxBatch
+	decoder  packetDecoder
 	counters LinkCounters
 
 	mu     sync.Mutex // for rebind, which the interface's watcher calls
@@ -69,7 +68,8 @@ const (
 // NewPacketLink opens a packet link on an interface. The calling thread must be in the
 // interface's network namespace.
 func NewPacketLink(iface *Netdev) (*PacketLink, error) {
-	l := &PacketLink{iface: iface, fd: -1, gso: true, out: newOutbox(), in: newIntake(packetControlLen, false), groups: map[netip.Addr]bool{}, vlans: map[string]vlanPort{}}
+	l := &PacketLink{iface: iface, fd: -1, rx: newRxBatch(packetControlLen, false), groups: map[netip.Addr]bool{}, vlans: map[string]vlanPort{}}
+	l.tx = newTxBatch(l, virtioLen+packet.MaxFrameHeaderLen, true)
 	if err := l.open(); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("packet link on %s: %w", iface.Name(), err)
@@ -190,7 +190,7 @@ func (l *PacketLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's at the moment.
 func (l *PacketLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: sendBatch}
+	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize}
 }
 
 // Counters implements Counted. It asks the kernel what it dropped.
@@ -234,65 +234,20 @@ func (l *PacketLink) Send(_ int64, batch []TxFrame) (int, error) {
 		return 0, ErrClosed
 	}
 	s := l.iface.state.Load()
-	taken := 0
-	for taken < len(batch) {
-		if d, ok := refuse(&batch[taken], s.mtu); !ok {
-			l.counters.refused(&batch[taken], d)
-			taken++
-			continue
-		}
-		id := l.id
-		l.fill(s, batch[taken:])
-		n, again := l.flush(batch[taken:], id)
-		taken += n
-		if again {
-			break
-		}
-	}
-	return taken, nil
+	l.srcMAC = s.mac
+	return l.tx.send(l.fd, s.mtu, batch, &l.counters), nil
 }
 
-// refuse says why a frame cannot be sent at all, if so.
-func refuse(f *TxFrame, mtu int) (Drop, bool) {
-	switch {
-	case !f.Path.sendable():
-		return DropUnreachable, false
-	case tooLong(f, mtu) || len(f.Payload) >= maxPieces:
-		return DropTooLong, false
-	}
-	return 0, true
-}
-
-// fill makes messages of the frames at the front of batch: at least one, as the first
-// is not one to refuse.
-func (l *PacketLink) fill(s *netdevState, batch []TxFrame) {
-	l.out.reset()
-	for len(batch) > 0 {
-		if _, ok := refuse(&batch[0], s.mtu); !ok {
-			return
-		}
-		n := 1
-		if l.gso {
-			n = runLength(batch, runLimit(batch[0].Path.Dst.Is4()))
-		}
-		if !l.out.room(batch[:n], virtioLen+packet.MaxFrameHeaderLen) {
-			return
-		}
-		l.message(s, batch[:n])
-		batch = batch[n:]
-	}
-}
-
-// message makes one message, a super-packet if it is more than one frame.
-func (l *PacketLink) message(s *netdevState, run []TxFrame) {
+// encode implements txEncoder: a frame, or a super-packet, behind a virtio-net header.
+func (l *PacketLink) encode(run []TxFrame) {
 	f := &run[0]
 	a := f.Path.addressing(f.CE)
-	a.SrcMAC, a.ID = s.mac, l.id
+	a.SrcMAC, a.ID = l.srcMAC, l.tx.id
 	size := 0
 	for i := range run {
 		size += run[i].Len + packet.ICRCLen
 	}
-	b := l.out.begin(virtioLen + a.HeaderLen())
+	b := l.tx.beginMessage(virtioLen + a.HeaderLen())
 	v := virtioHeader{}
 	if len(run) > 1 {
 		v.segment(&a, f.Len+packet.ICRCLen)
@@ -301,81 +256,27 @@ func (l *PacketLink) message(s *netdevState, run []TxFrame) {
 	v.put(b)
 	a.PutHeaders(b[virtioLen:], size)
 	for i := range run {
-		l.out.segment(&run[i], &a)
+		l.tx.addSegment(&run[i], &a)
 		a.ID++
 	}
-	l.out.end(len(run))
-	l.id = a.ID
+	l.tx.endMessage(len(run))
+	l.tx.id = a.ID
 }
 
-// flush gives the messages to the kernel. It returns how many frames were taken, and
-// whether the medium is full. id is the Identification of the first.
-func (l *PacketLink) flush(batch []TxFrame, id uint16) (taken int, again bool) {
-	o := l.out
-	for i := 0; i < o.n; {
-		n, e := o.send(l.fd, i)
-		for range n {
-			for range o.runs[i] {
-				l.counters.sent(&batch[taken])
-				taken++
-			}
-			i++
-		}
-		switch {
-		case e == 0:
-			continue
-		case e == unix.EAGAIN || e == unix.ENOBUFS || e == unix.ENOMEM:
-			again = true
-		case e == unix.EINVAL && o.runs[i] > 1 && l.gso:
-			l.gso = false
-		default: // the interface is down or gone
-			for range o.runs[i] {
-				l.counters.refused(&batch[taken], DropSend)
-				taken++
-			}
-			i++
-			continue
-		}
-		break
+// onError implements txEncoder.
+func (l *PacketLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
+	if e == unix.EINVAL && frames > 1 && l.tx.gso {
+		l.tx.gso = false // Linux before 6.2
+		return txRebuild, 0
 	}
-	l.id = id + uint16(taken)
-	o.reset()
-	return taken, again
+	return txDrop, DropSend // the interface is down or gone
 }
 
-// Receive implements Link. Where it filled the batch there may be more that FD does
-// not show: it has to be called again before waiting.
+// Receive implements Link. If it filled the batch there may be more packets, which FD does not show:
+// call it again before waiting.
 func (l *PacketLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
-	for tries := 0; n < len(batch); {
-		if l.cut.next(&batch[n]) {
-			l.counters.received(len(batch[n].Head), batch[n].Dst.Is4())
-			n++
-			continue
-		}
-		l.counters.Drops[DropUDPLength] += l.cut.runts()
-		if b, m, i := l.in.take(); m != nil {
-			d, ok := l.cut.load(b)
-			if !ok {
-				l.counters.Drops[d]++
-			}
-			l.cut.tag(l.in.control[i*packetControlLen:][:m.Controllen])
-			continue
-		}
-		// The bytes of the frames in batch are where new ones would be written.
-		if tries++; n > 0 || tries > receiveTries {
-			break
-		}
-		e := l.in.fill(l.fd)
-		if e == unix.EINVAL {
-			// A kernel before 6.2 has thrown away a super-packet that it cannot describe.
-			l.counters.Drops[DropTruncated]++
-		}
-		if l.in.n == 0 {
-			break // nothing, or the interface went down
-		}
-	}
-	return n, nil
+	return l.rx.receive(l.fd, &l.decoder, batch, &l.counters), nil
 }

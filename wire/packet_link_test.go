@@ -139,8 +139,8 @@ func TestASuperPacketCrossesAVethWhole(t *testing.T) {
 			tx.Send(0, batch)
 			ready(rx, patience)
 			n, _ := rx.Receive(0, make([]RxFrame, 1))
-			if n != 1 || rx.in.n != 1 {
-				t.Errorf("IPv6 %v, %d times %d bytes: %d frames, %d messages; want 1 of 1", v6, len(batch), size, n, rx.in.n)
+			if n != 1 || rx.rx.n != 1 {
+				t.Errorf("IPv6 %v, %d times %d bytes: %d frames, %d messages; want 1 of 1", v6, len(batch), size, n, rx.rx.n)
 			}
 			collect(t, rx, len(batch)-n)
 		}
@@ -465,7 +465,7 @@ func TestLinksSendPacketsThatEndInsideTheirBTH(t *testing.T) {
 func TestWithoutSegmentationPacketsGoOneByOne(t *testing.T) {
 	l := newLab(t)
 	tx, rx := l.a.packetLink(), l.b.packetLink()
-	tx.gso = false // as a kernel before 6.2 makes it, by refusing the first
+	tx.tx.gso = false // as a kernel before 6.2 makes it, by refusing the first
 	batch := frames(l.a.path(l.b, false), 30, 1000)
 	sendAll(t, tx, batch)
 	same(t, l, tx, batch, collect(t, rx, len(batch)))

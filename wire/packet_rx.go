@@ -104,62 +104,64 @@ func udpChecksumOK(f *packet.Frame) bool {
 	return onesSum(udp, pseudoChecksum(&f.Addressing, n)) == 0xffff
 }
 
-// A splitter cuts what the socket delivered into the packets that it stands for. It
-// reads nothing but the bytes that it was given.
-type splitter struct {
-	cutter
+// A packetDecoder is the rxDecoder of a PacketLink: it cuts the super-packets that the socket delivers
+// into packets. It depends on the bytes of the message alone.
+type packetDecoder struct {
+	segments
 	frame packet.Frame
 	base  uint16 // Identification of the first packet
 }
 
-// load takes the next message, virtio-net header and frame. It reports false, and why,
-// where there is no packet in it.
-func (s *splitter) load(b []byte) (Drop, bool) {
-	s.rest = nil
+// load implements rxDecoder. A message is a virtio-net header and a frame; its control message holds
+// the VLAN tag.
+func (d *packetDecoder) load(m rxMessage) (Drop, bool) {
+	d.rest = nil
+	b := m.data
 	if len(b) < virtioLen {
 		return DropTruncated, false
 	}
 	var v virtioHeader
 	v.parse(b)
-	if err := packet.ParseFrame(b[virtioLen:], &s.frame); err != nil {
+	if err := packet.ParseFrame(b[virtioLen:], &d.frame); err != nil {
 		return dropOf(err), false
 	}
-	f := &s.frame
+	f := &d.frame
 	if !f.IPChecksumOK() {
 		return DropIPChecksum, false
 	}
 	if f.DstMAC[0]&1 != 0 && !f.Dst.IsMulticast() {
 		return DropIPAddress, false // RFC 1122, 3.3.6
 	}
-	s.size = len(f.Transport)
+	d.size = len(f.Transport)
 	switch {
 	case v.gsoType == virtioUDPSegments && v.gsoSize > 0:
-		s.size = int(v.gsoSize)
+		d.size = int(v.gsoSize)
 	case v.gsoType == virtioFragments:
 		return DropFragment, false
 	case f.UDPChecksum != 0 && v.flags&(virtioNeedsChecksum|virtioDataValid) == 0 && !udpChecksumOK(f):
 		return DropUDPChecksum, false
 	}
-	s.rest, s.i, s.base = f.Transport, 0, f.ID
+	d.rest, d.i, d.base = f.Transport, 0, f.ID
+	d.setTag(m.control)
 	return 0, true
 }
 
-// next sets f to the next packet and reports whether there was one.
-func (s *splitter) next(f *RxFrame) bool {
-	b, i := s.cut()
+// next implements rxDecoder.
+func (d *packetDecoder) next(f *RxFrame) bool {
+	b, i := d.cut()
 	if b == nil {
 		return false
 	}
 	n := len(b) - packet.ICRCLen
 	icrc := binary.LittleEndian.Uint32(b[n:])
-	a := &s.frame.Addressing
+	a := &d.frame.Addressing
 	if a.Src.Is4() {
-		a.ID = s.base + uint16(i)
+		a.ID = d.base + uint16(i)
 	}
 	good := packet.ICRCBytes(a, b[:n]) == icrc
 	if !good && i > 0 && a.Src.Is4() {
 		// The kernel's receive offload also joins packets that all have one Identification.
-		a.ID = s.base
+		a.ID = d.base
 		good = packet.ICRCBytes(a, b[:n]) == icrc
 	}
 	*f = RxFrame{

@@ -66,8 +66,8 @@ func TestASuperPacketIsCutIntoThePacketsItStandsFor(t *testing.T) {
 		{"many small", splitV4, false, make([]int, 64)},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			var s splitter
-			if d, ok := s.load(delivered(c.a, virtioNeedsChecksum, c.sameID, c.payloads...)); !ok {
+			var s packetDecoder
+			if d, ok := s.load(rxMessage{data: delivered(c.a, virtioNeedsChecksum, c.sameID, c.payloads...)}); !ok {
 				t.Fatal(d)
 			}
 			var f RxFrame
@@ -126,8 +126,8 @@ func TestWhatIsNoPacketIsRefusedForItsReason(t *testing.T) {
 		{"no room for BTH and ICRC", delivered(splitV4, 0, false, 64)[:0], DropTruncated},
 		{"UDP checksum", delivered(checksummed, 0, false, 64), DropUDPChecksum},
 	} {
-		var s splitter
-		if d, ok := s.load(c.b); ok || d != c.want {
+		var s packetDecoder
+		if d, ok := s.load(rxMessage{data: c.b}); ok || d != c.want {
 			t.Errorf("%s: %v %v, want %v", c.name, d, ok, c.want)
 		}
 		if s.next(new(RxFrame)) {
@@ -159,8 +159,8 @@ func TestUDPChecksums(t *testing.T) {
 		} {
 			binary.BigEndian.PutUint16(udp[udpChecksumAt:], c.checksum)
 			b[0] = c.flags
-			var s splitter
-			if _, ok := s.load(b); ok != c.ok {
+			var s packetDecoder
+			if _, ok := s.load(rxMessage{data: b}); ok != c.ok {
 				t.Errorf("%v, checksum %s: accepted %v", a.Src, c.name, ok)
 			}
 		}
@@ -170,8 +170,8 @@ func TestUDPChecksums(t *testing.T) {
 func TestSegmentsTooShortForAPacketAreCounted(t *testing.T) {
 	b := delivered(splitV4, virtioNeedsChecksum, false, 64, 64, 64)
 	binary.NativeEndian.PutUint16(b[4:], 15)
-	var s splitter
-	s.load(b)
+	var s packetDecoder
+	s.load(rxMessage{data: b})
 	for s.next(new(RxFrame)) {
 		t.Error("a packet of 15 bytes")
 	}
@@ -197,8 +197,8 @@ func FuzzPacketReceive(f *testing.F) {
 	f.Add([]byte{})
 	f.Fuzz(func(t *testing.T, b []byte) {
 		given := bytes.Clone(b)
-		var s splitter
-		d, ok := s.load(b)
+		var s packetDecoder
+		d, ok := s.load(rxMessage{data: b})
 		if !ok && d >= NumDrops {
 			t.Fatalf("refused for %v", d)
 		}

@@ -69,13 +69,13 @@ const (
 	statusVLANValid = 1 << 4 // TP_STATUS_VLAN_VALID
 )
 
-// tag sets the tag that the kernel took out of the frame that was loaded.
-func (s *splitter) tag(control []byte) {
+// setTag sets the VLAN tag of the loaded frame, which the kernel took out of it.
+func (d *packetDecoder) setTag(control []byte) {
 	ne := binary.NativeEndian
 	if len(control) < auxdataLen || ne.Uint32(control[8:]) != unix.SOL_PACKET || ne.Uint32(control[12:]) != unix.PACKET_AUXDATA {
 		return
 	}
 	if ne.Uint32(control[auxdataStatus:])&statusVLANValid != 0 {
-		s.frame.Tagged, s.frame.TCI = true, ne.Uint16(control[auxdataTCI:])
+		d.frame.Tagged, d.frame.TCI = true, ne.Uint16(control[auxdataTCI:])
 	}
 }

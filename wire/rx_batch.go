@@ -8,103 +8,160 @@ import (
 	"softroce/packet"
 )
 
-// receiveStride is the distance of receive buffers: room for the longest super-packet
-// and its headers, and 64 bytes more than a multiple of a page, so that the headers of
-// different buffers do not compete for one set of the processor's cache.
-const receiveStride = 68<<10 + 64
+// rxStride is the distance between receive buffers: room for the longest super-packet and its
+// headers, and 64 bytes more than a multiple of the page size, so that the headers of different
+// buffers do not compete for one set of the processor's cache.
+const rxStride = 68<<10 + 64
 
-// An intake is filled by one recvmmsg, and emptied over one or more calls of Receive.
-type intake struct {
-	msgs    [receiveMessages]mmsghdr
-	iovs    [receiveMessages]unix.Iovec
-	names   [receiveMessages]unix.RawSockaddrInet6 // room for either family
-	control []byte
-	each    int // bytes of control per message
-	buf     []byte
-	n, next int // messages received, and the next to look at
-	limit   int // messages to ask for
+// An rxDecoder takes the messages of a socket apart.
+type rxDecoder interface {
+	// load takes a message. It reports whether it may hold packets, or why not.
+	load(m rxMessage) (Drop, bool)
+
+	// next sets f to the next packet of the message and reports whether there was one. The packet
+	// refers to the message's bytes.
+	next(f *RxFrame) bool
+
+	// runts returns how many packets were too short for BTH and ICRC since the last call.
+	runts() uint64
 }
 
-// newIntake makes buffers for messages with control bytes of control data each, and with
-// a source address where named.
-func newIntake(control int, named bool) *intake {
-	in := &intake{limit: receiveMessages, each: control, control: make([]byte, receiveMessages*control), buf: make([]byte, receiveMessages*receiveStride)}
-	for i := range in.msgs {
-		m := &in.msgs[i]
-		in.iovs[i].Base = &in.buf[i*receiveStride]
-		in.iovs[i].SetLen(receiveStride)
-		m.Iov = &in.iovs[i]
+// An rxMessage is a message that was received from a socket.
+type rxMessage struct {
+	data    []byte
+	control []byte                 // control messages
+	name    *unix.RawSockaddrInet6 // source address, of either family; nil on sockets without
+}
+
+// An rxBatch holds the messages of one recvmmsg, until Receive has handed out all their packets.
+type rxBatch struct {
+	msgs       [rxMessages]mmsghdr
+	iovs       [rxMessages]unix.Iovec
+	names      [rxMessages]unix.RawSockaddrInet6 // room for either family
+	control    []byte
+	controlLen int // room for control data of each message
+	buf        []byte
+	n, next    int // messages received, and the next to load
+	limit      int // messages to ask for
+}
+
+// newRxBatch returns buffers for messages with controlLen bytes of control data each, and with source
+// addresses if named.
+func newRxBatch(controlLen int, named bool) *rxBatch {
+	b := &rxBatch{limit: rxMessages, controlLen: controlLen, control: make([]byte, rxMessages*controlLen), buf: make([]byte, rxMessages*rxStride)}
+	for i := range b.msgs {
+		m := &b.msgs[i]
+		b.iovs[i].Base = &b.buf[i*rxStride]
+		b.iovs[i].SetLen(rxStride)
+		m.Iov = &b.iovs[i]
 		m.SetIovlen(1)
 		if named {
-			m.Name = (*byte)(unsafe.Pointer(&in.names[i]))
+			m.Name = (*byte)(unsafe.Pointer(&b.names[i]))
 		}
-		if control > 0 {
-			m.Control = &in.control[i*control]
+		if controlLen > 0 {
+			m.Control = &b.control[i*controlLen]
 		}
 	}
-	return in
+	return b
 }
 
-// fill receives into all buffers.
-func (in *intake) fill(fd int) unix.Errno {
-	for i := range in.limit {
-		m := &in.msgs[i]
-		m.Flags = 0
-		m.SetControllen(in.each)
-		if m.Name != nil {
-			m.Namelen = uint32(unsafe.Sizeof(in.names[i]))
+// receive fills frames with packets: those that are left of the last recvmmsg, or else those of a new
+// one. It returns how many.
+func (b *rxBatch) receive(fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int) {
+	for tries := 0; n < len(frames); {
+		if d.next(&frames[n]) {
+			c.received(len(frames[n].Head), frames[n].Dst.Is4())
+			n++
+			continue
+		}
+		c.Drops[DropUDPLength] += d.runts()
+		if m, ok := b.take(); ok {
+			if reason, ok := d.load(m); !ok {
+				c.Drops[reason]++
+			}
+			continue
+		}
+		// A new recvmmsg overwrites the bytes of the packets in frames.
+		if tries++; n > 0 || tries > rxTries {
+			break
+		}
+		switch e := b.fill(fd); {
+		case b.n > 0:
+		case e == unix.ECONNREFUSED: // the error of an earlier send; messages may be behind it
+		case e == unix.EINVAL: // Linux before 6.2 dropped a super-packet that it cannot describe
+			c.Drops[DropTruncated]++
+			return n
+		default: // no messages, or the interface went down
+			return n
 		}
 	}
-	n, e := recvmmsg(fd, in.msgs[:in.limit])
-	in.n, in.next = n, 0
+	return n
+}
+
+// fill receives messages.
+func (b *rxBatch) fill(fd int) unix.Errno {
+	for i := range b.limit {
+		m := &b.msgs[i]
+		m.Flags = 0
+		m.SetControllen(b.controlLen)
+		if m.Name != nil {
+			m.Namelen = uint32(unsafe.Sizeof(b.names[i]))
+		}
+	}
+	n, e := recvmmsg(fd, b.msgs[:b.limit])
+	b.n, b.next = n, 0
 	bytes := 0
 	for i := range n {
-		bytes += int(in.msgs[i].n)
+		bytes += int(b.msgs[i].n)
 	}
-	in.limit = receiveMessages
-	if bytes > n*longMessage {
-		in.limit = receiveLong
+	b.limit = rxMessages
+	if bytes > n*rxLongMessage {
+		b.limit = rxLongMessages
 	}
 	return e
 }
 
-// take returns the next message and its number, or nil where there is none.
-func (in *intake) take() (b []byte, m *mmsghdr, i int) {
-	if in.next == in.n {
-		return nil, nil, 0
+// take returns the next message that was received.
+func (b *rxBatch) take() (rxMessage, bool) {
+	if b.next == b.n {
+		return rxMessage{}, false
 	}
-	i = in.next
-	in.next++
-	m = &in.msgs[i]
-	return in.buf[i*receiveStride:][:m.n:m.n], m, i
+	i := b.next
+	b.next++
+	m := &b.msgs[i]
+	return rxMessage{
+		data:    b.buf[i*rxStride:][:m.n:m.n],
+		control: b.control[i*b.controlLen:][:m.Controllen],
+		name:    &b.names[i],
+	}, true
 }
 
-// A cutter hands out the packets of a super-packet, one after the other.
-type cutter struct {
-	rest  []byte // from BTH to ICRC, of all that are left
-	size  int    // of each but the last
-	i     int    // number of the next, from 0
-	short int    // how many were too short for BTH and ICRC
+// segments cuts a super-packet into its packets.
+type segments struct {
+	rest  []byte // the packets that are left, each from BTH to ICRC
+	size  int    // of each packet but the last
+	i     int    // number of the next packet, from 0
+	short int    // packets that were too short for BTH and ICRC
 }
 
 // cut returns the next packet, from BTH to ICRC, and its number; nil at the end.
-func (c *cutter) cut() (b []byte, i int) {
-	for len(c.rest) > 0 {
-		b := c.rest[:min(c.size, len(c.rest))]
-		c.rest = c.rest[len(b):]
-		i := c.i
-		c.i++
+func (s *segments) cut() (b []byte, i int) {
+	for len(s.rest) > 0 {
+		b := s.rest[:min(s.size, len(s.rest))]
+		s.rest = s.rest[len(b):]
+		i := s.i
+		s.i++
 		if len(b) >= packet.BTHLen+packet.ICRCLen {
 			return b, i
 		}
-		c.short++
+		s.short++
 	}
 	return nil, 0
 }
 
-// runts returns how many packets were too short since it was last asked.
-func (c *cutter) runts() uint64 {
-	n := c.short
-	c.short = 0
+// runts implements rxDecoder.
+func (s *segments) runts() uint64 {
+	n := s.short
+	s.short = 0
 	return uint64(n)
 }

@@ -6,39 +6,152 @@ import (
 	"softroce/packet"
 )
 
-// An outbox collects messages for one sendmmsg. Each begins with header bytes that
-// the link writes, and goes on with one or more segments.
+// A txEncoder is what sending through a socket leaves to the kind of link.
+type txEncoder interface {
+	// encode adds a message with a run of frames to the link's batch.
+	encode(run []TxFrame)
+
+	// onError decides what happens to a message of some frames that the kernel rejected, other than
+	// for congestion. retries is the number of times that the kernel rejected a message of the batch
+	// and onError chose to retry.
+	onError(e unix.Errno, frames, retries int) (txAction, Drop)
+}
+
+// A txAction is what happens to a message that the kernel rejected.
+type txAction uint8
+
+const (
+	txDrop    txAction = iota // drop its frames for a reason
+	txRetry                   // send it again
+	txRebuild                 // encode its frames and those behind it again
+)
+
+// A txBatch sends frames through a socket, several messages in one sendmmsg.
 //
-// Between two payloads lie the pad and ICRC of one packet and the BTH of the next.
-// They are copied together, so that a packet costs the kernel two pieces to gather.
-type outbox struct {
-	msgs   [sendMessages]mmsghdr
-	runs   [sendMessages]int // frames in each message
-	n      int               // messages
+// A message begins with header bytes that the link writes and goes on with one or more segments, each
+// a packet. Between two payloads lie the pad and ICRC of one packet and the BTH of the next. They are
+// copied together, so that each packet costs the kernel two pieces to gather.
+type txBatch struct {
+	link       txEncoder
+	headerRoom int    // the most bytes of header in a message
+	id         uint16 // Identification of the next frame
+	gso        bool   // messages may be super-packets
+	gsoSuspect bool   // gso was turned off after an error and no message was sent since
+
+	msgs   [txMessages]mmsghdr
+	frames [txMessages]int // frames in each message
+	n      int             // messages
 	pieces []unix.Iovec
 	used   int    // pieces
 	size   int    // bytes of all messages
-	side   []byte // headers, tails, BTHs, and packets that are copied
-	at     int    // bytes of side in use
-	open   int    // where in side the piece begins that is being written
-	first  int    // first piece of the message that is being written
+	copied []byte // headers, tails, BTHs and copied packets
+	end    int    // bytes of copied in use
+	start  int    // where in copied the current piece begins
+	first  int    // first piece of the current message
 }
 
-const sideLen = 256 << 10
+// txCopyRoom is the room for copied bytes in a txBatch.
+const txCopyRoom = 256 << 10
 
-func newOutbox() *outbox {
-	return &outbox{pieces: make([]unix.Iovec, 4*maxPieces), side: make([]byte, sideLen)}
+func newTxBatch(link txEncoder, headerRoom int, gso bool) *txBatch {
+	return &txBatch{link: link, headerRoom: headerRoom, gso: gso,
+		pieces: make([]unix.Iovec, 4*maxPieces), copied: make([]byte, txCopyRoom)}
 }
 
-// reset empties the box, and forgets the memory that it referred to.
-func (o *outbox) reset() {
-	clear(o.pieces[:o.used])
-	o.n, o.used, o.size, o.at, o.open = 0, 0, 0, 0, 0
+// send sends frames and returns how many it took: fewer than all if the socket is congested.
+func (b *txBatch) send(fd, mtu int, frames []TxFrame, c *LinkCounters) (taken int) {
+	for full := false; taken < len(frames) && !full; {
+		if d, ok := checkTx(&frames[taken], mtu); !ok {
+			c.dropTx(&frames[taken], d)
+			taken++
+			continue
+		}
+		id := b.id
+		b.fill(mtu, frames[taken:])
+		var n int
+		n, full = b.flush(fd, frames[taken:], c)
+		taken += n
+		b.id = id + uint16(n)
+		b.reset()
+	}
+	return taken
 }
 
-// room reports whether a message of these frames, with headers of headerLen, still fits.
-func (o *outbox) room(run []TxFrame, headerLen int) bool {
-	need, pieces := headerLen, 1
+// checkTx reports whether a frame can be sent, or why not.
+func checkTx(f *TxFrame, mtu int) (Drop, bool) {
+	switch {
+	case !f.Path.sendable():
+		return DropUnreachable, false
+	case tooLong(f, mtu) || len(f.Payload) >= maxPieces:
+		return DropTooLong, false
+	}
+	return 0, true
+}
+
+// fill encodes frames from the front of frames: at least one, which must have passed checkTx.
+func (b *txBatch) fill(mtu int, frames []TxFrame) {
+	for len(frames) > 0 {
+		if _, ok := checkTx(&frames[0], mtu); !ok {
+			return
+		}
+		n := 1
+		if b.gso {
+			n = runLength(frames, runLimit(frames[0].Path.Dst.Is4()))
+		}
+		if !b.fits(frames[:n]) {
+			return
+		}
+		b.link.encode(frames[:n])
+		frames = frames[n:]
+	}
+}
+
+// flush gives the messages to the kernel. It returns how many frames were sent or dropped, and
+// whether the socket is congested.
+func (b *txBatch) flush(fd int, frames []TxFrame, c *LinkCounters) (taken int, full bool) {
+	retries := 0
+	for i := 0; i < b.n; {
+		n, e := sendmmsg(fd, b.msgs[i:b.n])
+		for range n {
+			for range b.frames[i] {
+				c.sent(&frames[taken])
+				taken++
+			}
+			i++
+			b.gsoSuspect = false
+		}
+		switch e {
+		case 0:
+			continue
+		case unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM:
+			return taken, true
+		}
+		action, drop := b.link.onError(e, b.frames[i], retries)
+		switch action {
+		case txRetry:
+			retries++
+			continue
+		case txRebuild:
+			return taken, false
+		}
+		for range b.frames[i] {
+			c.dropTx(&frames[taken], drop)
+			taken++
+		}
+		i++
+	}
+	return taken, false
+}
+
+// reset empties the batch, and drops its references to the frames' memory.
+func (b *txBatch) reset() {
+	clear(b.pieces[:b.used])
+	b.n, b.used, b.size, b.end, b.start = 0, 0, 0, 0, 0
+}
+
+// fits reports whether there is room for a message with a run of frames.
+func (b *txBatch) fits(run []TxFrame) bool {
+	need, pieces := b.headerRoom, 1
 	for i := range run {
 		need += int(run[i].HeadLen) + tailLen
 		if run[i].Flip != 0 || run[i].Len <= copyLen {
@@ -46,72 +159,72 @@ func (o *outbox) room(run []TxFrame, headerLen int) bool {
 		}
 		pieces += len(run[i].Payload) + 1
 	}
-	return o.n < sendMessages && (o.n == 0 || o.size < sendBytes) && o.at+need <= len(o.side) && o.used+pieces <= len(o.pieces)
+	return b.n < txMessages && (b.n == 0 || b.size < txBytes) && b.end+need <= len(b.copied) && b.used+pieces <= len(b.pieces)
 }
 
-// begin starts a message and returns the room for its header.
-func (o *outbox) begin(headerLen int) []byte {
-	o.first, o.open = o.used, o.at
-	return o.bytes(headerLen)
+// beginMessage starts a message and returns the room for its header.
+func (b *txBatch) beginMessage(headerLen int) []byte {
+	b.first, b.start = b.used, b.end
+	return b.bytes(headerLen)
 }
 
-// bytes returns the next n bytes of side, as part of the message.
-func (o *outbox) bytes(n int) []byte {
-	b := o.side[o.at : o.at+n : o.at+n]
-	o.at += n
-	return b
+// bytes adds n bytes to the message and returns them, to be written.
+func (b *txBatch) bytes(n int) []byte {
+	s := b.copied[b.end : b.end+n : b.end+n]
+	b.end += n
+	return s
 }
 
-// flush makes what was written to side since the last piece a piece.
-func (o *outbox) flush() {
-	if o.at > o.open {
-		o.piece(o.side[o.open:o.at])
-		o.open = o.at
+// endPiece makes a piece of the bytes that were added since the last one.
+func (b *txBatch) endPiece() {
+	if b.end > b.start {
+		b.addPiece(b.copied[b.start:b.end])
+		b.start = b.end
 	}
 }
 
-func (o *outbox) piece(b []byte) {
-	v := &o.pieces[o.used]
-	v.Base = &b[0]
-	v.SetLen(len(b))
-	o.used++
-	o.size += len(b)
+func (b *txBatch) addPiece(s []byte) {
+	v := &b.pieces[b.used]
+	v.Base = &s[0]
+	v.SetLen(len(s))
+	b.used++
+	b.size += len(s)
 }
 
-// segment adds a packet with its ICRC, which it also notes in f.
-func (o *outbox) segment(f *TxFrame, a *packet.Addressing) {
+// addSegment adds a packet and its ICRC to the message. It sets ID and ICRC of f.
+func (b *txBatch) addSegment(f *TxFrame, a *packet.Addressing) {
 	f.ID = a.ID
 	if !a.Src.Is4() {
 		f.ID = 0
 	}
 	if f.Flip != 0 || f.Len <= copyLen {
-		o.copied(f, a)
+		b.addCopy(f, a)
 		return
 	}
 	f.ICRC = packet.ICRCTx(a, &f.Tx)
-	copy(o.bytes(int(f.HeadLen)), f.Head[:f.HeadLen])
-	o.flush()
+	copy(b.bytes(int(f.HeadLen)), f.Head[:f.HeadLen])
+	b.endPiece()
 	for _, p := range f.Payload {
-		o.piece(p)
+		b.addPiece(p)
 	}
-	tail := o.bytes(int(f.Pad) + packet.ICRCLen)
+	tail := b.bytes(int(f.Pad) + packet.ICRCLen)
 	clear(tail[:f.Pad])
 	putICRC(tail[f.Pad:], f.ICRC)
 }
 
-// copied is segment for a packet whose payload is copied first: because it is short,
-// or because a bit of it is to be inverted.
-func (o *outbox) copied(f *TxFrame, a *packet.Addressing) {
-	b := o.bytes(f.Len + packet.ICRCLen)
-	n := copy(b, f.Head[:f.HeadLen])
+// addCopy is addSegment for a packet whose payload is copied because it is short, or because one of
+// its bits is to be inverted.
+func (b *txBatch) addCopy(f *TxFrame, a *packet.Addressing) {
+	s := b.bytes(f.Len + packet.ICRCLen)
+	n := copy(s, f.Head[:f.HeadLen])
 	for _, p := range f.Payload {
-		n += copy(b[n:], p)
+		n += copy(s[n:], p)
 	}
-	clear(b[n:f.Len])
-	f.ICRC = packet.ICRCBytes(a, b[:f.Len])
-	putICRC(b[f.Len:], f.ICRC)
-	if bit := int(f.Flip) - 1; bit >= 0 && bit < 8*len(b) {
-		b[bit/8] ^= 0x80 >> (bit % 8)
+	clear(s[n:f.Len])
+	f.ICRC = packet.ICRCBytes(a, s[:f.Len])
+	putICRC(s[f.Len:], f.ICRC)
+	if bit := int(f.Flip) - 1; bit >= 0 && bit < 8*len(s) {
+		s[bit/8] ^= 0x80 >> (bit % 8)
 	}
 }
 
@@ -120,30 +233,29 @@ func putICRC(b []byte, icrc uint32) {
 	b[0], b[1], b[2], b[3] = byte(icrc), byte(icrc>>8), byte(icrc>>16), byte(icrc>>24)
 }
 
-// end completes the message of n frames and returns it, for a name and control data.
-func (o *outbox) end(n int) *mmsghdr {
-	o.flush()
-	m := &o.msgs[o.n]
-	m.Iov = &o.pieces[o.first]
-	m.SetIovlen(o.used - o.first)
-	o.runs[o.n] = n
-	o.n++
-	return m
+// endMessage completes the message of n frames. It returns its header, for an address and control
+// data, and its number in the batch.
+func (b *txBatch) endMessage(n int) (m *mmsghdr, i int) {
+	b.endPiece()
+	i = b.n
+	m = &b.msgs[i]
+	m.Iov = &b.pieces[b.first]
+	m.SetIovlen(b.used - b.first)
+	b.frames[i] = n
+	b.n++
+	return m, i
 }
 
-// send gives the messages from number i on to the kernel and returns how many it took.
-func (o *outbox) send(fd, i int) (int, unix.Errno) { return sendmmsg(fd, o.msgs[i:o.n]) }
-
-// runLength returns how many frames from the front of batch may be one super-packet of
-// at most limit bytes from first BTH to last ICRC.
-func runLength(batch []TxFrame, limit int) int {
-	f := &batch[0]
+// runLength returns how many frames from the front of frames can be one super-packet of at most limit
+// bytes from the first BTH to the last ICRC.
+func runLength(frames []TxFrame, limit int) int {
+	f := &frames[0]
 	size, pieces := f.Len+packet.ICRCLen, len(f.Payload)+2
-	if f.Flip != 0 { // goes alone: it is copied, for which there is room once
+	if f.Flip != 0 { // copied, for which there is room for one
 		return 1
 	}
-	for n := 1; n < len(batch) && n < maxSegments; n++ {
-		g := &batch[n]
+	for n := 1; n < len(frames) && n < maxSegments; n++ {
+		g := &frames[n]
 		size += g.Len + packet.ICRCLen
 		pieces += len(g.Payload) + 1
 		if g.Path != f.Path || g.CE != f.CE || g.Flip != 0 || g.Len > f.Len || size > limit || pieces > maxPieces {
@@ -153,10 +265,10 @@ func runLength(batch []TxFrame, limit int) int {
 			return n + 1
 		}
 	}
-	return min(len(batch), maxSegments)
+	return min(len(frames), maxSegments)
 }
 
-// runLimit is the limit of runLength for a family.
+// runLimit returns the limit of runLength for an address family.
 func runLimit(is4 bool) int {
 	const around = ethernetLen + vlanTagLen + udpLen
 	if is4 {
@@ -165,7 +277,7 @@ func runLimit(is4 bool) int {
 	return maxSuperPacket - around - ipv6Len
 }
 
-// addressing returns what the headers of a frame say, but for source MAC, ID and checksum.
+// addressing returns the header fields of a frame, except source MAC, ID and checksum.
 func (p *Path) addressing(ce bool) packet.Addressing {
 	a := packet.Addressing{
 		Src: p.Src, Dst: p.Dst, TClass: p.TClass, HopLimit: p.HopLimit, FlowLabel: p.FlowLabel,
@@ -180,14 +292,8 @@ func (p *Path) addressing(ce bool) packet.Addressing {
 	return a
 }
 
-// sendable reports whether a frame could be sent over a path at all.
+// sendable reports whether the addresses of a path are valid and of one family.
 func (p *Path) sendable() bool {
 	return p != nil && p.Src.IsValid() && p.Dst.IsValid() && p.Src.Is4() == p.Dst.Is4() &&
 		!p.Src.Is4In6() && !p.Dst.Is4In6()
-}
-
-// refused counts a frame that was taken and cannot be sent.
-func (c *LinkCounters) refused(f *TxFrame, d Drop) {
-	c.Drops[d]++
-	f.Dropped = true
 }

@@ -106,44 +106,47 @@ func readControl(b []byte, a *packet.Addressing) (segment int) {
 	return segment
 }
 
-// A udpSplitter cuts a received datagram into the packets that it stands for.
-type udpSplitter struct {
-	cutter
-	a packet.Addressing
+// A udpDecoder is the rxDecoder of a socket of a UDPLink: it cuts the super-packets that the socket
+// delivers into packets.
+type udpDecoder struct {
+	segments
+	is4 bool
+	a   packet.Addressing
 }
 
-// load takes the next datagram, its source and its control messages. It reports false,
-// and why, where there is no packet in it.
-func (s *udpSplitter) load(is4 bool, name *unix.RawSockaddrInet6, control, b []byte) (Drop, bool) {
-	s.a = packet.Addressing{SrcPort: networkOrder(name.Port)} // at one place in both families
-	if is4 {
-		s.a.Src = netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr)
+// load implements rxDecoder.
+func (d *udpDecoder) load(m rxMessage) (Drop, bool) {
+	b, name := m.data, m.name
+	d.rest = nil
+	d.a = packet.Addressing{SrcPort: networkOrder(name.Port)} // at one place in both families
+	if d.is4 {
+		d.a.Src = netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr)
 	} else {
-		s.a.Src = netip.AddrFrom16(name.Addr)
+		d.a.Src = netip.AddrFrom16(name.Addr)
 	}
-	s.size = readControl(control, &s.a)
-	if s.size <= 0 || s.size > len(b) {
-		s.size = len(b)
+	d.size = readControl(m.control, &d.a)
+	if d.size <= 0 || d.size > len(b) {
+		d.size = len(b)
 	}
-	if !s.a.Dst.IsValid() {
-		return DropTruncated, false // the kernel had no room to tell
+	if !d.a.Dst.IsValid() {
+		return DropTruncated, false // the control messages did not fit
 	}
 	if len(b) < packet.BTHLen+packet.ICRCLen {
 		return DropUDPLength, false
 	}
-	s.rest, s.i = b, 0
+	d.rest, d.i = b, 0
 	return 0, true
 }
 
-// next sets f to the next packet and reports whether there was one.
-func (s *udpSplitter) next(f *RxFrame) bool {
-	b, _ := s.cut()
+// next implements rxDecoder.
+func (d *udpDecoder) next(f *RxFrame) bool {
+	b, _ := d.cut()
 	if b == nil {
 		return false
 	}
 	n := len(b) - packet.ICRCLen
-	id, good := packet.RecoverID(&s.a, b)
-	a := &s.a
+	id, good := packet.RecoverID(&d.a, b)
+	a := &d.a
 	*f = RxFrame{
 		Head: b[:n:n], Src: a.Src, Dst: a.Dst, SrcPort: a.SrcPort, TClass: a.TClass,
 		HopLimit: a.HopLimit, FlowLabel: a.FlowLabel, ID: id,

@@ -38,12 +38,10 @@ type UDPLink struct {
 	iface    *Netdev
 	epoll    int // readable when one of the sockets is
 	sockets  [2]*udpSocket
-	turn     int // the socket that Receive asks first
-	out      *outbox
-	names    [sendMessages]unix.RawSockaddrInet6 // room for either family
-	control  [sendMessages][udpControlLen]byte
-	gso      bool
-	doubt    bool // gso was refused; whether it was that is not known yet
+	turn     int // the socket that Receive reads first
+	tx       *txBatch
+	names    [txMessages]unix.RawSockaddrInet6 // room for either family
+	control  [txMessages][udpControlLen]byte
 	counters LinkCounters
 
 	mu     sync.Mutex // for rebind, which the interface's watcher calls
@@ -55,9 +53,9 @@ type UDPLink struct {
 type udpSocket struct {
 	fd      int
 	is4     bool
-	in      *intake
-	cut     udpSplitter
-	dropped uint32 // by the kernel, as it last said
+	rx      *rxBatch
+	decoder udpDecoder
+	dropped uint32 // the kernel's count of drops, as of the last look
 }
 
 // Socket buffers; without privilege the system's limits (net.core.rmem_max) hold.
@@ -69,7 +67,8 @@ const (
 // NewUDPLink opens a UDP link on an interface. The calling thread must be in the
 // interface's network namespace.
 func NewUDPLink(iface *Netdev) (*UDPLink, error) {
-	l := &UDPLink{iface: iface, epoll: -1, out: newOutbox(), gso: true}
+	l := &UDPLink{iface: iface, epoll: -1}
+	l.tx = newTxBatch(l, 0, true)
 	if err := l.open(); err != nil {
 		l.closeSockets()
 		return nil, fmt.Errorf("udp link on %s: %w", iface.Name(), err)
@@ -91,7 +90,7 @@ func (l *UDPLink) open() (err error) {
 		if err != nil {
 			return os.NewSyscallError("socket", err)
 		}
-		s := &udpSocket{fd: fd, is4: i == 0, in: newIntake(udpControlLen, true)}
+		s := &udpSocket{fd: fd, is4: i == 0, rx: newRxBatch(udpControlLen, true), decoder: udpDecoder{is4: i == 0}}
 		l.sockets[i] = s
 		if err := s.configure(fd, l.iface.Name()); err != nil {
 			return err
@@ -189,7 +188,7 @@ func (l *UDPLink) NextDeadline() int64 { return 0 }
 
 // Capabilities implements Link. The MTU is the interface's at the moment.
 func (l *UDPLink) Capabilities() Capabilities {
-	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: sendBatch, SrcPort: Port}
+	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, SrcPort: Port}
 }
 
 // Counters implements Counted. It asks the kernel what it dropped.
@@ -243,28 +242,49 @@ func (l *UDPLink) closeSockets() {
 }
 
 // Send implements Link.
-func (l *UDPLink) Send(_ int64, batch []TxFrame) (int, error) {
+func (l *UDPLink) Send(_ int64, batch []TxFrame) (taken int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
 	mtu := l.iface.MTU()
-	taken := 0
 	for taken < len(batch) {
-		f := &batch[taken]
-		if d, ok := l.refuse(f, mtu); !ok {
-			l.counters.refused(f, d)
+		s, n := l.sameSocket(batch[taken:])
+		if s == nil {
+			d, ok := checkTx(&batch[taken], mtu)
+			if ok {
+				d = DropUnreachable
+			}
+			l.counters.dropTx(&batch[taken], d)
 			taken++
 			continue
 		}
-		is4 := f.Path.Dst.Is4()
-		l.fill(is4, mtu, batch[taken:])
-		n, again := l.flush(l.socket(is4), batch[taken:])
-		taken += n
-		if again {
+		sent := l.tx.send(s.fd, mtu, batch[taken:taken+n], &l.counters)
+		taken += sent
+		if sent < n {
 			break
 		}
 	}
 	return taken, nil
+}
+
+// sameSocket returns how many frames from the front of batch leave through one socket, and the
+// socket; nil and 1 if there is none for the first frame.
+func (l *UDPLink) sameSocket(batch []TxFrame) (s *udpSocket, n int) {
+	path := batch[0].Path
+	if path == nil {
+		return nil, 1
+	}
+	is4 := path.Dst.Is4()
+	if s = l.socket(is4); s == nil {
+		return nil, 1
+	}
+	for n = 1; n < len(batch); n++ {
+		p := batch[n].Path
+		if p != path && (p == nil || p.Dst.Is4() != is4) {
+			break
+		}
+	}
+	return s, n
 }
 
 func (l *UDPLink) socket(is4 bool) *udpSocket {
@@ -274,44 +294,17 @@ func (l *UDPLink) socket(is4 bool) *udpSocket {
 	return l.sockets[1]
 }
 
-func (l *UDPLink) refuse(f *TxFrame, mtu int) (Drop, bool) {
-	d, ok := refuse(f, mtu)
-	if ok && l.socket(f.Path.Dst.Is4()) == nil {
-		return DropUnreachable, false
-	}
-	return d, ok
-}
-
-// fill makes messages of the frames of one family at the front of batch.
-func (l *UDPLink) fill(is4 bool, mtu int, batch []TxFrame) {
-	l.out.reset()
-	for len(batch) > 0 {
-		if _, ok := l.refuse(&batch[0], mtu); !ok || batch[0].Path.Dst.Is4() != is4 {
-			return
-		}
-		n := 1
-		if l.gso {
-			n = runLength(batch, runLimit(is4))
-		}
-		if !l.out.room(batch[:n], 0) {
-			return
-		}
-		l.message(batch[:n])
-		batch = batch[n:]
-	}
-}
-
-// message makes one datagram, a super-packet if it is more than one frame.
-func (l *UDPLink) message(run []TxFrame) {
+// encode implements txEncoder: a datagram, or a super-packet. Its address and control messages tell
+// the kernel the rest of the headers.
+func (l *UDPLink) encode(run []TxFrame) {
 	a := run[0].Path.addressing(run[0].CE)
 	a.SrcPort = Port
-	l.out.begin(0)
+	l.tx.beginMessage(0)
 	for i := range run {
 		a.ID = uint16(i)
-		l.out.segment(&run[i], &a)
+		l.tx.addSegment(&run[i], &a)
 	}
-	i := l.out.n
-	m := l.out.end(len(run))
+	m, i := l.tx.endMessage(len(run))
 	segment := 0
 	if len(run) > 1 {
 		segment = run[0].Len + packet.ICRCLen
@@ -322,97 +315,40 @@ func (l *UDPLink) message(run []TxFrame) {
 	m.SetControllen(putControl(l.control[i][:], &a, segment))
 }
 
-// flush gives the messages to the kernel. It returns how many frames were taken, and
-// whether the medium is full.
-func (l *UDPLink) flush(s *udpSocket, batch []TxFrame) (taken int, again bool) {
-	o := l.out
-	defer o.reset()
-	for i := 0; i < o.n; {
-		n, e := o.send(s.fd, i)
-		for range n {
-			for range o.runs[i] {
-				l.counters.sent(&batch[taken])
-				taken++
-			}
-			i++
-			l.doubt = false
-		}
-		switch e {
-		case 0:
-			continue
-		case unix.EAGAIN, unix.ENOBUFS, unix.ENOMEM:
-			return taken, true
-		case unix.EINVAL, unix.EIO:
-			// Either the kernel does not segment here (no checksum offload, a tunnel) or the
-			// datagram is wrong in itself: one packet at a time shows which.
-			if o.runs[i] > 1 && l.gso {
-				l.gso, l.doubt = false, true
-				return taken, false
-			}
-		}
-		if l.doubt {
-			l.gso, l.doubt = true, false
-		}
-		for range o.runs[i] {
-			l.counters.refused(&batch[taken], sendDrop(e))
-			taken++
-		}
-		i++
+// onError implements txEncoder. A super-packet is rejected if the kernel does not segment on this way
+// (no checksum offload, a tunnel) or if the datagram itself is at fault. Sending its packets one by
+// one shows which: if the first fails too, segmentation was not the cause and is turned on again.
+func (l *UDPLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
+	t := l.tx
+	if (e == unix.EINVAL || e == unix.EIO) && frames > 1 && t.gso {
+		t.gso, t.gsoSuspect = false, true
+		return txRebuild, 0
 	}
-	return taken, false
-}
-
-// sendDrop names the reason behind an error of sendmmsg.
-func sendDrop(e unix.Errno) Drop {
+	if t.gsoSuspect {
+		t.gso, t.gsoSuspect = true, false
+	}
 	switch e {
 	case unix.EMSGSIZE:
-		return DropTooLong
+		return txDrop, DropTooLong
 	case unix.ENETUNREACH, unix.EHOSTUNREACH:
-		return DropUnreachable
+		return txDrop, DropUnreachable
 	}
-	return DropSend
+	return txDrop, DropSend
 }
 
-// Receive implements Link. Where it filled the batch there may be more that FD does
-// not show: it has to be called again before waiting.
+// Receive implements Link. If it filled the batch there may be more packets, which FD does not show:
+// call it again before waiting.
 func (l *UDPLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed
 	}
-	l.turn ^= 1 // a flood in one family leaves the other its share
+	l.turn ^= 1 // so that neither family starves the other
 	for i := range l.sockets {
 		if s := l.sockets[l.turn^i]; s != nil {
-			n += s.receive(&l.counters, batch[n:])
+			n += s.rx.receive(s.fd, &s.decoder, batch[n:], &l.counters)
 		}
 	}
 	return n, nil
-}
-
-// receive fills batch with what is left of the last recvmmsg, or of a new one.
-func (s *udpSocket) receive(c *LinkCounters, batch []RxFrame) (n int) {
-	for tries := 0; n < len(batch); {
-		if s.cut.next(&batch[n]) {
-			c.received(len(batch[n].Head), s.is4)
-			n++
-			continue
-		}
-		c.Drops[DropUDPLength] += s.cut.runts()
-		b, m, i := s.in.take()
-		if m != nil {
-			if d, ok := s.cut.load(s.is4, &s.in.names[i], s.in.control[i*udpControlLen:][:m.Controllen], b); !ok {
-				c.Drops[d]++
-			}
-			continue
-		}
-		// The bytes of the frames in batch are where new ones would be written.
-		if tries++; n > 0 || tries > receiveTries {
-			break
-		}
-		if s.in.fill(s.fd); s.in.n == 0 {
-			break
-		}
-	}
-	return n
 }
 
 // putName writes the socket address of RoCE's port at dst and returns its length.

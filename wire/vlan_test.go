@@ -112,8 +112,8 @@ func TestDgramAnswersInTheVLANOfTheQuestion(t *testing.T) {
 		must(t, err)
 		var rx RxFrame
 		l.input(tagged(c.ask, 0x6007), &rx)
-		if l.answered != 1 || len(l.reply) < 18 || string(l.reply[12:16]) != "\x81\x00\x00\x07" {
-			t.Errorf("%s: %d answered with % x", c.name, l.answered, l.reply)
+		if l.handled != 1 || len(l.reply) < 18 || string(l.reply[12:16]) != "\x81\x00\x00\x07" {
+			t.Errorf("%s: %d answered with % x", c.name, l.handled, l.reply)
 		}
 		plain, err := newDgram(trunkOf())
 		must(t, err)
@@ -122,7 +122,7 @@ func TestDgramAnswersInTheVLANOfTheQuestion(t *testing.T) {
 			t.Errorf("%s: % x, without a VLAN % x", c.name, got, plain.reply)
 		}
 		l.input(tagged(c.ask, 9), &rx)
-		if l.answered != 1 || l.counters.Drops[DropVLAN] != 1 {
+		if l.handled != 1 || l.counters.Drops[DropVLAN] != 1 {
 			t.Errorf("%s: VLAN 9 was answered", c.name)
 		}
 	}
