@@ -5,11 +5,57 @@ import (
 	"net/netip"
 	"strings"
 
-	"softroce/internal/abi"
+	"softroce/internal/ib"
 )
 
 // DeviceAttr is what a NIC can do: the fields of ibv_device_attr.
-type DeviceAttr = abi.DeviceAttr
+type DeviceAttr struct {
+	FWVer                 [64]byte // text, ends with a zero byte
+	NodeGUID              uint64   // the first byte of the GUID is the most significant
+	SysImageGUID          uint64
+	MaxMRSize             uint64
+	PageSizeCap           uint64
+	VendorID              uint32
+	VendorPartID          uint32
+	HWVer                 uint32
+	MaxQP                 uint32
+	MaxQPWR               uint32
+	DeviceCapFlags        uint32
+	MaxSGE                uint32
+	MaxSGERd              uint32
+	MaxCQ                 uint32
+	MaxCQE                uint32
+	MaxMR                 uint32
+	MaxPD                 uint32
+	MaxQPRdAtom           uint32
+	MaxEERdAtom           uint32
+	MaxResRdAtom          uint32
+	MaxQPInitRdAtom       uint32
+	MaxEEInitRdAtom       uint32
+	AtomicCap             uint32 // ibv_atomic_cap
+	MaxEE                 uint32
+	MaxRDD                uint32
+	MaxMW                 uint32
+	MaxRawIPv6QP          uint32
+	MaxRawEthyQP          uint32
+	MaxMcastGrp           uint32
+	MaxMcastQPAttach      uint32
+	MaxTotalMcastQPAttach uint32
+	MaxAH                 uint32
+	MaxFMR                uint32
+	MaxMapPerFMR          uint32
+	MaxSRQ                uint32
+	MaxSRQWR              uint32
+	MaxSRQSGE             uint32
+	MaxPKeys              uint32
+	LocalCAAckDelay       uint32
+	PhysPortCnt           uint32
+	MaxInlineData         uint32 // bytes in a send work request
+	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and what lies above
+	HCACoreClock          uint64 // kHz: the clock of WC.Timestamp
+	TimestampMask         uint64 // completion_timestamp_mask: the valid bits of WC.Timestamp
+	MaxDMSize             uint64 // bytes of device memory that the client may have
+}
 
 // DeviceInfo names a NIC that can be opened.
 type DeviceInfo struct {
@@ -133,25 +179,25 @@ type QPAttrMask uint32
 
 // Bits of QPAttrMask.
 const (
-	QPMaskState            QPAttrMask = 1 << 0
-	QPMaskCurState         QPAttrMask = 1 << 1
-	QPMaskEnSQDAsyncNotify QPAttrMask = 1 << 2
-	QPMaskAccessFlags      QPAttrMask = 1 << 3
-	QPMaskPKeyIndex        QPAttrMask = 1 << 4
-	QPMaskPort             QPAttrMask = 1 << 5
-	QPMaskQKey             QPAttrMask = 1 << 6
-	QPMaskAV               QPAttrMask = 1 << 7
-	QPMaskPathMTU          QPAttrMask = 1 << 8
-	QPMaskTimeout          QPAttrMask = 1 << 9
-	QPMaskRetryCnt         QPAttrMask = 1 << 10
-	QPMaskRNRRetry         QPAttrMask = 1 << 11
-	QPMaskRQPSN            QPAttrMask = 1 << 12
-	QPMaskMaxQPRdAtomic    QPAttrMask = 1 << 13
-	QPMaskMinRNRTimer      QPAttrMask = 1 << 15
-	QPMaskSQPSN            QPAttrMask = 1 << 16
-	QPMaskMaxDestRdAtomic  QPAttrMask = 1 << 17
-	QPMaskCap              QPAttrMask = 1 << 19
-	QPMaskDestQPN          QPAttrMask = 1 << 20
+	QPMaskState            QPAttrMask = QPAttrMask(ib.QPMaskState)
+	QPMaskCurState         QPAttrMask = QPAttrMask(ib.QPMaskCurState)
+	QPMaskEnSQDAsyncNotify QPAttrMask = QPAttrMask(ib.QPMaskEnSQDNotify)
+	QPMaskAccessFlags      QPAttrMask = QPAttrMask(ib.QPMaskAccess)
+	QPMaskPKeyIndex        QPAttrMask = QPAttrMask(ib.QPMaskPKeyIndex)
+	QPMaskPort             QPAttrMask = QPAttrMask(ib.QPMaskPort)
+	QPMaskQKey             QPAttrMask = QPAttrMask(ib.QPMaskQKey)
+	QPMaskAV               QPAttrMask = QPAttrMask(ib.QPMaskAV)
+	QPMaskPathMTU          QPAttrMask = QPAttrMask(ib.QPMaskPathMTU)
+	QPMaskTimeout          QPAttrMask = QPAttrMask(ib.QPMaskTimeout)
+	QPMaskRetryCnt         QPAttrMask = QPAttrMask(ib.QPMaskRetryCount)
+	QPMaskRNRRetry         QPAttrMask = QPAttrMask(ib.QPMaskRNRRetry)
+	QPMaskRQPSN            QPAttrMask = QPAttrMask(ib.QPMaskRQPSN)
+	QPMaskMaxQPRdAtomic    QPAttrMask = QPAttrMask(ib.QPMaskMaxRDAtomic)
+	QPMaskMinRNRTimer      QPAttrMask = QPAttrMask(ib.QPMaskMinRNRTimer)
+	QPMaskSQPSN            QPAttrMask = QPAttrMask(ib.QPMaskSQPSN)
+	QPMaskMaxDestRdAtomic  QPAttrMask = QPAttrMask(ib.QPMaskMaxDestRDAtomic)
+	QPMaskCap              QPAttrMask = QPAttrMask(ib.QPMaskCap)
+	QPMaskDestQPN          QPAttrMask = QPAttrMask(ib.QPMaskDestQPN)
 )
 
 // SGE is a piece of local memory: ibv_sge. MR.SGE makes one.

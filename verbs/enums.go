@@ -1,44 +1,37 @@
 package verbs
 
-import "fmt"
+import "softroce/internal/ib"
 
 // QPType is the transport service of a queue pair: ibv_qp_type.
 type QPType uint32
 
 // Services.
 const (
-	RC QPType = 2
-	UC QPType = 3
-	UD QPType = 4
+	RC QPType = QPType(ib.QPTypeRC)
+	UC QPType = QPType(ib.QPTypeUC)
+	UD QPType = QPType(ib.QPTypeUD)
 
-	XRCSend QPType = 9  // XRC initiator: sends to the SRQs of a peer's XRCD
-	XRCRecv QPType = 10 // XRC target: see XRCD.CreateQP
+	XRCSend QPType = QPType(ib.QPTypeXRCSend) // XRC initiator: sends to the SRQs of a peer's XRCD
+	XRCRecv QPType = QPType(ib.QPTypeXRCRecv) // XRC target: see XRCD.CreateQP
 )
 
-func (t QPType) String() string {
-	return name(t, map[QPType]string{RC: "RC", UC: "UC", UD: "UD", XRCSend: "XRC_SEND", XRCRecv: "XRC_RECV"})
-}
+func (t QPType) String() string { return ib.QPType(t).String() }
 
 // QPState is the state of a queue pair: ibv_qp_state (IBTA 10.3.1).
 type QPState uint32
 
 // States.
 const (
-	QPSReset QPState = iota
-	QPSInit
-	QPSRTR
-	QPSRTS
-	QPSSQD
-	QPSSQE
-	QPSErr
+	QPSReset QPState = QPState(ib.QPSReset)
+	QPSInit  QPState = QPState(ib.QPSInit)
+	QPSRTR   QPState = QPState(ib.QPSRTR)
+	QPSRTS   QPState = QPState(ib.QPSRTS)
+	QPSSQD   QPState = QPState(ib.QPSSQD)
+	QPSSQE   QPState = QPState(ib.QPSSQE)
+	QPSErr   QPState = QPState(ib.QPSErr)
 )
 
-func (s QPState) String() string {
-	return name(s, map[QPState]string{
-		QPSReset: "RESET", QPSInit: "INIT", QPSRTR: "RTR", QPSRTS: "RTS",
-		QPSSQD: "SQD", QPSSQE: "SQE", QPSErr: "ERR",
-	})
-}
+func (s QPState) String() string { return ib.QPState(s).String() }
 
 // Access is what may be done to a memory region, and through a queue pair:
 // ibv_access_flags. Local reads are always allowed.
@@ -46,55 +39,51 @@ type Access uint32
 
 // Access rights. Remote writing and atomics need AccessLocalWrite too.
 const (
-	AccessLocalWrite   Access = 1 << 0
-	AccessRemoteWrite  Access = 1 << 1
-	AccessRemoteRead   Access = 1 << 2
-	AccessRemoteAtomic Access = 1 << 3
+	AccessLocalWrite   Access = Access(ib.AccessLocalWrite)
+	AccessRemoteWrite  Access = Access(ib.AccessRemoteWrite)
+	AccessRemoteRead   Access = Access(ib.AccessRemoteRead)
+	AccessRemoteAtomic Access = Access(ib.AccessRemoteAtomic)
 
-	AccessMWBind      Access = 1 << 4 // memory windows may be bound to the region
-	AccessZeroBased   Access = 1 << 5 // peers address the first byte as 0
-	AccessFlushGlobal Access = 1 << 8 // FLUSH for global visibility; ATOMIC WRITE needs AccessRemoteWrite
+	AccessMWBind      Access = Access(ib.AccessMWBind)      // memory windows may be bound to the region
+	AccessZeroBased   Access = Access(ib.AccessZeroBased)   // peers address the first byte as 0
+	AccessFlushGlobal Access = Access(ib.AccessFlushGlobal) // FLUSH for global visibility; ATOMIC WRITE needs AccessRemoteWrite
 
-	AccessRelaxedOrdering Access = 1 << 20 // a hint, which is not needed here
+	AccessRelaxedOrdering Access = Access(ib.AccessRelaxedOrdering) // a hint, which is not needed here
 )
+
+// String lists the rights, as "local_write|remote_read".
+func (a Access) String() string { return ib.Access(a).String() }
 
 // WROpcode is what a send work request does: ibv_wr_opcode.
 type WROpcode uint32
 
 // Operations.
 const (
-	WRRDMAWrite         WROpcode = 0
-	WRRDMAWriteWithImm  WROpcode = 1
-	WRSend              WROpcode = 2
-	WRSendWithImm       WROpcode = 3
-	WRRDMARead          WROpcode = 4
-	WRAtomicCmpAndSwp   WROpcode = 5
-	WRAtomicFetchAndAdd WROpcode = 6
-	WRLocalInv          WROpcode = 7
-	WRBindMW            WROpcode = 8
-	WRSendWithInv       WROpcode = 9
-	WRFlush             WROpcode = 14
-	WRAtomicWrite       WROpcode = 15
+	WRRDMAWrite         WROpcode = WROpcode(ib.WRRDMAWrite)
+	WRRDMAWriteWithImm  WROpcode = WROpcode(ib.WRRDMAWriteWithImm)
+	WRSend              WROpcode = WROpcode(ib.WRSend)
+	WRSendWithImm       WROpcode = WROpcode(ib.WRSendWithImm)
+	WRRDMARead          WROpcode = WROpcode(ib.WRRDMARead)
+	WRAtomicCmpAndSwp   WROpcode = WROpcode(ib.WRAtomicCmpAndSwp)
+	WRAtomicFetchAndAdd WROpcode = WROpcode(ib.WRAtomicFetchAndAdd)
+	WRLocalInv          WROpcode = WROpcode(ib.WRLocalInv)
+	WRBindMW            WROpcode = WROpcode(ib.WRBindMW)
+	WRSendWithInv       WROpcode = WROpcode(ib.WRSendWithInv)
+	WRFlush             WROpcode = WROpcode(ib.WRFlush)
+	WRAtomicWrite       WROpcode = WROpcode(ib.WRAtomicWrite)
 )
 
-func (o WROpcode) String() string {
-	return name(o, map[WROpcode]string{
-		WRRDMAWrite: "RDMA_WRITE", WRRDMAWriteWithImm: "RDMA_WRITE_WITH_IMM", WRSend: "SEND",
-		WRSendWithImm: "SEND_WITH_IMM", WRRDMARead: "RDMA_READ", WRAtomicCmpAndSwp: "ATOMIC_CMP_AND_SWP",
-		WRAtomicFetchAndAdd: "ATOMIC_FETCH_AND_ADD", WRLocalInv: "LOCAL_INV", WRBindMW: "BIND_MW", WRSendWithInv: "SEND_WITH_INV",
-		WRFlush: "FLUSH", WRAtomicWrite: "ATOMIC_WRITE",
-	})
-}
+func (o WROpcode) String() string { return ib.WROpcode(o).String() }
 
 // SendFlags qualify a send work request: ibv_send_flags.
 type SendFlags uint32
 
 // Flags.
 const (
-	SendFence     SendFlags = 1 << 0 // start after all earlier READs and atomics have completed; WRLocalInv: after everything
-	SendSignaled  SendFlags = 1 << 1 // completes with a WC; errors always do
-	SendSolicited SendFlags = 1 << 2 // the receiver's completion is a solicited event
-	SendInline    SendFlags = 1 << 3 // the data is SendWR.Inline, copied while posting
+	SendFence     SendFlags = SendFlags(ib.SendFence)     // start after all earlier READs and atomics have completed; WRLocalInv: after everything
+	SendSignaled  SendFlags = SendFlags(ib.SendSignaled)  // completes with a WC; errors always do
+	SendSolicited SendFlags = SendFlags(ib.SendSolicited) // the receiver's completion is a solicited event
+	SendInline    SendFlags = SendFlags(ib.SendInline)    // the data is SendWR.Inline, copied while posting
 )
 
 // WCStatus says how a work request ended: ibv_wc_status.
@@ -102,80 +91,60 @@ type WCStatus uint32
 
 // Statuses.
 const (
-	WCSuccess WCStatus = iota
-	WCLocLenErr
-	WCLocQPOpErr
-	WCLocEECOpErr
-	WCLocProtErr
-	WCWRFlushErr
-	WCMWBindErr
-	WCBadRespErr
-	WCLocAccessErr
-	WCRemInvReqErr
-	WCRemAccessErr
-	WCRemOpErr
-	WCRetryExcErr
-	WCRNRRetryExcErr
-	WCLocRDDViolErr
-	WCRemInvRDReqErr
-	WCRemAbortErr
-	WCInvEECNErr
-	WCInvEECStateErr
-	WCFatalErr
-	WCRespTimeoutErr
-	WCGeneralErr
+	WCSuccess        WCStatus = WCStatus(ib.WCSuccess)
+	WCLocLenErr      WCStatus = WCStatus(ib.WCLocLenErr)
+	WCLocQPOpErr     WCStatus = WCStatus(ib.WCLocQPOpErr)
+	WCLocEECOpErr    WCStatus = WCStatus(ib.WCLocEECOpErr)
+	WCLocProtErr     WCStatus = WCStatus(ib.WCLocProtErr)
+	WCWRFlushErr     WCStatus = WCStatus(ib.WCWRFlushErr)
+	WCMWBindErr      WCStatus = WCStatus(ib.WCMWBindErr)
+	WCBadRespErr     WCStatus = WCStatus(ib.WCBadRespErr)
+	WCLocAccessErr   WCStatus = WCStatus(ib.WCLocAccessErr)
+	WCRemInvReqErr   WCStatus = WCStatus(ib.WCRemInvReqErr)
+	WCRemAccessErr   WCStatus = WCStatus(ib.WCRemAccessErr)
+	WCRemOpErr       WCStatus = WCStatus(ib.WCRemOpErr)
+	WCRetryExcErr    WCStatus = WCStatus(ib.WCRetryExcErr)
+	WCRNRRetryExcErr WCStatus = WCStatus(ib.WCRNRRetryExcErr)
+	WCLocRDDViolErr  WCStatus = WCStatus(ib.WCLocRDDViolErr)
+	WCRemInvRDReqErr WCStatus = WCStatus(ib.WCRemInvRDReqErr)
+	WCRemAbortErr    WCStatus = WCStatus(ib.WCRemAbortErr)
+	WCInvEECNErr     WCStatus = WCStatus(ib.WCInvEECNErr)
+	WCInvEECStateErr WCStatus = WCStatus(ib.WCInvEECStateErr)
+	WCFatalErr       WCStatus = WCStatus(ib.WCFatalErr)
+	WCRespTimeoutErr WCStatus = WCStatus(ib.WCRespTimeoutErr)
+	WCGeneralErr     WCStatus = WCStatus(ib.WCGeneralErr)
 )
 
-var wcStatusNames = [...]string{
-	"success", "local length error", "local QP operation error", "local EE context operation error",
-	"local protection error", "work request flushed", "memory window bind error", "bad response",
-	"local access error", "remote invalid request", "remote access error", "remote operation error",
-	"transport retry counter exceeded", "RNR retry counter exceeded", "local RDD violation",
-	"remote invalid RD request", "remote aborted", "invalid EE context number", "invalid EE context state",
-	"fatal error", "response timeout", "general error",
-}
-
-func (s WCStatus) String() string {
-	if int(s) < len(wcStatusNames) {
-		return wcStatusNames[s]
-	}
-	return fmt.Sprintf("WCStatus(%d)", uint32(s))
-}
+func (s WCStatus) String() string { return ib.WCStatus(s).String() }
 
 // WCOpcode says what completed: ibv_wc_opcode. It is not valid where the status is an error.
 type WCOpcode uint32
 
 // Completed operations.
 const (
-	WCSend            WCOpcode = 0
-	WCRDMAWrite       WCOpcode = 1
-	WCRDMARead        WCOpcode = 2
-	WCCompSwap        WCOpcode = 3
-	WCFetchAdd        WCOpcode = 4
-	WCBindMW          WCOpcode = 5
-	WCLocalInv        WCOpcode = 6
-	WCFlush           WCOpcode = 8
-	WCAtomicWrite     WCOpcode = 9
-	WCRecv            WCOpcode = 128
-	WCRecvRDMAWithImm WCOpcode = 129
+	WCSend            WCOpcode = WCOpcode(ib.WCSend)
+	WCRDMAWrite       WCOpcode = WCOpcode(ib.WCRDMAWrite)
+	WCRDMARead        WCOpcode = WCOpcode(ib.WCRDMARead)
+	WCCompSwap        WCOpcode = WCOpcode(ib.WCCompSwap)
+	WCFetchAdd        WCOpcode = WCOpcode(ib.WCFetchAdd)
+	WCBindMW          WCOpcode = WCOpcode(ib.WCBindMW)
+	WCLocalInv        WCOpcode = WCOpcode(ib.WCLocalInv)
+	WCFlush           WCOpcode = WCOpcode(ib.WCFlush)
+	WCAtomicWrite     WCOpcode = WCOpcode(ib.WCAtomicWrite)
+	WCRecv            WCOpcode = WCOpcode(ib.WCRecv)
+	WCRecvRDMAWithImm WCOpcode = WCOpcode(ib.WCRecvRDMAWithImm)
 )
 
-func (o WCOpcode) String() string {
-	return name(o, map[WCOpcode]string{
-		WCSend: "SEND", WCRDMAWrite: "RDMA_WRITE", WCRDMARead: "RDMA_READ", WCCompSwap: "COMP_SWAP",
-		WCFetchAdd: "FETCH_ADD", WCLocalInv: "LOCAL_INV", WCBindMW: "BIND_MW", WCFlush: "FLUSH", WCAtomicWrite: "ATOMIC_WRITE",
-		WCRecv: "RECV", WCRecvRDMAWithImm: "RECV_RDMA_WITH_IMM",
-	})
-}
+func (o WCOpcode) String() string { return ib.WCOpcode(o).String() }
 
 // WCFlags qualify a completion: ibv_wc_flags.
 type WCFlags uint32
 
 // Flags.
 const (
-	WCWithGRH WCFlags = 1 << 0 // the first 40 bytes of the receive buffer are the GRH
-	WCWithImm WCFlags = 1 << 1 // WC.Imm is valid
-	WCWithInv WCFlags = 1 << 3 // WC.InvalidatedRKey is valid
+	WCWithGRH WCFlags = WCFlags(ib.WCGRH)     // the first 40 bytes of the receive buffer are the GRH
+	WCWithImm WCFlags = WCFlags(ib.WCWithImm) // WC.Imm is valid
+	WCWithInv WCFlags = WCFlags(ib.WCWithInv) // WC.InvalidatedRKey is valid
 )
 
 // MTU is a path MTU code: ibv_mtu.
@@ -183,31 +152,22 @@ type MTU uint32
 
 // Path MTUs.
 const (
-	MTU256 MTU = iota + 1
-	MTU512
-	MTU1024
-	MTU2048
-	MTU4096
+	MTU256  MTU = MTU(ib.MTU256)
+	MTU512  MTU = MTU(ib.MTU512)
+	MTU1024 MTU = MTU(ib.MTU1024)
+	MTU2048 MTU = MTU(ib.MTU2048)
+	MTU4096 MTU = MTU(ib.MTU4096)
 )
 
 // Bytes returns the MTU in bytes, 0 if m is not valid.
-func (m MTU) Bytes() int {
-	if m < MTU256 || m > MTU4096 {
-		return 0
-	}
-	return 128 << m
-}
+func (m MTU) Bytes() int { return ib.MTU(m).Bytes() }
 
-func (m MTU) String() string { return fmt.Sprint(m.Bytes()) }
+func (m MTU) String() string { return ib.MTU(m).String() }
 
 // ParseMTU returns the code of a path MTU in bytes, false unless it is one of the five.
 func ParseMTU(bytes int) (MTU, bool) {
-	for m := MTU256; m <= MTU4096; m++ {
-		if m.Bytes() == bytes {
-			return m, true
-		}
-	}
-	return 0, false
+	m, ok := ib.MTUOf(bytes)
+	return MTU(m), ok
 }
 
 // PortState is ibv_port_state.
@@ -215,59 +175,39 @@ type PortState uint32
 
 // Port states.
 const (
-	PortNop PortState = iota
-	PortDown
-	PortInit
-	PortArmed
-	PortActive
+	PortNop    PortState = PortState(ib.PortNop)
+	PortDown   PortState = PortState(ib.PortDown)
+	PortInit   PortState = PortState(ib.PortInit)
+	PortArmed  PortState = PortState(ib.PortArmed)
+	PortActive PortState = PortState(ib.PortActive)
 )
 
-func (s PortState) String() string {
-	return name(s, map[PortState]string{PortNop: "NOP", PortDown: "DOWN", PortInit: "INIT", PortArmed: "ARMED", PortActive: "ACTIVE"})
-}
+func (s PortState) String() string { return ib.PortState(s).String() }
 
 // EventType is the kind of an asynchronous event: ibv_event_type.
 type EventType uint32
 
 // Asynchronous events.
 const (
-	EventCQErr EventType = iota
-	EventQPFatal
-	EventQPReqErr
-	EventQPAccessErr
-	EventCommEst
-	EventSQDrained
-	EventPathMig
-	EventPathMigErr
-	EventDeviceFatal
-	EventPortActive
-	EventPortErr
-	EventLIDChange
-	EventPKeyChange
-	EventSMChange
-	EventSRQErr
-	EventSRQLimitReached
-	EventQPLastWQEReached
-	EventClientReregister
-	EventGIDChange
+	EventCQErr            EventType = EventType(ib.EventCQErr)
+	EventQPFatal          EventType = EventType(ib.EventQPFatal)
+	EventQPReqErr         EventType = EventType(ib.EventQPReqErr)
+	EventQPAccessErr      EventType = EventType(ib.EventQPAccessErr)
+	EventCommEst          EventType = EventType(ib.EventCommEst)
+	EventSQDrained        EventType = EventType(ib.EventSQDrained)
+	EventPathMig          EventType = EventType(ib.EventPathMig)
+	EventPathMigErr       EventType = EventType(ib.EventPathMigErr)
+	EventDeviceFatal      EventType = EventType(ib.EventDeviceFatal)
+	EventPortActive       EventType = EventType(ib.EventPortActive)
+	EventPortErr          EventType = EventType(ib.EventPortErr)
+	EventLIDChange        EventType = EventType(ib.EventLIDChange)
+	EventPKeyChange       EventType = EventType(ib.EventPKeyChange)
+	EventSMChange         EventType = EventType(ib.EventSMChange)
+	EventSRQErr           EventType = EventType(ib.EventSRQErr)
+	EventSRQLimitReached  EventType = EventType(ib.EventSRQLimitReached)
+	EventQPLastWQEReached EventType = EventType(ib.EventQPLastWQEReached)
+	EventClientReregister EventType = EventType(ib.EventClientReregister)
+	EventGIDChange        EventType = EventType(ib.EventGIDChange)
 )
 
-var eventNames = [...]string{
-	"CQ_ERR", "QP_FATAL", "QP_REQ_ERR", "QP_ACCESS_ERR", "COMM_EST", "SQ_DRAINED", "PATH_MIG", "PATH_MIG_ERR",
-	"DEVICE_FATAL", "PORT_ACTIVE", "PORT_ERR", "LID_CHANGE", "PKEY_CHANGE", "SM_CHANGE", "SRQ_ERR",
-	"SRQ_LIMIT_REACHED", "QP_LAST_WQE_REACHED", "CLIENT_REREGISTER", "GID_CHANGE",
-}
-
-func (t EventType) String() string {
-	if int(t) < len(eventNames) {
-		return eventNames[t]
-	}
-	return fmt.Sprintf("EventType(%d)", uint32(t))
-}
-
-func name[T ~uint32](v T, names map[T]string) string {
-	if s, ok := names[v]; ok {
-		return s
-	}
-	return fmt.Sprintf("%T(%d)", v, uint32(v))
-}
+func (t EventType) String() string { return ib.EventType(t).String() }

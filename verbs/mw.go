@@ -7,6 +7,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 )
 
 // MWType is the kind of a memory window: ibv_mw_type.
@@ -14,8 +15,8 @@ type MWType uint32
 
 // Types of memory windows. Those of type 2 are of kind 2B.
 const (
-	MWType1 MWType = 1 // bound by QP.BindMW, anew at will; for all queue pairs of its PD
-	MWType2 MWType = 2 // bound by a work request, until it is invalidated; for the queue pair of that work request
+	MWType1 MWType = MWType(ib.MWType1) // bound by QP.BindMW, anew at will; for all queue pairs of its PD
+	MWType2 MWType = MWType(ib.MWType2) // bound by a work request, until it is invalidated; for the queue pair of that work request
 )
 
 // MW is a memory window: ibv_mw. It gives peers rights to a part of a memory region, under a key
@@ -118,8 +119,8 @@ type FlushPlacement uint8
 
 // Placements. No memory here is persistent.
 const (
-	FlushGlobal     FlushPlacement = 1 << 0 // visible to every processor and device there
-	FlushPersistent FlushPlacement = 1 << 1
+	FlushGlobal     FlushPlacement = FlushPlacement(ib.FlushGlobal) // visible to every processor and device there
+	FlushPersistent FlushPlacement = FlushPlacement(ib.FlushPersistent)
 )
 
 // FlushSelectivity says which bytes WRFlush is about: ibv_selectivity_level.
@@ -127,6 +128,6 @@ type FlushSelectivity uint8
 
 // Selectivities.
 const (
-	FlushRange  FlushSelectivity = 0 // FlushLength bytes from RemoteAddr on
-	FlushRegion FlushSelectivity = 1 // all that RKey stands for
+	FlushRange  FlushSelectivity = FlushSelectivity(ib.FlushRange) // FlushLength bytes from RemoteAddr on
+	FlushRegion FlushSelectivity = FlushSelectivity(ib.FlushMR)    // all that RKey stands for
 )

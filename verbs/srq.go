@@ -7,6 +7,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/ib"
 )
 
 // SRQAttr is ibv_srq_attr.
@@ -21,8 +22,8 @@ type SRQAttrMask uint32
 
 // Bits of SRQAttrMask.
 const (
-	SRQMaskMaxWR SRQAttrMask = abi.SRQMaxWR
-	SRQMaskLimit SRQAttrMask = abi.SRQLimit
+	SRQMaskMaxWR SRQAttrMask = SRQAttrMask(ib.SRQMaskMaxWR)
+	SRQMaskLimit SRQAttrMask = SRQAttrMask(ib.SRQMaskLimit)
 )
 
 // SRQ is a shared receive queue: ibv_srq.

@@ -18,9 +18,9 @@ type PortSpace uint32
 
 // Port spaces.
 const (
-	PSTCP = PortSpace(cm.PortSpaceTCP)
-	PSUDP = PortSpace(cm.PortSpaceUDP)
-	PSIB  = PortSpace(cm.PortSpaceIB)
+	PSTCP PortSpace = PortSpace(cm.PortSpaceTCP)
+	PSUDP PortSpace = PortSpace(cm.PortSpaceUDP)
+	PSIB  PortSpace = PortSpace(cm.PortSpaceIB)
 )
 
 // String returns the name without its prefix, as "TCP".
