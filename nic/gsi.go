@@ -87,7 +87,7 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 			n += copy(m.Data[n:], s)
 		}
 		if !d.gsi.receive(m) {
-			d.counters.Drop(transport.DropNotReady)
+			d.counters.Drop(transport.DropReceiverNotReady)
 		}
 	}
 }

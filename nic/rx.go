@@ -27,7 +27,7 @@ type rxState struct {
 	batch []wire.RxFrame
 	grhs  []packet.GRH // beside batch: receives that are written late refer to them
 	addr  packet.Addressing
-	pkt   transport.Packet
+	pkt   transport.RxPacket
 }
 
 func (r *rxState) init(*Device) {
@@ -140,7 +140,7 @@ func (d *Device) admit(f *wire.RxFrame) (*QP, transport.DropReason) {
 }
 
 // accepts checks a packet against the queue pair that it names.
-func (q *QP) accepts(f *wire.RxFrame, p *transport.Packet) (transport.DropReason, bool) {
+func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReason, bool) {
 	if q.state == ib.QPSReset {
 		return transport.DropState, false
 	}

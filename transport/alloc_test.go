@@ -25,7 +25,7 @@ func (p *pool) Room(*QP) int              { return len(p.slots) - p.n }
 func (p *pool) Complete(*QP, *Completion) {}
 
 // deliver hands what from emitted to the queue pair of to.
-func (p *pool) deliver(to *pool, pkt *Packet) {
+func (p *pool) deliver(to *pool, pkt *RxPacket) {
 	for i := range p.slots[:p.n] {
 		tx := &p.slots[i]
 		pkt.Header.Parse(tx.Head[:])
@@ -42,7 +42,7 @@ func pools(t *testing.T, o pairOptions) (a, b *pool) {
 	return a, b
 }
 
-func (p *pool) exchange(b *pool, pkt *Packet) {
+func (p *pool) exchange(b *pool, pkt *RxPacket) {
 	for !p.qp.sq.empty() {
 		p.qp.Transmit(&p.env)
 		p.deliver(b, pkt)
@@ -63,7 +63,7 @@ func TestTheDataPathAllocatesNothing(t *testing.T) {
 			n = 8
 		}
 		wr := SendWR{Opcode: op, SGEs: a.sge(0, n), RemoteAddr: sideBase, RKey: b.region.RKey()}
-		var pkt Packet
+		var pkt RxPacket
 		one := func() {
 			a.post(wr)
 			a.exchange(b, &pkt)
@@ -82,7 +82,7 @@ func BenchmarkWrite(b *testing.B) {
 	x, y := pools(t, o)
 	const n = 1 << 17
 	wr := SendWR{Opcode: ib.WRRDMAWrite, SGEs: x.sge(0, n), RemoteAddr: sideBase, RKey: y.region.RKey()}
-	var pkt Packet
+	var pkt RxPacket
 	b.SetBytes(n)
 	b.ReportAllocs()
 	for b.Loop() {

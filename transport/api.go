@@ -111,7 +111,7 @@ type Completion struct {
 }
 
 // A Packet is a received packet, parsed, with its pad cut off.
-type Packet struct {
+type RxPacket struct {
 	packet.Header
 	Payload [][]byte // in order; valid during the call and until Env.Mem is flushed
 	Len     int      // bytes of payload
@@ -139,7 +139,7 @@ const (
 )
 
 // A Domain is an XRC domain as one of its target queue pairs sees it.
-type Domain interface {
+type XRCDomain interface {
 	// Queue finds the shared receive queue of the domain that has a number, and the protection
 	// domain in which its requests reach memory; nil: there is none. What it returns is used until the next
 	// call.
@@ -167,7 +167,7 @@ type Config struct {
 	PortMTU    int  // UD: what a datagram may carry, in bytes
 	SigAll     bool // every send work request gets a CQE (sq_sig_all)
 	Counters   *Counters
-	Role       Role   // XRC
-	Domain     Domain // of an XRC target, which has neither PD nor Recv
-	UserData   any    // the owner's; not touched
+	Role       Role      // XRC
+	Domain     XRCDomain // of an XRC target, which has neither PD nor Recv
+	UserData   any       // the owner's; not touched
 }

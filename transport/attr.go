@@ -128,15 +128,15 @@ func (c *Config) checkTransition(from, to ib.QPState, mask ib.QPAttrMask) error 
 
 // canResize refuses a new path MTU while messages are under way that were cut by the old one, in either direction. A
 // READ that was answered cannot be asked for again by packets of another size: what is kept of it goes.
-func (q *QP) canResize(a *ib.QPAttr, mask ib.QPAttrMask) error {
+func (q *QP) checkMTUChange(a *ib.QPAttr, mask ib.QPAttrMask) error {
 	if q.state != ib.QPSSQD || mask&ib.QPMaskPathMTU == 0 || a.PathMTU == q.attr.PathMTU {
 		return nil
 	}
-	s := &q.resp.answers
+	s := &q.resp.replies
 	if !q.drained() || q.resp.message != packet.KindNone || s.head != s.tail {
 		return fmt.Errorf("%w: path MTU cannot change while messages are under way", ErrAttribute)
 	}
-	clear(s.kept)
+	clear(s.resources)
 	return nil
 }
 

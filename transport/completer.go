@@ -8,23 +8,23 @@ import (
 // The completer takes replies and frees the send queue in order.
 
 // complete handles one reply.
-func (q *QP) complete(e *Env, p *Packet, in *packet.Info) {
+func (q *QP) handleResponse(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.req
 	c := q.cfg.Counters
 	ahead := uint64((p.PSN - uint32(r.una)) & packet.PSNMask)
 	outstanding := r.next - r.una
 	psn := r.una + ahead
 	if ahead >= outstanding && !(ahead == outstanding && p.AETH.Syndrome == packet.NAKSequence && in.Kind == packet.KindAck) {
-		q.dropStray(ahead, in)
+		q.dropUnmatched(ahead, in)
 		return
 	}
 	if s := p.AETH.Syndrome; r.rnrUntil != 0 && in.Kind == packet.KindAck && (s.IsRNR() || s == packet.NAKSequence) {
-		c.Drop(DropUnwanted) // drawn by what was sent behind the refused request
+		c.Drop(DropStaleResponse) // drawn by what was sent behind the refused request
 		return
 	}
 	switch in.Kind {
 	case packet.KindAck:
-		q.acknowledged(e, p, psn)
+		q.handleACK(e, p, psn)
 	case packet.KindReadResponse:
 		q.readResponse(e, p, in, psn)
 	case packet.KindAtomicAck:
@@ -37,64 +37,64 @@ func (q *QP) complete(e *Env, p *Packet, in *packet.Info) {
 }
 
 // dropStray counts a reply to what is not outstanding: an old one, or one beyond what was sent.
-func (q *QP) dropStray(ahead uint64, in *packet.Info) {
+func (q *QP) dropUnmatched(ahead uint64, in *packet.Info) {
 	c := q.cfg.Counters
 	switch {
 	case ahead < maxOutstanding:
-		c.Drop(DropUnsent)
+		c.Drop(DropACKBeyondSent)
 	case in.Kind == packet.KindAck:
 		c.Drop(DropGhostACK)
 	default:
-		c.Drop(DropResponse)
+		c.Drop(DropUnmatchedResponse)
 	}
 }
 
 // acknowledged handles an ACK or NAK whose PSN is psn. Both acknowledge all before it.
-func (q *QP) acknowledged(e *Env, p *Packet, psn uint64) {
+func (q *QP) handleACK(e *Env, p *RxPacket, psn uint64) {
 	c := q.cfg.Counters
 	s := p.AETH.Syndrome
 	switch {
 	case s.IsACK():
-		if !q.ackBelow(e, psn+1) {
+		if !q.ackBefore(e, psn+1) {
 			q.impliedNAK(e)
 			return
 		}
-		q.grant(s, p.AETH.MSN)
+		q.updateCredits(s, p.AETH.MSN)
 	case s.IsRNR():
-		if !q.ackBelow(e, psn) {
+		if !q.ackBefore(e, psn) {
 			q.impliedNAK(e)
 			return
 		}
 		if q.state == ib.QPSErr {
 			return // what became the oldest was wrong all along
 		}
-		q.receiverNotReady(e, packet.RNRTimer(uint8(s&packet.SyndromeValue)))
+		q.handleRNR(e, packet.RNRTimer(uint8(s&packet.SyndromeValue)))
 	case s.IsNAK() && s <= packet.NAKInvalidRD:
 		c.NAKReceived[s-packet.NAKSequence]++
-		q.refused(e, s, psn)
+		q.handleNAK(e, s, psn)
 	default:
-		c.Drop(DropResponse) // reserved syndrome
+		c.Drop(DropUnmatchedResponse) // reserved syndrome
 	}
 }
 
 // refused handles a NAK.
-func (q *QP) refused(e *Env, s packet.Syndrome, psn uint64) {
+func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 	c := q.cfg.Counters
-	whole := q.ackBelow(e, psn)
+	whole := q.ackBefore(e, psn)
 	if q.state == ib.QPSErr {
 		return
 	}
 	if s == packet.NAKSequence {
 		c.PacketSeqErr++
 		if q.req.una != q.req.next && !q.resend(e) {
-			c.Drop(DropUnwanted)
+			c.Drop(DropStaleResponse)
 		}
 		return
 	}
 	if !whole {
 		// A response before the refused request is missing, and its sender answers no more.
 		for w := q.sq.head(); w.end() <= psn; w = q.sq.head() {
-			q.finish(e, w, ib.WCWRFlushErr)
+			q.completeWR(e, w, ib.WCWRFlushErr)
 		}
 	}
 	status := ib.WCRemOpErr
@@ -112,23 +112,23 @@ func (q *QP) refused(e *Env, s packet.Syndrome, psn uint64) {
 // impliedNAK goes back for a READ or atomic whose response must have been lost. After a timeout what comes may be the rest of
 // the answers to what was sent before it: then the next timeout decides.
 func (q *QP) impliedNAK(e *Env) {
-	if q.req.expired == 0 && q.resend(e) {
+	if q.req.timeouts == 0 && q.resend(e) {
 		q.cfg.Counters.ImpliedNAK++
 	} else {
-		q.cfg.Counters.Drop(DropUnwanted)
+		q.cfg.Counters.Drop(DropStaleResponse)
 	}
 }
 
 // ackBelow takes all PSNs below end for acknowledged, and completes what that completes.
 // It stops, and returns false, at a READ or atomic that lacks a response below end.
-func (q *QP) ackBelow(e *Env, end uint64) bool {
+func (q *QP) ackBefore(e *Env, end uint64) bool {
 	r := &q.req
 	before := r.una
 	whole := true
 	for !q.sq.empty() {
 		w := q.sq.head()
 		if w.local && w.started {
-			q.finish(e, w, ib.WCSuccess)
+			q.completeWR(e, w, ib.WCSuccess)
 			continue
 		}
 		if !w.started || end <= w.first || w.status != ib.WCSuccess && end < w.end() {
@@ -143,27 +143,27 @@ func (q *QP) ackBelow(e *Env, end uint64) bool {
 			break
 		}
 		r.una = w.end()
-		q.finish(e, w, ib.WCSuccess)
+		q.completeWR(e, w, ib.WCSuccess)
 	}
 	if r.una != before {
-		q.moved(e)
+		q.unaMoved(e)
 	}
 	return whole
 }
 
 // moved notes that una has moved, and takes send along if it fell behind.
-func (q *QP) moved(e *Env) {
+func (q *QP) unaMoved(e *Env) {
 	if q.req.send < q.req.una {
 		q.goBack(q.req.una)
 	}
-	q.progress(e.Now)
-	q.retireLocal(e)
-	q.retireFailed(e)
+	q.resetRecovery(e.Now)
+	q.completeLocal(e)
+	q.completeFailed(e)
 }
 
 // grant takes the credits of an AETH: the responder has room for messages up to
 // MSN + credits (IBTA 9.7.7.2).
-func (q *QP) grant(s packet.Syndrome, msn uint32) {
+func (q *QP) updateCredits(s packet.Syndrome, msn uint32) {
 	r := &q.req
 	n := packet.Credits(uint8(s & packet.SyndromeValue))
 	if r.credited = n >= 0; !r.credited {
@@ -175,14 +175,14 @@ func (q *QP) grant(s packet.Syndrome, msn uint32) {
 }
 
 // readResponse handles a READ response packet.
-func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
+func (q *QP) readResponse(e *Env, p *RxPacket, in *packet.Info, psn uint64) {
 	r := &q.req
-	w := q.responseOwner(e, psn)
+	w := q.findRequest(e, psn)
 	if w == nil {
 		return
 	}
 	if w.kind.Response() != in.Kind {
-		q.spurn(e, ib.WCBadRespErr)
+		q.rejectResponse(e, ib.WCBadRespErr)
 		return
 	}
 	if psn != r.una {
@@ -190,78 +190,78 @@ func (q *QP) readResponse(e *Env, p *Packet, in *packet.Info, psn uint64) {
 		return
 	}
 	if !q.validResponse(p, in, w) {
-		q.spurn(e, ib.WCBadRespErr)
+		q.rejectResponse(e, ib.WCBadRespErr)
 		return
 	}
-	last := w.got == w.n-1
+	last := w.received == w.psns-1
 	var to scatter
-	to.begin(w.SGEs, w.got*uint32(q.attr.PathMTU))
-	if st := to.write(e, &q.asker, p.Payload, p.Len, last); st != ib.WCSuccess {
-		q.spurn(e, ib.WCLocProtErr)
+	to.begin(w.SGEs, w.received*uint32(q.attr.PathMTU))
+	if st := to.write(e, &q.reqWriter, p.Payload, p.Len, last); st != ib.WCSuccess {
+		q.rejectResponse(e, ib.WCLocProtErr)
 		return
 	}
-	w.got++
+	w.received++
 	r.una++
 	r.readPSNs--
 	if in.Headers&packet.HasAETH != 0 {
-		q.grant(p.AETH.Syndrome, p.AETH.MSN)
+		q.updateCredits(p.AETH.Syndrome, p.AETH.MSN)
 	}
 	if last {
 		w.done = true
-		q.finish(e, w, ib.WCSuccess)
+		q.completeWR(e, w, ib.WCSuccess)
 	}
-	q.moved(e)
+	q.unaMoved(e)
 }
 
 // validResponse checks length and place of a READ response. Where a READ was asked for again
 // from its middle a First or Only may come there.
-func (q *QP) validResponse(p *Packet, in *packet.Info, w *wqe) bool {
-	rest := w.length - w.got*uint32(q.attr.PathMTU)
+func (q *QP) validResponse(p *RxPacket, in *packet.Info, w *wqe) bool {
+	rest := w.length - w.received*uint32(q.attr.PathMTU)
 	if w.kind == packet.KindAtomicWrite {
 		rest = 0
 	}
-	if w.got == w.n-1 {
+	if w.received == w.psns-1 {
 		return in.Position.EndsMessage() && uint32(p.Len) == rest
 	}
 	return !in.Position.EndsMessage() && p.Len == q.attr.PathMTU
 }
 
 // atomicResponse handles an atomic acknowledgement: the original value goes to the requester's buffer.
-func (q *QP) atomicResponse(e *Env, p *Packet, psn uint64) {
+func (q *QP) atomicResponse(e *Env, p *RxPacket, psn uint64) {
 	r := &q.req
-	w := q.responseOwner(e, psn)
+	w := q.findRequest(e, psn)
 	if w == nil {
 		return
 	}
 	if w.kind.Response() != packet.KindAtomicAck {
-		q.spurn(e, ib.WCBadRespErr)
+		q.rejectResponse(e, ib.WCBadRespErr)
 		return
 	}
 	if !p.AETH.Syndrome.IsACK() {
-		q.cfg.Counters.Drop(DropResponse)
+		q.cfg.Counters.Drop(DropUnmatchedResponse)
 		return
 	}
 	if st := q.storeOriginal(e, w, p.OrigData); st != ib.WCSuccess {
-		q.spurn(e, st)
+		q.rejectResponse(e, st)
 		return
 	}
-	w.got, w.done = 1, true
+	w.received, w.done = 1, true
 	r.una++
 	r.readPSNs--
-	q.grant(p.AETH.Syndrome, p.AETH.MSN)
-	q.finish(e, w, ib.WCSuccess)
-	q.moved(e)
+	q.updateCredits(p.AETH.Syndrome, p.AETH.MSN)
+	q.completeWR(e, w, ib.WCSuccess)
+	q.unaMoved(e)
 }
 
 // spurn drops a response because of which the oldest work request fails.
-func (q *QP) spurn(e *Env, s ib.WCStatus) {
+func (q *QP) rejectResponse(e *Env, s ib.WCStatus) {
 	q.cfg.Counters.Drop(DropLocalError)
 	q.failHead(e, s)
 }
 
 // responseOwner acknowledges what came before the response psn and returns the work
 // request that it answers, which is then the oldest. nil: the packet was dealt with.
-func (q *QP) responseOwner(e *Env, psn uint64) *wqe {
+func (q *QP) findRequest(e *Env, psn uint64) *wqe {
 	for i := q.sq.headIndex; i != q.sq.tailIndex; i++ {
 		w := q.sq.at(i)
 		if !w.started || psn < w.first {
@@ -270,11 +270,11 @@ func (q *QP) responseOwner(e *Env, psn uint64) *wqe {
 		if psn >= w.end() {
 			continue
 		}
-		if !w.ownResponse || psn < w.first+uint64(w.got) {
-			q.cfg.Counters.Drop(DropResponse)
+		if !w.ownResponse || psn < w.first+uint64(w.received) {
+			q.cfg.Counters.Drop(DropUnmatchedResponse)
 			return nil
 		}
-		if !q.ackBelow(e, w.first) {
+		if !q.ackBefore(e, w.first) {
 			q.impliedNAK(e)
 			return nil
 		}
@@ -284,6 +284,6 @@ func (q *QP) responseOwner(e *Env, psn uint64) *wqe {
 		}
 		return w
 	}
-	q.cfg.Counters.Drop(DropResponse)
+	q.cfg.Counters.Drop(DropUnmatchedResponse)
 	return nil
 }

@@ -10,12 +10,12 @@ import (
 )
 
 // datagram hands s a UD SEND made by hand; GRH bytes are 0xa0, 0xa1 and so on.
-func (s *side) datagram(op uint8, psn uint32, n int, edit ...func(*Packet)) {
+func (s *side) datagram(op uint8, psn uint32, n int, edit ...func(*RxPacket)) {
 	grh := make([]byte, packet.GRHLen)
 	for i := range grh {
 		grh[i] = 0xa0 + byte(i)
 	}
-	edit = append([]func(*Packet){func(p *Packet) {
+	edit = append([]func(*RxPacket){func(p *RxPacket) {
 		p.DETH = packet.DETH{QKey: testQKey, SrcQP: 99}
 		p.AckReq, p.SL, p.GRH = false, 2, grh
 		for _, b := range p.Payload {
@@ -25,7 +25,7 @@ func (s *side) datagram(op uint8, psn uint32, n int, edit ...func(*Packet)) {
 	s.request(uint8(packet.UD)|op, psn, n, edit...)
 }
 
-func qkey(k uint32) func(*Packet) { return func(p *Packet) { p.DETH.QKey = k } }
+func qkey(k uint32) func(*RxPacket) { return func(p *RxPacket) { p.DETH.QKey = k } }
 
 // TestUDResponder: port MTU 1024; receives of 40+1024, 40 and 39 bytes are posted.
 func TestUDResponder(t *testing.T) {
@@ -43,7 +43,7 @@ func TestUDResponder(t *testing.T) {
 		{"a receive without a place for the GRH takes nothing", []req{on(only, 0, 0), on(only, 0, 0), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", ib.QPSRTS},
 		{"Q_Key of others", []req{on(only, 0, 1, qkey(testQKey+1))}, "", "qkey:1", ib.QPSRTS},
 		{"over the port's MTU", []req{on(only, 0, 1025)}, "", "invalid_request:1", ib.QPSRTS},
-		{"a request of RC", []req{on(packet.WriteOnly, 0, 1, func(p *Packet) { p.Opcode = packet.WriteOnly })}, "", "service:1", ib.QPSRTS},
+		{"a request of RC", []req{on(packet.WriteOnly, 0, 1, func(p *RxPacket) { p.Opcode = packet.WriteOnly })}, "", "service:1", ib.QPSRTS},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			b := newUD(t, 18)

@@ -7,32 +7,32 @@ type DropReason uint8
 // The reasons, in the order in which a packet meets the checks. What is no RoCEv2 frame ends at its link, under one
 // of wire.Drop.
 const (
-	DropTruncated    DropReason = iota // shorter than the headers of its opcode
-	DropOpcode                         // opcode not assigned
-	DropPad                            // pad count exceeds the payload
-	DropTVer                           // transport version not 0
-	DropQPN                            // no such QP
-	DropGID                            // UD: not to one of the NIC's GIDs, or in another VLAN
-	DropGroup                          // no QP is attached to the multicast group
-	DropPKey                           // partition key does not match
-	DropService                        // opcode of another service than the QP's
-	DropSource                         // not from the QP's peer
-	DropState                          // the QP's state takes no such packet
-	DropQKey                           // Q_Key does not match
-	DropICRC                           // invariant CRC is wrong
-	DropSequence                       // request ahead of the expected PSN
-	DropDuplicate                      // duplicate that nothing answers to
-	DropNotReady                       // no receive WQE: RNR, or UC and UD without one
-	DropGhostACK                       // acknowledges what is not outstanding
-	DropUnsent                         // acknowledges what was never sent
-	DropResponse                       // READ or atomic response that answers no request
-	DropInvalid                        // UC, UD: a request that RC would refuse as invalid
-	DropAccess                         // UC: a WRITE that RC would refuse for its key or range
-	DropRecvTooShort                   // UC, UD: longer than the receive WQE
-	DropAbandoned                      // rest of a UC message whose start was lost
-	DropCNP                            // congestion notification nobody listens to
-	DropLocalError                     // the QP failed while it handled the packet
-	DropUnwanted                       // reply that came while the requester waits to go back
+	DropTruncated         DropReason = iota // shorter than the headers of its opcode
+	DropOpcode                              // opcode not assigned
+	DropPad                                 // pad count exceeds the payload
+	DropTVer                                // transport version not 0
+	DropQPN                                 // no such QP
+	DropGID                                 // UD: not to one of the NIC's GIDs, or in another VLAN
+	DropGroup                               // no QP is attached to the multicast group
+	DropPKey                                // partition key does not match
+	DropService                             // opcode of another service than the QP's
+	DropSource                              // not from the QP's peer
+	DropState                               // the QP's state takes no such packet
+	DropQKey                                // Q_Key does not match
+	DropICRC                                // invariant CRC is wrong
+	DropSequence                            // request ahead of the expected PSN
+	DropDuplicateRequest                    // duplicate that nothing answers to
+	DropReceiverNotReady                    // no receive WQE: RNR, or UC and UD without one
+	DropGhostACK                            // acknowledges what is not outstanding
+	DropACKBeyondSent                       // acknowledges what was never sent
+	DropUnmatchedResponse                   // READ or atomic response that answers no request
+	DropInvalid                             // UC, UD: a request that RC would refuse as invalid
+	DropAccess                              // UC: a WRITE that RC would refuse for its key or range
+	DropRecvTooShort                        // UC, UD: longer than the receive WQE
+	DropAbandonedMessage                    // rest of a UC message whose start was lost
+	DropCNP                                 // congestion notification nobody listens to
+	DropLocalError                          // the QP failed while it handled the packet
+	DropStaleResponse                       // reply that came while the requester waits to go back
 	NumDropReasons
 )
 

@@ -43,7 +43,7 @@ func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 		b.receive(tx)
 	}
 	a.out = nil
-	b.qp.MemoryFault(&b.env, &b.qp.taker, false)
+	b.qp.MemoryFault(&b.env, &b.qp.respWriter, false)
 	run(t, a, b, all)
 	if got := statuses(a.done); got != "1:0 2:11 3:5" {
 		t.Errorf("requester: %s", got)
@@ -124,8 +124,8 @@ func TestADuplicateREADWhoseMemoryIsGoneIsDropped(t *testing.T) {
 	b.table.Deregister(b.region)
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.say(usual.psn); got != "" || b.qp.State() != ib.QPSRTS || b.count.Drops[DropDuplicate] != 1 {
-		t.Errorf("%q in %v, %d dropped", got, b.qp.State(), b.count.Drops[DropDuplicate])
+	if got := b.say(usual.psn); got != "" || b.qp.State() != ib.QPSRTS || b.count.Drops[DropDuplicateRequest] != 1 {
+		t.Errorf("%q in %v, %d dropped", got, b.qp.State(), b.count.Drops[DropDuplicateRequest])
 	}
 	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 3), 0)
 	if got := b.say(usual.psn); got != "ACKNOWLEDGE+3/ack/3" {
@@ -153,8 +153,8 @@ func TestAFatalNAKIsHeardWhileARNRNAKHoldsTheRequester(t *testing.T) {
 	a.qp.Transmit(&a.env)
 	a.reply(packet.Acknowledge, usual.psn, packet.SyndromeRNR|12, 0, 0)
 	a.reply(packet.Acknowledge, usual.psn, packet.NAKSequence, 0, 0) // the rest of a burst may draw this
-	if a.count.Drops[DropUnwanted] != 1 || a.qp.State() != ib.QPSRTS {
-		t.Fatalf("sequence NAK: %d dropped, state %v", a.count.Drops[DropUnwanted], a.qp.State())
+	if a.count.Drops[DropStaleResponse] != 1 || a.qp.State() != ib.QPSRTS {
+		t.Fatalf("sequence NAK: %d dropped, state %v", a.count.Drops[DropStaleResponse], a.qp.State())
 	}
 	a.reply(packet.Acknowledge, usual.psn, packet.NAKRemoteOperational, 0, 0)
 	if got := statuses(a.done); got != "1:11" {
@@ -209,8 +209,8 @@ func TestAnAnswerKeptFrom16MPacketsAgoAnswersNobody(t *testing.T) {
 	around(1 << 24)
 	around(100)
 	b.request(packet.FetchAdd, usual.psn, 0) // nothing like it came in the last 2^23 PSNs
-	if len(b.out) != 0 || b.count.Drops[DropDuplicate] != 1 {
-		t.Errorf("%d answers, %d dropped", len(b.out), b.count.Drops[DropDuplicate])
+	if len(b.out) != 0 || b.count.Drops[DropDuplicateRequest] != 1 {
+		t.Errorf("%d answers, %d dropped", len(b.out), b.count.Drops[DropDuplicateRequest])
 	}
 }
 
@@ -259,12 +259,12 @@ func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
 			step(a, b, now, all)
 		}
 		r, w := &a.qp.req, a.qp.sq.head()
-		skip := w.n - uint32(r.una-w.first) - 300
+		skip := w.psns - uint32(r.una-w.first) - 300
 		r.una += uint64(skip)
 		if op == ib.WRRDMARead {
-			w.got += skip
+			w.received += skip
 			r.readPSNs -= uint64(skip)
-			ans := &b.qp.resp.answers
+			ans := &b.qp.resp.replies
 			ans.queue[ans.head%uint32(len(ans.queue))].sent += skip
 		} else {
 			r.send, r.next, r.pkt = r.send+uint64(skip), r.next+uint64(skip), r.pkt+skip
@@ -282,7 +282,7 @@ func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
 		a.room, b.room = -1, -1
 		run(t, a, b, all)
 		if got := statuses(a.done); got != "1:0 2:0" {
-			t.Fatalf("operation %d: %s, una %d of %d", op, got, r.una-w.first, w.n)
+			t.Fatalf("operation %d: %s, una %d of %d", op, got, r.una-w.first, w.psns)
 		}
 		if a.count.Retransmitted == 0 {
 			t.Errorf("operation %d: nothing was sent again", op)

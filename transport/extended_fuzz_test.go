@@ -51,7 +51,7 @@ func FuzzExtended(f *testing.F) {
 			n := min(int(data[0])<<8|int(data[1]), len(data)-2)
 			one := data[2 : 2+n]
 			data = data[2+n:]
-			var p Packet
+			var p RxPacket
 			m, err := p.Header.Parse(one)
 			if err != nil || len(one)-m < int(p.Pad) {
 				continue

@@ -21,8 +21,8 @@ func connectFlush(t *testing.T) (a, b *side, r *mrtable.Region) {
 	return a, b, r
 }
 
-func flushing(placement, selectivity uint8) func(*Packet) {
-	return func(p *Packet) { p.FETH = packet.FETH{Placement: placement, Selectivity: selectivity} }
+func flushing(placement, selectivity uint8) func(*RxPacket) {
+	return func(p *RxPacket) { p.FETH = packet.FETH{Placement: placement, Selectivity: selectivity} }
 }
 
 func TestResponderAnswersFLUSH(t *testing.T) {
@@ -45,7 +45,7 @@ func TestResponderAnswersFLUSH(t *testing.T) {
 		{"with a payload", on(op, 0, 4, flushing(1, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
 	} {
 		_, b, r := connectFlush(t)
-		c.req.edit = slices.Insert(c.req.edit, 0, func(p *Packet) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey(), Length: 100} })
+		c.req.edit = slices.Insert(c.req.edit, 0, func(p *RxPacket) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey(), Length: 100} })
 		b.play(c.req)
 		if got := b.say(usual.psn); got != c.want || c.event != 0 && !slices.Contains(b.events, c.event) {
 			t.Errorf("%s: %s, events %v", c.name, got, b.events)
@@ -61,7 +61,7 @@ func TestFLUSHNeedsTheQueuePairsLeaveAndTheRegions(t *testing.T) {
 	}
 	_, b, r := connectFlush(t)
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: ib.AccessRemoteWrite | ib.AccessFlushPersistent}, ib.QPMaskAccess))
-	b.play(on(packet.Flush, 0, 0, flushing(2, 0), func(p *Packet) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey()} }))
+	b.play(on(packet.Flush, 0, 0, flushing(2, 0), func(p *RxPacket) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey()} }))
 	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
 		t.Errorf("persistence, which no region grants: %s", got)
 	}
@@ -111,7 +111,7 @@ func TestAnAlignedAddressMayNotBe(t *testing.T) {
 		if op == packet.AtomicWrite {
 			n = 8
 		}
-		b.play(on(op, 0, n, func(p *Packet) {
+		b.play(on(op, 0, n, func(p *RxPacket) {
 			p.RETH, p.Atomic.VA, p.Atomic.RKey = packet.RETH{RKey: w.RKey(), Length: 8}, 0, w.RKey()
 		}))
 		if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
@@ -123,7 +123,7 @@ func TestAnAlignedAddressMayNotBe(t *testing.T) {
 func TestADuplicateATOMICWRITEIsAnsweredAndNotDone(t *testing.T) {
 	_, b := connect(t, usual)
 	write := func(v byte) req {
-		return on(packet.AtomicWrite, 0, 8, reth(sideBase, 8), func(p *Packet) {
+		return on(packet.AtomicWrite, 0, 8, reth(sideBase, 8), func(p *RxPacket) {
 			p.Payload = [][]byte{{v, v, v}, {v, v, v, v, v}} // as a link may cut it
 		})
 	}
@@ -136,7 +136,7 @@ func TestADuplicateATOMICWRITEIsAnsweredAndNotDone(t *testing.T) {
 	if got := b.say(usual.psn); got != "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1" || b.mem[0] != 9 {
 		t.Errorf("%s, memory holds %x", got, b.mem[:8])
 	}
-	if b.count.Drops[DropDuplicate] != 1 {
+	if b.count.Drops[DropDuplicateRequest] != 1 {
 		t.Error("a FLUSH with that PSN was no duplicate of it")
 	}
 }
@@ -145,7 +145,7 @@ func TestTheyTakeResponderResources(t *testing.T) {
 	_, b, r := connectFlush(t) // max_dest_rd_atomic 4
 	b.room = 0
 	for i := range 3 {
-		b.play(on(packet.AtomicWrite, 2*i, 8), on(packet.Flush, 2*i+1, 0, flushing(1, 1), func(p *Packet) { p.RETH.RKey = r.RKey() }))
+		b.play(on(packet.AtomicWrite, 2*i, 8), on(packet.Flush, 2*i+1, 0, flushing(1, 1), func(p *RxPacket) { p.RETH.RKey = r.RKey() }))
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)

@@ -30,5 +30,5 @@ const (
 
 	// answersPerResource is how many answers may wait to be emitted for each READ or atomic
 	// that may be outstanding: new ones and repeated ones.
-	answersPerResource = 2
+	queuedPerResource = 2
 )

@@ -23,18 +23,18 @@ func (q *QP) runLocal(e *Env, w *wqe) bool {
 		if w.status != ib.WCSuccess || q.state == ib.QPSSQD || q.fenced(w) {
 			return false
 		}
-		if err := q.carryOut(e, w); err != nil {
+		if err := q.executeLocal(e, w); err != nil {
 			w.status = ib.WCMWBindErr // "memory management operation error" (IBTA 11.6.2)
 			return false
 		}
 		w.first, w.started = r.next, true
 	}
 	r.cur, r.pkt = r.cur+1, 0
-	q.retireLocal(e)
+	q.completeLocal(e)
 	return true
 }
 
-func (q *QP) carryOut(e *Env, w *wqe) error {
+func (q *QP) executeLocal(e *Env, w *wqe) error {
 	if w.Opcode == ib.WRLocalInv {
 		return e.Table.Invalidate(q.cfg.PD, q.cfg.QPN, w.Imm)
 	}
@@ -54,12 +54,12 @@ func (q *QP) fenced(w *wqe) bool {
 }
 
 // retireLocal completes the local operations that nothing before them holds up any more.
-func (q *QP) retireLocal(e *Env) {
+func (q *QP) completeLocal(e *Env) {
 	for !q.sq.empty() {
 		w := q.sq.head()
 		if !w.local || !w.started {
 			return
 		}
-		q.finish(e, w, ib.WCSuccess)
+		q.completeWR(e, w, ib.WCSuccess)
 	}
 }

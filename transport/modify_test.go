@@ -108,7 +108,7 @@ func standing(t *testing.T, kind string, s ib.QPState) *side {
 	return x
 }
 
-type noDomain struct{ Domain }
+type noDomain struct{ XRCDomain }
 
 // good are attributes that are in range wherever they count.
 var good = ib.QPAttr{PathMTU: 1024, RQPSN: 1, SQPSN: 2, DestQPN: 3, MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 5, Timeout: 6,

@@ -139,7 +139,7 @@ func (s *side) recv(id uint64, off, n int) { s.rq.wrs = append(s.rq.wrs, RecvWR{
 
 // receive hands the bytes of tx to s as a link would.
 func (s *side) receive(tx *packet.Tx) {
-	var p Packet
+	var p RxPacket
 	n, err := p.Header.Parse(append(tx.Head[:tx.HeadLen:tx.HeadLen], bytes.Join(tx.Payload, nil)...))
 	if err != nil {
 		s.t.Fatalf("emitted a packet that does not parse: %v", err)

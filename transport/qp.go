@@ -19,13 +19,13 @@ type QP struct {
 	req  requester
 	resp responder
 
-	hdr         packet.Header // of the packet being built
-	dest        any           // of the UD packet being emitted
-	wc          Completion    // being given to the sink
-	asker       Writer        // for the requester
-	taker       Writer        // for the responder
-	repliesLast bool          // replies went first in the last Transmit
-	sqdNotify   bool          // EventSQDrained is due when the send queue has drained
+	hdr          packet.Header // of the packet being built
+	dest         any           // of the UD packet being emitted
+	wc           Completion    // being given to the sink
+	reqWriter    Writer        // for the requester
+	respWriter   Writer        // for the responder
+	repliedFirst bool          // replies went first in the last Transmit
+	sqdNotify    bool          // EventSQDrained is due when the send queue has drained
 }
 
 // ErrService is returned by New for a transport service that is not implemented.
@@ -49,7 +49,7 @@ func New(c Config) (*QP, error) {
 		c.Counters = new(Counters)
 	}
 	q := &QP{cfg: c}
-	q.asker, q.taker = Writer{q, true}, Writer{q, false}
+	q.reqWriter, q.respWriter = Writer{q, true}, Writer{q, false}
 	q.sq.init(c.SendDepth, c.MaxSendSGE, c.MaxInline)
 	return q, nil
 }
@@ -104,7 +104,7 @@ func (q *QP) Modify(e *Env, a *ib.QPAttr, mask ib.QPAttrMask) error {
 	if err := checkAttr(a, mask); err != nil {
 		return err
 	}
-	if err := q.canResize(a, mask); err != nil {
+	if err := q.checkMTUChange(a, mask); err != nil {
 		return err
 	}
 	q.assign(a, mask)
@@ -114,7 +114,7 @@ func (q *QP) Modify(e *Env, a *ib.QPAttr, mask ib.QPAttrMask) error {
 	case to == ib.QPSReset:
 		q.reset()
 	case to == ib.QPSErr:
-		q.resp.silence()
+		q.resp.discardReplies()
 		q.flush(e)
 	case from == ib.QPSInit && to == ib.QPSRTR:
 		if q.cfg.Service == packet.UD {
@@ -156,7 +156,7 @@ func (q *QP) assign(a *ib.QPAttr, mask ib.QPAttrMask) {
 	if mask&ib.QPMaskMaxDestRDAtomic != 0 {
 		d.MaxDestRDAtomic = a.MaxDestRDAtomic
 		if q.state == ib.QPSSQD {
-			q.resp.answers.resize(int(a.MaxDestRDAtomic))
+			q.resp.replies.resize(int(a.MaxDestRDAtomic))
 		}
 	}
 	if mask&ib.QPMaskMaxRDAtomic != 0 {
@@ -186,7 +186,7 @@ func (q *QP) reset() {
 
 // Receive takes a packet that was sent to this queue pair. What there is to answer is
 // emitted by Transmit.
-func (q *QP) Receive(e *Env, p *Packet) {
+func (q *QP) Receive(e *Env, p *RxPacket) {
 	c := q.cfg.Counters
 	in := p.Opcode.Info()
 	c.RxOpcode[p.Opcode]++
@@ -200,16 +200,16 @@ func (q *QP) Receive(e *Env, p *Packet) {
 			q.resp.established = true
 			e.Sink.Event(q, ib.EventCommEst)
 		}
-		q.responderOf(e, p, in)
+		q.dispatchRequest(e, p, in)
 	case q.state < ib.QPSRTS:
 		c.Drop(DropState)
 	default:
-		q.complete(e, p, in)
+		q.handleResponse(e, p, in)
 	}
 }
 
 // responderOf gives a request to the responder of the queue pair's service.
-func (q *QP) responderOf(e *Env, p *Packet, in *packet.Info) {
+func (q *QP) dispatchRequest(e *Env, p *RxPacket, in *packet.Info) {
 	switch q.cfg.Service {
 	case packet.UC:
 		q.respondUC(e, p, in)
@@ -244,11 +244,11 @@ func (q *QP) Transmit(e *Env) (more bool) {
 	}
 	// An acknowledgement goes first: who gets it together with the next message hears in the natural order that
 	// its own was taken and what came of it. Longer answers take turns with requests.
-	acknowledge := q.resp.answers.head == q.resp.answers.tail
+	acknowledge := q.resp.replies.head == q.resp.replies.tail
 	if !acknowledge {
-		q.repliesLast = !q.repliesLast
+		q.repliedFirst = !q.repliedFirst
 	}
-	if acknowledge || q.repliesLast {
+	if acknowledge || q.repliedFirst {
 		more = q.reply(e)
 		return q.request(e) || more
 	}
@@ -262,7 +262,7 @@ func (q *QP) Fail(e *Env, ev ib.EventType) {
 	if q.state == ib.QPSErr || q.state == ib.QPSReset {
 		return
 	}
-	q.resp.silence()
+	q.resp.discardReplies()
 	q.toError(e)
 	e.Sink.Event(q, ev)
 }
@@ -273,33 +273,33 @@ func (q *QP) Fail(e *Env, ev ib.EventType) {
 // since the write has become an error; if not, the work request under way gets it.
 //
 // A peer whose data had no place hears a remote operational error.
-func (q *QP) MemoryFault(e *Env, w *Writer, told bool) {
+func (q *QP) MemoryFault(e *Env, w *Writer, completed bool) {
 	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
 		return
 	}
 	if w.Requester {
-		q.askedInVain(e, told)
+		q.failRequester(e, completed)
 		return
 	}
 	r := &q.resp
 	if q.reliable() {
-		r.takeBack()
+		r.unwind()
 		r.fatalNAK(packet.NAKRemoteOperational)
 	}
-	if !told && r.hasRecv && r.message == packet.KindSend {
-		q.received(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
+	if !completed && r.hasRecv && r.message == packet.KindSend {
+		q.completeRecv(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
 	}
 	q.toError(e)
 	e.Sink.Event(q, ib.EventQPFatal)
 }
 
 // askedInVain fails the requester, whose response could not be stored.
-func (q *QP) askedInVain(e *Env, told bool) {
-	if !told && !q.sq.empty() {
+func (q *QP) failRequester(e *Env, completed bool) {
+	if !completed && !q.sq.empty() {
 		q.failHead(e, ib.WCLocProtErr)
 		return
 	}
-	q.resp.silence()
+	q.resp.discardReplies()
 	q.toError(e)
 }
 
@@ -318,7 +318,7 @@ func (q *QP) flush(e *Env) {
 
 func (q *QP) flushSend(e *Env) {
 	for !q.sq.empty() {
-		q.finish(e, q.sq.head(), ib.WCWRFlushErr)
+		q.completeWR(e, q.sq.head(), ib.WCWRFlushErr)
 	}
 	q.req.stop(q)
 }

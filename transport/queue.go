@@ -10,9 +10,9 @@ type wqe struct {
 	SendWR
 	kind        packet.Kind
 	length      uint32      // bytes of the message
-	n           uint32      // PSNs it takes
+	psns        uint32      // PSNs it takes
 	first       uint64      // its first PSN, extended; valid once started
-	got         uint32      // responses received: READs
+	received    uint32      // responses received: READs
 	ssn         uint64      // send sequence number, from 1
 	started     bool        // has its PSNs
 	ownResponse bool        // an ACKNOWLEDGE does not complete it: READ, atomics, FLUSH, ATOMIC WRITE
@@ -23,7 +23,7 @@ type wqe struct {
 }
 
 // end is the PSN behind the message's last.
-func (w *wqe) end() uint64 { return w.first + uint64(w.n) }
+func (w *wqe) end() uint64 { return w.first + uint64(w.psns) }
 
 // sendQueue is the ring of work requests that are posted and not complete.
 // Indices only grow, modulo 2^32.
@@ -160,7 +160,7 @@ func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 }
 
 // finish completes the oldest work request, w, and frees its slot.
-func (q *QP) finish(e *Env, w *wqe, status ib.WCStatus) {
+func (q *QP) completeWR(e *Env, w *wqe, status ib.WCStatus) {
 	c := &q.wc
 	*c = Completion{
 		WRID: w.ID, Status: status, Opcode: wcOpcode(w.Opcode),
@@ -178,7 +178,7 @@ func (q *QP) finish(e *Env, w *wqe, status ib.WCStatus) {
 	}
 	if w.ownResponse && w.started {
 		q.req.reads--
-		q.req.readPSNs -= uint64(w.n - w.got)
+		q.req.readPSNs -= uint64(w.psns - w.received)
 	}
 	if q.req.cur == q.sq.headIndex {
 		q.req.cur, q.req.pkt = q.sq.headIndex+1, 0

@@ -6,7 +6,7 @@ import "softroce/internal/ib"
 // local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
 	deadline   int64  // of the local ACK timeout; 0: not running
-	expired    uint8  // how often in a row that has passed without an answer
+	timeouts   uint8  // how often in a row that has passed without an answer
 	window     uint64 // of SEND and WRITE packets: ackInterval after a timeout, up to sendWindow
 	rnrUntil   int64  // until when the responder asked for quiet; 0: not waiting
 	retries    uint8  // left
@@ -17,11 +17,11 @@ type recovery struct {
 }
 
 // foreverRNR is the RNR retry count that never runs out (IBTA 9.7.5.2.8).
-const foreverRNR = 7
+const infiniteRNRRetry = 7
 
 // waiting reports whether an RNR NAK holds the requester back; it ends the wait when
 // its time has come.
-func (r *recovery) waiting(now int64) bool {
+func (r *recovery) rnrWaiting(now int64) bool {
 	if r.rnrUntil == 0 {
 		return false
 	}
@@ -42,16 +42,16 @@ func (q *QP) armTimer(now int64) {
 		return
 	}
 	if r.deadline == 0 && r.rnrUntil == 0 && q.attr.Timeout != 0 {
-		r.deadline = now + ib.ACKTimeout(q.attr.Timeout)<<r.expired
+		r.deadline = now + ib.ACKTimeout(q.attr.Timeout)<<r.timeouts
 	}
 }
 
 // progress notes that una has moved: the counters start anew, and so does the timer.
-func (q *QP) progress(now int64) {
+func (q *QP) resetRecovery(now int64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
 	r.wentBack = false
-	r.deadline, r.expired = 0, 0
+	r.deadline, r.timeouts = 0, 0
 	r.window = min(2*r.window, sendWindow)
 	q.armTimer(now)
 }
@@ -81,7 +81,7 @@ func (q *QP) resend(e *Env) bool {
 	if r.wentBack && r.wentBackTo == r.una {
 		return false
 	}
-	if !q.spendRetry(e) {
+	if !q.useRetry(e) {
 		return true
 	}
 	r.wentBack, r.wentBackTo = true, r.una
@@ -91,7 +91,7 @@ func (q *QP) resend(e *Env) bool {
 }
 
 // spendRetry takes one from the retry count; where none is left the oldest work request fails.
-func (q *QP) spendRetry(e *Env) bool {
+func (q *QP) useRetry(e *Env) bool {
 	r := &q.req
 	if r.retries == 0 {
 		q.cfg.Counters.RetryExceeded++
@@ -105,14 +105,14 @@ func (q *QP) spendRetry(e *Env) bool {
 // failHead completes the oldest work request in error, and flushes the rest.
 func (q *QP) failHead(e *Env, s ib.WCStatus) {
 	if !q.sq.empty() {
-		q.finish(e, q.sq.head(), s)
+		q.completeWR(e, q.sq.head(), s)
 	}
-	q.resp.silence()
+	q.resp.discardReplies()
 	q.toError(e)
 }
 
 // receiverNotReady handles an RNR NAK with a timer code for the PSN una.
-func (q *QP) receiverNotReady(e *Env, wait int64) {
+func (q *QP) handleRNR(e *Env, wait int64) {
 	r := &q.req
 	q.cfg.Counters.RNRReceived++
 	if r.rnrRetries == 0 {
@@ -120,11 +120,11 @@ func (q *QP) receiverNotReady(e *Env, wait int64) {
 		q.failHead(e, ib.WCRNRRetryExcErr)
 		return
 	}
-	if r.rnrRetries != foreverRNR {
+	if r.rnrRetries != infiniteRNRRetry {
 		r.rnrRetries--
 	}
 	r.retries = q.attr.RetryCount // the responder answers: no transport retry is under way
-	r.deadline, r.expired = 0, 0
+	r.deadline, r.timeouts = 0, 0
 	r.wentBack = false
 	r.rnrUntil = e.Now + wait
 	q.goBack(r.una)
@@ -141,8 +141,8 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	q.cfg.Counters.LocalACKTimeout++
-	r.expired = min(r.expired+1, maxBackoff)
-	if !q.spendRetry(e) {
+	r.timeouts = min(r.timeouts+1, maxBackoff)
+	if !q.useRetry(e) {
 		return
 	}
 	r.wentBack = false

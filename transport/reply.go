@@ -8,14 +8,14 @@ import (
 
 // An answer is what the responder owes for a READ or an atomic. It is kept after it was
 // given, for requests that come again.
-type answer struct {
-	kind     packet.Kind
-	psn      uint32
-	at       uint64 // how many PSNs had been accepted before
-	n        uint32 // PSNs
-	msn      uint32
-	sent     uint32 // responses emitted
-	repeated bool   // of a duplicate
+type response struct {
+	kind      packet.Kind
+	psn       uint32
+	position  uint64 // how many PSNs had been accepted before
+	psns      uint32 // PSNs
+	msn       uint32
+	sent      uint32 // responses emitted
+	duplicate bool   // of a duplicate
 
 	va       uint64 // READ
 	rkey     uint32
@@ -26,53 +26,53 @@ type answer struct {
 }
 
 // answers are what waits to be emitted, in order, and behind it at most one ACK or NAK.
-type answers struct {
-	queue      []answer // a ring
-	head, tail uint32
-	fresh      int // in queue, not repeated
+type replyQueue struct {
+	queue       []response // a ring
+	head, tail  uint32
+	outstanding int // in queue, not repeated
 
-	kept []answer // the latest READs and atomics: the responder resources
-	next int      // of kept, to be overwritten
-	max  int      // max_dest_rd_atomic
+	resources    []response // the latest READs and atomics: the responder resources
+	nextResource int        // of kept, to be overwritten
+	max          int        // max_dest_rd_atomic
 
 	ack     bool            // an ACK of all up to the expected PSN is due
 	nak     packet.Syndrome // a NAK is due; 0: none
-	nakFor  uint32          // NAKSequence: the PSN that drew it
+	nakPSN  uint32          // NAKSequence: the PSN that drew it
 	nakSent bool            // no further NAK until the expected PSN comes
 }
 
-func (a *answers) init(max int) {
+func (a *replyQueue) init(max int) {
 	n := 1
-	for n < answersPerResource*max {
+	for n < queuedPerResource*max {
 		n *= 2
 	}
-	*a = answers{queue: make([]answer, n), kept: make([]answer, max), max: max}
+	*a = replyQueue{queue: make([]response, n), resources: make([]response, max), max: max}
 }
 
 // resize is init for answers in use: what waits, and the latest of what is kept, stays.
-func (a *answers) resize(limit int) {
+func (a *replyQueue) resize(limit int) {
 	old := *a
 	a.init(limit)
-	a.ack, a.nak, a.nakFor, a.nakSent = old.ack, old.nak, old.nakFor, old.nakSent
-	a.head, a.tail, a.fresh = old.head, old.tail, old.fresh
+	a.ack, a.nak, a.nakPSN, a.nakSent = old.ack, old.nak, old.nakPSN, old.nakSent
+	a.head, a.tail, a.outstanding = old.head, old.tail, old.outstanding
 	if len(a.queue) < len(old.queue) {
-		a.queue = make([]answer, len(old.queue))
+		a.queue = make([]response, len(old.queue))
 	}
 	for i := a.head; i != a.tail; i++ {
 		a.queue[i%uint32(len(a.queue))] = old.queue[i%uint32(len(old.queue))]
 	}
 	for k := 1; k <= min(limit, old.max); k++ {
-		a.kept[limit-k] = old.kept[(old.next+old.max-k)%old.max]
+		a.resources[limit-k] = old.resources[(old.nextResource+old.max-k)%old.max]
 	}
 }
 
-func (a *answers) reset() {
-	*a = answers{queue: a.queue, kept: a.kept, max: a.max}
-	clear(a.kept)
+func (a *replyQueue) reset() {
+	*a = replyQueue{queue: a.queue, resources: a.resources, max: a.max}
+	clear(a.resources)
 }
 
 // expectedCame ends the quiet after a NAK. An RNR NAK not yet emitted is overtaken.
-func (a *answers) expectedCame() {
+func (a *replyQueue) expectedReceived() {
 	a.nakSent = false
 	if a.nak.IsRNR() {
 		a.nak, a.ack = 0, true
@@ -80,45 +80,45 @@ func (a *answers) expectedCame() {
 }
 
 // full reports whether the requester has as many READs and atomics outstanding as were agreed.
-func (a *answers) full() bool { return a.fresh >= a.max || a.room() == 0 }
+func (a *replyQueue) full() bool { return a.outstanding >= a.max || a.room() == 0 }
 
-func (a *answers) room() int { return len(a.queue) - int(a.tail-a.head) }
+func (a *replyQueue) room() int { return len(a.queue) - int(a.tail-a.head) }
 
 // add queues the answer of a new request and keeps it.
-func (a *answers) add(n answer) {
+func (a *replyQueue) add(n response) {
 	a.push(n)
-	a.fresh++
-	a.kept[a.next] = n
-	a.next = (a.next + 1) % len(a.kept)
+	a.outstanding++
+	a.resources[a.nextResource] = n
+	a.nextResource = (a.nextResource + 1) % len(a.resources)
 }
 
 // repeat queues an answer that was given before. It carries the present MSN.
-func (a *answers) repeat(n answer, msn uint32) bool {
-	if a.room() <= max(a.max-a.fresh, 0) { // new requests come first
+func (a *replyQueue) requeue(n response, msn uint32) bool {
+	if a.room() <= max(a.max-a.outstanding, 0) { // new requests come first
 		return false
 	}
-	n.repeated, n.sent, n.msn = true, 0, msn
+	n.duplicate, n.sent, n.msn = true, 0, msn
 	a.push(n)
 	return true
 }
 
-func (a *answers) push(n answer) {
+func (a *replyQueue) push(n response) {
 	a.queue[a.tail%uint32(len(a.queue))] = n
 	a.tail++
 }
 
-func (a *answers) pop() {
-	if !a.queue[a.head%uint32(len(a.queue))].repeated {
-		a.fresh--
+func (a *replyQueue) pop() {
+	if !a.queue[a.head%uint32(len(a.queue))].duplicate {
+		a.outstanding--
 	}
 	a.head++
 }
 
 // find returns the kept answer to a request that lies at a position of responder.position.
-func (a *answers) find(at uint64) *answer {
-	for i := range a.kept {
-		k := &a.kept[i]
-		if k.kind != packet.KindNone && at-k.at < uint64(k.n) {
+func (a *replyQueue) find(at uint64) *response {
+	for i := range a.resources {
+		k := &a.resources[i]
+		if k.kind != packet.KindNone && at-k.position < uint64(k.psns) {
 			return k
 		}
 	}
@@ -127,7 +127,7 @@ func (a *answers) find(at uint64) *answer {
 
 // reply emits answers until they or the room end; true where it was the room.
 func (q *QP) reply(e *Env) (more bool) {
-	s := &q.resp.answers
+	s := &q.resp.replies
 	for s.head != s.tail {
 		a := &s.queue[s.head%uint32(len(s.queue))]
 		var full bool
@@ -166,15 +166,15 @@ func (q *QP) credits() packet.Syndrome {
 }
 
 // replyRead emits the responses of a READ.
-func (q *QP) replyRead(e *Env, a *answer) (full bool) {
+func (q *QP) replyRead(e *Env, a *response) (full bool) {
 	mtu := uint32(q.attr.PathMTU)
 	var chunk []byte
-	for a.sent < a.n {
+	for a.sent < a.psns {
 		offset := a.sent * mtu
 		n := min(mtu, a.length-offset)
 		if uint32(len(chunk)) < n {
 			var err error
-			if chunk, err = q.readChunk(e, a, offset); isFull(err) {
+			if chunk, err = q.readChunk(e, a, offset); isTransient(err) {
 				return true
 			} else if err != nil {
 				q.readFailed(e, a)
@@ -185,7 +185,7 @@ func (q *QP) replyRead(e *Env, a *answer) (full bool) {
 		if tx == nil {
 			return true
 		}
-		h := q.replyHeader(readResponseOpcode(a.sent == 0, a.sent == a.n-1), packet.PSNAdd(a.psn, int(a.sent)))
+		h := q.replyHeader(readResponseOpcode(a.sent == 0, a.sent == a.psns-1), packet.PSNAdd(a.psn, int(a.sent)))
 		h.AETH = packet.AETH{Syndrome: q.credits(), MSN: a.msn}
 		tx.Begin()
 		if n > 0 {
@@ -195,15 +195,15 @@ func (q *QP) replyRead(e *Env, a *answer) (full bool) {
 		tx.Finish(h)
 		q.cfg.Counters.TxOpcode[h.Opcode]++
 		a.sent++
-		q.resp.acknowledged(packet.PSNAdd(h.PSN, 1), a.msn)
+		q.resp.noteAcked(packet.PSNAdd(h.PSN, 1), a.msn)
 	}
-	q.resp.answers.pop()
+	q.resp.replies.pop()
 	return false
 }
 
 // readChunk fetches the bytes of a READ from offset on: as many as one call to memory is worth.
-func (q *QP) readChunk(e *Env, a *answer, offset uint32) ([]byte, error) {
-	n := min(a.length-offset, q.worth(e, uint64(a.n-a.sent)))
+func (q *QP) readChunk(e *Env, a *response, offset uint32) ([]byte, error) {
+	n := min(a.length-offset, q.fetchLimit(e, uint64(a.psns-a.sent)))
 	if n == 0 {
 		return nil, errNoRoom
 	}
@@ -213,10 +213,10 @@ func (q *QP) readChunk(e *Env, a *answer, offset uint32) ([]byte, error) {
 // readFailed refuses a READ whose memory went away after it was accepted. What was accepted
 // after it gets no answer: the requester flushes it. A READ that was answered before and is
 // asked for again gets none either.
-func (q *QP) readFailed(e *Env, a *answer) {
-	s := &q.resp.answers
-	if a.repeated {
-		q.cfg.Counters.Drop(DropDuplicate)
+func (q *QP) readFailed(e *Env, a *response) {
+	s := &q.resp.replies
+	if a.duplicate {
+		q.cfg.Counters.Drop(DropDuplicateRequest)
 		s.pop()
 		return
 	}
@@ -228,7 +228,7 @@ func (q *QP) readFailed(e *Env, a *answer) {
 	s.reset()
 	q.resp.epsn, q.resp.msn = psn, msn
 	if q.state != ib.QPSErr {
-		q.refuse(e, nak)
+		q.rejectRequest(e, nak)
 		return
 	}
 	s.nak = nak
@@ -246,7 +246,7 @@ func readResponseOpcode(first, last bool) packet.Opcode {
 	return packet.ReadResponseMid
 }
 
-func (q *QP) replyAtomic(e *Env, a *answer) (full bool) {
+func (q *QP) replyAtomic(e *Env, a *response) (full bool) {
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		return true
@@ -257,8 +257,8 @@ func (q *QP) replyAtomic(e *Env, a *answer) (full bool) {
 	tx.Begin()
 	tx.Finish(h)
 	q.cfg.Counters.TxOpcode[h.Opcode]++
-	q.resp.acknowledged(packet.PSNAdd(a.psn, 1), a.msn)
-	q.resp.answers.pop()
+	q.resp.noteAcked(packet.PSNAdd(a.psn, 1), a.msn)
+	q.resp.replies.pop()
 	return false
 }
 
@@ -274,16 +274,16 @@ func (q *QP) replyACK(e *Env) (full bool) {
 	tx.Finish(h)
 	q.cfg.Counters.TxOpcode[h.Opcode]++
 	q.cfg.Counters.ACKSent++
-	q.resp.acknowledged(q.resp.epsn, q.resp.msn)
-	q.resp.answers.ack = false
+	q.resp.noteAcked(q.resp.epsn, q.resp.msn)
+	q.resp.replies.ack = false
 	return false
 }
 
 // replyNAK refuses the expected PSN. It acknowledges all before it, so an ACK is not needed too.
 func (q *QP) replyNAK(e *Env) (full bool) {
 	r := &q.resp
-	s := &r.answers
-	if s.nak == packet.NAKSequence && packet.PSNDiff(r.epsn, s.nakFor) > 0 {
+	s := &r.replies
+	if s.nak == packet.NAKSequence && packet.PSNDiff(r.epsn, s.nakPSN) > 0 {
 		s.nak = 0 // what was missing came in the meantime, and so did what drew the NAK
 		return s.ack && q.replyACK(e)
 	}
@@ -302,7 +302,7 @@ func (q *QP) replyNAK(e *Env) (full bool) {
 	} else {
 		c.NAKSent[s.nak-packet.NAKSequence]++
 	}
-	r.acknowledged(r.epsn, r.msn)
+	r.noteAcked(r.epsn, r.msn)
 	s.nak, s.ack, s.nakSent = 0, false, true
 	return false
 }

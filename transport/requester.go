@@ -45,14 +45,14 @@ func (r *requester) stop(q *QP) {
 // true where it was the room.
 func (q *QP) request(e *Env) (more bool) {
 	r := &q.req
-	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.waiting(e.Now) {
+	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.rnrWaiting(e.Now) {
 		return false
 	}
 	r.src.chunk = nil
 	for r.cur != q.sq.tailIndex {
 		w := q.sq.at(r.cur)
-		if q.swallows(w) {
-			q.finish(e, w, ib.WCSuccess)
+		if q.discardOversized(w) {
+			q.completeWR(e, w, ib.WCSuccess)
 			continue
 		}
 		if w.local {
@@ -61,7 +61,7 @@ func (q *QP) request(e *Env) (more bool) {
 			}
 			continue
 		}
-		if !w.started && (q.state == ib.QPSSQD || !q.mayStart(e, w)) {
+		if !w.started && (q.state == ib.QPSSQD || !q.tryStart(e, w)) {
 			break
 		}
 		if w.status != ib.WCSuccess {
@@ -75,14 +75,14 @@ func (q *QP) request(e *Env) (more bool) {
 			break
 		}
 	}
-	q.retireFailed(e)
+	q.completeFailed(e)
 	q.armTimer(e.Now)
 	return more
 }
 
 // swallows reports whether w is a datagram longer than the port's MTU: it is not sent, and
 // completes without an error (C10-93.1.1).
-func (q *QP) swallows(w *wqe) bool {
+func (q *QP) discardOversized(w *wqe) bool {
 	if q.cfg.Service != packet.UD || w.status != ib.WCSuccess || q.state == ib.QPSSQD || w.length <= uint32(q.attr.PathMTU) {
 		return false
 	}
@@ -100,7 +100,7 @@ func (r *requester) windowLeft() uint64 {
 
 // mayStart decides whether w, the next new work request, can have its PSNs now, and gives
 // them. A work request that is found wrong gets its status instead.
-func (q *QP) mayStart(e *Env, w *wqe) bool {
+func (q *QP) tryStart(e *Env, w *wqe) bool {
 	r := &q.req
 	if w.status != ib.WCSuccess {
 		return false
@@ -108,13 +108,13 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	if q.fenced(w) {
 		return false
 	}
-	if w.n = uint32(packet.PSNCount(w.length, q.attr.PathMTU)); w.kind != packet.KindRead && w.ownResponse {
-		w.n = 1
+	if w.psns = uint32(packet.PSNCount(w.length, q.attr.PathMTU)); w.kind != packet.KindRead && w.ownResponse {
+		w.psns = 1
 	}
-	if r.next-r.una+uint64(w.n) > maxOutstanding && r.next != r.una {
+	if r.next-r.una+uint64(w.psns) > maxOutstanding && r.next != r.una {
 		return false
 	}
-	if w.ownResponse && !q.mayRead(w) {
+	if w.ownResponse && !q.readAllowed(w) {
 		return false
 	}
 	if r.credited && w.ssn > r.limit && consumesRecv(w) && r.una != r.next {
@@ -126,12 +126,12 @@ func (q *QP) mayStart(e *Env, w *wqe) bool {
 	w.first, w.started = r.next, true
 	if w.ownResponse {
 		r.reads++
-		r.readPSNs += uint64(w.n)
+		r.readPSNs += uint64(w.psns)
 	}
 	return true
 }
 
-func (q *QP) mayRead(w *wqe) bool {
+func (q *QP) readAllowed(w *wqe) bool {
 	r := &q.req
 	if q.attr.MaxRDAtomic == 0 {
 		w.status = ib.WCLocQPOpErr
@@ -140,7 +140,7 @@ func (q *QP) mayRead(w *wqe) bool {
 	if r.reads >= int(q.attr.MaxRDAtomic) {
 		return false
 	}
-	return r.reads == 0 || r.readPSNs+uint64(w.n) <= readWindow
+	return r.reads == 0 || r.readPSNs+uint64(w.psns) <= readWindow
 }
 
 func consumesRecv(w *wqe) bool {
@@ -154,16 +154,16 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	offset := r.pkt * uint32(q.attr.PathMTU)
 	h.BTH = packet.BTH{PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: uint32(r.send) & packet.PSNMask}
 	if w.ownResponse {
-		return q.emitRead(e, w, offset)
+		return q.emitReadOrAtomic(e, w, offset)
 	}
 	n := min(uint32(q.attr.PathMTU), w.length-offset)
-	first, last := r.pkt == 0, r.pkt == w.n-1
+	first, last := r.pkt == 0, r.pkt == w.psns-1
 
 	before := r.src
 	r.src.seek(w, offset)
 	var err error
 	r.segs, err = r.src.take(e, q, n, r.segs[:0])
-	if isFull(err) {
+	if isTransient(err) {
 		r.src = before
 		r.src.chunk = nil
 		return false, true
@@ -184,7 +184,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	h.Solicited = last && w.Flags&ib.SendSolicited != 0 && consumesRecv(w)
 	r.sinceAck++
 	if !q.reliable() {
-		q.addressed(h, w)
+		q.setDatagramHeaders(h, w)
 	} else if last || r.sinceAck >= ackInterval || r.send+1-r.una >= r.window+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
 	}
@@ -193,10 +193,10 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		tx.Add(s)
 	}
 	tx.Finish(h)
-	q.sent(h.Opcode, 1)
+	q.advanceSend(h.Opcode, 1)
 	switch r.pkt++; {
 	case last && !q.reliable():
-		q.finish(e, w, ib.WCSuccess) // there is nothing to wait for
+		q.completeWR(e, w, ib.WCSuccess) // there is nothing to wait for
 	case last:
 		r.cur, r.pkt = r.cur+1, 0
 	}
@@ -205,7 +205,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 
 // addressed completes the headers of an unreliable service: no acknowledgement is asked
 // for, and a datagram says whose it is and under which key.
-func (q *QP) addressed(h *packet.Header, w *wqe) {
+func (q *QP) setDatagramHeaders(h *packet.Header, w *wqe) {
 	if q.cfg.Service != packet.UD {
 		return
 	}
@@ -221,7 +221,7 @@ const controlledQKey = 1 << 31
 
 // emitRead emits the request of a READ, from offset on where part of it has come, of an atomic, a
 // FLUSH or an ATOMIC WRITE.
-func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
+func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	r := &q.req
 	r.segs = r.segs[:0]
 	if w.kind == packet.KindAtomicWrite {
@@ -259,7 +259,7 @@ func (q *QP) emitRead(e *Env, w *wqe, offset uint32) (ok, full bool) {
 		tx.Add(s)
 	}
 	tx.Finish(h)
-	q.sent(h.Opcode, uint64(w.n-r.pkt))
+	q.advanceSend(h.Opcode, uint64(w.psns-r.pkt))
 	r.cur, r.pkt = r.cur+1, 0
 	return true, false
 }
@@ -272,7 +272,7 @@ func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
 	var err error
 	r.segs, err = r.src.take(e, q, atomicLen, r.segs)
 	r.src = gather{}
-	if isFull(err) {
+	if isTransient(err) {
 		return false, true
 	}
 	if err != nil {
@@ -283,7 +283,7 @@ func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
 }
 
 // sent moves on behind a packet that takes n PSNs.
-func (q *QP) sent(op packet.Opcode, n uint64) {
+func (q *QP) advanceSend(op packet.Opcode, n uint64) {
 	r := &q.req
 	q.cfg.Counters.TxOpcode[op]++
 	if r.send < r.next {
@@ -325,18 +325,18 @@ func requestOpcode(o ib.WROpcode, first, last bool) uint8 {
 
 // retireFailed completes a work request that the requester itself found wrong, when all
 // before it are done. The queue pair goes to error. In SQD one that is not begun waits.
-func (q *QP) retireFailed(e *Env) {
+func (q *QP) completeFailed(e *Env) {
 	if q.sq.empty() {
 		return
 	}
 	if w := q.sq.head(); w.status != ib.WCSuccess && (w.started || q.state != ib.QPSSQD) {
-		q.finish(e, w, w.status)
+		q.completeWR(e, w, w.status)
 		if !q.reliable() {
 			q.state, q.sqdNotify = ib.QPSSQE, false // the receive queue goes on (IBTA 10.3.1)
 			q.flushSend(e)
 			return
 		}
-		q.resp.silence()
+		q.resp.discardReplies()
 		q.toError(e)
 	}
 }

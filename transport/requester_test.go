@@ -216,8 +216,8 @@ func TestResponsesThatCannotBeTaken(t *testing.T) {
 		{"LAST in the place of FIRST", packet.ReadResponseLast, 0, 1024, false, "1:7 2:5", DropLocalError},
 		{"atomic answer before the READ's", packet.AtomicAcknowledge, 2, 0, false, "", NumDropReasons},
 		{"READ response to an atomic", packet.ReadResponseOnly, 2, 8, false, "", NumDropReasons},
-		{"response of nobody", packet.ReadResponseOnly, 9, 8, false, "", DropUnsent},
-		{"response of long ago", packet.ReadResponseOnly, -9, 8, false, "", DropResponse},
+		{"response of nobody", packet.ReadResponseOnly, 9, 8, false, "", DropACKBeyondSent},
+		{"response of long ago", packet.ReadResponseOnly, -9, 8, false, "", DropUnmatchedResponse},
 	} {
 		a, b := connect(t, usual)
 		a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()})
@@ -242,7 +242,7 @@ func TestAtomicAnswersThatCannotBeTaken(t *testing.T) {
 		done string
 		drop DropReason
 	}{
-		{"with a NAK inside", packet.AtomicAcknowledge, packet.NAKRemoteAccess, false, "", DropResponse},
+		{"with a NAK inside", packet.AtomicAcknowledge, packet.NAKRemoteAccess, false, "", DropUnmatchedResponse},
 		{"into memory that is gone", packet.AtomicAcknowledge, unlimited, true, "1:4", DropLocalError},
 		{"of a READ", packet.ReadResponseOnly, unlimited, false, "1:7", DropLocalError},
 	} {

@@ -31,7 +31,7 @@ type responder struct {
 
 	target target // XRC
 
-	answers answers
+	replies replyQueue
 }
 
 func (r *responder) start(q *QP) {
@@ -39,47 +39,47 @@ func (r *responder) start(q *QP) {
 	r.reset()
 	r.established = established
 	r.epsn, r.acked = q.attr.RQPSN, q.attr.RQPSN
-	r.answers.init(int(q.attr.MaxDestRDAtomic))
+	r.replies.init(int(q.attr.MaxDestRDAtomic))
 }
 
 func (r *responder) reset() {
-	*r = responder{answers: r.answers}
-	r.answers.reset()
+	*r = responder{replies: r.replies}
+	r.replies.reset()
 }
 
 // respond handles one request packet.
-func (q *QP) respond(e *Env, p *Packet, in *packet.Info) {
+func (q *QP) respond(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	switch d := packet.PSNDiff(p.PSN, r.epsn); {
 	case d > 0:
-		q.ahead(p)
+		q.outOfSequence(p)
 	case d < 0:
 		q.duplicate(e, p, in)
 	default:
-		r.answers.expectedCame()
+		r.replies.expectedReceived()
 		if refusal := q.accept(e, p, in); refusal != 0 {
 			q.cfg.Counters.Drop(DropLocalError)
-			q.refuse(e, refusal)
+			q.rejectRequest(e, refusal)
 		}
 	}
 }
 
 // ahead handles a request beyond the expected PSN: one NAK, then quiet until the expected
 // one comes (IBTA 9.7.5.2.4).
-func (q *QP) ahead(p *Packet) {
+func (q *QP) outOfSequence(p *RxPacket) {
 	r := &q.resp
 	q.cfg.Counters.OutOfSequence++
 	q.cfg.Counters.Drop(DropSequence)
-	if !r.answers.nakSent {
-		r.answers.nakSent = true
-		r.answers.nak, r.answers.nakFor = packet.NAKSequence, p.PSN
+	if !r.replies.nakSent {
+		r.replies.nakSent = true
+		r.replies.nak, r.replies.nakPSN = packet.NAKSequence, p.PSN
 	}
 }
 
 // accept carries out a request with the expected PSN. It returns the NAK that refuses it, or 0.
-func (q *QP) accept(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+func (q *QP) accept(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if !r.inOrder(in) || !q.finds(p) || !q.permits(in.Kind) {
+	if !r.inSequence(in) || !q.findSRQ(p) || !q.permits(in.Kind) {
 		return packet.NAKInvalidRequest
 	}
 	switch in.Kind {
@@ -100,7 +100,7 @@ func (q *QP) accept(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 }
 
 // inOrder checks the sequence of First, Middle, Last and Only (IBTA 9.7.4.1.2, table 26).
-func (r *responder) inOrder(in *packet.Info) bool {
+func (r *responder) inSequence(in *packet.Info) bool {
 	if in.Position.StartsMessage() {
 		return r.message == packet.KindNone
 	}
@@ -122,7 +122,7 @@ func (q *QP) permits(k packet.Kind) bool {
 }
 
 // fits checks a packet's payload against its place in the message.
-func (q *QP) fits(p *Packet, in *packet.Info) bool {
+func (q *QP) lengthFits(p *RxPacket, in *packet.Info) bool {
 	mtu := q.attr.PathMTU
 	switch in.Position {
 	case packet.First, packet.Middle:
@@ -143,18 +143,18 @@ func (q *QP) takeRecv() bool {
 	if rq := q.recvQueue(); rq == nil || !rq.Next(&r.recv) {
 		c := q.cfg.Counters
 		c.OutOfBuffer++
-		c.Drop(DropNotReady)
-		r.answers.nak = packet.SyndromeRNR | packet.Syndrome(q.attr.MinRNRTimer)
-		r.answers.nakSent = true // packets behind this one draw no NAK of their own
+		c.Drop(DropReceiverNotReady)
+		r.replies.nak = packet.SyndromeRNR | packet.Syndrome(q.attr.MinRNRTimer)
+		r.replies.nakSent = true // packets behind this one draw no NAK of their own
 		return false
 	}
 	r.hasRecv = true
 	return true
 }
 
-func (q *QP) acceptSend(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+func (q *QP) acceptSend(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if !q.fits(p, in) {
+	if !q.lengthFits(p, in) {
 		return packet.NAKInvalidRequest
 	}
 	if in.Position.StartsMessage() {
@@ -167,41 +167,41 @@ func (q *QP) acceptSend(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
 		return packet.NAKInvalidRequest
 	}
-	switch r.into.write(e, &q.taker, p.Payload, p.Len, in.Position.EndsMessage()) {
+	switch r.into.write(e, &q.respWriter, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case ib.WCLocLenErr:
 		q.cfg.Counters.RespLocalLength++
-		q.received(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
+		q.completeRecv(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
 		return packet.NAKInvalidRequest
 	case ib.WCLocProtErr:
-		q.received(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
+		q.completeRecv(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
 		return packet.NAKRemoteOperational
 	}
 	r.placed += uint32(p.Len)
 	if in.Headers&packet.HasIETH != 0 {
 		if err := e.Table.Invalidate(q.pd(), q.cfg.QPN, p.Invalidate); err != nil {
-			q.cannotInvalidate(e)
+			q.invalidateFailed(e)
 			return 0
 		}
 	}
 	q.advance(p, in, packet.KindSend)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxSendRequests++
-		q.received(e, q.recvCompletion(p, in, ib.WCRecv, r.placed))
+		q.completeRecv(e, q.recvCompletion(p, in, ib.WCRecv, r.placed))
 	}
 	return 0
 }
 
-func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+func (q *QP) acceptWrite(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if !q.fits(p, in) {
+	if !q.lengthFits(p, in) {
 		return packet.NAKInvalidRequest
 	}
 	if in.Position.StartsMessage() {
-		if nak := q.openWrite(e, p); nak != 0 {
+		if nak := q.beginWrite(e, p); nak != 0 {
 			return nak
 		}
 	}
-	if !q.completesWrite(p, in) {
+	if !q.writeLengthMatches(p, in) {
 		return packet.NAKInvalidRequest
 	}
 	if p.Len > 0 && !r.region.Live() {
@@ -216,13 +216,13 @@ func (q *QP) acceptWrite(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
 		q.cfg.Counters.RxWriteRequests++
 	}
 	if in.ConsumesRecv {
-		q.received(e, q.recvCompletion(p, in, ib.WCRecvRDMAWithImm, r.placed))
+		q.completeRecv(e, q.recvCompletion(p, in, ib.WCRecvRDMAWithImm, r.placed))
 	}
 	return 0
 }
 
 // completesWrite checks a packet's length against what the RETH announced.
-func (q *QP) completesWrite(p *Packet, in *packet.Info) bool {
+func (q *QP) writeLengthMatches(p *RxPacket, in *packet.Info) bool {
 	n, left := uint32(p.Len), q.resp.left
 	if in.Position.EndsMessage() {
 		return n == left
@@ -231,17 +231,17 @@ func (q *QP) completesWrite(p *Packet, in *packet.Info) bool {
 }
 
 // placeWrite writes a packet's payload.
-func (q *QP) placeWrite(e *Env, p *Packet, in *packet.Info) {
+func (q *QP) placeWrite(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	for k, b := range p.Payload {
-		e.Mem.Write(&q.taker, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
+		e.Mem.Write(&q.respWriter, r.region, r.va, b, in.Position.EndsMessage() && k == len(p.Payload)-1)
 		r.va += uint64(len(b))
 	}
 	r.left -= uint32(p.Len)
 }
 
 // openWrite checks the whole target of a WRITE before its first byte is written.
-func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
+func (q *QP) beginWrite(e *Env, p *RxPacket) packet.Syndrome {
 	r := &q.resp
 	if p.RETH.Length > MaxMessage {
 		return packet.NAKInvalidRequest
@@ -258,7 +258,7 @@ func (q *QP) openWrite(e *Env, p *Packet) packet.Syndrome {
 	return 0
 }
 
-func (q *QP) recvCompletion(p *Packet, in *packet.Info, op ib.WCOpcode, n uint32) Completion {
+func (q *QP) recvCompletion(p *RxPacket, in *packet.Info, op ib.WCOpcode, n uint32) Completion {
 	c := Completion{Opcode: op, ByteLen: n, Solicited: p.Solicited, SrcQP: q.attr.DestQPN, VLAN: p.VLAN}
 	if in.Headers&packet.HasDETH != 0 {
 		c.SrcQP = p.DETH.SrcQP
@@ -273,7 +273,7 @@ func (q *QP) recvCompletion(p *Packet, in *packet.Info, op ib.WCOpcode, n uint32
 }
 
 // received completes the current receive work request.
-func (q *QP) received(e *Env, c Completion) {
+func (q *QP) completeRecv(e *Env, c Completion) {
 	r := &q.resp
 	switch c.Status {
 	case ib.WCSuccess:
@@ -290,7 +290,7 @@ func (q *QP) received(e *Env, c Completion) {
 }
 
 // advance moves on behind an accepted packet of a SEND or WRITE.
-func (q *QP) advance(p *Packet, in *packet.Info, k packet.Kind) {
+func (q *QP) advance(p *RxPacket, in *packet.Info, k packet.Kind) {
 	r := &q.resp
 	r.epsn, r.accepted = packet.PSNAdd(r.epsn, 1), r.accepted+1
 	r.message = k
@@ -299,16 +299,16 @@ func (q *QP) advance(p *Packet, in *packet.Info, k packet.Kind) {
 		r.msn = packet.PSNAdd(r.msn, 1)
 	}
 	if p.AckReq {
-		r.answers.ack = true
+		r.replies.ack = true
 	}
 }
 
-func (q *QP) acceptRead(e *Env, p *Packet) packet.Syndrome {
+func (q *QP) acceptRead(e *Env, p *RxPacket) packet.Syndrome {
 	r := &q.resp
-	if r.answers.full() || p.Len != 0 || p.RETH.Length > MaxMessage {
+	if r.replies.full() || p.Len != 0 || p.RETH.Length > MaxMessage {
 		return packet.NAKInvalidRequest
 	}
-	a := answer{kind: packet.KindRead, psn: r.epsn, n: uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)),
+	a := response{kind: packet.KindRead, psn: r.epsn, psns: uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)),
 		va: p.RETH.VA, rkey: p.RETH.RKey, length: p.RETH.Length, pd: q.pd()}
 	if a.length > 0 {
 		var err error
@@ -317,97 +317,97 @@ func (q *QP) acceptRead(e *Env, p *Packet) packet.Syndrome {
 		}
 	}
 	q.cfg.Counters.RxReadRequests++
-	q.acceptAnswered(a)
+	q.acceptWithResponse(a)
 	return 0
 }
 
-func (q *QP) acceptAtomic(e *Env, p *Packet, in *packet.Info) packet.Syndrome {
+func (q *QP) acceptAtomic(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
-	if r.answers.full() || p.Len != 0 || p.Atomic.VA%8 != 0 {
+	if r.replies.full() || p.Len != 0 || p.Atomic.VA%8 != 0 {
 		return packet.NAKInvalidRequest
 	}
 	region, err := e.Table.Remote(q.pd(), q.cfg.QPN, p.Atomic.RKey, p.Atomic.VA, 8, ib.AccessRemoteAtomic)
 	if err != nil {
 		return packet.NAKRemoteAccess
 	}
-	a := answer{kind: in.Kind, psn: r.epsn, n: 1}
+	a := response{kind: in.Kind, psn: r.epsn, psns: 1}
 	if in.Kind == packet.KindCompareSwap {
 		a.original, err = e.Mem.CompareSwap(region, p.Atomic.VA, p.Atomic.Compare, p.Atomic.SwapAdd)
 	} else {
 		a.original, err = e.Mem.FetchAdd(region, p.Atomic.VA, p.Atomic.SwapAdd)
 	}
 	if err != nil {
-		return cannotChange(err)
+		return atomicNAK(err)
 	}
 	q.cfg.Counters.RxAtomicRequests++
-	q.acceptAnswered(a)
+	q.acceptWithResponse(a)
 	return 0
 }
 
 // acceptAnswered notes a request that has an answer of its own. Its MSN counts it already (C9-148).
-func (q *QP) acceptAnswered(a answer) {
+func (q *QP) acceptWithResponse(a response) {
 	r := &q.resp
 	r.msn = packet.PSNAdd(r.msn, 1)
-	a.msn, a.at = r.msn, r.accepted
-	r.epsn, r.accepted = packet.PSNAdd(r.epsn, int(a.n)), r.accepted+uint64(a.n)
-	r.answers.add(a)
+	a.msn, a.position = r.msn, r.accepted
+	r.epsn, r.accepted = packet.PSNAdd(r.epsn, int(a.psns)), r.accepted+uint64(a.psns)
+	r.replies.add(a)
 }
 
 // duplicate answers a request whose PSN was seen before, without doing again what must
 // not be done twice (IBTA 9.7.5.1.2 and following).
-func (q *QP) duplicate(e *Env, p *Packet, in *packet.Info) {
+func (q *QP) duplicate(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	c := q.cfg.Counters
 	c.DuplicateRequest++
 	switch {
 	case in.Response == packet.KindAck:
-		r.answers.ack = true
+		r.replies.ack = true
 	case in.Kind == packet.KindRead:
-		if a, ok := q.repeatRead(e, p); !ok || !r.answers.repeat(a, r.msn) {
-			c.Drop(DropDuplicate)
+		if a, ok := q.findDuplicateRead(e, p); !ok || !r.replies.requeue(a, r.msn) {
+			c.Drop(DropDuplicateRequest)
 		}
 	case in.Kind.HasOwnResponse():
-		a := r.answers.find(r.position(p.PSN))
-		if a == nil || a.kind != in.Kind || !r.answers.repeat(*a, r.msn) {
-			c.Drop(DropDuplicate)
+		a := r.replies.find(r.extendPSN(p.PSN))
+		if a == nil || a.kind != in.Kind || !r.replies.requeue(*a, r.msn) {
+			c.Drop(DropDuplicateRequest)
 		}
 	default:
-		c.Drop(DropDuplicate)
+		c.Drop(DropDuplicateRequest)
 	}
 }
 
 // position tells which of the accepted PSNs a duplicate has, in a number that does not
 // come around.
-func (r *responder) position(psn uint32) uint64 {
+func (r *responder) extendPSN(psn uint32) uint64 {
 	return r.accepted + uint64(packet.PSNDiff(psn, r.epsn))
 }
 
 // repeatRead finds the READ that p asks for again, whole or from a later packet on.
-func (q *QP) repeatRead(e *Env, p *Packet) (answer, bool) {
-	a := q.resp.answers.find(q.resp.position(p.PSN))
+func (q *QP) findDuplicateRead(e *Env, p *RxPacket) (response, bool) {
+	a := q.resp.replies.find(q.resp.extendPSN(p.PSN))
 	if a == nil || a.kind != packet.KindRead || p.Len != 0 {
-		return answer{}, false
+		return response{}, false
 	}
 	skipped := uint64(packet.PSNDiff(p.PSN, a.psn)) * uint64(q.attr.PathMTU)
 	if skipped > uint64(a.length) || p.RETH.VA != a.va+skipped || p.RETH.RKey != a.rkey ||
 		uint64(p.RETH.Length) > uint64(a.length)-skipped {
-		return answer{}, false
+		return response{}, false
 	}
 	again := *a
 	again.psn, again.va, again.length = p.PSN, p.RETH.VA, p.RETH.Length
-	again.n, again.sent = uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)), 0
+	again.psns, again.sent = uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)), 0
 	if again.length > 0 {
 		var err error
 		again.region, err = e.Table.Remote(again.pd, q.cfg.QPN, again.rkey, again.va, again.length, ib.AccessRemoteRead)
 		if err != nil {
-			return answer{}, false
+			return response{}, false
 		}
 	}
 	return again, true
 }
 
 // refuse answers a request with a fatal NAK and takes the queue pair to error.
-func (q *QP) refuse(e *Env, s packet.Syndrome) {
+func (q *QP) rejectRequest(e *Env, s packet.Syndrome) {
 	r := &q.resp
 	r.fatalNAK(s)
 	ev := ib.EventQPReqErr
@@ -423,36 +423,36 @@ func (q *QP) refuse(e *Env, s packet.Syndrome) {
 		if s == packet.NAKRemoteAccess {
 			status = ib.WCRemAccessErr
 		}
-		q.received(e, Completion{Status: status, Opcode: ib.WCRecv})
+		q.completeRecv(e, Completion{Status: status, Opcode: ib.WCRecv})
 	}
 	q.toError(e)
 	e.Sink.Event(q, ev)
 }
 
 // acknowledged notes that an answer went out which acknowledges all before psn.
-func (r *responder) acknowledged(psn, msn uint32) {
+func (r *responder) noteAcked(psn, msn uint32) {
 	if packet.PSNDiff(psn, r.acked) > 0 {
 		r.acked, r.ackedMSN = psn, msn
 	}
 }
 
 // takeBack forgets what was accepted since the last answer went out: it was in vain.
-func (r *responder) takeBack() {
-	r.answers.reset()
+func (r *responder) unwind() {
+	r.replies.reset()
 	r.epsn, r.msn = r.acked, r.ackedMSN
 }
 
 // fatalNAK lets s be the last answer of this queue pair, to the expected PSN.
-func (r *responder) fatalNAK(s packet.Syndrome) { r.answers.nak, r.answers.ack = s, false }
+func (r *responder) fatalNAK(s packet.Syndrome) { r.replies.nak, r.replies.ack = s, false }
 
 // silence forgets all that was to be answered.
-func (r *responder) silence() { r.answers.reset() }
+func (r *responder) discardReplies() { r.replies.reset() }
 
 // flush completes the receive queue with WRFlushErr. A shared receive queue keeps its
 // work requests; its owner hears that this queue pair will take no more.
 func (r *responder) flush(q *QP, e *Env) {
 	if r.hasRecv {
-		q.received(e, Completion{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv})
+		q.completeRecv(e, Completion{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv})
 	}
 	rq := q.cfg.Recv
 	if rq == nil {
@@ -466,6 +466,6 @@ func (r *responder) flush(q *QP, e *Env) {
 		return
 	}
 	for rq.Next(&r.recv) {
-		q.received(e, Completion{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv})
+		q.completeRecv(e, Completion{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv})
 	}
 }

@@ -10,7 +10,7 @@ import (
 
 // respondUC handles one request packet of UC. A gap in the PSNs loses the message that is
 // open, or the one whose start is missing; the next one starts anew.
-func (q *QP) respondUC(e *Env, p *Packet, in *packet.Info) {
+func (q *QP) respondUC(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	if p.PSN != r.epsn {
 		r.message = packet.KindNone
@@ -22,7 +22,7 @@ func (q *QP) respondUC(e *Env, p *Packet, in *packet.Info) {
 		r.message = packet.KindNone // an open one was cut off
 	case r.message != in.Kind:
 		r.message = packet.KindNone
-		q.cfg.Counters.Drop(DropAbandoned)
+		q.cfg.Counters.Drop(DropAbandonedMessage)
 		return
 	}
 	reason, ok := q.placeUC(e, p, in)
@@ -39,8 +39,8 @@ func (q *QP) respondUC(e *Env, p *Packet, in *packet.Info) {
 
 // placeUC puts a packet's payload where it belongs. The receive work request of a message that
 // is not taken stays for the next.
-func (q *QP) placeUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
-	if !q.fits(p, in) || !q.permits(in.Kind) {
+func (q *QP) placeUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
+	if !q.lengthFits(p, in) || !q.permits(in.Kind) {
 		return DropInvalid, false
 	}
 	if in.Kind == packet.KindSend {
@@ -49,11 +49,11 @@ func (q *QP) placeUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
 	return q.placeWriteUC(e, p, in)
 }
 
-func (q *QP) placeSendUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
+func (q *QP) placeSendUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	r := &q.resp
 	if in.Position.StartsMessage() {
-		if !q.haveRecv() {
-			return DropNotReady, false
+		if !q.takeRecvUnreliable() {
+			return DropReceiverNotReady, false
 		}
 		r.into.begin(r.recv.SGEs, 0)
 		r.placed = 0
@@ -61,7 +61,7 @@ func (q *QP) placeSendUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) 
 	if uint64(r.placed)+uint64(p.Len) > MaxMessage {
 		return DropInvalid, false
 	}
-	switch r.into.write(e, &q.taker, p.Payload, p.Len, in.Position.EndsMessage()) {
+	switch r.into.write(e, &q.respWriter, p.Payload, p.Len, in.Position.EndsMessage()) {
 	case ib.WCLocLenErr:
 		return q.recvTooShort(e), false
 	case ib.WCLocProtErr:
@@ -71,37 +71,37 @@ func (q *QP) placeSendUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) 
 	r.placed += uint32(p.Len)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxSendRequests++
-		q.received(e, q.recvCompletion(p, in, ib.WCRecv, r.placed))
+		q.completeRecv(e, q.recvCompletion(p, in, ib.WCRecv, r.placed))
 	}
 	return 0, true
 }
 
-func (q *QP) placeWriteUC(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
+func (q *QP) placeWriteUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	r := &q.resp
-	if in.Position.StartsMessage() && q.openWrite(e, p) != 0 {
+	if in.Position.StartsMessage() && q.beginWrite(e, p) != 0 {
 		return DropAccess, false
 	}
-	if !q.completesWrite(p, in) {
+	if !q.writeLengthMatches(p, in) {
 		return DropInvalid, false
 	}
 	if p.Len > 0 && !r.region.Live() {
 		return DropAccess, false
 	}
-	if in.ConsumesRecv && !q.haveRecv() {
-		return DropNotReady, false
+	if in.ConsumesRecv && !q.takeRecvUnreliable() {
+		return DropReceiverNotReady, false
 	}
 	q.placeWrite(e, p, in)
 	if in.Position.EndsMessage() {
 		q.cfg.Counters.RxWriteRequests++
 	}
 	if in.ConsumesRecv {
-		q.received(e, q.recvCompletion(p, in, ib.WCRecvRDMAWithImm, r.placed))
+		q.completeRecv(e, q.recvCompletion(p, in, ib.WCRecvRDMAWithImm, r.placed))
 	}
 	return 0, true
 }
 
 // haveRecv makes a receive work request the current one, if there is one.
-func (q *QP) haveRecv() bool {
+func (q *QP) takeRecvUnreliable() bool {
 	r := &q.resp
 	if !r.hasRecv && (q.cfg.Recv == nil || !q.cfg.Recv.Next(&r.recv)) {
 		q.cfg.Counters.OutOfBuffer++
@@ -117,7 +117,7 @@ func (q *QP) haveRecv() bool {
 func (q *QP) recvTooShort(e *Env) DropReason {
 	q.cfg.Counters.RespLocalLength++
 	if q.cfg.Recv.Shared() {
-		q.received(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
+		q.completeRecv(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
 	}
 	return DropRecvTooShort
 }
@@ -125,36 +125,36 @@ func (q *QP) recvTooShort(e *Env) DropReason {
 // recvFailed completes the current receive work request in error, which the queue pair does
 // not survive.
 func (q *QP) recvFailed(e *Env, s ib.WCStatus) {
-	q.received(e, Completion{Status: s, Opcode: ib.WCRecv})
+	q.completeRecv(e, Completion{Status: s, Opcode: ib.WCRecv})
 	q.toError(e)
 	e.Sink.Event(q, ib.EventQPFatal)
 }
 
 // respondUD handles a datagram. Its receive gets 40 bytes of headers first: the GRH, or what
 // stands for it on IPv4.
-func (q *QP) respondUD(e *Env, p *Packet, in *packet.Info) {
+func (q *QP) respondUD(e *Env, p *RxPacket, in *packet.Info) {
 	if reason, ok := q.placeUD(e, p, in); !ok {
 		q.cfg.Counters.Drop(reason)
 	}
 }
 
-func (q *QP) placeUD(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
+func (q *QP) placeUD(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	r := &q.resp
 	switch {
 	case p.DETH.QKey != q.attr.QKey:
 		return DropQKey, false
 	case p.Len > q.attr.PathMTU:
 		return DropInvalid, false
-	case !q.haveRecv():
-		return DropNotReady, false
+	case !q.takeRecvUnreliable():
+		return DropReceiverNotReady, false
 	case listLength(r.recv.SGEs) < uint64(packet.GRHLen+p.Len):
 		return q.recvTooShort(e), false
 	}
 	r.into.begin(r.recv.SGEs, 0)
 	r.grh[0] = p.GRH
-	st := r.into.write(e, &q.taker, r.grh[:], len(p.GRH), false)
+	st := r.into.write(e, &q.respWriter, r.grh[:], len(p.GRH), false)
 	if st == ib.WCSuccess {
-		st = r.into.write(e, &q.taker, p.Payload, p.Len, true)
+		st = r.into.write(e, &q.respWriter, p.Payload, p.Len, true)
 	}
 	r.grh[0] = nil
 	if st != ib.WCSuccess {
@@ -165,6 +165,6 @@ func (q *QP) placeUD(e *Env, p *Packet, in *packet.Info) (DropReason, bool) {
 	c := q.recvCompletion(p, in, ib.WCRecv, uint32(packet.GRHLen+p.Len))
 	c.Flags |= ib.WCGRH
 	c.SL = p.SL
-	q.received(e, c)
+	q.completeRecv(e, c)
 	return 0, true
 }

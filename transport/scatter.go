@@ -124,11 +124,11 @@ func (g *gather) seek(w *wqe, pos uint32) {
 var errNoRoom = errors.New("no room to send")
 
 // isFull reports whether memory could not be read because of what goes on in this step alone.
-func isFull(err error) bool { return err == errNoRoom || errors.Is(err, mrtable.ErrArena) }
+func isTransient(err error) bool { return err == errNoRoom || errors.Is(err, mrtable.ErrArena) }
 
 // worth returns how many bytes of a message are worth fetching: what can be sent in this step,
 // as what is left over then would have to be fetched again.
-func (q *QP) worth(e *Env, packets uint64) uint32 {
+func (q *QP) fetchLimit(e *Env, packets uint64) uint32 {
 	packets = min(packets, uint64(e.Sink.Room(q)))
 	return uint32(min(readAhead, packets*uint64(q.attr.PathMTU)))
 }
@@ -164,7 +164,7 @@ func (g *gather) fetch(e *Env, q *QP) error {
 		g.i, g.off = g.i+1, 0
 		return nil
 	}
-	n := min(s.Length-g.off, q.worth(e, max(1, q.req.windowLeft())))
+	n := min(s.Length-g.off, q.fetchLimit(e, max(1, q.req.windowLeft())))
 	if n == 0 {
 		return errNoRoom
 	}
@@ -203,5 +203,5 @@ func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) ib.WCStatus {
 	q.req.piece[0] = b
 	var to scatter
 	to.begin(w.SGEs, 0)
-	return to.write(e, &q.asker, q.req.piece[:], len(b), true)
+	return to.write(e, &q.reqWriter, q.req.piece[:], len(b), true)
 }

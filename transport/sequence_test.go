@@ -39,8 +39,8 @@ func (s *side) say(base uint32) string {
 }
 
 // request hands the responder of s a request packet made by hand, and lets it answer.
-func (s *side) request(op uint8, psn uint32, n int, edit ...func(*Packet)) {
-	p := Packet{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn, AckReq: true}}, Len: n}
+func (s *side) request(op uint8, psn uint32, n int, edit ...func(*RxPacket)) {
+	p := RxPacket{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn, AckReq: true}}, Len: n}
 	if n > 0 {
 		p.Payload = [][]byte{make([]byte, n)}
 	}
@@ -54,7 +54,7 @@ func (s *side) request(op uint8, psn uint32, n int, edit ...func(*Packet)) {
 
 // take hands the queue pair of s one packet, which counts as dropped once at most, and lets
 // it answer.
-func (s *side) take(p *Packet) {
+func (s *side) take(p *RxPacket) {
 	s.t.Helper()
 	before := s.count.dropped()
 	s.qp.Receive(&s.env, p)
@@ -76,12 +76,12 @@ func (c *Counters) dropped() (n uint64) {
 	return n
 }
 
-func reth(va uint64, n uint32) func(*Packet) {
-	return func(p *Packet) { p.RETH.VA, p.RETH.Length = va, n }
+func reth(va uint64, n uint32) func(*RxPacket) {
+	return func(p *RxPacket) { p.RETH.VA, p.RETH.Length = va, n }
 }
-func badKey(p *Packet)    { p.RETH.RKey ^= 0x5a; p.Atomic.RKey ^= 0x5a }
-func unaligned(p *Packet) { p.Atomic.VA += 4 }
-func quiet(p *Packet)     { p.AckReq = false }
+func badKey(p *RxPacket)    { p.RETH.RKey ^= 0x5a; p.Atomic.RKey ^= 0x5a }
+func unaligned(p *RxPacket) { p.Atomic.VA += 4 }
+func quiet(p *RxPacket)     { p.AckReq = false }
 
 func statuses(cs []Completion) string {
 	var w []string
@@ -98,9 +98,9 @@ func TestResponderAnswers(t *testing.T) {
 		op   uint8
 		psn  int
 		n    int
-		edit []func(*Packet)
+		edit []func(*RxPacket)
 	}
-	on := func(op uint8, psn, n int, edit ...func(*Packet)) req { return req{op, psn, n, edit} }
+	on := func(op uint8, psn, n int, edit ...func(*RxPacket)) req { return req{op, psn, n, edit} }
 	for _, c := range []struct {
 		name  string
 		reqs  []req
@@ -190,7 +190,7 @@ func TestMemoryThatFailedLateIsRefusedForWhatWasNotAcknowledged(t *testing.T) {
 	b.request(packet.WriteOnly, usual.psn, 8)
 	b.room = 0
 	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 1), 8)
-	b.qp.MemoryFault(&b.env, &b.qp.taker, false)
+	b.qp.MemoryFault(&b.env, &b.qp.respWriter, false)
 	b.room = -1
 	b.qp.Transmit(&b.env)
 	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/1" {
@@ -240,7 +240,7 @@ func TestReorderInsideABatchDrawsNoNAKForWhatCame(t *testing.T) {
 
 // reply hands the requester of s an ACK or NAK made by hand.
 func (s *side) reply(op uint8, psn uint32, syn packet.Syndrome, msn uint32, n int) {
-	p := Packet{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn}, AETH: packet.AETH{Syndrome: syn, MSN: msn}}, Len: n}
+	p := RxPacket{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn}, AETH: packet.AETH{Syndrome: syn, MSN: msn}}, Len: n}
 	if n > 0 {
 		p.Payload = [][]byte{make([]byte, n)}
 	}
@@ -268,22 +268,22 @@ func TestRequesterReactions(t *testing.T) {
 	}{
 		{"ACK of the last covers all", []rep{ack(2, unlimited)}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
 		{"old ACK", []rep{ack(2, unlimited), ack(0, unlimited)}, "", "1:0 2:0 3:0", DropGhostACK, ib.QPSRTS},
-		{"ACK beyond what was sent", []rep{ack(6, unlimited)}, "", "", DropUnsent, ib.QPSRTS},
+		{"ACK beyond what was sent", []rep{ack(6, unlimited)}, "", "", DropACKBeyondSent, ib.QPSRTS},
 		{"NAK sequence acknowledges what is before it", []rep{ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", NumDropReasons, ib.QPSRTS},
-		{"its echo is ignored", []rep{ack(1, packet.NAKSequence), ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", DropUnwanted, ib.QPSRTS},
+		{"its echo is ignored", []rep{ack(1, packet.NAKSequence), ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", DropStaleResponse, ib.QPSRTS},
 		{"READ response acknowledges what is before it", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
-		{"gap in READ responses: the rest is asked for again, once", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}, {packet.ReadResponseLast, 5, unlimited, 952}}, "READ_REQUEST+4", "1:0 2:0 3:0", DropUnwanted, ib.QPSRTS},
+		{"gap in READ responses: the rest is asked for again, once", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}, {packet.ReadResponseLast, 5, unlimited, 952}}, "READ_REQUEST+4", "1:0 2:0 3:0", DropStaleResponse, ib.QPSRTS},
 		{"whole READ", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseMid, 4, 0, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}}, "", "1:0 2:0 3:0 4:0", NumDropReasons, ib.QPSRTS},
 		{"READ response too short", []rep{{packet.ReadResponseFirst, 3, unlimited, 1000}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
 		{"READ response too long", []rep{{packet.ReadResponseOnly, 3, unlimited, 1024}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
 		{"ACK of a READ without its data", []rep{ack(5, unlimited)}, "READ_REQUEST+3", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
-		{"response to a SEND", []rep{{packet.ReadResponseOnly, 1, unlimited, 8}}, "", "", DropResponse, ib.QPSRTS},
+		{"response to a SEND", []rep{{packet.ReadResponseOnly, 1, unlimited, 8}}, "", "", DropUnmatchedResponse, ib.QPSRTS},
 		{"atomic answer to a READ", []rep{{packet.AtomicAcknowledge, 3, unlimited, 0}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
 		{"NAK invalid request", []rep{ack(1, packet.NAKInvalidRequest)}, "", "1:0 2:9 3:5 4:5", NumDropReasons, ib.QPSErr},
 		{"NAK remote access", []rep{ack(0, packet.NAKRemoteAccess)}, "", "1:10 2:5 3:5 4:5", NumDropReasons, ib.QPSErr},
 		{"NAK remote operational", []rep{ack(2, packet.NAKRemoteOperational)}, "", "1:0 2:0 3:11 4:5", NumDropReasons, ib.QPSErr},
 		{"RNR NAK: wait", []rep{ack(1, packet.SyndromeRNR|12)}, "", "1:0", NumDropReasons, ib.QPSRTS},
-		{"reserved syndrome", []rep{ack(1, 0x45)}, "", "", DropResponse, ib.QPSRTS},
+		{"reserved syndrome", []rep{ack(1, 0x45)}, "", "", DropUnmatchedResponse, ib.QPSRTS},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			a, b := connect(t, usual)

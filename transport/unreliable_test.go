@@ -56,13 +56,13 @@ type req struct {
 	op   uint8
 	psn  int
 	n    int
-	edit []func(*Packet)
+	edit []func(*RxPacket)
 }
 
-func on(op uint8, psn, n int, edit ...func(*Packet)) req { return req{op, psn, n, edit} }
+func on(op uint8, psn, n int, edit ...func(*RxPacket)) req { return req{op, psn, n, edit} }
 
-func withImm(v uint32) func(*Packet) { return func(p *Packet) { p.Imm = v } }
-func solicited(p *Packet)            { p.Solicited = true }
+func withImm(v uint32) func(*RxPacket) { return func(p *RxPacket) { p.Imm = v } }
+func solicited(p *RxPacket)            { p.Solicited = true }
 
 // TestUCResponder: path MTU 1024, two receives of 2000 bytes posted. No request draws an answer.
 func TestUCResponder(t *testing.T) {
@@ -400,7 +400,7 @@ func FuzzUnreliable(f *testing.F) {
 			for len(rest) > 0 {
 				one := rest[:min(len(rest), int(size)+packet.BTHLen)]
 				rest = rest[len(one):]
-				var p Packet
+				var p RxPacket
 				m, err := p.Header.Parse(one)
 				if err != nil || len(one)-m < int(p.Pad) {
 					continue
@@ -439,7 +439,7 @@ func TestUnreliableDataPathsAllocateNothing(t *testing.T) {
 	x, y := &pool{side: a, slots: make([]packet.Tx, 64)}, &pool{side: b, slots: make([]packet.Tx, 64)}
 	a.env.Sink, b.env.Sink = x, y
 	wr := SendWR{Opcode: ib.WRRDMAWrite, SGEs: a.sge(0, 20000), RemoteAddr: sideBase, RKey: b.region.RKey()}
-	var pkt Packet
+	var pkt RxPacket
 	one := func() {
 		a.post(wr)
 		x.exchange(y, &pkt)
@@ -454,7 +454,7 @@ func TestUnreliableDataPathsAllocateNothing(t *testing.T) {
 	ring := RecvWR{1, u.sge(0, 200)}
 	u.rq.wrs = make([]RecvWR, 0, 1000)
 	grh := make([]byte, packet.GRHLen)
-	pkt = Packet{Header: packet.Header{BTH: packet.BTH{Opcode: 0x64}, DETH: packet.DETH{QKey: testQKey}}, Payload: [][]byte{make([]byte, 100)}, Len: 100, GRH: grh}
+	pkt = RxPacket{Header: packet.Header{BTH: packet.BTH{Opcode: 0x64}, DETH: packet.DETH{QKey: testQKey}}, Payload: [][]byte{make([]byte, 100)}, Len: 100, GRH: grh}
 	send := SendWR{Opcode: ib.WRSend, SGEs: u.sge(0, 100), Dest: u}
 	one = func() {
 		u.rq.wrs = append(u.rq.wrs, ring)

@@ -46,13 +46,13 @@ func (x *sill) bind(qpn uint32) {
 func nextKey(k uint32) uint32 { return k&^0xff | (k+1)&0xff }
 
 // through aims a request at the window, off bytes in.
-func (x *sill) through(off, n int) func(*Packet) {
-	return func(p *Packet) {
+func (x *sill) through(off, n int) func(*RxPacket) {
+	return func(p *RxPacket) {
 		p.RETH = packet.RETH{VA: sillBase + 1024 + uint64(off), RKey: x.key, Length: uint32(n)}
 	}
 }
 
-func (x *sill) invalidating(p *Packet) { p.Invalidate = x.key }
+func (x *sill) invalidating(p *RxPacket) { p.Invalidate = x.key }
 
 func TestSENDWithInvalidate(t *testing.T) {
 	const sendFirst, sendLastInv, sendOnlyInv, writeOnly = packet.SendFirst, packet.SendLastInv, packet.SendOnlyInv, packet.WriteOnly
@@ -80,13 +80,13 @@ func TestSENDWithInvalidate(t *testing.T) {
 			return []req{on(sendOnlyInv, 0, 0, x.invalidating), on(sendOnlyInv, 1, 0, x.invalidating)}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "1:0 2:0", false, ib.QPSRTS},
 		{"wrong key: no NAK, and the end", func(x *sill) []req {
-			return []req{on(sendOnlyInv, 0, 10, func(p *Packet) { p.Invalidate = x.key - 1 }), on(writeOnly, 1, 8)}
+			return []req{on(sendOnlyInv, 0, 10, func(p *RxPacket) { p.Invalidate = x.key - 1 }), on(writeOnly, 1, 8)}
 		}, "", "1:9 2:5", true, ib.QPSErr},
 		{"a region's key: the same", func(x *sill) []req {
-			return []req{on(sendOnlyInv, 0, 10, func(p *Packet) { p.Invalidate = x.region.RKey() })}
+			return []req{on(sendOnlyInv, 0, 10, func(p *RxPacket) { p.Invalidate = x.region.RKey() })}
 		}, "", "1:9 2:5", true, ib.QPSErr},
 		{"what came before it is acknowledged all the same", func(x *sill) []req {
-			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 10, func(p *Packet) { p.Invalidate = 0 })}
+			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 10, func(p *RxPacket) { p.Invalidate = 0 })}
 		}, "ACKNOWLEDGE+0/ack/1", "1:9 2:5", true, ib.QPSErr},
 		{"without a receive: RNR, and nothing is invalidated", func(x *sill) []req {
 			x.rq.wrs = nil
@@ -187,7 +187,7 @@ func TestWindowsUnderWay(t *testing.T) {
 					if reqs[i].op == packet.WriteOnly {
 						n = reqs[i].n
 					}
-					reqs[i].edit = append(reqs[i].edit, x.through(0, n), func(p *Packet) {
+					reqs[i].edit = append(reqs[i].edit, x.through(0, n), func(p *RxPacket) {
 						for _, b := range p.Payload {
 							b[0] = 0xee
 						}
@@ -221,7 +221,7 @@ func TestADuplicateREADThroughAWindowThatHasGoneIsDropped(t *testing.T) {
 	x.play(read)
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	x.play(read)
-	if got := b.say(usual.psn); got != "READ_RESPONSE_ONLY+0/ack/1" || b.count.Drops[DropDuplicate] != 1 {
+	if got := b.say(usual.psn); got != "READ_RESPONSE_ONLY+0/ack/1" || b.count.Drops[DropDuplicateRequest] != 1 {
 		t.Errorf("%s, %s", got, drops(&b.count))
 	}
 }

@@ -18,7 +18,7 @@ type target struct {
 
 // finds looks up the shared receive queue that a request of XRC names. All packets of a message name the
 // same; it must be one of the target's domain.
-func (q *QP) finds(p *Packet) bool {
+func (q *QP) findSRQ(p *RxPacket) bool {
 	if q.cfg.Role != Target {
 		return true
 	}

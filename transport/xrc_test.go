@@ -124,13 +124,13 @@ func TestXRCEndToEnd(t *testing.T) {
 	}
 }
 
-func to(srq uint32) func(*Packet) { return func(p *Packet) { p.XRCSRQ = srq } }
+func to(srq uint32) func(*RxPacket) { return func(p *RxPacket) { p.XRCSRQ = srq } }
 
 // TestXRCTarget: each queue has one receive of 2000 bytes, with its number for an ID.
 func TestXRCTarget(t *testing.T) {
 	const x = uint8(packet.XRC)
-	with := func(b *xside, n uint32) func(*Packet) {
-		return func(p *Packet) {
+	with := func(b *xside, n uint32) func(*RxPacket) {
+		return func(p *RxPacket) {
 			p.XRCSRQ = n
 			p.RETH.RKey, p.Atomic.RKey = b.srqs[n].region.RKey(), b.srqs[n].region.RKey()
 		}

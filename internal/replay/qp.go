@@ -115,7 +115,7 @@ func (b *bench) connect(a ib.QPAttr, s packet.Service, rts bool) error {
 
 // receive hands a captured packet to the queue pair, with headers that may have been changed for it.
 func (b *bench) receive(h packet.Header, payload []byte) {
-	p := transport.Packet{Header: h, Len: len(payload)}
+	p := transport.RxPacket{Header: h, Len: len(payload)}
 	if len(payload) > 0 {
 		p.Payload = [][]byte{payload}
 	}
