@@ -34,7 +34,7 @@ func (n *cmNIC) refresh() {
 }
 
 // changed follows the interface.
-func (n *cmNIC) changed() {
+func (n *cmNIC) addressesChanged() {
 	n.refresh()
 	n.service.manager.AddressesChanged(n)
 }

@@ -51,7 +51,7 @@ func newCMService(devices []device) (*cmService, error) {
 	s.manager = cm.NewManager(nics, binary.LittleEndian.Uint64(seed[:]))
 	for _, n := range s.nics {
 		n.engine.Do(func() { n.HandleMADs(n.receive) })
-		n.Interface().OnChange(func() { s.post(n.changed) })
+		n.Interface().OnChange(func() { s.post(n.addressesChanged) })
 	}
 	go s.run()
 	return s, nil
@@ -115,7 +115,7 @@ func (s *cmService) run() {
 func (s *cmService) now() int64 { return int64(time.Since(s.start)) + 1 }
 
 // remove tells programs that their devices go away.
-func (s *cmService) remove() {
+func (s *cmService) removeDevices() {
 	s.do(func() {
 		for _, n := range s.nics {
 			s.manager.Remove(n)

@@ -26,37 +26,37 @@ type conn struct {
 	sock   *net.UnixConn
 	peer   peer
 
-	ctx    context.Context // ends with the connection
-	cancel context.CancelFunc
-	later  sync.WaitGroup // requests that wait for a neighbour
-	slots  chan struct{}  // one for each that may
+	ctx          context.Context // ends with the connection
+	cancel       context.CancelFunc
+	slowRequests sync.WaitGroup // requests that wait for a neighbour
+	slowSlots    chan struct{}  // one for each that may
 
-	ending sync.Once
-	reason error // why end was called
+	endOnce sync.Once
+	reason  error // why end was called
 
-	mu      sync.Mutex // held while a request is handled
-	greeted bool
-	comm    string
-	device  device
-	nic     *nic.Context // nil until a device is opened
-	objects handles
-	sink    *eventRing
-	bells   []byte // the doorbell page
-	bellFD  int
-	process *mrtable.Process // the client's, once asked for
-	capture Capture
-	host    *conn // whose context the connection has joined, or nil; set once, by joinDevice
-	guests  map[*conn]struct{}
-	page    pageID      // of the doorbell page
-	session *cm.Session // nil before the connection manager is opened
+	mu         sync.Mutex // held while a request is handled
+	helloDone  bool
+	comm       string
+	device     device
+	nic        *nic.Context // nil until a device is opened
+	objects    handles
+	events     *eventRing
+	doorbells  []byte // the doorbell page
+	doorbellFD int
+	process    *mrtable.Process // the client's, once asked for
+	capture    Capture
+	owner      *conn // whose context the connection has joined, or nil; set once, by joinDevice
+	joined     map[*conn]struct{}
+	page       pageID      // of the doorbell page
+	session    *cm.Session // nil before the connection manager is opened
 }
 
 // maxResolving is how many requests of a client may wait for neighbours at a time. More
 // are answered in turn.
-const maxResolving = 64
+const maxSlowRequests = 64
 
 func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
-	c := &conn{server: s, sock: sock, peer: p, bellFD: -1, slots: make(chan struct{}, maxResolving)}
+	c := &conn{server: s, sock: sock, peer: p, doorbellFD: -1, slowSlots: make(chan struct{}, maxSlowRequests)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.objects.init()
 	return c
@@ -83,7 +83,7 @@ func (c *conn) serve() {
 			return
 		case err != nil:
 			// Not a message: what this client says next would mean as little.
-			c.end(refuse(syscall.EPROTO, "%v", err))
+			c.end(errorf(syscall.EPROTO, "%v", err))
 			return
 		}
 		c.handle(&p)
@@ -95,35 +95,35 @@ func (c *conn) handle(p *control.Packet) {
 	op, err := c.lookUp(p)
 	if err != nil {
 		p.CloseFDs()
-		c.reply(p, answer{}, err)
+		c.sendReply(p, reply{}, err)
 		return
 	}
 	if op.slow != nil {
 		c.handleSlow(op, *p)
 		return
 	}
-	a, err := c.within(op, func(owner *conn) (answer, error) {
+	a, err := c.locked(op, func(owner *conn) (reply, error) {
 		if owner != c {
-			if err := shown(p); err != nil {
-				return answer{}, err
+			if err := checkJoinedMemory(p); err != nil {
+				return reply{}, err
 			}
 		}
 		return op.run(owner, p)
 	})
 	p.CloseFDs()
-	c.reply(p, a, err)
+	c.sendReply(p, a, err)
 }
 
 // within calls f with the connection that owns the objects which an operation is about, and its lock held.
-func (c *conn) within(op *operation, f func(owner *conn) (answer, error)) (answer, error) {
+func (c *conn) locked(op *operation, f func(owner *conn) (reply, error)) (reply, error) {
 	owner := c
-	if c.host != nil && op.open {
-		owner = c.host
+	if c.owner != nil && op.open {
+		owner = c.owner
 	}
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
 	if owner != c && owner.nic == nil {
-		return answer{}, refuse(syscall.ENODEV, "the context that was joined has ended")
+		return reply{}, errorf(syscall.ENODEV, "the context that was joined has ended")
 	}
 	return f(owner)
 }
@@ -133,22 +133,22 @@ func (c *conn) within(op *operation, f func(owner *conn) (answer, error)) (answe
 func (c *conn) handleSlow(op *operation, p control.Packet) {
 	p.Body = append([]byte(nil), p.Body...)
 	do := func() {
-		var a answer
+		var a reply
 		owner := c
-		if c.host != nil && op.open {
-			owner = c.host
+		if c.owner != nil && op.open {
+			owner = c.owner
 		}
 		finish, err := op.slow(owner, &p)
 		if err == nil {
-			a, err = c.within(op, func(*conn) (answer, error) { return finish() })
+			a, err = c.locked(op, func(*conn) (reply, error) { return finish() })
 		}
-		c.reply(&p, a, err)
+		c.sendReply(&p, a, err)
 	}
 	select {
-	case c.slots <- struct{}{}:
-		c.later.Go(func() {
+	case c.slowSlots <- struct{}{}:
+		c.slowRequests.Go(func() {
 			do()
-			<-c.slots
+			<-c.slowSlots
 		})
 	default:
 		do()
@@ -156,13 +156,13 @@ func (c *conn) handleSlow(op *operation, p control.Packet) {
 }
 
 // An answer is what a good reply carries.
-type answer struct {
-	body  []any // message structs
-	fds   []int
-	spent []int // those of fds that the daemon needs no more
+type reply struct {
+	body       []any // message structs
+	fds        []int
+	closeAfter []int // those of fds that the daemon needs no more
 }
 
-func (c *conn) reply(p *control.Packet, a answer, err error) {
+func (c *conn) sendReply(p *control.Packet, a reply, err error) {
 	h := abi.Header{Version: abi.Version, Op: p.Header.Op, Tag: p.Header.Tag, FDs: uint32(len(a.fds))}
 	var msg []byte
 	if err != nil {
@@ -173,31 +173,31 @@ func (c *conn) reply(p *control.Packet, a answer, err error) {
 		msg = abi.Message(nil, h, a.body...)
 	}
 	err = control.Write(c.sock, msg, a.fds...)
-	for _, fd := range a.spent {
+	for _, fd := range a.closeAfter {
 		unix.Close(fd)
 	}
 	if err != nil {
-		c.end(refuse(syscall.EPIPE, "a reply could not be sent: %v", err))
+		c.end(errorf(syscall.EPIPE, "a reply could not be sent: %v", err))
 	}
 }
 
 // end closes the connection from this side, with a reason that the client gets to hear.
 // It may be called from any goroutine; serve then ends.
 func (c *conn) end(reason error) {
-	c.ending.Do(func() {
+	c.endOnce.Do(func() {
 		c.reason = reason
 		c.server.log.Info("client dismissed", "pid", c.peer.PID, "uid", c.peer.UID, "reason", reason)
-		c.farewell(reason)
+		c.sendGoodbye(reason)
 		c.shutdown()
 	})
 }
 
 // farewell tells the client why the connection will close; if it does not read, it does
 // not hear.
-func (c *conn) farewell(reason error) {
+func (c *conn) sendGoodbye(reason error) {
 	no, text := explain(reason)
 	h := abi.Header{Version: abi.Version, Op: abi.OpGoodbye, Errno: uint32(no)}
-	c.sock.SetWriteDeadline(time.Now().Add(farewellTimeout))
+	c.sock.SetWriteDeadline(time.Now().Add(goodbyeTimeout))
 	control.Write(c.sock, abi.Message(nil, h, []byte(text)))
 }
 
@@ -208,11 +208,11 @@ func (c *conn) shutdown() {
 }
 
 // fatal tells the client that its device is going away.
-func (c *conn) fatal() {
+func (c *conn) notifyFatal() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.nic != nil {
-		c.device.engine.Do(func() { c.sink.AsyncEvent(nic.Event{Type: ib.EventDeviceFatal, Port: 1}) })
+		c.device.engine.Do(func() { c.events.AsyncEvent(nic.Event{Type: ib.EventDeviceFatal, Port: 1}) })
 	}
 }
 
@@ -220,7 +220,7 @@ func (c *conn) fatal() {
 // it will not touch the rings again.
 func (c *conn) cleanup() {
 	c.cancel()
-	c.later.Wait()
+	c.slowRequests.Wait()
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.capture != nil {
@@ -228,14 +228,14 @@ func (c *conn) cleanup() {
 		c.capture = nil
 	}
 	c.cmClose()
-	c.leaveHost()
+	c.leaveContext()
 	if c.nic != nil {
-		c.dismissGuests()
+		c.endJoined()
 		c.device.engine.Do(c.nic.Close)
 		c.objects.release()
-		c.sink.release()
-		unix.Munmap(c.bells)
-		unix.Close(c.bellFD)
+		c.events.release()
+		unix.Munmap(c.doorbells)
+		unix.Close(c.doorbellFD)
 		c.nic = nil
 		c.server.log.Info("client left", "nic", c.device.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	}

@@ -24,7 +24,7 @@ type eventRing struct {
 	lost     uint32
 	fatal    bool
 	handles  map[any]uint32 // of *nic.QP, *nic.CQ and *nic.SRQ
-	guests   []*eventRing   // of those that joined the context: they hear the same
+	joined   []*eventRing   // of those that joined the context: they hear the same
 }
 
 // newEventRing returns the ring and the two descriptors that are for the client.
@@ -54,7 +54,7 @@ func (r *eventRing) AsyncEvent(e nic.Event) {
 		out.Handle = r.handles[e.SRQ]
 	}
 	r.put(out)
-	for _, g := range r.guests {
+	for _, g := range r.joined {
 		g.put(out)
 	}
 }
@@ -77,7 +77,7 @@ func (r *eventRing) put(out abi.AsyncEvent) {
 	out.Put(r.mem[slot:])
 	r.producer++
 	atomic.StoreUint32(r.word(abi.RingProducer), r.producer)
-	signal(r.pipe)
+	writeEvent(r.pipe)
 }
 
 // Killed implements nic.EventSink: the engine has closed the context.

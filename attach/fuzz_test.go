@@ -127,7 +127,7 @@ func FuzzControl(f *testing.F) {
 			var m control.Packet
 			m, talk = nextRequest(talk)
 			c.handle(&m)
-			c.later.Wait()
+			c.slowRequests.Wait()
 			if n := answers(theirs); n != 1 {
 				t.Fatalf("%d answers to %+v", n, m.Header)
 			}

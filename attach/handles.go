@@ -19,13 +19,13 @@ type handles struct {
 func (h *handles) init() { h.m = map[uint32]any{} }
 
 func (h *handles) add(o any) uint32 {
-	n := h.next()
+	n := h.newHandle()
 	h.m[n] = o
 	return n
 }
 
 // next takes a handle for an object that is not there yet.
-func (h *handles) next() uint32 {
+func (h *handles) newHandle() uint32 {
 	for {
 		h.last++
 		if _, taken := h.m[h.last]; h.last != 0 && !taken {
@@ -41,10 +41,10 @@ type (
 		users int
 	}
 	cq struct {
-		nic     *nic.CQ
-		ring    []byte
-		channel *channel
-		own     bool // the channel is the queue's alone
+		nic         *nic.CQ
+		ring        []byte
+		channel     *channel
+		ownsChannel bool // the channel is the queue's alone
 	}
 	qp struct {
 		nic    *nic.QP
@@ -60,7 +60,7 @@ type (
 func lookUp[T any](h *handles, handle uint32) (T, error) {
 	o, ok := h.m[handle].(T)
 	if !ok {
-		return o, refuse(syscall.EINVAL, "handle %d is no %s of this context", handle, kind(o))
+		return o, errorf(syscall.EINVAL, "handle %d is no %s of this context", handle, kind(o))
 	}
 	return o, nil
 }
@@ -108,7 +108,7 @@ func (h *handles) release() {
 
 func (q *cq) release() {
 	unix.Munmap(q.ring)
-	if q.own {
+	if q.ownsChannel {
 		unix.Close(q.channel.pipe)
 	} else if q.channel != nil {
 		q.channel.users--
@@ -124,4 +124,4 @@ func (q *qp) release() {
 	}
 }
 
-func handleReply(h uint32) answer { return answer{body: []any{abi.HandleReply{Handle: h}}} }
+func handleReply(h uint32) reply { return reply{body: []any{abi.HandleReply{Handle: h}}} }

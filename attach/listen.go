@@ -55,10 +55,10 @@ func (s *Server) Listen(c ListenConfig) (path string, err error) {
 	l, err := s.listen(path, c)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EROFS) {
 		return path, fmt.Errorf("cannot create the socket %s: %w; name a place that you may write to, "+
-			"with --socket or in %s, for daemon and programs alike", path, plain(err), control.SocketEnv)
+			"with --socket or in %s, for daemon and programs alike", path, errnoOf(err), control.SocketEnv)
 	}
 	if err != nil {
-		return path, fmt.Errorf("cannot listen on %s: %w", path, plain(err))
+		return path, fmt.Errorf("cannot listen on %s: %w", path, errnoOf(err))
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -66,13 +66,13 @@ func (s *Server) Listen(c ListenConfig) (path string, err error) {
 		l.close()
 		return path, net.ErrClosed
 	}
-	s.listens[l] = struct{}{}
+	s.listeners[l] = struct{}{}
 	s.running.Go(l.accept)
 	return path, nil
 }
 
 // plain reduces a system call's error to its errno: the path is told once.
-func plain(err error) error {
+func errnoOf(err error) error {
 	var no syscall.Errno
 	if errors.As(err, &no) {
 		return no
@@ -152,7 +152,7 @@ func bind(path string, c ListenConfig) (*net.UnixListener, error) {
 	}
 	sock := l.(*net.UnixListener)
 	sock.SetUnlinkOnClose(false)
-	if err := grant(path, c); err != nil {
+	if err := setPermissions(path, c); err != nil {
 		sock.Close()
 		os.Remove(path)
 		return nil, err
@@ -160,7 +160,7 @@ func bind(path string, c ListenConfig) (*net.UnixListener, error) {
 	return sock, nil
 }
 
-func grant(path string, c ListenConfig) error {
+func setPermissions(path string, c ListenConfig) error {
 	if c.Group != "" {
 		gid, err := groupID(c.Group)
 		if err != nil {
@@ -199,7 +199,7 @@ func (l *listener) accept() {
 			return
 		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
 			l.server.log.Warn("no descriptors left for a client", "reason", err)
-			l.refuseOne()
+			l.rejectOne()
 			time.Sleep(acceptPause)
 		default:
 			l.server.log.Warn("accept", "reason", err)
@@ -210,7 +210,7 @@ func (l *listener) accept() {
 
 // refuseOne tells the client at the head of the queue that there are no descriptors,
 // where it would else wait for ever. It takes the one that was kept for this.
-func (l *listener) refuseOne() {
+func (l *listener) rejectOne() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
@@ -224,7 +224,7 @@ func (l *listener) refuseOne() {
 	l.sock.SetDeadline(time.Now().Add(acceptPause))
 	if sock, err := l.sock.AcceptUnix(); err == nil {
 		c := newConn(l.server, sock, peer{pidfd: -1})
-		c.farewell(refuse(syscall.EMFILE, "the daemon has no descriptors left"))
+		c.sendGoodbye(errorf(syscall.EMFILE, "the daemon has no descriptors left"))
 		sock.Close()
 	}
 	l.sock.SetDeadline(time.Time{})

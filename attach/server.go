@@ -80,7 +80,7 @@ type Config struct {
 	Release string // the daemon's version, for clients to show
 
 	// WhileUsed makes the server refuse clients once the last one has left: see Unused.
-	WhileUsed bool
+	UntilUnused bool
 
 	// Snapshot returns what is told, as JSON, to those who ask for a snapshot. Nil stands
 	// for the server's own Snapshot.
@@ -112,13 +112,13 @@ type Server struct {
 	cm      *cmService
 	log     *slog.Logger
 
-	mu      sync.Mutex
-	conns   map[*conn]struct{}
-	users   map[uint32]int // connections of each UID
-	listens map[*listener]struct{}
-	closed  bool
-	running sync.WaitGroup // connections and accept loops
-	tree    sysfs.Tree
+	mu        sync.Mutex
+	conns     map[*conn]struct{}
+	users     map[uint32]int // connections of each UID
+	listeners map[*listener]struct{}
+	closed    bool
+	running   sync.WaitGroup // connections and accept loops
+	tree      sysfs.Tree
 
 	pagesMu sync.Mutex // taken after a connection's
 	pages   map[pageID]*conn
@@ -138,7 +138,7 @@ type device struct {
 func NewServer(c Config) (*Server, error) {
 	c.Limits = c.Limits.withDefaults()
 	s := &Server{
-		config: c, log: c.Log, conns: map[*conn]struct{}{}, users: map[uint32]int{}, listens: map[*listener]struct{}{},
+		config: c, log: c.Log, conns: map[*conn]struct{}{}, users: map[uint32]int{}, listeners: map[*listener]struct{}{},
 		pages: map[pageID]*conn{}, self: mrtable.OpenSelf(),
 		unused: make(chan struct{}),
 	}
@@ -163,7 +163,7 @@ func NewServer(c Config) (*Server, error) {
 }
 
 // find returns a device by name; "" is the first.
-func (s *Server) find(name string) (device, bool) {
+func (s *Server) findDevice(name string) (device, bool) {
 	for _, d := range s.devices {
 		if name == "" || d.Name() == name {
 			return d, true
@@ -181,8 +181,8 @@ func (s *Server) ServeConn(sock *net.UnixConn) error {
 		return err
 	}
 	c := newConn(s, sock, peer)
-	if err := s.admit(c); err != nil {
-		c.farewell(err)
+	if err := s.addConn(c); err != nil {
+		c.sendGoodbye(err)
 		sock.Close()
 		peer.close()
 		return err
@@ -190,19 +190,19 @@ func (s *Server) ServeConn(sock *net.UnixConn) error {
 	go func() {
 		defer s.running.Done()
 		c.serve()
-		s.dismiss(c)
+		s.removeConn(c)
 	}()
 	return nil
 }
 
-func (s *Server) admit(c *conn) error {
+func (s *Server) addConn(c *conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return refuse(syscall.ESHUTDOWN, "the daemon is ending")
+		return errorf(syscall.ESHUTDOWN, "the daemon is ending")
 	}
 	if n := s.users[c.peer.UID]; n >= s.config.Limits.Connections {
-		return refuse(syscall.EMFILE, "user %d has %d connections, as many as one may have", c.peer.UID, n)
+		return errorf(syscall.EMFILE, "user %d has %d connections, as many as one may have", c.peer.UID, n)
 	}
 	s.users[c.peer.UID]++
 	s.conns[c] = struct{}{}
@@ -210,14 +210,14 @@ func (s *Server) admit(c *conn) error {
 	return nil
 }
 
-func (s *Server) dismiss(c *conn) {
+func (s *Server) removeConn(c *conn) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	delete(s.conns, c)
 	if s.users[c.peer.UID]--; s.users[c.peer.UID] == 0 {
 		delete(s.users, c.peer.UID)
 	}
-	if s.config.WhileUsed && len(s.conns) == 0 && !s.closed {
+	if s.config.UntilUnused && len(s.conns) == 0 && !s.closed {
 		s.closed = true // who comes now finds a daemon that is ending, not one that ends while he is there
 		close(s.unused)
 	}
@@ -237,8 +237,8 @@ func (s *Server) Close() error {
 	for c := range s.conns {
 		conns = append(conns, c)
 	}
-	listens := s.listens
-	s.listens = map[*listener]struct{}{}
+	listens := s.listeners
+	s.listeners = map[*listener]struct{}{}
 	s.mu.Unlock()
 
 	var first error
@@ -247,10 +247,10 @@ func (s *Server) Close() error {
 			first = err
 		}
 	}
-	s.cm.remove()
+	s.cm.removeDevices()
 	for _, c := range conns {
-		c.fatal()
-		c.end(refuse(syscall.ESHUTDOWN, "the daemon is ending"))
+		c.notifyFatal()
+		c.end(errorf(syscall.ESHUTDOWN, "the daemon is ending"))
 	}
 	s.running.Wait()
 	s.cm.close()
@@ -303,12 +303,12 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Text, e.Errno) }
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-func refuse(no syscall.Errno, format string, a ...any) error {
+func errorf(no syscall.Errno, format string, a ...any) error {
 	return &Error{Errno: no, Text: fmt.Sprintf(format, a...)}
 }
 
 // Times that a client may make the server wait, or the other way round.
 const (
-	resolveTimeout  = 4 * time.Second // for a neighbour: Linux asks three times, a second apart
-	farewellTimeout = 100 * time.Millisecond
+	resolveTimeout = 4 * time.Second // for a neighbour: Linux asks three times, a second apart
+	goodbyeTimeout = 100 * time.Millisecond
 )

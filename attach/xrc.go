@@ -11,40 +11,16 @@ import (
 	"softroce/nic"
 )
 
-func (c *conn) allocMW(v *abi.AllocMWRequest, _ *control.Packet) (answer, error) {
-	pd, err := lookUp[*nic.PD](&c.objects, v.PD)
-	if err != nil {
-		return answer{}, err
-	}
-	var m *nic.MW
-	var r abi.AllocMWReply
-	c.device.engine.Do(func() {
-		if m, err = c.nic.AllocMW(pd, ib.MWType(v.Type)); err == nil {
-			r.RKey = m.RKey()
-		}
-	})
-	if err != nil {
-		return answer{}, err
-	}
-	r.Handle = c.objects.add(m)
-	return answer{body: []any{r}}, nil
-}
-
-func (c *conn) deallocMW(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
-	_, err := destroy(c, v.Handle, func(m *nic.MW) error { return c.nic.DeallocMW(m) })
-	return answer{}, err
-}
-
 // openXRCD names a domain by the file behind the descriptor, as the kernel does.
-func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (answer, error) {
+func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (reply, error) {
 	if v.Flags&^(abi.XRCDCreate|abi.XRCDExclusive) != 0 {
-		return answer{}, refuse(syscall.EINVAL, "flags %#x", v.Flags)
+		return reply{}, errorf(syscall.EINVAL, "flags %#x", v.Flags)
 	}
 	var key nic.XRCDKey
 	if len(p.FDs) > 0 {
 		var st unix.Stat_t
 		if err := unix.Fstat(p.FDs[0], &st); err != nil {
-			return answer{}, err
+			return reply{}, err
 		}
 		key = nic.XRCDKey{Device: st.Dev, Inode: st.Ino}
 	}
@@ -53,23 +29,23 @@ func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (answer, erro
 	var err error
 	c.device.engine.Do(func() { x, err = c.nic.OpenXRCD(key, create, create && v.Flags&abi.XRCDExclusive != 0) })
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	return handleReply(c.objects.add(x)), nil
 }
 
-func (c *conn) closeXRCD(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+func (c *conn) closeXRCD(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	_, err := destroy(c, v.Handle, func(x *nic.XRCD) error { return c.nic.CloseXRCD(x) })
-	return answer{}, err
+	return reply{}, err
 }
 
 // sharedByXRC completes what an SRQ of XRC is made of.
-func (c *conn) sharedByXRC(v *abi.CreateSRQRequest, init *nic.SRQInit) error {
+func (c *conn) xrcSRQInit(v *abi.CreateSRQRequest, init *nic.SRQInit) error {
 	switch {
 	case v.Type == abi.SRQBasic && v.XRCD == 0 && v.CQ == 0:
 		return nil
 	case v.Type != abi.SRQXRC:
-		return refuse(syscall.EINVAL, "SRQ of type %d, XRCD %d, CQ %d", v.Type, v.XRCD, v.CQ)
+		return errorf(syscall.EINVAL, "SRQ of type %d, XRCD %d, CQ %d", v.Type, v.XRCD, v.CQ)
 	}
 	var err error
 	if init.XRCD, err = lookUp[*nic.XRCD](&c.objects, v.XRCD); err != nil {
@@ -84,18 +60,18 @@ func (c *conn) sharedByXRC(v *abi.CreateSRQRequest, init *nic.SRQInit) error {
 }
 
 // xrcInit is qpInit for XRC: an initiator has no queue for receives, a target none at all.
-func (c *conn) xrcInit(v *abi.CreateQPRequest, init nic.QPInit) (nic.QPInit, error) {
+func (c *conn) newXRCInit(v *abi.CreateQPRequest, init nic.QPInit) (nic.QPInit, error) {
 	var err error
 	if init.Type == ib.QPTypeXRCRecv {
 		if v.PD|v.SendCQ|v.RecvCQ|v.SRQ != 0 {
-			return init, refuse(syscall.EINVAL, "XRC target QP has an XRCD and nothing else")
+			return init, errorf(syscall.EINVAL, "XRC target QP has an XRCD and nothing else")
 		}
 		init.Caps = nic.Caps{}
 		init.XRCD, err = lookUp[*nic.XRCD](&c.objects, v.XRCD)
 		return init, err
 	}
 	if v.RecvCQ|v.SRQ|v.XRCD != 0 {
-		return init, refuse(syscall.EINVAL, "XRC initiator QP has no receive queue and no XRCD")
+		return init, errorf(syscall.EINVAL, "XRC initiator QP has no receive queue and no XRCD")
 	}
 	init.Caps.MaxRecvWR, init.Caps.MaxRecvSGE = 0, 0
 	if init.PD, err = lookUp[*nic.PD](&c.objects, v.PD); err != nil {

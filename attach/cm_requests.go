@@ -24,21 +24,21 @@ type cmChannel struct {
 
 // manage makes a row for an operation of the connection manager with a body of type T. f is called where the
 // manager is.
-func manage[T any](name string, f func(*conn, *T, *control.Packet) ([]any, error)) *operation {
-	return request(name, false, 0, func(c *conn, v *T, p *control.Packet) (a answer, err error) {
+func cmRequest[T any](name string, f func(*conn, *T, *control.Packet) ([]any, error)) *operation {
+	return request(name, false, 0, func(c *conn, v *T, p *control.Packet) (a reply, err error) {
 		if c.session == nil {
-			return answer{}, refuse(syscall.EINVAL, "%s before the connection manager is opened", name)
+			return reply{}, errorf(syscall.EINVAL, "%s before the connection manager is opened", name)
 		}
 		if !c.server.cm.do(func() { a.body, err = f(c, v, p) }) {
-			err = refuse(syscall.ESHUTDOWN, "the daemon is ending")
+			err = errorf(syscall.ESHUTDOWN, "the daemon is ending")
 		}
 		return a, err
 	})
 }
 
 // onID makes a row for an operation on an identifier, with whose handle the body begins.
-func onID[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *operation {
-	return manage(name, func(c *conn, v *T, p *control.Packet) ([]any, error) {
+func cmIDRequest[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *operation {
+	return cmRequest(name, func(c *conn, v *T, p *control.Packet) ([]any, error) {
 		var first abi.HandleRequest
 		if _, err := abi.Decode(p.Body, &first); err != nil {
 			return nil, err
@@ -52,21 +52,21 @@ func onID[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *operati
 }
 
 // ofID makes a row for an operation on an identifier that needs nothing else.
-func ofID(name string, f func(*cm.ID) error) *operation {
-	return onID(name, func(_ *conn, id *cm.ID, _ *abi.HandleRequest) ([]any, error) { return nil, f(id) })
+func cmIDCall(name string, f func(*cm.ID) error) *operation {
+	return cmIDRequest(name, func(_ *conn, id *cm.ID, _ *abi.HandleRequest) ([]any, error) { return nil, f(id) })
 }
 
-func (c *conn) cmOpen(v *abi.CMOpenRequest, _ *control.Packet) (answer, error) {
+func (c *conn) cmOpen(v *abi.CMOpenRequest, _ *control.Packet) (reply, error) {
 	if c.session != nil {
-		return answer{}, refuse(syscall.EBUSY, "the connection manager is open already")
+		return reply{}, errorf(syscall.EBUSY, "the connection manager is open already")
 	}
 	var err error
 	owner := cm.Owner{UID: c.peer.UID, Privileged: c.peer.privileged(), PID: c.peer.PID, Comm: c.comm}
 	c.server.cm.do(func() { c.session, err = c.server.cm.manager.Open(owner, abi.Text(v.Device[:])) })
 	if err == nil && c.session == nil {
-		err = refuse(syscall.ESHUTDOWN, "the daemon is ending")
+		err = errorf(syscall.ESHUTDOWN, "the daemon is ending")
 	}
-	return answer{}, err
+	return reply{}, err
 }
 
 // cmClose ends what the connection has in the connection manager.
@@ -84,26 +84,26 @@ func (c *conn) cmClose() {
 	}
 }
 
-func (c *conn) cmCreateChannel(*empty, *control.Packet) (answer, error) {
+func (c *conn) cmCreateChannel(*empty, *control.Packet) (reply, error) {
 	if c.session == nil {
-		return answer{}, refuse(syscall.EINVAL, "an event channel before the connection manager is opened")
+		return reply{}, errorf(syscall.EINVAL, "an event channel before the connection manager is opened")
 	}
 	r, w, err := eventPipe()
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	ch := &cmChannel{pipe: w}
-	c.server.cm.do(func() { ch.channel, err = c.session.NewChannel(func() { signal(w) }) })
+	c.server.cm.do(func() { ch.channel, err = c.session.NewChannel(func() { writeEvent(w) }) })
 	if ch.channel == nil && err == nil {
-		err = refuse(syscall.ESHUTDOWN, "the daemon is ending")
+		err = errorf(syscall.ESHUTDOWN, "the daemon is ending")
 	}
 	if err != nil {
 		unix.Close(r)
 		unix.Close(w)
-		return answer{}, err
+		return reply{}, err
 	}
 	a := handleReply(c.objects.add(ch))
-	a.fds, a.spent = []int{r}, []int{r}
+	a.fds, a.closeAfter = []int{r}, []int{r}
 	return a, nil
 }
 
@@ -127,9 +127,9 @@ func (c *conn) cmGetEvent(v *abi.HandleRequest, _ *control.Packet) ([]any, error
 	}
 	n := ch.channel.Next()
 	if n == nil {
-		return nil, refuse(syscall.EAGAIN, "there is no event")
+		return nil, errorf(syscall.EAGAIN, "there is no event")
 	}
-	e := abi.CMEvent{Type: uint32(n.Type), Status: int32(n.Status), ID: n.ID.Handle(), Cookie: n.Cookie, Info: identifierOut(n.ID)}
+	e := abi.CMEvent{Type: uint32(n.Type), Status: int32(n.Status), ID: n.ID.Handle(), Cookie: n.Cookie, Info: cmIDOut(n.ID)}
 	if n.Listen != nil {
 		e.Listen = n.Listen.Handle()
 	}
@@ -157,7 +157,7 @@ func ahOut(v *cm.Vector) abi.AHAttr {
 }
 
 // identifierOut tells what an identifier is bound to.
-func identifierOut(id *cm.ID) abi.CMIdentifier {
+func cmIDOut(id *cm.ID) abi.CMIdentifier {
 	src, dst := id.Addresses()
 	i := abi.CMIdentifier{PortSpace: uint32(id.PortSpace()), QPType: uint32(id.QPType())}
 	scope := uint32(0)
@@ -211,7 +211,7 @@ func addrIn(a *abi.CMAddr) (netip.AddrPort, error) {
 		}
 		return netip.AddrPortFrom(ip, a.Port), nil
 	}
-	return netip.AddrPort{}, refuse(syscall.EAFNOSUPPORT, "address family %d", a.Family)
+	return netip.AddrPort{}, errorf(syscall.EAFNOSUPPORT, "address family %d", a.Family)
 }
 
 func (c *conn) cmCreateID(v *abi.CMCreateIDRequest, _ *control.Packet) ([]any, error) {
@@ -220,7 +220,7 @@ func (c *conn) cmCreateID(v *abi.CMCreateIDRequest, _ *control.Packet) ([]any, e
 		return nil, err
 	}
 	if v.PortSpace > math.MaxUint16 {
-		return nil, refuse(syscall.EINVAL, "port space %#x", v.PortSpace)
+		return nil, errorf(syscall.EINVAL, "port space %#x", v.PortSpace)
 	}
 	id, err := c.session.NewID(ch.channel, cm.PortSpace(v.PortSpace), ib.QPType(v.QPType))
 	if err != nil {
@@ -237,7 +237,7 @@ func (c *conn) cmBind(id *cm.ID, v *abi.CMBindRequest) ([]any, error) {
 	if err := id.Bind(a); err != nil {
 		return nil, err
 	}
-	return []any{identifierOut(id)}, nil
+	return []any{cmIDOut(id)}, nil
 }
 
 // maxResolveTime bounds how long a client may make the daemon wait for a neighbour.
@@ -259,12 +259,12 @@ func (c *conn) cmListen(id *cm.ID, v *abi.CMListenRequest) ([]any, error) {
 	if err := id.Listen(int(min(v.Backlog, math.MaxInt32))); err != nil {
 		return nil, err
 	}
-	return []any{identifierOut(id)}, nil
+	return []any{cmIDOut(id)}, nil
 }
 
 func connParamIn(v *abi.CMConnParam) (cm.ConnParam, error) {
 	if int(v.PrivateLen) > len(v.PrivateData) {
-		return cm.ConnParam{}, refuse(syscall.EINVAL, "%d bytes of private data", v.PrivateLen)
+		return cm.ConnParam{}, errorf(syscall.EINVAL, "%d bytes of private data", v.PrivateLen)
 	}
 	return cm.ConnParam{
 		QPN: v.QPN, QKey: v.QKey, ResponderResources: v.ResponderResources, InitiatorDepth: v.InitiatorDepth,
@@ -275,7 +275,7 @@ func connParamIn(v *abi.CMConnParam) (cm.ConnParam, error) {
 
 // cmConnection makes a row for Connect or Accept.
 func cmConnection(name string, f func(*cm.ID, *cm.ConnParam) error) *operation {
-	return onID(name, func(_ *conn, id *cm.ID, v *abi.CMConnectRequest) ([]any, error) {
+	return cmIDRequest(name, func(_ *conn, id *cm.ID, v *abi.CMConnectRequest) ([]any, error) {
 		p, err := connParamIn(&v.Param)
 		if err != nil {
 			return nil, err
@@ -286,7 +286,7 @@ func cmConnection(name string, f func(*cm.ID, *cm.ConnParam) error) *operation {
 
 func (c *conn) cmReject(id *cm.ID, v *abi.CMRejectRequest) ([]any, error) {
 	if v.PrivateLen > uint32(len(v.PrivateData)) || v.Reason > math.MaxUint16 {
-		return nil, refuse(syscall.EINVAL, "reason %d with %d bytes of private data", v.Reason, v.PrivateLen)
+		return nil, errorf(syscall.EINVAL, "reason %d with %d bytes of private data", v.Reason, v.PrivateLen)
 	}
 	why := cm.Reason(v.Reason)
 	if why == 0 {
@@ -306,7 +306,7 @@ func (c *conn) cmInitQPAttr(id *cm.ID, v *abi.CMInitQPAttrRequest) ([]any, error
 }
 
 func (c *conn) cmQueryID(id *cm.ID, v *abi.HandleRequest) ([]any, error) {
-	return []any{identifierOut(id)}, nil
+	return []any{cmIDOut(id)}, nil
 }
 
 func (c *conn) cmSetOption(id *cm.ID, v *abi.CMSetOptionRequest) ([]any, error) {
@@ -323,7 +323,7 @@ func (c *conn) cmMigrate(id *cm.ID, v *abi.CMMigrateRequest) ([]any, error) {
 
 // cmGroup makes a row for Join or Leave.
 func cmGroup(name string, f func(id *cm.ID, group netip.Addr, cookie uint64) error) *operation {
-	return onID(name, func(_ *conn, id *cm.ID, v *abi.CMJoinRequest) ([]any, error) {
+	return cmIDRequest(name, func(_ *conn, id *cm.ID, v *abi.CMJoinRequest) ([]any, error) {
 		a, err := addrIn(&v.Addr)
 		if err != nil {
 			return nil, err

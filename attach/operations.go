@@ -19,18 +19,18 @@ type operation struct {
 
 	// One of the two. slow is called without the connection's lock and may wait; what it
 	// returns is called with it.
-	run  func(*conn, *control.Packet) (answer, error)
-	slow func(*conn, *control.Packet) (finish func() (answer, error), err error)
+	run  func(*conn, *control.Packet) (reply, error)
+	slow func(*conn, *control.Packet) (finish func() (reply, error), err error)
 }
 
 // request makes a row for an operation with a body of type T.
-func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (answer, error)) *operation {
+func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (reply, error)) *operation {
 	var zero T
 	return &operation{name: name, open: open, fds: fds, body: abi.Size(zero),
-		run: func(c *conn, p *control.Packet) (answer, error) {
+		run: func(c *conn, p *control.Packet) (reply, error) {
 			var v T
 			if _, err := abi.Decode(p.Body, &v); err != nil {
-				return answer{}, err
+				return reply{}, err
 			}
 			return f(c, &v, p)
 		},
@@ -38,10 +38,10 @@ func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.
 }
 
 // waiting makes a row for an operation with a body of type T and a part that waits.
-func waiting[T any](name string, open bool, f func(*conn, *T) (func() (answer, error), error)) *operation {
+func slowRequest[T any](name string, open bool, f func(*conn, *T) (func() (reply, error), error)) *operation {
 	var zero T
 	return &operation{name: name, open: open, body: abi.Size(zero),
-		slow: func(c *conn, p *control.Packet) (func() (answer, error), error) {
+		slow: func(c *conn, p *control.Packet) (func() (reply, error), error) {
 			var v T
 			if _, err := abi.Decode(p.Body, &v); err != nil {
 				return nil, err
@@ -52,8 +52,8 @@ func waiting[T any](name string, open bool, f func(*conn, *T) (func() (answer, e
 }
 
 // followed is request for an operation whose body has up to tail more bytes.
-func followed[T any](name string, tail int, f func(*conn, *T, []byte) (answer, error)) *operation {
-	o := request(name, true, 0, func(c *conn, v *T, p *control.Packet) (answer, error) {
+func requestWithTail[T any](name string, tail int, f func(*conn, *T, []byte) (reply, error)) *operation {
+	o := request(name, true, 0, func(c *conn, v *T, p *control.Packet) (reply, error) {
 		var zero T
 		return f(c, v, p.Body[abi.Size(zero):])
 	})
@@ -80,12 +80,12 @@ var operations = map[uint16]*operation{
 	abi.OpReregMR:    request("reregister MR", true, 1, (*conn).reregMR),
 	abi.OpQueryMR:    request("query MR", true, 0, (*conn).queryMR),
 	abi.OpDeregMR:    request("deregister MR", true, 0, (*conn).deregMR),
-	abi.OpCreateAH:   waiting("create AH", true, (*conn).createAH),
+	abi.OpCreateAH:   slowRequest("create AH", true, (*conn).createAH),
 	abi.OpDestroyAH:  request("destroy AH", true, 0, (*conn).destroyAH),
 	abi.OpAllocDM:    request("allocate DM", true, 0, (*conn).allocDM),
 	abi.OpFreeDM:     request("free DM", true, 0, (*conn).freeDM),
 	abi.OpQueryDM:    request("query DM", true, 0, (*conn).queryDM),
-	abi.OpCopyToDM:   followed("copy to DM", abi.DMCopyMax, (*conn).copyToDM),
+	abi.OpCopyToDM:   requestWithTail("copy to DM", abi.DMCopyMax, (*conn).copyToDM),
 	abi.OpCopyFromDM: request("copy from DM", true, 0, (*conn).copyFromDM),
 
 	abi.OpAllocMW:   request("allocate MW", true, 0, (*conn).allocMW),
@@ -109,36 +109,36 @@ var operations = map[uint16]*operation{
 	abi.OpDetachMcast: request("detach from multicast group", true, 0, (*conn).detachMcast),
 
 	abi.OpCreateQP:  request("create QP", true, 0, (*conn).createQP),
-	abi.OpModifyQP:  waiting("modify QP", true, (*conn).modifyQP),
+	abi.OpModifyQP:  slowRequest("modify QP", true, (*conn).modifyQP),
 	abi.OpQueryQP:   request("query QP", true, 0, (*conn).queryQP),
 	abi.OpDestroyQP: request("destroy QP", true, 0, (*conn).destroyQP),
 
 	abi.OpCMOpen:           request("open connection manager", false, 0, (*conn).cmOpen),
 	abi.OpCMCreateChannel:  request("create event channel", false, 0, (*conn).cmCreateChannel),
-	abi.OpCMDestroyChannel: manage("destroy event channel", (*conn).cmDestroyChannel),
-	abi.OpCMGetEvent:       manage("get event", (*conn).cmGetEvent),
-	abi.OpCMCreateID:       manage("create identifier", (*conn).cmCreateID),
-	abi.OpCMDestroyID:      ofID("destroy identifier", func(id *cm.ID) error { id.Destroy(); return nil }),
-	abi.OpCMBind:           onID("bind identifier", (*conn).cmBind),
-	abi.OpCMResolveAddr:    onID("resolve address", (*conn).cmResolveAddr),
-	abi.OpCMResolveRoute:   ofID("resolve route", (*cm.ID).ResolveRoute),
-	abi.OpCMListen:         onID("listen", (*conn).cmListen),
+	abi.OpCMDestroyChannel: cmRequest("destroy event channel", (*conn).cmDestroyChannel),
+	abi.OpCMGetEvent:       cmRequest("get event", (*conn).cmGetEvent),
+	abi.OpCMCreateID:       cmRequest("create identifier", (*conn).cmCreateID),
+	abi.OpCMDestroyID:      cmIDCall("destroy identifier", func(id *cm.ID) error { id.Destroy(); return nil }),
+	abi.OpCMBind:           cmIDRequest("bind identifier", (*conn).cmBind),
+	abi.OpCMResolveAddr:    cmIDRequest("resolve address", (*conn).cmResolveAddr),
+	abi.OpCMResolveRoute:   cmIDCall("resolve route", (*cm.ID).ResolveRoute),
+	abi.OpCMListen:         cmIDRequest("listen", (*conn).cmListen),
 	abi.OpCMConnect:        cmConnection("connect", (*cm.ID).Connect),
 	abi.OpCMAccept:         cmConnection("accept", (*cm.ID).Accept),
-	abi.OpCMReject:         onID("reject", (*conn).cmReject),
-	abi.OpCMEstablish:      ofID("establish", (*cm.ID).Establish),
-	abi.OpCMDisconnect:     ofID("disconnect", (*cm.ID).Disconnect),
-	abi.OpCMNotify:         ofID("notify", (*cm.ID).Notify),
-	abi.OpCMInitQPAttr:     onID("initialize QP attributes", (*conn).cmInitQPAttr),
-	abi.OpCMQueryID:        onID("query identifier", (*conn).cmQueryID),
-	abi.OpCMSetOption:      onID("set option", (*conn).cmSetOption),
-	abi.OpCMMigrate:        onID("migrate identifier", (*conn).cmMigrate),
+	abi.OpCMReject:         cmIDRequest("reject", (*conn).cmReject),
+	abi.OpCMEstablish:      cmIDCall("establish", (*cm.ID).Establish),
+	abi.OpCMDisconnect:     cmIDCall("disconnect", (*cm.ID).Disconnect),
+	abi.OpCMNotify:         cmIDCall("notify", (*cm.ID).Notify),
+	abi.OpCMInitQPAttr:     cmIDRequest("initialize QP attributes", (*conn).cmInitQPAttr),
+	abi.OpCMQueryID:        cmIDRequest("query identifier", (*conn).cmQueryID),
+	abi.OpCMSetOption:      cmIDRequest("set option", (*conn).cmSetOption),
+	abi.OpCMMigrate:        cmIDRequest("migrate identifier", (*conn).cmMigrate),
 	abi.OpCMJoin:           cmGroup("join multicast group", (*cm.ID).Join),
 	abi.OpCMLeave:          cmGroup("leave multicast group", func(id *cm.ID, a netip.Addr, _ uint64) error { return id.Leave(a) }),
 
 	abi.OpSetPKeys:     request("set P_Keys", false, 0, (*conn).setPKeys),
-	abi.OpOpenTree:     waiting("open tree", false, (*conn).openTree),
-	abi.OpSnapshot:     waiting("snapshot", false, (*conn).snapshot),
+	abi.OpOpenTree:     slowRequest("open tree", false, (*conn).openTree),
+	abi.OpSnapshot:     slowRequest("snapshot", false, (*conn).snapshot),
 	abi.OpStartCapture: request("start capture", false, 1, (*conn).startCapture),
 	abi.OpQueryCapture: request("query capture", false, 0, (*conn).queryCapture),
 	abi.OpStopCapture:  request("stop capture", false, 0, (*conn).stopCapture),
@@ -148,29 +148,29 @@ var operations = map[uint16]*operation{
 func (c *conn) lookUp(p *control.Packet) (*operation, error) {
 	h := &p.Header
 	if h.Version != abi.Version {
-		return nil, refuse(syscall.EPROTONOSUPPORT, "the daemon speaks version %d of the attach ABI, the client %d",
+		return nil, errorf(syscall.EPROTONOSUPPORT, "the daemon speaks version %d of the attach ABI, the client %d",
 			abi.Version, h.Version)
 	}
 	op := operations[h.Op]
 	c.mu.Lock()
-	greeted, open := c.greeted, c.nic != nil || c.host != nil
+	greeted, open := c.helloDone, c.nic != nil || c.owner != nil
 	c.mu.Unlock()
 	switch {
 	case op == nil:
-		return nil, refuse(syscall.EOPNOTSUPP, "there is no operation %d", h.Op)
+		return nil, errorf(syscall.EOPNOTSUPP, "there is no operation %d", h.Op)
 	case !greeted && h.Op != abi.OpHello:
-		return nil, refuse(syscall.EPROTO, "%s before hello", op.name)
+		return nil, errorf(syscall.EPROTO, "%s before hello", op.name)
 	case op.open && !open:
-		return nil, refuse(syscall.ENODEV, "no device is open")
+		return nil, errorf(syscall.ENODEV, "no device is open")
 	case len(p.Body) < op.body || len(p.Body) > op.body+op.tail:
-		return nil, refuse(syscall.EINVAL, "body of %d bytes instead of %d", len(p.Body), op.body)
+		return nil, errorf(syscall.EINVAL, "body of %d bytes instead of %d", len(p.Body), op.body)
 	case h.FDs > uint32(op.fds):
-		return nil, refuse(syscall.EINVAL, "%d descriptors, of %d at most", h.FDs, op.fds)
+		return nil, errorf(syscall.EINVAL, "%d descriptors, of %d at most", h.FDs, op.fds)
 	case len(p.FDs) < int(h.FDs):
-		return nil, refuse(syscall.EMFILE, "%d of %d descriptors arrived: the daemon has no room for more",
+		return nil, errorf(syscall.EMFILE, "%d of %d descriptors arrived: the daemon has no room for more",
 			len(p.FDs), h.FDs)
 	case len(p.FDs) > int(h.FDs):
-		return nil, refuse(syscall.EINVAL, "%d descriptors came, the header says %d", len(p.FDs), h.FDs)
+		return nil, errorf(syscall.EINVAL, "%d descriptors came, the header says %d", len(p.FDs), h.FDs)
 	}
 	return op, nil
 }

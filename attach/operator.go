@@ -13,7 +13,7 @@ import (
 )
 
 // snapshot looks at every engine and connection, this one too, so it is done without the lock.
-func (c *conn) snapshot(*empty) (func() (answer, error), error) {
+func (c *conn) snapshot(*empty) (func() (reply, error), error) {
 	var v any
 	if c.server.config.Snapshot != nil {
 		v = c.server.config.Snapshot()
@@ -31,14 +31,14 @@ func (c *conn) snapshot(*empty) (func() (answer, error), error) {
 	// The memory is the client's from now on; a write of it is whole or fails.
 	if n, err := unix.Pwrite(fd, text, 0); err != nil || n != len(text) {
 		unix.Close(fd)
-		return nil, refuse(syscall.ENOMEM, "no memory for a snapshot of %d bytes", len(text))
+		return nil, errorf(syscall.ENOMEM, "no memory for a snapshot of %d bytes", len(text))
 	}
-	a := answer{body: []any{abi.SnapshotReply{Length: uint64(len(text))}}, fds: []int{fd}, spent: []int{fd}}
-	return func() (answer, error) { return a, nil }, nil
+	a := reply{body: []any{abi.SnapshotReply{Length: uint64(len(text))}}, fds: []int{fd}, closeAfter: []int{fd}}
+	return func() (reply, error) { return a, nil }, nil
 }
 
 // openTree looks at every engine, so it is done without the lock.
-func (c *conn) openTree(*empty) (func() (answer, error), error) {
+func (c *conn) openTree(*empty) (func() (reply, error), error) {
 	dir, err := c.server.tree.Open(c.server.files)
 	if err != nil {
 		return nil, err
@@ -48,7 +48,7 @@ func (c *conn) openTree(*empty) (func() (answer, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	return func() (answer, error) { return answer{fds: []int{fd}, spent: []int{fd}}, nil }, nil
+	return func() (reply, error) { return reply{fds: []int{fd}, closeAfter: []int{fd}}, nil }, nil
 }
 
 // files is what the kernel would show of the devices.
@@ -63,65 +63,65 @@ func (s *Server) files() []sysfs.File {
 }
 
 // startCapture needs more than the right to attach: a capture shows everybody's data.
-func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (answer, error) {
+func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (reply, error) {
 	name := abi.Text(v.Device[:])
-	switch _, known := c.server.find(name); {
+	switch _, known := c.server.findDevice(name); {
 	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
-		return answer{}, refuse(syscall.EACCES, "captures are for root and user %d", os.Geteuid())
+		return reply{}, errorf(syscall.EACCES, "captures are for root and user %d", os.Geteuid())
 	case c.server.config.Capture == nil:
-		return answer{}, refuse(syscall.EOPNOTSUPP, "this daemon cannot capture")
+		return reply{}, errorf(syscall.EOPNOTSUPP, "this daemon cannot capture")
 	case c.capture != nil:
-		return answer{}, refuse(syscall.EBUSY, "the connection has a capture already")
+		return reply{}, errorf(syscall.EBUSY, "the connection has a capture already")
 	case !known:
-		return answer{}, refuse(syscall.ENODEV, "there is no device %q", name)
+		return reply{}, errorf(syscall.ENODEV, "there is no device %q", name)
 	case len(p.FDs) != 1:
-		return answer{}, refuse(syscall.EINVAL, "a capture comes with the descriptor to write to")
+		return reply{}, errorf(syscall.EINVAL, "a capture comes with the descriptor to write to")
 	}
 	capture, err := c.server.config.Capture.StartCapture(os.NewFile(uintptr(p.Take()), "capture"), name)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	c.capture = capture
-	return answer{}, nil
+	return reply{}, nil
 }
 
-func (c *conn) queryCapture(*empty, *control.Packet) (answer, error) {
+func (c *conn) queryCapture(*empty, *control.Packet) (reply, error) {
 	if c.capture == nil {
-		return answer{}, refuse(syscall.ENOENT, "the connection has no capture")
+		return reply{}, errorf(syscall.ENOENT, "the connection has no capture")
 	}
 	state, err := c.capture.State()
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
-	return answer{body: []any{state}}, nil
+	return reply{body: []any{state}}, nil
 }
 
-func (c *conn) stopCapture(*empty, *control.Packet) (answer, error) {
+func (c *conn) stopCapture(*empty, *control.Packet) (reply, error) {
 	if c.capture == nil {
-		return answer{}, refuse(syscall.ENOENT, "the connection has no capture")
+		return reply{}, errorf(syscall.ENOENT, "the connection has no capture")
 	}
 	err := c.capture.Stop()
 	state, _ := c.capture.State()
 	c.capture = nil
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
-	return answer{body: []any{state}}, nil
+	return reply{body: []any{state}}, nil
 }
 
 // setPKeys is the operator's affair, as partitions are a subnet manager's.
-func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (answer, error) {
+func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (reply, error) {
 	name := abi.Text(v.Device[:])
-	d, known := c.server.find(name)
+	d, known := c.server.findDevice(name)
 	switch {
 	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
-		return answer{}, refuse(syscall.EACCES, "P_Keys are for root and user %d to set", os.Geteuid())
+		return reply{}, errorf(syscall.EACCES, "P_Keys are for root and user %d to set", os.Geteuid())
 	case !known:
-		return answer{}, refuse(syscall.ENODEV, "there is no device %q", name)
+		return reply{}, errorf(syscall.ENODEV, "there is no device %q", name)
 	case v.Count > abi.MaxPKeys:
-		return answer{}, refuse(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", v.Count, abi.MaxPKeys)
+		return reply{}, errorf(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", v.Count, abi.MaxPKeys)
 	}
 	var err error
 	d.engine.Do(func() { err = d.SetPKeys(v.PKeys[:v.Count]) })
-	return answer{}, err
+	return reply{}, err
 }

@@ -12,11 +12,11 @@ import (
 	"softroce/nic"
 )
 
-func (c *conn) hello(v *abi.HelloRequest, _ *control.Packet) (answer, error) {
-	c.greeted, c.comm = true, printable(abi.Text(v.Comm[:]))
+func (c *conn) hello(v *abi.HelloRequest, _ *control.Packet) (reply, error) {
+	c.helloDone, c.comm = true, printable(abi.Text(v.Comm[:]))
 	r := abi.HelloReply{PID: uint32(os.Getpid()), Devices: uint32(len(c.server.devices))}
 	abi.PutText(r.Release[:], c.server.config.Release)
-	return answer{body: []any{r}}, nil
+	return reply{body: []any{r}}, nil
 }
 
 // printable makes a client's name fit for logs and terminals.
@@ -30,8 +30,8 @@ func printable(s string) string {
 	return string(b)
 }
 
-func (c *conn) listDevices(*empty, *control.Packet) (answer, error) {
-	a := answer{body: []any{abi.ListReply{Count: uint32(len(c.server.devices))}}}
+func (c *conn) listDevices(*empty, *control.Packet) (reply, error) {
+	a := reply{body: []any{abi.ListReply{Count: uint32(len(c.server.devices))}}}
 	for _, d := range c.server.devices {
 		var e abi.DeviceEntry
 		d.engine.Do(func() {
@@ -46,24 +46,24 @@ func (c *conn) listDevices(*empty, *control.Packet) (answer, error) {
 }
 
 // openDevice makes the connection a context.
-func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, error) {
-	if err := c.unopened(); err != nil {
-		return answer{}, err
+func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, error) {
+	if err := c.checkNotOpen(); err != nil {
+		return reply{}, err
 	}
 	name := abi.Text(v.Name[:])
-	d, ok := c.server.find(name)
+	d, ok := c.server.findDevice(name)
 	if !ok {
-		return answer{}, refuse(syscall.ENODEV, "there is no device %q", name)
+		return reply{}, errorf(syscall.ENODEV, "there is no device %q", name)
 	}
 	bells, bellsFD, err := sharedMemory("doorbells", abi.DoorbellSize)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		unix.Munmap(bells)
 		unix.Close(bellsFD)
-		return answer{}, err
+		return reply{}, err
 	}
 	sink, fds, err := newEventRing(c)
 	if err == nil {
@@ -83,17 +83,17 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (answer, 
 		for _, fd := range append(fds, bellsFD, bell) {
 			unix.Close(fd)
 		}
-		return answer{}, err
+		return reply{}, err
 	}
-	c.device, c.sink, c.bells, c.bellFD = d, sink, bells, bell
-	c.offer(bellsFD)
+	c.device, c.events, c.doorbells, c.doorbellFD = d, sink, bells, bell
+	c.publish(bellsFD)
 	c.server.log.Info("client attached", "nic", d.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
 	abi.PutText(r.Name[:], d.Name())
-	return answer{
-		body:  []any{r},
-		fds:   []int{bellsFD, bell, fds[0], fds[1]},
-		spent: []int{bellsFD, fds[0], fds[1]},
+	return reply{
+		body:       []any{r},
+		fds:        []int{bellsFD, bell, fds[0], fds[1]},
+		closeAfter: []int{bellsFD, fds[0], fds[1]},
 	}, nil
 }
 
@@ -102,7 +102,7 @@ func (c *conn) guid() (g uint64) {
 	return g
 }
 
-func (c *conn) queryDevice(*empty, *control.Packet) (answer, error) {
+func (c *conn) queryDevice(*empty, *control.Packet) (reply, error) {
 	var a nic.DeviceAttr
 	c.device.engine.Do(func() { a = c.device.Query() })
 	r := abi.DeviceAttr{
@@ -122,13 +122,13 @@ func (c *conn) queryDevice(*empty, *control.Packet) (answer, error) {
 	}
 	c.device.engine.Do(func() { r.MaxDMSize = c.nic.MaxDM() })
 	abi.PutText(r.FWVer[:], a.FWVer)
-	return answer{body: []any{r}}, nil
+	return reply{body: []any{r}}, nil
 }
 
-func (c *conn) queryPort(*empty, *control.Packet) (answer, error) {
+func (c *conn) queryPort(*empty, *control.Packet) (reply, error) {
 	var a nic.PortAttr
 	c.device.engine.Do(func() { a = c.device.QueryPort() })
-	return answer{body: []any{abi.PortAttr{
+	return reply{body: []any{abi.PortAttr{
 		State: uint32(a.State), PhysState: uint8(a.PhysState), MaxMTU: mtuCode(a.MaxMTU), ActiveMTU: mtuCode(a.ActiveMTU),
 		GIDTblLen: uint32(a.GIDTableLen), PKeyTblLen: uint16(a.PKeyTableLen), PortCapFlags: a.CapFlags,
 		MaxMsgSize: a.MaxMsgSize, BadPKeyCntr: a.BadPKeyCntr, QKeyViolCntr: a.QKeyViolCntr, MaxVLNum: 1,
@@ -142,11 +142,11 @@ func mtuCode(bytes int) uint32 {
 	return uint32(code)
 }
 
-func (c *conn) queryGIDs(*empty, *control.Packet) (answer, error) {
+func (c *conn) queryGIDs(*empty, *control.Packet) (reply, error) {
 	var gids []nic.GIDEntry
 	c.device.engine.Do(func() { gids = c.device.GIDs() })
 	gids = gids[:min(len(gids), (abi.MaxMessage-64)/abi.Size(abi.GIDEntry{}))]
-	a := answer{body: []any{abi.ListReply{Count: uint32(len(gids))}}}
+	a := reply{body: []any{abi.ListReply{Count: uint32(len(gids))}}}
 	for _, g := range gids {
 		e := abi.GIDEntry{GID: g.GID, Index: uint32(g.Index), Type: ib.GIDTypeRoCEv2, VLAN: uint32(g.VLAN)}
 		abi.PutText(e.Netdev[:], g.Netdev)
@@ -155,14 +155,14 @@ func (c *conn) queryGIDs(*empty, *control.Packet) (answer, error) {
 	return a, nil
 }
 
-func (c *conn) queryPKeys(*empty, *control.Packet) (answer, error) {
+func (c *conn) queryPKeys(*empty, *control.Packet) (reply, error) {
 	var keys []uint16
 	c.device.engine.Do(func() { keys = c.device.PKeys() })
-	return answer{body: []any{abi.ListReply{Count: uint32(len(keys))}, keys}}, nil
+	return reply{body: []any{abi.ListReply{Count: uint32(len(keys))}, keys}}, nil
 }
 
-func (c *conn) queryClock(*empty, *control.Packet) (answer, error) {
+func (c *conn) queryClock(*empty, *control.Packet) (reply, error) {
 	var clock, wall int64
 	c.device.engine.Do(func() { clock, wall = c.device.Clock() })
-	return answer{body: []any{abi.ClockReply{Clock: uint64(clock), Wallclock: uint64(wall)}}}, nil
+	return reply{body: []any{abi.ClockReply{Clock: uint64(clock), Wallclock: uint64(wall)}}}, nil
 }

@@ -26,7 +26,7 @@ func pageOf(fd int) (pageID, error) {
 }
 
 // offer lets others join, who have a descriptor of the doorbell page.
-func (c *conn) offer(page int) {
+func (c *conn) publish(page int) {
 	id, err := pageOf(page)
 	if err != nil {
 		return // nobody will find it
@@ -38,72 +38,72 @@ func (c *conn) offer(page int) {
 }
 
 // unopened refuses a connection that has a context.
-func (c *conn) unopened() error {
+func (c *conn) checkNotOpen() error {
 	switch {
 	case c.nic != nil:
-		return refuse(syscall.EBUSY, "%s is open already", c.device.Name())
-	case c.host != nil:
-		return refuse(syscall.EBUSY, "the connection has joined a context already")
+		return errorf(syscall.EBUSY, "%s is open already", c.device.Name())
+	case c.owner != nil:
+		return errorf(syscall.EBUSY, "the connection has joined a context already")
 	}
 	return nil
 }
 
 // joinDevice makes the connection a guest. A host is never a guest, so locks are taken in one order.
-func (c *conn) joinDevice(_ *empty, p *control.Packet) (answer, error) {
-	if err := c.unopened(); err != nil {
-		return answer{}, err
+func (c *conn) joinDevice(_ *empty, p *control.Packet) (reply, error) {
+	if err := c.checkNotOpen(); err != nil {
+		return reply{}, err
 	}
 	if len(p.FDs) != 1 {
-		return answer{}, refuse(syscall.EINVAL, "a context is joined with the descriptor of its doorbell page")
+		return reply{}, errorf(syscall.EINVAL, "a context is joined with the descriptor of its doorbell page")
 	}
 	id, err := pageOf(p.FDs[0])
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	c.server.pagesMu.Lock()
 	host := c.server.pages[id]
 	c.server.pagesMu.Unlock()
 	if host == nil {
-		return answer{}, refuse(syscall.EINVAL, "the descriptor is not of a context's doorbell page")
+		return reply{}, errorf(syscall.EINVAL, "the descriptor is not of a context's doorbell page")
 	}
 	host.mu.Lock()
 	defer host.mu.Unlock()
 	if host.nic == nil {
-		return answer{}, refuse(syscall.ENODEV, "the context has ended")
+		return reply{}, errorf(syscall.ENODEV, "the context has ended")
 	}
-	return c.become(host, p)
+	return c.joinContext(host, p)
 }
 
 // become gives the guest what it needs. Both locks are held.
-func (c *conn) become(host *conn, p *control.Packet) (answer, error) {
+func (c *conn) joinContext(host *conn, p *control.Packet) (reply, error) {
 	ring, fds, err := newEventRing(c)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	page, err := unix.FcntlInt(uintptr(p.FDs[0]), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		ring.release()
 		unix.Close(fds[0])
 		unix.Close(fds[1])
-		return answer{}, err
+		return reply{}, err
 	}
-	host.device.engine.Do(func() { host.sink.guests = append(host.sink.guests, ring) })
-	if host.guests == nil {
-		host.guests = map[*conn]struct{}{}
+	host.device.engine.Do(func() { host.events.joined = append(host.events.joined, ring) })
+	if host.joined == nil {
+		host.joined = map[*conn]struct{}{}
 	}
-	host.guests[c] = struct{}{}
-	c.host, c.sink, c.device = host, ring, host.device
+	host.joined[c] = struct{}{}
+	c.owner, c.events, c.device = host, ring, host.device
 	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
 	abi.PutText(r.Name[:], c.device.Name())
-	return answer{
-		body:  []any{r},
-		fds:   []int{page, host.bellFD, fds[0], fds[1]},
-		spent: []int{page, fds[0], fds[1]},
+	return reply{
+		body:       []any{r},
+		fds:        []int{page, host.doorbellFD, fds[0], fds[1]},
+		closeAfter: []int{page, fds[0], fds[1]},
 	}, nil
 }
 
 // shown refuses a guest's memory that would be looked for in its host's process.
-func shown(p *control.Packet) error {
+func checkJoinedMemory(p *control.Packet) error {
 	var memory uint32
 	switch p.Header.Op {
 	case abi.OpRegMR:
@@ -124,32 +124,32 @@ func shown(p *control.Packet) error {
 	switch memory {
 	case abi.MemorySelf, abi.MemoryDMABuf, abi.MemoryDevice: // which no process is asked for
 	default:
-		return refuse(syscall.EPERM, "memory of a connection that has joined a context comes through /proc/self/mem")
+		return errorf(syscall.EPERM, "memory of a connection that has joined a context comes through /proc/self/mem")
 	}
 	return nil
 }
 
 // leaveHost ends a guest. It holds the guest's lock alone.
-func (c *conn) leaveHost() {
-	if c.host == nil {
+func (c *conn) leaveContext() {
+	if c.owner == nil {
 		return
 	}
-	c.host.mu.Lock()
-	delete(c.host.guests, c)
-	c.host.mu.Unlock()
+	c.owner.mu.Lock()
+	delete(c.owner.joined, c)
+	c.owner.mu.Unlock()
 	c.device.engine.Do(func() {
-		s := c.host.sink
-		s.guests = slices.DeleteFunc(s.guests, func(r *eventRing) bool { return r == c.sink })
+		s := c.owner.events
+		s.joined = slices.DeleteFunc(s.joined, func(r *eventRing) bool { return r == c.events })
 	})
-	c.sink.release()
+	c.events.release()
 }
 
 // dismissGuests ends those that have joined. The host's lock is held.
-func (c *conn) dismissGuests() {
+func (c *conn) endJoined() {
 	c.server.pagesMu.Lock()
 	delete(c.server.pages, c.page)
 	c.server.pagesMu.Unlock()
-	for g := range c.guests {
-		c.server.running.Go(func() { g.end(refuse(syscall.ESHUTDOWN, "the connection that opened the device has ended")) })
+	for g := range c.joined {
+		c.server.running.Go(func() { g.end(errorf(syscall.ESHUTDOWN, "the connection that opened the device has ended")) })
 	}
 }

@@ -48,8 +48,8 @@ func eventPipe() (r, w int, err error) {
 	return p[0], p[1], nil
 }
 
-var event = []byte{1}
+var eventByte = []byte{1}
 
 // signal adds an event to a pipe. It does not block: in a full pipe there are events
 // enough to wake whoever looks.
-func signal(pipe int) { unix.Write(pipe, event) }
+func writeEvent(pipe int) { unix.Write(pipe, eventByte) }

@@ -1,7 +1,6 @@
 package attach
 
 import (
-	"math"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -11,51 +10,22 @@ import (
 	"softroce/nic"
 )
 
-// resizeCQ gives a queue another ring. The client does not look at the queue meanwhile.
-func (c *conn) resizeCQ(v *abi.ResizeCQRequest, _ *control.Packet) (answer, error) {
-	q, err := lookUp[*cq](&c.objects, v.Handle)
-	if err != nil {
-		return answer{}, err
-	}
-	var slots int
-	c.device.engine.Do(func() { slots, err = c.device.CQSlots(count(v.Entries)) })
-	if err != nil {
-		return answer{}, err
-	}
-	mem, fd, err := sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
-	if err != nil {
-		return answer{}, err
-	}
-	c.device.engine.Do(func() { err = c.nic.ResizeCQ(q.nic, slots, mem) })
-	if err != nil {
-		unix.Munmap(mem)
-		unix.Close(fd)
-		return answer{}, err
-	}
-	unix.Munmap(q.ring)
-	q.ring = mem
-	return answer{body: []any{abi.CreateCQReply{Handle: v.Handle, Entries: uint32(slots)}}, fds: []int{fd}, spent: []int{fd}}, nil
-}
-
-// count keeps what does not fit an int out of range.
-func count(v uint32) int { return int(min(v, math.MaxInt32)) }
-
-func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (answer, error) {
+func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (reply, error) {
 	pd, err := lookUp[*nic.PD](&c.objects, v.PD)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	init := nic.SRQInit{PD: pd, MaxWR: count(v.Attr.MaxWR), MaxSGE: count(v.Attr.MaxSGE), Limit: count(v.Attr.SRQLimit)}
-	if err := c.sharedByXRC(v, &init); err != nil {
-		return answer{}, err
+	if err := c.xrcSRQInit(v, &init); err != nil {
+		return reply{}, err
 	}
 	c.device.engine.Do(func() { err = c.device.RoundSRQ(&init.MaxWR, &init.MaxSGE) })
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	mem, fd, err := sharedMemory("srq", abi.RingSize(init.MaxWR, abi.RecvSlotSize(init.MaxSGE)))
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	init.Ring = mem
 	s := &srq{ring: mem}
@@ -63,16 +33,16 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (answer, er
 	c.device.engine.Do(func() {
 		if s.nic, err = c.nic.CreateSRQ(init); err == nil {
 			handle := c.objects.add(s)
-			c.sink.handles[s.nic] = handle
+			c.events.handles[s.nic] = handle
 			r = srqReply(handle, s.nic)
 		}
 	})
 	if err != nil {
 		unix.Munmap(mem)
 		unix.Close(fd)
-		return answer{}, err
+		return reply{}, err
 	}
-	return answer{body: []any{r}, fds: []int{fd}, spent: []int{fd}}, nil
+	return reply{body: []any{r}, fds: []int{fd}, closeAfter: []int{fd}}, nil
 }
 
 // srqReply runs on the engine.
@@ -85,19 +55,19 @@ func srqReply(handle uint32, s *nic.SRQ) abi.SRQReply {
 }
 
 // modifySRQ arms the limit event, or gives the queue another ring, or both; all or nothing.
-func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (answer, error) {
+func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (reply, error) {
 	s, err := lookUp[*srq](&c.objects, v.Handle)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	if v.Mask&^(abi.SRQMaxWR|abi.SRQLimit) != 0 {
-		return answer{}, refuse(syscall.EINVAL, "mask %#x", v.Mask)
+		return reply{}, errorf(syscall.EINVAL, "mask %#x", v.Mask)
 	}
 	change := nic.SRQChange{Limit: -1}
 	if v.Mask&abi.SRQLimit != 0 {
 		change.Limit = count(v.Attr.SRQLimit)
 	}
-	var a answer
+	var a reply
 	if v.Mask&abi.SRQMaxWR != 0 {
 		var maxSGE int
 		change.MaxWR = count(v.Attr.MaxWR)
@@ -106,13 +76,13 @@ func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (answer, er
 			err = c.device.RoundSRQ(&change.MaxWR, &maxSGE)
 		})
 		if err != nil {
-			return answer{}, err
+			return reply{}, err
 		}
 		mem, fd, err := sharedMemory("srq", abi.RingSize(change.MaxWR, abi.RecvSlotSize(maxSGE)))
 		if err != nil {
-			return answer{}, err
+			return reply{}, err
 		}
-		change.Ring, a.fds, a.spent = mem, []int{fd}, []int{fd}
+		change.Ring, a.fds, a.closeAfter = mem, []int{fd}, []int{fd}
 	}
 	var r abi.SRQReply
 	c.device.engine.Do(func() {
@@ -131,7 +101,7 @@ func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (answer, er
 		unix.Munmap(old)
 	}
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	if change.Ring != nil {
 		s.ring = change.Ring
@@ -140,43 +110,26 @@ func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (answer, er
 	return a, nil
 }
 
-func (c *conn) querySRQ(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+func (c *conn) querySRQ(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	s, err := lookUp[*srq](&c.objects, v.Handle)
 	if err != nil {
-		return answer{}, err
+		return reply{}, err
 	}
 	var r abi.SRQReply
 	c.device.engine.Do(func() { r = srqReply(v.Handle, s.nic) })
-	return answer{body: []any{r.Attr}}, nil
+	return reply{body: []any{r.Attr}}, nil
 }
 
-func (c *conn) destroySRQ(v *abi.HandleRequest, _ *control.Packet) (answer, error) {
+func (c *conn) destroySRQ(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	s, err := destroy(c, v.Handle, func(s *srq) error {
 		err := c.nic.DestroySRQ(s.nic)
 		if err == nil {
-			delete(c.sink.handles, s.nic)
+			delete(c.events.handles, s.nic)
 		}
 		return err
 	})
 	if err == nil {
 		unix.Munmap(s.ring)
 	}
-	return answer{}, err
-}
-
-func (c *conn) attachMcast(v *abi.McastRequest, _ *control.Packet) (answer, error) {
-	return c.mcast(v, (*nic.Context).AttachMcast)
-}
-
-func (c *conn) detachMcast(v *abi.McastRequest, _ *control.Packet) (answer, error) {
-	return c.mcast(v, (*nic.Context).DetachMcast)
-}
-
-func (c *conn) mcast(v *abi.McastRequest, f func(*nic.Context, *nic.QP, nic.GID) error) (answer, error) {
-	q, err := lookUp[*qp](&c.objects, v.QP)
-	if err != nil {
-		return answer{}, err
-	}
-	c.device.engine.Do(func() { err = f(c.nic, q.nic, v.GID) })
-	return answer{}, err
+	return reply{}, err
 }

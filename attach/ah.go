@@ -1,0 +1,54 @@
+package attach
+
+import (
+	"context"
+
+	"softroce/internal/abi"
+	"softroce/internal/control"
+	"softroce/nic"
+)
+
+// flowLabelMask is what an IPv6 header has room for. Drivers take as much of a flow label and leave the rest: UCX asks for 0xffffffff.
+const flowLabelMask = 1<<20 - 1
+
+func addressVectorIn(a *abi.AHAttr) nic.AddressVector {
+	return nic.AddressVector{
+		DGID: a.DGID, SGIDIndex: int(a.SGIDIndex), Port: int(a.PortNum), HopLimit: a.HopLimit,
+		TClass: a.TrafficClass, FlowLabel: a.FlowLabel & flowLabelMask, SL: a.SL, DLID: a.DLID,
+	}
+}
+
+// resolve finds the neighbour of an address vector, which may take seconds.
+func (c *conn) resolve(av *nic.AddressVector) (err error) {
+	ctx, cancel := context.WithTimeout(c.ctx, resolveTimeout)
+	defer cancel()
+	av.Path, err = c.device.ResolvePath(ctx, av)
+	return err
+}
+
+func (c *conn) createAH(v *abi.CreateAHRequest) (func() (reply, error), error) {
+	av := addressVectorIn(&v.AH)
+	if err := c.resolve(&av); err != nil {
+		return nil, err
+	}
+	return func() (reply, error) {
+		pd, err := lookUp[*nic.PD](&c.objects, v.PD)
+		if err != nil {
+			return reply{}, err
+		}
+		// Send work requests name the address handle by the number that the client has.
+		handle := c.objects.newHandle()
+		var ah *nic.AH
+		c.device.engine.Do(func() { ah, err = c.nic.CreateAH(pd, handle, av) })
+		if err != nil {
+			return reply{}, err
+		}
+		c.objects.m[handle] = ah
+		return handleReply(handle), nil
+	}, nil
+}
+
+func (c *conn) destroyAH(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	_, err := destroy(c, v.Handle, func(a *nic.AH) error { return c.nic.DestroyAH(a) })
+	return reply{}, err
+}

@@ -1,0 +1,153 @@
+package attach
+
+import (
+	"math"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/internal/abi"
+	"softroce/internal/control"
+	"softroce/nic"
+)
+
+func (c *conn) createChannel(*empty, *control.Packet) (reply, error) {
+	n := 0
+	for _, o := range c.objects.m {
+		if _, ok := o.(*channel); ok {
+			n++
+		}
+	}
+	if max := c.server.config.Limits.CQs; n >= max {
+		return reply{}, errorf(syscall.ENOMEM, "context has its %d completion channels", max)
+	}
+	r, w, err := eventPipe()
+	if err != nil {
+		return reply{}, err
+	}
+	a := handleReply(c.objects.add(&channel{pipe: w}))
+	a.fds, a.closeAfter = []int{r}, []int{r}
+	return a, nil
+}
+
+func (c *conn) destroyChannel(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	ch, err := lookUp[*channel](&c.objects, v.Handle)
+	if err != nil {
+		return reply{}, err
+	}
+	if ch.users > 0 {
+		return reply{}, errorf(syscall.EBUSY, "completion channel is in use by %d CQs", ch.users)
+	}
+	unix.Close(ch.pipe)
+	delete(c.objects.m, v.Handle)
+	return reply{}, nil
+}
+
+func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error) {
+	q := &cq{ownsChannel: v.Flags&abi.CQOwnChannel != 0}
+	switch {
+	case v.Flags&^abi.CQOwnChannel != 0:
+		return reply{}, errorf(syscall.EINVAL, "flags %#x", v.Flags)
+	case q.ownsChannel && v.Channel != 0:
+		return reply{}, errorf(syscall.EINVAL, "a CQ has its own completion channel or another, not both")
+	case v.Channel != 0:
+		var err error
+		if q.channel, err = lookUp[*channel](&c.objects, v.Channel); err != nil {
+			return reply{}, err
+		}
+	}
+	var slots int
+	var err error
+	c.device.engine.Do(func() { slots, err = c.device.CQSlots(count(v.Entries)) })
+	if err != nil {
+		return reply{}, err
+	}
+	var a reply
+	if q.ownsChannel {
+		r, w, err := eventPipe()
+		if err != nil {
+			return reply{}, err
+		}
+		q.channel = &channel{pipe: w}
+		a.fds = []int{r}
+	}
+	fail := func(err error) (reply, error) {
+		if q.ownsChannel {
+			unix.Close(q.channel.pipe)
+			unix.Close(a.fds[0])
+		}
+		return reply{}, err
+	}
+	mem, fd, err := sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
+	if err != nil {
+		return fail(err)
+	}
+	q.ring = mem
+	config := nic.CQConfig{Entries: slots, Ring: mem}
+	if q.channel != nil {
+		pipe := q.channel.pipe
+		config.Notify = func() { writeEvent(pipe) }
+	}
+	var handle uint32
+	c.device.engine.Do(func() {
+		if q.nic, err = c.nic.CreateCQ(config); err == nil {
+			handle = c.objects.add(q)
+			c.events.handles[q.nic] = handle
+		}
+	})
+	if err != nil {
+		unix.Munmap(mem)
+		unix.Close(fd)
+		return fail(err)
+	}
+	if !q.ownsChannel && q.channel != nil {
+		q.channel.users++
+	}
+	a.body = []any{abi.CreateCQReply{Handle: handle, Entries: uint32(slots)}}
+	a.fds = append([]int{fd}, a.fds...)
+	a.closeAfter = a.fds
+	return a, nil
+}
+
+// resizeCQ gives a queue another ring. The client does not look at the queue meanwhile.
+func (c *conn) resizeCQ(v *abi.ResizeCQRequest, _ *control.Packet) (reply, error) {
+	q, err := lookUp[*cq](&c.objects, v.Handle)
+	if err != nil {
+		return reply{}, err
+	}
+	var slots int
+	c.device.engine.Do(func() { slots, err = c.device.CQSlots(count(v.Entries)) })
+	if err != nil {
+		return reply{}, err
+	}
+	mem, fd, err := sharedMemory("cq", abi.RingSize(slots, abi.CQESize))
+	if err != nil {
+		return reply{}, err
+	}
+	c.device.engine.Do(func() { err = c.nic.ResizeCQ(q.nic, slots, mem) })
+	if err != nil {
+		unix.Munmap(mem)
+		unix.Close(fd)
+		return reply{}, err
+	}
+	unix.Munmap(q.ring)
+	q.ring = mem
+	return reply{body: []any{abi.CreateCQReply{Handle: v.Handle, Entries: uint32(slots)}}, fds: []int{fd}, closeAfter: []int{fd}}, nil
+}
+
+func (c *conn) destroyCQ(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	q, err := destroy(c, v.Handle, func(q *cq) error {
+		err := c.nic.DestroyCQ(q.nic)
+		if err == nil {
+			delete(c.events.handles, q.nic)
+		}
+		return err
+	})
+	if err == nil {
+		q.release()
+	}
+	return reply{}, err
+}
+
+// count keeps what does not fit an int out of range.
+func count(v uint32) int { return int(min(v, math.MaxInt32)) }

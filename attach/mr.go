@@ -1,0 +1,181 @@
+package attach
+
+import (
+	"errors"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/internal/abi"
+	"softroce/internal/control"
+	"softroce/internal/ib"
+	"softroce/mrtable"
+	"softroce/nic"
+)
+
+func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (reply, error) {
+	pd, err := lookUp[*nic.PD](&c.objects, v.PD)
+	if err != nil {
+		return reply{}, err
+	}
+	var m *nic.MR
+	kind := v.Memory
+	if kind == abi.MemoryDevice {
+		m, err = c.regDM(pd, v)
+	} else {
+		m, kind, err = c.regMemory(pd, v, p)
+	}
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: []any{abi.RegMRReply{Handle: c.objects.add(m), LKey: m.LKey(), RKey: m.RKey(), Memory: kind}}}, nil
+}
+
+// regMemory registers memory that is not the device's, and tells how it is reached.
+func (c *conn) regMemory(pd *nic.PD, v *abi.RegMRRequest, p *control.Packet) (*nic.MR, uint32, error) {
+	mem, kind, err := c.clientMemory(v, p)
+	if err != nil {
+		return nil, 0, err
+	}
+	var m *nic.MR
+	c.device.engine.Do(func() { m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, ib.Access(v.Access)) })
+	if err != nil {
+		mem.Close()
+		return nil, 0, err
+	}
+	return m, kind, nil
+}
+
+// reregMR makes an MR another one with the same handle and keys.
+func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (reply, error) {
+	m, err := lookUp[*nic.MR](&c.objects, v.Handle)
+	if err != nil {
+		return reply{}, err
+	}
+	pd, err := lookUp[*nic.PD](&c.objects, v.MR.PD)
+	if err != nil {
+		return reply{}, err
+	}
+	if v.MR.Memory == abi.MemoryDevice || v.MR.Memory == abi.MemoryDMABuf {
+		return reply{}, errorf(syscall.EOPNOTSUPP, "device memory and DMA buffers cannot be registered anew")
+	}
+	mem, kind, err := c.clientMemory(&v.MR, p)
+	if err != nil {
+		return reply{}, err
+	}
+	r := abi.RegMRReply{Handle: v.Handle, Memory: kind}
+	c.device.engine.Do(func() {
+		err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, ib.Access(v.MR.Access))
+		r.LKey, r.RKey = m.LKey(), m.RKey()
+	})
+	if err != nil {
+		mem.Close()
+		return reply{}, err
+	}
+	return reply{body: []any{r}}, nil
+}
+
+// queryMR tells the keys of an MR, for those who know its handle alone.
+func (c *conn) queryMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	m, err := lookUp[*nic.MR](&c.objects, v.Handle)
+	if err != nil {
+		return reply{}, err
+	}
+	var r abi.QueryMRReply
+	c.device.engine.Do(func() {
+		region := m.Region()
+		r = abi.QueryMRReply{LKey: m.LKey(), RKey: m.RKey(), IOVA: region.IOVA, Length: region.Length, Access: uint32(region.Access)}
+	})
+	return reply{body: []any{r}}, nil
+}
+
+// memory finds the way to the memory of a registration: mapped, if that is safe, else
+// through the client's process.
+func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, uint32, error) {
+	if v.Length == 0 {
+		return nil, 0, errorf(syscall.EINVAL, "the length is 0")
+	}
+	if max := c.server.config.Limits.Registered; v.Length > max {
+		return nil, 0, errorf(syscall.ENOMEM, "%d bytes are more than the %d that a client may register", v.Length, max)
+	}
+	access := ib.Access(v.Access)
+	switch v.Memory {
+	case abi.MemoryMapped:
+		if len(p.FDs) != 1 {
+			return nil, 0, errorf(syscall.EINVAL, "memory to be mapped comes with its descriptor")
+		}
+		mem, err := mapSealedFD(p.FDs[0], v.Offset, v.Length, access)
+		if err == nil || !errors.Is(err, mrtable.ErrNotSealed) {
+			return mem, abi.MemoryMapped, err
+		}
+		if v.Address == 0 {
+			return nil, 0, errorf(syscall.EINVAL, "the descriptor cannot be sealed against shrinking, "+
+				"and there is no address in the client's own mapping: %v", err)
+		}
+	case abi.MemoryProcess:
+	case abi.MemorySelf:
+		if len(p.FDs) != 1 {
+			return nil, 0, errorf(syscall.EINVAL, "memory through /proc/self/mem comes with its descriptor")
+		}
+		proc, err := mrtable.OpenProcessMem(p.FDs[0])
+		if err != nil {
+			return nil, 0, err
+		}
+		defer proc.Close() // the memory keeps what it needs
+		mem, err := proc.Memory(v.Address, v.Length, access)
+		return mem, abi.MemorySelf, err
+	case abi.MemoryDMABuf:
+		mem, err := c.dmaBufMemory(v, p)
+		return mem, abi.MemoryDMABuf, err
+	default:
+		return nil, 0, errorf(syscall.EINVAL, "kind of memory %d", v.Memory)
+	}
+	if c.process == nil {
+		proc, err := mrtable.OpenProcess(c.peer.PID, c.peer.pidfd)
+		if err != nil {
+			return nil, 0, err
+		}
+		c.process = proc
+	}
+	mem, err := c.process.Memory(v.Address, v.Length, access)
+	return mem, abi.MemoryProcess, err
+}
+
+// mapped maps a descriptor, which it first seals against shrinking if its owner has not.
+func mapSealedFD(fd int, offset, length uint64, access ib.Access) (mrtable.Memory, error) {
+	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
+	if err == nil && seals&unix.F_SEAL_SHRINK == 0 {
+		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // MapFD sees whether it worked
+	}
+	return mrtable.MapFD(fd, offset, length, access)
+}
+
+func (c *conn) deregMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	_, err := destroy(c, v.Handle, func(m *nic.MR) error { return c.nic.DeregMR(m) })
+	return reply{}, err
+}
+
+// dmaBufAccess are the flags of ibv_reg_dmabuf_mr.
+const dmaBufAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessRelaxedOrdering
+
+// dmaBuf is the way to the memory of a DMA buffer. What its client has sealed against shrinking is mapped as other
+// shared memory is; the rest can lose its pages at any time, and is reached through the kernel.
+func (c *conn) dmaBufMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, error) {
+	const inPage = 4095
+	access := ib.Access(v.Access)
+	switch {
+	case len(p.FDs) != 1:
+		return nil, errorf(syscall.EINVAL, "a DMA buffer comes with its descriptor")
+	case access&^dmaBufAccess != 0:
+		return nil, errorf(syscall.EINVAL, "access %v of a DMA buffer", access)
+	case (v.Offset^v.IOVA)&inPage != 0:
+		return nil, errorf(syscall.EINVAL, "the offset %#x and the address %#x lie at different places in a page", v.Offset, v.IOVA)
+	}
+	seals, err := unix.FcntlInt(uintptr(p.FDs[0]), unix.F_GET_SEALS, 0)
+	if err == nil && seals&unix.F_SEAL_SHRINK != 0 {
+		if mem, err := mrtable.MapFD(p.FDs[0], v.Offset, v.Length, access); !errors.Is(err, mrtable.ErrNotSealed) {
+			return mem, err
+		}
+	}
+	return c.server.self.MapGuarded(p.FDs[0], v.Offset, v.Length, access)
+}

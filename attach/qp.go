@@ -1,0 +1,186 @@
+package attach
+
+import (
+	"golang.org/x/sys/unix"
+
+	"softroce/internal/abi"
+	"softroce/internal/control"
+	"softroce/internal/ib"
+	"softroce/nic"
+)
+
+func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (reply, error) {
+	init, err := c.newQPInit(v)
+	if err != nil {
+		return reply{}, err
+	}
+	q := &qp{}
+	r, fds, err := c.createRings(q, &init)
+	if err != nil {
+		return reply{}, err
+	}
+	c.device.engine.Do(func() {
+		if q.nic, err = c.nic.CreateQP(init); err == nil {
+			r.Handle, r.QPN, r.Doorbell = c.objects.add(q), q.nic.QPN(), uint32(q.nic.Doorbell())
+			c.events.handles[q.nic] = r.Handle
+		}
+	})
+	if err != nil {
+		q.release()
+		for _, fd := range fds {
+			unix.Close(fd)
+		}
+		return reply{}, err
+	}
+	return reply{body: []any{r}, fds: fds, closeAfter: fds}, nil
+}
+
+// makeRings makes the rings of a queue pair: those that it has.
+func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []int, err error) {
+	if init.Type == ib.QPTypeXRCRecv {
+		return r, nil, nil
+	}
+	c.device.engine.Do(func() { err = c.device.RoundCaps(&init.Caps) })
+	if err != nil {
+		return r, nil, err
+	}
+	caps := init.Caps
+	r = abi.CreateQPReply{
+		SendSlots: uint32(caps.MaxSendWR), SendSlotSize: uint32(abi.SendSlotSize(caps.MaxSendSGE, caps.MaxInline)),
+		Cap: capsOut(caps),
+	}
+	sq, sqFD, err := sharedMemory("sq", caps.SendRingSize())
+	if err != nil {
+		return r, nil, err
+	}
+	q.sq, fds = sq, []int{sqFD}
+	switch {
+	case init.Type == ib.QPTypeXRCSend:
+		r.Cap.MaxRecvWR, r.Cap.MaxRecvSGE = 0, 0
+	case init.SRQ == nil:
+		rq, rqFD, err := sharedMemory("rq", caps.RecvRingSize())
+		if err != nil {
+			unix.Munmap(sq)
+			unix.Close(sqFD)
+			return r, nil, err
+		}
+		q.rq, fds = rq, append(fds, rqFD)
+		r.RecvSlots, r.RecvSlotSize = uint32(caps.MaxRecvWR), uint32(abi.RecvSlotSize(caps.MaxRecvSGE))
+	}
+	init.SQ, init.RQ = q.sq, q.rq
+	return r, fds, nil
+}
+
+func (c *conn) newQPInit(v *abi.CreateQPRequest) (init nic.QPInit, err error) {
+	init = nic.QPInit{Type: ib.QPType(v.Type), SigAll: v.SigAll != 0, Caps: capsIn(v.Cap)}
+	if init.Type == ib.QPTypeXRCSend || init.Type == ib.QPTypeXRCRecv {
+		return c.newXRCInit(v, init)
+	}
+	if v.SRQ != 0 {
+		s, err := lookUp[*srq](&c.objects, v.SRQ)
+		if err != nil {
+			return init, err
+		}
+		init.SRQ, init.Caps.MaxRecvWR, init.Caps.MaxRecvSGE = s.nic, 0, 0
+	}
+	if init.PD, err = lookUp[*nic.PD](&c.objects, v.PD); err != nil {
+		return init, err
+	}
+	send, err := lookUp[*cq](&c.objects, v.SendCQ)
+	if err != nil {
+		return init, err
+	}
+	recv, err := lookUp[*cq](&c.objects, v.RecvCQ)
+	if err != nil {
+		return init, err
+	}
+	init.SendCQ, init.RecvCQ = send.nic, recv.nic
+	return init, nil
+}
+
+func capsIn(c abi.QPCap) nic.Caps {
+	return nic.Caps{MaxSendWR: count(c.MaxSendWR), MaxRecvWR: count(c.MaxRecvWR), MaxSendSGE: count(c.MaxSendSGE),
+		MaxRecvSGE: count(c.MaxRecvSGE), MaxInline: count(c.MaxInlineData)}
+}
+
+func capsOut(c nic.Caps) abi.QPCap {
+	return abi.QPCap{MaxSendWR: uint32(c.MaxSendWR), MaxRecvWR: uint32(c.MaxRecvWR), MaxSendSGE: uint32(c.MaxSendSGE),
+		MaxRecvSGE: uint32(c.MaxRecvSGE), MaxInlineData: uint32(c.MaxInline)}
+}
+
+func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	q, err := destroy(c, v.Handle, func(q *qp) error {
+		err := c.nic.DestroyQP(q.nic)
+		if err == nil {
+			delete(c.events.handles, q.nic)
+		}
+		return err
+	})
+	if err == nil {
+		q.release()
+	}
+	return reply{}, err
+}
+
+// modifyQP first finds the neighbour, if there is a new address vector.
+func (c *conn) modifyQP(v *abi.ModifyQPRequest) (func() (reply, error), error) {
+	attr, mask := attrIn(&v.Attr), ib.QPAttrMask(v.Mask)
+	if mask&ib.QPMaskAV != 0 {
+		if err := c.resolve(&attr.AV); err != nil {
+			return nil, err
+		}
+	}
+	return func() (reply, error) {
+		q, err := lookUp[*qp](&c.objects, v.Handle)
+		if err != nil {
+			return reply{}, err
+		}
+		c.device.engine.Do(func() { err = c.nic.ModifyQP(q.nic, &attr, mask) })
+		return reply{}, err
+	}, nil
+}
+
+func (c *conn) queryQP(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
+	q, err := lookUp[*qp](&c.objects, v.Handle)
+	if err != nil {
+		return reply{}, err
+	}
+	var a nic.QPAttr
+	c.device.engine.Do(func() { a, err = c.nic.QueryQP(q.nic) })
+	if err != nil {
+		return reply{}, err
+	}
+	return reply{body: []any{abi.QueryQPReply{Attr: attrOut(&a)}}}, nil
+}
+
+func attrIn(a *abi.QPAttr) nic.QPAttr {
+	return nic.QPAttr{
+		QPAttr: ib.QPAttr{
+			State: ib.QPState(a.State), CurState: ib.QPState(a.CurState),
+			PathMTU: ib.MTU(a.PathMTU).Bytes(), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
+			Access: ib.Access(a.AccessFlags), MaxRDAtomic: a.MaxRdAtomic, MaxDestRDAtomic: a.MaxDestRdAtomic,
+			MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCount: a.RetryCnt, RNRRetry: a.RNRRetry,
+		},
+		AV: addressVectorIn(&a.AH), Port: int(a.PortNum), PKeyIndex: int(a.PKeyIndex),
+	}
+}
+
+func attrOut(a *nic.QPAttr) abi.QPAttr {
+	r := transportAttrOut(&a.QPAttr)
+	r.Cap, r.PKeyIndex, r.PortNum = capsOut(a.Caps), uint16(a.PKeyIndex), uint8(a.Port)
+	r.AH = abi.AHAttr{
+		DGID: a.AV.DGID, FlowLabel: a.AV.FlowLabel, DLID: a.AV.DLID, SGIDIndex: uint8(a.AV.SGIDIndex),
+		HopLimit: a.AV.HopLimit, TrafficClass: a.AV.TClass, SL: a.AV.SL, IsGlobal: 1, PortNum: uint8(a.AV.Port),
+	}
+	return r
+}
+
+// transportAttrOut converts the attributes that the transport keeps.
+func transportAttrOut(a *ib.QPAttr) abi.QPAttr {
+	return abi.QPAttr{
+		State: uint32(a.State), CurState: uint32(a.CurState), PathMTU: mtuCode(a.PathMTU), QKey: a.QKey,
+		RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN, AccessFlags: uint32(a.Access), SQDraining: flag(a.Draining),
+		MaxRdAtomic: a.MaxRDAtomic, MaxDestRdAtomic: a.MaxDestRDAtomic, MinRNRTimer: a.MinRNRTimer,
+		Timeout: a.Timeout, RetryCnt: a.RetryCount, RNRRetry: a.RNRRetry,
+	}
+}
