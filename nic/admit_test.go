@@ -87,12 +87,12 @@ func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
 			a.connect(1024, b)
 			b.connect(1024, a)
 			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(packet.WriteOnly), PKey: packet.DefaultPKey,
-				DestQP: a.qp.QPN(), PSN: 100}}
+				DestQP: a.QPN(), PSN: 100}}
 			f := wire.RxFrame{Head: head(h), Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1")}
 			c.do(&f, &h)
 			in.frames = append(in.frames, f)
 			w.step()
-			counters := a.dev.Counters()
+			counters := a.Device.Counters()
 			total := uint64(0)
 			for _, n := range counters.Drops {
 				total += n
@@ -101,7 +101,7 @@ func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
 				t.Errorf("counted: %v, want one %v", counters.Dropped(), c.reason)
 			}
 			// The connection goes on.
-			b.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: a.mr.RKey(), sges: b.sge(0, 8)})
+			b.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: a.mr.RKey(), SGEs: b.sge(0, 8)})
 			w.run(1e9)
 			b.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 		})
@@ -115,7 +115,7 @@ func TestPadIsCutOffWhereverItLies(t *testing.T) {
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
 	h := packet.Header{
-		BTH: packet.BTH{Opcode: packet.Opcode(packet.WriteOnly), PKey: packet.DefaultPKey, DestQP: a.qp.QPN(),
+		BTH: packet.BTH{Opcode: packet.Opcode(packet.WriteOnly), PKey: packet.DefaultPKey, DestQP: a.QPN(),
 			PSN: 100, Pad: 3},
 		RETH: packet.RETH{RKey: a.mr.RKey(), Length: 5},
 	}
@@ -134,9 +134,9 @@ func TestAPacketForAQueuePairThatIsNotReadyIsDropped(t *testing.T) {
 	a := w.client(w.nic(1)).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 	w.step()
-	if n := b.dev.Counters().Drops[transport.DropState]; n != 1 {
+	if n := b.Device.Counters().Drops[transport.DropState]; n != 1 {
 		t.Errorf("%d packets counted", n)
 	}
 	b.connect(1024, a)

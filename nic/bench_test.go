@@ -4,13 +4,14 @@ import (
 	"testing"
 
 	"softroce/internal/ib"
+	"softroce/transport"
 )
 
 // benchmark keeps depth requests outstanding and counts each as one operation.
 func benchmark(b *testing.B, op ib.WROpcode, size, depth int) {
 	w := newWorld(b)
 	x, y := pair(w, 4096)
-	req := wr{op: op, rkey: y.mr.RKey(), sges: x.sge(0, size)}
+	req := transport.SendWR{Opcode: op, RKey: y.mr.RKey(), SGEs: x.sge(0, size)}
 	b.SetBytes(int64(size))
 	b.ReportAllocs()
 	posted, done := 0, 0
@@ -19,15 +20,15 @@ func benchmark(b *testing.B, op ib.WROpcode, size, depth int) {
 			for ; posted < depth; posted++ {
 				x.store(&req)
 			}
-			x.ring()
+			x.Publish()
 			w.now++
 			w.engine.Step(w.now)
 			for {
-				c, ok := x.poll()
+				c, ok := x.cq.Poll()
 				if !ok {
 					break
 				}
-				if c.status != ib.WCSuccess {
+				if c.Status != ib.WCSuccess {
 					b.Fatalf("completion %+v", c)
 				}
 				done++

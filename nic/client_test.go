@@ -1,25 +1,20 @@
 package nic_test
 
 import (
-	"context"
 	"encoding/binary"
 	"fmt"
 	"net/netip"
-	"sync/atomic"
 	"testing"
-	"unsafe"
 
-	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/transport"
 	"softroce/wire"
 )
 
 var le, be = binary.LittleEndian, binary.BigEndian
-
-func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off])) }
 
 // A world is a Stepped engine with NICs on a fabric. Its time moves only as it steps.
 type world struct {
@@ -87,110 +82,63 @@ func (w *world) run(d int64) {
 // A client is a program on a NIC: a context with a PD, a CQ and registered memory.
 type client struct {
 	*world
-	dev    *nic.Device
-	ctx    *nic.Context
-	bell   []byte
-	pd     *nic.PD
-	cq     *nic.CQ
-	cqRing []byte
-	polled uint32
-	mem    []byte
-	mr     *nic.MR
-	events []nic.Event
-	killed error
-	fired  int
+	*nictest.Client
+	pd  *nic.PD
+	cq  *nictest.CQ
+	mem []byte
+	mr  *nic.MR
 }
 
 const allow = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 
-func (c *client) AsyncEvent(e nic.Event) { c.events = append(c.events, e) }
-func (c *client) Killed(reason error)    { c.killed = reason }
-
 func (w *world) client(d *nic.Device) *client {
-	c := &client{world: w, dev: d, bell: nic.NewPage(abi.DoorbellSize)}
-	var err error
-	c.ctx, err = d.Open(nic.ContextOptions{Doorbell: c.bell, DoorbellFD: -1, Events: c, PID: 1, Comm: "test"})
-	check(w.t, err)
-	c.pd, err = c.ctx.AllocPD()
-	check(w.t, err)
-	c.cq, c.cqRing = c.newCQ(1024)
+	return w.clientOf(d, nic.ContextOptions{PID: 1, Comm: "test"})
+}
+
+func (w *world) clientOf(d *nic.Device, o nic.ContextOptions) *client {
+	c := w.open(d, o)
+	c.cq = c.newCQ(1024)
 	c.mem = nic.NewPage(w.mem)
-	c.mr, err = c.ctx.RegMR(c.pd, mrtable.HeapMemory(c.mem), 0, uint64(w.mem), allow)
+	var err error
+	c.mr, err = c.Context.RegMR(c.pd, mrtable.HeapMemory(c.mem), 0, uint64(w.mem), allow)
 	check(w.t, err)
 	return c
 }
 
-func (c *client) newCQ(n int) (*nic.CQ, []byte) {
-	ring := nic.NewPage(abi.RingSize(n, abi.CQESize))
-	q, err := c.ctx.CreateCQ(nic.CQConfig{Entries: n, Ring: ring, Notify: func() { c.fired++ }})
+// open opens a context with a PD and nothing else.
+func (w *world) open(d *nic.Device, o nic.ContextOptions) *client {
+	c := &client{world: w}
+	var err error
+	c.Client, err = nictest.Open(d, o)
+	check(w.t, err)
+	c.pd, err = c.Context.AllocPD()
+	check(w.t, err)
+	return c
+}
+
+func (c *client) newCQ(n int) *nictest.CQ {
+	q, err := c.CreateCQ(n)
 	check(c.t, err)
-	return q, ring
+	return q
 }
 
-// A wc is a completion as a program polls it.
-type wc struct {
-	id      uint64
-	status  ib.WCStatus
-	opcode  ib.WCOpcode
-	byteLen uint32
-	imm     uint32
-	qpn     uint32
-	srcQP   uint32
-	flags   ib.WCFlags
-	sl      uint8
-
-	pkeyIndex, vlan uint16
-	stamp, wall     uint64
-}
-
-// poll takes one completion.
-func (c *client) poll() (w wc, ok bool) {
-	if atomic.LoadUint32(word(c.cqRing, abi.RingProducer)) == c.polled {
-		return w, false
-	}
-	n := uint32(len(c.cqRing)-abi.RingSlots) / abi.CQESize
-	s := c.cqRing[abi.RingSlots+c.polled%n*abi.CQESize:]
-	w = wc{
-		le.Uint64(s[abi.CQEWRID:]), ib.WCStatus(le.Uint32(s[abi.CQEStatus:])),
-		ib.WCOpcode(le.Uint32(s[abi.CQEOpcode:])), le.Uint32(s[abi.CQEByteLen:]), be.Uint32(s[abi.CQEImm:]),
-		le.Uint32(s[abi.CQEQPNum:]), le.Uint32(s[abi.CQESrcQP:]), ib.WCFlags(le.Uint32(s[abi.CQEFlags:])), s[abi.CQESL],
-		le.Uint16(s[abi.CQEPKeyIndex:]), le.Uint16(s[abi.CQEVLAN:]), le.Uint64(s[abi.CQETimestamp:]), le.Uint64(s[abi.CQEWallclock:]),
-	}
-	c.polled++
-	atomic.StoreUint32(word(c.cqRing, abi.RingConsumer), c.polled)
-	return w, true
-}
-
-// pollAll takes all completions there are.
-func (c *client) pollAll() (l []wc) {
-	for {
-		w, ok := c.poll()
-		if !ok {
-			return l
-		}
-		l = append(l, w)
-	}
-}
-
-// A queue is a QP and the program's end of its rings.
+// A queue is a queue pair of a client.
 type queue struct {
 	*client
-	qp       *nic.QP
-	sq, rq   []byte
-	sqn, rqn uint32 // producer indices
-	caps     nic.Caps
+	*nictest.QP
 }
 
 func (c *client) qp(caps nic.Caps) *queue { return c.qpOf(ib.QPTypeRC, caps) }
 
 func (c *client) qpOf(kind ib.QPType, caps nic.Caps) *queue {
-	check(c.t, c.dev.RoundCaps(&caps))
-	q := &queue{client: c, caps: caps, sq: nic.NewPage(caps.SendRingSize()), rq: nic.NewPage(caps.RecvRingSize())}
-	var err error
-	q.qp, err = c.ctx.CreateQP(nic.QPInit{Type: kind, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps,
-		SQ: q.sq, RQ: q.rq})
+	return c.create(nic.QPInit{Type: kind, PD: c.pd, SendCQ: c.cq.CQ, RecvCQ: c.cq.CQ, Caps: caps})
+}
+
+func (c *client) create(o nic.QPInit) *queue {
+	c.t.Helper()
+	q, err := c.CreateQP(o)
 	check(c.t, err)
-	return q
+	return &queue{c, q}
 }
 
 var smallCaps = nic.Caps{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
@@ -198,9 +146,9 @@ var smallCaps = nic.Caps{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 2, MaxRecvS
 // attrs are what ibv_rc_pingpong would ask for.
 func attrs(mtu int, peer *queue) nic.QPAttr {
 	return nic.QPAttr{
-		QPAttr: ib.QPAttr{PathMTU: mtu, RQPSN: 100, SQPSN: 100, DestQPN: peer.qp.QPN(), Access: allow,
+		QPAttr: ib.QPAttr{PathMTU: mtu, RQPSN: 100, SQPSN: 100, DestQPN: peer.QPN(), Access: allow,
 			MaxRDAtomic: 16, MaxDestRDAtomic: 16, MinRNRTimer: 12, Timeout: 14, RetryCount: 7, RNRRetry: 7},
-		AV:   nic.AddressVector{DGID: peer.dev.GIDs()[1].GID, SGIDIndex: 1, Port: 1},
+		AV:   nic.AddressVector{DGID: peer.Device.GIDs()[1].GID, SGIDIndex: 1, Port: 1},
 		Port: 1,
 	}
 }
@@ -209,26 +157,16 @@ const (
 	toInit = ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess
 	toRTR  = ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN |
 		ib.QPMaskRQPSN | ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer
-	toRTS = ib.QPMaskState | ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry |
-		ib.QPMaskSQPSN | ib.QPMaskMaxRDAtomic
 )
 
 func (q *queue) connect(mtu int, peer *queue) { q.connectWith(attrs(mtu, peer)) }
 
 func (q *queue) connectWith(a nic.QPAttr) {
-	var err error
-	a.AV.Path, err = q.dev.ResolvePath(context.Background(), &a.AV)
-	check(q.t, err)
-	for _, s := range []struct {
-		state ib.QPState
-		mask  ib.QPAttrMask
-	}{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR}, {ib.QPSRTS, toRTS}} {
-		a.State = s.state
-		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
-	}
+	q.t.Helper()
+	check(q.t, q.Connect(a))
 }
 
-// pair makes two connected queues on two NICs.
+// pair makes two connected queue pairs on two NICs.
 func pair(w *world, mtu int) (a, b *queue) {
 	a, b = w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
 	a.connect(mtu, b)
@@ -236,102 +174,33 @@ func pair(w *world, mtu int) (a, b *queue) {
 	return a, b
 }
 
-// A wr is a send work request as a program posts it.
-type wr struct {
-	id     uint64
-	op     ib.WROpcode
-	flags  uint32
-	imm    uint32
-	remote uint64
-	rkey   uint32
-	add    uint64
-	swap   uint64
-	inline []byte
-	sges   []transport.SGE
-	ah     uint32
-	qpn    uint32
-	qkey   uint32
-	quiet  bool // not signaled
-}
-
 func (c *client) sge(addr, n int) []transport.SGE {
 	return []transport.SGE{{Addr: uint64(addr), Length: uint32(n), LKey: c.mr.LKey()}}
 }
 
-// store writes w to the next send slot without ringing.
-func (q *queue) store(w *wr) {
-	size := abi.SendSlotSize(q.caps.MaxSendSGE, q.caps.MaxInline)
-	s := q.sq[abi.RingSlots+int(q.sqn)%q.caps.MaxSendWR*size:]
-	le.PutUint64(s[abi.SendWRID:], w.id)
-	le.PutUint32(s[abi.SendOpcode:], uint32(w.op))
-	if !w.quiet {
-		w.flags |= abi.SendSignaled
-	}
-	le.PutUint32(s[abi.SendFlags:], w.flags)
-	be.PutUint32(s[abi.SendImm:], w.imm)
-	le.PutUint64(s[abi.SendRemoteAddr:], w.remote)
-	le.PutUint32(s[abi.SendRKey:], w.rkey)
-	le.PutUint32(s[abi.SendAH:], w.ah)
-	le.PutUint32(s[abi.SendRemoteQPN:], w.qpn)
-	le.PutUint32(s[abi.SendRemoteQKey:], w.qkey)
-	le.PutUint64(s[abi.SendCompareAdd:], w.add)
-	le.PutUint64(s[abi.SendSwap:], w.swap)
-	if w.flags&abi.SendInline != 0 {
-		le.PutUint32(s[abi.SendNumSGE:], uint32(copy(s[abi.SendSGEs:size], w.inline)))
-	} else {
-		le.PutUint32(s[abi.SendNumSGE:], uint32(len(w.sges)))
-		putSGEs(s[abi.SendSGEs:], w.sges)
-	}
-	q.sqn++
+// store writes a signaled work request to the next send slot without ringing.
+func (q *queue) store(w *transport.SendWR) {
+	w.Flags |= ib.SendSignaled
+	q.PutSend(w)
 }
 
-func putSGEs(s []byte, sges []transport.SGE) {
-	for _, g := range sges {
-		le.PutUint64(s[abi.SGEAddr:], g.Addr)
-		le.PutUint32(s[abi.SGELength:], g.Length)
-		le.PutUint32(s[abi.SGELKey:], g.LKey)
-		s = s[abi.SGESize:]
-	}
-}
-
-// ring publishes what was stored and rings the doorbell.
-func (q *queue) ring() {
-	atomic.StoreUint32(word(q.sq, abi.RingProducer), q.sqn)
-	atomic.OrUint32(word(q.bell, abi.DoorbellBits+q.qp.Doorbell()/32*4), 1<<(q.qp.Doorbell()%32))
-}
-
-// hasRoom reports whether one more send may be posted.
-func (q *queue) hasRoom() bool {
-	return q.sqn-atomic.LoadUint32(word(q.sq, abi.RingConsumer)) < uint32(q.caps.MaxSendWR)
-}
-
-func (q *queue) post(w wr) {
+// post posts a signaled work request.
+func (q *queue) post(w transport.SendWR) {
 	q.store(&w)
-	q.ring()
+	q.Publish()
 }
 
-func (q *queue) recv(id uint64, sges []transport.SGE) {
-	size := abi.RecvSlotSize(q.caps.MaxRecvSGE)
-	s := q.rq[abi.RingSlots+int(q.rqn)%q.caps.MaxRecvWR*size:]
-	le.PutUint64(s[abi.RecvWRID:], id)
-	le.PutUint32(s[abi.RecvNumSGE:], uint32(len(sges)))
-	putSGEs(s[abi.RecvSGEs:], sges)
-	q.rqn++
-	atomic.StoreUint32(word(q.rq, abi.RingProducer), q.rqn)
-	if atomic.LoadUint32(word(q.rq, abi.RecvDoorbell)) != 0 {
-		q.ring()
-	}
-}
+func (q *queue) recv(id uint64, sges []transport.SGE) { q.Recv.PostRecv(id, sges) }
 
 // want checks the next completion.
-func (c *client) want(id uint64, status ib.WCStatus, op ib.WCOpcode) wc {
+func (c *client) want(id uint64, status ib.WCStatus, op ib.WCOpcode) nictest.WC {
 	c.t.Helper()
-	w, ok := c.poll()
+	w, ok := c.cq.Poll()
 	if !ok {
 		c.t.Fatalf("no completion, want work request %d", id)
 	}
-	if w.id != id || w.status != status || status == ib.WCSuccess && w.opcode != op {
-		c.t.Fatalf("completion %d %v opcode %d, want %d %v opcode %d", w.id, w.status, w.opcode, id, status, op)
+	if w.WRID != id || w.Status != status || status == ib.WCSuccess && w.Opcode != op {
+		c.t.Fatalf("completion %d %v opcode %d, want %d %v opcode %d", w.WRID, w.Status, w.Opcode, id, status, op)
 	}
 	return w
 }
@@ -339,13 +208,13 @@ func (c *client) want(id uint64, status ib.WCStatus, op ib.WCOpcode) wc {
 // wantNone checks that no completion is there.
 func (c *client) wantNone() {
 	c.t.Helper()
-	if w, ok := c.poll(); ok {
+	if w, ok := c.cq.Poll(); ok {
 		c.t.Fatalf("unexpected completion %+v", w)
 	}
 }
 
 func (c *client) had(e ib.EventType) bool {
-	for _, ev := range c.events {
+	for _, ev := range c.Events {
 		if ev.Type == e {
 			return true
 		}

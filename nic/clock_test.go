@@ -5,6 +5,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -25,14 +26,14 @@ func TestCompletionsHaveTheTimeOfTheirStep(t *testing.T) {
 	var last uint64
 	for i := range 200 {
 		w.now += 1_000_000
-		a.post(wr{id: uint64(i), op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 		from := w.now
 		w.run(100_000)
 		c := a.want(uint64(i), ib.WCSuccess, ib.WCRDMAWrite)
-		if c.stamp <= last || int64(c.stamp) <= from || int64(c.stamp) > w.now || c.wall != epoch+c.stamp {
-			t.Fatalf("completion %d at %d, wall %d, between %d and %d", i, c.stamp, c.wall, from, w.now)
+		if c.Timestamp <= last || int64(c.Timestamp) <= from || int64(c.Timestamp) > w.now || c.Wallclock != epoch+c.Timestamp {
+			t.Fatalf("completion %d at %d, wall %d, between %d and %d", i, c.Timestamp, c.Wallclock, from, w.now)
 		}
-		last = c.stamp
+		last = c.Timestamp
 	}
 	if reads > 2 {
 		t.Errorf("the time of day was read %d times in 0.2 s", reads)
@@ -40,11 +41,11 @@ func TestCompletionsHaveTheTimeOfTheirStep(t *testing.T) {
 	drift = 5e9 // somebody sets the clock
 	w.now += 1e9
 	w.step()
-	clock, wall := a.dev.Clock()
+	clock, wall := a.Device.Clock()
 	if clock != e.Now() || wall != epoch+clock+drift {
 		t.Errorf("clock %d, wall %d", clock, wall)
 	}
-	if q := a.dev.Query(); q.CoreClock != 1_000_000 || q.TimestampMask != 1<<64-1 {
+	if q := a.Device.Query(); q.CoreClock != 1_000_000 || q.TimestampMask != 1<<64-1 {
 		t.Errorf("core clock %d kHz, mask %#x", q.CoreClock, q.TimestampMask)
 	}
 }

@@ -7,10 +7,10 @@ import (
 	"syscall"
 	"testing"
 
-	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -24,80 +24,50 @@ func (c *client) ud() *queue {
 }
 
 func (q *queue) toUDRTS() {
-	a := nic.QPAttr{QPAttr: ib.QPAttr{QKey: testQKey, SQPSN: 100}, Port: 1}
-	for _, s := range []struct {
-		state ib.QPState
-		mask  ib.QPAttrMask
-	}{
-		{ib.QPSInit, ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey},
-		{ib.QPSRTR, ib.QPMaskState},
-		{ib.QPSRTS, ib.QPMaskState | ib.QPMaskSQPSN},
-	} {
-		a.State = s.state
-		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
-	}
+	q.connectWith(nic.QPAttr{QPAttr: ib.QPAttr{QKey: testQKey, SQPSN: 100}, Port: 1})
 }
 
 // ah makes an address handle of c, numbered n, that leads to an IPv4 address.
 func (c *client) ah(n uint32, dst string) *nic.AH {
 	av := nic.AddressVector{DGID: nic.GIDOf(netip.MustParseAddr(dst)), SGIDIndex: 1, Port: 1, TClass: 0x28}
 	var err error
-	av.Path, err = c.dev.ResolvePath(context.Background(), &av)
+	av.Path, err = c.Device.ResolvePath(context.Background(), &av)
 	check(c.t, err)
-	a, err := c.ctx.CreateAH(c.pd, n, av)
+	a, err := c.Context.CreateAH(c.pd, n, av)
 	check(c.t, err)
 	return a
 }
 
 func (q *queue) sendTo(id uint64, ah, qpn uint32, n int) {
-	q.post(wr{id: id, op: ib.WRSend, ah: ah, qpn: qpn, qkey: testQKey, sges: q.sge(0, n)})
-}
-
-// connectUC takes q to RTS.
-func (q *queue) connectUC(mtu int, peer *queue) {
-	a := attrs(mtu, peer)
-	var err error
-	a.AV.Path, err = q.dev.ResolvePath(context.Background(), &a.AV)
-	check(q.t, err)
-	for _, s := range []struct {
-		state ib.QPState
-		mask  ib.QPAttrMask
-	}{
-		{ib.QPSInit, toInit},
-		{ib.QPSRTR, ib.QPMaskState | ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN},
-		{ib.QPSRTS, ib.QPMaskState | ib.QPMaskSQPSN},
-	} {
-		a.State = s.state
-		check(q.t, q.ctx.ModifyQP(q.qp, &a, s.mask))
-	}
+	q.post(transport.SendWR{ID: id, Opcode: ib.WRSend, Dest: ah, RemoteQPN: qpn, RemoteQKey: testQKey, SGEs: q.sge(0, n)})
 }
 
 func TestUCMovesMessages(t *testing.T) {
 	for _, n := range []int{0, 1, 1024, 5000, 1 << 18} {
 		w := newWorld(t)
 		a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
-		a.connectUC(1024, b)
-		b.connectUC(1024, a)
+		a.connect(1024, b)
+		b.connect(1024, a)
 		fill(a.mem[:n], 1)
 		b.recv(70, b.sge(1<<21, 1<<20))
 		b.recv(71, nil)
-		a.post(wr{id: 1, op: ib.WRSend, sges: a.sge(0, n)})
-		a.post(wr{id: 2, op: ib.WRRDMAWriteWithImm, imm: 5, remote: 64, rkey: b.mr.RKey(), sges: a.sge(0, n)})
-		a.post(wr{id: 3, op: ib.WRRDMARead, sges: a.sge(0, 8)})
-		a.post(wr{id: 4, op: ib.WRSend})
+		a.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, n)})
+		a.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMAWriteWithImm, Imm: 5, RemoteAddr: 64, RKey: b.mr.RKey(), SGEs: a.sge(0, n)})
+		a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: 4, Opcode: ib.WRSend})
 		w.run(1e9)
 		a.want(1, ib.WCSuccess, ib.WCSend)
 		a.want(2, ib.WCSuccess, ib.WCRDMAWrite)
 		a.want(3, ib.WCLocQPOpErr, 0)
 		a.want(4, ib.WCWRFlushErr, 0)
 		b.want(70, ib.WCSuccess, ib.WCRecv)
-		if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.imm != 5 || c.srcQP != a.qp.QPN() {
+		if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.Imm != 5 || c.SrcQP != a.QPN() {
 			t.Errorf("%+v", c)
 		}
 		if !bytes.Equal(b.mem[64:][:n], a.mem[:n]) || !bytes.Equal(b.mem[1<<21:][:n], a.mem[:n]) {
 			t.Error("data differ")
 		}
-		if got := a.qp.State(); got != ib.QPSSQE {
+		if got := a.State(); got != ib.QPSSQE {
 			t.Errorf("state %v", got)
 		}
 	}
@@ -106,16 +76,16 @@ func TestUCMovesMessages(t *testing.T) {
 func TestWhatWasPostedInSQEIsNotSentAfterIt(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
-	a.connectUC(1024, b)
-	b.connectUC(1024, a)
-	a.post(wr{id: 1, op: ib.WRRDMARead, sges: a.sge(0, 8)})
+	a.connect(1024, b)
+	b.connect(1024, a)
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8)})
 	w.run(1e6)
 	for i := range 100 {
-		a.post(wr{id: uint64(10 + i), op: ib.WRSend, sges: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: uint64(10 + i), Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	}
-	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSRTS}}, ib.QPMaskState))
+	check(t, a.SetState(ib.QPSRTS))
 	b.recv(70, b.sge(0, 100))
-	a.post(wr{id: 2, op: ib.WRSend, sges: a.sge(0, 8)})
+	a.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	w.run(1e6)
 	a.want(1, ib.WCLocQPOpErr, 0)
 	for i := range 100 {
@@ -131,11 +101,11 @@ func TestADatagramArrivesWithItsHeaders(t *testing.T) {
 	a.ah(7, "192.0.2.2")
 	fill(a.mem[:1000], 1)
 	b.recv(70, b.sge(0, 4096))
-	a.sendTo(1, 7, b.qp.QPN(), 1000)
+	a.sendTo(1, 7, b.QPN(), 1000)
 	w.run(1e6)
 	a.want(1, ib.WCSuccess, ib.WCSend)
 	c := b.want(70, ib.WCSuccess, ib.WCRecv)
-	if c.byteLen != 1040 || c.srcQP != a.qp.QPN() || c.flags != ib.WCGRH || c.sl != 2 {
+	if c.ByteLen != 1040 || c.SrcQP != a.QPN() || c.Flags != ib.WCGRH || c.SL != 2 {
 		t.Errorf("%+v", c)
 	}
 	g := packet.GRH(b.mem[:40])
@@ -153,19 +123,19 @@ func TestADatagramArrivesWithItsHeaders(t *testing.T) {
 func TestADatagramOnIPv6HasItsHeaderWhole(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
-	av := nic.AddressVector{DGID: b.dev.GIDs()[0].GID, Port: 1, TClass: 3, FlowLabel: 0x12345, HopLimit: 9}
+	av := nic.AddressVector{DGID: b.Device.GIDs()[0].GID, Port: 1, TClass: 3, FlowLabel: 0x12345, HopLimit: 9}
 	var err error
-	av.Path, err = a.dev.ResolvePath(context.Background(), &av)
+	av.Path, err = a.Device.ResolvePath(context.Background(), &av)
 	check(t, err)
-	_, err = a.ctx.CreateAH(a.pd, 1, av)
+	_, err = a.Context.CreateAH(a.pd, 1, av)
 	check(t, err)
-	b.dev.Link().(*wire.FabricLink).SetAddresses(av.DGID.Addr())
+	b.Device.Link().(*wire.FabricLink).SetAddresses(av.DGID.Addr())
 	b.recv(70, b.sge(0, 4096))
-	a.sendTo(1, 1, b.qp.QPN(), 3)
+	a.sendTo(1, 1, b.QPN(), 3)
 	w.run(1e6)
 	c := b.want(70, ib.WCSuccess, ib.WCRecv)
 	g := packet.GRH(b.mem[:40])
-	if c.sl != 1 || g.Is4() || g.Dst() != av.DGID.Addr() || g.FlowLabel() != 0x12345 || g.HopLimit() != 9 || g.TClass() != 3 {
+	if c.SL != 1 || g.Is4() || g.Dst() != av.DGID.Addr() || g.FlowLabel() != 0x12345 || g.HopLimit() != 9 || g.TClass() != 3 {
 		t.Errorf("%+v, GRH % x", c, b.mem[:40])
 	}
 }
@@ -182,14 +152,14 @@ func TestHeadersOfABatchAreNotMixed(t *testing.T) {
 		senders = append(senders, a)
 	}
 	for _, a := range senders {
-		a.sendTo(0, 1, b.qp.QPN(), 8)
+		a.sendTo(0, 1, b.QPN(), 8)
 	}
 	w.run(1e6)
 	for i, a := range senders {
 		c := b.want(uint64(i), ib.WCSuccess, ib.WCRecv)
 		g := packet.GRH(b.mem[i*100:][:40])
-		if c.srcQP != a.qp.QPN() || g.Src() != a.dev.GIDs()[1].GID.Addr() {
-			t.Errorf("receive %d: QP %#x, from %v", i, c.srcQP, g.Src())
+		if c.SrcQP != a.QPN() || g.Src() != a.Device.GIDs()[1].GID.Addr() {
+			t.Errorf("receive %d: QP %#x, from %v", i, c.SrcQP, g.Src())
 		}
 	}
 }
@@ -198,22 +168,22 @@ func TestAnAddressHandleMustBeOfTheQueuePairsPD(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	a, other := w.client(d), w.client(d)
-	pd, err := a.ctx.AllocPD()
+	pd, err := a.Context.AllocPD()
 	check(t, err)
 	a.ah(1, "192.0.2.1")
 	other.ah(2, "192.0.2.1")
 	av := nic.AddressVector{DGID: d.GIDs()[1].GID, SGIDIndex: 1, Port: 1}
 	av.Path, err = d.ResolvePath(context.Background(), &av)
 	check(t, err)
-	h3, err := a.ctx.CreateAH(pd, 3, av)
+	h3, err := a.Context.CreateAH(pd, 3, av)
 	check(t, err)
-	_, err = a.ctx.CreateAH(pd, 3, av)
+	_, err = a.Context.CreateAH(pd, 3, av)
 	wantErrno(t, "a number that is taken", err, syscall.EEXIST)
-	wantErrno(t, "PD of an AH", a.ctx.DeallocPD(pd), syscall.EBUSY)
+	wantErrno(t, "PD of an AH", a.Context.DeallocPD(pd), syscall.EBUSY)
 	gone := a.ah(4, "192.0.2.1")
-	check(t, a.ctx.DestroyAH(gone))
-	wantErrno(t, "AH a second time", a.ctx.DestroyAH(gone), syscall.EINVAL)
-	wantErrno(t, "AH of another context", other.ctx.DestroyAH(h3), syscall.EINVAL)
+	check(t, a.Context.DestroyAH(gone))
+	wantErrno(t, "AH a second time", a.Context.DestroyAH(gone), syscall.EINVAL)
+	wantErrno(t, "AH of another context", other.Context.DestroyAH(h3), syscall.EINVAL)
 	for _, c := range []struct {
 		what string
 		ah   uint32
@@ -226,8 +196,8 @@ func TestAnAddressHandleMustBeOfTheQueuePairsPD(t *testing.T) {
 		if c.ok {
 			status = ib.WCSuccess
 		}
-		if got, _ := a.poll(); got.status != status || (q.qp.State() == ib.QPSSQE) == c.ok {
-			t.Errorf("%s: %v in %v", c.what, got.status, q.qp.State())
+		if got, _ := a.cq.Poll(); got.Status != status || (q.State() == ib.QPSSQE) == c.ok {
+			t.Errorf("%s: %v in %v", c.what, got.Status, q.State())
 		}
 	}
 }
@@ -236,16 +206,11 @@ func TestControlledQKeysArePrivileged(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	for _, privileged := range []bool{false, true} {
-		c := &client{world: w, dev: d, bell: nic.NewPage(abi.DoorbellSize)}
-		var err error
-		c.ctx, err = d.Open(nic.ContextOptions{Doorbell: c.bell, DoorbellFD: -1, Events: c, Privileged: privileged})
-		check(t, err)
-		c.pd, err = c.ctx.AllocPD()
-		check(t, err)
-		c.cq, c.cqRing = c.newCQ(16)
+		c := w.open(d, nic.ContextOptions{Privileged: privileged})
+		c.cq = c.newCQ(16)
 		q := c.qpOf(ib.QPTypeUD, smallCaps)
 		a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSInit, QKey: 0x80010000}, Port: 1}
-		err = c.ctx.ModifyQP(q.qp, &a, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskQKey)
+		err := q.Modify(&a, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskQKey)
 		if privileged {
 			check(t, err)
 		} else {
@@ -278,9 +243,9 @@ func TestDatagramsHaveTheSourcePortThatTheLinuxDriverGivesThem(t *testing.T) {
 		w.run(1e6)
 	}
 	for i, q := range []*queue{q1, q2, q1, q2} {
-		want := 0xc000 | uint16(q.qp.QPN()*0x61c88647>>18)
+		want := 0xc000 | uint16(q.QPN()*0x61c88647>>18)
 		if rec.paths[i].SrcPort != want {
-			t.Errorf("QP %#x sends from port %d, want %d", q.qp.QPN(), rec.paths[i].SrcPort, want)
+			t.Errorf("QP %#x sends from port %d, want %d", q.QPN(), rec.paths[i].SrcPort, want)
 		}
 	}
 	if rec.paths[0] != rec.paths[2] || rec.paths[1] != rec.paths[3] {
@@ -302,8 +267,8 @@ func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
 		a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &narrow{Link: l} })).qpOf(kind, smallCaps)
 		b := w.client(w.nic(2)).qpOf(kind, smallCaps)
 		if kind == ib.QPTypeUC {
-			a.connectUC(1024, b)
-			b.connectUC(1024, a)
+			a.connect(1024, b)
+			b.connect(1024, a)
 		} else {
 			a.toUDRTS()
 			b.toUDRTS()
@@ -313,14 +278,14 @@ func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
 		for i := range n {
 			b.recv(uint64(i), b.sge(i*2048, 2048))
 			fill(a.mem[i*1024:][:1024], byte(i))
-			a.store(&wr{id: uint64(i), op: ib.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(i*1024, 1024)})
+			a.store(&transport.SendWR{ID: uint64(i), Opcode: ib.WRSend, Dest: uint32(1), RemoteQPN: b.QPN(), RemoteQKey: testQKey, SGEs: a.sge(i*1024, 1024)})
 		}
-		a.ring()
+		a.Publish()
 		for range 200 {
 			w.now++
 			w.engine.Step(w.now)
-			for _, c := range a.pollAll() {
-				clear(a.mem[int(c.id)*1024:][:1024])
+			for _, c := range a.cq.PollAll() {
+				clear(a.mem[int(c.WRID)*1024:][:1024])
 			}
 		}
 		grh := 0
@@ -355,13 +320,13 @@ func TestAnUnreliableSendCompletesWhenTheLinkHasIt(t *testing.T) {
 	w := newWorld(t)
 	var j *jealous
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { j = &jealous{Link: l, t: t}; return j })).ud()
-	j.early = func() bool { return *word(a.cqRing, abi.RingProducer) != a.polled }
+	j.early = func() bool { return a.cq.Len() > 0 }
 	a.ah(1, "192.0.2.1") // itself
 	for i := range 3 {
 		a.recv(10, a.sge(0, 100))
-		a.sendTo(uint64(i), 1, a.qp.QPN(), 8)
+		a.sendTo(uint64(i), 1, a.QPN(), 8)
 		w.run(1e6)
-		if l := a.pollAll(); len(l) != 2 {
+		if l := a.cq.PollAll(); len(l) != 2 {
 			t.Fatalf("%+v", l)
 		}
 	}
@@ -372,9 +337,9 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	a.ah(1, "192.0.2.2")
 	a.ah(2, "239.1.2.3")
-	check(t, b.ctx.AttachMcast(b.qp, nic.GIDOf(netip.MustParseAddr("239.1.2.3"))))
-	req := wr{op: ib.WRSend, ah: 1, qpn: b.qp.QPN(), qkey: testQKey, sges: a.sge(0, 64)}
-	multi := wr{op: ib.WRSend, ah: 2, qpn: 0xffffff, qkey: testQKey, sges: a.sge(0, 64)}
+	check(t, b.Context.AttachMcast(b.QP.QP, nic.GIDOf(netip.MustParseAddr("239.1.2.3"))))
+	req := transport.SendWR{Opcode: ib.WRSend, Dest: uint32(1), RemoteQPN: b.QPN(), RemoteQKey: testQKey, SGEs: a.sge(0, 64)}
+	multi := transport.SendWR{Opcode: ib.WRSend, Dest: uint32(2), RemoteQPN: 0xffffff, RemoteQKey: testQKey, SGEs: a.sge(0, 64)}
 	into := b.sge(0, 200)
 	round := func() {
 		for range 4 {
@@ -383,11 +348,11 @@ func TestDatagramsAllocateNothing(t *testing.T) {
 			a.store(&req)
 			a.store(&multi)
 		}
-		a.ring()
+		a.Publish()
 		w.step()
 		for _, q := range []*queue{a, b} {
 			for n := 0; ; n++ {
-				if _, ok := q.poll(); !ok {
+				if _, ok := q.cq.Poll(); !ok {
 					if n != 8 {
 						t.Fatalf("%d completions", n)
 					}

@@ -15,9 +15,9 @@ import (
 // deviceMemory allocates n bytes and registers them for everything.
 func (c *client) deviceMemory(n int) (*nic.DM, *nic.MR) {
 	c.t.Helper()
-	m, err := c.ctx.AllocDM(uint64(n), 3)
+	m, err := c.Context.AllocDM(uint64(n), 3)
 	check(c.t, err)
-	r, err := c.ctx.RegDM(c.pd, m, 0, uint64(n), allow|ib.AccessZeroBased|ib.AccessMWBind)
+	r, err := c.Context.RegDM(c.pd, m, 0, uint64(n), allow|ib.AccessZeroBased|ib.AccessMWBind)
 	check(c.t, err)
 	return m, r
 }
@@ -25,7 +25,7 @@ func (c *client) deviceMemory(n int) (*nic.DM, *nic.MR) {
 func (c *client) inDM(m *nic.DM) []byte {
 	c.t.Helper()
 	p := make([]byte, m.Length())
-	check(c.t, c.ctx.CopyFromDM(m, 0, p))
+	check(c.t, c.Context.CopyFromDM(m, 0, p))
 	return p
 }
 
@@ -37,17 +37,17 @@ func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
 	far, farMR := b.deviceMemory(n)
 	want := make([]byte, n)
 	fill(want, 3)
-	check(t, a.ctx.CopyToDM(near, 0, want))
+	check(t, a.Context.CopyToDM(near, 0, want))
 	all := []transport.SGE{{Length: n, LKey: nearMR.LKey()}}
 
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: farMR.RKey(), sges: all})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: farMR.RKey(), SGEs: all})
 	w.run(1e9)
 	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if !bytes.Equal(b.inDM(far), want) {
 		t.Error("WRITE: another content")
 	}
 	b.recv(2, []transport.SGE{{Addr: 8, Length: n - 8, LKey: farMR.LKey()}})
-	a.post(wr{id: 2, op: ib.WRSend, sges: []transport.SGE{{Addr: 100, Length: 1000, LKey: nearMR.LKey()}}})
+	a.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: []transport.SGE{{Addr: 100, Length: 1000, LKey: nearMR.LKey()}}})
 	w.run(1e9)
 	a.want(2, ib.WCSuccess, ib.WCSend)
 	b.want(2, ib.WCSuccess, ib.WCRecv)
@@ -55,9 +55,9 @@ func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
 	if !bytes.Equal(b.inDM(far), want) {
 		t.Error("SEND: another content")
 	}
-	a.post(wr{id: 3, op: ib.WRRDMARead, rkey: farMR.RKey(), sges: all})
+	a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMARead, RKey: farMR.RKey(), SGEs: all})
 	w.run(1e9)
-	a.post(wr{id: 4, op: ib.WRAtomicFetchAndAdd, remote: 16, rkey: farMR.RKey(), add: 1, sges: []transport.SGE{{Addr: 0, Length: 8, LKey: nearMR.LKey()}}})
+	a.post(transport.SendWR{ID: 4, Opcode: ib.WRAtomicFetchAndAdd, RemoteAddr: 16, RKey: farMR.RKey(), CompareAdd: 1, SGEs: []transport.SGE{{Addr: 0, Length: 8, LKey: nearMR.LKey()}}})
 	w.run(1e9)
 	a.want(3, ib.WCSuccess, ib.WCRDMARead)
 	a.want(4, ib.WCSuccess, ib.WCFetchAdd)
@@ -68,7 +68,7 @@ func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
 	if !bytes.Equal(a.inDM(near), want) {
 		t.Error("READ, fetch and add: another content")
 	}
-	a.post(wr{id: 5, op: ib.WRRDMAWrite, remote: n - 7, rkey: farMR.RKey(), sges: all[:1:1]})
+	a.post(transport.SendWR{ID: 5, Opcode: ib.WRRDMAWrite, RemoteAddr: n - 7, RKey: farMR.RKey(), SGEs: all[:1:1]})
 	w.run(1e9)
 	a.want(5, ib.WCRemAccessErr, ib.WCRDMAWrite)
 }
@@ -77,7 +77,7 @@ func TestDeviceMemoryHasRules(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	c, other := w.client(d), w.client(d)
-	m, err := c.ctx.AllocDM(100, 0)
+	m, err := c.Context.AllocDM(100, 0)
 	check(t, err)
 	if !bytes.Equal(c.inDM(m), make([]byte, 100)) {
 		t.Error("not zero at first")
@@ -86,18 +86,18 @@ func TestDeviceMemoryHasRules(t *testing.T) {
 		length uint64
 		align  uint32
 		want   syscall.Errno
-	}{{0, 0, syscall.EINVAL}, {8, 13, syscall.EINVAL}, {c.ctx.MaxDM() + 1, 0, syscall.ENOMEM}, {1<<64 - 1, 0, syscall.ENOMEM}} {
-		_, err := c.ctx.AllocDM(x.length, x.align)
+	}{{0, 0, syscall.EINVAL}, {8, 13, syscall.EINVAL}, {c.Context.MaxDM() + 1, 0, syscall.ENOMEM}, {1<<64 - 1, 0, syscall.ENOMEM}} {
+		_, err := c.Context.AllocDM(x.length, x.align)
 		wantErrno(t, "allocate", err, x.want)
 	}
 	for _, x := range []struct {
 		off uint64
 		n   int
 	}{{3, 4}, {4, 3}, {104, 4}, {100, 4}, {0, 104}, {1<<64 - 4, 8}, {1 << 63, 4}} {
-		wantErrno(t, "copy to", c.ctx.CopyToDM(m, x.off, make([]byte, x.n)), syscall.EINVAL)
-		wantErrno(t, "copy from", c.ctx.CopyFromDM(m, x.off, make([]byte, x.n)), syscall.EINVAL)
+		wantErrno(t, "copy to", c.Context.CopyToDM(m, x.off, make([]byte, x.n)), syscall.EINVAL)
+		wantErrno(t, "copy from", c.Context.CopyFromDM(m, x.off, make([]byte, x.n)), syscall.EINVAL)
 	}
-	check(t, c.ctx.CopyToDM(m, 100, nil))
+	check(t, c.Context.CopyToDM(m, 100, nil))
 	const rights = ib.AccessZeroBased | ib.AccessLocalWrite
 	for _, x := range []struct {
 		off, n uint64
@@ -106,28 +106,28 @@ func TestDeviceMemoryHasRules(t *testing.T) {
 		{0, 100, ib.AccessLocalWrite}, {0, 104, rights}, {4, 100, rights}, {101, 0, rights}, {1 << 63, 1 << 63, rights},
 		{4, 1<<64 - 4, rights}, {0, 100, ib.AccessZeroBased | ib.AccessRemoteWrite}, {0, 100, rights | ib.AccessOnDemand},
 	} {
-		_, err := c.ctx.RegDM(c.pd, m, x.off, x.n, x.access)
+		_, err := c.Context.RegDM(c.pd, m, x.off, x.n, x.access)
 		wantErrno(t, "register", err, syscall.EINVAL)
 	}
-	_, err = c.ctx.RegDM(other.pd, m, 0, 8, rights)
+	_, err = c.Context.RegDM(other.pd, m, 0, 8, rights)
 	wantErrno(t, "with another's PD", err, syscall.EINVAL)
-	_, err = other.ctx.RegDM(other.pd, m, 0, 8, rights)
+	_, err = other.Context.RegDM(other.pd, m, 0, 8, rights)
 	wantErrno(t, "another's memory", err, syscall.EINVAL)
-	wantErrno(t, "another's memory", other.ctx.CopyToDM(m, 0, nil), syscall.EINVAL)
-	wantErrno(t, "another's memory", other.ctx.FreeDM(m), syscall.EINVAL)
-	wantErrno(t, "none", c.ctx.FreeDM(nil), syscall.EINVAL)
+	wantErrno(t, "another's memory", other.Context.CopyToDM(m, 0, nil), syscall.EINVAL)
+	wantErrno(t, "another's memory", other.Context.FreeDM(m), syscall.EINVAL)
+	wantErrno(t, "none", c.Context.FreeDM(nil), syscall.EINVAL)
 
-	empty, err := c.ctx.RegDM(c.pd, m, 0, 0, rights)
+	empty, err := c.Context.RegDM(c.pd, m, 0, 0, rights)
 	check(t, err)
-	part, err := c.ctx.RegDM(c.pd, m, 4, 8, rights)
+	part, err := c.Context.RegDM(c.pd, m, 4, 8, rights)
 	check(t, err)
-	wantErrno(t, "in use", c.ctx.FreeDM(m), syscall.EBUSY)
-	check(t, c.ctx.DeregMR(empty))
+	wantErrno(t, "in use", c.Context.FreeDM(m), syscall.EBUSY)
+	check(t, c.Context.DeregMR(empty))
 	// What becomes of other memory uses this one no more.
-	check(t, c.ctx.ReregMR(part, c.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, allow))
-	check(t, c.ctx.FreeDM(m))
-	wantErrno(t, "twice", c.ctx.FreeDM(m), syscall.EINVAL)
-	check(t, c.ctx.DeregMR(part))
+	check(t, c.Context.ReregMR(part, c.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, allow))
+	check(t, c.Context.FreeDM(m))
+	wantErrno(t, "twice", c.Context.FreeDM(m), syscall.EINVAL)
+	check(t, c.Context.DeregMR(part))
 }
 
 func TestDeviceMemoryIsLimitedAndComesBack(t *testing.T) {
@@ -174,14 +174,14 @@ func TestAContextClosesWithDeviceMemoryInUse(t *testing.T) {
 	a, b := pair(w, 1024)
 	_, near := a.deviceMemory(1 << 16)
 	_, far := b.deviceMemory(1 << 16)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
-	a.post(wr{id: 2, op: ib.WRRDMARead, rkey: far.RKey(), sges: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: far.RKey(), SGEs: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
+	a.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMARead, RKey: far.RKey(), SGEs: []transport.SGE{{Length: 1 << 16, LKey: near.LKey()}}})
 	w.engine.Step(w.now + 1)
-	b.ctx.Close()
+	b.Context.Close()
 	w.engine.Step(w.now + 2)
-	a.ctx.Close()
+	a.Context.Close()
 	w.step()
-	for _, d := range []*nic.Device{a.dev, b.dev} {
+	for _, d := range []*nic.Device{a.Device, b.Device} {
 		if s := d.Snapshot(); len(s.DMs)+len(s.MRs)+len(s.Contexts) != 0 {
 			t.Errorf("left: %+v", s)
 		}

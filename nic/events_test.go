@@ -36,11 +36,11 @@ func TestThePortTellsWhenItGoesDownAndUp(t *testing.T) {
 		{false, nil, ib.PortDown},
 		{true, []ib.EventType{ib.EventPortActive}, ib.PortActive},
 	} {
-		i.up, one.events, other.events = c.up, nil, nil
+		i.up, one.Events, other.Events = c.up, nil, nil
 		i.change()
 		for _, client := range []*client{one, other} {
 			var got []ib.EventType
-			for _, e := range client.events {
+			for _, e := range client.Events {
 				got = append(got, e.Type)
 				if e.Port != 1 || e.QP != nil || e.CQ != nil || e.SRQ != nil {
 					t.Errorf("%+v", e)

@@ -11,6 +11,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/mrtable"
+	"softroce/nic/nictest"
 	"softroce/transport"
 )
 
@@ -27,7 +28,7 @@ func (c *client) fleeting(n int) (mr transport.SGE, rkey uint32, vanish func()) 
 	m, err := p.Memory(addr, uint64(n), allow)
 	check(c.t, err)
 	check(c.t, p.Close())
-	r, err := c.ctx.RegMR(c.pd, m, addr, uint64(n), allow)
+	r, err := c.Context.RegMR(c.pd, m, addr, uint64(n), allow)
 	check(c.t, err)
 	c.t.Cleanup(func() { unix.Munmap(mem) })
 	return transport.SGE{Addr: addr, Length: uint32(n), LKey: r.LKey()}, r.RKey(),
@@ -35,36 +36,40 @@ func (c *client) fleeting(n int) (mr transport.SGE, rkey uint32, vanish func()) 
 }
 
 // outcome lists completions as "id status".
-func outcome(l []wc) string {
+func outcome(l []nictest.WC) string {
 	var s []string
 	for _, w := range l {
-		s = append(s, fmt.Sprintf("%d %v", w.id, w.status))
+		s = append(s, fmt.Sprintf("%d %v", w.WRID, w.Status))
 	}
 	return strings.Join(s, ", ")
 }
 
 func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
 	const page = 4096
-	read := func(id uint64, g transport.SGE, n uint32, quiet bool) wr {
+	read := func(id uint64, g transport.SGE, n uint32, flags ib.SendFlags) transport.SendWR {
 		g.Length = n
-		return wr{id: id, op: ib.WRRDMARead, sges: []transport.SGE{g}, quiet: quiet}
+		return transport.SendWR{ID: id, Opcode: ib.WRRDMARead, SGEs: []transport.SGE{g}, Flags: flags}
 	}
-	write := func(id uint64, quiet bool) wr { return wr{id: id, op: ib.WRRDMAWrite, quiet: quiet} }
+	write := func(id uint64, flags ib.SendFlags) transport.SendWR {
+		return transport.SendWR{ID: id, Opcode: ib.WRRDMAWrite, Flags: flags}
+	}
 	for _, c := range []struct {
 		name string
-		post func(g transport.SGE) []wr
+		post func(g transport.SGE) []transport.SendWR
 		want string
 	}{
-		{"signaled", func(g transport.SGE) []wr { return []wr{read(1, g, 8, false)} }, "1 local protection error"},
-		{"unsignaled", func(g transport.SGE) []wr { return []wr{read(1, g, 8, true)} }, "1 local protection error"},
-		{"unsignaled, with others around it", func(g transport.SGE) []wr {
-			return []wr{write(1, false), write(2, true), read(3, g, 8, true), write(4, false), write(5, true), read(6, g, 8, false)}
+		{"signaled", func(g transport.SGE) []transport.SendWR { return []transport.SendWR{read(1, g, 8, ib.SendSignaled)} }, "1 local protection error"},
+		{"unsignaled", func(g transport.SGE) []transport.SendWR { return []transport.SendWR{read(1, g, 8, 0)} }, "1 local protection error"},
+		{"unsignaled, with others around it", func(g transport.SGE) []transport.SendWR {
+			return []transport.SendWR{write(1, ib.SendSignaled), write(2, 0), read(3, g, 8, 0), write(4, ib.SendSignaled), write(5, 0), read(6, g, 8, ib.SendSignaled)}
 		}, "1 success, 3 local protection error, 4 work request flushed, 5 work request flushed, 6 work request flushed"},
-		{"long", func(g transport.SGE) []wr { return []wr{write(1, false), read(2, g, 1<<20, true), write(3, true)} },
+		{"long", func(g transport.SGE) []transport.SendWR {
+			return []transport.SendWR{write(1, ib.SendSignaled), read(2, g, 1<<20, 0), write(3, 0)}
+		},
 			"1 success, 2 local protection error, 3 work request flushed"},
-		{"atomic", func(g transport.SGE) []wr {
+		{"atomic", func(g transport.SGE) []transport.SendWR {
 			g.Length = 8
-			return []wr{{id: 1, op: ib.WRAtomicFetchAndAdd, sges: []transport.SGE{g}, quiet: true}}
+			return []transport.SendWR{{ID: 1, Opcode: ib.WRAtomicFetchAndAdd, SGEs: []transport.SGE{g}}}
 		}, "1 local protection error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -72,22 +77,22 @@ func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
 			a, b := pair(w, 1024)
 			g, _, vanish := a.fleeting(1<<20 + page)
 			for _, r := range c.post(g) {
-				r.rkey = b.mr.RKey()
-				a.store(&r)
+				r.RKey = b.mr.RKey()
+				a.PutSend(&r)
 			}
 			vanish()
-			a.ring()
+			a.Publish()
 			w.run(1e9)
-			if got := outcome(a.pollAll()); got != c.want {
+			if got := outcome(a.cq.PollAll()); got != c.want {
 				t.Errorf("completions: %s\nwant:        %s", got, c.want)
 			}
-			if s := a.qp.State(); s != ib.QPSErr {
+			if s := a.State(); s != ib.QPSErr {
 				t.Errorf("the requester is in %v", s)
 			}
-			if s := b.qp.State(); s != ib.QPSRTS {
+			if s := b.State(); s != ib.QPSRTS {
 				t.Errorf("the responder, which did nothing wrong, is in %v", s)
 			}
-			n := a.dev.Counters()
+			n := a.Device.Counters()
 			if want := uint64(strings.Count(c.want, "flushed")); n.ReqCQEError != 1 || n.ReqCQEFlush != want || n.RespCQEError != 0 {
 				t.Errorf("counted %d errors, %d flushed, want 1 and %d", n.ReqCQEError, n.ReqCQEFlush, want)
 			}
@@ -104,18 +109,18 @@ func TestAMessageThatCannotBeStoredFailsItsReceive(t *testing.T) {
 		b.recv(2, []transport.SGE{g})
 		b.recv(3, b.sge(0, 8))
 		vanish()
-		a.post(wr{id: 4, op: ib.WRSend, sges: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: 4, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 		w.run(1e6)
-		a.post(wr{id: 5, op: ib.WRSend, sges: a.sge(0, n)})
-		a.post(wr{id: 6, op: ib.WRSend, sges: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: 5, Opcode: ib.WRSend, SGEs: a.sge(0, n)})
+		a.post(transport.SendWR{ID: 6, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 		w.run(1e9)
-		if got := outcome(b.pollAll()); got != "1 success, 2 local protection error, 3 work request flushed" {
+		if got := outcome(b.cq.PollAll()); got != "1 success, 2 local protection error, 3 work request flushed" {
 			t.Errorf("%d bytes: receiver: %s", n, got)
 		}
-		if got := outcome(a.pollAll()); got != "4 success, 5 remote operation error, 6 work request flushed" {
+		if got := outcome(a.cq.PollAll()); got != "4 success, 5 remote operation error, 6 work request flushed" {
 			t.Errorf("%d bytes: sender: %s", n, got)
 		}
-		if c := b.dev.Counters(); c.RespCQEError != 1 || c.RespCQEFlush != 1 || c.ReqCQEError != 0 {
+		if c := b.Device.Counters(); c.RespCQEError != 1 || c.RespCQEFlush != 1 || c.ReqCQEError != 0 {
 			t.Errorf("%d bytes: counted %d errors, %d flushed", n, c.RespCQEError, c.RespCQEFlush)
 		}
 	}
@@ -126,12 +131,12 @@ func TestAWriteThatCannotBeStoredIsRefused(t *testing.T) {
 	a, b := pair(w, 1024)
 	g, rkey, vanish := b.fleeting(1 << 16)
 	vanish()
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, remote: g.Addr, rkey: rkey, sges: a.sge(0, 1<<16)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RemoteAddr: g.Addr, RKey: rkey, SGEs: a.sge(0, 1<<16)})
 	w.run(1e9)
-	if got := outcome(a.pollAll()); got != "1 remote operation error" {
+	if got := outcome(a.cq.PollAll()); got != "1 remote operation error" {
 		t.Error(got)
 	}
-	if s := b.qp.State(); s != ib.QPSErr || !b.had(ib.EventQPFatal) {
-		t.Errorf("responder in %v, events %v", s, b.events)
+	if s := b.State(); s != ib.QPSErr || !b.had(ib.EventQPFatal) {
+		t.Errorf("responder in %v, events %v", s, b.Events)
 	}
 }

@@ -8,10 +8,22 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
+	"unsafe"
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
+	"softroce/transport"
+)
+
+// Offsets in the first slot of a ring.
+const (
+	sendOpcode = int(unsafe.Offsetof(abi.SendWQE{}.Opcode))
+	sendFlags  = int(unsafe.Offsetof(abi.SendWQE{}.Flags))
+	sendNumSGE = int(unsafe.Offsetof(abi.SendWQE{}.NumSGE))
+	sendLength = abi.SendWQESize + int(unsafe.Offsetof(abi.SGE{}.Length))
+	recvNumSGE = int(unsafe.Offsetof(abi.RecvWQE{}.NumSGE))
 )
 
 // bystanders is a pair of honest clients whose traffic nothing may disturb.
@@ -29,7 +41,7 @@ func (s *bystanders) exchange(t testing.TB, id uint64) {
 	t.Helper()
 	fill(s.a.mem[:5000], byte(id))
 	s.b.recv(id, s.b.sge(0, 5000))
-	s.a.post(wr{id: id, op: ib.WRSend, sges: s.a.sge(0, 5000)})
+	s.a.post(transport.SendWR{ID: id, Opcode: ib.WRSend, SGEs: s.a.sge(0, 5000)})
 	s.a.run(1e9)
 	s.a.want(id, ib.WCSuccess, ib.WCSend)
 	s.b.want(id, ib.WCSuccess, ib.WCRecv)
@@ -44,42 +56,41 @@ func TestABrokenRingCostsItsContextAndNobodyElses(t *testing.T) {
 		do           func(a, b *queue)
 	}{
 		{"producer of the send ring runs ahead", "send ring", func(a, _ *queue) {
-			a.sqn += uint32(a.caps.MaxSendWR) + 1
-			a.ring()
+			atomic.AddUint32(nictest.Word(a.SendRing, abi.RingProducer), uint32(a.Caps().MaxSendWR)+1)
+			a.RingDoorbell()
 		}},
 		{"producer of the send ring goes back", "send ring", func(a, _ *queue) {
-			a.sqn--
-			a.ring()
+			atomic.AddUint32(nictest.Word(a.SendRing, abi.RingProducer), 1<<32-1)
+			a.RingDoorbell()
 		}},
 		{"send WQE with too many elements", "scatter/gather elements", func(a, _ *queue) {
-			a.store(&wr{op: ib.WRRDMAWrite})
-			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 3)
-			a.ring()
+			a.store(&transport.SendWR{Opcode: ib.WRRDMAWrite})
+			*nictest.Word(a.SendRing, abi.RingSlots+sendNumSGE) = 3
+			a.Publish()
 		}},
 		{"send WQE with elements beyond 31 bits", "scatter/gather elements", func(a, _ *queue) {
-			a.store(&wr{op: ib.WRRDMAWrite})
-			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 1<<32-1)
-			a.ring()
+			a.store(&transport.SendWR{Opcode: ib.WRRDMAWrite})
+			*nictest.Word(a.SendRing, abi.RingSlots+sendNumSGE) = 1<<32 - 1
+			a.Publish()
 		}},
 		{"send WQE with too much inline", "inline", func(a, _ *queue) {
-			a.store(&wr{op: ib.WRSend, flags: abi.SendInline})
-			le.PutUint32(a.sq[abi.RingSlots+abi.SendNumSGE:], 65)
-			a.ring()
+			a.store(&transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendInline})
+			*nictest.Word(a.SendRing, abi.RingSlots+sendNumSGE) = 65
+			a.Publish()
 		}},
 		{"producer of the receive ring runs ahead", "receive ring", func(a, b *queue) {
-			a.rqn += 1000
-			atomic.StoreUint32(word(a.rq, abi.RingProducer), a.rqn)
-			b.post(wr{op: ib.WRSend})
+			atomic.AddUint32(nictest.Word(a.Recv.Ring, abi.RingProducer), 1000)
+			b.post(transport.SendWR{Opcode: ib.WRSend})
 		}},
 		{"receive WQE with too many elements", "receive WQE", func(a, b *queue) {
 			a.recv(1, nil)
-			le.PutUint32(a.rq[abi.RingSlots+abi.RecvNumSGE:], 1<<31)
-			b.post(wr{op: ib.WRSend})
+			*nictest.Word(a.Recv.Ring, abi.RingSlots+recvNumSGE) = 1 << 31
+			b.post(transport.SendWR{Opcode: ib.WRSend})
 		}},
 		{"consumer of the completion ring runs ahead", "CQ ring", func(a, _ *queue) {
-			atomic.StoreUint32(word(a.cqRing, abi.RingConsumer), 5000)
+			atomic.StoreUint32(nictest.Word(a.cq.Ring, abi.RingConsumer), 5000)
 			for range 1100 {
-				a.post(wr{op: ib.WRRDMAWrite})
+				a.post(transport.SendWR{Opcode: ib.WRRDMAWrite})
 				a.step()
 			}
 		}},
@@ -94,16 +105,16 @@ func TestABrokenRingCostsItsContextAndNobodyElses(t *testing.T) {
 			by.exchange(t, 1)
 			c.do(a, b)
 			w.run(1e9)
-			if a.killed == nil || !strings.Contains(a.killed.Error(), c.reason) {
-				t.Errorf("reason given: %v, want one about the %s", a.killed, c.reason)
+			if a.Err == nil || !strings.Contains(a.Err.Error(), c.reason) {
+				t.Errorf("reason given: %v, want one about the %s", a.Err, c.reason)
 			}
-			if !a.ctx.Closed() || !errors.Is(a.ctx.DeallocPD(a.pd), syscall.EINVAL) {
+			if !a.Context.Closed() || !errors.Is(a.Context.DeallocPD(a.pd), syscall.EINVAL) {
 				t.Error("the context is still there")
 			}
-			if _, err := a.ctx.AllocPD(); !errors.Is(err, syscall.EBADF) {
+			if _, err := a.Context.AllocPD(); !errors.Is(err, syscall.EBADF) {
 				t.Errorf("a verb of the closed context: %v", err)
 			}
-			if b.killed != nil || by.a.killed != nil || by.b.killed != nil {
+			if b.Err != nil || by.a.Err != nil || by.b.Err != nil {
 				t.Error("somebody else was closed")
 			}
 			by.exchange(t, 2)
@@ -117,31 +128,31 @@ func TestStrayDoorbellBitsMeanNothing(t *testing.T) {
 	by := newBystanders(w, d1, d2)
 	c := w.client(d1)
 	for i := abi.DoorbellBits; i < abi.DoorbellSize; i++ {
-		c.bell[i] = 0xff
+		c.DoorbellPage[i] = 0xff
 	}
 	w.step()
 	c.qp(smallCaps) // in Reset, with its bit set
 	for i := abi.DoorbellBits; i < abi.DoorbellSize; i++ {
-		c.bell[i] = 0xff
+		c.DoorbellPage[i] = 0xff
 	}
 	by.exchange(t, 1)
-	if c.killed != nil {
-		t.Errorf("closed: %v", c.killed)
+	if c.Err != nil {
+		t.Errorf("closed: %v", c.Err)
 	}
 }
 
 func TestAnUnknownOperationFailsItsQueuePairInOrder(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
-	a.post(wr{id: 2, op: 99})
-	a.post(wr{id: 3, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	a.post(transport.SendWR{ID: 2, Opcode: 99})
+	a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 	w.run(1e9)
 	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	a.want(2, ib.WCLocQPOpErr, ib.WCSend)
 	a.want(3, ib.WCWRFlushErr, ib.WCRDMAWrite)
-	if a.qp.State() != ib.QPSErr || a.killed != nil {
-		t.Errorf("state %v, killed %v", a.qp.State(), a.killed)
+	if a.State() != ib.QPSErr || a.Err != nil {
+		t.Errorf("state %v, killed %v", a.State(), a.Err)
 	}
 }
 
@@ -157,12 +168,12 @@ func FuzzRings(f *testing.F) {
 	f.Add(u32(u16(nil, 1<<14|abi.RingProducer), 129))
 	f.Add(u32(u16(nil, 2<<14|abi.RingConsumer), 77))
 	f.Add(u32(u16(nil, 3<<14|abi.DoorbellBits), 1<<32-1))
-	send := u32(u16(nil, abi.RingSlots+abi.SendOpcode), 4)
-	send = u32(u16(send, abi.RingSlots+abi.SendNumSGE), 1)
-	send = u32(u16(send, abi.RingSlots+abi.SendSGEs+abi.SGELength), 1<<31)
+	send := u32(u16(nil, uint16(abi.RingSlots+sendOpcode)), 4)
+	send = u32(u16(send, uint16(abi.RingSlots+sendNumSGE)), 1)
+	send = u32(u16(send, uint16(abi.RingSlots+sendLength)), 1<<31)
 	f.Add(u32(u16(send, abi.RingProducer), 1))
-	inline := u32(u16(nil, abi.RingSlots+abi.SendFlags), abi.SendInline|abi.SendSignaled)
-	inline = u32(u16(inline, abi.RingSlots+abi.SendNumSGE), 64)
+	inline := u32(u16(nil, uint16(abi.RingSlots+sendFlags)), abi.SendInline|abi.SendSignaled)
+	inline = u32(u16(inline, uint16(abi.RingSlots+sendNumSGE)), 64)
 	f.Add(u32(u16(inline, abi.RingProducer), 5))
 
 	f.Fuzz(func(t *testing.T, in []byte) {
@@ -174,34 +185,34 @@ func FuzzRings(f *testing.F) {
 		a.connect(1024, b)
 		b.connect(1024, a)
 		a.deviceMemory(256)
-		quiet, err := b.ctx.AllocDM(256, 0)
+		quiet, err := b.Context.AllocDM(256, 0)
 		check(t, err)
-		_, err = b.ctx.RegDM(b.pd, quiet, 0, 256, ib.AccessZeroBased|ib.AccessLocalWrite|ib.AccessRemoteRead)
+		_, err = b.Context.RegDM(b.pd, quiet, 0, 256, ib.AccessZeroBased|ib.AccessLocalWrite|ib.AccessRemoteRead)
 		check(t, err)
 		for range 20 {
 			b.recv(9, b.sge(0, 100))
 		}
-		rings := [][]byte{a.sq, a.rq, a.cqRing, a.bell}
+		rings := [][]byte{a.SendRing, a.Recv.Ring, a.cq.Ring, a.DoorbellPage}
 		for n := uint64(0); len(in) >= 6 && n < 32; n++ {
 			where, v := binary.LittleEndian.Uint16(in), binary.LittleEndian.Uint32(in[2:])
 			in = in[6:]
 			ring := rings[where>>14]
 			off := int(where&(1<<14-1)) &^ 3
 			if off+4 <= len(ring) {
-				atomic.StoreUint32(word(ring, off), v)
+				atomic.StoreUint32(nictest.Word(ring, off), v)
 			}
-			a.bell[abi.DoorbellBits] = 0xff
-			if b.hasRoom() {
-				b.post(wr{op: ib.WRSend, flags: abi.SendInline, inline: []byte{1, 2, 3}})
+			a.DoorbellPage[abi.DoorbellBits] = 0xff
+			if b.SendRoom() > 0 {
+				b.post(transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendInline, Inline: []byte{1, 2, 3}})
 			}
 			w.run(1e6)
-			b.pollAll()
+			b.cq.PollAll()
 			if n%8 == 0 {
 				by.exchange(t, n)
 			}
 		}
 		by.exchange(t, 1<<40)
-		if b.killed != nil || by.a.killed != nil || by.b.killed != nil {
+		if b.Err != nil || by.a.Err != nil || by.b.Err != nil {
 			t.Error("somebody else's context was closed")
 		}
 		if !bytes.Equal(b.inDM(quiet), make([]byte, 256)) {

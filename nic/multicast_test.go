@@ -22,18 +22,18 @@ func TestAMulticastDatagramGoesToEachOfTheGroupButItsSender(t *testing.T) {
 		c.ah(1, group)
 		for range 2 {
 			q := c.ud()
-			check(t, q.ctx.AttachMcast(q.qp, gid))
-			check(t, q.ctx.AttachMcast(q.qp, gid)) // changes nothing
+			check(t, q.Context.AttachMcast(q.QP.QP, gid))
+			check(t, q.Context.AttachMcast(q.QP.QP, gid)) // changes nothing
 			for i := range 3 {
-				q.recv(uint64(q.qp.QPN())<<8|uint64(i), q.sge(int(q.qp.QPN()%16)*4096, 200))
+				q.recv(uint64(q.QPN())<<8|uint64(i), q.sge(int(q.QPN()%16)*4096, 200))
 			}
 			all = append(all, q)
 		}
 	}
 	counted := func() (n uint64) {
 		for _, q := range all {
-			for _, c := range q.pollAll() {
-				if c.opcode == ib.WCRecv && c.status == ib.WCSuccess && c.byteLen == 140 {
+			for _, c := range q.cq.PollAll() {
+				if c.Opcode == ib.WCRecv && c.Status == ib.WCSuccess && c.ByteLen == 140 {
 					n++
 				}
 			}
@@ -47,27 +47,27 @@ func TestAMulticastDatagramGoesToEachOfTheGroupButItsSender(t *testing.T) {
 	if got := counted(); got != 5 {
 		t.Errorf("%d copies, want 5", got)
 	}
-	g := packet.GRH(all[5].mem[int(all[5].qp.QPN()%16)*4096:][:40])
+	g := packet.GRH(all[5].mem[int(all[5].QPN()%16)*4096:][:40])
 	if g.Dst() != gid.Addr() {
 		t.Errorf("sent to %v", g.Dst())
 	}
 	// A queue pair that left gets nothing; the port leaves with the last of its queue pairs.
-	check(t, all[4].ctx.DetachMcast(all[4].qp, gid))
-	wantErrno(t, "to leave twice", all[4].ctx.DetachMcast(all[4].qp, gid), syscall.EINVAL)
-	wantErrno(t, "to destroy a member", all[5].ctx.DestroyQP(all[5].qp), syscall.EBUSY)
-	check(t, all[5].ctx.DetachMcast(all[5].qp, gid))
-	check(t, all[5].ctx.DestroyQP(all[5].qp))
-	all[2].ctx.Close()
+	check(t, all[4].Context.DetachMcast(all[4].QP.QP, gid))
+	wantErrno(t, "to leave twice", all[4].Context.DetachMcast(all[4].QP.QP, gid), syscall.EINVAL)
+	wantErrno(t, "to destroy a member", all[5].Destroy(), syscall.EBUSY)
+	check(t, all[5].Context.DetachMcast(all[5].QP.QP, gid))
+	check(t, all[5].Destroy())
+	all[2].Context.Close()
 	from.sendTo(2, 1, 0xffffff, 100)
 	w.run(1e6)
 	if got := counted(); got != 1 {
 		t.Errorf("%d copies, want 1", got)
 	}
-	c4 := all[4].dev.Counters()
+	c4 := all[4].Device.Counters()
 	if n := c4.Dropped(); len(n) != 0 {
 		t.Errorf("dropped where nobody is: %v", n)
 	}
-	if n := from.dev.Counters(); n.Link.TxPackets != 2 || n.RxMulticast != 2 {
+	if n := from.Device.Counters(); n.Link.TxPackets != 2 || n.RxMulticast != 2 {
 		t.Errorf("sent %d, given %d", n.Link.TxPackets, n.RxMulticast)
 	}
 }
@@ -77,15 +77,15 @@ func TestWhoMayAttachToWhat(t *testing.T) {
 	c := w.client(w.nic(1))
 	gid := func(s string) nic.GID { return nic.GIDOf(netip.MustParseAddr(s)) }
 	rc, ud, init := c.qp(smallCaps), c.ud(), c.qpOf(ib.QPTypeUD, smallCaps)
-	wantErrno(t, "RC", c.ctx.AttachMcast(rc.qp, gid("239.1.2.3")), syscall.EINVAL)
-	wantErrno(t, "a unicast GID", c.ctx.AttachMcast(ud.qp, gid("192.0.2.3")), syscall.EINVAL)
-	wantErrno(t, "another context's", w.client(c.dev).ctx.AttachMcast(ud.qp, gid("239.1.2.3")), syscall.EINVAL)
-	check(t, c.ctx.AttachMcast(ud.qp, gid("ff0e::1")))
-	check(t, c.ctx.AttachMcast(init.qp, gid("ff0e::1")))
+	wantErrno(t, "RC", c.Context.AttachMcast(rc.QP.QP, gid("239.1.2.3")), syscall.EINVAL)
+	wantErrno(t, "a unicast GID", c.Context.AttachMcast(ud.QP.QP, gid("192.0.2.3")), syscall.EINVAL)
+	wantErrno(t, "another context's", w.client(c.Device).Context.AttachMcast(ud.QP.QP, gid("239.1.2.3")), syscall.EINVAL)
+	check(t, c.Context.AttachMcast(ud.QP.QP, gid("ff0e::1")))
+	check(t, c.Context.AttachMcast(init.QP.QP, gid("ff0e::1")))
 	for range nic.DefaultLimits.MaxMcastQPs - 2 {
-		check(t, c.ctx.AttachMcast(c.ud().qp, gid("ff0e::1")))
+		check(t, c.Context.AttachMcast(c.ud().QP.QP, gid("ff0e::1")))
 	}
-	wantErrno(t, "one too many", c.ctx.AttachMcast(c.ud().qp, gid("ff0e::1")), syscall.ENOMEM)
+	wantErrno(t, "one too many", c.Context.AttachMcast(c.ud().QP.QP, gid("ff0e::1")), syscall.ENOMEM)
 }
 
 func TestEachMulticastFrameThatIsDroppedCountsUnderOneReason(t *testing.T) {
@@ -93,7 +93,7 @@ func TestEachMulticastFrameThatIsDroppedCountsUnderOneReason(t *testing.T) {
 	var in *injected
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).ud()
 	gid := nic.GIDOf(netip.MustParseAddr("239.1.2.3"))
-	check(t, a.ctx.AttachMcast(a.qp, gid))
+	check(t, a.Context.AttachMcast(a.QP.QP, gid))
 	head := make([]byte, packet.MaxHeaderLen)
 	for _, c := range []struct {
 		name   string
@@ -103,21 +103,21 @@ func TestEachMulticastFrameThatIsDroppedCountsUnderOneReason(t *testing.T) {
 	}{
 		{"a group that nobody joined", "multicast_group", "239.9.9.9", func(*wire.RxFrame, *packet.Header) {}},
 		{"a unicast address", "unknown_qpn", "192.0.2.1", func(*wire.RxFrame, *packet.Header) {}},
-		{"a unicast QPN", "unknown_qpn", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DestQP = a.qp.QPN() }},
+		{"a unicast QPN", "unknown_qpn", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DestQP = a.QPN() }},
 		{"a wrong ICRC", "icrc", "239.1.2.3", func(f *wire.RxFrame, _ *packet.Header) { f.BadICRC = true }},
 		{"another partition", "pkey", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.PKey = 0x8001 }},
 		{"another Q_Key", "qkey", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DETH.QKey = 1 }},
 		{"no datagram", "service", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.Opcode = packet.SendOnly }},
 		{"no receive", "receiver_not_ready", "239.1.2.3", func(*wire.RxFrame, *packet.Header) {}},
 	} {
-		before := a.dev.Counters()
+		before := a.Device.Counters()
 		h := packet.Header{BTH: packet.BTH{Opcode: 0x64, PKey: packet.DefaultPKey, DestQP: 0xffffff}, DETH: packet.DETH{QKey: testQKey, SrcQP: 5}}
 		f := wire.RxFrame{Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr(c.dst)}
 		c.edit(&f, &h)
 		f.Head = head[:h.Put(head)]
 		in.frames = append(in.frames, f)
 		w.step()
-		after := a.dev.Counters()
+		after := a.Device.Counters()
 		for r := range after.Drops {
 			want := uint64(0)
 			if transport.DropReason(r).String() == c.reason {

@@ -7,6 +7,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -61,7 +62,7 @@ func TestAPeerThatMovedToAnotherMACIsFoundBeforeTheRetriesRunOut(t *testing.T) {
 	b.connect(1024, a)
 	send := func(id uint64) {
 		t.Helper()
-		a.post(wr{id: id, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: id, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 		w.run(1e9)
 		a.want(id, ib.WCSuccess, ib.WCRDMAWrite)
 	}

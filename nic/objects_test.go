@@ -11,6 +11,7 @@ import (
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/transport"
 	"softroce/wire"
 )
@@ -26,46 +27,46 @@ func TestWhatIsInUseCannotBeDestroyed(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
 	q := c.qp(smallCaps)
-	wantErrno(t, "PD with an MR and a QP", c.ctx.DeallocPD(c.pd), syscall.EBUSY)
-	wantErrno(t, "CQ of a QP", c.ctx.DestroyCQ(c.cq), syscall.EBUSY)
-	check(t, c.ctx.DestroyQP(q.qp))
-	wantErrno(t, "QP a second time", c.ctx.DestroyQP(q.qp), syscall.EINVAL)
-	check(t, c.ctx.DestroyCQ(c.cq))
-	wantErrno(t, "PD with an MR", c.ctx.DeallocPD(c.pd), syscall.EBUSY)
-	check(t, c.ctx.DeregMR(c.mr))
-	check(t, c.ctx.DeallocPD(c.pd))
-	wantErrno(t, "PD a second time", c.ctx.DeallocPD(c.pd), syscall.EINVAL)
+	wantErrno(t, "PD with an MR and a QP", c.Context.DeallocPD(c.pd), syscall.EBUSY)
+	wantErrno(t, "CQ of a QP", c.Context.DestroyCQ(c.cq.CQ), syscall.EBUSY)
+	check(t, q.Destroy())
+	wantErrno(t, "QP a second time", q.Destroy(), syscall.EINVAL)
+	check(t, c.Context.DestroyCQ(c.cq.CQ))
+	wantErrno(t, "PD with an MR", c.Context.DeallocPD(c.pd), syscall.EBUSY)
+	check(t, c.Context.DeregMR(c.mr))
+	check(t, c.Context.DeallocPD(c.pd))
+	wantErrno(t, "PD a second time", c.Context.DeallocPD(c.pd), syscall.EINVAL)
 }
 
 func TestObjectsOfAnotherContextAreRefused(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	c, other := w.client(d), w.client(d)
-	_, err := c.ctx.RegMR(other.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, 0)
+	_, err := c.Context.RegMR(other.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, 0)
 	wantErrno(t, "RegMR", err, syscall.EINVAL)
 	caps := smallCaps
 	check(t, d.RoundCaps(&caps))
-	init := nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: other.cq, Caps: caps,
+	init := nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq.CQ, RecvCQ: other.cq.CQ, Caps: caps,
 		SQ: nic.NewPage(caps.SendRingSize()), RQ: nic.NewPage(caps.RecvRingSize())}
-	_, err = c.ctx.CreateQP(init)
+	_, err = c.Context.CreateQP(init)
 	wantErrno(t, "CreateQP", err, syscall.EINVAL)
-	wantErrno(t, "DeregMR", c.ctx.DeregMR(other.mr), syscall.EINVAL)
-	wantErrno(t, "DestroyCQ", c.ctx.DestroyCQ(other.cq), syscall.EINVAL)
-	wantErrno(t, "DestroyQP", c.ctx.DestroyQP(other.qp(smallCaps).qp), syscall.EINVAL)
+	wantErrno(t, "DeregMR", c.Context.DeregMR(other.mr), syscall.EINVAL)
+	wantErrno(t, "DestroyCQ", c.Context.DestroyCQ(other.cq.CQ), syscall.EINVAL)
+	wantErrno(t, "DestroyQP", c.Context.DestroyQP(other.qp(smallCaps).QP.QP), syscall.EINVAL)
 }
 
 func TestRingsThatAreTooSmallAreRefused(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
-	_, err := c.ctx.CreateCQ(nic.CQConfig{Entries: 64, Ring: nic.NewPage(abi.RingSize(32, abi.CQESize))})
+	_, err := c.Context.CreateCQ(nic.CQConfig{Entries: 64, Ring: nic.NewPage(abi.RingSize(32, abi.CQESize))})
 	wantErrno(t, "CreateCQ", err, syscall.EINVAL)
-	_, err = c.ctx.CreateCQ(nic.CQConfig{Entries: 60, Ring: nic.NewPage(abi.RingSize(64, abi.CQESize))})
+	_, err = c.Context.CreateCQ(nic.CQConfig{Entries: 60, Ring: nic.NewPage(abi.RingSize(64, abi.CQESize))})
 	wantErrno(t, "CreateCQ of 60 slots", err, syscall.EINVAL)
 	caps := smallCaps
-	check(t, c.dev.RoundCaps(&caps))
-	init := nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps,
+	check(t, c.Device.RoundCaps(&caps))
+	init := nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq.CQ, RecvCQ: c.cq.CQ, Caps: caps,
 		SQ: nic.NewPage(caps.SendRingSize() - 1), RQ: nic.NewPage(caps.RecvRingSize())}
-	_, err = c.ctx.CreateQP(init)
+	_, err = c.Context.CreateQP(init)
 	wantErrno(t, "CreateQP", err, syscall.EINVAL)
 }
 
@@ -105,21 +106,21 @@ func TestLimitsAreEnforced(t *testing.T) {
 func TestClosingAContextRemovesEverythingAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 1<<20)})
 	for range 3 { // in the middle of the transfer
 		w.now++
 		w.engine.Step(w.now)
 	}
-	b.ctx.Close()
-	s := b.dev.Snapshot()
+	b.Context.Close()
+	s := b.Device.Snapshot()
 	if len(s.Contexts)+len(s.QPs)+len(s.MRs)+len(s.CQs) != 0 {
 		t.Errorf("left behind: %+v", s)
 	}
 	w.run(1e9)
-	if a.killed != nil || a.qp.State() != ib.QPSRTS && a.qp.State() != ib.QPSErr {
-		t.Errorf("the peer: killed %v, state %v", a.killed, a.qp.State())
+	if a.Err != nil || a.State() != ib.QPSRTS && a.State() != ib.QPSErr {
+		t.Errorf("the peer: killed %v, state %v", a.Err, a.State())
 	}
-	if b.dev.Counters().Drops[transport.DropQPN] == 0 {
+	if b.Device.Counters().Drops[transport.DropQPN] == 0 {
 		t.Error("packets for the QP that is gone were not counted")
 	}
 }
@@ -129,20 +130,20 @@ func TestAQueuePairGoesOnWithoutItsPeersContext(t *testing.T) {
 	a, b := pair(w, 1024)
 	at := attrs(1024, b)
 	at.RetryCount, at.Timeout = 1, 10
-	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
+	check(t, a.SetState(ib.QPSReset))
 	a.connectWith(at)
-	b.ctx.Close()
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: 1, sges: a.sge(0, 8)})
+	b.Context.Close()
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: 1, SGEs: a.sge(0, 8)})
 	a.recv(2, nil)
 	w.run(1e9)
 	a.want(1, ib.WCRetryExcErr, ib.WCRDMAWrite)
 	a.want(2, ib.WCWRFlushErr, ib.WCRecv)
 	// What is posted to a QP in error is flushed, sends and receives.
-	a.post(wr{id: 3, op: ib.WRRDMAWrite, rkey: 1, sges: a.sge(0, 8)})
+	a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: 1, SGEs: a.sge(0, 8)})
 	a.recv(4, nil)
 	w.run(1e9)
-	got := a.pollAll()
-	if len(got) != 2 || got[0].status != ib.WCWRFlushErr || got[1].status != ib.WCWRFlushErr {
+	got := a.cq.PollAll()
+	if len(got) != 2 || got[0].Status != ib.WCWRFlushErr || got[1].Status != ib.WCWRFlushErr {
 		t.Errorf("completions %+v", got)
 	}
 }
@@ -154,15 +155,15 @@ func TestResetEmptiesTheRings(t *testing.T) {
 		a.recv(uint64(i), nil)
 	}
 	reset := &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}
-	check(t, a.ctx.ModifyQP(a.qp, reset, ib.QPMaskState))
-	if got := *word(a.rq, abi.RingConsumer); got != 5 {
+	check(t, a.Modify(reset, ib.QPMaskState))
+	if got := *nictest.Word(a.Recv.Ring, abi.RingConsumer); got != 5 {
 		t.Errorf("receive ring's consumer index is %d", got)
 	}
-	check(t, b.ctx.ModifyQP(b.qp, reset, ib.QPMaskState))
+	check(t, b.Modify(reset, ib.QPMaskState))
 	a.connect(1024, b)
 	b.connect(1024, a)
 	a.recv(10, a.sge(0, 100))
-	b.post(wr{id: 11, op: ib.WRSend, sges: b.sge(0, 100)})
+	b.post(transport.SendWR{ID: 11, Opcode: ib.WRSend, SGEs: b.sge(0, 100)})
 	w.run(1e9)
 	a.want(10, ib.WCSuccess, ib.WCRecv)
 }
@@ -171,34 +172,34 @@ func TestAnOverrunCQFailsItsQueuePairs(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	for range 1025 {
-		a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 		w.step()
 	}
 	if !a.had(ib.EventCQErr) || !a.had(ib.EventQPFatal) {
-		t.Errorf("events %v", a.events)
+		t.Errorf("events %v", a.Events)
 	}
-	if a.qp.State() != ib.QPSErr {
-		t.Errorf("state %v", a.qp.State())
+	if a.State() != ib.QPSErr {
+		t.Errorf("state %v", a.State())
 	}
-	check(t, a.ctx.ModifyQP(a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
+	check(t, a.SetState(ib.QPSReset))
 	at := attrs(1024, b)
 	at.State = ib.QPSInit
-	wantErrno(t, "back to INIT on that CQ", a.ctx.ModifyQP(a.qp, &at, toInit), syscall.EINVAL)
+	wantErrno(t, "back to INIT on that CQ", a.Modify(&at, toInit), syscall.EINVAL)
 }
 
 func TestCompletionEventsFollowTheArming(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	send := func(flags uint32) {
+	send := func(flags ib.SendFlags) {
 		b.recv(0, nil)
-		a.post(wr{op: ib.WRSend, flags: flags})
+		a.post(transport.SendWR{Opcode: ib.WRSend, Flags: flags})
 		w.run(1e9)
 	}
-	arm := func(v uint32) { *word(b.cqRing, abi.CQArmed) = v }
+	arm := func(v uint32) { *nictest.Word(b.cq.Ring, abi.CQArmed) = v }
 	step := func(what string, want int) {
 		t.Helper()
-		if b.fired != want || *word(b.cqRing, abi.CQEvents) != uint32(want) {
-			t.Errorf("%s: %d events, %d in the ring; want %d", what, b.fired, *word(b.cqRing, abi.CQEvents), want)
+		if b.cq.Notified != want || *nictest.Word(b.cq.Ring, abi.CQEvents) != uint32(want) {
+			t.Errorf("%s: %d events, %d in the ring; want %d", what, b.cq.Notified, *nictest.Word(b.cq.Ring, abi.CQEvents), want)
 		}
 	}
 	send(0)
@@ -212,10 +213,10 @@ func TestCompletionEventsFollowTheArming(t *testing.T) {
 	arm(abi.CQArmSolicited)
 	send(0)
 	step("armed for solicited, unsolicited came", 1)
-	send(abi.SendSolicited)
+	send(ib.SendSolicited)
 	step("armed for solicited, solicited came", 2)
 	arm(abi.CQArmSolicited)
-	check(t, b.ctx.ModifyQP(b.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSErr}}, ib.QPMaskState))
+	check(t, b.SetState(ib.QPSErr))
 	b.recv(0, nil)
 	w.run(1e9)
 	step("armed for solicited, an error came", 3)
@@ -225,28 +226,28 @@ func TestModifyChecksWhatTheDeviceKnows(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
 	at := attrs(4096, b)
-	path, err := a.dev.ResolvePath(context.Background(), &at.AV)
+	path, err := a.Device.ResolvePath(context.Background(), &at.AV)
 	check(t, err)
 	at.State = ib.QPSInit
 	bad := at
 	bad.Port = 2
-	wantErrno(t, "port 2", a.ctx.ModifyQP(a.qp, &bad, toInit), syscall.EINVAL)
+	wantErrno(t, "port 2", a.Modify(&bad, toInit), syscall.EINVAL)
 	bad = at
 	bad.PKeyIndex = 1
-	wantErrno(t, "P_Key index 1", a.ctx.ModifyQP(a.qp, &bad, toInit), syscall.EINVAL)
-	check(t, a.ctx.ModifyQP(a.qp, &at, toInit))
+	wantErrno(t, "P_Key index 1", a.Modify(&bad, toInit), syscall.EINVAL)
+	check(t, a.Modify(&at, toInit))
 	at.State = ib.QPSRTR
-	wantErrno(t, "unresolved address vector", a.ctx.ModifyQP(a.qp, &at, toRTR), syscall.EINVAL)
+	wantErrno(t, "unresolved address vector", a.Modify(&at, toRTR), syscall.EINVAL)
 	at.AV.Path = path
 	bad = at
 	bad.AV.SGIDIndex = 9
-	wantErrno(t, "SGID index 9", a.ctx.ModifyQP(a.qp, &bad, toRTR), syscall.EINVAL)
+	wantErrno(t, "SGID index 9", a.Modify(&bad, toRTR), syscall.EINVAL)
 	bad = at
 	bad.AV.SGIDIndex = 0
-	wantErrno(t, "address families that differ", a.ctx.ModifyQP(a.qp, &bad, toRTR), syscall.EINVAL)
-	wantErrno(t, "no path MTU", a.ctx.ModifyQP(a.qp, &at, toRTR&^ib.QPMaskPathMTU), syscall.EINVAL)
-	check(t, a.ctx.ModifyQP(a.qp, &at, toRTR))
-	got, err := a.ctx.QueryQP(a.qp)
+	wantErrno(t, "address families that differ", a.Modify(&bad, toRTR), syscall.EINVAL)
+	wantErrno(t, "no path MTU", a.Modify(&at, toRTR&^ib.QPMaskPathMTU), syscall.EINVAL)
+	check(t, a.Modify(&at, toRTR))
+	got, err := a.Query()
 	check(t, err)
 	if got.State != ib.QPSRTR || got.AV.DGID != at.AV.DGID || got.PathMTU != 4096 || got.Port != 1 {
 		t.Errorf("query: %+v", got)
@@ -311,7 +312,7 @@ func TestSourcePortIsTheOneThatTheLinuxDriverUses(t *testing.T) {
 	// From captures of the driver: QPNs of both ends and the port, the same both ways.
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	pa, pb := a.dev.Snapshot().QPs[0], b.dev.Snapshot().QPs[0]
+	pa, pb := a.Device.Snapshot().QPs[0], b.Device.Snapshot().QPs[0]
 	v := uint32(pa.QPN * pb.QPN)
 	want := uint16(0xc000 | (v&0x3fff ^ v>>14))
 	if pa.SrcPort != want || pb.SrcPort != want {
@@ -322,33 +323,23 @@ func TestSourcePortIsTheOneThatTheLinuxDriverUses(t *testing.T) {
 func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
 	w := newWorld(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
-	n, sge := 16, 1
-	check(t, cb.dev.RoundSRQ(&n, &sge))
-	ring := nic.NewPage(abi.RingSize(n, abi.RecvSlotSize(sge)))
-	srq, err := cb.ctx.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: n, MaxSGE: sge, Ring: ring, Limit: 2})
+	srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 16, MaxSGE: 1, Limit: 2})
 	check(t, err)
 	var as []*queue
 	for range 3 {
 		a := ca.qp(smallCaps)
-		b := &queue{client: cb, caps: a.caps, sq: nic.NewPage(a.caps.SendRingSize())}
-		b.qp, err = cb.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq, RecvCQ: cb.cq,
-			SRQ: srq, Caps: a.caps, SQ: b.sq})
-		check(t, err)
+		b := cb.create(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq.CQ, RecvCQ: cb.cq.CQ, SRQ: srq.SRQ, Caps: a.Caps()})
 		a.connect(1024, b)
 		b.connect(1024, a)
 		as = append(as, a)
 	}
-	wantErrno(t, "SRQ of three QPs", cb.ctx.DestroySRQ(srq), syscall.EBUSY)
+	wantErrno(t, "SRQ of three QPs", cb.Context.DestroySRQ(srq.SRQ), syscall.EBUSY)
 	for i := range 3 {
-		s := ring[abi.RingSlots+i*abi.RecvSlotSize(sge):]
-		le.PutUint64(s[abi.RecvWRID:], uint64(i))
-		le.PutUint32(s[abi.RecvNumSGE:], 1)
-		putSGEs(s[abi.RecvSGEs:], cb.sge(i*100, 100))
+		srq.PostRecv(uint64(i), cb.sge(i*100, 100))
 	}
-	*word(ring, abi.RingProducer) = 3
 	for i, a := range as {
 		fill(a.mem[:100], byte(i))
-		a.post(wr{id: uint64(i), op: ib.WRSend, sges: a.sge(0, 100)})
+		a.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: a.sge(0, 100)})
 		w.run(1e6)
 		cb.want(uint64(i), ib.WCSuccess, ib.WCRecv)
 		if cb.mem[i*100] != byte(i) {
@@ -365,40 +356,30 @@ func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
 func TestWhoIsToldOfACompletionSeesAllThatCameWithIt(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
-	var rings [2][]byte
 	told := 0
-	queues := [2]*nic.CQ{}
+	var queues [2]*nictest.CQ
 	for i := range queues {
-		rings[i] = nic.NewPage(abi.RingSize(16, abi.CQESize))
-		*word(rings[i], abi.CQArmed) = abi.CQArmNext
-		q, err := a.ctx.CreateCQ(nic.CQConfig{Entries: 16, Ring: rings[i], Notify: func() {
+		queues[i] = a.newCQ(16)
+		queues[i].Arm(false)
+		queues[i].OnNotify = func() {
 			told++
-			for i, r := range rings {
-				if n := *word(r, abi.RingProducer); n != 1 {
+			for i, q := range queues {
+				if n := q.Len(); n != 1 {
 					t.Errorf("told of the first, it finds %d in queue %d", n, i)
 				}
 			}
-		}})
-		check(t, err)
-		queues[i] = q
+		}
 	}
-	x := &queue{client: a, caps: smallCaps}
-	check(t, a.dev.RoundCaps(&x.caps))
-	x.sq, x.rq = nic.NewPage(x.caps.SendRingSize()), nic.NewPage(x.caps.RecvRingSize())
-	var err error
-	x.qp, err = a.ctx.CreateQP(nic.QPInit{
-		Type: ib.QPTypeRC, PD: a.pd, SendCQ: queues[0], RecvCQ: queues[1], Caps: x.caps, SQ: x.sq, RQ: x.rq,
-	})
-	check(t, err)
+	x := a.create(nic.QPInit{Type: ib.QPTypeRC, PD: a.pd, SendCQ: queues[0].CQ, RecvCQ: queues[1].CQ, Caps: smallCaps})
 	y := b.qp(smallCaps)
 	x.connect(1024, y)
 	y.connect(1024, x)
 	x.recv(1, nil)
 	y.recv(2, nil)
 
-	x.post(wr{op: ib.WRSend, flags: abi.SendSignaled})
+	x.post(transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled})
 	w.engine.Step(w.now) // it leaves
-	y.post(wr{op: ib.WRSend})
+	y.post(transport.SendWR{Opcode: ib.WRSend})
 	w.step() // its answer and the other's message leave in one step
 	if told != 2 {
 		t.Errorf("told %d times, want 2", told)

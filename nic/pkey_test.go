@@ -62,22 +62,22 @@ func TestPKeysLetPartitionsTalk(t *testing.T) {
 		t.Run(fmt.Sprintf("%04x and %04x", c.a, c.b), func(t *testing.T) {
 			w := newWorld(t)
 			a, b := w.client(w.nic(1)), w.client(w.nic(2))
-			check(t, a.dev.SetPKeys([]uint16{0, c.a}))
-			check(t, b.dev.SetPKeys([]uint16{0, 0, c.b}))
+			check(t, a.Device.SetPKeys([]uint16{0, c.a}))
+			check(t, b.Device.SetPKeys([]uint16{0, 0, c.b}))
 			x, y := a.qp(smallCaps), b.qp(smallCaps)
 			connectAt(x, y, 1, 2)
-			x.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+			x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 			w.run(1e9)
 			if c.talk {
-				if got := x.want(1, ib.WCSuccess, ib.WCRDMAWrite); got.pkeyIndex != 1 {
-					t.Errorf("P_Key index %d in the completion", got.pkeyIndex)
+				if got := x.want(1, ib.WCSuccess, ib.WCRDMAWrite); got.PKeyIndex != 1 {
+					t.Errorf("P_Key index %d in the completion", got.PKeyIndex)
 				}
 				return
 			}
 			x.want(1, ib.WCRetryExcErr, 0)
-			n := b.dev.Counters().Drops[transport.DropPKey]
-			if n == 0 || b.dev.QueryPort().BadPKeyCntr != uint32(n) {
-				t.Errorf("%d dropped, bad_pkey_cntr is %d", n, b.dev.QueryPort().BadPKeyCntr)
+			n := b.Device.Counters().Drops[transport.DropPKey]
+			if n == 0 || b.Device.QueryPort().BadPKeyCntr != uint32(n) {
+				t.Errorf("%d dropped, bad_pkey_cntr is %d", n, b.Device.QueryPort().BadPKeyCntr)
 			}
 		})
 	}
@@ -86,20 +86,20 @@ func TestPKeysLetPartitionsTalk(t *testing.T) {
 func TestAQueuePairNeedsAPKeyThatIsThere(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
-	check(t, c.dev.SetPKeys([]uint16{0x8005, 0, 0x8006}))
+	check(t, c.Device.SetPKeys([]uint16{0x8005, 0, 0x8006}))
 	q := c.qp(smallCaps)
 	for _, i := range []int{-1, 1, 3, 0x10000} {
 		a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSInit}, Port: 1, PKeyIndex: i}
-		wantErrno(t, fmt.Sprint("index ", i), c.ctx.ModifyQP(q.qp, &a, toInit), syscall.EINVAL)
+		wantErrno(t, fmt.Sprint("index ", i), q.Modify(&a, toInit), syscall.EINVAL)
 	}
 	a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSInit}, Port: 1, PKeyIndex: 2}
-	check(t, c.ctx.ModifyQP(q.qp, &a, toInit))
-	got, err := c.ctx.QueryQP(q.qp)
+	check(t, q.Modify(&a, toInit))
+	got, err := q.Query()
 	if err != nil || got.PKeyIndex != 2 || got.PKey != 0x8006 {
 		t.Errorf("index %d, P_Key %#x, %v", got.PKeyIndex, got.PKey, err)
 	}
-	if p := c.dev.QueryPort(); p.PKeyTableLen != 3 || c.dev.Query().MaxPKeys != 64 {
-		t.Errorf("table of %d, at most %d", p.PKeyTableLen, c.dev.Query().MaxPKeys)
+	if p := c.Device.QueryPort(); p.PKeyTableLen != 3 || c.Device.Query().MaxPKeys != 64 {
+		t.Errorf("table of %d, at most %d", p.PKeyTableLen, c.Device.Query().MaxPKeys)
 	}
 }
 
@@ -109,29 +109,29 @@ func TestAChangedPKeyTableCountsAtOnce(t *testing.T) {
 	a, b := pair(w, 1024)
 	write := func(id uint64, want ib.WCStatus) {
 		t.Helper()
-		a.post(wr{id: id, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+		a.post(transport.SendWR{ID: id, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 		w.run(100e9)
 		a.want(id, want, ib.WCRDMAWrite)
 	}
 	write(1, ib.WCSuccess)
-	check(t, a.dev.SetPKeys([]uint16{0x8123}))
-	check(t, b.dev.SetPKeys([]uint16{0x0123, packet.DefaultPKey}))
-	if !a.had(ib.EventPKeyChange) || !b.had(ib.EventPKeyChange) || a.events[0].Port != 1 {
-		t.Errorf("events: %v, %v", a.events, b.events)
+	check(t, a.Device.SetPKeys([]uint16{0x8123}))
+	check(t, b.Device.SetPKeys([]uint16{0x0123, packet.DefaultPKey}))
+	if !a.had(ib.EventPKeyChange) || !b.had(ib.EventPKeyChange) || a.Events[0].Port != 1 {
+		t.Errorf("events: %v, %v", a.Events, b.Events)
 	}
 	write(2, ib.WCSuccess)
-	n := len(b.events)
-	check(t, b.dev.SetPKeys(b.dev.PKeys()))
-	if len(b.events) != n {
+	n := len(b.Events)
+	check(t, b.Device.SetPKeys(b.Device.PKeys()))
+	if len(b.Events) != n {
 		t.Error("an event of a table that did not change")
 	}
-	check(t, b.dev.SetPKeys([]uint16{0, packet.DefaultPKey}))
+	check(t, b.Device.SetPKeys([]uint16{0, packet.DefaultPKey}))
 	write(3, ib.WCRetryExcErr)
-	if b.dev.QueryPort().BadPKeyCntr == 0 {
+	if b.Device.QueryPort().BadPKeyCntr == 0 {
 		t.Error("nothing counted")
 	}
-	wantErrno(t, "partition 0", b.dev.SetPKeys([]uint16{0x8000}), syscall.EINVAL)
-	if got := b.dev.PKeys(); !slices.Equal(got, []uint16{0, packet.DefaultPKey}) {
+	wantErrno(t, "partition 0", b.Device.SetPKeys([]uint16{0x8000}), syscall.EINVAL)
+	if got := b.Device.PKeys(); !slices.Equal(got, []uint16{0, packet.DefaultPKey}) {
 		t.Errorf("after a refusal the table is %#x", got)
 	}
 }
@@ -151,13 +151,13 @@ func TestDatagramsOfAnotherPartitionAreDropped(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	a.ah(1, "192.0.2.2")
-	check(t, b.dev.SetPKeys([]uint16{0x8001}))
+	check(t, b.Device.SetPKeys([]uint16{0x8001}))
 	b.recv(1, b.sge(0, 200))
-	a.sendTo(1, 1, b.qp.QPN(), 8)
+	a.sendTo(1, 1, b.QPN(), 8)
 	w.run(1e6)
 	a.want(1, ib.WCSuccess, ib.WCSend)
 	b.wantNone()
-	if n := b.dev.Counters().Drops[transport.DropPKey]; n != 1 {
+	if n := b.Device.Counters().Drops[transport.DropPKey]; n != 1 {
 		t.Errorf("%d dropped", n)
 	}
 }

@@ -12,8 +12,9 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/nic"
+	"softroce/nic/nictest"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -49,16 +50,8 @@ func newLive(t testing.TB, engines int, spin time.Duration) *live {
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	check(t, err)
 	l.bellA = fd
-	l.a.ctx.Close()
-	l.a.bell = nic.NewPage(abi.DoorbellSize)
-	l.a.ctx, err = l.a.dev.Open(nic.ContextOptions{Doorbell: l.a.bell, DoorbellFD: fd, Events: l.a.client})
-	check(t, err)
-	l.a.pd, err = l.a.ctx.AllocPD()
-	check(t, err)
-	l.a.cq, l.a.cqRing = l.a.newCQ(1024)
-	l.a.mr, err = l.a.ctx.RegMR(l.a.pd, mrtable.HeapMemory(l.a.mem), 0, uint64(len(l.a.mem)), allow)
-	check(t, err)
-	l.a = l.a.client.qp(smallCaps)
+	l.a.Context.Close()
+	l.a = w.clientOf(l.a.Device, nic.ContextOptions{DoorbellFD: fd}).qp(smallCaps)
 
 	l.a.connect(4096, l.b)
 	l.b.connect(4096, l.a)
@@ -85,23 +78,23 @@ func (l *live) stop(t testing.TB) {
 }
 
 // post does what a client library does: bit, fence, flag, eventfd.
-func (l *live) post(w wr) {
+func (l *live) post(w transport.SendWR) {
 	l.a.post(w)
-	if atomic.LoadUint32(word(l.a.bell, abi.DoorbellAsleep)) != 0 {
+	if atomic.LoadUint32(nictest.Word(l.a.DoorbellPage, abi.DoorbellAsleep)) != 0 {
 		unix.Write(l.bellA, []byte{1, 0, 0, 0, 0, 0, 0, 0})
 	}
 }
 
 // wait polls for a completion.
-func (l *live) wait(t testing.TB, c *client) wc {
+func (l *live) wait(t testing.TB, c *client) nictest.WC {
 	t.Helper()
 	for start := time.Now(); time.Since(start) < 10*time.Second; runtime.Gosched() {
-		if w, ok := c.poll(); ok {
+		if w, ok := c.cq.Poll(); ok {
 			return w
 		}
 	}
 	t.Fatal("no completion in ten seconds")
-	return wc{}
+	return nictest.WC{}
 }
 
 func TestASleepingEngineIsWokenByTheDoorbell(t *testing.T) {
@@ -114,8 +107,8 @@ func TestASleepingEngineIsWokenByTheDoorbell(t *testing.T) {
 					n = 100
 				}
 				for i := range n {
-					l.post(wr{id: uint64(i), op: ib.WRRDMAWrite, rkey: l.b.mr.RKey(), sges: l.a.sge(0, 64)})
-					if c := l.wait(t, l.a.client); c.id != uint64(i) || c.status != ib.WCSuccess {
+					l.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, RKey: l.b.mr.RKey(), SGEs: l.a.sge(0, 64)})
+					if c := l.wait(t, l.a.client); c.WRID != uint64(i) || c.Status != ib.WCSuccess {
 						t.Fatalf("completion %+v, want %d", c, i)
 					}
 					time.Sleep(pause)
@@ -146,26 +139,18 @@ func TestDoReachesAnEngineAwakeAsleepAndGone(t *testing.T) {
 func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
 	l := newLive(t, 1, time.Microsecond)
 	l.ea.Do(func() { // a peer that is gone without a trace
-		check(t, l.b.ctx.ModifyQP(l.b.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
-		check(t, l.a.ctx.ModifyQP(l.a.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState))
+		check(t, l.b.SetState(ib.QPSReset))
+		check(t, l.a.SetState(ib.QPSReset))
 	})
 	at := attrs(1024, l.b)
 	at.Timeout, at.RetryCount = 8, 2 // 1 ms
 	var err error
-	at.AV.Path, err = l.a.dev.ResolvePath(context.Background(), &at.AV)
+	at.AV.Path, err = l.a.Device.ResolvePath(context.Background(), &at.AV)
 	check(t, err)
-	l.ea.Do(func() {
-		for _, s := range []struct {
-			state ib.QPState
-			mask  ib.QPAttrMask
-		}{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR}, {ib.QPSRTS, toRTS}} {
-			at.State = s.state
-			check(t, l.a.ctx.ModifyQP(l.a.qp, &at, s.mask))
-		}
-	})
+	l.ea.Do(func() { l.a.connectWith(at) })
 	start := time.Now()
-	l.post(wr{id: 5, op: ib.WRRDMAWrite, rkey: 1, sges: l.a.sge(0, 64)})
-	if c := l.wait(t, l.a.client); c.status != ib.WCRetryExcErr {
+	l.post(transport.SendWR{ID: 5, Opcode: ib.WRRDMAWrite, RKey: 1, SGEs: l.a.sge(0, 64)})
+	if c := l.wait(t, l.a.client); c.Status != ib.WCRetryExcErr {
 		t.Errorf("completion %+v", c)
 	}
 	// How much longer it may take depends on what else the machine does.
@@ -178,12 +163,12 @@ func TestTheEndOfAnEngineIsFatalToItsClients(t *testing.T) {
 	l := newLive(t, 1, time.Microsecond)
 	l.stop(t)
 	if !l.a.had(ib.EventDeviceFatal) || !l.b.had(ib.EventDeviceFatal) {
-		t.Errorf("events %v and %v", l.a.events, l.b.events)
+		t.Errorf("events %v and %v", l.a.Events, l.b.Events)
 	}
 	if err := l.ea.Run(context.Background()); err == nil {
 		t.Error("an engine ran again")
 	}
-	_, err := l.a.dev.Open(nic.ContextOptions{Doorbell: nic.NewPage(abi.DoorbellSize), DoorbellFD: -1})
+	_, err := l.a.Device.Open(nic.ContextOptions{Doorbell: nic.NewPage(abi.DoorbellSize), DoorbellFD: -1})
 	wantErrno(t, "Open", err, unix.ENODEV)
 }
 

@@ -5,7 +5,8 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
-	"softroce/nic"
+	"softroce/nic/nictest"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -25,38 +26,37 @@ func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
 func TestAMessageIsAcknowledgedBeforeItsReceiverIsTold(t *testing.T) {
 	w := newWorld(t)
 	acks, told := 0, 0
-	ring := nic.NewPage(abi.RingSize(16, abi.CQESize))
-	armed := word(ring, abi.CQArmed)
 	a := w.client(w.nic(1))
+	var cq *nictest.CQ
 	b := w.client(w.nic(2, func(l wire.Link) wire.Link {
 		return &watched{l, func(n int) {
 			acks += n
-			if n := *word(ring, abi.RingProducer); n != 1 {
+			if n := cq.Len(); n != 1 {
 				t.Errorf("when the acknowledgement leaves, who polls finds %d completions", n)
 			}
 			if told != 0 {
 				t.Errorf("told before the acknowledgement has left")
 			}
-			*armed = abi.CQArmNext
+			cq.Arm(false)
 		}}
 	}))
-	cq, err := b.ctx.CreateCQ(nic.CQConfig{Entries: 16, Ring: ring, Notify: func() {
+	cq = b.newCQ(16)
+	cq.OnNotify = func() {
 		if told++; acks != 1 {
 			t.Errorf("told when %d acknowledgements have left", acks)
 		}
-	}})
-	check(t, err)
+	}
 	b.cq = cq
-	*armed = abi.CQArmNext
+	cq.Arm(false)
 
 	x, y := a.qp(smallCaps), b.qp(smallCaps)
 	x.connect(1024, y)
 	y.connect(1024, x)
 	y.recv(1, nil)
-	x.post(wr{op: ib.WRSend, flags: abi.SendSignaled})
+	x.post(transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled})
 	w.step()
 	a.want(0, ib.WCSuccess, ib.WCSend)
-	if told != 1 || *word(ring, abi.CQEvents) != 1 || *armed != abi.CQArmNext {
-		t.Errorf("told %d times, %d events, armed %d; want 1, 1 and what it was armed for since", told, *word(ring, abi.CQEvents), *armed)
+	if told != 1 || cq.CompletionEvents() != 1 || cq.Armed() != abi.CQArmNext {
+		t.Errorf("told %d times, %d events, armed %d; want 1, 1 and what it was armed for since", told, cq.CompletionEvents(), cq.Armed())
 	}
 }

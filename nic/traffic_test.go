@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"testing"
 
-	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/transport"
@@ -22,21 +21,21 @@ func TestEveryOperationMovesItsBytes(t *testing.T) {
 				fill(a.mem[:n], 1)
 				b.recv(70, b.sge(1<<21, 1<<20))
 				b.recv(71, nil)
-				a.post(wr{id: 1, op: ib.WRRDMAWrite, remote: 64, rkey: rkey, sges: a.sge(0, n)})
-				a.post(wr{id: 2, op: ib.WRSend, sges: a.sge(0, n)})
-				a.post(wr{id: 3, op: ib.WRRDMAWriteWithImm, imm: 0xfeed, remote: 64, rkey: rkey, sges: a.sge(0, n)})
-				a.post(wr{id: 4, op: ib.WRRDMARead, remote: 64, rkey: rkey, sges: a.sge(1<<21, n)})
+				a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RemoteAddr: 64, RKey: rkey, SGEs: a.sge(0, n)})
+				a.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, n)})
+				a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWriteWithImm, Imm: 0xfeed, RemoteAddr: 64, RKey: rkey, SGEs: a.sge(0, n)})
+				a.post(transport.SendWR{ID: 4, Opcode: ib.WRRDMARead, RemoteAddr: 64, RKey: rkey, SGEs: a.sge(1<<21, n)})
 				w.run(1e9)
 
 				a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 				a.want(2, ib.WCSuccess, ib.WCSend)
 				a.want(3, ib.WCSuccess, ib.WCRDMAWrite)
 				a.want(4, ib.WCSuccess, ib.WCRDMARead)
-				if c := b.want(70, ib.WCSuccess, ib.WCRecv); int(c.byteLen) != n {
-					t.Errorf("received %d bytes of %d", c.byteLen, n)
+				if c := b.want(70, ib.WCSuccess, ib.WCRecv); int(c.ByteLen) != n {
+					t.Errorf("received %d bytes of %d", c.ByteLen, n)
 				}
-				if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.imm != 0xfeed {
-					t.Errorf("immediate %#x", c.imm)
+				if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.Imm != 0xfeed {
+					t.Errorf("immediate %#x", c.Imm)
 				}
 				for _, got := range [][]byte{b.mem[64:][:n], b.mem[1<<21:][:n], a.mem[1<<21:][:n]} {
 					if !bytes.Equal(got, a.mem[:n]) {
@@ -53,8 +52,8 @@ func TestAtomicsReturnTheOldValue(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	le.PutUint64(b.mem[8:], 41)
-	a.post(wr{id: 1, op: ib.WRAtomicFetchAndAdd, remote: 8, rkey: b.mr.RKey(), add: 1, sges: a.sge(0, 8)})
-	a.post(wr{id: 2, op: ib.WRAtomicCmpAndSwp, remote: 8, rkey: b.mr.RKey(), add: 42, swap: 7, sges: a.sge(8, 8)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRAtomicFetchAndAdd, RemoteAddr: 8, RKey: b.mr.RKey(), CompareAdd: 1, SGEs: a.sge(0, 8)})
+	a.post(transport.SendWR{ID: 2, Opcode: ib.WRAtomicCmpAndSwp, RemoteAddr: 8, RKey: b.mr.RKey(), CompareAdd: 42, Swap: 7, SGEs: a.sge(8, 8)})
 	w.run(1e9)
 	a.want(1, ib.WCSuccess, ib.WCFetchAdd)
 	a.want(2, ib.WCSuccess, ib.WCCompSwap)
@@ -67,7 +66,7 @@ func TestInlineDataNeedNoKey(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	b.recv(1, b.sge(0, 64))
-	a.post(wr{id: 2, op: ib.WRSend, flags: abi.SendInline, inline: []byte("out of the ring")})
+	a.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendInline, Inline: []byte("out of the ring")})
 	w.run(1e9)
 	a.want(2, ib.WCSuccess, ib.WCSend)
 	if b.want(1, ib.WCSuccess, ib.WCRecv); string(b.mem[:15]) != "out of the ring" {
@@ -88,8 +87,8 @@ func TestManyQueuePairsShareALinkFairly(t *testing.T) {
 	}
 	for i, q := range as {
 		for k := range 16 {
-			q.post(wr{id: uint64(i), op: ib.WRRDMAWrite, remote: uint64(i) << 14, rkey: cb.mr.RKey(),
-				sges: ca.sge(i<<14, 1<<14)})
+			q.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, RemoteAddr: uint64(i) << 14, RKey: cb.mr.RKey(),
+				SGEs: ca.sge(i<<14, 1<<14)})
 			_ = k
 		}
 	}
@@ -98,8 +97,8 @@ func TestManyQueuePairsShareALinkFairly(t *testing.T) {
 	for total := 0; total < n*8; {
 		w.now++
 		w.engine.Step(w.now)
-		for _, c := range ca.pollAll() {
-			done[c.id]++
+		for _, c := range ca.cq.PollAll() {
+			done[c.WRID]++
 			total++
 		}
 	}
@@ -110,7 +109,7 @@ func TestManyQueuePairsShareALinkFairly(t *testing.T) {
 		}
 	}
 	w.run(1e9)
-	if l := len(ca.pollAll()); l == 0 {
+	if l := len(ca.cq.PollAll()); l == 0 {
 		t.Error("the rest did not complete")
 	}
 }
@@ -121,15 +120,15 @@ func TestPostingFillsAndDrainsTheRingManyTimes(t *testing.T) {
 	const total = 1000
 	posted, completed := 0, 0
 	for completed < total {
-		for posted < total && a.hasRoom() {
-			a.store(&wr{id: uint64(posted), op: ib.WRRDMAWrite, remote: uint64(posted) % 1000 * 8,
-				rkey: b.mr.RKey(), sges: a.sge(posted%1000*8, 8)})
+		for posted < total && a.SendRoom() > 0 {
+			a.store(&transport.SendWR{ID: uint64(posted), Opcode: ib.WRRDMAWrite, RemoteAddr: uint64(posted) % 1000 * 8,
+				RKey: b.mr.RKey(), SGEs: a.sge(posted%1000*8, 8)})
 			posted++
 		}
-		a.ring()
+		a.Publish()
 		w.step()
-		for _, c := range a.pollAll() {
-			if c.id != uint64(completed) || c.status != ib.WCSuccess {
+		for _, c := range a.cq.PollAll() {
+			if c.WRID != uint64(completed) || c.Status != ib.WCSuccess {
 				t.Fatalf("completion %d: %+v", completed, c)
 			}
 			completed++
@@ -158,13 +157,13 @@ func TestFramesThatALinkDoesNotTakeGoLaterInOrder(t *testing.T) {
 	a.connect(1024, b)
 	b.connect(1024, a)
 	fill(a.mem[:1<<20], 3)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 1<<20)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 1<<20)})
 	w.run(1e9)
 	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if !bytes.Equal(a.mem[:1<<20], b.mem[:1<<20]) {
 		t.Error("data differ")
 	}
-	if c := a.dev.Counters(); c.Retransmitted != 0 || b.dev.Counters().OutOfSequence != 0 {
+	if c := a.Device.Counters(); c.Retransmitted != 0 || b.Device.Counters().OutOfSequence != 0 {
 		t.Errorf("%d packets sent again", c.Retransmitted)
 	}
 }
@@ -181,13 +180,13 @@ func TestALinkThatTakesNothingMakesRetriesRunOut(t *testing.T) {
 	at := attrs(1024, b)
 	at.RetryCount = 2
 	a.connectWith(at)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 100)})
 	for range 5000 {
 		w.now += 1e5
 		w.engine.Step(w.now)
 	}
 	a.want(1, ib.WCRetryExcErr, ib.WCRDMAWrite)
-	if a.dev.Counters().TxStalled == 0 {
+	if a.Device.Counters().TxStalled == 0 {
 		t.Error("frames that waited for long were not counted")
 	}
 }
@@ -199,12 +198,12 @@ func TestALostPacketIsSentAgainAfterTheTimeout(t *testing.T) {
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
 	b.connect(1024, a)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 100)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 100)})
 	w.run(50e6)
 	a.wantNone()
 	w.run(50e6) // timeout code 14 is 67 ms
 	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
-	if n := a.dev.Counters().LocalACKTimeout; n != 1 {
+	if n := a.Device.Counters().LocalACKTimeout; n != 1 {
 		t.Errorf("%d timeouts counted", n)
 	}
 }
@@ -226,14 +225,14 @@ func (l *lossy) Send(now int64, batch []wire.TxFrame) (int, error) {
 func TestReceiverNotReadyIsRetriedUntilItIs(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	a.post(wr{id: 1, op: ib.WRSend, sges: a.sge(0, 100)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 100)})
 	w.run(10e6)
 	a.wantNone()
 	b.recv(2, b.sge(0, 100))
 	w.run(10e6)
 	a.want(1, ib.WCSuccess, ib.WCSend)
 	b.want(2, ib.WCSuccess, ib.WCRecv)
-	if a.dev.Counters().RNRReceived == 0 {
+	if a.Device.Counters().RNRReceived == 0 {
 		t.Error("no RNR NAK was counted")
 	}
 }
@@ -252,7 +251,7 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
 			a, b := pair(w, 4096)
-			req := wr{op: c.op, rkey: b.mr.RKey(), sges: a.sge(0, c.n)}
+			req := transport.SendWR{Opcode: c.op, RKey: b.mr.RKey(), SGEs: a.sge(0, c.n)}
 			into := b.sge(0, c.n)
 			round := func() {
 				for range 8 {
@@ -261,15 +260,15 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 					}
 					a.store(&req)
 				}
-				a.ring()
+				a.Publish()
 				w.step()
 				for _, q := range []*queue{a, b} {
 					for {
-						c, ok := q.poll()
+						c, ok := q.cq.Poll()
 						if !ok {
 							break
 						}
-						if c.status != ib.WCSuccess {
+						if c.Status != ib.WCSuccess {
 							t.Fatalf("completion %+v", c)
 						}
 					}
@@ -303,11 +302,11 @@ func TestACompletionWhoseDataCouldNotBeWrittenIsAnError(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	mem := &fickle{Memory: mrtable.HeapMemory(make([]byte, 1000))}
-	mr, err := b.ctx.RegMR(b.pd, mem, 0, 1000, allow)
+	mr, err := b.Context.RegMR(b.pd, mem, 0, 1000, allow)
 	check(t, err)
 	b.recv(1, []transport.SGE{{Length: 1000, LKey: mr.LKey()}})
 	b.recv(2, nil)
-	a.post(wr{id: 3, op: ib.WRSend, sges: a.sge(0, 1000)})
+	a.post(transport.SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 1000)})
 	mem.gone = true
 	w.run(1e9)
 	b.want(1, ib.WCLocProtErr, ib.WCRecv)

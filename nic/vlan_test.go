@@ -47,7 +47,7 @@ func TestAGIDOfAVLANSendsItsTag(t *testing.T) {
 	var log *tagLog
 	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { log = &tagLog{Link: l}; return log })).qp(smallCaps)
 	b := w.client(w.trunk(2)).qp(smallCaps)
-	gids := a.dev.GIDs()
+	gids := a.Device.GIDs()
 	if len(gids) != 4 || gids[1].VLAN != 0 || gids[2].VLAN != 7 || gids[2].Netdev != "eth0.7" || gids[3].VLAN != 8 || gids[1].GID != gids[3].GID {
 		t.Fatalf("GIDs %+v", gids)
 	}
@@ -57,22 +57,22 @@ func TestAGIDOfAVLANSendsItsTag(t *testing.T) {
 		x.q.connectWith(at)
 	}
 	b.recv(1, b.sge(0, 4000))
-	a.post(wr{id: 2, op: ib.WRSend, sges: a.sge(0, 4000)})
+	a.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 4000)})
 	w.run(1e9)
 	a.want(2, ib.WCSuccess, ib.WCSend)
-	if c := b.want(1, ib.WCSuccess, ib.WCRecv); c.vlan != 5<<13|7 {
-		t.Errorf("cvlan %#x", c.vlan)
+	if c := b.want(1, ib.WCSuccess, ib.WCRecv); c.VLAN != 5<<13|7 {
+		t.Errorf("cvlan %#x", c.VLAN)
 	}
 	for i := range log.vlans {
 		if log.vlans[i] != 7 || log.priorities[i] != 5 {
 			t.Fatalf("frame %d has VLAN %d, priority %d", i, log.vlans[i], log.priorities[i])
 		}
 	}
-	got, err := a.ctx.QueryQP(a.qp)
+	got, err := a.Query()
 	if err != nil || got.AV.SL != 13 || got.AV.SGIDIndex != 2 {
 		t.Errorf("query: SL %d, SGID index %d, %v", got.AV.SL, got.AV.SGIDIndex, err)
 	}
-	if q := a.dev.Snapshot().QPs[0]; q.VLAN != 7 {
+	if q := a.Device.Snapshot().QPs[0]; q.VLAN != 7 {
 		t.Errorf("shown in VLAN %d", q.VLAN)
 	}
 }
@@ -86,15 +86,15 @@ func TestAConnectionHearsItsVLANAlone(t *testing.T) {
 	at = attrs(1024, a)
 	at.AV.SGIDIndex = 3 // of VLAN 8, where the peer is not
 	b.connectWith(at)
-	a.post(wr{id: 1, op: ib.WRRDMAWrite, rkey: b.mr.RKey(), sges: a.sge(0, 8)})
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 	w.run(1e9)
 	a.want(1, ib.WCRetryExcErr, 0)
-	if n := b.dev.Counters().Drops[transport.DropSource]; n != 2 {
+	if n := b.Device.Counters().Drops[transport.DropSource]; n != 2 {
 		t.Errorf("%d dropped as of another source, want 2", n)
 	}
 	bad := attrs(1024, b)
 	bad.AV.SL = 16
-	_, err := a.dev.ResolvePath(context.Background(), &bad.AV)
+	_, err := a.Device.ResolvePath(context.Background(), &bad.AV)
 	wantErrno(t, "service level 16", err, syscall.EINVAL)
 }
 
@@ -104,22 +104,22 @@ func TestDatagramsMustBeForAGIDOfTheNIC(t *testing.T) {
 	var in *injected
 	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).ud()
 	b := w.client(w.trunk(2)).ud()
-	av := nic.AddressVector{DGID: a.dev.GIDs()[1].GID, SGIDIndex: 2, Port: 1, SL: 3, FlowLabel: 0x12345}
+	av := nic.AddressVector{DGID: a.Device.GIDs()[1].GID, SGIDIndex: 2, Port: 1, SL: 3, FlowLabel: 0x12345}
 	var err error
-	av.Path, err = b.dev.ResolvePath(context.Background(), &av)
+	av.Path, err = b.Device.ResolvePath(context.Background(), &av)
 	check(t, err)
-	_, err = b.ctx.CreateAH(b.pd, 1, av)
+	_, err = b.Context.CreateAH(b.pd, 1, av)
 	check(t, err)
 	var seen []wire.RxFrame
 	for range 3 {
 		a.recv(1, a.sge(0, 100))
 	}
-	b.sendTo(1, 1, a.qp.QPN(), 8)
+	b.sendTo(1, 1, a.QPN(), 8)
 	keep := in.Link
 	in.Link = &listening{keep, &seen}
 	w.run(1e6)
-	if c := a.want(1, ib.WCSuccess, ib.WCRecv); c.vlan != 3<<13|7 {
-		t.Errorf("cvlan %#x", c.vlan)
+	if c := a.want(1, ib.WCSuccess, ib.WCRecv); c.VLAN != 3<<13|7 {
+		t.Errorf("cvlan %#x", c.VLAN)
 	}
 	if want := uint16(0xc000 | 0x12345&0x3fff ^ 0x12345>>14); len(seen) != 1 || seen[0].SrcPort != want {
 		t.Fatalf("%d frames, source port %#x, want %#x by the flow label", len(seen), seen[0].SrcPort, want)
@@ -135,8 +135,8 @@ func TestDatagramsMustBeForAGIDOfTheNIC(t *testing.T) {
 	}
 	w.run(1e6)
 	a.wantNone()
-	if n := a.dev.Counters().Drops[transport.DropGID]; n != 2 {
-		t.Errorf("%d dropped, want 2: %v", n, a.dev.Counters().Drops)
+	if n := a.Device.Counters().Drops[transport.DropGID]; n != 2 {
+		t.Errorf("%d dropped, want 2: %v", n, a.Device.Counters().Drops)
 	}
 	g := f
 	g.Tagged, g.TCI = true, 6<<13 // a tag for priority alone

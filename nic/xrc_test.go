@@ -3,80 +3,47 @@ package nic_test
 import (
 	"bytes"
 	"slices"
-	"sync/atomic"
 	"syscall"
 	"testing"
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/transport"
 )
 
-// An xsrq is an SRQ of XRC and the program's end of its ring. Its completions are in the client's CQ.
+// An xsrq is an SRQ of XRC. Its completions are in the client's CQ.
 type xsrq struct {
 	*client
-	srq  *nic.SRQ
-	ring []byte
-	n    uint32
+	*nictest.SRQ
 }
-
-const xsrqSlots = 64
 
 func (c *client) xsrq(x *nic.XRCD) *xsrq {
 	c.t.Helper()
-	s := &xsrq{client: c, ring: nic.NewPage(abi.RingSize(xsrqSlots, abi.RecvSlotSize(2)))}
-	var err error
-	s.srq, err = c.ctx.CreateSRQ(nic.SRQInit{PD: c.pd, MaxWR: xsrqSlots, MaxSGE: 2, Ring: s.ring, XRCD: x, CQ: c.cq})
+	s, err := c.CreateSRQ(nic.SRQInit{PD: c.pd, MaxWR: 64, MaxSGE: 2, XRCD: x, CQ: c.cq.CQ})
 	check(c.t, err)
-	return s
+	return &xsrq{c, s}
 }
 
-func (s *xsrq) recv(id uint64, sges []transport.SGE) {
-	b := s.ring[abi.RingSlots+int(s.n%xsrqSlots)*abi.RecvSlotSize(2):]
-	le.PutUint64(b[abi.RecvWRID:], id)
-	le.PutUint32(b[abi.RecvNumSGE:], uint32(len(sges)))
-	putSGEs(b[abi.RecvSGEs:], sges)
-	s.n++
-	atomic.StoreUint32(word(s.ring, abi.RingProducer), s.n)
-}
+func (s *xsrq) recv(id uint64, sges []transport.SGE) { s.PostRecv(id, sges) }
 
 var domainKey = nic.XRCDKey{Device: 1, Inode: 2}
 
 func (c *client) domain() *nic.XRCD {
 	c.t.Helper()
-	x, err := c.ctx.OpenXRCD(domainKey, true, false)
+	x, err := c.Context.OpenXRCD(domainKey, true, false)
 	check(c.t, err)
 	return x
 }
 
 // xpair connects an initiator of a to a target of b.
 func xpair(a, b *client, x *nic.XRCD) (ini *queue, tgt *nic.QP) {
-	caps := smallCaps
-	check(a.t, a.dev.RoundCaps(&caps))
-	ini = &queue{client: a, caps: caps, sq: nic.NewPage(caps.SendRingSize())}
-	var err error
-	ini.qp, err = a.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCSend, PD: a.pd, SendCQ: a.cq, Caps: caps, SQ: ini.sq})
-	check(a.t, err)
-	tgt, err = b.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: x})
-	check(a.t, err)
-	far := &queue{client: b, qp: tgt}
-	ini.bringXRC(toRTR&^ib.QPMaskMaxDestRDAtomic&^ib.QPMaskMinRNRTimer, toRTS, far)
-	far.bringXRC(toRTR, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskSQPSN, ini)
-	return ini, tgt
-}
-
-func (q *queue) bringXRC(rtr, rts ib.QPAttrMask, peer *queue) {
-	q.t.Helper()
-	a := attrs(1024, peer)
-	var err error
-	a.AV.Path, err = q.dev.ResolvePath(q.t.Context(), &a.AV)
-	check(q.t, err)
-	for state, mask := range []ib.QPAttrMask{ib.QPSInit: toInit, ib.QPSRTR: rtr, ib.QPSRTS: rts} {
-		if a.State = ib.QPState(state); mask != 0 {
-			check(q.t, q.ctx.ModifyQP(q.qp, &a, mask))
-		}
-	}
+	ini = a.create(nic.QPInit{Type: ib.QPTypeXRCSend, PD: a.pd, SendCQ: a.cq.CQ, Caps: smallCaps})
+	far := b.create(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: x})
+	ini.connect(1024, far)
+	far.connect(1024, ini)
+	return ini, far.QP.QP
 }
 
 // TestXRCAcrossProcesses: one connection serves two programs, each with an SRQ, a CQ and memory of its own.
@@ -90,16 +57,16 @@ func TestXRCAcrossProcesses(t *testing.T) {
 	fill(a.mem[:8000], 1)
 	for i, s := range queues {
 		s.recv(uint64(10+i), s.sge(100, 3000))
-		ini.post(wr{id: uint64(i), op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(i*3000, 3000)})
-		ini.post(wr{id: uint64(10 + i), op: ib.WRRDMAWrite, ah: s.srq.Number(), rkey: s.mr.RKey(), remote: 20000, sges: a.sge(i, 5000)})
-		ini.post(wr{id: uint64(20 + i), op: ib.WRRDMARead, ah: s.srq.Number(), rkey: s.mr.RKey(), remote: 20000, sges: a.sge(100000*(i+1), 5000)})
+		ini.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRSend, RemoteSRQ: s.Number(), SGEs: a.sge(i*3000, 3000)})
+		ini.post(transport.SendWR{ID: uint64(10 + i), Opcode: ib.WRRDMAWrite, RemoteSRQ: s.Number(), RKey: s.mr.RKey(), RemoteAddr: 20000, SGEs: a.sge(i, 5000)})
+		ini.post(transport.SendWR{ID: uint64(20 + i), Opcode: ib.WRRDMARead, RemoteSRQ: s.Number(), RKey: s.mr.RKey(), RemoteAddr: 20000, SGEs: a.sge(100000*(i+1), 5000)})
 	}
 	w.run(1e9)
 	for i, s := range queues {
 		ini.want(uint64(i), ib.WCSuccess, ib.WCSend)
 		ini.want(uint64(10+i), ib.WCSuccess, ib.WCRDMAWrite)
 		ini.want(uint64(20+i), ib.WCSuccess, ib.WCRDMARead)
-		if c := s.want(uint64(10+i), ib.WCSuccess, ib.WCRecv); c.qpn != tgt.QPN() || c.byteLen != 3000 {
+		if c := s.want(uint64(10+i), ib.WCSuccess, ib.WCRecv); c.QPN != tgt.QPN() || c.ByteLen != 3000 {
 			t.Errorf("%+v", c)
 		}
 		if !bytes.Equal(s.mem[100:3100], a.mem[i*3000:][:3000]) || !bytes.Equal(a.mem[100000*(i+1):][:5000], a.mem[i:][:5000]) {
@@ -107,7 +74,7 @@ func TestXRCAcrossProcesses(t *testing.T) {
 		}
 		s.wantNone()
 	}
-	ini.post(wr{id: 5, op: ib.WRRDMAWrite, ah: queues[0].srq.Number(), rkey: c.mr.RKey(), sges: a.sge(0, 8)})
+	ini.post(transport.SendWR{ID: 5, Opcode: ib.WRRDMAWrite, RemoteSRQ: queues[0].Number(), RKey: c.mr.RKey(), SGEs: a.sge(0, 8)})
 	w.run(1e9)
 	ini.want(5, ib.WCRemAccessErr, ib.WCRDMAWrite)
 }
@@ -116,16 +83,16 @@ func TestAnSRQOfAnotherDomainIsNotFound(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	ini, tgt := xpair(a, b, b.domain())
-	own, err := b.ctx.OpenXRCD(nic.XRCDKey{}, true, true)
+	own, err := b.Context.OpenXRCD(nic.XRCDKey{}, true, true)
 	check(t, err)
 	s := b.xsrq(own)
 	s.recv(1, s.sge(0, 100))
-	ini.post(wr{id: 1, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 8)})
+	ini.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, RemoteSRQ: s.Number(), SGEs: a.sge(0, 8)})
 	w.run(1e9)
 	ini.want(1, ib.WCRemInvReqErr, ib.WCSend)
 	s.wantNone()
-	if tgt.State() != ib.QPSErr || !slices.ContainsFunc(b.events, func(e nic.Event) bool { return e.Type == ib.EventQPReqErr && e.QP == tgt }) {
-		t.Errorf("state %v, events %v", tgt.State(), b.events)
+	if tgt.State() != ib.QPSErr || !slices.ContainsFunc(b.Events, func(e nic.Event) bool { return e.Type == ib.EventQPReqErr && e.QP == tgt }) {
+		t.Errorf("state %v, events %v", tgt.State(), b.Events)
 	}
 }
 
@@ -136,18 +103,18 @@ func TestAnSRQThatGoesInMidMessageTakesItsTargetsAlong(t *testing.T) {
 	ini, tgt := xpair(a, b, x)
 	s := b.xsrq(x)
 	s.recv(1, s.sge(0, 1<<20))
-	ini.post(wr{id: 1, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 1<<20)})
+	ini.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, RemoteSRQ: s.Number(), SGEs: a.sge(0, 1<<20)})
 	for range 3 {
 		w.now++
 		w.engine.Step(w.now)
 	}
-	check(t, b.ctx.DestroySRQ(s.srq))
+	check(t, b.Context.DestroySRQ(s.SRQ.SRQ))
 	w.run(1e12)
 	if tgt.State() != ib.QPSErr {
 		t.Errorf("the target is in %v", tgt.State())
 	}
 	s.want(1, ib.WCWRFlushErr, ib.WCRecv)
-	if c, _ := ini.poll(); c.status == ib.WCSuccess {
+	if c, _ := ini.cq.Poll(); c.Status == ib.WCSuccess {
 		t.Errorf("the message was delivered: %+v", c)
 	}
 }
@@ -155,24 +122,24 @@ func TestAnSRQThatGoesInMidMessageTakesItsTargetsAlong(t *testing.T) {
 func TestACQThatOverflowsEndsItsXRCQueue(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
-	b.cq, b.cqRing = b.newCQ(1)
+	b.cq = b.newCQ(1)
 	x := b.domain()
 	ini, _ := xpair(a, b, x)
 	s := b.xsrq(x)
 	for i := range uint64(3) {
 		s.recv(i, s.sge(0, 100))
-		ini.post(wr{id: i, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 8)})
+		ini.post(transport.SendWR{ID: i, Opcode: ib.WRSend, RemoteSRQ: s.Number(), SGEs: a.sge(0, 8)})
 	}
 	w.run(1e9)
 	var got []ib.EventType
-	for _, e := range b.events {
+	for _, e := range b.Events {
 		got = append(got, e.Type)
 	}
 	if !slices.Contains(got, ib.EventCQErr) || !slices.Contains(got, ib.EventSRQErr) {
 		t.Errorf("events %v", got)
 	}
-	for _, c := range ini.pollAll() {
-		if c.id > 0 && c.status == ib.WCSuccess {
+	for _, c := range ini.cq.PollAll() {
+		if c.WRID > 0 && c.Status == ib.WCSuccess {
 			t.Error("a message was acknowledged whose completion is lost")
 		}
 	}
@@ -182,28 +149,28 @@ func TestWhatXRCObjectsAreMadeOf(t *testing.T) {
 	w := newWorld(t)
 	c, o := w.client(w.nic(1)), w.client(w.nic(2))
 	x, caps := c.domain(), smallCaps
-	check(t, c.dev.RoundCaps(&caps))
+	check(t, c.Device.RoundCaps(&caps))
 	ring := nic.NewPage(caps.SendRingSize())
 	for name, init := range map[string]nic.QPInit{
 		"target without a domain":       {Type: ib.QPTypeXRCRecv},
 		"target with another's domain":  {Type: ib.QPTypeXRCRecv, XRCD: o.domain()},
 		"target with a PD":              {Type: ib.QPTypeXRCRecv, XRCD: x, PD: c.pd},
-		"target with an SRQ":            {Type: ib.QPTypeXRCRecv, XRCD: x, SRQ: c.xsrq(x).srq},
-		"initiator without a PD":        {Type: ib.QPTypeXRCSend, SendCQ: c.cq, Caps: caps, SQ: ring},
+		"target with an SRQ":            {Type: ib.QPTypeXRCRecv, XRCD: x, SRQ: c.xsrq(x).SRQ.SRQ},
+		"initiator without a PD":        {Type: ib.QPTypeXRCSend, SendCQ: c.cq.CQ, Caps: caps, SQ: ring},
 		"initiator without a CQ":        {Type: ib.QPTypeXRCSend, PD: c.pd, Caps: caps, SQ: ring},
-		"initiator with a domain":       {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq, Caps: caps, SQ: ring, XRCD: x},
-		"initiator with a receive CQ":   {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq, RecvCQ: c.cq, Caps: caps, SQ: ring},
-		"initiator without a send ring": {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq, Caps: caps},
+		"initiator with a domain":       {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq.CQ, Caps: caps, SQ: ring, XRCD: x},
+		"initiator with a receive CQ":   {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq.CQ, RecvCQ: c.cq.CQ, Caps: caps, SQ: ring},
+		"initiator without a send ring": {Type: ib.QPTypeXRCSend, PD: c.pd, SendCQ: c.cq.CQ, Caps: caps},
 	} {
-		_, err := c.ctx.CreateQP(init)
+		_, err := c.Context.CreateQP(init)
 		wantErrno(t, name, err, syscall.EINVAL)
 	}
 	for name, init := range map[string]nic.SRQInit{
-		"SRQ with a domain and no CQ": {XRCD: x}, "SRQ with a CQ and no domain": {CQ: c.cq},
-		"SRQ with another's CQ": {XRCD: x, CQ: o.cq},
+		"SRQ with a domain and no CQ": {XRCD: x}, "SRQ with a CQ and no domain": {CQ: c.cq.CQ},
+		"SRQ with another's CQ": {XRCD: x, CQ: o.cq.CQ},
 	} {
 		init.PD, init.MaxWR, init.MaxSGE, init.Ring = c.pd, 1, 1, nic.NewPage(abi.RingSize(1, abi.RecvSlotSize(1)))
-		_, err := c.ctx.CreateSRQ(init)
+		_, err := c.Context.CreateSRQ(init)
 		wantErrno(t, name, err, syscall.EINVAL)
 	}
 }
@@ -212,28 +179,28 @@ func TestDomainsOpenAndCloseLikeFiles(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	a, b := w.client(d), w.client(d)
-	_, err := a.ctx.OpenXRCD(domainKey, false, false)
+	_, err := a.Context.OpenXRCD(domainKey, false, false)
 	wantErrno(t, "there is none", err, syscall.ENOENT)
-	_, err = a.ctx.OpenXRCD(nic.XRCDKey{}, false, false)
+	_, err = a.Context.OpenXRCD(nic.XRCDKey{}, false, false)
 	wantErrno(t, "no file and no create", err, syscall.EINVAL)
-	x, err := a.ctx.OpenXRCD(domainKey, true, true)
+	x, err := a.Context.OpenXRCD(domainKey, true, true)
 	check(t, err)
-	_, err = b.ctx.OpenXRCD(domainKey, true, true)
+	_, err = b.Context.OpenXRCD(domainKey, true, true)
 	wantErrno(t, "there is one", err, syscall.EEXIST)
-	y, err := b.ctx.OpenXRCD(domainKey, false, false)
+	y, err := b.Context.OpenXRCD(domainKey, false, false)
 	check(t, err)
 	s := b.xsrq(y)
-	wantErrno(t, "close in use", b.ctx.CloseXRCD(y), syscall.EBUSY)
-	wantErrno(t, "destroy its CQ", b.ctx.DestroyCQ(b.cq), syscall.EBUSY)
-	wantErrno(t, "close another's", b.ctx.CloseXRCD(x), syscall.EINVAL)
-	check(t, a.ctx.CloseXRCD(x))
-	tgt, err := b.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: y})
+	wantErrno(t, "close in use", b.Context.CloseXRCD(y), syscall.EBUSY)
+	wantErrno(t, "destroy its CQ", b.Context.DestroyCQ(b.cq.CQ), syscall.EBUSY)
+	wantErrno(t, "close another's", b.Context.CloseXRCD(x), syscall.EINVAL)
+	check(t, a.Context.CloseXRCD(x))
+	tgt, err := b.Context.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: y})
 	check(t, err)
-	check(t, b.ctx.DestroySRQ(s.srq))
-	wantErrno(t, "close with a target", b.ctx.CloseXRCD(y), syscall.EBUSY)
-	check(t, b.ctx.DestroyQP(tgt))
-	check(t, b.ctx.CloseXRCD(y))
-	_, err = a.ctx.OpenXRCD(domainKey, false, false)
+	check(t, b.Context.DestroySRQ(s.SRQ.SRQ))
+	wantErrno(t, "close with a target", b.Context.CloseXRCD(y), syscall.EBUSY)
+	check(t, b.Context.DestroyQP(tgt))
+	check(t, b.Context.CloseXRCD(y))
+	_, err = a.Context.OpenXRCD(domainKey, false, false)
 	wantErrno(t, "it has ended", err, syscall.ENOENT)
 }
 
@@ -244,21 +211,21 @@ func TestAContextClosesWithXRC(t *testing.T) {
 	ini, tgt := xpair(a, b, x)
 	s := b.xsrq(x)
 	s.recv(1, s.sge(0, 4000))
-	ini.post(wr{id: 1, op: ib.WRSend, ah: s.srq.Number(), sges: a.sge(0, 4000)})
+	ini.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, RemoteSRQ: s.Number(), SGEs: a.sge(0, 4000)})
 	w.run(1e6)
-	q, err := b.ctx.QueryQP(tgt)
+	q, err := b.Context.QueryQP(tgt)
 	check(t, err)
-	if i := b.dev.Snapshot().QPs[0]; i.Type != "XRC_TGT" || q.Caps != (nic.Caps{}) {
+	if i := b.Device.Snapshot().QPs[0]; i.Type != "XRC_TGT" || q.Caps != (nic.Caps{}) {
 		t.Errorf("%+v, %+v", i, q.Caps)
 	}
-	a.ctx.Close()
-	b.ctx.Close()
+	a.Context.Close()
+	b.Context.Close()
 	w.run(1e6)
-	if n := b.dev.Snapshot(); len(n.QPs)+len(n.CQs)+len(n.MRs) != 0 {
+	if n := b.Device.Snapshot(); len(n.QPs)+len(n.CQs)+len(n.MRs) != 0 {
 		t.Errorf("left: %+v", n)
 	}
-	c := w.client(b.dev)
-	if _, err := c.ctx.OpenXRCD(domainKey, false, false); err == nil {
+	c := w.client(b.Device)
+	if _, err := c.Context.OpenXRCD(domainKey, false, false); err == nil {
 		t.Error("the domain is still there")
 	}
 }
