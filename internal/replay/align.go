@@ -3,6 +3,7 @@ package replay
 import (
 	"sort"
 
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -19,11 +20,11 @@ const alignReach = 1 << 12
 func (ev *evidence) align(s *stream) {
 	trains := ev.trains(s)
 	gaps := s.gaps()
-	i := len(s.requests)
+	i := len(s.Requests)
 	for k := len(trains) - 1; k >= 0; k-- {
 		t := trains[k]
 		r := t.responses[0]
-		for i > 0 && s.requests[i-1].at >= r.pos {
+		for i > 0 && s.Requests[i-1].Index >= r.SentBefore {
 			i--
 		}
 		j := fitting(s, r, i)
@@ -33,17 +34,17 @@ func (ev *evidence) align(s *stream) {
 		if j < 0 {
 			continue
 		}
-		e := s.requests[j]
+		e := s.Requests[j]
 		asked := ev.askedBefore(s, r)
 		switch {
 		case ev.astray && ev.settled(gaps, asked, e, r):
-			if last := asked[len(asked)-1]; last.answers != nil {
-				ev.copies[last] = append([]*train{last.answers}, ev.copies[last]...)
-				t.request, last.answers = last, t
+			if last := asked[len(asked)-1]; ev.answerTo[last] != nil {
+				ev.copies[last] = append([]*train{ev.answerTo[last]}, ev.copies[last]...)
+				t.request, ev.answerTo[last] = last, t
 			}
 		case ev.astray && ev.outOfOrder(s, gaps, trains[max(0, k-overtakenTrains):k], e):
 		default:
-			t.request, e.answers, i = e, t, j
+			t.request, ev.answerTo[e], i = e, t, j
 		}
 	}
 }
@@ -51,7 +52,7 @@ func (ev *evidence) align(s *stream) {
 // trains returns the trains in the order in which they were sent.
 func (ev *evidence) trains(s *stream) []*train {
 	var ts []*train
-	for _, r := range s.answered {
+	for _, r := range s.RepliesSent {
 		if t := ev.answers[r]; t != nil && t.responses[0] == r {
 			ts = append(ts, t)
 		}
@@ -60,9 +61,9 @@ func (ev *evidence) trains(s *stream) []*train {
 }
 
 // fitting returns the index of the latest of the first i requests that can have drawn r, or -1.
-func fitting(s *stream, r *event, i int) int {
+func fitting(s *stream, r *conversation.Transmission, i int) int {
 	for j := i - 1; j >= max(0, i-alignReach); j-- {
-		if e := s.requests[j]; e.psn == r.psn && sameKind(e, r) && timely(s, e, r) {
+		if e := s.Requests[j]; e.Seq == r.Seq && sameKind(e, r) && timely(s, e, r) {
 			return j
 		}
 	}
@@ -71,31 +72,31 @@ func fitting(s *stream, r *event, i int) int {
 
 // tooLate reports whether r, which counts nothing behind what it answers, left for an earlier transmission than the request at an
 // index, for something behind that had been accepted by then: it was not sent again before a reply that says so.
-func (ev *evidence) tooLate(s *stream, j int, r *event) bool {
-	e := s.requests[j]
-	if r.info.Headers&packet.HasAETH == 0 || (r.AETH.MSN-s.msn)&packet.PSNMask != s.counted(e.end()-1) {
+func (ev *evidence) tooLate(s *stream, j int, r *conversation.Transmission) bool {
+	e := s.Requests[j]
+	if r.Info.Headers&packet.HasAETH == 0 || (r.AETH.MSN-s.FirstMSN)&packet.PSNMask != s.MessagesThrough(e.End()-1) {
 		return false
 	}
-	for _, w := range s.requests[max(0, j-placeReach):j] {
-		if w.psn < e.end() || w.copied {
+	for _, w := range s.Requests[max(0, j-placeReach):j] {
+		if w.Seq < e.End() || w.Copy {
 			continue
 		}
-		if by := ev.accepted(w.psn); by != never && (w.next == nil || w.next.at >= by) {
+		if by := ev.accepted(w.Seq); by != never && (w.Next == nil || w.Next.Index >= by) {
 			return true
 		}
 	}
 	return false
 }
 
-func sameKind(e, r *event) bool {
-	return answeredKind(e.info.Kind) && isAtomic(e.info.Kind) == (r.info.Kind == packet.KindAtomicAck)
+func sameKind(e, r *conversation.Transmission) bool {
+	return answeredKind(e.Info.Kind) && isAtomic(e.Info.Kind) == (r.Info.Kind == packet.KindAtomicAck)
 }
 
 // askedBefore returns the latest transmissions before r of what it answers.
-func (ev *evidence) askedBefore(s *stream, r *event) []*event {
-	asked := ev.asked[s.of(r.psn)]
+func (ev *evidence) askedBefore(s *stream, r *conversation.Transmission) []*conversation.Transmission {
+	asked := ev.asked[s.MessageAt(r.Seq)]
 	n := len(asked)
-	for n > 0 && asked[n-1].at >= r.pos {
+	for n > 0 && asked[n-1].Index >= r.SentBefore {
 		n--
 	}
 	return asked[max(0, n-placeReach):n]
@@ -104,29 +105,29 @@ func (ev *evidence) askedBefore(s *stream, r *event) []*event {
 // settled reports whether what became of e was known before the request was sent for the last time ahead of r: it had been
 // answered, or a NAK said that it was missing. That r answers it nevertheless, and so late, is less likely than
 // that the last transmission came twice.
-func (ev *evidence) settled(gaps []*gap, asked []*event, e, r *event) bool {
+func (ev *evidence) settled(gaps []*gap, asked []*conversation.Transmission, e, r *conversation.Transmission) bool {
 	if len(asked) == 0 {
 		return false
 	}
 	last := asked[len(asked)-1]
-	if last.at <= e.at || last.psn != r.psn {
+	if last.Index <= e.Index || last.Seq != r.Seq {
 		return false
 	}
-	return missing(gaps, e, last.at) || ev.answeredAll(gaps, asked, e, last)
+	return missing(gaps, e, last.Index) || ev.answeredAll(gaps, asked, e, last)
 }
 
 // answeredAll reports whether there were as many answers with the PSN of e before last was sent as transmissions
 // up to e, and one since e.
-func (ev *evidence) answeredAll(gaps []*gap, asked []*event, e, last *event) bool {
+func (ev *evidence) answeredAll(gaps []*gap, asked []*conversation.Transmission, e, last *conversation.Transmission) bool {
 	open := 0
 	for _, a := range asked {
-		if a.at <= e.at && !a.copied && !missing(gaps, a, last.at) {
+		if a.Index <= e.Index && !a.Copy && !missing(gaps, a, last.Index) {
 			open++
 		}
 	}
-	given := ev.given[e.psn]
-	n := sort.Search(len(given), func(i int) bool { return given[i].pos >= last.at })
-	return n > 0 && given[n-1].pos > e.at && n >= open
+	given := ev.given[e.Seq]
+	n := sort.Search(len(given), func(i int) bool { return given[i].SentBefore >= last.Index })
+	return n > 0 && given[n-1].SentBefore > e.Index && n >= open
 }
 
 // A gap is a sequence NAK, and a place before which what drew it was sent.
@@ -140,17 +141,17 @@ type gap struct {
 func (s *stream) gaps() []*gap {
 	var gs []*gap
 	i := 0
-	for _, r := range s.answered {
-		if r.info.Kind != packet.KindAck || !isSequence(r.AETH.Syndrome) {
+	for _, r := range s.RepliesSent {
+		if r.Info.Kind != packet.KindAck || !isSequence(r.AETH.Syndrome) {
 			continue
 		}
-		for i < len(s.requests) && s.requests[i].at < r.pos {
+		for i < len(s.Requests) && s.Requests[i].Index < r.SentBefore {
 			i++
 		}
-		g := &gap{r.psn, r.pos, -1}
+		g := &gap{r.Seq, r.SentBefore, -1}
 		for j := i - 1; j >= max(0, i-alignReach); j-- {
-			if s.requests[j].psn > r.psn {
-				g.drawnAt = s.requests[j].at
+			if s.Requests[j].Seq > r.Seq {
+				g.drawnAt = s.Requests[j].Index
 				break
 			}
 		}
@@ -160,13 +161,13 @@ func (s *stream) gaps() []*gap {
 }
 
 // missing reports whether a NAK that left after e was sent and before a place says that e was not accepted.
-func missing(gaps []*gap, e *event, before int) bool {
-	i := sort.Search(len(gaps), func(i int) bool { return gaps[i].pos > e.at })
+func missing(gaps []*gap, e *conversation.Transmission, before int) bool {
+	i := sort.Search(len(gaps), func(i int) bool { return gaps[i].pos > e.Index })
 	for _, g := range gaps[i:min(len(gaps), i+placeReach)] {
 		if g.pos >= before {
 			return false
 		}
-		if g.psn < e.psn || g.psn == e.psn && g.drawnAt > e.at {
+		if g.psn < e.Seq || g.psn == e.Seq && g.drawnAt > e.Index {
 			return true
 		}
 	}
@@ -177,16 +178,16 @@ func missing(gaps []*gap, e *event, before int) bool {
 const overtakenTrains = 16
 
 // outOfOrder reports whether one of the trains before another can only answer what was sent after e.
-func (ev *evidence) outOfOrder(s *stream, gaps []*gap, before []*train, e *event) bool {
+func (ev *evidence) outOfOrder(s *stream, gaps []*gap, before []*train, e *conversation.Transmission) bool {
 	for _, t := range before {
 		r := t.responses[0]
 		possible, later := false, false
 		asked := ev.askedBefore(s, r)
 		for _, a := range asked {
-			if a.psn != r.psn || !sameKind(a, r) || !timely(s, a, r) {
+			if a.Seq != r.Seq || !sameKind(a, r) || !timely(s, a, r) {
 				continue
 			}
-			if a.at > e.at {
+			if a.Index > e.Index {
 				later = true
 			} else if !ev.settled(gaps, asked, a, r) {
 				possible = true
@@ -202,11 +203,11 @@ func (ev *evidence) outOfOrder(s *stream, gaps []*gap, before []*train, e *event
 
 // tellLate finds, among the answers that were given again, those to an earlier transmission which seemed lost.
 func (ev *evidence) tellLate(s *stream) {
-	for _, m := range s.messages {
+	for _, m := range s.Messages {
 		for _, last := range ev.asked[m] {
 			for _, t := range ev.copies[last] {
 				for _, e := range ev.askedBefore(s, last) {
-					if e.psn == last.psn && e.answers == nil && !e.copied && !ev.late[e] {
+					if e.Seq == last.Seq && ev.answerTo[e] == nil && !e.Copy && !ev.late[e] {
 						ev.late[e], ev.belated[t] = true, e
 						break
 					}
@@ -217,10 +218,10 @@ func (ev *evidence) tellLate(s *stream) {
 }
 
 // answeredBefore returns the latest of the transmissions of a request that was answered before r with r's PSN.
-func answeredBefore(asked []*event, r *event) *event {
+func (ev *evidence) answeredBefore(asked []*conversation.Transmission, r *conversation.Transmission) *conversation.Transmission {
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
-		if t := e.answers; t != nil && e.psn == r.psn && t.request == e && t.responses[0].psn == r.psn && t.responses[0].pos < r.pos {
+		if t := ev.answerTo[e]; t != nil && e.Seq == r.Seq && t.request == e && t.responses[0].Seq == r.Seq && t.responses[0].SentBefore < r.SentBefore {
 			return e
 		}
 	}
@@ -229,11 +230,11 @@ func answeredBefore(asked []*event, r *event) *event {
 
 // timely reports whether a request can have drawn r without being late: messages that were sent after it are not
 // counted in the answer.
-func timely(s *stream, e, r *event) bool {
-	k := int((r.AETH.MSN - s.msn) & packet.PSNMask)
-	if r.info.Headers&packet.HasAETH == 0 || k < 1 || k > len(s.messages) {
+func timely(s *stream, e, r *conversation.Transmission) bool {
+	k := int((r.AETH.MSN - s.FirstMSN) & packet.PSNMask)
+	if r.Info.Headers&packet.HasAETH == 0 || k < 1 || k > len(s.Messages) {
 		return true
 	}
-	m := s.messages[k-1]
-	return m.first <= e.psn || len(m.parts) == 0 || m.parts[len(m.parts)-1].at < e.at
+	m := s.Messages[k-1]
+	return m.First <= e.Seq || len(m.Packets) == 0 || m.Packets[len(m.Packets)-1].Index < e.Index
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
@@ -88,15 +89,15 @@ func AnswerScripts(ps capture.Packets) ([]*AnswerScript, []Note, error) {
 
 // answerScript makes the script of a stream: what the captured requester was given, as a replay of it tells.
 func (s *stream) answerScript() (*AnswerScript, error) {
-	if len(s.messages) == 0 || s.messages[0].kind == packet.KindNone {
-		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.base))
+	if len(s.Messages) == 0 || s.Messages[0].Kind == packet.KindNone {
+		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.FirstSeq))
 	}
 	lost, err := s.lostReplies()
 	if err != nil {
 		return nil, err
 	}
-	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.mtu,
-		FirstPSN: uint32(s.base) & packet.PSNMask}}
+	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
+		FirstPSN: uint32(s.FirstSeq) & packet.PSNMask}}
 	w.passes()
 	w.work()
 	w.answers()
@@ -108,12 +109,12 @@ func (s *stream) answerScript() (*AnswerScript, error) {
 }
 
 // lostReplies returns the replies that the captured requester cannot have had.
-func (s *stream) lostReplies() (map[*event]bool, error) {
+func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
 	r, err := newRequesting(s, false)
 	if err != nil {
 		return nil, err
 	}
-	r.passed = map[*event]bool{}
+	r.passed = map[*conversation.Transmission]bool{}
 	if err := r.plan(rebuild(s)); err != nil {
 		return nil, err
 	}
@@ -125,45 +126,45 @@ func (s *stream) lostReplies() (map[*event]bool, error) {
 type answerwriter struct {
 	*AnswerScript
 	s      *stream
-	lost   map[*event]bool
-	sent   []*event       // requests from the first message on, without copies
-	pass   map[*event]int // how often the requester had gone back when it sent one
-	backs  []*event       // the requests with which it went back, in the order of the capture
-	byPSN  map[int64][]*event
-	asked  map[*message][]*event // transmissions of READs and atomics
-	given  []*event              // the replies that are played
-	limit  int64                 // the PSN behind what is played
-	trains map[int64]*event      // the READ that a response answers, by its PSN
+	lost   map[*conversation.Transmission]bool
+	sent   []*conversation.Transmission       // requests from the first message on, without copies
+	pass   map[*conversation.Transmission]int // how often the requester had gone back when it sent one
+	backs  []*conversation.Transmission       // the requests with which it went back, in the order of the capture
+	byPSN  map[int64][]*conversation.Transmission
+	asked  map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
+	given  []*conversation.Transmission                           // the replies that are played
+	limit  int64                                                  // the PSN behind what is played
+	trains map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
 }
 
 // passes counts how often the captured requester goes back.
 func (w *answerwriter) passes() {
-	w.pass, w.byPSN, w.asked = map[*event]int{}, map[int64][]*event{}, map[*message][]*event{}
-	next := w.s.base
-	for _, e := range w.s.sent {
-		if e.psn < w.s.base {
+	w.pass, w.byPSN, w.asked = map[*conversation.Transmission]int{}, map[int64][]*conversation.Transmission{}, map[*conversation.Message][]*conversation.Transmission{}
+	next := w.s.FirstSeq
+	for _, e := range w.s.Sent {
+		if e.Seq < w.s.FirstSeq {
 			continue
 		}
-		if e.psn < next {
+		if e.Seq < next {
 			w.backs = append(w.backs, e)
 		}
-		next = e.end()
+		next = e.End()
 		w.pass[e] = len(w.backs)
 		w.sent = append(w.sent, e)
-		w.byPSN[e.psn] = append(w.byPSN[e.psn], e)
-		if m := w.s.of(e.psn); m != nil && answeredKind(e.info.Kind) {
+		w.byPSN[e.Seq] = append(w.byPSN[e.Seq], e)
+		if m := w.s.MessageAt(e.Seq); m != nil && answeredKind(e.Info.Kind) {
 			w.asked[m] = append(w.asked[m], e)
 		}
 	}
-	slices.SortStableFunc(w.backs, func(a, b *event) int { return a.at - b.at })
+	slices.SortStableFunc(w.backs, func(a, b *conversation.Transmission) int { return a.Index - b.Index })
 }
 
 // backAt returns how often it had gone back before a place.
 func (w *answerwriter) backAt(place int) int { return countBefore(w.backs, place) }
 
 // countBefore returns how many of events in the order of the capture come before a place.
-func countBefore(es []*event, place int) int {
-	return sort.Search(len(es), func(i int) bool { return es[i].at >= place })
+func countBefore(es []*conversation.Transmission, place int) int {
+	return sort.Search(len(es), func(i int) bool { return es[i].Index >= place })
 }
 
 // Bounds of what a live requester is asked to send and to receive, in bytes: altogether, and in one message of which the
@@ -177,10 +178,10 @@ const (
 func (w *answerwriter) work() {
 	built := rebuild(w.s)
 	sizes, seen := built.sizes(), w.seen()
-	w.limit = w.s.base
+	w.limit = w.s.FirstSeq
 	total, why := int64(0), "it is not in the capture, or was not understood"
-	for i, m := range w.s.messages {
-		if m.kind == packet.KindNone || i >= len(built.wrs) {
+	for i, m := range w.s.Messages {
+		if m.Kind == packet.KindNone || i >= len(built.wrs) {
 			break
 		}
 		if total += sizes[i]; total > mostWork || sizes[i] > mostUnseen && seen[m] < sizes[i]/2 {
@@ -189,18 +190,18 @@ func (w *answerwriter) work() {
 		}
 		wr := built.wrs[i]
 		wr.Flags |= ib.SendSignaled
-		j := Job{SendWR: wr, PSN: m.first - w.s.base, End: m.end() - w.s.base, Packet: m.parts[0].No}
-		if m.kind == packet.KindRead || isAtomic(m.kind) {
+		j := Job{SendWR: wr, PSN: m.First - w.s.FirstSeq, End: m.End() - w.s.FirstSeq, Packet: m.Packets[0].No}
+		if m.Kind == packet.KindRead || isAtomic(m.Kind) {
 			j.Length = uint32(sizes[i])
 		} else {
 			j.Payload = built.bytes(i, sizes[i])
 		}
 		w.Work = append(w.Work, j)
-		w.limit = m.end()
+		w.limit = m.End()
 	}
-	if n := len(w.Work); n < len(w.s.messages) {
-		no := w.s.requests[0].No
-		if parts := w.s.messages[n].parts; len(parts) > 0 {
+	if n := len(w.Work); n < len(w.s.Messages) {
+		no := w.s.Requests[0].No
+		if parts := w.s.Messages[n].Packets; len(parts) > 0 {
 			no = parts[0].No
 		}
 		w.NotPlayed = append(w.NotPlayed, Note{no, fmt.Sprintf("the request with PSN %s, and what comes behind it, is not posted: %s", psnText(w.limit), why)})
@@ -208,11 +209,11 @@ func (w *answerwriter) work() {
 }
 
 // seen counts the bytes of each message, or of its answer, that the capture has.
-func (w *answerwriter) seen() map[*message]int64 {
-	n := map[*message]int64{}
-	for _, es := range [][]*event{w.s.sent, w.s.answered} {
+func (w *answerwriter) seen() map[*conversation.Message]int64 {
+	n := map[*conversation.Message]int64{}
+	for _, es := range [][]*conversation.Transmission{w.s.Sent, w.s.RepliesSent} {
 		for _, e := range es {
-			if m := w.s.of(e.psn); m != nil {
+			if m := w.s.MessageAt(e.Seq); m != nil {
 				n[m] += int64(len(e.Payload))
 			}
 		}
@@ -222,23 +223,23 @@ func (w *answerwriter) seen() map[*message]int64 {
 
 // answers makes the answers.
 func (w *answerwriter) answers() {
-	w.trains = map[int64]*event{}
+	w.trains = map[int64]*conversation.Transmission{}
 	start := w.sent[0].Time
-	for _, r := range w.s.answered {
-		says := keyOf(0, r.info.Kind, r.AETH.Syndrome).says
-		end := r.psn + int64(bit(says == nothing || says == positive))
+	for _, r := range w.s.RepliesSent {
+		says := keyOf(0, r.Info.Kind, r.AETH.Syndrome).says
+		end := r.Seq + int64(bit(says == nothing || says == positive))
 		switch {
-		case end <= w.s.base && (says == nothing || says == positive) || end < w.s.base || r.psn >= w.limit:
+		case end <= w.s.FirstSeq && (says == nothing || says == positive) || end < w.s.FirstSeq || r.Seq >= w.limit:
 			continue
 		case w.lost[r]:
 			w.Lost++
 			continue
 		}
 		cause, again := w.cause(r)
-		a := Answer{Packet: r.Packet, Header: r.Header, PSN: r.psn - w.s.base, Cause: cause.psn - w.s.base, Again: again, Pass: w.pass[cause],
+		a := Answer{Packet: r.Packet, Header: r.Header, PSN: r.Seq - w.s.FirstSeq, Cause: cause.Seq - w.s.FirstSeq, Again: again, Pass: w.pass[cause],
 			After: r.Time.Sub(start)}
-		if r.info.Headers&packet.HasAETH != 0 {
-			a.Header.AETH.MSN = (r.AETH.MSN - w.s.msn) & packet.PSNMask
+		if r.Info.Headers&packet.HasAETH != 0 {
+			a.Header.AETH.MSN = (r.AETH.MSN - w.s.FirstMSN) & packet.PSNMask
 		}
 		w.given = append(w.given, r)
 		w.Answers = append(w.Answers, a)
@@ -247,12 +248,12 @@ func (w *answerwriter) answers() {
 
 // cause finds the request that a reply answers, the latest that can have drawn it; again says that it was not the
 // first with its PSN. Where none is in the capture it is one that nobody saw.
-func (w *answerwriter) cause(r *event) (cause *event, again bool) {
+func (w *answerwriter) cause(r *conversation.Transmission) (cause *conversation.Transmission, again bool) {
 	switch {
-	case r.info.Kind == packet.KindAck && isSequence(r.AETH.Syndrome):
+	case r.Info.Kind == packet.KindAck && isSequence(r.AETH.Syndrome):
 		cause = w.ahead(r)
-	case r.info.Kind == packet.KindReadResponse && r.info.Position != packet.First && r.info.Position != packet.Only:
-		if e := w.trains[r.psn-1]; e != nil && r.psn < e.end() {
+	case r.Info.Kind == packet.KindReadResponse && r.Info.Position != packet.First && r.Info.Position != packet.Only:
+		if e := w.trains[r.Seq-1]; e != nil && r.Seq < e.End() {
 			cause = e
 		}
 	}
@@ -260,14 +261,14 @@ func (w *answerwriter) cause(r *event) (cause *event, again bool) {
 		cause = w.latest(r)
 	}
 	if cause == nil {
-		return &event{psn: r.psn, n: 1}, false
+		return &conversation.Transmission{Seq: r.Seq, NumPSNs: 1}, false
 	}
-	if r.info.Kind == packet.KindReadResponse {
-		w.trains[r.psn] = cause
+	if r.Info.Kind == packet.KindReadResponse {
+		w.trains[r.Seq] = cause
 	}
-	first := w.byPSN[cause.psn]
-	if answeredKind(cause.info.Kind) {
-		if l := w.asked[w.s.of(cause.psn)]; len(l) > 0 {
+	first := w.byPSN[cause.Seq]
+	if answeredKind(cause.Info.Kind) {
+		if l := w.asked[w.s.MessageAt(cause.Seq)]; len(l) > 0 {
 			first = l
 		}
 	}
@@ -275,13 +276,13 @@ func (w *answerwriter) cause(r *event) (cause *event, again bool) {
 }
 
 // latest returns the last request before a reply that has its PSN, or among whose PSNs it lies.
-func (w *answerwriter) latest(r *event) *event {
-	l := w.byPSN[r.psn]
-	if m := w.s.of(r.psn); m != nil && len(w.asked[m]) > 0 {
+func (w *answerwriter) latest(r *conversation.Transmission) *conversation.Transmission {
+	l := w.byPSN[r.Seq]
+	if m := w.s.MessageAt(r.Seq); m != nil && len(w.asked[m]) > 0 {
 		l = w.asked[m]
 	}
 	for i := len(l) - 1; i >= max(0, len(l)-alignReach); i-- {
-		if e := l[i]; e.at < r.pos && e.psn <= r.psn && r.psn < e.end() {
+		if e := l[i]; e.Index < r.SentBefore && e.Seq <= r.Seq && r.Seq < e.End() {
 			return e
 		}
 	}
@@ -290,11 +291,11 @@ func (w *answerwriter) latest(r *event) *event {
 
 // ahead returns the request that draws a sequence NAK: in the last pass before it the first behind the PSN that it
 // names.
-func (w *answerwriter) ahead(r *event) (cause *event) {
-	n := sort.Search(len(w.sent), func(i int) bool { return w.sent[i].pos >= r.pos })
+func (w *answerwriter) ahead(r *conversation.Transmission) (cause *conversation.Transmission) {
+	n := sort.Search(len(w.sent), func(i int) bool { return w.sent[i].SentBefore >= r.SentBefore })
 	for i := n - 1; i >= max(0, n-alignReach); i-- {
 		switch e := w.sent[i]; {
-		case e.psn > r.psn:
+		case e.Seq > r.Seq:
 			cause = e
 		case cause != nil:
 			return cause
@@ -309,16 +310,16 @@ func (w *answerwriter) jobs() {
 	latest := make([]int, len(w.given))  // place of any up to each
 	drawn := make([]int64, len(w.given)) // PSN behind what has drawn any up to each
 	for i, r := range w.given {
-		latest[i], drawn[i] = r.at, w.Answers[i].Cause+1
+		latest[i], drawn[i] = r.Index, w.Answers[i].Cause+1
 		if i > 0 {
 			latest[i], drawn[i] = max(latest[i], latest[i-1]), max(drawn[i], drawn[i-1])
 		}
 	}
 	for i := range w.Work {
 		j := &w.Work[i]
-		first := w.s.messages[i].parts[0]
+		first := w.s.Messages[i].Packets[0]
 		j.After = max(0, first.Time.Sub(start))
-		j.Heard, _ = slices.BinarySearch(latest, first.at)
+		j.Heard, _ = slices.BinarySearch(latest, first.Index)
 		needed, _ := slices.BinarySearch(drawn, j.PSN+1)
 		j.Heard = min(j.Heard, needed) // its first packet may have come late
 		if i > 0 {
@@ -332,15 +333,15 @@ func (w *answerwriter) outstanding() uint8 {
 	most, open := 1, map[int64]int64{} // ends, by first PSN
 	given := w.given
 	for _, e := range w.sent {
-		for ; len(given) > 0 && given[0].at < e.at; given = given[1:] {
+		for ; len(given) > 0 && given[0].Index < e.Index; given = given[1:] {
 			for psn, end := range open {
-				if end <= given[0].psn+1 {
+				if end <= given[0].Seq+1 {
 					delete(open, psn)
 				}
 			}
 		}
-		if m := w.s.of(e.psn); m != nil && answeredKind(e.info.Kind) {
-			open[m.first] = m.end()
+		if m := w.s.MessageAt(e.Seq); m != nil && answeredKind(e.Info.Kind) {
+			open[m.First] = m.End()
 		}
 		if most = max(most, len(open)); most >= usualRDAtomic {
 			break
@@ -361,16 +362,16 @@ const (
 func (w *answerwriter) timeout() uint8 {
 	code := quietTimeout
 	for _, e := range w.backs {
-		before := e.at - 1 // of the stream
-		var told *event
-		since := w.s.requests[0].Time
-		if n := countBefore(w.s.requests, e.at); n > 0 {
-			before, since = w.s.requests[n-1].at, w.s.requests[n-1].Time
+		before := e.Index - 1 // of the stream
+		var told *conversation.Transmission
+		since := w.s.Requests[0].Time
+		if n := countBefore(w.s.Requests, e.Index); n > 0 {
+			before, since = w.s.Requests[n-1].Index, w.s.Requests[n-1].Time
 		}
-		if n := countBefore(w.s.replies, e.at); n > 0 && w.s.replies[n-1].at > before {
-			told, since = w.s.replies[n-1], w.s.replies[n-1].Time
+		if n := countBefore(w.s.Replies, e.Index); n > 0 && w.s.Replies[n-1].Index > before {
+			told, since = w.s.Replies[n-1], w.s.Replies[n-1].Time
 		}
-		if told != nil && told.info.Kind == packet.KindAck && !told.AETH.Syndrome.IsACK() {
+		if told != nil && told.Info.Kind == packet.KindAck && !told.AETH.Syndrome.IsACK() {
 			continue
 		}
 		if pause := e.Time.Sub(since); pause > 0 {
@@ -400,8 +401,8 @@ func (w *answerwriter) retries() {
 	for i, r := range w.given {
 		most = max(most, w.Answers[i].Pass-pass)
 		pass = max(pass, w.Answers[i].Pass)
-		last = r.at
-		if r.info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) && (rnrs == 0 || r.psn == w.given[i-1].psn) {
+		last = r.Index
+		if r.Info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) && (rnrs == 0 || r.Seq == w.given[i-1].Seq) {
 			rnrs++
 		} else {
 			rnrs = 0
@@ -412,7 +413,7 @@ func (w *answerwriter) retries() {
 	if silent && w.Unanswered > most && w.Unanswered < Forever {
 		w.RetryCount = uint8(w.Unanswered)
 	}
-	if tail := w.sent[len(w.sent)-1]; rnrs > 0 && rnrs <= Forever && tail.at < last && w.onlyRNRs() {
+	if tail := w.sent[len(w.sent)-1]; rnrs > 0 && rnrs <= Forever && tail.Index < last && w.onlyRNRs() {
 		w.RNRRetry = uint8(rnrs - 1)
 	}
 }
@@ -421,11 +422,11 @@ func (w *answerwriter) retries() {
 func (w *answerwriter) onlyRNRs() bool {
 	n := map[int64]int{}
 	for _, r := range w.given {
-		if r.info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) {
-			n[r.psn]++
+		if r.Info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) {
+			n[r.Seq]++
 		}
 	}
-	last := w.given[len(w.given)-1].psn
+	last := w.given[len(w.given)-1].Seq
 	for psn := range n {
 		if n[psn] > n[last] {
 			return false

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sort"
 
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -50,15 +51,15 @@ func (r *responding) compare(strict bool) {
 		ours[k] = append(ours[k], o)
 		r.given[o.psn] = append(r.given[o.psn], o)
 	}
-	for _, a := range r.s.answered {
-		if k := a.info.Kind; k == packet.KindReadResponse || k == packet.KindAtomicAck {
-			r.responses[a.psn] = append(r.responses[a.psn], a)
+	for _, a := range r.s.RepliesSent {
+		if k := a.Info.Kind; k == packet.KindReadResponse || k == packet.KindAtomicAck {
+			r.responses[a.Seq] = append(r.responses[a.Seq], a)
 		}
 	}
-	var before *event
+	var before *conversation.Transmission
 	odd := r.s.oddACK()
-	for _, a := range r.s.answered {
-		if a.pos > r.cutoff {
+	for _, a := range r.s.RepliesSent {
+		if a.SentBefore > r.cutoff {
 			break
 		}
 		if r.beforeCapture(a) {
@@ -66,10 +67,10 @@ func (r *responding) compare(strict bool) {
 			continue
 		}
 		r.v.Compared++
-		k := keyOf(a.psn, a.info.Kind, a.AETH.Syndrome)
+		k := keyOf(a.Seq, a.Info.Kind, a.AETH.Syndrome)
 		switch {
 		case a == odd:
-			r.v.doubt(a, a.No, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.psn)+", which asks for no ACK", "that of a packet that asks for one")
+			r.v.doubt(a, a.No, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.Seq)+", which asks for no ACK", "that of a packet that asks for one")
 		case k.says == positive && !strict:
 			r.compareACK(a, before)
 		default:
@@ -88,23 +89,23 @@ func (r *responding) compare(strict bool) {
 }
 
 // beforeCapture reports whether a reply answers what was sent before the capture began.
-func (r *responding) beforeCapture(a *event) bool {
-	ack := a.info.Kind == packet.KindAck && a.AETH.Syndrome.IsACK()
+func (r *responding) beforeCapture(a *conversation.Transmission) bool {
+	ack := a.Info.Kind == packet.KindAck && a.AETH.Syndrome.IsACK()
 	if r.v.Compared > 0 {
 		return false
 	}
-	if m := r.s.of(a.psn); m != nil && a.info.Kind == packet.KindAck && isRNR(a.AETH.Syndrome) && len(m.parts) > 0 && m.parts[0].at > a.pos {
+	if m := r.s.MessageAt(a.Seq); m != nil && a.Info.Kind == packet.KindAck && isRNR(a.AETH.Syndrome) && len(m.Packets) > 0 && m.Packets[0].Index > a.SentBefore {
 		return true // it names a packet that comes again later
 	}
-	return a.psn < r.s.base-int64(bit(ack))
+	return a.Seq < r.s.FirstSeq-int64(bit(ack))
 }
 
 // take finds the reply of softroce that a captured one is to be compared with: one to the
 // same request if there is, else the first.
-func take(ours []*output, a *event, t *train) *output {
+func take(ours []*output, a *conversation.Transmission, t *train) *output {
 	var found *output
 	for _, o := range ours {
-		if o.used || o.at > a.pos {
+		if o.used || o.at > a.SentBefore {
 			continue
 		}
 		if t != nil && o.cause == t.request {
@@ -123,46 +124,46 @@ func take(ours []*output, a *event, t *train) *output {
 
 // compareACK holds an ACK against the states that softroce's responder has passed: when it
 // acknowledges is its own affair.
-func (r *responding) compareACK(a, before *event) {
-	st, ok := r.states[a.psn]
+func (r *responding) compareACK(a, before *conversation.Transmission) {
+	st, ok := r.states[a.Seq]
 	switch {
-	case ok && st.at < a.pos && st.msn == a.AETH.MSN:
-		if r.s.ordered && before != nil && before.psn > a.psn && before.info.Kind == packet.KindAck && before.AETH.Syndrome.IsACK() {
-			r.v.differ(a, "PSN", psnText(a.psn), psnText(before.psn)+", as the ACK before")
+	case ok && st.at < a.SentBefore && st.msn == a.AETH.MSN:
+		if r.s.Ordered && before != nil && before.Seq > a.Seq && before.Info.Kind == packet.KindAck && before.AETH.Syndrome.IsACK() {
+			r.v.differ(a, "PSN", psnText(a.Seq), psnText(before.Seq)+", as the ACK before")
 		}
-	case ok && st.at < a.pos:
+	case ok && st.at < a.SentBefore:
 		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
-	case a.BTH.PSN == packet.PSNMask && r.newestState(a.pos) == r.s.base-1:
+	case a.BTH.PSN == packet.PSNMask && r.newestState(a.SentBefore) == r.s.FirstSeq-1:
 		r.v.depart(departReACK, a)
 	default:
-		r.v.differ(a, "PSN", psnText(a.psn), psnText(r.newestState(a.pos)))
+		r.v.differ(a, "PSN", psnText(a.Seq), psnText(r.newestState(a.SentBefore)))
 	}
 }
 
 // oddACK returns the one ACK that names a packet which did not ask for it, where nothing was sent
 // twice, no credits are given and all other ACKs are as punctual as the Linux driver's. A
 // NIC that coalesces ACKs does it more than once.
-func (s *stream) oddACK() *event {
-	if len(s.sent) != len(s.requests) {
+func (s *stream) oddACK() *conversation.Transmission {
+	if len(s.Sent) != len(s.Requests) {
 		return nil
 	}
-	asked := make(map[int64]bool, len(s.sent)) // AckReq of each PSN
-	for _, e := range s.sent {
-		if e.next != nil {
+	asked := make(map[int64]bool, len(s.Sent)) // AckReq of each PSN
+	for _, e := range s.Sent {
+		if e.Next != nil {
 			return nil
 		}
-		asked[e.psn] = e.AckReq
+		asked[e.Seq] = e.AckReq
 	}
 	const enough = 3
 	punctual := 0
-	var odd *event
-	for _, r := range s.answered {
+	var odd *conversation.Transmission
+	for _, r := range s.RepliesSent {
 		switch {
-		case r.info.Kind != packet.KindAck:
+		case r.Info.Kind != packet.KindAck:
 		case r.AETH.Syndrome != packet.CreditsUnlimited:
 			return nil
-		case !known(asked, r.psn):
-		case asked[r.psn]:
+		case !known(asked, r.Seq):
+		case asked[r.Seq]:
 			punctual++
 		case odd != nil:
 			return nil
@@ -185,7 +186,7 @@ func known(m map[int64]bool, psn int64) bool {
 func (r *responding) newestState(at int) int64 {
 	i := sort.Search(len(r.steps), func(i int) bool { return r.steps[i].at >= at })
 	if i == 0 {
-		return r.s.base - 1
+		return r.s.FirstSeq - 1
 	}
 	return r.steps[i-1].psn
 }
@@ -193,12 +194,12 @@ func (r *responding) newestState(at int) int64 {
 func psnText(psn int64) string { return fmt.Sprint(psn & packet.PSNMask) }
 
 // compareReply holds a reply against the one that softroce sent, or nil.
-func (r *responding) compareReply(a *event, o *output, strict bool) {
+func (r *responding) compareReply(a *conversation.Transmission, o *output, strict bool) {
 	if o == nil {
 		r.unexpected(a)
 		return
 	}
-	has := a.info.Headers & o.Opcode.Info().Headers
+	has := a.Info.Headers & o.Opcode.Info().Headers
 	resumed := r.resumed(a, o)
 	switch {
 	case resumed:
@@ -222,19 +223,19 @@ func (r *responding) compareReply(a *event, o *output, strict bool) {
 
 // resumed reports whether a is the answer to a READ asked for from its middle, numbered as in the
 // answer to the whole.
-func (r *responding) resumed(a *event, o *output) bool {
-	if a.Opcode == o.Opcode || a.info.Kind != packet.KindReadResponse || a.info.Position.StartsMessage() {
+func (r *responding) resumed(a *conversation.Transmission, o *output) bool {
+	if a.Opcode == o.Opcode || a.Info.Kind != packet.KindReadResponse || a.Info.Position.StartsMessage() {
 		return false
 	}
-	m := r.s.of(o.cause.psn)
-	return m != nil && o.cause.psn > m.first && a.psn == o.cause.psn &&
-		a.info.Position.EndsMessage() == o.Opcode.Info().Position.EndsMessage()
+	m := r.s.MessageAt(o.cause.Seq)
+	return m != nil && o.cause.Seq > m.First && a.Seq == o.cause.Seq &&
+		a.Info.Position.EndsMessage() == o.Opcode.Info().Position.EndsMessage()
 }
 
-func (r *responding) compareAETH(a *event, o *output, strict bool) {
+func (r *responding) compareAETH(a *conversation.Transmission, o *output, strict bool) {
 	x, y := a.AETH.Syndrome, o.AETH.Syndrome
 	switch {
-	case x == packet.NAKRemoteOperational && y == packet.NAKInvalidRequest && o.cause.info.Kind == packet.KindSend:
+	case x == packet.NAKRemoteOperational && y == packet.NAKInvalidRequest && o.cause.Info.Kind == packet.KindSend:
 		r.v.depart(departTooLong, a)
 	case x.IsACK() && y.IsACK():
 		if strict && x != y {
@@ -259,43 +260,43 @@ func (r *responding) compareAETH(a *event, o *output, strict bool) {
 }
 
 // unexpected reports a reply that softroce would not give.
-func (r *responding) unexpected(a *event) {
+func (r *responding) unexpected(a *conversation.Transmission) {
 	s := a.AETH.Syndrome
-	if a.info.Kind == packet.KindAck && s == packet.NAKSequence && r.afterRNR(a) {
+	if a.Info.Kind == packet.KindAck && s == packet.NAKSequence && r.afterRNR(a) {
 		r.v.depart(departNAKAfterRNR, a)
-		if st := r.states[a.psn-1]; st.msn != a.AETH.MSN {
+		if st := r.states[a.Seq-1]; st.msn != a.AETH.MSN {
 			r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
 		}
 		return
 	}
-	if first := r.s.messages; r.s.msn != 0 && a.info.Kind != packet.KindAck && len(first) > 0 && a.psn < first[0].end() {
+	if first := r.s.Messages; r.s.FirstMSN != 0 && a.Info.Kind != packet.KindAck && len(first) > 0 && a.Seq < first[0].End() {
 		r.note(a, "it may answer what was sent before the capture began")
 		return
 	}
-	if r.givenTwice(a) || a.info.Kind == packet.KindAck && isSequence(s) && r.outran(a) {
+	if r.givenTwice(a) || a.Info.Kind == packet.KindAck && isSequence(s) && r.outran(a) {
 		return
 	}
 	what := a.Opcode.String()
-	if a.info.Kind == packet.KindAck {
+	if a.Info.Kind == packet.KindAck {
 		what = s.String()
 	}
-	r.v.differ(a, "reply", what+" for PSN "+psnText(a.psn), "none such")
+	r.v.differ(a, "reply", what+" for PSN "+psnText(a.Seq), "none such")
 }
 
 // afterRNR reports whether the packet that a names drew an RNR NAK, and one behind it came before it
 // was accepted.
-func (r *responding) afterRNR(a *event) bool {
-	if r.ev.accepted(a.psn) < a.pos {
+func (r *responding) afterRNR(a *conversation.Transmission) bool {
+	if r.ev.accepted(a.Seq) < a.SentBefore {
 		return false
 	}
-	req := r.s.requests
-	i := sort.Search(len(req), func(i int) bool { return req[i].at >= a.pos })
+	req := r.s.Requests
+	i := sort.Search(len(req), func(i int) bool { return req[i].Index >= a.SentBefore })
 	behind := false
 	for j := i - 1; j >= max(0, i-alignReach); j-- {
-		if behind && req[j].psn == a.psn && r.ev.refusal(a.psn, req[j].at, a.pos, isRNR) != nil {
+		if behind && req[j].Seq == a.Seq && r.ev.refusal(a.Seq, req[j].Index, a.SentBefore, isRNR) != nil {
 			return true
 		}
-		behind = behind || req[j].psn > a.psn
+		behind = behind || req[j].Seq > a.Seq
 	}
 	return false
 }
@@ -319,11 +320,11 @@ func (r *responding) missing(o *output, strict bool) {
 			o.Opcode, psnText(o.psn), b.No)})
 		return
 	}
-	if n := len(r.s.answered); n == 0 || r.s.answered[n-1].psn <= o.psn || r.s.answered[n-1].pos < o.at {
+	if n := len(r.s.RepliesSent); n == 0 || r.s.RepliesSent[n-1].Seq <= o.psn || r.s.RepliesSent[n-1].SentBefore < o.at {
 		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything tells why", o.Opcode, psnText(o.psn))
 		return
 	}
-	if r.s.newest < o.at && (r.s.repeated(o.cause) || r.s.dead) {
+	if r.s.LastNew < o.at && (r.s.repeated(o.cause) || r.s.Refused) {
 		r.note(o.cause, "the %v to it with PSN %s is missing; the requester asks for nothing any more", o.Opcode, psnText(o.psn))
 		return
 	}
@@ -336,12 +337,12 @@ func (r *responding) missing(o *output, strict bool) {
 
 // givenBefore returns what answers an earlier transmission of the request that drew a response of softroce: a requester that
 // has it need not ask again for this one.
-func (r *responding) givenBefore(o *output) *event {
+func (r *responding) givenBefore(o *output) *conversation.Transmission {
 	if k := o.Opcode.Info().Kind; k != packet.KindReadResponse && k != packet.KindAtomicAck || !r.s.repeated(o.cause) {
 		return nil
 	}
 	for _, a := range r.responses[o.psn] {
-		if a.at < o.at {
+		if a.Index < o.at {
 			return a
 		}
 	}
@@ -349,14 +350,14 @@ func (r *responding) givenBefore(o *output) *event {
 }
 
 // askedAgain returns a request that asks again for what a reply of softroce says, or nil.
-func (r *responding) askedAgain(o *output) *event {
-	m := r.s.of(o.psn)
+func (r *responding) askedAgain(o *output) *conversation.Transmission {
+	m := r.s.MessageAt(o.psn)
 	if m == nil || o.Opcode.Info().Kind == packet.KindAck {
-		return o.cause.next
+		return o.cause.Next
 	}
 	asked := r.ev.asked[m]
 	for i := len(asked) - 1; i >= max(0, len(asked)-placeReach); i-- {
-		if e := asked[i]; e.at > o.at && !e.copied && e.psn <= o.psn && o.psn < e.end() {
+		if e := asked[i]; e.Index > o.at && !e.Copy && e.Seq <= o.psn && o.psn < e.End() {
 			return e
 		}
 	}
@@ -364,7 +365,7 @@ func (r *responding) askedAgain(o *output) *event {
 }
 
 // repeated reports whether a request was sent before.
-func (s *stream) repeated(e *event) bool {
-	m := s.of(e.psn)
-	return m != nil && m.parts[0] != e && !e.copied
+func (s *stream) repeated(e *conversation.Transmission) bool {
+	m := s.MessageAt(e.Seq)
+	return m != nil && m.Packets[0] != e && !e.Copy
 }

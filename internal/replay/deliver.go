@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
@@ -15,12 +16,12 @@ import (
 // had before it sent c, the i-th request, if wanted agrees with its effect. It returns
 // false if there is none. A reply that would acknowledge what is sent again later was lost
 // behind the point of capture, or late, and is passed over.
-func (r *requesting) deliver(i int, c *event, wanted func(una int64, back bool) bool) bool {
-	for k := 0; k < len(r.pending) && r.pending[k].at < c.pos; {
+func (r *requesting) deliver(i int, c *conversation.Transmission, wanted func(una int64, back bool) bool) bool {
+	for k := 0; k < len(r.pending) && r.pending[k].Index < c.SentBefore; {
 		e := r.pending[k]
 		una, back := r.effect(e)
 		if una > r.floor[i] {
-			if r.live != nil && e.info.Kind == packet.KindAck && e.AETH.Syndrome.IsACK() {
+			if r.live != nil && e.Info.Kind == packet.KindAck && e.AETH.Syndrome.IsACK() {
 				k++ // it may have crossed c on the way
 				continue
 			}
@@ -30,7 +31,7 @@ func (r *requesting) deliver(i int, c *event, wanted func(una int64, back bool) 
 			}
 			continue
 		}
-		if e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
+		if e.Info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
 			r.pass(k)
 			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester goes on with packet %d", c.No)})
 			continue
@@ -57,7 +58,9 @@ func (r *requesting) pass(k int) {
 }
 
 // isNAK reports whether a reply refuses something.
-func isNAK(e *event) bool { return e.info.Kind == packet.KindAck && !e.AETH.Syndrome.IsACK() }
+func isNAK(e *conversation.Transmission) bool {
+	return e.Info.Kind == packet.KindAck && !e.AETH.Syndrome.IsACK()
+}
 
 // drop takes a reply off those that are to be delivered, mostly the first.
 func (r *requesting) drop(k int) {
@@ -70,22 +73,22 @@ func (r *requesting) drop(k int) {
 
 // effect foretells what a reply does: the oldest unacknowledged PSN after it, and whether it
 // makes the requester go back there.
-func (r *requesting) effect(e *event) (after int64, back bool) {
+func (r *requesting) effect(e *conversation.Transmission) (after int64, back bool) {
 	una, _ := r.progress()
-	if e.psn < una {
+	if e.Seq < una {
 		return una, false
 	}
 	defer func() { back = back && !(r.wentBack && after == una && !isRNR(e.AETH.Syndrome)) }()
 	missing := r.firstMissing(una)
-	after = e.psn + 1
+	after = e.Seq + 1
 	switch {
-	case e.info.Kind != packet.KindAck:
-		if e.psn > missing {
+	case e.Info.Kind != packet.KindAck:
+		if e.Seq > missing {
 			return missing, true
 		}
 		return after, false
 	case !e.AETH.Syndrome.IsACK():
-		after, back = e.psn, true
+		after, back = e.Seq, true
 	}
 	if after > missing {
 		return missing, true
@@ -95,19 +98,19 @@ func (r *requesting) effect(e *event) (after int64, back bool) {
 
 // firstMissing returns the PSN of the first response that is missing from una on.
 func (r *requesting) firstMissing(una int64) int64 {
-	ms := r.s.messages
-	i := sort.Search(len(ms), func(i int) bool { return ms[i].end() > una })
+	ms := r.s.Messages
+	i := sort.Search(len(ms), func(i int) bool { return ms[i].End() > una })
 	if i = r.next[min(i, len(ms))]; i < len(ms) {
-		return max(una, ms[i].first)
+		return max(una, ms[i].First)
 	}
 	return 1 << 62
 }
 
 // give hands softroce's requester a reply. Credits are left out: how many were used when
 // the captured requester sent what it sent is not known.
-func (r *requesting) give(e *event) {
+func (r *requesting) give(e *conversation.Transmission) {
 	h := e.Header
-	if e.info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
+	if e.Info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
 		h.AETH.Syndrome = packet.CreditsUnlimited
 	}
 	if r.quieted(e) {
@@ -118,7 +121,7 @@ func (r *requesting) give(e *event) {
 	r.receive(h, e.Payload)
 	r.reply = nil
 	r.gave(e, una, send)
-	if isRNR(h.AETH.Syndrome) && e.info.Kind == packet.KindAck {
+	if isRNR(h.AETH.Syndrome) && e.Info.Kind == packet.KindAck {
 		r.env.Now = max(r.env.Now, r.qp.NextDeadline())
 	}
 }
@@ -141,21 +144,21 @@ func (r *requesting) completed(c *transport.Completion) {
 	case c.Status == ib.WCRetryExcErr:
 		r.exhausted()
 	case r.live != nil, e == nil, c.Status == ib.WCSuccess, c.Status == ib.WCWRFlushErr:
-	case e.info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
+	case e.Info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
 		r.v.differ(e, "reply", "accepted by the requester", "ends the connection: "+c.Status.String())
 	}
 }
 
 // compare holds a captured request against softroce's.
-func (r *requesting) compare(c *event, m *made) {
-	if msg := r.s.of(c.psn); msg == nil || msg.kind == packet.KindNone {
+func (r *requesting) compare(c *conversation.Transmission, m *made) {
+	if msg := r.s.MessageAt(c.Seq); msg == nil || msg.Kind == packet.KindNone {
 		r.v.Compared--
 		return
 	}
 	if c.Opcode != m.Opcode {
 		r.v.differ(c, "opcode", c.Opcode.String(), m.Opcode.String())
 	}
-	has := c.info.Headers & m.Opcode.Info().Headers
+	has := c.Info.Headers & m.Opcode.Info().Headers
 	for _, f := range []struct {
 		name               string
 		there              bool
@@ -182,17 +185,17 @@ func (r *requesting) compare(c *event, m *made) {
 }
 
 // compareRepeat holds a request against an earlier transmission of it.
-func (r *requesting) compareRepeat(c *event) {
-	m := r.s.of(c.psn)
-	if m == nil || m.kind == packet.KindNone {
+func (r *requesting) compareRepeat(c *conversation.Transmission) {
+	m := r.s.MessageAt(c.Seq)
+	if m == nil || m.Kind == packet.KindNone {
 		r.v.Compared--
 		return
 	}
-	i := sort.Search(len(m.parts), func(i int) bool { return m.parts[i].psn >= c.psn })
-	if i == len(m.parts) || m.parts[i].psn != c.psn || m.parts[i] == c {
+	i := sort.Search(len(m.Packets), func(i int) bool { return m.Packets[i].Seq >= c.Seq })
+	if i == len(m.Packets) || m.Packets[i].Seq != c.Seq || m.Packets[i] == c {
 		r.v.Compared--
 		return
 	}
-	p := m.parts[i]
+	p := m.Packets[i]
 	r.compare(c, &made{p.Header, p.Payload})
 }

@@ -3,6 +3,8 @@ package replay
 import (
 	"fmt"
 	"slices"
+
+	"softroce/internal/conversation"
 )
 
 // Known departures of the Linux driver from the specification.
@@ -19,7 +21,7 @@ const (
 )
 
 // depart notes a known departure.
-func (v *Verdict) depart(name string, e *event) {
+func (v *Verdict) depart(name string, e *conversation.Transmission) {
 	for i := range v.Departures {
 		if v.Departures[i].Name == name {
 			v.Departures[i].Packets = append(v.Departures[i].Packets, e.No)
@@ -42,12 +44,12 @@ func (v *Verdict) departed(name string) bool {
 }
 
 // differ notes a difference.
-func (v *Verdict) differ(e *event, field, captured, softroce string) {
+func (v *Verdict) differ(e *conversation.Transmission, field, captured, softroce string) {
 	v.Differences = append(v.Differences, Difference{e.No, e.BTH.PSN, field, captured, softroce})
 }
 
 // differPayload notes the first byte in which payloads differ.
-func (v *Verdict) differPayload(e *event, softroce []byte) {
+func (v *Verdict) differPayload(e *conversation.Transmission, softroce []byte) {
 	if len(e.Payload) != len(softroce) {
 		v.differ(e, "payload length", fmt.Sprint(len(e.Payload)), fmt.Sprint(len(softroce)))
 		return

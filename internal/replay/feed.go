@@ -3,6 +3,7 @@ package replay
 import (
 	"encoding/binary"
 
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
@@ -21,9 +22,9 @@ const (
 )
 
 // consider decides the fate of a request and, if it arrived, lets softroce's responder have it.
-func (r *responding) consider(e *event) {
-	r.live.until(r, e.at)
-	r.feedCopies(e.at)
+func (r *responding) consider(e *conversation.Transmission) {
+	r.live.until(r, e.Index)
+	r.feedCopies(e.Index)
 	f := r.fate(e)
 	if f == unanswered && r.writer != nil {
 		f = arrived // a live responder will tell
@@ -31,8 +32,8 @@ func (r *responding) consider(e *event) {
 	switch f {
 	case lost:
 		switch {
-		case e.next != nil:
-			r.lost(e, "%v PSN %d was sent again in packet %d", e.Opcode, e.BTH.PSN, e.next.No)
+		case e.Next != nil:
+			r.lost(e, "%v PSN %d was sent again in packet %d", e.Opcode, e.BTH.PSN, e.Next.No)
 		default:
 			r.lost(e, "%v PSN %d has no answer", e.Opcode, e.BTH.PSN)
 		}
@@ -55,25 +56,25 @@ func (r *responding) consider(e *event) {
 	}
 }
 
-func (r *responding) fate(e *event) fate {
+func (r *responding) fate(e *conversation.Transmission) fate {
 	switch {
-	case e.early:
+	case r.overtook[e]:
 		return ignored // it came, and ahead of another
-	case e.psn > r.epsn:
+	case e.Seq > r.epsn:
 		return r.fateAhead(e)
-	case e.psn < r.epsn:
+	case e.Seq < r.epsn:
 		return r.fateDuplicate(e)
 	}
 	return r.fateExpected(e)
 }
 
 // fateAhead: beyond the expected PSN a request does nothing but draw a NAK.
-func (r *responding) fateAhead(e *event) fate {
-	nak := r.ev.refusal(r.epsn, e.at, never, isSequence)
+func (r *responding) fateAhead(e *conversation.Transmission) fate {
+	nak := r.ev.refusal(r.epsn, e.Index, never, isSequence)
 	if nak == nil {
 		return ignored
 	}
-	if by := r.ev.accepted(r.epsn); by < nak.pos && (r.s.ordered || nak.pos-by > reorderedReplies) {
+	if by := r.ev.accepted(r.epsn); by < nak.SentBefore && (r.s.Ordered || nak.SentBefore-by > reorderedReplies) {
 		return ignored
 	}
 	return arrived
@@ -88,8 +89,8 @@ func isFatal(s packet.Syndrome) bool    { return s.IsNAK() && s != packet.NAKSeq
 
 // fateDuplicate: a READ or atomic that comes again and has an answer arrived. Others are
 // acknowledged once or several times, which nothing depends on.
-func (r *responding) fateDuplicate(e *event) fate {
-	if answeredKind(e.info.Kind) && e.answers == nil {
+func (r *responding) fateDuplicate(e *conversation.Transmission) fate {
+	if answeredKind(e.Info.Kind) && r.ev.answerTo[e] == nil {
 		return lost
 	}
 	return arrived
@@ -98,40 +99,40 @@ func (r *responding) fateDuplicate(e *event) fate {
 // fateExpected: the request that the responder waits for was accepted before the first reply that
 // says so, and of several transmissions it was the last before that, unless
 // something tells otherwise.
-func (r *responding) fateExpected(e *event) fate {
-	by := r.ev.accepted(e.psn)
+func (r *responding) fateExpected(e *conversation.Transmission) fate {
+	by := r.ev.accepted(e.Seq)
 	next := never
-	if e.next != nil {
-		next = e.next.at
+	if e.Next != nil {
+		next = e.Next.Index
 	}
-	if rnr := r.ev.refusal(e.psn, e.at, min(next, by), isRNR); rnr != nil && e.info.ConsumesRecv {
+	if rnr := r.ev.refusal(e.Seq, e.Index, min(next, by), isRNR); rnr != nil && e.Info.ConsumesRecv {
 		return notReady
 	}
-	if nak := r.ev.refusal(e.psn, e.at, next, isFatal); nak != nil && nak.pos < by {
+	if nak := r.ev.refusal(e.Seq, e.Index, next, isFatal); nak != nil && nak.SentBefore < by {
 		return refused
 	}
-	at, known := r.ev.arrivals[e.psn]
+	at, known := r.ev.arrivals[e.Seq]
 	switch {
-	case by == never && e.next == nil:
+	case by == never && e.Next == nil:
 		return unanswered
-	case by == never || known && e.at < at:
+	case by == never || known && e.Index < at:
 		return lost
 	}
 	return arrived
 }
 
 // feed lets softroce's responder have a request, and keeps what it sends.
-func (r *responding) feed(e *event) { r.feedAnd(e, e.answers) }
+func (r *responding) feed(e *conversation.Transmission) { r.feedAnd(e, r.ev.answerTo[e]) }
 
 // feedAnd is feed for a request of which certain answers tell the contents of memory.
-func (r *responding) feedAnd(e *event, answers *train) {
+func (r *responding) feedAnd(e *conversation.Transmission, answers *train) {
 	h := r.prepare(e, answers)
-	expected := e.psn == r.epsn
+	expected := e.Seq == r.epsn
 	if r.writer != nil {
 		r.writer.step(e, h)
 	}
 	r.receives.size = transport.MaxMessage
-	if n, ok := r.tooLong[e.psn]; ok {
+	if n, ok := r.tooLong[e.Seq]; ok {
 		r.receives.size = n
 	}
 	r.receive(h, e.Payload)
@@ -148,8 +149,8 @@ func (r *responding) feedAnd(e *event, answers *train) {
 	before := r.epsn
 	r.epsn += int64((psn - uint32(r.epsn)) & packet.PSNMask)
 	if r.epsn != before {
-		r.states[r.epsn-1] = state{(msn + r.s.msn) & packet.PSNMask, e.at}
-		r.steps = append(r.steps, mark{r.epsn - 1, e.at})
+		r.states[r.epsn-1] = state{(msn + r.s.FirstMSN) & packet.PSNMask, e.Index}
+		r.steps = append(r.steps, mark{r.epsn - 1, e.Index})
 	}
 	if r.writer != nil {
 		r.writer.fed(e, r.epsn != before)
@@ -176,15 +177,15 @@ const (
 
 // prepare changes the headers of a request for softroce's memory, in which the keys are others,
 // and fills that memory with what the answer shows.
-func (r *responding) prepare(e *event, answers *train) packet.Header {
+func (r *responding) prepare(e *conversation.Transmission, answers *train) packet.Header {
 	h := e.Header
-	if key, ok := r.invalidated[h.Invalidate]; ok && e.info.Headers&packet.HasIETH != 0 {
+	if key, ok := r.invalidated[h.Invalidate]; ok && e.Info.Headers&packet.HasIETH != 0 {
 		h.Invalidate = key
 	} else if plain, ok := withoutInvalidate[h.Opcode]; ok {
 		h.Opcode = plain
 		r.note(e, "what it invalidates is not rebuilt: it stands for a SEND without invalidate")
 	}
-	if e.info.Kind == packet.KindFlush && h.FETH.Placement&placePersistent != 0 {
+	if e.Info.Kind == packet.KindFlush && h.FETH.Placement&placePersistent != 0 {
 		h.FETH.Placement = placeGlobal
 		r.note(e, "softroce has no memory that outlives the machine: it stands for a FLUSH to global visibility")
 	}
@@ -192,7 +193,7 @@ func (r *responding) prepare(e *event, answers *train) packet.Header {
 	if !ok {
 		return h
 	}
-	nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
+	nak := r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
 	if region := r.regions[key]; region != nil && (r.live != nil || nak == nil || !r.mayRefuse(key, nak)) {
 		h.RETH.RKey, h.Atomic.RKey = region.RKey(), region.RKey()
 		r.fill(e, answers, r.shadows[key])
@@ -203,11 +204,11 @@ func (r *responding) prepare(e *event, answers *train) packet.Header {
 }
 
 // fill takes what the answer of a READ or atomic shows for the contents of memory.
-func (r *responding) fill(e *event, answers *train, m *shadow) {
+func (r *responding) fill(e *conversation.Transmission, answers *train, m *shadow) {
 	if m.settled {
 		return
 	}
-	if answers == nil && isAtomic(e.info.Kind) {
+	if answers == nil && isAtomic(e.Info.Kind) {
 		if answers = r.ev.later(r.s, e); answers == nil {
 			m.doubt(e.Atomic.VA, 8)
 		}
@@ -217,14 +218,14 @@ func (r *responding) fill(e *event, answers *train, m *shadow) {
 	}
 	changed := 0
 	for _, a := range answers.responses {
-		free := func(since int) bool { return r.s.free(since, a) }
+		free := func(since int) bool { return r.s.MayHaveChanged(since, a) }
 		switch {
-		case e.info.Kind == packet.KindRead && a.info.Kind == packet.KindReadResponse && a.psn >= e.psn && a.psn < e.end():
-			off := uint64(a.psn-e.psn) * uint64(r.s.mtu)
+		case e.Info.Kind == packet.KindRead && a.Info.Kind == packet.KindReadResponse && a.Seq >= e.Seq && a.Seq < e.End():
+			off := uint64(a.Seq-e.Seq) * uint64(r.s.PathMTU)
 			n := min(uint64(len(a.Payload)), uint64(e.RETH.Length)-min(off, uint64(e.RETH.Length)))
-			changed += m.learn(e.RETH.VA+off, a.Payload[:n], a.at, free)
-		case isAtomic(e.info.Kind) && a.info.Kind == packet.KindAtomicAck && e.psn == r.epsn && e.Atomic.VA%8 == 0:
-			changed += m.learn(e.Atomic.VA, native(a.OrigData), a.at, free)
+			changed += m.learn(e.RETH.VA+off, a.Payload[:n], a.Index, free)
+		case isAtomic(e.Info.Kind) && a.Info.Kind == packet.KindAtomicAck && e.Seq == r.epsn && e.Atomic.VA%8 == 0:
+			changed += m.learn(e.Atomic.VA, native(a.OrigData), a.Index, free)
 		}
 	}
 	if changed > 0 {
@@ -233,38 +234,38 @@ func (r *responding) fill(e *event, answers *train, m *shadow) {
 }
 
 // accepted notes what an accepted request did to memory.
-func (r *responding) accepted(e *event) {
+func (r *responding) accepted(e *conversation.Transmission) {
 	va, n, key, ok := target(e)
 	if ok {
-		r.worked[key] = e.at
+		r.worked[key] = e.Index
 	}
-	switch e.info.Kind {
+	switch e.Info.Kind {
 	case packet.KindWrite:
 		if ok {
 			r.cursor, r.writes = va, key
 		}
 		if m := r.shadows[r.writes]; m != nil {
-			m.know(r.cursor, len(e.Payload), e.at)
+			m.know(r.cursor, len(e.Payload), e.Index)
 		}
 		r.cursor += uint64(len(e.Payload))
 	case packet.KindAtomicWrite:
 		if m := r.shadows[key]; m != nil {
-			m.know(va, len(e.Payload), e.at)
+			m.know(va, len(e.Payload), e.Index)
 		}
 	case packet.KindCompareSwap, packet.KindFetchAdd:
-		if m := r.shadows[key]; m != nil && (e.answers != nil || r.ev.later(r.s, e) != nil) {
-			m.know(va, int(n), e.at)
+		if m := r.shadows[key]; m != nil && (r.ev.answerTo[e] != nil || r.ev.later(r.s, e) != nil) {
+			m.know(va, int(n), e.Index)
 		}
 	}
 }
 
 // collect takes over what the responder sends.
-func (r *responding) collect(e *event, again bool) {
+func (r *responding) collect(e *conversation.Transmission, again bool) {
 	more := r.qp.Transmit(&r.env)
 	for _, m := range r.take() {
-		m.AETH.MSN = (m.AETH.MSN + r.s.msn) & packet.PSNMask
+		m.AETH.MSN = (m.AETH.MSN + r.s.FirstMSN) & packet.PSNMask
 		psn := r.epsn + int64(packet.PSNDiff(m.BTH.PSN, uint32(r.epsn)&packet.PSNMask))
-		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.at, cause: e, copy: r.copying, again: again})
+		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.Index, cause: e, copy: r.copying, again: again})
 		if m.Opcode.Info().Kind == packet.KindAck && isSequence(m.AETH.Syndrome) {
 			r.missed = psn
 		}
@@ -281,12 +282,12 @@ func (r *responding) collect(e *event, again bool) {
 
 // failed ends the replay when softroce's responder has refused a request for good. If the
 // captured one did not, that is a difference, and nothing behind it can be compared.
-func (r *responding) failed(e *event) {
+func (r *responding) failed(e *conversation.Transmission) {
 	r.ended = true
-	if r.ev.refusal(e.psn, e.at, never, isFatal) != nil {
+	if r.ev.refusal(e.Seq, e.Index, never, isFatal) != nil {
 		return
 	}
-	r.cutoff = e.at
+	r.cutoff = e.Index
 	if len(r.outputs) == 0 {
 		return
 	}
@@ -301,15 +302,15 @@ func (r *responding) failed(e *event) {
 }
 
 // malformed reports whether a packet has a length that its place in the message does not allow.
-func (r *responding) malformed(e *event) bool {
+func (r *responding) malformed(e *conversation.Transmission) bool {
 	n := len(e.Payload)
-	switch e.info.Position {
+	switch e.Info.Position {
 	case packet.First, packet.Middle:
-		return n != r.s.mtu
+		return n != r.s.PathMTU
 	case packet.Last:
-		return n == 0 || n > r.s.mtu
+		return n == 0 || n > r.s.PathMTU
 	}
-	return n > r.s.mtu
+	return n > r.s.PathMTU
 }
 
 // native returns the bytes of a number in memory.

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"sort"
 
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -28,7 +29,7 @@ const (
 )
 
 // doubt notes what would be a difference if it was not for a copy that the network made of the packet cause, as text says.
-func (v *Verdict) doubt(e *event, cause int, text, field, captured, softroce string) {
+func (v *Verdict) doubt(e *conversation.Transmission, cause int, text, field, captured, softroce string) {
 	v.Copied = append(v.Copied, Note{cause, text})
 	v.doubts = append(v.doubts, doubt{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy, false})
 }
@@ -58,30 +59,30 @@ func resolve(vs []*Verdict) {
 
 // outOfTurn reports whether a, which answers a request that came again, may have another MSN because that
 // request came sooner or later among the others: one that softroce's responder had between the first time and the answer.
-func (r *responding) outOfTurn(a *event, o *output) bool {
-	m := r.s.of(a.psn)
+func (r *responding) outOfTurn(a *conversation.Transmission, o *output) bool {
+	m := r.s.MessageAt(a.Seq)
 	if m == nil || !o.again {
 		return false
 	}
-	own, newest := r.s.counted(m.end()-1)+r.s.msn, r.s.counted(r.newestState(a.pos))+r.s.msn
+	own, newest := r.s.MessagesThrough(m.End()-1)+r.s.FirstMSN, r.s.MessagesThrough(r.newestState(a.SentBefore))+r.s.FirstMSN
 	return packet.PSNDiff(a.AETH.MSN, own&packet.PSNMask) >= 0 && packet.PSNDiff(newest&packet.PSNMask, a.AETH.MSN) >= 0
 }
 
 // overtakenBy returns a request that came later than the one which a answers, though it was sent before it, for its own answer
 // left later and counts more messages; and the one that a answers.
-func (r *responding) overtakenBy(a *event) (e, by *event) {
+func (r *responding) overtakenBy(a *conversation.Transmission) (e, by *conversation.Transmission) {
 	t := r.ev.answers[a]
-	if t == nil || t.request == nil || !r.s.ordered {
+	if t == nil || t.request == nil || !r.s.Ordered {
 		return nil, nil
 	}
-	rs := r.s.answered
-	i := sort.Search(len(rs), func(i int) bool { return rs[i].pos > a.pos })
+	rs := r.s.RepliesSent
+	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore > a.SentBefore })
 	for _, b := range rs[i:min(len(rs), i+alignReach)] {
 		u := r.ev.answers[b]
-		if u == nil || u == t || u.request == nil || b.info.Headers&packet.HasAETH == 0 {
+		if u == nil || u == t || u.request == nil || b.Info.Headers&packet.HasAETH == 0 {
 			continue
 		}
-		if u.request.at < t.request.at && packet.PSNDiff(b.AETH.MSN, a.AETH.MSN) > 0 {
+		if u.request.Index < t.request.Index && packet.PSNDiff(b.AETH.MSN, a.AETH.MSN) > 0 {
 			return u.request, t.request
 		}
 	}
@@ -90,13 +91,13 @@ func (r *responding) overtakenBy(a *event) (e, by *event) {
 
 // A copied request came once more, as its answers show; or late, when others had come that were sent after it.
 type copied struct {
-	request *event
+	request *conversation.Transmission
 	answers *train
 	late    bool
 }
 
 // expectCopies notes which copies of a request that arrived are to come.
-func (r *responding) expectCopies(e *event) {
+func (r *responding) expectCopies(e *conversation.Transmission) {
 	for _, t := range r.ev.copies[e] {
 		r.waiting = append(r.waiting, &copied{e, t, false})
 	}
@@ -110,7 +111,7 @@ func (r *responding) feedCopies(at int) {
 	}
 	left := r.waiting[:0]
 	for _, c := range r.waiting {
-		if r.ended || r.messagesUntil(c.answers) != 0 && c.answers.responses[0].pos > at {
+		if r.ended || r.messagesUntil(c.answers) != 0 && c.answers.responses[0].SentBefore > at {
 			left = append(left, c)
 			continue
 		}
@@ -123,7 +124,7 @@ func (r *responding) feedCopies(at int) {
 		r.copying = false
 		for _, a := range c.answers.responses {
 			what := fmt.Sprintf("%v PSN %d: packet %d answers it again", c.request.Opcode, c.request.BTH.PSN, a.No)
-			d := Difference{a.No, a.BTH.PSN, "reply", a.Opcode.String() + " for PSN " + psnText(a.psn), "none such"}
+			d := Difference{a.No, a.BTH.PSN, "reply", a.Opcode.String() + " for PSN " + psnText(a.Seq), "none such"}
 			if w := r.ev.belated[c.answers]; w != nil {
 				if a == c.answers.responses[0] {
 					r.v.Overtaken = append(r.v.Overtaken, Note{w.No, fmt.Sprintf("%v PSN %d: it came after packet %d, which sends it again; packet %d answers it",
@@ -142,39 +143,39 @@ func (r *responding) feedCopies(at int) {
 // messagesUntil returns how many messages softroce's responder has to count until it is where an answer was given.
 func (r *responding) messagesUntil(t *train) int {
 	first := t.responses[0]
-	if first.info.Headers&packet.HasAETH == 0 {
+	if first.Info.Headers&packet.HasAETH == 0 {
 		return 0
 	}
 	_, msn := r.qp.Expected()
-	return packet.PSNDiff(first.AETH.MSN, (msn+r.s.msn)&packet.PSNMask)
+	return packet.PSNDiff(first.AETH.MSN, (msn+r.s.FirstMSN)&packet.PSNMask)
 }
 
 // late reports whether a READ or atomic that was sent again is to wait: its answer counts messages that were sent
 // after it.
-func (r *responding) late(e *event) bool {
-	if e.psn >= r.epsn || e.answers == nil || r.messagesUntil(e.answers) <= 0 {
+func (r *responding) late(e *conversation.Transmission) bool {
+	if e.Seq >= r.epsn || r.ev.answerTo[e] == nil || r.messagesUntil(r.ev.answerTo[e]) <= 0 {
 		return false
 	}
-	r.waiting = append(r.waiting, &copied{e, e.answers, true})
+	r.waiting = append(r.waiting, &copied{e, r.ev.answerTo[e], true})
 	return true
 }
 
 // givenTwice reports whether a is what softroce's responder said, once more: the request came twice.
-func (r *responding) givenTwice(a *event) bool {
-	if a.info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.ev.accepted(a.psn) < a.pos) {
+func (r *responding) givenTwice(a *conversation.Transmission) bool {
+	if a.Info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.ev.accepted(a.Seq) < a.SentBefore) {
 		return false
 	}
-	given := r.given[a.psn]
+	given := r.given[a.Seq]
 	for _, o := range given[:min(len(given), placeReach)] {
-		if o.at > a.pos || o.Opcode != a.Opcode || o.AETH.MSN != a.AETH.MSN || o.OrigData != a.OrigData ||
-			a.info.Kind == packet.KindAck && o.AETH != a.AETH || !bytes.Equal(o.payload, a.Payload) {
+		if o.at > a.SentBefore || o.Opcode != a.Opcode || o.AETH.MSN != a.AETH.MSN || o.OrigData != a.OrigData ||
+			a.Info.Kind == packet.KindAck && o.AETH != a.AETH || !bytes.Equal(o.payload, a.Payload) {
 			continue
 		}
 		what, told := fmt.Sprintf("%v PSN %d: packet %d answers it again", o.cause.Opcode, o.cause.BTH.PSN, a.No), a.Opcode.String()
-		if a.info.Kind == packet.KindAck {
+		if a.Info.Kind == packet.KindAck {
 			told = a.AETH.Syndrome.String()
 		}
-		r.v.doubt(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.psn), "none such")
+		r.v.doubt(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.Seq), "none such")
 		return true
 	}
 	return false
@@ -182,22 +183,22 @@ func (r *responding) givenTwice(a *event) bool {
 
 // outran reports whether a, a sequence NAK, may be for the packet that it names because that one overtook the one before it,
 // which arrived before the NAK left.
-func (r *responding) outran(a *event) bool {
-	st, ok := r.states[a.psn-1]
-	if !ok || st.at >= a.pos || st.msn != a.AETH.MSN || r.ev.accepted(a.psn) < a.pos {
+func (r *responding) outran(a *conversation.Transmission) bool {
+	st, ok := r.states[a.Seq-1]
+	if !ok || st.at >= a.SentBefore || st.msn != a.AETH.MSN || r.ev.accepted(a.Seq) < a.SentBefore {
 		return false
 	}
-	req := r.s.requests
-	i := sort.Search(len(req), func(i int) bool { return req[i].at >= a.pos })
+	req := r.s.Requests
+	i := sort.Search(len(req), func(i int) bool { return req[i].Index >= a.SentBefore })
 	for j := i - 1; j >= max(0, i-alignReach); j-- {
 		w := req[j]
-		if w.psn != a.psn || w.early {
+		if w.Seq != a.Seq || r.overtook[w] {
 			continue
 		}
-		if w.next == nil {
+		if w.Next == nil {
 			continue // it was not sent again upon the NAK
 		}
-		if w.next.at < a.pos && r.told(a.psn, w.next.at) || r.complained(w) {
+		if w.Next.Index < a.SentBefore && r.told(a.Seq, w.Next.Index) || r.complained(w) {
 			return false // the requester went back before the NAK, though it knew that the responder had come so far
 		}
 		r.v.overtaken(w, a, signCopy, "%v PSN %d: it came before the one ahead of it, and draws the NAK %d", w.Opcode, w.BTH.PSN, a.No)
@@ -208,58 +209,58 @@ func (r *responding) outran(a *event) bool {
 
 // told reports whether the latest replies before a place said that all before psn had been accepted.
 func (r *responding) told(psn int64, at int) bool {
-	rs := r.s.answered
-	i := sort.Search(len(rs), func(i int) bool { return rs[i].pos >= at })
-	return slices.ContainsFunc(rs[max(0, i-placeReach):i], func(a *event) bool {
-		end := a.psn + 1
-		if m := r.s.of(a.psn); m != nil && a.info.Kind != packet.KindAck {
-			end = m.end()
-		} else if a.info.Kind == packet.KindAck && !a.AETH.Syndrome.IsACK() {
-			end = a.psn
+	rs := r.s.RepliesSent
+	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore >= at })
+	return slices.ContainsFunc(rs[max(0, i-placeReach):i], func(a *conversation.Transmission) bool {
+		end := a.Seq + 1
+		if m := r.s.MessageAt(a.Seq); m != nil && a.Info.Kind != packet.KindAck {
+			end = m.End()
+		} else if a.Info.Kind == packet.KindAck && !a.AETH.Syndrome.IsACK() {
+			end = a.Seq
 		}
 		return end >= psn
 	})
 }
 
 // complained reports whether softroce's responder has sent a sequence NAK for the PSN of w since w was sent.
-func (r *responding) complained(w *event) bool {
-	return slices.ContainsFunc(r.given[w.psn], func(o *output) bool {
-		return o.at >= w.at && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)
+func (r *responding) complained(w *conversation.Transmission) bool {
+	return slices.ContainsFunc(r.given[w.Seq], func(o *output) bool {
+		return o.at >= w.Index && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)
 	})
 }
 
 // overtaken notes that packets overtook each other at e, which explains a NAK.
-func (v *Verdict) overtaken(e, nak *event, weight int, format string, a ...any) {
+func (v *Verdict) overtaken(e, nak *conversation.Transmission, weight int, format string, a ...any) {
 	v.Overtaken = append(v.Overtaken, Note{e.No, fmt.Sprintf(format, a...)})
-	v.doubts = append(v.doubts, doubt{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.psn), "none such"}, weight, false})
+	v.doubts = append(v.doubts, doubt{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.Seq), "none such"}, weight, false})
 }
 
 // feedOvertaking lets softroce's responder have a packet ahead of e, which it waits for, where a NAK says that e was
 // missing although it arrived.
-func (r *responding) feedOvertaking(e *event) {
-	if e.psn != r.epsn || r.missed == e.psn {
+func (r *responding) feedOvertaking(e *conversation.Transmission) {
+	if e.Seq != r.epsn || r.missed == e.Seq {
 		return
 	}
 	next := never
-	if e.next != nil {
-		next = e.next.at
+	if e.Next != nil {
+		next = e.Next.Index
 	}
-	nak := r.ev.refusal(e.psn, e.at, next, isSequence)
+	nak := r.ev.refusal(e.Seq, e.Index, next, isSequence)
 	if nak == nil {
 		return
 	}
-	req := r.s.requests
-	i := sort.Search(len(req), func(i int) bool { return req[i].at > e.at })
+	req := r.s.Requests
+	i := sort.Search(len(req), func(i int) bool { return req[i].Index > e.Index })
 	for _, w := range req[i:min(len(req), i+alignReach)] {
-		if w.at >= nak.pos {
+		if w.Index >= nak.SentBefore {
 			return
 		}
-		at, known := r.ev.arrivals[w.psn]
-		if w.psn <= e.psn || w.early || known && at == w.at || w.next == nil {
+		at, known := r.ev.arrivals[w.Seq]
+		if w.Seq <= e.Seq || r.overtook[w] || known && at == w.Index || w.Next == nil {
 			continue
 		}
 		r.feed(w)
-		w.early = true
+		r.overtook[w] = true
 		r.v.overtaken(e, nak, signOvertaken, "%v PSN %d: packet %d came before it, which draws the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
 		return
 	}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
@@ -57,23 +58,22 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 	if l.Service == packet.UC {
 		return l.judgeUnreliable()
 	}
-	run := &run{}
-	var replies []*event
+	var requests, replies []*conversation.Transmission
 	for i, p := range l.Packets {
 		in := p.Opcode.Info()
-		if p.Opcode.Service() != packet.RC || unfit(p) != "" {
+		if p.Opcode.Service() != packet.RC || conversation.Usable(p) != nil {
 			continue
 		}
-		ev := &event{Packet: p, info: in, at: i, pos: i}
+		t := conversation.NewTransmission(p, i)
 		switch {
 		case in.Request && p.Src == l.Player.Addr && p.Dst == l.Peer.Addr && p.BTH.DestQP == l.Peer.QPN:
-			run.events = append(run.events, ev)
+			requests = append(requests, t)
 		case !in.Request && p.Src == l.Peer.Addr && p.Dst == l.Player.Addr && p.BTH.DestQP == l.Player.QPN:
-			replies = append(replies, ev)
+			replies = append(replies, t)
 		}
 	}
 	var completions []transport.Completion
-	r, err := l.responder(run, replies, func(c *transport.Completion) { completions = append(completions, *c) })
+	r, err := l.responder(requests, replies, func(c *transport.Completion) { completions = append(completions, *c) })
 	if err != nil {
 		return nil, err
 	}
@@ -201,8 +201,8 @@ func (r *responding) unsure() bool {
 	if r.live.Service == packet.UC {
 		return false
 	}
-	last := r.s.requests[len(r.s.requests)-1]
-	return len(r.v.Differences) > 0 || r.qp.State() != ib.QPSErr && r.epsn < last.end()
+	last := r.s.Requests[len(r.s.Requests)-1]
+	return len(r.v.Differences) > 0 || r.qp.State() != ib.QPSErr && r.epsn < last.End()
 }
 
 func completionText(c *transport.Completion) string {
@@ -242,11 +242,11 @@ func (r *responding) compareMemory(l *Session) {
 }
 
 // responder is softroce's, with the objects and the work of the live one, for the requests of run. It tells done of its completions.
-func (l *Session) responder(run *run, replies []*event, done func(*transport.Completion)) (*responding, error) {
-	if len(run.events) == 0 {
+func (l *Session) responder(requests, replies []*conversation.Transmission, done func(*transport.Completion)) (*responding, error) {
+	if len(requests) == 0 {
 		return nil, ErrSession
 	}
-	s := liveStream(run, replies, l.Packets, l.PathMTU, l.FirstPSN)
+	s := liveStream(requests, replies, l.Packets, l.PathMTU, l.FirstPSN)
 	s.report.From, s.report.To = l.Player, l.Peer
 	r, err := newResponding(s, false)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
@@ -50,40 +51,39 @@ type watch struct {
 	results     [][]byte
 	ending      bool // no captured packet follows
 
-	wentBack bool     // softroce's requester has gone back, and nothing came since: it does not do so again
-	quiet    int64    // until when an RNR NAK asks it to wait, on the clock of the packets
-	late     []*event // replies that the live requester had not had when it sent something
-	last     *event   // what softroce's requester was given last
-	told     *event   // what made softroce's requester go back, since it last sent
-	moved    int64    // when the oldest unacknowledged PSN became that, on the clock of the packets
-	oldest   int64    // that PSN
-	timeouts int      // since then
-	expired  int64    // when it may have begun, the last time
+	wentBack bool                         // softroce's requester has gone back, and nothing came since: it does not do so again
+	quiet    int64                        // until when an RNR NAK asks it to wait, on the clock of the packets
+	late     []*conversation.Transmission // replies that the live requester had not had when it sent something
+	last     *conversation.Transmission   // what softroce's requester was given last
+	told     *conversation.Transmission   // what made softroce's requester go back, since it last sent
+	moved    int64                        // when the oldest unacknowledged PSN became that, on the clock of the packets
+	oldest   int64                        // that PSN
+	timeouts int                          // since then
+	expired  int64                        // when it may have begun, the last time
 	ignored  []Difference
 	heeded   int // replies that told it to go back, and it did
 }
 
 // Judge holds the live requester's requests against what softroce's requester would have sent.
 func (l *AnswerSession) Judge(o Options) (*Stream, error) {
-	run := &run{}
-	var replies []*event
+	var requests, replies []*conversation.Transmission
 	for i, p := range l.Packets {
 		in := p.Opcode.Info()
-		if p.Opcode.Service() != l.Service || unfit(p) != "" {
+		if p.Opcode.Service() != l.Service || conversation.Usable(p) != nil {
 			continue
 		}
-		ev := &event{Packet: p, info: in, at: i, pos: i}
+		t := conversation.NewTransmission(p, i)
 		switch {
 		case in.Request && p.Src == l.Peer.Addr && p.Dst == l.Player.Addr && p.BTH.DestQP == l.Player.QPN:
-			run.events = append(run.events, ev)
+			requests = append(requests, t)
 		case !in.Request && p.Src == l.Player.Addr && p.Dst == l.Peer.Addr && p.BTH.DestQP == l.Peer.QPN:
-			replies = append(replies, ev)
+			replies = append(replies, t)
 		}
 	}
-	if len(run.events) == 0 && !l.Silent {
+	if len(requests) == 0 && !l.Silent {
 		return nil, ErrSession
 	}
-	s := liveStream(run, replies, l.Packets, l.PathMTU, l.FirstPSN)
+	s := liveStream(requests, replies, l.Packets, l.PathMTU, l.FirstPSN)
 	s.report.From, s.report.To = l.Peer, l.Player
 	l.messages(s)
 	r, err := newRequesting(s, o.Strict)
@@ -99,47 +99,35 @@ func (l *AnswerSession) Judge(o Options) (*Stream, error) {
 	return s.report, nil
 }
 
-// liveStream puts the packets of a session in order, of which the beginning is known.
-func liveStream(run *run, replies []*event, ps capture.Packets, mtu int, first uint32) *stream {
-	s := &stream{requests: run.events, replies: replies, talk: talk{}, packets: ps, mtu: mtu, lastWord: -1}
-	anchor := int64(extendedStart) + int64(first)
-	s.base = anchor
-	s.extend(&anchor)
-	s.sent, _ = sendOrder(s.requests)
-	s.answered, s.ordered = sendOrder(s.replies)
-	s.assemble()
-	s.chain()
-	for _, e := range replies {
-		s.lastWord = e.at
-		s.dead = s.dead || e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome)
-	}
-	s.report = &Stream{Requests: len(s.requests), Replies: len(s.replies), PathMTU: s.mtu,
-		FirstPSN: first, Responder: newVerdict(), Requester: newVerdict()}
-	return s
+// liveStream returns the stream of a session, of which the beginning is known.
+func liveStream(requests, replies []*conversation.Transmission, ps capture.Packets, mtu int, first uint32) *stream {
+	s := conversation.NewKnown(requests, replies, ps, mtu, first)
+	return &stream{s, &Stream{Requests: len(requests), Replies: len(replies), PathMTU: mtu, FirstPSN: first,
+		Responder: newVerdict(), Requester: newVerdict()}}
 }
 
 // messages replaces what the packets tell of the messages by what was posted.
 func (l *AnswerSession) messages(s *stream) {
-	first := map[int64]*event{}
-	for _, e := range s.sent {
-		if first[e.psn] == nil {
-			first[e.psn] = e
+	first := map[int64]*conversation.Transmission{}
+	for _, e := range s.Sent {
+		if first[e.Seq] == nil {
+			first[e.Seq] = e
 		}
 	}
-	s.base = int64(extendedStart) + int64(l.FirstPSN)
-	s.messages = nil
+	s.FirstSeq = int64(conversation.Origin) + int64(l.FirstPSN)
+	s.Messages = nil
 	for i := range l.Posted {
 		j := &l.Work[i]
-		m := &message{first: s.base + j.PSN, n: j.End - j.PSN, kind: kindOf(j.Opcode)}
-		for psn := m.first; psn < m.end(); psn++ {
+		m := &conversation.Message{First: s.FirstSeq + j.PSN, NumPSNs: j.End - j.PSN, Kind: kindOf(j.Opcode)}
+		for psn := m.First; psn < m.End(); psn++ {
 			if e := first[psn]; e != nil {
-				m.parts = append(m.parts, e)
+				m.Packets = append(m.Packets, e)
 			}
-			if answeredKind(m.kind) {
+			if answeredKind(m.Kind) {
 				break
 			}
 		}
-		s.messages = append(s.messages, m)
+		s.Messages = append(s.Messages, m)
 	}
 }
 
@@ -200,7 +188,7 @@ func (r *requesting) place(w *work) error {
 // attributes returns the queue pair's attributes, those that a live one was given.
 func (r *requesting) attributes() ib.QPAttr {
 	const someTimeout = 14
-	a := ib.QPAttr{PathMTU: r.s.mtu, SQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
+	a := ib.QPAttr{PathMTU: r.s.PathMTU, SQPSN: uint32(r.s.FirstSeq) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
 		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
 	if l := r.live; l != nil {
 		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = l.MaxRDAtomic, l.Timeout, l.RetryCount, l.RNRRetry
@@ -212,25 +200,25 @@ func (r *requesting) attributes() ib.QPAttr {
 func (l *AnswerSession) local() int64 { return int64(LocalTimeout(l.Timeout)) }
 
 // when is the time of a packet on the clock of the session.
-func when(e *event) int64 { return e.Time.UnixNano() }
+func when(e *conversation.Transmission) int64 { return e.Time.UnixNano() }
 
 // observe judges when a request came: not before the time for which an RNR NAK asked. A sequence NAK behind that, which
 // others of its message have drawn, changes nothing; but if it was heeded the RNR NAK may have been lost.
-func (r *requesting) observe(c *event) {
+func (r *requesting) observe(c *conversation.Transmission) {
 	l := r.live
 	if l == nil {
 		return
 	}
-	n := countBefore(r.s.replies, c.at)
+	n := countBefore(r.s.Replies, c.Index)
 	sequel := false
-	for ; n > 0 && r.s.replies[n-1].info.Kind == packet.KindAck && isSequence(r.s.replies[n-1].AETH.Syndrome); n-- {
+	for ; n > 0 && r.s.Replies[n-1].Info.Kind == packet.KindAck && isSequence(r.s.Replies[n-1].AETH.Syndrome); n-- {
 		sequel = true
 	}
 	if n == 0 {
 		return
 	}
-	nak := r.s.replies[n-1]
-	if nak.info.Kind != packet.KindAck || !isRNR(nak.AETH.Syndrome) || c.psn != nak.psn {
+	nak := r.s.Replies[n-1]
+	if nak.Info.Kind != packet.KindAck || !isRNR(nak.AETH.Syndrome) || c.Seq != nak.Seq {
 		return
 	}
 	wait := packet.RNRTimer(uint8(nak.AETH.Syndrome & packet.SyndromeValue))
@@ -253,13 +241,13 @@ func (r *requesting) observe(c *event) {
 
 // quieted reports whether a reply comes while the requester waits upon an RNR NAK, so that a NAK says nothing new: it was
 // drawn by what had been sent behind the refused request.
-func (r *requesting) quieted(e *event) bool {
-	nak := e.info.Kind == packet.KindAck && (isRNR(e.AETH.Syndrome) || isSequence(e.AETH.Syndrome))
+func (r *requesting) quieted(e *conversation.Transmission) bool {
+	nak := e.Info.Kind == packet.KindAck && (isRNR(e.AETH.Syndrome) || isSequence(e.AETH.Syndrome))
 	return r.live != nil && nak && when(e) < r.quiet
 }
 
 // gave notes what a reply did to softroce's requester, which was somewhere before.
-func (r *requesting) gave(e *event, una, send int64) {
+func (r *requesting) gave(e *conversation.Transmission, una, send int64) {
 	if r.live == nil {
 		return
 	}
@@ -268,21 +256,21 @@ func (r *requesting) gave(e *event, una, send int64) {
 	if u != una {
 		r.moved, r.wentBack = when(e), false
 	}
-	rnr := e.info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome)
+	rnr := e.Info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome)
 	if s < send {
 		r.told, r.wentBack = e, !rnr
 	}
-	if rnr && (u == e.psn || r.qp.State() != ib.QPSRTS) {
+	if rnr && (u == e.Seq || r.qp.State() != ib.QPSRTS) {
 		r.quiet = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
 	}
 }
 
 // reached judges what brought the live requester to send c: if it was told to go back, that it did not wait for
 // its timeout.
-func (r *requesting) reached(c *event) {
+func (r *requesting) reached(c *conversation.Transmission) {
 	l, e := r.live, r.told
 	r.told = nil
-	if l == nil || e == nil || e.info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome) {
+	if l == nil || e == nil || e.Info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome) {
 		return
 	}
 	pause := when(c) - when(e)
@@ -290,7 +278,7 @@ func (r *requesting) reached(c *event) {
 		r.heeded++
 		return
 	}
-	if e.info.Kind != packet.KindAck {
+	if e.Info.Kind != packet.KindAck {
 		r.v.depart(departGap, c)
 		return
 	}
@@ -299,8 +287,8 @@ func (r *requesting) reached(c *event) {
 }
 
 // ignores notes that a live requester that sends c has not taken notice of e, a sequence NAK.
-func (r *requesting) ignores(e, c *event) bool {
-	if r.live == nil || e.info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.live.Late) {
+func (r *requesting) ignores(e, c *conversation.Transmission) bool {
+	if r.live == nil || e.Info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.live.Late) {
 		return false
 	}
 	r.ignored = append(r.ignored, Difference{e.No, e.BTH.PSN, "sent again", fmt.Sprintf("packet %d goes back further", c.No), "from the PSN of the NAK"})
@@ -308,7 +296,7 @@ func (r *requesting) ignores(e, c *event) bool {
 }
 
 // expiring judges that the live requester went back to send c without being told: not before its timeout.
-func (r *requesting) expiring(c *event) {
+func (r *requesting) expiring(c *conversation.Transmission) {
 	l := r.live
 	if l == nil {
 		return
@@ -320,7 +308,7 @@ func (r *requesting) expiring(c *event) {
 	r.timeouts++
 	r.wentBack = false
 	since := r.moved
-	if i := sort.Search(len(r.s.messages), func(i int) bool { return r.s.messages[i].end() > una }); i < len(l.Posted) {
+	if i := sort.Search(len(r.s.Messages), func(i int) bool { return r.s.Messages[i].End() > una }); i < len(l.Posted) {
 		since = max(since, int64(l.Posted[i]))
 	}
 	least := int64(r.timeouts) * l.local()
@@ -347,15 +335,15 @@ func (r *requesting) exhausted() {
 }
 
 // restless judges a request that comes again though nothing is outstanding.
-func (r *requesting) restless(c *event) {
-	n := countBefore(r.s.replies, c.at)
-	if r.live != nil && n > 0 && when(c)-when(r.s.replies[n-1]) > int64(r.live.Late) {
+func (r *requesting) restless(c *conversation.Transmission) {
+	n := countBefore(r.s.Replies, c.Index)
+	if r.live != nil && n > 0 && when(c)-when(r.s.Replies[n-1]) > int64(r.live.Late) {
 		r.v.differ(c, "request", "sent again", "none: all is answered")
 	}
 }
 
 // outlived judges a request that comes after the reply with which softroce's requester ended.
-func (r *requesting) outlived(c *event) {
+func (r *requesting) outlived(c *conversation.Transmission) {
 	if r.live == nil || r.last == nil || r.over {
 		return
 	}
@@ -363,7 +351,7 @@ func (r *requesting) outlived(c *event) {
 		status := r.completions[i].Status
 		switch {
 		case status == ib.WCSuccess, status == ib.WCWRFlushErr:
-		case when(c)-when(r.last) > int64(r.live.Late), status == ib.WCRNRRetryExcErr && c.psn == r.last.psn && when(c) >= r.quiet:
+		case when(c)-when(r.last) > int64(r.live.Late), status == ib.WCRNRRetryExcErr && c.Seq == r.last.Seq && when(c) >= r.quiet:
 			r.v.differ(c, "request", c.Opcode.String(), "none: it has ended with "+status.String())
 			return
 		}
@@ -416,7 +404,7 @@ func (r *requesting) expireLast() {
 func (r *requesting) concludeRequests() {
 	came := map[int64]bool{}
 	for _, e := range r.requests {
-		came[e.psn] = true
+		came[e.Seq] = true
 	}
 	sure := !r.live.Lossy && len(r.v.Lost) <= len(r.unseen)
 	for _, psn := range slices.Sorted(maps.Keys(r.unseen)) {

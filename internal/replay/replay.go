@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -47,13 +48,14 @@ func File(name string, o Options) (*Report, error) {
 
 // Packets replays packets that were captured in this order.
 func Packets(ps capture.Packets, o Options) (*Report, error) {
-	sorted := sortFlows(ps)
-	r := &Report{Strict: o.Strict, RoCE: len(ps), RC: sorted.rc, Skipped: sorted.skipped, Connections: []*Connection{}}
-	for _, f := range sorted.flows {
-		if f.peer != nil && f.peer.number < f.number {
+	rc, skipped := unusable(ps)
+	r := &Report{Strict: o.Strict, RoCE: len(ps), RC: rc, Skipped: skipped, Connections: []*Connection{}}
+	captured := conversation.New(ps, packet.RC)
+	for _, d := range captured.Directions {
+		if d.Peer != nil && d.Peer.Number < d.Number {
 			continue
 		}
-		c, skipped, err := replayConnection(f, sorted.talk, ps, o)
+		c, skipped, err := replayConnection(captured, d, o)
 		if err != nil {
 			return nil, err
 		}
@@ -73,39 +75,40 @@ func Packets(ps capture.Packets, o Options) (*Report, error) {
 	return r, nil
 }
 
-// replayConnection replays a flow and the one that answers it.
-func replayConnection(f *flow, t talk, ps capture.Packets, o Options) (*Connection, []Note, error) {
-	c := &Connection{A: f.sender(), B: f.receiver(), Streams: []*Stream{}}
+// replayConnection replays a direction and the opposite one.
+func replayConnection(captured *conversation.Capture, d *conversation.Direction, o Options) (*Connection, []Note, error) {
+	c := &Connection{A: sender(d), B: receiver(d), Streams: []*Stream{}}
 	var skipped []Note
-	for _, way := range []*flow{f, f.peer} {
-		if way == nil || way != f && way == f.peer && f.peer == f {
-			continue
+	for _, way := range directions(d) {
+		streams, unrequested := captured.Streams(way)
+		if len(unrequested) > 0 {
+			skipped = append(skipped, Note{unrequested[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
+				count(len(unrequested), "reply"), sender(way))})
 		}
-		byRun, strays := way.assign()
-		if len(strays) > 0 {
-			skipped = append(skipped, Note{strays[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
-				count(len(strays), "reply"), way.sender())})
-		}
-		for i, r := range way.runs {
-			s := newStream(r, byRun[i], t, ps)
-			s.lastWord = way.peer.lastWord()
-			s.dead = f.refuses() || f.peer != nil && f.peer.refuses()
-			s.report = &Stream{From: way.sender(), To: way.receiver(), Requests: len(s.requests), Replies: len(s.replies),
-				PathMTU: s.mtu, FirstPSN: r.events[0].BTH.PSN, Responder: newVerdict(), Requester: newVerdict()}
+		for _, cs := range streams {
+			s := newStream(cs, way)
 			c.Streams = append(c.Streams, s.report)
 			if err := s.replay(o); err != nil {
 				return nil, nil, err
 			}
 		}
 	}
-	if f.peer == nil && len(f.runs) == 0 {
-		skipped = append(skipped, Note{f.replies[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
-			count(len(f.replies), "reply"), f.receiver())})
+	if d.Peer == nil && !d.HasRequests() {
+		skipped = append(skipped, Note{d.Replies[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
+			count(len(d.Replies), "reply"), receiver(d))})
 	}
 	if len(c.Streams) == 0 {
 		return nil, skipped, nil
 	}
 	return c, skipped, nil
+}
+
+// directions returns a direction and the opposite one, if it is known and another one.
+func directions(d *conversation.Direction) []*conversation.Direction {
+	if d.Peer == nil || d.Peer == d {
+		return []*conversation.Direction{d}
+	}
+	return []*conversation.Direction{d, d.Peer}
 }
 
 // replay fills in the verdicts on a stream.
@@ -124,71 +127,4 @@ func (s *stream) replay(o Options) error {
 
 func newVerdict() Verdict {
 	return Verdict{Lost: []Note{}, Copied: []Note{}, Overtaken: []Note{}, Departures: []Departure{}, NotJudged: []Note{}, Differences: []Difference{}}
-}
-
-// receiver is the end that the flow's packets go to.
-func (f *flow) receiver() End { return End{f.key.dst, f.key.qpn, true} }
-
-// sender is the end that they come from; its number is known from the packets that go back.
-func (f *flow) sender() End {
-	if f.peer == nil {
-		return End{Addr: f.key.src}
-	}
-	return End{f.key.src, f.peer.key.qpn, true}
-}
-
-// lastWord returns the place of the last packet of a flow, or -1.
-func (f *flow) lastWord() int {
-	last := -1
-	if f == nil {
-		return last
-	}
-	for _, r := range f.runs {
-		last = max(last, r.events[len(r.events)-1].at)
-	}
-	if len(f.replies) > 0 {
-		last = max(last, f.replies[len(f.replies)-1].at)
-	}
-	return last
-}
-
-// refuses reports whether the sender of a flow refuses a request for good.
-func (f *flow) refuses() bool {
-	for _, e := range f.replies {
-		if e.info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
-			return true
-		}
-	}
-	return false
-}
-
-// assign finds the run of requests that each reply belongs to, among those that began before it: the
-// one whose PSNs it is near, else the latest.
-func (f *flow) assign() (byRun [][]*event, strays []*event) {
-	byRun = make([][]*event, len(f.runs))
-	if f.peer == nil {
-		return byRun, nil
-	}
-	for _, ev := range f.peer.replies {
-		found := -1
-		for i := len(f.runs) - 1; i >= max(0, len(f.runs)-maxRuns); i-- {
-			r := f.runs[i]
-			if r.events[0].at > ev.at {
-				continue
-			}
-			if d := packet.PSNDiff(ev.BTH.PSN, r.next); -runReach < d && d < runReach {
-				found = i
-				break
-			}
-			if found < 0 {
-				found = i
-			}
-		}
-		if found < 0 {
-			strays = append(strays, ev)
-			continue
-		}
-		byRun[found] = append(byRun[found], ev)
-	}
-	return byRun, strays
 }

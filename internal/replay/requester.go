@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/transport"
@@ -19,20 +20,20 @@ type requesting struct {
 	*bench
 	s        *stream
 	v        *Verdict
-	requests []*event
+	requests []*conversation.Transmission
 	floor    []int64 // for each: no request from it on is older, so all before was acknowledged or may be
 	next     []int   // for each message: the index of the first READ or atomic from it on
-	pending  []*event
-	reply    *event         // being delivered
-	now      *event         // the request that is being compared
-	unseen   map[int64]made // sent by softroce, not by the captured requester: lost before the capture
-	spare    int            // such packets that may still come
-	over     bool           // softroce's requester is left behind
+	pending  []*conversation.Transmission
+	reply    *conversation.Transmission // being delivered
+	now      *conversation.Transmission // the request that is being compared
+	unseen   map[int64]made             // sent by softroce, not by the captured requester: lost before the capture
+	spare    int                        // such packets that may still come
+	over     bool                       // softroce's requester is left behind
 	strict   bool
 
-	passed map[*event]bool // if not nil: the replies that the captured requester cannot have had
-	live   *AnswerSession  // what is known of the requester, instead of inferred; may be nil
-	watch                  // of a live requester
+	passed map[*conversation.Transmission]bool // if not nil: the replies that the captured requester cannot have had
+	live   *AnswerSession                      // what is known of the requester, instead of inferred; may be nil
+	watch                                      // of a live requester
 }
 
 // spareUnseen bounds the packets that may have been lost before the capture.
@@ -44,9 +45,9 @@ func replayRequester(s *stream, strict bool) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range s.messages {
-		if m.broken != nil {
-			r.v.differ(m.broken, "opcode", m.broken.Opcode.String(), m.wanted)
+	for _, m := range s.Messages {
+		if m.Broken != nil {
+			r.v.differ(m.Broken, "opcode", m.Broken.Opcode.String(), m.Expected)
 		}
 	}
 	if err := r.plan(rebuild(s)); err != nil {
@@ -61,8 +62,8 @@ func newRequesting(s *stream, strict bool) (*requesting, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &requesting{bench: b, s: s, v: &s.report.Requester, pending: s.replies, unseen: map[int64]made{}, strict: strict,
-		spare: 2*len(s.requests) + spareUnseen}
+	r := &requesting{bench: b, s: s, v: &s.report.Requester, pending: s.Replies, unseen: map[int64]made{}, strict: strict,
+		spare: 2*len(s.Requests) + spareUnseen}
 	r.done = r.completed
 	return r, nil
 }
@@ -80,7 +81,7 @@ func (r *requesting) run() {
 			r.compareRepeat(c)
 		}
 		if r.live != nil {
-			delete(r.unseen, c.psn)
+			delete(r.unseen, c.Seq)
 		}
 	}
 	r.finish()
@@ -102,23 +103,23 @@ func (r *requesting) plan(w *work) (err error) {
 	if err := r.place(w); err != nil {
 		return err
 	}
-	for _, e := range r.s.sent {
-		if e.psn >= r.s.base {
+	for _, e := range r.s.Sent {
+		if e.Seq >= r.s.FirstSeq {
 			r.requests = append(r.requests, e)
 		}
 	}
 	r.floor = make([]int64, len(r.requests))
 	for i := len(r.requests) - 1; i >= 0; i-- {
-		r.floor[i] = r.requests[i].psn
+		r.floor[i] = r.requests[i].Seq
 		if i+1 < len(r.requests) {
 			r.floor[i] = min(r.floor[i], r.floor[i+1])
 		}
 	}
-	r.next = make([]int, len(r.s.messages)+1)
-	r.next[len(r.s.messages)] = len(r.s.messages)
-	for i := len(r.s.messages) - 1; i >= 0; i-- {
+	r.next = make([]int, len(r.s.Messages)+1)
+	r.next[len(r.s.Messages)] = len(r.s.Messages)
+	for i := len(r.s.Messages) - 1; i >= 0; i-- {
 		r.next[i] = r.next[i+1]
-		if answeredKind(r.s.messages[i].kind) {
+		if answeredKind(r.s.Messages[i].Kind) {
 			r.next[i] = i
 		}
 	}
@@ -128,12 +129,12 @@ func (r *requesting) plan(w *work) (err error) {
 // progress tells the oldest unacknowledged PSN and the next to send.
 func (r *requesting) progress() (una, send int64) {
 	u, s, _ := r.qp.Progress()
-	una = r.s.base + int64((u-uint32(r.s.base))&packet.PSNMask)
+	una = r.s.FirstSeq + int64((u-uint32(r.s.FirstSeq))&packet.PSNMask)
 	return una, una + int64((s-u)&packet.PSNMask)
 }
 
 // reach brings softroce's requester to send what has the PSN of c, the i-th request, and returns it.
-func (r *requesting) reach(i int, c *event) (made, bool) {
+func (r *requesting) reach(i int, c *conversation.Transmission) (made, bool) {
 	for !r.over {
 		if r.qp.State() != ib.QPSRTS {
 			r.outlived(c)
@@ -142,12 +143,12 @@ func (r *requesting) reach(i int, c *event) (made, bool) {
 		}
 		_, send := r.progress()
 		switch {
-		case send == c.psn:
+		case send == c.Seq:
 			if m, ok := r.emit(); ok {
 				return m, true
 			}
 			r.unblock(i, c)
-		case send < c.psn:
+		case send < c.Seq:
 			r.advance(i, c, send)
 		default:
 			if m, ok := r.overtaken(i, c, send); ok {
@@ -160,7 +161,7 @@ func (r *requesting) reach(i int, c *event) (made, bool) {
 }
 
 // leave gives up softroce's requester: what c and the requests behind it are is not judged by it.
-func (r *requesting) leave(c *event, format string, a ...any) {
+func (r *requesting) leave(c *conversation.Transmission, format string, a ...any) {
 	if !r.over {
 		r.over = true
 		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, fmt.Sprintf(format, a...) + "; from here on packets are compared with earlier transmissions only"})
@@ -182,8 +183,8 @@ func (r *requesting) emit() (made, bool) {
 
 // advance moves softroce's requester on: replies may let it pass over what was to be sent
 // again, or the captured requester has sent a packet that the capture does not have.
-func (r *requesting) advance(i int, c *event, send int64) {
-	if r.deliver(i, c, func(una int64, back bool) bool { return !back || una >= send && una <= c.psn }) {
+func (r *requesting) advance(i int, c *conversation.Transmission, send int64) {
+	if r.deliver(i, c, func(una int64, back bool) bool { return !back || una >= send && una <= c.Seq }) {
 		return
 	}
 	if r.spare == 0 {
@@ -198,13 +199,13 @@ func (r *requesting) advance(i int, c *event, send int64) {
 	r.spare--
 	r.unseen[send] = m
 	_, after := r.progress()
-	if m := r.s.of(send); m != nil && m.kind != packet.KindNone {
+	if m := r.s.MessageAt(send); m != nil && m.Kind != packet.KindNone {
 		r.missed(c, send, after)
 	}
 }
 
 // missed notes that PSNs from one to before another were lost before the capture.
-func (r *requesting) missed(c *event, from, to int64) {
+func (r *requesting) missed(c *conversation.Transmission, from, to int64) {
 	text := fmt.Sprintf("before it, the request with PSN %s was lost ahead of the point of capture", psnText(from))
 	r.v.Lost = append(r.v.Lost, Note{c.No, text})
 }
@@ -212,7 +213,7 @@ func (r *requesting) missed(c *event, from, to int64) {
 // goBack brings softroce's requester back, as the captured one was to send c: upon a reply that it
 // can have had, or else by a timeout. Both go back to the oldest unacknowledged PSN, from where c
 // may be some packets on, which were lost ahead of the point of capture.
-func (r *requesting) goBack(i int, c *event) {
+func (r *requesting) goBack(i int, c *conversation.Transmission) {
 	if r.deliver(i, c, func(int64, bool) bool { return true }) {
 		return
 	}
@@ -234,16 +235,16 @@ func (r *requesting) goBack(i int, c *event) {
 
 // overtaken returns the packet that c is if the network delayed it: one that seemed lost when later
 // ones were captured. What comes behind it is new then.
-func (r *requesting) overtaken(i int, c *event, send int64) (made, bool) {
-	m, ok := r.unseen[c.psn]
-	if ok = ok && (i+1 == len(r.requests) || r.requests[i+1].psn >= send); ok {
-		delete(r.unseen, c.psn)
+func (r *requesting) overtaken(i int, c *conversation.Transmission, send int64) (made, bool) {
+	m, ok := r.unseen[c.Seq]
+	if ok = ok && (i+1 == len(r.requests) || r.requests[i+1].Seq >= send); ok {
+		delete(r.unseen, c.Seq)
 	}
 	return m, ok
 }
 
 // unblock makes room for a packet that softroce's requester holds back because too much is on its way.
-func (r *requesting) unblock(i int, c *event) {
+func (r *requesting) unblock(i int, c *conversation.Transmission) {
 	if r.deliver(i, c, func(_ int64, back bool) bool { return !back }) {
 		return
 	}

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"slices"
 
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
@@ -35,7 +36,7 @@ type responding struct {
 	keys    []uint32 // captured R_Keys, in the order of their first use
 	extents map[uint32]*extent
 
-	responses map[int64][]*event // captured, to READs and atomics, by PSN
+	responses map[int64][]*conversation.Transmission // captured, to READs and atomics, by PSN
 
 	outputs []*output
 	given   map[int64][]*output // the same by PSN
@@ -50,9 +51,10 @@ type responding struct {
 	written     int               // of live.Writes
 	invalidated map[uint32]uint32 // softroce's keys, by those of live.Windows
 
-	waiting []*copied // copies of requests that are to come
-	copying bool      // one is being fed
-	missed  int64     // the PSN of the last sequence NAK of softroce's responder
+	waiting  []*copied                           // copies of requests that are to come
+	copying  bool                                // one is being fed
+	overtook map[*conversation.Transmission]bool // requests that arrived ahead of one that was sent before them
+	missed   int64                               // the PSN of the last sequence NAK of softroce's responder
 }
 
 // An output is a packet that softroce's responder sent.
@@ -60,7 +62,7 @@ type output struct {
 	made
 	psn   int64
 	at    int // the place of the request that drew it
-	cause *event
+	cause *conversation.Transmission
 	used  bool
 	copy  bool // the request came once more
 	again bool // it was accepted before
@@ -125,7 +127,7 @@ func replayResponder(s *stream, strict bool) error {
 		return err
 	}
 	inOrder := s.report.Responder
-	if inOrder.unexplained() == 0 || !s.ordered || !s.sentAgain() {
+	if inOrder.unexplained() == 0 || !s.Ordered || !s.sentAgain() {
 		return nil
 	}
 	s.report.Responder = newVerdict()
@@ -149,13 +151,10 @@ func (v *Verdict) unexplained() int {
 
 // sentAgain reports whether a READ or atomic was.
 func (s *stream) sentAgain() bool {
-	return slices.ContainsFunc(s.sent, func(e *event) bool { return e.next != nil && answeredKind(e.info.Kind) })
+	return slices.ContainsFunc(s.Sent, func(e *conversation.Transmission) bool { return e.Next != nil && answeredKind(e.Info.Kind) })
 }
 
 func replayAssuming(s *stream, strict, astray bool) error {
-	for _, e := range s.requests {
-		e.answers, e.early = nil, false
-	}
 	r, err := newResponding(s, astray)
 	if err != nil {
 		return err
@@ -173,22 +172,22 @@ func newResponding(s *stream, astray bool) (*responding, error) {
 	if err != nil {
 		return nil, err
 	}
-	r := &responding{bench: b, s: s, ev: gather(s, astray), v: &s.report.Responder, epsn: s.base, cutoff: never,
+	r := &responding{bench: b, s: s, ev: gather(s, astray), v: &s.report.Responder, epsn: s.FirstSeq, cutoff: never,
 		shadows: map[uint32]*shadow{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
-		tooLong: map[int64]uint32{}, worked: map[uint32]int{}, states: map[int64]state{}, responses: map[int64][]*event{}, given: map[int64][]*output{}}
-	r.room = budgetPerReply*len(s.replies) + budgetPerRequest*len(s.requests) + budgetSpare
+		tooLong: map[int64]uint32{}, worked: map[uint32]int{}, states: map[int64]state{}, responses: map[int64][]*conversation.Transmission{}, given: map[int64][]*output{}, overtook: map[*conversation.Transmission]bool{}}
+	r.room = budgetPerReply*len(s.Replies) + budgetPerRequest*len(s.Requests) + budgetSpare
 	r.receives.region = b.trash
 	return r, nil
 }
 
 // run gives softroce's responder the requests.
 func (r *responding) run() {
-	r.states[r.s.base-1] = state{r.s.msn, -1}
-	for _, e := range r.s.requests {
+	r.states[r.s.FirstSeq-1] = state{r.s.FirstMSN, -1}
+	for _, e := range r.s.Requests {
 		if r.ended {
 			break
 		}
-		if e.psn >= r.s.base {
+		if e.Seq >= r.s.FirstSeq {
 			r.consider(e)
 		}
 	}
@@ -201,7 +200,7 @@ func (r *responding) plan() (err error) {
 	if err != nil {
 		return err
 	}
-	a := ib.QPAttr{PathMTU: r.s.mtu, RQPSN: uint32(r.s.base) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
+	a := ib.QPAttr{PathMTU: r.s.PathMTU, RQPSN: uint32(r.s.FirstSeq) & packet.PSNMask, DestQPN: r.s.report.From.QPN,
 		MaxDestRDAtomic: transport.MaxRDAtomic, MinRNRTimer: r.rnrTimer(),
 		Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessFlushGlobal}
 	if err := r.connect(a, packet.RC, false); err != nil {
@@ -214,17 +213,17 @@ func (r *responding) plan() (err error) {
 // planReceives finds the SENDs that were refused, and takes it that their receive buffers were too
 // short, unless the captured responder says anything after that: a queue pair that refused does not.
 func (r *responding) planReceives() {
-	for _, m := range r.s.messages {
-		if m.kind != packet.KindSend || r.ev.accepted(m.end()-1) != never {
+	for _, m := range r.s.Messages {
+		if m.Kind != packet.KindSend || r.ev.accepted(m.End()-1) != never {
 			continue
 		}
-		for _, e := range m.parts {
-			nak := r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool {
+		for _, e := range m.Packets {
+			nak := r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool {
 				return s == packet.NAKInvalidRequest || s == packet.NAKRemoteOperational
 			})
-			if nak != nil && len(e.Payload) > 0 && nak.at == r.s.lastWord {
-				size := uint64(e.psn-m.first)*uint64(r.s.mtu) + uint64(len(e.Payload)) - 1
-				r.tooLong[m.first] = uint32(min(size, transport.MaxMessage))
+			if nak != nil && len(e.Payload) > 0 && nak.Index == r.s.LastIndex {
+				size := uint64(e.Seq-m.First)*uint64(r.s.PathMTU) + uint64(len(e.Payload)) - 1
+				r.tooLong[m.First] = uint32(min(size, transport.MaxMessage))
 				break
 			}
 		}
@@ -235,8 +234,8 @@ func (r *responding) planReceives() {
 func (r *responding) rnrTimer() uint8 {
 	var votes [32]int
 	best := 0
-	for _, e := range r.s.answered {
-		if e.info.Kind == packet.KindAck && e.AETH.Syndrome.IsRNR() {
+	for _, e := range r.s.RepliesSent {
+		if e.Info.Kind == packet.KindAck && e.AETH.Syndrome.IsRNR() {
 			votes[e.AETH.Syndrome&packet.SyndromeValue]++
 		}
 	}
@@ -271,7 +270,7 @@ type extent struct {
 
 // planMemory registers, for each R_Key, the range that accepted requests reached.
 func (r *responding) planMemory() error {
-	for _, e := range r.s.requests {
+	for _, e := range r.s.Requests {
 		va, n, key, ok := target(e)
 		if !ok || n == 0 || va+n-1 < va || r.refused(e) {
 			continue
@@ -282,10 +281,10 @@ func (r *responding) planMemory() error {
 			r.extents[key] = x
 			r.keys = append(r.keys, key)
 		}
-		if e.info.Kind != packet.KindFlush || e.FETH.Selectivity != selectWhole {
+		if e.Info.Kind != packet.KindFlush || e.FETH.Selectivity != selectWhole {
 			x.low, x.high = min(x.low, va), max(x.high, va+n-1)
 		}
-		x.access |= right(e.info.Kind)
+		x.access |= right(e.Info.Kind)
 	}
 	for _, key := range r.keys {
 		x := r.extents[key]
@@ -304,35 +303,35 @@ func (r *responding) planMemory() error {
 }
 
 // target returns the remote range that a request names.
-func target(e *event) (va, n uint64, key uint32, ok bool) {
+func target(e *conversation.Transmission) (va, n uint64, key uint32, ok bool) {
 	switch {
-	case e.info.Kind == packet.KindFlush && e.FETH.Selectivity == selectWhole:
+	case e.Info.Kind == packet.KindFlush && e.FETH.Selectivity == selectWhole:
 		return e.RETH.VA, 1, e.RETH.RKey, true // wherever that is
-	case e.info.Headers&packet.HasRETH != 0:
+	case e.Info.Headers&packet.HasRETH != 0:
 		return e.RETH.VA, uint64(e.RETH.Length), e.RETH.RKey, true
-	case e.info.Headers&packet.HasAtomicETH != 0:
+	case e.Info.Headers&packet.HasAtomicETH != 0:
 		return e.Atomic.VA, 8, e.Atomic.RKey, true
 	}
 	return 0, 0, 0, false
 }
 
 // refused reports whether e drew a remote access NAK, and was the last of its PSN to.
-func (r *responding) refused(e *event) bool {
-	return r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess }) != nil &&
-		r.ev.accepted(e.psn) == never
+func (r *responding) refused(e *conversation.Transmission) bool {
+	return r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess }) != nil &&
+		r.ev.accepted(e.Seq) == never
 }
 
 // mayRefuse reports whether memory that was reached before may be out of reach now: a program
 // may have deregistered it, but hardly without a word to anybody.
-func (r *responding) mayRefuse(key uint32, nak *event) bool {
+func (r *responding) mayRefuse(key uint32, nak *conversation.Transmission) bool {
 	at, ok := r.worked[key]
-	return !ok || r.s.free(at, nak)
+	return !ok || r.s.MayHaveChanged(at, nak)
 }
 
-func (r *responding) note(e *event, format string, a ...any) {
+func (r *responding) note(e *conversation.Transmission, format string, a ...any) {
 	r.v.NotJudged = append(r.v.NotJudged, Note{e.No, fmt.Sprintf(format, a...)})
 }
 
-func (r *responding) lost(e *event, format string, a ...any) {
+func (r *responding) lost(e *conversation.Transmission, format string, a ...any) {
 	r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf(format, a...)})
 }

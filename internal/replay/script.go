@@ -6,7 +6,9 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
+	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -108,21 +110,19 @@ func Scripts(ps capture.Packets) ([]*Script, []Note, error) {
 // eachStream lets play have each RC stream of a capture, and unreliable each of UC, and returns notes about those that it does not play. If it plays none,
 // the error says why.
 func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played bool, err error), unreliable func(*stream) (played bool, err error)) (left []Note, err error) {
-	sorted := sortFlows(ps)
-	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, count(len(ps), "RoCEv2 packet"), count(sorted.rc, "packet"))
+	rc, _ := unusable(ps)
+	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, count(len(ps), "RoCEv2 packet"), count(rc, "packet"))
 	any := false
-	for _, f := range sorted.flows {
-		byRun, _ := f.assign()
-		for i, r := range f.runs {
-			s := newStream(r, byRun[i], sorted.talk, ps)
-			s.lastWord = f.peer.lastWord()
-			s.dead = f.refuses() || f.peer != nil && f.peer.refuses()
-			s.report = &Stream{From: f.sender(), To: f.receiver(), Responder: newVerdict(), Requester: newVerdict()}
+	captured := conversation.New(ps, packet.RC)
+	for _, d := range captured.Directions {
+		streams, _ := captured.Streams(d)
+		for _, cs := range streams {
+			s := newStream(cs, d)
 			notes, played, err := play(s)
 			switch {
 			case errors.Is(err, ErrMiddle):
 				why = err
-				left = append(left, Note{r.events[0].No, err.Error()})
+				left = append(left, Note{s.Requests[0].No, err.Error()})
 			case err != nil:
 				return nil, err
 			case !played:
@@ -136,7 +136,7 @@ func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played boo
 		err := unreliableStreams(ps, func(s *stream) error {
 			played, err := unreliable(s)
 			if errors.Is(err, ErrMiddle) {
-				left = append(left, Note{s.requests[0].No, err.Error()})
+				left = append(left, Note{s.Requests[0].No, err.Error()})
 				err = nil
 			}
 			any = any || played
@@ -154,22 +154,22 @@ func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played boo
 
 // script makes the script of a stream: what softroce's responder was given in a replay of it.
 func (s *stream) script() (*Script, error) {
-	first := s.requests[0]
+	first := s.Requests[0]
 	who := fmt.Sprintf("%v > %v", s.report.From, s.report.To)
 	switch {
-	case s.msn != 0:
-		return nil, fmt.Errorf("%w %s: %d messages were complete before packet %d", ErrMiddle, who, s.msn, first.No)
-	case s.base > first.psn:
+	case s.FirstMSN != 0:
+		return nil, fmt.Errorf("%w %s: %d messages were complete before packet %d", ErrMiddle, who, s.FirstMSN, first.No)
+	case s.FirstSeq > first.Seq:
 		return nil, fmt.Errorf("%w %s: packet %d, %v, begins no message", ErrMiddle, who, first.No, first.Opcode)
-	case len(s.messages) == 0 || s.messages[0].kind == packet.KindNone:
-		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, who, psnText(s.base))
+	case len(s.Messages) == 0 || s.Messages[0].Kind == packet.KindNone:
+		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, who, psnText(s.FirstSeq))
 	}
 	r, err := newResponding(s, false)
 	if err != nil {
 		return nil, err
 	}
-	w := &scriptwriter{Script: &Script{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.mtu, FirstPSN: uint32(s.base) & packet.PSNMask,
-		MinRNRTimer: r.rnrTimer()}, r: r, regions: map[uint32]int{}, replies: s.answered}
+	w := &scriptwriter{Script: &Script{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
+		MinRNRTimer: r.rnrTimer()}, r: r, regions: map[uint32]int{}, replies: s.RepliesSent}
 	r.writer = w
 	if err := r.plan(); err != nil {
 		return nil, err
@@ -188,8 +188,8 @@ type scriptwriter struct {
 	writes  []Write        // for the next step
 	heard   []int64        // ends of what has to be answered, rising
 
-	replies       []*event // captured, that are not counted yet
-	mark          int64    // what those that are counted acknowledge
+	replies       []*conversation.Transmission // captured, that are not counted yet
+	mark          int64                        // what those that are counted acknowledge
 	naks, rnrs    int
 	drawn, refuse int // NAKs of each kind that softroce's responder has sent
 	counted       int // outputs
@@ -226,13 +226,13 @@ func appendByte(ws []Write, key uint32, addr uint64, b byte) []Write {
 // and never did.
 func (w *scriptwriter) rights() ib.Access {
 	var did, refused ib.Access
-	for _, e := range w.r.s.requests {
-		need := right(e.info.Kind)
+	for _, e := range w.r.s.Requests {
+		need := right(e.Info.Kind)
 		switch {
-		case w.r.ev.accepted(e.psn) != never:
+		case w.r.ev.accepted(e.Seq) != never:
 			did |= need
-		case w.r.ev.refusal(e.psn, e.at, never, func(s packet.Syndrome) bool { return s == packet.NAKInvalidRequest }) != nil &&
-			(e.info.Headers&packet.HasAtomicETH == 0 || e.Atomic.VA%8 == 0):
+		case w.r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKInvalidRequest }) != nil &&
+			(e.Info.Headers&packet.HasAtomicETH == 0 || e.Atomic.VA%8 == 0):
 			refused |= need
 		}
 	}
@@ -241,9 +241,9 @@ func (w *scriptwriter) rights() ib.Access {
 }
 
 // step writes down a request that the responder is about to be given.
-func (w *scriptwriter) step(e *event, h packet.Header) {
+func (w *scriptwriter) step(e *conversation.Transmission, h packet.Header) {
 	w.count(e)
-	s := Step{Packet: e.Packet, Header: h, PSN: e.psn - w.r.s.base, End: e.end() - w.r.s.base, Region: w.regionOf(e),
+	s := Step{Packet: e.Packet, Header: h, PSN: e.Seq - w.r.s.FirstSeq, End: e.End() - w.r.s.FirstSeq, Region: w.regionOf(e),
 		Heard: w.heardBy(w.mark), SequenceNAKs: min(w.naks, w.drawn), RNRNAKs: min(w.rnrs, w.refuse),
 		Writes: w.writes, MinReceives: w.r.receives.taken, MaxReceives: w.r.receives.taken}
 	s.Header.RETH.RKey, s.Header.Atomic.RKey = e.RETH.RKey, e.Atomic.RKey
@@ -259,19 +259,19 @@ func (w *scriptwriter) step(e *event, h packet.Header) {
 }
 
 // count takes notice of the replies that were captured before e, and of what softroce's responder said so far.
-func (w *scriptwriter) count(e *event) {
-	for ; len(w.replies) > 0 && w.replies[0].at < e.at; w.replies = w.replies[1:] {
+func (w *scriptwriter) count(e *conversation.Transmission) {
+	for ; len(w.replies) > 0 && w.replies[0].Index < e.Index; w.replies = w.replies[1:] {
 		r := w.replies[0]
 		switch {
-		case r.info.Kind != packet.KindAck || r.AETH.Syndrome.IsACK():
-			w.mark = max(w.mark, r.psn+1-w.r.s.base)
+		case r.Info.Kind != packet.KindAck || r.AETH.Syndrome.IsACK():
+			w.mark = max(w.mark, r.Seq+1-w.r.s.FirstSeq)
 			continue
 		case isRNR(r.AETH.Syndrome):
 			w.rnrs++
 		case isSequence(r.AETH.Syndrome):
 			w.naks++
 		}
-		w.mark = max(w.mark, r.psn-w.r.s.base)
+		w.mark = max(w.mark, r.Seq-w.r.s.FirstSeq)
 	}
 	for ; w.counted < len(w.r.outputs); w.counted++ {
 		o := w.r.outputs[w.counted]
@@ -294,7 +294,7 @@ func (w *scriptwriter) heardBy(psn int64) int64 {
 
 // regionOf decides which key a request is to have. One that was refused keeps its region's where it
 // lies outside it, or asks for a right that the region does not give.
-func (w *scriptwriter) regionOf(e *event) int {
+func (w *scriptwriter) regionOf(e *conversation.Transmission) int {
 	va, n, key, ok := target(e)
 	if !ok {
 		return NoRegion
@@ -308,28 +308,28 @@ func (w *scriptwriter) regionOf(e *event) int {
 	}
 	r := &w.Regions[i]
 	inside := va >= r.Addr && n <= r.Length && va-r.Addr <= r.Length-n
-	if inside && right(e.info.Kind)&^r.Access == 0 {
+	if inside && right(e.Info.Kind)&^r.Access == 0 {
 		return WrongKey
 	}
 	return i
 }
 
 // fed completes the step: what came of it.
-func (w *scriptwriter) fed(e *event, accepted bool) {
+func (w *scriptwriter) fed(e *conversation.Transmission, accepted bool) {
 	s := &w.Steps[len(w.Steps)-1]
 	s.MinReceives = w.r.receives.taken
 	s.Accepted = accepted
-	s.Answered = accepted && (e.AckReq || answeredKind(e.info.Kind))
+	s.Answered = accepted && (e.AckReq || answeredKind(e.Info.Kind))
 	if s.Answered {
 		w.heard = append(w.heard, s.End)
 	}
 	if !w.r.receives.empty {
-		s.MaxReceives = len(w.r.s.messages) + 1
+		s.MaxReceives = len(w.r.s.Messages) + 1
 	}
 }
 
 // drop takes the last step back: its answer would be without measure.
-func (w *scriptwriter) drop(e *event) {
+func (w *scriptwriter) drop(e *conversation.Transmission) {
 	s := w.Steps[len(w.Steps)-1]
 	w.Steps = w.Steps[:len(w.Steps)-1]
 	if s.Answered {
@@ -354,14 +354,14 @@ func (w *scriptwriter) finish() {
 			last = max(last, s.End)
 		}
 	}
-	for _, e := range w.r.s.sent {
-		if e.psn-w.r.s.base > last && w.r.ev.accepted(e.psn) != never {
+	for _, e := range w.r.s.Sent {
+		if e.Seq-w.r.s.FirstSeq > last && w.r.ev.accepted(e.Seq) != never {
 			w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and what comes behind it is not played: the request with PSN %s is not in the capture, or was not understood",
-				e.Opcode, e.BTH.PSN, psnText(w.r.s.base+last))})
+				e.Opcode, e.BTH.PSN, psnText(w.r.s.FirstSeq+last))})
 			break
 		}
 	}
-	w.Lost = len(w.r.s.requests) - len(w.Steps)
+	w.Lost = len(w.r.s.Requests) - len(w.Steps)
 }
 
 // usualRDAtomic is how many READs and atomics at once a responder is asked to take.

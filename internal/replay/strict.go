@@ -1,9 +1,13 @@
 package replay
 
-import "fmt"
+import (
+	"fmt"
+
+	"softroce/internal/conversation"
+)
 
 // compareChoices compares what an implementation may choose.
-func (v *Verdict) compareChoices(e *event, m *made) {
+func (v *Verdict) compareChoices(e *conversation.Transmission, m *made) {
 	for _, f := range []struct {
 		name     string
 		captured any
@@ -25,8 +29,8 @@ func (s *stream) comparePaths() {
 	port, known := sourcePort(s.report.From, s.report.To)
 	for _, side := range []struct {
 		v    *Verdict
-		sent []*event
-	}{{&s.report.Requester, s.sent}, {&s.report.Responder, s.answered}} {
+		sent []*conversation.Transmission
+	}{{&s.report.Requester, s.Sent}, {&s.report.Responder, s.RepliesSent}} {
 		for i, e := range side.sent {
 			if known && e.SrcPort != port {
 				side.v.differ(e, "UDP source port", fmt.Sprint(e.SrcPort), fmt.Sprint(port))

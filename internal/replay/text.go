@@ -128,3 +128,10 @@ func (p *printer) printf(format string, a ...any) {
 		_, p.err = fmt.Fprintf(p.w, format, a...)
 	}
 }
+
+func bit(b bool) int {
+	if b {
+		return 1
+	}
+	return 0
+}

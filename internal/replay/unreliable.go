@@ -4,7 +4,9 @@ import (
 	"fmt"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
+	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -14,31 +16,14 @@ import (
 
 // unreliableStreams lets play have each stream of UC requests in a capture.
 func unreliableStreams(ps capture.Packets, play func(*stream) error) error {
-	byKey := map[flowKey]*flow{}
-	var flows []*flow
-	s := &sorter{asked: map[askedKey][]*run{}}
-	for i, p := range ps {
-		in := p.Opcode.Info()
-		if in.Service != packet.UC || !in.Request || unfit(p) != "" {
-			continue
-		}
-		k := flowKey{p.Src, p.Dst, p.BTH.DestQP}
-		f := byKey[k]
-		if f == nil {
-			f = &flow{key: k, number: len(flows)}
-			byKey[k] = f
-			flows = append(flows, f)
-		}
-		s.addRequest(f, &event{Packet: p, info: in, at: i, pos: i})
-	}
-	for _, f := range flows {
-		for _, r := range f.runs {
-			st := newStream(r, nil, talk{}, ps)
-			if st.lastWord = -1; len(st.messages) == 0 {
+	captured := conversation.New(ps, packet.UC)
+	for _, d := range captured.Directions {
+		streams, _ := captured.Streams(d)
+		for _, cs := range streams {
+			if len(cs.Messages) == 0 {
 				continue
 			}
-			st.report = &Stream{From: f.sender(), To: f.receiver(), Responder: newVerdict(), Requester: newVerdict()}
-			if err := play(st); err != nil {
+			if err := play(newStream(cs, d)); err != nil {
 				return err
 			}
 		}
@@ -49,15 +34,15 @@ func unreliableStreams(ps capture.Packets, play func(*stream) error) error {
 // unreliableScript makes the script of a UC stream: all its packets, as they were captured, with as much memory and as
 // many receives as they can want.
 func (s *stream) unreliableScript() *Script {
-	sc := &Script{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.mtu, FirstPSN: uint32(s.base) & packet.PSNMask,
+	sc := &Script{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
 		Access: ib.AccessRemoteWrite}
 	regions := map[uint32]int{}
 	longest := uint64(1)
 	length := uint64(0)
 	receives := 0
-	for _, e := range s.requests {
+	for _, e := range s.Requests {
 		va, n, key, ok := target(e)
-		st := Step{Packet: e.Packet, Header: e.Header, PSN: e.psn - s.base, End: e.end() - s.base, Region: NoRegion, After: e.Time.Sub(s.requests[0].Time)}
+		st := Step{Packet: e.Packet, Header: e.Header, PSN: e.Seq - s.FirstSeq, End: e.End() - s.FirstSeq, Region: NoRegion, After: e.Time.Sub(s.Requests[0].Time)}
 		switch {
 		case !ok:
 		case n == 0 || va+n-1 < va:
@@ -72,13 +57,13 @@ func (s *stream) unreliableScript() *Script {
 			sc.Regions[i].include(va, n)
 			st.Region = i
 		}
-		if e.info.Position.StartsMessage() {
+		if e.Info.Position.StartsMessage() {
 			length = 0
 		}
 		length += uint64(len(e.Payload))
 		longest = max(longest, length)
 		// A receive for each message that wants one, and for each that begins: some may end in nothing.
-		if e.info.Kind == packet.KindSend && e.info.Position.StartsMessage() || e.info.Kind == packet.KindWrite && e.info.ConsumesRecv {
+		if e.Info.Kind == packet.KindSend && e.Info.Position.StartsMessage() || e.Info.Kind == packet.KindWrite && e.Info.ConsumesRecv {
 			receives++
 		}
 		st.MinReceives, st.MaxReceives = receives, receives
@@ -100,20 +85,20 @@ func (r *Region) include(va, n uint64) {
 // judgeUnreliable holds what the live program received against what one on softroce would have: all that was sent has
 // to have arrived.
 func (l *Session) judgeUnreliable() (*Stream, error) {
-	run := &run{}
+	var requests []*conversation.Transmission
 	for i, p := range l.Packets {
 		in := p.Opcode.Info()
-		if in.Service == packet.UC && in.Request && unfit(p) == "" && p.Src == l.Player.Addr && p.Dst == l.Peer.Addr && p.BTH.DestQP == l.Peer.QPN {
-			run.events = append(run.events, &event{Packet: p, info: in, at: i, pos: i})
+		if in.Service == packet.UC && in.Request && conversation.Usable(p) == nil && p.Src == l.Player.Addr && p.Dst == l.Peer.Addr && p.BTH.DestQP == l.Peer.QPN {
+			requests = append(requests, conversation.NewTransmission(p, i))
 		}
 	}
 	var completions []transport.Completion
-	r, err := l.responder(run, nil, func(c *transport.Completion) { completions = append(completions, *c) })
+	r, err := l.responder(requests, nil, func(c *transport.Completion) { completions = append(completions, *c) })
 	if err != nil {
 		return nil, err
 	}
-	for _, e := range r.s.requests {
-		l.until(r, e.at)
+	for _, e := range r.s.Requests {
+		l.until(r, e.Index)
 		r.v.Compared++
 		r.receive(r.prepare(e, nil), e.Payload)
 		r.lent.settle()
@@ -126,11 +111,11 @@ func (l *Session) judgeUnreliable() (*Stream, error) {
 
 // unreliableAnswers makes the script of a UC stream's work.
 func (s *stream) unreliableAnswers() (*AnswerScript, error) {
-	if s.messages[0].kind == packet.KindNone {
-		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.base))
+	if s.Messages[0].Kind == packet.KindNone {
+		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.FirstSeq))
 	}
-	w := &answerwriter{s: s, AnswerScript: &AnswerScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.mtu,
-		FirstPSN: uint32(s.base) & packet.PSNMask}}
+	w := &answerwriter{s: s, AnswerScript: &AnswerScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
+		FirstPSN: uint32(s.FirstSeq) & packet.PSNMask}}
 	w.passes()
 	w.work()
 	w.jobs()

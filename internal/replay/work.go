@@ -3,6 +3,7 @@ package replay
 import (
 	"fmt"
 
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/packet"
@@ -33,41 +34,41 @@ const maxPieces = 8
 
 // rebuild makes a work request of each message, in order.
 func rebuild(s *stream) *work {
-	w := &work{mtu: int64(s.mtu), maxSGE: 1}
-	for _, m := range s.messages {
+	w := &work{mtu: int64(s.PathMTU), maxSGE: 1}
+	for _, m := range s.Messages {
 		w.add(m)
 	}
 	return w
 }
 
-func (w *work) add(m *message) {
-	if m.kind == packet.KindNone || m.broken != nil || w.scattered(m) {
-		m.kind = packet.KindNone
-		w.fill(m.n)
+func (w *work) add(m *conversation.Message) {
+	if m.Kind == packet.KindNone || m.Broken != nil || w.scattered(m) {
+		m.Kind = packet.KindNone
+		w.fill(m.NumPSNs)
 		return
 	}
-	wr := transport.SendWR{ID: uint64(len(w.wrs)), RemoteAddr: m.parts[0].RETH.VA, RKey: m.parts[0].RETH.RKey}
-	last := m.parts[len(m.parts)-1]
-	imm := last.info.Headers&packet.HasImmDt != 0
+	wr := transport.SendWR{ID: uint64(len(w.wrs)), RemoteAddr: m.Packets[0].RETH.VA, RKey: m.Packets[0].RETH.RKey}
+	last := m.Packets[len(m.Packets)-1]
+	imm := last.Info.Headers&packet.HasImmDt != 0
 	if imm {
 		wr.Imm = last.Imm
 	}
-	if last.Solicited && last.info.Position.EndsMessage() {
+	if last.Solicited && last.Info.Position.EndsMessage() {
 		wr.Flags |= ib.SendSolicited
 	}
-	switch m.kind {
+	switch m.Kind {
 	case packet.KindSend:
 		wr.Opcode = ib.WRSend + ib.WROpcode(bit(imm))
-		if last.info.Headers&packet.HasIETH != 0 {
+		if last.Info.Headers&packet.HasIETH != 0 {
 			wr.Opcode, wr.Imm = ib.WRSendWithInv, last.Invalidate
 		}
 		w.payload(m, w.sendLength(m, last))
 	case packet.KindWrite:
 		wr.Opcode = ib.WRRDMAWrite + ib.WROpcode(bit(imm))
-		w.payload(m, int64(m.parts[0].RETH.Length))
+		w.payload(m, int64(m.Packets[0].RETH.Length))
 	case packet.KindRead:
 		wr.Opcode = ib.WRRDMARead
-		w.unknown(int64(m.parts[0].RETH.Length))
+		w.unknown(int64(m.Packets[0].RETH.Length))
 	case packet.KindFlush:
 		wr.Opcode = ib.WRFlush
 		wr.Flush = transport.Flush{Length: last.RETH.Length, Placement: last.FETH.Placement, Selectivity: last.FETH.Selectivity}
@@ -77,23 +78,23 @@ func (w *work) add(m *message) {
 	case packet.KindCompareSwap, packet.KindFetchAdd:
 		a := &last.Atomic
 		wr.RemoteAddr, wr.RKey, wr.Opcode, wr.CompareAdd = a.VA, a.RKey, ib.WRAtomicFetchAndAdd, a.SwapAdd
-		if m.kind == packet.KindCompareSwap {
+		if m.Kind == packet.KindCompareSwap {
 			wr.Opcode, wr.CompareAdd, wr.Swap = ib.WRAtomicCmpAndSwp, a.Compare, a.SwapAdd
 		}
 		w.unknown(atomicLen)
 	default: // an operation that softroce does not have
-		m.kind = packet.KindNone
-		w.fill(m.n)
+		m.Kind = packet.KindNone
+		w.fill(m.NumPSNs)
 		return
 	}
 	w.wrs = append(w.wrs, wr)
 }
 
 // scattered reports whether a message has too many gaps to be put together.
-func (w *work) scattered(m *message) bool {
+func (w *work) scattered(m *conversation.Message) bool {
 	n := 1
-	for i := 1; i < len(m.parts); i++ {
-		if m.parts[i].psn != m.parts[i-1].psn+1 {
+	for i := 1; i < len(m.Packets); i++ {
+		if m.Packets[i].Seq != m.Packets[i-1].Seq+1 {
 			n += 2
 		}
 	}
@@ -102,15 +103,15 @@ func (w *work) scattered(m *message) bool {
 
 // sendLength infers the bytes of a SEND. Where its last packet is not in the capture, it
 // is longer than what is.
-func (w *work) sendLength(m *message, last *event) int64 {
-	if !last.info.Position.EndsMessage() {
-		return min(m.n*w.mtu+1, transport.MaxMessage)
+func (w *work) sendLength(m *conversation.Message, last *conversation.Transmission) int64 {
+	if !last.Info.Position.EndsMessage() {
+		return min(m.NumPSNs*w.mtu+1, transport.MaxMessage)
 	}
 	n := min(int64(len(last.Payload)), w.mtu)
-	if m.n > 1 {
+	if m.NumPSNs > 1 {
 		n = max(n, 1)
 	}
-	return (m.n-1)*w.mtu + n
+	return (m.NumPSNs-1)*w.mtu + n
 }
 
 // fill makes work requests that take n PSNs, of which nothing else is known.
@@ -134,11 +135,11 @@ func (w *work) piece(at, size int64) {
 }
 
 // payload lays out the payload of a SEND or WRITE of length bytes.
-func (w *work) payload(m *message, length int64) {
+func (w *work) payload(m *conversation.Message, length int64) {
 	var pos int64 // bytes laid out
 	var run int64 // of them, those at the end of data that are no piece yet
-	for _, e := range m.parts {
-		at := (e.psn - m.first) * w.mtu
+	for _, e := range m.Packets {
+		at := (e.Seq - m.First) * w.mtu
 		size := min(w.mtu, length-at)
 		if size <= 0 {
 			break

@@ -1,0 +1,14 @@
+// Package conversation reconstructs the conversations of a capture: which packets belong to the same
+// pair of queue pairs, which requests and replies form a stream, and which packets form a message. The
+// judges of captures (internal/check, internal/replay) build on it and add only their judgement.
+//
+//  1. Survey (survey.go) sorts packets into flows, one for each queue pair that packets go to, and
+//     finds the flow in the opposite direction. It reads one packet at a time, in bounded memory.
+//  2. PathMTU (mtu.go) infers the path MTU from payload lengths and from the PSNs of READs.
+//  3. Unwrap (psn.go) counts PSNs on where 24 bits wrap.
+//  4. Capture (capture.go) holds a whole capture and splits it into streams: the requests of one queue
+//     pair and the replies to them (stream.go), in the order in which they were sent, without the
+//     copies that the network made.
+//  5. A capture may begin in the middle of a connection. begin.go finds the first PSN and MSN that a
+//     stream can be judged from, and message.go assembles its messages.
+package conversation

@@ -1,0 +1,240 @@
+package conversation
+
+import (
+	"bytes"
+	"cmp"
+	"slices"
+	"time"
+
+	"softroce/capture"
+	"softroce/packet"
+)
+
+// A Transmission is a packet of a stream, as captured.
+type Transmission struct {
+	*capture.Packet
+	Info  *packet.Info
+	Index int // in the capture
+
+	// SentBefore is the index in the capture before which the packet was sent: its own, or that of a
+	// packet which was sent after it and captured before it.
+	SentBefore int
+	Seq        int64 // unwrapped PSN
+	NumPSNs    int64 // PSNs that a request takes
+	Copy       bool  // the network duplicated the packet sent before
+
+	Next *Transmission // the requester's next transmission of a request with this PSN, nil if there is none
+}
+
+// NewTransmission returns the packet with an index in the capture as a transmission whose stream is not known.
+func NewTransmission(p *capture.Packet, index int) *Transmission {
+	return &Transmission{Packet: p, Info: p.Opcode.Info(), Index: index, SentBefore: index}
+}
+
+// End returns the unwrapped PSN after a request's last.
+func (t *Transmission) End() int64 { return t.Seq + t.NumPSNs }
+
+// IsNAK reports whether a reply is an RNR NAK or a NAK.
+func (t *Transmission) IsNAK() bool { return t.Info.Kind == packet.KindAck && !t.AETH.Syndrome.IsACK() }
+
+// IsFatal reports whether a reply is a NAK that ends the connection.
+func (t *Transmission) IsFatal() bool {
+	s := t.AETH.Syndrome
+	return t.Info.Kind == packet.KindAck && s.IsNAK() && s != packet.NAKSequence
+}
+
+// HasResponse reports whether requests of a kind have a response of their own, which an ACK does not replace.
+func HasResponse(k packet.Kind) bool {
+	switch k {
+	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
+		return true
+	}
+	return false
+}
+
+// A Stream is the requests of one queue pair and the replies of its peer. Each is there in two orders: that
+// of the capture, in which the receiver has them, and that in which they were sent.
+type Stream struct {
+	Requests    []*Transmission // in the order of the capture
+	Sent        []*Transmission // requests in the order in which they were sent, without copies
+	Replies     []*Transmission // in the order of the capture
+	RepliesSent []*Transmission // replies in the order in which they were sent, without copies
+	Ordered     bool            // the order of RepliesSent is certain
+	PathMTU     int             // bytes
+	FirstSeq    int64           // the first unwrapped PSN that can be judged
+	FirstMSN    uint32          // messages that were completed before FirstSeq, modulo 2^24
+	Messages    []*Message
+	LastNew     int  // index of the last request that was not a retransmission
+	Refused     bool // one of the queue pairs sent a NAK that ends the connection
+	LastIndex   int  // index of the last packet that the responder's queue pair sent, requests included; -1: none
+
+	packets  capture.Packets // the whole capture
+	activity activity
+}
+
+// newStream puts the requests of a run and the replies to them in order.
+func newStream(requests, replies []*Transmission, c *Capture) *Stream {
+	s := &Stream{Requests: requests, Replies: replies, packets: c.Packets, activity: c.activity}
+	s.PathMTU = pathMTU(requests, replies)
+	s.unwrap(int64(Origin) + int64(requests[0].BTH.PSN))
+	s.Sent, _ = sendOrder(s.Requests)
+	s.RepliesSent, s.Ordered = sendOrder(s.Replies)
+	s.findFirst()
+	s.begin()
+	for s.FirstMSN != 0 && s.moveFirst() {
+		s.begin()
+	}
+	s.linkRetransmissions()
+	return s
+}
+
+// NewKnown returns a stream of which the beginning is known: its path MTU, and that the first request has the
+// PSN first and begins a message.
+func NewKnown(requests, replies []*Transmission, ps capture.Packets, mtu int, first uint32) *Stream {
+	s := &Stream{Requests: requests, Replies: replies, packets: ps, activity: activity{}, PathMTU: mtu, LastIndex: -1}
+	s.FirstSeq = int64(Origin) + int64(first)
+	s.unwrap(s.FirstSeq)
+	s.Sent, _ = sendOrder(s.Requests)
+	s.RepliesSent, s.Ordered = sendOrder(s.Replies)
+	s.assemble()
+	s.linkRetransmissions()
+	for _, t := range replies {
+		s.LastIndex = t.Index
+		s.Refused = s.Refused || t.IsFatal()
+	}
+	return s
+}
+
+// pathMTU infers the path MTU of a stream. See PathMTU.
+func pathMTU(requests, replies []*Transmission) int {
+	var m PathMTU
+	for _, l := range [][]*Transmission{requests, replies} {
+		for _, t := range l {
+			m.Add(&t.Header, len(t.Payload))
+		}
+	}
+	mtu, _ := m.Value()
+	return mtu
+}
+
+// memoryStays is how long memory is assumed to stay unchanged while the programs of both ends exchange no
+// message: longer than a round trip, shorter than a person takes to start the next program.
+const memoryStays = time.Second
+
+// MayHaveChanged reports whether something outside the connection may have changed the responder's memory
+// between an index in the capture and a reply: a program had enough time, or received or sent a
+// message.
+func (s *Stream) MayHaveChanged(since int, reply *Transmission) bool {
+	if since < 0 || since >= len(s.packets) {
+		return true
+	}
+	return s.activity.between(s.Requests[0].Dst, since, reply.Index) || reply.Time.Sub(s.packets[since].Time) > memoryStays
+}
+
+// unwrap unwraps the PSN of every packet. Requests and replies advance together.
+func (s *Stream) unwrap(near int64) {
+	req, rep := s.Requests, s.Replies
+	for len(req) > 0 || len(rep) > 0 {
+		var e *Transmission
+		if len(rep) == 0 || len(req) > 0 && req[0].Index < rep[0].Index {
+			e, req = req[0], req[1:]
+		} else {
+			e, rep = rep[0], rep[1:]
+		}
+		e.Seq = Unwrap(e.BTH.PSN, near)
+		e.NumPSNs = 1
+		if !e.Info.Request {
+			continue
+		}
+		if e.Info.Kind == packet.KindRead {
+			e.NumPSNs = int64(packet.PSNCount(e.RETH.Length, s.PathMTU))
+		}
+		// A damaged READ may claim more PSNs than a NIC has outstanding.
+		near = max(near, min(e.End(), e.Seq+MaxPSNStep))
+	}
+}
+
+// linkRetransmissions sets Next of every request.
+func (s *Stream) linkRetransmissions() {
+	last := map[int64]*Transmission{}
+	for _, e := range s.Requests {
+		if e.Copy {
+			continue
+		}
+		if before := last[e.Seq]; before != nil {
+			before.Next = e
+		}
+		last[e.Seq] = e
+	}
+}
+
+// sendOrder returns packets of one sender in the order in which they were sent, without the copies that
+// the network made. Where the IPv4 Identification counts up it shows the order, and certain is
+// true; otherwise it is the order of the capture.
+func sendOrder(captured []*Transmission) (sent []*Transmission, certain bool) {
+	ids, counts := identifications(captured)
+	order := slices.Clone(captured)
+	if counts {
+		slices.SortStableFunc(order, func(a, b *Transmission) int { return cmp.Compare(ids[a], ids[b]) })
+	}
+	for i, e := range order {
+		if i > 0 && copyOf(order[i-1], e, counts) {
+			e.Copy = true
+			continue
+		}
+		sent = append(sent, e)
+	}
+	for i := len(sent) - 2; i >= 0; i-- {
+		sent[i].SentBefore = min(sent[i].Index, sent[i+1].SentBefore)
+	}
+	return sent, counts
+}
+
+// copyWithin is how soon after a packet the network's copy of it arrives, where no Identification
+// distinguishes a copy from a retransmission. No local ACK timeout in use is so short.
+const copyWithin = time.Millisecond
+
+// copyOf reports whether b, which arrived after a, is a copy of it that the network made.
+func copyOf(a, b *Transmission, counts bool) bool {
+	if !bytes.Equal(a.IP, b.IP) {
+		return false
+	}
+	return counts || b.Time.Sub(a.Time) < copyWithin
+}
+
+const (
+	// maxReordered bounds by how many packets another one is overtaken. Identifications that go back
+	// further are random.
+	maxReordered = 512
+
+	// minIdentifications is how many packets are needed to see that Identifications count up.
+	minIdentifications = 4
+)
+
+// identifications unwraps the IPv4 Identifications of packets, and reports whether they count up, so that
+// they show the order in which the packets were sent.
+func identifications(es []*Transmission) (ids map[*Transmission]int64, count bool) {
+	ids = make(map[*Transmission]int64, len(es))
+	seen := make(map[int64]*Transmission, len(es))
+	var newest int64
+	up := 0
+	for i, e := range es {
+		if !e.Src.Is4() {
+			return nil, false
+		}
+		id := newest + int64(int16(e.ID-uint16(newest)))
+		if i == 0 {
+			id = int64(e.ID) + 1<<16
+			newest = id
+		}
+		if other := seen[id]; other != nil && !bytes.Equal(other.IP, e.IP) || id < newest-maxReordered {
+			return nil, false
+		}
+		if id > newest {
+			up++
+			newest = id
+		}
+		ids[e], seen[id] = id, e
+	}
+	return ids, len(es) >= minIdentifications && 2*up > len(es)
+}

@@ -1,0 +1,254 @@
+package conversation
+
+import (
+	"cmp"
+	"fmt"
+	"net/netip"
+	"slices"
+
+	"softroce/capture"
+	"softroce/packet"
+)
+
+// Bounds on what a survey remembers of a capture.
+const (
+	maxFlows    = 1 << 14 // further flows are not in the survey
+	maxRequests = 1 << 16 // PSNs of requests that wait for a reply; twice as many for a short time
+	maxPerPSN   = 8       // flows with a request of one PSN between two hosts
+	maxPeers    = 8       // flows that may be the opposite direction of one flow
+)
+
+// A FlowKey names the packets that go to one queue pair. RC, UC and XRC packets do not carry the number of
+// the sending queue pair. A capture of several interfaces may hold a packet once for each interface:
+// these are different flows.
+type FlowKey struct {
+	Interface int
+	Src, Dst  netip.Addr
+	QPN       uint32 // of the destination
+}
+
+// KeyOf returns the flow of a packet.
+func KeyOf(p *capture.Packet) FlowKey { return FlowKey{p.Interface, p.Src, p.Dst, p.DestQP} }
+
+func (k FlowKey) String() string { return fmt.Sprintf("%v > %v QP %#x", k.Src, k.Dst, k.QPN) }
+
+// A Flow is the packets from a host to a queue pair: requests of the sending queue pair, and its replies
+// to the requests of the other one.
+type Flow struct {
+	FlowKey
+	Number   int    // in the order of their first packets
+	PKey     uint16 // of the first packet
+	SrcPort  uint16 // UDP source port of the first packet
+	Peer     *Flow  // the opposite direction of the connection, nil if it is not known
+	MTU      PathMTU
+	reliable bool // RC or XRC
+	votes    map[*Flow]int
+}
+
+// PathMTU infers the path MTU from the packets of both directions.
+func (f *Flow) PathMTU() *PathMTU {
+	m := f.MTU
+	if f.Peer != nil && f.Peer != f {
+		m.Merge(&f.Peer.MTU)
+	}
+	return &m
+}
+
+// HasFlow reports whether packets of a service belong to a flow.
+func HasFlow(s packet.Service) bool { return s == packet.RC || s == packet.UC || s == packet.XRC }
+
+// A Survey sorts packets into flows and finds the two directions of each connection.
+//
+// The PSN of a reply is that of a request in the opposite direction. Starting PSNs are random in 24 bits,
+// so few requests of other connections match by chance: every reply votes for the flows that sent
+// a request with its PSN, and the pairs with most votes win. How much a vote counts depends on
+// whether the kinds of request and reply fit.
+type Survey struct {
+	flows  map[FlowKey]*Flow
+	list   []*Flow
+	recent map[requestKey][]sentRequest
+	older  map[requestKey][]sentRequest // the generation before
+}
+
+// A requestKey finds requests between two hosts by PSN, whatever their queue pairs.
+type requestKey struct {
+	iface    int
+	src, dst netip.Addr
+	psn      uint32
+}
+
+// A sentRequest is a request that a reply may answer.
+type sentRequest struct {
+	flow   *Flow
+	info   *packet.Info
+	ackReq bool
+}
+
+// NewSurvey returns a survey without packets.
+func NewSurvey() *Survey {
+	return &Survey{flows: map[FlowKey]*Flow{}, recent: map[requestKey][]sentRequest{}}
+}
+
+// Flows returns the flows in the order of their first packets.
+func (s *Survey) Flows() []*Flow { return s.list }
+
+// Flow returns the flow of a packet, nil if the survey does not have it.
+func (s *Survey) Flow(p *capture.Packet) *Flow { return s.flows[KeyOf(p)] }
+
+// Add takes the next packet of the capture into account. Packets that are damaged, or of a service without
+// flows, are ignored.
+func (s *Survey) Add(p *capture.Packet) {
+	if p.Err != nil || !p.ICRCOK() || !HasFlow(p.Opcode.Service()) {
+		return
+	}
+	f := s.add(p)
+	if f == nil {
+		return
+	}
+	f.MTU.Add(&p.Header, len(p.Payload))
+	f.reliable = f.reliable || p.Opcode.Service() != packet.UC
+	if in := p.Opcode.Info(); in.Request {
+		s.remember(sentRequest{f, in, p.AckReq}, requestKey{p.Interface, p.Src, p.Dst, p.PSN})
+	} else {
+		s.vote(f, p)
+	}
+}
+
+// add returns the flow of a packet, which it adds if there is room; otherwise it returns nil.
+func (s *Survey) add(p *capture.Packet) *Flow {
+	k := KeyOf(p)
+	f := s.flows[k]
+	if f == nil {
+		if len(s.list) == maxFlows {
+			return nil
+		}
+		f = &Flow{FlowKey: k, Number: len(s.list), SrcPort: p.SrcPort, PKey: p.PKey, votes: map[*Flow]int{}}
+		s.flows[k] = f
+		s.list = append(s.list, f)
+	}
+	return f
+}
+
+func (s *Survey) remember(r sentRequest, k requestKey) {
+	if len(s.recent) >= maxRequests {
+		s.older, s.recent = s.recent, map[requestKey][]sentRequest{}
+	}
+	list := s.recent[k]
+	for i := range list {
+		if list[i].flow == r.flow {
+			list[i] = r
+			return
+		}
+	}
+	if len(list) < maxPerPSN {
+		s.recent[k] = append(list, r)
+	}
+}
+
+// vote counts the reply p of flow f for the flows whose request it may answer, and against those whose
+// request it cannot answer. Some NICs use the same UDP source port in both directions, which
+// counts one vote more.
+func (s *Survey) vote(f *Flow, p *capture.Packet) {
+	back := requestKey{p.Interface, p.Dst, p.Src, p.PSN}
+	for _, list := range [][]sentRequest{s.recent[back], s.older[back]} {
+		for _, r := range list {
+			if _, ok := f.votes[r.flow]; !ok && len(f.votes) == maxPeers {
+				continue
+			}
+			n := r.votes(p.Opcode.Info().Kind)
+			if n > 0 && f.SrcPort == r.flow.SrcPort {
+				n++
+			}
+			f.votes[r.flow] += n
+		}
+	}
+}
+
+// votes returns how strongly a reply of a kind suggests that it answers r.
+func (r sentRequest) votes(by packet.Kind) int {
+	const certain, likely, unlikely = 8, 3, 1
+	fits := false
+	switch r.info.Kind {
+	case packet.KindRead, packet.KindFlush, packet.KindAtomicWrite:
+		fits = by == packet.KindReadResponse
+	case packet.KindCompareSwap, packet.KindFetchAdd:
+		fits = by == packet.KindAtomicAck
+	default:
+		fits = by == packet.KindAck && r.ackReq
+	}
+	switch {
+	case by == packet.KindAck && fits:
+		return likely
+	case by == packet.KindAck:
+		return unlikely // a NAK, or it also acknowledges earlier requests
+	case fits:
+		return certain
+	case r.info.Kind == packet.KindSend || r.info.Kind == packet.KindWrite:
+		return -certain
+	}
+	return 0
+}
+
+// A pairing is two flows that may be the two directions of a connection.
+type pairing struct {
+	a, b  *Flow
+	votes int
+}
+
+// Pair finds the opposite direction of each flow, pairs with most votes first. Flows without a vote are
+// paired by their UDP source port: see pairByPort.
+func (s *Survey) Pair() {
+	both := map[[2]*Flow]int{}
+	for _, f := range s.list {
+		for g, n := range f.votes {
+			a, b := f, g
+			if a.Number > b.Number {
+				a, b = b, a
+			}
+			both[[2]*Flow{a, b}] += n
+		}
+	}
+	var ps []pairing
+	for k, n := range both {
+		ps = append(ps, pairing{k[0], k[1], n})
+	}
+	slices.SortFunc(ps, func(x, y pairing) int {
+		return cmp.Or(cmp.Compare(y.votes, x.votes), cmp.Compare(x.a.Number, y.a.Number), cmp.Compare(x.b.Number, y.b.Number))
+	})
+	for _, p := range ps {
+		if p.votes > 0 {
+			p.join()
+		}
+	}
+	s.pairByPort()
+	s.recent, s.older = nil, nil
+}
+
+func (p pairing) join() {
+	if p.a.Peer == nil && p.b.Peer == nil {
+		p.a.Peer, p.b.Peer = p.b, p.a
+	}
+}
+
+// pairByPort pairs reliable flows that have no request and reply in common, if each is the only one of its
+// direction with the same UDP source port.
+func (s *Survey) pairByPort() {
+	type path struct {
+		iface    int
+		src, dst netip.Addr
+		port     uint16
+	}
+	single := map[path][]*Flow{}
+	for _, f := range s.list {
+		if f.Peer == nil && f.reliable {
+			k := path{f.Interface, f.Src, f.Dst, f.SrcPort}
+			single[k] = append(single[k], f)
+		}
+	}
+	for k, fs := range single {
+		back := single[path{k.iface, k.dst, k.src, k.port}]
+		if len(fs) == 1 && len(back) == 1 && fs[0] != back[0] {
+			pairing{a: fs[0], b: back[0]}.join()
+		}
+	}
+}
