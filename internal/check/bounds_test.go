@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -26,17 +27,15 @@ func sendTo(no int, qpn, psn uint32) capture.Record {
 
 func TestWhatIsRememberedOfAStreamIsBounded(t *testing.T) {
 	const n = 3 * maxHistory
-	s := newSurvey()
 	var rs []capture.Record
 	for i := range n {
 		rs = append(rs, sendTo(i+1, 17, uint32(i*3)))
-		s.record(rs[i])
 	}
-	s.pair()
-	j := &judgement{Report: newReport(), survey: s}
+	fs := survey(yield(rs))
+	j := &judgement{Report: newReport(), flows: fs}
 	for _, r := range rs {
 		j.record(r)
-		if got := len(s.list[0].stream.reqs); got > maxHistory || got != j.requests {
+		if got := len(fs.list[0].stream.reqs); got > maxHistory || got != j.requests {
 			t.Fatalf("%d requests, counted as %d", got, j.requests)
 		}
 	}
@@ -44,11 +43,11 @@ func TestWhatIsRememberedOfAStreamIsBounded(t *testing.T) {
 
 func TestFlowsBeyondTheBoundAreSaidNotToBeJudged(t *testing.T) {
 	var rs []capture.Record
-	for i := range maxFlows + 10 {
+	for i := range conversation.MaxFlows + 10 {
 		rs = append(rs, sendTo(i+1, uint32(i+17), 1))
 	}
 	r := Records(rs)
-	if r.Total != 0 || r.Flows != maxFlows || len(r.Notes) != 1 || r.Notes[0].Kind != noteMany.ID || r.Notes[0].Count != 10 {
+	if r.Total != 0 || r.Flows != conversation.MaxFlows || len(r.Notes) != 1 || r.Notes[0].Kind != noteMany.ID || r.Notes[0].Count != 10 {
 		t.Error(r)
 	}
 }

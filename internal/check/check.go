@@ -4,6 +4,7 @@ import (
 	"iter"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 )
 
 // records yields the frames of a capture; it can be asked for them again.
@@ -35,7 +36,13 @@ func File(name string) (*Report, error) {
 
 // Records judges frames that were captured in this order.
 func Records(rs []capture.Record) *Report {
-	report, _ := judge(func() iter.Seq2[capture.Record, error] {
+	report, _ := judge(yield(rs))
+	return report
+}
+
+// yield returns frames in memory as records.
+func yield(rs []capture.Record) records {
+	return func() iter.Seq2[capture.Record, error] {
 		return func(yield func(capture.Record, error) bool) {
 			for _, r := range rs {
 				if !yield(r, nil) {
@@ -43,8 +50,7 @@ func Records(rs []capture.Record) *Report {
 				}
 			}
 		}
-	})
-	return report
+	}
 }
 
 // Packets is Records for packets that were parsed already, such as a Recorder's.
@@ -57,15 +63,7 @@ func Packets(ps capture.Packets) *Report {
 }
 
 func judge(rs records) (*Report, error) {
-	s := newSurvey()
-	for rec, err := range rs() {
-		if err != nil {
-			break // the second reading comes to it as well
-		}
-		s.record(rec)
-	}
-	s.pair()
-	j := &judgement{Report: newReport(), survey: s}
+	j := &judgement{Report: newReport(), flows: survey(rs)}
 	for rec, err := range rs() {
 		if err != nil {
 			j.finish()
@@ -75,4 +73,20 @@ func judge(rs records) (*Report, error) {
 	}
 	j.finish()
 	return j.Report, nil
+}
+
+// survey is the first pass over a capture: it finds the flows. It ends at the first error, which the second
+// pass reports.
+func survey(rs records) *flows {
+	s := conversation.NewSurvey()
+	for rec, err := range rs() {
+		if err != nil {
+			break
+		}
+		if p, err := capture.Parse(rec); err == nil {
+			s.Add(p)
+		}
+	}
+	s.Pair()
+	return newFlows(s)
 }

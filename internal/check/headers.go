@@ -3,6 +3,7 @@ package check
 import (
 	"encoding/binary"
 
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -135,7 +136,7 @@ func (j *judgement) lengths(p *seen) {
 			j.bad(p, rulePayload, "%v with %d bytes", p.Opcode, n)
 		}
 	case in.Position == packet.First || in.Position == packet.Middle:
-		if n != mtu && known || !validMTU(n) {
+		if n != mtu && known || !conversation.ValidMTU(n) {
 			j.bad(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
 		}
 	case n > mtu || in.Position == packet.Last && n == 0:

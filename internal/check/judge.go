@@ -6,13 +6,14 @@ import (
 	"slices"
 
 	"softroce/capture"
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
 // judgement is the second reading of a capture.
 type judgement struct {
 	*Report
-	*survey
+	*flows
 	requests int // remembered, of all streams
 }
 
@@ -44,8 +45,8 @@ func (j *judgement) record(rec capture.Record) {
 	}
 	j.RoCE++
 	p := &seen{Packet: cp, info: cp.Opcode.Info(), at: cp.Time.UnixNano()}
-	p.flow = j.flows[keyOf(cp)]
-	p.name = (&flow{flowKey: keyOf(cp)}).String()
+	p.flow = j.of(cp)
+	p.name = conversation.KeyOf(cp).String()
 	j.Services[service(cp.Opcode)]++
 	if !j.readable(p) {
 		return
@@ -109,8 +110,8 @@ func (j *judgement) connected(p *seen) {
 	j.constants(p)
 	late := f.order.late(p)
 	if !p.info.Request {
-		if f.partner != nil && !f.order.doubled(p) {
-			j.streamOf(f.partner).reply(p, late)
+		if f.peer != nil && !f.order.doubled(p) {
+			j.streamOf(f.peer).reply(p, late)
 		}
 		return
 	}
@@ -146,8 +147,8 @@ func (j *judgement) constants(p *seen) {
 		f.port = p.SrcPort
 	}
 	const membership = 0x8000
-	if f.partner != nil && (p.PKey^f.partner.pkey)&^membership != 0 {
-		j.bad(p, rulePKey, "P_Key %#04x, the other end's is %#04x", p.PKey, f.partner.pkey)
+	if f.peer != nil && (p.PKey^f.peer.PKey)&^membership != 0 {
+		j.bad(p, rulePKey, "P_Key %#04x, the other end's is %#04x", p.PKey, f.peer.PKey)
 	}
 	if p.TClass&3 == 3 && p.info.Request {
 		f.lastCE = p.No
@@ -163,10 +164,10 @@ func bit(b bool) int {
 
 func (j *judgement) finish() {
 	for _, f := range j.list {
-		if f.partner != nil && f.index < f.partner.index {
+		if f.peer != nil && f.Number < f.peer.Number {
 			j.Connections++
 		}
-		if f.lastCE != 0 && (f.partner == nil || f.partner.cnps == 0) {
+		if f.lastCE != 0 && (f.peer == nil || f.peer.cnps == 0) {
 			j.note(noteNoCNP, f.lastCE, f.String())
 		}
 		if f.stream != nil {

@@ -2,12 +2,9 @@ package check
 
 // Bounds on what is remembered of a capture, so that a hostile one does not take all memory.
 const (
-	maxFlows      = 1 << 14 // further ones are not judged
 	maxHistory    = 4096    // requests of one stream, the newest; a NIC has fewer in flight
 	maxRequests   = 1 << 19 // of all streams
 	fewRequests   = 32      // a stream's history once maxRequests are reached
-	maxRecent     = 1 << 17 // PSNs remembered to pair flows
-	maxPartners   = 8       // flows that a PSN may belong to, and that a flow may be paired with
 	maxAsks       = 8       // repeats of one READ from different places
 	maxViolations = 1000    // listed; all are counted
 	maxNotes      = 1000    // listed
@@ -46,9 +43,6 @@ const manyInFlight = 1024
 // manyDrains is how often everything that was sent has to be answered, until it is
 // certain that it is everything.
 const manyDrains = 16
-
-// farPSN is a step of PSNs that no loss explains: a new connection has begun.
-const farPSN = 1 << 20
 
 // lateIDs is how far behind the newest Identification a late packet's may be.
 const lateIDs = 1024

@@ -1,6 +1,9 @@
 package check
 
-import "softroce/packet"
+import (
+	"softroce/internal/conversation"
+	"softroce/packet"
+)
 
 // readResponse takes a response to a READ, or the empty one that answers FLUSH and
 // ATOMIC WRITE.
@@ -92,7 +95,7 @@ func (s *stream) fits(p *seen, r *request, seq int64) bool {
 		}
 	}
 	if opcode {
-		s.bad(p, ruleReadLength, "%v with PSN %d: %d bytes, of a READ of %d with PSN %d", p.Opcode, p.PSN, len(p.Payload), r.length, wrapped(r.seq))
+		s.bad(p, ruleReadLength, "%v with PSN %d: %d bytes, of a READ of %d with PSN %d", p.Opcode, p.PSN, len(p.Payload), r.length, conversation.Wrap(r.seq))
 	} else {
 		s.bad(p, ruleReadOpcode, "%v with PSN %d, number %d of %d", p.Opcode, p.PSN, seq-r.seq+1, r.n)
 	}
@@ -121,7 +124,7 @@ func (s *stream) run(p *seen, r *request, seq int64) {
 		return
 	}
 	if r.runs == 0 && r.tx == 1 && s.positive >= r.end() {
-		s.bad(p, ruleReadOrder, "PSN %d after the answer to PSN %d", p.PSN, wrapped(s.positive))
+		s.bad(p, ruleReadOrder, "PSN %d after the answer to PSN %d", p.PSN, conversation.Wrap(s.positive))
 	}
 	if !p.info.Position.StartsMessage() {
 		if s.askedFrom(r, seq) {

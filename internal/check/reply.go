@@ -1,6 +1,9 @@
 package check
 
-import "softroce/packet"
+import (
+	"softroce/internal/conversation"
+	"softroce/packet"
+)
 
 // reply takes what the responder of the stream says.
 func (s *stream) reply(p *seen, when lateness) {
@@ -89,13 +92,13 @@ func (s *stream) wasSent(p *seen, seq int64) {
 		return
 	}
 	if seq >= s.next {
-		s.bad(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, wrapped(s.next-1))
+		s.bad(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, conversation.Wrap(s.next-1))
 		return
 	}
 	if r := s.holder(seq); r != nil && r.n == 0 && r.end() == s.solid {
 		return // the answer to a READ of unknown length
 	}
-	s.bad(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, wrapped(s.solid))
+	s.bad(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(s.solid))
 	s.skip(seq + 1)
 }
 
@@ -152,7 +155,7 @@ func (s *stream) ackOrder(p *seen, seq int64, when lateness) {
 		return
 	}
 	if when == onTime || when == unknown && p.at-s.ackAt > lateTime {
-		s.bad(p, ruleAckOrder, "ACK of PSN %d after that of %d", p.PSN, wrapped(s.ackHigh))
+		s.bad(p, ruleAckOrder, "ACK of PSN %d after that of %d", p.PSN, conversation.Wrap(s.ackHigh))
 	}
 }
 

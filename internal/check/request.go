@@ -1,6 +1,9 @@
 package check
 
-import "softroce/packet"
+import (
+	"softroce/internal/conversation"
+	"softroce/packet"
+)
 
 // request takes a request of RC or XRC.
 func (s *stream) request(p *seen, when lateness) {
@@ -62,7 +65,7 @@ func (s *stream) far(seq int64) bool {
 	if len(s.reqs) > 0 {
 		lowest = s.reqs[0].seq
 	}
-	return d > farPSN || seq < lowest-farPSN
+	return d > conversation.MaxPSNStep || seq < lowest-conversation.MaxPSNStep
 }
 
 // place finds or makes the record of the request p. repeat: it was there before. Where it
@@ -82,11 +85,11 @@ func (s *stream) place(p *seen, seq int64) (r *request, repeat, ok bool) {
 		if s.tail(p, r, seq) {
 			return r, true, true
 		}
-		s.bad(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, wrapped(r.seq), wrapped(r.end()-1))
+		s.bad(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, conversation.Wrap(r.seq), conversation.Wrap(r.end()-1))
 		return nil, false, false
 	}
 	r = s.insert(s.newRequest(p, seq))
-	s.alone = s.alone || r.answeredAlone()
+	s.alone = s.alone || conversation.HasResponse(r.info.Kind)
 	s.neighbours(p, r)
 	return r, false, true
 }
@@ -139,12 +142,11 @@ func (s *stream) neighbours(p *seen, r *request) {
 
 // follows holds that b may come behind a, and adds up the bytes of their message.
 func (s *stream) follows(p *seen, a, b *request) {
-	open := !a.info.Position.EndsMessage()
-	if open == b.info.Position.StartsMessage() || open && a.info.Kind != b.info.Kind {
-		s.bad(p, ruleSequence, "%v with PSN %d behind %v with PSN %d", b.Opcode, wrapped(b.seq), a.Opcode, wrapped(a.seq))
+	if !conversation.Follows(a.info, b.info) {
+		s.bad(p, ruleSequence, "%v with PSN %d behind %v with PSN %d", b.Opcode, conversation.Wrap(b.seq), a.Opcode, conversation.Wrap(a.seq))
 		return
 	}
-	if !open || a.offset < 0 {
+	if !conversation.Continues(a.info, b.info) || a.offset < 0 {
 		return
 	}
 	b.offset, b.total = a.offset+int64(a.payload), a.total
@@ -153,7 +155,7 @@ func (s *stream) follows(p *seen, a, b *request) {
 	}
 	sum := b.offset + int64(b.payload)
 	if ends := b.info.Position.EndsMessage(); ends && sum != b.total || !ends && sum >= b.total {
-		s.bad(p, ruleDMALength, "%v with PSN %d: %d bytes of %d so far", b.Opcode, wrapped(b.seq), sum, b.total)
+		s.bad(p, ruleDMALength, "%v with PSN %d: %d bytes of %d so far", b.Opcode, conversation.Wrap(b.seq), sum, b.total)
 	}
 }
 
@@ -189,11 +191,11 @@ func (s *stream) fresh(p *seen) {
 	if s.readGap.active {
 		s.readGap.news++
 		if s.readGap.news > maxHistory/16 || p.at-s.readGap.at > answerTime {
-			s.bad(p, ruleUnanswered, "the READ with PSN %d was not answered to its end, nor asked for again", wrapped(s.readGap.seq))
+			s.bad(p, ruleUnanswered, "the READ with PSN %d was not answered to its end, nor asked for again", conversation.Wrap(s.readGap.seq))
 			s.readGap.active = false
 		}
 	}
-	if s.flow.partner == nil || p.at-s.moved <= answerTime {
+	if s.flow.peer == nil || p.at-s.moved <= answerTime {
 		return // without a partner, answers go another way than past the capture
 	}
 	s.moved = p.at
@@ -203,7 +205,7 @@ func (s *stream) fresh(p *seen) {
 			continue
 		}
 		r.told = true
-		s.bad(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.Opcode, wrapped(r.seq), r.no, (p.at-r.at)/second)
+		s.bad(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.Opcode, conversation.Wrap(r.seq), r.no, (p.at-r.at)/second)
 		return
 	}
 }

@@ -1,5 +1,9 @@
 package check
 
+import (
+	"softroce/internal/conversation"
+)
+
 // resend takes a request, with PSN seq, that steps back behind others sent before it.
 func (s *stream) resend(p *seen, r *request, seq int64) {
 	s.backs++
@@ -20,7 +24,7 @@ func (s *stream) resend(p *seen, r *request, seq int64) {
 // causeless judges a resend that no reply of this capture explains: a timeout, or a
 // reply that was lost... before it came here, which none is.
 func (s *stream) causeless(p *seen, r *request) {
-	if s.lates > 0 || s.flow.partner == nil {
+	if s.lates > 0 || s.flow.peer == nil {
 		return // times mean little, or the cause went another way
 	}
 	d := p.at - r.at
@@ -58,7 +62,7 @@ func (s *stream) confirm(p *seen, seq int64, r *request) {
 	case b.nak && (!s.known.any || b.seq > s.known.seq):
 		s.known = known{true, b.seq, b.after}
 	case s.known.any && b.seq < s.known.seq && s.known.after < b.after/2:
-		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", wrapped(b.seq), wrapped(s.known.seq))
+		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", conversation.Wrap(b.seq), conversation.Wrap(s.known.seq))
 	}
 }
 
@@ -107,7 +111,7 @@ func (s *stream) judgeWaits() {
 			s.note(noteEarlyRNR, w.no, w.flow)
 			continue
 		}
-		s.violation(ruleRNRWait, w.no, w.flow, "PSN %d again after %d ns of %d", wrapped(w.seq), w.after, w.wait)
+		s.violation(ruleRNRWait, w.no, w.flow, "PSN %d again after %d ns of %d", conversation.Wrap(w.seq), w.after, w.wait)
 	}
 	s.shortWaits = nil
 }
@@ -117,7 +121,7 @@ func (s *stream) judgeWaits() {
 func (s *stream) skipped() {
 	if s.unordered.active && s.accepted >= s.unordered.want {
 		u := s.unordered
-		s.violation(ruleResendPSN, u.no, u.name, "begins at PSN %d, the NAK of packet %d names %d", wrapped(u.seq), u.nak, wrapped(u.want))
+		s.violation(ruleResendPSN, u.no, u.name, "begins at PSN %d, the NAK of packet %d names %d", conversation.Wrap(u.seq), u.nak, conversation.Wrap(u.want))
 		s.unordered.active = false
 	}
 }

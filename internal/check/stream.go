@@ -3,6 +3,7 @@ package check
 import (
 	"sort"
 
+	"softroce/internal/conversation"
 	"softroce/packet"
 )
 
@@ -149,20 +150,12 @@ type earlyReply struct {
 	psn uint32
 }
 
-// unwrapOffset keeps unwrapped PSNs positive.
-const unwrapOffset = 1 << 32
-
-// unwrap returns the PSN nearest to those in use.
-func (s *stream) unwrap(psn uint32) int64 {
-	return s.next + int64(packet.PSNDiff(psn, uint32(s.next)&packet.PSNMask))
-}
-
-// wrapped is the PSN as packets have it.
-func wrapped(seq int64) uint32 { return uint32(seq) & packet.PSNMask }
+// unwrap returns the unwrapped PSN nearest to those in use.
+func (s *stream) unwrap(psn uint32) int64 { return conversation.Unwrap(psn, s.next) }
 
 // start begins a stream at its first request, or at one that belongs to no stream before.
 func (s *stream) start(psn uint32) {
-	seq := int64(psn) + unwrapOffset
+	seq := int64(psn) + conversation.Origin
 	highest := seq - 1
 	if s.unasked.any {
 		highest = max(highest, seq+int64(packet.PSNDiff(s.unasked.psn, psn)))
@@ -264,7 +257,7 @@ func (s *stream) newRequest(p *seen, seq int64) request {
 func (s *stream) readPackets(length uint32) int64 {
 	switch {
 	case s.flow.mtu != 0:
-	case int64(length) <= int64(s.flow.onePacket()):
+	case int64(length) <= int64(s.flow.fits):
 		return 1
 	default:
 		return 0
@@ -282,16 +275,7 @@ func (r *request) sent(p *seen) {
 func (r *request) twin(p *seen) bool { return p.mark().doubles(r.mark) }
 
 // expects reports whether something has to answer r.
-func (r *request) expects() bool { return r.ackReq || r.answeredAlone() }
-
-// answeredAlone reports whether r has an answer of its own, which no later one covers.
-func (r *request) answeredAlone() bool {
-	switch r.info.Kind {
-	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
-		return true
-	}
-	return false
-}
+func (r *request) expects() bool { return r.ackReq || conversation.HasResponse(r.info.Kind) }
 
 // insert adds a request that was not seen before, and returns it.
 func (s *stream) insert(r request) *request {

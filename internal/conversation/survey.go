@@ -12,7 +12,7 @@ import (
 
 // Bounds on what a survey remembers of a capture.
 const (
-	maxFlows    = 1 << 14 // further flows are not in the survey
+	MaxFlows    = 1 << 14 // further flows are not in the survey
 	maxRequests = 1 << 16 // PSNs of requests that wait for a reply; twice as many for a short time
 	maxPerPSN   = 8       // flows with a request of one PSN between two hosts
 	maxPeers    = 8       // flows that may be the opposite direction of one flow
@@ -119,7 +119,7 @@ func (s *Survey) add(p *capture.Packet) *Flow {
 	k := KeyOf(p)
 	f := s.flows[k]
 	if f == nil {
-		if len(s.list) == maxFlows {
+		if len(s.list) == MaxFlows {
 			return nil
 		}
 		f = &Flow{FlowKey: k, Number: len(s.list), SrcPort: p.SrcPort, PKey: p.PKey, votes: map[*Flow]int{}}

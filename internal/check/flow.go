@@ -1,0 +1,53 @@
+package check
+
+import (
+	"softroce/capture"
+	"softroce/internal/conversation"
+)
+
+// A flow is what the judgement knows of a conversation.Flow.
+type flow struct {
+	*conversation.Flow
+	peer   *flow  // the opposite direction, nil if it is not known
+	mtu    int    // path MTU in bytes, 0 if no packet shows it
+	fits   int    // a payload length that the path MTU allows for certain
+	port   uint16 // UDP source port of the packet before
+	migReq bool   // of the packet before
+	seen   bool   // a packet of the flow was judged
+
+	stream *stream // its requests, nil before the first
+	order  order
+	lastCE int   // number of the last packet that is marked as congestion experienced
+	cnpAt  int64 // time of the last CNP
+	cnps   int
+}
+
+// flows are the flows of a capture.
+type flows struct {
+	byKey map[conversation.FlowKey]*flow
+	list  []*flow
+}
+
+// newFlows returns the flows that a survey has found.
+func newFlows(s *conversation.Survey) *flows {
+	fs := &flows{byKey: map[conversation.FlowKey]*flow{}}
+	for _, cf := range s.Flows() {
+		f := &flow{Flow: cf, port: cf.SrcPort}
+		m := cf.PathMTU()
+		f.fits = m.Fits()
+		if mtu, shown := m.Value(); shown {
+			f.mtu = mtu
+		}
+		fs.byKey[cf.FlowKey] = f
+		fs.list = append(fs.list, f)
+	}
+	for _, f := range fs.list {
+		if f.Peer != nil {
+			f.peer = fs.list[f.Peer.Number]
+		}
+	}
+	return fs
+}
+
+// of returns the flow of a packet, nil if there is none.
+func (fs *flows) of(p *capture.Packet) *flow { return fs.byKey[conversation.KeyOf(p)] }
