@@ -163,7 +163,7 @@ func (s *stream) atomicAck(p *seen, seq int64) {
 	if r == nil {
 		return
 	}
-	if k := r.info.Kind; k != packet.KindCompareSwap && k != packet.KindFetchAdd {
+	if k := r.info.Kind; !k.IsAtomic() {
 		s.bad(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.Opcode)
 		return
 	}

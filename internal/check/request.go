@@ -89,7 +89,7 @@ func (s *stream) place(p *seen, seq int64) (r *request, repeat, ok bool) {
 		return nil, false, false
 	}
 	r = s.insert(s.newRequest(p, seq))
-	s.alone = s.alone || conversation.HasResponse(r.info.Kind)
+	s.alone = s.alone || r.info.Kind.HasOwnResponse()
 	s.neighbours(p, r)
 	return r, false, true
 }

@@ -275,7 +275,7 @@ func (r *request) sent(p *seen) {
 func (r *request) twin(p *seen) bool { return p.mark().doubles(r.mark) }
 
 // expects reports whether something has to answer r.
-func (r *request) expects() bool { return r.ackReq || conversation.HasResponse(r.info.Kind) }
+func (r *request) expects() bool { return r.ackReq || r.info.Kind.HasOwnResponse() }
 
 // insert adds a request that was not seen before, and returns it.
 func (s *stream) insert(r request) *request {

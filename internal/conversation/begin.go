@@ -108,7 +108,7 @@ func (s *Stream) moveFirst() bool {
 			continue
 		}
 		last := end - 1
-		if m := s.MessageAt(last); m != nil && HasResponse(m.Kind) {
+		if m := s.MessageAt(last); m != nil && m.Kind.HasOwnResponse() {
 			last = m.First
 		}
 		if e := first[last]; e == nil && s.MessageAt(last) == nil || e != nil && e.Index >= by {

@@ -43,15 +43,6 @@ func (t *Transmission) IsFatal() bool {
 	return t.Info.Kind == packet.KindAck && s.IsNAK() && s != packet.NAKSequence
 }
 
-// HasResponse reports whether requests of a kind have a response of their own, which an ACK does not replace.
-func HasResponse(k packet.Kind) bool {
-	switch k {
-	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
-		return true
-	}
-	return false
-}
-
 // A Stream is the requests of one queue pair and the replies of its peer. Each is there in two orders: that
 // of the capture, in which the receiver has them, and that in which they were sent.
 type Stream struct {

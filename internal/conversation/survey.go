@@ -167,15 +167,7 @@ func (s *Survey) vote(f *Flow, p *capture.Packet) {
 // votes returns how strongly a reply of a kind suggests that it answers r.
 func (r sentRequest) votes(by packet.Kind) int {
 	const certain, likely, unlikely = 8, 3, 1
-	fits := false
-	switch r.info.Kind {
-	case packet.KindRead, packet.KindFlush, packet.KindAtomicWrite:
-		fits = by == packet.KindReadResponse
-	case packet.KindCompareSwap, packet.KindFetchAdd:
-		fits = by == packet.KindAtomicAck
-	default:
-		fits = by == packet.KindAck && r.ackReq
-	}
+	fits := by == r.info.Kind.Response() && (by != packet.KindAck || r.ackReq)
 	switch {
 	case by == packet.KindAck && fits:
 		return likely
@@ -183,7 +175,7 @@ func (r sentRequest) votes(by packet.Kind) int {
 		return unlikely // a NAK, or it also acknowledges earlier requests
 	case fits:
 		return certain
-	case r.info.Kind == packet.KindSend || r.info.Kind == packet.KindWrite:
+	case r.info.Kind.Response() == packet.KindAck:
 		return -certain
 	}
 	return 0

@@ -133,8 +133,7 @@ func (p *player) settle() {
 
 // complete reports whether a request is answered altogether.
 func (p *player) complete(s *replay.Step) bool {
-	switch s.Header.Opcode.Info().Kind {
-	case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
+	if s.Header.Opcode.Info().Kind.HasOwnResponse() {
 		for psn := s.PSN; psn < s.End; psn++ {
 			if !p.seen[psn] {
 				return false
@@ -171,8 +170,7 @@ func (p *player) full(s *replay.Step) bool {
 	}
 	kept := 0
 	for _, d := range p.due {
-		switch d.Header.Opcode.Info().Kind {
-		case packet.KindRead, packet.KindCompareSwap, packet.KindFetchAdd, packet.KindFlush, packet.KindAtomicWrite:
+		if d.Header.Opcode.Info().Kind.HasOwnResponse() {
 			kept++
 		}
 	}

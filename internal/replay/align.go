@@ -89,7 +89,7 @@ func (ev *evidence) tooLate(s *stream, j int, r *conversation.Transmission) bool
 }
 
 func sameKind(e, r *conversation.Transmission) bool {
-	return answeredKind(e.Info.Kind) && isAtomic(e.Info.Kind) == (r.Info.Kind == packet.KindAtomicAck)
+	return e.Info.Kind.HasOwnResponse() && e.Info.Kind.IsAtomic() == (r.Info.Kind == packet.KindAtomicAck)
 }
 
 // askedBefore returns the latest transmissions before r of what it answers.

@@ -46,7 +46,7 @@ type Job struct {
 }
 
 // Returns reports whether the work request has an answer of its own, which an ACK does not replace.
-func (j *Job) Returns() bool { return answeredKind(kindOf(j.Opcode)) }
+func (j *Job) Returns() bool { return kindOf(j.Opcode).HasOwnResponse() }
 
 // An Answer is one reply packet.
 type Answer struct {
@@ -152,7 +152,7 @@ func (w *answerwriter) passes() {
 		w.pass[e] = len(w.backs)
 		w.sent = append(w.sent, e)
 		w.byPSN[e.Seq] = append(w.byPSN[e.Seq], e)
-		if m := w.s.MessageAt(e.Seq); m != nil && answeredKind(e.Info.Kind) {
+		if m := w.s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
 			w.asked[m] = append(w.asked[m], e)
 		}
 	}
@@ -191,7 +191,7 @@ func (w *answerwriter) work() {
 		wr := built.wrs[i]
 		wr.Flags |= ib.SendSignaled
 		j := Job{SendWR: wr, PSN: m.First - w.s.FirstSeq, End: m.End() - w.s.FirstSeq, Packet: m.Packets[0].No}
-		if m.Kind == packet.KindRead || isAtomic(m.Kind) {
+		if m.Kind == packet.KindRead || m.Kind.IsAtomic() {
 			j.Length = uint32(sizes[i])
 		} else {
 			j.Payload = built.bytes(i, sizes[i])
@@ -267,7 +267,7 @@ func (w *answerwriter) cause(r *conversation.Transmission) (cause *conversation.
 		w.trains[r.Seq] = cause
 	}
 	first := w.byPSN[cause.Seq]
-	if answeredKind(cause.Info.Kind) {
+	if cause.Info.Kind.HasOwnResponse() {
 		if l := w.asked[w.s.MessageAt(cause.Seq)]; len(l) > 0 {
 			first = l
 		}
@@ -340,7 +340,7 @@ func (w *answerwriter) outstanding() uint8 {
 				}
 			}
 		}
-		if m := w.s.MessageAt(e.Seq); m != nil && answeredKind(e.Info.Kind) {
+		if m := w.s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
 			open[m.First] = m.End()
 		}
 		if most = max(most, len(open)); most >= usualRDAtomic {

@@ -265,7 +265,7 @@ func (ev *evidence) refusal(psn int64, from, to int, is func(packet.Syndrome) bo
 // gatherTrains finds out which transmission of a READ or an atomic each response answers.
 func (ev *evidence) gatherTrains(s *stream) {
 	for _, e := range s.Requests {
-		if m := s.MessageAt(e.Seq); m != nil && answeredKind(e.Info.Kind) {
+		if m := s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
 			ev.asked[m] = append(ev.asked[m], e)
 		}
 	}
@@ -292,13 +292,6 @@ func (ev *evidence) gatherTrains(s *stream) {
 		ev.tellLate(s)
 	}
 }
-
-// answeredKind reports whether a request has an answer of its own, which an ACK does not replace.
-func answeredKind(k packet.Kind) bool {
-	return k == packet.KindRead || k == packet.KindFlush || k == packet.KindAtomicWrite || isAtomic(k)
-}
-
-func isAtomic(k packet.Kind) bool { return k == packet.KindCompareSwap || k == packet.KindFetchAdd }
 
 // goesOn reports whether a response belongs to the train behind its last.
 func (t *train) goesOn(s *stream, r *conversation.Transmission) bool {

@@ -90,7 +90,7 @@ func isFatal(s packet.Syndrome) bool    { return s.IsNAK() && s != packet.NAKSeq
 // fateDuplicate: a READ or atomic that comes again and has an answer arrived. Others are
 // acknowledged once or several times, which nothing depends on.
 func (r *responding) fateDuplicate(e *conversation.Transmission) fate {
-	if answeredKind(e.Info.Kind) && r.ev.answerTo[e] == nil {
+	if e.Info.Kind.HasOwnResponse() && r.ev.answerTo[e] == nil {
 		return lost
 	}
 	return arrived
@@ -208,7 +208,7 @@ func (r *responding) fill(e *conversation.Transmission, answers *train, m *shado
 	if m.settled {
 		return
 	}
-	if answers == nil && isAtomic(e.Info.Kind) {
+	if answers == nil && e.Info.Kind.IsAtomic() {
 		if answers = r.ev.later(r.s, e); answers == nil {
 			m.doubt(e.Atomic.VA, 8)
 		}
@@ -224,7 +224,7 @@ func (r *responding) fill(e *conversation.Transmission, answers *train, m *shado
 			off := uint64(a.Seq-e.Seq) * uint64(r.s.PathMTU)
 			n := min(uint64(len(a.Payload)), uint64(e.RETH.Length)-min(off, uint64(e.RETH.Length)))
 			changed += m.learn(e.RETH.VA+off, a.Payload[:n], a.Index, free)
-		case isAtomic(e.Info.Kind) && a.Info.Kind == packet.KindAtomicAck && e.Seq == r.epsn && e.Atomic.VA%8 == 0:
+		case e.Info.Kind.IsAtomic() && a.Info.Kind == packet.KindAtomicAck && e.Seq == r.epsn && e.Atomic.VA%8 == 0:
 			changed += m.learn(e.Atomic.VA, native(a.OrigData), a.Index, free)
 		}
 	}

@@ -123,7 +123,7 @@ func (l *AnswerSession) messages(s *stream) {
 			if e := first[psn]; e != nil {
 				m.Packets = append(m.Packets, e)
 			}
-			if answeredKind(m.Kind) {
+			if m.Kind.HasOwnResponse() {
 				break
 			}
 		}

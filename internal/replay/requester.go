@@ -119,7 +119,7 @@ func (r *requesting) plan(w *work) (err error) {
 	r.next[len(r.s.Messages)] = len(r.s.Messages)
 	for i := len(r.s.Messages) - 1; i >= 0; i-- {
 		r.next[i] = r.next[i+1]
-		if answeredKind(r.s.Messages[i].Kind) {
+		if r.s.Messages[i].Kind.HasOwnResponse() {
 			r.next[i] = i
 		}
 	}

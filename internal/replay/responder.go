@@ -151,7 +151,7 @@ func (v *Verdict) unexplained() int {
 
 // sentAgain reports whether a READ or atomic was.
 func (s *stream) sentAgain() bool {
-	return slices.ContainsFunc(s.Sent, func(e *conversation.Transmission) bool { return e.Next != nil && answeredKind(e.Info.Kind) })
+	return slices.ContainsFunc(s.Sent, func(e *conversation.Transmission) bool { return e.Next != nil && e.Info.Kind.HasOwnResponse() })
 }
 
 func replayAssuming(s *stream, strict, astray bool) error {

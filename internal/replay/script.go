@@ -8,7 +8,6 @@ import (
 	"softroce/capture"
 	"softroce/internal/conversation"
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -319,7 +318,7 @@ func (w *scriptwriter) fed(e *conversation.Transmission, accepted bool) {
 	s := &w.Steps[len(w.Steps)-1]
 	s.MinReceives = w.r.receives.taken
 	s.Accepted = accepted
-	s.Answered = accepted && (e.AckReq || answeredKind(e.Info.Kind))
+	s.Answered = accepted && (e.AckReq || e.Info.Kind.HasOwnResponse())
 	if s.Answered {
 		w.heard = append(w.heard, s.End)
 	}
@@ -377,7 +376,7 @@ func (w *scriptwriter) outstanding() int {
 		for len(open) > 0 && open[0] <= s.Heard {
 			open = open[1:]
 		}
-		if !answeredKind(s.Header.Opcode.Info().Kind) {
+		if !s.Header.Opcode.Info().Kind.HasOwnResponse() {
 			continue
 		}
 		if n, ok := number[s.PSN]; ok {

@@ -6,7 +6,6 @@ import (
 	"softroce/capture"
 	"softroce/internal/conversation"
 	"softroce/internal/ib"
-	"softroce/mrtable"
 	"softroce/packet"
 	"softroce/transport"
 )
