@@ -24,7 +24,7 @@ type scenarioCmd struct {
 
 // Run exits with status 1 if a scenario failed.
 func (s *scenarioCmd) Run(e *env) error {
-	o := scenario.Options{Context: e, Lacks: s.Lacks, Untimed: s.Untimed}
+	o := scenario.Options{Context: e, MissingEvents: s.Lacks, Untimed: s.Untimed}
 	if s.Peer == "" {
 		o.NewTestbed = testbed.SimulatedOptions{IPv6: s.IPv6}.NewTestbed
 	} else {
@@ -44,7 +44,7 @@ func (s *scenarioCmd) Run(e *env) error {
 		o.NewTestbed = c.NewTestbed
 	}
 	failed := 0
-	for r := range scenario.PlayAll(s.Files, o, s.Jobs) {
+	for r := range scenario.RunAll(s.Files, o, s.Jobs) {
 		if e.Err() != nil {
 			return e.Err()
 		}

@@ -2,39 +2,14 @@ package scenario
 
 import (
 	"fmt"
-	"net/netip"
 
 	"softroce/internal/ib"
 	"softroce/nic"
 	"softroce/packet"
 )
 
-// What the IPv4 addresses of scripts stand for where IPv6 is spoken: a group of global scope, and a neighbour of simulated NICs.
-var (
-	ipv6Group = [16]byte{0xff, 0x0e}
-	ipv6Other = [16]byte{0x20, 0x01, 0x0d, 0xb8}
-)
-
-// address reads an address. Where the NIC under test has an IPv6 one an IPv4 address stands for the IPv6 address that ends in it.
-func (s *stage) address(text string) (netip.Addr, error) {
-	a, err := netip.ParseAddr(text)
-	if err != nil {
-		return a, fmt.Errorf("%q must be an address", text)
-	}
-	if !a.Is4() || s.testbed.Peer().Is4() {
-		return a, nil
-	}
-	b := ipv6Other
-	if a.IsMulticast() {
-		b = ipv6Group
-	}
-	four := a.As4()
-	copy(b[12:], four[:])
-	return netip.AddrFrom16(b), nil
-}
-
 // usualAttr is what queue pairs have if the script does not say otherwise.
-func usualAttr() nic.QPAttr {
+func defaultAttr() nic.QPAttr {
 	return nic.QPAttr{
 		QPAttr: ib.QPAttr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ ib.AccessLocalWrite,
 			MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 12, Timeout: 23, RetryCount: 3, RNRRetry: 3, PKey: packet.DefaultPKey,
@@ -71,9 +46,9 @@ var attrOptions = map[string]attrOption{
 }
 
 // attributes takes the options that are attributes.
-func attributes(w *words, a *nic.QPAttr) (mask ib.QPAttrMask, err error) {
+func parseAttributes(args *arguments, a *nic.QPAttr) (mask ib.QPAttrMask, err error) {
 	for name, o := range attrOptions {
-		v, ok := w.option(name)
+		v, ok := args.option(name)
 		if !ok {
 			continue
 		}
@@ -84,7 +59,7 @@ func attributes(w *words, a *nic.QPAttr) (mask ib.QPAttrMask, err error) {
 		o.set(a, n)
 		mask |= o.mask
 	}
-	if v, ok := w.option("access"); ok {
+	if v, ok := args.option("access"); ok {
 		if a.Access, err = parseAccess(v); err != nil {
 			return 0, err
 		}

@@ -13,42 +13,42 @@ import (
 
 // A command carries out one line of a scenario.
 type command struct {
-	do func(s *stage, w *words) error
+	do func(s *script, args *arguments) error
 
 	// mayFail says that ! in front of it makes sense: what was asked for is to be refused.
 	mayFail bool
 }
 
 // table holds every command of our own; docs/reference/scenario-language.md has each of them.
-var table = map[string]command{
-	"mr":      {(*stage).cmdMR, true},
-	"dereg":   {(*stage).cmdDereg, true},
-	"vanish":  {(*stage).cmdVanish, false},
-	"mw":      {(*stage).cmdMW, true},
-	"free":    {(*stage).cmdFree, true},
-	"key":     {(*stage).cmdKey, false},
-	"xrcd":    {(*stage).cmdXRCD, true},
-	"attach":  {(*stage).cmdAttach, true},
-	"detach":  {(*stage).cmdDetach, true},
-	"fill":    {(*stage).cmdFill, false},
-	"cq":      {(*stage).cmdCQ, true},
-	"arm":     {(*stage).cmdArm, false},
-	"srq":     {(*stage).cmdSRQ, true},
-	"resize":  {(*stage).cmdResize, true},
-	"limit":   {(*stage).cmdLimit, true},
-	"qp":      {(*stage).cmdQP, true},
-	"pair":    {(*stage).cmdPair, true},
-	"modify":  {(*stage).cmdModify, true},
-	"destroy": {(*stage).cmdDestroy, true},
-	"post":    {(*stage).cmdPost, true},
+var commandTable = map[string]command{
+	"mr":      {(*script).cmdMR, true},
+	"dereg":   {(*script).cmdDereg, true},
+	"vanish":  {(*script).cmdVanish, false},
+	"mw":      {(*script).cmdMW, true},
+	"free":    {(*script).cmdFree, true},
+	"key":     {(*script).cmdKey, false},
+	"xrcd":    {(*script).cmdXRCD, true},
+	"attach":  {(*script).cmdAttach, true},
+	"detach":  {(*script).cmdDetach, true},
+	"fill":    {(*script).cmdFill, false},
+	"cq":      {(*script).cmdCQ, true},
+	"arm":     {(*script).cmdArm, false},
+	"srq":     {(*script).cmdSRQ, true},
+	"resize":  {(*script).cmdResize, true},
+	"limit":   {(*script).cmdLimit, true},
+	"qp":      {(*script).cmdQP, true},
+	"pair":    {(*script).cmdPair, true},
+	"modify":  {(*script).cmdModify, true},
+	"destroy": {(*script).cmdDestroy, true},
+	"post":    {(*script).cmdPost, true},
 
-	"scribble": {(*stage).cmdScribble, false},
+	"scribble": {(*script).cmdScribble, false},
 
-	"inject":    {(*stage).cmdInject, false},
-	"frame":     {(*stage).cmdFrame, false},
-	"advance":   {(*stage).cmdAdvance, false},
-	"port":      {(*stage).cmdPort, false},
-	"address":   {(*stage).cmdAddress, false},
+	"inject":    {(*script).cmdInject, false},
+	"frame":     {(*script).cmdFrame, false},
+	"advance":   {(*script).cmdAdvance, false},
+	"port":      {(*script).cmdPort, false},
+	"address":   {(*script).cmdAddress, false},
 	"drop":      {faultCommand("drop"), false},
 	"duplicate": {faultCommand("duplicate"), false},
 	"reorder":   {faultCommand("reorder"), false},
@@ -57,14 +57,14 @@ var table = map[string]command{
 	"mark":      {faultCommand("mark"), false},
 	"set":       {faultCommand("set"), false},
 
-	"expect":  {(*stage).cmdExpect, false},
-	"program": {(*stage).cmdProgram, false},
-	"ignore":  {(*stage).cmdIgnore, false},
+	"expect":  {(*script).cmdExpect, false},
+	"program": {(*script).cmdProgram, false},
+	"ignore":  {(*script).cmdIgnore, false},
 }
 
 func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	m := map[string]func(*testscript.TestScript, bool, []string){}
-	for name, c := range table {
+	for name, c := range commandTable {
 		m[name] = c.run
 	}
 	return m
@@ -72,9 +72,9 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 
 // run is the script engine's way to a command.
 func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
-	s := ts.Value(stageKey{}).(*stage)
+	s := ts.Value(scriptKey{}).(*script)
 	s.log = ts.Logf
-	err := c.carryOut(s, neg, args)
+	err := c.execute(s, neg, args)
 	for _, beyond := range []error{testbed.ErrOneNIC, testbed.ErrNoFaults, testbed.ErrNoXRC, testbed.ErrNoAtomicWrite, testbed.ErrNoFlush, testbed.ErrNoFrames, testbed.ErrNoVLAN, testbed.ErrNoRings} {
 		if errors.Is(err, beyond) {
 			s.skip(err)
@@ -100,14 +100,14 @@ func refused(err error) error {
 	return &refusedError{err}
 }
 
-func (c command) carryOut(s *stage, neg bool, args []string) error {
-	if err := s.ended(); err != nil {
+func (c command) execute(s *script, neg bool, args []string) error {
+	if err := s.contextErr(); err != nil {
 		return err
 	}
 	if neg && !c.mayFail {
 		return errors.New("! makes no sense here")
 	}
-	err := c.do(s, parseWords(args))
+	err := c.do(s, parseArguments(args))
 	if !neg {
 		return err
 	}
@@ -123,8 +123,8 @@ func (c command) carryOut(s *stage, neg bool, args []string) error {
 }
 
 // cmdAdvance lets time pass.
-func (s *stage) cmdAdvance(w *words) error {
-	t, err := w.next("a time such as 5ms")
+func (s *script) cmdAdvance(args *arguments) error {
+	t, err := args.next("a time such as 5ms")
 	if err != nil {
 		return err
 	}
@@ -132,15 +132,15 @@ func (s *stage) cmdAdvance(w *words) error {
 	if err != nil || d <= 0 {
 		return fmt.Errorf("%q must be a time such as 5ms", t)
 	}
-	s.testbed.Run(s.floor+d, nil)
-	s.passed(d)
-	return w.end()
+	s.testbed.Run(s.earliest+d, nil)
+	s.elapse(d)
+	return args.end()
 }
 
 // cmdProgram starts the verbs program of a live NIC: program COMMAND…, or program tcp:HOST:PORT. A simulation
 // has its own.
-func (s *stage) cmdProgram(w *words) error {
-	command := slices.Concat(w.plain, optionWords(w.options))
+func (s *script) cmdProgram(args *arguments) error {
+	command := slices.Concat(args.plain, formatOptions(args.options))
 	if len(command) == 0 {
 		return errors.New("a command is missing")
 	}
@@ -151,14 +151,14 @@ func (s *stage) cmdProgram(w *words) error {
 }
 
 // faultCommand is a command that adds a rule to the NIC's cable.
-func faultCommand(action string) func(*stage, *words) error {
-	return func(s *stage, w *words) error {
+func faultCommand(action string) func(*script, *arguments) error {
+	return func(s *script, args *arguments) error {
 		rule := action
-		for _, p := range w.plain {
+		for _, p := range args.plain {
 			rule += " " + p
 		}
-		if len(w.options) > 0 {
-			return fmt.Errorf("%s= : rules are written without =, see docs/reference/fault-language.md", w.options[0].name)
+		if len(args.options) > 0 {
+			return fmt.Errorf("%s= : rules are written without =, see docs/reference/fault-language.md", args.options[0].name)
 		}
 		return s.testbed.Fault(rule)
 	}

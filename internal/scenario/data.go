@@ -52,7 +52,7 @@ func parsePiece(w string) ([]byte, error) {
 }
 
 // showData is the opposite of parseData, for people.
-func showData(b []byte) string {
+func formatData(b []byte) string {
 	var pieces []string
 	for i := 0; i < len(b); {
 		j := i

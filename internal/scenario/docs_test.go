@@ -22,14 +22,14 @@ func document(t *testing.T) string {
 	return string(b)
 }
 
-func TestTheDocumentHasEveryWordOfTheLanguage(t *testing.T) {
+func TestDocumentCoversTheLanguage(t *testing.T) {
 	doc := document(t)
 	has := func(what, word string) {
 		if !strings.Contains(doc, word) {
 			t.Errorf("docs/reference/scenario-language.md lacks the %s %q", what, word)
 		}
 	}
-	for name := range table {
+	for name := range commandTable {
 		if name != "expect" {
 			has("command", "`"+name+"`")
 		}
@@ -54,19 +54,19 @@ func TestTheDocumentHasEveryWordOfTheLanguage(t *testing.T) {
 	}
 }
 
-func TestTheScenarioInTheDocumentIsPlayable(t *testing.T) {
+func TestDocumentScenarioRuns(t *testing.T) {
 	_, after, _ := strings.Cut(document(t), "```scenario\n")
 	script, _, ok := strings.Cut(after, "```")
 	if !ok {
 		t.Fatal("there is none")
 	}
-	if r := play(t, script); r.Err != nil {
+	if r := runScript(t, script); r.Err != nil {
 		t.Error(r.Log)
 	}
 }
 
 // texts returns the scenarios by their names.
-func texts(t *testing.T) map[string]string {
+func scenarioTexts(t *testing.T) map[string]string {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
 		t.Fatal(err)
@@ -83,15 +83,15 @@ func texts(t *testing.T) map[string]string {
 }
 
 // beyond are the reasons of links that no simulation can give.
-var beyond = map[wire.Drop]string{
+var notSimulated = map[wire.Drop]string{
 	wire.DropOverrun: "a socket's queue",
 	wire.DropTooLong: "no path MTU is longer than what a fabric carries",
 	wire.DropSend:    "a kernel that refuses",
 	wire.DropFault:   "the script's own doing",
 }
 
-func TestEveryReasonForADropHasAScenario(t *testing.T) {
-	all := strings.Join(slices.Collect(maps.Values(texts(t))), "\n")
+func TestEveryDropReasonHasScenario(t *testing.T) {
+	all := strings.Join(slices.Collect(maps.Values(scenarioTexts(t))), "\n")
 	has := func(reason string) bool {
 		return strings.Contains(all, "expect drop "+reason+"\n") || strings.Contains(all, "expect drop "+reason+" ")
 	}
@@ -101,14 +101,14 @@ func TestEveryReasonForADropHasAScenario(t *testing.T) {
 		}
 	}
 	for d := range wire.NumDrops {
-		if name := "link_" + d.String(); has(name) == (beyond[d] != "") {
-			t.Errorf("drop %s: some scenario expects it: %v; none can because of %q", name, has(name), beyond[d])
+		if name := "link_" + d.String(); has(name) == (notSimulated[d] != "") {
+			t.Errorf("drop %s: some scenario expects it: %v; none can because of %q", name, has(name), notSimulated[d])
 		}
 	}
 }
 
-func TestEveryNAKHasAScenarioFromEitherSide(t *testing.T) {
-	all := texts(t)
+func TestEveryNAKHasScenariosFromBothSides(t *testing.T) {
+	all := scenarioTexts(t)
 	for name := range nakNames.values {
 		for _, command := range []string{"expect packet", "inject"} {
 			if name == "invalid_rd" && command == "expect packet" {
@@ -135,9 +135,9 @@ func rules(text string) (l []string) {
 	return regexp.MustCompile(`\d+`).FindAllString(m[1], -1)
 }
 
-func TestEveryScenarioBeginsWithWhatItShows(t *testing.T) {
+func TestEveryScenarioStatesItsClaim(t *testing.T) {
 	doc := document(t)
-	for name, text := range texts(t) {
+	for name, text := range scenarioTexts(t) {
 		if !strings.HasPrefix(text, "# ") {
 			t.Errorf("%s does not begin with a comment", name)
 		}
@@ -151,8 +151,8 @@ func TestEveryScenarioBeginsWithWhatItShows(t *testing.T) {
 
 // TestEveryRuleHasScenariosFromEitherSide goes by the table of rules: each cell names scenarios that say that they show
 // the rule from that side, or, where none can, why.
-func TestEveryRuleHasScenariosFromEitherSide(t *testing.T) {
-	all := texts(t)
+func TestEveryRuleHasScenariosFromBothSides(t *testing.T) {
+	all := scenarioTexts(t)
 	rows := regexp.MustCompile(`(?m)^\| (\d+) \| .* \| (.*) \| (.*) \|$`).FindAllStringSubmatch(document(t), -1)
 	if len(rows) < 24 {
 		t.Fatalf("the table has %d rules", len(rows))

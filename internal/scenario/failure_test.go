@@ -7,39 +7,39 @@ import (
 )
 
 // begin is what the scripts below begin with: a SEND that was acknowledged; four lines.
-const begin = `mr m 4096
+const ackedSend = `mr m 4096
 qp a
 post a send m:8
 inject a ACKNOWLEDGE psn=100 aeth.msn=1
 `
 
-func TestAFailureNamesTheLineAndWhatCame(t *testing.T) {
+func TestFailureNamesLineAndObservation(t *testing.T) {
 	for _, c := range []struct {
 		name, script string
 		want         []string
 	}{
-		{"another field", begin + "expect packet a SEND_ONLY psn=101", []string{"it.txt:5:", "expected packet a SEND_ONLY psn=101", "psn is 100, not 101", "RC_SEND_ONLY dest_qp="}},
-		{"another opcode", begin + "expect packet a WRITE_ONLY psn=100", []string{"it.txt:5:", "it is RC_SEND_ONLY"}},
-		{"another payload", begin + "expect packet a SEND_ONLY payload=8*x", []string{"its payload is 8*."}},
-		{"no packet", begin + "expect packet a SEND_ONLY\nexpect packet a SEND_ONLY", []string{"it.txt:6:", "nothing came", "RC_ACKNOWLEDGE"}},
+		{"another field", ackedSend + "expect packet a SEND_ONLY psn=101", []string{"it.txt:5:", "expected packet a SEND_ONLY psn=101", "psn is 100, not 101", "RC_SEND_ONLY dest_qp="}},
+		{"another opcode", ackedSend + "expect packet a WRITE_ONLY psn=100", []string{"it.txt:5:", "it is RC_SEND_ONLY"}},
+		{"another payload", ackedSend + "expect packet a SEND_ONLY payload=8*x", []string{"its payload is 8*."}},
+		{"no packet", ackedSend + "expect packet a SEND_ONLY\nexpect packet a SEND_ONLY", []string{"it.txt:6:", "nothing came", "RC_ACKNOWLEDGE"}},
 		{"no packet in time", "qp a\nexpect packet a SEND_ONLY within=5ms", []string{"nothing came within 5ms", "no packet so far"}},
-		{"a packet too soon", begin + "expect packet a SEND_ONLY after=5ms", []string{"sooner than 5ms"}},
-		{"another status", begin + "expect completion a send 1 WR_FLUSH_ERR", []string{"its status is SUCCESS"}},
-		{"another work request", begin + "expect completion a send 2 SUCCESS", []string{"it is of work request 1"}},
-		{"no completion", begin + "expect completion a recv 1 SUCCESS", []string{"nothing came"}},
-		{"no silence", begin + "expect silence", []string{"expected silence", "RC_SEND_ONLY"}},
-		{"another state", begin + "expect state a ERR", []string{"expected a in ERR, but it is in RTS"}},
-		{"no event", begin + "expect event QP_FATAL", []string{"there was none"}},
-		{"no drop", begin + "expect drop icrc", []string{"expected drop icrc 1, but it is 0"}},
-		{"another counter", begin + "expect counter duplicate_request 7", []string{"but it is 0"}},
-		{"other memory", begin + "expect memory m x", []string{"expected memory m x", "holds ."}},
-		{"left over", begin, []string{"at its end", "was not expected", "RC_SEND_ONLY", "completion a send 1 SUCCESS"}},
+		{"a packet too soon", ackedSend + "expect packet a SEND_ONLY after=5ms", []string{"sooner than 5ms"}},
+		{"another status", ackedSend + "expect completion a send 1 WR_FLUSH_ERR", []string{"its status is SUCCESS"}},
+		{"another work request", ackedSend + "expect completion a send 2 SUCCESS", []string{"it is of work request 1"}},
+		{"no completion", ackedSend + "expect completion a recv 1 SUCCESS", []string{"nothing came"}},
+		{"no silence", ackedSend + "expect silence", []string{"expected silence", "RC_SEND_ONLY"}},
+		{"another state", ackedSend + "expect state a ERR", []string{"expected a in ERR, but it is in RTS"}},
+		{"no event", ackedSend + "expect event QP_FATAL", []string{"there was none"}},
+		{"no drop", ackedSend + "expect drop icrc", []string{"expected drop icrc 1, but it is 0"}},
+		{"another counter", ackedSend + "expect counter duplicate_request 7", []string{"but it is 0"}},
+		{"other memory", ackedSend + "expect memory m x", []string{"expected memory m x", "holds ."}},
+		{"left over", ackedSend, []string{"at its end", "was not expected", "RC_SEND_ONLY", "completion a send 1 SUCCESS"}},
 		{"a drop left over", "qp a\ninject a SEND_ONLY tver=1", []string{"drop tver 1"}},
 		{"not refused", "qp a\n! modify a SQD", []string{"it was not refused"}},
 		{"refused", "qp a state=RESET\nmodify a RTR", []string{"it.txt:2: refused:"}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			r := play(t, c.script)
+			r := runScript(t, c.script)
 			if !errors.Is(r.Err, ErrFailed) {
 				t.Fatalf("%v, with the log\n%s", r.Err, r.Log)
 			}
@@ -52,7 +52,7 @@ func TestAFailureNamesTheLineAndWhatCame(t *testing.T) {
 	}
 }
 
-func TestWhatIsNotOfTheLanguageIsToldSo(t *testing.T) {
+func TestLanguageErrorsAreReported(t *testing.T) {
 	for script, want := range map[string]string{
 		"frobnicate":                         "unknown command",
 		"qp a\nqp a":                         `there is a "a" already`,
@@ -76,33 +76,33 @@ func TestWhatIsNotOfTheLanguageIsToldSo(t *testing.T) {
 		"mr m 8\nfill m 9*x":          "do not fit",
 		"mr m 8\nexpect memory m+9 x": "outside of the region",
 	} {
-		if r := play(t, script); r.Err == nil || !strings.Contains(r.Err.Error(), want) {
+		if r := runScript(t, script); r.Err == nil || !strings.Contains(r.Err.Error(), want) {
 			t.Errorf("%q: %v, want %q", script, r.Err, want)
 		}
 	}
 }
 
-func TestAScenarioCanBeSkipped(t *testing.T) {
-	if r := play(t, "skip 'not now'\nqp a\nqp a"); !errors.Is(r.Err, ErrSkipped) || !strings.Contains(r.Err.Error(), "not now") {
+func TestSkippedScenario(t *testing.T) {
+	if r := runScript(t, "skip 'not now'\nqp a\nqp a"); !errors.Is(r.Err, ErrSkipped) || !strings.Contains(r.Err.Error(), "not now") {
 		t.Error(r.Err)
 	}
 }
 
-func TestAScenarioIsTheSameEachTime(t *testing.T) {
+func TestScenarioIsDeterministic(t *testing.T) {
 	const file = "testdata/rc-pair-duplicate.txt"
-	if a, b := Play(file, Options{}), Play(file, Options{}); a.Log != b.Log {
+	if a, b := Run(file, Options{}), Run(file, Options{}); a.Log != b.Log {
 		t.Errorf("%s\n%s", a.Log, b.Log)
 	}
 }
 
-func TestDataReadsBackAsItIsShown(t *testing.T) {
+func TestFormatDataRoundTrips(t *testing.T) {
 	for _, s := range []string{"8*x", "hello", "100*a+b+3*c", "hex:0001ff", "ab+hex:00+9*z", "u64:5"} {
 		b, err := parseData(s)
 		if err != nil {
 			t.Fatal(s, err)
 		}
-		if c, err := parseData(showData(b)); err != nil || string(c) != string(b) {
-			t.Errorf("%s is shown as %s", s, showData(b))
+		if c, err := parseData(formatData(b)); err != nil || string(c) != string(b) {
+			t.Errorf("%s is shown as %s", s, formatData(b))
 		}
 	}
 }

@@ -89,7 +89,7 @@ func (f *field) check(o packet.Opcode) error {
 
 // fieldValue reads the value of a field: a number, a place in a memory region (for addresses and keys), or a
 // syndrome.
-func (s *stage) fieldValue(f *field, w string) (v uint64, mask uint64, err error) {
+func (s *script) fieldValue(f *field, w string) (v uint64, mask uint64, err error) {
 	mask = 1<<f.bits - 1
 	if f.bits == 64 {
 		mask = ^uint64(0)
@@ -106,7 +106,7 @@ func (s *stage) fieldValue(f *field, w string) (v uint64, mask uint64, err error
 	}
 	name := f.name[strings.IndexByte(f.name, '.')+1:]
 	if name == "va" || name == "rkey" {
-		r, err := s.place(w)
+		r, err := s.parsePlace(w)
 		if err != nil {
 			return 0, 0, err
 		}
@@ -133,7 +133,7 @@ type place struct {
 }
 
 // place reads REGION, REGION+OFFSET, and either with :LENGTH.
-func (s *stage) place(w string) (p place, err error) {
+func (s *script) parsePlace(w string) (p place, err error) {
 	where, length, hasLength := strings.Cut(w, ":")
 	name, off, hasOff := strings.Cut(where, "+")
 	p.region = s.regions[name]
@@ -162,14 +162,14 @@ var shorthands = map[string][]string{
 }
 
 // expand replaces the shorthands among options by the fields that they stand for.
-func (s *stage) expand(options []option) (l []option, err error) {
+func (s *script) expand(options []option) (l []option, err error) {
 	for _, o := range options {
 		names, ok := shorthands[o.name]
 		if !ok {
 			l = append(l, o)
 			continue
 		}
-		p, err := s.place(o.value)
+		p, err := s.parsePlace(o.value)
 		if err != nil {
 			return nil, err
 		}
@@ -181,13 +181,13 @@ func (s *stage) expand(options []option) (l []option, err error) {
 }
 
 // A want is what a packet must have in one field.
-type want struct {
+type fieldMatch struct {
 	f       *field
 	v, mask uint64
 	text    string // as it stands in the script
 }
 
-func (w *want) check(p *capture.Packet) error {
+func (w *fieldMatch) check(p *capture.Packet) error {
 	if got := w.f.at(&p.Header).get(); got&w.mask != w.v&w.mask {
 		if w.f.name == "aeth.syndrome" {
 			return fmt.Errorf("%s is %#02x (%v), not %s", w.f.name, got, packet.Syndrome(got), w.text)

@@ -10,18 +10,18 @@ import (
 )
 
 // handPort is the UDP source port of hand-made packets.
-const handPort = 0xc123
+const peerUDPPort = 0xc123
 
 // cmdInject makes a packet by hand and sends it to a queue pair's NIC, as its peer would:
 //
 //	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [to=ADDRESS] [tclass=N]
 //	       [vlan=N] [priority=N] [src_port=N] [cable=LINK [FRAME-FIELD=VALUE]…] [and] [aside]
-func (s *stage) cmdInject(w *words) error {
-	q, err := s.namedQP(w)
+func (s *script) cmdInject(args *arguments) error {
+	q, err := s.parseQP(args)
 	if err != nil {
 		return err
 	}
-	name, err := w.next("an opcode")
+	name, err := args.next("an opcode")
 	if err != nil {
 		return err
 	}
@@ -29,37 +29,37 @@ func (s *stage) cmdInject(w *words) error {
 	if err != nil {
 		return err
 	}
-	more, aside := w.flag("and"), w.flag("aside")
-	whole, err := s.frameEdit(w)
+	more, aside := args.flag("and"), args.flag("aside")
+	whole, err := s.parseFrameEdit(args)
 	if err != nil {
 		return err
 	}
-	f, err := s.handMade(w, q, op)
+	f, err := s.peerPacket(args, q, op)
 	if err != nil {
 		return err
 	}
-	if err := w.end(); err != nil {
+	if err := args.end(); err != nil {
 		return err
 	}
 	if whole != nil {
-		b, err := whole.frame(f)
+		b, err := whole.build(f)
 		if err != nil {
 			return err
 		}
-		return s.sendFrame(whole.way, b, more, aside)
+		return s.sendFrame(whole.kind, b, more, aside)
 	}
-	s.acts(more, aside)
+	s.noteAction(more, aside)
 	if h, ok := s.testbed.(testbed.Batcher); ok && more {
 		h.Hold(f)
 	} else if err := s.testbed.Send(f); err != nil {
 		return err
 	}
-	s.carryOn(more)
+	s.commit(more)
 	return nil
 }
 
-func (s *stage) namedQP(w *words) (*queuePair, error) {
-	name, err := w.next("a queue pair")
+func (s *script) parseQP(args *arguments) (*queuePair, error) {
+	name, err := args.next("a queue pair")
 	if err != nil {
 		return nil, err
 	}
@@ -67,31 +67,31 @@ func (s *stage) namedQP(w *words) (*queuePair, error) {
 }
 
 // handMade builds a packet for q.
-func (s *stage) handMade(w *words, q *queuePair, op packet.Opcode) (*wire.TxFrame, error) {
-	path, err := s.handPath(w, q)
+func (s *script) peerPacket(args *arguments, q *queuePair, op packet.Opcode) (*wire.TxFrame, error) {
+	path, err := s.peerPath(args, q)
 	if err != nil {
 		return nil, err
 	}
-	payload, err := handPayload(w)
+	payload, err := parsePayload(args)
 	if err != nil {
 		return nil, err
 	}
 	bad := false
-	if v, ok := w.option("icrc"); ok {
+	if v, ok := args.option("icrc"); ok {
 		if bad = v == "bad"; !bad {
 			return nil, fmt.Errorf("icrc=%s: can only be bad", v)
 		}
 	}
 	cut := uint64(0)
-	if err := w.number("cut", 16, &cut); err != nil {
+	if err := args.number("cut", 16, &cut); err != nil {
 		return nil, err
 	}
 	f := &wire.TxFrame{Path: path}
-	if err := s.handHeader(w, q, op, payload, f); err != nil {
+	if err := s.peerHeader(args, q, op, payload, f); err != nil {
 		return nil, err
 	}
 	if cut > 0 {
-		cutShort(f, int(cut))
+		truncate(f, int(cut))
 	}
 	if bad {
 		f.Flip = uint32(8*f.Len) + 1 // the first bit of the ICRC
@@ -100,18 +100,18 @@ func (s *stage) handMade(w *words, q *queuePair, op packet.Opcode) (*wire.TxFram
 }
 
 // handHeader fills the packet: what an ordinary peer would send, and on top of it what the script says.
-func (s *stage) handHeader(w *words, q *queuePair, op packet.Opcode, payload []byte, f *wire.TxFrame) error {
+func (s *script) peerHeader(args *arguments, q *queuePair, op packet.Opcode, payload []byte, f *wire.TxFrame) error {
 	in := op.Info()
 	h := packet.Header{BTH: packet.BTH{Opcode: op, PKey: packet.DefaultPKey, DestQP: q.qpn}}
 	h.AckReq = in.Request && in.Position.EndsMessage() && (in.Service == packet.RC || in.Service == packet.XRC)
 	h.AETH.Syndrome = packet.SyndromeACK | packet.CreditsUnlimited
 	h.RETH = packet.RETH{Length: uint32(len(payload))}
-	h.DETH = packet.DETH{QKey: q.attr.QKey, SrcQP: q.remote}
-	options, err := s.expand(w.options)
+	h.DETH = packet.DETH{QKey: q.attr.QKey, SrcQP: q.peerQPN}
+	options, err := s.expand(args.options)
 	if err != nil {
 		return err
 	}
-	w.options = nil
+	args.options = nil
 	set := func() error {
 		for _, o := range options {
 			fd := fieldNamed(o.name)
@@ -139,11 +139,11 @@ func (s *stage) handHeader(w *words, q *queuePair, op packet.Opcode, payload []b
 	return err
 }
 
-func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
+func (s *script) peerPath(args *arguments, q *queuePair) (*wire.Path, error) {
 	to := q.nic.Addr()
-	if v, ok := w.option("to"); ok {
+	if v, ok := args.option("to"); ok {
 		var err error
-		if to, err = s.address(v); err != nil {
+		if to, err = s.parseAddress(v); err != nil {
 			return nil, err
 		}
 	}
@@ -151,8 +151,8 @@ func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
 	if err != nil {
 		return nil, err
 	}
-	if v, ok := w.option("src"); ok {
-		if p.Src, err = s.address(v); err != nil {
+	if v, ok := args.option("src"); ok {
+		if p.Src, err = s.parseAddress(v); err != nil {
 			return nil, err
 		}
 		if p.Src.Is4() != p.Dst.Is4() || p.Src.Is4In6() {
@@ -160,26 +160,26 @@ func (s *stage) handPath(w *words, q *queuePair) (*wire.Path, error) {
 		}
 	}
 	tclass, hops, vlan, priority := uint64(0), uint64(64), uint64(q.vlan), uint64(0)
-	port := uint64(handPort)
-	err = errors.Join(w.number("tclass", 8, &tclass), w.number("hop_limit", 8, &hops), w.number("vlan", 12, &vlan),
-		w.number("priority", 3, &priority), w.number("src_port", 16, &port))
+	port := uint64(peerUDPPort)
+	err = errors.Join(args.number("tclass", 8, &tclass), args.number("hop_limit", 8, &hops), args.number("vlan", 12, &vlan),
+		args.number("priority", 3, &priority), args.number("src_port", 16, &port))
 	p.SrcPort, p.TClass, p.HopLimit, p.VLAN, p.Priority = uint16(port), uint8(tclass), uint8(hops), uint16(vlan), uint8(priority)
 	return p, err
 }
 
 // handPayload takes payload=DATA or payload_len=N, which stands for N times x.
-func handPayload(w *words) ([]byte, error) {
-	if d, ok := w.option("payload"); ok {
+func parsePayload(args *arguments) ([]byte, error) {
+	if d, ok := args.option("payload"); ok {
 		return parseData(d)
 	}
-	if n, ok := w.option("payload_len"); ok {
+	if n, ok := args.option("payload_len"); ok {
 		return parseData(n + "*x")
 	}
 	return nil, nil
 }
 
 // cutShort leaves the first n bytes from the BTH on.
-func cutShort(f *wire.TxFrame, n int) {
+func truncate(f *wire.TxFrame, n int) {
 	if n >= f.Len {
 		return
 	}

@@ -11,8 +11,8 @@ import (
 )
 
 // matcher reads what a packet has to be.
-func (s *stage) matcher(w *words, q *queuePair) (func(*capture.Packet) error, error) {
-	name, err := w.next("an opcode")
+func (s *script) parseMatcher(args *arguments, q *queuePair) (func(*capture.Packet) error, error) {
+	name, err := args.next("an opcode")
 	if err != nil {
 		return nil, err
 	}
@@ -21,14 +21,14 @@ func (s *stage) matcher(w *words, q *queuePair) (func(*capture.Packet) error, er
 		return nil, err
 	}
 	m := &packetMatch{op: op}
-	if err := m.addressing(w); err != nil {
+	if err := m.addressing(args); err != nil {
 		return nil, err
 	}
-	options, err := s.expand(w.options)
+	options, err := s.expand(args.options)
 	if err != nil {
 		return nil, err
 	}
-	w.options = nil
+	args.options = nil
 	for _, o := range options {
 		f := fieldNamed(o.name)
 		if f == nil {
@@ -41,7 +41,7 @@ func (s *stage) matcher(w *words, q *queuePair) (func(*capture.Packet) error, er
 		if err != nil {
 			return nil, err
 		}
-		m.fields = append(m.fields, want{f, v, mask, o.value})
+		m.fields = append(m.fields, fieldMatch{f, v, mask, o.value})
 	}
 	return m.check, nil
 }
@@ -49,7 +49,7 @@ func (s *stage) matcher(w *words, q *queuePair) (func(*capture.Packet) error, er
 // A packetMatch is what a packet has to be.
 type packetMatch struct {
 	op      packet.Opcode
-	fields  []want
+	fields  []fieldMatch
 	payload []byte // nil: any
 	length  int    // of the payload; -1: any
 	tclass  int    // -1: any
@@ -60,9 +60,9 @@ type packetMatch struct {
 }
 
 // addressing takes what is said of the payload and the headers around the transport.
-func (m *packetMatch) addressing(w *words) (err error) {
+func (m *packetMatch) addressing(args *arguments) (err error) {
 	m.length, m.tclass, m.hops, m.vlan, m.priority, m.srcPort = -1, -1, -1, -1, -1, -1
-	if d, ok := w.option("payload"); ok {
+	if d, ok := args.option("payload"); ok {
 		if m.payload, err = parseData(d); err != nil {
 			return err
 		}
@@ -70,7 +70,7 @@ func (m *packetMatch) addressing(w *words) (err error) {
 	}
 	for name, to := range map[string]*int{"payload_len": &m.length, "tclass": &m.tclass, "hop_limit": &m.hops, "vlan": &m.vlan,
 		"priority": &m.priority, "src_port": &m.srcPort} {
-		v, ok := w.option(name)
+		v, ok := args.option(name)
 		if !ok {
 			continue
 		}
@@ -84,8 +84,8 @@ func (m *packetMatch) addressing(w *words) (err error) {
 }
 
 // says reports whether the script names a field.
-func (m *packetMatch) says(name string) bool {
-	return slices.ContainsFunc(m.fields, func(w want) bool { return w.f.name == name })
+func (m *packetMatch) names(name string) bool {
+	return slices.ContainsFunc(m.fields, func(w fieldMatch) bool { return w.f.name == name })
 }
 
 // check compares p with what is wanted, and with what holds of every packet unless the script says otherwise.
@@ -103,14 +103,14 @@ func (m *packetMatch) check(p *capture.Packet) error {
 		return p.Err
 	case !p.ICRCOK():
 		return errors.New("its ICRC is wrong")
-	case p.TVer != 0 && !m.says("tver"):
+	case p.TVer != 0 && !m.names("tver"):
 		return fmt.Errorf("tver is %d", p.TVer)
-	case p.PKey != packet.DefaultPKey && !m.says("pkey"):
+	case p.PKey != packet.DefaultPKey && !m.names("pkey"):
 		return fmt.Errorf("pkey is %#04x", p.PKey)
 	case m.length >= 0 && len(p.Payload) != m.length:
 		return fmt.Errorf("it has %d bytes of payload, not %d", len(p.Payload), m.length)
 	case m.payload != nil && !bytes.Equal(p.Payload, m.payload):
-		return fmt.Errorf("its payload is %s", showData(p.Payload))
+		return fmt.Errorf("its payload is %s", formatData(p.Payload))
 	case m.tclass >= 0 && int(p.TClass) != m.tclass:
 		return fmt.Errorf("tclass is %#02x", p.TClass)
 	case m.hops >= 0 && int(p.HopLimit) != m.hops:

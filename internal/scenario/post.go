@@ -15,17 +15,17 @@ import (
 //	     [dest_qp=N] [qkey=N] [ah_pd=NAME] [srq=NAME|N] [inv=KEY] [length=N] [placement=N] [selectivity=N] [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
 //	post QP bind_mw WINDOW PLACE|nothing [access=FLAGS] [rkey=N] …
 //	post QP recv [PLACE]… [id=N] [lkey=N] [and]
-func (s *stage) cmdPost(w *words) error {
-	name, err := w.next("a queue pair")
+func (s *script) cmdPost(args *arguments) error {
+	name, err := args.next("a queue pair")
 	if err != nil {
 		return err
 	}
-	what, err := w.next("an operation")
+	what, err := args.next("an operation")
 	if err != nil {
 		return err
 	}
 	if what == "recv" {
-		return s.postRecv(name, w)
+		return s.postRecv(name, args)
 	}
 	q, err := s.qp(name)
 	if err != nil {
@@ -37,60 +37,60 @@ func (s *stage) cmdPost(w *words) error {
 	}
 	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: ib.SendSignaled}
 	if q.typ == ib.QPTypeUD {
-		pd, _ := w.option("ah_pd")
+		pd, _ := args.option("ah_pd")
 		wr.Dest = testbed.Destination{QP: q.name, PD: pd} // which its NIC knows the way to
 	}
-	if err := s.datagram(w, q, wr); err != nil {
+	if err := s.parseDatagram(args, q, wr); err != nil {
 		return err
 	}
-	if err := s.sendWords(w, wr); err != nil {
+	if err := s.parseSendOptions(args, wr); err != nil {
 		return err
 	}
-	if op == ib.WRBindMW && len(w.plain) > 0 {
-		return s.postBind(q, w, wr)
+	if op == ib.WRBindMW && len(args.plain) > 0 {
+		return s.postBind(q, args, wr)
 	}
-	more := w.flag("and")
-	if wr.SGEs, err = s.sges(w); err != nil {
+	more := args.flag("and")
+	if wr.SGEs, err = s.parseSGEs(args); err != nil {
 		return err
 	}
-	if err := w.end(); err != nil {
+	if err := args.end(); err != nil {
 		return err
 	}
-	s.acts(more, false)
+	s.noteAction(more, false)
 	if err := q.nic.PostSend(name, wr); err != nil {
 		return refused(err)
 	}
 	q.sendIDs = max(q.sendIDs, wr.ID)
-	s.carryOn(more)
+	s.commit(more)
 	return nil
 }
 
 // datagram takes whom a datagram is for, if it is not the peer's queue pair, and its Q_Key.
-func (s *stage) datagram(w *words, q *queuePair, wr *transport.SendWR) error {
+func (s *script) parseDatagram(args *arguments, q *queuePair, wr *transport.SendWR) error {
 	qpn, key := uint64(q.attr.DestQPN), uint64(q.attr.QKey)
-	err := errors.Join(w.number("dest_qp", 24, &qpn), w.number("qkey", 32, &key))
+	err := errors.Join(args.number("dest_qp", 24, &qpn), args.number("qkey", 32, &key))
 	wr.RemoteQPN, wr.RemoteQKey = uint32(qpn), uint32(key)
 	return err
 }
 
 // carryOn lets what was done take effect, unless the next line is to follow at once.
-func (s *stage) carryOn(more bool) {
+func (s *script) commit(more bool) {
 	if !more {
 		s.testbed.Run(s.testbed.Now(), nil)
 	}
 }
 
 // sendWords takes all words of a send work request but its local places.
-func (s *stage) sendWords(w *words, wr *transport.SendWR) error {
+func (s *script) parseSendOptions(args *arguments, wr *transport.SendWR) error {
 	for name, bit := range map[string]ib.SendFlags{"fence": ib.SendFence, "solicited": ib.SendSolicited} {
-		if w.flag(name) {
+		if args.flag(name) {
 			wr.Flags |= bit
 		}
 	}
-	if w.flag("unsignaled") {
+	if args.flag("unsignaled") {
 		wr.Flags &^= ib.SendSignaled
 	}
-	if d, ok := w.option("inline"); ok {
+	if d, ok := args.option("inline"); ok {
 		b, err := parseData(d)
 		if err != nil {
 			return err
@@ -98,14 +98,14 @@ func (s *stage) sendWords(w *words, wr *transport.SendWR) error {
 		wr.Inline, wr.Flags = b, wr.Flags|ib.SendInline
 	}
 	if wr.Opcode == ib.WRBindMW {
-		return w.number("id", 63, &wr.ID)
+		return args.number("id", 63, &wr.ID)
 	}
-	if err := errors.Join(s.remote(w, wr), s.extendedWords(w, wr)); err != nil {
+	if err := errors.Join(s.parseRemote(args, wr), s.parseExtendedOptions(args, wr)); err != nil {
 		return err
 	}
 	var imm, add, compare uint64
-	err := errors.Join(w.number("id", 63, &wr.ID), w.number("imm", 32, &imm), w.number("add", 64, &add),
-		w.number("compare", 64, &compare), w.number("swap", 64, &wr.Swap))
+	err := errors.Join(args.number("id", 63, &wr.ID), args.number("imm", 32, &imm), args.number("add", 64, &add),
+		args.number("compare", 64, &compare), args.number("swap", 64, &wr.Swap))
 	if wr.CompareAdd = compare; wr.Opcode != ib.WRSendWithInv && wr.Opcode != ib.WRLocalInv {
 		wr.Imm = uint32(imm)
 	}
@@ -116,15 +116,15 @@ func (s *stage) sendWords(w *words, wr *transport.SendWR) error {
 }
 
 // extendedWords takes what the operations have that came to verbs later.
-func (s *stage) extendedWords(w *words, wr *transport.SendWR) error {
-	if v, ok := w.option("inv"); ok {
-		key, err := s.key(v)
+func (s *script) parseExtendedOptions(args *arguments, wr *transport.SendWR) error {
+	if v, ok := args.option("inv"); ok {
+		key, err := s.parseKey(v)
 		if err != nil {
 			return fmt.Errorf("inv=%s: %w", v, err)
 		}
 		wr.Imm = key
 	}
-	if v, ok := w.option("srq"); ok {
+	if v, ok := args.option("srq"); ok {
 		number, known := uint64(s.srqs[v]), s.srqs[v] != 0
 		if !known {
 			var err error
@@ -135,7 +135,7 @@ func (s *stage) extendedWords(w *words, wr *transport.SendWR) error {
 		wr.RemoteSRQ = uint32(number)
 	}
 	length, placement, selectivity := uint64(0), uint64(1), uint64(0)
-	err := errors.Join(w.number("length", 32, &length), w.number("placement", 4, &placement), w.number("selectivity", 2, &selectivity))
+	err := errors.Join(args.number("length", 32, &length), args.number("placement", 4, &placement), args.number("selectivity", 2, &selectivity))
 	if wr.Opcode == ib.WRFlush {
 		wr.Flush = transport.Flush{Length: uint32(length), Placement: uint8(placement), Selectivity: uint8(selectivity)}
 	}
@@ -143,7 +143,7 @@ func (s *stage) extendedWords(w *words, wr *transport.SendWR) error {
 }
 
 // key reads a key: a number, or whose it is.
-func (s *stage) key(v string) (uint32, error) {
+func (s *script) parseKey(v string) (uint32, error) {
 	if r := s.regions[v]; r != nil {
 		return r.RKey, nil
 	}
@@ -153,19 +153,19 @@ func (s *stage) key(v string) (uint32, error) {
 
 // Where the script plays the peer, its memory is wherever the work request says.
 const (
-	handVA   = 0x1000
-	handRKey = 0x77
+	peerVA   = 0x1000
+	peerRKey = 0x77
 )
 
 // remote takes what a work request addresses on the other side.
-func (s *stage) remote(w *words, wr *transport.SendWR) error {
-	wr.RemoteAddr, wr.RKey = handVA, handRKey
-	v, ok := w.option("remote")
+func (s *script) parseRemote(args *arguments, wr *transport.SendWR) error {
+	wr.RemoteAddr, wr.RKey = peerVA, peerRKey
+	v, ok := args.option("remote")
 	if ok {
 		if n, err := parseNumber(v, 64); err == nil {
 			wr.RemoteAddr = n
 		} else {
-			p, err := s.place(v)
+			p, err := s.parsePlace(v)
 			if err != nil {
 				return fmt.Errorf("remote=%s: %w", v, err)
 			}
@@ -173,17 +173,17 @@ func (s *stage) remote(w *words, wr *transport.SendWR) error {
 		}
 	}
 	key := uint64(wr.RKey)
-	err := w.number("rkey", 32, &key)
+	err := args.number("rkey", 32, &key)
 	wr.RKey = uint32(key)
 	return err
 }
 
 // sges takes the rest of the plain words, which are places.
-func (s *stage) sges(w *words) (l []transport.SGE, err error) {
-	lkey, forced := w.option("lkey")
-	for len(w.plain) > 0 {
-		word, _ := w.next("a place")
-		p, err := s.place(word)
+func (s *script) parseSGEs(args *arguments) (l []transport.SGE, err error) {
+	lkey, forced := args.option("lkey")
+	for len(args.plain) > 0 {
+		word, _ := args.next("a place")
+		p, err := s.parsePlace(word)
 		if err != nil {
 			return nil, err
 		}
@@ -201,28 +201,28 @@ func (s *stage) sges(w *words) (l []transport.SGE, err error) {
 }
 
 // postRecv posts a receive, to a queue pair or a shared receive queue.
-func (s *stage) postRecv(name string, w *words) (err error) {
-	n := s.under
+func (s *script) postRecv(name string, args *arguments) (err error) {
+	n := s.dut
 	wr := &transport.RecvWR{}
 	ids := &s.srqIDs
 	if q := s.qps[name]; q != nil {
 		n, ids = q.nic, &q.recvIDs
 	}
 	wr.ID = *ids + 1
-	if err := w.number("id", 63, &wr.ID); err != nil {
+	if err := args.number("id", 63, &wr.ID); err != nil {
 		return err
 	}
-	more := w.flag("and")
-	if wr.SGEs, err = s.sges(w); err != nil {
+	more := args.flag("and")
+	if wr.SGEs, err = s.parseSGEs(args); err != nil {
 		return err
 	}
-	if err := w.end(); err != nil {
+	if err := args.end(); err != nil {
 		return err
 	}
 	if err := n.PostRecv(name, wr); err != nil {
 		return refused(err)
 	}
 	*ids = max(*ids, wr.ID)
-	s.carryOn(more)
+	s.commit(more)
 	return nil
 }

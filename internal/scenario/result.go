@@ -66,7 +66,7 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 
 // PlayAll plays the scenarios in files, so many at the same time, and yields their results in the order of
 // the files. The benches have to stand that, see Cable.
-func PlayAll(files []string, o Options, jobs int) iter.Seq[*Result] {
+func RunAll(files []string, o Options, jobs int) iter.Seq[*Result] {
 	return func(yield func(*Result) bool) {
 		stop := make(chan struct{})
 		todo := make(chan int)
@@ -78,7 +78,7 @@ func PlayAll(files []string, o Options, jobs int) iter.Seq[*Result] {
 		for range max(jobs, 1) {
 			work.Go(func() {
 				for i := range todo {
-					results[i] <- Play(files[i], o)
+					results[i] <- Run(files[i], o)
 				}
 			})
 		}

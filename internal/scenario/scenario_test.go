@@ -18,13 +18,13 @@ func TestScenarios(t *testing.T) {
 	}
 	for _, f := range files {
 		name := strings.TrimSuffix(filepath.Base(f), ".txt")
-		t.Run(name, func(t *testing.T) { playFile(t, f, testbed.SimulatedOptions{}) })
-		t.Run(name+"/ipv6,foreign", func(t *testing.T) { playFile(t, f, testbed.SimulatedOptions{IPv6: true, Foreign: true}) })
+		t.Run(name, func(t *testing.T) { runFile(t, f, testbed.SimulatedOptions{}) })
+		t.Run(name+"/ipv6,foreign", func(t *testing.T) { runFile(t, f, testbed.SimulatedOptions{IPv6: true, Foreign: true}) })
 	}
 }
 
-func playFile(t *testing.T, file string, o testbed.SimulatedOptions) {
-	r := Play(file, Options{NewTestbed: o.NewTestbed})
+func runFile(t *testing.T, file string, o testbed.SimulatedOptions) {
+	r := Run(file, Options{NewTestbed: o.NewTestbed})
 	switch {
 	case errors.Is(r.Err, ErrSkipped):
 		t.Skip(r.Err)
@@ -36,11 +36,11 @@ func playFile(t *testing.T, file string, o testbed.SimulatedOptions) {
 }
 
 // play plays a scenario that is given as text.
-func play(t *testing.T, script string) *Result {
+func runScript(t *testing.T, script string) *Result {
 	t.Helper()
 	f := filepath.Join(t.TempDir(), "it.txt")
 	if err := os.WriteFile(f, []byte(script), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	return Play(f, Options{})
+	return Run(f, Options{})
 }

@@ -12,17 +12,17 @@ import (
 // A memory window is a region to those that name it: an address, a length and a key, once it is bound.
 
 // cmdMW allocates a memory window: mw NAME 1|2 [second] [pd=NAME].
-func (s *stage) cmdMW(w *words) error {
-	n, err := s.side(w)
+func (s *script) cmdMW(args *arguments) error {
+	n, err := s.parseSide(args)
 	if err != nil {
 		return err
 	}
-	name, t, err := nameAndNumber(w, "a type, 1 or 2")
+	name, t, err := nameAndNumber(args, "a type, 1 or 2")
 	if err != nil {
 		return err
 	}
-	pd, _ := w.option("pd")
-	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+	pd, _ := args.option("pd")
+	if err := errors.Join(args.end(), s.reserveName(name)); err != nil {
 		return err
 	}
 	key, err := n.AllocMW(name, ib.MWType(t), pd)
@@ -35,21 +35,21 @@ func (s *stage) cmdMW(w *words) error {
 }
 
 // cmdFree gives a memory window back: free NAME.
-func (s *stage) cmdFree(w *words) error {
-	r, err := s.namedWindow(w)
+func (s *script) cmdFree(args *arguments) error {
+	r, err := s.parseWindow(args)
 	if err != nil {
 		return err
 	}
-	return errors.Join(w.end(), refused(r.nic.DeallocMW(r.name)))
+	return errors.Join(args.end(), refused(r.nic.DeallocMW(r.name)))
 }
 
 // cmdKey gives another name to what a memory region or window is now, its key above all: key NAME OF.
-func (s *stage) cmdKey(w *words) error {
-	name, err := w.next("a name")
+func (s *script) cmdKey(args *arguments) error {
+	name, err := args.next("a name")
 	if err != nil {
 		return err
 	}
-	of, err := w.next("a memory region or window")
+	of, err := args.next("a memory region or window")
 	if err != nil {
 		return err
 	}
@@ -57,7 +57,7 @@ func (s *stage) cmdKey(w *words) error {
 	if r == nil {
 		return fmt.Errorf("there is no memory region %q", of)
 	}
-	if err := errors.Join(w.end(), s.claim(name)); err != nil {
+	if err := errors.Join(args.end(), s.reserveName(name)); err != nil {
 		return err
 	}
 	is := *r
@@ -65,8 +65,8 @@ func (s *stage) cmdKey(w *words) error {
 	return nil
 }
 
-func (s *stage) namedWindow(w *words) (*region, error) {
-	name, err := w.next("a memory window")
+func (s *script) parseWindow(args *arguments) (*region, error) {
+	name, err := args.next("a memory window")
 	if err != nil {
 		return nil, err
 	}
@@ -87,28 +87,28 @@ type binding struct {
 }
 
 // bindWords takes what a bind has in place of local places.
-func (s *stage) bindWords(w *words) (b binding, err error) {
-	if b.window, err = s.namedWindow(w); err != nil {
+func (s *script) parseBindOptions(args *arguments) (b binding, err error) {
+	if b.window, err = s.parseWindow(args); err != nil {
 		return b, err
 	}
 	b.bind.Access = accessFlags.values["all"] &^ ib.AccessLocalWrite
-	if a, ok := w.option("access"); ok {
+	if a, ok := args.option("access"); ok {
 		if b.bind.Access, err = parseAccess(a); err != nil {
 			return b, err
 		}
 	}
 	b.rkey = uint64(b.window.RKey&^0xff | (b.window.RKey+1)&0xff)
-	if err := w.number("rkey", 32, &b.rkey); err != nil {
+	if err := args.number("rkey", 32, &b.rkey); err != nil {
 		return b, err
 	}
-	at, err := w.next("a place in a memory region")
+	at, err := args.next("a place in a memory region")
 	if err != nil {
 		return b, err
 	}
 	if at == "nothing" {
 		return b, nil
 	}
-	p, err := s.place(at)
+	p, err := s.parsePlace(at)
 	if err != nil {
 		return b, err
 	}
@@ -120,23 +120,23 @@ func (s *stage) bindWords(w *words) (b binding, err error) {
 }
 
 // postBind posts a bind. The window has its new key from then on.
-func (s *stage) postBind(q *queuePair, w *words, wr *transport.SendWR) error {
-	b, err := s.bindWords(w)
+func (s *script) postBind(q *queuePair, args *arguments, wr *transport.SendWR) error {
+	b, err := s.parseBindOptions(args)
 	if err != nil {
 		return err
 	}
 	wr.Bind, wr.RKey = b.bind, uint32(b.rkey)
-	more := w.flag("and")
-	if err := w.end(); err != nil {
+	more := args.flag("and")
+	if err := args.end(); err != nil {
 		return err
 	}
-	s.acts(more, false)
+	s.noteAction(more, false)
 	key, err := q.nic.PostBind(q.name, b.window.name, b.mr, wr)
 	if err != nil {
 		return refused(err)
 	}
 	b.window.Region = testbed.Region{Addr: b.start, Size: int(b.bind.Length), RKey: key}
 	q.sendIDs = max(q.sendIDs, wr.ID)
-	s.carryOn(more)
+	s.commit(more)
 	return nil
 }

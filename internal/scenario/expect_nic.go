@@ -19,24 +19,24 @@ import (
 
 // expectCompletion takes the next completion of a queue: completion QP send|recv ID STATUS [opcode=NAME] [byte_len=N]
 // [imm=N] [inv=KEY] [src_qp=N] [after=TIME] [within=TIME].
-func (s *stage) expectCompletion(w *words) error {
-	text := strings.Join(slices.Concat(w.plain, optionWords(w.options)), " ")
-	q, err := s.namedQP(w)
+func (s *script) expectCompletion(args *arguments) error {
+	text := strings.Join(slices.Concat(args.plain, formatOptions(args.options)), " ")
+	q, err := s.parseQP(args)
 	if err != nil {
 		return err
 	}
-	side, err := w.next("send or recv")
+	side, err := args.next("send or recv")
 	if err != nil {
 		return err
 	}
 	if side != "send" && side != "recv" {
 		return fmt.Errorf("%q must be send or recv", side)
 	}
-	id, err := w.next("the number of the work request")
+	id, err := args.next("the number of the work request")
 	if err != nil {
 		return err
 	}
-	status, err := w.next("a status")
+	status, err := args.next("a status")
 	if err != nil {
 		return err
 	}
@@ -44,28 +44,28 @@ func (s *stage) expectCompletion(w *words) error {
 	if err != nil {
 		return err
 	}
-	t, err := s.wait(w)
+	t, err := s.parseTiming(args)
 	if err != nil {
 		return err
 	}
 	k := queueName{q.name, side == "recv"}
 	var pollErr error
-	err = s.until(t, func() bool {
+	err = s.waitFor(t, func() bool {
 		pollErr = errors.Join(pollErr, s.poll())
 		return len(s.completions[k]) > 0
 	})
 	if err := errors.Join(pollErr, err); err != nil {
-		return fmt.Errorf("expected completion %s: %w; the last on the cable:%s", text, err, s.last())
+		return fmt.Errorf("expected completion %s: %w; the last on the cable:%s", text, err, s.recentFrames())
 	}
 	c := s.completions[k][0]
-	if err := errors.Join(s.matchCompletion(w, c, id, st), s.came(t, s.testbed.Now())); err != nil {
+	if err := errors.Join(s.matchCompletion(args, c, id, st), s.noteArrival(t, s.testbed.Now())); err != nil {
 		return fmt.Errorf("expected completion %s\n    but %w:\n    %v", text, err, completionText(c))
 	}
 	s.completions[k] = s.completions[k][1:]
 	return nil
 }
 
-func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st ib.WCStatus) error {
+func (s *script) matchCompletion(args *arguments, c testbed.Completion, id string, st ib.WCStatus) error {
 	n, err := parseNumber(id, 63)
 	switch {
 	case err != nil:
@@ -75,7 +75,7 @@ func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st ib
 	case c.Status != st:
 		return fmt.Errorf("its status is %s", statusName(c.Status))
 	}
-	if v, ok := w.option("opcode"); ok {
+	if v, ok := args.option("opcode"); ok {
 		op, err := wcOpcodes.parse(v)
 		if err != nil {
 			return err
@@ -84,23 +84,23 @@ func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st ib
 			return fmt.Errorf("its opcode is %s", wcOpcodes.name(c.Opcode))
 		}
 	}
-	if v, ok := w.option("byte_len"); ok && v != fmt.Sprint(c.ByteLen) {
+	if v, ok := args.option("byte_len"); ok && v != fmt.Sprint(c.ByteLen) {
 		return fmt.Errorf("its byte_len is %d", c.ByteLen)
 	}
 	if !c.Recv {
 		return nil
 	}
-	if v, ok := w.option("src_qp"); ok {
+	if v, ok := args.option("src_qp"); ok {
 		if n, err := parseNumber(v, 24); err != nil || uint32(n) != c.SrcQP {
 			return fmt.Errorf("its src_qp is %#x", c.SrcQP)
 		}
 	}
-	if err := s.matchInvalidated(w, c); err != nil {
+	if err := s.matchInvalidated(args, c); err != nil {
 		return err
 	}
 	imm := uint64(0)
-	_, said := w.peek("imm")
-	if err := w.number("imm", 32, &imm); err != nil {
+	_, said := args.peek("imm")
+	if err := args.number("imm", 32, &imm); err != nil {
 		return err
 	}
 	if has := c.Flags&ib.WCWithImm != 0; has != said || said && uint32(imm) != c.Imm {
@@ -110,8 +110,8 @@ func (s *stage) matchCompletion(w *words, c testbed.Completion, id string, st ib
 }
 
 // matchInvalidated compares the key that a SEND invalidated.
-func (s *stage) matchInvalidated(w *words, c testbed.Completion) error {
-	v, said := w.option("inv")
+func (s *script) matchInvalidated(args *arguments, c testbed.Completion) error {
+	v, said := args.option("inv")
 	has := c.Flags&ib.WCWithInv != 0
 	if !said {
 		if has {
@@ -119,7 +119,7 @@ func (s *stage) matchInvalidated(w *words, c testbed.Completion) error {
 		}
 		return nil
 	}
-	key, err := s.key(v)
+	key, err := s.parseKey(v)
 	if err != nil {
 		return fmt.Errorf("inv=%s: %w", v, err)
 	}
@@ -130,12 +130,12 @@ func (s *stage) matchInvalidated(w *words, c testbed.Completion) error {
 }
 
 // expectState looks at a queue pair's state: state QP STATE.
-func (s *stage) expectState(w *words) error {
-	q, err := s.namedQP(w)
+func (s *script) expectState(args *arguments) error {
+	q, err := s.parseQP(args)
 	if err != nil {
 		return err
 	}
-	word, err := w.next("a state")
+	word, err := args.next("a state")
 	if err != nil {
 		return err
 	}
@@ -152,14 +152,14 @@ func (s *stage) expectState(w *words) error {
 		return err
 	}
 	if got != to {
-		return fmt.Errorf("expected %s in %v, but it is in %v; the last on the cable:%s", q.name, to, got, s.last())
+		return fmt.Errorf("expected %s in %v, but it is in %v; the last on the cable:%s", q.name, to, got, s.recentFrames())
 	}
 	return nil
 }
 
 // expectEvent takes the next asynchronous event: event NAME [OBJECT].
-func (s *stage) expectEvent(w *words) error {
-	name, err := w.next("an event")
+func (s *script) expectEvent(args *arguments) error {
+	name, err := args.next("an event")
 	if err != nil {
 		return err
 	}
@@ -168,14 +168,14 @@ func (s *stage) expectEvent(w *words) error {
 		return err
 	}
 	want := testbed.Event{Type: typ}
-	if len(w.plain) > 0 {
-		want.Object, _ = w.next("an object")
+	if len(args.plain) > 0 {
+		want.Object, _ = args.next("an object")
 	}
 	came := func() bool {
 		err = errors.Join(err, s.poll())
 		return err != nil || len(s.events) > 0
 	}
-	if slices.Contains(s.lacks, name) {
+	if slices.Contains(s.missingEvents, name) {
 		return nil // should it come, it is left over
 	}
 	s.testbed.Settle(came)
@@ -183,7 +183,7 @@ func (s *stage) expectEvent(w *words) error {
 	case err != nil:
 		return err
 	case len(s.events) == 0:
-		return fmt.Errorf("expected %v, but there was none; the last on the cable:%s", want, s.last())
+		return fmt.Errorf("expected %v, but there was none; the last on the cable:%s", want, s.recentFrames())
 	}
 	if got := s.events[0]; got.Type != want.Type || want.Object != "" && got.Object != want.Object {
 		return fmt.Errorf("expected %v, but there was %v", want, got)
@@ -193,8 +193,8 @@ func (s *stage) expectEvent(w *words) error {
 }
 
 // expectNotice takes the next notice of a completion queue: notice NAME.
-func (s *stage) expectNotice(w *words) error {
-	name, err := w.next("a completion queue")
+func (s *script) expectNotice(args *arguments) error {
+	name, err := args.next("a completion queue")
 	if err != nil {
 		return err
 	}
@@ -206,7 +206,7 @@ func (s *stage) expectNotice(w *words) error {
 	case err != nil:
 		return err
 	case len(s.notices) == 0:
-		return fmt.Errorf("expected a notice of %s, but there was none; the last on the cable:%s", name, s.last())
+		return fmt.Errorf("expected a notice of %s, but there was none; the last on the cable:%s", name, s.recentFrames())
 	case s.notices[0] != name:
 		return fmt.Errorf("expected a notice of %s, but there was one of %s", name, s.notices[0])
 	}
@@ -215,20 +215,20 @@ func (s *stage) expectNotice(w *words) error {
 }
 
 // expectDrop says that the NIC has thrown packets away since the last such line: drop REASON [N].
-func (s *stage) expectDrop(w *words) error {
-	reason, err := w.next("a reason")
+func (s *script) expectDrop(args *arguments) error {
+	reason, err := args.next("a reason")
 	if err != nil {
 		return err
 	}
 	n := uint64(1)
-	if len(w.plain) > 0 {
-		word, _ := w.next("a number")
+	if len(args.plain) > 0 {
+		word, _ := args.next("a number")
 		if n, err = parseNumber(word, 32); err != nil {
 			return fmt.Errorf("%q %w", word, err)
 		}
 	}
 	s.testbed.Settle(nil) // what is to be dropped is on its way, also to a NIC that does not tell
-	c := s.under.Counters()
+	c := s.dut.Counters()
 	if c == nil {
 		return nil
 	}
@@ -236,7 +236,7 @@ func (s *stage) expectDrop(w *words) error {
 		return fmt.Errorf("%q is no reason for a drop", reason)
 	}
 	if got := dropped(c)[reason] - s.drops[reason]; got != n {
-		return fmt.Errorf("expected drop %s %d, but it is %d; dropped were: %s", reason, n, got, list(s.unexplained()))
+		return fmt.Errorf("expected drop %s %d, but it is %d; dropped were: %s", reason, n, got, list(s.unexpectedDrops()))
 	}
 	s.drops[reason] += n
 	return nil
@@ -258,24 +258,24 @@ func dropReason(name string) bool {
 }
 
 // expectCounter looks at a counter as show has it: counter NAME N, or counter nak_sent|nak_received|rx_opcode|tx_opcode|drop KIND N.
-func (s *stage) expectCounter(w *words) error {
-	if len(w.plain) < 2 {
+func (s *script) expectCounter(args *arguments) error {
+	if len(args.plain) < 2 {
 		return errors.New("a counter's name and value are missing")
 	}
-	last := len(w.plain) - 1
-	name, value := strings.Join(w.plain[:last], " "), w.plain[last]
-	w.plain = nil
+	last := len(args.plain) - 1
+	name, value := strings.Join(args.plain[:last], " "), args.plain[last]
+	args.plain = nil
 	n, err := parseNumber(value, 64)
 	if err != nil {
 		return fmt.Errorf("%q %w", value, err)
 	}
-	c := s.under.Counters()
+	c := s.dut.Counters()
 	if c == nil {
 		return nil // the NIC does not tell
 	}
 	s.testbed.Settle(nil)
-	c = s.under.Counters()
-	got, err := counter(c, name)
+	c = s.dut.Counters()
+	got, err := counterValue(c, name)
 	if err != nil {
 		return err
 	}
@@ -286,7 +286,7 @@ func (s *stage) expectCounter(w *words) error {
 }
 
 // counter finds a counter by the name that "softroce show counters" gives it.
-func counter(c *nic.Counters, name string) (uint64, error) {
+func counterValue(c *nic.Counters, name string) (uint64, error) {
 	for _, k := range metrics.Counters {
 		if k.Name == name {
 			return k.Value(c), nil
@@ -313,14 +313,14 @@ func counter(c *nic.Counters, name string) (uint64, error) {
 }
 
 // expectMemory compares memory with data: memory PLACE DATA. Without a length the place is as long as the data.
-func (s *stage) expectMemory(w *words) error {
-	text := strings.Join(w.plain, " ")
-	whole := len(w.plain) > 0 && strings.Contains(w.plain[0], ":")
-	p, err := s.placeInside(w)
+func (s *script) expectMemory(args *arguments) error {
+	text := strings.Join(args.plain, " ")
+	whole := len(args.plain) > 0 && strings.Contains(args.plain[0], ":")
+	p, err := s.parsePlaceInside(args)
 	if err != nil {
 		return err
 	}
-	d, err := w.next("data")
+	d, err := args.next("data")
 	if err != nil {
 		return err
 	}
@@ -340,7 +340,7 @@ func (s *stage) expectMemory(w *words) error {
 		return err
 	}
 	if !bytes.Equal(got, want) {
-		return fmt.Errorf("expected memory %s\n    but it holds %s", text, showData(got))
+		return fmt.Errorf("expected memory %s\n    but it holds %s", text, formatData(got))
 	}
 	return nil
 }

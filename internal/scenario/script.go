@@ -16,32 +16,32 @@ import (
 )
 
 // A stage is the state of a scenario that is being played.
-type stage struct {
-	testbed testbed.Testbed
-	under   testbed.NIC // under test
-	second  testbed.NIC // nil until the script asks for it
-	log     func(string, ...any)
-	skip    func(...any) // unwinds the script
-	failed  bool
-	ended   func() error // not nil once the scenario is to end early
+type script struct {
+	testbed    testbed.Testbed
+	dut        testbed.NIC // under test
+	second     testbed.NIC // nil until the script asks for it
+	log        func(string, ...any)
+	skip       func(...any) // unwinds the script
+	failed     bool
+	contextErr func() error // not nil once the scenario is to end early
 
-	untimed bool     // what comes too soon is not held against the NIC
-	lacks   []string // the asynchronous events that the NIC under test does not give
+	untimed       bool     // what comes too soon is not held against the NIC
+	missingEvents []string // the asynchronous events that the NIC under test does not give
 
-	qps     map[string]*queuePair
-	regions map[string]*region
-	srqs    map[string]uint32 // numbers of shared receive queues of XRC
-	names   map[string]bool   // of everything
-	handQPN uint32            // of the next hand-made peer
-	srqIDs  uint64            // of receives posted to shared receive queues
+	qps         map[string]*queuePair
+	regions     map[string]*region
+	srqs        map[string]uint32 // numbers of shared receive queues of XRC
+	names       map[string]bool   // of everything
+	nextPeerQPN uint32            // of the next hand-made peer
+	srqIDs      uint64            // of receives posted to shared receive queues
 
 	// moment is when the last thing was done or came that the script has told of so far: what within= counts from.
 	// In a simulation that is now. floor is the soonest that it can have been, when every packet is on its way for no
 	// time at all: what after= counts from, because on a live network the packet before may have come late.
-	moment, floor time.Duration
-	chained       bool // the next thing that the script does belongs to the last
+	latest, earliest time.Duration
+	chained          bool // the next thing that the script does belongs to the last
 
-	frames      []*frame
+	frames      []*capturedFrame
 	completions map[queueName][]testbed.Completion
 	events      []testbed.Event
 	armed       bool              // a completion queue was
@@ -55,7 +55,7 @@ type queuePair struct {
 	nic     testbed.NIC
 	typ     ib.QPType
 	qpn     uint32
-	remote  uint32 // the peer's
+	peerQPN uint32 // the peer's
 	peer    *queuePair
 	attr    nic.QPAttr
 	vlan    uint16 // in which it is; 0: none
@@ -83,38 +83,38 @@ func (q queueName) String() string {
 }
 
 // A frame is a packet that was on the cable of the NIC under test.
-type frame struct {
-	at    time.Duration
-	p     *capture.Packet // nil: no BTH
-	len   int
-	from  string // the queue pair that sent it; "": the script
-	nic   bool   // a NIC sent it
-	taken bool   // expected, or not to be
+type capturedFrame struct {
+	at       time.Duration
+	p        *capture.Packet // nil: no BTH
+	len      int
+	from     string // the queue pair that sent it; "": the script
+	nic      bool   // a NIC sent it
+	consumed bool   // expected, or not to be
 }
 
-func (f *frame) String() string {
+func (f *capturedFrame) String() string {
 	if f.p == nil {
 		return fmt.Sprintf("%v frame of %d bytes without a BTH", f.at, f.len)
 	}
 	return string(f.p.AppendText(nil, time.Unix(0, 0)))
 }
 
-func newStage() *stage {
-	return &stage{
-		log: func(string, ...any) {}, ended: func() error { return nil }, qps: map[string]*queuePair{}, regions: map[string]*region{}, srqs: map[string]uint32{}, names: map[string]bool{},
+func newScript() *script {
+	return &script{
+		log: func(string, ...any) {}, contextErr: func() error { return nil }, qps: map[string]*queuePair{}, regions: map[string]*region{}, srqs: map[string]uint32{}, names: map[string]bool{},
 		completions: map[queueName][]testbed.Completion{}, drops: map[string]uint64{},
 	}
 }
 
-func (s *stage) open(b testbed.Testbed) (err error) {
+func (s *script) open(b testbed.Testbed) (err error) {
 	s.testbed = b
-	s.handQPN = b.PeerQPN()
-	s.under, err = b.NIC(false)
+	s.nextPeerQPN = b.PeerQPN()
+	s.dut, err = b.NIC(false)
 	return err
 }
 
 // other returns the second NIC.
-func (s *stage) other() (testbed.NIC, error) {
+func (s *script) secondNIC() (testbed.NIC, error) {
 	if s.second != nil {
 		return s.second, nil
 	}
@@ -126,7 +126,7 @@ func (s *stage) other() (testbed.NIC, error) {
 }
 
 // claim makes sure that a name is new.
-func (s *stage) claim(name string) error {
+func (s *script) reserveName(name string) error {
 	if s.names[name] {
 		return fmt.Errorf("there is a %q already", name)
 	}
@@ -137,7 +137,7 @@ func (s *stage) claim(name string) error {
 	return nil
 }
 
-func (s *stage) qp(name string) (*queuePair, error) {
+func (s *script) qp(name string) (*queuePair, error) {
 	if q, ok := s.qps[name]; ok {
 		return q, nil
 	}
@@ -152,8 +152,8 @@ func list(names []string) string {
 }
 
 // WriteFrame implements wire.FrameSink: what is on the cable is kept and logged.
-func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
-	f := &frame{at: time.Duration(ns), len: len(b)}
+func (s *script) WriteFrame(ns int64, _ int, b []byte) error {
+	f := &capturedFrame{at: time.Duration(ns), len: len(b)}
 	rec := capture.Record{No: len(s.frames) + 1, Time: time.Unix(0, ns), LinkType: capture.Ethernet, Length: len(b), Data: slices.Clone(b)}
 	if p, err := capture.Parse(rec); err == nil {
 		f.p = p
@@ -162,7 +162,7 @@ func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
 	if _, late := s.testbed.Slack(); late > 0 && f.nic && f.from == "" && f.p.DestQP-s.testbed.PeerQPN() >= testbed.QPNsPerTestbed {
 		return nil // another scenario's
 	}
-	f.taken = !f.nic || s.comesBack(f)
+	f.consumed = !f.nic || s.isLoopedBack(f)
 	s.frames = append(s.frames, f)
 	who := f.from
 	if !f.nic {
@@ -173,7 +173,7 @@ func (s *stage) WriteFrame(ns int64, _ int, b []byte) error {
 }
 
 // comesBack reports whether f is a multicast packet that was seen when it left, and now comes to its own sender.
-func (s *stage) comesBack(f *frame) bool {
+func (s *script) isLoopedBack(f *capturedFrame) bool {
 	if f.p == nil || !f.p.Dst.IsMulticast() {
 		return false
 	}
@@ -186,13 +186,13 @@ func (s *stage) comesBack(f *frame) bool {
 }
 
 // sender finds the queue pair that sent a packet.
-func (s *stage) sender(p *capture.Packet) (name string, isNIC bool) {
+func (s *script) sender(p *capture.Packet) (name string, isNIC bool) {
 	for _, q := range s.qps {
 		if p.Src != q.nic.Addr() {
 			continue
 		}
 		isNIC = true
-		if q.typ == ib.QPTypeUD && p.DETH.SrcQP == q.qpn || q.typ != ib.QPTypeUD && p.BTH.DestQP == q.remote {
+		if q.typ == ib.QPTypeUD && p.DETH.SrcQP == q.qpn || q.typ != ib.QPTypeUD && p.BTH.DestQP == q.peerQPN {
 			return q.name, true
 		}
 	}
@@ -201,18 +201,18 @@ func (s *stage) sender(p *capture.Packet) (name string, isNIC bool) {
 
 // acts notes the time of something that the script does; more says that the next belongs to it, aside that nothing's time
 // counts from it.
-func (s *stage) acts(more, aside bool) {
-	s.moment = s.testbed.Now()
+func (s *script) noteAction(more, aside bool) {
+	s.latest = s.testbed.Now()
 	if !s.chained && !aside {
-		s.floor = s.moment
+		s.earliest = s.latest
 	}
 	s.chained = more
 }
 
 // waiting returns the packets from a queue pair that were not expected yet; name "" means from any.
-func (s *stage) waiting(name string) (l []*frame) {
+func (s *script) unexpectedFrames(name string) (l []*capturedFrame) {
 	for _, f := range s.frames {
-		if !f.taken && (name == "" || f.from == name) {
+		if !f.consumed && (name == "" || f.from == name) {
 			l = append(l, f)
 		}
 	}
@@ -220,7 +220,7 @@ func (s *stage) waiting(name string) (l []*frame) {
 }
 
 // poll takes what has completed.
-func (s *stage) poll() error {
+func (s *script) poll() error {
 	for _, n := range s.nics() {
 		l, err := n.Completions()
 		for _, c := range l {
@@ -241,7 +241,7 @@ func (s *stage) poll() error {
 }
 
 // pollNotices takes the notices of completion queues, if any was asked for one.
-func (s *stage) pollNotices(n testbed.NIC) error {
+func (s *script) pollNotices(n testbed.NIC) error {
 	if !s.armed {
 		return nil
 	}
@@ -253,11 +253,11 @@ func (s *stage) pollNotices(n testbed.NIC) error {
 	return err
 }
 
-func (s *stage) nics() []testbed.NIC {
+func (s *script) nics() []testbed.NIC {
 	if s.second != nil {
-		return []testbed.NIC{s.under, s.second}
+		return []testbed.NIC{s.dut, s.second}
 	}
-	return []testbed.NIC{s.under}
+	return []testbed.NIC{s.dut}
 }
 
 func completionText(c testbed.Completion) string {
@@ -280,13 +280,13 @@ func eventText(e testbed.Event) string {
 }
 
 // finish looks for what came and was not expected.
-func (s *stage) finish() error {
+func (s *script) checkLeftovers() error {
 	s.testbed.Settle(nil)
 	if err := s.poll(); err != nil {
 		return err
 	}
 	var left []string
-	for _, f := range s.waiting("") {
+	for _, f := range s.unexpectedFrames("") {
 		left = append(left, f.String())
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(s.completions), func(a, b queueName) int {
@@ -302,7 +302,7 @@ func (s *stage) finish() error {
 	for _, e := range s.events {
 		left = append(left, eventText(e))
 	}
-	left = append(left, s.unexplained()...)
+	left = append(left, s.unexpectedDrops()...)
 	if len(left) > 0 {
 		return fmt.Errorf("came and was not expected:\n    %s", strings.Join(left, "\n    "))
 	}
@@ -321,8 +321,8 @@ func dropped(c *nic.Counters) map[string]uint64 {
 }
 
 // unexplained lists the drops that were not expected.
-func (s *stage) unexplained() (l []string) {
-	c := s.under.Counters()
+func (s *script) unexpectedDrops() (l []string) {
+	c := s.dut.Counters()
 	if c == nil {
 		return nil
 	}
@@ -336,7 +336,7 @@ func (s *stage) unexplained() (l []string) {
 }
 
 // last returns the newest frames, for people.
-func (s *stage) last() string {
+func (s *script) recentFrames() string {
 	const n = 6
 	var b strings.Builder
 	for _, f := range s.frames[max(0, len(s.frames)-n):] {

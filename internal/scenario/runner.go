@@ -20,7 +20,7 @@ type Options struct {
 
 	// Lacks names the asynchronous events that the NIC under test does not give. Where one is expected nothing is
 	// waited for; one that comes after all was not expected.
-	Lacks []string
+	MissingEvents []string
 
 	// Untimed says that the clock of the live NIC's host cannot be relied on, as that of a virtual machine which
 	// stands still now and then and catches up: what comes too soon is not held against it.
@@ -31,11 +31,11 @@ type Options struct {
 }
 
 // Play plays the scenario in a file. It blocks until the end of the scenario.
-func Play(file string, o Options) *Result {
+func Run(file string, o Options) *Result {
 	if o.NewTestbed == nil {
 		o.NewTestbed = testbed.NewSimulated
 	}
-	p := &player{result: Result{File: file}}
+	p := &runner{result: Result{File: file}}
 	p.protect(func() {
 		testscript.RunT(p, testscript.Params{
 			Files: []string{file},
@@ -56,10 +56,10 @@ func Play(file string, o Options) *Result {
 }
 
 // stageKey is where a script's stage is kept.
-type stageKey struct{}
+type scriptKey struct{}
 
-func (p *player) setup(e *testscript.Env, o Options) error {
-	st := newStage()
+func (p *runner) setup(e *testscript.Env, o Options) error {
+	st := newScript()
 	st.skip = p.Skip
 	b, err := o.NewTestbed(st)
 	if err != nil {
@@ -67,15 +67,15 @@ func (p *player) setup(e *testscript.Env, o Options) error {
 	}
 	_, p.live = b.(testbed.ProgramStarter)
 	p.ipv6 = b.Peer().Is6()
-	e.Values[stageKey{}] = st
-	st.lacks, st.untimed = o.Lacks, o.Untimed
+	e.Values[scriptKey{}] = st
+	st.missingEvents, st.untimed = o.MissingEvents, o.Untimed
 	if o.Context != nil {
-		st.ended = o.Context.Err
+		st.contextErr = o.Context.Err
 	}
 	e.Defer(func() {
 		p.result.Packets, p.result.Time = len(st.frames), b.Now()
 		if p.result.Err == nil && !st.failed {
-			if err := st.finish(); err != nil {
+			if err := st.checkLeftovers(); err != nil {
 				p.log(fmt.Sprintf("FAIL: %s: at its end: %v\n", p.result.File, err))
 				p.failed = true
 			}
@@ -86,68 +86,68 @@ func (p *player) setup(e *testscript.Env, o Options) error {
 }
 
 // A player is what the script engine takes for a test.
-type player struct {
-	result Result
-	failed bool
-	live   bool
-	ipv6   bool
-	late   strings.Builder // logged before the engine hands over its own log
+type runner struct {
+	result   Result
+	failed   bool
+	live     bool
+	ipv6     bool
+	extraLog strings.Builder // logged before the engine hands over its own log
 }
 
 // stopped is what unwinds a script.
-type stopped struct{}
+type unwind struct{}
 
 // protect runs f to its end, or until it is unwound.
-func (p *player) protect(f func()) {
+func (p *runner) protect(f func()) {
 	defer func() {
-		if r := recover(); r != nil && r != any(stopped{}) {
+		if r := recover(); r != nil && r != any(unwind{}) {
 			panic(r)
 		}
 	}()
 	f()
 }
 
-func (p *player) log(s string) { p.late.WriteString(s) }
+func (p *runner) log(s string) { p.extraLog.WriteString(s) }
 
 // Run implements testscript.T.
-func (p *player) Run(_ string, f func(testscript.T)) {
+func (p *runner) Run(_ string, f func(testscript.T)) {
 	p.protect(func() { f(p) })
 	if p.failed {
-		p.result.Log += p.late.String()
+		p.result.Log += p.extraLog.String()
 		p.result.fail()
 	}
 }
 
 // Skip implements testscript.T.
-func (p *player) Skip(args ...any) {
+func (p *runner) Skip(args ...any) {
 	p.result.skip(strings.TrimSpace(fmt.Sprint(args...)))
-	panic(stopped{})
+	panic(unwind{})
 }
 
 // Fatal implements testscript.T.
-func (p *player) Fatal(args ...any) {
+func (p *runner) Fatal(args ...any) {
 	p.log("FAIL: " + p.result.File + ": " + fmt.Sprint(args...) + "\n")
 	p.FailNow()
 }
 
 // FailNow implements testscript.T.
-func (p *player) FailNow() {
+func (p *runner) FailNow() {
 	p.failed = true
-	panic(stopped{})
+	panic(unwind{})
 }
 
 // Parallel implements testscript.T: scenarios are played one after the other.
-func (p *player) Parallel() {}
+func (p *runner) Parallel() {}
 
 // Verbose implements testscript.T. The log is always kept; whoever has the Result decides
 // whether it is shown.
-func (p *player) Verbose() bool { return true }
+func (p *runner) Verbose() bool { return true }
 
 // phaseTime is what the engine adds to comments: how long the phase took.
 var phaseTime = regexp.MustCompile(`(?m)^(#.*) \(\d+\.\d{3}s\)$`)
 
 // Log implements testscript.T. It is called once, with the engine's log, which begins with the environment.
-func (p *player) Log(args ...any) {
+func (p *runner) Log(args ...any) {
 	s := fmt.Sprint(args...)
 	if _, after, ok := strings.Cut(s, "\n\n"); ok && strings.HasPrefix(s, "WORK=") {
 		s = after

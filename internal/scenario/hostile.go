@@ -11,7 +11,7 @@ import (
 
 // What a program may do to its NIC that no library would do for it.
 
-func (s *stage) rude(n testbed.NIC) (testbed.HostileProgram, error) {
+func (s *script) hostile(n testbed.NIC) (testbed.HostileProgram, error) {
 	if r, ok := n.(testbed.HostileProgram); ok {
 		return r, nil
 	}
@@ -29,12 +29,12 @@ var ringWords = vocabulary[int]{"word of a ring", map[string]int{
 }}
 
 // cmdScribble writes a number into a ring of a queue pair, and rings the doorbell: scribble QP send|recv|cq WORD|OFFSET VALUE.
-func (s *stage) cmdScribble(w *words) error {
-	q, err := s.namedQP(w)
+func (s *script) cmdScribble(args *arguments) error {
+	q, err := s.parseQP(args)
 	if err != nil {
 		return err
 	}
-	name, err := w.next("a ring")
+	name, err := args.next("a ring")
 	if err != nil {
 		return err
 	}
@@ -42,7 +42,7 @@ func (s *stage) cmdScribble(w *words) error {
 	if err != nil {
 		return err
 	}
-	where, err := w.next("a word of the ring")
+	where, err := args.next("a word of the ring")
 	if err != nil {
 		return err
 	}
@@ -55,7 +55,7 @@ func (s *stage) cmdScribble(w *words) error {
 		}
 		off = int(n)
 	}
-	value, err := w.next("a number")
+	value, err := args.next("a number")
 	if err != nil {
 		return err
 	}
@@ -63,41 +63,41 @@ func (s *stage) cmdScribble(w *words) error {
 	if err != nil {
 		return fmt.Errorf("%q %w", value, err)
 	}
-	r, err := s.rude(q.nic)
-	if err := errors.Join(w.end(), err); err != nil {
+	r, err := s.hostile(q.nic)
+	if err := errors.Join(args.end(), err); err != nil {
 		return err
 	}
-	s.acts(false, false)
+	s.noteAction(false, false)
 	if err := r.WriteRing(q.name, ring, off, uint32(v)); err != nil {
 		return err
 	}
-	s.carryOn(false)
+	s.commit(false)
 	return nil
 }
 
 // cmdVanish takes memory away: vanish REGION.
-func (s *stage) cmdVanish(w *words) error {
-	p, err := s.placeInside(w)
+func (s *script) cmdVanish(args *arguments) error {
+	p, err := s.parsePlaceInside(args)
 	if err != nil {
 		return err
 	}
-	r, err := s.rude(p.region.nic)
-	if err := errors.Join(w.end(), err); err != nil {
+	r, err := s.hostile(p.region.nic)
+	if err := errors.Join(args.end(), err); err != nil {
 		return err
 	}
 	return r.Unmap(p.region.name)
 }
 
 // expectClosed says that the NIC has thrown the program out: closed WORD…, which its reason has.
-func (s *stage) expectClosed(w *words) error {
-	r, err := s.rude(s.under)
+func (s *script) expectClosed(args *arguments) error {
+	r, err := s.hostile(s.dut)
 	if err != nil {
 		return err
 	}
 	s.testbed.Settle(nil)
 	reason := r.TakeKillReason()
-	text := strings.Join(w.plain, " ")
-	w.plain = nil
+	text := strings.Join(args.plain, " ")
+	args.plain = nil
 	if reason == nil || !strings.Contains(reason.Error(), text) {
 		return fmt.Errorf("expected closed %s, but it is for this reason: %v", text, reason)
 	}

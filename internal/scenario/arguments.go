@@ -9,15 +9,15 @@ import (
 )
 
 // words are those of a command: plain ones in their order, and options, name=value.
-type words struct {
+type arguments struct {
 	plain   []string
 	options []option
 }
 
 type option struct{ name, value string }
 
-func parseWords(args []string) *words {
-	w := new(words)
+func parseArguments(args []string) *arguments {
+	w := new(arguments)
 	for _, a := range args {
 		if n, v, ok := strings.Cut(a, "="); ok && n != "" {
 			w.options = append(w.options, option{n, v})
@@ -29,38 +29,38 @@ func parseWords(args []string) *words {
 }
 
 // next takes the next plain word; what says what it is to be.
-func (w *words) next(what string) (string, error) {
-	if len(w.plain) == 0 {
+func (args *arguments) next(what string) (string, error) {
+	if len(args.plain) == 0 {
 		return "", fmt.Errorf("%s is missing", what)
 	}
-	p := w.plain[0]
-	w.plain = w.plain[1:]
+	p := args.plain[0]
+	args.plain = args.plain[1:]
 	return p, nil
 }
 
 // flag takes a plain word if it is there.
-func (w *words) flag(name string) bool {
-	i := slices.Index(w.plain, name)
+func (args *arguments) flag(name string) bool {
+	i := slices.Index(args.plain, name)
 	if i >= 0 {
-		w.plain = slices.Delete(w.plain, i, i+1)
+		args.plain = slices.Delete(args.plain, i, i+1)
 	}
 	return i >= 0
 }
 
 // option takes an option if it is there.
-func (w *words) option(name string) (string, bool) {
-	i := slices.IndexFunc(w.options, func(o option) bool { return o.name == name })
+func (args *arguments) option(name string) (string, bool) {
+	i := slices.IndexFunc(args.options, func(o option) bool { return o.name == name })
 	if i < 0 {
 		return "", false
 	}
-	v := w.options[i].value
-	w.options = slices.Delete(w.options, i, i+1)
+	v := args.options[i].value
+	args.options = slices.Delete(args.options, i, i+1)
 	return v, true
 }
 
 // peek looks at an option.
-func (w *words) peek(name string) (string, bool) {
-	for _, o := range w.options {
+func (args *arguments) peek(name string) (string, bool) {
+	for _, o := range args.options {
 		if o.name == name {
 			return o.value, true
 		}
@@ -69,8 +69,8 @@ func (w *words) peek(name string) (string, bool) {
 }
 
 // duration takes an option that is a time, 0 if it is not there.
-func (w *words) duration(name string) (time.Duration, error) {
-	v, ok := w.option(name)
+func (args *arguments) duration(name string) (time.Duration, error) {
+	v, ok := args.option(name)
 	if !ok {
 		return 0, nil
 	}
@@ -82,8 +82,8 @@ func (w *words) duration(name string) (time.Duration, error) {
 }
 
 // number takes an option that is a number; it stays as it is if the option is not there.
-func (w *words) number(name string, bits int, to *uint64) error {
-	v, ok := w.option(name)
+func (args *arguments) number(name string, bits int, to *uint64) error {
+	v, ok := args.option(name)
 	if !ok {
 		return nil
 	}
@@ -104,12 +104,12 @@ func parseNumber(v string, bits int) (uint64, error) {
 }
 
 // end makes sure that nothing is left.
-func (w *words) end() error {
-	if len(w.plain) > 0 {
-		return fmt.Errorf("%q is not understood here", w.plain[0])
+func (args *arguments) end() error {
+	if len(args.plain) > 0 {
+		return fmt.Errorf("%q is not understood here", args.plain[0])
 	}
-	if len(w.options) > 0 {
-		return fmt.Errorf("option %q is not known here", w.options[0].name)
+	if len(args.options) > 0 {
+		return fmt.Errorf("option %q is not known here", args.options[0].name)
 	}
 	return nil
 }
