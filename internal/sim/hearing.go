@@ -4,12 +4,13 @@ import (
 	"fmt"
 
 	"softroce/internal/ib"
+	"softroce/nic/nictest"
 	"softroce/packet"
 )
 
 // hears judges the completion of a receive: it must be of a message that was said to this
 // talker, whole.
-func (t *talker) hears(id int, c *cqe) error {
+func (t *talker) hears(id int, c *nictest.WC) error {
 	l := t.recvs
 	if id >= len(l.works) || l.works[id].completed || !l.shared && id != l.completed {
 		return fmt.Errorf("invariant 1: receive %d completed, %d are complete of %d", id, l.completed, len(l.works))
@@ -18,19 +19,19 @@ func (t *talker) hears(id int, c *cqe) error {
 	r.completed = true
 	l.completed++
 	defer func() { *t.free = append(*t.free, r.to) }()
-	if c.status != ib.WCSuccess {
-		if c.status == ib.WCLocLenErr && l.shared {
+	if c.Status != ib.WCSuccess {
+		if c.Status == ib.WCLocLenErr && l.shared {
 			return nil // too short, and could not be put back
 		}
-		return fmt.Errorf("receive %d ended with %v", id, c.status)
+		return fmt.Errorf("receive %d ended with %v", id, c.Status)
 	}
 	t.heard++
-	if c.opcode == ib.WCRecvRDMAWithImm {
+	if c.Opcode == ib.WCRecvRDMAWithImm {
 		return t.hearsWrite(c)
 	}
-	m := t.mem[r.to.off:][:c.byteLen]
+	m := t.mem[r.to.off:][:c.ByteLen]
 	if t.kind == ib.QPTypeUD {
-		if len(m) < packet.GRHLen || c.flags&ib.WCGRH == 0 {
+		if len(m) < packet.GRHLen || c.Flags&ib.WCGRH == 0 {
 			return fmt.Errorf("invariant 2: a datagram of %d bytes without a GRH", len(m))
 		}
 		if err := t.hearsFrom((*packet.GRH)(m), m[packet.GRHLen:], c); err != nil {
@@ -42,7 +43,7 @@ func (t *talker) hears(id int, c *cqe) error {
 }
 
 // understands finds out which message m is.
-func (t *talker) understands(m []byte, c *cqe) error {
+func (t *talker) understands(m []byte, c *nictest.WC) error {
 	if len(m) < shortest {
 		return fmt.Errorf("invariant 2: a message of %d bytes was not sent", len(m))
 	}
@@ -59,12 +60,12 @@ func (t *talker) understands(m []byte, c *cqe) error {
 		return fmt.Errorf("message %d of talker %d was for the group", seq, id)
 	case s.to != nil && s.to != t:
 		return fmt.Errorf("message %d of talker %d was for talker %d", seq, id, s.to.id)
-	case c.srcQP != by.qp.QPN():
-		return fmt.Errorf("message %d of talker %d is said to be from QP %#x", seq, id, c.srcQP)
-	case (c.flags&ib.WCWithImm != 0) != (s.op == ib.WRSendWithImm || s.op == ib.WRRDMAWriteWithImm):
-		return fmt.Errorf("message %d of talker %d: flags %#x", seq, id, c.flags)
-	case c.flags&ib.WCWithImm != 0 && int(c.imm) != seq:
-		return fmt.Errorf("message %d of talker %d has immediate %d", seq, id, c.imm)
+	case c.SrcQP != by.QPN():
+		return fmt.Errorf("message %d of talker %d is said to be from QP %#x", seq, id, c.SrcQP)
+	case (c.Flags&ib.WCWithImm != 0) != (s.op == ib.WRSendWithImm || s.op == ib.WRRDMAWriteWithImm):
+		return fmt.Errorf("message %d of talker %d: flags %#x", seq, id, c.Flags)
+	case c.Flags&ib.WCWithImm != 0 && int(c.Imm) != seq:
+		return fmt.Errorf("message %d of talker %d has immediate %d", seq, id, c.Imm)
 	}
 	for k, b := range m {
 		if b != letter(id, seq, n, k) {
@@ -75,27 +76,27 @@ func (t *talker) understands(m []byte, c *cqe) error {
 }
 
 // hearsFrom holds the GRH against who sent.
-func (t *talker) hearsFrom(g *packet.GRH, m []byte, c *cqe) error {
+func (t *talker) hearsFrom(g *packet.GRH, m []byte, c *nictest.WC) error {
 	if len(m) < shortest {
 		return nil // found wrong later
 	}
 	by := t.w.talker(int(le.Uint32(m)))
-	if by == nil || g.Src() != by.dev.GIDs()[1].GID.Addr() {
+	if by == nil || g.Src() != by.Device.GIDs()[1].GID.Addr() {
 		return fmt.Errorf("a datagram's GRH is of %v", g.Src())
 	}
-	if dst := g.Dst(); dst != t.dev.GIDs()[1].GID.Addr() && dst.String() != groupOfSim {
+	if dst := g.Dst(); dst != t.Device.GIDs()[1].GID.Addr() && dst.String() != groupOfSim {
 		return fmt.Errorf("a datagram's GRH is to %v", dst)
 	}
 	return nil
 }
 
 // hearsWrite: a WRITE with immediate says which it is; its bytes are in place by then.
-func (t *talker) hearsWrite(c *cqe) error {
-	seq := int(c.imm)
-	if t.peer == nil || seq >= len(t.peer.said) || int(c.byteLen) != t.peer.said[seq].n {
-		return fmt.Errorf("invariant 2: a WRITE with immediate %d and %d bytes was not sent", seq, c.byteLen)
+func (t *talker) hearsWrite(c *nictest.WC) error {
+	seq := int(c.Imm)
+	if t.peer == nil || seq >= len(t.peer.said) || int(c.ByteLen) != t.peer.said[seq].n {
+		return fmt.Errorf("invariant 2: a WRITE with immediate %d and %d bytes was not sent", seq, c.ByteLen)
 	}
-	return t.understands(t.mem[t.hearAt[seq].off:][:c.byteLen], c)
+	return t.understands(t.mem[t.hearAt[seq].off:][:c.ByteLen], c)
 }
 
 func (w *world) talker(id int) *talker {

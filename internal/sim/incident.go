@@ -5,6 +5,7 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
 )
 
 // plan draws the rounds in which something happens.
@@ -28,12 +29,12 @@ func (w *world) incident() error {
 		return e.deregister()
 	case 1: // from now on its peer talks to nobody
 		e.gone = true
-		return e.both(e.ctx.DestroyQP)
+		return e.both((*nictest.QP).Destroy)
 	case 2: // a process dies
 		e.closed = true
-		e.ctx.Close()
+		e.Context.Close()
 	case 3:
-		return e.ctx.ModifyQP(e.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSErr}}, ib.QPMaskState)
+		return e.SetState(ib.QPSErr)
 	case 4:
 		return e.drain()
 	case 5: // a cable is out for a while
@@ -53,33 +54,33 @@ func (p *program) deregister() error {
 	}
 	p.dead = true
 	for _, m := range p.windows { // a region with windows bound to it stays
-		if err := p.ctx.DeallocMW(m); err != nil {
+		if err := p.Context.DeallocMW(m); err != nil {
 			return err
 		}
 	}
 	p.windows = nil
-	return p.ctx.DeregMR(p.mr)
+	return p.Context.DeregMR(p.mr)
 }
 
 // drain brings a queue pair to SQD; undrain brings it back once it has told that it is drained.
 func (e *end) drain() error {
-	if e.qp.State() != ib.QPSRTS {
+	if e.State() != ib.QPSRTS {
 		return nil
 	}
 	e.draining = true
-	return e.ctx.ModifyQP(e.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
+	return e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
 }
 
 func (w *world) undrain() error {
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
-			if !e.draining || !e.drained[e.qp] {
+			if !e.draining || !e.drained[e.QP.QP] {
 				continue
 			}
 			e.draining = false
-			delete(e.drained, e.qp)
-			if e.alive() && e.qp.State() == ib.QPSSQD {
-				if err := e.ctx.ModifyQP(e.qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSRTS}}, ib.QPMaskState); err != nil {
+			delete(e.drained, e.QP.QP)
+			if e.alive() && e.State() == ib.QPSSQD {
+				if err := e.SetState(ib.QPSRTS); err != nil {
 					return err
 				}
 			}
@@ -103,14 +104,12 @@ func (w *world) reconnect(x *pair) error {
 		return err
 	}
 	for _, q := range queues {
-		err := q.both(func(qp *nic.QP) error {
-			return q.ctx.ModifyQP(qp, &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}, ib.QPMaskState)
-		})
+		err := q.both(func(qp *nictest.QP) error { return qp.SetState(ib.QPSReset) })
 		if err != nil {
 			return err
 		}
 		q.draining = false
-		delete(q.drained, q.qp)
+		delete(q.drained, q.QP.QP)
 	}
 	x.over = true
 	a := x.attr

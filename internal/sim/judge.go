@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"softroce/internal/ib"
+	"softroce/nic/nictest"
 	"softroce/transport"
 )
 
@@ -38,24 +39,24 @@ func (w *world) pollOne(i int) error {
 		return fmt.Errorf("program %d lost its context: %w", i, p.killed)
 	}
 	for {
-		c, ok := p.poll()
+		c, ok := p.cq.Poll()
 		if !ok {
 			break
 		}
 		w.complete++
-		w.note(uint64(w.now), uint64(i), c.id, uint64(c.status), uint64(c.byteLen))
-		e := w.find(i, c.qpn)
+		w.note(uint64(w.now), uint64(i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
+		e := w.find(i, c.QPN)
 		if e == nil {
-			return fmt.Errorf("invariant 1: completion of QP %#x, which program %d does not have", c.qpn, i)
+			return fmt.Errorf("invariant 1: completion of QP %#x, which program %d does not have", c.QPN, i)
 		}
 		var err error
-		if c.id >= recvID {
-			err = e.received(int(c.id-recvID), &c)
+		if c.WRID >= recvID {
+			err = e.received(int(c.WRID-recvID), &c)
 		} else {
-			err = e.completed(int(c.id), &c)
+			err = e.completed(int(c.WRID), &c)
 		}
 		if err != nil {
-			return fmt.Errorf("at %d ns, QP %#x of program %d: %w", w.now, c.qpn, i, err)
+			return fmt.Errorf("at %d ns, QP %#x of program %d: %w", w.now, c.QPN, i, err)
 		}
 	}
 	return nil
@@ -75,7 +76,7 @@ func (w *world) find(program int, qpn uint32) *end {
 
 // completed judges the completion of send work request id. Unsignaled ones before it are
 // complete too, and were successful.
-func (e *end) completed(id int, c *cqe) error {
+func (e *end) completed(id int, c *nictest.WC) error {
 	if id < e.done || id >= len(e.sends) {
 		return fmt.Errorf("invariant 1: send %d completed, %d are complete and %d posted", id, e.done, len(e.sends))
 	}
@@ -88,7 +89,7 @@ func (e *end) completed(id int, c *cqe) error {
 		}
 	}
 	e.done++
-	if c.status == ib.WCSuccess {
+	if c.Status == ib.WCSuccess {
 		return e.succeeded(id)
 	}
 	return nil
@@ -124,7 +125,7 @@ func (e *end) source(k *work) []byte { return e.mem[k.src.off:][:k.src.n] }
 
 // received judges the completion of receive work request id: it must be of the
 // next message that the peer sent.
-func (e *end) received(id int, c *cqe) error {
+func (e *end) received(id int, c *nictest.WC) error {
 	l := e.recvs
 	if id >= len(l.works) || l.works[id].completed || !l.shared && id != l.completed {
 		return fmt.Errorf("invariant 1: receive %d completed, %d are complete of %d", id, l.completed, len(l.works))
@@ -132,7 +133,7 @@ func (e *end) received(id int, c *cqe) error {
 	r := &l.works[id]
 	r.completed = true
 	l.completed++
-	if c.status != ib.WCSuccess {
+	if c.Status != ib.WCSuccess {
 		return nil
 	}
 	r.ended = true
@@ -141,20 +142,20 @@ func (e *end) received(id int, c *cqe) error {
 	}
 	k := &e.peer.sends[e.peer.arrivals[e.arrived]]
 	e.arrived++
-	if int(c.byteLen) != k.src.n {
-		return fmt.Errorf("invariant 2: message %d has %d bytes, %d were sent", e.arrived, c.byteLen, k.src.n)
+	if int(c.ByteLen) != k.src.n {
+		return fmt.Errorf("invariant 2: message %d has %d bytes, %d were sent", e.arrived, c.ByteLen, k.src.n)
 	}
 	if k.op == ib.WRSendWithInv {
 		if err := e.pane.returned(k, c); err != nil {
 			return err
 		}
-	} else if k.op != ib.WRSend && c.imm != k.imm {
-		return fmt.Errorf("invariant 2: message %d has immediate %#x, %#x was sent", e.arrived, c.imm, k.imm)
+	} else if k.op != ib.WRSend && c.Imm != k.imm {
+		return fmt.Errorf("invariant 2: message %d has immediate %#x, %#x was sent", e.arrived, c.Imm, k.imm)
 	}
 	switch {
 	case k.op == ib.WRRDMAWriteWithImm:
-		if want := ib.WCRecvRDMAWithImm; c.opcode != want {
-			return fmt.Errorf("receive completed with opcode %d, want %d", c.opcode, want)
+		if want := ib.WCRecvRDMAWithImm; c.Opcode != want {
+			return fmt.Errorf("receive completed with opcode %d, want %d", c.Opcode, want)
 		}
 		if !bytes.Equal(e.mem[k.dst.off:][:k.dst.n], e.peer.source(k)) {
 			return fmt.Errorf("invariant 2: message %d was announced before its data were there", e.arrived)
@@ -172,8 +173,8 @@ func (e *end) received(id int, c *cqe) error {
 func (w *world) judge() error {
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
-			if e.overflow && !e.closed && !e.gone && !x.over && e.qp.State() != ib.QPSErr {
-				return fmt.Errorf("QP %#x is in %v, its CQ overflowed", e.qp.QPN(), e.qp.State())
+			if e.overflow && !e.closed && !e.gone && !x.over && e.State() != ib.QPSErr {
+				return fmt.Errorf("QP %#x is in %v, its CQ overflowed", e.QPN(), e.State())
 			}
 			e.lost = x.over || !e.alive() || e.overflow
 		}
@@ -181,12 +182,12 @@ func (w *world) judge() error {
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
 			if err := e.settle(); err != nil {
-				return fmt.Errorf("QP %#x: %w", e.qp.QPN(), err)
+				return fmt.Errorf("QP %#x: %w", e.QPN(), err)
 			}
 		}
 		for _, e := range x.ends {
 			if err := e.judgeAtomics(); err != nil {
-				return fmt.Errorf("QP %#x: %w", e.qp.QPN(), err)
+				return fmt.Errorf("QP %#x: %w", e.QPN(), err)
 			}
 		}
 	}
@@ -231,7 +232,7 @@ func (e *end) settle() error {
 
 // settled: all that was posted is complete, and the queue pair is where it should be.
 func (e *end) settled() error {
-	state := e.qp.State()
+	state := e.State()
 	failed := state == ib.QPSErr
 	for ; e.done < len(e.sends) && !e.sends[e.done].signaled; e.done++ {
 		if err := e.succeeded(e.done); err != nil {
@@ -244,7 +245,7 @@ func (e *end) settled() error {
 		return fmt.Errorf("invariant 2: at rest in state %v", state)
 	case e.done < len(e.sends):
 		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), state)
-	case e.receiver().State() != ib.QPSErr && !e.peer.lost && e.peer.qp.State() != ib.QPSErr && e.arrived != len(e.peer.arrivals):
+	case e.receiver().State() != ib.QPSErr && !e.peer.lost && e.peer.State() != ib.QPSErr && e.arrived != len(e.peer.arrivals):
 		return fmt.Errorf("invariant 2: %d of %d messages arrived", e.arrived, len(e.peer.arrivals))
 	case failed && !l.shared && l.completed != len(l.works):
 		return fmt.Errorf("invariant 1: %d of %d receives are complete in state ERR", l.completed, len(l.works))
@@ -292,7 +293,7 @@ func (p *program) judgeMemory() error {
 // judgeCounts: each frame that came in either reached a queue pair or counts under one reason. A
 // multicast frame reaches several or, if its sender is the only member, none.
 func judgeCounts(p *program) error {
-	c := p.dev.Counters()
+	c := p.Device.Counters()
 	reached, dropped := uint64(0), uint64(0)
 	for _, n := range c.RxOpcode {
 		reached += n
@@ -303,7 +304,7 @@ func judgeCounts(p *program) error {
 			dropped += c.Drops[r]
 		}
 	}
-	if got := p.dev.Link().(*watched).got; got != reached+dropped {
+	if got := p.Device.Link().(*watched).got; got != reached+dropped {
 		return fmt.Errorf("invariant 5: %d frames came in, %d reached a queue pair and %d were dropped", got, reached, dropped)
 	}
 	return nil

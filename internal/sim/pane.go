@@ -2,10 +2,10 @@ package sim
 
 import (
 	"fmt"
-	"math/bits"
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/transport"
 )
 
@@ -40,9 +40,9 @@ func (p *pane) changed(k *work) {
 }
 
 // returned judges the completion of a SEND with invalidate.
-func (p *pane) returned(k *work, c *cqe) error {
-	if key := bits.ReverseBytes32(c.imm); c.flags != ib.WCWithInv || key != k.imm {
-		return fmt.Errorf("invariant 2: flags %#x say that %#x was invalidated, %#x was asked for", c.flags, key, k.imm)
+func (p *pane) returned(k *work, c *nictest.WC) error {
+	if c.Flags != ib.WCWithInv || c.Imm != k.imm {
+		return fmt.Errorf("invariant 2: flags %#x say that %#x was invalidated, %#x was asked for", c.Flags, c.Imm, k.imm)
 	}
 	if p.key == k.imm && p.state == returning {
 		p.state = shut
@@ -86,7 +86,7 @@ func (e *end) openPane() bool {
 	}
 	if p.mw == nil {
 		var err error
-		if p.mw, err = e.ctx.AllocMW(e.pd, ib.MWType2); err != nil {
+		if p.mw, err = e.Context.AllocMW(e.pd, ib.MWType2); err != nil {
 			e.w.short = err
 			return false
 		}
@@ -98,8 +98,8 @@ func (e *end) openPane() bool {
 		return false
 	}
 	p.state, p.at, p.key = opening, at, p.key&^0xff|(p.key+1)&0xff
-	e.postLocal(transport.SendWR{Opcode: ib.WRBindMW, RKey: p.key, RemoteAddr: uint64(at.off), CompareAdd: uint64(at.n),
-		RemoteQPN: e.key, RemoteQKey: uint32(ib.AccessRemoteWrite)})
+	e.postLocal(transport.SendWR{Opcode: ib.WRBindMW, RKey: p.key,
+		Bind: transport.Bind{LKey: e.key, Access: ib.AccessRemoteWrite, Addr: uint64(at.off), Length: uint64(at.n)}})
 	return true
 }
 
@@ -132,5 +132,5 @@ func (e *end) postFor(k work, wr transport.SendWR) {
 		e.payload(&k, &wr)
 	}
 	e.sends = append(e.sends, k)
-	e.queue.post(&wr)
+	e.PostSend(&wr)
 }

@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"net/netip"
 
-	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/packet"
 	"softroce/transport"
 )
@@ -84,7 +84,7 @@ func (w *world) buildTalkers() error {
 		return nil
 	}
 	for _, g := range w.programs {
-		p, err := w.newParlour(g.dev)
+		p, err := w.newParlour(g.Device)
 		if err != nil {
 			return err
 		}
@@ -119,18 +119,17 @@ func (w *world) newParlour(d *nic.Device) (*parlour, error) {
 	k := len(w.programs)
 	n := 2*((w.profile.UC+k-1)/k) + (w.profile.UD+k-1)/k // they take turns
 	size := n*(2*mostSaid*(longest+8)+buffers*(longest+packet.GRHLen+16)) + buffers*(longest+64) + 64
-	p := &parlour{program: &program{dev: d, bell: nic.NewPage(abi.DoorbellSize), mem: nic.NewPage(size), cqes: cqEntries,
-		drained: map[*nic.QP]bool{}}}
+	p := &parlour{program: &program{mem: nic.NewPage(size), drained: map[*nic.QP]bool{}}}
 	for i := range p.mem {
 		p.mem[i] = untouched
 	}
-	if err := p.open(w.profile.SharedRecv); err != nil {
+	if err := p.open(d, cqEntries, w.profile.SharedRecv); err != nil {
 		return nil, err
 	}
 	for i, g := range append(w.programs, nil) {
 		number, dst := uint32(i+1), nic.GIDOf(netip.MustParseAddr(groupOfSim))
 		if g != nil {
-			dst = g.dev.GIDs()[1].GID
+			dst = g.Device.GIDs()[1].GID
 		} else {
 			number = groupAH
 		}
@@ -139,7 +138,7 @@ func (w *world) newParlour(d *nic.Device) (*parlour, error) {
 		if av.Path, err = d.ResolvePath(context.Background(), &av); err != nil {
 			return nil, err
 		}
-		if _, err = p.ctx.CreateAH(p.pd, number, av); err != nil {
+		if _, err = p.Context.CreateAH(p.pd, number, av); err != nil {
 			return nil, err
 		}
 	}
@@ -172,15 +171,10 @@ func connectTalkers(w *world, ends [2]*talker) error {
 	for i, t := range ends {
 		t.peer = ends[1-i]
 		a := nic.QPAttr{
-			QPAttr: ib.QPAttr{PathMTU: mtu, SQPSN: psn[i], RQPSN: psn[1-i], DestQPN: t.peer.qp.QPN(), Access: everyAccess},
-			AV:     nic.AddressVector{DGID: t.peer.dev.GIDs()[1].GID, SGIDIndex: 1, Port: 1}, Port: 1,
+			QPAttr: ib.QPAttr{PathMTU: mtu, SQPSN: psn[i], RQPSN: psn[1-i], DestQPN: t.peer.QPN(), Access: everyAccess},
+			AV:     nic.AddressVector{DGID: t.peer.Device.GIDs()[1].GID, SGIDIndex: 1, Port: 1}, Port: 1,
 		}
-		var err error
-		if a.AV.Path, err = t.dev.ResolvePath(context.Background(), &a.AV); err != nil {
-			return err
-		}
-		if err := t.climb(&a, ib.QPMaskAccess,
-			ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN); err != nil {
+		if err := t.Connect(a); err != nil {
 			return err
 		}
 	}
@@ -189,29 +183,13 @@ func connectTalkers(w *world, ends [2]*talker) error {
 
 func (t *talker) toUD(member bool) error {
 	a := nic.QPAttr{QPAttr: ib.QPAttr{QKey: talkQKey}, Port: 1}
-	if err := t.climb(&a, ib.QPMaskQKey, 0); err != nil {
+	if err := t.Connect(a); err != nil {
 		return err
 	}
 	if t.member = member; !member {
 		return nil
 	}
-	return t.ctx.AttachMcast(t.qp, nic.GIDOf(netip.MustParseAddr(groupOfSim)))
-}
-
-// climb brings a talker to RTS, with these attributes besides those that all need.
-func (t *talker) climb(a *nic.QPAttr, init, rtr ib.QPAttrMask) error {
-	for _, s := range []struct {
-		state ib.QPState
-		mask  ib.QPAttrMask
-	}{
-		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | init}, {ib.QPSRTR, rtr}, {ib.QPSRTS, ib.QPMaskSQPSN},
-	} {
-		a.State = s.state
-		if err := t.ctx.ModifyQP(t.qp, a, ib.QPMaskState|s.mask); err != nil {
-			return err
-		}
-	}
-	return nil
+	return t.Context.AttachMcast(t.QP.QP, nic.GIDOf(netip.MustParseAddr(groupOfSim)))
 }
 
 // speak lets talkers post receives and messages; all that has room where everybody waits.
@@ -220,18 +198,18 @@ func (w *world) speak(all bool) (posted bool, err error) {
 		if !all && w.talk.IntN(3) > 0 {
 			continue
 		}
-		for t.rq.room() > 0 && len(t.recvs.works)-t.recvs.completed < buffers && (all || w.talk.Float64() >= w.profile.LateRecv) {
+		for t.recv.Room() > 0 && len(t.recvs.works)-t.recvs.completed < buffers && (all || w.talk.Float64() >= w.profile.LateRecv) {
 			t.postHearing()
 			posted = true
 		}
 		if t.failing && t.done == len(t.said) {
 			t.failing = false
 			a := nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSRTS, CurState: ib.QPSSQE}}
-			if err := t.ctx.ModifyQP(t.qp, &a, ib.QPMaskState|ib.QPMaskCurState); err != nil {
+			if err := t.Modify(&a, ib.QPMaskState|ib.QPMaskCurState); err != nil {
 				return posted, fmt.Errorf("talker %d: %w", t.id, err)
 			}
 		}
-		for t.posts > 0 && t.sendRoom() > 0 && (all || w.talk.IntN(3) > 0) {
+		for t.posts > 0 && t.SendRoom() > 0 && (all || w.talk.IntN(3) > 0) {
 			t.posts--
 			t.say()
 			posted = true
@@ -253,7 +231,7 @@ func (t *talker) postHearing() {
 		to, _ = t.take(longest + packet.GRHLen)
 	}
 	to.n = n
-	t.postRecv(recvID|uint64(len(t.recvs.works)), t.cut(to))
+	t.recv.PostRecv(recvID|uint64(len(t.recvs.works)), t.cut(to))
 	t.recvs.works = append(t.recvs.works, recvWork{to: to})
 }
 
@@ -295,7 +273,7 @@ func (t *talker) say() {
 		wr.Flags |= ib.SendSignaled
 	}
 	t.said = append(t.said, s)
-	t.post(&wr)
+	t.PostSend(&wr)
 }
 
 // address draws whom a datagram is for.
@@ -316,7 +294,7 @@ func (t *talker) address(s *saying, wr *transport.SendWR) {
 		return
 	}
 	s.to = others[r.IntN(len(others))]
-	wr.RemoteQPN = s.to.qp.QPN()
+	wr.RemoteQPN = s.to.QPN()
 	for i, p := range t.w.parlours {
 		if p == s.to.in {
 			wr.Dest = uint32(i + 1)
@@ -331,21 +309,21 @@ func (w *world) listen() error {
 			return fmt.Errorf("parlour %d lost its context: %w", i, p.killed)
 		}
 		for {
-			c, ok := p.poll()
+			c, ok := p.cq.Poll()
 			if !ok {
 				break
 			}
 			w.complete++
-			w.note(uint64(w.now), uint64(100+i), c.id, uint64(c.status), uint64(c.byteLen))
-			t := p.find(c.qpn)
+			w.note(uint64(w.now), uint64(100+i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
+			t := p.find(c.QPN)
 			if t == nil {
-				return fmt.Errorf("invariant 1: completion of QP %#x, which parlour %d does not have", c.qpn, i)
+				return fmt.Errorf("invariant 1: completion of QP %#x, which parlour %d does not have", c.QPN, i)
 			}
 			var err error
-			if c.id >= recvID {
-				err = t.hears(int(c.id-recvID), &c)
+			if c.WRID >= recvID {
+				err = t.hears(int(c.WRID-recvID), &c)
 			} else {
-				err = t.spoke(int(c.id), &c)
+				err = t.spoke(int(c.WRID), &c)
 			}
 			if err != nil {
 				return fmt.Errorf("at %d ns, %v talker %d: %w", w.now, t.kind, t.id, err)
@@ -357,7 +335,7 @@ func (w *world) listen() error {
 
 func (p *parlour) find(qpn uint32) *talker {
 	for _, t := range p.talkers {
-		if t.qp.QPN() == qpn {
+		if t.QPN() == qpn {
 			return t
 		}
 	}
@@ -366,7 +344,7 @@ func (p *parlour) find(qpn uint32) *talker {
 
 // spoke judges the completion of a send, and writes over the memory of all that are complete:
 // that is the program's again.
-func (t *talker) spoke(id int, c *cqe) error {
+func (t *talker) spoke(id int, c *nictest.WC) error {
 	if id < t.done || id >= len(t.said) {
 		return fmt.Errorf("invariant 1: send %d completed, %d are complete and %d posted", id, t.done, len(t.said))
 	}
@@ -381,8 +359,8 @@ func (t *talker) spoke(id int, c *cqe) error {
 	case s.bad:
 		want, t.failing = ib.WCLocProtErr, true
 	}
-	if c.status != want {
-		return fmt.Errorf("send %d ended with %v instead of %v", id, c.status, want)
+	if c.Status != want {
+		return fmt.Errorf("send %d ended with %v instead of %v", id, c.Status, want)
 	}
 	t.done++
 	t.reuse(id)

@@ -100,7 +100,7 @@ func (w *world) post(all bool) (posted bool) {
 				}
 				posted = true
 			}
-			for e.alive() && !e.dead && e.posts > 0 && e.sendRoom() > 0 && (all || w.rnd.IntN(3) > 0) {
+			for e.alive() && !e.dead && e.posts > 0 && e.SendRoom() > 0 && (all || w.rnd.IntN(3) > 0) {
 				e.posts--
 				e.postWork()
 				posted = true
@@ -114,7 +114,7 @@ func (w *world) post(all bool) (posted bool) {
 // messages, so that errors find some to flush.
 func (e *end) wantsReceive() bool {
 	waiting := len(e.recvs.works) - e.recvs.completed
-	if !e.alive() || e.w.now < e.absent || e.rq.room() == 0 {
+	if !e.alive() || e.w.now < e.absent || e.recv.Room() == 0 {
 		return false
 	}
 	if !e.shared {
@@ -141,7 +141,7 @@ func (e *end) postRecvWork() bool {
 		e.w.short = fmt.Errorf("the profile gives too little memory for receives")
 		return false
 	}
-	e.postRecv(recvID|uint64(len(e.recvs.works)), e.split(to))
+	e.recv.PostRecv(recvID|uint64(len(e.recvs.works)), e.split(to))
 	e.recvs.works = append(e.recvs.works, recvWork{to: to})
 	return true
 }
@@ -194,7 +194,7 @@ func (e *end) postWork() {
 		e.arrivals = append(e.arrivals, len(e.sends))
 	}
 	e.sends = append(e.sends, k)
-	e.queue.post(&wr)
+	e.PostSend(&wr)
 }
 
 // target gives a work request its memory on both sides; false where none is left.

@@ -153,14 +153,14 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 	}
 	r := &Result{Profile: p, Hash: w.hash.Sum64(), Frames: w.frames, Completions: w.complete, Virtual: time.Duration(w.now)}
 	for _, g := range w.programs {
-		r.Counters = append(r.Counters, g.dev.Counters())
+		r.Counters = append(r.Counters, g.Device.Counters())
 		if g.overflow {
 			r.Overflows++
 		}
 	}
 	for _, x := range w.pairs {
 		for _, e := range x.ends {
-			if e.qp.State() == ib.QPSErr {
+			if e.State() == ib.QPSErr {
 				r.Failed++
 			}
 		}
@@ -321,7 +321,7 @@ func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 	for i, at := range []nic.QPAttr{a, b} {
 		me, peer := x.ends[i], x.ends[1-i]
 		me.peer, me.mtu = peer, a.PathMTU
-		at.AV.DGID = peer.dev.GIDs()[1].GID
+		at.AV.DGID = peer.Device.GIDs()[1].GID
 		if err := me.connect(at, peer.queue); err != nil {
 			return err
 		}

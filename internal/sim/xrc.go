@@ -1,9 +1,9 @@
 package sim
 
 import (
-	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
 )
 
 // An XRC pair is two connections, one each way: what an end posts goes from its initiator to the peer's target, and
@@ -11,12 +11,10 @@ import (
 
 // openXRC makes the domain and the shared receive queue of a program.
 func (p *program) openXRC() (err error) {
-	if p.domain, err = p.ctx.OpenXRCD(nic.XRCDKey{}, true, false); err != nil {
+	if p.domain, err = p.Context.OpenXRCD(nic.XRCDKey{}, true, false); err != nil {
 		return err
 	}
-	p.xring = newRecvRing(srqSlots, queueCaps.MaxRecvSGE)
-	p.xsrq, err = p.ctx.CreateSRQ(nic.SRQInit{PD: p.pd, MaxWR: srqSlots, MaxSGE: queueCaps.MaxRecvSGE, Ring: p.xring.mem,
-		XRCD: p.domain, CQ: p.cq})
+	p.xsrq, err = p.CreateSRQ(nic.SRQInit{PD: p.pd, MaxWR: srqSlots, MaxSGE: queueCaps.MaxRecvSGE, XRCD: p.domain, CQ: p.cq.CQ})
 	p.xpool.shared = true
 	return err
 }
@@ -28,67 +26,34 @@ func (p *program) newXRC(depth int) (*queue, error) {
 			return nil, err
 		}
 	}
-	q := &queue{program: p, caps: queueCaps, shared: true, rq: p.xring}
-	q.caps.MaxSendWR = depth
-	if err := p.dev.RoundCaps(&q.caps); err != nil {
-		return nil, err
-	}
-	q.sq = nic.NewPage(q.caps.SendRingSize())
+	q := &queue{program: p, shared: true, recv: p.xsrq}
+	init := nic.QPInit{Type: ib.QPTypeXRCSend, PD: p.pd, SendCQ: p.cq.CQ, Caps: queueCaps}
+	init.Caps.MaxSendWR = depth
 	var err error
-	if q.qp, err = p.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCSend, PD: p.pd, SendCQ: p.cq, Caps: q.caps, SQ: q.sq}); err != nil {
+	if q.QP, err = p.CreateQP(init); err != nil {
 		return nil, err
 	}
-	q.tgt, err = p.ctx.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: p.domain})
+	q.tgt, err = p.CreateQP(nic.QPInit{Type: ib.QPTypeXRCRecv, XRCD: p.domain})
 	return q, err
 }
 
 // receiver is the queue pair that the peer's requests come to.
-func (q *queue) receiver() *nic.QP {
+func (q *queue) receiver() *nictest.QP {
 	if q.tgt != nil {
 		return q.tgt
 	}
-	return q.qp
+	return q.QP
 }
 
 // has reports whether a completion with this QPN is the queue's.
-func (q *queue) has(qpn uint32) bool { return q.qp.QPN() == qpn || q.receiver().QPN() == qpn }
+func (q *queue) has(qpn uint32) bool { return q.QPN() == qpn || q.receiver().QPN() == qpn }
 
 // both calls f for each of the queue's QPs.
-func (q *queue) both(f func(*nic.QP) error) error {
-	if err := f(q.qp); err != nil || q.tgt == nil {
+func (q *queue) both(f func(*nictest.QP) error) error {
+	if err := f(q.QP); err != nil || q.tgt == nil {
 		return err
 	}
 	return f(q.tgt)
-}
-
-// An attrStep is a state and what is set on the way there.
-type attrStep struct {
-	state ib.QPState
-	mask  ib.QPAttrMask
-}
-
-const (
-	toInit = ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess
-	toRTR  = ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN
-	asked  = ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer // of who answers requests
-	asking = ib.QPMaskTimeout | ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic
-)
-
-var (
-	rcSteps        = []attrStep{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR | asked}, {ib.QPSRTS, asking | ib.QPMaskSQPSN}}
-	initiatorSteps = []attrStep{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR}, {ib.QPSRTS, asking | ib.QPMaskSQPSN}}
-	targetSteps    = []attrStep{{ib.QPSInit, toInit}, {ib.QPSRTR, toRTR | asked}, {ib.QPSRTS, ib.QPMaskTimeout | ib.QPMaskSQPSN}}
-)
-
-// climb brings a queue pair to RTS.
-func (q *queue) climb(qp *nic.QP, a nic.QPAttr, steps []attrStep) error {
-	for _, s := range steps {
-		a.State = s.state
-		if err := q.ctx.ModifyQP(qp, &a, ib.QPMaskState|s.mask); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // srqNumber is what peers name the queue's receives by, 0 where they need no name.
@@ -97,11 +62,4 @@ func (q *queue) srqNumber() uint32 {
 		return 0
 	}
 	return q.xsrq.Number()
-}
-
-// putSRQ writes the number of the SRQ that an XRC request is for.
-func (q *queue) putSRQ(slot []byte, number uint32) {
-	if q.tgt != nil {
-		le.PutUint32(slot[abi.SendRemoteSRQ:], number)
-	}
 }
