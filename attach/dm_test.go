@@ -7,13 +7,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
-	"softroce/verbs/verbstest"
+	"softroce/internal/fabrictest"
 )
 
 const zeroBased = 1 << 5
 
 func TestWrongRequestsAboutDeviceMemory(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	r, other := connect(t, f), connect(t, f)
 	pd := handleOf(r.good(abi.OpAllocPD, nil))
 	dm := handleOf(r.good(abi.OpAllocDM, nil, abi.AllocDMRequest{Length: 100}))
@@ -62,7 +62,7 @@ func TestWrongRequestsAboutDeviceMemory(t *testing.T) {
 }
 
 func TestThoseWhoJoinAContextShareItsDeviceMemory(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	h, page := host(t, f)
 	g := guest(t, f, page)
 	pd := handleOf(h.good(abi.OpAllocPD, nil))

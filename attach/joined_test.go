@@ -12,11 +12,11 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
-	"softroce/verbs/verbstest"
+	"softroce/internal/fabrictest"
 )
 
 // host returns a raw client and the descriptor of its doorbell page.
-func host(t *testing.T, f *verbstest.Fabric) (*raw, int) {
+func host(t *testing.T, f *fabrictest.Fabric) (*raw, int) {
 	t.Helper()
 	r := &raw{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })
@@ -33,7 +33,7 @@ func host(t *testing.T, f *verbstest.Fabric) (*raw, int) {
 }
 
 // guest returns a raw client that has joined a context.
-func guest(t *testing.T, f *verbstest.Fabric, page int) *raw {
+func guest(t *testing.T, f *fabrictest.Fabric, page int) *raw {
 	t.Helper()
 	r := &raw{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })
@@ -43,7 +43,7 @@ func guest(t *testing.T, f *verbstest.Fabric, page int) *raw {
 }
 
 func TestThoseWhoJoinAContextShareItsObjects(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	h, page := host(t, f)
 	pd := handleOf(h.good(abi.OpAllocPD, nil))
 	g := guest(t, f, page)
@@ -81,7 +81,7 @@ func TestThoseWhoJoinAContextShareItsObjects(t *testing.T) {
 }
 
 func TestOnlyADoorbellPageOpensAContext(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	h, page := host(t, f)
 	r := &raw{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })

@@ -23,6 +23,7 @@ import (
 
 	"softroce/attach"
 	"softroce/internal/control"
+	"softroce/internal/fabrictest"
 	"softroce/nic"
 	"softroce/verbs/verbstest"
 	"softroce/wire"
@@ -55,7 +56,7 @@ func dial(path string) error {
 }
 
 func TestASocketThatADeadDaemonLeftIsReplacedAndAServedOneIsNot(t *testing.T) {
-	f, g := verbstest.New(t), verbstest.New(t)
+	f, g := fabrictest.New(t, fabrictest.Config{}), fabrictest.New(t, fabrictest.Config{})
 	path := t.TempDir() + "/sock"
 	old, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
 	if err != nil {
@@ -88,7 +89,7 @@ func TestASocketThatADeadDaemonLeftIsReplacedAndAServedOneIsNot(t *testing.T) {
 }
 
 func TestListenSaysWhatIsWrongWithItsPlace(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	dir := t.TempDir()
 	file := dir + "/file"
 	if err := os.WriteFile(file, []byte("precious"), 0o600); err != nil {
@@ -117,7 +118,7 @@ func TestListenSaysWhatIsWrongWithItsPlace(t *testing.T) {
 }
 
 func TestModeAndGroupOfTheSocket(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	path := t.TempDir() + "/sock"
 	gid := os.Getgid()
 	if os.Getuid() == 0 {
@@ -133,7 +134,7 @@ func TestModeAndGroupOfTheSocket(t *testing.T) {
 }
 
 func TestWithoutDescriptorsOnlyTheNewClientFails(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	a := f.Open(0)
 	path := f.Socket()
 	exe, err := os.Executable()
@@ -226,7 +227,7 @@ func highest(t *testing.T) (max uint64) {
 }
 
 func TestASnapshotIsJSONOfWhatThereIs(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	verbstest.ConnectedRC(t, f.Open(0), f.Open(1))
 	c, err := control.NewClient(context.Background(), f.Connect())
 	if err != nil {

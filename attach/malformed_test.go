@@ -16,6 +16,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
+	"softroce/internal/fabrictest"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -28,7 +29,7 @@ type raw struct {
 }
 
 // connect returns a raw client that has said hello and opened nic0.
-func connect(t *testing.T, f *verbstest.Fabric) *raw {
+func connect(t *testing.T, f *fabrictest.Fabric) *raw {
 	t.Helper()
 	r := &raw{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })
@@ -110,7 +111,7 @@ func memfd(t *testing.T, size int64, flags int) int {
 }
 
 func TestWrongRequestsAreAnsweredAndHarmNothing(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	r, other := connect(t, f), connect(t, f)
 	foreign := handleOf(other.good(abi.OpAllocPD, nil))
 	for range 3 {
@@ -184,7 +185,7 @@ func TestWrongRequestsAreAnsweredAndHarmNothing(t *testing.T) {
 }
 
 func TestNothingIsDoneBeforeHello(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	r := &raw{t: t, sock: f.Connect()}
 	defer r.sock.Close()
 	r.bad("opening a device", syscall.EPROTO, r.ask(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{}))
@@ -205,7 +206,7 @@ func (r *raw) dismissed(want syscall.Errno, reason string) {
 }
 
 func TestWhatIsNoMessageEndsTheConnectionWithAReason(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	for name, bytes := range map[string][]byte{
 		"shorter than a header":        {1, 2, 3},
 		"a length that is not its own": abi.Append(nil, abi.Header{Version: abi.Version, Length: 99}),
@@ -229,7 +230,7 @@ func TestWhatIsNoMessageEndsTheConnectionWithAReason(t *testing.T) {
 }
 
 func TestRubbishInARingCostsTheContextAndNothingElse(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	x, y := verbstest.ConnectedRC(t, f.Open(0), f.Open(1))
 	client, err := control.NewClient(context.Background(), f.Connect())
 	if err != nil {
@@ -302,7 +303,7 @@ func TestRubbishInARingCostsTheContextAndNothingElse(t *testing.T) {
 }
 
 func TestMemoryThatCannotBeSealedIsReachedInTheProcess(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	r := connect(t, f)
 	pd := handleOf(r.good(abi.OpAllocPD, nil))
 	register := func(fd int) abi.RegMRReply {

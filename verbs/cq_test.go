@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/internal/fabrictest"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -148,7 +149,7 @@ func TestWaitBlocksUntilACompletionOrTheEndOfItsContext(t *testing.T) {
 }
 
 func TestADestroyedQueuePairLeavesNoCompletions(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	a := f.Open(0)
 	pd, _ := a.AllocPD(t.Context())
 	cq, _ := a.CreateCQ(t.Context(), 64, nil)

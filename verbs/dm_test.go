@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"softroce/attach"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -128,7 +127,7 @@ func TestDeviceMemoryAndDMABuffersServeEveryOperation(t *testing.T) {
 }
 
 func TestDeviceMemoryIsCopied(t *testing.T) {
-	f := verbstest.New(t, verbstest.WithLimits(attach.Limits{Device: 1 << 18}))
+	f := verbstest.New(t, verbstest.WithLimits(verbstest.Limits{Device: 1 << 18}))
 	c := f.Open(0)
 	a, err := c.QueryDevice(t.Context())
 	if err != nil || a.MaxDMSize != 1<<18 {

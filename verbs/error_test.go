@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"softroce/attach"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
@@ -201,7 +200,7 @@ func TestPostingIsAllOrNothing(t *testing.T) {
 }
 
 func TestLimitsAreErrorsOfTheOneClient(t *testing.T) {
-	f := verbstest.New(t, verbstest.WithLimits(attach.Limits{
+	f := verbstest.New(t, verbstest.WithLimits(verbstest.Limits{
 		PDs: 2, CQs: 2, QPs: 1, MRs: 1, Registered: 1 << 20, Rings: 1 << 20, Connections: 2,
 	}))
 	a := f.Open(0)
@@ -241,7 +240,7 @@ func TestLimitsAreErrorsOfTheOneClient(t *testing.T) {
 func TestWhatIsAskedWrongIsRefusedWithAReason(t *testing.T) {
 	f := verbstest.New(t)
 	a, b := f.Open(0), f.Open(1)
-	if _, err := verbs.Open(context.Background(), "nic7", verbs.WithConn(f.Connect())); !errors.Is(err, verbs.ErrNoDevice) {
+	if _, err := verbs.Open(context.Background(), "nic7", verbs.WithConn(f.Dial())); !errors.Is(err, verbs.ErrNoDevice) {
 		t.Errorf("a device that does not exist: %v", err)
 	}
 	if _, err := verbs.Open(context.Background(), "", verbs.WithSocket(t.TempDir()+"/none")); !errors.Is(err, verbs.ErrNoDaemon) || !errors.Is(err, syscall.ENOENT) {

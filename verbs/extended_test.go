@@ -98,7 +98,7 @@ func TestAnOperatorChangesPKeys(t *testing.T) {
 	f := verbstest.New(t)
 	a := f.Open(0)
 	ctx := context.Background()
-	c, err := control.NewClient(ctx, f.Connect())
+	c, err := control.NewClient(ctx, f.Dial())
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"softroce/attach"
+	"softroce/internal/fabrictest"
 	"softroce/nic"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
@@ -268,7 +269,7 @@ func (p *process) join(t *testing.T, y *verbstest.End) {
 }
 
 func TestAnotherProcessMayBeTheClient(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	y := verbstest.Ends{BufSize: 1 << 20}.New(t, f.Open(1))
 	p := start(t, "once", f.Socket(), nil)
 	p.join(t, y)
@@ -285,7 +286,7 @@ func TestAnotherUserMayAttachIfTheSocketLetsIt(t *testing.T) {
 		t.Skip("left out: only root can start a process of another user")
 	}
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	y := verbstest.Ends{BufSize: 1 << 20}.New(t, f.Open(1))
 
 	dir := t.TempDir()
@@ -331,7 +332,7 @@ func held(t *testing.T) (fds, maps int) {
 func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
 	for _, what := range []string{"mapped", "process", "device"} {
 		t.Run(what, func(t *testing.T) {
-			f := verbstest.New(t)
+			f := fabrictest.New(t, fabrictest.Config{})
 			b := f.Open(1)
 			socket := f.Socket()
 			y := verbstest.Ends{BufSize: 1 << 20}.New(t, b)
@@ -375,7 +376,7 @@ func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
 }
 
 func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	a, b := f.Open(0), f.Open(1)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	ch, err := a.CreateCompChannel(t.Context())
@@ -472,7 +473,7 @@ func TestADaemonThatIsKilledGivesAnErrorAndNoHang(t *testing.T) {
 }
 
 func TestClosingAContextEndsWhoeverUsesIt(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	a, b := f.Open(0), f.Open(1)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	started := make(chan struct{}, 3)

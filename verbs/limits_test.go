@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"softroce/internal/fabrictest"
 	"softroce/nic"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
@@ -52,7 +53,7 @@ func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
 			func(e *verbstest.End) (closer, error) { return e.Context.OpenXRCD(t.Context(), nil, os.O_CREATE) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f := verbstest.New(t, verbstest.WithDeviceLimits(small))
+			f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 			a := f.Open(0)
 			e := smallEnds.New(t, a)
 			d, err := a.QueryDevice(t.Context())
@@ -82,7 +83,7 @@ var smallEnds = verbstest.Ends{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR
 
 // TestSizesAreReportedAndEnforced: what the query says can be had, one more is EINVAL.
 func TestSizesAreReportedAndEnforced(t *testing.T) {
-	f := verbstest.New(t, verbstest.WithDeviceLimits(small))
+	f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 	a := f.Open(0)
 	e := smallEnds.New(t, a)
 	d, err := a.QueryDevice(t.Context())
@@ -151,7 +152,7 @@ func TestSizesAreReportedAndEnforced(t *testing.T) {
 }
 
 // connectWith connects a queue pair of the second NIC to itself.
-func connectWith(t *testing.T, f *verbstest.Fabric, set func(*verbs.ConnectOptions)) error {
+func connectWith(t *testing.T, f *fabrictest.Fabric, set func(*verbs.ConnectOptions)) error {
 	c := f.Open(1)
 	defer c.Close()
 	e := smallEnds.New(t, c)
@@ -162,7 +163,7 @@ func connectWith(t *testing.T, f *verbstest.Fabric, set func(*verbs.ConnectOptio
 }
 
 func TestMulticastHasItsLimits(t *testing.T) {
-	f := verbstest.New(t, verbstest.WithDeviceLimits(small))
+	f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 	a := f.Open(0)
 	d, err := a.QueryDevice(t.Context())
 	if err != nil || d.MaxMcastGrp != 3 || d.MaxMcastQPAttach != 2 || d.MaxTotalMcastQPAttach != 6 {

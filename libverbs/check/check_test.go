@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/internal/fabrictest"
 	"softroce/attach"
 	"softroce/verbs/verbstest"
 )
@@ -189,7 +190,7 @@ func TestProgramsOutliveTheDaemon(t *testing.T) {
 		case "end":
 			f.Close()
 		case "start":
-			if _, err := verbstest.New(t, verbstest.WithoutLeakCheck()).Server.Listen(attach.ListenConfig{Path: socket}); err != nil {
+			if _, err := fabrictest.New(t, fabrictest.Config{NoLeakCheck: true}).Server.Listen(attach.ListenConfig{Path: socket}); err != nil {
 				t.Error(err)
 			}
 		}

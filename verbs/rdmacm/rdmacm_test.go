@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"softroce/internal/fabrictest"
 	"softroce/transport"
 	"softroce/verbs"
 	"softroce/verbs/rdmacm"
@@ -23,7 +24,7 @@ type caller struct {
 	ch *rdmacm.EventChannel
 }
 
-func newCaller(t *testing.T, f *verbstest.Fabric, device string) *caller {
+func newCaller(t *testing.T, f *fabrictest.Fabric, device string) *caller {
 	t.Helper()
 	m, err := rdmacm.Open(t.Context(), rdmacm.WithDevice(device), rdmacm.WithConn(f.Connect()))
 	if err != nil {
@@ -97,7 +98,7 @@ func noError(t *testing.T, err error) {
 func TestCMConnectsQueuePairs(t *testing.T) {
 	for _, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
-			f := verbstest.New(t)
+			f := fabrictest.New(t, fabrictest.Config{})
 			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 			_, at := server.listen(rdmacm.PSTCP, verbs.RC, addr)
 			if a := at.Addr(); a.IsUnspecified() || a.IsLoopback() {
@@ -157,7 +158,7 @@ func TestCMConnectsWithinAPartition(t *testing.T) {
 		{client: []uint16{0x8001}, server: []uint16{0x8002}, none: true},
 	} {
 		t.Run(fmt.Sprintf("%#x", c.client), func(t *testing.T) {
-			f := verbstest.New(t, verbstest.WithPKeys(0, c.client...), verbstest.WithPKeys(1, c.server...))
+			f := fabrictest.New(t, fabrictest.Config{PKeys: map[int][]uint16{0: c.client, 1: c.server}})
 			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 			_, to := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
 			x, y := verbstest.Ends{}.New(t, f.Open(0)), verbstest.Ends{}.New(t, f.Open(1))
@@ -198,7 +199,7 @@ func TestCMConnectsWithinAPartition(t *testing.T) {
 }
 
 func TestCMRefusals(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
 	nobody := netip.AddrPortFrom(at.Addr(), at.Port()-1)
@@ -223,7 +224,7 @@ func TestCMRefusals(t *testing.T) {
 
 // A client that dies leaves nothing, and its peers hear that it is gone, whatever it was at.
 func TestCMOfAClientThatDies(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	server := newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
 	for _, established := range []bool{false, true} {
@@ -252,7 +253,7 @@ func TestCMOfAClientThatDies(t *testing.T) {
 }
 
 func TestCMPortsAndStates(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	c, other := newCaller(t, f, ""), newCaller(t, f, "")
 	taken, at := c.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.1:0")
 	port := at.Port()
@@ -303,7 +304,7 @@ func TestCMPortsAndStates(t *testing.T) {
 
 // A listener that nobody serves holds as many requests as its backlog says; when it goes, they are refused.
 func TestCMBacklog(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	l, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0") // of four
 	for range 6 {
@@ -325,7 +326,7 @@ func TestCMBacklog(t *testing.T) {
 }
 
 func TestCMDatagrams(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSUDP, verbs.UD, "192.0.2.2:0")
 	y := verbstest.Ends{Type: verbs.UD}.New(t, f.Open(1))
@@ -357,7 +358,7 @@ func TestCMDatagrams(t *testing.T) {
 
 // An identifier takes its events along when it changes its channel.
 func TestCMMigration(t *testing.T) {
-	f := verbstest.New(t)
+	f := fabrictest.New(t, fabrictest.Config{})
 	c := newCaller(t, f, "nic0")
 	id := c.id(rdmacm.PSTCP, verbs.RC)
 	noError(t, id.ResolveAddr(t.Context(), netip.AddrPort{}, netip.MustParseAddrPort("192.0.2.2:7"), time.Second))
@@ -374,7 +375,7 @@ func TestCMMigration(t *testing.T) {
 
 // Each end of a resolution is an event: an address that nothing leads to is one as well.
 func TestCMAddressesWithoutAWay(t *testing.T) {
-	f := verbstest.New(t, verbstest.WithNICs(1))
+	f := fabrictest.New(t, fabrictest.Config{NICs: 1})
 	c := newCaller(t, f, "")
 	id := c.id(rdmacm.PSTCP, verbs.RC)
 	if err := id.ResolveAddr(t.Context(), netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("[2001:db8::9]:1"), time.Second); !errors.Is(err, syscall.EINVAL) {

@@ -48,7 +48,7 @@ func TestFaultsHappenToTheirNICAndCanChange(t *testing.T) {
 		t.Errorf("the cable carried\n%v", sent)
 	}
 
-	f.Faults[0].SetProgram(nil)
+	f.SetFaults(0, "")
 	rec.Reset()
 	y.Recv(2, 0, 8)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
@@ -85,7 +85,7 @@ func TestALeakFailsTheTest(t *testing.T) {
 
 	leaking := &failing{TB: t}
 	f := verbstest.New(leaking)
-	sock := f.Connect() // closed by nobody
+	sock := f.Dial() // closed by nobody
 	leaking.finish()
 	sock.Close()
 	if !leaking.failed {

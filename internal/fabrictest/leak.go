@@ -1,4 +1,4 @@
-package verbstest
+package fabrictest
 
 import (
 	"bytes"
@@ -32,7 +32,7 @@ func checkLeaks(t testing.TB) {
 			}
 			time.Sleep(wait)
 		}
-		t.Errorf("verbstest: the test left behind:\n%s", strings.Join(leaks, "\n"))
+		t.Errorf("the test left behind:\n%s", strings.Join(leaks, "\n"))
 	})
 }
 

@@ -1,0 +1,239 @@
+// Package fabrictest runs an attach server with NICs on a private fabric in the process of a test.
+// It gives tests of this module access to the engines, the links and the server; package
+// verbs/verbstest offers the same NICs to users through the public API.
+package fabrictest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/attach"
+	"softroce/internal/tempdir"
+	"softroce/nic"
+	"softroce/verbs"
+	"softroce/wire"
+	"softroce/wire/fault"
+)
+
+// MTU is the default MTU of the fabric's interfaces in bytes: room for a path MTU of 4096.
+const MTU = 9000
+
+// Config describes a fabric. Its zero value gives two NICs on one engine.
+type Config struct {
+	NICs    int           // 2 unless set
+	Engines int           // 1 unless set; the NICs are distributed over them
+	MTU     int           // of the interfaces, in bytes; 0 is the constant MTU
+	Spin    time.Duration // how long an idle engine polls before it sleeps
+
+	Limits       attach.Limits // of each client
+	DeviceLimits nic.Limits    // of each NIC
+
+	// By the number of the NIC, from 0.
+	PKeys  map[int][]uint16
+	Faults map[int]string
+	Sinks  map[int]wire.FrameSink // receives the frames of the NIC's link
+
+	// WrapLink, if not nil, returns the link that a NIC uses in place of inner.
+	WrapLink func(nic int, inner wire.Link) wire.Link
+
+	// NoLeakCheck omits the check for leaks, for tests that run in parallel with others.
+	NoLeakCheck bool
+}
+
+// A Fabric is a server and its NICs, which can reach each other.
+type Fabric struct {
+	Engines []*nic.Engine
+	Devices []*nic.Device     // Devices[i] is nic<i>; use them in Engine.Do only
+	Faults  []*wire.FaultLink // on the link of each NIC
+	Server  *attach.Server
+
+	t      testing.TB
+	socket string
+	cancel context.CancelFunc
+	runs   sync.WaitGroup
+	closed sync.Once
+}
+
+// New starts a fabric. It is closed when the test ends; the test fails if something of it is left
+// behind then.
+func New(t testing.TB, c Config) *Fabric {
+	t.Helper()
+	if !c.NoLeakCheck {
+		checkLeaks(t)
+	}
+	f := &Fabric{t: t}
+	t.Cleanup(f.Close)
+	if err := f.start(c); err != nil {
+		t.Fatalf("start fabric: %v", err)
+	}
+	return f
+}
+
+func (f *Fabric) start(c Config) error {
+	for range max(c.Engines, 1) {
+		e, err := nic.NewEngine(nic.EngineConfig{Spin: c.Spin})
+		if err != nil {
+			return err
+		}
+		f.Engines = append(f.Engines, e)
+	}
+	if c.NICs == 0 {
+		c.NICs = 2
+	}
+	if c.MTU == 0 {
+		c.MTU = MTU
+	}
+	cables := wire.NewFabric()
+	for i := range c.NICs {
+		if err := f.addNIC(&c, cables, i); err != nil {
+			return err
+		}
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	f.cancel = cancel
+	for _, e := range f.Engines {
+		f.runs.Go(func() { e.Run(ctx) })
+	}
+	var err error
+	f.Server, err = attach.NewServer(attach.Config{Engines: f.Engines, Limits: c.Limits, Release: "verbstest"})
+	return err
+}
+
+func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
+	program, err := fault.Parse(strings.NewReader(c.Faults[i]))
+	if err != nil {
+		return fmt.Errorf("faults of nic%d: %w", i, err)
+	}
+	e := f.Engines[i%len(f.Engines)]
+	mac := [6]byte{0x02, 0, 0, 0, byte((i + 1) >> 8), byte(i + 1)}
+	iface := wire.StaticInterface("", mac, c.MTU,
+		netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
+		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte((i + 1) >> 8), 15: byte(i + 1)}), 64))
+	port := cables.NewLink(e)
+	port.Follow(iface)
+	var link wire.Link = port
+	if sink := c.Sinks[i]; sink != nil {
+		tap := wire.NewCaptureLink(link, nil, wire.CaptureOptions{MAC: iface.MAC})
+		tap.Attach(sink, i)
+		link = tap
+	}
+	if c.WrapLink != nil {
+		link = c.WrapLink(i, link)
+	}
+	faults := wire.NewFaultLink(link, program)
+	d, err := e.AddDevice(nic.DeviceConfig{
+		Name: fmt.Sprintf("nic%d", i), Link: faults, Iface: iface, Limits: c.DeviceLimits, PKeys: c.PKeys[i],
+	})
+	if err != nil {
+		return err
+	}
+	f.Faults, f.Devices = append(f.Faults, faults), append(f.Devices, d)
+	return nil
+}
+
+// Open opens a NIC, counted from 0. The context is closed with the test, if it is not before.
+func (f *Fabric) Open(i int) *verbs.Context {
+	f.t.Helper()
+	c, err := verbs.Open(context.Background(), fmt.Sprintf("nic%d", i), verbs.WithConn(f.Connect()))
+	if err != nil {
+		f.t.Fatalf("open nic%d: %v", i, err)
+	}
+	f.t.Cleanup(func() {
+		if err := c.Close(); err != nil && !errors.Is(err, verbs.ErrClosed) {
+			f.t.Errorf("close nic%d: %v", i, err)
+		}
+	})
+	return c
+}
+
+// Connect returns a new connection to the server.
+func (f *Fabric) Connect() *net.UnixConn {
+	f.t.Helper()
+	client, server, err := socketPair()
+	if err != nil {
+		f.t.Fatalf("socketpair: %v", err)
+	}
+	if err := f.Server.ServeConn(server); err != nil {
+		f.t.Fatalf("serve connection: %v", err)
+	}
+	return client
+}
+
+// socketPair returns two connected seqpacket sockets.
+func socketPair() (a, b *net.UnixConn, err error) {
+	fds, err := unix.Socketpair(unix.AF_UNIX, unix.SOCK_SEQPACKET|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
+	if err != nil {
+		return nil, nil, err
+	}
+	var conns [2]*net.UnixConn
+	for i, fd := range fds {
+		file := os.NewFile(uintptr(fd), "socketpair")
+		c, err := net.FileConn(file)
+		file.Close()
+		if err != nil {
+			return nil, nil, err
+		}
+		conns[i] = c.(*net.UnixConn)
+	}
+	return conns[0], conns[1], nil
+}
+
+// Socket makes the server listen on a socket for other processes and returns its path, the value
+// for their $SOFTROCE_SOCKET.
+func (f *Fabric) Socket() string {
+	f.t.Helper()
+	if f.socket != "" {
+		return f.socket
+	}
+	dir, err := os.MkdirTemp(tempdir.ForSocket(), "verbstest")
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.t.Cleanup(func() { os.RemoveAll(dir) })
+	path, err := f.Server.Listen(attach.ListenConfig{Path: dir + "/sock"})
+	if err != nil {
+		f.t.Fatal(err)
+	}
+	f.socket = path
+	return path
+}
+
+// SetFaults replaces the fault program of a NIC, counted from 0.
+func (f *Fabric) SetFaults(nic int, program string) error {
+	p, err := fault.Parse(strings.NewReader(program))
+	if err != nil {
+		return fmt.Errorf("faults of nic%d: %w", nic, err)
+	}
+	f.Faults[nic].SetProgram(p)
+	return nil
+}
+
+// Close stops the server and the NICs. A client sees what it would see if its daemon ended.
+func (f *Fabric) Close() {
+	f.closed.Do(func() {
+		if f.Server != nil {
+			if err := f.Server.Close(); err != nil {
+				f.t.Errorf("close server: %v", err)
+			}
+		}
+		if f.cancel != nil {
+			f.cancel()
+		}
+		f.runs.Wait()
+		for _, e := range f.Engines {
+			if err := e.Close(); err != nil {
+				f.t.Errorf("close engine: %v", err)
+			}
+		}
+	})
+}
