@@ -20,7 +20,7 @@ func BenchmarkWrite(b *testing.B) {
 
 func benchmarkWrite(b *testing.B, process bool, size int) {
 	m, n := verbstest.Pair(b)
-	x, y := verbstest.Ends{BufSize: 1 << 20, Process: process}.Connect(b, m, n)
+	x, y := verbstest.EndpointConfig{BufSize: 1 << 20, Process: process}.Connect(b, m, n)
 	wr := verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled, SGList: x.SGE(0, size),
 		RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
 	wc := make([]verbs.WC, 32)
@@ -51,7 +51,7 @@ func benchmarkWrite(b *testing.B, process bool, size int) {
 func BenchmarkRoundTrip(b *testing.B) {
 	m, n := verbstest.Pair(b)
 	x, y := verbstest.ConnectedRC(b, m, n)
-	recv := func(e *verbstest.End) {
+	recv := func(e *verbstest.Endpoint) {
 		wc := make([]verbs.WC, 1)
 		for {
 			if k, err := e.CQ.Poll(wc); err != nil {
@@ -64,7 +64,7 @@ func BenchmarkRoundTrip(b *testing.B) {
 	b.ReportAllocs()
 	b.ResetTimer()
 	for range b.N {
-		for _, e := range [][2]*verbstest.End{{x, y}, {y, x}} {
+		for _, e := range [][2]*verbstest.Endpoint{{x, y}, {y, x}} {
 			e[1].PostRecv(verbs.RecvWR{SGList: e[1].SGE(0, 8)})
 			e[0].PostSend(verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: e[0].SGE(0, 8)})
 			recv(e[1])

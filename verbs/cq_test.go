@@ -203,11 +203,11 @@ func TestAQueuePairStartsAfreshAfterReset(t *testing.T) {
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1), RemoteAddr: 1, RKey: 1})
 	x.Failure(verbs.WCRemAccessErr)
 	x.Recv(1, 0, 1) // flushed, and not seen any more
-	for _, e := range []*verbstest.End{x, y} {
+	for _, e := range []*verbstest.Endpoint{x, y} {
 		if err := e.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSReset}, verbs.QPMaskState); err != nil {
 			t.Fatal(err)
 		}
 	}
-	verbstest.Ends{}.Join(t, x, y)
+	verbstest.EndpointConfig{}.Join(t, x, y)
 	operations(t, x, y, 3000)
 }

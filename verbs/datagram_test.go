@@ -12,7 +12,7 @@ import (
 
 func TestUCOperations(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	x, y := verbstest.Ends{Type: verbs.UC}.Connect(t, a, b)
+	x, y := verbstest.EndpointConfig{Type: verbs.UC}.Connect(t, a, b)
 	for _, n := range []int{0, 1, 1000, 20000} {
 		fill(x.Buf[:n], uint64(n))
 		y.Recv(1, 30000, n)
@@ -48,7 +48,7 @@ func TestUCOperations(t *testing.T) {
 // UCX asks for the flow label 0xffffffff, of which drivers take the 20 bits that there are.
 func TestOfAFlowLabelTwentyBitsAreTaken(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	x, y := verbstest.Ends{Type: verbs.UD}.New(t, a), verbstest.Ends{Type: verbs.UD}.New(t, b)
+	x, y := verbstest.EndpointConfig{Type: verbs.UD}.New(t, a), verbstest.EndpointConfig{Type: verbs.UD}.New(t, b)
 	if err := errors.Join(x.ToDatagram(t.Context(), verbstest.QKey), y.ToDatagram(t.Context(), verbstest.QKey)); err != nil {
 		t.Fatal(err)
 	}
@@ -73,7 +73,7 @@ func TestOfAFlowLabelTwentyBitsAreTaken(t *testing.T) {
 func TestDatagramsAndTheirAnswers(t *testing.T) {
 	for _, process := range []bool{false, true} {
 		a, b := verbstest.Pair(t)
-		e := verbstest.Ends{Type: verbs.UD, Process: process}
+		e := verbstest.EndpointConfig{Type: verbs.UD, Process: process}
 		x, y := e.New(t, a), e.New(t, b)
 		if err := errors.Join(x.ToDatagram(t.Context(), verbstest.QKey), y.ToDatagram(t.Context(), verbstest.QKey)); err != nil {
 			t.Fatal(err)
@@ -129,7 +129,7 @@ func TestAnAddressHandleOfAnotherPDFailsItsWorkRequest(t *testing.T) {
 func TestMulticastThroughVerbs(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithNICs(3), verbstest.WithEngines(2))
 	group := verbs.GroupGID(netip.MustParseAddr("239.7.7.7"))
-	var ends []*verbstest.End
+	var ends []*verbstest.Endpoint
 	for i := range 3 {
 		x := verbstest.Datagram(t, f.Open(i))
 		if err := x.AttachMcast(t.Context(), group); err != nil {
@@ -159,7 +159,7 @@ func TestMulticastThroughVerbs(t *testing.T) {
 	if err := errors.Join(ends[1].DetachMcast(t.Context(), group), ends[1].Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	rc := verbstest.Ends{}.New(t, ends[0].Context)
+	rc := verbstest.EndpointConfig{}.New(t, ends[0].Context)
 	if err := rc.AttachMcast(t.Context(), group); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("RC: %v", err)
 	}

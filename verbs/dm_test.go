@@ -52,7 +52,7 @@ type far struct {
 }
 
 // farMemory makes n bytes of each kind.
-func farMemory(t *testing.T, y *verbstest.End, n int) map[string]far {
+func farMemory(t *testing.T, y *verbstest.Endpoint, n int) map[string]far {
 	t.Helper()
 	dm, err := y.Context.AllocDM(t.Context(), uint64(n)+8, 3)
 	ok(t, err)
@@ -84,7 +84,7 @@ func farMemory(t *testing.T, y *verbstest.End, n int) map[string]far {
 func TestDeviceMemoryAndDMABuffersServeEveryOperation(t *testing.T) {
 	const n = 100_000 // more than one message copies
 	a, b := verbstest.Pair(t)
-	x, y := verbstest.Ends{BufSize: 4 * n}.Connect(t, a, b)
+	x, y := verbstest.EndpointConfig{BufSize: 4 * n}.Connect(t, a, b)
 	kinds := farMemory(t, y, n)
 	maps.Copy(kinds, kernelBuffers(t, y, n))
 	for name, m := range kinds {

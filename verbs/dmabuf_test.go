@@ -57,7 +57,7 @@ var exporters = map[string]exporter{
 const everyExporter = "SOFTROCE_EVERY_EXPORTER"
 
 // kernelBuffers makes a DMA buffer with each exporter that the machine has, and registers n bytes of it.
-func kernelBuffers(t *testing.T, y *verbstest.End, n int) map[string]far {
+func kernelBuffers(t *testing.T, y *verbstest.Endpoint, n int) map[string]far {
 	t.Helper()
 	m := map[string]far{}
 	for name, e := range exporters {

@@ -19,7 +19,7 @@ func within(t *testing.T) context.Context {
 }
 
 func TestErrorsCompleteWithTheirStatus(t *testing.T) {
-	type ends = *verbstest.End
+	type ends = *verbstest.Endpoint
 	write := func(x, y ends) verbs.SendWR {
 		return verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
 	}
@@ -111,7 +111,7 @@ func TestErrorsCompleteWithTheirStatus(t *testing.T) {
 
 func TestRNRAndRetriesRunOut(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	ends := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.RNRRetry, o.MinRNRTimer = 1, 1 }}
+	ends := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.RNRRetry, o.MinRNRTimer = 1, 1 }}
 	x, _ := ends.Connect(t, a, b)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend})
 	x.Failure(verbs.WCRNRRetryExcErr)
@@ -144,7 +144,7 @@ func TestAsynchronousEventsNameTheirQueuePair(t *testing.T) {
 
 func TestACQThatOverflowsFailsItsQueuePairs(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	x, y := verbstest.Ends{CQE: 8}.Connect(t, a, b)
+	x, y := verbstest.EndpointConfig{CQE: 8}.Connect(t, a, b)
 	for range 20 {
 		x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
 	}
@@ -190,7 +190,7 @@ func TestPostingIsAllOrNothing(t *testing.T) {
 	x.Send(wr)
 	x.Completion()
 
-	fresh := verbstest.Ends{}.New(t, a)
+	fresh := verbstest.EndpointConfig{}.New(t, a)
 	if err := fresh.PostSend(wr); !errors.Is(err, verbs.ErrState) {
 		t.Errorf("sending in RESET: %v", err)
 	}
@@ -246,8 +246,8 @@ func TestWhatIsAskedWrongIsRefusedWithAReason(t *testing.T) {
 	if _, err := verbs.Open(context.Background(), "", verbs.WithSocket(t.TempDir()+"/none")); !errors.Is(err, verbs.ErrNoDaemon) || !errors.Is(err, syscall.ENOENT) {
 		t.Errorf("a socket that does not exist: %v", err)
 	}
-	x := verbstest.Ends{}.New(t, a)
-	y := verbstest.Ends{}.New(t, b)
+	x := verbstest.EndpointConfig{}.New(t, a)
+	y := verbstest.EndpointConfig{}.New(t, b)
 	foreign := verbs.QPInitAttr{QPType: verbs.RC, SendCQ: x.CQ, RecvCQ: x.CQ}
 	for _, c := range []struct {
 		name string

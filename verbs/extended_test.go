@@ -54,13 +54,13 @@ func TestPKeysOfAnIndexAreUsed(t *testing.T) {
 	if p, err := a.QueryPort(t.Context()); err != nil || p.PKeyTblLen != 3 {
 		t.Fatalf("%d, %v", p.PKeyTblLen, err)
 	}
-	at := func(index uint16) verbstest.Ends {
-		return verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.PKeyIndex, o.Timeout, o.RetryCnt = index, 8, 1 }}
+	at := func(index uint16) verbstest.EndpointConfig {
+		return verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.PKeyIndex, o.Timeout, o.RetryCnt = index, 8, 1 }}
 	}
 	x, y := at(1).New(t, a), at(2).New(t, b)
 	o := verbs.DefaultConnectOptions()
 	for _, e := range []struct {
-		me, peer *verbstest.End
+		me, peer *verbstest.Endpoint
 		index    uint16
 	}{{x, y, 1}, {y, x, 2}} {
 		o.PKeyIndex = e.index

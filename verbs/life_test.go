@@ -256,7 +256,7 @@ func (p *process) line(t *testing.T) string {
 }
 
 // join connects an end of this process with a child's.
-func (p *process) join(t *testing.T, y *verbstest.End) {
+func (p *process) join(t *testing.T, y *verbstest.Endpoint) {
 	t.Helper()
 	peer, _, _, err := hear(p.out)
 	if err != nil {
@@ -270,7 +270,7 @@ func (p *process) join(t *testing.T, y *verbstest.End) {
 
 func TestAnotherProcessMayBeTheClient(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
-	y := verbstest.Ends{BufSize: 1 << 20}.New(t, f.Open(1))
+	y := verbstest.EndpointConfig{BufSize: 1 << 20}.New(t, f.Open(1))
 	p := start(t, "once", f.Socket(), nil)
 	p.join(t, y)
 	if got := p.line(t); got != "mapped: false" {
@@ -287,7 +287,7 @@ func TestAnotherUserMayAttachIfTheSocketLetsIt(t *testing.T) {
 	}
 	nobody := &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65534, Gid: 65534, NoSetGroups: true}}
 	f := fabrictest.New(t, fabrictest.Config{})
-	y := verbstest.Ends{BufSize: 1 << 20}.New(t, f.Open(1))
+	y := verbstest.EndpointConfig{BufSize: 1 << 20}.New(t, f.Open(1))
 
 	dir := t.TempDir()
 	if err := os.Chmod(filepath.Dir(dir), 0o755); err != nil {
@@ -335,7 +335,7 @@ func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{})
 			b := f.Open(1)
 			socket := f.Socket()
-			y := verbstest.Ends{BufSize: 1 << 20}.New(t, b)
+			y := verbstest.EndpointConfig{BufSize: 1 << 20}.New(t, b)
 			bystanderX, bystanderY := verbstest.ConnectedRC(t, f.Open(0), b)
 			fds, maps := held(t)
 			before := f.Server.Snapshot()

@@ -27,30 +27,30 @@ func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
 		limit    int
 		reported func(*verbs.DeviceAttr) uint32
 		before   int // objects that exist already
-		make     func(e *verbstest.End) (closer, error)
+		make     func(e *verbstest.Endpoint) (closer, error)
 	}{
 		{"PD", small.MaxPD, func(a *verbs.DeviceAttr) uint32 { return a.MaxPD }, 1,
-			func(e *verbstest.End) (closer, error) { return e.Context.AllocPD(t.Context()) }},
+			func(e *verbstest.Endpoint) (closer, error) { return e.Context.AllocPD(t.Context()) }},
 		{"CQ", small.MaxCQ, func(a *verbs.DeviceAttr) uint32 { return a.MaxCQ }, 1,
-			func(e *verbstest.End) (closer, error) { return e.Context.CreateCQ(t.Context(), 4, nil) }},
+			func(e *verbstest.Endpoint) (closer, error) { return e.Context.CreateCQ(t.Context(), 4, nil) }},
 		{"MR", small.MaxMR, func(a *verbs.DeviceAttr) uint32 { return a.MaxMR }, 1,
-			func(e *verbstest.End) (closer, error) { return e.PD.RegMR(t.Context(), e.Buf[:64], 0) }},
+			func(e *verbstest.Endpoint) (closer, error) { return e.PD.RegMR(t.Context(), e.Buf[:64], 0) }},
 		{"MW", small.MaxMW, func(a *verbs.DeviceAttr) uint32 { return a.MaxMW }, 0,
-			func(e *verbstest.End) (closer, error) { return e.PD.AllocMW(t.Context(), verbs.MWType2) }},
+			func(e *verbstest.Endpoint) (closer, error) { return e.PD.AllocMW(t.Context(), verbs.MWType2) }},
 		{"QP", small.MaxQP, func(a *verbs.DeviceAttr) uint32 { return a.MaxQP }, 1,
-			func(e *verbstest.End) (closer, error) {
+			func(e *verbstest.Endpoint) (closer, error) {
 				return e.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})
 			}},
 		{"SRQ", small.MaxSRQ, func(a *verbs.DeviceAttr) uint32 { return a.MaxSRQ }, 0,
-			func(e *verbstest.End) (closer, error) {
+			func(e *verbstest.Endpoint) (closer, error) {
 				return e.PD.CreateSRQ(t.Context(), verbs.SRQAttr{MaxWR: 1, MaxSGE: 1})
 			}},
 		{"AH", small.MaxAH, func(a *verbs.DeviceAttr) uint32 { return a.MaxAH }, 0,
-			func(e *verbstest.End) (closer, error) {
+			func(e *verbstest.Endpoint) (closer, error) {
 				return e.PD.CreateAH(t.Context(), verbs.AHAttr{GRH: verbs.GlobalRoute{DGID: e.Info.GID, SGIDIndex: 1}})
 			}},
 		{"XRCD", small.MaxXRCD, nil, 0, // verbs has no place to report it
-			func(e *verbstest.End) (closer, error) { return e.Context.OpenXRCD(t.Context(), nil, os.O_CREATE) }},
+			func(e *verbstest.Endpoint) (closer, error) { return e.Context.OpenXRCD(t.Context(), nil, os.O_CREATE) }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
@@ -79,7 +79,7 @@ func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
 	}
 }
 
-var smallEnds = verbstest.Ends{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
+var smallEnds = verbstest.EndpointConfig{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
 
 // TestSizesAreReportedAndEnforced: what the query says can be had, one more is EINVAL.
 func TestSizesAreReportedAndEnforced(t *testing.T) {

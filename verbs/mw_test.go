@@ -12,7 +12,7 @@ import (
 const paneSize = 8192
 
 // newPane registers a part of y's memory for windows.
-func newPane(t *testing.T, y *verbstest.End) (*verbs.MR, []byte) {
+func newPane(t *testing.T, y *verbstest.Endpoint) (*verbs.MR, []byte) {
 	t.Helper()
 	mem := y.Buf[len(y.Buf)/2:][:paneSize]
 	m, err := y.PD.RegMR(t.Context(), mem, verbs.AccessLocalWrite|verbs.AccessMWBind)
@@ -22,7 +22,7 @@ func newPane(t *testing.T, y *verbstest.End) (*verbs.MR, []byte) {
 	return m, mem
 }
 
-func window(t *testing.T, y *verbstest.End, k verbs.MWType) *verbs.MW {
+func window(t *testing.T, y *verbstest.Endpoint, k verbs.MWType) *verbs.MW {
 	t.Helper()
 	m, err := y.PD.AllocMW(t.Context(), k)
 	if err != nil {
@@ -72,7 +72,7 @@ func TestWindowsOfType2(t *testing.T) {
 	for name, process := range map[string]bool{"mapped": false, "process": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := verbstest.Pair(t)
-			x, y := verbstest.Ends{Process: process}.Connect(t, a, b)
+			x, y := verbstest.EndpointConfig{Process: process}.Connect(t, a, b)
 			m, mem := newPane(t, y)
 			w := window(t, y, verbs.MWType2)
 			rkey := w.RKey()
@@ -143,7 +143,7 @@ func TestFLUSHAndATOMICWRITE(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			a, b := verbstest.Pair(t)
 			const access = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessFlushGlobal
-			x, y := verbstest.Ends{Process: process, Options: func(o *verbs.ConnectOptions) { o.Access = access }}.Connect(t, a, b)
+			x, y := verbstest.EndpointConfig{Process: process, Options: func(o *verbs.ConnectOptions) { o.Access = access }}.Connect(t, a, b)
 			mem := y.Buf[:4096]
 			m, err := y.PD.RegMR(t.Context(), mem, access)
 			if err != nil {

@@ -35,7 +35,7 @@ func same(t *testing.T, what string, got, want []byte) {
 }
 
 // operations carries out every RC operation with n bytes from x to y, and checks the data.
-func operations(t *testing.T, x, y *verbstest.End, n int) {
+func operations(t *testing.T, x, y *verbstest.Endpoint, n int) {
 	half := len(x.Buf) / 2
 	for i, op := range []struct {
 		name string
@@ -90,7 +90,7 @@ func operations(t *testing.T, x, y *verbstest.End, n int) {
 func TestEveryOperationAtEveryPathMTUAndSize(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	for mtu := verbs.MTU256; mtu <= verbs.MTU4096; mtu++ {
-		x, y := verbstest.Ends{BufSize: 4 << 20, Options: func(o *verbs.ConnectOptions) { o.PathMTU = mtu }}.Connect(t, a, b)
+		x, y := verbstest.EndpointConfig{BufSize: 4 << 20, Options: func(o *verbs.ConnectOptions) { o.PathMTU = mtu }}.Connect(t, a, b)
 		m := mtu.Bytes()
 		for _, n := range []int{0, 1, 3, 4, m - 1, m, m + 1, 2 * m, 5*m + 7, 64 << 10, 1<<20 + 3} {
 			operations(t, x, y, n)
@@ -100,7 +100,7 @@ func TestEveryOperationAtEveryPathMTUAndSize(t *testing.T) {
 
 func TestProcessMemoryServesEveryOperation(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	x, y := verbstest.Ends{BufSize: 1 << 20, Process: true}.Connect(t, a, b)
+	x, y := verbstest.EndpointConfig{BufSize: 1 << 20, Process: true}.Connect(t, a, b)
 	if x.MR.Mapped() {
 		t.Fatal("ordinary memory was mapped")
 	}
@@ -112,7 +112,7 @@ func TestProcessMemoryServesEveryOperation(t *testing.T) {
 
 func TestSeveralEngines(t *testing.T) {
 	a, b := verbstest.Pair(t, verbstest.WithEngines(2))
-	x, y := verbstest.Ends{BufSize: 2 << 20}.Connect(t, a, b)
+	x, y := verbstest.EndpointConfig{BufSize: 2 << 20}.Connect(t, a, b)
 	for _, n := range []int{0, 1, 4096, 1 << 20} {
 		operations(t, x, y, n)
 	}
@@ -120,7 +120,7 @@ func TestSeveralEngines(t *testing.T) {
 
 func TestIPv6AndOneNICWithItself(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	x, y := verbstest.Ends{IPv6: true}.Connect(t, a, b)
+	x, y := verbstest.EndpointConfig{IPv6: true}.Connect(t, a, b)
 	operations(t, x, y, 5000)
 	x, y = verbstest.ConnectedRC(t, a, a)
 	operations(t, x, y, 5000)
@@ -130,7 +130,7 @@ func TestAtomics(t *testing.T) {
 	for _, process := range []bool{false, true} {
 		t.Run(fmt.Sprintf("process=%v", process), func(t *testing.T) {
 			a, b := verbstest.Pair(t)
-			x, y := verbstest.Ends{Process: process}.Connect(t, a, b)
+			x, y := verbstest.EndpointConfig{Process: process}.Connect(t, a, b)
 			atomic := func(op verbs.WROpcode, compareAdd, swap uint64) uint64 {
 				t.Helper()
 				x.Send(verbs.SendWR{Opcode: op, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr() + 16, RKey: y.MR.RKey(),

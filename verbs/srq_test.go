@@ -28,7 +28,7 @@ func event(t *testing.T, c *verbs.Context, want verbs.EventType) verbs.AsyncEven
 
 func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	y := verbstest.Ends{}.New(t, b) // memory and CQ
+	y := verbstest.EndpointConfig{}.New(t, b) // memory and CQ
 	srq, err := y.PD.CreateSRQ(t.Context(), verbs.SRQAttr{MaxWR: 5, MaxSGE: 2})
 	if err != nil {
 		t.Fatal(err)
@@ -36,7 +36,7 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 	if got, err := srq.Query(t.Context()); err != nil || got != (verbs.SRQAttr{MaxWR: 8, MaxSGE: 2}) {
 		t.Fatalf("query: %+v, %v", got, err)
 	}
-	var xs []*verbstest.End
+	var xs []*verbstest.Endpoint
 	var qps []*verbs.QP
 	for range 2 {
 		q, err := y.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: y.CQ, RecvCQ: y.CQ, SRQ: srq, Cap: verbs.QPCap{MaxSendWR: 4}})
@@ -46,7 +46,7 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 		if err := q.PostRecv(verbs.RecvWR{}); !errors.Is(err, syscall.EINVAL) {
 			t.Errorf("receive posted to a queue pair with an SRQ: %v", err)
 		}
-		x := verbstest.Ends{}.New(t, a)
+		x := verbstest.EndpointConfig{}.New(t, a)
 		connect(t, x.QP, q)
 		xs, qps = append(xs, x), append(qps, q)
 	}

@@ -12,9 +12,9 @@ import (
 )
 
 // initiator returns an end whose queue pair sends over XRC, and its CQ.
-func initiator(t *testing.T, c *verbs.Context) (*verbstest.End, *verbs.QP) {
+func initiator(t *testing.T, c *verbs.Context) (*verbstest.Endpoint, *verbs.QP) {
 	t.Helper()
-	x := verbstest.Ends{}.New(t, c)
+	x := verbstest.EndpointConfig{}.New(t, c)
 	q, err := x.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.XRCSend, SendCQ: x.CQ, Cap: verbs.QPCap{MaxSendWR: 16, MaxSendSGE: 2}})
 	if err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func TestXRCBetweenPrograms(t *testing.T) {
 	}
 	defer file.Close()
 	type program struct {
-		*verbstest.End
+		*verbstest.Endpoint
 		srq *verbs.SRQ
 	}
 	var programs []program
@@ -48,7 +48,7 @@ func TestXRCBetweenPrograms(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		y := verbstest.Ends{}.New(t, ctx)
+		y := verbstest.EndpointConfig{}.New(t, ctx)
 		s, err := y.PD.CreateXRCSRQ(t.Context(), verbs.SRQAttr{MaxWR: 4, MaxSGE: 1}, d, y.CQ)
 		if err != nil {
 			t.Fatal(err)

@@ -14,7 +14,7 @@ func TestSoftroceKeepsToTheRules(t *testing.T) {
 	for _, faults := range []string{"", "drop send every 7", "drop receive every 5"} {
 		rec := capture.NewRecorder()
 		f := verbstest.New(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, faults))
-		x, y := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.Timeout = 8 }}.Connect(t, f.Open(0), f.Open(1))
+		x, y := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout = 8 }}.Connect(t, f.Open(0), f.Open(1))
 		for i := range uint64(20) {
 			y.Recv(i, 0, 6000)
 			x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 6000)})

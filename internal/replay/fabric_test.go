@@ -68,7 +68,7 @@ func spoiled(t *testing.T, seed uint64, faults string) *replay.Report {
 	rec := capture.NewRecorder()
 	program := func(nic uint64) string { return fmt.Sprintf("seed %d\n%s\n", seed*2+nic, faults) }
 	a, b := verbstest.Pair(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, program(0)), verbstest.WithFaults(1, program(1)))
-	ends := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.Timeout = 12 }}
+	ends := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout = 12 }}
 	x, y := ends.Connect(t, a, b)
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	for i := range most {
@@ -111,7 +111,7 @@ const (
 )
 
 // post posts n operations of random kind and size, each with a completion.
-func post(x, y *verbstest.End, rnd *rand.Rand, n int) {
+func post(x, y *verbstest.Endpoint, rnd *rand.Rand, n int) {
 	for range n {
 		size := rnd.IntN(most)
 		switch rnd.IntN(4) {
@@ -129,7 +129,7 @@ func post(x, y *verbstest.End, rnd *rand.Rand, n int) {
 }
 
 // drain waits until a WRITE without bytes that x posts is complete, and so everything before it.
-func drain(x *verbstest.End) {
+func drain(x *verbstest.Endpoint) {
 	x.Send(verbs.SendWR{WRID: 3, Opcode: verbs.WRRDMAWrite})
 	for {
 		if wc := x.Completion(); wc.WRID == 3 {

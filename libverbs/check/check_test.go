@@ -16,8 +16,8 @@ import (
 	"testing"
 	"time"
 
-	"softroce/internal/fabrictest"
 	"softroce/attach"
+	"softroce/internal/fabrictest"
 	"softroce/verbs/verbstest"
 )
 

@@ -104,7 +104,7 @@ func TestCMConnectsQueuePairs(t *testing.T) {
 			if a := at.Addr(); a.IsUnspecified() || a.IsLoopback() {
 				at = netip.AddrPortFrom(netip.MustParseAddr("192.0.2.2"), at.Port())
 			}
-			x, y := verbstest.Ends{}.New(t, f.Open(0)), verbstest.Ends{}.New(t, f.Open(1))
+			x, y := verbstest.EndpointConfig{}.New(t, f.Open(0)), verbstest.EndpointConfig{}.New(t, f.Open(1))
 			id := client.routed(rdmacm.PSTCP, verbs.RC, at)
 			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSInit))
 			noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum(), ResponderResources: 3, InitiatorDepth: 5, RetryCount: 6, RNRRetryCount: 7, PrivateData: []byte("hello"),
@@ -161,7 +161,7 @@ func TestCMConnectsWithinAPartition(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{PKeys: map[int][]uint16{0: c.client, 1: c.server}})
 			client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 			_, to := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
-			x, y := verbstest.Ends{}.New(t, f.Open(0)), verbstest.Ends{}.New(t, f.Open(1))
+			x, y := verbstest.EndpointConfig{}.New(t, f.Open(0)), verbstest.EndpointConfig{}.New(t, f.Open(1))
 			id := client.routed(rdmacm.PSTCP, verbs.RC, to)
 			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSInit))
 			noError(t, id.Connect(t.Context(), rdmacm.ConnParam{QPNum: x.QPNum()}))
@@ -329,7 +329,7 @@ func TestCMDatagrams(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSUDP, verbs.UD, "192.0.2.2:0")
-	y := verbstest.Ends{Type: verbs.UD}.New(t, f.Open(1))
+	y := verbstest.EndpointConfig{Type: verbs.UD}.New(t, f.Open(1))
 	id := client.routed(rdmacm.PSUDP, verbs.UD, at)
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{PrivateData: []byte("where?")}))
 	e := server.event(rdmacm.EventConnectRequest)

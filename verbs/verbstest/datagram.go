@@ -11,9 +11,9 @@ import (
 const QKey = 0x11111111
 
 // Datagram makes a UD end in RTS.
-func Datagram(t testing.TB, c *verbs.Context) *End {
+func Datagram(t testing.TB, c *verbs.Context) *Endpoint {
 	t.Helper()
-	x := Ends{Type: verbs.UD}.New(t, c)
+	x := EndpointConfig{Type: verbs.UD}.New(t, c)
 	if err := x.ToDatagram(t.Context(), QKey); err != nil {
 		t.Fatalf("verbstest: UD QP: %v", err)
 	}
@@ -21,7 +21,7 @@ func Datagram(t testing.TB, c *verbs.Context) *End {
 }
 
 // AH makes an address handle of x that leads to a GID of the address family of x.Info.
-func (x *End) AH(to verbs.GID) *verbs.AH {
+func (x *Endpoint) AH(to verbs.GID) *verbs.AH {
 	x.t.Helper()
 	gids, err := x.Context.GIDs(context.Background())
 	if err != nil {

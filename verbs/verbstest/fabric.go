@@ -144,13 +144,13 @@ func (f *Fabric) Open(i int) *verbs.Context {
 }
 
 // Connected opens NICs 0 and 1 and connects an endpoint of each.
-func (f *Fabric) Connected(c Ends) (x, y *End) {
+func (f *Fabric) Connected(c EndpointConfig) (x, y *Endpoint) {
 	f.t.Helper()
 	return c.Connect(f.t, f.Open(0), f.Open(1))
 }
 
 // Endpoint opens a NIC, counted from 0, and creates an endpoint on it that is not connected.
-func (f *Fabric) Endpoint(i int, c Ends) *End {
+func (f *Fabric) Endpoint(i int, c EndpointConfig) *Endpoint {
 	f.t.Helper()
 	return c.New(f.t, f.Open(i))
 }

@@ -13,7 +13,7 @@ func TestACaptureShowsWhatTheCableCarried(t *testing.T) {
 	rec := capture.NewRecorder()
 	a, b := verbstest.Pair(t, verbstest.WithCapture(rec))
 	psn := uint32(0xfffffe)
-	x, y := verbstest.Ends{PSN: &psn, Options: func(o *verbs.ConnectOptions) { o.PathMTU = verbs.MTU1024 }}.Connect(t, a, b)
+	x, y := verbstest.EndpointConfig{PSN: &psn, Options: func(o *verbs.ConnectOptions) { o.PathMTU = verbs.MTU1024 }}.Connect(t, a, b)
 
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 3000), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
 	x.Completion()
@@ -38,7 +38,7 @@ func TestACaptureShowsWhatTheCableCarried(t *testing.T) {
 func TestFaultsHappenToTheirNICAndCanChange(t *testing.T) {
 	rec := capture.NewRecorder()
 	f := verbstest.New(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, "drop send kind request nth 1"))
-	x, y := verbstest.Ends{Options: func(o *verbs.ConnectOptions) { o.Timeout = 10 }}.Connect(t, f.Open(0), f.Open(1))
+	x, y := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout = 10 }}.Connect(t, f.Open(0), f.Open(1))
 	y.Recv(1, 0, 8)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
 	x.Completion()

@@ -9,7 +9,7 @@ import (
 )
 
 // An End is one end of a connection, with what a test usually needs around it.
-type End struct {
+type Endpoint struct {
 	*verbs.QP
 	Context *verbs.Context
 	PD      *verbs.PD
@@ -21,11 +21,11 @@ type End struct {
 	t testing.TB
 }
 
-// BufSize is the size of End.Buf in bytes, unless Ends.BufSize says otherwise.
+// BufSize is the size of Endpoint.Buf in bytes, unless EndpointConfig.BufSize says otherwise.
 const BufSize = 64 << 10
 
 // Ends says what Connect makes. The zero value gives what ConnectedRC does.
-type Ends struct {
+type EndpointConfig struct {
 	Type    verbs.QPType // RC unless set
 	Cap     verbs.QPCap  // 64 work requests of 4 SGEs each way and 64 bytes inline where it is zero
 	CQE     int          // 256 unless set
@@ -41,13 +41,13 @@ type Ends struct {
 }
 
 // ConnectedRC returns the two ends of an RC connection in RTS.
-func ConnectedRC(t testing.TB, a, b *verbs.Context) (x, y *End) {
+func ConnectedRC(t testing.TB, a, b *verbs.Context) (x, y *Endpoint) {
 	t.Helper()
-	return Ends{}.Connect(t, a, b)
+	return EndpointConfig{}.Connect(t, a, b)
 }
 
 // Connect makes an end on each of two contexts, which may be the same, and connects them.
-func (e Ends) Connect(t testing.TB, a, b *verbs.Context) (x, y *End) {
+func (e EndpointConfig) Connect(t testing.TB, a, b *verbs.Context) (x, y *Endpoint) {
 	t.Helper()
 	x, y = e.New(t, a), e.New(t, b)
 	e.Join(t, x, y)
@@ -55,10 +55,10 @@ func (e Ends) Connect(t testing.TB, a, b *verbs.Context) (x, y *End) {
 }
 
 // New makes an end that is not connected yet.
-func (e Ends) New(t testing.TB, c *verbs.Context) *End {
+func (e EndpointConfig) New(t testing.TB, c *verbs.Context) *Endpoint {
 	t.Helper()
 	e.defaults()
-	x := &End{Context: c, t: t}
+	x := &Endpoint{Context: c, t: t}
 	var err error
 	must := func(what string) {
 		t.Helper()
@@ -96,7 +96,7 @@ func (e Ends) New(t testing.TB, c *verbs.Context) *End {
 	return x
 }
 
-func (e *Ends) defaults() {
+func (e *EndpointConfig) defaults() {
 	if e.Type == 0 {
 		e.Type = verbs.RC
 	}
@@ -112,7 +112,7 @@ func (e *Ends) defaults() {
 }
 
 // Join connects two ends.
-func (e Ends) Join(t testing.TB, x, y *End) {
+func (e EndpointConfig) Join(t testing.TB, x, y *Endpoint) {
 	t.Helper()
 	o := verbs.DefaultConnectOptions()
 	if e.Options != nil {
@@ -132,7 +132,7 @@ func (e Ends) Join(t testing.TB, x, y *End) {
 const completionTimeout = 30 * time.Second
 
 // Completions waits for n completions, of whatever status, and returns them in order.
-func (x *End) Completions(n int) []verbs.WC {
+func (x *Endpoint) Completions(n int) []verbs.WC {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
 	defer cancel()
@@ -151,7 +151,7 @@ func (x *End) Completions(n int) []verbs.WC {
 }
 
 // Completion waits for one completion, which must be a success, and returns it.
-func (x *End) Completion() verbs.WC {
+func (x *Endpoint) Completion() verbs.WC {
 	x.t.Helper()
 	wc := x.Completions(1)[0]
 	if err := wc.Err(); err != nil {
@@ -161,7 +161,7 @@ func (x *End) Completion() verbs.WC {
 }
 
 // Failure waits for one completion, which must have the given status.
-func (x *End) Failure(want verbs.WCStatus) verbs.WC {
+func (x *Endpoint) Failure(want verbs.WCStatus) verbs.WC {
 	x.t.Helper()
 	wc := x.Completions(1)[0]
 	if wc.Status != want {
@@ -171,7 +171,7 @@ func (x *End) Failure(want verbs.WCStatus) verbs.WC {
 }
 
 // Send posts a send work request, signaled unless it has flags of its own.
-func (x *End) Send(wr verbs.SendWR) {
+func (x *Endpoint) Send(wr verbs.SendWR) {
 	x.t.Helper()
 	if wr.SendFlags&^verbs.SendInline == 0 {
 		wr.SendFlags |= verbs.SendSignaled
@@ -182,7 +182,7 @@ func (x *End) Send(wr verbs.SendWR) {
 }
 
 // Recv posts a receive of n bytes of Buf from offset on.
-func (x *End) Recv(id uint64, offset, n int) {
+func (x *Endpoint) Recv(id uint64, offset, n int) {
 	x.t.Helper()
 	wr := verbs.RecvWR{WRID: id, SGList: []verbs.SGE{x.MR.SGE(offset, n)}}
 	if n == 0 {
@@ -194,7 +194,7 @@ func (x *End) Recv(id uint64, offset, n int) {
 }
 
 // SGE names n bytes of Buf from offset on; none for n = 0.
-func (x *End) SGE(offset, n int) []verbs.SGE {
+func (x *Endpoint) SGE(offset, n int) []verbs.SGE {
 	if n == 0 {
 		return nil
 	}
