@@ -8,40 +8,39 @@ import (
 	"softroce/packet"
 )
 
-// Env is what an engine lends a queue pair for the time of one call.
+// Env is what the engine provides for the duration of one call.
 type Env struct {
-	Now   int64 // nanoseconds of a monotonic or simulated clock, above 0
+	Now   int64 // nanoseconds of a monotonic or simulated clock, greater than 0
 	Mem   *mrtable.IO
 	Table *mrtable.Table
 	Sink  Sink
 }
 
-// A Sink takes what a queue pair yields.
+// A Sink receives the packets, completions and events of a queue pair.
 type Sink interface {
-	// Packet returns a transmit slot, which the queue pair fills before it asks for
-	// another, or nil when no more packets can be taken in this step.
+	// Packet returns a transmit slot, which the queue pair fills before it requests the next one.
+	// It returns nil if no more packets fit into this step.
 	Packet(q *QP) *packet.Tx
 
-	// Room returns how many slots Packet would return now, as far as is known.
+	// Room returns an estimate of how many slots Packet can return now.
 	Room(q *QP) int
 
-	// Complete hears of each work request that is done, in order per queue: of
-	// every send work request, Signaled or not, so that the owner can free
-	// its slot. c is valid during the call.
+	// Complete is called for each finished work request, in order per queue. It is called for every
+	// send work request, whether or not it is signaled, so that the owner can free its slot. c is
+	// valid during the call only.
 	Complete(q *QP, c *Completion)
 
-	// Event hears of what verbs calls an asynchronous event.
+	// Event reports an asynchronous event of the queue pair.
 	Event(q *QP, ev ib.EventType)
 }
 
-// A RecvQueue is where a responder takes receive work requests from: the queue
-// pair's own receive queue or a shared one.
+// A RecvQueue supplies receive work requests: the queue pair's own receive queue or a shared one.
 type RecvQueue interface {
-	// Next takes the oldest receive work request. wr.SGEs stay valid until the
-	// queue pair has completed it, or calls Next again.
+	// Next removes the oldest receive work request and reports whether there was one. wr.SGEs stay
+	// valid until the queue pair completes the work request or calls Next again.
 	Next(wr *RecvWR) bool
-	Len() int     // posted and not taken
-	Shared() bool // a shared receive queue has no end-to-end credits
+	Len() int     // work requests posted and not yet taken by Next
+	Shared() bool // a shared receive queue grants no end-to-end credits
 }
 
 // An SGE is an element of a scatter/gather list.
@@ -57,7 +56,7 @@ type RecvWR struct {
 	SGEs []SGE
 }
 
-// A SendWR is a send work request. PostSend copies it whole.
+// A SendWR is a send work request. PostSend copies it, including SGEs and Inline.
 type SendWR struct {
 	ID         uint64
 	Opcode     ib.WROpcode
@@ -67,107 +66,107 @@ type SendWR struct {
 	RKey       uint32
 	CompareAdd uint64
 	Swap       uint64
-	RemoteQPN  uint32 // UD
-	RemoteSRQ  uint32 // XRC: the number of the shared receive queue
-	RemoteQKey uint32 // UD; with its highest bit the queue pair's own is sent (IBTA 10.2.5)
-	Dest       any    // UD: the address handle, not touched, see QP.Destination; nil: there is no such
+	RemoteQPN  uint32 // UD: destination queue pair
+	RemoteSRQ  uint32 // XRC: number of the peer's shared receive queue
+	RemoteQKey uint32 // UD; with its highest bit set, the QP's own Q_Key is sent (IBTA 10.2.5)
+	Dest       any    // UD: the address handle, opaque here, see QP.Destination; nil if it does not exist
 	SGEs       []SGE
-	Inline     []byte // the payload itself where Flags has Inline
+	Inline     []byte // the payload, if Flags has SendInline
 	Bind       Bind   // WRBindMW
 	Flush      Flush  // WRFlush
 }
 
-// Bind says what a memory window is to grant. The work request's RKey is the window's new key,
-// which names it by all but its low 8 bits.
+// Bind holds the parameters of a memory window bind. SendWR.RKey is the new R_Key: its upper 24
+// bits identify the window.
 type Bind struct {
-	LKey   uint32 // of the region
+	LKey   uint32 // L_Key of the region
 	Access ib.Access
 	Addr   uint64
-	Length uint64 // 0 unbinds a window of type 1
+	Length uint64 // 0 unbinds a type 1 window
 }
 
-// Flush says what a FLUSH asks of the bytes at RemoteAddr, as its FETH has it.
+// Flush holds the parameters of a FLUSH at SendWR.RemoteAddr, with the values of the FETH.
 type Flush struct {
 	Length      uint32
 	Placement   uint8 // enum ibv_placement_type
 	Selectivity uint8 // enum ibv_selectivity_level
 }
 
-// A Completion tells that a work request is done.
+// A Completion describes a finished work request.
 type Completion struct {
 	WRID      uint64
 	Status    ib.WCStatus
 	Opcode    ib.WCOpcode
-	ByteLen   uint32 // receives and READs
-	Imm       uint32 // immediate, or the R_Key that was invalidated
+	ByteLen   uint32 // receives, and requests that return data
+	Imm       uint32 // immediate data, or the R_Key that was invalidated
 	Flags     ib.WCFlags
 	SrcQP     uint32
-	Recv      bool      // of the receive queue
-	Signaled  bool      // a completion queue entry is due
-	Solicited bool      // the message asked for a solicited event
-	SL        uint8     // of the packet, as its owner saw it: UD
-	VLAN      uint16    // receives: the tag of the last packet, as its owner saw it
-	Queue     RecvQueue // XRC: the shared receive queue whose work request this is
+	Recv      bool      // a receive work request
+	Signaled  bool      // the completion queue gets an entry
+	Solicited bool      // the message requested a solicited event
+	SL        uint8     // UD: RxPacket.SL
+	VLAN      uint16    // receives: RxPacket.VLAN of the last packet
+	Queue     RecvQueue // XRC: the shared receive queue that the work request was posted to
 }
 
-// A Packet is a received packet, parsed, with its pad cut off.
+// An RxPacket is a received packet: its parsed headers, and the payload without padding.
 type RxPacket struct {
 	packet.Header
-	Payload [][]byte // in order; valid during the call and until Env.Mem is flushed
-	Len     int      // bytes of payload
+	Payload [][]byte // pieces in order; valid during the call and until Env.Mem is flushed
+	Len     int      // payload bytes
 	CE      bool     // congestion experienced
-	SL      uint8    // for Completion.SL
-	VLAN    uint16   // for Completion.VLAN
-	GRH     []byte   // UD: the 40 bytes before the payload; valid for as long as Payload
+	SL      uint8    // service level, passed on as Completion.SL
+	VLAN    uint16   // VLAN tag, passed on as Completion.VLAN
+	GRH     []byte   // UD: 40 bytes placed before the payload; valid as long as Payload
 }
 
-// A Writer says for whom a write to memory is: mrtable.IO.Write has it as its tag, and
-// mrtable.IO.Failed gives it back.
+// A Writer identifies the side of a queue pair that writes to memory. It is the tag of
+// mrtable.IO.Write, which mrtable.IO.Failed returns if the write fails.
 type Writer struct {
 	QP        *QP
-	Requester bool // what a READ or an atomic returned; else what the peer sent
+	Requester bool // the requester writes a response; otherwise the responder writes a request
 }
 
-// A Role is the end of an XRC connection that a queue pair is.
+// A Role is the side of an XRC connection that a queue pair implements.
 type Role uint8
 
 // Roles.
 const (
-	BothRoles Role = iota // every service but XRC
-	Initiator             // sends requests and receives nothing (XRC INI)
-	Target                // answers requests and sends none (XRC TGT)
+	BothRoles Role = iota // requester and responder: every service except XRC
+	Initiator             // requester only (XRC INI)
+	Target                // responder only (XRC TGT)
 )
 
-// A Domain is an XRC domain as one of its target queue pairs sees it.
+// An XRCDomain is an XRC domain, as its target queue pairs use it.
 type XRCDomain interface {
-	// Queue finds the shared receive queue of the domain that has a number, and the protection
-	// domain in which its requests reach memory; nil: there is none. What it returns is used until the next
-	// call.
+	// Queue returns the domain's shared receive queue with this number and the protection domain in
+	// which requests to it access memory, or nil if there is none. The result is used until the
+	// next call.
 	Queue(number uint32) (RecvQueue, *mrtable.PD)
 }
 
 // Errors of PostSend.
 var (
 	ErrFull  = errors.New("send queue is full")
-	ErrState = errors.New("QP is not in a state for this")
+	ErrState = errors.New("QP state does not allow posting")
 )
 
-// MaxMessage is the longest message of RC and UC (IBTA 9.7.7, DMA length).
+// MaxMessage is the longest message of RC and UC in bytes (IBTA 9.7.7, DMA length).
 const MaxMessage = 1 << 31
 
-// Config is what a queue pair is made of, and keeps for its life.
+// Config holds the properties of a queue pair that are fixed at creation.
 type Config struct {
 	QPN        uint32
 	Service    packet.Service
 	PD         *mrtable.PD
-	SendDepth  int // work requests
+	SendDepth  int // send work requests
 	MaxSendSGE int
 	MaxInline  int
 	Recv       RecvQueue
-	PortMTU    int  // UD: what a datagram may carry, in bytes
-	SigAll     bool // every send work request gets a CQE (sq_sig_all)
+	PortMTU    int  // UD: largest payload of a datagram, in bytes
+	SigAll     bool // every send work request is signaled (sq_sig_all)
 	Counters   *Counters
-	Role       Role      // XRC
-	Domain     XRCDomain // of an XRC target, which has neither PD nor Recv
-	UserData   any       // the owner's; not touched
+	Role       Role      // XRC only
+	Domain     XRCDomain // of an XRC target, whose PD and Recv are nil
+	UserData   any       // opaque, returned by QP.UserData
 }

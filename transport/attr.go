@@ -10,14 +10,14 @@ import (
 
 // Errors of Modify; both are EINVAL to a verbs program.
 var (
-	ErrTransition = errors.New("QP cannot go to this state")
-	ErrAttribute  = errors.New("QP attribute is wrong")
+	ErrTransition = errors.New("QP state transition is not allowed")
+	ErrAttribute  = errors.New("QP attribute is invalid")
 )
 
-// A transition's attributes: those that must be given and those that may.
+// A transition lists the attributes that a state change requires and those that it allows.
 type transition struct{ required, optional ib.QPAttrMask }
 
-// transitions returns the state machine of a queue pair's service.
+// transitions returns the allowed state changes of the queue pair's service.
 func (c *Config) transitions() map[[2]ib.QPState]transition {
 	switch {
 	case c.Service == packet.UC:
@@ -32,7 +32,7 @@ func (c *Config) transitions() map[[2]ib.QPState]transition {
 	return rcTransitions
 }
 
-// rcTransitions is table 91 and following of IBTA 11.2.5.2 for RC.
+// rcTransitions are the transitions of RC (IBTA 11.2.5.2, table 91 and following).
 var rcTransitions = map[[2]ib.QPState]transition{
 	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, 0},
 	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
@@ -47,7 +47,7 @@ var rcTransitions = map[[2]ib.QPState]transition{
 		ib.QPMaskMaxDestRDAtomic | ib.QPMaskAltPath | ib.QPMaskAccess | ib.QPMaskPKeyIndex | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
 }
 
-// ucTransitions is the same for UC, which has nothing that concerns acknowledgements.
+// ucTransitions are the transitions of UC, which has no attributes for acknowledgements.
 var ucTransitions = map[[2]ib.QPState]transition{
 	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, 0},
 	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
@@ -60,7 +60,7 @@ var ucTransitions = map[[2]ib.QPState]transition{
 	{ib.QPSSQE, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskAccess},
 }
 
-// udTransitions is the same for UD, which has no peer and a Q_Key instead.
+// udTransitions are the transitions of UD, which has a Q_Key and no peer.
 var udTransitions = map[[2]ib.QPState]transition{
 	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey, 0},
 	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskQKey},
@@ -73,8 +73,8 @@ var udTransitions = map[[2]ib.QPState]transition{
 	{ib.QPSSQE, ib.QPSRTS}:    {0, ib.QPMaskCurState | ib.QPMaskQKey},
 }
 
-// initiatorTransitions is the same for the end of an XRC connection that sends requests, and
-// targetTransitions for the one that answers them (annex A14).
+// initiatorTransitions are the transitions of an XRC initiator, targetTransitions those of an XRC
+// target (annex A14).
 var initiatorTransitions = map[[2]ib.QPState]transition{
 	{ib.QPSReset, ib.QPSInit}: {ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess, 0},
 	{ib.QPSInit, ib.QPSInit}:  {0, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
@@ -101,7 +101,7 @@ var targetTransitions = map[[2]ib.QPState]transition{
 		ib.QPMaskPKeyIndex | ib.QPMaskMinRNRTimer | ib.QPMaskPathMigState},
 }
 
-// checkTransition finds out whether mask may accompany the way from one state to another.
+// checkTransition reports whether a state change is allowed with these attributes.
 func (c *Config) checkTransition(from, to ib.QPState, mask ib.QPAttrMask) error {
 	mask &^= ib.QPMaskState | ib.QPMaskCurState
 	if to == ib.QPSReset || to == ib.QPSErr {
@@ -109,7 +109,7 @@ func (c *Config) checkTransition(from, to ib.QPState, mask ib.QPAttrMask) error 
 			return fmt.Errorf("%w: %v to %v", ErrTransition, from, to)
 		}
 		if mask != 0 {
-			return fmt.Errorf("%w: none may accompany the way to %v", ErrAttribute, to)
+			return fmt.Errorf("%w: a transition to %v takes none", ErrAttribute, to)
 		}
 		return nil
 	}
@@ -118,29 +118,30 @@ func (c *Config) checkTransition(from, to ib.QPState, mask ib.QPAttrMask) error 
 		return fmt.Errorf("%w: %v to %v", ErrTransition, from, to)
 	}
 	if missing := t.required &^ mask; missing != 0 {
-		return fmt.Errorf("%w: %v to %v lacks mask bits %#x", ErrAttribute, from, to, uint32(missing))
+		return fmt.Errorf("%w: %v to %v requires mask bits %#x as well", ErrAttribute, from, to, uint32(missing))
 	}
 	if extra := mask &^ (t.required | t.optional); extra != 0 {
-		return fmt.Errorf("%w: %v to %v does not take mask bits %#x", ErrAttribute, from, to, uint32(extra))
+		return fmt.Errorf("%w: %v to %v does not allow mask bits %#x", ErrAttribute, from, to, uint32(extra))
 	}
 	return nil
 }
 
-// canResize refuses a new path MTU while messages are under way that were cut by the old one, in either direction. A
-// READ that was answered cannot be asked for again by packets of another size: what is kept of it goes.
+// checkMTUChange rejects a change of the path MTU in SQD while a message is in progress in either
+// direction. When it accepts the change, it drops the responder resources: a duplicate READ request
+// for packets of the new size cannot repeat responses of the old size.
 func (q *QP) checkMTUChange(a *ib.QPAttr, mask ib.QPAttrMask) error {
 	if q.state != ib.QPSSQD || mask&ib.QPMaskPathMTU == 0 || a.PathMTU == q.attr.PathMTU {
 		return nil
 	}
 	s := &q.resp.replies
 	if !q.drained() || q.resp.message != packet.KindNone || s.head != s.tail {
-		return fmt.Errorf("%w: path MTU cannot change while messages are under way", ErrAttribute)
+		return fmt.Errorf("%w: path MTU cannot change while a message is in progress", ErrAttribute)
 	}
 	clear(s.resources)
 	return nil
 }
 
-// checkAttr finds values that are out of range.
+// checkAttr rejects attributes that are out of range.
 func checkAttr(a *ib.QPAttr, mask ib.QPAttrMask) error {
 	bad := func(name string, v any) error { return fmt.Errorf("%w: %s %v is out of range", ErrAttribute, name, v) }
 	switch {
@@ -168,7 +169,7 @@ func checkAttr(a *ib.QPAttr, mask ib.QPAttrMask) error {
 	return nil
 }
 
-// MaxRDAtomic bounds the READs and atomics outstanding on a queue pair, either way.
+// MaxRDAtomic is the limit of max_rd_atomic and max_dest_rd_atomic.
 const MaxRDAtomic = 128
 
 func validMTU(n int) bool {

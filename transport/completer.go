@@ -5,9 +5,9 @@ import (
 	"softroce/packet"
 )
 
-// The completer takes replies and frees the send queue in order.
+// The completer matches replies with outstanding requests and completes them in order.
 
-// complete handles one reply.
+// handleResponse handles one reply packet: an ACK or NAK, a READ response or an atomic response.
 func (q *QP) handleResponse(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.req
 	c := q.cfg.Counters
@@ -19,7 +19,7 @@ func (q *QP) handleResponse(e *Env, p *RxPacket, in *packet.Info) {
 		return
 	}
 	if s := p.AETH.Syndrome; r.rnrUntil != 0 && in.Kind == packet.KindAck && (s.IsRNR() || s == packet.NAKSequence) {
-		c.Drop(DropStaleResponse) // drawn by what was sent behind the refused request
+		c.Drop(DropStaleResponse) // caused by packets after the one that drew the RNR NAK
 		return
 	}
 	switch in.Kind {
@@ -36,7 +36,8 @@ func (q *QP) handleResponse(e *Env, p *RxPacket, in *packet.Info) {
 	q.checkDrained(e)
 }
 
-// dropStray counts a reply to what is not outstanding: an old one, or one beyond what was sent.
+// dropUnmatched drops a reply whose PSN is not outstanding: an old one, or one beyond what was
+// sent.
 func (q *QP) dropUnmatched(ahead uint64, in *packet.Info) {
 	c := q.cfg.Counters
 	switch {
@@ -49,7 +50,7 @@ func (q *QP) dropUnmatched(ahead uint64, in *packet.Info) {
 	}
 }
 
-// acknowledged handles an ACK or NAK whose PSN is psn. Both acknowledge all before it.
+// handleACK handles an ACK or NAK for psn. Both acknowledge all earlier PSNs.
 func (q *QP) handleACK(e *Env, p *RxPacket, psn uint64) {
 	c := q.cfg.Counters
 	s := p.AETH.Syndrome
@@ -66,7 +67,7 @@ func (q *QP) handleACK(e *Env, p *RxPacket, psn uint64) {
 			return
 		}
 		if q.state == ib.QPSErr {
-			return // what became the oldest was wrong all along
+			return // the new head of the send queue was invalid
 		}
 		q.handleRNR(e, packet.RNRTimer(uint8(s&packet.SyndromeValue)))
 	case s.IsNAK() && s <= packet.NAKInvalidRD:
@@ -77,7 +78,7 @@ func (q *QP) handleACK(e *Env, p *RxPacket, psn uint64) {
 	}
 }
 
-// refused handles a NAK.
+// handleNAK handles a NAK other than RNR for psn.
 func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 	c := q.cfg.Counters
 	whole := q.ackBefore(e, psn)
@@ -92,7 +93,8 @@ func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 		return
 	}
 	if !whole {
-		// A response before the refused request is missing, and its sender answers no more.
+		// A response to a request before psn is missing, and the responder, now in error, cannot
+		// repeat it.
 		for w := q.sq.head(); w.end() <= psn; w = q.sq.head() {
 			q.completeWR(e, w, ib.WCWRFlushErr)
 		}
@@ -109,8 +111,8 @@ func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 	q.failHead(e, status)
 }
 
-// impliedNAK goes back for a READ or atomic whose response must have been lost. After a timeout what comes may be the rest of
-// the answers to what was sent before it: then the next timeout decides.
+// impliedNAK retransmits because a READ or atomic response must have been lost. After a timeout the
+// packet may instead reply to the first transmission; then only the next timeout retransmits.
 func (q *QP) impliedNAK(e *Env) {
 	if q.req.timeouts == 0 && q.resend(e) {
 		q.cfg.Counters.ImpliedNAK++
@@ -119,8 +121,8 @@ func (q *QP) impliedNAK(e *Env) {
 	}
 }
 
-// ackBelow takes all PSNs below end for acknowledged, and completes what that completes.
-// It stops, and returns false, at a READ or atomic that lacks a response below end.
+// ackBefore acknowledges all PSNs below end and completes the work requests that end there. It
+// stops and returns false at a request whose own response is missing.
 func (q *QP) ackBefore(e *Env, end uint64) bool {
 	r := &q.req
 	before := r.una
@@ -151,7 +153,7 @@ func (q *QP) ackBefore(e *Env, end uint64) bool {
 	return whole
 }
 
-// moved notes that una has moved, and takes send along if it fell behind.
+// unaMoved restarts timer and retry counters after una advanced, and completes what waited for it.
 func (q *QP) unaMoved(e *Env) {
 	if q.req.send < q.req.una {
 		q.goBack(q.req.una)
@@ -161,20 +163,20 @@ func (q *QP) unaMoved(e *Env) {
 	q.completeFailed(e)
 }
 
-// grant takes the credits of an AETH: the responder has room for messages up to
-// MSN + credits (IBTA 9.7.7.2).
+// updateCredits takes the end-to-end credits of an AETH: the responder accepts messages up to MSN +
+// credits (IBTA 9.7.7.2).
 func (q *QP) updateCredits(s packet.Syndrome, msn uint32) {
 	r := &q.req
 	n := packet.Credits(uint8(s & packet.SyndromeValue))
 	if r.credited = n >= 0; !r.credited {
 		return
 	}
-	// The MSN counts completed messages in 24 bits; bring it near the SSN of the newest.
+	// Extend the 24-bit MSN to the SSN of the newest completed message.
 	done := q.sq.nextNumber - uint64(q.sq.used())
 	r.limit = done + uint64(packet.PSNDiff(msn, uint32(done)&packet.PSNMask)) + uint64(n)
 }
 
-// readResponse handles a READ response packet.
+// readResponse handles a READ response packet. It also answers FLUSH and ATOMIC WRITE.
 func (q *QP) readResponse(e *Env, p *RxPacket, in *packet.Info, psn uint64) {
 	r := &q.req
 	w := q.findRequest(e, psn)
@@ -213,8 +215,8 @@ func (q *QP) readResponse(e *Env, p *RxPacket, in *packet.Info, psn uint64) {
 	q.unaMoved(e)
 }
 
-// validResponse checks length and place of a READ response. Where a READ was asked for again
-// from its middle a First or Only may come there.
+// validResponse checks length and position of a READ response. If a READ was requested again from
+// its middle, the responder may begin there with a First or Only.
 func (q *QP) validResponse(p *RxPacket, in *packet.Info, w *wqe) bool {
 	rest := w.length - w.received*uint32(q.attr.PathMTU)
 	if w.kind == packet.KindAtomicWrite {
@@ -226,7 +228,8 @@ func (q *QP) validResponse(p *RxPacket, in *packet.Info, w *wqe) bool {
 	return !in.Position.EndsMessage() && p.Len == q.attr.PathMTU
 }
 
-// atomicResponse handles an atomic acknowledgement: the original value goes to the requester's buffer.
+// atomicResponse handles an ATOMIC ACKNOWLEDGE and writes the original value to the requester's
+// buffer.
 func (q *QP) atomicResponse(e *Env, p *RxPacket, psn uint64) {
 	r := &q.req
 	w := q.findRequest(e, psn)
@@ -253,14 +256,15 @@ func (q *QP) atomicResponse(e *Env, p *RxPacket, psn uint64) {
 	q.unaMoved(e)
 }
 
-// spurn drops a response because of which the oldest work request fails.
+// rejectResponse drops an invalid response and fails the oldest work request.
 func (q *QP) rejectResponse(e *Env, s ib.WCStatus) {
 	q.cfg.Counters.Drop(DropLocalError)
 	q.failHead(e, s)
 }
 
-// responseOwner acknowledges what came before the response psn and returns the work
-// request that it answers, which is then the oldest. nil: the packet was dealt with.
+// findRequest returns the work request that the response psn belongs to, after acknowledging all
+// earlier ones, so that it is the oldest. It returns nil if it dropped the packet or handled it as
+// an implied NAK.
 func (q *QP) findRequest(e *Env, psn uint64) *wqe {
 	for i := q.sq.headIndex; i != q.sq.tailIndex; i++ {
 		w := q.sq.at(i)

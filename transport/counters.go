@@ -1,20 +1,20 @@
 package transport
 
-// Counters are kept per NIC and shared by its queue pairs. Names follow the
-// hw_counters of mlx5 where they have one.
+// Counters are kept per NIC and shared by its queue pairs. Names follow the hw_counters of mlx5
+// where it has an equivalent.
 type Counters struct {
 	// Responder.
-	DuplicateRequest uint64 // requests with a PSN already seen
-	OutOfSequence    uint64 // requests ahead of the expected PSN
-	OutOfBuffer      uint64 // no receive WQE
+	DuplicateRequest uint64 // requests with a PSN before the expected one
+	OutOfSequence    uint64 // requests with a PSN after the expected one
+	OutOfBuffer      uint64 // requests without a receive work request
 	RxReadRequests   uint64
 	RxWriteRequests  uint64 // messages
 	RxSendRequests   uint64 // messages
 	RxAtomicRequests uint64
 	RxFlushRequests  uint64
 	RxAtomicWrites   uint64
-	RxMulticast      uint64    // datagrams of multicast groups given to queue pairs, each copy counting
-	NAKSent          [5]uint64 // by code: sequence, invalid request, remote access, remote operational, invalid RD
+	RxMulticast      uint64    // multicast datagrams, counted once for each receiving queue pair
+	NAKSent          [5]uint64 // by code: PSN sequence, invalid request, remote access, remote operational, invalid RD
 	RNRSent          uint64
 	ACKSent          uint64
 	RespLocalLength  uint64 // resp_local_length_error
@@ -23,24 +23,24 @@ type Counters struct {
 	RespCQEFlush     uint64
 
 	// Requester.
-	PacketSeqErr     uint64 // NAK sequence error received
+	PacketSeqErr     uint64 // NAKs received for a PSN sequence error
 	RNRReceived      uint64 // rnr_nak_retry_err
 	NAKReceived      [5]uint64
 	ImpliedNAK       uint64 // implied_nak_seq_err
 	LocalACKTimeout  uint64 // local_ack_timeout_err
-	Retransmitted    uint64 // packets sent again
+	Retransmitted    uint64 // retransmitted packets
 	RetryExceeded    uint64
 	RNRRetryExceeded uint64
 	ReqRemoteInvalid uint64 // req_remote_invalid_request
 	ReqRemoteAccess  uint64 // req_remote_access_errors
 	ReqCQEError      uint64
 	ReqCQEFlush      uint64
-	TxOverlong       uint64 // datagrams longer than the port's MTU, not sent
+	TxOverlong       uint64 // datagrams not sent because they exceed the port's MTU
 
 	Drops    [NumDropReasons]uint64
 	RxOpcode [256]uint64
 	TxOpcode [256]uint64
 }
 
-// Drop counts a packet that was thrown away.
+// Drop counts a dropped packet.
 func (c *Counters) Drop(r DropReason) { c.Drops[r]++ }

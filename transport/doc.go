@@ -1,16 +1,20 @@
-// Package transport is the InfiniBand transport as pure state machines: a queue
-// pair is a value that is fed work requests, packets and the time, and that yields
-// packets and completions. It starts no goroutine, takes no lock, reads no clock,
-// does no I/O, and allocates nothing per packet.
+// Package transport implements the InfiniBand transport services RC, UC, UD and XRC as state
+// machines without I/O. A QP takes work requests, received packets and the time, and yields
+// packets, completions and events. It starts no goroutine, takes no lock, reads no clock, and
+// allocates nothing per packet.
 //
-// # The way of a message
+// # The itinerary of a message
 //
 //  1. PostSend copies a work request into the send queue (queue.go).
-//  2. Transmit lets the requester turn it into request packets (requester.go).
-//  3. The peer's Receive hands them to its responder, which checks them, reaches
-//     memory, takes receive work requests and notes what to answer (responder.go).
-//  4. The peer's Transmit emits those answers (reply.go).
-//  5. Receive hands the answers to the completer, which frees the send queue
-//     in order and yields completions (completer.go).
-//  6. Where an answer does not come, Expire sends the requester back (recovery.go).
+//  2. Transmit runs the requester, which turns it into request packets (requester.go).
+//  3. Receive on the peer runs the responder, which checks each packet, accesses memory, takes
+//     receive work requests and queues the reply (responder.go).
+//  4. Transmit on the peer emits the replies (reply.go).
+//  5. Receive runs the completer, which matches replies with requests, frees the send queue in
+//     order and reports completions (completer.go).
+//  6. If no reply arrives in time, Expire makes the requester retransmit (recovery.go).
+//
+// What differs by service or operation is apart: UC and UD responders (responder_unreliable.go),
+// SEND with invalidate, FLUSH and ATOMIC WRITE (responder_extended.go), XRC (xrc.go), memory window
+// binds and invalidations (local.go). State changes are in attr.go and qp.go.
 package transport

@@ -1,38 +1,38 @@
 package transport
 
-// A DropReason names why a received packet was thrown away. Each dropped packet
-// counts under exactly one.
+// A DropReason says why a received packet was dropped. Each dropped packet counts under exactly one
+// reason.
 type DropReason uint8
 
-// The reasons, in the order in which a packet meets the checks. What is no RoCEv2 frame ends at its link, under one
-// of wire.Drop.
+// Drop reasons, in the order of the checks. Frames that are not RoCEv2 are dropped by the link and
+// counted under wire.Drop.
 const (
 	DropTruncated         DropReason = iota // shorter than the headers of its opcode
 	DropOpcode                              // opcode not assigned
 	DropPad                                 // pad count exceeds the payload
 	DropTVer                                // transport version not 0
 	DropQPN                                 // no such QP
-	DropGID                                 // UD: not to one of the NIC's GIDs, or in another VLAN
+	DropGID                                 // UD: destination is not a GID of the NIC, or the VLAN differs
 	DropGroup                               // no QP is attached to the multicast group
 	DropPKey                                // partition key does not match
-	DropService                             // opcode of another service than the QP's
+	DropService                             // opcode of a service other than the QP's
 	DropSource                              // not from the QP's peer
-	DropState                               // the QP's state takes no such packet
+	DropState                               // not accepted in the QP's state
 	DropQKey                                // Q_Key does not match
 	DropICRC                                // invariant CRC is wrong
-	DropSequence                            // request ahead of the expected PSN
-	DropDuplicateRequest                    // duplicate that nothing answers to
-	DropReceiverNotReady                    // no receive WQE: RNR, or UC and UD without one
-	DropGhostACK                            // acknowledges what is not outstanding
-	DropACKBeyondSent                       // acknowledges what was never sent
-	DropUnmatchedResponse                   // READ or atomic response that answers no request
-	DropInvalid                             // UC, UD: a request that RC would refuse as invalid
-	DropAccess                              // UC: a WRITE that RC would refuse for its key or range
-	DropRecvTooShort                        // UC, UD: longer than the receive WQE
-	DropAbandonedMessage                    // rest of a UC message whose start was lost
-	DropCNP                                 // congestion notification nobody listens to
-	DropLocalError                          // the QP failed while it handled the packet
-	DropStaleResponse                       // reply that came while the requester waits to go back
+	DropSequence                            // request after the expected PSN
+	DropDuplicateRequest                    // duplicate request without a response to repeat
+	DropReceiverNotReady                    // no receive WQE (RC and XRC send an RNR NAK)
+	DropGhostACK                            // acknowledges a PSN that is no longer outstanding
+	DropACKBeyondSent                       // acknowledges a PSN that was never sent
+	DropUnmatchedResponse                   // READ or atomic response without a matching request
+	DropInvalid                             // UC, UD: a request that RC would reject as invalid
+	DropAccess                              // UC: a WRITE that RC would reject for its R_Key or range
+	DropRecvTooShort                        // UC, UD: message exceeds the receive WQE
+	DropAbandonedMessage                    // UC: rest of a message whose start was lost
+	DropCNP                                 // congestion notification, which is not supported
+	DropLocalError                          // the QP failed while handling the packet
+	DropStaleResponse                       // reply to packets that the requester is about to retransmit
 	NumDropReasons
 )
 

@@ -1,34 +1,35 @@
 package transport
 
-// What a queue pair allows itself. Values are packets unless said otherwise.
+// Limits of a queue pair, in packets unless stated otherwise.
 const (
-	// sendWindow bounds SEND and WRITE packets sent and not acknowledged, unless a timeout has made it less. At path MTU
-	// 4096 it is 2 MiB: more than a veth pair holds between two engines.
+	// sendWindow is the most SEND and WRITE packets that may be unacknowledged; a timeout reduces
+	// the window. At path MTU 4096 it is 2 MiB, more than a veth pair buffers between two engines.
 	sendWindow = 512
 
-	// readWindow bounds READ responses asked for and not received; one READ
-	// may always be outstanding, whatever its length.
+	// readWindow is the most READ response packets that may be outstanding. A single READ may
+	// exceed it.
 	readWindow = 1024
 
-	// ackInterval is how many packets go without AckReq inside a message.
+	// ackInterval is the number of packets of a message after which the requester sets AckReq.
 	ackInterval = 64
 
-	// maxBackoff is how often the local ACK timeout doubles while no answer comes. A peer that is slow, rather than
-	// gone, needs time more than it needs everything again. Up to four times the timeout is
-	// what the requester may take to notice it (IBTA 9.7.6.1.3).
+	// maxBackoff is how many times the local ACK timeout doubles while no response arrives. A slow
+	// peer needs more time, not a retransmission of everything. IBTA 9.7.6.1.3 lets the requester
+	// detect a timeout after up to four times its value.
 	maxBackoff = 2
 
-	// readAhead is how many bytes of a message are fetched from memory at once, if so many can be
-	// sent. It matters where memory belongs to another process: one system call each.
+	// readAhead is how many bytes of a message are read from memory at once, provided they can be
+	// sent in this step. It matters if the memory belongs to another process, where each read is a
+	// system call.
 	readAhead = 64 << 10
 
-	// atomicLen is what an atomic or an ATOMIC WRITE changes, in bytes.
+	// atomicLen is the size of the operand of an atomic or an ATOMIC WRITE, in bytes.
 	atomicLen = 8
 
-	// maxOutstanding keeps every PSN in flight distinguishable from a duplicate (2^23).
+	// maxOutstanding is half of the PSN space: beyond it, a new request looks like a duplicate.
 	maxOutstanding = 1 << 23
 
-	// answersPerResource is how many answers may wait to be emitted for each READ or atomic
-	// that may be outstanding: new ones and repeated ones.
+	// queuedPerResource is how many responses may wait for transmission per responder resource:
+	// that of the first request and one of a duplicate.
 	queuedPerResource = 2
 )

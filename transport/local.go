@@ -6,17 +6,17 @@ import (
 	"softroce/packet"
 )
 
-// Local operations bind memory windows and invalidate them. They stand in the send queue like
-// messages, are carried out when their turn to be sent has come, and complete in order; but they
-// take no PSN, and are never sent again.
+// Local operations bind and invalidate memory windows. They occupy a place in the send queue,
+// execute when the requester reaches it, and complete in order. They use no PSN and are never
+// retransmitted.
 
-// isLocal reports whether an operation is one of these, on a service that has them.
+// isLocal reports whether o is a local operation that the service supports.
 func (q *QP) isLocal(o ib.WROpcode) bool {
 	return (o == ib.WRBindMW || o == ib.WRLocalInv) && q.cfg.Service != packet.UD
 }
 
-// runLocal carries out w, unless that was done and the queue pair has only gone back behind it. It
-// returns false where w must wait, or is wrong.
+// runLocal executes w, unless it was executed before a retransmission. It returns false if w must
+// wait or has failed.
 func (q *QP) runLocal(e *Env, w *wqe) bool {
 	r := &q.req
 	if !w.started {
@@ -43,9 +43,9 @@ func (q *QP) executeLocal(e *Env, w *wqe) error {
 		Addr: b.Addr, Length: b.Length, Access: b.Access})
 }
 
-// fenced reports whether w waits for others. A fence holds back what was posted behind READs and
-// atomics (C10-79), and an invalidation until everything before it is complete: a peer may
-// still be using the key.
+// fenced reports whether w must wait for earlier work requests. A fence waits for READs and atomics
+// (C10-79). A fenced invalidation waits until everything before it is complete, since a peer may
+// still use the key.
 func (q *QP) fenced(w *wqe) bool {
 	if w.Flags&ib.SendFence == 0 {
 		return false
@@ -53,7 +53,7 @@ func (q *QP) fenced(w *wqe) bool {
 	return q.req.reads > 0 || w.Opcode == ib.WRLocalInv && w != q.sq.head()
 }
 
-// retireLocal completes the local operations that nothing before them holds up any more.
+// completeLocal completes the executed local operations at the head of the send queue.
 func (q *QP) completeLocal(e *Env) {
 	for !q.sq.empty() {
 		w := q.sq.head()

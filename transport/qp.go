@@ -9,7 +9,7 @@ import (
 	"softroce/packet"
 )
 
-// A QP is a queue pair. Its methods are for one goroutine at a time.
+// A QP is a queue pair. It is not safe for concurrent use.
 type QP struct {
 	cfg   Config
 	attr  ib.QPAttr
@@ -20,30 +20,30 @@ type QP struct {
 	resp responder
 
 	hdr          packet.Header // of the packet being built
-	dest         any           // of the UD packet being emitted
-	wc           Completion    // being given to the sink
-	reqWriter    Writer        // for the requester
-	respWriter   Writer        // for the responder
-	repliedFirst bool          // replies went first in the last Transmit
-	sqdNotify    bool          // EventSQDrained is due when the send queue has drained
+	dest         any           // SendWR.Dest of the UD packet being emitted
+	wc           Completion    // argument of Sink.Complete
+	reqWriter    Writer        // tag of memory writes by the requester
+	respWriter   Writer        // tag of memory writes by the responder
+	repliedFirst bool          // the last Transmit emitted replies before requests
+	sqdNotify    bool          // EventSQDrained is due when the send queue is drained
 }
 
-// ErrService is returned by New for a transport service that is not implemented.
+// ErrService is returned by New for an unsupported transport service.
 var ErrService = errors.New("transport service is not supported")
 
-// New makes a queue pair in state Reset.
+// New returns a queue pair in state RESET.
 func New(c Config) (*QP, error) {
 	switch c.Service {
 	case packet.RC, packet.UC, packet.UD:
 	case packet.XRC:
 		if c.Role != Initiator && (c.Role != Target || c.Domain == nil) {
-			return nil, fmt.Errorf("%w: XRC without a role or a domain", ErrAttribute)
+			return nil, fmt.Errorf("%w: an XRC QP needs a role, and a target an XRC domain", ErrAttribute)
 		}
 	default:
 		return nil, fmt.Errorf("%w: %v", ErrService, c.Service)
 	}
 	if c.SendDepth < 0 || c.MaxSendSGE < 0 || c.MaxInline < 0 {
-		return nil, fmt.Errorf("%w: negative capacity", ErrAttribute)
+		return nil, fmt.Errorf("%w: negative send queue size", ErrAttribute)
 	}
 	if c.Counters == nil {
 		c.Counters = new(Counters)
@@ -60,13 +60,13 @@ func (q *QP) QPN() uint32 { return q.cfg.QPN }
 // PD returns the protection domain.
 func (q *QP) PD() *mrtable.PD { return q.cfg.PD }
 
-// UserData returns what Config gave.
+// UserData returns Config.UserData.
 func (q *QP) UserData() any { return q.cfg.UserData }
 
-// State returns the present state.
+// State returns the current state.
 func (q *QP) State() ib.QPState { return q.state }
 
-// Query returns the attributes, SQPSN and RQPSN being the next PSN of each direction.
+// Query returns the attributes. SQPSN and RQPSN are the next PSN of each direction.
 func (q *QP) Query() ib.QPAttr {
 	a := q.attr
 	a.State, a.CurState, a.Draining = q.state, q.state, q.state == ib.QPSSQD && !q.drained()
@@ -79,17 +79,18 @@ func (q *QP) Query() ib.QPAttr {
 	return a
 }
 
-// PKeyMatches reports whether a packet's P_Key may come in: same partition, and not
-// limited members both (IBTA 10.9.3). Partition 0 is nobody's (10.9.1.1).
+// PKeyMatches reports whether the queue pair accepts a packet with P_Key k: both belong to the same
+// partition and at least one is a full member (IBTA 10.9.3). Partition 0 is invalid (10.9.1.1).
 func (q *QP) PKeyMatches(k uint16) bool {
 	return k&0x7fff != 0 && k&0x7fff == q.attr.PKey&0x7fff && (k|q.attr.PKey)&0x8000 != 0
 }
 
-// SetPKey changes the P_Key, because what stands at the queue pair's index of the table has changed; 0 is none.
+// SetPKey replaces the P_Key after a change of the P_Key table. 0 means that the table entry is
+// empty.
 func (q *QP) SetPKey(k uint16) { q.attr.PKey = k }
 
-// Modify changes state and attributes. It returns ErrTransition or ErrAttribute and
-// changes nothing where the combination is not allowed.
+// Modify changes state and attributes. It returns ErrTransition or ErrAttribute, and changes
+// nothing, if the combination is not allowed.
 func (q *QP) Modify(e *Env, a *ib.QPAttr, mask ib.QPAttrMask) error {
 	to := q.state
 	if mask&ib.QPMaskState != 0 {
@@ -184,8 +185,7 @@ func (q *QP) reset() {
 	q.sqdNotify = false
 }
 
-// Receive takes a packet that was sent to this queue pair. What there is to answer is
-// emitted by Transmit.
+// Receive handles a packet addressed to this queue pair. Transmit emits the replies.
 func (q *QP) Receive(e *Env, p *RxPacket) {
 	c := q.cfg.Counters
 	in := p.Opcode.Info()
@@ -208,7 +208,7 @@ func (q *QP) Receive(e *Env, p *RxPacket) {
 	}
 }
 
-// responderOf gives a request to the responder of the queue pair's service.
+// dispatchRequest passes a request to the responder of the queue pair's service.
 func (q *QP) dispatchRequest(e *Env, p *RxPacket, in *packet.Info) {
 	switch q.cfg.Service {
 	case packet.UC:
@@ -220,14 +220,15 @@ func (q *QP) dispatchRequest(e *Env, p *RxPacket, in *packet.Info) {
 	}
 }
 
-// reliable reports whether the service acknowledges.
+// reliable reports whether the service has acknowledgements.
 func (q *QP) reliable() bool { return q.cfg.Service == packet.RC || q.cfg.Service == packet.XRC }
 
-// Destination returns the Dest of the work request whose packet is being emitted: UD.
+// Destination returns SendWR.Dest of the UD packet that is being emitted.
 func (q *QP) Destination() any { return q.dest }
 
-// Transmit emits what is due: answers and requests, the two taking turns to go first so that
-// neither starves the other. It returns true if it stopped only for want of room.
+// Transmit emits pending replies and requests. They alternate in going first, so that neither
+// starves the other. Transmit returns true if it stopped because Sink.Packet returned nil or a
+// memory read has to wait.
 func (q *QP) Transmit(e *Env) (more bool) {
 	if q.state == ib.QPSErr {
 		more = q.reply(e)
@@ -242,8 +243,8 @@ func (q *QP) Transmit(e *Env) (more bool) {
 		q.checkDrained(e)
 		return more
 	}
-	// An acknowledgement goes first: who gets it together with the next message hears in the natural order that
-	// its own was taken and what came of it. Longer answers take turns with requests.
+	// A lone ACK or NAK always precedes requests, so that a peer's completion precedes the message
+	// that it may have caused. Longer responses alternate with requests.
 	acknowledge := q.resp.replies.head == q.resp.replies.tail
 	if !acknowledge {
 		q.repliedFirst = !q.repliedFirst
@@ -256,8 +257,8 @@ func (q *QP) Transmit(e *Env) (more bool) {
 	return q.reply(e) || more
 }
 
-// Fail takes the queue pair to the error state because of something outside the
-// transport (a completion queue overflow): everything posted is flushed.
+// Fail moves the queue pair to the error state for a reason outside the transport, such as a
+// completion queue overflow, and reports ev. All posted work requests are flushed.
 func (q *QP) Fail(e *Env, ev ib.EventType) {
 	if q.state == ib.QPSErr || q.state == ib.QPSReset {
 		return
@@ -267,12 +268,12 @@ func (q *QP) Fail(e *Env, ev ib.EventType) {
 	e.Sink.Event(q, ev)
 }
 
-// MemoryFault says that a write to memory, which the transport had taken for done,
-// failed: the process is gone, or its pages are. It comes before the next Transmit, so that
-// what could not be written was not acknowledged. told says that a completion which was given
-// since the write has become an error; if not, the work request under way gets it.
+// MemoryFault reports that a memory write failed after the transport had treated it as done: the
+// process or its pages are gone. It must precede the next Transmit, so that the failed write is not
+// acknowledged. If completed is set, a completion of the message already reports the error;
+// otherwise the work request in progress does.
 //
-// A peer whose data had no place hears a remote operational error.
+// A failed responder write is answered with a remote operational error.
 func (q *QP) MemoryFault(e *Env, w *Writer, completed bool) {
 	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
 		return
@@ -293,7 +294,7 @@ func (q *QP) MemoryFault(e *Env, w *Writer, completed bool) {
 	e.Sink.Event(q, ib.EventQPFatal)
 }
 
-// askedInVain fails the requester, whose response could not be stored.
+// failRequester fails the queue pair because a response could not be written to memory.
 func (q *QP) failRequester(e *Env, completed bool) {
 	if !completed && !q.sq.empty() {
 		q.failHead(e, ib.WCLocProtErr)
@@ -303,14 +304,14 @@ func (q *QP) failRequester(e *Env, completed bool) {
 	q.toError(e)
 }
 
-// toError enters the error state and flushes both queues. Answers that wait, a fatal
-// NAK among them, still go out.
+// toError enters the error state and flushes both queues. Pending replies, including a fatal NAK,
+// are still emitted.
 func (q *QP) toError(e *Env) {
 	q.state = ib.QPSErr
 	q.flush(e)
 }
 
-// flush completes what is posted with WRFlushErr.
+// flush completes all posted work requests with WCWRFlushErr.
 func (q *QP) flush(e *Env) {
 	q.flushSend(e)
 	q.resp.flush(q, e)
@@ -323,10 +324,10 @@ func (q *QP) flushSend(e *Env) {
 	q.req.stop(q)
 }
 
-// drained reports whether nothing in the send queue is begun and not complete.
+// drained reports whether no work request is started and incomplete.
 func (q *QP) drained() bool { return q.sq.empty() || !q.sq.head().started }
 
-// checkDrained tells when a queue pair in SQD has nothing outstanding any more.
+// checkDrained reports EventSQDrained once a queue pair in SQD has nothing outstanding.
 func (q *QP) checkDrained(e *Env) {
 	if q.state == ib.QPSSQD && q.sqdNotify && q.drained() {
 		q.sqdNotify = false
@@ -334,7 +335,7 @@ func (q *QP) checkDrained(e *Env) {
 	}
 }
 
-// NextDeadline says when Expire and Transmit are to be called at the latest, 0 for never.
+// NextDeadline returns the time by which Expire and Transmit must be called, 0 for none.
 func (q *QP) NextDeadline() int64 {
 	r := &q.req
 	if r.rnrUntil != 0 {
@@ -343,12 +344,12 @@ func (q *QP) NextDeadline() int64 {
 	return r.deadline
 }
 
-// Progress tells where the requester is: PSNs, the oldest not acknowledged, the next to
-// emit, and the next never used. send is behind next while packets are sent again.
+// Progress returns the requester's PSNs: the oldest unacknowledged, the next to emit, and the next
+// unused. During retransmission send is behind next.
 func (q *QP) Progress() (una, send, next uint32) {
 	r := &q.req
 	return uint32(r.una) & packet.PSNMask, uint32(r.send) & packet.PSNMask, uint32(r.next) & packet.PSNMask
 }
 
-// Expected tells where the responder is: the PSN that it expects, and its MSN.
+// Expected returns the responder's expected PSN and its MSN.
 func (q *QP) Expected() (psn, msn uint32) { return q.resp.epsn, q.resp.msn }

@@ -5,28 +5,27 @@ import (
 	"softroce/packet"
 )
 
-// A wqe is a send work request on its way.
+// A wqe is an entry of the send queue: a work request and its progress.
 type wqe struct {
 	SendWR
 	kind        packet.Kind
-	length      uint32      // bytes of the message
-	psns        uint32      // PSNs it takes
-	first       uint64      // its first PSN, extended; valid once started
-	received    uint32      // responses received: READs
-	ssn         uint64      // send sequence number, from 1
-	started     bool        // has its PSNs
+	length      uint32      // message bytes
+	psns        uint32      // number of PSNs
+	first       uint64      // first PSN, extended; valid once started
+	received    uint32      // response packets received
+	ssn         uint64      // send sequence number, starting at 1
+	started     bool        // PSNs are assigned
 	ownResponse bool        // an ACKNOWLEDGE does not complete it: READ, atomics, FLUSH, ATOMIC WRITE
-	local       bool        // a bind or an invalidation: takes no PSN
-	done        bool        // READs and atomics: the response is complete
-	original    [8]byte     // atomics: the answer on its way to memory
-	status      ib.WCStatus // what the requester itself found wrong
+	local       bool        // bind or invalidation, which uses no PSN
+	done        bool        // the response of its own is complete
+	original    [8]byte     // atomics: the returned value, until it is written to memory
+	status      ib.WCStatus // error that the requester found itself
 }
 
-// end is the PSN behind the message's last.
+// end is the PSN after the last one of the message.
 func (w *wqe) end() uint64 { return w.first + uint64(w.psns) }
 
-// sendQueue is the ring of work requests that are posted and not complete.
-// Indices only grow, modulo 2^32.
+// sendQueue is the ring of posted and incomplete work requests. Indices increase modulo 2^32.
 type sendQueue struct {
 	ring       []wqe
 	sges       []SGE
@@ -55,13 +54,13 @@ func (s *sendQueue) head() *wqe       { return s.at(s.headIndex) }
 func (s *sendQueue) used() uint32     { return s.tailIndex - s.headIndex }
 func (s *sendQueue) reset()           { s.headIndex, s.tailIndex, s.nextNumber = 0, 0, 0 }
 
-// SendQueueLen returns how many send work requests are posted and not complete.
+// SendQueueLen returns the number of posted and incomplete send work requests.
 func (q *QP) SendQueueLen() int { return int(q.sq.used()) }
 
-// PostSend copies wr into the send queue. A request that cannot be carried out (an
-// operation this service lacks, too many elements) takes its place in the queue and
-// completes in error there; only ErrFull and ErrState (before RTS) are returned. In the error
-// state it is flushed by the next Transmit.
+// PostSend copies wr into the send queue. A work request that cannot be executed, because the
+// service lacks the operation or it has too many elements, completes in error in its turn. PostSend
+// returns only ErrFull, and ErrState before RTS. In the error state the next Transmit flushes the
+// work request.
 func (q *QP) PostSend(wr *SendWR) error {
 	s := &q.sq
 	if q.state < ib.QPSRTS {
@@ -102,7 +101,7 @@ func (q *QP) PostSend(wr *SendWR) error {
 	return nil
 }
 
-// copyPayload moves the scatter/gather list or the inline data to the queue's own storage.
+// copyPayload copies the scatter/gather list or the inline data into the queue's storage.
 func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) ib.WCStatus {
 	w.SGEs, w.Inline = nil, nil
 	if wr.Flags&ib.SendInline != 0 {
@@ -127,7 +126,7 @@ func (s *sendQueue) copyPayload(w *wqe, wr *SendWR, slot int) ib.WCStatus {
 	return ib.WCSuccess
 }
 
-// rcOperations says what each verbs operation is on the wire.
+// rcOperations maps each work request opcode to the kind of packet that carries it.
 var rcOperations = [...]packet.Kind{
 	ib.WRRDMAWrite: packet.KindWrite, ib.WRRDMAWriteWithImm: packet.KindWrite,
 	ib.WRSend: packet.KindSend, ib.WRSendWithImm: packet.KindSend,
@@ -136,7 +135,7 @@ var rcOperations = [...]packet.Kind{
 	ib.WRFlush: packet.KindFlush, ib.WRAtomicWrite: packet.KindAtomicWrite,
 }
 
-// wrKind is KindNone for what the service does not have.
+// wrKind returns the kind of packet that carries o, or KindNone if the service does not support o.
 func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 	if int(o) >= len(rcOperations) {
 		return packet.KindNone
@@ -159,7 +158,7 @@ func (q *QP) wrKind(o ib.WROpcode) packet.Kind {
 	return k
 }
 
-// finish completes the oldest work request, w, and frees its slot.
+// completeWR completes w, the oldest work request, and frees its slot.
 func (q *QP) completeWR(e *Env, w *wqe, status ib.WCStatus) {
 	c := &q.wc
 	*c = Completion{

@@ -2,25 +2,25 @@ package transport
 
 import "softroce/internal/ib"
 
-// Recovery is what brings back packets that were lost: go-back-N upon a NAK, a gap or the
-// local ACK timeout (IBTA 9.7.6, 9.7.8).
+// recovery is the requester's state for retransmission: go-back-N after a NAK, a gap in the
+// responses or a local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
-	deadline   int64  // of the local ACK timeout; 0: not running
-	timeouts   uint8  // how often in a row that has passed without an answer
-	window     uint64 // of SEND and WRITE packets: ackInterval after a timeout, up to sendWindow
-	rnrUntil   int64  // until when the responder asked for quiet; 0: not waiting
-	retries    uint8  // left
-	rnrRetries uint8  // left
+	deadline   int64  // when the local ACK timeout expires; 0: stopped
+	timeouts   uint8  // consecutive timeouts
+	window     uint64 // limit of unacknowledged SEND and WRITE packets
+	rnrUntil   int64  // end of the wait after an RNR NAK; 0: not waiting
+	retries    uint8  // transport retries left
+	rnrRetries uint8  // RNR retries left
 
-	wentBack   bool   // upon a NAK or a gap, and nothing came since:
-	wentBackTo uint64 // another one for this PSN is the echo of the first
+	wentBack   bool   // retransmitted after a NAK or gap, and nothing was acknowledged since;
+	wentBackTo uint64 // another NAK for this PSN has the same cause and is ignored
 }
 
-// foreverRNR is the RNR retry count that never runs out (IBTA 9.7.5.2.8).
+// infiniteRNRRetry is the RNR retry count that means no limit (IBTA 9.7.5.2.8).
 const infiniteRNRRetry = 7
 
-// waiting reports whether an RNR NAK holds the requester back; it ends the wait when
-// its time has come.
+// rnrWaiting reports whether the requester waits after an RNR NAK, and ends the wait when it is
+// over.
 func (r *recovery) rnrWaiting(now int64) bool {
 	if r.rnrUntil == 0 {
 		return false
@@ -32,7 +32,7 @@ func (r *recovery) rnrWaiting(now int64) bool {
 	return false
 }
 
-// armTimer starts the local ACK timeout if something is outstanding and it does not run.
+// armTimer starts the local ACK timeout if PSNs are outstanding and it is not running.
 func (q *QP) armTimer(now int64) {
 	r := &q.req
 	if r.send == r.una {
@@ -46,7 +46,7 @@ func (q *QP) armTimer(now int64) {
 	}
 }
 
-// progress notes that una has moved: the counters start anew, and so does the timer.
+// resetRecovery restores the retry counters and restarts the timer after una advanced.
 func (q *QP) resetRecovery(now int64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
@@ -56,7 +56,7 @@ func (q *QP) resetRecovery(now int64) {
 	q.armTimer(now)
 }
 
-// goBack makes to the next PSN to emit. It lies in a started work request, or behind the last.
+// goBack makes to the next PSN to emit. It lies in a started work request or after the last one.
 func (q *QP) goBack(to uint64) {
 	r := &q.req
 	r.send, r.sinceAck = to, 0
@@ -74,8 +74,8 @@ func (q *QP) goBack(to uint64) {
 	r.cur, r.pkt = q.sq.tailIndex, 0
 }
 
-// resend goes back to una because of a NAK or a gap in responses. It returns false if it has
-// done so before and nothing came since: then the timeout decides.
+// resend retransmits from una after a NAK or a gap. It returns false, and leaves recovery to the
+// timeout, if it did so before and nothing was acknowledged since.
 func (q *QP) resend(e *Env) bool {
 	r := &q.req
 	if r.wentBack && r.wentBackTo == r.una {
@@ -90,7 +90,8 @@ func (q *QP) resend(e *Env) bool {
 	return true
 }
 
-// spendRetry takes one from the retry count; where none is left the oldest work request fails.
+// useRetry consumes one transport retry. If none is left, it fails the oldest work request and
+// returns false.
 func (q *QP) useRetry(e *Env) bool {
 	r := &q.req
 	if r.retries == 0 {
@@ -102,7 +103,7 @@ func (q *QP) useRetry(e *Env) bool {
 	return true
 }
 
-// failHead completes the oldest work request in error, and flushes the rest.
+// failHead completes the oldest work request in error and flushes the rest.
 func (q *QP) failHead(e *Env, s ib.WCStatus) {
 	if !q.sq.empty() {
 		q.completeWR(e, q.sq.head(), s)
@@ -111,7 +112,7 @@ func (q *QP) failHead(e *Env, s ib.WCStatus) {
 	q.toError(e)
 }
 
-// receiverNotReady handles an RNR NAK with a timer code for the PSN una.
+// handleRNR handles an RNR NAK for PSN una; wait is its timer in nanoseconds.
 func (q *QP) handleRNR(e *Env, wait int64) {
 	r := &q.req
 	q.cfg.Counters.RNRReceived++
@@ -123,14 +124,14 @@ func (q *QP) handleRNR(e *Env, wait int64) {
 	if r.rnrRetries != infiniteRNRRetry {
 		r.rnrRetries--
 	}
-	r.retries = q.attr.RetryCount // the responder answers: no transport retry is under way
+	r.retries = q.attr.RetryCount // the responder is alive, so its RNR NAK ends the transport retries
 	r.deadline, r.timeouts = 0, 0
 	r.wentBack = false
 	r.rnrUntil = e.Now + wait
 	q.goBack(r.una)
 }
 
-// Expire does what is due at e.Now. Transmit comes after it.
+// Expire handles a local ACK timeout that is due at e.Now. The caller calls Transmit afterwards.
 func (q *QP) Expire(e *Env) {
 	r := &q.req
 	if r.deadline == 0 || e.Now < r.deadline {
@@ -146,7 +147,8 @@ func (q *QP) Expire(e *Env) {
 		return
 	}
 	r.wentBack = false
-	// A peer that has not answered may still be busy with what was sent, or a queue on the way is full.
+	// A peer that does not reply may be busy, or a queue on the path may be full: start with a
+	// small window.
 	r.window = ackInterval
 	q.goBack(r.una)
 }

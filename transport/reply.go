@@ -6,39 +6,39 @@ import (
 	"softroce/packet"
 )
 
-// An answer is what the responder owes for a READ or an atomic. It is kept after it was
-// given, for requests that come again.
+// A response is what the responder sends for a request that has a response of its own. It is kept
+// as a responder resource to answer duplicates.
 type response struct {
 	kind      packet.Kind
 	psn       uint32
-	position  uint64 // how many PSNs had been accepted before
-	psns      uint32 // PSNs
+	position  uint64 // responder.accepted before the request
+	psns      uint32 // number of PSNs
 	msn       uint32
-	sent      uint32 // responses emitted
-	duplicate bool   // of a duplicate
+	sent      uint32 // packets emitted
+	duplicate bool   // answers a duplicate request
 
 	va       uint64 // READ
 	rkey     uint32
 	length   uint32
 	region   *mrtable.Region
 	pd       *mrtable.PD
-	original uint64 // atomic: the value before
+	original uint64 // atomics: the value before the operation
 }
 
-// answers are what waits to be emitted, in order, and behind it at most one ACK or NAK.
+// replyQueue holds the responses to emit, in order, followed by at most one ACK or NAK.
 type replyQueue struct {
-	queue       []response // a ring
+	queue       []response // ring, from head to tail
 	head, tail  uint32
-	outstanding int // in queue, not repeated
+	outstanding int // responses in queue that do not answer duplicates
 
-	resources    []response // the latest READs and atomics: the responder resources
-	nextResource int        // of kept, to be overwritten
+	resources    []response // responder resources: the latest responses, as a ring
+	nextResource int        // resource that the next request overwrites
 	max          int        // max_dest_rd_atomic
 
-	ack     bool            // an ACK of all up to the expected PSN is due
-	nak     packet.Syndrome // a NAK is due; 0: none
-	nakPSN  uint32          // NAKSequence: the PSN that drew it
-	nakSent bool            // no further NAK until the expected PSN comes
+	ack     bool            // an ACK for everything before the expected PSN is due
+	nak     packet.Syndrome // a NAK with this syndrome is due; 0: none
+	nakPSN  uint32          // the PSN that drew a NAKSequence
+	nakSent bool            // suppresses further NAKs until the expected PSN arrives
 }
 
 func (a *replyQueue) init(max int) {
@@ -49,7 +49,8 @@ func (a *replyQueue) init(max int) {
 	*a = replyQueue{queue: make([]response, n), resources: make([]response, max), max: max}
 }
 
-// resize is init for answers in use: what waits, and the latest of what is kept, stays.
+// resize changes the number of responder resources. It keeps the queued responses and the latest
+// resources.
 func (a *replyQueue) resize(limit int) {
 	old := *a
 	a.init(limit)
@@ -71,7 +72,7 @@ func (a *replyQueue) reset() {
 	clear(a.resources)
 }
 
-// expectedCame ends the quiet after a NAK. An RNR NAK not yet emitted is overtaken.
+// expectedReceived allows NAKs again. It replaces an RNR NAK that was not emitted yet by an ACK.
 func (a *replyQueue) expectedReceived() {
 	a.nakSent = false
 	if a.nak.IsRNR() {
@@ -79,12 +80,12 @@ func (a *replyQueue) expectedReceived() {
 	}
 }
 
-// full reports whether the requester has as many READs and atomics outstanding as were agreed.
+// full reports whether the requester has max_dest_rd_atomic requests outstanding.
 func (a *replyQueue) full() bool { return a.outstanding >= a.max || a.room() == 0 }
 
 func (a *replyQueue) room() int { return len(a.queue) - int(a.tail-a.head) }
 
-// add queues the answer of a new request and keeps it.
+// add queues the response to a new request and keeps it as a responder resource.
 func (a *replyQueue) add(n response) {
 	a.push(n)
 	a.outstanding++
@@ -92,9 +93,9 @@ func (a *replyQueue) add(n response) {
 	a.nextResource = (a.nextResource + 1) % len(a.resources)
 }
 
-// repeat queues an answer that was given before. It carries the present MSN.
+// requeue queues the response to a duplicate request. It carries the current MSN.
 func (a *replyQueue) requeue(n response, msn uint32) bool {
-	if a.room() <= max(a.max-a.outstanding, 0) { // new requests come first
+	if a.room() <= max(a.max-a.outstanding, 0) { // new requests take precedence
 		return false
 	}
 	n.duplicate, n.sent, n.msn = true, 0, msn
@@ -114,7 +115,8 @@ func (a *replyQueue) pop() {
 	a.head++
 }
 
-// find returns the kept answer to a request that lies at a position of responder.position.
+// find returns the responder resource for the request at a position (see responder.extendPSN), or
+// nil.
 func (a *replyQueue) find(at uint64) *response {
 	for i := range a.resources {
 		k := &a.resources[i]
@@ -125,7 +127,8 @@ func (a *replyQueue) find(at uint64) *response {
 	return nil
 }
 
-// reply emits answers until they or the room end; true where it was the room.
+// reply emits replies until the queue or the room in the sink ends. It returns true if the room
+// ended.
 func (q *QP) reply(e *Env) (more bool) {
 	s := &q.resp.replies
 	for s.head != s.tail {
@@ -135,7 +138,7 @@ func (q *QP) reply(e *Env) (more bool) {
 		case packet.KindCompareSwap, packet.KindFetchAdd:
 			full = q.replyAtomic(e, a)
 		default:
-			full = q.replyRead(e, a) // of no bytes for a FLUSH or an ATOMIC WRITE
+			full = q.replyRead(e, a) // no payload for FLUSH and ATOMIC WRITE
 		}
 		if full {
 			return true
@@ -150,14 +153,14 @@ func (q *QP) reply(e *Env) (more bool) {
 	return false
 }
 
-// replyHeader begins the headers of an answer.
+// replyHeader starts the headers of a reply.
 func (q *QP) replyHeader(op packet.Opcode, psn uint32) *packet.Header {
 	h := &q.hdr
 	h.BTH = packet.BTH{Opcode: packet.Opcode(q.cfg.Service) | op, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: psn}
 	return h
 }
 
-// credits is the syndrome of an ACK: how many receive work requests there are.
+// credits returns the syndrome of an ACK, with the number of posted receive work requests.
 func (q *QP) credits() packet.Syndrome {
 	if q.cfg.Recv == nil || q.cfg.Recv.Shared() {
 		return packet.SyndromeACK | packet.CreditsUnlimited
@@ -165,7 +168,7 @@ func (q *QP) credits() packet.Syndrome {
 	return packet.SyndromeACK | packet.Syndrome(packet.CreditCode(q.cfg.Recv.Len()))
 }
 
-// replyRead emits the responses of a READ.
+// replyRead emits the response packets of a READ.
 func (q *QP) replyRead(e *Env, a *response) (full bool) {
 	mtu := uint32(q.attr.PathMTU)
 	var chunk []byte
@@ -201,7 +204,7 @@ func (q *QP) replyRead(e *Env, a *response) (full bool) {
 	return false
 }
 
-// readChunk fetches the bytes of a READ from offset on: as many as one call to memory is worth.
+// readChunk reads the data of a READ from offset on, as much as can be sent in this step.
 func (q *QP) readChunk(e *Env, a *response, offset uint32) ([]byte, error) {
 	n := min(a.length-offset, q.fetchLimit(e, uint64(a.psns-a.sent)))
 	if n == 0 {
@@ -210,9 +213,9 @@ func (q *QP) readChunk(e *Env, a *response, offset uint32) ([]byte, error) {
 	return e.Mem.Read(a.region, a.va+uint64(offset), int(n))
 }
 
-// readFailed refuses a READ whose memory went away after it was accepted. What was accepted
-// after it gets no answer: the requester flushes it. A READ that was answered before and is
-// asked for again gets none either.
+// readFailed rejects a READ whose memory became inaccessible after the request was accepted.
+// Requests accepted after it get no reply; the requester flushes them. A duplicate READ gets no
+// reply either.
 func (q *QP) readFailed(e *Env, a *response) {
 	s := &q.resp.replies
 	if a.duplicate {
@@ -262,7 +265,7 @@ func (q *QP) replyAtomic(e *Env, a *response) (full bool) {
 	return false
 }
 
-// replyACK acknowledges everything accepted: one ACK for all requests since the last.
+// replyACK emits one ACK for all requests accepted since the last one.
 func (q *QP) replyACK(e *Env) (full bool) {
 	tx := e.Sink.Packet(q)
 	if tx == nil {
@@ -279,12 +282,13 @@ func (q *QP) replyACK(e *Env) (full bool) {
 	return false
 }
 
-// replyNAK refuses the expected PSN. It acknowledges all before it, so an ACK is not needed too.
+// replyNAK emits a NAK for the expected PSN. It acknowledges all earlier PSNs and thus replaces a
+// pending ACK.
 func (q *QP) replyNAK(e *Env) (full bool) {
 	r := &q.resp
 	s := &r.replies
 	if s.nak == packet.NAKSequence && packet.PSNDiff(r.epsn, s.nakPSN) > 0 {
-		s.nak = 0 // what was missing came in the meantime, and so did what drew the NAK
+		s.nak = 0 // the missing packet and the one that drew the NAK have both arrived
 		return s.ack && q.replyACK(e)
 	}
 	tx := e.Sink.Packet(q)

@@ -5,22 +5,22 @@ import (
 	"softroce/packet"
 )
 
-// The requester turns work requests into packets. Its PSNs are extended: 64-bit
-// counters whose low 24 bits are on the wire, so that they compare as numbers.
+// The requester turns work requests into packets. Its PSNs are extended to 64 bits, of which the
+// low 24 go on the wire, so that they compare as plain numbers.
 type requester struct {
-	una  uint64 // oldest not acknowledged
-	send uint64 // next to emit: behind next while packets are sent again
-	next uint64 // next that was never used
+	una  uint64 // oldest unacknowledged
+	send uint64 // next to emit; behind next during retransmission
+	next uint64 // next unused
 
-	cur uint32 // index of the work request that send lies in
-	pkt uint32 // packet of it: send - first
+	cur uint32 // index of the work request that contains send
+	pkt uint32 // index of the packet in that work request
 
-	sinceAck int    // packets emitted without AckReq
-	reads    int    // READs and atomics without their response
-	readPSNs uint64 // responses outstanding
+	sinceAck int    // packets emitted since the last AckReq
+	reads    int    // started work requests whose own response is incomplete
+	readPSNs uint64 // outstanding response packets
 
-	credited bool   // the responder grants credits
-	limit    uint64 // highest SSN that may be sent then
+	credited bool   // the responder grants end-to-end credits
+	limit    uint64 // highest SSN that the credits allow
 
 	src   gather
 	segs  [][]byte
@@ -35,14 +35,14 @@ func (r *requester) start(q *QP) {
 	r.retries, r.rnrRetries, r.window = q.attr.RetryCount, q.attr.RNRRetry, sendWindow
 }
 
-// stop forgets what was on its way; the send queue has been flushed.
+// stop discards the state of outstanding requests after the send queue was flushed.
 func (r *requester) stop(q *QP) {
 	r.una, r.send, r.cur, r.pkt = r.next, r.next, q.sq.tailIndex, 0
 	r.reads, r.readPSNs, r.deadline, r.rnrUntil = 0, 0, 0, 0
 }
 
-// request emits request packets until the work, the window or the room ends; it returns
-// true where it was the room.
+// request emits request packets until the work, the window or the room in the sink ends. It returns
+// true if the room ended.
 func (q *QP) request(e *Env) (more bool) {
 	r := &q.req
 	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.rnrWaiting(e.Now) {
@@ -80,8 +80,8 @@ func (q *QP) request(e *Env) (more bool) {
 	return more
 }
 
-// swallows reports whether w is a datagram longer than the port's MTU: it is not sent, and
-// completes without an error (C10-93.1.1).
+// discardOversized reports whether w is a datagram that exceeds the port's MTU. Such a datagram is
+// not sent and completes successfully (C10-93.1.1).
 func (q *QP) discardOversized(w *wqe) bool {
 	if q.cfg.Service != packet.UD || w.status != ib.WCSuccess || q.state == ib.QPSSQD || w.length <= uint32(q.attr.PathMTU) {
 		return false
@@ -92,14 +92,14 @@ func (q *QP) discardOversized(w *wqe) bool {
 
 func (r *requester) windowFull() bool { return r.windowLeft() == 0 }
 
-// windowLeft returns how many packets of SENDs and WRITEs may still be sent.
+// windowLeft returns how many more SEND and WRITE packets the window allows.
 func (r *requester) windowLeft() uint64 {
 	limit := r.window + r.readPSNs
 	return limit - min(limit, r.send-r.una)
 }
 
-// mayStart decides whether w, the next new work request, can have its PSNs now, and gives
-// them. A work request that is found wrong gets its status instead.
+// tryStart assigns PSNs to w, the next unstarted work request, and reports whether it could. If w
+// is invalid, tryStart sets its status.
 func (q *QP) tryStart(e *Env, w *wqe) bool {
 	r := &q.req
 	if w.status != ib.WCSuccess {
@@ -118,7 +118,7 @@ func (q *QP) tryStart(e *Env, w *wqe) bool {
 		return false
 	}
 	if r.credited && w.ssn > r.limit && consumesRecv(w) && r.una != r.next {
-		return false // out of credits: one message at a time, as a probe (IBTA 9.7.7.2.5)
+		return false // out of credits: send one message at a time as a probe (IBTA 9.7.7.2.5)
 	}
 	if w.status = q.checkLocal(e, w); w.status != ib.WCSuccess {
 		return false
@@ -147,7 +147,8 @@ func consumesRecv(w *wqe) bool {
 	return w.kind == packet.KindSend || w.Opcode == ib.WRRDMAWriteWithImm
 }
 
-// emitRequest emits the packet at send. full says that there was no room for it.
+// emitRequest emits the packet of w at the PSN send. full reports that the sink or the read arena
+// had no room.
 func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r := &q.req
 	h := &q.hdr
@@ -196,15 +197,14 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	q.advanceSend(h.Opcode, 1)
 	switch r.pkt++; {
 	case last && !q.reliable():
-		q.completeWR(e, w, ib.WCSuccess) // there is nothing to wait for
+		q.completeWR(e, w, ib.WCSuccess) // an unreliable service sends no acknowledgement
 	case last:
 		r.cur, r.pkt = r.cur+1, 0
 	}
 	return true, false
 }
 
-// addressed completes the headers of an unreliable service: no acknowledgement is asked
-// for, and a datagram says whose it is and under which key.
+// setDatagramHeaders sets the destination and the DETH of a UD packet.
 func (q *QP) setDatagramHeaders(h *packet.Header, w *wqe) {
 	if q.cfg.Service != packet.UD {
 		return
@@ -216,11 +216,11 @@ func (q *QP) setDatagramHeaders(h *packet.Header, w *wqe) {
 	}
 }
 
-// controlledQKey is the bit of a Q_Key that a program may not send of its own (IBTA 10.2.5).
+// controlledQKey marks a Q_Key that a program may not choose (IBTA 10.2.5).
 const controlledQKey = 1 << 31
 
-// emitRead emits the request of a READ, from offset on where part of it has come, of an atomic, a
-// FLUSH or an ATOMIC WRITE.
+// emitReadOrAtomic emits a request that has a response of its own: READ, atomic, FLUSH or ATOMIC
+// WRITE. A READ is requested from offset on if the bytes before it were received.
 func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	r := &q.req
 	r.segs = r.segs[:0]
@@ -264,7 +264,7 @@ func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	return true, false
 }
 
-// gatherWord reads the eight bytes of an ATOMIC WRITE.
+// gatherWord reads the operand of an ATOMIC WRITE.
 func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
 	r := &q.req
 	r.src = gather{}
@@ -282,7 +282,7 @@ func (q *QP) gatherWord(e *Env, w *wqe) (ok, full bool) {
 	return true, false
 }
 
-// sent moves on behind a packet that takes n PSNs.
+// advanceSend moves send past a packet that uses n PSNs.
 func (q *QP) advanceSend(op packet.Opcode, n uint64) {
 	r := &q.req
 	q.cfg.Counters.TxOpcode[op]++
@@ -296,7 +296,7 @@ func (q *QP) advanceSend(op packet.Opcode, n uint64) {
 	}
 }
 
-// requestOpcode names the packet of a SEND or WRITE by its place in the message.
+// requestOpcode returns the operation of a SEND or WRITE packet from its position in the message.
 func requestOpcode(o ib.WROpcode, first, last bool) uint8 {
 	imm := o == ib.WRSendWithImm || o == ib.WRRDMAWriteWithImm
 	write := o == ib.WRRDMAWrite || o == ib.WRRDMAWriteWithImm
@@ -323,8 +323,8 @@ func requestOpcode(o ib.WROpcode, first, last bool) uint8 {
 	return op
 }
 
-// retireFailed completes a work request that the requester itself found wrong, when all
-// before it are done. The queue pair goes to error. In SQD one that is not begun waits.
+// completeFailed completes the oldest work request if the requester found it invalid, and moves the
+// queue pair to the error state. In SQD an unstarted work request waits.
 func (q *QP) completeFailed(e *Env) {
 	if q.sq.empty() {
 		return
@@ -332,7 +332,7 @@ func (q *QP) completeFailed(e *Env) {
 	if w := q.sq.head(); w.status != ib.WCSuccess && (w.started || q.state != ib.QPSSQD) {
 		q.completeWR(e, w, w.status)
 		if !q.reliable() {
-			q.state, q.sqdNotify = ib.QPSSQE, false // the receive queue goes on (IBTA 10.3.1)
+			q.state, q.sqdNotify = ib.QPSSQE, false // the receive queue stays usable (IBTA 10.3.1)
 			q.flushSend(e)
 			return
 		}

@@ -6,28 +6,27 @@ import (
 	"softroce/packet"
 )
 
-// The responder takes requests in the order of their PSNs, checks each in the order that
-// IBTA 9.7.4 lists (PSN, opcode sequence, opcode, resources, length, R_Key), reaches
-// memory, and notes what to answer.
+// The responder takes requests in PSN order and checks each in the order of IBTA 9.7.4: PSN, opcode
+// sequence, opcode, resources, length, R_Key. Then it accesses memory and queues the reply.
 type responder struct {
 	epsn        uint32 // expected PSN
-	accepted    uint64 // PSNs accepted so far: epsn moves with it, but comes around
+	accepted    uint64 // extended count of accepted PSNs, which advances with epsn
 	msn         uint32 // messages completed, modulo 2^24
-	acked       uint32 // what is before this PSN was acknowledged, and
-	ackedMSN    uint32 // is counted by this MSN
-	established bool   // a packet came in RTR
+	acked       uint32 // PSN up to which replies have acknowledged,
+	ackedMSN    uint32 // and the MSN of that reply
+	established bool   // EventCommEst was reported
 
-	message packet.Kind     // of which a First came: KindSend, KindWrite or KindNone
-	region  *mrtable.Region // WRITE: the target
-	va      uint64          // WRITE: where the next byte goes
-	left    uint32          // WRITE: bytes to come
-	placed  uint32          // SEND: bytes of the message placed
+	message packet.Kind     // the message in progress: KindSend, KindWrite or KindNone
+	region  *mrtable.Region // WRITE: target region
+	va      uint64          // WRITE: address of the next byte
+	left    uint32          // WRITE: bytes of the message not yet received
+	placed  uint32          // bytes of the message received
 
-	recv    RecvWR // the receive work request in use
+	recv    RecvWR // current receive work request, valid if hasRecv
 	hasRecv bool
 	grh     [1][]byte
 	into    scatter
-	lastWQE bool // EventLastWQEReached was given
+	lastWQE bool // EventQPLastWQEReached was reported
 
 	target target // XRC
 
@@ -64,8 +63,8 @@ func (q *QP) respond(e *Env, p *RxPacket, in *packet.Info) {
 	}
 }
 
-// ahead handles a request beyond the expected PSN: one NAK, then quiet until the expected
-// one comes (IBTA 9.7.5.2.4).
+// outOfSequence handles a request after the expected PSN: one NAK, then none until the expected PSN
+// arrives (IBTA 9.7.5.2.4).
 func (q *QP) outOfSequence(p *RxPacket) {
 	r := &q.resp
 	q.cfg.Counters.OutOfSequence++
@@ -76,7 +75,7 @@ func (q *QP) outOfSequence(p *RxPacket) {
 	}
 }
 
-// accept carries out a request with the expected PSN. It returns the NAK that refuses it, or 0.
+// accept executes a request with the expected PSN. It returns the NAK that rejects it, or 0.
 func (q *QP) accept(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	r := &q.resp
 	if !r.inSequence(in) || !q.findSRQ(p) || !q.permits(in.Kind) {
@@ -99,7 +98,7 @@ func (q *QP) accept(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	return packet.NAKInvalidRequest
 }
 
-// inOrder checks the sequence of First, Middle, Last and Only (IBTA 9.7.4.1.2, table 26).
+// inSequence checks the order of First, Middle, Last and Only (IBTA 9.7.4.1.2, table 26).
 func (r *responder) inSequence(in *packet.Info) bool {
 	if in.Position.StartsMessage() {
 		return r.message == packet.KindNone
@@ -107,7 +106,7 @@ func (r *responder) inSequence(in *packet.Info) bool {
 	return r.message == in.Kind
 }
 
-// permits checks the operation against the queue pair's access flags.
+// permits checks the operation against the queue pair's access flags (IBTA 9.7.4.1.3).
 func (q *QP) permits(k packet.Kind) bool {
 	need := ib.Access(0)
 	switch k {
@@ -121,7 +120,8 @@ func (q *QP) permits(k packet.Kind) bool {
 	return q.attr.Access&need == need
 }
 
-// fits checks a packet's payload against its place in the message.
+// lengthFits checks the payload length against the packet's position in the message (IBTA
+// 9.7.4.1.6).
 func (q *QP) lengthFits(p *RxPacket, in *packet.Info) bool {
 	mtu := q.attr.PathMTU
 	switch in.Position {
@@ -133,8 +133,8 @@ func (q *QP) lengthFits(p *RxPacket, in *packet.Info) bool {
 	return p.Len <= mtu
 }
 
-// takeRecv makes a receive work request the current one. Where there is none the
-// requester is told to come again, and the packet is dropped.
+// takeRecv makes sure that there is a current receive work request. If none is posted, it queues an
+// RNR NAK, counts the packet as dropped, and returns false.
 func (q *QP) takeRecv() bool {
 	r := &q.resp
 	if r.hasRecv {
@@ -145,7 +145,7 @@ func (q *QP) takeRecv() bool {
 		c.OutOfBuffer++
 		c.Drop(DropReceiverNotReady)
 		r.replies.nak = packet.SyndromeRNR | packet.Syndrome(q.attr.MinRNRTimer)
-		r.replies.nakSent = true // packets behind this one draw no NAK of their own
+		r.replies.nakSent = true // later packets of the burst draw no NAK
 		return false
 	}
 	r.hasRecv = true
@@ -221,7 +221,7 @@ func (q *QP) acceptWrite(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 	return 0
 }
 
-// completesWrite checks a packet's length against what the RETH announced.
+// writeLengthMatches checks the payload length against the RETH's DMA length (IBTA 9.7.4.1.6).
 func (q *QP) writeLengthMatches(p *RxPacket, in *packet.Info) bool {
 	n, left := uint32(p.Len), q.resp.left
 	if in.Position.EndsMessage() {
@@ -230,7 +230,7 @@ func (q *QP) writeLengthMatches(p *RxPacket, in *packet.Info) bool {
 	return n < left
 }
 
-// placeWrite writes a packet's payload.
+// placeWrite writes the payload of a WRITE packet to memory.
 func (q *QP) placeWrite(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	for k, b := range p.Payload {
@@ -240,7 +240,7 @@ func (q *QP) placeWrite(e *Env, p *RxPacket, in *packet.Info) {
 	r.left -= uint32(p.Len)
 }
 
-// openWrite checks the whole target of a WRITE before its first byte is written.
+// beginWrite checks the whole range of a WRITE before its first byte is written.
 func (q *QP) beginWrite(e *Env, p *RxPacket) packet.Syndrome {
 	r := &q.resp
 	if p.RETH.Length > MaxMessage {
@@ -248,7 +248,7 @@ func (q *QP) beginWrite(e *Env, p *RxPacket) packet.Syndrome {
 	}
 	r.va, r.left, r.placed, r.region = p.RETH.VA, p.RETH.Length, p.RETH.Length, nil
 	if r.left == 0 {
-		return 0 // the R_Key of nothing is not looked at (IBTA 9.7.4.1.4)
+		return 0 // the R_Key of a zero-length WRITE is not checked (IBTA 9.7.4.1.4)
 	}
 	var err error
 	r.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, r.va, r.left, ib.AccessRemoteWrite)
@@ -272,7 +272,7 @@ func (q *QP) recvCompletion(p *RxPacket, in *packet.Info, op ib.WCOpcode, n uint
 	return c
 }
 
-// received completes the current receive work request.
+// completeRecv completes the current receive work request.
 func (q *QP) completeRecv(e *Env, c Completion) {
 	r := &q.resp
 	switch c.Status {
@@ -289,7 +289,7 @@ func (q *QP) completeRecv(e *Env, c Completion) {
 	e.Sink.Complete(q, &q.wc)
 }
 
-// advance moves on behind an accepted packet of a SEND or WRITE.
+// advance moves the expected PSN past an accepted SEND or WRITE packet.
 func (q *QP) advance(p *RxPacket, in *packet.Info, k packet.Kind) {
 	r := &q.resp
 	r.epsn, r.accepted = packet.PSNAdd(r.epsn, 1), r.accepted+1
@@ -344,7 +344,8 @@ func (q *QP) acceptAtomic(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome 
 	return 0
 }
 
-// acceptAnswered notes a request that has an answer of its own. Its MSN counts it already (C9-148).
+// acceptWithResponse moves the expected PSN past a request that has a response of its own, and
+// queues the response. Its MSN already counts the request (C9-148).
 func (q *QP) acceptWithResponse(a response) {
 	r := &q.resp
 	r.msn = packet.PSNAdd(r.msn, 1)
@@ -353,15 +354,15 @@ func (q *QP) acceptWithResponse(a response) {
 	r.replies.add(a)
 }
 
-// duplicate answers a request whose PSN was seen before, without doing again what must
-// not be done twice (IBTA 9.7.5.1.2 and following).
+// duplicate replies to a request before the expected PSN without executing it again, except that a
+// READ reads memory anew (IBTA 9.7.5.1.2 to 9.7.5.1.4).
 func (q *QP) duplicate(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	c := q.cfg.Counters
 	c.DuplicateRequest++
 	switch {
 	case in.Response == packet.KindAck:
-		r.replies.ack = true
+		r.replies.ack = true // acknowledged again (C9-105)
 	case in.Kind == packet.KindRead:
 		if a, ok := q.findDuplicateRead(e, p); !ok || !r.replies.requeue(a, r.msn) {
 			c.Drop(DropDuplicateRequest)
@@ -376,13 +377,13 @@ func (q *QP) duplicate(e *Env, p *RxPacket, in *packet.Info) {
 	}
 }
 
-// position tells which of the accepted PSNs a duplicate has, in a number that does not
-// come around.
+// extendPSN returns the position of an accepted PSN in the extended count of responder.accepted.
 func (r *responder) extendPSN(psn uint32) uint64 {
 	return r.accepted + uint64(packet.PSNDiff(psn, r.epsn))
 }
 
-// repeatRead finds the READ that p asks for again, whole or from a later packet on.
+// findDuplicateRead returns the response to a duplicate READ, which may request a tail of the
+// original one. The R_Key and range are checked again.
 func (q *QP) findDuplicateRead(e *Env, p *RxPacket) (response, bool) {
 	a := q.resp.replies.find(q.resp.extendPSN(p.PSN))
 	if a == nil || a.kind != packet.KindRead || p.Len != 0 {
@@ -406,7 +407,7 @@ func (q *QP) findDuplicateRead(e *Env, p *RxPacket) (response, bool) {
 	return again, true
 }
 
-// refuse answers a request with a fatal NAK and takes the queue pair to error.
+// rejectRequest replies with a fatal NAK and moves the queue pair to the error state.
 func (q *QP) rejectRequest(e *Env, s packet.Syndrome) {
 	r := &q.resp
 	r.fatalNAK(s)
@@ -429,27 +430,27 @@ func (q *QP) rejectRequest(e *Env, s packet.Syndrome) {
 	e.Sink.Event(q, ev)
 }
 
-// acknowledged notes that an answer went out which acknowledges all before psn.
+// noteAcked records that a reply was emitted which acknowledges all PSNs before psn.
 func (r *responder) noteAcked(psn, msn uint32) {
 	if packet.PSNDiff(psn, r.acked) > 0 {
 		r.acked, r.ackedMSN = psn, msn
 	}
 }
 
-// takeBack forgets what was accepted since the last answer went out: it was in vain.
+// unwind discards everything accepted since the last emitted reply.
 func (r *responder) unwind() {
 	r.replies.reset()
 	r.epsn, r.msn = r.acked, r.ackedMSN
 }
 
-// fatalNAK lets s be the last answer of this queue pair, to the expected PSN.
+// fatalNAK makes s the last reply of this queue pair, for the expected PSN.
 func (r *responder) fatalNAK(s packet.Syndrome) { r.replies.nak, r.replies.ack = s, false }
 
-// silence forgets all that was to be answered.
+// discardReplies drops all pending replies.
 func (r *responder) discardReplies() { r.replies.reset() }
 
-// flush completes the receive queue with WRFlushErr. A shared receive queue keeps its
-// work requests; its owner hears that this queue pair will take no more.
+// flush completes the receive queue with WCWRFlushErr. The work requests of a shared receive queue
+// stay there, and EventQPLastWQEReached tells the owner that this queue pair takes no more of them.
 func (r *responder) flush(q *QP, e *Env) {
 	if r.hasRecv {
 		q.completeRecv(e, Completion{Status: ib.WCWRFlushErr, Opcode: ib.WCRecv})

@@ -9,11 +9,11 @@ import (
 	"softroce/packet"
 )
 
-// What came to RC after its first edition: SEND with invalidate, FLUSH and ATOMIC WRITE.
+// Operations added to RC by later editions and annexes: SEND with invalidate, FLUSH and ATOMIC
+// WRITE.
 
-// cannotInvalidate handles a SEND with invalidate whose key is not one that this queue pair may
-// invalidate. The message is in its buffer, but not whole: its receive completes in error and the
-// queue pair fails, without a NAK (IBTA 9.9.3, class J).
+// invalidateFailed handles a SEND with invalidate whose R_Key this queue pair may not invalidate.
+// The receive completes in error and the queue pair fails without a NAK (IBTA 9.9.3, class J).
 func (q *QP) invalidateFailed(e *Env) {
 	q.cfg.Counters.RespRemoteAccess++
 	q.cfg.Counters.Drop(DropLocalError)
@@ -29,8 +29,8 @@ const (
 	flushWholeRegion = 1
 )
 
-// acceptFlush notes that a FLUSH is to be answered. The bytes of all WRITEs before it are in place
-// for everyone when an answer goes out, so there is nothing else to do.
+// acceptFlush accepts a FLUSH. Replies leave only after all earlier WRITEs are in place, so there
+// is nothing to do beyond the checks.
 func (q *QP) acceptFlush(e *Env, p *RxPacket) packet.Syndrome {
 	var need ib.Access
 	if p.FETH.Placement&flushGlobal != 0 {
@@ -56,7 +56,7 @@ func (q *QP) acceptFlush(e *Env, p *RxPacket) packet.Syndrome {
 	return 0
 }
 
-// acceptAtomicWrite stores eight bytes at once, which a duplicate does not do again.
+// acceptAtomicWrite executes an ATOMIC WRITE with a single store.
 func (q *QP) acceptAtomicWrite(e *Env, p *RxPacket) packet.Syndrome {
 	if q.resp.replies.full() || p.Len != atomicLen || p.RETH.Length != atomicLen || p.RETH.VA%atomicLen != 0 {
 		return packet.NAKInvalidRequest
@@ -78,8 +78,8 @@ func (q *QP) acceptAtomicWrite(e *Env, p *RxPacket) packet.Syndrome {
 	return 0
 }
 
-// cannotChange is the NAK for an atomic that memory refused: a zero-based window may make an
-// aligned address one that is not.
+// atomicNAK returns the NAK for an atomic that failed at the memory. With a zero-based window an
+// aligned virtual address can map to an unaligned one.
 func atomicNAK(err error) packet.Syndrome {
 	if errors.Is(err, mrtable.ErrAlign) {
 		return packet.NAKInvalidRequest

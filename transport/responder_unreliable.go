@@ -5,11 +5,11 @@ import (
 	"softroce/packet"
 )
 
-// The responders of UC and UD answer nothing. What they cannot take they drop, and the queue
-// pair goes on (IBTA 9.8.2, 9.8.3).
+// UC and UD responders send no replies. They drop what they cannot accept, and the queue pair stays
+// operational (IBTA 9.8.2, 9.8.3).
 
-// respondUC handles one request packet of UC. A gap in the PSNs loses the message that is
-// open, or the one whose start is missing; the next one starts anew.
+// respondUC handles one UC request packet. A gap in the PSNs loses the message in progress, or the
+// one whose start is missing. The next message is accepted again (IBTA 9.8.2.2.4).
 func (q *QP) respondUC(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	if p.PSN != r.epsn {
@@ -19,7 +19,7 @@ func (q *QP) respondUC(e *Env, p *RxPacket, in *packet.Info) {
 	r.epsn = packet.PSNAdd(p.PSN, 1)
 	switch {
 	case in.Position.StartsMessage():
-		r.message = packet.KindNone // an open one was cut off
+		r.message = packet.KindNone // a message in progress is lost
 	case r.message != in.Kind:
 		r.message = packet.KindNone
 		q.cfg.Counters.Drop(DropAbandonedMessage)
@@ -37,8 +37,8 @@ func (q *QP) respondUC(e *Env, p *RxPacket, in *packet.Info) {
 	}
 }
 
-// placeUC puts a packet's payload where it belongs. The receive work request of a message that
-// is not taken stays for the next.
+// placeUC writes the payload to memory. If it rejects the message, the receive work request stays
+// current for the next one.
 func (q *QP) placeUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, bool) {
 	if !q.lengthFits(p, in) || !q.permits(in.Kind) {
 		return DropInvalid, false
@@ -100,7 +100,8 @@ func (q *QP) placeWriteUC(e *Env, p *RxPacket, in *packet.Info) (DropReason, boo
 	return 0, true
 }
 
-// haveRecv makes a receive work request the current one, if there is one.
+// takeRecvUnreliable makes sure that there is a current receive work request, and reports whether
+// there is one.
 func (q *QP) takeRecvUnreliable() bool {
 	r := &q.resp
 	if !r.hasRecv && (q.cfg.Recv == nil || !q.cfg.Recv.Next(&r.recv)) {
@@ -111,9 +112,9 @@ func (q *QP) takeRecvUnreliable() bool {
 	return true
 }
 
-// recvTooShort handles a message that the current receive work request has no room for. The
-// message is dropped, and the work request waits for another; one of a shared queue, which
-// cannot be put back, completes in error (IBTA 9.9.3, classes D and E). The queue pair goes on.
+// recvTooShort drops a message that exceeds the current receive work request. The work request
+// stays current; one of a shared queue, which cannot be put back, completes in error (IBTA 9.9.3,
+// classes D and E). The queue pair stays operational.
 func (q *QP) recvTooShort(e *Env) DropReason {
 	q.cfg.Counters.RespLocalLength++
 	if q.cfg.Recv.Shared() {
@@ -122,16 +123,16 @@ func (q *QP) recvTooShort(e *Env) DropReason {
 	return DropRecvTooShort
 }
 
-// recvFailed completes the current receive work request in error, which the queue pair does
-// not survive.
+// recvFailed completes the current receive work request in error and moves the queue pair to the
+// error state.
 func (q *QP) recvFailed(e *Env, s ib.WCStatus) {
 	q.completeRecv(e, Completion{Status: s, Opcode: ib.WCRecv})
 	q.toError(e)
 	e.Sink.Event(q, ib.EventQPFatal)
 }
 
-// respondUD handles a datagram. Its receive gets 40 bytes of headers first: the GRH, or what
-// stands for it on IPv4.
+// respondUD handles a datagram. The first 40 bytes of the receive buffer get the GRH, or its IPv4
+// equivalent.
 func (q *QP) respondUD(e *Env, p *RxPacket, in *packet.Info) {
 	if reason, ok := q.placeUD(e, p, in); !ok {
 		q.cfg.Counters.Drop(reason)

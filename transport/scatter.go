@@ -9,15 +9,15 @@ import (
 	"softroce/packet"
 )
 
-// A scatter is a place in a scatter/gather list that incoming bytes go to.
+// A scatter is a position in a scatter/gather list for incoming data.
 type scatter struct {
 	sges   []SGE
 	i      int
-	off    uint32          // inside sges[i]
-	region *mrtable.Region // behind sges[i], if looked up
+	off    uint32          // offset in sges[i]
+	region *mrtable.Region // region of sges[i], nil if not looked up yet
 }
 
-// begin sets s to the byte pos of the list.
+// begin sets s to byte pos of the list.
 func (s *scatter) begin(sges []SGE, pos uint32) {
 	*s = scatter{sges: sges, off: pos}
 	for s.i < len(sges) && s.off >= sges[s.i].Length {
@@ -26,8 +26,9 @@ func (s *scatter) begin(sges []SGE, pos uint32) {
 	}
 }
 
-// write places the payload for by, and moves on. last says that it ends the message. The status
-// is Success, LocLenErr where the list is too short (nothing is placed then), or LocProtErr.
+// write writes the payload on behalf of by and advances. last marks the end of the message. The
+// status is WCSuccess, WCLocLenErr if the list is too short (then nothing is written), or
+// WCLocProtErr.
 func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) ib.WCStatus {
 	q := by.QP
 	if st := s.check(e, q, n); st != ib.WCSuccess {
@@ -55,7 +56,7 @@ func (s *scatter) write(e *Env, by *Writer, payload [][]byte, n int, last bool) 
 
 func (s *scatter) next() { s.i, s.off, s.region = s.i+1, 0, nil }
 
-// lookup finds the region of the present element, unless that is done and still good.
+// lookup finds the region of the current element, unless the one it found before is still live.
 func (s *scatter) lookup(e *Env, q *QP) bool {
 	if s.region != nil && s.region.Live() {
 		return true
@@ -66,13 +67,13 @@ func (s *scatter) lookup(e *Env, q *QP) bool {
 	return err == nil
 }
 
-// check finds out whether the next n bytes have a place, before the first is written.
+// check checks that the next n bytes fit and are writable, before the first is written.
 func (s *scatter) check(e *Env, q *QP, n int) ib.WCStatus {
 	if n == 0 {
 		return ib.WCSuccess
 	}
 	if s.i < len(s.sges) && uint32(n) <= s.sges[s.i].Length-s.off && s.region != nil && s.region.Live() {
-		return ib.WCSuccess // the common case: inside the element that was checked before
+		return ib.WCSuccess // fast path: inside an element that was checked before
 	}
 	probe := *s
 	for n > 0 {
@@ -89,7 +90,7 @@ func (s *scatter) check(e *Env, q *QP, n int) ib.WCStatus {
 	return ib.WCSuccess
 }
 
-// listLength returns the bytes of a scatter/gather list.
+// listLength returns the total length of a scatter/gather list.
 func listLength(sges []SGE) (n uint64) {
 	for _, g := range sges {
 		n += uint64(g.Length)
@@ -97,18 +98,18 @@ func listLength(sges []SGE) (n uint64) {
 	return n
 }
 
-// A gather is a place in an outgoing message that bytes are taken from. chunk holds
-// what was fetched and not taken; it is good for one Transmit only.
+// A gather is a position in an outgoing message. chunk holds bytes read ahead; it is valid during
+// one Transmit only.
 type gather struct {
 	w     *wqe
-	ssn   uint64 // of w when g was set to it: its slot serves other work requests later
-	pos   uint32 // in the message
+	ssn   uint64 // SSN of w, to detect that the slot was reused
+	pos   uint32 // offset in the message
 	i     int
-	off   uint32 // inside w.SGEs[i]
+	off   uint32 // offset in w.SGEs[i]
 	chunk []byte
 }
 
-// seek sets g to the byte pos of w.
+// seek sets g to byte pos of w.
 func (g *gather) seek(w *wqe, pos uint32) {
 	if g.w == w && g.ssn == w.ssn && g.pos == pos {
 		return
@@ -120,20 +121,20 @@ func (g *gather) seek(w *wqe, pos uint32) {
 	}
 }
 
-// errNoRoom says that nothing was fetched because it could not be sent in this step.
+// errNoRoom reports that nothing was read because it could not be sent in this step.
 var errNoRoom = errors.New("no room to send")
 
-// isFull reports whether memory could not be read because of what goes on in this step alone.
+// isTransient reports whether a read failed for a reason that ends with this step.
 func isTransient(err error) bool { return err == errNoRoom || errors.Is(err, mrtable.ErrArena) }
 
-// worth returns how many bytes of a message are worth fetching: what can be sent in this step,
-// as what is left over then would have to be fetched again.
+// fetchLimit returns how many bytes of a message to read at once: what can be sent in this step,
+// since the rest would have to be read again.
 func (q *QP) fetchLimit(e *Env, packets uint64) uint32 {
 	packets = min(packets, uint64(e.Sink.Room(q)))
 	return uint32(min(readAhead, packets*uint64(q.attr.PathMTU)))
 }
 
-// take appends the next n bytes to segs. Errors are mrtable's, and errNoRoom.
+// take appends the next n bytes to segs. It returns the errors of mrtable, or errNoRoom.
 func (g *gather) take(e *Env, q *QP, n uint32, segs [][]byte) ([][]byte, error) {
 	if g.w.Flags&ib.SendInline != 0 {
 		segs = append(segs, g.w.Inline[g.pos:g.pos+n])
@@ -157,7 +158,7 @@ func (g *gather) take(e *Env, q *QP, n uint32, segs [][]byte) ([][]byte, error) 
 	return segs, nil
 }
 
-// fetch reads more of the present element, or moves to the next.
+// fetch reads more of the current element, or moves to the next one.
 func (g *gather) fetch(e *Env, q *QP) error {
 	s := &g.w.SGEs[g.i]
 	if g.off == s.Length {
@@ -177,7 +178,7 @@ func (g *gather) fetch(e *Env, q *QP) error {
 	return err
 }
 
-// checkLocal looks at every element of w before its first byte moves.
+// checkLocal checks every element of w before the first byte is sent.
 func (q *QP) checkLocal(e *Env, w *wqe) ib.WCStatus {
 	need := ib.Access(0)
 	if w.ownResponse && w.kind != packet.KindAtomicWrite {
@@ -195,8 +196,8 @@ func (q *QP) checkLocal(e *Env, w *wqe) ib.WCStatus {
 	return ib.WCSuccess
 }
 
-// storeOriginal writes the value that an atomic returned to the requester's buffer, in the
-// byte order of this machine.
+// storeOriginal writes the value that an atomic returned to the requester's buffer, in native byte
+// order.
 func (q *QP) storeOriginal(e *Env, w *wqe, v uint64) ib.WCStatus {
 	b := w.original[:]
 	binary.NativeEndian.PutUint64(b, v)

@@ -5,19 +5,19 @@ import (
 	"softroce/packet"
 )
 
-// XRC (annex A14) is RC with the two ends apart: an initiator has no receive queue, and a target takes its
-// receive work requests from the shared receive queue that each request names in its XRCETH. That
-// queue's protection domain is the one in which the request reaches memory.
+// XRC (annex A14) splits RC in two: an initiator has no receive queue, and a target takes receive
+// work requests from the shared receive queue that the XRCETH of each request names. Requests
+// access memory in the protection domain of that queue.
 
-// A target is what the requests of an XRC target go to.
+// A target is the shared receive queue that the current request of an XRC target names.
 type target struct {
 	number uint32
-	queue  RecvQueue // nil: not XRC, or no request came yet
+	queue  RecvQueue // nil: no XRC target, or no request received yet
 	pd     *mrtable.PD
 }
 
-// finds looks up the shared receive queue that a request of XRC names. All packets of a message name the
-// same; it must be one of the target's domain.
+// findSRQ looks up the shared receive queue that an XRC request names. It must be in the target's
+// XRC domain, and all packets of a message must name the same one.
 func (q *QP) findSRQ(p *RxPacket) bool {
 	if q.cfg.Role != Target {
 		return true
@@ -34,7 +34,7 @@ func (q *QP) findSRQ(p *RxPacket) bool {
 	return true
 }
 
-// pd is the protection domain in which the queue pair reaches memory.
+// pd returns the protection domain in which requests access memory.
 func (q *QP) pd() *mrtable.PD {
 	if q.cfg.Role == Target {
 		return q.resp.target.pd
@@ -42,7 +42,7 @@ func (q *QP) pd() *mrtable.PD {
 	return q.cfg.PD
 }
 
-// recvQueue is where the request at hand takes its receive work request from.
+// recvQueue returns the queue that supplies the receive work request of the current request.
 func (q *QP) recvQueue() RecvQueue {
 	if q.cfg.Role == Target {
 		return q.resp.target.queue
@@ -50,8 +50,8 @@ func (q *QP) recvQueue() RecvQueue {
 	return q.cfg.Recv
 }
 
-// Receiving returns the shared receive queue from which a message that is under way has taken
-// its work request: XRC targets, else nil.
+// Receiving returns the shared receive queue whose work request the message in progress has taken,
+// or nil. Only XRC targets have one.
 func (q *QP) Receiving() RecvQueue {
 	if q.resp.hasRecv {
 		return q.resp.target.queue

@@ -11,7 +11,7 @@ var mutations = []mutation{
 	{"a request ahead of the expected PSN causes one NAK, then silence (IBTA 9.7.5.2.4)", "responder.go",
 		"if !r.replies.nakSent {", "if true {"},
 	{"a duplicate SEND or WRITE is acknowledged again (9.7.5.1.2)", "responder.go",
-		"	case in.Response == packet.KindAck:\n		r.replies.ack = true\n", "	case in.Response == packet.KindAck:\n"},
+		"	case in.Response == packet.KindAck:\n		r.replies.ack = true // acknowledged again (C9-105)\n", "	case in.Response == packet.KindAck:\n"},
 	{"a repeated atomic is not executed again (9.7.5.1.4)", "responder.go",
 		"	case d < 0:\n		q.duplicate(e, p, in)\n", "	case d < 0 && in.Kind != packet.KindFetchAdd:\n		q.duplicate(e, p, in)\n"},
 	{"a WRITE needs a key with the right to write (9.7.4.1.5)", "responder.go",
