@@ -8,7 +8,8 @@ import (
 	"softroce/nic"
 )
 
-// flowLabelMask is what an IPv6 header has room for. Drivers take as much of a flow label and leave the rest: UCX asks for 0xffffffff.
+// flowLabelMask is the range of an IPv6 flow label. As adapter drivers do, createAH ignores the
+// bits above it: UCX passes 0xffffffff.
 const flowLabelMask = 1<<20 - 1
 
 func addressVectorIn(a *abi.AHAttr) nic.AddressVector {
@@ -18,7 +19,7 @@ func addressVectorIn(a *abi.AHAttr) nic.AddressVector {
 	}
 }
 
-// resolve finds the neighbour of an address vector, which may take seconds.
+// resolve resolves the next hop of an address vector, which may take seconds.
 func (c *conn) resolve(av *nic.AddressVector) (err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, resolveTimeout)
 	defer cancel()
@@ -36,7 +37,7 @@ func (c *conn) createAH(v *abi.CreateAHRequest) (func() (reply, error), error) {
 		if err != nil {
 			return reply{}, err
 		}
-		// Send work requests name the address handle by the number that the client has.
+		// Send work requests name an address handle by the client's handle.
 		handle := c.objects.newHandle()
 		var ah *nic.AH
 		c.device.engine.Do(func() { ah, err = c.nic.CreateAH(pd, handle, av) })

@@ -7,7 +7,7 @@ import (
 	"softroce/packet"
 )
 
-// refresh copies what the connection manager asks of the device.
+// refresh copies the device's properties that the connection manager needs.
 func (n *cmNIC) refresh() {
 	n.engine.Do(func() {
 		a := n.Query()
@@ -15,8 +15,8 @@ func (n *cmNIC) refresh() {
 		n.mtu = uint8(mtuCode(n.QueryPort().ActiveMTU))
 		n.gids = n.GIDs()
 	})
-	// The GID table has the addresses without their prefixes, and the link-local address of the MAC, which
-	// the interface may not have.
+	// The GID table has addresses without their prefixes. It also has the link-local address of the
+	// MAC, which the interface may lack.
 	known := map[netip.Addr]netip.Prefix{}
 	for _, p := range n.Interface().Addresses() {
 		a := p.Addr().WithZone("")
@@ -33,7 +33,7 @@ func (n *cmNIC) refresh() {
 	}
 }
 
-// changed follows the interface.
+// addressesChanged follows a change of the interface.
 func (n *cmNIC) addressesChanged() {
 	n.refresh()
 	n.service.manager.AddressesChanged(n)
@@ -72,7 +72,7 @@ func (n *cmNIC) GIDIndex(a netip.Addr) (int, bool) {
 	return 0, false
 }
 
-// A P_Key's parts, and the partition that ports are in unless they were told otherwise.
+// The parts of a P_Key, and the default partition.
 const (
 	partition        = 0x7fff
 	fullMember       = 0x8000

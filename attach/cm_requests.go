@@ -22,21 +22,22 @@ type cmChannel struct {
 	pipe    int // write end
 }
 
-// manage makes a row for an operation of the connection manager with a body of type T. f is called where the
-// manager is.
+// cmRequest returns the operation of a connection manager request with a body of type T. f runs on
+// the manager's goroutine.
 func cmRequest[T any](name string, f func(*conn, *T, *control.Packet) ([]any, error)) *operation {
 	return request(name, false, 0, func(c *conn, v *T, p *control.Packet) (a reply, err error) {
 		if c.session == nil {
-			return reply{}, errorf(syscall.EINVAL, "%s before the connection manager is opened", name)
+			return reply{}, errorf(syscall.EINVAL, "%s: the connection manager is not open", name)
 		}
 		if !c.server.cm.do(func() { a.body, err = f(c, v, p) }) {
-			err = errorf(syscall.ESHUTDOWN, "the daemon is ending")
+			err = errorf(syscall.ESHUTDOWN, "the daemon is shutting down")
 		}
 		return a, err
 	})
 }
 
-// onID makes a row for an operation on an identifier, with whose handle the body begins.
+// cmIDRequest is cmRequest for a request on an identifier. Its body begins with the identifier's
+// handle.
 func cmIDRequest[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *operation {
 	return cmRequest(name, func(c *conn, v *T, p *control.Packet) ([]any, error) {
 		var first abi.HandleRequest
@@ -51,25 +52,25 @@ func cmIDRequest[T any](name string, f func(*conn, *cm.ID, *T) ([]any, error)) *
 	})
 }
 
-// ofID makes a row for an operation on an identifier that needs nothing else.
+// cmIDCall is cmIDRequest for a request whose body is the identifier's handle alone.
 func cmIDCall(name string, f func(*cm.ID) error) *operation {
 	return cmIDRequest(name, func(_ *conn, id *cm.ID, _ *abi.HandleRequest) ([]any, error) { return nil, f(id) })
 }
 
 func (c *conn) cmOpen(v *abi.CMOpenRequest, _ *control.Packet) (reply, error) {
 	if c.session != nil {
-		return reply{}, errorf(syscall.EBUSY, "the connection manager is open already")
+		return reply{}, errorf(syscall.EBUSY, "the connection manager is already open")
 	}
 	var err error
 	owner := cm.Owner{UID: c.peer.UID, Privileged: c.peer.privileged(), PID: c.peer.PID, Comm: c.comm}
 	c.server.cm.do(func() { c.session, err = c.server.cm.manager.Open(owner, abi.Text(v.Device[:])) })
 	if err == nil && c.session == nil {
-		err = errorf(syscall.ESHUTDOWN, "the daemon is ending")
+		err = errorf(syscall.ESHUTDOWN, "the daemon is shutting down")
 	}
 	return reply{}, err
 }
 
-// cmClose ends what the connection has in the connection manager.
+// cmClose destroys the connection's identifiers and event channels.
 func (c *conn) cmClose() {
 	if c.session == nil {
 		return
@@ -86,7 +87,7 @@ func (c *conn) cmClose() {
 
 func (c *conn) cmCreateChannel(*empty, *control.Packet) (reply, error) {
 	if c.session == nil {
-		return reply{}, errorf(syscall.EINVAL, "an event channel before the connection manager is opened")
+		return reply{}, errorf(syscall.EINVAL, "create event channel: the connection manager is not open")
 	}
 	r, w, err := eventPipe()
 	if err != nil {
@@ -95,7 +96,7 @@ func (c *conn) cmCreateChannel(*empty, *control.Packet) (reply, error) {
 	ch := &cmChannel{pipe: w}
 	c.server.cm.do(func() { ch.channel, err = c.session.NewChannel(func() { writeEvent(w) }) })
 	if ch.channel == nil && err == nil {
-		err = errorf(syscall.ESHUTDOWN, "the daemon is ending")
+		err = errorf(syscall.ESHUTDOWN, "the daemon is shutting down")
 	}
 	if err != nil {
 		unix.Close(r)
@@ -127,7 +128,7 @@ func (c *conn) cmGetEvent(v *abi.HandleRequest, _ *control.Packet) ([]any, error
 	}
 	n := ch.channel.Next()
 	if n == nil {
-		return nil, errorf(syscall.EAGAIN, "there is no event")
+		return nil, errorf(syscall.EAGAIN, "no event is queued")
 	}
 	e := abi.CMEvent{Type: uint32(n.Type), Status: int32(n.Status), ID: n.ID.Handle(), Cookie: n.Cookie, Info: cmIDOut(n.ID)}
 	if n.Listen != nil {
@@ -156,7 +157,7 @@ func ahOut(v *cm.Vector) abi.AHAttr {
 		IsGlobal: 1, PortNum: 1}
 }
 
-// identifierOut tells what an identifier is bound to.
+// cmIDOut describes the addresses and the path of an identifier.
 func cmIDOut(id *cm.ID) abi.CMIdentifier {
 	src, dst := id.Addresses()
 	i := abi.CMIdentifier{PortSpace: uint32(id.PortSpace()), QPType: uint32(id.QPType())}
@@ -193,7 +194,7 @@ func addrOut(a netip.AddrPort, scope uint32) (o abi.CMAddr) {
 	return o
 }
 
-// addrIn reads an address. One of family 0 is the zero AddrPort.
+// addrIn converts an address. Family 0 gives the zero AddrPort.
 func addrIn(a *abi.CMAddr) (netip.AddrPort, error) {
 	switch a.Family {
 	case 0:
@@ -211,7 +212,7 @@ func addrIn(a *abi.CMAddr) (netip.AddrPort, error) {
 		}
 		return netip.AddrPortFrom(ip, a.Port), nil
 	}
-	return netip.AddrPort{}, errorf(syscall.EAFNOSUPPORT, "address family %d", a.Family)
+	return netip.AddrPort{}, errorf(syscall.EAFNOSUPPORT, "address family %d: want AF_INET or AF_INET6", a.Family)
 }
 
 func (c *conn) cmCreateID(v *abi.CMCreateIDRequest, _ *control.Packet) ([]any, error) {
@@ -220,7 +221,7 @@ func (c *conn) cmCreateID(v *abi.CMCreateIDRequest, _ *control.Packet) ([]any, e
 		return nil, err
 	}
 	if v.PortSpace > math.MaxUint16 {
-		return nil, errorf(syscall.EINVAL, "port space %#x", v.PortSpace)
+		return nil, errorf(syscall.EINVAL, "unknown port space %#x", v.PortSpace)
 	}
 	id, err := c.session.NewID(ch.channel, cm.PortSpace(v.PortSpace), ib.QPType(v.QPType))
 	if err != nil {
@@ -240,7 +241,7 @@ func (c *conn) cmBind(id *cm.ID, v *abi.CMBindRequest) ([]any, error) {
 	return []any{cmIDOut(id)}, nil
 }
 
-// maxResolveTime bounds how long a client may make the daemon wait for a neighbour.
+// maxResolveTime is the longest timeout of an address resolution.
 const maxResolveTime = time.Minute
 
 func (c *conn) cmResolveAddr(id *cm.ID, v *abi.CMResolveAddrRequest) ([]any, error) {
@@ -264,7 +265,7 @@ func (c *conn) cmListen(id *cm.ID, v *abi.CMListenRequest) ([]any, error) {
 
 func connParamIn(v *abi.CMConnParam) (cm.ConnParam, error) {
 	if int(v.PrivateLen) > len(v.PrivateData) {
-		return cm.ConnParam{}, errorf(syscall.EINVAL, "%d bytes of private data", v.PrivateLen)
+		return cm.ConnParam{}, errorf(syscall.EINVAL, "%d bytes of private data: at most %d fit", v.PrivateLen, len(v.PrivateData))
 	}
 	return cm.ConnParam{
 		QPN: v.QPN, QKey: v.QKey, ResponderResources: v.ResponderResources, InitiatorDepth: v.InitiatorDepth,
@@ -273,7 +274,7 @@ func connParamIn(v *abi.CMConnParam) (cm.ConnParam, error) {
 	}, nil
 }
 
-// cmConnection makes a row for Connect or Accept.
+// cmConnection returns the operation of connect or accept.
 func cmConnection(name string, f func(*cm.ID, *cm.ConnParam) error) *operation {
 	return cmIDRequest(name, func(_ *conn, id *cm.ID, v *abi.CMConnectRequest) ([]any, error) {
 		p, err := connParamIn(&v.Param)
@@ -286,7 +287,7 @@ func cmConnection(name string, f func(*cm.ID, *cm.ConnParam) error) *operation {
 
 func (c *conn) cmReject(id *cm.ID, v *abi.CMRejectRequest) ([]any, error) {
 	if v.PrivateLen > uint32(len(v.PrivateData)) || v.Reason > math.MaxUint16 {
-		return nil, errorf(syscall.EINVAL, "reason %d with %d bytes of private data", v.Reason, v.PrivateLen)
+		return nil, errorf(syscall.EINVAL, "reject reason %d with %d bytes of private data: want a 16-bit reason and at most %d bytes", v.Reason, v.PrivateLen, len(v.PrivateData))
 	}
 	why := cm.Reason(v.Reason)
 	if why == 0 {
@@ -321,7 +322,7 @@ func (c *conn) cmMigrate(id *cm.ID, v *abi.CMMigrateRequest) ([]any, error) {
 	return nil, id.Migrate(ch.channel)
 }
 
-// cmGroup makes a row for Join or Leave.
+// cmGroup returns the operation of joining or leaving a multicast group.
 func cmGroup(name string, f func(id *cm.ID, group netip.Addr, cookie uint64) error) *operation {
 	return cmIDRequest(name, func(_ *conn, id *cm.ID, v *abi.CMJoinRequest) ([]any, error) {
 		a, err := addrIn(&v.Addr)

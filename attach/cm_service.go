@@ -16,22 +16,22 @@ import (
 	"softroce/wire"
 )
 
-// maxMADs is how many management datagrams may wait for the connection manager. Further ones are dropped; their
-// senders repeat them.
+// maxMADs is the number of management datagrams that may be queued for the connection manager.
+// Further ones are dropped; their senders retransmit them.
 const maxMADs = 4096
 
-// A cmService runs the connection manager: one goroutine that clients, engines and timers send their affairs to. Engines
-// never wait for it; it may wait for them.
+// A cmService runs the connection manager on one goroutine, to which clients, engines and timers
+// send functions. The goroutine may wait for an engine; an engine never waits for it.
 type cmService struct {
 	manager *cm.Manager
 	nics    []*cmNIC
 	start   time.Time
-	mads    atomic.Int64 // that wait
+	mads    atomic.Int64 // queued
 
 	mu     sync.Mutex
 	queue  []func()
 	closed bool
-	wake   chan struct{} // has room for one
+	wake   chan struct{} // has a capacity of one
 	ended  chan struct{}
 }
 
@@ -57,7 +57,7 @@ func newCMService(devices []device) (*cmService, error) {
 	return s, nil
 }
 
-// do runs f in the manager's goroutine and waits for it; false where the service has ended.
+// do runs f on the manager's goroutine and waits for it. It returns false if the service has ended.
 func (s *cmService) do(f func()) bool {
 	done := make(chan struct{})
 	if !s.post(func() { defer close(done); f() }) {
@@ -67,7 +67,7 @@ func (s *cmService) do(f func()) bool {
 	return true
 }
 
-// post is do without waiting.
+// post is do without waiting for f.
 func (s *cmService) post(f func()) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,10 +111,10 @@ func (s *cmService) run() {
 	}
 }
 
-// now is the time of the manager, above 0.
+// now returns the manager's time, which is above 0.
 func (s *cmService) now() int64 { return int64(time.Since(s.start)) + 1 }
 
-// remove tells programs that their devices go away.
+// removeDevices sends device removal events to the identifiers of all devices.
 func (s *cmService) removeDevices() {
 	s.do(func() {
 		for _, n := range s.nics {
@@ -123,7 +123,7 @@ func (s *cmService) removeDevices() {
 	})
 }
 
-// close ends the service. Its sessions have ended.
+// close ends the service. All sessions must be closed.
 func (s *cmService) close() {
 	s.mu.Lock()
 	s.closed = true
@@ -135,8 +135,8 @@ func (s *cmService) close() {
 	<-s.ended
 }
 
-// A cmNIC is a device as the connection manager sees it. What it has of the device is a copy, renewed
-// when the interface changes.
+// A cmNIC is a device as the connection manager sees it. It has a copy of the device's properties,
+// which is renewed when the interface changes.
 type cmNIC struct {
 	device
 	service *cmService
@@ -148,7 +148,7 @@ type cmNIC struct {
 	addrs []netip.Prefix
 }
 
-// receive is called by the device's engine.
+// receive queues a MAD. The device's engine calls it.
 func (n *cmNIC) receive(m *nic.MAD) bool {
 	s := n.service
 	if s.mads.Add(1) > maxMADs {

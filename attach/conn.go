@@ -20,7 +20,7 @@ import (
 	"softroce/nic"
 )
 
-// A conn is a client.
+// A conn is a client's connection.
 type conn struct {
 	server *Server
 	sock   *net.UnixConn
@@ -28,13 +28,13 @@ type conn struct {
 
 	ctx          context.Context // ends with the connection
 	cancel       context.CancelFunc
-	slowRequests sync.WaitGroup // requests that wait for a neighbour
-	slowSlots    chan struct{}  // one for each that may
+	slowRequests sync.WaitGroup // that are running beside the others
+	slowSlots    chan struct{}  // one token per running slow request
 
 	endOnce sync.Once
 	reason  error // why end was called
 
-	mu         sync.Mutex // held while a request is handled
+	mu         sync.Mutex // held during a request
 	helloDone  bool
 	comm       string
 	device     device
@@ -43,16 +43,16 @@ type conn struct {
 	events     *eventRing
 	doorbells  []byte // the doorbell page
 	doorbellFD int
-	process    *mrtable.Process // the client's, once asked for
+	process    *mrtable.Process // the client's; nil until needed
 	capture    Capture
-	owner      *conn // whose context the connection has joined, or nil; set once, by joinDevice
+	owner      *conn // the connection whose context this one joined, or nil; set once, by joinDevice
 	joined     map[*conn]struct{}
 	page       pageID      // of the doorbell page
 	session    *cm.Session // nil before the connection manager is opened
 }
 
-// maxResolving is how many requests of a client may wait for neighbours at a time. More
-// are answered in turn.
+// maxSlowRequests is the number of a client's requests that may wait for neighbours at a time.
+// Beyond it, they are handled in order.
 const maxSlowRequests = 64
 
 func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
@@ -72,7 +72,7 @@ func (c *conn) info() ClientInfo {
 	return i
 }
 
-// serve handles requests until the connection ends, then cleans up.
+// serve handles requests until the connection ends, and then cleans up.
 func (c *conn) serve() {
 	defer c.cleanup()
 	buf := make([]byte, abi.MaxMessage)
@@ -82,7 +82,7 @@ func (c *conn) serve() {
 		case errors.Is(err, io.EOF) || errors.Is(err, net.ErrClosed) || errors.Is(err, syscall.ECONNRESET):
 			return
 		case err != nil:
-			// Not a message: what this client says next would mean as little.
+			// After an invalid message, the rest of the stream cannot be trusted.
 			c.end(errorf(syscall.EPROTO, "%v", err))
 			return
 		}
@@ -90,7 +90,7 @@ func (c *conn) serve() {
 	}
 }
 
-// handle carries out one request and answers it.
+// handle carries out a request and replies.
 func (c *conn) handle(p *control.Packet) {
 	op, err := c.lookUp(p)
 	if err != nil {
@@ -114,7 +114,7 @@ func (c *conn) handle(p *control.Packet) {
 	c.sendReply(p, a, err)
 }
 
-// within calls f with the connection that owns the objects which an operation is about, and its lock held.
+// locked calls f with the connection that owns the objects of an operation, and holds its lock.
 func (c *conn) locked(op *operation, f func(owner *conn) (reply, error)) (reply, error) {
 	owner := c
 	if c.owner != nil && op.open {
@@ -123,13 +123,13 @@ func (c *conn) locked(op *operation, f func(owner *conn) (reply, error)) (reply,
 	owner.mu.Lock()
 	defer owner.mu.Unlock()
 	if owner != c && owner.nic == nil {
-		return reply{}, errorf(syscall.ENODEV, "the context that was joined has ended")
+		return reply{}, errorf(syscall.ENODEV, "the joined context has ended")
 	}
 	return f(owner)
 }
 
-// handleSlow is handle for an operation with a part that waits, which is done without
-// the lock and beside other requests.
+// handleSlow is handle for an operation that may wait. It waits without the lock, and beside other
+// requests.
 func (c *conn) handleSlow(op *operation, p control.Packet) {
 	p.Body = append([]byte(nil), p.Body...)
 	do := func() {
@@ -155,11 +155,11 @@ func (c *conn) handleSlow(op *operation, p control.Packet) {
 	}
 }
 
-// An answer is what a good reply carries.
+// A reply is the content of a successful reply.
 type reply struct {
 	body       []any // message structs
 	fds        []int
-	closeAfter []int // those of fds that the daemon needs no more
+	closeAfter []int // those of fds that the daemon does not keep
 }
 
 func (c *conn) sendReply(p *control.Packet, a reply, err error) {
@@ -177,23 +177,23 @@ func (c *conn) sendReply(p *control.Packet, a reply, err error) {
 		unix.Close(fd)
 	}
 	if err != nil {
-		c.end(errorf(syscall.EPIPE, "a reply could not be sent: %v", err))
+		c.end(errorf(syscall.EPIPE, "cannot send a reply: %v", err))
 	}
 }
 
-// end closes the connection from this side, with a reason that the client gets to hear.
-// It may be called from any goroutine; serve then ends.
+// end closes the connection for a reason, which it sends to the client. It may be called from any
+// goroutine. serve then returns.
 func (c *conn) end(reason error) {
 	c.endOnce.Do(func() {
 		c.reason = reason
-		c.server.log.Info("client dismissed", "pid", c.peer.PID, "uid", c.peer.UID, "reason", reason)
+		c.server.log.Info("client disconnected", "pid", c.peer.PID, "uid", c.peer.UID, "reason", reason)
 		c.sendGoodbye(reason)
 		c.shutdown()
 	})
 }
 
-// farewell tells the client why the connection will close; if it does not read, it does
-// not hear.
+// sendGoodbye sends the client the reason why the connection will be closed. It gives up if the
+// client's socket is full.
 func (c *conn) sendGoodbye(reason error) {
 	no, text := explain(reason)
 	h := abi.Header{Version: abi.Version, Op: abi.OpGoodbye, Errno: uint32(no)}
@@ -207,7 +207,7 @@ func (c *conn) shutdown() {
 	}
 }
 
-// fatal tells the client that its device is going away.
+// notifyFatal sends the client IBV_EVENT_DEVICE_FATAL.
 func (c *conn) notifyFatal() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -216,8 +216,8 @@ func (c *conn) notifyFatal() {
 	}
 }
 
-// cleanup ends what the client had. The engine comes first: when it has closed the context
-// it will not touch the rings again.
+// cleanup destroys the client's objects. The engine closes the context first: after that it does
+// not access the rings.
 func (c *conn) cleanup() {
 	c.cancel()
 	c.slowRequests.Wait()
@@ -237,7 +237,7 @@ func (c *conn) cleanup() {
 		unix.Munmap(c.doorbells)
 		unix.Close(c.doorbellFD)
 		c.nic = nil
-		c.server.log.Info("client left", "nic", c.device.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
+		c.server.log.Info("client detached", "nic", c.device.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	}
 	if c.process != nil {
 		c.process.Close()
@@ -246,7 +246,8 @@ func (c *conn) cleanup() {
 	c.sock.Close()
 }
 
-// explain turns an error into what a reply says. The text does not repeat the errno.
+// explain returns the errno and the text of a reply for an error. The text does not repeat the
+// errno.
 func explain(err error) (syscall.Errno, string) {
 	var own *Error
 	if errors.As(err, &own) {
@@ -264,7 +265,7 @@ func explain(err error) (syscall.Errno, string) {
 	return no, strings.TrimSuffix(err.Error(), ": "+no.Error())
 }
 
-// errno finds the errno that libibverbs would give for an error.
+// errno returns the errno that libibverbs uses for an error.
 func errno(err error) syscall.Errno {
 	var no syscall.Errno
 	switch {

@@ -19,7 +19,7 @@ func (c *conn) createChannel(*empty, *control.Packet) (reply, error) {
 		}
 	}
 	if max := c.server.config.Limits.CQs; n >= max {
-		return reply{}, errorf(syscall.ENOMEM, "context has its %d completion channels", max)
+		return reply{}, errorf(syscall.ENOMEM, "the context has %d completion channels, the limit", max)
 	}
 	r, w, err := eventPipe()
 	if err != nil {
@@ -36,7 +36,7 @@ func (c *conn) destroyChannel(v *abi.HandleRequest, _ *control.Packet) (reply, e
 		return reply{}, err
 	}
 	if ch.users > 0 {
-		return reply{}, errorf(syscall.EBUSY, "completion channel is in use by %d CQs", ch.users)
+		return reply{}, errorf(syscall.EBUSY, "the completion channel is in use by %d CQs", ch.users)
 	}
 	unix.Close(ch.pipe)
 	delete(c.objects.m, v.Handle)
@@ -47,9 +47,9 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 	q := &cq{ownsChannel: v.Flags&abi.CQOwnChannel != 0}
 	switch {
 	case v.Flags&^abi.CQOwnChannel != 0:
-		return reply{}, errorf(syscall.EINVAL, "flags %#x", v.Flags)
+		return reply{}, errorf(syscall.EINVAL, "unknown flags %#x", v.Flags)
 	case q.ownsChannel && v.Channel != 0:
-		return reply{}, errorf(syscall.EINVAL, "a CQ has its own completion channel or another, not both")
+		return reply{}, errorf(syscall.EINVAL, "a CQ with its own completion channel cannot use another")
 	case v.Channel != 0:
 		var err error
 		if q.channel, err = lookUp[*channel](&c.objects, v.Channel); err != nil {
@@ -109,7 +109,7 @@ func (c *conn) createCQ(v *abi.CreateCQRequest, _ *control.Packet) (reply, error
 	return a, nil
 }
 
-// resizeCQ gives a queue another ring. The client does not look at the queue meanwhile.
+// resizeCQ replaces the ring of a queue. The client does not poll the queue during the request.
 func (c *conn) resizeCQ(v *abi.ResizeCQRequest, _ *control.Packet) (reply, error) {
 	q, err := lookUp[*cq](&c.objects, v.Handle)
 	if err != nil {
@@ -149,5 +149,6 @@ func (c *conn) destroyCQ(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 	return reply{}, err
 }
 
-// count keeps what does not fit an int out of range.
+// count converts a number of elements. One that does not fit an int becomes the largest, which is
+// above every limit.
 func count(v uint32) int { return int(min(v, math.MaxInt32)) }

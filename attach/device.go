@@ -19,7 +19,8 @@ func (c *conn) hello(v *abi.HelloRequest, _ *control.Packet) (reply, error) {
 	return reply{body: []any{r}}, nil
 }
 
-// printable makes a client's name fit for logs and terminals.
+// printable replaces the characters of a client's name that do not belong in a log or on a
+// terminal.
 func printable(s string) string {
 	b := []byte(s)
 	for i, ch := range b {
@@ -45,7 +46,7 @@ func (c *conn) listDevices(*empty, *control.Packet) (reply, error) {
 	return a, nil
 }
 
-// openDevice makes the connection a context.
+// openDevice creates the connection's context.
 func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, error) {
 	if err := c.checkNotOpen(); err != nil {
 		return reply{}, err
@@ -53,7 +54,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 	name := abi.Text(v.Name[:])
 	d, ok := c.server.findDevice(name)
 	if !ok {
-		return reply{}, errorf(syscall.ENODEV, "there is no device %q", name)
+		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
 	}
 	bells, bellsFD, err := sharedMemory("doorbells", abi.DoorbellSize)
 	if err != nil {
@@ -136,7 +137,7 @@ func (c *conn) queryPort(*empty, *control.Packet) (reply, error) {
 	}}}, nil
 }
 
-// mtuCode returns the ibv_mtu of a path MTU in bytes, 0 where there is none.
+// mtuCode returns the ibv_mtu of a path MTU in bytes, or 0 if there is none.
 func mtuCode(bytes int) uint32 {
 	code, _ := ib.MTUOf(bytes)
 	return uint32(code)

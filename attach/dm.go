@@ -24,7 +24,7 @@ func (c *conn) freeDM(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	return reply{}, err
 }
 
-// queryDM is for those who know the handle alone.
+// queryDM returns the length of device memory, for a client that imported its handle.
 func (c *conn) queryDM(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	m, err := lookUp[*nic.DM](&c.objects, v.Handle)
 	if err != nil {
@@ -39,7 +39,7 @@ func (c *conn) copyToDM(v *abi.CopyDMRequest, data []byte) (reply, error) {
 		return reply{}, err
 	}
 	if uint64(len(data)) != uint64(v.Length) {
-		return reply{}, errorf(syscall.EINVAL, "%d bytes came, the request says %d", len(data), v.Length)
+		return reply{}, errorf(syscall.EINVAL, "the body has %d bytes of data, the request says %d", len(data), v.Length)
 	}
 	c.device.engine.Do(func() { err = c.nic.CopyToDM(m, v.Offset, data) })
 	return reply{}, err
@@ -51,7 +51,7 @@ func (c *conn) copyFromDM(v *abi.CopyDMRequest, _ *control.Packet) (reply, error
 		return reply{}, err
 	}
 	if v.Length > abi.DMCopyMax {
-		return reply{}, errorf(syscall.EINVAL, "%d bytes, of %d at most", v.Length, abi.DMCopyMax)
+		return reply{}, errorf(syscall.EINVAL, "copy of %d bytes: the limit is %d", v.Length, abi.DMCopyMax)
 	}
 	data := make([]byte, v.Length)
 	c.device.engine.Do(func() { err = c.nic.CopyFromDM(m, v.Offset, data) })
@@ -61,10 +61,10 @@ func (c *conn) copyFromDM(v *abi.CopyDMRequest, _ *control.Packet) (reply, error
 	return reply{body: []any{data}}, nil
 }
 
-// regDM registers a part of device memory.
+// regDM registers a range of device memory.
 func (c *conn) regDM(pd *nic.PD, v *abi.RegMRRequest) (*nic.MR, error) {
 	if v.Address > 1<<32-1 {
-		return nil, errorf(syscall.EINVAL, "%#x is no handle", v.Address)
+		return nil, errorf(syscall.EINVAL, "%#x is not a handle", v.Address)
 	}
 	dm, err := lookUp[*nic.DM](&c.objects, uint32(v.Address))
 	if err != nil {

@@ -1,19 +1,22 @@
-// Package attach lets programs use the NICs of a daemon: the server side of the attach
-// ABI (package internal/abi, docs/reference/attach-abi.md).
+// Package attach is the server side of the attach ABI (package internal/abi,
+// docs/reference/attach-abi.md), through which programs use the NICs of a daemon.
 //
-// A Server listens on a UNIX socket. Each connection is a client with limits of its own;
-// it opens one device and then creates objects on it. The way of a request:
+// A Server listens on a UNIX socket. Each connection is a client with its own limits. A client
+// opens one device and then creates objects on it. The way of a request:
 //
 //  1. The connection's goroutine reads a message and its descriptors (conn.go).
-//  2. The operation is looked up, its body and descriptors are counted (ops.go); what
-//     does not fit is answered with an error.
+//  2. The operation is looked up and the sizes of body and descriptors are checked
+//     (operations.go). A request that does not fit gets an error reply.
 //  3. Handles are looked up among the connection's own objects (handles.go), rings are
-//     made (shared.go), and the engine is asked through nic's Engine.Do.
-//  4. The answer goes out; descriptors that nothing holds on to are closed.
+//     allocated (sharedmem.go), and the engine runs the verb through nic's Engine.Do.
+//  4. The reply is sent, and the descriptors that nothing keeps are closed.
 //
-// Requests of one client are handled one after the other, except those that wait for a
-// neighbour, which others overtake.
+// Requests of a client are handled in order, except those that wait for a neighbour, which later
+// requests may overtake.
 //
-// When a connection ends, for whatever reason, its objects end in dependency order, and
-// only after the engine has let go of them their memory is unmapped (conn.go, cleanup).
+// When a connection ends, the engine destroys its objects in dependency order. Their memory is
+// unmapped after that (conn.cleanup).
+//
+// No client is trusted. A request can name only the connection's own objects. What a client writes
+// to a ring or to the socket can make its own context fail, and nothing else.
 package attach

@@ -11,11 +11,11 @@ import (
 	"softroce/nic"
 )
 
-// eventSlots is how many asynchronous events may wait for a client.
+// eventSlots is the number of asynchronous events that may be queued for a client.
 const eventSlots = 1024
 
-// An eventRing carries asynchronous events to a client. All of it but release runs on
-// the engine.
+// An eventRing carries asynchronous events to a client. All its methods except release run on the
+// engine.
 type eventRing struct {
 	conn     *conn
 	mem      []byte
@@ -24,10 +24,10 @@ type eventRing struct {
 	lost     uint32
 	fatal    bool
 	handles  map[any]uint32 // of *nic.QP, *nic.CQ and *nic.SRQ
-	joined   []*eventRing   // of those that joined the context: they hear the same
+	joined   []*eventRing   // rings of the connections that joined the context, which get the same events
 }
 
-// newEventRing returns the ring and the two descriptors that are for the client.
+// newEventRing returns a ring and the two descriptors to send to the client.
 func newEventRing(c *conn) (r *eventRing, fds []int, err error) {
 	mem, fd, err := sharedMemory("events", abi.RingSize(eventSlots, abi.AsyncEventSize))
 	if err != nil {
@@ -59,7 +59,7 @@ func (r *eventRing) AsyncEvent(e nic.Event) {
 	}
 }
 
-// put adds an event.
+// put adds an event, or counts it as lost if the ring is full.
 func (r *eventRing) put(out abi.AsyncEvent) {
 	if out.Type == uint32(ib.EventDeviceFatal) {
 		if r.fatal {
@@ -67,7 +67,7 @@ func (r *eventRing) put(out abi.AsyncEvent) {
 		}
 		r.fatal = true
 	}
-	// The consumer index is the client's word: a wrong one makes the ring look full.
+	// The client writes the consumer index. A wrong one makes the ring look full.
 	if r.producer-atomic.LoadUint32(r.word(abi.RingConsumer)) >= eventSlots {
 		r.lost++
 		atomic.StoreUint32(r.word(abi.EventsLost), r.lost)
@@ -88,7 +88,7 @@ func (r *eventRing) Killed(reason error) {
 
 func (r *eventRing) word(off int) *uint32 { return (*uint32)(unsafe.Pointer(&r.mem[off])) }
 
-// release is called after the context was closed.
+// release frees the ring. The context must be closed.
 func (r *eventRing) release() {
 	unix.Munmap(r.mem)
 	unix.Close(r.pipe)

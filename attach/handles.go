@@ -9,8 +9,8 @@ import (
 	"softroce/nic"
 )
 
-// handles names the objects of one client. A handle is not used twice, as far as 32 bits
-// reach, so a stale one finds nothing.
+// handles maps the handles of one client to its objects. A handle is not reused before the 32-bit
+// counter wraps, so a stale one names nothing.
 type handles struct {
 	m    map[uint32]any
 	last uint32
@@ -24,7 +24,7 @@ func (h *handles) add(o any) uint32 {
 	return n
 }
 
-// next takes a handle for an object that is not there yet.
+// newHandle reserves a handle for an object that is about to be created.
 func (h *handles) newHandle() uint32 {
 	for {
 		h.last++
@@ -34,7 +34,7 @@ func (h *handles) newHandle() uint32 {
 	}
 }
 
-// What handles name besides nic's own objects.
+// Objects of clients that nic has no type for, or that hold resources of this process.
 type (
 	channel struct {
 		pipe  int // write end
@@ -44,11 +44,11 @@ type (
 		nic         *nic.CQ
 		ring        []byte
 		channel     *channel
-		ownsChannel bool // the channel is the queue's alone
+		ownsChannel bool // no other CQ can use the channel
 	}
 	qp struct {
 		nic    *nic.QP
-		sq, rq []byte // rq is nil with an SRQ, or with XRC; sq for an XRC target
+		sq, rq []byte // rq is nil with an SRQ or XRC; sq is nil for an XRC target
 	}
 	srq struct {
 		nic  *nic.SRQ
@@ -56,11 +56,11 @@ type (
 	}
 )
 
-// lookUp returns the object of kind T behind a handle.
+// lookUp returns the object of type T with a handle.
 func lookUp[T any](h *handles, handle uint32) (T, error) {
 	o, ok := h.m[handle].(T)
 	if !ok {
-		return o, errorf(syscall.EINVAL, "handle %d is no %s of this context", handle, kind(o))
+		return o, errorf(syscall.EINVAL, "handle %d is not a %s of this context", handle, kind(o))
 	}
 	return o, nil
 }
@@ -89,7 +89,7 @@ func kind(o any) string {
 	return "QP"
 }
 
-// release gives back what the objects hold in this process. The engine has closed them.
+// release frees the objects' resources in this process. The engine must have closed the objects.
 func (h *handles) release() {
 	for _, o := range h.m {
 		switch o := o.(type) {

@@ -10,11 +10,11 @@ import (
 	"softroce/internal/control"
 )
 
-// A context may have several connections: the host, which opened the device, and guests, which joined it with a
-// descriptor of its doorbell page. The objects are the host's; a guest's requests are carried out as if
-// they were its host's, under the host's lock.
+// A context can have several connections: its owner, which opened the device, and those that joined
+// it with a descriptor of its doorbell page. The owner's connection holds the objects. Requests of
+// a joined connection run on the owner's connection, under the owner's lock.
 
-// A pageID says which doorbell page a descriptor is of.
+// A pageID identifies a doorbell page by the file behind its descriptor.
 type pageID struct{ device, inode uint64 }
 
 func pageOf(fd int) (pageID, error) {
@@ -25,11 +25,11 @@ func pageOf(fd int) (pageID, error) {
 	return pageID{st.Dev, st.Ino}, nil
 }
 
-// offer lets others join, who have a descriptor of the doorbell page.
+// publish lets connections join the context that have a descriptor of its doorbell page.
 func (c *conn) publish(page int) {
 	id, err := pageOf(page)
 	if err != nil {
-		return // nobody will find it
+		return // the context cannot be joined
 	}
 	c.page = id
 	c.server.pagesMu.Lock()
@@ -37,45 +37,46 @@ func (c *conn) publish(page int) {
 	c.server.pages[id] = c
 }
 
-// unopened refuses a connection that has a context.
+// checkNotOpen returns an error if the connection has a context.
 func (c *conn) checkNotOpen() error {
 	switch {
 	case c.nic != nil:
-		return errorf(syscall.EBUSY, "%s is open already", c.device.Name())
+		return errorf(syscall.EBUSY, "%s is already open", c.device.Name())
 	case c.owner != nil:
-		return errorf(syscall.EBUSY, "the connection has joined a context already")
+		return errorf(syscall.EBUSY, "the connection has already joined a context")
 	}
 	return nil
 }
 
-// joinDevice makes the connection a guest. A host is never a guest, so locks are taken in one order.
+// joinDevice joins the context of another connection. An owner never joins a context itself, so
+// locks are taken in one order.
 func (c *conn) joinDevice(_ *empty, p *control.Packet) (reply, error) {
 	if err := c.checkNotOpen(); err != nil {
 		return reply{}, err
 	}
 	if len(p.FDs) != 1 {
-		return reply{}, errorf(syscall.EINVAL, "a context is joined with the descriptor of its doorbell page")
+		return reply{}, errorf(syscall.EINVAL, "joining a context requires the descriptor of its doorbell page")
 	}
 	id, err := pageOf(p.FDs[0])
 	if err != nil {
 		return reply{}, err
 	}
 	c.server.pagesMu.Lock()
-	host := c.server.pages[id]
+	owner := c.server.pages[id]
 	c.server.pagesMu.Unlock()
-	if host == nil {
-		return reply{}, errorf(syscall.EINVAL, "the descriptor is not of a context's doorbell page")
+	if owner == nil {
+		return reply{}, errorf(syscall.EINVAL, "the descriptor does not refer to a context's doorbell page")
 	}
-	host.mu.Lock()
-	defer host.mu.Unlock()
-	if host.nic == nil {
+	owner.mu.Lock()
+	defer owner.mu.Unlock()
+	if owner.nic == nil {
 		return reply{}, errorf(syscall.ENODEV, "the context has ended")
 	}
-	return c.joinContext(host, p)
+	return c.joinContext(owner, p)
 }
 
-// become gives the guest what it needs. Both locks are held.
-func (c *conn) joinContext(host *conn, p *control.Packet) (reply, error) {
+// joinContext makes c a joined connection of owner's context. The caller holds both locks.
+func (c *conn) joinContext(owner *conn, p *control.Packet) (reply, error) {
 	ring, fds, err := newEventRing(c)
 	if err != nil {
 		return reply{}, err
@@ -87,22 +88,23 @@ func (c *conn) joinContext(host *conn, p *control.Packet) (reply, error) {
 		unix.Close(fds[1])
 		return reply{}, err
 	}
-	host.device.engine.Do(func() { host.events.joined = append(host.events.joined, ring) })
-	if host.joined == nil {
-		host.joined = map[*conn]struct{}{}
+	owner.device.engine.Do(func() { owner.events.joined = append(owner.events.joined, ring) })
+	if owner.joined == nil {
+		owner.joined = map[*conn]struct{}{}
 	}
-	host.joined[c] = struct{}{}
-	c.owner, c.events, c.device = host, ring, host.device
+	owner.joined[c] = struct{}{}
+	c.owner, c.events, c.device = owner, ring, owner.device
 	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
 	abi.PutText(r.Name[:], c.device.Name())
 	return reply{
 		body:       []any{r},
-		fds:        []int{page, host.doorbellFD, fds[0], fds[1]},
+		fds:        []int{page, owner.doorbellFD, fds[0], fds[1]},
 		closeAfter: []int{page, fds[0], fds[1]},
 	}, nil
 }
 
-// shown refuses a guest's memory that would be looked for in its host's process.
+// checkJoinedMemory rejects a memory registration of a joined connection that names an address in
+// the owner's process.
 func checkJoinedMemory(p *control.Packet) error {
 	var memory uint32
 	switch p.Header.Op {
@@ -122,14 +124,14 @@ func checkJoinedMemory(p *control.Packet) error {
 		return nil
 	}
 	switch memory {
-	case abi.MemorySelf, abi.MemoryDMABuf, abi.MemoryDevice: // which no process is asked for
+	case abi.MemorySelf, abi.MemoryDMABuf, abi.MemoryDevice: // these name no process
 	default:
-		return errorf(syscall.EPERM, "memory of a connection that has joined a context comes through /proc/self/mem")
+		return errorf(syscall.EPERM, "a connection that joined a context must register memory through /proc/self/mem")
 	}
 	return nil
 }
 
-// leaveHost ends a guest. It holds the guest's lock alone.
+// leaveContext ends the membership of a joined connection. The caller holds c's lock alone.
 func (c *conn) leaveContext() {
 	if c.owner == nil {
 		return
@@ -144,12 +146,12 @@ func (c *conn) leaveContext() {
 	c.events.release()
 }
 
-// dismissGuests ends those that have joined. The host's lock is held.
+// endJoined closes the connections that joined the context. The caller holds the owner's lock.
 func (c *conn) endJoined() {
 	c.server.pagesMu.Lock()
 	delete(c.server.pages, c.page)
 	c.server.pagesMu.Unlock()
 	for g := range c.joined {
-		c.server.running.Go(func() { g.end(errorf(syscall.ESHUTDOWN, "the connection that opened the device has ended")) })
+		c.server.running.Go(func() { g.end(errorf(syscall.ESHUTDOWN, "the connection that opened the device has closed")) })
 	}
 }

@@ -15,12 +15,12 @@ import (
 	"softroce/internal/fabrictest"
 )
 
-// host returns a raw client and the descriptor of its doorbell page.
-func host(t *testing.T, f *fabrictest.Fabric) (*raw, int) {
+// openContext returns a client that opened nic0, and the descriptor of its doorbell page.
+func openContext(t *testing.T, f *fabrictest.Fabric) (*rawClient, int) {
 	t.Helper()
-	r := &raw{t: t, sock: f.Connect()}
+	r := &rawClient{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })
-	r.good(abi.OpHello, nil, abi.HelloRequest{})
+	r.mustCall(abi.OpHello, nil, abi.HelloRequest{})
 	r.send(abi.Header{Version: abi.Version, Op: abi.OpOpenDevice}, nil, abi.OpenDeviceRequest{})
 	p, err := control.Read(r.sock, make([]byte, abi.MaxMessage))
 	if err != nil || p.Header.Errno != 0 {
@@ -32,66 +32,66 @@ func host(t *testing.T, f *fabrictest.Fabric) (*raw, int) {
 	return r, page
 }
 
-// guest returns a raw client that has joined a context.
-func guest(t *testing.T, f *fabrictest.Fabric, page int) *raw {
+// joinContext returns a client that joined a context.
+func joinContext(t *testing.T, f *fabrictest.Fabric, page int) *rawClient {
 	t.Helper()
-	r := &raw{t: t, sock: f.Connect()}
+	r := &rawClient{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })
-	r.good(abi.OpHello, nil, abi.HelloRequest{})
-	r.good(abi.OpJoinDevice, []int{page})
+	r.mustCall(abi.OpHello, nil, abi.HelloRequest{})
+	r.mustCall(abi.OpJoinDevice, []int{page})
 	return r
 }
 
-func TestThoseWhoJoinAContextShareItsObjects(t *testing.T) {
+func TestJoinedConnectionsShareObjects(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
-	h, page := host(t, f)
-	pd := handleOf(h.good(abi.OpAllocPD, nil))
-	g := guest(t, f, page)
+	h, page := openContext(t, f)
+	pd := handleOf(h.mustCall(abi.OpAllocPD, nil))
+	g := joinContext(t, f, page)
 
 	mem := make([]byte, 4096)
 	ask := abi.RegMRRequest{PD: pd, Memory: abi.MemoryProcess, Access: 1, IOVA: 1 << 20, Length: 4096, Address: uint64(uintptr(unsafe.Pointer(&mem[0])))}
-	g.bad("memory by its address", syscall.EPERM, g.ask(abi.OpRegMR, nil, ask))
+	g.wantErrno("memory by its address", syscall.EPERM, g.call(abi.OpRegMR, nil, ask))
 	ask.Memory = abi.MemorySelf
-	mr := handleOf(g.good(abi.OpRegMR, []int{openFile(t, "/proc/self/mem")}, ask))
+	mr := handleOf(g.mustCall(abi.OpRegMR, []int{openFile(t, "/proc/self/mem")}, ask))
 	var seen abi.QueryMRReply
-	if _, err := abi.Decode(h.good(abi.OpQueryMR, nil, abi.HandleRequest{Handle: mr}).Body, &seen); err != nil || seen.IOVA != 1<<20 || seen.Length != 4096 {
-		t.Errorf("the host sees %+v, %v", seen, err)
+	if _, err := abi.Decode(h.mustCall(abi.OpQueryMR, nil, abi.HandleRequest{Handle: mr}).Body, &seen); err != nil || seen.IOVA != 1<<20 || seen.Length != 4096 {
+		t.Errorf("the owner sees %+v, %v", seen, err)
 	}
-	h.bad("a PD that a guest uses", syscall.EBUSY, h.ask(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: pd}))
+	h.wantErrno("a PD that a joined connection uses", syscall.EBUSY, h.call(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: pd}))
 
-	// A guest that goes leaves what it has made; another one can go on with it.
+	// Objects outlive the joined connection that created them.
 	g.sock.Close()
-	other := guest(t, f, page)
-	other.good(abi.OpDeregMR, nil, abi.HandleRequest{Handle: mr})
-	h.good(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: pd})
+	other := joinContext(t, f, page)
+	other.mustCall(abi.OpDeregMR, nil, abi.HandleRequest{Handle: mr})
+	h.mustCall(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: pd})
 
-	// With the host the context ends.
+	// The context ends with its owner.
 	h.sock.Close()
 	p, err := other.receive()
 	if err != nil || p.Header.Op != abi.OpGoodbye || syscall.Errno(p.Header.Errno) != syscall.ESHUTDOWN {
-		t.Errorf("a guest hears %+v, %v; want a goodbye", p.Header, err)
+		t.Errorf("the joined connection received %+v, %v; want a goodbye", p.Header, err)
 	}
 	if _, err := other.receive(); !errors.Is(err, io.EOF) && !errors.Is(err, syscall.ECONNRESET) {
-		t.Errorf("and then %v", err)
+		t.Errorf("after the goodbye: %v, want EOF", err)
 	}
-	late := &raw{t: t, sock: f.Connect()}
-	late.good(abi.OpHello, nil, abi.HelloRequest{})
-	late.bad("the context that has ended", syscall.EINVAL, late.ask(abi.OpJoinDevice, []int{page}))
+	late := &rawClient{t: t, sock: f.Connect()}
+	late.mustCall(abi.OpHello, nil, abi.HelloRequest{})
+	late.wantErrno("a context that has ended", syscall.EINVAL, late.call(abi.OpJoinDevice, []int{page}))
 	late.sock.Close()
 }
 
-func TestOnlyADoorbellPageOpensAContext(t *testing.T) {
+func TestJoinRequiresADoorbellPage(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
-	h, page := host(t, f)
-	r := &raw{t: t, sock: f.Connect()}
+	h, page := openContext(t, f)
+	r := &rawClient{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })
-	r.good(abi.OpHello, nil, abi.HelloRequest{})
-	r.bad("no descriptor", syscall.EINVAL, r.ask(abi.OpJoinDevice, nil))
-	r.bad("a file", syscall.EINVAL, r.ask(abi.OpJoinDevice, []int{openFile(t, os.DevNull)}))
-	r.bad("other memory", syscall.EINVAL, r.ask(abi.OpJoinDevice, []int{memfd(t, abi.DoorbellSize, unix.MFD_ALLOW_SEALING)}))
-	r.bad("still nothing is open", syscall.ENODEV, r.ask(abi.OpAllocPD, nil))
-	r.good(abi.OpJoinDevice, []int{page})
-	r.bad("a second context", syscall.EBUSY, r.ask(abi.OpJoinDevice, []int{page}))
-	r.bad("a device besides", syscall.EBUSY, r.ask(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{}))
-	h.bad("a host that joins itself", syscall.EBUSY, h.ask(abi.OpJoinDevice, []int{page}))
+	r.mustCall(abi.OpHello, nil, abi.HelloRequest{})
+	r.wantErrno("no descriptor", syscall.EINVAL, r.call(abi.OpJoinDevice, nil))
+	r.wantErrno("a file", syscall.EINVAL, r.call(abi.OpJoinDevice, []int{openFile(t, os.DevNull)}))
+	r.wantErrno("other memory", syscall.EINVAL, r.call(abi.OpJoinDevice, []int{memfd(t, abi.DoorbellSize, unix.MFD_ALLOW_SEALING)}))
+	r.wantErrno("a request without a context", syscall.ENODEV, r.call(abi.OpAllocPD, nil))
+	r.mustCall(abi.OpJoinDevice, []int{page})
+	r.wantErrno("a second context", syscall.EBUSY, r.call(abi.OpJoinDevice, []int{page}))
+	r.wantErrno("opening a device", syscall.EBUSY, r.call(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{}))
+	h.wantErrno("an owner that joins its own context", syscall.EBUSY, h.call(abi.OpJoinDevice, []int{page}))
 }

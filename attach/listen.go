@@ -21,16 +21,16 @@ import (
 
 // ListenConfig says where a server listens.
 type ListenConfig struct {
-	Path  string      // "": control.SocketPath's
-	Mode  os.FileMode // permissions of the socket; 0 stands for DefaultMode
-	Group string      // group of the socket, by name or number; "": the process's
+	Path  string      // "" means control.SocketPath("")
+	Mode  os.FileMode // permissions of the socket; 0 means DefaultMode
+	Group string      // group of the socket, by name or number; "" means the process's
 }
 
 // DefaultMode lets the daemon's user and group attach.
 const DefaultMode fs.FileMode = 0o660
 
-// ErrInUse is returned by Listen where another daemon serves on the socket.
-var ErrInUse = errors.New("another daemon serves on this socket")
+// ErrInUse is returned by Listen if another daemon serves the socket.
+var ErrInUse = errors.New("another daemon serves this socket")
 
 // A listener accepts clients on one socket.
 type listener struct {
@@ -41,12 +41,12 @@ type listener struct {
 
 	mu     sync.Mutex
 	closed bool
-	spare  *os.File // given up to take a connection when there are no descriptors left
+	spare  *os.File // closed to make room for one connection when descriptors run out
 }
 
-// Listen begins to serve on a socket, which it creates, and returns its path. A socket
-// that a dead daemon left behind is replaced; one that is served gives ErrInUse. The
-// directory must be there, except that of the default path. Close ends it.
+// Listen creates a socket, serves clients on it, and returns its path. It replaces a socket that a
+// dead daemon left behind; for one that is served it returns ErrInUse. The directory must exist,
+// except the one of the default path. Server.Close closes the socket.
 func (s *Server) Listen(c ListenConfig) (path string, err error) {
 	path = control.SocketPath(c.Path)
 	if c.Mode == 0 {
@@ -54,8 +54,8 @@ func (s *Server) Listen(c ListenConfig) (path string, err error) {
 	}
 	l, err := s.listen(path, c)
 	if errors.Is(err, fs.ErrPermission) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EROFS) {
-		return path, fmt.Errorf("cannot create the socket %s: %w; name a place that you may write to, "+
-			"with --socket or in %s, for daemon and programs alike", path, errnoOf(err), control.SocketEnv)
+		return path, fmt.Errorf("cannot create the socket %s: %w; choose a directory that you can write to, "+
+			"with --socket or %s, for the daemon and for programs", path, errnoOf(err), control.SocketEnv)
 	}
 	if err != nil {
 		return path, fmt.Errorf("cannot listen on %s: %w", path, errnoOf(err))
@@ -71,7 +71,7 @@ func (s *Server) Listen(c ListenConfig) (path string, err error) {
 	return path, nil
 }
 
-// plain reduces a system call's error to its errno: the path is told once.
+// errnoOf reduces the error of a system call to its errno, as the caller's message has the path.
 func errnoOf(err error) error {
 	var no syscall.Errno
 	if errors.As(err, &no) {
@@ -90,7 +90,8 @@ func (s *Server) listen(path string, c ListenConfig) (*listener, error) {
 			return nil, err
 		}
 	}
-	// Of daemons that start at the same time one removes the old socket and the others see the new.
+	// The lock makes sure that of several daemons that start at once, only the first replaces an
+	// old socket.
 	lock, err := os.Open(dir)
 	if err != nil {
 		return nil, err
@@ -116,7 +117,7 @@ func (s *Server) listen(path string, c ListenConfig) (*listener, error) {
 	return l, nil
 }
 
-// removeStale removes a socket that nobody listens on.
+// removeStale removes a socket that no process listens on.
 func removeStale(path string) error {
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -126,7 +127,7 @@ func removeStale(path string) error {
 		return err
 	}
 	if info.Mode().Type() != fs.ModeSocket {
-		return fmt.Errorf("there is a file of this name that is no socket: %w", fs.ErrExist)
+		return fmt.Errorf("a file of this name exists and is not a socket: %w", fs.ErrExist)
 	}
 	sock, err := net.Dial("unixpacket", path)
 	if err == nil {
@@ -134,12 +135,12 @@ func removeStale(path string) error {
 		return ErrInUse
 	}
 	if !errors.Is(err, syscall.ECONNREFUSED) {
-		return ErrInUse // somebody's, though we may not connect to it
+		return ErrInUse // a socket that we may not connect to
 	}
 	return os.Remove(path)
 }
 
-// bind makes the socket. Until its group and mode are set nobody else can connect.
+// bind creates the socket. No other user can connect before its group and mode are set.
 func bind(path string, c ListenConfig) (*net.UnixListener, error) {
 	config := net.ListenConfig{Control: func(_, _ string, raw syscall.RawConn) error {
 		var failed error
@@ -179,12 +180,12 @@ func groupID(name string) (int, error) {
 	}
 	gid, err := strconv.Atoi(name)
 	if err != nil || gid < 0 {
-		return 0, fmt.Errorf("there is no group %q", name)
+		return 0, fmt.Errorf("no group %q", name)
 	}
 	return gid, nil
 }
 
-// acceptPause is how long a listener rests when it cannot accept.
+// acceptPause is the delay after a failed accept.
 const acceptPause = 20 * time.Millisecond
 
 func (l *listener) accept() {
@@ -198,18 +199,19 @@ func (l *listener) accept() {
 		case errors.Is(err, net.ErrClosed):
 			return
 		case errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE):
-			l.server.log.Warn("no descriptors left for a client", "reason", err)
+			l.server.log.Warn("cannot accept a client: no descriptors left", "reason", err)
 			l.rejectOne()
 			time.Sleep(acceptPause)
 		default:
-			l.server.log.Warn("accept", "reason", err)
+			l.server.log.Warn("accept failed", "reason", err)
 			time.Sleep(acceptPause)
 		}
 	}
 }
 
-// refuseOne tells the client at the head of the queue that there are no descriptors,
-// where it would else wait for ever. It takes the one that was kept for this.
+// rejectOne tells the first client in the queue that the daemon has no descriptors left. Without a
+// reply the client would wait until some are free. It uses the descriptor that was reserved for
+// this.
 func (l *listener) rejectOne() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -217,7 +219,7 @@ func (l *listener) rejectOne() {
 		return
 	}
 	if l.spare == nil {
-		l.spare, _ = os.Open(os.DevNull) // the last time it was snatched away
+		l.spare, _ = os.Open(os.DevNull) // another goroutine took the descriptor last time
 		return
 	}
 	l.spare.Close()
@@ -231,7 +233,7 @@ func (l *listener) rejectOne() {
 	l.spare, _ = os.Open(os.DevNull)
 }
 
-// close ends the accept loop and removes the socket, if it is still ours.
+// close ends the accept loop, and removes the socket unless another daemon has replaced it.
 func (l *listener) close() error {
 	var st unix.Stat_t
 	if unix.Lstat(l.path, &st) == nil && st.Ino == l.inode {

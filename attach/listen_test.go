@@ -33,7 +33,7 @@ func addressOf(b []byte) uint64 { return uint64(uintptr(unsafe.Pointer(&b[0]))) 
 
 const childEnv = "ATTACH_TEST_CHILD"
 
-// As a child the test binary is a client that tries to connect for each line it reads.
+// In a child process, the test binary connects to the socket of each line that it reads.
 func TestMain(m *testing.M) {
 	if os.Getenv(childEnv) == "" {
 		os.Exit(m.Run())
@@ -55,7 +55,7 @@ func dial(path string) error {
 	return err
 }
 
-func TestASocketThatADeadDaemonLeftIsReplacedAndAServedOneIsNot(t *testing.T) {
+func TestListenReplacesOnlyStaleSockets(t *testing.T) {
 	f, g := fabrictest.New(t, fabrictest.Config{}), fabrictest.New(t, fabrictest.Config{})
 	path := t.TempDir() + "/sock"
 	old, err := net.ListenUnix("unixpacket", &net.UnixAddr{Name: path, Net: "unixpacket"})
@@ -88,7 +88,7 @@ func TestASocketThatADeadDaemonLeftIsReplacedAndAServedOneIsNot(t *testing.T) {
 	}
 }
 
-func TestListenSaysWhatIsWrongWithItsPlace(t *testing.T) {
+func TestListenErrorsNameThePath(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	dir := t.TempDir()
 	file := dir + "/file"
@@ -99,9 +99,9 @@ func TestListenSaysWhatIsWrongWithItsPlace(t *testing.T) {
 		config attach.ListenConfig
 		want   string
 	}{
-		{attach.ListenConfig{Path: dir + "/none/sock"}, "no such file or directory; name a place that you may write to, with --socket or in SOFTROCE_SOCKET"},
-		{attach.ListenConfig{Path: file}, "no socket: file already exists"},
-		{attach.ListenConfig{Path: dir + "/sock", Group: "no-such-group"}, `there is no group "no-such-group"`},
+		{attach.ListenConfig{Path: dir + "/none/sock"}, "no such file or directory; choose a directory that you can write to, with --socket or SOFTROCE_SOCKET"},
+		{attach.ListenConfig{Path: file}, "is not a socket: file already exists"},
+		{attach.ListenConfig{Path: dir + "/sock", Group: "no-such-group"}, `no group "no-such-group"`},
 		{attach.ListenConfig{Path: "/proc/sock"}, "cannot create the socket /proc/sock"},
 		{attach.ListenConfig{Path: dir + "/" + strings.Repeat("x", 200)}, "file name too long"},
 	} {
@@ -110,14 +110,14 @@ func TestListenSaysWhatIsWrongWithItsPlace(t *testing.T) {
 		}
 	}
 	if b, err := os.ReadFile(file); err != nil || string(b) != "precious" {
-		t.Errorf("a file was harmed: %q, %v", b, err)
+		t.Errorf("a file was changed: %q, %v", b, err)
 	}
 	if _, err := os.Lstat(dir + "/sock"); err == nil {
-		t.Error("a socket without its group stays")
+		t.Error("a socket without its group was not removed")
 	}
 }
 
-func TestModeAndGroupOfTheSocket(t *testing.T) {
+func TestListenSetsModeAndGroup(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	path := t.TempDir() + "/sock"
 	gid := os.Getgid()
@@ -133,7 +133,7 @@ func TestModeAndGroupOfTheSocket(t *testing.T) {
 	}
 }
 
-func TestWithoutDescriptorsOnlyTheNewClientFails(t *testing.T) {
+func TestNewClientFailsWithoutDescriptors(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	a := f.Open(0)
 	path := f.Socket()
@@ -175,12 +175,12 @@ func TestWithoutDescriptorsOnlyTheNewClientFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Setrlimit(unix.RLIMIT_NOFILE, &limit)
-	// The child's connection is closed here, or its descriptor would be free soon.
+	// Wait until the child's connection is closed: it would free a descriptor.
 	for len(f.Server.Snapshot().Clients) > 1 {
 		time.Sleep(time.Millisecond)
 	}
 	var filler []int
-	for { // the numbers below the highest in use, then a few more
+	for { // takes the free numbers below the highest in use, then a few more
 		fd, err := unix.FcntlInt(0, unix.F_DUPFD_CLOEXEC, 0)
 		if errors.Is(err, syscall.EMFILE) {
 			break
@@ -202,10 +202,10 @@ func TestWithoutDescriptorsOnlyTheNewClientFails(t *testing.T) {
 		unix.Close(fd)
 	}
 	if !strings.Contains(refused, "no descriptors left") {
-		t.Errorf("the new client: %s", refused)
+		t.Errorf("new client: %s", refused)
 	}
 	if !errors.Is(channelErr, syscall.EMFILE) || queryErr != nil {
-		t.Errorf("the old client: %v, %v", channelErr, queryErr)
+		t.Errorf("old client: %v, %v", channelErr, queryErr)
 	}
 	if got := try(); got != "dialed: <nil>\n" {
 		t.Errorf("later: %s", got)
@@ -226,7 +226,7 @@ func highest(t *testing.T) (max uint64) {
 	return max
 }
 
-func TestASnapshotIsJSONOfWhatThereIs(t *testing.T) {
+func TestSnapshotIsJSON(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	verbstest.ConnectedRC(t, f.Open(0), f.Open(1))
 	c, err := control.NewClient(context.Background(), f.Connect())
@@ -273,7 +273,7 @@ func (c *capturing) State() (control.CaptureState, error) {
 	return control.CaptureState{Packets: 7}, nil
 }
 
-func TestCapturesBelongToTheirConnection(t *testing.T) {
+func TestCaptureEndsWithItsConnection(t *testing.T) {
 	e, err := nic.NewEngine(nic.EngineConfig{})
 	if err != nil {
 		t.Fatal(err)
@@ -305,7 +305,7 @@ func TestCapturesBelongToTheirConnection(t *testing.T) {
 		t.Helper()
 		r.SetReadDeadline(time.Now().Add(10 * time.Second))
 		if got, err := lines.ReadString('\n'); got != want+"\n" {
-			t.Fatalf("%q, %v instead of %q", got, err, want)
+			t.Fatalf("got %q, %v, want %q", got, err, want)
 		}
 	}
 	c, err := control.Dial(ctx, path)
@@ -313,14 +313,14 @@ func TestCapturesBelongToTheirConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.StartCapture(ctx, w, "nic9"); !errors.Is(err, syscall.ENODEV) {
-		t.Errorf("of a device that does not exist: %v", err)
+		t.Errorf("capture of an unknown device: %v", err)
 	}
 	if err := c.StartCapture(ctx, w, "nic0"); err != nil {
 		t.Fatal(err)
 	}
 	expect(`start "nic0"`)
 	if err := c.StartCapture(ctx, w, ""); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("a second one: %v", err)
+		t.Errorf("second capture: %v", err)
 	}
 	if state, err := c.CaptureState(ctx); err != nil || state.Packets != 7 {
 		t.Errorf("state %+v, %v", state, err)
@@ -342,6 +342,6 @@ func TestCapturesBelongToTheirConnection(t *testing.T) {
 	}
 	defer c.Close()
 	if err := c.StartCapture(ctx, w, ""); !errors.Is(err, syscall.ENOSPC) {
-		t.Errorf("one that cannot start: %v", err)
+		t.Errorf("capture that fails to start: %v", err)
 	}
 }

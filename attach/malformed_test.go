@@ -21,24 +21,24 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// A raw client says what it likes.
-type raw struct {
+// A rawClient sends requests of any form.
+type rawClient struct {
 	t    *testing.T
 	sock *net.UnixConn
 	tag  uint64
 }
 
-// connect returns a raw client that has said hello and opened nic0.
-func connect(t *testing.T, f *fabrictest.Fabric) *raw {
+// connect returns a client that has sent hello and opened nic0.
+func connect(t *testing.T, f *fabrictest.Fabric) *rawClient {
 	t.Helper()
-	r := &raw{t: t, sock: f.Connect()}
+	r := &rawClient{t: t, sock: f.Connect()}
 	t.Cleanup(func() { r.sock.Close() })
-	r.good(abi.OpHello, nil, abi.HelloRequest{})
-	r.good(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{})
+	r.mustCall(abi.OpHello, nil, abi.HelloRequest{})
+	r.mustCall(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{})
 	return r
 }
 
-func (r *raw) send(h abi.Header, fds []int, body ...any) {
+func (r *rawClient) send(h abi.Header, fds []int, body ...any) {
 	r.t.Helper()
 	r.tag++
 	h.Tag = r.tag
@@ -47,20 +47,20 @@ func (r *raw) send(h abi.Header, fds []int, body ...any) {
 	}
 }
 
-func (r *raw) receive() (control.Packet, error) {
+func (r *rawClient) receive() (control.Packet, error) {
 	r.sock.SetReadDeadline(time.Now().Add(10 * time.Second))
 	p, err := control.Read(r.sock, make([]byte, abi.MaxMessage))
 	p.CloseFDs()
 	return p, err
 }
 
-func (r *raw) ask(op uint16, fds []int, body ...any) control.Packet {
+func (r *rawClient) call(op uint16, fds []int, body ...any) control.Packet {
 	r.t.Helper()
 	r.send(abi.Header{Version: abi.Version, Op: op, FDs: uint32(len(fds))}, fds, body...)
-	return r.answer()
+	return r.reply()
 }
 
-func (r *raw) answer() control.Packet {
+func (r *rawClient) reply() control.Packet {
 	r.t.Helper()
 	p, err := r.receive()
 	if err != nil || p.Header.Tag != r.tag {
@@ -69,19 +69,19 @@ func (r *raw) answer() control.Packet {
 	return p
 }
 
-func (r *raw) good(op uint16, fds []int, body ...any) control.Packet {
+func (r *rawClient) mustCall(op uint16, fds []int, body ...any) control.Packet {
 	r.t.Helper()
-	p := r.ask(op, fds, body...)
+	p := r.call(op, fds, body...)
 	if p.Header.Errno != 0 {
 		r.t.Fatalf("operation %d: %v: %s", op, syscall.Errno(p.Header.Errno), p.Body)
 	}
 	return p
 }
 
-func (r *raw) bad(what string, want syscall.Errno, p control.Packet) {
+func (r *rawClient) wantErrno(what string, want syscall.Errno, p control.Packet) {
 	r.t.Helper()
 	if got := syscall.Errno(p.Header.Errno); got != want || len(p.Body) == 0 {
-		r.t.Errorf("%s: %v %q instead of %v", what, got, p.Body, want)
+		r.t.Errorf("%s: got %v %q, want %v", what, got, p.Body, want)
 	}
 }
 
@@ -110,14 +110,14 @@ func memfd(t *testing.T, size int64, flags int) int {
 	return fd
 }
 
-func TestWrongRequestsAreAnsweredAndHarmNothing(t *testing.T) {
+func TestMalformedRequestsGetErrors(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	r, other := connect(t, f), connect(t, f)
-	foreign := handleOf(other.good(abi.OpAllocPD, nil))
+	foreign := handleOf(other.mustCall(abi.OpAllocPD, nil))
 	for range 3 {
-		foreign = handleOf(other.good(abi.OpAllocPD, nil)) // a number that r does not have
+		foreign = handleOf(other.mustCall(abi.OpAllocPD, nil)) // a handle that r does not have
 	}
-	pd := handleOf(r.good(abi.OpAllocPD, nil))
+	pd := handleOf(r.mustCall(abi.OpAllocPD, nil))
 	null := openFile(t, os.DevNull)
 	mem := memfd(t, 4096, unix.MFD_ALLOW_SEALING)
 	region := abi.RegMRRequest{PD: pd, Memory: abi.MemoryMapped, Access: 1, Length: 4096}
@@ -128,11 +128,11 @@ func TestWrongRequestsAreAnsweredAndHarmNothing(t *testing.T) {
 	}
 
 	r.send(abi.Header{Version: abi.Version + 1, Op: abi.OpAllocPD}, nil)
-	r.bad("another version", syscall.EPROTONOSUPPORT, r.answer())
+	r.wantErrno("another version", syscall.EPROTONOSUPPORT, r.reply())
 	r.send(abi.Header{Version: abi.Version, Op: abi.OpRegMR, FDs: 0}, []int{mem}, region)
-	r.bad("a descriptor that the header does not know of", syscall.EINVAL, r.answer())
+	r.wantErrno("a descriptor that the header does not count", syscall.EINVAL, r.reply())
 	r.send(abi.Header{Version: abi.Version, Op: abi.OpRegMR, FDs: 1}, nil, region)
-	r.bad("a descriptor that did not come", syscall.EMFILE, r.answer())
+	r.wantErrno("a descriptor that is missing", syscall.EMFILE, r.reply())
 
 	for _, c := range []struct {
 		name string
@@ -141,10 +141,10 @@ func TestWrongRequestsAreAnsweredAndHarmNothing(t *testing.T) {
 		fds  []int
 		body []any
 	}{
-		{"an operation that there is not", syscall.EOPNOTSUPP, 999, nil, nil},
+		{"an unknown operation", syscall.EOPNOTSUPP, 999, nil, nil},
 		{"a body that is too short", syscall.EINVAL, abi.OpRegMR, nil, []any{uint32(1)}},
 		{"a body that is too long", syscall.EINVAL, abi.OpAllocPD, nil, []any{uint32(1)}},
-		{"descriptors that are not wanted", syscall.EINVAL, abi.OpAllocPD, []int{null, null}, nil},
+		{"unexpected descriptors", syscall.EINVAL, abi.OpAllocPD, []int{null, null}, nil},
 		{"too many descriptors", syscall.EINVAL, abi.OpRegMR, []int{mem, mem}, []any{region}},
 		{"more descriptors than any message has", syscall.EINVAL, abi.OpRegMR,
 			[]int{null, null, null, null, null, null, null, null, null, null, null, null}, []any{region}},
@@ -160,41 +160,41 @@ func TestWrongRequestsAreAnsweredAndHarmNothing(t *testing.T) {
 		{"memory at an address whose end wraps", syscall.EINVAL, abi.OpRegMR, []int{mem},
 			[]any{change(func(v *abi.RegMRRequest) { v.IOVA = 1<<64 - 1 })}},
 		{"a descriptor that cannot be mapped", syscall.EINVAL, abi.OpRegMR, []int{null}, []any{region}},
-		{"a descriptor that is nobody's memory", syscall.EINVAL, abi.OpRegMR, []int{null},
+		{"a descriptor that is not a process's memory", syscall.EINVAL, abi.OpRegMR, []int{null},
 			[]any{change(func(v *abi.RegMRRequest) { v.Memory, v.Address = abi.MemorySelf, 4096 })}},
-		{"an address where nothing is", syscall.EFAULT, abi.OpRegMR, nil,
+		{"an unmapped address", syscall.EFAULT, abi.OpRegMR, nil,
 			[]any{change(func(v *abi.RegMRRequest) { v.Memory, v.Address = abi.MemoryProcess, 4096 })}},
-		{"a kind of memory that there is not", syscall.EINVAL, abi.OpRegMR, nil,
+		{"an unknown kind of memory", syscall.EINVAL, abi.OpRegMR, nil,
 			[]any{change(func(v *abi.RegMRRequest) { v.Memory = 9 })}},
-		{"all the memory there is", syscall.ENOMEM, abi.OpRegMR, nil,
+		{"the whole address space", syscall.ENOMEM, abi.OpRegMR, nil,
 			[]any{change(func(v *abi.RegMRRequest) { v.Memory, v.Length = abi.MemoryProcess, 1<<64-1 })}},
-		{"access flags that there are not", syscall.EINVAL, abi.OpRegMR, []int{mem},
+		{"unknown access flags", syscall.EINVAL, abi.OpRegMR, []int{mem},
 			[]any{change(func(v *abi.RegMRRequest) { v.Access = 1 << 31 })}},
 		{"a CQ of no entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{}}},
-		{"a CQ of all entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1<<32 - 1}}},
-		{"a CQ with flags that there are not", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1, Flags: 2}}},
+		{"a CQ of too many entries", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1<<32 - 1}}},
+		{"a CQ with unknown flags", syscall.EINVAL, abi.OpCreateCQ, nil, []any{abi.CreateCQRequest{Entries: 1, Flags: 2}}},
 		{"a QP without CQs", syscall.EINVAL, abi.OpCreateQP, nil, []any{abi.CreateQPRequest{PD: pd, Type: 2}}},
-		{"a capture to nowhere", syscall.EOPNOTSUPP, abi.OpStartCapture, nil, []any{abi.StartCaptureRequest{}}},
-		{"the state of no capture", syscall.ENOENT, abi.OpQueryCapture, nil, nil},
-		{"an address handle to nowhere", syscall.EINVAL, abi.OpCreateAH, nil, []any{abi.CreateAHRequest{PD: pd}}},
+		{"a capture without a file", syscall.EOPNOTSUPP, abi.OpStartCapture, nil, []any{abi.StartCaptureRequest{}}},
+		{"the state without a capture", syscall.ENOENT, abi.OpQueryCapture, nil, nil},
+		{"an address handle without an address", syscall.EINVAL, abi.OpCreateAH, nil, []any{abi.CreateAHRequest{PD: pd}}},
 	} {
-		r.bad(c.name, c.want, r.ask(c.op, c.fds, c.body...))
+		r.wantErrno(c.name, c.want, r.call(c.op, c.fds, c.body...))
 	}
-	r.good(abi.OpRegMR, []int{mem}, region)
-	other.good(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: foreign})
+	r.mustCall(abi.OpRegMR, []int{mem}, region)
+	other.mustCall(abi.OpDeallocPD, nil, abi.HandleRequest{Handle: foreign})
 }
 
-func TestNothingIsDoneBeforeHello(t *testing.T) {
+func TestRequestsBeforeHelloFail(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
-	r := &raw{t: t, sock: f.Connect()}
+	r := &rawClient{t: t, sock: f.Connect()}
 	defer r.sock.Close()
-	r.bad("opening a device", syscall.EPROTO, r.ask(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{}))
-	r.good(abi.OpHello, nil, abi.HelloRequest{})
-	r.bad("allocating a PD before a device is open", syscall.ENODEV, r.ask(abi.OpAllocPD, nil))
+	r.wantErrno("opening a device", syscall.EPROTO, r.call(abi.OpOpenDevice, nil, abi.OpenDeviceRequest{}))
+	r.mustCall(abi.OpHello, nil, abi.HelloRequest{})
+	r.wantErrno("allocating a PD before a device is open", syscall.ENODEV, r.call(abi.OpAllocPD, nil))
 }
 
-// dismissed expects that the server says goodbye with an errno and closes the connection.
-func (r *raw) dismissed(want syscall.Errno, reason string) {
+// wantGoodbye expects a goodbye with an errno, and then the end of the connection.
+func (r *rawClient) wantGoodbye(want syscall.Errno, reason string) {
 	r.t.Helper()
 	p, err := r.receive()
 	if err != nil || p.Header.Op != abi.OpGoodbye || syscall.Errno(p.Header.Errno) != want || !strings.Contains(string(p.Body), reason) {
@@ -205,7 +205,7 @@ func (r *raw) dismissed(want syscall.Errno, reason string) {
 	}
 }
 
-func TestWhatIsNoMessageEndsTheConnectionWithAReason(t *testing.T) {
+func TestMalformedMessageClosesTheConnection(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	for name, bytes := range map[string][]byte{
 		"shorter than a header":        {1, 2, 3},
@@ -218,10 +218,10 @@ func TestWhatIsNoMessageEndsTheConnectionWithAReason(t *testing.T) {
 			if err := control.Write(r.sock, bytes, null); err != nil {
 				t.Fatal(err)
 			}
-			r.dismissed(syscall.EPROTO, "message")
+			r.wantGoodbye(syscall.EPROTO, "message")
 		})
 	}
-	// The end of the file comes first, then the server lets go of the client.
+	// The server removes the client after it closed the connection.
 	for deadline := time.Now().Add(time.Minute); len(f.Server.Snapshot().Clients) > 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("%d clients are left", len(f.Server.Snapshot().Clients))
@@ -229,7 +229,7 @@ func TestWhatIsNoMessageEndsTheConnectionWithAReason(t *testing.T) {
 	}
 }
 
-func TestRubbishInARingCostsTheContextAndNothingElse(t *testing.T) {
+func TestCorruptRingClosesOnlyItsContext(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	x, y := verbstest.ConnectedRC(t, f.Open(0), f.Open(1))
 	client, err := control.NewClient(context.Background(), f.Connect())
@@ -260,7 +260,7 @@ func TestRubbishInARingCostsTheContextAndNothingElse(t *testing.T) {
 	rings := call(abi.OpCreateQP, 2, &qp, abi.CreateQPRequest{PD: pd.Handle, SendCQ: cq.Handle, RecvCQ: cq.Handle, Type: 2,
 		Cap: abi.QPCap{MaxSendWR: 4, MaxRecvWR: 4}})
 	if err := unix.Ftruncate(rings[0], 0); err == nil {
-		t.Error("a ring could be made shorter")
+		t.Error("a client could shrink a ring")
 	}
 	peer := y.Info
 	attr := abi.QPAttr{State: 1, PortNum: 1}
@@ -279,33 +279,33 @@ func TestRubbishInARingCostsTheContextAndNothingElse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Munmap(sq)
-	bells, err := unix.Mmap(open[0], 0, abi.DoorbellSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	doorbells, err := unix.Mmap(open[0], 0, abi.DoorbellSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer unix.Munmap(bells)
+	defer unix.Munmap(doorbells)
 	binary.LittleEndian.PutUint32(sq[abi.RingProducer:], 1000) // of a ring with four slots
-	for i := abi.DoorbellBits; i < len(bells); i++ {
-		bells[i] = 0xff // all the bells there are
+	for i := abi.DoorbellBits; i < len(doorbells); i++ {
+		doorbells[i] = 0xff // rings every doorbell
 	}
 	unix.Write(open[1], []byte{1, 0, 0, 0, 0, 0, 0, 0})
 
 	select {
 	case <-client.Done():
 	case <-time.After(10 * time.Second):
-		t.Fatal("the client may go on")
+		t.Fatal("the connection was not closed")
 	}
 	if err := client.Err(); !errors.Is(err, control.ErrGone) || !strings.Contains(err.Error(), "producer index 1000") {
-		t.Errorf("the reason: %v", err)
+		t.Errorf("reason: %v", err)
 	}
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 100), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
 	x.Completion()
 }
 
-func TestMemoryThatCannotBeSealedIsReachedInTheProcess(t *testing.T) {
+func TestUnsealableMemoryIsAccessedInTheProcess(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	r := connect(t, f)
-	pd := handleOf(r.good(abi.OpAllocPD, nil))
+	pd := handleOf(r.mustCall(abi.OpAllocPD, nil))
 	register := func(fd int) abi.RegMRReply {
 		t.Helper()
 		mem, err := unix.Mmap(fd, 0, 4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
@@ -314,7 +314,7 @@ func TestMemoryThatCannotBeSealedIsReachedInTheProcess(t *testing.T) {
 		}
 		t.Cleanup(func() { unix.Munmap(mem) })
 		var got abi.RegMRReply
-		p := r.good(abi.OpRegMR, []int{fd}, abi.RegMRRequest{PD: pd, Memory: abi.MemoryMapped, Access: 1, Length: 4096, Address: addressOf(mem)})
+		p := r.mustCall(abi.OpRegMR, []int{fd}, abi.RegMRRequest{PD: pd, Memory: abi.MemoryMapped, Access: 1, Length: 4096, Address: addressOf(mem)})
 		if _, err := abi.Decode(p.Body, &got); err != nil {
 			t.Fatal(err)
 		}
@@ -322,19 +322,19 @@ func TestMemoryThatCannotBeSealedIsReachedInTheProcess(t *testing.T) {
 	}
 	sealed := memfd(t, 4096, unix.MFD_ALLOW_SEALING)
 	if got := register(sealed); got.Memory != abi.MemoryMapped {
-		t.Errorf("memory that can be sealed is reached as kind %d", got.Memory)
+		t.Errorf("sealable memory is accessed as kind %d", got.Memory)
 	}
 	if err := unix.Ftruncate(sealed, 0); err == nil {
-		t.Error("mapped memory could be made shorter")
+		t.Error("a client could shrink mapped memory")
 	}
 	if got := register(memfd(t, 4096, 0)); got.Memory != abi.MemoryProcess {
-		t.Errorf("memory that cannot be sealed is reached as kind %d", got.Memory)
+		t.Errorf("unsealable memory is accessed as kind %d", got.Memory)
 	}
 	self := openFile(t, "/proc/self/mem")
 	buf := make([]byte, 4096)
-	p := r.good(abi.OpRegMR, []int{self}, abi.RegMRRequest{PD: pd, Memory: abi.MemorySelf, Access: 1, Length: 4096, Address: addressOf(buf)})
+	p := r.mustCall(abi.OpRegMR, []int{self}, abi.RegMRRequest{PD: pd, Memory: abi.MemorySelf, Access: 1, Length: 4096, Address: addressOf(buf)})
 	var got abi.RegMRReply
 	if abi.Decode(p.Body, &got); got.Memory != abi.MemorySelf {
-		t.Errorf("memory through /proc/self/mem is reached as kind %d", got.Memory)
+		t.Errorf("memory through /proc/self/mem is accessed as kind %d", got.Memory)
 	}
 }

@@ -31,7 +31,7 @@ func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (reply, error) {
 	return reply{body: []any{abi.RegMRReply{Handle: c.objects.add(m), LKey: m.LKey(), RKey: m.RKey(), Memory: kind}}}, nil
 }
 
-// regMemory registers memory that is not the device's, and tells how it is reached.
+// regMemory registers the client's memory, and returns the kind of access that was chosen.
 func (c *conn) regMemory(pd *nic.PD, v *abi.RegMRRequest, p *control.Packet) (*nic.MR, uint32, error) {
 	mem, kind, err := c.clientMemory(v, p)
 	if err != nil {
@@ -46,7 +46,7 @@ func (c *conn) regMemory(pd *nic.PD, v *abi.RegMRRequest, p *control.Packet) (*n
 	return m, kind, nil
 }
 
-// reregMR makes an MR another one with the same handle and keys.
+// reregMR changes an MR, which keeps its handle and keys.
 func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (reply, error) {
 	m, err := lookUp[*nic.MR](&c.objects, v.Handle)
 	if err != nil {
@@ -57,7 +57,7 @@ func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (reply, error) 
 		return reply{}, err
 	}
 	if v.MR.Memory == abi.MemoryDevice || v.MR.Memory == abi.MemoryDMABuf {
-		return reply{}, errorf(syscall.EOPNOTSUPP, "device memory and DMA buffers cannot be registered anew")
+		return reply{}, errorf(syscall.EOPNOTSUPP, "device memory and DMA buffers cannot be reregistered")
 	}
 	mem, kind, err := c.clientMemory(&v.MR, p)
 	if err != nil {
@@ -75,7 +75,7 @@ func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (reply, error) 
 	return reply{body: []any{r}}, nil
 }
 
-// queryMR tells the keys of an MR, for those who know its handle alone.
+// queryMR returns the keys of an MR, for a client that imported its handle.
 func (c *conn) queryMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	m, err := lookUp[*nic.MR](&c.objects, v.Handle)
 	if err != nil {
@@ -89,20 +89,20 @@ func (c *conn) queryMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	return reply{body: []any{r}}, nil
 }
 
-// memory finds the way to the memory of a registration: mapped, if that is safe, else
-// through the client's process.
+// clientMemory chooses the access to the memory of a registration: a mapping if it is safe, or else
+// the client's address space.
 func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, uint32, error) {
 	if v.Length == 0 {
-		return nil, 0, errorf(syscall.EINVAL, "the length is 0")
+		return nil, 0, errorf(syscall.EINVAL, "a memory region of 0 bytes")
 	}
 	if max := c.server.config.Limits.Registered; v.Length > max {
-		return nil, 0, errorf(syscall.ENOMEM, "%d bytes are more than the %d that a client may register", v.Length, max)
+		return nil, 0, errorf(syscall.ENOMEM, "registration of %d bytes: a client may register %d", v.Length, max)
 	}
 	access := ib.Access(v.Access)
 	switch v.Memory {
 	case abi.MemoryMapped:
 		if len(p.FDs) != 1 {
-			return nil, 0, errorf(syscall.EINVAL, "memory to be mapped comes with its descriptor")
+			return nil, 0, errorf(syscall.EINVAL, "mapped memory requires a descriptor")
 		}
 		mem, err := mapSealedFD(p.FDs[0], v.Offset, v.Length, access)
 		if err == nil || !errors.Is(err, mrtable.ErrNotSealed) {
@@ -110,25 +110,25 @@ func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 		}
 		if v.Address == 0 {
 			return nil, 0, errorf(syscall.EINVAL, "the descriptor cannot be sealed against shrinking, "+
-				"and there is no address in the client's own mapping: %v", err)
+				"and the request has no address in the client's mapping: %v", err)
 		}
 	case abi.MemoryProcess:
 	case abi.MemorySelf:
 		if len(p.FDs) != 1 {
-			return nil, 0, errorf(syscall.EINVAL, "memory through /proc/self/mem comes with its descriptor")
+			return nil, 0, errorf(syscall.EINVAL, "memory through /proc/self/mem requires a descriptor")
 		}
 		proc, err := mrtable.OpenProcessMem(p.FDs[0])
 		if err != nil {
 			return nil, 0, err
 		}
-		defer proc.Close() // the memory keeps what it needs
+		defer proc.Close() // the memory keeps its own descriptor
 		mem, err := proc.Memory(v.Address, v.Length, access)
 		return mem, abi.MemorySelf, err
 	case abi.MemoryDMABuf:
 		mem, err := c.dmaBufMemory(v, p)
 		return mem, abi.MemoryDMABuf, err
 	default:
-		return nil, 0, errorf(syscall.EINVAL, "kind of memory %d", v.Memory)
+		return nil, 0, errorf(syscall.EINVAL, "unknown kind of memory %d", v.Memory)
 	}
 	if c.process == nil {
 		proc, err := mrtable.OpenProcess(c.peer.PID, c.peer.pidfd)
@@ -141,11 +141,11 @@ func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 	return mem, abi.MemoryProcess, err
 }
 
-// mapped maps a descriptor, which it first seals against shrinking if its owner has not.
+// mapSealedFD maps a descriptor. It seals it against shrinking if its owner has not.
 func mapSealedFD(fd int, offset, length uint64, access ib.Access) (mrtable.Memory, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err == nil && seals&unix.F_SEAL_SHRINK == 0 {
-		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // MapFD sees whether it worked
+		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // MapFD checks the result
 	}
 	return mrtable.MapFD(fd, offset, length, access)
 }
@@ -155,21 +155,22 @@ func (c *conn) deregMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
 	return reply{}, err
 }
 
-// dmaBufAccess are the flags of ibv_reg_dmabuf_mr.
+// dmaBufAccess is the access flags that ibv_reg_dmabuf_mr allows.
 const dmaBufAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessRelaxedOrdering
 
-// dmaBuf is the way to the memory of a DMA buffer. What its client has sealed against shrinking is mapped as other
-// shared memory is; the rest can lose its pages at any time, and is reached through the kernel.
+// dmaBufMemory returns the access to a DMA buffer. A buffer that is sealed against shrinking is
+// mapped like other shared memory. Any other can lose its pages at any time, and is accessed
+// through the kernel.
 func (c *conn) dmaBufMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Memory, error) {
 	const inPage = 4095
 	access := ib.Access(v.Access)
 	switch {
 	case len(p.FDs) != 1:
-		return nil, errorf(syscall.EINVAL, "a DMA buffer comes with its descriptor")
+		return nil, errorf(syscall.EINVAL, "a DMA buffer requires a descriptor")
 	case access&^dmaBufAccess != 0:
-		return nil, errorf(syscall.EINVAL, "access %v of a DMA buffer", access)
+		return nil, errorf(syscall.EINVAL, "access flags %v: a DMA buffer allows %v", access, dmaBufAccess)
 	case (v.Offset^v.IOVA)&inPage != 0:
-		return nil, errorf(syscall.EINVAL, "the offset %#x and the address %#x lie at different places in a page", v.Offset, v.IOVA)
+		return nil, errorf(syscall.EINVAL, "the offset %#x and the IOVA %#x differ in their place within a page", v.Offset, v.IOVA)
 	}
 	seals, err := unix.FcntlInt(uintptr(p.FDs[0]), unix.F_GET_SEALS, 0)
 	if err == nil && seals&unix.F_SEAL_SHRINK != 0 {

@@ -9,21 +9,21 @@ import (
 	"softroce/internal/control"
 )
 
-// An operation is a row of the table of requests.
+// An operation is an entry of the request table.
 type operation struct {
 	name string
-	body int  // bytes, exactly
-	tail int  // more of them, at most
-	fds  int  // descriptors, at most
-	open bool // needs an open device
+	body int  // length of the body
+	tail int  // the most bytes that may follow the body
+	fds  int  // the most descriptors
+	open bool // requires an open device
 
-	// One of the two. slow is called without the connection's lock and may wait; what it
-	// returns is called with it.
+	// One of the two is set. run is called with the connection's lock. slow is called without the
+	// lock and may wait; the function that it returns is called with the lock.
 	run  func(*conn, *control.Packet) (reply, error)
 	slow func(*conn, *control.Packet) (finish func() (reply, error), err error)
 }
 
-// request makes a row for an operation with a body of type T.
+// request returns an operation with a body of type T.
 func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (reply, error)) *operation {
 	var zero T
 	return &operation{name: name, open: open, fds: fds, body: abi.Size(zero),
@@ -37,7 +37,7 @@ func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.
 	}
 }
 
-// waiting makes a row for an operation with a body of type T and a part that waits.
+// slowRequest returns an operation with a body of type T that may wait.
 func slowRequest[T any](name string, open bool, f func(*conn, *T) (func() (reply, error), error)) *operation {
 	var zero T
 	return &operation{name: name, open: open, body: abi.Size(zero),
@@ -51,7 +51,7 @@ func slowRequest[T any](name string, open bool, f func(*conn, *T) (func() (reply
 	}
 }
 
-// followed is request for an operation whose body has up to tail more bytes.
+// requestWithTail returns an operation with a body of type T and up to tail bytes behind it.
 func requestWithTail[T any](name string, tail int, f func(*conn, *T, []byte) (reply, error)) *operation {
 	o := request(name, true, 0, func(c *conn, v *T, p *control.Packet) (reply, error) {
 		var zero T
@@ -144,11 +144,11 @@ var operations = map[uint16]*operation{
 	abi.OpStopCapture:  request("stop capture", false, 0, (*conn).stopCapture),
 }
 
-// lookUp finds the operation of a request and checks its form.
+// lookUp returns the operation of a request, after checking the request's form.
 func (c *conn) lookUp(p *control.Packet) (*operation, error) {
 	h := &p.Header
 	if h.Version != abi.Version {
-		return nil, errorf(syscall.EPROTONOSUPPORT, "the daemon speaks version %d of the attach ABI, the client %d",
+		return nil, errorf(syscall.EPROTONOSUPPORT, "the daemon has version %d of the attach ABI, the client has version %d",
 			abi.Version, h.Version)
 	}
 	op := operations[h.Op]
@@ -157,20 +157,20 @@ func (c *conn) lookUp(p *control.Packet) (*operation, error) {
 	c.mu.Unlock()
 	switch {
 	case op == nil:
-		return nil, errorf(syscall.EOPNOTSUPP, "there is no operation %d", h.Op)
+		return nil, errorf(syscall.EOPNOTSUPP, "unknown operation %d", h.Op)
 	case !greeted && h.Op != abi.OpHello:
 		return nil, errorf(syscall.EPROTO, "%s before hello", op.name)
 	case op.open && !open:
 		return nil, errorf(syscall.ENODEV, "no device is open")
 	case len(p.Body) < op.body || len(p.Body) > op.body+op.tail:
-		return nil, errorf(syscall.EINVAL, "body of %d bytes instead of %d", len(p.Body), op.body)
+		return nil, errorf(syscall.EINVAL, "body of %d bytes: want %d", len(p.Body), op.body)
 	case h.FDs > uint32(op.fds):
-		return nil, errorf(syscall.EINVAL, "%d descriptors, of %d at most", h.FDs, op.fds)
+		return nil, errorf(syscall.EINVAL, "%d descriptors: want at most %d", h.FDs, op.fds)
 	case len(p.FDs) < int(h.FDs):
 		return nil, errorf(syscall.EMFILE, "%d of %d descriptors arrived: the daemon has no room for more",
 			len(p.FDs), h.FDs)
 	case len(p.FDs) > int(h.FDs):
-		return nil, errorf(syscall.EINVAL, "%d descriptors came, the header says %d", len(p.FDs), h.FDs)
+		return nil, errorf(syscall.EINVAL, "%d descriptors arrived, the header says %d", len(p.FDs), h.FDs)
 	}
 	return op, nil
 }

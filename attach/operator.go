@@ -12,7 +12,8 @@ import (
 	"softroce/internal/sysfs"
 )
 
-// snapshot looks at every engine and connection, this one too, so it is done without the lock.
+// snapshot visits all engines and connections, including this one. So it must not hold the
+// connection's lock.
 func (c *conn) snapshot(*empty) (func() (reply, error), error) {
 	var v any
 	if c.server.config.Snapshot != nil {
@@ -28,7 +29,7 @@ func (c *conn) snapshot(*empty) (func() (reply, error), error) {
 	if err != nil {
 		return nil, err
 	}
-	// The memory is the client's from now on; a write of it is whole or fails.
+	// Pwrite either writes the whole text or fails for lack of memory.
 	if n, err := unix.Pwrite(fd, text, 0); err != nil || n != len(text) {
 		unix.Close(fd)
 		return nil, errorf(syscall.ENOMEM, "no memory for a snapshot of %d bytes", len(text))
@@ -37,7 +38,7 @@ func (c *conn) snapshot(*empty) (func() (reply, error), error) {
 	return func() (reply, error) { return a, nil }, nil
 }
 
-// openTree looks at every engine, so it is done without the lock.
+// openTree visits all engines, so it does not hold the connection's lock.
 func (c *conn) openTree(*empty) (func() (reply, error), error) {
 	dir, err := c.server.tree.Open(c.server.files)
 	if err != nil {
@@ -51,7 +52,7 @@ func (c *conn) openTree(*empty) (func() (reply, error), error) {
 	return func() (reply, error) { return reply{fds: []int{fd}, closeAfter: []int{fd}}, nil }, nil
 }
 
-// files is what the kernel would show of the devices.
+// files returns the files that sysfs has for the devices.
 func (s *Server) files() []sysfs.File {
 	files := sysfs.Common()
 	for i, d := range s.devices {
@@ -62,20 +63,20 @@ func (s *Server) files() []sysfs.File {
 	return files
 }
 
-// startCapture needs more than the right to attach: a capture shows everybody's data.
+// startCapture requires root or the daemon's user, because a capture has the data of all clients.
 func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (reply, error) {
 	name := abi.Text(v.Device[:])
 	switch _, known := c.server.findDevice(name); {
 	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
-		return reply{}, errorf(syscall.EACCES, "captures are for root and user %d", os.Geteuid())
+		return reply{}, errorf(syscall.EACCES, "captures require root or user %d", os.Geteuid())
 	case c.server.config.Capture == nil:
-		return reply{}, errorf(syscall.EOPNOTSUPP, "this daemon cannot capture")
+		return reply{}, errorf(syscall.EOPNOTSUPP, "the daemon does not capture")
 	case c.capture != nil:
-		return reply{}, errorf(syscall.EBUSY, "the connection has a capture already")
+		return reply{}, errorf(syscall.EBUSY, "the connection already has a capture")
 	case !known:
-		return reply{}, errorf(syscall.ENODEV, "there is no device %q", name)
+		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
 	case len(p.FDs) != 1:
-		return reply{}, errorf(syscall.EINVAL, "a capture comes with the descriptor to write to")
+		return reply{}, errorf(syscall.EINVAL, "a capture requires the descriptor of its file")
 	}
 	capture, err := c.server.config.Capture.StartCapture(os.NewFile(uintptr(p.Take()), "capture"), name)
 	if err != nil {
@@ -109,17 +110,17 @@ func (c *conn) stopCapture(*empty, *control.Packet) (reply, error) {
 	return reply{body: []any{state}}, nil
 }
 
-// setPKeys is the operator's affair, as partitions are a subnet manager's.
+// setPKeys requires root or the daemon's user: it does the job of a subnet manager.
 func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (reply, error) {
 	name := abi.Text(v.Device[:])
 	d, known := c.server.findDevice(name)
 	switch {
 	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
-		return reply{}, errorf(syscall.EACCES, "P_Keys are for root and user %d to set", os.Geteuid())
+		return reply{}, errorf(syscall.EACCES, "setting P_Keys requires root or user %d", os.Geteuid())
 	case !known:
-		return reply{}, errorf(syscall.ENODEV, "there is no device %q", name)
+		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
 	case v.Count > abi.MaxPKeys:
-		return reply{}, errorf(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", v.Count, abi.MaxPKeys)
+		return reply{}, errorf(syscall.EINVAL, "P_Key table of %d entries: want 1 to %d", v.Count, abi.MaxPKeys)
 	}
 	var err error
 	d.engine.Do(func() { err = d.SetPKeys(v.PKeys[:v.Count]) })

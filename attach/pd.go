@@ -16,7 +16,7 @@ func (c *conn) allocPD(*empty, *control.Packet) (reply, error) {
 	return handleReply(c.objects.add(p)), nil
 }
 
-// destroy ends an object through f, which runs on the engine, and forgets its handle.
+// destroy calls f for an object, on the engine. If f succeeds, it removes the object's handle.
 func destroy[T any](c *conn, handle uint32, f func(T) error) (o T, err error) {
 	if o, err = lookUp[T](&c.objects, handle); err != nil {
 		return o, err

@@ -8,14 +8,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A peer is the process behind a connection: the one that called connect.
+// A peer is the process that opened a connection.
 type peer struct {
-	PID   int // 0 where it is in a PID namespace that we do not see
+	PID   int // 0 in a PID namespace that is not visible here
 	UID   uint32
-	pidfd int // -1 where there is none
+	pidfd int // -1 if there is none
 }
 
-// soPeerPIDFD is SO_PEERPIDFD, since Linux 6.5: unlike a PID it cannot come to mean another process.
+// soPeerPIDFD is SO_PEERPIDFD (Linux 6.5). Unlike a PID, the descriptor never refers to another
+// process.
 const soPeerPIDFD = 77
 
 func peerOf(sock *net.UnixConn) (p peer, err error) {
@@ -54,6 +55,6 @@ func (p *peer) close() {
 	}
 }
 
-// privileged reports whether the client may have what the kernel asks CAP_NET_RAW for: it is
-// root's, or the daemon is its user's own.
+// privileged reports whether the client may do what the kernel requires CAP_NET_RAW for: root may,
+// and so may the daemon's own user.
 func (p *peer) privileged() bool { return p.UID == 0 || int(p.UID) == os.Geteuid() }

@@ -35,7 +35,7 @@ func (c *conn) createQP(v *abi.CreateQPRequest, _ *control.Packet) (reply, error
 	return reply{body: []any{r}, fds: fds, closeAfter: fds}, nil
 }
 
-// makeRings makes the rings of a queue pair: those that it has.
+// createRings allocates the rings that a queue pair of its type has.
 func (c *conn) createRings(q *qp, init *nic.QPInit) (r abi.CreateQPReply, fds []int, err error) {
 	if init.Type == ib.QPTypeXRCRecv {
 		return r, nil, nil
@@ -122,7 +122,7 @@ func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 	return reply{}, err
 }
 
-// modifyQP first finds the neighbour, if there is a new address vector.
+// modifyQP resolves the next hop first if there is a new address vector.
 func (c *conn) modifyQP(v *abi.ModifyQPRequest) (func() (reply, error), error) {
 	attr, mask := attrIn(&v.Attr), ib.QPAttrMask(v.Mask)
 	if mask&ib.QPMaskAV != 0 {
@@ -175,7 +175,7 @@ func attrOut(a *nic.QPAttr) abi.QPAttr {
 	return r
 }
 
-// transportAttrOut converts the attributes that the transport keeps.
+// transportAttrOut converts the attributes of the transport.
 func transportAttrOut(a *ib.QPAttr) abi.QPAttr {
 	return abi.QPAttr{
 		State: uint32(a.State), CurState: uint32(a.CurState), PathMTU: mtuCode(a.PathMTU), QKey: a.QKey,

@@ -17,24 +17,24 @@ import (
 	"softroce/nic"
 )
 
-// Limits bound what one client may hold, so that it cannot starve the others. 0 stands
-// for the value of DefaultLimits.
+// Limits bound the resources of one client, so that it cannot exhaust those of the others. 0 means
+// the value in DefaultLimits.
 type Limits struct {
-	Connections int // of one user, not one client
+	Connections int // of one user
 	PDs         int
-	CQs         int // completion channels, too
+	CQs         int // also limits completion channels
 	QPs         int
 	MRs         int
 	AHs         int
 	SRQs        int
-	Groups      int    // QPs attached to multicast groups, each attachment counting
+	Groups      int    // attachments of QPs to multicast groups
 	Registered  uint64 // bytes of registered memory
 	Rings       uint64 // bytes of rings
 	Device      uint64 // bytes of device memory
 }
 
-// DefaultLimits keep one client within half of the 65530 mappings that Linux lets a
-// process have, and within memory that a small machine can spare.
+// DefaultLimits keep one client below half of the 65530 mappings that Linux allows a process
+// (vm.max_map_count), and below the memory of a small machine.
 var DefaultLimits = Limits{
 	Connections: 1024, PDs: 4096, CQs: 4096, QPs: 8192, MRs: 8192, AHs: 16384,
 	SRQs: 4096, Groups: 1024,
@@ -71,37 +71,37 @@ func (l *Limits) context() nic.ContextLimits {
 	}
 }
 
-// Config is what a Server is made of.
+// Config configures a Server.
 type Config struct {
-	// Engines have the devices. They run, or are stepped, as long as the server does.
+	// Engines have the devices. They must run, or be stepped, as long as the server does.
 	Engines []*nic.Engine
 
 	Limits  Limits
-	Release string // the daemon's version, for clients to show
+	Release string // the daemon's version, sent to clients
 
-	// WhileUsed makes the server refuse clients once the last one has left: see Unused.
+	// UntilUnused makes the server stop accepting clients when the last one has left: see Unused.
 	UntilUnused bool
 
-	// Snapshot returns what is told, as JSON, to those who ask for a snapshot. Nil stands
-	// for the server's own Snapshot.
+	// Snapshot returns the value that is sent, as JSON, to clients that request a snapshot. Nil
+	// means Server.Snapshot.
 	Snapshot func() any
 
-	// Capture starts captures; nil: there are none (EOPNOTSUPP).
+	// Capture starts captures. If it is nil, requests for captures fail with EOPNOTSUPP.
 	Capture Capturer
 
-	Log *slog.Logger // nil: nothing is logged
+	Log *slog.Logger // nil disables logging
 }
 
 // A Capturer starts captures on behalf of clients.
 type Capturer interface {
-	// StartCapture writes what passes the link of a device ("": of all) to w, which it
-	// owns from now on, also where it fails. The error may be a syscall.Errno.
+	// StartCapture writes the packets of a device's link ("" means all devices) to w. It owns w
+	// even if it fails. The error may be a syscall.Errno.
 	StartCapture(w *os.File, device string) (Capture, error)
 }
 
-// A Capture is a capture that runs. Its methods may be called from any goroutine.
+// A Capture is a running capture. Its methods may be called from any goroutine.
 type Capture interface {
-	Stop() error // flushes and closes; called once
+	Stop() error // flushes and closes the file; called once
 	State() (control.CaptureState, error)
 }
 
@@ -114,27 +114,27 @@ type Server struct {
 
 	mu        sync.Mutex
 	conns     map[*conn]struct{}
-	users     map[uint32]int // connections of each UID
+	users     map[uint32]int // number of connections by UID
 	listeners map[*listener]struct{}
 	closed    bool
 	running   sync.WaitGroup // connections and accept loops
 	tree      sysfs.Tree
 
-	pagesMu sync.Mutex // taken after a connection's
+	pagesMu sync.Mutex // locked after a connection's mu
 	pages   map[pageID]*conn
 
-	self *mrtable.Process // for memory that may lose its pages
+	self *mrtable.Process // access to memory that may lose its pages
 
-	unused chan struct{} // closed when the last client has left, with Config.WhileUsed
+	unused chan struct{} // closed when the last client has left, with Config.UntilUnused
 }
 
-// A device and who drives it.
+// A device is a device and its engine.
 type device struct {
 	*nic.Device
 	engine *nic.Engine
 }
 
-// NewServer returns a server for the devices that the engines have now.
+// NewServer returns a server for the current devices of the engines.
 func NewServer(c Config) (*Server, error) {
 	c.Limits = c.Limits.withDefaults()
 	s := &Server{
@@ -162,7 +162,7 @@ func NewServer(c Config) (*Server, error) {
 	return s, nil
 }
 
-// find returns a device by name; "" is the first.
+// findDevice returns the device with a name; "" means the first one.
 func (s *Server) findDevice(name string) (device, bool) {
 	for _, d := range s.devices {
 		if name == "" || d.Name() == name {
@@ -172,8 +172,8 @@ func (s *Server) findDevice(name string) (device, bool) {
 	return device{}, false
 }
 
-// ServeConn serves a connected seqpacket socket, which it owns from now on. It does not
-// wait for the connection to end.
+// ServeConn serves a connected seqpacket socket and returns at once. It owns the socket, even if it
+// fails.
 func (s *Server) ServeConn(sock *net.UnixConn) error {
 	peer, err := peerOf(sock)
 	if err != nil {
@@ -199,10 +199,10 @@ func (s *Server) addConn(c *conn) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.closed {
-		return errorf(syscall.ESHUTDOWN, "the daemon is ending")
+		return errorf(syscall.ESHUTDOWN, "the daemon is shutting down")
 	}
 	if n := s.users[c.peer.UID]; n >= s.config.Limits.Connections {
-		return errorf(syscall.EMFILE, "user %d has %d connections, as many as one may have", c.peer.UID, n)
+		return errorf(syscall.EMFILE, "user %d has %d connections, the limit", c.peer.UID, n)
 	}
 	s.users[c.peer.UID]++
 	s.conns[c] = struct{}{}
@@ -218,18 +218,18 @@ func (s *Server) removeConn(c *conn) {
 		delete(s.users, c.peer.UID)
 	}
 	if s.config.UntilUnused && len(s.conns) == 0 && !s.closed {
-		s.closed = true // who comes now finds a daemon that is ending, not one that ends while he is there
+		s.closed = true // refuse new connections before shutdown begins
 		close(s.unused)
 	}
 }
 
-// Unused returns a channel that is closed when, with Config.WhileUsed, the last client has
-// left. There are no others from then on, and the server is to be closed.
+// Unused returns a channel that is closed when the last client has left, with Config.UntilUnused.
+// From then on the server refuses connections. The caller should close it.
 func (s *Server) Unused() <-chan struct{} { return s.unused }
 
-// Close ends the server: it stops to listen, every client hears IBV_EVENT_DEVICE_FATAL,
-// then its connection is closed and its objects are gone when Close returns. Call it before
-// the engines are closed.
+// Close shuts the server down. It stops listening, sends IBV_EVENT_DEVICE_FATAL to every client,
+// closes the connections, and returns when all objects are destroyed. Call it before closing the
+// engines.
 func (s *Server) Close() error {
 	s.mu.Lock()
 	s.closed = true
@@ -250,7 +250,7 @@ func (s *Server) Close() error {
 	s.cm.removeDevices()
 	for _, c := range conns {
 		c.notifyFatal()
-		c.end(errorf(syscall.ESHUTDOWN, "the daemon is ending"))
+		c.end(errorf(syscall.ESHUTDOWN, "the daemon is shutting down"))
 	}
 	s.running.Wait()
 	s.cm.close()
@@ -260,7 +260,7 @@ func (s *Server) Close() error {
 	return first
 }
 
-// Snapshot is what the server tells of its clients and devices.
+// Snapshot is the state of the server: its clients, devices and CM identifiers.
 type Snapshot struct {
 	PID     int            `json:"pid"`
 	Release string         `json:"release"`
@@ -269,15 +269,15 @@ type Snapshot struct {
 	CMIDs   []cm.IDInfo    `json:"cm_ids"` // identifiers of the connection manager
 }
 
-// ClientInfo is a connection.
+// ClientInfo describes a connection.
 type ClientInfo struct {
 	PID    int    `json:"pid"`
 	UID    uint32 `json:"uid"`
 	Comm   string `json:"comm"`
-	Device string `json:"device,omitempty"` // "" before it has opened one
+	Device string `json:"device,omitempty"` // "" before it opens one
 }
 
-// Snapshot returns what there is now. It may be called from any goroutine but an engine's.
+// Snapshot returns the current state. It may be called from any goroutine but an engine's.
 func (s *Server) Snapshot() Snapshot {
 	snap := Snapshot{PID: os.Getpid(), Release: s.config.Release}
 	s.mu.Lock()
@@ -292,7 +292,8 @@ func (s *Server) Snapshot() Snapshot {
 	return snap
 }
 
-// An Error is a refusal: an errno, and why. It matches its syscall.Errno.
+// An Error is the reason for rejecting a request or a client. It matches its syscall.Errno with
+// errors.Is.
 type Error struct {
 	Errno syscall.Errno
 	Text  string
@@ -307,8 +308,8 @@ func errorf(no syscall.Errno, format string, a ...any) error {
 	return &Error{Errno: no, Text: fmt.Sprintf(format, a...)}
 }
 
-// Times that a client may make the server wait, or the other way round.
+// Timeouts.
 const (
-	resolveTimeout = 4 * time.Second // for a neighbour: Linux asks three times, a second apart
+	resolveTimeout = 4 * time.Second // for a neighbour; Linux solicits three times, a second apart
 	goodbyeTimeout = 100 * time.Millisecond
 )

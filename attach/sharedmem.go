@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sharedMemory makes memory that a client may map: a memfd that nobody can make
-// shorter or longer, whose pages come into being when they are touched. mem is size
-// bytes; the descriptor is for the client, and the mapping does not need it.
+// sharedMemory allocates size bytes that a client can map: a memfd that no process can shrink or
+// grow, whose pages are allocated on first access. The mapping outlives the descriptor, which is
+// for the client.
 func sharedMemory(name string, size int) (mem []byte, fd int, err error) {
 	fd, err = unix.MemfdCreate("softroce-"+name, unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -39,7 +39,7 @@ func mapSealed(fd, size int) ([]byte, error) {
 	return mem, nil
 }
 
-// eventPipe makes a pipe for events: the daemon keeps w, the client gets r.
+// eventPipe creates a pipe for events. The daemon keeps w, and the client gets r.
 func eventPipe() (r, w int, err error) {
 	var p [2]int
 	if err := unix.Pipe2(p[:], unix.O_CLOEXEC|unix.O_NONBLOCK); err != nil {
@@ -50,6 +50,6 @@ func eventPipe() (r, w int, err error) {
 
 var eventByte = []byte{1}
 
-// signal adds an event to a pipe. It does not block: in a full pipe there are events
-// enough to wake whoever looks.
+// writeEvent adds an event to a pipe, without blocking. A full pipe has enough events to wake every
+// reader.
 func writeEvent(pipe int) { unix.Write(pipe, eventByte) }

@@ -45,7 +45,7 @@ func (c *conn) createSRQ(v *abi.CreateSRQRequest, _ *control.Packet) (reply, err
 	return reply{body: []any{r}, fds: []int{fd}, closeAfter: []int{fd}}, nil
 }
 
-// srqReply runs on the engine.
+// srqReply describes a queue. It runs on the engine.
 func srqReply(handle uint32, s *nic.SRQ) abi.SRQReply {
 	a := s.Query()
 	return abi.SRQReply{
@@ -54,14 +54,14 @@ func srqReply(handle uint32, s *nic.SRQ) abi.SRQReply {
 	}
 }
 
-// modifySRQ arms the limit event, or gives the queue another ring, or both; all or nothing.
+// modifySRQ sets the limit, replaces the ring, or does both. If one fails, neither is done.
 func (c *conn) modifySRQ(v *abi.ModifySRQRequest, _ *control.Packet) (reply, error) {
 	s, err := lookUp[*srq](&c.objects, v.Handle)
 	if err != nil {
 		return reply{}, err
 	}
 	if v.Mask&^(abi.SRQMaxWR|abi.SRQLimit) != 0 {
-		return reply{}, errorf(syscall.EINVAL, "mask %#x", v.Mask)
+		return reply{}, errorf(syscall.EINVAL, "unknown attributes in mask %#x", v.Mask)
 	}
 	change := nic.SRQChange{Limit: -1}
 	if v.Mask&abi.SRQLimit != 0 {

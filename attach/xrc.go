@@ -11,10 +11,10 @@ import (
 	"softroce/nic"
 )
 
-// openXRCD names a domain by the file behind the descriptor, as the kernel does.
+// openXRCD identifies a domain by the file behind the descriptor, as the kernel does.
 func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (reply, error) {
 	if v.Flags&^(abi.XRCDCreate|abi.XRCDExclusive) != 0 {
-		return reply{}, errorf(syscall.EINVAL, "flags %#x", v.Flags)
+		return reply{}, errorf(syscall.EINVAL, "unknown flags %#x", v.Flags)
 	}
 	var key nic.XRCDKey
 	if len(p.FDs) > 0 {
@@ -39,13 +39,13 @@ func (c *conn) closeXRCD(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 	return reply{}, err
 }
 
-// sharedByXRC completes what an SRQ of XRC is made of.
+// xrcSRQInit adds the XRC domain and the CQ of an XRC SRQ to init.
 func (c *conn) xrcSRQInit(v *abi.CreateSRQRequest, init *nic.SRQInit) error {
 	switch {
 	case v.Type == abi.SRQBasic && v.XRCD == 0 && v.CQ == 0:
 		return nil
 	case v.Type != abi.SRQXRC:
-		return errorf(syscall.EINVAL, "SRQ of type %d, XRCD %d, CQ %d", v.Type, v.XRCD, v.CQ)
+		return errorf(syscall.EINVAL, "SRQ of type %d with XRCD %d and CQ %d: want a basic SRQ with neither or an XRC SRQ with both", v.Type, v.XRCD, v.CQ)
 	}
 	var err error
 	if init.XRCD, err = lookUp[*nic.XRCD](&c.objects, v.XRCD); err != nil {
@@ -59,19 +59,19 @@ func (c *conn) xrcSRQInit(v *abi.CreateSRQRequest, init *nic.SRQInit) error {
 	return nil
 }
 
-// xrcInit is qpInit for XRC: an initiator has no queue for receives, a target none at all.
+// newXRCInit is newQPInit for XRC. An initiator has no receive queue, and a target has no queue.
 func (c *conn) newXRCInit(v *abi.CreateQPRequest, init nic.QPInit) (nic.QPInit, error) {
 	var err error
 	if init.Type == ib.QPTypeXRCRecv {
 		if v.PD|v.SendCQ|v.RecvCQ|v.SRQ != 0 {
-			return init, errorf(syscall.EINVAL, "XRC target QP has an XRCD and nothing else")
+			return init, errorf(syscall.EINVAL, "an XRC target QP has an XRCD, and no PD, CQ or SRQ")
 		}
 		init.Caps = nic.Caps{}
 		init.XRCD, err = lookUp[*nic.XRCD](&c.objects, v.XRCD)
 		return init, err
 	}
 	if v.RecvCQ|v.SRQ|v.XRCD != 0 {
-		return init, errorf(syscall.EINVAL, "XRC initiator QP has no receive queue and no XRCD")
+		return init, errorf(syscall.EINVAL, "an XRC initiator QP has no receive CQ, SRQ or XRCD")
 	}
 	init.Caps.MaxRecvWR, init.Caps.MaxRecvSGE = 0, 0
 	if init.PD, err = lookUp[*nic.PD](&c.objects, v.PD); err != nil {
