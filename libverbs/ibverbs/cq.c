@@ -7,7 +7,6 @@
 
 #include <sched.h>
 #include <stdlib.h>
-#include <unistd.h>
 
 /* The connection is checked once in so many empty polls. */
 #define CHECK_CONN_POLLS 1024

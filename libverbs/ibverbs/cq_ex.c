@@ -6,7 +6,6 @@
 #include "ibverbs/cq.h"
 #include "ibverbs/pd.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static struct sr_cq *to_sr_cq(struct ibv_cq_ex *ex)

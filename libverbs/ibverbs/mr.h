@@ -31,12 +31,6 @@ int sr_free_dm(struct ibv_dm *dm);
 struct ibv_mr *sr_reg_dm_mr(struct ibv_pd *pd, struct ibv_dm *dm, uint64_t offset, size_t length,
 			    unsigned int access);
 
-/*
- * sr_put_bind writes the fields of a work request that binds mw, with the low 8 bits of its new
- * R_Key from rkey. False: an argument is invalid.
- */
-bool sr_put_bind(struct softroce_send_wqe *wqe, struct ibv_mw *mw, uint32_t rkey,
-		 const struct ibv_mw_bind_info *info);
 struct ibv_mw *sr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type);
 int sr_dealloc_mw(struct ibv_mw *mw);
 int sr_bind_mw(struct ibv_qp *qp, struct ibv_mw *mw, struct ibv_mw_bind *bind);

@@ -8,24 +8,6 @@
 
 #include <stdlib.h>
 
-/* Programs may pass local access flags, which have no effect: a window grants remote access only.
- */
-#define MW_ACCESS (~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE))
-
-bool sr_put_bind(struct softroce_send_wqe *wqe, struct ibv_mw *mw, uint32_t rkey,
-		 const struct ibv_mw_bind_info *info)
-{
-	struct softroce_bind_wqe *bind = (struct softroce_bind_wqe *)wqe;
-	if (!mw || (!info->mr && info->length))
-		return false;
-	bind->rkey = (mw->rkey & ~0xffu) | (rkey & 0xff);
-	bind->addr = info->addr;
-	bind->length = info->length;
-	bind->lkey = info->mr ? info->mr->lkey : 0;
-	bind->access = info->mw_access_flags & MW_ACCESS;
-	return true;
-}
-
 struct ibv_mw *sr_alloc_mw(struct ibv_pd *pd, enum ibv_mw_type type)
 {
 	struct ibv_mw *mw = calloc(1, sizeof *mw);

@@ -4,7 +4,6 @@
  * ring, then the doorbell is rung: a bit in shared memory. It takes a system call only if the
  * daemon's engine sleeps.
  */
-#include "ibverbs/mr.h"
 #include "ibverbs/qp.h"
 #include "ibverbs/srq.h"
 
@@ -65,6 +64,24 @@ static int put_data(struct sr_qp *q, struct softroce_send_wqe *wqe, const struct
 	wqe->num_sge = (uint32_t)wr->num_sge;
 	sr_put_sges(wqe + 1, wr->sg_list, (uint32_t)wr->num_sge);
 	return 0;
+}
+
+/* Programs may pass local access flags, which have no effect: a window grants remote access only.
+ */
+#define MW_ACCESS (~(IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_OPTIONAL_RANGE))
+
+bool sr_put_bind(struct softroce_send_wqe *wqe, struct ibv_mw *mw, uint32_t rkey,
+		 const struct ibv_mw_bind_info *info)
+{
+	struct softroce_bind_wqe *bind = (struct softroce_bind_wqe *)wqe;
+	if (!mw || (!info->mr && info->length))
+		return false;
+	bind->rkey = (mw->rkey & ~0xffu) | (rkey & 0xff);
+	bind->addr = info->addr;
+	bind->length = info->length;
+	bind->lkey = info->mr ? info->mr->lkey : 0;
+	bind->access = info->mw_access_flags & MW_ACCESS;
+	return true;
 }
 
 static int put_bind(struct softroce_send_wqe *wqe, const struct ibv_send_wr *wr)

@@ -42,6 +42,13 @@ int sr_post_recv(struct ibv_qp *qp, struct ibv_recv_wr *wr, struct ibv_recv_wr *
 int sr_post_srq_recv(struct ibv_srq *srq, struct ibv_recv_wr *wr, struct ibv_recv_wr **bad);
 void sr_ring_doorbell(struct sr_qp *q);
 
+/*
+ * sr_put_bind writes the fields of a work request that binds mw, with the low 8 bits of its new
+ * R_Key from rkey. False: an argument is invalid.
+ */
+bool sr_put_bind(struct softroce_send_wqe *wqe, struct ibv_mw *mw, uint32_t rkey,
+		 const struct ibv_mw_bind_info *info);
+
 /* sr_check_post returns EINVAL in a state before from, EIO if the daemon is gone, else 0. */
 int sr_check_post(struct sr_qp *q, enum ibv_qp_state from);
 

@@ -12,7 +12,6 @@
 #include "ibverbs/context.h"
 #include "ibverbs/query.h"
 
-#include <stdio.h>
 
 #define SR_STUB __attribute__((used, visibility("default")))
 

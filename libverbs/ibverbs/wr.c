@@ -3,7 +3,6 @@
  * Work requests built by calls: ibv_wr_start, an operation, its setters, …, ibv_wr_complete. The
  * send queue is locked from start to complete or abort; its slots are filled in place.
  */
-#include "ibverbs/mr.h"
 #include "ibverbs/qp.h"
 
 #include <string.h>

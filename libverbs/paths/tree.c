@@ -146,19 +146,22 @@ static bool normalize(const char *path, char *out)
 	return true;
 }
 
+typedef ssize_t (*readlink_t)(const char *, char *, size_t);
+
 /*
  * Turns a relative path into an absolute one, if it may be emulated: if dir is /, /sys, /dev or
  * below. False: it is not, or the path is too long.
  */
 static bool make_absolute(int dir, const char *path, char *out)
 {
+	REAL("readlink", readlink_t);
 	char link[32];
 	int saved = errno;
 	if (dir == AT_FDCWD)
 		strcpy(link, "/proc/self/cwd");
 	else
 		snprintf(link, sizeof link, "/proc/self/fd/%d", dir);
-	ssize_t n = readlink(link, out, SR_PATH_SIZE - 1);
+	ssize_t n = real(link, out, SR_PATH_SIZE - 1);
 	errno = saved;
 	if (n <= 0 || (size_t)n + 1 + strlen(path) >= SR_PATH_SIZE)
 		return false;

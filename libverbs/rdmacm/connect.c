@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Connections: asked for, accepted, refused, ended.
+ * Connecting, accepting and disconnecting.
  */
 #include "rdmacm/rdmacm.h"
 
 #include <string.h>
 
-static int too_many(const struct cm_id *id, const struct rdma_conn_param *p)
+static int exceeds_device_limits(const struct cm_id *id, const struct rdma_conn_param *p)
 {
 	if (!p || id->id.ps != RDMA_PS_TCP || !id->device)
 		return 0;
@@ -16,9 +16,9 @@ static int too_many(const struct cm_id *id, const struct rdma_conn_param *p)
 		p->initiator_depth > id->device->max_initiator_depth);
 }
 
-/* What goes with a request or an answer to one. 0 or an errno. */
-static int describe(const struct cm_id *id, const struct rdma_conn_param *p,
-		    struct softroce_cm_conn_param *out)
+/* Fills in the parameters of a request or reply. 0 or an errno. */
+static int fill_param(const struct cm_id *id, const struct rdma_conn_param *p,
+		      struct softroce_cm_conn_param *out)
 {
 	const struct rdma_cm_id *ibv = &id->id;
 	memset(out, 0, sizeof *out);
@@ -49,15 +49,15 @@ static int describe(const struct cm_id *id, const struct rdma_conn_param *p,
 
 static int send_param(struct cm_id *id, uint16_t op, const struct rdma_conn_param *p)
 {
-	struct softroce_cm_connect_request ask = {.id = id->handle};
-	int error = describe(id, p, &ask.param);
-	return error ? error : cm_command(id->generation, op, &ask, sizeof ask, NULL, 0);
+	struct softroce_cm_connect_request req = {.id = id->handle};
+	int error = fill_param(id, p, &req.param);
+	return error ? error : cm_command(id->generation, op, &req, sizeof req, NULL, 0);
 }
 
 SR_PUBLIC int rdma_connect(struct rdma_cm_id *ibv, struct rdma_conn_param *p)
 {
 	struct cm_id *id = cm_id(ibv);
-	if (!id->device || (!ibv->qp && !p) || too_many(id, p))
+	if (!id->device || (!ibv->qp && !p) || exceeds_device_limits(id, p))
 		return cm_result(EINVAL);
 	id->initiator_depth = p && p->initiator_depth != RDMA_MAX_INIT_DEPTH
 				      ? p->initiator_depth
@@ -69,7 +69,7 @@ SR_PUBLIC int rdma_connect(struct rdma_cm_id *ibv, struct rdma_conn_param *p)
 	return error ? cm_result(error) : cm_complete(id);
 }
 
-static uint8_t less(uint8_t a, uint8_t b)
+static uint8_t min_u8(uint8_t a, uint8_t b)
 {
 	return a < b ? a : b;
 }
@@ -77,15 +77,15 @@ static uint8_t less(uint8_t a, uint8_t b)
 SR_PUBLIC int rdma_accept(struct rdma_cm_id *ibv, struct rdma_conn_param *p)
 {
 	struct cm_id *id = cm_id(ibv);
-	if (!id->device || too_many(id, p))
+	if (!id->device || exceeds_device_limits(id, p))
 		return cm_result(EINVAL);
 	if (!p || p->initiator_depth == RDMA_MAX_INIT_DEPTH)
-		id->initiator_depth = less(id->initiator_depth, id->device->max_initiator_depth);
+		id->initiator_depth = min_u8(id->initiator_depth, id->device->max_initiator_depth);
 	else
 		id->initiator_depth = p->initiator_depth;
 	if (!p || p->responder_resources == RDMA_MAX_RESP_RES)
 		id->responder_resources =
-			less(id->responder_resources, id->device->max_responder_resources);
+			min_u8(id->responder_resources, id->device->max_responder_resources);
 	else
 		id->responder_resources = p->responder_resources;
 	int error = 0;
@@ -103,32 +103,13 @@ SR_PUBLIC int rdma_accept(struct rdma_cm_id *ibv, struct rdma_conn_param *p)
 	return cm_is_ud(ibv) ? 0 : cm_complete(id);
 }
 
-static int reject(struct rdma_cm_id *ibv, const void *data, uint8_t len, uint32_t reason)
-{
-	struct cm_id *id = cm_id(ibv);
-	struct softroce_cm_reject_request ask = {.id = id->handle, .reason = reason};
-	if (data && len) {
-		memcpy(ask.private_data, data, len);
-		ask.private_len = len;
-	}
-	return cm_result(
-		cm_command(id->generation, SOFTROCE_OP_CM_REJECT, &ask, sizeof ask, NULL, 0));
-}
-
-SR_PUBLIC int rdma_reject(struct rdma_cm_id *id, const void *data, uint8_t len)
-{
-	return reject(id, data, len, 28); /* consumer defined */
-}
-
-SR_PUBLIC int rdma_reject_ece(struct rdma_cm_id *id, const void *data, uint8_t len)
-{
-	return reject(id, data, len, 35); /* vendor option not supported */
-}
-
 SR_PUBLIC int rdma_establish(struct rdma_cm_id *ibv)
 {
 	struct cm_id *id = cm_id(ibv);
-	/* With a queue pair this library has done it, before the program saw the event. */
+	/*
+	 * If the identifier has a queue pair, the library has sent the RTU when it received the
+	 * reply.
+	 */
 	if (ibv->qp)
 		return cm_result(EINVAL);
 	return cm_result(cm_command_handle(id->generation, SOFTROCE_OP_CM_ESTABLISH, id->handle));
@@ -137,7 +118,7 @@ SR_PUBLIC int rdma_establish(struct rdma_cm_id *ibv)
 SR_PUBLIC int rdma_notify(struct rdma_cm_id *ibv, enum ibv_event_type event)
 {
 	struct cm_id *id = cm_id(ibv);
-	if (event != IBV_EVENT_COMM_EST) /* paths do not migrate */
+	if (event != IBV_EVENT_COMM_EST) /* path migration is not supported */
 		return cm_result(EINVAL);
 	return cm_result(cm_command_handle(id->generation, SOFTROCE_OP_CM_NOTIFY, id->handle));
 }

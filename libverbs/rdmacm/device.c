@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The NICs that identifiers are bound to. Each is opened once and stays open: programs keep
- * id->verbs after the identifier is gone.
+ * The NICs that identifiers are bound to. Each is opened once and stays open, because programs
+ * use id->verbs after the identifier was destroyed.
  */
 #include "rdmacm/rdmacm.h"
 
@@ -12,7 +12,10 @@
 static pthread_mutex_t devices_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct cm_device *devices;
 
-/* Contexts do not work in a child. It opens its own; what the parent had stays as it is. */
+/*
+ * A child cannot use its parent's contexts. It opens its own and leaves the parent's as they
+ * are.
+ */
 static void after_fork_child(void)
 {
 	devices = NULL;
@@ -66,8 +69,11 @@ static struct cm_device *find_device(const char *name)
 	return NULL;
 }
 
-/* Leaves behind what was opened with a daemon that is gone. Holds the lock. */
-static void bury(void)
+/*
+ * Marks the devices whose daemon is gone, so that they are not used again. The caller holds the
+ * lock.
+ */
+static void mark_gone(void)
 {
 	struct ibv_device_attr attr;
 	for (struct cm_device *d = devices; d; d = d->next)
@@ -75,13 +81,16 @@ static void bury(void)
 			d->gone = true;
 }
 
-/* Opens the device of a name; NULL with errno where it cannot. Holds the lock. */
+/*
+ * Returns the device with this name, opened if necessary; NULL with errno if it cannot be
+ * opened. The caller holds the lock.
+ */
 static struct cm_device *get_device(const char *name, unsigned int generation)
 {
-	static unsigned int last; /* session that was asked for a device */
-	if (generation != last)
-		bury();
-	last = generation;
+	static unsigned int last_generation; /* the session of the last_generation call */
+	if (generation != last_generation)
+		mark_gone();
+	last_generation = generation;
 	struct cm_device *d = find_device(name);
 	if (d)
 		return d;
@@ -98,7 +107,6 @@ static struct cm_device *get_device(const char *name, unsigned int generation)
 	return d;
 }
 
-/* Binds an identifier to a device. 0 or an errno. */
 int cm_use_device(struct cm_id *id, const char *name)
 {
 	if (id->device)
@@ -121,14 +129,17 @@ int cm_use_device(struct cm_id *id, const char *name)
 	return error;
 }
 
-void cm_leave_device(struct cm_id *id)
+void cm_release_device(struct cm_id *id)
 {
 	struct cm_device *d = id->device;
 	if (!d)
 		return;
 	id->device = NULL;
 	lock_devices();
-	/* A program that still has objects in the domain keeps it: EBUSY. */
+	/*
+	 * If the program still has objects in the domain, deallocation fails with EBUSY and it
+	 * stays.
+	 */
 	if (--d->users == 0) {
 		if (d->xrcd && !ibv_close_xrcd(d->xrcd))
 			d->xrcd = NULL;
@@ -138,7 +149,6 @@ void cm_leave_device(struct cm_id *id)
 	pthread_mutex_unlock(&devices_lock);
 }
 
-/* The XRC domain of those that name none. */
 struct ibv_xrcd *cm_xrcd(struct cm_device *d)
 {
 	lock_devices();
@@ -165,7 +175,7 @@ SR_PUBLIC struct ibv_context **rdma_get_devices(int *num_devices)
 	if (!list)
 		return NULL;
 	lock_devices();
-	bury();
+	mark_gone();
 	all = calloc((size_t)n + 1, sizeof *all);
 	for (int i = 0; all && i < n; i++) {
 		const char *name = ibv_get_device_name(list[i]);

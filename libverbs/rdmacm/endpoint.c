@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Endpoints: an identifier and its queue pair in one go.
+ * Endpoints: an identifier together with its queue pair.
  */
 #include "rdmacm/rdmacm.h"
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Events: fetched from the daemon, and what this side does before a program sees them.
+ * Events are fetched from the daemon. Some of them require an action before the program sees
+ * them.
  */
 #include "rdmacm/rdmacm.h"
 
@@ -10,7 +11,7 @@
 #include <string.h>
 #include <unistd.h>
 
-/* A wait for events that may be cancelled. */
+/* What a thread that is cancelled while it waits for an event has to release. */
 struct wait {
 	struct cm_channel *channel;
 	struct cm_event *event;
@@ -25,28 +26,20 @@ static void end_wait(void *arg)
 }
 
 /*
- * Waits for a byte in the channel's pipe: as the program set the descriptor. 0 or an errno. Where
- * the channel is destroyed meanwhile the wait does not end: programs leave threads behind that
- * must not take it for a failure.
+ * Reads a byte from the channel's pipe, blocking or not as the program has set the descriptor. 0
+ * or an errno. If the channel is destroyed during the read, the call never returns: programs
+ * leave threads behind that would treat an error as a failure.
  */
-static int await(struct cm_channel *ch)
+static int wait_readable(struct cm_channel *ch)
 {
 	char byte;
 	ssize_t n = read(ch->channel.fd, &byte, 1);
 	if (n == 1)
 		return 0;
-	int error = n == 0 ? EIO : errno; /* at the end of the file the daemon is gone */
+	int error = n == 0 ? EIO : errno; /* end of file: the daemon is gone */
 	while (atomic_load(&ch->destroyed))
 		pause();
 	return error;
-}
-
-static void count_completed(struct cm_id *id)
-{
-	pthread_mutex_lock(&id->lock);
-	id->completed++;
-	pthread_cond_signal(&id->cond);
-	pthread_mutex_unlock(&id->lock);
 }
 
 static void copy_param(struct cm_event *e, const struct softroce_cm_event *in)
@@ -78,18 +71,18 @@ static void copy_param(struct cm_event *e, const struct softroce_cm_event *in)
 	c->qp_num = p->qp_num;
 }
 
-/* Makes the identifier of a connection request. 0 or an errno. */
-static int accept_request(struct cm_event *e, const struct softroce_cm_event *in,
+/* Creates the identifier of a connection request. 0 or an errno. */
+static int new_request_id(struct cm_event *e, const struct softroce_cm_event *in,
 			  struct cm_id *listener)
 {
 	struct cm_id *id = cm_new_id(listener->id.channel, listener->id.context, listener->id.ps,
 				     in->info.qp_type);
 	if (!id)
 		return ENOMEM;
-	cm_enlist(id, in->id, listener->generation);
+	cm_add_id(id, in->id, listener->generation);
 	e->event.listen_id = &listener->id;
 	e->event.id = &id->id;
-	int error = cm_learn(id, &in->info);
+	int error = cm_update_id(id, &in->info);
 	if (!error && listener->sync && rdma_migrate_id(&id->id, NULL))
 		error = errno;
 	if (error) {
@@ -105,8 +98,8 @@ static int accept_request(struct cm_event *e, const struct softroce_cm_event *in
 	return 0;
 }
 
-/* The peer agrees: the queue pair goes to RTS, then the peer hears that it may begin. */
-static int complete_response(struct cm_id *id)
+/* Handles a REP: takes the queue pair to RTS, then has the daemon send the RTU. */
+static int handle_rep(struct cm_id *id)
 {
 	int error = cm_modify_rtr(&id->id, RDMA_MAX_RESP_RES);
 	if (!error)
@@ -120,22 +113,22 @@ static int complete_response(struct cm_id *id)
 	return error;
 }
 
-/* Does what an event of an identifier asks of this side. False: the program is not to see it. */
-static bool handle(struct cm_event *e, const struct softroce_cm_event *in, struct cm_id *id)
+/* Performs the action that an event requires. False: the event is not reported to the program. */
+static bool handle_event(struct cm_event *e, const struct softroce_cm_event *in, struct cm_id *id)
 {
 	struct rdma_cm_event *event = &e->event;
 	int error;
 	copy_param(e, in);
 	switch (event->event) {
 	case RDMA_CM_EVENT_ADDR_RESOLVED:
-		error = cm_learn(id, &in->info);
+		error = cm_update_id(id, &in->info);
 		if (error) {
 			event->event = RDMA_CM_EVENT_ADDR_ERROR;
 			event->status = -error;
 		}
 		return true;
 	case RDMA_CM_EVENT_ROUTE_RESOLVED:
-		error = cm_learn(id, &in->info);
+		error = cm_update_id(id, &in->info);
 		if (error) {
 			event->event = RDMA_CM_EVENT_ROUTE_ERROR;
 			event->status = -error;
@@ -145,8 +138,8 @@ static bool handle(struct cm_event *e, const struct softroce_cm_event *in, struc
 		id->remote_ece.vendor_id = in->param.ece_vendor;
 		id->remote_ece.options = in->param.ece_options;
 		if (!id->id.qp)
-			return true; /* the program establishes */
-		error = complete_response(id);
+			return true; /* the program calls rdma_establish */
+		error = handle_rep(id);
 		event->event = error ? RDMA_CM_EVENT_CONNECT_ERROR : RDMA_CM_EVENT_ESTABLISHED;
 		event->status = -error;
 		id->connect_error = error != 0;
@@ -167,53 +160,60 @@ static bool handle(struct cm_event *e, const struct softroce_cm_event *in, struc
 		return true;
 	case RDMA_CM_EVENT_MULTICAST_JOIN:
 	case RDMA_CM_EVENT_MULTICAST_ERROR:
-		cm_joined(id, event, in->cookie);
+		cm_attach_group(id, event, in->cookie);
 		return true;
 	default:
 		return true;
 	}
 }
 
-/* Fetches one event. EAGAIN: there was none after all. */
+/* Fetches one event. EAGAIN: there is none to report. */
 static int fetch(struct cm_channel *ch, struct cm_event *e)
 {
-	struct softroce_handle_request ask = {.handle = ch->handle};
+	struct softroce_handle_request req = {.handle = ch->handle};
 	struct softroce_cm_event in;
-	int error = cm_command(ch->generation, SOFTROCE_OP_CM_GET_EVENT, &ask, sizeof ask, &in,
+	int error = cm_command(ch->generation, SOFTROCE_OP_CM_GET_EVENT, &req, sizeof req, &in,
 			       sizeof in);
 	if (error)
 		return error;
 	memset(e, 0, sizeof *e);
 	e->event.event = in.type;
-	e->event.status = in.status == INT32_MIN ? -EPROTO : in.status; /* it can be negated */
+	e->event.status =
+		in.status == INT32_MIN ? -EPROTO : in.status; /* so that it can be negated */
 	bool request = in.type == RDMA_CM_EVENT_CONNECT_REQUEST;
 	struct cm_id *id = cm_find(request ? in.listen : in.id, ch->generation);
 	if (!id) {
-		/* It was destroyed meanwhile. Nobody will know what was asked for. */
+		/*
+		 * The identifier was destroyed meanwhile. A connection request is dropped with its
+		 * listener.
+		 */
 		if (request)
 			cm_command_handle(ch->generation, SOFTROCE_OP_CM_DESTROY_ID, in.id);
 		return EAGAIN;
 	}
 	e->counted = id;
 	if (request) {
-		if (accept_request(e, &in, id)) {
-			count_completed(id);
+		if (new_request_id(e, &in, id)) {
+			cm_count_completed(id);
 			return EAGAIN;
 		}
 		return 0;
 	}
 	e->event.id = &id->id;
-	if (!handle(e, &in, id)) {
-		count_completed(id);
+	if (!handle_event(e, &in, id)) {
+		cm_count_completed(id);
 		return EAGAIN;
 	}
 	return 0;
 }
 
-/* When the daemon goes, each identifier that had a device has one event more; then it is ENODEV. */
+/*
+ * When the daemon is gone, each identifier with a device gets one more event. After that the
+ * error is ENODEV.
+ */
 static int last_event(struct cm_channel *ch, struct cm_event *e)
 {
-	struct cm_id *id = cm_find_orphan(&ch->channel);
+	struct cm_id *id = cm_find_unnotified(&ch->channel);
 	if (!id)
 		return ENODEV;
 	memset(e, 0, sizeof *e);
@@ -223,11 +223,11 @@ static int last_event(struct cm_channel *ch, struct cm_event *e)
 	return 0;
 }
 
-/* The next event. With EIO from the one or the other the daemon is gone. */
+/* Returns the next event. EIO from either call means that the daemon is gone. */
 static int next_event(struct cm_channel *ch, struct cm_event *e)
 {
 	int error;
-	while (!(error = await(ch)) && (error = fetch(ch, e)) == EAGAIN)
+	while (!(error = wait_readable(ch)) && (error = fetch(ch, e)) == EAGAIN)
 		;
 	return error == EIO ? last_event(ch, e) : error;
 }
@@ -249,73 +249,6 @@ SR_PUBLIC int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_
 	}
 	pthread_cleanup_pop(1);
 	return cm_result(w.error);
-}
-
-SR_PUBLIC int rdma_ack_cm_event(struct rdma_cm_event *event)
-{
-	if (!event)
-		return cm_result(EINVAL);
-	struct cm_event *e = (struct cm_event *)event;
-	struct cm_id *id = e->counted;
-	free(e);
-	count_completed(id);
-	return 0;
-}
-
-void cm_forget_event(struct cm_id *id)
-{
-	rdma_ack_cm_event(id->id.event);
-	id->id.event = NULL;
-}
-
-/* Of an identifier that has its channel to itself, waits for the outcome of what was asked. */
-int cm_complete(struct cm_id *id)
-{
-	if (!id->sync)
-		return 0;
-	if (id->id.event)
-		cm_forget_event(id);
-	if (rdma_get_cm_event(id->id.channel, &id->id.event))
-		return -1;
-	int status = id->id.event->status;
-	if (id->id.event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
-		status = ENODEV;
-	if (!status)
-		return 0;
-	if (id->id.event->event == RDMA_CM_EVENT_REJECTED)
-		return cm_result(ECONNREFUSED);
-	return cm_result(status < 0 ? -status : status);
-}
-
-SR_PUBLIC int rdma_get_request(struct rdma_cm_id *listen, struct rdma_cm_id **id)
-{
-	struct cm_id *l = cm_id(listen);
-	struct rdma_cm_event *event;
-	if (!l->sync)
-		return cm_result(EINVAL);
-	if (listen->event)
-		cm_forget_event(l);
-	if (rdma_get_cm_event(listen->channel, &event))
-		return -1;
-	int error = 0;
-	if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL)
-		error = ENODEV;
-	else if (event->status)
-		error = event->status < 0 ? -event->status : event->status;
-	else if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST)
-		error = EINVAL;
-	if (!error && l->listen_attr) {
-		struct ibv_qp_init_attr attr = *l->listen_attr;
-		if (rdma_create_qp(event->id, listen->pd, &attr))
-			error = errno;
-	}
-	if (error) {
-		listen->event = event;
-		return cm_result(error);
-	}
-	*id = event->id;
-	(*id)->event = event;
-	return 0;
 }
 
 SR_PUBLIC const char *rdma_event_str(enum rdma_cm_event_type event)

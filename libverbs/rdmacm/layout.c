@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The layout of librdmacm's public structs, as in layout.c.
+ * The layout of librdmacm's public structs; see ibverbs/layout.c.
  */
 #include <rdma/rdma_cma.h>
 #include <stddef.h>

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Queue pairs of identifiers, with the queues that are made along with them.
+ * Queue pairs of identifiers, and the completion queues created with them.
  */
 #include "rdmacm/rdmacm.h"
 
 #include "core/ah.h"
 
-/* What a queue pair needs to go to attr->qp_state. 0 or an errno. */
+/* Gets the attributes for the transition to attr->qp_state. 0 or an errno. */
 static int init_attr(struct rdma_cm_id *ibv, struct ibv_qp_attr *attr, int *mask)
 {
 	struct cm_id *id = cm_id(ibv);
-	struct softroce_cm_init_qp_attr_request ask = {.id = id->handle, .state = attr->qp_state};
+	struct softroce_cm_init_qp_attr_request req = {.id = id->handle, .state = attr->qp_state};
 	struct softroce_cm_init_qp_attr_reply r;
-	int error = cm_command(id->generation, SOFTROCE_OP_CM_INIT_QP_ATTR, &ask, sizeof ask, &r,
+	int error = cm_command(id->generation, SOFTROCE_OP_CM_INIT_QP_ATTR, &req, sizeof req, &r,
 			       sizeof r);
 	if (error)
 		return error;
@@ -43,8 +43,8 @@ SR_PUBLIC int rdma_init_qp_attr(struct rdma_cm_id *id, struct ibv_qp_attr *attr,
 	return cm_result(init_attr(id, attr, mask));
 }
 
-/* Takes qp to a state, all attributes being the connection manager's. 0 or an errno. */
-static int modify_to(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state)
+/* Modifies qp to a state with the connection manager's attributes. 0 or an errno. */
+static int modify_state(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state state)
 {
 	struct ibv_qp_attr attr = {.qp_state = state};
 	int mask;
@@ -52,13 +52,12 @@ static int modify_to(struct rdma_cm_id *id, struct ibv_qp *qp, enum ibv_qp_state
 	return error ? error : ibv_modify_qp(qp, &attr, mask);
 }
 
-/* RDMA_MAX_RESP_RES leaves the number to the connection manager. 0 or an errno. */
 int cm_modify_rtr(struct rdma_cm_id *id, uint8_t responder_resources)
 {
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_RTR};
 	int mask;
-	/* The access that the peer is to have was not known when the queue pair was made. */
-	int error = modify_to(id, id->qp, IBV_QPS_INIT);
+	/* The access flags were not yet known when the queue pair was created. */
+	int error = modify_state(id, id->qp, IBV_QPS_INIT);
 	if (!error)
 		error = init_attr(id, &attr, &mask);
 	if (error)
@@ -87,13 +86,13 @@ void cm_modify_err(struct rdma_cm_id *id)
 		ibv_modify_qp(id->qp, &attr, IBV_QP_STATE);
 }
 
-static int first_states(struct rdma_cm_id *id, struct ibv_qp *qp)
+static int modify_initial(struct rdma_cm_id *id, struct ibv_qp *qp)
 {
-	int error = modify_to(id, qp, IBV_QPS_INIT);
+	int error = modify_state(id, qp, IBV_QPS_INIT);
 	if (error || !cm_is_ud(id))
 		return error;
-	error = modify_to(id, qp, IBV_QPS_RTR);
-	return error ? error : modify_to(id, qp, IBV_QPS_RTS);
+	error = modify_state(id, qp, IBV_QPS_RTR);
+	return error ? error : modify_state(id, qp, IBV_QPS_RTS);
 }
 
 static void destroy_cqs(struct rdma_cm_id *id)
@@ -122,7 +121,7 @@ static void destroy_cqs(struct rdma_cm_id *id)
 	}
 }
 
-/* Makes a completion queue with a channel of its own. */
+/* Creates a completion queue with its own channel. */
 static int create_cq(struct rdma_cm_id *id, uint32_t size, struct ibv_comp_channel **channel,
 		     struct ibv_cq **cq)
 {
@@ -133,7 +132,7 @@ static int create_cq(struct rdma_cm_id *id, uint32_t size, struct ibv_comp_chann
 	return *cq ? 0 : errno;
 }
 
-/* Makes what completion queues are missing, for so many receives and sends; 0: none. */
+/* Creates missing completion queues of these sizes; size 0: none is needed. */
 static int create_cqs(struct rdma_cm_id *id, uint32_t recv_size, uint32_t send_size)
 {
 	int error = 0;
@@ -208,7 +207,7 @@ SR_PUBLIC void rdma_destroy_srq(struct rdma_cm_id *id)
 	destroy_cqs(id);
 }
 
-/* Fills in what the program left to us. 0 or an errno. */
+/* Fills in the attributes that the program left out. 0 or an errno. */
 static int complete_attr(struct cm_id *id, struct ibv_qp_init_attr_ex *attr)
 {
 	struct rdma_cm_id *ibv = &id->id;
@@ -257,7 +256,7 @@ SR_PUBLIC int rdma_create_qp_ex(struct rdma_cm_id *ibv, struct ibv_qp_init_attr_
 	if (!qp) {
 		error = errno;
 	} else {
-		error = first_states(ibv, qp);
+		error = modify_initial(ibv, qp);
 		if (error)
 			ibv_destroy_qp(qp);
 	}
@@ -265,7 +264,7 @@ SR_PUBLIC int rdma_create_qp_ex(struct rdma_cm_id *ibv, struct ibv_qp_init_attr_
 		destroy_cqs(ibv);
 		return cm_result(error);
 	}
-	if (qp->pd) /* an XRC target has none */
+	if (qp->pd) /* NULL for an XRC target */
 		ibv->pd = qp->pd;
 	ibv->qp = qp;
 	return 0;

@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * What the files of librdmacm share. The connection manager is the daemon's: an identifier here is
- * a handle there, and queue pairs are made, and taken through their states, by libibverbs.
+ * What the files of librdmacm share. The connection manager runs in the daemon: an identifier here
+ * has a handle there. Queue pairs are created and modified through libibverbs.
  *
- * Locks, in the order in which they are taken: the table's, an identifier's, the session's, the
- * devices'.
+ * Lock order: the table of identifiers, an identifier, the session, the devices.
+ *
+ * Functions return 0 or an errno unless noted otherwise.
  */
 #ifndef SOFTROCE_RDMACM_H
 #define SOFTROCE_RDMACM_H
@@ -20,10 +21,10 @@
 #include "core/conn.h"
 #include "core/export.h"
 
-/* A NIC that is open, for as long as the process lives, although its daemon may have gone. */
+/* An open NIC. It stays open until the process ends, even if its daemon is gone. */
 struct cm_device {
 	struct cm_device *next;
-	bool gone;
+	bool gone; /* its daemon */
 	struct ibv_context *verbs;
 	char name[SOFTROCE_NAME_SIZE];
 	struct ibv_pd *pd; /* the default one, while identifiers use the device */
@@ -34,9 +35,9 @@ struct cm_device {
 };
 
 struct cm_channel {
-	struct rdma_event_channel channel;
+	struct rdma_event_channel channel; /* first */
 	uint32_t handle;
-	unsigned int generation; /* of the session that it belongs to */
+	unsigned int generation; /* of its session */
 	atomic_int users;	 /* the program, and threads that wait for events */
 	atomic_int destroyed;
 };
@@ -54,34 +55,35 @@ struct cm_group {
 };
 
 struct cm_id {
-	struct rdma_cm_id id;
-	struct cm_id *next; /* in its bucket of the table */
+	struct rdma_cm_id id; /* first */
+	struct cm_id *next;   /* in its bucket of the table */
 	uint32_t handle;
-	unsigned int generation;
+	unsigned int generation; /* of its session */
 	struct cm_device *device;
-	bool sync; /* the channel is its own, and calls wait for their outcome */
+	bool sync; /* it was created without a channel: calls wait for their completion */
 	bool connect_error;
-	bool removed; /* the program has heard, or hears, that its device is gone; under lock */
+	bool removed; /* the removal of its device was reported; under lock */
 	uint8_t responder_resources, initiator_depth;
 	struct ibv_ece local_ece, remote_ece;
-	struct ibv_qp_init_attr *listen_attr; /* of the queue pairs of what a listener accepts */
+	struct ibv_qp_init_attr *listen_attr; /* a listener's: for the queue pairs of requests */
 	void *connect_data;
 	size_t connect_len;
 	struct ibv_sa_path_rec path;
 	pthread_mutex_t lock;
 	pthread_cond_t cond;
-	uint32_t reported, completed; /* events, under lock */
-	struct cm_group *groups;      /* under lock */
+	uint32_t events_reported, events_completed; /* under lock */
+	struct cm_group *groups;		    /* under lock */
 };
 
-/* An event that a program has. */
+/* An event that was reported to the program. */
 struct cm_event {
-	struct rdma_cm_event event;
+	struct rdma_cm_event event; /* first */
 	uint8_t private_data[SOFTROCE_CM_MAX_PRIVATE_DATA];
-	struct cm_id *counted; /* whose event it is, to acknowledge */
+	struct cm_id
+		*counted; /* the identifier whose events_completed an acknowledgement increments */
 };
 
-/* Sets errno and returns -1; with 0 it returns 0. */
+/* Sets errno and returns -1 unless error is 0. */
 static inline int cm_result(int error)
 {
 	if (!error)
@@ -100,47 +102,73 @@ static inline bool cm_is_ud(const struct rdma_cm_id *id)
 	return id->qp_type == IBV_QPT_UD;
 }
 
-/* rdmacm_session.c: all return 0 or an errno, and ask for nothing of a session of the past */
+/*
+ * session.c. A generation identifies a session; it changes when the daemon restarts and in a forked
+ * child. Commands of an earlier generation fail with ENODEV.
+ */
 int cm_session(unsigned int *generation);
 int cm_command(unsigned int generation, uint16_t op, const void *body, size_t len, void *reply,
 	       size_t reply_len);
 int cm_command_handle(unsigned int generation, uint16_t op, uint32_t handle);
 int cm_command_fd(unsigned int generation, uint16_t op, void *reply, size_t reply_len, int *fd);
+void cm_close_fd(unsigned int generation, int fd);
 
+/* channel.c: drops a reference; the last one frees the channel. */
 void cm_put_channel(struct cm_channel *ch);
 
-/* rdmacm_device.c */
+/* device.c */
 int cm_use_device(struct cm_id *id, const char *name);
-void cm_leave_device(struct cm_id *id);
+void cm_release_device(struct cm_id *id);
+
+/* The device's default XRC domain; NULL with errno. */
 struct ibv_xrcd *cm_xrcd(struct cm_device *d);
 
-/* rdmacm_id.c */
+/* id.c. The cm_find functions count an event as reported. */
 struct cm_id *cm_find(uint32_t handle, unsigned int generation);
-struct cm_id *cm_find_orphan(const struct rdma_event_channel *channel);
-void cm_ids_forked(void);
+
+/* Finds an identifier of a channel that has a device and was not notified of its removal. */
+struct cm_id *cm_find_unnotified(const struct rdma_event_channel *channel);
+
+/* Creates an identifier without a handle; NULL with errno. */
 struct cm_id *cm_new_id(struct rdma_event_channel *channel, void *context, enum rdma_port_space ps,
 			enum ibv_qp_type type);
-void cm_enlist(struct cm_id *id, uint32_t handle, unsigned int generation);
-int cm_learn(struct cm_id *id, const struct softroce_cm_identifier *info);
+
+/* Sets the handle, and adds the identifier to the table. */
+void cm_add_id(struct cm_id *id, uint32_t handle, unsigned int generation);
+
+/* Updates an identifier from the daemon's description. */
+int cm_update_id(struct cm_id *id, const struct softroce_cm_identifier *info);
+
+/* rdma_create_id with a queue pair type. It sets errno and returns -1 on failure. */
 int cm_create_id(struct rdma_event_channel *channel, struct rdma_cm_id **id, void *context,
 		 enum rdma_port_space ps, enum ibv_qp_type type);
+void cm_count_completed(struct cm_id *id);
 
-/* rdmacm_address.c */
+/* Acknowledges the event in id->id.event. */
+void cm_ack_held_event(struct cm_id *id);
+
+/* address.c */
 int cm_addr_to_abi(const struct sockaddr *addr, struct softroce_cm_addr *out);
 void cm_addr_from_abi(const struct softroce_cm_addr *a, struct sockaddr_storage *out);
+
+/* The length of an address; 0 if its family is neither IPv4 nor IPv6. */
 size_t cm_addr_len(const struct sockaddr *addr);
 
-/* rdmacm_qp.c */
+/*
+ * qp.c. RDMA_MAX_RESP_RES and RDMA_MAX_INIT_DEPTH leave the number to the connection manager.
+ */
 int cm_modify_rtr(struct rdma_cm_id *id, uint8_t responder_resources);
 int cm_modify_rts(struct rdma_cm_id *id, uint8_t initiator_depth);
 void cm_modify_err(struct rdma_cm_id *id);
 
-/* rdmacm_event.c */
-int cm_complete(struct cm_id *id);
-void cm_forget_event(struct cm_id *id);
+/* group.c: attaches the queue pair to the group of a multicast event. */
+void cm_attach_group(struct cm_id *id, struct rdma_cm_event *event, uint64_t cookie);
+struct cm_group *cm_take_group(struct cm_id *id, const struct sockaddr *addr, uint64_t cookie);
 
-/* rdmacm_multicast.c */
-void cm_joined(struct cm_id *id, struct rdma_cm_event *event, uint64_t cookie);
-void cm_leave_all(struct cm_id *id);
+/*
+ * sync.c: waits for the completion of a call, if the identifier was created without a channel. It
+ * sets errno and returns -1 on failure.
+ */
+int cm_complete(struct cm_id *id);
 
 #endif

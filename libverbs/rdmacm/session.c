@@ -1,11 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The process's connection to the daemon's connection manager, and event channels.
+ * The process's connection to the connection manager.
  */
 #include "rdmacm/rdmacm.h"
 
-#include <fcntl.h>
-#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -14,9 +12,9 @@ static pthread_mutex_t session_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct session {
 	struct sr_conn conn; /* first */
 	unsigned int generation;
-	struct session *before; /* those of the past stay: others may be in the middle of a call */
+	struct session *prev; /* an earlier session, in which a thread may still be in a call */
 } * session;
-static unsigned int current; /* generation: counts sessions */
+static unsigned int current_generation; /* the generation of the last session */
 
 static void before_fork(void)
 {
@@ -28,15 +26,14 @@ static void after_fork_parent(void)
 	pthread_mutex_unlock(&session_lock);
 }
 
-/* The connection is the parent's. A child that wants one makes its own. */
+/* The connection is the parent's. A child opens its own when it needs one. */
 static void after_fork_child(void)
 {
 	if (session)
 		sr_conn_forked(&session->conn);
 	session = NULL;
-	current++;
+	current_generation++;
 	pthread_mutex_init(&session_lock, NULL);
-	cm_ids_forked();
 }
 
 static void watch_forks(void)
@@ -53,22 +50,22 @@ static int open_session(void)
 	int error = sr_connect(c);
 	if (error) {
 		free(s);
-		/* What the library says where the kernel's module is not loaded. */
+		/* As librdmacm reports a kernel module that is not loaded. */
 		return error == ENOENT || error == ECONNREFUSED ? ENODEV : error;
 	}
-	struct softroce_cm_open_request ask = {0};
-	const char *device = getenv("SOFTROCE_DEVICE"); /* the first of them */
+	struct softroce_cm_open_request req = {0};
+	const char *device = getenv("SOFTROCE_DEVICE"); /* its first entry counts */
 	size_t len = device ? strcspn(device, ",") : 0;
-	if (device && len < sizeof ask.device)
-		memcpy(ask.device, device, len);
-	error = sr_command(c, SOFTROCE_OP_CM_OPEN, &ask, sizeof ask, NULL, 0);
+	if (device && len < sizeof req.device)
+		memcpy(req.device, device, len);
+	error = sr_command(c, SOFTROCE_OP_CM_OPEN, &req, sizeof req, NULL, 0);
 	if (error) {
 		sr_disconnect(c);
 		free(s);
 		return error;
 	}
-	s->before = session;
-	s->generation = ++current;
+	s->prev = session;
+	s->generation = ++current_generation;
 	session = s;
 	return 0;
 }
@@ -81,16 +78,16 @@ int cm_session(unsigned int *generation)
 	int error = 0;
 	if (!session || !sr_alive(&session->conn))
 		error = open_session();
-	*generation = current;
+	*generation = current_generation;
 	pthread_mutex_unlock(&session_lock);
 	return error;
 }
 
-/* The connection of a generation, NULL where it is one of the past. */
+/* Returns the connection of a generation, or NULL if it is an earlier one. */
 static struct sr_conn *connection(unsigned int generation)
 {
 	pthread_mutex_lock(&session_lock);
-	struct sr_conn *c = generation == current && session ? &session->conn : NULL;
+	struct sr_conn *c = generation == current_generation && session ? &session->conn : NULL;
 	pthread_mutex_unlock(&session_lock);
 	return c;
 }
@@ -114,58 +111,16 @@ int cm_command_fd(unsigned int generation, uint16_t op, void *reply, size_t repl
 	return c ? sr_command_fd(c, op, NULL, 0, reply, reply_len, fd) : ENODEV;
 }
 
-SR_PUBLIC struct rdma_event_channel *rdma_create_event_channel(void)
-{
-	struct cm_channel *ch = calloc(1, sizeof *ch);
-	if (!ch) {
-		errno = ENOMEM;
-		return NULL;
-	}
-	struct softroce_handle_reply reply = {0};
-	int error = cm_session(&ch->generation);
-	if (!error)
-		error = cm_command_fd(ch->generation, SOFTROCE_OP_CM_CREATE_CHANNEL, &reply,
-				      sizeof reply, &ch->channel.fd);
-	if (error) {
-		if (reply.handle) /* there was no room for its descriptor */
-			cm_command_handle(ch->generation, SOFTROCE_OP_CM_DESTROY_CHANNEL,
-					  reply.handle);
-		free(ch);
-		errno = error;
-		return NULL;
-	}
-	ch->handle = reply.handle;
-	atomic_store(&ch->users, 1);
-	sr_make_blocking(ch->channel.fd);
-	return &ch->channel;
-}
-
-/* A child closes its copy of what its parent had. */
-static void close_channel(const struct cm_channel *ch)
+/* In a child, the descriptors of earlier sessions are copies of the parent's. */
+void cm_close_fd(unsigned int generation, int fd)
 {
 	pthread_mutex_lock(&session_lock);
 	struct session *s = session;
-	while (s && s->generation != ch->generation)
-		s = s->before;
+	while (s && s->generation != generation)
+		s = s->prev;
 	pthread_mutex_unlock(&session_lock);
 	if (s)
-		sr_close_fd(&s->conn, ch->channel.fd);
+		sr_close_fd(&s->conn, fd);
 	else
-		close(ch->channel.fd);
-}
-
-/* Lets go of a channel. The last one frees it. */
-void cm_put_channel(struct cm_channel *ch)
-{
-	if (atomic_fetch_sub(&ch->users, 1) == 1)
-		free(ch);
-}
-
-SR_PUBLIC void rdma_destroy_event_channel(struct rdma_event_channel *channel)
-{
-	struct cm_channel *ch = (struct cm_channel *)channel;
-	atomic_store(&ch->destroyed, 1);
-	cm_command_handle(ch->generation, SOFTROCE_OP_CM_DESTROY_CHANNEL, ch->handle);
-	close_channel(ch);
-	cm_put_channel(ch);
+		close(fd);
 }
