@@ -94,3 +94,41 @@ func TestFoldersIncludeHeadersOfLowerFoldersOnly(t *testing.T) {
 		}
 	}
 }
+
+// TestFilesFormNoCycle fails if files refer to each other directly or through others.
+func TestFilesFormNoCycle(t *testing.T) {
+	all := objects(t)
+	defined := map[string]string{}
+	for _, o := range all {
+		for _, name := range o.defines {
+			defined[name] = o.file
+		}
+	}
+	uses := map[string][]string{}
+	for _, o := range all {
+		for _, name := range o.uses {
+			if file, ok := defined[name]; ok && file != o.file {
+				uses[o.file] = append(uses[o.file], file)
+			}
+		}
+	}
+	finished := map[string]bool{}
+	var visit func(path []string)
+	visit = func(path []string) {
+		file := path[len(path)-1]
+		if i := slices.Index(path[:len(path)-1], file); i >= 0 {
+			t.Errorf("cycle: %s", strings.Join(path[i:], " uses "))
+			return
+		}
+		if finished[file] {
+			return
+		}
+		for _, next := range uses[file] {
+			visit(append(slices.Clone(path), next))
+		}
+		finished[file] = true
+	}
+	for _, o := range all {
+		visit([]string{o.file})
+	}
+}

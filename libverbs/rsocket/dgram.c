@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Datagram sockets over RDMA: what the calls of programs do with them. All with the socket's lock.
+ * Datagram sockets: what the socket calls do. All functions are called with the socket's lock.
  */
 #include "rsocket/dgram.h"
 
@@ -10,18 +10,17 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
-#define BACKLOG	   64	/* sockets that may ask at a time */
-#define DRAIN_TIME 1000 /* ms; nobody acknowledges a datagram */
-#define UDP_AGAIN  5	/* ms until a full UDP socket is tried again */
+#define BACKLOG	   64	/* outstanding requests of peers */
+#define DRAIN_TIME 1000 /* ms; datagrams are not acknowledged, so sending takes no longer */
+#define UDP_AGAIN  5	/* ms until sending to a full UDP socket is retried */
 
-static int watch(struct rs *s, int fd)
+static int add_to_epoll(struct rs *s, int fd)
 {
 	struct epoll_event e = {.events = EPOLLIN};
 	fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 	return epoll_ctl(s->fd, EPOLL_CTL_ADD, fd, &e) ? errno : 0;
 }
 
-/* Makes what a datagram socket has. 0 or an errno; the rest is rs_release's. */
 int ds_create(struct rs *s, int domain)
 {
 	struct ds *d = calloc(1, sizeof *d);
@@ -36,16 +35,18 @@ int ds_create(struct rs *s, int domain)
 	s->fd = epoll_create1(EPOLL_CLOEXEC);
 	if (d->udp < 0 || !d->channel || s->fd < 0)
 		return errno;
-	int error = watch(s, d->udp);
-	return error ? error : watch(s, d->channel->fd);
+	int error = add_to_epoll(s, d->udp);
+	return error ? error : add_to_epoll(s, d->channel->fd);
 }
 
-void ds_release(struct rs *s)
+static void release(struct rs *s)
 {
 	struct ds *d = s->ds;
-	d->to = NULL;
+	if (!d)
+		return;
+	d->conn_dest = NULL;
 	while (d->peers)
-		ds_forget(d, d->peers);
+		ds_remove_peer(d, d->peers);
 	while (d->first) {
 		struct ds_msg *m = d->first;
 		d->first = m->next;
@@ -68,16 +69,16 @@ void ds_release(struct rs *s)
 	free(d);
 }
 
-/* The address and port that the UDP socket has. */
-static int learn_local(struct ds *d)
+/* Gets the address and port of the UDP socket. */
+static int get_udp_addr(struct ds *d)
 {
 	socklen_t len = sizeof d->local;
-	d->routed = true;
+	d->kernel_addr = true;
 	return getsockname(d->udp, &d->local.sa, &len) ? errno : 0;
 }
 
-/* Lets other sockets ask for our queue pair. 0 or an errno. */
-static int be_found(struct rs *s)
+/* Listens for requests of peers for the number of a queue pair. 0 or an errno. */
+static int listen_for_peers(struct rs *s)
 {
 	struct ds *d = s->ds;
 	int on = 1;
@@ -92,8 +93,8 @@ static int be_found(struct rs *s)
 	return 0;
 }
 
-/* Gives the socket a port where the program has not. 0 or an errno. */
-static int ensure_port(struct rs *s)
+/* Binds a socket that the program did not bind. 0 or an errno. */
+static int autobind(struct rs *s)
 {
 	union ds_addr any;
 	if (s->state != RS_NEW)
@@ -103,10 +104,12 @@ static int ensure_port(struct rs *s)
 	if (bind(s->ds->udp, &any.sa, ds_addr_len(&any)))
 		return errno;
 	s->state = RS_BOUND;
-	int error = learn_local(s->ds);
-	/* Who is to answer may do so from another socket. It is no matter where the port is taken.
+	int error = get_udp_addr(s->ds);
+	/*
+	 * Without a listener, only peers that this socket sends to can reply, which is acceptable
+	 * if the port is taken.
 	 */
-	if (!error && be_found(s) && s->ds->listener) {
+	if (!error && listen_for_peers(s) && s->ds->listener) {
 		rdma_destroy_id(s->ds->listener);
 		s->ds->listener = NULL;
 	}
@@ -121,7 +124,7 @@ int ds_bind(struct rs *s, const struct sockaddr *addr)
 	if (addr->sa_family != d->domain)
 		return EAFNOSUPPORT;
 	if (!bind(d->udp, addr, (socklen_t)cm_addr_len(addr))) {
-		int error = learn_local(d);
+		int error = get_udp_addr(d);
 		if (error)
 			return error;
 	} else if (errno == EADDRNOTAVAIL) {
@@ -130,10 +133,10 @@ int ds_bind(struct rs *s, const struct sockaddr *addr)
 		return errno;
 	}
 	s->state = RS_BOUND;
-	int error = be_found(s);
+	int error = listen_for_peers(s);
 	if (error)
 		return error;
-	return ds_addr_any(&d->local) || ds_find_qp(s, &d->local) ? 0 : errno;
+	return ds_addr_any(&d->local) || ds_get_qp(s, &d->local) ? 0 : errno;
 }
 
 int ds_connect(struct rs *s, const struct sockaddr *addr)
@@ -141,17 +144,17 @@ int ds_connect(struct rs *s, const struct sockaddr *addr)
 	union ds_addr to;
 	struct ds_peer *p;
 	if (addr->sa_family == AF_UNSPEC) {
-		s->ds->to = NULL;
+		s->ds->conn_dest = NULL;
 		return 0;
 	}
 	if (!ds_addr_from(&to, addr, (socklen_t)cm_addr_len(addr)) ||
 	    to.sa.sa_family != s->ds->domain)
 		return EAFNOSUPPORT;
-	int error = ensure_port(s);
+	int error = autobind(s);
 	if (!error)
-		error = ds_meet(s, &to, &p);
+		error = ds_get_peer(s, &to, &p);
 	if (!error)
-		s->ds->to = p;
+		s->ds->conn_dest = p;
 	return error;
 }
 
@@ -159,20 +162,20 @@ int ds_name(struct rs *s, bool peer, union ds_addr *out)
 {
 	struct ds *d = s->ds;
 	if (peer) {
-		if (!d->to)
+		if (!d->conn_dest)
 			return ENOTCONN;
-		*out = d->to->addr;
+		*out = d->conn_dest->addr;
 		return 0;
 	}
 	*out = d->local;
-	if (d->to && d->to->qp && ds_addr_any(&d->local)) {
-		*out = d->to->qp->local;
+	if (d->conn_dest && d->conn_dest->qp && ds_addr_any(&d->local)) {
+		*out = d->conn_dest->qp->local;
 		*ds_addr_port(out) = *ds_addr_port(&d->local);
 	}
 	return 0;
 }
 
-static ssize_t length(const struct msghdr *msg)
+static ssize_t msg_length(const struct msghdr *msg)
 {
 	size_t all = 0;
 	for (size_t i = 0; i < msg->msg_iovlen; i++) {
@@ -183,24 +186,19 @@ static ssize_t length(const struct msghdr *msg)
 	return (ssize_t)all;
 }
 
-static int64_t until(int64_t timeout)
+/* Waits for at most max_wait ms. EAGAIN: the call does not block, or its timeout is over. */
+static int wait_or_eagain(struct rs *s, int flags, int64_t deadline, int max_wait)
 {
-	return timeout ? rs_now() + timeout : INT64_MAX;
-}
-
-/* Waits, most ms at most, or says EAGAIN where the program does not wait, or no longer. */
-static int wait_or_not(struct rs *s, int flags, int64_t end, int most)
-{
-	int64_t left = end == INT64_MAX ? INT_MAX : end - rs_now();
+	int64_t left = deadline == INT64_MAX ? INT_MAX : deadline - rs_now();
 	if (rs_would_block(s, flags) || left <= 0)
 		return EAGAIN;
-	if (most >= 0 && left > most)
-		left = most;
+	if (max_wait >= 0 && left > max_wait)
+		left = max_wait;
 	int error = rs_wait(s, left == INT_MAX ? -1 : (int)left);
 	return error == ETIMEDOUT ? 0 : error;
 }
 
-static int send_through_udp(struct rs *s, struct ds_peer *p, const struct msghdr *msg)
+static int send_via_udp(struct rs *s, struct ds_peer *p, const struct msghdr *msg)
 {
 	uint8_t buf[4096];
 	size_t at = 0;
@@ -213,23 +211,27 @@ static int send_through_udp(struct rs *s, struct ds_peer *p, const struct msghdr
 	return ds_send_udp(s->ds, p, buf, at) < 0 ? errno : 0;
 }
 
-/* Sends to a peer whichever way it can be reached. 0; EAGAIN: not now; or an errno. */
-static int send_to(struct rs *s, struct ds_peer *p, const struct msghdr *msg, size_t len, int *most)
+/*
+ * Sends through the queue pair, or through UDP as long as the peer's queue pair is unknown. 0,
+ * an errno, or EAGAIN: try again, after at most max_wait ms.
+ */
+static int send_to_peer(struct rs *s, struct ds_peer *p, const struct msghdr *msg, size_t len,
+			int *max_wait)
 {
 	if (p->qp && len > p->qp->mtu - p->qp->header.length)
 		return EMSGSIZE;
 
 	if (p->ah && p->qpn) {
-		if (!p->qp->idle_count)
-			ds_poll(s, p->qp);
+		if (!p->qp->free_count)
+			ds_poll_qp(s, p->qp);
 		return ds_post_send(p, msg->msg_iov, msg->msg_iovlen);
 	}
 	if (!p->udp) {
-		*most = DS_PATIENCE;
+		*max_wait = DS_RESOLVE_TIMEOUT;
 		return EAGAIN;
 	}
-	int error = send_through_udp(s, p, msg);
-	*most = UDP_AGAIN;
+	int error = send_via_udp(s, p, msg);
+	*max_wait = UDP_AGAIN;
 	return error;
 }
 
@@ -237,38 +239,38 @@ ssize_t ds_send(struct rs *s, const struct msghdr *msg, int flags)
 {
 	struct ds *d = s->ds;
 	union ds_addr to;
-	ssize_t len = length(msg);
-	int64_t end = until(s->opt.snd_timeout);
+	ssize_t len = msg_length(msg);
+	int64_t deadline = rs_deadline(s->opt.snd_timeout);
 	if (msg->msg_name && !ds_addr_from(&to, msg->msg_name, msg->msg_namelen))
 		return rs_fail(EINVAL);
-	if (!msg->msg_name && !d->to)
+	if (!msg->msg_name && !d->conn_dest)
 		return rs_fail(EDESTADDRREQ);
 	if (!msg->msg_name)
-		to = d->to->addr;
+		to = d->conn_dest->addr;
 	if (to.sa.sa_family != d->domain)
 		return rs_fail(EAFNOSUPPORT);
 	if (len < 0)
 		return rs_fail(EMSGSIZE);
-	int error = ensure_port(s);
+	int error = autobind(s);
 	while (!error) {
 		struct ds_peer *p;
-		int most = -1;
-		error = ds_meet(s, &to, &p);
+		int max_wait = -1;
+		error = ds_get_peer(s, &to, &p);
 		if (!error && !(p->ah && p->qpn)) {
-			rs_advance(s);
-			error = ds_meet(s, &to, &p);
+			rs_process_cm_events(s);
+			error = ds_get_peer(s, &to, &p);
 		}
 		if (!error)
-			error = send_to(s, p, msg, (size_t)len, &most);
+			error = send_to_peer(s, p, msg, (size_t)len, &max_wait);
 		if (!error)
 			return len;
 		if (error == EAGAIN)
-			error = wait_or_not(s, flags, end, most);
+			error = wait_or_eagain(s, flags, deadline, max_wait);
 	}
 	return rs_fail(error);
 }
 
-static void consume(struct ds *d)
+static void drop_first(struct ds *d)
 {
 	struct ds_msg *m = d->first;
 	d->first = m->next;
@@ -278,21 +280,22 @@ static void consume(struct ds *d)
 		ds_post_recv(m->qp, m);
 		return;
 	}
-	d->udp_count--;
+	d->udp_msgs--;
 	free(m);
 }
 
-/* Whether there is a datagram to read. One that is connected reads those of its peer alone. */
+/* A connected socket receives datagrams of its peer only. */
 bool ds_can_recv(struct rs *s)
 {
 	struct ds *d = s->ds;
-	while (d->first && d->to && !ds_same(&d->first->from, &d->to->addr, true))
-		consume(d);
+	while (d->first && d->conn_dest &&
+	       !ds_addr_equal(&d->first->from, &d->conn_dest->addr, true))
+		drop_first(d);
 	return d->first;
 }
 
-/* Copies a datagram to the program. Returns how many bytes it has room for. */
-static size_t scatter(const struct msghdr *msg, const uint8_t *from, size_t len)
+/* Copies a datagram to the program's buffers. Returns the number of bytes copied. */
+static size_t copy_to_iov(const struct msghdr *msg, const uint8_t *from, size_t len)
 {
 	size_t done = 0;
 	for (size_t i = 0; i < msg->msg_iovlen && done < len; i++) {
@@ -306,10 +309,10 @@ static size_t scatter(const struct msghdr *msg, const uint8_t *from, size_t len)
 	return done;
 }
 
-static ssize_t deliver(struct ds *d, struct msghdr *msg, int flags)
+static ssize_t copy_msg(struct ds *d, struct msghdr *msg, int flags)
 {
 	struct ds_msg *m = d->first;
-	size_t len = m->len, n = scatter(msg, m->data, len);
+	size_t len = m->len, n = copy_to_iov(msg, m->data, len);
 	msg->msg_flags = n < len ? MSG_TRUNC : 0;
 	msg->msg_controllen = 0;
 	if (msg->msg_name) {
@@ -318,73 +321,71 @@ static ssize_t deliver(struct ds *d, struct msghdr *msg, int flags)
 		msg->msg_namelen = full;
 	}
 	if (!(flags & MSG_PEEK))
-		consume(d);
+		drop_first(d);
 	return (ssize_t)(flags & MSG_TRUNC ? len : n);
 }
 
 ssize_t ds_recv(struct rs *s, struct msghdr *msg, int flags)
 {
-	int64_t end = until(s->opt.rcv_timeout);
-	if (++s->tries % 64 == 0)
-		rs_advance(s);
+	int64_t deadline = rs_deadline(s->opt.rcv_timeout);
+	if (++s->empty_calls % 64 == 0)
+		rs_process_cm_events(s);
 	for (;;) {
 		if (!ds_can_recv(s))
-			rs_process(s);
+			rs_process_cq(s);
 		if (ds_can_recv(s))
-			return deliver(s->ds, msg, flags);
-		int error = s->error ? rs_take_error(s) : wait_or_not(s, flags, end, -1);
+			return copy_msg(s->ds, msg, flags);
+		int error = s->error ? rs_take_error(s) : wait_or_eagain(s, flags, deadline, -1);
 		if (error)
 			return rs_fail(error);
 	}
 }
 
-/* For poll: whether a datagram could be sent, or why not be said. */
+/* For rpoll: whether a send would transmit a datagram or report an error. */
 bool ds_can_send(struct rs *s)
 {
 	struct ds *d = s->ds;
-	struct ds_peer *p = d->to;
-	if (p && (p->error || p->udp || !p->id || rs_now() >= p->patience))
-		return !p->ah || !p->qpn || p->qp->idle_count;
+	struct ds_peer *p = d->conn_dest;
+	if (p && (p->error || p->udp || !p->id || rs_now() >= p->deadline))
+		return !p->ah || !p->qpn || p->qp->free_count;
 	if (p)
 		return false;
 	for (struct ds_qp *qp = d->qps; qp; qp = qp->next)
-		if (!qp->idle_count)
+		if (!qp->free_count)
 			return false;
 	return true;
 }
 
-/* Lets what was sent leave. */
-void ds_close(struct rs *s)
+void ds_drain(struct rs *s)
 {
-	int64_t end = rs_now() + DRAIN_TIME;
+	int64_t deadline = rs_now() + DRAIN_TIME;
 	for (struct ds_qp *qp = s->ds->qps; qp; qp = qp->next)
-		while (qp->idle_count < qp->sends && !s->error && rs_now() < end)
+		while (qp->free_count < qp->sends && !s->error && rs_now() < deadline)
 			rs_wait(s, 100);
 }
 
-/* What rs_process, rs_advance … are for datagrams. */
-void ds_process(struct rs *s)
+static void process_cq(struct rs *s)
 {
 	for (struct ds_qp *qp = s->ds->qps; qp; qp = qp->next)
-		if (ds_poll(s, qp))
-			s->changes++;
+		if (ds_poll_qp(s, qp))
+			s->event_count++;
 	if (!s->ds->first)
 		ds_read_udp(s);
 }
 
-void ds_advance(struct rs *s)
+static void process_cm_events(struct rs *s)
 {
-	ds_events(s);
+	ds_process_cm_events(s);
 	ds_read_udp(s);
 }
 
-void ds_arm(struct rs *s)
+static void arm_cq(struct rs *s)
 {
 	for (struct ds_qp *qp = s->ds->qps; qp; qp = qp->next)
 		ibv_req_notify_cq(qp->cq, 0);
 }
 
-void ds_take_events(struct rs *s)
+static void take_cq_events(struct rs *s)
 {
 	struct ibv_cq *cq;
 	void *context;
@@ -392,3 +393,11 @@ void ds_take_events(struct rs *s)
 		while (!ibv_get_cq_event(qp->comp, &cq, &context))
 			ibv_ack_cq_events(cq, 1);
 }
+
+const struct rs_ops ds_ops = {
+	.process_cm_events = process_cm_events,
+	.process_cq = process_cq,
+	.arm_cq = arm_cq,
+	.take_cq_events = take_cq_events,
+	.release = release,
+};

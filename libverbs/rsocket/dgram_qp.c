@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Datagram sockets over RDMA: queue pairs, and the datagrams that go through them.
+ * Datagram sockets: queue pairs, and datagrams sent and received through them.
  */
 #include "rsocket/dgram.h"
 
@@ -8,9 +8,10 @@
 #include <string.h>
 #include <sys/epoll.h>
 
-#define RECV_BIT (1ULL << 63) /* of a work request's number; the rest is its buffer's */
+/* Set in the wr_id of a receive; the other bits are the index of its buffer. */
+#define RECV_BIT (1ULL << 63)
 
-static uint32_t room(struct ds_qp *qp)
+static uint32_t port_mtu(struct ds_qp *qp)
 {
 	struct ibv_port_attr port;
 	if (ibv_query_port(qp->id->verbs, qp->id->port_num, &port))
@@ -18,15 +19,15 @@ static uint32_t room(struct ds_qp *qp)
 	return 128U << port.active_mtu;
 }
 
-/* How many buffers: as options say, and the device can. 0 or an errno. */
-static int count_buffers(struct rs *s, struct ds_qp *qp)
+/* Sets the number of buffers from the options, limited by the device. 0 or an errno. */
+static int set_buffer_counts(struct rs *s, struct ds_qp *qp)
 {
 	struct ibv_device_attr attr;
 	int error = ibv_query_device(qp->id->verbs, &attr);
 	if (error)
 		return error;
-	qp->mtu = room(qp);
-	qp->slot = qp->mtu + DS_GRH;
+	qp->mtu = port_mtu(qp);
+	qp->recv_size = qp->mtu + DS_GRH;
 	if (!qp->mtu)
 		return EIO;
 	qp->receives = s->opt.rq_size < attr.max_qp_wr ? s->opt.rq_size : attr.max_qp_wr;
@@ -40,26 +41,26 @@ static int count_buffers(struct rs *s, struct ds_qp *qp)
 	return 0;
 }
 
-static int make_buffers(struct ds_qp *qp)
+static int alloc_buffers(struct ds_qp *qp)
 {
 	struct ibv_pd *pd = qp->id->pd;
-	size_t in = (size_t)qp->receives * qp->slot, out = (size_t)qp->sends * qp->mtu;
+	size_t in = (size_t)qp->receives * qp->recv_size, out = (size_t)qp->sends * qp->mtu;
 	qp->rbuf = calloc(1, in);
 	qp->sbuf = calloc(1, out);
 	qp->msgs = calloc(qp->receives, sizeof *qp->msgs);
-	qp->idle = calloc(qp->sends, sizeof *qp->idle);
-	if (!qp->rbuf || !qp->sbuf || !qp->msgs || !qp->idle)
+	qp->free_sends = calloc(qp->sends, sizeof *qp->free_sends);
+	if (!qp->rbuf || !qp->sbuf || !qp->msgs || !qp->free_sends)
 		return ENOMEM;
-	while (qp->idle_count < qp->sends) {
-		qp->idle[qp->idle_count] = qp->idle_count;
-		qp->idle_count++;
+	while (qp->free_count < qp->sends) {
+		qp->free_sends[qp->free_count] = qp->free_count;
+		qp->free_count++;
 	}
 	qp->rmr = ibv_reg_mr(pd, qp->rbuf, in, IBV_ACCESS_LOCAL_WRITE);
 	qp->smr = ibv_reg_mr(pd, qp->sbuf, out, 0);
 	return qp->rmr && qp->smr ? 0 : errno;
 }
 
-static int make_queues(struct rs *s, struct ds_qp *qp)
+static int create_queues(struct rs *s, struct ds_qp *qp)
 {
 	qp->comp = ibv_create_comp_channel(qp->id->verbs);
 	if (!qp->comp)
@@ -86,8 +87,8 @@ static int make_queues(struct rs *s, struct ds_qp *qp)
 	return ibv_req_notify_cq(qp->cq, 0);
 }
 
-/* What our datagrams begin with. */
-static void make_header(struct ds *d, struct ds_qp *qp)
+/* Fills in the header of the datagrams that this queue pair sends. */
+static void init_header(struct ds *d, struct ds_qp *qp)
 {
 	struct ds_header *h = &qp->header;
 	h->port = *ds_addr_port(&d->local);
@@ -102,7 +103,7 @@ static void make_header(struct ds *d, struct ds_qp *qp)
 	memcpy(h->ipv6.addr, &qp->local.in6.sin6_addr, sizeof h->ipv6.addr);
 }
 
-static int build(struct rs *s, struct ds_qp *qp)
+static int init_qp(struct rs *s, struct ds_qp *qp)
 {
 	if (rdma_create_id(s->ds->channel, &qp->id, NULL, RDMA_PS_UDP))
 		return errno;
@@ -110,14 +111,14 @@ static int build(struct rs *s, struct ds_qp *qp)
 		return errno;
 	if (!qp->id->verbs)
 		return ENODEV;
-	int error = count_buffers(s, qp);
+	int error = set_buffer_counts(s, qp);
 	if (!error)
-		error = make_buffers(qp);
+		error = alloc_buffers(qp);
 	if (!error)
-		error = make_queues(s, qp);
+		error = create_queues(s, qp);
 	if (error)
 		return error;
-	make_header(s->ds, qp);
+	init_header(s->ds, qp);
 	for (int i = 0; i < qp->receives; i++) {
 		qp->msgs[i].qp = qp;
 		ds_post_recv(qp, &qp->msgs[i]);
@@ -125,18 +126,17 @@ static int build(struct rs *s, struct ds_qp *qp)
 	return 0;
 }
 
-/* The queue pair of an address, made where there is none. NULL with errno: none can be. */
-struct ds_qp *ds_find_qp(struct rs *s, const union ds_addr *local)
+struct ds_qp *ds_get_qp(struct rs *s, const union ds_addr *local)
 {
 	for (struct ds_qp *qp = s->ds->qps; qp; qp = qp->next)
-		if (ds_same(&qp->local, local, false))
+		if (ds_addr_equal(&qp->local, local, false))
 			return qp;
 	struct ds_qp *qp = calloc(1, sizeof *qp);
 	if (!qp)
 		return NULL;
 	qp->local = *local;
 	*ds_addr_port(&qp->local) = 0;
-	int error = build(s, qp);
+	int error = init_qp(s, qp);
 	if (error) {
 		ds_destroy_qp(qp);
 		errno = error;
@@ -154,7 +154,7 @@ void ds_destroy_qp(struct ds_qp *qp)
 	if (qp->cq)
 		ibv_destroy_cq(qp->cq);
 	if (qp->comp)
-		ibv_destroy_comp_channel(qp->comp); /* which ends its being watched, too */
+		ibv_destroy_comp_channel(qp->comp); /* also removes it from the epoll set */
 	if (qp->rmr)
 		ibv_dereg_mr(qp->rmr);
 	if (qp->smr)
@@ -164,7 +164,7 @@ void ds_destroy_qp(struct ds_qp *qp)
 	free(qp->rbuf);
 	free(qp->sbuf);
 	free(qp->msgs);
-	free(qp->idle);
+	free(qp->free_sends);
 	free(qp);
 }
 
@@ -172,25 +172,25 @@ void ds_post_recv(struct ds_qp *qp, struct ds_msg *m)
 {
 	size_t i = (size_t)(m - qp->msgs);
 	struct ibv_sge sge = {
-		.addr = (uintptr_t)qp->rbuf + i * qp->slot,
-		.length = qp->slot,
+		.addr = (uintptr_t)qp->rbuf + i * qp->recv_size,
+		.length = qp->recv_size,
 		.lkey = qp->rmr->lkey,
 	};
 	struct ibv_recv_wr wr = {.wr_id = RECV_BIT | i, .sg_list = &sge, .num_sge = 1}, *bad;
 	ibv_post_recv(qp->id->qp, &wr, &bad);
 }
 
-void ds_queue(struct ds *d, struct ds_msg *m)
+void ds_add_msg(struct ds *d, struct ds_msg *m)
 {
 	m->next = NULL;
 	*d->last = m;
 	d->last = &m->next;
 }
 
-/* Reads the header of a datagram: whom it is from, and where its data begin. */
-static bool parse(struct ds_msg *m, uint32_t len)
+/* Parses the header of a received datagram: its sender, and the start of its data. */
+static bool parse_header(struct ds_msg *m, uint32_t len)
 {
-	const uint8_t *p = m->qp->rbuf + (size_t)(m - m->qp->msgs) * m->qp->slot + DS_GRH;
+	const uint8_t *p = m->qp->rbuf + (size_t)(m - m->qp->msgs) * m->qp->recv_size + DS_GRH;
 	size_t v4 = offsetof(struct ds_header, ipv4) + 4;
 	struct ds_header h;
 	if (len < DS_GRH + v4)
@@ -216,39 +216,37 @@ static bool parse(struct ds_msg *m, uint32_t len)
 	return true;
 }
 
-/* Takes the completions of a queue pair. True: there were some. */
-bool ds_poll(struct rs *s, struct ds_qp *qp)
+bool ds_poll_qp(struct rs *s, struct ds_qp *qp)
 {
 	struct ibv_wc wc;
-	bool some = false;
+	bool any = false;
 	while (ibv_poll_cq(qp->cq, 1, &wc) > 0) {
 		uint64_t i = wc.wr_id & ~RECV_BIT;
-		some = true;
+		any = true;
 		if (!(wc.wr_id & RECV_BIT)) {
-			qp->idle[qp->idle_count++] = (int)i;
+			qp->free_sends[qp->free_count++] = (int)i;
 			continue;
 		}
 		if (wc.status == IBV_WC_WR_FLUSH_ERR) {
-			s->error = ENETDOWN; /* nobody but the daemon's end flushes */
+			s->error = ENETDOWN; /* only the end of the daemon flushes receives */
 			continue;
 		}
 		struct ds_msg *m = &qp->msgs[i];
 		if (wc.status == IBV_WC_SUCCESS && wc.wc_flags & IBV_WC_GRH &&
-		    wc.byte_len <= qp->slot && parse(m, wc.byte_len))
-			ds_queue(s->ds, m);
+		    wc.byte_len <= qp->recv_size && parse_header(m, wc.byte_len))
+			ds_add_msg(s->ds, m);
 		else
 			ds_post_recv(qp, m);
 	}
-	return some;
+	return any;
 }
 
-/* Sends to a peer whose queue pair and way are known. 0, EAGAIN: no buffer is free; or an errno. */
 int ds_post_send(struct ds_peer *p, const struct iovec *v, size_t count)
 {
 	struct ds_qp *qp = p->qp;
-	if (!qp->idle_count)
+	if (!qp->free_count)
 		return EAGAIN;
-	int i = qp->idle[qp->idle_count - 1];
+	int i = qp->free_sends[qp->free_count - 1];
 	uint8_t *at = qp->sbuf + (size_t)i * qp->mtu;
 	struct ibv_sge sge = {.addr = (uintptr_t)at, .lkey = qp->smr->lkey};
 	memcpy(at, &qp->header, qp->header.length);
@@ -269,6 +267,6 @@ int ds_post_send(struct ds_peer *p, const struct iovec *v, size_t count)
 	struct ibv_send_wr *bad;
 	int error = ibv_post_send(qp->id->qp, &wr, &bad);
 	if (!error)
-		qp->idle_count--;
+		qp->free_count--;
 	return error;
 }

@@ -1,47 +1,47 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Sockets over RDMA: the calls that send and receive.
+ * The calls that send and receive.
  */
 #include "rsocket/dgram.h"
 
 #include <limits.h>
 #include <string.h>
 
-/* One message says how many bytes of a half it fills; shorter ones let the peer read early. */
+/* The largest message. It is less than half a buffer so that the peer can read earlier. */
 #define MAX_MESSAGE (1 << 16)
 
-/* Memory of the program, in pieces, of which some is used. */
-struct pieces {
-	const struct iovec *v;
-	size_t n;
-	size_t at; /* bytes of the first that are used */
+/* A position in the program's buffers. */
+struct iov_iter {
+	const struct iovec *iov;
+	size_t count;
+	size_t offset; /* of the position in the first buffer */
 };
 
-static void skip_empty(struct pieces *p)
+static void skip_empty(struct iov_iter *p)
 {
-	while (p->n && p->at == p->v->iov_len) {
-		p->v++;
-		p->n--;
-		p->at = 0;
+	while (p->count && p->offset == p->iov->iov_len) {
+		p->iov++;
+		p->count--;
+		p->offset = 0;
 	}
 }
 
-static void scatter(struct pieces *p, const uint8_t *from, size_t len)
+static void copy_to_iter(struct iov_iter *p, const uint8_t *from, size_t len)
 {
 	while (len) {
 		skip_empty(p);
-		size_t n = p->v->iov_len - p->at;
+		size_t n = p->iov->iov_len - p->offset;
 		if (n > len)
 			n = len;
-		memcpy((uint8_t *)p->v->iov_base + p->at, from, n);
-		p->at += n;
+		memcpy((uint8_t *)p->iov->iov_base + p->offset, from, n);
+		p->offset += n;
 		from += n;
 		len -= n;
 	}
 }
 
-/* How many bytes there are; -1 where they cannot be counted. */
-static ssize_t total(const struct iovec *v, size_t n)
+/* Returns the number of bytes of the buffers, or -1 if it overflows. */
+static ssize_t iov_length(const struct iovec *v, size_t n)
 {
 	size_t all = 0;
 	for (size_t i = 0; i < n; i++) {
@@ -52,67 +52,63 @@ static ssize_t total(const struct iovec *v, size_t n)
 	return (ssize_t)all;
 }
 
-static int64_t until(int64_t timeout)
-{
-	return timeout ? rs_now() + timeout : INT64_MAX;
-}
-
 /*
- * Waits, or does not where the program does not want to. One that tries again and again instead
- * hears of the connection's end all the same. 0 or an errno.
+ * Waits until something may have changed, or returns EAGAIN if the call does not block or its
+ * timeout is over. Programs that retry instead of polling must notice a disconnection too, so
+ * every 64th such call handles events of the connection manager. 0 or an errno.
  */
-static int wait_or_not(struct rs *s, int flags, int64_t end)
+static int wait_or_eagain(struct rs *s, int flags, int64_t deadline)
 {
 	if (rs_would_block(s, flags)) {
-		if (++s->tries % 64 == 0)
-			rs_advance(s);
+		if (++s->empty_calls % 64 == 0)
+			rs_process_cm_events(s);
 		return EAGAIN;
 	}
-	if (end == INT64_MAX)
+	if (deadline == INT64_MAX)
 		return rs_wait(s, -1);
-	int64_t left = end - rs_now();
+	int64_t left = deadline - rs_now();
 	int error = left > 0 ? rs_wait(s, left < INT_MAX ? (int)left : INT_MAX) : ETIMEDOUT;
 	return error == ETIMEDOUT ? EAGAIN : error;
 }
 
-/* Takes up to len bytes out of the receive buffer. */
-static size_t take_bytes(struct rs *s, struct pieces *to, size_t len, bool peek)
+/* Copies up to len bytes out of the receive buffer. */
+static size_t read_bytes(struct rs *s, struct iov_iter *to, size_t len, bool peek)
 {
 	size_t got = 0;
-	int at = s->rhead;
-	for (int m = s->mhead; m != s->mtail && got < len; m = (m + 1) % s->msize) {
-		size_t n = s->messages[m] < len - got ? s->messages[m] : len - got;
+	int at = s->rbuf_pos;
+	for (int m = s->rmsg_head; m != s->rmsg_tail && got < len; m = (m + 1) % s->rmsg_size) {
+		size_t n = s->rmsg[m] < len - got ? s->rmsg[m] : len - got;
 		for (size_t done = 0; done < n;) {
 			size_t part = n - done;
 			if (part > (size_t)(s->opt.rcv_size - at))
 				part = (size_t)(s->opt.rcv_size - at);
-			scatter(to, s->rbuf + at, part);
+			copy_to_iter(to, s->rbuf + at, part);
 			at = (at + (int)part) % s->opt.rcv_size;
 			done += part;
 		}
 		got += n;
 		if (peek)
 			continue;
-		s->messages[m] -= (uint32_t)n;
-		if (s->messages[m])
+		s->rmsg[m] -= (uint32_t)n;
+		if (s->rmsg[m])
 			break;
-		s->rseq++;
-		s->mhead = (m + 1) % s->msize;
+		s->rseq_no++;
+		s->rmsg_head = (m + 1) % s->rmsg_size;
 	}
 	if (!peek) {
-		s->rhead = at;
-		s->rbytes += (int)got;
+		s->rbuf_pos = at;
+		s->rbuf_bytes_free += (int)got;
 	}
 	return got;
 }
 
 static ssize_t do_recv(struct rs *s, const struct iovec *v, size_t count, int flags)
 {
-	struct pieces to = {v, count, 0};
-	ssize_t len = total(v, count);
+	struct iov_iter to = {v, count, 0};
+	ssize_t len = iov_length(v, count);
 	size_t got = 0;
 	bool peek = flags & MSG_PEEK;
-	int64_t end = until(s->opt.rcv_timeout);
+	int64_t deadline = rs_deadline(s->opt.rcv_timeout);
 	if (len < 0)
 		return rs_fail(EINVAL);
 	if (rs_connecting(s) || s->state < RS_RESOLVING_ADDR)
@@ -120,24 +116,24 @@ static ssize_t do_recv(struct rs *s, const struct iovec *v, size_t count, int fl
 	if (!len)
 		return 0;
 	do {
-		rs_process(s);
+		rs_process_cq(s);
 		while (!rs_can_recv(s)) {
 			if (!s->readable || s->state != RS_CONNECTED) {
 				int error = got ? 0 : rs_take_error(s);
 				return error ? rs_fail(error) : (ssize_t)got;
 			}
-			int error = wait_or_not(s, flags, end);
+			int error = wait_or_eagain(s, flags, deadline);
 			if (error)
 				return got ? (ssize_t)got : rs_fail(error);
 		}
-		got += take_bytes(s, &to, (size_t)len - got, peek);
-		rs_process(s); /* which tells the peer of the room */
+		got += read_bytes(s, &to, (size_t)len - got, peek);
+		rs_process_cq(s); /* offers the peer the space */
 	} while (flags & MSG_WAITALL && !peek && got < (size_t)len);
 	return (ssize_t)got;
 }
 
-/* Why nothing can be sent. */
-static int closed(struct rs *s)
+/* The error of a send on a socket that cannot send. */
+static int send_error(struct rs *s)
 {
 	int error = rs_take_error(s);
 	if (error)
@@ -145,32 +141,32 @@ static int closed(struct rs *s)
 	return s->state == RS_CONNECTED ? EPIPE : ECONNRESET;
 }
 
-static size_t least(size_t a, size_t b)
+static size_t min_size(size_t a, size_t b)
 {
 	return a < b ? a : b;
 }
 
-static ssize_t send_piece(struct rs *s, const uint8_t *buf, size_t len, int flags, int64_t end)
+static ssize_t send_buf(struct rs *s, const uint8_t *buf, size_t len, int flags, int64_t deadline)
 {
 	size_t sent = 0;
 	while (sent < len) {
 		if (!s->writable || s->state != RS_CONNECTED)
-			return sent ? (ssize_t)sent : rs_fail(closed(s));
+			return sent ? (ssize_t)sent : rs_fail(send_error(s));
 		if (!rs_can_send(s)) {
-			int error = wait_or_not(s, flags, end);
+			int error = wait_or_eagain(s, flags, deadline);
 			if (error)
 				return sent ? (ssize_t)sent : rs_fail(error);
 			continue;
 		}
-		struct rs_sge *t = &s->to[s->target];
-		size_t n =
-			least(least(len - sent, t->length), least((size_t)s->sfree, MAX_MESSAGE));
+		struct rs_sge *t = &s->target[s->target_index];
+		size_t n = min_size(min_size(len - sent, t->length),
+				    min_size((size_t)s->sbuf_bytes_avail, MAX_MESSAGE));
 		uint64_t addr = t->addr;
 		uint32_t key = t->key;
 		t->addr += n;
 		t->length -= (uint32_t)n;
 		if (t->length == 0)
-			s->target = (s->target + 1) % RS_TARGETS;
+			s->target_index = (s->target_index + 1) % RS_SGL_SIZE;
 		rs_write(s, buf + sent, (int)n, RS_OP_DATA, addr, key);
 		sent += n;
 	}
@@ -180,14 +176,14 @@ static ssize_t send_piece(struct rs *s, const uint8_t *buf, size_t len, int flag
 static ssize_t do_send(struct rs *s, const struct iovec *v, size_t count, int flags)
 {
 	size_t sent = 0;
-	int64_t end = until(s->opt.snd_timeout);
-	if (total(v, count) < 0)
+	int64_t deadline = rs_deadline(s->opt.snd_timeout);
+	if (iov_length(v, count) < 0)
 		return rs_fail(EINVAL);
 	if (rs_connecting(s) || s->state < RS_RESOLVING_ADDR)
 		return rs_fail(ENOTCONN);
-	rs_process(s);
+	rs_process_cq(s);
 	for (size_t i = 0; i < count; i++) {
-		ssize_t n = send_piece(s, v[i].iov_base, v[i].iov_len, flags, end);
+		ssize_t n = send_buf(s, v[i].iov_base, v[i].iov_len, flags, deadline);
 		if (n < 0)
 			return sent ? (ssize_t)sent : n;
 		sent += (size_t)n;
@@ -210,12 +206,12 @@ static ssize_t receive(int fd, struct msghdr *msg, int flags)
 	} else {
 		n = do_recv(s, msg->msg_iov, msg->msg_iovlen, flags);
 		msg->msg_namelen = 0;
-		msg->msg_controllen = 0; /* there is never anything beside the data */
+		msg->msg_controllen = 0; /* there is no ancillary data */
 		msg->msg_flags = 0;
 	}
 	pthread_mutex_unlock(&s->lock);
 	if (n >= 0)
-		errno = saved; /* programs ask for it at the end of the stream, too */
+		errno = saved; /* some programs check errno at the end of the stream */
 	rs_put(s);
 	return n;
 }

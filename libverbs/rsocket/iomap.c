@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Sockets over RDMA: memory that the peer writes to by offsets (riomap, riowrite).
+ * Memory that the peer writes to by offset: riomap, riounmap and riowrite.
  */
 #include "rsocket/rs.h"
 
@@ -9,10 +9,10 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* An entry of the peer's list that no region of ours has. */
+/* Returns an entry of the peer's list that no region uses, or -1. */
 static int free_index(const struct rs *s)
 {
-	for (int i = 0; i < (int)s->peer_iomaps.length; i++) {
+	for (int i = 0; i < (int)s->remote_iomap.length; i++) {
 		const struct rs_region *r = s->regions;
 		while (r && r->index != i)
 			r = r->next;
@@ -28,8 +28,9 @@ static off_t map_region(struct rs *s, void *buf, size_t len, int prot, off_t off
 		return rs_fail(ENOTCONN);
 	if (!len || len > UINT32_MAX)
 		return rs_fail(EINVAL);
-	bool told = prot & PROT_WRITE; /* memory that nobody writes to is ours alone */
-	int index = told ? free_index(s) : INT_MAX;
+	/* The peer needs no entry for memory that it cannot write. */
+	bool writable = prot & PROT_WRITE;
+	int index = writable ? free_index(s) : INT_MAX;
 	if (index < 0)
 		return rs_fail(ENOBUFS);
 	struct rs_region *r = calloc(1, sizeof *r);
@@ -48,10 +49,10 @@ static off_t map_region(struct rs *s, void *buf, size_t len, int prot, off_t off
 	}
 	r->offset = offset == -1 ? (off_t)(uintptr_t)buf : offset;
 	r->index = index;
-	r->pending = told;
+	r->pending = writable;
 	r->next = s->regions;
 	s->regions = r;
-	rs_process(s); /* tells the peer */
+	rs_process_cq(s); /* sends the entry */
 	return r->offset;
 }
 
@@ -84,7 +85,7 @@ static int unmap_region(struct rs *s, void *buf, size_t len)
 		return 0;
 	}
 	r->pending = true;
-	rs_process(s); /* tells the peer */
+	rs_process_cq(s); /* sends the entry */
 	return 0;
 }
 
@@ -100,11 +101,14 @@ SR_PUBLIC int riounmap(int fd, void *buf, size_t len)
 	return cm_result(error);
 }
 
-/* The peer's region that holds an offset, read once; false where there is none. */
+/*
+ * Finds the peer's region that contains an offset. The peer may write the list at any time, so
+ * each entry is copied once.
+ */
 static bool find_map(const struct rs *s, uint64_t offset, struct rs_iomap *out)
 {
 	for (int i = 0; i < s->opt.iomap_size; i++) {
-		memcpy(out, (const void *)&s->iomaps[i], sizeof *out);
+		memcpy(out, (const void *)&s->target_iomap[i], sizeof *out);
 		if (out->sge.length && offset >= out->offset &&
 		    offset - out->offset < out->sge.length)
 			return true;
@@ -117,7 +121,7 @@ static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint6
 {
 	size_t done = 0;
 	struct rs_iomap m;
-	rs_process(s);
+	rs_process_cq(s);
 	while (done < count) {
 		if (s->state != RS_CONNECTED)
 			return done ? done : (size_t)rs_fail(s->error ? s->error : ECONNRESET);
@@ -125,7 +129,7 @@ static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint6
 			return done ? done : (size_t)rs_fail(EPIPE);
 		if (!find_map(s, offset + done, &m))
 			return done ? done : (size_t)rs_fail(EINVAL);
-		if (s->sqe == 0 || s->sfree == 0) {
+		if (s->sqe_avail == 0 || s->sbuf_bytes_avail == 0) {
 			int error = rs_would_block(s, flags) ? EAGAIN : rs_wait(s, -1);
 			if (error)
 				return done ? done : (size_t)rs_fail(error);
@@ -135,8 +139,8 @@ static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint6
 		size_t n = count - done;
 		if (n > m.sge.length - into)
 			n = m.sge.length - into;
-		if (n > (size_t)s->sfree)
-			n = (size_t)s->sfree;
+		if (n > (size_t)s->sbuf_bytes_avail)
+			n = (size_t)s->sbuf_bytes_avail;
 		if (n > 1 << 16)
 			n = 1 << 16;
 		rs_write(s, buf + done, (int)n, RS_OP_WRITE, m.sge.addr + into, m.sge.key);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Sockets over RDMA: options.
+ * Socket options.
  */
 #include "rsocket/dgram.h"
 
@@ -11,37 +11,19 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int clamp(int v, int min, int max)
-{
-	return v < min ? min : v > max ? max : v;
-}
-
-/* Whole pages, in two halves. */
-int rs_round_buffer(int bytes)
-{
-	return clamp(bytes, RS_MIN_BUFFER, RS_MAX_BUFFER) / 8192 * 8192;
-}
-
-/* A number that the peer can be told in eight bits. */
-int rs_round_iomaps(int n)
-{
-	n = clamp(n, 0, RS_MAX_IOMAPS);
-	return n <= 128 ? n : (n + 255) / 256 * 256;
-}
-
 static int set_rdma(struct rs *s, int name, int v)
 {
 	if (s->state > RS_LISTENING)
 		return EINVAL;
 	switch (name) {
 	case RDMA_SQSIZE:
-		s->opt.sq_size = clamp(v, RS_MIN_QUEUE, RS_MAX_QUEUE);
+		s->opt.sq_size = rs_clamp(v, RS_MIN_QUEUE, RS_MAX_QUEUE);
 		return 0;
 	case RDMA_RQSIZE:
-		s->opt.rq_size = clamp(v, RS_MIN_QUEUE, RS_MAX_QUEUE);
+		s->opt.rq_size = rs_clamp(v, RS_MIN_QUEUE, RS_MAX_QUEUE);
 		return 0;
 	case RDMA_INLINE:
-		s->opt.inline_size = clamp(v, 0, RS_MAX_INLINE);
+		s->opt.inline_size = rs_clamp(v, 0, RS_MAX_INLINE);
 		return 0;
 	case RDMA_IOMAPSIZE:
 		s->opt.iomap_size = rs_round_iomaps(v);
@@ -70,10 +52,10 @@ static int set_socket(struct rs *s, int name, int v)
 		*(name == SO_RCVBUF ? &s->opt.rcv_size : &s->opt.snd_size) = rs_round_buffer(v);
 		return 0;
 	case SO_KEEPALIVE:
-		s->opt.keepalive = v != 0; /* and nothing is sent for it, as rsocket(7) has it */
+		s->opt.keepalive = v != 0; /* keep-alives are not sent */
 		return 0;
 	case SO_OOBINLINE:
-		s->opt.oob_inline = v != 0; /* there is nothing out of band */
+		s->opt.oob_inline = v != 0; /* there is no out-of-band data */
 		return 0;
 	}
 	return ENOTSUP;
@@ -83,7 +65,7 @@ static int set_tcp(struct rs *s, int name, int v)
 {
 	switch (name) {
 	case TCP_NODELAY:
-		s->opt.nodelay = v != 0; /* nothing is ever delayed */
+		s->opt.nodelay = v != 0; /* data is never delayed */
 		return 0;
 	case TCP_KEEPIDLE:
 		s->opt.keep_idle = v;
@@ -95,12 +77,12 @@ static int set_tcp(struct rs *s, int name, int v)
 		s->opt.keep_interval = v;
 		return v > 0 ? 0 : EINVAL;
 	case TCP_MAXSEG:
-		return 0; /* a wish, and the path's MTU it is */
+		return 0; /* ignored: the path MTU is used */
 	}
 	return ENOTSUP;
 }
 
-/* Of a datagram socket: what concerns addresses and buffers is its UDP socket's, too. */
+/* Options of a datagram socket that concern addresses and buffers also apply to its UDP socket. */
 static int set_datagram(struct rs *s, int level, int name, int v)
 {
 	bool buffer = level == SOL_SOCKET && (name == SO_RCVBUF || name == SO_SNDBUF);
@@ -119,7 +101,7 @@ static int set_datagram(struct rs *s, int level, int name, int v)
 	return 0;
 }
 
-static int set_number(struct rs *s, int level, int name, int v)
+static int set_int(struct rs *s, int level, int name, int v)
 {
 	if (s->ds)
 		return set_datagram(s, level, name, v);
@@ -139,7 +121,7 @@ static int set_number(struct rs *s, int level, int name, int v)
 	return ENOTSUP;
 }
 
-/* Options that are more than a number. */
+/* Options whose value is not an int. */
 static bool is_time(int level, int name)
 {
 	return level == SOL_SOCKET && (name == SO_RCVTIMEO || name == SO_SNDTIMEO);
@@ -159,7 +141,7 @@ static int set_time(int64_t *ms, const void *value, socklen_t len)
 	if (t.tv_sec < 0 || t.tv_usec < 0 || t.tv_usec >= 1000000)
 		return EDOM;
 	if (t.tv_sec > INT_MAX / 1000)
-		t.tv_sec = 0; /* which is longer than anyone waits */
+		t.tv_sec = 0; /* 0: no timeout */
 	*ms = (int64_t)t.tv_sec * 1000 + (t.tv_usec + 999) / 1000;
 	return 0;
 }
@@ -169,7 +151,7 @@ static int set_linger(struct rs *s, const void *value, socklen_t len)
 	if (len < sizeof s->opt.linger)
 		return EINVAL;
 	memcpy(&s->opt.linger, value, sizeof s->opt.linger);
-	s->opt.linger.l_linger = clamp(s->opt.linger.l_linger, 0, INT_MAX / 1000);
+	s->opt.linger.l_linger = rs_clamp(s->opt.linger.l_linger, 0, INT_MAX / 1000);
 	return 0;
 }
 
@@ -186,7 +168,7 @@ static int set_option(struct rs *s, int level, int name, const void *value, sock
 	if (len < sizeof v)
 		return EINVAL;
 	memcpy(&v, value, sizeof v);
-	return set_number(s, level, name, v);
+	return set_int(s, level, name, v);
 }
 
 SR_PUBLIC int rsetsockopt(int fd, int level, int name, const void *value, socklen_t len)
@@ -198,7 +180,7 @@ static int get_socket(struct rs *s, int name, int *v)
 {
 	switch (name) {
 	case SO_ERROR:
-		rs_advance(s);
+		rs_process_cm_events(s);
 		*v = rs_take_error(s);
 		return 0;
 	case SO_REUSEADDR:
@@ -226,8 +208,8 @@ static int get_socket(struct rs *s, int name, int *v)
 	return ENOTSUP;
 }
 
-/* The bytes of a packet's payload: of the smallest MTU, before there is a path. */
-static int segment(const struct rs *s)
+/* The payload of a packet. It is that of the smallest MTU until the path is known. */
+static int max_segment(const struct rs *s)
 {
 	return s->id && s->id->route.num_paths ? 128 << s->id->route.path_rec->mtu : 256;
 }
@@ -248,7 +230,7 @@ static int get_tcp(struct rs *s, int name, int *v)
 		*v = s->opt.keep_interval;
 		return 0;
 	case TCP_MAXSEG:
-		*v = segment(s);
+		*v = max_segment(s);
 		return 0;
 	}
 	return ENOTSUP;
@@ -273,7 +255,7 @@ static int get_rdma(struct rs *s, int name, int *v)
 	return ENOTSUP;
 }
 
-static int get_number(struct rs *s, int level, int name, int *v)
+static int get_int(struct rs *s, int level, int name, int *v)
 {
 	switch (level) {
 	case SOL_SOCKET:
@@ -289,7 +271,7 @@ static int get_number(struct rs *s, int level, int name, int *v)
 	return ENOTSUP;
 }
 
-/* The path of a connection, in the form that a subnet administrator gives it. */
+/* Returns the path of a connection as a path record of subnet administration. */
 static int get_route(struct rs *s, struct ibv_path_data *out)
 {
 	if (!s->id || !s->id->route.num_paths)
@@ -335,7 +317,7 @@ static int get_option(struct rs *s, int level, int name, void *value, socklen_t 
 		error = get_route(s, &u.route);
 		size = sizeof u.route;
 	} else {
-		error = get_number(s, level, name, &u.number);
+		error = get_int(s, level, name, &u.number);
 	}
 	if (error)
 		return error;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Sockets over RDMA: waiting for several, and other descriptors, at a time.
+ * rpoll and rselect.
  */
 #include "rsocket/dgram.h"
 
@@ -9,7 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static short ready_datagrams(struct rs *s, short events)
+static short dgram_events(struct rs *s, short events)
 {
 	short found = 0;
 	if (ds_can_recv(s))
@@ -19,14 +19,14 @@ static short ready_datagrams(struct rs *s, short events)
 	return (found & events) | (s->error ? POLLERR : 0);
 }
 
-/* What is ready of one socket. Holds its lock. */
-static short ready(struct rs *s, short events)
+/* Returns the events of a socket. The caller holds its lock. */
+static short socket_events(struct rs *s, short events)
 {
 	short found = 0;
-	rs_advance(s);
-	rs_process(s);
+	rs_process_cm_events(s);
+	rs_process_cq(s);
 	if (s->ds)
-		return ready_datagrams(s, events);
+		return dgram_events(s, events);
 	switch (s->state) {
 	case RS_NEW:
 	case RS_BOUND:
@@ -42,7 +42,7 @@ static short ready(struct rs *s, short events)
 			found |= POLLOUT;
 		return found & events;
 	case RS_DISCONNECTED:
-		/* Programs take it for an error, so what has come is read first. */
+		/* Programs treat POLLHUP as an error, so the data is read first. */
 		if (rs_can_recv(s) && events & POLLIN)
 			return POLLIN;
 		return ((POLLIN | POLLOUT) & events) | POLLHUP;
@@ -53,7 +53,7 @@ static short ready(struct rs *s, short events)
 	}
 }
 
-static int look(struct pollfd *fds, nfds_t n)
+static int check_all(struct pollfd *fds, nfds_t n)
 {
 	int found = 0;
 	for (nfds_t i = 0; i < n; i++) {
@@ -61,8 +61,8 @@ static int look(struct pollfd *fds, nfds_t n)
 		fds[i].revents = 0;
 		if (s) {
 			pthread_mutex_lock(&s->lock);
-			rs_arm(s);
-			fds[i].revents = ready(s, fds[i].events);
+			s->ops->arm_cq(s);
+			fds[i].revents = socket_events(s, fds[i].events);
 			pthread_mutex_unlock(&s->lock);
 			rs_put(s);
 		} else if (fds[i].fd >= 0) {
@@ -73,8 +73,8 @@ static int look(struct pollfd *fds, nfds_t n)
 	return found;
 }
 
-/* The descriptors behind what is polled: two for a socket. */
-static nfds_t behind(const struct pollfd *fds, nfds_t n, struct pollfd *out)
+/* Fills in the descriptors to poll, up to two for each socket. Returns their number. */
+static nfds_t poll_fds(const struct pollfd *fds, nfds_t n, struct pollfd *out)
 {
 	nfds_t count = 0;
 	for (nfds_t i = 0; i < n; i++) {
@@ -91,7 +91,6 @@ static nfds_t behind(const struct pollfd *fds, nfds_t n, struct pollfd *out)
 	return count;
 }
 
-/* Takes the completion events that have come. */
 static void take_events(const struct pollfd *fds, nfds_t n)
 {
 	for (nfds_t i = 0; i < n; i++) {
@@ -100,7 +99,7 @@ static void take_events(const struct pollfd *fds, nfds_t n)
 			continue;
 		pthread_mutex_lock(&s->lock);
 		if (!s->polling)
-			rs_take_events(s);
+			s->ops->take_cq_events(s);
 		pthread_mutex_unlock(&s->lock);
 		rs_put(s);
 	}
@@ -115,11 +114,11 @@ SR_PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
 		return rs_fail(ENOMEM);
 	int found;
 	for (;;) {
-		found = look(fds, n);
+		found = check_all(fds, n);
 		int64_t left = timeout < 0 ? wake_up : end - rs_now();
 		if (found || left <= 0)
 			break;
-		nfds_t count = behind(fds, n, all);
+		nfds_t count = poll_fds(fds, n, all);
 		if (poll(all, count, (int)(left < wake_up ? left : wake_up)) < 0) {
 			found = -1;
 			break;
@@ -132,8 +131,8 @@ SR_PUBLIC int rpoll(struct pollfd *fds, nfds_t n, int timeout)
 	return found;
 }
 
-/* For poll: -1 is for ever. */
-static int milliseconds(const struct timeval *t)
+/* Converts to the timeout of poll. */
+static int timeval_to_ms(const struct timeval *t)
 {
 	if (!t)
 		return -1;
@@ -160,7 +159,7 @@ SR_PUBLIC int rselect(int n, fd_set *readable, fd_set *writable, fd_set *except,
 		if (events || (except && FD_ISSET(fd, except)))
 			fds[count++] = (struct pollfd){.fd = fd, .events = events};
 	}
-	int rc = rpoll(fds, count, milliseconds(timeout));
+	int rc = rpoll(fds, count, timeval_to_ms(timeout));
 	for (nfds_t i = 0; i < count && rc >= 0; i++)
 		if (fds[i].revents & POLLNVAL)
 			rc = rs_fail(EBADF);

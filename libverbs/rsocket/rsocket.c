@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Sockets over RDMA: the calls of programs. A socket's descriptor is that of its event channel;
- * other descriptors are passed on to the system by rpoll and rselect alone.
+ * The socket calls other than those for data, options and polling. A socket's descriptor is that
+ * of its event channel. Only rpoll and rselect accept descriptors that are not rsockets.
  */
 #include "rsocket/dgram.h"
 
@@ -10,64 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_FD	   65536
-#define DRAIN_TIME 30000 /* ms; retransmission gives up before */
-
-static pthread_mutex_t table_lock = PTHREAD_MUTEX_INITIALIZER;
-static struct rs *table[MAX_FD];
-
-struct rs *rs_get(int fd)
-{
-	struct rs *s = NULL;
-	pthread_mutex_lock(&table_lock);
-	if (fd >= 0 && fd < MAX_FD && table[fd]) {
-		s = table[fd];
-		s->refs++;
-	}
-	pthread_mutex_unlock(&table_lock);
-	if (!s)
-		errno = EBADF;
-	return s;
-}
-
-void rs_put(struct rs *s)
-{
-	int saved = errno;
-	pthread_mutex_lock(&table_lock);
-	bool last = --s->refs == 0;
-	pthread_mutex_unlock(&table_lock);
-	if (last) {
-		rs_release(s);
-		pthread_mutex_destroy(&s->lock);
-		pthread_cond_destroy(&s->cond);
-		free(s);
-	}
-	errno = saved;
-}
-
-int rs_enlist(struct rs *s)
-{
-	if (s->fd >= MAX_FD)
-		return EMFILE;
-	pthread_mutex_lock(&table_lock);
-	table[s->fd] = s;
-	s->refs = 1;
-	pthread_mutex_unlock(&table_lock);
-	return 0;
-}
-
-/* A socket with the options of another, or the usual ones. */
-struct rs *rs_new(const struct rs *like)
-{
-	struct rs *s = calloc(1, sizeof *s);
-	if (!s)
-		return NULL;
-	pthread_mutex_init(&s->lock, NULL);
-	pthread_cond_init(&s->cond, NULL);
-	s->fd = -1;
-	s->opt = like ? like->opt : *rs_default_options();
-	return s;
-}
+#define DRAIN_TIME 30000 /* ms; longer than the transport retries */
 
 static int create_stream(struct rs *s)
 {
@@ -88,23 +31,23 @@ SR_PUBLIC int rsocket(int domain, int type, int protocol)
 		return rs_fail(ESOCKTNOSUPPORT);
 	if (protocol && protocol != (kind == SOCK_STREAM ? IPPROTO_TCP : IPPROTO_UDP))
 		return rs_fail(EPROTONOSUPPORT);
-	struct rs *s = rs_new(NULL);
+	struct rs *s = rs_new(kind == SOCK_STREAM ? &rs_stream_ops : &ds_ops, NULL);
 	if (!s)
 		return rs_fail(ENOMEM);
 	if (type & SOCK_NONBLOCK)
 		s->flags = O_NONBLOCK;
 	int error = kind == SOCK_STREAM ? create_stream(s) : ds_create(s, domain);
 	if (!error)
-		error = rs_enlist(s);
+		error = rs_add(s);
 	if (error) {
-		rs_release(s);
+		s->ops->release(s);
 		free(s);
 		return rs_fail(error);
 	}
 	return s->fd;
 }
 
-static bool whole(const struct sockaddr *addr, socklen_t len)
+static bool valid_addr(const struct sockaddr *addr, socklen_t len)
 {
 	return addr && len >= sizeof addr->sa_family && len >= cm_addr_len(addr);
 }
@@ -123,7 +66,7 @@ static int do_bind(struct rs *s, const struct sockaddr *addr)
 
 SR_PUBLIC int rbind(int fd, const struct sockaddr *addr, socklen_t len)
 {
-	RS_WITH_SOCKET(fd, whole(addr, len) ? do_bind(s, addr) : EINVAL);
+	RS_WITH_SOCKET(fd, valid_addr(addr, len) ? do_bind(s, addr) : EINVAL);
 }
 
 static int do_listen(struct rs *s, int backlog)
@@ -150,7 +93,7 @@ static int do_accept(struct rs *s, struct rs **out)
 	if (s->ds)
 		return EOPNOTSUPP;
 	while (s->state == RS_LISTENING) {
-		int error = rs_accept_one(s, out);
+		int error = rs_accept_request(s, out);
 		if (error != EAGAIN || rs_would_block(s, 0))
 			return error;
 		error = rs_wait(s, -1);
@@ -170,32 +113,32 @@ static int copy_addr(const struct sockaddr *from, struct sockaddr *addr, socklen
 
 SR_PUBLIC int raccept(int fd, struct sockaddr *addr, socklen_t *len)
 {
-	struct rs *s = rs_get(fd), *made = NULL;
+	struct rs *s = rs_get(fd), *accepted = NULL;
 	if (!s)
 		return -1;
 	pthread_mutex_lock(&s->lock);
-	int error = do_accept(s, &made);
+	int error = do_accept(s, &accepted);
 	pthread_mutex_unlock(&s->lock);
 	rs_put(s);
 	if (error)
 		return rs_fail(error);
 	if (addr && len)
-		copy_addr(rdma_get_peer_addr(made->id), addr, len);
-	return made->fd;
+		copy_addr(rdma_get_peer_addr(accepted->id), addr, len);
+	return accepted->fd;
 }
 
 static int do_connect(struct rs *s, const struct sockaddr *addr)
 {
 	if (s->ds)
 		return ds_connect(s, addr);
-	rs_advance(s);
+	rs_process_cm_events(s);
 	if (s->state == RS_CONNECTED)
 		return EISCONN;
 	if (rs_connecting(s))
 		return EALREADY;
 	if (s->state != RS_NEW && s->state != RS_BOUND)
 		return s->error ? rs_take_error(s) : EINVAL;
-	int error = rs_start(s, addr);
+	int error = rs_start_connect(s, addr);
 	if (error)
 		return error;
 	if (rs_would_block(s, 0))
@@ -210,21 +153,22 @@ static int do_connect(struct rs *s, const struct sockaddr *addr)
 
 SR_PUBLIC int rconnect(int fd, const struct sockaddr *addr, socklen_t len)
 {
-	RS_WITH_SOCKET(fd, whole(addr, len) ? do_connect(s, addr) : EINVAL);
+	RS_WITH_SOCKET(fd, valid_addr(addr, len) ? do_connect(s, addr) : EINVAL);
 }
 
-static int64_t patience(const struct rs *s)
+static int64_t drain_timeout(const struct rs *s)
 {
 	return s->opt.linger.l_onoff ? s->opt.linger.l_linger * (int64_t)1000 : DRAIN_TIME;
 }
 
 /*
- * Waits until all that was sent has been acknowledged. It cannot be any more once the peer has
- * disconnected: it may have destroyed its queue pair by then.
+ * Waits until all sends are acknowledged. This cannot happen after the peer has disconnected: it
+ * may have destroyed its queue pair.
  */
 static void drain(struct rs *s, int64_t end)
 {
-	while (s->state == RS_CONNECTED && s->cq && (s->sqe < s->opt.sq_size || s->ctrl > 0)) {
+	while (s->state == RS_CONNECTED && s->cq &&
+	       (s->sqe_avail < s->opt.sq_size || s->ctrl_outstanding > 0)) {
 		int error = rs_now() < end ? rs_wait(s, (int)(end - rs_now())) : ETIMEDOUT;
 		if (error && error != EINTR)
 			return;
@@ -236,8 +180,8 @@ static int do_shutdown(struct rs *s, int how)
 	if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR)
 		return EINVAL;
 	if (s->ds)
-		return s->ds->to ? 0 : ENOTCONN;
-	rs_process(s);
+		return s->ds->conn_dest ? 0 : ENOTCONN;
+	rs_process_cq(s);
 	if (s->state != RS_CONNECTED)
 		return s->state == RS_DISCONNECTED || s->state == RS_FAILED ? 0 : ENOTCONN;
 	bool wrote = s->writable;
@@ -246,15 +190,16 @@ static int do_shutdown(struct rs *s, int how)
 	if (how != SHUT_WR)
 		s->readable = false;
 	if (s->writable)
-		return 0; /* the peer goes on to hear from us */
-	int64_t end = rs_now() + patience(s);
+		return 0; /* the peer continues to receive */
+	int64_t end = rs_now() + drain_timeout(s);
 	/*
-	 * rdma-core's library tells its program of the end at once, even if data are left to read,
-	 * and there are programs that then do not read them: the data get a head start.
+	 * rdma-core's library reports the disconnection to its program at once, even with data left
+	 * to read, which some programs then do not read. So the peer gets time to read before it is
+	 * notified.
 	 */
 	if (!s->readable)
 		drain(s, end);
-	while (s->state == RS_CONNECTED && s->ctrl >= RS_CTRL_MAX)
+	while (s->state == RS_CONNECTED && s->ctrl_outstanding >= RS_MAX_CTRL_MSG)
 		if (rs_wait(s, -1))
 			break;
 	if (s->state == RS_CONNECTED && (wrote || !s->readable))
@@ -273,20 +218,13 @@ SR_PUBLIC int rclose(int fd)
 	struct rs *s = rs_get(fd);
 	if (!s)
 		return -1;
-	pthread_mutex_lock(&table_lock);
-	bool ours = table[fd] == s; /* and not closed by another thread meanwhile */
-	if (ours) {
-		table[fd] = NULL;
-		s->refs--;
-	}
-	pthread_mutex_unlock(&table_lock);
-	if (!ours) {
+	if (!rs_remove(s, fd)) { /* another thread has closed it */
 		rs_put(s);
 		return rs_fail(EBADF);
 	}
 	pthread_mutex_lock(&s->lock);
 	if (s->ds)
-		ds_close(s);
+		ds_drain(s);
 	if (s->state == RS_CONNECTED)
 		do_shutdown(s, SHUT_RDWR);
 	if (s->state == RS_CONNECTED || s->state == RS_DISCONNECTED)
@@ -298,7 +236,7 @@ SR_PUBLIC int rclose(int fd)
 	return 0;
 }
 
-static int do_name(struct rs *s, bool peer, struct sockaddr *addr, socklen_t *len)
+static int get_name(struct rs *s, bool peer, struct sockaddr *addr, socklen_t *len)
 {
 	union ds_addr name;
 	if (s->ds) {
@@ -312,12 +250,12 @@ static int do_name(struct rs *s, bool peer, struct sockaddr *addr, socklen_t *le
 
 SR_PUBLIC int rgetpeername(int fd, struct sockaddr *addr, socklen_t *len)
 {
-	RS_WITH_SOCKET(fd, do_name(s, true, addr, len));
+	RS_WITH_SOCKET(fd, get_name(s, true, addr, len));
 }
 
 SR_PUBLIC int rgetsockname(int fd, struct sockaddr *addr, socklen_t *len)
 {
-	RS_WITH_SOCKET(fd, do_name(s, false, addr, len));
+	RS_WITH_SOCKET(fd, get_name(s, false, addr, len));
 }
 
 SR_PUBLIC int rfcntl(int fd, int cmd, ...)
