@@ -1,48 +1,45 @@
-# make           build bin/softroce
-# make libs      build bin/lib/libibverbs.so.1, which unmodified programs run on, and give it to the binary
-# make install   put both, manual, systemd unit … into DESTDIR/PREFIX
-# make deb       a Debian package of the same, in dist/
-# make test      go vet and every test; as root the end-to-end ones too
-# make demo      a daemon, two clients, all RC operations, a table, demo.pcapng
-# make bench     RDMA WRITE beside TCP on the same veth pair (root)
-# make fuzz      every fuzz target, FUZZTIME each
-# make lint      gofmt, go vet, staticcheck, clang-format
-# make simulate  SEEDS seeds of the simulation, virtual time
-# make coverage  statement coverage of packet, mrtable and transport, 90 % at least
-# make mutate    break the rules of transport, one at a time; some minutes
-# make race      the tests of the core packages under the race detector
+# make prints the targets: each is described by the comment behind ## on its line.
+
+.DEFAULT_GOAL := help
 
 export PATH := $(PATH):/usr/local/go/bin:/usr/sbin:/sbin
-# Go is not to fetch another version of itself.
+# Go must not download another version of itself.
 export GOTOOLCHAIN := local
 
+# Variables that a target's description names.
 FUZZTIME ?= 30s
+SEEDS ?= 5000
 E2E_KERNEL ?= linux-image-amd64
 E2E_RUN ?= .
 E2E_TIMEOUT ?= 30m
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
 
-# What runs on several goroutines, or is run by them. transport and packet have none,
-# but their tests are cheap.
+# A release sets these to its tag, without the "v", and its commit.
+RELEASE_VERSION ?=
+RELEASE_COMMIT ?=
+RELEASE_FLAGS = $(if $(RELEASE_VERSION),-ldflags '-X main.tag=$(RELEASE_VERSION) -X main.commit=$(RELEASE_COMMIT)')
+
+# The packages that use several goroutines. transport and packet do not, but their tests are cheap.
 RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./cm/... ./verbs/... ./capture/... \
 	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi/... ./internal/daemon/... \
 	./internal/run/... ./internal/show/... ./internal/metrics/...
 
-SEEDS ?= 5000
+.PHONY: help build libs install deb test e2e matrix simulate demo bench fuzz lint race coverage mutate clean
 
-PREFIX ?= /usr/local
-SYSCONFDIR ?= /etc
+help: ## this list
+	@sed -n 's/^\([a-z0-9]*\):[^#]*## \(.*\)/\1\t\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS='	' read -r target text; do printf 'make %-10s %s\n' "$$target" "$$text"; done
 
-.PHONY: build libs install deb test e2e matrix simulate demo bench fuzz lint race coverage mutate clean
-
-build: libs
+build: libs ## bin/softroce, with the libraries in it
 	@scripts/setup build
-	go build -o bin/ ./cmd/softroce
+	go build $(RELEASE_FLAGS) -o bin/ ./cmd/softroce
 
-# What is in internal/run/lib/GOARCH goes into the binary: see internal/run/libraries.go. What has not changed is
-# left alone: another make may build with it at this moment.
+# internal/run/lib/GOARCH is embedded in the binary: see internal/run/libraries.go. A library that has
+# not changed is left alone, since another make may be building with it.
 EMBEDDED = internal/run/lib/$(shell go env GOARCH)
 
-libs:
+libs: ## bin/lib: libibverbs.so.1 and librdmacm.so.1, on which unmodified programs run
 	@scripts/setup libs
 	$(MAKE) -C libverbs
 	mkdir -p $(EMBEDDED)
@@ -52,60 +49,59 @@ libs:
 		if cmp -s $$stripped.new $$stripped; then rm $$stripped.new; else mv $$stripped.new $$stripped; fi || exit; \
 	done
 
-# Nothing is taken from the cache: what the end-to-end tests run is not among their imports. They come
-# first, since they take longest, and the others run beside them.
-test: libs
+install: build ## binary, libraries, manual and systemd unit into DESTDIR/PREFIX
+	DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' SYSCONFDIR='$(SYSCONFDIR)' scripts/install
+
+# The package contains what `make install` installs.
+deb: ## a Debian package in dist/
+	rm -rf dist
+	$(MAKE) install DESTDIR='$(CURDIR)/dist/root' PREFIX=/usr SYSCONFDIR=/etc
+	VERSION='$(RELEASE_VERSION)' scripts/deb
+
+# The test cache is off: the programs that the end-to-end tests run are not among their imports. Those
+# tests come first because they take longest, and the others run in parallel with them.
+test: libs ## go vet and every test; as root the end-to-end tests too
 	@scripts/setup test
 	go vet ./...
 	go run ./scripts/testreport -count 1 -timeout 30m ./e2e ./...
 
-# The end-to-end tests alone, those with another kernel: make e2e E2E_KERNEL=linux-image-6.12-amd64 E2E_RUN=Kernel
-e2e: libs
+e2e: libs ## the end-to-end tests that match E2E_RUN, with E2E_KERNEL in the guests (root)
 	@scripts/setup test
 	SOFTROCE_E2E_KERNEL=$(E2E_KERNEL) go run ./scripts/testreport -count 1 -timeout $(E2E_TIMEOUT) -run '$(E2E_RUN)' ./e2e/...
 
-# Every row of docs/use/programs.md everywhere, over both address families, with a kernel in both roles: make matrix E2E_KERNEL=linux-image-6.12-amd64
+# make matrix E2E_KERNEL=linux-image-6.12-amd64
 matrix: export SOFTROCE_E2E_MATRIX = whole
 matrix: E2E_RUN = Programs
 matrix: E2E_TIMEOUT = 2h
-matrix: e2e
+matrix: e2e ## every row of docs/use/programs.md, over both address families and in both roles (root)
 
-simulate:
+simulate: ## SEEDS seeds of the simulation in virtual time
 	go test ./internal/sim -run TestSeeds -count 1 -timeout 20m -v -sim.seeds $(SEEDS)
 
-coverage:
-	scripts/coverage
-
-mutate:
-	go run ./scripts/mutate
-
-race:
+race: ## the tests of the core packages under the race detector
 	@scripts/setup lint
 	CGO_ENABLED=1 go run ./scripts/testreport -race -timeout 20m $(RACE)
 
-install: build
-	DESTDIR='$(DESTDIR)' PREFIX='$(PREFIX)' SYSCONFDIR='$(SYSCONFDIR)' scripts/install
+coverage: ## statement coverage of packet, mrtable and transport: at least 90 %
+	scripts/coverage
 
-# What the package holds is what install puts in place.
-deb:
-	rm -rf dist
-	$(MAKE) install DESTDIR='$(CURDIR)/dist/root' PREFIX=/usr SYSCONFDIR=/etc
-	scripts/deb
+mutate: ## break the rules of transport one at a time; takes minutes
+	go run ./scripts/mutate
 
-demo: build
-	@scripts/setup demo
-	scripts/demo
-
-bench: build
-	@scripts/setup bench
-	scripts/bench
-
-fuzz:
+fuzz: ## every fuzz target, for FUZZTIME each
 	scripts/fuzz $(FUZZTIME)
 
-lint:
+lint: ## formatting, static analysis, dead code, spelling, links: see scripts/lint
 	@scripts/setup lint
 	scripts/lint
 
-clean:
+demo: build ## a daemon, two clients, all RC operations, demo.pcapng
+	@scripts/setup demo
+	scripts/demo
+
+bench: build ## RDMA WRITE and TCP on the same veth pair (root)
+	@scripts/setup bench
+	scripts/bench
+
+clean: ## remove what was built
 	rm -rf bin dist demo.pcapng internal/run/lib/*

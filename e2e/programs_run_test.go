@@ -9,11 +9,6 @@ import (
 	"time"
 )
 
-const (
-	firstPort   = 18600
-	portsPerRun = 4 // the program's, and those of its turns
-)
-
 // run runs the two programs of a row to their end.
 func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
 	t.Helper()
