@@ -35,7 +35,7 @@ func (d deviation) matches(line int, reason string) bool {
 	if line == d.line {
 		return d.failure.MatchString(reason)
 	}
-	late := strings.Replace(d.failure.String(), "there came", "came and was not expected", 1)
+	late := strings.Replace(d.failure.String(), "but got", "not expected", 1)
 	return line == 0 && late != d.failure.String() && regexp.MustCompile(late).MatchString(reason)
 }
 

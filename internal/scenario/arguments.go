@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// words are those of a command: plain ones in their order, and options, name=value.
+// arguments are the words of a command: plain words in order, and options of the form name=value.
 type arguments struct {
 	plain   []string
 	options []option
@@ -28,7 +28,7 @@ func parseArguments(args []string) *arguments {
 	return w
 }
 
-// next takes the next plain word; what says what it is to be.
+// next removes and returns the next plain word. what describes it in the error if there is none.
 func (args *arguments) next(what string) (string, error) {
 	if len(args.plain) == 0 {
 		return "", fmt.Errorf("%s is missing", what)
@@ -38,7 +38,7 @@ func (args *arguments) next(what string) (string, error) {
 	return p, nil
 }
 
-// flag takes a plain word if it is there.
+// flag removes a plain word and reports whether it was present.
 func (args *arguments) flag(name string) bool {
 	i := slices.Index(args.plain, name)
 	if i >= 0 {
@@ -47,7 +47,7 @@ func (args *arguments) flag(name string) bool {
 	return i >= 0
 }
 
-// option takes an option if it is there.
+// option removes an option and returns its value, if it is present.
 func (args *arguments) option(name string) (string, bool) {
 	i := slices.IndexFunc(args.options, func(o option) bool { return o.name == name })
 	if i < 0 {
@@ -58,7 +58,7 @@ func (args *arguments) option(name string) (string, bool) {
 	return v, true
 }
 
-// peek looks at an option.
+// peek returns the value of an option without removing it.
 func (args *arguments) peek(name string) (string, bool) {
 	for _, o := range args.options {
 		if o.name == name {
@@ -68,7 +68,7 @@ func (args *arguments) peek(name string) (string, bool) {
 	return "", false
 }
 
-// duration takes an option that is a time, 0 if it is not there.
+// duration removes an option that is a duration. Without the option it returns 0.
 func (args *arguments) duration(name string) (time.Duration, error) {
 	v, ok := args.option(name)
 	if !ok {
@@ -76,12 +76,13 @@ func (args *arguments) duration(name string) (time.Duration, error) {
 	}
 	d, err := time.ParseDuration(v)
 	if err != nil || d < 0 {
-		return 0, fmt.Errorf("%s=%s: must be a time such as 5ms", name, v)
+		return 0, fmt.Errorf("%s=%s: want a duration such as 5ms", name, v)
 	}
 	return d, nil
 }
 
-// number takes an option that is a number; it stays as it is if the option is not there.
+// number removes an option that is a number and stores it in to. Without the option it leaves to
+// unchanged.
 func (args *arguments) number(name string, bits int, to *uint64) error {
 	v, ok := args.option(name)
 	if !ok {
@@ -98,18 +99,18 @@ func (args *arguments) number(name string, bits int, to *uint64) error {
 func parseNumber(v string, bits int) (uint64, error) {
 	n, err := strconv.ParseUint(v, 0, bits)
 	if err != nil {
-		return 0, fmt.Errorf("must be a number of up to %d bits", bits)
+		return 0, fmt.Errorf("want a number of up to %d bits", bits)
 	}
 	return n, nil
 }
 
-// end makes sure that nothing is left.
+// end returns an error if arguments are left.
 func (args *arguments) end() error {
 	if len(args.plain) > 0 {
-		return fmt.Errorf("%q is not understood here", args.plain[0])
+		return fmt.Errorf("unexpected argument %q", args.plain[0])
 	}
 	if len(args.options) > 0 {
-		return fmt.Errorf("option %q is not known here", args.options[0].name)
+		return fmt.Errorf("unknown option %q", args.options[0].name)
 	}
 	return nil
 }

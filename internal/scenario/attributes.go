@@ -8,7 +8,7 @@ import (
 	"softroce/packet"
 )
 
-// usualAttr is what queue pairs have if the script does not say otherwise.
+// defaultAttr returns the attributes of queue pairs that the script does not specify.
 func defaultAttr() nic.QPAttr {
 	return nic.QPAttr{
 		QPAttr: ib.QPAttr{PathMTU: 1024, SQPSN: 100, RQPSN: 200, Access: accessFlags.values["all"] &^ ib.AccessLocalWrite,
@@ -19,7 +19,7 @@ func defaultAttr() nic.QPAttr {
 	}
 }
 
-// attrOption is an attribute that the script can give.
+// attrOption is an attribute that the script can specify.
 type attrOption struct {
 	bits int
 	mask ib.QPAttrMask
@@ -45,7 +45,7 @@ var attrOptions = map[string]attrOption{
 	"flow_label":         {20, ib.QPMaskAV, func(a *nic.QPAttr, v uint64) { a.AV.FlowLabel = uint32(v) }},
 }
 
-// attributes takes the options that are attributes.
+// parseAttributes parses the options that are attributes.
 func parseAttributes(args *arguments, a *nic.QPAttr) (mask ib.QPAttrMask, err error) {
 	for name, o := range attrOptions {
 		v, ok := args.option(name)

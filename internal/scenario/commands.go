@@ -11,15 +11,16 @@ import (
 	"softroce/internal/testbed"
 )
 
-// A command carries out one line of a scenario.
+// A command executes one line of a scenario.
 type command struct {
 	do func(s *script, args *arguments) error
 
-	// mayFail says that ! in front of it makes sense: what was asked for is to be refused.
+	// mayFail means that the command may be preceded by !, which expects the NIC to refuse it.
 	mayFail bool
 }
 
-// table holds every command of our own; docs/reference/scenario-language.md has each of them.
+// commandTable holds the commands beyond those of the script engine. Each is described in
+// docs/reference/scenario-language.md.
 var commandTable = map[string]command{
 	"mr":      {(*script).cmdMR, true},
 	"dereg":   {(*script).cmdDereg, true},
@@ -70,7 +71,7 @@ func commands() map[string]func(*testscript.TestScript, bool, []string) {
 	return m
 }
 
-// run is the script engine's way to a command.
+// run adapts a command to the script engine.
 func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	s := ts.Value(scriptKey{}).(*script)
 	s.log = ts.Logf
@@ -86,13 +87,13 @@ func (c command) run(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// A refusedError is what the NIC said; ! excuses that, and nothing else.
+// A refusedError is an error of the NIC. Only such errors satisfy !.
 type refusedError struct{ err error }
 
 func (r *refusedError) Error() string { return "refused: " + r.err.Error() }
 func (r *refusedError) Unwrap() error { return r.err }
 
-// refused marks what the NIC said.
+// refused marks an error as one of the NIC.
 func refused(err error) error {
 	if err == nil {
 		return nil
@@ -105,7 +106,7 @@ func (c command) execute(s *script, neg bool, args []string) error {
 		return err
 	}
 	if neg && !c.mayFail {
-		return errors.New("! makes no sense here")
+		return errors.New("this command cannot be preceded by !")
 	}
 	err := c.do(s, parseArguments(args))
 	if !neg {
@@ -122,23 +123,23 @@ func (c command) execute(s *script, neg bool, args []string) error {
 	return err
 }
 
-// cmdAdvance lets time pass.
+// cmdAdvance waits: advance TIME.
 func (s *script) cmdAdvance(args *arguments) error {
-	t, err := args.next("a time such as 5ms")
+	t, err := args.next("a duration such as 5ms")
 	if err != nil {
 		return err
 	}
 	d, err := time.ParseDuration(t)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q must be a time such as 5ms", t)
+		return fmt.Errorf("%q want a duration such as 5ms", t)
 	}
 	s.testbed.Run(s.earliest+d, nil)
 	s.elapse(d)
 	return args.end()
 }
 
-// cmdProgram starts the verbs program of a live NIC: program COMMAND…, or program tcp:HOST:PORT. A simulation
-// has its own.
+// cmdProgram starts the verbs program of a live NIC: program COMMAND…, or program tcp:HOST:PORT. A
+// simulation ignores it.
 func (s *script) cmdProgram(args *arguments) error {
 	command := slices.Concat(args.plain, formatOptions(args.options))
 	if len(command) == 0 {
@@ -150,7 +151,7 @@ func (s *script) cmdProgram(args *arguments) error {
 	return nil
 }
 
-// faultCommand is a command that adds a rule to the NIC's cable.
+// faultCommand returns a command that adds a fault rule to the link of the NIC under test.
 func faultCommand(action string) func(*script, *arguments) error {
 	return func(s *script, args *arguments) error {
 		rule := action
@@ -158,7 +159,7 @@ func faultCommand(action string) func(*script, *arguments) error {
 			rule += " " + p
 		}
 		if len(args.options) > 0 {
-			return fmt.Errorf("%s= : rules are written without =, see docs/reference/fault-language.md", args.options[0].name)
+			return fmt.Errorf("%s=: fault rules have no options, see docs/reference/fault-language.md", args.options[0].name)
 		}
 		return s.testbed.Fault(rule)
 	}

@@ -8,11 +8,12 @@ import (
 	"strings"
 )
 
-// maxData bounds what one expression of data stands for, in bytes.
+// maxData bounds the length of a data expression, in bytes.
 const maxData = 1 << 24
 
-// parseData reads an expression of data, pieces joined by plus signs: 100*x is a hundred times
-// x, hex:00ff two bytes, 9*hex:00ff nine times those, u64:5 a number as an atomic leaves it in memory, anything else itself.
+// parseData parses a data expression, which consists of pieces joined by plus signs: 100*x is the
+// character x repeated 100 times, hex:00ff two bytes, 9*hex:00ff those bytes repeated 9 times,
+// u64:5 a number as an atomic stores it in memory. Any other piece is literal.
 func parseData(w string) ([]byte, error) {
 	var b []byte
 	for piece := range strings.SplitSeq(w, "+") {
@@ -46,12 +47,12 @@ func parsePiece(w string) ([]byte, error) {
 	}
 	n, err := strconv.Atoi(count)
 	if err != nil || n < 0 || n*len(what) > maxData {
-		return nil, fmt.Errorf("%q must be a number of times, at most %d bytes", count, maxData)
+		return nil, fmt.Errorf("%q: want a repeat count, at most %d bytes", count, maxData)
 	}
 	return []byte(strings.Repeat(what, n)), nil
 }
 
-// showData is the opposite of parseData, for people.
+// formatData is the inverse of parseData.
 func formatData(b []byte) string {
 	var pieces []string
 	for i := 0; i < len(b); {
@@ -59,7 +60,7 @@ func formatData(b []byte) string {
 		for j < len(b) && b[j] == b[i] {
 			j++
 		}
-		const long = 4 // from which on a run is counted
+		const long = 4 // the length from which a run is written as a count
 		if j-i >= long && printable(b[i]) {
 			pieces = append(pieces, fmt.Sprintf("%d*%c", j-i, b[i]))
 			i = j

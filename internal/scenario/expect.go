@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// expectations are what may follow the word expect.
+// expectations are the forms of the expect command, by their first argument.
 var expectations = map[string]func(*script, *arguments) error{
 	"packet":     (*script).expectPacket,
 	"silence":    (*script).expectSilence,
@@ -25,13 +25,13 @@ var expectations = map[string]func(*script, *arguments) error{
 }
 
 func (s *script) cmdExpect(args *arguments) error {
-	what, err := args.next("what is expected")
+	what, err := args.next("an expectation")
 	if err != nil {
 		return err
 	}
 	f, ok := expectations[what]
 	if !ok {
-		return fmt.Errorf("%q cannot be expected", what)
+		return fmt.Errorf("unknown expectation %q", what)
 	}
 	if err := f(s, args); err != nil {
 		return err
@@ -39,7 +39,7 @@ func (s *script) cmdExpect(args *arguments) error {
 	return args.end()
 }
 
-// A wait is how long something may take, and has to.
+// timing is when an arrival is allowed: not before after, and, if within is set, not after it.
 type timing struct {
 	after, within time.Duration
 }
@@ -53,33 +53,33 @@ func (s *script) parseTiming(args *arguments) (t timing, err error) {
 	return t, err
 }
 
-// until lets time pass until done, within the wait.
+// waitFor lets time pass until done, at most as long as t allows.
 func (s *script) waitFor(t timing, done func() bool) error {
 	_, late := s.testbed.Slack()
 	switch {
 	case t.within > 0 && !s.testbed.Run(s.latest+t.within+late, done):
-		return fmt.Errorf("nothing came within %v", t.within)
+		return fmt.Errorf("nothing arrived within %v", t.within)
 	case t.within == 0 && !s.testbed.Settle(done):
-		return errors.New("nothing came")
+		return errors.New("nothing arrived")
 	}
 	return nil
 }
 
-// passed notes that time has gone by since the floor.
+// elapse records that the script has waited for d since earliest.
 func (s *script) elapse(d time.Duration) {
 	s.earliest += d
 	s.latest = max(s.latest, s.earliest)
 	s.syncEarliest()
 }
 
-// settleFloor: where time is the NIC's own, the floor is when things did come.
+// syncEarliest sets earliest to latest where arrival times are exact, that is in a simulation.
 func (s *script) syncEarliest() {
 	if early, _ := s.testbed.Slack(); early == 0 {
 		s.earliest = s.latest
 	}
 }
 
-// came makes what came at a time the newest that the script has told of. It must not be too early.
+// noteArrival records an expected arrival and returns an error if it was too early.
 func (s *script) noteArrival(t timing, at time.Duration) error {
 	early, _ := s.testbed.Slack()
 	took := at - s.earliest
@@ -87,13 +87,13 @@ func (s *script) noteArrival(t timing, at time.Duration) error {
 	s.latest = max(s.latest, at)
 	s.syncEarliest()
 	if t.after > 0 && took+early < t.after && !s.untimed {
-		return fmt.Errorf("it came after %v, sooner than %v", took, t.after)
+		return fmt.Errorf("it arrived after %v, earlier than %v", took, t.after)
 	}
 	return nil
 }
 
-// expectPacket takes the next packet that a queue pair sent: packet QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N]
-// [tclass=N] [hop_limit=N] [after=TIME] [within=TIME].
+// expectPacket expects the next packet of a queue pair: packet QP OPCODE [FIELD=VALUE]…
+// [payload=DATA | payload_len=N] [tclass=N] [hop_limit=N] [after=TIME] [within=TIME].
 func (s *script) expectPacket(args *arguments) error {
 	text := strings.Join(slices.Concat(args.plain, formatOptions(args.options)), " ")
 	q, err := s.parseQP(args)
@@ -109,7 +109,7 @@ func (s *script) expectPacket(args *arguments) error {
 		return err
 	}
 	if err := s.waitFor(t, func() bool { return len(s.unexpectedFrames(q.name)) > 0 }); err != nil {
-		return fmt.Errorf("expected packet %s: %w; the last on the cable:%s", text, err, s.recentFrames())
+		return fmt.Errorf("expected packet %s: %w; recent packets:%s", text, err, s.recentFrames())
 	}
 	f := s.unexpectedFrames(q.name)[0]
 	if err := errors.Join(match(f.p), s.noteArrival(t, f.at)); err != nil {
@@ -126,7 +126,7 @@ func formatOptions(l []option) (words []string) {
 	return words
 }
 
-// expectSilence makes sure that no packet came that was not expected: silence [QP] [for=TIME].
+// expectSilence expects that no other packet arrives: silence [QP] [for=TIME].
 func (s *script) expectSilence(args *arguments) error {
 	name := ""
 	if len(args.plain) > 0 {
@@ -151,7 +151,7 @@ func (s *script) expectSilence(args *arguments) error {
 		return len(l) > 0 && (early == 0 || l[0].at < end-early)
 	}
 	if some() || d > 0 && s.testbed.Run(end-early, some) {
-		return fmt.Errorf("expected silence, but there came\n    %v", s.unexpectedFrames(name)[0])
+		return fmt.Errorf("expected silence, but got\n    %v", s.unexpectedFrames(name)[0])
 	}
 	if d > 0 {
 		s.elapse(d)
@@ -159,7 +159,7 @@ func (s *script) expectSilence(args *arguments) error {
 	return nil
 }
 
-// expectNothing makes sure that neither packets nor completions nor events came: nothing [for=TIME].
+// expectNothing expects that no other packet, completion or event arrives: nothing [for=TIME].
 func (s *script) expectNothing(args *arguments) error {
 	if err := s.expectSilence(args); err != nil {
 		return err
@@ -169,19 +169,19 @@ func (s *script) expectNothing(args *arguments) error {
 	}
 	for _, l := range s.completions {
 		if len(l) > 0 {
-			return fmt.Errorf("expected nothing, but there came\n    %v", l[0])
+			return fmt.Errorf("expected nothing, but got\n    %v", l[0])
 		}
 	}
 	if len(s.events) > 0 {
-		return fmt.Errorf("expected nothing, but there came\n    %v", s.events[0])
+		return fmt.Errorf("expected nothing, but got\n    %v", s.events[0])
 	}
 	if len(s.notices) > 0 {
-		return fmt.Errorf("expected nothing, but there came\n    notice %s", s.notices[0])
+		return fmt.Errorf("expected nothing, but got\n    notice %s", s.notices[0])
 	}
 	return nil
 }
 
-// cmdIgnore forgets what came so far: ignore packets|completions|events|drops…
+// cmdIgnore discards what has arrived so far: ignore packets|completions|events|drops…
 func (s *script) cmdIgnore(args *arguments) error {
 	s.testbed.Settle(nil)
 	if err := s.poll(); err != nil {
@@ -202,7 +202,7 @@ func (s *script) cmdIgnore(args *arguments) error {
 				s.drops = dropped(c)
 			}
 		default:
-			return fmt.Errorf("%q cannot be ignored", what)
+			return fmt.Errorf("ignore: unknown kind %q", what)
 		}
 	}
 	args.plain = nil

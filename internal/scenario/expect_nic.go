@@ -15,10 +15,10 @@ import (
 	"softroce/wire"
 )
 
-// What the program on the NIC sees, and what the NIC counts.
+// The expectations of what the program on the NIC observes, and of the NIC's counters.
 
-// expectCompletion takes the next completion of a queue: completion QP send|recv ID STATUS [opcode=NAME] [byte_len=N]
-// [imm=N] [inv=KEY] [src_qp=N] [after=TIME] [within=TIME].
+// expectCompletion expects the next completion of a queue: completion QP send|recv ID STATUS
+// [opcode=NAME] [byte_len=N] [imm=N] [inv=KEY] [src_qp=N] [after=TIME] [within=TIME].
 func (s *script) expectCompletion(args *arguments) error {
 	text := strings.Join(slices.Concat(args.plain, formatOptions(args.options)), " ")
 	q, err := s.parseQP(args)
@@ -30,7 +30,7 @@ func (s *script) expectCompletion(args *arguments) error {
 		return err
 	}
 	if side != "send" && side != "recv" {
-		return fmt.Errorf("%q must be send or recv", side)
+		return fmt.Errorf("%q: want send or recv", side)
 	}
 	id, err := args.next("the number of the work request")
 	if err != nil {
@@ -55,7 +55,7 @@ func (s *script) expectCompletion(args *arguments) error {
 		return len(s.completions[k]) > 0
 	})
 	if err := errors.Join(pollErr, err); err != nil {
-		return fmt.Errorf("expected completion %s: %w; the last on the cable:%s", text, err, s.recentFrames())
+		return fmt.Errorf("expected completion %s: %w; recent packets:%s", text, err, s.recentFrames())
 	}
 	c := s.completions[k][0]
 	if err := errors.Join(s.matchCompletion(args, c, id, st), s.noteArrival(t, s.testbed.Now())); err != nil {
@@ -71,7 +71,7 @@ func (s *script) matchCompletion(args *arguments, c testbed.Completion, id strin
 	case err != nil:
 		return fmt.Errorf("%q %w", id, err)
 	case c.ID != n:
-		return fmt.Errorf("it is of work request %d", c.ID)
+		return fmt.Errorf("it is for work request %d", c.ID)
 	case c.Status != st:
 		return fmt.Errorf("its status is %s", statusName(c.Status))
 	}
@@ -109,13 +109,13 @@ func (s *script) matchCompletion(args *arguments, c testbed.Completion, id strin
 	return nil
 }
 
-// matchInvalidated compares the key that a SEND invalidated.
+// matchInvalidated checks the R_Key that a SEND with invalidate reported.
 func (s *script) matchInvalidated(args *arguments, c testbed.Completion) error {
 	v, said := args.option("inv")
 	has := c.Flags&ib.WCWithInv != 0
 	if !said {
 		if has {
-			return fmt.Errorf("it says that key %#x was invalidated", c.Imm)
+			return fmt.Errorf("it reports that key %#x was invalidated", c.Imm)
 		}
 		return nil
 	}
@@ -124,12 +124,12 @@ func (s *script) matchInvalidated(args *arguments, c testbed.Completion) error {
 		return fmt.Errorf("inv=%s: %w", v, err)
 	}
 	if !has || key != c.Imm {
-		return fmt.Errorf("the key that it says was invalidated is %#x (present: %v)", c.Imm, has)
+		return fmt.Errorf("the invalidated key is %#x (present: %v)", c.Imm, has)
 	}
 	return nil
 }
 
-// expectState looks at a queue pair's state: state QP STATE.
+// expectState expects the state of a queue pair: state QP STATE.
 func (s *script) expectState(args *arguments) error {
 	q, err := s.parseQP(args)
 	if err != nil {
@@ -152,12 +152,12 @@ func (s *script) expectState(args *arguments) error {
 		return err
 	}
 	if got != to {
-		return fmt.Errorf("expected %s in %v, but it is in %v; the last on the cable:%s", q.name, to, got, s.recentFrames())
+		return fmt.Errorf("expected %s in state %v, but it is in %v; recent packets:%s", q.name, to, got, s.recentFrames())
 	}
 	return nil
 }
 
-// expectEvent takes the next asynchronous event: event NAME [OBJECT].
+// expectEvent expects the next asynchronous event: event NAME [OBJECT].
 func (s *script) expectEvent(args *arguments) error {
 	name, err := args.next("an event")
 	if err != nil {
@@ -176,23 +176,23 @@ func (s *script) expectEvent(args *arguments) error {
 		return err != nil || len(s.events) > 0
 	}
 	if slices.Contains(s.missingEvents, name) {
-		return nil // should it come, it is left over
+		return nil // if it arrives, checkLeftovers reports it
 	}
 	s.testbed.Settle(came)
 	switch {
 	case err != nil:
 		return err
 	case len(s.events) == 0:
-		return fmt.Errorf("expected %v, but there was none; the last on the cable:%s", want, s.recentFrames())
+		return fmt.Errorf("expected %v, but there was none; recent packets:%s", want, s.recentFrames())
 	}
 	if got := s.events[0]; got.Type != want.Type || want.Object != "" && got.Object != want.Object {
-		return fmt.Errorf("expected %v, but there was %v", want, got)
+		return fmt.Errorf("expected %v, but got %v", want, got)
 	}
 	s.events = s.events[1:]
 	return nil
 }
 
-// expectNotice takes the next notice of a completion queue: notice NAME.
+// expectNotice expects the next completion event: notice NAME.
 func (s *script) expectNotice(args *arguments) error {
 	name, err := args.next("a completion queue")
 	if err != nil {
@@ -206,15 +206,16 @@ func (s *script) expectNotice(args *arguments) error {
 	case err != nil:
 		return err
 	case len(s.notices) == 0:
-		return fmt.Errorf("expected a notice of %s, but there was none; the last on the cable:%s", name, s.recentFrames())
+		return fmt.Errorf("expected a notice of %s, but there was none; recent packets:%s", name, s.recentFrames())
 	case s.notices[0] != name:
-		return fmt.Errorf("expected a notice of %s, but there was one of %s", name, s.notices[0])
+		return fmt.Errorf("expected a notice of %s, but got one of %s", name, s.notices[0])
 	}
 	s.notices = s.notices[1:]
 	return nil
 }
 
-// expectDrop says that the NIC has thrown packets away since the last such line: drop REASON [N].
+// expectDrop expects that the NIC has dropped packets for a reason since the last such line: drop
+// REASON [N].
 func (s *script) expectDrop(args *arguments) error {
 	reason, err := args.next("a reason")
 	if err != nil {
@@ -227,22 +228,22 @@ func (s *script) expectDrop(args *arguments) error {
 			return fmt.Errorf("%q %w", word, err)
 		}
 	}
-	s.testbed.Settle(nil) // what is to be dropped is on its way, also to a NIC that does not tell
+	s.testbed.Settle(nil) // also for a NIC without counters: the packet must have arrived before the next command
 	c := s.dut.Counters()
 	if c == nil {
 		return nil
 	}
 	if !dropReason(reason) {
-		return fmt.Errorf("%q is no reason for a drop", reason)
+		return fmt.Errorf("unknown drop reason %q", reason)
 	}
 	if got := dropped(c)[reason] - s.drops[reason]; got != n {
-		return fmt.Errorf("expected drop %s %d, but it is %d; dropped were: %s", reason, n, got, list(s.unexpectedDrops()))
+		return fmt.Errorf("expected drop %s %d, but it is %d; unexpected drops: %s", reason, n, got, list(s.unexpectedDrops()))
 	}
 	s.drops[reason] += n
 	return nil
 }
 
-// dropReason reports whether something is thrown away for a reason of that name.
+// dropReason reports whether a drop reason of that name exists.
 func dropReason(name string) bool {
 	for r := range transport.NumDropReasons {
 		if r.String() == name {
@@ -257,10 +258,11 @@ func dropReason(name string) bool {
 	return name == "tx_stalled"
 }
 
-// expectCounter looks at a counter as show has it: counter NAME N, or counter nak_sent|nak_received|rx_opcode|tx_opcode|drop KIND N.
+// expectCounter expects the value of a counter, named as in softroce show: counter NAME N, or
+// counter nak_sent|nak_received|rx_opcode|tx_opcode|drop KIND N.
 func (s *script) expectCounter(args *arguments) error {
 	if len(args.plain) < 2 {
-		return errors.New("a counter's name and value are missing")
+		return errors.New("the name and the value of a counter are missing")
 	}
 	last := len(args.plain) - 1
 	name, value := strings.Join(args.plain[:last], " "), args.plain[last]
@@ -271,7 +273,7 @@ func (s *script) expectCounter(args *arguments) error {
 	}
 	c := s.dut.Counters()
 	if c == nil {
-		return nil // the NIC does not tell
+		return nil // the NIC under test has no counters to query
 	}
 	s.testbed.Settle(nil)
 	c = s.dut.Counters()
@@ -285,7 +287,7 @@ func (s *script) expectCounter(args *arguments) error {
 	return nil
 }
 
-// counter finds a counter by the name that "softroce show counters" gives it.
+// counterValue returns a counter by its name in "softroce show counters".
 func counterValue(c *nic.Counters, name string) (uint64, error) {
 	for _, k := range metrics.Counters {
 		if k.Name == name {
@@ -297,7 +299,7 @@ func counterValue(c *nic.Counters, name string) (uint64, error) {
 		"rx_opcode": metrics.Opcodes(&c.RxOpcode), "tx_opcode": metrics.Opcodes(&c.TxOpcode)}
 	l, ok := lists[kind]
 	if !ok && kind != "drop" {
-		return 0, fmt.Errorf("%q is no counter", name)
+		return 0, fmt.Errorf("unknown counter %q", name)
 	}
 	for _, d := range c.Dropped() {
 		if kind == "drop" {
@@ -309,10 +311,11 @@ func counterValue(c *nic.Counters, name string) (uint64, error) {
 			return v.Value, nil
 		}
 	}
-	return 0, nil // what never occurred is in none of these lists
+	return 0, nil // the lists contain only what has occurred
 }
 
-// expectMemory compares memory with data: memory PLACE DATA. Without a length the place is as long as the data.
+// expectMemory expects the content of memory: memory PLACE DATA. A place without a length is as
+// long as the data.
 func (s *script) expectMemory(args *arguments) error {
 	text := strings.Join(args.plain, " ")
 	whole := len(args.plain) > 0 && strings.Contains(args.plain[0], ":")

@@ -9,10 +9,10 @@ import (
 	"softroce/packet"
 )
 
-// A field is a header field, under the name that decode prints.
+// A field is a header field. Its name is the one that softroce decode prints.
 type field struct {
 	name   string
-	header packet.Headers // in which it is; 0: the BTH
+	header packet.Headers // the header that contains it; 0: the BTH
 	bits   int
 	at     func(*packet.Header) accessor
 }
@@ -79,7 +79,7 @@ func fieldNamed(name string) *field {
 	return nil
 }
 
-// check makes sure that a packet of an opcode has the field.
+// check returns an error if packets of an opcode do not have the field.
 func (f *field) check(o packet.Opcode) error {
 	if f.header != 0 && o.Info().Headers&f.header == 0 {
 		return fmt.Errorf("%v has no %s", o, f.name)
@@ -87,8 +87,8 @@ func (f *field) check(o packet.Opcode) error {
 	return nil
 }
 
-// fieldValue reads the value of a field: a number, a place in a memory region (for addresses and keys), or a
-// syndrome.
+// fieldValue parses the value of a field: a number, a place in a memory region (for addresses and
+// keys), the name of a queue, or a syndrome. mask selects the bits to compare.
 func (s *script) fieldValue(f *field, w string) (v uint64, mask uint64, err error) {
 	mask = 1<<f.bits - 1
 	if f.bits == 64 {
@@ -121,24 +121,24 @@ func (s *script) fieldValue(f *field, w string) (v uint64, mask uint64, err erro
 	if n, ok := s.srqs[w]; ok && f.name == "xrceth.srq" {
 		return uint64(n), mask, nil
 	}
-	return 0, 0, fmt.Errorf("%s=%s: must be a number of up to %d bits", f.name, w, f.bits)
+	return 0, 0, fmt.Errorf("%s=%s: want a number of up to %d bits", f.name, w, f.bits)
 }
 
-// A place is some bytes of a memory region.
+// A place is a range of bytes in a memory region.
 type place struct {
 	region *region
 	off    uint64
 	addr   uint64
-	length uint64 // to the end of the region if none was given
+	length uint64 // defaults to the rest of the region
 }
 
-// place reads REGION, REGION+OFFSET, and either with :LENGTH.
+// parsePlace parses REGION or REGION+OFFSET, optionally followed by :LENGTH.
 func (s *script) parsePlace(w string) (p place, err error) {
 	where, length, hasLength := strings.Cut(w, ":")
 	name, off, hasOff := strings.Cut(where, "+")
 	p.region = s.regions[name]
 	if p.region == nil {
-		return p, fmt.Errorf("there is no memory region %q", name)
+		return p, fmt.Errorf("no memory region %q", name)
 	}
 	if hasOff {
 		if p.off, err = parseNumber(off, 64); err != nil {
@@ -155,13 +155,14 @@ func (s *script) parsePlace(w string) (p place, err error) {
 	return p, nil
 }
 
-// shorthands stand for several fields that a place in memory has: its address, key and length.
+// shorthands are options that set several fields from a place in memory: its address, key and
+// length.
 var shorthands = map[string][]string{
 	"reth":      {"reth.va", "reth.rkey", "reth.length"},
 	"atomiceth": {"atomiceth.va", "atomiceth.rkey"},
 }
 
-// expand replaces the shorthands among options by the fields that they stand for.
+// expand replaces shorthands by the fields that they set.
 func (s *script) expand(options []option) (l []option, err error) {
 	for _, o := range options {
 		names, ok := shorthands[o.name]
@@ -180,22 +181,22 @@ func (s *script) expand(options []option) (l []option, err error) {
 	return l, nil
 }
 
-// A want is what a packet must have in one field.
+// A fieldMatch is the expected value of a field.
 type fieldMatch struct {
 	f       *field
 	v, mask uint64
-	text    string // as it stands in the script
+	text    string // the value as written in the script
 }
 
 func (w *fieldMatch) check(p *capture.Packet) error {
 	if got := w.f.at(&p.Header).get(); got&w.mask != w.v&w.mask {
 		if w.f.name == "aeth.syndrome" {
-			return fmt.Errorf("%s is %#02x (%v), not %s", w.f.name, got, packet.Syndrome(got), w.text)
+			return fmt.Errorf("%s is %#02x (%v), want %s", w.f.name, got, packet.Syndrome(got), w.text)
 		}
 		if w.f.bits > 24 {
-			return fmt.Errorf("%s is %#x, not %s", w.f.name, got, w.text)
+			return fmt.Errorf("%s is %#x, want %s", w.f.name, got, w.text)
 		}
-		return fmt.Errorf("%s is %d, not %s", w.f.name, got, w.text)
+		return fmt.Errorf("%s is %d, want %s", w.f.name, got, w.text)
 	}
 	return nil
 }

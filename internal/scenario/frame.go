@@ -11,12 +11,12 @@ import (
 	"softroce/wire"
 )
 
-// Whole frames: what is around a packet, for a cable that brings anything.
+// Whole frames: the headers around a packet, for links that may deliver any frame.
 
-// ways are the links whose way a frame can go.
+// linkKinds are the kinds of link by which a frame can be delivered.
 var linkKinds = vocabulary[wire.InjectAs]{"cable", map[string]wire.InjectAs{"packet": wire.InjectAsPacket, "dgram": wire.InjectAsDgram}}
 
-// headersAt says where the headers of a frame are.
+// headerOffsets are the offsets of a frame's headers.
 type headerOffsets struct {
 	ip, udp int
 	is4     bool
@@ -25,12 +25,12 @@ type headerOffsets struct {
 // A frameField is a field of the headers around a packet.
 type frameField struct {
 	name string
-	bits int // 4: the upper half of a byte unless low
+	bits int // 4: the upper half of a byte, or the lower one if low
 	low  bool
-	at   func(headerOffsets) int // -1: there is none
+	at   func(headerOffsets) int // -1: the header has no such field
 }
 
-// either chooses between the offsets that IPv4 and IPv6 headers have a field at.
+// ipOffset returns the offset of a field in the IP header, given its offsets in IPv4 and IPv6.
 func ipOffset(four, six int) func(headerOffsets) int {
 	return func(h headerOffsets) int {
 		off := six
@@ -61,11 +61,11 @@ var frameFields = []frameField{
 	{"udp.checksum", 16, false, udpOffset(6)},
 }
 
-// set writes v over the field in frame, as far as that goes.
+// set overwrites the field in a frame.
 func (f *frameField) set(frame []byte, h headerOffsets, v uint64) error {
 	at := f.at(h)
 	if at < 0 {
-		return fmt.Errorf("an IPv6 header has no %s", f.name)
+		return fmt.Errorf("the IPv6 header has no %s", f.name)
 	}
 	switch {
 	case f.bits == 16:
@@ -80,16 +80,17 @@ func (f *frameField) set(frame []byte, h headerOffsets, v uint64) error {
 	return nil
 }
 
-// A frameEdit is what the script wants to be different around a packet.
+// A frameEdit holds the changes that the script makes to the headers around a packet.
 type frameEdit struct {
 	kind            wire.InjectAs
-	dst             net.HardwareAddr // nil: as it is
+	dst             net.HardwareAddr // nil: unchanged
 	values          map[string]uint64
-	correctChecksum bool // the UDP checksum is to be that of the datagram
-	cut             int  // bytes to be left; 0: all
+	correctChecksum bool // insert the correct UDP checksum
+	cut             int  // bytes to keep; 0: all
 }
 
-// frameEdit takes cable=LINK and what goes with it; nil stands for a packet that comes the ordinary way.
+// parseFrameEdit parses cable=LINK and the frame fields. It returns nil for a packet sent the
+// ordinary way.
 func (s *script) parseFrameEdit(args *arguments) (*frameEdit, error) {
 	cable, ok := args.option("cable")
 	if !ok {
@@ -102,7 +103,7 @@ func (s *script) parseFrameEdit(args *arguments) (*frameEdit, error) {
 	e := &frameEdit{kind: way, values: map[string]uint64{}}
 	if v, ok := args.option("eth.dst"); ok {
 		if e.dst, err = net.ParseMAC(v); err != nil || len(e.dst) != 6 {
-			return nil, fmt.Errorf("eth.dst=%s: must be a MAC", v)
+			return nil, fmt.Errorf("eth.dst=%s: want a MAC address", v)
 		}
 	}
 	if v, ok := args.peek("udp.checksum"); ok && v == "right" {
@@ -125,7 +126,7 @@ func (s *script) parseFrameEdit(args *arguments) (*frameEdit, error) {
 	return e, err
 }
 
-// frame is the Ethernet frame around f.
+// build returns the Ethernet frame around f, with the changes.
 func (e *frameEdit) build(f *wire.TxFrame) ([]byte, error) {
 	p := f.Path
 	a := packet.Addressing{SrcMAC: testbed.PeerMAC, DstMAC: p.DstMAC, Tagged: p.VLAN != 0 || p.Priority != 0,
@@ -160,7 +161,8 @@ func (e *frameEdit) build(f *wire.TxFrame) ([]byte, error) {
 	return b, nil
 }
 
-// onesSum adds 16-bit words in ones' complement (RFC 1071). Only the last part may have an odd length.
+// onesSum adds 16-bit words in ones' complement (RFC 1071). Only the last part may have an odd
+// length.
 func onesSum(parts ...[]byte) uint16 {
 	sum := uint32(0)
 	for _, b := range parts {
@@ -172,15 +174,15 @@ func onesSum(parts ...[]byte) uint16 {
 	return uint16(sum)
 }
 
-// pseudoHeader is what a UDP checksum covers besides the n bytes of the datagram.
+// pseudoHeader returns the pseudo header of a UDP checksum for a datagram of n bytes.
 func pseudoHeader(a *packet.Addressing, n int) []byte {
 	b := append(a.Src.AsSlice(), a.Dst.AsSlice()...)
 	return append(binary.BigEndian.AppendUint32(b, uint32(n)), 0, 0, 0, 17)
 }
 
-// cmdFrame puts bytes on the cable as a frame: frame packet|dgram DATA [and].
+// cmdFrame sends bytes as a frame: frame packet|dgram DATA [and].
 func (s *script) cmdFrame(args *arguments) error {
-	cable, err := args.next("the kind of link that the cable is of")
+	cable, err := args.next("a kind of link, packet or dgram")
 	if err != nil {
 		return err
 	}
@@ -205,7 +207,7 @@ func (s *script) cmdFrame(args *arguments) error {
 
 func (s *script) sendFrame(way wire.InjectAs, frame []byte, more, aside bool) error {
 	if len(frame) == 0 || len(frame) > maxFrame {
-		return errors.New("a frame has 1 to 65535 bytes")
+		return fmt.Errorf("frame of %d bytes: want 1 to %d", len(frame), maxFrame)
 	}
 	s.noteAction(more, aside)
 	if err := s.testbed.SendFrame(way, frame); err != nil {
@@ -215,5 +217,5 @@ func (s *script) sendFrame(way wire.InjectAs, frame []byte, more, aside bool) er
 	return nil
 }
 
-// maxFrame bounds a frame, in bytes.
+// maxFrame bounds the length of a frame, in bytes.
 const maxFrame = 65535

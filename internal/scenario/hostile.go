@@ -9,7 +9,7 @@ import (
 	"softroce/internal/testbed"
 )
 
-// What a program may do to its NIC that no library would do for it.
+// Actions of a misbehaving program, which no library performs for it.
 
 func (s *script) hostile(n testbed.NIC) (testbed.HostileProgram, error) {
 	if r, ok := n.(testbed.HostileProgram); ok {
@@ -20,7 +20,7 @@ func (s *script) hostile(n testbed.NIC) (testbed.HostileProgram, error) {
 
 var ringNames = vocabulary[testbed.Ring]{"ring", map[string]testbed.Ring{"send": testbed.SendRing, "recv": testbed.RecvRing, "cq": testbed.CompletionRing}}
 
-// ringWords are places in a ring: in its header, or in its first slot.
+// ringWords are the offsets of words in a ring's header and in its first slot.
 var ringWords = vocabulary[int]{"word of a ring", map[string]int{
 	"producer": abi.RingProducer, "consumer": abi.RingConsumer, "armed": abi.CQArmed,
 	"send.opcode": abi.RingSlots + abi.SendOpcode, "send.flags": abi.RingSlots + abi.SendFlags, "send.num_sge": abi.RingSlots + abi.SendNumSGE,
@@ -28,7 +28,8 @@ var ringWords = vocabulary[int]{"word of a ring", map[string]int{
 	"recv.length": abi.RingSlots + abi.RecvSGEs + abi.SGELength,
 }}
 
-// cmdScribble writes a number into a ring of a queue pair, and rings the doorbell: scribble QP send|recv|cq WORD|OFFSET VALUE.
+// cmdScribble writes a number into a ring of a queue pair and rings the doorbell: scribble QP
+// send|recv|cq WORD|OFFSET VALUE.
 func (s *script) cmdScribble(args *arguments) error {
 	q, err := s.parseQP(args)
 	if err != nil {
@@ -75,7 +76,7 @@ func (s *script) cmdScribble(args *arguments) error {
 	return nil
 }
 
-// cmdVanish takes memory away: vanish REGION.
+// cmdVanish unmaps the memory of a region: vanish REGION.
 func (s *script) cmdVanish(args *arguments) error {
 	p, err := s.parsePlaceInside(args)
 	if err != nil {
@@ -88,7 +89,8 @@ func (s *script) cmdVanish(args *arguments) error {
 	return r.Unmap(p.region.name)
 }
 
-// expectClosed says that the NIC has thrown the program out: closed WORD…, which its reason has.
+// expectClosed expects that the NIC has disconnected the program, for a reason that contains the
+// given text: closed TEXT….
 func (s *script) expectClosed(args *arguments) error {
 	r, err := s.hostile(s.dut)
 	if err != nil {
@@ -99,7 +101,7 @@ func (s *script) expectClosed(args *arguments) error {
 	text := strings.Join(args.plain, " ")
 	args.plain = nil
 	if reason == nil || !strings.Contains(reason.Error(), text) {
-		return fmt.Errorf("expected closed %s, but it is for this reason: %v", text, reason)
+		return fmt.Errorf("expected closed %s, but the reason is: %v", text, reason)
 	}
 	return nil
 }

@@ -9,10 +9,10 @@ import (
 	"softroce/wire"
 )
 
-// handPort is the UDP source port of hand-made packets.
+// peerUDPPort is the UDP source port of the script's packets.
 const peerUDPPort = 0xc123
 
-// cmdInject makes a packet by hand and sends it to a queue pair's NIC, as its peer would:
+// cmdInject builds a packet and sends it to the NIC of a queue pair, as its peer would:
 //
 //	inject QP OPCODE [FIELD=VALUE]… [payload=DATA | payload_len=N] [icrc=bad] [cut=N] [src=ADDRESS] [to=ADDRESS] [tclass=N]
 //	       [vlan=N] [priority=N] [src_port=N] [cable=LINK [FRAME-FIELD=VALUE]…] [and] [aside]
@@ -66,7 +66,7 @@ func (s *script) parseQP(args *arguments) (*queuePair, error) {
 	return s.qp(name)
 }
 
-// handMade builds a packet for q.
+// peerPacket builds a packet for q.
 func (s *script) peerPacket(args *arguments, q *queuePair, op packet.Opcode) (*wire.TxFrame, error) {
 	path, err := s.peerPath(args, q)
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *script) peerPacket(args *arguments, q *queuePair, op packet.Opcode) (*w
 	bad := false
 	if v, ok := args.option("icrc"); ok {
 		if bad = v == "bad"; !bad {
-			return nil, fmt.Errorf("icrc=%s: can only be bad", v)
+			return nil, fmt.Errorf("icrc=%s: want bad", v)
 		}
 	}
 	cut := uint64(0)
@@ -99,7 +99,8 @@ func (s *script) peerPacket(args *arguments, q *queuePair, op packet.Opcode) (*w
 	return f, nil
 }
 
-// handHeader fills the packet: what an ordinary peer would send, and on top of it what the script says.
+// peerHeader fills in the headers of a packet: the values that an ordinary peer would send,
+// overridden by those of the script.
 func (s *script) peerHeader(args *arguments, q *queuePair, op packet.Opcode, payload []byte, f *wire.TxFrame) error {
 	in := op.Info()
 	h := packet.Header{BTH: packet.BTH{Opcode: op, PKey: packet.DefaultPKey, DestQP: q.qpn}}
@@ -116,7 +117,7 @@ func (s *script) peerHeader(args *arguments, q *queuePair, op packet.Opcode, pay
 		for _, o := range options {
 			fd := fieldNamed(o.name)
 			if fd == nil {
-				return fmt.Errorf("there is no field %q", o.name)
+				return fmt.Errorf("unknown field %q", o.name)
 			}
 			if err := fd.check(op); err != nil {
 				return err
@@ -133,7 +134,7 @@ func (s *script) peerHeader(args *arguments, q *queuePair, op packet.Opcode, pay
 		return err
 	}
 	f.Set(&h, payload)
-	// A pad count that the script gives replaces the right one, but not the bytes.
+	// A pad count from the script replaces the correct one, but does not change the bytes.
 	err = set()
 	h.Put(f.Head[:])
 	return err
@@ -156,7 +157,7 @@ func (s *script) peerPath(args *arguments, q *queuePair) (*wire.Path, error) {
 			return nil, err
 		}
 		if p.Src.Is4() != p.Dst.Is4() || p.Src.Is4In6() {
-			return nil, fmt.Errorf("src=%s: %v is of another family", v, p.Dst)
+			return nil, fmt.Errorf("src=%s: %v has another address family", v, p.Dst)
 		}
 	}
 	tclass, hops, vlan, priority := uint64(0), uint64(64), uint64(q.vlan), uint64(0)
@@ -167,7 +168,7 @@ func (s *script) peerPath(args *arguments, q *queuePair) (*wire.Path, error) {
 	return p, err
 }
 
-// handPayload takes payload=DATA or payload_len=N, which stands for N times x.
+// parsePayload parses payload=DATA or payload_len=N, which means N times x.
 func parsePayload(args *arguments) ([]byte, error) {
 	if d, ok := args.option("payload"); ok {
 		return parseData(d)
@@ -178,7 +179,7 @@ func parsePayload(args *arguments) ([]byte, error) {
 	return nil, nil
 }
 
-// cutShort leaves the first n bytes from the BTH on.
+// truncate keeps the first n bytes, counted from the BTH.
 func truncate(f *wire.TxFrame, n int) {
 	if n >= f.Len {
 		return

@@ -10,7 +10,8 @@ import (
 	"softroce/packet"
 )
 
-// matcher reads what a packet has to be.
+// parseMatcher parses the description of a packet and returns a function that checks a packet
+// against it.
 func (s *script) parseMatcher(args *arguments, q *queuePair) (func(*capture.Packet) error, error) {
 	name, err := args.next("an opcode")
 	if err != nil {
@@ -32,7 +33,7 @@ func (s *script) parseMatcher(args *arguments, q *queuePair) (func(*capture.Pack
 	for _, o := range options {
 		f := fieldNamed(o.name)
 		if f == nil {
-			return nil, fmt.Errorf("there is no field %q", o.name)
+			return nil, fmt.Errorf("unknown field %q", o.name)
 		}
 		if err := f.check(op); err != nil {
 			return nil, err
@@ -46,7 +47,7 @@ func (s *script) parseMatcher(args *arguments, q *queuePair) (func(*capture.Pack
 	return m.check, nil
 }
 
-// A packetMatch is what a packet has to be.
+// A packetMatch describes an expected packet.
 type packetMatch struct {
 	op      packet.Opcode
 	fields  []fieldMatch
@@ -59,7 +60,7 @@ type packetMatch struct {
 	priority, srcPort int // -1: any
 }
 
-// addressing takes what is said of the payload and the headers around the transport.
+// addressing parses the options for the payload and for the headers outside of the transport.
 func (m *packetMatch) addressing(args *arguments) (err error) {
 	m.length, m.tclass, m.hops, m.vlan, m.priority, m.srcPort = -1, -1, -1, -1, -1, -1
 	if d, ok := args.option("payload"); ok {
@@ -83,12 +84,13 @@ func (m *packetMatch) addressing(args *arguments) (err error) {
 	return nil
 }
 
-// says reports whether the script names a field.
+// names reports whether the script specifies a field.
 func (m *packetMatch) names(name string) bool {
 	return slices.ContainsFunc(m.fields, func(w fieldMatch) bool { return w.f.name == name })
 }
 
-// check compares p with what is wanted, and with what holds of every packet unless the script says otherwise.
+// check compares p with the description, and with what holds for every packet unless the script
+// specifies otherwise.
 func (m *packetMatch) check(p *capture.Packet) error {
 	if p.Opcode != m.op {
 		return fmt.Errorf("it is %v", p.Opcode)
@@ -108,7 +110,7 @@ func (m *packetMatch) check(p *capture.Packet) error {
 	case p.PKey != packet.DefaultPKey && !m.names("pkey"):
 		return fmt.Errorf("pkey is %#04x", p.PKey)
 	case m.length >= 0 && len(p.Payload) != m.length:
-		return fmt.Errorf("it has %d bytes of payload, not %d", len(p.Payload), m.length)
+		return fmt.Errorf("it has %d bytes of payload, want %d", len(p.Payload), m.length)
 	case m.payload != nil && !bytes.Equal(p.Payload, m.payload):
 		return fmt.Errorf("its payload is %s", formatData(p.Payload))
 	case m.tclass >= 0 && int(p.TClass) != m.tclass:

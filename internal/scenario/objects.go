@@ -9,7 +9,7 @@ import (
 	"softroce/nic"
 )
 
-// side takes the word that says on which NIC something is made.
+// parseSide parses the word that selects the NIC of an object: "second" or nothing.
 func (s *script) parseSide(args *arguments) (testbed.NIC, error) {
 	if args.flag("second") {
 		return s.secondNIC()
@@ -17,8 +17,8 @@ func (s *script) parseSide(args *arguments) (testbed.NIC, error) {
 	return s.dut, nil
 }
 
-// cmdMR registers memory: mr NAME SIZE [second] [access=FLAGS] [fill=CHARACTER] [pd=NAME] [foreign]; or that of another region
-// once more: mr NAME of=REGION [access=FLAGS] [pd=NAME].
+// cmdMR registers memory: mr NAME SIZE [second] [access=FLAGS] [fill=CHARACTER] [pd=NAME]
+// [foreign]; or the memory of another region again: mr NAME of=REGION [access=FLAGS] [pd=NAME].
 func (s *script) cmdMR(args *arguments) error {
 	n, err := s.parseSide(args)
 	if err != nil {
@@ -36,7 +36,7 @@ func (s *script) cmdMR(args *arguments) error {
 	}
 	if f, ok := args.option("fill"); ok {
 		if len(f) != 1 {
-			return fmt.Errorf("fill=%s: must be one character", f)
+			return fmt.Errorf("fill=%s: want one character", f)
 		}
 		o.Fill = f[0]
 	}
@@ -53,7 +53,8 @@ func (s *script) cmdMR(args *arguments) error {
 	return nil
 }
 
-// memory takes a region's name, and how much or whose memory it has.
+// parseRegionSource parses a region's name, and either its size or the region whose memory it
+// shares.
 func (s *script) parseRegionSource(args *arguments, o *testbed.RegionOptions) (name string, err error) {
 	of, ok := args.option("of")
 	if !ok {
@@ -62,7 +63,7 @@ func (s *script) parseRegionSource(args *arguments, o *testbed.RegionOptions) (n
 	}
 	r := s.regions[of]
 	if r == nil || r.window != 0 {
-		return "", fmt.Errorf("of=%s: there is no such region", of)
+		return "", fmt.Errorf("of=%s: no such memory region", of)
 	}
 	o.Of, o.Size = of, r.Size
 	return args.next("a name")
@@ -77,12 +78,13 @@ func nameAndNumber(args *arguments, what string) (name string, n int, err error)
 		return "", 0, err
 	}
 	if n, err = strconv.Atoi(v); err != nil || n < 0 || n > maxData {
-		return "", 0, fmt.Errorf("%q must be %s, at most %d", v, what, maxData)
+		return "", 0, fmt.Errorf("%q: want %s, at most %d", v, what, maxData)
 	}
 	return name, n, nil
 }
 
-// cmdDereg deregisters memory: dereg NAME. The name remains, for keys that are not valid any more.
+// cmdDereg deregisters memory: dereg NAME. The name remains usable, for keys that are no longer
+// valid.
 func (s *script) cmdDereg(args *arguments) error {
 	name, err := args.next("a memory region")
 	if err != nil {
@@ -90,12 +92,12 @@ func (s *script) cmdDereg(args *arguments) error {
 	}
 	r := s.regions[name]
 	if r == nil {
-		return fmt.Errorf("there is no memory region %q", name)
+		return fmt.Errorf("no memory region %q", name)
 	}
 	return errors.Join(args.end(), refused(r.nic.Deregister(name)))
 }
 
-// cmdFill writes to memory as its program does: fill PLACE DATA.
+// cmdFill writes to memory as the program that owns it: fill PLACE DATA.
 func (s *script) cmdFill(args *arguments) error {
 	p, err := s.parsePlaceInside(args)
 	if err != nil {
@@ -110,12 +112,12 @@ func (s *script) cmdFill(args *arguments) error {
 		return err
 	}
 	if uint64(len(data)) > p.length {
-		return fmt.Errorf("%d bytes do not fit in %d", len(data), p.length)
+		return fmt.Errorf("%d bytes do not fit into %d", len(data), p.length)
 	}
 	return errors.Join(args.end(), p.region.nic.WriteMemory(p.region.name, p.off, data))
 }
 
-// placeInside takes a place all of which is in its region.
+// parsePlaceInside parses a place that is entirely within its region.
 func (s *script) parsePlaceInside(args *arguments) (p place, err error) {
 	at, err := args.next("a place in a memory region")
 	if err != nil {
@@ -125,7 +127,7 @@ func (s *script) parsePlaceInside(args *arguments) (p place, err error) {
 		return p, err
 	}
 	if size := uint64(p.region.Size); p.off > size || p.length > size-p.off {
-		return p, fmt.Errorf("%s lies outside of the region", at)
+		return p, fmt.Errorf("%s is outside of the region", at)
 	}
 	return p, nil
 }
@@ -146,7 +148,7 @@ func (s *script) cmdCQ(args *arguments) error {
 	return refused(n.CreateCQ(name, entries))
 }
 
-// cmdArm asks a completion queue for a notice: arm NAME [solicited].
+// cmdArm requests a completion event: arm NAME [solicited].
 func (s *script) cmdArm(args *arguments) error {
 	name, err := args.next("a completion queue")
 	if err != nil {
@@ -196,10 +198,10 @@ func (s *script) cmdXRCD(args *arguments) error {
 	return refused(s.dut.OpenXRCD(name))
 }
 
-// cmdAttach makes a queue pair receive what is sent to a multicast group: attach QP ADDRESS.
+// cmdAttach attaches a queue pair to a multicast group: attach QP ADDRESS.
 func (s *script) cmdAttach(args *arguments) error { return s.attach(args, false) }
 
-// cmdDetach ends it: detach QP ADDRESS.
+// cmdDetach detaches a queue pair from a multicast group: detach QP ADDRESS.
 func (s *script) cmdDetach(args *arguments) error { return s.attach(args, true) }
 
 func (s *script) attach(args *arguments, detach bool) error {
@@ -218,7 +220,7 @@ func (s *script) attach(args *arguments, detach bool) error {
 	return errors.Join(args.end(), refused(q.nic.Attach(q.name, nic.GIDOf(a), detach)))
 }
 
-// cmdResize gives a completion queue or a shared receive queue another length: resize NAME ENTRIES.
+// cmdResize changes the size of a completion queue or a shared receive queue: resize NAME ENTRIES.
 func (s *script) cmdResize(args *arguments) error {
 	name, entries, err := nameAndNumber(args, "a number of entries")
 	if err != nil {
@@ -227,7 +229,7 @@ func (s *script) cmdResize(args *arguments) error {
 	return errors.Join(args.end(), refused(s.dut.Resize(name, entries)))
 }
 
-// cmdLimit arms the event of a shared receive queue: limit NAME N.
+// cmdLimit arms the limit event of a shared receive queue: limit NAME N.
 func (s *script) cmdLimit(args *arguments) error {
 	name, n, err := nameAndNumber(args, "a number of work requests")
 	if err != nil {

@@ -9,10 +9,11 @@ import (
 	"softroce/transport"
 )
 
-// cmdPost posts a work request. Those of each queue count from 1.
+// cmdPost posts a work request. The IDs on each queue count from 1.
 //
 //	post QP OPERATION [PLACE]… [id=N] [remote=PLACE|ADDRESS] [rkey=N] [imm=N] [add=N] [compare=N] [swap=N]
-//	     [dest_qp=N] [qkey=N] [ah_pd=NAME] [srq=NAME|N] [inv=KEY] [length=N] [placement=N] [selectivity=N] [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
+//	     [dest_qp=N] [qkey=N] [ah_pd=NAME] [srq=NAME|N] [inv=KEY] [length=N] [placement=N] [selectivity=N]
+//	     [inline=DATA] [lkey=N] [fence] [solicited] [unsignaled] [and]
 //	post QP bind_mw WINDOW PLACE|nothing [access=FLAGS] [rkey=N] …
 //	post QP recv [PLACE]… [id=N] [lkey=N] [and]
 func (s *script) cmdPost(args *arguments) error {
@@ -38,7 +39,7 @@ func (s *script) cmdPost(args *arguments) error {
 	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: ib.SendSignaled}
 	if q.typ == ib.QPTypeUD {
 		pd, _ := args.option("ah_pd")
-		wr.Dest = testbed.Destination{QP: q.name, PD: pd} // which its NIC knows the way to
+		wr.Dest = testbed.Destination{QP: q.name, PD: pd} // the NIC resolves it
 	}
 	if err := s.parseDatagram(args, q, wr); err != nil {
 		return err
@@ -65,7 +66,8 @@ func (s *script) cmdPost(args *arguments) error {
 	return nil
 }
 
-// datagram takes whom a datagram is for, if it is not the peer's queue pair, and its Q_Key.
+// parseDatagram parses the destination queue pair and the Q_Key of a datagram, which default to
+// those of the peer.
 func (s *script) parseDatagram(args *arguments, q *queuePair, wr *transport.SendWR) error {
 	qpn, key := uint64(q.attr.DestQPN), uint64(q.attr.QKey)
 	err := errors.Join(args.number("dest_qp", 24, &qpn), args.number("qkey", 32, &key))
@@ -73,14 +75,14 @@ func (s *script) parseDatagram(args *arguments, q *queuePair, wr *transport.Send
 	return err
 }
 
-// carryOn lets what was done take effect, unless the next line is to follow at once.
+// commit lets an action take effect, unless the next action must follow without delay.
 func (s *script) commit(more bool) {
 	if !more {
 		s.testbed.Run(s.testbed.Now(), nil)
 	}
 }
 
-// sendWords takes all words of a send work request but its local places.
+// parseSendOptions parses the options of a send work request, except its local places.
 func (s *script) parseSendOptions(args *arguments, wr *transport.SendWR) error {
 	for name, bit := range map[string]ib.SendFlags{"fence": ib.SendFence, "solicited": ib.SendSolicited} {
 		if args.flag(name) {
@@ -115,7 +117,7 @@ func (s *script) parseSendOptions(args *arguments, wr *transport.SendWR) error {
 	return err
 }
 
-// extendedWords takes what the operations have that came to verbs later.
+// parseExtendedOptions parses the options of invalidation, XRC and FLUSH.
 func (s *script) parseExtendedOptions(args *arguments, wr *transport.SendWR) error {
 	if v, ok := args.option("inv"); ok {
 		key, err := s.parseKey(v)
@@ -142,7 +144,7 @@ func (s *script) parseExtendedOptions(args *arguments, wr *transport.SendWR) err
 	return err
 }
 
-// key reads a key: a number, or whose it is.
+// parseKey parses a key: a number, or the name of its region.
 func (s *script) parseKey(v string) (uint32, error) {
 	if r := s.regions[v]; r != nil {
 		return r.RKey, nil
@@ -151,13 +153,14 @@ func (s *script) parseKey(v string) (uint32, error) {
 	return uint32(n), err
 }
 
-// Where the script plays the peer, its memory is wherever the work request says.
+// The default remote address and R_Key of work requests to the script, which has no memory of its
+// own.
 const (
 	peerVA   = 0x1000
 	peerRKey = 0x77
 )
 
-// remote takes what a work request addresses on the other side.
+// parseRemote parses the remote address and R_Key of a work request.
 func (s *script) parseRemote(args *arguments, wr *transport.SendWR) error {
 	wr.RemoteAddr, wr.RKey = peerVA, peerRKey
 	v, ok := args.option("remote")
@@ -178,7 +181,7 @@ func (s *script) parseRemote(args *arguments, wr *transport.SendWR) error {
 	return err
 }
 
-// sges takes the rest of the plain words, which are places.
+// parseSGEs parses the remaining plain words, which are places.
 func (s *script) parseSGEs(args *arguments) (l []transport.SGE, err error) {
 	lkey, forced := args.option("lkey")
 	for len(args.plain) > 0 {
@@ -200,7 +203,7 @@ func (s *script) parseSGEs(args *arguments) (l []transport.SGE, err error) {
 	return l, nil
 }
 
-// postRecv posts a receive, to a queue pair or a shared receive queue.
+// postRecv posts a receive to a queue pair or a shared receive queue.
 func (s *script) postRecv(name string, args *arguments) (err error) {
 	n := s.dut
 	wr := &transport.RecvWR{}

@@ -12,7 +12,7 @@ import (
 	"softroce/nic"
 )
 
-// qpWords takes what creating a queue pair and connecting it have in common.
+// parseQPOptions parses the options that qp and pair share.
 func (s *script) parseQPOptions(args *arguments) (o testbed.QPOptions, a nic.QPAttr, to ib.QPState, err error) {
 	o.Type, a, to = ib.QPTypeRC, defaultAttr(), ib.QPSRTS
 	for name, t := range qpTypes.values {
@@ -39,8 +39,8 @@ func (s *script) parseQPOptions(args *arguments) (o testbed.QPOptions, a nic.QPA
 	return o, a, to, err
 }
 
-// cmdQP creates a queue pair whose peer the script plays: qp NAME [TYPE] [sq_sig_all] [state=STATE] [cq=NAME] [srq=NAME]
-// [pd=NAME] [xrcd=NAME] [to=ADDRESS] [vlan=N] [max_send_wr=N] [max_recv_wr=N]
+// cmdQP creates a queue pair whose peer is the script: qp NAME [TYPE] [sq_sig_all] [state=STATE]
+// [cq=NAME] [srq=NAME] [pd=NAME] [xrcd=NAME] [to=ADDRESS] [vlan=N] [max_send_wr=N] [max_recv_wr=N]
 // [ATTRIBUTE=VALUE]…
 func (s *script) cmdQP(args *arguments) error {
 	name, err := args.next("a name")
@@ -77,7 +77,8 @@ func (s *script) cmdQP(args *arguments) error {
 	return q.connect(a, to)
 }
 
-// destination takes whom packets are for, if not for the script alone: a multicast group.
+// parseDestination parses the option to=ADDRESS, a multicast group. Without it the destination is
+// the script.
 func (s *script) parseDestination(args *arguments) (netip.Addr, error) {
 	v, ok := args.option("to")
 	if !ok {
@@ -90,13 +91,14 @@ func (s *script) parseDestination(args *arguments) (netip.Addr, error) {
 	return a, err
 }
 
-// cmdPair creates two queue pairs, the second one on the second NIC, and connects them: pair NAME NAME, and what qp takes.
+// cmdPair creates a queue pair on each NIC and connects the two: pair NAME NAME, and the options of
+// qp.
 func (s *script) cmdPair(args *arguments) error {
 	first, err := args.next("a name")
 	if err != nil {
 		return err
 	}
-	second, err := args.next("the other name")
+	second, err := args.next("a second name")
 	if err != nil {
 		return err
 	}
@@ -145,13 +147,13 @@ func (s *script) create(name string, n testbed.NIC, o testbed.QPOptions) (*queue
 	return q, nil
 }
 
-// A stepUp is a transition on the way to RTS, and what has to go with it.
+// A transition is one of the transitions from RESET to RTS, with its required attributes.
 type transition struct {
 	to   ib.QPState
 	mask ib.QPAttrMask
 }
 
-// stepsUp are the transitions of each service (IBTA 11.2.5.2).
+// transitions lists the transitions of each transport service (IBTA 11.2.5.2).
 var transitions = map[ib.QPType][]transition{
 	ib.QPTypeRC: {
 		{ib.QPSInit, ib.QPMaskPKeyIndex | ib.QPMaskPort | ib.QPMaskAccess},
@@ -184,7 +186,7 @@ var transitions = map[ib.QPType][]transition{
 	},
 }
 
-// connect takes q up to a state.
+// connect brings q to a state up to RTS.
 func (q *queuePair) connect(a nic.QPAttr, to ib.QPState) error {
 	q.attr, q.peerQPN = a, a.DestQPN
 	for _, step := range transitions[q.typ] {
@@ -204,7 +206,7 @@ func (q *queuePair) modifyTo(up transition) error {
 	return refused(q.nic.ModifyQP(q.name, a, up.mask|ib.QPMaskState))
 }
 
-// cmdModify changes a queue pair: modify QP [STATE] [sqd_notify] [bare] [ATTRIBUTE=VALUE]…
+// cmdModify modifies a queue pair: modify QP [STATE] [sqd_notify] [bare] [ATTRIBUTE=VALUE]…
 func (s *script) cmdModify(args *arguments) error {
 	name, err := args.next("a queue pair")
 	if err != nil {
@@ -240,7 +242,7 @@ func (s *script) cmdModify(args *arguments) error {
 	return refused(q.nic.ModifyQP(name, a, mask))
 }
 
-// usualMask is what has to go with a transition, so that the script need not name it.
+// defaultMask returns the attributes that a transition requires, which the script need not name.
 func (q *queuePair) defaultMask(from, to ib.QPState) ib.QPAttrMask {
 	if from+1 != to {
 		return 0
@@ -266,7 +268,7 @@ func (s *script) cmdDestroy(args *arguments) error {
 	return errors.Join(args.end(), refused(q.nic.DestroyQP(name)))
 }
 
-// expectAttributes compares what a query of a queue pair tells: attributes QP ATTRIBUTE=VALUE….
+// expectAttributes expects attributes of a queue pair: attributes QP ATTRIBUTE=VALUE….
 func (s *script) expectAttributes(args *arguments) error {
 	text := strings.Join(slices.Concat(args.plain, formatOptions(args.options)), " ")
 	q, err := s.parseQP(args)
@@ -288,7 +290,7 @@ func (s *script) expectAttributes(args *arguments) error {
 		}
 		if want := got; o.set != nil {
 			if o.set(&want, n); want != got {
-				return fmt.Errorf("expected attributes %s, but %s is another: %+v", text, name, got)
+				return fmt.Errorf("expected attributes %s, but %s differs: %+v", text, name, got)
 			}
 		}
 	}

@@ -18,23 +18,23 @@ var (
 	ErrSkipped = errors.New("scenario skipped")
 )
 
-// A Result is how one scenario went.
+// A Result is the outcome of a scenario.
 type Result struct {
 	File    string
-	Err     error         // nil, ErrFailed with Line and Reason, or ErrSkipped with Reason
-	Line    int           // that failed; 0 if it is none
-	Reason  string        // for which it failed or was skipped
-	Log     string        // every command with the packets that followed it
-	Packets int           // on the cable of the NIC under test
-	Time    time.Duration // that went by, virtual in a simulation
+	Err     error         // nil, ErrFailed or ErrSkipped
+	Line    int           // the line that failed; 0 for the end of the file
+	Reason  string        // why it failed or was skipped
+	Log     string        // each command and the packets after it
+	Packets int           // packets on the link of the NIC under test
+	Time    time.Duration // duration; virtual time in a simulation
 }
 
-// Name is the scenario's: the file's without folder and extension.
+// Name returns the scenario's name: the file name without directory and extension.
 func (r *Result) Name() string {
 	return strings.TrimSuffix(filepath.Base(r.File), filepath.Ext(r.File))
 }
 
-// A Report is a Result as JSON has it.
+// A Report is the JSON form of a Result.
 type Report struct {
 	Scenario string  `json:"scenario"`
 	Outcome  string  `json:"outcome"` // ok, failed or skipped
@@ -52,7 +52,7 @@ const (
 	OutcomeSkipped = "skipped"
 )
 
-// MarshalJSON implements json.Marshaler: a Report.
+// MarshalJSON implements json.Marshaler. The form is that of a Report.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	p := Report{Scenario: r.Name(), Outcome: OutcomeOK, Line: r.Line, Reason: r.Reason, Packets: r.Packets, Seconds: r.Time.Seconds(), Log: r.Log}
 	switch {
@@ -64,8 +64,8 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(&p)
 }
 
-// PlayAll plays the scenarios in files, so many at the same time, and yields their results in the order of
-// the files. The benches have to stand that, see Cable.
+// RunAll runs the scenarios in files, jobs at a time, and yields their results in the order of the
+// files. With several jobs o.NewTestbed must allow concurrent testbeds.
 func RunAll(files []string, o Options, jobs int) iter.Seq[*Result] {
 	return func(yield func(*Result) bool) {
 		stop := make(chan struct{})
@@ -102,20 +102,20 @@ func RunAll(files []string, o Options, jobs int) iter.Seq[*Result] {
 	}
 }
 
-// fail puts down for what reason a scenario failed.
+// fail records why a scenario failed.
 func (r *Result) fail() {
 	why := lastFailure(r.Log)
 	r.Err = fmt.Errorf("%w: %s", ErrFailed, why)
 	r.Line, r.Reason = splitFailure(r.File, why)
 }
 
-// skip puts down for what reason a scenario was skipped.
+// skip records why a scenario was skipped.
 func (r *Result) skip(why string) {
 	r.Reason = why
 	r.Err = fmt.Errorf("%w: %s", ErrSkipped, why)
 }
 
-// splitFailure takes FILE:LINE: reason or FILE: reason apart.
+// splitFailure splits FILE:LINE: REASON or FILE: REASON.
 func splitFailure(file, why string) (line int, reason string) {
 	rest := strings.TrimPrefix(why, file+":")
 	number, after, ok := strings.Cut(rest, ":")
@@ -125,7 +125,7 @@ func splitFailure(file, why string) (line int, reason string) {
 	return 0, strings.TrimSpace(rest)
 }
 
-// lastFailure returns what the last FAIL line of a log says, with the lines that belong to it.
+// lastFailure returns the text of the last FAIL line of a log, with its continuation lines.
 func lastFailure(log string) string {
 	i := strings.LastIndex(log, "FAIL: ")
 	if i < 0 {

@@ -12,25 +12,26 @@ import (
 	"softroce/wire"
 )
 
-// Options say how scenarios are played.
+// Options are the options of Run.
 type Options struct {
-	// Bench makes what a scenario is played on; tap is to be given what is on the cable of the
-	// NIC under test. nil stands for a simulation.
+	// NewTestbed creates the testbed of a scenario, which passes the frames on the link of the NIC
+	// under test to tap. nil means a simulation.
 	NewTestbed func(tap wire.FrameSink) (testbed.Testbed, error)
 
-	// Lacks names the asynchronous events that the NIC under test does not give. Where one is expected nothing is
-	// waited for; one that comes after all was not expected.
+	// MissingEvents names the asynchronous events that the NIC under test does not generate. A
+	// scenario that expects one does not wait for it; if one arrives nevertheless, it counts as
+	// unexpected.
 	MissingEvents []string
 
-	// Untimed says that the clock of the live NIC's host cannot be relied on, as that of a virtual machine which
-	// stands still now and then and catches up: what comes too soon is not held against it.
+	// Untimed disables the check for packets that arrive too early. The clock of a live NIC's host
+	// may be unreliable, for example in a virtual machine that is paused and catches up.
 	Untimed bool
 
-	// Context ends a scenario early, which then has failed; nil stands for one that does not end.
+	// Context ends a scenario early and fails it. nil means no such context.
 	Context context.Context
 }
 
-// Play plays the scenario in a file. It blocks until the end of the scenario.
+// Run runs the scenario in a file to its end.
 func Run(file string, o Options) *Result {
 	if o.NewTestbed == nil {
 		o.NewTestbed = testbed.NewSimulated
@@ -55,7 +56,7 @@ func Run(file string, o Options) *Result {
 	return &p.result
 }
 
-// stageKey is where a script's stage is kept.
+// scriptKey is the key of the *script among the values of the script engine.
 type scriptKey struct{}
 
 func (p *runner) setup(e *testscript.Env, o Options) error {
@@ -76,7 +77,7 @@ func (p *runner) setup(e *testscript.Env, o Options) error {
 		p.result.Packets, p.result.Time = len(st.frames), b.Now()
 		if p.result.Err == nil && !st.failed {
 			if err := st.checkLeftovers(); err != nil {
-				p.log(fmt.Sprintf("FAIL: %s: at its end: %v\n", p.result.File, err))
+				p.log(fmt.Sprintf("FAIL: %s: at the end: %v\n", p.result.File, err))
 				p.failed = true
 			}
 		}
@@ -85,19 +86,19 @@ func (p *runner) setup(e *testscript.Env, o Options) error {
 	return st.open(b)
 }
 
-// A player is what the script engine takes for a test.
+// A runner implements testscript.T, the test that the script engine reports to.
 type runner struct {
 	result   Result
 	failed   bool
 	live     bool
 	ipv6     bool
-	extraLog strings.Builder // logged before the engine hands over its own log
+	extraLog strings.Builder // logged before the engine passes its own log
 }
 
-// stopped is what unwinds a script.
+// unwind is the panic value that ends a script.
 type unwind struct{}
 
-// protect runs f to its end, or until it is unwound.
+// protect runs f until it returns or panics with unwind.
 func (p *runner) protect(f func()) {
 	defer func() {
 		if r := recover(); r != nil && r != any(unwind{}) {
@@ -136,17 +137,18 @@ func (p *runner) FailNow() {
 	panic(unwind{})
 }
 
-// Parallel implements testscript.T: scenarios are played one after the other.
+// Parallel implements testscript.T. Run runs one scenario, so it does nothing.
 func (p *runner) Parallel() {}
 
-// Verbose implements testscript.T. The log is always kept; whoever has the Result decides
-// whether it is shown.
+// Verbose implements testscript.T. The log is always kept; the caller of Run decides whether to
+// show it.
 func (p *runner) Verbose() bool { return true }
 
-// phaseTime is what the engine adds to comments: how long the phase took.
+// phaseTime matches the duration that the engine appends to comments.
 var phaseTime = regexp.MustCompile(`(?m)^(#.*) \(\d+\.\d{3}s\)$`)
 
-// Log implements testscript.T. It is called once, with the engine's log, which begins with the environment.
+// Log implements testscript.T. The engine calls it once with its log, which begins with the
+// environment.
 func (p *runner) Log(args ...any) {
 	s := fmt.Sprint(args...)
 	if _, after, ok := strings.Cut(s, "\n\n"); ok && strings.HasPrefix(s, "WORK=") {

@@ -15,50 +15,51 @@ import (
 	"softroce/wire"
 )
 
-// A stage is the state of a scenario that is being played.
+// A script is the state of a running scenario.
 type script struct {
 	testbed    testbed.Testbed
-	dut        testbed.NIC // under test
-	second     testbed.NIC // nil until the script asks for it
+	dut        testbed.NIC // the device under test
+	second     testbed.NIC // nil until the script uses it
 	log        func(string, ...any)
-	skip       func(...any) // unwinds the script
+	skip       func(...any) // ends the script by panicking
 	failed     bool
-	contextErr func() error // not nil once the scenario is to end early
+	contextErr func() error // the error of the context
 
-	untimed       bool     // what comes too soon is not held against the NIC
-	missingEvents []string // the asynchronous events that the NIC under test does not give
+	untimed       bool     // do not fail on arrivals that are too early
+	missingEvents []string // asynchronous events that the NIC under test does not generate
 
 	qps         map[string]*queuePair
 	regions     map[string]*region
-	srqs        map[string]uint32 // numbers of shared receive queues of XRC
-	names       map[string]bool   // of everything
-	nextPeerQPN uint32            // of the next hand-made peer
-	srqIDs      uint64            // of receives posted to shared receive queues
+	srqs        map[string]uint32 // numbers of XRC shared receive queues
+	names       map[string]bool   // of all objects
+	nextPeerQPN uint32            // of the next queue pair that the script plays
+	srqIDs      uint64            // the last work request ID used on shared receive queues
 
-	// moment is when the last thing was done or came that the script has told of so far: what within= counts from.
-	// In a simulation that is now. floor is the soonest that it can have been, when every packet is on its way for no
-	// time at all: what after= counts from, because on a live network the packet before may have come late.
+	// latest is the time of the last action or expected arrival; within= counts from it. earliest
+	// is the earliest time that it can have had if packets took no time on the network; after=
+	// counts from it, because on a live network the previous packet may have been late. In a
+	// simulation both are the same.
 	latest, earliest time.Duration
-	chained          bool // the next thing that the script does belongs to the last
+	chained          bool // the next action counts as one with the last
 
 	frames      []*capturedFrame
 	completions map[queueName][]testbed.Completion
 	events      []testbed.Event
-	armed       bool              // a completion queue was
-	notices     []string          // by the names of completion queues
-	drops       map[string]uint64 // by reason, those expected so far
+	armed       bool              // a completion queue was armed
+	notices     []string          // completion events: names of completion queues
+	drops       map[string]uint64 // expected drops so far, by reason
 }
 
-// A queuePair is a queue pair as the script knows it.
+// A queuePair is a queue pair that the script created.
 type queuePair struct {
 	name    string
 	nic     testbed.NIC
 	typ     ib.QPType
 	qpn     uint32
-	peerQPN uint32 // the peer's
+	peerQPN uint32 // number of the peer's queue pair
 	peer    *queuePair
 	attr    nic.QPAttr
-	vlan    uint16 // in which it is; 0: none
+	vlan    uint16 // VLAN of the queue pair's GID; 0: none
 	sendIDs uint64
 	recvIDs uint64
 }
@@ -67,7 +68,7 @@ type region struct {
 	testbed.Region
 	name   string
 	nic    testbed.NIC
-	window ib.MWType // 0: it is no memory window
+	window ib.MWType // 0: not a memory window
 }
 
 type queueName struct {
@@ -82,14 +83,14 @@ func (q queueName) String() string {
 	return q.qp + " send"
 }
 
-// A frame is a packet that was on the cable of the NIC under test.
+// A capturedFrame is a frame on the link of the NIC under test.
 type capturedFrame struct {
 	at       time.Duration
-	p        *capture.Packet // nil: no BTH
+	p        *capture.Packet // nil: the frame has no BTH
 	len      int
-	from     string // the queue pair that sent it; "": the script
-	nic      bool   // a NIC sent it
-	consumed bool   // expected, or not to be
+	from     string // name of the sending queue pair, or empty for the script
+	nic      bool   // sent by a NIC
+	consumed bool   // expected already, or need not be expected
 }
 
 func (f *capturedFrame) String() string {
@@ -113,7 +114,7 @@ func (s *script) open(b testbed.Testbed) (err error) {
 	return err
 }
 
-// other returns the second NIC.
+// secondNIC returns the second NIC.
 func (s *script) secondNIC() (testbed.NIC, error) {
 	if s.second != nil {
 		return s.second, nil
@@ -125,13 +126,13 @@ func (s *script) secondNIC() (testbed.NIC, error) {
 	return n, err
 }
 
-// claim makes sure that a name is new.
+// reserveName checks that a name is valid and unused, and reserves it.
 func (s *script) reserveName(name string) error {
 	if s.names[name] {
-		return fmt.Errorf("there is a %q already", name)
+		return fmt.Errorf("the name %q is in use", name)
 	}
 	if name == "" || strings.ContainsAny(name, "+:=/") {
-		return fmt.Errorf("%q cannot be a name", name)
+		return fmt.Errorf("invalid name %q: it must not be empty or contain any of +:=/", name)
 	}
 	s.names[name] = true
 	return nil
@@ -141,7 +142,7 @@ func (s *script) qp(name string) (*queuePair, error) {
 	if q, ok := s.qps[name]; ok {
 		return q, nil
 	}
-	return nil, fmt.Errorf("there is no queue pair %q; there are %s", name, list(slices.Sorted(maps.Keys(s.qps))))
+	return nil, fmt.Errorf("no queue pair %q (have: %s)", name, list(slices.Sorted(maps.Keys(s.qps))))
 }
 
 func list(names []string) string {
@@ -151,7 +152,7 @@ func list(names []string) string {
 	return strings.Join(names, ", ")
 }
 
-// WriteFrame implements wire.FrameSink: what is on the cable is kept and logged.
+// WriteFrame implements wire.FrameSink. It stores and logs a frame on the link.
 func (s *script) WriteFrame(ns int64, _ int, b []byte) error {
 	f := &capturedFrame{at: time.Duration(ns), len: len(b)}
 	rec := capture.Record{No: len(s.frames) + 1, Time: time.Unix(0, ns), LinkType: capture.Ethernet, Length: len(b), Data: slices.Clone(b)}
@@ -160,7 +161,7 @@ func (s *script) WriteFrame(ns int64, _ int, b []byte) error {
 		f.from, f.nic = s.sender(p)
 	}
 	if _, late := s.testbed.Slack(); late > 0 && f.nic && f.from == "" && f.p.DestQP-s.testbed.PeerQPN() >= testbed.QPNsPerTestbed {
-		return nil // another scenario's
+		return nil // belongs to another scenario on the same link
 	}
 	f.consumed = !f.nic || s.isLoopedBack(f)
 	s.frames = append(s.frames, f)
@@ -172,7 +173,8 @@ func (s *script) WriteFrame(ns int64, _ int, b []byte) error {
 	return nil
 }
 
-// comesBack reports whether f is a multicast packet that was seen when it left, and now comes to its own sender.
+// isLoopedBack reports whether f is a multicast packet that was already captured when it was sent,
+// and now returns to its sender.
 func (s *script) isLoopedBack(f *capturedFrame) bool {
 	if f.p == nil || !f.p.Dst.IsMulticast() {
 		return false
@@ -185,7 +187,7 @@ func (s *script) isLoopedBack(f *capturedFrame) bool {
 	return false
 }
 
-// sender finds the queue pair that sent a packet.
+// sender returns the queue pair that sent a packet.
 func (s *script) sender(p *capture.Packet) (name string, isNIC bool) {
 	for _, q := range s.qps {
 		if p.Src != q.nic.Addr() {
@@ -199,8 +201,8 @@ func (s *script) sender(p *capture.Packet) (name string, isNIC bool) {
 	return "", isNIC
 }
 
-// acts notes the time of something that the script does; more says that the next belongs to it, aside that nothing's time
-// counts from it.
+// noteAction records the time of an action of the script. more means that the next action counts as
+// one with it, aside that no timing counts from it.
 func (s *script) noteAction(more, aside bool) {
 	s.latest = s.testbed.Now()
 	if !s.chained && !aside {
@@ -209,7 +211,8 @@ func (s *script) noteAction(more, aside bool) {
 	s.chained = more
 }
 
-// waiting returns the packets from a queue pair that were not expected yet; name "" means from any.
+// unexpectedFrames returns the packets of a queue pair that have not been expected yet. An empty
+// name means all queue pairs.
 func (s *script) unexpectedFrames(name string) (l []*capturedFrame) {
 	for _, f := range s.frames {
 		if !f.consumed && (name == "" || f.from == name) {
@@ -219,7 +222,7 @@ func (s *script) unexpectedFrames(name string) (l []*capturedFrame) {
 	return l
 }
 
-// poll takes what has completed.
+// poll collects completions and events.
 func (s *script) poll() error {
 	for _, n := range s.nics() {
 		l, err := n.Completions()
@@ -240,7 +243,7 @@ func (s *script) poll() error {
 	return nil
 }
 
-// pollNotices takes the notices of completion queues, if any was asked for one.
+// pollNotices collects completion events, if any completion queue was armed.
 func (s *script) pollNotices(n testbed.NIC) error {
 	if !s.armed {
 		return nil
@@ -279,7 +282,7 @@ func eventText(e testbed.Event) string {
 	return strings.TrimSpace(fmt.Sprintf("event %v %s", e.Type, e.Object))
 }
 
-// finish looks for what came and was not expected.
+// checkLeftovers fails if anything was reported and not expected.
 func (s *script) checkLeftovers() error {
 	s.testbed.Settle(nil)
 	if err := s.poll(); err != nil {
@@ -304,12 +307,13 @@ func (s *script) checkLeftovers() error {
 	}
 	left = append(left, s.unexpectedDrops()...)
 	if len(left) > 0 {
-		return fmt.Errorf("came and was not expected:\n    %s", strings.Join(left, "\n    "))
+		return fmt.Errorf("not expected:\n    %s", strings.Join(left, "\n    "))
 	}
 	return nil
 }
 
-// dropped is what a NIC has thrown away, by reason. What rules of the script drop is none of its doing.
+// dropped returns the packets that a NIC dropped, by reason, without those that rules of the script
+// dropped.
 func dropped(c *nic.Counters) map[string]uint64 {
 	m := map[string]uint64{}
 	for _, d := range c.Dropped() {
@@ -320,7 +324,7 @@ func dropped(c *nic.Counters) map[string]uint64 {
 	return m
 }
 
-// unexplained lists the drops that were not expected.
+// unexpectedDrops lists the drops that were not expected.
 func (s *script) unexpectedDrops() (l []string) {
 	c := s.dut.Counters()
 	if c == nil {
@@ -335,7 +339,7 @@ func (s *script) unexpectedDrops() (l []string) {
 	return l
 }
 
-// last returns the newest frames, for people.
+// recentFrames formats the most recent frames.
 func (s *script) recentFrames() string {
 	const n = 6
 	var b strings.Builder

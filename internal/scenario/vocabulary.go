@@ -12,7 +12,8 @@ import (
 	"softroce/packet"
 )
 
-// A vocabulary is the words of a set of values, as the verbs name them.
+// A vocabulary maps the names that the script uses for a set of values, mostly those of libibverbs,
+// to the values.
 type vocabulary[T cmp.Ordered] struct {
 	kind   string
 	values map[string]T
@@ -23,7 +24,7 @@ func (v vocabulary[T]) parse(w string) (T, error) {
 		return x, nil
 	}
 	var zero T
-	return zero, fmt.Errorf("%q is no %s; there are %s", w, v.kind, list(slices.Sorted(maps.Keys(v.values))))
+	return zero, fmt.Errorf("unknown %s %q (have: %s)", v.kind, w, list(slices.Sorted(maps.Keys(v.values))))
 }
 
 func (v vocabulary[T]) name(x T) string {
@@ -43,7 +44,7 @@ var states = vocabulary[ib.QPState]{"queue pair state", map[string]ib.QPState{
 	"SQD": ib.QPSSQD, "SQE": ib.QPSSQE, "ERR": ib.QPSErr,
 }}
 
-// statuses are those of enum ibv_wc_status, without IBV_WC.
+// statuses are those of enum ibv_wc_status, without the prefix IBV_WC.
 var statuses = vocabulary[ib.WCStatus]{"completion status", map[string]ib.WCStatus{
 	"SUCCESS": ib.WCSuccess, "LOC_LEN_ERR": ib.WCLocLenErr, "LOC_QP_OP_ERR": ib.WCLocQPOpErr,
 	"LOC_PROT_ERR": ib.WCLocProtErr, "WR_FLUSH_ERR": ib.WCWRFlushErr, "MW_BIND_ERR": ib.WCMWBindErr,
@@ -55,7 +56,7 @@ var statuses = vocabulary[ib.WCStatus]{"completion status", map[string]ib.WCStat
 
 func statusName(s ib.WCStatus) string { return statuses.name(s) }
 
-// wcOpcodes are those of enum ibv_wc_opcode, without IBV_WC.
+// wcOpcodes are those of enum ibv_wc_opcode, without the prefix IBV_WC.
 var wcOpcodes = vocabulary[ib.WCOpcode]{"completion opcode", map[string]ib.WCOpcode{
 	"SEND": ib.WCSend, "RDMA_WRITE": ib.WCRDMAWrite, "RDMA_READ": ib.WCRDMARead,
 	"COMP_SWAP": ib.WCCompSwap, "FETCH_ADD": ib.WCFetchAdd, "BIND_MW": ib.WCBindMW,
@@ -63,7 +64,7 @@ var wcOpcodes = vocabulary[ib.WCOpcode]{"completion opcode", map[string]ib.WCOpc
 	"FLUSH": ib.WCFlush, "ATOMIC_WRITE": ib.WCAtomicWrite,
 }}
 
-// operations are those of enum ibv_wr_opcode, in the words of the script.
+// operations are those of enum ibv_wr_opcode, under the names of the script.
 var operations = vocabulary[ib.WROpcode]{"operation", map[string]ib.WROpcode{
 	"write": ib.WRRDMAWrite, "write_imm": ib.WRRDMAWriteWithImm, "send": ib.WRSend, "send_imm": ib.WRSendWithImm,
 	"read": ib.WRRDMARead, "compare_swap": ib.WRAtomicCmpAndSwp, "fetch_add": ib.WRAtomicFetchAndAdd,
@@ -71,14 +72,14 @@ var operations = vocabulary[ib.WROpcode]{"operation", map[string]ib.WROpcode{
 	"flush": ib.WRFlush, "atomic_write": ib.WRAtomicWrite,
 }}
 
-// eventType finds an event by the name that it prints.
+// eventType returns the event whose String is w.
 func eventType(w string) (ib.EventType, error) {
 	for t := ib.EventType(0); t <= ib.EventGIDChange; t++ {
 		if t.String() == w {
 			return t, nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no event", w)
+	return 0, fmt.Errorf("unknown event %q", w)
 }
 
 var accessFlags = vocabulary[ib.Access]{"access flag", map[string]ib.Access{
@@ -99,20 +100,20 @@ func parseAccess(w string) (a ib.Access, err error) {
 	return a, nil
 }
 
-// nakNames are the codes of NAKs.
+// nakNames are the NAK codes.
 var nakNames = vocabulary[packet.Syndrome]{"NAK", map[string]packet.Syndrome{
 	"sequence": packet.NAKSequence, "invalid_request": packet.NAKInvalidRequest, "remote_access": packet.NAKRemoteAccess,
 	"remote_operational": packet.NAKRemoteOperational, "invalid_rd": packet.NAKInvalidRD,
 }}
 
-// parseSyndrome reads ack, ack:CODE, rnr:CODE, nak:NAME or a number. any says that any credit or timer code
-// is meant.
+// parseSyndrome parses ack, ack:CODE, rnr, rnr:CODE, nak:NAME or a number. any means that the
+// credit or timer code does not matter.
 func parseSyndrome(w string) (s packet.Syndrome, any bool, err error) {
 	class, rest, detailed := strings.Cut(w, ":")
 	code := uint64(packet.CreditsUnlimited)
 	if detailed && class != "nak" {
 		if code, err = strconv.ParseUint(rest, 0, 5); err != nil {
-			return 0, false, fmt.Errorf("%q: a code from 0 to 31 must follow the colon", w)
+			return 0, false, fmt.Errorf("%q: want a code from 0 to 31 after the colon", w)
 		}
 	}
 	switch class {
@@ -129,12 +130,12 @@ func parseSyndrome(w string) (s packet.Syndrome, any bool, err error) {
 	}
 	n, err := strconv.ParseUint(w, 0, 8)
 	if err != nil {
-		return 0, false, fmt.Errorf("%q is no syndrome: ack, ack:CREDITS, rnr, rnr:TIMER, nak:NAME or a number", w)
+		return 0, false, fmt.Errorf("unknown syndrome %q: want ack, ack:CREDITS, rnr, rnr:TIMER, nak:NAME or a number", w)
 	}
 	return packet.Syndrome(n), false, nil
 }
 
-// serviceName is what the opcodes of a queue pair's service begin with.
+// serviceName returns the prefix of the opcodes of a queue pair's transport service.
 func serviceName(t ib.QPType) string {
 	if t == ib.QPTypeXRCSend || t == ib.QPTypeXRCRecv {
 		return "XRC"
@@ -142,7 +143,8 @@ func serviceName(t ib.QPType) string {
 	return t.String()
 }
 
-// parseOpcode reads an opcode's name, to which the service may be missing, or its number.
+// parseOpcode parses the name of an opcode, with or without the prefix of the service, or its
+// number.
 func parseOpcode(w string, t ib.QPType) (packet.Opcode, error) {
 	if n, err := strconv.ParseUint(w, 0, 8); err == nil {
 		return packet.Opcode(n), nil
@@ -153,5 +155,5 @@ func parseOpcode(w string, t ib.QPType) (packet.Opcode, error) {
 			return packet.Opcode(o), nil
 		}
 	}
-	return 0, fmt.Errorf("%q is no opcode of %v", w, t)
+	return 0, fmt.Errorf("unknown opcode %q of %v", w, t)
 }

@@ -9,7 +9,8 @@ import (
 	"softroce/transport"
 )
 
-// A memory window is a region to those that name it: an address, a length and a key, once it is bound.
+// In the script a memory window is a region: an address, a length and an R_Key, which it has after
+// a bind.
 
 // cmdMW allocates a memory window: mw NAME 1|2 [second] [pd=NAME].
 func (s *script) cmdMW(args *arguments) error {
@@ -34,7 +35,7 @@ func (s *script) cmdMW(args *arguments) error {
 	return nil
 }
 
-// cmdFree gives a memory window back: free NAME.
+// cmdFree deallocates a memory window: free NAME.
 func (s *script) cmdFree(args *arguments) error {
 	r, err := s.parseWindow(args)
 	if err != nil {
@@ -43,7 +44,8 @@ func (s *script) cmdFree(args *arguments) error {
 	return errors.Join(args.end(), refused(r.nic.DeallocMW(r.name)))
 }
 
-// cmdKey gives another name to what a memory region or window is now, its key above all: key NAME OF.
+// cmdKey saves the current key, address and length of a memory region or window under another name:
+// key NAME OF.
 func (s *script) cmdKey(args *arguments) error {
 	name, err := args.next("a name")
 	if err != nil {
@@ -55,7 +57,7 @@ func (s *script) cmdKey(args *arguments) error {
 	}
 	r := s.regions[of]
 	if r == nil {
-		return fmt.Errorf("there is no memory region %q", of)
+		return fmt.Errorf("no memory region %q", of)
 	}
 	if err := errors.Join(args.end(), s.reserveName(name)); err != nil {
 		return err
@@ -72,21 +74,22 @@ func (s *script) parseWindow(args *arguments) (*region, error) {
 	}
 	r := s.regions[name]
 	if r == nil || r.window == 0 {
-		return nil, fmt.Errorf("there is no memory window %q", name)
+		return nil, fmt.Errorf("no memory window %q", name)
 	}
 	return r, nil
 }
 
-// A binding is what a bind asks for: NAME PLACE [access=FLAGS], or NAME 0 to unbind.
+// A binding holds the arguments of a bind: WINDOW PLACE [access=FLAGS], or WINDOW nothing to
+// unbind.
 type binding struct {
 	window *region
-	mr     string // of which region
+	mr     string // name of the region
 	bind   transport.Bind
-	start  uint64 // its first address, as packets will have it
-	rkey   uint64 // of type 2: its low byte is the program's to choose
+	start  uint64 // first address of the window as packets specify it
+	rkey   uint64 // of a type 2 window; the program chooses its low byte
 }
 
-// bindWords takes what a bind has in place of local places.
+// parseBindOptions parses the arguments of a bind.
 func (s *script) parseBindOptions(args *arguments) (b binding, err error) {
 	if b.window, err = s.parseWindow(args); err != nil {
 		return b, err
@@ -119,7 +122,7 @@ func (s *script) parseBindOptions(args *arguments) (b binding, err error) {
 	return b, nil
 }
 
-// postBind posts a bind. The window has its new key from then on.
+// postBind posts a bind. From then on the window's name refers to the new key.
 func (s *script) postBind(q *queuePair, args *arguments, wr *transport.SendWR) error {
 	b, err := s.parseBindOptions(args)
 	if err != nil {
