@@ -41,7 +41,7 @@ func (d *Device) RoundCaps(c *Caps) error {
 	}
 	c.MaxSendWR, c.MaxRecvWR = roundSlots(c.MaxSendWR), roundSlots(c.MaxRecvWR)
 	c.MaxSendSGE, c.MaxRecvSGE = max(c.MaxSendSGE, 1), max(c.MaxRecvSGE, 1)
-	c.MaxInline = min(l.MaxInline, abi.SendSlotSize(c.MaxSendSGE, c.MaxInline)-abi.SendSGEs)
+	c.MaxInline = min(l.MaxInline, abi.SendSlotSize(c.MaxSendSGE, c.MaxInline)-abi.SendWQESize)
 	return nil
 }
 

@@ -38,78 +38,16 @@ const (
 	MaxDoorbells   = (DoorbellSize - DoorbellBits) * 8
 )
 
-// A send WQE: offsets in its slot. The SGEs (or the inline data) follow at SendSGEs.
-const (
-	SendWRID       = 0  // u64
-	SendOpcode     = 8  // u32, ibv_wr_opcode
-	SendFlags      = 12 // u32, ibv_send_flags
-	SendImm        = 16 // u32, immediate (big-endian as the program gave it) or R_Key to invalidate
-	SendNumSGE     = 20 // u32; bytes of inline data where SendFlags has SendInline
-	SendRemoteAddr = 24 // u64
-	SendRKey       = 32 // u32
-	SendAH         = 36 // u32, handle of the address handle (UD)
-	SendCompareAdd = 40 // u64
-	SendSwap       = 48 // u64
-	SendRemoteQPN  = 56 // u32
-	SendRemoteQKey = 60 // u32
-	SendSGEs       = 64
-
-	SendRemoteSRQ = SendAH // u32, XRC: number of the shared receive queue
-
-	// A bind: the new R_Key at SendRKey names the window by all but its low 8 bits.
-	SendBindAddr   = SendRemoteAddr // u64, as the region has it
-	SendBindLength = SendCompareAdd // u64
-	SendBindLKey   = SendRemoteQPN  // u32, of the region
-	SendBindAccess = SendRemoteQKey // u32, ibv_access_flags
-
-	// A FLUSH, of the bytes at SendRemoteAddr.
-	SendFlushLength      = SendCompareAdd // u32
-	SendFlushPlacement   = SendRemoteQPN  // u8, ibv_placement_type
-	SendFlushSelectivity = SendRemoteQKey // u8, ibv_selectivity_level
-
-	SGEAddr   = 0
-	SGELength = 8
-	SGELKey   = 12
-)
-
-// A receive WQE: offsets in its slot.
-const (
-	RecvWRID   = 0 // u64
-	RecvNumSGE = 8 // u32
-	RecvSGEs   = 16
-)
-
-// A completion: offsets in its slot of CQESize bytes. Values are those of struct ibv_wc, and of the readers of
-// struct ibv_cq_ex; there are no flow tags and no tag matching.
-const (
-	CQEWRID      = 0  // u64
-	CQEStatus    = 8  // u32, ibv_wc_status
-	CQEOpcode    = 12 // u32, ibv_wc_opcode
-	CQEVendorErr = 16 // u32
-	CQEByteLen   = 20 // u32
-	CQEImm       = 24 // u32, immediate (big-endian as sent) or invalidated R_Key
-	CQEQPNum     = 28 // u32
-	CQESrcQP     = 32 // u32
-	CQEFlags     = 36 // u32, ibv_wc_flags
-	CQEPKeyIndex = 40 // u16
-	CQESLID      = 42 // u16
-	CQESL        = 44 // u8
-	CQEPathBits  = 45 // u8
-	CQEVLAN      = 46 // u16, receives: the VLAN tag with its priority (TCI), 0 for none
-	CQETimestamp = 48 // u64, device clock: ns since the daemon's engine began
-	CQEWallclock = 56 // u64, ns since 1970
-)
-
 // SendSlotSize returns the size of a send slot that holds so many SGEs or bytes of
 // inline data, whichever needs more: a multiple of 64.
 func SendSlotSize(sges, inline int) int {
-	return (SendSGEs + max(sges*SGESize, inline) + 63) &^ 63
+	return (SendWQESize + max(sges*SGESize, inline) + 63) &^ 63
 }
 
 // RecvSlotSize returns the size of a receive slot: a power of two from 32.
 func RecvSlotSize(sges int) int {
 	n := 32
-	for n < RecvSGEs+sges*SGESize {
+	for n < RecvWQESize+sges*SGESize {
 		n *= 2
 	}
 	return n

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"unsafe"
 
 	"softroce/internal/abi"
 	"softroce/internal/testbed"
@@ -23,9 +24,12 @@ var ringNames = vocabulary[testbed.Ring]{"ring", map[string]testbed.Ring{"send":
 // ringWords are the offsets of words in a ring's header and in its first slot.
 var ringWords = vocabulary[int]{"word of a ring", map[string]int{
 	"producer": abi.RingProducer, "consumer": abi.RingConsumer, "armed": abi.CQArmed,
-	"send.opcode": abi.RingSlots + abi.SendOpcode, "send.flags": abi.RingSlots + abi.SendFlags, "send.num_sge": abi.RingSlots + abi.SendNumSGE,
-	"send.length": abi.RingSlots + abi.SendSGEs + abi.SGELength, "recv.num_sge": abi.RingSlots + abi.RecvNumSGE,
-	"recv.length": abi.RingSlots + abi.RecvSGEs + abi.SGELength,
+	"send.opcode":  abi.RingSlots + int(unsafe.Offsetof(abi.SendWQE{}.Opcode)),
+	"send.flags":   abi.RingSlots + int(unsafe.Offsetof(abi.SendWQE{}.Flags)),
+	"send.num_sge": abi.RingSlots + int(unsafe.Offsetof(abi.SendWQE{}.NumSGE)),
+	"send.length":  abi.RingSlots + abi.SendWQESize + int(unsafe.Offsetof(abi.SGE{}.Length)),
+	"recv.num_sge": abi.RingSlots + int(unsafe.Offsetof(abi.RecvWQE{}.NumSGE)),
+	"recv.length":  abi.RingSlots + abi.RecvWQESize + int(unsafe.Offsetof(abi.SGE{}.Length)),
 }}
 
 // cmdScribble writes a number into a ring of a queue pair and rings the doorbell: scribble QP

@@ -2,6 +2,7 @@ package testbed
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -115,7 +116,7 @@ func (c *Cable) WriteFrame(ns int64, _ int, b []byte) error {
 	if packet.ParseFrame(b, &f) != nil {
 		return nil
 	}
-	destQP := be.Uint32(f.Transport[4:]) & 0xffffff // of the BTH
+	destQP := binary.BigEndian.Uint32(f.Transport[4:]) & 0xffffff // of the BTH
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l := c.testbeds[(destQP-firstPeerQPN)/QPNsPerTestbed]; l != nil && destQP >= firstPeerQPN {

@@ -3,6 +3,8 @@ package testbed
 import (
 	"fmt"
 	"sync/atomic"
+
+	"softroce/nic/nictest"
 )
 
 // A HostileProgram can break the ABI, as no verbs library does.
@@ -33,20 +35,20 @@ func (n *simNIC) WriteRing(qp string, ring Ring, off int, v uint32) error {
 	if err != nil {
 		return err
 	}
-	b := q.sq
+	b := q.SendRing
 	switch {
-	case ring == RecvRing && q.recv != nil:
-		b = q.recv.ring
+	case ring == RecvRing && q.Recv != nil:
+		b = q.Recv.Ring
 	case ring == RecvRing:
 		return fmt.Errorf("%s has no receive ring", qp)
 	case ring == CompletionRing:
-		b = n.cqs["cq of "+qp].ring
+		b = n.cqs["cq of "+qp].Ring
 	}
 	if off&3 != 0 || off > len(b)-4 {
 		return fmt.Errorf("%#x is no offset of a word in a ring of %#x bytes", off, len(b))
 	}
-	atomic.StoreUint32(word(b, off), v)
-	n.ring(q)
+	atomic.StoreUint32(nictest.Word(b, off), v)
+	q.RingDoorbell()
 	return nil
 }
 

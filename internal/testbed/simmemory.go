@@ -38,7 +38,7 @@ func (n *simNIC) Register(name string, o RegionOptions) (Region, error) {
 	if err != nil {
 		return Region{}, err
 	}
-	if m.mr, err = n.ctx.RegMR(pd, backing, n.nextVA, uint64(o.Size), o.Access); err != nil {
+	if m.mr, err = n.client.Context.RegMR(pd, backing, n.nextVA, uint64(o.Size), o.Access); err != nil {
 		return Region{}, errors.Join(err, backing.Close())
 	}
 	r := Region{Addr: n.nextVA, Size: o.Size, LKey: m.mr.LKey(), RKey: m.mr.RKey()}
@@ -82,7 +82,7 @@ func (n *simNIC) Deregister(name string) error {
 	if !ok {
 		return fmt.Errorf("there is no memory region %q", name)
 	}
-	return n.ctx.DeregMR(m.mr)
+	return n.client.Context.DeregMR(m.mr)
 }
 
 // protect changes what can be done with a region's memory.

@@ -5,27 +5,25 @@ import (
 	"fmt"
 	"net/netip"
 
-	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
+	"softroce/nic/nictest"
 )
 
 // A simNIC is a NIC of a simulation and the verbs program on it, which has its rings in heap memory and
 // writes them as a program in another process does.
 type simNIC struct {
-	dev    *nic.Device
+	client *nictest.Client
 	addr   netip.Addr
-	ctx    *nic.Context
-	bell   []byte
 	pds    map[string]*nic.PD
 	mrs    map[string]*simMR
 	mws    map[string]*simMW
 	xrcds  map[string]*nic.XRCD
-	cqs    map[string]*simCQ
-	srqs   map[string]*simSRQ
+	cqs    map[string]*nictest.CQ
+	srqs   map[string]*nictest.SRQ
 	qps    map[string]*simQP
-	order  []*simCQ // as created
+	order  []*nictest.CQ // as created
 	events []Event
 	noted  []string // completion queues that have given notice
 	killed error
@@ -45,10 +43,10 @@ const (
 )
 
 func newSimNIC(d *nic.Device, addr netip.Addr, va uint64) (*simNIC, error) {
-	n := &simNIC{dev: d, addr: addr, bell: nic.NewPage(abi.DoorbellSize), pds: map[string]*nic.PD{}, mrs: map[string]*simMR{}, mws: map[string]*simMW{}, xrcds: map[string]*nic.XRCD{},
-		cqs: map[string]*simCQ{}, srqs: map[string]*simSRQ{}, qps: map[string]*simQP{}, nextVA: va}
+	n := &simNIC{addr: addr, pds: map[string]*nic.PD{}, mrs: map[string]*simMR{}, mws: map[string]*simMW{}, xrcds: map[string]*nic.XRCD{},
+		cqs: map[string]*nictest.CQ{}, srqs: map[string]*nictest.SRQ{}, qps: map[string]*simQP{}, nextVA: va}
 	var err error
-	n.ctx, err = d.Open(nic.ContextOptions{Doorbell: n.bell, DoorbellFD: -1, Events: n, Comm: "scenario"})
+	n.client, err = nictest.Open(d, nic.ContextOptions{Events: n, Comm: "scenario"})
 	return n, err
 }
 
@@ -59,17 +57,17 @@ func (n *simNIC) AsyncEvent(e nic.Event) {
 
 func (n *simNIC) nameOf(e nic.Event) string {
 	for name, q := range n.qps {
-		if e.QP != nil && q.qp == e.QP {
+		if e.QP != nil && q.QP.QP == e.QP {
 			return name
 		}
 	}
 	for name, q := range n.cqs {
-		if e.CQ != nil && q.cq == e.CQ {
+		if e.CQ != nil && q.CQ == e.CQ {
 			return name
 		}
 	}
 	for name, q := range n.srqs {
-		if e.SRQ != nil && q.srq == e.SRQ {
+		if e.SRQ != nil && q.SRQ == e.SRQ {
 			return name
 		}
 	}
@@ -84,7 +82,7 @@ func (n *simNIC) Addr() netip.Addr { return n.addr }
 
 // GID implements NIC.
 func (n *simNIC) GID(vlan uint16) (int, error) {
-	for _, e := range n.dev.GIDs() {
+	for _, e := range n.client.Device.GIDs() {
 		if e.GID == nic.GIDOf(n.addr) && e.VLAN == int(vlan) {
 			return e.Index, nil
 		}
@@ -97,7 +95,7 @@ func (n *simNIC) pd(name string) (*nic.PD, error) {
 	if p := n.pds[name]; p != nil {
 		return p, nil
 	}
-	p, err := n.ctx.AllocPD()
+	p, err := n.client.Context.AllocPD()
 	if err == nil {
 		n.pds[name] = p
 	}
@@ -111,11 +109,11 @@ func (n *simNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
 		return err
 	}
 	if mask&ib.QPMaskAV != 0 {
-		if a.AV.Path, err = n.dev.ResolvePath(context.Background(), &a.AV); err != nil {
+		if a.AV.Path, err = n.client.Device.ResolvePath(context.Background(), &a.AV); err != nil {
 			return err
 		}
 	}
-	err = n.ctx.ModifyQP(q.qp, &a, mask)
+	err = q.Modify(&a, mask)
 	if err == nil {
 		q.av = a.AV
 	}
@@ -128,7 +126,7 @@ func (n *simNIC) State(name string) (ib.QPState, error) {
 	if err != nil {
 		return 0, err
 	}
-	return q.qp.State(), nil
+	return q.State(), nil
 }
 
 // Events implements NIC.
@@ -140,7 +138,7 @@ func (n *simNIC) Events() ([]Event, error) {
 
 // Counters implements NIC.
 func (n *simNIC) Counters() *nic.Counters {
-	c := n.dev.Counters()
+	c := n.client.Device.Counters()
 	return &c
 }
 

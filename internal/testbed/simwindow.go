@@ -14,7 +14,7 @@ func (n *simNIC) AllocMW(name string, t ib.MWType, pdName string) (uint32, error
 	if err != nil {
 		return 0, err
 	}
-	m, err := n.ctx.AllocMW(pd, t)
+	m, err := n.client.Context.AllocMW(pd, t)
 	if err != nil {
 		return 0, err
 	}
@@ -28,7 +28,7 @@ func (n *simNIC) DeallocMW(name string) error {
 	if !ok {
 		return fmt.Errorf("there is no memory window %q on this NIC", name)
 	}
-	return n.ctx.DeallocMW(m.mw)
+	return n.client.Context.DeallocMW(m.mw)
 }
 
 type simMW struct {
@@ -55,7 +55,7 @@ func (n *simNIC) PostBind(qp, mw, _ string, w *transport.SendWR) (uint32, error)
 
 // OpenXRCD implements NIC.
 func (n *simNIC) OpenXRCD(name string) error {
-	x, err := n.ctx.OpenXRCD(nic.XRCDKey{}, true, false)
+	x, err := n.client.Context.OpenXRCD(nic.XRCDKey{}, true, false)
 	if err == nil {
 		n.xrcds[name] = x
 	}
@@ -69,7 +69,7 @@ func (n *simNIC) Attach(name string, group nic.GID, detach bool) error {
 		return err
 	}
 	if detach {
-		return n.ctx.DetachMcast(q.qp, group)
+		return n.client.Context.DetachMcast(q.QP.QP, group)
 	}
-	return n.ctx.AttachMcast(q.qp, group)
+	return n.client.Context.AttachMcast(q.QP.QP, group)
 }

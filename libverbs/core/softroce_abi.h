@@ -46,64 +46,6 @@
 #define SOFTROCE_MAX_DOORBELLS 130560
 
 /*
- * A send WQE: offsets in its slot. The SGEs (or the inline data) follow at
- * SOFTROCE_SEND_SGES.
- */
-#define SOFTROCE_SEND_WR_ID 0 /* u64 */
-#define SOFTROCE_SEND_OPCODE 8 /* u32, ibv_wr_opcode */
-#define SOFTROCE_SEND_FLAGS 12 /* u32, ibv_send_flags */
-#define SOFTROCE_SEND_IMM 16 /* u32, immediate (big-endian as the program gave it) or R_Key to invalidate */
-#define SOFTROCE_SEND_NUM_SGE 20 /* u32; bytes of inline data where SOFTROCE_SEND_FLAGS has SOFTROCE_SEND_INLINE */
-#define SOFTROCE_SEND_REMOTE_ADDR 24 /* u64 */
-#define SOFTROCE_SEND_RKEY 32 /* u32 */
-#define SOFTROCE_SEND_AH 36 /* u32, handle of the address handle (UD) */
-#define SOFTROCE_SEND_COMPARE_ADD 40 /* u64 */
-#define SOFTROCE_SEND_SWAP 48 /* u64 */
-#define SOFTROCE_SEND_REMOTE_QP_NUM 56 /* u32 */
-#define SOFTROCE_SEND_REMOTE_QKEY 60 /* u32 */
-#define SOFTROCE_SEND_SGES 64
-#define SOFTROCE_SEND_REMOTE_SRQ 36 /* u32, XRC: number of the shared receive queue */
-#define SOFTROCE_SEND_BIND_ADDR 24 /* u64, as the region has it */
-#define SOFTROCE_SEND_BIND_LENGTH 40 /* u64 */
-#define SOFTROCE_SEND_BIND_LKEY 56 /* u32, of the region */
-#define SOFTROCE_SEND_BIND_ACCESS 60 /* u32, ibv_access_flags */
-#define SOFTROCE_SEND_FLUSH_LENGTH 40 /* u32 */
-#define SOFTROCE_SEND_FLUSH_PLACEMENT 56 /* u8, ibv_placement_type */
-#define SOFTROCE_SEND_FLUSH_SELECTIVITY 60 /* u8, ibv_selectivity_level */
-#define SOFTROCE_SGE_ADDR 0
-#define SOFTROCE_SGE_LENGTH 8
-#define SOFTROCE_SGE_LKEY 12
-
-/*
- * A receive WQE: offsets in its slot.
- */
-#define SOFTROCE_RECV_WR_ID 0 /* u64 */
-#define SOFTROCE_RECV_NUM_SGE 8 /* u32 */
-#define SOFTROCE_RECV_SGES 16
-
-/*
- * A completion: offsets in its slot of SOFTROCE_CQE_SIZE bytes. Values are those of
- * struct ibv_wc, and of the readers of struct ibv_cq_ex; there are no flow tags and no
- * tag matching.
- */
-#define SOFTROCE_CQE_WR_ID 0 /* u64 */
-#define SOFTROCE_CQE_STATUS 8 /* u32, ibv_wc_status */
-#define SOFTROCE_CQE_OPCODE 12 /* u32, ibv_wc_opcode */
-#define SOFTROCE_CQE_VENDOR_ERR 16 /* u32 */
-#define SOFTROCE_CQE_BYTE_LEN 20 /* u32 */
-#define SOFTROCE_CQE_IMM 24 /* u32, immediate (big-endian as sent) or invalidated R_Key */
-#define SOFTROCE_CQE_QP_NUM 28 /* u32 */
-#define SOFTROCE_CQE_SRC_QP 32 /* u32 */
-#define SOFTROCE_CQE_FLAGS 36 /* u32, ibv_wc_flags */
-#define SOFTROCE_CQE_PKEY_INDEX 40 /* u16 */
-#define SOFTROCE_CQE_SLID 42 /* u16 */
-#define SOFTROCE_CQE_SL 44 /* u8 */
-#define SOFTROCE_CQE_PATH_BITS 45 /* u8 */
-#define SOFTROCE_CQE_VLAN 46 /* u16, receives: the VLAN tag with its priority (TCI), 0 for none */
-#define SOFTROCE_CQE_TIMESTAMP 48 /* u64, device clock: ns since the daemon's engine began */
-#define SOFTROCE_CQE_WALLCLOCK 56 /* u64, ns since 1970 */
-
-/*
  * struct softroce_sge is a scatter/gather element: struct ibv_sge.
  */
 struct softroce_sge {
@@ -434,8 +376,8 @@ struct softroce_device_attr {
 	uint32_t phys_port_cnt;
 	uint32_t max_inline_data; /* bytes in a send work request */
 	uint64_t device_cap_flags_ex; /* device_cap_flags_ex: DeviceCapFlags and what lies above */
-	uint64_t hca_core_clock; /* kHz: the clock of SOFTROCE_CQE_TIMESTAMP */
-	uint64_t timestamp_mask; /* completion_timestamp_mask: the bits of SOFTROCE_CQE_TIMESTAMP that count */
+	uint64_t hca_core_clock; /* kHz: the clock of CQETimestamp */
+	uint64_t timestamp_mask; /* completion_timestamp_mask: the bits of CQETimestamp that count */
 	uint64_t max_dm_size; /* bytes of device memory that the client may have */
 };
 _Static_assert(sizeof(struct softroce_device_attr) == 272, "layout");
@@ -485,8 +427,8 @@ _Static_assert(sizeof(struct softroce_gid_entry) == 44, "layout");
  * struct softroce_clock_reply is the time of the device: ibv_query_rt_values_ex.
  */
 struct softroce_clock_reply {
-	uint64_t clock; /* as SOFTROCE_CQE_TIMESTAMP has it */
-	uint64_t wallclock; /* the same moment as SOFTROCE_CQE_WALLCLOCK has it */
+	uint64_t clock; /* as CQETimestamp has it */
+	uint64_t wallclock; /* the same moment as CQEWallclock has it */
 };
 _Static_assert(sizeof(struct softroce_clock_reply) == 16, "layout");
 

@@ -117,11 +117,12 @@ func (q *CQ) Poll() (w WC, ok bool) {
 	return w, true
 }
 
-// PollAll takes all completions that are there.
+// PollAll takes all completions that are there, and writes the consumer index even if there are none.
 func (q *CQ) PollAll() (l []WC) {
 	for {
 		w, ok := q.Poll()
 		if !ok {
+			atomic.StoreUint32(Word(q.Ring, abi.RingConsumer), q.consumer)
 			return l
 		}
 		l = append(l, w)
