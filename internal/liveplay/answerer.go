@@ -16,8 +16,8 @@ import (
 // captured answers to what comes.
 type answerer struct {
 	seat
-	script  *replay.AnswerScript
-	session replay.AnswerSession
+	script  *replay.ResponderScript
+	session replay.ResponderSession
 	sources uint64 // where what is sent lies: the address of region NAME-s
 	lkey    uint32
 	sinks   uint64 // where results go: the address of region NAME-r
@@ -34,10 +34,10 @@ type answerer struct {
 }
 
 // newAnswerer makes the live queue pair and its memory.
-func newAnswerer(st stage, s *replay.AnswerScript) (*answerer, error) {
+func newAnswerer(st stage, s *replay.ResponderScript) (*answerer, error) {
 	a := &answerer{seat: newSeat(st), script: s}
 	early, late := st.bench.Slack()
-	a.session = replay.AnswerSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
+	a.session = replay.ResponderSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
 		RetryCount: s.RetryCount, RNRRetry: s.RNRRetry, Work: s.Work, Early: early, Late: late}
 	if err := a.set(); err != nil {
 		a.strike()
@@ -110,7 +110,7 @@ func (a *answerer) play() error {
 			if err := a.answerAgain(); err != nil {
 				return err
 			}
-		case a.ready() && a.due(a.script.Answers[a.given].After):
+		case a.ready() && a.due(a.script.Replies[a.given].After):
 			if err := a.answer(); err != nil {
 				return err
 			}
@@ -133,7 +133,7 @@ func (a *answerer) due(after time.Duration) bool {
 func (a *answerer) post() error {
 	for n := len(a.session.Posted); n < len(a.script.Work); n++ {
 		j := &a.script.Work[n]
-		if j.Heard > a.given || !a.due(j.After) {
+		if j.RepliesBefore > a.given || !a.due(j.After) {
 			return nil
 		}
 		if n-len(a.session.Completions) >= queueDepth {
@@ -168,7 +168,7 @@ func (a *answerer) cut(n int, refusal error) error {
 	a.parted = append(a.parted, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("not posted, nor what comes behind it: %v", refusal)})
 	a.session.Posted = a.session.Posted[:n]
 	a.script.Work = a.script.Work[:n]
-	a.script.Answers = slices.DeleteFunc(a.script.Answers, func(s replay.Answer) bool { return s.PSN >= j.PSN })
+	a.script.Replies = slices.DeleteFunc(a.script.Replies, func(s replay.Reply) bool { return s.PSN >= j.PSN })
 	a.script.Unanswered = 0
 	return nil
 }
@@ -188,7 +188,7 @@ func (a *answerer) poll() error {
 
 // answer gives the next answer.
 func (a *answerer) answer() error {
-	s := &a.script.Answers[a.given]
+	s := &a.script.Replies[a.given]
 	a.given++
 	a.note(s)
 	return a.transmit(s.Packet, s.Header)
@@ -198,9 +198,9 @@ func (a *answerer) answer() error {
 func (a *answerer) answerAgain() error {
 	from := a.repeat
 	a.repeat = -1
-	var ack *replay.Answer
-	for i := range a.script.Answers[:a.given] {
-		s := &a.script.Answers[i]
+	var ack *replay.Reply
+	for i := range a.script.Replies[:a.given] {
+		s := &a.script.Replies[i]
 		switch in := s.Header.Opcode.Info(); {
 		case s.PSN < from:
 		case in.Kind != packet.KindAck:
@@ -221,7 +221,7 @@ func (a *answerer) answerAgain() error {
 }
 
 // refusing reports whether an answer ends the connection.
-func refusing(s *replay.Answer) bool {
+func refusing(s *replay.Reply) bool {
 	n := s.Header.AETH.Syndrome
 	return s.Header.Opcode.Info().Kind == packet.KindAck && n.IsNAK() && n != packet.NAKSequence
 }
@@ -263,7 +263,7 @@ func (a *answerer) wait() error {
 // full reports whether a job waits for room in the live send queue.
 func (a *answerer) full() bool {
 	n := len(a.session.Posted)
-	return n < len(a.script.Work) && a.script.Work[n].Heard <= a.given && n-len(a.session.Completions) >= queueDepth
+	return n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.given && n-len(a.session.Completions) >= queueDepth
 }
 
 // next returns when something is due by the capture's time that waits for nothing else, or 0.
@@ -271,11 +271,11 @@ func (a *answerer) next() (at time.Duration) {
 	if a.options.Fast {
 		return 0
 	}
-	if n := len(a.session.Posted); n < len(a.script.Work) && a.script.Work[n].Heard <= a.given && !a.due(a.script.Work[n].After) {
+	if n := len(a.session.Posted); n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.given && !a.due(a.script.Work[n].After) {
 		at = a.start + a.script.Work[n].After
 	}
 	if a.ready() {
-		if t := a.start + a.script.Answers[a.given].After; at == 0 || t < at {
+		if t := a.start + a.script.Replies[a.given].After; at == 0 || t < at {
 			at = t
 		}
 	}
@@ -294,7 +294,7 @@ func (a *answerer) done() bool {
 	if a.ended {
 		return true
 	}
-	return a.given == len(a.script.Answers) && len(a.session.Posted) == len(a.script.Work) &&
+	return a.given == len(a.script.Replies) && len(a.session.Posted) == len(a.script.Work) &&
 		(a.refused || a.acked >= a.end() || a.got >= a.end() && a.back >= a.script.Unanswered)
 }
 

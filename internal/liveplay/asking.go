@@ -40,7 +40,7 @@ func (a *answerer) request(c *capture.Packet) {
 	case psn < a.got:
 		a.back++
 		a.vain++
-		if a.given < len(a.script.Answers) && a.script.Answers[a.given].Pass > a.pass {
+		if a.given < len(a.script.Replies) && a.script.Replies[a.given].Pass > a.pass {
 			a.pass++
 		}
 		if psn < a.acked || a.refused || psn == a.acked && a.spent() {
@@ -63,12 +63,12 @@ func (a *answerer) spent() bool {
 	for a.oldest < len(a.script.Work) && a.script.Work[a.oldest].End <= a.acked {
 		a.oldest++
 	}
-	if a.oldest == len(a.script.Work) || !a.script.Work[a.oldest].Returns() {
+	if a.oldest == len(a.script.Work) || !a.script.Work[a.oldest].HasResponse() {
 		return false
 	}
 	given := false
-	for i := range a.script.Answers {
-		s := &a.script.Answers[i]
+	for i := range a.script.Replies {
+		s := &a.script.Replies[i]
 		if s.PSN == a.acked && s.Header.Opcode.Info().Kind != packet.KindAck {
 			if i >= a.given && !a.weary() {
 				return false
@@ -81,10 +81,10 @@ func (a *answerer) spent() bool {
 
 // ready reports whether what draws the next answer has come.
 func (a *answerer) ready() bool {
-	if a.given == len(a.script.Answers) {
+	if a.given == len(a.script.Replies) {
 		return false
 	}
-	s := &a.script.Answers[a.given]
+	s := &a.script.Replies[a.given]
 	if s.Cause < a.acked {
 		return true // it says nothing new
 	}
@@ -96,7 +96,7 @@ func (a *answerer) ready() bool {
 func (a *answerer) weary() bool { return a.vain >= mostVain && a.script.RetryCount == replay.Forever }
 
 // note takes notice of an answer that is given.
-func (a *answerer) note(s *replay.Answer) {
+func (a *answerer) note(s *replay.Reply) {
 	a.back, a.busy, a.pass = 0, a.bench.Now(), max(a.pass, s.Pass)
 	if s.PSN >= a.repeat {
 		a.repeat = -1
@@ -105,7 +105,7 @@ func (a *answerer) note(s *replay.Answer) {
 }
 
 // credit works out what the live requester takes for acknowledged when it has an answer.
-func (a *answerer) credit(s *replay.Answer) {
+func (a *answerer) credit(s *replay.Reply) {
 	end, before := s.PSN, a.acked
 	n := s.Header.AETH.Syndrome
 	result := s.Header.Opcode.Info().Kind != packet.KindAck
@@ -118,7 +118,7 @@ func (a *answerer) credit(s *replay.Answer) {
 			a.oldest++
 			continue
 		}
-		if j.Returns() {
+		if j.HasResponse() {
 			break // there is nothing to be acknowledged without its response
 		}
 		a.acked = min(end, j.End)
@@ -134,17 +134,17 @@ func (a *answerer) credit(s *replay.Answer) {
 
 // sendable reports whether an ACK can be given for what has come, because the next answer is one for more than that.
 func (a *answerer) sendable() bool {
-	if a.given == len(a.script.Answers) {
+	if a.given == len(a.script.Replies) {
 		return false
 	}
-	s := &a.script.Answers[a.given]
+	s := &a.script.Replies[a.given]
 	return s.Header.Opcode == packet.Acknowledge && s.Header.AETH.Syndrome.IsACK() && s.PSN >= a.got && a.got > a.acked && !a.reading()
 }
 
 // reading reports whether a READ or atomic has not been answered, which an ACK must not pass over.
 func (a *answerer) reading() bool {
 	for i := range a.session.Posted {
-		if j := &a.script.Work[i]; j.End > a.acked && j.PSN < a.got && j.Returns() {
+		if j := &a.script.Work[i]; j.End > a.acked && j.PSN < a.got && j.HasResponse() {
 			return true
 		}
 	}
@@ -154,7 +154,7 @@ func (a *answerer) reading() bool {
 // settle acknowledges what has come, where the live requester does not send as far as the captured one did before
 // the next ACK: its send queue or its window may be shorter.
 func (a *answerer) settle() error {
-	s := a.script.Answers[a.given]
+	s := a.script.Replies[a.given]
 	s.PSN = a.got - 1
 	s.Header.PSN = uint32(int64(a.script.FirstPSN)+s.PSN) & packet.PSNMask
 	s.Header.AETH.MSN = a.messages()

@@ -112,14 +112,14 @@ type act func(stage) (*Stream, error)
 func plan(ps capture.Packets, o Options) (acts []act, left []replay.Note, err error) {
 	var asking, answering []replay.Note // that cannot be played
 	if o.Side != Responder {
-		scripts, notes, failed := replay.Scripts(ps)
+		scripts, notes, failed := replay.RequesterScripts(ps)
 		for _, s := range scripts {
 			acts = append(acts, func(st stage) (*Stream, error) { return ask(st, s) })
 		}
 		asking, err = notes, failed
 	}
 	if o.Side != Requester {
-		scripts, notes, failed := replay.AnswerScripts(ps)
+		scripts, notes, failed := replay.ResponderScripts(ps)
 		for _, s := range scripts {
 			acts = append(acts, func(st stage) (*Stream, error) { return answer(st, s) })
 		}
@@ -153,7 +153,7 @@ func merged(asking, answering []replay.Note) []replay.Note {
 }
 
 // ask plays the requester's side of a stream.
-func ask(st stage, s *replay.Script) (_ *Stream, err error) {
+func ask(st stage, s *replay.RequesterScript) (_ *Stream, err error) {
 	p, err := newPlayer(st, s)
 	if err != nil {
 		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
@@ -180,7 +180,7 @@ func ask(st stage, s *replay.Script) (_ *Stream, err error) {
 }
 
 // answer plays the responder's side of a stream.
-func answer(st stage, s *replay.AnswerScript) (_ *Stream, err error) {
+func answer(st stage, s *replay.ResponderScript) (_ *Stream, err error) {
 	a, err := newAnswerer(st, s)
 	if err != nil {
 		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
@@ -208,10 +208,10 @@ func answer(st stage, s *replay.AnswerScript) (_ *Stream, err error) {
 }
 
 // unplayed notes what the live requester did not get to.
-func (a *answerer) unplayed(s *replay.AnswerScript) {
+func (a *answerer) unplayed(s *replay.ResponderScript) {
 	no := s.Work[len(s.Work)-1].Packet
-	if a.given < len(s.Answers) {
-		no = s.Answers[a.given].Packet.No
+	if a.given < len(s.Replies) {
+		no = s.Replies[a.given].Packet.No
 	}
 	a.parted = append(a.parted, replay.Note{Packet: no, Text: "not played, nor what comes behind it: the live requester goes back again and again, and does not send what draws it"})
 }

@@ -12,8 +12,8 @@ import (
 // A player plays the requester's side of one stream.
 type player struct {
 	seat
-	script  *replay.Script
-	session replay.Session
+	script  *replay.RequesterScript
+	session replay.RequesterSession
 
 	held     []held           // as Script.Regions
 	windows  map[int64]uint32 // keys that a SEND invalidates, by its PSN
@@ -33,9 +33,9 @@ type player struct {
 	progress
 }
 
-func newPlayer(st stage, s *replay.Script) (*player, error) {
+func newPlayer(st stage, s *replay.RequesterScript) (*player, error) {
 	p := &player{seat: newSeat(st), script: s}
-	p.session = replay.Session{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
+	p.session = replay.RequesterSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
 		MaxDestRDAtomic: s.MaxDestRDAtomic, Access: s.Access}
 	p.progress.init()
 	if err := p.set(); err != nil {
@@ -78,7 +78,7 @@ func (p *player) play() error {
 
 // step sends one packet, when all is as it was when the captured one was sent.
 func (p *player) step(s *replay.Step) error {
-	if err := p.answered(s.Heard); err != nil {
+	if err := p.answered(s.AnsweredBefore); err != nil {
 		return err
 	}
 	// Who is slow to say that it has no receive must not be given one meanwhile.

@@ -10,10 +10,10 @@ import (
 )
 
 // A fate is what became of a captured request.
-type fate uint8
+type outcome uint8
 
 const (
-	lost       fate = iota // behind the point of capture
+	lost       outcome = iota // behind the point of capture
 	ignored                // it may have arrived; nothing tells, and nothing depends on it
 	unanswered             // the capture ends before anything tells
 	arrived
@@ -22,10 +22,10 @@ const (
 )
 
 // consider decides the fate of a request and, if it arrived, lets softroce's responder have it.
-func (r *responding) consider(e *conversation.Transmission) {
+func (r *responderModel) consider(e *conversation.Transmission) {
 	r.live.until(r, e.Index)
 	r.feedCopies(e.Index)
-	f := r.fate(e)
+	f := r.outcomeOf(e)
 	if f == unanswered && r.writer != nil {
 		f = arrived // a live responder will tell
 	}
@@ -56,25 +56,25 @@ func (r *responding) consider(e *conversation.Transmission) {
 	}
 }
 
-func (r *responding) fate(e *conversation.Transmission) fate {
+func (r *responderModel) outcomeOf(e *conversation.Transmission) outcome {
 	switch {
 	case r.overtook[e]:
 		return ignored // it came, and ahead of another
 	case e.Seq > r.epsn:
-		return r.fateAhead(e)
+		return r.outcomeAhead(e)
 	case e.Seq < r.epsn:
-		return r.fateDuplicate(e)
+		return r.outcomeDuplicate(e)
 	}
-	return r.fateExpected(e)
+	return r.outcomeExpected(e)
 }
 
 // fateAhead: beyond the expected PSN a request does nothing but draw a NAK.
-func (r *responding) fateAhead(e *conversation.Transmission) fate {
-	nak := r.ev.refusal(r.epsn, e.Index, never, isSequence)
+func (r *responderModel) outcomeAhead(e *conversation.Transmission) outcome {
+	nak := r.inferred.refusal(r.epsn, e.Index, never, isSequence)
 	if nak == nil {
 		return ignored
 	}
-	if by := r.ev.accepted(r.epsn); by < nak.SentBefore && (r.s.Ordered || nak.SentBefore-by > reorderedReplies) {
+	if by := r.inferred.accepted(r.epsn); by < nak.SentBefore && (r.s.Ordered || nak.SentBefore-by > reorderedReplies) {
 		return ignored
 	}
 	return arrived
@@ -89,8 +89,8 @@ func isFatal(s packet.Syndrome) bool    { return s.IsNAK() && s != packet.NAKSeq
 
 // fateDuplicate: a READ or atomic that comes again and has an answer arrived. Others are
 // acknowledged once or several times, which nothing depends on.
-func (r *responding) fateDuplicate(e *conversation.Transmission) fate {
-	if e.Info.Kind.HasOwnResponse() && r.ev.answerTo[e] == nil {
+func (r *responderModel) outcomeDuplicate(e *conversation.Transmission) outcome {
+	if e.Info.Kind.HasOwnResponse() && r.inferred.responseTo[e] == nil {
 		return lost
 	}
 	return arrived
@@ -99,19 +99,19 @@ func (r *responding) fateDuplicate(e *conversation.Transmission) fate {
 // fateExpected: the request that the responder waits for was accepted before the first reply that
 // says so, and of several transmissions it was the last before that, unless
 // something tells otherwise.
-func (r *responding) fateExpected(e *conversation.Transmission) fate {
-	by := r.ev.accepted(e.Seq)
+func (r *responderModel) outcomeExpected(e *conversation.Transmission) outcome {
+	by := r.inferred.accepted(e.Seq)
 	next := never
 	if e.Next != nil {
 		next = e.Next.Index
 	}
-	if rnr := r.ev.refusal(e.Seq, e.Index, min(next, by), isRNR); rnr != nil && e.Info.ConsumesRecv {
+	if rnr := r.inferred.refusal(e.Seq, e.Index, min(next, by), isRNR); rnr != nil && e.Info.ConsumesRecv {
 		return notReady
 	}
-	if nak := r.ev.refusal(e.Seq, e.Index, next, isFatal); nak != nil && nak.SentBefore < by {
+	if nak := r.inferred.refusal(e.Seq, e.Index, next, isFatal); nak != nil && nak.SentBefore < by {
 		return refused
 	}
-	at, known := r.ev.arrivals[e.Seq]
+	at, known := r.inferred.arrivals[e.Seq]
 	switch {
 	case by == never && e.Next == nil:
 		return unanswered
@@ -122,21 +122,21 @@ func (r *responding) fateExpected(e *conversation.Transmission) fate {
 }
 
 // feed lets softroce's responder have a request, and keeps what it sends.
-func (r *responding) feed(e *conversation.Transmission) { r.feedAnd(e, r.ev.answerTo[e]) }
+func (r *responderModel) feed(e *conversation.Transmission) { r.feedAnd(e, r.inferred.responseTo[e]) }
 
 // feedAnd is feed for a request of which certain answers tell the contents of memory.
-func (r *responding) feedAnd(e *conversation.Transmission, answers *train) {
+func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response) {
 	h := r.prepare(e, answers)
 	expected := e.Seq == r.epsn
 	if r.writer != nil {
 		r.writer.step(e, h)
 	}
 	r.receives.size = transport.MaxMessage
-	if n, ok := r.tooLong[e.Seq]; ok {
+	if n, ok := r.shortReceives[e.Seq]; ok {
 		r.receives.size = n
 	}
 	r.receive(h, e.Payload)
-	r.lent.settle()
+	r.views.writeBack()
 	if r.qp.State() == ib.QPSErr {
 		if r.writer != nil {
 			r.writer.fed(e, false)
@@ -150,7 +150,7 @@ func (r *responding) feedAnd(e *conversation.Transmission, answers *train) {
 	r.epsn += int64((psn - uint32(r.epsn)) & packet.PSNMask)
 	if r.epsn != before {
 		r.states[r.epsn-1] = state{(msn + r.s.FirstMSN) & packet.PSNMask, e.Index}
-		r.steps = append(r.steps, mark{r.epsn - 1, e.Index})
+		r.steps = append(r.steps, acceptance{r.epsn - 1, e.Index})
 	}
 	if r.writer != nil {
 		r.writer.fed(e, r.epsn != before)
@@ -177,7 +177,7 @@ const (
 
 // prepare changes the headers of a request for softroce's memory, in which the keys are others,
 // and fills that memory with what the answer shows.
-func (r *responding) prepare(e *conversation.Transmission, answers *train) packet.Header {
+func (r *responderModel) prepare(e *conversation.Transmission, answers *response) packet.Header {
 	h := e.Header
 	if key, ok := r.invalidated[h.Invalidate]; ok && e.Info.Headers&packet.HasIETH != 0 {
 		h.Invalidate = key
@@ -193,7 +193,7 @@ func (r *responding) prepare(e *conversation.Transmission, answers *train) packe
 	if !ok {
 		return h
 	}
-	nak := r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
+	nak := r.inferred.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
 	if region := r.regions[key]; region != nil && (r.live != nil || nak == nil || !r.mayRefuse(key, nak)) {
 		h.RETH.RKey, h.Atomic.RKey = region.RKey(), region.RKey()
 		r.fill(e, answers, r.shadows[key])
@@ -204,20 +204,20 @@ func (r *responding) prepare(e *conversation.Transmission, answers *train) packe
 }
 
 // fill takes what the answer of a READ or atomic shows for the contents of memory.
-func (r *responding) fill(e *conversation.Transmission, answers *train, m *shadow) {
-	if m.settled {
+func (r *responderModel) fill(e *conversation.Transmission, answers *response, m *sparseMemory) {
+	if m.fixed {
 		return
 	}
 	if answers == nil && e.Info.Kind.IsAtomic() {
-		if answers = r.ev.later(r.s, e); answers == nil {
-			m.doubt(e.Atomic.VA, 8)
+		if answers = r.inferred.later(r.s, e); answers == nil {
+			m.markUnknown(e.Atomic.VA, 8)
 		}
 	}
 	if answers == nil {
 		return
 	}
 	changed := 0
-	for _, a := range answers.responses {
+	for _, a := range answers.packets {
 		free := func(since int) bool { return r.s.MayHaveChanged(since, a) }
 		switch {
 		case e.Info.Kind == packet.KindRead && a.Info.Kind == packet.KindReadResponse && a.Seq >= e.Seq && a.Seq < e.End():
@@ -234,43 +234,43 @@ func (r *responding) fill(e *conversation.Transmission, answers *train, m *shado
 }
 
 // accepted notes what an accepted request did to memory.
-func (r *responding) accepted(e *conversation.Transmission) {
+func (r *responderModel) accepted(e *conversation.Transmission) {
 	va, n, key, ok := target(e)
 	if ok {
-		r.worked[key] = e.Index
+		r.lastAccepted[key] = e.Index
 	}
 	switch e.Info.Kind {
 	case packet.KindWrite:
 		if ok {
-			r.cursor, r.writes = va, key
+			r.writeVA, r.writeKey = va, key
 		}
-		if m := r.shadows[r.writes]; m != nil {
-			m.know(r.cursor, len(e.Payload), e.Index)
+		if m := r.shadows[r.writeKey]; m != nil {
+			m.markKnown(r.writeVA, len(e.Payload), e.Index)
 		}
-		r.cursor += uint64(len(e.Payload))
+		r.writeVA += uint64(len(e.Payload))
 	case packet.KindAtomicWrite:
 		if m := r.shadows[key]; m != nil {
-			m.know(va, len(e.Payload), e.Index)
+			m.markKnown(va, len(e.Payload), e.Index)
 		}
 	case packet.KindCompareSwap, packet.KindFetchAdd:
-		if m := r.shadows[key]; m != nil && (r.ev.answerTo[e] != nil || r.ev.later(r.s, e) != nil) {
-			m.know(va, int(n), e.Index)
+		if m := r.shadows[key]; m != nil && (r.inferred.responseTo[e] != nil || r.inferred.later(r.s, e) != nil) {
+			m.markKnown(va, int(n), e.Index)
 		}
 	}
 }
 
 // collect takes over what the responder sends.
-func (r *responding) collect(e *conversation.Transmission, again bool) {
+func (r *responderModel) collect(e *conversation.Transmission, again bool) {
 	more := r.qp.Transmit(&r.env)
 	for _, m := range r.take() {
 		m.AETH.MSN = (m.AETH.MSN + r.s.FirstMSN) & packet.PSNMask
 		psn := r.epsn + int64(packet.PSNDiff(m.BTH.PSN, uint32(r.epsn)&packet.PSNMask))
-		r.outputs = append(r.outputs, &output{made: m, psn: psn, at: e.Index, cause: e, copy: r.copying, again: again})
+		r.outputs = append(r.outputs, &output{sentPacket: m, psn: psn, at: e.Index, cause: e, copied: r.copying, duplicate: again})
 		if m.Opcode.Info().Kind == packet.KindAck && isSequence(m.AETH.Syndrome) {
-			r.missed = psn
+			r.lastSequenceNAK = psn
 		}
 	}
-	r.lent.forget()
+	r.views.release()
 	if more {
 		r.ended = true
 		if r.writer != nil {
@@ -282,9 +282,9 @@ func (r *responding) collect(e *conversation.Transmission, again bool) {
 
 // failed ends the replay when softroce's responder has refused a request for good. If the
 // captured one did not, that is a difference, and nothing behind it can be compared.
-func (r *responding) failed(e *conversation.Transmission) {
+func (r *responderModel) failed(e *conversation.Transmission) {
 	r.ended = true
-	if r.ev.refusal(e.Seq, e.Index, never, isFatal) != nil {
+	if r.inferred.refusal(e.Seq, e.Index, never, isFatal) != nil {
 		return
 	}
 	r.cutoff = e.Index
@@ -294,7 +294,7 @@ func (r *responding) failed(e *conversation.Transmission) {
 	nak := r.outputs[len(r.outputs)-1]
 	nak.used = true
 	if r.malformed(e) {
-		r.v.depart(departLength, e)
+		r.v.deviate(deviationLength, e)
 		r.note(e, "softroce refuses it; nothing behind it is judged")
 		return
 	}
@@ -302,7 +302,7 @@ func (r *responding) failed(e *conversation.Transmission) {
 }
 
 // malformed reports whether a packet has a length that its place in the message does not allow.
-func (r *responding) malformed(e *conversation.Transmission) bool {
+func (r *responderModel) malformed(e *conversation.Transmission) bool {
 	n := len(e.Payload)
 	switch e.Info.Position {
 	case packet.First, packet.Middle:

@@ -14,7 +14,7 @@ import (
 )
 
 // made builds a packet of a capture between two hosts.
-func made(t testing.TB, no int, back bool, id uint16, h packet.Header, payload int) *capture.Packet {
+func sentPacket(t testing.TB, no int, back bool, id uint16, h packet.Header, payload int) *capture.Packet {
 	t.Helper()
 	a := packet.Addressing{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),
 		SrcPort: 50000, DstPort: packet.UDPPort, ID: id, HopLimit: 64}
@@ -81,7 +81,7 @@ func TestHostileCapturesTakeLittleTime(t *testing.T) {
 				var ps capture.Packets
 				for i := range n {
 					back, h, payload := of(i)
-					ps = append(ps, made(t, i+1, back, id*uint16(i), h, payload))
+					ps = append(ps, sentPacket(t, i+1, back, id*uint16(i), h, payload))
 				}
 				start := time.Now()
 				r := packets(t, ps, replay.Options{})

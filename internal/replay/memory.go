@@ -2,17 +2,17 @@ package replay
 
 // A shadow is a responder's memory as far as the capture tells what is in it. It is sparse:
 // a request of 2 GiB costs nothing until its bytes are seen.
-type shadow struct {
+type sparseMemory struct {
 	pages   map[uint64]*page
-	lent    *ledger
-	settled bool // it is known altogether: nothing is to be learned
+	views    *views
+	fixed bool // it is known altogether: nothing is to be learned
 
 	// learned, if not nil, hears of bytes that learn changed: those of which nothing was known are fresh.
-	learned func(addr uint64, b byte, fresh bool)
+	onLearn func(addr uint64, b byte, fresh bool)
 }
 
 // A ledger has what the shadows of a replay have lent.
-type ledger []loan
+type views []view
 
 // pageBytes is the grain of a shadow.
 const pageBytes = 1024
@@ -24,29 +24,29 @@ type page struct {
 
 // A loan is bytes that a View was given. Views of a shadow are copies: those that were
 // written to come back by settle.
-type loan struct {
-	from *shadow
+type view struct {
+	from *sparseMemory
 	addr uint64
 	b    []byte
 }
 
 // settle takes what was written to lent bytes into the memory.
-func (l *ledger) settle() {
+func (l *views) writeBack() {
 	for _, n := range *l {
 		n.from.each(n.addr, len(n.b), func(p *page, at, from, k int) { copy(p.data[at:at+k], n.b[from:]) })
 	}
-	l.forget()
+	l.release()
 }
 
 // forget ends the loans, which were only read.
-func (l *ledger) forget() {
+func (l *views) release() {
 	clear(*l)
 	*l = (*l)[:0]
 }
 
-func newShadow(l *ledger) *shadow { return &shadow{pages: map[uint64]*page{}, lent: l} }
+func newShadow(l *views) *sparseMemory { return &sparseMemory{pages: map[uint64]*page{}, views: l} }
 
-func (m *shadow) page(addr uint64) *page {
+func (m *sparseMemory) page(addr uint64) *page {
 	p := m.pages[addr/pageBytes]
 	if p == nil {
 		p = new(page)
@@ -56,7 +56,7 @@ func (m *shadow) page(addr uint64) *page {
 }
 
 // each calls f for each piece of a range that lies in one page.
-func (m *shadow) each(addr uint64, n int, f func(p *page, at, from, n int)) {
+func (m *sparseMemory) each(addr uint64, n int, f func(p *page, at, from, n int)) {
 	for from := 0; from < n; {
 		at := int(addr % pageBytes)
 		k := min(pageBytes-at, n-from)
@@ -67,7 +67,7 @@ func (m *shadow) each(addr uint64, n int, f func(p *page, at, from, n int)) {
 }
 
 // lend returns a copy of n bytes, which settle writes back.
-func (m *shadow) lend(addr uint64, n int) []byte {
+func (m *sparseMemory) copyOut(addr uint64, n int) []byte {
 	b := make([]byte, n)
 	for from := 0; from < n; {
 		at := int((addr + uint64(from)) % pageBytes)
@@ -77,12 +77,12 @@ func (m *shadow) lend(addr uint64, n int) []byte {
 		}
 		from += k
 	}
-	*m.lent = append(*m.lent, loan{m, addr, b})
+	*m.views = append(*m.views, view{m, addr, b})
 	return b
 }
 
 // know notes that the capture told a range at place at, and that the bytes there are right.
-func (m *shadow) know(addr uint64, n, at int) {
+func (m *sparseMemory) markKnown(addr uint64, n, at int) {
 	m.each(addr, n, func(p *page, i, _, n int) {
 		for k := range n {
 			p.since[i+k] = int32(at + 1)
@@ -91,13 +91,13 @@ func (m *shadow) know(addr uint64, n, at int) {
 }
 
 // doubt notes that nothing is known of a range.
-func (m *shadow) doubt(addr uint64, n int) { m.know(addr, n, -1) }
+func (m *sparseMemory) markUnknown(addr uint64, n int) { m.markKnown(addr, n, -1) }
 
 // learn takes b, which a reply at place at shows, for what is in memory: where nothing was
 // known, and where free says that something else may have changed it since. It returns how
 // many bytes were changed so.
-func (m *shadow) learn(addr uint64, b []byte, at int, free func(since int) bool) (changed int) {
-	if m.settled {
+func (m *sparseMemory) learn(addr uint64, b []byte, at int, free func(since int) bool) (changed int) {
+	if m.fixed {
 		return 0
 	}
 	m.each(addr, len(b), func(p *page, i, from, n int) {
@@ -106,10 +106,10 @@ func (m *shadow) learn(addr uint64, b []byte, at int, free func(since int) bool)
 			switch {
 			case *have == b[from+k]:
 			case *since == 0:
-				m.tell(addr+uint64(from+k), b[from+k], true)
+				m.notify(addr+uint64(from+k), b[from+k], true)
 			case free(int(*since) - 1):
 				changed++
-				m.tell(addr+uint64(from+k), b[from+k], false)
+				m.notify(addr+uint64(from+k), b[from+k], false)
 			default:
 				continue
 			}
@@ -119,55 +119,55 @@ func (m *shadow) learn(addr uint64, b []byte, at int, free func(since int) bool)
 	return changed
 }
 
-func (m *shadow) tell(addr uint64, b byte, fresh bool) {
-	if m.learned != nil {
-		m.learned(addr, b, fresh)
+func (m *sparseMemory) notify(addr uint64, b byte, fresh bool) {
+	if m.onLearn != nil {
+		m.onLearn(addr, b, fresh)
 	}
 }
 
 // write puts bytes into the memory.
-func (m *shadow) write(addr uint64, b []byte) {
+func (m *sparseMemory) write(addr uint64, b []byte) {
 	m.each(addr, len(b), func(p *page, at, from, n int) { copy(p.data[at:at+n], b[from:]) })
 }
 
 // A window is a region of a shadow, as mrtable.Memory.
-type window struct {
-	*shadow
+type memoryRange struct {
+	*sparseMemory
 	base, length uint64
 }
 
 // maxView bounds a View. The transport reads at most 64 KiB at once.
 const maxView = 1 << 20
 
-func (w *window) Len() uint64 { return w.length }
+func (w *memoryRange) Len() uint64 { return w.length }
 
-func (w *window) View(off uint64, n int) []byte {
+func (w *memoryRange) View(off uint64, n int) []byte {
 	if n < 0 || n > maxView || off > w.length || uint64(n) > w.length-off {
 		return nil
 	}
-	return w.lend(w.base+off, n)
+	return w.copyOut(w.base+off, n)
 }
 
-func (w *window) Close() error { return nil }
+func (w *memoryRange) Close() error { return nil }
 
 // A sink is memory of any length in which everything lies in the same place: for data that
 // nobody looks at.
-type sink struct{ b []byte }
+type discardMemory struct{ b []byte }
 
 // sinkLength is more than the longest message.
-const sinkLength = 1<<32 - 1
+const discardLength = 1<<32 - 1
 
 // sinkBytes is as much as the transport moves at once.
-const sinkBytes = 1 << 16
+const maxDiscardView = 1 << 16
 
-func (s *sink) Len() uint64 { return sinkLength }
+func (s *discardMemory) Len() uint64 { return discardLength }
 
-func (s *sink) View(off uint64, n int) []byte {
-	if n < 0 || n > sinkBytes || off > sinkLength || uint64(n) > sinkLength-off {
+func (s *discardMemory) View(off uint64, n int) []byte {
+	if n < 0 || n > maxDiscardView || off > discardLength || uint64(n) > discardLength-off {
 		return nil
 	}
 	if len(s.b) < n {
-		s.b = make([]byte, sinkBytes)
+		s.b = make([]byte, maxDiscardView)
 	}
 	if n == 0 {
 		return []byte{}
@@ -175,4 +175,4 @@ func (s *sink) View(off uint64, n int) []byte {
 	return s.b[:n:n]
 }
 
-func (s *sink) Close() error { return nil }
+func (s *discardMemory) Close() error { return nil }

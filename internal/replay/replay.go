@@ -126,5 +126,5 @@ func (s *stream) replay(o Options) error {
 }
 
 func newVerdict() Verdict {
-	return Verdict{Lost: []Note{}, Copied: []Note{}, Overtaken: []Note{}, Departures: []Departure{}, NotJudged: []Note{}, Differences: []Difference{}}
+	return Verdict{Lost: []Note{}, Copied: []Note{}, Overtaken: []Note{}, Deviations: []Deviation{}, NotJudged: []Note{}, Differences: []Difference{}}
 }

@@ -46,11 +46,11 @@ type Verdict struct {
 	Lost        []Note       `json:"lost"`        // packets that must have been lost behind the point of capture
 	Copied      []Note       `json:"copied"`      // packets that must have come more than once behind it
 	Overtaken   []Note       `json:"overtaken"`   // packets that others must have overtaken behind it
-	Departures  []Departure  `json:"departures"`  // from the specification, known ones, of the captured NIC
+	Deviations  []Deviation  `json:"departures"`  // from the specification, known ones, of the captured NIC
 	NotJudged   []Note       `json:"not_judged"`  // what softroce cannot say anything about
 	Differences []Difference `json:"differences"` // what nothing explains
 
-	doubts []doubt // what Copied and Overtaken explain
+	conditionals []conditional // what Copied and Overtaken explain
 }
 
 // A Note says something about a packet.
@@ -60,7 +60,7 @@ type Note struct {
 }
 
 // A Departure is a way in which the captured NIC is known not to follow the specification.
-type Departure struct {
+type Deviation struct {
 	Name    string `json:"name"`
 	Packets []int  `json:"packets"`
 }

@@ -16,8 +16,8 @@ import (
 // requester went back, or ahead, it is given the replies that the captured one had by then,
 // or the time to run into a timeout. Only when nothing brings it to that PSN
 // is there a difference.
-type requesting struct {
-	*bench
+type requesterModel struct {
+	*modelQP
 	s        *stream
 	v        *Verdict
 	requests []*conversation.Transmission
@@ -25,15 +25,15 @@ type requesting struct {
 	next     []int   // for each message: the index of the first READ or atomic from it on
 	pending  []*conversation.Transmission
 	reply    *conversation.Transmission // being delivered
-	now      *conversation.Transmission // the request that is being compared
-	unseen   map[int64]made             // sent by softroce, not by the captured requester: lost before the capture
-	spare    int                        // such packets that may still come
-	over     bool                       // softroce's requester is left behind
+	current      *conversation.Transmission // the request that is being compared
+	unseen   map[int64]sentPacket             // sent by softroce, not by the captured requester: lost before the capture
+	unseenLeft    int                        // such packets that may still come
+	gaveUp     bool                       // softroce's requester is left behind
 	strict   bool
 
-	passed map[*conversation.Transmission]bool // if not nil: the replies that the captured requester cannot have had
-	live   *AnswerSession                      // what is known of the requester, instead of inferred; may be nil
-	watch                                      // of a live requester
+	lostReplies map[*conversation.Transmission]bool // if not nil: the replies that the captured requester cannot have had
+	live   *ResponderSession                      // what is known of the requester, instead of inferred; may be nil
+	observation                                      // of a live requester
 }
 
 // spareUnseen bounds the packets that may have been lost before the capture.
@@ -41,7 +41,7 @@ const spareUnseen = 1 << 11
 
 // replayRequester fills in the verdict on a stream's requests.
 func replayRequester(s *stream, strict bool) error {
-	r, err := newRequesting(s, strict)
+	r, err := newRequesterModel(s, strict)
 	if err != nil {
 		return err
 	}
@@ -57,25 +57,25 @@ func replayRequester(s *stream, strict bool) error {
 	return nil
 }
 
-func newRequesting(s *stream, strict bool) (*requesting, error) {
-	b, err := newBench()
+func newRequesterModel(s *stream, strict bool) (*requesterModel, error) {
+	b, err := newModelQP()
 	if err != nil {
 		return nil, err
 	}
-	r := &requesting{bench: b, s: s, v: &s.report.Requester, pending: s.Replies, unseen: map[int64]made{}, strict: strict,
-		spare: 2*len(s.Requests) + spareUnseen}
-	r.done = r.completed
+	r := &requesterModel{modelQP: b, s: s, v: &s.report.Requester, pending: s.Replies, unseen: map[int64]sentPacket{}, strict: strict,
+		unseenLeft: 2*len(s.Requests) + spareUnseen}
+	r.onComplete = r.completed
 	return r, nil
 }
 
 // run holds each captured request against softroce's.
-func (r *requesting) run() {
+func (r *requesterModel) run() {
 	for i, c := range r.requests {
 		r.v.Compared++
-		r.now = c
-		r.observe(c)
-		if m, ok := r.reach(i, c); ok {
-			r.reached(c)
+		r.current = c
+		r.judgeRNRWait(c)
+		if m, ok := r.sendUntil(i, c); ok {
+			r.judgeGoBack(c)
 			r.compare(c, &m)
 		} else {
 			r.compareRepeat(c)
@@ -88,7 +88,7 @@ func (r *requesting) run() {
 }
 
 // plan makes the queue pair, and what lockstep wants to know of the future.
-func (r *requesting) plan(w *work) (err error) {
+func (r *requesterModel) plan(w *work) (err error) {
 	service := packet.RC
 	if r.live != nil {
 		service = r.live.Service
@@ -123,22 +123,22 @@ func (r *requesting) plan(w *work) (err error) {
 			r.next[i] = i
 		}
 	}
-	return w.post(r.bench)
+	return w.post(r.modelQP)
 }
 
 // progress tells the oldest unacknowledged PSN and the next to send.
-func (r *requesting) progress() (una, send int64) {
+func (r *requesterModel) progress() (una, send int64) {
 	u, s, _ := r.qp.Progress()
 	una = r.s.FirstSeq + int64((u-uint32(r.s.FirstSeq))&packet.PSNMask)
 	return una, una + int64((s-u)&packet.PSNMask)
 }
 
 // reach brings softroce's requester to send what has the PSN of c, the i-th request, and returns it.
-func (r *requesting) reach(i int, c *conversation.Transmission) (made, bool) {
-	for !r.over {
+func (r *requesterModel) sendUntil(i int, c *conversation.Transmission) (sentPacket, bool) {
+	for !r.gaveUp {
 		if r.qp.State() != ib.QPSRTS {
-			r.outlived(c)
-			r.leave(c, "softroce's requester has ended")
+			r.judgeAfterEnd(c)
+			r.giveUp(c, "softroce's requester has ended")
 			break
 		}
 		_, send := r.progress()
@@ -157,38 +157,38 @@ func (r *requesting) reach(i int, c *conversation.Transmission) (made, bool) {
 			r.goBack(i, c)
 		}
 	}
-	return made{}, false
+	return sentPacket{}, false
 }
 
 // leave gives up softroce's requester: what c and the requests behind it are is not judged by it.
-func (r *requesting) leave(c *conversation.Transmission, format string, a ...any) {
-	if !r.over {
-		r.over = true
+func (r *requesterModel) giveUp(c *conversation.Transmission, format string, a ...any) {
+	if !r.gaveUp {
+		r.gaveUp = true
 		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, fmt.Sprintf(format, a...) + "; from here on packets are compared with earlier transmissions only"})
 	}
 }
 
 // emit lets softroce's requester send one packet, if it can.
-func (r *requesting) emit() (made, bool) {
+func (r *requesterModel) emit() (sentPacket, bool) {
 	r.room = 1
 	r.qp.Transmit(&r.env)
 	r.room = 0
 	out := r.take()
 	r.env.Mem.Epoch()
 	if len(out) == 0 {
-		return made{}, false
+		return sentPacket{}, false
 	}
 	return out[0], true
 }
 
 // advance moves softroce's requester on: replies may let it pass over what was to be sent
 // again, or the captured requester has sent a packet that the capture does not have.
-func (r *requesting) advance(i int, c *conversation.Transmission, send int64) {
+func (r *requesterModel) advance(i int, c *conversation.Transmission, send int64) {
 	if r.deliver(i, c, func(una int64, back bool) bool { return !back || una >= send && una <= c.Seq }) {
 		return
 	}
-	if r.spare == 0 {
-		r.leave(c, "too much is missing in the capture")
+	if r.unseenLeft == 0 {
+		r.giveUp(c, "too much is missing in the capture")
 		return
 	}
 	m, ok := r.emit()
@@ -196,7 +196,7 @@ func (r *requesting) advance(i int, c *conversation.Transmission, send int64) {
 		r.unblock(i, c)
 		return
 	}
-	r.spare--
+	r.unseenLeft--
 	r.unseen[send] = m
 	_, after := r.progress()
 	if m := r.s.MessageAt(send); m != nil && m.Kind != packet.KindNone {
@@ -205,7 +205,7 @@ func (r *requesting) advance(i int, c *conversation.Transmission, send int64) {
 }
 
 // missed notes that PSNs from one to before another were lost before the capture.
-func (r *requesting) missed(c *conversation.Transmission, from, to int64) {
+func (r *requesterModel) missed(c *conversation.Transmission, from, to int64) {
 	text := fmt.Sprintf("before it, the request with PSN %s was lost ahead of the point of capture", psnText(from))
 	r.v.Lost = append(r.v.Lost, Note{c.No, text})
 }
@@ -213,7 +213,7 @@ func (r *requesting) missed(c *conversation.Transmission, from, to int64) {
 // goBack brings softroce's requester back, as the captured one was to send c: upon a reply that it
 // can have had, or else by a timeout. Both go back to the oldest unacknowledged PSN, from where c
 // may be some packets on, which were lost ahead of the point of capture.
-func (r *requesting) goBack(i int, c *conversation.Transmission) {
+func (r *requesterModel) goBack(i int, c *conversation.Transmission) {
 	if r.deliver(i, c, func(int64, bool) bool { return true }) {
 		return
 	}
@@ -221,21 +221,21 @@ func (r *requesting) goBack(i int, c *conversation.Transmission) {
 	r.qp.Transmit(&r.env) // starts the timer
 	deadline := r.qp.NextDeadline()
 	if deadline == 0 {
-		r.restless(c)
-		r.leave(c, "softroce's requester has no timeout running")
+		r.judgeUnneeded(c)
+		r.giveUp(c, "softroce's requester has no timeout running")
 		return
 	}
-	r.expiring(c)
+	r.judgeTimeout(c)
 	r.env.Now = max(r.env.Now, deadline)
 	r.qp.Expire(&r.env)
 	if r.qp.State() != ib.QPSRTS {
-		r.leave(c, "softroce's requester has used up its retries")
+		r.giveUp(c, "softroce's requester has used up its retries")
 	}
 }
 
 // overtaken returns the packet that c is if the network delayed it: one that seemed lost when later
 // ones were captured. What comes behind it is new then.
-func (r *requesting) overtaken(i int, c *conversation.Transmission, send int64) (made, bool) {
+func (r *requesterModel) overtaken(i int, c *conversation.Transmission, send int64) (sentPacket, bool) {
 	m, ok := r.unseen[c.Seq]
 	if ok = ok && (i+1 == len(r.requests) || r.requests[i+1].Seq >= send); ok {
 		delete(r.unseen, c.Seq)
@@ -244,7 +244,7 @@ func (r *requesting) overtaken(i int, c *conversation.Transmission, send int64) 
 }
 
 // unblock makes room for a packet that softroce's requester holds back because too much is on its way.
-func (r *requesting) unblock(i int, c *conversation.Transmission) {
+func (r *requesterModel) unblock(i int, c *conversation.Transmission) {
 	if r.deliver(i, c, func(_ int64, back bool) bool { return !back }) {
 		return
 	}
@@ -259,15 +259,15 @@ func (r *requesting) unblock(i int, c *conversation.Transmission) {
 			return
 		}
 	}
-	r.leave(c, "more is on its way than softroce sends without an answer")
+	r.giveUp(c, "more is on its way than softroce sends without an answer")
 }
 
 // finish delivers the rest of the replies.
-func (r *requesting) finish() {
+func (r *requesterModel) finish() {
 	for _, e := range r.pending {
-		if r.over || r.qp.State() != ib.QPSRTS {
+		if r.gaveUp || r.qp.State() != ib.QPSRTS {
 			return
 		}
-		r.give(e)
+		r.deliverReply(e)
 	}
 }

@@ -17,55 +17,55 @@ import (
 //  2. feed: each captured request, in order, is judged: did the captured responder get
 //     it? If so, softroce's gets it
 //  3. compare: each captured reply is held against what softroce's responder said
-type responding struct {
-	*bench
+type responderModel struct {
+	*modelQP
 	s  *stream
-	ev *evidence
+	inferred *inference
 	v  *Verdict
 
-	lent     ledger
-	shadows  map[uint32]*shadow // by captured R_Key
+	views     views
+	shadows  map[uint32]*sparseMemory // by captured R_Key
 	regions  map[uint32]*mrtable.Region
 	receives receives
-	tooLong  map[int64]uint32 // receive buffers, by the first PSN of the SEND that overflows them
-	worked   map[uint32]int   // R_Keys that were accepted, and where last
+	shortReceives  map[int64]uint32 // receive buffers, by the first PSN of the SEND that overflows them
+	lastAccepted   map[uint32]int   // R_Keys that were accepted, and where last
 	epsn     int64            // what the responder expects
-	cursor   uint64
-	writes   uint32 // the R_Key of the WRITE that cursor lies in
+	writeVA   uint64
+	writeKey   uint32 // the R_Key of the WRITE that cursor lies in
 
 	keys    []uint32 // captured R_Keys, in the order of their first use
 	extents map[uint32]*extent
 
-	responses map[int64][]*conversation.Transmission // captured, to READs and atomics, by PSN
+	responsesAt map[int64][]*conversation.Transmission // captured, to READs and atomics, by PSN
 
 	outputs []*output
 	given   map[int64][]*output // the same by PSN
 	states  map[int64]state     // by the PSN that an ACK would have
-	steps   []mark              // the same, in their order
+	steps   []acceptance              // the same, in their order
 	ended   bool                // nothing more is fed
 	cutoff  int                 // replies from this place on are not compared
 
-	writer *scriptwriter // makes a script of what the responder is given; may be nil
-	live   *Session      // what is known of the responder, instead of inferred; may be nil
+	writer *requesterScriptWriter // makes a script of what the responder is given; may be nil
+	live   *RequesterSession      // what is known of the responder, instead of inferred; may be nil
 
 	written     int               // of live.Writes
 	invalidated map[uint32]uint32 // softroce's keys, by those of live.Windows
 
-	waiting  []*copied                           // copies of requests that are to come
+	copies  []*copyToFeed                           // copies of requests that are to come
 	copying  bool                                // one is being fed
 	overtook map[*conversation.Transmission]bool // requests that arrived ahead of one that was sent before them
-	missed   int64                               // the PSN of the last sequence NAK of softroce's responder
+	lastSequenceNAK   int64                               // the PSN of the last sequence NAK of softroce's responder
 }
 
 // An output is a packet that softroce's responder sent.
 type output struct {
-	made
+	sentPacket
 	psn   int64
 	at    int // the place of the request that drew it
 	cause *conversation.Transmission
 	used  bool
-	copy  bool // the request came once more
-	again bool // it was accepted before
+	copied  bool // the request came once more
+	duplicate bool // it was accepted before
 }
 
 // A state is what an ACK says: the MSN that goes with a PSN, and since when.
@@ -143,8 +143,8 @@ func replayResponder(s *stream, strict bool) error {
 // unexplained counts what is a difference, and what only packets explain that overtook others nobody knows of.
 func (v *Verdict) unexplained() int {
 	n := len(v.Differences)
-	for _, d := range v.doubts {
-		n += bit(d.order && d.weight == 0)
+	for _, d := range v.conditionals {
+		n += bit(d.needsReordering && d.weight == 0)
 	}
 	return n
 }
@@ -155,7 +155,7 @@ func (s *stream) sentAgain() bool {
 }
 
 func replayAssuming(s *stream, strict, astray bool) error {
-	r, err := newResponding(s, astray)
+	r, err := newResponderModel(s, astray)
 	if err != nil {
 		return err
 	}
@@ -167,21 +167,21 @@ func replayAssuming(s *stream, strict, astray bool) error {
 	return nil
 }
 
-func newResponding(s *stream, astray bool) (*responding, error) {
-	b, err := newBench()
+func newResponderModel(s *stream, astray bool) (*responderModel, error) {
+	b, err := newModelQP()
 	if err != nil {
 		return nil, err
 	}
-	r := &responding{bench: b, s: s, ev: gather(s, astray), v: &s.report.Responder, epsn: s.FirstSeq, cutoff: never,
-		shadows: map[uint32]*shadow{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
-		tooLong: map[int64]uint32{}, worked: map[uint32]int{}, states: map[int64]state{}, responses: map[int64][]*conversation.Transmission{}, given: map[int64][]*output{}, overtook: map[*conversation.Transmission]bool{}}
+	r := &responderModel{modelQP: b, s: s, inferred: infer(s, astray), v: &s.report.Responder, epsn: s.FirstSeq, cutoff: never,
+		shadows: map[uint32]*sparseMemory{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
+		shortReceives: map[int64]uint32{}, lastAccepted: map[uint32]int{}, states: map[int64]state{}, responsesAt: map[int64][]*conversation.Transmission{}, given: map[int64][]*output{}, overtook: map[*conversation.Transmission]bool{}}
 	r.room = budgetPerReply*len(s.Replies) + budgetPerRequest*len(s.Requests) + budgetSpare
-	r.receives.region = b.trash
+	r.receives.region = b.discard
 	return r, nil
 }
 
 // run gives softroce's responder the requests.
-func (r *responding) run() {
+func (r *responderModel) run() {
 	r.states[r.s.FirstSeq-1] = state{r.s.FirstMSN, -1}
 	for _, e := range r.s.Requests {
 		if r.ended {
@@ -195,7 +195,7 @@ func (r *responding) run() {
 }
 
 // plan makes the queue pair and the regions that its requests name.
-func (r *responding) plan() (err error) {
+func (r *responderModel) plan() (err error) {
 	r.qp, err = transport.New(transport.Config{QPN: 1, Service: packet.RC, PD: r.pd, Recv: &r.receives})
 	if err != nil {
 		return err
@@ -212,18 +212,18 @@ func (r *responding) plan() (err error) {
 
 // planReceives finds the SENDs that were refused, and takes it that their receive buffers were too
 // short, unless the captured responder says anything after that: a queue pair that refused does not.
-func (r *responding) planReceives() {
+func (r *responderModel) planReceives() {
 	for _, m := range r.s.Messages {
-		if m.Kind != packet.KindSend || r.ev.accepted(m.End()-1) != never {
+		if m.Kind != packet.KindSend || r.inferred.accepted(m.End()-1) != never {
 			continue
 		}
 		for _, e := range m.Packets {
-			nak := r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool {
+			nak := r.inferred.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool {
 				return s == packet.NAKInvalidRequest || s == packet.NAKRemoteOperational
 			})
 			if nak != nil && len(e.Payload) > 0 && nak.Index == r.s.LastIndex {
 				size := uint64(e.Seq-m.First)*uint64(r.s.PathMTU) + uint64(len(e.Payload)) - 1
-				r.tooLong[m.First] = uint32(min(size, transport.MaxMessage))
+				r.shortReceives[m.First] = uint32(min(size, transport.MaxMessage))
 				break
 			}
 		}
@@ -231,7 +231,7 @@ func (r *responding) planReceives() {
 }
 
 // rnrTimer returns the timer code that most RNR NAKs have.
-func (r *responding) rnrTimer() uint8 {
+func (r *responderModel) rnrTimer() uint8 {
 	var votes [32]int
 	best := 0
 	for _, e := range r.s.RepliesSent {
@@ -269,7 +269,7 @@ type extent struct {
 }
 
 // planMemory registers, for each R_Key, the range that accepted requests reached.
-func (r *responding) planMemory() error {
+func (r *responderModel) planMemory() error {
 	for _, e := range r.s.Requests {
 		va, n, key, ok := target(e)
 		if !ok || n == 0 || va+n-1 < va || r.refused(e) {
@@ -288,8 +288,8 @@ func (r *responding) planMemory() error {
 	}
 	for _, key := range r.keys {
 		x := r.extents[key]
-		sh := newShadow(&r.lent)
-		w := &window{shadow: sh, base: x.low, length: x.high - x.low + 1}
+		sh := newShadow(&r.views)
+		w := &memoryRange{sparseMemory: sh, base: x.low, length: x.high - x.low + 1}
 		if w.length == 0 {
 			w.length-- // all 64 bits of addresses
 		}
@@ -316,22 +316,22 @@ func target(e *conversation.Transmission) (va, n uint64, key uint32, ok bool) {
 }
 
 // refused reports whether e drew a remote access NAK, and was the last of its PSN to.
-func (r *responding) refused(e *conversation.Transmission) bool {
-	return r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess }) != nil &&
-		r.ev.accepted(e.Seq) == never
+func (r *responderModel) refused(e *conversation.Transmission) bool {
+	return r.inferred.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess }) != nil &&
+		r.inferred.accepted(e.Seq) == never
 }
 
 // mayRefuse reports whether memory that was reached before may be out of reach now: a program
 // may have deregistered it, but hardly without a word to anybody.
-func (r *responding) mayRefuse(key uint32, nak *conversation.Transmission) bool {
-	at, ok := r.worked[key]
+func (r *responderModel) mayRefuse(key uint32, nak *conversation.Transmission) bool {
+	at, ok := r.lastAccepted[key]
 	return !ok || r.s.MayHaveChanged(at, nak)
 }
 
-func (r *responding) note(e *conversation.Transmission, format string, a ...any) {
+func (r *responderModel) note(e *conversation.Transmission, format string, a ...any) {
 	r.v.NotJudged = append(r.v.NotJudged, Note{e.No, fmt.Sprintf(format, a...)})
 }
 
-func (r *responding) lost(e *conversation.Transmission, format string, a ...any) {
+func (r *responderModel) lost(e *conversation.Transmission, format string, a ...any) {
 	r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf(format, a...)})
 }

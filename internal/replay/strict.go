@@ -7,7 +7,7 @@ import (
 )
 
 // compareChoices compares what an implementation may choose.
-func (v *Verdict) compareChoices(e *conversation.Transmission, m *made) {
+func (v *Verdict) compareChoices(e *conversation.Transmission, m *sentPacket) {
 	for _, f := range []struct {
 		name     string
 		captured any

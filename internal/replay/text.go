@@ -59,7 +59,7 @@ func (v *Verdict) print(b *printer, side string) {
 	for _, n := range v.Overtaken {
 		b.printf("    overtaken: packet %d: %s\n", n.Packet, n.Text)
 	}
-	for _, d := range v.Departures {
+	for _, d := range v.Deviations {
 		b.printf("    known departure: %s%s\n", d.Name, shownBy(d.Packets))
 	}
 	for _, n := range v.NotJudged {

@@ -160,14 +160,14 @@ func (w *work) payload(m *conversation.Message, length int64) {
 }
 
 // post gives the scatter/gather lists their addresses and posts everything.
-func (w *work) post(b *bench) error {
+func (w *work) post(b *modelQP) error {
 	data, err := b.register(mrtable.HeapMemory(w.data), 0, 0)
 	if err != nil {
 		return fmt.Errorf("payload: %w", err)
 	}
 	for _, p := range w.pieces {
 		wr := &w.wrs[p.wr]
-		g := transport.SGE{Length: uint32(p.size), LKey: b.trash.LKey()}
+		g := transport.SGE{Length: uint32(p.size), LKey: b.discard.LKey()}
 		if p.at >= 0 {
 			g.Addr, g.LKey = uint64(p.at), data.LKey()
 		}

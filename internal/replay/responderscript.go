@@ -16,7 +16,7 @@ import (
 
 // An AnswerScript is how the replies of one stream of a capture are played to a live requester: the work that the program
 // on its host posts, and what it is answered. Addresses and keys are those of the capture.
-type AnswerScript struct {
+type ResponderScript struct {
 	Service     packet.Service // RC; UC, which has no answers
 	From, To    End            // of the capture: To is played
 	PathMTU     int
@@ -25,8 +25,8 @@ type AnswerScript struct {
 	Timeout     uint8 // local ACK timeout code
 	RetryCount  uint8
 	RNRRetry    uint8
-	Work        []Job
-	Answers     []Answer
+	Work        []WorkRequest
+	Replies     []Reply
 	NotPlayed   []Note // replies and requests that are left out, and why
 	Lost        int    // replies that are left out because the captured requester never had them
 
@@ -35,21 +35,21 @@ type AnswerScript struct {
 }
 
 // A Job is a work request, posted as soon as so many answers have been played as the captured requester had.
-type Job struct {
+type WorkRequest struct {
 	transport.SendWR        // without a scatter/gather list
 	Payload          []byte // of what it sends
 	Length           uint32 // of a READ's or an atomic's result
 	PSN, End         int64  // counted from FirstPSN, without end
-	Heard            int
+	RepliesBefore            int
 	After            time.Duration // since the first request, in the capture
 	Packet           int           // its first, in the capture
 }
 
 // Returns reports whether the work request has an answer of its own, which an ACK does not replace.
-func (j *Job) Returns() bool { return kindOf(j.Opcode).HasOwnResponse() }
+func (j *WorkRequest) HasResponse() bool { return kindOf(j.Opcode).HasOwnResponse() }
 
 // An Answer is one reply packet.
-type Answer struct {
+type Reply struct {
 	Packet *capture.Packet
 	Header packet.Header // what to send, but for the queue pair
 	PSN    int64         // counted from FirstPSN, without end
@@ -64,8 +64,8 @@ type Answer struct {
 
 // AnswerScripts returns a script for each stream of a capture whose replies can be played, and notes about those that
 // cannot. If there is none that can, the error says why.
-func AnswerScripts(ps capture.Packets) ([]*AnswerScript, []Note, error) {
-	var scripts []*AnswerScript
+func ResponderScripts(ps capture.Packets) ([]*ResponderScript, []Note, error) {
+	var scripts []*ResponderScript
 	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
 		a, err := s.answerScript()
 		if err != nil {
@@ -88,7 +88,7 @@ func AnswerScripts(ps capture.Packets) ([]*AnswerScript, []Note, error) {
 }
 
 // answerScript makes the script of a stream: what the captured requester was given, as a replay of it tells.
-func (s *stream) answerScript() (*AnswerScript, error) {
+func (s *stream) answerScript() (*ResponderScript, error) {
 	if len(s.Messages) == 0 || s.Messages[0].Kind == packet.KindNone {
 		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.FirstSeq))
 	}
@@ -96,49 +96,49 @@ func (s *stream) answerScript() (*AnswerScript, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &answerwriter{s: s, lost: lost, AnswerScript: &AnswerScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
+	w := &responderScriptWriter{s: s, lost: lost, ResponderScript: &ResponderScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
 		FirstPSN: uint32(s.FirstSeq) & packet.PSNMask}}
-	w.passes()
-	w.work()
-	w.answers()
-	w.jobs()
+	w.countPasses()
+	w.workRequests()
+	w.replies()
+	w.schedule()
 	w.MaxRDAtomic = w.outstanding()
 	w.Timeout = w.timeout()
 	w.retries()
-	return w.AnswerScript, nil
+	return w.ResponderScript, nil
 }
 
 // lostReplies returns the replies that the captured requester cannot have had.
 func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
-	r, err := newRequesting(s, false)
+	r, err := newRequesterModel(s, false)
 	if err != nil {
 		return nil, err
 	}
-	r.passed = map[*conversation.Transmission]bool{}
+	r.lostReplies = map[*conversation.Transmission]bool{}
 	if err := r.plan(rebuild(s)); err != nil {
 		return nil, err
 	}
 	r.run()
-	return r.passed, nil
+	return r.lostReplies, nil
 }
 
 // An answerwriter puts an AnswerScript together.
-type answerwriter struct {
-	*AnswerScript
+type responderScriptWriter struct {
+	*ResponderScript
 	s      *stream
 	lost   map[*conversation.Transmission]bool
 	sent   []*conversation.Transmission       // requests from the first message on, without copies
 	pass   map[*conversation.Transmission]int // how often the requester had gone back when it sent one
-	backs  []*conversation.Transmission       // the requests with which it went back, in the order of the capture
+	goBacks  []*conversation.Transmission       // the requests with which it went back, in the order of the capture
 	byPSN  map[int64][]*conversation.Transmission
 	asked  map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
-	given  []*conversation.Transmission                           // the replies that are played
+	played  []*conversation.Transmission                           // the replies that are played
 	limit  int64                                                  // the PSN behind what is played
-	trains map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
+	reads map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
 }
 
 // passes counts how often the captured requester goes back.
-func (w *answerwriter) passes() {
+func (w *responderScriptWriter) countPasses() {
 	w.pass, w.byPSN, w.asked = map[*conversation.Transmission]int{}, map[int64][]*conversation.Transmission{}, map[*conversation.Message][]*conversation.Transmission{}
 	next := w.s.FirstSeq
 	for _, e := range w.s.Sent {
@@ -146,21 +146,21 @@ func (w *answerwriter) passes() {
 			continue
 		}
 		if e.Seq < next {
-			w.backs = append(w.backs, e)
+			w.goBacks = append(w.goBacks, e)
 		}
 		next = e.End()
-		w.pass[e] = len(w.backs)
+		w.pass[e] = len(w.goBacks)
 		w.sent = append(w.sent, e)
 		w.byPSN[e.Seq] = append(w.byPSN[e.Seq], e)
 		if m := w.s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
 			w.asked[m] = append(w.asked[m], e)
 		}
 	}
-	slices.SortStableFunc(w.backs, func(a, b *conversation.Transmission) int { return a.Index - b.Index })
+	slices.SortStableFunc(w.goBacks, func(a, b *conversation.Transmission) int { return a.Index - b.Index })
 }
 
 // backAt returns how often it had gone back before a place.
-func (w *answerwriter) backAt(place int) int { return countBefore(w.backs, place) }
+func (w *responderScriptWriter) goBacksBefore(place int) int { return countBefore(w.goBacks, place) }
 
 // countBefore returns how many of events in the order of the capture come before a place.
 func countBefore(es []*conversation.Transmission, place int) int {
@@ -175,7 +175,7 @@ const (
 )
 
 // work makes the jobs, as far as the capture tells what they were.
-func (w *answerwriter) work() {
+func (w *responderScriptWriter) workRequests() {
 	built := rebuild(w.s)
 	sizes, seen := built.sizes(), w.seen()
 	w.limit = w.s.FirstSeq
@@ -190,7 +190,7 @@ func (w *answerwriter) work() {
 		}
 		wr := built.wrs[i]
 		wr.Flags |= ib.SendSignaled
-		j := Job{SendWR: wr, PSN: m.First - w.s.FirstSeq, End: m.End() - w.s.FirstSeq, Packet: m.Packets[0].No}
+		j := WorkRequest{SendWR: wr, PSN: m.First - w.s.FirstSeq, End: m.End() - w.s.FirstSeq, Packet: m.Packets[0].No}
 		if m.Kind == packet.KindRead || m.Kind.IsAtomic() {
 			j.Length = uint32(sizes[i])
 		} else {
@@ -209,7 +209,7 @@ func (w *answerwriter) work() {
 }
 
 // seen counts the bytes of each message, or of its answer, that the capture has.
-func (w *answerwriter) seen() map[*conversation.Message]int64 {
+func (w *responderScriptWriter) seen() map[*conversation.Message]int64 {
 	n := map[*conversation.Message]int64{}
 	for _, es := range [][]*conversation.Transmission{w.s.Sent, w.s.RepliesSent} {
 		for _, e := range es {
@@ -222,38 +222,38 @@ func (w *answerwriter) seen() map[*conversation.Message]int64 {
 }
 
 // answers makes the answers.
-func (w *answerwriter) answers() {
-	w.trains = map[int64]*conversation.Transmission{}
+func (w *responderScriptWriter) replies() {
+	w.reads = map[int64]*conversation.Transmission{}
 	start := w.sent[0].Time
 	for _, r := range w.s.RepliesSent {
-		says := keyOf(0, r.Info.Kind, r.AETH.Syndrome).says
-		end := r.Seq + int64(bit(says == nothing || says == positive))
+		says := keyOf(0, r.Info.Kind, r.AETH.Syndrome).class
+		end := r.Seq + int64(bit(says == notACK || says == ackPositive))
 		switch {
-		case end <= w.s.FirstSeq && (says == nothing || says == positive) || end < w.s.FirstSeq || r.Seq >= w.limit:
+		case end <= w.s.FirstSeq && (says == notACK || says == ackPositive) || end < w.s.FirstSeq || r.Seq >= w.limit:
 			continue
 		case w.lost[r]:
 			w.Lost++
 			continue
 		}
 		cause, again := w.cause(r)
-		a := Answer{Packet: r.Packet, Header: r.Header, PSN: r.Seq - w.s.FirstSeq, Cause: cause.Seq - w.s.FirstSeq, Again: again, Pass: w.pass[cause],
+		a := Reply{Packet: r.Packet, Header: r.Header, PSN: r.Seq - w.s.FirstSeq, Cause: cause.Seq - w.s.FirstSeq, Again: again, Pass: w.pass[cause],
 			After: r.Time.Sub(start)}
 		if r.Info.Headers&packet.HasAETH != 0 {
 			a.Header.AETH.MSN = (r.AETH.MSN - w.s.FirstMSN) & packet.PSNMask
 		}
-		w.given = append(w.given, r)
-		w.Answers = append(w.Answers, a)
+		w.played = append(w.played, r)
+		w.Replies = append(w.Replies, a)
 	}
 }
 
 // cause finds the request that a reply answers, the latest that can have drawn it; again says that it was not the
 // first with its PSN. Where none is in the capture it is one that nobody saw.
-func (w *answerwriter) cause(r *conversation.Transmission) (cause *conversation.Transmission, again bool) {
+func (w *responderScriptWriter) cause(r *conversation.Transmission) (cause *conversation.Transmission, again bool) {
 	switch {
 	case r.Info.Kind == packet.KindAck && isSequence(r.AETH.Syndrome):
 		cause = w.ahead(r)
 	case r.Info.Kind == packet.KindReadResponse && r.Info.Position != packet.First && r.Info.Position != packet.Only:
-		if e := w.trains[r.Seq-1]; e != nil && r.Seq < e.End() {
+		if e := w.reads[r.Seq-1]; e != nil && r.Seq < e.End() {
 			cause = e
 		}
 	}
@@ -264,7 +264,7 @@ func (w *answerwriter) cause(r *conversation.Transmission) (cause *conversation.
 		return &conversation.Transmission{Seq: r.Seq, NumPSNs: 1}, false
 	}
 	if r.Info.Kind == packet.KindReadResponse {
-		w.trains[r.Seq] = cause
+		w.reads[r.Seq] = cause
 	}
 	first := w.byPSN[cause.Seq]
 	if cause.Info.Kind.HasOwnResponse() {
@@ -276,7 +276,7 @@ func (w *answerwriter) cause(r *conversation.Transmission) (cause *conversation.
 }
 
 // latest returns the last request before a reply that has its PSN, or among whose PSNs it lies.
-func (w *answerwriter) latest(r *conversation.Transmission) *conversation.Transmission {
+func (w *responderScriptWriter) latest(r *conversation.Transmission) *conversation.Transmission {
 	l := w.byPSN[r.Seq]
 	if m := w.s.MessageAt(r.Seq); m != nil && len(w.asked[m]) > 0 {
 		l = w.asked[m]
@@ -291,7 +291,7 @@ func (w *answerwriter) latest(r *conversation.Transmission) *conversation.Transm
 
 // ahead returns the request that draws a sequence NAK: in the last pass before it the first behind the PSN that it
 // names.
-func (w *answerwriter) ahead(r *conversation.Transmission) (cause *conversation.Transmission) {
+func (w *responderScriptWriter) ahead(r *conversation.Transmission) (cause *conversation.Transmission) {
 	n := sort.Search(len(w.sent), func(i int) bool { return w.sent[i].SentBefore >= r.SentBefore })
 	for i := n - 1; i >= max(0, n-alignReach); i-- {
 		switch e := w.sent[i]; {
@@ -305,12 +305,12 @@ func (w *answerwriter) ahead(r *conversation.Transmission) (cause *conversation.
 }
 
 // jobs sets when each job is posted: before its first packet was sent, so many answers had been given.
-func (w *answerwriter) jobs() {
+func (w *responderScriptWriter) schedule() {
 	start := w.sent[0].Time
-	latest := make([]int, len(w.given))  // place of any up to each
-	drawn := make([]int64, len(w.given)) // PSN behind what has drawn any up to each
-	for i, r := range w.given {
-		latest[i], drawn[i] = r.Index, w.Answers[i].Cause+1
+	latest := make([]int, len(w.played))  // place of any up to each
+	drawn := make([]int64, len(w.played)) // PSN behind what has drawn any up to each
+	for i, r := range w.played {
+		latest[i], drawn[i] = r.Index, w.Replies[i].Cause+1
 		if i > 0 {
 			latest[i], drawn[i] = max(latest[i], latest[i-1]), max(drawn[i], drawn[i-1])
 		}
@@ -319,19 +319,19 @@ func (w *answerwriter) jobs() {
 		j := &w.Work[i]
 		first := w.s.Messages[i].Packets[0]
 		j.After = max(0, first.Time.Sub(start))
-		j.Heard, _ = slices.BinarySearch(latest, first.Index)
+		j.RepliesBefore, _ = slices.BinarySearch(latest, first.Index)
 		needed, _ := slices.BinarySearch(drawn, j.PSN+1)
-		j.Heard = min(j.Heard, needed) // its first packet may have come late
+		j.RepliesBefore = min(j.RepliesBefore, needed) // its first packet may have come late
 		if i > 0 {
-			j.Heard, j.After = max(j.Heard, w.Work[i-1].Heard), max(j.After, w.Work[i-1].After)
+			j.RepliesBefore, j.After = max(j.RepliesBefore, w.Work[i-1].RepliesBefore), max(j.After, w.Work[i-1].After)
 		}
 	}
 }
 
 // outstanding returns how many READs and atomics the captured requester had under way at once, at most.
-func (w *answerwriter) outstanding() uint8 {
+func (w *responderScriptWriter) outstanding() uint8 {
 	most, open := 1, map[int64]int64{} // ends, by first PSN
-	given := w.given
+	given := w.played
 	for _, e := range w.sent {
 		for ; len(given) > 0 && given[0].Index < e.Index; given = given[1:] {
 			for psn, end := range open {
@@ -359,9 +359,9 @@ const (
 )
 
 // timeout infers the code of the local ACK timeout from the pauses before the requester went back without a NAK.
-func (w *answerwriter) timeout() uint8 {
+func (w *responderScriptWriter) timeout() uint8 {
 	code := quietTimeout
-	for _, e := range w.backs {
+	for _, e := range w.goBacks {
 		before := e.Index - 1 // of the stream
 		var told *conversation.Transmission
 		since := w.s.Requests[0].Time
@@ -394,22 +394,22 @@ func LocalTimeout(code uint8) time.Duration { return timeoutUnit << code }
 const Forever = 7
 
 // retries infers the retry counts, where the capture ends with a requester that gave up.
-func (w *answerwriter) retries() {
+func (w *responderScriptWriter) retries() {
 	w.RetryCount, w.RNRRetry = Forever, Forever
 	most, rnrs := 0, 0
 	last, pass := -1, 0
-	for i, r := range w.given {
-		most = max(most, w.Answers[i].Pass-pass)
-		pass = max(pass, w.Answers[i].Pass)
+	for i, r := range w.played {
+		most = max(most, w.Replies[i].Pass-pass)
+		pass = max(pass, w.Replies[i].Pass)
 		last = r.Index
-		if r.Info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) && (rnrs == 0 || r.Seq == w.given[i-1].Seq) {
+		if r.Info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) && (rnrs == 0 || r.Seq == w.played[i-1].Seq) {
 			rnrs++
 		} else {
 			rnrs = 0
 		}
 	}
-	w.Unanswered = len(w.backs) - w.backAt(last)
-	silent := len(w.given) == 0 || rnrs == 0
+	w.Unanswered = len(w.goBacks) - w.goBacksBefore(last)
+	silent := len(w.played) == 0 || rnrs == 0
 	if silent && w.Unanswered > most && w.Unanswered < Forever {
 		w.RetryCount = uint8(w.Unanswered)
 	}
@@ -419,14 +419,14 @@ func (w *answerwriter) retries() {
 }
 
 // onlyRNRs reports whether no request drew more RNR NAKs than the last one did.
-func (w *answerwriter) onlyRNRs() bool {
+func (w *responderScriptWriter) onlyRNRs() bool {
 	n := map[int64]int{}
-	for _, r := range w.given {
+	for _, r := range w.played {
 		if r.Info.Kind == packet.KindAck && isRNR(r.AETH.Syndrome) {
 			n[r.Seq]++
 		}
 	}
-	last := w.given[len(w.given)-1].Seq
+	last := w.played[len(w.played)-1].Seq
 	for psn := range n {
 		if n[psn] > n[last] {
 			return false

@@ -15,7 +15,7 @@ import (
 
 // A Session is what came of a Script that was played to a live responder: the packets as they passed
 // the player, and what it knows of the responder, so that nothing of that has to be inferred.
-type Session struct {
+type RequesterSession struct {
 	Service         packet.Service  // RC, UC
 	Packets         capture.Packets // in order; those of other queue pairs are passed over
 	Player, Peer    End             // Peer has the responder
@@ -54,7 +54,7 @@ type ProgramWrite struct {
 var ErrSession = errors.New("there is no request in the session")
 
 // Judge holds the live responder's replies against what softroce's responder would have said.
-func (l *Session) Judge(o Options) (*Stream, error) {
+func (l *RequesterSession) Judge(o Options) (*Stream, error) {
 	if l.Service == packet.UC {
 		return l.judgeUnreliable()
 	}
@@ -87,7 +87,7 @@ func (l *Session) Judge(o Options) (*Stream, error) {
 }
 
 // planLive makes the queue pair and the memory that the live responder was given.
-func (r *responding) planLive(l *Session) (err error) {
+func (r *responderModel) planLive(l *RequesterSession) (err error) {
 	r.qp, err = transport.New(transport.Config{QPN: 1, Service: l.Service, PD: r.pd, Recv: &r.receives})
 	if err != nil {
 		return err
@@ -101,12 +101,12 @@ func (r *responding) planLive(l *Session) (err error) {
 		return err
 	}
 	for _, x := range l.Regions {
-		sh := newShadow(&r.lent)
-		sh.settled = true
+		sh := newShadow(&r.views)
+		sh.fixed = true
 		for _, w := range x.Content {
 			sh.write(w.Addr, w.Data)
 		}
-		region, err := r.register(&window{shadow: sh, base: x.Addr, length: x.Length}, x.Addr, x.Access)
+		region, err := r.register(&memoryRange{sparseMemory: sh, base: x.Addr, length: x.Length}, x.Addr, x.Access)
 		if err != nil {
 			return fmt.Errorf("region of R_Key %#x: %w", x.RKey, err)
 		}
@@ -116,7 +116,7 @@ func (r *responding) planLive(l *Session) (err error) {
 }
 
 // planWindows makes the windows that SENDs invalidate.
-func (r *responding) planWindows(l *Session) error {
+func (r *responderModel) planWindows(l *RequesterSession) error {
 	r.invalidated = map[uint32]uint32{}
 	if len(l.Windows) == 0 {
 		return nil
@@ -139,7 +139,7 @@ func (r *responding) planWindows(l *Session) error {
 }
 
 // invalidation tells which window a completion says was invalidated, by its place in a list of keys.
-func invalidation(c *transport.Completion, key func(live uint32) uint32, l *Session) string {
+func invalidation(c *transport.Completion, key func(live uint32) uint32, l *RequesterSession) string {
 	if c.Flags&ib.WCWithInv == 0 {
 		return ""
 	}
@@ -152,7 +152,7 @@ func invalidation(c *transport.Completion, key func(live uint32) uint32, l *Sess
 }
 
 // until lets happen what the program did before a place. Without a session there is nothing.
-func (l *Session) until(r *responding, at int) {
+func (l *RequesterSession) until(r *responderModel, at int) {
 	if l == nil {
 		return
 	}
@@ -168,7 +168,7 @@ func (l *Session) until(r *responding, at int) {
 }
 
 // compareCompletions holds what the live program heard of its receives against what one on softroce would.
-func (r *responding) compareCompletions(l *Session, ours []transport.Completion) {
+func (r *responderModel) compareCompletions(l *RequesterSession, ours []transport.Completion) {
 	ours = slices.DeleteFunc(ours, func(c transport.Completion) bool { return c.Status == ib.WCWRFlushErr })
 	for i, c := range l.Completions {
 		if i >= len(ours) {
@@ -177,13 +177,13 @@ func (r *responding) compareCompletions(l *Session, ours []transport.Completion)
 			}
 			return
 		}
-		if c.Status == ib.WCLocQPOpErr && ours[i].Status == ib.WCLocLenErr && r.v.departed(departTooLong) {
+		if c.Status == ib.WCLocQPOpErr && ours[i].Status == ib.WCLocLenErr && r.v.deviated(deviationTooLong) {
 			continue // what the departure is called on this side
 		}
 		have := completionText(&c) + invalidation(&c, func(k uint32) uint32 { return k }, l)
 		want := completionText(&ours[i])
 		if ours[i].Flags&ib.WCWithInv != 0 && have == want {
-			r.v.departAtEnd(departFlag)
+			r.v.deviateAtEnd(deviationFlag)
 			continue
 		}
 		if want += invalidation(&ours[i], func(k uint32) uint32 { return r.invalidated[k] }, l); have != want {
@@ -197,7 +197,7 @@ func (r *responding) compareCompletions(l *Session, ours []transport.Completion)
 
 // unsure reports whether requests were sent of which nothing tells whether they arrived, or a difference
 // was found, behind which softroce's responder may be another way.
-func (r *responding) unsure() bool {
+func (r *responderModel) unsure() bool {
 	if r.live.Service == packet.UC {
 		return false
 	}
@@ -216,12 +216,12 @@ func completionText(c *transport.Completion) string {
 	return s
 }
 
-func (r *responding) differAtEnd(field, captured, softroce string) {
+func (r *responderModel) differAtEnd(field, captured, softroce string) {
 	r.v.Differences = append(r.v.Differences, Difference{Field: field, Captured: captured, Softroce: softroce})
 }
 
 // compareMemory holds what is in the live responder's memory at the end against softroce's.
-func (r *responding) compareMemory(l *Session) {
+func (r *responderModel) compareMemory(l *RequesterSession) {
 	if r.unsure() {
 		return
 	}
@@ -230,7 +230,7 @@ func (r *responding) compareMemory(l *Session) {
 		if b == nil || uint64(len(b)) != x.Length {
 			continue
 		}
-		want := r.shadows[x.RKey].lend(x.Addr, len(b))
+		want := r.shadows[x.RKey].copyOut(x.Addr, len(b))
 		for k := range b {
 			if b[k] != want[k] {
 				r.differAtEnd(fmt.Sprintf("memory at %#x, byte %d of %d", x.Addr+uint64(k), k, len(b)), fmt.Sprintf("%#02x", b[k]), fmt.Sprintf("%#02x", want[k]))
@@ -238,22 +238,22 @@ func (r *responding) compareMemory(l *Session) {
 			}
 		}
 	}
-	r.lent.forget()
+	r.views.release()
 }
 
 // responder is softroce's, with the objects and the work of the live one, for the requests of run. It tells done of its completions.
-func (l *Session) responder(requests, replies []*conversation.Transmission, done func(*transport.Completion)) (*responding, error) {
+func (l *RequesterSession) responder(requests, replies []*conversation.Transmission, done func(*transport.Completion)) (*responderModel, error) {
 	if len(requests) == 0 {
 		return nil, ErrSession
 	}
 	s := liveStream(requests, replies, l.Packets, l.PathMTU, l.FirstPSN)
 	s.report.From, s.report.To = l.Player, l.Peer
-	r, err := newResponding(s, false)
+	r, err := newResponderModel(s, false)
 	if err != nil {
 		return nil, err
 	}
 	r.live = l
 	r.receives.bounded = true
-	r.done = done
+	r.onComplete = done
 	return r, r.planLive(l)
 }

@@ -18,7 +18,7 @@ import (
 
 // An AnswerSession is what came of an AnswerScript that was played to a live requester: the packets as they passed the
 // player, and the work that was posted, so that nothing of that has to be inferred.
-type AnswerSession struct {
+type ResponderSession struct {
 	Service      packet.Service  // RC, UC
 	Packets      capture.Packets // in order; those of other queue pairs are passed over
 	Player, Peer End             // Peer has the requester
@@ -28,7 +28,7 @@ type AnswerSession struct {
 	Timeout      uint8
 	RetryCount   uint8
 	RNRRetry     uint8
-	Work         []Job
+	Work         []WorkRequest
 	Posted       []time.Duration // when each job that was posted was, on the clock of Packets, which begins at the Unix epoch
 
 	// Early and Late are by how much packets may seem to be sent sooner or later than they were.
@@ -46,26 +46,26 @@ type AnswerSession struct {
 }
 
 // A watch is what is noted of a live requester, in order to judge when it does something.
-type watch struct {
+type observation struct {
 	completions []transport.Completion
 	results     [][]byte
 	ending      bool // no captured packet follows
 
 	wentBack bool                         // softroce's requester has gone back, and nothing came since: it does not do so again
-	quiet    int64                        // until when an RNR NAK asks it to wait, on the clock of the packets
+	rnrUntil    int64                        // until when an RNR NAK asks it to wait, on the clock of the packets
 	late     []*conversation.Transmission // replies that the live requester had not had when it sent something
 	last     *conversation.Transmission   // what softroce's requester was given last
-	told     *conversation.Transmission   // what made softroce's requester go back, since it last sent
+	goBackCause     *conversation.Transmission   // what made softroce's requester go back, since it last sent
 	moved    int64                        // when the oldest unacknowledged PSN became that, on the clock of the packets
 	oldest   int64                        // that PSN
 	timeouts int                          // since then
 	expired  int64                        // when it may have begun, the last time
 	ignored  []Difference
-	heeded   int // replies that told it to go back, and it did
+	followed   int // replies that told it to go back, and it did
 }
 
 // Judge holds the live requester's requests against what softroce's requester would have sent.
-func (l *AnswerSession) Judge(o Options) (*Stream, error) {
+func (l *ResponderSession) Judge(o Options) (*Stream, error) {
 	var requests, replies []*conversation.Transmission
 	for i, p := range l.Packets {
 		in := p.Opcode.Info()
@@ -86,7 +86,7 @@ func (l *AnswerSession) Judge(o Options) (*Stream, error) {
 	s := liveStream(requests, replies, l.Packets, l.PathMTU, l.FirstPSN)
 	s.report.From, s.report.To = l.Peer, l.Player
 	l.messages(s)
-	r, err := newRequesting(s, o.Strict)
+	r, err := newRequesterModel(s, o.Strict)
 	if err != nil {
 		return nil, err
 	}
@@ -107,7 +107,7 @@ func liveStream(requests, replies []*conversation.Transmission, ps capture.Packe
 }
 
 // messages replaces what the packets tell of the messages by what was posted.
-func (l *AnswerSession) messages(s *stream) {
+func (l *ResponderSession) messages(s *stream) {
 	first := map[int64]*conversation.Transmission{}
 	for _, e := range s.Sent {
 		if first[e.Seq] == nil {
@@ -151,7 +151,7 @@ func kindOf(o ib.WROpcode) packet.Kind {
 }
 
 // work makes the work requests that were posted, with memory of their own for what READs and atomics bring.
-func (l *AnswerSession) work(r *requesting) *work {
+func (l *ResponderSession) work(r *requesterModel) *work {
 	w := &work{mtu: int64(l.PathMTU), maxSGE: 1}
 	for i := range l.Posted {
 		j := &l.Work[i]
@@ -171,7 +171,7 @@ func (l *AnswerSession) work(r *requesting) *work {
 }
 
 // place gives the work requests the memory for what they bring.
-func (r *requesting) place(w *work) error {
+func (r *requesterModel) place(w *work) error {
 	for i, m := range r.results {
 		if len(m) == 0 {
 			continue
@@ -186,7 +186,7 @@ func (r *requesting) place(w *work) error {
 }
 
 // attributes returns the queue pair's attributes, those that a live one was given.
-func (r *requesting) attributes() ib.QPAttr {
+func (r *requesterModel) attributes() ib.QPAttr {
 	const someTimeout = 14
 	a := ib.QPAttr{PathMTU: r.s.PathMTU, SQPSN: uint32(r.s.FirstSeq) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
 		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
@@ -197,14 +197,14 @@ func (r *requesting) attributes() ib.QPAttr {
 }
 
 // local is the local ACK timeout of the live requester.
-func (l *AnswerSession) local() int64 { return int64(LocalTimeout(l.Timeout)) }
+func (l *ResponderSession) local() int64 { return int64(LocalTimeout(l.Timeout)) }
 
 // when is the time of a packet on the clock of the session.
 func when(e *conversation.Transmission) int64 { return e.Time.UnixNano() }
 
 // observe judges when a request came: not before the time for which an RNR NAK asked. A sequence NAK behind that, which
 // others of its message have drawn, changes nothing; but if it was heeded the RNR NAK may have been lost.
-func (r *requesting) observe(c *conversation.Transmission) {
+func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
 	l := r.live
 	if l == nil {
 		return
@@ -224,7 +224,7 @@ func (r *requesting) observe(c *conversation.Transmission) {
 	wait := packet.RNRTimer(uint8(nak.AETH.Syndrome & packet.SyndromeValue))
 	pause := when(c) - when(nak)
 	if pause >= wait-int64(l.Early) {
-		r.heeded += bit(sequel)
+		r.followed += bit(sequel)
 		return
 	}
 	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, which packet %d asks for", time.Duration(wait), nak.No)}
@@ -241,13 +241,13 @@ func (r *requesting) observe(c *conversation.Transmission) {
 
 // quieted reports whether a reply comes while the requester waits upon an RNR NAK, so that a NAK says nothing new: it was
 // drawn by what had been sent behind the refused request.
-func (r *requesting) quieted(e *conversation.Transmission) bool {
+func (r *requesterModel) waitsForRNR(e *conversation.Transmission) bool {
 	nak := e.Info.Kind == packet.KindAck && (isRNR(e.AETH.Syndrome) || isSequence(e.AETH.Syndrome))
-	return r.live != nil && nak && when(e) < r.quiet
+	return r.live != nil && nak && when(e) < r.rnrUntil
 }
 
 // gave notes what a reply did to softroce's requester, which was somewhere before.
-func (r *requesting) gave(e *conversation.Transmission, una, send int64) {
+func (r *requesterModel) delivered(e *conversation.Transmission, una, send int64) {
 	if r.live == nil {
 		return
 	}
@@ -258,28 +258,28 @@ func (r *requesting) gave(e *conversation.Transmission, una, send int64) {
 	}
 	rnr := e.Info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome)
 	if s < send {
-		r.told, r.wentBack = e, !rnr
+		r.goBackCause, r.wentBack = e, !rnr
 	}
 	if rnr && (u == e.Seq || r.qp.State() != ib.QPSRTS) {
-		r.quiet = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
+		r.rnrUntil = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
 	}
 }
 
 // reached judges what brought the live requester to send c: if it was told to go back, that it did not wait for
 // its timeout.
-func (r *requesting) reached(c *conversation.Transmission) {
-	l, e := r.live, r.told
-	r.told = nil
+func (r *requesterModel) judgeGoBack(c *conversation.Transmission) {
+	l, e := r.live, r.goBackCause
+	r.goBackCause = nil
 	if l == nil || e == nil || e.Info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome) {
 		return
 	}
 	pause := when(c) - when(e)
 	if pause < l.local()-int64(l.Early) || pause <= int64(l.Late) {
-		r.heeded++
+		r.followed++
 		return
 	}
 	if e.Info.Kind != packet.KindAck {
-		r.v.depart(departGap, c)
+		r.v.deviate(deviationGap, c)
 		return
 	}
 	r.ignored = append(r.ignored, Difference{c.No, c.BTH.PSN, "sent again", fmt.Sprintf("%v after packet %d, upon a timeout", time.Duration(pause), e.No),
@@ -287,7 +287,7 @@ func (r *requesting) reached(c *conversation.Transmission) {
 }
 
 // ignores notes that a live requester that sends c has not taken notice of e, a sequence NAK.
-func (r *requesting) ignores(e, c *conversation.Transmission) bool {
+func (r *requesterModel) ignoresNAK(e, c *conversation.Transmission) bool {
 	if r.live == nil || e.Info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.live.Late) {
 		return false
 	}
@@ -296,7 +296,7 @@ func (r *requesting) ignores(e, c *conversation.Transmission) bool {
 }
 
 // expiring judges that the live requester went back to send c without being told: not before its timeout.
-func (r *requesting) expiring(c *conversation.Transmission) {
+func (r *requesterModel) judgeTimeout(c *conversation.Transmission) {
 	l := r.live
 	if l == nil {
 		return
@@ -317,25 +317,25 @@ func (r *requesting) expiring(c *conversation.Transmission) {
 	switch pause := when(c) - since; {
 	case pause >= least-int64(l.Early):
 	case when(c)-began >= l.local()-int64(l.Early):
-		r.v.depart(departTimer, c)
+		r.v.deviate(deviationTimer, c)
 	default:
 		r.v.differ(c, "timeout", fmt.Sprintf("sent again after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least)))
 	}
 }
 
 // exhausted notes that softroce's requester has used up its retries, where the live one goes on, or has ended too.
-func (r *requesting) exhausted() {
+func (r *requesterModel) exhausted() {
 	switch l := r.live; {
 	case r.ending:
 	case l == nil || l.RetryCount == Forever:
-		r.v.depart(departForever, r.now)
+		r.v.deviate(deviationForever, r.current)
 	default:
-		r.v.differ(r.now, "request", "sent again", fmt.Sprintf("none: the retry count of %d is used up", l.RetryCount))
+		r.v.differ(r.current, "request", "sent again", fmt.Sprintf("none: the retry count of %d is used up", l.RetryCount))
 	}
 }
 
 // restless judges a request that comes again though nothing is outstanding.
-func (r *requesting) restless(c *conversation.Transmission) {
+func (r *requesterModel) judgeUnneeded(c *conversation.Transmission) {
 	n := countBefore(r.s.Replies, c.Index)
 	if r.live != nil && n > 0 && when(c)-when(r.s.Replies[n-1]) > int64(r.live.Late) {
 		r.v.differ(c, "request", "sent again", "none: all is answered")
@@ -343,15 +343,15 @@ func (r *requesting) restless(c *conversation.Transmission) {
 }
 
 // outlived judges a request that comes after the reply with which softroce's requester ended.
-func (r *requesting) outlived(c *conversation.Transmission) {
-	if r.live == nil || r.last == nil || r.over {
+func (r *requesterModel) judgeAfterEnd(c *conversation.Transmission) {
+	if r.live == nil || r.last == nil || r.gaveUp {
 		return
 	}
 	for i := range r.completions {
 		status := r.completions[i].Status
 		switch {
 		case status == ib.WCSuccess, status == ib.WCWRFlushErr:
-		case when(c)-when(r.last) > int64(r.live.Late), status == ib.WCRNRRetryExcErr && c.Seq == r.last.Seq && when(c) >= r.quiet:
+		case when(c)-when(r.last) > int64(r.live.Late), status == ib.WCRNRRetryExcErr && c.Seq == r.last.Seq && when(c) >= r.rnrUntil:
 			r.v.differ(c, "request", c.Opcode.String(), "none: it has ended with "+status.String())
 			return
 		}
@@ -359,15 +359,15 @@ func (r *requesting) outlived(c *conversation.Transmission) {
 }
 
 // conclude judges what the end shows: requests that never came, completions and what READs brought.
-func (r *requesting) conclude() {
+func (r *requesterModel) conclude() {
 	l := r.live
 	r.ending = true
 	for _, e := range r.late { // what crossed a request on the way has come in the end
-		if !r.over && r.qp.State() == ib.QPSRTS {
-			r.give(e)
+		if !r.gaveUp && r.qp.State() == ib.QPSRTS {
+			r.deliverReply(e)
 		}
 	}
-	if last := len(l.Completions) - 1; last >= 0 && !r.over {
+	if last := len(l.Completions) - 1; last >= 0 && !r.gaveUp {
 		for _, c := range l.Completions {
 			if c.Status == ib.WCRetryExcErr {
 				r.expireLast()
@@ -375,14 +375,14 @@ func (r *requesting) conclude() {
 		}
 	}
 	r.concludeRequests()
-	if len(r.v.Lost)+r.heeded > 0 {
+	if len(r.v.Lost)+r.followed > 0 {
 		for _, d := range r.ignored {
 			r.v.Lost = append(r.v.Lost, Note{d.Packet, fmt.Sprintf("%s: %s; what asked for it may have been lost", d.Field, d.Captured)})
 		}
 	} else {
 		r.v.Differences = append(r.v.Differences, r.ignored...)
 	}
-	if len(r.v.Differences) > 0 || r.over {
+	if len(r.v.Differences) > 0 || r.gaveUp {
 		return // behind which softroce's requester may be another way
 	}
 	r.concludeCompletions()
@@ -390,7 +390,7 @@ func (r *requesting) conclude() {
 }
 
 // expireLast lets softroce's timeout run out once more: the last one, if the live requester ended upon it in time.
-func (r *requesting) expireLast() {
+func (r *requesterModel) expireLast() {
 	r.room = 0
 	r.qp.Transmit(&r.env)
 	if deadline := r.qp.NextDeadline(); deadline != 0 && r.qp.State() == ib.QPSRTS {
@@ -401,7 +401,7 @@ func (r *requesting) expireLast() {
 
 // concludeRequests reports what softroce's requester sent and the live one did not, or would send next, where the live one
 // fell silent. What it did send before, and not again, may have been lost where other things were.
-func (r *requesting) concludeRequests() {
+func (r *requesterModel) concludeRequests() {
 	came := map[int64]bool{}
 	for _, e := range r.requests {
 		came[e.Seq] = true
@@ -413,7 +413,7 @@ func (r *requesting) concludeRequests() {
 			r.v.Differences = append(r.v.Differences, Difference{PSN: m.BTH.PSN, Field: "request", Captured: "none", Softroce: m.Opcode.String()})
 		}
 	}
-	if !r.live.Silent || r.over || r.qp.State() != ib.QPSRTS {
+	if !r.live.Silent || r.gaveUp || r.qp.State() != ib.QPSRTS {
 		return
 	}
 	if m, ok := r.emit(); ok {
@@ -423,7 +423,7 @@ func (r *requesting) concludeRequests() {
 	}
 }
 
-func (r *requesting) concludeCompletions() {
+func (r *requesterModel) concludeCompletions() {
 	l := r.live
 	differ := func(i int, have, want string) {
 		r.v.Differences = append(r.v.Differences, Difference{Field: fmt.Sprintf("completion %d of the send queue", i+1), Captured: have, Softroce: want})
@@ -451,7 +451,7 @@ func sendText(c *transport.Completion) string {
 	return s
 }
 
-func (r *requesting) concludeResults() {
+func (r *requesterModel) concludeResults() {
 	for i, have := range r.live.Results {
 		want := r.results[i]
 		if have == nil || bytes.Equal(have, want) {

@@ -32,8 +32,8 @@ func unreliableStreams(ps capture.Packets, play func(*stream) error) error {
 
 // unreliableScript makes the script of a UC stream: all its packets, as they were captured, with as much memory and as
 // many receives as they can want.
-func (s *stream) unreliableScript() *Script {
-	sc := &Script{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
+func (s *stream) unreliableScript() *RequesterScript {
+	sc := &RequesterScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
 		Access: ib.AccessRemoteWrite}
 	regions := map[uint32]int{}
 	longest := uint64(1)
@@ -83,7 +83,7 @@ func (r *Region) include(va, n uint64) {
 
 // judgeUnreliable holds what the live program received against what one on softroce would have: all that was sent has
 // to have arrived.
-func (l *Session) judgeUnreliable() (*Stream, error) {
+func (l *RequesterSession) judgeUnreliable() (*Stream, error) {
 	var requests []*conversation.Transmission
 	for i, p := range l.Packets {
 		in := p.Opcode.Info()
@@ -100,7 +100,7 @@ func (l *Session) judgeUnreliable() (*Stream, error) {
 		l.until(r, e.Index)
 		r.v.Compared++
 		r.receive(r.prepare(e, nil), e.Payload)
-		r.lent.settle()
+		r.views.writeBack()
 	}
 	l.until(r, len(l.Packets))
 	r.compareCompletions(l, completions)
@@ -109,14 +109,14 @@ func (l *Session) judgeUnreliable() (*Stream, error) {
 }
 
 // unreliableAnswers makes the script of a UC stream's work.
-func (s *stream) unreliableAnswers() (*AnswerScript, error) {
+func (s *stream) unreliableAnswers() (*ResponderScript, error) {
 	if s.Messages[0].Kind == packet.KindNone {
 		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.FirstSeq))
 	}
-	w := &answerwriter{s: s, AnswerScript: &AnswerScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
+	w := &responderScriptWriter{s: s, ResponderScript: &ResponderScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU,
 		FirstPSN: uint32(s.FirstSeq) & packet.PSNMask}}
-	w.passes()
-	w.work()
-	w.jobs()
-	return w.AnswerScript, nil
+	w.countPasses()
+	w.workRequests()
+	w.schedule()
+	return w.ResponderScript, nil
 }

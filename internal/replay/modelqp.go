@@ -11,36 +11,36 @@ import (
 
 // A bench is what a queue pair under replay stands on: memory, time, and a place for
 // what it sends. It is a transport.Sink.
-type bench struct {
+type modelQP struct {
 	qp    *transport.QP
 	pd    *mrtable.PD
 	env   transport.Env
 	room  int          // packets that may still be sent
 	sent  []*packet.Tx // since take was last called
-	done  func(*transport.Completion)
-	trash *mrtable.Region // takes any data
+	onComplete  func(*transport.Completion)
+	discard *mrtable.Region // takes any data
 }
 
 // startTime is some time above 0, which means none.
 const startTime = 1
 
 // newBench makes a bench without a queue pair.
-func newBench() (*bench, error) {
-	b := &bench{}
+func newModelQP() (*modelQP, error) {
+	b := &modelQP{}
 	table := mrtable.NewTable(rand.New(rand.NewPCG(1, 1)))
 	b.pd = table.AllocPD()
 	b.env = transport.Env{Now: startTime, Mem: mrtable.NewIO(0), Table: table, Sink: b}
 	var err error
-	b.trash, err = b.register(new(sink), 0, ib.AccessLocalWrite)
+	b.discard, err = b.register(new(discardMemory), 0, ib.AccessLocalWrite)
 	return b, err
 }
 
-func (b *bench) register(m mrtable.Memory, iova uint64, a ib.Access) (*mrtable.Region, error) {
+func (b *modelQP) register(m mrtable.Memory, iova uint64, a ib.Access) (*mrtable.Region, error) {
 	return b.env.Table.Register(b.pd, m, iova, m.Len(), a)
 }
 
 // Packet implements transport.Sink.
-func (b *bench) Packet(*transport.QP) *packet.Tx {
+func (b *modelQP) Packet(*transport.QP) *packet.Tx {
 	if b.room == 0 {
 		return nil
 	}
@@ -51,35 +51,35 @@ func (b *bench) Packet(*transport.QP) *packet.Tx {
 }
 
 // Room implements transport.Sink.
-func (b *bench) Room(*transport.QP) int { return b.room }
+func (b *modelQP) Room(*transport.QP) int { return b.room }
 
 // Complete implements transport.Sink.
-func (b *bench) Complete(_ *transport.QP, c *transport.Completion) {
-	if b.done != nil {
-		b.done(c)
+func (b *modelQP) Complete(_ *transport.QP, c *transport.Completion) {
+	if b.onComplete != nil {
+		b.onComplete(c)
 	}
 }
 
 // Event implements transport.Sink.
-func (b *bench) Event(*transport.QP, ib.EventType) {}
+func (b *modelQP) Event(*transport.QP, ib.EventType) {}
 
 // take returns what was sent since the last call.
-func (b *bench) take() []made {
-	out := make([]made, 0, len(b.sent))
+func (b *modelQP) take() []sentPacket {
+	out := make([]sentPacket, 0, len(b.sent))
 	for _, tx := range b.sent {
-		out = append(out, unwrap(tx))
+		out = append(out, parseTx(tx))
 	}
 	b.sent = b.sent[:0]
 	return out
 }
 
 // A made packet is one that softroce made.
-type made struct {
+type sentPacket struct {
 	packet.Header
 	payload []byte
 }
 
-func unwrap(tx *packet.Tx) (m made) {
+func parseTx(tx *packet.Tx) (m sentPacket) {
 	m.Header.Parse(tx.Head[:tx.HeadLen])
 	m.payload = make([]byte, 0, tx.Len-int(tx.HeadLen)-int(tx.Pad))
 	for _, p := range tx.Payload {
@@ -89,7 +89,7 @@ func unwrap(tx *packet.Tx) (m made) {
 }
 
 // connect takes the queue pair to RTR, and on to RTS if rts says so.
-func (b *bench) connect(a ib.QPAttr, s packet.Service, rts bool) error {
+func (b *modelQP) connect(a ib.QPAttr, s packet.Service, rts bool) error {
 	a.State, a.PKey = ib.QPSInit, packet.DefaultPKey
 	if err := b.qp.Modify(&b.env, &a, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess); err != nil {
 		return err
@@ -114,7 +114,7 @@ func (b *bench) connect(a ib.QPAttr, s packet.Service, rts bool) error {
 }
 
 // receive hands a captured packet to the queue pair, with headers that may have been changed for it.
-func (b *bench) receive(h packet.Header, payload []byte) {
+func (b *modelQP) receive(h packet.Header, payload []byte) {
 	p := transport.RxPacket{Header: h, Len: len(payload)}
 	if len(payload) > 0 {
 		p.Payload = [][]byte{payload}

@@ -14,10 +14,10 @@ import (
 // replies: an answer that is given once more, though the request was sent once, and a NAK for a packet that arrived.
 
 // A doubt is a difference, should it not be the network that explains it.
-type doubt struct {
+type conditional struct {
 	Difference
 	weight int
-	order  bool // only a network that lets packets overtake each other explains it
+	needsReordering  bool // only a network that lets packets overtake each other explains it
 }
 
 // A network that copies packets or lets them overtake each other does so more than once, or loses some, too. A single
@@ -29,9 +29,9 @@ const (
 )
 
 // doubt notes what would be a difference if it was not for a copy that the network made of the packet cause, as text says.
-func (v *Verdict) doubt(e *conversation.Transmission, cause int, text, field, captured, softroce string) {
+func (v *Verdict) differUnlessCopied(e *conversation.Transmission, cause int, text, field, captured, softroce string) {
 	v.Copied = append(v.Copied, Note{cause, text})
-	v.doubts = append(v.doubts, doubt{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy, false})
+	v.conditionals = append(v.conditionals, conditional{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy, false})
 }
 
 // resolve decides whether the network explains what the verdicts on a capture doubt. If it does not, that is differences.
@@ -40,28 +40,28 @@ func resolve(vs []*Verdict) {
 	for _, v := range vs {
 		signs += len(v.Lost)
 		overtaken = overtaken || len(v.Overtaken) > 0
-		for _, d := range v.doubts {
+		for _, d := range v.conditionals {
 			signs += d.weight
 		}
 	}
 	for _, v := range vs {
-		for _, d := range v.doubts {
-			if signs < signsNeeded || d.order && !overtaken {
+		for _, d := range v.conditionals {
+			if signs < signsNeeded || d.needsReordering && !overtaken {
 				v.Differences = append(v.Differences, d.Difference)
 			}
 		}
-		if signs < signsNeeded && len(v.doubts) > 0 {
+		if signs < signsNeeded && len(v.conditionals) > 0 {
 			v.Copied, v.Overtaken = []Note{}, []Note{}
 		}
-		v.doubts = nil
+		v.conditionals = nil
 	}
 }
 
 // outOfTurn reports whether a, which answers a request that came again, may have another MSN because that
 // request came sooner or later among the others: one that softroce's responder had between the first time and the answer.
-func (r *responding) outOfTurn(a *conversation.Transmission, o *output) bool {
+func (r *responderModel) mayBeReordered(a *conversation.Transmission, o *output) bool {
 	m := r.s.MessageAt(a.Seq)
-	if m == nil || !o.again {
+	if m == nil || !o.duplicate {
 		return false
 	}
 	own, newest := r.s.MessagesThrough(m.End()-1)+r.s.FirstMSN, r.s.MessagesThrough(r.newestState(a.SentBefore))+r.s.FirstMSN
@@ -70,15 +70,15 @@ func (r *responding) outOfTurn(a *conversation.Transmission, o *output) bool {
 
 // overtakenBy returns a request that came later than the one which a answers, though it was sent before it, for its own answer
 // left later and counts more messages; and the one that a answers.
-func (r *responding) overtakenBy(a *conversation.Transmission) (e, by *conversation.Transmission) {
-	t := r.ev.answers[a]
+func (r *responderModel) overtakenBy(a *conversation.Transmission) (e, by *conversation.Transmission) {
+	t := r.inferred.responseOf[a]
 	if t == nil || t.request == nil || !r.s.Ordered {
 		return nil, nil
 	}
 	rs := r.s.RepliesSent
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore > a.SentBefore })
 	for _, b := range rs[i:min(len(rs), i+alignReach)] {
-		u := r.ev.answers[b]
+		u := r.inferred.responseOf[b]
 		if u == nil || u == t || u.request == nil || b.Info.Headers&packet.HasAETH == 0 {
 			continue
 		}
@@ -90,28 +90,28 @@ func (r *responding) overtakenBy(a *conversation.Transmission) (e, by *conversat
 }
 
 // A copied request came once more, as its answers show; or late, when others had come that were sent after it.
-type copied struct {
+type copyToFeed struct {
 	request *conversation.Transmission
-	answers *train
+	answers *response
 	late    bool
 }
 
 // expectCopies notes which copies of a request that arrived are to come.
-func (r *responding) expectCopies(e *conversation.Transmission) {
-	for _, t := range r.ev.copies[e] {
-		r.waiting = append(r.waiting, &copied{e, t, false})
+func (r *responderModel) expectCopies(e *conversation.Transmission) {
+	for _, t := range r.inferred.copies[e] {
+		r.copies = append(r.copies, &copyToFeed{e, t, false})
 	}
 }
 
 // feedCopies lets softroce's responder have the copies that came before a place: as soon as it counts as many
 // messages as the answer does, and at the latest before the answer.
-func (r *responding) feedCopies(at int) {
-	if len(r.waiting) == 0 {
+func (r *responderModel) feedCopies(at int) {
+	if len(r.copies) == 0 {
 		return
 	}
-	left := r.waiting[:0]
-	for _, c := range r.waiting {
-		if r.ended || r.messagesUntil(c.answers) != 0 && c.answers.responses[0].SentBefore > at {
+	left := r.copies[:0]
+	for _, c := range r.copies {
+		if r.ended || r.messagesUntil(c.answers) != 0 && c.answers.packets[0].SentBefore > at {
 			left = append(left, c)
 			continue
 		}
@@ -122,27 +122,27 @@ func (r *responding) feedCopies(at int) {
 		r.copying = true
 		r.feedAnd(c.request, c.answers)
 		r.copying = false
-		for _, a := range c.answers.responses {
+		for _, a := range c.answers.packets {
 			what := fmt.Sprintf("%v PSN %d: packet %d answers it again", c.request.Opcode, c.request.BTH.PSN, a.No)
 			d := Difference{a.No, a.BTH.PSN, "reply", a.Opcode.String() + " for PSN " + psnText(a.Seq), "none such"}
-			if w := r.ev.belated[c.answers]; w != nil {
-				if a == c.answers.responses[0] {
+			if w := r.inferred.lateResponses[c.answers]; w != nil {
+				if a == c.answers.packets[0] {
 					r.v.Overtaken = append(r.v.Overtaken, Note{w.No, fmt.Sprintf("%v PSN %d: it came after packet %d, which sends it again; packet %d answers it",
 						w.Opcode, w.BTH.PSN, c.request.No, a.No)})
 				}
-				r.v.doubts = append(r.v.doubts, doubt{d, signOvertaken, false})
+				r.v.conditionals = append(r.v.conditionals, conditional{d, signOvertaken, false})
 				continue
 			}
 			r.v.Copied = append(r.v.Copied, Note{c.request.No, what})
-			r.v.doubts = append(r.v.doubts, doubt{d, signCopy, false})
+			r.v.conditionals = append(r.v.conditionals, conditional{d, signCopy, false})
 		}
 	}
-	r.waiting = left
+	r.copies = left
 }
 
 // messagesUntil returns how many messages softroce's responder has to count until it is where an answer was given.
-func (r *responding) messagesUntil(t *train) int {
-	first := t.responses[0]
+func (r *responderModel) messagesUntil(t *response) int {
+	first := t.packets[0]
 	if first.Info.Headers&packet.HasAETH == 0 {
 		return 0
 	}
@@ -152,17 +152,17 @@ func (r *responding) messagesUntil(t *train) int {
 
 // late reports whether a READ or atomic that was sent again is to wait: its answer counts messages that were sent
 // after it.
-func (r *responding) late(e *conversation.Transmission) bool {
-	if e.Seq >= r.epsn || r.ev.answerTo[e] == nil || r.messagesUntil(r.ev.answerTo[e]) <= 0 {
+func (r *responderModel) late(e *conversation.Transmission) bool {
+	if e.Seq >= r.epsn || r.inferred.responseTo[e] == nil || r.messagesUntil(r.inferred.responseTo[e]) <= 0 {
 		return false
 	}
-	r.waiting = append(r.waiting, &copied{e, r.ev.answerTo[e], true})
+	r.copies = append(r.copies, &copyToFeed{e, r.inferred.responseTo[e], true})
 	return true
 }
 
 // givenTwice reports whether a is what softroce's responder said, once more: the request came twice.
-func (r *responding) givenTwice(a *conversation.Transmission) bool {
-	if a.Info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.ev.accepted(a.Seq) < a.SentBefore) {
+func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
+	if a.Info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.inferred.accepted(a.Seq) < a.SentBefore) {
 		return false
 	}
 	given := r.given[a.Seq]
@@ -175,7 +175,7 @@ func (r *responding) givenTwice(a *conversation.Transmission) bool {
 		if a.Info.Kind == packet.KindAck {
 			told = a.AETH.Syndrome.String()
 		}
-		r.v.doubt(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.Seq), "none such")
+		r.v.differUnlessCopied(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.Seq), "none such")
 		return true
 	}
 	return false
@@ -183,9 +183,9 @@ func (r *responding) givenTwice(a *conversation.Transmission) bool {
 
 // outran reports whether a, a sequence NAK, may be for the packet that it names because that one overtook the one before it,
 // which arrived before the NAK left.
-func (r *responding) outran(a *conversation.Transmission) bool {
+func (r *responderModel) overtookPrevious(a *conversation.Transmission) bool {
 	st, ok := r.states[a.Seq-1]
-	if !ok || st.at >= a.SentBefore || st.msn != a.AETH.MSN || r.ev.accepted(a.Seq) < a.SentBefore {
+	if !ok || st.at >= a.SentBefore || st.msn != a.AETH.MSN || r.inferred.accepted(a.Seq) < a.SentBefore {
 		return false
 	}
 	req := r.s.Requests
@@ -198,17 +198,17 @@ func (r *responding) outran(a *conversation.Transmission) bool {
 		if w.Next == nil {
 			continue // it was not sent again upon the NAK
 		}
-		if w.Next.Index < a.SentBefore && r.told(a.Seq, w.Next.Index) || r.complained(w) {
+		if w.Next.Index < a.SentBefore && r.wasAcknowledged(a.Seq, w.Next.Index) || r.sentSequenceNAK(w) {
 			return false // the requester went back before the NAK, though it knew that the responder had come so far
 		}
-		r.v.overtaken(w, a, signCopy, "%v PSN %d: it came before the one ahead of it, and draws the NAK %d", w.Opcode, w.BTH.PSN, a.No)
+		r.v.differUnlessOvertaken(w, a, signCopy, "%v PSN %d: it came before the one ahead of it, and draws the NAK %d", w.Opcode, w.BTH.PSN, a.No)
 		return true
 	}
 	return false
 }
 
 // told reports whether the latest replies before a place said that all before psn had been accepted.
-func (r *responding) told(psn int64, at int) bool {
+func (r *responderModel) wasAcknowledged(psn int64, at int) bool {
 	rs := r.s.RepliesSent
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore >= at })
 	return slices.ContainsFunc(rs[max(0, i-placeReach):i], func(a *conversation.Transmission) bool {
@@ -223,29 +223,29 @@ func (r *responding) told(psn int64, at int) bool {
 }
 
 // complained reports whether softroce's responder has sent a sequence NAK for the PSN of w since w was sent.
-func (r *responding) complained(w *conversation.Transmission) bool {
+func (r *responderModel) sentSequenceNAK(w *conversation.Transmission) bool {
 	return slices.ContainsFunc(r.given[w.Seq], func(o *output) bool {
 		return o.at >= w.Index && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)
 	})
 }
 
 // overtaken notes that packets overtook each other at e, which explains a NAK.
-func (v *Verdict) overtaken(e, nak *conversation.Transmission, weight int, format string, a ...any) {
+func (v *Verdict) differUnlessOvertaken(e, nak *conversation.Transmission, weight int, format string, a ...any) {
 	v.Overtaken = append(v.Overtaken, Note{e.No, fmt.Sprintf(format, a...)})
-	v.doubts = append(v.doubts, doubt{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.Seq), "none such"}, weight, false})
+	v.conditionals = append(v.conditionals, conditional{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.Seq), "none such"}, weight, false})
 }
 
 // feedOvertaking lets softroce's responder have a packet ahead of e, which it waits for, where a NAK says that e was
 // missing although it arrived.
-func (r *responding) feedOvertaking(e *conversation.Transmission) {
-	if e.Seq != r.epsn || r.missed == e.Seq {
+func (r *responderModel) feedOvertaking(e *conversation.Transmission) {
+	if e.Seq != r.epsn || r.lastSequenceNAK == e.Seq {
 		return
 	}
 	next := never
 	if e.Next != nil {
 		next = e.Next.Index
 	}
-	nak := r.ev.refusal(e.Seq, e.Index, next, isSequence)
+	nak := r.inferred.refusal(e.Seq, e.Index, next, isSequence)
 	if nak == nil {
 		return
 	}
@@ -255,13 +255,13 @@ func (r *responding) feedOvertaking(e *conversation.Transmission) {
 		if w.Index >= nak.SentBefore {
 			return
 		}
-		at, known := r.ev.arrivals[w.Seq]
+		at, known := r.inferred.arrivals[w.Seq]
 		if w.Seq <= e.Seq || r.overtook[w] || known && at == w.Index || w.Next == nil {
 			continue
 		}
 		r.feed(w)
 		r.overtook[w] = true
-		r.v.overtaken(e, nak, signOvertaken, "%v PSN %d: packet %d came before it, which draws the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
+		r.v.differUnlessOvertaken(e, nak, signOvertaken, "%v PSN %d: packet %d came before it, which draws the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
 		return
 	}
 }

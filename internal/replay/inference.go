@@ -15,82 +15,82 @@ const never = math.MaxInt
 // Evidence is what the captured replies say about which requests the responder accepted, and when at
 // the latest. A reply with PSN n means that everything before n was accepted, an ACK or
 // a response that n was, too.
-type evidence struct {
-	astray bool // among requests that were sent again, some came late or twice
+type inference struct {
+	reordered bool // among requests that were sent again, some came late or twice
 
-	marks    []mark                                                 // rising
+	acceptances    []acceptance                                                 // rising
 	refusals map[int64][]*conversation.Transmission                 // NAKs and RNR NAKs, by the PSN that they name
 	earlier  map[int64]int                                          // PSNs that must have been accepted before a place, though sent again later
 	arrivals map[int64]int                                          // the place of the transmission of each PSN that was accepted
 	asked    map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
-	answers  map[*conversation.Transmission]*train                  // responses to their trains
-	answerTo map[*conversation.Transmission]*train                  // READ and atomic requests to the train that answers each
-	belated  map[*train]*conversation.Transmission                  // of copies, those that are rather the answer to an earlier transmission, which came late
+	responseOf  map[*conversation.Transmission]*response                  // responses to their trains
+	responseTo map[*conversation.Transmission]*response                  // READ and atomic requests to the train that answers each
+	lateResponses  map[*response]*conversation.Transmission                  // of copies, those that are rather the answer to an earlier transmission, which came late
 	late     map[*conversation.Transmission]bool                    // those transmissions
 	given    map[int64][]*conversation.Transmission                 // first responses of trains, by PSN
-	copies   map[*conversation.Transmission][]*train                // answers given once more to a request that was sent once: it came twice
+	copies   map[*conversation.Transmission][]*response                // answers given once more to a request that was sent once: it came twice
 }
 
 // A mark says that all PSNs before psn were accepted before the place at.
-type mark struct {
+type acceptance struct {
 	psn int64
 	at  int
 }
 
 // A train is the responses to one transmission of a READ, or the answer to one of an atomic.
-type train struct {
+type response struct {
 	request   *conversation.Transmission // nil where none fits
-	responses []*conversation.Transmission
+	packets []*conversation.Transmission
 	seen      map[int64]bool // PSNs of responses, where their order is not certain
 }
 
-func newTrain(r *conversation.Transmission) *train {
-	return &train{responses: []*conversation.Transmission{r}, seen: map[int64]bool{r.Seq: true}}
+func newResponse(r *conversation.Transmission) *response {
+	return &response{packets: []*conversation.Transmission{r}, seen: map[int64]bool{r.Seq: true}}
 }
 
-func (t *train) add(r *conversation.Transmission) {
-	t.responses = append(t.responses, r)
+func (t *response) add(r *conversation.Transmission) {
+	t.packets = append(t.packets, r)
 	t.seen[r.Seq] = true
 }
 
-func gather(s *stream, astray bool) *evidence {
-	ev := &evidence{astray: astray, refusals: map[int64][]*conversation.Transmission{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
-		asked: map[*conversation.Message][]*conversation.Transmission{}, answers: map[*conversation.Transmission]*train{}, answerTo: map[*conversation.Transmission]*train{}, copies: map[*conversation.Transmission][]*train{}, given: map[int64][]*conversation.Transmission{},
-		belated: map[*train]*conversation.Transmission{}, late: map[*conversation.Transmission]bool{}}
-	ev.gatherMarks(s)
-	ev.gatherTrains(s)
-	ev.gatherRepeats(s)
-	ev.gatherArrivals(s)
+func infer(s *stream, astray bool) *inference {
+	ev := &inference{reordered: astray, refusals: map[int64][]*conversation.Transmission{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
+		asked: map[*conversation.Message][]*conversation.Transmission{}, responseOf: map[*conversation.Transmission]*response{}, responseTo: map[*conversation.Transmission]*response{}, copies: map[*conversation.Transmission][]*response{}, given: map[int64][]*conversation.Transmission{},
+		lateResponses: map[*response]*conversation.Transmission{}, late: map[*conversation.Transmission]bool{}}
+	ev.inferAcceptances(s)
+	ev.inferResponses(s)
+	ev.inferFromRepeats(s)
+	ev.inferArrivals(s)
 	return ev
 }
 
 // gatherRepeats reads the MSNs of answers that were given again: they count what was accepted when
 // the request came again.
-func (ev *evidence) gatherRepeats(s *stream) {
+func (ev *inference) inferFromRepeats(s *stream) {
 	sent := s.FirstSeq
 	for _, e := range s.Requests {
-		if t := ev.answerTo[e]; t != nil && t.responses[0].Info.Headers&packet.HasAETH != 0 {
-			k := int((t.responses[0].AETH.MSN - s.FirstMSN) & packet.PSNMask)
+		if t := ev.responseTo[e]; t != nil && t.packets[0].Info.Headers&packet.HasAETH != 0 {
+			k := int((t.packets[0].AETH.MSN - s.FirstMSN) & packet.PSNMask)
 			if k > 0 && k <= len(s.Messages) && s.Messages[k-1].First > e.Seq && s.Messages[k-1].End() <= sent {
-				ev.marks = append(ev.marks, mark{s.Messages[k-1].End(), e.Index})
+				ev.acceptances = append(ev.acceptances, acceptance{s.Messages[k-1].End(), e.Index})
 			}
 		}
 		sent = max(sent, e.End())
 	}
-	slices.SortStableFunc(ev.marks, func(a, b mark) int { return a.at - b.at })
-	rising := ev.marks[:0]
-	for _, m := range ev.marks {
+	slices.SortStableFunc(ev.acceptances, func(a, b acceptance) int { return a.at - b.at })
+	rising := ev.acceptances[:0]
+	for _, m := range ev.acceptances {
 		if len(rising) == 0 || m.psn > rising[len(rising)-1].psn {
 			rising = append(rising, m)
 		}
 	}
-	ev.marks = rising
+	ev.acceptances = rising
 }
 
 // gatherArrivals decides, for each PSN that was accepted, which of its transmissions that was: the
 // last one before the first reply that says so, and before the one that brought the next
 // PSN. Of READs and atomics it is the first that was answered.
-func (ev *evidence) gatherArrivals(s *stream) {
+func (ev *inference) inferArrivals(s *stream) {
 	byPSN := map[int64][]*conversation.Transmission{}
 	var psns []int64
 	for _, e := range s.Requests {
@@ -124,7 +124,7 @@ func (ev *evidence) gatherArrivals(s *stream) {
 		}
 		behind = in[last].Index
 		for _, e := range in {
-			if ev.answerTo[e] != nil {
+			if ev.responseTo[e] != nil {
 				behind = e.Index
 				break
 			}
@@ -136,7 +136,7 @@ func (ev *evidence) gatherArrivals(s *stream) {
 
 // drawn returns the place of the request that drew the first refusal of psn, the latest that fits and
 // lies before a place: by then all before psn had been accepted.
-func (ev *evidence) drawn(s *stream, psn int64, before int) int {
+func (ev *inference) drawn(s *stream, psn int64, before int) int {
 	nak := ev.refusal(psn, -1, never, func(s packet.Syndrome) bool { return isSequence(s) || isRNR(s) })
 	if nak == nil {
 		return before
@@ -153,7 +153,7 @@ func (ev *evidence) drawn(s *stream, psn int64, before int) int {
 }
 
 // gatherMarks reads the acknowledgements. One of something that was not sent yet is no evidence.
-func (ev *evidence) gatherMarks(s *stream) {
+func (ev *inference) inferAcceptances(s *stream) {
 	sent := s.FirstSeq
 	byPSN := map[int64][]*conversation.Transmission{}
 	req := s.Requests
@@ -189,7 +189,7 @@ func (ev *evidence) gatherMarks(s *stream) {
 		}
 		if psn <= sent && psn > newest {
 			newest = psn
-			ev.marks = append(ev.marks, mark{psn, r.SentBefore})
+			ev.acceptances = append(ev.acceptances, acceptance{psn, r.SentBefore})
 		}
 	}
 }
@@ -210,7 +210,7 @@ func explained(r *conversation.Transmission, recent []*conversation.Transmission
 
 // reACK looks at an ACK of packets that did not ask for one: what drew it was a
 // duplicate. If any of the recent requests is one, so is the lowest that came before.
-func (ev *evidence) reACK(r *conversation.Transmission, recent []*conversation.Transmission, byPSN map[int64][]*conversation.Transmission, waiting *conversation.Transmission) {
+func (ev *inference) reACK(r *conversation.Transmission, recent []*conversation.Transmission, byPSN map[int64][]*conversation.Transmission, waiting *conversation.Transmission) {
 	var drew *conversation.Transmission
 	for _, e := range recent[max(0, len(recent)-reACKReach):] {
 		if e.Seq <= r.Seq && (drew == nil || e.Seq <= drew.Seq) && before(e, byPSN[e.Seq], waiting) {
@@ -236,19 +236,19 @@ func before(e *conversation.Transmission, sent []*conversation.Transmission, wai
 }
 
 // accepted returns the place before which psn was accepted, or never.
-func (ev *evidence) accepted(psn int64) int {
-	i := sort.Search(len(ev.marks), func(i int) bool { return ev.marks[i].psn > psn })
-	if i == len(ev.marks) {
+func (ev *inference) accepted(psn int64) int {
+	i := sort.Search(len(ev.acceptances), func(i int) bool { return ev.acceptances[i].psn > psn })
+	if i == len(ev.acceptances) {
 		return never
 	}
-	return ev.marks[i].at
+	return ev.acceptances[i].at
 }
 
 // refusalReach bounds how many refusals of one PSN are looked through.
 const refusalReach = 64
 
 // refusal returns the first reply that refuses psn after a place and before another.
-func (ev *evidence) refusal(psn int64, from, to int, is func(packet.Syndrome) bool) *conversation.Transmission {
+func (ev *inference) refusal(psn int64, from, to int, is func(packet.Syndrome) bool) *conversation.Transmission {
 	rs := ev.refusals[psn]
 	rs = rs[sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore > from }):]
 	for _, r := range rs[:min(len(rs), refusalReach)] {
@@ -263,13 +263,13 @@ func (ev *evidence) refusal(psn int64, from, to int, is func(packet.Syndrome) bo
 }
 
 // gatherTrains finds out which transmission of a READ or an atomic each response answers.
-func (ev *evidence) gatherTrains(s *stream) {
+func (ev *inference) inferResponses(s *stream) {
 	for _, e := range s.Requests {
 		if m := s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
 			ev.asked[m] = append(ev.asked[m], e)
 		}
 	}
-	var open *train
+	var open *response
 	for _, r := range s.RepliesSent {
 		if r.Info.Kind != packet.KindReadResponse && r.Info.Kind != packet.KindAtomicAck {
 			continue
@@ -277,30 +277,30 @@ func (ev *evidence) gatherTrains(s *stream) {
 		if open != nil && open.goesOn(s, r) {
 			open.add(r)
 		} else {
-			open = newTrain(r)
+			open = newResponse(r)
 			ev.given[r.Seq] = append(ev.given[r.Seq], r)
 		}
-		ev.answers[r] = open
+		ev.responseOf[r] = open
 	}
 	ev.align(s)
 	for _, r := range s.RepliesSent {
-		if t := ev.answers[r]; t != nil && t.request == nil && t.responses[0] == r {
+		if t := ev.responseOf[r]; t != nil && t.request == nil && t.packets[0] == r {
 			ev.place(s, t)
 		}
 	}
-	if ev.astray {
-		ev.tellLate(s)
+	if ev.reordered {
+		ev.findLate(s)
 	}
 }
 
 // goesOn reports whether a response belongs to the train behind its last.
-func (t *train) goesOn(s *stream, r *conversation.Transmission) bool {
-	last := t.responses[len(t.responses)-1]
+func (t *response) goesOn(s *stream, r *conversation.Transmission) bool {
+	last := t.packets[len(t.packets)-1]
 	if r.Info.Kind != packet.KindReadResponse || last.Info.Kind != packet.KindReadResponse ||
 		r.Info.Position.StartsMessage() || last.Info.Position.EndsMessage() || r.Seq <= last.Seq {
 		return false
 	}
-	first := t.responses[0]
+	first := t.packets[0]
 	if first.Info.Headers&r.Info.Headers&packet.HasAETH != 0 && first.AETH.MSN != r.AETH.MSN {
 		return false // the rest of that train is missing, and the beginning of this one
 	}
@@ -313,8 +313,8 @@ const placeReach = 64
 
 // place finds the request of a train for which align found none: its first response is missing,
 // or it was overtaken, where the order of the replies is not certain.
-func (ev *evidence) place(s *stream, t *train) {
-	r := t.responses[0]
+func (ev *inference) place(s *stream, t *response) {
+	r := t.packets[0]
 	m := s.MessageAt(r.Seq)
 	if m == nil {
 		return
@@ -322,15 +322,15 @@ func (ev *evidence) place(s *stream, t *train) {
 	asked := ev.asked[m]
 	asked = asked[:sort.Search(len(asked), func(i int) bool { return asked[i].Index >= r.SentBefore })]
 	asked = asked[max(0, len(asked)-placeReach):]
-	if e := ev.answeredBefore(asked, r); e != nil && ev.astray {
+	if e := ev.latestAnswered(asked, r); e != nil && ev.reordered {
 		t.request = e
 		ev.copies[e] = append(ev.copies[e], t)
 		return
 	}
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
-		if ev.answerTo[e] == nil && timely(s, e, r) && (e.Seq == r.Seq || e.Seq < r.Seq && r.Seq < e.End() && !r.Info.Position.StartsMessage()) {
-			t.request, ev.answerTo[e] = e, t
+		if ev.responseTo[e] == nil && timely(s, e, r) && (e.Seq == r.Seq || e.Seq < r.Seq && r.Seq < e.End() && !r.Info.Position.StartsMessage()) {
+			t.request, ev.responseTo[e] = e, t
 			return
 		}
 	}
@@ -343,8 +343,8 @@ func (ev *evidence) place(s *stream, t *train) {
 	for i := len(asked) - 1; i >= 0; i-- {
 		if e := asked[i]; e.Seq == r.Seq && sameKind(e, r) {
 			t.request = e
-			if ev.answerTo[e] == nil {
-				ev.answerTo[e] = t // it was late
+			if ev.responseTo[e] == nil {
+				ev.responseTo[e] = t // it was late
 			} else {
 				ev.copies[e] = append(ev.copies[e], t)
 			}
@@ -354,16 +354,16 @@ func (ev *evidence) place(s *stream, t *train) {
 }
 
 // join makes the responses of t part of another train that lacks them, if there is one.
-func (t *train) join(ev *evidence, asked []*conversation.Transmission) bool {
-	r := t.responses[0]
+func (t *response) join(ev *inference, asked []*conversation.Transmission) bool {
+	r := t.packets[0]
 	for _, e := range asked {
-		other := ev.answerTo[e]
+		other := ev.responseTo[e]
 		if other == nil || other.seen[r.Seq] || r.Seq < e.Seq || r.Seq >= e.End() {
 			continue
 		}
-		for _, r := range t.responses {
+		for _, r := range t.packets {
 			other.add(r)
-			ev.answers[r] = other
+			ev.responseOf[r] = other
 		}
 		return true
 	}
@@ -372,11 +372,11 @@ func (t *train) join(ev *evidence, asked []*conversation.Transmission) bool {
 
 // later returns what answers a later transmission of an atomic, whose own answer is missing. It is the
 // same: an atomic is carried out once.
-func (ev *evidence) later(s *stream, e *conversation.Transmission) *train {
+func (ev *inference) later(s *stream, e *conversation.Transmission) *response {
 	asked := ev.asked[s.MessageAt(e.Seq)]
 	for _, again := range asked[:min(len(asked), placeReach)] {
-		if ev.answerTo[again] != nil {
-			return ev.answerTo[again]
+		if ev.responseTo[again] != nil {
+			return ev.responseTo[again]
 		}
 	}
 	return nil

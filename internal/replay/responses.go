@@ -17,18 +17,18 @@ const alignReach = 1 << 12
 // drew them, so it goes through both from the end, and takes the latest request that fits:
 // had an earlier one been answered, the later one would hardly have been sent. A train that would leave
 // one before it without a request is out of that order.
-func (ev *evidence) align(s *stream) {
-	trains := ev.trains(s)
+func (ev *inference) align(s *stream) {
+	trains := ev.responses(s)
 	gaps := s.gaps()
 	i := len(s.Requests)
 	for k := len(trains) - 1; k >= 0; k-- {
 		t := trains[k]
-		r := t.responses[0]
+		r := t.packets[0]
 		for i > 0 && s.Requests[i-1].Index >= r.SentBefore {
 			i--
 		}
 		j := fitting(s, r, i)
-		for ev.astray && j >= 0 && ev.tooLate(s, j, r) {
+		for ev.reordered && j >= 0 && ev.tooLate(s, j, r) {
 			j = fitting(s, r, j)
 		}
 		if j < 0 {
@@ -37,23 +37,23 @@ func (ev *evidence) align(s *stream) {
 		e := s.Requests[j]
 		asked := ev.askedBefore(s, r)
 		switch {
-		case ev.astray && ev.settled(gaps, asked, e, r):
-			if last := asked[len(asked)-1]; ev.answerTo[last] != nil {
-				ev.copies[last] = append([]*train{ev.answerTo[last]}, ev.copies[last]...)
-				t.request, ev.answerTo[last] = last, t
+		case ev.reordered && ev.settled(gaps, asked, e, r):
+			if last := asked[len(asked)-1]; ev.responseTo[last] != nil {
+				ev.copies[last] = append([]*response{ev.responseTo[last]}, ev.copies[last]...)
+				t.request, ev.responseTo[last] = last, t
 			}
-		case ev.astray && ev.outOfOrder(s, gaps, trains[max(0, k-overtakenTrains):k], e):
+		case ev.reordered && ev.outOfOrder(s, gaps, trains[max(0, k-maxOvertakenResponses):k], e):
 		default:
-			t.request, ev.answerTo[e], i = e, t, j
+			t.request, ev.responseTo[e], i = e, t, j
 		}
 	}
 }
 
 // trains returns the trains in the order in which they were sent.
-func (ev *evidence) trains(s *stream) []*train {
-	var ts []*train
+func (ev *inference) responses(s *stream) []*response {
+	var ts []*response
 	for _, r := range s.RepliesSent {
-		if t := ev.answers[r]; t != nil && t.responses[0] == r {
+		if t := ev.responseOf[r]; t != nil && t.packets[0] == r {
 			ts = append(ts, t)
 		}
 	}
@@ -72,7 +72,7 @@ func fitting(s *stream, r *conversation.Transmission, i int) int {
 
 // tooLate reports whether r, which counts nothing behind what it answers, left for an earlier transmission than the request at an
 // index, for something behind that had been accepted by then: it was not sent again before a reply that says so.
-func (ev *evidence) tooLate(s *stream, j int, r *conversation.Transmission) bool {
+func (ev *inference) tooLate(s *stream, j int, r *conversation.Transmission) bool {
 	e := s.Requests[j]
 	if r.Info.Headers&packet.HasAETH == 0 || (r.AETH.MSN-s.FirstMSN)&packet.PSNMask != s.MessagesThrough(e.End()-1) {
 		return false
@@ -93,7 +93,7 @@ func sameKind(e, r *conversation.Transmission) bool {
 }
 
 // askedBefore returns the latest transmissions before r of what it answers.
-func (ev *evidence) askedBefore(s *stream, r *conversation.Transmission) []*conversation.Transmission {
+func (ev *inference) askedBefore(s *stream, r *conversation.Transmission) []*conversation.Transmission {
 	asked := ev.asked[s.MessageAt(r.Seq)]
 	n := len(asked)
 	for n > 0 && asked[n-1].Index >= r.SentBefore {
@@ -105,7 +105,7 @@ func (ev *evidence) askedBefore(s *stream, r *conversation.Transmission) []*conv
 // settled reports whether what became of e was known before the request was sent for the last time ahead of r: it had been
 // answered, or a NAK said that it was missing. That r answers it nevertheless, and so late, is less likely than
 // that the last transmission came twice.
-func (ev *evidence) settled(gaps []*gap, asked []*conversation.Transmission, e, r *conversation.Transmission) bool {
+func (ev *inference) settled(gaps []*gap, asked []*conversation.Transmission, e, r *conversation.Transmission) bool {
 	if len(asked) == 0 {
 		return false
 	}
@@ -118,7 +118,7 @@ func (ev *evidence) settled(gaps []*gap, asked []*conversation.Transmission, e, 
 
 // answeredAll reports whether there were as many answers with the PSN of e before last was sent as transmissions
 // up to e, and one since e.
-func (ev *evidence) answeredAll(gaps []*gap, asked []*conversation.Transmission, e, last *conversation.Transmission) bool {
+func (ev *inference) answeredAll(gaps []*gap, asked []*conversation.Transmission, e, last *conversation.Transmission) bool {
 	open := 0
 	for _, a := range asked {
 		if a.Index <= e.Index && !a.Copy && !missing(gaps, a, last.Index) {
@@ -175,12 +175,12 @@ func missing(gaps []*gap, e *conversation.Transmission, before int) bool {
 }
 
 // overtakenTrains bounds the trains that one which is out of order may leave behind it.
-const overtakenTrains = 16
+const maxOvertakenResponses = 16
 
 // outOfOrder reports whether one of the trains before another can only answer what was sent after e.
-func (ev *evidence) outOfOrder(s *stream, gaps []*gap, before []*train, e *conversation.Transmission) bool {
+func (ev *inference) outOfOrder(s *stream, gaps []*gap, before []*response, e *conversation.Transmission) bool {
 	for _, t := range before {
-		r := t.responses[0]
+		r := t.packets[0]
 		possible, later := false, false
 		asked := ev.askedBefore(s, r)
 		for _, a := range asked {
@@ -202,13 +202,13 @@ func (ev *evidence) outOfOrder(s *stream, gaps []*gap, before []*train, e *conve
 }
 
 // tellLate finds, among the answers that were given again, those to an earlier transmission which seemed lost.
-func (ev *evidence) tellLate(s *stream) {
+func (ev *inference) findLate(s *stream) {
 	for _, m := range s.Messages {
 		for _, last := range ev.asked[m] {
 			for _, t := range ev.copies[last] {
 				for _, e := range ev.askedBefore(s, last) {
-					if e.Seq == last.Seq && ev.answerTo[e] == nil && !e.Copy && !ev.late[e] {
-						ev.late[e], ev.belated[t] = true, e
+					if e.Seq == last.Seq && ev.responseTo[e] == nil && !e.Copy && !ev.late[e] {
+						ev.late[e], ev.lateResponses[t] = true, e
 						break
 					}
 				}
@@ -218,10 +218,10 @@ func (ev *evidence) tellLate(s *stream) {
 }
 
 // answeredBefore returns the latest of the transmissions of a request that was answered before r with r's PSN.
-func (ev *evidence) answeredBefore(asked []*conversation.Transmission, r *conversation.Transmission) *conversation.Transmission {
+func (ev *inference) latestAnswered(asked []*conversation.Transmission, r *conversation.Transmission) *conversation.Transmission {
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
-		if t := ev.answerTo[e]; t != nil && e.Seq == r.Seq && t.request == e && t.responses[0].Seq == r.Seq && t.responses[0].SentBefore < r.SentBefore {
+		if t := ev.responseTo[e]; t != nil && e.Seq == r.Seq && t.request == e && t.packets[0].Seq == r.Seq && t.packets[0].SentBefore < r.SentBefore {
 			return e
 		}
 	}

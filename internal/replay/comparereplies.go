@@ -14,37 +14,37 @@ import (
 type replyKey struct {
 	psn  int64
 	kind packet.Kind
-	says word
+	class ackClass
 }
 
 // A word is what an ACKNOWLEDGE says, without its details.
-type word uint8
+type ackClass uint8
 
 const (
-	nothing word = iota // it is none
-	positive
-	notYet // RNR NAK
-	sequence
-	refusal
+	notACK ackClass = iota // it is none
+	ackPositive
+	ackRNR // RNR NAK
+	ackSequence
+	ackFatal
 )
 
 func keyOf(psn int64, k packet.Kind, s packet.Syndrome) replyKey {
-	says := refusal
+	says := ackFatal
 	switch {
 	case k != packet.KindAck:
-		says = nothing
+		says = notACK
 	case s.IsACK():
-		says = positive
+		says = ackPositive
 	case isRNR(s):
-		says = notYet
+		says = ackRNR
 	case isSequence(s):
-		says = sequence
+		says = ackSequence
 	}
 	return replyKey{psn, k, says}
 }
 
 // compare holds each captured reply against softroce's.
-func (r *responding) compare(strict bool) {
+func (r *responderModel) compare(strict bool) {
 	ours := map[replyKey][]*output{}
 	for _, o := range r.outputs {
 		k := keyOf(o.psn, o.Opcode.Info().Kind, o.AETH.Syndrome)
@@ -53,7 +53,7 @@ func (r *responding) compare(strict bool) {
 	}
 	for _, a := range r.s.RepliesSent {
 		if k := a.Info.Kind; k == packet.KindReadResponse || k == packet.KindAtomicAck {
-			r.responses[a.Seq] = append(r.responses[a.Seq], a)
+			r.responsesAt[a.Seq] = append(r.responsesAt[a.Seq], a)
 		}
 	}
 	var before *conversation.Transmission
@@ -70,14 +70,14 @@ func (r *responding) compare(strict bool) {
 		k := keyOf(a.Seq, a.Info.Kind, a.AETH.Syndrome)
 		switch {
 		case a == odd:
-			r.v.doubt(a, a.No, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.Seq)+", which asks for no ACK", "that of a packet that asks for one")
-		case k.says == positive && !strict:
+			r.v.differUnlessCopied(a, a.No, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.Seq)+", which asks for no ACK", "that of a packet that asks for one")
+		case k.class == ackPositive && !strict:
 			r.compareACK(a, before)
 		default:
 			for len(ours[k]) > 0 && ours[k][0].used {
 				ours[k] = ours[k][1:]
 			}
-			r.compareReply(a, take(ours[k], a, r.ev.answers[a]), strict)
+			r.compareReply(a, take(ours[k], a, r.inferred.responseOf[a]), strict)
 		}
 		before = a
 	}
@@ -89,7 +89,7 @@ func (r *responding) compare(strict bool) {
 }
 
 // beforeCapture reports whether a reply answers what was sent before the capture began.
-func (r *responding) beforeCapture(a *conversation.Transmission) bool {
+func (r *responderModel) beforeCapture(a *conversation.Transmission) bool {
 	ack := a.Info.Kind == packet.KindAck && a.AETH.Syndrome.IsACK()
 	if r.v.Compared > 0 {
 		return false
@@ -102,7 +102,7 @@ func (r *responding) beforeCapture(a *conversation.Transmission) bool {
 
 // take finds the reply of softroce that a captured one is to be compared with: one to the
 // same request if there is, else the first.
-func take(ours []*output, a *conversation.Transmission, t *train) *output {
+func take(ours []*output, a *conversation.Transmission, t *response) *output {
 	var found *output
 	for _, o := range ours {
 		if o.used || o.at > a.SentBefore {
@@ -124,7 +124,7 @@ func take(ours []*output, a *conversation.Transmission, t *train) *output {
 
 // compareACK holds an ACK against the states that softroce's responder has passed: when it
 // acknowledges is its own affair.
-func (r *responding) compareACK(a, before *conversation.Transmission) {
+func (r *responderModel) compareACK(a, before *conversation.Transmission) {
 	st, ok := r.states[a.Seq]
 	switch {
 	case ok && st.at < a.SentBefore && st.msn == a.AETH.MSN:
@@ -134,7 +134,7 @@ func (r *responding) compareACK(a, before *conversation.Transmission) {
 	case ok && st.at < a.SentBefore:
 		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
 	case a.BTH.PSN == packet.PSNMask && r.newestState(a.SentBefore) == r.s.FirstSeq-1:
-		r.v.depart(departReACK, a)
+		r.v.deviate(deviationReACK, a)
 	default:
 		r.v.differ(a, "PSN", psnText(a.Seq), psnText(r.newestState(a.SentBefore)))
 	}
@@ -183,7 +183,7 @@ func known(m map[int64]bool, psn int64) bool {
 }
 
 // newestState returns the PSN that softroce's responder would acknowledge at a place.
-func (r *responding) newestState(at int) int64 {
+func (r *responderModel) newestState(at int) int64 {
 	i := sort.Search(len(r.steps), func(i int) bool { return r.steps[i].at >= at })
 	if i == 0 {
 		return r.s.FirstSeq - 1
@@ -194,7 +194,7 @@ func (r *responding) newestState(at int) int64 {
 func psnText(psn int64) string { return fmt.Sprint(psn & packet.PSNMask) }
 
 // compareReply holds a reply against the one that softroce sent, or nil.
-func (r *responding) compareReply(a *conversation.Transmission, o *output, strict bool) {
+func (r *responderModel) compareReply(a *conversation.Transmission, o *output, strict bool) {
 	if o == nil {
 		r.unexpected(a)
 		return
@@ -203,7 +203,7 @@ func (r *responding) compareReply(a *conversation.Transmission, o *output, stric
 	resumed := r.resumed(a, o)
 	switch {
 	case resumed:
-		r.v.depart(departResume, a)
+		r.v.deviate(deviationResume, a)
 	case a.Opcode != o.Opcode:
 		r.v.differ(a, "opcode", a.Opcode.String(), o.Opcode.String())
 	}
@@ -217,13 +217,13 @@ func (r *responding) compareReply(a *conversation.Transmission, o *output, stric
 		r.v.differPayload(a, o.payload)
 	}
 	if strict {
-		r.v.compareChoices(a, &o.made)
+		r.v.compareChoices(a, &o.sentPacket)
 	}
 }
 
 // resumed reports whether a is the answer to a READ asked for from its middle, numbered as in the
 // answer to the whole.
-func (r *responding) resumed(a *conversation.Transmission, o *output) bool {
+func (r *responderModel) resumed(a *conversation.Transmission, o *output) bool {
 	if a.Opcode == o.Opcode || a.Info.Kind != packet.KindReadResponse || a.Info.Position.StartsMessage() {
 		return false
 	}
@@ -232,11 +232,11 @@ func (r *responding) resumed(a *conversation.Transmission, o *output) bool {
 		a.Info.Position.EndsMessage() == o.Opcode.Info().Position.EndsMessage()
 }
 
-func (r *responding) compareAETH(a *conversation.Transmission, o *output, strict bool) {
+func (r *responderModel) compareAETH(a *conversation.Transmission, o *output, strict bool) {
 	x, y := a.AETH.Syndrome, o.AETH.Syndrome
 	switch {
 	case x == packet.NAKRemoteOperational && y == packet.NAKInvalidRequest && o.cause.Info.Kind == packet.KindSend:
-		r.v.depart(departTooLong, a)
+		r.v.deviate(deviationTooLong, a)
 	case x.IsACK() && y.IsACK():
 		if strict && x != y {
 			r.v.differ(a, "credits", x.String(), y.String())
@@ -246,24 +246,24 @@ func (r *responding) compareAETH(a *conversation.Transmission, o *output, strict
 	}
 	switch {
 	case a.AETH.MSN == o.AETH.MSN:
-	case r.outOfTurn(a, o):
+	case r.mayBeReordered(a, o):
 		weight := 0
 		if e, by := r.overtakenBy(a); e != nil {
 			r.v.Overtaken = append(r.v.Overtaken, Note{e.No, fmt.Sprintf("%v PSN %d: packet %d came before it, and counts %d messages in its answer %d",
 				e.Opcode, e.BTH.PSN, by.No, a.AETH.MSN, a.No)})
 			weight = signOvertaken
 		}
-		r.v.doubts = append(r.v.doubts, doubt{Difference{a.No, a.BTH.PSN, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN)}, weight, true})
+		r.v.conditionals = append(r.v.conditionals, conditional{Difference{a.No, a.BTH.PSN, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN)}, weight, true})
 	default:
 		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(o.AETH.MSN))
 	}
 }
 
 // unexpected reports a reply that softroce would not give.
-func (r *responding) unexpected(a *conversation.Transmission) {
+func (r *responderModel) unexpected(a *conversation.Transmission) {
 	s := a.AETH.Syndrome
 	if a.Info.Kind == packet.KindAck && s == packet.NAKSequence && r.afterRNR(a) {
-		r.v.depart(departNAKAfterRNR, a)
+		r.v.deviate(deviationNAKAfterRNR, a)
 		if st := r.states[a.Seq-1]; st.msn != a.AETH.MSN {
 			r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
 		}
@@ -273,7 +273,7 @@ func (r *responding) unexpected(a *conversation.Transmission) {
 		r.note(a, "it may answer what was sent before the capture began")
 		return
 	}
-	if r.givenTwice(a) || a.Info.Kind == packet.KindAck && isSequence(s) && r.outran(a) {
+	if r.isDuplicateReply(a) || a.Info.Kind == packet.KindAck && isSequence(s) && r.overtookPrevious(a) {
 		return
 	}
 	what := a.Opcode.String()
@@ -285,15 +285,15 @@ func (r *responding) unexpected(a *conversation.Transmission) {
 
 // afterRNR reports whether the packet that a names drew an RNR NAK, and one behind it came before it
 // was accepted.
-func (r *responding) afterRNR(a *conversation.Transmission) bool {
-	if r.ev.accepted(a.Seq) < a.SentBefore {
+func (r *responderModel) afterRNR(a *conversation.Transmission) bool {
+	if r.inferred.accepted(a.Seq) < a.SentBefore {
 		return false
 	}
 	req := r.s.Requests
 	i := sort.Search(len(req), func(i int) bool { return req[i].Index >= a.SentBefore })
 	behind := false
 	for j := i - 1; j >= max(0, i-alignReach); j-- {
-		if behind && req[j].Seq == a.Seq && r.ev.refusal(a.Seq, req[j].Index, a.SentBefore, isRNR) != nil {
+		if behind && req[j].Seq == a.Seq && r.inferred.refusal(a.Seq, req[j].Index, a.SentBefore, isRNR) != nil {
 			return true
 		}
 		behind = behind || req[j].Seq > a.Seq
@@ -302,12 +302,12 @@ func (r *responding) afterRNR(a *conversation.Transmission) bool {
 }
 
 // missing reports a reply of softroce that the capture does not have, unless loss explains it.
-func (r *responding) missing(o *output, strict bool) {
+func (r *responderModel) missing(o *output, strict bool) {
 	k := o.Opcode.Info().Kind
 	if k == packet.KindAck && o.AETH.Syndrome.IsACK() && !strict {
 		return
 	}
-	if o.copy {
+	if o.copied {
 		return // of what drew it nothing is known but the other answers
 	}
 	if again := r.askedAgain(o); again != nil {
@@ -337,11 +337,11 @@ func (r *responding) missing(o *output, strict bool) {
 
 // givenBefore returns what answers an earlier transmission of the request that drew a response of softroce: a requester that
 // has it need not ask again for this one.
-func (r *responding) givenBefore(o *output) *conversation.Transmission {
+func (r *responderModel) givenBefore(o *output) *conversation.Transmission {
 	if k := o.Opcode.Info().Kind; k != packet.KindReadResponse && k != packet.KindAtomicAck || !r.s.repeated(o.cause) {
 		return nil
 	}
-	for _, a := range r.responses[o.psn] {
+	for _, a := range r.responsesAt[o.psn] {
 		if a.Index < o.at {
 			return a
 		}
@@ -350,12 +350,12 @@ func (r *responding) givenBefore(o *output) *conversation.Transmission {
 }
 
 // askedAgain returns a request that asks again for what a reply of softroce says, or nil.
-func (r *responding) askedAgain(o *output) *conversation.Transmission {
+func (r *responderModel) askedAgain(o *output) *conversation.Transmission {
 	m := r.s.MessageAt(o.psn)
 	if m == nil || o.Opcode.Info().Kind == packet.KindAck {
 		return o.cause.Next
 	}
-	asked := r.ev.asked[m]
+	asked := r.inferred.asked[m]
 	for i := len(asked) - 1; i >= max(0, len(asked)-placeReach); i-- {
 		if e := asked[i]; e.Index > o.at && !e.Copy && e.Seq <= o.psn && o.psn < e.End() {
 			return e

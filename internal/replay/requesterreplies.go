@@ -16,7 +16,7 @@ import (
 // had before it sent c, the i-th request, if wanted agrees with its effect. It returns
 // false if there is none. A reply that would acknowledge what is sent again later was lost
 // behind the point of capture, or late, and is passed over.
-func (r *requesting) deliver(i int, c *conversation.Transmission, wanted func(una int64, back bool) bool) bool {
+func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted func(una int64, back bool) bool) bool {
 	for k := 0; k < len(r.pending) && r.pending[k].Index < c.SentBefore; {
 		e := r.pending[k]
 		una, back := r.effect(e)
@@ -25,14 +25,14 @@ func (r *requesting) deliver(i int, c *conversation.Transmission, wanted func(un
 				k++ // it may have crossed c on the way
 				continue
 			}
-			r.pass(k)
-			if !r.ignores(e, c) {
+			r.skipReply(k)
+			if !r.ignoresNAK(e, c) {
 				r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
 			}
 			continue
 		}
 		if e.Info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
-			r.pass(k)
+			r.skipReply(k)
 			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester goes on with packet %d", c.No)})
 			continue
 		}
@@ -40,16 +40,16 @@ func (r *requesting) deliver(i int, c *conversation.Transmission, wanted func(un
 			return false
 		}
 		r.drop(k)
-		r.give(e)
+		r.deliverReply(e)
 		return true
 	}
 	return false
 }
 
 // pass passes over a captured reply, which the captured requester has not had.
-func (r *requesting) pass(k int) {
-	if r.passed != nil {
-		r.passed[r.pending[k]] = true
+func (r *requesterModel) skipReply(k int) {
+	if r.lostReplies != nil {
+		r.lostReplies[r.pending[k]] = true
 	}
 	if r.live != nil && !isNAK(r.pending[k]) {
 		r.late = append(r.late, r.pending[k])
@@ -63,7 +63,7 @@ func isNAK(e *conversation.Transmission) bool {
 }
 
 // drop takes a reply off those that are to be delivered, mostly the first.
-func (r *requesting) drop(k int) {
+func (r *requesterModel) drop(k int) {
 	if k == 0 {
 		r.pending = r.pending[1:]
 	} else {
@@ -73,7 +73,7 @@ func (r *requesting) drop(k int) {
 
 // effect foretells what a reply does: the oldest unacknowledged PSN after it, and whether it
 // makes the requester go back there.
-func (r *requesting) effect(e *conversation.Transmission) (after int64, back bool) {
+func (r *requesterModel) effect(e *conversation.Transmission) (after int64, back bool) {
 	una, _ := r.progress()
 	if e.Seq < una {
 		return una, false
@@ -97,7 +97,7 @@ func (r *requesting) effect(e *conversation.Transmission) (after int64, back boo
 }
 
 // firstMissing returns the PSN of the first response that is missing from una on.
-func (r *requesting) firstMissing(una int64) int64 {
+func (r *requesterModel) firstMissing(una int64) int64 {
 	ms := r.s.Messages
 	i := sort.Search(len(ms), func(i int) bool { return ms[i].End() > una })
 	if i = r.next[min(i, len(ms))]; i < len(ms) {
@@ -108,19 +108,19 @@ func (r *requesting) firstMissing(una int64) int64 {
 
 // give hands softroce's requester a reply. Credits are left out: how many were used when
 // the captured requester sent what it sent is not known.
-func (r *requesting) give(e *conversation.Transmission) {
+func (r *requesterModel) deliverReply(e *conversation.Transmission) {
 	h := e.Header
 	if e.Info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
 		h.AETH.Syndrome = packet.CreditsUnlimited
 	}
-	if r.quieted(e) {
+	if r.waitsForRNR(e) {
 		return
 	}
 	una, send := r.progress()
 	r.reply = e
 	r.receive(h, e.Payload)
 	r.reply = nil
-	r.gave(e, una, send)
+	r.delivered(e, una, send)
 	if isRNR(h.AETH.Syndrome) && e.Info.Kind == packet.KindAck {
 		r.env.Now = max(r.env.Now, r.qp.NextDeadline())
 	}
@@ -135,7 +135,7 @@ var refusalStatus = map[packet.Syndrome]ib.WCStatus{
 }
 
 // completed hears how softroce's requester ends its work requests.
-func (r *requesting) completed(c *transport.Completion) {
+func (r *requesterModel) completed(c *transport.Completion) {
 	e := r.reply
 	if r.live != nil {
 		r.completions = append(r.completions, *c)
@@ -150,7 +150,7 @@ func (r *requesting) completed(c *transport.Completion) {
 }
 
 // compare holds a captured request against softroce's.
-func (r *requesting) compare(c *conversation.Transmission, m *made) {
+func (r *requesterModel) compare(c *conversation.Transmission, m *sentPacket) {
 	if msg := r.s.MessageAt(c.Seq); msg == nil || msg.Kind == packet.KindNone {
 		r.v.Compared--
 		return
@@ -185,7 +185,7 @@ func (r *requesting) compare(c *conversation.Transmission, m *made) {
 }
 
 // compareRepeat holds a request against an earlier transmission of it.
-func (r *requesting) compareRepeat(c *conversation.Transmission) {
+func (r *requesterModel) compareRepeat(c *conversation.Transmission) {
 	m := r.s.MessageAt(c.Seq)
 	if m == nil || m.Kind == packet.KindNone {
 		r.v.Compared--
@@ -197,5 +197,5 @@ func (r *requesting) compareRepeat(c *conversation.Transmission) {
 		return
 	}
 	p := m.Packets[i]
-	r.compare(c, &made{p.Header, p.Payload})
+	r.compare(c, &sentPacket{p.Header, p.Payload})
 }

@@ -15,7 +15,7 @@ import (
 // A Script is how the requests of one stream of a capture are played to a live responder: what to
 // send, in which order, and what the program on the responder's host does meanwhile, so that its queue pair
 // finds what the captured one found. Addresses and keys are those of the capture.
-type Script struct {
+type RequesterScript struct {
 	Service         packet.Service // RC, UC
 	From, To        End            // of the capture: From is played
 	PathMTU         int
@@ -64,7 +64,7 @@ type Step struct {
 	// be answered before a PSN, and as many NAKs.
 	Writes                   []Write
 	MinReceives, MaxReceives int
-	Heard                    int64
+	AnsweredBefore                    int64
 	SequenceNAKs, RNRNAKs    int
 }
 
@@ -87,8 +87,8 @@ var (
 
 // Scripts returns a script for each stream of a capture that can be played, and notes about those that cannot. If
 // there is none that can, the error says why.
-func Scripts(ps capture.Packets) ([]*Script, []Note, error) {
-	var scripts []*Script
+func RequesterScripts(ps capture.Packets) ([]*RequesterScript, []Note, error) {
+	var scripts []*RequesterScript
 	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
 		sc, err := s.script()
 		if err != nil {
@@ -152,7 +152,7 @@ func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played boo
 }
 
 // script makes the script of a stream: what softroce's responder was given in a replay of it.
-func (s *stream) script() (*Script, error) {
+func (s *stream) script() (*RequesterScript, error) {
 	first := s.Requests[0]
 	who := fmt.Sprintf("%v > %v", s.report.From, s.report.To)
 	switch {
@@ -163,11 +163,11 @@ func (s *stream) script() (*Script, error) {
 	case len(s.Messages) == 0 || s.Messages[0].Kind == packet.KindNone:
 		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, who, psnText(s.FirstSeq))
 	}
-	r, err := newResponding(s, false)
+	r, err := newResponderModel(s, false)
 	if err != nil {
 		return nil, err
 	}
-	w := &scriptwriter{Script: &Script{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
+	w := &requesterScriptWriter{RequesterScript: &RequesterScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
 		MinRNRTimer: r.rnrTimer()}, r: r, regions: map[uint32]int{}, replies: s.RepliesSent}
 	r.writer = w
 	if err := r.plan(); err != nil {
@@ -176,32 +176,32 @@ func (s *stream) script() (*Script, error) {
 	w.begin()
 	r.run()
 	w.finish()
-	return w.Script, nil
+	return w.RequesterScript, nil
 }
 
 // A scriptwriter watches the replay of a responder and writes down what that responder is given.
-type scriptwriter struct {
-	*Script
-	r       *responding
+type requesterScriptWriter struct {
+	*RequesterScript
+	r       *responderModel
 	regions map[uint32]int // in Script.Regions, by captured key
 	writes  []Write        // for the next step
-	heard   []int64        // ends of what has to be answered, rising
+	mustAnswer   []int64        // ends of what has to be answered, rising
 
 	replies       []*conversation.Transmission // captured, that are not counted yet
 	mark          int64                        // what those that are counted acknowledge
 	naks, rnrs    int
-	drawn, refuse int // NAKs of each kind that softroce's responder has sent
+	sequenceNAKsSent, rnrNAKsSent int // NAKs of each kind that softroce's responder has sent
 	counted       int // outputs
 }
 
 // begin describes the regions.
-func (w *scriptwriter) begin() {
+func (w *requesterScriptWriter) begin() {
 	for _, key := range w.r.keys {
 		x := w.r.extents[key]
 		w.regions[key] = len(w.Regions)
 		i := len(w.Regions)
 		w.Regions = append(w.Regions, Region{RKey: key, Addr: x.low, Length: x.high - x.low + 1, Access: x.access | ib.AccessLocalWrite})
-		w.r.shadows[key].learned = func(addr uint64, b byte, fresh bool) {
+		w.r.shadows[key].onLearn = func(addr uint64, b byte, fresh bool) {
 			if fresh {
 				w.Regions[i].Content = appendByte(w.Regions[i].Content, key, addr, b)
 			} else {
@@ -223,14 +223,14 @@ func appendByte(ws []Write, key uint32, addr uint64, b byte) []Write {
 
 // rights returns the access flags of the captured queue pair: all, but what it refused as an invalid request
 // and never did.
-func (w *scriptwriter) rights() ib.Access {
+func (w *requesterScriptWriter) rights() ib.Access {
 	var did, refused ib.Access
 	for _, e := range w.r.s.Requests {
 		need := right(e.Info.Kind)
 		switch {
-		case w.r.ev.accepted(e.Seq) != never:
+		case w.r.inferred.accepted(e.Seq) != never:
 			did |= need
-		case w.r.ev.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKInvalidRequest }) != nil &&
+		case w.r.inferred.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKInvalidRequest }) != nil &&
 			(e.Info.Headers&packet.HasAtomicETH == 0 || e.Atomic.VA%8 == 0):
 			refused |= need
 		}
@@ -240,10 +240,10 @@ func (w *scriptwriter) rights() ib.Access {
 }
 
 // step writes down a request that the responder is about to be given.
-func (w *scriptwriter) step(e *conversation.Transmission, h packet.Header) {
+func (w *requesterScriptWriter) step(e *conversation.Transmission, h packet.Header) {
 	w.count(e)
 	s := Step{Packet: e.Packet, Header: h, PSN: e.Seq - w.r.s.FirstSeq, End: e.End() - w.r.s.FirstSeq, Region: w.regionOf(e),
-		Heard: w.heardBy(w.mark), SequenceNAKs: min(w.naks, w.drawn), RNRNAKs: min(w.rnrs, w.refuse),
+		AnsweredBefore: w.answeredBefore(w.mark), SequenceNAKs: min(w.naks, w.sequenceNAKsSent), RNRNAKs: min(w.rnrs, w.rnrNAKsSent),
 		Writes: w.writes, MinReceives: w.r.receives.taken, MaxReceives: w.r.receives.taken}
 	s.Header.RETH.RKey, s.Header.Atomic.RKey = e.RETH.RKey, e.Atomic.RKey
 	s.Header.Opcode = e.Opcode // what it invalidates is the player's to provide
@@ -258,7 +258,7 @@ func (w *scriptwriter) step(e *conversation.Transmission, h packet.Header) {
 }
 
 // count takes notice of the replies that were captured before e, and of what softroce's responder said so far.
-func (w *scriptwriter) count(e *conversation.Transmission) {
+func (w *requesterScriptWriter) count(e *conversation.Transmission) {
 	for ; len(w.replies) > 0 && w.replies[0].Index < e.Index; w.replies = w.replies[1:] {
 		r := w.replies[0]
 		switch {
@@ -275,17 +275,17 @@ func (w *scriptwriter) count(e *conversation.Transmission) {
 	for ; w.counted < len(w.r.outputs); w.counted++ {
 		o := w.r.outputs[w.counted]
 		if o.Opcode.Info().Kind == packet.KindAck {
-			w.drawn += bit(isSequence(o.AETH.Syndrome))
-			w.refuse += bit(isRNR(o.AETH.Syndrome))
+			w.sequenceNAKsSent += bit(isSequence(o.AETH.Syndrome))
+			w.rnrNAKsSent += bit(isRNR(o.AETH.Syndrome))
 		}
 	}
 }
 
 // heardBy returns the end of the last packet before psn that has to be answered.
-func (w *scriptwriter) heardBy(psn int64) int64 {
-	for i := len(w.heard) - 1; i >= 0; i-- {
-		if w.heard[i] <= psn {
-			return w.heard[i]
+func (w *requesterScriptWriter) answeredBefore(psn int64) int64 {
+	for i := len(w.mustAnswer) - 1; i >= 0; i-- {
+		if w.mustAnswer[i] <= psn {
+			return w.mustAnswer[i]
 		}
 	}
 	return 0
@@ -293,7 +293,7 @@ func (w *scriptwriter) heardBy(psn int64) int64 {
 
 // regionOf decides which key a request is to have. One that was refused keeps its region's where it
 // lies outside it, or asks for a right that the region does not give.
-func (w *scriptwriter) regionOf(e *conversation.Transmission) int {
+func (w *requesterScriptWriter) regionOf(e *conversation.Transmission) int {
 	va, n, key, ok := target(e)
 	if !ok {
 		return NoRegion
@@ -314,13 +314,13 @@ func (w *scriptwriter) regionOf(e *conversation.Transmission) int {
 }
 
 // fed completes the step: what came of it.
-func (w *scriptwriter) fed(e *conversation.Transmission, accepted bool) {
+func (w *requesterScriptWriter) fed(e *conversation.Transmission, accepted bool) {
 	s := &w.Steps[len(w.Steps)-1]
 	s.MinReceives = w.r.receives.taken
 	s.Accepted = accepted
 	s.Answered = accepted && (e.AckReq || e.Info.Kind.HasOwnResponse())
 	if s.Answered {
-		w.heard = append(w.heard, s.End)
+		w.mustAnswer = append(w.mustAnswer, s.End)
 	}
 	if !w.r.receives.empty {
 		s.MaxReceives = len(w.r.s.Messages) + 1
@@ -328,17 +328,17 @@ func (w *scriptwriter) fed(e *conversation.Transmission, accepted bool) {
 }
 
 // drop takes the last step back: its answer would be without measure.
-func (w *scriptwriter) drop(e *conversation.Transmission) {
+func (w *requesterScriptWriter) drop(e *conversation.Transmission) {
 	s := w.Steps[len(w.Steps)-1]
 	w.Steps = w.Steps[:len(w.Steps)-1]
 	if s.Answered {
-		w.heard = w.heard[:len(w.heard)-1]
+		w.mustAnswer = w.mustAnswer[:len(w.mustAnswer)-1]
 	}
 	w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and what comes behind it is not played: its answer is far longer than the capture", e.Opcode, e.BTH.PSN)})
 }
 
 // finish sets what only the end shows.
-func (w *scriptwriter) finish() {
+func (w *requesterScriptWriter) finish() {
 	w.Receives = w.r.receives.lengths
 	most := len(w.Receives)
 	for i := len(w.Steps) - 1; i >= 0; i-- {
@@ -354,7 +354,7 @@ func (w *scriptwriter) finish() {
 		}
 	}
 	for _, e := range w.r.s.Sent {
-		if e.Seq-w.r.s.FirstSeq > last && w.r.ev.accepted(e.Seq) != never {
+		if e.Seq-w.r.s.FirstSeq > last && w.r.inferred.accepted(e.Seq) != never {
 			w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and what comes behind it is not played: the request with PSN %s is not in the capture, or was not understood",
 				e.Opcode, e.BTH.PSN, psnText(w.r.s.FirstSeq+last))})
 			break
@@ -368,12 +368,12 @@ const usualRDAtomic = 16
 
 // outstanding returns how many READs and atomics the responder must hold at once: those that wait for their answers, and
 // those that were answered again.
-func (w *scriptwriter) outstanding() int {
+func (w *requesterScriptWriter) outstanding() int {
 	most := usualRDAtomic
 	var open []int64          // ends of those that were sent
 	number := map[int64]int{} // of each accepted, by PSN
 	for _, s := range w.Steps {
-		for len(open) > 0 && open[0] <= s.Heard {
+		for len(open) > 0 && open[0] <= s.AnsweredBefore {
 			open = open[1:]
 		}
 		if !s.Header.Opcode.Info().Kind.HasOwnResponse() {
