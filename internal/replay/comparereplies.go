@@ -12,8 +12,8 @@ import (
 // A replyKey finds softroce's replies of one kind to one PSN. ACKs are not among them, but in
 // strict mode.
 type replyKey struct {
-	psn  int64
-	kind packet.Kind
+	psn   int64
+	kind  packet.Kind
 	class ackClass
 }
 

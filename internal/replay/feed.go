@@ -14,8 +14,8 @@ type outcome uint8
 
 const (
 	lost       outcome = iota // behind the point of capture
-	ignored                // it may have arrived; nothing tells, and nothing depends on it
-	unanswered             // the capture ends before anything tells
+	ignored                   // it may have arrived; nothing tells, and nothing depends on it
+	unanswered                // the capture ends before anything tells
 	arrived
 	notReady // it arrived and found no receive posted
 	refused  // it arrived and was refused for good
@@ -23,10 +23,10 @@ const (
 
 // consider decides the fate of a request and, if it arrived, lets softroce's responder have it.
 func (r *responderModel) consider(e *conversation.Transmission) {
-	r.live.until(r, e.Index)
+	r.advance(e.Index)
 	r.feedCopies(e.Index)
 	f := r.outcomeOf(e)
-	if f == unanswered && r.writer != nil {
+	if f == unanswered && r.assumesArrival() {
 		f = arrived // a live responder will tell
 	}
 	switch f {
@@ -50,7 +50,7 @@ func (r *responderModel) consider(e *conversation.Transmission) {
 		r.feed(e)
 		r.expectCopies(e)
 	case notReady:
-		r.receives.empty = r.live == nil
+		r.receives.empty = !r.known()
 		r.feed(e)
 		r.receives.empty = false
 	}
@@ -128,9 +128,7 @@ func (r *responderModel) feed(e *conversation.Transmission) { r.feedAnd(e, r.inf
 func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response) {
 	h := r.prepare(e, answers)
 	expected := e.Seq == r.epsn
-	if r.writer != nil {
-		r.writer.step(e, h)
-	}
+	r.feeding(e, h)
 	r.receives.size = transport.MaxMessage
 	if n, ok := r.shortReceives[e.Seq]; ok {
 		r.receives.size = n
@@ -138,9 +136,7 @@ func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response
 	r.receive(h, e.Payload)
 	r.views.writeBack()
 	if r.qp.State() == ib.QPSErr {
-		if r.writer != nil {
-			r.writer.fed(e, false)
-		}
+		r.fed(e, false)
 		r.collect(e, !expected)
 		r.failed(e)
 		return
@@ -152,9 +148,7 @@ func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response
 		r.states[r.epsn-1] = state{(msn + r.s.FirstMSN) & packet.PSNMask, e.Index}
 		r.steps = append(r.steps, acceptance{r.epsn - 1, e.Index})
 	}
-	if r.writer != nil {
-		r.writer.fed(e, r.epsn != before)
-	}
+	r.fed(e, r.epsn != before)
 	r.collect(e, !expected)
 	if expected && r.epsn != before {
 		r.accepted(e)
@@ -194,7 +188,7 @@ func (r *responderModel) prepare(e *conversation.Transmission, answers *response
 		return h
 	}
 	nak := r.inferred.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess })
-	if region := r.regions[key]; region != nil && (r.live != nil || nak == nil || !r.mayRefuse(key, nak)) {
+	if region := r.regions[key]; region != nil && (r.known() || nak == nil || !r.mayRefuse(key, nak)) {
 		h.RETH.RKey, h.Atomic.RKey = region.RKey(), region.RKey()
 		r.fill(e, answers, r.shadows[key])
 	} else {
@@ -273,9 +267,7 @@ func (r *responderModel) collect(e *conversation.Transmission, again bool) {
 	r.views.release()
 	if more {
 		r.ended = true
-		if r.writer != nil {
-			r.writer.drop(e)
-		}
+		r.tooLong(e)
 		r.note(e, "its answer is far longer than the capture; nothing behind it is judged")
 	}
 }

@@ -16,8 +16,8 @@ import (
 // A doubt is a difference, should it not be the network that explains it.
 type conditional struct {
 	Difference
-	weight int
-	needsReordering  bool // only a network that lets packets overtake each other explains it
+	weight          int
+	needsReordering bool // only a network that lets packets overtake each other explains it
 }
 
 // A network that copies packets or lets them overtake each other does so more than once, or loses some, too. A single

@@ -18,17 +18,17 @@ const never = math.MaxInt
 type inference struct {
 	reordered bool // among requests that were sent again, some came late or twice
 
-	acceptances    []acceptance                                                 // rising
-	refusals map[int64][]*conversation.Transmission                 // NAKs and RNR NAKs, by the PSN that they name
-	earlier  map[int64]int                                          // PSNs that must have been accepted before a place, though sent again later
-	arrivals map[int64]int                                          // the place of the transmission of each PSN that was accepted
-	asked    map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
-	responseOf  map[*conversation.Transmission]*response                  // responses to their trains
-	responseTo map[*conversation.Transmission]*response                  // READ and atomic requests to the train that answers each
-	lateResponses  map[*response]*conversation.Transmission                  // of copies, those that are rather the answer to an earlier transmission, which came late
-	late     map[*conversation.Transmission]bool                    // those transmissions
-	given    map[int64][]*conversation.Transmission                 // first responses of trains, by PSN
-	copies   map[*conversation.Transmission][]*response                // answers given once more to a request that was sent once: it came twice
+	acceptances   []acceptance                                           // rising
+	refusals      map[int64][]*conversation.Transmission                 // NAKs and RNR NAKs, by the PSN that they name
+	earlier       map[int64]int                                          // PSNs that must have been accepted before a place, though sent again later
+	arrivals      map[int64]int                                          // the place of the transmission of each PSN that was accepted
+	asked         map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
+	responseOf    map[*conversation.Transmission]*response               // responses to their trains
+	responseTo    map[*conversation.Transmission]*response               // READ and atomic requests to the train that answers each
+	lateResponses map[*response]*conversation.Transmission               // of copies, those that are rather the answer to an earlier transmission, which came late
+	late          map[*conversation.Transmission]bool                    // those transmissions
+	given         map[int64][]*conversation.Transmission                 // first responses of trains, by PSN
+	copies        map[*conversation.Transmission][]*response             // answers given once more to a request that was sent once: it came twice
 }
 
 // A mark says that all PSNs before psn were accepted before the place at.
@@ -39,9 +39,9 @@ type acceptance struct {
 
 // A train is the responses to one transmission of a READ, or the answer to one of an atomic.
 type response struct {
-	request   *conversation.Transmission // nil where none fits
+	request *conversation.Transmission // nil where none fits
 	packets []*conversation.Transmission
-	seen      map[int64]bool // PSNs of responses, where their order is not certain
+	seen    map[int64]bool // PSNs of responses, where their order is not certain
 }
 
 func newResponse(r *conversation.Transmission) *response {
@@ -53,8 +53,8 @@ func (t *response) add(r *conversation.Transmission) {
 	t.seen[r.Seq] = true
 }
 
-func infer(s *stream, astray bool) *inference {
-	ev := &inference{reordered: astray, refusals: map[int64][]*conversation.Transmission{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
+func infer(s *stream, reordered bool) *inference {
+	ev := &inference{reordered: reordered, refusals: map[int64][]*conversation.Transmission{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
 		asked: map[*conversation.Message][]*conversation.Transmission{}, responseOf: map[*conversation.Transmission]*response{}, responseTo: map[*conversation.Transmission]*response{}, copies: map[*conversation.Transmission][]*response{}, given: map[int64][]*conversation.Transmission{},
 		lateResponses: map[*response]*conversation.Transmission{}, late: map[*conversation.Transmission]bool{}}
 	ev.inferAcceptances(s)

@@ -3,8 +3,8 @@ package replay
 // A shadow is a responder's memory as far as the capture tells what is in it. It is sparse:
 // a request of 2 GiB costs nothing until its bytes are seen.
 type sparseMemory struct {
-	pages   map[uint64]*page
-	views    *views
+	pages map[uint64]*page
+	views *views
 	fixed bool // it is known altogether: nothing is to be learned
 
 	// learned, if not nil, hears of bytes that learn changed: those of which nothing was known are fresh.

@@ -12,13 +12,13 @@ import (
 // A bench is what a queue pair under replay stands on: memory, time, and a place for
 // what it sends. It is a transport.Sink.
 type modelQP struct {
-	qp    *transport.QP
-	pd    *mrtable.PD
-	env   transport.Env
-	room  int          // packets that may still be sent
-	sent  []*packet.Tx // since take was last called
-	onComplete  func(*transport.Completion)
-	discard *mrtable.Region // takes any data
+	qp         *transport.QP
+	pd         *mrtable.PD
+	env        transport.Env
+	room       int          // packets that may still be sent
+	sent       []*packet.Tx // since take was last called
+	onComplete func(*transport.Completion)
+	discard    *mrtable.Region // takes any data
 }
 
 // startTime is some time above 0, which means none.

@@ -18,22 +18,22 @@ import (
 // is there a difference.
 type requesterModel struct {
 	*modelQP
-	s        *stream
-	v        *Verdict
-	requests []*conversation.Transmission
-	floor    []int64 // for each: no request from it on is older, so all before was acknowledged or may be
-	next     []int   // for each message: the index of the first READ or atomic from it on
-	pending  []*conversation.Transmission
-	reply    *conversation.Transmission // being delivered
-	current      *conversation.Transmission // the request that is being compared
-	unseen   map[int64]sentPacket             // sent by softroce, not by the captured requester: lost before the capture
-	unseenLeft    int                        // such packets that may still come
+	s          *stream
+	v          *Verdict
+	requests   []*conversation.Transmission
+	floor      []int64 // for each: no request from it on is older, so all before was acknowledged or may be
+	next       []int   // for each message: the index of the first READ or atomic from it on
+	pending    []*conversation.Transmission
+	reply      *conversation.Transmission // being delivered
+	current    *conversation.Transmission // the request that is being compared
+	unseen     map[int64]sentPacket       // sent by softroce, not by the captured requester: lost before the capture
+	unseenLeft int                        // such packets that may still come
 	gaveUp     bool                       // softroce's requester is left behind
-	strict   bool
+	strict     bool
 
 	lostReplies map[*conversation.Transmission]bool // if not nil: the replies that the captured requester cannot have had
-	live   *ResponderSession                      // what is known of the requester, instead of inferred; may be nil
-	observation                                      // of a live requester
+	live        *ResponderSession                   // what is known of the requester, instead of inferred; may be nil
+	observation                                     // of a live requester
 }
 
 // spareUnseen bounds the packets that may have been lost before the capture.

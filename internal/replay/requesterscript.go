@@ -64,7 +64,7 @@ type Step struct {
 	// be answered before a PSN, and as many NAKs.
 	Writes                   []Write
 	MinReceives, MaxReceives int
-	AnsweredBefore                    int64
+	AnsweredBefore           int64
 	SequenceNAKs, RNRNAKs    int
 }
 
@@ -169,7 +169,7 @@ func (s *stream) script() (*RequesterScript, error) {
 	}
 	w := &requesterScriptWriter{RequesterScript: &RequesterScript{Service: packet.RC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
 		MinRNRTimer: r.rnrTimer()}, r: r, regions: map[uint32]int{}, replies: s.RepliesSent}
-	r.writer = w
+	r.responderMode = w
 	if err := r.plan(); err != nil {
 		return nil, err
 	}
@@ -181,17 +181,18 @@ func (s *stream) script() (*RequesterScript, error) {
 
 // A scriptwriter watches the replay of a responder and writes down what that responder is given.
 type requesterScriptWriter struct {
+	judging
 	*RequesterScript
-	r       *responderModel
-	regions map[uint32]int // in Script.Regions, by captured key
-	writes  []Write        // for the next step
-	mustAnswer   []int64        // ends of what has to be answered, rising
+	r          *responderModel
+	regions    map[uint32]int // in Script.Regions, by captured key
+	writes     []Write        // for the next step
+	mustAnswer []int64        // ends of what has to be answered, rising
 
-	replies       []*conversation.Transmission // captured, that are not counted yet
-	mark          int64                        // what those that are counted acknowledge
-	naks, rnrs    int
+	replies                       []*conversation.Transmission // captured, that are not counted yet
+	mark                          int64                        // what those that are counted acknowledge
+	naks, rnrs                    int
 	sequenceNAKsSent, rnrNAKsSent int // NAKs of each kind that softroce's responder has sent
-	counted       int // outputs
+	counted                       int // outputs
 }
 
 // begin describes the regions.
@@ -240,7 +241,7 @@ func (w *requesterScriptWriter) rights() ib.Access {
 }
 
 // step writes down a request that the responder is about to be given.
-func (w *requesterScriptWriter) step(e *conversation.Transmission, h packet.Header) {
+func (w *requesterScriptWriter) feeding(e *conversation.Transmission, h packet.Header) {
 	w.count(e)
 	s := Step{Packet: e.Packet, Header: h, PSN: e.Seq - w.r.s.FirstSeq, End: e.End() - w.r.s.FirstSeq, Region: w.regionOf(e),
 		AnsweredBefore: w.answeredBefore(w.mark), SequenceNAKs: min(w.naks, w.sequenceNAKsSent), RNRNAKs: min(w.rnrs, w.rnrNAKsSent),
@@ -313,6 +314,9 @@ func (w *requesterScriptWriter) regionOf(e *conversation.Transmission) int {
 	return i
 }
 
+// assumesArrival implements responderMode: a live responder will tell.
+func (w *requesterScriptWriter) assumesArrival() bool { return true }
+
 // fed completes the step: what came of it.
 func (w *requesterScriptWriter) fed(e *conversation.Transmission, accepted bool) {
 	s := &w.Steps[len(w.Steps)-1]
@@ -328,7 +332,7 @@ func (w *requesterScriptWriter) fed(e *conversation.Transmission, accepted bool)
 }
 
 // drop takes the last step back: its answer would be without measure.
-func (w *requesterScriptWriter) drop(e *conversation.Transmission) {
+func (w *requesterScriptWriter) tooLong(e *conversation.Transmission) {
 	s := w.Steps[len(w.Steps)-1]
 	w.Steps = w.Steps[:len(w.Steps)-1]
 	if s.Answered {

@@ -78,16 +78,17 @@ func (l *RequesterSession) Judge(o Options) (*Stream, error) {
 		return nil, err
 	}
 	r.run()
-	l.until(r, len(l.Packets))
+	r.advance(len(l.Packets))
 	r.compare(o.Strict)
 	resolve([]*Verdict{r.v})
-	r.compareCompletions(l, completions)
-	r.compareMemory(l)
+	r.compareCompletions(completions)
+	r.compareMemory()
 	return r.s.report, nil
 }
 
 // planLive makes the queue pair and the memory that the live responder was given.
-func (r *responderModel) planLive(l *RequesterSession) (err error) {
+func (r *liveResponder) planLive() (err error) {
+	l := r.session
 	r.qp, err = transport.New(transport.Config{QPN: 1, Service: l.Service, PD: r.pd, Recv: &r.receives})
 	if err != nil {
 		return err
@@ -97,7 +98,7 @@ func (r *responderModel) planLive(l *RequesterSession) (err error) {
 	if err := r.connect(a, l.Service, false); err != nil {
 		return err
 	}
-	if err := r.planWindows(l); err != nil {
+	if err := r.planWindows(); err != nil {
 		return err
 	}
 	for _, x := range l.Regions {
@@ -116,7 +117,8 @@ func (r *responderModel) planLive(l *RequesterSession) (err error) {
 }
 
 // planWindows makes the windows that SENDs invalidate.
-func (r *responderModel) planWindows(l *RequesterSession) error {
+func (r *liveResponder) planWindows() error {
+	l := r.session
 	r.invalidated = map[uint32]uint32{}
 	if len(l.Windows) == 0 {
 		return nil
@@ -151,15 +153,22 @@ func invalidation(c *transport.Completion, key func(live uint32) uint32, l *Requ
 	return fmt.Sprintf(", key %#x invalidated", c.Imm)
 }
 
-// until lets happen what the program did before a place. Without a session there is nothing.
-func (l *RequesterSession) until(r *responderModel, at int) {
-	if l == nil {
-		return
-	}
-	for n := len(r.receives.posted); n < len(l.Receives) && l.Receives[n].At <= at; n++ {
+// A liveResponder is a responderModel, and its mode, with the queue pair, the memory and the receives of a
+// live responder.
+type liveResponder struct {
+	*responderModel
+	judging
+	session *RequesterSession
+	written int // of session.Writes
+}
+
+// advance implements responderMode.
+func (r *liveResponder) advance(index int) {
+	l := r.session
+	for n := len(r.receives.posted); n < len(l.Receives) && l.Receives[n].At <= index; n++ {
 		r.receives.posted = append(r.receives.posted, l.Receives[n].Length)
 	}
-	for ; r.written < len(l.Writes) && l.Writes[r.written].At <= at; r.written++ {
+	for ; r.written < len(l.Writes) && l.Writes[r.written].At <= index; r.written++ {
 		w := &l.Writes[r.written]
 		if sh := r.shadows[w.RKey]; sh != nil {
 			sh.write(w.Addr, w.Data)
@@ -167,8 +176,12 @@ func (l *RequesterSession) until(r *responderModel, at int) {
 	}
 }
 
+// known implements responderMode.
+func (r *liveResponder) known() bool { return true }
+
 // compareCompletions holds what the live program heard of its receives against what one on softroce would.
-func (r *responderModel) compareCompletions(l *RequesterSession, ours []transport.Completion) {
+func (r *liveResponder) compareCompletions(ours []transport.Completion) {
+	l := r.session
 	ours = slices.DeleteFunc(ours, func(c transport.Completion) bool { return c.Status == ib.WCWRFlushErr })
 	for i, c := range l.Completions {
 		if i >= len(ours) {
@@ -197,8 +210,8 @@ func (r *responderModel) compareCompletions(l *RequesterSession, ours []transpor
 
 // unsure reports whether requests were sent of which nothing tells whether they arrived, or a difference
 // was found, behind which softroce's responder may be another way.
-func (r *responderModel) unsure() bool {
-	if r.live.Service == packet.UC {
+func (r *liveResponder) unsure() bool {
+	if r.session.Service == packet.UC {
 		return false
 	}
 	last := r.s.Requests[len(r.s.Requests)-1]
@@ -221,7 +234,8 @@ func (r *responderModel) differAtEnd(field, captured, softroce string) {
 }
 
 // compareMemory holds what is in the live responder's memory at the end against softroce's.
-func (r *responderModel) compareMemory(l *RequesterSession) {
+func (r *liveResponder) compareMemory() {
+	l := r.session
 	if r.unsure() {
 		return
 	}
@@ -242,18 +256,19 @@ func (r *responderModel) compareMemory(l *RequesterSession) {
 }
 
 // responder is softroce's, with the objects and the work of the live one, for the requests of run. It tells done of its completions.
-func (l *RequesterSession) responder(requests, replies []*conversation.Transmission, done func(*transport.Completion)) (*responderModel, error) {
+func (l *RequesterSession) responder(requests, replies []*conversation.Transmission, done func(*transport.Completion)) (*liveResponder, error) {
 	if len(requests) == 0 {
 		return nil, ErrSession
 	}
 	s := liveStream(requests, replies, l.Packets, l.PathMTU, l.FirstPSN)
 	s.report.From, s.report.To = l.Player, l.Peer
-	r, err := newResponderModel(s, false)
+	model, err := newResponderModel(s, false)
 	if err != nil {
 		return nil, err
 	}
-	r.live = l
+	r := &liveResponder{responderModel: model, session: l}
+	r.responderMode = r
 	r.receives.bounded = true
 	r.onComplete = done
-	return r, r.planLive(l)
+	return r, r.planLive()
 }

@@ -11,60 +11,101 @@ import (
 	"softroce/transport"
 )
 
-// A responding is the replay of a stream's requests to a fresh responder.
+// A responderModel is softroce's responder, which is given the captured requests of a stream.
 //
-//  1. plan: memory regions and rights are made such that what was accepted can be accepted
-//  2. feed: each captured request, in order, is judged: did the captured responder get
-//     it? If so, softroce's gets it
-//  3. compare: each captured reply is held against what softroce's responder said
+//  1. plan: memory regions and access rights are such that what was accepted can be accepted.
+//  2. run: for each captured request, in order, decide whether it reached the captured responder.
+//     If so, feed it to softroce's (feed.go, impairment.go).
+//  3. compare: compare each captured reply with those of softroce's responder (comparereplies.go).
+//
+// What it knows of the captured responder beyond the packets is up to its mode.
 type responderModel struct {
 	*modelQP
-	s  *stream
+	responderMemory
+	transcript
+	responderMode
+
+	s        *stream
 	inferred *inference
-	v  *Verdict
+	v        *Verdict
 
-	views     views
-	shadows  map[uint32]*sparseMemory // by captured R_Key
-	regions  map[uint32]*mrtable.Region
-	receives receives
-	shortReceives  map[int64]uint32 // receive buffers, by the first PSN of the SEND that overflows them
-	lastAccepted   map[uint32]int   // R_Keys that were accepted, and where last
-	epsn     int64            // what the responder expects
-	writeVA   uint64
-	writeKey   uint32 // the R_Key of the WRITE that cursor lies in
+	receives      receives
+	shortReceives map[int64]uint32 // lengths of receive buffers, by the first PSN of the SEND that exceeds one
+	epsn          int64            // the PSN that the responder expects
 
-	keys    []uint32 // captured R_Keys, in the order of their first use
+	ended  bool // no further request is fed
+	cutoff int  // replies from this index on are not compared
+
+	copies          []*copyToFeed                       // copies of requests that are not fed yet
+	copying         bool                                // a copy is being fed
+	overtook        map[*conversation.Transmission]bool // requests that arrived ahead of one sent before them
+	lastSequenceNAK int64                               // the PSN of softroce's last sequence NAK
+}
+
+// A responderMemory is the memory of softroce's responder, by captured R_Key.
+type responderMemory struct {
+	views   views
+	shadows map[uint32]*sparseMemory
+	regions map[uint32]*mrtable.Region
+	keys    []uint32 // in the order of their first use
 	extents map[uint32]*extent
 
-	responsesAt map[int64][]*conversation.Transmission // captured, to READs and atomics, by PSN
+	lastAccepted map[uint32]int    // index of the last accepted request with each R_Key
+	writeVA      uint64            // where the next packet of a WRITE goes
+	writeKey     uint32            // the R_Key of that WRITE
+	invalidated  map[uint32]uint32 // softroce's R_Keys of windows, by the live responder's
+}
 
+// A transcript is the replies of softroce's responder, and the captured responses.
+type transcript struct {
 	outputs []*output
 	given   map[int64][]*output // the same by PSN
 	states  map[int64]state     // by the PSN that an ACK would have
-	steps   []acceptance              // the same, in their order
-	ended   bool                // nothing more is fed
-	cutoff  int                 // replies from this place on are not compared
+	steps   []acceptance        // the same, in their order
 
-	writer *requesterScriptWriter // makes a script of what the responder is given; may be nil
-	live   *RequesterSession      // what is known of the responder, instead of inferred; may be nil
-
-	written     int               // of live.Writes
-	invalidated map[uint32]uint32 // softroce's keys, by those of live.Windows
-
-	copies  []*copyToFeed                           // copies of requests that are to come
-	copying  bool                                // one is being fed
-	overtook map[*conversation.Transmission]bool // requests that arrived ahead of one that was sent before them
-	lastSequenceNAK   int64                               // the PSN of the last sequence NAK of softroce's responder
+	responsesAt map[int64][]*conversation.Transmission // captured responses to READs and atomics, by PSN
 }
+
+// A responderMode is where a responderModel takes what packets do not show:
+//
+//   - judging: from the capture alone, for a verdict on it;
+//   - *requesterScriptWriter: from the capture alone, to write down what the responder is given;
+//   - *liveResponder: from the session with a live responder.
+type responderMode interface {
+	// advance lets happen what the program on the responder's host did before an index.
+	advance(index int)
+
+	// known reports whether regions and receives are those of the responder, and not inferred.
+	known() bool
+
+	// assumesArrival reports whether a request without an answer is fed.
+	assumesArrival() bool
+
+	// feeding is called before a request is fed, with the headers that the responder is given; fed, after it;
+	// tooLong, where its answer exceeds the budget.
+	feeding(t *conversation.Transmission, h packet.Header)
+	fed(t *conversation.Transmission, accepted bool)
+	tooLong(t *conversation.Transmission)
+}
+
+// judging is the mode of a responderModel that judges a capture.
+type judging struct{}
+
+func (judging) advance(int)                                       {}
+func (judging) known() bool                                       { return false }
+func (judging) assumesArrival() bool                              { return false }
+func (judging) feeding(*conversation.Transmission, packet.Header) {}
+func (judging) fed(*conversation.Transmission, bool)              {}
+func (judging) tooLong(*conversation.Transmission)                {}
 
 // An output is a packet that softroce's responder sent.
 type output struct {
 	sentPacket
-	psn   int64
-	at    int // the place of the request that drew it
-	cause *conversation.Transmission
-	used  bool
-	copied  bool // the request came once more
+	psn       int64
+	at        int // the place of the request that drew it
+	cause     *conversation.Transmission
+	used      bool
+	copied    bool // the request came once more
 	duplicate bool // it was accepted before
 }
 
@@ -154,8 +195,8 @@ func (s *stream) sentAgain() bool {
 	return slices.ContainsFunc(s.Sent, func(e *conversation.Transmission) bool { return e.Next != nil && e.Info.Kind.HasOwnResponse() })
 }
 
-func replayAssuming(s *stream, strict, astray bool) error {
-	r, err := newResponderModel(s, astray)
+func replayAssuming(s *stream, strict, reordered bool) error {
+	r, err := newResponderModel(s, reordered)
 	if err != nil {
 		return err
 	}
@@ -167,14 +208,16 @@ func replayAssuming(s *stream, strict, astray bool) error {
 	return nil
 }
 
-func newResponderModel(s *stream, astray bool) (*responderModel, error) {
+func newResponderModel(s *stream, reordered bool) (*responderModel, error) {
 	b, err := newModelQP()
 	if err != nil {
 		return nil, err
 	}
-	r := &responderModel{modelQP: b, s: s, inferred: infer(s, astray), v: &s.report.Responder, epsn: s.FirstSeq, cutoff: never,
-		shadows: map[uint32]*sparseMemory{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
-		shortReceives: map[int64]uint32{}, lastAccepted: map[uint32]int{}, states: map[int64]state{}, responsesAt: map[int64][]*conversation.Transmission{}, given: map[int64][]*output{}, overtook: map[*conversation.Transmission]bool{}}
+	r := &responderModel{modelQP: b, responderMode: judging{}, s: s, inferred: infer(s, reordered), v: &s.report.Responder, epsn: s.FirstSeq,
+		cutoff: never, shortReceives: map[int64]uint32{}, overtook: map[*conversation.Transmission]bool{},
+		responderMemory: responderMemory{shadows: map[uint32]*sparseMemory{}, regions: map[uint32]*mrtable.Region{}, extents: map[uint32]*extent{},
+			lastAccepted: map[uint32]int{}},
+		transcript: transcript{states: map[int64]state{}, given: map[int64][]*output{}, responsesAt: map[int64][]*conversation.Transmission{}}}
 	r.room = budgetPerReply*len(s.Replies) + budgetPerRequest*len(s.Requests) + budgetSpare
 	r.receives.region = b.discard
 	return r, nil

@@ -40,7 +40,7 @@ type WorkRequest struct {
 	Payload          []byte // of what it sends
 	Length           uint32 // of a READ's or an atomic's result
 	PSN, End         int64  // counted from FirstPSN, without end
-	RepliesBefore            int
+	RepliesBefore    int
 	After            time.Duration // since the first request, in the capture
 	Packet           int           // its first, in the capture
 }
@@ -125,16 +125,16 @@ func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
 // An answerwriter puts an AnswerScript together.
 type responderScriptWriter struct {
 	*ResponderScript
-	s      *stream
-	lost   map[*conversation.Transmission]bool
-	sent   []*conversation.Transmission       // requests from the first message on, without copies
-	pass   map[*conversation.Transmission]int // how often the requester had gone back when it sent one
-	goBacks  []*conversation.Transmission       // the requests with which it went back, in the order of the capture
-	byPSN  map[int64][]*conversation.Transmission
-	asked  map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
+	s       *stream
+	lost    map[*conversation.Transmission]bool
+	sent    []*conversation.Transmission       // requests from the first message on, without copies
+	pass    map[*conversation.Transmission]int // how often the requester had gone back when it sent one
+	goBacks []*conversation.Transmission       // the requests with which it went back, in the order of the capture
+	byPSN   map[int64][]*conversation.Transmission
+	asked   map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
 	played  []*conversation.Transmission                           // the replies that are played
-	limit  int64                                                  // the PSN behind what is played
-	reads map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
+	limit   int64                                                  // the PSN behind what is played
+	reads   map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
 }
 
 // passes counts how often the captured requester goes back.

@@ -51,17 +51,17 @@ type observation struct {
 	results     [][]byte
 	ending      bool // no captured packet follows
 
-	wentBack bool                         // softroce's requester has gone back, and nothing came since: it does not do so again
+	wentBack    bool                         // softroce's requester has gone back, and nothing came since: it does not do so again
 	rnrUntil    int64                        // until when an RNR NAK asks it to wait, on the clock of the packets
-	late     []*conversation.Transmission // replies that the live requester had not had when it sent something
-	last     *conversation.Transmission   // what softroce's requester was given last
-	goBackCause     *conversation.Transmission   // what made softroce's requester go back, since it last sent
-	moved    int64                        // when the oldest unacknowledged PSN became that, on the clock of the packets
-	oldest   int64                        // that PSN
-	timeouts int                          // since then
-	expired  int64                        // when it may have begun, the last time
-	ignored  []Difference
-	followed   int // replies that told it to go back, and it did
+	late        []*conversation.Transmission // replies that the live requester had not had when it sent something
+	last        *conversation.Transmission   // what softroce's requester was given last
+	goBackCause *conversation.Transmission   // what made softroce's requester go back, since it last sent
+	moved       int64                        // when the oldest unacknowledged PSN became that, on the clock of the packets
+	oldest      int64                        // that PSN
+	timeouts    int                          // since then
+	expired     int64                        // when it may have begun, the last time
+	ignored     []Difference
+	followed    int // replies that told it to go back, and it did
 }
 
 // Judge holds the live requester's requests against what softroce's requester would have sent.

@@ -97,14 +97,14 @@ func (l *RequesterSession) judgeUnreliable() (*Stream, error) {
 		return nil, err
 	}
 	for _, e := range r.s.Requests {
-		l.until(r, e.Index)
+		r.advance(e.Index)
 		r.v.Compared++
 		r.receive(r.prepare(e, nil), e.Payload)
 		r.views.writeBack()
 	}
-	l.until(r, len(l.Packets))
-	r.compareCompletions(l, completions)
-	r.compareMemory(l)
+	r.advance(len(l.Packets))
+	r.compareCompletions(completions)
+	r.compareMemory()
 	return r.s.report, nil
 }
 
