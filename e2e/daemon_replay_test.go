@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// TestReplayOntoDaemon plays what the kernel's NIC was sent to a softroce daemon, whose verbs program has
-// softroce's libibverbs; over a cable, and over one that loses packets.
+// TestReplayOntoDaemon replays captures of the kernel's NIC onto a softroce daemon, whose verbs
+// program uses softroce's libibverbs, over a veth pair with and without packet loss.
 func TestReplayOntoDaemon(t *testing.T) {
 	harness.LocalPrograms.Acquire(t)
 	c := harness.NewVethLink(t)
@@ -28,7 +28,7 @@ func TestReplayOntoDaemon(t *testing.T) {
 		{"packet", "packet", "packet", "", "both", files},
 		{"udp", "udp", "udp", "", "both", files},
 		{"lossy", "packet", "udp", "seed 3\ndrop chance 1%\ncorrupt receive chance 0.5%\n", "requester", files[:len(files)-1]},
-		// Of these the live requester has a short timeout, as the captured ones had.
+		// The live requester has a short timeout here, as the captured ones had.
 		{"lossy, responder", "packet", "udp", "seed 3\ndrop chance 2%\n", "responder", []string{"loss-atomic", "loss-write-req", "loss-read-req", "loss-pp-rc"}},
 	} {
 		t.Run(l.name, func(t *testing.T) {

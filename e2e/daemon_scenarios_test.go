@@ -10,8 +10,9 @@ import (
 	"time"
 )
 
-// TestScenariosAgainstDaemon plays the scenarios against a daemon at the other end of a cable: all that can be played live go as they do
-// in a simulation. The verbs program is softroce answer over IPv4; over IPv6 it is that in C, with softroce's libibverbs.
+// TestScenariosAgainstDaemon plays the scenarios against a daemon at the other end of a veth pair.
+// All that can be played live must pass as in a simulation. The verbs program is softroce answer
+// over IPv4, and the C program with softroce's libibverbs over IPv6.
 func TestScenariosAgainstDaemon(t *testing.T) {
 	harness.LocalPrograms.Acquire(t)
 	c := harness.NewVethLink(t)
@@ -56,5 +57,5 @@ func TestScenariosAgainstDaemon(t *testing.T) {
 	}
 }
 
-// daemonAtATime is how many scenarios are played to a daemon at the same time: they wait most of the time.
+// parallelDaemonScenarios is how many scenarios play at the same time. They mostly wait.
 const parallelDaemonScenarios = 24

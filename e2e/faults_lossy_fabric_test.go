@@ -16,20 +16,21 @@ import (
 	"softroce/e2e/verbspeer"
 )
 
-// lossy loses one packet in a hundred and puts another behind those that follow it.
+// lossyFaults drops one packet in a hundred and delays another behind the packets that follow it.
 const lossyFaults = "seed 1\ndrop receive chance 1%\nreorder 3 within 1ms receive chance 1%\n"
 
-// lossyRows move enough for that to happen often. All of them agree with their peers before they end: ibv_rc_pingpong does not, and where the
-// acknowledgement of its very last message is lost, one end sends that again to a queue pair that is no more, on any NIC.
+// lossyRuns transfer enough packets for several faults. In all of them the programs synchronize
+// before they end. ibv_rc_pingpong does not: if the acknowledgement of its last message is lost,
+// one end retransmits to a queue pair that no longer exists, on any NIC.
 var lossyRuns = []programRun{
 	{family: perftests, tool: "ib_write_bw", options: "-n 300"},
 	{family: perftests, tool: "ib_send_bw", options: "-n 300"},
 	{family: perftests, tool: "ib_read_bw", options: "-n 300"},
 }
 
-// TestProgramsOnLossyFabric has programs finish although packets are lost and come out of order. perftest
-// does not look at its data, so the verbs program of the lab carries out every operation, and
-// both its memories are compared with what they have to hold.
+// TestProgramsOnLossyFabric expects programs to finish although packets are lost and reordered.
+// perftest does not check its data, so vprobe carries out every operation too, and the contents of
+// both memories are compared with the model.
 func TestProgramsOnLossyFabric(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
@@ -58,7 +59,7 @@ func TestProgramsOnLossyFabric(t *testing.T) {
 	}
 }
 
-// copyFile has rcopy carry a file from one end to the other.
+// copyFile copies a file with rcopy from one endpoint to the other.
 func copyFile(t *testing.T, server, client harness.Endpoint) {
 	from, to := filepath.Join(t.TempDir(), "from"), filepath.Join(t.TempDir(), "to")
 	content := make([]byte, 3<<20+17)
@@ -73,7 +74,7 @@ func copyFile(t *testing.T, server, client harness.Endpoint) {
 	}
 }
 
-// vprobePair runs a conversation of the lab's verbs program with itself.
+// runVprobePair runs an exchange between two vprobes.
 func runVprobePair(t *testing.T, client, server harness.Endpoint) {
 	program := filepath.Join(harness.WorkDir(), "vprobe")
 	harness.RunCommand(t, "gcc", "-O2", "-o", program, filepath.Join(rxelab.Dir(), "probe/vprobe.c"), "-libverbs")
@@ -98,7 +99,7 @@ func runVprobePair(t *testing.T, client, server harness.Endpoint) {
 	compareKernelExchange(t, c, clientText, serverText)
 }
 
-// actedOn is how many packets the rules of the fault program have dropped and reordered.
+// faultCounts returns how many packets the fault program has dropped and reordered.
 func faultCounts(t *testing.T, socket string) (dropped, reordered int) {
 	t.Helper()
 	bin := harness.Binary(t)

@@ -11,9 +11,11 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// TestKernelCompletionOrder holds the rows that are left out with another kernel against the kernel by itself, both ends
-// on its NIC: it shows an answer before the acknowledgement that came ahead of it, sooner or later. That takes hundreds of messages, and a
-// hundred thousand are sent: a kernel that keeps the order in all of them has these rows to be run. The stable kernel keeps it.
+// TestKernelCompletionOrder shows why rows that need the order of completions are not run with
+// another kernel than the stable one. Both endpoints run on the kernel's NIC, which sometimes
+// delivers a message before the acknowledgement that arrived ahead of it. That takes hundreds of
+// messages, so a hundred thousand are sent. A kernel that keeps the order in all of them fails the
+// test: then these rows can run. The stable kernel keeps the order.
 func TestKernelCompletionOrder(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.Links[0].Exclusive.Acquire(t)
@@ -40,9 +42,10 @@ func TestKernelCompletionOrder(t *testing.T) {
 	}
 }
 
-// overruns wants the kernel to lose a completion of the two programs, which then wait for it for ever. The send's queue has room for one:
-// whoever took the answer's event for the send's has left that where it is. He has also read a completion that was not there,
-// and may end in error because of what he found in its place, before anything is lost. The next run shows more.
+// expectOverrun runs the two programs until the kernel drops a completion, for which they then wait
+// forever. The send CQ has room for one: a program that took the event of the receive for the event
+// of the send has left that completion in the CQ. Such a program has also polled a completion that
+// was not there, and may exit with an error before the overrun. Then the programs are run again.
 func (r programRun) expectOverrun(t *testing.T, g *rxelab.Guest, e harness.Endpoint) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
@@ -74,7 +77,8 @@ func (r programRun) expectOverrun(t *testing.T, g *rxelab.Guest, e harness.Endpo
 	t.Errorf("no completion lost within %v", harness.ProgramLimit)
 }
 
-// lostCompletions is how many completions the guest's kernel had no room for, since it was booted.
+// droppedCompletions returns how many completions the guest's kernel has dropped because a CQ was
+// full.
 func droppedCompletions(ctx context.Context, t *testing.T, g *rxelab.Guest) int {
 	t.Helper()
 	out, err := g.Run(ctx, harness.ProgramLimit, "dmesg | grep -c 'rxe_cq_post: queue full'; true")

@@ -22,15 +22,15 @@ const (
 	scenariosFile  = "../docs/reference/scenario-language.md"
 )
 
-// A departure is what a kernel's rxe does where a scenario asks for something else.
+// A deviation is what the kernel's rxe does instead of what a scenario requires.
 type deviation struct {
 	behaviour string
-	line      int // of the scenario that fails; 0 is its end
+	line      int // line of the scenario that fails; 0 is its end
 	failure   *regexp.Regexp
 }
 
-// met reports whether a scenario fails as is said. A packet that comes where there should be silence may come after it, and
-// is then found at the end of the scenario.
+// matches reports whether a scenario failed in the expected way. A packet that the scenario forbids
+// may arrive later than expected, and is then reported at the end of the scenario.
 func (d deviation) matches(line int, reason string) bool {
 	if line == d.line {
 		return d.failure.MatchString(reason)
@@ -39,16 +39,16 @@ func (d deviation) matches(line int, reason string) bool {
 	return line == 0 && late != d.failure.String() && regexp.MustCompile(late).MatchString(reason)
 }
 
-// departures are the contents of departuresFile.
+// deviations is the content of deviationsFile.
 type deviations struct {
 	scenarios map[string]map[string]deviation // by scenario and kernel
-	events    map[string]map[string]bool      // never given, by event and kernel
+	events    map[string]map[string]bool      // missing events, by event and kernel
 }
 
-// kernels are those that the file speaks of.
+// kernels lists those that deviationsFile covers.
 var kernels = []string{"6.1", "6.12"}
 
-// kernelOf finds the kernel of a release such as 6.1.0-56-amd64.
+// kernelOf returns the kernel of a release such as 6.1.0-56-amd64.
 func kernelOf(release string) (string, error) {
 	for _, k := range kernels {
 		if strings.HasPrefix(release, k+".") {
@@ -58,7 +58,7 @@ func kernelOf(release string) (string, error) {
 	return "", fmt.Errorf("%s says nothing of kernel %s", deviationsFile, release)
 }
 
-// lacks lists the events that a kernel never gives.
+// missingEvents lists the asynchronous events that a kernel never raises.
 func (d *deviations) missingEvents(kernel string) (events []string) {
 	for e, of := range d.events {
 		if of[kernel] {
@@ -69,7 +69,7 @@ func (d *deviations) missingEvents(kernel string) (events []string) {
 	return events
 }
 
-// Forms of the lines of departuresFile, by their indentation.
+// Forms of the lines of deviationsFile, by indentation.
 var (
 	subjectForm   = regexp.MustCompile(`^(event )?(\S+)$`)
 	behaviourForm = regexp.MustCompile(`^    (\d[0-9. ]*): (.+)$`)
@@ -93,7 +93,7 @@ func readDeviations() (*deviations, error) {
 	return p.d, nil
 }
 
-// A departureParser knows what the last lines spoke of.
+// A deviationParser holds what the preceding lines have set.
 type deviationParser struct {
 	d         *deviations
 	event     bool
@@ -147,7 +147,8 @@ func addTo[T any](m map[string]map[string]T, name, kernel string, v T) {
 	m[name][kernel] = v
 }
 
-// TestInteropDocument compares the table in docs/reference/interop.md with the one that the tests go by.
+// TestInteropDocument verifies that the tables in docs/reference/interop.md are generated from
+// deviationsFile.
 func TestInteropDocument(t *testing.T) {
 	d, err := readDeviations()
 	if err != nil {
@@ -177,7 +178,7 @@ func TestInteropDocument(t *testing.T) {
 	}
 }
 
-// sections of the table, by how the names of scenarios begin.
+// sections of the tables, by prefix of the scenarios' names.
 var sections = []struct{ title, prefix string }{
 	{"Requester, RC", "rc-req-"},
 	{"Responder, RC", "rc-resp-"},
@@ -186,7 +187,7 @@ var sections = []struct{ title, prefix string }{
 	{"XRC", "xrc-"},
 }
 
-// markdown is the table for people.
+// markdown returns the tables of the document.
 func (d *deviations) markdown() (string, error) {
 	files, err := filepath.Glob(scenarioFiles)
 	if err != nil {
@@ -239,7 +240,7 @@ func deviationCell(of map[string]deviation, kernel string) string {
 	return "as specified"
 }
 
-// claim is what a scenario says in its first line that it shows.
+// scenarioClaim returns the first line of a scenario, which states what it shows.
 func scenarioClaim(text string) string {
 	first, _, _ := strings.Cut(text, "\n")
 	return strings.ReplaceAll(strings.TrimPrefix(first, "# "), "|", "\\|")

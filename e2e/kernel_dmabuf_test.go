@@ -10,16 +10,16 @@ import (
 	"time"
 )
 
-// TestDMABufWithKernelExporters runs those tests of verbs in a guest that are about memory which is no process's. Kernels after
-// 6.1, as Debian builds them, have what exports DMA buffers without a GPU: udmabuf, and the system's heap. The daemon is
-// in the guest, too, within the test.
+// TestDMABufWithKernelExporters runs the tests of package verbs for device memory and DMA buffers
+// in a guest, with a daemon that is part of the test. Debian's kernels after 6.1 have exporters of
+// DMA buffers that need no GPU: udmabuf and the system heap.
 func TestDMABufWithKernelExporters(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.BridgeGuest.Acquire(t)
 	lab := harness.BridgeLab(t)
 	bin := filepath.Join(t.TempDir(), "verbs.test")
 	build := exec.CommandContext(t.Context(), "go", "test", "-c", "-ldflags=-s -w", "-o", bin, "softroce/verbs")
-	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has other libraries
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // the guest has other shared libraries
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

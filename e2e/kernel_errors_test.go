@@ -14,9 +14,9 @@ const (
 	flush = verbs.WCWRFlushErr
 )
 
-// TestNAKsWithKernel provokes every NAK that a verbs program can, in both directions: the
-// responder refuses and neither writes nor reads a byte, the requester's operation ends with
-// the status of the NAK and later ones are flushed.
+// TestNAKsWithKernel provokes every NAK that a verbs program can, in both directions. The responder
+// must not access any byte, the requester's operation must end with the status of the NAK, and
+// later operations must be flushed.
 func TestNAKsWithKernel(t *testing.T) {
 	few := func(o *verbspeer.Options) { o.Recvs = 2 }
 	short := func(o *verbspeer.Options) { o.Recvs, o.RecvSize = 2, 1000 }
@@ -45,14 +45,14 @@ func TestNAKsWithKernel(t *testing.T) {
 		}
 		runInBothRoles(t, s, v, access)
 
-		// The kernel refuses with "remote operational error" where IBTA 9.7.5.2.4 has
-		// "invalid request".
+		// The kernel answers "remote operational error" where IBTA 9.7.5.2.4 requires "invalid
+		// request".
 		tooLong.want = []verbs.WCStatus{verbs.WCRemOpErr, flush}
 		t.Run(tooLong.name+"/kernel serves", func(t *testing.T) { runExchange(t, s, v, tooLong, false) })
 		tooLong.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush}
 		t.Run(tooLong.name+"/kernel connects", func(t *testing.T) { runExchange(t, s, v, tooLong, true) })
 
-		// vprobe grants every right, so only softroce's end can refuse for want of one.
+		// vprobe grants every access right, so only softroce's end can lack one.
 		for _, c := range []struct {
 			name, ops string
 			lacks     verbs.Access
@@ -63,7 +63,7 @@ func TestNAKsWithKernel(t *testing.T) {
 		} {
 			conv := exchange{name: c.name, ops: c.ops, client: optionsWith(), server: optionsWith(few, without(c.lacks))}
 			t.Run(c.name, func(t *testing.T) {
-				conv.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush} // the queue pair forbids it
+				conv.want = []verbs.WCStatus{verbs.WCRemInvReqErr, flush} // the access flags of the queue pair forbid it
 				runExchange(t, s, v, conv, true)
 			})
 		}
@@ -109,9 +109,10 @@ func TestPSNWrapWithKernel(t *testing.T) {
 	})
 }
 
-// TestOutstandingReadsWithKernel posts more READs and atomics than the responder or the
-// requester is set for. A requester keeps to its own limit. The kernel's responder answers more
-// than it has promised; softroce's refuses (IBTA 9.7.5.2.3) what it cannot answer at once.
+// TestOutstandingReadsWithKernel posts more READs and atomics than the requester may have
+// outstanding, or than the responder accepts. A requester keeps to its own limit. The kernel's
+// responder accepts more than max_dest_rd_atomic; softroce's refuses what exceeds it at that moment
+// (IBTA 9.7.5.2.3).
 func TestOutstandingReadsWithKernel(t *testing.T) {
 	out := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RdOut = n } }
 	in := func(n int) func(*verbspeer.Options) { return func(o *verbspeer.Options) { o.RdIn = n } }
@@ -154,8 +155,8 @@ func TestSilentKernelTimesOut(t *testing.T) {
 					ops: "send:3000 write:100", client: optionsWith(tries), server: optionsWith(),
 					want: []verbs.WCStatus{verbs.WCRetryExcErr, flush},
 				}, false)
-				// Code 14 is 67 ms; four transmissions. How much later the program hears of it says more
-				// about the machine than about the NIC.
+				// The local ACK timeout with code 14 is 67 ms, and there are four transmissions.
+				// There is no upper bound: it would depend on the load of the machine.
 				if took := time.Since(start); took < 4*67*time.Millisecond {
 					t.Errorf("gave up after %v", took)
 				}

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// An impairment is what the guest's network emulator does to packets, arguments of netem.
+// An impairment is what the guest's network emulator does to packets, as arguments of netem.
 type impairment struct {
 	name    string
-	egress  string // to what the guest sends
-	ingress string // to what it receives
+	egress  string // for packets that the guest sends
+	ingress string // for packets that it receives
 }
 
 var impairments = []impairment{
@@ -26,19 +26,21 @@ var impairments = []impairment{
 	{name: "reordering towards the kernel", ingress: "delay 5ms reorder 80%"},
 }
 
-// impairedOps are operations of every kind, many of them under way at once.
+// impairedOps are operations of every kind, many of them outstanding at the same time.
 const impairedOps = "send:3000 +sendimm:20000 +write:50000@200000 +faa:5@8 writeimm:30000@300000 read:60000@400000 " +
 	"+faa:7@8 +cas:1,2@16 +read:5000@500000 +faa:9@24 read:5000@600000 " +
 	"+write:1@700000 +write:2@700001 +write:3@700003 +send:1 +send:0 +sendse:5000 write:20000@800000 " +
 	"+write:100000@100000 +send:1 +read:100000@900000 +faa:1@1000000 +faa:1@1000000 write:100000@100000 sendimm:60000"
 
-// shortReads are the same with READs of one packet. A kernel that asks again for the rest of
-// a READ, and then gets the response that it thought lost, may complete the READ without its
-// data and fall into error (e2e/rxelab/NOTES.md; drivers/infiniband/sw/rxe/rxe_comp.c warns of
-// it in the guest's log). So where responses come late its READs have one response each.
+// onePacketReads are the same operations with READs of one packet. If the kernel re-requests the
+// rest of a READ and then receives the response that it considered lost, it may complete the READ
+// without its data or enter the error state (e2e/rxelab/NOTES.md;
+// drivers/infiniband/sw/rxe/rxe_comp.c logs a warning in the guest). So the kernel's READs have one
+// response packet each where responses are delayed.
 var onePacketReads = regexp.MustCompile(`read:\d+`).ReplaceAllString(impairedOps, "read:1000")
 
-// Of each impairment there is a conversation in both roles, one over IPv4 and one over IPv6.
+// TestImpairedNetworkWithKernel runs an exchange in each role for each impairment, one over IPv4
+// and one over IPv6.
 func TestImpairedNetworkWithKernel(t *testing.T) {
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		list := impairments
@@ -63,7 +65,7 @@ func TestImpairedNetworkWithKernel(t *testing.T) {
 	})
 }
 
-// impairGuest spoils the guest's network until the test ends.
+// impairGuest impairs the guest's network until the test ends.
 func impairGuest(t *testing.T, s *harness.Testbed, im impairment) {
 	t.Helper()
 	t.Cleanup(func() { s.ClearImpairments(t) })
@@ -81,7 +83,7 @@ func impairGuest(t *testing.T, s *harness.Testbed, im impairment) {
 
 var droppedForm = regexp.MustCompile(`qdisc netem .*\n.*\(dropped (\d+),`)
 
-// droppedPackets is how many packets the guest's network emulator has dropped.
+// droppedPackets returns how many packets the guest's network emulator has dropped.
 func droppedPackets(t *testing.T, s *harness.Testbed) (n int) {
 	t.Helper()
 	out, err := s.Guest.Run(t.Context(), 10*time.Second, "tc -s qdisc show")

@@ -12,8 +12,8 @@ import (
 	"softroce/verbs"
 )
 
-// TestModelMatchesKernelToKernel lets two vprobes talk inside the guest: what the other
-// tests expect of memory and completions is what the kernel does with itself.
+// TestModelMatchesKernelToKernel runs exchanges between two vprobes in the guest. It shows that the
+// memory and the completions that the other tests expect are those of two kernel endpoints.
 func TestModelMatchesKernelToKernel(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.BridgeGuest.Acquire(t)
@@ -52,8 +52,8 @@ func TestModelMatchesKernelToKernel(t *testing.T) {
 	}
 }
 
-// compareKernels hands the model the outcome of a conversation whose server's memory is
-// known by its checksum only, as is the client's.
+// compareKernelExchange compares an exchange with the model. Of both memories only the checksum is
+// known.
 func compareKernelExchange(t *testing.T, c exchange, clientText, serverText string) {
 	t.Helper()
 	ops, err := verbspeer.ParseOps(c.ops)

@@ -18,20 +18,19 @@ import (
 	"softroce/verbs"
 )
 
-// A conversation is a list of operations between a client and a server, one of which is
-// the guest's vprobe.
+// An exchange is a list of operations between a client and a server, one of which is vprobe in the
+// guest.
 type exchange struct {
 	name           string
 	ops            string
 	client, server verbspeer.Options
-	want           []verbs.WCStatus // of each operation; nil: all succeed
-	responderDepth int              // if not 0, a later operation may be refused as an invalid request
-	limit          time.Duration    // 0: a minute
+	want           []verbs.WCStatus // status of each operation; nil: all succeed
+	responderDepth int              // if not 0, an operation after that many may be refused as an invalid request
+	limit          time.Duration    // 0 is a minute
 }
 
-// runExchange runs a conversation, with softroce as the client or as the server, and
-// compares with the model: how each operation ended, what the receives saw, and every
-// byte of both memories.
+// runExchange runs an exchange with softroce as the client or as the server. It compares with the
+// model how each operation completed, the receive completions, and every byte of both memories.
 func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c exchange, softroceServes bool) {
 	t.Helper()
 	limit := c.limit
@@ -60,22 +59,22 @@ func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c exchan
 	seen.compare(t, c, ops)
 }
 
-// patience is a local ACK timeout of 268 ms: with all retries two seconds, which a guest
-// may well stand still on a busy machine. vprobe's own would be a quarter of that; but the
+// clientTimeout is the code of a local ACK timeout of 268 ms. With all retries that is two seconds,
+// for which a guest may stall on a busy machine. vprobe's default is a quarter of that, but the
 // kernel's retry count never runs out.
 const clientTimeout = 16
 
-// An outcome is what a conversation has come to, from either end's point of view.
+// An exchangeResult is the result of an exchange, from either end's point of view.
 type exchangeResult struct {
-	statuses  []verbs.WCStatus    // of the client's operations
-	received  []verbspeer.Receive // by the server
-	memory    []byte              // softroce's
-	kernelSum uint32              // of the guest's memory
+	statuses  []verbs.WCStatus    // statuses of the client's operations
+	received  []verbspeer.Receive // receive completions of the server
+	memory    []byte              // softroce's buffer
+	kernelSum uint32              // checksum of the guest's buffer
 	serves    bool                // softroce is the server
 	log       string
 }
 
-// exchangeAsClient is softroce's end as a client.
+// exchangeAsClient runs softroce's end as the client.
 func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c exchange, ops []verbspeer.Op) (o exchangeResult) {
 	t.Helper()
 	guest, err := s.Guest.Start(ctx, time.Minute, "vprobe"+c.server.Args())
@@ -112,7 +111,7 @@ func exchangeAsClient(ctx context.Context, t *testing.T, s *harness.Testbed, c e
 	return o
 }
 
-// exchangeAsServer is softroce's end as a server.
+// exchangeAsServer runs softroce's end as the server.
 func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c exchange) (o exchangeResult) {
 	t.Helper()
 	o.serves = true
@@ -128,7 +127,7 @@ func exchangeAsServer(ctx context.Context, t *testing.T, s *harness.Testbed, c e
 	}
 	go func() {
 		<-guest.Done()
-		listener.Close() // a vprobe that failed early never calls
+		listener.Close() // a vprobe that failed early does not connect
 	}()
 	conn, err := listener.Accept()
 	if err != nil {
@@ -217,9 +216,9 @@ func (o exchangeResult) compare(t *testing.T, c exchange, ops []verbspeer.Op) {
 	}
 }
 
-// wantStatuses says how n operations end. Where the responder has promised less than it is
-// asked for, that depends on how quickly it came to answer, that is on what was seen: all
-// succeed, or one is refused and the rest flushed.
+// wantStatuses returns how n operations must complete. If they exceed the depth of the responder,
+// that depends on timing, so it is derived from the observed statuses: either all succeed, or one
+// is refused and the later ones are flushed.
 func (c exchange) wantStatuses(n int, seen []verbs.WCStatus) []verbs.WCStatus {
 	if c.want != nil {
 		return c.want
@@ -246,7 +245,7 @@ func firstDifference(a, b []byte) (at int, same bool) {
 	return len(a), false
 }
 
-// with returns the default options, changed.
+// optionsWith returns the default options with changes.
 func optionsWith(change ...func(*verbspeer.Options)) verbspeer.Options {
 	o := verbspeer.Defaults()
 	for _, f := range change {
@@ -255,7 +254,7 @@ func optionsWith(change ...func(*verbspeer.Options)) verbspeer.Options {
 	return o
 }
 
-// runInBothRoles runs conversations with softroce as client and as server.
+// runInBothRoles runs exchanges with softroce as the client and as the server.
 func runInBothRoles(t *testing.T, s *harness.Testbed, v harness.IPVersion, list []exchange) {
 	for _, c := range list {
 		t.Run(c.name+"/kernel serves", func(t *testing.T) { runExchange(t, s, v, c, false) })
@@ -263,18 +262,18 @@ func runInBothRoles(t *testing.T, s *harness.Testbed, v harness.IPVersion, list 
 	}
 }
 
-// operations lists every operation at the sizes that packets of a path MTU make
-// interesting: none, pads of 0 to 3 bytes, one packet just full, and messages of many.
+// operations lists every operation at sizes that matter for a path MTU: empty, with pads of 0 to 3
+// bytes, exactly one packet, and many packets.
 func operations(mtu int) string {
 	var b strings.Builder
-	// A comparison that holds, and the same again, which then does not.
+	// A compare-and-swap that matches, and the same again, which then does not.
 	there := binary.LittleEndian.Uint64(verbspeer.Pattern(64, true)[40:])
 	fmt.Fprintf(&b, "faa:5 faa:0xffffffffffffffff@8 faa:1@16 cas:%d,7@40 cas:%d,9@40", there, there)
 	for _, n := range []int{0, 1, 2, 3, 4, 5, 100, mtu - 1, mtu, mtu + 1, 2*mtu + 3, 5 * mtu, 33333, 65536, 100000} {
 		for _, name := range []string{"send", "sendse", "sendimm"} {
 			fmt.Fprintf(&b, " %s:%d", name, n)
 		}
-		// Writes and reads to different places, also unaligned ones.
+		// WRITEs and READs at different offsets, unaligned ones included.
 		fmt.Fprintf(&b, " write:%d@%d writeimm:%d@%d read:%d@%d", n, 300000+n, n, 500001+n, n, 700003+n)
 	}
 	return b.String()
@@ -289,7 +288,7 @@ func TestEveryOperationWithKernel(t *testing.T) {
 	}{
 		{harness.IPVersions[0], 4096, func(*verbspeer.Options) {}},
 		{harness.IPVersions[1], 1024, process},
-		// From here on, on the first link alone.
+		// The following run on the first link only.
 		{harness.IPVersions[0], 256, process},
 		{harness.IPVersions[0], 1024, func(*verbspeer.Options) {}},
 		{harness.IPVersions[1], 4096, process},

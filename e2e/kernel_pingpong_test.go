@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// pingpongPort is where ibv_rc_pingpong listens.
+// pingpongPort is the TCP port of ibv_rc_pingpong.
 const pingpongPort = 18515
 
-// A pingpong is one conversation: what both programs are told.
+// A pingpong holds the options that both programs get.
 type pingpong struct {
 	mtu, size, iters int
 }
@@ -74,13 +74,13 @@ func pingpongAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, p p
 	}
 	guestOut, guestErr := s.Guest.Run(ctx, 30*time.Second, guestPingpongCommand(v, p)+" "+s.Lab.Host().String())
 	if guestErr != nil {
-		cancel() // pingpongCommand may wait for a peer that is gone
+		cancel() // softroce's end may wait for a peer that has failed
 	}
 	err := ours.Wait()
 	checkPingpong(t, p, out.Bytes(), err, guestOut, guestErr)
 }
 
-// pingpongCommand is softroce's program.
+// pingpongCommand prepares softroce's program.
 func pingpongCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v harness.IPVersion, p pingpong, host ...string) *exec.Cmd {
 	t.Helper()
 	bin := harness.Binary(t)
@@ -88,12 +88,12 @@ func pingpongCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v ha
 	return s.Lab.Command(ctx, append(argv, host...)...)
 }
 
-// guestPingpongCommand is the guest's program.
+// guestPingpongCommand returns the command line of the guest's program.
 func guestPingpongCommand(v harness.IPVersion, p pingpong) string {
 	return "ibv_rc_pingpong -d rxe0 " + strings.Join(p.args(v.GuestGID), " ")
 }
 
-// checkPingpong wants success of both ends, and each to have seen all the bytes.
+// checkPingpong checks that both ends succeeded and transferred all bytes.
 func checkPingpong(t *testing.T, p pingpong, ours []byte, err error, guest string, guestErr error) {
 	t.Helper()
 	if err != nil || guestErr != nil {

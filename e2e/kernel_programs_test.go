@@ -8,9 +8,10 @@ import (
 	"testing"
 )
 
-// TestProgramsWithKernel runs each row of the table against its like in a guest: once in each role, and once over each
-// address family. Where the kernel serves, even rows are run over IPv4 and odd ones over IPv6; where it connects, the other way round.
-// With another kernel a row is run in one role: even rows where the kernel serves. Long ones are run in the other role with the first kernel.
+// TestProgramsWithKernel runs each program with the same program in a guest, once in each role and
+// once over each address family. If the kernel serves, even rows use IPv4 and odd rows IPv6; if it
+// connects, it is the other way round. With another kernel than the stable one, a row runs in one
+// role: even rows where the kernel serves. Slow rows run in the other role with the stable kernel.
 func TestProgramsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	harness.Links[0].Exclusive.Acquire(t)
@@ -37,7 +38,8 @@ func TestProgramsWithKernel(t *testing.T) {
 	}
 }
 
-// meets reports whether the i-th row is run in a role, over an address family of ipVersions.
+// selected reports whether the i-th row runs in a role and over an address family, an index of
+// harness.IPVersions.
 func (r programRun) selected(i, role, version int) bool {
 	switch {
 	case r.family.rdmacm && harness.IPVersions[version].IPv6:
@@ -53,8 +55,9 @@ func (r programRun) selected(i, role, version int) bool {
 	}
 }
 
-// TestKernelRefusesUnsupportedPrograms holds the rows that are left out with the kernel, the options that it is not given, and the end that
-// a program may come to there, against the kernel's NIC by itself.
+// TestKernelRefusesUnsupportedPrograms runs the rows and options that are skipped with the kernel
+// between two endpoints on the kernel's NIC, and expects them to fail there too. It also shows that
+// the errors that are tolerated at the end of a program occur there.
 func TestKernelRefusesUnsupportedPrograms(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.Links[0].Exclusive.Acquire(t)
@@ -85,7 +88,7 @@ func TestKernelRefusesUnsupportedPrograms(t *testing.T) {
 	}
 }
 
-// isRefused wants the client of a conversation to fail, with both ends there.
+// expectKernelError expects the client to fail with both endpoints on the kernel's NIC.
 func (c *cmExchange) expectKernelError(t *testing.T, there harness.Endpoint, ipv6 bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()
@@ -103,7 +106,8 @@ func (c *cmExchange) expectKernelError(t *testing.T, there harness.Endpoint, ipv
 	}
 }
 
-// hangsUpAtTimes wants the client of a conversation to take its server's end for an error sooner or later, with both ends there.
+// expectHangUp repeats an exchange on the kernel's NIC until the client treats the end of its
+// server as an error.
 func (c *cmExchange) expectHangUp(t *testing.T, there harness.Endpoint, ipv6 bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()

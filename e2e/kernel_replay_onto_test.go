@@ -17,7 +17,7 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// programOf has a verbs program wait in the guest and returns the COMMAND that reaches it.
+// servedProgram serves a verbs program in the guest and returns the COMMAND that reaches it.
 func servedProgram(t *testing.T, g *rxelab.Guest) string {
 	t.Helper()
 	serveProgram(t, g)
@@ -38,7 +38,7 @@ func overEachLinkWithoutDaemon(t *testing.T, links []harness.Link, test func(t *
 	}
 }
 
-// playOnto runs softroce replay --onto and returns what it says.
+// replayOnto runs softroce replay --onto and returns its output.
 func replayOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file string, flags ...string) (string, error) {
 	t.Helper()
 	bin := harness.Binary(t)
@@ -49,8 +49,9 @@ func replayOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file 
 	return string(out), err
 }
 
-// ontoKernel are the captures that are played onto the kernel, which sides of them, something that is said then, and the known
-// departure that shows, in the words of docs/internals/replay.md's report; docs/reference/interop.md has them.
+// kernelReplays are the captures that are replayed onto the kernel: the side to replay, text that
+// the report must contain, and the known deviation that the report must name.
+// docs/reference/interop.md lists the deviations.
 var kernelReplays = []struct{ file, side, says, departs string }{
 	{"vp-all-ops.pcap", "both", "24 requests sent", ""},
 	{"pp-rc-mtu1024.pcap", "requester", "2 streams", ""},
@@ -78,14 +79,15 @@ var kernelReplays = []struct{ file, side, says, departs string }{
 	{"loss-uc-write.pcap", "requester", "", ""},
 }
 
-// TestReplayOntoKernel plays what one kernel's NIC was once sent to another one: it answers as softroce would, but
-// for its known departures. And what it was answered, to one that has the same work: it asks as softroce would.
+// TestReplayOntoKernel replays captures of a kernel's NIC onto another one. As the responder the
+// kernel must answer as softroce would, except for known deviations. As the requester, with the
+// same work requests, it must send what softroce would send.
 func TestReplayOntoKernel(t *testing.T) {
 	overEachLinkWithoutDaemon(t, harness.Links, func(t *testing.T, l harness.Link, s *harness.Testbed) {
 		command := servedProgram(t, s.Guest)
 		for i, c := range kernelReplays {
 			if l.Name != "packet" && i%2 == 1 {
-				continue // every other does for what a link may change
+				continue // half of them are enough on the other links
 			}
 			out, err := replayOnto(t, l, s, command, c.file, "--fast", "--side", c.side)
 			if err != nil || !strings.Contains(out, "\nno differences\n") || !strings.Contains(out, c.says) {
@@ -98,17 +100,17 @@ func TestReplayOntoKernel(t *testing.T) {
 		t.Run("captured timing", func(t *testing.T) {
 			start := time.Now()
 			out, err := replayOnto(t, l, s, command, "vp-rnr.pcap", "--side", "requester")
-			if err != nil || time.Since(start) < 200*time.Millisecond { // eight RNR NAKs of 20 ms each and more
+			if err != nil || time.Since(start) < 200*time.Millisecond { // at least eight RNR NAKs of 20 ms each
 				t.Errorf("%v after %v\n%s", err, time.Since(start), out)
 			}
 		})
 	})
 }
 
-// inTime are known departures that show only where the machine is slow.
+// timingDeviations are known deviations that occur only on a slow machine.
 var timingDeviations = regexp.MustCompile(`^(a timeout that has begun|a response that is missing)`)
 
-// departuresIn returns the known departures that a report names, each once.
+// deviationsIn returns the known deviations that a report names, each once.
 func deviationsIn(report string) string {
 	var names []string
 	for _, m := range regexp.MustCompile(`known departure: (.*?)(?: \(packets? [^)]*\))?\n`).FindAllStringSubmatch(report, -1) {
@@ -119,7 +121,8 @@ func deviationsIn(report string) string {
 	return strings.Join(names, "; ")
 }
 
-// TestInteropDocumentListsCaptureDeviations: the page about rxe has each departure that a capture shows, and no other.
+// TestInteropDocumentListsCaptureDeviations verifies that docs/reference/interop.md lists exactly
+// the deviations of kernelReplays.
 func TestInteropDocumentListsCaptureDeviations(t *testing.T) {
 	b, err := os.ReadFile(interopFile)
 	if err != nil {
@@ -138,7 +141,8 @@ func TestInteropDocumentListsCaptureDeviations(t *testing.T) {
 	}
 }
 
-// TestReplayOntoKernelToleratesLoss: what is lost is sent again, and told.
+// TestReplayOntoKernelToleratesLoss verifies that lost packets are retransmitted and reported, and
+// are no difference.
 func TestReplayOntoKernelToleratesLoss(t *testing.T) {
 	overEachLinkWithoutDaemon(t, harness.Links, func(t *testing.T, l harness.Link, s *harness.Testbed) {
 		command := servedProgram(t, s.Guest)
@@ -161,7 +165,8 @@ func TestReplayOntoKernelToleratesLoss(t *testing.T) {
 	})
 }
 
-// TestReplayOntoSilentKernelFails has one line for it. On every link silence is the same, and long.
+// TestReplayOntoSilentKernelFails expects one line of output. It runs on one link because it waits
+// for a long timeout.
 func TestReplayOntoSilentKernelFails(t *testing.T) {
 	overEachLinkWithoutDaemon(t, harness.Links[:1], func(t *testing.T, l harness.Link, s *harness.Testbed) {
 		command := servedProgram(t, s.Guest)

@@ -9,9 +9,9 @@ import (
 	"softroce/e2e/verbspeer"
 )
 
-// TestKernelCaptureReplays records what the daemon exchanges with the kernel
-// and replays it: a fresh softroce answers the kernel's requests as the daemon did, and the
-// daemon's as the kernel did.
+// TestKernelCaptureReplays captures the daemon's traffic with the kernel and replays it: a new
+// softroce must answer the kernel's requests as the daemon did, and the daemon's requests as the
+// kernel did.
 func TestKernelCaptureReplays(t *testing.T) {
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
 		bin := harness.Binary(t)

@@ -21,17 +21,17 @@ import (
 )
 
 const (
-	programPort        = 18601           // of the verbs program in the guest
-	programTimeLimit   = 4 * time.Minute // that the guest has for a link's scenarios
-	parallelScenarios  = 6               // scenarios
-	sampleEvery        = 5               // of so many scenarios one is played on links other than packet
-	alwaysInSample     = `^u[cd]-`       // of these all are
-	sampleEveryIPv6    = 17              // of so many one is played over IPv6
-	alwaysInSampleIPv6 = `^ud-`          // of these all are
+	programPort        = 18601           // TCP port of the verbs program in the guest
+	programTimeLimit   = 4 * time.Minute // for all scenarios of a link
+	parallelScenarios  = 6               // how many scenarios play at the same time
+	sampleEvery        = 5               // one scenario of that many is played on links other than packet
+	alwaysInSample     = `^u[cd]-`       // and all of these
+	sampleEveryIPv6    = 17              // one of that many is played over IPv6
+	alwaysInSampleIPv6 = `^ud-`          // and all of these
 )
 
-// TestScenariosAgainstKernel plays the scenarios against the kernel's rxe: each goes as it does in a simulation,
-// or departs from it just as testdata/rxe.txt says.
+// TestScenariosAgainstKernel plays the scenarios against the kernel's rxe. Each must pass as in a
+// simulation, or deviate exactly as testdata/rxe.txt states.
 func TestScenariosAgainstKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
@@ -55,8 +55,9 @@ func TestScenariosAgainstKernel(t *testing.T) {
 	}
 }
 
-// reboot spares the tests that follow a kernel that scenarios may have hurt: 6.12 destroys some of the queue pairs while something in it still refers to
-// them ("rxe_destroy_qp: cleanup failed, err = -110" on its console).
+// reboot protects later tests from a kernel that the scenarios may have damaged: 6.12 destroys some
+// queue pairs while references to them remain ("rxe_destroy_qp: cleanup failed, err = -110" on its
+// console).
 func reboot(t *testing.T, lab *rxelab.Lab) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 	defer cancel()
@@ -69,7 +70,7 @@ func sampleScenarios(files []string) []string {
 	return selectScenarios(sampleEvery, alwaysInSample, files)
 }
 
-// oneOf takes one of every so many files, and those whose names are of a form.
+// selectScenarios returns one of every so many files, and those whose names match always.
 func selectScenarios(many int, always string, files []string) (l []string) {
 	all := regexp.MustCompile(always)
 	for i, f := range files {
@@ -80,7 +81,7 @@ func selectScenarios(many int, always string, files []string) (l []string) {
 	return l
 }
 
-// A round is scenarios, and how they are played.
+// A scenarioRun is a set of scenarios and the flags with which they are played.
 type scenarioRun struct{ files, flags []string }
 
 func playScenarios(t *testing.T, l harness.Link, d *deviations, rounds ...scenarioRun) {
@@ -106,7 +107,7 @@ func playScenarios(t *testing.T, l harness.Link, d *deviations, rounds ...scenar
 		cmd := lab.Command(ctx, slices.Concat(args, r.flags, r.files)...)
 		var out, said bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &said
-		err = cmd.Run() // which fails where a scenario does
+		err = cmd.Run() // fails if a scenario fails
 		if cmd.ProcessState.ExitCode() > 1 {
 			t.Fatalf("softroce scenario: %v: %s", err, &said)
 		}
@@ -117,7 +118,7 @@ func playScenarios(t *testing.T, l harness.Link, d *deviations, rounds ...scenar
 	}
 }
 
-// scenarioProgram is the verbs program of a scenario, compiled.
+// scenarioProgram compiles the verbs program of the scenarios.
 func scenarioProgram(t *testing.T) string {
 	t.Helper()
 	files, err := filepath.Glob("../internal/testbed/program/c/*.c")
@@ -129,14 +130,14 @@ func scenarioProgram(t *testing.T) string {
 	return program
 }
 
-// serveProgram has a verbs program wait for each connection to the guest, until the test ends.
+// serveProgram makes the guest run a verbs program for each TCP connection, until the test ends.
 func serveProgram(t *testing.T, g *rxelab.Guest) {
 	t.Helper()
 	program := scenarioProgram(t)
 	if err := g.Put(t.Context(), program, "/tmp/program"); err != nil {
 		t.Fatal(err)
 	}
-	// The end of t's context would kill it at the same time as the cleanup does.
+	// Without WithoutCancel, the end of t's context would kill the server while the cleanup does.
 	p, err := g.Start(context.WithoutCancel(t.Context()), programTimeLimit, fmt.Sprintf("echo $$ >/tmp/program.pid; exec nc -ll -p %d -e /tmp/program", programPort))
 	if err != nil {
 		t.Fatal(err)
@@ -153,13 +154,14 @@ func serveProgram(t *testing.T, g *rxelab.Guest) {
 	}
 }
 
-// isLacking reports whether a scenario of XRC or FLUSH was left out because there is none.
+// isUnsupported reports whether a scenario was skipped because the NIC supports no XRC or no FLUSH.
 func isUnsupported(r *scenario.Report) bool {
 	return strings.HasPrefix(r.Scenario, "xrc-") && strings.Contains(r.Reason, testbed.ErrNoXRC.Error()) ||
 		strings.HasPrefix(r.Scenario, "rc-req-flush") && strings.Contains(r.Reason, testbed.ErrNoFlush.Error())
 }
 
-// notLive are the scenarios that scenariosFile says cannot be played live: those of the second column of its table.
+// notPlayableLive returns the scenarios that cannot be played live, from the table in
+// scenariosFile.
 func notPlayableLive(t *testing.T) map[string]bool {
 	t.Helper()
 	b, err := os.ReadFile(scenariosFile)
@@ -181,11 +183,11 @@ func notPlayableLive(t *testing.T) map[string]bool {
 	return names
 }
 
-// judgeScenarios compares reports with what is known of the NIC that the scenarios were played against.
+// checkScenarios compares the reports with the known deviations of the NIC.
 func checkScenarios(t *testing.T, reports *bytes.Buffer, files []string, known func(name string) (deviation, bool)) {
 	t.Helper()
 	counts := map[string]int{}
-	left := map[string]int{} // out, by reason
+	left := map[string]int{} // number of skipped scenarios by reason
 	documented := notPlayableLive(t)
 	for _, f := range files {
 		line, err := reports.ReadBytes('\n')

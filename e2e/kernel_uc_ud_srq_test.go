@@ -16,11 +16,11 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// A stock conversation is one between two copies of an unmodified program: the guest's on the kernel's verbs, the
-// other under softroce run. Both check every byte.
+// A pingpongProgram is an exchange between two copies of an unmodified program: one on the kernel's
+// verbs in the guest, the other under softroce run. Both check every byte.
 type pingpongProgram struct {
 	tool    string
-	mtu     int // 0: the program has no such option
+	mtu     int // 0 if the program has no such option
 	size    int
 	options string
 }
@@ -39,7 +39,7 @@ func (c pingpongProgram) args(device string, gid int) []string {
 	return append(l, strings.Fields(c.options)...)
 }
 
-// Of the datagrams the program expects the data behind a GRH of 40 bytes, on IPv4 too.
+// ibv_ud_pingpong expects 40 bytes for a GRH before the data, on IPv4 too.
 var pingpongPrograms = []pingpongProgram{
 	{"ibv_uc_pingpong", 1024, 4097, ""},
 	{"ibv_ud_pingpong", 0, 2048, ""},
@@ -49,17 +49,18 @@ var pingpongPrograms = []pingpongProgram{
 	{"ibv_ud_pingpong", 0, 1, ""},
 }
 
-// fewStocks of them are enough where the rest has been shown already: on IPv6, and on links other than packet.
+// pingpongSampleSize is how many run over IPv6, and on links other than packet.
 const pingpongSampleSize = 2
 
-// TestPingpongProgramsWithKernel has unmodified programs speak UC, UD and RC with shared receive queues.
+// TestPingpongProgramsWithKernel runs unmodified programs over UC, UD, and RC with shared receive
+// queues.
 func TestPingpongProgramsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	t.Parallel()
 	libs := harness.Libraries(t)
 	for _, l := range harness.Links {
 		if l.Name == "dgram" {
-			continue // QEMU's socket loses what comes in a burst, and UC and UD do not send again
+			continue // QEMU's socket drops packets of a burst, and UC and UD do not retransmit
 		}
 		t.Run(l.Name, func(t *testing.T) {
 			l.Exclusive.Acquire(t)
@@ -115,13 +116,13 @@ func programAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, c pi
 	}
 	guestOut, guestErr := s.Guest.Run(ctx, pingpongLimit, strings.Join(append(c.args("rxe0", rxelab.GIDIndex(v.IPv6)), s.Lab.Host().String()), " "))
 	if guestErr != nil {
-		cancel() // pingpongCommand may wait for a peer that is gone
+		cancel() // softroce's end may wait for a peer that has failed
 	}
 	err := <-ended
 	c.check(t, out.Bytes(), err, guestOut, guestErr)
 }
 
-// programCommand is softroce's end.
+// programCommand prepares softroce's program.
 func programCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v harness.IPVersion, c pingpongProgram, libs string, host ...string) *exec.Cmd {
 	t.Helper()
 	bin := harness.Binary(t)
@@ -131,7 +132,7 @@ func programCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v har
 	return cmd
 }
 
-// check wants success of both ends, and each to have seen all the bytes.
+// check checks that both ends succeeded and transferred all bytes.
 func (c pingpongProgram) check(t *testing.T, ours []byte, err error, guest string, guestErr error) {
 	t.Helper()
 	want := fmt.Sprintf("%d bytes in", 2*c.size*pingpongIterations)

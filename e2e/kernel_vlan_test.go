@@ -15,7 +15,7 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// vlan is where the tests of this file talk; the guest's address in it.
+// The VLAN of the tests, and the guest's address in it.
 const (
 	vlanID    = 7
 	vlanGuest = "10.79.7.20/24"
@@ -23,8 +23,8 @@ const (
 
 var vlanEmu = netip.MustParsePrefix("10.79.7.10/24")
 
-// TestKernelPingpongInVLAN: the guest has a VLAN interface on its own, whose addresses are GIDs of rxe0;
-// the daemon's NIC has a GID in the VLAN, too.
+// TestKernelPingpongInVLAN uses a VLAN interface of the guest, whose addresses are GIDs of rxe0,
+// and a GID of softroce's NIC in the same VLAN.
 func TestKernelPingpongInVLAN(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	harness.DgramGuest.Acquire(t)
@@ -53,7 +53,7 @@ func TestKernelPingpongInVLAN(t *testing.T) {
 	}
 }
 
-// runInGuest runs a command in the guest, which is to succeed.
+// runInGuest runs a command in the guest that must succeed.
 func runInGuest(t *testing.T, s *harness.Testbed, command string) string {
 	t.Helper()
 	out, err := s.Guest.Run(t.Context(), 20*time.Second, command)
@@ -63,7 +63,7 @@ func runInGuest(t *testing.T, s *harness.Testbed, command string) string {
 	return out
 }
 
-// awaitGuestGID waits for an address to become a GID of rxe0, and returns its index.
+// awaitGuestGID waits until an address is a GID of rxe0, and returns its index.
 func awaitGuestGID(t *testing.T, s *harness.Testbed, a netip.Addr) int {
 	t.Helper()
 	b := a.As16()
@@ -80,8 +80,8 @@ func awaitGuestGID(t *testing.T, s *harness.Testbed, a netip.Addr) int {
 	return index
 }
 
-// TestPacketLinkFollowsVLANInterfaces runs the wire package's test of it in the guest: the host's kernel may have no
-// VLAN interfaces.
+// TestPacketLinkFollowsVLANInterfaces runs a test of package wire in the guest, since the host's
+// kernel may have no VLAN interfaces.
 func TestPacketLinkFollowsVLANInterfaces(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.BridgeGuest.Acquire(t)

@@ -37,8 +37,8 @@ func TestDaemonStopsCleanlyAndNotifiesClients(t *testing.T) {
 	}
 }
 
-// TestDaemonRemovesFilesOfKilledDaemon has a program look at the device files of two daemons, of which one is killed:
-// the third removes what that one left, and the other's stay.
+// TestDaemonRemovesFilesOfKilledDaemon runs programs that read the device files of two daemons, one
+// of which is killed. A third daemon must remove the files of the killed one only.
 func TestDaemonRemovesFilesOfKilledDaemon(t *testing.T) {
 	harness.NeedPrograms(t)
 	harness.LocalPrograms.Acquire(t)

@@ -12,8 +12,9 @@ import (
 	"softroce/verbs"
 )
 
-// TestProgramsGetAddressAndDeviceRemovalEvents has a program of librdmacm listen at the address of an interface, which then loses the
-// address, gets it back, and goes; then the daemon ends.
+// TestProgramsGetAddressAndDeviceRemovalEvents runs a librdmacm program that listens at the address
+// of an interface. The interface loses the address, gets it back and is deleted. Then the daemon
+// ends.
 func TestProgramsGetAddressAndDeviceRemovalEvents(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	const address = "10.78.13.1"
@@ -66,7 +67,7 @@ func TestProgramsGetAddressAndDeviceRemovalEvents(t *testing.T) {
 	}
 }
 
-// awaitAddress waits until a NIC has an address.
+// awaitAddress waits until a NIC has a GID for an address.
 func awaitAddress(t *testing.T, nic *verbs.Context, address string) {
 	t.Helper()
 	for limit := time.Now().Add(harness.StartLimit); ; time.Sleep(10 * time.Millisecond) {

@@ -21,29 +21,29 @@ import (
 	"softroce/verbs"
 )
 
-// Victims are programs with queues full of work, which go on until they are killed.
+// victims are programs that keep their queues full until they are killed.
 var victims = []string{
 	"ib_write_bw -D 60 -q 4", "ib_read_bw -D 60 -s 1048576", "ib_send_bw -D 60 -c UD -s 1024", "ib_send_bw -D 60 -b",
 	"ib_atomic_bw -D 60", "ib_send_lat -n 1000000 -e", "ib_write_bw -D 60 -c UC", "ibv_srq_pingpong -n 1000000 -e", "ibv_xsrq_pingpong -n 1000000",
 }
 
 const (
-	parallelKillers = 6  // pairs at a time
-	roundsPerKiller = 27 // of each, two victims a round
-	maxWarmUps      = 5  // at most, each a third of that
+	parallelKillers = 6  // that many pairs run at the same time
+	roundsPerKiller = 27 // in each round two programs are killed
+	maxWarmUps      = 5  // at most, with a third of the rounds each
 	maxLifetime     = 600 * time.Millisecond
 )
 
-// TestKilledClientsLeakNothing kills programs at random moments: while they attach, connect, and
-// have work under way. Another client's queue pairs go on all the time, and in the end the
-// daemon has what it had before.
+// TestKilledClientsLeakNothing kills programs at random times: while they attach, connect, and have
+// work requests outstanding. Another client's queue pairs work all the time. At the end the daemon
+// must hold the same resources as before.
 func TestKilledClientsLeakNothing(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
 	ns := harness.Namespace(t, "killed")
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
-	frugal := func(ctx context.Context, argv ...string) *exec.Cmd { // what it holds, and little that it held
+	frugal := func(ctx context.Context, argv ...string) *exec.Cmd { // so that resident memory is close to live memory
 		return harness.InNamespace(ns)(ctx, append([]string{"env", "GOGC=10"}, argv...)...)
 	}
 	daemon := harness.StartDaemon(t, frugal, "--socket", socket)
@@ -64,8 +64,9 @@ func TestKilledClientsLeakNothing(t *testing.T) {
 		awaitNoObjects(t, socket)
 		return footprintOf(t, daemon.Pid())
 	}
-	// A heap grows to what it has to hold at most, and stays. Who was killed before it had a queue pair shows little; on a
-	// busy machine that may be many.
+	// The heap grows to its largest need and stays there, so the first kills are not measured. A
+	// program that was killed before it created a queue pair does not count; on a busy machine
+	// there may be many.
 	var before footprint
 	had, sequence := queuePairs(t, socket), uint64(0)
 	for warm := false; !warm && sequence < maxWarmUps*parallelKillers; sequence += parallelKillers {
@@ -83,7 +84,8 @@ func TestKilledClientsLeakNothing(t *testing.T) {
 	}
 }
 
-// queuePairs is how many queue pairs there have been on the clients' NIC: the numbers are given out in order.
+// queuePairs returns how many queue pairs the clients' NIC has created: QP numbers are assigned in
+// order.
 func queuePairs(t *testing.T, socket string) int {
 	t.Helper()
 	c, err := verbs.Open(t.Context(), "softroce0", verbs.WithSocket(socket))
@@ -106,7 +108,7 @@ func queuePairs(t *testing.T, socket string) int {
 	return int(qp.QPNum())
 }
 
-// killSome starts pairs of programs and kills both, each at a moment of its own.
+// killPrograms starts pairs of programs and kills each program at a random time.
 func killPrograms(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 	x := harness.OnDaemon(ns, socket, harness.Endpoint{Device: "softroce0"})
 	y := harness.OnDaemon(ns, socket, harness.Endpoint{Device: "softroce1"})
@@ -121,11 +123,11 @@ func killPrograms(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 		serverCtx, killServer := context.WithCancel(t.Context())
 		server := y.Start(serverCtx, t, args+y.Device)
 		limit, stop := context.WithTimeout(serverCtx, harness.StartLimit)
-		y.WaitListening(limit, server, port) // the server may fail to get the port: then it has ended
+		y.WaitListening(limit, server, port) // an error means that the server did not get the port and has ended
 		stop()
 		clientCtx, killClient := context.WithCancel(t.Context())
 		client := x.Start(clientCtx, t, args+x.Device+" localhost")
-		// SIGKILL, and with softroce run goes its program.
+		// SIGKILL of softroce run ends its program too.
 		time.AfterFunc(lives[0], killServer)
 		time.AfterFunc(lives[1], killClient)
 		server.Wait()
@@ -135,7 +137,7 @@ func killPrograms(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 	}
 }
 
-// survive has a client work, with every byte checked, until the function that it returns is called.
+// runSurvivor runs a client that checks every byte, until the returned function is called.
 func runSurvivor(t *testing.T, socket string) (end func() error) {
 	t.Helper()
 	open := func(device string) *verbs.Context {
@@ -172,7 +174,7 @@ func runSurvivor(t *testing.T, socket string) (end func() error) {
 	return func() error { close(stop); return <-result }
 }
 
-// awaitNothing waits until the daemon shows no object of a client.
+// awaitNoObjects waits until the daemon shows no object of any client.
 func awaitNoObjects(t *testing.T, socket string) {
 	t.Helper()
 	limit := time.Now().Add(harness.StartLimit)
@@ -189,15 +191,15 @@ func awaitNoObjects(t *testing.T, socket string) {
 	}
 }
 
-// A footprint is what a process holds.
+// A footprint is what a process holds of the kernel's resources.
 type footprint struct {
 	descriptors int
 	mappings    int
 	resident    int // KiB
 }
 
-// A garbage collector gives memory back when it likes, and threads have stacks: what may have come
-// to those by chance. A leak of one ring a victim would be more.
+// Tolerances for stacks of threads and for memory that the garbage collector has not returned. One
+// leaked ring per killed program would exceed them.
 const (
 	mappingSlack     = 40
 	residentSlackKiB = 24 << 10
@@ -227,8 +229,8 @@ func footprintOf(t *testing.T, pid int) (f footprint) {
 	return f
 }
 
-// TestClientsFailWhenDaemonIsKilled kills the daemon under programs that poll, that sleep
-// until a completion comes, that only look at their memory, and that wait for somebody to connect.
+// TestClientsFailWhenDaemonIsKilled kills the daemon while programs poll, wait for completion
+// events, spin on their memory, or wait for a connection.
 func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
@@ -264,7 +266,7 @@ func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 	for _, p := range waiting {
 		orphans = append(orphans, orphan{p, y.Start(ctx, t, fmt.Sprintf("%s %s -p %d", p, y.Addr[false], harness.FreePort()))})
 	}
-	// Each program has one queue pair, perf two; srq_pingpong has sixteen.
+	// Each program has one queue pair, except perf with two and srq_pingpong with sixteen.
 	for limit := time.Now().Add(harness.ProgramLimit); ; time.Sleep(20 * time.Millisecond) {
 		listening, err := y.CountListeners(ctx)
 		if err != nil {
@@ -277,7 +279,7 @@ func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 			t.Fatalf("the programs have not come so far: %d listen", listening)
 		}
 	}
-	time.Sleep(500 * time.Millisecond) // with work under way; nothing depends on how much
+	time.Sleep(500 * time.Millisecond) // so that work requests are outstanding; the exact time does not matter
 	if err := daemon.Kill(); err != nil {
 		t.Fatal(err)
 	}
@@ -288,7 +290,7 @@ func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 		case <-limit:
 			t.Fatalf("%s hangs\n%s", o.command, o.job.Output())
 		}
-		// From 129 on a status is softroce run's, for a signal; 255 is -1.
+		// A status above 128 comes from softroce run and means a signal; 255 is -1.
 		out, err := o.job.Wait()
 		var exit *exec.ExitError
 		if !errors.As(err, &exit) || exit.ExitCode() < 0 || exit.ExitCode() > 128 && exit.ExitCode() != 255 {

@@ -11,8 +11,8 @@ import (
 	"testing"
 )
 
-// container runs a command as another user in user, mount and PID namespaces of its own, with a root
-// that has the system's programs, softroce and the daemon's socket in it.
+// containerScript runs a command in new user, mount and PID namespaces. Its root contains the
+// system's programs, softroce and the daemon's socket, and nothing else.
 //
 //	container BINARY SOCKET COMMAND…
 const containerScript = `set -e
@@ -40,8 +40,8 @@ func containerCommand(ctx context.Context, namespace string, uid int, bin, socke
 	return exec.CommandContext(ctx, "ip", append(args, argv...)...)
 }
 
-// TestClientsInContainersOfOtherUsers has two users' programs talk, neither of which shares more than
-// the socket with the daemon.
+// TestClientsInContainersOfOtherUsers connects programs of two users, neither of which shares more
+// than the socket with the daemon.
 func TestClientsInContainersOfOtherUsers(t *testing.T) {
 	harness.NeedRoot(t, "namespaces and users")
 	harness.LocalPrograms.Acquire(t)
@@ -57,7 +57,7 @@ func TestClientsInContainersOfOtherUsers(t *testing.T) {
 			defer cancel()
 			port := harness.FreePort()
 			run := append([]string{"/softroce", "run", "-q", "--"}, strings.Fields(c)...)
-			x := harness.OnDaemon(ns, socket, harness.Endpoint{}) // for its eyes
+			x := harness.OnDaemon(ns, socket, harness.Endpoint{}) // for WaitListening only
 			server := harness.StartJob(t, containerCommand(ctx, ns, 12345, bin, socket, append(run, "-d", "softroce1", "-p", fmt.Sprint(port))...))
 			if err := x.WaitListening(ctx, server, port); err != nil {
 				cancel()
@@ -77,7 +77,7 @@ func TestClientsInContainersOfOtherUsers(t *testing.T) {
 	}
 }
 
-// publicDaemon starts a daemon whose socket everybody can reach and has this mode.
+// publicDaemon starts a daemon whose socket has this mode in a folder that all users can access.
 func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	t.Helper()
 	dir := harness.ShortDir(t)
@@ -88,7 +88,7 @@ func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	if err := os.Chmod(dir, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.Chmod(harness.WorkDir(), 0o755); err != nil { // where the binary is
+	if err := os.Chmod(harness.WorkDir(), 0o755); err != nil { // it contains the binary
 		t.Fatal(err)
 	}
 	socket = filepath.Join(dir, "s")
@@ -96,7 +96,7 @@ func publicDaemon(t *testing.T, ns, mode string) (socket string) {
 	return socket
 }
 
-// TestForbiddenClientsGetEACCES keeps a user out by the socket's mode.
+// TestForbiddenClientsGetEACCES denies access to a user through the mode of the socket.
 func TestForbiddenClientsGetEACCES(t *testing.T) {
 	harness.NeedRoot(t, "namespaces and users")
 	harness.LocalPrograms.Acquire(t)
@@ -113,7 +113,7 @@ func TestForbiddenClientsGetEACCES(t *testing.T) {
 			t.Errorf("%v: %v\n%s", command, err, out)
 		}
 	}
-	// The library itself, without softroce run to say so before.
+	// The library reports it too if softroce run has not checked before.
 	unpacked := filepath.Join(filepath.Dir(bin), "libraries")
 	cmd := exec.Command(bin, "run", "-q", "--socket", socket, "--", "sh", "-c", "cp -rL $LD_LIBRARY_PATH "+unpacked)
 	if out, err := cmd.CombinedOutput(); err != nil {

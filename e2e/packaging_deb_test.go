@@ -11,7 +11,7 @@ import (
 	"softroce/internal/daemon"
 )
 
-// TestDebianPackage installs the Debian package in a root of its own, uses it from there, and removes it.
+// TestDebianPackage installs the Debian package in a new root, uses it there, and removes it.
 func TestDebianPackage(t *testing.T) {
 	harness.NeedRoot(t, "dpkg --root")
 	harness.LocalPrograms.Acquire(t)
@@ -27,7 +27,7 @@ func TestDebianPackage(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "var/lib/dpkg/status"), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	// Nothing else is in the root: no shell for the scripts, no libc6 to depend on.
+	// The root is empty: it has no shell for the scripts, and no libc6 for the dependencies.
 	dpkg := []string{"--root=" + root, "--force-script-chrootless", "--force-depends"}
 	harness.RunCommand(t, "dpkg", append(dpkg, "--install", debs[0])...)
 
@@ -52,13 +52,13 @@ func TestDebianPackage(t *testing.T) {
 	}
 }
 
-// checkService has systemd look at the unit, and the user that it names made in the root.
+// checkService verifies the systemd unit, its user and its configuration.
 func checkService(t *testing.T, root string) {
 	passwd, err := os.ReadFile(filepath.Join(root, "etc/passwd"))
 	if err != nil || !strings.Contains(string(passwd), "softroce:") {
 		t.Errorf("the user softroce: %v\n%s", err, passwd)
 	}
-	// systemd wants to see the program, and does not need to be running.
+	// systemd-analyze needs the program to exist, but systemd need not run.
 	bin := filepath.Join(root, "usr/bin/softroce")
 	unit, err := os.ReadFile(filepath.Join(root, "usr/lib/systemd/system/softroce.service"))
 	if err != nil {

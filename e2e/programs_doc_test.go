@@ -10,7 +10,7 @@ import (
 	"testing"
 )
 
-// TestProgramsDocument wants each row and each conversation in the tables of docs/use/programs.md.
+// TestProgramsDocument verifies that docs/use/programs.md lists each program run and each exchange.
 func TestProgramsDocument(t *testing.T) {
 	text, err := os.ReadFile("../docs/use/programs.md")
 	if err != nil {
@@ -41,7 +41,7 @@ func TestProgramsDocument(t *testing.T) {
 	}
 }
 
-// TestDevinfo has the programs that only look see what there is, or what softroce run lets them.
+// TestDevinfo runs the programs that list devices, with and without softroce run --device.
 func TestDevinfo(t *testing.T) {
 	harness.NeedRoot(t, "a network namespace")
 	harness.LocalPrograms.Acquire(t)

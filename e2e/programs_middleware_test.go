@@ -14,22 +14,22 @@ import (
 	"softroce/internal/check"
 )
 
-// Programs of the distribution that are not of rdma-core, nor measure RDMA alone: storage, libraries of message passing, and
-// what runs on those.
+// Programs of the distribution that use RDMA for something else: storage, message passing libraries
+// and their users.
 
-// Where a program is run. libfabric looks for NICs by the addresses of their interfaces, and qperf connects at the address of
-// its TCP server: there is none of that on a fabric.
+// The links on which a program can run. libfabric finds NICs by the addresses of their network
+// interfaces, and qperf connects to the address of its TCP server; a fabric has neither.
 const (
 	anyLink = iota
 	fabricLink
 	netdevLink
 )
 
-// A pair is a server that has a TCP port, and its client. {port}, {host}: the server's.
+// A clientServer is a server with a TCP port, and its client. {port} and {host} are the server's.
 type clientServer struct {
 	name           string
 	server, client string
-	want           string // a regular expression, of what the client prints
+	want           string // regular expression for the client's output
 	needs          int
 }
 
@@ -48,7 +48,7 @@ func ucx(transport, test, options string, where int) clientServer {
 	}
 }
 
-// libfabric is a pingpong over endpoints of one type.
+// libfabric is a pingpong over one type of endpoints.
 func libfabric(provider, endpoints string, where int) clientServer {
 	both := "fi_pingpong -p " + provider + " -e " + endpoints + " -d {domain} -I 20"
 	return clientServer{
@@ -72,8 +72,9 @@ var clientServers = []clientServer{
 	ucx("ud_v", "ucp_am_lat", "", fabricLink),
 }
 
-// fio is a disk's benchmark, whose engine "rdma" has one process write into another's memory, read it, or send. It allows no
-// RNR retry: what is sent has to have its receives, so its 64 messages have all of them at the start.
+// fio is a disk benchmark. Its engine "rdma" writes to or reads from the memory of the other
+// process, or sends. It allows no RNR retry, so all 64 messages must have their receives posted
+// from the start.
 func fio(verb string) cmExchange {
 	const job = " --ioengine=rdma --port=PORT --bs=4k --size=256k"
 	return cmExchange{
@@ -82,14 +83,14 @@ func fio(verb string) cmExchange {
 	}
 }
 
-// A solo is a program that starts others by itself. {dev} is the NIC of all of them.
+// A standalone is a program that starts its own processes. {dev} is the NIC of all of them.
 type standalone struct {
 	name, command string
 	want          string
 	needs         int
 }
 
-// mpi has two processes play pingpong over one of Open MPI's ways to RDMA.
+// mpi runs a pingpong of two processes over one of Open MPI's RDMA components.
 func mpi(name, way string, where int) standalone {
 	return standalone{
 		name: "mpirun " + name, want: `(?m)^ +\d+: +4096 bytes.*Mbps`, needs: where,
@@ -107,7 +108,8 @@ var standalones = []standalone{
 	{name: "ibstatus", command: "ibstatus {dev}", want: `(?s)4: ACTIVE.*5: LinkUp`, needs: fabricLink},
 }
 
-// TestMiddlewarePrograms runs them on softroce, and holds what was on the wire against the rules.
+// TestMiddlewarePrograms runs the programs on softroce and checks their traffic with softroce
+// check.
 func TestMiddlewarePrograms(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	for _, name := range []string{"fio", "qperf", "fi_pingpong", "ucx_perftest", "mpirun", "NPopenmpi", "ibstat"} {
@@ -126,7 +128,7 @@ func TestMiddlewarePrograms(t *testing.T) {
 	} {
 		t.Run(where.name, func(t *testing.T) {
 			capture := filepath.Join(t.TempDir(), "all.pcapng")
-			t.Cleanup(func() { checkCapture(t, capture) }) // the daemons have ended then
+			t.Cleanup(func() { checkCapture(t, capture) }) // runs after the daemons have ended
 			client, server := where.make(t, "--capture", capture)
 			t.Run("programs", func(t *testing.T) {
 				for _, p := range clientServers {
@@ -146,7 +148,7 @@ func TestMiddlewarePrograms(t *testing.T) {
 					}
 				}
 			})
-			// These wait until nobody but they listens through the connection manager.
+			// These wait until nothing else listens through the connection manager.
 			for _, verb := range []string{"write", "read", "send"} {
 				f := fio(verb)
 				port := fmt.Sprint(harness.FreePort())
@@ -159,12 +161,12 @@ func TestMiddlewarePrograms(t *testing.T) {
 
 func subtestName(name string) string { return strings.NewReplacer(" ", ",", ";", "+").Replace(name) }
 
-// fillIn completes a line for one of two ends.
+// expand fills in a command line for one of two endpoints.
 func expand(line string, e, server harness.Endpoint, port int) string {
 	return strings.NewReplacer("{domain}", fabricDomain(line, e), "{dev}", e.Device, "{host}", server.Host, "{port}", fmt.Sprint(port)).Replace(line)
 }
 
-// domain is what libfabric calls a NIC: endpoints of datagrams have one of their own.
+// fabricDomain returns libfabric's name of a NIC. Datagram endpoints have their own domain.
 func fabricDomain(line string, e harness.Endpoint) string {
 	if strings.Contains(line, "dgram") {
 		return e.Device + "-dgram"
@@ -209,7 +211,7 @@ func (s standalone) run(t *testing.T, e harness.Endpoint) {
 	}
 }
 
-// wantNoViolation holds a capture against the rules of the protocol.
+// checkCapture checks a capture against the rules of the protocol.
 func checkCapture(t *testing.T, capture string) {
 	t.Helper()
 	report, err := check.File(capture)

@@ -15,16 +15,17 @@ import (
 	"time"
 )
 
-// pyverbsTests is where Debian's python3-pyverbs has rdma-core's own tests.
+// pyverbsTests is where Debian's python3-pyverbs installs rdma-core's tests.
 const pyverbsTests = "/usr/share/doc/rdma-core/tests"
 
-// pyverbsModules are those that concern what a RoCE device may have: 143 tests, and 17 of on-demand paging.
+// pyverbsModules are the modules for features of a RoCE device: 143 tests, and 17 of on-demand
+// paging.
 var pyverbsModules = []string{
 	"addr", "atomic", "cq", "cq_events", "cqex", "device", "fork", "mr", "odp", "pd", "parent_domain", "qp", "qpex", "rdmacm", "relaxed_ordering",
 	"shared_pd",
 }
 
-// leftOut says which tests do not pass, by the beginning of their names, and why.
+// skippedTests maps prefixes of test names to the reason why the tests do not pass.
 var skippedTests = map[string]string{
 	"tests.test_qp.QPTest.test_create_raw_qp_no_attr":                         "no raw packet queue pairs",
 	"tests.test_qp.QPTest.test_create_raw_qp_with_attr":                       "no raw packet queue pairs",
@@ -39,16 +40,16 @@ var skippedTests = map[string]string{
 	"tests.test_parent_domain.ParentDomainTrafficTest.test_huge_page_traffic": hugePages,
 }
 
-// hugePages is the reason of those that depend on the machine alone, where it has none to spare.
+// hugePages is the reason of tests that pass if the machine has free huge pages.
 const hugePages = "needs huge pages on the machine"
 
-// setHugePagesAside has the kernel provide huge pages of 2 MB, as an administrator would, until the test ends. It
-// reports whether there are enough.
+// reserveHugePages makes the kernel reserve huge pages of 2 MB until the test ends, as an
+// administrator would. It reports whether there are enough.
 func reserveHugePages(t *testing.T) bool {
 	t.Helper()
 	const (
 		file = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages"
-		want = 8 // each of those tests has two ends, of a page or two
+		want = 8 // each of those tests has two endpoints with one or two pages
 	)
 	before, err := os.ReadFile(file)
 	if err != nil {
@@ -79,9 +80,9 @@ func reserveHugePages(t *testing.T) bool {
 	return true
 }
 
-// TestRDMACoreTestSuite runs the tests that rdma-core has for its library and drivers, in a network namespace, against
-// a NIC of its own there: once as programs have it, once with our library built to look for its own mistakes. There is a
-// stand-in for the GPU (pyverbs/gpu.py).
+// TestRDMACoreTestSuite runs rdma-core's tests of its library and drivers on a NIC of softroce in a
+// network namespace, with the library as programs use it and with the library built with
+// sanitizers. pyverbs/gpu.py replaces the GPU.
 func TestRDMACoreTestSuite(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
@@ -105,7 +106,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 	run := func(t *testing.T, dir string, env ...string) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
-		// The system's Python, for which pyverbs was built.
+		// pyverbs is built for the system's Python.
 		cmd := within(ctx, append([]string{"env"}, env...)...)
 		cmd.Args = append(cmd.Args, "/usr/bin/python3", "pyverbs/report.py", tests, "softroce0", gid)
 		cmd.Args = append(cmd.Args, pyverbsModules...)
@@ -130,7 +131,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 	t.Run("preloaded", func(t *testing.T) { run(t, dir, "LD_PRELOAD="+filepath.Join(dir, "libibverbs.so.1")) })
 	t.Run("sanitized", func(t *testing.T) {
 		checked, runtime := harness.SanitizedLibraries(t)
-		// What Python never frees does not count.
+		// Python's own leaks are ignored.
 		run(t, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
 	})
 	if _, err := survivor.QueryPort(t.Context()); err != nil {
@@ -138,7 +139,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 	}
 }
 
-// unpackTests copies the tests, of which the package has compressed some.
+// unpackTests copies the tests, some of which the package has compressed.
 func unpackTests(t *testing.T) string {
 	t.Helper()
 	dir := filepath.Join(t.TempDir(), "tests")
@@ -151,7 +152,7 @@ func unpackTests(t *testing.T) string {
 	return dir
 }
 
-// checkReport compares what came of the tests with what is to come of them.
+// checkReport compares the results of the tests with the expected ones.
 func checkReport(t *testing.T, report string, huge bool) {
 	t.Helper()
 	passed, all := 0, 0
@@ -182,7 +183,7 @@ func checkReport(t *testing.T, report string, huge bool) {
 	t.Logf("%d of %d tests pass", passed, all)
 }
 
-// why is the reason for which a test is left out, "" for none.
+// skipReason returns why a test is skipped, or "".
 func skipReason(test string) string {
 	for _, prefix := range slices.Sorted(maps.Keys(skippedTests)) {
 		if strings.HasPrefix(test, prefix) {

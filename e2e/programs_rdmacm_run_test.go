@@ -15,19 +15,19 @@ import (
 	"softroce/e2e/rxelab"
 )
 
-// copies counts the files that rcopy has made.
+// filesCopied counts the files that rcopy has created.
 var filesCopied atomic.Int64
 
-// cmLimit is how long a conversation may take.
+// cmLimit bounds the time of an exchange.
 const cmLimit = harness.ProgramLimit
 
-// pollHup is POLLHUP, with which poll tells that the peer has ended.
+// pollHup is POLLHUP, by which poll reports that the peer has disconnected.
 const pollHup = 0x10
 
-// rstreamHeading is all that rstream prints before it is done.
+// rstreamHeading matches the output of rstream before its results.
 var rstreamHeading = regexp.MustCompile(`^name .* usec/xfer\n$`)
 
-// converse runs each conversation between two ends, over IPv4 and IPv6.
+// runCMExchanges runs each exchange between two endpoints, over IPv4 and IPv6.
 func runCMExchanges(t *testing.T, server, client harness.Endpoint, list []cmExchange) {
 	for _, c := range list {
 		for _, v := range c.versions() {
@@ -39,7 +39,7 @@ func runCMExchanges(t *testing.T, server, client harness.Endpoint, list []cmExch
 	}
 }
 
-// versions are the address families over which the conversation is held.
+// versions returns the address families over which the exchange runs.
 func (c *cmExchange) versions() []harness.IPVersion {
 	var list []harness.IPVersion
 	for _, v := range harness.IPVersions {
@@ -50,7 +50,7 @@ func (c *cmExchange) versions() []harness.IPVersion {
 	return list
 }
 
-// words makes a command line of e's.
+// commandLine fills in a command line for endpoint e.
 func (c *cmExchange) commandLine(line string, e, peer *harness.Endpoint, ipv6 bool) (string, error) {
 	address := peer.Addr[ipv6]
 	if ipv6 && c.needsHostName {
@@ -63,7 +63,7 @@ func (c *cmExchange) commandLine(line string, e, peer *harness.Endpoint, ipv6 bo
 	return strings.NewReplacer("SELF", e.Addr[ipv6], "PEER", address).Replace(line), nil
 }
 
-// A said is what came of a conversation.
+// A cmResult is the result of an exchange.
 type cmResult struct {
 	out, serverOut string
 	err, serverErr error
@@ -74,7 +74,7 @@ func (c *cmExchange) run(t *testing.T, server, client harness.Endpoint, ipv6 boo
 	s := c.exchange(t.Context(), t, server, client, ipv6)
 	end := s.out
 	if client.Provider == harness.Kernel && c.hungUp(s.out, s.err) {
-		s.err, end = nil, s.serverOut // which has had all, and has sent all
+		s.err, end = nil, s.serverOut // the server has received and sent everything
 	}
 	if client.Provider == harness.Kernel && c.hasCloseError(s.out) {
 		s.err = nil
@@ -87,7 +87,7 @@ func (c *cmExchange) run(t *testing.T, server, client harness.Endpoint, ipv6 boo
 	}
 }
 
-// talk starts the server and, when it listens, the client, and waits for their ends.
+// exchange starts the server, starts the client when the server listens, and waits for both.
 func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client harness.Endpoint, ipv6 bool) cmResult {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(ctx, cmLimit)
@@ -97,7 +97,7 @@ func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client 
 	if err := errors.Join(serverErr, clientErr); err != nil {
 		t.Fatal(err)
 	}
-	// A server that was ended leaves its listener to the daemon, or the kernel, for a moment.
+	// The listener of a server that was killed remains for a moment.
 	for {
 		if n, err := server.CountListeners(ctx); err != nil || ctx.Err() != nil {
 			t.Fatalf("before the server starts: %v, %v", err, ctx.Err())
@@ -107,7 +107,8 @@ func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client 
 		time.Sleep(20 * time.Millisecond)
 	}
 	serving := server.Start(ctx, t, serverLine)
-	// Others copy at the same time. The file may be in a guest, so its folder is one that is there.
+	// Parallel tests copy too, so the name is unique. The file may be in a guest, so its folder is
+	// one that exists there.
 	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), filesCopied.Add(1))
 	defer os.Remove(copied)
 	var s cmResult
@@ -123,14 +124,15 @@ func (c *cmExchange) hasCloseError(out string) bool {
 	return c.closeError != "" && strings.Contains(out, c.closeError)
 }
 
-// hungUp reports whether rstream -T a has taken for an error that its peer has ended, which poll told it together with the
-// last of the data: it then ends without a word, and with POLLHUP for its status.
+// hungUp reports whether rstream -T a has treated the disconnection of its peer as an error,
+// because poll reported it together with the last data. It then ends without a message and with
+// status POLLHUP.
 func (c *cmExchange) hungUp(out string, err error) bool {
 	var exit *rxelab.ExitError
 	return c.mayHangUp && errors.As(err, &exit) && exit.Status == pollHup && rstreamHeading.MatchString(out)
 }
 
-// speak starts the client when the server listens, and returns what came of it.
+// runClient starts the client when the server listens, and returns its result.
 func (c *cmExchange) runClient(ctx context.Context, t *testing.T, s *harness.Job, server, client harness.Endpoint, line string) (string, error) {
 	for !c.repeatClient && s.Running() {
 		n, err := server.CountListeners(ctx)
@@ -148,7 +150,7 @@ func (c *cmExchange) runClient(ctx context.Context, t *testing.T, s *harness.Job
 		case ctx.Err() != nil:
 			return out, fmt.Errorf("took too long: %w", ctx.Err())
 		case c.repeatClient && err == nil && s.Running():
-			time.Sleep(100 * time.Millisecond) // who is no member yet misses a datagram
+			time.Sleep(100 * time.Millisecond) // a datagram is lost if the receiver has not joined yet
 		default:
 			return out, err
 		}

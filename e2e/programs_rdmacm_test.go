@@ -6,36 +6,37 @@ import (
 	"testing"
 )
 
-// The distribution's programs that connect through librdmacm, on our libraries and daemon: each end of a
-// conversation on softroce, or on the kernel's NIC and connection manager.
+// The distribution's programs that connect through librdmacm. Each end of an exchange runs on
+// softroce, or on the kernel's NIC and connection manager.
 
-// A cmTalk is a conversation: a server and a client. In their arguments SELF and PEER are addresses of the two ends, COPY is
-// the name of a file.
+// A cmExchange is a server and a client. In their arguments SELF and PEER are addresses of the two
+// endpoints, and COPY is the name of a file.
 type cmExchange struct {
 	name           string
 	server, client string
-	ipv4only       bool           // what it is about is of one address family
+	ipv4only       bool           // the exchange exists for one address family
 	ipv6only       bool           //
-	needsHostName  bool           // it takes no IPv6 address, only a name, and serves the first address of its host
-	serverStays    bool           // the server goes on after its client has ended
-	want           string         // in the client's output
-	kernelError    *regexp.Regexp // what the client says on the kernel's NIC, which lacks what it needs; nil: it runs there
-	closeError     string         // what a program may say on the kernel's NIC when all is done, and fail
-	mayHangUp      bool           // the client may end with hungUp on the kernel's NIC
-	repeatClient   bool           // the client goes on to be started until the server has ended
+	needsHostName  bool           // takes no IPv6 address but a host name, and serves the first address of its host
+	serverStays    bool           // the server does not end with its client
+	want           string         // text in the client's output
+	kernelError    *regexp.Regexp // output of the client on the kernel's NIC, which lacks a feature; nil: it runs there
+	closeError     string         // error that a program on the kernel's NIC may print and return after a successful exchange
+	mayHangUp      bool           // on the kernel's NIC the client may end as hungUp describes
+	repeatClient   bool           // the client is started repeatedly until the server has ended
 }
 
-// rpingFarewell is what rping says where its event thread sees that its main thread has closed the channel, on the kernel's
-// librdmacm, before the process is gone.
+// rpingCloseError is what rping prints on the kernel's librdmacm if its event thread runs after its
+// main thread has closed the channel.
 const rpingCloseError = "rdma_get_cm_event: Bad file descriptor"
 
-// noAddressVector is what udpong says on the kernel's NIC: its librdmacm asks for an address vector without a GRH.
+// noAddressVector is what udpong prints on the kernel's NIC: librdmacm requests an address handle
+// without a GRH.
 var noAddressVector = regexp.MustCompile(`rconnect: No such file or directory`)
 
-// few of the conversations, the first, will do over a link where others have shown the rest.
+// cmSampleSize is how many exchanges, the first ones, run over links other than packet.
 const cmSampleSize = 5
 
-// conversations lists every program of rdmacm-utils.
+// cmExchanges covers every program of rdmacm-utils.
 var cmExchanges = []cmExchange{
 	{name: "rping", server: "rping -s -a SELF -C 10 -V", client: "rping -c -a PEER -C 10 -V -v", want: "rdma-ping-9:", closeError: rpingCloseError},
 	{name: "rping, large", server: "rping -s -a SELF -C 3 -S 60000 -V", client: "rping -c -a PEER -C 3 -S 60000 -V -v", want: "rdma-ping-2:", closeError: rpingCloseError},
@@ -54,7 +55,7 @@ var cmExchanges = []cmExchange{
 	{name: "rstream, asynchronous", server: "rstream -b SELF -T a -T v -C 20 -S 3000 -I 5", client: "rstream -s PEER -T a -T v -C 20 -S 3000 -I 5", want: "custom", mayHangUp: true},
 	{name: "rstream, inline", server: "rstream -b SELF -T v -i 200 -C 5 -S 150 -I 5", client: "rstream -s PEER -T v -i 200 -C 5 -S 150 -I 5", want: "custom"},
 	{name: "rstream, by GID", ipv6only: true, server: "rstream -b SELF -f gid -T v -C 5 -I 5", client: "rstream -s PEER -f gid -T v -C 5 -I 5", want: "custom",
-		kernelError: regexp.MustCompile(`(rconnect|rpoll): No such device`)}, // RoCE has no AF_IB there; it is heard of at once, or a moment later
+		kernelError: regexp.MustCompile(`(rconnect|rpoll): No such device`)}, // the kernel has no AF_IB for RoCE; it reports that at once or later
 	{name: "riostream", server: "riostream -b SELF -T v -C 5 -S 4096 -I 2", client: "riostream -s PEER -T v -C 5 -S 4096 -I 2", want: "custom"},
 	{name: "rcopy", needsHostName: true, server: "rcopy", client: "rcopy /usr/bin/rcopy PEER:COPY", serverStays: true, want: "done"},
 	{name: "udpong", server: "udpong -b SELF -T e -T b", client: "udpong -s PEER -T e -T b -C 20 -S 500", serverStays: true, want: "custom", kernelError: noAddressVector},

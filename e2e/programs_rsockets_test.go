@@ -14,13 +14,14 @@ import (
 	"softroce/packet"
 )
 
-// TestRsocketsWithSanitizers has the programs for sockets over RDMA talk through libraries that look for their own mistakes.
+// TestRsocketsWithSanitizers runs the programs for sockets over RDMA with libraries that were built
+// with sanitizers.
 func TestRsocketsWithSanitizers(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.NeedPrograms(t)
 	harness.LocalPrograms.Acquire(t)
 	dir, runtime := harness.SanitizedLibraries(t)
-	// rcopy frees not all of its own.
+	// rcopy leaks memory.
 	env := fmt.Sprintf("env LD_LIBRARY_PATH=%s LD_PRELOAD=%s ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 ", dir, runtime)
 	with := func(e harness.Endpoint) harness.Endpoint {
 		start := e.Start
@@ -42,7 +43,7 @@ func TestRsocketsWithSanitizers(t *testing.T) {
 	a, b := harness.FabricPair(t)
 	t.Run("fabric", func(t *testing.T) { runCMExchanges(t, with(a), with(b), list) })
 	x, y := harness.VethPair(t)
-	var datagrams []cmExchange // which go through UDP first here
+	var datagrams []cmExchange // these begin with UDP on a veth pair
 	for _, c := range list {
 		if strings.HasPrefix(c.name, "udpong") {
 			datagrams = append(datagrams, c)
@@ -51,8 +52,8 @@ func TestRsocketsWithSanitizers(t *testing.T) {
 	t.Run("veth", func(t *testing.T) { runCMExchanges(t, with(x), with(y), datagrams) })
 }
 
-// TestRsocketShutdownFollowsAcknowledgedData: a socket that is shut down waits for the acknowledgement of all that it has
-// sent before it says so.
+// TestRsocketShutdownFollowsAcknowledgedData verifies that shutdown sends its control message after
+// all data before it has been acknowledged.
 func TestRsocketShutdownFollowsAcknowledgedData(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
@@ -72,7 +73,7 @@ func TestRsocketShutdownFollowsAcknowledgedData(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const disconnect = 7 << 29 // as immediate data: a control message, the first of them
+	const disconnect = 7 << 29 // immediate data of the control message
 	ends := 0
 	for i, p := range all {
 		if p.Opcode.Info().Headers&packet.HasImmDt == 0 || p.Imm != disconnect {

@@ -14,7 +14,8 @@ import (
 	"time"
 )
 
-// socketsPreload is rdma-core's library that turns the TCP sockets of a program into stream sockets over RDMA.
+// socketsPreload returns rdma-core's library that replaces a program's TCP sockets by sockets over
+// RDMA.
 func socketsPreload(t *testing.T) string {
 	t.Helper()
 	const pattern = "/usr/lib/*/rsocket/librspreload.so"
@@ -25,8 +26,8 @@ func socketsPreload(t *testing.T) string {
 	return found[0]
 }
 
-// TestTCPProgramsOverRDMA has netcat, which knows nothing of RDMA, carry a file. There is no TCP/IP between the two: only
-// the fabric has their addresses.
+// TestTCPProgramsOverRDMA copies a file with netcat, which does not know RDMA. There is no TCP/IP
+// between the endpoints: only the fabric has their addresses.
 func TestTCPProgramsOverRDMA(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.NeedPrograms(t)
@@ -68,8 +69,8 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 	}
 }
 
-// TestForkingServerOverRDMA has a server that forks for each connection, which rdma-core's library serves by connecting anew
-// over RDMA in the child: the two ends have TCP/IP between them for that.
+// TestForkingServerOverRDMA runs a server that forks for each connection. rdma-core's library then
+// connects again over RDMA in the child, for which the endpoints need TCP/IP between them.
 func TestForkingServerOverRDMA(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.NeedPrograms(t)
@@ -105,7 +106,7 @@ func TestForkingServerOverRDMA(t *testing.T) {
 	if out, err := s.Wait(); err != nil {
 		t.Errorf("server: %v %s", err, out)
 	}
-	// TCP would have done as well, so the NIC has to have seen it.
+	// The transfer would succeed over TCP too, so the NIC's counters must show it.
 	bin := harness.Binary(t)
 	counters := harness.RunCommand(t, bin, "--socket", socket, "show", "counters")
 	_, rest, _ := strings.Cut(counters, "link "+client.Device+"/1 port_xmit_bytes ")

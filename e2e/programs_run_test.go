@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// run runs the two programs of a row to their end.
+// run runs the two programs until both end.
 func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool) {
 	t.Helper()
 	defer harness.AcquireProgramSlot(t)()
@@ -29,7 +29,7 @@ func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool
 	asking := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.listenWaitEnv(t, client, port, server.Host)...)
 	out, err := asking.Wait()
 	if err != nil {
-		// What its server has to say is worth a moment, and not two minutes.
+		// The server may print why. It does not end by itself for two minutes.
 		select {
 		case <-serving.Done:
 		case <-time.After(time.Second):
@@ -42,7 +42,8 @@ func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool
 	}
 }
 
-// fails wants both programs to end in error, the server perhaps before it listens, and returns what they say.
+// expectErrors expects both programs to fail, the server possibly before it listens, and returns
+// their output.
 func (r programRun) expectErrors(t *testing.T, e harness.Endpoint) string {
 	t.Helper()
 	defer harness.AcquireProgramSlot(t)()
@@ -67,7 +68,7 @@ func (r programRun) expectErrors(t *testing.T, e harness.Endpoint) string {
 	return said + served
 }
 
-// command fills a command line in for one of two ends.
+// command fills in a command line for one of two endpoints.
 func (r programRun) command(form string, e, server harness.Endpoint, port int, ipv6 bool) string {
 	options := r.options
 	if e.Provider == harness.Softroce {
@@ -77,7 +78,8 @@ func (r programRun) command(form string, e, server harness.Endpoint, port int, i
 		"{port}", fmt.Sprint(port), "{host}", server.Host, "{addr}", server.Addr[ipv6]).Replace(form)
 }
 
-// turns is the environment in which an end takes turns; the host is the server's, at the client.
+// listenWaitEnv returns the environment variables that preload listenwait; host is the server's, at
+// the client.
 func (r programRun) listenWaitEnv(t *testing.T, e harness.Endpoint, port int, host string) []string {
 	t.Helper()
 	if !r.family.rdmacm {
