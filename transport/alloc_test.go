@@ -35,7 +35,7 @@ func (p *pool) deliver(to *pool, pkt *RxPacket) {
 	p.n = 0
 }
 
-func pools(t *testing.T, o pairOptions) (a, b *pool) {
+func connectPools(t *testing.T, o pairOptions) (a, b *pool) {
 	x, y := connect(t, o)
 	a, b = &pool{side: x, slots: make([]packet.Tx, 64)}, &pool{side: y, slots: make([]packet.Tx, 64)}
 	x.env.Sink, y.env.Sink = a, b
@@ -53,11 +53,11 @@ func (p *pool) exchange(b *pool, pkt *RxPacket) {
 	}
 }
 
-func TestTheDataPathAllocatesNothing(t *testing.T) {
-	o := usual
+func TestDataPathDoesNotAllocate(t *testing.T) {
+	o := defaults
 	o.mtu = 4096
 	for _, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMARead, ib.WRAtomicFetchAndAdd} {
-		a, b := pools(t, o)
+		a, b := connectPools(t, o)
 		n := 200000
 		if op == ib.WRAtomicFetchAndAdd {
 			n = 8
@@ -77,9 +77,9 @@ func TestTheDataPathAllocatesNothing(t *testing.T) {
 
 func BenchmarkWrite(b *testing.B) {
 	t := &testing.T{}
-	o := usual
+	o := defaults
 	o.mtu = 4096
-	x, y := pools(t, o)
+	x, y := connectPools(t, o)
 	const n = 1 << 17
 	wr := SendWR{Opcode: ib.WRRDMAWrite, SGEs: x.sge(0, n), RemoteAddr: sideBase, RKey: y.region.RKey()}
 	var pkt RxPacket

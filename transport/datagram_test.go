@@ -51,7 +51,7 @@ func TestUDResponder(t *testing.T) {
 			b.recv(2, 2000, 40)
 			b.recv(3, 3000, 39)
 			for _, r := range c.reqs {
-				b.datagram(r.op, packet.PSNAdd(usual.psn, r.psn), r.n, r.edit...)
+				b.datagram(r.op, packet.PSNAdd(defaults.psn, r.psn), r.n, r.edit...)
 			}
 			if got := statuses(b.done); got != c.recv {
 				t.Errorf("completions %q, want %q", got, c.recv)
@@ -59,14 +59,14 @@ func TestUDResponder(t *testing.T) {
 			if got := drops(&b.count); got != c.drops || b.qp.State() != c.state {
 				t.Errorf("dropped %q in %v, want %q in %v", got, b.qp.State(), c.drops, c.state)
 			}
-			if got := b.say(0); got != "" {
+			if got := b.emitted(0); got != "" {
 				t.Errorf("answered %q", got)
 			}
 		})
 	}
 }
 
-func TestUDCompletionTellsTheSender(t *testing.T) {
+func TestUDCompletionIdentifiesSender(t *testing.T) {
 	b := newUD(t, 18)
 	b.recv(1, 10, 30) // the GRH lies across two elements
 	b.rq.wrs[0].SGEs = append(b.rq.wrs[0].SGEs, b.sge(100, 500)...)
@@ -82,7 +82,7 @@ func TestUDCompletionTellsTheSender(t *testing.T) {
 	}
 }
 
-func TestUDWithoutAReceiveOrWithABadOne(t *testing.T) {
+func TestUDWithoutValidReceive(t *testing.T) {
 	b := newUD(t, 18)
 	b.datagram(packet.SendOnly, 0, 8)
 	if got := drops(&b.count); got != "receiver_not_ready:1" || b.count.OutOfBuffer != 1 {
@@ -96,7 +96,7 @@ func TestUDWithoutAReceiveOrWithABadOne(t *testing.T) {
 	}
 }
 
-func TestAReceiveOfASharedQueueThatIsTooShortCompletesInError(t *testing.T) {
+func TestTooShortSharedReceiveCompletesInError(t *testing.T) {
 	b := newUD(t, 18)
 	b.rq.shared = true
 	b.recv(1, 0, 50)
@@ -125,20 +125,20 @@ func TestUDRequesterAddressesEachDatagram(t *testing.T) {
 		if h.Opcode != packet.Opcode(packet.UD)|packet.SendOnlyImm || h.DestQP != c.qpn || h.DETH != (packet.DETH{QKey: c.want, SrcQP: 17}) || h.AckReq || h.Imm != 3 {
 			t.Errorf("%+v", h)
 		}
-		if got, want := a.say(usual.psn), fmt.Sprintf("SEND_ONLY_IMM%+d", i); got != want {
+		if got, want := a.emitted(defaults.psn), fmt.Sprintf("SEND_ONLY_IMM%+d", i); got != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}
 }
 
 // C10-93.1.1
-func TestADatagramLongerThanTheMTUIsNotSentAndDoesNotFail(t *testing.T) {
+func TestUDDiscardsOversizedSendSuccessfully(t *testing.T) {
 	a := newUD(t, 17)
 	for i, n := range []int{1025, 1024} {
 		a.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, Flags: ib.SendSignaled, Dest: 1, RemoteQPN: 18, SGEs: a.sge(0, n)})
 	}
 	a.qp.Transmit(&a.env)
-	if got := statuses(a.done); got != "0:0 1:0" || a.say(usual.psn) != "SEND_ONLY+0" || a.count.TxOverlong != 1 {
+	if got := statuses(a.done); got != "0:0 1:0" || a.emitted(defaults.psn) != "SEND_ONLY+0" || a.count.TxOverlong != 1 {
 		t.Errorf("%s, %d counted", got, a.count.TxOverlong)
 	}
 }

@@ -8,8 +8,8 @@ import (
 	"softroce/packet"
 )
 
-func TestASlotOfTheSendQueueRemembersNothingOfItsLastMessage(t *testing.T) {
-	a, b := connect(t, usual)
+func TestReusedSendQueueSlotStartsClean(t *testing.T) {
+	a, b := connect(t, defaults)
 	a.qp.sq.init(1, 4, 0) // every message has the same slot
 	empty := []SGE{{Length: 0}, {Length: 0}}
 	for i := range 2 {
@@ -17,24 +17,24 @@ func TestASlotOfTheSendQueueRemembersNothingOfItsLastMessage(t *testing.T) {
 	}
 	fill(a.mem[:16], 1)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: empty})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 16)})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:0" || string(b.mem[4000:4016]) != string(a.mem[:16]) {
 		t.Errorf("%s, %x arrived of %x", got, b.mem[4000:4016], a.mem[:16])
 	}
 }
 
-// TestAFailedWriteToMemoryIsNotAcknowledged: the write of message 2 fails when it is flushed, after
+// TestFailedMemoryWriteIsNotAcknowledged: the write of message 2 fails when it is flushed, after
 // the READ behind it was accepted too.
-func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
-	a, b := connect(t, usual)
+func TestFailedMemoryWriteIsNotAcknowledged(t *testing.T) {
+	a, b := connect(t, defaults)
 	write := SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
 	for i := range 2 {
 		write.ID = uint64(i + 1)
 		a.post(write)
 		if i == 0 {
-			run(t, a, b, all)
+			run(t, a, b, deliverAll)
 		}
 	}
 	a.post(SendWR{ID: 3, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
@@ -44,7 +44,7 @@ func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 	}
 	a.out = nil
 	b.qp.MemoryFault(&b.env, &b.qp.respWriter, false)
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:11 3:5" {
 		t.Errorf("requester: %s", got)
 	}
@@ -53,24 +53,24 @@ func TestAFailedWriteToMemoryIsNotAcknowledged(t *testing.T) {
 	}
 }
 
-func TestInSQDNothingNewIsLookedAt(t *testing.T) {
-	a, b := connect(t, usual)
+func TestSQDDoesNotStartWorkRequests(t *testing.T) {
+	a, b := connect(t, defaults)
 	b.recv(1, 0, 8)
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	a.post(SendWR{ID: 1, Opcode: 77})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if len(a.done) > 0 || a.qp.State() != ib.QPSSQD {
 		t.Fatalf("%s in %v", statuses(a.done), a.qp.State())
 	}
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:2" {
 		t.Errorf("in RTS: %q", got)
 	}
 }
 
-func TestSQDDrainsWhatWasBegunAndTellsOnce(t *testing.T) {
-	a, b := connect(t, usual)
+func TestSQDDrainsAndReportsOnce(t *testing.T) {
+	a, b := connect(t, defaults)
 	for i := range 2 {
 		b.recv(uint64(i), 0, 4000)
 		a.post(SendWR{ID: uint64(i + 1), Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000)})
@@ -82,90 +82,90 @@ func TestSQDDrainsWhatWasBegunAndTellsOnce(t *testing.T) {
 	if len(a.events) > 0 {
 		t.Fatal("drained while a message is under way")
 	}
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0" || len(a.events) != 1 || a.events[0] != ib.EventSQDrained {
 		t.Fatalf("completed %s, events %v", got, a.events)
 	}
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:0" || len(a.events) != 1 {
 		t.Errorf("completed %s, events %v", got, a.events)
 	}
 }
 
-func TestSQDCanChangeHowManyREADsComeIn(t *testing.T) {
-	_, b := connect(t, usual) // 4
-	b.request(packet.FetchAdd, usual.psn, 0)
+func TestMaxDestRDAtomicCanChangeInSQD(t *testing.T) {
+	_, b := connect(t, defaults) // 4
+	b.request(packet.FetchAdd, defaults.psn, 0)
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState))
 	for _, n := range []uint8{8, 2} {
 		must(t, b.qp.Modify(&b.env, &ib.QPAttr{MaxDestRDAtomic: n}, ib.QPMaskMaxDestRDAtomic))
-		b.say(usual.psn)
-		b.request(packet.FetchAdd, usual.psn, 0)
-		if got := b.say(usual.psn); got != "ATOMIC_ACKNOWLEDGE+0/ack/1" {
+		b.emitted(defaults.psn)
+		b.request(packet.FetchAdd, defaults.psn, 0)
+		if got := b.emitted(defaults.psn); got != "ATOMIC_ACKNOWLEDGE+0/ack/1" {
 			t.Errorf("with %d: the duplicate atomic draws %q", n, got)
 		}
 	}
 	b.room = 0
 	for i := range 3 {
-		b.request(packet.ReadRequest, packet.PSNAdd(usual.psn, 1+i), 0, reth(sideBase, 8))
+		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 1+i), 0, reth(sideBase, 8))
 	}
 	if b.qp.State() != ib.QPSErr {
 		t.Errorf("three READs came in where two are allowed")
 	}
 }
 
-func TestADuplicateREADWhoseMemoryIsGoneIsDropped(t *testing.T) {
-	_, b := connect(t, usual)
-	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 2000))
-	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 2), 0)
-	b.say(usual.psn)
+func TestDuplicateReadOfDeregisteredMemoryIsDropped(t *testing.T) {
+	_, b := connect(t, defaults)
+	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 2000))
+	b.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, 2), 0)
+	b.emitted(defaults.psn)
 	b.room = 0
-	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 2000)) // waits for room
+	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 2000)) // waits for room
 	b.table.Deregister(b.region)
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.say(usual.psn); got != "" || b.qp.State() != ib.QPSRTS || b.count.Drops[DropDuplicateRequest] != 1 {
+	if got := b.emitted(defaults.psn); got != "" || b.qp.State() != ib.QPSRTS || b.count.Drops[DropDuplicateRequest] != 1 {
 		t.Errorf("%q in %v, %d dropped", got, b.qp.State(), b.count.Drops[DropDuplicateRequest])
 	}
-	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 3), 0)
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+3/ack/3" {
+	b.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, 3), 0)
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+3/ack/3" {
 		t.Errorf("then: %q", got)
 	}
 }
 
-func TestAREADWhoseMemoryGoesAwayIsRefusedWhereItStopped(t *testing.T) {
-	_, b := connect(t, usual)
+func TestReadOfDeregisteredMemoryIsRejectedMidway(t *testing.T) {
+	_, b := connect(t, defaults)
 	b.room = 1
-	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 3000))
-	b.request(packet.ReadRequest, packet.PSNAdd(usual.psn, 3), 0, reth(sideBase, 8))
+	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 3000))
+	b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 3), 0, reth(sideBase, 8))
 	b.table.Deregister(b.region)
 	b.room = -1
 	b.qp.Transmit(&b.env)
 	want := "READ_RESPONSE_FIRST+0/ack/1 ACKNOWLEDGE+1/62/1"
-	if got := b.say(usual.psn); got != want || b.qp.State() != ib.QPSErr {
+	if got := b.emitted(defaults.psn); got != want || b.qp.State() != ib.QPSErr {
 		t.Errorf("%s in %v, want %s", got, b.qp.State(), want)
 	}
 }
 
-func TestAFatalNAKIsHeardWhileARNRNAKHoldsTheRequester(t *testing.T) {
-	a, _ := connect(t, usual)
+func TestRequesterHandlesFatalNAKDuringRNRWait(t *testing.T) {
+	a, _ := connect(t, defaults)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	a.reply(packet.Acknowledge, usual.psn, packet.SyndromeRNR|12, 0, 0)
-	a.reply(packet.Acknowledge, usual.psn, packet.NAKSequence, 0, 0) // the rest of a burst may draw this
+	a.reply(packet.Acknowledge, defaults.psn, packet.SyndromeRNR|12, 0, 0)
+	a.reply(packet.Acknowledge, defaults.psn, packet.NAKSequence, 0, 0) // the rest of a burst may draw this
 	if a.count.Drops[DropStaleResponse] != 1 || a.qp.State() != ib.QPSRTS {
 		t.Fatalf("sequence NAK: %d dropped, state %v", a.count.Drops[DropStaleResponse], a.qp.State())
 	}
-	a.reply(packet.Acknowledge, usual.psn, packet.NAKRemoteOperational, 0, 0)
+	a.reply(packet.Acknowledge, defaults.psn, packet.NAKRemoteOperational, 0, 0)
 	if got := statuses(a.done); got != "1:11" {
 		t.Errorf("completions %q in %v", got, a.qp.State())
 	}
 }
 
-// TestAnErrorInsideAnACKEndsThere: the ACK lets a work request come to the head that was wrong all along.
-func TestAnErrorInsideAnACKEndsThere(t *testing.T) {
+// TestACKStopsAtInvalidWorkRequest: the ACK lets a work request come to the head that was wrong all along.
+func TestACKStopsAtInvalidWorkRequest(t *testing.T) {
 	for _, s := range []packet.Syndrome{unlimited, packet.SyndromeRNR | 12, packet.NAKSequence, packet.NAKRemoteAccess} {
-		a, _ := connect(t, usual)
+		a, _ := connect(t, defaults)
 		a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 		a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWrite, SGEs: a.sge(0, 4000)})
 		a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
@@ -174,7 +174,7 @@ func TestAnErrorInsideAnACKEndsThere(t *testing.T) {
 		a.table.Deregister(a.region)
 		a.room = -1
 		a.qp.Transmit(&a.env) // finds out, and waits for the first to be done
-		psn := usual.psn
+		psn := defaults.psn
 		if s != unlimited {
 			psn = packet.PSNAdd(psn, 1)
 		}
@@ -185,19 +185,19 @@ func TestAnErrorInsideAnACKEndsThere(t *testing.T) {
 	}
 }
 
-// TestAnAnswerKeptFrom16MPacketsAgoAnswersNobody: PSNs come around.
-func TestAnAnswerKeptFrom16MPacketsAgoAnswersNobody(t *testing.T) {
-	_, b := connect(t, usual)
+// TestStaleResourceDoesNotAnswerAfterPSNWrap: PSNs come around.
+func TestStaleResourceDoesNotAnswerAfterPSNWrap(t *testing.T) {
+	_, b := connect(t, defaults)
 	around := func(n int) { // n requests came that were no READs or atomics
 		b.qp.resp.epsn = packet.PSNAdd(b.qp.resp.epsn, n)
 		b.qp.resp.accepted += uint64(n)
 	}
 	b.mem[0] = 7
-	b.request(packet.FetchAdd, usual.psn, 0)
+	b.request(packet.FetchAdd, defaults.psn, 0)
 	around(1<<24 - 1)
-	b.request(packet.FetchAdd, usual.psn, 0)
+	b.request(packet.FetchAdd, defaults.psn, 0)
 	b.out = nil
-	b.request(packet.FetchAdd, usual.psn, 0) // a duplicate of the second
+	b.request(packet.FetchAdd, defaults.psn, 0) // a duplicate of the second
 	var h packet.Header
 	if len(b.out) != 1 {
 		t.Fatalf("%d answers", len(b.out))
@@ -208,31 +208,31 @@ func TestAnAnswerKeptFrom16MPacketsAgoAnswersNobody(t *testing.T) {
 	b.out = nil
 	around(1 << 24)
 	around(100)
-	b.request(packet.FetchAdd, usual.psn, 0) // nothing like it came in the last 2^23 PSNs
+	b.request(packet.FetchAdd, defaults.psn, 0) // nothing like it came in the last 2^23 PSNs
 	if len(b.out) != 0 || b.count.Drops[DropDuplicateRequest] != 1 {
 		t.Errorf("%d answers, %d dropped", len(b.out), b.count.Drops[DropDuplicateRequest])
 	}
 }
 
 // A vast memory has as many bytes as anybody wants, and few places where they lie.
-type vast struct {
+type sparseMemory struct {
 	size uint64
 	page []byte
 }
 
-func (v *vast) Len() uint64                   { return v.size }
-func (v *vast) View(off uint64, n int) []byte { return v.page[:n:n] }
-func (v *vast) Close() error                  { return nil }
+func (v *sparseMemory) Len() uint64                   { return v.size }
+func (v *sparseMemory) View(off uint64, n int) []byte { return v.page[:n:n] }
+func (v *sparseMemory) Close() error                  { return nil }
 
-// TestTheLongestMessageAtTheShortestPathMTU: 2^31 bytes in 2^23 packets, half of all PSNs. The middle
+// TestLongestMessageAtSmallestPathMTU: 2^31 bytes in 2^23 packets, half of all PSNs. The middle
 // of the way is jumped over.
-func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
+func TestLongestMessageAtSmallestPathMTU(t *testing.T) {
 	for _, op := range []ib.WROpcode{ib.WRRDMARead, ib.WRRDMAWrite} {
-		o := usual
+		o := defaults
 		o.mtu = 256
 		a, b := connect(t, o)
 		long := func(s *side) (*mrtable.Region, SGE) {
-			r, err := s.table.Register(s.qp.PD(), &vast{1 << 31, make([]byte, readAhead)}, 1<<40, 1<<31,
+			r, err := s.table.Register(s.qp.PD(), &sparseMemory{1 << 31, make([]byte, readAhead)}, 1<<40, 1<<31,
 				ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead)
 			must(t, err)
 			return r, SGE{Addr: 1 << 40, Length: 1 << 31, LKey: r.LKey()}
@@ -251,12 +251,12 @@ func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
 				step(a, b, now, pass)
 			}
 		}
-		steps(3, all)
+		steps(3, deliverAll)
 		// Come to rest inside the message, then skip all but the last 300 packets.
 		for a.qp.req.una != a.qp.req.send && op == ib.WRRDMAWrite {
 			b.room, a.room = 100, 0
 			now += 1000
-			step(a, b, now, all)
+			step(a, b, now, deliverAll)
 		}
 		r, w := &a.qp.req, a.qp.sq.head()
 		skip := w.psns - uint32(r.una-w.first) - 300
@@ -280,7 +280,7 @@ func TestTheLongestMessageAtTheShortestPathMTU(t *testing.T) {
 			return 1
 		})
 		a.room, b.room = -1, -1
-		run(t, a, b, all)
+		run(t, a, b, deliverAll)
 		if got := statuses(a.done); got != "1:0 2:0" {
 			t.Fatalf("operation %d: %s, una %d of %d", op, got, r.una-w.first, w.psns)
 		}

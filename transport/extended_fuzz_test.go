@@ -12,8 +12,8 @@ import (
 // packet counts as dropped once at most.
 func FuzzExtended(f *testing.F) {
 	seed := func(op uint8, payload int) []byte {
-		h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PSN: usual.psn}, FETH: packet.FETH{Placement: 1},
-			RETH: packet.RETH{VA: sillBase + 1024, Length: uint32(payload)}, XRCSRQ: 5}
+		h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PSN: defaults.psn}, FETH: packet.FETH{Placement: 1},
+			RETH: packet.RETH{VA: windowRegionBase + 1024, Length: uint32(payload)}, XRCSRQ: 5}
 		b := make([]byte, packet.MaxHeaderLen)
 		b = append(b[:h.Put(b)], make([]byte, payload)...)
 		return append([]byte{byte(len(b) >> 8), byte(len(b))}, b...)
@@ -38,12 +38,12 @@ func FuzzExtended(f *testing.F) {
 			_, s, r := connectFlush(t)
 			s.recv(1, 0, 1500)
 			s.recv(2, 0, 1500)
-			w := newSill(s)
+			w := newWindowRegion(s)
 			keys = []uint32{r.RKey(), w.key, w.region.RKey(), s.region.RKey()}
 			s.post(SendWR{ID: 1, Opcode: ib.WRFlush, Flush: Flush{Placement: 1}})
 			s.post(SendWR{ID: 2, Opcode: ib.WRLocalInv, Imm: w.key, Flags: ib.SendFence})
 			s.post(SendWR{ID: 3, Opcode: ib.WRAtomicWrite, SGEs: s.sge(0, 8)})
-			s.post(w.binding(4, nextKey(w.key)))
+			s.post(w.bindWR(4, nextKey(w.key)))
 			b = s
 		}
 		b.qp.Transmit(&b.env)
@@ -65,7 +65,7 @@ func FuzzExtended(f *testing.F) {
 			if body := one[m : len(one)-int(p.Pad)]; len(body) > 0 {
 				p.Payload, p.Len = [][]byte{body}, len(body)
 			}
-			b.take(&p)
+			b.deliver(&p)
 			b.out = b.out[:0]
 			b.env.Now += 1 << 20
 			if d := b.qp.NextDeadline(); d != 0 && d <= b.env.Now {

@@ -13,19 +13,19 @@ import (
 
 // connectFlush is connect, with a region on b that grants FLUSH, and leave to use it.
 func connectFlush(t *testing.T) (a, b *side, r *mrtable.Region) {
-	a, b = connect(t, usual)
-	r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 4096)), sillBase, 4096,
+	a, b = connect(t, defaults)
+	r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 4096)), windowRegionBase, 4096,
 		ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessFlushGlobal)
 	must(t, err)
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: ib.AccessRemoteWrite | ib.AccessFlushGlobal}, ib.QPMaskAccess))
 	return a, b, r
 }
 
-func flushing(placement, selectivity uint8) func(*RxPacket) {
+func fethOf(placement, selectivity uint8) func(*RxPacket) {
 	return func(p *RxPacket) { p.FETH = packet.FETH{Placement: placement, Selectivity: selectivity} }
 }
 
-func TestResponderAnswersFLUSH(t *testing.T) {
+func TestResponderRepliesToFlush(t *testing.T) {
 	const op = packet.Flush
 	for _, c := range []struct {
 		name  string
@@ -33,41 +33,41 @@ func TestResponderAnswersFLUSH(t *testing.T) {
 		want  string
 		event ib.EventType
 	}{
-		{"of a range", on(op, 0, 0, flushing(1, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
-		{"of the whole region, whatever the range", on(op, 0, 0, flushing(1, 1), reth(0, 1<<31)), "READ_RESPONSE_ONLY+0/ack/1", 0},
-		{"of no bytes", on(op, 0, 0, flushing(1, 0), reth(sillBase, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
-		{"of no bytes with a wrong key", on(op, 0, 0, flushing(1, 0), reth(sillBase, 0), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
-		{"of the whole with a wrong key", on(op, 0, 0, flushing(1, 1), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
-		{"past the region", on(op, 0, 0, flushing(1, 0), reth(sillBase+4090, 8)), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
-		{"for nothing", on(op, 0, 0, flushing(0, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
-		{"for persistence, which the queue pair does not grant", on(op, 0, 0, flushing(3, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
-		{"of a reserved selectivity", on(op, 0, 0, flushing(1, 2)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
-		{"with a payload", on(op, 0, 4, flushing(1, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"of a range", on(op, 0, 0, fethOf(1, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"of the whole region, whatever the range", on(op, 0, 0, fethOf(1, 1), reth(0, 1<<31)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"of no bytes", on(op, 0, 0, fethOf(1, 0), reth(windowRegionBase, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"of no bytes with a wrong key", on(op, 0, 0, fethOf(1, 0), reth(windowRegionBase, 0), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"of the whole with a wrong key", on(op, 0, 0, fethOf(1, 1), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"past the region", on(op, 0, 0, fethOf(1, 0), reth(windowRegionBase+4090, 8)), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"for nothing", on(op, 0, 0, fethOf(0, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"for persistence, which the queue pair does not grant", on(op, 0, 0, fethOf(3, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"of a reserved selectivity", on(op, 0, 0, fethOf(1, 2)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"with a payload", on(op, 0, 4, fethOf(1, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
 	} {
 		_, b, r := connectFlush(t)
-		c.req.edit = slices.Insert(c.req.edit, 0, func(p *RxPacket) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey(), Length: 100} })
-		b.play(c.req)
-		if got := b.say(usual.psn); got != c.want || c.event != 0 && !slices.Contains(b.events, c.event) {
+		c.req.edit = slices.Insert(c.req.edit, 0, func(p *RxPacket) { p.RETH = packet.RETH{VA: windowRegionBase, RKey: r.RKey(), Length: 100} })
+		b.requests(c.req)
+		if got := b.emitted(defaults.psn); got != c.want || c.event != 0 && !slices.Contains(b.events, c.event) {
 			t.Errorf("%s: %s, events %v", c.name, got, b.events)
 		}
 	}
 }
 
-func TestFLUSHNeedsTheQueuePairsLeaveAndTheRegions(t *testing.T) {
+func TestFlushNeedsAccessOfQueuePairAndRegion(t *testing.T) {
 	_, b, _ := connectFlush(t)
-	b.play(on(packet.Flush, 0, 0, flushing(1, 0))) // the usual region
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
+	b.requests(on(packet.Flush, 0, 0, fethOf(1, 0))) // the usual region
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/62/0" {
 		t.Errorf("a region without the right: %s", got)
 	}
 	_, b, r := connectFlush(t)
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: ib.AccessRemoteWrite | ib.AccessFlushPersistent}, ib.QPMaskAccess))
-	b.play(on(packet.Flush, 0, 0, flushing(2, 0), func(p *RxPacket) { p.RETH = packet.RETH{VA: sillBase, RKey: r.RKey()} }))
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
+	b.requests(on(packet.Flush, 0, 0, fethOf(2, 0), func(p *RxPacket) { p.RETH = packet.RETH{VA: windowRegionBase, RKey: r.RKey()} }))
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/62/0" {
 		t.Errorf("persistence, which no region grants: %s", got)
 	}
 }
 
-func TestResponderAnswersATOMICWRITE(t *testing.T) {
+func TestResponderRepliesToAtomicWrite(t *testing.T) {
 	const op = packet.AtomicWrite
 	for _, c := range []struct {
 		name  string
@@ -83,57 +83,57 @@ func TestResponderAnswersATOMICWRITE(t *testing.T) {
 		{"with a wrong key", on(op, 0, 8, reth(sideBase, 8), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
 		{"past the region", on(op, 0, 8, reth(sideBase+1<<18, 8)), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
 	} {
-		_, b := connect(t, usual)
-		b.play(c.req)
-		if got := b.say(usual.psn); got != c.want || c.event != 0 && !slices.Contains(b.events, c.event) {
+		_, b := connect(t, defaults)
+		b.requests(c.req)
+		if got := b.emitted(defaults.psn); got != c.want || c.event != 0 && !slices.Contains(b.events, c.event) {
 			t.Errorf("%s: %s, events %v", c.name, got, b.events)
 		}
 	}
-	_, b := connect(t, usual)
+	_, b := connect(t, defaults)
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: ib.AccessRemoteAtomic}, ib.QPMaskAccess))
-	b.play(on(op, 0, 8))
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
+	b.requests(on(op, 0, 8))
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/61/0" {
 		t.Errorf("without RemoteWrite: %s", got)
 	}
 }
 
-// TestAnAlignedAddressMayNotBe: a zero-based window may begin anywhere.
-func TestAnAlignedAddressMayNotBe(t *testing.T) {
+// TestZeroBasedWindowChecksAlignmentInMemory: a zero-based window may begin anywhere.
+func TestZeroBasedWindowChecksAlignmentInMemory(t *testing.T) {
 	for _, op := range []uint8{packet.AtomicWrite, packet.FetchAdd} {
-		_, b := connect(t, usual)
-		r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 64)), sillBase, 64, ib.AccessLocalWrite|ib.AccessMWBind)
+		_, b := connect(t, defaults)
+		r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 64)), windowRegionBase, 64, ib.AccessLocalWrite|ib.AccessMWBind)
 		must(t, err)
 		w, err := b.table.AllocWindow(b.qp.PD(), mrtable.Type1)
 		must(t, err)
-		must(t, b.table.Bind(mrtable.Binding{PD: b.qp.PD(), RKey: w.RKey(), LKey: r.LKey(), Addr: sillBase + 4, Length: 32,
+		must(t, b.table.Bind(mrtable.Binding{PD: b.qp.PD(), RKey: w.RKey(), LKey: r.LKey(), Addr: windowRegionBase + 4, Length: 32,
 			Access: ib.AccessRemoteWrite | ib.AccessRemoteAtomic | ib.AccessZeroBased}))
 		n := 0
 		if op == packet.AtomicWrite {
 			n = 8
 		}
-		b.play(on(op, 0, n, func(p *RxPacket) {
+		b.requests(on(op, 0, n, func(p *RxPacket) {
 			p.RETH, p.Atomic.VA, p.Atomic.RKey = packet.RETH{RKey: w.RKey(), Length: 8}, 0, w.RKey()
 		}))
-		if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
+		if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/61/0" {
 			t.Errorf("%v: %s", packet.Opcode(op), got)
 		}
 	}
 }
 
-func TestADuplicateATOMICWRITEIsAnsweredAndNotDone(t *testing.T) {
-	_, b := connect(t, usual)
+func TestDuplicateAtomicWriteIsAnsweredButNotExecuted(t *testing.T) {
+	_, b := connect(t, defaults)
 	write := func(v byte) req {
 		return on(packet.AtomicWrite, 0, 8, reth(sideBase, 8), func(p *RxPacket) {
 			p.Payload = [][]byte{{v, v, v}, {v, v, v, v, v}} // as a link may cut it
 		})
 	}
-	b.play(write(1))
+	b.requests(write(1))
 	if binary.LittleEndian.Uint64(b.mem) != 0x0101010101010101 {
 		t.Fatalf("memory holds %x", b.mem[:8])
 	}
 	b.mem[0] = 9 // by the program there
-	b.play(write(1), on(packet.Flush, 0, 0, flushing(1, 0)))
-	if got := b.say(usual.psn); got != "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1" || b.mem[0] != 9 {
+	b.requests(write(1), on(packet.Flush, 0, 0, fethOf(1, 0)))
+	if got := b.emitted(defaults.psn); got != "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1" || b.mem[0] != 9 {
 		t.Errorf("%s, memory holds %x", got, b.mem[:8])
 	}
 	if b.count.Drops[DropDuplicateRequest] != 1 {
@@ -141,16 +141,16 @@ func TestADuplicateATOMICWRITEIsAnsweredAndNotDone(t *testing.T) {
 	}
 }
 
-func TestTheyTakeResponderResources(t *testing.T) {
+func TestFlushAndAtomicWriteUseResponderResources(t *testing.T) {
 	_, b, r := connectFlush(t) // max_dest_rd_atomic 4
 	b.room = 0
 	for i := range 3 {
-		b.play(on(packet.AtomicWrite, 2*i, 8), on(packet.Flush, 2*i+1, 0, flushing(1, 1), func(p *RxPacket) { p.RETH.RKey = r.RKey() }))
+		b.requests(on(packet.AtomicWrite, 2*i, 8), on(packet.Flush, 2*i+1, 0, fethOf(1, 1), func(p *RxPacket) { p.RETH.RKey = r.RKey() }))
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)
 	want := "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 READ_RESPONSE_ONLY+2/ack/3 READ_RESPONSE_ONLY+3/ack/4 ACKNOWLEDGE+4/61/4"
-	if got := b.say(usual.psn); got != want {
+	if got := b.emitted(defaults.psn); got != want {
 		t.Errorf("answers %s\nwant    %s", got, want)
 	}
 }
@@ -164,16 +164,16 @@ func TestExtendedOperationsEndToEnd(t *testing.T) {
 		for i := range 20 {
 			v := uint64(i + 1)
 			binary.LittleEndian.PutUint64(a.mem[8*i:], v)
-			w := SendWR{ID: v, Opcode: ib.WRAtomicWrite, Flags: ib.SendSignaled, SGEs: a.sge(8*i, 8), RemoteAddr: sillBase, RKey: r.RKey()}
+			w := SendWR{ID: v, Opcode: ib.WRAtomicWrite, Flags: ib.SendSignaled, SGEs: a.sge(8*i, 8), RemoteAddr: windowRegionBase, RKey: r.RKey()}
 			if i%3 == 0 {
 				w.Flags, w.SGEs, w.Inline = w.Flags|ib.SendInline, nil, a.mem[8*i:][:8]
 			}
 			a.post(w)
-			a.post(SendWR{ID: v, Opcode: ib.WRFlush, Flags: ib.SendSignaled, RemoteAddr: sillBase, RKey: r.RKey(), Flush: Flush{Length: 8, Placement: 1}})
+			a.post(SendWR{ID: v, Opcode: ib.WRFlush, Flags: ib.SendSignaled, RemoteAddr: windowRegionBase, RKey: r.RKey(), Flush: Flush{Length: 8, Placement: 1}})
 		}
 		before := uint64(0)
 		run(t, a, b, func(*side, *packet.Tx) int {
-			v, err := b.env.Mem.Read(r, sillBase, 8)
+			v, err := b.env.Mem.Read(r, windowRegionBase, 8)
 			must(t, err)
 			if now := binary.LittleEndian.Uint64(v); now < before {
 				t.Fatalf("seed %d: %d after %d", seed, now, before)
@@ -196,7 +196,7 @@ func TestExtendedOperationsEndToEnd(t *testing.T) {
 	}
 }
 
-func TestOnlyAnEmptyREADResponseAnswersThem(t *testing.T) {
+func TestOnlyEmptyReadResponseCompletesFlushAndAtomicWrite(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   uint8
@@ -210,14 +210,14 @@ func TestOnlyAnEmptyREADResponseAnswersThem(t *testing.T) {
 		{"ACK: its response must have been lost", packet.Acknowledge, 0, ""},
 	} {
 		for _, op := range []ib.WROpcode{ib.WRFlush, ib.WRAtomicWrite} {
-			a, b := connect(t, usual)
+			a, b := connect(t, defaults)
 			w := SendWR{ID: 1, Opcode: op, Flags: ib.SendSignaled, RemoteAddr: sideBase, RKey: b.region.RKey(), Flush: Flush{Placement: 1}}
 			if op == ib.WRAtomicWrite {
 				w.SGEs = a.sge(0, 8)
 			}
 			a.post(w)
 			a.qp.Transmit(&a.env)
-			a.reply(c.op, usual.psn, unlimited, 1, c.n)
+			a.reply(c.op, defaults.psn, unlimited, 1, c.n)
 			if got := statuses(a.done); got != c.want {
 				t.Errorf("%s to %d: %q, want %q", c.name, op, got, c.want)
 			}

@@ -12,7 +12,7 @@ import (
 
 // copied gives s memory that can only be copied, as that of another process, and room for room
 // bytes of it at a time.
-func (s *side) copied(room int) {
+func (s *side) useCopiedMemory(room int) {
 	s.t.Helper()
 	p, err := mrtable.OpenProcess(os.Getpid(), -1)
 	must(s.t, err)
@@ -26,20 +26,20 @@ func (s *side) copied(room int) {
 
 // A queue pair whose turn takes a few packets fetches what these hold: the rest would have to be
 // fetched again in its next turn.
-func TestNoMoreIsFetchedThanCanBeSent(t *testing.T) {
+func TestReadAheadIsLimitedToWhatCanBeSent(t *testing.T) {
 	const turn, length = 4, 100_000
 	rounds := func(a, b, limited *side) (n int) {
 		for now := int64(2); ; now++ {
 			limited.room = turn
-			if !step(a, b, now, all) {
+			if !step(a, b, now, deliverAll) {
 				return n
 			}
 			n++
 		}
 	}
 	t.Run("SEND", func(t *testing.T) {
-		a, b := connect(t, usual)
-		a.copied(2 * turn * usual.mtu) // for two epochs
+		a, b := connect(t, defaults)
+		a.useCopiedMemory(2 * turn * defaults.mtu) // for two epochs
 		fill(a.mem[:length], 1)
 		b.recv(1, 0, length)
 		a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, length)})
@@ -49,8 +49,8 @@ func TestNoMoreIsFetchedThanCanBeSent(t *testing.T) {
 		}
 	})
 	t.Run("READ", func(t *testing.T) {
-		a, b := connect(t, usual)
-		b.copied(2 * turn * usual.mtu)
+		a, b := connect(t, defaults)
+		b.useCopiedMemory(2 * turn * defaults.mtu)
 		fill(b.mem[:length], 1)
 		a.post(SendWR{ID: 2, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(0, length)})
 		n := rounds(a, b, b)

@@ -23,13 +23,13 @@ func FuzzResponder(f *testing.F) {
 		return out
 	}
 	for _, op := range []uint8{packet.SendOnly, packet.SendFirst, packet.WriteFirst, packet.WriteOnlyImm, packet.ReadRequest, packet.FetchAdd, packet.CompareSwap, packet.Acknowledge, packet.ReadResponseFirst, packet.AtomicAcknowledge} {
-		h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PSN: usual.psn}, RETH: packet.RETH{VA: sideBase, Length: 64}}
+		h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PSN: defaults.psn}, RETH: packet.RETH{VA: sideBase, Length: 64}}
 		h2 := h
 		h2.PSN = packet.PSNAdd(h.PSN, 1)
 		f.Add(rec(seed(h, 64), seed(h2, 1024), seed(h, 64)))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
-		a, b := connect(t, usual)
+		a, b := connect(t, defaults)
 		for i := range 4 {
 			b.recv(uint64(i), 1000*i, 1000)
 			b.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: b.sge(0, 1500)})
@@ -51,7 +51,7 @@ func FuzzResponder(f *testing.F) {
 			if body := one[m : len(one)-int(p.Pad)]; len(body) > 0 {
 				p.Payload, p.Len = [][]byte{body}, len(body)
 			}
-			b.take(&p)
+			b.deliver(&p)
 			b.out = b.out[:0]
 			b.env.Now += 1 << 20
 			if d := b.qp.NextDeadline(); d != 0 && d <= b.env.Now {

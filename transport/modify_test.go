@@ -19,7 +19,7 @@ var maskNames = map[string]ib.QPAttrMask{
 	"sqpsn": ib.QPMaskSQPSN, "destrd": ib.QPMaskMaxDestRDAtomic, "mig": ib.QPMaskPathMigState, "dest": ib.QPMaskDestQPN,
 }
 
-func maskOf(t *testing.T, names string) (m ib.QPAttrMask) {
+func parseMask(t *testing.T, names string) (m ib.QPAttrMask) {
 	for n := range strings.FieldsSeq(names) {
 		if maskNames[n] == 0 {
 			t.Fatalf("attribute %q", n)
@@ -85,7 +85,7 @@ var modifyTable = []struct {
 }
 
 // standing makes a queue pair that is in a state.
-func standing(t *testing.T, kind string, s ib.QPState) *side {
+func inState(t *testing.T, kind string, s ib.QPState) *side {
 	c := Config{QPN: 17, SendDepth: 4, MaxSendSGE: 1, PortMTU: 4096}
 	switch kind {
 	case "RC":
@@ -97,7 +97,7 @@ func standing(t *testing.T, kind string, s ib.QPState) *side {
 	case "XRC_INI":
 		c.Service, c.Role = packet.XRC, Initiator
 	case "XRC_TGT":
-		c.Service, c.Role, c.Domain = packet.XRC, Target, noDomain{}
+		c.Service, c.Role, c.Domain = packet.XRC, Target, emptyDomain{}
 	}
 	x := newSide(t, 17, 64)
 	c.Recv = &x.rq
@@ -108,16 +108,16 @@ func standing(t *testing.T, kind string, s ib.QPState) *side {
 	return x
 }
 
-type noDomain struct{ XRCDomain }
+type emptyDomain struct{ XRCDomain }
 
 // good are attributes that are in range wherever they count.
-var good = ib.QPAttr{PathMTU: 1024, RQPSN: 1, SQPSN: 2, DestQPN: 3, MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 5, Timeout: 6,
+var validAttr = ib.QPAttr{PathMTU: 1024, RQPSN: 1, SQPSN: 2, DestQPN: 3, MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 5, Timeout: 6,
 	RetryCount: 7, RNRRetry: 7}
 
 // tryModify goes from one state to another with a mask.
 func tryModify(t *testing.T, kind string, from, to ib.QPState, mask ib.QPAttrMask) error {
-	x := standing(t, kind, from)
-	a := good
+	x := inState(t, kind, from)
+	a := validAttr
 	a.State, a.CurState = to, from
 	err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState)
 	if want := to; err == nil && x.qp.State() != want || err != nil && x.qp.State() != from {
@@ -126,7 +126,7 @@ func tryModify(t *testing.T, kind string, from, to ib.QPState, mask ib.QPAttrMas
 	return err
 }
 
-func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
+func TestModifyRequiresExactlyTheAttributesOfTheTransition(t *testing.T) {
 	all := ib.QPAttrMask(0)
 	for _, m := range maskNames {
 		all |= m
@@ -134,7 +134,7 @@ func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
 	ways := map[string]bool{}
 	for _, row := range modifyTable {
 		ways[fmt.Sprint(row.kind, row.from, row.to)] = true
-		needs, may := maskOf(t, row.must), maskOf(t, row.may)
+		needs, may := parseMask(t, row.must), parseMask(t, row.may)
 		for bit := ib.QPAttrMask(1); bit != 0 && bit <= all; bit <<= 1 {
 			switch {
 			case bit&all == 0 || bit == ib.QPMaskCurState && may&bit == 0:
@@ -173,8 +173,8 @@ func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
 				}
 			}
 		}
-		x := standing(t, kind, ib.QPSRTS)
-		a := good
+		x := inState(t, kind, ib.QPSRTS)
+		a := validAttr
 		a.State, a.CurState = ib.QPSRTS, ib.QPSSQD
 		if err := x.qp.Modify(&x.env, &a, ib.QPMaskState|ib.QPMaskCurState); !errors.Is(err, ErrTransition) {
 			t.Errorf("%s in RTS, said to be in SQD: %v", kind, err)
@@ -182,7 +182,7 @@ func TestModifyTakesWhatTheTransitionNeedsAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestAttributesOutOfRangeAreRefused(t *testing.T) {
+func TestModifyRejectsAttributesOutOfRange(t *testing.T) {
 	for name, c := range map[string]struct {
 		from, to ib.QPState
 		mask     ib.QPAttrMask
@@ -204,14 +204,14 @@ func TestAttributesOutOfRangeAreRefused(t *testing.T) {
 		"path MTU in SQD":  {ib.QPSSQD, ib.QPSSQD, ib.QPMaskPathMTU, func(a *ib.QPAttr) { a.PathMTU = 300 }},
 		"retry_cnt in SQD": {ib.QPSSQD, ib.QPSSQD, ib.QPMaskRetryCount, func(a *ib.QPAttr) { a.RetryCount = 9 }},
 	} {
-		x := standing(t, "RC", c.from)
+		x := inState(t, "RC", c.from)
 		mask := c.mask | rcTransitions[[2]ib.QPState{c.from, c.to}].required
-		a := good
+		a := validAttr
 		a.State = c.to
 		if err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState); err != nil {
 			t.Errorf("%s: good attributes: %v", name, err)
 		}
-		x = standing(t, "RC", c.from)
+		x = inState(t, "RC", c.from)
 		before := x.qp.Query()
 		c.set(&a)
 		if err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState); !errors.Is(err, ErrAttribute) {
@@ -224,8 +224,8 @@ func TestAttributesOutOfRangeAreRefused(t *testing.T) {
 }
 
 // The path MTU may change in SQD when nothing is under way; traffic goes on with the new one.
-func TestInSQDThePathMTUCanChange(t *testing.T) {
-	a, b := connect(t, usual) // 1024
+func TestPathMTUCanChangeInSQD(t *testing.T) {
+	a, b := connect(t, defaults) // 1024
 	drain := func(x *side) {
 		must(t, x.qp.Modify(&x.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState))
 	}
@@ -239,7 +239,7 @@ func TestInSQDThePathMTUCanChange(t *testing.T) {
 	if err := mtu(a, 256); !errors.Is(err, ErrAttribute) || !a.qp.Query().Draining {
 		t.Errorf("with a message under way: %v, draining %v", err, a.qp.Query().Draining)
 	}
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	drain(b)
 	if a.qp.Query().Draining {
 		t.Error("still draining")
@@ -253,7 +253,7 @@ func TestInSQDThePathMTUCanChange(t *testing.T) {
 	fill(a.mem[:3000], 9)
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000)})
 	a.post(SendWR{ID: 3, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(3000, 600)})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:0 3:0" || statuses(b.done) != "1:0 2:0" {
 		t.Errorf("%s, %s", got, statuses(b.done))
 	}

@@ -94,18 +94,18 @@ type pairOptions struct {
 	rnrRetry uint8
 }
 
-var usual = pairOptions{mtu: 1024, psn: 0xfffff0, rdAtomic: 4, timeout: 10, retry: 7, rnrRetry: 7}
+var defaults = pairOptions{mtu: 1024, psn: 0xfffff0, rdAtomic: 4, timeout: 10, retry: 7, rnrRetry: 7}
 
 // connect brings both queue pairs to RTS. a sends from o.psn, b from 100.
 func connect(t *testing.T, o pairOptions) (a, b *side) {
 	a, b = newSide(t, 17, 1<<18), newSide(t, 18, 1<<18)
-	bring(t, a, o, 18, o.psn, 100)
-	bring(t, b, o, 17, 100, o.psn)
+	toRTS(t, a, o, 18, o.psn, 100)
+	toRTS(t, b, o, 17, 100, o.psn)
 	return a, b
 }
 
 // bringToRTR brings s to RTR, expecting requests from the PSN rq on.
-func bringToRTR(t *testing.T, s *side, o pairOptions, peer, rq uint32) {
+func toRTR(t *testing.T, s *side, o pairOptions, peer, rq uint32) {
 	at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic}
 	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess))
 	at = ib.QPAttr{State: ib.QPSRTR, PathMTU: o.mtu, DestQPN: peer, RQPSN: rq, MaxDestRDAtomic: o.rdAtomic, MinRNRTimer: 12}
@@ -113,8 +113,8 @@ func bringToRTR(t *testing.T, s *side, o pairOptions, peer, rq uint32) {
 }
 
 // bring brings s to RTS, sending from the PSN sq on.
-func bring(t *testing.T, s *side, o pairOptions, peer, sq, rq uint32) {
-	bringToRTR(t, s, o, peer, rq)
+func toRTS(t *testing.T, s *side, o pairOptions, peer, sq, rq uint32) {
+	toRTR(t, s, o, peer, rq)
 	at := ib.QPAttr{State: ib.QPSRTS, SQPSN: sq, Timeout: o.timeout, RetryCount: o.retry, RNRRetry: o.rnrRetry, MaxRDAtomic: o.rdAtomic}
 	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskRetryCount|ib.QPMaskRNRRetry|ib.QPMaskSQPSN|ib.QPMaskMaxRDAtomic))
 }
@@ -173,7 +173,7 @@ func step(a, b *side, now int64, pass func(from *side, tx *packet.Tx) int) (move
 	return moved
 }
 
-func all(*side, *packet.Tx) int { return 1 }
+func deliverAll(*side, *packet.Tx) int { return 1 }
 
 // run steps until nothing moves and no timer runs.
 func run(t *testing.T, a, b *side, pass func(*side, *packet.Tx) int) {
@@ -208,7 +208,7 @@ func fill(p []byte, seed uint64) {
 func TestEveryOperationAtEveryPathMTU(t *testing.T) {
 	for _, mtu := range []int{256, 512, 1024, 2048, 4096} {
 		for _, n := range []int{0, 1, 3, 4, mtu - 1, mtu, mtu + 1, 3*mtu + 2, 40000} {
-			o := usual
+			o := defaults
 			o.mtu = mtu
 			a, b := connect(t, o)
 			fill(a.mem[:n], uint64(n))
@@ -218,7 +218,7 @@ func TestEveryOperationAtEveryPathMTU(t *testing.T) {
 			a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, n)})
 			a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWriteWithImm, Flags: ib.SendSignaled, Imm: 0x11223344, SGEs: a.sge(0, n), RemoteAddr: sideBase + 150000, RKey: b.region.RKey()})
 			a.post(SendWR{ID: 3, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(100000, n), RemoteAddr: sideBase + uint64(n), RKey: b.region.RKey()})
-			run(t, a, b, all)
+			run(t, a, b, deliverAll)
 			if len(a.done) != 3 || len(b.done) != 2 {
 				t.Fatalf("mtu %d, %d bytes: %d and %d completions", mtu, n, len(a.done), len(b.done))
 			}
@@ -241,10 +241,10 @@ func TestEveryOperationAtEveryPathMTU(t *testing.T) {
 	}
 }
 
-func TestLossDuplicationAndReorderLoseNothing(t *testing.T) {
+func TestTransportRecoversFromLossDuplicationAndReorder(t *testing.T) {
 	for seed := range uint64(300) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		o := usual
+		o := defaults
 		o.mtu = []int{256, 1024, 4096}[seed%3]
 		a, b := connect(t, o)
 		fill(a.mem[:60000], seed)

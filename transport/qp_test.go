@@ -8,16 +8,16 @@ import (
 	"softroce/packet"
 )
 
-func TestWhateverHasNoRoomIsSentLater(t *testing.T) {
+func TestPacketsWithoutRoomAreSentLater(t *testing.T) {
 	for name, owe := range map[string]func(*side){
-		"ACK":      func(s *side) { s.request(packet.WriteOnly, usual.psn, 0) },
-		"NAK":      func(s *side) { s.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 1), 0) },
-		"READ":     func(s *side) { s.request(packet.ReadRequest, usual.psn, 0) },
-		"atomic":   func(s *side) { s.request(packet.FetchAdd, usual.psn, 0) },
+		"ACK":      func(s *side) { s.request(packet.WriteOnly, defaults.psn, 0) },
+		"NAK":      func(s *side) { s.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, 1), 0) },
+		"READ":     func(s *side) { s.request(packet.ReadRequest, defaults.psn, 0) },
+		"atomic":   func(s *side) { s.request(packet.FetchAdd, defaults.psn, 0) },
 		"SEND":     func(s *side) { s.post(SendWR{Opcode: ib.WRSend, SGEs: s.sge(0, 8)}) },
 		"own READ": func(s *side) { s.post(SendWR{Opcode: ib.WRRDMARead, SGEs: s.sge(0, 8)}) },
 	} {
-		_, b := connect(t, usual)
+		_, b := connect(t, defaults)
 		b.room = 0
 		owe(b)
 		if !b.qp.Transmit(&b.env) {
@@ -30,37 +30,37 @@ func TestWhateverHasNoRoomIsSentLater(t *testing.T) {
 	}
 }
 
-// TestResetForgetsEverything: answers that wait, work that is posted, a message half received.
-func TestResetForgetsEverything(t *testing.T) {
-	a, b := connect(t, usual)
+// TestResetClearsAllState: answers that wait, work that is posted, a message half received.
+func TestResetClearsAllState(t *testing.T) {
+	a, b := connect(t, defaults)
 	b.recv(1, 0, 2000)
 	b.room = 0
-	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 8))
-	b.request(packet.SendFirst, packet.PSNAdd(usual.psn, 1), 1024)
+	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 8))
+	b.request(packet.SendFirst, packet.PSNAdd(defaults.psn, 1), 1024)
 	b.post(SendWR{ID: 7, Opcode: ib.WRSend, SGEs: b.sge(0, 8)})
 	b.room = -1
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSReset}, ib.QPMaskState))
 	b.qp.Transmit(&b.env)
 	if len(b.out) > 0 || len(b.done) > 0 || b.qp.SendQueueLen() != 0 || b.qp.NextDeadline() != 0 {
-		t.Fatalf("after Reset: %s, completions %s", b.say(usual.psn), statuses(b.done))
+		t.Fatalf("after Reset: %s, completions %s", b.emitted(defaults.psn), statuses(b.done))
 	}
 	if b.qp.PostSend(&SendWR{}) != ErrState {
 		t.Error("work is taken before RTS")
 	}
-	bring(t, b, usual, a.qp.QPN(), 5, 900)
+	toRTS(t, b, defaults, a.qp.QPN(), 5, 900)
 	b.recv(2, 0, 2000)
 	b.request(packet.SendOnly, 900, 8)
-	b.request(packet.ReadRequest, usual.psn, 0, reth(sideBase, 8)) // of the old connection
-	if got := b.say(900); got != "ACKNOWLEDGE+0/ack/1" || statuses(b.done) != "2:0" {
+	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 8)) // of the old connection
+	if got := b.emitted(900); got != "ACKNOWLEDGE+0/ack/1" || statuses(b.done) != "2:0" {
 		t.Errorf("connected anew: %s, completions %s", got, statuses(b.done))
 	}
 }
 
-func TestAnErrorFlushesTheReceiveInUseFirst(t *testing.T) {
-	_, b := connect(t, usual)
+func TestErrorFlushesCurrentReceiveFirst(t *testing.T) {
+	_, b := connect(t, defaults)
 	b.recv(1, 0, 2000)
 	b.recv(2, 0, 2000)
-	b.request(packet.SendFirst, usual.psn, 1024)
+	b.request(packet.SendFirst, defaults.psn, 1024)
 	b.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: b.sge(0, 8)})
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSErr}, ib.QPMaskState))
 	if got := statuses(b.done); got != "3:5 1:5 2:5" {
@@ -79,11 +79,11 @@ func TestAnErrorFlushesTheReceiveInUseFirst(t *testing.T) {
 	}
 }
 
-func TestASharedReceiveQueueKeepsItsReceivesAndHearsOnce(t *testing.T) {
-	_, b := connect(t, usual)
+func TestErrorLeavesSharedReceivesAndReportsLastWQEOnce(t *testing.T) {
+	_, b := connect(t, defaults)
 	b.rq.shared = true
 	b.recv(1, 0, 8)
-	b.request(packet.WriteOnly, usual.psn, 0)
+	b.request(packet.WriteOnly, defaults.psn, 0)
 	if s := packet.Syndrome(b.out[0].Head[packet.BTHLen]); s != unlimited {
 		t.Errorf("it gives credits: %v", s)
 	}
@@ -95,9 +95,9 @@ func TestASharedReceiveQueueKeepsItsReceivesAndHearsOnce(t *testing.T) {
 	}
 }
 
-func TestTheFirstRequestInRTREstablishes(t *testing.T) {
+func TestFirstRequestInRTRReportsCommEst(t *testing.T) {
 	b := newSide(t, 18, 1<<12)
-	bringToRTR(t, b, usual, 17, 100)
+	toRTR(t, b, defaults, 17, 100)
 	b.reply(packet.Acknowledge, 100, unlimited, 0, 0)
 	if len(b.events) > 0 || b.count.Drops[DropState] != 1 {
 		t.Errorf("a reply in RTR: events %v, drops %v", b.events, b.count.Drops)
@@ -105,12 +105,12 @@ func TestTheFirstRequestInRTREstablishes(t *testing.T) {
 	for i := range uint32(2) {
 		b.request(packet.WriteOnly, 100+i, 0)
 	}
-	if got := b.say(100); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2" || !slices.Equal(b.events, []ib.EventType{ib.EventCommEst}) {
+	if got := b.emitted(100); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2" || !slices.Equal(b.events, []ib.EventType{ib.EventCommEst}) {
 		t.Errorf("%s, events %v", got, b.events)
 	}
 }
 
-func TestOfTwoPartitionMembersOneIsFull(t *testing.T) {
+func TestPKeyMatchNeedsAFullMember(t *testing.T) {
 	for _, c := range []struct {
 		mine, its uint16
 		ok        bool
@@ -125,12 +125,12 @@ func TestOfTwoPartitionMembersOneIsFull(t *testing.T) {
 	}
 }
 
-func TestQueryTellsTheNextPSNs(t *testing.T) {
-	a, b := connect(t, usual)
+func TestQueryReturnsNextPSNs(t *testing.T) {
+	a, b := connect(t, defaults)
 	b.recv(1, 0, 4000)
 	a.post(SendWR{Opcode: ib.WRSend, SGEs: a.sge(0, 3000)})
-	run(t, a, b, all)
-	if x, y := a.qp.Query(), b.qp.Query(); x.SQPSN != packet.PSNAdd(usual.psn, 3) || y.RQPSN != x.SQPSN || x.State != ib.QPSRTS || x.PathMTU != 1024 {
+	run(t, a, b, deliverAll)
+	if x, y := a.qp.Query(), b.qp.Query(); x.SQPSN != packet.PSNAdd(defaults.psn, 3) || y.RQPSN != x.SQPSN || x.State != ib.QPSRTS || x.PathMTU != 1024 {
 		t.Errorf("requester %+v\nresponder %+v", x, y)
 	}
 	una, send, next := a.qp.Progress()
@@ -139,7 +139,7 @@ func TestQueryTellsTheNextPSNs(t *testing.T) {
 	}
 }
 
-func TestModifyRefusesValuesOutOfRange(t *testing.T) {
+func TestModifyRejectsValuesOutOfRange(t *testing.T) {
 	for mask, a := range map[ib.QPAttrMask]ib.QPAttr{
 		ib.QPMaskPathMTU: {PathMTU: 1000}, ib.QPMaskRQPSN: {RQPSN: 1 << 24}, ib.QPMaskSQPSN: {SQPSN: 1 << 24}, ib.QPMaskDestQPN: {DestQPN: 1 << 24},
 		ib.QPMaskMinRNRTimer: {MinRNRTimer: 32}, ib.QPMaskTimeout: {Timeout: 32}, ib.QPMaskRetryCount: {RetryCount: 8}, ib.QPMaskRNRRetry: {RNRRetry: 8},
@@ -151,7 +151,7 @@ func TestModifyRefusesValuesOutOfRange(t *testing.T) {
 	}
 }
 
-func TestModifyRefusesWaysThatAreNone(t *testing.T) {
+func TestModifyRejectsUndefinedTransitions(t *testing.T) {
 	for _, c := range []struct {
 		a    ib.QPAttr
 		mask ib.QPAttrMask
@@ -161,14 +161,14 @@ func TestModifyRefusesWaysThatAreNone(t *testing.T) {
 		{ib.QPAttr{State: ib.QPSSQE}, ib.QPMaskState},
 		{ib.QPAttr{State: 99}, ib.QPMaskState},
 	} {
-		a, _ := connect(t, usual)
+		a, _ := connect(t, defaults)
 		if a.qp.Modify(&a.env, &c.a, c.mask) == nil || a.qp.State() != ib.QPSRTS {
 			t.Errorf("to %v with %#x is accepted", c.a.State, uint32(c.mask))
 		}
 	}
 }
 
-func TestWhatNewRefuses(t *testing.T) {
+func TestNewRejectsInvalidConfig(t *testing.T) {
 	for _, c := range []Config{{Service: packet.RD}, {Service: packet.XRC}, {Service: packet.XRC, Role: Target}, {Service: packet.RC, SendDepth: -1}} {
 		if _, err := New(c); err == nil {
 			t.Errorf("%+v is accepted", c)
@@ -176,8 +176,8 @@ func TestWhatNewRefuses(t *testing.T) {
 	}
 }
 
-func TestAFullQueueSaysSo(t *testing.T) {
-	a, _ := connect(t, usual)
+func TestPostSendReportsFullQueue(t *testing.T) {
+	a, _ := connect(t, defaults)
 	for range 64 {
 		a.post(SendWR{Opcode: ib.WRSend})
 	}
@@ -186,7 +186,7 @@ func TestAFullQueueSaysSo(t *testing.T) {
 	}
 }
 
-func TestNamesAreDistinct(t *testing.T) {
+func TestDropReasonNamesAreDistinct(t *testing.T) {
 	seen := map[string]bool{"": true, "unknown": true}
 	for r := range NumDropReasons {
 		if seen[r.String()] {

@@ -9,21 +9,21 @@ import (
 	"softroce/packet"
 )
 
-func TestRNRRetry7GoesOnForEver(t *testing.T) {
-	a, _ := connect(t, usual)
+func TestRNRRetry7IsUnlimited(t *testing.T) {
+	a, _ := connect(t, defaults)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	for range 20 {
 		a.qp.Transmit(&a.env)
-		if got := a.say(usual.psn); got != "SEND_ONLY+0" {
+		if got := a.emitted(defaults.psn); got != "SEND_ONLY+0" {
 			t.Fatalf("%q, completions %s", got, statuses(a.done))
 		}
-		a.reply(packet.Acknowledge, usual.psn, packet.SyndromeRNR|1, 0, 0)
+		a.reply(packet.Acknowledge, defaults.psn, packet.SyndromeRNR|1, 0, 0)
 		a.env.Now = a.qp.NextDeadline()
 	}
 }
 
-func TestTheSendWindowEndsWithAnAckRequest(t *testing.T) {
-	o := usual
+func TestLastPacketOfSendWindowRequestsACK(t *testing.T) {
+	o := defaults
 	o.mtu = 256
 	a, b := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
@@ -40,9 +40,9 @@ func TestTheSendWindowEndsWithAnAckRequest(t *testing.T) {
 	}
 }
 
-// TestATimeoutMakesTheSendWindowSmall: each answer then doubles it.
-func TestATimeoutMakesTheSendWindowSmall(t *testing.T) {
-	o := usual
+// TestTimeoutShrinksSendWindow: each answer then doubles it.
+func TestTimeoutShrinksSendWindow(t *testing.T) {
+	o := defaults
 	o.mtu = 256
 	a, b := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
@@ -62,26 +62,26 @@ func TestATimeoutMakesTheSendWindowSmall(t *testing.T) {
 	}
 }
 
-func TestNoMoreThanHalfOfAllPSNsAreOutstanding(t *testing.T) {
-	o := usual
+func TestAtMostHalfOfThePSNsAreOutstanding(t *testing.T) {
+	o := defaults
 	o.mtu = 256
 	a, b := connect(t, o)
-	r, err := a.table.Register(a.qp.PD(), &vast{1 << 31, make([]byte, readAhead)}, 0, 1<<31, ib.AccessLocalWrite)
+	r, err := a.table.Register(a.qp.PD(), &sparseMemory{1 << 31, make([]byte, readAhead)}, 0, 1<<31, ib.AccessLocalWrite)
 	must(t, err)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: []SGE{{Length: 1 << 31, LKey: r.LKey()}}, RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	if got := a.say(o.psn); got != "READ_REQUEST+0" {
+	if got := a.emitted(o.psn); got != "READ_REQUEST+0" {
 		t.Fatal(got)
 	}
 	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 256)
-	if got, want := a.say(packet.PSNAdd(o.psn, 1<<22)), fmt.Sprintf("SEND_ONLY%+d", 1<<22); got != want {
+	if got, want := a.emitted(packet.PSNAdd(o.psn, 1<<22)), fmt.Sprintf("SEND_ONLY%+d", 1<<22); got != want {
 		t.Errorf("%q, want %q", got, want)
 	}
 }
 
-func TestAMessageLongerThanTheProtocolAllowsIsNotSent(t *testing.T) {
-	a, _ := connect(t, usual)
+func TestRequesterRejectsOverlongMessage(t *testing.T) {
+	a, _ := connect(t, defaults)
 	big := SGE{Addr: sideBase, Length: 1 << 30, LKey: a.region.LKey()}
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: []SGE{big, big, a.sge(0, 1)[0]}})
 	a.qp.Transmit(&a.env)
@@ -90,9 +90,9 @@ func TestAMessageLongerThanTheProtocolAllowsIsNotSent(t *testing.T) {
 	}
 }
 
-// TestWorkRequestsThatCannotBe: each is refused before its first byte moves, also where the second
+// TestRequesterRejectsInvalidWorkRequests: each is refused before its first byte moves, also where the second
 // of its elements is the wrong one.
-func TestWorkRequestsThatCannotBe(t *testing.T) {
+func TestRequesterRejectsInvalidWorkRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(a *side, w *SendWR)
 		want ib.WCStatus
@@ -111,7 +111,7 @@ func TestWorkRequestsThatCannotBe(t *testing.T) {
 		"unknown key, second element": {func(a *side, w *SendWR) { w.SGEs = append(a.sge(0, 4000), SGE{Length: 8}) }, ib.WCLocProtErr},
 		"READ behind the region":      {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].Addr = ib.WRRDMARead, sideBase+1<<18 }, ib.WCLocProtErr},
 	} {
-		a, b := connect(t, usual)
+		a, b := connect(t, defaults)
 		wr := SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()}
 		c.edit(a, &wr)
 		a.post(wr)
@@ -122,23 +122,23 @@ func TestWorkRequestsThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestDepth0MakesREADsAnErrorOnEitherSide(t *testing.T) {
-	o := usual
+func TestReadWithDepth0FailsOnEitherSide(t *testing.T) {
+	o := defaults
 	o.rdAtomic = 0
 	a, b := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:2" {
 		t.Errorf("requester: %s", got)
 	}
 	b.request(packet.ReadRequest, o.psn, 0)
-	if got := b.say(o.psn); got != "ACKNOWLEDGE+0/61/0" {
+	if got := b.emitted(o.psn); got != "ACKNOWLEDGE+0/61/0" {
 		t.Errorf("responder: %s", got)
 	}
 }
 
-func TestOnlyTheLastPacketAsksForASolicitedEvent(t *testing.T) {
-	a, b := connect(t, usual)
+func TestOnlyLastPacketHasSolicitedBit(t *testing.T) {
+	a, b := connect(t, defaults)
 	b.recv(1, 0, 4000)
 	a.post(SendWR{Opcode: ib.WRSend, Flags: ib.SendSolicited, SGEs: a.sge(0, 3000)})
 	a.post(SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSolicited, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
@@ -150,14 +150,14 @@ func TestOnlyTheLastPacketAsksForASolicitedEvent(t *testing.T) {
 	if !slices.Equal(got, []bool{false, false, true, false}) {
 		t.Errorf("solicited: %v", got)
 	}
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if len(b.done) != 1 || !b.done[0].Solicited {
 		t.Errorf("completions %+v", b.done)
 	}
 }
 
-func TestAtomicsExchangeWhatTheyShould(t *testing.T) {
-	a, b := connect(t, usual)
+func TestAtomicsReturnOriginalValue(t *testing.T) {
+	a, b := connect(t, defaults)
 	b.mem[0] = 5
 	wr := SendWR{SGEs: append(a.sge(0, 3), a.sge(100, 5)...), RemoteAddr: sideBase, RKey: b.region.RKey(), Flags: ib.SendSignaled}
 	for i, c := range []struct {
@@ -171,27 +171,27 @@ func TestAtomicsExchangeWhatTheyShould(t *testing.T) {
 	} {
 		wr.ID, wr.Opcode, wr.CompareAdd, wr.Swap = uint64(i), c.op, c.compareAdd, c.swap
 		a.post(wr)
-		run(t, a, b, all)
+		run(t, a, b, deliverAll)
 		if a.mem[0] != c.wantOriginal || b.mem[0] != c.wantRemote || a.done[i].ByteLen != 8 {
 			t.Errorf("%d: original %d, now %d: %+v", i, a.mem[0], b.mem[0], a.done[i])
 		}
 	}
 }
 
-func TestInlineDataIsThatOfThePosting(t *testing.T) {
-	a, b := connect(t, usual)
+func TestInlineDataIsCopiedAtPost(t *testing.T) {
+	a, b := connect(t, defaults)
 	b.recv(1, 0, 8)
 	p := []byte("original")
 	a.post(SendWR{Opcode: ib.WRSend, Flags: ib.SendInline, Inline: p})
 	copy(p, "changed!")
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := string(b.mem[:8]); got != "original" {
 		t.Error(got)
 	}
 }
 
-func TestWithoutATimeoutNothingIsSentAgain(t *testing.T) {
-	o := usual
+func TestTimeout0NeverRetransmits(t *testing.T) {
+	o := defaults
 	o.timeout = 0
 	a, _ := connect(t, o)
 	a.post(SendWR{Opcode: ib.WRSend})
@@ -201,8 +201,8 @@ func TestWithoutATimeoutNothingIsSentAgain(t *testing.T) {
 	}
 }
 
-// TestResponsesThatCannotBeTaken: a READ of two packets and an atomic are outstanding.
-func TestResponsesThatCannotBeTaken(t *testing.T) {
+// TestCompleterRejectsInvalidReadResponses: a READ of two packets and an atomic are outstanding.
+func TestCompleterRejectsInvalidReadResponses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   uint8
@@ -219,21 +219,21 @@ func TestResponsesThatCannotBeTaken(t *testing.T) {
 		{"response of nobody", packet.ReadResponseOnly, 9, 8, false, "", DropACKBeyondSent},
 		{"response of long ago", packet.ReadResponseOnly, -9, 8, false, "", DropUnmatchedResponse},
 	} {
-		a, b := connect(t, usual)
+		a, b := connect(t, defaults)
 		a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()})
 		a.post(SendWR{ID: 2, Opcode: ib.WRAtomicFetchAndAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 		a.qp.Transmit(&a.env)
 		if c.gone {
 			a.table.Deregister(a.region)
 		}
-		a.reply(c.op, packet.PSNAdd(usual.psn, c.psn), unlimited, 0, c.n)
+		a.reply(c.op, packet.PSNAdd(defaults.psn, c.psn), unlimited, 0, c.n)
 		if got := statuses(a.done); got != c.done || c.drop != NumDropReasons && a.count.Drops[c.drop] != 1 {
 			t.Errorf("%s: completions %q, want %q; drops %v", c.name, got, c.done, a.count.Drops)
 		}
 	}
 }
 
-func TestAtomicAnswersThatCannotBeTaken(t *testing.T) {
+func TestCompleterRejectsInvalidAtomicResponses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   uint8
@@ -246,27 +246,27 @@ func TestAtomicAnswersThatCannotBeTaken(t *testing.T) {
 		{"into memory that is gone", packet.AtomicAcknowledge, unlimited, true, "1:4", DropLocalError},
 		{"of a READ", packet.ReadResponseOnly, unlimited, false, "1:7", DropLocalError},
 	} {
-		a, b := connect(t, usual)
+		a, b := connect(t, defaults)
 		a.post(SendWR{ID: 1, Opcode: ib.WRAtomicFetchAndAdd, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 		a.qp.Transmit(&a.env)
 		if c.gone {
 			a.table.Deregister(a.region)
 		}
-		a.reply(c.op, usual.psn, c.syn, 0, 0)
+		a.reply(c.op, defaults.psn, c.syn, 0, 0)
 		if got := statuses(a.done); got != c.done || a.count.Drops[c.drop] != 1 {
 			t.Errorf("%s: completions %q, want %q; drops %v", c.name, got, c.done, a.count.Drops)
 		}
 	}
 }
 
-// TestAFatalNAKBehindALostREADResponse: the response will not come any more.
-func TestAFatalNAKBehindALostREADResponse(t *testing.T) {
-	a, b := connect(t, usual)
+// TestFatalNAKAfterLostReadResponse: the response will not come any more.
+func TestFatalNAKAfterLostReadResponse(t *testing.T) {
+	a, b := connect(t, defaults)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	a.reply(packet.Acknowledge, packet.PSNAdd(usual.psn, 1), packet.NAKInvalidRequest, 1, 0)
+	a.reply(packet.Acknowledge, packet.PSNAdd(defaults.psn, 1), packet.NAKInvalidRequest, 1, 0)
 	if got := statuses(a.done); got != "1:5 2:9 3:5" {
 		t.Error(got)
 	}

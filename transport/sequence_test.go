@@ -15,7 +15,7 @@ import (
 
 // say renders what a side emitted, one word a packet: OPCODE+offset of the PSN from base,
 // with the syndrome and MSN where there are any.
-func (s *side) say(base uint32) string {
+func (s *side) emitted(base uint32) string {
 	var words []string
 	for _, tx := range s.out {
 		var h packet.Header
@@ -49,12 +49,12 @@ func (s *side) request(op uint8, psn uint32, n int, edit ...func(*RxPacket)) {
 	for _, e := range edit {
 		e(&p)
 	}
-	s.take(&p)
+	s.deliver(&p)
 }
 
 // take hands the queue pair of s one packet, which counts as dropped once at most, and lets
 // it answer.
-func (s *side) take(p *RxPacket) {
+func (s *side) deliver(p *RxPacket) {
 	s.t.Helper()
 	before := s.count.dropped()
 	s.qp.Receive(&s.env, p)
@@ -81,7 +81,7 @@ func reth(va uint64, n uint32) func(*RxPacket) {
 }
 func badKey(p *RxPacket)    { p.RETH.RKey ^= 0x5a; p.Atomic.RKey ^= 0x5a }
 func unaligned(p *RxPacket) { p.Atomic.VA += 4 }
-func quiet(p *RxPacket)     { p.AckReq = false }
+func noAckReq(p *RxPacket)     { p.AckReq = false }
 
 func statuses(cs []Completion) string {
 	var w []string
@@ -93,7 +93,7 @@ func statuses(cs []Completion) string {
 
 // responderCases: the requests are PSNs relative to the expected one, path MTU 1024, two
 // receives of 2000 bytes posted. want is what the responder emits; recv its completions.
-func TestResponderAnswers(t *testing.T) {
+func TestResponderReplies(t *testing.T) {
 	type req struct {
 		op   uint8
 		psn  int
@@ -110,7 +110,7 @@ func TestResponderAnswers(t *testing.T) {
 		event ib.EventType
 	}{
 		{"SEND is acknowledged", []req{on(packet.SendOnly, 0, 10)}, "ACKNOWLEDGE+0/ack/1", "1:0", ib.QPSRTS, 0},
-		{"without AckReq there is no ACK", []req{on(packet.SendOnly, 0, 10, quiet)}, "", "1:0", ib.QPSRTS, 0},
+		{"without AckReq there is no ACK", []req{on(packet.SendOnly, 0, 10, noAckReq)}, "", "1:0", ib.QPSRTS, 0},
 		{"one NAK for a gap, until the expected PSN comes", []req{on(packet.SendOnly, 1, 1), on(packet.SendOnly, 2, 1), on(packet.SendOnly, 0, 1), on(packet.SendOnly, 5, 1)},
 			"ACKNOWLEDGE+0/60/0 ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/60/1", "1:0", ib.QPSRTS, 0},
 		{"duplicate SEND is acknowledged again, with the newest PSN", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendOnly, 0, 1)},
@@ -129,12 +129,12 @@ func TestResponderAnswers(t *testing.T) {
 		{"no receive: RNR NAK, and quiet behind it", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendFirst, 2, 1024), on(packet.SendLast, 3, 1), on(packet.SendFirst, 2, 1024)},
 			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/2c/2 ACKNOWLEDGE+2/2c/2", "1:0 2:0", ib.QPSRTS, 0},
 		{"MIDDLE without FIRST", []req{on(packet.SendMiddle, 0, 1024)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
-		{"FIRST then ONLY", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendOnly, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
-		{"SEND then WRITE inside one message", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.WriteLast, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"FIRST then ONLY", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.SendOnly, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"SEND then WRITE inside one message", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.WriteLast, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"FIRST shorter than the path MTU", []req{on(packet.SendFirst, 0, 1020)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
-		{"LAST of no bytes", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 0)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"LAST of no bytes", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.SendLast, 1, 0)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"ONLY over the path MTU", []req{on(packet.SendOnly, 0, 1025)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
-		{"SEND longer than the receive", []req{on(packet.SendFirst, 0, 1024, quiet), on(packet.SendLast, 1, 1000)}, "ACKNOWLEDGE+1/61/0", "1:1 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"SEND longer than the receive", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.SendLast, 1, 1000)}, "ACKNOWLEDGE+1/61/0", "1:1 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE of fewer bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 9))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE of more bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 7))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE beyond 2^31", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase, 1<<31+1))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
@@ -149,14 +149,14 @@ func TestResponderAnswers(t *testing.T) {
 		{"after a fatal NAK: silence", []req{on(packet.SendMiddle, 0, 1024), on(packet.SendOnly, 0, 1)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, b := connect(t, usual)
+			_, b := connect(t, defaults)
 			b.recv(1, 1000, 1000)
 			b.rq.wrs[0].SGEs = append(b.rq.wrs[0].SGEs, b.sge(5000, 1000)...)
 			b.recv(2, 2000, 2000)
 			for _, r := range c.reqs {
-				b.request(r.op, packet.PSNAdd(usual.psn, r.psn), r.n, r.edit...)
+				b.request(r.op, packet.PSNAdd(defaults.psn, r.psn), r.n, r.edit...)
 			}
-			if got := b.say(usual.psn); got != c.want {
+			if got := b.emitted(defaults.psn); got != c.want {
 				t.Errorf("answers %s\nwant    %s", got, c.want)
 			}
 			if got := statuses(b.done); got != c.recv {
@@ -172,68 +172,68 @@ func TestResponderAnswers(t *testing.T) {
 	}
 }
 
-func TestQPAccessFlagsRefuseBeforeKeysAreLookedAt(t *testing.T) {
+func TestQPAccessFlagsAreCheckedBeforeKeys(t *testing.T) {
 	for op, access := range map[uint8]ib.Access{
 		packet.WriteOnly: ib.AccessRemoteRead | ib.AccessRemoteAtomic, packet.ReadRequest: ib.AccessRemoteWrite, packet.FetchAdd: ib.AccessRemoteWrite | ib.AccessRemoteRead,
 	} {
-		_, b := connect(t, usual)
+		_, b := connect(t, defaults)
 		must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: access}, ib.QPMaskAccess))
-		b.request(op, usual.psn, 0)
-		if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/61/0" {
+		b.request(op, defaults.psn, 0)
+		if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/61/0" {
 			t.Errorf("%v answered with %s", packet.Opcode(op), got)
 		}
 	}
 }
 
-func TestMemoryThatFailedLateIsRefusedForWhatWasNotAcknowledged(t *testing.T) {
-	_, b := connect(t, usual)
-	b.request(packet.WriteOnly, usual.psn, 8)
+func TestLateMemoryFaultRejectsUnacknowledgedRequests(t *testing.T) {
+	_, b := connect(t, defaults)
+	b.request(packet.WriteOnly, defaults.psn, 8)
 	b.room = 0
-	b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, 1), 8)
+	b.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, 1), 8)
 	b.qp.MemoryFault(&b.env, &b.qp.respWriter, false)
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/1" {
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/1" {
 		t.Error(got)
 	}
 }
 
-func TestMoreREADsThanAgreedAreRefused(t *testing.T) {
-	_, b := connect(t, usual) // max_dest_rd_atomic 4
+func TestResponderRejectsReadsBeyondMaxDestRDAtomic(t *testing.T) {
+	_, b := connect(t, defaults) // max_dest_rd_atomic 4
 	b.room = 0                // nothing goes out: they stay outstanding
 	for i := range 5 {
-		b.request(packet.ReadRequest, packet.PSNAdd(usual.psn, i), 0, reth(sideBase, 8))
+		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, i), 0, reth(sideBase, 8))
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)
 	want := "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 READ_RESPONSE_ONLY+2/ack/3 READ_RESPONSE_ONLY+3/ack/4 ACKNOWLEDGE+4/61/4"
-	if got := b.say(usual.psn); got != want {
+	if got := b.emitted(defaults.psn); got != want {
 		t.Errorf("answers %s\nwant    %s", got, want)
 	}
 }
 
 func TestRequestsOfABatchShareOneACK(t *testing.T) {
-	_, b := connect(t, usual)
+	_, b := connect(t, defaults)
 	b.room = 0
 	for i := range 3 {
-		b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, i), 8)
+		b.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, i), 8)
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+2/ack/3" {
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+2/ack/3" {
 		t.Error(got)
 	}
 }
 
-func TestReorderInsideABatchDrawsNoNAKForWhatCame(t *testing.T) {
-	_, b := connect(t, usual)
+func TestReorderWithinBatchDrawsNoNAK(t *testing.T) {
+	_, b := connect(t, defaults)
 	b.room = 0
 	for _, i := range []int{1, 0, 1} {
-		b.request(packet.WriteOnly, packet.PSNAdd(usual.psn, i), 8)
+		b.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, i), 8)
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+1/ack/2" {
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+1/ack/2" {
 		t.Error(got)
 	}
 }
@@ -244,13 +244,13 @@ func (s *side) reply(op uint8, psn uint32, syn packet.Syndrome, msn uint32, n in
 	if n > 0 {
 		p.Payload = [][]byte{make([]byte, n)}
 	}
-	s.take(&p)
+	s.deliver(&p)
 }
 
 const unlimited = packet.SyndromeACK | packet.CreditsUnlimited
 
-// TestRequesterReactions: three SENDs of one packet, and a READ of three packets, are outstanding.
-func TestRequesterReactions(t *testing.T) {
+// TestRequesterHandlesReplies: three SENDs of one packet, and a READ of three packets, are outstanding.
+func TestRequesterHandlesReplies(t *testing.T) {
 	type rep struct {
 		op  uint8
 		psn int
@@ -286,19 +286,19 @@ func TestRequesterReactions(t *testing.T) {
 		{"reserved syndrome", []rep{ack(1, 0x45)}, "", "", DropUnmatchedResponse, ib.QPSRTS},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := connect(t, usual)
+			a, b := connect(t, defaults)
 			for i := range 3 {
 				a.post(SendWR{ID: uint64(i + 1), Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 8)})
 			}
 			a.post(SendWR{ID: 4, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
 			a.qp.Transmit(&a.env)
-			if got := a.say(usual.psn); got != "SEND_ONLY+0 SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3" {
+			if got := a.emitted(defaults.psn); got != "SEND_ONLY+0 SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3" {
 				t.Fatal(got)
 			}
 			for _, r := range c.reps {
-				a.reply(r.op, packet.PSNAdd(usual.psn, r.psn), r.syn, 0, r.n)
+				a.reply(r.op, packet.PSNAdd(defaults.psn, r.psn), r.syn, 0, r.n)
 			}
-			if got := a.say(usual.psn); got != c.want {
+			if got := a.emitted(defaults.psn); got != c.want {
 				t.Errorf("emitted %q, want %q", got, c.want)
 			}
 			if got := statuses(a.done); got != c.done {
@@ -314,14 +314,14 @@ func TestRequesterReactions(t *testing.T) {
 	}
 }
 
-func TestRNRWaitsThenResendsAndRunsOut(t *testing.T) {
-	o := usual
+func TestRNRNAKWaitsRetransmitsAndExhaustsRetries(t *testing.T) {
+	o := defaults
 	o.rnrRetry = 2
 	a, _ := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	for i := range 3 {
-		if got := a.say(o.psn); got != "SEND_ONLY+0" {
+		if got := a.emitted(o.psn); got != "SEND_ONLY+0" {
 			t.Fatalf("transmission %d: %q", i+1, got)
 		}
 		a.reply(packet.Acknowledge, o.psn, packet.SyndromeRNR|12, 0, 0)
@@ -345,8 +345,8 @@ func TestRNRWaitsThenResendsAndRunsOut(t *testing.T) {
 	}
 }
 
-func TestTimeoutResendsRetryCountTimes(t *testing.T) {
-	o := usual
+func TestTimeoutRetransmitsRetryCountTimes(t *testing.T) {
+	o := defaults
 	o.retry = 4
 	a, _ := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 2000)})
@@ -354,7 +354,7 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 	sent := 0
 	for range 10 {
 		a.qp.Transmit(&a.env)
-		if a.say(o.psn) == "SEND_FIRST+0 SEND_LAST+1 SEND_ONLY+2" {
+		if a.emitted(o.psn) == "SEND_FIRST+0 SEND_LAST+1 SEND_ONLY+2" {
 			sent++
 		}
 		d := a.qp.NextDeadline()
@@ -372,10 +372,10 @@ func TestTimeoutResendsRetryCountTimes(t *testing.T) {
 	}
 }
 
-// TestOldAnswersAfterATimeoutAreNoGap: a READ whose first response was lost is asked for again at the timeout; the rest of the first
+// TestOldResponsesAfterTimeoutAreNoImpliedNAK: a READ whose first response was lost is asked for again at the timeout; the rest of the first
 // answer, which still comes, neither has it asked for once more nor costs a retry.
-func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
-	o := usual
+func TestOldResponsesAfterTimeoutAreNoImpliedNAK(t *testing.T) {
+	o := defaults
 	o.retry = 1
 	a, b := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
@@ -383,12 +383,12 @@ func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
 	a.env.Now = a.qp.NextDeadline()
 	a.qp.Expire(&a.env)
 	a.qp.Transmit(&a.env)
-	if got := a.say(o.psn); got != "READ_REQUEST+0 READ_REQUEST+0" {
+	if got := a.emitted(o.psn); got != "READ_REQUEST+0 READ_REQUEST+0" {
 		t.Fatal(got)
 	}
 	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
 	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
-	if got := a.say(o.psn); got != "" || a.qp.State() != ib.QPSRTS {
+	if got := a.emitted(o.psn); got != "" || a.qp.State() != ib.QPSRTS {
 		t.Errorf("%q follows, %v, %s", got, a.qp.State(), statuses(a.done))
 	}
 	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 1024)
@@ -399,10 +399,10 @@ func TestOldAnswersAfterATimeoutAreNoGap(t *testing.T) {
 	}
 }
 
-// TestAnAnswerEndsTheBackoff: what any answer ends, a timeout begins anew.
-func TestAnAnswerEndsTheBackoff(t *testing.T) {
+// TestAnyReplyResetsTimeoutBackoff: what any answer ends, a timeout begins anew.
+func TestAnyReplyResetsTimeoutBackoff(t *testing.T) {
 	for _, answer := range []packet.Syndrome{packet.SyndromeACK, packet.SyndromeRNR | 12} {
-		a, _ := connect(t, usual)
+		a, _ := connect(t, defaults)
 		a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 		a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 		for range 3 {
@@ -411,19 +411,19 @@ func TestAnAnswerEndsTheBackoff(t *testing.T) {
 			a.qp.Expire(&a.env)
 		}
 		a.qp.Transmit(&a.env)
-		a.reply(packet.Acknowledge, usual.psn, answer, 0, 0)
+		a.reply(packet.Acknowledge, defaults.psn, answer, 0, 0)
 		if answer != packet.SyndromeACK {
 			a.env.Now = a.qp.NextDeadline()
 			a.qp.Transmit(&a.env)
 		}
-		if wait := a.qp.NextDeadline() - a.env.Now; wait != ib.ACKTimeout(usual.timeout) {
-			t.Errorf("%#x: the next timeout is after %d ns, want %d", answer, wait, ib.ACKTimeout(usual.timeout))
+		if wait := a.qp.NextDeadline() - a.env.Now; wait != ib.ACKTimeout(defaults.timeout) {
+			t.Errorf("%#x: the next timeout is after %d ns, want %d", answer, wait, ib.ACKTimeout(defaults.timeout))
 		}
 	}
 }
 
-func TestAnRNRNAKEndsATransportRetry(t *testing.T) {
-	o := usual
+func TestRNRNAKRestoresTransportRetries(t *testing.T) {
+	o := defaults
 	o.retry = 1
 	a, _ := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
@@ -440,55 +440,55 @@ func TestAnRNRNAKEndsATransportRetry(t *testing.T) {
 	}
 }
 
-func TestFenceWaitsForREADs(t *testing.T) {
-	a, b := connect(t, usual)
+func TestFenceWaitsForReads(t *testing.T) {
+	a, b := connect(t, defaults)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.post(SendWR{ID: 3, Opcode: ib.WRSend, Flags: ib.SendFence, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	if got := a.say(usual.psn); got != "READ_REQUEST+0 SEND_ONLY+1" {
+	if got := a.emitted(defaults.psn); got != "READ_REQUEST+0 SEND_ONLY+1" {
 		t.Fatal(got)
 	}
-	a.reply(packet.ReadResponseOnly, usual.psn, unlimited, 1, 8)
-	if got := a.say(usual.psn); got != "SEND_ONLY+2" {
+	a.reply(packet.ReadResponseOnly, defaults.psn, unlimited, 1, 8)
+	if got := a.emitted(defaults.psn); got != "SEND_ONLY+2" {
 		t.Fatal(got)
 	}
 }
 
-func TestREADsStayBelowMaxRDAtomic(t *testing.T) {
-	a, b := connect(t, usual) // 4
+func TestRequesterRespectsMaxRDAtomic(t *testing.T) {
+	a, b := connect(t, defaults) // 4
 	for i := range 6 {
 		a.post(SendWR{ID: uint64(i), Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	}
 	a.qp.Transmit(&a.env)
-	if got := a.say(usual.psn); got != "READ_REQUEST+0 READ_REQUEST+1 READ_REQUEST+2 READ_REQUEST+3" {
+	if got := a.emitted(defaults.psn); got != "READ_REQUEST+0 READ_REQUEST+1 READ_REQUEST+2 READ_REQUEST+3" {
 		t.Fatal(got)
 	}
-	a.reply(packet.ReadResponseOnly, usual.psn, unlimited, 1, 8)
-	if got := a.say(usual.psn); got != "READ_REQUEST+4" {
+	a.reply(packet.ReadResponseOnly, defaults.psn, unlimited, 1, 8)
+	if got := a.emitted(defaults.psn); got != "READ_REQUEST+4" {
 		t.Fatal(got)
 	}
 }
 
-func TestOutOfCreditsOneMessageGoesAtATime(t *testing.T) {
-	a, _ := connect(t, usual)
+func TestRequesterSendsOneMessageAtATimeWithoutCredits(t *testing.T) {
+	a, _ := connect(t, defaults)
 	for i := range 4 {
 		a.post(SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	}
 	a.room = 1
 	a.qp.Transmit(&a.env)
 	a.room = -1
-	a.say(usual.psn)
+	a.emitted(defaults.psn)
 	for i := range 3 {
-		a.reply(packet.Acknowledge, packet.PSNAdd(usual.psn, i), packet.SyndromeACK, uint32(i+1), 0)
-		if got, want := a.say(usual.psn), fmt.Sprintf("SEND_ONLY%+d", i+1); got != want {
+		a.reply(packet.Acknowledge, packet.PSNAdd(defaults.psn, i), packet.SyndromeACK, uint32(i+1), 0)
+		if got, want := a.emitted(defaults.psn), fmt.Sprintf("SEND_ONLY%+d", i+1); got != want {
 			t.Fatalf("with no credits: %q, want %q", got, want)
 		}
 	}
 }
 
-func TestLocalProtectionErrorComesInOrder(t *testing.T) {
-	a, b := connect(t, usual)
+func TestLocalProtectionErrorCompletesInOrder(t *testing.T) {
+	a, b := connect(t, defaults)
 	b.recv(1, 0, 100)
 	b.recv(2, 0, 100)
 	bad := a.sge(0, 8)
@@ -496,7 +496,7 @@ func TestLocalProtectionErrorComesInOrder(t *testing.T) {
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 8)})
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: bad})
 	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:4 3:5" || a.qp.State() != ib.QPSErr {
 		t.Errorf("%s in %v", got, a.qp.State())
 	}
@@ -505,7 +505,7 @@ func TestLocalProtectionErrorComesInOrder(t *testing.T) {
 	}
 }
 
-func TestModifyKnowsTheStateMachine(t *testing.T) {
+func TestModifyFollowsRCStateMachine(t *testing.T) {
 	q, _ := New(Config{Service: packet.RC, SendDepth: 1})
 	e := &Env{Now: 1, Sink: newSide(t, 1, 8)}
 	full := ib.QPAttr{PathMTU: 1024, PKey: 1}

@@ -25,8 +25,8 @@ func connectUC(t *testing.T) (a, b *side) {
 		at = ib.QPAttr{State: ib.QPSRTS, SQPSN: sq}
 		must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskSQPSN))
 	}
-	bring(a, 18, usual.psn, 100)
-	bring(b, 17, 100, usual.psn)
+	bring(a, 18, defaults.psn, 100)
+	bring(b, 17, 100, defaults.psn)
 	return a, b
 }
 
@@ -36,7 +36,7 @@ func newUD(t *testing.T, qpn uint32) *side {
 	at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, QKey: testQKey}
 	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskQKey))
 	must(t, s.qp.Modify(&s.env, &ib.QPAttr{State: ib.QPSRTR}, ib.QPMaskState))
-	must(t, s.qp.Modify(&s.env, &ib.QPAttr{State: ib.QPSRTS, SQPSN: usual.psn}, ib.QPMaskState|ib.QPMaskSQPSN))
+	must(t, s.qp.Modify(&s.env, &ib.QPAttr{State: ib.QPSRTS, SQPSN: defaults.psn}, ib.QPMaskState|ib.QPMaskSQPSN))
 	return s
 }
 
@@ -113,7 +113,7 @@ func TestUCResponder(t *testing.T) {
 			b.rq.wrs[0].SGEs = append(b.rq.wrs[0].SGEs, b.sge(5000, 1000)...)
 			b.recv(2, 2000, 2000)
 			for _, r := range c.reqs {
-				b.request(uint8(packet.UC)|r.op, packet.PSNAdd(usual.psn, r.psn), r.n, r.edit...)
+				b.request(uint8(packet.UC)|r.op, packet.PSNAdd(defaults.psn, r.psn), r.n, r.edit...)
 			}
 			left := b.rq.Len()
 			if b.qp.resp.hasRecv {
@@ -125,31 +125,31 @@ func TestUCResponder(t *testing.T) {
 			if got := drops(&b.count); got != c.drops {
 				t.Errorf("dropped %q, want %q", got, c.drops)
 			}
-			if got := b.say(usual.psn); got != "" || b.qp.State() != ib.QPSRTS {
+			if got := b.emitted(defaults.psn); got != "" || b.qp.State() != ib.QPSRTS {
 				t.Errorf("answered %q in %v", got, b.qp.State())
 			}
 		})
 	}
 }
 
-func TestUCOfAnotherServiceOrWithoutRightsIsDropped(t *testing.T) {
+func TestUCDropsOtherServicesAndUnpermittedRequests(t *testing.T) {
 	_, b := connectUC(t)
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{}, ib.QPMaskAccess))
-	b.request(packet.SendOnly, usual.psn, 1)
-	b.request(uint8(packet.UC)|packet.WriteOnly, usual.psn, 8)
+	b.request(packet.SendOnly, defaults.psn, 1)
+	b.request(uint8(packet.UC)|packet.WriteOnly, defaults.psn, 8)
 	if got := drops(&b.count); got != "service:1 invalid_request:1" {
 		t.Error(got)
 	}
 }
 
-func TestUCCompletionsTellTheMessage(t *testing.T) {
+func TestUCCompletionsDescribeTheMessage(t *testing.T) {
 	a, b := connectUC(t)
 	fill(a.mem[:5000], 1)
 	b.recv(1, 10000, 5000)
 	b.recv(2, 20000, 5000)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSendWithImm, Flags: ib.SendSignaled | ib.SendSolicited, Imm: 7, SGEs: a.sge(0, 5000)})
 	a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWriteWithImm, Imm: 8, SGEs: a.sge(0, 3000), RemoteAddr: sideBase + 30000, RKey: b.region.RKey()})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if len(b.done) != 2 {
 		t.Fatalf("%+v", b.done)
 	}
@@ -168,7 +168,7 @@ func TestUCCompletionsTellTheMessage(t *testing.T) {
 	}
 }
 
-func TestUCRequesterAsksForNoAcknowledgementAndWaitsForNone(t *testing.T) {
+func TestUCRequesterNeedsNoAcknowledgement(t *testing.T) {
 	a, _ := connectUC(t)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 2500)})
 	a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWrite, Flags: ib.SendFence, SGEs: a.sge(0, 1025)})
@@ -187,7 +187,7 @@ func TestUCRequesterAsksForNoAcknowledgementAndWaitsForNone(t *testing.T) {
 			t.Errorf("%+v", h.BTH)
 		}
 	}
-	if got := a.say(usual.psn); got != "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2 WRITE_FIRST+3 WRITE_LAST+4 SEND_ONLY+5" {
+	if got := a.emitted(defaults.psn); got != "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2 WRITE_FIRST+3 WRITE_LAST+4 SEND_ONLY+5" {
 		t.Error(got)
 	}
 	if got := statuses(a.done); got != "1:0 2:0 3:0" || a.qp.NextDeadline() != 0 {
@@ -196,7 +196,7 @@ func TestUCRequesterAsksForNoAcknowledgementAndWaitsForNone(t *testing.T) {
 }
 
 // Under loss, duplication and reorder a UC message comes whole or not at all.
-func TestUCMessagesComeWholeOrNotAtAll(t *testing.T) {
+func TestUCDeliversMessagesWholeOrNotAtAll(t *testing.T) {
 	lost := 0
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
@@ -237,8 +237,8 @@ func TestUCMessagesComeWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestWorkRequestsThatAnUnreliableQueuePairRefuses: a good SEND, the bad one, one behind it.
-func TestWorkRequestsThatAnUnreliableQueuePairRefuses(t *testing.T) {
+// TestUnreliableQueuePairRejectsInvalidWorkRequests: a good SEND, the bad one, one behind it.
+func TestUnreliableQueuePairRejectsInvalidWorkRequests(t *testing.T) {
 	for _, c := range []struct {
 		name    string
 		service packet.Service
@@ -273,14 +273,14 @@ func TestWorkRequestsThatAnUnreliableQueuePairRefuses(t *testing.T) {
 			if got, want := statuses(a.done), fmt.Sprintf("1:0 2:%d 3:%d", c.status, ib.WCWRFlushErr); got != want || a.qp.State() != ib.QPSSQE {
 				t.Errorf("%s in %v, want %s in SQE", got, a.qp.State(), want)
 			}
-			if got := a.say(usual.psn); got != "SEND_ONLY+0" || len(a.events) != 0 {
+			if got := a.emitted(defaults.psn); got != "SEND_ONLY+0" || len(a.events) != 0 {
 				t.Errorf("emitted %s, events %v", got, a.events)
 			}
 		})
 	}
 }
 
-func TestInSQEReceivesGoOnAndSendsAreFlushedUntilRTS(t *testing.T) {
+func TestSQEReceivesAndFlushesSendsUntilRTS(t *testing.T) {
 	a, _ := connectUC(t)
 	a.recv(9, 0, 100)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8)})
@@ -302,12 +302,12 @@ func TestInSQEReceivesGoOnAndSendsAreFlushedUntilRTS(t *testing.T) {
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS, CurState: ib.QPSSQE}, ib.QPMaskState|ib.QPMaskCurState))
 	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	if got := a.say(usual.psn); got != "SEND_ONLY+0" {
+	if got := a.emitted(defaults.psn); got != "SEND_ONLY+0" {
 		t.Errorf("after SQE: %q", got)
 	}
 }
 
-func TestSQDEndsTheMessageUnderWay(t *testing.T) {
+func TestSQDCompletesTheMessageInProgress(t *testing.T) {
 	a, _ := connectUC(t)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 3000)})
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
@@ -319,17 +319,17 @@ func TestSQDEndsTheMessageUnderWay(t *testing.T) {
 	}
 	a.room = -1
 	a.qp.Transmit(&a.env)
-	if got := a.say(usual.psn); got != "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2" || !slices.Equal(a.events, []ib.EventType{ib.EventSQDrained}) {
+	if got := a.emitted(defaults.psn); got != "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2" || !slices.Equal(a.events, []ib.EventType{ib.EventSQDrained}) {
 		t.Errorf("%s, events %v", got, a.events)
 	}
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	a.qp.Transmit(&a.env)
-	if got := a.say(usual.psn); got != "SEND_ONLY+3" {
+	if got := a.emitted(defaults.psn); got != "SEND_ONLY+3" {
 		t.Error(got)
 	}
 }
 
-func TestModifyKnowsTheUnreliableServices(t *testing.T) {
+func TestModifyFollowsUCAndUDStateMachines(t *testing.T) {
 	const toInit = ib.QPMaskState | ib.QPMaskPKeyIndex | ib.QPMaskPort
 	for _, c := range []struct {
 		service packet.Service
@@ -382,7 +382,7 @@ func TestModifyKnowsTheUnreliableServices(t *testing.T) {
 func FuzzUnreliable(f *testing.F) {
 	for _, op := range []uint8{packet.SendOnly, packet.SendFirst, packet.SendLast, packet.WriteFirst, packet.WriteOnlyImm, packet.WriteLast} {
 		for _, s := range []packet.Service{packet.UC, packet.UD} {
-			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(uint8(s) | op), PSN: usual.psn},
+			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(uint8(s) | op), PSN: defaults.psn},
 				RETH: packet.RETH{VA: sideBase, Length: 64}, DETH: packet.DETH{QKey: testQKey}}
 			b := make([]byte, packet.MaxHeaderLen)
 			f.Add(append(b[:h.Put(b)], make([]byte, 64)...), uint16(64))
@@ -434,7 +434,7 @@ func FuzzUnreliable(f *testing.F) {
 	})
 }
 
-func TestUnreliableDataPathsAllocateNothing(t *testing.T) {
+func TestUnreliableDataPathsDoNotAllocate(t *testing.T) {
 	a, b := connectUC(t)
 	x, y := &pool{side: a, slots: make([]packet.Tx, 64)}, &pool{side: b, slots: make([]packet.Tx, 64)}
 	a.env.Sink, b.env.Sink = x, y

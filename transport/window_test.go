@@ -13,7 +13,7 @@ import (
 
 // A sill is a region for windows beside the usual one, and a type 2B window that is bound to
 // [sillBase+1024, +4096) of it by the side's own queue pair.
-type sill struct {
+type windowRegion struct {
 	*side
 	mem    []byte
 	region *mrtable.Region
@@ -21,13 +21,13 @@ type sill struct {
 	key    uint32
 }
 
-const sillBase = 0x900000
+const windowRegionBase = 0x900000
 
-func newSill(s *side) *sill {
-	x := &sill{side: s, mem: make([]byte, 8192)}
+func newWindowRegion(s *side) *windowRegion {
+	x := &windowRegion{side: s, mem: make([]byte, 8192)}
 	pd := s.qp.PD()
 	var err error
-	x.region, err = s.table.Register(pd, mrtable.HeapMemory(x.mem), sillBase, 8192, ib.AccessLocalWrite|ib.AccessMWBind)
+	x.region, err = s.table.Register(pd, mrtable.HeapMemory(x.mem), windowRegionBase, 8192, ib.AccessLocalWrite|ib.AccessMWBind)
 	must(s.t, err)
 	x.window, err = s.table.AllocWindow(pd, mrtable.Type2B)
 	must(s.t, err)
@@ -35,76 +35,76 @@ func newSill(s *side) *sill {
 	return x
 }
 
-func (x *sill) bind(qpn uint32) {
+func (x *windowRegion) bind(qpn uint32) {
 	x.t.Helper()
 	x.key = nextKey(x.window.RKey())
 	must(x.t, x.table.Bind(mrtable.Binding{PD: x.qp.PD(), QPN: qpn, RKey: x.key, LKey: x.region.LKey(),
-		Addr: sillBase + 1024, Length: 4096, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead}))
+		Addr: windowRegionBase + 1024, Length: 4096, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead}))
 }
 
 // nextKey is ibv_inc_rkey.
 func nextKey(k uint32) uint32 { return k&^0xff | (k+1)&0xff }
 
 // through aims a request at the window, off bytes in.
-func (x *sill) through(off, n int) func(*RxPacket) {
+func (x *windowRegion) at(off, n int) func(*RxPacket) {
 	return func(p *RxPacket) {
-		p.RETH = packet.RETH{VA: sillBase + 1024 + uint64(off), RKey: x.key, Length: uint32(n)}
+		p.RETH = packet.RETH{VA: windowRegionBase + 1024 + uint64(off), RKey: x.key, Length: uint32(n)}
 	}
 }
 
-func (x *sill) invalidating(p *RxPacket) { p.Invalidate = x.key }
+func (x *windowRegion) invalidating(p *RxPacket) { p.Invalidate = x.key }
 
-func TestSENDWithInvalidate(t *testing.T) {
+func TestSendWithInvalidate(t *testing.T) {
 	const sendFirst, sendLastInv, sendOnlyInv, writeOnly = packet.SendFirst, packet.SendLastInv, packet.SendOnlyInv, packet.WriteOnly
 	for _, c := range []struct {
 		name  string
-		reqs  func(x *sill) []req
+		reqs  func(x *windowRegion) []req
 		want  string
 		recv  string
 		bound bool
 		state ib.QPState
 	}{
-		{"invalidates, and is acknowledged", func(x *sill) []req {
+		{"invalidates, and is acknowledged", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
 		}, "ACKNOWLEDGE+0/ack/1", "1:0", false, ib.QPSRTS},
-		{"does so with its last packet", func(x *sill) []req {
-			return []req{on(sendFirst, 0, 1024, x.invalidating, quiet)}
+		{"does so with its last packet", func(x *windowRegion) []req {
+			return []req{on(sendFirst, 0, 1024, x.invalidating, noAckReq)}
 		}, "", "", true, ib.QPSRTS},
-		{"of two packets", func(x *sill) []req {
-			return []req{on(sendFirst, 0, 1024, quiet), on(sendLastInv, 1, 1, x.invalidating)}
+		{"of two packets", func(x *windowRegion) []req {
+			return []req{on(sendFirst, 0, 1024, noAckReq), on(sendLastInv, 1, 1, x.invalidating)}
 		}, "ACKNOWLEDGE+1/ack/1", "1:0", false, ib.QPSRTS},
-		{"closes the way for WRITEs behind it", func(x *sill) []req {
-			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 0, x.invalidating), on(writeOnly, 2, 8, x.through(0, 8))}
+		{"closes the way for WRITEs behind it", func(x *windowRegion) []req {
+			return []req{on(writeOnly, 0, 8, x.at(0, 8)), on(sendOnlyInv, 1, 0, x.invalidating), on(writeOnly, 2, 8, x.at(0, 8))}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/62/2", "1:0 2:5", false, ib.QPSErr},
-		{"finds a window that is not bound: no error", func(x *sill) []req {
+		{"finds a window that is not bound: no error", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 0, x.invalidating), on(sendOnlyInv, 1, 0, x.invalidating)}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "1:0 2:0", false, ib.QPSRTS},
-		{"wrong key: no NAK, and the end", func(x *sill) []req {
+		{"wrong key: no NAK, and the end", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 10, func(p *RxPacket) { p.Invalidate = x.key - 1 }), on(writeOnly, 1, 8)}
 		}, "", "1:9 2:5", true, ib.QPSErr},
-		{"a region's key: the same", func(x *sill) []req {
+		{"a region's key: the same", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 10, func(p *RxPacket) { p.Invalidate = x.region.RKey() })}
 		}, "", "1:9 2:5", true, ib.QPSErr},
-		{"what came before it is acknowledged all the same", func(x *sill) []req {
-			return []req{on(writeOnly, 0, 8, x.through(0, 8)), on(sendOnlyInv, 1, 10, func(p *RxPacket) { p.Invalidate = 0 })}
+		{"what came before it is acknowledged all the same", func(x *windowRegion) []req {
+			return []req{on(writeOnly, 0, 8, x.at(0, 8)), on(sendOnlyInv, 1, 10, func(p *RxPacket) { p.Invalidate = 0 })}
 		}, "ACKNOWLEDGE+0/ack/1", "1:9 2:5", true, ib.QPSErr},
-		{"without a receive: RNR, and nothing is invalidated", func(x *sill) []req {
+		{"without a receive: RNR, and nothing is invalidated", func(x *windowRegion) []req {
 			x.rq.wrs = nil
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
 		}, "ACKNOWLEDGE+0/2c/0", "", true, ib.QPSRTS},
-		{"too long for the receive: nothing is invalidated", func(x *sill) []req {
+		{"too long for the receive: nothing is invalidated", func(x *windowRegion) []req {
 			x.rq.wrs = x.rq.wrs[:1]
 			x.rq.wrs[0].SGEs = nil
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
 		}, "ACKNOWLEDGE+0/61/0", "1:1", true, ib.QPSErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, b := connect(t, usual)
+			_, b := connect(t, defaults)
 			b.recv(1, 0, 2000)
 			b.recv(2, 2000, 2000)
-			x := newSill(b)
-			x.play(c.reqs(x)...)
-			if got := b.say(usual.psn); got != c.want {
+			x := newWindowRegion(b)
+			x.requests(c.reqs(x)...)
+			if got := b.emitted(defaults.psn); got != c.want {
 				t.Errorf("answers %s\nwant    %s", got, c.want)
 			}
 			if got := statuses(b.done); got != c.recv {
@@ -121,18 +121,18 @@ func TestSENDWithInvalidate(t *testing.T) {
 }
 
 // play hands the responder requests whose PSNs count from the expected one.
-func (s *side) play(reqs ...req) {
+func (s *side) requests(reqs ...req) {
 	for _, r := range reqs {
-		s.request(r.op, packet.PSNAdd(usual.psn, r.psn), r.n, r.edit...)
+		s.request(r.op, packet.PSNAdd(defaults.psn, r.psn), r.n, r.edit...)
 	}
 }
 
-func TestTheReceiveTellsWhatWasInvalidated(t *testing.T) {
-	a, b := connect(t, usual)
-	x := newSill(b)
+func TestReceiveCompletionHasInvalidatedRKey(t *testing.T) {
+	a, b := connect(t, defaults)
+	x := newWindowRegion(b)
 	b.recv(1, 0, 2000)
 	a.post(SendWR{ID: 7, Opcode: ib.WRSendWithInv, Imm: x.key, Flags: ib.SendSignaled, SGEs: a.sge(0, 1500)})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if len(b.done) != 1 || statuses(a.done) != "7:0" {
 		t.Fatalf("%s, %s", statuses(a.done), statuses(b.done))
 	}
@@ -144,25 +144,25 @@ func TestTheReceiveTellsWhatWasInvalidated(t *testing.T) {
 	}
 }
 
-// TestADuplicateSENDInvalidatesNothing: by then the key may be a new window's.
-func TestADuplicateSENDInvalidatesNothing(t *testing.T) {
-	_, b := connect(t, usual)
-	x := newSill(b)
+// TestDuplicateSendDoesNotInvalidateAgain: by then the key may be a new window's.
+func TestDuplicateSendDoesNotInvalidateAgain(t *testing.T) {
+	_, b := connect(t, defaults)
+	x := newWindowRegion(b)
 	b.recv(1, 0, 10)
 	send := on(packet.SendOnlyInv, 0, 0, x.invalidating)
-	x.play(send)
+	x.requests(send)
 	key := x.key
 	for x.bind(18); x.key != key; x.bind(18) { // the low 8 bits come around
 		must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	}
-	x.play(send)
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+0/ack/1" || x.window.Bound() == nil {
+	x.requests(send)
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+0/ack/1" || x.window.Bound() == nil {
 		t.Errorf("%s, bound %v", got, x.window.Bound())
 	}
 }
 
-// TestWindowsUnderWay: the window goes while something is under way through it.
-func TestWindowsUnderWay(t *testing.T) {
+// TestWindowInvalidatedDuringMessage: the window goes while something is under way through it.
+func TestWindowInvalidatedDuringMessage(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		before []req
@@ -170,24 +170,24 @@ func TestWindowsUnderWay(t *testing.T) {
 		want   string
 	}{
 		{"WRITE: what came is there, the rest is refused",
-			[]req{on(packet.WriteFirst, 0, 1024, quiet)}, []req{on(packet.WriteLast, 1, 1024)}, "ACKNOWLEDGE+1/62/0"},
+			[]req{on(packet.WriteFirst, 0, 1024, noAckReq)}, []req{on(packet.WriteLast, 1, 1024)}, "ACKNOWLEDGE+1/62/0"},
 		{"WRITE whose last packet was there in time",
-			[]req{on(packet.WriteFirst, 0, 1024, quiet), on(packet.WriteLast, 1, 1024)}, nil, "ACKNOWLEDGE+1/ack/1"},
+			[]req{on(packet.WriteFirst, 0, 1024, noAckReq), on(packet.WriteLast, 1, 1024)}, nil, "ACKNOWLEDGE+1/ack/1"},
 		{"READ that is not answered yet is refused",
 			[]req{on(packet.ReadRequest, 0, 0)}, nil, "ACKNOWLEDGE+0/62/1"},
 		{"READ and WRITE behind it",
-			[]req{on(packet.ReadRequest, 0, 0), on(packet.WriteOnly, 2, 8, quiet)}, nil, "ACKNOWLEDGE+0/62/1"},
+			[]req{on(packet.ReadRequest, 0, 0), on(packet.WriteOnly, 2, 8, noAckReq)}, nil, "ACKNOWLEDGE+0/62/1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			_, b := connect(t, usual)
-			x := newSill(b)
+			_, b := connect(t, defaults)
+			x := newWindowRegion(b)
 			edit := func(reqs []req) []req {
 				for i := range reqs {
 					n := 2048
 					if reqs[i].op == packet.WriteOnly {
 						n = reqs[i].n
 					}
-					reqs[i].edit = append(reqs[i].edit, x.through(0, n), func(p *RxPacket) {
+					reqs[i].edit = append(reqs[i].edit, x.at(0, n), func(p *RxPacket) {
 						for _, b := range p.Payload {
 							b[0] = 0xee
 						}
@@ -196,15 +196,15 @@ func TestWindowsUnderWay(t *testing.T) {
 				return reqs
 			}
 			b.room = 0
-			x.play(edit(c.before)...)
+			x.requests(edit(c.before)...)
 			must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 			if len(c.before) > 0 && c.before[0].op == packet.WriteFirst && x.mem[1024] != 0xee {
 				t.Error("what came before the invalidation is not there")
 			}
 			b.room = -1
-			x.play(edit(c.behind)...)
+			x.requests(edit(c.behind)...)
 			b.qp.Transmit(&b.env)
-			if got := b.say(usual.psn); got != c.want {
+			if got := b.emitted(defaults.psn); got != c.want {
 				t.Errorf("answers %s\nwant    %s", got, c.want)
 			}
 			if len(c.behind) > 0 && x.mem[2048] != 0 {
@@ -214,74 +214,74 @@ func TestWindowsUnderWay(t *testing.T) {
 	}
 }
 
-func TestADuplicateREADThroughAWindowThatHasGoneIsDropped(t *testing.T) {
-	_, b := connect(t, usual)
-	x := newSill(b)
-	read := on(packet.ReadRequest, 0, 0, x.through(0, 100))
-	x.play(read)
+func TestDuplicateReadThroughInvalidatedWindowIsDropped(t *testing.T) {
+	_, b := connect(t, defaults)
+	x := newWindowRegion(b)
+	read := on(packet.ReadRequest, 0, 0, x.at(0, 100))
+	x.requests(read)
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
-	x.play(read)
-	if got := b.say(usual.psn); got != "READ_RESPONSE_ONLY+0/ack/1" || b.count.Drops[DropDuplicateRequest] != 1 {
+	x.requests(read)
+	if got := b.emitted(defaults.psn); got != "READ_RESPONSE_ONLY+0/ack/1" || b.count.Drops[DropDuplicateRequest] != 1 {
 		t.Errorf("%s, %s", got, drops(&b.count))
 	}
 }
 
-func TestAWindowOfAnotherQueuePairIsNoWayIn(t *testing.T) {
-	_, b := connect(t, usual)
-	x := newSill(b)
+func TestWindowOfAnotherQueuePairGrantsNothing(t *testing.T) {
+	_, b := connect(t, defaults)
+	x := newWindowRegion(b)
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	x.bind(99)
-	x.play(on(packet.WriteOnly, 0, 8, x.through(0, 8)))
-	if got := b.say(usual.psn); got != "ACKNOWLEDGE+0/62/0" {
+	x.requests(on(packet.WriteOnly, 0, 8, x.at(0, 8)))
+	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/62/0" {
 		t.Error(got)
 	}
 }
 
 // binding is a work request that binds x's window anew.
-func (x *sill) binding(id uint64, key uint32) SendWR {
+func (x *windowRegion) bindWR(id uint64, key uint32) SendWR {
 	return SendWR{ID: id, Opcode: ib.WRBindMW, Flags: ib.SendSignaled, RKey: key,
-		Bind: Bind{LKey: x.region.LKey(), Addr: sillBase, Length: 8192, Access: ib.AccessRemoteWrite}}
+		Bind: Bind{LKey: x.region.LKey(), Addr: windowRegionBase, Length: 8192, Access: ib.AccessRemoteWrite}}
 }
 
-func (x *sill) write(id uint64, b *side) SendWR {
+func (x *windowRegion) write(id uint64, b *side) SendWR {
 	return SendWR{ID: id, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: x.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
 }
 
-func TestLocalOperationsTakeTheirTurn(t *testing.T) {
-	invalidate := func(x *sill, id uint64, f ib.SendFlags) SendWR {
+func TestLocalOperationsCompleteInOrder(t *testing.T) {
+	invalidate := func(x *windowRegion, id uint64, f ib.SendFlags) SendWR {
 		return SendWR{ID: id, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled | f, Imm: x.key}
 	}
 	for _, c := range []struct {
 		name   string
-		post   func(x *sill, b *side) []SendWR
+		post   func(x *windowRegion, b *side) []SendWR
 		before string // completed when everything was sent and nothing answered
 		done   string // in the end
 		bound  [2]bool
 	}{
-		{"alone, it is complete at once", func(x *sill, b *side) []SendWR {
+		{"alone, it is complete at once", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{invalidate(x, 1, 0)}
 		}, "1:0", "1:0", [2]bool{false, false}},
-		{"behind a WRITE it is carried out, and completes behind it", func(x *sill, b *side) []SendWR {
+		{"behind a WRITE it is carried out, and completes behind it", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.write(3, b)}
 		}, "", "1:0 2:0 3:0", [2]bool{false, false}},
-		{"fenced, it waits for the WRITE", func(x *sill, b *side) []SendWR {
+		{"fenced, it waits for the WRITE", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{x.write(1, b), invalidate(x, 2, ib.SendFence), x.write(3, b)}
 		}, "", "1:0 2:0 3:0", [2]bool{true, false}},
-		{"invalidated and bound anew", func(x *sill, b *side) []SendWR {
-			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.binding(3, nextKey(x.key)), x.write(4, b)}
+		{"invalidated and bound anew", func(x *windowRegion, b *side) []SendWR {
+			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.bindWR(3, nextKey(x.key)), x.write(4, b)}
 		}, "", "1:0 2:0 3:0 4:0", [2]bool{true, true}},
-		{"a bind that fails ends the queue pair, behind what was before", func(x *sill, b *side) []SendWR {
-			return []SendWR{x.write(1, b), x.binding(2, nextKey(x.key)), x.write(3, b)}
+		{"a bind that fails ends the queue pair, behind what was before", func(x *windowRegion, b *side) []SendWR {
+			return []SendWR{x.write(1, b), x.bindWR(2, nextKey(x.key)), x.write(3, b)}
 		}, "", "1:0 2:6 3:5", [2]bool{true, true}},
-		{"an invalidation that fails does the same", func(x *sill, b *side) []SendWR {
+		{"an invalidation that fails does the same", func(x *windowRegion, b *side) []SendWR {
 			w := invalidate(x, 2, 0)
 			w.Imm++
 			return []SendWR{x.write(1, b), w, x.write(3, b)}
 		}, "", "1:0 2:6 3:5", [2]bool{true, true}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			a, b := connect(t, usual)
-			x := newSill(a)
+			a, b := connect(t, defaults)
+			x := newWindowRegion(a)
 			for _, w := range c.post(x, b) {
 				a.post(w)
 			}
@@ -289,7 +289,7 @@ func TestLocalOperationsTakeTheirTurn(t *testing.T) {
 			if got := statuses(a.done); got != c.before || (x.window.Bound() != nil) != c.bound[0] {
 				t.Errorf("before an answer: %q, bound %v", got, x.window.Bound() != nil)
 			}
-			run(t, a, b, all)
+			run(t, a, b, deliverAll)
 			if got := statuses(a.done); got != c.done || (x.window.Bound() != nil) != c.bound[1] {
 				t.Errorf("in the end: %q, bound %v", got, x.window.Bound() != nil)
 			}
@@ -297,11 +297,11 @@ func TestLocalOperationsTakeTheirTurn(t *testing.T) {
 	}
 }
 
-func TestLocalOperationsSayWhatTheyWere(t *testing.T) {
-	a, _ := connect(t, usual)
-	x := newSill(a)
+func TestLocalOperationsCompleteWithTheirOpcode(t *testing.T) {
+	a, _ := connect(t, defaults)
+	x := newWindowRegion(a)
 	a.post(SendWR{ID: 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key, SGEs: a.sge(0, 8)})
-	a.post(x.binding(2, x.key))
+	a.post(x.bindWR(2, x.key))
 	a.post(SendWR{ID: 3, Opcode: ib.WRLocalInv, Imm: x.key})
 	a.qp.Transmit(&a.env)
 	if statuses(a.done) != "1:0 2:0 3:0" || a.done[0].Opcode != ib.WCLocalInv || a.done[1].Opcode != ib.WCBindMW || a.done[2].Signaled || !a.done[1].Signaled {
@@ -309,38 +309,38 @@ func TestLocalOperationsSayWhatTheyWere(t *testing.T) {
 	}
 }
 
-// TestAFenceWaitsForREADsAlone, unless it is an invalidation's.
-func TestAFenceWaitsForREADsAlone(t *testing.T) {
-	a, b := connect(t, usual)
-	x := newSill(a)
+// TestFenceWaitsForReadsOnly, unless it is an invalidation's.
+func TestFenceWaitsForReadsOnly(t *testing.T) {
+	a, b := connect(t, defaults)
+	x := newWindowRegion(a)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.post(SendWR{ID: 2, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key})
-	w := x.binding(3, nextKey(x.key))
+	w := x.bindWR(3, nextKey(x.key))
 	w.Flags |= ib.SendFence
 	a.post(w)
 	a.qp.Transmit(&a.env)
 	if x.window.Bound() != nil || len(a.done) > 0 {
 		t.Fatalf("bound %v, %s", x.window.Bound(), statuses(a.done))
 	}
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if x.window.Bound() == nil || statuses(a.done) != "1:0 2:0 3:0" {
 		t.Errorf("bound %v, %s", x.window.Bound(), statuses(a.done))
 	}
 }
 
-// TestWhatIsSentAgainBindsNothingAgain: to bind a window of type 2 twice would fail.
-func TestWhatIsSentAgainBindsNothingAgain(t *testing.T) {
+// TestRetransmissionDoesNotRepeatBind: to bind a window of type 2 twice would fail.
+func TestRetransmissionDoesNotRepeatBind(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 3))
-		a, b := connect(t, usual)
-		x := newSill(a)
+		a, b := connect(t, defaults)
+		x := newWindowRegion(a)
 		key := x.key
 		var want []uint64
 		for i := uint64(1); i <= 40; i += 4 {
 			a.post(x.write(i, b))
 			a.post(SendWR{ID: i + 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: key})
 			key = nextKey(key)
-			a.post(x.binding(i+2, key))
+			a.post(x.bindWR(i+2, key))
 			b.recv(i, 8000, 2000)
 			a.post(SendWR{ID: i + 3, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(4000, 2000)})
 			want = append(want, i, i+1, i+2, i+3)
@@ -359,54 +359,54 @@ func TestWhatIsSentAgainBindsNothingAgain(t *testing.T) {
 	}
 }
 
-// TestABindIsCarriedOutOnce: what is under way through the window at that moment would be refused.
-func TestABindIsCarriedOutOnce(t *testing.T) {
-	a, b := connect(t, usual)
-	x := newSill(a)
+// TestBindExecutesOnce: what is under way through the window at that moment would be refused.
+func TestBindExecutesOnce(t *testing.T) {
+	a, b := connect(t, defaults)
+	x := newWindowRegion(a)
 	var err error
 	x.window, err = a.table.AllocWindow(a.qp.PD(), mrtable.Type1)
 	must(t, err)
 	a.post(x.write(1, b))
-	a.post(x.binding(2, x.window.RKey()))
+	a.post(x.bindWR(2, x.window.RKey()))
 	a.post(x.write(3, b))
 	a.qp.Transmit(&a.env)
 	a.out = nil // lost
 	bound := x.window.Bound()
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:0 3:0" || !bound.Live() {
 		t.Errorf("%s, what was bound first is live: %v", got, bound.Live())
 	}
 }
 
-// TestCreditsCountMessages: local operations are none, so the responder's MSN and the
+// TestCreditsCountOnlyMessagesThatConsumeReceives: local operations are none, so the responder's MSN and the
 // requester's numbers stay together.
-func TestCreditsCountMessages(t *testing.T) {
-	a, b := connect(t, usual)
-	x := newSill(a)
+func TestCreditsCountOnlyMessagesThatConsumeReceives(t *testing.T) {
+	a, b := connect(t, defaults)
+	x := newWindowRegion(a)
 	for i := range 20 {
 		for range 3 {
 			a.post(SendWR{Opcode: ib.WRLocalInv, Imm: x.key})
 		}
 		b.recv(uint64(i), 0, 100)
 		a.post(SendWR{ID: 1, Opcode: ib.WRSend, Flags: ib.SendSignaled, SGEs: a.sge(0, 10)})
-		run(t, a, b, all)
+		run(t, a, b, deliverAll)
 	}
 	if n := a.qp.req.limit; !a.qp.req.credited || n != 20 {
 		t.Errorf("the limit is %d after 20 messages, with no receive left", n)
 	}
 }
 
-func TestInSQDLocalOperationsWait(t *testing.T) {
-	a, b := connect(t, usual)
-	x := newSill(a)
+func TestLocalOperationsWaitInSQD(t *testing.T) {
+	a, b := connect(t, defaults)
+	x := newWindowRegion(a)
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState))
 	a.post(SendWR{ID: 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if len(a.done) > 0 || x.window.Bound() == nil {
 		t.Fatal("it did not")
 	}
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if statuses(a.done) != "1:0" || x.window.Bound() != nil {
 		t.Error(statuses(a.done))
 	}
@@ -414,11 +414,11 @@ func TestInSQDLocalOperationsWait(t *testing.T) {
 
 func TestUCBindsWindowsAndUDDoesNot(t *testing.T) {
 	a, b := connectUC(t)
-	x := newSill(a)
+	x := newWindowRegion(a)
 	a.post(SendWR{ID: 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key})
-	a.post(x.binding(2, nextKey(x.key)))
+	a.post(x.bindWR(2, nextKey(x.key)))
 	a.post(SendWR{ID: 3, Opcode: ib.WRSendWithInv, Flags: ib.SendSignaled, Imm: 1})
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:0 3:2" {
 		t.Errorf("UC: %s", got)
 	}
@@ -430,19 +430,19 @@ func TestUCBindsWindowsAndUDDoesNot(t *testing.T) {
 	}
 }
 
-func TestUCWritesThroughAWindow(t *testing.T) {
+func TestUCWritesThroughWindow(t *testing.T) {
 	a, b := connectUC(t)
-	x := newSill(b)
+	x := newWindowRegion(b)
 	fill(a.mem[:100], 1)
-	w := SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 100), RemoteAddr: sillBase + 1024, RKey: x.key}
+	w := SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 100), RemoteAddr: windowRegionBase + 1024, RKey: x.key}
 	a.post(w)
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if !bytes.Equal(x.mem[1024:1124], a.mem[:100]) {
 		t.Error("nothing came")
 	}
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	a.post(w)
-	run(t, a, b, all)
+	run(t, a, b, deliverAll)
 	if b.count.Drops[DropAccess] != 1 || b.qp.State() != ib.QPSRTS {
 		t.Errorf("%s in %v", drops(&b.count), b.qp.State())
 	}

@@ -13,43 +13,43 @@ import (
 
 // An xside is the target's side of an XRC connection: a domain of two shared receive queues, each with a
 // protection domain and a region of its own.
-type xside struct {
+type xrcTarget struct {
 	*side
-	srqs map[uint32]*xqueue
+	srqs map[uint32]*xrcQueue
 }
 
-type xqueue struct {
+type xrcQueue struct {
 	recvQueue
 	pd     *mrtable.PD
 	region *mrtable.Region
 	mem    []byte
 }
 
-func (x *xside) Queue(number uint32) (RecvQueue, *mrtable.PD) {
+func (x *xrcTarget) Queue(number uint32) (RecvQueue, *mrtable.PD) {
 	if q := x.srqs[number]; q != nil {
 		return q, q.pd
 	}
 	return nil, nil
 }
 
-func (q *xqueue) sge(off, n int) []SGE {
+func (q *xrcQueue) sge(off, n int) []SGE {
 	return []SGE{{Addr: sideBase + uint64(off), Length: uint32(n), LKey: q.region.LKey()}}
 }
 
-func (q *xqueue) recv(id uint64, off, n int) { q.wrs = append(q.wrs, RecvWR{id, q.sge(off, n)}) }
+func (q *xrcQueue) recv(id uint64, off, n int) { q.wrs = append(q.wrs, RecvWR{id, q.sge(off, n)}) }
 
 // connectXRC returns an initiator, which sends from usual.psn at path MTU 1024, and a target with the shared
 // receive queues 5 and 6.
-func connectXRC(t *testing.T) (a *side, b *xside) {
+func connectXRC(t *testing.T) (a *side, b *xrcTarget) {
 	a = newSide(t, 17, 1<<18)
 	var err error
 	a.qp, err = New(Config{QPN: 17, Service: packet.XRC, Role: Initiator, PD: a.qp.PD(), SendDepth: 64, MaxSendSGE: 4, MaxInline: 64, Counters: &a.count})
 	must(t, err)
-	b = &xside{side: newSide(t, 18, 1<<18), srqs: map[uint32]*xqueue{}}
+	b = &xrcTarget{side: newSide(t, 18, 1<<18), srqs: map[uint32]*xrcQueue{}}
 	b.qp, err = New(Config{QPN: 18, Service: packet.XRC, Role: Target, Domain: b, Counters: &b.count})
 	must(t, err)
 	for n := uint32(5); n <= 6; n++ {
-		q := &xqueue{recvQueue: recvQueue{shared: true}, pd: b.table.AllocPD(), mem: make([]byte, 1<<16)}
+		q := &xrcQueue{recvQueue: recvQueue{shared: true}, pd: b.table.AllocPD(), mem: make([]byte, 1<<16)}
 		q.region, err = b.table.Register(q.pd, mrtable.HeapMemory(q.mem), sideBase, 1<<16,
 			ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
 		must(t, err)
@@ -61,9 +61,9 @@ func connectXRC(t *testing.T) (a *side, b *xside) {
 	}
 	at = ib.QPAttr{State: ib.QPSRTR, PathMTU: 1024, DestQPN: 18, RQPSN: 100}
 	must(t, a.qp.Modify(&a.env, &at, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN))
-	at = ib.QPAttr{State: ib.QPSRTS, SQPSN: usual.psn, Timeout: 10, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 4}
+	at = ib.QPAttr{State: ib.QPSRTS, SQPSN: defaults.psn, Timeout: 10, RetryCount: 7, RNRRetry: 7, MaxRDAtomic: 4}
 	must(t, a.qp.Modify(&a.env, &at, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskRetryCount|ib.QPMaskRNRRetry|ib.QPMaskSQPSN|ib.QPMaskMaxRDAtomic))
-	at = ib.QPAttr{State: ib.QPSRTR, PathMTU: 1024, DestQPN: 17, RQPSN: usual.psn, MaxDestRDAtomic: 4, MinRNRTimer: 12}
+	at = ib.QPAttr{State: ib.QPSRTR, PathMTU: 1024, DestQPN: 17, RQPSN: defaults.psn, MaxDestRDAtomic: 4, MinRNRTimer: 12}
 	must(t, b.qp.Modify(&b.env, &at, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN|ib.QPMaskMaxDestRDAtomic|ib.QPMaskMinRNRTimer))
 	at = ib.QPAttr{State: ib.QPSRTS, SQPSN: 1, Timeout: 10}
 	must(t, b.qp.Modify(&b.env, &at, ib.QPMaskState|ib.QPMaskTimeout|ib.QPMaskSQPSN))
@@ -124,12 +124,12 @@ func TestXRCEndToEnd(t *testing.T) {
 	}
 }
 
-func to(srq uint32) func(*RxPacket) { return func(p *RxPacket) { p.XRCSRQ = srq } }
+func toSRQ(srq uint32) func(*RxPacket) { return func(p *RxPacket) { p.XRCSRQ = srq } }
 
 // TestXRCTarget: each queue has one receive of 2000 bytes, with its number for an ID.
 func TestXRCTarget(t *testing.T) {
 	const x = uint8(packet.XRC)
-	with := func(b *xside, n uint32) func(*RxPacket) {
+	with := func(b *xrcTarget, n uint32) func(*RxPacket) {
 		return func(p *RxPacket) {
 			p.XRCSRQ = n
 			p.RETH.RKey, p.Atomic.RKey = b.srqs[n].region.RKey(), b.srqs[n].region.RKey()
@@ -137,45 +137,45 @@ func TestXRCTarget(t *testing.T) {
 	}
 	for _, c := range []struct {
 		name  string
-		reqs  func(b *xside) []req
+		reqs  func(b *xrcTarget) []req
 		want  string
 		recv  string
 		state ib.QPState
 		event ib.EventType
 	}{
-		{"each SEND takes from the queue that it names", func(b *xside) []req {
-			return []req{on(x|packet.SendOnly, 0, 1, to(6)), on(x|packet.SendOnly, 1, 1, to(5))}
+		{"each SEND takes from the queue that it names", func(b *xrcTarget) []req {
+			return []req{on(x|packet.SendOnly, 0, 1, toSRQ(6)), on(x|packet.SendOnly, 1, 1, toSRQ(5))}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", ib.QPSRTS, 0},
-		{"a queue that is empty: RNR, though another is not", func(b *xside) []req {
-			return []req{on(x|packet.SendOnly, 0, 1, to(6)), on(x|packet.SendOnly, 1, 1, to(6)), on(x|packet.SendOnly, 1, 1, to(5))}
+		{"a queue that is empty: RNR, though another is not", func(b *xrcTarget) []req {
+			return []req{on(x|packet.SendOnly, 0, 1, toSRQ(6)), on(x|packet.SendOnly, 1, 1, toSRQ(6)), on(x|packet.SendOnly, 1, 1, toSRQ(5))}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/2c/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", ib.QPSRTS, 0},
-		{"a queue that does not exist", func(b *xside) []req {
-			return []req{on(x|packet.SendOnly, 0, 1, to(7))}
+		{"a queue that does not exist", func(b *xrcTarget) []req {
+			return []req{on(x|packet.SendOnly, 0, 1, toSRQ(7))}
 		}, "ACKNOWLEDGE+0/61/0", "", ib.QPSErr, ib.EventQPReqErr},
-		{"WRITE to one that does not exist", func(b *xside) []req {
-			return []req{on(x|packet.WriteOnly, 0, 1, with(b, 5), to(7))}
+		{"WRITE to one that does not exist", func(b *xrcTarget) []req {
+			return []req{on(x|packet.WriteOnly, 0, 1, with(b, 5), toSRQ(7))}
 		}, "ACKNOWLEDGE+0/61/0", "", ib.QPSErr, ib.EventQPReqErr},
-		{"a message names one queue", func(b *xside) []req {
-			return []req{on(x|packet.SendFirst, 0, 1024, to(5), quiet), on(x|packet.SendLast, 1, 1, to(6))}
+		{"a message names one queue", func(b *xrcTarget) []req {
+			return []req{on(x|packet.SendFirst, 0, 1024, toSRQ(5), noAckReq), on(x|packet.SendLast, 1, 1, toSRQ(6))}
 		}, "ACKNOWLEDGE+1/61/0", "5:9", ib.QPSErr, ib.EventQPReqErr},
-		{"memory is that of the queue's protection domain", func(b *xside) []req {
+		{"memory is that of the queue's protection domain", func(b *xrcTarget) []req {
 			return []req{on(x|packet.WriteOnly, 0, 8, with(b, 6)), on(x|packet.ReadRequest, 1, 0, with(b, 5), reth(sideBase, 8)),
-				on(x|packet.FetchAdd, 2, 0, with(b, 6)), on(x|packet.WriteOnly, 3, 8, with(b, 6), to(5))}
+				on(x|packet.FetchAdd, 2, 0, with(b, 6)), on(x|packet.WriteOnly, 3, 8, with(b, 6), toSRQ(5))}
 		}, "ACKNOWLEDGE+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 ATOMIC_ACKNOWLEDGE+2/ack/3 ACKNOWLEDGE+3/62/3", "", ib.QPSErr, ib.EventQPAccessErr},
-		{"a duplicate READ in the middle of another queue's message", func(b *xside) []req {
-			return []req{on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendFirst, 1, 1024, to(6), quiet),
-				on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendLast, 2, 1, to(6))}
+		{"a duplicate READ in the middle of another queue's message", func(b *xrcTarget) []req {
+			return []req{on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendFirst, 1, 1024, toSRQ(6), noAckReq),
+				on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendLast, 2, 1, toSRQ(6))}
 		}, "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+2/ack/2", "6:0", ib.QPSRTS, 0},
-		{"SEND with invalidate of what is no window", func(b *xside) []req {
-			return []req{on(x|packet.SendOnlyInv, 0, 1, to(5))}
+		{"SEND with invalidate of what is no window", func(b *xrcTarget) []req {
+			return []req{on(x|packet.SendOnlyInv, 0, 1, toSRQ(5))}
 		}, "", "5:9", ib.QPSErr, ib.EventQPAccessErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, b := connectXRC(t)
 			b.srqs[5].recv(5, 0, 2000)
 			b.srqs[6].recv(6, 0, 2000)
-			b.play(c.reqs(b)...)
-			if got := b.say(usual.psn); got != c.want {
+			b.requests(c.reqs(b)...)
+			if got := b.emitted(defaults.psn); got != c.want {
 				t.Errorf("answers %s\nwant    %s", got, c.want)
 			}
 			if got := statuses(b.done); got != c.recv || b.qp.State() != c.state {
@@ -198,11 +198,11 @@ func TestXRCTarget(t *testing.T) {
 	}
 }
 
-func TestATargetThatFailsFlushesWhatItHasTaken(t *testing.T) {
+func TestFailedXRCTargetFlushesTakenReceive(t *testing.T) {
 	_, b := connectXRC(t)
 	b.srqs[5].recv(5, 0, 2000)
 	b.srqs[5].recv(55, 0, 2000)
-	b.play(on(uint8(packet.XRC)|packet.SendFirst, 0, 1024, to(5), quiet))
+	b.requests(on(uint8(packet.XRC)|packet.SendFirst, 0, 1024, toSRQ(5), noAckReq))
 	if b.qp.Receiving() != RecvQueue(b.srqs[5]) {
 		t.Fatal("it has taken nothing")
 	}
@@ -212,11 +212,11 @@ func TestATargetThatFailsFlushesWhatItHasTaken(t *testing.T) {
 	}
 }
 
-func TestTheEndsOfXRCTakeOnlyWhatIsTheirs(t *testing.T) {
+func TestXRCRolesDropEachOthersPackets(t *testing.T) {
 	a, b := connectXRC(t)
 	a.request(uint8(packet.XRC)|packet.SendOnly, 100, 1)
 	b.reply(uint8(packet.XRC)|packet.Acknowledge, 1, unlimited, 1, 0)
-	b.request(packet.SendOnly, usual.psn, 1) // RC
+	b.request(packet.SendOnly, defaults.psn, 1) // RC
 	if a.count.Drops[DropService] != 1 || b.count.Drops[DropService] != 2 || len(a.out)+len(b.out) > 0 {
 		t.Errorf("initiator %s, target %s", drops(&a.count), drops(&b.count))
 	}
@@ -230,7 +230,7 @@ func TestTheEndsOfXRCTakeOnlyWhatIsTheirs(t *testing.T) {
 	}
 }
 
-func TestXRCSendsWithInvalidate(t *testing.T) {
+func TestXRCSendWithInvalidate(t *testing.T) {
 	a, b := connectXRC(t)
 	q := b.srqs[6]
 	q.recv(6, 0, 3000)
@@ -241,13 +241,13 @@ func TestXRCSendsWithInvalidate(t *testing.T) {
 	must(t, b.table.Bind(mrtable.Binding{PD: q.pd, QPN: 18, RKey: w.RKey(), LKey: r.LKey(), Length: 64, Access: ib.AccessRemoteWrite}))
 	fill(a.mem[:2500], 3)
 	a.post(SendWR{ID: 1, Opcode: ib.WRSendWithInv, Flags: ib.SendSignaled, RemoteSRQ: 6, Imm: w.RKey(), SGEs: a.sge(0, 2500)})
-	run(t, a, b.side, all)
+	run(t, a, b.side, deliverAll)
 	if statuses(a.done) != "1:0" || statuses(b.done) != "6:0" || w.Bound() != nil || !bytes.Equal(q.mem[:2500], a.mem[:2500]) {
 		t.Errorf("%s, %s, bound %v", statuses(a.done), statuses(b.done), w.Bound())
 	}
 }
 
-func TestXRCAttributesAreThoseOfTheEnd(t *testing.T) {
+func TestXRCAttributesDependOnRole(t *testing.T) {
 	for _, c := range []struct {
 		role     Role
 		from, to ib.QPState
