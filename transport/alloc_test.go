@@ -24,7 +24,7 @@ func (p *pool) Packet(*QP) *packet.Tx {
 func (p *pool) Room(*QP) int              { return len(p.slots) - p.n }
 func (p *pool) Complete(*QP, *Completion) {}
 
-// deliver hands what from emitted to the queue pair of to.
+// deliver passes the packets that p emitted to the queue pair of to.
 func (p *pool) deliver(to *pool, pkt *RxPacket) {
 	for i := range p.slots[:p.n] {
 		tx := &p.slots[i]

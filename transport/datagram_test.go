@@ -9,7 +9,7 @@ import (
 	"softroce/packet"
 )
 
-// datagram hands s a UD SEND made by hand; GRH bytes are 0xa0, 0xa1 and so on.
+// datagram passes a UD SEND to s. The GRH bytes are 0xa0, 0xa1 and so on.
 func (s *side) datagram(op uint8, psn uint32, n int, edit ...func(*RxPacket)) {
 	grh := make([]byte, packet.GRHLen)
 	for i := range grh {
@@ -27,7 +27,7 @@ func (s *side) datagram(op uint8, psn uint32, n int, edit ...func(*RxPacket)) {
 
 func qkey(k uint32) func(*RxPacket) { return func(p *RxPacket) { p.DETH.QKey = k } }
 
-// TestUDResponder: port MTU 1024; receives of 40+1024, 40 and 39 bytes are posted.
+// TestUDResponder has port MTU 1024 and posted receives of 40+1024, 40 and 39 bytes.
 func TestUDResponder(t *testing.T) {
 	const only = packet.SendOnly
 	for _, c := range []struct {
@@ -38,10 +38,10 @@ func TestUDResponder(t *testing.T) {
 		state ib.QPState
 	}{
 		{"a datagram completes a receive", []req{on(only, 0, 1024)}, "1:0", "", ib.QPSRTS},
-		{"whatever its PSN", []req{on(only, 77, 1), on(only, 77, 0)}, "1:0 2:0", "", ib.QPSRTS},
-		{"the GRH needs its place too", []req{on(only, 0, 1), on(only, 0, 1), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", ib.QPSRTS},
-		{"a receive without a place for the GRH takes nothing", []req{on(only, 0, 0), on(only, 0, 0), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", ib.QPSRTS},
-		{"Q_Key of others", []req{on(only, 0, 1, qkey(testQKey+1))}, "", "qkey:1", ib.QPSRTS},
+		{"any PSN is accepted", []req{on(only, 77, 1), on(only, 77, 0)}, "1:0 2:0", "", ib.QPSRTS},
+		{"the GRH needs room too", []req{on(only, 0, 1), on(only, 0, 1), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", ib.QPSRTS},
+		{"a receive without room for the GRH is not used", []req{on(only, 0, 0), on(only, 0, 0), on(only, 0, 0)}, "1:0 2:0", "receive_too_short:1", ib.QPSRTS},
+		{"wrong Q_Key", []req{on(only, 0, 1, qkey(testQKey+1))}, "", "qkey:1", ib.QPSRTS},
 		{"over the port's MTU", []req{on(only, 0, 1025)}, "", "invalid_request:1", ib.QPSRTS},
 		{"a request of RC", []req{on(packet.WriteOnly, 0, 1, func(p *RxPacket) { p.Opcode = packet.WriteOnly })}, "", "service:1", ib.QPSRTS},
 	} {
@@ -68,7 +68,7 @@ func TestUDResponder(t *testing.T) {
 
 func TestUDCompletionIdentifiesSender(t *testing.T) {
 	b := newUD(t, 18)
-	b.recv(1, 10, 30) // the GRH lies across two elements
+	b.recv(1, 10, 30) // the GRH spans two elements
 	b.rq.wrs[0].SGEs = append(b.rq.wrs[0].SGEs, b.sge(100, 500)...)
 	b.datagram(packet.SendOnlyImm, 5, 300, withImm(0xabcd), solicited)
 	want := Completion{WRID: 1, Opcode: ib.WCRecv, ByteLen: 340, Imm: 0xabcd, Flags: ib.WCWithImm | ib.WCGRH, SrcQP: 99, SL: 2, Recv: true, Signaled: true, Solicited: true}

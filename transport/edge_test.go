@@ -10,7 +10,7 @@ import (
 
 func TestReusedSendQueueSlotStartsClean(t *testing.T) {
 	a, b := connect(t, defaults)
-	a.qp.sq.init(1, 4, 0) // every message has the same slot
+	a.qp.sq.init(1, 4, 0) // every message uses the same slot
 	empty := []SGE{{Length: 0}, {Length: 0}}
 	for i := range 2 {
 		b.recv(uint64(i), 4000, 16)
@@ -25,8 +25,8 @@ func TestReusedSendQueueSlotStartsClean(t *testing.T) {
 	}
 }
 
-// TestFailedMemoryWriteIsNotAcknowledged: the write of message 2 fails when it is flushed, after
-// the READ behind it was accepted too.
+// TestFailedMemoryWriteIsNotAcknowledged lets the write of message 2 fail when it is flushed, after
+// the READ that follows it was accepted.
 func TestFailedMemoryWriteIsNotAcknowledged(t *testing.T) {
 	a, b := connect(t, defaults)
 	write := SendWR{Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()}
@@ -120,7 +120,7 @@ func TestDuplicateReadOfDeregisteredMemoryIsDropped(t *testing.T) {
 	b.request(packet.WriteOnly, packet.PSNAdd(defaults.psn, 2), 0)
 	b.emitted(defaults.psn)
 	b.room = 0
-	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 2000)) // waits for room
+	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 2000)) // waits for room in the sink
 	b.table.Deregister(b.region)
 	b.room = -1
 	b.qp.Transmit(&b.env)
@@ -152,7 +152,7 @@ func TestRequesterHandlesFatalNAKDuringRNRWait(t *testing.T) {
 	a.post(SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	a.reply(packet.Acknowledge, defaults.psn, packet.SyndromeRNR|12, 0, 0)
-	a.reply(packet.Acknowledge, defaults.psn, packet.NAKSequence, 0, 0) // the rest of a burst may draw this
+	a.reply(packet.Acknowledge, defaults.psn, packet.NAKSequence, 0, 0) // the rest of a burst may cause it
 	if a.count.Drops[DropStaleResponse] != 1 || a.qp.State() != ib.QPSRTS {
 		t.Fatalf("sequence NAK: %d dropped, state %v", a.count.Drops[DropStaleResponse], a.qp.State())
 	}
@@ -162,7 +162,7 @@ func TestRequesterHandlesFatalNAKDuringRNRWait(t *testing.T) {
 	}
 }
 
-// TestACKStopsAtInvalidWorkRequest: the ACK lets a work request come to the head that was wrong all along.
+// TestACKStopsAtInvalidWorkRequest acknowledges a work request whose successor is invalid.
 func TestACKStopsAtInvalidWorkRequest(t *testing.T) {
 	for _, s := range []packet.Syndrome{unlimited, packet.SyndromeRNR | 12, packet.NAKSequence, packet.NAKRemoteAccess} {
 		a, _ := connect(t, defaults)
@@ -173,7 +173,7 @@ func TestACKStopsAtInvalidWorkRequest(t *testing.T) {
 		a.qp.Transmit(&a.env)
 		a.table.Deregister(a.region)
 		a.room = -1
-		a.qp.Transmit(&a.env) // finds out, and waits for the first to be done
+		a.qp.Transmit(&a.env) // finds the error and waits for the first to complete
 		psn := defaults.psn
 		if s != unlimited {
 			psn = packet.PSNAdd(psn, 1)
@@ -185,10 +185,11 @@ func TestACKStopsAtInvalidWorkRequest(t *testing.T) {
 	}
 }
 
-// TestStaleResourceDoesNotAnswerAfterPSNWrap: PSNs come around.
+// TestStaleResourceDoesNotAnswerAfterPSNWrap lets the PSNs wrap, so that a new request has the PSN
+// of an old resource.
 func TestStaleResourceDoesNotAnswerAfterPSNWrap(t *testing.T) {
 	_, b := connect(t, defaults)
-	around := func(n int) { // n requests came that were no READs or atomics
+	around := func(n int) { // accept n requests other than READs and atomics
 		b.qp.resp.epsn = packet.PSNAdd(b.qp.resp.epsn, n)
 		b.qp.resp.accepted += uint64(n)
 	}
@@ -208,13 +209,13 @@ func TestStaleResourceDoesNotAnswerAfterPSNWrap(t *testing.T) {
 	b.out = nil
 	around(1 << 24)
 	around(100)
-	b.request(packet.FetchAdd, defaults.psn, 0) // nothing like it came in the last 2^23 PSNs
+	b.request(packet.FetchAdd, defaults.psn, 0) // no atomic in the last 2^23 PSNs
 	if len(b.out) != 0 || b.count.Drops[DropDuplicateRequest] != 1 {
 		t.Errorf("%d answers, %d dropped", len(b.out), b.count.Drops[DropDuplicateRequest])
 	}
 }
 
-// A vast memory has as many bytes as anybody wants, and few places where they lie.
+// A sparseMemory claims any size and backs all of it with one page.
 type sparseMemory struct {
 	size uint64
 	page []byte
@@ -224,8 +225,8 @@ func (v *sparseMemory) Len() uint64                   { return v.size }
 func (v *sparseMemory) View(off uint64, n int) []byte { return v.page[:n:n] }
 func (v *sparseMemory) Close() error                  { return nil }
 
-// TestLongestMessageAtSmallestPathMTU: 2^31 bytes in 2^23 packets, half of all PSNs. The middle
-// of the way is jumped over.
+// TestLongestMessageAtSmallestPathMTU sends 2^31 bytes in 2^23 packets, half of all PSNs. It skips
+// the middle of the message.
 func TestLongestMessageAtSmallestPathMTU(t *testing.T) {
 	for _, op := range []ib.WROpcode{ib.WRRDMARead, ib.WRRDMAWrite} {
 		o := defaults
@@ -252,7 +253,7 @@ func TestLongestMessageAtSmallestPathMTU(t *testing.T) {
 			}
 		}
 		steps(3, deliverAll)
-		// Come to rest inside the message, then skip all but the last 300 packets.
+		// Wait until everything is acknowledged, then skip all but the last 300 packets.
 		for a.qp.req.una != a.qp.req.send && op == ib.WRRDMAWrite {
 			b.room, a.room = 100, 0
 			now += 1000
@@ -273,7 +274,7 @@ func TestLongestMessageAtSmallestPathMTU(t *testing.T) {
 			p.accepted += uint64(skip)
 		}
 		lost := 0
-		steps(100, func(from *side, tx *packet.Tx) int { // a loss near the end: asked for again from there
+		steps(100, func(from *side, tx *packet.Tx) int { // a loss near the end is retransmitted from there
 			if lost++; lost == 40 {
 				return 0
 			}

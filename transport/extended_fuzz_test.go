@@ -7,9 +7,9 @@ import (
 	"softroce/packet"
 )
 
-// FuzzExtended feeds packets of the fuzzer's making to an RC queue pair that has a window bound, a region to
-// flush, and local operations among its work, or to an XRC target. Nothing may panic, and each
-// packet counts as dropped once at most.
+// FuzzExtended passes arbitrary packets to an RC queue pair with a bound window, a region for FLUSH
+// and local operations in its send queue, or to an XRC target. Nothing may panic, and each packet
+// counts as dropped at most once.
 func FuzzExtended(f *testing.F) {
 	seed := func(op uint8, payload int) []byte {
 		h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PSN: defaults.psn}, FETH: packet.FETH{Placement: 1},
@@ -56,7 +56,7 @@ func FuzzExtended(f *testing.F) {
 			if err != nil || len(one)-m < int(p.Pad) {
 				continue
 			}
-			if k := int(p.RETH.RKey & 7); k < len(keys) { // or nothing gets far
+			if k := int(p.RETH.RKey & 7); k < len(keys) { // otherwise most requests fail at the key
 				p.RETH.RKey, p.Atomic.RKey = keys[k], keys[k]
 			}
 			if k := int(p.Invalidate & 7); k < len(keys) {

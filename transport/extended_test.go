@@ -11,7 +11,7 @@ import (
 	"softroce/packet"
 )
 
-// connectFlush is connect, with a region on b that grants FLUSH, and leave to use it.
+// connectFlush connects a pair in which b has a region that grants FLUSH, and access flags for it.
 func connectFlush(t *testing.T) (a, b *side, r *mrtable.Region) {
 	a, b = connect(t, defaults)
 	r, err := b.table.Register(b.qp.PD(), mrtable.HeapMemory(make([]byte, 4096)), windowRegionBase, 4096,
@@ -34,12 +34,12 @@ func TestResponderRepliesToFlush(t *testing.T) {
 		event ib.EventType
 	}{
 		{"of a range", on(op, 0, 0, fethOf(1, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
-		{"of the whole region, whatever the range", on(op, 0, 0, fethOf(1, 1), reth(0, 1<<31)), "READ_RESPONSE_ONLY+0/ack/1", 0},
+		{"of the whole region, ignoring the range", on(op, 0, 0, fethOf(1, 1), reth(0, 1<<31)), "READ_RESPONSE_ONLY+0/ack/1", 0},
 		{"of no bytes", on(op, 0, 0, fethOf(1, 0), reth(windowRegionBase, 0)), "READ_RESPONSE_ONLY+0/ack/1", 0},
 		{"of no bytes with a wrong key", on(op, 0, 0, fethOf(1, 0), reth(windowRegionBase, 0), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
-		{"of the whole with a wrong key", on(op, 0, 0, fethOf(1, 1), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
+		{"of the whole region with a wrong key", on(op, 0, 0, fethOf(1, 1), badKey), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
 		{"past the region", on(op, 0, 0, fethOf(1, 0), reth(windowRegionBase+4090, 8)), "ACKNOWLEDGE+0/62/0", ib.EventQPAccessErr},
-		{"for nothing", on(op, 0, 0, fethOf(0, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
+		{"without a placement", on(op, 0, 0, fethOf(0, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
 		{"for persistence, which the queue pair does not grant", on(op, 0, 0, fethOf(3, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
 		{"of a reserved selectivity", on(op, 0, 0, fethOf(1, 2)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
 		{"with a payload", on(op, 0, 4, fethOf(1, 0)), "ACKNOWLEDGE+0/61/0", ib.EventQPReqErr},
@@ -55,7 +55,7 @@ func TestResponderRepliesToFlush(t *testing.T) {
 
 func TestFlushNeedsAccessOfQueuePairAndRegion(t *testing.T) {
 	_, b, _ := connectFlush(t)
-	b.requests(on(packet.Flush, 0, 0, fethOf(1, 0))) // the usual region
+	b.requests(on(packet.Flush, 0, 0, fethOf(1, 0))) // a region that does not grant FLUSH
 	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/62/0" {
 		t.Errorf("a region without the right: %s", got)
 	}
@@ -97,7 +97,7 @@ func TestResponderRepliesToAtomicWrite(t *testing.T) {
 	}
 }
 
-// TestZeroBasedWindowChecksAlignmentInMemory: a zero-based window may begin anywhere.
+// TestZeroBasedWindowChecksAlignmentInMemory binds a zero-based window at an unaligned address.
 func TestZeroBasedWindowChecksAlignmentInMemory(t *testing.T) {
 	for _, op := range []uint8{packet.AtomicWrite, packet.FetchAdd} {
 		_, b := connect(t, defaults)
@@ -124,20 +124,20 @@ func TestDuplicateAtomicWriteIsAnsweredButNotExecuted(t *testing.T) {
 	_, b := connect(t, defaults)
 	write := func(v byte) req {
 		return on(packet.AtomicWrite, 0, 8, reth(sideBase, 8), func(p *RxPacket) {
-			p.Payload = [][]byte{{v, v, v}, {v, v, v, v, v}} // as a link may cut it
+			p.Payload = [][]byte{{v, v, v}, {v, v, v, v, v}} // in pieces, as a link may deliver it
 		})
 	}
 	b.requests(write(1))
 	if binary.LittleEndian.Uint64(b.mem) != 0x0101010101010101 {
 		t.Fatalf("memory holds %x", b.mem[:8])
 	}
-	b.mem[0] = 9 // by the program there
+	b.mem[0] = 9 // the program on b writes too
 	b.requests(write(1), on(packet.Flush, 0, 0, fethOf(1, 0)))
 	if got := b.emitted(defaults.psn); got != "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1" || b.mem[0] != 9 {
 		t.Errorf("%s, memory holds %x", got, b.mem[:8])
 	}
 	if b.count.Drops[DropDuplicateRequest] != 1 {
-		t.Error("a FLUSH with that PSN was no duplicate of it")
+		t.Error("a FLUSH with that PSN was taken for a duplicate")
 	}
 }
 
@@ -151,12 +151,12 @@ func TestFlushAndAtomicWriteUseResponderResources(t *testing.T) {
 	b.qp.Transmit(&b.env)
 	want := "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 READ_RESPONSE_ONLY+2/ack/3 READ_RESPONSE_ONLY+3/ack/4 ACKNOWLEDGE+4/61/4"
 	if got := b.emitted(defaults.psn); got != want {
-		t.Errorf("answers %s\nwant    %s", got, want)
+		t.Errorf("replies %s\nwant    %s", got, want)
 	}
 }
 
-// TestExtendedOperationsEndToEnd with loss, duplication and go-back-N: a counter that is written with
-// ATOMIC WRITEs never goes back.
+// TestExtendedOperationsEndToEnd checks, with loss, duplication and go-back-N, that a counter
+// written by ATOMIC WRITEs never decreases.
 func TestExtendedOperationsEndToEnd(t *testing.T) {
 	for seed := range uint64(50) {
 		rnd := rand.New(rand.NewPCG(seed, 5))
@@ -207,7 +207,7 @@ func TestOnlyEmptyReadResponseCompletesFlushAndAtomicWrite(t *testing.T) {
 		{"READ response with bytes", packet.ReadResponseOnly, 8, "1:7"},
 		{"first of several", packet.ReadResponseFirst, 1024, "1:7"},
 		{"atomic acknowledgement", packet.AtomicAcknowledge, 0, "1:7"},
-		{"ACK: its response must have been lost", packet.Acknowledge, 0, ""},
+		{"ACK implies that the response was lost", packet.Acknowledge, 0, ""},
 	} {
 		for _, op := range []ib.WROpcode{ib.WRFlush, ib.WRAtomicWrite} {
 			a, b := connect(t, defaults)

@@ -10,8 +10,8 @@ import (
 	"softroce/mrtable"
 )
 
-// copied gives s memory that can only be copied, as that of another process, and room for room
-// bytes of it at a time.
+// useCopiedMemory gives s memory that must be copied, like that of another process, with room for
+// room bytes at a time.
 func (s *side) useCopiedMemory(room int) {
 	s.t.Helper()
 	p, err := mrtable.OpenProcess(os.Getpid(), -1)
@@ -24,8 +24,8 @@ func (s *side) useCopiedMemory(room int) {
 	must(s.t, err)
 }
 
-// A queue pair whose turn takes a few packets fetches what these hold: the rest would have to be
-// fetched again in its next turn.
+// A queue pair that may send a few packets reads only their data ahead: the rest would have to be
+// read again in its next turn.
 func TestReadAheadIsLimitedToWhatCanBeSent(t *testing.T) {
 	const turn, length = 4, 100_000
 	rounds := func(a, b, limited *side) (n int) {

@@ -7,9 +7,9 @@ import (
 	"softroce/packet"
 )
 
-// FuzzResponder feeds a queue pair with packets of the fuzzer's making, requests and
-// replies, while it has work of its own outstanding. Nothing may panic, no byte outside the
-// region may change, and each packet counts as dropped once at most.
+// FuzzResponder passes arbitrary requests and replies to a queue pair that has outstanding work.
+// Nothing may panic, no byte outside the region may change, and each packet counts as dropped at
+// most once.
 func FuzzResponder(f *testing.F) {
 	seed := func(h packet.Header, payload int) []byte {
 		b := make([]byte, packet.MaxHeaderLen)
@@ -45,7 +45,7 @@ func FuzzResponder(f *testing.F) {
 			if err != nil || len(one)-m < int(p.Pad) {
 				continue
 			}
-			if p.RETH.RKey&1 == 0 { // half of the keys are right, else nothing gets far
+			if p.RETH.RKey&1 == 0 { // half of the keys are valid, otherwise most requests fail there
 				p.RETH.RKey, p.Atomic.RKey = b.region.RKey(), b.region.RKey()
 			}
 			if body := one[m : len(one)-int(p.Pad)]; len(body) > 0 {
@@ -59,7 +59,7 @@ func FuzzResponder(f *testing.F) {
 			}
 			b.env.Mem.Epoch()
 		}
-		// Whatever came, every work request completes once the queue pair is in error.
+		// Every work request completes once the queue pair is in error.
 		b.qp.Fail(&b.env, ib.EventQPFatal)
 		b.qp.Transmit(&b.env)
 		sends := 0

@@ -11,7 +11,7 @@ import (
 	"softroce/packet"
 )
 
-// maskNames are short names of attributes, for the table below.
+// maskNames are the attribute names of the table below.
 var maskNames = map[string]ib.QPAttrMask{
 	"cur": ib.QPMaskCurState, "notify": ib.QPMaskEnSQDNotify, "access": ib.QPMaskAccess, "pkey": ib.QPMaskPKeyIndex, "port": ib.QPMaskPort,
 	"qkey": ib.QPMaskQKey, "av": ib.QPMaskAV, "mtu": ib.QPMaskPathMTU, "timeout": ib.QPMaskTimeout, "retry": ib.QPMaskRetryCount,
@@ -29,8 +29,8 @@ func parseMask(t *testing.T, names string) (m ib.QPAttrMask) {
 	return m
 }
 
-// modifyTable is IBTA 11.2.5.2 and annex A14, as verbs programs know it: for each way that there is, what must be
-// given; what may be.
+// modifyTable is IBTA 11.2.5.2 and annex A14 as verbs programs see it: for each transition the
+// required and the optional attributes.
 var modifyTable = []struct {
 	kind      string // RC, UC, UD, XRC_INI, XRC_TGT
 	from, to  ib.QPState
@@ -84,7 +84,7 @@ var modifyTable = []struct {
 	{"XRC_TGT", ib.QPSSQD, ib.QPSSQD, "", "port av mtu timeout destrd alt access pkey minrnr mig"},
 }
 
-// standing makes a queue pair that is in a state.
+// inState returns a queue pair in a state.
 func inState(t *testing.T, kind string, s ib.QPState) *side {
 	c := Config{QPN: 17, SendDepth: 4, MaxSendSGE: 1, PortMTU: 4096}
 	switch kind {
@@ -110,11 +110,11 @@ func inState(t *testing.T, kind string, s ib.QPState) *side {
 
 type emptyDomain struct{ XRCDomain }
 
-// good are attributes that are in range wherever they count.
+// validAttr has every attribute in range.
 var validAttr = ib.QPAttr{PathMTU: 1024, RQPSN: 1, SQPSN: 2, DestQPN: 3, MaxRDAtomic: 4, MaxDestRDAtomic: 4, MinRNRTimer: 5, Timeout: 6,
 	RetryCount: 7, RNRRetry: 7}
 
-// tryModify goes from one state to another with a mask.
+// tryModify attempts a transition with a mask.
 func tryModify(t *testing.T, kind string, from, to ib.QPState, mask ib.QPAttrMask) error {
 	x := inState(t, kind, from)
 	a := validAttr
@@ -148,7 +148,7 @@ func TestModifyRequiresExactlyTheAttributesOfTheTransition(t *testing.T) {
 				}
 			default:
 				if err := tryModify(t, row.kind, row.from, row.to, needs|bit); !errors.Is(err, ErrAttribute) {
-					t.Errorf("%s, %v to %v with %#x, which has no place there: %v", row.kind, row.from, row.to, uint32(bit), err)
+					t.Errorf("%s, %v to %v with the extra %#x: %v", row.kind, row.from, row.to, uint32(bit), err)
 				}
 			}
 		}
@@ -169,7 +169,7 @@ func TestModifyRequiresExactlyTheAttributesOfTheTransition(t *testing.T) {
 						t.Errorf("%s, %v to %v with access flags: %v", kind, from, to, err)
 					}
 				case !ways[fmt.Sprint(kind, from, to)] && !errors.Is(err, ErrTransition):
-					t.Errorf("%s, %v to %v, which is no way: %v", kind, from, to, err)
+					t.Errorf("%s, %v to %v, an undefined transition: %v", kind, from, to, err)
 				}
 			}
 		}
@@ -177,7 +177,7 @@ func TestModifyRequiresExactlyTheAttributesOfTheTransition(t *testing.T) {
 		a := validAttr
 		a.State, a.CurState = ib.QPSRTS, ib.QPSSQD
 		if err := x.qp.Modify(&x.env, &a, ib.QPMaskState|ib.QPMaskCurState); !errors.Is(err, ErrTransition) {
-			t.Errorf("%s in RTS, said to be in SQD: %v", kind, err)
+			t.Errorf("%s in RTS with cur_state SQD: %v", kind, err)
 		}
 	}
 }
@@ -209,7 +209,7 @@ func TestModifyRejectsAttributesOutOfRange(t *testing.T) {
 		a := validAttr
 		a.State = c.to
 		if err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState); err != nil {
-			t.Errorf("%s: good attributes: %v", name, err)
+			t.Errorf("%s: valid attributes: %v", name, err)
 		}
 		x = inState(t, "RC", c.from)
 		before := x.qp.Query()
@@ -218,12 +218,13 @@ func TestModifyRejectsAttributesOutOfRange(t *testing.T) {
 			t.Errorf("%s: %v", name, err)
 		}
 		if x.qp.Query() != before {
-			t.Errorf("%s: refused, and changed", name)
+			t.Errorf("%s: rejected, but changed", name)
 		}
 	}
 }
 
-// The path MTU may change in SQD when nothing is under way; traffic goes on with the new one.
+// The path MTU may change in SQD while no message is in progress, and traffic continues with the
+// new one.
 func TestPathMTUCanChangeInSQD(t *testing.T) {
 	a, b := connect(t, defaults) // 1024
 	drain := func(x *side) {
@@ -237,7 +238,7 @@ func TestPathMTUCanChangeInSQD(t *testing.T) {
 	a.room = -1
 	drain(a)
 	if err := mtu(a, 256); !errors.Is(err, ErrAttribute) || !a.qp.Query().Draining {
-		t.Errorf("with a message under way: %v, draining %v", err, a.qp.Query().Draining)
+		t.Errorf("with a message in progress: %v, draining %v", err, a.qp.Query().Draining)
 	}
 	run(t, a, b, deliverAll)
 	drain(b)
@@ -262,6 +263,6 @@ func TestPathMTUCanChangeInSQD(t *testing.T) {
 	psn, _ := b.qp.Expected()
 	b.request(packet.ReadRequest, psn, 0, reth(sideBase, 8))
 	if err := mtu(b, 1024); !errors.Is(err, ErrAttribute) {
-		t.Errorf("with an answer under way: %v", err)
+		t.Errorf("with a response in progress: %v", err)
 	}
 }

@@ -11,8 +11,8 @@ import (
 	"softroce/packet"
 )
 
-// A side is one end of a pair of connected queue pairs: its memory, its receive
-// queue, and what the queue pair yielded.
+// A side is one end of a connected pair: its queue pair, memory and receive queue, and the packets,
+// completions and events of the queue pair.
 type side struct {
 	t      *testing.T
 	qp     *QP
@@ -21,7 +21,7 @@ type side struct {
 	region *mrtable.Region
 	mem    []byte
 	rq     recvQueue
-	out    []*packet.Tx // emitted and not delivered
+	out    []*packet.Tx // emitted, not yet delivered
 	room   int          // transmit slots left in this step; -1: no limit
 	done   []Completion
 	events []ib.EventType
@@ -96,7 +96,7 @@ type pairOptions struct {
 
 var defaults = pairOptions{mtu: 1024, psn: 0xfffff0, rdAtomic: 4, timeout: 10, retry: 7, rnrRetry: 7}
 
-// connect brings both queue pairs to RTS. a sends from o.psn, b from 100.
+// connect returns two connected queue pairs in RTS. a sends from o.psn, b from 100.
 func connect(t *testing.T, o pairOptions) (a, b *side) {
 	a, b = newSide(t, 17, 1<<18), newSide(t, 18, 1<<18)
 	toRTS(t, a, o, 18, o.psn, 100)
@@ -104,7 +104,7 @@ func connect(t *testing.T, o pairOptions) (a, b *side) {
 	return a, b
 }
 
-// bringToRTR brings s to RTR, expecting requests from the PSN rq on.
+// toRTR moves s to RTR, with the expected PSN rq.
 func toRTR(t *testing.T, s *side, o pairOptions, peer, rq uint32) {
 	at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, Access: ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic}
 	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess))
@@ -112,7 +112,7 @@ func toRTR(t *testing.T, s *side, o pairOptions, peer, rq uint32) {
 	must(t, s.qp.Modify(&s.env, &at, ib.QPMaskState|ib.QPMaskAV|ib.QPMaskPathMTU|ib.QPMaskDestQPN|ib.QPMaskRQPSN|ib.QPMaskMaxDestRDAtomic|ib.QPMaskMinRNRTimer))
 }
 
-// bring brings s to RTS, sending from the PSN sq on.
+// toRTS moves s to RTS, with the send PSN sq.
 func toRTS(t *testing.T, s *side, o pairOptions, peer, sq, rq uint32) {
 	toRTR(t, s, o, peer, rq)
 	at := ib.QPAttr{State: ib.QPSRTS, SQPSN: sq, Timeout: o.timeout, RetryCount: o.retry, RNRRetry: o.rnrRetry, MaxRDAtomic: o.rdAtomic}
@@ -137,7 +137,7 @@ func (s *side) post(wr SendWR) {
 
 func (s *side) recv(id uint64, off, n int) { s.rq.wrs = append(s.rq.wrs, RecvWR{id, s.sge(off, n)}) }
 
-// receive hands the bytes of tx to s as a link would.
+// receive passes the bytes of tx to s as a link does.
 func (s *side) receive(tx *packet.Tx) {
 	var p RxPacket
 	n, err := p.Header.Parse(append(tx.Head[:tx.HeadLen:tx.HeadLen], bytes.Join(tx.Payload, nil)...))
@@ -150,7 +150,7 @@ func (s *side) receive(tx *packet.Tx) {
 	s.env.Mem.Flush()
 }
 
-// step lets both sides expire, transmit, and delivers what pass lets through.
+// step lets both sides expire and transmit, and delivers each packet as often as pass says.
 func step(a, b *side, now int64, pass func(from *side, tx *packet.Tx) int) (moved bool) {
 	for _, s := range []*side{a, b} {
 		s.env.Now = now
@@ -175,7 +175,7 @@ func step(a, b *side, now int64, pass func(from *side, tx *packet.Tx) int) (move
 
 func deliverAll(*side, *packet.Tx) int { return 1 }
 
-// run steps until nothing moves and no timer runs.
+// run steps until no packet is sent and no timer runs.
 func run(t *testing.T, a, b *side, pass func(*side, *packet.Tx) int) {
 	t.Helper()
 	now := max(a.env.Now, b.env.Now)
@@ -195,7 +195,7 @@ func run(t *testing.T, a, b *side, pass func(*side, *packet.Tx) int) {
 		}
 		now = max(now, next)
 	}
-	t.Fatal("the pair does not come to rest")
+	t.Fatal("the pair does not become idle")
 }
 
 func fill(p []byte, seed uint64) {

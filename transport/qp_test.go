@@ -21,16 +21,17 @@ func TestPacketsWithoutRoomAreSentLater(t *testing.T) {
 		b.room = 0
 		owe(b)
 		if !b.qp.Transmit(&b.env) {
-			t.Errorf("%s: Transmit does not ask for another turn", name)
+			t.Errorf("%s: Transmit returned false although packets are pending", name)
 		}
 		b.room = -1
 		if b.qp.Transmit(&b.env) || len(b.out) != 1 {
-			t.Errorf("%s: %d packets, or another turn for nothing", name, len(b.out))
+			t.Errorf("%s: %d packets, or Transmit returned true without pending packets", name, len(b.out))
 		}
 	}
 }
 
-// TestResetClearsAllState: answers that wait, work that is posted, a message half received.
+// TestResetClearsAllState resets with pending replies, posted work requests and a message in
+// progress.
 func TestResetClearsAllState(t *testing.T) {
 	a, b := connect(t, defaults)
 	b.recv(1, 0, 2000)
@@ -45,14 +46,14 @@ func TestResetClearsAllState(t *testing.T) {
 		t.Fatalf("after Reset: %s, completions %s", b.emitted(defaults.psn), statuses(b.done))
 	}
 	if b.qp.PostSend(&SendWR{}) != ErrState {
-		t.Error("work is taken before RTS")
+		t.Error("PostSend succeeded before RTS")
 	}
 	toRTS(t, b, defaults, a.qp.QPN(), 5, 900)
 	b.recv(2, 0, 2000)
 	b.request(packet.SendOnly, 900, 8)
 	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 8)) // of the old connection
 	if got := b.emitted(900); got != "ACKNOWLEDGE+0/ack/1" || statuses(b.done) != "2:0" {
-		t.Errorf("connected anew: %s, completions %s", got, statuses(b.done))
+		t.Errorf("connected again: %s, completions %s", got, statuses(b.done))
 	}
 }
 
@@ -85,7 +86,7 @@ func TestErrorLeavesSharedReceivesAndReportsLastWQEOnce(t *testing.T) {
 	b.recv(1, 0, 8)
 	b.request(packet.WriteOnly, defaults.psn, 0)
 	if s := packet.Syndrome(b.out[0].Head[packet.BTHLen]); s != unlimited {
-		t.Errorf("it gives credits: %v", s)
+		t.Errorf("grants credits: %v", s)
 	}
 	b.qp.Fail(&b.env, ib.EventQPFatal)
 	b.qp.Transmit(&b.env)
@@ -196,6 +197,6 @@ func TestDropReasonNamesAreDistinct(t *testing.T) {
 	}
 	if NumDropReasons.String() != "unknown" || ib.QPState(99).String() != "QPState(99)" || ib.QPSSQD.String() != "SQD" ||
 		ib.WCRNRRetryExcErr.String() == ib.WCRetryExcErr.String() || ib.WCStatus(99).String() != "WCStatus(99)" {
-		t.Error("what does not exist has a name, or two things have one")
+		t.Error("an unknown value has a name, or two values share one")
 	}
 }

@@ -28,7 +28,7 @@ func TestLastPacketOfSendWindowRequestsACK(t *testing.T) {
 	a, b := connect(t, o)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	if a.qp.Transmit(&a.env) {
-		t.Error("the window is full, not the link")
+		t.Error("Transmit returned true although only the window is full")
 	}
 	if len(a.out) != sendWindow || a.out[sendWindow-1].Head[8]&0x80 == 0 || a.out[sendWindow-2].Head[8]&0x80 != 0 {
 		t.Fatalf("%d packets of %d, or AckReq is not on the last", len(a.out), sendWindow)
@@ -36,11 +36,11 @@ func TestLastPacketOfSendWindowRequestsACK(t *testing.T) {
 	a.out = nil
 	a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, 9), unlimited, 0, 0)
 	if len(a.out) != 10 {
-		t.Errorf("ten are acknowledged, %d follow", len(a.out))
+		t.Errorf("%d packets after ten were acknowledged", len(a.out))
 	}
 }
 
-// TestTimeoutShrinksSendWindow: each answer then doubles it.
+// TestTimeoutShrinksSendWindow also checks that each acknowledgement doubles the window.
 func TestTimeoutShrinksSendWindow(t *testing.T) {
 	o := defaults
 	o.mtu = 256
@@ -90,8 +90,8 @@ func TestRequesterRejectsOverlongMessage(t *testing.T) {
 	}
 }
 
-// TestRequesterRejectsInvalidWorkRequests: each is refused before its first byte moves, also where the second
-// of its elements is the wrong one.
+// TestRequesterRejectsInvalidWorkRequests checks that each is rejected before its first byte is
+// sent, even if only its second element is invalid.
 func TestRequesterRejectsInvalidWorkRequests(t *testing.T) {
 	for name, c := range map[string]struct {
 		edit func(a *side, w *SendWR)
@@ -109,7 +109,7 @@ func TestRequesterRejectsInvalidWorkRequests(t *testing.T) {
 		"atomic of seven bytes":       {func(a *side, w *SendWR) { w.Opcode, w.SGEs = ib.WRAtomicFetchAndAdd, a.sge(0, 7) }, ib.WCLocQPOpErr},
 		"unknown key":                 {func(_ *side, w *SendWR) { w.SGEs[0].LKey ^= 1 }, ib.WCLocProtErr},
 		"unknown key, second element": {func(a *side, w *SendWR) { w.SGEs = append(a.sge(0, 4000), SGE{Length: 8}) }, ib.WCLocProtErr},
-		"READ behind the region":      {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].Addr = ib.WRRDMARead, sideBase+1<<18 }, ib.WCLocProtErr},
+		"READ past the region":        {func(_ *side, w *SendWR) { w.Opcode, w.SGEs[0].Addr = ib.WRRDMARead, sideBase+1<<18 }, ib.WCLocProtErr},
 	} {
 		a, b := connect(t, defaults)
 		wr := SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()}
@@ -197,27 +197,27 @@ func TestTimeout0NeverRetransmits(t *testing.T) {
 	a.post(SendWR{Opcode: ib.WRSend})
 	a.qp.Transmit(&a.env)
 	if a.qp.NextDeadline() != 0 {
-		t.Error("a timer runs")
+		t.Error("a timer is running")
 	}
 }
 
-// TestCompleterRejectsInvalidReadResponses: a READ of two packets and an atomic are outstanding.
+// TestCompleterRejectsInvalidReadResponses has a READ of two packets and an atomic outstanding.
 func TestCompleterRejectsInvalidReadResponses(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   uint8
 		psn  int
 		n    int
-		gone bool // the requester's memory
+		gone bool // the requester's region is deregistered
 		done string
 		drop DropReason
 	}{
 		{"READ into memory that is gone", packet.ReadResponseFirst, 0, 1024, true, "1:4 2:5", DropLocalError},
-		{"LAST in the place of FIRST", packet.ReadResponseLast, 0, 1024, false, "1:7 2:5", DropLocalError},
-		{"atomic answer before the READ's", packet.AtomicAcknowledge, 2, 0, false, "", NumDropReasons},
+		{"LAST instead of FIRST", packet.ReadResponseLast, 0, 1024, false, "1:7 2:5", DropLocalError},
+		{"atomic response before the READ response", packet.AtomicAcknowledge, 2, 0, false, "", NumDropReasons},
 		{"READ response to an atomic", packet.ReadResponseOnly, 2, 8, false, "", NumDropReasons},
-		{"response of nobody", packet.ReadResponseOnly, 9, 8, false, "", DropACKBeyondSent},
-		{"response of long ago", packet.ReadResponseOnly, -9, 8, false, "", DropUnmatchedResponse},
+		{"response to a PSN never sent", packet.ReadResponseOnly, 9, 8, false, "", DropACKBeyondSent},
+		{"response to an old PSN", packet.ReadResponseOnly, -9, 8, false, "", DropUnmatchedResponse},
 	} {
 		a, b := connect(t, defaults)
 		a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 2000), RemoteAddr: sideBase, RKey: b.region.RKey()})
@@ -242,7 +242,7 @@ func TestCompleterRejectsInvalidAtomicResponses(t *testing.T) {
 		done string
 		drop DropReason
 	}{
-		{"with a NAK inside", packet.AtomicAcknowledge, packet.NAKRemoteAccess, false, "", DropUnmatchedResponse},
+		{"with a NAK syndrome", packet.AtomicAcknowledge, packet.NAKRemoteAccess, false, "", DropUnmatchedResponse},
 		{"into memory that is gone", packet.AtomicAcknowledge, unlimited, true, "1:4", DropLocalError},
 		{"of a READ", packet.ReadResponseOnly, unlimited, false, "1:7", DropLocalError},
 	} {
@@ -259,7 +259,7 @@ func TestCompleterRejectsInvalidAtomicResponses(t *testing.T) {
 	}
 }
 
-// TestFatalNAKAfterLostReadResponse: the response will not come any more.
+// TestFatalNAKAfterLostReadResponse checks that no response is expected from a responder in error.
 func TestFatalNAKAfterLostReadResponse(t *testing.T) {
 	a, b := connect(t, defaults)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})

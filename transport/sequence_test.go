@@ -10,11 +10,10 @@ import (
 	"softroce/packet"
 )
 
-// script plays requests by hand against a fresh responder b whose expected PSN is 100+...:
-// it shows who answers what, packet by packet.
+// The tests below pass single packets to a queue pair and check each packet that it emits.
 
-// say renders what a side emitted, one word a packet: OPCODE+offset of the PSN from base,
-// with the syndrome and MSN where there are any.
+// emitted describes the packets that s emitted: OPCODE, the PSN relative to base, and syndrome and
+// MSN if there is an AETH.
 func (s *side) emitted(base uint32) string {
 	var words []string
 	for _, tx := range s.out {
@@ -38,7 +37,7 @@ func (s *side) emitted(base uint32) string {
 	return strings.Join(words, " ")
 }
 
-// request hands the responder of s a request packet made by hand, and lets it answer.
+// request passes a request packet to the responder of s and lets it reply.
 func (s *side) request(op uint8, psn uint32, n int, edit ...func(*RxPacket)) {
 	p := RxPacket{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn, AckReq: true}}, Len: n}
 	if n > 0 {
@@ -52,8 +51,8 @@ func (s *side) request(op uint8, psn uint32, n int, edit ...func(*RxPacket)) {
 	s.deliver(&p)
 }
 
-// take hands the queue pair of s one packet, which counts as dropped once at most, and lets
-// it answer.
+// deliver passes a packet to the queue pair of s and lets it reply. The packet counts as dropped at
+// most once.
 func (s *side) deliver(p *RxPacket) {
 	s.t.Helper()
 	before := s.count.dropped()
@@ -65,7 +64,7 @@ func (s *side) deliver(p *RxPacket) {
 	before = s.count.dropped()
 	s.qp.Transmit(&s.env)
 	if s.count.dropped() != before {
-		s.t.Errorf("to transmit dropped something: %v", s.count.Drops)
+		s.t.Errorf("Transmit dropped a packet: %v", s.count.Drops)
 	}
 }
 
@@ -81,7 +80,7 @@ func reth(va uint64, n uint32) func(*RxPacket) {
 }
 func badKey(p *RxPacket)    { p.RETH.RKey ^= 0x5a; p.Atomic.RKey ^= 0x5a }
 func unaligned(p *RxPacket) { p.Atomic.VA += 4 }
-func noAckReq(p *RxPacket)     { p.AckReq = false }
+func noAckReq(p *RxPacket)  { p.AckReq = false }
 
 func statuses(cs []Completion) string {
 	var w []string
@@ -91,8 +90,8 @@ func statuses(cs []Completion) string {
 	return strings.Join(w, " ")
 }
 
-// responderCases: the requests are PSNs relative to the expected one, path MTU 1024, two
-// receives of 2000 bytes posted. want is what the responder emits; recv its completions.
+// TestResponderReplies has path MTU 1024 and two posted receives of 2000 bytes. PSNs of requests
+// are relative to the expected one. want lists the emitted packets, recv the completions.
 func TestResponderReplies(t *testing.T) {
 	type req struct {
 		op   uint8
@@ -111,12 +110,12 @@ func TestResponderReplies(t *testing.T) {
 	}{
 		{"SEND is acknowledged", []req{on(packet.SendOnly, 0, 10)}, "ACKNOWLEDGE+0/ack/1", "1:0", ib.QPSRTS, 0},
 		{"without AckReq there is no ACK", []req{on(packet.SendOnly, 0, 10, noAckReq)}, "", "1:0", ib.QPSRTS, 0},
-		{"one NAK for a gap, until the expected PSN comes", []req{on(packet.SendOnly, 1, 1), on(packet.SendOnly, 2, 1), on(packet.SendOnly, 0, 1), on(packet.SendOnly, 5, 1)},
+		{"one NAK for a gap until the expected PSN arrives", []req{on(packet.SendOnly, 1, 1), on(packet.SendOnly, 2, 1), on(packet.SendOnly, 0, 1), on(packet.SendOnly, 5, 1)},
 			"ACKNOWLEDGE+0/60/0 ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/60/1", "1:0", ib.QPSRTS, 0},
 		{"duplicate SEND is acknowledged again, with the newest PSN", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendOnly, 0, 1)},
 			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+1/ack/2", "1:0 2:0", ib.QPSRTS, 0},
-		{"duplicate before anything was accepted", []req{on(packet.SendOnly, -1, 1)}, "ACKNOWLEDGE-1/ack/0", "", ib.QPSRTS, 0},
-		{"duplicate READ is answered again, with the present MSN", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 2000)), on(packet.SendOnly, 2, 1), on(packet.ReadRequest, 0, 0, reth(sideBase, 2000))},
+		{"duplicate before any request was accepted", []req{on(packet.SendOnly, -1, 1)}, "ACKNOWLEDGE-1/ack/0", "", ib.QPSRTS, 0},
+		{"duplicate READ is answered again, with the current MSN", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 2000)), on(packet.SendOnly, 2, 1), on(packet.ReadRequest, 0, 0, reth(sideBase, 2000))},
 			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_LAST+1/ack/1 ACKNOWLEDGE+2/ack/2 READ_RESPONSE_FIRST+0/ack/2 READ_RESPONSE_LAST+1/ack/2", "1:0", ib.QPSRTS, 0},
 		{"duplicate READ of a part", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 3000)), on(packet.ReadRequest, 1, 0, reth(sideBase+1024, 1976))},
 			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1 READ_RESPONSE_FIRST+1/ack/1 READ_RESPONSE_LAST+2/ack/1", "", ib.QPSRTS, 0},
@@ -124,15 +123,15 @@ func TestResponderReplies(t *testing.T) {
 			"READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_MIDDLE+1 READ_RESPONSE_LAST+2/ack/1", "", ib.QPSRTS, 0},
 		{"duplicate atomic is answered, not executed", []req{on(packet.FetchAdd, 0, 0), on(packet.FetchAdd, 0, 0), on(packet.CompareSwap, 0, 0)},
 			"ATOMIC_ACKNOWLEDGE+0/ack/1 ATOMIC_ACKNOWLEDGE+0/ack/1", "", ib.QPSRTS, 0},
-		{"READ of nothing needs no key", []req{on(packet.ReadRequest, 0, 0, badKey)}, "READ_RESPONSE_ONLY+0/ack/1", "", ib.QPSRTS, 0},
-		{"WRITE of nothing needs no key", []req{on(packet.WriteOnly, 0, 0, badKey)}, "ACKNOWLEDGE+0/ack/1", "", ib.QPSRTS, 0},
-		{"no receive: RNR NAK, and quiet behind it", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendFirst, 2, 1024), on(packet.SendLast, 3, 1), on(packet.SendFirst, 2, 1024)},
+		{"zero-length READ needs no key", []req{on(packet.ReadRequest, 0, 0, badKey)}, "READ_RESPONSE_ONLY+0/ack/1", "", ib.QPSRTS, 0},
+		{"zero-length WRITE needs no key", []req{on(packet.WriteOnly, 0, 0, badKey)}, "ACKNOWLEDGE+0/ack/1", "", ib.QPSRTS, 0},
+		{"no receive: one RNR NAK for the burst", []req{on(packet.SendOnly, 0, 1), on(packet.SendOnly, 1, 1), on(packet.SendFirst, 2, 1024), on(packet.SendLast, 3, 1), on(packet.SendFirst, 2, 1024)},
 			"ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/2c/2 ACKNOWLEDGE+2/2c/2", "1:0 2:0", ib.QPSRTS, 0},
 		{"MIDDLE without FIRST", []req{on(packet.SendMiddle, 0, 1024)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"FIRST then ONLY", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.SendOnly, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"SEND then WRITE inside one message", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.WriteLast, 1, 1)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"FIRST shorter than the path MTU", []req{on(packet.SendFirst, 0, 1020)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
-		{"LAST of no bytes", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.SendLast, 1, 0)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"LAST without payload", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.SendLast, 1, 0)}, "ACKNOWLEDGE+1/61/0", "1:9 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"ONLY over the path MTU", []req{on(packet.SendOnly, 0, 1025)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"SEND longer than the receive", []req{on(packet.SendFirst, 0, 1024, noAckReq), on(packet.SendLast, 1, 1000)}, "ACKNOWLEDGE+1/61/0", "1:1 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE of fewer bytes than the RETH says", []req{on(packet.WriteOnly, 0, 8, reth(sideBase, 9))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
@@ -140,13 +139,13 @@ func TestResponderReplies(t *testing.T) {
 		{"WRITE beyond 2^31", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase, 1<<31+1))}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 		{"WRITE with a wrong key", []req{on(packet.WriteOnly, 0, 8, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"WRITE past the region", []req{on(packet.WriteFirst, 0, 1024, reth(sideBase+1<<18-1025, 1026))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
-		{"WRITE around the end of the address space", []req{on(packet.WriteOnly, 0, 8, reth(^uint64(3), 8))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
+		{"WRITE that wraps the address space", []req{on(packet.WriteOnly, 0, 8, reth(^uint64(3), 8))}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"READ with a wrong key", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8), badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"READ past the region, after a good one", []req{on(packet.ReadRequest, 0, 0, reth(sideBase, 8)), on(packet.ReadRequest, 1, 0, reth(sideBase, 1<<18+1))},
 			"READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+1/62/1", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"atomic with a wrong key", []req{on(packet.FetchAdd, 0, 0, badKey)}, "ACKNOWLEDGE+0/62/0", "1:5 2:5", ib.QPSErr, ib.EventQPAccessErr},
 		{"atomic that is not aligned", []req{on(packet.CompareSwap, 0, 0, unaligned)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
-		{"after a fatal NAK: silence", []req{on(packet.SendMiddle, 0, 1024), on(packet.SendOnly, 0, 1)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
+		{"no replies after a fatal NAK", []req{on(packet.SendMiddle, 0, 1024), on(packet.SendOnly, 0, 1)}, "ACKNOWLEDGE+0/61/0", "1:5 2:5", ib.QPSErr, ib.EventQPReqErr},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			_, b := connect(t, defaults)
@@ -157,7 +156,7 @@ func TestResponderReplies(t *testing.T) {
 				b.request(r.op, packet.PSNAdd(defaults.psn, r.psn), r.n, r.edit...)
 			}
 			if got := b.emitted(defaults.psn); got != c.want {
-				t.Errorf("answers %s\nwant    %s", got, c.want)
+				t.Errorf("replies %s\nwant    %s", got, c.want)
 			}
 			if got := statuses(b.done); got != c.recv {
 				t.Errorf("completions %s, want %s", got, c.recv)
@@ -200,7 +199,7 @@ func TestLateMemoryFaultRejectsUnacknowledgedRequests(t *testing.T) {
 
 func TestResponderRejectsReadsBeyondMaxDestRDAtomic(t *testing.T) {
 	_, b := connect(t, defaults) // max_dest_rd_atomic 4
-	b.room = 0                // nothing goes out: they stay outstanding
+	b.room = 0                   // no room: the responses stay queued
 	for i := range 5 {
 		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, i), 0, reth(sideBase, 8))
 	}
@@ -208,7 +207,7 @@ func TestResponderRejectsReadsBeyondMaxDestRDAtomic(t *testing.T) {
 	b.qp.Transmit(&b.env)
 	want := "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 READ_RESPONSE_ONLY+2/ack/3 READ_RESPONSE_ONLY+3/ack/4 ACKNOWLEDGE+4/61/4"
 	if got := b.emitted(defaults.psn); got != want {
-		t.Errorf("answers %s\nwant    %s", got, want)
+		t.Errorf("replies %s\nwant    %s", got, want)
 	}
 }
 
@@ -238,7 +237,7 @@ func TestReorderWithinBatchDrawsNoNAK(t *testing.T) {
 	}
 }
 
-// reply hands the requester of s an ACK or NAK made by hand.
+// reply passes an ACK, NAK or response to the requester of s.
 func (s *side) reply(op uint8, psn uint32, syn packet.Syndrome, msn uint32, n int) {
 	p := RxPacket{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(op), PKey: packet.DefaultPKey, DestQP: s.qp.QPN(), PSN: psn}, AETH: packet.AETH{Syndrome: syn, MSN: msn}}, Len: n}
 	if n > 0 {
@@ -249,7 +248,8 @@ func (s *side) reply(op uint8, psn uint32, syn packet.Syndrome, msn uint32, n in
 
 const unlimited = packet.SyndromeACK | packet.CreditsUnlimited
 
-// TestRequesterHandlesReplies: three SENDs of one packet, and a READ of three packets, are outstanding.
+// TestRequesterHandlesReplies has three SENDs of one packet and a READ of three packets
+// outstanding.
 func TestRequesterHandlesReplies(t *testing.T) {
 	type rep struct {
 		op  uint8
@@ -261,24 +261,24 @@ func TestRequesterHandlesReplies(t *testing.T) {
 	for _, c := range []struct {
 		name  string
 		reps  []rep
-		want  string // emitted after the first burst
+		want  string // packets emitted after the first burst
 		done  string
 		drop  DropReason
 		state ib.QPState
 	}{
-		{"ACK of the last covers all", []rep{ack(2, unlimited)}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
+		{"ACK of the last PSN acknowledges all", []rep{ack(2, unlimited)}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
 		{"old ACK", []rep{ack(2, unlimited), ack(0, unlimited)}, "", "1:0 2:0 3:0", DropGhostACK, ib.QPSRTS},
 		{"ACK beyond what was sent", []rep{ack(6, unlimited)}, "", "", DropACKBeyondSent, ib.QPSRTS},
-		{"NAK sequence acknowledges what is before it", []rep{ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", NumDropReasons, ib.QPSRTS},
-		{"its echo is ignored", []rep{ack(1, packet.NAKSequence), ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", DropStaleResponse, ib.QPSRTS},
-		{"READ response acknowledges what is before it", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
-		{"gap in READ responses: the rest is asked for again, once", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}, {packet.ReadResponseLast, 5, unlimited, 952}}, "READ_REQUEST+4", "1:0 2:0 3:0", DropStaleResponse, ib.QPSRTS},
+		{"sequence NAK acknowledges earlier PSNs", []rep{ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", NumDropReasons, ib.QPSRTS},
+		{"a repeated sequence NAK is ignored", []rep{ack(1, packet.NAKSequence), ack(1, packet.NAKSequence)}, "SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3", "1:0", DropStaleResponse, ib.QPSRTS},
+		{"READ response acknowledges earlier PSNs", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}}, "", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
+		{"gap in READ responses: the rest is requested again once", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}, {packet.ReadResponseLast, 5, unlimited, 952}}, "READ_REQUEST+4", "1:0 2:0 3:0", DropStaleResponse, ib.QPSRTS},
 		{"whole READ", []rep{{packet.ReadResponseFirst, 3, unlimited, 1024}, {packet.ReadResponseMid, 4, 0, 1024}, {packet.ReadResponseLast, 5, unlimited, 952}}, "", "1:0 2:0 3:0 4:0", NumDropReasons, ib.QPSRTS},
 		{"READ response too short", []rep{{packet.ReadResponseFirst, 3, unlimited, 1000}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
 		{"READ response too long", []rep{{packet.ReadResponseOnly, 3, unlimited, 1024}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
-		{"ACK of a READ without its data", []rep{ack(5, unlimited)}, "READ_REQUEST+3", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
+		{"ACK of a READ without its responses", []rep{ack(5, unlimited)}, "READ_REQUEST+3", "1:0 2:0 3:0", NumDropReasons, ib.QPSRTS},
 		{"response to a SEND", []rep{{packet.ReadResponseOnly, 1, unlimited, 8}}, "", "", DropUnmatchedResponse, ib.QPSRTS},
-		{"atomic answer to a READ", []rep{{packet.AtomicAcknowledge, 3, unlimited, 0}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
+		{"atomic response to a READ", []rep{{packet.AtomicAcknowledge, 3, unlimited, 0}}, "", "1:0 2:0 3:0 4:7", NumDropReasons, ib.QPSErr},
 		{"NAK invalid request", []rep{ack(1, packet.NAKInvalidRequest)}, "", "1:0 2:9 3:5 4:5", NumDropReasons, ib.QPSErr},
 		{"NAK remote access", []rep{ack(0, packet.NAKRemoteAccess)}, "", "1:10 2:5 3:5 4:5", NumDropReasons, ib.QPSErr},
 		{"NAK remote operational", []rep{ack(2, packet.NAKRemoteOperational)}, "", "1:0 2:0 3:11 4:5", NumDropReasons, ib.QPSErr},
@@ -330,7 +330,7 @@ func TestRNRNAKWaitsRetransmitsAndExhaustsRetries(t *testing.T) {
 		}
 		wait := a.qp.NextDeadline() - a.env.Now
 		if wait != packet.RNRTimer(12) {
-			t.Fatalf("waits %d ns", wait)
+			t.Fatalf("RNR wait of %d ns", wait)
 		}
 		a.env.Now += wait - 1
 		a.qp.Transmit(&a.env)
@@ -372,8 +372,9 @@ func TestTimeoutRetransmitsRetryCountTimes(t *testing.T) {
 	}
 }
 
-// TestOldResponsesAfterTimeoutAreNoImpliedNAK: a READ whose first response was lost is asked for again at the timeout; the rest of the first
-// answer, which still comes, neither has it asked for once more nor costs a retry.
+// TestOldResponsesAfterTimeoutAreNoImpliedNAK loses the first packet of a READ response, so that
+// the READ is retransmitted at the timeout. The rest of the first response, which arrives late,
+// neither retransmits again nor uses a retry.
 func TestOldResponsesAfterTimeoutAreNoImpliedNAK(t *testing.T) {
 	o := defaults
 	o.retry = 1
@@ -389,7 +390,7 @@ func TestOldResponsesAfterTimeoutAreNoImpliedNAK(t *testing.T) {
 	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
 	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
 	if got := a.emitted(o.psn); got != "" || a.qp.State() != ib.QPSRTS {
-		t.Errorf("%q follows, %v, %s", got, a.qp.State(), statuses(a.done))
+		t.Errorf("then emitted %q, %v, %s", got, a.qp.State(), statuses(a.done))
 	}
 	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 1024)
 	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
@@ -399,7 +400,8 @@ func TestOldResponsesAfterTimeoutAreNoImpliedNAK(t *testing.T) {
 	}
 }
 
-// TestAnyReplyResetsTimeoutBackoff: what any answer ends, a timeout begins anew.
+// TestAnyReplyResetsTimeoutBackoff checks that the next timeout has its initial length after any
+// reply.
 func TestAnyReplyResetsTimeoutBackoff(t *testing.T) {
 	for _, answer := range []packet.Syndrome{packet.SyndromeACK, packet.SyndromeRNR | 12} {
 		a, _ := connect(t, defaults)
@@ -537,7 +539,7 @@ func TestModifyFollowsRCStateMachine(t *testing.T) {
 			t.Errorf("%v to %v with %#x: %v", from, c.to, uint32(c.mask), err)
 		}
 		if err != nil && q.State() != from {
-			t.Errorf("a refused Modify changed the state")
+			t.Errorf("a rejected Modify changed the state")
 		}
 	}
 }

@@ -14,7 +14,8 @@ import (
 
 const testQKey = 0x11111111
 
-// connectUC brings two UC queue pairs to RTS, path MTU 1024. a sends from usual.psn, b from 100.
+// connectUC returns two connected UC queue pairs in RTS with path MTU 1024. a sends from
+// defaults.psn, b from 100.
 func connectUC(t *testing.T) (a, b *side) {
 	a, b = newSideOf(t, packet.UC, 17, 1<<18), newSideOf(t, packet.UC, 18, 1<<18)
 	bring := func(s *side, peer uint32, sq, rq uint32) {
@@ -30,7 +31,7 @@ func connectUC(t *testing.T) (a, b *side) {
 	return a, b
 }
 
-// newUD returns a UD queue pair in RTS, on a port of MTU 1024.
+// newUD returns a UD queue pair in RTS on a port with MTU 1024.
 func newUD(t *testing.T, qpn uint32) *side {
 	s := newSideOf(t, packet.UD, qpn, 1<<16)
 	at := ib.QPAttr{State: ib.QPSInit, PKey: packet.DefaultPKey, QKey: testQKey}
@@ -40,7 +41,7 @@ func newUD(t *testing.T, qpn uint32) *side {
 	return s
 }
 
-// drops lists what c dropped: reason:n.
+// drops lists the counted drops as reason:count.
 func drops(c *Counters) string {
 	var w []string
 	for r, n := range c.Drops {
@@ -51,7 +52,7 @@ func drops(c *Counters) string {
 	return strings.Join(w, " ")
 }
 
-// A hand-made request: its PSN counts from the expected one.
+// A req is a request packet whose PSN is relative to the expected one.
 type req struct {
 	op   uint8
 	psn  int
@@ -64,7 +65,8 @@ func on(op uint8, psn, n int, edit ...func(*RxPacket)) req { return req{op, psn,
 func withImm(v uint32) func(*RxPacket) { return func(p *RxPacket) { p.Imm = v } }
 func solicited(p *RxPacket)            { p.Solicited = true }
 
-// TestUCResponder: path MTU 1024, two receives of 2000 bytes posted. No request draws an answer.
+// TestUCResponder has path MTU 1024 and two posted receives of 2000 bytes. No request draws a
+// reply.
 func TestUCResponder(t *testing.T) {
 	const (
 		first, middle, last, only = packet.SendFirst, packet.SendMiddle, packet.SendLast, packet.SendOnly
@@ -76,32 +78,32 @@ func TestUCResponder(t *testing.T) {
 		reqs  []req
 		recv  string // completions
 		drops string
-		left  int // receives that stay
+		left  int // receives that stay posted
 	}{
 		{"a SEND completes a receive", []req{on(only, 0, 10)}, "1:0", "", 1},
-		{"a SEND of nothing too", []req{on(only, 0, 0)}, "1:0", "", 1},
+		{"a zero-length SEND completes a receive", []req{on(only, 0, 0)}, "1:0", "", 1},
 		{"a SEND of two packets", []req{on(first, 0, 1024), on(last, 1, 7)}, "1:0", "", 1},
-		{"a gap between messages is of no account", []req{on(only, 0, 1), on(only, 7, 1)}, "1:0 2:0", "", 0},
-		{"nor is a PSN that goes back", []req{on(only, 0, 1), on(only, -9, 1)}, "1:0 2:0", "", 0},
+		{"a gap between messages loses nothing", []req{on(only, 0, 1), on(only, 7, 1)}, "1:0 2:0", "", 0},
+		{"a lower PSN between messages loses nothing", []req{on(only, 0, 1), on(only, -9, 1)}, "1:0 2:0", "", 0},
 		{"a gap inside a message loses it, and nothing else",
 			[]req{on(first, 0, 1024), on(last, 2, 1), on(only, 3, 1), on(only, 4, 1)}, "1:0 2:0", "abandoned_message:1", 0},
-		{"after a gap all the rest of the message is lost",
+		{"a gap loses the rest of the message",
 			[]req{on(first, 0, 1024), on(middle, 2, 1024), on(middle, 3, 1024), on(last, 4, 1), on(only, 5, 1)}, "1:0", "abandoned_message:3", 1},
 		{"a lost FIRST loses only its message", []req{on(last, 1, 1), on(first, 2, 1024), on(last, 3, 1)}, "1:0", "abandoned_message:1", 1},
 		{"a lost LAST loses only its message", []req{on(first, 0, 1024), on(first, 2, 1024), on(last, 3, 1)}, "1:0", "", 1},
-		{"a packet twice inside a message loses it", []req{on(first, 0, 1024), on(first, 0, 1024), on(last, 1, 1), on(last, 1, 1)}, "1:0", "abandoned_message:1", 1},
-		{"FIRST cuts off the message before", []req{on(first, 0, 1024), on(only, 1, 1)}, "1:0", "", 1},
+		{"a duplicate packet inside a message loses it", []req{on(first, 0, 1024), on(first, 0, 1024), on(last, 1, 1), on(last, 1, 1)}, "1:0", "abandoned_message:1", 1},
+		{"FIRST aborts the message in progress", []req{on(first, 0, 1024), on(only, 1, 1)}, "1:0", "", 1},
 		{"WRITE inside a SEND loses both", []req{on(first, 0, 1024), on(wLast, 1, 1), on(last, 2, 1), on(only, 3, 1)}, "1:0", "abandoned_message:2", 1},
 		{"FIRST shorter than the path MTU", []req{on(first, 0, 1000), on(last, 1, 1), on(only, 2, 1)}, "1:0", "invalid_request:1 abandoned_message:1", 1},
-		{"LAST of no bytes", []req{on(first, 0, 1024), on(last, 1, 0), on(only, 2, 1)}, "1:0", "invalid_request:1", 1},
+		{"LAST without payload", []req{on(first, 0, 1024), on(last, 1, 0), on(only, 2, 1)}, "1:0", "invalid_request:1", 1},
 		{"ONLY over the path MTU", []req{on(only, 0, 1025), on(only, 1, 1)}, "1:0", "invalid_request:1", 1},
-		{"SEND longer than the receive, which waits for another", []req{on(first, 0, 1024), on(middle, 1, 1024), on(last, 2, 1), on(only, 3, 1)},
+		{"SEND longer than the receive, which stays posted", []req{on(first, 0, 1024), on(middle, 1, 1024), on(last, 2, 1), on(only, 3, 1)},
 			"1:0", "receive_too_short:1 abandoned_message:1", 1},
 		{"no receive", []req{on(only, 0, 1), on(only, 1, 1), on(first, 2, 1024), on(last, 3, 1)}, "1:0 2:0", "receiver_not_ready:1 abandoned_message:1", 0},
 		{"a WRITE takes no receive", []req{on(wFirst, 0, 1024, reth(sideBase, 1025)), on(wLast, 1, 1)}, "", "", 2},
-		{"a WRITE of nothing needs no key", []req{on(wOnly, 0, 0, badKey)}, "", "", 2},
+		{"a zero-length WRITE needs no key", []req{on(wOnly, 0, 0, badKey)}, "", "", 2},
 		{"a WRITE with immediate takes one at its end", []req{on(wFirst, 0, 1024, reth(sideBase, 1025)), on(wLastImm, 1, 1, withImm(5))}, "1:0", "", 1},
-		{"and needs one", []req{on(wOnlyImm, 0, 1), on(wOnlyImm, 1, 1), on(wOnlyImm, 2, 1)}, "1:0 2:0", "receiver_not_ready:1", 0},
+		{"a WRITE with immediate needs a receive", []req{on(wOnlyImm, 0, 1), on(wOnlyImm, 1, 1), on(wOnlyImm, 2, 1)}, "1:0 2:0", "receiver_not_ready:1", 0},
 		{"WRITE with a wrong key", []req{on(wFirst, 0, 1024, badKey, reth(sideBase, 1025)), on(wLast, 1, 1), on(only, 2, 1)}, "1:0", "remote_access:1 abandoned_message:1", 1},
 		{"WRITE past the region", []req{on(wOnly, 0, 8, reth(sideBase+1<<18-7, 8))}, "", "remote_access:1", 2},
 		{"WRITE of fewer bytes than the RETH says", []req{on(wOnly, 0, 8, reth(sideBase, 9))}, "", "invalid_request:1", 2},
@@ -117,7 +119,7 @@ func TestUCResponder(t *testing.T) {
 			}
 			left := b.rq.Len()
 			if b.qp.resp.hasRecv {
-				left++ // taken by a message that was lost, and kept for the next
+				left++ // taken for a lost message and kept for the next
 			}
 			if got := statuses(b.done); got != c.recv || left != c.left {
 				t.Errorf("completions %q and %d receives left, want %q and %d", got, left, c.recv, c.left)
@@ -161,7 +163,7 @@ func TestUCCompletionsDescribeTheMessage(t *testing.T) {
 		t.Errorf("%+v\nwant %+v", b.done, want)
 	}
 	if !bytes.Equal(b.mem[10000:15000], a.mem[:5000]) || !bytes.Equal(b.mem[30000:33000], a.mem[:3000]) {
-		t.Error("data differ")
+		t.Error("data differs")
 	}
 	if got := statuses(a.done); got != "1:0 2:0" || a.done[1].Signaled {
 		t.Errorf("sender completed %s", got)
@@ -195,7 +197,7 @@ func TestUCRequesterNeedsNoAcknowledgement(t *testing.T) {
 	}
 }
 
-// Under loss, duplication and reorder a UC message comes whole or not at all.
+// With loss, duplication and reordering, a UC message arrives whole or not at all.
 func TestUCDeliversMessagesWholeOrNotAtAll(t *testing.T) {
 	lost := 0
 	for seed := range uint64(200) {
@@ -237,7 +239,8 @@ func TestUCDeliversMessagesWholeOrNotAtAll(t *testing.T) {
 	}
 }
 
-// TestUnreliableQueuePairRejectsInvalidWorkRequests: a good SEND, the bad one, one behind it.
+// TestUnreliableQueuePairRejectsInvalidWorkRequests posts a valid SEND, the invalid work request
+// and another one.
 func TestUnreliableQueuePairRejectsInvalidWorkRequests(t *testing.T) {
 	for _, c := range []struct {
 		name    string
@@ -293,11 +296,11 @@ func TestSQEReceivesAndFlushesSendsUntilRTS(t *testing.T) {
 	}
 	for _, to := range []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSSQD, ib.QPSSQE} {
 		if a.qp.Modify(&a.env, &ib.QPAttr{State: to}, ib.QPMaskState) == nil {
-			t.Errorf("SQE to %v was allowed", to)
+			t.Errorf("SQE to %v was accepted", to)
 		}
 	}
 	if a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS, CurState: ib.QPSRTS}, ib.QPMaskState|ib.QPMaskCurState) == nil {
-		t.Error("a wrong current state was allowed")
+		t.Error("a wrong cur_state was accepted")
 	}
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS, CurState: ib.QPSSQE}, ib.QPMaskState|ib.QPMaskCurState))
 	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
@@ -315,7 +318,7 @@ func TestSQDCompletesTheMessageInProgress(t *testing.T) {
 	a.qp.Transmit(&a.env)
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	if len(a.events) != 0 {
-		t.Fatal("drained in mid-message")
+		t.Fatal("drained within a message")
 	}
 	a.room = -1
 	a.qp.Transmit(&a.env)
@@ -334,7 +337,7 @@ func TestModifyFollowsUCAndUDStateMachines(t *testing.T) {
 	for _, c := range []struct {
 		service packet.Service
 		steps   []ib.QPState
-		mask    ib.QPAttrMask // of the last step
+		mask    ib.QPAttrMask // of the last transition
 		ok      bool
 	}{
 		{packet.UC, []ib.QPState{ib.QPSInit}, toInit | ib.QPMaskAccess, true},
@@ -377,8 +380,8 @@ func TestModifyFollowsUCAndUDStateMachines(t *testing.T) {
 	}
 }
 
-// FuzzUnreliable feeds UC and UD queue pairs with packets of the fuzzer's making. Nothing may
-// panic, nothing is answered, and each receive completes at most once.
+// FuzzUnreliable passes arbitrary packets to UC and UD queue pairs. Nothing may panic, no packet
+// draws a reply, and each receive completes at most once.
 func FuzzUnreliable(f *testing.F) {
 	for _, op := range []uint8{packet.SendOnly, packet.SendFirst, packet.SendLast, packet.WriteFirst, packet.WriteOnlyImm, packet.WriteLast} {
 		for _, s := range []packet.Service{packet.UC, packet.UD} {
@@ -417,7 +420,7 @@ func FuzzUnreliable(f *testing.F) {
 				s.qp.Transmit(&s.env)
 			}
 			if len(s.out) != 0 {
-				t.Fatal("an unreliable queue pair answered")
+				t.Fatal("an unreliable queue pair sent a reply")
 			}
 			s.qp.Fail(&s.env, ib.EventQPFatal)
 			seen := map[uint64]bool{}

@@ -11,8 +11,8 @@ import (
 	"softroce/packet"
 )
 
-// A sill is a region for windows beside the usual one, and a type 2B window that is bound to
-// [sillBase+1024, +4096) of it by the side's own queue pair.
+// A windowRegion is a second region of a side and a type 2B window, bound by the side's queue pair
+// to bytes [1024, 4096) of it.
 type windowRegion struct {
 	*side
 	mem    []byte
@@ -45,7 +45,7 @@ func (x *windowRegion) bind(qpn uint32) {
 // nextKey is ibv_inc_rkey.
 func nextKey(k uint32) uint32 { return k&^0xff | (k+1)&0xff }
 
-// through aims a request at the window, off bytes in.
+// at addresses a request to the window, off bytes in.
 func (x *windowRegion) at(off, n int) func(*RxPacket) {
 	return func(p *RxPacket) {
 		p.RETH = packet.RETH{VA: windowRegionBase + 1024 + uint64(off), RKey: x.key, Length: uint32(n)}
@@ -64,31 +64,31 @@ func TestSendWithInvalidate(t *testing.T) {
 		bound bool
 		state ib.QPState
 	}{
-		{"invalidates, and is acknowledged", func(x *windowRegion) []req {
+		{"invalidates and is acknowledged", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
 		}, "ACKNOWLEDGE+0/ack/1", "1:0", false, ib.QPSRTS},
-		{"does so with its last packet", func(x *windowRegion) []req {
+		{"invalidates with the last packet", func(x *windowRegion) []req {
 			return []req{on(sendFirst, 0, 1024, x.invalidating, noAckReq)}
 		}, "", "", true, ib.QPSRTS},
 		{"of two packets", func(x *windowRegion) []req {
 			return []req{on(sendFirst, 0, 1024, noAckReq), on(sendLastInv, 1, 1, x.invalidating)}
 		}, "ACKNOWLEDGE+1/ack/1", "1:0", false, ib.QPSRTS},
-		{"closes the way for WRITEs behind it", func(x *windowRegion) []req {
+		{"stops later WRITEs", func(x *windowRegion) []req {
 			return []req{on(writeOnly, 0, 8, x.at(0, 8)), on(sendOnlyInv, 1, 0, x.invalidating), on(writeOnly, 2, 8, x.at(0, 8))}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2 ACKNOWLEDGE+2/62/2", "1:0 2:5", false, ib.QPSErr},
-		{"finds a window that is not bound: no error", func(x *windowRegion) []req {
+		{"unbound window: no error", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 0, x.invalidating), on(sendOnlyInv, 1, 0, x.invalidating)}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "1:0 2:0", false, ib.QPSRTS},
-		{"wrong key: no NAK, and the end", func(x *windowRegion) []req {
+		{"wrong key: error without a NAK", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 10, func(p *RxPacket) { p.Invalidate = x.key - 1 }), on(writeOnly, 1, 8)}
 		}, "", "1:9 2:5", true, ib.QPSErr},
-		{"a region's key: the same", func(x *windowRegion) []req {
+		{"a region's key: error without a NAK", func(x *windowRegion) []req {
 			return []req{on(sendOnlyInv, 0, 10, func(p *RxPacket) { p.Invalidate = x.region.RKey() })}
 		}, "", "1:9 2:5", true, ib.QPSErr},
-		{"what came before it is acknowledged all the same", func(x *windowRegion) []req {
+		{"wrong key: earlier requests are acknowledged", func(x *windowRegion) []req {
 			return []req{on(writeOnly, 0, 8, x.at(0, 8)), on(sendOnlyInv, 1, 10, func(p *RxPacket) { p.Invalidate = 0 })}
 		}, "ACKNOWLEDGE+0/ack/1", "1:9 2:5", true, ib.QPSErr},
-		{"without a receive: RNR, and nothing is invalidated", func(x *windowRegion) []req {
+		{"without a receive: RNR NAK, nothing is invalidated", func(x *windowRegion) []req {
 			x.rq.wrs = nil
 			return []req{on(sendOnlyInv, 0, 10, x.invalidating)}
 		}, "ACKNOWLEDGE+0/2c/0", "", true, ib.QPSRTS},
@@ -105,7 +105,7 @@ func TestSendWithInvalidate(t *testing.T) {
 			x := newWindowRegion(b)
 			x.requests(c.reqs(x)...)
 			if got := b.emitted(defaults.psn); got != c.want {
-				t.Errorf("answers %s\nwant    %s", got, c.want)
+				t.Errorf("replies %s\nwant    %s", got, c.want)
 			}
 			if got := statuses(b.done); got != c.recv {
 				t.Errorf("completions %s, want %s", got, c.recv)
@@ -120,7 +120,7 @@ func TestSendWithInvalidate(t *testing.T) {
 	}
 }
 
-// play hands the responder requests whose PSNs count from the expected one.
+// requests passes requests to the responder.
 func (s *side) requests(reqs ...req) {
 	for _, r := range reqs {
 		s.request(r.op, packet.PSNAdd(defaults.psn, r.psn), r.n, r.edit...)
@@ -140,11 +140,12 @@ func TestReceiveCompletionHasInvalidatedRKey(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	if b.count.RxOpcode[packet.SendFirst] != 1 || b.count.RxOpcode[packet.SendLastInv] != 1 {
-		t.Error("it did not go as FIRST and LAST with invalidate")
+		t.Error("not sent as FIRST and LAST with invalidate")
 	}
 }
 
-// TestDuplicateSendDoesNotInvalidateAgain: by then the key may be a new window's.
+// TestDuplicateSendDoesNotInvalidateAgain reuses the key, which may belong to a new window when the
+// duplicate arrives.
 func TestDuplicateSendDoesNotInvalidateAgain(t *testing.T) {
 	_, b := connect(t, defaults)
 	x := newWindowRegion(b)
@@ -152,7 +153,7 @@ func TestDuplicateSendDoesNotInvalidateAgain(t *testing.T) {
 	send := on(packet.SendOnlyInv, 0, 0, x.invalidating)
 	x.requests(send)
 	key := x.key
-	for x.bind(18); x.key != key; x.bind(18) { // the low 8 bits come around
+	for x.bind(18); x.key != key; x.bind(18) { // until the low 8 bits wrap
 		must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	}
 	x.requests(send)
@@ -161,7 +162,8 @@ func TestDuplicateSendDoesNotInvalidateAgain(t *testing.T) {
 	}
 }
 
-// TestWindowInvalidatedDuringMessage: the window goes while something is under way through it.
+// TestWindowInvalidatedDuringMessage invalidates the window while a message that uses it is in
+// progress.
 func TestWindowInvalidatedDuringMessage(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -169,13 +171,13 @@ func TestWindowInvalidatedDuringMessage(t *testing.T) {
 		behind []req
 		want   string
 	}{
-		{"WRITE: what came is there, the rest is refused",
+		{"WRITE in progress: the rest is rejected",
 			[]req{on(packet.WriteFirst, 0, 1024, noAckReq)}, []req{on(packet.WriteLast, 1, 1024)}, "ACKNOWLEDGE+1/62/0"},
-		{"WRITE whose last packet was there in time",
+		{"WRITE that is complete",
 			[]req{on(packet.WriteFirst, 0, 1024, noAckReq), on(packet.WriteLast, 1, 1024)}, nil, "ACKNOWLEDGE+1/ack/1"},
-		{"READ that is not answered yet is refused",
+		{"unanswered READ is rejected",
 			[]req{on(packet.ReadRequest, 0, 0)}, nil, "ACKNOWLEDGE+0/62/1"},
-		{"READ and WRITE behind it",
+		{"unanswered READ and a later WRITE",
 			[]req{on(packet.ReadRequest, 0, 0), on(packet.WriteOnly, 2, 8, noAckReq)}, nil, "ACKNOWLEDGE+0/62/1"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -199,16 +201,16 @@ func TestWindowInvalidatedDuringMessage(t *testing.T) {
 			x.requests(edit(c.before)...)
 			must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 			if len(c.before) > 0 && c.before[0].op == packet.WriteFirst && x.mem[1024] != 0xee {
-				t.Error("what came before the invalidation is not there")
+				t.Error("data written before the invalidation is missing")
 			}
 			b.room = -1
 			x.requests(edit(c.behind)...)
 			b.qp.Transmit(&b.env)
 			if got := b.emitted(defaults.psn); got != c.want {
-				t.Errorf("answers %s\nwant    %s", got, c.want)
+				t.Errorf("replies %s\nwant    %s", got, c.want)
 			}
 			if len(c.behind) > 0 && x.mem[2048] != 0 {
-				t.Error("it wrote through a window that had gone")
+				t.Error("data was written through an invalidated window")
 			}
 		})
 	}
@@ -237,7 +239,7 @@ func TestWindowOfAnotherQueuePairGrantsNothing(t *testing.T) {
 	}
 }
 
-// binding is a work request that binds x's window anew.
+// bindWR returns a work request that binds the window again.
 func (x *windowRegion) bindWR(id uint64, key uint32) SendWR {
 	return SendWR{ID: id, Opcode: ib.WRBindMW, Flags: ib.SendSignaled, RKey: key,
 		Bind: Bind{LKey: x.region.LKey(), Addr: windowRegionBase, Length: 8192, Access: ib.AccessRemoteWrite}}
@@ -254,26 +256,26 @@ func TestLocalOperationsCompleteInOrder(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		post   func(x *windowRegion, b *side) []SendWR
-		before string // completed when everything was sent and nothing answered
-		done   string // in the end
+		before string // completions when everything was sent and no reply received
+		done   string // completions after the replies
 		bound  [2]bool
 	}{
-		{"alone, it is complete at once", func(x *windowRegion, b *side) []SendWR {
+		{"alone, it completes at once", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{invalidate(x, 1, 0)}
 		}, "1:0", "1:0", [2]bool{false, false}},
-		{"behind a WRITE it is carried out, and completes behind it", func(x *windowRegion, b *side) []SendWR {
+		{"after a WRITE it executes at once and completes in order", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.write(3, b)}
 		}, "", "1:0 2:0 3:0", [2]bool{false, false}},
-		{"fenced, it waits for the WRITE", func(x *windowRegion, b *side) []SendWR {
+		{"fenced, it executes after the WRITE", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{x.write(1, b), invalidate(x, 2, ib.SendFence), x.write(3, b)}
 		}, "", "1:0 2:0 3:0", [2]bool{true, false}},
-		{"invalidated and bound anew", func(x *windowRegion, b *side) []SendWR {
+		{"invalidated and bound again", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{x.write(1, b), invalidate(x, 2, 0), x.bindWR(3, nextKey(x.key)), x.write(4, b)}
 		}, "", "1:0 2:0 3:0 4:0", [2]bool{true, true}},
-		{"a bind that fails ends the queue pair, behind what was before", func(x *windowRegion, b *side) []SendWR {
+		{"a failed bind completes in order and fails the queue pair", func(x *windowRegion, b *side) []SendWR {
 			return []SendWR{x.write(1, b), x.bindWR(2, nextKey(x.key)), x.write(3, b)}
 		}, "", "1:0 2:6 3:5", [2]bool{true, true}},
-		{"an invalidation that fails does the same", func(x *windowRegion, b *side) []SendWR {
+		{"a failed invalidation fails the queue pair", func(x *windowRegion, b *side) []SendWR {
 			w := invalidate(x, 2, 0)
 			w.Imm++
 			return []SendWR{x.write(1, b), w, x.write(3, b)}
@@ -287,11 +289,11 @@ func TestLocalOperationsCompleteInOrder(t *testing.T) {
 			}
 			a.qp.Transmit(&a.env)
 			if got := statuses(a.done); got != c.before || (x.window.Bound() != nil) != c.bound[0] {
-				t.Errorf("before an answer: %q, bound %v", got, x.window.Bound() != nil)
+				t.Errorf("before the replies: %q, bound %v", got, x.window.Bound() != nil)
 			}
 			run(t, a, b, deliverAll)
 			if got := statuses(a.done); got != c.done || (x.window.Bound() != nil) != c.bound[1] {
-				t.Errorf("in the end: %q, bound %v", got, x.window.Bound() != nil)
+				t.Errorf("after the replies: %q, bound %v", got, x.window.Bound() != nil)
 			}
 		})
 	}
@@ -309,7 +311,7 @@ func TestLocalOperationsCompleteWithTheirOpcode(t *testing.T) {
 	}
 }
 
-// TestFenceWaitsForReadsOnly, unless it is an invalidation's.
+// TestFenceWaitsForReadsOnly also checks that a fenced invalidation waits for everything.
 func TestFenceWaitsForReadsOnly(t *testing.T) {
 	a, b := connect(t, defaults)
 	x := newWindowRegion(a)
@@ -328,7 +330,7 @@ func TestFenceWaitsForReadsOnly(t *testing.T) {
 	}
 }
 
-// TestRetransmissionDoesNotRepeatBind: to bind a window of type 2 twice would fail.
+// TestRetransmissionDoesNotRepeatBind uses a type 2 window, whose second bind would fail.
 func TestRetransmissionDoesNotRepeatBind(t *testing.T) {
 	for seed := range uint64(50) {
 		r := rand.New(rand.NewPCG(seed, 3))
@@ -359,7 +361,8 @@ func TestRetransmissionDoesNotRepeatBind(t *testing.T) {
 	}
 }
 
-// TestBindExecutesOnce: what is under way through the window at that moment would be refused.
+// TestBindExecutesOnce retransmits a bind of a type 1 window, whose second bind would invalidate
+// the first.
 func TestBindExecutesOnce(t *testing.T) {
 	a, b := connect(t, defaults)
 	x := newWindowRegion(a)
@@ -374,12 +377,12 @@ func TestBindExecutesOnce(t *testing.T) {
 	bound := x.window.Bound()
 	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:0 3:0" || !bound.Live() {
-		t.Errorf("%s, what was bound first is live: %v", got, bound.Live())
+		t.Errorf("%s, first binding live: %v", got, bound.Live())
 	}
 }
 
-// TestCreditsCountOnlyMessagesThatConsumeReceives: local operations are none, so the responder's MSN and the
-// requester's numbers stay together.
+// TestCreditsCountOnlyMessagesThatConsumeReceives checks that local operations have no SSN, so that
+// SSN and MSN stay equal.
 func TestCreditsCountOnlyMessagesThatConsumeReceives(t *testing.T) {
 	a, b := connect(t, defaults)
 	x := newWindowRegion(a)
@@ -403,7 +406,7 @@ func TestLocalOperationsWaitInSQD(t *testing.T) {
 	a.post(SendWR{ID: 1, Opcode: ib.WRLocalInv, Flags: ib.SendSignaled, Imm: x.key})
 	run(t, a, b, deliverAll)
 	if len(a.done) > 0 || x.window.Bound() == nil {
-		t.Fatal("it did not")
+		t.Fatal("the bind did not execute")
 	}
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	run(t, a, b, deliverAll)
@@ -438,7 +441,7 @@ func TestUCWritesThroughWindow(t *testing.T) {
 	a.post(w)
 	run(t, a, b, deliverAll)
 	if !bytes.Equal(x.mem[1024:1124], a.mem[:100]) {
-		t.Error("nothing came")
+		t.Error("nothing was received")
 	}
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	a.post(w)

@@ -11,8 +11,8 @@ import (
 	"softroce/packet"
 )
 
-// An xside is the target's side of an XRC connection: a domain of two shared receive queues, each with a
-// protection domain and a region of its own.
+// An xrcTarget is the target side of an XRC connection: an XRC domain with two shared receive
+// queues, each with its own protection domain and region.
 type xrcTarget struct {
 	*side
 	srqs map[uint32]*xrcQueue
@@ -38,8 +38,8 @@ func (q *xrcQueue) sge(off, n int) []SGE {
 
 func (q *xrcQueue) recv(id uint64, off, n int) { q.wrs = append(q.wrs, RecvWR{id, q.sge(off, n)}) }
 
-// connectXRC returns an initiator, which sends from usual.psn at path MTU 1024, and a target with the shared
-// receive queues 5 and 6.
+// connectXRC returns an initiator, which sends from defaults.psn with path MTU 1024, and a target
+// with the shared receive queues 5 and 6.
 func connectXRC(t *testing.T) (a *side, b *xrcTarget) {
 	a = newSide(t, 17, 1<<18)
 	var err error
@@ -119,14 +119,14 @@ func TestXRCEndToEnd(t *testing.T) {
 			}
 		}
 		if b.count.Drops[DropService] != 0 || a.count.Drops[DropService] != 0 {
-			t.Fatal("packets of the wrong service")
+			t.Fatal("packets of another service")
 		}
 	}
 }
 
 func toSRQ(srq uint32) func(*RxPacket) { return func(p *RxPacket) { p.XRCSRQ = srq } }
 
-// TestXRCTarget: each queue has one receive of 2000 bytes, with its number for an ID.
+// TestXRCTarget posts one receive of 2000 bytes to each queue, with the queue's number as ID.
 func TestXRCTarget(t *testing.T) {
 	const x = uint8(packet.XRC)
 	with := func(b *xrcTarget, n uint32) func(*RxPacket) {
@@ -143,30 +143,30 @@ func TestXRCTarget(t *testing.T) {
 		state ib.QPState
 		event ib.EventType
 	}{
-		{"each SEND takes from the queue that it names", func(b *xrcTarget) []req {
+		{"each SEND uses the SRQ that it names", func(b *xrcTarget) []req {
 			return []req{on(x|packet.SendOnly, 0, 1, toSRQ(6)), on(x|packet.SendOnly, 1, 1, toSRQ(5))}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", ib.QPSRTS, 0},
-		{"a queue that is empty: RNR, though another is not", func(b *xrcTarget) []req {
+		{"an empty SRQ: RNR NAK, although another has receives", func(b *xrcTarget) []req {
 			return []req{on(x|packet.SendOnly, 0, 1, toSRQ(6)), on(x|packet.SendOnly, 1, 1, toSRQ(6)), on(x|packet.SendOnly, 1, 1, toSRQ(5))}
 		}, "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/2c/1 ACKNOWLEDGE+1/ack/2", "6:0 5:0", ib.QPSRTS, 0},
-		{"a queue that does not exist", func(b *xrcTarget) []req {
+		{"an SRQ that does not exist", func(b *xrcTarget) []req {
 			return []req{on(x|packet.SendOnly, 0, 1, toSRQ(7))}
 		}, "ACKNOWLEDGE+0/61/0", "", ib.QPSErr, ib.EventQPReqErr},
-		{"WRITE to one that does not exist", func(b *xrcTarget) []req {
+		{"WRITE to an SRQ that does not exist", func(b *xrcTarget) []req {
 			return []req{on(x|packet.WriteOnly, 0, 1, with(b, 5), toSRQ(7))}
 		}, "ACKNOWLEDGE+0/61/0", "", ib.QPSErr, ib.EventQPReqErr},
-		{"a message names one queue", func(b *xrcTarget) []req {
+		{"a message names one SRQ", func(b *xrcTarget) []req {
 			return []req{on(x|packet.SendFirst, 0, 1024, toSRQ(5), noAckReq), on(x|packet.SendLast, 1, 1, toSRQ(6))}
 		}, "ACKNOWLEDGE+1/61/0", "5:9", ib.QPSErr, ib.EventQPReqErr},
-		{"memory is that of the queue's protection domain", func(b *xrcTarget) []req {
+		{"memory access uses the SRQ's protection domain", func(b *xrcTarget) []req {
 			return []req{on(x|packet.WriteOnly, 0, 8, with(b, 6)), on(x|packet.ReadRequest, 1, 0, with(b, 5), reth(sideBase, 8)),
 				on(x|packet.FetchAdd, 2, 0, with(b, 6)), on(x|packet.WriteOnly, 3, 8, with(b, 6), toSRQ(5))}
 		}, "ACKNOWLEDGE+0/ack/1 READ_RESPONSE_ONLY+1/ack/2 ATOMIC_ACKNOWLEDGE+2/ack/3 ACKNOWLEDGE+3/62/3", "", ib.QPSErr, ib.EventQPAccessErr},
-		{"a duplicate READ in the middle of another queue's message", func(b *xrcTarget) []req {
+		{"a duplicate READ inside a message to another SRQ", func(b *xrcTarget) []req {
 			return []req{on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendFirst, 1, 1024, toSRQ(6), noAckReq),
 				on(x|packet.ReadRequest, 0, 0, with(b, 5), reth(sideBase, 8)), on(x|packet.SendLast, 2, 1, toSRQ(6))}
 		}, "READ_RESPONSE_ONLY+0/ack/1 READ_RESPONSE_ONLY+0/ack/1 ACKNOWLEDGE+2/ack/2", "6:0", ib.QPSRTS, 0},
-		{"SEND with invalidate of what is no window", func(b *xrcTarget) []req {
+		{"SEND with invalidate of a key that is no window", func(b *xrcTarget) []req {
 			return []req{on(x|packet.SendOnlyInv, 0, 1, toSRQ(5))}
 		}, "", "5:9", ib.QPSErr, ib.EventQPAccessErr},
 	} {
@@ -176,7 +176,7 @@ func TestXRCTarget(t *testing.T) {
 			b.srqs[6].recv(6, 0, 2000)
 			b.requests(c.reqs(b)...)
 			if got := b.emitted(defaults.psn); got != c.want {
-				t.Errorf("answers %s\nwant    %s", got, c.want)
+				t.Errorf("replies %s\nwant    %s", got, c.want)
 			}
 			if got := statuses(b.done); got != c.recv || b.qp.State() != c.state {
 				t.Errorf("completions %s in %v, want %s in %v", got, b.qp.State(), c.recv, c.state)
@@ -191,7 +191,7 @@ func TestXRCTarget(t *testing.T) {
 			}
 			for _, r := range b.done {
 				if r.Queue == nil || !r.Recv {
-					t.Errorf("%+v is of no queue", r)
+					t.Errorf("%+v belongs to no queue", r)
 				}
 			}
 		})
@@ -204,7 +204,7 @@ func TestFailedXRCTargetFlushesTakenReceive(t *testing.T) {
 	b.srqs[5].recv(55, 0, 2000)
 	b.requests(on(uint8(packet.XRC)|packet.SendFirst, 0, 1024, toSRQ(5), noAckReq))
 	if b.qp.Receiving() != RecvQueue(b.srqs[5]) {
-		t.Fatal("it has taken nothing")
+		t.Fatal("no receive was taken")
 	}
 	b.qp.Fail(&b.env, ib.EventQPFatal)
 	if statuses(b.done) != "5:5" || len(b.srqs[5].wrs) != 1 || b.qp.Receiving() != nil {
@@ -221,7 +221,7 @@ func TestXRCRolesDropEachOthersPackets(t *testing.T) {
 		t.Errorf("initiator %s, target %s", drops(&a.count), drops(&b.count))
 	}
 	if err := b.qp.PostSend(&SendWR{Opcode: ib.WRSend}); err != ErrFull {
-		t.Errorf("a target sends: %v", err)
+		t.Errorf("PostSend on a target: %v", err)
 	}
 	a.post(SendWR{ID: 1, Opcode: ib.WRFlush, Flush: Flush{Placement: 1}})
 	a.qp.Transmit(&a.env)
