@@ -20,7 +20,7 @@ func TestProgramsGetAddressAndDeviceRemovalEvents(t *testing.T) {
 	const address = "10.78.13.1"
 	libs := harness.Libraries(t)
 	program := filepath.Join(t.TempDir(), "watch")
-	harness.RunCommand(t, "cc", "-D_GNU_SOURCE", "-o", program, "../libverbs/check/testdata/watch.c", "-L"+libs, "-lrdmacm", "-libverbs")
+	harness.RunCommand(t, "cc", "-D_GNU_SOURCE", "-o", program, "../libverbs/check/testdata/print_cm_events.c", "-L"+libs, "-lrdmacm", "-libverbs")
 	ns := harness.Namespace(t, "events")
 	harness.RunCommand(t, "ip", "-n", ns, "link", "add", "rdma0", "type", "veth", "peer", "name", "other")
 	harness.RunCommand(t, "ip", "-n", ns, "addr", "add", address+"/24", "dev", "rdma0")

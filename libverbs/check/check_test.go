@@ -1,5 +1,5 @@
-// Package check has programs in C that use the libraries as programs do that were linked against the distribution's: well,
-// badly, from several threads, and with the daemon gone.
+// Package check tests libverbs with C programs, which use the libraries as programs linked against
+// the distribution's do: correctly, incorrectly, from several threads, and after the daemon ended.
 package check
 
 import (
@@ -21,8 +21,8 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// The libraries are built once, with the sanitizers, and each program with them: what is touched that must not be, and what
-// is never given back, is an error.
+// The libraries are built once, with the sanitizers, and each program with the same ones: invalid
+// accesses and leaks are errors.
 var sanitize = []string{"-fsanitize=address,undefined", "-fno-omit-frame-pointer", "-O0", "-g", "-D_GNU_SOURCE", "-pthread"}
 
 var workDir string
@@ -49,7 +49,7 @@ var libraries = sync.OnceValues(func() (string, error) {
 	return workDir, nil
 })
 
-// library is the folder of the libraries; without a compiler the test is left out.
+// library returns the folder of the libraries. Without a compiler it skips the test.
 func library(t *testing.T) string {
 	t.Helper()
 	for _, tool := range []string{"make", "cc", "gcc"} {
@@ -64,7 +64,7 @@ func library(t *testing.T) string {
 	return dir
 }
 
-// compile builds a program of testdata.
+// compile builds a program of testdata and returns its path.
 func compile(t *testing.T, name string) string {
 	t.Helper()
 	dir := library(t)
@@ -77,10 +77,10 @@ func compile(t *testing.T, name string) string {
 	return out
 }
 
-// programLimit is for programs that hang.
+// programLimit ends programs that hang.
 const programLimit = time.Minute
 
-// command starts a program that was compiled on the daemon behind a socket.
+// command returns the command that runs a compiled program with the daemon on a socket.
 func command(t *testing.T, socket, file string, args ...string) *exec.Cmd {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), programLimit)
@@ -90,20 +90,20 @@ func command(t *testing.T, socket, file string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// play runs a program on the NICs of a fabric, nic0 and nic1.
-func play(t *testing.T, f *verbstest.Fabric, name string, args ...string) {
+// runProgram runs a program of testdata on the NICs of a fabric, nic0 and nic1.
+func runProgram(t *testing.T, f *verbstest.Fabric, name string, args ...string) {
 	t.Helper()
 	if out, err := command(t, f.Socket(), compile(t, name), args...).CombinedOutput(); err != nil {
 		t.Errorf("%s: %v\n%s", name, err, out)
 	}
 }
 
-func TestPathsOfDevicesLeadToTheDaemonAndOthersDoNot(t *testing.T) {
-	play(t, verbstest.New(t), "paths")
+func TestDevicePathsAreRedirected(t *testing.T) {
+	runProgram(t, verbstest.New(t), "paths")
 }
 
-// symbols lists what a library gives to others, each with its version.
-func symbols(t *testing.T, file string) map[string]bool {
+// exportedSymbols returns the exported symbols of a library, each with its version.
+func exportedSymbols(t *testing.T, file string) map[string]bool {
 	t.Helper()
 	f, err := elf.Open(file)
 	if err != nil {
@@ -123,57 +123,59 @@ func symbols(t *testing.T, file string) map[string]bool {
 	return names
 }
 
-func TestMisuseIsAnErrorOfItsKind(t *testing.T) {
-	play(t, verbstest.New(t), "misuse")
+func TestInvalidArgumentsReturnErrors(t *testing.T) {
+	runProgram(t, verbstest.New(t), "invalid_args")
 }
 
-func TestDeviceMemoryAndDMABuffersAndWhatAChildHasOfThem(t *testing.T) {
-	play(t, verbstest.New(t), "devmem")
+func TestDeviceMemoryAndDMABuffers(t *testing.T) {
+	runProgram(t, verbstest.New(t), "devmem")
 }
 
-// TestEverySymbolOfTheDistributionsLibrariesIsThere compares with those that the distribution's programs were linked against.
-func TestEverySymbolOfTheDistributionsLibrariesIsThere(t *testing.T) {
+// TestExportsDistributionSymbols compares with the libraries that the distribution's programs were
+// linked against.
+func TestExportsDistributionSymbols(t *testing.T) {
 	dir := library(t)
 	for lib, least := range map[string]int{"libibverbs.so.1": 76, "librdmacm.so.1": 68} {
 		out, err := exec.Command("gcc", "-print-file-name="+lib).Output()
 		if err != nil {
 			t.Fatal(err)
 		}
-		theirs := symbols(t, strings.TrimSpace(string(out)))
-		ours := symbols(t, filepath.Join(dir, lib))
+		theirs := exportedSymbols(t, strings.TrimSpace(string(out)))
+		ours := exportedSymbols(t, filepath.Join(dir, lib))
 		if len(theirs) < least {
-			t.Errorf("%s of the distribution has %d symbols", lib, len(theirs))
+			t.Errorf("the distribution's %s has %d symbols, want at least %d", lib, len(theirs), least)
 		}
 		for s := range theirs {
 			if !ours[s] {
-				t.Errorf("%s has no %s", lib, s)
+				t.Errorf("%s does not export %s", lib, s)
 			}
 		}
 	}
-	// Of releases after rdma-core 44: a program that asks for one does not start without it.
-	ours := symbols(t, filepath.Join(dir, "libibverbs.so.1"))
+	// Symbols of releases after rdma-core 44. A program that needs one does not start without it.
+	ours := exportedSymbols(t, filepath.Join(dir, "libibverbs.so.1"))
 	for _, s := range []string{
 		"ibv_reg_mr_ex@IBVERBS_1.15", "ibv_alloc_dmah@IBVERBS_1.15", "ibv_dealloc_dmah@IBVERBS_1.15", "ibv_dm_export_dmabuf_fd@IBVERBS_1.16",
 		"ibv_query_port_speed@IBVERBS_1.16", "verbs_register_driver_57@IBVERBS_PRIVATE_57", "verbs_register_driver_59@IBVERBS_PRIVATE_59",
 		"verbs_set_ops@IBVERBS_PRIVATE_64", "ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_65",
 	} {
 		if !ours[s] {
-			t.Errorf("libibverbs.so.1 has no %s", s)
+			t.Errorf("libibverbs.so.1 does not export %s", s)
 		}
 	}
 }
 
-func TestConnectionManagerTellsHowEachCallCameOut(t *testing.T) {
-	play(t, verbstest.New(t), "rdmacm")
+func TestConnectionManagerReportsOutcomes(t *testing.T) {
+	runProgram(t, verbstest.New(t), "rdmacm")
 }
 
-// TestProgramsOutliveTheDaemon ends the daemon under a program, as the program asks, and starts another one in its place.
-func TestProgramsOutliveTheDaemon(t *testing.T) {
+// TestProgramSurvivesDaemonRestart ends the daemon at the program's request, and later starts
+// another one on the same socket.
+func TestProgramSurvivesDaemonRestart(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithoutLeakCheck())
 	socket := f.Socket()
-	cmd := command(t, socket, compile(t, "orphan"))
-	var said strings.Builder
-	cmd.Stderr = &said
+	cmd := command(t, socket, compile(t, "daemon_restart"))
+	var stderr strings.Builder
+	cmd.Stderr = &stderr
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -196,18 +198,18 @@ func TestProgramsOutliveTheDaemon(t *testing.T) {
 		}
 	}
 	if err := cmd.Wait(); err != nil {
-		t.Errorf("%v\n%s", err, &said)
+		t.Errorf("%v\n%s", err, &stderr)
 	}
 }
 
-func TestEventsCanBeWaitedForAndKeepTheirObjects(t *testing.T) {
-	play(t, verbstest.New(t), "events")
+func TestEventsWakePollersAndDelayDestruction(t *testing.T) {
+	runProgram(t, verbstest.New(t), "events")
 }
 
-func TestThreadsAndChildrenDoNotDisturbEachOther(t *testing.T) {
-	play(t, verbstest.New(t), "threads")
+func TestThreadsAndForkedChildren(t *testing.T) {
+	runProgram(t, verbstest.New(t), "threads")
 }
 
-func TestDescriptorsOfAProgramThatClosedOursStayItsOwn(t *testing.T) {
-	play(t, verbstest.New(t), "robbed")
+func TestClosedDescriptorsAreNotUsed(t *testing.T) {
+	runProgram(t, verbstest.New(t), "stolen_fds")
 }

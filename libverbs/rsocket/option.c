@@ -8,7 +8,6 @@
 #include <infiniband/sa.h>
 #include <limits.h>
 #include <netinet/tcp.h>
-#include <stdlib.h>
 #include <string.h>
 
 static int set_rdma(struct rs *s, int name, int v)

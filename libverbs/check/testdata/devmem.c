@@ -12,9 +12,9 @@
 
 #define DM_ACCESS (ALL_ACCESS | IBV_ACCESS_ZERO_BASED)
 
-/* More than one message copies. */
+/* More than a single message can copy. */
 enum {
-	BIG = 200000
+	LARGE_SIZE = 200000
 };
 
 static struct ibv_dm *alloc(struct ibv_context *c, size_t length)
@@ -26,7 +26,7 @@ static struct ibv_dm *alloc(struct ibv_context *c, size_t length)
 static void limits(struct setup *s)
 {
 	struct ibv_device_attr_ex dev;
-	NEED(!ibv_query_device_ex(s->context, NULL, &dev));
+	REQUIRE(!ibv_query_device_ex(s->context, NULL, &dev));
 	CHECK(dev.max_dm_size >= 1 << 20);
 	FAILS(EINVAL, !alloc(s->context, 0));
 	FAILS(ENOMEM, !alloc(s->context, dev.max_dm_size + 1));
@@ -42,28 +42,28 @@ static void limits(struct setup *s)
 
 static void copies(struct setup *s)
 {
-	struct ibv_dm *dm = alloc(s->context, BIG);
-	uint8_t *to = malloc(BIG), *from = malloc(BIG);
-	NEED(dm && to && from);
-	for (int i = 0; i < BIG; i++)
+	struct ibv_dm *dm = alloc(s->context, LARGE_SIZE);
+	uint8_t *to = malloc(LARGE_SIZE), *from = malloc(LARGE_SIZE);
+	REQUIRE(dm && to && from);
+	for (int i = 0; i < LARGE_SIZE; i++)
 		to[i] = (uint8_t)(i * 7 + (i >> 8));
-	RETURNS(0, ibv_memcpy_to_dm(dm, 0, to, BIG));
-	RETURNS(0, ibv_memcpy_from_dm(from, dm, 0, BIG));
-	CHECK(!memcmp(to, from, BIG));
-	RETURNS(0, ibv_memcpy_to_dm(dm, BIG, to, 0));
+	RETURNS(0, ibv_memcpy_to_dm(dm, 0, to, LARGE_SIZE));
+	RETURNS(0, ibv_memcpy_from_dm(from, dm, 0, LARGE_SIZE));
+	CHECK(!memcmp(to, from, LARGE_SIZE));
+	RETURNS(0, ibv_memcpy_to_dm(dm, LARGE_SIZE, to, 0));
 	RETURNS(0, ibv_memcpy_from_dm(from, dm, 100, 8));
 	CHECK(!memcmp(to + 100, from, 8));
 	RETURNS(EINVAL, ibv_memcpy_to_dm(dm, 2, from, 4));
 	RETURNS(EINVAL, ibv_memcpy_to_dm(dm, 4, from, 2));
-	RETURNS(EINVAL, ibv_memcpy_to_dm(dm, 4, from, BIG));
+	RETURNS(EINVAL, ibv_memcpy_to_dm(dm, 4, from, LARGE_SIZE));
 	RETURNS(EINVAL, ibv_memcpy_from_dm(from, dm, UINT64_MAX - 3, 8));
-	RETURNS(EINVAL, ibv_memcpy_from_dm(from, dm, BIG + 4, 0));
+	RETURNS(EINVAL, ibv_memcpy_from_dm(from, dm, LARGE_SIZE + 4, 0));
 
 	struct ibv_dm *again = ibv_import_dm(s->context, dm->handle);
-	NEED(again);
-	memset(from, 0, BIG);
-	RETURNS(0, ibv_memcpy_from_dm(from, again, 0, BIG));
-	CHECK(!memcmp(to, from, BIG));
+	REQUIRE(again);
+	memset(from, 0, LARGE_SIZE);
+	RETURNS(0, ibv_memcpy_from_dm(from, again, 0, LARGE_SIZE));
+	CHECK(!memcmp(to, from, LARGE_SIZE));
 	ibv_unimport_dm(again);
 	FAILS(EINVAL, !ibv_import_dm(s->context, s->pd->handle));
 	RETURNS(0, ibv_free_dm(dm));
@@ -71,8 +71,8 @@ static void copies(struct setup *s)
 	free(from);
 }
 
-/* One completion, of a work request that went well. */
-static void complete(struct setup *s)
+/* Polls for the completion of a successful work request. */
+static void await_success(struct setup *s)
 {
 	struct ibv_wc wc;
 	int n;
@@ -92,21 +92,21 @@ static void transfer(struct setup *s, struct ibv_mr *mr, struct ibv_qp *qp, uint
 				 };
 	memset(s->buf, 0x5a, 64);
 	RETURNS(0, ibv_post_send(qp, &wr, &bad));
-	complete(s);
+	await_success(s);
 }
 
 static void registration(struct setup *s, struct setup *other, struct ibv_qp *qp)
 {
 	struct ibv_dm *dm = alloc(s->context, 128);
 	char got[64];
-	NEED(dm);
+	REQUIRE(dm);
 	FAILS(EINVAL, !ibv_reg_dm_mr(s->pd, dm, 0, 128, ALL_ACCESS));
 	FAILS(EINVAL, !ibv_reg_dm_mr(s->pd, dm, 4, 128, DM_ACCESS));
 	FAILS(EINVAL, !ibv_reg_dm_mr(s->pd, dm, UINT64_MAX, 8, DM_ACCESS));
 	FAILS(EINVAL, !ibv_reg_dm_mr(other->pd, dm, 0, 8, DM_ACCESS));
 	FAILS(EINVAL, !ibv_reg_dm_mr(s->pd, dm, 0, 8, DM_ACCESS | IBV_ACCESS_ON_DEMAND));
 	struct ibv_mr *mr = ibv_reg_dm_mr(s->pd, dm, 64, 64, DM_ACCESS);
-	NEED(mr);
+	REQUIRE(mr);
 	CHECK(mr->length == 64 && !mr->addr && mr->pd == s->pd);
 	RETURNS(EBUSY, ibv_free_dm(dm));
 	FAILS(EOPNOTSUPP, ibv_rereg_mr(mr, IBV_REREG_MR_CHANGE_ACCESS, NULL, NULL, 0, 0) ==
@@ -123,7 +123,7 @@ static void dma_buffers(struct setup *s, struct ibv_qp *qp)
 	int fd = memfd_create("buffer", MFD_CLOEXEC);
 	int file = open("/proc/self/exe", O_RDONLY | O_CLOEXEC);
 	char got[64];
-	NEED(fd >= 0 && file >= 0 && !ftruncate(fd, 8192));
+	REQUIRE(fd >= 0 && file >= 0 && !ftruncate(fd, 8192));
 	FAILS(EBADF, !ibv_reg_dmabuf_mr(s->pd, 0, 8192, 0, -1, 0));
 	FAILS(EINVAL, !ibv_reg_dmabuf_mr(s->pd, 0, 1, 0, file, 0));
 	FAILS(EINVAL, !ibv_reg_dmabuf_mr(s->pd, 0, 8193, 0, fd, 0));
@@ -133,7 +133,7 @@ static void dma_buffers(struct setup *s, struct ibv_qp *qp)
 	FAILS(EINVAL, !ibv_reg_dmabuf_mr(s->pd, 0, 8192, 0, fd, IBV_ACCESS_ON_DEMAND));
 	struct ibv_mr *mr = ibv_reg_dmabuf_mr(s->pd, 4100, 1000, (1ul << 40) + 4, fd,
 					      ALL_ACCESS | IBV_ACCESS_RELAXED_ORDERING);
-	NEED(mr);
+	REQUIRE(mr);
 	CHECK(mr->length == 1000 && mr->addr == (void *)4100);
 	transfer(s, mr, qp, (1ul << 40) + 4);
 	CHECK(pread(fd, got, 64, 4100) == 64 && !memcmp(got, s->buf, 64));
@@ -144,51 +144,52 @@ static void dma_buffers(struct setup *s, struct ibv_qp *qp)
 	close(file);
 }
 
-/* What a child finds; theirs was made before the fork. */
-static void child(struct setup *s, struct ibv_dm *theirs, struct ibv_mr *dm_mr, struct ibv_qp *qp)
+/* Runs in a forked child; inherited was allocated by the parent. */
+static void child(struct setup *s, struct ibv_dm *inherited, struct ibv_mr *dm_mr,
+		  struct ibv_qp *qp)
 {
 	struct ibv_device_attr dev;
 	static char own[4096];
 	uint32_t word = 0;
 	RETURNS(0, ibv_query_device(s->context, &dev));
-	RETURNS(0, ibv_memcpy_from_dm(&word, theirs, 0, 4));
+	RETURNS(0, ibv_memcpy_from_dm(&word, inherited, 0, 4));
 	CHECK(word == 0x11111111);
 	word = 0x22222222;
-	RETURNS(0, ibv_memcpy_to_dm(theirs, 0, &word, 4));
+	RETURNS(0, ibv_memcpy_to_dm(inherited, 0, &word, 4));
 
 	struct ibv_dm *dm = alloc(s->context, 64);
 	struct ibv_pd *pd = ibv_alloc_pd(s->context);
-	NEED(dm && pd);
+	REQUIRE(dm && pd);
 	struct ibv_mr *mr = ibv_reg_dm_mr(pd, dm, 0, 64, DM_ACCESS);
-	struct ibv_mr *ordinary = ibv_reg_mr(s->pd, own, sizeof own, ALL_ACCESS);
-	NEED(mr && ordinary);
+	struct ibv_mr *process_mr = ibv_reg_mr(s->pd, own, sizeof own, ALL_ACCESS);
+	REQUIRE(mr && process_mr);
 	RETURNS(EBUSY, ibv_dealloc_pd(pd));
 	RETURNS(EBUSY, ibv_free_dm(dm));
 	RETURNS(0, ibv_dereg_mr(mr));
-	RETURNS(0, ibv_dereg_mr(ordinary));
+	RETURNS(0, ibv_dereg_mr(process_mr));
 	RETURNS(0, ibv_free_dm(dm));
 	RETURNS(0, ibv_dealloc_pd(pd));
 
-	/* Queues are out of reach, and what is closed here is there for the parent still. */
+	/* Queues cannot be used, and destroying inherited objects does not affect the parent. */
 	struct ibv_send_wr *bad, wr = {.opcode = IBV_WR_SEND};
 	RETURNS(EIO, ibv_post_send(qp, &wr, &bad));
 	FAILS(EIO, !ibv_create_cq(s->context, 1, NULL, NULL, 0));
 	RETURNS(0, ibv_destroy_qp(qp));
 	RETURNS(0, ibv_dereg_mr(dm_mr));
-	RETURNS(0, ibv_free_dm(theirs));
-	unmake(s);
+	RETURNS(0, ibv_free_dm(inherited));
+	setup_close(s);
 }
 
 static void forks(struct setup *s, struct ibv_qp *qp)
 {
 	struct ibv_dm *dm = alloc(s->context, 128);
-	NEED(dm);
+	REQUIRE(dm);
 	uint32_t word = 0x11111111;
 	RETURNS(0, ibv_memcpy_to_dm(dm, 0, &word, 4));
 	struct ibv_mr *mr = ibv_reg_dm_mr(s->pd, dm, 0, 128, DM_ACCESS);
-	NEED(mr);
+	REQUIRE(mr);
 	pid_t pid = fork();
-	NEED(pid >= 0);
+	REQUIRE(pid >= 0);
 	if (!pid) {
 		failures = 0;
 		child(s, dm, mr, qp);
@@ -206,16 +207,16 @@ static void forks(struct setup *s, struct ibv_qp *qp)
 int main(void)
 {
 	static struct setup s, other;
-	make(&s);
-	make(&other);
-	struct ibv_qp *qp = loop(&s);
+	setup_open(&s);
+	setup_open(&other);
+	struct ibv_qp *qp = loopback_qp(&s);
 	limits(&s);
 	copies(&s);
 	registration(&s, &other, qp);
 	dma_buffers(&s, qp);
 	forks(&s, qp);
 	RETURNS(0, ibv_destroy_qp(qp));
-	unmake(&other);
-	unmake(&s);
+	setup_close(&other);
+	setup_close(&s);
 	return failures ? 1 : 0;
 }

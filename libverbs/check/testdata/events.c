@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Events: by which calls a program can wait for them, and that objects outlive those that it has
- * not acknowledged.
+ * Completion and async events: how programs can wait for them, and that objects are not
+ * destroyed before their events are acknowledged.
  */
 #include "setup.h"
 
@@ -21,16 +21,16 @@ static void send_once(struct setup *s, struct ibv_qp *qp)
 				 .opcode = IBV_WR_RDMA_WRITE,
 				 .wr.rdma = {(uintptr_t)s->buf + 64, s->mr->rkey}},
 			   *bad;
-	NEED(!ibv_post_send(qp, &wr, &bad));
+	REQUIRE(!ibv_post_send(qp, &wr, &bad));
 }
 
-static bool by_poll(int fd, int ms)
+static bool with_poll(int fd, int ms)
 {
 	struct pollfd p = {.fd = fd, .events = POLLIN};
 	return poll(&p, 1, ms) == 1 && p.revents == POLLIN;
 }
 
-static bool by_select(int fd, int ms)
+static bool with_select(int fd, int ms)
 {
 	fd_set set;
 	struct timeval t = {.tv_sec = ms / 1000};
@@ -39,27 +39,27 @@ static bool by_select(int fd, int ms)
 	return select(fd + 1, &set, NULL, NULL, &t) == 1;
 }
 
-static bool by_epoll(int fd, int ms)
+static bool with_epoll(int fd, int ms)
 {
 	struct epoll_event e = {.events = EPOLLIN}, got;
 	int ep = epoll_create1(0);
-	NEED(ep >= 0 && !epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
+	REQUIRE(ep >= 0 && !epoll_ctl(ep, EPOLL_CTL_ADD, fd, &e));
 	bool ready = epoll_wait(ep, &got, 1, ms) == 1;
 	close(ep);
 	return ready;
 }
 
-static void waiting(struct setup *s, struct ibv_qp *qp)
+static void wake_pollers(struct setup *s, struct ibv_qp *qp)
 {
-	bool (*const ways[])(int, int) = {by_poll, by_select, by_epoll};
+	bool (*const ways[])(int, int) = {with_poll, with_select, with_epoll};
 	struct ibv_wc wc;
 	struct ibv_cq *cq;
 	void *context;
-	NEED(!fcntl(s->channel->fd, F_SETFL, O_NONBLOCK));
+	REQUIRE(!fcntl(s->channel->fd, F_SETFL, O_NONBLOCK));
 	FAILS(EAGAIN, ibv_get_cq_event(s->channel, &cq, &context) == -1);
 	for (int i = 0; i < 3; i++) {
 		CHECK(!ways[i](s->channel->fd, 0));
-		NEED(!ibv_req_notify_cq(s->cq, 0));
+		REQUIRE(!ibv_req_notify_cq(s->cq, 0));
 		send_once(s, qp);
 		CHECK(ways[i](s->channel->fd, 20000));
 		RETURNS(0, ibv_get_cq_event(s->channel, &cq, &context));
@@ -68,11 +68,11 @@ static void waiting(struct setup *s, struct ibv_qp *qp)
 		CHECK(ibv_poll_cq(cq, 1, &wc) == 1 && wc.status == IBV_WC_SUCCESS);
 		FAILS(EAGAIN, ibv_get_cq_event(s->channel, &cq, &context) == -1);
 	}
-	NEED(!fcntl(s->channel->fd, F_SETFL, 0));
+	REQUIRE(!fcntl(s->channel->fd, F_SETFL, 0));
 
 	struct ibv_async_event e;
-	CHECK(!by_epoll(s->context->async_fd, 0));
-	NEED(!fcntl(s->context->async_fd, F_SETFL, O_NONBLOCK));
+	CHECK(!with_epoll(s->context->async_fd, 0));
+	REQUIRE(!fcntl(s->context->async_fd, F_SETFL, O_NONBLOCK));
 	FAILS(EAGAIN, ibv_get_async_event(s->context, &e) == -1);
 }
 
@@ -80,33 +80,33 @@ static atomic_bool acknowledged;
 
 static void *acknowledge(void *cq)
 {
-	usleep(50000); /* so that the other thread waits, most likely */
+	usleep(50000); /* most likely the other thread waits by then */
 	acknowledged = true;
 	ibv_ack_cq_events(cq, 1);
 	return NULL;
 }
 
-/* A queue is there for as long as the program has an event of it. */
-static void outlived(struct setup *s)
+/* Destroying a completion queue waits until its events are acknowledged. */
+static void destroy_cq_waits(struct setup *s)
 {
 	struct ibv_cq *cq = s->cq, *got;
 	void *context;
 	struct ibv_qp *qp;
 	pthread_t thread;
-	NEED((s->cq = ibv_create_cq(s->context, 4, NULL, s->channel, 0)));
-	qp = loop(s);
-	NEED(!ibv_req_notify_cq(s->cq, 0));
+	REQUIRE((s->cq = ibv_create_cq(s->context, 4, NULL, s->channel, 0)));
+	qp = loopback_qp(s);
+	REQUIRE(!ibv_req_notify_cq(s->cq, 0));
 	send_once(s, qp);
-	NEED(!ibv_get_cq_event(s->channel, &got, &context) && got == s->cq);
+	REQUIRE(!ibv_get_cq_event(s->channel, &got, &context) && got == s->cq);
 	RETURNS(0, ibv_destroy_qp(qp));
-	NEED(!pthread_create(&thread, NULL, acknowledge, s->cq));
+	REQUIRE(!pthread_create(&thread, NULL, acknowledge, s->cq));
 	RETURNS(0, ibv_destroy_cq(s->cq));
 	CHECK(acknowledged);
-	NEED(!pthread_join(thread, NULL));
+	REQUIRE(!pthread_join(thread, NULL));
 	s->cq = cq;
 }
 
-/* One that was reached because of a limit of a shared queue, and an async event's own rule. */
+/* Destroying a shared receive queue waits until its limit event is acknowledged. */
 static void *acknowledge_async(void *event)
 {
 	usleep(50000);
@@ -115,33 +115,34 @@ static void *acknowledge_async(void *event)
 	return NULL;
 }
 
-static void limit(struct setup *s)
+static void destroy_srq_waits(struct setup *s)
 {
 	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
 	struct ibv_srq_attr attr = {.srq_limit = 1};
 	struct ibv_srq *srq = ibv_create_srq(s->pd, &init);
 	struct ibv_async_event e;
 	pthread_t thread;
-	NEED(srq && !ibv_modify_srq(srq, &attr, IBV_SRQ_LIMIT)); /* there are fewer already */
-	CHECK(by_epoll(s->context->async_fd, 20000));
-	NEED(!ibv_get_async_event(s->context, &e));
+	REQUIRE(srq && !ibv_modify_srq(srq, &attr,
+				       IBV_SRQ_LIMIT)); /* the queue has fewer receives already */
+	CHECK(with_epoll(s->context->async_fd, 20000));
+	REQUIRE(!ibv_get_async_event(s->context, &e));
 	CHECK(e.event_type == IBV_EVENT_SRQ_LIMIT_REACHED && e.element.srq == srq);
 	acknowledged = false;
-	NEED(!pthread_create(&thread, NULL, acknowledge_async, &e));
+	REQUIRE(!pthread_create(&thread, NULL, acknowledge_async, &e));
 	RETURNS(0, ibv_destroy_srq(srq));
 	CHECK(acknowledged);
-	NEED(!pthread_join(thread, NULL));
+	REQUIRE(!pthread_join(thread, NULL));
 }
 
 int main(void)
 {
 	struct setup s;
-	make(&s);
-	struct ibv_qp *qp = loop(&s);
-	waiting(&s, qp);
-	outlived(&s);
-	limit(&s);
+	setup_open(&s);
+	struct ibv_qp *qp = loopback_qp(&s);
+	wake_pollers(&s, qp);
+	destroy_cq_waits(&s);
+	destroy_srq_waits(&s);
 	RETURNS(0, ibv_destroy_qp(qp));
-	unmake(&s);
+	setup_close(&s);
 	return failures != 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Folders of devices as a program sees them that was started with the library preloaded, by each
- * call that there is for it; and files of the program's own, which nothing is to happen to.
+ * Device directories as seen by a program with the library preloaded, through each interposed
+ * call, and files of the program, which must not be affected.
  */
 #include "check.h"
 
@@ -22,7 +22,7 @@ static int by_name(const struct dirent *e)
 	return !strncmp(e->d_name, "nic", 3);
 }
 
-static void folders(void)
+static void directories(void)
 {
 	struct dirent **list;
 	glob_t g;
@@ -41,7 +41,7 @@ static void folders(void)
 	globfree(&g);
 
 	DIR *d = opendir("/dev/infiniband");
-	NEED(d);
+	REQUIRE(d);
 	int seen = 0;
 	for (struct dirent *e; (e = readdir(d));) {
 		struct stat st;
@@ -54,7 +54,7 @@ static void folders(void)
 	closedir(d);
 }
 
-static void names(void)
+static void path_names(void)
 {
 	char path[PATH_MAX], here[PATH_MAX];
 	struct stat st;
@@ -65,7 +65,7 @@ static void names(void)
 	CHECK(!eaccess(CLASS "/nic0/node_guid", R_OK));
 	FAILS(ENOENT, access(CLASS "/nic7", F_OK) < 0);
 	FAILS(ENOENT, access(CLASS "x", F_OK) < 0);
-	/* Up and out of it is the kernel's again. */
+	/* ".." leads back to directories of the kernel. */
 	CHECK(!access(CLASS "/..", F_OK) && !access(CLASS "/nic0/../../net", F_OK));
 	CHECK(!stat(CLASS "/../../..", &st) && S_ISDIR(st.st_mode));
 
@@ -74,20 +74,20 @@ static void names(void)
 	CHECK(!statx(AT_FDCWD, "/dev/infiniband/uverbs1", 0, STATX_BASIC_STATS, &stx));
 	CHECK(S_ISCHR(stx.stx_mode) && stx.stx_rdev_minor == 193);
 
-	NEED(getcwd(here, sizeof here) && !chdir(CLASS "/nic0/ports"));
+	REQUIRE(getcwd(here, sizeof here) && !chdir(CLASS "/nic0/ports"));
 	CHECK(!access("1/gids/0", R_OK));
 	FAILS(ENOENT, chdir(CLASS "/nic7") < 0);
-	NEED(!chdir(here));
+	REQUIRE(!chdir(here));
 }
 
-/* From folders that are the kernel's, as a working directory or by a descriptor. */
+/* Paths relative to directories of the kernel: the working directory or a descriptor. */
 static void relative(void)
 {
 	char here[PATH_MAX], path[PATH_MAX];
 	struct dirent **list;
 	struct stat st;
 	glob_t g;
-	NEED(getcwd(here, sizeof here) && !chdir("/sys/class"));
+	REQUIRE(getcwd(here, sizeof here) && !chdir("/sys/class"));
 	CHECK(!access("infiniband/nic0/node_guid", R_OK));
 	CHECK(!access("./infiniband/../infiniband/nic1", F_OK));
 	CHECK(!access("infiniband/../net", F_OK));
@@ -100,14 +100,14 @@ static void relative(void)
 	if (d)
 		closedir(d);
 	CHECK(!chdir("infiniband/nic0") && !access("node_guid", R_OK));
-	NEED(!chdir("/dev"));
+	REQUIRE(!chdir("/dev"));
 	CHECK(!stat("infiniband/uverbs0", &st) && S_ISCHR(st.st_mode));
 	FAILS(ENXIO, open("infiniband/uverbs0", O_RDWR) < 0);
-	NEED(!chdir(here));
+	REQUIRE(!chdir(here));
 	FAILS(ENOENT, access("infiniband/nic0", F_OK) < 0);
 
 	int root = open("/", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	NEED(root >= 0);
+	REQUIRE(root >= 0);
 	CHECK(!faccessat(root, "sys/class/infiniband/nic0", F_OK, 0));
 	int n = scandirat(root, "sys/class/infiniband", &list, by_name, alphasort);
 	CHECK(n == 2);
@@ -123,14 +123,14 @@ static void file_systems(void)
 {
 	struct statfs fs, sys;
 	struct statvfs vfs;
-	NEED(!statfs("/sys", &sys));
+	REQUIRE(!statfs("/sys", &sys));
 	CHECK(!statfs(CLASS "/nic0", &fs) && fs.f_type == sys.f_type);
 	CHECK(!statvfs(CLASS "/nic0", &vfs) && !statvfs("/dev/infiniband/uverbs0", &vfs));
 	FAILS(ENOENT, statfs(CLASS "/nic7", &fs) < 0);
 	CHECK(!statfs("/", &fs) && !statvfs("/", &vfs));
 }
 
-static void writing(void)
+static void write_access(void)
 {
 	FAILS(ENXIO, open("/dev/infiniband/uverbs0", O_RDWR) < 0);
 	FAILS(EACCES, open(CLASS "/nic0/node_guid", O_RDWR) < 0);
@@ -147,21 +147,24 @@ static void writing(void)
 		fclose(f);
 }
 
-/* As those do that make themselves a daemon. The library's descriptor is the program's then. */
+/*
+ * Daemon-like programs close all descriptors. The number of the library's descriptor is then
+ * reused by the program.
+ */
 static void closed_descriptors(void)
 {
 	struct stat before, after;
 	FILE *f = tmpfile();
-	NEED(f);
-	NEED(!access(CLASS, F_OK));
+	REQUIRE(f);
+	REQUIRE(!access(CLASS, F_OK));
 	for (int fd = 3; fd < 64; fd++)
 		if (fd != fileno(f))
 			close(fd);
 	int own[61];
 	for (int i = 0; i < 61; i++)
 		own[i] = dup(fileno(f));
-	NEED(!fstat(fileno(f), &before));
-	usleep(60000); /* until what was read of the folder is old */
+	REQUIRE(!fstat(fileno(f), &before));
+	usleep(60000); /* until the library asks the daemon again */
 	CHECK(!access(CLASS "/nic0", F_OK));
 	for (int i = 0; i < 61; i++) {
 		CHECK(!fstat(own[i], &after) && after.st_ino == before.st_ino);
@@ -173,11 +176,11 @@ static void closed_descriptors(void)
 
 int main(void)
 {
-	folders();
-	names();
+	directories();
+	path_names();
 	relative();
 	file_systems();
-	writing();
+	write_access();
 	closed_descriptors();
 	return failures != 0;
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * The connection manager: what it says to programs that misuse it, and the events that tell how
- * what was asked for came out. 192.0.2.1 and 2001:db8::1 are nic0, 192.0.2.2 and 2001:db8::2 nic1.
+ * The connection manager: errors of invalid calls, and the events that report the outcome of
+ * valid ones. 192.0.2.1 and 2001:db8::1 are addresses of nic0, 192.0.2.2 and 2001:db8::2 of
+ * nic1.
  */
 #include "check.h"
 
@@ -24,7 +25,7 @@ static struct sockaddr_storage at(const char *ip, int port)
 		v4->sin_family = AF_INET;
 		v4->sin_port = htons(port);
 	} else {
-		NEED(inet_pton(AF_INET6, ip, &v6->sin6_addr) == 1);
+		REQUIRE(inet_pton(AF_INET6, ip, &v6->sin6_addr) == 1);
 		v6->sin6_family = AF_INET6;
 		v6->sin6_port = htons(port);
 	}
@@ -36,15 +37,15 @@ static struct sockaddr_storage at(const char *ip, int port)
 static struct rdma_cm_id *new_id(enum rdma_port_space ps)
 {
 	struct rdma_cm_id *id;
-	NEED(!rdma_create_id(channel, &id, NULL, ps));
+	REQUIRE(!rdma_create_id(channel, &id, NULL, ps));
 	return id;
 }
 
-/* The next event, which has to be of a type. */
+/* Gets the next event, which must have this type. */
 static struct rdma_cm_event *event(enum rdma_cm_event_type want)
 {
 	struct rdma_cm_event *e;
-	NEED(!rdma_get_cm_event(channel, &e));
+	REQUIRE(!rdma_get_cm_event(channel, &e));
 	if (e->event != want) {
 		fprintf(stderr, "%s (%d) instead of %s\n", rdma_event_str(e->event), e->status,
 			rdma_event_str(want));
@@ -67,8 +68,8 @@ static void addresses(void)
 	struct rdma_cm_id *none;
 	FAILS(EINVAL, rdma_create_id(channel, &none, NULL, 0x9999) == -1);
 	FAILS(EINVAL, rdma_bind_addr(a, NULL) == -1);
-	struct sockaddr_storage odd = {.ss_family = AF_UNIX};
-	FAILS(EINVAL, rdma_bind_addr(a, (struct sockaddr *)&odd) == -1);
+	struct sockaddr_storage unix_addr = {.ss_family = AF_UNIX};
+	FAILS(EINVAL, rdma_bind_addr(a, (struct sockaddr *)&unix_addr) == -1);
 	FAILS(EADDRNOTAVAIL, rdma_bind_addr(a, AT("203.0.113.9", 0)) == -1);
 	FAILS(EADDRNOTAVAIL, rdma_bind_addr(a, AT("2001:db8::9", 0)) == -1);
 	CHECK(!a->verbs);
@@ -116,8 +117,8 @@ static void options(void)
 	RETURNS(0, rdma_destroy_id(id));
 }
 
-/* Each call needs what comes before it. */
-static void order(void)
+/* Calls in the wrong wrong_order. */
+static void wrong_order(void)
 {
 	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {1, 1, 1, 1, 0}};
@@ -147,31 +148,31 @@ static void order(void)
 	RETURNS(0, rdma_destroy_id(id));
 
 	id = new_id(RDMA_PS_TCP);
-	NEED(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
+	REQUIRE(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
 	FAILS(EINVAL, rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000) == -1);
 	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
 	FAILS(EINVAL, rdma_init_qp_attr(id, &attr, &mask) == -1);
 	CHECK(!rdma_create_qp(id, NULL, &init) && id->qp && id->send_cq && id->recv_cq);
 	FAILS(EINVAL, rdma_create_qp(id, NULL, &init) == -1);
-	NEED(!rdma_resolve_route(id, 1000));
+	REQUIRE(!rdma_resolve_route(id, 1000));
 	CHECK(status_of(RDMA_CM_EVENT_ROUTE_RESOLVED) == 0 && id->route.num_paths == 1);
 	char data[200] = "";
 	param.private_data = data;
-	param.private_data_len = 57; /* one more than there is room for */
+	param.private_data_len = 57; /* the maximum is 56 */
 	FAILS(EINVAL, rdma_connect(id, &param) == -1);
 	param.private_data_len = 56;
 	CHECK(!rdma_connect(id, &param));
-	CHECK(status_of(RDMA_CM_EVENT_REJECTED) == 8); /* nobody listens */
+	CHECK(status_of(RDMA_CM_EVENT_REJECTED) == 8); /* invalid service ID: no listener */
 	rdma_destroy_qp(id);
 	CHECK(!id->qp && !id->send_cq && !id->recv_cq_channel);
 	RETURNS(0, rdma_destroy_id(id));
 
 	id = new_id(RDMA_PS_UDP);
-	NEED(!rdma_resolve_addr(id, NULL, AT("2001:db8::2", 7999), 1000));
+	REQUIRE(!rdma_resolve_addr(id, NULL, AT("2001:db8::2", 7999), 1000));
 	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
-	NEED(!rdma_resolve_route(id, 1000));
+	REQUIRE(!rdma_resolve_route(id, 1000));
 	CHECK(status_of(RDMA_CM_EVENT_ROUTE_RESOLVED) == 0);
-	NEED(!rdma_connect(id, &(struct rdma_conn_param){0}));
+	REQUIRE(!rdma_connect(id, &(struct rdma_conn_param){0}));
 	CHECK(status_of(RDMA_CM_EVENT_UNREACHABLE) == 1);
 	RETURNS(0, rdma_destroy_id(id));
 }
@@ -179,11 +180,11 @@ static void order(void)
 static struct rdma_cm_id *listener(int port)
 {
 	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
-	NEED(!rdma_bind_addr(id, AT("192.0.2.2", port)) && !rdma_listen(id, 4));
+	REQUIRE(!rdma_bind_addr(id, AT("192.0.2.2", port)) && !rdma_listen(id, 4));
 	return id;
 }
 
-static struct rdma_cm_id *ask(int port, const char *data)
+static struct rdma_cm_id *connect_to(int port, const char *data)
 {
 	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
@@ -193,25 +194,25 @@ static struct rdma_cm_id *ask(int port, const char *data)
 				    .initiator_depth = 1,
 				    .retry_count = 255,
 				    .rnr_retry_count = 255};
-	NEED(!rdma_resolve_addr(id, AT("192.0.2.1", 0), AT("192.0.2.2", port), 1000));
+	REQUIRE(!rdma_resolve_addr(id, AT("192.0.2.1", 0), AT("192.0.2.2", port), 1000));
 	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
-	NEED(!rdma_resolve_route(id, 1000));
+	REQUIRE(!rdma_resolve_route(id, 1000));
 	CHECK(status_of(RDMA_CM_EVENT_ROUTE_RESOLVED) == 0);
-	NEED(!rdma_create_qp(id, NULL, &init) && !rdma_connect(id, &p));
+	REQUIRE(!rdma_create_qp(id, NULL, &init) && !rdma_connect(id, &p));
 	return id;
 }
 
-static void refused(void)
+static void rejected(void)
 {
-	struct rdma_cm_id *l = listener(7173), *id = ask(7173, "may I?");
+	struct rdma_cm_id *l = listener(7173), *id = connect_to(7173, "request");
 	struct rdma_cm_event *e = event(RDMA_CM_EVENT_CONNECT_REQUEST);
 	struct rdma_cm_id *request = e->id;
-	char long_no[149] = "";
+	char too_long[149] = "";
 	CHECK(e->listen_id == l && request != l && e->param.conn.retry_count == 7);
 	CHECK(e->param.conn.private_data_len == 56 &&
-	      !strcmp(e->param.conn.private_data, "may I?"));
+	      !strcmp(e->param.conn.private_data, "request"));
 	rdma_ack_cm_event(e);
-	FAILS(EINVAL, rdma_reject(request, long_no, sizeof long_no) == -1);
+	FAILS(EINVAL, rdma_reject(request, too_long, sizeof too_long) == -1);
 	CHECK(!rdma_reject(request, "no", 2));
 	RETURNS(0, rdma_destroy_id(request));
 	e = event(RDMA_CM_EVENT_REJECTED);
@@ -224,18 +225,18 @@ static void refused(void)
 	RETURNS(0, rdma_destroy_id(l));
 }
 
-/* To the end of a connection, its identifiers moved to another channel on the way. */
+/* A connection from beginning to end. Its identifiers are migrated to another channel. */
 static void connected(void)
 {
-	struct rdma_cm_id *l = listener(7174), *id = ask(7174, "");
+	struct rdma_cm_id *l = listener(7174), *id = connect_to(7174, "");
 	struct rdma_cm_event *e = event(RDMA_CM_EVENT_CONNECT_REQUEST);
 	struct rdma_cm_id *server = e->id;
 	struct ibv_qp_init_attr init = {.qp_type = IBV_QPT_RC, .cap = {4, 4, 1, 1, 0}};
 	rdma_ack_cm_event(e);
-	NEED(!rdma_create_qp(server, NULL, &init));
+	REQUIRE(!rdma_create_qp(server, NULL, &init));
 	CHECK(!rdma_accept(
 		server, &(struct rdma_conn_param){.private_data = "yes", .private_data_len = 3}));
-	for (int i = 0; i < 2; i++) { /* in either order */
+	for (int i = 0; i < 2; i++) { /* in either wrong_order */
 		e = event(RDMA_CM_EVENT_ESTABLISHED);
 		if (e->id == id)
 			CHECK(!memcmp(e->param.conn.private_data, "yes", 4));
@@ -246,14 +247,14 @@ static void connected(void)
 	RETURNS(0, rdma_notify(server, IBV_EVENT_COMM_EST));
 
 	struct rdma_event_channel *first = channel;
-	NEED((channel = rdma_create_event_channel()));
+	REQUIRE((channel = rdma_create_event_channel()));
 	CHECK(!rdma_migrate_id(id, channel) && !rdma_migrate_id(server, channel));
 	CHECK(id->channel == channel && server->channel == channel);
 	CHECK(!rdma_disconnect(id));
 	e = event(RDMA_CM_EVENT_DISCONNECTED);
 	CHECK(e->id == server);
 	rdma_ack_cm_event(e);
-	CHECK(!rdma_disconnect(server)); /* which answers the other */
+	CHECK(!rdma_disconnect(server)); /* sends the DREP */
 	CHECK(status_of(RDMA_CM_EVENT_DISCONNECTED) == 0);
 	rdma_destroy_qp(id);
 	rdma_destroy_qp(server);
@@ -269,18 +270,18 @@ static void *serve(void *arg)
 	struct rdma_cm_id *l = arg, *id;
 	struct rdma_conn_param yes = {
 		.responder_resources = 1, .private_data = "no", .private_data_len = 2};
-	NEED(!rdma_get_request(l, &id));
+	REQUIRE(!rdma_get_request(l, &id));
 	CHECK(id->qp && !strcmp(id->event->param.conn.private_data, "1"));
 	CHECK(!rdma_reject(id, "no", 2));
 	rdma_destroy_ep(id);
-	NEED(!rdma_get_request(l, &id));
+	REQUIRE(!rdma_get_request(l, &id));
 	CHECK(!rdma_accept(id, &yes));
 	CHECK(!rdma_disconnect(id));
 	rdma_destroy_ep(id);
 	return NULL;
 }
 
-/* Endpoints, whose calls wait. */
+/* Endpoints, whose calls are synchronous. */
 static void endpoints(void)
 {
 	struct rdma_addrinfo hints = {.ai_flags = RAI_PASSIVE | RAI_NUMERICHOST,
@@ -288,52 +289,52 @@ static void endpoints(void)
 			     *ai;
 	struct ibv_qp_init_attr init = {.cap = {4, 4, 1, 1, 0}, .sq_sig_all = 1};
 	struct rdma_cm_id *l, *id;
-	NEED(!rdma_getaddrinfo("192.0.2.2", "7175", &hints, &ai));
+	REQUIRE(!rdma_getaddrinfo("192.0.2.2", "7175", &hints, &ai));
 	CHECK(ai->ai_src_addr && !ai->ai_dst_addr && ai->ai_qp_type == IBV_QPT_RC);
-	NEED(!rdma_create_ep(&l, ai, NULL, &init));
+	REQUIRE(!rdma_create_ep(&l, ai, NULL, &init));
 	FAILS(EADDRINUSE, rdma_create_ep(&id, ai, NULL, &init) == -1);
 	rdma_freeaddrinfo(ai);
-	NEED(!rdma_listen(l, 4));
+	REQUIRE(!rdma_listen(l, 4));
 	pthread_t server;
-	NEED(!pthread_create(&server, NULL, serve, l));
+	REQUIRE(!pthread_create(&server, NULL, serve, l));
 
 	hints.ai_flags = RAI_NUMERICHOST;
-	NEED(!rdma_getaddrinfo("192.0.2.2", "7175", &hints, &ai));
+	REQUIRE(!rdma_getaddrinfo("192.0.2.2", "7175", &hints, &ai));
 	CHECK(!ai->ai_src_addr && ai->ai_dst_addr && !ai->ai_next);
 	struct rdma_conn_param p = {
 		.private_data = "1", .private_data_len = 1, .initiator_depth = 1};
-	NEED(!rdma_create_ep(&id, ai, NULL, &init));
+	REQUIRE(!rdma_create_ep(&id, ai, NULL, &init));
 	CHECK(id->qp && id->verbs && id->pd);
 	FAILS(ECONNREFUSED, rdma_connect(id, &p) == -1);
 	CHECK(id->event && id->event->event == RDMA_CM_EVENT_REJECTED);
 	rdma_destroy_ep(id);
-	NEED(!rdma_create_ep(&id, ai, NULL, &init));
+	REQUIRE(!rdma_create_ep(&id, ai, NULL, &init));
 	CHECK(!rdma_connect(id, &p) && id->event->event == RDMA_CM_EVENT_ESTABLISHED);
 	CHECK(!rdma_disconnect(id));
 	rdma_destroy_ep(id);
 	rdma_freeaddrinfo(ai);
-	NEED(!pthread_join(server, NULL));
+	REQUIRE(!pthread_join(server, NULL));
 	rdma_destroy_ep(l);
 }
 
-static void names(void)
+static void name_resolution(void)
 {
 	struct rdma_addrinfo hints = {.ai_flags = RAI_NUMERICHOST}, *ai;
 	CHECK(rdma_getaddrinfo("localhost", "1", &hints, &ai) == EAI_NONAME);
 	hints.ai_family = AF_INET6;
 	CHECK(rdma_getaddrinfo("192.0.2.1", "1", &hints, &ai) != 0);
-	NEED(!rdma_getaddrinfo("fe80::1%lo", "1", &hints, &ai));
+	REQUIRE(!rdma_getaddrinfo("fe80::1%lo", "1", &hints, &ai));
 	CHECK(((struct sockaddr_in6 *)ai->ai_dst_addr)->sin6_scope_id == 1);
 	rdma_freeaddrinfo(ai);
 	hints = (struct rdma_addrinfo){.ai_port_space = RDMA_PS_UDP};
-	NEED(!rdma_getaddrinfo("2001:db8::1", "1", &hints, &ai));
+	REQUIRE(!rdma_getaddrinfo("2001:db8::1", "1", &hints, &ai));
 	CHECK(ai->ai_qp_type == IBV_QPT_UD && ai->ai_port_space == RDMA_PS_UDP);
 	rdma_freeaddrinfo(ai);
 	FAILS(EINVAL, rdma_getaddrinfo(NULL, NULL, NULL, &ai) == -1);
 	struct sockaddr_storage dst = at("192.0.2.2", 5);
 	hints = (struct rdma_addrinfo){.ai_dst_len = sizeof(struct sockaddr_in),
 				       .ai_dst_addr = (struct sockaddr *)&dst};
-	NEED(!rdma_getaddrinfo(NULL, NULL, &hints, &ai));
+	REQUIRE(!rdma_getaddrinfo(NULL, NULL, &hints, &ai));
 	CHECK(ai->ai_dst_len == hints.ai_dst_len &&
 	      !memcmp(ai->ai_dst_addr, &dst, hints.ai_dst_len));
 	rdma_freeaddrinfo(ai);
@@ -344,39 +345,39 @@ static void names(void)
 	rdma_free_devices(devices);
 }
 
-/* A channel that a program polls, and reads without waiting. */
-static void waiting(void)
+/* A channel that the program polls, with a non-blocking descriptor. */
+static void nonblocking(void)
 {
 	struct rdma_cm_event *e;
 	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
 	CHECK(poll(&p, 1, 0) == 0);
-	NEED(!fcntl(channel->fd, F_SETFL, O_NONBLOCK));
+	REQUIRE(!fcntl(channel->fd, F_SETFL, O_NONBLOCK));
 	FAILS(EAGAIN, rdma_get_cm_event(channel, &e) == -1);
 	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
-	NEED(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
+	REQUIRE(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
 	CHECK(poll(&p, 1, 20000) == 1 && p.revents == POLLIN);
 	CHECK(status_of(RDMA_CM_EVENT_ADDR_RESOLVED) == 0);
 	FAILS(EAGAIN, rdma_get_cm_event(channel, &e) == -1);
-	NEED(!fcntl(channel->fd, F_SETFL, 0));
+	REQUIRE(!fcntl(channel->fd, F_SETFL, 0));
 	RETURNS(0, rdma_destroy_id(id));
-	/* What nobody has fetched goes with the identifier. */
+	/* Events that were not fetched are discarded with their identifier. */
 	id = new_id(RDMA_PS_TCP);
-	NEED(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
+	REQUIRE(!rdma_resolve_addr(id, NULL, AT("192.0.2.2", 7999), 1000));
 	CHECK(poll(&p, 1, 20000) == 1);
 	RETURNS(0, rdma_destroy_id(id));
 }
 
 int main(void)
 {
-	NEED((channel = rdma_create_event_channel()));
+	REQUIRE((channel = rdma_create_event_channel()));
 	addresses();
 	options();
-	order();
-	refused();
+	wrong_order();
+	rejected();
 	connected();
 	endpoints();
-	names();
-	waiting();
+	name_resolution();
+	nonblocking();
 	rdma_destroy_event_channel(channel);
 	return failures != 0;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /*
- * A context with what most claims need, and queue pairs that are connected to themselves.
+ * A context with the objects that most programs need, and queue pairs connected to themselves.
  */
 #ifndef SETUP_H
 #define SETUP_H
@@ -15,8 +15,8 @@ struct setup {
 	struct ibv_context *context;
 	struct ibv_pd *pd;
 	struct ibv_comp_channel *channel;
-	struct ibv_cq *cq; /* of the channel */
-	struct ibv_mr *mr; /* of buf, with all rights */
+	struct ibv_cq *cq; /* uses channel */
+	struct ibv_mr *mr; /* of buf, with ALL_ACCESS */
 	char buf[4096];
 };
 
@@ -25,23 +25,23 @@ struct setup {
 static inline struct ibv_context *open_first(void)
 {
 	struct ibv_device **list = ibv_get_device_list(NULL);
-	NEED(list && list[0]);
+	REQUIRE(list && list[0]);
 	struct ibv_context *c = ibv_open_device(list[0]);
-	NEED(c);
+	REQUIRE(c);
 	ibv_free_device_list(list);
 	return c;
 }
 
-static inline void make(struct setup *s)
+static inline void setup_open(struct setup *s)
 {
 	s->context = open_first();
-	NEED((s->pd = ibv_alloc_pd(s->context)));
-	NEED((s->channel = ibv_create_comp_channel(s->context)));
-	NEED((s->cq = ibv_create_cq(s->context, 64, s, s->channel, 0)));
-	NEED((s->mr = ibv_reg_mr(s->pd, s->buf, sizeof s->buf, ALL_ACCESS)));
+	REQUIRE((s->pd = ibv_alloc_pd(s->context)));
+	REQUIRE((s->channel = ibv_create_comp_channel(s->context)));
+	REQUIRE((s->cq = ibv_create_cq(s->context, 64, s, s->channel, 0)));
+	REQUIRE((s->mr = ibv_reg_mr(s->pd, s->buf, sizeof s->buf, ALL_ACCESS)));
 }
 
-static inline void unmake(struct setup *s)
+static inline void setup_close(struct setup *s)
 {
 	RETURNS(0, ibv_dereg_mr(s->mr));
 	RETURNS(0, ibv_destroy_cq(s->cq));
@@ -73,12 +73,12 @@ static inline struct ibv_qp_init_attr rc_attr(struct setup *s)
 	(IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |     \
 	 IBV_QP_MAX_QP_RD_ATOMIC)
 
-/* A queue pair in RTS whose peer it is itself. */
-static inline struct ibv_qp *loop(struct setup *s)
+/* Creates a queue pair that is connected to itself, in RTS. */
+static inline struct ibv_qp *loopback_qp(struct setup *s)
 {
 	struct ibv_qp_init_attr init = rc_attr(s);
 	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
-	NEED(qp);
+	REQUIRE(qp);
 	struct ibv_qp_attr a = {
 		.qp_state = IBV_QPS_INIT,
 		.port_num = 1,
@@ -95,12 +95,12 @@ static inline struct ibv_qp *loop(struct setup *s)
 			    .port_num = 1,
 			    .grh = {.sgid_index = 1, .hop_limit = 1}},
 	};
-	NEED(!ibv_query_gid(s->context, 1, 1, &a.ah_attr.grh.dgid));
-	NEED(!ibv_modify_qp(qp, &a, INIT_MASK));
+	REQUIRE(!ibv_query_gid(s->context, 1, 1, &a.ah_attr.grh.dgid));
+	REQUIRE(!ibv_modify_qp(qp, &a, INIT_MASK));
 	a.qp_state = IBV_QPS_RTR;
-	NEED(!ibv_modify_qp(qp, &a, RTR_MASK));
+	REQUIRE(!ibv_modify_qp(qp, &a, RTR_MASK));
 	a.qp_state = IBV_QPS_RTS;
-	NEED(!ibv_modify_qp(qp, &a, RTS_MASK));
+	REQUIRE(!ibv_modify_qp(qp, &a, RTS_MASK));
 	return qp;
 }
 

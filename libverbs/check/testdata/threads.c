@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Threads that post to one queue pair, poll one queue, and make and close objects of one context at
- * the same time; then children, which leave their parent's objects alone.
+ * Threads that post to one queue pair, poll one completion queue, and create and destroy objects
+ * of one context at the same time; then run_child children, which must not affect the parent's
+ * objects.
  */
 #include "setup.h"
 
@@ -33,7 +34,7 @@ static void *post(void *number)
 		int error;
 		while ((error = ibv_post_send(qp, &wr, &bad)) == ENOMEM)
 			sched_yield();
-		NEED(!error);
+		REQUIRE(!error);
 	}
 	return NULL;
 }
@@ -44,9 +45,9 @@ static void *poll_queue(void *arg)
 	(void)arg;
 	while (completed < THREADS * EACH) {
 		int n = ibv_poll_cq(s.cq, 3, wc);
-		NEED(n >= 0);
+		REQUIRE(n >= 0);
 		for (int i = 0; i < n; i++) {
-			NEED(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id < THREADS * EACH);
+			REQUIRE(wc[i].status == IBV_WC_SUCCESS && wc[i].wr_id < THREADS * EACH);
 			seen[wc[i].wr_id]++;
 			completed++;
 		}
@@ -54,36 +55,36 @@ static void *poll_queue(void *arg)
 	return NULL;
 }
 
-static void *make_and_close(void *arg)
+static void *create_and_destroy(void *arg)
 {
 	(void)arg;
 	for (int i = 0; i < 20; i++) {
 		struct ibv_pd *pd = ibv_alloc_pd(s.context);
 		struct ibv_cq *cq = ibv_create_cq(s.context, 4, NULL, s.channel, 0);
 		struct ibv_mr *mr = ibv_reg_mr(pd, s.buf, 64, 0);
-		NEED(pd && cq && mr);
-		NEED(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
+		REQUIRE(pd && cq && mr);
+		REQUIRE(!ibv_dereg_mr(mr) && !ibv_destroy_cq(cq) && !ibv_dealloc_pd(pd));
 	}
 	return NULL;
 }
 
-static void together(void)
+static void concurrent_use(void)
 {
 	pthread_t t[THREADS + 4];
 	int n = 0;
 	for (int i = 0; i < THREADS; i++)
-		NEED(!pthread_create(&t[n++], NULL, post, (void *)(intptr_t)i));
+		REQUIRE(!pthread_create(&t[n++], NULL, post, (void *)(intptr_t)i));
 	for (int i = 0; i < 2; i++)
-		NEED(!pthread_create(&t[n++], NULL, poll_queue, NULL));
+		REQUIRE(!pthread_create(&t[n++], NULL, poll_queue, NULL));
 	for (int i = 0; i < 2; i++)
-		NEED(!pthread_create(&t[n++], NULL, make_and_close, NULL));
+		REQUIRE(!pthread_create(&t[n++], NULL, create_and_destroy, NULL));
 	while (n)
-		NEED(!pthread_join(t[--n], NULL));
+		REQUIRE(!pthread_join(t[--n], NULL));
 	for (int i = 0; i < THREADS * EACH; i++)
 		CHECK(seen[i] == 1);
 }
 
-/* Uses what it inherited, of which no queue works, and a context of its own. */
+/* Uses inherited objects, of which no queue works, and a context of its own. */
 static int child(void)
 {
 	struct ibv_port_attr port;
@@ -100,21 +101,21 @@ static int child(void)
 	return failures != 0;
 }
 
-static void forked(bool uses, bool closes)
+static void run_child(bool uses, bool closes)
 {
 	int status = -1;
 	pid_t pid = fork();
-	NEED(pid >= 0);
+	REQUIRE(pid >= 0);
 	if (!pid) {
 		int rc = uses ? child() : 0;
 		if (closes) {
 			RETURNS(0, ibv_destroy_qp(qp));
-			unmake(&s);
+			setup_close(&s);
 			rc = failures != 0;
 		}
 		_exit(rc);
 	}
-	NEED(waitpid(pid, &status, 0) == pid);
+	REQUIRE(waitpid(pid, &status, 0) == pid);
 	CHECK(status == 0);
 	completed = THREADS * EACH - 1;
 	struct ibv_sge sge = {(uintptr_t)s.buf, 8, s.mr->lkey};
@@ -123,21 +124,21 @@ static void forked(bool uses, bool closes)
 				 .opcode = IBV_WR_RDMA_WRITE,
 				 .wr.rdma = {(uintptr_t)s.buf + 64, s.mr->rkey}},
 			   *bad;
-	NEED(!ibv_post_send(qp, &wr, &bad));
+	REQUIRE(!ibv_post_send(qp, &wr, &bad));
 	poll_queue(NULL);
 }
 
 int main(void)
 {
-	make(&s);
-	NEED(!ibv_resize_cq(s.cq, THREADS * EACH)); /* whoever polls may be late */
-	qp = loop(&s);
-	together();
+	setup_open(&s);
+	REQUIRE(!ibv_resize_cq(s.cq, THREADS * EACH)); /* the pollers may be slow */
+	qp = loopback_qp(&s);
+	concurrent_use();
 	RETURNS(0, ibv_fork_init());
-	forked(false, false);
-	forked(true, false);
-	forked(false, true);
+	run_child(false, false);
+	run_child(true, false);
+	run_child(false, true);
 	RETURNS(0, ibv_destroy_qp(qp));
-	unmake(&s);
+	setup_close(&s);
 	return failures != 0;
 }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Uses whatever the daemon gives, and does not mind what fails: nothing that a daemon says may
- * bring its program down.
+ * Makes many calls and ignores their errors. No reply may crash the program, whatever it
+ * contains.
  */
 #include "setup.h"
 
@@ -10,7 +10,7 @@
 #include <rdma/rdma_cma.h>
 #include <unistd.h>
 
-static void look(struct ibv_context *c)
+static void query_all(struct ibv_context *c)
 {
 	struct ibv_device_attr_ex attr;
 	struct ibv_port_attr port;
@@ -26,8 +26,8 @@ static void look(struct ibv_context *c)
 	}
 }
 
-static struct ibv_qp *connect_to_itself(struct ibv_context *c, struct ibv_pd *pd, struct ibv_cq *cq,
-					struct ibv_srq *srq)
+static struct ibv_qp *loopback(struct ibv_context *c, struct ibv_pd *pd, struct ibv_cq *cq,
+			       struct ibv_srq *srq)
 {
 	struct ibv_qp_init_attr init = {.send_cq = cq,
 					.recv_cq = cq,
@@ -46,19 +46,19 @@ static struct ibv_qp *connect_to_itself(struct ibv_context *c, struct ibv_pd *pd
 		.timeout = 14,
 		.ah_attr = {.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1}},
 	};
-	struct ibv_qp_init_attr told;
+	struct ibv_qp_init_attr queried;
 	ibv_query_gid(c, 1, 1, &a.ah_attr.grh.dgid);
 	ibv_modify_qp(qp, &a, INIT_MASK);
 	a.qp_state = IBV_QPS_RTR;
 	ibv_modify_qp(qp, &a, RTR_MASK);
 	a.qp_state = IBV_QPS_RTS;
 	ibv_modify_qp(qp, &a, RTS_MASK);
-	ibv_query_qp(qp, &a, 0, &told);
-	qp->state = IBV_QPS_RTS; /* it may have been told otherwise */
+	ibv_query_qp(qp, &a, 0, &queried);
+	qp->state = IBV_QPS_RTS; /* the reply may have contained another state */
 	return qp;
 }
 
-static void work(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_mr *mr)
+static void post_and_poll(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_mr *mr)
 {
 	char data[100] = "";
 	struct ibv_sge sge[2] = {{(uintptr_t)data, 50, mr ? mr->lkey : 0}};
@@ -75,14 +75,14 @@ static void work(struct ibv_qp *qp, struct ibv_cq *cq, struct ibv_mr *mr)
 	}
 }
 
-static void verbs(struct ibv_context *c)
+static void use_verbs(struct ibv_context *c)
 {
 	static char buf[256];
 	struct ibv_async_event event;
 	struct ibv_pd *pd = ibv_alloc_pd(c);
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(c);
 	struct ibv_cq *cq = ibv_create_cq(c, 20, NULL, channel, 0);
-	look(c);
+	query_all(c);
 	if (cq) {
 		ibv_req_notify_cq(cq, 0);
 		ibv_resize_cq(cq, 40);
@@ -92,7 +92,7 @@ static void verbs(struct ibv_context *c)
 		struct ibv_srq_init_attr init = {.attr = {.max_wr = 10, .max_sge = 2}};
 		struct ibv_srq_attr attr = {.max_wr = 30};
 		struct ibv_srq *srq = ibv_create_srq(pd, &init);
-		struct ibv_qp *qp = cq ? connect_to_itself(c, pd, cq, NULL) : NULL;
+		struct ibv_qp *qp = cq ? loopback(c, pd, cq, NULL) : NULL;
 		struct ibv_recv_wr recv = {0}, *bad;
 		if (srq) {
 			ibv_modify_srq(srq, &attr, IBV_SRQ_MAX_WR);
@@ -101,7 +101,7 @@ static void verbs(struct ibv_context *c)
 			ibv_destroy_srq(srq);
 		}
 		if (qp) {
-			work(qp, cq, mr);
+			post_and_poll(qp, cq, mr);
 			ibv_destroy_qp(qp);
 		}
 		if (mr)
@@ -116,7 +116,7 @@ static void verbs(struct ibv_context *c)
 		ibv_destroy_comp_channel(channel);
 }
 
-static void manager(void)
+static void use_rdmacm(void)
 {
 	struct rdma_event_channel *channel = rdma_create_event_channel();
 	struct sockaddr_in addr = {.sin_family = AF_INET, .sin_addr = {htonl(0xc0000201)}};
@@ -131,24 +131,24 @@ static void manager(void)
 		rdma_resolve_addr(id, NULL, (struct sockaddr *)&addr, 1);
 		for (int i = 0; i < 20 && rdma_get_cm_event(channel, &e); i++)
 			usleep(1000);
-		_exit(0); /* an event may be left */
+		_exit(0); /* without acknowledging an event, if there is one */
 	}
 }
 
 int main(void)
 {
 	int n = 0;
-	alarm(50); /* which nothing in here waits for */
+	alarm(50); /* the program normally takes much less */
 	struct ibv_device **list = ibv_get_device_list(&n);
 	for (int i = 0; i < n; i++) {
 		struct ibv_context *c = ibv_open_device(list[i]);
 		if (!c)
 			continue;
-		verbs(c);
+		use_verbs(c);
 		ibv_close_device(c);
 	}
 	if (list)
 		ibv_free_device_list(list);
-	manager();
+	use_rdmacm();
 	return 0;
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Listens at an address, and writes down each event until there are no more.
+ * Listens at an address and prints each event until the channel reports an error.
  */
 #include "check.h"
 
@@ -13,9 +13,9 @@ int main(int argc, char **argv)
 	struct rdma_cm_id *id;
 	struct rdma_cm_event *e;
 	struct sockaddr_in addr = {.sin_family = AF_INET};
-	NEED(argc == 2 && inet_pton(AF_INET, argv[1], &addr.sin_addr) == 1);
-	NEED(channel && !rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
-	NEED(!rdma_bind_addr(id, (struct sockaddr *)&addr) && !rdma_listen(id, 0));
+	REQUIRE(argc == 2 && inet_pton(AF_INET, argv[1], &addr.sin_addr) == 1);
+	REQUIRE(channel && !rdma_create_id(channel, &id, NULL, RDMA_PS_TCP));
+	REQUIRE(!rdma_bind_addr(id, (struct sockaddr *)&addr) && !rdma_listen(id, 0));
 	setvbuf(stdout, NULL, _IOLBF, 0);
 	puts("listening");
 	while (!rdma_get_cm_event(channel, &e)) {

@@ -18,49 +18,49 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// How many programs are lied to, each in its own way, which follows from the seed.
+// runs programs get corrupt replies. The corruption follows from the seed and the number of the run.
 const (
-	lies = 40
+	runs = 40
 	seed = 1
 )
 
-// TestALyingDaemonDoesNotBringItsProgramDown has somebody between a program and the daemon who changes replies: what
-// they say, their length, and the descriptors that come with them.
-func TestALyingDaemonDoesNotBringItsProgramDown(t *testing.T) {
+// TestCorruptRepliesDoNotCrashPrograms runs programs behind a proxy that corrupts replies: their
+// content, their length, and their descriptors.
+func TestCorruptRepliesDoNotCrashPrograms(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithoutLeakCheck())
 	daemon := f.Socket()
-	file := compile(t, "credulous")
+	file := compile(t, "corrupt_replies")
 	var running sync.WaitGroup
 	slots := make(chan struct{}, 4)
-	for i := range uint64(lies) {
+	for i := range uint64(runs) {
 		slots <- struct{}{}
 		running.Go(func() {
 			defer func() { <-slots }()
 			var mu sync.Mutex
 			r := rand.New(rand.NewPCG(seed, i))
-			socket := between(t, daemon, asItIs, func(m []byte, fds []int) ([]byte, []int) {
+			socket := startProxy(t, daemon, unchanged, func(m []byte, fds []int) ([]byte, []int) {
 				mu.Lock()
 				defer mu.Unlock()
-				return change(r, m, fds)
+				return corrupt(r, m, fds)
 			})
 			cmd := command(t, socket, file)
-			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0") // what was taken for lost is
+			cmd.Env = append(cmd.Env, "ASAN_OPTIONS=detect_leaks=0") // objects are lost with their replies
 			if out, err := cmd.CombinedOutput(); err != nil || strings.Contains(string(out), "Sanitizer") {
-				t.Errorf("lie %d: %v\n%s", i, err, out)
+				t.Errorf("run %d: %v\n%s", i, err, out)
 			}
 		})
 	}
 	running.Wait()
 }
 
-// A passer changes a message and its descriptors, or looks at them. Several connections may have one at work.
-type passer func(m []byte, fds []int) ([]byte, []int)
+// A filter inspects or changes a message and its descriptors. Connections call it concurrently.
+type filter func(m []byte, fds []int) ([]byte, []int)
 
-func asItIs(m []byte, fds []int) ([]byte, []int) { return m, fds }
+func unchanged(m []byte, fds []int) ([]byte, []int) { return m, fds }
 
-// between passes messages on between a socket, which it returns, and the daemon's: requests and replies.
-func between(t *testing.T, daemon string, requests, replies passer) string {
-	dir, err := os.MkdirTemp("", "liar")
+// startProxy forwards messages between a socket, whose path it returns, and the daemon's.
+func startProxy(t *testing.T, daemon string, requests, replies filter) string {
+	dir, err := os.MkdirTemp("", "proxy")
 	if err != nil {
 		t.Error(err)
 		return ""
@@ -83,15 +83,15 @@ func between(t *testing.T, daemon string, requests, replies passer) string {
 				client.Close()
 				return
 			}
-			go pass(client, server, requests)
-			go pass(server, client, replies)
+			go forward(client, server, requests)
+			go forward(server, client, replies)
 		}
 	}()
 	return l.Addr().String()
 }
 
-// pass hands on what comes from one side to the other, until it ends.
-func pass(from, to *net.UnixConn, change passer) {
+// forward passes messages on in one direction until the connection ends.
+func forward(from, to *net.UnixConn, apply filter) {
 	defer to.CloseWrite()
 	buf, oob := make([]byte, abi.MaxMessage), make([]byte, unix.CmsgSpace(4*abi.MaxFDs))
 	for {
@@ -106,7 +106,7 @@ func pass(from, to *net.UnixConn, change passer) {
 				fds = append(fds, rights...)
 			}
 		}
-		message, sent := change(buf[:n], fds)
+		message, sent := apply(buf[:n], fds)
 		_, _, err = to.WriteMsgUnix(message, unix.UnixRights(sent...), nil)
 		for _, fd := range fds {
 			unix.Close(fd)
@@ -117,35 +117,37 @@ func pass(from, to *net.UnixConn, change passer) {
 	}
 }
 
-// TestAttributesThatTheMaskDoesNotSelectStayWithTheProgram listens to what a program asks whose other attributes are all 0xa5.
-func TestAttributesThatTheMaskDoesNotSelectStayWithTheProgram(t *testing.T) {
-	var changes atomic.Int32
-	socket := between(t, verbstest.New(t).Socket(), func(m []byte, fds []int) ([]byte, []int) {
+// TestUnselectedAttributesAreNotSent inspects the requests of a program whose unselected attributes
+// are all 0xa5.
+func TestUnselectedAttributesAreNotSent(t *testing.T) {
+	var modified atomic.Int32
+	socket := startProxy(t, verbstest.New(t).Socket(), func(m []byte, fds []int) ([]byte, []int) {
 		if binary.LittleEndian.Uint16(m[atOp:]) == abi.OpModifyQP {
-			changes.Add(1)
-			if bytes.IndexByte(m[abi.HeaderSize+8:], 0xa5) >= 0 { // behind handle and mask
-				t.Errorf("the daemon is told: % x", m)
+			modified.Add(1)
+			if bytes.IndexByte(m[abi.HeaderSize+8:], 0xa5) >= 0 { // after handle and mask
+				t.Errorf("the request contains unselected attributes: % x", m)
 			}
 		}
 		return m, fds
-	}, asItIs)
-	if out, err := command(t, socket, compile(t, "selected")).CombinedOutput(); err != nil || changes.Load() != 3 {
-		t.Errorf("%v, %d changes\n%s", err, changes.Load(), out)
+	}, unchanged)
+	if out, err := command(t, socket, compile(t, "attr_mask")).CombinedOutput(); err != nil || modified.Load() != 3 {
+		t.Errorf("%v, %d requests to modify a queue pair, want 3\n%s", err, modified.Load(), out)
 	}
 }
 
-// Offsets in a header, and numbers that somebody may not have thought of.
+// Offsets in the header of a message.
 const (
 	atOp     = 2
 	atLength = 4
 	atError  = 16
 )
 
-var odd = []uint32{0, 1, 3, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 24, 65535}
+// unusual are values at limits, which a program may not expect.
+var unusual = []uint32{0, 1, 3, 0x7fffffff, 0x80000000, 0xffffffff, 1 << 24, 65535}
 
-// change changes every third message, but neither whose answer it is nor that it is one: to wait for
-// an answer that never comes is all that a program can do.
-func change(r *rand.Rand, m []byte, fds []int) ([]byte, []int) {
+// corrupt changes one message in three. It leaves the tag and the operation alone: a program would
+// wait forever for the reply.
+func corrupt(r *rand.Rand, m []byte, fds []int) ([]byte, []int) {
 	body := m[min(abi.HeaderSize, len(m)):]
 	if r.IntN(3) != 0 {
 		return m, fds
@@ -153,7 +155,7 @@ func change(r *rand.Rand, m []byte, fds []int) ([]byte, []int) {
 	switch kind := r.IntN(8); {
 	case kind < 4 && len(body) >= 4:
 		word := body[r.IntN(len(body)/4)*4:]
-		binary.LittleEndian.PutUint32(word, odd[r.IntN(len(odd))])
+		binary.LittleEndian.PutUint32(word, unusual[r.IntN(len(unusual))])
 	case kind == 4 && len(body) > 0:
 		body[r.IntN(len(body))] = byte(r.Uint32())
 	case kind == 5:
@@ -162,8 +164,8 @@ func change(r *rand.Rand, m []byte, fds []int) ([]byte, []int) {
 	case kind == 6 && len(fds) > 0:
 		fds = fds[:r.IntN(len(fds))]
 	case kind == 6:
-		binary.LittleEndian.PutUint32(m[atError:], odd[r.IntN(len(odd))])
-	case kind == 7 && len(fds) > 1: // one for another
+		binary.LittleEndian.PutUint32(m[atError:], unusual[r.IntN(len(unusual))])
+	case kind == 7 && len(fds) > 1: // swap two
 		i, j := r.IntN(len(fds)), r.IntN(len(fds))
 		fds = append([]int(nil), fds...)
 		fds[i], fds[j] = fds[j], fds[i]

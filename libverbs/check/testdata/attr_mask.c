@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * Changes a queue pair up to RTS with attributes that hold anything where the mask does not select
- * them, as those of a program do that fills in no more than it has to.
+ * Takes a queue pair to RTS with attributes that are uninitialized except for those that the
+ * mask selects.
  */
 #include "setup.h"
 
@@ -15,12 +15,13 @@ static struct ibv_qp_attr anything(enum ibv_qp_state state)
 
 int main(void)
 {
-	struct setup s = {.context = open_first()}; /* no memory: it is not the daemon's peer */
-	NEED((s.pd = ibv_alloc_pd(s.context)));
-	NEED((s.cq = ibv_create_cq(s.context, 64, NULL, NULL, 0)));
+	struct setup s = {.context =
+				  open_first()}; /* no memory region: the proxy has another PID */
+	REQUIRE((s.pd = ibv_alloc_pd(s.context)));
+	REQUIRE((s.cq = ibv_create_cq(s.context, 64, NULL, NULL, 0)));
 	struct ibv_qp_init_attr init = rc_attr(&s);
 	struct ibv_qp *qp = ibv_create_qp(s.pd, &init);
-	NEED(qp);
+	REQUIRE(qp);
 
 	struct ibv_qp_attr a = anything(IBV_QPS_INIT);
 	a.port_num = 1;
@@ -30,7 +31,7 @@ int main(void)
 
 	a = anything(IBV_QPS_RTR);
 	a.ah_attr = (struct ibv_ah_attr){.is_global = 1, .port_num = 1, .grh = {.sgid_index = 1}};
-	NEED(!ibv_query_gid(s.context, 1, 1, &a.ah_attr.grh.dgid));
+	REQUIRE(!ibv_query_gid(s.context, 1, 1, &a.ah_attr.grh.dgid));
 	a.path_mtu = IBV_MTU_1024;
 	a.dest_qp_num = qp->qp_num;
 	a.rq_psn = 0;

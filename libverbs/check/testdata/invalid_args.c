@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * What verbs say to programs that ask for what is not, or not now: each in the way of its own, an
- * errno that is returned or one that is set.
+ * Calls with invalid arguments, or in the invalid state. Some return an errno, others set it.
  */
 #include "setup.h"
 
@@ -42,7 +41,10 @@ static void memory(struct setup *s, struct setup *other)
 	RETURNS(EBUSY, ibv_dealloc_pd(s->pd));
 	FAILS(EINVAL, ibv_rereg_mr(s->mr, 0, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
 	FAILS(EINVAL, ibv_rereg_mr(s->mr, 8, NULL, NULL, 0, 0) == IBV_REREG_MR_ERR_INPUT);
-	/* Handles are a context's own: another's would be mistaken for something of it. */
+	/*
+	 * Handles are valid in their context only: that of another context could name an unrelated
+	 * object.
+	 */
 	FAILS(EINVAL, ibv_rereg_mr(s->mr, IBV_REREG_MR_CHANGE_PD, other->pd, NULL, 0, 0) ==
 			      IBV_REREG_MR_ERR_INPUT);
 	FAILS(EINVAL, !ibv_import_mr(s->pd, 12345));
@@ -53,7 +55,7 @@ static void memory(struct setup *s, struct setup *other)
 static void queues(struct setup *s, struct setup *other)
 {
 	struct ibv_device_attr dev;
-	NEED(!ibv_query_device(s->context, &dev));
+	REQUIRE(!ibv_query_device(s->context, &dev));
 	FAILS(EINVAL, !ibv_create_cq(s->context, 0, NULL, NULL, 0));
 	FAILS(EINVAL, !ibv_create_cq(s->context, -5, NULL, NULL, 0));
 	FAILS(EINVAL, !ibv_create_cq(s->context, dev.max_cqe + 1, NULL, NULL, 0));
@@ -66,31 +68,31 @@ static void queues(struct setup *s, struct setup *other)
 	RETURNS(EBUSY, ibv_destroy_comp_channel(s->channel));
 
 	struct ibv_qp_init_attr a;
-#define REFUSED(error, change)                                                                     \
+#define REJECTED(error, change)                                                                    \
 	do {                                                                                       \
 		a = rc_attr(s);                                                                    \
 		change;                                                                            \
 		FAILS(error, !ibv_create_qp(s->pd, &a));                                           \
 	} while (0)
-	REFUSED(EOPNOTSUPP, a.qp_type = 0);
-	REFUSED(EOPNOTSUPP, a.qp_type = IBV_QPT_RAW_PACKET);
-	REFUSED(EINVAL, a.send_cq = NULL);
-	REFUSED(EINVAL, a.recv_cq = NULL);
-	REFUSED(EINVAL, a.send_cq = other->cq);
-	REFUSED(EINVAL, a.recv_cq = other->cq);
-	REFUSED(EINVAL, a.cap.max_send_wr = dev.max_qp_wr + 1);
-	REFUSED(EINVAL, a.cap.max_recv_wr = UINT32_MAX);
-	REFUSED(EINVAL, a.cap.max_send_sge = dev.max_sge + 1);
-	REFUSED(EINVAL, a.cap.max_inline_data = 1 << 20);
-	REFUSED(EINVAL, a.qp_type = IBV_QPT_XRC_RECV);
+	REJECTED(EOPNOTSUPP, a.qp_type = 0);
+	REJECTED(EOPNOTSUPP, a.qp_type = IBV_QPT_RAW_PACKET);
+	REJECTED(EINVAL, a.send_cq = NULL);
+	REJECTED(EINVAL, a.recv_cq = NULL);
+	REJECTED(EINVAL, a.send_cq = other->cq);
+	REJECTED(EINVAL, a.recv_cq = other->cq);
+	REJECTED(EINVAL, a.cap.max_send_wr = dev.max_qp_wr + 1);
+	REJECTED(EINVAL, a.cap.max_recv_wr = UINT32_MAX);
+	REJECTED(EINVAL, a.cap.max_send_sge = dev.max_sge + 1);
+	REJECTED(EINVAL, a.cap.max_inline_data = 1 << 20);
+	REJECTED(EINVAL, a.qp_type = IBV_QPT_XRC_RECV);
 }
 
 static void shared_queues(struct setup *s, struct setup *other)
 {
 	struct ibv_srq_init_attr init = {.attr = {.max_wr = 10, .max_sge = 1}}, none = init;
 	struct ibv_srq *srq = ibv_create_srq(s->pd, &init),
-		       *theirs = ibv_create_srq(other->pd, &init);
-	NEED(srq && theirs && init.attr.max_wr >= 10);
+		       *other_srq = ibv_create_srq(other->pd, &init);
+	REQUIRE(srq && other_srq && init.attr.max_wr >= 10);
 	none.attr.max_wr = 0;
 	FAILS(EINVAL, !ibv_create_srq(s->pd, &none));
 	struct ibv_srq_attr attr = {.srq_limit = 100};
@@ -100,11 +102,11 @@ static void shared_queues(struct setup *s, struct setup *other)
 	RETURNS(EINVAL, ibv_modify_srq(srq, &attr, 64));
 	RETURNS(EOPNOTSUPP, ibv_get_srq_num(srq, &number));
 	struct ibv_qp_init_attr a = rc_attr(s);
-	a.srq = theirs;
+	a.srq = other_srq;
 	FAILS(EINVAL, !ibv_create_qp(s->pd, &a));
 	a.srq = srq;
 	struct ibv_qp *qp = ibv_create_qp(s->pd, &a);
-	NEED(qp);
+	REQUIRE(qp);
 	RETURNS(EBUSY, ibv_destroy_srq(srq));
 	struct ibv_recv_wr wr = {.num_sge = 0}, *bad = NULL;
 	RETURNS(EINVAL, ibv_post_recv(qp, &wr, &bad));
@@ -113,14 +115,14 @@ static void shared_queues(struct setup *s, struct setup *other)
 	RETURNS(EINVAL, ibv_post_srq_recv(srq, &wr, &bad));
 	RETURNS(0, ibv_destroy_qp(qp));
 	RETURNS(0, ibv_destroy_srq(srq));
-	RETURNS(0, ibv_destroy_srq(theirs));
+	RETURNS(0, ibv_destroy_srq(other_srq));
 }
 
 static void states(struct setup *s)
 {
 	struct ibv_qp_init_attr init = rc_attr(s);
 	struct ibv_qp *qp = ibv_create_qp(s->pd, &init);
-	NEED(qp);
+	REQUIRE(qp);
 	RETURNS(EBUSY, ibv_destroy_cq(s->cq));
 	struct ibv_qp_attr a = {.qp_state = IBV_QPS_INIT, .port_num = 1};
 	RETURNS(EINVAL, ibv_modify_qp(qp, &a, IBV_QP_STATE));
@@ -137,20 +139,20 @@ static void states(struct setup *s)
 	a.qp_state = 55;
 	RETURNS(EINVAL, ibv_modify_qp(qp, &a, INIT_MASK));
 	struct ibv_recv_wr recv = {.num_sge = 0}, *bad_recv = NULL;
-	RETURNS(EINVAL, ibv_post_recv(qp, &recv, &bad_recv)); /* not in RESET */
+	RETURNS(EINVAL, ibv_post_recv(qp, &recv, &bad_recv)); /* in the Reset state */
 	CHECK(bad_recv == &recv);
 	a.qp_state = IBV_QPS_INIT;
 	RETURNS(0, ibv_modify_qp(qp, &a, INIT_MASK));
 	struct ibv_send_wr send = {.opcode = IBV_WR_SEND}, *bad_send = NULL;
-	RETURNS(EINVAL, ibv_post_send(qp, &send, &bad_send)); /* not before RTS */
+	RETURNS(EINVAL, ibv_post_send(qp, &send, &bad_send)); /* before RTS */
 	CHECK(bad_send == &send);
 	RETURNS(0, ibv_destroy_qp(qp));
 }
 
-/* What was good is posted, what comes after the first that was not is not looked at. */
+/* Work requests before the first invalid one are posted; those after it are not looked at. */
 static void posting(struct setup *s)
 {
-	struct ibv_qp *qp = loop(s);
+	struct ibv_qp *qp = loopback_qp(s);
 	struct ibv_sge sge[3] = {{(uintptr_t)s->buf, 16, s->mr->lkey},
 				 {(uintptr_t)s->buf, 16, s->mr->lkey},
 				 {(uintptr_t)s->buf, 4000, s->mr->lkey}};
@@ -169,40 +171,40 @@ static void posting(struct setup *s)
 	struct {
 		struct ibv_send_wr as;
 		int error;
-	} wrong[] = {{wr[1], EINVAL},
-		     {wr[1], EINVAL},
-		     {wr[1], EINVAL},
-		     {wr[1], EINVAL},
-		     {wr[1], EINVAL}};
-	wrong[0].as.num_sge = 3; /* two are the queue pair's */
-	wrong[1].as.num_sge = -1;
-	wrong[2].as.opcode = 77;
-	wrong[3].as.opcode = IBV_WR_TSO;
-	wrong[4].as.send_flags = IBV_SEND_INLINE; /* more than there is room for */
-	wrong[4].as.sg_list = &sge[2];
-	for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
-		wr[1] = wrong[i].as;
+	} invalid[] = {{wr[1], EINVAL},
+		       {wr[1], EINVAL},
+		       {wr[1], EINVAL},
+		       {wr[1], EINVAL},
+		       {wr[1], EINVAL}};
+	invalid[0].as.num_sge = 3; /* more than max_send_sge */
+	invalid[1].as.num_sge = -1;
+	invalid[2].as.opcode = 77;
+	invalid[3].as.opcode = IBV_WR_TSO;
+	invalid[4].as.send_flags = IBV_SEND_INLINE; /* more than max_inline_data */
+	invalid[4].as.sg_list = &sge[2];
+	for (size_t i = 0; i < sizeof invalid / sizeof *invalid; i++) {
+		wr[1] = invalid[i].as;
 		bad = NULL;
-		RETURNS(wrong[i].error, ibv_post_send(qp, wr, &bad));
+		RETURNS(invalid[i].error, ibv_post_send(qp, wr, &bad));
 		CHECK(bad == &wr[1]);
 		while (!(n = ibv_poll_cq(s->cq, 4, wc)))
 			;
 		CHECK(n == 1 && wc[0].wr_id == 0 && wc[0].status == IBV_WC_SUCCESS);
 	}
 	wr[0].next = NULL;
-	/* More than the queue takes. */
+	/* The receive queue is full. */
 	struct ibv_qp_attr a;
 	struct ibv_qp_init_attr init;
-	NEED(!ibv_query_qp(qp, &a, IBV_QP_CAP, &init));
+	REQUIRE(!ibv_query_qp(qp, &a, IBV_QP_CAP, &init));
 	struct ibv_recv_wr recv[2] = {{.next = &recv[1]}, {.num_sge = 3}}, *bad_recv;
 	RETURNS(EINVAL, ibv_post_recv(qp, recv, &bad_recv));
 	CHECK(bad_recv == &recv[1]);
 	for (uint32_t i = 1; i < init.cap.max_recv_wr; i++)
-		NEED(!ibv_post_recv(qp, &(struct ibv_recv_wr){0}, &bad_recv));
+		REQUIRE(!ibv_post_recv(qp, &(struct ibv_recv_wr){0}, &bad_recv));
 	recv[0].next = NULL;
 	RETURNS(ENOMEM, ibv_post_recv(qp, recv, &bad_recv));
 	CHECK(bad_recv == recv);
-	RETURNS(0, ibv_destroy_qp(qp)); /* nothing of it is left in the CQ */
+	RETURNS(0, ibv_destroy_qp(qp)); /* its completions are removed from the CQ */
 	RETURNS(0, ibv_poll_cq(s->cq, 4, wc));
 }
 
@@ -211,8 +213,8 @@ static void addresses(struct setup *s)
 	struct ibv_ah_attr a = {.port_num = 1, .grh.sgid_index = 1};
 	FAILS(EINVAL, !ibv_create_ah(s->pd, &a)); /* not global */
 	a.is_global = 1;
-	FAILS(EINVAL, !ibv_create_ah(s->pd, &a)); /* to nowhere */
-	NEED(!ibv_query_gid(s->context, 1, 1, &a.grh.dgid));
+	FAILS(EINVAL, !ibv_create_ah(s->pd, &a)); /* without a destination */
+	REQUIRE(!ibv_query_gid(s->context, 1, 1, &a.grh.dgid));
 	a.grh.sgid_index = 200;
 	FAILS(EINVAL, !ibv_create_ah(s->pd, &a));
 	a.grh.sgid_index = 1;
@@ -220,15 +222,15 @@ static void addresses(struct setup *s)
 	FAILS(EINVAL, !ibv_create_ah(s->pd, &a));
 	a.port_num = 1;
 	struct ibv_ah *ah = ibv_create_ah(s->pd, &a);
-	NEED(ah);
+	REQUIRE(ah);
 	RETURNS(0, ibv_destroy_ah(ah));
 }
 
-/* What this NIC has not got, as inline functions reach for it. */
+/* Calls for features that this NIC does not have, through their inline functions. */
 static void unsupported(struct setup *s)
 {
 	struct ibv_context *c = s->context;
-	struct ibv_qp *qp = loop(s);
+	struct ibv_qp *qp = loopback_qp(s);
 	struct ibv_ece ece = {0};
 	struct ibv_sge sge = {0};
 	FAILS(EOPNOTSUPP, !ibv_create_flow(qp, &(struct ibv_flow_attr){0}));
@@ -249,8 +251,8 @@ static void unsupported(struct setup *s)
 int main(void)
 {
 	struct setup s, other;
-	make(&s);
-	make(&other);
+	setup_open(&s);
+	setup_open(&other);
 	queries(&s);
 	memory(&s, &other);
 	queues(&s, &other);
@@ -259,7 +261,7 @@ int main(void)
 	posting(&s);
 	addresses(&s);
 	unsupported(&s);
-	unmake(&s);
-	unmake(&other);
+	setup_close(&s);
+	setup_close(&other);
 	return failures != 0;
 }
