@@ -16,7 +16,7 @@ func TestCLIReferenceCoversEveryCommandAndFlag(t *testing.T) {
 	}
 	for _, c := range commands(model(t).Model) {
 		if !strings.Contains(string(text), "\n    softroce "+c.Name) {
-			t.Errorf("%s is not in the list", c.Name)
+			t.Errorf("%s: not listed", c.Name)
 		}
 		if c.Name == "version" {
 			continue
@@ -24,12 +24,12 @@ func TestCLIReferenceCoversEveryCommandAndFlag(t *testing.T) {
 		_, section, found := strings.Cut(string(text), "\n## "+c.Name+"\n")
 		section, _, _ = strings.Cut(section, "\n## ")
 		if !found {
-			t.Errorf("nothing of %s", c.Name)
+			t.Errorf("%s: no section", c.Name)
 			continue
 		}
 		for _, f := range c.Flags {
 			if f.Name != "help" && !strings.Contains(section, "--"+f.Name) && (f.Short == 0 || !strings.Contains(section, "-"+string(f.Short))) {
-				t.Errorf("%s: nothing of --%s", c.Name, f.Name)
+				t.Errorf("%s: --%s is missing", c.Name, f.Name)
 			}
 		}
 	}

@@ -28,11 +28,11 @@ func TestManualCoversEveryCommandAndFlag(t *testing.T) {
 		_, section, found := strings.Cut(page, ".SS softroce "+c.Name+"\n")
 		section, _, _ = strings.Cut(section, "\n.S")
 		if !found {
-			t.Errorf("nothing of %s", c.Name)
+			t.Errorf("%s: no section", c.Name)
 		}
 		for _, f := range c.Flags {
 			if !strings.Contains(section, "--"+f.Name) {
-				t.Errorf("%s: nothing of --%s", c.Name, f.Name)
+				t.Errorf("%s: --%s is missing", c.Name, f.Name)
 			}
 		}
 	}
@@ -60,7 +60,7 @@ func TestManualIsWellFormed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := exec.LookPath("man"); err != nil {
-		t.Skip("needs man, of package man-db")
+		t.Skip("needs man (package man-db)")
 	}
 	cmd := exec.Command("man", "--warnings", "-E", "UTF-8", "-l", "-Tutf8", file)
 	cmd.Env = append(os.Environ(), "MANWIDTH=80", "LC_ALL=C.UTF-8")
@@ -72,7 +72,7 @@ func TestManualIsWellFormed(t *testing.T) {
 		t.Errorf("man: %v\n%s", err, &complaints)
 	}
 	if !bytes.Contains(out, []byte("SEE ALSO")) {
-		t.Errorf("the page ends early:\n%s", out)
+		t.Errorf("the page is truncated:\n%s", out)
 	}
 }
 

@@ -83,7 +83,7 @@ func (x *terminal) waitFor(text string) {
 		case more := <-x.output:
 			x.text += more
 		case <-limit:
-			x.t.Fatalf("the terminal does not show %q, but %q", text, x.text)
+			x.t.Fatalf("the terminal shows %q, want %q", x.text, text)
 		}
 	}
 }
@@ -94,7 +94,7 @@ func someLibrary(t *testing.T) string {
 	dir := t.TempDir()
 	out, err := exec.Command("gcc", "-shared", "-o", filepath.Join(dir, "libibverbs.so.1"), "-x", "c", "/dev/null").CombinedOutput()
 	if err != nil && os.Getenv("CI") == "" {
-		t.Skipf("needs gcc, for a library: %v, %s", err, out)
+		t.Skipf("needs gcc to build a library: %v, %s", err, out)
 	} else if err != nil {
 		t.Fatalf("%v, %s", err, out)
 	}

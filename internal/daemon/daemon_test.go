@@ -21,7 +21,7 @@ import (
 	"softroce/verbs"
 )
 
-// testTimeout bounds what should take milliseconds.
+// testTimeout bounds operations that should take milliseconds.
 const testTimeout = 20 * time.Second
 
 func testContext(t *testing.T) context.Context {
@@ -30,7 +30,7 @@ func testContext(t *testing.T) context.Context {
 	return ctx
 }
 
-// start starts a daemon on a socket of its own; a socket's path has little room.
+// start starts a daemon on a socket in a new directory with a short path.
 func start(t *testing.T, c Config) *Daemon {
 	t.Helper()
 	d, err := Start(withSocket(t, c), "test", slog.New(slog.DiscardHandler))
@@ -62,7 +62,7 @@ func open(t *testing.T, d *Daemon, device string) *verbs.Context {
 	return c
 }
 
-// end is one queue pair with memory.
+// endpoint is a queue pair with memory.
 type endpoint struct {
 	qp *verbs.QP
 	cq *verbs.CQ
@@ -91,7 +91,7 @@ func newEndpoint(t *testing.T, c *verbs.Context) endpoint {
 	return endpoint{qp, cq, mr}
 }
 
-// connect connects two ends both ways.
+// connect connects two endpoints.
 func connect(t *testing.T, a, b endpoint) {
 	t.Helper()
 	for _, x := range [][2]endpoint{{a, b}, {b, a}} {
@@ -164,10 +164,10 @@ func TestCloseNotifiesClients(t *testing.T) {
 		t.Errorf("event %v, %v; want DEVICE_FATAL", e.EventType, err)
 	}
 	if _, err := os.Stat(d.Socket()); !os.IsNotExist(err) {
-		t.Errorf("the socket is still there: %v", err)
+		t.Errorf("the socket still exists: %v", err)
 	}
 	if _, err := control.Dial(testContext(t), d.Socket()); err == nil {
-		t.Error("somebody still answers")
+		t.Error("the metrics server still answers")
 	}
 }
 
@@ -203,11 +203,11 @@ func TestFailedStartReportsReasonAndCleansUp(t *testing.T) {
 			}
 			for _, w := range c.want {
 				if !strings.Contains(err.Error(), w) {
-					t.Errorf("%q does not name %q", err, w)
+					t.Errorf("error %q lacks %q", err, w)
 				}
 			}
 			if _, err := os.Stat(conf.Socket); !os.IsNotExist(err) {
-				t.Errorf("a socket was left: %v", err)
+				t.Errorf("the socket still exists: %v", err)
 			}
 		})
 	}
@@ -218,7 +218,7 @@ func TestSecondDaemonOnSocketFails(t *testing.T) {
 	if _, err := Start(Config{Socket: d.Socket()}, "test", slog.New(slog.DiscardHandler)); err == nil || !strings.Contains(err.Error(), "another daemon") {
 		t.Errorf("got %v", err)
 	}
-	open(t, d, "") // the first one is unharmed
+	open(t, d, "") // the first daemon still works
 }
 
 func TestMetricsCountTraffic(t *testing.T) {
@@ -292,7 +292,7 @@ func TestClientCapturesStartAndStop(t *testing.T) {
 	d := start(t, Config{})
 	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
 	connect(t, a, b)
-	write(t, a, b, 1) // before
+	write(t, a, b, 1) // before the capture
 	file := filepath.Join(t.TempDir(), "some.pcapng")
 	ctx, stop := context.WithCancel(testContext(t))
 	began := make(chan struct{}, 1000)
@@ -309,7 +309,7 @@ func TestClientCapturesStartAndStop(t *testing.T) {
 	write(t, a, b, 2)
 	stop()
 	r := <-done
-	write(t, a, b, 3) // after
+	write(t, a, b, 3) // after the capture
 	if r.err != nil || r.s.Packets != 2 || r.s.Dropped != 0 {
 		t.Fatalf("recorded %+v, %v; want 2 packets", r.s, r.err)
 	}
@@ -317,7 +317,7 @@ func TestClientCapturesStartAndStop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Of one NIC alone, both directions are recorded.
+	// A capture of one NIC contains both directions.
 	if len(packets) != 2 || packets[0].Opcode.Info().Kind != packet.KindWrite || len(packets[0].Payload) != 2 || packets[1].Opcode.Info().Kind != packet.KindAck {
 		t.Errorf("captured:\n%v", packets)
 	}
@@ -331,7 +331,7 @@ func TestCaptureOfUnknownNICFails(t *testing.T) {
 		t.Errorf("got %v", err)
 	}
 	if _, err := os.Stat(file); !os.IsNotExist(err) {
-		t.Errorf("a file was left: %v", err)
+		t.Errorf("the file was not removed: %v", err)
 	}
 }
 
@@ -353,10 +353,10 @@ func TestRejectedCaptureKeepsExistingFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Record(testContext(t), d.Socket(), "softroce7", pipe, nil); err == nil {
-		t.Error("recorded a NIC that is not there")
+		t.Error("recorded an unknown NIC")
 	}
 	if _, err := os.Stat(pipe); err != nil {
-		t.Errorf("the pipe is gone: %v", err)
+		t.Errorf("the FIFO was removed: %v", err)
 	}
 }
 
@@ -384,7 +384,7 @@ func TestCaptureOfAllNICsIsInTimeOrder(t *testing.T) {
 	}
 	for i := 1; i < len(packets); i++ {
 		if early := packets[i-1].Time.Sub(packets[i].Time); early > 0 {
-			t.Fatalf("packet %d, %v, came %v before the one in front of it", i, packets[i].Opcode, early)
+			t.Fatalf("packet %d, %v, is %v earlier than its predecessor", i, packets[i].Opcode, early)
 		}
 	}
 }
@@ -404,7 +404,7 @@ func TestLimitsApplyPerClient(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: cq, RecvCQ: cq, Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1}}); err == nil {
-		t.Error("a second QP was granted")
+		t.Error("created a second QP beyond the limit")
 	}
 	newEndpoint(t, other)
 }

@@ -10,7 +10,7 @@ import (
 func TestNotifyReadyNotifiesServiceManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	if err := NotifyReady(); err != nil {
-		t.Errorf("without one: %v", err)
+		t.Errorf("without NOTIFY_SOCKET: %v", err)
 	}
 	for _, path := range []string{filepath.Join(t.TempDir(), "n"), "@softroce-notify-test"} {
 		l, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: path, Net: "unixgram"})

@@ -12,7 +12,7 @@ import (
 	"softroce/capture"
 )
 
-// frames gives a recording n frames of 512 KiB: more than one write of a pipe takes.
+// frames writes n frames of 512 KiB to a recording, more than fits in a pipe.
 func frames(r *recording, n int) {
 	frame := make([]byte, 1<<19)
 	for i := range n {
@@ -31,13 +31,13 @@ func TestStalledReaderLosesFramesWithoutBlockingEngines(t *testing.T) {
 		t.Fatal(err)
 	}
 	const n = 3 * maxPending >> 19
-	frames(r, n) // returns, although nobody reads
+	frames(r, n) // must return although nothing reads the pipe
 	s, _ := r.State()
 	if s.Dropped == 0 || s.Packets+s.Dropped != n {
-		t.Errorf("%d taken, %d lost, of %d", s.Packets, s.Dropped, n)
+		t.Errorf("%d frames recorded, %d dropped, of %d", s.Packets, s.Dropped, n)
 	}
 	if err := r.Stop(); err == nil {
-		t.Error("the end of a capture that could not be written is no error")
+		t.Error("Stop of a stalled recording returned no error")
 	}
 }
 
@@ -53,12 +53,12 @@ func TestRecordingReportsWriteError(t *testing.T) {
 	rd.Close()
 	frames(r, 1)
 	<-r.done
-	frames(r, 2*maxPending>>19) // engines do not wait for it any more
+	frames(r, 2*maxPending>>19) // engines no longer wait for it
 	if _, err := r.State(); !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("its state is %v, not EPIPE", err)
+		t.Errorf("State: %v, want EPIPE", err)
 	}
 	if err := r.Stop(); !errors.Is(err, syscall.EPIPE) {
-		t.Errorf("it ended with %v, not EPIPE", err)
+		t.Errorf("Stop: %v, want EPIPE", err)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestLosslessRecordingKeepsEveryFrame(t *testing.T) {
 	}
 	read := make(chan []byte)
 	go func() {
-		time.Sleep(50 * time.Millisecond) // a slow start
+		time.Sleep(50 * time.Millisecond) // a slow reader
 		b, _ := io.ReadAll(rd)
 		read <- b
 	}()
@@ -97,7 +97,7 @@ func TestLosslessRecordingKeepsEveryFrame(t *testing.T) {
 		got++
 	}
 	if s, err := r.State(); got != n || s.Dropped != 0 || err != nil {
-		t.Errorf("%d frames of %d, %d lost: %v", got, n, s.Dropped, err)
+		t.Errorf("%d of %d frames, %d dropped: %v", got, n, s.Dropped, err)
 	}
 }
 
@@ -111,7 +111,7 @@ func TestRecordingFailsWhenReaderCloses(t *testing.T) {
 		t.Fatal(err)
 	}
 	rd.Close()
-	frames(r, 3*maxPending>>19) // must not wait for ever
+	frames(r, 3*maxPending>>19) // must not block forever
 	if err := r.Stop(); err == nil {
 		t.Error("no error")
 	}

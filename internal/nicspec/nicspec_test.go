@@ -23,7 +23,7 @@ func TestParseAndStringRoundTrip(t *testing.T) {
 			continue
 		}
 		if got := n.String(); got != s {
-			t.Errorf("%s: written as %s", s, got)
+			t.Errorf("%s: formatted as %s", s, got)
 		}
 	}
 }
@@ -66,7 +66,7 @@ func TestParseErrorsNameValueAndExpectedForm(t *testing.T) {
 		if err == nil {
 			t.Errorf("%s: accepted", c.in)
 		} else if !strings.Contains(err.Error(), c.wrong) || !strings.Contains(err.Error(), c.right) {
-			t.Errorf("%s: %q does not name %q and %q", c.in, err, c.wrong, c.right)
+			t.Errorf("%s: error %q lacks %q or %q", c.in, err, c.wrong, c.right)
 		}
 	}
 }

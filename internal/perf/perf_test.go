@@ -68,9 +68,9 @@ func TestEveryOperationIsMeasuredAndVerified(t *testing.T) {
 				l := r.Latency
 				switch {
 				case !r.Checked:
-					t.Error("the data was not checked")
+					t.Error("the data was not verified")
 				case r.Messages == 0 || r.Bytes != r.Messages*uint64(r.Size) || r.Bandwidth <= 0 || r.MessageRate <= 0:
-					t.Errorf("counted %+v", r)
+					t.Errorf("result %+v", r)
 				case l == nil || l.Samples == 0 || l.Min <= 0 || l.P50 < l.Min || l.P99 < l.P50 || l.P999 < l.P99 || l.Max < l.P999:
 					t.Errorf("latency %+v", l)
 				}
@@ -123,7 +123,7 @@ func TestServerServesClientsOverTCP(t *testing.T) {
 	}
 	stop()
 	if err := <-served; !errors.Is(err, context.Canceled) {
-		t.Errorf("server ended with %v", err)
+		t.Errorf("server: %v", err)
 	}
 }
 
@@ -149,7 +149,7 @@ func TestServerStopsWithDaemon(t *testing.T) {
 	go func() { ended <- s.Serve(ctx, l, false) }()
 	d.Close()
 	if err := <-ended; !errors.Is(err, verbs.ErrDeviceFatal) {
-		t.Errorf("it ended with %v, not ErrDeviceFatal", err)
+		t.Errorf("Serve: %v, want ErrDeviceFatal", err)
 	}
 }
 
@@ -292,7 +292,7 @@ func TestMeasureBetweenTwoDaemons(t *testing.T) {
 	}
 }
 
-// freePorts returns two UDP ports that nobody has at the moment.
+// freePorts returns two UDP ports that are currently unused.
 func freePorts(t *testing.T) (ports [2]int) {
 	t.Helper()
 	for i := range ports {
@@ -338,7 +338,7 @@ func TestValidateRejectsUnsupportedOperations(t *testing.T) {
 			o.Size = 1
 		}
 		if o.Validate() == nil {
-			t.Errorf("%+v is valid", o)
+			t.Errorf("%+v was accepted", o)
 		}
 	}
 }

@@ -10,7 +10,7 @@ import (
 	"softroce/verbs"
 )
 
-// captured is what ibv_rc_pingpong of rdma-core 44 said (pp-rc-mtu1024.pcap).
+// captured was sent by ibv_rc_pingpong of rdma-core 44 (pp-rc-mtu1024.pcap).
 const captured = "0000:000011:e35d98:00000000000000000000ffff0a4d000c\x00"
 
 func TestDestMatchesStockFormat(t *testing.T) {
@@ -38,7 +38,7 @@ func TestDecodeDestRejectsInvalidText(t *testing.T) {
 		}
 	}
 	if _, err := readDest(strings.NewReader(captured[:20])); err == nil {
-		t.Error("half a Dest was accepted")
+		t.Error("a truncated Dest was accepted")
 	}
 	if _, err := readDest(strings.NewReader("0000:000011:e35d98:" + strings.Repeat("0", 32) + "\x00")); err == nil || !strings.Contains(err.Error(), "-g") {
 		t.Errorf("no GID: %v", err)

@@ -12,7 +12,7 @@ func TestMessageCarriesItsSeed(t *testing.T) {
 			fill(a, seedFor(i, size))
 			fill(b, seedOf(a))
 			if !bytes.Equal(a, b) {
-				t.Errorf("size %d, message %d: made again with seed %#x it differs", size, i, seedOf(a))
+				t.Errorf("size %d, message %d: differs from the message of seed %#x", size, i, seedOf(a))
 			}
 			for at := 0; at < size; at += pageSize {
 				if a[at] != 0 {
@@ -29,6 +29,6 @@ func TestStockMessageIsRecognized(t *testing.T) {
 	again := make([]byte, len(stock))
 	fill(again, seedOf(stock))
 	if !bytes.Equal(stock, again) {
-		t.Error("the stock program's message would be called wrong")
+		t.Error("the stock program's message was not recognized")
 	}
 }

@@ -38,14 +38,14 @@ func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
 	return ctx, open("softroce0"), open("softroce1")
 }
 
-// results is how a conversation went at both of its results.
+// results are the results of a run at both ends.
 type results struct {
 	server, client       pingpong.Result
 	serverErr, clientErr error
-	text                 string // of the server
+	text                 string // output of the server
 }
 
-// converse has both results talk, server with so and client with co.
+// runOver runs the server with options so and the client with options co.
 func runOver(ctx context.Context, server, client *verbs.Context, so, co pingpong.Options) (e results) {
 	ours, theirs := net.Pipe()
 	done := make(chan struct{})
@@ -99,7 +99,7 @@ func TestServerAndClientExchangeMessages(t *testing.T) {
 	}
 }
 
-// A server waits for its peer on TCP, where nothing tells of the daemon.
+// While a server waits for a client on TCP, it must still notice that the daemon stops.
 func TestWaitingEndpointStopsWithDaemon(t *testing.T) {
 	for _, c := range []struct {
 		name string
@@ -142,7 +142,7 @@ func TestWaitingEndpointStopsWithDaemon(t *testing.T) {
 			go func() { ended <- c.wait(ctx, nic, o) }()
 			d.Close()
 			if err := <-ended; !errors.Is(err, verbs.ErrDeviceFatal) {
-				t.Errorf("it ended with %v, not ErrDeviceFatal", err)
+				t.Errorf("got %v, want ErrDeviceFatal", err)
 			}
 		})
 	}
@@ -157,7 +157,7 @@ func TestServerUsesGIDOfClientFamily(t *testing.T) {
 		t.Fatalf("server: %v, client: %v", e.serverErr, e.clientErr)
 	}
 	if got := e.server.Local.GID.Addr().String(); got != "2001:db8::1" {
-		t.Errorf("server answered with %s", got)
+		t.Errorf("server uses GID %s", got)
 	}
 }
 
@@ -171,7 +171,7 @@ func TestSizeMismatchIsReported(t *testing.T) {
 	go func() {
 		_, err := pingpong.ServeConn(ctx, theirs, a, so, io.Discard)
 		served <- err
-		stop() // the client waits for an answer that does not come
+		stop() // the client waits for a reply that never arrives
 	}()
 	pingpong.DialConn(until, ours, b, co, io.Discard)
 	if err := <-served; !errors.Is(err, pingpong.ErrData) {
@@ -179,8 +179,8 @@ func TestSizeMismatchIsReported(t *testing.T) {
 	}
 }
 
-// TestStockClientIsServed plays ibv_rc_pingpong -c as a client: what it says over TCP, in
-// its order, and the message that it sends.
+// TestStockClientIsServed imitates the client of ibv_rc_pingpong -c: its messages over TCP, their
+// order, and the RDMA message that it sends.
 func TestStockClientIsServed(t *testing.T) {
 	ctx, a, b := nics(t)
 	o := pingpong.DefaultOptions()
@@ -199,7 +199,7 @@ func TestStockClientIsServed(t *testing.T) {
 		t.Fatal(err)
 	}
 	if msg[51] != 0 || msg[4] != ':' || msg[11] != ':' || msg[18] != ':' {
-		t.Fatalf("server said %q", msg)
+		t.Fatalf("server sent %q", msg)
 	}
 	if _, err := io.WriteString(ours, "done\x00"); err != nil {
 		t.Fatal(err)

@@ -10,8 +10,8 @@ import (
 	"softroce/verbs"
 )
 
-// stock is the RDMA half of the stock client, with -c: one buffer of 4096 bytes that it sends
-// from and receives to, filled with 0x7b, the first byte of the page 0.
+// stock is the RDMA part of the stock client with -c. It sends from and receives into one buffer of
+// 4096 bytes, filled with 0x7b except for the first byte of the page, which is 0.
 type stock struct {
 	t    *testing.T
 	cq   *verbs.CQ
@@ -73,7 +73,7 @@ func (s *stock) connect(ctx context.Context, dest string) {
 	}
 }
 
-// pingpong sends the buffer and waits for both its completion and the answer.
+// pingpong sends the buffer and waits for both its completion and the reply.
 func (s *stock) pingpong(ctx context.Context) {
 	s.t.Helper()
 	s.check(s.qp.PostSend(verbs.SendWR{WRID: 2, Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: []verbs.SGE{s.mr.SGE(0, 4096)}}))
@@ -88,6 +88,6 @@ func (s *stock) pingpong(ctx context.Context) {
 		done += n
 	}
 	if !bytes.Equal(s.mr.Bytes()[:4096], stockMessage()) {
-		s.t.Fatal("the server did not send back what it got")
+		s.t.Fatal("the server did not return the message unchanged")
 	}
 }

@@ -16,7 +16,7 @@ import (
 )
 
 func TestSharedDirFallsBackWhenRuntimeDirIsUnusable(t *testing.T) {
-	good, err := os.MkdirTemp("/tmp", "softroce-run-") // a socket's path has little room
+	good, err := os.MkdirTemp("/tmp", "softroce-run-") // short enough for a socket's path
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -33,7 +33,7 @@ func TestSharedDirFallsBackWhenRuntimeDirIsUnusable(t *testing.T) {
 	for _, c := range []struct{ session, want string }{
 		{filepath.Join(good, "session"), filepath.Join(good, "session", "softroce")},
 		{"", fallback}, {"session", fallback}, {filepath.Join(good, "none"), fallback}, {long, fallback},
-		{filepath.Join(good, "open"), fallback}, // others may look into it
+		{filepath.Join(good, "open"), fallback}, // accessible to other users
 	} {
 		t.Setenv("XDG_RUNTIME_DIR", c.session)
 		if got, err := sharedDir(); err != nil || got != c.want {
@@ -54,7 +54,8 @@ func TestCrossProcessPathTranslatesDescriptors(t *testing.T) {
 	}
 }
 
-// A daemon ends when its last program does: who comes at that moment is let in and hung up on.
+// A daemon exits when its last client disconnects. A client that connects at that moment is
+// accepted and disconnected.
 func TestDialWaitsForClosingDaemon(t *testing.T) {
 	dir, err := os.MkdirTemp("/tmp", "softroce-run-")
 	if err != nil {

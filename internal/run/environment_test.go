@@ -86,16 +86,16 @@ func TestUnpackReusesAndRepairsCache(t *testing.T) {
 		t.Fatal(err)
 	}
 	if again, _, err := unpack(files); err != nil || again != dir {
-		t.Errorf("the second time: %s, %v", again, err)
+		t.Errorf("second unpack: %s, %v", again, err)
 	}
 	if after, err := os.Stat(dir); err != nil || !os.SameFile(before, after) {
-		t.Errorf("what was whole was made anew (%v)", err)
+		t.Errorf("intact files were written again (%v)", err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, verbsLibrary), []byte("lib"), 0o644); err != nil {
 		t.Fatal(err)
 	}
 	if again, _, err := unpack(files); err != nil || again != dir {
-		t.Errorf("what was broken: %s, %v", again, err)
+		t.Errorf("after damage: %s, %v", again, err)
 	}
 	check(dir)
 	files[verbsLibrary] = &fstest.MapFile{Data: []byte("newer")}
@@ -130,7 +130,7 @@ func TestUnpackAvoidsNoexecMounts(t *testing.T) {
 	}
 	barred, open := t.TempDir(), t.TempDir()
 	if err := unix.Mount("none", barred, "tmpfs", unix.MS_NOEXEC, ""); err != nil && os.Getenv("CI") == "" {
-		t.Skipf("mount: %v", err) // root of a container
+		t.Skipf("mount: %v", err) // root in a container
 	} else if err != nil {
 		t.Fatal(err)
 	}
@@ -140,12 +140,12 @@ func TestUnpackAvoidsNoexecMounts(t *testing.T) {
 	t.Setenv("TMPDIR", open)
 	dir, cleanup, err := unpack(files)
 	if err != nil || filepath.Dir(dir) != open {
-		t.Fatalf("with a cache from which nothing may be executed: %s, %v", dir, err)
+		t.Fatalf("with a noexec cache: %s, %v", dir, err)
 	}
 	cleanup()
 	t.Setenv("TMPDIR", barred)
 	if _, _, err := unpack(files); err == nil || !strings.Contains(err.Error(), "noexec") {
-		t.Errorf("with a temporary folder besides: %v", err)
+		t.Errorf("with a noexec temporary directory: %v", err)
 	}
 	if left, _ := filepath.Glob(filepath.Join(barred, "softroce-lib-*")); left != nil {
 		t.Errorf("left over: %v", left)
@@ -155,6 +155,6 @@ func TestUnpackAvoidsNoexecMounts(t *testing.T) {
 	}
 	t.Setenv(LibraryEnv, barred)
 	if _, _, err := libraries(); !errors.Is(err, ErrNoLibraries) || !strings.Contains(err.Error(), "noexec") {
-		t.Errorf("in a folder that was named: %v", err)
+		t.Errorf("with SOFTROCE_LIBDIR: %v", err)
 	}
 }

@@ -17,9 +17,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestMain lets the test binary stand in for a softroce of another user: see asNobody.
+// TestMain lets the test binary act as a daemon, and as a softroce of another user: see asNobody.
 func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "daemon" { // one that never gets ready
+	if len(os.Args) > 1 && os.Args[1] == "daemon" { // a daemon that never becomes ready
 		time.Sleep(time.Hour)
 	}
 	if len(os.Args) == 4 && os.Args[1] == findArg {
@@ -34,18 +34,18 @@ func TestMain(m *testing.M) {
 
 const findArg = "find-program"
 
-// asNobody has a process of another user look for a program in path. In dir, which everybody may look into, there is
-// the process's own.
+// asNobody looks up a command in path in a process of another user, which runs a copy of the test
+// binary in dir. All users must have access to dir.
 func asNobody(t *testing.T, dir, command, path string) (message string, status int) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root, to be another user")
+		t.Skip("needs root to run as another user")
 	}
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The test's own folder is not for everybody.
+	// Other users have no access to the test's own directory.
 	copied := filepath.Join(dir, "finder")
 	copyFile(t, self, copied)
 	cmd := exec.Command(copied, findArg, command, path)
@@ -68,7 +68,7 @@ func copyFile(t *testing.T, from, to string) {
 	}
 }
 
-// publicDir is a folder that everybody may look into.
+// publicDir returns a directory that all users can access.
 func publicDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "softroce-find-")
@@ -82,7 +82,7 @@ func publicDir(t *testing.T) string {
 	return dir
 }
 
-// program64 is the smallest file that is an ELF program, with a dynamic linker or, for "", without.
+// program64 returns a minimal 64-bit ELF program, with a dynamic linker unless linker is empty.
 func program64(machine elf.Machine, linker string) []byte {
 	const headerSize, progSize = 64, 56
 	h := elf.Header64{
@@ -130,7 +130,7 @@ func TestFindRejectsProgramsThatCannotPreload(t *testing.T) {
 		"musl":          {program64(ours, "/lib/ld-musl-x86_64.so.1"), ErrUnsuitable, "musl"},
 		"foreign":       {program64(other, glibc), ErrUnsuitable, "it is built for"},
 		"32bit":         {program32(), ErrUnsuitable, "32-bit"},
-		"cut":           {program64(ours, glibc)[:20], nil, ""}, // the kernel's to judge
+		"cut":           {program64(ours, glibc)[:20], nil, ""}, // left to the kernel to reject
 		"script":        {[]byte("#!/bin/sh\n"), nil, ""},
 		"envscript":     {[]byte("#!/usr/bin/env -S sh -e\n"), nil, ""},
 		"text":          {[]byte("echo hello\n"), nil, ""},
@@ -155,7 +155,8 @@ func TestFindRejectsProgramsThatCannotPreload(t *testing.T) {
 	}
 }
 
-// A Go program that has package verbs asks the daemon itself, and is static where it was built without cgo.
+// A Go program with package verbs talks to the daemon itself, and is statically linked if built
+// without cgo.
 func TestFindAcceptsStaticProgramsWithPackageVerbs(t *testing.T) {
 	dir := t.TempDir()
 	for name, source := range map[string]string{"verbs": "softroce/examples/rcops", "other": "./testdata/other.go"} {
@@ -169,7 +170,7 @@ func TestFindAcceptsStaticProgramsWithPackageVerbs(t *testing.T) {
 		t.Errorf("with package verbs: %v", err)
 	}
 	if _, err := find("other", dir); !errors.Is(err, ErrUnsuitable) {
-		t.Errorf("without: %v", err)
+		t.Errorf("without package verbs: %v", err)
 	}
 }
 
@@ -207,8 +208,8 @@ func TestFindLooksUpCommandsLikeAShell(t *testing.T) {
 	}
 }
 
-// Shells agree that a folder which may not be searched holds nothing that could be run, and that
-// a command which is named by its path and cannot be seen is not executable.
+// Shells skip a directory in PATH that may not be searched, and report a command given by a path in
+// such a directory as not executable.
 func TestFindSkipsUnsearchablePATHDirs(t *testing.T) {
 	dir := publicDir(t)
 	locked, open := filepath.Join(dir, "locked"), filepath.Join(dir, "open")
@@ -263,7 +264,7 @@ func TestFindRejectsPrivilegedPrograms(t *testing.T) {
 	}
 	for _, file := range []string{plain, suid, sgid, locking, capable} {
 		if _, err := find(file, ""); err != nil {
-			t.Errorf("its own user, for whom nothing changes: %v", err)
+			t.Errorf("for its own user: %v", err)
 		}
 	}
 	for file, says := range map[string]string{

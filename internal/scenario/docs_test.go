@@ -58,14 +58,14 @@ func TestDocumentScenarioRuns(t *testing.T) {
 	_, after, _ := strings.Cut(document(t), "```scenario\n")
 	script, _, ok := strings.Cut(after, "```")
 	if !ok {
-		t.Fatal("there is none")
+		t.Fatal("no scenario in the document")
 	}
 	if r := runScript(t, script); r.Err != nil {
 		t.Error(r.Log)
 	}
 }
 
-// texts returns the scenarios by their names.
+// scenarioTexts returns the scenarios by file name.
 func scenarioTexts(t *testing.T) map[string]string {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil {
@@ -82,7 +82,7 @@ func scenarioTexts(t *testing.T) map[string]string {
 	return m
 }
 
-// beyond are the reasons of links that no simulation can give.
+// notSimulated holds the drops of links that cannot occur in a simulation, with the reason.
 var notSimulated = map[wire.Drop]string{
 	wire.DropOverrun: "a socket's queue",
 	wire.DropTooLong: "no path MTU is longer than what a fabric carries",
@@ -102,7 +102,7 @@ func TestEveryDropReasonHasScenario(t *testing.T) {
 	}
 	for d := range wire.NumDrops {
 		if name := "link_" + d.String(); has(name) == (notSimulated[d] != "") {
-			t.Errorf("drop %s: some scenario expects it: %v; none can because of %q", name, has(name), notSimulated[d])
+			t.Errorf("drop %s: expected by a scenario: %v; reason why none can: %q", name, has(name), notSimulated[d])
 		}
 	}
 }
@@ -112,7 +112,7 @@ func TestEveryNAKHasScenariosFromBothSides(t *testing.T) {
 	for name := range nakNames.values {
 		for _, command := range []string{"expect packet", "inject"} {
 			if name == "invalid_rd" && command == "expect packet" {
-				continue // there is no RD
+				continue // RD is not implemented
 			}
 			line := regexp.MustCompile(`(?m)^` + command + `.* aeth\.syndrome=nak:` + name + `\b`)
 			found := false
@@ -126,7 +126,7 @@ func TestEveryNAKHasScenariosFromBothSides(t *testing.T) {
 	}
 }
 
-// rules are the numbers of the rules that a scenario says it shows.
+// rules returns the numbers of the rules that a scenario claims to test.
 func rules(text string) (l []string) {
 	m := regexp.MustCompile(`^# Rules? (\d+(?:(?:, | and )\d+)*)`).FindStringSubmatch(text)
 	if m == nil {
@@ -143,14 +143,14 @@ func TestEveryScenarioStatesItsClaim(t *testing.T) {
 		}
 		for _, r := range rules(text) {
 			if !strings.Contains(doc, "\n| "+r+" |") {
-				t.Errorf("%s: there is no rule %s in docs/reference/scenario-language.md", name, r)
+				t.Errorf("%s: no rule %s in docs/reference/scenario-language.md", name, r)
 			}
 		}
 	}
 }
 
-// TestEveryRuleHasScenariosFromEitherSide goes by the table of rules: each cell names scenarios that say that they show
-// the rule from that side, or, where none can, why.
+// TestEveryRuleHasScenariosFromBothSides checks the table of rules. Each cell must link to
+// scenarios that claim to test the rule from that side, or, if there are none, give the reason.
 func TestEveryRuleHasScenariosFromBothSides(t *testing.T) {
 	all := scenarioTexts(t)
 	rows := regexp.MustCompile(`(?m)^\| (\d+) \| .* \| (.*) \| (.*) \|$`).FindAllStringSubmatch(document(t), -1)
@@ -160,7 +160,7 @@ func TestEveryRuleHasScenariosFromBothSides(t *testing.T) {
 	link := regexp.MustCompile(`\[([^\]]+)\]\(\.\./\.\./internal/scenario/testdata/([^)]+)\.txt\)`)
 	for i, row := range rows {
 		if row[1] != strconv.Itoa(i+1) {
-			t.Errorf("rule %s is the table's number %d", row[1], i+1)
+			t.Errorf("rule %s is in row %d of the table", row[1], i+1)
 		}
 		for side, cell := range map[string]string{"-req-": row[2], "-resp-": row[3]} {
 			named := link.FindAllStringSubmatch(cell, -1)
@@ -168,15 +168,15 @@ func TestEveryRuleHasScenariosFromBothSides(t *testing.T) {
 				return strings.Contains(name, side) && slices.Contains(rules(all[name]), row[1])
 			})
 			if len(named) == 0 && (cell == "" || some) {
-				t.Errorf("rule %s: %q names no scenario (there are some: %v)", row[1], cell, some)
+				t.Errorf("rule %s: %q links to no scenario (some exist: %v)", row[1], cell, some)
 			}
 			for _, n := range named {
 				text, ok := all[n[2]+".txt"]
 				if !ok || n[1] != n[2] || !slices.Contains(rules(text), row[1]) {
-					t.Errorf("rule %s: %s is there: %v, and shows rules %v", row[1], n[1], ok, rules(text))
+					t.Errorf("rule %s: %s exists: %v, and claims rules %v", row[1], n[1], ok, rules(text))
 				}
 				if !strings.Contains(n[1], side) && !strings.Contains(n[1], "-pair") {
-					t.Errorf("rule %s: %s is not of the side %s", row[1], n[1], side)
+					t.Errorf("rule %s: %s is not for side %s", row[1], n[1], side)
 				}
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// begin is what the scripts below begin with: a SEND that was acknowledged; four lines.
+// ackedSend is the start of the scripts below: four lines with a SEND and its ACK.
 const ackedSend = `mr m 4096
 qp a
 post a send m:8
@@ -41,7 +41,7 @@ func TestFailureNamesLineAndObservation(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := runScript(t, c.script)
 			if !errors.Is(r.Err, ErrFailed) {
-				t.Fatalf("%v, with the log\n%s", r.Err, r.Log)
+				t.Fatalf("%v, log:\n%s", r.Err, r.Log)
 			}
 			for _, w := range c.want {
 				if !strings.Contains(r.Err.Error(), w) {
@@ -102,7 +102,7 @@ func TestFormatDataRoundTrips(t *testing.T) {
 			t.Fatal(s, err)
 		}
 		if c, err := parseData(formatData(b)); err != nil || string(c) != string(b) {
-			t.Errorf("%s is shown as %s", s, formatData(b))
+			t.Errorf("%s: formatted as %s", s, formatData(b))
 		}
 	}
 }

@@ -10,7 +10,8 @@ import (
 	"softroce/internal/testbed"
 )
 
-// TestScenarios plays each scenario twice: the usual way, and over IPv6 with memory that the NIC does not have before it.
+// TestScenarios runs each scenario twice: with IPv4 and mapped memory, and with IPv6 and memory
+// that the NIC accesses in another process.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("testdata/*.txt")
 	if err != nil || len(files) == 0 {
@@ -35,7 +36,7 @@ func runFile(t *testing.T, file string, o testbed.SimulatedOptions) {
 	}
 }
 
-// play plays a scenario that is given as text.
+// runScript runs a scenario given as text.
 func runScript(t *testing.T, script string) *Result {
 	t.Helper()
 	f := filepath.Join(t.TempDir(), "it.txt")

@@ -12,7 +12,7 @@ import (
 	"softroce/nic"
 )
 
-// taken is a snapshot that has travelled as JSON, as it does from daemon to tool.
+// roundTripped returns a snapshot that was encoded and decoded as JSON, as between daemon and tool.
 func roundTripped(t *testing.T) *daemon.Snapshot {
 	t.Helper()
 	owner := nic.Owner{PID: 42, Comm: "app"}
@@ -88,7 +88,7 @@ link nic0/1 type 2B bound true lqpn 17 iova 0x1010 length 16 access remote_read 
 	}
 }
 
-// squeeze takes the width of columns away.
+// squeeze reduces the padding of columns to single spaces.
 func squeeze(s string) string {
 	var lines []string
 	for line := range strings.Lines(s) {

@@ -1,4 +1,4 @@
-// Command other has nothing to do with RDMA.
+// Command other does not use RDMA.
 package main
 
 func main() {}
