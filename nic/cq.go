@@ -21,23 +21,23 @@ type CQConfig struct {
 
 // A CQ is a completion queue: a ring that the engine produces.
 type CQ struct {
-	ctx    *Context
-	ring   ring
-	bytes  int
-	notify func()
-	armed  *uint32
-	events *uint32
+	ctx     *Context
+	ring    ring
+	bytes   int
+	onEvent func() // CQConfig.Notify
+	armed   *uint32
+	events  *uint32
 
-	staged    uint32 // producer index with what is not visible yet
-	published uint32 // producer index as the client sees it
+	staged    uint32 // producer index with the completions that are not visible yet
+	published uint32 // producer index that the client sees
 	consumer  uint32 // as last read and checked
-	dirty     bool   // in the engine's list
-	late      bool   // a send of an unreliable service is staged: its frames go first
-	solicited bool   // staged since the last show: a completion that wakes CQArmSolicited
-	overrun   bool   // it had no room: nothing more is put in
-	fired     uint32 // completion events given
-	told      uint32 // of them, those of which Notify has heard
-	users     int    // QPs, each queue of one counting
+	listed    bool   // in the list of CQs in which this step has staged something
+	afterSend bool   // a send of UC or UD is staged: publish after the links' Send
+	solicited bool   // a completion that fires CQArmSolicited is staged
+	overrun   bool   // there was no room for a completion: no more are staged
+	counted   uint32 // completion events that the ring counts
+	notified  uint32 // completion events that onEvent was called for
+	users     int    // QPs; one with both queues here counts twice
 }
 
 // CQSlots returns the slots of a completion queue for n entries; EINVAL if n is not
@@ -68,7 +68,7 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	if err := c.takeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
-	q := &CQ{ctx: c, ring: r, bytes: len(o.Ring), notify: o.Notify,
+	q := &CQ{ctx: c, ring: r, bytes: len(o.Ring), onEvent: o.Notify,
 		armed: word(o.Ring, abi.CQArmed), events: word(o.Ring, abi.CQEvents)}
 	c.cqs = append(c.cqs, q)
 	c.count.cqs++
@@ -100,8 +100,8 @@ func (q *CQ) remove() {
 // Entries returns the number of slots.
 func (q *CQ) Entries() int { return int(q.ring.size()) }
 
-// push stages a completion of a queue pair. The client sees it when it is shown.
-func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
+// stage writes a completion of a queue pair to the next slot.
+func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 	if q.ctx == nil || q.overrun || !q.hasRoom(e) {
 		return
 	}
@@ -126,12 +126,12 @@ func (q *CQ) push(e *Engine, qp *QP, c *transport.Completion) {
 	}
 	w.Put(q.ring.slot(q.staged))
 	q.staged++
-	q.late = q.late || !c.Recv && !qp.init.Type.Reliable()
-	// An error counts as solicited: whoever waits must hear of it (IBTA 11.4.2.2).
+	q.afterSend = q.afterSend || !c.Recv && !qp.init.Type.Reliable()
+	// An error counts as solicited (IBTA 11.4.2.2).
 	q.solicited = q.solicited || c.Solicited || c.Status != ib.WCSuccess
-	if !q.dirty {
-		q.dirty = true
-		e.dirty = append(e.dirty, q)
+	if !q.listed {
+		q.listed = true
+		e.completions.staged = append(e.completions.staged, q)
 	}
 }
 
@@ -150,54 +150,54 @@ func (q *CQ) hasRoom(e *Engine) bool {
 		return true
 	}
 	q.overrun = true
-	e.overrun = append(e.overrun, q)
+	e.completions.overrun = append(e.completions.overrun, q)
 	return false
 }
 
-// lost reports whether q has overflowed, so that nothing more comes out of it.
-func (q *CQ) lost() bool { return q != nil && q.overrun }
+// failed reports whether q has overrun: it takes no more completions.
+func (q *CQ) failed() bool { return q != nil && q.overrun }
 
-// show shows the client what is staged, and gives an event for it if the client has armed the queue. Notify hears of it
-// when tell is called.
-func (q *CQ) show() {
+// publish makes what is staged visible to the client, and counts a completion event if the client has
+// armed the queue for it.
+func (q *CQ) publish() {
 	if q.ctx == nil || q.staged == q.published {
 		return
 	}
 	q.published = q.staged
 	q.ring.storeProducer(q.staged)
-	q.fire(q.solicited)
+	q.countEvent(q.solicited)
 	q.solicited = false
 }
 
-// fire gives a completion event if the queue is armed for it. Arming is the client's
-// word, so each look at it may find something else; a few are enough for an honest one.
-func (q *CQ) fire(solicited bool) {
+// countEvent counts a completion event if the queue is armed for it. The client may write the word at any time, so
+// each load may return another value. A client that follows the ABI needs a few attempts at most.
+func (q *CQ) countEvent(solicited bool) {
 	for range 3 {
 		a := atomic.LoadUint32(q.armed)
 		if a != abi.CQArmNext && !(a == abi.CQArmSolicited && solicited) {
 			return
 		}
 		if atomic.CompareAndSwapUint32(q.armed, a, abi.CQArmNone) {
-			q.fired++
-			atomic.StoreUint32(q.events, q.fired)
+			q.counted++
+			atomic.StoreUint32(q.events, q.counted)
 			return
 		}
 	}
 }
 
-// tell tells the client of the events that it was given.
-func (q *CQ) tell() {
-	q.dirty, q.late = false, false
-	if q.ctx == nil || q.notify == nil {
+// notify calls CQConfig.Notify for each event that was counted since the last call.
+func (q *CQ) notify() {
+	q.listed, q.afterSend = false, false
+	if q.ctx == nil || q.onEvent == nil {
 		return
 	}
-	for ; q.told != q.fired; q.told++ {
-		q.notify()
+	for ; q.notified != q.counted; q.notified++ {
+		q.onEvent()
 	}
 }
 
-// overflow tells the client that q lost a completion, and takes down whoever used it.
-func (q *CQ) overflow() {
+// fail reports that q has lost a completion, and fails the queue pairs and SRQs that use it.
+func (q *CQ) fail() {
 	if q.ctx == nil {
 		return
 	}
@@ -208,7 +208,7 @@ func (q *CQ) overflow() {
 		}
 	}
 	for _, s := range q.ctx.srqs {
-		if s.cq == q { // an SRQ of XRC: its targets find it no more
+		if s.cq == q { // an SRQ of XRC: requests for it are refused from now on
 			q.ctx.event(Event{Type: ib.EventSRQErr, SRQ: s})
 			s.dead = true
 			s.stop(func(*QP) bool { return true })

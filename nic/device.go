@@ -43,10 +43,10 @@ type Device struct {
 
 	deviceMemory uint64 // bytes in use
 
-	env transport.Env
-	rx  rxState
-	tx  txState
-	gsi gsi
+	transportEnv transport.Env
+	rx           rxState
+	tx           txState
+	gsi          gsi
 
 	counters  transport.Counters
 	badPKeys  uint32
@@ -87,7 +87,7 @@ func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	d.gids.max = d.limits.GIDTableSize
 	d.gids.update(c.Iface)
 	d.up = c.Iface.Up()
-	d.env = transport.Env{Mem: e.io, Table: d.table, Sink: d}
+	d.transportEnv = transport.Env{Mem: e.io, Table: d.table, Sink: d}
 	d.qps.init()
 	d.rx.init(d)
 	d.tx.init(d)

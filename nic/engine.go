@@ -57,13 +57,9 @@ type Engine struct {
 	wall    wallclock
 	ended   bool // Run has returned, or Close was called: devices are gone
 
-	// Found while queue pairs are at work, seen to by settle and reap.
-	dirty    []*CQ
-	overrun  []*CQ
-	breached []*Context
-	held     []held
-	faults   []memoryFault
-	failed   func(tag any, err error) // e.memoryFailed, bound once
+	completions completions
+	failed      func(tag any, err error) // e.writeFailed, bound once
+	breached    []*Context               // closed at the end of the step, see breach
 
 	scratch [2048]byte       // the private copy of one WQE
 	wr      transport.SendWR // what is read out of it
@@ -99,7 +95,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 		}
 		e.seed = binary.LittleEndian.Uint64(b[:])
 	}
-	e.failed = e.memoryFailed
+	e.failed = e.writeFailed
 	e.wr.SGEs = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
 	if !c.Stepped {
 		if err := e.poll.open(); err != nil {
@@ -158,15 +154,15 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		}
 		d.transmit()
 	}
-	e.settle()
+	e.flushWrites()
 	for _, d := range e.devices {
 		if d.send() {
 			busy = true
 		}
 	}
-	e.show(true)
-	e.tell()
-	e.reap()
+	e.publish(true)
+	e.notify()
+	e.closeBreached()
 	return e.nextDeadline(busy), busy
 }
 
@@ -184,8 +180,8 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 	return next
 }
 
-// reap closes the contexts whose clients broke the rules.
-func (e *Engine) reap() {
+// closeBreached closes the contexts whose clients broke the rules of their rings.
+func (e *Engine) closeBreached() {
 	for len(e.breached) > 0 {
 		c := e.breached[len(e.breached)-1]
 		e.breached = e.breached[:len(e.breached)-1]

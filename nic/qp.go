@@ -298,7 +298,7 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 		return err
 	}
 	q.drainSQE()
-	if err = q.t.Modify(q.device.enter(q), &a.QPAttr, mask); err != nil {
+	if err = q.t.Modify(q.device.env(q), &a.QPAttr, mask); err != nil {
 		return modifyError(err)
 	}
 	if mask&ib.QPMaskPort != 0 {
@@ -321,7 +321,7 @@ func (q *QP) drainSQE() {
 	for q.state == ib.QPSSQE {
 		before := q.sqTaken
 		q.pull()
-		q.t.Transmit(q.device.enter(q))
+		q.t.Transmit(q.device.env(q))
 		if q.sqTaken == before {
 			return
 		}
@@ -337,7 +337,7 @@ func modifyError(err error) error {
 // checkModify checks what the transport does not know: port, P_Key index and address vector.
 func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err error) {
 	d := q.device
-	if mask&ib.QPMaskState != 0 && a.State == ib.QPSInit && (q.sendCQ.lost() || q.recvCQ.lost()) {
+	if mask&ib.QPMaskState != 0 && a.State == ib.QPSInit && (q.sendCQ.failed() || q.recvCQ.failed()) {
 		return nil, refuse(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
 	}
 	if mask&ib.QPMaskPort != 0 && a.Port != 1 {
@@ -405,7 +405,7 @@ func (q *QP) noteState() {
 
 // fail takes q to the error state because of something outside the transport.
 func (q *QP) fail() {
-	q.t.Fail(q.device.enter(q), ib.EventQPFatal)
+	q.t.Fail(q.device.env(q), ib.EventQPFatal)
 	q.noteState()
 	q.device.tx.activate(q)
 }

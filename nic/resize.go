@@ -45,7 +45,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 	r.storeProducer(q.published)
 	armed, events := word(mem, abi.CQArmed), word(mem, abi.CQEvents)
 	atomic.StoreUint32(armed, atomic.LoadUint32(q.armed))
-	atomic.StoreUint32(events, q.fired)
+	atomic.StoreUint32(events, q.counted)
 	q.ring, q.bytes, q.consumer, q.armed, q.events = r, len(mem), consumer, armed, events
 	return nil
 }

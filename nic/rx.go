@@ -50,7 +50,7 @@ func (d *Device) receive() (n int, drained bool) {
 		for i := range d.rx.batch[:k] {
 			d.frame(&d.rx.batch[i], &d.rx.grhs[i])
 		}
-		d.engine.settle() // before the next Receive reuses the frames' bytes
+		d.engine.flushWrites() // before the next Receive reuses the frames' bytes
 	}
 	return n, !d.linkDue()
 }
@@ -90,7 +90,7 @@ func (d *Device) frame(f *wire.RxFrame, g *packet.GRH) {
 
 // deliver gives d.rx.pkt to a queue pair.
 func (d *Device) deliver(q *QP) {
-	q.t.Receive(d.enter(q), &d.rx.pkt)
+	q.t.Receive(d.env(q), &d.rx.pkt)
 	q.noteState()
 	d.tx.activate(q)
 }

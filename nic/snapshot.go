@@ -142,6 +142,6 @@ func (q *QP) info(o Owner) QPInfo {
 func (q *CQ) info(o Owner) CQInfo {
 	return CQInfo{
 		Owner: o, Entries: q.Entries(), Waiting: int(min(q.published-q.ring.loadConsumer(), q.ring.size())),
-		Users: q.users, Overrun: q.overrun, Notified: int(q.fired),
+		Users: q.users, Overrun: q.overrun, Notified: int(q.counted),
 	}
 }

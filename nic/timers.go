@@ -94,7 +94,7 @@ func (h *timerHeap) down(i int) {
 func (q *QP) expired() {
 	d := q.device
 	before := d.counters.LocalACKTimeout
-	q.t.Expire(d.enter(q))
+	q.t.Expire(d.env(q))
 	q.noteState()
 	if d.counters.LocalACKTimeout != before && q.path != nil {
 		d.iface.ProbeNeighbour(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})

@@ -169,7 +169,7 @@ func (d *Device) transmit() {
 func (d *Device) serve(q *QP) (more bool) {
 	d.tx.turn = turnBudget
 	posted := q.pull()
-	more = q.t.Transmit(d.enter(q))
+	more = q.t.Transmit(d.env(q))
 	d.tx.unfilled()
 	q.noteState()
 	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {

@@ -1,0 +1,168 @@
+package nic
+
+import (
+	"softroce/internal/ib"
+	"softroce/transport"
+)
+
+// completions takes the completions of one step from the transport to the programs. A completion passes
+// through these states:
+//
+//	deferred   in a list of the engine, while writes to memory that were queued before it are not carried
+//	           out. The data that it reports may not be in place yet, and the write may fail.
+//	staged     in a slot of the CQ's ring, behind the producer index: the program does not see it.
+//	published  before the producer index: the program may poll it. If the CQ was armed, the ring counts a
+//	           completion event.
+//	notified   the program's completion channel was signaled.
+//
+//	from       to         in               when
+//	(posted)   deferred   complete         a write is queued, or another completion is deferred
+//	(posted)   staged     complete         otherwise
+//	deferred   staged     stageDeferred    the writes are carried out; where one failed, as an error
+//	staged     published  publish(false)   after the writes of each received batch and of the step
+//	staged     published  publish(true)    if the CQ has a UC or UD send staged: after the links' Send
+//	published  notified   notify           at the end of the step, if an event was counted
+//
+// What the states guarantee: a program that sees a completion finds its data in memory; the buffer of a
+// UC or UD send that is complete is no longer read; a sleeping program is woken after the acknowledgements of
+// the step have left, and finds everything that the step published, in all of its CQs.
+type completions struct {
+	deferred []deferred
+	faults   []writeFault
+	staged   []*CQ // CQs in which the step has staged something
+	overrun  []*CQ // CQs that had no room
+}
+
+// A deferred completion waits for the writes that were queued before it.
+type deferred struct {
+	q  *QP
+	cq *CQ
+	transport.Completion
+}
+
+// A writeFault is a side of a queue pair one of whose writes failed.
+type writeFault struct {
+	by       *transport.Writer
+	reported bool // by a completion; the completions after that one are flushed
+}
+
+// complete stages a completion of q, or defers it.
+func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
+	if p := &e.completions; len(p.deferred) > 0 || e.io.Unsettled() {
+		p.deferred = append(p.deferred, deferred{q, cq, *c})
+		return
+	}
+	if c.Recv || c.Signaled {
+		cq.stage(e, q, c)
+	}
+}
+
+// flushWrites carries out the writes to memory that are queued, stages the completions that waited
+// for them, and publishes. It runs after each batch of received frames, whose bytes the writes may
+// refer to, and before frames are sent.
+func (e *Engine) flushWrites() {
+	e.io.Flush()
+	e.io.Failed(e.failed)
+	e.stageDeferred()
+	for p := &e.completions; len(p.overrun) > 0; {
+		q := p.overrun[len(p.overrun)-1]
+		p.overrun = p.overrun[:len(p.overrun)-1]
+		q.fail()
+	}
+	e.publish(false)
+}
+
+// writeFailed fails the queue pair one of whose writes failed after the transport had accepted the data.
+func (e *Engine) writeFailed(tag any, _ error) {
+	by := tag.(*transport.Writer)
+	q := by.QP.UserData().(*QP)
+	if q.ctx == nil {
+		return
+	}
+	p := &e.completions
+	reported := false
+	for i := range p.deferred {
+		d := &p.deferred[i]
+		reported = reported || d.q == q && d.reportsData(by)
+	}
+	p.faults = append(p.faults, writeFault{by: by})
+	q.t.MemoryFault(q.device.env(q), by, reported)
+	q.noteState()
+	q.device.tx.activate(q)
+}
+
+// reportsData reports whether d says that data which a side of a queue pair has written is in memory.
+func (d *deferred) reportsData(by *transport.Writer) bool {
+	if d.Status != ib.WCSuccess || d.Recv == by.Requester {
+		return false
+	}
+	return d.Recv || d.Opcode == ib.WCRDMARead || d.Opcode == ib.WCCompSwap || d.Opcode == ib.WCFetchAdd
+}
+
+// stageDeferred stages the deferred completions after the writes were carried out.
+func (e *Engine) stageDeferred() {
+	p := &e.completions
+	for i := range p.deferred {
+		d := &p.deferred[i]
+		for k := range p.faults {
+			p.faults[k].apply(d)
+		}
+		if d.Recv || d.Signaled {
+			d.cq.stage(e, d.q, &d.Completion)
+		}
+	}
+	clear(p.deferred)
+	clear(p.faults)
+	p.deferred, p.faults = p.deferred[:0], p.faults[:0]
+}
+
+// apply makes d an error if it is of the side whose write failed. The first completion that reports
+// data gets a local protection error, signaled or not. Those after it are flushed, as after any error.
+func (f *writeFault) apply(d *deferred) {
+	if d.q.t != f.by.QP || d.Recv == f.by.Requester || d.Status != ib.WCSuccess {
+		return
+	}
+	switch {
+	case f.reported:
+		d.Status = ib.WCWRFlushErr
+	case d.reportsData(f.by):
+		d.Status, f.reported = ib.WCLocProtErr, true
+	default:
+		return
+	}
+	d.Signaled = true
+	c := &d.q.device.counters
+	switch {
+	case d.Status == ib.WCWRFlushErr && d.Recv:
+		c.RespCQEFlush++
+	case d.Status == ib.WCWRFlushErr:
+		c.ReqCQEFlush++
+	case d.Recv:
+		c.RespCQEError++
+	default:
+		c.ReqCQEError++
+	}
+}
+
+// publish makes staged completions visible to programs. A CQ with a send of UC or UD staged waits for the
+// end of the step (last): then the link has the frames, or txState.keep has copied their payload.
+func (e *Engine) publish(last bool) {
+	for _, q := range e.completions.staged {
+		if !q.afterSend || last {
+			q.publish()
+		}
+	}
+}
+
+// notify signals the completion channels of the CQs that counted an event. It is the last phase of a
+// step: the woken program may preempt the engine and reply, and by then the acknowledgement of what it
+// received has left. It also finds what its other CQs got in the same step. Programs with two CQs on
+// one channel rely on a send's completion being there before that of the reply.
+func (e *Engine) notify() {
+	p := &e.completions
+	for _, q := range p.staged {
+		q.notify()
+	}
+	clear(p.staged)
+	p.staged = p.staged[:0]
+}

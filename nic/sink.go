@@ -1,0 +1,44 @@
+package nic
+
+import (
+	"softroce/internal/ib"
+	"softroce/packet"
+	"softroce/transport"
+)
+
+// The device is the transport's Sink: what a queue pair produces goes to its transmit slots, completion
+// queues and context.
+
+// env returns the environment of one call of q's transport.
+func (d *Device) env(q *QP) *transport.Env {
+	d.transportEnv.Now = d.engine.now
+	q.recv.left = q.recv.ring.size()
+	return &d.transportEnv
+}
+
+// Packet implements transport.Sink.
+func (d *Device) Packet(t *transport.QP) *packet.Tx { return d.tx.slot(t.UserData().(*QP)) }
+
+// Room implements transport.Sink.
+func (d *Device) Room(*transport.QP) int { return d.tx.room() }
+
+// Complete implements transport.Sink. The slot of a send becomes free.
+func (d *Device) Complete(t *transport.QP, c *transport.Completion) {
+	q := t.UserData().(*QP)
+	cq := q.sendCQ
+	if !c.Recv {
+		q.sqDone++
+		q.sq.storeConsumer(q.sqDone)
+	} else if r, ok := c.Queue.(*recvQueue); ok {
+		cq = r.ring.srq.cq
+	} else {
+		cq = q.recvCQ
+	}
+	d.engine.complete(q, cq, c)
+}
+
+// Event implements transport.Sink.
+func (d *Device) Event(t *transport.QP, ev ib.EventType) {
+	q := t.UserData().(*QP)
+	q.ctx.event(Event{Type: ev, QP: q})
+}
