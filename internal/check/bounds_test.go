@@ -32,10 +32,10 @@ func TestWhatIsRememberedOfAStreamIsBounded(t *testing.T) {
 		rs = append(rs, sendTo(i+1, 17, uint32(i*3)))
 	}
 	fs := survey(yield(rs))
-	j := &judgement{Report: newReport(), flows: fs}
+	j := &judge{Report: newReport(), flows: fs}
 	for _, r := range rs {
 		j.record(r)
-		if got := len(fs.list[0].stream.reqs); got > maxHistory || got != j.requests {
+		if got := len(fs.list[0].stream.requests); got > maxHistory || got != j.requests {
 			t.Fatalf("%d requests, counted as %d", got, j.requests)
 		}
 	}

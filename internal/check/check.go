@@ -19,7 +19,7 @@ func File(name string) (*Report, error) {
 		return nil, err
 	}
 	r.Close()
-	report, err := judge(func() iter.Seq2[capture.Record, error] {
+	report, err := judgeRecords(func() iter.Seq2[capture.Record, error] {
 		return func(yield func(capture.Record, error) bool) {
 			r, err := capture.Open(name)
 			if err != nil {
@@ -36,7 +36,7 @@ func File(name string) (*Report, error) {
 
 // Records judges frames that were captured in this order.
 func Records(rs []capture.Record) *Report {
-	report, _ := judge(yield(rs))
+	report, _ := judgeRecords(yield(rs))
 	return report
 }
 
@@ -62,8 +62,8 @@ func Packets(ps capture.Packets) *Report {
 	return Records(rs)
 }
 
-func judge(rs records) (*Report, error) {
-	j := &judgement{Report: newReport(), flows: survey(rs)}
+func judgeRecords(rs records) (*Report, error) {
+	j := &judge{Report: newReport(), flows: survey(rs)}
 	for rec, err := range rs() {
 		if err != nil {
 			j.finish()

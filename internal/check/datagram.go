@@ -12,18 +12,18 @@ const gsiQKey = 0x80010000
 
 // datagram takes a packet of UD. Messages to QP 1 are the connection manager's: they are
 // counted by name, what they say is not judged.
-func (j *judgement) datagram(p *seen) {
+func (j *judge) datagram(p *judgedPacket) {
 	if p.DestQP != 1 {
 		if p.AckReq {
-			j.say(p, noteAckReq)
+			j.notes(p, noteAckReq)
 		}
 		return
 	}
 	if p.AckReq {
-		j.say(p, noteGSIAckReq)
+		j.notes(p, noteGSIAckReq)
 	}
 	if p.DETH.QKey != gsiQKey {
-		j.bad(p, ruleQKey, "Q_Key %#08x", p.DETH.QKey)
+		j.violates(p, ruleQKey, "Q_Key %#08x", p.DETH.QKey)
 	}
 	j.CM[madName(p.Payload)]++
 }
@@ -65,20 +65,20 @@ func madName(b []byte) string {
 const cnpLen = 16
 
 // cnp takes a congestion notification packet.
-func (j *judgement) cnp(p *seen) {
+func (j *judge) cnp(p *judgedPacket) {
 	zero := true
 	for _, b := range p.Payload {
 		zero = zero && b == 0
 	}
 	if !p.BECN || p.PSN != 0 || p.AckReq || len(p.Payload) != cnpLen || !zero {
-		j.bad(p, ruleCNP, "BECN %d, PSN %d, AckReq %d, % x", bit(p.BECN), p.PSN, bit(p.AckReq), p.Payload)
+		j.violates(p, ruleCNP, "BECN %d, PSN %d, AckReq %d, % x", bit(p.BECN), p.PSN, bit(p.AckReq), p.Payload)
 	}
 	f := p.flow
 	if f == nil {
 		return
 	}
 	if f.cnps > 0 && p.at >= f.cnpAt && p.at-f.cnpAt < cnpInterval {
-		j.bad(p, ruleCNPPace, "%d ns after the one before", p.at-f.cnpAt)
+		j.violates(p, ruleCNPPace, "%d ns after the one before", p.at-f.cnpAt)
 	}
 	f.cnps++
 	f.cnpAt = p.at

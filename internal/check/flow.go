@@ -16,7 +16,7 @@ type flow struct {
 	seen   bool   // a packet of the flow was judged
 
 	stream *stream // its requests, nil before the first
-	order  order
+	order  arrivalOrder
 	lastCE int   // number of the last packet that is marked as congestion experienced
 	cnpAt  int64 // time of the last CNP
 	cnps   int

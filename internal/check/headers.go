@@ -8,64 +8,64 @@ import (
 )
 
 // headers applies the rules that a packet keeps or breaks by itself.
-func (j *judgement) headers(p *seen) {
+func (j *judge) headers(p *judgedPacket) {
 	j.network(p)
 	if p.TVer != 0 {
-		j.bad(p, ruleTVer, "TVer %d", p.TVer)
+		j.violates(p, ruleTVer, "TVer %d", p.TVer)
 	}
 	j.reserved(p)
 	j.pad(p)
 	j.lengths(p)
 	j.syndrome(p)
 	if p.PKey&0x7fff == 0 {
-		j.bad(p, rulePKey, "P_Key %#04x", p.PKey)
+		j.violates(p, rulePKey, "P_Key %#04x", p.PKey)
 	}
 	ends := p.info.Position.EndsMessage() && p.info.ConsumesRecv
 	if p.Solicited && !ends {
-		j.bad(p, ruleSolicited, "%v with a solicited event", p.Opcode)
+		j.violates(p, ruleSolicited, "%v with a solicited event", p.Opcode)
 	}
 	if p.DestQP == 0 || (p.DestQP == 1 || p.DestQP == packet.PSNMask) && p.info.Service != packet.UD {
-		j.bad(p, ruleQPN, "%v to QP %#x", p.Opcode, p.DestQP)
+		j.violates(p, ruleQPN, "%v to QP %#x", p.Opcode, p.DestQP)
 	}
 	if p.AckReq && (!p.info.Request || p.info.Service == packet.UC) {
-		j.say(p, noteAckReq)
+		j.notes(p, noteAckReq)
 	}
 }
 
-func (j *judgement) network(p *seen) {
+func (j *judge) network(p *judgedPacket) {
 	ip := len(p.IP) - len(p.Transport) - packet.UDPLen
 	if !p.IPChecksumOK() {
 		if binary.BigEndian.Uint16(p.IP[10:]) == 0 {
-			j.say(p, noteOffload)
+			j.notes(p, noteOffload)
 		} else {
-			j.bad(p, ruleIPChecksum, "checksum %#04x", binary.BigEndian.Uint16(p.IP[10:]))
+			j.violates(p, ruleIPChecksum, "checksum %#04x", binary.BigEndian.Uint16(p.IP[10:]))
 		}
 	}
 	if p.UDPChecksum != 0 {
 		j.udpChecksum(p, p.IP[ip:])
 	}
 	if p.Src.IsMulticast() || p.Src.IsUnspecified() || p.Dst.IsUnspecified() {
-		j.bad(p, ruleAddress, "%v sends to %v", p.Src, p.Dst)
+		j.violates(p, ruleAddress, "%v sends to %v", p.Src, p.Dst)
 	}
 	if p.Dst.IsMulticast() != (p.DestQP == packet.PSNMask) && p.info.Service == packet.UD || p.Dst.IsMulticast() && p.info.Service != packet.UD {
-		j.bad(p, ruleAddress, "%v to %v, QP %#x", p.Opcode, p.Dst, p.DestQP)
+		j.violates(p, ruleAddress, "%v to %v, QP %#x", p.Opcode, p.Dst, p.DestQP)
 	}
 	if p.MayFragment {
-		j.say(p, noteMayFragment)
+		j.notes(p, noteMayFragment)
 	}
 }
 
 // udpChecksum judges a checksum that is there. One that holds only the sum of the pseudo
 // header waits for the hardware of the host that the capture was taken on.
-func (j *judgement) udpChecksum(p *seen, udp []byte) {
+func (j *judge) udpChecksum(p *judgedPacket, udp []byte) {
 	src, dst := p.Src.AsSlice(), p.Dst.AsSlice()
 	pseudo := sum(sum(uint32(len(udp))+17, src), dst)
 	switch {
 	case fold(sum(pseudo, udp)) == 0xffff:
 	case fold(pseudo) == p.UDPChecksum:
-		j.say(p, noteOffload)
+		j.notes(p, noteOffload)
 	default:
-		j.bad(p, ruleUDPSum, "checksum %#04x", p.UDPChecksum)
+		j.violates(p, ruleUDPSum, "checksum %#04x", p.UDPChecksum)
 	}
 }
 
@@ -87,38 +87,38 @@ func fold(s uint32) uint16 {
 	return uint16(s)
 }
 
-func (j *judgement) reserved(p *seen) {
+func (j *judge) reserved(p *judgedPacket) {
 	has := p.info.Headers
 	switch {
 	case p.Reserved6 != 0 || p.Reserved7 != 0:
-		j.bad(p, ruleReserved, "BTH: %#x beside FECN and BECN, %#x beside AckReq", p.Reserved6, p.Reserved7)
+		j.violates(p, ruleReserved, "BTH: %#x beside FECN and BECN, %#x beside AckReq", p.Reserved6, p.Reserved7)
 	case has&packet.HasDETH != 0 && p.DETH.Reserved != 0:
-		j.bad(p, ruleReserved, "DETH: %#x", p.DETH.Reserved)
+		j.violates(p, ruleReserved, "DETH: %#x", p.DETH.Reserved)
 	case has&packet.HasXRCETH != 0 && p.XRCResv != 0:
-		j.bad(p, ruleReserved, "XRCETH: %#x", p.XRCResv)
+		j.violates(p, ruleReserved, "XRCETH: %#x", p.XRCResv)
 	case has&packet.HasFETH != 0 && p.FETH.Reserved != 0:
-		j.bad(p, ruleReserved, "FETH: %#x", p.FETH.Reserved)
+		j.violates(p, ruleReserved, "FETH: %#x", p.FETH.Reserved)
 	}
 }
 
 // pad judges the bytes between payload and ICRC.
-func (j *judgement) pad(p *seen) {
+func (j *judge) pad(p *judgedPacket) {
 	end := len(p.Transport) - packet.ICRCLen
 	bytes := p.Transport[end-int(p.Pad) : end]
 	if (len(p.Payload)+int(p.Pad))%4 != 0 {
-		j.bad(p, rulePad, "%d bytes of payload and a pad of %d", len(p.Payload), p.Pad)
+		j.violates(p, rulePad, "%d bytes of payload and a pad of %d", len(p.Payload), p.Pad)
 		return
 	}
 	for _, b := range bytes {
 		if b != 0 {
-			j.bad(p, rulePad, "pad % x", bytes)
+			j.violates(p, rulePad, "pad % x", bytes)
 			return
 		}
 	}
 }
 
 // lengths judges the payload by opcode and path MTU.
-func (j *judgement) lengths(p *seen) {
+func (j *judge) lengths(p *judgedPacket) {
 	n, in := len(p.Payload), p.info
 	mtu, known := 4096, false
 	if p.flow != nil && p.flow.mtu != 0 {
@@ -129,42 +129,42 @@ func (j *judgement) lengths(p *seen) {
 		return
 	case !in.Payload:
 		if n != 0 {
-			j.bad(p, rulePayload, "%v with %d bytes", p.Opcode, n)
+			j.violates(p, rulePayload, "%v with %d bytes", p.Opcode, n)
 		}
 	case in.Kind == packet.KindAtomicWrite:
 		if n != 8 {
-			j.bad(p, rulePayload, "%v with %d bytes", p.Opcode, n)
+			j.violates(p, rulePayload, "%v with %d bytes", p.Opcode, n)
 		}
 	case in.Position == packet.First || in.Position == packet.Middle:
 		if n != mtu && known || !conversation.ValidMTU(n) {
-			j.bad(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
+			j.violates(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
 		}
 	case n > mtu || in.Position == packet.Last && n == 0:
-		j.bad(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
+		j.violates(p, ruleLength, "%v with %d bytes, the path MTU is %d", p.Opcode, n, mtu)
 	}
 	j.dmaLength(p)
 }
 
 // dmaLength judges the RETH. What several packets of a WRITE carry is added up in stream.
-func (j *judgement) dmaLength(p *seen) {
+func (j *judge) dmaLength(p *judgedPacket) {
 	n := uint32(len(p.Payload))
 	switch {
 	case p.info.Headers&packet.HasRETH == 0 || p.info.Kind == packet.KindFlush:
 	case p.RETH.Length > 1<<31:
-		j.bad(p, ruleDMALength, "%v of %d bytes", p.Opcode, p.RETH.Length)
+		j.violates(p, ruleDMALength, "%v of %d bytes", p.Opcode, p.RETH.Length)
 	case p.info.Kind == packet.KindWrite && p.info.Position == packet.Only && n != p.RETH.Length,
 		p.info.Kind == packet.KindWrite && p.info.Position == packet.First && n >= p.RETH.Length:
-		j.bad(p, ruleDMALength, "%v with %d bytes of %d", p.Opcode, n, p.RETH.Length)
+		j.violates(p, ruleDMALength, "%v with %d bytes of %d", p.Opcode, n, p.RETH.Length)
 	}
 }
 
-func (j *judgement) syndrome(p *seen) {
+func (j *judge) syndrome(p *judgedPacket) {
 	if p.info.Headers&packet.HasAETH == 0 {
 		return
 	}
 	s := p.AETH.Syndrome
 	if !assigned(s) || p.info.Kind != packet.KindAck && !s.IsACK() {
-		j.bad(p, ruleSyndrome, "%v with syndrome %#02x", p.Opcode, uint8(s))
+		j.violates(p, ruleSyndrome, "%v with syndrome %#02x", p.Opcode, uint8(s))
 	}
 }
 

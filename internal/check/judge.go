@@ -11,14 +11,14 @@ import (
 )
 
 // judgement is the second reading of a capture.
-type judgement struct {
+type judge struct {
 	*Report
 	*flows
 	requests int // remembered, of all streams
 }
 
 // seen is a packet on its way through the rules.
-type seen struct {
+type judgedPacket struct {
 	*capture.Packet
 	info *packet.Info
 	at   int64 // nanoseconds
@@ -26,14 +26,14 @@ type seen struct {
 	name string
 }
 
-func (j *judgement) bad(p *seen, r Rule, format string, a ...any) {
+func (j *judge) violates(p *judgedPacket, r Rule, format string, a ...any) {
 	j.violation(r, p.No, p.name, format, a...)
 }
 
-func (j *judgement) say(p *seen, kind Rule) { j.note(kind, p.No, p.name) }
+func (j *judge) notes(p *judgedPacket, kind Rule) { j.note(kind, p.No, p.name) }
 
 // record takes a frame of the second reading.
-func (j *judgement) record(rec capture.Record) {
+func (j *judge) record(rec capture.Record) {
 	cp, err := capture.Parse(rec)
 	switch {
 	case errors.Is(err, packet.ErrNotRoCE):
@@ -44,7 +44,7 @@ func (j *judgement) record(rec capture.Record) {
 		return
 	}
 	j.RoCE++
-	p := &seen{Packet: cp, info: cp.Opcode.Info(), at: cp.Time.UnixNano()}
+	p := &judgedPacket{Packet: cp, info: cp.Opcode.Info(), at: cp.Time.UnixNano()}
 	p.flow = j.of(cp)
 	p.name = conversation.KeyOf(cp).String()
 	j.Services[service(cp.Opcode)]++
@@ -73,7 +73,7 @@ func service(o packet.Opcode) string {
 }
 
 // unreadable is a frame to the port of RoCEv2 whose headers cannot be read.
-func (j *judgement) unreadable(rec capture.Record, err error) {
+func (j *judge) unreadable(rec capture.Record, err error) {
 	j.RoCE++
 	if rec.Length > len(rec.Data) {
 		j.note(noteCut, rec.No, "")
@@ -83,29 +83,29 @@ func (j *judgement) unreadable(rec capture.Record, err error) {
 }
 
 // readable applies the rules that the others are built on, and reports whether p kept them.
-func (j *judgement) readable(p *seen) bool {
+func (j *judge) readable(p *judgedPacket) bool {
 	switch s := p.Opcode.Service(); {
 	case !p.ICRCOK():
-		j.bad(p, ruleICRC, "ICRC %#08x of %v", p.ICRC(), p.Opcode)
+		j.violates(p, ruleICRC, "ICRC %#08x of %v", p.ICRC(), p.Opcode)
 		return false
 	case s == packet.RD || s > packet.XRC:
-		j.say(p, noteForeign)
+		j.notes(p, noteForeign)
 		return false
 	case errors.Is(p.Err, packet.ErrOpcode):
-		j.bad(p, ruleOpcode, "opcode %#02x", uint8(p.Opcode))
+		j.violates(p, ruleOpcode, "opcode %#02x", uint8(p.Opcode))
 		return false
 	case errors.Is(p.Err, packet.ErrPad):
-		j.bad(p, rulePad, "%v with a pad of %d and no payload", p.Opcode, p.Pad)
+		j.violates(p, rulePad, "%v with a pad of %d and no payload", p.Opcode, p.Pad)
 		return false
 	case p.Err != nil:
-		j.bad(p, ruleShort, "%v: %v", p.Opcode, p.Err)
+		j.violates(p, ruleShort, "%v: %v", p.Opcode, p.Err)
 		return false
 	}
 	return true
 }
 
 // connected takes a packet of RC, XRC or UC.
-func (j *judgement) connected(p *seen) {
+func (j *judge) connected(p *judgedPacket) {
 	f := p.flow
 	j.constants(p)
 	late := f.order.late(p)
@@ -117,21 +117,21 @@ func (j *judgement) connected(p *seen) {
 	}
 	j.streamOf(f)
 	if p.info.Service == packet.UC {
-		f.stream.unreliable(p, late)
+		f.stream.ucRequest(p, late)
 	} else {
 		f.stream.request(p, late)
 	}
 }
 
-func (j *judgement) streamOf(f *flow) *stream {
+func (j *judge) streamOf(f *flow) *stream {
 	if f.stream == nil {
-		f.stream = &stream{judgement: j, flow: f}
+		f.stream = &stream{judge: j, flow: f}
 	}
 	return f.stream
 }
 
 // constants holds that what belongs to a flow or a connection does not change.
-func (j *judgement) constants(p *seen) {
+func (j *judge) constants(p *judgedPacket) {
 	f := p.flow
 	if !f.seen {
 		f.seen, f.migReq = true, p.MigReq
@@ -139,16 +139,16 @@ func (j *judgement) constants(p *seen) {
 		j.MigReq[bit(p.MigReq)]++
 	}
 	if p.MigReq != f.migReq {
-		j.say(p, noteMigReq)
+		j.notes(p, noteMigReq)
 		f.migReq = p.MigReq
 	}
 	if p.SrcPort != f.port {
-		j.say(p, noteSourcePort)
+		j.notes(p, noteSourcePort)
 		f.port = p.SrcPort
 	}
 	const membership = 0x8000
 	if f.peer != nil && (p.PKey^f.peer.PKey)&^membership != 0 {
-		j.bad(p, rulePKey, "P_Key %#04x, the other end's is %#04x", p.PKey, f.peer.PKey)
+		j.violates(p, rulePKey, "P_Key %#04x, the other end's is %#04x", p.PKey, f.peer.PKey)
 	}
 	if p.TClass&3 == 3 && p.info.Request {
 		f.lastCE = p.No
@@ -162,7 +162,7 @@ func bit(b bool) int {
 	return 0
 }
 
-func (j *judgement) finish() {
+func (j *judge) finish() {
 	for _, f := range j.list {
 		if f.peer != nil && f.Number < f.peer.Number {
 			j.Connections++

@@ -6,40 +6,40 @@ import (
 )
 
 // reply takes what the responder of the stream says.
-func (s *stream) reply(p *seen, when lateness) {
+func (s *stream) reply(p *judgedPacket, when lateness) {
 	if !s.started {
 		s.before(p.PSN)
 		return
 	}
 	seq := s.unwrap(p.PSN)
 	if seq < s.base-1 {
-		s.replied, s.cause = true, true
+		s.replied, s.resendExplained = true, true
 		return // of requests before the capture
 	}
 	s.settle(p, seq)
 	isLate := when == late
 	if s.fatal != 0 && !isLate {
-		s.bad(p, ruleAfterFatal, "%v with PSN %d after the NAK of packet %d", p.Opcode, p.PSN, s.fatal)
+		s.violates(p, ruleAfterFatal, "%v with PSN %d after the NAK of packet %d", p.Opcode, p.PSN, s.fatal)
 		return
 	}
 	switch p.info.Kind {
 	case packet.KindReadResponse:
-		s.cause = true
-		s.wasSent(p, seq)
+		s.resendExplained = true
+		s.checkSent(p, seq)
 		s.readResponse(p, seq, isLate)
-		s.pass(p, seq, isLate)
+		s.acceptPositive(p, seq, isLate)
 	case packet.KindAtomicAck:
-		s.cause = true
-		s.wasSent(p, seq)
+		s.resendExplained = true
+		s.checkSent(p, seq)
 		s.atomicAck(p, seq)
-		s.pass(p, seq, isLate)
+		s.acceptPositive(p, seq, isLate)
 	case packet.KindAck:
 		s.acknowledge(p, seq, when)
 	}
 }
 
 // acknowledge takes an ACKNOWLEDGE: ACK, RNR NAK or NAK.
-func (s *stream) acknowledge(p *seen, seq int64, when lateness) {
+func (s *stream) acknowledge(p *judgedPacket, seq int64, when lateness) {
 	syndrome := p.AETH.Syndrome
 	if !assigned(syndrome) {
 		return
@@ -47,14 +47,14 @@ func (s *stream) acknowledge(p *seen, seq int64, when lateness) {
 	if syndrome.IsACK() {
 		// An ACK that passes over a READ tells that its answer was lost. The READ may be one
 		// that was lost before the capture.
-		s.cause = s.cause || s.alone || seq >= s.solid
-		s.wasSent(p, seq)
+		s.resendExplained = s.resendExplained || s.hasResponses || seq >= s.contiguous
+		s.checkSent(p, seq)
 		s.ackOrder(p, seq, when)
 		s.ackMSN(p, seq+1, 0)
-		s.pass(p, seq, when == late)
+		s.acceptPositive(p, seq, when == late)
 		return
 	}
-	s.cause = true
+	s.resendExplained = true
 	if seq < s.base {
 		return
 	}
@@ -62,14 +62,14 @@ func (s *stream) acknowledge(p *seen, seq int64, when lateness) {
 		if !s.certain(seq) {
 			return // sent again before the capture
 		}
-		s.bad(p, ruleNAKCause, "%v for PSN %d, which was acknowledged", syndrome, p.PSN)
+		s.violates(p, ruleNAKCause, "%v for PSN %d, which was acknowledged", syndrome, p.PSN)
 		return
 	}
-	s.wasSent(p, seq-1)
+	s.checkSent(p, seq-1)
 	switch {
 	case syndrome.IsRNR():
 		s.ackMSN(p, seq, 0)
-		s.notReady(p, seq)
+		s.rnrNAK(p, seq)
 	case syndrome == packet.NAKSequence:
 		s.ackMSN(p, seq, 0)
 		s.sequenceNAK(p, seq, when == late)
@@ -81,34 +81,34 @@ func (s *stream) acknowledge(p *seen, seq int64, when lateness) {
 }
 
 // wasSent holds that everything up to seq was sent.
-func (s *stream) wasSent(p *seen, seq int64) {
-	if seq < s.solid {
+func (s *stream) checkSent(p *judgedPacket, seq int64) {
+	if seq < s.contiguous {
 		return
 	}
-	if !s.certain(s.solid) {
+	if !s.certain(s.contiguous) {
 		if seq < s.next {
 			s.skip(seq + 1)
 		}
 		return
 	}
 	if seq >= s.next {
-		s.bad(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, conversation.Wrap(s.next-1))
+		s.violates(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, conversation.Wrap(s.next-1))
 		return
 	}
-	if r := s.holder(seq); r != nil && r.n == 0 && r.end() == s.solid {
+	if r := s.requestAt(seq); r != nil && r.n == 0 && r.end() == s.contiguous {
 		return // the answer to a READ of unknown length
 	}
-	s.bad(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(s.solid))
+	s.violates(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(s.contiguous))
 	s.skip(seq + 1)
 }
 
 // accept notes that the responder has everything up to seq.
-func (s *stream) accept(p *seen, seq int64) {
+func (s *stream) accept(p *judgedPacket, seq int64) {
 	if seq <= s.accepted || seq >= s.next {
 		return
 	}
 	s.accepted = seq
-	s.moved = p.at
+	s.lastProgress = p.at
 	s.skipped()
 	if s.nak.active && seq >= s.nak.seq {
 		s.nak.active = false
@@ -119,50 +119,50 @@ func (s *stream) accept(p *seen, seq int64) {
 }
 
 // pass is accept for an answer that is no NAK. It looks for READs that it passes over.
-func (s *stream) pass(p *seen, seq int64, isLate bool) {
+func (s *stream) acceptPositive(p *judgedPacket, seq int64, isLate bool) {
 	s.accept(p, seq)
 	if isLate || seq <= s.positive || seq >= s.next {
 		return
 	}
-	if !s.readGap.active {
+	if !s.skippedRead.active {
 		s.findReadGap(p, seq)
 	}
 	s.positive = seq
 }
 
-func (s *stream) findReadGap(p *seen, seq int64) {
-	for i := max(s.find(s.positive), 0); i < len(s.reqs) && s.reqs[i].end() <= seq; i++ {
-		r := &s.reqs[i]
-		if r.info.Kind == packet.KindRead && r.n != 0 && r.upTo < r.end() && r.tx == 1 && s.certain(r.seq) {
-			s.readGap = readGap{active: true, seq: r.seq, at: p.at}
+func (s *stream) findReadGap(p *judgedPacket, seq int64) {
+	for i := max(s.find(s.positive), 0); i < len(s.requests) && s.requests[i].end() <= seq; i++ {
+		r := &s.requests[i]
+		if r.info.Kind == packet.KindRead && r.n != 0 && r.respondedTo < r.end() && r.transmissions == 1 && s.certain(r.seq) {
+			s.skippedRead = skippedRead{active: true, seq: r.seq, at: p.at}
 			return
 		}
 	}
 }
 
 // clear forgets the READ, which was asked for again or answered.
-func (g *readGap) clear(seq int64) {
+func (g *skippedRead) clear(seq int64) {
 	if g.seq == seq {
 		g.active = false
 	}
 }
 
 // ackOrder holds that ACKs do not go back, but for those that overtook each other.
-func (s *stream) ackOrder(p *seen, seq int64, when lateness) {
+func (s *stream) ackOrder(p *judgedPacket, seq int64, when lateness) {
 	back := seq < s.ackHigh
 	if !back {
 		s.ackHigh, s.ackAt = seq, p.at
 		return
 	}
-	if when == onTime || when == unknown && p.at-s.ackAt > lateTime {
-		s.bad(p, ruleAckOrder, "ACK of PSN %d after that of %d", p.PSN, conversation.Wrap(s.ackHigh))
+	if when == onTime || when == unknown && p.at-s.ackAt > maxLateness {
+		s.violates(p, ruleAckOrder, "ACK of PSN %d after that of %d", p.PSN, conversation.Wrap(s.ackHigh))
 	}
 }
 
 // ackMSN holds that the MSN is the number of messages that ended before seq, or up to
 // more of them.
-func (s *stream) ackMSN(p *seen, seq int64, more int) {
-	if r := s.holder(seq - 1); r != nil && r.end() != seq || seq > s.solid {
+func (s *stream) ackMSN(p *judgedPacket, seq int64, more int) {
+	if r := s.requestAt(seq - 1); r != nil && r.end() != seq || seq > s.contiguous {
 		return // in the middle of a READ, or of what the capture has not seen
 	}
 	if n, ok := s.msgsBelow(seq); ok {
@@ -170,52 +170,52 @@ func (s *stream) ackMSN(p *seen, seq int64, more int) {
 	}
 }
 
-func (s *stream) msnIs(p *seen, least, most int) {
+func (s *stream) msnIs(p *judgedPacket, least, most int) {
 	if !s.msn.holds(p.AETH.MSN, least, most) {
-		s.bad(p, ruleMSN, "MSN %d with PSN %d, expected %d", p.AETH.MSN, p.PSN, packet.PSNAdd(s.msn.anchor, s.msn.hi+least))
+		s.violates(p, ruleMSN, "MSN %d with PSN %d, expected %d", p.AETH.MSN, p.PSN, packet.PSNAdd(s.msn.anchor, s.msn.hi+least))
 	}
 }
 
 // sequenceNAK takes a NAK for a gap at seq.
-func (s *stream) sequenceNAK(p *seen, seq int64, isLate bool) {
+func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 	switch {
 	case isLate:
 		return
 	case s.rnr.seq == seq && s.rnr.at != 0:
-		s.say(p, noteRNRNAK)
+		s.notes(p, noteRNRNAK)
 	case s.nak.active && s.nak.seq == seq:
-		s.bad(p, ruleNAKOnce, "PSN %d, which the NAK of packet %d has named", p.PSN, s.nak.no)
+		s.violates(p, ruleNAKOnce, "PSN %d, which the NAK of packet %d has named", p.PSN, s.nak.no)
 	case s.positive < seq-1 && seq == s.next-1:
 		// What was before it had no answer yet, so it may have come after the last one, which was discarded, but before
 		// the NAK left. Then the last one is what is missing.
-		s.say(p, noteOvertaken)
-	case s.certain(seq) && len(s.reqs) > 0 && s.reqs[len(s.reqs)-1].seq <= seq:
-		s.bad(p, ruleNAKCause, "PSN %d, and nothing behind it was sent", p.PSN)
+		s.notes(p, noteOvertaken)
+	case s.certain(seq) && len(s.requests) > 0 && s.requests[len(s.requests)-1].seq <= seq:
+		s.violates(p, ruleNAKCause, "PSN %d, and nothing behind it was sent", p.PSN)
 	}
 	s.nak = nak{active: true, seq: seq, no: p.No}
 }
 
 // notReady takes an RNR NAK for the request at seq.
-func (s *stream) notReady(p *seen, seq int64) {
-	r := s.holder(seq)
+func (s *stream) rnrNAK(p *judgedPacket, seq int64) {
+	r := s.requestAt(seq)
 	if r == nil {
 		return
 	}
 	if !mayNeedRNR(r.info) {
-		s.bad(p, ruleRNRTarget, "PSN %d, which is %v", p.PSN, r.Opcode)
+		s.violates(p, ruleRNRTarget, "PSN %d, which is %v", p.PSN, r.Opcode)
 	}
-	r.rnrs++
-	if r.rnrs > r.tx && s.certain(seq) {
-		s.bad(p, ruleRNROnce, "%d RNR NAKs for PSN %d, which was sent %d times", r.rnrs, p.PSN, r.tx)
-		r.rnrs = r.tx
+	r.rnrNAKs++
+	if r.rnrNAKs > r.transmissions && s.certain(seq) {
+		s.violates(p, ruleRNROnce, "%d RNR NAKs for PSN %d, which was sent %d times", r.rnrNAKs, p.PSN, r.transmissions)
+		r.rnrNAKs = r.transmissions
 	}
 	s.rnr = rnr{active: true, seq: seq, at: p.at, last: r.at, wait: packet.RNRTimer(uint8(p.AETH.Syndrome & packet.SyndromeValue))}
 }
 
 // fatalNAK takes a NAK that ends the connection.
-func (s *stream) fatalNAK(p *seen, seq int64) {
-	if r := s.holder(seq); r != nil && r.info.Kind == packet.KindSend && p.AETH.Syndrome == packet.NAKRemoteOperational {
-		s.say(p, noteSendNAK)
+func (s *stream) fatalNAK(p *judgedPacket, seq int64) {
+	if r := s.requestAt(seq); r != nil && r.info.Kind == packet.KindSend && p.AETH.Syndrome == packet.NAKRemoteOperational {
+		s.notes(p, noteSendNAK)
 	}
 	s.fatal = p.No
 }

@@ -6,46 +6,46 @@ import (
 )
 
 // request takes a request of RC or XRC.
-func (s *stream) request(p *seen, when lateness) {
+func (s *stream) request(p *judgedPacket, when lateness) {
 	if !s.started {
 		s.start(p.PSN)
 	}
 	seq := s.unwrap(p.PSN)
 	if s.far(seq) {
-		s.say(p, noteNewStream)
+		s.notes(p, noteNewStream)
 		s.judgeWaits()
-		s.unasked = earlyReply{}
+		s.earlyReply = earlyReply{}
 		s.start(p.PSN)
 		seq = s.next
 	}
-	r, repeat, ok := s.place(p, seq)
+	r, repeat, ok := s.findOrInsert(p, seq)
 	if !ok {
 		return
 	}
-	if s.unordered.active && seq == s.unordered.want {
-		s.unordered.active = false // it was late, or lost before the capture
+	if s.pendingNAK.active && seq == s.pendingNAK.want {
+		s.pendingNAK.active = false // it was late, or lost before the capture
 	}
 	s.nak.served = s.nak.served || s.nak.active && seq == s.nak.seq
-	s.lates += bit(when == late)
-	isLate := when == late || repeat && r.twin(p)
+	s.lateRequests += bit(when == late)
+	isLate := when == late || repeat && r.isCopy(p)
 	if repeat {
-		s.repeat(p, r, seq, isLate)
+		s.checkRepeat(p, r, seq, isLate)
 	} else if seq >= s.next {
 		if seq > s.next {
-			s.say(p, noteGap)
+			s.notes(p, noteGap)
 		}
 		s.next = r.end()
-		s.fresh(p)
+		s.checkOverdue(p)
 	}
 	if isLate {
-		s.backs++
+		s.goBacks++
 		return
 	}
-	s.confirm(p, seq, r)
+	s.confirmResend(p, seq, r)
 	if seq < s.prevEnd {
 		s.resend(p, r, seq)
 	}
-	s.serve(p, seq)
+	s.checkRNRWait(p, seq)
 	if repeat {
 		r.sent(p)
 	}
@@ -58,44 +58,44 @@ func (s *stream) endOf(r *request, seq int64) int64 { return max(r.end(), seq+1)
 // far reports whether a PSN is none that this stream could come to.
 func (s *stream) far(seq int64) bool {
 	d := seq - s.next
-	if len(s.reqs) > 0 && s.reqs[len(s.reqs)-1].n == 0 {
+	if len(s.requests) > 0 && s.requests[len(s.requests)-1].n == 0 {
 		return false // a READ of unknown length is before it
 	}
 	lowest := s.next
-	if len(s.reqs) > 0 {
-		lowest = s.reqs[0].seq
+	if len(s.requests) > 0 {
+		lowest = s.requests[0].seq
 	}
 	return d > conversation.MaxPSNStep || seq < lowest-conversation.MaxPSNStep
 }
 
 // place finds or makes the record of the request p. repeat: it was there before. Where it
 // cannot be told what p is, ok is false.
-func (s *stream) place(p *seen, seq int64) (r *request, repeat, ok bool) {
+func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, ok bool) {
 	i := s.find(seq)
 	switch {
-	case i >= 0 && s.reqs[i].seq == seq:
-		return &s.reqs[i], true, true
-	case i < 0 && len(s.reqs) > 0 && seq < s.reqs[0].seq:
-		s.backs++ // from before the capture, or forgotten
+	case i >= 0 && s.requests[i].seq == seq:
+		return &s.requests[i], true, true
+	case i < 0 && len(s.requests) > 0 && seq < s.requests[0].seq:
+		s.goBacks++ // from before the capture, or forgotten
 		s.prevEnd = seq + 1
-		s.alone = true // it may be
+		s.hasResponses = true // it may be
 		return nil, false, false
-	case i >= 0 && seq < s.reqs[i].end():
-		r = &s.reqs[i]
-		if s.tail(p, r, seq) {
+	case i >= 0 && seq < s.requests[i].end():
+		r = &s.requests[i]
+		if s.isPartialRead(p, r, seq) {
 			return r, true, true
 		}
-		s.bad(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, conversation.Wrap(r.seq), conversation.Wrap(r.end()-1))
+		s.violates(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, conversation.Wrap(r.seq), conversation.Wrap(r.end()-1))
 		return nil, false, false
 	}
 	r = s.insert(s.newRequest(p, seq))
-	s.alone = s.alone || r.info.Kind.HasOwnResponse()
-	s.neighbours(p, r)
+	s.hasResponses = s.hasResponses || r.info.Kind.HasOwnResponse()
+	s.checkNeighbours(p, r)
 	return r, false, true
 }
 
 // tail reports whether p asks for a part of the READ r, from seq on, and keeps the part.
-func (s *stream) tail(p *seen, r *request, seq int64) bool {
+func (s *stream) isPartialRead(p *judgedPacket, r *request, seq int64) bool {
 	if p.info.Kind != packet.KindRead || r.info.Kind != packet.KindRead {
 		return false
 	}
@@ -103,24 +103,24 @@ func (s *stream) tail(p *seen, r *request, seq int64) bool {
 	if p.RETH.VA != r.va+skipped || p.RETH.RKey != r.rkey || uint64(p.RETH.Length)+skipped > uint64(r.length) {
 		return false
 	}
-	s.remember(r, ask{seq, s.readPackets(p.RETH.Length), p.RETH.Length})
+	s.remember(r, partialRead{seq, s.readPackets(p.RETH.Length), p.RETH.Length})
 	return true
 }
 
-func (s *stream) remember(r *request, a ask) {
-	for _, known := range r.asks {
+func (s *stream) remember(r *request, a partialRead) {
+	for _, known := range r.partialReads {
 		if known == a {
 			return
 		}
 	}
-	if len(r.asks) == maxAsks {
-		r.asks = append(r.asks[:0], r.asks[1:]...)
+	if len(r.partialReads) == maxPartialReads {
+		r.partialReads = append(r.partialReads[:0], r.partialReads[1:]...)
 	}
-	r.asks = append(r.asks, a)
+	r.partialReads = append(r.partialReads, a)
 }
 
 // neighbours holds that r follows what is before it, and is followed by what is behind.
-func (s *stream) neighbours(p *seen, r *request) {
+func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
 	i := s.find(r.seq)
 	if r.info.Position.StartsMessage() {
 		r.offset = 0
@@ -128,22 +128,22 @@ func (s *stream) neighbours(p *seen, r *request) {
 			r.total = int64(r.length)
 		}
 	}
-	if i > 0 && s.reqs[i-1].end() == r.seq && s.reqs[i-1].n != 0 {
-		s.follows(p, &s.reqs[i-1], r)
+	if i > 0 && s.requests[i-1].end() == r.seq && s.requests[i-1].n != 0 {
+		s.checkFollows(p, &s.requests[i-1], r)
 	}
-	for ; i+1 < len(s.reqs) && s.reqs[i].end() == s.reqs[i+1].seq && s.reqs[i].n != 0; i++ {
-		a, b := &s.reqs[i], &s.reqs[i+1]
+	for ; i+1 < len(s.requests) && s.requests[i].end() == s.requests[i+1].seq && s.requests[i].n != 0; i++ {
+		a, b := &s.requests[i], &s.requests[i+1]
 		if a != r && (b.offset >= 0 || a.offset < 0) {
 			break // known before
 		}
-		s.follows(p, a, b)
+		s.checkFollows(p, a, b)
 	}
 }
 
 // follows holds that b may come behind a, and adds up the bytes of their message.
-func (s *stream) follows(p *seen, a, b *request) {
+func (s *stream) checkFollows(p *judgedPacket, a, b *request) {
 	if !conversation.Follows(a.info, b.info) {
-		s.bad(p, ruleSequence, "%v with PSN %d behind %v with PSN %d", b.Opcode, conversation.Wrap(b.seq), a.Opcode, conversation.Wrap(a.seq))
+		s.violates(p, ruleSequence, "%v with PSN %d behind %v with PSN %d", b.Opcode, conversation.Wrap(b.seq), a.Opcode, conversation.Wrap(a.seq))
 		return
 	}
 	if !conversation.Continues(a.info, b.info) || a.offset < 0 {
@@ -155,18 +155,18 @@ func (s *stream) follows(p *seen, a, b *request) {
 	}
 	sum := b.offset + int64(b.payload)
 	if ends := b.info.Position.EndsMessage(); ends && sum != b.total || !ends && sum >= b.total {
-		s.bad(p, ruleDMALength, "%v with PSN %d: %d bytes of %d so far", b.Opcode, conversation.Wrap(b.seq), sum, b.total)
+		s.violates(p, ruleDMALength, "%v with PSN %d: %d bytes of %d so far", b.Opcode, conversation.Wrap(b.seq), sum, b.total)
 	}
 }
 
 // repeat judges a request that was seen before: seq lies in r.
-func (s *stream) repeat(p *seen, r *request, seq int64, isLate bool) {
+func (s *stream) checkRepeat(p *judgedPacket, r *request, seq int64, isLate bool) {
 	if isLate {
-		r.tx++ // the responder gets it all the same
+		r.transmissions++ // the responder gets it all the same
 	}
 	if r.info.Kind == packet.KindRead && p.info.Kind == packet.KindRead {
-		s.readGap.clear(r.seq)
-		if seq != r.seq || s.tail(p, r, seq) {
+		s.skippedRead.clear(r.seq)
+		if seq != r.seq || s.isPartialRead(p, r, seq) {
 			return
 		}
 	}
@@ -178,34 +178,34 @@ func (s *stream) repeat(p *seen, r *request, seq int64, isLate bool) {
 		same = same && p.Atomic.VA == r.va && p.Atomic.RKey == r.rkey
 	}
 	if !same {
-		s.bad(p, ruleSame, "PSN %d is %v with %d bytes, was %v with %d bytes in packet %d",
+		s.violates(p, ruleSame, "PSN %d is %v with %d bytes, was %v with %d bytes in packet %d",
 			p.PSN, p.Opcode, len(p.Payload), r.Opcode, r.payload, r.no)
 	}
 }
 
 // fresh judges what is overdue when a requester sends something new.
-func (s *stream) fresh(p *seen) {
-	if s.moved == 0 {
-		s.moved = p.at
+func (s *stream) checkOverdue(p *judgedPacket) {
+	if s.lastProgress == 0 {
+		s.lastProgress = p.at
 	}
-	if s.readGap.active {
-		s.readGap.news++
-		if s.readGap.news > maxHistory/16 || p.at-s.readGap.at > answerTime {
-			s.bad(p, ruleUnanswered, "the READ with PSN %d was not answered to its end, nor asked for again", conversation.Wrap(s.readGap.seq))
-			s.readGap.active = false
+	if s.skippedRead.active {
+		s.skippedRead.news++
+		if s.skippedRead.news > maxHistory/16 || p.at-s.skippedRead.at > maxTimeout {
+			s.violates(p, ruleUnanswered, "the READ with PSN %d was not answered to its end, nor asked for again", conversation.Wrap(s.skippedRead.seq))
+			s.skippedRead.active = false
 		}
 	}
-	if s.flow.peer == nil || p.at-s.moved <= answerTime {
+	if s.flow.peer == nil || p.at-s.lastProgress <= maxTimeout {
 		return // without a partner, answers go another way than past the capture
 	}
-	s.moved = p.at
-	for i := max(s.find(s.accepted), 0); i < len(s.reqs); i++ {
-		r := &s.reqs[i]
-		if r.seq <= s.accepted || !r.expects() || r.told || p.at-r.at <= answerTime {
+	s.lastProgress = p.at
+	for i := max(s.find(s.accepted), 0); i < len(s.requests); i++ {
+		r := &s.requests[i]
+		if r.seq <= s.accepted || !r.expects() || r.reported || p.at-r.at <= maxTimeout {
 			continue
 		}
-		r.told = true
-		s.bad(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.Opcode, conversation.Wrap(r.seq), r.no, (p.at-r.at)/second)
+		r.reported = true
+		s.violates(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.Opcode, conversation.Wrap(r.seq), r.no, (p.at-r.at)/second)
 		return
 	}
 }
@@ -216,8 +216,8 @@ func (s *stream) finish() {
 	if s.fatal != 0 {
 		return
 	}
-	for i := max(s.find(s.accepted), 0); i < len(s.reqs); i++ {
-		if r := &s.reqs[i]; r.seq > s.accepted && r.expects() && r.info.Service != packet.UC {
+	for i := max(s.find(s.accepted), 0); i < len(s.requests); i++ {
+		if r := &s.requests[i]; r.seq > s.accepted && r.expects() && r.info.Service != packet.UC {
 			s.note(noteNoAnswer, r.no, s.flow.String())
 		}
 	}

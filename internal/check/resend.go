@@ -5,37 +5,37 @@ import (
 )
 
 // resend takes a request, with PSN seq, that steps back behind others sent before it.
-func (s *stream) resend(p *seen, r *request, seq int64) {
-	s.backs++
-	s.moved = p.at
+func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
+	s.goBacks++
+	s.lastProgress = p.at
 	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq, after: p.at - r.at}
 	switch {
 	case s.nak.active && !s.nak.served && seq > s.nak.seq:
-		s.unordered = pending{active: true, want: s.nak.seq, nak: s.nak.no, seq: seq, no: p.No, name: p.name}
+		s.pendingNAK = misplacedResend{active: true, want: s.nak.seq, nak: s.nak.no, seq: seq, no: p.No, name: p.name}
 	case s.nak.active && !s.nak.served && seq < s.nak.seq:
-		s.say(p, noteBelowNAK)
+		s.notes(p, noteBelowNAK)
 	}
-	if !s.cause {
-		s.causeless(p, r)
+	if !s.resendExplained {
+		s.checkUnexplained(p, r)
 	}
-	s.cause = false
+	s.resendExplained = false
 }
 
 // causeless judges a resend that no reply of this capture explains: a timeout, or a
 // reply that was lost... before it came here, which none is.
-func (s *stream) causeless(p *seen, r *request) {
-	if s.lates > 0 || s.flow.peer == nil {
+func (s *stream) checkUnexplained(p *judgedPacket, r *request) {
+	if s.lateRequests > 0 || s.flow.peer == nil {
 		return // times mean little, or the cause went another way
 	}
 	d := p.at - r.at
-	if r.at == p.at && r.tx == 1 && r.no == p.No {
+	if r.at == p.at && r.transmissions == 1 && r.no == p.No {
 		return // seen for the first time: it was lost before the capture
 	}
 	if d < 0 {
 		return // the capture's clock went back
 	}
 	if d+clockSlack < minTimeout {
-		s.bad(p, ruleRetryInterval, "PSN %d again after %d ns", p.PSN, d)
+		s.violates(p, ruleRetryInterval, "PSN %d again after %d ns", p.PSN, d)
 		return
 	}
 	if s.timeout == 0 || d < s.timeout {
@@ -43,13 +43,13 @@ func (s *stream) causeless(p *seen, r *request) {
 	}
 	r.retries++
 	if r.retries == maxRetries+1 {
-		s.say(p, noteRetry7)
+		s.notes(p, noteRetry7)
 	}
 }
 
 // confirm looks whether the request behind a step back goes on from there. If so it was a
 // resend, and not a late packet.
-func (s *stream) confirm(p *seen, seq int64, r *request) {
+func (s *stream) confirmResend(p *judgedPacket, seq int64, r *request) {
 	b := s.restart
 	s.restart.active = false
 	if !b.active || seq != b.end {
@@ -58,16 +58,16 @@ func (s *stream) confirm(p *seen, seq int64, r *request) {
 	// That it begins at the PSN of a NAK can be a timeout, with the first packet lost before
 	// the capture; but not if it came much sooner than timeouts do.
 	switch {
-	case s.alone: // a READ is asked for again although a NAK acknowledges it
-	case b.nak && (!s.known.any || b.seq > s.known.seq):
-		s.known = known{true, b.seq, b.after}
-	case s.known.any && b.seq < s.known.seq && s.known.after < b.after/2:
-		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", conversation.Wrap(b.seq), conversation.Wrap(s.known.seq))
+	case s.hasResponses: // a READ is asked for again although a NAK acknowledges it
+	case b.nak && (!s.followedNAK.any || b.seq > s.followedNAK.seq):
+		s.followedNAK = ackKnowledge{true, b.seq, b.after}
+	case s.followedNAK.any && b.seq < s.followedNAK.seq && s.followedNAK.after < b.after/2:
+		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", conversation.Wrap(b.seq), conversation.Wrap(s.followedNAK.seq))
 	}
 }
 
 // serve looks whether a request that drew an RNR NAK has come again too soon.
-func (s *stream) serve(p *seen, seq int64) {
+func (s *stream) checkRNRWait(p *judgedPacket, seq int64) {
 	if s.rnr.active && seq < s.rnr.seq {
 		s.rnr.lower = true
 	}
@@ -80,10 +80,10 @@ func (s *stream) serve(p *seen, seq int64) {
 	}
 	d := p.at - s.rnr.at
 	if d < 0 || d+clockSlack >= s.rnr.wait {
-		s.waits++
+		s.keptWaits++
 		return
 	}
-	s.early++
+	s.shortWaitCount++
 	if len(s.shortWaits) < maxListed {
 		s.shortWaits = append(s.shortWaits, shortWait{no: p.No, seq: seq, after: d, wait: s.rnr.wait, since: p.at - s.rnr.last, flow: p.name})
 	}
@@ -103,11 +103,11 @@ type shortWait struct {
 // that missed the answer to a READ goes back to that at once, and the NAK counts for nothing.
 func (s *stream) judgeWaits() {
 	few := 1
-	if s.alone {
+	if s.hasResponses {
 		few = 6
 	}
 	for _, w := range s.shortWaits {
-		if s.early <= s.waits || s.early < few || s.timeout > 0 && w.since >= s.timeout/10*9 {
+		if s.shortWaitCount <= s.keptWaits || s.shortWaitCount < few || s.timeout > 0 && w.since >= s.timeout/10*9 {
 			s.note(noteEarlyRNR, w.no, w.flow)
 			continue
 		}
@@ -119,9 +119,9 @@ func (s *stream) judgeWaits() {
 // skipped judges a resend that left out the NAK's PSN, once the responder has accepted
 // that PSN all the same. Before that, the PSN may have been lost before the capture.
 func (s *stream) skipped() {
-	if s.unordered.active && s.accepted >= s.unordered.want {
-		u := s.unordered
+	if s.pendingNAK.active && s.accepted >= s.pendingNAK.want {
+		u := s.pendingNAK
 		s.violation(ruleResendPSN, u.no, u.name, "begins at PSN %d, the NAK of packet %d names %d", conversation.Wrap(u.seq), u.nak, conversation.Wrap(u.want))
-		s.unordered.active = false
+		s.pendingNAK.active = false
 	}
 }

@@ -15,7 +15,7 @@ const leastTimeout = 14
 
 // bind gives a SEND with invalidate a window of type 2 to invalidate, each its own. Where the live NIC has none it
 // becomes a SEND without.
-func (p *player) bind(s *replay.Step) error {
+func (p *requesterPlayer) bind(s *replay.Step) error {
 	if s.Header.Opcode.Info().Headers&packet.HasIETH == 0 {
 		return nil
 	}
@@ -24,7 +24,7 @@ func (p *player) bind(s *replay.Step) error {
 	}
 	key, err := p.window()
 	if err != nil {
-		p.plain = append(p.plain, replay.Note{Packet: s.Packet.No, Text: fmt.Sprintf("played as a SEND without invalidate: %v", err)})
+		p.changed = append(p.changed, replay.Note{Packet: s.Packet.No, Text: fmt.Sprintf("played as a SEND without invalidate: %v", err)})
 		s.WithoutInvalidate()
 		return nil
 	}
@@ -34,7 +34,7 @@ func (p *player) bind(s *replay.Step) error {
 }
 
 // window makes one more window, and waits until it is bound.
-func (p *player) window() (key uint32, err error) {
+func (p *requesterPlayer) window() (key uint32, err error) {
 	if p.refused != nil {
 		return 0, p.refused
 	}
@@ -59,8 +59,8 @@ func (p *player) window() (key uint32, err error) {
 		return 0, err
 	}
 	want := len(p.session.Windows) + 1
-	for end := p.bench.Now() + rnrWait; p.bound < want && p.refused == nil && p.bench.Now() < end; {
-		p.bench.Run(p.bench.Now()+fullWait, nil)
+	for end := p.testbed.Now() + rnrWait; p.bound < want && p.refused == nil && p.testbed.Now() < end; {
+		p.testbed.Run(p.testbed.Now()+pollInterval, nil)
 		if err := p.poll(); err != nil {
 			return 0, err
 		}

@@ -22,8 +22,8 @@ const ownQPNs = 64
 const hopLimit = 64
 
 // A seat is a queue pair of the live NIC, with its memory, and the one that is played to it.
-type seat struct {
-	stage
+type endpoint struct {
+	target
 	name    string // of the queue pair on the live NIC
 	qpn     uint32 // its number
 	own     uint32 // that of the queue pair which is played
@@ -31,27 +31,27 @@ type seat struct {
 	memory  []string   // names of regions
 	mws     []string   // names of windows
 	path    *wire.Path // to the live NIC
-	paths   map[lane]*wire.Path
+	paths   map[pathKey]*wire.Path
 
 	first int // packets on the tape before the stream
 }
 
 // A lane is what packets of one flow have in common on the way.
-type lane struct {
+type pathKey struct {
 	port   uint16
 	tclass uint8
 }
 
-func newSeat(st stage) seat {
-	return seat{stage: st, name: fmt.Sprint("onto", st.i), own: st.bench.PeerQPN() + uint32(st.i%ownQPNs), paths: map[lane]*wire.Path{},
-		first: len(st.tape.packets)}
+func newEndpoint(st target) endpoint {
+	return endpoint{target: st, name: fmt.Sprint("onto", st.i), own: st.testbed.PeerQPN() + uint32(st.i%ownQPNs), paths: map[pathKey]*wire.Path{},
+		first: len(st.recording.packets)}
 }
 
 // at is the place in the session of what comes next.
-func (s *seat) at() int { return len(s.tape.packets) - s.first }
+func (s *endpoint) index() int { return len(s.recording.packets) - s.first }
 
 // register makes memory on the live NIC's host that is given back at the end.
-func (s *seat) register(name string, o testbed.RegionOptions) (testbed.Region, error) {
+func (s *endpoint) register(name string, o testbed.RegionOptions) (testbed.Region, error) {
 	r, err := s.nic.Register(name, o)
 	if err == nil {
 		s.memory = append(s.memory, name)
@@ -60,7 +60,7 @@ func (s *seat) register(name string, o testbed.RegionOptions) (testbed.Region, e
 }
 
 // write has the program write to a region.
-func (s *seat) write(name string, at uint64, data []byte) error {
+func (s *endpoint) write(name string, at uint64, data []byte) error {
 	for b := range slices.Chunk(data, chunk) {
 		if err := s.nic.WriteMemory(name, at, b); err != nil {
 			return err
@@ -71,7 +71,7 @@ func (s *seat) write(name string, at uint64, data []byte) error {
 }
 
 // read returns what is in a region.
-func (s *seat) read(name string, from, n uint64) ([]byte, error) {
+func (s *endpoint) read(name string, from, n uint64) ([]byte, error) {
 	b := make([]byte, 0, n)
 	for at := from; at < from+n; at += chunk {
 		part, err := s.nic.ReadMemory(name, at, min(chunk, from+n-at))
@@ -84,7 +84,7 @@ func (s *seat) read(name string, from, n uint64) ([]byte, error) {
 }
 
 // connect makes the queue pair and takes it to RTR, in which it answers, and if rts says so to RTS.
-func (s *seat) connect(service packet.Service, a ib.QPAttr, rts bool) (err error) {
+func (s *endpoint) connect(service packet.Service, a ib.QPAttr, rts bool) (err error) {
 	of, rtrOnly, rtsOnly := ib.QPTypeRC, ib.QPMaskMaxDestRDAtomic|ib.QPMaskMinRNRTimer,
 		ib.QPMaskTimeout|ib.QPMaskRetryCount|ib.QPMaskRNRRetry|ib.QPMaskMaxRDAtomic
 	if service == packet.UC {
@@ -95,7 +95,7 @@ func (s *seat) connect(service packet.Service, a ib.QPAttr, rts bool) (err error
 	}
 	s.created = true
 	a.State, a.DestQPN = ib.QPSInit, s.own
-	q := nic.QPAttr{QPAttr: a, AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(s.bench.Peer())}, Port: 1}
+	q := nic.QPAttr{QPAttr: a, AV: nic.AddressVector{SGIDIndex: 1, Port: 1, HopLimit: hopLimit, DGID: nic.GIDOf(s.testbed.Peer())}, Port: 1}
 	if err := s.nic.ModifyQP(s.name, q, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess); err != nil {
 		return err
 	}
@@ -110,30 +110,30 @@ func (s *seat) connect(service packet.Service, a ib.QPAttr, rts bool) (err error
 			return fmt.Errorf("the live NIC refuses a queue pair with %d READs and atomics at once: %w", a.MaxRDAtomic, err)
 		}
 	}
-	s.path, err = s.bench.Path(s.nic.Addr())
+	s.path, err = s.testbed.Path(s.nic.Addr())
 	return err
 }
 
 // ends returns the queue pair that is played and the live one.
-func (s *seat) ends() (player, peer replay.End) {
-	return replay.End{Addr: s.bench.Peer(), QPN: s.own, Known: true}, replay.End{Addr: s.nic.Addr(), QPN: s.qpn, Known: true}
+func (s *endpoint) addresses() (player, peer replay.End) {
+	return replay.End{Addr: s.testbed.Peer(), QPN: s.own, Known: true}, replay.End{Addr: s.nic.Addr(), QPN: s.qpn, Known: true}
 }
 
 // transmit puts a packet on the cable, which has source port and traffic class of a captured one.
-func (s *seat) transmit(c *capture.Packet, h packet.Header) error {
+func (s *endpoint) transmit(c *capture.Packet, h packet.Header) error {
 	h.DestQP, h.PKey = s.qpn, packet.DefaultPKey
-	f := &wire.TxFrame{Path: s.lane(c)}
+	f := &wire.TxFrame{Path: s.pathOf(c)}
 	f.Set(&h, c.Payload)
-	if err := s.bench.Send(f); err != nil {
+	if err := s.testbed.Send(f); err != nil {
 		return err
 	}
-	s.bench.Run(s.bench.Now(), nil)
+	s.testbed.Run(s.testbed.Now(), nil)
 	return nil
 }
 
 // lane returns the path of a packet with the source port and the traffic class that it had in the capture.
-func (s *seat) lane(c *capture.Packet) *wire.Path {
-	k := lane{c.SrcPort, c.TClass}
+func (s *endpoint) pathOf(c *capture.Packet) *wire.Path {
+	k := pathKey{c.SrcPort, c.TClass}
 	if s.paths[k] == nil {
 		way := *s.path
 		way.SrcPort, way.TClass, way.HopLimit = c.SrcPort, c.TClass, hopLimit
@@ -143,8 +143,8 @@ func (s *seat) lane(c *capture.Packet) *wire.Path {
 }
 
 // strike gives the live NIC's resources back.
-func (s *seat) strike() (err error) {
-	s.tape.heard = nil
+func (s *endpoint) destroy() (err error) {
+	s.recording.onPacket = nil
 	if s.created {
 		err = s.nic.DestroyQP(s.name)
 	}
@@ -158,8 +158,8 @@ func (s *seat) strike() (err error) {
 }
 
 // linger waits for something that may not come.
-func (s *seat) linger(t time.Duration, done func() bool) {
+func (s *endpoint) linger(t time.Duration, done func() bool) {
 	if !done() {
-		s.bench.Run(s.bench.Now()+t, done)
+		s.testbed.Run(s.testbed.Now()+t, done)
 	}
 }

@@ -10,100 +10,102 @@ import (
 )
 
 // A player plays the requester's side of one stream.
-type player struct {
-	seat
+type requesterPlayer struct {
+	endpoint
 	script  *replay.RequesterScript
 	session replay.RequesterSession
 
-	held     []held           // as Script.Regions
+	regions  []liveRegion     // as Script.Regions
 	windows  map[int64]uint32 // keys that a SEND invalidates, by its PSN
 	bound    int              // of them, as completions say
 	refused  error            // why there is none
 	bindable testbed.Region
-	plain    []replay.Note
+	changed  []replay.Note
 	scratch  struct {
 		addr, size uint64
 		lkey       uint32
 	}
 
-	sent    int
-	again   int
-	posted  int // receives
-	flushed bool
-	progress
+	sent          int
+	retransmitted int
+	posted        int // receives
+	flushed       bool
+	requesterProgress
 }
 
-func newPlayer(st stage, s *replay.RequesterScript) (*player, error) {
-	p := &player{seat: newSeat(st), script: s}
+func newRequesterPlayer(st target, s *replay.RequesterScript) (*requesterPlayer, error) {
+	p := &requesterPlayer{endpoint: newEndpoint(st), script: s}
 	p.session = replay.RequesterSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MinRNRTimer: s.MinRNRTimer,
 		MaxDestRDAtomic: s.MaxDestRDAtomic, Access: s.Access}
-	p.progress.init()
-	if err := p.set(); err != nil {
-		p.strike()
+	p.requesterProgress.init()
+	if err := p.setUp(); err != nil {
+		p.destroy()
 		return nil, err
 	}
-	st.tape.heard = p.reply
+	st.recording.onPacket = p.reply
 	return p, nil
 }
 
 // psn makes a PSN of the script one of the wire.
-func (p *player) psn(n int64) uint32 { return uint32(int64(p.script.FirstPSN)+n) & packet.PSNMask }
+func (p *requesterPlayer) psn(n int64) uint32 {
+	return uint32(int64(p.script.FirstPSN)+n) & packet.PSNMask
+}
 
 // play sends everything and waits for the last answer.
-func (p *player) play() error {
-	start := p.bench.Now()
+func (p *requesterPlayer) play() error {
+	start := p.testbed.Now()
 	for i := range p.script.Steps {
 		s := &p.script.Steps[i]
 		if err := p.options.Context.Err(); err != nil {
 			return err
 		}
-		if p.dead {
+		if p.ended {
 			break
 		}
 		if !p.options.Fast {
-			p.bench.Run(start+s.After, nil)
+			p.testbed.Run(start+s.After, nil)
 		}
 		if err := p.step(s); err != nil {
 			return err
 		}
 	}
-	if n := len(p.due); n > 0 {
-		if err := p.answered(p.due[n-1].End); err != nil {
+	if n := len(p.unanswered); n > 0 {
+		if err := p.waitAnswered(p.unanswered[n-1].End); err != nil {
 			return err
 		}
 	}
-	p.linger(lateWait, func() bool { return false })
+	p.linger(nakWait, func() bool { return false })
 	return nil
 }
 
 // step sends one packet, when all is as it was when the captured one was sent.
-func (p *player) step(s *replay.Step) error {
-	if err := p.answered(s.AnsweredBefore); err != nil {
+func (p *requesterPlayer) step(s *replay.Step) error {
+	if err := p.waitAnswered(s.AnsweredBefore); err != nil {
 		return err
 	}
 	// Who is slow to say that it has no receive must not be given one meanwhile.
 	p.linger(rnrWait, func() bool { return p.rnrs >= s.RNRNAKs })
-	p.linger(lateWait, func() bool { return p.naks >= s.SequenceNAKs })
-	for p.full(s) {
-		if err := p.answered(p.due[0].End); err != nil {
+	p.linger(nakWait, func() bool { return p.naks >= s.SequenceNAKs })
+	for p.atLimit(s) {
+		if err := p.waitAnswered(p.unanswered[0].End); err != nil {
 			return err
 		}
 	}
-	if err := p.writes(s.Writes); err != nil {
+	if err := p.writeMemory(s.Writes); err != nil {
 		return err
 	}
-	if err := p.receives(s); err != nil {
+	if err := p.postReceives(s); err != nil {
 		return err
 	}
 	if err := p.bind(s); err != nil {
 		return err
 	}
-	p.sending(s)
+	p.noteSent(s)
 	return p.send(s)
 }
 
 // send puts a packet on the cable.
-func (p *player) send(s *replay.Step) error {
+func (p *requesterPlayer) send(s *replay.Step) error {
 	h := s.Header
 	if h.Opcode.Info().Headers&packet.HasIETH != 0 {
 		h.Invalidate = p.windows[s.PSN]
@@ -114,7 +116,7 @@ func (p *player) send(s *replay.Step) error {
 		key := p.wrongKey()
 		h.RETH.RKey, h.Atomic.RKey = key, key
 	default:
-		m := &p.held[s.Region]
+		m := &p.regions[s.Region]
 		h.RETH.RKey, h.Atomic.RKey = m.RKey, m.RKey
 		h.RETH.VA += m.shift
 		h.Atomic.VA += m.shift
@@ -124,10 +126,10 @@ func (p *player) send(s *replay.Step) error {
 }
 
 // wrongKey returns an R_Key that is nobody's.
-func (p *player) wrongKey() uint32 {
+func (p *requesterPlayer) wrongKey() uint32 {
 	key := uint32(0x5ca1ab1e)
-	for i := range p.held {
-		if p.held[i].RKey == key {
+	for i := range p.regions {
+		if p.regions[i].RKey == key {
 			key++
 		}
 	}

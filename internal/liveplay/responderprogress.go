@@ -7,59 +7,59 @@ import (
 )
 
 // An asking is what the live requester has sent. PSNs are those of the script.
-type asking struct {
-	got     int64 // the PSN behind what has come in order, since it last went back
-	most    int64 // the same, ever
-	acked   int64 // everything before this PSN has been answered
-	oldest  int   // the job that acked lies in, or one before
-	back    int   // how often it has gone back since the last answer
-	pass    int   // the same for the captured requester, where that was what the live one is now
-	vain    int   // how often it has gone back since it got on
-	repeat  int64 // it asks again from here, which was answered; or -1
-	refused bool  // a NAK has ended it
-	ended   bool  // a completion says that it is at an end
+type requesterState struct {
+	next             int64 // the PSN behind what has come in order, since it last went back
+	highest          int64 // the same, ever
+	acked            int64 // everything before this PSN has been answered
+	oldest           int   // the job that acked lies in, or one before
+	goBacks          int   // how often it has gone back since the last answer
+	pass             int   // the same for the captured requester, where that was what the live one is now
+	fruitlessGoBacks int   // how often it has gone back since it got on
+	resendFrom       int64 // it asks again from here, which was answered; or -1
+	refused          bool  // a NAK has ended it
+	ended            bool  // a completion says that it is at an end
 }
 
 // request takes notice of what the live NIC asks of the queue pair that is played.
-func (a *answerer) request(c *capture.Packet) {
+func (a *responderPlayer) request(c *capture.Packet) {
 	in := c.Opcode.Info()
 	if c.BTH.DestQP != a.own || c.Src != a.session.Peer.Addr || in.Service != a.script.Service || !in.Request || c.Err != nil || !c.ICRCOK() {
 		return
 	}
-	a.tape.answered = true
-	a.heard++
-	a.busy = a.bench.Now()
-	psn := a.most + int64(packet.PSNDiff(c.BTH.PSN, uint32(int64(a.script.FirstPSN)+a.most)&packet.PSNMask))
+	a.recording.answered = true
+	a.requestsSeen++
+	a.lastActive = a.testbed.Now()
+	psn := a.highest + int64(packet.PSNDiff(c.BTH.PSN, uint32(int64(a.script.FirstPSN)+a.highest)&packet.PSNMask))
 	end := psn + 1
 	if in.Kind == packet.KindRead {
 		end = psn + int64(packet.PSNCount(c.RETH.Length, a.script.PathMTU))
 	}
 	switch {
-	case psn > a.got:
+	case psn > a.next:
 		return // one before it is missing: it will go back
-	case psn < a.got:
-		a.back++
-		a.vain++
-		if a.given < len(a.script.Replies) && a.script.Replies[a.given].Pass > a.pass {
+	case psn < a.next:
+		a.goBacks++
+		a.fruitlessGoBacks++
+		if a.repliesSent < len(a.script.Replies) && a.script.Replies[a.repliesSent].Pass > a.pass {
 			a.pass++
 		}
-		if psn < a.acked || a.refused || psn == a.acked && a.spent() {
-			a.repeat = psn
+		if psn < a.acked || a.refused || psn == a.acked && a.resultLost() {
+			a.resendFrom = psn
 		}
 		if psn > a.acked {
 			end = a.acked // it must have gone back further
 		}
 	}
-	a.got = end
-	a.most = max(a.most, a.got)
+	a.next = end
+	a.highest = max(a.highest, a.next)
 	if a.script.Service == packet.UC {
-		a.acked = a.got // nobody answers
+		a.acked = a.next // nobody answers
 	}
 }
 
 // spent reports whether the result for which the live requester asks has been given, too soon for it, and will not be
 // given again.
-func (a *answerer) spent() bool {
+func (a *responderPlayer) resultLost() bool {
 	for a.oldest < len(a.script.Work) && a.script.Work[a.oldest].End <= a.acked {
 		a.oldest++
 	}
@@ -70,42 +70,44 @@ func (a *answerer) spent() bool {
 	for i := range a.script.Replies {
 		s := &a.script.Replies[i]
 		if s.PSN == a.acked && s.Header.Opcode.Info().Kind != packet.KindAck {
-			if i >= a.given && !a.weary() {
+			if i >= a.repliesSent && !a.mayGiveUp() {
 				return false
 			}
-			given = given || i < a.given
+			given = given || i < a.repliesSent
 		}
 	}
 	return given
 }
 
 // ready reports whether what draws the next answer has come.
-func (a *answerer) ready() bool {
-	if a.given == len(a.script.Replies) {
+func (a *responderPlayer) ready() bool {
+	if a.repliesSent == len(a.script.Replies) {
 		return false
 	}
-	s := &a.script.Replies[a.given]
+	s := &a.script.Replies[a.repliesSent]
 	if s.Cause < a.acked {
 		return true // it says nothing new
 	}
-	return a.got > s.Cause && (!s.Again || a.pass >= s.Pass || a.weary())
+	return a.next > s.Cause && (!s.Again || a.pass >= s.Pass || a.mayGiveUp())
 }
 
 // weary reports whether the live requester has gone back so often that it may soon give up, other than the captured one
 // did: then it is given what there is.
-func (a *answerer) weary() bool { return a.vain >= mostVain && a.script.RetryCount == replay.Forever }
+func (a *responderPlayer) mayGiveUp() bool {
+	return a.fruitlessGoBacks >= maxFruitlessGoBacks && a.script.RetryCount == replay.Forever
+}
 
 // note takes notice of an answer that is given.
-func (a *answerer) note(s *replay.Reply) {
-	a.back, a.busy, a.pass = 0, a.bench.Now(), max(a.pass, s.Pass)
-	if s.PSN >= a.repeat {
-		a.repeat = -1
+func (a *responderPlayer) note(s *replay.Reply) {
+	a.goBacks, a.lastActive, a.pass = 0, a.testbed.Now(), max(a.pass, s.Pass)
+	if s.PSN >= a.resendFrom {
+		a.resendFrom = -1
 	}
-	a.credit(s)
+	a.acknowledge(s)
 }
 
 // credit works out what the live requester takes for acknowledged when it has an answer.
-func (a *answerer) credit(s *replay.Reply) {
+func (a *responderPlayer) acknowledge(s *replay.Reply) {
 	end, before := s.PSN, a.acked
 	n := s.Header.AETH.Syndrome
 	result := s.Header.Opcode.Info().Kind != packet.KindAck
@@ -127,24 +129,24 @@ func (a *answerer) credit(s *replay.Reply) {
 		a.acked++
 	}
 	if a.acked > before || !result && n.IsRNR() {
-		a.vain = 0 // the retry count begins anew (IBTA 9.7.5.2.8)
+		a.fruitlessGoBacks = 0 // the retry count begins anew (IBTA 9.7.5.2.8)
 	}
-	a.refused = a.refused || refusing(s)
+	a.refused = a.refused || isFatal(s)
 }
 
 // sendable reports whether an ACK can be given for what has come, because the next answer is one for more than that.
-func (a *answerer) sendable() bool {
-	if a.given == len(a.script.Replies) {
+func (a *responderPlayer) sendable() bool {
+	if a.repliesSent == len(a.script.Replies) {
 		return false
 	}
-	s := &a.script.Replies[a.given]
-	return s.Header.Opcode == packet.Acknowledge && s.Header.AETH.Syndrome.IsACK() && s.PSN >= a.got && a.got > a.acked && !a.reading()
+	s := &a.script.Replies[a.repliesSent]
+	return s.Header.Opcode == packet.Acknowledge && s.Header.AETH.Syndrome.IsACK() && s.PSN >= a.next && a.next > a.acked && !a.reading()
 }
 
 // reading reports whether a READ or atomic has not been answered, which an ACK must not pass over.
-func (a *answerer) reading() bool {
+func (a *responderPlayer) reading() bool {
 	for i := range a.session.Posted {
-		if j := &a.script.Work[i]; j.End > a.acked && j.PSN < a.got && j.HasResponse() {
+		if j := &a.script.Work[i]; j.End > a.acked && j.PSN < a.next && j.HasResponse() {
 			return true
 		}
 	}
@@ -153,23 +155,23 @@ func (a *answerer) reading() bool {
 
 // settle acknowledges what has come, where the live requester does not send as far as the captured one did before
 // the next ACK: its send queue or its window may be shorter.
-func (a *answerer) settle() error {
-	s := a.script.Replies[a.given]
-	s.PSN = a.got - 1
+func (a *responderPlayer) acknowledgePart() error {
+	s := a.script.Replies[a.repliesSent]
+	s.PSN = a.next - 1
 	s.Header.PSN = uint32(int64(a.script.FirstPSN)+s.PSN) & packet.PSNMask
 	s.Header.AETH.MSN = a.messages()
-	if n := len(a.parted); n == 0 || a.parted[n-1].Packet != s.Packet.No {
-		a.parted = append(a.parted, replay.Note{Packet: s.Packet.No, Text: "given in parts: the live requester does not send as far before it has an answer"})
+	if n := len(a.changed); n == 0 || a.changed[n-1].Packet != s.Packet.No {
+		a.changed = append(a.changed, replay.Note{Packet: s.Packet.No, Text: "given in parts: the live requester does not send as far before it has an answer"})
 	}
 	a.note(&s)
 	return a.transmit(s.Packet, s.Header)
 }
 
 // messages counts those that have come as a whole.
-func (a *answerer) messages() uint32 {
+func (a *responderPlayer) messages() uint32 {
 	n := uint32(0)
 	for i := range a.session.Posted {
-		if a.script.Work[i].End <= a.got {
+		if a.script.Work[i].End <= a.next {
 			n++
 		}
 	}

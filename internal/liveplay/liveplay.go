@@ -73,7 +73,7 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, err
 	if o.Context == nil {
 		o.Context = context.Background()
 	}
-	t := &tape{tap: o.Tap}
+	t := &recording{tap: o.Tap}
 	b, err := open(t)
 	if err != nil {
 		return nil, err
@@ -85,7 +85,7 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, err
 	}
 	r = &Report{Strict: o.Strict, Left: left, Streams: []*Stream{}}
 	for i, play := range acts {
-		st, err := play(stage{b, nic, t, i, o})
+		st, err := play(target{b, nic, t, i, o})
 		if err != nil {
 			return nil, err
 		}
@@ -96,32 +96,32 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, err
 }
 
 // A stage is what a side of a stream is played on, as the i-th.
-type stage struct {
-	bench   testbed.Testbed
-	nic     testbed.NIC
-	tape    *tape
-	i       int
-	options Options
+type target struct {
+	testbed   testbed.Testbed
+	nic       testbed.NIC
+	recording *recording
+	i         int
+	options   Options
 }
 
 // An act plays one side of a stream.
-type act func(stage) (*Stream, error)
+type playStream func(target) (*Stream, error)
 
 // plan returns what is played: the requester's side of all streams, then the responder's. That one of the sides cannot be
 // played is no error where the other can.
-func plan(ps capture.Packets, o Options) (acts []act, left []replay.Note, err error) {
+func plan(ps capture.Packets, o Options) (acts []playStream, left []replay.Note, err error) {
 	var asking, answering []replay.Note // that cannot be played
 	if o.Side != Responder {
 		scripts, notes, failed := replay.RequesterScripts(ps)
 		for _, s := range scripts {
-			acts = append(acts, func(st stage) (*Stream, error) { return ask(st, s) })
+			acts = append(acts, func(st target) (*Stream, error) { return playRequester(st, s) })
 		}
 		asking, err = notes, failed
 	}
 	if o.Side != Requester {
 		scripts, notes, failed := replay.ResponderScripts(ps)
 		for _, s := range scripts {
-			acts = append(acts, func(st stage) (*Stream, error) { return answer(st, s) })
+			acts = append(acts, func(st target) (*Stream, error) { return playResponder(st, s) })
 		}
 		answering, err = notes, cmp.Or(err, failed)
 	}
@@ -131,11 +131,11 @@ func plan(ps capture.Packets, o Options) (acts []act, left []replay.Note, err er
 	if o.Side != Both {
 		return acts, notNil(append(asking, answering...)), nil
 	}
-	return acts, merged(asking, answering), nil
+	return acts, mergeNotes(asking, answering), nil
 }
 
 // merged puts together what cannot be played of either side.
-func merged(asking, answering []replay.Note) []replay.Note {
+func mergeNotes(asking, answering []replay.Note) []replay.Note {
 	left := []replay.Note{}
 	for _, n := range asking {
 		if !slices.Contains(answering, n) {
@@ -153,12 +153,12 @@ func merged(asking, answering []replay.Note) []replay.Note {
 }
 
 // ask plays the requester's side of a stream.
-func ask(st stage, s *replay.RequesterScript) (_ *Stream, err error) {
-	p, err := newPlayer(st, s)
+func playRequester(st target, s *replay.RequesterScript) (_ *Stream, err error) {
+	p, err := newRequesterPlayer(st, s)
 	if err != nil {
 		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
 	}
-	defer func() { err = errors.Join(err, p.strike()) }()
+	defer func() { err = errors.Join(err, p.destroy()) }()
 	silent, err := p.outcome(p.play())
 	if err != nil {
 		return nil, err
@@ -171,24 +171,24 @@ func ask(st stage, s *replay.RequesterScript) (_ *Stream, err error) {
 		return nil, err
 	}
 	r := &Stream{Side: Requester, From: s.From, To: s.To, Peer: p.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN,
-		Sent: p.sent, SentAgain: p.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies, NotPlayed: append(notNil(s.NotPlayed), p.plain...), Responder: &judged.Responder}
+		Sent: p.sent, SentAgain: p.retransmitted, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies, NotPlayed: append(notNil(s.NotPlayed), p.changed...), Responder: &judged.Responder}
 	if silent {
-		judged.Responder.Differences = append(judged.Responder.Differences, replay.Difference{PSN: p.psn(p.due[0].PSN), Field: "reply",
-			Captured: fmt.Sprintf("none, though it was sent %d times", patience+1), Softroce: "an answer"})
+		judged.Responder.Differences = append(judged.Responder.Differences, replay.Difference{PSN: p.psn(p.unanswered[0].PSN), Field: "reply",
+			Captured: fmt.Sprintf("none, though it was sent %d times", maxRetransmits+1), Softroce: "an answer"})
 	}
 	return r, nil
 }
 
 // answer plays the responder's side of a stream.
-func answer(st stage, s *replay.ResponderScript) (_ *Stream, err error) {
-	a, err := newAnswerer(st, s)
+func playResponder(st target, s *replay.ResponderScript) (_ *Stream, err error) {
+	a, err := newResponderPlayer(st, s)
 	if err != nil {
 		return nil, fmt.Errorf("%v > %v: %w", s.From, s.To, err)
 	}
-	defer func() { err = errors.Join(err, a.strike()) }()
+	defer func() { err = errors.Join(err, a.destroy()) }()
 	err = a.play()
-	if errors.Is(err, errStuck) {
-		a.unplayed(s)
+	if errors.Is(err, errNoProgress) {
+		a.noteUnplayed(s)
 		err = nil
 	}
 	if a.session.Silent, err = a.outcome(err); err != nil {
@@ -197,29 +197,29 @@ func answer(st stage, s *replay.ResponderScript) (_ *Stream, err error) {
 	if err := a.inspect(); err != nil {
 		return nil, err
 	}
-	a.session.Lossy = a.again > 0
+	a.session.Lossy = a.retransmitted > 0
 	judged, err := a.session.Judge(replay.Options{Strict: st.options.Strict})
 	if err != nil {
 		return nil, err
 	}
 	return &Stream{Side: Responder, From: s.From, To: s.To, Peer: a.session.Peer, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, Posted: len(a.session.Posted),
-		Sent: a.given + a.again, SentAgain: a.again, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies,
-		NotPlayed: append(notNil(s.NotPlayed), a.parted...), Requester: &judged.Requester}, nil
+		Sent: a.repliesSent + a.retransmitted, SentAgain: a.retransmitted, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies,
+		NotPlayed: append(notNil(s.NotPlayed), a.changed...), Requester: &judged.Requester}, nil
 }
 
 // unplayed notes what the live requester did not get to.
-func (a *answerer) unplayed(s *replay.ResponderScript) {
+func (a *responderPlayer) noteUnplayed(s *replay.ResponderScript) {
 	no := s.Work[len(s.Work)-1].Packet
-	if a.given < len(s.Replies) {
-		no = s.Replies[a.given].Packet.No
+	if a.repliesSent < len(s.Replies) {
+		no = s.Replies[a.repliesSent].Packet.No
 	}
-	a.parted = append(a.parted, replay.Note{Packet: no, Text: "not played, nor what comes behind it: the live requester goes back again and again, and does not send what draws it"})
+	a.changed = append(a.changed, replay.Note{Packet: no, Text: "not played, nor what comes behind it: the live requester goes back again and again, and does not send what draws it"})
 }
 
 // outcome tells a live NIC that fell silent from one that never said anything, and from other errors.
-func (s *seat) outcome(err error) (silent bool, _ error) {
-	if errors.Is(err, errSilence) {
-		if !s.tape.answered {
+func (s *endpoint) outcome(err error) (silent bool, _ error) {
+	if errors.Is(err, errIdle) {
+		if !s.recording.answered {
 			return false, fmt.Errorf("%w: %v, QP %#x", ErrSilent, s.nic.Addr(), s.qpn)
 		}
 		return true, nil
@@ -230,17 +230,17 @@ func (s *seat) outcome(err error) (silent bool, _ error) {
 func notNil(l []replay.Note) []replay.Note { return append([]replay.Note{}, l...) }
 
 // A tape keeps the RoCEv2 packets of the link and tells the player of each.
-type tape struct {
-	tap     wire.FrameSink
-	frames  int
-	packets capture.Packets
-	heard   func(*capture.Packet)
+type recording struct {
+	tap      wire.FrameSink
+	frames   int
+	packets  capture.Packets
+	onPacket func(*capture.Packet)
 
 	answered bool // the live NIC has said something
 }
 
 // WriteFrame implements wire.FrameSink.
-func (t *tape) WriteFrame(ns int64, iface int, b []byte) error {
+func (t *recording) WriteFrame(ns int64, iface int, b []byte) error {
 	t.frames++
 	if t.tap != nil {
 		if err := t.tap.WriteFrame(ns, iface, b); err != nil {
@@ -252,8 +252,8 @@ func (t *tape) WriteFrame(ns int64, iface int, b []byte) error {
 		return nil // another protocol's
 	}
 	t.packets = append(t.packets, p)
-	if t.heard != nil {
-		t.heard(p)
+	if t.onPacket != nil {
+		t.onPacket(p)
 	}
 	return nil
 }

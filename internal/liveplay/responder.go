@@ -14,8 +14,8 @@ import (
 
 // An answerer plays the responder's side of one stream: it has the live NIC's program post the captured work, and gives the
 // captured answers to what comes.
-type answerer struct {
-	seat
+type responderPlayer struct {
+	endpoint
 	script  *replay.ResponderScript
 	session replay.ResponderSession
 	sources uint64 // where what is sent lies: the address of region NAME-s
@@ -24,32 +24,32 @@ type answerer struct {
 	skey    uint32
 	offsets []uint64 // of each job in one of the two
 
-	start  time.Duration
-	given  int           // answers
-	again  int           // of them, more than once, because the live requester asked again
-	heard  int           // requests
-	busy   time.Duration // when something last happened
-	parted []replay.Note
-	asking // what the live requester has sent
+	start          time.Duration
+	repliesSent    int           // answers
+	retransmitted  int           // of them, more than once, because the live requester asked again
+	requestsSeen   int           // requests
+	lastActive     time.Duration // when something last happened
+	changed        []replay.Note
+	requesterState // what the live requester has sent
 }
 
 // newAnswerer makes the live queue pair and its memory.
-func newAnswerer(st stage, s *replay.ResponderScript) (*answerer, error) {
-	a := &answerer{seat: newSeat(st), script: s}
-	early, late := st.bench.Slack()
+func newResponderPlayer(st target, s *replay.ResponderScript) (*responderPlayer, error) {
+	a := &responderPlayer{endpoint: newEndpoint(st), script: s}
+	early, late := st.testbed.Slack()
 	a.session = replay.ResponderSession{Service: s.Service, PathMTU: s.PathMTU, FirstPSN: s.FirstPSN, MaxRDAtomic: s.MaxRDAtomic, Timeout: s.Timeout,
 		RetryCount: s.RetryCount, RNRRetry: s.RNRRetry, Work: s.Work, Early: early, Late: late}
-	if err := a.set(); err != nil {
-		a.strike()
+	if err := a.setUp(); err != nil {
+		a.destroy()
 		return nil, err
 	}
-	st.tape.heard = a.request
+	st.recording.onPacket = a.request
 	return a, nil
 }
 
 // set makes memory for what is sent and for results, and a queue pair that can send.
-func (a *answerer) set() error {
-	if err := a.layOut(); err != nil {
+func (a *responderPlayer) setUp() error {
+	if err := a.createRegions(); err != nil {
 		return err
 	}
 	s := a.script
@@ -57,12 +57,12 @@ func (a *answerer) set() error {
 	if err := a.connect(s.Service, at, true); err != nil {
 		return err
 	}
-	a.session.Player, a.session.Peer = a.ends()
+	a.session.Player, a.session.Peer = a.addresses()
 	return nil
 }
 
 // layOut gives every job a place: what is sent, where it is not the same as before, and results.
-func (a *answerer) layOut() error {
+func (a *responderPlayer) createRegions() error {
 	var source []byte
 	var sinks uint64
 	for i := range a.script.Work {
@@ -95,9 +95,9 @@ func (a *answerer) layOut() error {
 }
 
 // play gives every answer when its turn has come, and waits for what is to be sent until then.
-func (a *answerer) play() error {
-	a.start, a.repeat = a.bench.Now(), -1
-	a.busy = a.start
+func (a *responderPlayer) play() error {
+	a.start, a.resendFrom = a.testbed.Now(), -1
+	a.lastActive = a.start
 	for {
 		if err := a.options.Context.Err(); err != nil {
 			return err
@@ -106,12 +106,12 @@ func (a *answerer) play() error {
 			return err
 		}
 		switch {
-		case a.repeat >= 0 && !a.ready():
-			if err := a.answerAgain(); err != nil {
+		case a.resendFrom >= 0 && !a.ready():
+			if err := a.resendReplies(); err != nil {
 				return err
 			}
-		case a.ready() && a.due(a.script.Replies[a.given].After):
-			if err := a.answer(); err != nil {
+		case a.ready() && a.isTime(a.script.Replies[a.repliesSent].After):
+			if err := a.sendReply(); err != nil {
 				return err
 			}
 		case a.done():
@@ -125,15 +125,15 @@ func (a *answerer) play() error {
 }
 
 // due reports whether the time has come for what the capture has at some time, if that counts.
-func (a *answerer) due(after time.Duration) bool {
-	return a.options.Fast || a.bench.Now() >= a.start+after
+func (a *responderPlayer) isTime(after time.Duration) bool {
+	return a.options.Fast || a.testbed.Now() >= a.start+after
 }
 
 // post posts what the captured program had posted when it had had as many answers.
-func (a *answerer) post() error {
+func (a *responderPlayer) post() error {
 	for n := len(a.session.Posted); n < len(a.script.Work); n++ {
 		j := &a.script.Work[n]
-		if j.RepliesBefore > a.given || !a.due(j.After) {
+		if j.RepliesBefore > a.repliesSent || !a.isTime(j.After) {
 			return nil
 		}
 		if n-len(a.session.Completions) >= queueDepth {
@@ -149,23 +149,23 @@ func (a *answerer) post() error {
 		case len(j.Payload) > 0:
 			wr.SGEs = []transport.SGE{{Addr: a.sources + a.offsets[n], Length: uint32(len(j.Payload)), LKey: a.lkey}}
 		}
-		a.busy = a.bench.Now()
-		a.session.Posted = append(a.session.Posted, a.busy)
+		a.lastActive = a.testbed.Now()
+		a.session.Posted = append(a.session.Posted, a.lastActive)
 		if err := a.nic.PostSend(a.name, &wr); err != nil {
-			return a.cut(n, err)
+			return a.truncate(n, err)
 		}
-		a.bench.Run(a.bench.Now(), nil)
+		a.testbed.Run(a.testbed.Now(), nil)
 	}
 	return nil
 }
 
 // cut ends the script before a job that the live NIC's program refuses.
-func (a *answerer) cut(n int, refusal error) error {
+func (a *responderPlayer) truncate(n int, refusal error) error {
 	if n == 0 {
 		return refusal
 	}
 	j := a.script.Work[n]
-	a.parted = append(a.parted, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("not posted, nor what comes behind it: %v", refusal)})
+	a.changed = append(a.changed, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("not posted, nor what comes behind it: %v", refusal)})
 	a.session.Posted = a.session.Posted[:n]
 	a.script.Work = a.script.Work[:n]
 	a.script.Replies = slices.DeleteFunc(a.script.Replies, func(s replay.Reply) bool { return s.PSN >= j.PSN })
@@ -174,7 +174,7 @@ func (a *answerer) cut(n int, refusal error) error {
 }
 
 // poll takes what has completed.
-func (a *answerer) poll() error {
+func (a *responderPlayer) poll() error {
 	l, err := a.nic.Completions()
 	for _, c := range l {
 		if c.QP != a.name || c.Recv {
@@ -187,95 +187,95 @@ func (a *answerer) poll() error {
 }
 
 // answer gives the next answer.
-func (a *answerer) answer() error {
-	s := &a.script.Replies[a.given]
-	a.given++
+func (a *responderPlayer) sendReply() error {
+	s := &a.script.Replies[a.repliesSent]
+	a.repliesSent++
 	a.note(s)
 	return a.transmit(s.Packet, s.Header)
 }
 
 // answerAgain gives once more what the live requester has been given and asks for again: the network lost it.
-func (a *answerer) answerAgain() error {
-	from := a.repeat
-	a.repeat = -1
+func (a *responderPlayer) resendReplies() error {
+	from := a.resendFrom
+	a.resendFrom = -1
 	var ack *replay.Reply
-	for i := range a.script.Replies[:a.given] {
+	for i := range a.script.Replies[:a.repliesSent] {
 		s := &a.script.Replies[i]
 		switch in := s.Header.Opcode.Info(); {
 		case s.PSN < from:
 		case in.Kind != packet.KindAck:
-			a.again++
-			a.credit(s)
+			a.retransmitted++
+			a.acknowledge(s)
 			if err := a.transmit(s.Packet, s.Header); err != nil {
 				return err
 			}
-		case s.Header.AETH.Syndrome.IsACK() || refusing(s):
+		case s.Header.AETH.Syndrome.IsACK() || isFatal(s):
 			ack = s
 		}
 	}
 	if ack == nil {
 		return nil
 	}
-	a.again++
+	a.retransmitted++
 	return a.transmit(ack.Packet, ack.Header)
 }
 
 // refusing reports whether an answer ends the connection.
-func refusing(s *replay.Reply) bool {
+func isFatal(s *replay.Reply) bool {
 	n := s.Header.AETH.Syndrome
 	return s.Header.Opcode.Info().Kind == packet.KindAck && n.IsNAK() && n != packet.NAKSequence
 }
 
 // wait lets time pass until something is to be done. A live requester that sends nothing though it should is given what
 // can be said so far; in the end it is silent.
-func (a *answerer) wait() error {
-	before, now := a.heard, a.bench.Now()
-	end := a.busy + a.silence()
-	next := a.next()
+func (a *responderPlayer) wait() error {
+	before, now := a.requestsSeen, a.testbed.Now()
+	end := a.lastActive + a.idleTimeout()
+	next := a.nextDue()
 	switch {
 	case a.sendable():
-		end = a.busy + settleWait
+		end = a.lastActive + ackWait
 	case next > now:
 		end = max(end, next)
 	}
 	until := end
-	if a.full() {
-		until = min(until, now+fullWait)
+	if a.queueFull() {
+		until = min(until, now+pollInterval)
 	}
 	if next > now {
 		until = min(until, next)
 	}
-	if a.back > mostBack+a.script.Unanswered {
-		return errStuck
+	if a.goBacks > maxGoBacks+a.script.Unanswered {
+		return errNoProgress
 	}
-	if a.bench.Run(until, func() bool { return a.heard != before }) || a.bench.Now() < end || until == next {
+	if a.testbed.Run(until, func() bool { return a.requestsSeen != before }) || a.testbed.Now() < end || until == next {
 		return nil
 	}
 	if err := a.poll(); err != nil || a.ended {
 		return err
 	}
 	if a.sendable() {
-		return a.settle()
+		return a.acknowledgePart()
 	}
-	return errSilence
+	return errIdle
 }
 
 // full reports whether a job waits for room in the live send queue.
-func (a *answerer) full() bool {
+func (a *responderPlayer) queueFull() bool {
 	n := len(a.session.Posted)
-	return n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.given && n-len(a.session.Completions) >= queueDepth
+	return n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.repliesSent && n-len(a.session.Completions) >= queueDepth
 }
 
 // next returns when something is due by the capture's time that waits for nothing else, or 0.
-func (a *answerer) next() (at time.Duration) {
+func (a *responderPlayer) nextDue() (at time.Duration) {
 	if a.options.Fast {
 		return 0
 	}
-	if n := len(a.session.Posted); n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.given && !a.due(a.script.Work[n].After) {
+	if n := len(a.session.Posted); n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.repliesSent && !a.isTime(a.script.Work[n].After) {
 		at = a.start + a.script.Work[n].After
 	}
 	if a.ready() {
-		if t := a.start + a.script.Replies[a.given].After; at == 0 || t < at {
+		if t := a.start + a.script.Replies[a.repliesSent].After; at == 0 || t < at {
 			at = t
 		}
 	}
@@ -283,38 +283,38 @@ func (a *answerer) next() (at time.Duration) {
 }
 
 // silence is how long it takes at most until a live requester goes back by itself.
-func (a *answerer) silence() time.Duration {
+func (a *responderPlayer) idleTimeout() time.Duration {
 	const most = 4 // times what the timeout says (IBTA 9.7.6.1.3)
-	_, late := a.bench.Slack()
+	_, late := a.testbed.Slack()
 	return most*replay.LocalTimeout(a.script.Timeout) + rnrWait + late
 }
 
 // done reports whether all is posted, sent and answered, or the live requester has ended.
-func (a *answerer) done() bool {
+func (a *responderPlayer) done() bool {
 	if a.ended {
 		return true
 	}
-	return a.given == len(a.script.Replies) && len(a.session.Posted) == len(a.script.Work) &&
-		(a.refused || a.acked >= a.end() || a.got >= a.end() && a.back >= a.script.Unanswered)
+	return a.repliesSent == len(a.script.Replies) && len(a.session.Posted) == len(a.script.Work) &&
+		(a.refused || a.acked >= a.end() || a.next >= a.end() && a.goBacks >= a.script.Unanswered)
 }
 
 // end is the PSN behind everything.
-func (a *answerer) end() int64 { return a.script.Work[len(a.script.Work)-1].End }
+func (a *responderPlayer) end() int64 { return a.script.Work[len(a.script.Work)-1].End }
 
 // conclude waits for completions and looks at what the program sees.
-func (a *answerer) conclude() error {
-	a.linger(lateWait, func() bool { return false })
+func (a *responderPlayer) conclude() error {
+	a.linger(nakWait, func() bool { return false })
 	if err := a.poll(); err != nil {
 		return err
 	}
 	final := a.refused || a.acked >= a.end() || a.script.RetryCount != replay.Forever || a.script.RNRRetry != replay.Forever
-	for a.busy = a.bench.Now(); final && len(a.session.Completions) < len(a.session.Posted) && a.bench.Now() < a.busy+a.silence(); {
-		a.bench.Run(a.bench.Now()+lateWait, nil)
+	for a.lastActive = a.testbed.Now(); final && len(a.session.Completions) < len(a.session.Posted) && a.testbed.Now() < a.lastActive+a.idleTimeout(); {
+		a.testbed.Run(a.testbed.Now()+nakWait, nil)
 		if err := a.poll(); err != nil {
 			return err
 		}
-		if a.repeat >= 0 {
-			if err := a.answerAgain(); err != nil {
+		if a.resendFrom >= 0 {
+			if err := a.resendReplies(); err != nil {
 				return err
 			}
 		}
@@ -324,8 +324,8 @@ func (a *answerer) conclude() error {
 }
 
 // inspect looks at what READs and atomics brought.
-func (a *answerer) inspect() error {
-	a.session.Packets = a.tape.packets[a.first:]
+func (a *responderPlayer) inspect() error {
+	a.session.Packets = a.recording.packets[a.first:]
 	left := uint64(maxInspect)
 	good := map[uint64]bool{}
 	for _, c := range a.session.Completions {

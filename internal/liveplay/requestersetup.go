@@ -24,7 +24,7 @@ const (
 var ErrMemory = errors.New("the requests reach over more memory than is played")
 
 // A held region is memory of the live NIC's host.
-type held struct {
+type liveRegion struct {
 	name  string
 	shift uint64 // what is added to a captured address
 	start uint64 // of what requests name, in the region
@@ -32,7 +32,7 @@ type held struct {
 }
 
 // set makes a queue pair and memory on the live NIC as the script wants them.
-func (p *player) set() error {
+func (p *requesterPlayer) setUp() error {
 	s := p.script
 	largest := uint64(1)
 	for _, n := range s.Receives {
@@ -51,15 +51,15 @@ func (p *player) set() error {
 	}
 	p.scratch.addr, p.scratch.lkey = scratch.Addr, scratch.LKey
 	for i, r := range s.Regions {
-		if err := p.hold(i, r); err != nil {
+		if err := p.createRegion(i, r); err != nil {
 			return err
 		}
 	}
-	return p.enter()
+	return p.createQP()
 }
 
 // longest returns how many bytes the longest SEND of the script has.
-func (p *player) longest() uint64 {
+func (p *requesterPlayer) longest() uint64 {
 	most, n := uint64(1), uint64(0)
 	for _, s := range p.script.Steps {
 		if s.Header.Opcode.Info().Position.StartsMessage() {
@@ -72,8 +72,8 @@ func (p *player) longest() uint64 {
 }
 
 // hold registers a region and fills it.
-func (p *player) hold(i int, r replay.Region) error {
-	h := held{name: fmt.Sprintf("%s-%d", p.name, i), start: r.Addr % alignment}
+func (p *requesterPlayer) createRegion(i int, r replay.Region) error {
+	h := liveRegion{name: fmt.Sprintf("%s-%d", p.name, i), start: r.Addr % alignment}
 	live, err := p.register(h.name, testbed.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
 	if err != nil {
 		return err
@@ -87,18 +87,18 @@ func (p *player) hold(i int, r replay.Region) error {
 			return err
 		}
 	}
-	p.held = append(p.held, h)
+	p.regions = append(p.regions, h)
 	p.session.Regions = append(p.session.Regions, h.Region)
 	return nil
 }
 
 // writeTo has the program write to a region.
-func (p *player) writeTo(h *held, w replay.Write) error {
+func (p *requesterPlayer) writeTo(h *liveRegion, w replay.Write) error {
 	return p.write(h.name, w.Addr-h.Addr, w.Data)
 }
 
 // enter makes the queue pair.
-func (p *player) enter() error {
+func (p *requesterPlayer) createQP() error {
 	s := p.script
 	a := ib.QPAttr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
 	invalidates := slices.ContainsFunc(s.Steps, func(s replay.Step) bool { return s.Header.Opcode.Info().Headers&packet.HasIETH != 0 })
@@ -108,23 +108,23 @@ func (p *player) enter() error {
 	if err := p.connect(s.Service, a, invalidates); err != nil {
 		return err
 	}
-	p.session.Player, p.session.Peer = p.ends()
+	p.session.Player, p.session.Peer = p.addresses()
 	return nil
 }
 
 // receives has as many receives posted as the next packet wants, and some more if there may be.
-func (p *player) receives(s *replay.Step) error {
-	if p.script.Service == packet.UC && p.posted < s.MinReceives && p.posted-p.consumed() >= queueDepth {
-		if err := p.received(p.posted - queueDepth/2); err != nil {
+func (p *requesterPlayer) postReceives(s *replay.Step) error {
+	if p.script.Service == packet.UC && p.posted < s.MinReceives && p.posted-p.receivesConsumed() >= queueDepth {
+		if err := p.waitReceives(p.posted - queueDepth/2); err != nil {
 			return err
 		}
 	}
-	for p.posted < s.MinReceives && p.posted-p.consumed() >= queueDepth && len(p.due) > 0 {
-		if err := p.answered(p.due[0].End); err != nil {
+	for p.posted < s.MinReceives && p.posted-p.receivesConsumed() >= queueDepth && len(p.unanswered) > 0 {
+		if err := p.waitAnswered(p.unanswered[0].End); err != nil {
 			return err
 		}
 	}
-	to := min(s.MaxReceives, len(p.script.Receives), p.consumed()+queueDepth)
+	to := min(s.MaxReceives, len(p.script.Receives), p.receivesConsumed()+queueDepth)
 	if !s.Accepted {
 		// The rest of a message whose beginning is being refused, perhaps: a receive would come too early for that.
 		to = min(to, s.MinReceives)
@@ -138,7 +138,7 @@ func (p *player) receives(s *replay.Step) error {
 		if err := p.nic.PostRecv(p.name, &wr); err != nil {
 			return err
 		}
-		p.session.Receives = append(p.session.Receives, replay.Receive{At: p.at(), Length: n})
+		p.session.Receives = append(p.session.Receives, replay.Receive{At: p.index(), Length: n})
 	}
 	return p.poll()
 }
@@ -147,7 +147,7 @@ func (p *player) receives(s *replay.Step) error {
 const queueDepth = 48
 
 // poll takes what has completed.
-func (p *player) poll() error {
+func (p *requesterPlayer) poll() error {
 	l, err := p.nic.Completions()
 	for _, c := range l {
 		if c.QP == p.name && !c.Recv {
@@ -170,43 +170,43 @@ func (p *player) poll() error {
 }
 
 // writes has the program write what the captured one wrote, when all that was sent is answered.
-func (p *player) writes(ws []replay.Write) error {
+func (p *requesterPlayer) writeMemory(ws []replay.Write) error {
 	if len(ws) == 0 {
 		return nil
 	}
-	if n := len(p.due); n > 0 {
-		if err := p.answered(p.due[n-1].End); err != nil {
+	if n := len(p.unanswered); n > 0 {
+		if err := p.waitAnswered(p.unanswered[n-1].End); err != nil {
 			return err
 		}
 	}
 	for _, w := range ws {
 		i := slices.IndexFunc(p.script.Regions, func(r replay.Region) bool { return r.RKey == w.RKey })
-		h := &p.held[i]
+		h := &p.regions[i]
 		w.RKey, w.Addr = h.RKey, w.Addr+h.shift
 		if err := p.writeTo(h, w); err != nil {
 			return err
 		}
-		p.session.Writes = append(p.session.Writes, replay.ProgramWrite{At: p.at(), Write: w})
+		p.session.Writes = append(p.session.Writes, replay.ProgramWrite{At: p.index(), Write: w})
 	}
 	return nil
 }
 
 // inspect looks at what the program sees at the end.
-func (p *player) inspect() error {
+func (p *requesterPlayer) inspect() error {
 	if p.script.Service == packet.UC {
-		p.bench.Settle(nil)
-		if err := p.received(len(p.script.Receives)); err != nil {
+		p.testbed.Settle(nil)
+		if err := p.waitReceives(len(p.script.Receives)); err != nil {
 			return err
 		}
 	}
 	if err := p.poll(); err != nil {
 		return err
 	}
-	p.session.Packets = p.tape.packets[p.first:]
-	p.session.Whole = !p.dead && len(p.due) == 0
+	p.session.Packets = p.recording.packets[p.first:]
+	p.session.Whole = !p.ended && len(p.unanswered) == 0
 	left := uint64(maxInspect)
-	for i := range p.held {
-		h := &p.held[i]
+	for i := range p.regions {
+		h := &p.regions[i]
 		if h.Length > left {
 			p.session.Memory = append(p.session.Memory, nil)
 			continue

@@ -14,7 +14,7 @@ import (
 )
 
 // answer plays the responder's side of a fixture, as fast as it goes.
-func answer(t *testing.T, file string, open func(wire.FrameSink) (testbed.Testbed, error)) *liveplay.Report {
+func playResponder(t *testing.T, file string, open func(wire.FrameSink) (testbed.Testbed, error)) *liveplay.Report {
 	t.Helper()
 	r, err := liveplay.File(fixtures+file, open, liveplay.Options{Fast: true, Side: liveplay.Responder})
 	if err != nil {
@@ -40,7 +40,7 @@ func TestALiveRequesterIsBroughtToWhereTheCapturedOneWas(t *testing.T) {
 		{"vp-all-ops.pcap", 24},
 		{"vp-psn-wrap.pcap", 5},
 	} {
-		s := answer(t, c.file, testbed.NewSimulated).Streams[0]
+		s := playResponder(t, c.file, testbed.NewSimulated).Streams[0]
 		if s.Requests != c.requests || s.Verdict().Compared != c.requests || s.SentAgain > 0 {
 			t.Errorf("%s: %d requests, %d compared, %d answers given again", c.file, s.Requests, s.Verdict().Compared, s.SentAgain)
 		}
@@ -104,7 +104,7 @@ func TestAnotherRequesterIsFound(t *testing.T) {
 		{what: "another operation", file: "write-bw-rc.pcap", post: func(w *transport.SendWR) { w.Opcode = ib.WRSend }, found: "opcode"},
 		{what: "solicited", file: "pp-rc-mtu1024.pcap", post: func(w *transport.SendWR) { w.Flags ^= ib.SendSolicited }, found: "solicited event"},
 	} {
-		r := answer(t, c.file, func(tap wire.FrameSink) (testbed.Testbed, error) {
+		r := playResponder(t, c.file, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)
 			return &otherwise{b, c.modify, c.post}, err
 		})
@@ -127,7 +127,7 @@ func TestWrongRequestsAreFound(t *testing.T) {
 		{"atomic-faa.pcap", "drop receive kind atomic_ack skip 3", "captured of work request 4: transport retry counter exceeded, softroce of work request 4: success"},
 		{"write-bw-rc.pcap", "drop send skip 12", "request: captured none"},
 	} {
-		r := answer(t, c.file, faulty(c.rule))
+		r := playResponder(t, c.file, faulty(c.rule))
 		if text := r.String(); r.Differences() == 0 || !strings.Contains(text, c.found) {
 			t.Errorf("%s: %s: %s", c.file, c.rule, text)
 		}
@@ -137,7 +137,7 @@ func TestWrongRequestsAreFound(t *testing.T) {
 // A result that is not what was played is found.
 func TestWrongResultsAreFound(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap"} {
-		r := answer(t, f, func(tap wire.FrameSink) (testbed.Testbed, error) {
+		r := playResponder(t, f, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)
 			return garbled{b}, err
 		})
