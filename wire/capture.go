@@ -10,32 +10,32 @@ import (
 	"softroce/packet"
 )
 
-// A FrameSink takes frames as they are on a cable, from Ethernet header to ICRC, with
-// the time in nanoseconds since 1970 and the number of the interface. It must not keep
-// frame. Captures of NICs on several engines call one sink at the same time.
+// A FrameSink receives frames as they are on the wire, from Ethernet header to ICRC, with the time
+// in nanoseconds since 1970 and the number of the interface. It must not keep frame. The
+// CaptureLinks of NICs on several engines call a shared sink concurrently.
 type FrameSink interface {
 	WriteFrame(wallNs int64, iface int, frame []byte) error
 }
 
-// CaptureLink is middleware that writes what passes it to sinks, which are attached and
-// detached at run time. It stands next to the link, so that frames are written as the
-// link sent them, with their Identification and ICRC, and in the order of the cable.
-// A link without ICRC is shown as if it had one. While no sink is attached it costs a
-// look at a pointer per batch.
+// CaptureLink is middleware that writes the packets that pass it to sinks, which can be attached
+// and detached at any time. It wraps the link directly, so that it writes frames as the link sent
+// them, with their Identification and ICRC, and in the order on the wire. Frames of a link without
+// ICRC are written with the ICRC that they would have. Without a sink it costs an atomic load per
+// batch.
 type CaptureLink struct {
 	inner Link
 	o     CaptureOptions
-	icrc  bool   // the link knows ICRCs
-	port  uint16 // the source port of all that the link sends, or 0
+	icrc  bool   // the link computes ICRCs
+	port  uint16 // the source port of all frames that the link sends; 0: the Path's
 	taps  atomic.Pointer[[]*Tap]
-	mu    sync.Mutex // held to replace taps
+	mu    sync.Mutex // held while taps is replaced
 	frame []byte
 }
 
-// CaptureOptions say what a link does not know.
+// CaptureOptions are properties of frames that a link does not have.
 type CaptureOptions struct {
-	MAC  func() [6]byte        // of the NIC; nil is all zeros
-	Wall func(now int64) int64 // the link's time in nanoseconds since 1970; nil compares clocks once for each Tap
+	MAC  func() [6]byte        // of the NIC; nil means zeros
+	Wall func(now int64) int64 // converts the link's time to nanoseconds since 1970; nil means an offset that each Tap measures once
 }
 
 // NewCaptureLink wraps a link. sink, if not nil, is attached as interface 0.
@@ -48,8 +48,7 @@ func NewCaptureLink(inner Link, sink FrameSink, o CaptureOptions) *CaptureLink {
 	return c
 }
 
-// A Tap is a sink that is attached to a Capture. Its methods may be called from any
-// goroutine.
+// A Tap is a sink that is attached to a CaptureLink. Its methods may be called from any goroutine.
 type Tap struct {
 	capture *CaptureLink
 	sink    FrameSink
@@ -63,14 +62,14 @@ type Tap struct {
 	offset int64 // from the link's time to wall time
 }
 
-// Attach begins to write to sink, as interface iface. It may be called from any goroutine.
+// Attach starts writing to sink, as interface iface. It may be called from any goroutine.
 func (c *CaptureLink) Attach(sink FrameSink, iface int) *Tap {
 	t := &Tap{capture: c, sink: sink, iface: iface}
 	c.replace(func(taps []*Tap) []*Tap { return append(taps, t) })
 	return t
 }
 
-// Detach ends it: when it returns, the sink is not called any more.
+// Detach stops writing. After it returns, the sink is not called.
 func (t *Tap) Detach() {
 	t.capture.replace(func(taps []*Tap) []*Tap {
 		return slices.DeleteFunc(taps, func(u *Tap) bool { return u == t })
@@ -80,10 +79,10 @@ func (t *Tap) Detach() {
 	t.mu.Unlock()
 }
 
-// Packets returns how many packets were written.
+// Packets returns the number of packets written.
 func (t *Tap) Packets() uint64 { return t.packets.Load() }
 
-// Err returns the sink's error that ended the capture, or nil. Traffic goes on without it.
+// Err returns the sink's error that stopped the capture, or nil. The link works on after an error.
 func (t *Tap) Err() error {
 	if e := t.err.Load(); e != nil {
 		return *e
@@ -116,7 +115,7 @@ func (c *CaptureLink) Send(now int64, batch []TxFrame) (int, error) {
 	c.begin(*taps, now)
 	for i := range batch[:n] {
 		if !batch[i].Dropped {
-			c.sent(&batch[i])
+			c.buildTx(&batch[i])
 			c.write(*taps, now)
 		}
 	}
@@ -133,7 +132,7 @@ func (c *CaptureLink) Receive(now int64, batch []RxFrame) (int, error) {
 	}
 	c.begin(*taps, now)
 	for i := range batch[:n] {
-		c.received(&batch[i])
+		c.buildRx(&batch[i])
 		c.write(*taps, now)
 	}
 	c.end(*taps)
@@ -156,7 +155,7 @@ func (c *CaptureLink) end(taps []*Tap) {
 	}
 }
 
-// write gives the present frame to all taps.
+// write writes the current frame to all taps.
 func (c *CaptureLink) write(taps []*Tap, now int64) {
 	for _, t := range taps {
 		if t.off {
@@ -174,7 +173,7 @@ func (c *CaptureLink) write(taps []*Tap, now int64) {
 	}
 }
 
-// fail is apart from write, where its argument would be put on the heap for each packet.
+// fail is not part of write, where err would escape to the heap for each packet.
 func (t *Tap) fail(err error) {
 	t.off = true
 	t.err.Store(&err)
@@ -187,8 +186,8 @@ func (c *CaptureLink) mac() (m [6]byte) {
 	return m
 }
 
-// sent makes the present frame what f was on the cable.
-func (c *CaptureLink) sent(f *TxFrame) {
+// buildTx makes the current frame the bytes of f on the wire.
+func (c *CaptureLink) buildTx(f *TxFrame) {
 	a := f.Path.addressing(f.CE)
 	a.SrcMAC, a.ID = c.mac(), f.ID
 	if c.port != 0 {
@@ -201,7 +200,7 @@ func (c *CaptureLink) sent(f *TxFrame) {
 	}
 	c.frame = append(c.frame, zeros[:f.Pad]...)
 	icrc := f.ICRC
-	if !c.icrc || icrc == 0 { // 0 is also what Loopback leaves
+	if !c.icrc || icrc == 0 { // a LoopbackLink leaves 0
 		icrc = packet.ICRCBytes(&a, c.frame[start:])
 	}
 	c.frame = binary.LittleEndian.AppendUint32(c.frame, icrc)
@@ -210,8 +209,8 @@ func (c *CaptureLink) sent(f *TxFrame) {
 	}
 }
 
-// received makes the present frame what f was on the cable.
-func (c *CaptureLink) received(f *RxFrame) {
+// buildRx makes the current frame the bytes of f on the wire.
+func (c *CaptureLink) buildRx(f *RxFrame) {
 	a := packet.Addressing{
 		SrcMAC: f.SrcMAC, DstMAC: c.mac(), Tagged: f.Tagged, TCI: f.TCI, Src: f.Src, Dst: f.Dst, SrcPort: f.SrcPort,
 		TClass: f.TClass, HopLimit: f.HopLimit, FlowLabel: f.FlowLabel, ID: f.ID, MayFragment: f.MayFragment,
@@ -238,8 +237,8 @@ func (c *CaptureLink) received(f *RxFrame) {
 	c.frame = binary.LittleEndian.AppendUint32(c.frame, icrc)
 }
 
-// headers begins the present frame, for n bytes from BTH to pad, and returns where its
-// BTH begins.
+// headers starts the current frame with the headers of a packet of n bytes from BTH to pad. It
+// returns the offset of the BTH.
 func (c *CaptureLink) headers(a *packet.Addressing, n int) int {
 	var h [packet.MaxFrameHeaderLen]byte
 	l := a.PutHeaders(h[:], n+packet.ICRCLen)
@@ -260,7 +259,7 @@ func (c *CaptureLink) NextDeadline() int64 { return c.inner.NextDeadline() }
 func (c *CaptureLink) Capabilities() Capabilities { return c.inner.Capabilities() }
 
 // Counters implements Counted.
-func (c *CaptureLink) Counters() *LinkCounters { return countersOf(c.inner) }
+func (c *CaptureLink) Counters() *LinkCounters { return linkCounters(c.inner) }
 
 // Close closes the link. Sinks are not closed.
 func (c *CaptureLink) Close() error { return c.inner.Close() }

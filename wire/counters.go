@@ -6,55 +6,54 @@ import (
 	"softroce/packet"
 )
 
-// LinkCounters counts what a link carried and what it threw away. They belong to
-// the goroutine that calls the link's methods, as the link does.
+// LinkCounters count what a link carried and dropped. They belong to the goroutine that calls the
+// link's methods.
 type LinkCounters struct {
 	TxPackets, RxPackets uint64
 	TxBytes, RxBytes     uint64 // of IP packets, ICRC included
 	Drops                [NumDrops]uint64
 }
 
-// A Counted link tells what it counted, as all links of this package do. Middleware
-// answers for itself and the link within it.
+// A Counted link has counters, as all links of this package have. Those of middleware include the
+// wrapped link's.
 type Counted interface {
 	Counters() *LinkCounters
 }
 
-// countersOf returns the counters of l, or empty ones.
-func countersOf(l Link) *LinkCounters {
+// linkCounters returns the counters of l, or zeros if it has none.
+func linkCounters(l Link) *LinkCounters {
 	if c, ok := l.(Counted); ok {
 		return c.Counters()
 	}
 	return &LinkCounters{}
 }
 
-// A Drop is the reason why a link threw a frame away; each frame thrown away counts
-// under one. A frame with a wrong ICRC is not: it is handed on, marked, and its NIC
-// counts it.
+// A Drop is the reason why a link dropped a frame. Each dropped frame counts under one reason. A
+// frame with a wrong ICRC is not dropped: it is passed on, marked, and the NIC counts it.
 type Drop uint8
 
 const (
 	// Received frames, in the order in which they are checked.
-	DropTruncated   Drop = iota // ends before its headers do, or before the length they tell
+	DropTruncated   Drop = iota // shorter than its headers or than the length in them
 	DropMAC                     // for another station
-	DropVLAN                    // of a VLAN that the link has no address in
-	DropEtherType               // neither IP nor what the link answers itself
-	DropARP                     // not about this station, or not to be understood
+	DropVLAN                    // of a VLAN in which the link has no address
+	DropEtherType               // neither IP nor a protocol that the link handles
+	DropARP                     // malformed ARP, or not about this station
 	DropIPHeader                // wrong version, header length, or an IPv6 extension header
 	DropIPChecksum              // of the IPv4 header
 	DropIPAddress               // for another host
-	DropFragment                // a part of an IPv4 packet
+	DropFragment                // a fragment of an IPv4 packet
 	DropIPProtocol              // not UDP
-	DropICMP                    // nothing that the link answers, or not to be understood
-	DropUDPPort                 // not for RoCE's port
-	DropUDPLength               // disagrees with the IP length, or leaves no room for BTH and ICRC
-	DropUDPChecksum             // neither 0 nor right
+	DropICMP                    // malformed ICMP, or a message that the link does not handle
+	DropUDPPort                 // not for port 4791
+	DropUDPLength               // differs from the IP length, or is too short for BTH and ICRC
+	DropUDPChecksum             // neither 0 nor correct
 	DropOverrun                 // the link's receive queue was full
 
 	// Frames to send.
-	DropUnreachable // nobody has the destination address
+	DropUnreachable // no station has the destination address
 	DropTooLong     // longer than the link's MTU
-	DropSend        // the medium refused it
+	DropSend        // rejected by the medium
 
 	DropFault // by a rule of a fault program, in either direction
 
@@ -83,7 +82,7 @@ var dropNames = [NumDrops]string{
 	DropFault:       "fault",
 }
 
-// String returns the name under which metrics show the reason.
+// String returns the reason's name in metrics.
 func (d Drop) String() string {
 	if d < NumDrops {
 		return dropNames[d]
@@ -91,7 +90,7 @@ func (d Drop) String() string {
 	return fmt.Sprintf("Drop(%d)", uint8(d))
 }
 
-// Lengths of the headers that a link puts around a RoCEv2 packet.
+// Lengths of the headers around a RoCEv2 packet.
 const (
 	udpLen  = 8
 	ipv4Len = 20
@@ -101,7 +100,7 @@ const (
 	vlanTagLen  = 4
 )
 
-// ipLen returns the length of the IP packet around n bytes from BTH to pad.
+// ipLen returns the length of an IP packet with n bytes from BTH to pad.
 func ipLen(n int, is4 bool) int {
 	if is4 {
 		return n + ipv4Len + udpLen + packet.ICRCLen
@@ -109,14 +108,14 @@ func ipLen(n int, is4 bool) int {
 	return n + ipv6Len + udpLen + packet.ICRCLen
 }
 
-func (c *LinkCounters) sent(f *TxFrame) {
+func (c *LinkCounters) addTx(f *TxFrame) {
 	c.TxPackets++
 	c.TxBytes += uint64(ipLen(f.Len, f.Path.Dst.Is4()))
 }
 
-func (c *LinkCounters) sentAll(batch []TxFrame) {
+func (c *LinkCounters) addTxBatch(batch []TxFrame) {
 	for i := range batch {
-		c.sent(&batch[i])
+		c.addTx(&batch[i])
 	}
 }
 
@@ -126,13 +125,13 @@ func (c *LinkCounters) dropTx(f *TxFrame, d Drop) {
 	f.Dropped = true
 }
 
-func (c *LinkCounters) received(n int, is4 bool) {
+func (c *LinkCounters) addRx(n int, is4 bool) {
 	c.RxPackets++
 	c.RxBytes += uint64(ipLen(n, is4))
 }
 
-// sum makes c the sum of two others.
-func (c *LinkCounters) sum(a, b *LinkCounters) {
+// setSum sets c to the sum of a and b.
+func (c *LinkCounters) setSum(a, b *LinkCounters) {
 	*c = *a
 	c.TxPackets += b.TxPackets
 	c.RxPackets += b.RxPackets
@@ -143,14 +142,14 @@ func (c *LinkCounters) sum(a, b *LinkCounters) {
 	}
 }
 
-// receivedAll counts the frames of a batch.
-func (c *LinkCounters) receivedAll(batch []RxFrame) {
+// addRxBatch counts the frames of a batch as received.
+func (c *LinkCounters) addRxBatch(batch []RxFrame) {
 	for i := range batch {
 		f := &batch[i]
 		n := len(f.Head)
 		for _, t := range f.Tail {
 			n += len(t)
 		}
-		c.received(n, f.Dst.Is4())
+		c.addRx(n, f.Dst.Is4())
 	}
 }

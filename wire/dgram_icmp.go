@@ -7,38 +7,39 @@ import (
 	"softroce/packet"
 )
 
-// ICMP messages that the link knows (RFC 792, 4443, 4861).
+// ICMP messages that the link handles (RFC 792, RFC 4443, RFC 4861).
 const (
 	icmpEcho, icmpEchoReply   = 8, 0
 	icmp6Echo, icmp6EchoReply = 128, 129
 	neighbourSolicitation     = 135
 	neighbourAdvertisement    = 136
 
-	icmpLen       = 8  // of an echo without data
-	neighbourLen  = 24 // of a solicitation or advertisement without options
-	neighbourAt   = 8  // of the target in them
-	optionSource  = 1  // source link-layer address
-	optionTarget  = 2
-	optionLen     = 8 // of either, on Ethernet
-	flagSolicited = 0x40
-	flagOverride  = 0x20
+	icmpLen         = 8  // of an echo without data
+	neighbourLen    = 24 // of a solicitation or advertisement without options
+	neighbourTarget = 8  // of the target in them
+	optionSource    = 1  // option type: source link-layer address
+	optionTarget    = 2
+	optionLen       = 8 // of either, on Ethernet
+	flagSolicited   = 0x40
+	flagOverride    = 0x20
 
-	// neighbourHops is the hop limit of neighbour discovery: no router lets it pass.
+	// neighbourHops is the hop limit of neighbour discovery (RFC 4861, 4.3), which shows that no
+	// router forwarded the packet.
 	neighbourHops = 255
 	replyHops     = 64
 )
 
 var allNodes = netip.MustParseAddr("ff02::1")
 
-// icmp answers an echo request.
+// icmp replies to an echo request.
 func (l *DgramLink) icmp(b []byte) Drop {
 	ip := b[packet.EthernetLen:]
 	total := int(binary.BigEndian.Uint16(ip[2:]))
-	const fragment = 0x3fff // more fragments, or an offset
+	const fragment = 0x3fff // more fragments, or a fragment offset
 	switch {
 	case ip[0] != 0x45:
 		return DropIPHeader
-	case onesSum(ip[:packet.IPv4Len], 0) != 0xffff:
+	case onesComplementSum(ip[:packet.IPv4Len], 0) != 0xffff:
 		return DropIPChecksum
 	case !l.has(addr4(ip[16:])):
 		return DropIPAddress
@@ -48,7 +49,7 @@ func (l *DgramLink) icmp(b []byte) Drop {
 		return DropTruncated
 	}
 	m := ip[packet.IPv4Len:total]
-	if m[0] != icmpEcho || onesSum(m, 0) != 0xffff {
+	if m[0] != icmpEcho || onesComplementSum(m, 0) != 0xffff {
 		return DropICMP
 	}
 	r := l.ethernet(l.reply[:0], l.vlan(), [6]byte(b[6:]), etherIPv4)
@@ -58,21 +59,22 @@ func (l *DgramLink) icmp(b []byte) Drop {
 	copy(h[12:16], ip[16:20])
 	copy(h[16:20], ip[12:16])
 	h[8] = replyHops
-	sum(h[10:], h[:packet.IPv4Len], 0)
+	putChecksum(h[10:], h[:packet.IPv4Len], 0)
 	h = h[packet.IPv4Len:]
 	h[0] = icmpEchoReply
-	sum(h[2:], h, 0)
+	putChecksum(h[2:], h, 0)
 	l.send(r)
 	return handled
 }
 
-// sum writes the checksum of b, and of what start is the sum of, to its place in b.
-func sum(at, b []byte, start uint16) {
+// putChecksum writes the checksum of b to at, which is part of b. start is the sum of the
+// pseudo-header.
+func putChecksum(at, b []byte, start uint16) {
 	at[0], at[1] = 0, 0
-	binary.BigEndian.PutUint16(at, ^onesSum(b, start))
+	binary.BigEndian.PutUint16(at, ^onesComplementSum(b, start))
 }
 
-// icmp6 answers echo requests and solicitations, and learns from advertisements.
+// icmp6 replies to echo requests and neighbour solicitations, and learns from advertisements.
 func (l *DgramLink) icmp6(b []byte) Drop {
 	ip := b[packet.EthernetLen:]
 	n := int(binary.BigEndian.Uint16(ip[4:]))
@@ -80,38 +82,39 @@ func (l *DgramLink) icmp6(b []byte) Drop {
 	switch {
 	case ip[0]>>4 != 6:
 		return DropIPHeader
-	case !l.has(dst) && !l.hears(dst):
+	case !l.has(dst) && !l.inSolicitedGroup(dst):
 		return DropIPAddress
 	case packet.IPv6Len+n > len(ip):
 		return DropTruncated
 	}
 	m := ip[packet.IPv6Len : packet.IPv6Len+n]
-	if n < icmpLen || onesSum(m, pseudo6(src, dst, n)) != 0xffff {
+	if n < icmpLen || onesComplementSum(m, pseudo6(src, dst, n)) != 0xffff {
 		return DropICMP
 	}
 	switch {
 	case m[0] == icmp6Echo && l.has(dst):
-		l.echo6([6]byte(b[6:]), dst, src, m)
+		l.replyEcho6([6]byte(b[6:]), dst, src, m)
 		return handled
 	case ip[7] != neighbourHops || m[1] != 0 || n < neighbourLen:
 		return DropICMP
 	case m[0] == neighbourSolicitation:
-		return l.solicited([6]byte(b[6:]), src, m)
+		return l.handleSolicitation([6]byte(b[6:]), src, m)
 	case m[0] == neighbourAdvertisement:
 		if mac, ok := linkLayer(m[neighbourLen:], optionTarget); ok {
-			l.near.learn(Station{addr16(m[neighbourAt:]), l.vlan()}, mac, false)
+			l.neighbours.learn(Station{addr16(m[neighbourTarget:]), l.vlan()}, mac, false)
 			return handled
 		}
 	}
 	return DropICMP
 }
 
-// hears reports whether dst is a group that the link is in.
-func (l *DgramLink) hears(dst netip.Addr) bool {
+// inSolicitedGroup reports whether dst is all-nodes or a solicited-node group of the link's
+// addresses.
+func (l *DgramLink) inSolicitedGroup(dst netip.Addr) bool {
 	if dst == allNodes {
 		return true
 	}
-	for s := range l.own {
+	for s := range l.localStations {
 		if s.VLAN == l.vlan() && s.Addr.Is6() && solicitedNode(s.Addr) == dst {
 			return true
 		}
@@ -119,32 +122,32 @@ func (l *DgramLink) hears(dst netip.Addr) bool {
 	return false
 }
 
-func (l *DgramLink) echo6(to [6]byte, src, dst netip.Addr, m []byte) {
+func (l *DgramLink) replyEcho6(to [6]byte, src, dst netip.Addr, m []byte) {
 	r := l.appendIPv6(l.reply[:0], l.vlan(), to, src, dst, replyHops, len(m))
 	at := len(r)
 	r = append(r, m...)
 	r[at] = icmp6EchoReply
-	sum(r[at+2:], r[at:], pseudo6(src, dst, len(m)))
+	putChecksum(r[at+2:], r[at:], pseudo6(src, dst, len(m)))
 	l.send(r)
 }
 
-// solicited answers who asks for one of the link's addresses.
-func (l *DgramLink) solicited(from [6]byte, src netip.Addr, m []byte) Drop {
-	target := addr16(m[neighbourAt:])
+// handleSolicitation replies to a solicitation of one of the link's addresses.
+func (l *DgramLink) handleSolicitation(from [6]byte, src netip.Addr, m []byte) Drop {
+	target := addr16(m[neighbourTarget:])
 	if !l.has(target) || l.has(src) {
 		return DropICMP
 	}
 	dst, flags := src, byte(flagSolicited|flagOverride)
-	if src.IsUnspecified() { // it wants to know whether the address is taken
+	if src.IsUnspecified() { // duplicate address detection (RFC 4862)
 		dst, flags, from = allNodes, flagOverride, multicastMAC(allNodes)
 	} else if mac, ok := linkLayer(m[neighbourLen:], optionSource); ok {
-		l.near.learn(Station{src, l.vlan()}, mac, true)
+		l.neighbours.learn(Station{src, l.vlan()}, mac, true)
 	}
 	l.send(l.appendNeighbour(l.reply[:0], l.vlan(), from, target, dst, neighbourAdvertisement, flags, target))
 	return handled
 }
 
-// linkLayer finds the MAC in the options of neighbour discovery.
+// linkLayer returns the MAC in an option of neighbour discovery.
 func linkLayer(options []byte, kind byte) (mac [6]byte, ok bool) {
 	for len(options) >= optionLen {
 		n := 8 * int(options[1])

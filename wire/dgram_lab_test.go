@@ -152,7 +152,7 @@ func TestDgramAndTheKernelUnderstandEachOther(t *testing.T) {
 func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan RxFrame) {
 	network, icmp, here, there := "udp4", "ip4:icmp", dgAddr, vmAddr
 	ping := []byte{icmpEcho, 0, 0, 0, 0, 1, 0, 2, 'h', 'i'}
-	sum(ping[2:], ping, 0)
+	putChecksum(ping[2:], ping, 0)
 	if v6 {
 		network, icmp, here, there = "udp6", "ip6:ipv6-icmp", dg6, vm6
 		ping[0] = icmp6Echo // the kernel computes the checksum

@@ -12,55 +12,54 @@ import (
 	"softroce/packet"
 )
 
-// A DgramLink is a link that carries each Ethernet frame in one UDP datagram, as QEMU's
-// -netdev dgram does: a virtual machine's NIC, or another Dgram, is at the other end of
-// the cable. There is no kernel interface behind it, so that it is one itself (Interface),
-// answers ARP, neighbour solicitations and pings for its addresses, and asks for those
-// of others.
+// A DgramLink carries each Ethernet frame in one UDP datagram, as QEMU's -netdev dgram does. The
+// peer is a virtual machine's NIC or another DgramLink. No kernel interface is involved: the link
+// is also the NIC's Interface. It replies to ARP, neighbour solicitations and pings for its
+// addresses, and resolves those of others.
 //
 // The way of a received datagram:
 //
-//  1. Frames for other stations are dropped. A VLAN tag is taken off and remembered.
-//  2. ARP, ICMP and ICMPv6 are answered or learnt from, and go no further.
-//  3. The rest must be RoCEv2 for one of the link's addresses: lengths, IPv4 header
-//     checksum, and the UDP checksum unless it is 0.
-//  4. The ICRC is compared, and a packet with a wrong one handed on, marked.
+//  1. Frames for other stations are dropped. A VLAN tag is removed and noted.
+//  2. ARP, ICMP and ICMPv6 frames are handled, and are not packets for the NIC.
+//  3. Other frames must be RoCEv2 for one of the link's addresses, with valid lengths
+//     and checksums. A UDP checksum of 0 is valid.
+//  4. The ICRC is checked. A packet with a wrong one is passed on, marked.
 type DgramLink struct {
-	ether
-	c        DgramConfig
-	fd       int
-	tx       *txBatch
-	rx       *rxBatch
-	own      map[Station]bool       // whom it answers for
-	vlans    map[uint16]bool        // those of own
-	groups   map[netip.Addr][6]byte // joined
-	counters LinkCounters
-	handled  uint64 // ARP and ICMP frames that were answered or learned from
-	reply    []byte // the last frame that it sent itself
+	stationMAC
+	c             DgramConfig
+	fd            int
+	tx            *txBatch
+	rx            *rxBatch
+	localStations map[Station]bool       // its addresses
+	vlans         map[uint16]bool        // VLANs of localStations
+	groups        map[netip.Addr][6]byte // joined
+	counters      LinkCounters
+	handled       uint64 // ARP and ICMP frames that were answered or learned from
+	reply         []byte // the last frame that it sent itself
 
-	// The frame that load took.
+	// The loaded frame.
 	frame  packet.Frame
 	loaded bool // it is a packet that next has not returned
 	tagged bool // it had a VLAN tag, which was removed
 	tci    uint16
 
-	near neighbours
+	neighbours neighbours
 }
 
-// DgramConfig says between which UDP ports the cable runs, and who is at this end.
+// DgramConfig configures a DgramLink: the UDP endpoints, and the station at this end.
 type DgramConfig struct {
-	Name          string         // for messages; "" is made from Local
+	Name          string         // for messages; "" means dgram:Local
 	Local, Remote netip.AddrPort // of one family
 	MAC           [6]byte
-	MTU           int // largest IP packet in bytes, 0 is 1500
+	MTU           int // largest IP packet in bytes; 0 means 1500
 	Addrs         []netip.Prefix
-	VLANs         []VLANAddress // more, whose frames are tagged
+	VLANs         []VLANAddress // further addresses, of tagged frames
 }
 
 const (
 	dgramMTU    = 1500
 	minMTU      = 576
-	maxDatagram = 65507 // over IPv4
+	maxDatagram = 65507 // the largest UDP payload over IPv4
 )
 
 func (c *DgramConfig) check() error {
@@ -73,32 +72,32 @@ func (c *DgramConfig) check() error {
 	limit := maxDatagram - packet.EthernetLen
 	switch {
 	case !c.Local.IsValid() || !c.Remote.IsValid() || c.Local.Addr().Is4() != c.Remote.Addr().Is4():
-		return fmt.Errorf("from %v to %v: both ends must be an address and a port, of one family", c.Local, c.Remote)
+		return fmt.Errorf("local %v, remote %v: want an address and a port each, of one address family", c.Local, c.Remote)
 	case c.Remote.Port() == 0 || c.Remote.Addr().IsUnspecified():
-		return fmt.Errorf("remote end %v: the address and the port must be given", c.Remote)
+		return fmt.Errorf("remote %v: want an address and a port", c.Remote)
 	case c.MAC[0]&1 != 0 || c.MAC == [6]byte{}:
-		return fmt.Errorf("MAC %x: must be that of one station", c.MAC)
+		return fmt.Errorf("MAC %x: want a unicast address", c.MAC)
 	case c.MTU < minMTU || c.MTU > limit:
-		return fmt.Errorf("MTU %d: must be from %d to %d", c.MTU, minMTU, limit)
+		return fmt.Errorf("MTU %d: want %d to %d", c.MTU, minMTU, limit)
 	case len(c.Addrs)+len(c.VLANs) == 0:
-		return errors.New("no IP address given: it needs one at least, such as 10.0.0.2/24")
+		return errors.New("no IP address: want at least one, such as 10.0.0.2/24")
 	}
 	addrs := slices.Clone(c.Addrs)
 	for _, v := range c.VLANs {
 		if v.VLAN < MinVLAN || v.VLAN > MaxVLAN {
-			return fmt.Errorf("VLAN %d: must be from %d to %d", v.VLAN, MinVLAN, MaxVLAN)
+			return fmt.Errorf("VLAN %d: want %d to %d", v.VLAN, MinVLAN, MaxVLAN)
 		}
 		addrs = append(addrs, v.Prefix)
 	}
 	for _, a := range addrs {
 		if ip := a.Addr(); !a.IsValid() || ip.Is4In6() || ip.IsUnspecified() || ip.IsMulticast() {
-			return fmt.Errorf("address %v: must be that of one host with its prefix length", a)
+			return fmt.Errorf("address %v: want a unicast address with its prefix length", a)
 		}
 	}
 	return nil
 }
 
-// NewDgramLink opens the link. It is not an error that nobody is at the other end.
+// NewDgramLink opens the link. The peer need not exist yet.
 func NewDgramLink(c DgramConfig) (*DgramLink, error) {
 	l, err := newDgram(c)
 	if err == nil {
@@ -114,15 +113,15 @@ func newDgram(c DgramConfig) (*DgramLink, error) {
 	if err := c.check(); err != nil {
 		return nil, err
 	}
-	l := &DgramLink{ether: c.MAC, c: c, fd: -1, own: map[Station]bool{{Addr: linkLocal(c.MAC)}: true},
+	l := &DgramLink{stationMAC: c.MAC, c: c, fd: -1, localStations: map[Station]bool{{Addr: linkLocal(c.MAC)}: true},
 		vlans: map[uint16]bool{0: true}, groups: map[netip.Addr][6]byte{}}
 	for _, a := range c.Addrs {
-		l.own[Station{Addr: a.Addr()}] = true
+		l.localStations[Station{Addr: a.Addr()}] = true
 	}
 	for _, a := range c.VLANs {
-		l.own[Station{a.Addr(), a.VLAN}], l.vlans[a.VLAN] = true, true
+		l.localStations[Station{a.Addr(), a.VLAN}], l.vlans[a.VLAN] = true, true
 	}
-	l.near.init(l)
+	l.neighbours.init(l)
 	return l, nil
 }
 
@@ -140,7 +139,7 @@ func (l *DgramLink) open() (err error) {
 		unix.Close(fd)
 		return os.NewSyscallError("bind", err)
 	}
-	// Connected, it takes datagrams of that end alone.
+	// A connected socket receives datagrams from the peer only.
 	if err := unix.Connect(fd, sockaddr(l.c.Remote)); err != nil {
 		unix.Close(fd)
 		return fmt.Errorf("to %v: %w", l.c.Remote, os.NewSyscallError("connect", err))
@@ -156,7 +155,7 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 	return &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// linkLocal returns the address of a MAC's EUI-64, which a NIC always has.
+// linkLocal returns the IPv6 link-local address of a MAC (EUI-64), which every NIC has.
 func linkLocal(mac [6]byte) netip.Addr {
 	return netip.AddrFrom16([16]byte{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]})
 }
@@ -219,8 +218,8 @@ func (l *DgramLink) Counters() *LinkCounters { return &l.counters }
 
 // Close implements Link.
 func (l *DgramLink) Close() error {
-	l.near.mu.Lock() // Resolve may be sending
-	defer l.near.mu.Unlock()
+	l.neighbours.mu.Lock() // Resolve may be sending
+	defer l.neighbours.mu.Unlock()
 	if l.fd < 0 {
 		return ErrClosed
 	}

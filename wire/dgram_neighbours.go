@@ -11,32 +11,32 @@ import (
 )
 
 const (
-	maxNeighbours = 1024 // that are remembered
-	neighbourAge  = 30 * time.Second
-	askEvery      = 300 * time.Millisecond
-	askTimes      = 10
+	maxNeighbours     = 1024 // that are remembered
+	neighbourLifetime = 30 * time.Second
+	solicitInterval   = 300 * time.Millisecond
+	solicitCount      = 10
 )
 
-// neighbours is what a Dgram knows of the stations at the other end. It is shared by the
-// engine, which receives, and those who resolve paths.
+// neighbours is the neighbour cache of a DgramLink. The engine, which receives, and callers of
+// Resolve share it.
 type neighbours struct {
 	link    *DgramLink
-	mu      sync.Mutex // for link.fd too
+	mu      sync.Mutex // also for link.fd
 	known   map[Station]*neighbour
 	onMoved []func(dst Station, mac [6]byte)
 }
 
 type neighbour struct {
-	mac     [6]byte // zeros if it has not answered yet
-	heard   time.Time
-	doubted time.Time
-	news    chan struct{} // closed when mac is set
-	waiting int           // who wait for that
+	mac       [6]byte // zeros before the first reply
+	confirmed time.Time
+	probed    time.Time
+	resolved  chan struct{} // closed when mac is set
+	waiters   int           // goroutines that wait for resolved
 }
 
 func (n *neighbours) init(l *DgramLink) { n.link, n.known = l, map[Station]*neighbour{} }
 
-// send gives a frame to the socket.
+// send writes a frame to the socket.
 func (n *neighbours) send(frame []byte) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -45,9 +45,9 @@ func (n *neighbours) send(frame []byte) {
 	}
 }
 
-// learn notes a station's MAC. One that nobody asked for is only noted where create says so.
+// learn sets a station's MAC. An unknown station is added only if create is set.
 func (n *neighbours) learn(a Station, mac [6]byte, create bool) {
-	if mac[0]&1 != 0 || mac == [6]byte{} || a.Addr.IsUnspecified() || n.link.own[a] {
+	if mac[0]&1 != 0 || mac == [6]byte{} || a.Addr.IsUnspecified() || n.link.localStations[a] {
 		return
 	}
 	n.mu.Lock()
@@ -60,25 +60,25 @@ func (n *neighbours) learn(a Station, mac [6]byte, create bool) {
 		e = n.add(a)
 	}
 	was := e.mac
-	e.mac, e.heard = mac, time.Now()
+	e.mac, e.confirmed = mac, time.Now()
 	if was == [6]byte{} {
-		close(e.news)
+		close(e.resolved)
 	} else if was != mac {
 		for _, f := range n.onMoved {
-			go f(a, mac) // the caller is the engine, which f may call
+			go f(a, mac) // on another goroutine: f may call the engine, which runs learn
 		}
 	}
 }
 
 func (n *neighbours) add(a Station) *neighbour {
-	e := &neighbour{news: make(chan struct{})}
+	e := &neighbour{resolved: make(chan struct{})}
 	n.known[a] = e
 	return e
 }
 
-// ask sends a question for the MAC of dst.
-func (n *neighbours) ask(src netip.Addr, dst Station) {
-	n.send(n.link.question(nil, dst.VLAN, src, dst.Addr))
+// solicit sends an ARP request or a neighbour solicitation for dst.
+func (n *neighbours) solicit(src netip.Addr, dst Station) {
+	n.send(n.link.appendSolicitation(nil, dst.VLAN, src, dst.Addr))
 }
 
 // Name implements Interface.
@@ -90,7 +90,7 @@ func (l *DgramLink) MAC() [6]byte { return l.c.MAC }
 // MTU implements Interface.
 func (l *DgramLink) MTU() int { return l.c.MTU }
 
-// Up implements Interface: the cable is always plugged in.
+// Up implements Interface. The link is always up.
 func (l *DgramLink) Up() bool { return true }
 
 // Addresses implements Interface.
@@ -99,40 +99,40 @@ func (l *DgramLink) Addresses() []netip.Prefix { return l.c.Addrs }
 // VLANAddresses implements Trunk.
 func (l *DgramLink) VLANAddresses() []VLANAddress { return l.c.VLANs }
 
-// OnChange implements Interface: nothing changes.
+// OnChange implements Interface. The link never changes.
 func (l *DgramLink) OnChange(func()) {}
 
 // OnNeighbour implements Interface.
 func (l *DgramLink) OnNeighbour(f func(dst Station, mac [6]byte)) {
-	l.near.mu.Lock()
-	defer l.near.mu.Unlock()
-	l.near.onMoved = append(l.near.onMoved, f)
+	l.neighbours.mu.Lock()
+	defer l.neighbours.mu.Unlock()
+	l.neighbours.onMoved = append(l.neighbours.onMoved, f)
 }
 
-// Resolve implements Interface. The answer comes in by way of Receive, so the engine
-// has to run. A station that was not heard of for long is asked again, without waiting.
+// Resolve implements Interface. Replies arrive through Receive, so the engine has to run. A
+// neighbour that was last confirmed long ago is solicited again, without waiting.
 func (l *DgramLink) Resolve(ctx context.Context, p *Path) error {
 	if err := checkPath(l.c.Name, p); err != nil {
 		return err
 	}
 	switch {
-	case l.own[p.station()]:
+	case l.localStations[p.station()]:
 		p.DstMAC = l.c.MAC
 		return nil
 	case p.Dst.IsMulticast():
 		p.DstMAC = multicastMAC(p.Dst)
 		return nil
 	case !l.onLink(p.station()):
-		return fmt.Errorf("%v through %s: %w: not in the prefix of one of its addresses", p.Dst, l.c.Name, ErrNoRoute)
+		return fmt.Errorf("%v through %s: %w: not in a prefix of the link", p.Dst, l.c.Name, ErrNoRoute)
 	}
 	src := l.source(p)
-	mac, old := l.near.lookup(p.station())
+	mac, old := l.neighbours.lookup(p.station())
 	if mac == [6]byte{} {
-		if mac = l.near.wait(ctx, src, p.station()); mac == [6]byte{} {
+		if mac = l.neighbours.wait(ctx, src, p.station()); mac == [6]byte{} {
 			return fmt.Errorf("%v through %s: %w", p.Dst, l.c.Name, ErrUnreachable)
 		}
 	} else if old {
-		l.near.ask(src, p.station())
+		l.neighbours.solicit(src, p.station())
 	}
 	p.DstMAC = mac
 	return nil
@@ -140,8 +140,8 @@ func (l *DgramLink) Resolve(ctx context.Context, p *Path) error {
 
 // ProbeNeighbour implements Interface.
 func (l *DgramLink) ProbeNeighbour(dst Station) {
-	if l.near.doubt(dst) {
-		l.near.ask(l.source(&Path{Dst: dst.Addr, VLAN: dst.VLAN}), dst)
+	if l.neighbours.shouldProbe(dst) {
+		l.neighbours.solicit(l.source(&Path{Dst: dst.Addr, VLAN: dst.VLAN}), dst)
 	}
 }
 
@@ -157,7 +157,7 @@ func (l *DgramLink) onLink(dst Station) bool {
 	return false
 }
 
-// prefixes are those of a VLAN.
+// prefixes returns the prefixes in a VLAN.
 func (l *DgramLink) prefixes(vlan uint16) (p []netip.Prefix) {
 	if vlan == 0 {
 		return l.c.Addrs
@@ -170,10 +170,10 @@ func (l *DgramLink) prefixes(vlan uint16) (p []netip.Prefix) {
 	return p
 }
 
-// source is the address that asks: the path's, or if that is not the link's own, one
-// that is.
+// source returns the source address of a solicitation: the path's if it is the link's own, or else
+// one of the link's.
 func (l *DgramLink) source(p *Path) netip.Addr {
-	if l.own[Station{p.Src, p.VLAN}] {
+	if l.localStations[Station{p.Src, p.VLAN}] {
 		return p.Src
 	}
 	for _, a := range l.prefixes(p.VLAN) {
@@ -184,38 +184,39 @@ func (l *DgramLink) source(p *Path) netip.Addr {
 	return linkLocal(l.c.MAC)
 }
 
-// lookup returns the MAC of dst, zeros if it is not known, and whether that was long ago.
+// lookup returns the MAC of dst, or zeros, and whether its lifetime is over.
 func (n *neighbours) lookup(dst Station) (mac [6]byte, old bool) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if e := n.known[dst]; e != nil {
-		return e.mac, time.Since(e.heard) > neighbourAge
+		return e.mac, time.Since(e.confirmed) > neighbourLifetime
 	}
 	return mac, true
 }
 
-// doubt reports whether a station is to be asked again where it is.
-func (n *neighbours) doubt(dst Station) bool {
+// shouldProbe reports whether a known station was not probed within probeInterval, and notes a
+// probe.
+func (n *neighbours) shouldProbe(dst Station) bool {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.known[dst]
-	if e == nil || time.Since(e.doubted) < probeInterval {
+	if e == nil || time.Since(e.probed) < probeInterval {
 		return false
 	}
-	e.doubted = time.Now()
+	e.probed = time.Now()
 	return true
 }
 
-// wait asks until there is an answer, and returns zeros if none comes.
+// wait solicits dst until it replies. It returns zeros if it does not.
 func (n *neighbours) wait(ctx context.Context, src netip.Addr, dst Station) (mac [6]byte) {
-	e := n.enter(dst)
-	defer func() { mac = n.leave(e, dst) }()
-	tick := time.NewTicker(askEvery)
+	e := n.addWaiter(dst)
+	defer func() { mac = n.removeWaiter(e, dst) }()
+	tick := time.NewTicker(solicitInterval)
 	defer tick.Stop()
-	for range askTimes {
-		n.ask(src, dst)
+	for range solicitCount {
+		n.solicit(src, dst)
 		select {
-		case <-e.news:
+		case <-e.resolved:
 			return
 		case <-ctx.Done():
 			return
@@ -225,36 +226,37 @@ func (n *neighbours) wait(ctx context.Context, src netip.Addr, dst Station) (mac
 	return
 }
 
-// enter makes an entry for dst to wait at.
-func (n *neighbours) enter(dst Station) *neighbour {
+// addWaiter returns the entry of dst, which it creates if necessary, with one more waiter.
+func (n *neighbours) addWaiter(dst Station) *neighbour {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	e := n.known[dst]
 	if e == nil {
 		if len(n.known) >= maxNeighbours {
-			n.forget()
+			n.evictOldest()
 		}
 		e = n.add(dst)
 	}
-	e.waiting++
+	e.waiters++
 	return e
 }
 
-// leave ends the wait, and forgets who did not answer.
-func (n *neighbours) leave(e *neighbour, dst Station) [6]byte {
+// removeWaiter removes a waiter and returns the MAC. It deletes an entry that no goroutine waits
+// for and that got no reply.
+func (n *neighbours) removeWaiter(e *neighbour, dst Station) [6]byte {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	if e.waiting--; e.waiting == 0 && e.mac == [6]byte{} {
+	if e.waiters--; e.waiters == 0 && e.mac == [6]byte{} {
 		delete(n.known, dst)
 	}
 	return e.mac
 }
 
-// forget removes the one that was not heard of for longest.
-func (n *neighbours) forget() {
+// evictOldest deletes the entry that was confirmed the longest ago.
+func (n *neighbours) evictOldest() {
 	var oldest Station
 	for a, e := range n.known {
-		if e.waiting == 0 && (!oldest.Addr.IsValid() || e.heard.Before(n.known[oldest].heard)) {
+		if e.waiters == 0 && (!oldest.Addr.IsValid() || e.confirmed.Before(n.known[oldest].confirmed)) {
 			oldest = a
 		}
 	}

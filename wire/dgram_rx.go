@@ -19,8 +19,8 @@ const (
 
 var broadcast = [6]byte{0xff, 0xff, 0xff, 0xff, 0xff, 0xff}
 
-// load implements rxDecoder. A message is an Ethernet frame. It answers ARP and ICMP at once: then there
-// is no packet.
+// load implements rxDecoder. A message is an Ethernet frame. Frames of ARP and ICMP are handled
+// here.
 func (l *DgramLink) load(m rxMessage) (Drop, bool) {
 	l.loaded = false
 	d, ok := l.dispatch(m.data)
@@ -79,7 +79,7 @@ func (l *DgramLink) untag(b []byte) []byte {
 func (l *DgramLink) vlan() uint16 { return l.tci & tciVLAN }
 
 // has reports whether an address is the link's own in the VLAN of the current frame.
-func (l *DgramLink) has(a netip.Addr) bool { return l.own[Station{a, l.vlan()}] }
+func (l *DgramLink) has(a netip.Addr) bool { return l.localStations[Station{a, l.vlan()}] }
 
 // acceptsMAC reports whether the link takes frames to a MAC: its own, broadcast, all-nodes, the
 // solicited-node groups of its addresses, and the groups that it joined.
@@ -90,7 +90,7 @@ func (l *DgramLink) acceptsMAC(mac [6]byte) bool {
 	case mac[0] != 0x33:
 		return false
 	}
-	for s := range l.own {
+	for s := range l.localStations {
 		if s.Addr.Is6() && mac == multicastMAC(solicitedNode(s.Addr)) {
 			return true
 		}
@@ -134,7 +134,7 @@ func (l *DgramLink) next(rx *RxFrame) bool {
 // runts implements rxDecoder: packet.ParseFrame rejects packets without BTH and ICRC.
 func (l *DgramLink) runts() uint64 { return 0 }
 
-// An ARP packet for IPv4 on Ethernet (RFC 826), by offset from its beginning.
+// Offsets in an ARP packet for IPv4 on Ethernet (RFC 826).
 const (
 	arpLen        = 28
 	arpOperation  = 6
@@ -144,7 +144,7 @@ const (
 	arpTargetIP   = 24
 	arpRequest    = 1
 	arpReply      = 2
-	arpIPEthernet = 0x0001_0800_06_04 // hardware, protocol, and the lengths of their addresses
+	arpIPEthernet = 0x0001_0800_06_04 // hardware type, protocol type, and the lengths of their addresses
 )
 
 // arp answers requests for the link's addresses and learns from requests and replies.
@@ -160,13 +160,13 @@ func (l *DgramLink) arp(b []byte) Drop {
 	switch be.Uint16(p[arpOperation:]) {
 	case arpRequest:
 		// A gratuitous ARP has the sender as target. It updates a known neighbour.
-		l.near.learn(Station{sender, l.vlan()}, mac, own)
+		l.neighbours.learn(Station{sender, l.vlan()}, mac, own)
 		if !own {
 			return DropARP
 		}
 		l.send(l.appendARP(l.reply[:0], l.vlan(), arpReply, mac, target, sender, mac))
 	case arpReply:
-		l.near.learn(Station{sender, l.vlan()}, mac, false)
+		l.neighbours.learn(Station{sender, l.vlan()}, mac, false)
 	default:
 		return DropARP
 	}
@@ -180,5 +180,5 @@ func addr16(b []byte) netip.Addr { return netip.AddrFrom16([16]byte(b)) }
 // goroutines call neighbours.solicit.
 func (l *DgramLink) send(frame []byte) {
 	l.reply = frame // keep the buffer
-	l.near.send(frame)
+	l.neighbours.send(frame)
 }

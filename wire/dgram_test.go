@@ -39,7 +39,7 @@ func (l *DgramLink) input(b []byte, rx *RxFrame) bool {
 		return false
 	}
 	if ok = l.next(rx); ok {
-		l.counters.received(len(rx.Head), rx.Dst.Is4())
+		l.counters.addRx(len(rx.Head), rx.Dst.Is4())
 	}
 	return ok
 }
@@ -72,7 +72,7 @@ func changed(b []byte, at int, with ...byte) []byte {
 
 // fixIP makes the IPv4 header checksum of a frame right.
 func fixIP(b []byte) []byte {
-	sum(b[24:], b[14:34], 0)
+	putChecksum(b[24:], b[14:34], 0)
 	return b
 }
 
@@ -84,7 +84,7 @@ func checksummed(b []byte, off uint16) []byte {
 		panic(err)
 	}
 	udp := f.IP[len(f.IP)-len(f.Transport)-8:]
-	binary.BigEndian.PutUint16(udp[6:], ^onesSum(udp, pseudoChecksum(&f.Addressing, len(f.Transport)))+off)
+	binary.BigEndian.PutUint16(udp[6:], ^onesComplementSum(udp, pseudoChecksum(&f.Addressing, len(f.Transport)))+off)
 	return b
 }
 
@@ -175,7 +175,7 @@ func TestDgramDropsAndSaysWhy(t *testing.T) {
 // asVM makes frames as the VM would send them.
 func asVM() *DgramLink {
 	l := &DgramLink{c: dgConfig}
-	l.ether, l.c.MAC = vmMAC, vmMAC
+	l.stationMAC, l.c.MAC = vmMAC, vmMAC
 	return l
 }
 
@@ -199,7 +199,7 @@ func echoFrame(kind byte) []byte {
 	binary.BigEndian.PutUint16(b[16:], 20+12)
 	b[23] = protocolICMP
 	m := append([]byte{kind, 0, 0, 0, 0, 1, 0, 2}, "abcd"...)
-	sum(m[2:], m, 0)
+	putChecksum(m[2:], m, 0)
 	return append(fixIP(b)[:34], m...)
 }
 
@@ -207,13 +207,13 @@ func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 	vm := asVM()
 	echo6 := vm.appendIPv6(nil, 0, dgMAC, vm6, dg6, 64, 8)
 	m := []byte{icmp6Echo, 0, 0, 0, 0, 1, 0, 2}
-	sum(m[2:], m, pseudo6(vm6, dg6, 8))
+	putChecksum(m[2:], m, pseudo6(vm6, dg6, 8))
 	echo6 = append(echo6, m...)
 	as := asVM()
-	as.ether = dgMAC
+	as.stationMAC = dgMAC
 	wantEcho6 := as.appendIPv6(nil, 0, vmMAC, dg6, vm6, 64, 8)
 	m6 := []byte{icmp6EchoReply, 0, 0, 0, 0, 1, 0, 2}
-	sum(m6[2:], m6, pseudo6(vm6, dg6, 8))
+	putChecksum(m6[2:], m6, pseudo6(vm6, dg6, 8))
 	wantEcho := changed(echoFrame(icmpEchoReply), 0, append(vmMAC[:], dgMAC[:]...)...)
 	copy(wantEcho[26:], dgAddr.AsSlice())
 	copy(wantEcho[30:], vmAddr.AsSlice())
@@ -365,8 +365,8 @@ func TestDgramResolves(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
-	if err := dg.Resolve(ctx, &Path{Src: dgAddr, Dst: vmAddr}); !errors.Is(err, ErrUnreachable) || len(dg.near.known) != 0 {
-		t.Errorf("nobody answers: %v, %d entries", err, len(dg.near.known))
+	if err := dg.Resolve(ctx, &Path{Src: dgAddr, Dst: vmAddr}); !errors.Is(err, ErrUnreachable) || len(dg.neighbours.known) != 0 {
+		t.Errorf("nobody answers: %v, %d entries", err, len(dg.neighbours.known))
 	}
 	// The question made the VM know the asker.
 	receive(t, vm, 0)
@@ -387,11 +387,11 @@ func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 	var rx RxFrame
 	l.input(arpFrame(arpRequest, vmAddr, dgAddr), &rx)
 	other := asVM()
-	other.ether = [6]byte{2, 2, 2, 2, 2, 2}
+	other.stationMAC = [6]byte{2, 2, 2, 2, 2, 2}
 	l.input(other.appendARP(nil, 0, arpRequest, broadcast, vmAddr, vmAddr, [6]byte{}), &rx)
 	select {
 	case mac := <-moved:
-		if mac != other.ether {
+		if mac != other.stationMAC {
 			t.Errorf("moved to %x", mac)
 		}
 	case <-time.After(patience):
@@ -408,7 +408,7 @@ func TestDgramAsksWhomItDoubts(t *testing.T) {
 	moved := make(chan [6]byte, 1)
 	dg.OnNeighbour(func(_ Station, mac [6]byte) { moved <- mac })
 	other := [6]byte{2, 2, 2, 2, 2, 2}
-	vm.ether, vm.c.MAC = other, other
+	vm.stationMAC, vm.c.MAC = other, other
 	before := vm.handled
 	dg.ProbeNeighbour(Station{Addr: vm6}) // nobody has asked for that one
 	dg.ProbeNeighbour(Station{Addr: vmAddr})
@@ -431,11 +431,11 @@ func TestDgramRemembersABoundedNumber(t *testing.T) {
 	l := unplugged(t)
 	for i := range 2 * maxNeighbours {
 		a := Station{Addr: netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})}
-		l.near.learn(a, vmMAC, true)
-		e := l.near.enter(a)
-		l.near.leave(e, a)
+		l.neighbours.learn(a, vmMAC, true)
+		e := l.neighbours.addWaiter(a)
+		l.neighbours.removeWaiter(e, a)
 	}
-	if n := len(l.near.known); n > maxNeighbours {
+	if n := len(l.neighbours.known); n > maxNeighbours {
 		t.Errorf("%d entries", n)
 	}
 }
@@ -516,7 +516,7 @@ func FuzzDgramInput(f *testing.F) {
 		if n != 1 {
 			t.Fatalf("counted %d times", n)
 		}
-		if ok && (len(rx.Head) < packet.BTHLen || !l.own[Station{rx.Dst, rx.VLAN()}]) {
+		if ok && (len(rx.Head) < packet.BTHLen || !l.localStations[Station{rx.Dst, rx.VLAN()}]) {
 			t.Fatalf("accepted %+v", rx)
 		}
 		if l.tagged { // the addresses took the tag's place

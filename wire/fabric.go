@@ -7,57 +7,57 @@ import (
 	"sync/atomic"
 )
 
-// What a fabric carries.
+// Sizes of a fabric.
 const (
-	fabricMTU   = 9216 // bytes of an IP packet; path MTU 4096 and every header fit
-	fabricBatch = 128  // frames; more would only leave the processor's cache
-	fabricQueue = 1024 // frames that wait at a port
+	fabricMTU   = 9216 // bytes of an IP packet: path MTU 4096 and all headers fit
+	fabricBatch = 128  // frames; larger batches do not fit the processor's cache
+	fabricQueue = 1024 // frames that a link queues
 )
 
-// A Fabric is a switch inside the process, between the ports of emulated NICs. A frame
-// goes to the port that has its destination's IP address in its VLAN, and is dropped if none has; to a
-// multicast address, to all ports that joined the group and have an address in the VLAN.
+// A Fabric is a switch inside the process, between the FabricLinks of emulated NICs. A frame goes
+// to the link that has its destination address in its VLAN, and is dropped if there is none. A
+// multicast frame goes to all links that joined the group and have an address in the VLAN.
 //
 // The way of a frame:
 //
-//  1. Send looks up the port that has the address, once for frames of one Path.
-//  2. If both ports belong to one owner, which is the goroutine of an engine, the frame
-//     is put in the receiver's ring: headers copied, payload by reference, no lock. The
-//     engine receives it at the beginning of its next step; until then memory that it
-//     sent from must stay mapped, and that of a reliable service unchanged.
-//     Frames of unreliable services are copied, for their senders complete at once.
-//  3. If not, the frame is copied to a buffer that goes round between the two, and the
-//     batch is put in the receiver's inbox under one lock. An owner that may be asleep is
-//     called by the function that it gave OnReady.
+//  1. Send looks up the link that has the address, once for consecutive frames of one
+//     Path.
+//  2. If both links belong to one owner, the goroutine of an engine, the frame is put
+//     in the receiver's ring: headers are copied, the payload is passed by reference,
+//     and no lock is taken. The engine receives it at the beginning of its next step.
+//     Until then the memory that the frame was sent from must stay mapped, and that of
+//     a reliable service unchanged. Frames of unreliable services are copied, because
+//     their sends complete at once.
+//  3. Otherwise the frame is copied to a buffer that the two links exchange, and the
+//     batch is put in the receiver's inbox under one lock. An owner that may be asleep
+//     is woken by the function that it passed to OnReady.
 //
-// A queue that is full makes Send take fewer frames than it was offered: a fabric is
-// lossless. In one goroutine, everything that happens on a fabric is a function of the
-// order of calls.
+// A fabric is lossless: if a queue is full, Send takes fewer frames than it was offered. If all
+// links are used by one goroutine, the fabric is deterministic.
 type Fabric struct {
 	mu    sync.Mutex
 	ports []*FabricLink
-	table atomic.Pointer[fabricTable] // replaced, never changed
+	table atomic.Pointer[fabricTable] // replaced, never modified
 	queue int
 }
 
-// A fabricTable says where addresses are. Of a group, the ports stand in the order in which they
-// were made.
+// A fabricTable maps stations to links. The links of a group are in the order of their creation.
 type fabricTable struct {
 	ports  map[Station]*FabricLink
 	groups map[Station][]*FabricLink
 }
 
-// NewFabric returns a fabric without ports.
+// NewFabric returns a fabric without links.
 func NewFabric() *Fabric {
 	f := &Fabric{queue: fabricQueue}
 	f.table.Store(&fabricTable{})
 	return f
 }
 
-// NewLink adds a port with the addresses given. Ports of equal owners, which must be
-// comparable, are driven by one goroutine; a nil owner is equal to none.
+// NewLink adds a link with some addresses. Links of equal owners, which must be comparable, are
+// used by one goroutine. A nil owner equals no other.
 func (f *Fabric) NewLink(owner any, addrs ...netip.Addr) *FabricLink {
-	p := &FabricLink{fabric: f, owner: owner, ring: refRing{limit: f.queue}, inbox: inbox{limit: f.queue},
+	p := &FabricLink{fabric: f, owner: owner, ring: frameRing{limit: f.queue}, inbox: inbox{limit: f.queue},
 		groups: map[netip.Addr]bool{}}
 	f.mu.Lock()
 	f.ports = append(f.ports, p)
@@ -66,7 +66,7 @@ func (f *Fabric) NewLink(owner any, addrs ...netip.Addr) *FabricLink {
 	return p
 }
 
-// rebuild makes a new table; of two ports that claim one address the older has it.
+// rebuild replaces the table. If two links claim one address, the older has it.
 func (f *Fabric) rebuild() {
 	t := &fabricTable{ports: map[Station]*FabricLink{}, groups: map[Station][]*FabricLink{}}
 	for _, p := range f.ports {
@@ -97,39 +97,38 @@ func (f *Fabric) remove(p *FabricLink) {
 	f.rebuild()
 }
 
-// A FabricPort is a NIC's link to a Fabric. Capabilities.ICRC is false: what it carries
-// was never bytes on a cable, so that nothing but Fault can damage it.
+// A FabricLink is a NIC's link to a Fabric. It has no ICRC (Capabilities.ICRC): frames are never
+// serialized, so that only a FaultLink can corrupt them.
 type FabricLink struct {
 	fabric   *Fabric
 	owner    any
-	stations []Station           // under fabric.mu
-	groups   map[netip.Addr]bool // joined; under fabric.mu
+	stations []Station           // guarded by fabric.mu
+	groups   map[netip.Addr]bool // joined; guarded by fabric.mu
 	mac      atomic.Pointer[[6]byte]
 
-	route    route
-	ring     refRing
-	now      int64 // of the last call that concerned the port
-	inbox    inbox
-	taken    []*rxCopy // from inbox, for Receive to hand out
-	handed   int       // how many of them it has
-	spare    []*rxCopy // buffers to copy to
-	waiters  []*FabricLink
-	inFirst  bool // the next Receive looks at the inbox before the ring
-	nextID   uint16
-	counters LinkCounters
-	onReady  atomic.Pointer[func()]
-	closed   bool
+	route       route
+	ring        frameRing
+	now         int64 // time of the last call
+	inbox       inbox
+	taken       []*rxCopy // frames taken from inbox
+	delivered   int       // number of frames of taken that Receive has returned
+	spareCopies []*rxCopy // buffers for copies
+	waiters     []*FabricLink
+	inboxFirst  bool // the next Receive reads the inbox before the ring
+	nextID      uint16
+	counters    LinkCounters
+	onReady     atomic.Pointer[func()]
+	closed      bool
 }
 
-// route remembers where the last Path led.
+// A route caches the result of the last lookup.
 type route struct {
 	path  *Path
 	table *fabricTable
 	to    *FabricLink
 }
 
-// SetAddresses replaces the addresses whose frames come to this port. It may be called
-// from any goroutine.
+// SetAddresses replaces the link's addresses. It may be called from any goroutine.
 func (p *FabricLink) SetAddresses(addrs ...netip.Addr) {
 	var stations []Station
 	for _, a := range addrs {
@@ -138,7 +137,7 @@ func (p *FabricLink) SetAddresses(addrs ...netip.Addr) {
 	p.SetStations(stations...)
 }
 
-// SetStations is SetAddresses where there are VLANs.
+// SetStations is SetAddresses with VLANs.
 func (p *FabricLink) SetStations(stations ...Station) {
 	p.fabric.mu.Lock()
 	defer p.fabric.mu.Unlock()
@@ -146,7 +145,7 @@ func (p *FabricLink) SetStations(stations ...Station) {
 	p.fabric.rebuild()
 }
 
-// vlans are those that the port has a station in, and the absence of one.
+// vlans returns 0 and the VLANs of the link's stations.
 func (p *FabricLink) vlans() []uint16 {
 	l := []uint16{0}
 	for _, s := range p.stations {
@@ -157,8 +156,8 @@ func (p *FabricLink) vlans() []uint16 {
 	return l
 }
 
-// Follow gives the port the MAC and the addresses that the interface has, and the
-// link-local one that every NIC has by its MAC, now and whenever they change.
+// Follow sets the link's MAC and addresses to those of an interface, now and whenever they change.
+// It adds the link-local address of the MAC, which every NIC has.
 func (p *FabricLink) Follow(i Interface) {
 	set := func() {
 		mac := i.MAC()
@@ -176,7 +175,7 @@ func (p *FabricLink) Follow(i Interface) {
 	set()
 }
 
-// sourceMAC is what frames say they come from; only captures show it.
+// sourceMAC returns the source MAC of frames from src, which only captures show.
 func (p *FabricLink) sourceMAC(src netip.Addr) [6]byte {
 	if m := p.mac.Load(); m != nil {
 		return *m
@@ -185,7 +184,7 @@ func (p *FabricLink) sourceMAC(src netip.Addr) [6]byte {
 	return [6]byte{0x02, 0x00, b[12], b[13], b[14], b[15]}
 }
 
-// Send implements Link. It stops at the first frame whose receiver has no room.
+// Send implements Link. It stops at the first frame whose receiver's queue is full.
 func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 	if p.closed {
 		return 0, ErrClosed
@@ -199,8 +198,8 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 			continue
 		}
 		if dst := batch[i].Path.Dst; dst.IsMulticast() {
-			p.spread(p.fabric.table.Load().groups[batch[i].Path.station()], batch[i:i+1])
-			p.counters.sent(&batch[i])
+			p.sendToGroup(p.fabric.table.Load().groups[batch[i].Path.station()], batch[i:i+1])
+			p.counters.addTx(&batch[i])
 			i++
 			continue
 		}
@@ -212,7 +211,7 @@ func (p *FabricLink) Send(now int64, batch []TxFrame) (int, error) {
 		}
 		n := p.sendTo(to, batch[i:j])
 		if to != nil {
-			p.counters.sentAll(batch[i : i+n])
+			p.counters.addTxBatch(batch[i : i+n])
 		}
 		if i += n; i < j {
 			return i, nil
@@ -231,7 +230,7 @@ func (p *FabricLink) lookup(path *Path) *FabricLink {
 	return p.route.to
 }
 
-// sendTo sends frames of one destination and returns how many were taken.
+// sendTo sends frames to one link and returns how many it took.
 func (p *FabricLink) sendTo(to *FabricLink, batch []TxFrame) int {
 	switch {
 	case to == nil:
@@ -241,13 +240,13 @@ func (p *FabricLink) sendTo(to *FabricLink, batch []TxFrame) int {
 		}
 		return len(batch)
 	case p.owner != nil && p.owner == to.owner:
-		return p.pass(to, batch)
+		return p.sendByReference(to, batch)
 	}
-	return p.copyTo(to, batch)
+	return p.sendCopies(to, batch)
 }
 
-// pass puts frames in the ring of a port of the same owner.
-func (p *FabricLink) pass(to *FabricLink, batch []TxFrame) int {
+// sendByReference puts frames in the ring of a link of the same owner.
+func (p *FabricLink) sendByReference(to *FabricLink, batch []TxFrame) int {
 	mac := p.sourceMAC(batch[0].Path.Src)
 	to.now = p.now
 	for i := range batch {
@@ -261,17 +260,17 @@ func (p *FabricLink) pass(to *FabricLink, batch []TxFrame) int {
 	return len(batch)
 }
 
-// copyTo copies frames to the inbox of a port of another owner.
-func (p *FabricLink) copyTo(to *FabricLink, batch []TxFrame) (taken int) {
+// sendCopies copies frames to the inbox of a link of another owner.
+func (p *FabricLink) sendCopies(to *FabricLink, batch []TxFrame) (taken int) {
 	mac := p.sourceMAC(batch[0].Path.Src)
 	for {
 		rest := batch[taken:]
-		n := min(len(rest), to.inbox.room())
+		n := min(len(rest), to.inbox.free())
 		for i := range n {
 			rest[i].ID, rest[i].ICRC = p.nextID+uint16(i), 0
 			p.buffer(i).set(&rest[i], mac)
 		}
-		put, wake, waits := to.inbox.put(p, p.spare[:n], n < len(rest))
+		put, wake, waits := to.inbox.put(p, p.spareCopies[:n], n < len(rest))
 		p.nextID += uint16(put)
 		taken += put
 		if wake {
@@ -283,15 +282,15 @@ func (p *FabricLink) copyTo(to *FabricLink, batch []TxFrame) (taken int) {
 	}
 }
 
-// buffer returns the i-th buffer to copy to.
+// buffer returns the i-th buffer for copies.
 func (p *FabricLink) buffer(i int) *rxCopy {
-	if i == len(p.spare) {
-		p.spare = append(p.spare, nil)
+	if i == len(p.spareCopies) {
+		p.spareCopies = append(p.spareCopies, nil)
 	}
-	if p.spare[i] == nil {
-		p.spare[i] = new(rxCopy)
+	if p.spareCopies[i] == nil {
+		p.spareCopies[i] = new(rxCopy)
 	}
-	return p.spare[i]
+	return p.spareCopies[i]
 }
 
 func (p *FabricLink) ready() {
@@ -308,29 +307,29 @@ func (p *FabricLink) Receive(now int64, batch []RxFrame) (int, error) {
 	p.now = now
 	p.ring.release()
 	var n int
-	if p.inFirst {
+	if p.inboxFirst {
 		n = p.receiveCopied(batch)
 		n += p.ring.receive(batch[n:])
 	} else {
 		n = p.ring.receive(batch)
 		n += p.receiveCopied(batch[n:])
 	}
-	p.inFirst = !p.inFirst // neither starves the other
-	p.counters.receivedAll(batch[:n])
+	p.inboxFirst = !p.inboxFirst // so that neither starves the other
+	p.counters.addRxBatch(batch[:n])
 	return n, nil
 }
 
-// receiveCopied hands out frames of other owners. Those of the last call are only
-// given back when all that were taken with them have been handed out.
+// receiveCopied returns frames of other owners. Their buffers go back to the inbox together, after
+// all of them were returned and are no longer in use.
 func (p *FabricLink) receiveCopied(batch []RxFrame) int {
-	if p.handed == len(p.taken) && (p.handed > 0 || p.inbox.n.Load() > 0) {
+	if p.delivered == len(p.taken) && (p.delivered > 0 || p.inbox.n.Load() > 0) {
 		p.taken, p.waiters = p.inbox.take(p.taken, p.waiters)
-		p.handed = 0
+		p.delivered = 0
 	}
-	n := min(len(batch), len(p.taken)-p.handed)
+	n := min(len(batch), len(p.taken)-p.delivered)
 	for i := range n {
-		batch[i] = p.taken[p.handed].RxFrame
-		p.handed++
+		batch[i] = p.taken[p.delivered].RxFrame
+		p.delivered++
 	}
 	return n
 }
@@ -338,14 +337,14 @@ func (p *FabricLink) receiveCopied(batch []RxFrame) int {
 // FD implements Link: there is none.
 func (p *FabricLink) FD() int { return -1 }
 
-// OnReady implements Link. f is called when frames of other owners come to an empty
-// port, and when a port of another owner that was full has room again. It must not block.
+// OnReady implements Link. f is called when frames of another owner arrive at an empty link, and
+// when a full link of another owner has room again. It must not block.
 func (p *FabricLink) OnReady(f func()) { p.onReady.Store(&f) }
 
-// NextDeadline implements Link. Frames that wait are due at once: nobody calls the
-// owner for those that it sent itself, nor for those that it left.
+// NextDeadline implements Link. Queued frames are due at once, because OnReady reports neither
+// frames of the same owner nor those that the last Receive left.
 func (p *FabricLink) NextDeadline() int64 {
-	if p.ring.waiting() > 0 || p.handed < len(p.taken) || p.inbox.n.Load() > 0 {
+	if p.ring.pending() > 0 || p.delivered < len(p.taken) || p.inbox.n.Load() > 0 {
 		return max(1, p.now)
 	}
 	return 0
@@ -359,7 +358,7 @@ func (p *FabricLink) Capabilities() Capabilities {
 // Counters implements Counted.
 func (p *FabricLink) Counters() *LinkCounters { return &p.counters }
 
-// Close removes the port from the fabric; frames that wait there are lost.
+// Close removes the link from the fabric. Queued frames are lost.
 func (p *FabricLink) Close() error {
 	if p.closed {
 		return ErrClosed
@@ -367,6 +366,6 @@ func (p *FabricLink) Close() error {
 	p.closed = true
 	p.fabric.remove(p)
 	p.inbox.close()
-	p.ring = refRing{}
+	p.ring = frameRing{}
 	return nil
 }

@@ -5,13 +5,13 @@ import (
 	"sync/atomic"
 )
 
-// A rxCopy is a received frame with bytes of its own.
+// An rxCopy is a received frame that owns its bytes.
 type rxCopy struct {
 	RxFrame
 	buf []byte
 }
 
-// set makes h the copy of f that its receiver sees.
+// set makes h a copy of f as its receiver sees it.
 func (h *rxCopy) set(f *TxFrame, mac [6]byte) {
 	var bad bool
 	h.buf, bad = appendFrame(h.buf[:0], f)
@@ -27,26 +27,26 @@ func (h *rxCopy) set(f *TxFrame, mac [6]byte) {
 	}
 }
 
-// An inbox takes frames from ports of other owners. Buffers go round: a sender leaves
-// full ones and takes empty ones with it, under one lock for a batch.
+// An inbox queues frames from links of other owners. Buffers are exchanged: a sender leaves full
+// ones and takes empty ones, under one lock per batch.
 type inbox struct {
-	n atomic.Int32 // frames in queue, to look at without the lock
+	n atomic.Int32 // length of queue, for reading without the lock
 
 	mu      sync.Mutex
 	limit   int
 	queue   []*rxCopy
 	empty   []*rxCopy
-	waiting []*FabricLink // found the queue full
+	waiters []*FabricLink // links that found the queue full
 	closed  bool
 }
 
-// room says how many frames fit at the moment; more may, a moment later.
-func (in *inbox) room() int { return max(0, in.limit-int(in.n.Load())) }
+// free returns a lower bound of the frames that fit, for the only goroutine that adds frames.
+func (in *inbox) free() int { return max(0, in.limit-int(in.n.Load())) }
 
-// put appends as many frames as fit, replaces them by empty ones or nil, and returns
-// how many. wake tells whether the receiver may be asleep. Where not all fit, or more
-// would not, from is called when there is room again, and waits is true. A closed
-// inbox takes everything and keeps nothing.
+// put appends as many frames as fit, replaces them in frames by empty buffers or nil, and returns
+// how many. wake reports whether the receiver may be asleep. If not all fit, or no more would,
+// waits is true and from is called when there is room again. A closed inbox takes all frames and
+// discards them.
 func (in *inbox) put(from *FabricLink, frames []*rxCopy, more bool) (n int, wake, waits bool) {
 	in.mu.Lock()
 	defer in.mu.Unlock()
@@ -65,30 +65,30 @@ func (in *inbox) put(from *FabricLink, frames []*rxCopy, more bool) (n int, wake
 	}
 	in.n.Store(int32(len(in.queue)))
 	if n < len(frames) || more && len(in.queue) == in.limit {
-		in.wait(from)
+		in.addWaiter(from)
 		waits = true
 	}
 	return n, wake, waits
 }
 
-func (in *inbox) wait(p *FabricLink) {
-	for _, w := range in.waiting {
+func (in *inbox) addWaiter(p *FabricLink) {
+	for _, w := range in.waiters {
 		if w == p {
 			return
 		}
 	}
-	in.waiting = append(in.waiting, p)
+	in.waiters = append(in.waiters, p)
 }
 
-// take exchanges the queue for frames, which are seen and empty again, and calls
-// those who waited for room.
+// take exchanges the queue for frames, which are no longer in use, and calls the links that waited
+// for room.
 func (in *inbox) take(frames []*rxCopy, waiting []*FabricLink) ([]*rxCopy, []*FabricLink) {
 	in.mu.Lock()
 	in.empty = append(in.empty, frames...)
 	queue := in.queue
 	in.queue = frames[:0]
-	waiting = append(waiting[:0], in.waiting...)
-	in.waiting = in.waiting[:0]
+	waiting = append(waiting[:0], in.waiters...)
+	in.waiters = in.waiters[:0]
 	in.n.Store(0)
 	in.mu.Unlock()
 	for _, p := range waiting {
@@ -100,8 +100,8 @@ func (in *inbox) take(frames []*rxCopy, waiting []*FabricLink) ([]*rxCopy, []*Fa
 func (in *inbox) close() {
 	in.mu.Lock()
 	in.closed, in.queue, in.empty = true, nil, nil
-	waiting := in.waiting
-	in.waiting = nil
+	waiting := in.waiters
+	in.waiters = nil
 	in.n.Store(0)
 	in.mu.Unlock()
 	for _, p := range waiting {

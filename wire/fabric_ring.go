@@ -4,24 +4,24 @@ import (
 	"softroce/packet"
 )
 
-// usualTail is how many slices of payload and pad a frame has at the most, if its
-// memory is not scattered widely.
-const usualTail = 4
+// tailCap is the capacity for slices of payload and pad that each slot starts with. It suffices
+// unless the payload's memory is widely scattered.
+const tailCap = 4
 
-// zeros is what pads are made of.
+// zeros are the bytes of pads.
 var zeros [4]byte
 
-// A refRing hands frames from a sender to a receiver that one goroutine runs both.
-// Headers are copied, because senders use them again; payload is passed by reference.
-type refRing struct {
-	slots []refSlot // as many as are used at once at the most, up to limit
+// A frameRing passes frames from a sender to a receiver on the same goroutine. Headers are copied,
+// because senders reuse them. Payload is passed by reference.
+type frameRing struct {
+	slots []ringSlot // grows with use, up to limit
 	limit int
 	first int // oldest slot in use
-	out   int // slots from first on that the receiver looks at
+	out   int // slots, from first on, that receive has returned
 	n     int // slots in use
 }
 
-type refSlot struct {
+type ringSlot struct {
 	head    [packet.MaxHeaderLen]byte
 	headLen uint8
 	ce, bad bool
@@ -29,12 +29,12 @@ type refSlot struct {
 	path    *Path
 	srcMAC  [6]byte
 	tail    [][]byte // payload and pad
-	whole   []byte   // the frame, if it had to be copied
+	whole   []byte   // the frame, if it was copied
 	copied  bool
 }
 
 // push queues f and reports whether there was room.
-func (r *refRing) push(f *TxFrame, mac [6]byte) bool {
+func (r *frameRing) push(f *TxFrame, mac [6]byte) bool {
 	if r.n == len(r.slots) && !r.grow() {
 		return false
 	}
@@ -42,7 +42,7 @@ func (r *refRing) push(f *TxFrame, mac [6]byte) bool {
 	r.n++
 	s.path, s.id, s.ce, s.srcMAC = f.Path, f.ID, f.CE, mac
 	s.bad, s.copied = false, false
-	if f.Flip != 0 || !payloadStays(f) {
+	if f.Flip != 0 || !payloadIsStable(f) {
 		s.whole, s.bad = appendFrame(s.whole[:0], f)
 		s.copied = true
 		return true
@@ -55,44 +55,44 @@ func (r *refRing) push(f *TxFrame, mac [6]byte) bool {
 	return true
 }
 
-// slot returns the i-th slot in use; the one after the last is free.
-func (r *refRing) slot(i int) *refSlot {
+// slot returns the i-th slot in use, or the free one behind the last.
+func (r *frameRing) slot(i int) *ringSlot {
 	if i += r.first; i >= len(r.slots) {
 		i -= len(r.slots)
 	}
 	return &r.slots[i]
 }
 
-// grow doubles the ring. What was received keeps its bytes: they are in the old slots,
-// and in storage that the new ones share but do not use before release.
-func (r *refRing) grow() bool {
+// grow doubles the ring. Received frames keep their bytes: they are in the old slots, and in
+// buffers that the new slots share and do not reuse before release.
+func (r *frameRing) grow() bool {
 	if r.n >= r.limit {
 		return false
 	}
-	slots := make([]refSlot, min(max(64, 2*len(r.slots)), r.limit))
-	tails := make([][]byte, (len(slots)-r.n)*usualTail)
+	slots := make([]ringSlot, min(max(64, 2*len(r.slots)), r.limit))
+	tails := make([][]byte, (len(slots)-r.n)*tailCap)
 	for i := range slots {
 		if i < r.n {
 			slots[i] = *r.slot(i)
 			continue
 		}
-		slots[i].tail, tails = tails[:0:usualTail], tails[usualTail:]
+		slots[i].tail, tails = tails[:0:tailCap], tails[tailCap:]
 	}
 	r.slots, r.first = slots, 0
 	return true
 }
 
-// payloadStays reports whether the payload is sure to be as it is until the receiver
-// has seen it. A reliable requester may not touch it before the acknowledgement, and a
-// responder's memory is kept for as long; but an unreliable send completes, and gives
-// its buffer back to the client, the moment it is sent.
-func payloadStays(f *TxFrame) bool {
+// payloadIsStable reports whether the payload does not change before the receiver has processed it.
+// A program must not change the memory of a reliable request before it is acknowledged, and a
+// responder's memory is kept as long. An unreliable send completes as soon as it is sent, and the
+// program may then reuse its buffer.
+func payloadIsStable(f *TxFrame) bool {
 	s := packet.Opcode(f.Head[0]).Service()
 	return (s == packet.RC || s == packet.XRC) && !f.Volatile || len(f.Payload) == 0
 }
 
-// receive fills batch; the frames stay in the ring until release.
-func (r *refRing) receive(batch []RxFrame) int {
+// receive fills batch. The frames stay in the ring until release.
+func (r *frameRing) receive(batch []RxFrame) int {
 	n := min(len(batch), r.n-r.out)
 	for i := range n {
 		s := r.slot(r.out)
@@ -115,9 +115,9 @@ func (r *refRing) receive(batch []RxFrame) int {
 	return n
 }
 
-// release gives up the slots that were received. A ring that is empty starts again
-// at its first slot, so that a small load stays in the processor's cache.
-func (r *refRing) release() {
+// release frees the slots of received frames. An empty ring starts again at the first slot, so that
+// a small load stays in the processor's cache.
+func (r *frameRing) release() {
 	r.n -= r.out
 	r.first += r.out
 	r.out = 0
@@ -128,12 +128,12 @@ func (r *refRing) release() {
 	}
 }
 
-// waiting returns how many frames receive has still to hand out.
-func (r *refRing) waiting() int { return r.n - r.out }
+// pending returns the number of frames that receive has not returned.
+func (r *frameRing) pending() int { return r.n - r.out }
 
-// appendFrame appends the bytes of f from BTH to pad to b, with the bit that f.Flip
-// names inverted, and reports whether the frame's ICRC is wrong by that. It covers every
-// bit but those of BTH byte 4 (FECN, BECN and reserved), and has 32 of its own.
+// appendFrame appends the bytes of f from BTH to pad to b, with the bit of f.Flip inverted. It
+// reports whether that makes the ICRC wrong. The ICRC covers all bits except those of
+// packet.BTHMaskedByte; its own 32 bits follow them.
 func appendFrame(b []byte, f *TxFrame) (frame []byte, bad bool) {
 	start := len(b)
 	b = append(b, f.Head[:f.HeadLen]...)

@@ -115,7 +115,7 @@ func (f *FaultLink) Capabilities() Capabilities { return f.inner.Capabilities() 
 
 // Counters implements Counted: the link's counters, and packets that rules dropped as DropFault.
 func (f *FaultLink) Counters() *LinkCounters {
-	f.total.sum(countersOf(f.inner), &f.own)
+	f.total.setSum(linkCounters(f.inner), &f.own)
 	return &f.total
 }
 

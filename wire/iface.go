@@ -8,52 +8,52 @@ import (
 	"time"
 )
 
-// Errors of interfaces; match with errors.Is. The text around them names the
-// interface and the address.
+// Errors of interfaces, to match with errors.Is. The errors returned name the interface and the
+// address.
 var (
 	ErrNoInterface = errors.New("no such interface")
 	ErrNoRoute     = errors.New("no route")
-	ErrUnreachable = errors.New("neighbour does not answer")
+	ErrUnreachable = errors.New("neighbour does not respond")
 )
 
-// An Interface is what a NIC needs to know of the network interface below it: the
-// addresses that become GIDs, the MAC, the MTU, and how to reach an address. All
-// methods may be called from any goroutine; only Resolve may block.
+// An Interface is the network interface of a NIC: its addresses, which become GIDs, its MAC and
+// MTU, and address resolution. All methods may be called from any goroutine. Only Resolve may
+// block.
 type Interface interface {
 	Name() string
 	MAC() [6]byte
 	MTU() int // largest IP packet in bytes
 	Up() bool // administratively up, with a carrier
 
-	// Addresses returns the usable addresses with their prefixes in the interface's
-	// order. The caller must not change the slice; it is not changed by others either.
+	// Addresses returns the usable addresses and their prefixes, in the interface's order. The
+	// slice is never modified.
 	Addresses() []netip.Prefix
 
-	// OnChange adds a function that is called, from another goroutine, after addresses,
-	// MAC, MTU or state changed. It must not block.
+	// OnChange adds a function that is called, on another goroutine, after addresses, MAC, MTU or
+	// state changed. It must not block.
 	OnChange(func())
 
-	// OnNeighbour adds a function that is called, from another goroutine, when the next
-	// hop of a station that Resolve answered for has a new MAC: a Path to dst that says
-	// otherwise is out of date. It must not block.
+	// OnNeighbour adds a function that is called, on another goroutine, when the next hop of a
+	// resolved station has a new MAC. A Path to dst with another MAC is then out of date. The
+	// function must not block.
 	OnNeighbour(func(dst Station, mac [6]byte))
 
-	// Resolve sets p.DstMAC to the MAC of the next hop towards p.Dst from p.Src, in p.VLAN. It
-	// blocks, at the longest until ctx ends, while the neighbour is asked. Errors are
-	// ErrNoRoute and ErrUnreachable. It is worth calling again when a peer stops
-	// answering: that makes the kernel verify a neighbour it has not heard of for long.
+	// Resolve sets p.DstMAC to the MAC of the next hop from p.Src to p.Dst in p.VLAN. It blocks
+	// until the neighbour replies or ctx ends. Its errors are ErrNoRoute and ErrUnreachable.
+	// Calling it again for a peer that stopped responding makes the kernel verify a stale
+	// neighbour.
 	Resolve(ctx context.Context, p *Path) error
 
-	// Doubt says that a station that Resolve answered for does not answer any more: its next hop
-	// may have moved to another MAC and told nobody. It is asked, and OnNeighbour's functions hear if so.
-	// It does not block, and may be called as often as one likes.
+	// ProbeNeighbour checks the next hop of a resolved station that has stopped responding: the
+	// next hop may have a new MAC without having announced it. If it has, the functions of
+	// OnNeighbour are called. ProbeNeighbour does not block, and limits its own rate.
 	ProbeNeighbour(dst Station)
 }
 
-// doubtEvery is how far apart the questions are that Doubt leads to, for each neighbour.
+// probeInterval is the shortest interval between two probes of a neighbour.
 const probeInterval = 50 * time.Millisecond
 
-// checkPath reports what no interface can resolve.
+// checkPath returns an error for a path that no interface can resolve.
 func checkPath(name string, p *Path) error {
 	switch {
 	case !p.Dst.IsValid() || p.Dst.IsUnspecified() || p.Dst.Is4In6():
@@ -81,8 +81,8 @@ type staticInterface struct {
 	vlans []VLANAddress
 }
 
-// StaticInterface returns an interface that never changes, for fabrics and
-// simulations. It is up, and every address is its neighbour.
+// StaticInterface returns an interface that never changes, for fabrics and simulations. It is up,
+// and every address is a neighbour.
 func StaticInterface(name string, mac [6]byte, mtu int, addrs ...netip.Prefix) Interface {
 	return &staticInterface{name: name, mac: mac, mtu: mtu, addrs: addrs}
 }
@@ -109,8 +109,8 @@ func (s *staticInterface) Resolve(_ context.Context, p *Path) error {
 	return nil
 }
 
-// neighbour makes up a MAC for dst: nobody looks at it but a reader of captures, who
-// wants each address to have its own.
+// neighbour returns the MAC of an address. Only captures show it, so it just has to differ between
+// addresses.
 func (s *staticInterface) neighbour(to Station) [6]byte {
 	if Owns(s)(to) {
 		return s.mac

@@ -80,7 +80,7 @@ func (l *InjectorLink) decode(f injectedFrame, rx *RxFrame) bool {
 		l.own.Drops[DropUDPLength] += d.runts()
 		return false
 	}
-	l.own.received(len(rx.Head), rx.Dst.Is4())
+	l.own.addRx(len(rx.Head), rx.Dst.Is4())
 	return true
 }
 
@@ -109,6 +109,6 @@ func (l *InjectorLink) Leave(group netip.Addr) {
 
 // Counters implements Counted: those of the link and of injected frames.
 func (l *InjectorLink) Counters() *LinkCounters {
-	l.total.sum(countersOf(l.Link), &l.own)
+	l.total.setSum(linkCounters(l.Link), &l.own)
 	return &l.total
 }

@@ -4,38 +4,38 @@ import "net/netip"
 
 const loopbackQueue = 1024 // frames
 
-// LoopbackLink keeps traffic between two QPs of one NIC off the link: frames to one of the
-// NIC's own addresses never enter it, and are received with payload by reference as on
-// a Fabric, whose rules for memory hold here too. Frames to a multicast group that the NIC has
-// joined go both ways. All other frames go through.
+// LoopbackLink is middleware that delivers frames between two QPs of one NIC. Frames to one of the
+// NIC's own addresses do not reach the wrapped link. They are received with payload by reference,
+// as on a Fabric, and the same rules for memory hold. Frames to a multicast group that the NIC
+// joined are sent and looped back. All other frames are sent.
 type LoopbackLink struct {
-	inner    Link
-	local    func(Station) bool
-	mtu      int
-	ring     refRing
-	own      LinkCounters
-	total    LinkCounters
-	now      int64
-	nextID   uint16
-	inFirst  bool // the next Receive asks the link before the ring
-	lastPath *Path
-	lastWay  way
-	groups   map[netip.Addr]bool // joined
+	inner     Link
+	local     func(Station) bool
+	mtu       int
+	ring      frameRing
+	own       LinkCounters
+	total     LinkCounters
+	now       int64
+	nextID    uint16
+	linkFirst bool // the next Receive reads the link before the ring
+	lastPath  *Path
+	lastRoute loopbackRoute
+	groups    map[netip.Addr]bool // joined
 }
 
-// A way is where a Loopback sends a frame.
-type way uint8
+// A loopbackRoute is where a LoopbackLink sends a frame.
+type loopbackRoute uint8
 
 const (
-	out  way = iota // through the link
-	back            // to the NIC itself
-	both            // to a multicast group that the NIC has joined
+	routeLink loopbackRoute = iota // through the link
+	routeSelf                      // to the NIC itself
+	routeBoth                      // to a multicast group that the NIC has joined
 )
 
-// NewLoopbackLink wraps a link that does not give back what it sent, as a FabricPort does. local says whether a station is the NIC's own at the
-// moment; it is asked about once per path and batch.
+// NewLoopbackLink wraps a link that does not deliver frames to their sender, as FabricLink does.
+// local reports whether a station is currently the NIC's own; it is called once per path and batch.
 func NewLoopbackLink(inner Link, local func(Station) bool) *LoopbackLink {
-	return &LoopbackLink{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: refRing{limit: loopbackQueue},
+	return &LoopbackLink{inner: inner, local: local, mtu: inner.Capabilities().MTU, ring: frameRing{limit: loopbackQueue},
 		groups: map[netip.Addr]bool{}}
 }
 
@@ -43,19 +43,19 @@ func NewLoopbackLink(inner Link, local func(Station) bool) *LoopbackLink {
 func (l *LoopbackLink) Send(now int64, batch []TxFrame) (int, error) {
 	l.now, l.lastPath = now, nil
 	for i := 0; i < len(batch); {
-		to := l.way(batch[i].Path)
+		to := l.route(batch[i].Path)
 		j := i + 1
-		for j < len(batch) && l.way(batch[j].Path) == to {
+		for j < len(batch) && l.route(batch[j].Path) == to {
 			j++
 		}
 		n, err := 0, error(nil)
 		switch to {
-		case back:
-			n = l.loop(batch[i:j])
-		case both:
+		case routeSelf:
+			n = l.loopBack(batch[i:j])
+		case routeBoth:
 			clearDropped(batch[i:j])
 			n, err = l.inner.Send(now, batch[i:j])
-			l.echo(batch[i : i+n])
+			l.copyToSelf(batch[i : i+n])
 		default:
 			n, err = l.inner.Send(now, batch[i:j])
 		}
@@ -66,18 +66,18 @@ func (l *LoopbackLink) Send(now int64, batch []TxFrame) (int, error) {
 	return len(batch), nil
 }
 
-// way finds out where a path leads.
-func (l *LoopbackLink) way(p *Path) way {
+// route returns where the frames of a path go.
+func (l *LoopbackLink) route(p *Path) loopbackRoute {
 	if p != l.lastPath {
-		l.lastPath, l.lastWay = p, out
+		l.lastPath, l.lastRoute = p, routeLink
 		switch {
 		case l.local(p.station()):
-			l.lastWay = back
+			l.lastRoute = routeSelf
 		case l.groups[p.Dst]:
-			l.lastWay = both
+			l.lastRoute = routeBoth
 		}
 	}
-	return l.lastWay
+	return l.lastRoute
 }
 
 func clearDropped(batch []TxFrame) {
@@ -86,8 +86,8 @@ func clearDropped(batch []TxFrame) {
 	}
 }
 
-// loop puts frames in the ring and returns how many were taken.
-func (l *LoopbackLink) loop(batch []TxFrame) int {
+// loopBack puts frames in the ring and returns how many it took.
+func (l *LoopbackLink) loopBack(batch []TxFrame) int {
 	for i := range batch {
 		f := &batch[i]
 		if tooLong(f, l.mtu) {
@@ -100,7 +100,7 @@ func (l *LoopbackLink) loop(batch []TxFrame) int {
 			return i
 		}
 		l.nextID++
-		l.own.sent(f)
+		l.own.addTx(f)
 	}
 	return len(batch)
 }
@@ -109,7 +109,7 @@ func (l *LoopbackLink) loop(batch []TxFrame) int {
 func (l *LoopbackLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 	l.now = now
 	l.ring.release()
-	if !l.inFirst {
+	if !l.linkFirst {
 		n = l.receiveLooped(batch)
 	}
 	m := 0
@@ -117,29 +117,29 @@ func (l *LoopbackLink) Receive(now int64, batch []RxFrame) (n int, err error) {
 		m, err = l.inner.Receive(now, batch[n:])
 		n += m
 	}
-	if l.inFirst {
+	if l.linkFirst {
 		n += l.receiveLooped(batch[n:])
 	}
-	l.inFirst = !l.inFirst // neither starves the other
+	l.linkFirst = !l.linkFirst // so that neither starves the other
 	return n, err
 }
 
 func (l *LoopbackLink) receiveLooped(batch []RxFrame) int {
 	n := l.ring.receive(batch)
-	l.own.receivedAll(batch[:n])
+	l.own.addRxBatch(batch[:n])
 	return n
 }
 
-// NextDeadline implements Link. Frames that were looped back are due at once.
+// NextDeadline implements Link. Looped-back frames are due at once.
 func (l *LoopbackLink) NextDeadline() int64 {
 	d := l.inner.NextDeadline()
-	if l.ring.waiting() > 0 {
+	if l.ring.pending() > 0 {
 		return earlier(d, max(1, l.now))
 	}
 	return d
 }
 
-// earlier returns the earlier of two deadlines, of which 0 means never.
+// earlier returns the earlier of two deadlines, where 0 means never.
 func earlier(a, b int64) int64 {
 	if a == 0 || b != 0 && b < a {
 		return b
@@ -153,18 +153,18 @@ func (l *LoopbackLink) FD() int { return l.inner.FD() }
 // OnReady implements Link.
 func (l *LoopbackLink) OnReady(f func()) { l.inner.OnReady(f) }
 
-// Capabilities implements Link. Frames that were looped back have no ICRC, whatever
-// the link says, but are marked as the link's are if it is to be wrong.
+// Capabilities implements Link. Looped-back frames have no ICRC even if the link's have. BadICRC is
+// still set if a bit was flipped.
 func (l *LoopbackLink) Capabilities() Capabilities { return l.inner.Capabilities() }
 
 // Counters implements Counted.
 func (l *LoopbackLink) Counters() *LinkCounters {
-	l.total.sum(countersOf(l.inner), &l.own)
+	l.total.setSum(linkCounters(l.inner), &l.own)
 	return &l.total
 }
 
-// Close closes the link; frames that were on their way back are lost.
+// Close closes the link. Frames in the ring are lost.
 func (l *LoopbackLink) Close() error {
-	l.ring = refRing{}
+	l.ring = frameRing{}
 	return l.inner.Close()
 }

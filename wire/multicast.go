@@ -7,20 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Multicaster is a link, or middleware, that can receive what is sent to multicast groups. A
-// NIC that has joined a group gets what itself sends there, too. Joins are not counted: one
-// Leave ends them. Both methods are for the goroutine that calls Send and Receive.
+// A Multicaster is a link that can receive the packets of multicast groups. A NIC also receives
+// what it sends to a group that it joined. Joins are not counted: one Leave undoes all. The
+// goroutine that calls Send and Receive calls both methods.
 type Multicaster interface {
 	Join(group netip.Addr) error
 	Leave(group netip.Addr)
 }
 
-// ErrNoMulticast is returned by Join for a link that has none. It is EOPNOTSUPP.
+// ErrNoMulticast is returned by Join for a link without multicast. It is EOPNOTSUPP.
 var ErrNoMulticast = fmt.Errorf("link has no multicast: %w", unix.EOPNOTSUPP)
 
-// Join makes l receive what is sent to a multicast group. Errors are ErrNoMulticast and
-// those of the system: ENOBUFS where a socket has as many groups as it may
-// (net.ipv4.igmp_max_memberships, 20 unless set otherwise), ENODEV.
+// Join makes l receive the packets of a multicast group. Its errors are ErrNoMulticast and those of
+// the system: ENODEV, and ENOBUFS if a socket is a member of as many groups as it may be
+// (net.ipv4.igmp_max_memberships, 20 by default).
 func Join(l Link, group netip.Addr) error {
 	if m, ok := l.(Multicaster); ok {
 		return m.Join(group)
@@ -28,7 +28,7 @@ func Join(l Link, group netip.Addr) error {
 	return ErrNoMulticast
 }
 
-// Leave ends it.
+// Leave ends the membership.
 func Leave(l Link, group netip.Addr) {
 	if m, ok := l.(Multicaster); ok {
 		m.Leave(group)
@@ -41,9 +41,9 @@ func (c *CaptureLink) Join(group netip.Addr) error { return Join(c.inner, group)
 // Leave implements Multicaster.
 func (c *CaptureLink) Leave(group netip.Addr) { Leave(c.inner, group) }
 
-// member makes a socket, on the interface with this index, a member of a group or ends it. The
-// kernel tells the network (IGMP, MLD), and the interface's hardware.
-func member(fd, index int, group netip.Addr, join bool) error {
+// setMembership joins or leaves a group, with a socket, on the interface with an index. The kernel
+// informs the network (IGMP, MLD) and the interface's hardware.
+func setMembership(fd, index int, group netip.Addr, join bool) error {
 	if group.Is4() {
 		name := unix.IP_DROP_MEMBERSHIP
 		if join {
@@ -61,28 +61,28 @@ func member(fd, index int, group netip.Addr, join bool) error {
 }
 
 func groupError(group netip.Addr, err error) error {
-	if err == nil || err == unix.EADDRINUSE { // is a member
+	if err == nil || err == unix.EADDRINUSE { // already a member
 		return nil
 	}
-	return fmt.Errorf("joining %v: %w", group, err)
+	return fmt.Errorf("join multicast group %v: %w", group, err)
 }
 
-// Join implements Multicaster: the sockets that hold the port are the members.
+// Join implements Multicaster, with the sockets that reserve the port.
 func (l *PacketLink) Join(group netip.Addr) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return ErrClosed
 	}
-	fd, ok := l.holder(group)
+	fd, ok := l.portSocket(group)
 	if !ok {
 		return groupError(group, unix.EAFNOSUPPORT)
 	}
-	if err := member(fd, l.index, group, true); err != nil {
+	if err := setMembership(fd, l.index, group, true); err != nil {
 		return err
 	}
 	for _, v := range l.vlans {
-		v.member(group, true)
+		v.setMembership(group, true)
 	}
 	l.groups[group] = true
 	return nil
@@ -93,31 +93,31 @@ func (l *PacketLink) Leave(group netip.Addr) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.groups, group)
-	if fd, ok := l.holder(group); ok && !l.closed {
-		member(fd, l.index, group, false)
+	if fd, ok := l.portSocket(group); ok && !l.closed {
+		setMembership(fd, l.index, group, false)
 		for _, v := range l.vlans {
-			v.member(group, false)
+			v.setMembership(group, false)
 		}
 	}
 }
 
-// holder is the socket of a group's address family.
-func (l *PacketLink) holder(group netip.Addr) (fd int, ok bool) {
+// portSocket returns the socket of a group's address family.
+func (l *PacketLink) portSocket(group netip.Addr) (fd int, ok bool) {
 	i := 1
 	if group.Is4() {
 		i = 0
 	}
-	if i >= len(l.holders) {
+	if i >= len(l.portSockets) {
 		return -1, false
 	}
-	return l.holders[i], true
+	return l.portSockets[i], true
 }
 
-// rejoin follows an interface that was made anew. The caller holds mu.
+// rejoin joins all groups on an interface that was deleted and created again. The caller holds mu.
 func (l *PacketLink) rejoin() {
 	for g := range l.groups {
-		if fd, ok := l.holder(g); ok {
-			member(fd, l.index, g, true)
+		if fd, ok := l.portSocket(g); ok {
+			setMembership(fd, l.index, g, true)
 		}
 	}
 }
@@ -131,18 +131,17 @@ func (l *UDPLink) Join(group netip.Addr) error {
 	case s == nil:
 		return groupError(group, unix.EAFNOSUPPORT)
 	}
-	return member(s.fd, l.iface.Index(), group, true)
+	return setMembership(s.fd, l.iface.Index(), group, true)
 }
 
 // Leave implements Multicaster.
 func (l *UDPLink) Leave(group netip.Addr) {
 	if s := l.socket(group.Is4()); s != nil && !l.closed {
-		member(s.fd, l.iface.Index(), group, false)
+		setMembership(s.fd, l.iface.Index(), group, false)
 	}
 }
 
-// Join implements Multicaster. The cable has one other end, and nobody between who would
-// want to hear of it.
+// Join implements Multicaster. The point-to-point medium has no switch that needs a report.
 func (l *DgramLink) Join(group netip.Addr) error {
 	l.groups[group] = multicastMAC(group)
 	return nil
@@ -156,7 +155,7 @@ func (l *DgramLink) member(group netip.Addr) bool {
 	return ok
 }
 
-// joined reports whether frames to a MAC may be for a group that the link has joined.
+// joined reports whether a MAC is that of a group that the link joined.
 func (l *DgramLink) joined(mac [6]byte) bool {
 	for _, m := range l.groups {
 		if m == mac {
@@ -181,8 +180,8 @@ func (l *LoopbackLink) Leave(group netip.Addr) {
 	Leave(l.inner, group)
 }
 
-// echo gives the NIC its copy of frames that the link has taken, as far as there is room.
-func (l *LoopbackLink) echo(batch []TxFrame) {
+// copyToSelf loops back frames that the link took, as far as there is room.
+func (l *LoopbackLink) copyToSelf(batch []TxFrame) {
 	for i := range batch {
 		f := &batch[i]
 		if !f.Dropped && !l.ring.push(f, f.Path.DstMAC) {
@@ -213,9 +212,9 @@ func (p *FabricLink) Leave(group netip.Addr) {
 	f.rebuild()
 }
 
-// spread sends a frame to every port that has joined its group, the sender's own among them. A
-// port without room misses it: one that is slow does not hold up the others.
-func (p *FabricLink) spread(group []*FabricLink, frame []TxFrame) {
+// sendToGroup sends a frame to every link that joined its group, including the sender. A link
+// without room misses the frame, so that a slow one does not block the others.
+func (p *FabricLink) sendToGroup(group []*FabricLink, frame []TxFrame) {
 	id := p.nextID
 	for _, to := range group {
 		p.nextID = id

@@ -5,12 +5,12 @@ import (
 	"net/netip"
 )
 
-// An ether is a station on Ethernet, by its MAC, as the source of frames about neighbours.
-type ether [6]byte
+// A stationMAC is the MAC of the station that sends ARP and neighbour discovery frames.
+type stationMAC [6]byte
 
-// question appends the frame that asks for the MAC of dst, an address of the same network. A VLAN
-// that is not 0 becomes a tag, here and below.
-func (e ether) question(b []byte, vlan uint16, src, dst netip.Addr) []byte {
+// appendSolicitation appends the frame that asks for the MAC of dst, an address on the link. Here
+// and below, a VLAN that is not 0 becomes a tag.
+func (e stationMAC) appendSolicitation(b []byte, vlan uint16, src, dst netip.Addr) []byte {
 	if dst.Is4() {
 		return e.appendARP(b, vlan, arpRequest, broadcast, src, dst, [6]byte{})
 	}
@@ -18,8 +18,8 @@ func (e ether) question(b []byte, vlan uint16, src, dst netip.Addr) []byte {
 	return e.appendNeighbour(b, vlan, multicastMAC(group), src, group, neighbourSolicitation, 0, dst)
 }
 
-// appendARP appends a frame to the station at mac.
-func (e ether) appendARP(b []byte, vlan, operation uint16, to [6]byte, sender, target netip.Addr, targetMAC [6]byte) []byte {
+// appendARP appends an ARP frame to a MAC.
+func (e stationMAC) appendARP(b []byte, vlan, operation uint16, to [6]byte, sender, target netip.Addr, targetMAC [6]byte) []byte {
 	be := binary.BigEndian
 	b = e.ethernet(b, vlan, to, etherARP)
 	b = be.AppendUint64(b, arpIPEthernet<<16|uint64(operation))
@@ -29,7 +29,7 @@ func (e ether) appendARP(b []byte, vlan, operation uint16, to [6]byte, sender, t
 	return append(b, target.AsSlice()...)
 }
 
-func (e ether) ethernet(b []byte, vlan uint16, to [6]byte, kind uint16) []byte {
+func (e stationMAC) ethernet(b []byte, vlan uint16, to [6]byte, kind uint16) []byte {
 	b = append(b, to[:]...)
 	b = append(b, e[:]...)
 	if vlan != 0 {
@@ -39,8 +39,8 @@ func (e ether) ethernet(b []byte, vlan uint16, to [6]byte, kind uint16) []byte {
 	return binary.BigEndian.AppendUint16(b, kind)
 }
 
-// appendNeighbour appends a solicitation or an advertisement with the station's MAC in it.
-func (e ether) appendNeighbour(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, kind, flags byte, target netip.Addr) []byte {
+// appendNeighbour appends a neighbour solicitation or advertisement with the station's MAC.
+func (e stationMAC) appendNeighbour(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, kind, flags byte, target netip.Addr) []byte {
 	const n = neighbourLen + optionLen
 	b = e.appendIPv6(b, vlan, to, src, dst, neighbourHops, n)
 	at := len(b)
@@ -52,19 +52,19 @@ func (e ether) appendNeighbour(b []byte, vlan uint16, to [6]byte, src, dst netip
 	}
 	b = append(b, option, optionLen/8)
 	b = append(b, e[:]...)
-	sum(b[at+2:], b[at:], pseudo6(src, dst, n))
+	putChecksum(b[at+2:], b[at:], pseudo6(src, dst, n))
 	return b
 }
 
-// appendIPv6 appends the headers before n bytes of ICMPv6.
-func (e ether) appendIPv6(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, hops byte, n int) []byte {
+// appendIPv6 appends the headers in front of n bytes of ICMPv6.
+func (e stationMAC) appendIPv6(b []byte, vlan uint16, to [6]byte, src, dst netip.Addr, hops byte, n int) []byte {
 	b = e.ethernet(b, vlan, to, etherIPv6)
 	b = append(b, 6<<4, 0, 0, 0, byte(n>>8), byte(n), protocolICMPv6, hops)
 	b = append(b, src.AsSlice()...)
 	return append(b, dst.AsSlice()...)
 }
 
-// solicitedNode returns the group in which an IPv6 address is asked for.
+// solicitedNode returns the solicited-node multicast address of an IPv6 address (RFC 4291, 2.7.1).
 func solicitedNode(a netip.Addr) netip.Addr {
 	b := a.As16()
 	return netip.AddrFrom16([16]byte{0xff, 2, 11: 1, 0xff, b[13], b[14], b[15]})
@@ -78,5 +78,5 @@ func pseudo6(src, dst netip.Addr, n int) uint16 {
 	copy(p[16:], d[:])
 	binary.BigEndian.PutUint32(p[32:], uint32(n))
 	p[39] = protocolICMPv6
-	return onesSum(p[:], 0)
+	return onesComplementSum(p[:], 0)
 }

@@ -17,40 +17,39 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A Netdev is an Interface of the host, watched through netlink. It keeps to the
-// network namespace of the thread that called NetInterface, whichever thread calls
-// its methods. An interface that is deleted is down and without addresses until one
-// of that name is there again.
+// A Netdev is an Interface of the host, which it watches through netlink. It belongs to the network
+// namespace of the thread that called OpenNetdev, whichever thread calls its methods. A deleted
+// interface is down and has no addresses until one of its name exists again.
 type Netdev struct {
-	name   string
-	handle *netlink.Handle
-	events *nl.NetlinkSocket
-	kick   [4]int // UDP sockets, IPv4 and IPv6, whose datagrams make the kernel resolve; the last two for VLANs
-	asker  int    // packet socket that asks neighbours, -1 without the privilege
-	state  atomic.Pointer[netdevState]
-	done   chan struct{} // closed when the watcher has ended
-	doubts chan Station
-	sure   chan struct{} // closed when nobody listens to doubts any more
+	name          string
+	handle        *netlink.Handle
+	events        *nl.NetlinkSocket
+	probeSockets  [4]int // UDP sockets for IPv4 and IPv6 that trigger the kernel's neighbour resolution; the last two for VLANs
+	solicitSocket int    // packet socket for solicitations; -1 without the privilege
+	state         atomic.Pointer[netdevState]
+	done          chan struct{} // closed when the watcher has ended
+	probes        chan Station
+	proberDone    chan struct{} // closed when runProber has ended
 
 	mu          sync.Mutex
 	onChange    []func()
 	onNeighbour []func(Station, [6]byte)
-	hops        map[Station]hop // what Resolve answered, by destination
+	hops        map[Station]hop // next hops that Resolve returned, by destination
 }
 
-// netdevState is one consistent look at the interface. It is not changed, only replaced.
+// netdevState is a consistent snapshot of the interface. It is replaced, never modified.
 type netdevState struct {
 	index    int
 	mac      [6]byte
 	mtu      int
 	up       bool
-	noARP    bool // there are no neighbours to ask: loopback, point to point
+	noARP    bool // has no neighbours to resolve: loopback, point-to-point
 	loopback bool
 	addrs    []netip.Prefix
 
 	name  string
 	id    uint16         // of a VLAN
-	vlans []*netdevState // the VLAN interfaces that stand on it
+	vlans []*netdevState // the VLAN interfaces on it
 }
 
 func (s *netdevState) equal(t *netdevState) bool {
@@ -59,45 +58,45 @@ func (s *netdevState) equal(t *netdevState) bool {
 		slices.EqualFunc(s.vlans, t.vlans, (*netdevState).equal)
 }
 
-// NetInterface returns the host's interface of that name; ErrNoInterface, with the
-// names of those that exist, if there is none. Close ends the watching.
+// OpenNetdev returns the host's interface with a name, or ErrNoInterface with the names of those
+// that exist. Close stops watching it.
 func OpenNetdev(name string) (*Netdev, error) {
-	n := &Netdev{name: name, kick: [4]int{-1, -1, -1, -1}, asker: -1, done: make(chan struct{}), hops: make(map[Station]hop),
-		doubts: make(chan Station, maxDoubts), sure: make(chan struct{})}
+	n := &Netdev{name: name, probeSockets: [4]int{-1, -1, -1, -1}, solicitSocket: -1, done: make(chan struct{}), hops: make(map[Station]hop),
+		probes: make(chan Station, maxProbes), proberDone: make(chan struct{})}
 	if err := n.open(); err != nil {
 		n.closeSockets()
 		return nil, fmt.Errorf("interface %s: %w", name, err)
 	}
 	go n.watch()
-	go n.verify()
+	go n.runProber()
 	return n, nil
 }
 
-// open makes every socket in the calling thread's network namespace.
+// open creates all sockets in the calling thread's network namespace.
 func (n *Netdev) open() (err error) {
 	if n.handle, err = netlink.NewHandle(unix.NETLINK_ROUTE); err != nil {
 		return err
 	}
-	// Subscribed before the first look, so that nothing between the two is missed.
+	// Subscribe before reading the state, so that no change is missed.
 	n.events, err = nl.Subscribe(unix.NETLINK_ROUTE, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR,
 		unix.RTNLGRP_IPV6_IFADDR, unix.RTNLGRP_NEIGH, unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
 		return err
 	}
-	s, err := n.look()
+	s, err := n.readState()
 	if err != nil {
 		return err
 	}
 	if s.index == 0 {
-		return fmt.Errorf("%w; there are %s", ErrNoInterface, n.others())
+		return fmt.Errorf("%w (have: %s)", ErrNoInterface, n.interfaceNames())
 	}
 	n.state.Store(s)
-	n.openAsker()
-	return n.openKick()
+	n.openSolicitSocket()
+	return n.openProbeSockets()
 }
 
-// others lists the interfaces that exist, for an error message.
-func (n *Netdev) others() string {
+// interfaceNames lists the existing interfaces for an error message.
+func (n *Netdev) interfaceNames() string {
 	links, err := n.handle.LinkList()
 	if err != nil || len(links) == 0 {
 		return "none"
@@ -109,8 +108,8 @@ func (n *Netdev) others() string {
 	return strings.Join(names, ", ")
 }
 
-// look reads the interface's state. An interface that is gone has index 0.
-func (n *Netdev) look() (*netdevState, error) {
+// readState reads the interface's state. A missing interface has index 0.
+func (n *Netdev) readState() (*netdevState, error) {
 	link, err := n.handle.LinkByName(n.name)
 	if errors.As(err, &netlink.LinkNotFoundError{}) || errors.Is(err, unix.ENODEV) {
 		return &netdevState{}, nil
@@ -118,16 +117,16 @@ func (n *Netdev) look() (*netdevState, error) {
 	if err != nil {
 		return nil, err
 	}
-	s, err := n.lookAt(link)
+	s, err := n.readLink(link)
 	if err != nil {
 		return nil, err
 	}
-	s.vlans, err = n.lookForVLANs(s)
+	s.vlans, err = n.readVLANs(s)
 	return s, err
 }
 
-// lookAt reads the state of one interface.
-func (n *Netdev) lookAt(link netlink.Link) (*netdevState, error) {
+// readLink reads the state of one interface.
+func (n *Netdev) readLink(link netlink.Link) (*netdevState, error) {
 	a := link.Attrs()
 	s := &netdevState{
 		index: a.Index, mtu: a.MTU, name: a.Name,
@@ -141,8 +140,8 @@ func (n *Netdev) lookAt(link netlink.Link) (*netdevState, error) {
 		return nil, err
 	}
 	for _, a := range addrs {
-		// An address that is still being checked for duplicates cannot be used; the end
-		// of the check is an event of its own.
+		// A tentative address cannot be used yet. The end of duplicate address detection is another
+		// event.
 		if a.Flags&unix.IFA_F_DADFAILED != 0 ||
 			a.Flags&unix.IFA_F_TENTATIVE != 0 && a.Flags&unix.IFA_F_OPTIMISTIC == 0 {
 			continue
@@ -155,20 +154,20 @@ func (n *Netdev) lookAt(link netlink.Link) (*netdevState, error) {
 	return s, nil
 }
 
-// dump repeats a netlink dump that was interrupted by a change, a few times.
+// dump repeats a netlink dump, up to ten times, if a change interrupted it.
 func dump[T any](list func() ([]T, error)) (r []T, err error) {
 	for range 10 {
 		if r, err = list(); !errors.Is(err, netlink.ErrDumpInterrupted) {
 			return r, err
 		}
 	}
-	return r, nil // the change that interrupts brings an event, and another look
+	return r, nil // the interrupting change brings an event, which reads again
 }
 
 // Name returns the interface's name.
 func (n *Netdev) Name() string { return n.name }
 
-// MAC returns the interface's hardware address; zeros where it has none.
+// MAC returns the interface's hardware address, or zeros if it has none.
 func (n *Netdev) MAC() [6]byte { return n.state.Load().mac }
 
 // MTU returns the interface's MTU in bytes.
@@ -177,7 +176,7 @@ func (n *Netdev) MTU() int { return n.state.Load().mtu }
 // Up reports whether the interface is up and has a carrier.
 func (n *Netdev) Up() bool { return n.state.Load().up }
 
-// Index returns the interface's number; 0 while it does not exist.
+// Index returns the interface's number, or 0 while it does not exist.
 func (n *Netdev) Index() int { return n.state.Load().index }
 
 // Addresses returns the usable addresses, in the kernel's order.
@@ -207,12 +206,12 @@ func (n *Netdev) OnNeighbour(f func(Station, [6]byte)) {
 	n.onNeighbour = append(n.onNeighbour, f)
 }
 
-// Close ends the watching. The functions of OnChange and OnNeighbour are not called
-// after it returns; Resolve then fails.
+// Close stops watching. After it returns, the functions of OnChange and OnNeighbour are not called,
+// and Resolve fails.
 func (n *Netdev) Close() error {
 	n.events.Close()
 	<-n.done
-	<-n.sure
+	<-n.proberDone
 	n.closeSockets()
 	return nil
 }
@@ -224,28 +223,28 @@ func (n *Netdev) closeSockets() {
 	if n.events != nil {
 		n.events.Close()
 	}
-	if n.asker >= 0 {
-		unix.Close(n.asker)
-		n.asker = -1
+	if n.solicitSocket >= 0 {
+		unix.Close(n.solicitSocket)
+		n.solicitSocket = -1
 	}
-	for i, fd := range n.kick {
+	for i, fd := range n.probeSockets {
 		if fd >= 0 {
 			unix.Close(fd)
-			n.kick[i] = -1
+			n.probeSockets[i] = -1
 		}
 	}
 }
 
-// watch takes each event as a hint that something of a kind changed and looks for
-// itself: what it then knows is right even if events were lost.
+// watch uses events only as a hint to read the state again. So the state is right even if events
+// were lost.
 func (n *Netdev) watch() {
 	defer close(n.done)
 	for {
 		msgs, _, err := n.events.Receive()
-		changed, hops, routes := n.concerns(msgs)
+		changed, hops, routes := n.classify(msgs)
 		switch {
 		case err == nil:
-		case errors.Is(err, unix.ENOBUFS), errors.Is(err, syscall.EINVAL): // overflow; cut off
+		case errors.Is(err, unix.ENOBUFS), errors.Is(err, syscall.EINVAL): // events were lost, or truncated
 			changed, hops, routes = true, true, true
 		case errors.Is(err, unix.EINTR), errors.Is(err, unix.EAGAIN):
 			continue
@@ -256,25 +255,23 @@ func (n *Netdev) watch() {
 			n.refresh()
 		}
 		if changed || hops || routes {
-			n.renew(changed || routes)
+			n.refreshHops(changed || routes)
 		}
 	}
 }
 
-// concerns says whether events may have changed the interface itself, a neighbour's
-// MAC, or a route.
-func (n *Netdev) concerns(msgs []syscall.NetlinkMessage) (changed, hops, routes bool) {
+// classify reports whether events may have changed the interface, a neighbour's MAC, or a route.
+func (n *Netdev) classify(msgs []syscall.NetlinkMessage) (changed, hops, routes bool) {
 	s := n.state.Load()
 	for _, m := range msgs {
 		switch m.Header.Type {
 		case unix.RTM_NEWLINK, unix.RTM_DELLINK, unix.RTM_NEWADDR, unix.RTM_DELADDR:
-			// A new interface may have our name, so all links count while we have none.
-			// And a VLAN may be made of ours.
-			if s.index == 0 || m.Header.Type == unix.RTM_NEWLINK || s.isOrHas(eventIndex(m.Data)) {
+			// A new link may be ours while we have none, or a VLAN on ours.
+			if s.index == 0 || m.Header.Type == unix.RTM_NEWLINK || s.hasIndex(eventIndex(m.Data)) {
 				changed = true
 			}
 		case unix.RTM_NEWNEIGH, unix.RTM_DELNEIGH:
-			hops = hops || s.isOrHas(eventIndex(m.Data))
+			hops = hops || s.hasIndex(eventIndex(m.Data))
 		case unix.RTM_NEWROUTE, unix.RTM_DELROUTE:
 			routes = true
 		}
@@ -282,8 +279,8 @@ func (n *Netdev) concerns(msgs []syscall.NetlinkMessage) (changed, hops, routes 
 	return changed, hops, routes
 }
 
-// eventIndex returns the interface number of a link, address or neighbour message: all
-// three have it at the same place.
+// eventIndex returns the interface number in a link, address or neighbour message, which have it at
+// the same offset.
 func eventIndex(b []byte) int {
 	if len(b) < 8 {
 		return 0
@@ -291,12 +288,12 @@ func eventIndex(b []byte) int {
 	return int(int32(nl.NativeEndian().Uint32(b[4:])))
 }
 
-// refresh looks at the interface again and tells of changes.
+// refresh reads the interface again and reports changes.
 func (n *Netdev) refresh() {
-	s, err := n.look()
+	s, err := n.readState()
 	if err != nil {
-		// The kernel is out of memory or the interface is going away just now. Either
-		// brings more events; the pause keeps them from making this a busy loop.
+		// The kernel is out of memory, or the interface is being deleted. Both bring more events.
+		// The pause avoids a busy loop.
 		time.Sleep(10 * time.Millisecond)
 		return
 	}

@@ -12,64 +12,65 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// How an address is resolved:
+// Address resolution:
 //
-//  1. Own and multicast addresses need no question.
-//  2. The kernel's routing table, asked for the interface and the source address,
-//     gives the next hop (route).
-//  3. The kernel's neighbour table gives its MAC (neighbour).
-//  4. If it is not there, a datagram to the next hop's discard port makes the kernel
-//     ask for it (prod), and Resolve looks again until it is there, or failed.
-//  5. Later, netlink events make the watcher repeat 2 and 3 for every destination that
-//     was asked for (renew), so that a neighbour that moves is followed.
+//  1. The interface's own addresses and multicast addresses need no lookup.
+//  2. The kernel's routing table gives the next hop for the interface and the source
+//     address (route).
+//  3. The kernel's neighbour table gives the MAC of the next hop (neighbours).
+//  4. If there is no entry, a datagram to the next hop's discard port makes the kernel
+//     resolve it (triggerResolution). Resolve polls the table until it has the entry or
+//     resolution failed.
+//  5. Later, netlink events make the watcher repeat 2 and 3 for all resolved
+//     destinations (refreshHops), so that it notices a neighbour's new MAC.
 
 const (
-	// maxHops bounds what is remembered for renew. Destinations beyond it resolve, but
-	// are not followed.
+	// maxHops bounds the destinations that the watcher follows. Further ones resolve, but are not
+	// followed.
 	maxHops = 4096
 
-	// discardPort is the port of RFC 863: a datagram to it disturbs nobody.
+	// discardPort is the port of the discard service (RFC 863).
 	discardPort = 9
 
-	// Looks at the neighbour table start this far apart and come to be maxLook apart;
-	// a neighbour on a LAN answers within the first few.
+	// The interval between two looks at the neighbour table grows from minLook to maxLook. A
+	// neighbour on a LAN replies within the first few.
 	minLook = 500 * time.Microsecond
 	maxLook = 50 * time.Millisecond
 )
 
-// A hop is the way to a destination: the neighbour and its MAC.
+// A hop is the next hop to a destination.
 type hop struct {
 	src netip.Addr
 	via netip.Addr
 	mac [6]byte
 }
 
-// usable are the states of a neighbour entry whose MAC the kernel itself would use.
-// That includes stale ones: the kernel sends to the old MAC and verifies meanwhile.
+// usable is the states of a neighbour entry whose MAC the kernel itself uses. That includes stale
+// entries: the kernel sends to the old MAC while it verifies it.
 const usable = unix.NUD_REACHABLE | unix.NUD_PERMANENT | unix.NUD_NOARP | unix.NUD_STALE |
 	unix.NUD_DELAY | unix.NUD_PROBE
 
-// openKick makes the sockets that prod uses.
-func (n *Netdev) openKick() error {
+// openProbeSockets creates the sockets of triggerResolution.
+func (n *Netdev) openProbeSockets() error {
 	for i, family := range []int{unix.AF_INET, unix.AF_INET6, unix.AF_INET, unix.AF_INET6} {
 		fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 		if errors.Is(err, unix.EAFNOSUPPORT) {
-			continue // a kernel without IPv6
+			continue // the kernel has no IPv6
 		}
 		if err != nil {
 			return err
 		}
-		n.kick[i] = fd
+		n.probeSockets[i] = fd
 	}
 	n.bindKick()
 	return nil
 }
 
-// bindKick ties the sockets of prod to the interface. Old kernels allow it to root
-// alone; without it the datagram goes where the routing table says, which is this
-// interface unless two lead to the address.
+// bindProbeSockets binds the sockets of triggerResolution to the interface. Linux before 5.7 allows
+// only root to do so. Without it, the routing table chooses the interface, which is this one unless
+// two lead to the address.
 func (n *Netdev) bindKick() {
-	for _, fd := range n.kick[:2] {
+	for _, fd := range n.probeSockets[:2] {
 		if fd >= 0 {
 			unix.BindToDevice(fd, n.name)
 		}
@@ -83,10 +84,10 @@ func (n *Netdev) Resolve(ctx context.Context, p *Path) error {
 	}
 	s := n.state.Load().vlan(p.VLAN)
 	if s == nil {
-		return fmt.Errorf("%v through %s: %w: there is no VLAN %d", p.Dst, n.name, ErrNoRoute, p.VLAN)
+		return fmt.Errorf("%v through %s: %w: no VLAN %d", p.Dst, n.name, ErrNoRoute, p.VLAN)
 	}
 	if !s.has(p.Src) {
-		return fmt.Errorf("%v from %v: %w: the source is not an address of %s", p.Dst, p.Src, ErrNoRoute, s.name)
+		return fmt.Errorf("%v from %v: %w: %s does not have the source address", p.Dst, p.Src, ErrNoRoute, s.name)
 	}
 	h := hop{src: p.Src}
 	var err error
@@ -124,7 +125,7 @@ func (s *netdevState) has(a netip.Addr) bool {
 	return false
 }
 
-// route asks the kernel for the next hop to dst; the zero Addr if dst is this host.
+// route returns the next hop to dst, or the zero Addr if dst is this host.
 func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) {
 	o := netlink.RouteGetOptions{OifIndex: s.index, SrcAddr: src.AsSlice()}
 	fail := func(err error) (netip.Addr, error) {
@@ -135,8 +136,8 @@ func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) 
 		return netip.Addr{}, fmt.Errorf("%v from %v through %s: %w", dst, src, s.name, err)
 	}
 	if dst.Is4() {
-		// For an IPv4 address that no route matches but an interface is named, the kernel
-		// answers that it is a neighbour. Asked for the table's entry, it tells the truth.
+		// If an interface is given and no route matches an IPv4 address, the kernel treats the
+		// address as a neighbour. FIBMatch returns the table's entry instead.
 		o.FIBMatch = true
 		if _, err := n.handle.RouteGetWithOptions(dst.AsSlice(), &o); err != nil {
 			return fail(err)
@@ -157,7 +158,7 @@ func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) 
 	case unix.RTN_UNREACHABLE, unix.RTN_BLACKHOLE, unix.RTN_PROHIBIT, unix.RTN_THROW:
 		return fail(ErrNoRoute)
 	}
-	if via, ok := r.Via.(*netlink.Via); ok { // an IPv6 neighbour for an IPv4 route
+	if via, ok := r.Via.(*netlink.Via); ok { // an IPv6 next hop of an IPv4 route
 		if a, ok := netip.AddrFromSlice(via.Addr); ok {
 			return a, nil
 		}
@@ -168,7 +169,7 @@ func (n *Netdev) route(s *netdevState, src, dst netip.Addr) (netip.Addr, error) 
 	return dst, nil
 }
 
-// An entry is a row of the kernel's neighbour table.
+// An entry is an entry of the kernel's neighbour table.
 type entry struct {
 	mac   [6]byte
 	state int
@@ -176,8 +177,7 @@ type entry struct {
 
 func (e entry) usable() bool { return e.state&usable != 0 }
 
-// neighbours reads the kernel's neighbour table of one address family. An address that
-// it does not have is the zero entry.
+// neighbours reads the kernel's neighbour table of one address family.
 func (n *Netdev) neighbours(s *netdevState, v4 bool) (map[netip.Addr]entry, error) {
 	family := unix.AF_INET6
 	if v4 {
@@ -214,13 +214,13 @@ func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]by
 		}
 		e := table[via]
 		if e.state&unix.NUD_STALE != 0 {
-			n.prod(s, via) // to verify it; who is answered meanwhile hears of a change by tell
+			n.triggerResolution(s, via) // to verify it; a change is reported to OnNeighbour
 		}
 		if e.usable() {
 			return e.mac, nil
 		}
-		if !prodded { // also where it failed before
-			if err := n.prod(s, via); err != nil {
+		if !prodded { // also if it failed before
+			if err := n.triggerResolution(s, via); err != nil {
 				return fail(fmt.Errorf("%w (%w)", ErrUnreachable, err))
 			}
 			prodded = true
@@ -235,13 +235,13 @@ func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]by
 	}
 }
 
-// prod sends a datagram to a neighbour, so that the kernel resolves it or verifies
-// what it knows. No privilege is needed for that.
-func (n *Netdev) prod(s *netdevState, via netip.Addr) error {
+// triggerResolution sends a datagram to a neighbour, so that the kernel resolves or verifies it.
+// That requires no privilege.
+func (n *Netdev) triggerResolution(s *netdevState, via netip.Addr) error {
 	var err error
-	kick, through := n.kick[:2], []byte(nil)
+	kick, through := n.probeSockets[:2], []byte(nil)
 	if s.id != 0 {
-		kick, through = n.kick[2:], pktinfo(via.Is4(), s.index)
+		kick, through = n.probeSockets[2:], pktinfo(via.Is4(), s.index)
 	}
 	if via.Is4() {
 		err = unix.Sendmsg(kick[0], nil, through, &unix.SockaddrInet4{Port: discardPort, Addr: via.As4()}, 0)
@@ -270,9 +270,9 @@ func (n *Netdev) remember(dst Station, h hop) {
 	}
 }
 
-// renew looks at the ways to all remembered destinations and tells of those that
-// changed. It never waits for a neighbour: its answer is an event, too.
-func (n *Netdev) renew(routes bool) {
+// refreshHops looks up the next hops of all resolved destinations and reports changes. It never
+// waits for a neighbour, whose reply is another event.
+func (n *Netdev) refreshHops(routes bool) {
 	s := n.state.Load()
 	if s.index == 0 {
 		return
@@ -284,12 +284,12 @@ func (n *Netdev) renew(routes bool) {
 		return
 	}
 	for _, face := range append([]*netdevState{s}, s.vlans...) {
-		n.renewThrough(face, known, routes)
+		n.refreshHopsOn(face, known, routes)
 	}
 }
 
-// renewThrough is renew for the interface itself, or a VLAN on it.
-func (n *Netdev) renewThrough(s *netdevState, known map[Station]hop, routes bool) {
+// refreshHopsOn is refreshHops for the interface itself or a VLAN on it.
+func (n *Netdev) refreshHopsOn(s *netdevState, known map[Station]hop, routes bool) {
 	v4, err4 := n.neighbours(s, true)
 	v6, err6 := n.neighbours(s, false)
 	if err4 != nil || err6 != nil {
@@ -303,7 +303,7 @@ func (n *Netdev) renewThrough(s *netdevState, known map[Station]hop, routes bool
 		if routes {
 			var err error
 			if via, err = n.route(s, h.src, dst.Addr); err != nil || !via.IsValid() {
-				continue // no way at present: frames go where they went, and time out
+				continue // no route at present: keep sending to the last next hop
 			}
 		}
 		e, ok := v4[via]
@@ -314,7 +314,7 @@ func (n *Netdev) renewThrough(s *netdevState, known map[Station]hop, routes bool
 		case e.usable() && (e.mac != h.mac || via != h.via):
 			n.remember(dst, hop{h.src, via, e.mac})
 		case !ok && via != h.via:
-			n.prod(s, via)
+			n.triggerResolution(s, via)
 		}
 	}
 }

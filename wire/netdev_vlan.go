@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lookForVLANs reads the state of the VLAN interfaces on one. Those with a MAC of their own are left out: frames to
-// them are not the interface's.
-func (n *Netdev) lookForVLANs(s *netdevState) (vlans []*netdevState, err error) {
+// readVLANs reads the state of the VLAN interfaces on an interface. It leaves out those with
+// another MAC, whose frames the interface does not accept.
+func (n *Netdev) readVLANs(s *netdevState) (vlans []*netdevState, err error) {
 	if s.noARP {
 		return nil, nil
 	}
@@ -20,13 +20,13 @@ func (n *Netdev) lookForVLANs(s *netdevState) (vlans []*netdevState, err error) 
 	for _, l := range links {
 		v, ok := l.(*netlink.Vlan)
 		a := l.Attrs()
-		// One whose parent is in another network namespace has that namespace's number for it.
+		// If the parent is in another network namespace, ParentIndex is a number of that namespace.
 		if !ok || a.ParentIndex != s.index || a.NetNsID >= 0 || v.VlanProtocol != netlink.VLAN_PROTOCOL_8021Q {
 			continue
 		}
-		child, err := n.lookAt(l)
+		child, err := n.readLink(l)
 		if err != nil {
-			continue // it has just gone, which is an event of its own
+			continue // deleted meanwhile, which is another event
 		}
 		if child.id = uint16(v.VlanId); child.mac == s.mac && child.up {
 			vlans = append(vlans, child)
@@ -36,8 +36,8 @@ func (n *Netdev) lookForVLANs(s *netdevState) (vlans []*netdevState, err error) 
 	return vlans, nil
 }
 
-// vlan returns the state of what frames of a VLAN go through, the interface itself for 0; nil if there
-// is none.
+// vlan returns the state of the interface for frames of a VLAN: s itself for 0, nil if there is
+// none.
 func (s *netdevState) vlan(id uint16) *netdevState {
 	if id == 0 {
 		return s
@@ -50,12 +50,12 @@ func (s *netdevState) vlan(id uint16) *netdevState {
 	return nil
 }
 
-// isOrHas reports whether an interface number is that of the interface or of a VLAN on it.
-func (s *netdevState) isOrHas(index int) bool {
+// hasIndex reports whether an index is that of the interface or of a VLAN on it.
+func (s *netdevState) hasIndex(index int) bool {
 	return index == s.index || slices.ContainsFunc(s.vlans, func(v *netdevState) bool { return v.index == index })
 }
 
-// ids are the VLAN IDs in use.
+// ids returns the VLAN IDs on the interface.
 func (s *netdevState) ids() (l []uint16) {
 	for _, v := range s.vlans {
 		l = append(l, v.id)
@@ -63,7 +63,7 @@ func (s *netdevState) ids() (l []uint16) {
 	return l
 }
 
-// pktinfo4 and pktinfo6 are control messages that send a datagram through an interface.
+// pktinfo returns the control message that sends a datagram through an interface.
 func pktinfo(is4 bool, index int) []byte {
 	if is4 {
 		return unix.PktInfo4(&unix.Inet4Pktinfo{Ifindex: int32(index)})

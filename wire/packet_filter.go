@@ -7,8 +7,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Offsets in an Ethernet frame, as the socket filter sees it: the kernel has taken a
-// VLAN tag out by then.
+// Offsets in an Ethernet frame for the socket filter. The kernel has already removed a VLAN tag.
 const (
 	filterEtherType = 12
 	filterIP        = 14
@@ -18,34 +17,35 @@ const (
 	filterIPv6Port  = filterIP + ipv6Len + 2
 )
 
-// Data about a frame that a filter can load (linux/filter.h).
+// Metadata of a frame that a filter can load (linux/filter.h).
 const (
 	skfPacketType = 0xfffff000 + 4  // SKF_AD_PKTTYPE: PACKET_HOST, PACKET_MULTICAST …
 	skfVLANTag    = 0xfffff000 + 44 // SKF_AD_VLAN_TAG
 	skfVLANThere  = 0xfffff000 + 48 // SKF_AD_VLAN_TAG_PRESENT
 )
 
-// maxFilterVLANs bounds the VLANs that a link serves: a jump of a filter reaches 255 places.
+// maxFilterVLANs is the number of VLANs that a link serves. It keeps all jump distances of the
+// filter within 255 instructions.
 const maxFilterVLANs = 64
 
-// A filterStep is an instruction of a filter whose jumps name places.
+// A filterStep is an instruction of a filter. Its jump targets are indexes of instructions.
 type filterStep struct {
 	code    uint16
 	k       uint32
-	yes, no int // where a comparison goes
+	yes, no int // jump targets of a comparison
 }
 
-const filterNext = 0 // the place below
+const filterNext = 0 // the next instruction
 
-// roceFilter accepts IPv4 and IPv6 packets for UDP port 4791 with the interface's own
-// destination MAC, or a multicast one. Those of a VLAN must be of one given, or have their tag
-// for priority alone (VLAN 0). Of IPv4 fragments, the first passes and is counted by
-// the link; the others show no port.
+// roceFilter accepts IPv4 and IPv6 packets for UDP port 4791 whose destination MAC is the
+// interface's or a multicast one. A tagged packet must be of one of the VLANs, or have a priority
+// tag (VLAN 0). Of a fragmented IPv4 packet, the first fragment passes, and the link counts it; the
+// others have no port.
 func roceFilter(vlans []uint16) []unix.SockFilter {
 	const (
 		byteAt  = unix.BPF_LD | unix.BPF_B | unix.BPF_ABS
 		halfAt  = unix.BPF_LD | unix.BPF_H | unix.BPF_ABS
-		halfAtX = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // k bytes behind X
+		halfAtX = unix.BPF_LD | unix.BPF_H | unix.BPF_IND // at offset X + k
 		ihlToX  = unix.BPF_LDX | unix.BPF_B | unix.BPF_MSH
 		and     = unix.BPF_ALU | unix.BPF_AND | unix.BPF_K
 		equal   = unix.BPF_JMP | unix.BPF_JEQ | unix.BPF_K
@@ -53,7 +53,7 @@ func roceFilter(vlans []uint16) []unix.SockFilter {
 		ret     = unix.BPF_RET | unix.BPF_K
 
 		next = filterNext
-		vlan = 3 // place
+		vlan = 3 // index of the VLAN check
 	)
 	vlans = vlans[:min(len(vlans), maxFilterVLANs)]
 	ethernet := 8 + len(vlans)
@@ -90,13 +90,13 @@ func roceFilter(vlans []uint16) []unix.SockFilter {
 		{code: halfAt, k: filterIPv6Port},
 		{equal, Port, accept, reject},
 
-		{code: ret, k: 1 << 20}, // accept: the bytes to keep, all
+		{code: ret, k: 1 << 20}, // accept the whole packet
 		{code: ret, k: 0},       // reject
 	}...)
 	return assemble(program, equal, anySet)
 }
 
-// assemble turns places into distances, for the instructions that jump.
+// assemble converts jump targets to distances, in the instructions that jump.
 func assemble(program []filterStep, jumps ...uint16) []unix.SockFilter {
 	filter := make([]unix.SockFilter, len(program))
 	for i, p := range program {

@@ -12,54 +12,52 @@ import (
 	"softroce/packet"
 )
 
-// A PacketLink is a link through an AF_PACKET socket: it sees and writes whole Ethernet
-// frames, so the ICRC is exact in both directions. It needs CAP_NET_RAW.
+// A PacketLink is a link through an AF_PACKET socket. It reads and writes whole Ethernet frames, so
+// the ICRC is exact in both directions. It requires CAP_NET_RAW.
 //
-// On the way out (Send):
+// Send:
 //
 //  1. Consecutive frames of one path and equal length become a super-packet: one set
-//     of headers, behind a virtio-net header that tells the kernel where to cut. The
-//     kernel gives segment i the Identification of the first plus i, and ICRC i is
-//     computed with that.
-//  2. Headers, BTHs, payload where it lies, pads and ICRCs are gathered by the kernel;
-//     several super-packets go with one sendmmsg.
+//     of headers, behind a virtio-net header that tells the kernel where to segment.
+//     The kernel gives segment i the Identification of the first plus i, and ICRC i is
+//     computed accordingly.
+//  2. The kernel gathers headers, BTHs, payload, pads and ICRCs from where they are.
+//     One sendmmsg sends several super-packets.
 //
-// On the way in (Receive):
+// Receive:
 //
-//  3. A filter in the kernel lets RoCEv2 packets to this interface pass, in the form in
-//     which they came: a super-packet of a peer on this host, or one that the kernel's
-//     receive offload made, comes whole.
-//  4. Headers are checked, the super-packet is cut, and each packet's ICRC is compared.
+//  3. A socket filter passes RoCEv2 packets for this interface. A super-packet, from a
+//     peer on this host or of the kernel's receive offload, arrives as it is.
+//  4. Headers are checked, super-packets are cut, and each packet's ICRC is checked.
 //
-// UDP checksums: single packets carry 0, on IPv6 too, as rdma_rxe sends them. A
-// super-packet's segments get right ones: the kernel cuts in no other way. What is
-// received may carry 0 or the right one; a checksum that the kernel or the hardware
-// vouches for is not computed again.
+// UDP checksums: single packets are sent with checksum 0, also over IPv6, as rdma_rxe does. The
+// segments of a super-packet have checksums, because the kernel segments no others. A received
+// checksum must be 0 or correct; one that the kernel or the hardware verified is not computed
+// again.
 //
-// A UDP socket holds the port on the interface, so that the kernel does not answer
-// "port unreachable". It is never read: what it queues or drops are copies.
+// A UDP socket reserves the port on the interface, so that the kernel does not reply "port
+// unreachable". It is never read: it gets copies, which the kernel drops.
 //
-// VLAN interfaces on the interface are the link's, too: frames of a path in a VLAN get their tag here, the
-// kernel takes the tags of received ones out of the frame and tells them apart.
+// The link also serves the VLAN interfaces on its interface. It tags the frames of a path in a
+// VLAN; the kernel removes the tags of received frames and reports them.
 type PacketLink struct {
-	iface    *Netdev
-	fd       int
-	holders  []int
-	srcMAC   [6]byte // during Send
-	tx       *txBatch
-	rx       *rxBatch
-	decoder  packetDecoder
-	counters LinkCounters
+	iface       *Netdev
+	fd          int
+	portSockets []int
+	srcMAC      [6]byte // during Send
+	tx          *txBatch
+	rx          *rxBatch
+	decoder     packetDecoder
+	counters    LinkCounters
 
-	mu     sync.Mutex // for rebind, which the interface's watcher calls
+	mu     sync.Mutex // for rebind, which the Netdev's watcher calls
 	index  int
 	groups map[netip.Addr]bool
-	vlans  map[string]vlanPort // by the names of their interfaces
+	vlans  map[string]vlanPort // by interface name
 	closed bool
 }
 
-// Socket buffers. The receive buffer takes what peers may have in flight: their
-// windows together.
+// Sizes of socket buffers. The receive buffer has room for the windows of many peers together.
 const (
 	packetReceiveBuffer = 32 << 20
 	packetSendBuffer    = 8 << 20
@@ -79,14 +77,14 @@ func NewPacketLink(iface *Netdev) (*PacketLink, error) {
 }
 
 func (l *PacketLink) open() (err error) {
-	if l.holders, err = holdPort(l.iface.Name()); err != nil {
+	if l.portSockets, err = reservePort(l.iface.Name()); err != nil {
 		return err
 	}
-	// Protocol 0: nothing is received before the filter is there and bind names ETH_P_ALL.
+	// With protocol 0, the socket receives nothing until it has a filter and is bound to ETH_P_ALL.
 	l.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
 		if errors.Is(err, unix.EPERM) {
-			err = fmt.Errorf("CAP_NET_RAW is needed (the udp link needs no privilege): %w", err)
+			err = fmt.Errorf("the packet link requires CAP_NET_RAW (the udp link requires no privilege): %w", err)
 		}
 		return os.NewSyscallError("socket", err)
 	}
@@ -96,7 +94,7 @@ func (l *PacketLink) open() (err error) {
 		}
 	}
 	setBuffers(l.fd, packetReceiveBuffer, packetSendBuffer)
-	if err := l.serveVLANs(); err != nil {
+	if err := l.updateVLANs(); err != nil {
 		return err
 	}
 	l.index = l.iface.Index()
@@ -104,32 +102,31 @@ func (l *PacketLink) open() (err error) {
 }
 
 func (l *PacketLink) bind() error {
-	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network order
+	const all = unix.ETH_P_ALL<<8&0xff00 | unix.ETH_P_ALL>>8 // in network byte order
 	return os.NewSyscallError("bind", unix.Bind(l.fd, &unix.SockaddrLinklayer{Protocol: all, Ifindex: l.index}))
 }
 
-// rebind follows an interface that was made anew under its name, and the VLANs on it.
+// rebind follows changes of VLANs, and an interface that was deleted and created again.
 func (l *PacketLink) rebind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.closed {
 		return
 	}
-	l.serveVLANs()
+	l.updateVLANs()
 	if i := l.iface.Index(); i != 0 && i != l.index {
 		l.index = i
 		l.bind()
-		for _, fd := range l.holders {
+		for _, fd := range l.portSockets {
 			unix.BindToDevice(fd, l.iface.Name())
 		}
 		l.rejoin()
 	}
 }
 
-// holdPort binds UDP sockets to the port on an interface. They refuse nothing and take
-// next to nothing: the smallest buffer, and UDP_GRO so that the kernel does not cut
-// super-packets for a socket that nobody reads.
-func holdPort(device string) (fds []int, err error) {
+// reservePort binds UDP sockets to the port on an interface. The sockets are never read. They have
+// the smallest buffer, and UDP_GRO so that the kernel does not segment super-packets for them.
+func reservePort(device string) (fds []int, err error) {
 	defer func() {
 		if err != nil {
 			for _, fd := range fds {
@@ -156,10 +153,10 @@ func holdPort(device string) (fds []int, err error) {
 	return fds, nil
 }
 
-// bindPort binds a UDP socket to RoCE's port on one interface, for all its addresses.
+// bindPort binds a UDP socket to port 4791 on one interface, for all addresses.
 func bindPort(fd, family int, device string) error {
 	if err := unix.BindToDevice(fd, device); err != nil {
-		return fmt.Errorf("binding to the interface (without privilege, Linux 5.7 allows it): %w", err)
+		return fmt.Errorf("bind to the interface (without privilege this requires Linux 5.7): %w", err)
 	}
 	var any unix.Sockaddr = &unix.SockaddrInet4{Port: Port}
 	if family == unix.AF_INET6 {
@@ -167,7 +164,7 @@ func bindPort(fd, family int, device string) error {
 		if err := unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_V6ONLY, 1); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
-		// RoCEv2 senders leave the checksum 0.
+		// RoCEv2 senders leave the checksum at 0.
 		if err := unix.SetsockoptInt(fd, unix.SOL_UDP, unix.UDP_NO_CHECK6_RX, 1); err != nil {
 			return os.NewSyscallError("setsockopt", err)
 		}
@@ -188,15 +185,15 @@ func (l *PacketLink) OnReady(func()) {}
 // NextDeadline implements Link: nothing is ever due.
 func (l *PacketLink) NextDeadline() int64 { return 0 }
 
-// Capabilities implements Link. The MTU is the interface's at the moment.
+// Capabilities implements Link. The MTU is the interface's current one.
 func (l *PacketLink) Capabilities() Capabilities {
 	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize}
 }
 
-// Counters implements Counted. It asks the kernel what it dropped.
+// Counters implements Counted. It includes the packets that the kernel dropped.
 func (l *PacketLink) Counters() *LinkCounters {
 	if !l.closed {
-		// Reading the statistics sets them to 0.
+		// Reading the statistics resets them.
 		if s, err := unix.GetsockoptTpacketStats(l.fd, unix.SOL_PACKET, unix.PACKET_STATISTICS); err == nil {
 			l.counters.Drops[DropOverrun] += uint64(s.Drops)
 		}
@@ -220,7 +217,7 @@ func (l *PacketLink) closeSockets() {
 	if l.fd >= 0 {
 		unix.Close(l.fd)
 	}
-	for _, fd := range l.holders {
+	for _, fd := range l.portSockets {
 		unix.Close(fd)
 	}
 	for _, v := range l.vlans {

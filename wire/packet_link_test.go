@@ -73,7 +73,7 @@ func TestWhatTheCableCarriesIsRoCEv2(t *testing.T) {
 					tx = l.a.packetLink()
 				}
 				hold, err := []int(nil), error(nil)
-				l.b.do(func() { hold, err = holdPort(l.b.name) })
+				l.b.do(func() { hold, err = reservePort(l.b.name) })
 				must(t, err)
 				defer func() {
 					for _, fd := range hold {

@@ -8,27 +8,27 @@ import (
 	"softroce/packet"
 )
 
-// virtioHeader is struct virtio_net_hdr, which comes before each frame of the socket.
+// virtioHeader is struct virtio_net_hdr, which precedes each frame of the socket.
 type virtioHeader struct {
 	flags, gsoType       uint8
-	hdrLen, gsoSize      uint16 // Ethernet, IP and UDP headers; one segment from BTH to ICRC
-	csumStart, csumStore uint16 // where the checksum begins, and its place from there
+	hdrLen, gsoSize      uint16 // length of Ethernet, IP and UDP headers; length of a segment from BTH to ICRC
+	csumStart, csumStore uint16 // where the checksummed bytes begin; offset of the checksum from there
 }
 
 const (
 	virtioLen = 10
 
-	virtioNeedsChecksum = 1 // the checksum field holds that of the pseudo-header alone
+	virtioNeedsChecksum = 1 // the checksum field holds the sum of the pseudo-header
 	virtioDataValid     = 2 // the checksum was verified
 
 	virtioUDPSegments = 5    // VIRTIO_NET_HDR_GSO_UDP_L4
 	virtioFragments   = 3    // VIRTIO_NET_HDR_GSO_UDP: one datagram, in IP fragments
-	virtioECN         = 0x80 // a flag beside the type
+	virtioECN         = 0x80 // a flag in the type
 
-	udpChecksumAt = 6 // in the UDP header
+	udpChecksumAt = 6 // offset in the UDP header
 )
 
-// put writes v, in the machine's byte order, as the kernel's legacy form has it.
+// put writes v in native byte order, as the legacy format requires.
 func (v *virtioHeader) put(b []byte) {
 	_ = b[virtioLen-1]
 	ne := binary.NativeEndian
@@ -47,8 +47,8 @@ func (v *virtioHeader) parse(b []byte) {
 	v.csumStart, v.csumStore = ne.Uint16(b[6:]), ne.Uint16(b[8:])
 }
 
-// segment makes v ask for segments of size bytes. Linux takes UDP segments only
-// together with a request to complete their checksums.
+// segment requests segments of size bytes. Linux segments UDP only if it also completes the
+// checksums.
 func (v *virtioHeader) segment(a *packet.Addressing, size int) {
 	n := a.HeaderLen()
 	v.flags, v.gsoType = virtioNeedsChecksum, virtioUDPSegments
@@ -56,25 +56,25 @@ func (v *virtioHeader) segment(a *packet.Addressing, size int) {
 	v.csumStart, v.csumStore = uint16(n-packet.UDPLen), udpChecksumAt
 }
 
-// pseudoChecksum returns the sum over the pseudo-header of a datagram of n bytes from
-// BTH on: what the kernel wants to find in the field of a checksum that it completes.
+// pseudoChecksum returns the sum of the pseudo-header of a datagram with n bytes from BTH on, which
+// the kernel expects in the checksum field that it is to complete.
 func pseudoChecksum(a *packet.Addressing, n int) uint16 {
 	var pseudo [40]byte
 	src, dst := a.Src.As16(), a.Dst.As16()
 	copy(pseudo[:], src[:])
 	copy(pseudo[16:], dst[:])
-	if a.Src.Is4() { // without the ffff of the mapped form
+	if a.Src.Is4() { // without the prefix of the IPv4-mapped form
 		clear(pseudo[:12])
 		clear(pseudo[16:28])
 	}
 	binary.BigEndian.PutUint32(pseudo[32:], uint32(n+packet.UDPLen))
 	pseudo[39] = 17
-	return onesSum(pseudo[:], 0)
+	return onesComplementSum(pseudo[:], 0)
 }
 
-// onesSum adds the 16-bit words of b to sum in ones' complement (RFC 1071). Where b has
-// an odd length, a zero byte follows.
-func onesSum(b []byte, sum uint16) uint16 {
+// onesComplementSum adds the 16-bit words of b to sum in ones' complement (RFC 1071). A zero byte
+// is added to an odd b.
+func onesComplementSum(b []byte, sum uint16) uint16 {
 	be := binary.BigEndian
 	acc, carry := uint64(sum), uint64(0)
 	for ; len(b) >= 32; b = b[32:] {
@@ -97,11 +97,11 @@ func onesSum(b []byte, sum uint16) uint16 {
 	return uint16(acc)
 }
 
-// udpChecksumOK reports whether the checksum of f's datagram is right.
+// udpChecksumOK reports whether the UDP checksum of f is correct.
 func udpChecksumOK(f *packet.Frame) bool {
 	n := len(f.Transport)
 	udp := f.IP[len(f.IP)-n-packet.UDPLen:]
-	return onesSum(udp, pseudoChecksum(&f.Addressing, n)) == 0xffff
+	return onesComplementSum(udp, pseudoChecksum(&f.Addressing, n)) == 0xffff
 }
 
 // A packetDecoder is the rxDecoder of a PacketLink: it cuts the super-packets that the socket delivers
@@ -160,7 +160,7 @@ func (d *packetDecoder) next(f *RxFrame) bool {
 	}
 	good := packet.ICRCBytes(a, b[:n]) == icrc
 	if !good && i > 0 && a.Src.Is4() {
-		// The kernel's receive offload also joins packets that all have one Identification.
+		// The kernel's receive offload may also join packets that have the same Identification.
 		a.ID = d.base
 		good = packet.ICRCBytes(a, b[:n]) == icrc
 	}
@@ -172,7 +172,7 @@ func (d *packetDecoder) next(f *RxFrame) bool {
 	return true
 }
 
-// dropOf names the reason why packet.ParseFrame refused a frame.
+// dropOf returns the reason for an error of packet.ParseFrame.
 func dropOf(err error) Drop {
 	var e *packet.ParseError
 	switch {

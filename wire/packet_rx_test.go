@@ -144,7 +144,7 @@ func TestUDPChecksums(t *testing.T) {
 			t.Fatal(err)
 		}
 		udp := f.IP[len(f.IP)-len(f.Transport)-packet.UDPLen:]
-		right := ^onesSum(udp, pseudoChecksum(&a, len(f.Transport)))
+		right := ^onesComplementSum(udp, pseudoChecksum(&a, len(f.Transport)))
 		for _, c := range []struct {
 			name     string
 			checksum uint16

@@ -7,21 +7,21 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A vlanPort is what a packet link has on a VLAN interface: sockets that hold RoCE's port, and are members of its
-// groups there. Frames go through the link's own socket.
+// A vlanPort is the sockets of a packet link on a VLAN interface. They reserve the port there, and
+// are members of its multicast groups. Frames go through the link's own socket.
 type vlanPort struct {
-	index   int
-	holders []int
+	index       int
+	portSockets []int
 }
 
 func (v vlanPort) close() {
-	for _, fd := range v.holders {
+	for _, fd := range v.portSockets {
 		unix.Close(fd)
 	}
 }
 
-// serveVLANs follows the VLANs on the interface. The caller holds mu, or is alone.
-func (l *PacketLink) serveVLANs() error {
+// updateVLANs follows the VLANs on the interface. The caller holds mu, or is the only user of l.
+func (l *PacketLink) updateVLANs() error {
 	s := l.iface.state.Load()
 	present := map[string]bool{}
 	for _, v := range s.vlans {
@@ -32,11 +32,11 @@ func (l *PacketLink) serveVLANs() error {
 		}
 		old.close()
 		p := vlanPort{index: v.index}
-		// Where another daemon's NIC stands on the VLAN itself, that holds the port.
-		p.holders, _ = holdPort(v.name)
+		// If another daemon has a NIC on the VLAN interface, that reserves the port.
+		p.portSockets, _ = reservePort(v.name)
 		l.vlans[v.name] = p
 		for g := range l.groups {
-			p.member(g, true)
+			p.setMembership(g, true)
 		}
 	}
 	for name, p := range l.vlans {
@@ -48,18 +48,18 @@ func (l *PacketLink) serveVLANs() error {
 	return attachFilter(l.fd, s.ids())
 }
 
-// member joins a group on the VLAN, as far as that goes, or leaves it.
-func (v vlanPort) member(group netip.Addr, join bool) {
+// setMembership joins or leaves a group on the VLAN. Errors are ignored.
+func (v vlanPort) setMembership(group netip.Addr, join bool) {
 	i := 1
 	if group.Is4() {
 		i = 0
 	}
-	if i < len(v.holders) {
-		member(v.holders[i], v.index, group, join)
+	if i < len(v.portSockets) {
+		setMembership(v.portSockets[i], v.index, group, join)
 	}
 }
 
-// The control message of PACKET_AUXDATA: struct tpacket_auxdata behind its header.
+// Layout of the control message PACKET_AUXDATA: struct tpacket_auxdata behind its header.
 const (
 	auxdataStatus    = cmsgHeaderLen      // u32, TP_STATUS_…
 	auxdataTCI       = cmsgHeaderLen + 16 // u16

@@ -114,7 +114,7 @@ func (b *txBatch) flush(fd int, frames []TxFrame, c *LinkCounters) (taken int, f
 		n, e := sendmmsg(fd, b.msgs[i:b.n])
 		for range n {
 			for range b.frames[i] {
-				c.sent(&frames[taken])
+				c.addTx(&frames[taken])
 				taken++
 			}
 			i++

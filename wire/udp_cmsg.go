@@ -10,11 +10,10 @@ import (
 	"softroce/packet"
 )
 
-// Control messages beside the datagrams of a UDP socket: on send the source address,
-// traffic class, hop limit and the length of a segment; on receive the same of what
-// came, with the destination address.
+// Control messages of a UDP socket. On send: source address, traffic class, hop limit, and the
+// length of a segment. On receive: the same of the received datagram, with its destination address.
 
-// udpControlLen is room for the control messages of either direction and family.
+// udpControlLen is enough for the control messages of either direction and family.
 const udpControlLen = 192
 
 const (
@@ -24,8 +23,8 @@ const (
 	ipv6FlowInfo = 11 // IPV6_FLOWINFO of linux/in6.h
 )
 
-// putCmsg writes the header of a control message with n bytes of data at the front of
-// b. It returns the place for the data and the bytes that the whole takes.
+// putCmsg writes the header of a control message with n bytes of data to b. It returns the part of
+// b for the data, and the length of the whole message.
 func putCmsg(b []byte, level, kind, n int) ([]byte, int) {
 	ne := binary.NativeEndian
 	ne.PutUint64(b, uint64(cmsgHeaderLen+n))
@@ -40,8 +39,8 @@ func putCmsgInt(b []byte, level, kind, v int) int {
 	return n
 }
 
-// putControl writes the control messages of a datagram to b and returns their length.
-// segment is that of a segment, or 0 for a single packet.
+// putControl writes the control messages of a datagram to b and returns their length. segment is
+// the length of a segment, or 0 for a single packet.
 func putControl(b []byte, a *packet.Addressing, segment int) int {
 	at := 0
 	if a.Src.Is4() {
@@ -51,7 +50,7 @@ func putControl(b []byte, a *packet.Addressing, segment int) int {
 		copy(d[4:], src[:]) // Spec_dst
 		at = n
 		at += putCmsgInt(b[at:], unix.SOL_IP, unix.IP_TOS, int(a.TClass))
-		if a.HopLimit > 0 { // the kernel takes no 0 here, and has a default for both
+		if a.HopLimit > 0 { // the kernel rejects 0 here
 			at += putCmsgInt(b[at:], unix.SOL_IP, unix.IP_TTL, int(a.HopLimit))
 		}
 	} else {
@@ -73,8 +72,8 @@ func putControl(b []byte, a *packet.Addressing, segment int) int {
 	return at
 }
 
-// readControl sets what the control messages in b say of a datagram, and returns the
-// length of a segment, 0 where it is a single packet.
+// readControl sets a from the control messages in b. It returns the length of a segment, or 0 for a
+// single packet.
 func readControl(b []byte, a *packet.Addressing) (segment int) {
 	ne := binary.NativeEndian
 	for len(b) >= cmsgHeaderLen {
@@ -86,7 +85,7 @@ func readControl(b []byte, a *packet.Addressing) (segment int) {
 		b = b[min(int(n+cmsgAlign-1)&^(cmsgAlign-1), len(b)):]
 		switch {
 		case level == unix.SOL_IP && kind == unix.IP_PKTINFO && len(d) >= unix.SizeofInet4Pktinfo:
-			a.Dst = netip.AddrFrom4([4]byte(d[8:12])) // Addr: the header's destination
+			a.Dst = netip.AddrFrom4([4]byte(d[8:12])) // the destination address of the IP header
 		case level == unix.SOL_IP && kind == unix.IP_TOS && len(d) >= 1:
 			a.TClass = d[0]
 		case level == unix.SOL_IP && kind == unix.IP_TTL && len(d) >= 4:
@@ -118,7 +117,7 @@ type udpDecoder struct {
 func (d *udpDecoder) load(m rxMessage) (Drop, bool) {
 	b, name := m.data, m.name
 	d.rest = nil
-	d.a = packet.Addressing{SrcPort: networkOrder(name.Port)} // at one place in both families
+	d.a = packet.Addressing{SrcPort: networkOrder(name.Port)} // both families have the port at the same offset
 	if d.is4 {
 		d.a.Src = netip.AddrFrom4((*unix.RawSockaddrInet4)(unsafe.Pointer(name)).Addr)
 	} else {

@@ -13,30 +13,30 @@ import (
 	"softroce/packet"
 )
 
-// A UDPLink is a link through UDP sockets, one for each address family, bound to RoCE's
-// port on an interface. It needs no privilege.
+// A UDPLink is a link through UDP sockets, one for each address family, bound to port 4791 on an
+// interface. It requires no privilege.
 //
-// A socket hides some of the headers, with these consequences:
+// A socket does not expose all headers. As a consequence:
 //
-//   - Every packet leaves from port 4791, whatever Path.SrcPort says: a socket has one
-//     source port. Receivers accept any; only the spreading of QPs over a network's
-//     paths is lost. Capabilities.SrcPort tells it.
-//   - The kernel chooses the IPv4 Identification. On a socket that is not connected and
-//     forbids fragmentation it is 0, and 0, 1, 2 … in one super-packet, so the ICRC is
-//     exact on send.
-//   - The Identification of what is received is unknown, and so is DF. The ICRC is
-//     checked by packet.RecoverID, which finds it; a damaged packet passes one time in
-//     32768, and only if the UDP checksum misses the damage too.
-//   - The IPv6 flow label is the kernel's; the ICRC does not cover it.
-//   - UDP checksums are sent: the kernel segments in no other way.
+//   - Every packet is sent from port 4791, whatever Path.SrcPort is. Receivers accept
+//     any port, but the network cannot spread QPs over its paths. Capabilities.SrcPort
+//     says so.
+//   - The kernel chooses the IPv4 Identification. On an unconnected socket that forbids
+//     fragmentation it is 0, and 0, 1, 2 … in a super-packet. So the ICRC is exact on
+//     send.
+//   - The Identification and the DF flag of a received packet are unknown.
+//     packet.RecoverID finds the Identification while it checks the ICRC. A corrupt
+//     packet passes one time in 32768, and only if the UDP checksum matches too.
+//   - The kernel chooses the IPv6 flow label, which the ICRC does not cover.
+//   - Packets are sent with UDP checksums, because the kernel segments no others.
 //
-// On the way out (Send), runs of frames become super-packets (UDP_SEGMENT) gathered
-// from where their parts lie, several in one sendmmsg. On the way in (Receive), the
-// kernel hands over super-packets as they came or as its receive offload made them
-// (UDP_GRO), several in one recvmmsg; they are cut, and each ICRC is checked.
+// Send makes super-packets (UDP_SEGMENT) of runs of frames. The kernel gathers their parts from
+// where they are, and one sendmmsg sends several. One recvmmsg receives several super-packets,
+// which a peer on this host sent or receive offload made (UDP_GRO). They are cut, and each packet's
+// ICRC is checked.
 type UDPLink struct {
 	iface    *Netdev
-	epoll    int // readable when one of the sockets is
+	epoll    int // readable when one of the sockets is readable
 	sockets  [2]*udpSocket
 	turn     int // the socket that Receive reads first
 	tx       *txBatch
@@ -44,21 +44,21 @@ type UDPLink struct {
 	control  [txMessages][udpControlLen]byte
 	counters LinkCounters
 
-	mu     sync.Mutex // for rebind, which the interface's watcher calls
+	mu     sync.Mutex // for rebind, which the Netdev's watcher calls
 	index  int
 	closed bool
 }
 
-// A udpSocket is the half of the link that belongs to one address family.
+// A udpSocket is the socket of one address family.
 type udpSocket struct {
-	fd      int
-	is4     bool
-	rx      *rxBatch
-	decoder udpDecoder
-	dropped uint32 // the kernel's count of drops, as of the last look
+	fd          int
+	is4         bool
+	rx          *rxBatch
+	decoder     udpDecoder
+	kernelDrops uint32 // as of the last look
 }
 
-// Socket buffers; without privilege the system's limits (net.core.rmem_max) hold.
+// Sizes of socket buffers. Without privilege, the system limits them (net.core.rmem_max).
 const (
 	udpReceiveBuffer = 32 << 20
 	udpSendBuffer    = 8 << 20
@@ -102,13 +102,13 @@ func (l *UDPLink) open() (err error) {
 	return nil
 }
 
-// poll makes FD readable when a socket is.
+// poll adds a socket to the descriptor that FD returns.
 func (l *UDPLink) poll(fd int) error {
 	ev := unix.EpollEvent{Events: unix.EPOLLIN, Fd: int32(fd)}
 	return os.NewSyscallError("epoll_ctl", unix.EpollCtl(l.epoll, unix.EPOLL_CTL_ADD, fd, &ev))
 }
 
-// rebind follows an interface that was made anew under its name.
+// rebind follows an interface that was deleted and created again.
 func (l *UDPLink) rebind() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -124,8 +124,8 @@ func (l *UDPLink) rebind() {
 	}
 }
 
-// replace puts a new socket in the place of one that may not be bound again, which takes
-// CAP_NET_RAW. The descriptor stays, so the engine does not notice.
+// replace replaces a socket that cannot be bound again without CAP_NET_RAW. The number of the
+// descriptor stays, so the engine does not notice.
 func (l *UDPLink) replace(s *udpSocket) {
 	family := unix.AF_INET6
 	if s.is4 {
@@ -133,7 +133,7 @@ func (l *UDPLink) replace(s *udpSocket) {
 	}
 	fd, err := unix.Socket(family, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
 	if err != nil {
-		return // no descriptors: the link stays without its interface, as it is
+		return // no descriptors left: the link stays without its interface
 	}
 	defer unix.Close(fd)
 	if s.configure(fd, l.iface.Name()) == nil && unix.Dup3(fd, s.fd, unix.O_CLOEXEC) == nil {
@@ -147,8 +147,8 @@ func (s *udpSocket) configure(fd int, device string) error {
 	options := []option{
 		{unix.SOL_IP, unix.IP_MTU_DISCOVER, unix.IP_PMTUDISC_DO},
 		{unix.SOL_IP, unix.IP_PKTINFO, 1},
-		{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0}, // Loopback does it
-		{unix.SOL_IP, unix.IP_MULTICAST_ALL, 0},  // no groups of others
+		{unix.SOL_IP, unix.IP_MULTICAST_LOOP, 0}, // LoopbackLink does that
+		{unix.SOL_IP, unix.IP_MULTICAST_ALL, 0},  // only groups that this socket joined
 		{unix.SOL_IP, unix.IP_RECVTOS, 1},
 		{unix.SOL_IP, unix.IP_RECVTTL, 1},
 	}
@@ -160,7 +160,7 @@ func (s *udpSocket) configure(fd int, device string) error {
 			{unix.SOL_IPV6, unix.IPV6_RECVTCLASS, 1},
 			{unix.SOL_IPV6, unix.IPV6_RECVHOPLIMIT, 1},
 			{unix.SOL_IPV6, ipv6FlowInfo, 1},
-			{unix.SOL_IPV6, unix.IPV6_AUTOFLOWLABEL, 0}, // rdma_rxe sends flow label 0, too
+			{unix.SOL_IPV6, unix.IPV6_AUTOFLOWLABEL, 0}, // as rdma_rxe, send flow label 0
 		}
 	}
 	options = append(options, option{unix.SOL_UDP, unix.UDP_GRO, 1})
@@ -186,29 +186,29 @@ func (l *UDPLink) OnReady(func()) {}
 // NextDeadline implements Link: nothing is ever due.
 func (l *UDPLink) NextDeadline() int64 { return 0 }
 
-// Capabilities implements Link. The MTU is the interface's at the moment.
+// Capabilities implements Link. The MTU is the interface's current one.
 func (l *UDPLink) Capabilities() Capabilities {
 	return Capabilities{MTU: l.iface.MTU(), ICRC: true, MaxBatch: txBatchSize, SrcPort: Port}
 }
 
-// Counters implements Counted. It asks the kernel what it dropped.
+// Counters implements Counted. It includes the datagrams that the kernel dropped.
 func (l *UDPLink) Counters() *LinkCounters {
 	for _, s := range l.sockets {
 		if s == nil || l.closed {
 			continue
 		}
 		if n, ok := kernelDrops(s.fd); ok {
-			if n < s.dropped { // another socket's
-				s.dropped = 0
+			if n < s.kernelDrops { // the socket was replaced
+				s.kernelDrops = 0
 			}
-			l.counters.Drops[DropOverrun] += uint64(n - s.dropped)
-			s.dropped = n
+			l.counters.Drops[DropOverrun] += uint64(n - s.kernelDrops)
+			s.kernelDrops = n
 		}
 	}
 	return &l.counters
 }
 
-// kernelDrops returns how many datagrams the kernel dropped at a socket.
+// kernelDrops returns the number of datagrams that the kernel dropped at a socket.
 func kernelDrops(fd int) (uint32, bool) {
 	var info [9]uint32     // SK_MEMINFO_VARS
 	const memInfoDrops = 8 // SK_MEMINFO_DROPS
@@ -351,7 +351,7 @@ func (l *UDPLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	return n, nil
 }
 
-// putName writes the socket address of RoCE's port at dst and returns its length.
+// putName writes the socket address of port 4791 at dst and returns its length.
 func putName(name *unix.RawSockaddrInet6, dst netip.Addr) uint32 {
 	if dst.Is4() {
 		v4 := (*unix.RawSockaddrInet4)(unsafe.Pointer(name))
@@ -362,7 +362,7 @@ func putName(name *unix.RawSockaddrInet6, dst netip.Addr) uint32 {
 	return unix.SizeofSockaddrInet6
 }
 
-// networkOrder returns the number whose bytes in memory are those of v, the highest first.
+// networkOrder converts v from host to network byte order.
 func networkOrder(v uint16) uint16 {
 	var b [2]byte
 	binary.BigEndian.PutUint16(b[:], v)

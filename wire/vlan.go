@@ -2,13 +2,13 @@ package wire
 
 import "net/netip"
 
-// A Station is an IP address in a VLAN: the same address in two VLANs is two stations.
+// A Station is an IP address in a VLAN. The same address in two VLANs is two stations.
 type Station struct {
 	Addr netip.Addr
-	VLAN uint16 // VLAN ID; 0: frames have no tag, or one for priority alone
+	VLAN uint16 // VLAN ID; 0 means no tag, or a priority tag
 }
 
-// The parts of a tag's TCI (IEEE 802.1Q 9.6), and the VLAN IDs that can be had.
+// The parts of a tag's TCI (IEEE 802.1Q 9.6), and the range of VLAN IDs.
 const (
 	tciVLAN     = 0xfff
 	tciPriority = 13 // bits below the priority
@@ -18,24 +18,22 @@ const (
 	MaxVLAN = 4094
 )
 
-// A VLANAddress is an address of a VLAN interface that stands on an interface.
+// A VLANAddress is an address of a VLAN interface on an interface.
 type VLANAddress struct {
 	netip.Prefix
 	VLAN   uint16
-	Netdev string // "" where there is none on the host
+	Netdev string // "" if the host has none
 }
 
-// A Trunk is an Interface with VLANs on it. Their addresses come and go like the interface's own, and
-// OnChange tells of it.
+// A Trunk is an Interface with VLANs on it. OnChange also reports changes of their addresses.
 type Trunk interface {
 	Interface
 
-	// VLANAddresses returns the usable addresses of the VLANs. The caller must not change the
-	// slice; it is not changed by others either.
+	// VLANAddresses returns the usable addresses of the VLANs. The slice is never modified.
 	VLANAddresses() []VLANAddress
 }
 
-// VLANAddresses returns those of an interface, none if it is no Trunk.
+// VLANAddresses returns the VLAN addresses of an interface; none if it is not a Trunk.
 func VLANAddresses(i Interface) []VLANAddress {
 	if t, ok := i.(Trunk); ok {
 		return t.VLANAddresses()
@@ -43,8 +41,8 @@ func VLANAddresses(i Interface) []VLANAddress {
 	return nil
 }
 
-// Owns returns the question whether a station is an interface's: one of its addresses, or the link-local one of
-// its MAC, which every NIC has.
+// Owns returns a function that reports whether a station is one of an interface's addresses, or the
+// link-local address of its MAC, which every NIC has.
 func Owns(i Interface) func(Station) bool {
 	return func(s Station) bool {
 		if s.VLAN != 0 {
@@ -67,13 +65,13 @@ func Owns(i Interface) func(Station) bool {
 	}
 }
 
-// station is where frames of the path go.
+// station returns the destination of the path.
 func (p *Path) station() Station { return Station{p.Dst, p.VLAN} }
 
-// tci is what the tag of the path's frames holds, if they have one.
+// tci returns the TCI of the tag of the path's frames.
 func (p *Path) tci() uint16 { return uint16(p.Priority&maxPriority)<<tciPriority | p.VLAN&tciVLAN }
 
-// VLAN returns the ID of the VLAN that a frame came in, 0 for none.
+// VLAN returns the VLAN ID of the frame's tag, or 0 if it has none.
 func (f *RxFrame) VLAN() uint16 {
 	if !f.Tagged {
 		return 0
@@ -81,7 +79,7 @@ func (f *RxFrame) VLAN() uint16 {
 	return f.TCI & tciVLAN
 }
 
-// Priority returns the priority in the frame's tag, 0 if it has none.
+// Priority returns the priority in the frame's tag, or 0 if it has none.
 func (f *RxFrame) Priority() uint8 {
 	if !f.Tagged {
 		return 0
@@ -89,7 +87,7 @@ func (f *RxFrame) Priority() uint8 {
 	return uint8(f.TCI >> tciPriority)
 }
 
-// tagAs gives f the tag that a frame of p has.
+// tagAs gives f the tag of the frames of p.
 func (f *RxFrame) tagAs(p *Path) {
 	if p.VLAN != 0 {
 		f.Tagged, f.TCI = true, p.tci()
