@@ -128,7 +128,7 @@ static uint64_t send_ops(enum ibv_qp_type type)
 	}
 }
 
-static int unsupported(const struct ibv_qp_init_attr_ex *a)
+static int check_supported(const struct ibv_qp_init_attr_ex *a)
 {
 	switch (a->qp_type) {
 	case IBV_QPT_RC:
@@ -232,7 +232,7 @@ static struct sr_qp *new_qp(struct ibv_context *context, const struct ibv_qp_ini
 
 struct ibv_qp *sr_create_qp_ex(struct ibv_context *context, struct ibv_qp_init_attr_ex *attr)
 {
-	int error = unsupported(attr);
+	int error = check_supported(attr);
 	if (error)
 		return sr_null(error);
 	struct sr_qp *q = new_qp(context, attr);

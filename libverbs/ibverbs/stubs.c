@@ -12,7 +12,6 @@
 #include "ibverbs/context.h"
 #include "ibverbs/query.h"
 
-
 #define SR_STUB __attribute__((used, visibility("default")))
 
 /* For functions that return an errno. */

@@ -117,7 +117,7 @@ SR_PUBLIC int scandirat(int dir, const char *path, struct dirent ***list, filter
 
 _Static_assert(sizeof(struct dirent) == sizeof(struct dirent64) &&
 		       offsetof(struct dirent, d_name) == offsetof(struct dirent64, d_name),
-	       "one stands for the other");
+	       "the 64-bit variant has the same layout");
 int scandir64(const char *path, struct dirent64 ***list, int (*filter)(const struct dirent64 *),
 	      int (*compare)(const struct dirent64 **, const struct dirent64 **))
 	__attribute__((alias("scandir"), visibility("default")));
@@ -158,7 +158,7 @@ SR_PUBLIC int glob(const char *pattern, int flags, error_fn_t error_fn, glob_t *
 	return real(pattern, flags | GLOB_ALTDIRFUNC, error_fn, g);
 }
 
-_Static_assert(sizeof(glob_t) == sizeof(glob64_t), "one stands for the other");
+_Static_assert(sizeof(glob_t) == sizeof(glob64_t), "the 64-bit variant has the same layout");
 int glob64(const char *pattern, int flags, error_fn_t error_fn, glob64_t *g)
 	__attribute__((alias("glob"), visibility("default")));
 

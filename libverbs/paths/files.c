@@ -194,7 +194,8 @@ SR_PUBLIC int fstatat(int dir, const char *path, struct stat *st, int flags)
 	return stat_at(dir, path, st, flags);
 }
 
-_Static_assert(sizeof(struct stat) == sizeof(struct stat64), "one stands for the other");
+_Static_assert(sizeof(struct stat) == sizeof(struct stat64),
+	       "the 64-bit variant has the same layout");
 
 SR_PUBLIC int stat64(const char *path, struct stat64 *st)
 {
@@ -380,7 +381,7 @@ SR_PUBLIC int statvfs(const char *path, struct statvfs *st)
 
 _Static_assert(sizeof(struct statfs) == sizeof(struct statfs64) &&
 		       sizeof(struct statvfs) == sizeof(struct statvfs64),
-	       "one stands for the other");
+	       "the 64-bit variant has the same layout");
 int statfs64(const char *path, struct statfs64 *st)
 	__attribute__((alias("statfs"), visibility("default")));
 int statvfs64(const char *path, struct statvfs64 *st)

@@ -6,10 +6,10 @@
 
 #include <string.h>
 
-static int exceeds_device_limits(const struct cm_id *id, const struct rdma_conn_param *p)
+static bool exceeds_device_limits(const struct cm_id *id, const struct rdma_conn_param *p)
 {
 	if (!p || id->id.ps != RDMA_PS_TCP || !id->device)
-		return 0;
+		return false;
 	return (p->responder_resources != RDMA_MAX_RESP_RES &&
 		p->responder_resources > id->device->max_responder_resources) ||
 	       (p->initiator_depth != RDMA_MAX_INIT_DEPTH &&

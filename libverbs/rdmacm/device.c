@@ -87,7 +87,7 @@ static void mark_gone(void)
  */
 static struct cm_device *get_device(const char *name, unsigned int generation)
 {
-	static unsigned int last_generation; /* the session of the last_generation call */
+	static unsigned int last_generation; /* of the session of the last call */
 	if (generation != last_generation)
 		mark_gone();
 	last_generation = generation;

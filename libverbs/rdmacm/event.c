@@ -12,7 +12,7 @@
 #include <unistd.h>
 
 /* What a thread that is cancelled while it waits for an event has to release. */
-struct wait {
+struct event_wait {
 	struct cm_channel *channel;
 	struct cm_event *event;
 	int error;
@@ -20,7 +20,7 @@ struct wait {
 
 static void end_wait(void *arg)
 {
-	struct wait *w = arg;
+	struct event_wait *w = arg;
 	free(w->event);
 	cm_put_channel(w->channel);
 }
@@ -30,7 +30,7 @@ static void end_wait(void *arg)
  * or an errno. If the channel is destroyed during the read, the call never returns: programs
  * leave threads behind that would treat an error as a failure.
  */
-static int wait_readable(struct cm_channel *ch)
+static int read_byte(struct cm_channel *ch)
 {
 	char byte;
 	ssize_t n = read(ch->channel.fd, &byte, 1);
@@ -227,7 +227,7 @@ static int last_event(struct cm_channel *ch, struct cm_event *e)
 static int next_event(struct cm_channel *ch, struct cm_event *e)
 {
 	int error;
-	while (!(error = wait_readable(ch)) && (error = fetch(ch, e)) == EAGAIN)
+	while (!(error = read_byte(ch)) && (error = fetch(ch, e)) == EAGAIN)
 		;
 	return error == EIO ? last_event(ch, e) : error;
 }
@@ -237,7 +237,7 @@ SR_PUBLIC int rdma_get_cm_event(struct rdma_event_channel *channel, struct rdma_
 	struct cm_channel *ch = (struct cm_channel *)channel;
 	if (!channel || !event)
 		return cm_result(EINVAL);
-	struct wait w = {ch, malloc(sizeof *w.event), 0};
+	struct event_wait w = {ch, malloc(sizeof *w.event), 0};
 	if (!w.event)
 		return cm_result(ENOMEM);
 	atomic_fetch_add(&ch->users, 1);

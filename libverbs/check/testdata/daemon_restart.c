@@ -78,7 +78,7 @@ int main(void)
 		removed |= e->id == a ? 1 : 2;
 		RETURNS(0, rdma_ack_cm_event(e));
 	}
-	CHECK(removed == 3); /* each once, and none for the identifier without a check_device */
+	CHECK(removed == 3); /* each once, and none for the identifier without a device */
 	struct pollfd p = {.fd = channel->fd, .events = POLLIN};
 	CHECK(poll(&p, 1, 0) == 1);
 	FAILS(ENODEV, rdma_get_cm_event(channel, &e) == -1);

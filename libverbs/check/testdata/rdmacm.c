@@ -117,7 +117,7 @@ static void options(void)
 	RETURNS(0, rdma_destroy_id(id));
 }
 
-/* Calls in the wrong wrong_order. */
+/* Calls in the wrong order. */
 static void wrong_order(void)
 {
 	struct rdma_cm_id *id = new_id(RDMA_PS_TCP);
@@ -236,7 +236,7 @@ static void connected(void)
 	REQUIRE(!rdma_create_qp(server, NULL, &init));
 	CHECK(!rdma_accept(
 		server, &(struct rdma_conn_param){.private_data = "yes", .private_data_len = 3}));
-	for (int i = 0; i < 2; i++) { /* in either wrong_order */
+	for (int i = 0; i < 2; i++) { /* in either order */
 		e = event(RDMA_CM_EVENT_ESTABLISHED);
 		if (e->id == id)
 			CHECK(!memcmp(e->param.conn.private_data, "yes", 4));

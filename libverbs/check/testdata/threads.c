@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
  * Threads that post to one queue pair, poll one completion queue, and create and destroy objects
- * of one context at the same time; then run_child children, which must not affect the parent's
+ * of one context at the same time; then forked children, which must not affect the parent's
  * objects.
  */
 #include "setup.h"
