@@ -76,6 +76,49 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	return q, nil
 }
 
+// ResizeCQ gives q another ring, of entries slots as Device.CQSlots gave, and moves what was
+// not polled there, with the indices and the arming. The client must not poll or arm
+// meanwhile; from now on only the new ring counts. EINVAL where it cannot hold what
+// waits, or q has overrun.
+func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
+	if err := c.usable(); err != nil {
+		return err
+	}
+	if q == nil || q.ctx != c {
+		return refuse(syscall.EINVAL, "no CQ of this context")
+	}
+	if _, err := c.device.CQSlots(entries); err != nil {
+		return err
+	}
+	r, err := newRing("completion", mem, entries, abi.CQESize)
+	if err != nil {
+		return err
+	}
+	consumer := q.ring.loadConsumer()
+	waiting := q.staged - consumer
+	switch {
+	case q.overrun:
+		return refuse(syscall.EINVAL, "CQ has overrun")
+	case waiting > q.ring.size():
+		q.ctx.breach("CQ ring: consumer index %d with producer index %d and %d slots", consumer, q.staged, q.ring.size())
+		return q.ctx.broken
+	case waiting > r.size():
+		return refuse(syscall.EINVAL, "CQ holds %d completions, %d slots do not do", waiting, r.size())
+	}
+	if err := c.takeRing(len(mem)); err != nil {
+		return err
+	}
+	c.giveRing(q.bytes)
+	moveSlots(&r, &q.ring, consumer, q.staged)
+	r.storeConsumer(consumer)
+	r.storeProducer(q.published)
+	armed, events := word(mem, abi.CQArmed), word(mem, abi.CQEvents)
+	atomic.StoreUint32(armed, atomic.LoadUint32(q.armed))
+	atomic.StoreUint32(events, q.counted)
+	q.ring, q.bytes, q.consumer, q.armed, q.events = r, len(mem), consumer, armed, events
+	return nil
+}
+
 // DestroyCQ destroys q; EBUSY while a queue pair uses it.
 func (c *Context) DestroyCQ(q *CQ) error {
 	if q == nil || q.ctx != c {

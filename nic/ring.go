@@ -54,6 +54,13 @@ func (r *ring) loadConsumer() uint32   { return atomic.LoadUint32(r.consumer) }
 func (r *ring) storeProducer(i uint32) { atomic.StoreUint32(r.producer, i) }
 func (r *ring) storeConsumer(i uint32) { atomic.StoreUint32(r.consumer, i) }
 
+// moveSlots copies the slots from one index up to another; slots are of one size.
+func moveSlots(to, from *ring, first, end uint32) {
+	for i := first; i != end; i++ {
+		copy(to.slot(i), from.slot(i))
+	}
+}
+
 // roundSlots returns the number of slots for n entries: a power of two, at least 1.
 func roundSlots(n int) int {
 	s := 1

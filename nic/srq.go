@@ -217,6 +217,37 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 	return nil
 }
 
+// resize gives s another ring of maxWR slots.
+func (s *SRQ) resize(maxWR int, mem []byte) error {
+	c, old := s.ctx, s.ring
+	maxSGE := old.maxSGE
+	if err := c.device.RoundSRQ(&maxWR, &maxSGE); err != nil {
+		return err
+	}
+	r, err := newRecvRing(c, mem, maxWR, maxSGE)
+	if err != nil {
+		return err
+	}
+	waiting := old.posted()
+	if c.broken != nil {
+		return c.broken
+	}
+	if waiting > int(r.size()) {
+		return refuse(syscall.EINVAL, "SRQ holds %d work requests, %d slots do not do", waiting, r.size())
+	}
+	if err := c.takeRing(len(mem)); err != nil {
+		return err
+	}
+	c.giveRing(s.bytes)
+	end := old.taken + uint32(waiting)
+	moveSlots(&r.ring, &old.ring, old.taken, end)
+	r.storeProducer(end)
+	r.storeConsumer(old.taken)
+	// Queue pairs refer to the recvRing, which stays.
+	old.ring, old.wanted, s.bytes = r.ring, r.wanted, len(mem)
+	return nil
+}
+
 // SRQAttr is struct ibv_srq_attr.
 type SRQAttr struct{ MaxWR, MaxSGE, Limit int }
 
