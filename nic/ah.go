@@ -28,11 +28,11 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 		return nil, err
 	}
 	d := c.device
-	if err := room("AH", d.count.ahs, d.limits.MaxAH, c.count.ahs, c.limits.AHs); err != nil {
+	if err := checkLimit("AH", d.count.ahs, d.limits.MaxAH, c.count.ahs, c.limits.AHs); err != nil {
 		return nil, err
 	}
 	if c.ahs[number] != nil {
-		return nil, refuse(syscall.EEXIST, "there is an AH %d already", number)
+		return nil, errorf(syscall.EEXIST, "there is an AH %d already", number)
 	}
 	path, err := d.resolved(&av)
 	if err != nil {
@@ -49,7 +49,7 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 // DestroyAH destroys an address handle. Work requests that the engine has taken keep it.
 func (c *Context) DestroyAH(a *AH) error {
 	if a == nil || a.ctx != c {
-		return refuse(syscall.EINVAL, "no AH of this context")
+		return errorf(syscall.EINVAL, "no AH of this context")
 	}
 	a.remove()
 	return nil

@@ -87,7 +87,7 @@ func (e *Engine) writeFailed(tag any, _ error) {
 	}
 	p.faults = append(p.faults, writeFault{by: by})
 	q.t.MemoryFault(q.device.env(q), by, reported)
-	q.noteState()
+	q.stateChanged()
 	q.device.tx.activate(q)
 }
 

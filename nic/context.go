@@ -37,11 +37,11 @@ type Context struct {
 	limits ContextLimits
 	events EventSink
 
-	bells      []*QP // by doorbell number
-	freeBells  []int
-	count      objects
-	registered uint64 // bytes of memory regions
-	ringBytes  uint64
+	doorbells     []*QP // by doorbell number
+	freeDoorbells []int
+	count         objects
+	registered    uint64 // bytes of memory regions
+	ringBytes     uint64
 
 	deviceMemory uint64 // bytes in use
 
@@ -56,7 +56,7 @@ type Context struct {
 	xrcds []*XRCD
 	dms   []*DM
 
-	broken error // why the engine is about to close the context
+	fatal  error // why the engine is about to close the context
 	closed bool
 }
 
@@ -65,13 +65,13 @@ type Context struct {
 func (d *Device) Open(o ContextOptions) (*Context, error) {
 	switch {
 	case d.engine.ended:
-		return nil, refuse(syscall.ENODEV, "%s: the engine has ended", d.name)
+		return nil, errorf(syscall.ENODEV, "%s: the engine has ended", d.name)
 	case len(o.Doorbell) < abi.DoorbellSize:
-		return nil, refuse(syscall.EINVAL, "doorbell page has %d bytes of %d", len(o.Doorbell), abi.DoorbellSize)
+		return nil, errorf(syscall.EINVAL, "doorbell page has %d bytes of %d", len(o.Doorbell), abi.DoorbellSize)
 	case uintptr(unsafe.Pointer(&o.Doorbell[0]))&7 != 0:
-		return nil, refuse(syscall.EINVAL, "doorbell page is not aligned")
+		return nil, errorf(syscall.EINVAL, "doorbell page is not aligned")
 	case len(d.contexts) >= d.limits.MaxContexts:
-		return nil, refuse(syscall.ENOMEM, "%s: device has its %d contexts", d.name, d.limits.MaxContexts)
+		return nil, errorf(syscall.ENOMEM, "%s: device has its %d contexts", d.name, d.limits.MaxContexts)
 	}
 	c := &Context{device: d, opt: o, limits: o.Limits, events: o.Events, ahs: map[uint32]*AH{}}
 	if c.limits == (ContextLimits{}) {
@@ -132,8 +132,8 @@ func (c *Context) Close() {
 
 // usable refuses the verbs of a context that is closed or about to be.
 func (c *Context) usable() error {
-	if c.closed || c.broken != nil {
-		return refuse(syscall.EBADF, "context is closed")
+	if c.closed || c.fatal != nil {
+		return errorf(syscall.EBADF, "context is closed")
 	}
 	return nil
 }
@@ -141,8 +141,8 @@ func (c *Context) usable() error {
 // breach marks c for closing because its client broke the rules of the rings. It may be
 // called while a queue pair is at work; the engine closes c before the step ends.
 func (c *Context) breach(format string, a ...any) {
-	if c.broken == nil && !c.closed {
-		c.broken = refuse(syscall.EPROTO, format, a...)
+	if c.fatal == nil && !c.closed {
+		c.fatal = errorf(syscall.EPROTO, format, a...)
 		c.device.engine.breached = append(c.device.engine.breached, c)
 	}
 }
@@ -154,19 +154,19 @@ func (c *Context) event(e Event) {
 }
 
 // takeRing counts ring memory against the context's limit.
-func (c *Context) takeRing(n int) error {
+func (c *Context) chargeRing(n int) error {
 	if c.limits.RingBytes > 0 && c.ringBytes+uint64(n) > c.limits.RingBytes {
-		return refuse(syscall.ENOMEM, "context has %d bytes of rings, and %d more would pass its limit of %d",
+		return errorf(syscall.ENOMEM, "context has %d bytes of rings, and %d more would pass its limit of %d",
 			c.ringBytes, n, c.limits.RingBytes)
 	}
 	c.ringBytes += uint64(n)
 	return nil
 }
 
-func (c *Context) giveRing(n int) { c.ringBytes -= uint64(n) }
+func (c *Context) releaseRing(n int) { c.ringBytes -= uint64(n) }
 
 // remove takes the one item out of a list that has it; order does not matter.
-func without[T comparable](list []T, item T) []T {
+func remove[T comparable](list []T, item T) []T {
 	if i := slices.Index(list, item); i >= 0 {
 		list[i] = list[len(list)-1]
 		var zero T

@@ -20,7 +20,7 @@ type Drop struct {
 
 // Counters returns the present counts.
 func (d *Device) Counters() Counters {
-	c := Counters{Counters: d.counters, TxStalled: d.tx.lost}
+	c := Counters{Counters: d.counters, TxStalled: d.tx.discarded}
 	if l, ok := d.link.(wire.Counted); ok {
 		c.Link = *l.Counters()
 	}

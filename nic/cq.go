@@ -44,7 +44,7 @@ type CQ struct {
 // from 1 to the limit.
 func (d *Device) CQSlots(n int) (int, error) {
 	if n < 1 || n > d.limits.MaxCQE {
-		return 0, refuse(syscall.EINVAL, "CQ of %d entries: 1 to %d can be had", n, d.limits.MaxCQE)
+		return 0, errorf(syscall.EINVAL, "CQ of %d entries: 1 to %d can be had", n, d.limits.MaxCQE)
 	}
 	return roundSlots(n), nil
 }
@@ -55,7 +55,7 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := room("CQ", d.count.cqs, d.limits.MaxCQ, c.count.cqs, c.limits.CQs); err != nil {
+	if err := checkLimit("CQ", d.count.cqs, d.limits.MaxCQ, c.count.cqs, c.limits.CQs); err != nil {
 		return nil, err
 	}
 	if _, err := d.CQSlots(o.Entries); err != nil {
@@ -65,7 +65,7 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := c.takeRing(len(o.Ring)); err != nil {
+	if err := c.chargeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
 	q := &CQ{ctx: c, ring: r, bytes: len(o.Ring), onEvent: o.Notify,
@@ -85,7 +85,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 		return err
 	}
 	if q == nil || q.ctx != c {
-		return refuse(syscall.EINVAL, "no CQ of this context")
+		return errorf(syscall.EINVAL, "no CQ of this context")
 	}
 	if _, err := c.device.CQSlots(entries); err != nil {
 		return err
@@ -98,17 +98,17 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 	waiting := q.staged - consumer
 	switch {
 	case q.overrun:
-		return refuse(syscall.EINVAL, "CQ has overrun")
+		return errorf(syscall.EINVAL, "CQ has overrun")
 	case waiting > q.ring.size():
 		q.ctx.breach("CQ ring: consumer index %d with producer index %d and %d slots", consumer, q.staged, q.ring.size())
-		return q.ctx.broken
+		return q.ctx.fatal
 	case waiting > r.size():
-		return refuse(syscall.EINVAL, "CQ holds %d completions, %d slots do not do", waiting, r.size())
+		return errorf(syscall.EINVAL, "CQ holds %d completions, %d slots do not do", waiting, r.size())
 	}
-	if err := c.takeRing(len(mem)); err != nil {
+	if err := c.chargeRing(len(mem)); err != nil {
 		return err
 	}
-	c.giveRing(q.bytes)
+	c.releaseRing(q.bytes)
 	moveSlots(&r, &q.ring, consumer, q.staged)
 	r.storeConsumer(consumer)
 	r.storeProducer(q.published)
@@ -122,10 +122,10 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 // DestroyCQ destroys q; EBUSY while a queue pair uses it.
 func (c *Context) DestroyCQ(q *CQ) error {
 	if q == nil || q.ctx != c {
-		return refuse(syscall.EINVAL, "no CQ of this context")
+		return errorf(syscall.EINVAL, "no CQ of this context")
 	}
 	if q.users > 0 {
-		return refuse(syscall.EBUSY, "CQ is in use by %d queues", q.users)
+		return errorf(syscall.EBUSY, "CQ is in use by %d queues", q.users)
 	}
 	q.remove()
 	return nil
@@ -134,8 +134,8 @@ func (c *Context) DestroyCQ(q *CQ) error {
 func (q *CQ) remove() {
 	c := q.ctx
 	q.ctx = nil
-	c.giveRing(q.bytes)
-	c.cqs = without(c.cqs, q)
+	c.releaseRing(q.bytes)
+	c.cqs = remove(c.cqs, q)
 	c.count.cqs--
 	c.device.count.cqs--
 }
@@ -253,8 +253,8 @@ func (q *CQ) fail() {
 	for _, s := range q.ctx.srqs {
 		if s.cq == q { // an SRQ of XRC: requests for it are refused from now on
 			q.ctx.event(Event{Type: ib.EventSRQErr, SRQ: s})
-			s.dead = true
-			s.stop(func(*QP) bool { return true })
+			s.failed = true
+			s.failTargets(func(*QP) bool { return true })
 		}
 	}
 }

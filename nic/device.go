@@ -60,11 +60,11 @@ type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached, mws, xrcds int }
 // caller is on it.
 func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	if c.Name == "" || c.Link == nil || c.Iface == nil {
-		return nil, refuse(syscall.EINVAL, "device needs a name, a link and an interface")
+		return nil, errorf(syscall.EINVAL, "device needs a name, a link and an interface")
 	}
 	for _, d := range e.devices {
 		if d.name == c.Name {
-			return nil, refuse(syscall.EEXIST, "there is a device %s already", c.Name)
+			return nil, errorf(syscall.EEXIST, "there is a device %s already", c.Name)
 		}
 	}
 	if c.PKeys == nil {

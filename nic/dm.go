@@ -45,15 +45,15 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 	d := c.device
 	switch {
 	case length == 0:
-		return nil, refuse(syscall.EINVAL, "the length is 0")
+		return nil, errorf(syscall.EINVAL, "the length is 0")
 	case logAlign > maxDMAlign:
-		return nil, refuse(syscall.EINVAL, "alignment to 2^%d bytes, of 2^%d at most", logAlign, maxDMAlign)
+		return nil, errorf(syscall.EINVAL, "alignment to 2^%d bytes, of 2^%d at most", logAlign, maxDMAlign)
 	case length > c.MaxDM():
-		return nil, refuse(syscall.ENOMEM, "%d bytes of device memory, of %d at most", length, c.MaxDM())
+		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory, of %d at most", length, c.MaxDM())
 	}
 	size := dmSize(length)
 	if d.deviceMemory+size > d.limits.MaxDM || c.deviceMemory+size > c.MaxDM() {
-		return nil, refuse(syscall.ENOMEM, "%d bytes of device memory, and %d of the device's %d are in use, %d of the context's %d",
+		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory, and %d of the device's %d are in use, %d of the context's %d",
 			length, d.deviceMemory, d.limits.MaxDM, c.deviceMemory, c.MaxDM())
 	}
 	m := &DM{ctx: c, mem: NewPage(int(length))}
@@ -66,10 +66,10 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 // FreeDM frees device memory; EBUSY while an MR is of it.
 func (c *Context) FreeDM(m *DM) error {
 	if m == nil || m.ctx != c {
-		return refuse(syscall.EINVAL, "no DM of this context")
+		return errorf(syscall.EINVAL, "no DM of this context")
 	}
 	if m.users > 0 {
-		return refuse(syscall.EBUSY, "DM is in use by %d MRs", m.users)
+		return errorf(syscall.EBUSY, "DM is in use by %d MRs", m.users)
 	}
 	m.remove()
 	return nil
@@ -78,7 +78,7 @@ func (c *Context) FreeDM(m *DM) error {
 func (m *DM) remove() {
 	c := m.ctx
 	m.ctx = nil
-	c.dms = without(c.dms, m)
+	c.dms = remove(c.dms, m)
 	c.deviceMemory -= dmSize(m.Length())
 	c.device.deviceMemory -= dmSize(m.Length())
 }
@@ -100,13 +100,13 @@ func (c *Context) CopyFromDM(m *DM, off uint64, p []byte) error {
 
 func (c *Context) partOfDM(m *DM, off, n uint64) ([]byte, error) {
 	if m == nil || m.ctx != c {
-		return nil, refuse(syscall.EINVAL, "no DM of this context")
+		return nil, errorf(syscall.EINVAL, "no DM of this context")
 	}
 	if off > m.Length() || n > m.Length()-off {
-		return nil, refuse(syscall.EINVAL, "%d bytes from %d on are not inside the %d of the DM", n, off, m.Length())
+		return nil, errorf(syscall.EINVAL, "%d bytes from %d on are not inside the %d of the DM", n, off, m.Length())
 	}
 	if off%4 != 0 || n%4 != 0 {
-		return nil, refuse(syscall.EINVAL, "%d bytes from %d on: both must be multiples of 4", n, off)
+		return nil, errorf(syscall.EINVAL, "%d bytes from %d on: both must be multiples of 4", n, off)
 	}
 	return m.mem[off : off+n], nil
 }
@@ -115,13 +115,13 @@ func (c *Context) partOfDM(m *DM, off, n uint64) ([]byte, error) {
 // region of no bytes is one, too. Errors are those of RegMR.
 func (c *Context) RegDM(p *PD, m *DM, off, length uint64, access ib.Access) (*MR, error) {
 	if m == nil || m.ctx != c {
-		return nil, refuse(syscall.EINVAL, "no DM of this context")
+		return nil, errorf(syscall.EINVAL, "no DM of this context")
 	}
 	if access&ib.AccessZeroBased == 0 || access&(ib.AccessOnDemand|ib.AccessHugeTLB) != 0 {
-		return nil, refuse(syscall.EINVAL, "device memory is registered zero-based, and has no pages: access %v", access)
+		return nil, errorf(syscall.EINVAL, "device memory is registered zero-based, and has no pages: access %v", access)
 	}
 	if off > m.Length() || length > m.Length()-off {
-		return nil, refuse(syscall.EINVAL, "%d bytes from %d on are not inside the %d of the DM", length, off, m.Length())
+		return nil, errorf(syscall.EINVAL, "%d bytes from %d on are not inside the %d of the DM", length, off, m.Length())
 	}
 	// The garbage collector keeps the bytes for as long as a frame refers to them.
 	r, err := c.RegMR(p, mrtable.HeapMemory(m.mem[off:off+length]), 0, length, access)

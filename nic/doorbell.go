@@ -10,13 +10,13 @@ import (
 )
 
 // pullBudget is how many send work requests one turn of a queue pair takes from its ring.
-const pullBudget = 64
+const fetchBudget = 64
 
 // doorbells finds the queue pairs whose clients posted something. Bits of queue pairs
 // that do not exist mean nothing.
 func (d *Device) doorbells() (any bool) {
 	for _, c := range d.contexts {
-		words := (len(c.bells) + 63) / 64
+		words := (len(c.doorbells) + 63) / 64
 		for w := range words {
 			p := word64(c.opt.Doorbell, abi.DoorbellBits+8*w)
 			if atomic.LoadUint64(p) == 0 {
@@ -26,8 +26,8 @@ func (d *Device) doorbells() (any bool) {
 			for set != 0 {
 				n := w*64 + bits.TrailingZeros64(set)
 				set &= set - 1
-				if n < len(c.bells) && c.bells[n] != nil {
-					d.tx.activate(c.bells[n])
+				if n < len(c.doorbells) && c.doorbells[n] != nil {
+					d.tx.activate(c.doorbells[n])
 					any = true
 				}
 			}
@@ -38,22 +38,22 @@ func (d *Device) doorbells() (any bool) {
 
 // pull gives the transport what the client posted. Each slot is copied once; the copy is
 // checked. It returns true if more is there than one turn takes.
-func (q *QP) pull() (more bool) {
-	if q.ctx.broken != nil || q.state < ib.QPSRTS {
+func (q *QP) fetchSends() (more bool) {
+	if q.ctx.fatal != nil || q.state < ib.QPSRTS {
 		return false // what is posted too early waits in the ring
 	}
 	p := q.sq.loadProducer()
-	n := p - q.sqTaken
+	n := p - q.sqFetched
 	if p-q.sqDone > q.sq.size() {
 		q.ctx.breach("QP %#x: send ring: producer index %d with consumer index %d and %d slots",
 			q.qpn, p, q.sqDone, q.sq.size())
 		return false
 	}
-	if n > pullBudget {
-		n, more = pullBudget, true
+	if n > fetchBudget {
+		n, more = fetchBudget, true
 	}
 	for range n {
-		if !q.post() {
+		if !q.fetchSend() {
 			return false
 		}
 	}
@@ -62,19 +62,19 @@ func (q *QP) pull() (more bool) {
 
 // post gives the transport the next work request of the ring. What is wrong with it in
 // ways that the ring's layout does not forbid shows in its completion.
-func (q *QP) post() bool {
+func (q *QP) fetchSend() bool {
 	wr := &q.device.engine.wr
 	if !q.parseSend(wr) || q.t.PostSend(wr) != nil {
 		return false // a breach; or its time has not come
 	}
-	q.sqTaken++
+	q.sqFetched++
 	return true
 }
 
 // parseSend copies a send WQE out of the client's reach and reads the copy.
 func (q *QP) parseSend(wr *transport.SendWR) bool {
 	e := q.device.engine
-	slot := q.sq.slot(q.sqTaken)
+	slot := q.sq.slot(q.sqFetched)
 	var w abi.SendWQE
 	w.Parse(slot)
 	*wr = transport.SendWR{
@@ -111,14 +111,14 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 	caps := &q.init.Caps
 	if wr.Flags&ib.SendInline != 0 {
 		if n < 0 || n > caps.MaxInline {
-			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, of %d at most", q.qpn, q.sqTaken, n, caps.MaxInline)
+			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, of %d at most", q.qpn, q.sqFetched, n, caps.MaxInline)
 			return false
 		}
 		wr.Inline = data[:copy(data, slot[abi.SendWQESize:][:n])]
 		return true
 	}
 	if n < 0 || n > caps.MaxSendSGE {
-		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, of %d at most", q.qpn, q.sqTaken, n, caps.MaxSendSGE)
+		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, of %d at most", q.qpn, q.sqFetched, n, caps.MaxSendSGE)
 		return false
 	}
 	copy(data, slot[abi.SendWQESize:][:n*abi.SGESize])

@@ -131,7 +131,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.steps.Store(e.steps.Load() + 1)
 	// Before anything is received: a client that has seen its message come may destroy the
 	// queue pair, and its ACK must have gone out by then.
-	if e.runMail() {
+	if e.runPosted() {
 		busy = true
 	}
 	drained := true
@@ -188,7 +188,7 @@ func (e *Engine) closeBreached() {
 		if c.closed {
 			continue
 		}
-		sink, reason := c.events, c.broken
+		sink, reason := c.events, c.fatal
 		c.event(Event{Type: ib.EventDeviceFatal, Port: 1})
 		c.Close()
 		if sink != nil {
@@ -218,7 +218,7 @@ func (e *Engine) post(f func()) {
 }
 
 // runMail runs what other goroutines sent.
-func (e *Engine) runMail() bool {
+func (e *Engine) runPosted() bool {
 	if !e.mail.waiting.Load() {
 		return false
 	}

@@ -17,6 +17,6 @@ func (e *Error) Error() string { return e.Text + ": " + e.Errno.Error() }
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-func refuse(no syscall.Errno, format string, a ...any) error {
+func errorf(no syscall.Errno, format string, a ...any) error {
 	return &Error{Errno: no, Text: fmt.Sprintf(format, a...)}
 }

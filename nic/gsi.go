@@ -47,7 +47,7 @@ func (d *Device) HandleMADs(f func(*MAD) bool) { d.gsi.receive = f }
 func (d *Device) SendMAD(m *MAD) {
 	d.engine.post(func() {
 		if len(d.gsi.queue) >= maxMADs {
-			d.tx.lost++
+			d.tx.discarded++
 			return
 		}
 		if m.Path.SrcPort = d.link.Capabilities().SrcPort; m.Path.SrcPort == 0 {
@@ -108,7 +108,7 @@ func (d *Device) fillMADs() {
 	for ; n < len(g.queue) && t.filled < len(t.frames); n++ {
 		m := g.queue[n]
 		f := &t.frames[t.filled]
-		t.kept[t.filled].is = false
+		t.copies[t.filled].is = false
 		t.filled++
 		f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = &m.Path, 0, false, false, false
 		g.header.BTH = packet.BTH{Opcode: udSendOnly, PKey: d.madPKey(m.PKey), DestQP: gsiQPN, PSN: g.psn}

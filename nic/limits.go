@@ -125,12 +125,12 @@ func (l Limits) withDefaults() Limits {
 }
 
 // room checks one more object of a kind against the device's and the context's limit.
-func room(what string, inDevice, maxDevice, inContext, maxContext int) error {
+func checkLimit(what string, inDevice, maxDevice, inContext, maxContext int) error {
 	if inDevice >= maxDevice {
-		return refuse(syscall.ENOMEM, "device has its %d %ss", maxDevice, what)
+		return errorf(syscall.ENOMEM, "device has its %d %ss", maxDevice, what)
 	}
 	if maxContext > 0 && inContext >= maxContext {
-		return refuse(syscall.ENOMEM, "context has its %d %ss", maxContext, what)
+		return errorf(syscall.ENOMEM, "context has its %d %ss", maxContext, what)
 	}
 	return nil
 }

@@ -29,12 +29,12 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	case g != nil && slices.Contains(g.qps, q):
 		return nil
 	case g == nil && len(d.groups) >= d.limits.MaxMcastGroups:
-		return refuse(syscall.ENOMEM, "device has its %d multicast groups", d.limits.MaxMcastGroups)
+		return errorf(syscall.ENOMEM, "device has its %d multicast groups", d.limits.MaxMcastGroups)
 	case g != nil && len(g.qps) >= d.limits.MaxMcastQPs:
-		return refuse(syscall.ENOMEM, "multicast group has its %d QPs", d.limits.MaxMcastQPs)
+		return errorf(syscall.ENOMEM, "multicast group has its %d QPs", d.limits.MaxMcastQPs)
 	}
 	total := d.limits.MaxMcastGroups * d.limits.MaxMcastQPs
-	if err := room("attached QP", d.count.attached, total, c.count.attached, c.limits.Groups); err != nil {
+	if err := checkLimit("attached QP", d.count.attached, total, c.count.attached, c.limits.Groups); err != nil {
 		return err
 	}
 	if g == nil {
@@ -57,7 +57,7 @@ func (c *Context) DetachMcast(q *QP, gid GID) error {
 		return err
 	}
 	if !slices.Contains(q.groups, gid) {
-		return refuse(syscall.EINVAL, "QP %#x is not attached to %v", q.qpn, gid.Addr())
+		return errorf(syscall.EINVAL, "QP %#x is not attached to %v", q.qpn, gid.Addr())
 	}
 	q.detach(gid)
 	return nil
@@ -66,7 +66,7 @@ func (c *Context) DetachMcast(q *QP, gid GID) error {
 func joinError(gid GID, err error) error {
 	no := syscall.EIO
 	errors.As(err, &no)
-	return refuse(no, "joining %v", gid.Addr())
+	return errorf(no, "joining %v", gid.Addr())
 }
 
 func (c *Context) checkMcast(q *QP, gid GID) error {
@@ -75,11 +75,11 @@ func (c *Context) checkMcast(q *QP, gid GID) error {
 	}
 	switch {
 	case q == nil || q.ctx != c:
-		return refuse(syscall.EINVAL, "no QP of this context")
+		return errorf(syscall.EINVAL, "no QP of this context")
 	case q.init.Type != ib.QPTypeUD:
-		return refuse(syscall.EINVAL, "multicast is for UD, not for %v", q.init.Type)
+		return errorf(syscall.EINVAL, "multicast is for UD, not for %v", q.init.Type)
 	case !gid.Addr().IsMulticast():
-		return refuse(syscall.EINVAL, "%v is no multicast GID", gid.Addr())
+		return errorf(syscall.EINVAL, "%v is no multicast GID", gid.Addr())
 	}
 	return nil
 }
@@ -87,7 +87,7 @@ func (c *Context) checkMcast(q *QP, gid GID) error {
 // detach takes q out of a group; the link leaves it with the last queue pair.
 func (q *QP) detach(gid GID) {
 	d := q.device
-	q.groups = without(q.groups, gid)
+	q.groups = remove(q.groups, gid)
 	q.ctx.count.attached--
 	d.count.attached--
 	g := d.groups[gid]

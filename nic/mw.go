@@ -25,16 +25,16 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := room("MW", d.count.mws, d.limits.MaxMW, c.count.mws, c.limits.MWs); err != nil {
+	if err := checkLimit("MW", d.count.mws, d.limits.MaxMW, c.count.mws, c.limits.MWs); err != nil {
 		return nil, err
 	}
 	k, ok := windowTypes[t]
 	if !ok {
-		return nil, refuse(syscall.EINVAL, "memory window of type %d", t)
+		return nil, errorf(syscall.EINVAL, "memory window of type %d", t)
 	}
 	w, err := d.table.AllocWindow(p.pd, k)
 	if err != nil {
-		return nil, refuse(syscall.ENOMEM, "%v", err)
+		return nil, errorf(syscall.ENOMEM, "%v", err)
 	}
 	m := &MW{ctx: c, pd: p, window: w}
 	p.users++
@@ -47,7 +47,7 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 // DeallocMW ends a memory window, bound or not.
 func (c *Context) DeallocMW(m *MW) error {
 	if m == nil || m.ctx != c {
-		return refuse(syscall.EINVAL, "no MW of this context")
+		return errorf(syscall.EINVAL, "no MW of this context")
 	}
 	m.remove()
 	return nil
@@ -58,7 +58,7 @@ func (m *MW) remove() {
 	m.ctx = nil
 	c.device.table.DeallocWindow(m.window)
 	m.pd.users--
-	c.mws = without(c.mws, m)
+	c.mws = remove(c.mws, m)
 	c.count.mws--
 	c.device.count.mws--
 }

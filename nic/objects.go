@@ -21,7 +21,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := room("PD", d.count.pds, d.limits.MaxPD, c.count.pds, c.limits.PDs); err != nil {
+	if err := checkLimit("PD", d.count.pds, d.limits.MaxPD, c.count.pds, c.limits.PDs); err != nil {
 		return nil, err
 	}
 	p := &PD{ctx: c, pd: d.table.AllocPD()}
@@ -34,10 +34,10 @@ func (c *Context) AllocPD() (*PD, error) {
 // DeallocPD frees p; EBUSY while anything is of it.
 func (c *Context) DeallocPD(p *PD) error {
 	if p == nil || p.ctx != c {
-		return refuse(syscall.EINVAL, "no PD of this context")
+		return errorf(syscall.EINVAL, "no PD of this context")
 	}
 	if p.users > 0 {
-		return refuse(syscall.EBUSY, "PD is in use by %d objects", p.users)
+		return errorf(syscall.EBUSY, "PD is in use by %d objects", p.users)
 	}
 	p.remove()
 	return nil
@@ -47,7 +47,7 @@ func (p *PD) remove() {
 	c := p.ctx
 	p.ctx = nil
 	c.device.table.DeallocPD(p.pd)
-	c.pds = without(c.pds, p)
+	c.pds = remove(c.pds, p)
 	c.count.pds--
 	c.device.count.pds--
 }
@@ -58,7 +58,7 @@ func (c *Context) own(p *PD) error {
 		return err
 	}
 	if p == nil || p.ctx != c {
-		return refuse(syscall.EINVAL, "no PD of this context")
+		return errorf(syscall.EINVAL, "no PD of this context")
 	}
 	return nil
 }
@@ -88,7 +88,7 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access i
 		return nil, err
 	}
 	d := c.device
-	if err := room("MR", d.count.mrs, d.limits.MaxMR, c.count.mrs, c.limits.MRs); err != nil {
+	if err := checkLimit("MR", d.count.mrs, d.limits.MaxMR, c.count.mrs, c.limits.MRs); err != nil {
 		return nil, err
 	}
 	if err := c.mayRegister(c.registered, length); err != nil {
@@ -111,7 +111,7 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access i
 // still the caller's. Errors are those of RegMR, and EBUSY while a memory window is bound to m.
 func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64, access ib.Access) error {
 	if m == nil || m.ctx != c {
-		return refuse(syscall.EINVAL, "no MR of this context")
+		return errorf(syscall.EINVAL, "no MR of this context")
 	}
 	if err := c.own(p); err != nil {
 		return err
@@ -122,7 +122,7 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 	}
 	r, err := c.device.table.Reregister(m.region, p.pd, mem, iova, length, access)
 	if errors.Is(err, mrtable.ErrBusy) {
-		return refuse(syscall.EBUSY, "memory windows are bound to the MR")
+		return errorf(syscall.EBUSY, "memory windows are bound to the MR")
 	}
 	if err != nil {
 		return registration(err)
@@ -138,7 +138,7 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 // mayRegister checks length more bytes than have against the context's limit.
 func (c *Context) mayRegister(have, length uint64) error {
 	if max := c.limits.RegisteredBytes; max > 0 && (length > max || have > max-length) {
-		return refuse(syscall.ENOMEM, "context has %d bytes registered, and %d more would pass its limit of %d",
+		return errorf(syscall.ENOMEM, "context has %d bytes registered, and %d more would pass its limit of %d",
 			have, length, max)
 	}
 	return nil
@@ -154,10 +154,10 @@ func registration(err error) error {
 // DeregMR ends a region: from now on its keys are not valid. EBUSY while a memory window is bound to it.
 func (c *Context) DeregMR(m *MR) error {
 	if m == nil || m.ctx != c {
-		return refuse(syscall.EINVAL, "no MR of this context")
+		return errorf(syscall.EINVAL, "no MR of this context")
 	}
 	if err := c.device.table.Deregister(m.region); err != nil {
-		return refuse(syscall.EBUSY, "memory windows are bound to the MR")
+		return errorf(syscall.EBUSY, "memory windows are bound to the MR")
 	}
 	m.remove()
 	return nil
@@ -169,7 +169,7 @@ func (m *MR) remove() {
 	c.device.table.Deregister(m.region)
 	m.leaveDM()
 	m.pd.users--
-	c.mrs = without(c.mrs, m)
+	c.mrs = remove(c.mrs, m)
 	c.registered -= m.region.Length
 	c.count.mrs--
 	c.device.count.mrs--

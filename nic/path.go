@@ -61,7 +61,7 @@ func (d *Device) path(av *AddressVector) (*wire.Path, error) {
 		p.HopLimit = defaultHopLimit
 	}
 	if p.Src.Is4() != p.Dst.Is4() {
-		return nil, refuse(syscall.EINVAL, "sgid %v and dgid %v are of different address families", p.Src, p.Dst)
+		return nil, errorf(syscall.EINVAL, "sgid %v and dgid %v are of different address families", p.Src, p.Dst)
 	}
 	return p, nil
 }
@@ -69,16 +69,16 @@ func (d *Device) path(av *AddressVector) (*wire.Path, error) {
 func (d *Device) checkVector(av *AddressVector) error {
 	switch {
 	case av.Port != 1:
-		return refuse(syscall.EINVAL, "address vector names port %d of 1", av.Port)
+		return errorf(syscall.EINVAL, "address vector names port %d of 1", av.Port)
 	case av.FlowLabel >= 1<<20:
-		return refuse(syscall.EINVAL, "flow label %#x is longer than 20 bits", av.FlowLabel)
+		return errorf(syscall.EINVAL, "flow label %#x is longer than 20 bits", av.FlowLabel)
 	case av.SL > 15:
-		return refuse(syscall.EINVAL, "service level %d of 0 to 15", av.SL)
+		return errorf(syscall.EINVAL, "service level %d of 0 to 15", av.SL)
 	case av.DGID == GID{}:
-		return refuse(syscall.EINVAL, "dgid is zero")
+		return errorf(syscall.EINVAL, "dgid is zero")
 	}
 	if _, ok := d.gids.at(av.SGIDIndex); !ok {
-		return refuse(syscall.EINVAL, "there is no GID at index %d", av.SGIDIndex)
+		return errorf(syscall.EINVAL, "there is no GID at index %d", av.SGIDIndex)
 	}
 	return nil
 }
@@ -87,14 +87,14 @@ func (d *Device) checkVector(av *AddressVector) error {
 // the table may have changed meanwhile.
 func (d *Device) resolved(av *AddressVector) (*wire.Path, error) {
 	if av.Path == nil {
-		return nil, refuse(syscall.EINVAL, "address vector is not resolved")
+		return nil, errorf(syscall.EINVAL, "address vector is not resolved")
 	}
 	p, err := d.path(av)
 	if err != nil {
 		return nil, err
 	}
 	if p.Src != av.Path.Src || p.Dst != av.Path.Dst || p.VLAN != av.Path.VLAN {
-		return nil, refuse(syscall.EINVAL, "path %v to %v is not that of the address vector", av.Path.Src, av.Path.Dst)
+		return nil, errorf(syscall.EINVAL, "path %v to %v is not that of the address vector", av.Path.Src, av.Path.Dst)
 	}
 	p.DstMAC = av.Path.DstMAC
 	return p, nil

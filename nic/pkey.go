@@ -19,7 +19,7 @@ const (
 // it. EINVAL names what is wrong.
 func CheckPKeys(keys []uint16) error {
 	if len(keys) == 0 || len(keys) > maxPKeys {
-		return refuse(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", len(keys), maxPKeys)
+		return errorf(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", len(keys), maxPKeys)
 	}
 	some := false
 	for i, k := range keys {
@@ -27,14 +27,14 @@ func CheckPKeys(keys []uint16) error {
 		case k == 0:
 			continue
 		case k&pkeyPartition == 0:
-			return refuse(syscall.EINVAL, "P_Key %#04x names no partition", k)
+			return errorf(syscall.EINVAL, "P_Key %#04x names no partition", k)
 		case slices.Contains(keys[:i], k):
-			return refuse(syscall.EINVAL, "P_Key %#04x is there twice", k)
+			return errorf(syscall.EINVAL, "P_Key %#04x is there twice", k)
 		}
 		some = true
 	}
 	if !some {
-		return refuse(syscall.EINVAL, "P_Key table has no key in it")
+		return errorf(syscall.EINVAL, "P_Key table has no key in it")
 	}
 	return nil
 }

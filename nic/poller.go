@@ -13,12 +13,12 @@ import (
 // A poller is what an engine sleeps in: epoll over links' descriptors, doorbells and an
 // eventfd of its own.
 type poller struct {
-	epoll  int
-	wake   int
-	asleep atomic.Uint32
-	closed atomic.Bool
-	events [16]unix.EpollEvent
-	coarse bool // the kernel has no epoll_pwait2
+	epoll     int
+	wake      int
+	asleep    atomic.Uint32
+	closed    atomic.Bool
+	events    [16]unix.EpollEvent
+	msTimeout bool // the kernel has no epoll_pwait2
 }
 
 func (p *poller) open() (err error) {
@@ -71,13 +71,13 @@ func (p *poller) wait(now, until int64) {
 		t := unix.NsecToTimespec(until - now)
 		ts = &t
 	}
-	if !p.coarse {
+	if !p.msTimeout {
 		_, _, no := unix.Syscall6(unix.SYS_EPOLL_PWAIT2, uintptr(p.epoll), uintptr(unsafe.Pointer(&p.events[0])),
 			uintptr(len(p.events)), uintptr(unsafe.Pointer(ts)), 0, 0)
 		if no == 0 || !errors.Is(no, unix.ENOSYS) && !errors.Is(no, unix.EPERM) {
 			return
 		}
-		p.coarse = true // before Linux 5.11
+		p.msTimeout = true // before Linux 5.11
 	}
 	timeout := -1
 	if until != 0 {

@@ -36,7 +36,7 @@ func (d *Device) RoundCaps(c *Caps) error {
 		{"max_inline_data", c.MaxInline, l.MaxInline},
 	} {
 		if f.v < 0 || f.v > f.max {
-			return refuse(syscall.EINVAL, "%s %d: at most %d can be had", f.name, f.v, f.max)
+			return errorf(syscall.EINVAL, "%s %d: at most %d can be had", f.name, f.v, f.max)
 		}
 	}
 	c.MaxSendWR, c.MaxRecvWR = roundSlots(c.MaxSendWR), roundSlots(c.MaxRecvWR)
@@ -71,21 +71,21 @@ type QPInit struct {
 
 // A QP is a queue pair: the transport's, its rings, and where its packets go.
 type QP struct {
-	ctx    *Context
-	device *Device
-	t      *transport.QP
-	qpn    uint32
-	init   QPInit
-	bell   int // doorbell number
+	ctx      *Context
+	device   *Device
+	t        *transport.QP
+	qpn      uint32
+	init     QPInit
+	doorbell int // doorbell number
 
 	pd             *PD
 	sendCQ, recvCQ *CQ
 	srq            *SRQ
 
-	sq      ring
-	sqTaken uint32 // WQEs given to the transport
-	sqDone  uint32 // WQEs complete: the consumer index
-	recv    recvQueue
+	sq        ring
+	sqFetched uint32 // WQEs given to the transport
+	sqDone    uint32 // WQEs complete: the consumer index
+	recv      recvQueue
 
 	groups    []GID      // multicast groups that it is attached to
 	path      *wire.Path // RC, UC
@@ -107,7 +107,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := room("QP", d.count.qps, d.limits.MaxQP, c.count.qps, c.limits.QPs); err != nil {
+	if err := checkLimit("QP", d.count.qps, d.limits.MaxQP, c.count.qps, c.limits.QPs); err != nil {
 		return nil, err
 	}
 	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
@@ -115,28 +115,28 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 		return nil, err
 	}
 	bytes := len(o.SQ) + len(o.RQ)
-	if err := c.takeRing(bytes); err != nil {
+	if err := c.chargeRing(bytes); err != nil {
 		return nil, err
 	}
 	if err := q.register(); err != nil {
-		c.giveRing(bytes)
+		c.releaseRing(bytes)
 		return nil, err
 	}
-	q.hold(1)
+	q.addUsers(1)
 	return q, nil
 }
 
 // register gives q its numbers and its transport.
 func (q *QP) register() error {
 	c, d := q.ctx, q.device
-	bell, err := c.takeBell(q)
+	bell, err := c.allocDoorbell(q)
 	if err != nil {
 		return err
 	}
 	qpn, ok := d.qps.allocate()
 	if !ok {
-		c.freeBell(bell)
-		return refuse(syscall.ENOMEM, "%s: every QPN is taken", d.name)
+		c.freeDoorbell(bell)
+		return errorf(syscall.ENOMEM, "%s: every QPN is taken", d.name)
 	}
 	o := &q.init
 	config := transport.Config{
@@ -152,16 +152,16 @@ func (q *QP) register() error {
 	}
 	t, err := transport.New(config)
 	if err != nil {
-		c.freeBell(bell)
-		return refuse(syscall.EOPNOTSUPP, "%v", err)
+		c.freeDoorbell(bell)
+		return errorf(syscall.EOPNOTSUPP, "%v", err)
 	}
-	q.t, q.qpn, q.bell = t, qpn, bell
+	q.t, q.qpn, q.doorbell = t, qpn, bell
 	d.qps.put(qpn, q)
 	return nil
 }
 
 // hold counts q, or uncounts it, wherever objects that it uses count their users.
-func (q *QP) hold(n int) {
+func (q *QP) addUsers(n int) {
 	c := q.ctx
 	if q.pd != nil {
 		q.pd.users += n
@@ -183,7 +183,7 @@ func (q *QP) hold(n int) {
 	if n > 0 {
 		c.qps = append(c.qps, q)
 	} else {
-		c.qps = without(c.qps, q)
+		c.qps = remove(c.qps, q)
 	}
 }
 
@@ -196,14 +196,14 @@ func (c *Context) checkInit(o *QPInit) error {
 	}
 	switch {
 	case o.SendCQ == nil || o.SendCQ.ctx != c || o.RecvCQ == nil || o.RecvCQ.ctx != c:
-		return refuse(syscall.EINVAL, "QP needs two CQs of its context")
+		return errorf(syscall.EINVAL, "QP needs two CQs of its context")
 	case o.SRQ != nil && o.SRQ.ctx != c:
-		return refuse(syscall.EINVAL, "SRQ is not of the QP's context")
+		return errorf(syscall.EINVAL, "SRQ is not of the QP's context")
 	case o.SRQ != nil && o.RQ != nil:
-		return refuse(syscall.EINVAL, "QP with an SRQ has no receive ring")
+		return errorf(syscall.EINVAL, "QP with an SRQ has no receive ring")
 	}
 	if _, ok := services[o.Type]; !ok {
-		return refuse(syscall.EOPNOTSUPP, "QP type %d", o.Type)
+		return errorf(syscall.EOPNOTSUPP, "QP type %d", o.Type)
 	}
 	return c.device.RoundCaps(&o.Caps)
 }
@@ -230,10 +230,10 @@ func (q *QP) makeRings() (err error) {
 // the client has not polled stay in the CQ.
 func (c *Context) DestroyQP(q *QP) error {
 	if q == nil || q.ctx != c {
-		return refuse(syscall.EINVAL, "no QP of this context")
+		return errorf(syscall.EINVAL, "no QP of this context")
 	}
 	if n := len(q.groups); n > 0 {
-		return refuse(syscall.EBUSY, "QP is attached to %d multicast groups", n)
+		return errorf(syscall.EBUSY, "QP is attached to %d multicast groups", n)
 	}
 	q.remove()
 	return nil
@@ -248,9 +248,9 @@ func (q *QP) remove() {
 	d.qps.remove(q.qpn)
 	d.engine.timers.remove(q)
 	d.tx.deactivate(q)
-	c.freeBell(q.bell)
-	c.giveRing(len(q.init.SQ) + len(q.init.RQ))
-	q.hold(-1)
+	c.freeDoorbell(q.doorbell)
+	c.releaseRing(len(q.init.SQ) + len(q.init.RQ))
+	q.addUsers(-1)
 	q.ctx = nil
 }
 
@@ -258,7 +258,7 @@ func (q *QP) remove() {
 func (q *QP) QPN() uint32 { return q.qpn }
 
 // Doorbell returns the number of q's bit in the doorbell page of its context.
-func (q *QP) Doorbell() int { return q.bell }
+func (q *QP) Doorbell() int { return q.doorbell }
 
 // Caps returns what q holds.
 func (q *QP) Caps() Caps { return q.init.Caps }
@@ -278,7 +278,7 @@ type QPAttr struct {
 // QueryQP returns q's attributes.
 func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 	if q == nil || q.ctx != c {
-		return QPAttr{}, refuse(syscall.EINVAL, "no QP of this context")
+		return QPAttr{}, errorf(syscall.EINVAL, "no QP of this context")
 	}
 	return QPAttr{QPAttr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex, Caps: q.init.Caps}, nil
 }
@@ -291,13 +291,13 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 		return err
 	}
 	if q == nil || q.ctx != c {
-		return refuse(syscall.EINVAL, "no QP of this context")
+		return errorf(syscall.EINVAL, "no QP of this context")
 	}
 	path, err := q.checkModify(a, mask)
 	if err != nil {
 		return err
 	}
-	q.drainSQE()
+	q.flushSQE()
 	if err = q.t.Modify(q.device.env(q), &a.QPAttr, mask); err != nil {
 		return modifyError(err)
 	}
@@ -310,19 +310,19 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	if mask&ib.QPMaskAV != 0 {
 		q.path, q.av = path, a.AV
 	}
-	q.noteState()
+	q.stateChanged()
 	q.device.tx.activate(q)
 	return nil
 }
 
 // drainSQE flushes what was posted to a queue pair in SQE: none of it may be carried out after
 // the queue pair has gone on.
-func (q *QP) drainSQE() {
+func (q *QP) flushSQE() {
 	for q.state == ib.QPSSQE {
-		before := q.sqTaken
-		q.pull()
+		before := q.sqFetched
+		q.fetchSends()
 		q.t.Transmit(q.device.env(q))
-		if q.sqTaken == before {
+		if q.sqFetched == before {
 			return
 		}
 	}
@@ -338,30 +338,30 @@ func modifyError(err error) error {
 func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err error) {
 	d := q.device
 	if mask&ib.QPMaskState != 0 && a.State == ib.QPSInit && (q.sendCQ.failed() || q.recvCQ.failed()) {
-		return nil, refuse(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
+		return nil, errorf(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
 	}
 	if mask&ib.QPMaskPort != 0 && a.Port != 1 {
-		return nil, refuse(syscall.EINVAL, "port %d of 1", a.Port)
+		return nil, errorf(syscall.EINVAL, "port %d of 1", a.Port)
 	}
 	if mask&ib.QPMaskPKeyIndex != 0 {
 		k, ok := d.PKey(a.PKeyIndex)
 		if !ok {
-			return nil, refuse(syscall.EINVAL, "there is no P_Key at index %d", a.PKeyIndex)
+			return nil, errorf(syscall.EINVAL, "there is no P_Key at index %d", a.PKeyIndex)
 		}
 		a.PKey = k
 	}
 	if mask&ib.QPMaskQKey != 0 && a.QKey>>31 != 0 && !q.ctx.opt.Privileged {
-		return nil, refuse(syscall.EPERM, "Q_Key %#x is a controlled one", a.QKey)
+		return nil, errorf(syscall.EPERM, "Q_Key %#x is a controlled one", a.QKey)
 	}
 	if mask&ib.QPMaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
-		return nil, refuse(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
+		return nil, errorf(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
 	}
 	if limit := d.limits.MaxRDAtomic; mask&ib.QPMaskMaxRDAtomic != 0 && int(a.MaxRDAtomic) > limit ||
 		mask&ib.QPMaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
-		return nil, refuse(syscall.EINVAL, "more READs and atomics at a time than %d", limit)
+		return nil, errorf(syscall.EINVAL, "more READs and atomics at a time than %d", limit)
 	}
 	if mask&(ib.QPMaskAltPath|ib.QPMaskPathMigState) != 0 {
-		return nil, refuse(syscall.EINVAL, "automatic path migration is not supported")
+		return nil, errorf(syscall.EINVAL, "automatic path migration is not supported")
 	}
 	if mask&ib.QPMaskAV == 0 {
 		return nil, nil
@@ -380,19 +380,19 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 }
 
 // noteState acts on a change of state that the transport made.
-func (q *QP) noteState() {
+func (q *QP) stateChanged() {
 	s := q.t.State()
 	if s == q.state {
 		return
 	}
 	q.state = s
 	if !q.recv.shared {
-		q.recv.ring.callForDoorbell(s == ib.QPSErr)
+		q.recv.ring.requestDoorbell(s == ib.QPSErr)
 	}
 	switch s {
 	case ib.QPSReset:
-		q.sqTaken = q.sq.loadProducer()
-		q.sqDone = q.sqTaken
+		q.sqFetched = q.sq.loadProducer()
+		q.sqDone = q.sqFetched
 		q.sq.storeConsumer(q.sqDone)
 		if !q.recv.shared {
 			q.recv.ring.discard()
@@ -406,26 +406,26 @@ func (q *QP) noteState() {
 // fail takes q to the error state because of something outside the transport.
 func (q *QP) fail() {
 	q.t.Fail(q.device.env(q), ib.EventQPFatal)
-	q.noteState()
+	q.stateChanged()
 	q.device.tx.activate(q)
 }
 
 // takeBell gives q a doorbell number of its context.
-func (c *Context) takeBell(q *QP) (int, error) {
-	if n := len(c.freeBells); n > 0 {
-		bell := c.freeBells[n-1]
-		c.freeBells = c.freeBells[:n-1]
-		c.bells[bell] = q
+func (c *Context) allocDoorbell(q *QP) (int, error) {
+	if n := len(c.freeDoorbells); n > 0 {
+		bell := c.freeDoorbells[n-1]
+		c.freeDoorbells = c.freeDoorbells[:n-1]
+		c.doorbells[bell] = q
 		return bell, nil
 	}
-	if len(c.bells) >= abi.MaxDoorbells {
-		return 0, refuse(syscall.ENOMEM, "context has its %d doorbells", abi.MaxDoorbells)
+	if len(c.doorbells) >= abi.MaxDoorbells {
+		return 0, errorf(syscall.ENOMEM, "context has its %d doorbells", abi.MaxDoorbells)
 	}
-	c.bells = append(c.bells, q)
-	return len(c.bells) - 1, nil
+	c.doorbells = append(c.doorbells, q)
+	return len(c.doorbells) - 1, nil
 }
 
-func (c *Context) freeBell(n int) {
-	c.bells[n] = nil
-	c.freeBells = append(c.freeBells, n)
+func (c *Context) freeDoorbell(n int) {
+	c.doorbells[n] = nil
+	c.freeDoorbells = append(c.freeDoorbells, n)
 }

@@ -30,10 +30,10 @@ type ring struct {
 func newRing(what string, mem []byte, n, size int) (ring, error) {
 	want := abi.RingSlots + n*size
 	if n <= 0 || n&(n-1) != 0 || len(mem) < want {
-		return ring{}, refuse(syscall.EINVAL, "%s ring of %d bytes cannot have %d slots of %d", what, len(mem), n, size)
+		return ring{}, errorf(syscall.EINVAL, "%s ring of %d bytes cannot have %d slots of %d", what, len(mem), n, size)
 	}
 	if uintptr(unsafe.Pointer(&mem[0]))&7 != 0 {
-		return ring{}, refuse(syscall.EINVAL, "%s ring is not aligned", what)
+		return ring{}, errorf(syscall.EINVAL, "%s ring is not aligned", what)
 	}
 	return ring{
 		slots: mem[abi.RingSlots:want:want], slotSize: uint32(size), mask: uint32(n - 1),

@@ -17,7 +17,7 @@ var ErrRunning = errors.New("engine runs already, is stepped or has ended")
 
 // settleSteps is how many idle steps come before a sleep, however short the spin: memory
 // that was given back needs two epochs.
-const settleSteps = 3
+const minIdleSteps = 3
 
 // Run steps the engine until ctx ends. It spins while there is work and for
 // EngineConfig.Spin beyond, then sleeps until a link, a client, a deadline or another
@@ -57,11 +57,11 @@ func (e *Engine) loop(ctx context.Context) {
 			continue
 		}
 		e.idle.Add(now - then)
-		e.spin.stepped(now, now-then)
+		e.spin.noteIdleStep(now, now-then)
 		idleSteps++
 		switch {
 		case next != 0 && next <= now:
-		case idleSteps < settleSteps || e.spin.on(now, idleSince):
+		case idleSteps < minIdleSteps || e.spin.keepSpinning(now, idleSince):
 		default:
 			now, busy = e.sleep(ctx, now)
 			if busy {
@@ -75,8 +75,8 @@ func (e *Engine) loop(ctx context.Context) {
 // step that follows them; what happens after makes a descriptor ready. busy says that the step
 // found work, and there was no sleep.
 func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) {
-	e.announce(1)
-	defer e.announce(0)
+	e.setAsleep(1)
+	defer e.setAsleep(0)
 	next, busy := e.Step(start)
 	now = e.config.Clock()
 	if busy || ctx.Err() != nil || e.mail.waiting.Load() || next != 0 && next <= now {
@@ -91,7 +91,7 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 
 // announce tells everybody who might wake the engine whether it sleeps. An atomic store
 // is a full fence: what the engine reads afterwards is no older than the flags.
-func (e *Engine) announce(asleep uint32) {
+func (e *Engine) setAsleep(asleep uint32) {
 	e.poll.asleep.Store(asleep)
 	for _, d := range e.devices {
 		for _, c := range d.contexts {

@@ -48,7 +48,7 @@ func (d *Device) receive() (n int, drained bool) {
 		}
 		n += k
 		for i := range d.rx.batch[:k] {
-			d.frame(&d.rx.batch[i], &d.rx.grhs[i])
+			d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])
 		}
 		d.engine.flushWrites() // before the next Receive reuses the frames' bytes
 	}
@@ -63,7 +63,7 @@ func (d *Device) linkDue() bool {
 
 // frame checks one frame and gives it to its queue pair, or those of its multicast group; or
 // drops it, under one reason. Its GRH, if it needs one, is written to g.
-func (d *Device) frame(f *wire.RxFrame, g *packet.GRH) {
+func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 	p := &d.rx.pkt
 	if reason, ok := d.parse(f); !ok {
 		d.counters.Drop(reason)
@@ -80,7 +80,7 @@ func (d *Device) frame(f *wire.RxFrame, g *packet.GRH) {
 		d.receiveMAD(f)
 		return
 	}
-	q, reason := d.admit(f)
+	q, reason := d.lookUpQP(f)
 	if q == nil {
 		d.counters.Drop(reason)
 		return
@@ -91,7 +91,7 @@ func (d *Device) frame(f *wire.RxFrame, g *packet.GRH) {
 // deliver gives d.rx.pkt to a queue pair.
 func (d *Device) deliver(q *QP) {
 	q.t.Receive(d.env(q), &d.rx.pkt)
-	q.noteState()
+	q.stateChanged()
 	d.tx.activate(q)
 }
 
@@ -121,7 +121,7 @@ func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 }
 
 // admit finds the queue pair that the parsed packet is for.
-func (d *Device) admit(f *wire.RxFrame) (*QP, transport.DropReason) {
+func (d *Device) lookUpQP(f *wire.RxFrame) (*QP, transport.DropReason) {
 	p := &d.rx.pkt
 	q := d.qps.get(p.DestQP)
 	if q == nil {

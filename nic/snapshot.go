@@ -189,7 +189,7 @@ func (q *QP) info(o Owner) QPInfo {
 		Caps: q.init.Caps, SharedQueue: q.recv.shared,
 	}
 	if a.State != ib.QPSReset && !q.recv.shared {
-		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.taken, q.recv.ring.size()))
+		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.consumerIndex, q.recv.ring.size()))
 	}
 	if p := q.path; p != nil {
 		i.Src, i.Dst, i.SrcPort, i.VLAN = p.Src, p.Dst, p.SrcPort, p.VLAN
@@ -221,7 +221,7 @@ func (c *Context) snapshotObjects(s *Snapshot, o Owner) {
 	}
 	for _, q := range c.srqs {
 		r := q.ring
-		posted := int(min(r.loadProducer()-r.taken, r.size()))
+		posted := int(min(r.loadProducer()-r.consumerIndex, r.size()))
 		s.SRQs = append(s.SRQs, SRQInfo{o, int(r.size()), r.maxSGE, posted, r.limit, q.users, q.num})
 	}
 	for _, n := range slices.Sorted(maps.Keys(c.ahs)) {

@@ -20,11 +20,11 @@ type spinner struct {
 	loadavg int   // descriptor of /proc/loadavg, -1 if there is none
 	cpus    int
 
-	checked int64 // when crowded was found out
-	crowded bool
+	checked    int64 // when crowded was found out
+	overcommit bool
 
-	quietUntil int64 // no spinning before, because it had us thrown off the processor
-	penalty    int64
+	noSpinUntil int64 // no spinning before, because it had us thrown off the processor
+	penalty     int64
 }
 
 const (
@@ -80,30 +80,30 @@ func onlineCPUs() int {
 }
 
 // on reports whether to look on, at the time now, having found nothing since the time idle.
-func (s *spinner) on(now, idle int64) bool {
-	if now-idle >= s.limit || now < s.quietUntil {
+func (s *spinner) keepSpinning(now, idle int64) bool {
+	if now-idle >= s.limit || now < s.noSpinUntil {
 		return false
 	}
 	if now-s.checked >= crowdCheck {
-		s.checked, s.crowded = now, s.crowd()
+		s.checked, s.overcommit = now, s.overcommitted()
 	}
-	return !s.crowded
+	return !s.overcommit
 }
 
 // stepped hears how long an idle step took while the engine looked on.
-func (s *spinner) stepped(now, took int64) {
+func (s *spinner) noteIdleStep(now, took int64) {
 	if took < interrupted {
 		return
 	}
-	if now-s.quietUntil > maxPenalty {
+	if now-s.noSpinUntil > maxPenalty {
 		s.penalty = 0 // the last time is long ago
 	}
 	s.penalty = min(max(2*s.penalty, minPenalty), maxPenalty)
-	s.quietUntil = now + s.penalty
+	s.noSpinUntil = now + s.penalty
 }
 
 // crowd reports whether more threads want to run than there are processors.
-func (s *spinner) crowd() bool {
+func (s *spinner) overcommitted() bool {
 	if s.loadavg < 0 {
 		return false
 	}

@@ -19,25 +19,25 @@ func TestRunnableReadsTheFourthFieldOfLoadavg(t *testing.T) {
 func TestAnEngineThatIsThrownOffTheProcessorSpinsLess(t *testing.T) {
 	s := spinner{limit: 50e3, loadavg: -1, cpus: 2}
 	now := int64(1e9)
-	if !s.on(now, now-40e3) || s.on(now, now-60e3) {
+	if !s.keepSpinning(now, now-40e3) || s.keepSpinning(now, now-60e3) {
 		t.Error("looks on for other than 50 µs")
 	}
-	s.stepped(now, 100) // an idle step as they are
-	if !s.on(now, now) {
+	s.noteIdleStep(now, 100) // an idle step as they are
+	if !s.keepSpinning(now, now) {
 		t.Error("an idle step was taken for an interruption")
 	}
-	s.stepped(now, 4e6)
-	if s.on(now+9e6, now+9e6) || !s.on(now+11e6, now+11e6) {
+	s.noteIdleStep(now, 4e6)
+	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
 		t.Error("the first interruption costs other than 10 ms")
 	}
 	now += 11e6
-	s.stepped(now, 4e6)
-	if s.on(now+19e6, now+19e6) || !s.on(now+21e6, now+21e6) {
+	s.noteIdleStep(now, 4e6)
+	if s.keepSpinning(now+19e6, now+19e6) || !s.keepSpinning(now+21e6, now+21e6) {
 		t.Error("the second costs other than 20 ms")
 	}
 	now += 1e9
-	s.stepped(now, 4e6)
-	if s.on(now+9e6, now+9e6) || !s.on(now+11e6, now+11e6) {
+	s.noteIdleStep(now, 4e6)
+	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
 		t.Error("one that comes long after costs other than 10 ms")
 	}
 }

@@ -12,12 +12,12 @@ import (
 // A recvRing is a ring of receive work requests: of a queue pair, or shared by several.
 type recvRing struct {
 	ring
-	ctx    *Context
-	taken  uint32 // consumer index
-	maxSGE int
-	wanted *uint32 // abi.RecvDoorbell
-	limit  int     // SRQ: fewer than that posted gives an event, once
-	srq    *SRQ
+	ctx           *Context
+	consumerIndex uint32 // consumer index
+	maxSGE        int
+	doorbellWord  *uint32 // abi.RecvDoorbell
+	limit         int     // SRQ: fewer than that posted gives an event, once
+	srq           *SRQ
 }
 
 func newRecvRing(c *Context, mem []byte, slots, maxSGE int) (*recvRing, error) {
@@ -25,15 +25,15 @@ func newRecvRing(c *Context, mem []byte, slots, maxSGE int) (*recvRing, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &recvRing{ring: r, ctx: c, maxSGE: maxSGE, wanted: word(mem, abi.RecvDoorbell)}, nil
+	return &recvRing{ring: r, ctx: c, maxSGE: maxSGE, doorbellWord: word(mem, abi.RecvDoorbell)}, nil
 }
 
 // posted returns how many work requests wait.
 func (r *recvRing) posted() int {
 	p := r.loadProducer()
-	n := p - r.taken
+	n := p - r.consumerIndex
 	if n > r.size() {
-		r.ctx.breach("receive ring: producer index %d with consumer index %d and %d slots", p, r.taken, r.size())
+		r.ctx.breach("receive ring: producer index %d with consumer index %d and %d slots", p, r.consumerIndex, r.size())
 		return 0
 	}
 	return int(n)
@@ -41,21 +41,21 @@ func (r *recvRing) posted() int {
 
 // next takes the oldest work request: one copy of its slot, which is then checked.
 func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
-	if r.ctx.broken != nil || r.posted() == 0 {
+	if r.ctx.fatal != nil || r.posted() == 0 {
 		return false
 	}
-	slot := r.slot(r.taken)
+	slot := r.slot(r.consumerIndex)
 	var w abi.RecvWQE
 	w.Parse(slot)
 	n := int(w.NumSGE)
 	if n > r.maxSGE || abi.RecvWQESize+n*abi.SGESize > len(slot) {
-		r.ctx.breach("receive WQE %d: %d scatter elements, of %d at most", r.taken, n, r.maxSGE)
+		r.ctx.breach("receive WQE %d: %d scatter elements, of %d at most", r.consumerIndex, n, r.maxSGE)
 		return false
 	}
 	data := r.ctx.device.engine.scratch[:]
 	copy(data, slot[abi.RecvWQESize:][:n*abi.SGESize])
-	r.taken++
-	r.storeConsumer(r.taken)
+	r.consumerIndex++
+	r.storeConsumer(r.consumerIndex)
 	wr.ID = w.WRID
 	wr.SGEs = abi.AppendSGEs(sges[:0], data, n)
 	if r.srq != nil {
@@ -66,17 +66,17 @@ func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
 
 // discard empties the ring, for a queue pair that is reset.
 func (r *recvRing) discard() {
-	r.taken = r.loadProducer()
-	r.storeConsumer(r.taken)
+	r.consumerIndex = r.loadProducer()
+	r.storeConsumer(r.consumerIndex)
 }
 
 // callForDoorbell says whether whoever posts is to ring.
-func (r *recvRing) callForDoorbell(on bool) {
+func (r *recvRing) requestDoorbell(on bool) {
 	v := uint32(0)
 	if on {
 		v = 1
 	}
-	atomic.StoreUint32(r.wanted, v)
+	atomic.StoreUint32(r.doorbellWord, v)
 }
 
 // A recvQueue is what a queue pair's responder takes receive work requests from. It has
@@ -121,10 +121,10 @@ type SRQ struct {
 	bytes int
 	users int
 
-	xrcd *XRCD // nil: not of XRC
-	cq   *CQ
-	num  uint32
-	dead bool // its CQ has overflowed: nobody finds it any more
+	xrcd   *XRCD // nil: not of XRC
+	cq     *CQ
+	num    uint32
+	failed bool // its CQ has overflowed: nobody finds it any more
 }
 
 // Number returns the number by which peers name an SRQ of XRC, 0 for another.
@@ -133,7 +133,7 @@ func (s *SRQ) Number() uint32 { return s.num }
 // RoundSRQ replaces the sizes asked for by those that can be had; EINVAL beyond the limits.
 func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
 	if *maxWR < 1 || *maxWR > d.limits.MaxSRQWR || *maxSGE < 0 || *maxSGE > d.limits.MaxSRQSGE {
-		return refuse(syscall.EINVAL, "SRQ of %d work requests of %d elements: %d of %d can be had",
+		return errorf(syscall.EINVAL, "SRQ of %d work requests of %d elements: %d of %d can be had",
 			*maxWR, *maxSGE, d.limits.MaxSRQWR, d.limits.MaxSRQSGE)
 	}
 	*maxWR, *maxSGE = roundSlots(*maxWR), max(*maxSGE, 1)
@@ -149,26 +149,26 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := room("SRQ", d.count.srqs, d.limits.MaxSRQ, c.count.srqs, c.limits.SRQs); err != nil {
+	if err := checkLimit("SRQ", d.count.srqs, d.limits.MaxSRQ, c.count.srqs, c.limits.SRQs); err != nil {
 		return nil, err
 	}
 	if err := d.RoundSRQ(&o.MaxWR, &o.MaxSGE); err != nil {
 		return nil, err
 	}
 	if o.Limit < 0 || o.Limit > o.MaxWR {
-		return nil, refuse(syscall.EINVAL, "SRQ limit %d: 0 to %d", o.Limit, o.MaxWR)
+		return nil, errorf(syscall.EINVAL, "SRQ limit %d: 0 to %d", o.Limit, o.MaxWR)
 	}
 	r, err := newRecvRing(c, o.Ring, o.MaxWR, o.MaxSGE)
 	if err != nil {
 		return nil, err
 	}
-	if err := c.takeRing(len(o.Ring)); err != nil {
+	if err := c.chargeRing(len(o.Ring)); err != nil {
 		return nil, err
 	}
 	s := &SRQ{ctx: c, pd: o.PD, ring: r, bytes: len(o.Ring), xrcd: o.XRCD, cq: o.CQ}
 	r.srq, r.limit = s, o.Limit
 	if s.xrcd != nil {
-		d.xrc.admit(s)
+		d.xrc.add(s)
 	}
 	o.PD.users++
 	c.srqs = append(c.srqs, s)
@@ -195,7 +195,7 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 		return err
 	}
 	if s == nil || s.ctx != c {
-		return refuse(syscall.EINVAL, "no SRQ of this context")
+		return errorf(syscall.EINVAL, "no SRQ of this context")
 	}
 	limit, slots := o.Limit, int(s.ring.size())
 	if limit < 0 {
@@ -205,7 +205,7 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 		slots = o.MaxWR
 	}
 	if limit > slots {
-		return refuse(syscall.EINVAL, "SRQ limit %d: 0 to %d", limit, slots)
+		return errorf(syscall.EINVAL, "SRQ limit %d: 0 to %d", limit, slots)
 	}
 	if o.Ring != nil {
 		if err := s.resize(o.MaxWR, o.Ring); err != nil {
@@ -229,22 +229,22 @@ func (s *SRQ) resize(maxWR int, mem []byte) error {
 		return err
 	}
 	waiting := old.posted()
-	if c.broken != nil {
-		return c.broken
+	if c.fatal != nil {
+		return c.fatal
 	}
 	if waiting > int(r.size()) {
-		return refuse(syscall.EINVAL, "SRQ holds %d work requests, %d slots do not do", waiting, r.size())
+		return errorf(syscall.EINVAL, "SRQ holds %d work requests, %d slots do not do", waiting, r.size())
 	}
-	if err := c.takeRing(len(mem)); err != nil {
+	if err := c.chargeRing(len(mem)); err != nil {
 		return err
 	}
-	c.giveRing(s.bytes)
-	end := old.taken + uint32(waiting)
-	moveSlots(&r.ring, &old.ring, old.taken, end)
+	c.releaseRing(s.bytes)
+	end := old.consumerIndex + uint32(waiting)
+	moveSlots(&r.ring, &old.ring, old.consumerIndex, end)
 	r.storeProducer(end)
-	r.storeConsumer(old.taken)
+	r.storeConsumer(old.consumerIndex)
 	// Queue pairs refer to the recvRing, which stays.
-	old.ring, old.wanted, s.bytes = r.ring, r.wanted, len(mem)
+	old.ring, old.doorbellWord, s.bytes = r.ring, r.doorbellWord, len(mem)
 	return nil
 }
 
@@ -257,10 +257,10 @@ func (s *SRQ) Query() SRQAttr { return SRQAttr{int(s.ring.size()), s.ring.maxSGE
 // DestroySRQ destroys s; EBUSY while a queue pair uses it.
 func (c *Context) DestroySRQ(s *SRQ) error {
 	if s == nil || s.ctx != c {
-		return refuse(syscall.EINVAL, "no SRQ of this context")
+		return errorf(syscall.EINVAL, "no SRQ of this context")
 	}
 	if s.users > 0 {
-		return refuse(syscall.EBUSY, "SRQ is in use by %d QPs", s.users)
+		return errorf(syscall.EBUSY, "SRQ is in use by %d QPs", s.users)
 	}
 	s.remove()
 	return nil
@@ -269,12 +269,12 @@ func (c *Context) DestroySRQ(s *SRQ) error {
 func (s *SRQ) remove() {
 	c := s.ctx
 	if s.xrcd != nil {
-		c.device.xrc.forget(s)
+		c.device.xrc.remove(s)
 	}
 	s.ctx = nil
 	s.pd.users--
-	c.giveRing(s.bytes)
-	c.srqs = without(c.srqs, s)
+	c.releaseRing(s.bytes)
+	c.srqs = remove(c.srqs, s)
 	c.count.srqs--
 	c.device.count.srqs--
 }

@@ -16,7 +16,7 @@ func (h *timerHeap) next() int64 {
 }
 
 // note makes sure that q is looked at by its deadline.
-func (h *timerHeap) note(q *QP) {
+func (h *timerHeap) schedule(q *QP) {
 	at := q.t.NextDeadline()
 	if at == 0 || q.timer >= 0 && q.timerAt <= at {
 		return
@@ -95,7 +95,7 @@ func (q *QP) expired() {
 	d := q.device
 	before := d.counters.LocalACKTimeout
 	q.t.Expire(d.env(q))
-	q.noteState()
+	q.stateChanged()
 	if d.counters.LocalACKTimeout != before && q.path != nil {
 		d.iface.ProbeNeighbour(wire.Station{Addr: q.path.Dst, VLAN: q.path.VLAN})
 	}
@@ -115,7 +115,7 @@ func (e *Engine) expire() (any bool) {
 		}
 		// What is still due goes again when its turn to transmit is over.
 		if !q.active {
-			e.timers.note(q)
+			e.timers.schedule(q)
 		}
 	}
 }

@@ -24,14 +24,14 @@ const (
 type txState struct {
 	head, tail *QP
 
-	frames []wire.TxFrame
-	kept   []kept // beside frames
-	sent   int    // frames[:sent] were taken by the link
-	filled int    // frames[sent:filled] wait
-	turn   int    // slots left for the queue pair at work
+	frames   []wire.TxFrame
+	copies   []copiedPayload // beside frames
+	sent     int             // frames[:sent] were taken by the link
+	filled   int             // frames[sent:filled] wait
+	turnLeft int             // slots left for the queue pair at work
 
-	stalled int64 // since when the link has taken nothing, 0 if it does
-	lost    uint64
+	stalled   int64 // since when the link has taken nothing, 0 if it does
+	discarded uint64
 }
 
 func (t *txState) init(d *Device) {
@@ -39,20 +39,20 @@ func (t *txState) init(d *Device) {
 	if c := d.link.Capabilities(); c.MaxBatch > 0 {
 		n = min(n, c.MaxBatch)
 	}
-	t.frames, t.kept = make([]wire.TxFrame, n), make([]kept, n)
+	t.frames, t.copies = make([]wire.TxFrame, n), make([]copiedPayload, n)
 }
 
 // kept is the payload of a frame of an unreliable service that the link did not take at once:
 // its sender hears that it is sent, and may write to its buffer. The storage stays.
-type kept struct {
+type copiedPayload struct {
 	buf []byte
 	is  bool
 }
 
 // keep copies the payload of such frames, before anybody hears that they are sent.
-func (t *txState) keep() {
+func (t *txState) copyVolatile() {
 	for i := t.sent; i < t.filled; i++ {
-		f, k := &t.frames[i], &t.kept[i]
+		f, k := &t.frames[i], &t.copies[i]
 		if !f.Volatile || k.is || len(f.Payload) == 0 {
 			continue
 		}
@@ -113,16 +113,16 @@ func (t *txState) deactivate(q *QP) {
 
 // slot returns the next free frame for q, or nil when its turn is over or the batch full.
 func (t *txState) slot(q *QP) *packet.Tx {
-	if t.turn == 0 || t.filled == len(t.frames) {
+	if t.turnLeft == 0 || t.filled == len(t.frames) {
 		return nil
 	}
 	path := q.route()
 	if path == nil {
 		return nil
 	}
-	t.turn--
+	t.turnLeft--
 	f := &t.frames[t.filled]
-	t.kept[t.filled].is = false
+	t.copies[t.filled].is = false
 	t.filled++
 	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, !q.init.Type.Reliable(), false, false
 	f.Len = 0
@@ -130,10 +130,10 @@ func (t *txState) slot(q *QP) *packet.Tx {
 }
 
 // room returns how many slots are left for the queue pair at work.
-func (t *txState) room() int { return min(t.turn, len(t.frames)-t.filled) }
+func (t *txState) room() int { return min(t.turnLeft, len(t.frames)-t.filled) }
 
 // unfilled takes back the last slot if it was asked for and not used.
-func (t *txState) unfilled() {
+func (t *txState) returnUnused() {
 	if t.filled > t.sent && t.frames[t.filled-1].Len == 0 {
 		t.filled--
 	}
@@ -150,8 +150,8 @@ func (d *Device) transmit() {
 	for t.head != nil && t.filled < len(t.frames) {
 		q := t.pop()
 		before := t.filled
-		more := d.serve(q)
-		d.engine.timers.note(q)
+		more := d.transmitTurn(q)
+		d.engine.timers.schedule(q)
 		switch {
 		case more && t.filled > before:
 			t.activate(q)
@@ -166,12 +166,12 @@ func (d *Device) transmit() {
 }
 
 // serve is the turn of one queue pair.
-func (d *Device) serve(q *QP) (more bool) {
-	d.tx.turn = turnBudget
-	posted := q.pull()
+func (d *Device) transmitTurn(q *QP) (more bool) {
+	d.tx.turnLeft = turnBudget
+	posted := q.fetchSends()
 	more = q.t.Transmit(d.env(q))
-	d.tx.unfilled()
-	q.noteState()
+	d.tx.returnUnused()
+	q.stateChanged()
 	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
 		more = true // more receives to flush than one call takes
 	}
@@ -195,9 +195,9 @@ func (d *Device) send() (busy bool) {
 	case t.stalled == 0:
 		t.stalled = d.engine.now
 	case d.engine.now-t.stalled > txStall:
-		t.lost += uint64(t.filled - t.sent)
+		t.discarded += uint64(t.filled - t.sent)
 		t.sent, t.stalled = t.filled, 0
 	}
-	t.keep()
+	t.copyVolatile()
 	return true
 }

@@ -40,17 +40,17 @@ func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 		return nil, err
 	}
 	d := c.device
-	if err := room("XRCD", d.count.xrcds, d.limits.MaxXRCD, c.count.xrcds, c.limits.XRCDs); err != nil {
+	if err := checkLimit("XRCD", d.count.xrcds, d.limits.MaxXRCD, c.count.xrcds, c.limits.XRCDs); err != nil {
 		return nil, err
 	}
 	m := d.xrc.shared[key]
 	switch {
 	case key == XRCDKey{} && !create:
-		return nil, refuse(syscall.EINVAL, "an XRC domain without a file can only be created")
+		return nil, errorf(syscall.EINVAL, "an XRC domain without a file can only be created")
 	case m == nil && !create:
-		return nil, refuse(syscall.ENOENT, "the file has no XRC domain")
+		return nil, errorf(syscall.ENOENT, "the file has no XRC domain")
 	case m != nil && exclusive:
-		return nil, refuse(syscall.EEXIST, "the file has an XRC domain")
+		return nil, errorf(syscall.EEXIST, "the file has an XRC domain")
 	case m == nil:
 		m = &domain{key: key}
 		if key != (XRCDKey{}) {
@@ -69,10 +69,10 @@ func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 // when nobody has it open.
 func (c *Context) CloseXRCD(x *XRCD) error {
 	if x == nil || x.ctx != c {
-		return refuse(syscall.EINVAL, "no XRCD of this context")
+		return errorf(syscall.EINVAL, "no XRCD of this context")
 	}
 	if x.users > 0 {
-		return refuse(syscall.EBUSY, "XRCD is in use by %d objects", x.users)
+		return errorf(syscall.EBUSY, "XRCD is in use by %d objects", x.users)
 	}
 	x.remove()
 	return nil
@@ -84,7 +84,7 @@ func (x *XRCD) remove() {
 	if x.domain.open--; x.domain.open == 0 {
 		delete(c.device.xrc.shared, x.domain.key)
 	}
-	c.xrcds = without(c.xrcds, x)
+	c.xrcds = remove(c.xrcds, x)
 	c.count.xrcds--
 	c.device.count.xrcds--
 }
@@ -95,7 +95,7 @@ func (c *Context) checkXRC(o *SRQInit) error {
 	case o.XRCD == nil && o.CQ == nil:
 		return nil
 	case o.XRCD == nil || o.XRCD.ctx != c || o.CQ == nil || o.CQ.ctx != c:
-		return refuse(syscall.EINVAL, "XRC SRQ needs an XRCD and a CQ of its context")
+		return errorf(syscall.EINVAL, "XRC SRQ needs an XRCD and a CQ of its context")
 	}
 	return nil
 }
@@ -104,7 +104,7 @@ func (c *Context) checkXRC(o *SRQInit) error {
 const lastSRQ = 1<<24 - 1
 
 // admit gives an SRQ of XRC the number that peers name it by.
-func (x *xrc) admit(s *SRQ) {
+func (x *xrc) add(s *SRQ) {
 	for {
 		x.last = x.last%lastSRQ + 1
 		if x.srqs[x.last] == nil {
@@ -118,15 +118,15 @@ func (x *xrc) admit(s *SRQ) {
 }
 
 // forget takes s out of reach. Queue pairs that are in the middle of a message for it fail.
-func (x *xrc) forget(s *SRQ) {
+func (x *xrc) remove(s *SRQ) {
 	delete(x.srqs, s.num)
-	s.stop(func(q *QP) bool { return q.t.Receiving() != nil })
+	s.failTargets(func(q *QP) bool { return q.t.Receiving() != nil })
 	s.xrcd.users--
 	s.cq.users--
 }
 
 // stop fails the targets whose latest message was for s, those that which names.
-func (s *SRQ) stop(which func(*QP) bool) {
+func (s *SRQ) failTargets(which func(*QP) bool) {
 	for _, c := range s.ctx.device.contexts {
 		for _, q := range c.qps {
 			if q.init.Type == ib.QPTypeXRCRecv && q.recv.ring == s.ring && which(q) {
@@ -143,7 +143,7 @@ type xrcTarget struct{ q *QP }
 func (t xrcTarget) Queue(number uint32) (transport.RecvQueue, *mrtable.PD) {
 	q := t.q
 	s := q.device.xrc.srqs[number]
-	if s == nil || s.xrcd.domain != q.init.XRCD.domain || s.dead {
+	if s == nil || s.xrcd.domain != q.init.XRCD.domain || s.failed {
 		return nil, nil
 	}
 	q.recv.ring, q.recv.left = s.ring, 1
@@ -175,7 +175,7 @@ func (q *QP) makeXRCRings() (err error) {
 // checkXRCInit checks what an XRC queue pair is made of, and forgets what it does not have.
 func (c *Context) checkXRCInit(o *QPInit) error {
 	if o.SRQ != nil || o.RecvCQ != nil || o.RQ != nil {
-		return refuse(syscall.EINVAL, "XRC QP has no receive queue")
+		return errorf(syscall.EINVAL, "XRC QP has no receive queue")
 	}
 	if o.Type == ib.QPTypeXRCRecv {
 		return c.checkTarget(o)
@@ -184,7 +184,7 @@ func (c *Context) checkXRCInit(o *QPInit) error {
 		return err
 	}
 	if o.SendCQ == nil || o.SendCQ.ctx != c || o.XRCD != nil {
-		return refuse(syscall.EINVAL, "XRC initiator QP needs a send CQ of its context, and no XRCD")
+		return errorf(syscall.EINVAL, "XRC initiator QP needs a send CQ of its context, and no XRCD")
 	}
 	if err := c.device.RoundCaps(&o.Caps); err != nil {
 		return err
@@ -199,9 +199,9 @@ func (c *Context) checkTarget(o *QPInit) error {
 	}
 	switch {
 	case o.XRCD == nil || o.XRCD.ctx != c:
-		return refuse(syscall.EINVAL, "XRC target QP needs an XRCD of its context")
+		return errorf(syscall.EINVAL, "XRC target QP needs an XRCD of its context")
 	case o.PD != nil || o.SendCQ != nil || o.SQ != nil:
-		return refuse(syscall.EINVAL, "XRC target QP has no PD and no send queue")
+		return errorf(syscall.EINVAL, "XRC target QP has no PD and no send queue")
 	}
 	o.Caps = Caps{}
 	return nil
