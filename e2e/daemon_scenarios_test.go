@@ -46,10 +46,10 @@ func TestScenariosAgainstDaemon(t *testing.T) {
 			}
 			began := time.Now()
 			cmd := c.In(0)(ctx, append(args, l.files...)...)
-			var out, said bytes.Buffer
-			cmd.Stdout, cmd.Stderr = &out, &said
+			var out, diag bytes.Buffer
+			cmd.Stdout, cmd.Stderr = &out, &diag
 			if err := cmd.Run(); cmd.ProcessState.ExitCode() > 1 {
-				t.Fatalf("softroce scenario: %v: %s", err, &said)
+				t.Fatalf("softroce scenario: %v: %s", err, &diag)
 			}
 			checkScenarios(t, &out, l.files, func(string) (deviation, bool) { return deviation{}, false })
 			t.Logf("in %v", time.Since(began))

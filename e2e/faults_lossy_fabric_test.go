@@ -55,7 +55,7 @@ func TestProgramsOnLossyFabric(t *testing.T) {
 	t.Run("rcopy", func(t *testing.T) { copyFile(t, server, client) })
 	t.Run("vprobe", func(t *testing.T) { runVprobePair(t, client, server) })
 	if dropped, reordered := faultCounts(t, socket); dropped < 100 || reordered < 100 {
-		t.Errorf("%d packets dropped and %d reordered: little was shown", dropped, reordered)
+		t.Errorf("%d packets dropped and %d reordered, want at least 100 each", dropped, reordered)
 	}
 }
 
@@ -70,7 +70,7 @@ func copyFile(t *testing.T, server, client harness.Endpoint) {
 	c := cmExchange{server: "rcopy", client: "rcopy " + from + " PEER:" + to, serverStays: true, want: "done"}
 	c.run(t, server, client, false)
 	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, content) {
-		t.Errorf("the copy has %d bytes of %d or is not the same (%v)", len(got), len(content), err)
+		t.Errorf("the copy differs: it has %d bytes of %d (%v)", len(got), len(content), err)
 	}
 }
 
@@ -83,16 +83,16 @@ func runVprobePair(t *testing.T, client, server harness.Endpoint) {
 	c.client.GIDIndex, c.server.GIDIndex = 1, 1
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
-	serving := server.Start(ctx, t, program+" -d "+server.Device+c.server.Args())
-	if err := server.WaitListening(ctx, serving, verbspeer.Port); err != nil {
+	serverJob := server.Start(ctx, t, program+" -d "+server.Device+c.server.Args())
+	if err := server.WaitListening(ctx, serverJob, verbspeer.Port); err != nil {
 		t.Fatal(err)
 	}
-	asking := client.Start(ctx, t, program+" -d "+client.Device+c.client.Args()+" "+server.Host+" "+c.ops)
-	clientText, err := asking.Wait()
+	clientJob := client.Start(ctx, t, program+" -d "+client.Device+c.client.Args()+" "+server.Host+" "+c.ops)
+	clientText, err := clientJob.Wait()
 	if err != nil {
 		t.Fatalf("client: %v\n%s", err, clientText)
 	}
-	serverText, err := serving.Wait()
+	serverText, err := serverJob.Wait()
 	if err != nil {
 		t.Fatalf("server: %v\n%s", err, serverText)
 	}

@@ -20,7 +20,7 @@ func TestKernelCompletionOrder(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.Links[0].Exclusive.Acquire(t)
 	s := harness.NewTestbed(t, harness.Links[0])
-	them := harness.OnGuest(s.Guest)
+	kernel := harness.OnGuest(s.Guest)
 	for _, r := range programRuns {
 		if !r.needsCompletionOrder {
 			continue
@@ -29,14 +29,14 @@ func TestKernelCompletionOrder(t *testing.T) {
 			long := r
 			if harness.OtherKernel() {
 				long.options += " -n 100000 " + r.family.slowPeerOptions
-				long.expectOverrun(t, s.Guest, them)
+				long.expectOverrun(t, s.Guest, kernel)
 				return
 			}
 			long.options += " -n 2000 " + r.family.slowPeerOptions
 			before := droppedCompletions(t.Context(), t, s.Guest)
-			long.run(t, them, them, false)
+			long.run(t, kernel, kernel, false)
 			if after := droppedCompletions(t.Context(), t, s.Guest); after != before {
-				t.Errorf("%d completions lost", after-before)
+				t.Errorf("the kernel dropped %d completions", after-before)
 			}
 		})
 	}
@@ -54,27 +54,27 @@ func (r programRun) expectOverrun(t *testing.T, g *rxelab.Guest, e harness.Endpo
 	for ctx.Err() == nil {
 		port := harness.FreePort()
 		run, stop := context.WithCancel(ctx)
-		serving := e.Start(run, t, r.command(r.family.server, e, e, port, false))
-		if err := e.WaitListening(run, serving, port); err != nil {
+		serverJob := e.Start(run, t, r.command(r.family.server, e, e, port, false))
+		if err := e.WaitListening(run, serverJob, port); err != nil {
 			t.Fatal(err)
 		}
-		asking := e.Start(run, t, r.command(r.family.client, e, e, port, false))
+		clientJob := e.Start(run, t, r.command(r.family.client, e, e, port, false))
 		lost := false
-		for !lost && asking.Running() && serving.Running() && ctx.Err() == nil {
+		for !lost && clientJob.Running() && serverJob.Running() && ctx.Err() == nil {
 			time.Sleep(200 * time.Millisecond)
 			lost = droppedCompletions(ctx, t, g) > before
 		}
 		stop()
-		out, err := asking.Wait()
-		served, serverErr := serving.Wait()
+		out, err := clientJob.Wait()
+		served, serverErr := serverJob.Wait()
 		switch {
 		case lost:
 			return
 		case err == nil && serverErr == nil:
-			t.Fatalf("both end well: the kernel has kept the order\n%s\n%s", out, served)
+			t.Fatalf("both programs succeed, so the kernel keeps the order\n%s\n%s", out, served)
 		}
 	}
-	t.Errorf("no completion lost within %v", harness.ProgramLimit)
+	t.Errorf("no completion dropped within %v", harness.ProgramLimit)
 }
 
 // droppedCompletions returns how many completions the guest's kernel has dropped because a CQ was

@@ -55,7 +55,7 @@ func kernelOf(release string) (string, error) {
 			return k, nil
 		}
 	}
-	return "", fmt.Errorf("%s says nothing of kernel %s", deviationsFile, release)
+	return "", fmt.Errorf("%s does not cover kernel %s", deviationsFile, release)
 }
 
 // missingEvents lists the asynchronous events that a kernel never raises.
@@ -106,7 +106,7 @@ func (p *deviationParser) line(line string) error {
 	if m := subjectForm.FindStringSubmatch(line); m != nil {
 		p.event, p.subject, p.kernels = m[1] != "", m[2], nil
 		if p.d.scenarios[p.subject] != nil || p.d.events[p.subject] != nil {
-			return fmt.Errorf("%s is there twice", p.subject)
+			return fmt.Errorf("%s appears twice", p.subject)
 		}
 		return nil
 	}
@@ -114,7 +114,7 @@ func (p *deviationParser) line(line string) error {
 		p.kernels, p.behaviour = strings.Fields(m[1]), m[2]
 		for _, k := range p.kernels {
 			if !slices.Contains(kernels, k) {
-				return fmt.Errorf("kernel %s is none of %v", k, kernels)
+				return fmt.Errorf("kernel %s is not one of %v", k, kernels)
 			}
 			if p.event {
 				addTo(p.d.events, p.subject, k, true)
@@ -124,7 +124,7 @@ func (p *deviationParser) line(line string) error {
 	}
 	m := failureForm.FindStringSubmatch(line)
 	if m == nil || p.event || p.kernels == nil {
-		return fmt.Errorf("%q is not understood", line)
+		return fmt.Errorf("cannot parse %q", line)
 	}
 	n, err := strconv.Atoi(m[1])
 	if err != nil {
@@ -162,7 +162,7 @@ func TestInteropDocument(t *testing.T) {
 	before, rest, ok := strings.Cut(string(b), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
-		t.Fatalf("%s lacks the marks %s and %s", interopFile, begin, end)
+		t.Fatalf("%s does not contain %s and %s", interopFile, begin, end)
 	}
 	table, err := d.markdown()
 	if err != nil {
@@ -174,7 +174,7 @@ func TestInteropDocument(t *testing.T) {
 			t.Fatal(err)
 		}
 	} else if want != string(b) {
-		t.Errorf("%s is not what %s says: go test ./e2e -run TestInteropDocument -update", interopFile, deviationsFile)
+		t.Errorf("%s does not match %s; to update it: go test ./e2e -run TestInteropDocument -update", interopFile, deviationsFile)
 	}
 }
 
@@ -202,7 +202,7 @@ func (d *deviations) markdown() (string, error) {
 		claims[strings.TrimSuffix(filepath.Base(f), ".txt")] = scenarioClaim(string(b))
 	}
 	var s strings.Builder
-	told := 0
+	listed := 0
 	for _, sec := range sections {
 		rows := ""
 		for _, f := range files {
@@ -210,15 +210,15 @@ func (d *deviations) markdown() (string, error) {
 			if of := d.scenarios[name]; of != nil && strings.HasPrefix(name, sec.prefix) {
 				rows += fmt.Sprintf("| [%s](../../internal/scenario/testdata/%s.txt) | %s | %s | %s |\n", name, name, claims[name],
 					deviationCell(of, "6.1"), deviationCell(of, "6.12"))
-				told++
+				listed++
 			}
 		}
 		if rows != "" {
 			fmt.Fprintf(&s, "\n### %s\n\n| scenario | specification, and softroce | rxe 6.1 | rxe 6.12 |\n|---|---|---|---|\n%s", sec.title, rows)
 		}
 	}
-	if told != len(d.scenarios) {
-		return "", fmt.Errorf("%s has %d scenarios, of which %d exist", deviationsFile, len(d.scenarios), told)
+	if listed != len(d.scenarios) {
+		return "", fmt.Errorf("%s has %d scenarios, of which %d exist", deviationsFile, len(d.scenarios), listed)
 	}
 	fmt.Fprintf(&s, "\n### Asynchronous events\n\n| event | rxe 6.1 | rxe 6.12 |\n|---|---|---|\n")
 	for _, e := range slices.Sorted(maps.Keys(d.events)) {

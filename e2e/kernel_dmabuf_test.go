@@ -23,22 +23,22 @@ func TestDMABufWithKernelExporters(t *testing.T) {
 	if out, err := build.CombinedOutput(); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	const there = "/tmp/verbs.test"
+	const inGuest = "/tmp/verbs.test"
 	g := lab.Guests[0]
-	if err := g.Put(t.Context(), bin, there); err != nil {
+	if err := g.Put(t.Context(), bin, inGuest); err != nil {
 		t.Fatal(err)
 	}
 	kinds, env := []string{"device", "sealed", "guarded"}, ""
 	if harness.OtherKernel() {
 		kinds, env = append(kinds, "udmabuf", "heap"), "SOFTROCE_EVERY_EXPORTER=1 "
 	}
-	out, err := g.Run(t.Context(), time.Minute, "cd /tmp && "+env+there+" -test.v -test.run 'DMABuf|DeviceMemory'; s=$?; rm "+there+"; exit $s")
+	out, err := g.Run(t.Context(), time.Minute, "cd /tmp && "+env+inGuest+" -test.v -test.run 'DMABuf|DeviceMemory'; s=$?; rm "+inGuest+"; exit $s")
 	if err != nil {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, kind := range kinds {
 		if !strings.Contains(out, "--- PASS: TestDeviceMemoryAndDMABuffersServeEveryOperation/"+kind+" ") {
-			t.Errorf("no memory of the kind %s\n%s", kind, out)
+			t.Errorf("no test passed with memory of kind %s\n%s", kind, out)
 		}
 	}
 }

@@ -58,7 +58,7 @@ func TestImpairedNetworkWithKernel(t *testing.T) {
 				}
 				t.Run(other.Name+"/kernel connects", func(t *testing.T) { runExchange(t, s, other, c, true) })
 				if lost := droppedPackets(t, s); strings.Contains(im.egress+im.ingress, "loss") && lost == 0 {
-					t.Error("the guest has lost nothing: nothing was shown")
+					t.Error("the guest dropped no packet, so the test shows nothing")
 				}
 			})
 		}

@@ -37,7 +37,7 @@ func runExchange(t *testing.T, s *harness.Testbed, v harness.IPVersion, c exchan
 	if limit == 0 {
 		limit = time.Minute
 	}
-	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("conversation took too long"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), limit, errors.New("exchange took too long"))
 	defer cancel()
 	ops, err := verbspeer.ParseOps(c.ops)
 	if err != nil {
@@ -186,7 +186,7 @@ func (o exchangeResult) compare(t *testing.T, c exchange, ops []verbspeer.Op) {
 	ops = slices.DeleteFunc(slices.Clone(ops), func(op verbspeer.Op) bool { return op.Name == "sleep" })
 	want := c.wantStatuses(len(ops), o.statuses)
 	if !slices.Equal(o.statuses, want) {
-		t.Errorf("operations ended\n  %v\nwant\n  %v\nvprobe: %s", o.statuses, want, o.log)
+		t.Errorf("operations completed with\n  %v\nwant\n  %v\nvprobe: %s", o.statuses, want, o.log)
 		return
 	}
 	m := verbspeer.NewModel(c.server)
@@ -201,17 +201,17 @@ func (o exchangeResult) compare(t *testing.T, c exchange, ops []verbspeer.Op) {
 	if !slices.Equal(o.received, m.Received) {
 		t.Errorf("server received\n  %v\nwant\n  %v", o.received, m.Received)
 	}
-	ours, kernels := m.Client, m.Server
+	softroceWant, kernelWant := m.Client, m.Server
 	if o.serves {
-		ours, kernels = m.Server, m.Client
+		softroceWant, kernelWant = m.Server, m.Client
 		for _, r := range m.Undefined {
-			copy(ours[r[0]:r[1]], o.memory[r[0]:r[1]])
+			copy(softroceWant[r[0]:r[1]], o.memory[r[0]:r[1]])
 		}
 	}
-	if at, ok := firstDifference(o.memory, ours); !ok {
-		t.Errorf("softroce's memory is wrong from byte %d on: %#02x, want %#02x", at, o.memory[at], ours[at])
+	if at, ok := firstDifference(o.memory, softroceWant); !ok {
+		t.Errorf("softroce's memory differs at byte %d: %#02x, want %#02x", at, o.memory[at], softroceWant[at])
 	}
-	if sum := verbspeer.Sum(kernels); sum != o.kernelSum && (o.serves || len(m.Undefined) == 0) {
+	if sum := verbspeer.Sum(kernelWant); sum != o.kernelSum && (o.serves || len(m.Undefined) == 0) {
 		t.Errorf("the kernel's memory has checksum %08x, want %08x", o.kernelSum, sum)
 	}
 }
@@ -267,8 +267,8 @@ func runInBothRoles(t *testing.T, s *harness.Testbed, v harness.IPVersion, list 
 func operations(mtu int) string {
 	var b strings.Builder
 	// A compare-and-swap that matches, and the same again, which then does not.
-	there := binary.LittleEndian.Uint64(verbspeer.Pattern(64, true)[40:])
-	fmt.Fprintf(&b, "faa:5 faa:0xffffffffffffffff@8 faa:1@16 cas:%d,7@40 cas:%d,9@40", there, there)
+	initial := binary.LittleEndian.Uint64(verbspeer.Pattern(64, true)[40:])
+	fmt.Fprintf(&b, "faa:5 faa:0xffffffffffffffff@8 faa:1@16 cas:%d,7@40 cas:%d,9@40", initial, initial)
 	for _, n := range []int{0, 1, 2, 3, 4, 5, 100, mtu - 1, mtu, mtu + 1, 2*mtu + 3, 5 * mtu, 33333, 65536, 100000} {
 		for _, name := range []string{"send", "sendse", "sendimm"} {
 			fmt.Fprintf(&b, " %s:%d", name, n)

@@ -51,8 +51,8 @@ func pingpongAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, p p
 	if err := s.Guest.WaitListen(ctx, pingpongPort); err != nil {
 		t.Fatal(err)
 	}
-	ours := pingpongCommand(ctx, t, s, v, p, s.Guest.Host.String())
-	out, err := ours.CombinedOutput()
+	softroce := pingpongCommand(ctx, t, s, v, p, s.Guest.Host.String())
+	out, err := softroce.CombinedOutput()
 	guestOut, guestErr := guest.Wait()
 	checkPingpong(t, p, out, err, guestOut, guestErr)
 }
@@ -60,14 +60,14 @@ func pingpongAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, p p
 func pingpongAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, p pingpong) {
 	ctx, cancel := context.WithTimeout(t.Context(), 40*time.Second)
 	defer cancel()
-	ours := pingpongCommand(ctx, t, s, v, p)
+	softroce := pingpongCommand(ctx, t, s, v, p)
 	var out bytes.Buffer
-	ours.Stdout, ours.Stderr = &out, &out
-	if err := ours.Start(); err != nil {
+	softroce.Stdout, softroce.Stderr = &out, &out
+	if err := softroce.Start(); err != nil {
 		t.Fatal(err)
 	}
-	for !harness.Listens(ours.Process.Pid, pingpongPort) {
-		if ctx.Err() != nil || ours.Process.Signal(syscall.Signal(0)) != nil {
+	for !harness.Listens(softroce.Process.Pid, pingpongPort) {
+		if ctx.Err() != nil || softroce.Process.Signal(syscall.Signal(0)) != nil {
 			t.Fatalf("softroce pingpong does not listen: %s", &out)
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -76,7 +76,7 @@ func pingpongAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, p p
 	if guestErr != nil {
 		cancel() // softroce's end may wait for a peer that has failed
 	}
-	err := ours.Wait()
+	err := softroce.Wait()
 	checkPingpong(t, p, out.Bytes(), err, guestOut, guestErr)
 }
 
@@ -94,16 +94,16 @@ func guestPingpongCommand(v harness.IPVersion, p pingpong) string {
 }
 
 // checkPingpong checks that both ends succeeded and transferred all bytes.
-func checkPingpong(t *testing.T, p pingpong, ours []byte, err error, guest string, guestErr error) {
+func checkPingpong(t *testing.T, p pingpong, softroce []byte, err error, guest string, guestErr error) {
 	t.Helper()
 	if err != nil || guestErr != nil {
-		t.Fatalf("softroce: %v\n%s\nkernel: %v\n%s", err, ours, guestErr, guest)
+		t.Fatalf("softroce: %v\n%s\nkernel: %v\n%s", err, softroce, guestErr, guest)
 	}
 	want := fmt.Sprintf("%d bytes in", 2*p.size*p.iters)
 	if !strings.Contains(guest, want) || strings.Contains(guest, "invalid data") {
 		t.Errorf("kernel's end:\n%s", guest)
 	}
-	if !strings.Contains(string(ours), want) {
-		t.Errorf("softroce's end:\n%s", ours)
+	if !strings.Contains(string(softroce), want) {
+		t.Errorf("softroce's end:\n%s", softroce)
 	}
 }

@@ -16,12 +16,12 @@ func TestProgramsWithKernel(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces and a guest's network")
 	harness.Links[0].Exclusive.Acquire(t)
 	s := harness.NewTestbed(t, harness.Links[0])
-	us, them := s.Endpoint(t), harness.OnGuest(s.Guest)
+	softroce, kernel := s.Endpoint(t), harness.OnGuest(s.Guest)
 	for i, r := range programRuns {
 		for j, role := range []string{"kernel serves", "kernel connects"} {
-			client, server := us, them
+			client, server := softroce, kernel
 			if j == 1 {
-				client, server = them, us
+				client, server = kernel, softroce
 			}
 			for k, v := range harness.IPVersions {
 				if r.kernelError != nil && r.softroceOptions == "" || !r.selected(i, j, k) {
@@ -62,7 +62,7 @@ func TestKernelRefusesUnsupportedPrograms(t *testing.T) {
 	harness.NeedRoot(t, "a guest")
 	harness.Links[0].Exclusive.Acquire(t)
 	s := harness.NewTestbed(t, harness.Links[0])
-	them := harness.OnGuest(s.Guest)
+	kernel := harness.OnGuest(s.Guest)
 	for _, r := range programRuns {
 		if r.kernelError == nil {
 			continue
@@ -71,48 +71,48 @@ func TestKernelRefusesUnsupportedPrograms(t *testing.T) {
 			t.Parallel()
 			alone := r
 			alone.options, alone.softroceOptions = r.options+" "+r.softroceOptions, ""
-			if out := alone.expectErrors(t, them); !r.kernelError.MatchString(out) {
-				t.Errorf("want it refused with %v\n%s", r.kernelError, out)
+			if out := alone.expectErrors(t, kernel); !r.kernelError.MatchString(out) {
+				t.Errorf("want an error that matches %v\n%s", r.kernelError, out)
 			}
 		})
 	}
 	for _, c := range cmExchanges {
 		for _, v := range c.versions() {
 			if c.kernelError != nil {
-				t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.expectKernelError(t, them, v.IPv6) })
+				t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.expectKernelError(t, kernel, v.IPv6) })
 			}
 			if c.mayHangUp {
-				t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.expectHangUp(t, them, v.IPv6) })
+				t.Run(c.name+"/"+v.Name, func(t *testing.T) { c.expectHangUp(t, kernel, v.IPv6) })
 			}
 		}
 	}
 }
 
 // expectKernelError expects the client to fail with both endpoints on the kernel's NIC.
-func (c *cmExchange) expectKernelError(t *testing.T, there harness.Endpoint, ipv6 bool) {
+func (c *cmExchange) expectKernelError(t *testing.T, e harness.Endpoint, ipv6 bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()
-	server, serverErr := c.commandLine(c.server, &there, &there, ipv6)
-	client, clientErr := c.commandLine(c.client, &there, &there, ipv6)
+	server, serverErr := c.commandLine(c.server, &e, &e, ipv6)
+	client, clientErr := c.commandLine(c.client, &e, &e, ipv6)
 	if err := errors.Join(serverErr, clientErr); err != nil {
 		t.Fatal(err)
 	}
-	serving := there.Start(ctx, t, server)
-	out, err := there.Start(ctx, t, client).Wait()
+	serverJob := e.Start(ctx, t, server)
+	out, err := e.Start(ctx, t, client).Wait()
 	cancel()
-	serving.Wait()
+	serverJob.Wait()
 	if err == nil || !c.kernelError.MatchString(out) {
-		t.Errorf("%v, want it refused with %v\n%s", err, c.kernelError, out)
+		t.Errorf("%v, want an error that matches %v\n%s", err, c.kernelError, out)
 	}
 }
 
 // expectHangUp repeats an exchange on the kernel's NIC until the client treats the end of its
 // server as an error.
-func (c *cmExchange) expectHangUp(t *testing.T, there harness.Endpoint, ipv6 bool) {
+func (c *cmExchange) expectHangUp(t *testing.T, e harness.Endpoint, ipv6 bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), cmLimit)
 	defer cancel()
 	for tries := 1; ; tries++ {
-		switch s := c.exchange(ctx, t, there, there, ipv6); {
+		switch s := c.exchange(ctx, t, e, e, ipv6); {
 		case c.hungUp(s.out, s.err) && s.serverErr == nil:
 			t.Logf("after %d tries", tries)
 			return

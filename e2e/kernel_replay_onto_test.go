@@ -42,7 +42,7 @@ func overEachLinkWithoutDaemon(t *testing.T, links []harness.Link, test func(t *
 func replayOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file string, flags ...string) (string, error) {
 	t.Helper()
 	bin := harness.Binary(t)
-	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the play took too long"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 2*time.Minute, errors.New("the replay took too long"))
 	defer cancel()
 	args := append([]string{bin, "replay", "--onto", l.NIC(s.Lab), "--program", command, filepath.Join("../pcap-fixtures", file)}, flags...)
 	out, err := s.Lab.Command(ctx, args...).CombinedOutput()
@@ -52,7 +52,7 @@ func replayOnto(t *testing.T, l harness.Link, s *harness.Testbed, command, file 
 // kernelReplays are the captures that are replayed onto the kernel: the side to replay, text that
 // the report must contain, and the known deviation that the report must name.
 // docs/reference/interop.md lists the deviations.
-var kernelReplays = []struct{ file, side, says, departs string }{
+var kernelReplays = []struct{ file, side, output, deviation string }{
 	{"vp-all-ops.pcap", "both", "24 requests sent", ""},
 	{"pp-rc-mtu1024.pcap", "requester", "2 streams", ""},
 	{"write-bw-ackreq.pcap", "both", "470 requests, 10 replies sent", ""},
@@ -90,11 +90,11 @@ func TestReplayOntoKernel(t *testing.T) {
 				continue // half of them are enough on the other links
 			}
 			out, err := replayOnto(t, l, s, command, c.file, "--fast", "--side", c.side)
-			if err != nil || !strings.Contains(out, "\nno differences\n") || !strings.Contains(out, c.says) {
+			if err != nil || !strings.Contains(out, "\nno differences\n") || !strings.Contains(out, c.output) {
 				t.Errorf("%s: %v\n%s", c.file, err, out)
 			}
-			if got := deviationsIn(out); got != c.departs {
-				t.Errorf("%s: departs with %q, want %q\n%s", c.file, got, c.departs, out)
+			if got := deviationsIn(out); got != c.deviation {
+				t.Errorf("%s: known deviations %q, want %q\n%s", c.file, got, c.deviation, out)
 			}
 		}
 		t.Run("captured timing", func(t *testing.T) {
@@ -113,7 +113,7 @@ var timingDeviations = regexp.MustCompile(`^(a timeout that has begun|a response
 // deviationsIn returns the known deviations that a report names, each once.
 func deviationsIn(report string) string {
 	var names []string
-	for _, m := range regexp.MustCompile(`known departure: (.*?)(?: \(packets? [^)]*\))?\n`).FindAllStringSubmatch(report, -1) {
+	for _, m := range regexp.MustCompile(`known (?:departure|deviation): (.*?)(?: \(packets? [^)]*\))?\n`).FindAllStringSubmatch(report, -1) {
 		if !slices.Contains(names, m[1]) && !timingDeviations.MatchString(m[1]) {
 			names = append(names, m[1])
 		}
@@ -130,8 +130,8 @@ func TestInteropDocumentListsCaptureDeviations(t *testing.T) {
 	}
 	var want []string
 	for _, c := range kernelReplays {
-		if c.departs != "" {
-			want = append(want, fmt.Sprintf("| %s | %s |", c.file, c.departs))
+		if c.deviation != "" {
+			want = append(want, fmt.Sprintf("| %s | %s |", c.file, c.deviation))
 		}
 	}
 	_, table, _ := strings.Cut(string(b), "<!-- captures -->\n| capture | rxe 6.1 and 6.12 |\n|---|---|\n")
@@ -159,7 +159,7 @@ func TestReplayOntoKernelToleratesLoss(t *testing.T) {
 				t.Errorf("%s: %v\n%s", file, err, out)
 			}
 			if file == "write-bw-ackreq.pcap" && !strings.Contains(out, "of them again") { // 470 packets
-				t.Errorf("nothing was lost:\n%s", out)
+				t.Errorf("no packet was lost:\n%s", out)
 			}
 		}
 	})

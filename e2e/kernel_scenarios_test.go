@@ -62,7 +62,7 @@ func reboot(t *testing.T, lab *rxelab.Lab) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Minute)
 	defer cancel()
 	if err := lab.Reboot(ctx); err != nil {
-		t.Errorf("the guest does not come up again: %v", err)
+		t.Errorf("rebooting the guest: %v", err)
 	}
 }
 
@@ -105,11 +105,11 @@ func playScenarios(t *testing.T, l harness.Link, d *deviations, rounds ...scenar
 		"--program", fmt.Sprintf("tcp:%v:%d", g.Host, programPort), "--lacks", strings.Join(d.missingEvents(kernel), ",")}
 	for _, r := range rounds {
 		cmd := lab.Command(ctx, slices.Concat(args, r.flags, r.files)...)
-		var out, said bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &said
+		var out, diag bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &diag
 		err = cmd.Run() // fails if a scenario fails
 		if cmd.ProcessState.ExitCode() > 1 {
-			t.Fatalf("softroce scenario: %v: %s", err, &said)
+			t.Fatalf("softroce scenario: %v: %s", err, &diag)
 		}
 		checkScenarios(t, &out, r.files, func(name string) (deviation, bool) {
 			dep, ok := d.scenarios[name][kernel]
@@ -171,7 +171,7 @@ func notPlayableLive(t *testing.T) map[string]bool {
 	_, rest, ok := strings.Cut(string(b), "| why | scenarios |\n|---|---|\n")
 	table, _, ok2 := strings.Cut(rest, "\n\n")
 	if !ok || !ok2 {
-		t.Fatalf("%s has no table of what cannot be played live", scenariosFile)
+		t.Fatalf("%s has no table of scenarios that cannot be played live", scenariosFile)
 	}
 	names := map[string]bool{}
 	for row := range strings.SplitSeq(table, "\n") {
@@ -187,12 +187,12 @@ func notPlayableLive(t *testing.T) map[string]bool {
 func checkScenarios(t *testing.T, reports *bytes.Buffer, files []string, known func(name string) (deviation, bool)) {
 	t.Helper()
 	counts := map[string]int{}
-	left := map[string]int{} // number of skipped scenarios by reason
+	skipped := map[string]int{} // number of skipped scenarios by reason
 	documented := notPlayableLive(t)
 	for _, f := range files {
 		line, err := reports.ReadBytes('\n')
 		if err != nil {
-			t.Fatalf("%s and what follows was not played", f)
+			t.Fatalf("no report for %s and later scenarios", f)
 		}
 		var r scenario.Report
 		if err := json.Unmarshal(line, &r); err != nil {
@@ -202,22 +202,22 @@ func checkScenarios(t *testing.T, reports *bytes.Buffer, files []string, known f
 		counts[r.Outcome]++
 		switch {
 		case r.Outcome == scenario.OutcomeSkipped:
-			left[r.Reason]++
+			skipped[r.Reason]++
 			if departs || !documented[r.Scenario] && !isUnsupported(&r) {
-				t.Errorf("%s was left out: %s", r.Scenario, r.Reason)
+				t.Errorf("%s was skipped: %s", r.Scenario, r.Reason)
 			}
 		case documented[r.Scenario]:
-			t.Errorf("%s was played: %s, but %s says that it cannot be", r.Scenario, r.Outcome, scenariosFile)
+			t.Errorf("%s was played: %s, but %s lists it as not playable", r.Scenario, r.Outcome, scenariosFile)
 		case !departs && r.Outcome == scenario.OutcomeFailed:
 			t.Errorf("%s failed:\n%s", r.Scenario, r.Log)
 		case departs && r.Outcome == scenario.OutcomeOK:
-			t.Errorf("%s goes as specified, but %s says that the kernel %s:\n%s", r.Scenario, deviationsFile, dep.behaviour, r.Log)
+			t.Errorf("%s passes, but according to %s the kernel %s:\n%s", r.Scenario, deviationsFile, dep.behaviour, r.Log)
 		case departs && !dep.matches(r.Line, r.Reason):
-			t.Errorf("%s failed at line %d, but %s says that it does at %d, with %q:\n%s", r.Scenario, r.Line, deviationsFile, dep.line, dep.failure, r.Log)
+			t.Errorf("%s failed at line %d, but %s expects a failure at line %d that matches %q:\n%s", r.Scenario, r.Line, deviationsFile, dep.line, dep.failure, r.Log)
 		}
 	}
-	t.Logf("%d as specified, %d depart from it as known, %d left out", counts[scenario.OutcomeOK], counts[scenario.OutcomeFailed], counts[scenario.OutcomeSkipped])
-	for _, why := range slices.Sorted(maps.Keys(left)) {
-		t.Logf("%d left out: %s", left[why], why)
+	t.Logf("%d passed, %d failed as known, %d skipped", counts[scenario.OutcomeOK], counts[scenario.OutcomeFailed], counts[scenario.OutcomeSkipped])
+	for _, why := range slices.Sorted(maps.Keys(skipped)) {
+		t.Logf("%d skipped: %s", skipped[why], why)
 	}
 }

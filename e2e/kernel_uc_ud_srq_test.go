@@ -99,15 +99,15 @@ func programAsClient(t *testing.T, s *harness.Testbed, v harness.IPVersion, c pi
 func programAsServer(t *testing.T, s *harness.Testbed, v harness.IPVersion, c pingpongProgram, libs string) {
 	ctx, cancel := context.WithTimeout(t.Context(), pingpongLimit)
 	defer cancel()
-	ours := programCommand(ctx, t, s, v, c, libs)
+	softroce := programCommand(ctx, t, s, v, c, libs)
 	var out bytes.Buffer
-	ours.Stdout, ours.Stderr = &out, &out
-	if err := ours.Start(); err != nil {
+	softroce.Stdout, softroce.Stderr = &out, &out
+	if err := softroce.Start(); err != nil {
 		t.Fatal(err)
 	}
 	ended := make(chan error, 1)
-	go func() { ended <- ours.Wait() }()
-	for !harness.Listens(ours.Process.Pid, pingpongPort) {
+	go func() { ended <- softroce.Wait() }()
+	for !harness.Listens(softroce.Process.Pid, pingpongPort) {
 		select {
 		case err := <-ended:
 			t.Fatalf("%s does not listen: %v\n%s", c.tool, errors.Join(err, ctx.Err()), &out)
@@ -133,15 +133,15 @@ func programCommand(ctx context.Context, t *testing.T, s *harness.Testbed, v har
 }
 
 // check checks that both ends succeeded and transferred all bytes.
-func (c pingpongProgram) check(t *testing.T, ours []byte, err error, guest string, guestErr error) {
+func (c pingpongProgram) check(t *testing.T, softroce []byte, err error, guest string, guestErr error) {
 	t.Helper()
 	want := fmt.Sprintf("%d bytes in", 2*c.size*pingpongIterations)
-	for _, out := range []string{string(ours), guest} {
+	for _, out := range []string{string(softroce), guest} {
 		if !strings.Contains(out, want) || strings.Contains(out, "invalid data") {
-			t.Errorf("there is no %q, or invalid data", want)
+			t.Errorf("want %q and no invalid data", want)
 		}
 	}
 	if err != nil || guestErr != nil || t.Failed() {
-		t.Errorf("softroce: %v\n%s\nkernel: %v\n%s", err, ours, guestErr, guest)
+		t.Errorf("softroce: %v\n%s\nkernel: %v\n%s", err, softroce, guestErr, guest)
 	}
 }

@@ -27,7 +27,7 @@ func TestDaemonStopsCleanlyAndNotifiesClients(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), harness.StartLimit)
 	defer cancel()
 	if e, err := nic.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventDeviceFatal {
-		t.Errorf("client heard %v, %v", e.EventType, err)
+		t.Errorf("client got event %v, %v", e.EventType, err)
 	}
 	if _, err := pd.RegMR(ctx, make([]byte, 4096), verbs.AccessLocalWrite); !errors.Is(err, verbs.ErrDeviceFatal) {
 		t.Errorf("RegMR without a daemon: %v", err)
@@ -56,7 +56,7 @@ func TestDaemonRemovesFilesOfKilledDaemon(t *testing.T) {
 		}
 		return found
 	}
-	look := func(socket string) {
+	readDeviceFile := func(socket string) {
 		t.Helper()
 		cmd := exec.Command(bin, "--socket", socket, "run", "-q", "--", "cat", "/sys/class/infiniband/softroce0/node_type")
 		cmd.Env = append(os.Environ(), "SOFTROCE_LIBDIR="+libs)
@@ -66,19 +66,19 @@ func TestDaemonRemovesFilesOfKilledDaemon(t *testing.T) {
 	}
 	stays, killed, next := filepath.Join(tmp, "a"), filepath.Join(tmp, "b"), filepath.Join(tmp, "c")
 	harness.OpenNIC(t, harness.StartDaemon(t, in, "--socket", stays), stays)
-	look(stays)
+	readDeviceFile(stays)
 	kept := trees()
 	victim := harness.LaunchDaemon(t, in, "--socket", killed)
 	harness.OpenNIC(t, victim, killed)
-	look(killed)
+	readDeviceFile(killed)
 	victim.Kill()
 	victim.Wait()
 	if len(kept) != 1 || len(trees()) != 2 {
-		t.Fatalf("trees of the first: %q, of both: %q", kept, trees())
+		t.Fatalf("device files of the first daemon: %q, of both: %q", kept, trees())
 	}
 	harness.OpenNIC(t, harness.StartDaemon(t, in, "--socket", next), next)
 	if have := trees(); !slices.Equal(have, kept) {
-		t.Errorf("trees after the next start: %q, want %q", have, kept)
+		t.Errorf("device files after the next start: %q, want %q", have, kept)
 	}
-	look(stays)
+	readDeviceFile(stays)
 }

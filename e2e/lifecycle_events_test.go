@@ -45,7 +45,7 @@ func TestProgramsGetAddressAndDeviceRemovalEvents(t *testing.T) {
 	expect := func(want string) {
 		t.Helper()
 		if lines.Scan(); lines.Text() != want {
-			t.Fatalf("the program says %q, want %q", lines.Text(), want)
+			t.Fatalf("the program printed %q, want %q", lines.Text(), want)
 		}
 	}
 	hang := time.AfterFunc(harness.ProgramLimit, func() { cmd.Process.Kill() })

@@ -43,15 +43,15 @@ func TestKilledClientsLeakNothing(t *testing.T) {
 	ns := harness.Namespace(t, "killed")
 	dir := t.TempDir()
 	socket := filepath.Join(dir, "s")
-	frugal := func(ctx context.Context, argv ...string) *exec.Cmd { // so that resident memory is close to live memory
+	withSmallHeap := func(ctx context.Context, argv ...string) *exec.Cmd { // so that resident memory is close to live memory
 		return harness.InNamespace(ns)(ctx, append([]string{"env", "GOGC=10"}, argv...)...)
 	}
-	daemon := harness.StartDaemon(t, frugal, "--socket", socket)
+	daemon := harness.StartDaemon(t, withSmallHeap, "--socket", socket)
 	harness.OpenNIC(t, daemon, socket).Close()
 	seed := rand.Uint64()
 	t.Logf("seed %d", seed)
 
-	massacre := func(sequence uint64, rounds int) footprint {
+	killClients := func(sequence uint64, rounds int) footprint {
 		survivor := runSurvivor(t, socket)
 		var running sync.WaitGroup
 		for i := range uint64(parallelKillers) {
@@ -70,17 +70,17 @@ func TestKilledClientsLeakNothing(t *testing.T) {
 	var before footprint
 	had, sequence := queuePairs(t, socket), uint64(0)
 	for warm := false; !warm && sequence < maxWarmUps*parallelKillers; sequence += parallelKillers {
-		before = massacre(sequence, roundsPerKiller/3)
+		before = killClients(sequence, roundsPerKiller/3)
 		warm = queuePairs(t, socket)-had >= parallelKillers*roundsPerKiller/3
 	}
 	had = queuePairs(t, socket)
-	after := massacre(sequence, roundsPerKiller)
+	after := killClients(sequence, roundsPerKiller)
 	if made := queuePairs(t, socket) - had; made < parallelKillers*roundsPerKiller/2 {
-		t.Errorf("%d pairs were killed when they had made %d queue pairs", parallelKillers*roundsPerKiller, made)
+		t.Errorf("%d killed pairs of programs had created only %d queue pairs", parallelKillers*roundsPerKiller, made)
 	}
-	t.Logf("before: %+v; after %d more were killed: %+v", before, 2*parallelKillers*roundsPerKiller, after)
+	t.Logf("before: %+v; after %d more programs were killed: %+v", before, 2*parallelKillers*roundsPerKiller, after)
 	if after.descriptors != before.descriptors || after.mappings > before.mappings+mappingSlack || after.resident > before.resident+residentSlackKiB {
-		t.Error("the daemon has kept something")
+		t.Error("the daemon holds more than before")
 	}
 }
 
@@ -119,7 +119,7 @@ func killPrograms(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 			flag = "-g"
 		}
 		args := fmt.Sprintf("%s %s 1 -p %d -d ", victim, flag, port)
-		lives := [2]time.Duration{time.Duration(r.Int64N(int64(maxLifetime))), time.Duration(r.Int64N(int64(maxLifetime)))}
+		lifetimes := [2]time.Duration{time.Duration(r.Int64N(int64(maxLifetime))), time.Duration(r.Int64N(int64(maxLifetime)))}
 		serverCtx, killServer := context.WithCancel(t.Context())
 		server := y.Start(serverCtx, t, args+y.Device)
 		limit, stop := context.WithTimeout(serverCtx, harness.StartLimit)
@@ -128,8 +128,8 @@ func killPrograms(t *testing.T, ns, socket string, r *rand.Rand, rounds int) {
 		clientCtx, killClient := context.WithCancel(t.Context())
 		client := x.Start(clientCtx, t, args+x.Device+" localhost")
 		// SIGKILL of softroce run ends its program too.
-		time.AfterFunc(lives[0], killServer)
-		time.AfterFunc(lives[1], killClient)
+		time.AfterFunc(lifetimes[0], killServer)
+		time.AfterFunc(lifetimes[1], killClient)
 		server.Wait()
 		client.Wait()
 		killServer()
@@ -157,7 +157,7 @@ func runSurvivor(t *testing.T, socket string) (end func() error) {
 			o.Duration, o.Latency = time.Second, 10*time.Millisecond
 			r, err := perf.Between(context.Background(), a, b, verbs.AnyGID, o)
 			if err == nil && !r.Checked {
-				err = fmt.Errorf("%s: data were not checked", o.Op)
+				err = fmt.Errorf("%s: data was not checked", o.Op)
 			}
 			select {
 			case <-stop:
@@ -184,7 +184,7 @@ func awaitNoObjects(t *testing.T, socket string) {
 		}
 		for n := harness.CountObjects(t, socket, what); n != 0; n = harness.CountObjects(t, socket, what) {
 			if time.Now().After(limit) {
-				t.Fatalf("%d left of %s", n, what)
+				t.Fatalf("%d objects left of kind %s", n, what)
 			}
 			time.Sleep(20 * time.Millisecond)
 		}
@@ -234,18 +234,18 @@ func footprintOf(t *testing.T, pid int) (f footprint) {
 func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
-	ns := harness.Namespace(t, "orphans")
+	ns := harness.Namespace(t, "clients")
 	socket := filepath.Join(t.TempDir(), "s")
 	daemon := harness.LaunchDaemon(t, harness.InNamespace(ns), "--socket", socket)
 	harness.OpenNIC(t, daemon, socket).Close()
 	x, y := harness.FabricEndpoints(ns, socket)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	type orphan struct {
+	type runningProgram struct {
 		command string
 		job     *harness.Job
 	}
-	var orphans []orphan
+	var programs []runningProgram
 	for _, p := range []string{
 		"ib_write_bw -D 120 -x", "ib_read_bw -D 120 -x", "ib_send_bw -n 1000000 -e -x", "ib_send_lat -n 1000000 -e -x",
 		"ibv_rc_pingpong -n 100000000 -g", "ibv_rc_pingpong -n 100000000 -e -g", "ibv_srq_pingpong -n 100000000 -e -g",
@@ -257,14 +257,14 @@ func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 			t.Fatal(err)
 		}
 		client := x.Start(ctx, t, command+x.Device+" localhost")
-		orphans = append(orphans, orphan{"server of " + p, server}, orphan{"client of " + p, client})
+		programs = append(programs, runningProgram{"server of " + p, server}, runningProgram{"client of " + p, client})
 	}
 	bin := harness.Binary(t)
-	ours := harness.StartJob(t, exec.CommandContext(ctx, bin, "--socket", socket, "perf", "write", "--duration", "2m", "--latency", "0"))
-	orphans = append(orphans, orphan{"softroce perf", ours})
+	perfJob := harness.StartJob(t, exec.CommandContext(ctx, bin, "--socket", socket, "perf", "write", "--duration", "2m", "--latency", "0"))
+	programs = append(programs, runningProgram{"softroce perf", perfJob})
 	waiting := []string{"rping -s -a", "rstream -b", "ucmatose -b", "udpong -b", "rdma_server -s"}
 	for _, p := range waiting {
-		orphans = append(orphans, orphan{p, y.Start(ctx, t, fmt.Sprintf("%s %s -p %d", p, y.Addr[false], harness.FreePort()))})
+		programs = append(programs, runningProgram{p, y.Start(ctx, t, fmt.Sprintf("%s %s -p %d", p, y.Addr[false], harness.FreePort()))})
 	}
 	// Each program has one queue pair, except perf with two and srq_pingpong with sixteen.
 	for limit := time.Now().Add(harness.ProgramLimit); ; time.Sleep(20 * time.Millisecond) {
@@ -276,7 +276,7 @@ func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 			break
 		}
 		if time.Now().After(limit) {
-			t.Fatalf("the programs have not come so far: %d listen", listening)
+			t.Fatalf("the programs are not ready: %d listen", listening)
 		}
 	}
 	time.Sleep(500 * time.Millisecond) // so that work requests are outstanding; the exact time does not matter
@@ -284,7 +284,7 @@ func TestClientsFailWhenDaemonIsKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	limit := time.After(harness.ProgramLimit)
-	for _, o := range orphans {
+	for _, o := range programs {
 		select {
 		case <-o.job.Done:
 		case <-limit:

@@ -45,9 +45,9 @@ func TestDebianPackage(t *testing.T) {
 	t.Run("service", func(t *testing.T) { checkService(t, root) })
 
 	harness.RunCommand(t, "dpkg", append(dpkg, "--purge", "softroce")...)
-	for _, gone := range []string{"usr/bin/softroce", "usr/lib/softroce", "etc/softroce"} {
-		if _, err := os.Stat(filepath.Join(root, gone)); err == nil {
-			t.Errorf("%s is still there", gone)
+	for _, path := range []string{"usr/bin/softroce", "usr/lib/softroce", "etc/softroce"} {
+		if _, err := os.Stat(filepath.Join(root, path)); err == nil {
+			t.Errorf("%s was not removed", path)
 		}
 	}
 }
@@ -65,7 +65,7 @@ func checkService(t *testing.T, root string) {
 		t.Fatal(err)
 	}
 	if !strings.Contains(string(unit), "ExecStart=/usr/bin/softroce daemon --config /etc/softroce/softroce.yaml\n") {
-		t.Errorf("what is started is not what is installed:\n%s", unit)
+		t.Errorf("the unit does not start the installed program:\n%s", unit)
 	}
 	file := filepath.Join(t.TempDir(), "softroce.service")
 	if err := os.WriteFile(file, []byte(strings.Replace(string(unit), "/usr/bin/softroce", bin, 1)), 0o644); err != nil {

@@ -29,14 +29,14 @@ func TestProgramsDocument(t *testing.T) {
 			found = found || strings.HasPrefix(l, "| `"+r.tool+"` |") && strings.Contains(l, want)
 		}
 		if !found {
-			t.Errorf("no word of %s %s", r.tool, want)
+			t.Errorf("docs/use/programs.md does not list %s %s", r.tool, want)
 		}
 	}
 	names := strings.NewReplacer("SELF", "ADDR", "PEER", "ADDR", "COPY", "FILE", "/usr/bin/rcopy", "FILE")
 	for _, c := range cmExchanges {
 		want := fmt.Sprintf("| `%s` | `%s` |", names.Replace(c.server), names.Replace(c.client))
 		if !slices.ContainsFunc(lines, func(l string) bool { return strings.HasPrefix(l, want) }) {
-			t.Errorf("no line %s", want)
+			t.Errorf("docs/use/programs.md has no line %s", want)
 		}
 	}
 }

@@ -180,21 +180,21 @@ func (p clientServer) run(t *testing.T, client, server harness.Endpoint) {
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
-	serving := server.Start(ctx, t, expand(p.server, server, server, port))
-	if err := server.WaitListening(ctx, serving, port); err != nil {
+	serverJob := server.Start(ctx, t, expand(p.server, server, server, port))
+	if err := server.WaitListening(ctx, serverJob, port); err != nil {
 		cancel()
-		out, status := serving.Wait()
+		out, status := serverJob.Wait()
 		t.Fatalf("server: %v, %v\n%s", err, status, out)
 	}
 	out, err := client.Start(ctx, t, expand(p.client, client, server, port)).Wait()
 	if err != nil {
 		select {
-		case <-serving.Done:
+		case <-serverJob.Done:
 		case <-time.After(time.Second):
 			cancel()
 		}
 	}
-	served, serverErr := serving.Wait()
+	served, serverErr := serverJob.Wait()
 	if err != nil || serverErr != nil || !regexp.MustCompile(p.want).MatchString(out) {
 		t.Errorf("client: %v\n%s\nserver: %v\n%s", err, out, serverErr, served)
 	}

@@ -62,7 +62,7 @@ func reserveHugePages(t *testing.T) bool {
 	}
 	t.Cleanup(func() {
 		if err := os.WriteFile(file, before, 0); err != nil {
-			t.Errorf("huge pages are not given back: %v", err)
+			t.Errorf("releasing huge pages: %v", err)
 		}
 	})
 	if err := os.WriteFile(file, []byte(strconv.Itoa(have+want)), 0); err != nil {
@@ -74,7 +74,7 @@ func reserveHugePages(t *testing.T) bool {
 	}
 	got, err := strconv.Atoi(strings.TrimSpace(string(after)))
 	if err != nil || got < have+want {
-		t.Logf("the kernel has set %d huge pages aside and not %d: memory is short, or in pieces", got-have, want)
+		t.Logf("the kernel reserved %d huge pages, want %d: memory is short or fragmented", got-have, want)
 		return false
 	}
 	return true
@@ -100,7 +100,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 	tests := unpackTests(t)
 	huge := reserveHugePages(t)
 	if !huge && os.Getenv("CI") == "true" {
-		t.Errorf("the tests of huge pages cannot run")
+		t.Errorf("huge pages are required where CI=true")
 	}
 	gid := fmt.Sprint(harness.GIDs(t, socket, "softroce0")[false])
 	run := func(t *testing.T, dir string, env ...string) {
@@ -115,12 +115,12 @@ func TestRDMACoreTestSuite(t *testing.T) {
 		cmd.Stderr = &details
 		out, err := cmd.Output()
 		if err != nil {
-			t.Errorf("the tests did not come to their end: %v", err)
+			t.Errorf("the test run failed: %v", err)
 		}
 		checkReport(t, string(out), huge)
 		for _, sign := range []string{"ERROR: AddressSanitizer", "runtime error:"} {
 			if strings.Contains(details.String(), sign) {
-				t.Errorf("%q in what the library said", sign)
+				t.Errorf("the output contains %q", sign)
 			}
 		}
 		if t.Failed() {
@@ -135,7 +135,7 @@ func TestRDMACoreTestSuite(t *testing.T) {
 		run(t, checked, "LD_PRELOAD="+runtime+" "+filepath.Join(checked, "libibverbs.so.1"), "ASAN_OPTIONS=detect_leaks=0", "PYTHONMALLOC=malloc")
 	})
 	if _, err := survivor.QueryPort(t.Context()); err != nil {
-		t.Errorf("another client of the daemon, afterwards: %v", err)
+		t.Errorf("a query by another client afterwards: %v", err)
 	}
 }
 
@@ -169,7 +169,7 @@ func checkReport(t *testing.T, report string, huge bool) {
 		}
 		switch {
 		case outcome == "ok" && reason != "":
-			t.Errorf("%s passes, and is listed: %s", name, reason)
+			t.Errorf("%s passes, but is listed as skipped: %s", name, reason)
 		case outcome == "ok":
 			passed++
 		case outcome == "skip" && reason != "":
@@ -178,7 +178,7 @@ func checkReport(t *testing.T, report string, huge bool) {
 		}
 	}
 	if all < 155 {
-		t.Errorf("%d tests ran: some of rdma-core's are missing", all)
+		t.Errorf("only %d tests ran: some of rdma-core's are missing", all)
 	}
 	t.Logf("%d of %d tests pass", passed, all)
 }

@@ -100,23 +100,23 @@ func (c *cmExchange) exchange(ctx context.Context, t *testing.T, server, client 
 	// The listener of a server that was killed remains for a moment.
 	for {
 		if n, err := server.CountListeners(ctx); err != nil || ctx.Err() != nil {
-			t.Fatalf("before the server starts: %v, %v", err, ctx.Err())
+			t.Fatalf("waiting for earlier listeners to close: %v, %v", err, ctx.Err())
 		} else if n == 0 {
 			break
 		}
 		time.Sleep(20 * time.Millisecond)
 	}
-	serving := server.Start(ctx, t, serverLine)
+	serverJob := server.Start(ctx, t, serverLine)
 	// Parallel tests copy too, so the name is unique. The file may be in a guest, so its folder is
 	// one that exists there.
 	copied := fmt.Sprintf("/tmp/softroce-rcopied-%d-%d", os.Getpid(), filesCopied.Add(1))
 	defer os.Remove(copied)
 	var s cmResult
-	s.out, s.err = c.runClient(ctx, t, serving, server, client, strings.ReplaceAll(clientLine, "COPY", copied))
-	if c.serverStays || s.err != nil && serving.Running() && !c.hasCloseError(s.out) && !c.hungUp(s.out, s.err) {
+	s.out, s.err = c.runClient(ctx, t, serverJob, server, client, strings.ReplaceAll(clientLine, "COPY", copied))
+	if c.serverStays || s.err != nil && serverJob.Running() && !c.hasCloseError(s.out) && !c.hungUp(s.out, s.err) {
 		cancel()
 	}
-	s.serverOut, s.serverErr = serving.Wait()
+	s.serverOut, s.serverErr = serverJob.Wait()
 	return s
 }
 

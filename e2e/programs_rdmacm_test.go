@@ -85,11 +85,11 @@ func TestConnectionManagerProgramsBetweenTwoDaemons(t *testing.T) {
 
 func TestConnectionManagerProgramsWithKernel(t *testing.T) {
 	harness.OverEachLink(t, func(t *testing.T, s *harness.Testbed) {
-		us, them, list := s.Endpoint(t), harness.OnGuest(s.Guest), cmExchanges
+		softroce, kernel, list := s.Endpoint(t), harness.OnGuest(s.Guest), cmExchanges
 		if !s.OnFirstLink() && !runWholeMatrix() {
 			list = list[:cmSampleSize]
 		}
-		t.Run("kernel connects", func(t *testing.T) { runCMExchanges(t, us, them, list) })
-		t.Run("kernel serves", func(t *testing.T) { runCMExchanges(t, them, us, list) })
+		t.Run("kernel connects", func(t *testing.T) { runCMExchanges(t, softroce, kernel, list) })
+		t.Run("kernel serves", func(t *testing.T) { runCMExchanges(t, kernel, softroce, list) })
 	})
 }

@@ -38,7 +38,7 @@ func TestRsocketsWithSanitizers(t *testing.T) {
 		}
 	}
 	if len(list) < 8 {
-		t.Fatalf("%d conversations of sockets are little", len(list))
+		t.Fatalf("only %d exchanges use sockets", len(list))
 	}
 	a, b := harness.FabricPair(t)
 	t.Run("fabric", func(t *testing.T) { runCMExchanges(t, with(a), with(b), list) })
@@ -84,10 +84,10 @@ func TestRsocketShutdownFollowsAcknowledgedData(t *testing.T) {
 		if !slices.ContainsFunc(all[:i], func(a *capture.Packet) bool {
 			return capture.Kind(packet.KindAck)(a) && a.Src == p.Dst && packet.PSNDiff(a.BTH.PSN, before) >= 0
 		}) {
-			t.Errorf("%v is sent before what precedes it has been acknowledged", p)
+			t.Errorf("%v is sent before the packets ahead of it were acknowledged", p)
 		}
 	}
 	if ends == 0 {
-		t.Errorf("nobody has told of its end in\n%v", all)
+		t.Errorf("no socket has sent its shutdown in\n%v", all)
 	}
 }

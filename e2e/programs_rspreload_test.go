@@ -65,7 +65,7 @@ func TestTCPProgramsOverRDMA(t *testing.T) {
 		t.Errorf("client: %v %s\nserver: %v %s", clientErr, clientText, serverErr, serverText)
 	}
 	if got, err := os.ReadFile(to); err != nil || !bytes.Equal(got, content) {
-		t.Errorf("%d bytes came of %d, or others (%v)", len(got), len(content), err)
+		t.Errorf("the received file differs: it has %d bytes of %d (%v)", len(got), len(content), err)
 	}
 }
 

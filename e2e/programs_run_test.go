@@ -16,27 +16,27 @@ func (r programRun) run(t *testing.T, client, server harness.Endpoint, ipv6 bool
 	ctx, cancel := context.WithTimeoutCause(t.Context(), harness.ProgramLimit, fmt.Errorf("not done within %v", harness.ProgramLimit))
 	defer cancel()
 	port := harness.FreePort()
-	serving := server.Start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.listenWaitEnv(t, server, port, "")...)
+	serverJob := server.Start(ctx, t, r.command(r.family.server, server, server, port, ipv6), r.listenWaitEnv(t, server, port, "")...)
 	listens := port
 	if r.family.rdmacm {
 		listens++
 	}
-	if err := server.WaitListening(ctx, serving, listens); err != nil {
+	if err := server.WaitListening(ctx, serverJob, listens); err != nil {
 		cancel()
-		out, status := serving.Wait()
+		out, status := serverJob.Wait()
 		t.Fatalf("%s's server: %v, %v\n%s", server.Provider, err, status, out)
 	}
-	asking := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.listenWaitEnv(t, client, port, server.Host)...)
-	out, err := asking.Wait()
+	clientJob := client.Start(ctx, t, r.command(r.family.client, client, server, port, ipv6), r.listenWaitEnv(t, client, port, server.Host)...)
+	out, err := clientJob.Wait()
 	if err != nil {
 		// The server may print why. It does not end by itself for two minutes.
 		select {
-		case <-serving.Done:
+		case <-serverJob.Done:
 		case <-time.After(time.Second):
 			cancel()
 		}
 	}
-	served, serverErr := serving.Wait()
+	served, serverErr := serverJob.Wait()
 	if err != nil || serverErr != nil || !r.family.ok.MatchString(out) || errorOutput.MatchString(out+served) {
 		t.Errorf("client on %s: %v\n%s\nserver on %s: %v\n%s", client.Provider, err, out, server.Provider, serverErr, served)
 	}
@@ -50,22 +50,22 @@ func (r programRun) expectErrors(t *testing.T, e harness.Endpoint) string {
 	ctx, cancel := context.WithTimeout(t.Context(), harness.ProgramLimit)
 	defer cancel()
 	port := harness.FreePort()
-	serving := e.Start(ctx, t, r.command(r.family.server, e, e, port, false))
-	var said string
-	switch err := e.WaitListening(ctx, serving, port); {
+	serverJob := e.Start(ctx, t, r.command(r.family.server, e, e, port, false))
+	var output string
+	switch err := e.WaitListening(ctx, serverJob, port); {
 	case err == nil:
-		if said, err = e.Start(ctx, t, r.command(r.family.client, e, e, port, false)).Wait(); err == nil {
-			t.Errorf("the client ends without an error")
+		if output, err = e.Start(ctx, t, r.command(r.family.client, e, e, port, false)).Wait(); err == nil {
+			t.Errorf("the client succeeded, want an error")
 		}
-	case serving.Running():
+	case serverJob.Running():
 		cancel()
-		t.Errorf("whether the server listens: %v", err)
+		t.Errorf("waiting for the server to listen: %v", err)
 	}
-	served, err := serving.Wait()
+	served, err := serverJob.Wait()
 	if err == nil || ctx.Err() != nil {
-		t.Errorf("the server ends with %v, %v", err, ctx.Err())
+		t.Errorf("the server ended with %v, %v; want an error before the time limit", err, ctx.Err())
 	}
-	return said + served
+	return output + served
 }
 
 // command fills in a command line for one of two endpoints.

@@ -9,18 +9,19 @@ import (
 	"testing"
 )
 
-// A family is programs that are called alike: the server waits for the client, on a port.
+// A programFamily is a set of programs with the same command line: the server waits for the client
+// on a TCP port.
 type programFamily struct {
 	server, client  string // {tool} {options} {dev} {gid} {port} {host} {addr}; the last two are the server's
 	ok              *regexp.Regexp
-	slowPeerOptions string // options for a peer that may take long to answer: a guest under emulation
-	rdmacm          bool   // the server listens twice, through the connection manager, for IPv4 alone: see turns.c
+	slowPeerOptions string // options for a peer that may answer late, such as a guest under emulation
+	rdmacm          bool   // connects through librdmacm: the server listens twice, on IPv4 only; see listenwait/
 }
 
-// Whatever the exit status: these words mean that something went wrong.
+// Output with one of these words is an error, whatever the exit status.
 var errorOutput = regexp.MustCompile(`(?i)invalid data|completion with error|failed|segmentation|assert`)
 
-// A busy machine, of whose clock perftest cannot make sense, gives times of "inf".
+// On a busy machine perftest cannot calibrate its clock and prints times of "inf".
 var perftestResult = regexp.MustCompile(`(?m)^ *\d+ +\d+ +(\d+\.\d+|inf)`)
 
 var (
@@ -33,22 +34,22 @@ var (
 		server: "{tool} -d {dev} -x {gid} -p {port} -F {options}", client: "{tool} -d {dev} -x {gid} -p {port} -F {options} {host}",
 		ok: perftestResult, slowPeerOptions: "-u 17",
 	}
-	// With -R perftest connects through librdmacm, where addresses choose the GIDs.
+	// With -R perftest connects through librdmacm, which selects the GIDs by address.
 	rdmacmPerftests = programFamily{
 		server: "{tool} -d {dev} -p {port} -F {options}", client: "{tool} -d {dev} -p {port} -F {options} {addr}",
 		ok: perftestResult, rdmacm: true,
 	}
 )
 
-// A row is a program and the options of one run.
+// A programRun is a program with the options of one run.
 type programRun struct {
 	family               programFamily
 	tool                 string
 	options              string
-	softroceOptions      string         // options of softroce's ends alone: the kernel's NIC does not know them
-	kernelError          *regexp.Regexp // what the program says on the kernel's NIC, with options and ours; nil: it runs there
-	needsCompletionOrder bool           // it takes any event for the awaited one: what it has sent has to complete before the answer to that does
-	slow                 bool           // takes a minute with the kernel, which is then given it in one role alone; not run on one NIC
+	softroceOptions      string         // additional options on softroce, which the kernel's NIC does not support
+	kernelError          *regexp.Regexp // output on the kernel's NIC with all options; nil: it runs there
+	needsCompletionOrder bool           // treats any event as the expected one: its send must complete before the receive of the answer
+	slow                 bool           // takes a minute with the kernel, so it runs there in one role; not run on one NIC
 }
 
 func (r programRun) name() string {
@@ -61,8 +62,8 @@ var (
 	noMemory = regexp.MustCompile(`doesn't support dm allocation`)
 )
 
-// The programs. Each line is a run between two NICs, on one, over a cable, and with the kernel's
-// at either end.
+// The programs. Each line runs between two NICs, on one NIC, over a veth pair, and with the
+// kernel's NIC at either end.
 var programRuns = []programRun{
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 100 -c"},
 	{family: pingpongs, tool: "ibv_rc_pingpong", options: "-n 100 -e -s 9000 -m 256 -c"},
@@ -130,13 +131,14 @@ var programRuns = []programRun{
 	{family: rdmacmPerftests, tool: "ib_atomic_lat", options: "-n 20 -R"},
 }
 
-// wholeMatrix, in the environment, has every row run in every place, over both address families, and with the kernel in both roles.
-// What an option does hardly depends on any of that, so that otherwise less will do.
+// wholeMatrixEnv is the environment variable that runs every row on every link, over both address
+// families, and with the kernel in both roles. The effect of an option hardly depends on these, so
+// the default is a part of the matrix.
 const wholeMatrixEnv = "SOFTROCE_E2E_MATRIX"
 
 func runWholeMatrix() bool { return os.Getenv(wholeMatrixEnv) != "" }
 
-// TestPrograms runs the distribution's own binaries in pairs on softroce.
+// TestPrograms runs the distribution's programs in pairs on softroce.
 func TestPrograms(t *testing.T) {
 	harness.NeedRoot(t, "network namespaces")
 	harness.LocalPrograms.Acquire(t)
@@ -164,7 +166,7 @@ func TestPrograms(t *testing.T) {
 						continue
 					}
 					t.Run(r.name()+"/"+v.Name, func(t *testing.T) {
-						t.Parallel() // programs sleep, and wait for each other, for most of their time
+						t.Parallel() // programs mostly sleep or wait for each other
 						r.run(t, client, server, v.IPv6)
 					})
 				}
@@ -173,7 +175,7 @@ func TestPrograms(t *testing.T) {
 	}
 }
 
-// short is the rows that do not take long.
+// quickRuns returns the rows that are not slow.
 func quickRuns() []programRun {
 	return slices.DeleteFunc(slices.Clone(programRuns), func(r programRun) bool { return r.slow })
 }

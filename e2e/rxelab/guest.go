@@ -15,22 +15,22 @@ import (
 	"time"
 )
 
-// ErrTimeout is returned for a guest's command that did not end within its time.
+// ErrTimeout is returned for a command that did not end in time.
 var ErrTimeout = errors.New("command in the guest took too long")
 
 // A Guest is a virtual machine with an RDMA device rxe0 on its interface eth0.
 type Guest struct {
-	Addr4, Addr6 netip.Addr     // of eth0
-	Host         netip.Addr     // where its TCP servers are reached from EmuNamespace
-	Dgram        netip.AddrPort // in a Dgram lab: where eth0 receives frames, in UDP
-	DgramPeer    netip.AddrPort // and where it sends them
+	Addr4, Addr6 netip.Addr     // addresses of eth0
+	Host         netip.Addr     // address at which EmuNamespace reaches its TCP servers
+	Dgram        netip.AddrPort // in a Dgram lab: the UDP address at which eth0 receives frames
+	DgramPeer    netip.AddrPort // and the one to which it sends them
 
 	lab     *Lab
 	ctl     netip.AddrPort
-	started atomic.Int64 // commands
+	started atomic.Int64 // number of commands
 }
 
-// GIDIndex is the index of the guest's GID for an address family in rxe0's table.
+// GIDIndex returns the index of the guest's GID for an address family in the GID table of rxe0.
 func GIDIndex(ipv6 bool) int {
 	if ipv6 {
 		return 2
@@ -63,8 +63,8 @@ func newGuest(l *Lab, n int, vars map[string]string) (*Guest, error) {
 	return g, nil
 }
 
-// Run runs a shell command in the guest and returns what it wrote to both its outputs.
-// Any exit status but 0 is an error, an *ExitError; ErrTimeout after limit.
+// Run runs a shell command in the guest and returns its stdout and stderr. An exit status other
+// than 0 is an *ExitError. After limit the error is ErrTimeout.
 func (g *Guest) Run(ctx context.Context, limit time.Duration, command string) (string, error) {
 	p, err := g.Start(ctx, limit, command)
 	if err != nil {
@@ -73,7 +73,7 @@ func (g *Guest) Run(ctx context.Context, limit time.Duration, command string) (s
 	return p.Wait()
 }
 
-// An ExitError is a command in the guest that ended with a status other than 0.
+// An ExitError reports a command in the guest that ended with a status other than 0.
 type ExitError struct {
 	Status int
 	Output string
@@ -92,9 +92,9 @@ type Process struct {
 	err error
 }
 
-// Start starts a shell command in the guest; it is killed there after limit, or when ctx ends.
+// Start starts a shell command in the guest. It is killed after limit, or when ctx ends.
 func (g *Guest) Start(ctx context.Context, limit time.Duration, command string) (*Process, error) {
-	// The command leads a group of processes.
+	// The command is the leader of a process group.
 	file := fmt.Sprintf("/tmp/command-%d", g.started.Add(1))
 	p, err := g.start(ctx, limit, fmt.Sprintf("echo $$ >%s\n%s", file, command))
 	if err != nil {
@@ -125,14 +125,15 @@ func (g *Guest) start(ctx context.Context, limit time.Duration, command string) 
 		c.Close()
 		return nil, err
 	}
-	// The guest's clock may be slow; it enforces the limit itself, this is for a guest that hangs.
+	// The guest enforces the limit by its own clock, which may be slow. This deadline is for a
+	// guest that hangs.
 	c.SetReadDeadline(time.Now().Add(limit + 15*time.Second))
 	p := &Process{done: make(chan struct{})}
 	go p.read(c)
 	return p, nil
 }
 
-// read collects the output, whose end is NUL "rc=N" LF.
+// read collects the output, which ends with NUL "rc=N" LF.
 func (p *Process) read(c net.Conn) {
 	defer close(p.done)
 	defer c.Close()
@@ -169,17 +170,17 @@ func (p *Process) finish(readErr error) {
 	}
 }
 
-// Output returns what the process has written so far.
+// Output returns the output so far.
 func (p *Process) Output() string {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.out.String()
 }
 
-// Done is closed when the process has ended.
+// Done returns a channel that is closed when the process has ended.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Wait waits for the end of the process and returns its output and its error, if any.
+// Wait waits for the end of the process and returns its output and error.
 func (p *Process) Wait() (string, error) {
 	<-p.done
 	return p.Output(), p.err
@@ -207,18 +208,19 @@ func (g *Guest) Put(ctx context.Context, src, dst string) error {
 	}
 	answer := make([]byte, 16)
 	if n, _ := c.Read(answer); string(answer[:n]) != "ok\n" {
-		return fmt.Errorf("put %s: the guest did not take it", dst)
+		return fmt.Errorf("put %s: the guest did not accept the file", dst)
 	}
 	return nil
 }
 
-// listenLimit is how long the guest looks for a listening server.
+// listenLimit is how long the guest waits for a server.
 const listenLimit = time.Minute
 
-// WaitListen returns when a TCP server of the guest listens on port, or ctx ends.
+// WaitListen returns when a TCP server of the guest listens on port, or when ctx ends.
 func (g *Guest) WaitListen(ctx context.Context, port int) error {
-	// A connection would be taken for the client's: look, do not touch. The shell does so itself, because
-	// programs take long to start in a guest: local address and state are the second and fourth column.
+	// The server would accept a test connection as its client's, so this reads the socket tables:
+	// columns 2 and 4 are the local address and the state. The loop needs only shell builtins,
+	// because starting a program in a guest is slow.
 	p, err := g.Start(ctx, listenLimit, fmt.Sprintf(`while :; do
 		for t in /proc/net/tcp /proc/net/tcp6; do
 			while read -r _ at _ state _; do [ "${at##*:}$state" != %04X0A ] || exit 0; done <$t
@@ -237,8 +239,7 @@ func (g *Guest) WaitListen(ctx context.Context, port int) error {
 	}
 }
 
-// Dial connects to a TCP server of the guest, as often as it takes until one listens or
-// ctx ends.
+// Dial connects to a TCP server of the guest. It retries until the server listens or ctx ends.
 func (g *Guest) Dial(ctx context.Context, port int) (net.Conn, error) {
 	var c net.Conn
 	var last error

@@ -6,18 +6,18 @@ import (
 	"time"
 )
 
-// commandLimit is for a guest that hangs, not for slow machines.
+// commandLimit is for a guest that hangs, so it is longer than slow machines need.
 const commandLimit = time.Minute
 
-// ImpairEgress lets the guest's network emulator (tc-netem, the arguments are netem's:
-// "loss 5%", "duplicate 20%", "delay 5ms reorder 80%") work on what the guest sends.
+// ImpairEgress impairs what the guest sends. The arguments are those of tc-netem: "loss 5%",
+// "duplicate 20%", "delay 5ms reorder 80%".
 func (g *Guest) ImpairEgress(ctx context.Context, netem string) error {
 	_, err := g.Run(ctx, commandLimit, "tc qdisc replace dev eth0 root netem "+netem)
 	return err
 }
 
-// ImpairIngress does the same to the RoCE packets that the guest receives, after the
-// point where a capture on the bridge sees them.
+// ImpairIngress impairs the RoCE packets that the guest receives, behind the point where a capture
+// on the bridge sees them.
 func (g *Guest) ImpairIngress(ctx context.Context, netem string) error {
 	_, err := g.Run(ctx, commandLimit, fmt.Sprintf(`set -e
 modprobe ifb numifbs=1; ip link show ifb0 >/dev/null 2>&1 || ip link add ifb0 type ifb
@@ -31,7 +31,7 @@ tc qdisc replace dev ifb0 root netem %s`, netem))
 	return err
 }
 
-// DropIngress makes the guest drop every RoCE packet that is sent to it.
+// DropIngress makes the guest drop all RoCE packets that it receives.
 func (g *Guest) DropIngress(ctx context.Context) error {
 	_, err := g.Run(ctx, commandLimit, `set -e
 tc qdisc add dev eth0 ingress

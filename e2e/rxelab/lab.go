@@ -1,10 +1,10 @@
-// Package rxelab runs the kernel's own Soft-RoCE in small virtual machines, as a peer
-// for end-to-end tests. It drives the program `lab` in this folder, whose README tells
-// what the guests hold, and speaks to the guests' command server itself.
+// Package rxelab runs the kernel's Soft-RoCE in small virtual machines, as a peer for end-to-end
+// tests. It runs the program `lab` in this folder and talks to the command server in the guests.
+// The README describes the guests.
 //
-// A lab needs root, network namespaces and QEMU; it needs no KVM. Up installs missing
-// packages where it may. Nothing of a lab touches the network of its host: bridge, taps
-// and guests are in namespaces of their own, which Down removes.
+// A lab needs root, network namespaces and QEMU, but no KVM. Up installs missing packages where it
+// can. A lab does not touch the network of its host: bridge, taps and guests are in network
+// namespaces, which Down removes.
 package rxelab
 
 import (
@@ -21,37 +21,35 @@ import (
 	"syscall"
 )
 
-// Kernels that are tried; the names are Debian's packages.
+// Debian packages of the kernels that are tested.
 const (
 	KernelStable    = "linux-image-amd64"
 	KernelBackports = "linux-image-6.12-amd64"
 )
 
-// Interface is where a program under test attaches in the emulator's namespace.
+// Interface is the network interface for the program under test in EmuNamespace.
 const Interface = "emu0"
 
-// MAC is the Ethernet address of Interface, and the one that the other end of a Dgram
-// lab is to take.
+// MAC is the Ethernet address of Interface, or of softroce's end of a Dgram lab.
 const MAC = "52:54:00:77:00:10"
 
-// Addresses of the emulator's end: those of Interface, and those that the other end of
-// a Dgram lab is to take.
+// Addresses of Interface, or of softroce's end of a Dgram lab.
 var (
 	Emu4 = netip.MustParsePrefix("10.77.0.10/24")
 	Emu6 = netip.MustParsePrefix("fd77:7:7::10/64")
 )
 
-// Options say what lab to bring up.
+// Options describe a lab.
 type Options struct {
 	Kernel string // Debian package; "" is KernelStable
 	VMs    int    // 1 to 8; 0 is 1
 	MTU    int    // of the guests' Ethernet; 0 is 9000
-	Dgram  bool   // the guests' network is QEMU's datagrams on loopback, not a bridge
+	Dgram  bool   // the guests' network is QEMU's datagrams on loopback instead of a bridge
 }
 
 // A Lab is a set of running guests and their namespaces.
 type Lab struct {
-	Release string // of the guests' kernel, as uname -r shows it
+	Release string // release of the guests' kernel, as printed by uname -r
 	Guests  []*Guest
 
 	name    string
@@ -61,9 +59,9 @@ type Lab struct {
 
 const namePrefix = "softroce-lab-"
 
-// Up boots a lab and returns when every guest's RDMA device is active: after about seven
-// seconds, a few more the first time, when the kernel is fetched. What killed
-// processes have left behind is removed first.
+// Up boots a lab and returns when the RDMA device of every guest is active, which takes about seven
+// seconds. The first time it downloads the kernel. It first removes what killed processes have left
+// behind.
 func Up(ctx context.Context, o Options) (*Lab, error) {
 	if err := sweep(ctx); err != nil {
 		return nil, err
@@ -79,7 +77,8 @@ func Up(ctx context.Context, o Options) (*Lab, error) {
 	return l, nil
 }
 
-// Reboot replaces the guests by fresh ones, and the namespaces too. Nobody may use the lab meanwhile, nor a Guest from before.
+// Reboot replaces the guests and the namespaces by new ones. The lab must not be in use, and
+// earlier Guests are no longer valid.
 func (l *Lab) Reboot(ctx context.Context) error {
 	if err := l.Down(); err != nil {
 		return err
@@ -121,13 +120,13 @@ func (l *Lab) boot(ctx context.Context) error {
 	return nil
 }
 
-// Down ends the guests and removes the namespaces.
+// Down stops the guests and removes the namespaces.
 func (l *Lab) Down() error {
 	_, err := l.run(context.Background(), "", "down")
 	return err
 }
 
-// Consoles is what the guests' kernels have said, the last 8 KiB of each: why one of them has died, if it has.
+// Consoles returns the last 8 KiB of each guest's console, which show why a guest has crashed.
 func (l *Lab) Consoles() string {
 	state := os.Getenv("RXELAB_STATE")
 	if state == "" {
@@ -142,8 +141,8 @@ func (l *Lab) Consoles() string {
 	return all.String()
 }
 
-// EmuNamespace is where a NIC under test runs: with the veth end Interface in it, or, in
-// a Dgram lab, with the loopback on which the guests' frames travel.
+// EmuNamespace is where the NIC under test runs. It contains Interface, or in a Dgram lab the
+// loopback interface that carries the guests' frames.
 func (l *Lab) EmuNamespace() string {
 	if l.dgram {
 		return l.name
@@ -151,7 +150,7 @@ func (l *Lab) EmuNamespace() string {
 	return l.name + "-emu"
 }
 
-// Host is the address in EmuNamespace at which guests reach TCP servers of the test.
+// Host is the address in EmuNamespace at which guests reach TCP servers.
 func (l *Lab) Host() netip.Addr {
 	if l.dgram {
 		return netip.MustParseAddr("10.78.0.1")
@@ -159,14 +158,13 @@ func (l *Lab) Host() netip.Addr {
 	return Emu4.Addr()
 }
 
-// Command prepares a program that runs in EmuNamespace and ends with ctx.
+// Command prepares a command in EmuNamespace that is killed when ctx ends.
 func (l *Lab) Command(ctx context.Context, argv ...string) *exec.Cmd {
 	return exec.CommandContext(ctx, "ip", append([]string{"netns", "exec", l.EmuNamespace()}, argv...)...)
 }
 
-// Capture records the guests' RoCE traffic on the bridge in a pcap file until the
-// function that it returns is called. It has started when Capture returns. In a Dgram lab the
-// bridge is not the guests' network: what is recorded is the loopback, QEMU's datagrams.
+// Capture records the guests' RoCE traffic on the bridge in a pcap file until the returned function
+// is called. In a Dgram lab it records QEMU's datagrams on the loopback interface.
 func (l *Lab) Capture(ctx context.Context, file string) (stop func() error, err error) {
 	where, what := "br0", "udp port 4791"
 	if l.dgram {
@@ -205,28 +203,28 @@ func (l *Lab) run(ctx context.Context, kernel string, args ...string) (string, e
 	return string(out), nil
 }
 
-// Dir is the folder of the lab.
+// Dir returns the folder of this package.
 func Dir() string {
 	_, file, _, _ := runtime.Caller(0)
 	return filepath.Dir(file)
 }
 
-// sweep takes down the labs of processes that are gone.
+// sweep takes down the labs of processes that have ended.
 func sweep(ctx context.Context) error {
 	entries, err := os.ReadDir(netnsDir)
 	if err != nil {
-		return nil // no namespaces at all
+		return nil // there are no namespaces
 	}
 	for _, e := range entries {
 		name, ok := strings.CutPrefix(strings.TrimSuffix(e.Name(), "-emu"), namePrefix)
 		if !ok {
 			continue
 		}
-		if !gone(strings.TrimSuffix(name, "-d")) {
+		if !hasEnded(strings.TrimSuffix(name, "-d")) {
 			continue
 		}
-		gone := &Lab{name: namePrefix + name}
-		if _, err := gone.run(ctx, "", "down"); err != nil {
+		stale := &Lab{name: namePrefix + name}
+		if _, err := stale.run(ctx, "", "down"); err != nil {
 			return err
 		}
 	}

@@ -13,8 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Dial connects a TCP socket of a network namespace. The socket stays in it; the
-// calling goroutine does not.
+// Dial connects a TCP socket in a network namespace. The calling goroutine stays in its own.
 func Dial(ctx context.Context, namespace string, to netip.AddrPort) (net.Conn, error) {
 	f, err := within(namespace, to, func(fd int, sa unix.Sockaddr) error {
 		return connect(fd, sa)
@@ -26,10 +25,11 @@ func Dial(ctx context.Context, namespace string, to netip.AddrPort) (net.Conn, e
 	return net.FileConn(f)
 }
 
-// connectTime is how long a connection may take.
+// connectTime bounds the time of a connection attempt.
 const connectTime = 5 * time.Second
 
-// connect does not block in connect(2), which a signal would end half done: the runtime's own arrive at any time.
+// connect avoids a blocking connect(2): a signal would interrupt it halfway, and the Go runtime
+// sends signals at any time.
 func connect(fd int, sa unix.Sockaddr) error {
 	if err := unix.SetNonblock(fd, true); err != nil {
 		return err
@@ -56,7 +56,7 @@ func connect(fd int, sa unix.Sockaddr) error {
 	}
 }
 
-// Listen makes a TCP server socket in a network namespace.
+// Listen creates a listening TCP socket in a network namespace.
 func Listen(namespace string, at netip.AddrPort) (net.Listener, error) {
 	f, err := within(namespace, at, func(fd int, sa unix.Sockaddr) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
@@ -68,13 +68,13 @@ func Listen(namespace string, at netip.AddrPort) (net.Listener, error) {
 		return unix.Listen(fd, 8)
 	})
 	if err != nil {
-		return nil, fmt.Errorf("listen at %v in %s: %w", at, namespace, err)
+		return nil, fmt.Errorf("listen on %v in %s: %w", at, namespace, err)
 	}
 	defer f.Close()
 	return net.FileListener(f)
 }
 
-// within makes a TCP socket inside the namespace and readies it with do.
+// within creates a TCP socket in the namespace and prepares it with do.
 func within(namespace string, addr netip.AddrPort, do func(fd int, sa unix.Sockaddr) error) (*os.File, error) {
 	ns, err := os.Open(filepath.Join("/run/netns", namespace))
 	if err != nil {
@@ -84,7 +84,7 @@ func within(namespace string, addr netip.AddrPort, do func(fd int, sa unix.Socka
 	var f *os.File
 	result := make(chan error)
 	go func() {
-		// A thread that has changed its namespace is not given back: it ends with the goroutine.
+		// The thread stays in the namespace, so it is not unlocked: it ends with the goroutine.
 		runtime.LockOSThread()
 		result <- func() error {
 			if err := unix.Setns(int(ns.Fd()), unix.CLONE_NEWNET); err != nil {
@@ -116,7 +116,7 @@ func sockaddr(a netip.AddrPort) (family int, sa unix.Sockaddr) {
 	return unix.AF_INET6, &unix.SockaddrInet6{Port: int(a.Port()), Addr: a.Addr().As16()}
 }
 
-// waitFor asks every 20 ms until the answer is yes or ctx ends.
+// waitFor calls ok every 20 ms until it returns true or ctx ends.
 func waitFor(ctx context.Context, ok func() bool) error {
 	tick := time.NewTicker(20 * time.Millisecond)
 	defer tick.Stop()

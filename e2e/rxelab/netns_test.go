@@ -9,7 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// bound is a socket with an address of the loopback interface.
+// bound returns a socket bound to a port of the loopback address.
 func bound(t *testing.T) (fd int, at unix.Sockaddr) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
@@ -29,7 +29,7 @@ func bound(t *testing.T) (fd int, at unix.Sockaddr) {
 
 func TestConnectSurvivesSignals(t *testing.T) {
 	fd, at := bound(t)
-	if err := unix.Listen(fd, 0); err != nil { // has room for one
+	if err := unix.Listen(fd, 0); err != nil { // the backlog has room for one
 		t.Fatal(err)
 	}
 	first, err := net.Dial("tcp", netip.AddrPortFrom(netip.AddrFrom4([4]byte{127, 0, 0, 1}), uint16(at.(*unix.SockaddrInet4).Port)).String())
@@ -44,7 +44,7 @@ func TestConnectSurvivesSignals(t *testing.T) {
 		second, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 		thread <- unix.Gettid()
 		if err == nil {
-			err = connect(second, at) // waits until the queue has room
+			err = connect(second, at) // blocks until the backlog has room
 			unix.Close(second)
 		}
 		done <- err
@@ -65,14 +65,14 @@ func TestConnectSurvivesSignals(t *testing.T) {
 			}
 			return
 		default:
-			unix.Tgkill(unix.Getpid(), tid, unix.SIGURG) // what the runtime sends to preempt
+			unix.Tgkill(unix.Getpid(), tid, unix.SIGURG) // the runtime's preemption signal
 			runtime.Gosched()
 		}
 	}
 }
 
 func TestConnectReturnsECONNREFUSED(t *testing.T) {
-	_, at := bound(t) // and does not listen
+	_, at := bound(t) // not listening
 	client, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)

@@ -14,7 +14,7 @@ import (
 	"softroce/verbs"
 )
 
-// An End is one end of a conversation: a connected queue pair and its memory.
+// An Endpoint is one end of an exchange: a connected queue pair and its memory.
 type Endpoint struct {
 	Buffer []byte
 
@@ -30,7 +30,7 @@ type Endpoint struct {
 	lines         *bufio.Reader
 }
 
-// A peer is what one end tells the other.
+// A connInfo is what one end sends to the other to connect.
 type connInfo struct {
 	qpn, psn, rkey uint32
 	gid            verbs.GID
@@ -44,7 +44,7 @@ const (
 	rqDepth = 512
 )
 
-// Open makes an end on a NIC, with its buffer filled as a server or a client fills it.
+// Open creates an endpoint on a NIC. Its buffer has the initial contents of a server or a client.
 func Open(nic *verbs.Context, o Options, server bool) (*Endpoint, error) {
 	e := &Endpoint{o: o, server: server}
 	if err := e.open(nic); err != nil {
@@ -99,7 +99,7 @@ func (e *Endpoint) open(nic *verbs.Context) (err error) {
 	return fmt.Errorf("no GID with index %d among %v", e.o.GIDIndex, gids)
 }
 
-// Close gives back what the end holds, the connection to its peer too.
+// Close releases everything, including the connection to the peer.
 func (e *Endpoint) Close() error {
 	var errs []error
 	if e.conn != nil {
@@ -123,8 +123,8 @@ func (e *Endpoint) Close() error {
 	return errors.Join(errs...)
 }
 
-// Meet exchanges the lines of text with the peer and connects the queue pair. A client
-// returns when the server has said that it is ready; conn belongs to the End from now on.
+// Connect exchanges the lines of text with the peer and connects the queue pair. A client returns
+// when the server is ready. The endpoint closes conn.
 func (e *Endpoint) Connect(ctx context.Context, conn net.Conn) error {
 	e.conn, e.lines = conn, bufio.NewReader(conn)
 	if limit, ok := ctx.Deadline(); ok {
@@ -144,7 +144,7 @@ func (e *Endpoint) Connect(ctx context.Context, conn net.Conn) error {
 		return nil
 	}
 	if line, err := e.lines.ReadString('\n'); err != nil {
-		return fmt.Errorf("no go from the server: %q: %w", line, err)
+		return fmt.Errorf("the server did not send go: %q: %w", line, err)
 	}
 	return nil
 }
@@ -166,7 +166,7 @@ func (e *Endpoint) readPeer() error {
 	return nil
 }
 
-// connect takes the queue pair to RTS with one Modify a state, as vprobe does.
+// toRTS takes the queue pair to RTS with one Modify for each state, as vprobe does.
 func (e *Endpoint) toRTS() error {
 	mtu, ok := verbs.ParseMTU(e.o.MTU)
 	if !ok {
@@ -208,8 +208,8 @@ func (e *Endpoint) toRTS() error {
 	return nil
 }
 
-// Run runs a client's operations and returns the completions of all of them, in order.
-// It fails if one does not complete before ctx ends.
+// Run runs a client's operations and returns their completions in order. It fails if one does not
+// complete before ctx ends.
 func (e *Endpoint) Run(ctx context.Context, ops []Op) ([]verbs.WC, error) {
 	var done []verbs.WC
 	posted := 0
@@ -246,10 +246,10 @@ func (e *Endpoint) Run(ctx context.Context, ops []Op) ([]verbs.WC, error) {
 // Serve posts a server's receives, says "go" and collects completions until the client
 // closes the connection.
 func (e *Endpoint) Serve(ctx context.Context) ([]verbs.WC, error) {
-	gone := make(chan error, 1)
+	disconnected := make(chan error, 1)
 	go func() {
 		_, err := io.Copy(io.Discard, e.lines)
-		gone <- err
+		disconnected <- err
 	}()
 	if e.o.Late == 0 {
 		if err := e.postAll(); err != nil {
@@ -284,7 +284,7 @@ func (e *Endpoint) Serve(ctx context.Context) ([]verbs.WC, error) {
 			if err := e.postAll(); err != nil {
 				return done, err
 			}
-		case err := <-gone:
+		case err := <-disconnected:
 			last, perr := e.poll()
 			return append(done, last...), errors.Join(err, perr)
 		case <-ctx.Done():

@@ -7,14 +7,14 @@ import (
 	"softroce/verbs"
 )
 
-// A Model knows what both buffers hold, and what the server's receives saw, after the
-// operations that were applied to it.
+// A Model holds the contents of both buffers and the server's receive completions after the
+// operations that were applied.
 type Model struct {
 	Client, Server []byte
 	Received       []Receive // in order
 
-	// Unsure lists ranges [from, to) of the server's buffer that an operation which failed
-	// may or may not have written.
+	// Undefined lists ranges [from, to) of the server's buffer that a failed operation may have
+	// written.
 	Undefined [][2]int
 
 	recvSize int
@@ -30,7 +30,7 @@ type Receive struct {
 	WithImm bool
 }
 
-// NewModel returns the model of a conversation that is to begin.
+// NewModel returns the model of a new exchange.
 func NewModel(server Options) *Model {
 	m := &Model{
 		Client: Pattern(server.Size, false), Server: Pattern(server.Size, true),
@@ -42,7 +42,7 @@ func NewModel(server Options) *Model {
 	return m
 }
 
-// Pattern is what vprobe fills its buffer of n bytes with, as a server or as a client.
+// Pattern returns the initial contents of vprobe's buffer of n bytes.
 func Pattern(n int, server bool) []byte {
 	factor := 31
 	if server {
@@ -55,10 +55,10 @@ func Pattern(n int, server bool) []byte {
 	return b
 }
 
-// slot is the place of receive i in a buffer of size bytes.
+// slot is the offset of receive i in a buffer of size bytes.
 func slot(i, recvSize, size int) int { return recvSize * i % (size - recvSize + 1) }
 
-// Apply does what op does when it succeeds.
+// Apply applies the effect of a successful operation.
 func (m *Model) Apply(op Op) {
 	c := m.Client[op.Offset:]
 	s := m.Server[op.Offset:]
@@ -85,7 +85,7 @@ func (m *Model) Apply(op Op) {
 	}
 }
 
-// Overrun notes that op, a SEND longer than the receive that it met, failed.
+// Overrun records that a SEND longer than its receive has failed.
 func (m *Model) Overrun() {
 	at := slot(m.slots[0], m.recvSize, len(m.Server))
 	m.Undefined = append(m.Undefined, [2]int{at, at + m.recvSize})

@@ -9,11 +9,11 @@ import (
 	"softroce/verbs"
 )
 
-// An Op is one operation in the words of vprobe's command line:
+// An Op is one operation of vprobe's command line:
 //
 //	send:N sendse:N sendimm:N write:N writeimm:N read:N   N bytes, [@OFF] in both buffers
 //	faa:VALUE cas:COMPARE,SWAP                              [@OFF]
-//	badwrite:N badread:N badatomic                          with a wrong rkey
+//	badwrite:N badread:N badatomic                          with an invalid R_Key
 //	oobwrite:N oobread:N                                    ending past the remote region
 //	sleep:MS
 //
@@ -27,7 +27,7 @@ type Op struct {
 	NoWait bool
 }
 
-// ParseOp reads an operation.
+// ParseOp parses an operation.
 func ParseOp(text string) (Op, error) {
 	op := Op{Text: text, N: 8}
 	rest, plus := strings.CutPrefix(text, "+")
@@ -37,11 +37,11 @@ func ParseOp(text string) (Op, error) {
 	op.Name = name
 	first, second, _ := strings.Cut(arg, ",")
 	for _, f := range []struct {
-		there bool
-		text  string
-		into  *uint64
+		present bool
+		text    string
+		into    *uint64
 	}{{at, off, &op.Offset}, {hasArg, first, &op.N}, {second != "", second, &op.Swap}} {
-		if !f.there {
+		if !f.present {
 			continue
 		}
 		v, err := strconv.ParseUint(f.text, 0, 64)
@@ -56,7 +56,7 @@ func ParseOp(text string) (Op, error) {
 	return op, nil
 }
 
-// ParseOps reads operations that are separated by spaces.
+// ParseOps parses operations separated by spaces.
 func ParseOps(text string) (ops []Op, err error) {
 	for _, s := range strings.Fields(text) {
 		op, err := ParseOp(s)
@@ -77,7 +77,7 @@ var opcodes = map[string]verbs.WROpcode{
 	"cas": verbs.WRAtomicCmpAndSwp,
 }
 
-// imm is the immediate that vprobe sends, and wrongKey what it spoils rkeys with.
+// imm is vprobe's immediate data. XOR with wrongKey makes an R_Key invalid.
 const (
 	imm      = 0x11223344
 	wrongKey = 0x5a
@@ -95,11 +95,11 @@ func (op Op) localLength() uint64 {
 	return op.N
 }
 
-// request makes the work request of op against a peer's memory.
-func (op Op) request(mr *verbs.MR, it connInfo) verbs.SendWR {
+// request returns the work request of op on the remote memory.
+func (op Op) request(mr *verbs.MR, remote connInfo) verbs.SendWR {
 	wr := verbs.SendWR{
 		Opcode: opcodes[op.Name], SendFlags: verbs.SendSignaled,
-		RemoteAddr: it.addr + op.Offset, RKey: it.rkey, Imm: imm,
+		RemoteAddr: remote.addr + op.Offset, RKey: remote.rkey, Imm: imm,
 		CompareAdd: op.N, Swap: op.Swap,
 	}
 	if n := op.localLength(); n > 0 {
@@ -111,7 +111,7 @@ func (op Op) request(mr *verbs.MR, it connInfo) verbs.SendWR {
 	case "badwrite", "badread", "badatomic":
 		wr.RKey ^= wrongKey
 	case "oobwrite", "oobread":
-		wr.RemoteAddr = it.addr + it.length - op.N/2
+		wr.RemoteAddr = remote.addr + remote.length - op.N/2
 	}
 	return wr
 }

@@ -15,30 +15,30 @@ const Port = 18600
 type Options struct {
 	GIDIndex int           // -g
 	MTU      int           // -m, bytes
-	PSN      int           // -P; negative: any
+	PSN      int           // -P; negative is random
 	Timeout  int           // -T, code
 	Retry    int           // -Y
 	RNRRetry int           // -N
 	MinRNR   int           // -M, code
-	RdOut    int           // -A: READs and atomics to have outstanding
-	RdIn     int           // -D: and to answer
+	RdOut    int           // -A: outstanding READs and atomics as requester
+	RdIn     int           // -D: the same as responder
 	Recvs    int           // -r: receives that a server posts
 	RecvSize int           // -z, bytes
-	Late     time.Duration // -w: how late a server posts them
+	Late     time.Duration // -w: delay before a server posts them
 	NoRepost bool          // -n: a server posts each receive once
-	Size     int           // -B: bytes of the buffer
+	Size     int           // -B: size of the buffer in bytes
 
-	Access verbs.Access // of an End's memory region and queue pair; vprobe grants everything
+	Access verbs.Access // of an Endpoint's memory region and queue pair; vprobe grants all
 
-	// Shared puts an End's buffer into memory that the daemon maps; otherwise the daemon
-	// reaches it in this process.
+	// Shared places an Endpoint's buffer in memory that the daemon maps. Otherwise the daemon
+	// accesses it in this process.
 	Shared bool
 }
 
-// AllAccess is every right that RC operations need.
+// AllAccess is every access right that RC operations need.
 const AllAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
-// Defaults are the options of a vprobe without any.
+// Defaults returns vprobe's default options.
 func Defaults() Options {
 	return Options{
 		GIDIndex: 1, MTU: 1024, PSN: -1, Timeout: 14, Retry: 7, RNRRetry: 7, MinRNR: 12,
@@ -46,7 +46,7 @@ func Defaults() Options {
 	}
 }
 
-// Args are the options on vprobe's command line.
+// Args formats the options for vprobe's command line.
 func (o Options) Args() string {
 	d := Defaults()
 	var b strings.Builder

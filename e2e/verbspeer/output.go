@@ -10,15 +10,15 @@ import (
 
 // A Line is a completion that the guest's vprobe printed.
 type Line struct {
-	What    string // the client's operation, "server", or "earlier" and "left" for those that were not waited for one by one
+	What    string // the client's operation, "server", or "earlier" and "left" for completions that were not waited for individually
 	Status  verbs.WCStatus
-	Receive Receive // where it is a successful receive
+	Receive Receive // set for a successful receive
 }
 
 // An Output is what the guest's vprobe printed.
 type Output struct {
 	Lines []Line
-	Sum   uint32 // of its buffer at the end
+	Sum   uint32 // checksum of its buffer at the end
 }
 
 var (
@@ -26,7 +26,7 @@ var (
 	sumForm  = regexp.MustCompile(`(?m)^(?:client|server) sum=([0-9a-f]{8})$`)
 )
 
-// ParseOutput reads what vprobe printed up to its end.
+// ParseOutput parses the complete output of vprobe.
 func ParseOutput(text string) (Output, error) {
 	var o Output
 	for _, m := range lineForm.FindAllStringSubmatch(text, -1) {
@@ -45,7 +45,7 @@ func ParseOutput(text string) (Output, error) {
 	}
 	m := sumForm.FindStringSubmatch(text)
 	if m == nil {
-		return o, fmt.Errorf("vprobe did not come to its end; it printed:\n%s", text)
+		return o, fmt.Errorf("vprobe did not finish; it printed:\n%s", text)
 	}
 	v, err := strconv.ParseUint(m[1], 16, 32)
 	o.Sum = uint32(v)

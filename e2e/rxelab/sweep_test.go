@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// TestSweepNamespacesKeepsLiveOwners makes namespaces as tests do, one by a process that is no more, with a program in it.
+// TestSweepNamespacesKeepsLiveOwners creates namespaces as tests do, one of them by a process that
+// has ended, with a program in it.
 func TestSweepNamespacesKeepsLiveOwners(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root, for network namespaces")
@@ -22,10 +23,10 @@ func TestSweepNamespacesKeepsLiveOwners(t *testing.T) {
 	prefix := fmt.Sprintf("softroce-sweep%d-", os.Getpid())
 	dead := fmt.Sprintf("%s%d-a", prefix, ended.Process.Pid)
 	kept := []string{
-		fmt.Sprintf("%s%d-a", prefix, os.Getpid()),        // whose process is there
-		fmt.Sprintf("%sa-%d", prefix, ended.Process.Pid),  // not of this form
-		fmt.Sprintf("x%s%d-a", prefix, ended.Process.Pid), // another's
-		fmt.Sprintf("%s-%d-a", prefix, ended.Process.Pid), // likewise
+		fmt.Sprintf("%s%d-a", prefix, os.Getpid()),        // its process runs
+		fmt.Sprintf("%sa-%d", prefix, ended.Process.Pid),  // no process ID
+		fmt.Sprintf("x%s%d-a", prefix, ended.Process.Pid), // another prefix
+		fmt.Sprintf("%s-%d-a", prefix, ended.Process.Pid), // another prefix
 	}
 	for _, name := range append(kept, dead) {
 		if out, err := exec.Command("ip", "netns", "add", name).CombinedOutput(); err != nil {
@@ -40,7 +41,7 @@ func TestSweepNamespacesKeepsLiveOwners(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { c.Process.Kill() })
-		for limit := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // until it is there
+		for limit := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // wait until it runs
 			if name, err := os.ReadFile(fmt.Sprintf("/proc/%d/comm", c.Process.Pid)); err == nil && string(name) == "sleep\n" {
 				break
 			}

@@ -16,18 +16,18 @@ import (
 // netnsDir is where ip keeps the names of network namespaces.
 const netnsDir = "/run/netns"
 
-// SweepNamespaces removes the network namespaces whose names are one of the prefixes, the number of a process that is no more,
-// and whatever follows a dash; and ends the programs in them.
+// SweepNamespaces removes network namespaces that are named PREFIX PID-ANYTHING and whose process
+// has ended, and kills the programs in them.
 func SweepNamespaces(ctx context.Context, prefixes ...string) error {
 	entries, err := os.ReadDir(netnsDir)
 	if err != nil {
-		return nil // no namespaces at all
+		return nil // there are no namespaces
 	}
 	var errs []error
 	for _, e := range entries {
 		for _, prefix := range prefixes {
 			rest, ok := strings.CutPrefix(e.Name(), prefix)
-			if pid, _, _ := strings.Cut(rest, "-"); ok && gone(pid) {
+			if pid, _, _ := strings.Cut(rest, "-"); ok && hasEnded(pid) {
 				errs = append(errs, removeNamespace(ctx, e.Name()))
 			}
 		}
@@ -35,8 +35,8 @@ func SweepNamespaces(ctx context.Context, prefixes ...string) error {
 	return errors.Join(errs...)
 }
 
-// SweepFolders removes the temporary folders of processes that are gone: those whose names are a prefix, the number of the
-// process, a hyphen, and anything.
+// SweepFolders removes temporary folders that are named PREFIX PID-ANYTHING and whose process has
+// ended.
 func SweepFolders(prefix string) error {
 	entries, err := os.ReadDir(os.TempDir())
 	if err != nil {
@@ -45,22 +45,22 @@ func SweepFolders(prefix string) error {
 	var errs []error
 	for _, e := range entries {
 		rest, ok := strings.CutPrefix(e.Name(), prefix)
-		if pid, _, hyphen := strings.Cut(rest, "-"); ok && hyphen && e.IsDir() && gone(pid) {
+		if pid, _, hyphen := strings.Cut(rest, "-"); ok && hyphen && e.IsDir() && hasEnded(pid) {
 			errs = append(errs, os.RemoveAll(filepath.Join(os.TempDir(), e.Name())))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// gone reports whether there is no process of this number.
-func gone(number string) bool {
+// hasEnded reports whether no process has this ID.
+func hasEnded(number string) bool {
 	pid, err := strconv.Atoi(number)
 	return err == nil && pid > 0 && errors.Is(syscall.Kill(pid, 0), syscall.ESRCH)
 }
 
 func removeNamespace(ctx context.Context, name string) error {
 	file := filepath.Join(netnsDir, name)
-	if err := endPrograms(file); err != nil && !errors.Is(err, os.ErrNotExist) {
+	if err := killPrograms(file); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}
 	out, err := exec.CommandContext(ctx, "ip", "netns", "del", name).CombinedOutput()
@@ -70,8 +70,8 @@ func removeNamespace(ctx context.Context, name string) error {
 	return nil
 }
 
-// endPrograms kills the processes of a network namespace.
-func endPrograms(namespace string) error {
+// killPrograms kills the processes in a network namespace.
+func killPrograms(namespace string) error {
 	want, err := os.Stat(namespace)
 	if err != nil {
 		return err
@@ -85,7 +85,7 @@ func endPrograms(namespace string) error {
 		if err != nil {
 			continue
 		}
-		// The process that was looked at is the one that is killed, not the next one of its number.
+		// The descriptor ensures that the process that is killed is the one that was inspected.
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
 			continue // it has ended
