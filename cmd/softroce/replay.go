@@ -55,7 +55,7 @@ func (e *env) report(r interface{ WriteText(io.Writer) error }, asJSON bool, dif
 
 // play replays the file to a live NIC.
 func (r *replayCmd) play(e *env) (err error) {
-	open, done, err := r.bench()
+	open, done, err := r.testbed()
 	if err != nil {
 		return err
 	}
@@ -80,8 +80,8 @@ func (r *replayCmd) play(e *env) (err error) {
 	return e.report(report, r.JSON, report.Differences())
 }
 
-// bench returns what makes the live NIC's bench, and what is to be done at the end.
-func (r *replayCmd) bench() (open func(wire.FrameSink) (testbed.Testbed, error), done func() error, err error) {
+// testbed returns the constructor of the testbed, and a function to call at the end.
+func (r *replayCmd) testbed() (open func(wire.FrameSink) (testbed.Testbed, error), done func() error, err error) {
 	if r.Onto == "fabric" {
 		if r.Program != "" {
 			return nil, nil, usagef("--program: not used with --onto fabric")
