@@ -91,7 +91,7 @@ func (r *replayCmd) testbed() (open func(wire.FrameSink) (testbed.Testbed, error
 	if r.Program == "" {
 		return nil, nil, usagef("--onto %s needs --program, the command that starts the verbs program on the NIC's host", r.Onto)
 	}
-	c, err := testbed.OpenCable(r.Onto, strings.Fields(r.Program))
+	c, err := testbed.OpenLiveLink(r.Onto, strings.Fields(r.Program))
 	if errors.Is(err, testbed.ErrLink) {
 		return nil, nil, &usageError{err}
 	}

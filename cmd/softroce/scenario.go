@@ -28,7 +28,7 @@ func (s *scenarioCmd) Run(e *env) error {
 	if s.Peer == "" {
 		o.NewTestbed = testbed.SimulatedOptions{IPv6: s.IPv6}.NewTestbed
 	} else {
-		c, err := testbed.OpenCable(s.Peer, strings.Fields(s.Program))
+		c, err := testbed.OpenLiveLink(s.Peer, strings.Fields(s.Program))
 		if errors.Is(err, testbed.ErrLink) {
 			return &usageError{err}
 		}

@@ -12,44 +12,44 @@ import (
 
 // How long a live testbed waits.
 const (
-	livePatience = 3 * time.Second        // for what has to come: a guest under emulation is slow
-	liveGrace    = 150 * time.Millisecond // for what should not come, after the program has answered
-	liveTick     = 10 * time.Millisecond  // by which timers may be early: a host counts them in ticks, of which one has begun
-	livePoll     = time.Millisecond       // between looks at what does not call
-	liveResolve  = 3 * time.Second        // to find a neighbour
+	liveTimeout   = 3 * time.Second        // for what has to come: a guest under emulation is slow
+	liveQuietTime = 150 * time.Millisecond // for what should not come, after the program has answered
+	liveTick      = 10 * time.Millisecond  // by which timers may be early: a host counts them in ticks, of which one has begun
+	livePoll      = time.Millisecond       // between looks at what does not call
+	liveResolve   = 3 * time.Second        // to find a neighbour
 )
 
 // A liveTestbed is a NIC at the other end of a cable, and the verbs program on its host.
 type liveTestbed struct {
-	cable *Cable
+	link  *LiveLink
 	block uint32
-	began time.Duration // on the cable's clock
+	start time.Duration // on the cable's clock
 	nic   *remoteNIC
 	tap   wire.FrameSink
-	held  []wire.TxFrame // to be sent with the next
+	batch []wire.TxFrame // to be sent with the next
 
-	mu    sync.Mutex
-	inbox []caught
-	come  chan struct{} // holds one if there is something in the inbox
+	mu      sync.Mutex
+	inbox   []receivedFrame
+	arrived chan struct{} // holds one if there is something in the inbox
 }
 
 // A caught frame was on the cable and has not been shown to the script.
-type caught struct {
+type receivedFrame struct {
 	ns    int64
 	frame []byte
 }
 
 // NewTestbed returns a testbed for one scenario; tap sees the packets of its queue pairs.
-func (c *Cable) NewTestbed(tap wire.FrameSink) (Testbed, error) {
+func (c *LiveLink) NewTestbed(tap wire.FrameSink) (Testbed, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	b := &liveTestbed{cable: c, block: c.nextBlock % testbeds, began: time.Since(c.epoch), tap: tap, come: make(chan struct{}, 1)}
+	b := &liveTestbed{link: c, block: c.nextBlock % testbeds, start: time.Since(c.epoch), tap: tap, arrived: make(chan struct{}, 1)}
 	if c.testbeds[b.block] != nil {
 		return nil, errors.New("too many scenarios at the same time")
 	}
 	c.testbeds[b.block] = b
 	c.nextBlock++
-	b.nic = &remoteNIC{peer: c.addr, cable: c, regions: map[string]Region{}}
+	b.nic = &remoteNIC{peer: c.addr, link: c, regions: map[string]Region{}}
 	return b, nil
 }
 
@@ -62,18 +62,18 @@ func (b *liveTestbed) NIC(second bool) (NIC, error) {
 }
 
 // take is given a frame by the cable.
-func (b *liveTestbed) take(ns int64, frame []byte) {
+func (b *liveTestbed) receive(ns int64, frame []byte) {
 	b.mu.Lock()
-	b.inbox = append(b.inbox, caught{ns - int64(b.began), slices.Clone(frame)})
+	b.inbox = append(b.inbox, receivedFrame{ns - int64(b.start), slices.Clone(frame)})
 	b.mu.Unlock()
 	select {
-	case b.come <- struct{}{}:
+	case b.arrived <- struct{}{}:
 	default:
 	}
 }
 
 // show shows the script what was taken.
-func (b *liveTestbed) show() {
+func (b *liveTestbed) deliver() {
 	b.mu.Lock()
 	l := b.inbox
 	b.inbox = nil
@@ -84,22 +84,22 @@ func (b *liveTestbed) show() {
 }
 
 // Now implements Network.
-func (b *liveTestbed) Now() time.Duration { return time.Since(b.cable.epoch) - b.began }
+func (b *liveTestbed) Now() time.Duration { return time.Since(b.link.epoch) - b.start }
 
 // Peer implements Network.
-func (b *liveTestbed) Peer() netip.Addr { return b.cable.addr }
+func (b *liveTestbed) Peer() netip.Addr { return b.link.addr }
 
 // PeerQPN implements Network.
 func (b *liveTestbed) PeerQPN() uint32 { return firstPeerQPN + b.block*QPNsPerTestbed }
 
 // Slack implements Network.
-func (b *liveTestbed) Slack() (early, late time.Duration) { return liveTick, livePatience }
+func (b *liveTestbed) Slack() (early, late time.Duration) { return liveTick, liveTimeout }
 
 // Join implements Network.
 func (b *liveTestbed) Join(group netip.Addr) error {
-	b.cable.link.Lock()
-	defer b.cable.link.Unlock()
-	return wire.Join(b.cable.wire, group)
+	b.link.linkMu.Lock()
+	defer b.link.linkMu.Unlock()
+	return wire.Join(b.link.link, group)
 }
 
 // Fault implements Network.
@@ -112,12 +112,12 @@ func (b *liveTestbed) Frames() error { return ErrNoFrames }
 func (b *liveTestbed) SendFrame(wire.InjectAs, []byte) error { return ErrNoFrames }
 
 // Path implements Network.
-func (b *liveTestbed) Path(to netip.Addr) (*wire.Path, error) { return b.cable.path(to) }
+func (b *liveTestbed) Path(to netip.Addr) (*wire.Path, error) { return b.link.path(to) }
 
 // Send implements Network.
 func (b *liveTestbed) Send(f *wire.TxFrame) error {
 	b.Hold(f)
-	return b.release()
+	return b.flush()
 }
 
 // A Batcher is a network where two packets are back to back only if they are sent as one batch.
@@ -128,20 +128,20 @@ type Batcher interface {
 
 // Hold implements Batcher.
 func (b *liveTestbed) Hold(f *wire.TxFrame) {
-	if n := len(b.held); n > 0 && *b.held[n-1].Path == *f.Path {
-		f.Path = b.held[n-1].Path // a link may join packets of one path
+	if n := len(b.batch); n > 0 && *b.batch[n-1].Path == *f.Path {
+		f.Path = b.batch[n-1].Path // a link may join packets of one path
 	}
-	b.held = append(b.held, *f)
+	b.batch = append(b.batch, *f)
 }
 
 // release sends what is held.
-func (b *liveTestbed) release() error {
-	if len(b.held) == 0 {
+func (b *liveTestbed) flush() error {
+	if len(b.batch) == 0 {
 		return nil
 	}
-	err := b.cable.send(b, b.held)
-	b.held = b.held[:0]
-	b.show()
+	err := b.link.send(b, b.batch)
+	b.batch = b.batch[:0]
+	b.deliver()
 	return err
 }
 
@@ -149,19 +149,19 @@ func (b *liveTestbed) release() error {
 // so that its host, which may stand still now and then, has had its turn, and then some more.
 func (b *liveTestbed) Settle(done func() bool) bool {
 	if done != nil {
-		return b.Run(b.Now()+livePatience, done)
+		return b.Run(b.Now()+liveTimeout, done)
 	}
-	b.nic.answers()
-	return b.Run(b.Now()+liveGrace, nil)
+	b.nic.sync()
+	return b.Run(b.Now()+liveQuietTime, nil)
 }
 
 // Run implements Network.
 func (b *liveTestbed) Run(until time.Duration, done func() bool) bool {
-	if err := b.release(); err != nil {
+	if err := b.flush(); err != nil {
 		return false
 	}
 	for {
-		b.show()
+		b.deliver()
 		if done != nil && done() {
 			return true
 		}
@@ -174,7 +174,7 @@ func (b *liveTestbed) Run(until time.Duration, done func() bool) bool {
 		}
 		t := time.NewTimer(left)
 		select {
-		case <-b.come:
+		case <-b.arrived:
 		case <-t.C:
 		}
 		t.Stop()
@@ -186,21 +186,21 @@ type ProgramStarter interface{ StartProgram(command []string) error }
 
 // StartProgram implements ProgramStarter.
 func (b *liveTestbed) StartProgram(command []string) error {
-	if b.nic.line != nil {
+	if b.nic.program != nil {
 		return errors.New("the verbs program is at work already")
 	}
 	l, err := openProgram(command)
 	if err != nil {
 		return err
 	}
-	b.nic.cable = nil // nobody else's
-	return b.nic.begin(l)
+	b.nic.link = nil // nobody else's
+	return b.nic.hello(l)
 }
 
 // Close implements Testbed.
 func (b *liveTestbed) Close() error {
-	b.cable.mu.Lock()
-	delete(b.cable.testbeds, b.block)
-	b.cable.mu.Unlock()
+	b.link.mu.Lock()
+	delete(b.link.testbeds, b.block)
+	b.link.mu.Unlock()
 	return b.nic.close()
 }

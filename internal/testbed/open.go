@@ -12,7 +12,7 @@ var PeerMAC = [6]byte{0x02, 0x73, 0x63, 0x65, 0x6e, 0x65}
 
 // OpenCable opens a link, which is written as those of the daemon are (packet:IFACE, udp:IFACE, dgram:…). program is
 // as in NewCable, and may be nil.
-func OpenCable(link string, program []string) (*Cable, error) {
+func OpenLiveLink(link string, program []string) (*LiveLink, error) {
 	n, err := nicspec.Parse("scenario=" + link)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrLink, err)
@@ -29,17 +29,17 @@ func OpenCable(link string, program []string) (*Cable, error) {
 		if err != nil {
 			return nil, err
 		}
-		return NewCable(l, l, program)
+		return NewLiveLink(l, l, program)
 	}
 	return openInterface(n, program)
 }
 
-func openInterface(n nicspec.NIC, program []string) (*Cable, error) {
+func openInterface(n nicspec.NIC, program []string) (*LiveLink, error) {
 	l, iface, err := n.OpenInterface()
 	if err != nil {
 		return nil, err
 	}
-	c, err := NewCable(l, iface, program)
+	c, err := NewLiveLink(l, iface, program)
 	if err != nil {
 		iface.Close()
 		return nil, err

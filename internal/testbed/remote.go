@@ -16,28 +16,28 @@ import (
 // answer. The lines are described in internal/testbed/program/README.md.
 type remoteNIC struct {
 	peer    netip.Addr // whom it talks to
-	cable   *Cable     // whose programs it uses; nil where the script has started its own
-	line    *programLine
+	link    *LiveLink  // whose programs it uses; nil where the script has started its own
+	program *programConn
 	addr    netip.Addr
 	regions map[string]Region
 }
 
 // start reaches the program, the first time that it is needed.
 func (n *remoteNIC) start() error {
-	if n.line != nil {
+	if n.program != nil {
 		return nil
 	}
-	l, err := n.cable.begin()
+	l, err := n.link.acquireProgram()
 	if err != nil {
 		return err
 	}
-	return n.begin(l)
+	return n.hello(l)
 }
 
 // begin makes the program's acquaintance.
-func (n *remoteNIC) begin(l *programLine) error {
-	n.line = l
-	a, err := l.ask("hello " + n.peer.String())
+func (n *remoteNIC) hello(l *programConn) error {
+	n.program = l
+	a, err := l.request("hello " + n.peer.String())
 	if err != nil {
 		return err
 	}
@@ -49,32 +49,32 @@ func (n *remoteNIC) begin(l *programLine) error {
 }
 
 // answers waits until the program has answered a line, if it is at work.
-func (n *remoteNIC) answers() {
-	if n.line != nil {
-		n.tell("now")
+func (n *remoteNIC) sync() {
+	if n.program != nil {
+		n.command("now")
 	}
 }
 
 func (n *remoteNIC) close() error {
-	if n.line == nil {
+	if n.program == nil {
 		return nil
 	}
-	if n.cable != nil && !n.line.broken {
-		return n.cable.finish(n.line)
+	if n.link != nil && !n.program.broken {
+		return n.link.releaseProgram(n.program)
 	}
-	return n.line.close()
+	return n.program.close()
 }
 
 // ask sends a line made of words and returns the words of the answer.
-func (n *remoteNIC) ask(words ...any) (answer, error) {
+func (n *remoteNIC) request(words ...any) (reply, error) {
 	if err := n.start(); err != nil {
 		return nil, err
 	}
-	return n.line.ask(strings.TrimSuffix(fmt.Sprintln(words...), "\n"))
+	return n.program.request(strings.TrimSuffix(fmt.Sprintln(words...), "\n"))
 }
 
-func (n *remoteNIC) tell(words ...any) error {
-	_, err := n.ask(words...)
+func (n *remoteNIC) command(words ...any) error {
+	_, err := n.request(words...)
 	return err
 }
 
@@ -99,7 +99,7 @@ func (n *remoteNIC) GID(vlan uint16) (int, error) {
 
 // Register implements NIC.
 func (n *remoteNIC) Register(name string, o RegionOptions) (Region, error) {
-	a, err := n.ask("mr", name, o.Size, o.Fill, uint32(o.Access), orDash(o.PD), orDash(o.Of))
+	a, err := n.request("mr", name, o.Size, o.Fill, uint32(o.Access), orDash(o.PD), orDash(o.Of))
 	if err != nil {
 		return Region{}, err
 	}
@@ -110,14 +110,14 @@ func (n *remoteNIC) Register(name string, o RegionOptions) (Region, error) {
 }
 
 // Deregister implements NIC.
-func (n *remoteNIC) Deregister(name string) error { return n.tell("dereg", name) }
+func (n *remoteNIC) Deregister(name string) error { return n.command("dereg", name) }
 
 // ReadMemory implements NIC.
 func (n *remoteNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
 	if size == 0 {
 		return nil, nil
 	}
-	a, err := n.ask("read", name, off, size)
+	a, err := n.request("read", name, off, size)
 	if err != nil {
 		return nil, err
 	}
@@ -126,27 +126,27 @@ func (n *remoteNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
 
 // WriteMemory implements NIC.
 func (n *remoteNIC) WriteMemory(name string, off uint64, data []byte) error {
-	return n.tell("write", name, off, orDash(hex.EncodeToString(data)))
+	return n.command("write", name, off, orDash(hex.EncodeToString(data)))
 }
 
 // CreateCQ implements NIC.
-func (n *remoteNIC) CreateCQ(name string, entries int) error { return n.tell("cq", name, entries) }
+func (n *remoteNIC) CreateCQ(name string, entries int) error { return n.command("cq", name, entries) }
 
 // Arm implements NIC.
 func (n *remoteNIC) Arm(name string, solicited bool) error {
 	if solicited {
-		return n.tell("arm", name, 1)
+		return n.command("arm", name, 1)
 	}
-	return n.tell("arm", name, 0)
+	return n.command("arm", name, 0)
 }
 
 // Notices implements NIC.
 func (n *remoteNIC) Notices() (l []string, err error) {
-	if n.line == nil {
+	if n.program == nil {
 		return nil, nil
 	}
 	for {
-		a, err := n.ask("notice")
+		a, err := n.request("notice")
 		if err != nil || len(a) == 0 {
 			return l, err
 		}
@@ -156,25 +156,25 @@ func (n *remoteNIC) Notices() (l []string, err error) {
 
 // CreateSRQ implements NIC.
 func (n *remoteNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
-	a, err := n.ask("srq", name, o.Entries, o.Limit, orDash(o.XRCD), orDash(o.CQ))
+	a, err := n.request("srq", name, o.Entries, o.Limit, orDash(o.XRCD), orDash(o.CQ))
 	return uint32(a.number(0)), err
 }
 
 // OpenXRCD implements NIC.
-func (n *remoteNIC) OpenXRCD(name string) error { return n.tell("xrcd", name) }
+func (n *remoteNIC) OpenXRCD(name string) error { return n.command("xrcd", name) }
 
 // AllocMW implements NIC.
 func (n *remoteNIC) AllocMW(name string, t ib.MWType, pd string) (uint32, error) {
-	a, err := n.ask("mw", name, uint32(t), orDash(pd))
+	a, err := n.request("mw", name, uint32(t), orDash(pd))
 	return uint32(a.number(0)), err
 }
 
 // DeallocMW implements NIC.
-func (n *remoteNIC) DeallocMW(name string) error { return n.tell("free", name) }
+func (n *remoteNIC) DeallocMW(name string) error { return n.command("free", name) }
 
 // PostBind implements NIC.
 func (n *remoteNIC) PostBind(qp, mw, mr string, w *transport.SendWR) (uint32, error) {
-	a, err := n.ask("bind", qp, w.ID, uint32(w.Flags), mw, orDash(mr), w.Bind.Addr, w.Bind.Length, uint32(w.Bind.Access), w.RKey)
+	a, err := n.request("bind", qp, w.ID, uint32(w.Flags), mw, orDash(mr), w.Bind.Addr, w.Bind.Length, uint32(w.Bind.Access), w.RKey)
 	return uint32(a.number(0)), err
 }
 
@@ -184,7 +184,7 @@ func (n *remoteNIC) Attach(qp string, group nic.GID, detach bool) error {
 	if detach {
 		how = "detach"
 	}
-	return n.tell(how, qp, group.Addr())
+	return n.command(how, qp, group.Addr())
 }
 
 // CreateQP implements NIC.
@@ -193,24 +193,24 @@ func (n *remoteNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	if o.SigAll {
 		sigAll = 1
 	}
-	a, err := n.ask("qp", name, uint32(o.Type), orDash(o.CQ), orDash(o.SRQ), orDash(o.PD), sigAll, o.MaxSendWR, o.MaxRecvWR,
+	a, err := n.request("qp", name, uint32(o.Type), orDash(o.CQ), orDash(o.SRQ), orDash(o.PD), sigAll, o.MaxSendWR, o.MaxRecvWR,
 		orDash(o.XRCD))
 	return uint32(a.number(0)), err
 }
 
 // DestroyQP implements NIC.
-func (n *remoteNIC) DestroyQP(name string) error { return n.tell("destroy", name) }
+func (n *remoteNIC) DestroyQP(name string) error { return n.command("destroy", name) }
 
 // ModifyQP implements NIC.
 func (n *remoteNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
-	return n.tell("modify", name, uint32(mask), uint8(a.State), a.PathMTU, a.QKey, a.RQPSN, a.SQPSN, a.DestQPN,
+	return n.command("modify", name, uint32(mask), uint8(a.State), a.PathMTU, a.QKey, a.RQPSN, a.SQPSN, a.DestQPN,
 		uint32(a.Access), a.MaxRDAtomic, a.MaxDestRDAtomic, a.MinRNRTimer, a.Timeout, a.RetryCount, a.RNRRetry,
 		a.PKeyIndex, a.AV.DGID.Addr(), a.AV.TClass, a.AV.HopLimit, a.AV.FlowLabel, a.AV.SL)
 }
 
 // Query implements NIC.
 func (n *remoteNIC) Query(name string) (q nic.QPAttr, err error) {
-	a, err := n.ask("query", name)
+	a, err := n.request("query", name)
 	if err != nil {
 		return q, err
 	}
@@ -225,7 +225,7 @@ func (n *remoteNIC) Query(name string) (q nic.QPAttr, err error) {
 
 // State implements NIC.
 func (n *remoteNIC) State(name string) (ib.QPState, error) {
-	a, err := n.ask("state", name)
+	a, err := n.request("state", name)
 	return ib.QPState(a.number(0)), err
 }
 
@@ -240,12 +240,12 @@ func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
 	}
 	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, addr, key, w.CompareAdd, w.Swap,
 		orDash(hex.EncodeToString(w.Inline)), w.RemoteSRQ, w.Flush.Length, w.Flush.Placement, w.Flush.Selectivity}
-	return n.tell(appendSGEs(words, w.SGEs)...)
+	return n.command(appendSGEs(words, w.SGEs)...)
 }
 
 // PostRecv implements NIC.
 func (n *remoteNIC) PostRecv(name string, w *transport.RecvWR) error {
-	return n.tell(appendSGEs([]any{"recv", name, w.ID | recvID}, w.SGEs)...)
+	return n.command(appendSGEs([]any{"recv", name, w.ID | recvID}, w.SGEs)...)
 }
 
 func appendSGEs(words []any, sges []transport.SGE) []any {
@@ -258,11 +258,11 @@ func appendSGEs(words []any, sges []transport.SGE) []any {
 
 // Completions implements NIC.
 func (n *remoteNIC) Completions() (l []Completion, err error) {
-	if n.line == nil {
+	if n.program == nil {
 		return nil, nil
 	}
 	for {
-		a, err := n.ask("poll")
+		a, err := n.request("poll")
 		if err != nil || len(a) == 0 {
 			return l, err
 		}
@@ -275,11 +275,11 @@ func (n *remoteNIC) Completions() (l []Completion, err error) {
 
 // Events implements NIC.
 func (n *remoteNIC) Events() (l []Event, err error) {
-	if n.line == nil {
+	if n.program == nil {
 		return nil, nil
 	}
 	for {
-		a, err := n.ask("event")
+		a, err := n.request("event")
 		if err != nil || len(a) == 0 {
 			return l, err
 		}
@@ -295,22 +295,22 @@ func (n *remoteNIC) Events() (l []Event, err error) {
 func (n *remoteNIC) Counters() *nic.Counters { return nil }
 
 // An answer is the words of a line that begins with ok.
-type answer []string
+type reply []string
 
-func (a answer) word(i int) string {
+func (a reply) word(i int) string {
 	if i < len(a) {
 		return a[i]
 	}
 	return ""
 }
 
-func (a answer) number(i int) uint64 {
+func (a reply) number(i int) uint64 {
 	v, _ := strconv.ParseUint(a.word(i), 0, 64)
 	return v
 }
 
 // Resize implements NIC.
-func (n *remoteNIC) Resize(name string, entries int) error { return n.tell("resize", name, entries) }
+func (n *remoteNIC) Resize(name string, entries int) error { return n.command("resize", name, entries) }
 
 // Limit implements NIC.
-func (n *remoteNIC) Limit(name string, limit int) error { return n.tell("limit", name, limit) }
+func (n *remoteNIC) Limit(name string, limit int) error { return n.command("limit", name, limit) }

@@ -28,7 +28,7 @@ func (s *session) pd(name string) (*verbs.PD, error) {
 const maxSize = 1 << 30
 
 // mr NAME SIZE FILL ACCESS PD OF
-func (s *session) mr(w words) (string, error) {
+func (s *session) mr(w request) (string, error) {
 	pd, err := s.pd(w.text(5))
 	if err != nil {
 		return "", err
@@ -43,7 +43,7 @@ func (s *session) mr(w words) (string, error) {
 			return "", fmt.Errorf("the memory of %s has %d bytes", w.text(6), len(of.mem))
 		}
 		r.mem = of.mem
-	} else if r.mem, err = s.mapping(int(size), byte(w.number(3))); err != nil {
+	} else if r.mem, err = s.mmap(int(size), byte(w.number(3))); err != nil {
 		return "", err
 	}
 	if r.mr, err = pd.RegMR(context.Background(), r.mem[:size], verbs.Access(w.number(4))); err != nil {
@@ -54,7 +54,7 @@ func (s *session) mr(w words) (string, error) {
 }
 
 // mapping is memory of its own pages, one at least.
-func (s *session) mapping(size int, fill byte) ([]byte, error) {
+func (s *session) mmap(size int, fill byte) ([]byte, error) {
 	m, err := unix.Mmap(-1, 0, max(size, 1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
 		return nil, err
@@ -66,8 +66,8 @@ func (s *session) mapping(size int, fill byte) ([]byte, error) {
 	return m, nil
 }
 
-func (s *session) dereg(w words) (string, error) {
-	r, err := named(s.mrs, w.text(1))
+func (s *session) dereg(w request) (string, error) {
+	r, err := lookup(s.mrs, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -82,7 +82,7 @@ func (s *session) dereg(w words) (string, error) {
 }
 
 // part is some bytes of a region.
-func (r *region) part(off, n uint64) ([]byte, error) {
+func (r *region) slice(off, n uint64) ([]byte, error) {
 	if size := uint64(len(r.mem)); off > size || n > size-off {
 		return nil, fmt.Errorf("%d bytes at %d are outside of the region", n, off)
 	}
@@ -90,18 +90,18 @@ func (r *region) part(off, n uint64) ([]byte, error) {
 }
 
 // read NAME OFFSET LENGTH
-func (s *session) read(w words) (string, error) {
-	r, err := named(s.mrs, w.text(1))
+func (s *session) read(w request) (string, error) {
+	r, err := lookup(s.mrs, w.text(1))
 	if err != nil {
 		return "", err
 	}
-	b, err := r.part(w.number(2), w.number(3))
+	b, err := r.slice(w.number(2), w.number(3))
 	return hex.EncodeToString(b), err
 }
 
 // write NAME OFFSET BYTES
-func (s *session) write(w words) (string, error) {
-	r, err := named(s.mrs, w.text(1))
+func (s *session) write(w request) (string, error) {
+	r, err := lookup(s.mrs, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -109,13 +109,13 @@ func (s *session) write(w words) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	b, err := r.part(w.number(2), uint64(len(data)))
+	b, err := r.slice(w.number(2), uint64(len(data)))
 	copy(b, data)
 	return "", err
 }
 
 // bytes reads a word in hexadecimal; a dash stands for none.
-func (w words) bytes(i int) ([]byte, error) {
+func (w request) bytes(i int) ([]byte, error) {
 	if w.text(i) == "-" {
 		return nil, nil
 	}
@@ -123,7 +123,7 @@ func (w words) bytes(i int) ([]byte, error) {
 }
 
 // mw NAME TYPE PD
-func (s *session) mw(w words) (string, error) {
+func (s *session) mw(w request) (string, error) {
 	pd, err := s.pd(w.text(3))
 	if err != nil {
 		return "", err
@@ -136,8 +136,8 @@ func (s *session) mw(w words) (string, error) {
 	return fmt.Sprint(m.RKey()), nil
 }
 
-func (s *session) free(w words) (string, error) {
-	m, err := named(s.mws, w.text(1))
+func (s *session) free(w request) (string, error) {
+	m, err := lookup(s.mws, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -149,12 +149,12 @@ func (s *session) free(w words) (string, error) {
 }
 
 // bind QP ID FLAGS MW MR ADDRESS LENGTH ACCESS RKEY
-func (s *session) bind(w words) (string, error) {
-	q, err := named(s.qps, w.text(1))
+func (s *session) bind(w request) (string, error) {
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}
-	m, err := named(s.mws, w.text(4))
+	m, err := lookup(s.mws, w.text(4))
 	if err != nil {
 		return "", err
 	}
@@ -175,7 +175,7 @@ func (s *session) bind(w words) (string, error) {
 	return fmt.Sprint(key), err
 }
 
-func (s *session) xrcd(w words) (string, error) {
+func (s *session) xrcd(w request) (string, error) {
 	x, err := s.nic.OpenXRCD(context.Background(), nil, os.O_CREATE)
 	if err == nil {
 		s.xrcds[w.text(1)] = x

@@ -25,17 +25,17 @@ func Serve(ctx context.Context, nic *verbs.Context, in io.Reader, out io.Writer)
 		return err
 	}
 	s := &session{ctx: ctx, nic: nic, channel: ch}
-	s.forget()
+	s.clear()
 	lines := bufio.NewScanner(in)
 	lines.Buffer(nil, maxLine)
 	for lines.Scan() && ctx.Err() == nil {
-		answer, err := s.carryOut(strings.Fields(lines.Text()))
+		reply, err := s.execute(strings.Fields(lines.Text()))
 		if err != nil {
-			answer = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
+			reply = "error " + strings.ReplaceAll(err.Error(), "\n", "; ")
 		} else {
-			answer = strings.TrimSuffix("ok "+answer, " ")
+			reply = strings.TrimSuffix("ok "+reply, " ")
 		}
-		if _, err := fmt.Fprintln(out, answer); err != nil {
+		if _, err := fmt.Fprintln(out, reply); err != nil {
 			return errors.Join(err, s.reset(), ch.Close(ctx))
 		}
 	}
@@ -52,15 +52,15 @@ type session struct {
 	channel *verbs.CompChannel
 	gid     int // index of the address for the peer
 
-	pds   map[string]*verbs.PD
-	mrs   map[string]*region
-	mws   map[string]*verbs.MW
-	xrcds map[string]*verbs.XRCD
-	cqs   map[string]*verbs.CQ
-	srqs  map[string]*verbs.SRQ
-	qps   map[string]*queuePair
-	own   int // completion queues that are somebody's own
-	maps  [][]byte
+	pds          map[string]*verbs.PD
+	mrs          map[string]*region
+	mws          map[string]*verbs.MW
+	xrcds        map[string]*verbs.XRCD
+	cqs          map[string]*verbs.CQ
+	srqs         map[string]*verbs.SRQ
+	qps          map[string]*queuePair
+	anonymousCQs int // completion queues that are somebody's own
+	maps         [][]byte
 }
 
 type region struct {
@@ -75,16 +75,16 @@ type queuePair struct {
 	ah  *verbs.AH // of UD, made of av when first needed
 }
 
-func (s *session) forget() {
+func (s *session) clear() {
 	s.pds, s.mrs, s.mws, s.xrcds = map[string]*verbs.PD{}, map[string]*region{}, map[string]*verbs.MW{}, map[string]*verbs.XRCD{}
 	s.cqs, s.srqs, s.qps = map[string]*verbs.CQ{}, map[string]*verbs.SRQ{}, map[string]*queuePair{}
-	s.own, s.maps = 0, nil
+	s.anonymousCQs, s.maps = 0, nil
 }
 
 // words are a line's, the command among them.
-type words []string
+type request []string
 
-func (w words) text(i int) string {
+func (w request) text(i int) string {
 	if i < len(w) {
 		return w[i]
 	}
@@ -92,13 +92,13 @@ func (w words) text(i int) string {
 }
 
 // number is 0 for what is none, as the C program has it.
-func (w words) number(i int) uint64 {
+func (w request) number(i int) uint64 {
 	n, _ := strconv.ParseUint(w.text(i), 0, 64)
 	return n
 }
 
-var commands = map[string]func(*session, words) (string, error){
-	"hello": (*session).hello, "now": (*session).now, "reset": func(s *session, _ words) (string, error) { return "", s.reset() },
+var commands = map[string]func(*session, request) (string, error){
+	"hello": (*session).hello, "now": (*session).now, "reset": func(s *session, _ request) (string, error) { return "", s.reset() },
 	"mr": (*session).mr, "dereg": (*session).dereg, "read": (*session).read, "write": (*session).write,
 	"mw": (*session).mw, "free": (*session).free, "bind": (*session).bind, "xrcd": (*session).xrcd,
 	"cq": (*session).cq, "arm": (*session).arm, "notice": (*session).notice, "poll": (*session).poll, "event": (*session).event,
@@ -107,7 +107,7 @@ var commands = map[string]func(*session, words) (string, error){
 	"attach": (*session).attach, "detach": (*session).detach, "send": (*session).send, "recv": (*session).recv,
 }
 
-func (s *session) carryOut(w words) (string, error) {
+func (s *session) execute(w request) (string, error) {
 	if len(w) == 0 {
 		return "", errors.New("an empty line")
 	}
@@ -119,7 +119,7 @@ func (s *session) carryOut(w words) (string, error) {
 }
 
 // named finds an object.
-func named[T any](m map[string]T, name string) (T, error) {
+func lookup[T any](m map[string]T, name string) (T, error) {
 	o, ok := m[name]
 	if !ok {
 		return o, fmt.Errorf("there is no %s", name)
@@ -128,7 +128,7 @@ func named[T any](m map[string]T, name string) (T, error) {
 }
 
 // hello chooses the address for a peer.
-func (s *session) hello(w words) (string, error) {
+func (s *session) hello(w request) (string, error) {
 	peer, err := netip.ParseAddr(w.text(1))
 	if err != nil {
 		return "", err
@@ -148,7 +148,7 @@ func (s *session) hello(w words) (string, error) {
 }
 
 // now asks the NIC twice: what came to it before the first question was received before the second.
-func (s *session) now(words) (string, error) {
+func (s *session) now(request) (string, error) {
 	for range 2 {
 		if _, err := s.nic.QueryPort(context.Background()); err != nil {
 			return "", err
@@ -192,9 +192,9 @@ func (s *session) reset() error {
 	for _, m := range s.maps {
 		err = errors.Join(err, unix.Munmap(m))
 	}
-	s.forget()
+	s.clear()
 	for { // what the objects still had to say
-		ctx, cancel := s.look()
+		ctx, cancel := s.shortContext()
 		_, none := s.nic.AsyncEvent(ctx)
 		cancel()
 		if none != nil {

@@ -10,7 +10,7 @@ import (
 )
 
 // converse has lines answered, and returns the answers.
-func converse(t *testing.T, lines ...string) []string {
+func serveLines(t *testing.T, lines ...string) []string {
 	t.Helper()
 	nic, _ := verbstest.Pair(t)
 	var out bytes.Buffer
@@ -20,9 +20,9 @@ func converse(t *testing.T, lines ...string) []string {
 	return strings.Split(strings.TrimSuffix(out.String(), "\n"), "\n")
 }
 
-func TestAQueuePairIsMadeAndAsked(t *testing.T) {
+func TestQueuePairLifecycle(t *testing.T) {
 	const mask = "0x39" // state, P_Key index, port, access
-	got := converse(t,
+	got := serveLines(t,
 		"hello 192.0.2.9",
 		"mr m 64 46 7 - -", "write m 3 68656c6c6f", "read m 2 7",
 		"cq c 4", "qp a 2 c - - 0 0 0 -", "state a",
@@ -46,13 +46,13 @@ func TestAQueuePairIsMadeAndAsked(t *testing.T) {
 }
 
 // TestLinesWithoutSense are answered with an error, each, and nothing else comes of them.
-func TestLinesWithoutSense(t *testing.T) {
+func TestInvalidRequestsAreRejected(t *testing.T) {
 	lines := []string{
 		"fly", "hello moon", "mr", "mr m 18446744073709551615 0 7 - -", "mr m 8 0 7 - -", "mr n 9 0 7 - m", "read m 8 1", "read m 18446744073709551615 1",
 		"write m 7 0000", "write m 0 x", "dereg n", "qp a 77 - - - 0 0 0 -", "qp a 10 - - - 0 0 0 nowhere", "modify a 1 1", "destroy a", "send a", "recv a",
 		"bind a 1 0 w m 0 8 0 0", "arm c 0", "resize c 5", "limit s 5", "attach a 239.1.1.1", "free w", "mw w 9 -",
 	}
-	for i, answer := range converse(t, lines...) {
+	for i, answer := range serveLines(t, lines...) {
 		if lines[i] == "mr" || lines[i] == "mr m 8 0 7 - -" {
 			continue // memory of no bytes, and some that the next lines are about
 		}
@@ -62,8 +62,8 @@ func TestLinesWithoutSense(t *testing.T) {
 	}
 }
 
-func TestWorkWithoutSenseIsRefused(t *testing.T) {
-	got := converse(t, "qp a 2 - - - 0 0 0 -", "send a 1 0 0 0 0 0 0 0 - 0 0 0 0 18446744073709551615 1 2 3", "send a 1 14 0 0 0 0 0 0 zz 0 0 0 0 0", "recv a 1 99 1 2 3")
+func TestInvalidWorkRequestsAreRejected(t *testing.T) {
+	got := serveLines(t, "qp a 2 - - - 0 0 0 -", "send a 1 0 0 0 0 0 0 0 - 0 0 0 0 18446744073709551615 1 2 3", "send a 1 14 0 0 0 0 0 0 zz 0 0 0 0 0", "recv a 1 99 1 2 3")
 	for i, answer := range got[1:] {
 		if !strings.HasPrefix(answer, "error ") {
 			t.Errorf("line %d: %q", i+2, answer)

@@ -11,14 +11,14 @@ import (
 
 // What queue pairs hold if the script does not say otherwise.
 const (
-	usualWR     = 64
-	maxSGE      = 4
-	maxInline   = 128
-	ownCQLength = 128
+	defaultWR          = 64
+	maxSGE             = 4
+	maxInline          = 128
+	anonymousCQEntries = 128
 )
 
 // cq NAME ENTRIES
-func (s *session) cq(w words) (string, error) {
+func (s *session) cq(w request) (string, error) {
 	q, err := s.nic.CreateCQ(context.Background(), int(w.number(2)), s.channel)
 	if err == nil {
 		s.cqs[w.text(1)] = q
@@ -31,17 +31,17 @@ func (s *session) cqNamed(name string) (*verbs.CQ, error) {
 	if q := s.cqs[name]; q != nil {
 		return q, nil
 	}
-	q, err := s.nic.CreateCQ(context.Background(), ownCQLength, s.channel)
+	q, err := s.nic.CreateCQ(context.Background(), anonymousCQEntries, s.channel)
 	if err == nil {
-		s.own++
-		s.cqs[fmt.Sprint("own ", s.own)] = q // no name in a line has a space
+		s.anonymousCQs++
+		s.cqs[fmt.Sprint("own ", s.anonymousCQs)] = q // no name in a line has a space
 	}
 	return q, err
 }
 
 // arm NAME SOLICITED-ONLY
-func (s *session) arm(w words) (string, error) {
-	q, err := named(s.cqs, w.text(1))
+func (s *session) arm(w request) (string, error) {
+	q, err := lookup(s.cqs, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -49,14 +49,14 @@ func (s *session) arm(w words) (string, error) {
 }
 
 // glance is how long is waited for what may be there: the verbs have no other way to ask.
-const glance = time.Millisecond
+const pollTimeout = time.Millisecond
 
-func (s *session) look() (context.Context, context.CancelFunc) {
-	return context.WithTimeout(s.ctx, glance)
+func (s *session) shortContext() (context.Context, context.CancelFunc) {
+	return context.WithTimeout(s.ctx, pollTimeout)
 }
 
-func (s *session) notice(words) (string, error) {
-	ctx, cancel := s.look()
+func (s *session) notice(request) (string, error) {
+	ctx, cancel := s.shortContext()
 	defer cancel()
 	q, err := s.channel.GetEvent(ctx)
 	if err != nil {
@@ -75,7 +75,7 @@ func nameOf[T comparable](m map[string]T, o T) string {
 }
 
 // srq NAME ENTRIES LIMIT XRCD CQ
-func (s *session) srq(w words) (string, error) {
+func (s *session) srq(w request) (string, error) {
 	pd, err := s.pd("-")
 	if err != nil {
 		return "", err
@@ -102,11 +102,11 @@ func (s *session) srq(w words) (string, error) {
 }
 
 // resize NAME ENTRIES
-func (s *session) resize(w words) (string, error) {
+func (s *session) resize(w request) (string, error) {
 	if q := s.cqs[w.text(1)]; q != nil {
 		return "", q.Resize(context.Background(), int(w.number(2)))
 	}
-	q, err := named(s.srqs, w.text(1))
+	q, err := lookup(s.srqs, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -114,8 +114,8 @@ func (s *session) resize(w words) (string, error) {
 }
 
 // limit SRQ N
-func (s *session) limit(w words) (string, error) {
-	q, err := named(s.srqs, w.text(1))
+func (s *session) limit(w request) (string, error) {
+	q, err := lookup(s.srqs, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -123,11 +123,11 @@ func (s *session) limit(w words) (string, error) {
 }
 
 // qp NAME TYPE CQ SRQ PD SIG-ALL MAX-SEND-WR MAX-RECV-WR XRCD
-func (s *session) qp(w words) (string, error) {
+func (s *session) qp(w request) (string, error) {
 	q := &queuePair{typ: verbs.QPType(w.number(2))}
 	var err error
 	if q.typ == verbs.XRCRecv {
-		x, err := named(s.xrcds, w.text(9))
+		x, err := lookup(s.xrcds, w.text(9))
 		if err != nil {
 			return "", err
 		}
@@ -141,7 +141,7 @@ func (s *session) qp(w words) (string, error) {
 	return fmt.Sprint(q.QPNum()), nil
 }
 
-func (s *session) createQP(t verbs.QPType, w words) (*verbs.QP, error) {
+func (s *session) createQP(t verbs.QPType, w request) (*verbs.QP, error) {
 	pd, err := s.pd(w.text(5))
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (s *session) createQP(t verbs.QPType, w words) (*verbs.QP, error) {
 	}
 	or := func(n uint64) uint32 {
 		if n == 0 {
-			return usualWR
+			return defaultWR
 		}
 		return uint32(n)
 	}
@@ -160,8 +160,8 @@ func (s *session) createQP(t verbs.QPType, w words) (*verbs.QP, error) {
 		Cap: verbs.QPCap{MaxSendWR: or(w.number(7)), MaxRecvWR: or(w.number(8)), MaxSendSGE: maxSGE, MaxRecvSGE: maxSGE, MaxInlineData: maxInline}})
 }
 
-func (s *session) destroy(w words) (string, error) {
-	q, err := named(s.qps, w.text(1))
+func (s *session) destroy(w request) (string, error) {
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -174,8 +174,8 @@ func (s *session) destroy(w words) (string, error) {
 
 // modify NAME MASK STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC MIN-RNR-TIMER TIMEOUT RETRY-CNT
 // RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL SL
-func (s *session) modify(w words) (string, error) {
-	q, err := named(s.qps, w.text(1))
+func (s *session) modify(w request) (string, error) {
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -197,8 +197,8 @@ func (s *session) modify(w words) (string, error) {
 	return "", q.Modify(s.ctx, &a, mask)
 }
 
-func (s *session) query(w words) (string, error) {
-	q, err := named(s.qps, w.text(1))
+func (s *session) query(w request) (string, error) {
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -208,8 +208,8 @@ func (s *session) query(w words) (string, error) {
 		a.MinRNRTimer, a.Timeout, a.RetryCnt, a.RNRRetry, a.PKeyIndex, g.TrafficClass, g.HopLimit, g.FlowLabel, a.AHAttr.SL), err
 }
 
-func (s *session) state(w words) (string, error) {
-	q, err := named(s.qps, w.text(1))
+func (s *session) state(w request) (string, error) {
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -217,11 +217,11 @@ func (s *session) state(w words) (string, error) {
 	return fmt.Sprint(uint32(a.QPState)), err
 }
 
-func (s *session) attach(w words) (string, error) { return s.group(w, (*verbs.QP).AttachMcast) }
-func (s *session) detach(w words) (string, error) { return s.group(w, (*verbs.QP).DetachMcast) }
+func (s *session) attach(w request) (string, error) { return s.group(w, (*verbs.QP).AttachMcast) }
+func (s *session) detach(w request) (string, error) { return s.group(w, (*verbs.QP).DetachMcast) }
 
-func (s *session) group(w words, change func(*verbs.QP, context.Context, verbs.GID) error) (string, error) {
-	q, err := named(s.qps, w.text(1))
+func (s *session) group(w request, change func(*verbs.QP, context.Context, verbs.GID) error) (string, error) {
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}

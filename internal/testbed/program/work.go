@@ -9,7 +9,7 @@ import (
 )
 
 // sges reads COUNT {ADDRESS LENGTH LKEY}… from a word on.
-func (w words) sges(at int) (l []verbs.SGE) {
+func (w request) sges(at int) (l []verbs.SGE) {
 	for i := range min(int(w.number(at)), len(w)) {
 		l = append(l, verbs.SGE{Addr: w.number(at + 1 + 3*i), Length: uint32(w.number(at + 2 + 3*i)), LKey: uint32(w.number(at + 3 + 3*i))})
 	}
@@ -17,8 +17,8 @@ func (w words) sges(at int) (l []verbs.SGE) {
 }
 
 // send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ FLUSH-LENGTH PLACEMENT SELECTIVITY SGES
-func (s *session) send(w words) (string, error) {
-	q, err := named(s.qps, w.text(1))
+func (s *session) send(w request) (string, error) {
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -48,12 +48,12 @@ func (s *session) send(w words) (string, error) {
 }
 
 // recv NAME ID SGES
-func (s *session) recv(w words) (string, error) {
+func (s *session) recv(w request) (string, error) {
 	wr := verbs.RecvWR{WRID: w.number(2), SGList: w.sges(3)}
 	if q := s.srqs[w.text(1)]; q != nil {
 		return "", q.PostRecv(wr)
 	}
-	q, err := named(s.qps, w.text(1))
+	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
 		return "", err
 	}
@@ -61,7 +61,7 @@ func (s *session) recv(w words) (string, error) {
 }
 
 // poll: QP ID STATUS OPCODE BYTE-LEN IMM SRC-QP FLAGS of a completion, or nothing.
-func (s *session) poll(words) (string, error) {
+func (s *session) poll(request) (string, error) {
 	var wc [1]verbs.WC
 	for _, cq := range s.cqs {
 		n, err := cq.Poll(wc[:])
@@ -92,8 +92,8 @@ func (s *session) byNumber(qpn uint32) string {
 }
 
 // event: TYPE OBJECT of an asynchronous event, or nothing.
-func (s *session) event(words) (string, error) {
-	ctx, cancel := s.look()
+func (s *session) event(request) (string, error) {
+	ctx, cancel := s.shortContext()
 	defer cancel()
 	e, err := s.nic.AsyncEvent(ctx)
 	if err != nil {

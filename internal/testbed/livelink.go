@@ -18,24 +18,24 @@ import (
 // A Cable is a link whose other end leads to a live NIC. Any number of scenarios can be played over it at
 // the same time: each has queue pair numbers of its own for what the script plays, and sees only the
 // packets of these.
-type Cable struct {
+type LiveLink struct {
 	iface   wire.Interface
 	addr    netip.Addr
 	program []string
 	epoch   time.Time
 	closer  func() error // of the interface
 	wake    [2]int       // a pipe that ends the receiver
-	ended   chan struct{}
+	done    chan struct{}
 
-	link sync.Mutex // the link is used by one at a time
-	wire wire.Link
-	from *liveTestbed // whose frame is being sent
+	linkMu sync.Mutex // the link is used by one at a time
+	link   wire.Link
+	sender *liveTestbed // whose frame is being sent
 
 	mu        sync.Mutex
 	testbeds  map[uint32]*liveTestbed // by the number of its queue pairs' block
 	nextBlock uint32                  // handed out
 	paths     map[netip.Addr]*wire.Path
-	idle      []*programLine // verbs programs that have nothing to do
+	idle      []*programConn // verbs programs that have nothing to do
 }
 
 // Numbers of the queue pairs that scripts play come in blocks, one for each scenario. They begin where NICs do not number theirs,
@@ -48,9 +48,9 @@ const (
 
 // NewCable returns a cable over a link, as seen from iface. It owns the link. program says where the verbs
 // program on the NIC's host is, see docs/reference/scenario-language.md; a script may start one itself.
-func NewCable(link wire.Link, iface wire.Interface, program []string) (*Cable, error) {
-	c := &Cable{iface: iface, program: program, epoch: time.Now(), testbeds: map[uint32]*liveTestbed{}, paths: map[netip.Addr]*wire.Path{},
-		ended: make(chan struct{})}
+func NewLiveLink(link wire.Link, iface wire.Interface, program []string) (*LiveLink, error) {
+	c := &LiveLink{iface: iface, program: program, epoch: time.Now(), testbeds: map[uint32]*liveTestbed{}, paths: map[netip.Addr]*wire.Path{},
+		done: make(chan struct{})}
 	for _, a := range iface.Addresses() {
 		if c.addr = a.Addr(); c.addr.Is4() {
 			break
@@ -64,13 +64,13 @@ func NewCable(link wire.Link, iface wire.Interface, program []string) (*Cable, e
 		link.Close()
 		return nil, err
 	}
-	c.wire = wire.NewCaptureLink(link, c, wire.CaptureOptions{MAC: iface.MAC, Wall: func(now int64) int64 { return now - 1 }})
+	c.link = wire.NewCaptureLink(link, c, wire.CaptureOptions{MAC: iface.MAC, Wall: func(now int64) int64 { return now - 1 }})
 	go c.receive()
 	return c, nil
 }
 
 // UseIPv6 has the script speak from the interface's IPv6 address, one that is not link-local. It is called before the first scenario.
-func (c *Cable) UseIPv6() error {
+func (c *LiveLink) UseIPv6() error {
 	for _, a := range c.iface.Addresses() {
 		if a := a.Addr(); a.Is6() && !a.IsLinkLocalUnicast() {
 			c.addr = a
@@ -81,12 +81,12 @@ func (c *Cable) UseIPv6() error {
 }
 
 // now is the time as the link has it.
-func (c *Cable) now() int64 { return int64(time.Since(c.epoch)) + 1 }
+func (c *LiveLink) now() int64 { return int64(time.Since(c.epoch)) + 1 }
 
 // receive hands what comes to the scenarios until the cable is closed.
-func (c *Cable) receive() {
-	defer close(c.ended)
-	fds := []unix.PollFd{{Fd: int32(c.wire.FD()), Events: unix.POLLIN}, {Fd: int32(c.wake[0]), Events: unix.POLLIN}}
+func (c *LiveLink) receive() {
+	defer close(c.done)
+	fds := []unix.PollFd{{Fd: int32(c.link.FD()), Events: unix.POLLIN}, {Fd: int32(c.wake[0]), Events: unix.POLLIN}}
 	for {
 		if _, err := unix.Poll(fds, -1); err != nil && err != unix.EINTR {
 			return
@@ -95,21 +95,21 @@ func (c *Cable) receive() {
 			return
 		}
 		var batch [32]wire.RxFrame
-		c.link.Lock()
+		c.linkMu.Lock()
 		for {
-			if n, err := c.wire.Receive(c.now(), batch[:]); n == 0 || err != nil {
+			if n, err := c.link.Receive(c.now(), batch[:]); n == 0 || err != nil {
 				break // the capture has seen them: WriteFrame
 			}
 		}
-		c.link.Unlock()
+		c.linkMu.Unlock()
 	}
 }
 
 // WriteFrame implements wire.FrameSink: each frame on the cable goes to the scenario whose queue pair it
 // is for, or from. What is for none of them may still be from one of theirs.
-func (c *Cable) WriteFrame(ns int64, _ int, b []byte) error {
-	if c.from != nil {
-		c.from.take(ns, b)
+func (c *LiveLink) WriteFrame(ns int64, _ int, b []byte) error {
+	if c.sender != nil {
+		c.sender.receive(ns, b)
 		return nil
 	}
 	var f packet.Frame
@@ -120,23 +120,23 @@ func (c *Cable) WriteFrame(ns int64, _ int, b []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l := c.testbeds[(destQP-firstPeerQPN)/QPNsPerTestbed]; l != nil && destQP >= firstPeerQPN {
-		l.take(ns, b)
+		l.receive(ns, b)
 		return nil
 	}
 	for _, l := range c.testbeds { // the stage knows the sender
-		l.take(ns, b)
+		l.receive(ns, b)
 	}
 	return nil
 }
 
 // send puts frames of a scenario on the cable, without a gap if it takes them.
-func (c *Cable) send(from *liveTestbed, frames []wire.TxFrame) error {
+func (c *LiveLink) send(from *liveTestbed, frames []wire.TxFrame) error {
 	for {
-		c.link.Lock()
-		c.from = from
-		n, err := c.wire.Send(c.now(), frames)
-		c.from = nil
-		c.link.Unlock()
+		c.linkMu.Lock()
+		c.sender = from
+		n, err := c.link.Send(c.now(), frames)
+		c.sender = nil
+		c.linkMu.Unlock()
 		if frames = frames[n:]; len(frames) == 0 || err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (c *Cable) send(from *liveTestbed, frames []wire.TxFrame) error {
 }
 
 // path finds the way to an address.
-func (c *Cable) path(to netip.Addr) (*wire.Path, error) {
+func (c *LiveLink) path(to netip.Addr) (*wire.Path, error) {
 	c.mu.Lock()
 	known := c.paths[to]
 	c.mu.Unlock()
@@ -165,7 +165,7 @@ func (c *Cable) path(to netip.Addr) (*wire.Path, error) {
 }
 
 // begin reaches a verbs program: one that is idle, or one more.
-func (c *Cable) begin() (l *programLine, err error) {
+func (c *LiveLink) acquireProgram() (l *programConn, err error) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
 		l, c.idle = c.idle[n-1], c.idle[:n-1]
@@ -178,8 +178,8 @@ func (c *Cable) begin() (l *programLine, err error) {
 }
 
 // finish takes back a verbs program for the next scenario, if it can give up all that it holds.
-func (c *Cable) finish(l *programLine) error {
-	if _, err := l.ask("reset"); err != nil {
+func (c *LiveLink) releaseProgram(l *programConn) error {
+	if _, err := l.request("reset"); err != nil {
 		return errors.Join(err, l.close())
 	}
 	c.mu.Lock()
@@ -189,13 +189,13 @@ func (c *Cable) finish(l *programLine) error {
 }
 
 // Close ends the cable; the scenarios on it have to have ended.
-func (c *Cable) Close() error {
+func (c *LiveLink) Close() error {
 	unix.Close(c.wake[1]) // the other end becomes readable
-	<-c.ended
+	<-c.done
 	unix.Close(c.wake[0])
-	c.link.Lock()
-	defer c.link.Unlock()
-	err := c.wire.Close()
+	c.linkMu.Lock()
+	defer c.linkMu.Unlock()
+	err := c.link.Close()
 	for _, l := range c.idle {
 		err = errors.Join(err, l.close())
 	}

@@ -16,29 +16,29 @@ import (
 var ErrNoProgram = errors.New("there is no verbs program: name one with --program, or in the script")
 
 // answerTime bounds how long a verbs program may take over one line.
-const answerTime = 20 * time.Second
+const replyTimeout = 20 * time.Second
 
 // A programLine is a conversation with a verbs program: a line there, a line back.
-type programLine struct {
-	conn io.ReadWriteCloser
-	in   *bufio.Reader
-	end  func() error
+type programConn struct {
+	conn   io.ReadWriteCloser
+	in     *bufio.Reader
+	closer func() error
 
 	broken bool // a line was not answered
 }
 
 // openProgram starts the command and talks to it over its standard input and output; or,
 // where it is tcp:HOST:PORT, connects to that.
-func openProgram(command []string) (*programLine, error) {
+func openProgram(command []string) (*programConn, error) {
 	if len(command) == 0 {
 		return nil, ErrNoProgram
 	}
 	if addr, ok := strings.CutPrefix(command[0], "tcp:"); ok {
-		c, err := net.DialTimeout("tcp", addr, answerTime)
+		c, err := net.DialTimeout("tcp", addr, replyTimeout)
 		if err != nil {
 			return nil, err
 		}
-		return &programLine{conn: c, in: bufio.NewReader(c), end: c.Close}, nil
+		return &programConn{conn: c, in: bufio.NewReader(c), closer: c.Close}, nil
 	}
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stderr = os.Stderr
@@ -57,9 +57,9 @@ func openProgram(command []string) (*programLine, error) {
 		io.Reader
 		io.WriteCloser
 	}{in, out}
-	return &programLine{conn: pipe, in: bufio.NewReader(in), end: func() error {
+	return &programConn{conn: pipe, in: bufio.NewReader(in), closer: func() error {
 		out.Close() // the end of its input is the program's end
-		late := time.AfterFunc(answerTime, func() { cmd.Process.Kill() })
+		late := time.AfterFunc(replyTimeout, func() { cmd.Process.Kill() })
 		defer late.Stop()
 		return cmd.Wait()
 	}}, nil
@@ -73,9 +73,9 @@ const (
 )
 
 // ask sends a line and returns the words of the answer, or what the program refused with.
-func (l *programLine) ask(line string) (answer, error) {
+func (l *programConn) request(line string) (reply, error) {
 	if c, ok := l.conn.(net.Conn); ok {
-		c.SetDeadline(time.Now().Add(answerTime))
+		c.SetDeadline(time.Now().Add(replyTimeout))
 	}
 	if _, err := io.WriteString(l.conn, line+"\n"); err != nil {
 		l.broken = true
@@ -94,4 +94,4 @@ func (l *programLine) ask(line string) (answer, error) {
 	return nil, errors.Join(err, fmt.Errorf("verbs program, asked %q: %s", line, strings.TrimSpace(s)))
 }
 
-func (l *programLine) close() error { return l.end() }
+func (l *programConn) close() error { return l.closer() }
