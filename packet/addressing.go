@@ -5,7 +5,7 @@ import (
 	"net/netip"
 )
 
-// Lengths in bytes and numbers of the headers around the transport.
+// Lengths in bytes of the headers that enclose the transport part, and the values of their fields.
 const (
 	EthernetLen = 14
 	VLANLen     = 4
@@ -13,10 +13,10 @@ const (
 	IPv6Len     = 40
 	UDPLen      = 8
 
-	// MaxFrameHeaderLen bounds what PutHeaders writes.
+	// MaxFrameHeaderLen is the most bytes that PutHeaders writes.
 	MaxFrameHeaderLen = EthernetLen + VLANLen + IPv6Len + UDPLen
 
-	// UDPPort is the destination port that marks a UDP datagram as RoCEv2.
+	// UDPPort is the UDP destination port of RoCEv2.
 	UDPPort = 4791
 
 	etherTypeIPv4 = 0x0800
@@ -28,30 +28,30 @@ const (
 	flagReserved = 0x8000
 )
 
-// Addressing holds every field of the Ethernet, IP and UDP headers of a RoCEv2
-// packet that is not derived from its length. With the length it gives the
-// headers back bit by bit.
+// Addressing holds every field of the Ethernet, IP and UDP headers of a RoCEv2 packet, except the
+// lengths and what follows from them. Together with the payload length it reproduces the headers
+// bit by bit.
 type Addressing struct {
 	SrcMAC, DstMAC [6]byte
-	Tagged         bool   // an 802.1Q tag is present
-	TCI            uint16 // its priority, DEI and VLAN ID
+	Tagged         bool   // the frame has an 802.1Q tag
+	TCI            uint16 // tag control information: priority, DEI and VLAN ID
 
-	Src, Dst    netip.Addr // both IPv4 or both IPv6, never IPv4-mapped
-	TClass      uint8      // IPv6 traffic class or IPv4 type of service, ECN bits too
-	HopLimit    uint8      // or time to live
+	Src, Dst    netip.Addr // of the same family; IPv4-mapped IPv6 addresses are not allowed
+	TClass      uint8      // IPv6 traffic class or IPv4 type of service, including the ECN bits
+	HopLimit    uint8      // IPv6 hop limit or IPv4 time to live
 	FlowLabel   uint32     // IPv6, 20 bits
 	ID          uint16     // IPv4 Identification
-	MayFragment bool       // IPv4: DF is clear; RoCEv2 senders set it
+	MayFragment bool       // IPv4: the DF bit is clear; RoCEv2 senders set it
 
 	SrcPort     uint16
-	DstPort     uint16 // 0 stands for UDPPort
-	UDPChecksum uint16 // written as it is; RoCEv2 senders leave it 0, on IPv6 too
+	DstPort     uint16 // 0 means UDPPort
+	UDPChecksum uint16 // written as given; RoCEv2 senders use 0, also on IPv6
 }
 
-// HeaderLen returns the bytes that PutHeaders writes.
+// HeaderLen returns the number of bytes that PutHeaders writes.
 func (a *Addressing) HeaderLen() int { return a.ethernetLen() + a.IPHeaderLen() }
 
-// IPHeaderLen returns the bytes that PutIP writes: IP and UDP header.
+// IPHeaderLen returns the number of bytes that PutIP writes: IP and UDP header.
 func (a *Addressing) IPHeaderLen() int {
 	if a.Src.Is4() {
 		return IPv4Len + UDPLen
@@ -66,9 +66,9 @@ func (a *Addressing) ethernetLen() int {
 	return EthernetLen
 }
 
-// PutHeaders writes Ethernet, IP and UDP headers to b and returns their length.
-// udpPayloadLen counts the bytes from BTH to ICRC; for a super-packet, of all its
-// segments. b has room for MaxFrameHeaderLen bytes.
+// PutHeaders writes the Ethernet, IP and UDP headers to b and returns their length. udpPayloadLen
+// is the length from BTH to ICRC; for a super-packet, that of all its segments together. b needs
+// room for MaxFrameHeaderLen bytes.
 func (a *Addressing) PutHeaders(b []byte, udpPayloadLen int) int {
 	n := a.putEthernet(b)
 	return n + a.PutIP(b[n:], udpPayloadLen)
@@ -92,7 +92,8 @@ func (a *Addressing) putEthernet(b []byte) int {
 	return n + 2
 }
 
-// PutIP writes IP and UDP headers to b, as PutHeaders does, and returns their length.
+// PutIP writes the IP and UDP headers to b and returns their length. See PutHeaders for
+// udpPayloadLen.
 func (a *Addressing) PutIP(b []byte, udpPayloadLen int) int {
 	n := 0
 	if a.Src.Is4() {
@@ -155,8 +156,8 @@ func (a *Addressing) dstPort() uint16 {
 	return a.DstPort
 }
 
-// ipv4Checksum returns what the checksum field of a header without options has to
-// hold; over a header that holds it already, it returns 0.
+// ipv4Checksum returns the checksum of an IPv4 header without options whose checksum field is 0.
+// Over a header with a correct checksum it returns 0.
 func ipv4Checksum(b []byte) uint16 {
 	var sum uint32
 	for i := 0; i < IPv4Len; i += 2 {

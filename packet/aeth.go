@@ -5,10 +5,10 @@ import "fmt"
 // A Syndrome is the first byte of the AETH (IBTA 9.7.5.2).
 type Syndrome uint8
 
-// Syndromes of NAKs, and the bits that tell the classes apart.
+// Syndromes: the class in the upper three bits, a value in the lower five.
 const (
-	SyndromeACK          Syndrome = 0x00 // + credit code
-	SyndromeRNR          Syndrome = 0x20 // + timer code
+	SyndromeACK          Syndrome = 0x00 // with the credit code as value
+	SyndromeRNR          Syndrome = 0x20 // with the RNR timer code as value
 	NAKSequence          Syndrome = 0x60
 	NAKInvalidRequest    Syndrome = 0x61
 	NAKRemoteAccess      Syndrome = 0x62
@@ -16,16 +16,16 @@ const (
 	NAKInvalidRD         Syndrome = 0x64
 	syndromeClass        Syndrome = 0xe0
 	SyndromeValue        Syndrome = 0x1f
-	CreditsUnlimited              = 0x1f // the credit code that means "no end-to-end credits"
+	CreditsUnlimited              = 0x1f // credit code: no end-to-end credits
 )
 
-// IsACK reports whether s acknowledges; s&SyndromeValue is then the credit code.
+// IsACK reports whether s is an ACK, whose value is the credit code.
 func (s Syndrome) IsACK() bool { return s&syndromeClass == SyndromeACK }
 
-// IsRNR reports whether s is a receiver-not-ready NAK; s&SyndromeValue is the timer code.
+// IsRNR reports whether s is an RNR NAK, whose value is the timer code.
 func (s Syndrome) IsRNR() bool { return s&syndromeClass == SyndromeRNR }
 
-// IsNAK reports whether s is any other NAK.
+// IsNAK reports whether s is a NAK other than RNR.
 func (s Syndrome) IsNAK() bool { return s&syndromeClass == 0x60 }
 
 func (s Syndrome) String() string {
@@ -52,7 +52,7 @@ func (s Syndrome) String() string {
 	return fmt.Sprintf("Syndrome(%#02x)", uint8(s))
 }
 
-// rnrTimer is table 45 of IBTA 9.7.5.2.8, in nanoseconds.
+// rnrTimer has the RNR NAK timer values in nanoseconds by timer code (IBTA 9.7.5.2.8, table 45).
 var rnrTimer = [32]int64{
 	655360e3, 10e3, 20e3, 30e3, 40e3, 60e3, 80e3, 120e3,
 	160e3, 240e3, 320e3, 480e3, 640e3, 960e3, 1280e3, 1920e3,
@@ -60,7 +60,7 @@ var rnrTimer = [32]int64{
 	40960e3, 61440e3, 81920e3, 122880e3, 163840e3, 245760e3, 327680e3, 491520e3,
 }
 
-// RNRTimer returns the wait in nanoseconds that a timer code of five bits asks for.
+// RNRTimer returns the nanoseconds of a 5-bit RNR NAK timer code.
 func RNRTimer(code uint8) int64 { return rnrTimer[code&31] }
 
 var credits = [31]int{
@@ -68,7 +68,8 @@ var credits = [31]int{
 	1536, 2048, 3072, 4096, 6144, 8192, 12288, 16384, 24576, 32768,
 }
 
-// Credits returns the receive WQEs behind a credit code, or -1 for CreditsUnlimited.
+// Credits returns the number of receive work requests that a credit code grants, or -1 for
+// CreditsUnlimited.
 func Credits(code uint8) int {
 	if code&31 == CreditsUnlimited {
 		return -1
@@ -76,7 +77,7 @@ func Credits(code uint8) int {
 	return credits[code&31]
 }
 
-// CreditCode returns the largest code that promises no more than n receive WQEs.
+// CreditCode returns the largest credit code that grants at most n receive work requests.
 func CreditCode(n int) uint8 {
 	code := uint8(0)
 	for c, v := range credits {

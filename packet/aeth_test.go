@@ -2,7 +2,7 @@ package packet
 
 import "testing"
 
-func TestRNRTimersAreThoseOfTheSpecification(t *testing.T) {
+func TestRNRTimersMatchSpecification(t *testing.T) {
 	microseconds := [32]float64{
 		655360, 10, 20, 30, 40, 60, 80, 120, 160, 240, 320, 480, 640, 960, 1280, 1920,
 		2560, 3840, 5120, 7680, 10240, 15360, 20480, 30720, 40960, 61440, 81920, 122880, 163840, 245760, 327680, 491520,
@@ -27,12 +27,12 @@ func TestCreditCodes(t *testing.T) {
 	}
 	for code := uint8(0); code < CreditsUnlimited; code++ {
 		if got := CreditCode(Credits(code)); got != code {
-			t.Errorf("code %d comes back as %d", code, got)
+			t.Errorf("code %d round-trips as %d", code, got)
 		}
 	}
 }
 
-func TestSyndromeClassesExcludeOneAnother(t *testing.T) {
+func TestSyndromeClassesAreDisjoint(t *testing.T) {
 	for _, c := range []struct {
 		s             Syndrome
 		ack, rnr, nak bool

@@ -13,7 +13,7 @@ import (
 
 const fixtures = "../pcap-fixtures"
 
-// fixtureFiles returns the captures of pcap-fixtures; there must be some.
+// fixtureFiles returns the captures in pcap-fixtures and fails the test if there are too few.
 func fixtureFiles(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(fixtures, "*.pcap"))
@@ -23,9 +23,9 @@ func fixtureFiles(t testing.TB) []string {
 	return files
 }
 
-// classicFrames returns the frames of a little-endian Ethernet pcap. The reader of
-// package capture is built on this package, and so cannot serve it.
-func classicFrames(t testing.TB, file string) (frames [][]byte) {
+// pcapFrames returns the frames of a little-endian Ethernet pcap file. The reader in package
+// capture imports this package and cannot be used here.
+func pcapFrames(t testing.TB, file string) (frames [][]byte) {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -43,11 +43,11 @@ func classicFrames(t testing.TB, file string) (frames [][]byte) {
 	return frames
 }
 
-// roceFrames returns the RoCEv2 frames of a fixture; anything that is refused for
-// another reason than being of another protocol fails the test.
+// roceFrames returns the RoCEv2 frames of a fixture. A frame that fails to parse, except with
+// ErrNotRoCE, fails the test.
 func roceFrames(t testing.TB, file string) (frames [][]byte) {
 	t.Helper()
-	for i, b := range classicFrames(t, file) {
+	for i, b := range pcapFrames(t, file) {
 		var f Frame
 		switch err := ParseFrame(b, &f); {
 		case err == nil:
@@ -59,8 +59,8 @@ func roceFrames(t testing.TB, file string) (frames [][]byte) {
 	return frames
 }
 
-// readmeCounts reads the packets and the good ICRCs that the README of the fixtures
-// counts for each file.
+// readmeCounts reads from the README of the fixtures how many packets and correct ICRCs each file
+// has.
 func readmeCounts(t *testing.T) map[string]string {
 	t.Helper()
 	b, err := os.ReadFile(filepath.Join(fixtures, "README.md"))
@@ -77,7 +77,7 @@ func readmeCounts(t *testing.T) map[string]string {
 	return counts
 }
 
-func TestEveryFixturePacketParsesReencodesAndHasItsICRC(t *testing.T) {
+func TestFixturePacketsSurviveReencoding(t *testing.T) {
 	counts := readmeCounts(t)
 	for _, file := range fixtureFiles(t) {
 		t.Run(filepath.Base(file), func(t *testing.T) {
@@ -87,13 +87,13 @@ func TestEveryFixturePacketParsesReencodesAndHasItsICRC(t *testing.T) {
 			}
 			n := len(frames)
 			if got := fmt.Sprintf("%d of %d", n, n); got != counts[filepath.Base(file)] {
-				t.Errorf("%s packets with a good ICRC, README says %s", got, counts[filepath.Base(file)])
+				t.Errorf("%s packets with a correct ICRC, README has %s", got, counts[filepath.Base(file)])
 			}
 		})
 	}
 }
 
-// checkFrame takes frame b apart, puts it together again and compares.
+// checkFrame parses frame b, encodes it again and compares.
 func checkFrame(t *testing.T, i int, b []byte) {
 	t.Helper()
 	var f Frame
@@ -101,10 +101,10 @@ func checkFrame(t *testing.T, i int, b []byte) {
 		t.Fatal(err)
 	}
 	if !f.ICRCOK() {
-		t.Errorf("RoCEv2 frame %d: ICRC is wrong", i)
+		t.Errorf("RoCEv2 frame %d: incorrect ICRC", i)
 	}
 	if !f.IPChecksumOK() {
-		t.Errorf("RoCEv2 frame %d: IPv4 checksum is wrong", i)
+		t.Errorf("RoCEv2 frame %d: incorrect IPv4 checksum", i)
 	}
 	var h Header
 	n, err := h.Parse(f.Transport[:len(f.Transport)-ICRCLen])

@@ -7,43 +7,42 @@ import (
 	"net/netip"
 )
 
-// Reasons why a frame is not parsed; match with errors.Is. The error that
-// ParseFrame returns is a *ParseError, which adds the offset.
+// Reasons for which a frame is rejected; match with errors.Is. ParseFrame returns a *ParseError,
+// which adds the offset.
 var (
 	ErrNotRoCE   = errors.New("not a RoCEv2 packet")
-	ErrTruncated = errors.New("frame ends before its headers say")
-	ErrIPHeader  = errors.New("IP version or header length is wrong")
+	ErrTruncated = errors.New("frame is shorter than its headers announce")
+	ErrIPHeader  = errors.New("invalid IP version or header length")
 	ErrIPOptions = errors.New("IPv4 options in a RoCEv2 packet")
 	ErrFragment  = errors.New("fragment of an IP packet")
-	ErrUDPLength = errors.New("UDP length disagrees with IP length")
+	ErrUDPLength = errors.New("UDP length does not match IP length")
 )
 
-// ParseError says why a frame was refused and which byte of it shows it.
+// ParseError says why a frame was rejected and at which byte.
 type ParseError struct {
 	Reason error
-	Offset int // from the first byte given to ParseFrame or ParseIP
+	Offset int // in the argument of ParseFrame or ParseIP
 }
 
 func (e *ParseError) Error() string { return fmt.Sprintf("offset %d: %v", e.Offset, e.Reason) }
 
-// Unwrap returns the reason.
+// Unwrap returns Reason.
 func (e *ParseError) Unwrap() error { return e.Reason }
 
 func parseError(reason error, offset int) error { return &ParseError{reason, offset} }
 
-// Frame is a RoCEv2 frame as it lies on the wire: its addressing, parsed, and
-// views of the bytes that it was parsed from.
+// Frame is a parsed RoCEv2 frame: its addressing, and slices of the bytes that it was parsed from.
 type Frame struct {
 	Addressing
-	IP        []byte // IP header to ICRC
-	Transport []byte // BTH to ICRC, at least BTHLen+ICRCLen
+	IP        []byte // from IP header to ICRC
+	Transport []byte // from BTH to ICRC, at least BTHLen+ICRCLen bytes
 	Trailer   []byte // Ethernet padding after the IP packet
 }
 
-// ParseFrame reads the Ethernet frame b into f, whose slices then point into b. It
-// allocates nothing unless it fails. A frame that belongs to another protocol gives
-// ErrNotRoCE; fragments do too, if they are none of the first. What the transport part
-// says is not looked at, nor are ICRC and checksums: see ICRCOK and IPChecksumOK.
+// ParseFrame parses the Ethernet frame b into f. The slices of f refer to b. It allocates only to
+// report an error. A frame of another protocol, and a fragment other than the first, gives
+// ErrNotRoCE. ParseFrame does not check the transport headers, the ICRC or the IP checksum: see
+// Header.Parse, ICRCOK and IPChecksumOK.
 func ParseFrame(b []byte, f *Frame) error {
 	n, kind, err := f.parseEthernet(b)
 	if err != nil {
@@ -52,7 +51,7 @@ func ParseFrame(b []byte, f *Frame) error {
 	return f.parseNetwork(b, n, kind)
 }
 
-// ParseIP is ParseFrame for a packet that begins with its IP header.
+// ParseIP is ParseFrame for a packet that starts with its IP header.
 func ParseIP(b []byte, f *Frame) error {
 	if len(b) == 0 {
 		return parseError(ErrTruncated, 0)
@@ -86,7 +85,7 @@ func (f *Frame) parseEthernet(b []byte) (n int, kind uint16, err error) {
 	return n, kind, nil
 }
 
-// parseNetwork parses the IP packet at b[at:] and everything in it.
+// parseNetwork parses the IP packet at b[at:].
 func (f *Frame) parseNetwork(b []byte, at int, kind uint16) error {
 	var total, header int
 	var err error
@@ -107,8 +106,8 @@ func (f *Frame) parseNetwork(b []byte, at int, kind uint16) error {
 	if total < header+UDPLen {
 		return parseError(ErrUDPLength, udp)
 	}
-	// The ports come before the length of the frame: whether it is ours at all
-	// can be told from a frame that a capture cut short.
+	// Check the ports before the length: they identify RoCEv2 even in a frame that a capture
+	// truncated.
 	if len(b) < udp+UDPLen {
 		return parseError(ErrTruncated, len(b))
 	}
@@ -180,24 +179,25 @@ func (f *Frame) parseIPv6(b []byte, at int) (total int, err error) {
 	return IPv6Len + int(be.Uint16(ip[4:])), nil
 }
 
-// ICRC returns the ICRC that the frame carries.
+// ICRC returns the ICRC in the frame.
 func (f *Frame) ICRC() uint32 {
 	return binary.LittleEndian.Uint32(f.Transport[len(f.Transport)-ICRCLen:])
 }
 
-// ICRCOK reports whether the ICRC is that of the packet.
+// ICRCOK reports whether the ICRC is correct.
 func (f *Frame) ICRCOK() bool {
 	covered := f.Transport[:len(f.Transport)-ICRCLen]
 	return icrcOf(f.IP[:len(f.IP)-len(f.Transport)], covered) == f.ICRC()
 }
 
-// IPChecksumOK reports whether the IPv4 header checksum is right. IPv6 has none.
+// IPChecksumOK reports whether the IPv4 header checksum is correct. It is true for IPv6, which has
+// none.
 func (f *Frame) IPChecksumOK() bool {
 	return !f.Src.Is4() || ipv4Checksum(f.IP) == 0
 }
 
-// AppendFrame appends a whole frame to b: the headers of a, the packet t and its
-// ICRC. It is for tests and captures; links gather instead of copying.
+// AppendFrame appends a complete frame to b: the headers of a, the packet t and its ICRC. It copies
+// the payload, and is meant for tests and captures.
 func AppendFrame(b []byte, a *Addressing, t *Tx) []byte {
 	at := len(b)
 	b = append(b, make([]byte, a.HeaderLen())...)

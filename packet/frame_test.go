@@ -17,7 +17,7 @@ func address(src, dst string) *Addressing {
 	}
 }
 
-// addressings has one of every kind.
+// addressings returns one Addressing of each kind.
 func addressings() map[string]*Addressing {
 	m := map[string]*Addressing{
 		"IPv4":            address("192.0.2.1", "192.0.2.2"),
@@ -45,7 +45,7 @@ func sendOnly(payload string) *Tx {
 	return t
 }
 
-func TestAFrameComesBackWithEveryFieldOfItsAddressing(t *testing.T) {
+func TestFrameRoundTripKeepsAddressing(t *testing.T) {
 	for name, a := range addressings() {
 		t.Run(name, func(t *testing.T) {
 			tx := sendOnly("hello")
@@ -70,11 +70,11 @@ func TestAFrameComesBackWithEveryFieldOfItsAddressing(t *testing.T) {
 	}
 }
 
-func TestICRCCoversAllButWhatRoutersChange(t *testing.T) {
+func TestICRCCoversAllButMutableFields(t *testing.T) {
 	for name, a := range addressings() {
 		frame := AppendFrame(nil, a, sendOnly("data"))
 		ip := a.HeaderLen() - a.IPHeaderLen()
-		free := map[int]byte{} // offset from the IP header: bits that may change
+		free := map[int]byte{} // by offset from the IP header: bits that the ICRC does not cover
 		udp := IPv6Len
 		if a.Src.Is4() {
 			udp = IPv4Len
@@ -88,7 +88,7 @@ func TestICRCCoversAllButWhatRoutersChange(t *testing.T) {
 				frame[i] ^= 1 << bit
 				var f Frame
 				if err := ParseFrame(frame, &f); err == nil && f.ICRCOK() != (free[i-ip]>>bit&1 != 0) {
-					t.Errorf("%s: bit %d of byte %d behind the IP header wrong: ICRCOK is %v", name, bit, i-ip, f.ICRCOK())
+					t.Errorf("%s: bit %d of byte %d after the start of the IP header flipped: ICRCOK is %v", name, bit, i-ip, f.ICRCOK())
 				}
 				frame[i] ^= 1 << bit
 			}
@@ -96,7 +96,7 @@ func TestICRCCoversAllButWhatRoutersChange(t *testing.T) {
 	}
 }
 
-func TestICRCIsTheSameHoweverThePayloadIsCut(t *testing.T) {
+func TestICRCIgnoresPayloadFragmentation(t *testing.T) {
 	payload := bytes.Repeat([]byte("0123456789abc"), 400)
 	for name, a := range addressings() {
 		var whole, cut Tx
@@ -117,9 +117,9 @@ func TestICRCIsTheSameHoweverThePayloadIsCut(t *testing.T) {
 	}
 }
 
-// A packet that ends inside its BTH has an ICRC too, though no NIC sends it: that of the bytes
-// there are, with ones where the others have them.
-func TestICRCOfAPacketThatEndsInsideItsBTH(t *testing.T) {
+// The ICRC of a packet that ends inside its BTH covers the bytes present, with the same bits
+// masked. No NIC sends such a packet.
+func TestICRCOfPacketThatEndsInsideItsBTH(t *testing.T) {
 	for name, a := range addressings() {
 		whole := sendOnly("data")
 		bth := whole.Head[:whole.HeadLen]
@@ -152,7 +152,7 @@ func TestICRCOfAPacketThatEndsInsideItsBTH(t *testing.T) {
 	}
 }
 
-func TestParseErrorsNameReasonAndOffset(t *testing.T) {
+func TestParseErrorsHaveReasonAndOffset(t *testing.T) {
 	v4, v6 := address("192.0.2.1", "192.0.2.2"), address("2001:db8::1", "2001:db8::2")
 	set16 := func(at int, v uint16) func([]byte) []byte {
 		return func(b []byte) []byte { binary.BigEndian.PutUint16(b[at:], v); return b }
@@ -206,12 +206,12 @@ func TestParseErrorsNameReasonAndOffset(t *testing.T) {
 			t.Errorf("ParseIP(%x): %v, want %v", c.b, err, c.reason)
 		}
 	}
-	if got := ParseFrame(make([]byte, 3), &f).Error(); got != "offset 3: frame ends before its headers say" {
+	if got := ParseFrame(make([]byte, 3), &f).Error(); got != "offset 3: frame is shorter than its headers announce" {
 		t.Error(got)
 	}
 }
 
-func TestGRHHoldsTheIPHeaderOfADatagram(t *testing.T) {
+func TestGRHHoldsTheIPHeader(t *testing.T) {
 	for name, a := range addressings() {
 		frame := AppendFrame(nil, a, sendOnly("datagram"))
 		var f Frame
@@ -238,7 +238,7 @@ func TestGRHHoldsTheIPHeaderOfADatagram(t *testing.T) {
 
 func FuzzParseFrame(f *testing.F) {
 	for _, file := range fixtureFiles(f) {
-		if frames := classicFrames(f, file); len(frames) > 0 {
+		if frames := pcapFrames(f, file); len(frames) > 0 {
 			f.Add(frames[0])
 			f.Add(frames[len(frames)/2])
 		}
@@ -260,7 +260,7 @@ func FuzzParseFrame(f *testing.F) {
 		head := make([]byte, MaxFrameHeaderLen)
 		n := fr.PutHeaders(head, len(fr.Transport))
 		again := append(append(head[:n], fr.Transport...), fr.Trailer...)
-		if fr.Src.Is4() { // the one derived field
+		if fr.Src.Is4() { // the only derived field
 			copy(again[n-IPv4Len-UDPLen+10:][:2], fr.IP[10:12])
 		}
 		if !bytes.Equal(again, b) {

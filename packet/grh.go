@@ -5,11 +5,12 @@ import (
 	"net/netip"
 )
 
-// GRH is the first 40 bytes of a UD receive buffer, where RoCEv2 keeps the IP header
-// of the packet: an IPv6 header as it came, or 20 zero bytes and an IPv4 header.
+// GRH is the first 40 bytes of a UD receive buffer. On RoCEv2 it holds the received IP header: an
+// IPv6 header, or 20 zero bytes and an IPv4 header.
 type GRH [GRHLen]byte
 
-// Put fills g with the IP header of a packet from a with so many bytes from BTH to ICRC.
+// Put fills g with the IP header of a packet whose addressing is a. udpPayloadLen is the length
+// from BTH to ICRC.
 func (g *GRH) Put(a *Addressing, udpPayloadLen int) {
 	if !a.Src.Is4() {
 		a.putIPv6(g[:], udpPayloadLen)
@@ -22,7 +23,7 @@ func (g *GRH) Put(a *Addressing, udpPayloadLen int) {
 // Is4 reports whether g holds an IPv4 header.
 func (g *GRH) Is4() bool { return g[0]>>4 != 6 && g[GRHLen-IPv4Len]>>4 == 4 }
 
-// Src returns the sender's address.
+// Src returns the source address.
 func (g *GRH) Src() netip.Addr {
 	if g.Is4() {
 		return netip.AddrFrom4([4]byte(g[32:36]))
@@ -30,7 +31,7 @@ func (g *GRH) Src() netip.Addr {
 	return netip.AddrFrom16([16]byte(g[8:24]))
 }
 
-// Dst returns the address the packet was sent to, which may be a multicast group.
+// Dst returns the destination address, which may be a multicast group.
 func (g *GRH) Dst() netip.Addr {
 	if g.Is4() {
 		return netip.AddrFrom4([4]byte(g[36:40]))
@@ -46,7 +47,7 @@ func (g *GRH) TClass() uint8 {
 	return uint8(binary.BigEndian.Uint16(g[:]) >> 4)
 }
 
-// FlowLabel returns the 20 bits of the flow label; IPv4 has none and gives 0.
+// FlowLabel returns the IPv6 flow label, 20 bits, or 0 for IPv4.
 func (g *GRH) FlowLabel() uint32 {
 	if g.Is4() {
 		return 0
@@ -54,7 +55,7 @@ func (g *GRH) FlowLabel() uint32 {
 	return binary.BigEndian.Uint32(g[:]) & 0xfffff
 }
 
-// HopLimit returns the hop limit or time to live as it arrived.
+// HopLimit returns the hop limit or time to live on arrival.
 func (g *GRH) HopLimit() uint8 {
 	if g.Is4() {
 		return g[28]

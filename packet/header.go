@@ -21,14 +21,15 @@ const (
 	GRHLen          = 40
 	ICRCLen         = 4
 
-	// MaxHeaderLen bounds BTH and extended headers of any opcode: XRC atomics have 44.
+	// MaxHeaderLen is room for BTH and extended headers of any opcode. The longest, of XRC atomics,
+	// have 44 bytes.
 	MaxHeaderLen = 64
 )
 
-// headerLen gives the length of the header behind each bit of Headers.
+// headerLen is the length of the extended header of each bit of Headers.
 var headerLen = [...]int{RETHLen, AETHLen, AtomicETHLen, AtomicAckETHLen, ImmDtLen, IETHLen, DETHLen, FETHLen, XRCETHLen, 4}
 
-// DefaultPKey is the full-member default partition.
+// DefaultPKey is the P_Key of full members of the default partition.
 const DefaultPKey = 0xffff
 
 // Errors of Parse and PayloadLen; match with errors.Is.
@@ -44,25 +45,26 @@ type BTH struct {
 	Solicited bool
 	MigReq    bool
 	Pad       uint8 // 0 to 3
-	TVer      uint8 // 0 in every packet that is accepted
+	TVer      uint8 // transport version, 0 in every valid packet
 	PKey      uint16
 	FECN      bool
 	BECN      bool
-	Reserved6 uint8 // six bits beside FECN and BECN
+	Reserved6 uint8 // 6 bits after FECN and BECN
 	DestQP    uint32
 	AckReq    bool
-	Reserved7 uint8 // seven bits beside AckReq
+	Reserved7 uint8 // 7 bits after AckReq
 	PSN       uint32
 }
 
-// RETH is the RDMA extended header: what a WRITE or READ addresses.
+// RETH is the RDMA extended transport header of READ and WRITE.
 type RETH struct {
 	VA     uint64
 	RKey   uint32
-	Length uint32 // bytes
+	Length uint32 // DMA length in bytes
 }
 
-// AtomicETH is the header of COMPARE_SWAP and FETCH_ADD (addend in SwapAdd).
+// AtomicETH is the extended transport header of COMPARE_SWAP and FETCH_ADD, whose operand is
+// SwapAdd.
 type AtomicETH struct {
 	VA      uint64
 	RKey    uint32
@@ -70,45 +72,45 @@ type AtomicETH struct {
 	Compare uint64
 }
 
-// AETH is the ACK extended header.
+// AETH is the ACK extended transport header.
 type AETH struct {
 	Syndrome Syndrome
 	MSN      uint32 // 24 bits
 }
 
-// DETH is the datagram header of UD.
+// DETH is the datagram extended transport header of UD.
 type DETH struct {
 	QKey     uint32
 	SrcQP    uint32 // 24 bits
 	Reserved uint8
 }
 
-// FETH is the header of FLUSH.
+// FETH is the extended transport header of FLUSH (annex A19).
 type FETH struct {
-	Placement   uint8 // bit 0 global visibility, bit 1 persistence; four bits
-	Selectivity uint8 // 0 range, 1 whole region; two bits
+	Placement   uint8 // 4 bits: bit 0 global visibility, bit 1 persistence
+	Selectivity uint8 // 2 bits: 0 range, 1 whole region
 	Reserved    uint32
 }
 
-// Header is the parsed form of BTH and the extended headers. Only those that
-// Opcode.Info().Headers names hold anything.
+// Header is a parsed BTH with its extended headers. Only the extended headers in
+// Opcode.Info().Headers are valid.
 type Header struct {
 	BTH
 	RETH       RETH
 	AETH       AETH
 	Atomic     AtomicETH
 	OrigData   uint64 // AtomicAckETH
-	Imm        uint32 // ImmDt, as a big-endian number
-	Invalidate uint32 // IETH: the R_Key
+	Imm        uint32 // ImmDt
+	Invalidate uint32 // IETH: R_Key
 	DETH       DETH
 	FETH       FETH
 	XRCSRQ     uint32 // XRCETH, 24 bits
 	XRCResv    uint8
 }
 
-// Parse reads BTH and extended headers from the start of b and returns their
-// length. It checks that b holds them, and nothing else; errors are ErrShort and
-// ErrOpcode. After ErrOpcode the BTH holds what the packet has. b ends before the ICRC.
+// Parse parses the BTH and extended headers at the start of b and returns their length. It checks
+// only that b contains them; errors are ErrShort and ErrOpcode. With ErrOpcode the BTH is valid. b
+// must not include the ICRC.
 func (h *Header) Parse(b []byte) (int, error) {
 	if len(b) < BTHLen {
 		return 0, ErrShort
@@ -125,9 +127,9 @@ func (h *Header) Parse(b []byte) (int, error) {
 	return in.HeaderLen, nil
 }
 
-// PayloadLen returns the bytes of payload, without pad, of a packet that is n bytes
-// long from BTH to pad. The error is ErrShort or ErrPad: the packet does not hold its
-// headers, or not the pad that its BTH announces.
+// PayloadLen returns the payload length, without pad, of a packet with n bytes from BTH to pad. It
+// returns ErrShort if the packet does not contain its headers, and ErrPad if it does not contain
+// the pad that its BTH announces.
 func (h *Header) PayloadLen(n int) (int, error) {
 	n -= h.Opcode.Info().HeaderLen
 	switch {
@@ -185,8 +187,7 @@ func (h *BTH) put(b []byte) {
 	binary.BigEndian.PutUint32(b[8:], w)
 }
 
-// The order below is the order on the wire: XRCETH and DETH stand first, FETH
-// before RETH, RETH before ImmDt.
+// The order is that on the wire: XRCETH and DETH first, FETH before RETH, RETH before ImmDt.
 func (h *Header) parseExtended(b []byte, has Headers) {
 	be := binary.BigEndian
 	if has&HasXRCETH != 0 {
@@ -230,8 +231,8 @@ func (h *Header) parseExtended(b []byte, has Headers) {
 	}
 }
 
-// Put writes BTH and the extended headers of h.Opcode to b, which has room for
-// MaxHeaderLen bytes, and returns how many it wrote. An unassigned opcode gets its BTH alone.
+// Put writes the BTH and the extended headers of h.Opcode to b and returns their length. b needs
+// room for MaxHeaderLen bytes. For an unassigned opcode Put writes only the BTH.
 func (h *Header) Put(b []byte) int {
 	h.BTH.put(b)
 	in := h.Opcode.Info()

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// full has every field of every header set to something that would be missed.
-func full(o Opcode) Header {
+// distinctHeader sets every field of every header to a distinctive value.
+func distinctHeader(o Opcode) Header {
 	return Header{
 		BTH: BTH{
 			Opcode: o, Solicited: true, MigReq: true, Pad: 2, TVer: 5, PKey: 0x8001, FECN: true, BECN: true,
@@ -21,9 +21,9 @@ func full(o Opcode) Header {
 	}
 }
 
-const fullBTH = "e5 8001 eaabcdef d5fedcba" // without its opcode
+const distinctBTH = "e5 8001 eaabcdef d5fedcba" // without the opcode
 
-func TestHeadersLieOnTheWireAsTheSpecificationDrawsThem(t *testing.T) {
+func TestHeaderLayoutMatchesSpecification(t *testing.T) {
 	const (
 		reth, aeth = "0102030405060708 11121314 21222324", "7e313233"
 		atomic     = "4142434445464748 51525354 6162636465666768 7172737475767778"
@@ -38,12 +38,12 @@ func TestHeadersLieOnTheWireAsTheSpecificationDrawsThem(t *testing.T) {
 		{0x64, "b1b2b3b4 c0c1c2c3"}, {0x65, "b1b2b3b4 c0c1c2c3 91929394"},
 		{0xa4, xrceth}, {0xab, xrceth + reth + "91929394"}, {0xb3, xrceth + atomic}, {0xb7, xrceth + "a1a2a3a4"}, {0xb1, aeth}, {0x81, ""},
 	} {
-		want, err := hex.DecodeString(hex.EncodeToString([]byte{byte(c.o)}) + stripSpaces(fullBTH+c.extended))
+		want, err := hex.DecodeString(hex.EncodeToString([]byte{byte(c.o)}) + stripSpaces(distinctBTH+c.extended))
 		if err != nil {
 			t.Fatal(err)
 		}
 		var b [MaxHeaderLen]byte
-		h := full(c.o)
+		h := distinctHeader(c.o)
 		if n := h.Put(b[:]); !bytes.Equal(b[:n], want) {
 			t.Errorf("%v:\n%x, want\n%x", c.o, b[:n], want)
 		}
@@ -63,8 +63,8 @@ func TestHeadersLieOnTheWireAsTheSpecificationDrawsThem(t *testing.T) {
 
 func stripSpaces(s string) string { return string(bytes.ReplaceAll([]byte(s), []byte(" "), nil)) }
 
-func TestAnUnassignedOpcodeIsAnErrorButItsBTHIsRead(t *testing.T) {
-	h := full(0x1f)
+func TestParseReturnsBTHOfUnassignedOpcode(t *testing.T) {
+	h := distinctHeader(0x1f)
 	var b [MaxHeaderLen]byte
 	n := h.Put(b[:])
 	var back Header
@@ -94,7 +94,7 @@ func TestPayloadLen(t *testing.T) {
 	}
 }
 
-func TestTxPadsToFourBytesAndKeepsItsStorage(t *testing.T) {
+func TestTxPadsToFourBytesAndReusesStorage(t *testing.T) {
 	var tx Tx
 	data := make([]byte, 9)
 	for n := range 9 {
@@ -105,7 +105,7 @@ func TestTxPadsToFourBytesAndKeepsItsStorage(t *testing.T) {
 		}
 		for _, p := range tx.Payload {
 			if len(p) == 0 {
-				t.Errorf("%d bytes: an empty slice of payload", n)
+				t.Errorf("%d bytes: empty payload slice", n)
 			}
 		}
 	}
@@ -123,7 +123,7 @@ func FuzzHeader(f *testing.F) {
 		}
 	}
 	for _, o := range []Opcode{0xb4, 0x1c, 0x1d, OpcodeCNP, 0x55} {
-		h := full(o)
+		h := distinctHeader(o)
 		b := make([]byte, MaxHeaderLen)
 		f.Add(b[:h.Put(b)])
 	}

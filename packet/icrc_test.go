@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestRecoverIDFindsTheIdentificationOfEveryFixturePacket(t *testing.T) {
+func TestRecoverIDFindsIdentificationOfFixturePackets(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	tried, passed := 0, 0
 	for _, file := range fixtureFiles(t) {
@@ -28,13 +28,13 @@ func TestRecoverIDFindsTheIdentificationOfEveryFixturePacket(t *testing.T) {
 			}
 		}
 	}
-	// One random CRC in 2^15 is that of some Identification.
+	// A random CRC matches some Identification with probability 2^-15.
 	if tried < 1000 || passed > tried/1000 {
 		t.Errorf("%d of %d packets with a random ICRC passed", passed, tried)
 	}
 }
 
-func TestRecoverIDRejectsWrongBitsAnywhereButInTheHiddenField(t *testing.T) {
+func TestRecoverIDRejectsCorruptedPackets(t *testing.T) {
 	for name, a := range addressings() {
 		transport := AppendFrame(nil, a, sendOnly("payload"))[a.HeaderLen():]
 		if id, ok := RecoverID(a, transport); !ok || id != a.ID {
@@ -43,11 +43,11 @@ func TestRecoverIDRejectsWrongBitsAnywhereButInTheHiddenField(t *testing.T) {
 		for i := range transport {
 			for bit := range 8 {
 				if i == 4 {
-					continue // resv8a is not covered
+					continue // the ICRC does not cover resv8a
 				}
 				transport[i] ^= 1 << bit
 				if id, ok := RecoverID(a, transport); ok {
-					t.Errorf("%s: bit %d of byte %d wrong: accepted as Identification %#x", name, bit, i, id)
+					t.Errorf("%s: bit %d of byte %d flipped: accepted as Identification %#x", name, bit, i, id)
 				}
 				transport[i] ^= 1 << bit
 			}
@@ -81,8 +81,8 @@ func TestRecoverIDAtEveryLength(t *testing.T) {
 	}
 }
 
-// work is what a link does for each packet, by name.
-func work() map[string]func() {
+// dataPath returns what a link does for each packet, by name.
+func dataPath() map[string]func() {
 	a4, a6 := address("192.0.2.1", "192.0.2.2"), address("2001:db8::1", "2001:db8::2")
 	data := make([]byte, 4096)
 	tx := new(Tx)
@@ -114,8 +114,8 @@ func work() map[string]func() {
 	}
 }
 
-func TestNothingOnTheDataPathAllocates(t *testing.T) {
-	for name, f := range work() {
+func TestDataPathDoesNotAllocate(t *testing.T) {
+	for name, f := range dataPath() {
 		if n := testing.AllocsPerRun(100, f); n != 0 {
 			t.Errorf("%s: %g allocations", name, n)
 		}
@@ -123,7 +123,7 @@ func TestNothingOnTheDataPathAllocates(t *testing.T) {
 }
 
 func BenchmarkPacket(b *testing.B) {
-	for name, f := range work() {
+	for name, f := range dataPath() {
 		b.Run(name, func(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {

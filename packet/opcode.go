@@ -6,7 +6,7 @@ import "fmt"
 // operation in the lower five.
 type Opcode uint8
 
-// A Service is the transport service of an opcode, in its place in the byte.
+// A Service is the transport service of an opcode: the upper three bits, in place.
 type Service uint8
 
 // Transport services (IBTA vol. 1, 9.2.1; XRC annex A14; CNP annex A17).
@@ -69,7 +69,7 @@ const (
 // OpcodeCNP is the congestion notification packet of RoCEv2 (annex A17).
 const OpcodeCNP Opcode = 0x81
 
-// A Kind is what an opcode does, whatever its position in a message.
+// A Kind is the operation of an opcode, regardless of the position in a message.
 type Kind uint8
 
 const (
@@ -87,9 +87,9 @@ const (
 	KindCNP
 )
 
-// Response returns the kind of packet that answers a request of kind k on a reliable service: KindAck for
-// SEND and WRITE, a response of the request's own for the others. FLUSH and ATOMIC WRITE are answered by a
-// READ response without payload (annex A19). It returns KindNone where k is no request.
+// Response returns the kind of packet that answers a request of kind k on a reliable service:
+// KindAck for SEND and WRITE, otherwise a response of the request's own. A READ response without
+// payload answers FLUSH and ATOMIC WRITE (annex A19). It returns KindNone if k is not a request.
 func (k Kind) Response() Kind {
 	switch k {
 	case KindSend, KindWrite:
@@ -102,8 +102,8 @@ func (k Kind) Response() Kind {
 	return KindNone
 }
 
-// HasOwnResponse reports whether requests of kind k are answered by a response of their own, which an
-// ACKNOWLEDGE does not replace and which takes a responder resource.
+// HasOwnResponse reports whether a response other than ACKNOWLEDGE answers requests of kind k. Such
+// a request is not completed by a later ACKNOWLEDGE, and uses a responder resource.
 func (k Kind) HasOwnResponse() bool {
 	r := k.Response()
 	return r != KindNone && r != KindAck
@@ -112,20 +112,20 @@ func (k Kind) HasOwnResponse() bool {
 // IsAtomic reports whether k is COMPARE_SWAP or FETCH_ADD.
 func (k Kind) IsAtomic() bool { return k.Response() == KindAtomicAck }
 
-// A Position is the place of a packet in its message.
+// A Position is the position of a packet in its message.
 type Position uint8
 
 const (
-	Only   Position = iota // the message is one packet
-	First                  // more follow
-	Middle                 // some came before, more follow
-	Last                   // some came before
+	Only   Position = iota // the only packet
+	First                  // first of several
+	Middle                 // neither first nor last
+	Last                   // last of several
 )
 
-// StartsMessage reports whether a packet in this position begins a message.
+// StartsMessage reports whether the packet starts a message.
 func (p Position) StartsMessage() bool { return p == Only || p == First }
 
-// EndsMessage reports whether a packet in this position ends a message.
+// EndsMessage reports whether the packet ends a message.
 func (p Position) EndsMessage() bool { return p == Only || p == Last }
 
 // Headers is the set of extended headers that follow the BTH.
@@ -152,11 +152,11 @@ type Info struct {
 	Kind         Kind
 	Position     Position
 	Headers      Headers
-	HeaderLen    int  // bytes of BTH and extended headers
-	Payload      bool // a payload may follow
-	Request      bool // goes from requester to responder
-	Response     Kind // what answers it: KindAck, a response of its own, or KindNone (UC, UD, no request)
-	ConsumesRecv bool // its message takes a receive WQE (WRITE with immediate: at its end)
+	HeaderLen    int  // BTH and extended headers, in bytes
+	Payload      bool // the packet may have a payload
+	Request      bool // sent by the requester
+	Response     Kind // what answers the request; KindNone for UC, UD and responses
+	ConsumesRecv bool // the message consumes a receive work request, a WRITE with its last packet
 }
 
 type operation struct {
@@ -173,7 +173,7 @@ var (
 	onlyRC      = []Service{RC}
 )
 
-// operations holds what the services share; UD and CNP are added in buildTable.
+// operations are the operations that the services share. buildTable adds UD and CNP.
 var operations = map[int]operation{
 	SendFirst:         {"SEND_FIRST", KindSend, First, 0, allServices},
 	SendMiddle:        {"SEND_MIDDLE", KindSend, Middle, 0, allServices},
@@ -248,10 +248,10 @@ func buildTable() (t [256]Info) {
 	return t
 }
 
-// Info returns the table's row for o. Where o is not assigned, Valid is false.
+// Info returns the table row of o. If o is not assigned, Valid is false.
 func (o Opcode) Info() *Info { return &table[o] }
 
-// Service returns the service bits of o, whether or not o is assigned.
+// Service returns the service bits of o, assigned or not.
 func (o Opcode) Service() Service { return Service(o & 0xe0) }
 
 func (o Opcode) String() string {

@@ -5,8 +5,8 @@ import (
 	"testing"
 )
 
-// assigned is the table of the specification, written out for RC: operation, name,
-// bytes of BTH and extended headers, payload allowed, and the services that have it.
+// assigned is the table of the specification for RC: operation, name, bytes of BTH and extended
+// headers, whether a payload is allowed, and the services that have the operation.
 var assigned = []struct {
 	op       int
 	name     string
@@ -42,7 +42,7 @@ var assigned = []struct {
 	{0x1d, "ATOMIC_WRITE", 28, true, "RC", "q"},
 }
 
-func TestOpcodeTableIsThatOfTheSpecification(t *testing.T) {
+func TestOpcodeTableMatchesSpecification(t *testing.T) {
 	seen := map[Opcode]bool{OpcodeCNP: true}
 	for _, row := range assigned {
 		for name := range strings.FieldsSeq(row.services) {
@@ -93,7 +93,7 @@ func checkResponse(t *testing.T, o Opcode, op int) {
 	}
 }
 
-// checkPosition holds the position in the table against the one in the name.
+// checkPosition compares the position in the table with the one in the name.
 func checkPosition(t *testing.T, o Opcode) {
 	t.Helper()
 	p := o.Info().Position

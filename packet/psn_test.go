@@ -2,15 +2,15 @@ package packet
 
 import "testing"
 
-func TestPSNsGoRoundA24BitCircle(t *testing.T) {
+func TestPSNArithmeticWrapsAt24Bits(t *testing.T) {
 	for _, c := range []struct {
 		a, b uint32
 		diff int
 	}{
 		{5, 5, 0}, {6, 5, 1}, {5, 6, -1},
 		{0, 0xffffff, 1}, {0xffffff, 0, -1}, {2, 0xfffffd, 5},
-		{0x7fffff, 0, 1<<23 - 1}, // the farthest ahead
-		{0x800000, 0, -1 << 23},  // one more is behind
+		{0x7fffff, 0, 1<<23 - 1}, // the largest distance forward
+		{0x800000, 0, -1 << 23},  // one more is backward
 		{0, 0x800000, -1 << 23},
 	} {
 		if got := PSNDiff(c.a, c.b); got != c.diff {
@@ -22,7 +22,7 @@ func TestPSNsGoRoundA24BitCircle(t *testing.T) {
 	}
 }
 
-func TestAMessageTakesAtLeastOnePSN(t *testing.T) {
+func TestMessageUsesAtLeastOnePSN(t *testing.T) {
 	for _, c := range []struct {
 		n     uint32
 		mtu   int

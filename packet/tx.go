@@ -1,20 +1,19 @@
 package packet
 
-// Tx is one packet to send, from BTH to pad. The payload is gathered from where
-// it lies; a link adds Ethernet, IP and UDP before, and the ICRC behind.
+// Tx is a packet to send, from BTH to pad. Payload refers to the data without copying it. A link
+// adds the Ethernet, IP and UDP headers and the ICRC.
 //
-// Head and Payload keep their storage from one use to the next, so that filling
-// a Tx again allocates nothing.
+// Head and Payload keep their storage between uses, so that filling a Tx again does not allocate.
 type Tx struct {
 	Head    [MaxHeaderLen]byte // BTH and extended headers
 	HeadLen uint8
-	Pad     uint8    // zero bytes after the payload
-	Payload [][]byte // in order; no slice is empty
-	Len     int      // bytes from BTH to pad: HeadLen + payload + Pad
+	Pad     uint8    // number of zero bytes after the payload
+	Payload [][]byte // in order, without empty slices
+	Len     int      // length from BTH to pad: HeadLen + payload + Pad
 }
 
-// Set fills t with the headers h and the payload p, and computes the pad, which it
-// also writes to h. p may be nil.
+// Set fills t with the headers h and the payload p. It computes the pad count and stores it in h. p
+// may be empty.
 func (t *Tx) Set(h *Header, p ...[]byte) {
 	t.Begin()
 	for _, s := range p {
@@ -26,8 +25,7 @@ func (t *Tx) Set(h *Header, p ...[]byte) {
 // Begin empties t.
 func (t *Tx) Begin() { t.Payload, t.Len = t.Payload[:0], 0 }
 
-// Add appends a slice of payload. It is not copied: it must stay as it is until the
-// packet is sent.
+// Add appends p to the payload without copying it. p must not change until the packet is sent.
 func (t *Tx) Add(p []byte) {
 	if len(p) > 0 {
 		t.Payload = append(t.Payload, p)
@@ -35,7 +33,7 @@ func (t *Tx) Add(p []byte) {
 	}
 }
 
-// Finish computes the pad and writes the headers; call it after the last Add.
+// Finish computes the pad count and writes the headers. It follows the last Add.
 func (t *Tx) Finish(h *Header) {
 	h.Pad = uint8(-t.Len & 3)
 	t.Pad = h.Pad

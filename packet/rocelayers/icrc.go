@@ -12,12 +12,12 @@ import (
 	"softroce/packet"
 )
 
-// ErrNoAddressing means that an ICRC was asked for without the IP and UDP layers
-// that it covers; match with errors.Is.
-var ErrNoAddressing = errors.New("RoCEv2: the ICRC needs an IPv4 or IPv6 layer and a UDP layer")
+// ErrNoAddressing reports that an ICRC was requested without the IP and UDP layers that it covers;
+// match with errors.Is.
+var ErrNoAddressing = errors.New("RoCEv2: ICRC needs an IPv4 or IPv6 layer and a UDP layer")
 
-// SetLayersForICRC names the layers around r that its ICRC covers, as
-// SetNetworkLayerForChecksum does for UDP. ip is a *layers.IPv4 or *layers.IPv6.
+// SetLayersForICRC sets the enclosing layers that the ICRC covers, as SetNetworkLayerForChecksum
+// does for UDP. ip is a *layers.IPv4 or *layers.IPv6.
 func (r *RoCEv2) SetLayersForICRC(ip gopacket.NetworkLayer, udp *layers.UDP) error {
 	if udp == nil {
 		return ErrNoAddressing
@@ -33,7 +33,7 @@ func (r *RoCEv2) SetLayersForICRC(ip gopacket.NetworkLayer, udp *layers.UDP) err
 		return ErrNoAddressing
 	}
 	if !a.Src.IsValid() || !a.Dst.IsValid() {
-		return fmt.Errorf("%w: an address is missing", ErrNoAddressing)
+		return fmt.Errorf("%w: IP address missing", ErrNoAddressing)
 	}
 	r.outer = &a
 	return nil
@@ -44,8 +44,8 @@ func address(ip []byte) netip.Addr {
 	return a
 }
 
-// ICRCOK reports whether the ICRC of the decoded layer is right. It is an error
-// if p has no IP and UDP layer.
+// ICRCOK reports whether the ICRC of the decoded layer is correct. It returns ErrNoAddressing if p
+// has no IP and UDP layers.
 func (r *RoCEv2) ICRCOK(p gopacket.Packet) (bool, error) {
 	udp, _ := p.Layer(layers.LayerTypeUDP).(*layers.UDP)
 	if err := r.SetLayersForICRC(p.NetworkLayer(), udp); err != nil {
@@ -54,9 +54,8 @@ func (r *RoCEv2) ICRCOK(p gopacket.Packet) (bool, error) {
 	return packet.ICRC(r.outer, r.Contents, [][]byte{r.Payload}, len(r.Padding)) == r.ICRC, nil
 }
 
-// SerializeTo writes headers, pad and ICRC around the payload that b holds. With
-// opts.FixLengths it computes the pad, with opts.ComputeChecksums the ICRC, which
-// needs SetLayersForICRC.
+// SerializeTo adds headers, pad and ICRC to the payload in b. With opts.FixLengths it computes the
+// pad count, with opts.ComputeChecksums the ICRC, which requires SetLayersForICRC.
 func (r *RoCEv2) SerializeTo(b gopacket.SerializeBuffer, opts gopacket.SerializeOptions) error {
 	payload := len(b.Bytes())
 	if opts.FixLengths {

@@ -1,6 +1,5 @@
-// Package rocelayers teaches gopacket RoCEv2. Importing it registers the layer type
-// and, as gopacket's own layers do, its UDP port, 4791: every gopacket program that
-// imports it, blank or not, dissects RoCEv2.
+// Package rocelayers adds RoCEv2 to gopacket. Importing the package registers the layer type and its
+// UDP port, 4791, as gopacket's own layers do, so that a gopacket program dissects RoCEv2.
 //
 //	for p := range gopacket.NewPacketSource(handle, handle.LinkType()).Packets() {
 //		if r, ok := p.Layer(rocelayers.LayerTypeRoCEv2).(*rocelayers.RoCEv2); ok {
@@ -22,7 +21,7 @@ import (
 // LayerTypeRoCEv2 is the layer of BTH, extended headers, payload, pad and ICRC.
 var LayerTypeRoCEv2 = register()
 
-// layerNumber is gopacket's number for the layer; those from 2000 on are free for all.
+// layerNumber is the layer's number in gopacket, where numbers from 2000 on are free for use.
 const layerNumber = 4791
 
 func register() gopacket.LayerType {
@@ -33,15 +32,15 @@ func register() gopacket.LayerType {
 	return t
 }
 
-// RoCEv2 is the transport part of a RoCEv2 packet. LayerContents are BTH and extended
-// headers, LayerPayload is the payload without its pad.
+// RoCEv2 is the transport part of a RoCEv2 packet. LayerContents are BTH and extended headers,
+// LayerPayload the payload without pad.
 type RoCEv2 struct {
 	layers.BaseLayer
 	packet.Header
 	Padding []byte
 	ICRC    uint32
 
-	outer *packet.Addressing // what the ICRC covers, see SetLayersForICRC
+	outer *packet.Addressing // see SetLayersForICRC
 }
 
 // LayerType returns LayerTypeRoCEv2.
@@ -58,7 +57,7 @@ func (r *RoCEv2) NextLayerType() gopacket.LayerType {
 	return gopacket.LayerTypePayload
 }
 
-// DecodeFromBytes reads data, BTH to ICRC, whose bytes r then refers to.
+// DecodeFromBytes decodes data, from BTH to ICRC. r refers to data afterwards.
 func (r *RoCEv2) DecodeFromBytes(data []byte, df gopacket.DecodeFeedback) error {
 	covered := len(data) - packet.ICRCLen
 	if covered < packet.BTHLen {

@@ -14,7 +14,7 @@ import (
 	"softroce/packet"
 )
 
-// fixtures returns the frames of every golden capture that UDP port 4791 carries.
+// fixtures returns the frames with UDP port 4791 of all captures in pcap-fixtures.
 func fixtures(t *testing.T) (frames [][]byte) {
 	t.Helper()
 	files, err := filepath.Glob("../../pcap-fixtures/*.pcap")
@@ -51,7 +51,7 @@ func dissect(b []byte) (gopacket.Packet, *RoCEv2) {
 	return p, r
 }
 
-func TestGopacketDissectsEveryFixturePacket(t *testing.T) {
+func TestGopacketDissectsFixturePackets(t *testing.T) {
 	for i, b := range fixtures(t) {
 		p, r := dissect(b)
 		if r == nil || p.ErrorLayer() != nil {
@@ -78,7 +78,7 @@ func TestGopacketDissectsEveryFixturePacket(t *testing.T) {
 	}
 }
 
-func TestGopacketSerializesEveryFixturePacketToItsBytes(t *testing.T) {
+func TestGopacketReserializesFixturePackets(t *testing.T) {
 	for i, b := range fixtures(t) {
 		p, r := dissect(b)
 		icrc := r.ICRC
@@ -100,7 +100,7 @@ func TestGopacketSerializesEveryFixturePacketToItsBytes(t *testing.T) {
 	}
 }
 
-func TestADecodingLayerParserDecodesWithoutAllocating(t *testing.T) {
+func TestDecodingLayerParserDoesNotAllocate(t *testing.T) {
 	b := fixtures(t)[0]
 	var eth layers.Ethernet
 	var ip4 layers.IPv4
@@ -123,7 +123,7 @@ func TestADecodingLayerParserDecodesWithoutAllocating(t *testing.T) {
 	}
 }
 
-func TestMalformedPacketsBecomeAnErrorLayer(t *testing.T) {
+func TestMalformedPacketYieldsErrorLayer(t *testing.T) {
 	for name, c := range map[string]struct {
 		transport []byte
 		want      error
@@ -144,7 +144,7 @@ func TestMalformedPacketsBecomeAnErrorLayer(t *testing.T) {
 	}
 }
 
-func TestAnICRCNeedsTheLayersThatItCovers(t *testing.T) {
+func TestICRCNeedsEnclosingLayers(t *testing.T) {
 	r := &RoCEv2{Header: packet.Header{BTH: packet.BTH{Opcode: packet.Acknowledge}}}
 	if err := r.SerializeTo(gopacket.NewSerializeBuffer(), gopacket.SerializeOptions{ComputeChecksums: true}); !errors.Is(err, ErrNoAddressing) {
 		t.Error(err)
