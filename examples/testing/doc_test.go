@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// The document quotes this folder: what it shows is what runs.
+// docs/use/testing.md quotes the tests of this folder, so that what it shows runs.
 func TestDocumentQuotesTheseExamples(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/use/testing.md")
 	if err != nil {
@@ -19,11 +19,11 @@ func TestDocumentQuotesTheseExamples(t *testing.T) {
 	}
 	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(doc), -1)
 	if examples := strings.Count(string(src), "\nfunc Test"); len(blocks) != examples {
-		t.Errorf("the document has %d of %d examples", len(blocks), examples)
+		t.Errorf("docs/use/testing.md has %d of %d examples", len(blocks), examples)
 	}
 	for _, b := range blocks {
 		if !strings.Contains(string(src), b[1]) {
-			t.Errorf("fabric_test.go does not have\n%s", b[1])
+			t.Errorf("fabric_test.go lacks\n%s", b[1])
 		}
 	}
 }

@@ -7,13 +7,12 @@ import (
 	"testing"
 
 	"softroce/capture"
-	"softroce/internal/replay"
 	"softroce/packet"
 	"softroce/verbs"
 	"softroce/verbs/verbstest"
 )
 
-// Two NICs, a connection, and a record of what was on the cable.
+// Two NICs, a connection, and a recording of its packets.
 func TestWriteIsAcknowledged(t *testing.T) {
 	rec := capture.NewRecorder()
 	a, b := verbstest.Pair(t, verbstest.WithCapture(rec))
@@ -26,25 +25,25 @@ func TestWriteIsAcknowledged(t *testing.T) {
 	})
 	x.Completion()
 	if string(y.Buf[:5]) != "hello" {
-		t.Errorf("the peer has %q", y.Buf[:5])
+		t.Errorf("the peer received %q", y.Buf[:5])
 	}
 
 	write := rec.Find(capture.Opcode(packet.WriteOnly))
 	ack := rec.Find(capture.Opcode(packet.Acknowledge))
 	if write == nil || ack == nil {
-		t.Fatalf("on the cable:\n%v", rec.Packets())
+		t.Fatalf("recorded:\n%v", rec.Packets())
 	}
 	if !write.AckReq || write.RETH.Length != 5 {
-		t.Errorf("the request: %v", write)
+		t.Errorf("request: %v", write)
 	}
 	if ack.PSN != write.PSN || ack.AETH.MSN != 1 {
-		t.Errorf("the answer: %v", ack)
+		t.Errorf("response: %v", ack)
 	}
 }
 
-// A packet is lost on its way, behind the point of capture: the sequence NAK names it, and it
-// comes again.
-func TestLostPacketComesAgain(t *testing.T) {
+// A fault program drops a packet after it was recorded. The sequence NAK names its PSN, and the
+// requester retransmits it.
+func TestLostPacketIsRetransmitted(t *testing.T) {
 	rec := capture.NewRecorder()
 	a, b := verbstest.Pair(t,
 		verbstest.WithCapture(rec),
@@ -59,27 +58,31 @@ func TestLostPacketComesAgain(t *testing.T) {
 
 	nak := rec.Find(capture.Syndrome(packet.NAKSequence))
 	if nak == nil {
-		t.Fatalf("no NAK on the cable:\n%v", rec.Packets())
+		t.Fatalf("no NAK was recorded:\n%v", rec.Packets())
 	}
 	if sent := rec.Where(capture.Request(), capture.PSN(nak.PSN)); len(sent) != 2 {
-		t.Errorf("the packet that was lost was sent %d times:\n%v", len(sent), sent)
+		t.Errorf("the lost packet was sent %d times:\n%v", len(sent), sent)
 	}
 }
 
-// What another NIC said is held against what softroce's says: each request of the file goes
-// to a fresh responder, each reply to a requester with the same work.
-func TestRecordedNICBehavesAsOurs(t *testing.T) {
-	report, err := replay.File("../../pcap-fixtures/loss-write-resp.pcap", replay.Options{})
+// Replay compares a recorded NIC with softroce: it sends the requests of the file to a new responder
+// and the replies to a new requester.
+func TestRecordedNICBehavesLikeSoftroce(t *testing.T) {
+	packets, err := capture.Load("../../pcap-fixtures/loss-write-resp.pcap")
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Differences() > 0 {
+	report, err := verbstest.Replay(packets)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(report.Differences) > 0 {
 		t.Errorf("%v", report)
 	}
 }
 
-// The same for what the fabric carried. The report tells which packet the program of faults dropped.
-func TestRecordingReplays(t *testing.T) {
+// The same for a recording of the fabric. The report names the packet that the fault program dropped.
+func TestReplayFindsTheLostPacket(t *testing.T) {
 	rec := capture.NewRecorder()
 	a, b := verbstest.Pair(t,
 		verbstest.WithCapture(rec),
@@ -93,21 +96,21 @@ func TestRecordingReplays(t *testing.T) {
 	}
 	x.Completions(4)
 
-	report, err := replay.Packets(rec.Packets(), replay.Options{})
+	report, err := verbstest.Replay(rec.Packets())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if report.Differences() > 0 {
+	if len(report.Differences) > 0 {
 		t.Errorf("%v", report)
 	}
-	lost := report.Connections[0].Streams[0].Responder.Lost
-	if third := rec.Where(capture.Kind(packet.KindWrite))[2]; len(lost) != 1 || lost[0].Packet != third.No {
-		t.Errorf("lost is %v, not packet %d\n%v", lost, third.No, report)
+	third := rec.Where(capture.Kind(packet.KindWrite))[2]
+	if len(report.Lost) != 1 || report.Lost[0].Packet != third.No {
+		t.Errorf("lost is %v, want packet %d\n%v", report.Lost, third.No, report)
 	}
 }
 
-// A recording can be kept for tshark, Wireshark and softroce decode.
-func TestRecordingIsAFileToo(t *testing.T) {
+// A recording can be saved for tshark, Wireshark and softroce decode.
+func TestRecordingIsSavedToAFile(t *testing.T) {
 	rec := capture.NewRecorder()
 	a, b := verbstest.Pair(t, verbstest.WithCapture(rec))
 	x, y := verbstest.ConnectedRC(t, a, b)

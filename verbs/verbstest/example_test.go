@@ -1,0 +1,63 @@
+package verbstest_test
+
+import (
+	"fmt"
+	"log"
+
+	"softroce/capture"
+	"softroce/packet"
+	"softroce/verbs"
+	"softroce/verbs/verbstest"
+)
+
+// check ends an example that fails.
+func check(err error) {
+	if err != nil {
+		log.Fatal(err)
+	}
+}
+
+// NIC 1 drops the second packet of a message when it arrives; NIC 0 retransmits it. In a test,
+// verbstest.New(t, …) replaces NewFabric.
+func ExampleWithFaults() {
+	fabric, err := verbstest.NewFabric(verbstest.WithFaults(1, "drop receive opcode SEND_MIDDLE nth 1"))
+	check(err)
+	defer fabric.Close()
+	x, y := fabric.Connected(verbstest.EndpointConfig{})
+
+	const size = 20000 // five packets at path MTU 4096
+	y.Recv(1, 0, size)
+	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, size)})
+	fmt.Println(y.Completion().ByteLen, "bytes")
+	// Output: 20000 bytes
+}
+
+// A Recorder holds the packets of a link. Matches select those that a test makes claims about.
+func ExampleWithCapture() {
+	recorder := capture.NewRecorder()
+	fabric, err := verbstest.NewFabric(verbstest.WithCapture(recorder))
+	check(err)
+	defer fabric.Close()
+	x, y := fabric.Connected(verbstest.EndpointConfig{})
+
+	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 5), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
+	x.Completion()
+
+	write := recorder.Find(capture.Opcode(packet.WriteOnly))
+	ack := recorder.Find(capture.Opcode(packet.Acknowledge))
+	fmt.Println("length", write.RETH.Length, "acknowledged", ack.PSN == write.PSN)
+	fmt.Println(len(recorder.Where(capture.Request())), "request")
+	// Output:
+	// length 5 acknowledged true
+	// 1 request
+}
+
+// Replay checks that each packet of a recording is one that softroce would have sent.
+func ExampleReplay() {
+	packets, err := capture.Load("../../pcap-fixtures/loss-write-resp.pcap")
+	check(err)
+	report, err := verbstest.Replay(packets)
+	check(err)
+	fmt.Println(len(report.Differences), "differences")
+	// Output: 0 differences
+}
