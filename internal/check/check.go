@@ -7,12 +7,11 @@ import (
 	"softroce/internal/conversation"
 )
 
-// records yields the frames of a capture; it can be asked for them again.
+// records yields the frames of a capture. It can be called more than once.
 type records func() iter.Seq2[capture.Record, error]
 
-// File judges a capture file, which has to be one that can be read twice. Violations are
-// no error: the report has them. Where the file ends in an error, the report judges what
-// was before, and comes with the error.
+// File judges a capture file, which it reads twice. Violations are not an error: the report lists
+// them. If reading ends in an error, File returns the error and a report on the packets before it.
 func File(name string) (*Report, error) {
 	r, err := capture.Open(name)
 	if err != nil {
@@ -53,7 +52,7 @@ func yield(rs []capture.Record) records {
 	}
 }
 
-// Packets is Records for packets that were parsed already, such as a Recorder's.
+// Packets judges packets that are parsed already, such as those of a Recorder.
 func Packets(ps capture.Packets) *Report {
 	rs := make([]capture.Record, len(ps))
 	for i, p := range ps {

@@ -10,17 +10,17 @@ import (
 // gsiQKey is the Q_Key of QP 1.
 const gsiQKey = 0x80010000
 
-// datagram takes a packet of UD. Messages to QP 1 are the connection manager's: they are
-// counted by name, what they say is not judged.
+// datagram judges a UD packet. Messages to QP 1 are those of the connection manager: they are
+// counted by name, and their content is not judged.
 func (j *judge) datagram(p *judgedPacket) {
 	if p.DestQP != 1 {
 		if p.AckReq {
-			j.notes(p, noteAckReq)
+			j.noteOn(p, noteAckReq)
 		}
 		return
 	}
 	if p.AckReq {
-		j.notes(p, noteGSIAckReq)
+		j.noteOn(p, noteGSIAckReq)
 	}
 	if p.DETH.QKey != gsiQKey {
 		j.violates(p, ruleQKey, "Q_Key %#08x", p.DETH.QKey)
@@ -28,8 +28,8 @@ func (j *judge) datagram(p *judgedPacket) {
 	j.CM[madName(p.Payload)]++
 }
 
-// Management datagrams of the connection manager (IBTA 13.4.3, 12.6): where fields are,
-// and what they hold.
+// Management datagrams of the connection manager (IBTA 13.4.3, 12.6): offsets of fields, and their
+// values.
 const (
 	madLen    = 256
 	madClass  = 1  // one byte
@@ -46,7 +46,7 @@ var cmAttributes = map[uint16]string{
 	0x17: "SIDR_REQ", 0x18: "SIDR_REP", 0x19: "LAP", 0x1a: "APR",
 }
 
-// madName returns what a datagram to QP 1 is.
+// madName returns the name of a datagram to QP 1.
 func madName(b []byte) string {
 	if len(b) != madLen {
 		return "unknown"
@@ -61,10 +61,10 @@ func madName(b []byte) string {
 	return "unknown"
 }
 
-// cnpLen is what follows the BTH of a CNP.
+// cnpLen is the number of bytes after the BTH of a CNP (annex A17).
 const cnpLen = 16
 
-// cnp takes a congestion notification packet.
+// cnp judges a congestion notification packet.
 func (j *judge) cnp(p *judgedPacket) {
 	zero := true
 	for _, b := range p.Payload {
@@ -78,12 +78,12 @@ func (j *judge) cnp(p *judgedPacket) {
 		return
 	}
 	if f.cnps > 0 && p.at >= f.cnpAt && p.at-f.cnpAt < cnpInterval {
-		j.violates(p, ruleCNPPace, "%d ns after the one before", p.at-f.cnpAt)
+		j.violates(p, ruleCNPPace, "%d ns after the previous one", p.at-f.cnpAt)
 	}
 	f.cnps++
 	f.cnpAt = p.at
 }
 
-// mayNeedRNR reports whether a request of a kind can find its responder not ready. A WRITE
-// without immediate needs nothing of it.
+// mayNeedRNR reports whether a request of a kind may be answered with an RNR NAK. A WRITE without
+// immediate consumes no receive and no responder resource.
 func mayNeedRNR(in *packet.Info) bool { return in.Kind != packet.KindWrite || in.ConsumesRecv }

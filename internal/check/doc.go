@@ -1,27 +1,26 @@
-// Package check judges a capture by the rules that a capture can show: what headers may
-// hold, how a requester may send and send again, and how a responder may answer.
+// Package check judges a capture by the rules that a capture can show: what headers may hold, how a
+// requester may send and retransmit, and how a responder may reply.
 //
-// It needs no NIC and no model of one. Each rule says what no loss, delay or duplication
-// on the way can explain, so that a capture taken anywhere on the path, of any NICs,
-// from the middle of their conversation, passes when they keep to the rules:
+// It needs no NIC and no model of one. A rule is broken only where no loss, delay or duplication in
+// the network explains what the capture shows. A capture of any NICs that keep to the rules passes,
+// wherever on the path it was taken, and also if it begins in the middle of a conversation:
 //
-//   - What came before the capture is unknown: PSNs, MSNs and path MTU are learned.
-//   - A packet may be lost behind the point of capture: a retransmission needs no cause.
-//   - A packet may be lost before the point of capture: a gap is none of anybody's fault,
-//     until the other end acknowledges what nobody sent.
-//   - A packet may be late or come twice. The IPv4 Identification, where it counts,
-//     tells such a packet from one that was sent again.
+//   - What happened before the capture is unknown: PSNs, MSNs and the path MTU are inferred.
+//   - A packet may be lost after the point of capture: a retransmission needs no visible cause.
+//   - A packet may be lost before the point of capture: a gap breaks no rule until the peer
+//     acknowledges what was not sent.
+//   - A packet may be delayed or duplicated. Where the IPv4 Identification counts up, it
+//     distinguishes such a packet from a retransmission.
 //
-// A file is read twice. The first reading (survey.go) finds the flows, one for each
-// queue pair that packets go to, their path MTU, and which two belong together. The
-// second (judge.go) takes each packet through
+// A file is read twice. The first pass (check.go) finds the flows, their path MTUs and their
+// opposite directions: see internal/conversation. The second pass (judge.go) applies to each packet
 //
 //  1. the rules of a single packet: headers.go, datagram.go;
-//  2. those of a request within its stream: request.go, resend.go; UC has its own, uc.go;
-//  3. those of a reply to the stream of the opposite flow: reply.go, read.go.
+//  2. the rules of a request within its stream: request.go, resend.go; those of UC: uc.go;
+//  3. the rules of a reply to the stream of the opposite direction: reply.go, read.go.
 //
-// What breaks a rule is a Violation. Ways in which the Linux driver is known to depart from
-// the specification, and what else is worth a look, are Notes.
+// A packet that breaks a rule is a Violation. Known deviations of the Linux driver from the
+// specification, and what else deserves attention, are Notes.
 //
-// Memory is bounded: see limits.go. What no longer fits is not judged, and said so.
+// Memory is bounded: see limits.go. What exceeds the bounds is not judged, and a note says so.
 package check

@@ -5,19 +5,19 @@ import (
 	"softroce/internal/conversation"
 )
 
-// A flow is what the judgement knows of a conversation.Flow.
+// A flow is a conversation.Flow and what the second pass keeps of it.
 type flow struct {
 	*conversation.Flow
 	peer   *flow  // the opposite direction, nil if it is not known
-	mtu    int    // path MTU in bytes, 0 if no packet shows it
-	fits   int    // a payload length that the path MTU allows for certain
-	port   uint16 // UDP source port of the packet before
-	migReq bool   // of the packet before
-	seen   bool   // a packet of the flow was judged
+	mtu    int    // path MTU in bytes, 0 if no payload shows it
+	fits   int    // a payload length that certainly fits the path MTU
+	port   uint16 // UDP source port of the latest packet
+	migReq bool   // of the latest packet
+	seen   bool   // the second pass met a packet of the flow
 
-	stream *stream // its requests, nil before the first
+	stream *stream // its requests, nil before the first one
 	order  arrivalOrder
-	lastCE int   // number of the last packet that is marked as congestion experienced
+	lastCE int   // number of the last packet marked CE (congestion experienced)
 	cnpAt  int64 // time of the last CNP
 	cnps   int
 }

@@ -7,7 +7,7 @@ import (
 	"softroce/packet"
 )
 
-// headers applies the rules that a packet keeps or breaks by itself.
+// headers applies the rules of a single packet.
 func (j *judge) headers(p *judgedPacket) {
 	j.network(p)
 	if p.TVer != 0 {
@@ -28,7 +28,7 @@ func (j *judge) headers(p *judgedPacket) {
 		j.violates(p, ruleQPN, "%v to QP %#x", p.Opcode, p.DestQP)
 	}
 	if p.AckReq && (!p.info.Request || p.info.Service == packet.UC) {
-		j.notes(p, noteAckReq)
+		j.noteOn(p, noteAckReq)
 	}
 }
 
@@ -36,7 +36,7 @@ func (j *judge) network(p *judgedPacket) {
 	ip := len(p.IP) - len(p.Transport) - packet.UDPLen
 	if !p.IPChecksumOK() {
 		if binary.BigEndian.Uint16(p.IP[10:]) == 0 {
-			j.notes(p, noteOffload)
+			j.noteOn(p, noteOffload)
 		} else {
 			j.violates(p, ruleIPChecksum, "checksum %#04x", binary.BigEndian.Uint16(p.IP[10:]))
 		}
@@ -51,25 +51,25 @@ func (j *judge) network(p *judgedPacket) {
 		j.violates(p, ruleAddress, "%v to %v, QP %#x", p.Opcode, p.Dst, p.DestQP)
 	}
 	if p.MayFragment {
-		j.notes(p, noteMayFragment)
+		j.noteOn(p, noteMayFragment)
 	}
 }
 
-// udpChecksum judges a checksum that is there. One that holds only the sum of the pseudo
-// header waits for the hardware of the host that the capture was taken on.
+// udpChecksum judges a checksum that is not zero. One that covers only the pseudo header is left to
+// the checksum offload of the capturing host.
 func (j *judge) udpChecksum(p *judgedPacket, udp []byte) {
 	src, dst := p.Src.AsSlice(), p.Dst.AsSlice()
 	pseudo := sum(sum(uint32(len(udp))+17, src), dst)
 	switch {
 	case fold(sum(pseudo, udp)) == 0xffff:
 	case fold(pseudo) == p.UDPChecksum:
-		j.notes(p, noteOffload)
+		j.noteOn(p, noteOffload)
 	default:
 		j.violates(p, ruleUDPSum, "checksum %#04x", p.UDPChecksum)
 	}
 }
 
-// sum adds the 16-bit words of b, which a zero byte fills up.
+// sum adds the 16-bit words of b, padded with a zero byte.
 func sum(s uint32, b []byte) uint32 {
 	for ; len(b) >= 2; b = b[2:] {
 		s += uint32(b[0])<<8 | uint32(b[1])
@@ -145,7 +145,7 @@ func (j *judge) lengths(p *judgedPacket) {
 	j.dmaLength(p)
 }
 
-// dmaLength judges the RETH. What several packets of a WRITE carry is added up in stream.
+// dmaLength judges the RETH. checkFollows adds up the payloads of a WRITE of several packets.
 func (j *judge) dmaLength(p *judgedPacket) {
 	n := uint32(len(p.Payload))
 	switch {

@@ -10,19 +10,19 @@ import (
 	"softroce/packet"
 )
 
-// judgement is the second reading of a capture.
+// A judge is the second pass over a capture.
 type judge struct {
 	*Report
 	*flows
-	requests int // remembered, of all streams
+	requests int // kept, of all streams
 }
 
-// seen is a packet on its way through the rules.
+// A judgedPacket is a packet that the rules are applied to.
 type judgedPacket struct {
 	*capture.Packet
 	info *packet.Info
 	at   int64 // nanoseconds
-	flow *flow // nil for UD, CNP and what does not fit
+	flow *flow // nil for UD and CNP, and beyond conversation.MaxFlows
 	name string
 }
 
@@ -30,9 +30,9 @@ func (j *judge) violates(p *judgedPacket, r Rule, format string, a ...any) {
 	j.violation(r, p.No, p.name, format, a...)
 }
 
-func (j *judge) notes(p *judgedPacket, kind Rule) { j.note(kind, p.No, p.name) }
+func (j *judge) noteOn(p *judgedPacket, kind Rule) { j.note(kind, p.No, p.name) }
 
-// record takes a frame of the second reading.
+// record judges the next frame.
 func (j *judge) record(rec capture.Record) {
 	cp, err := capture.Parse(rec)
 	switch {
@@ -72,7 +72,7 @@ func service(o packet.Opcode) string {
 	return "other"
 }
 
-// unreadable is a frame to the port of RoCEv2 whose headers cannot be read.
+// unreadable judges a frame to RoCEv2's UDP port whose headers cannot be parsed.
 func (j *judge) unreadable(rec capture.Record, err error) {
 	j.RoCE++
 	if rec.Length > len(rec.Data) {
@@ -82,14 +82,14 @@ func (j *judge) unreadable(rec capture.Record, err error) {
 	j.violation(ruleFrame, rec.No, "?", "%v", err)
 }
 
-// readable applies the rules that the others are built on, and reports whether p kept them.
+// readable applies the rules that all others depend on, and reports whether p keeps to them.
 func (j *judge) readable(p *judgedPacket) bool {
 	switch s := p.Opcode.Service(); {
 	case !p.ICRCOK():
 		j.violates(p, ruleICRC, "ICRC %#08x of %v", p.ICRC(), p.Opcode)
 		return false
 	case s == packet.RD || s > packet.XRC:
-		j.notes(p, noteForeign)
+		j.noteOn(p, noteForeign)
 		return false
 	case errors.Is(p.Err, packet.ErrOpcode):
 		j.violates(p, ruleOpcode, "opcode %#02x", uint8(p.Opcode))
@@ -104,7 +104,7 @@ func (j *judge) readable(p *judgedPacket) bool {
 	return true
 }
 
-// connected takes a packet of RC, XRC or UC.
+// connected judges a packet of RC, XRC or UC.
 func (j *judge) connected(p *judgedPacket) {
 	f := p.flow
 	j.constants(p)
@@ -130,7 +130,7 @@ func (j *judge) streamOf(f *flow) *stream {
 	return f.stream
 }
 
-// constants holds that what belongs to a flow or a connection does not change.
+// constants judges fields that do not change within a flow or connection.
 func (j *judge) constants(p *judgedPacket) {
 	f := p.flow
 	if !f.seen {
@@ -139,11 +139,11 @@ func (j *judge) constants(p *judgedPacket) {
 		j.MigReq[bit(p.MigReq)]++
 	}
 	if p.MigReq != f.migReq {
-		j.notes(p, noteMigReq)
+		j.noteOn(p, noteMigReq)
 		f.migReq = p.MigReq
 	}
 	if p.SrcPort != f.port {
-		j.notes(p, noteSourcePort)
+		j.noteOn(p, noteSourcePort)
 		f.port = p.SrcPort
 	}
 	const membership = 0x8000

@@ -1,11 +1,11 @@
 package check
 
-// Bounds on what is remembered of a capture, so that a hostile one does not take all memory.
+// Bounds on what is kept of a capture, so that a malicious one does not exhaust memory.
 const (
-	maxHistory      = 4096    // requests of one stream, the newest; a NIC has fewer in flight
-	maxRequests     = 1 << 19 // of all streams
-	minHistory      = 32      // a stream's history once maxRequests are reached
-	maxPartialReads = 8       // repeats of one READ from different places
+	maxHistory      = 4096    // newest requests of one stream; a NIC has fewer outstanding
+	maxRequests     = 1 << 19 // requests of all streams
+	minHistory      = 32      // requests of one stream once maxRequests is reached
+	maxPartialReads = 8       // different partial retransmissions of one READ
 	maxViolations   = 1000    // listed; all are counted
 	maxNotes        = 1000    // listed
 	maxListed       = 8       // packet numbers of one note
@@ -16,33 +16,35 @@ const (
 	microsecond = 1000
 	second      = 1e9
 
-	// clockSlack is what a capture's microseconds can be off.
+	// clockSlack is the error of a capture with timestamps in microseconds.
 	clockSlack = 2 * microsecond
 
 	// minTimeout is the shortest local ACK timeout: 4.096 us x 2^1 (IBTA 9.7.6.1.3).
 	minTimeout = 8192
 
-	// answerTime is longer than any timeout in use: code 20 is 4.3 s, and may be four
-	// times that.
+	// maxTimeout exceeds every local ACK timeout in use: code 20 is 4.3 s, and a timer may take
+	// four times as long (IBTA 9.7.6.1.3).
 	maxTimeout = 20 * second
 
-	// lateTime bounds how late a packet is where nothing else tells.
+	// maxLateness bounds the delay of a reordered packet where the Identification does not show it:
+	// 10 ms, far above the queueing delay of a data center network.
 	maxLateness = 10e6
 
-	// cnpInterval is the shortest time between two CNPs of one flow that a NIC is known
-	// to be set to.
+	// cnpInterval is the shortest interval between CNPs of one flow that a NIC is known to be
+	// configured with.
 	cnpInterval = 2 * microsecond
 )
 
-// maxRetries is the greatest value of retry_cnt: a packet is sent once, and so often again.
+// maxRetries is the largest retry_cnt: a packet is transmitted once and retried as often.
 const maxRetries = 7
 
-// manyInFlight are more PSNs than a NIC has in flight when a capture begins.
+// maxOutstanding exceeds the PSNs that a NIC has outstanding when a capture begins.
 const maxOutstanding = 1024
 
-// manyDrains is how often everything that was sent has to be answered, until it is
-// certain that it is everything.
+// certainDrains is how many times all outstanding requests have to be acknowledged before it is
+// certain that none from before the capture is left.
 const certainDrains = 16
 
-// lateIDs is how far behind the newest Identification a late packet's may be.
+// maxLateIDs is by how much the Identification of a reordered packet may be behind the newest.
+// Larger steps back are wraps or random.
 const maxLateIDs = 1024

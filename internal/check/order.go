@@ -1,16 +1,16 @@
 package check
 
-// lateness is what can be said of a packet's place among those of its flow.
+// lateness is whether a packet arrived in the order in which its flow was sent.
 type lateness uint8
 
 const (
-	unknown lateness = iota // no Identification that counts
+	unknown lateness = iota // the Identification does not count up
 	onTime
-	late // sent before others that came before it
+	late // packets that were sent after it arrived before it
 )
 
-// order tells late packets of a flow, and those that were doubled on their way, from
-// those that were sent again. The IPv4 Identification does, where it counts upward.
+// An arrivalOrder distinguishes late packets of a flow, and copies made by the network, from
+// retransmissions, by the IPv4 Identification where it counts up.
 type arrivalOrder struct {
 	id     uint16
 	known  bool
@@ -18,7 +18,7 @@ type arrivalOrder struct {
 	next   int
 }
 
-// A mark is what a packet and its double have in common.
+// A fingerprint is what a packet and a copy of it made by the network have in common.
 type fingerprint struct {
 	id   uint16
 	icrc uint32
@@ -27,13 +27,14 @@ type fingerprint struct {
 
 func (p *judgedPacket) mark() fingerprint { return fingerprint{p.ID, p.ICRC(), p.at} }
 
-// doubles reports whether m can be told to be the packet of n, doubled: the ICRC covers the
-// Identification. Without one, a double is what comes sooner than anything is sent again.
+// isCopyOf reports whether m is certainly a copy of the packet of n. The ICRC covers the
+// Identification. Where that is zero, a copy is a packet that arrives sooner than a retransmission
+// can.
 func (m fingerprint) isCopyOf(n fingerprint) bool {
 	return m.icrc == n.icrc && m.id == n.id && (m.id != 0 || m.at >= n.at && m.at-n.at < minTimeout)
 }
 
-// doubled reports whether p is the double of one of the newest replies.
+// doubled reports whether p is a copy of one of the newest replies.
 func (o *arrivalOrder) doubled(p *judgedPacket) bool {
 	m := p.mark()
 	for _, n := range o.recent {
@@ -46,7 +47,7 @@ func (o *arrivalOrder) doubled(p *judgedPacket) bool {
 	return false
 }
 
-// late places p, and remembers it.
+// late returns the lateness of p, the next packet of the flow.
 func (o *arrivalOrder) late(p *judgedPacket) lateness {
 	if !p.Src.Is4() || p.ID == 0 {
 		return unknown

@@ -5,8 +5,7 @@ import (
 	"softroce/packet"
 )
 
-// readResponse takes a response to a READ, or the empty one that answers FLUSH and
-// ATOMIC WRITE.
+// readResponse judges a response to a READ, or the empty one that answers FLUSH and ATOMIC WRITE.
 func (s *stream) readResponse(p *judgedPacket, seq int64, isLate bool) {
 	r := s.requestAt(seq)
 	if r == nil {
@@ -22,7 +21,7 @@ func (s *stream) readResponse(p *judgedPacket, seq int64, isLate bool) {
 		return
 	}
 	if !s.certain(r.seq) {
-		return // it may be the rest of one that was asked for before the capture
+		return // it may continue the response to a request from before the capture
 	}
 	if !s.fitsRead(p, r, seq) {
 		return
@@ -36,7 +35,7 @@ func (s *stream) readResponse(p *judgedPacket, seq int64, isLate bool) {
 	s.progress(r, seq)
 }
 
-// emptyResponse takes the answer to FLUSH or ATOMIC WRITE.
+// emptyResponse judges the response to FLUSH or ATOMIC WRITE.
 func (s *stream) emptyResponse(p *judgedPacket, r *request) {
 	if p.info.Position != packet.Only || len(p.Payload) != 0 {
 		s.violates(p, ruleAnswerKind, "%v of %d bytes answers %v", p.Opcode, len(p.Payload), r.Opcode)
@@ -49,8 +48,8 @@ func (s *stream) emptyResponse(p *judgedPacket, r *request) {
 	s.countResponse(p, r)
 }
 
-// answerMSN holds that the MSN counts the message of r, or all before the response to it
-// is complete, and none that was not sent.
+// answerMSN judges the MSN of a response: it counts at least the messages up to r, without r if the
+// response is not complete, and at most those that were sent.
 func (s *stream) answerMSN(p *judgedPacket, r *request) {
 	n, ok := s.msgsBelow(r.end())
 	if !ok || !s.certain(r.seq) {
@@ -63,17 +62,17 @@ func (s *stream) answerMSN(p *judgedPacket, r *request) {
 	s.msnIs(p, least, s.contiguousMessages)
 }
 
-// answered counts the answers of r.
+// countResponse judges whether r has more responses than transmissions.
 func (s *stream) countResponse(p *judgedPacket, r *request) {
 	r.responses++
 	if r.responses > r.transmissions && s.certain(r.seq) {
-		s.violates(p, ruleReplyRepeat, "PSN %d is answered %d times, was asked %d times", p.PSN, r.responses, r.transmissions)
+		s.violates(p, ruleReplyRepeat, "PSN %d is answered %d times, sent %d times", p.PSN, r.responses, r.transmissions)
 		r.responses = r.transmissions
 	}
 }
 
-// fits holds that opcode and length are those of the PSN, in the READ or in a part of it
-// that was asked for again.
+// fitsRead judges whether opcode and length of a response are those of its PSN, in the whole READ
+// or in a part of it that was retransmitted.
 func (s *stream) fitsRead(p *judgedPacket, r *request, seq int64) bool {
 	if r.n == 0 {
 		return true
@@ -102,7 +101,7 @@ func (s *stream) fitsRead(p *judgedPacket, r *request, seq int64) bool {
 	return false
 }
 
-// position is that of the k-th of n responses.
+// position returns the position of the k-th of n response packets.
 func position(k, n int64) packet.Position {
 	switch {
 	case n == 1:
@@ -115,8 +114,8 @@ func position(k, n int64) packet.Position {
 	return packet.Middle
 }
 
-// run follows the responses of one answer. What steps back, or is a First or Only, begins
-// another answer, which must have been asked for.
+// followResponses follows the packets of the responses to r. A packet that goes back, or is a FIRST
+// or ONLY, begins another response, which needs another transmission of r.
 func (s *stream) followResponses(p *judgedPacket, r *request, seq int64) {
 	begins := p.info.Position.StartsMessage() || r.responses == 0 || seq < r.nextResponse
 	r.nextResponse = seq + 1
@@ -128,7 +127,7 @@ func (s *stream) followResponses(p *judgedPacket, r *request, seq int64) {
 	}
 	if !p.info.Position.StartsMessage() {
 		if s.askedFrom(r, seq) {
-			s.notes(p, noteReadMiddle)
+			s.noteOn(p, noteReadMiddle)
 		} else if r.responses >= r.transmissions {
 			s.violates(p, ruleReadOrder, "PSN %d after a later one of the same READ", p.PSN)
 			return
@@ -137,7 +136,7 @@ func (s *stream) followResponses(p *judgedPacket, r *request, seq int64) {
 	s.countResponse(p, r)
 }
 
-// askedFrom reports whether a part of r that begins at seq was asked for.
+// askedFrom reports whether a partial retransmission of r began at seq.
 func (s *stream) askedFrom(r *request, seq int64) bool {
 	for _, a := range r.partialReads {
 		if a.seq == seq && seq != r.seq {
@@ -147,7 +146,7 @@ func (s *stream) askedFrom(r *request, seq int64) bool {
 	return false
 }
 
-// progress notes how far r is answered.
+// progress advances the PSN up to which the response to r is complete.
 func (s *stream) progress(r *request, seq int64) {
 	if seq == r.respondedTo {
 		r.respondedTo++
@@ -157,7 +156,7 @@ func (s *stream) progress(r *request, seq int64) {
 	}
 }
 
-// atomicAck takes the answer to COMPARE_SWAP or FETCH_ADD.
+// atomicAck judges the response to COMPARE_SWAP or FETCH_ADD.
 func (s *stream) atomicAck(p *judgedPacket, seq int64) {
 	r := s.requestAt(seq)
 	if r == nil {

@@ -5,7 +5,7 @@ import (
 	"softroce/packet"
 )
 
-// reply takes what the responder of the stream says.
+// reply judges a reply of the stream's responder.
 func (s *stream) reply(p *judgedPacket, when lateness) {
 	if !s.started {
 		s.before(p.PSN)
@@ -14,7 +14,7 @@ func (s *stream) reply(p *judgedPacket, when lateness) {
 	seq := s.unwrap(p.PSN)
 	if seq < s.base-1 {
 		s.replied, s.resendExplained = true, true
-		return // of requests before the capture
+		return // it answers requests from before the capture
 	}
 	s.settle(p, seq)
 	isLate := when == late
@@ -38,15 +38,15 @@ func (s *stream) reply(p *judgedPacket, when lateness) {
 	}
 }
 
-// acknowledge takes an ACKNOWLEDGE: ACK, RNR NAK or NAK.
+// acknowledge judges an ACKNOWLEDGE packet: ACK, RNR NAK or NAK.
 func (s *stream) acknowledge(p *judgedPacket, seq int64, when lateness) {
 	syndrome := p.AETH.Syndrome
 	if !assigned(syndrome) {
 		return
 	}
 	if syndrome.IsACK() {
-		// An ACK that passes over a READ tells that its answer was lost. The READ may be one
-		// that was lost before the capture.
+		// An ACK for a PSN after a READ shows that the response to the READ was lost. The READ
+		// itself may have been lost before the point of capture.
 		s.resendExplained = s.resendExplained || s.hasResponses || seq >= s.contiguous
 		s.checkSent(p, seq)
 		s.ackOrder(p, seq, when)
@@ -60,7 +60,7 @@ func (s *stream) acknowledge(p *judgedPacket, seq int64, when lateness) {
 	}
 	if when != late && seq <= s.positive {
 		if !s.certain(seq) {
-			return // sent again before the capture
+			return // retransmitted before the capture
 		}
 		s.violates(p, ruleNAKCause, "%v for PSN %d, which was acknowledged", syndrome, p.PSN)
 		return
@@ -80,7 +80,7 @@ func (s *stream) acknowledge(p *judgedPacket, seq int64, when lateness) {
 	s.accept(p, seq-1)
 }
 
-// wasSent holds that everything up to seq was sent.
+// checkSent judges whether all PSNs up to seq were sent.
 func (s *stream) checkSent(p *judgedPacket, seq int64) {
 	if seq < s.contiguous {
 		return
@@ -96,13 +96,13 @@ func (s *stream) checkSent(p *judgedPacket, seq int64) {
 		return
 	}
 	if r := s.requestAt(seq); r != nil && r.n == 0 && r.end() == s.contiguous {
-		return // the answer to a READ of unknown length
+		return // the response to a READ of unknown length
 	}
 	s.violates(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(s.contiguous))
 	s.skip(seq + 1)
 }
 
-// accept notes that the responder has everything up to seq.
+// accept records that the responder has accepted all PSNs up to seq.
 func (s *stream) accept(p *judgedPacket, seq int64) {
 	if seq <= s.accepted || seq >= s.next {
 		return
@@ -118,7 +118,8 @@ func (s *stream) accept(p *judgedPacket, seq int64) {
 	}
 }
 
-// pass is accept for an answer that is no NAK. It looks for READs that it passes over.
+// acceptPositive is accept for a reply other than a NAK. It looks for READs without a complete
+// response that the reply passes over.
 func (s *stream) acceptPositive(p *judgedPacket, seq int64, isLate bool) {
 	s.accept(p, seq)
 	if isLate || seq <= s.positive || seq >= s.next {
@@ -140,14 +141,14 @@ func (s *stream) findReadGap(p *judgedPacket, seq int64) {
 	}
 }
 
-// clear forgets the READ, which was asked for again or answered.
+// clear ends the record of a READ that was retransmitted or answered.
 func (g *skippedRead) clear(seq int64) {
 	if g.seq == seq {
 		g.active = false
 	}
 }
 
-// ackOrder holds that ACKs do not go back, but for those that overtook each other.
+// ackOrder judges whether the PSNs of ACKs decrease, other than by reordering in the network.
 func (s *stream) ackOrder(p *judgedPacket, seq int64, when lateness) {
 	back := seq < s.ackHigh
 	if !back {
@@ -159,11 +160,11 @@ func (s *stream) ackOrder(p *judgedPacket, seq int64, when lateness) {
 	}
 }
 
-// ackMSN holds that the MSN is the number of messages that ended before seq, or up to
-// more of them.
+// ackMSN judges the MSN of an ACKNOWLEDGE: it counts the messages that end before seq, and up to
+// more besides.
 func (s *stream) ackMSN(p *judgedPacket, seq int64, more int) {
 	if r := s.requestAt(seq - 1); r != nil && r.end() != seq || seq > s.contiguous {
-		return // in the middle of a READ, or of what the capture has not seen
+		return // in the middle of a READ, or after a gap in the capture
 	}
 	if n, ok := s.msgsBelow(seq); ok {
 		s.msnIs(p, n, n+more)
@@ -176,26 +177,26 @@ func (s *stream) msnIs(p *judgedPacket, least, most int) {
 	}
 }
 
-// sequenceNAK takes a NAK for a gap at seq.
+// sequenceNAK judges a NAK for a gap at seq.
 func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 	switch {
 	case isLate:
 		return
 	case s.rnr.seq == seq && s.rnr.at != 0:
-		s.notes(p, noteRNRNAK)
+		s.noteOn(p, noteRNRNAK)
 	case s.nak.active && s.nak.seq == seq:
-		s.violates(p, ruleNAKOnce, "PSN %d, which the NAK of packet %d has named", p.PSN, s.nak.no)
+		s.violates(p, ruleNAKOnce, "PSN %d, as the NAK of packet %d", p.PSN, s.nak.no)
 	case s.positive < seq-1 && seq == s.next-1:
-		// What was before it had no answer yet, so it may have come after the last one, which was discarded, but before
-		// the NAK left. Then the last one is what is missing.
-		s.notes(p, noteOvertaken)
+		// The requests before it had no answer yet. They may have arrived after the last one, which was
+		// discarded, and before the NAK was sent. Then the last one is missing.
+		s.noteOn(p, noteOvertaken)
 	case s.certain(seq) && len(s.requests) > 0 && s.requests[len(s.requests)-1].seq <= seq:
-		s.violates(p, ruleNAKCause, "PSN %d, and nothing behind it was sent", p.PSN)
+		s.violates(p, ruleNAKCause, "PSN %d, the highest that was sent", p.PSN)
 	}
 	s.nak = nak{active: true, seq: seq, no: p.No}
 }
 
-// notReady takes an RNR NAK for the request at seq.
+// rnrNAK judges an RNR NAK for the request at seq.
 func (s *stream) rnrNAK(p *judgedPacket, seq int64) {
 	r := s.requestAt(seq)
 	if r == nil {
@@ -212,10 +213,10 @@ func (s *stream) rnrNAK(p *judgedPacket, seq int64) {
 	s.rnr = rnr{active: true, seq: seq, at: p.at, last: r.at, wait: packet.RNRTimer(uint8(p.AETH.Syndrome & packet.SyndromeValue))}
 }
 
-// fatalNAK takes a NAK that ends the connection.
+// fatalNAK judges a NAK that ends the connection.
 func (s *stream) fatalNAK(p *judgedPacket, seq int64) {
 	if r := s.requestAt(seq); r != nil && r.info.Kind == packet.KindSend && p.AETH.Syndrome == packet.NAKRemoteOperational {
-		s.notes(p, noteSendNAK)
+		s.noteOn(p, noteSendNAK)
 	}
 	s.fatal = p.No
 }

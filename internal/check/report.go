@@ -7,22 +7,22 @@ import (
 	"strings"
 )
 
-// A Report is the judgement of a capture. It marshals to JSON.
+// A Report is the result of judging a capture. It marshals to JSON.
 type Report struct {
 	File        string         `json:"file,omitempty"`
 	RoCE        int            `json:"roce_packets"`
 	Other       int            `json:"other_frames"` // of other protocols
 	Flows       int            `json:"flows"`        // queue pairs that RC, XRC or UC packets go to
-	Connections int            `json:"connections"`  // two flows that belong together
+	Connections int            `json:"connections"`  // pairs of opposite flows
 	Services    map[string]int `json:"services"`     // packets of each service
 	CM          map[string]int `json:"cm"`           // messages of the connection manager, by name
-	MigReq      [2]int         `json:"migreq"`       // flows whose packets have MigReq 0, and 1
+	MigReq      [2]int         `json:"migreq"`       // number of flows with MigReq 0, and with 1
 	Total       int            `json:"violations_total"`
 	ByRule      map[string]int `json:"violations_by_rule"`
-	Violations  []Violation    `json:"violations"` // the first thousand
+	Violations  []Violation    `json:"violations"` // the first maxViolations
 	Notes       []Note         `json:"notes"`
 
-	notes map[noteKey]int // place in Notes
+	notes map[noteKey]int // indexes in Notes
 }
 
 // A Violation is a packet that breaks a rule.
@@ -31,17 +31,17 @@ type Violation struct {
 	Rule   string `json:"rule"`
 	Text   string `json:"text"` // of the rule
 	Ref    string `json:"ref"`
-	Detail string `json:"detail"` // what the packet has instead
+	Detail string `json:"detail"` // the value in the packet
 	Flow   string `json:"flow"`
 }
 
-// A Note is something about a flow that breaks no rule.
+// A Note is an observation about a flow that breaks no rule.
 type Note struct {
 	Kind    string `json:"kind"`
 	Text    string `json:"text"`
 	Flow    string `json:"flow,omitempty"`
 	Count   int    `json:"count"`
-	Packets []int  `json:"packets"` // the first few
+	Packets []int  `json:"packets"` // the first maxListed
 }
 
 type noteKey struct{ kind, flow string }
@@ -86,8 +86,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// WriteText writes the report for a person to read: a line for each violation and note,
-// then a summary.
+// WriteText writes the report as text: a line for each violation and note, then a summary.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	for _, v := range r.Violations {

@@ -5,14 +5,14 @@ import (
 	"softroce/packet"
 )
 
-// request takes a request of RC or XRC.
+// request judges a request of RC or XRC.
 func (s *stream) request(p *judgedPacket, when lateness) {
 	if !s.started {
 		s.start(p.PSN)
 	}
 	seq := s.unwrap(p.PSN)
 	if s.far(seq) {
-		s.notes(p, noteNewStream)
+		s.noteOn(p, noteNewStream)
 		s.judgeWaits()
 		s.earlyReply = earlyReply{}
 		s.start(p.PSN)
@@ -23,7 +23,7 @@ func (s *stream) request(p *judgedPacket, when lateness) {
 		return
 	}
 	if s.pendingNAK.active && seq == s.pendingNAK.want {
-		s.pendingNAK.active = false // it was late, or lost before the capture
+		s.pendingNAK.active = false // it was delayed, or lost before the point of capture
 	}
 	s.nak.served = s.nak.served || s.nak.active && seq == s.nak.seq
 	s.lateRequests += bit(when == late)
@@ -32,7 +32,7 @@ func (s *stream) request(p *judgedPacket, when lateness) {
 		s.checkRepeat(p, r, seq, isLate)
 	} else if seq >= s.next {
 		if seq > s.next {
-			s.notes(p, noteGap)
+			s.noteOn(p, noteGap)
 		}
 		s.next = r.end()
 		s.checkOverdue(p)
@@ -52,14 +52,14 @@ func (s *stream) request(p *judgedPacket, when lateness) {
 	s.prevEnd = s.endOf(r, seq)
 }
 
-// endOf is the PSN behind a request that began at seq, which lies in r.
+// endOf returns the PSN after a transmission from seq on of the request r.
 func (s *stream) endOf(r *request, seq int64) int64 { return max(r.end(), seq+1) }
 
-// far reports whether a PSN is none that this stream could come to.
+// far reports whether a PSN is too far from those of the stream to belong to it.
 func (s *stream) far(seq int64) bool {
 	d := seq - s.next
 	if len(s.requests) > 0 && s.requests[len(s.requests)-1].n == 0 {
-		return false // a READ of unknown length is before it
+		return false // after a READ of unknown length
 	}
 	lowest := s.next
 	if len(s.requests) > 0 {
@@ -68,17 +68,17 @@ func (s *stream) far(seq int64) bool {
 	return d > conversation.MaxPSNStep || seq < lowest-conversation.MaxPSNStep
 }
 
-// place finds or makes the record of the request p. repeat: it was there before. Where it
-// cannot be told what p is, ok is false.
+// findOrInsert returns the record of the request p, and whether it was there before. It is not ok
+// where p cannot be identified.
 func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, ok bool) {
 	i := s.find(seq)
 	switch {
 	case i >= 0 && s.requests[i].seq == seq:
 		return &s.requests[i], true, true
 	case i < 0 && len(s.requests) > 0 && seq < s.requests[0].seq:
-		s.goBacks++ // from before the capture, or forgotten
+		s.goBacks++ // from before the capture, or no longer kept
 		s.prevEnd = seq + 1
-		s.hasResponses = true // it may be
+		s.hasResponses = true // it may have a response of its own
 		return nil, false, false
 	case i >= 0 && seq < s.requests[i].end():
 		r = &s.requests[i]
@@ -94,7 +94,7 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 	return r, false, true
 }
 
-// tail reports whether p asks for a part of the READ r, from seq on, and keeps the part.
+// isPartialRead reports whether p is a retransmission of the READ r from seq on, and records it.
 func (s *stream) isPartialRead(p *judgedPacket, r *request, seq int64) bool {
 	if p.info.Kind != packet.KindRead || r.info.Kind != packet.KindRead {
 		return false
@@ -119,7 +119,7 @@ func (s *stream) remember(r *request, a partialRead) {
 	r.partialReads = append(r.partialReads, a)
 }
 
-// neighbours holds that r follows what is before it, and is followed by what is behind.
+// checkNeighbours judges whether r may follow the request before it and precede the one after it.
 func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
 	i := s.find(r.seq)
 	if r.info.Position.StartsMessage() {
@@ -134,16 +134,16 @@ func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
 	for ; i+1 < len(s.requests) && s.requests[i].end() == s.requests[i+1].seq && s.requests[i].n != 0; i++ {
 		a, b := &s.requests[i], &s.requests[i+1]
 		if a != r && (b.offset >= 0 || a.offset < 0) {
-			break // known before
+			break // judged before
 		}
 		s.checkFollows(p, a, b)
 	}
 }
 
-// follows holds that b may come behind a, and adds up the bytes of their message.
+// checkFollows judges whether b may follow a, and adds up the bytes of their message.
 func (s *stream) checkFollows(p *judgedPacket, a, b *request) {
 	if !conversation.Follows(a.info, b.info) {
-		s.violates(p, ruleSequence, "%v with PSN %d behind %v with PSN %d", b.Opcode, conversation.Wrap(b.seq), a.Opcode, conversation.Wrap(a.seq))
+		s.violates(p, ruleSequence, "%v with PSN %d after %v with PSN %d", b.Opcode, conversation.Wrap(b.seq), a.Opcode, conversation.Wrap(a.seq))
 		return
 	}
 	if !conversation.Continues(a.info, b.info) || a.offset < 0 {
@@ -159,10 +159,10 @@ func (s *stream) checkFollows(p *judgedPacket, a, b *request) {
 	}
 }
 
-// repeat judges a request that was seen before: seq lies in r.
+// checkRepeat judges a request with the PSN of an earlier one, r.
 func (s *stream) checkRepeat(p *judgedPacket, r *request, seq int64, isLate bool) {
 	if isLate {
-		r.transmissions++ // the responder gets it all the same
+		r.transmissions++ // the responder receives it too
 	}
 	if r.info.Kind == packet.KindRead && p.info.Kind == packet.KindRead {
 		s.skippedRead.clear(r.seq)
@@ -183,7 +183,7 @@ func (s *stream) checkRepeat(p *judgedPacket, r *request, seq int64, isLate bool
 	}
 }
 
-// fresh judges what is overdue when a requester sends something new.
+// checkOverdue judges which responses are overdue when a requester sends a new request.
 func (s *stream) checkOverdue(p *judgedPacket) {
 	if s.lastProgress == 0 {
 		s.lastProgress = p.at
@@ -191,12 +191,12 @@ func (s *stream) checkOverdue(p *judgedPacket) {
 	if s.skippedRead.active {
 		s.skippedRead.news++
 		if s.skippedRead.news > maxHistory/16 || p.at-s.skippedRead.at > maxTimeout {
-			s.violates(p, ruleUnanswered, "the READ with PSN %d was not answered to its end, nor asked for again", conversation.Wrap(s.skippedRead.seq))
+			s.violates(p, ruleUnanswered, "the READ with PSN %d has no complete response and was not retransmitted", conversation.Wrap(s.skippedRead.seq))
 			s.skippedRead.active = false
 		}
 	}
 	if s.flow.peer == nil || p.at-s.lastProgress <= maxTimeout {
-		return // without a partner, answers go another way than past the capture
+		return // the replies may take a path that the capture does not see
 	}
 	s.lastProgress = p.at
 	for i := max(s.find(s.accepted), 0); i < len(s.requests); i++ {
@@ -210,7 +210,7 @@ func (s *stream) checkOverdue(p *judgedPacket) {
 	}
 }
 
-// finish says what is still open at the end of the capture.
+// finish notes the requests without a reply at the end of the capture.
 func (s *stream) finish() {
 	s.judgeWaits()
 	if s.fatal != 0 {

@@ -4,7 +4,7 @@ import (
 	"softroce/internal/conversation"
 )
 
-// resend takes a request, with PSN seq, that steps back behind others sent before it.
+// resend judges a request with a PSN below those sent before it.
 func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
 	s.goBacks++
 	s.lastProgress = p.at
@@ -13,7 +13,7 @@ func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
 	case s.nak.active && !s.nak.served && seq > s.nak.seq:
 		s.pendingNAK = misplacedResend{active: true, want: s.nak.seq, nak: s.nak.no, seq: seq, no: p.No, name: p.name}
 	case s.nak.active && !s.nak.served && seq < s.nak.seq:
-		s.notes(p, noteBelowNAK)
+		s.noteOn(p, noteBelowNAK)
 	}
 	if !s.resendExplained {
 		s.checkUnexplained(p, r)
@@ -21,21 +21,21 @@ func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
 	s.resendExplained = false
 }
 
-// causeless judges a resend that no reply of this capture explains: a timeout, or a
-// reply that was lost... before it came here, which none is.
+// checkUnexplained judges a retransmission that no reply in the capture explains. It has to be a
+// timeout.
 func (s *stream) checkUnexplained(p *judgedPacket, r *request) {
 	if s.lateRequests > 0 || s.flow.peer == nil {
-		return // times mean little, or the cause went another way
+		return // timestamps mean little, or the capture does not see the replies
 	}
 	d := p.at - r.at
 	if r.at == p.at && r.transmissions == 1 && r.no == p.No {
-		return // seen for the first time: it was lost before the capture
+		return // its first transmission was lost before the point of capture
 	}
 	if d < 0 {
-		return // the capture's clock went back
+		return // the clock of the capturing host went back
 	}
 	if d+clockSlack < minTimeout {
-		s.violates(p, ruleRetryInterval, "PSN %d again after %d ns", p.PSN, d)
+		s.violates(p, ruleRetryInterval, "PSN %d retransmitted after %d ns", p.PSN, d)
 		return
 	}
 	if s.timeout == 0 || d < s.timeout {
@@ -43,30 +43,30 @@ func (s *stream) checkUnexplained(p *judgedPacket, r *request) {
 	}
 	r.retries++
 	if r.retries == maxRetries+1 {
-		s.notes(p, noteRetry7)
+		s.noteOn(p, noteRetry7)
 	}
 }
 
-// confirm looks whether the request behind a step back goes on from there. If so it was a
-// resend, and not a late packet.
+// confirmResend judges the request after one that went back: if it continues from there, that one
+// was a retransmission and not a late packet.
 func (s *stream) confirmResend(p *judgedPacket, seq int64, r *request) {
 	b := s.restart
 	s.restart.active = false
 	if !b.active || seq != b.end {
 		return
 	}
-	// That it begins at the PSN of a NAK can be a timeout, with the first packet lost before
-	// the capture; but not if it came much sooner than timeouts do.
+	// A retransmission that begins at the PSN of a NAK may still be a timeout whose first packet
+	// was lost before the point of capture, but not if it came much sooner than timeouts do.
 	switch {
-	case s.hasResponses: // a READ is asked for again although a NAK acknowledges it
+	case s.hasResponses: // a READ is retransmitted although a NAK acknowledges it
 	case b.nak && (!s.followedNAK.any || b.seq > s.followedNAK.seq):
 		s.followedNAK = ackKnowledge{true, b.seq, b.after}
 	case s.followedNAK.any && b.seq < s.followedNAK.seq && s.followedNAK.after < b.after/2:
-		s.violation(ruleResendAcked, b.no, p.name, "begins again at PSN %d, after it did at %d", conversation.Wrap(b.seq), conversation.Wrap(s.followedNAK.seq))
+		s.violation(ruleResendAcked, b.no, p.name, "retransmission begins at PSN %d after one from %d", conversation.Wrap(b.seq), conversation.Wrap(s.followedNAK.seq))
 	}
 }
 
-// serve looks whether a request that drew an RNR NAK has come again too soon.
+// checkRNRWait judges whether the request of an RNR NAK is retransmitted too soon.
 func (s *stream) checkRNRWait(p *judgedPacket, seq int64) {
 	if s.rnr.active && seq < s.rnr.seq {
 		s.rnr.lower = true
@@ -89,18 +89,19 @@ func (s *stream) checkRNRWait(p *judgedPacket, seq int64) {
 	}
 }
 
-// A shortWait is a request that came again before the time of its RNR NAK.
+// A shortWait is a retransmission before the time of its RNR NAK has passed.
 type shortWait struct {
 	no          int
 	seq         int64
 	after, wait int64 // since the NAK
-	since       int64 // since it was sent before
+	since       int64 // since the transmission before
 	flow        string
 }
 
-// judgeWaits tells a requester that does not wait from one that did not get the NAK, once
-// all of its waits are known: the latter sends again at a timeout, and not every time. One
-// that missed the answer to a READ goes back to that at once, and the NAK counts for nothing.
+// judgeWaits distinguishes a requester that ignores RNR timers from one that did not receive some
+// of the RNR NAKs, once all of its waits are known: the latter retransmits at its timeout, and not
+// every time. A requester that misses the response to a READ retransmits it at once, whatever an
+// RNR NAK says.
 func (s *stream) judgeWaits() {
 	few := 1
 	if s.hasResponses {
@@ -111,17 +112,18 @@ func (s *stream) judgeWaits() {
 			s.note(noteEarlyRNR, w.no, w.flow)
 			continue
 		}
-		s.violation(ruleRNRWait, w.no, w.flow, "PSN %d again after %d ns of %d", conversation.Wrap(w.seq), w.after, w.wait)
+		s.violation(ruleRNRWait, w.no, w.flow, "PSN %d retransmitted after %d of %d ns", conversation.Wrap(w.seq), w.after, w.wait)
 	}
 	s.shortWaits = nil
 }
 
-// skipped judges a resend that left out the NAK's PSN, once the responder has accepted
-// that PSN all the same. Before that, the PSN may have been lost before the capture.
+// skipped judges a retransmission that began after the PSN of the NAK, once the responder has
+// accepted that PSN nevertheless. Until then the packet with that PSN may have been lost before the
+// point of capture.
 func (s *stream) skipped() {
 	if s.pendingNAK.active && s.accepted >= s.pendingNAK.want {
 		u := s.pendingNAK
-		s.violation(ruleResendPSN, u.no, u.name, "begins at PSN %d, the NAK of packet %d names %d", conversation.Wrap(u.seq), u.nak, conversation.Wrap(u.want))
+		s.violation(ruleResendPSN, u.no, u.name, "retransmission begins at PSN %d, the NAK of packet %d has %d", conversation.Wrap(u.seq), u.nak, conversation.Wrap(u.want))
 		s.pendingNAK.active = false
 	}
 }

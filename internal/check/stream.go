@@ -7,89 +7,90 @@ import (
 	"softroce/packet"
 )
 
-// A stream is the requests of one flow and what was answered. PSNs are unwrapped: they
-// count on where 24 bits begin again.
+// A stream is the requests of one flow, and what is known of the replies to them. PSNs are
+// unwrapped.
 type stream struct {
 	*judge
 	flow     *flow
 	started  bool
 	requests []request // in the order of PSNs, without overlap
-	next     int64     // PSN behind the highest that was sent
-	prevEnd  int64     // PSN behind the packet before
+	next     int64     // PSN after the highest that was sent
+	prevEnd  int64     // PSN after the packet before
 
-	// From base to solid every request was seen; solidMsgs of them ended messages.
+	// The capture has every request from base to contiguous; contiguousMessages of them end
+	// messages.
 	base               int64
 	contiguous         int64
 	contiguousMessages int
 
-	// What is before the capture may have been sent, answered and sent again. From sure on
-	// the capture has seen everything: see settle.
+	// Requests from before the capture may have been sent, answered and retransmitted. From
+	// certainFrom on the capture has everything: see settle.
 	settled      bool
 	certainFrom  int64
-	highest      int64 // PSN that replies have shown to be sent
+	highest      int64 // highest PSN that a reply acknowledges
 	earlyReply   earlyReply
-	replied      bool  // a reply came, after a request or before
-	timesDrained int   // how often everything that was sent was answered
-	drained      int64 // the last time
+	replied      bool  // there was a reply
+	timesDrained int   // how many times all that was sent was acknowledged
+	drained      int64 // PSN of the last time
 
-	// Of replies.
-	accepted       int64 // every PSN up to here is acknowledged; first-1 at the beginning
-	positive       int64 // the same, without what NAKs say
-	ackHigh        int64 // the highest PSN of an ACKNOWLEDGE
+	// State of the replies.
+	accepted       int64 // all PSNs up to this one are acknowledged; first-1 at the beginning
+	positive       int64 // the same, without NAKs
+	ackHigh        int64 // highest PSN of an ACK
 	ackAt          int64 // and its time
 	msn            msnBase
 	nak            nak
 	rnr            rnr
-	keptWaits      int // after RNR NAKs, that were kept
-	shortWaitCount int // and that were not
+	keptWaits      int // retransmissions after the time of an RNR NAK
+	shortWaitCount int // retransmissions before it
 	shortWaits     []shortWait
-	fatal          int // number of the packet that ended the connection
+	fatal          int // number of the NAK that ended the connection
 
-	// Of resends.
-	goBacks         int          // requests that went back, were late, or came twice
-	hasResponses    bool         // there are requests with answers of their own
+	// State of the retransmissions.
+	goBacks         int          // requests that were retransmitted, late or duplicated
+	hasResponses    bool         // there are requests with a response of their own
 	lateRequests    int          // late requests
-	resendExplained bool         // something since the last resend may have caused one
-	followedNAK     ackKnowledge // the requester followed a NAK
+	resendExplained bool         // a reply since the last retransmission may cause one
+	followedNAK     ackKnowledge // the requester retransmitted from the PSN of a NAK
 	restart         restart
-	timeout         int64 // the shortest interval of a resend without visible cause, 0 if none
-	lastProgress    int64 // time when accepted last moved, or a resend began
+	timeout         int64 // shortest time before a retransmission without visible cause, 0 if none
+	lastProgress    int64 // time when accepted advanced, or a retransmission began
 	skippedRead     skippedRead
-	pendingNAK      misplacedResend // a resend that did not begin at the NAK's PSN
+	pendingNAK      misplacedResend // a retransmission that did not begin at the PSN of the NAK
 }
 
-// A request is a packet of a requester, and what became of it.
+// A request is a request packet, and what is known of its transmissions and replies.
 type request struct {
 	packet.Opcode
 	info          *packet.Info
 	seq           int64
-	n             int64 // PSNs it takes, 0 if not known
+	n             int64 // number of PSNs, 0 if unknown
 	payload       int
 	va            uint64 // of RETH or AtomicETH
 	rkey          uint32
 	length        uint32
-	no            int         // number of its last packet
-	at            int64       // time of that
-	transmissions int         // how often it came
-	mark          fingerprint // of its last packet
+	no            int         // number of its last transmission
+	at            int64       // time of its last transmission
+	transmissions int         // number of transmissions
+	mark          fingerprint // of its last transmission
 	ackReq        bool
-	retries       int // without visible cause, since the last answer
+	retries       int // without visible cause, since the last reply
 
-	total  int64 // bytes of its WRITE, -1 if not known or none
-	offset int64 // bytes of its message before it, -1 if not known
-	msgs   int   // messages that end with it or before; valid below stream.solid
+	total  int64 // bytes of its WRITE, -1 if unknown or not a WRITE
+	offset int64 // bytes of its message before it, -1 if unknown
+	msgs   int   // messages that end with it or before it; valid below stream.contiguous
 
-	// Of READs and atomics.
-	partialReads []partialRead // other places from which it was asked for
-	responses    int           // answers begun
-	nextResponse int64         // PSN that goes on with the answer
-	respondedTo  int64         // PSN up to which answers were seen without a gap
+	// Of a READ or atomic.
+	partialReads []partialRead // retransmissions of a part of it
+	responses    int           // responses that began
+	nextResponse int64         // PSN that continues the response
+	respondedTo  int64         // PSN up to which response packets are contiguous
 	result       uint64
 	rnrNAKs      int // RNR NAKs
 	reported     bool
 }
 
-// An ask is a part of a READ that was asked for.
+// A partialRead is a retransmission of a READ that begins in its middle.
 type partialRead struct {
 	seq, n int64
 	length uint32
@@ -103,28 +104,29 @@ type nak struct {
 }
 
 type rnr struct {
-	active bool // and the request has not come again
+	active bool // the request was not retransmitted yet
 	seq    int64
 	at     int64
 	wait   int64
-	last   int64 // time of the transmission that drew it
-	lower  bool  // the requester went back behind it: it took the NAK for a lost answer's sign
+	last   int64 // time of the transmission that it answers
+	lower  bool  // the requester went back below it, as after a lost response
 }
 
-// A restart is a step back that the next request confirms, if it goes on from there.
+// A restart is a step back in the PSNs. The next request confirms that it is a retransmission if it
+// continues from there.
 type restart struct {
 	active   bool
 	seq, end int64
 	no       int
-	nak      bool  // it is the PSN of a NAK
-	after    int64 // time since the packet was sent before
+	nak      bool  // it begins at the PSN of a NAK
+	after    int64 // time since the last transmission of the packet
 }
 
-// known is a PSN up to which a requester knows everything to be acknowledged.
+// An ackKnowledge is a PSN before which a requester knows all to be acknowledged.
 type ackKnowledge struct {
 	any   bool
 	seq   int64
-	after int64 // how long it had waited for that
+	after int64 // how long it waited before
 }
 
 type misplacedResend struct {
@@ -136,15 +138,15 @@ type misplacedResend struct {
 	name   string
 }
 
-// A readGap is a READ that was passed over before it was answered.
+// A skippedRead is a READ that a reply passed over before the response to it was complete.
 type skippedRead struct {
 	active bool
 	seq    int64
 	at     int64
-	news   int // requests since
+	news   int // new requests since
 }
 
-// An earlyReply is the highest PSN of replies that came before any request.
+// An earlyReply is the highest PSN of the replies before the first request.
 type earlyReply struct {
 	any bool
 	psn uint32
@@ -153,7 +155,7 @@ type earlyReply struct {
 // unwrap returns the unwrapped PSN nearest to those in use.
 func (s *stream) unwrap(psn uint32) int64 { return conversation.Unwrap(psn, s.next) }
 
-// start begins a stream at its first request, or at one that belongs to no stream before.
+// start begins a stream at its first request, or at a request that is too far from those before.
 func (s *stream) start(psn uint32) {
 	seq := int64(psn) + conversation.Origin
 	highest := seq - 1
@@ -167,20 +169,20 @@ func (s *stream) start(psn uint32) {
 	}
 }
 
-// before takes a reply that comes before any request.
+// before records a reply that precedes all requests.
 func (s *stream) before(psn uint32) {
 	if !s.earlyReply.any || packet.PSNDiff(psn, s.earlyReply.psn) > 0 {
 		s.earlyReply = earlyReply{true, psn}
 	}
 }
 
-// certain reports whether the capture has seen all that became of a PSN.
+// certain reports whether the capture has everything about a PSN.
 func (s *stream) certain(seq int64) bool { return s.settled && seq >= s.certainFrom }
 
-// settle looks whether the reply p, to the PSN seq, tells where the unknown past ends.
-// Either an MSN shows that the first message of the capture is the first of the
-// connection; or what was answered was, often enough, all that was sent; or it is so far
-// behind the first PSN that no NIC had so much in flight.
+// settle decides whether the reply p with the PSN seq shows that nothing from before the capture is
+// outstanding. That is so if the MSN shows that the first message of the capture is the first of
+// the connection; or if all that was sent was acknowledged certainDrains times; or if the PSN is
+// more than maxOutstanding after the first one.
 func (s *stream) settle(p *judgedPacket, seq int64) {
 	if s.settled {
 		return
@@ -214,12 +216,12 @@ func (s *stream) beginsMessage() bool {
 	return len(s.requests) > 0 && s.requests[0].seq == s.base && s.requests[0].info.Position.StartsMessage()
 }
 
-// find returns the place of the last request at or before seq, -1 if there is none.
+// find returns the index of the last request at or before seq, -1 if there is none.
 func (s *stream) find(seq int64) int {
 	return sort.Search(len(s.requests), func(i int) bool { return s.requests[i].seq > seq }) - 1
 }
 
-// holder returns the request that has the PSN, nil if it is unknown.
+// requestAt returns the request that has the PSN, nil if it is unknown.
 func (s *stream) requestAt(seq int64) *request {
 	i := s.find(seq)
 	if i < 0 {
@@ -232,7 +234,7 @@ func (s *stream) requestAt(seq int64) *request {
 	return nil
 }
 
-// end is the PSN behind the request, as far as is known.
+// end returns the PSN after the request, as far as it is known.
 func (r *request) end() int64 { return r.seq + max(r.n, 1) }
 
 func (s *stream) newRequest(p *judgedPacket, seq int64) request {
@@ -253,7 +255,8 @@ func (s *stream) newRequest(p *judgedPacket, seq int64) request {
 	return r
 }
 
-// readPackets returns how many packets answer a READ, 0 if the path MTU is unknown.
+// readPackets returns the number of packets in the response to a READ, 0 if the path MTU is
+// unknown.
 func (s *stream) readPackets(length uint32) int64 {
 	switch {
 	case s.flow.mtu != 0:
@@ -265,19 +268,19 @@ func (s *stream) readPackets(length uint32) int64 {
 	return int64(packet.PSNCount(length, s.flow.mtu))
 }
 
-// sent counts a transmission.
+// sent records a transmission.
 func (r *request) sent(p *judgedPacket) {
 	r.transmissions++
 	r.no, r.at, r.mark, r.ackReq = p.No, p.at, p.mark(), p.AckReq
 }
 
-// twin reports whether p is the packet that r holds, doubled on its way.
+// isCopy reports whether p is a copy of the last transmission of r made by the network.
 func (r *request) isCopy(p *judgedPacket) bool { return p.mark().isCopyOf(r.mark) }
 
-// expects reports whether something has to answer r.
+// expects reports whether r has to be answered.
 func (r *request) expects() bool { return r.ackReq || r.info.Kind.HasOwnResponse() }
 
-// insert adds a request that was not seen before, and returns it.
+// insert adds a new request, and returns its record.
 func (s *stream) insert(r request) *request {
 	limit := maxHistory
 	if s.judge.requests >= maxRequests {
@@ -297,7 +300,7 @@ func (s *stream) insert(r request) *request {
 	return &s.requests[s.find(r.seq)]
 }
 
-// grow moves solid over the requests that follow without a gap.
+// grow moves contiguous over the requests that follow without a gap.
 func (s *stream) grow() {
 	i := s.find(s.contiguous)
 	if i < 0 {
@@ -315,7 +318,7 @@ func (s *stream) grow() {
 			if i == 0 || s.requests[i-1].n != 0 {
 				return
 			}
-			// Behind a READ of unknown length, others may be missing.
+			// After a READ of unknown length, requests may be missing.
 			s.base, s.contiguousMessages, s.msn = r.seq, 0, msnBase{}
 		}
 		if r.info.Position.EndsMessage() {
@@ -326,7 +329,7 @@ func (s *stream) grow() {
 	}
 }
 
-// skip gives up the gap below seq, and counts messages anew from there.
+// skip gives up the gap below seq, and counts messages from there on.
 func (s *stream) skip(seq int64) {
 	if r := s.requestAt(seq - 1); r != nil {
 		seq = r.end()
@@ -348,15 +351,15 @@ func (s *stream) msgsBelow(seq int64) (n int, ok bool) {
 	return s.requests[i].msgs, true
 }
 
-// msnBase is what is known of the difference between MSNs and the messages counted here.
+// msnBase is the range of differences between MSNs and the messages counted here.
 type msnBase struct {
 	known  bool
 	anchor uint32
 	lo, hi int
 }
 
-// holds narrows the difference by an MSN that stands for least to most messages. It
-// returns false, and learns nothing, if that contradicts what is known.
+// holds narrows the range by an MSN that counts least to most messages. It returns false, and
+// changes nothing, if they contradict the range.
 func (m *msnBase) holds(msn uint32, least, most int) bool {
 	if !m.known {
 		*m = msnBase{known: true, anchor: packet.PSNAdd(msn, -least)}

@@ -1,13 +1,13 @@
 package check
 
-// unreliable takes a request of UC. A gap loses a message and is nobody's fault.
+// ucRequest judges a request of UC. A gap loses a message, which breaks no rule.
 func (s *stream) ucRequest(p *judgedPacket, when lateness) {
 	if !s.started {
 		s.start(p.PSN)
 	}
 	seq := s.unwrap(p.PSN)
 	if s.far(seq) {
-		s.notes(p, noteNewStream)
+		s.noteOn(p, noteNewStream)
 		s.start(p.PSN)
 		seq = s.next
 	}

@@ -21,7 +21,7 @@ const ownQPNs = 64
 // hopLimit of what is sent.
 const hopLimit = 64
 
-// A seat is a queue pair of the live NIC, with its memory, and the one that is played to it.
+// An endpoint is a queue pair of the live NIC, with its memory, and the one that is played to it.
 type endpoint struct {
 	target
 	name    string // of the queue pair on the live NIC
@@ -36,7 +36,7 @@ type endpoint struct {
 	first int // packets on the tape before the stream
 }
 
-// A lane is what packets of one flow have in common on the way.
+// A pathKey is what packets of one flow have in common on the way.
 type pathKey struct {
 	port   uint16
 	tclass uint8
@@ -47,7 +47,7 @@ func newEndpoint(st target) endpoint {
 		first: len(st.recording.packets)}
 }
 
-// at is the place in the session of what comes next.
+// index is the place in the session of what comes next.
 func (s *endpoint) index() int { return len(s.recording.packets) - s.first }
 
 // register makes memory on the live NIC's host that is given back at the end.
@@ -114,7 +114,7 @@ func (s *endpoint) connect(service packet.Service, a ib.QPAttr, rts bool) (err e
 	return err
 }
 
-// ends returns the queue pair that is played and the live one.
+// addresses returns the queue pair that is played and the live one.
 func (s *endpoint) addresses() (player, peer replay.End) {
 	return replay.End{Addr: s.testbed.Peer(), QPN: s.own, Known: true}, replay.End{Addr: s.nic.Addr(), QPN: s.qpn, Known: true}
 }
@@ -131,7 +131,7 @@ func (s *endpoint) transmit(c *capture.Packet, h packet.Header) error {
 	return nil
 }
 
-// lane returns the path of a packet with the source port and the traffic class that it had in the capture.
+// pathOf returns the path of a packet with the source port and the traffic class that it had in the capture.
 func (s *endpoint) pathOf(c *capture.Packet) *wire.Path {
 	k := pathKey{c.SrcPort, c.TClass}
 	if s.paths[k] == nil {
@@ -142,7 +142,7 @@ func (s *endpoint) pathOf(c *capture.Packet) *wire.Path {
 	return s.paths[k]
 }
 
-// strike gives the live NIC's resources back.
+// destroy gives the live NIC's resources back.
 func (s *endpoint) destroy() (err error) {
 	s.recording.onPacket = nil
 	if s.created {

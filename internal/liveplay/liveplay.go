@@ -95,7 +95,7 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, err
 	return r, nil
 }
 
-// A stage is what a side of a stream is played on, as the i-th.
+// A target is what a side of a stream is played on, as the i-th.
 type target struct {
 	testbed   testbed.Testbed
 	nic       testbed.NIC
@@ -104,7 +104,7 @@ type target struct {
 	options   Options
 }
 
-// An act plays one side of a stream.
+// A playStream plays one side of a stream.
 type playStream func(target) (*Stream, error)
 
 // plan returns what is played: the requester's side of all streams, then the responder's. That one of the sides cannot be
@@ -134,7 +134,7 @@ func plan(ps capture.Packets, o Options) (acts []playStream, left []replay.Note,
 	return acts, mergeNotes(asking, answering), nil
 }
 
-// merged puts together what cannot be played of either side.
+// mergeNotes puts together what cannot be played of either side.
 func mergeNotes(asking, answering []replay.Note) []replay.Note {
 	left := []replay.Note{}
 	for _, n := range asking {
@@ -152,7 +152,7 @@ func mergeNotes(asking, answering []replay.Note) []replay.Note {
 	return left
 }
 
-// ask plays the requester's side of a stream.
+// playRequester plays the requester's side of a stream.
 func playRequester(st target, s *replay.RequesterScript) (_ *Stream, err error) {
 	p, err := newRequesterPlayer(st, s)
 	if err != nil {
@@ -179,7 +179,7 @@ func playRequester(st target, s *replay.RequesterScript) (_ *Stream, err error) 
 	return r, nil
 }
 
-// answer plays the responder's side of a stream.
+// playResponder plays the responder's side of a stream.
 func playResponder(st target, s *replay.ResponderScript) (_ *Stream, err error) {
 	a, err := newResponderPlayer(st, s)
 	if err != nil {
@@ -207,7 +207,7 @@ func playResponder(st target, s *replay.ResponderScript) (_ *Stream, err error) 
 		NotPlayed: append(notNil(s.NotPlayed), a.changed...), Requester: &judged.Requester}, nil
 }
 
-// unplayed notes what the live requester did not get to.
+// noteUnplayed notes what the live requester did not get to.
 func (a *responderPlayer) noteUnplayed(s *replay.ResponderScript) {
 	no := s.Work[len(s.Work)-1].Packet
 	if a.repliesSent < len(s.Replies) {
@@ -229,7 +229,7 @@ func (s *endpoint) outcome(err error) (silent bool, _ error) {
 
 func notNil(l []replay.Note) []replay.Note { return append([]replay.Note{}, l...) }
 
-// A tape keeps the RoCEv2 packets of the link and tells the player of each.
+// A recording keeps the RoCEv2 packets of the link and tells the player of each.
 type recording struct {
 	tap      wire.FrameSink
 	frames   int

@@ -9,7 +9,7 @@ import (
 	"softroce/packet"
 )
 
-// A player plays the requester's side of one stream.
+// A requesterPlayer plays the requester's side of one stream.
 type requesterPlayer struct {
 	endpoint
 	script  *replay.RequesterScript

@@ -22,19 +22,19 @@ const (
 // Bounds of what is on its way to the live NIC, where the capture does not tell how much that was.
 const maxOutstanding = 128 // PSNs
 
-// mostBack is how often a live requester may go back while it does not send what draws the next answer.
+// maxGoBacks is how often a live requester may go back while it does not send what draws the next answer.
 const maxGoBacks = 16
 
-// mostVain is how often it may go back without getting on before it is given what the captured requester was given later.
+// maxFruitlessGoBacks is how often it may go back without getting on before it is given what the captured requester was given later.
 const maxFruitlessGoBacks = 4
 
-// errStuck ends a play whose live requester goes back again and again.
+// errNoProgress ends a play whose live requester goes back again and again.
 var errNoProgress = errors.New("it is asked again and again")
 
-// errSilence ends a play whose live NIC does not answer any more.
+// errIdle ends a play whose live NIC does not answer any more.
 var errIdle = errors.New("no answer")
 
-// Progress is what the live responder has answered. PSNs are those of the script.
+// requesterProgress is what the live responder has answered. PSNs are those of the script.
 type requesterProgress struct {
 	accepted   map[int64]*replay.Step // those sent that are to be accepted, by PSN
 	sentEnd    int64                  // the PSN behind the last of them
@@ -55,7 +55,7 @@ func (g *requesterProgress) init() {
 	g.accepted, g.seen, g.missing, g.lastNAK = map[int64]*replay.Step{}, map[int64]bool{}, -1, -1
 }
 
-// sending notes that a step is about to be sent.
+// noteSent notes that a step is about to be sent.
 func (p *requesterPlayer) noteSent(s *replay.Step) {
 	if !s.Accepted {
 		return
@@ -90,7 +90,7 @@ func (p *requesterPlayer) reply(c *capture.Packet) {
 	p.dropAnswered()
 }
 
-// awaited reports whether a response is one that is due and was not there yet.
+// isAwaited reports whether a response is one that is due and was not there yet.
 func (p *requesterPlayer) isAwaited(psn int64) bool {
 	return len(p.unanswered) > 0 && psn >= p.unanswered[0].PSN && psn < p.sentEnd && !p.seen[psn]
 }
@@ -121,7 +121,7 @@ func (p *requesterPlayer) nak(psn int64, s packet.Syndrome) {
 	p.acknowledge(psn)
 }
 
-// settle takes off due what is answered.
+// dropAnswered takes off due what is answered.
 func (p *requesterPlayer) dropAnswered() {
 	for len(p.unanswered) > 0 && (p.ended || p.complete(p.unanswered[0])) {
 		for psn := p.unanswered[0].PSN; psn < p.unanswered[0].End; psn++ {
@@ -152,7 +152,7 @@ func (p *requesterPlayer) receivesConsumed() int {
 	return max(0, p.consumed-1)
 }
 
-// received waits, where nothing is answered, until as many receives have completed, or no more do.
+// waitReceives waits, where nothing is answered, until as many receives have completed, or no more do.
 func (p *requesterPlayer) waitReceives(n int) error {
 	_, late := p.testbed.Slack()
 	for end := p.testbed.Now() + pollInterval + late; ; {
@@ -163,7 +163,7 @@ func (p *requesterPlayer) waitReceives(n int) error {
 	}
 }
 
-// full reports whether as much is on its way as the live NIC should be given.
+// atLimit reports whether as much is on its way as the live NIC should be given.
 func (p *requesterPlayer) atLimit(s *replay.Step) bool {
 	if len(p.unanswered) == 0 {
 		return false
@@ -177,7 +177,7 @@ func (p *requesterPlayer) atLimit(s *replay.Step) bool {
 	return kept >= int(p.script.MaxDestRDAtomic) || s.PSN-p.unanswered[0].PSN > maxOutstanding
 }
 
-// answered waits until all that has to be answered before a PSN is. What does not come is asked for again.
+// waitAnswered waits until all that has to be answered before a PSN is. What does not come is asked for again.
 func (p *requesterPlayer) waitAnswered(end int64) error {
 	done := func() bool { return len(p.unanswered) == 0 || p.unanswered[0].End > end }
 	for tries := 0; ; {
@@ -202,7 +202,7 @@ func (p *requesterPlayer) waitAnswered(end int64) error {
 	}
 }
 
-// sendAgain sends once more what the live NIC did not have, or did not answer.
+// retransmit sends once more what the live NIC did not have, or did not answer.
 func (p *requesterPlayer) retransmit() error {
 	p.lastNAK, p.missing = p.missing, -1
 	for psn := min(p.acked, p.unanswered[0].PSN); psn < p.sentEnd; {

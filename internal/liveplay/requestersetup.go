@@ -23,7 +23,7 @@ const (
 // ErrMemory is returned for a capture whose requests reach over more memory than a live NIC's host is asked for.
 var ErrMemory = errors.New("the requests reach over more memory than is played")
 
-// A held region is memory of the live NIC's host.
+// A liveRegion region is memory of the live NIC's host.
 type liveRegion struct {
 	name  string
 	shift uint64 // what is added to a captured address
@@ -31,7 +31,7 @@ type liveRegion struct {
 	replay.Region
 }
 
-// set makes a queue pair and memory on the live NIC as the script wants them.
+// setUp makes a queue pair and memory on the live NIC as the script wants them.
 func (p *requesterPlayer) setUp() error {
 	s := p.script
 	largest := uint64(1)
@@ -71,7 +71,7 @@ func (p *requesterPlayer) longest() uint64 {
 	return most
 }
 
-// hold registers a region and fills it.
+// createRegion registers a region and fills it.
 func (p *requesterPlayer) createRegion(i int, r replay.Region) error {
 	h := liveRegion{name: fmt.Sprintf("%s-%d", p.name, i), start: r.Addr % alignment}
 	live, err := p.register(h.name, testbed.RegionOptions{Size: int(h.start + r.Length), Access: r.Access})
@@ -97,7 +97,7 @@ func (p *requesterPlayer) writeTo(h *liveRegion, w replay.Write) error {
 	return p.write(h.name, w.Addr-h.Addr, w.Data)
 }
 
-// enter makes the queue pair.
+// createQP makes the queue pair.
 func (p *requesterPlayer) createQP() error {
 	s := p.script
 	a := ib.QPAttr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
@@ -112,7 +112,7 @@ func (p *requesterPlayer) createQP() error {
 	return nil
 }
 
-// receives has as many receives posted as the next packet wants, and some more if there may be.
+// postReceives has as many receives posted as the next packet wants, and some more if there may be.
 func (p *requesterPlayer) postReceives(s *replay.Step) error {
 	if p.script.Service == packet.UC && p.posted < s.MinReceives && p.posted-p.receivesConsumed() >= queueDepth {
 		if err := p.waitReceives(p.posted - queueDepth/2); err != nil {
@@ -169,7 +169,7 @@ func (p *requesterPlayer) poll() error {
 	return err
 }
 
-// writes has the program write what the captured one wrote, when all that was sent is answered.
+// writeMemory has the program write what the captured one wrote, when all that was sent is answered.
 func (p *requesterPlayer) writeMemory(ws []replay.Write) error {
 	if len(ws) == 0 {
 		return nil

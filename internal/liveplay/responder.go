@@ -12,7 +12,7 @@ import (
 	"softroce/transport"
 )
 
-// An answerer plays the responder's side of one stream: it has the live NIC's program post the captured work, and gives the
+// A responderPlayer plays the responder's side of one stream: it has the live NIC's program post the captured work, and gives the
 // captured answers to what comes.
 type responderPlayer struct {
 	endpoint
@@ -33,7 +33,7 @@ type responderPlayer struct {
 	requesterState // what the live requester has sent
 }
 
-// newAnswerer makes the live queue pair and its memory.
+// newResponderPlayer makes the live queue pair and its memory.
 func newResponderPlayer(st target, s *replay.ResponderScript) (*responderPlayer, error) {
 	a := &responderPlayer{endpoint: newEndpoint(st), script: s}
 	early, late := st.testbed.Slack()
@@ -47,7 +47,7 @@ func newResponderPlayer(st target, s *replay.ResponderScript) (*responderPlayer,
 	return a, nil
 }
 
-// set makes memory for what is sent and for results, and a queue pair that can send.
+// setUp makes memory for what is sent and for results, and a queue pair that can send.
 func (a *responderPlayer) setUp() error {
 	if err := a.createRegions(); err != nil {
 		return err
@@ -61,7 +61,7 @@ func (a *responderPlayer) setUp() error {
 	return nil
 }
 
-// layOut gives every job a place: what is sent, where it is not the same as before, and results.
+// createRegions gives every job a place: what is sent, where it is not the same as before, and results.
 func (a *responderPlayer) createRegions() error {
 	var source []byte
 	var sinks uint64
@@ -124,7 +124,7 @@ func (a *responderPlayer) play() error {
 	}
 }
 
-// due reports whether the time has come for what the capture has at some time, if that counts.
+// isTime reports whether the time has come for what the capture has at some time, if that counts.
 func (a *responderPlayer) isTime(after time.Duration) bool {
 	return a.options.Fast || a.testbed.Now() >= a.start+after
 }
@@ -159,7 +159,7 @@ func (a *responderPlayer) post() error {
 	return nil
 }
 
-// cut ends the script before a job that the live NIC's program refuses.
+// truncate ends the script before a job that the live NIC's program refuses.
 func (a *responderPlayer) truncate(n int, refusal error) error {
 	if n == 0 {
 		return refusal
@@ -186,7 +186,7 @@ func (a *responderPlayer) poll() error {
 	return err
 }
 
-// answer gives the next answer.
+// sendReply gives the next answer.
 func (a *responderPlayer) sendReply() error {
 	s := &a.script.Replies[a.repliesSent]
 	a.repliesSent++
@@ -194,7 +194,7 @@ func (a *responderPlayer) sendReply() error {
 	return a.transmit(s.Packet, s.Header)
 }
 
-// answerAgain gives once more what the live requester has been given and asks for again: the network lost it.
+// resendReplies gives once more what the live requester has been given and asks for again: the network lost it.
 func (a *responderPlayer) resendReplies() error {
 	from := a.resendFrom
 	a.resendFrom = -1
@@ -220,7 +220,7 @@ func (a *responderPlayer) resendReplies() error {
 	return a.transmit(ack.Packet, ack.Header)
 }
 
-// refusing reports whether an answer ends the connection.
+// isFatal reports whether an answer ends the connection.
 func isFatal(s *replay.Reply) bool {
 	n := s.Header.AETH.Syndrome
 	return s.Header.Opcode.Info().Kind == packet.KindAck && n.IsNAK() && n != packet.NAKSequence
@@ -260,13 +260,13 @@ func (a *responderPlayer) wait() error {
 	return errIdle
 }
 
-// full reports whether a job waits for room in the live send queue.
+// queueFull reports whether a job waits for room in the live send queue.
 func (a *responderPlayer) queueFull() bool {
 	n := len(a.session.Posted)
 	return n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.repliesSent && n-len(a.session.Completions) >= queueDepth
 }
 
-// next returns when something is due by the capture's time that waits for nothing else, or 0.
+// nextDue returns when something is due by the capture's time that waits for nothing else, or 0.
 func (a *responderPlayer) nextDue() (at time.Duration) {
 	if a.options.Fast {
 		return 0
@@ -282,7 +282,7 @@ func (a *responderPlayer) nextDue() (at time.Duration) {
 	return at
 }
 
-// silence is how long it takes at most until a live requester goes back by itself.
+// idleTimeout is how long it takes at most until a live requester goes back by itself.
 func (a *responderPlayer) idleTimeout() time.Duration {
 	const most = 4 // times what the timeout says (IBTA 9.7.6.1.3)
 	_, late := a.testbed.Slack()

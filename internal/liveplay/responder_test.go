@@ -13,7 +13,7 @@ import (
 	"softroce/wire"
 )
 
-// answer plays the responder's side of a fixture, as fast as it goes.
+// playResponder plays the responder's side of a fixture, as fast as it goes.
 func playResponder(t *testing.T, file string, open func(wire.FrameSink) (testbed.Testbed, error)) *liveplay.Report {
 	t.Helper()
 	r, err := liveplay.File(fixtures+file, open, liveplay.Options{Fast: true, Side: liveplay.Responder})

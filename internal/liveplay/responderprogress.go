@@ -6,7 +6,7 @@ import (
 	"softroce/packet"
 )
 
-// An asking is what the live requester has sent. PSNs are those of the script.
+// A requesterState is what the live requester has sent. PSNs are those of the script.
 type requesterState struct {
 	next             int64 // the PSN behind what has come in order, since it last went back
 	highest          int64 // the same, ever
@@ -57,7 +57,7 @@ func (a *responderPlayer) request(c *capture.Packet) {
 	}
 }
 
-// spent reports whether the result for which the live requester asks has been given, too soon for it, and will not be
+// resultLost reports whether the result for which the live requester asks has been given, too soon for it, and will not be
 // given again.
 func (a *responderPlayer) resultLost() bool {
 	for a.oldest < len(a.script.Work) && a.script.Work[a.oldest].End <= a.acked {
@@ -91,7 +91,7 @@ func (a *responderPlayer) ready() bool {
 	return a.next > s.Cause && (!s.Again || a.pass >= s.Pass || a.mayGiveUp())
 }
 
-// weary reports whether the live requester has gone back so often that it may soon give up, other than the captured one
+// mayGiveUp reports whether the live requester has gone back so often that it may soon give up, other than the captured one
 // did: then it is given what there is.
 func (a *responderPlayer) mayGiveUp() bool {
 	return a.fruitlessGoBacks >= maxFruitlessGoBacks && a.script.RetryCount == replay.Forever
@@ -106,7 +106,7 @@ func (a *responderPlayer) note(s *replay.Reply) {
 	a.acknowledge(s)
 }
 
-// credit works out what the live requester takes for acknowledged when it has an answer.
+// acknowledge works out what the live requester takes for acknowledged when it has an answer.
 func (a *responderPlayer) acknowledge(s *replay.Reply) {
 	end, before := s.PSN, a.acked
 	n := s.Header.AETH.Syndrome
@@ -153,7 +153,7 @@ func (a *responderPlayer) reading() bool {
 	return false
 }
 
-// settle acknowledges what has come, where the live requester does not send as far as the captured one did before
+// acknowledgePart acknowledges what has come, where the live requester does not send as far as the captured one did before
 // the next ACK: its send queue or its window may be shorter.
 func (a *responderPlayer) acknowledgePart() error {
 	s := a.script.Replies[a.repliesSent]

@@ -17,7 +17,7 @@ type replyKey struct {
 	class ackClass
 }
 
-// A word is what an ACKNOWLEDGE says, without its details.
+// An ackClass is what an ACKNOWLEDGE says, without its details.
 type ackClass uint8
 
 const (

@@ -20,7 +20,7 @@ const (
 	deviationForever     = "a retry count of 7 does not run out"
 )
 
-// depart notes a known departure.
+// deviate notes a known departure.
 func (v *Verdict) deviate(name string, e *conversation.Transmission) {
 	for i := range v.Deviations {
 		if v.Deviations[i].Name == name {
@@ -31,14 +31,14 @@ func (v *Verdict) deviate(name string, e *conversation.Transmission) {
 	v.Deviations = append(v.Deviations, Deviation{name, []int{e.No}})
 }
 
-// departAtEnd notes a known departure that no packet shows.
+// deviateAtEnd notes a known departure that no packet shows.
 func (v *Verdict) deviateAtEnd(name string) {
 	if !v.deviated(name) {
 		v.Deviations = append(v.Deviations, Deviation{name, []int{}})
 	}
 }
 
-// departed reports whether a known departure was noted.
+// deviated reports whether a known departure was noted.
 func (v *Verdict) deviated(name string) bool {
 	return slices.ContainsFunc(v.Deviations, func(d Deviation) bool { return d.Name == name })
 }

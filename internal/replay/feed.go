@@ -9,7 +9,7 @@ import (
 	"softroce/transport"
 )
 
-// A fate is what became of a captured request.
+// An outcome is what became of a captured request.
 type outcome uint8
 
 const (
@@ -68,7 +68,7 @@ func (r *responderModel) outcomeOf(e *conversation.Transmission) outcome {
 	return r.outcomeExpected(e)
 }
 
-// fateAhead: beyond the expected PSN a request does nothing but draw a NAK.
+// outcomeAhead: beyond the expected PSN a request does nothing but draw a NAK.
 func (r *responderModel) outcomeAhead(e *conversation.Transmission) outcome {
 	nak := r.inferred.refusal(r.epsn, e.Index, never, isSequence)
 	if nak == nil {
@@ -87,7 +87,7 @@ func isSequence(s packet.Syndrome) bool { return s == packet.NAKSequence }
 func isRNR(s packet.Syndrome) bool      { return s.IsRNR() }
 func isFatal(s packet.Syndrome) bool    { return s.IsNAK() && s != packet.NAKSequence }
 
-// fateDuplicate: a READ or atomic that comes again and has an answer arrived. Others are
+// outcomeDuplicate: a READ or atomic that comes again and has an answer arrived. Others are
 // acknowledged once or several times, which nothing depends on.
 func (r *responderModel) outcomeDuplicate(e *conversation.Transmission) outcome {
 	if e.Info.Kind.HasOwnResponse() && r.inferred.responseTo[e] == nil {
@@ -96,7 +96,7 @@ func (r *responderModel) outcomeDuplicate(e *conversation.Transmission) outcome 
 	return arrived
 }
 
-// fateExpected: the request that the responder waits for was accepted before the first reply that
+// outcomeExpected: the request that the responder waits for was accepted before the first reply that
 // says so, and of several transmissions it was the last before that, unless
 // something tells otherwise.
 func (r *responderModel) outcomeExpected(e *conversation.Transmission) outcome {

@@ -13,7 +13,7 @@ import (
 	"softroce/packet"
 )
 
-// made builds a packet of a capture between two hosts.
+// sentPacket builds a packet of a capture between two hosts.
 func sentPacket(t testing.TB, no int, back bool, id uint16, h packet.Header, payload int) *capture.Packet {
 	t.Helper()
 	a := packet.Addressing{Src: netip.MustParseAddr("192.0.2.1"), Dst: netip.MustParseAddr("192.0.2.2"),

@@ -13,7 +13,7 @@ import (
 // Behind the point of capture the network may also copy packets, and let them overtake each other. This file infers it from
 // replies: an answer that is given once more, though the request was sent once, and a NAK for a packet that arrived.
 
-// A doubt is a difference, should it not be the network that explains it.
+// A conditional is a difference, should it not be the network that explains it.
 type conditional struct {
 	Difference
 	weight          int
@@ -28,7 +28,7 @@ const (
 	signsNeeded   = 2
 )
 
-// doubt notes what would be a difference if it was not for a copy that the network made of the packet cause, as text says.
+// differUnlessCopied notes what would be a difference if it was not for a copy that the network made of the packet cause, as text says.
 func (v *Verdict) differUnlessCopied(e *conversation.Transmission, cause int, text, field, captured, softroce string) {
 	v.Copied = append(v.Copied, Note{cause, text})
 	v.conditionals = append(v.conditionals, conditional{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy, false})
@@ -57,7 +57,7 @@ func resolve(vs []*Verdict) {
 	}
 }
 
-// outOfTurn reports whether a, which answers a request that came again, may have another MSN because that
+// mayBeReordered reports whether a, which answers a request that came again, may have another MSN because that
 // request came sooner or later among the others: one that softroce's responder had between the first time and the answer.
 func (r *responderModel) mayBeReordered(a *conversation.Transmission, o *output) bool {
 	m := r.s.MessageAt(a.Seq)
@@ -89,7 +89,7 @@ func (r *responderModel) overtakenBy(a *conversation.Transmission) (e, by *conve
 	return nil, nil
 }
 
-// A copied request came once more, as its answers show; or late, when others had come that were sent after it.
+// A copyToFeed request came once more, as its answers show; or late, when others had come that were sent after it.
 type copyToFeed struct {
 	request *conversation.Transmission
 	answers *response
@@ -160,7 +160,7 @@ func (r *responderModel) late(e *conversation.Transmission) bool {
 	return true
 }
 
-// givenTwice reports whether a is what softroce's responder said, once more: the request came twice.
+// isDuplicateReply reports whether a is what softroce's responder said, once more: the request came twice.
 func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
 	if a.Info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.inferred.accepted(a.Seq) < a.SentBefore) {
 		return false
@@ -181,7 +181,7 @@ func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
 	return false
 }
 
-// outran reports whether a, a sequence NAK, may be for the packet that it names because that one overtook the one before it,
+// overtookPrevious reports whether a, a sequence NAK, may be for the packet that it names because that one overtook the one before it,
 // which arrived before the NAK left.
 func (r *responderModel) overtookPrevious(a *conversation.Transmission) bool {
 	st, ok := r.states[a.Seq-1]
@@ -207,7 +207,7 @@ func (r *responderModel) overtookPrevious(a *conversation.Transmission) bool {
 	return false
 }
 
-// told reports whether the latest replies before a place said that all before psn had been accepted.
+// wasAcknowledged reports whether the latest replies before a place said that all before psn had been accepted.
 func (r *responderModel) wasAcknowledged(psn int64, at int) bool {
 	rs := r.s.RepliesSent
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore >= at })
@@ -222,7 +222,7 @@ func (r *responderModel) wasAcknowledged(psn int64, at int) bool {
 	})
 }
 
-// complained reports whether softroce's responder has sent a sequence NAK for the PSN of w since w was sent.
+// sentSequenceNAK reports whether softroce's responder has sent a sequence NAK for the PSN of w since w was sent.
 func (r *responderModel) sentSequenceNAK(w *conversation.Transmission) bool {
 	return slices.ContainsFunc(r.given[w.Seq], func(o *output) bool {
 		return o.at >= w.Index && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)

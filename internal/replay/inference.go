@@ -12,7 +12,7 @@ import (
 // never is a place in the capture behind everything.
 const never = math.MaxInt
 
-// Evidence is what the captured replies say about which requests the responder accepted, and when at
+// inference is what the captured replies say about which requests the responder accepted, and when at
 // the latest. A reply with PSN n means that everything before n was accepted, an ACK or
 // a response that n was, too.
 type inference struct {
@@ -31,13 +31,13 @@ type inference struct {
 	copies        map[*conversation.Transmission][]*response             // answers given once more to a request that was sent once: it came twice
 }
 
-// A mark says that all PSNs before psn were accepted before the place at.
+// An acceptance says that all PSNs before psn were accepted before the place at.
 type acceptance struct {
 	psn int64
 	at  int
 }
 
-// A train is the responses to one transmission of a READ, or the answer to one of an atomic.
+// A response is the responses to one transmission of a READ, or the answer to one of an atomic.
 type response struct {
 	request *conversation.Transmission // nil where none fits
 	packets []*conversation.Transmission
@@ -64,7 +64,7 @@ func infer(s *stream, reordered bool) *inference {
 	return ev
 }
 
-// gatherRepeats reads the MSNs of answers that were given again: they count what was accepted when
+// inferFromRepeats reads the MSNs of answers that were given again: they count what was accepted when
 // the request came again.
 func (ev *inference) inferFromRepeats(s *stream) {
 	sent := s.FirstSeq
@@ -87,7 +87,7 @@ func (ev *inference) inferFromRepeats(s *stream) {
 	ev.acceptances = rising
 }
 
-// gatherArrivals decides, for each PSN that was accepted, which of its transmissions that was: the
+// inferArrivals decides, for each PSN that was accepted, which of its transmissions that was: the
 // last one before the first reply that says so, and before the one that brought the next
 // PSN. Of READs and atomics it is the first that was answered.
 func (ev *inference) inferArrivals(s *stream) {
@@ -152,7 +152,7 @@ func (ev *inference) drawn(s *stream, psn int64, before int) int {
 	return before
 }
 
-// gatherMarks reads the acknowledgements. One of something that was not sent yet is no evidence.
+// inferAcceptances reads the acknowledgements. One of something that was not sent yet is no evidence.
 func (ev *inference) inferAcceptances(s *stream) {
 	sent := s.FirstSeq
 	byPSN := map[int64][]*conversation.Transmission{}
@@ -262,7 +262,7 @@ func (ev *inference) refusal(psn int64, from, to int, is func(packet.Syndrome) b
 	return nil
 }
 
-// gatherTrains finds out which transmission of a READ or an atomic each response answers.
+// inferResponses finds out which transmission of a READ or an atomic each response answers.
 func (ev *inference) inferResponses(s *stream) {
 	for _, e := range s.Requests {
 		if m := s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {

@@ -1,17 +1,17 @@
 package replay
 
-// A shadow is a responder's memory as far as the capture tells what is in it. It is sparse:
+// A sparseMemory is a responder's memory as far as the capture tells what is in it. It is sparse:
 // a request of 2 GiB costs nothing until its bytes are seen.
 type sparseMemory struct {
 	pages map[uint64]*page
 	views *views
 	fixed bool // it is known altogether: nothing is to be learned
 
-	// learned, if not nil, hears of bytes that learn changed: those of which nothing was known are fresh.
+	// onLearn, if not nil, hears of bytes that learn changed: those of which nothing was known are fresh.
 	onLearn func(addr uint64, b byte, fresh bool)
 }
 
-// A ledger has what the shadows of a replay have lent.
+// A views has what the shadows of a replay have lent.
 type views []view
 
 // pageBytes is the grain of a shadow.
@@ -22,7 +22,7 @@ type page struct {
 	since [pageBytes]int32 // the place in the capture, plus 1, of what told the byte; 0: nothing has
 }
 
-// A loan is bytes that a View was given. Views of a shadow are copies: those that were
+// A view is bytes that a View was given. Views of a shadow are copies: those that were
 // written to come back by settle.
 type view struct {
 	from *sparseMemory
@@ -30,7 +30,7 @@ type view struct {
 	b    []byte
 }
 
-// settle takes what was written to lent bytes into the memory.
+// writeBack takes what was written to lent bytes into the memory.
 func (l *views) writeBack() {
 	for _, n := range *l {
 		n.from.each(n.addr, len(n.b), func(p *page, at, from, k int) { copy(p.data[at:at+k], n.b[from:]) })
@@ -38,7 +38,7 @@ func (l *views) writeBack() {
 	l.release()
 }
 
-// forget ends the loans, which were only read.
+// release ends the loans, which were only read.
 func (l *views) release() {
 	clear(*l)
 	*l = (*l)[:0]
@@ -66,7 +66,7 @@ func (m *sparseMemory) each(addr uint64, n int, f func(p *page, at, from, n int)
 	}
 }
 
-// lend returns a copy of n bytes, which settle writes back.
+// copyOut returns a copy of n bytes, which settle writes back.
 func (m *sparseMemory) copyOut(addr uint64, n int) []byte {
 	b := make([]byte, n)
 	for from := 0; from < n; {
@@ -81,7 +81,7 @@ func (m *sparseMemory) copyOut(addr uint64, n int) []byte {
 	return b
 }
 
-// know notes that the capture told a range at place at, and that the bytes there are right.
+// markKnown notes that the capture told a range at place at, and that the bytes there are right.
 func (m *sparseMemory) markKnown(addr uint64, n, at int) {
 	m.each(addr, n, func(p *page, i, _, n int) {
 		for k := range n {
@@ -90,7 +90,7 @@ func (m *sparseMemory) markKnown(addr uint64, n, at int) {
 	})
 }
 
-// doubt notes that nothing is known of a range.
+// markUnknown notes that nothing is known of a range.
 func (m *sparseMemory) markUnknown(addr uint64, n int) { m.markKnown(addr, n, -1) }
 
 // learn takes b, which a reply at place at shows, for what is in memory: where nothing was
@@ -130,7 +130,7 @@ func (m *sparseMemory) write(addr uint64, b []byte) {
 	m.each(addr, len(b), func(p *page, at, from, n int) { copy(p.data[at:at+n], b[from:]) })
 }
 
-// A window is a region of a shadow, as mrtable.Memory.
+// A memoryRange is a region of a shadow, as mrtable.Memory.
 type memoryRange struct {
 	*sparseMemory
 	base, length uint64
@@ -150,14 +150,14 @@ func (w *memoryRange) View(off uint64, n int) []byte {
 
 func (w *memoryRange) Close() error { return nil }
 
-// A sink is memory of any length in which everything lies in the same place: for data that
+// A discardMemory is memory of any length in which everything lies in the same place: for data that
 // nobody looks at.
 type discardMemory struct{ b []byte }
 
-// sinkLength is more than the longest message.
+// discardLength is more than the longest message.
 const discardLength = 1<<32 - 1
 
-// sinkBytes is as much as the transport moves at once.
+// maxDiscardView is as much as the transport moves at once.
 const maxDiscardView = 1 << 16
 
 func (s *discardMemory) Len() uint64 { return discardLength }

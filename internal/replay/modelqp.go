@@ -9,7 +9,7 @@ import (
 	"softroce/transport"
 )
 
-// A bench is what a queue pair under replay stands on: memory, time, and a place for
+// A modelQP is what a queue pair under replay stands on: memory, time, and a place for
 // what it sends. It is a transport.Sink.
 type modelQP struct {
 	qp         *transport.QP
@@ -24,7 +24,7 @@ type modelQP struct {
 // startTime is some time above 0, which means none.
 const startTime = 1
 
-// newBench makes a bench without a queue pair.
+// newModelQP makes a bench without a queue pair.
 func newModelQP() (*modelQP, error) {
 	b := &modelQP{}
 	table := mrtable.NewTable(rand.New(rand.NewPCG(1, 1)))
@@ -73,7 +73,7 @@ func (b *modelQP) take() []sentPacket {
 	return out
 }
 
-// A made packet is one that softroce made.
+// A sentPacket packet is one that softroce made.
 type sentPacket struct {
 	packet.Header
 	payload []byte

@@ -59,7 +59,7 @@ type Note struct {
 	Text   string `json:"text"`
 }
 
-// A Departure is a way in which the captured NIC is known not to follow the specification.
+// A Deviation is a way in which the captured NIC is known not to follow the specification.
 type Deviation struct {
 	Name    string `json:"name"`
 	Packets []int  `json:"packets"`

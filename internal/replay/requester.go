@@ -9,7 +9,7 @@ import (
 	"softroce/transport"
 )
 
-// A requesting is the replay of a stream's replies to a requester with the same work.
+// A requesterModel is the replay of a stream's replies to a requester with the same work.
 //
 // It goes in lockstep: each captured request, in the order in which they were sent, is one that
 // softroce's requester must send next. Where softroce would go on and the captured
@@ -133,7 +133,7 @@ func (r *requesterModel) progress() (una, send int64) {
 	return una, una + int64((s-u)&packet.PSNMask)
 }
 
-// reach brings softroce's requester to send what has the PSN of c, the i-th request, and returns it.
+// sendUntil brings softroce's requester to send what has the PSN of c, the i-th request, and returns it.
 func (r *requesterModel) sendUntil(i int, c *conversation.Transmission) (sentPacket, bool) {
 	for !r.gaveUp {
 		if r.qp.State() != ib.QPSRTS {
@@ -160,7 +160,7 @@ func (r *requesterModel) sendUntil(i int, c *conversation.Transmission) (sentPac
 	return sentPacket{}, false
 }
 
-// leave gives up softroce's requester: what c and the requests behind it are is not judged by it.
+// giveUp gives up softroce's requester: what c and the requests behind it are is not judged by it.
 func (r *requesterModel) giveUp(c *conversation.Transmission, format string, a ...any) {
 	if !r.gaveUp {
 		r.gaveUp = true

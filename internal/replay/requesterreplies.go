@@ -46,7 +46,7 @@ func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted fun
 	return false
 }
 
-// pass passes over a captured reply, which the captured requester has not had.
+// skipReply passes over a captured reply, which the captured requester has not had.
 func (r *requesterModel) skipReply(k int) {
 	if r.lostReplies != nil {
 		r.lostReplies[r.pending[k]] = true
@@ -106,7 +106,7 @@ func (r *requesterModel) firstMissing(una int64) int64 {
 	return 1 << 62
 }
 
-// give hands softroce's requester a reply. Credits are left out: how many were used when
+// deliverReply hands softroce's requester a reply. Credits are left out: how many were used when
 // the captured requester sent what it sent is not known.
 func (r *requesterModel) deliverReply(e *conversation.Transmission) {
 	h := e.Header

@@ -12,7 +12,7 @@ import (
 	"softroce/transport"
 )
 
-// A Script is how the requests of one stream of a capture are played to a live responder: what to
+// A RequesterScript is how the requests of one stream of a capture are played to a live responder: what to
 // send, in which order, and what the program on the responder's host does meanwhile, so that its queue pair
 // finds what the captured one found. Addresses and keys are those of the capture.
 type RequesterScript struct {
@@ -85,7 +85,7 @@ var (
 	ErrMiddle = errors.New("the capture begins in the middle of the connection")
 )
 
-// Scripts returns a script for each stream of a capture that can be played, and notes about those that cannot. If
+// RequesterScripts returns a script for each stream of a capture that can be played, and notes about those that cannot. If
 // there is none that can, the error says why.
 func RequesterScripts(ps capture.Packets) ([]*RequesterScript, []Note, error) {
 	var scripts []*RequesterScript
@@ -179,7 +179,7 @@ func (s *stream) script() (*RequesterScript, error) {
 	return w.RequesterScript, nil
 }
 
-// A scriptwriter watches the replay of a responder and writes down what that responder is given.
+// A requesterScriptWriter watches the replay of a responder and writes down what that responder is given.
 type requesterScriptWriter struct {
 	judging
 	*RequesterScript
@@ -240,7 +240,7 @@ func (w *requesterScriptWriter) rights() ib.Access {
 	return all &^ (refused &^ did)
 }
 
-// step writes down a request that the responder is about to be given.
+// feeding writes down a request that the responder is about to be given.
 func (w *requesterScriptWriter) feeding(e *conversation.Transmission, h packet.Header) {
 	w.count(e)
 	s := Step{Packet: e.Packet, Header: h, PSN: e.Seq - w.r.s.FirstSeq, End: e.End() - w.r.s.FirstSeq, Region: w.regionOf(e),
@@ -282,7 +282,7 @@ func (w *requesterScriptWriter) count(e *conversation.Transmission) {
 	}
 }
 
-// heardBy returns the end of the last packet before psn that has to be answered.
+// answeredBefore returns the end of the last packet before psn that has to be answered.
 func (w *requesterScriptWriter) answeredBefore(psn int64) int64 {
 	for i := len(w.mustAnswer) - 1; i >= 0; i-- {
 		if w.mustAnswer[i] <= psn {
@@ -331,7 +331,7 @@ func (w *requesterScriptWriter) fed(e *conversation.Transmission, accepted bool)
 	}
 }
 
-// drop takes the last step back: its answer would be without measure.
+// tooLong takes the last step back: its answer would be without measure.
 func (w *requesterScriptWriter) tooLong(e *conversation.Transmission) {
 	s := w.Steps[len(w.Steps)-1]
 	w.Steps = w.Steps[:len(w.Steps)-1]

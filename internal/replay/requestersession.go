@@ -13,7 +13,7 @@ import (
 	"softroce/transport"
 )
 
-// A Session is what came of a Script that was played to a live responder: the packets as they passed
+// A RequesterSession is what came of a Script that was played to a live responder: the packets as they passed
 // the player, and what it knows of the responder, so that nothing of that has to be inferred.
 type RequesterSession struct {
 	Service         packet.Service  // RC, UC

@@ -14,7 +14,7 @@ import (
 	"softroce/transport"
 )
 
-// An AnswerScript is how the replies of one stream of a capture are played to a live requester: the work that the program
+// A ResponderScript is how the replies of one stream of a capture are played to a live requester: the work that the program
 // on its host posts, and what it is answered. Addresses and keys are those of the capture.
 type ResponderScript struct {
 	Service     packet.Service // RC; UC, which has no answers
@@ -34,7 +34,7 @@ type ResponderScript struct {
 	Unanswered int
 }
 
-// A Job is a work request, posted as soon as so many answers have been played as the captured requester had.
+// A WorkRequest is a work request, posted as soon as so many answers have been played as the captured requester had.
 type WorkRequest struct {
 	transport.SendWR        // without a scatter/gather list
 	Payload          []byte // of what it sends
@@ -45,10 +45,10 @@ type WorkRequest struct {
 	Packet           int           // its first, in the capture
 }
 
-// Returns reports whether the work request has an answer of its own, which an ACK does not replace.
+// HasResponse reports whether the work request has an answer of its own, which an ACK does not replace.
 func (j *WorkRequest) HasResponse() bool { return kindOf(j.Opcode).HasOwnResponse() }
 
-// An Answer is one reply packet.
+// A Reply is one reply packet.
 type Reply struct {
 	Packet *capture.Packet
 	Header packet.Header // what to send, but for the queue pair
@@ -62,7 +62,7 @@ type Reply struct {
 	After time.Duration // since the first request, in the capture
 }
 
-// AnswerScripts returns a script for each stream of a capture whose replies can be played, and notes about those that
+// ResponderScripts returns a script for each stream of a capture whose replies can be played, and notes about those that
 // cannot. If there is none that can, the error says why.
 func ResponderScripts(ps capture.Packets) ([]*ResponderScript, []Note, error) {
 	var scripts []*ResponderScript
@@ -122,7 +122,7 @@ func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
 	return r.lostReplies, nil
 }
 
-// An answerwriter puts an AnswerScript together.
+// A responderScriptWriter puts an AnswerScript together.
 type responderScriptWriter struct {
 	*ResponderScript
 	s       *stream
@@ -137,7 +137,7 @@ type responderScriptWriter struct {
 	reads   map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
 }
 
-// passes counts how often the captured requester goes back.
+// countPasses counts how often the captured requester goes back.
 func (w *responderScriptWriter) countPasses() {
 	w.pass, w.byPSN, w.asked = map[*conversation.Transmission]int{}, map[int64][]*conversation.Transmission{}, map[*conversation.Message][]*conversation.Transmission{}
 	next := w.s.FirstSeq
@@ -159,7 +159,7 @@ func (w *responderScriptWriter) countPasses() {
 	slices.SortStableFunc(w.goBacks, func(a, b *conversation.Transmission) int { return a.Index - b.Index })
 }
 
-// backAt returns how often it had gone back before a place.
+// goBacksBefore returns how often it had gone back before a place.
 func (w *responderScriptWriter) goBacksBefore(place int) int { return countBefore(w.goBacks, place) }
 
 // countBefore returns how many of events in the order of the capture come before a place.
@@ -174,7 +174,7 @@ const (
 	mostUnseen = 1 << 20
 )
 
-// work makes the jobs, as far as the capture tells what they were.
+// workRequests makes the jobs, as far as the capture tells what they were.
 func (w *responderScriptWriter) workRequests() {
 	built := rebuild(w.s)
 	sizes, seen := built.sizes(), w.seen()
@@ -221,7 +221,7 @@ func (w *responderScriptWriter) seen() map[*conversation.Message]int64 {
 	return n
 }
 
-// answers makes the answers.
+// replies makes the answers.
 func (w *responderScriptWriter) replies() {
 	w.reads = map[int64]*conversation.Transmission{}
 	start := w.sent[0].Time
@@ -304,7 +304,7 @@ func (w *responderScriptWriter) ahead(r *conversation.Transmission) (cause *conv
 	return cause
 }
 
-// jobs sets when each job is posted: before its first packet was sent, so many answers had been given.
+// schedule sets when each job is posted: before its first packet was sent, so many answers had been given.
 func (w *responderScriptWriter) schedule() {
 	start := w.sent[0].Time
 	latest := make([]int, len(w.played))  // place of any up to each

@@ -16,7 +16,7 @@ import (
 	"softroce/transport"
 )
 
-// An AnswerSession is what came of an AnswerScript that was played to a live requester: the packets as they passed the
+// A ResponderSession is what came of an AnswerScript that was played to a live requester: the packets as they passed the
 // player, and the work that was posted, so that nothing of that has to be inferred.
 type ResponderSession struct {
 	Service      packet.Service  // RC, UC
@@ -45,7 +45,7 @@ type ResponderSession struct {
 	Results [][]byte
 }
 
-// A watch is what is noted of a live requester, in order to judge when it does something.
+// An observation is what is noted of a live requester, in order to judge when it does something.
 type observation struct {
 	completions []transport.Completion
 	results     [][]byte
@@ -202,7 +202,7 @@ func (l *ResponderSession) local() int64 { return int64(LocalTimeout(l.Timeout))
 // when is the time of a packet on the clock of the session.
 func when(e *conversation.Transmission) int64 { return e.Time.UnixNano() }
 
-// observe judges when a request came: not before the time for which an RNR NAK asked. A sequence NAK behind that, which
+// judgeRNRWait judges when a request came: not before the time for which an RNR NAK asked. A sequence NAK behind that, which
 // others of its message have drawn, changes nothing; but if it was heeded the RNR NAK may have been lost.
 func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
 	l := r.live
@@ -239,14 +239,14 @@ func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
 	}
 }
 
-// quieted reports whether a reply comes while the requester waits upon an RNR NAK, so that a NAK says nothing new: it was
+// waitsForRNR reports whether a reply comes while the requester waits upon an RNR NAK, so that a NAK says nothing new: it was
 // drawn by what had been sent behind the refused request.
 func (r *requesterModel) waitsForRNR(e *conversation.Transmission) bool {
 	nak := e.Info.Kind == packet.KindAck && (isRNR(e.AETH.Syndrome) || isSequence(e.AETH.Syndrome))
 	return r.live != nil && nak && when(e) < r.rnrUntil
 }
 
-// gave notes what a reply did to softroce's requester, which was somewhere before.
+// delivered notes what a reply did to softroce's requester, which was somewhere before.
 func (r *requesterModel) delivered(e *conversation.Transmission, una, send int64) {
 	if r.live == nil {
 		return
@@ -265,7 +265,7 @@ func (r *requesterModel) delivered(e *conversation.Transmission, una, send int64
 	}
 }
 
-// reached judges what brought the live requester to send c: if it was told to go back, that it did not wait for
+// judgeGoBack judges what brought the live requester to send c: if it was told to go back, that it did not wait for
 // its timeout.
 func (r *requesterModel) judgeGoBack(c *conversation.Transmission) {
 	l, e := r.live, r.goBackCause
@@ -286,7 +286,7 @@ func (r *requesterModel) judgeGoBack(c *conversation.Transmission) {
 		"upon that packet, " + e.AETH.Syndrome.String()})
 }
 
-// ignores notes that a live requester that sends c has not taken notice of e, a sequence NAK.
+// ignoresNAK notes that a live requester that sends c has not taken notice of e, a sequence NAK.
 func (r *requesterModel) ignoresNAK(e, c *conversation.Transmission) bool {
 	if r.live == nil || e.Info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.live.Late) {
 		return false
@@ -295,7 +295,7 @@ func (r *requesterModel) ignoresNAK(e, c *conversation.Transmission) bool {
 	return true
 }
 
-// expiring judges that the live requester went back to send c without being told: not before its timeout.
+// judgeTimeout judges that the live requester went back to send c without being told: not before its timeout.
 func (r *requesterModel) judgeTimeout(c *conversation.Transmission) {
 	l := r.live
 	if l == nil {
@@ -334,7 +334,7 @@ func (r *requesterModel) exhausted() {
 	}
 }
 
-// restless judges a request that comes again though nothing is outstanding.
+// judgeUnneeded judges a request that comes again though nothing is outstanding.
 func (r *requesterModel) judgeUnneeded(c *conversation.Transmission) {
 	n := countBefore(r.s.Replies, c.Index)
 	if r.live != nil && n > 0 && when(c)-when(r.s.Replies[n-1]) > int64(r.live.Late) {
@@ -342,7 +342,7 @@ func (r *requesterModel) judgeUnneeded(c *conversation.Transmission) {
 	}
 }
 
-// outlived judges a request that comes after the reply with which softroce's requester ended.
+// judgeAfterEnd judges a request that comes after the reply with which softroce's requester ended.
 func (r *requesterModel) judgeAfterEnd(c *conversation.Transmission) {
 	if r.live == nil || r.last == nil || r.gaveUp {
 		return

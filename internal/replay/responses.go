@@ -174,7 +174,7 @@ func missing(gaps []*gap, e *conversation.Transmission, before int) bool {
 	return false
 }
 
-// overtakenTrains bounds the trains that one which is out of order may leave behind it.
+// maxOvertakenResponses bounds the trains that one which is out of order may leave behind it.
 const maxOvertakenResponses = 16
 
 // outOfOrder reports whether one of the trains before another can only answer what was sent after e.
@@ -201,7 +201,7 @@ func (ev *inference) outOfOrder(s *stream, gaps []*gap, before []*response, e *c
 	return false
 }
 
-// tellLate finds, among the answers that were given again, those to an earlier transmission which seemed lost.
+// findLate finds, among the answers that were given again, those to an earlier transmission which seemed lost.
 func (ev *inference) findLate(s *stream) {
 	for _, m := range s.Messages {
 		for _, last := range ev.asked[m] {

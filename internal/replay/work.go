@@ -10,7 +10,7 @@ import (
 	"softroce/transport"
 )
 
-// Work is the work requests that a requester must have had, rebuilt from what it sent.
+// work is the work requests that a requester must have had, rebuilt from what it sent.
 type work struct {
 	wrs    []transport.SendWR
 	maxSGE int
