@@ -124,7 +124,7 @@ func TestFramesThatAreNoPackets(t *testing.T) {
 	lines := strings.Split(text, "\n")
 	for i, want := range []string{
 		"1 0.000000000 192.0.2.1", "(BAD)", "4 0.000003000 malformed: 50 bytes, offset 50: frame is shorter than its headers announce",
-		`error="offset 42: opcode is not assigned"`, "6 0.000005000 malformed: 0 bytes, offset 0: frame ends", "",
+		`error="offset 42: opcode is not assigned"`, "6 0.000005000 malformed: 0 bytes, offset 0: frame is shorter", "",
 	} {
 		if !strings.Contains(lines[i], want) {
 			t.Errorf("line %d: %s\nlacks %s", i, lines[i], want)

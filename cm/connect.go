@@ -2,8 +2,9 @@ package cm
 
 import (
 	"net/netip"
-	"softroce/internal/ib"
 	"syscall"
+
+	"softroce/internal/ib"
 )
 
 // UDPQKey is the Q_Key of datagrams between identifiers that name none: RDMA_UDP_QKEY.

@@ -4,9 +4,10 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
-	"softroce/internal/ib"
 	"syscall"
 	"time"
+
+	"softroce/internal/ib"
 )
 
 type idState uint8

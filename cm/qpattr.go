@@ -3,8 +3,9 @@ package cm
 import (
 	"net/netip"
 	"slices"
-	"softroce/internal/ib"
 	"syscall"
+
+	"softroce/internal/ib"
 )
 
 // QPAttr are the attributes that a queue pair needs to enter a state; Mask names those that are set.

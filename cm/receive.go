@@ -2,6 +2,7 @@ package cm
 
 import (
 	"encoding/binary"
+
 	"softroce/internal/ib"
 )
 

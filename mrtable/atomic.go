@@ -2,9 +2,10 @@ package mrtable
 
 import (
 	"encoding/binary"
-	"softroce/internal/ib"
 	"sync/atomic"
 	"unsafe"
+
+	"softroce/internal/ib"
 )
 
 // CompareSwap replaces the eight bytes at addr by swap if they hold compare, and returns

@@ -2,8 +2,9 @@ package mrtable
 
 import (
 	"fmt"
-	"softroce/internal/ib"
 	"testing"
+
+	"softroce/internal/ib"
 )
 
 func TestSteadyStateAllocatesNothing(t *testing.T) {

@@ -3,10 +3,11 @@ package mrtable
 import (
 	"bytes"
 	"fmt"
-	"softroce/internal/ib"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 // faulty has three messages under the tags a, b and c, of which b's second piece meets a

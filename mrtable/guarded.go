@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"softroce/internal/ib"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 // OpenSelf is the way to memory that this program maps itself, but must not touch: where a page can be

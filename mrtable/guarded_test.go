@@ -5,11 +5,12 @@ import (
 	"errors"
 	"math"
 	"os"
-	"softroce/internal/ib"
 	"strconv"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 func ownSelf(t testing.TB) *Process {

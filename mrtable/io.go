@@ -2,9 +2,10 @@ package mrtable
 
 import (
 	"slices"
-	"softroce/internal/ib"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 // An IO moves bytes between regions and the NIC. One engine has one; it is not safe for

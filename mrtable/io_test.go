@@ -5,10 +5,11 @@ import (
 	"encoding/binary"
 	"math"
 	"os"
-	"softroce/internal/ib"
 	"sync"
 	"testing"
 	"time"
+
+	"softroce/internal/ib"
 )
 
 // A rig is a table, a domain and an IO.

@@ -4,10 +4,11 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"softroce/internal/ib"
 	"strings"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 // Memory up to this size is made present when it is mapped, so that the engine meets no

@@ -6,12 +6,13 @@ import (
 	"math"
 	"os"
 	"path/filepath"
-	"softroce/internal/ib"
 	"strconv"
 	"strings"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 // memfd makes a memfd of the given size and seals.

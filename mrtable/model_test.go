@@ -4,10 +4,11 @@ import (
 	"bytes"
 	"encoding/binary"
 	"math/bits"
-	"softroce/internal/ib"
 	"testing"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 // The model: random registrations and accesses, decoded from bytes, against a copy of the

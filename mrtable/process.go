@@ -6,12 +6,13 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"softroce/internal/ib"
 	"strconv"
 	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 // A Process is a client's address space, reached without mapping any of it: through

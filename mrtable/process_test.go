@@ -8,13 +8,14 @@ import (
 	"math"
 	"os"
 	"os/exec"
-	"softroce/internal/ib"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/ib"
 )
 
 const page = 4096

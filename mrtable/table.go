@@ -4,6 +4,7 @@ import (
 	"iter"
 	"math"
 	"math/rand/v2"
+
 	"softroce/internal/ib"
 )
 

@@ -4,8 +4,9 @@ import (
 	"errors"
 	"math"
 	"math/rand/v2"
-	"softroce/internal/ib"
 	"testing"
+
+	"softroce/internal/ib"
 )
 
 func newTestTable() *Table { return NewTable(rand.New(rand.NewPCG(1, 2))) }

@@ -2,6 +2,7 @@ package mrtable
 
 import (
 	"math/bits"
+
 	"softroce/internal/ib"
 )
 

@@ -2,8 +2,9 @@ package mrtable
 
 import (
 	"bytes"
-	"softroce/internal/ib"
 	"testing"
+
+	"softroce/internal/ib"
 )
 
 // A pane is a rig with 4096 bytes registered for windows at pageBase, and a window.
