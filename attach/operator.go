@@ -54,10 +54,10 @@ func (c *conn) openTree(*empty) (func() (reply, error), error) {
 
 // files returns the files that sysfs has for the devices.
 func (s *Server) files() []sysfs.File {
-	files := sysfs.Common()
+	files := sysfs.CommonFiles()
 	for i, d := range s.devices {
 		var seen sysfs.Device
-		d.engine.Do(func() { seen = sysfs.Look(d.Device, i) })
+		d.engine.Do(func() { seen = sysfs.ReadDevice(d.Device, i) })
 		files = append(files, sysfs.Render(&seen)...)
 	}
 	return files

@@ -8,7 +8,7 @@ import (
 	"softroce/internal/abi"
 )
 
-// Snapshot returns what the daemon holds, as JSON.
+// Snapshot returns the daemon's state as JSON.
 func (c *Client) Snapshot(ctx context.Context) ([]byte, error) {
 	var got abi.SnapshotReply
 	p, err := c.Call(ctx, Request{Name: "snapshot", Op: abi.OpSnapshot, Reply: &got, Want: 1})
@@ -20,12 +20,12 @@ func (c *Client) Snapshot(ctx context.Context) ([]byte, error) {
 	return io.ReadAll(io.NewSectionReader(f, 0, int64(got.Length)))
 }
 
-// CaptureState is how far a capture has come.
+// CaptureState is the progress of a capture.
 type CaptureState = abi.CaptureReply
 
-// StartCapture makes the daemon write what passes the links of a device ("": of all) to
-// w, until StopCapture or the end of the connection. A connection has one capture at a
-// time (EBUSY), and it takes root or the daemon's user (EACCES).
+// StartCapture makes the daemon write the packets of a device's link ("" means all devices) to w,
+// until StopCapture or the end of the connection. A connection has at most one capture (EBUSY).
+// Captures require root or the daemon's user (EACCES).
 func (c *Client) StartCapture(ctx context.Context, w *os.File, device string) error {
 	var ask abi.StartCaptureRequest
 	abi.PutText(ask.Device[:], device)
@@ -35,20 +35,20 @@ func (c *Client) StartCapture(ctx context.Context, w *os.File, device string) er
 	return err
 }
 
-// CaptureState asks how far the capture has come.
+// CaptureState returns the progress of the capture.
 func (c *Client) CaptureState(ctx context.Context) (s CaptureState, err error) {
 	_, err = c.Call(ctx, Request{Name: "query capture", Op: abi.OpQueryCapture, Reply: &s})
 	return s, err
 }
 
-// StopCapture ends the capture; when it returns, everything is written.
+// StopCapture ends the capture. When it returns, all packets are written.
 func (c *Client) StopCapture(ctx context.Context) (s CaptureState, err error) {
 	_, err = c.Call(ctx, Request{Name: "stop capture", Op: abi.OpStopCapture, Reply: &s})
 	return s, err
 }
 
-// SetPKeys replaces the P_Key table of a device. Errors are EINVAL, ENODEV, and EACCES for who is neither root nor the
-// daemon's user.
+// SetPKeys replaces the P_Key table of a device. Its errors are EINVAL, ENODEV, and EACCES for
+// users other than root and the daemon's.
 func (c *Client) SetPKeys(ctx context.Context, device string, keys []uint16) error {
 	ask := abi.SetPKeysRequest{Count: uint32(len(keys))}
 	abi.PutText(ask.Device[:], device)

@@ -17,14 +17,13 @@ import (
 	"softroce/internal/tempdir"
 )
 
-// DefaultSocket is where the daemon listens unless $SOFTROCE_SOCKET says otherwise.
+// DefaultSocket is the daemon's socket unless $SOFTROCE_SOCKET names another.
 const DefaultSocket = "/run/softroce/softroce.sock"
 
 // SocketEnv is the environment variable that names the socket.
 const SocketEnv = "SOFTROCE_SOCKET"
 
-// SocketPath returns the socket to use: path if it is not empty, else what the
-// environment says, else DefaultSocket.
+// SocketPath returns path if it is not empty, or else $SOFTROCE_SOCKET, or else DefaultSocket.
 func SocketPath(path string) string {
 	if path != "" {
 		return path
@@ -35,22 +34,22 @@ func SocketPath(path string) string {
 	return DefaultSocket
 }
 
-// Errors of clients; match with errors.Is.
+// Errors of clients, to match with errors.Is.
 var (
-	// ErrNoDaemon: nothing listens on the socket. The error of connect is there too.
+	// ErrNoDaemon: no process listens on the socket. The error wraps that of connect.
 	ErrNoDaemon = errors.New("no softroce daemon")
 
-	// ErrVersion: the daemon speaks another version of the attach ABI.
-	ErrVersion = errors.New("the daemon speaks another version of the attach ABI")
+	// ErrVersion: the daemon has another version of the attach ABI.
+	ErrVersion = errors.New("the daemon has another version of the attach ABI")
 
-	// ErrGone: the daemon ended or closed the connection.
+	// ErrGone: the daemon ended, or closed the connection.
 	ErrGone = errors.New("the connection to the daemon is gone")
 
-	// ErrClosed: this process closed the connection, or the object.
+	// ErrClosed: this process closed the connection or the object.
 	ErrClosed = errors.New("object or connection is closed")
 )
 
-// A Client asks the daemon. Its methods may be called from several goroutines.
+// A Client sends requests to the daemon. Its methods may be called from any goroutine.
 type Client struct {
 	Hello abi.HelloReply
 
@@ -66,7 +65,7 @@ type Client struct {
 	reason  string
 }
 
-// Dial connects to the daemon at path (see SocketPath) and shakes hands.
+// Dial connects to the daemon at path (see SocketPath) and exchanges hello messages.
 func Dial(ctx context.Context, path string) (*Client, error) {
 	path = SocketPath(path)
 	c, err := dial(ctx, path)
@@ -91,7 +90,8 @@ func dial(ctx context.Context, path string) (net.Conn, error) {
 	return d.DialContext(ctx, "unixpacket", path)
 }
 
-// CheckPath returns ENAMETOOLONG for a path that no socket can have: 107 bytes are the limit. Package net says EINVAL.
+// CheckPath returns ENAMETOOLONG for a path that does not fit sun_path, whose limit is 107 bytes.
+// Package net returns EINVAL for it.
 func CheckPath(path string) error {
 	if len(path) >= tempdir.SocketPathSize {
 		return syscall.ENAMETOOLONG
@@ -99,7 +99,7 @@ func CheckPath(path string) error {
 	return nil
 }
 
-// NewClient shakes hands on a connected socket, which it then owns, also where it fails.
+// NewClient exchanges hello messages on a connected socket. It owns the socket, even if it fails.
 func NewClient(ctx context.Context, conn *net.UnixConn) (*Client, error) {
 	c := &Client{conn: conn, done: make(chan struct{}), waiting: map[uint64]chan Packet{}}
 	go c.receive()
@@ -115,20 +115,20 @@ func NewClient(ctx context.Context, conn *net.UnixConn) (*Client, error) {
 	return c, nil
 }
 
-// A Request is one operation.
+// A Request is a request to the daemon.
 type Request struct {
 	Name  string // for errors: "create QP"
 	Op    uint16
 	Body  []any // message structs
-	FDs   []int // stay the caller's
-	Reply any   // pointer to the message struct that the reply's body begins with, or nil
-	Want  int   // descriptors that a good reply has
+	FDs   []int // the caller keeps them
+	Reply any   // pointer to the message struct at the start of the reply's body, or nil
+	Want  int   // descriptors in a successful reply
 }
 
-// Call sends a request and waits for its reply. The caller owns the descriptors that
-// came with it; Body is what follows Reply. Where ctx ends first the operation goes on
-// in the daemon, and what its reply brings is dropped. Where the reply came but this
-// process has no room for its descriptors the error is EMFILE, and *Reply is set.
+// Call sends a request and waits for its reply. The caller owns the reply's descriptors. Its Body
+// is what follows Reply. If ctx ends first, the daemon still completes the operation, and the reply
+// is discarded. If this process cannot receive all descriptors, the error is EMFILE, and *Reply is
+// set.
 func (c *Client) Call(ctx context.Context, r Request) (Packet, error) {
 	answer := make(chan Packet, 1)
 	tag, err := c.expect(answer)
@@ -137,7 +137,7 @@ func (c *Client) Call(ctx context.Context, r Request) (Packet, error) {
 	}
 	h := abi.Header{Version: abi.Version, Op: r.Op, Tag: tag, FDs: uint32(len(r.FDs))}
 	if err := Write(c.conn, abi.Message(nil, h, r.Body...), r.FDs...); err != nil {
-		if c.forget(tag) {
+		if c.cancel(tag) {
 			return Packet{}, c.broken(err)
 		}
 	}
@@ -145,14 +145,14 @@ func (c *Client) Call(ctx context.Context, r Request) (Packet, error) {
 	case p := <-answer:
 		return c.finish(r, p)
 	case <-ctx.Done():
-		if !c.forget(tag) {
+		if !c.cancel(tag) {
 			p := <-answer
 			p.CloseFDs()
 		}
 		return Packet{}, fmt.Errorf("%s: %w", r.Name, ctx.Err())
 	case <-c.done:
 		select {
-		case p := <-answer: // the reply was the last thing that came
+		case p := <-answer: // the reply was the last message
 			return c.finish(r, p)
 		default:
 			return Packet{}, c.Err()
@@ -192,7 +192,7 @@ func (c *Client) expect(answer chan Packet) (uint64, error) {
 	return c.tag, nil
 }
 
-func (c *Client) forget(tag uint64) bool {
+func (c *Client) cancel(tag uint64) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	_, ok := c.waiting[tag]
@@ -200,14 +200,14 @@ func (c *Client) forget(tag uint64) bool {
 	return ok
 }
 
-// receive hands replies to those who wait, until the connection ends.
+// receive passes replies to the waiting calls, until the connection ends.
 func (c *Client) receive() {
 	buf := make([]byte, abi.MaxMessage)
 	for {
 		p, err := Read(c.conn, buf)
 		if errors.Is(err, unix.ECONNRESET) {
-			// The daemon closed the socket without having read all that we sent. The kernel
-			// says so once, before what the daemon had sent, which may be the reason.
+			// The daemon closed the socket before it read all requests. The kernel reports that
+			// once, before the messages that the daemon sent, one of which may have the reason.
 			p, err = Read(c.conn, buf)
 		}
 		if err != nil {
@@ -224,7 +224,7 @@ func (c *Client) receive() {
 		answer := c.waiting[p.Header.Tag]
 		delete(c.waiting, p.Header.Tag)
 		if answer != nil {
-			answer <- p // has room: one reply to a tag
+			answer <- p // does not block: the channel has room for the only reply
 		}
 		c.mu.Unlock()
 		if answer == nil {
@@ -247,13 +247,13 @@ func (c *Client) end(err error) {
 	close(c.done)
 }
 
-// broken is the error of a request that could not be sent.
+// broken returns the error of a request that could not be sent.
 func (c *Client) broken(err error) error {
 	if e := c.Err(); e != nil {
 		return e
 	}
 	if errors.Is(err, unix.EPIPE) || errors.Is(err, unix.ECONNRESET) {
-		<-c.done // the reason may still be on its way
+		<-c.done // the goodbye may still be on its way
 		return c.Err()
 	}
 	return fmt.Errorf("send to the daemon: %w", err)
@@ -265,26 +265,26 @@ func (c *Client) Done() <-chan struct{} { return c.done }
 // Ended reports, without a lock, whether the connection has ended.
 func (c *Client) Ended() bool { return c.ended.Load() }
 
-// Err tells why the connection ended: ErrClosed, or ErrGone with the daemon's reason; nil before.
+// Err returns why the connection ended: ErrClosed, or ErrGone with the daemon's reason; nil before
+// the end.
 func (c *Client) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.err
 }
 
-// Close ends the connection and waits until nothing of it runs on this side.
+// Close ends the connection and waits for the client's goroutine.
 func (c *Client) Close() error {
-	c.leave()
+	c.markClosed()
 	c.conn.Close()
 	<-c.done
 	return nil
 }
 
-// Shutdown is Close that waits, however long, until the daemon has let go of all that
-// the connection had there.
+// Shutdown is Close that also waits until the daemon has destroyed the connection's objects.
 func (c *Client) Shutdown() error {
-	c.leave()
-	err := c.conn.CloseWrite() // the daemon closes its end when it has cleaned up
+	c.markClosed()
+	err := c.conn.CloseWrite() // the daemon closes its end after its cleanup
 	if err != nil {
 		c.conn.Close()
 	}
@@ -292,7 +292,7 @@ func (c *Client) Shutdown() error {
 	return nil
 }
 
-func (c *Client) leave() {
+func (c *Client) markClosed() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err == nil {

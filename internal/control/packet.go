@@ -1,5 +1,5 @@
-// Package control carries the messages of internal/abi over a seqpacket socket: packets
-// with their descriptors for both ends, and the client's calls.
+// Package control carries the messages of internal/abi over a seqpacket socket. It has the packets
+// and their descriptors for both sides, and the client side of requests, replies and events.
 package control
 
 import (
@@ -13,19 +13,19 @@ import (
 	"softroce/internal/abi"
 )
 
-// ErrTruncated is a packet that is longer than any message.
+// ErrTruncated is returned for a packet that is longer than any message.
 var ErrTruncated = errors.New("message is longer than allowed")
 
-// A Packet is a received message. Who has it owns its descriptors. They may be fewer
-// than were sent, and than Header.FDs says: those that this process had no room for
-// are lost, and those beyond abi.MaxFDs.
+// A Packet is a received message. Its holder owns the descriptors. There may be fewer than the
+// sender sent and Header.FDs says: those beyond abi.MaxFDs, and those for which this process had no
+// room, are lost.
 type Packet struct {
 	Header abi.Header
-	Body   []byte // part of the buffer given to Read
+	Body   []byte // refers to the buffer given to Read
 	FDs    []int
 }
 
-// CloseFDs closes the descriptors that are still there.
+// CloseFDs closes the remaining descriptors.
 func (p *Packet) CloseFDs() {
 	for _, fd := range p.FDs {
 		unix.Close(fd)
@@ -33,7 +33,7 @@ func (p *Packet) CloseFDs() {
 	p.FDs = nil
 }
 
-// Take gives the first descriptor away, -1 if there is none.
+// Take removes and returns the first descriptor, or -1 if there is none. The caller owns it.
 func (p *Packet) Take() int {
 	if len(p.FDs) == 0 {
 		return -1
@@ -43,9 +43,9 @@ func (p *Packet) Take() int {
 	return fd
 }
 
-// Read waits for a packet and parses its header. After an error that is ErrTruncated,
-// abi.ErrShort or abi.ErrLength the socket is still good: the packet was not, and its
-// descriptors are closed. io.EOF is the end of the connection.
+// Read waits for a packet and parses its header. After ErrTruncated, abi.ErrShort or abi.ErrLength,
+// the packet is lost and its descriptors are closed, but the socket can still be used. At the end
+// of the connection it returns io.EOF.
 func Read(c *net.UnixConn, buf []byte) (Packet, error) {
 	oob := make([]byte, unix.CmsgSpace(abi.MaxFDs*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob)
@@ -77,7 +77,7 @@ func descriptors(oob []byte) (fds []int) {
 	return fds
 }
 
-// Write sends a message made by abi.Message with its descriptors, which stay the caller's.
+// Write sends a message made by abi.Message and its descriptors. The caller keeps the descriptors.
 func Write(c *net.UnixConn, msg []byte, fds ...int) error {
 	var oob []byte
 	if len(fds) > 0 {
@@ -87,11 +87,11 @@ func Write(c *net.UnixConn, msg []byte, fds ...int) error {
 	return err
 }
 
-// Error is a request that the daemon refused.
+// Error is the daemon's error reply to a request.
 type Error struct {
-	Op    string // what was asked: "create QP"
+	Op    string // the name of the request: "create QP"
 	Errno syscall.Errno
-	Text  string // the daemon's explanation, may be empty
+	Text  string // the daemon's explanation; may be empty
 }
 
 func (e *Error) Error() string {
@@ -101,5 +101,5 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("%s: %s (%v)", e.Op, e.Text, e.Errno)
 }
 
-// Unwrap makes errors.Is(err, syscall.EINVAL) and its like work.
+// Unwrap returns the errno, for errors.Is(err, syscall.EINVAL).
 func (e *Error) Unwrap() error { return e.Errno }

@@ -61,7 +61,7 @@ func Start(c Config, release string, log *slog.Logger) (*Daemon, error) {
 // removeStaleSysfs removes the device files of daemons that were killed. A failure is logged and
 // does not prevent the start.
 func removeStaleSysfs(log *slog.Logger) {
-	removed, err := sysfs.RemoveDead()
+	removed, err := sysfs.RemoveStale()
 	for _, dir := range removed {
 		log.Info("removed the device files of a daemon that was killed", "dir", dir)
 	}

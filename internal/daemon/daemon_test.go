@@ -186,8 +186,8 @@ func TestFailedStartReportsReasonAndCleansUp(t *testing.T) {
 		c    Config
 		want []string
 	}{
-		{"interface", Config{NICs: []nicspec.NIC{{Name: "x", Kind: nicspec.Packet, Interface: "nosuch0"}}}, []string{"NIC x", "nosuch0", "no such interface", "there are", "lo"}},
-		{"udp interface", Config{NICs: []nicspec.NIC{{Name: "x", Kind: nicspec.UDP, Interface: "nosuch0"}}}, []string{"NIC x", "nosuch0", "there are"}},
+		{"interface", Config{NICs: []nicspec.NIC{{Name: "x", Kind: nicspec.Packet, Interface: "nosuch0"}}}, []string{"NIC x", "nosuch0", "no such interface", "(have: ", "lo"}},
+		{"udp interface", Config{NICs: []nicspec.NIC{{Name: "x", Kind: nicspec.UDP, Interface: "nosuch0"}}}, []string{"NIC x", "nosuch0", "(have: "}},
 		{"metrics", Config{Metrics: busy.Addr().String()}, []string{"metrics", busy.Addr().String()}},
 		{"capture", Config{Capture: "/nosuch/dir/x.pcapng"}, []string{"capture", "/nosuch/dir/x.pcapng"}},
 		{"fault", Config{Fault: fault}, []string{fault, "2"}},

@@ -13,21 +13,21 @@ import (
 	"softroce/nic"
 )
 
-// A Source tells what there is to measure, whenever it is asked.
+// A Source returns the current state of the NICs and engines.
 type Source interface {
 	Devices() []nic.Snapshot
 	Engines() []nic.EngineCounters
 }
 
-// Handler serves the metrics of source, and those of the process, over HTTP.
+// Handler serves the metrics of source and of the process over HTTP.
 func Handler(source Source, version string) http.Handler {
 	r := prometheus.NewRegistry()
-	r.MustRegister(New(source, version), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	r.MustRegister(NewCollector(source, version), collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	return promhttp.HandlerFor(r, promhttp.HandlerOpts{})
 }
 
-// New returns the collector of source.
-func New(source Source, version string) prometheus.Collector {
+// NewCollector returns a collector of source's metrics.
+func NewCollector(source Source, version string) prometheus.Collector {
 	c := &collector{source: source, version: version}
 	for _, k := range Counters {
 		c.counters = append(c.counters, prometheus.NewDesc(k.Prom, k.Help, port, nil))
@@ -35,30 +35,30 @@ func New(source Source, version string) prometheus.Collector {
 	return c
 }
 
-// port is what every metric of a NIC is labelled with; the port is always 1.
+// port is the labels of all metrics of a NIC. The port is always 1.
 var port = []string{"device", "port"}
 
-// portWith is port and more.
+// portWith returns port and further labels.
 func portWith(more ...string) []string { return append(append([]string(nil), port...), more...) }
 
 var (
-	buildInfo = prometheus.NewDesc("softroce_build_info", "The version that runs.", []string{"version"}, nil)
+	buildInfo = prometheus.NewDesc("softroce_build_info", "Version of the daemon.", []string{"version"}, nil)
 	info      = prometheus.NewDesc("node_infiniband_info", "A NIC.", []string{"device", "board_id", "firmware_version", "hca_type"}, nil)
 	stateID   = prometheus.NewDesc("node_infiniband_state_id", "State of the port: 1 down, 4 active.", port, nil)
 	physID    = prometheus.NewDesc("node_infiniband_physical_state_id", "Physical state of the port: 3 disabled, 5 link up.", port, nil)
-	rate      = prometheus.NewDesc("node_infiniband_rate_bytes_per_second", "Rate that the port says it has.", port, nil)
+	rate      = prometheus.NewDesc("node_infiniband_rate_bytes_per_second", "Rate that the port reports.", port, nil)
 	opcodes   = prometheus.NewDesc("softroce_opcode_packets_total", "Packets by opcode.", portWith("direction", "opcode"), nil)
-	drops     = prometheus.NewDesc("softroce_drops_total", "Packets thrown away, each under one reason.", portWith("reason"), nil)
-	naks      = prometheus.NewDesc("softroce_naks_total", "NAKs by code; RNR NAKs have counters of their own.", portWith("direction", "code"), nil)
+	drops     = prometheus.NewDesc("softroce_drops_total", "Dropped packets by reason.", portWith("reason"), nil)
+	naks      = prometheus.NewDesc("softroce_naks_total", "NAKs by code; RNR NAKs have their own counters.", portWith("direction", "code"), nil)
 	qps       = prometheus.NewDesc("softroce_qps", "Queue pairs by state.", portWith("state"), nil)
 	objects   = prometheus.NewDesc("softroce_objects", "Objects that clients hold.", portWith("kind"), nil)
 	matched   = prometheus.NewDesc("softroce_fault_matched_total", "Packets that met the conditions of a fault rule.", portWith("line", "rule"), nil)
 	acted     = prometheus.NewDesc("softroce_fault_acted_total", "Packets that a fault rule acted on.", portWith("line", "rule"), nil)
 	memory    = prometheus.NewDesc("softroce_registered_bytes", "Bytes of registered memory.", port, nil)
 	rings     = prometheus.NewDesc("softroce_ring_bytes", "Bytes of rings shared with clients.", port, nil)
-	engine    = prometheus.NewDesc("softroce_engine_seconds_total", "How an engine spent its time.", []string{"engine", "state"}, nil)
+	engine    = prometheus.NewDesc("softroce_engine_seconds_total", "Time that an engine spent in each state.", []string{"engine", "state"}, nil)
 	busy      = prometheus.NewDesc("softroce_engine_busy_ratio", "Share of an engine's time spent on work since it started.", []string{"engine"}, nil)
-	steps     = prometheus.NewDesc("softroce_engine_steps_total", "Rounds that an engine made.", []string{"engine"}, nil)
+	steps     = prometheus.NewDesc("softroce_engine_steps_total", "Steps of an engine.", []string{"engine"}, nil)
 )
 
 var descs = []*prometheus.Desc{
@@ -68,7 +68,7 @@ var descs = []*prometheus.Desc{
 type collector struct {
 	source   Source
 	version  string
-	counters []*prometheus.Desc // as Counters
+	counters []*prometheus.Desc // parallel to Counters
 }
 
 func (c *collector) Describe(ch chan<- *prometheus.Desc) {
@@ -130,10 +130,10 @@ func (c *collector) collectCounters(m sample, n *nic.Counters) {
 	}
 }
 
-// qpStates are always there, so that a state nobody is in reads 0.
+// qpStates are reported even if no QP is in them.
 var qpStates = []string{"RESET", "INIT", "RTR", "RTS", "SQD", "SQE", "ERR"}
 
-// portRate is four lanes of 25 Gb/s, which is what the port says.
+// portRate is the rate that the port reports, 4 lanes of 25 Gb/s, in bytes per second.
 const portRate = 100e9 / 8
 
 func collectState(m sample, d *nic.Snapshot) {

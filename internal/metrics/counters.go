@@ -8,15 +8,15 @@ import (
 	"softroce/transport"
 )
 
-// A Counter is a number that a NIC counts and that only grows.
+// A Counter is a monotonic counter of a NIC.
 type Counter struct {
-	Name  string // as sysfs has it where hardware has such a counter (hw_counters of mlx5)
-	Prom  string // the Prometheus name
+	Name  string // the name in sysfs; that of mlx5's hw_counters if it has such a counter
+	Prom  string // the name in Prometheus
 	Help  string
 	Value func(*nic.Counters) uint64
 }
 
-// Counters are those without labels, in the order in which people look for them.
+// Counters are the counters without labels, in the order of display.
 var Counters = []Counter{
 	{"port_xmit_packets", "node_infiniband_port_packets_transmitted_total", "Packets sent.",
 		func(c *nic.Counters) uint64 { return c.Link.TxPackets }},
@@ -38,13 +38,13 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.RxFlushRequests }},
 	{"rx_atomic_writes", "softroce_rx_atomic_writes_total", "ATOMIC WRITE requests received.",
 		func(c *nic.Counters) uint64 { return c.RxAtomicWrites }},
-	{"rx_multicast", "softroce_rx_multicast_datagrams_total", "Datagrams of multicast groups given to QPs, each copy counting.",
+	{"rx_multicast", "softroce_rx_multicast_datagrams_total", "Multicast datagrams delivered to QPs, counting each copy.",
 		func(c *nic.Counters) uint64 { return c.RxMulticast }},
 	{"acks_sent", "softroce_acks_sent_total", "ACKs sent.",
 		func(c *nic.Counters) uint64 { return c.ACKSent }},
-	{"retransmitted", "softroce_retransmitted_packets_total", "Packets sent again.",
+	{"retransmitted", "softroce_retransmitted_packets_total", "Retransmitted packets.",
 		func(c *nic.Counters) uint64 { return c.Retransmitted }},
-	{"local_ack_timeout_err", "node_infiniband_local_ack_timeout_errors_total", "Times that a requester's local ACK timer ran out.",
+	{"local_ack_timeout_err", "node_infiniband_local_ack_timeout_errors_total", "Expirations of the local ACK timer.",
 		func(c *nic.Counters) uint64 { return c.LocalACKTimeout }},
 	{"packet_seq_err", "node_infiniband_packet_sequence_errors_total", "NAKs of sequence errors received.",
 		func(c *nic.Counters) uint64 { return c.PacketSeqErr }},
@@ -74,9 +74,9 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.ReqCQEError }},
 	{"req_cqe_flush_error", "node_infiniband_req_cqes_flush_errors_total", "Send work requests flushed.",
 		func(c *nic.Counters) uint64 { return c.ReqCQEFlush }},
-	{"resp_local_length_error", "node_infiniband_resp_local_length_errors_total", "Messages longer than their receive.",
+	{"resp_local_length_error", "node_infiniband_resp_local_length_errors_total", "Messages longer than their receive buffer.",
 		func(c *nic.Counters) uint64 { return c.RespLocalLength }},
-	{"resp_remote_access_errors", "node_infiniband_resp_remote_access_errors_total", "Requests refused access.",
+	{"resp_remote_access_errors", "node_infiniband_resp_remote_access_errors_total", "Requests that failed the access check.",
 		func(c *nic.Counters) uint64 { return c.RespRemoteAccess }},
 	{"resp_cqe_error", "node_infiniband_resp_cqes_errors_total", "Receives that completed in error.",
 		func(c *nic.Counters) uint64 { return c.RespCQEError }},
@@ -86,18 +86,18 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.Drops[transport.DropICRC] }},
 }
 
-// NAKCodes names the NAK codes, from 0.
+// NAKCodes are the names of the NAK codes, from 0 (IBTA 9.7.5.2.1).
 var NAKCodes = [...]string{
 	"psn_sequence_error", "invalid_request", "remote_access_error", "remote_operational_error", "invalid_rd_request",
 }
 
-// A Labeled is a count of one of many kinds of a thing.
+// A Labeled is one value of a counter with a label.
 type Labeled struct {
 	Label string
 	Value uint64
 }
 
-// Opcodes names what was counted per opcode, leaving out what never came.
+// Opcodes returns the values that are not 0 of a counter by opcode.
 func Opcodes(counts *[256]uint64) (l []Labeled) {
 	for i, n := range counts {
 		if n > 0 {
@@ -114,7 +114,7 @@ func opcodeName(o packet.Opcode) string {
 	return fmt.Sprintf("%#02x", uint8(o))
 }
 
-// NAKs names what was counted per NAK code.
+// NAKs returns the values of a counter by NAK code.
 func NAKs(counts *[len(NAKCodes)]uint64) (l []Labeled) {
 	for i, n := range counts {
 		l = append(l, Labeled{NAKCodes[i], n})

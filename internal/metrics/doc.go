@@ -1,7 +1,6 @@
-// Package metrics names what softroce's NICs count, and hands it to Prometheus.
+// Package metrics has the names of all counters of softroce's NICs, and exports them to Prometheus.
 //
-// Counters that the node exporter also knows of hardware have its names
-// (node_infiniband_…) and labels, so that dashboards made for NICs show these too. What
-// hardware does not tell, or the node exporter does not read, has names that begin with
+// Counters that the node exporter also reads from hardware have its names (node_infiniband_…) and
+// labels, so that dashboards for hardware show them too. The names of other metrics begin with
 // softroce_.
 package metrics

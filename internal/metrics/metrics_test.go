@@ -14,7 +14,7 @@ import (
 	"softroce/transport"
 )
 
-// source is a NIC with something in every kind of counter.
+// source has a NIC with a value in every kind of counter.
 type source struct{}
 
 func (source) Devices() []nic.Snapshot {
@@ -38,7 +38,7 @@ func (source) Engines() []nic.EngineCounters {
 	return []nic.EngineCounters{{Steps: 9, Busy: 1e9, Idle: 1e9, Asleep: 2e9}}
 }
 
-func TestEveryCountIsScraped(t *testing.T) {
+func TestHandlerExportsAllMetrics(t *testing.T) {
 	w := httptest.NewRecorder()
 	Handler(source{}, "1.2").ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	text := w.Body.String()
@@ -79,8 +79,8 @@ func TestEveryCountIsScraped(t *testing.T) {
 	}
 }
 
-func TestNamesFollowPrometheusHabits(t *testing.T) {
-	problems, err := testutil.CollectAndLint(New(source{}, "1.2"))
+func TestMetricNamesPassLint(t *testing.T) {
+	problems, err := testutil.CollectAndLint(NewCollector(source{}, "1.2"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -89,17 +89,17 @@ func TestNamesFollowPrometheusHabits(t *testing.T) {
 	}
 }
 
-func TestEachCounterHasItsOwnNames(t *testing.T) {
+func TestCounterNamesAreUnique(t *testing.T) {
 	short, prom := map[string]bool{}, map[string]bool{}
 	for _, c := range Counters {
 		if short[c.Name] || prom[c.Prom] {
-			t.Errorf("%s or %s is there twice", c.Name, c.Prom)
+			t.Errorf("%s or %s is used twice", c.Name, c.Prom)
 		}
 		short[c.Name], prom[c.Prom] = true, true
 	}
 }
 
-func TestOpcodesHaveTheirTablesNames(t *testing.T) {
+func TestOpcodesReturnsTableNames(t *testing.T) {
 	var counts [256]uint64
 	counts[packet.OpcodeCNP] = 1
 	if l := Opcodes(&counts); len(l) != 1 || l[0] != (Labeled{"CNP", 1}) {
@@ -107,7 +107,7 @@ func TestOpcodesHaveTheirTablesNames(t *testing.T) {
 	}
 }
 
-func TestEveryMetricIsDocumented(t *testing.T) {
+func TestMetricsAreDocumented(t *testing.T) {
 	doc, err := os.ReadFile("../../docs/reference/metrics.md")
 	if err != nil {
 		t.Fatal(err)

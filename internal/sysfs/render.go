@@ -1,8 +1,8 @@
-// Package sysfs shows devices as the Linux kernel shows those of its RDMA subsystem: the files of
-// /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. Programs that were written
-// for kernel devices look there for GID types, network interfaces and counters.
+// Package sysfs renders devices as the files that Linux has for devices of its RDMA subsystem:
+// those of /sys/class/infiniband, /sys/class/infiniband_verbs and /dev/infiniband. Programs that
+// were written for kernel devices read GID types, network interfaces and counters from them.
 //
-// Render makes the files of one device, Tree keeps them in a directory.
+// Render returns the files of a device. A Tree keeps files in a directory.
 package sysfs
 
 import (
@@ -14,18 +14,17 @@ import (
 	"softroce/nic"
 )
 
-// A File is a file of the tree: its path from the root of the file system, without the slash in
-// front, and what is in it.
+// A File is a file of the tree. Path is relative to the root of the file system.
 type File struct {
 	Path string
 	Text string
-	Link bool // a symbolic link; Text is where it leads to
+	Link bool // a symbolic link to Text
 }
 
-// A Device is what there is to show of one.
+// A Device is the state of a device that its files show.
 type Device struct {
 	Name     string
-	Index    int // of its device file: uverbs0 …
+	Index    int // number of its device file: uverbs0 …
 	Attr     nic.DeviceAttr
 	Port     nic.PortAttr
 	GIDs     []nic.GIDEntry
@@ -33,16 +32,16 @@ type Device struct {
 	Counters nic.Counters
 }
 
-// Look reads a device's state. It runs on the device's engine.
-func Look(d *nic.Device, index int) Device {
+// ReadDevice reads a device's state. It runs on the device's engine.
+func ReadDevice(d *nic.Device, index int) Device {
 	return Device{
 		Name: d.Name(), Index: index, Attr: d.Query(), Port: d.QueryPort(), GIDs: d.GIDs(), PKeys: d.PKeys(),
 		Counters: d.Counters(),
 	}
 }
 
-// Common are the files that are no device's.
-func Common() []File {
+// CommonFiles returns the files that do not belong to a device.
+func CommonFiles() []File {
 	return []File{
 		{Path: "dev/infiniband/rdma_cm"},
 		{Path: "sys/class/infiniband_verbs/abi_version", Text: line("6")},
@@ -96,7 +95,7 @@ func (r *renderer) device(d *Device) {
 	}
 }
 
-// The numbers of device files, those of the kernel.
+// Device numbers, as in the kernel.
 const (
 	deviceMajor = 231
 	firstMinor  = 192
@@ -106,7 +105,7 @@ func guid(g uint64) string {
 	return fmt.Sprintf("%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff)
 }
 
-// physStates are the names that the kernel prints beside the numbers.
+// physStates are the kernel's names of physical port states.
 var physStates = map[int]string{ib.PhysDisabled: "Disabled", ib.PhysLinkUp: "LinkUp"}
 
 func (r *renderer) port(d *Device) {
@@ -126,7 +125,7 @@ func (r *renderer) port(d *Device) {
 	}
 }
 
-// gids shows the table up to the last entry that is in use; those of the kernel go on with zeros.
+// gids adds the GID table up to the last entry in use. The kernel's tables continue with zeros.
 func (r *renderer) gids(d *Device) {
 	next := 0
 	for _, g := range d.GIDs {
@@ -142,8 +141,9 @@ func (r *renderer) gids(d *Device) {
 	}
 }
 
-// counters shows in counters what the InfiniBand specification has, data in words of four bytes, and in
-// hw_counters all that the device counts, under the names that "softroce show counters" gives.
+// counters adds the counters of the InfiniBand specification, with data in words of four bytes, to
+// counters, and all counters of the device to hw_counters, under the names of "softroce show
+// counters".
 func (r *renderer) counters(d *Device) {
 	c := &d.Counters
 	link := &c.Link

@@ -22,14 +22,14 @@ func example() Device {
 	}
 }
 
-func TestAFileForEachThingThatTheKernelShows(t *testing.T) {
+func TestRenderHasTheKernelsFiles(t *testing.T) {
 	got := map[string]File{}
 	d := example()
 	d.Counters.Link.TxBytes = 400
 	d.Counters.RxSendRequests = 7
-	for _, f := range append(Render(&d), Common()...) {
+	for _, f := range append(Render(&d), CommonFiles()...) {
 		if _, twice := got[f.Path]; twice {
-			t.Errorf("%s is there twice", f.Path)
+			t.Errorf("%s is listed twice", f.Path)
 		}
 		got[f.Path] = f
 	}
@@ -60,7 +60,7 @@ func TestAFileForEachThingThatTheKernelShows(t *testing.T) {
 	}
 	for _, path := range []string{dev + "ports/1/gid_attrs/types/1", dev + "ports/1/gid_attrs/ndevs/2"} {
 		if _, ok := got[path]; ok {
-			t.Errorf("%s is there", path)
+			t.Errorf("%s exists", path)
 		}
 	}
 	if f := got[dev+"device/net/eth7"]; !f.Link || f.Text != "/sys/class/net/eth7" {
@@ -68,7 +68,7 @@ func TestAFileForEachThingThatTheKernelShows(t *testing.T) {
 	}
 }
 
-// read reads a file below a directory as programs do that were given the directory.
+// read reads a file below an open directory.
 func read(t *testing.T, dir *os.File, name string) string {
 	t.Helper()
 	fd, err := unix.Openat(int(dir.Fd()), name, unix.O_RDONLY|unix.O_CLOEXEC, 0)
@@ -84,55 +84,55 @@ func read(t *testing.T, dir *os.File, name string) string {
 	return string(b)
 }
 
-func TestATreeFollowsWhatItShows(t *testing.T) {
+func TestOpenUpdatesFiles(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var tree Tree
-	look := func(files ...File) func() []File { return func() []File { return files } }
-	dir, err := tree.Open(look(File{Path: "sys/a", Text: "1"}, File{Path: "sys/sub/b", Text: "2"}, File{Path: "sys/l", Text: "/nowhere", Link: true}))
+	files := func(files ...File) func() []File { return func() []File { return files } }
+	dir, err := tree.Open(files(File{Path: "sys/a", Text: "1"}, File{Path: "sys/sub/b", Text: "2"}, File{Path: "sys/l", Text: "/nowhere", Link: true}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer dir.Close()
 	if got := read(t, dir, "sys/a") + read(t, dir, "sys/sub/b"); got != "12" {
-		t.Errorf("the files hold %q", got)
+		t.Errorf("the files read %q", got)
 	}
 	if to, err := os.Readlink(filepath.Join(dir.Name(), "sys/l")); err != nil || to != "/nowhere" {
-		t.Errorf("the link leads to %q, %v", to, err)
+		t.Errorf("the link points to %q, %v", to, err)
 	}
-	again, err := tree.Open(func() []File { t.Error("looked again at once"); return nil })
+	again, err := tree.Open(func() []File { t.Error("files was called again within maxAge"); return nil })
 	if err != nil {
 		t.Fatal(err)
 	}
 	again.Close()
-	tree.updated = tree.updated.Add(-2 * freshness)
-	again, err = tree.Open(look(File{Path: "sys/a", Text: "changed"}))
+	tree.updated = tree.updated.Add(-2 * maxAge)
+	again, err = tree.Open(files(File{Path: "sys/a", Text: "changed"}))
 	if err != nil {
 		t.Fatal(err)
 	}
 	again.Close()
 	if got := read(t, dir, "sys/a"); got != "changed" {
-		t.Errorf("who has the directory open reads %q", got)
+		t.Errorf("the open directory reads %q", got)
 	}
 	if got := read(t, dir, "sys/sub/b"); got != unix.ENOENT.Error() {
-		t.Errorf("what is no more reads %q", got)
+		t.Errorf("a removed file reads %q", got)
 	}
 	if err := tree.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := os.Stat(dir.Name()); !os.IsNotExist(err) {
-		t.Errorf("after Close the directory gives %v", err)
+		t.Errorf("stat after Close: %v", err)
 	}
-	if _, err := tree.Open(look()); err == nil {
-		t.Error("a closed tree opens")
+	if _, err := tree.Open(files()); err == nil {
+		t.Error("Open of a closed tree succeeded")
 	}
 }
 
-func TestATreeComesBackWhereItWasTidiedAway(t *testing.T) {
+func TestOpenRestoresRemovedFiles(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var tree Tree
 	open := func() *os.File {
 		t.Helper()
-		tree.updated = tree.updated.Add(-2 * freshness)
+		tree.updated = tree.updated.Add(-2 * maxAge)
 		dir, err := tree.Open(func() []File { return []File{{Path: "sys/a", Text: "1"}, {Path: "sys/sub/b", Text: "2"}} })
 		if err != nil {
 			t.Fatal(err)
@@ -153,7 +153,7 @@ func TestATreeComesBackWhereItWasTidiedAway(t *testing.T) {
 	if got := read(t, open(), "sys/a"); got != "1" {
 		t.Errorf("after the directory was removed, a file reads %q", got)
 	}
-	// Somebody else takes the name: nothing is written there, nor removed.
+	// If another process takes the name, its directory is neither written nor removed.
 	taken := tree.dir
 	if err := os.RemoveAll(taken); err != nil {
 		t.Fatal(err)
@@ -163,7 +163,7 @@ func TestATreeComesBackWhereItWasTidiedAway(t *testing.T) {
 	}
 	second := open()
 	if second.Name() == taken {
-		t.Error("the directory of somebody else was opened")
+		t.Error("the directory of another process was opened")
 	}
 	if err := os.RemoveAll(second.Name()); err != nil {
 		t.Fatal(err)
@@ -172,6 +172,6 @@ func TestATreeComesBackWhereItWasTidiedAway(t *testing.T) {
 		t.Fatal(err)
 	}
 	if l, err := os.ReadDir(filepath.Join(taken, "sys")); err != nil || len(l) != 0 {
-		t.Errorf("the folder of somebody else: %v, %v", l, err)
+		t.Errorf("the directory of another process: %v, %v", l, err)
 	}
 }

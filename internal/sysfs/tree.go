@@ -10,49 +10,49 @@ import (
 	"time"
 )
 
-// A Tree is a directory with the files, for everybody to read. Its zero value is ready; the
-// directory comes into being with the first Update. Its methods may be called from any goroutine.
+// A Tree is a world-readable directory with files. Its zero value is ready to use: the first Open
+// creates the directory. Its methods may be called from any goroutine.
 type Tree struct {
 	mu      sync.Mutex
 	dir     string
-	root    *os.File // dir as it was made; while it is open nothing else is taken for it
-	lock    *os.File // keeps RemoveDead from the directory
+	root    *os.File // the directory; while it is open, no other directory has its inode
+	lock    *os.File // prevents RemoveStale from removing the directory
 	have    map[string]File
 	updated time.Time
 	closed  bool
 }
 
-// freshness is how old what a tree shows may be.
-const freshness = 50 * time.Millisecond
+// maxAge is the age of files up to which Open does not update them.
+const maxAge = 50 * time.Millisecond
 
 // ErrClosed is returned by Open after Close.
-var ErrClosed = errors.New("the tree is closed")
+var ErrClosed = errors.New("device file tree is closed")
 
-// Open brings the directory up to date with what look returns, unless that was done a moment ago, and
-// opens it. Whoever has it open sees the files change, each at once; the caller closes it.
-func (t *Tree) Open(look func() []File) (*os.File, error) {
+// Open updates the directory to what files returns, unless it was updated within maxAge, and opens
+// it for the caller to close. For users that already have it open, each file changes atomically.
+func (t *Tree) Open(files func() []File) (*os.File, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if t.closed {
 		return nil, ErrClosed
 	}
-	if !t.stands() {
+	if !t.exists() {
 		if err := t.make(); err != nil {
-			return nil, fmt.Errorf("tree of device files: %w", err)
+			return nil, fmt.Errorf("device file tree: %w", err)
 		}
 	}
-	if time.Since(t.updated) > freshness {
-		if err := t.update(look()); err != nil {
-			return nil, fmt.Errorf("tree of device files: %w", err)
+	if time.Since(t.updated) > maxAge {
+		if err := t.update(files()); err != nil {
+			return nil, fmt.Errorf("device file tree: %w", err)
 		}
 		t.updated = time.Now()
 	}
 	return os.Open(t.dir)
 }
 
-// stands reports whether the directory is there, and is the one that was made: in a folder for temporary files
-// somebody may tidy up, and somebody else may take the name.
-func (t *Tree) stands() bool {
+// exists reports whether the directory exists and is the one that was created. A cleaner of
+// temporary files may have removed it, and another process may have taken the name.
+func (t *Tree) exists() bool {
 	if t.dir == "" {
 		return false
 	}
@@ -79,7 +79,7 @@ func (t *Tree) make() error {
 		os.Remove(dir)
 		return err
 	}
-	t.root.Close() // of the one that is gone; nil is no file
+	t.root.Close() // of a directory that was removed; closing nil is harmless
 	t.lock.Close()
 	t.dir, t.root, t.lock, t.have, t.updated = dir, root, lock, map[string]File{}, time.Time{}
 	return nil
@@ -110,7 +110,8 @@ func (t *Tree) update(files []File) error {
 	return nil
 }
 
-// put writes a file beside the tree and then moves it to its place, so that no reader sees half of it.
+// put writes a temporary file and renames it, so that readers see either the old or the new
+// content.
 func (t *Tree) put(f File) error {
 	place, next := filepath.Join(t.dir, f.Path), filepath.Join(t.dir, ".next")
 	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
@@ -123,7 +124,7 @@ func (t *Tree) put(f File) error {
 	if err := os.WriteFile(next, []byte(f.Text), 0o644); err != nil {
 		return err
 	}
-	if err := os.Chmod(next, 0o644); err != nil { // whatever the umask
+	if err := os.Chmod(next, 0o644); err != nil { // the umask may have removed bits
 		return err
 	}
 	return os.Rename(next, place)
@@ -135,7 +136,7 @@ func (t *Tree) Close() error {
 	defer t.mu.Unlock()
 	t.closed = true
 	var err error
-	if t.stands() {
+	if t.exists() {
 		err = os.RemoveAll(t.dir)
 	}
 	t.root.Close()

@@ -1,4 +1,4 @@
-// Package tempdir says where files go that are temporary.
+// Package tempdir chooses the directory for temporary files.
 package tempdir
 
 import (
@@ -8,13 +8,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// SocketPathSize is sizeof(sockaddr_un.sun_path): a socket's path has a byte less.
+// SocketPathSize is sizeof(sockaddr_un.sun_path). A socket's path is at least one byte shorter.
 const SocketPathSize = 108
 
-// room is for the longest path of a socket that this program makes in a temporary folder of its own there.
-const room = len("/softroce-4294967295/socket")
+// socketRoom is the length of the longest socket path below the directory.
+const socketRoom = len("/softroce-4294967295/socket")
 
-// Path is $TMPDIR, where that is the absolute path of a folder that can be written to; else /tmp.
+// Path returns $TMPDIR if it is the absolute path of a writable directory, or else /tmp.
 func Path() string {
 	if dir := os.TempDir(); filepath.IsAbs(dir) && writable(dir) {
 		return dir
@@ -22,9 +22,9 @@ func Path() string {
 	return fallback
 }
 
-// ForSocket is Path, where that leaves room for the path of a socket; else /tmp.
+// ForSocket returns Path if it leaves room for the path of a socket, or else /tmp.
 func ForSocket() string {
-	if dir := Path(); len(dir)+room < SocketPathSize {
+	if dir := Path(); len(dir)+socketRoom < SocketPathSize {
 		return dir
 	}
 	return fallback

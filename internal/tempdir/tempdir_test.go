@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-func TestTemporaryFilesHaveAFolderWhateverTheEnvironmentNames(t *testing.T) {
-	good, err := os.MkdirTemp("/tmp", "softroce-") // short
+func TestPathFallsBackToTmp(t *testing.T) {
+	good, err := os.MkdirTemp("/tmp", "softroce-") // a short path
 	if err != nil {
 		t.Fatal(err)
 	}

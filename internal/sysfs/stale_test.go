@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// abandon makes what a process that is killed leaves behind.
+// abandon creates the directory that a killed process leaves behind.
 func abandon(t *testing.T, name string) string {
 	t.Helper()
 	dir := filepath.Join(os.TempDir(), name)
@@ -28,7 +28,7 @@ func exists(path string) bool {
 	return err == nil
 }
 
-func TestOnlyTreesOfTheDeadAreRemoved(t *testing.T) {
+func TestRemoveStaleKeepsTreesInUse(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	var used Tree
 	dir, err := used.Open(func() []File { return []File{{Path: "sys/a", Text: "1"}} })
@@ -37,13 +37,13 @@ func TestOnlyTreesOfTheDeadAreRemoved(t *testing.T) {
 	}
 	defer dir.Close()
 
-	dead := []string{abandon(t, namePrefix+"1"), abandon(t, namePrefix+"23")}
+	stale := []string{abandon(t, namePrefix+"1"), abandon(t, namePrefix+"23")}
 	kept := []string{dir.Name(), abandon(t, namePrefix+"x"), abandon(t, namePrefix), abandon(t, "another")}
 	link, pipe, file := filepath.Join(os.TempDir(), namePrefix+"4"), filepath.Join(os.TempDir(), namePrefix+"5"), filepath.Join(os.TempDir(), namePrefix+"6")
 	if err := os.Symlink("another", link); err != nil {
 		t.Fatal(err)
 	}
-	if err := unix.Mkfifo(pipe, 0o600); err != nil { // to open it for reading is to wait
+	if err := unix.Mkfifo(pipe, 0o600); err != nil { // opening it for reading blocks
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
@@ -58,32 +58,32 @@ func TestOnlyTreesOfTheDeadAreRemoved(t *testing.T) {
 		kept = append(kept, foreign)
 	}
 
-	removed, err := RemoveDead()
+	removed, err := RemoveStale()
 	slices.Sort(removed)
-	if err != nil || !slices.Equal(removed, dead) {
-		t.Errorf("removed %q, %v; want %q", removed, err, dead)
+	if err != nil || !slices.Equal(removed, stale) {
+		t.Errorf("removed %q, %v; want %q", removed, err, stale)
 	}
-	for _, path := range dead {
+	for _, path := range stale {
 		if exists(path) {
-			t.Errorf("%s is still there", path)
+			t.Errorf("%s was not removed", path)
 		}
 	}
 	for _, path := range kept {
 		if !exists(path) {
-			t.Errorf("%s is gone", path)
+			t.Errorf("%s was removed", path)
 		}
 	}
 	if got := read(t, dir, "sys/a"); got != "1" {
-		t.Errorf("who has a tree in use open reads %q", got)
+		t.Errorf("the open tree reads %q", got)
 	}
 	if err := used.Close(); err != nil || exists(dir.Name()) {
-		t.Errorf("after Close: %v, the directory is there: %t", err, exists(dir.Name()))
+		t.Errorf("after Close: %v, directory exists: %t", err, exists(dir.Name()))
 	}
 }
 
-func TestNothingIsRemovedWhereOthersCanRename(t *testing.T) {
+func TestRemoveStaleRequiresASafeDirectory(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
-	dead := abandon(t, namePrefix+"1")
+	stale := abandon(t, namePrefix+"1")
 	for _, c := range []struct {
 		mode   os.FileMode
 		uid    int
@@ -95,7 +95,7 @@ func TestNothingIsRemovedWhereOthersCanRename(t *testing.T) {
 		{0o777 | os.ModeSticky, os.Geteuid(), true},
 	} {
 		if c.uid != os.Geteuid() && os.Geteuid() != 0 {
-			continue // to give a folder away takes root
+			continue // chown requires root
 		}
 		if err := os.Chmod(os.TempDir(), c.mode); err != nil {
 			t.Fatal(err)
@@ -103,27 +103,27 @@ func TestNothingIsRemovedWhereOthersCanRename(t *testing.T) {
 		if err := os.Chown(os.TempDir(), c.uid, -1); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := RemoveDead(); err != nil || exists(dead) == c.remove {
-			t.Errorf("folder of user %d with mode %v: %v, the tree is there: %t", c.uid, c.mode, err, exists(dead))
+		if _, err := RemoveStale(); err != nil || exists(stale) == c.remove {
+			t.Errorf("directory of user %d with mode %v: %v, tree exists: %t", c.uid, c.mode, err, exists(stale))
 		}
 	}
 }
 
-// Between the making of a directory and its locking another process may come and remove it.
-func TestTreesComeUpWhileTheDeadAreRemoved(t *testing.T) {
+// Another process may remove a directory between its creation and its locking.
+func TestOpenWhileStaleTreesAreRemoved(t *testing.T) {
 	t.Setenv("TMPDIR", t.TempDir())
 	stop := make(chan struct{})
-	var sweeping sync.WaitGroup
+	var removers sync.WaitGroup
 	for range 2 {
-		sweeping.Go(func() {
+		removers.Go(func() {
 			for {
 				select {
 				case <-stop:
 					return
 				default:
 				}
-				if _, err := RemoveDead(); err != nil {
-					t.Errorf("RemoveDead: %v", err)
+				if _, err := RemoveStale(); err != nil {
+					t.Errorf("RemoveStale: %v", err)
 					return
 				}
 			}
@@ -136,7 +136,7 @@ func TestTreesComeUpWhileTheDeadAreRemoved(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := read(t, dir, "sys/a"); got != "1" {
-			t.Fatalf("the file holds %q", got)
+			t.Fatalf("the file reads %q", got)
 		}
 		dir.Close()
 		if err := tree.Close(); err != nil {
@@ -144,5 +144,5 @@ func TestTreesComeUpWhileTheDeadAreRemoved(t *testing.T) {
 		}
 	}
 	close(stop)
-	sweeping.Wait()
+	removers.Wait()
 }

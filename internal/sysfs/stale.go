@@ -14,19 +14,19 @@ import (
 	"softroce/internal/tempdir"
 )
 
-// namePrefix is how the names of trees in the folder of temporary files begin; digits follow.
+// namePrefix and digits are the names of trees in the directory for temporary files.
 const namePrefix = "softroce-sysfs-"
 
-// makeTries bounds how often another process may take a directory between its making and its locking.
+// makeTries bounds how often another process may remove a new directory before it is locked.
 const makeTries = 100
 
-// Why a directory cannot be locked.
+// Reasons why a directory cannot be locked.
 var (
-	errTaken   = errors.New("another process has it, or has removed it")
-	errNoLocks = errors.New("there are no locks in this file system")
+	errInUse   = errors.New("another process has locked or removed it")
+	errNoLocks = errors.New("the file system has no locks")
 )
 
-// newDir makes a directory that RemoveDead leaves alone for as long as the file is open.
+// newDir creates a directory. RemoveStale does not remove it while the file is open.
 func newDir() (string, *os.File, error) {
 	tmp, err := os.OpenRoot(tempdir.Path())
 	if err != nil {
@@ -40,21 +40,22 @@ func newDir() (string, *os.File, error) {
 		}
 		f, err := lock(tmp, filepath.Base(dir))
 		switch {
-		case err == nil || errors.Is(err, errNoLocks): // nobody locks it, so nobody removes it
+		case err == nil || errors.Is(err, errNoLocks): // without locks, RemoveStale removes nothing
 			return dir, f, nil
-		case !errors.Is(err, errTaken):
+		case !errors.Is(err, errInUse):
 			os.Remove(dir)
 			return "", nil, err
 		}
 	}
-	return "", nil, fmt.Errorf("a directory in %s: %w, %d times", tmp.Name(), errTaken, makeTries)
+	return "", nil, fmt.Errorf("cannot create a directory in %s: %w (tried %d times)", tmp.Name(), errInUse, makeTries)
 }
 
-// lock opens a directory of this user, and locks it until the file is closed. A link is no directory.
+// lock opens a directory of this user and locks it until the file is closed. It does not follow
+// symbolic links.
 func lock(tmp *os.Root, name string) (*os.File, error) {
 	f, err := tmp.OpenFile(name, os.O_RDONLY|unix.O_DIRECTORY|unix.O_NOFOLLOW, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return nil, errTaken
+		return nil, errInUse
 	}
 	if err != nil {
 		return nil, err
@@ -63,12 +64,12 @@ func lock(tmp *os.Root, name string) (*os.File, error) {
 		f.Close()
 		return nil, err
 	}
-	// The name may be gone, or another directory's, since it was opened.
+	// The name may have been removed or reused since it was opened.
 	open, err := f.Stat()
 	if err == nil {
 		var named os.FileInfo
 		if named, err = tmp.Lstat(name); err != nil || !os.SameFile(open, named) {
-			err = errTaken
+			err = errInUse
 		} else if owner(open) != os.Geteuid() {
 			err = unix.EPERM
 		}
@@ -84,16 +85,17 @@ func lockFile(f *os.File) error {
 	err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 	switch {
 	case errors.Is(err, unix.EWOULDBLOCK):
-		return errTaken
-	case errors.Is(err, unix.EBADF) || errors.Is(err, errors.ErrUnsupported): // the former is NFS's word for it
+		return errInUse
+	case errors.Is(err, unix.EBADF) || errors.Is(err, errors.ErrUnsupported): // NFS returns the former
 		return errNoLocks
 	}
 	return err
 }
 
-// RemoveDead removes the trees of this user that processes left behind which were killed, and returns their paths.
-// A tree in use is locked. Where others could move this user's directories about, nothing is removed.
-func RemoveDead() (removed []string, err error) {
+// RemoveStale removes the trees that killed processes of this user left behind, and returns their
+// paths. Trees in use are locked. It removes nothing if other users can rename directories of this
+// user.
+func RemoveStale() (removed []string, err error) {
 	tmp, err := os.OpenRoot(tempdir.Path())
 	if err != nil {
 		return nil, err
@@ -104,7 +106,7 @@ func RemoveDead() (removed []string, err error) {
 		return nil, err
 	}
 	defer folder.Close()
-	if st, err := folder.Stat(); err != nil || !safe(st) {
+	if st, err := folder.Stat(); err != nil || !renameSafe(st) {
 		return nil, err
 	}
 	names, err := folder.Readdirnames(-1)
@@ -119,9 +121,9 @@ func RemoveDead() (removed []string, err error) {
 		}
 		f, err := lock(tmp, name)
 		if err != nil {
-			continue // in use, another user's, or no tree
+			continue // in use, another user's, or not a tree
 		}
-		// Once the name is gone, who waits for the lock finds that out.
+		// A process that waits for the lock notices that the name is gone.
 		if err := tmp.RemoveAll(name); err != nil {
 			errs = append(errs, err)
 		} else {
@@ -132,8 +134,8 @@ func RemoveDead() (removed []string, err error) {
 	return removed, errors.Join(errs...)
 }
 
-// safe reports whether nobody but this user and root can rename what this user has in a folder.
-func safe(folder os.FileInfo) bool {
+// renameSafe reports whether only this user and root can rename this user's files in a directory.
+func renameSafe(folder os.FileInfo) bool {
 	if o := owner(folder); o != 0 && o != os.Geteuid() {
 		return false
 	}
