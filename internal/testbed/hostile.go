@@ -7,7 +7,7 @@ import (
 	"softroce/nic/nictest"
 )
 
-// A HostileProgram can break the ABI, as no verbs library does.
+// A HostileProgram can violate the ABI, which no verbs library does.
 type HostileProgram interface {
 	// WriteRing writes v at offset off of a ring of a queue pair, and rings the doorbell.
 	WriteRing(qp string, ring Ring, off int, v uint32) error
@@ -15,14 +15,15 @@ type HostileProgram interface {
 	// Unmap makes the memory of a region inaccessible without deregistering it.
 	Unmap(region string) error
 
-	// TakeKillReason returns why the NIC closed the program's context, nil if it did not, and clears it.
+	// TakeKillReason returns why the NIC closed the program's context, or nil if it did not, and
+	// clears it.
 	TakeKillReason() error
 }
 
 // A Ring is one of the rings of a queue pair.
 type Ring uint8
 
-// The rings of a queue pair, and that of the completion queue it was created with.
+// The rings of a queue pair, and the ring of the completion queue that it was created with.
 const (
 	SendRing Ring = iota
 	RecvRing
@@ -45,7 +46,7 @@ func (n *simNIC) WriteRing(qp string, ring Ring, off int, v uint32) error {
 		b = n.cqs["cq of "+qp].Ring
 	}
 	if off&3 != 0 || off > len(b)-4 {
-		return fmt.Errorf("%#x is no offset of a word in a ring of %#x bytes", off, len(b))
+		return fmt.Errorf("%#x is not the offset of a word in a ring of %#x bytes", off, len(b))
 	}
 	atomic.StoreUint32(nictest.Word(b, off), v)
 	q.RingDoorbell()

@@ -10,42 +10,42 @@ import (
 	"softroce/wire"
 )
 
-// How long a live testbed waits.
+// Timeouts and intervals of a live testbed.
 const (
-	liveTimeout   = 3 * time.Second        // for what has to come: a guest under emulation is slow
-	liveQuietTime = 150 * time.Millisecond // for what should not come, after the program has answered
-	liveTick      = 10 * time.Millisecond  // by which timers may be early: a host counts them in ticks, of which one has begun
-	livePoll      = time.Millisecond       // between looks at what does not call
-	liveResolve   = 3 * time.Second        // to find a neighbour
+	liveTimeout   = 3 * time.Second        // for what must arrive: an emulated guest is slow
+	liveQuietTime = 150 * time.Millisecond // for what must not arrive, after the program has replied
+	liveTick      = 10 * time.Millisecond  // how early timers may fire: a host counts ticks, the first of which is partial
+	livePoll      = time.Millisecond       // polling interval
+	liveResolve   = 3 * time.Second        // for neighbor discovery
 )
 
-// A liveTestbed is a NIC at the other end of a cable, and the verbs program on its host.
+// A liveTestbed is a NIC at the other end of a link, and the verbs program on its host.
 type liveTestbed struct {
 	link  *LiveLink
 	block uint32
-	start time.Duration // on the cable's clock
+	start time.Duration // on the link's clock
 	nic   *remoteNIC
 	tap   wire.FrameSink
-	batch []wire.TxFrame // to be sent with the next
+	batch []wire.TxFrame // to be sent together with the next packet
 
 	mu      sync.Mutex
 	inbox   []receivedFrame
-	arrived chan struct{} // holds one if there is something in the inbox
+	arrived chan struct{} // holds a token if the inbox is not empty
 }
 
-// A caught frame was on the cable and has not been shown to the script.
+// A receivedFrame was received and not yet delivered to the script.
 type receivedFrame struct {
 	ns    int64
 	frame []byte
 }
 
-// NewTestbed returns a testbed for one scenario; tap sees the packets of its queue pairs.
+// NewTestbed returns a testbed for one scenario. tap receives the packets of its queue pairs.
 func (c *LiveLink) NewTestbed(tap wire.FrameSink) (Testbed, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	b := &liveTestbed{link: c, block: c.nextBlock % testbeds, start: time.Since(c.epoch), tap: tap, arrived: make(chan struct{}, 1)}
 	if c.testbeds[b.block] != nil {
-		return nil, errors.New("too many scenarios at the same time")
+		return nil, errors.New("too many concurrent scenarios on one link")
 	}
 	c.testbeds[b.block] = b
 	c.nextBlock++
@@ -61,7 +61,7 @@ func (b *liveTestbed) NIC(second bool) (NIC, error) {
 	return b.nic, nil
 }
 
-// take is given a frame by the cable.
+// receive puts a frame from the link into the inbox.
 func (b *liveTestbed) receive(ns int64, frame []byte) {
 	b.mu.Lock()
 	b.inbox = append(b.inbox, receivedFrame{ns - int64(b.start), slices.Clone(frame)})
@@ -72,7 +72,7 @@ func (b *liveTestbed) receive(ns int64, frame []byte) {
 	}
 }
 
-// show shows the script what was taken.
+// deliver passes the frames in the inbox to the script.
 func (b *liveTestbed) deliver() {
 	b.mu.Lock()
 	l := b.inbox
@@ -120,21 +120,21 @@ func (b *liveTestbed) Send(f *wire.TxFrame) error {
 	return b.flush()
 }
 
-// A Batcher is a network where two packets are back to back only if they are sent as one batch.
+// A Batcher is a network on which two packets are back to back only if they are sent in one batch.
 type Batcher interface {
-	// Hold queues f until the next packet is sent or time is to pass.
+	// Hold queues f until the next packet is sent or time passes.
 	Hold(f *wire.TxFrame)
 }
 
 // Hold implements Batcher.
 func (b *liveTestbed) Hold(f *wire.TxFrame) {
 	if n := len(b.batch); n > 0 && *b.batch[n-1].Path == *f.Path {
-		f.Path = b.batch[n-1].Path // a link may join packets of one path
+		f.Path = b.batch[n-1].Path // a link may coalesce packets of one path
 	}
 	b.batch = append(b.batch, *f)
 }
 
-// release sends what is held.
+// flush sends the queued packets.
 func (b *liveTestbed) flush() error {
 	if len(b.batch) == 0 {
 		return nil
@@ -145,8 +145,9 @@ func (b *liveTestbed) flush() error {
 	return err
 }
 
-// Settle implements Network. What should not come is waited for until the verbs program has answered a line,
-// so that its host, which may stand still now and then, has had its turn, and then some more.
+// Settle implements Network. To detect what must not arrive, it first waits until the verbs program
+// has replied to a line, so that its host, which may be paused at times, has made progress, and
+// then for liveQuietTime.
 func (b *liveTestbed) Settle(done func() bool) bool {
 	if done != nil {
 		return b.Run(b.Now()+liveTimeout, done)
@@ -187,13 +188,13 @@ type ProgramStarter interface{ StartProgram(command []string) error }
 // StartProgram implements ProgramStarter.
 func (b *liveTestbed) StartProgram(command []string) error {
 	if b.nic.program != nil {
-		return errors.New("the verbs program is at work already")
+		return errors.New("the verbs program is already running")
 	}
 	l, err := openProgram(command)
 	if err != nil {
 		return err
 	}
-	b.nic.link = nil // nobody else's
+	b.nic.link = nil // not shared with other testbeds
 	return b.nic.hello(l)
 }
 

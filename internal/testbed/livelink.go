@@ -15,39 +15,41 @@ import (
 	"softroce/wire"
 )
 
-// A Cable is a link whose other end leads to a live NIC. Any number of scenarios can be played over it at
-// the same time: each has queue pair numbers of its own for what the script plays, and sees only the
-// packets of these.
+// A LiveLink is a link whose other end leads to a live NIC. Any number of scenarios can use it at
+// the same time. Each has its own range of queue pair numbers for the queue pairs that the script
+// plays, and sees only their packets.
 type LiveLink struct {
 	iface   wire.Interface
 	addr    netip.Addr
 	program []string
 	epoch   time.Time
-	closer  func() error // of the interface
-	wake    [2]int       // a pipe that ends the receiver
+	closer  func() error // closes the interface; may be nil
+	wake    [2]int       // a pipe that wakes and stops the receiver
 	done    chan struct{}
 
-	linkMu sync.Mutex // the link is used by one at a time
+	linkMu sync.Mutex // serializes the use of link
 	link   wire.Link
-	sender *liveTestbed // whose frame is being sent
+	sender *liveTestbed // the testbed that is sending
 
 	mu        sync.Mutex
-	testbeds  map[uint32]*liveTestbed // by the number of its queue pairs' block
-	nextBlock uint32                  // handed out
+	testbeds  map[uint32]*liveTestbed // by block of queue pair numbers
+	nextBlock uint32                  // the next block to assign
 	paths     map[netip.Addr]*wire.Path
-	idle      []*programConn // verbs programs that have nothing to do
+	idle      []*programConn // verbs programs that no testbed uses
 }
 
-// Numbers of the queue pairs that scripts play come in blocks, one for each scenario. They begin where NICs do not number theirs,
-// and are used again after many scenarios only, so that a packet that comes late finds nobody.
+// The queue pair numbers of scripts are assigned in blocks, one per testbed. They start above the
+// numbers that NICs assign, and a block is reused only after many others, so that late packets
+// match no testbed.
 const (
 	firstPeerQPN   = 0x800001
 	QPNsPerTestbed = 64
 	testbeds       = 0x100000 / QPNsPerTestbed
 )
 
-// NewCable returns a cable over a link, as seen from iface. It owns the link. program says where the verbs
-// program on the NIC's host is, see docs/reference/scenario-language.md; a script may start one itself.
+// NewLiveLink returns a LiveLink over link, whose local end is iface. It owns link. program is the
+// verbs program on the NIC's host, see docs/reference/scenario-language.md; it may be nil if each
+// script starts its own.
 func NewLiveLink(link wire.Link, iface wire.Interface, program []string) (*LiveLink, error) {
 	c := &LiveLink{iface: iface, program: program, epoch: time.Now(), testbeds: map[uint32]*liveTestbed{}, paths: map[netip.Addr]*wire.Path{},
 		done: make(chan struct{})}
@@ -69,7 +71,8 @@ func NewLiveLink(link wire.Link, iface wire.Interface, program []string) (*LiveL
 	return c, nil
 }
 
-// UseIPv6 has the script speak from the interface's IPv6 address, one that is not link-local. It is called before the first scenario.
+// UseIPv6 makes scripts use the interface's IPv6 address, one that is not link-local. It must be
+// called before the first scenario.
 func (c *LiveLink) UseIPv6() error {
 	for _, a := range c.iface.Addresses() {
 		if a := a.Addr(); a.Is6() && !a.IsLinkLocalUnicast() {
@@ -77,13 +80,13 @@ func (c *LiveLink) UseIPv6() error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%s has no IPv6 address but link-local ones", c.iface.Name())
+	return fmt.Errorf("%s has only link-local IPv6 addresses", c.iface.Name())
 }
 
-// now is the time as the link has it.
+// now returns the time on the link's clock.
 func (c *LiveLink) now() int64 { return int64(time.Since(c.epoch)) + 1 }
 
-// receive hands what comes to the scenarios until the cable is closed.
+// receive receives frames until the link is closed.
 func (c *LiveLink) receive() {
 	defer close(c.done)
 	fds := []unix.PollFd{{Fd: int32(c.link.FD()), Events: unix.POLLIN}, {Fd: int32(c.wake[0]), Events: unix.POLLIN}}
@@ -98,15 +101,16 @@ func (c *LiveLink) receive() {
 		c.linkMu.Lock()
 		for {
 			if n, err := c.link.Receive(c.now(), batch[:]); n == 0 || err != nil {
-				break // the capture has seen them: WriteFrame
+				break // the capture passes the frames to WriteFrame
 			}
 		}
 		c.linkMu.Unlock()
 	}
 }
 
-// WriteFrame implements wire.FrameSink: each frame on the cable goes to the scenario whose queue pair it
-// is for, or from. What is for none of them may still be from one of theirs.
+// WriteFrame implements wire.FrameSink. It passes each frame to the testbed that sent it or whose
+// queue pair it is for. A frame that is for none of them goes to all, because it may come from a
+// queue pair that one of them knows.
 func (c *LiveLink) WriteFrame(ns int64, _ int, b []byte) error {
 	if c.sender != nil {
 		c.sender.receive(ns, b)
@@ -116,20 +120,20 @@ func (c *LiveLink) WriteFrame(ns int64, _ int, b []byte) error {
 	if packet.ParseFrame(b, &f) != nil {
 		return nil
 	}
-	destQP := binary.BigEndian.Uint32(f.Transport[4:]) & 0xffffff // of the BTH
+	destQP := binary.BigEndian.Uint32(f.Transport[4:]) & 0xffffff // a field of the BTH
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if l := c.testbeds[(destQP-firstPeerQPN)/QPNsPerTestbed]; l != nil && destQP >= firstPeerQPN {
 		l.receive(ns, b)
 		return nil
 	}
-	for _, l := range c.testbeds { // the stage knows the sender
+	for _, l := range c.testbeds { // the script identifies the sender
 		l.receive(ns, b)
 	}
 	return nil
 }
 
-// send puts frames of a scenario on the cable, without a gap if it takes them.
+// send sends frames of a testbed, back to back if the link accepts them.
 func (c *LiveLink) send(from *liveTestbed, frames []wire.TxFrame) error {
 	for {
 		c.linkMu.Lock()
@@ -144,7 +148,7 @@ func (c *LiveLink) send(from *liveTestbed, frames []wire.TxFrame) error {
 	}
 }
 
-// path finds the way to an address.
+// path resolves an address.
 func (c *LiveLink) path(to netip.Addr) (*wire.Path, error) {
 	c.mu.Lock()
 	known := c.paths[to]
@@ -164,7 +168,7 @@ func (c *LiveLink) path(to netip.Addr) (*wire.Path, error) {
 	return &p, nil
 }
 
-// begin reaches a verbs program: one that is idle, or one more.
+// acquireProgram returns an idle verbs program, or starts one.
 func (c *LiveLink) acquireProgram() (l *programConn, err error) {
 	c.mu.Lock()
 	if n := len(c.idle); n > 0 {
@@ -177,7 +181,8 @@ func (c *LiveLink) acquireProgram() (l *programConn, err error) {
 	return l, err
 }
 
-// finish takes back a verbs program for the next scenario, if it can give up all that it holds.
+// releaseProgram makes a verbs program available to the next scenario, if it can destroy all its
+// objects.
 func (c *LiveLink) releaseProgram(l *programConn) error {
 	if _, err := l.request("reset"); err != nil {
 		return errors.Join(err, l.close())
@@ -188,9 +193,9 @@ func (c *LiveLink) releaseProgram(l *programConn) error {
 	return nil
 }
 
-// Close ends the cable; the scenarios on it have to have ended.
+// Close closes the link. All testbeds on it must be closed before.
 func (c *LiveLink) Close() error {
-	unix.Close(c.wake[1]) // the other end becomes readable
+	unix.Close(c.wake[1]) // makes the other end readable
 	<-c.done
 	unix.Close(c.wake[0])
 	c.linkMu.Lock()

@@ -10,8 +10,8 @@ import (
 // PeerMAC is the default MAC address of the peer on a link without a network interface (dgram).
 var PeerMAC = [6]byte{0x02, 0x73, 0x63, 0x65, 0x6e, 0x65}
 
-// OpenCable opens a link, which is written as those of the daemon are (packet:IFACE, udp:IFACE, dgram:…). program is
-// as in NewCable, and may be nil.
+// OpenLiveLink opens a link, given in the form of the daemon's (packet:IFACE, udp:IFACE, dgram:…).
+// program is as for NewLiveLink, and may be nil.
 func OpenLiveLink(link string, program []string) (*LiveLink, error) {
 	n, err := nicspec.Parse("scenario=" + link)
 	if err != nil {

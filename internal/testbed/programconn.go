@@ -12,23 +12,24 @@ import (
 	"time"
 )
 
-// ErrNoProgram is returned where a script needs the verbs program of a live NIC, and nobody said where it is.
-var ErrNoProgram = errors.New("there is no verbs program: name one with --program, or in the script")
+// ErrNoProgram is returned if a script needs the verbs program of a live NIC and none is
+// configured.
+var ErrNoProgram = errors.New("no verbs program: specify one with --program or in the script")
 
-// answerTime bounds how long a verbs program may take over one line.
+// replyTimeout bounds the time in which a verbs program replies to a line.
 const replyTimeout = 20 * time.Second
 
-// A programLine is a conversation with a verbs program: a line there, a line back.
+// A programConn is a connection to a verbs program, which replies to each line with a line.
 type programConn struct {
 	conn   io.ReadWriteCloser
 	in     *bufio.Reader
 	closer func() error
 
-	broken bool // a line was not answered
+	broken bool // a line got no reply
 }
 
-// openProgram starts the command and talks to it over its standard input and output; or,
-// where it is tcp:HOST:PORT, connects to that.
+// openProgram starts the command and connects to its standard input and output, or, if the command
+// is tcp:HOST:PORT, connects to that address.
 func openProgram(command []string) (*programConn, error) {
 	if len(command) == 0 {
 		return nil, ErrNoProgram
@@ -58,21 +59,21 @@ func openProgram(command []string) (*programConn, error) {
 		io.WriteCloser
 	}{in, out}
 	return &programConn{conn: pipe, in: bufio.NewReader(in), closer: func() error {
-		out.Close() // the end of its input is the program's end
+		out.Close() // the program exits at the end of its input
 		late := time.AfterFunc(replyTimeout, func() { cmd.Process.Kill() })
 		defer late.Stop()
 		return cmd.Wait()
 	}}, nil
 }
 
-// These are what the program answers where its device, or the library, has none.
+// The replies of a program whose device or library lacks a capability.
 const (
 	noXRC         = "error no XRC\n"
 	noAtomicWrite = "error no ATOMIC WRITE\n"
 	noFlush       = "error no FLUSH\n"
 )
 
-// ask sends a line and returns the words of the answer, or what the program refused with.
+// request sends a line and returns the values of the reply, or the error that the program reported.
 func (l *programConn) request(line string) (reply, error) {
 	if c, ok := l.conn.(net.Conn); ok {
 		c.SetDeadline(time.Now().Add(replyTimeout))
@@ -84,14 +85,14 @@ func (l *programConn) request(line string) (reply, error) {
 	s, err := l.in.ReadString('\n')
 	if err != nil {
 		l.broken = true
-		return nil, fmt.Errorf("verbs program, asked %q: %w", line, err)
+		return nil, fmt.Errorf("verbs program, request %q: %w", line, err)
 	}
 	words := strings.Fields(s)
 	if len(words) > 0 && words[0] == "ok" {
 		return words[1:], nil
 	}
 	err = map[string]error{noXRC: ErrNoXRC, noAtomicWrite: ErrNoAtomicWrite, noFlush: ErrNoFlush}[s]
-	return nil, errors.Join(err, fmt.Errorf("verbs program, asked %q: %s", line, strings.TrimSpace(s)))
+	return nil, errors.Join(err, fmt.Errorf("verbs program, request %q: %s", line, strings.TrimSpace(s)))
 }
 
 func (l *programConn) close() error { return l.closer() }

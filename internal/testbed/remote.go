@@ -12,17 +12,17 @@ import (
 	"softroce/transport"
 )
 
-// A remoteNIC is a NIC whose verbs program is somewhere else: every method is a line to it, and its
-// answer. The lines are described in internal/testbed/program/README.md.
+// A remoteNIC is a NIC whose verbs program runs elsewhere. Each method sends a line to the program
+// and waits for the reply. internal/testbed/program/README.md describes the lines.
 type remoteNIC struct {
-	peer    netip.Addr // whom it talks to
-	link    *LiveLink  // whose programs it uses; nil where the script has started its own
+	peer    netip.Addr // address of the script
+	link    *LiveLink  // the source of the program; nil if the script started it
 	program *programConn
 	addr    netip.Addr
 	regions map[string]Region
 }
 
-// start reaches the program, the first time that it is needed.
+// start acquires the program when it is first needed.
 func (n *remoteNIC) start() error {
 	if n.program != nil {
 		return nil
@@ -34,7 +34,7 @@ func (n *remoteNIC) start() error {
 	return n.hello(l)
 }
 
-// begin makes the program's acquaintance.
+// hello starts the conversation and learns the NIC's address.
 func (n *remoteNIC) hello(l *programConn) error {
 	n.program = l
 	a, err := l.request("hello " + n.peer.String())
@@ -42,13 +42,13 @@ func (n *remoteNIC) hello(l *programConn) error {
 		return err
 	}
 	if n.addr, err = netip.ParseAddr(a.word(0)); err != nil {
-		return fmt.Errorf("the program says that its address is %q", a.word(0))
+		return fmt.Errorf("verbs program: invalid address %q", a.word(0))
 	}
 	n.addr = n.addr.Unmap()
 	return nil
 }
 
-// answers waits until the program has answered a line, if it is at work.
+// sync waits until the program, if it is in use, has replied to a line.
 func (n *remoteNIC) sync() {
 	if n.program != nil {
 		n.command("now")
@@ -65,7 +65,7 @@ func (n *remoteNIC) close() error {
 	return n.program.close()
 }
 
-// ask sends a line made of words and returns the words of the answer.
+// request sends a line of words and returns the values of the reply.
 func (n *remoteNIC) request(words ...any) (reply, error) {
 	if err := n.start(); err != nil {
 		return nil, err
@@ -78,7 +78,7 @@ func (n *remoteNIC) command(words ...any) error {
 	return err
 }
 
-// orDash stands for a name that is not given.
+// orDash returns a dash in place of an empty name.
 func orDash(s string) string {
 	if s == "" {
 		return "-"
@@ -235,7 +235,7 @@ func (n *remoteNIC) PostSend(name string, w *transport.SendWR) error {
 	if d, ok := w.Dest.(Destination); ok && d.PD != "" {
 		return ErrNoRings
 	}
-	if w.Dest != nil { // a datagram has another queue pair and its Q_Key in their place
+	if w.Dest != nil { // a datagram has its destination queue pair and Q_Key instead
 		addr, key = uint64(w.RemoteQPN), w.RemoteQKey
 	}
 	words := []any{"send", name, w.ID, uint32(w.Opcode), uint32(w.Flags), w.Imm, addr, key, w.CompareAdd, w.Swap,
@@ -291,10 +291,10 @@ func (n *remoteNIC) Events() (l []Event, err error) {
 	}
 }
 
-// Counters implements NIC: the verbs have none.
+// Counters implements NIC: verbs have no counters.
 func (n *remoteNIC) Counters() *nic.Counters { return nil }
 
-// An answer is the words of a line that begins with ok.
+// A reply holds the values of a reply line that begins with ok.
 type reply []string
 
 func (a reply) word(i int) string {

@@ -11,57 +11,59 @@ import (
 	"softroce/wire"
 )
 
-// A Testbed is a NIC under test, and the network that its cable leads to.
+// A Testbed is a NIC under test and the network at its port.
 type Testbed interface {
 	Network
 
-	// NIC returns the NIC under test, or a second one, that the first can be connected to.
-	// Where there is no second one the error is ErrOneNIC.
+	// NIC returns the NIC under test, or a second one that the first can be connected to. If there
+	// is no second one, the error is ErrOneNIC.
 	NIC(second bool) (NIC, error)
 	Close() error
 }
 
-// A Network is what lies between the NIC under test and the peer that the script plays.
+// A Network is the network between the NIC under test and its peer, the script.
 type Network interface {
-	// Now is the time since the testbed was set up.
+	// Now returns the time since the testbed was created.
 	Now() time.Duration
 
-	// Run lets time pass until done, or until the time has come, whichever is first; whatever
-	// is under way at that moment arrives. It returns what done does. A nil done is never so.
+	// Run lets time pass until done returns true or the given time is reached, and delivers
+	// everything in flight at that moment. It returns the last result of done. A nil done is never
+	// true.
 	Run(until time.Duration, done func() bool) bool
 
-	// Settle lets everything arrive that is under way without letting time pass for its own
-	// sake. On a network that cannot tell what is under way it waits for done, as long as
-	// that may take there, and briefly where done is nil. It returns what done does.
+	// Settle delivers everything in flight. In a simulation no time passes. A network that cannot
+	// tell what is in flight waits until done returns true or a timeout expires, or, if done is
+	// nil, for a short time. It returns the last result of done.
 	Settle(done func() bool) bool
 
-	// PeerQPN is the number of the first queue pair that the script plays; others follow.
+	// PeerQPN returns the number of the first queue pair that the script plays; others follow.
 	PeerQPN() uint32
 
-	// Slack is by how much something may come sooner or later than it should, because the
-	// network's time is not the NIC's. Both are 0 where it is.
+	// Slack returns by how much arrivals may be early or late, because the network's clock is not
+	// the NIC's. Both are 0 if it is.
 	Slack() (early, late time.Duration)
 
-	// Send puts a hand-made packet on the cable.
+	// Send sends a packet of the script.
 	Send(f *wire.TxFrame) error
 
-	// Frames reports whether SendFrame is possible: nil or ErrNoFrames.
+	// Frames returns nil if SendFrame is supported, else ErrNoFrames.
 	Frames() error
 
-	// SendFrame puts a whole Ethernet frame on the cable, which is one of a link whose way it goes.
+	// SendFrame sends an Ethernet frame, which the NIC receives as from a link of the given kind.
 	SendFrame(way wire.InjectAs, frame []byte) error
 
-	// Peer is the address that hand-made packets come from.
+	// Peer returns the source address of the script's packets.
 	Peer() netip.Addr
 
-	// Path is the way of hand-made packets to the NIC under test.
+	// Path returns the path of the script's packets to an address of the NIC under test.
 	Path(to netip.Addr) (*wire.Path, error)
 
-	// Join makes what is sent to a multicast group reach the script.
+	// Join makes the script receive packets sent to a multicast group.
 	Join(group netip.Addr) error
 
-	// Fault adds a rule in the language of docs/reference/fault-language.md for what the NIC under test
-	// sends and receives from now on. Where that is not possible the error is ErrNoFaults.
+	// Fault adds a rule of the fault language (docs/reference/fault-language.md) for the packets
+	// that the NIC under test sends and receives from now on. If that is not possible, the error is
+	// ErrNoFaults.
 	Fault(rule string) error
 }
 
@@ -85,15 +87,16 @@ var (
 	ErrNoRings       = errors.New("the testbed's verbs program cannot break the ABI")
 	ErrNoFrames      = errors.New("the testbed can send RoCEv2 packets only")
 	ErrNoVLAN        = errors.New("the NIC under test has no address in the VLAN")
-	ErrLink          = errors.New("no link to a live NIC") // also where its description is wrong
+	ErrLink          = errors.New("no link to a live NIC") // also for an invalid description of a link
 )
 
-// A NIC is a NIC as the verbs program on it has it in hand. Objects have the names that the
-// script gives them.
+// A NIC is a NIC as the verbs program on its host uses it. Objects have the names that the script
+// assigns.
 type NIC interface {
 	Addr() netip.Addr
 
-	// GID returns the index of the NIC's address in a VLAN, 0 for none. Where it has none there the error is ErrNoVLAN.
+	// GID returns the index of the NIC's GID in a VLAN, 0 for none. If it has none there, the error
+	// is ErrNoVLAN.
 	GID(vlan uint16) (index int, err error)
 
 	Register(name string, o RegionOptions) (Region, error)
@@ -102,79 +105,80 @@ type NIC interface {
 	WriteMemory(name string, off uint64, data []byte) error
 	CreateCQ(name string, entries int) error
 
-	// Arm asks for a notice of the next completion, or of the next that is solicited or in error.
+	// Arm requests an event for the next completion, or for the next one that is solicited or in
+	// error.
 	Arm(cq string, solicited bool) error
 	Notices() (cqs []string, err error) // since the last call
 	CreateSRQ(name string, o SRQOptions) (number uint32, err error)
 	CreateQP(name string, o QPOptions) (qpn uint32, err error)
 	DestroyQP(name string) error
 
-	// ModifyQP changes attributes; the address vector's path is the NIC's affair.
+	// ModifyQP modifies attributes. The NIC resolves the path of the address vector.
 	ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error
 	State(name string) (ib.QPState, error)
 	Query(name string) (nic.QPAttr, error)
-	Resize(queue string, entries int) error // of completions, or a shared receive queue
-	Limit(srq string, n int) error          // at which it gives an event
+	Resize(queue string, entries int) error // of a completion queue or a shared receive queue
+	Limit(srq string, n int) error          // arms the limit event
 	PostSend(name string, wr *transport.SendWR) error
 	PostRecv(name string, wr *transport.RecvWR) error // to a queue pair or a shared receive queue
 
-	Completions() ([]Completion, error) // since the last call, of all queues, in order per queue
+	Completions() ([]Completion, error) // since the last call, in order per queue
 	Events() ([]Event, error)           // since the last call
 
 	AllocMW(name string, t ib.MWType, pd string) (rkey uint32, err error)
 	DeallocMW(name string) error
 
-	// PostBind posts the bind w of a memory window to a place in the region mr, "" to unbind, and returns
-	// the key that the window has from then on. Of type 2 that is w.RKey.
+	// PostBind posts the bind w of a memory window to region mr, or "" to unbind, and returns the
+	// window's R_Key from then on. For type 2 that is w.RKey.
 	PostBind(qp, mw, mr string, w *transport.SendWR) (rkey uint32, err error)
 
 	OpenXRCD(name string) error
 	Attach(qp string, group nic.GID, detach bool) error
 
-	// Counters returns nil where the NIC does not tell.
+	// Counters returns nil if the NIC's counters are not accessible.
 	Counters() *nic.Counters
 }
 
-// RegionOptions says what a memory region is made of.
+// RegionOptions describes a memory region to register.
 type RegionOptions struct {
 	Size   int
 	Fill   byte
 	Access ib.Access
-	PD     string // of another name than the default "" it is another one
-	Of     string // a region whose memory it is to have as well; Size is that one's, and Fill is not used
+	PD     string // each name is another protection domain
+	Of     string // a region whose memory to share; then Size is that of the region and Fill is ignored
 
-	// Foreign says that it is memory which the NIC reaches only as that of another process, without mapping it.
+	// Foreign makes the NIC access the memory as that of another process, without mapping it.
 	Foreign bool
 }
 
-// A Region is registered memory as work requests and packets name it.
+// A Region is registered memory as work requests and packets address it.
 type Region struct {
 	Addr       uint64
 	Size       int
 	LKey, RKey uint32
 }
 
-// QPOptions says what a queue pair is made of.
+// QPOptions describes a queue pair to create.
 type QPOptions struct {
 	Type    ib.QPType
-	CQ, SRQ string // "": one of its own
-	XRCD    string // of an XRC target
+	CQ, SRQ string // "": a new completion queue, no SRQ
+	XRCD    string // for an XRC target
 	PD      string
 	SigAll  bool
 
-	MaxSendWR, MaxRecvWR int // 0: what is usual
+	MaxSendWR, MaxRecvWR int // 0: the default
 }
 
-// SRQOptions says what a shared receive queue is made of.
+// SRQOptions describes a shared receive queue to create.
 type SRQOptions struct {
 	Entries, Limit int
-	XRCD, CQ       string // of XRC; "": not of XRC
+	XRCD, CQ       string // for XRC; "": an ordinary SRQ
 }
 
 // A Completion is a polled completion.
 type Completion struct {
 	QP      string
-	Recv    bool // of the receive queue
+	Recv    bool // of a receive
 	ID      uint64
 	Status  ib.WCStatus
 	Opcode  ib.WCOpcode
@@ -187,7 +191,7 @@ type Completion struct {
 // An Event is an asynchronous event.
 type Event struct {
 	Type   ib.EventType
-	Object string // the name of the queue it is about, if any
+	Object string // the name of the queue concerned, if any
 }
 
 // A Destination is the destination of a datagram: the peer of queue pair QP, through an address

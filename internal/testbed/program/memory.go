@@ -12,7 +12,7 @@ import (
 	"softroce/verbs"
 )
 
-// pd returns the protection domain of a name; the first use makes it.
+// pd returns the protection domain of a name and allocates it on first use.
 func (s *session) pd(name string) (*verbs.PD, error) {
 	if p := s.pds[name]; p != nil {
 		return p, nil
@@ -36,7 +36,7 @@ func (s *session) mr(w request) (string, error) {
 	r := &region{}
 	size := w.number(2)
 	if size > maxSize {
-		return "", fmt.Errorf("%d bytes are more than %d", size, maxSize)
+		return "", fmt.Errorf("size %d: want at most %d", size, maxSize)
 	}
 	if of := s.mrs[w.text(6)]; of != nil {
 		if size > uint64(len(of.mem)) {
@@ -53,7 +53,7 @@ func (s *session) mr(w request) (string, error) {
 	return fmt.Sprint(r.mr.Addr(), r.mr.LKey(), r.mr.RKey()), nil
 }
 
-// mapping is memory of its own pages, one at least.
+// mmap allocates memory on pages of its own, at least one.
 func (s *session) mmap(size int, fill byte) ([]byte, error) {
 	m, err := unix.Mmap(-1, 0, max(size, 1), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	if err != nil {
@@ -72,16 +72,16 @@ func (s *session) dereg(w request) (string, error) {
 		return "", err
 	}
 	if r.mr == nil {
-		return "", errors.New("it is deregistered")
+		return "", errors.New("the region is already deregistered")
 	}
 	if err := r.mr.Close(context.Background()); err != nil {
 		return "", err
 	}
-	r.mr = nil // the memory stays, to see that nobody writes to it
+	r.mr = nil // the memory remains, to detect writes to it
 	return "", nil
 }
 
-// part is some bytes of a region.
+// slice returns a range of the region's memory.
 func (r *region) slice(off, n uint64) ([]byte, error) {
 	if size := uint64(len(r.mem)); off > size || n > size-off {
 		return nil, fmt.Errorf("%d bytes at %d are outside of the region", n, off)
@@ -114,7 +114,7 @@ func (s *session) write(w request) (string, error) {
 	return "", err
 }
 
-// bytes reads a word in hexadecimal; a dash stands for none.
+// bytes parses argument i as hexadecimal; a dash means no bytes.
 func (w request) bytes(i int) ([]byte, error) {
 	if w.text(i) == "-" {
 		return nil, nil

@@ -1,5 +1,5 @@
-// Package program is the verbs program of a live scenario for a softroce NIC, in Go: what c/
-// does with libibverbs it does with package verbs, which has FLUSH as well.
+// Package program is the verbs program of a live scenario for a softroce NIC. It does with package
+// verbs what the program in c/ does with libibverbs, and supports FLUSH as well.
 package program
 
 import (
@@ -17,8 +17,8 @@ import (
 	"softroce/verbs"
 )
 
-// Serve answers each line of in with a line to out, as README.md has them, until in or ctx ends; what was
-// made on the NIC goes then, but not the NIC.
+// Serve replies to each line of in with a line to out, in the format of README.md, until in or ctx
+// ends. It then destroys the objects that it created, and leaves nic open.
 func Serve(ctx context.Context, nic *verbs.Context, in io.Reader, out io.Writer) error {
 	ch, err := nic.CreateCompChannel(ctx)
 	if err != nil {
@@ -42,15 +42,15 @@ func Serve(ctx context.Context, nic *verbs.Context, in io.Reader, out io.Writer)
 	return errors.Join(lines.Err(), ctx.Err(), s.reset(), ch.Close(ctx))
 }
 
-// maxLine bounds a line, in bytes: memory is written in hexadecimal.
+// maxLine bounds a line, in bytes. Memory contents are in hexadecimal.
 const maxLine = 64 << 20
 
-// A session is what was made, by the names that the script gave.
+// A session holds the objects that were created, by the names that the script assigned.
 type session struct {
 	ctx     context.Context
 	nic     *verbs.Context
 	channel *verbs.CompChannel
-	gid     int // index of the address for the peer
+	gid     int // index of the GID for the peer
 
 	pds          map[string]*verbs.PD
 	mrs          map[string]*region
@@ -59,12 +59,12 @@ type session struct {
 	cqs          map[string]*verbs.CQ
 	srqs         map[string]*verbs.SRQ
 	qps          map[string]*queuePair
-	anonymousCQs int // completion queues that are somebody's own
+	anonymousCQs int // number of unnamed completion queues
 	maps         [][]byte
 }
 
 type region struct {
-	mr  *verbs.MR // nil once it was deregistered
+	mr  *verbs.MR // nil after deregistration
 	mem []byte
 }
 
@@ -72,7 +72,7 @@ type queuePair struct {
 	*verbs.QP
 	typ verbs.QPType
 	av  verbs.AHAttr
-	ah  *verbs.AH // of UD, made of av when first needed
+	ah  *verbs.AH // for UD, created from av on first use
 }
 
 func (s *session) clear() {
@@ -81,7 +81,7 @@ func (s *session) clear() {
 	s.anonymousCQs, s.maps = 0, nil
 }
 
-// words are a line's, the command among them.
+// A request holds the words of a line, including the command.
 type request []string
 
 func (w request) text(i int) string {
@@ -91,7 +91,7 @@ func (w request) text(i int) string {
 	return "-"
 }
 
-// number is 0 for what is none, as the C program has it.
+// number returns argument i, or 0 if it is not a number, like the C program.
 func (w request) number(i int) uint64 {
 	n, _ := strconv.ParseUint(w.text(i), 0, 64)
 	return n
@@ -109,25 +109,25 @@ var commands = map[string]func(*session, request) (string, error){
 
 func (s *session) execute(w request) (string, error) {
 	if len(w) == 0 {
-		return "", errors.New("an empty line")
+		return "", errors.New("empty line")
 	}
 	f, ok := commands[w[0]]
 	if !ok {
-		return "", fmt.Errorf("%s is not known", w[0])
+		return "", fmt.Errorf("unknown command %s", w[0])
 	}
 	return f(s, w)
 }
 
-// named finds an object.
+// lookup returns the object of a name.
 func lookup[T any](m map[string]T, name string) (T, error) {
 	o, ok := m[name]
 	if !ok {
-		return o, fmt.Errorf("there is no %s", name)
+		return o, fmt.Errorf("no object %s", name)
 	}
 	return o, nil
 }
 
-// hello chooses the address for a peer.
+// hello PEER selects the GID for a peer.
 func (s *session) hello(w request) (string, error) {
 	peer, err := netip.ParseAddr(w.text(1))
 	if err != nil {
@@ -144,10 +144,11 @@ func (s *session) hello(w request) (string, error) {
 			return a.String(), nil
 		}
 	}
-	return "", fmt.Errorf("the device has no address of the family of %v", peer)
+	return "", fmt.Errorf("the device has no address of the address family of %v", peer)
 }
 
-// now asks the NIC twice: what came to it before the first question was received before the second.
+// now queries the NIC twice: packets that arrived before the first query are processed before the
+// second.
 func (s *session) now(request) (string, error) {
 	for range 2 {
 		if _, err := s.nic.QueryPort(context.Background()); err != nil {
@@ -159,7 +160,7 @@ func (s *session) now(request) (string, error) {
 	return fmt.Sprint(t.Nano()), err
 }
 
-// closeAll closes what is in m.
+// closeAll closes the objects in m.
 func closeAll[T interface{ Close(context.Context) error }](m map[string]T) (err error) {
 	for _, o := range m {
 		err = errors.Join(err, o.Close(context.Background()))
@@ -176,7 +177,7 @@ func (q *queuePair) Close(ctx context.Context) error {
 	return err
 }
 
-// Close deregisters the region if it is not yet.
+// Close deregisters the region unless that has been done.
 func (r *region) Close(ctx context.Context) error {
 	if r.mr == nil {
 		return nil
@@ -186,14 +187,14 @@ func (r *region) Close(ctx context.Context) error {
 	return mr.Close(ctx)
 }
 
-// reset gives up all that was made.
+// reset destroys all objects.
 func (s *session) reset() error {
 	err := errors.Join(closeAll(s.qps), closeAll(s.srqs), closeAll(s.cqs), closeAll(s.mws), closeAll(s.mrs), closeAll(s.xrcds), closeAll(s.pds))
 	for _, m := range s.maps {
 		err = errors.Join(err, unix.Munmap(m))
 	}
 	s.clear()
-	for { // what the objects still had to say
+	for { // discard the remaining events of the objects
 		ctx, cancel := s.shortContext()
 		_, none := s.nic.AsyncEvent(ctx)
 		cancel()

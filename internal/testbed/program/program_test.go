@@ -9,7 +9,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// converse has lines answered, and returns the answers.
+// serveLines passes lines to Serve and returns the replies.
 func serveLines(t *testing.T, lines ...string) []string {
 	t.Helper()
 	nic, _ := verbstest.Pair(t)
@@ -34,10 +34,10 @@ func TestQueuePairLifecycle(t *testing.T) {
 		t.Errorf("hello: %q", got[0])
 	}
 	want := map[int]string{2: "ok", 3: "ok 2e68656c6c6f2e", 4: "ok", 6: "ok 0", 7: "ok", 8: "ok 1", 10: "ok", 11: "ok", 13: "ok",
-		14: "ok", 15: "ok", 16: "ok", 17: "error there is no a"}
+		14: "ok", 15: "ok", 16: "ok", 17: "error no object a"}
 	for i, w := range want {
 		if got[i] != w {
-			t.Errorf("answer %d: %q, want %q", i, got[i], w)
+			t.Errorf("reply %d: %q, want %q", i, got[i], w)
 		}
 	}
 	if !strings.HasPrefix(got[9], "ok 1 ") || !strings.HasPrefix(got[12], "ok a 5 5 ") {
@@ -45,7 +45,7 @@ func TestQueuePairLifecycle(t *testing.T) {
 	}
 }
 
-// TestLinesWithoutSense are answered with an error, each, and nothing else comes of them.
+// TestInvalidRequestsAreRejected checks that each invalid line gets an error reply.
 func TestInvalidRequestsAreRejected(t *testing.T) {
 	lines := []string{
 		"fly", "hello moon", "mr", "mr m 18446744073709551615 0 7 - -", "mr m 8 0 7 - -", "mr n 9 0 7 - m", "read m 8 1", "read m 18446744073709551615 1",
@@ -54,7 +54,7 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 	}
 	for i, answer := range serveLines(t, lines...) {
 		if lines[i] == "mr" || lines[i] == "mr m 8 0 7 - -" {
-			continue // memory of no bytes, and some that the next lines are about
+			continue // valid: an empty region, and one for the lines after it
 		}
 		if !strings.HasPrefix(answer, "error ") {
 			t.Errorf("%q: %q", lines[i], answer)

@@ -9,7 +9,7 @@ import (
 	"softroce/verbs"
 )
 
-// What queue pairs hold if the script does not say otherwise.
+// The default capacities of queue pairs.
 const (
 	defaultWR          = 64
 	maxSGE             = 4
@@ -26,7 +26,7 @@ func (s *session) cq(w request) (string, error) {
 	return "", err
 }
 
-// cqNamed finds a completion queue, or makes one that is somebody's own.
+// cqNamed returns the completion queue of a name, or creates an unnamed one.
 func (s *session) cqNamed(name string) (*verbs.CQ, error) {
 	if q := s.cqs[name]; q != nil {
 		return q, nil
@@ -34,7 +34,7 @@ func (s *session) cqNamed(name string) (*verbs.CQ, error) {
 	q, err := s.nic.CreateCQ(context.Background(), anonymousCQEntries, s.channel)
 	if err == nil {
 		s.anonymousCQs++
-		s.cqs[fmt.Sprint("own ", s.anonymousCQs)] = q // no name in a line has a space
+		s.cqs[fmt.Sprint("own ", s.anonymousCQs)] = q // cannot collide: names in a line contain no space
 	}
 	return q, err
 }
@@ -48,7 +48,7 @@ func (s *session) arm(w request) (string, error) {
 	return "", q.Arm(w.number(2) != 0)
 }
 
-// glance is how long is waited for what may be there: the verbs have no other way to ask.
+// pollTimeout bounds the wait for an event that may be pending: verbs have no non-blocking query.
 const pollTimeout = time.Millisecond
 
 func (s *session) shortContext() (context.Context, context.CancelFunc) {
@@ -60,7 +60,7 @@ func (s *session) notice(request) (string, error) {
 	defer cancel()
 	q, err := s.channel.GetEvent(ctx)
 	if err != nil {
-		return "", nil // none, or the NIC is gone, which poll tells
+		return "", nil // no event, or the NIC is gone, which poll reports
 	}
 	return nameOf(s.cqs, q), nil
 }

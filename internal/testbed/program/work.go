@@ -8,7 +8,7 @@ import (
 	"softroce/verbs"
 )
 
-// sges reads COUNT {ADDRESS LENGTH LKEY}… from a word on.
+// sges parses COUNT {ADDRESS LENGTH LKEY}… from argument at on.
 func (w request) sges(at int) (l []verbs.SGE) {
 	for i := range min(int(w.number(at)), len(w)) {
 		l = append(l, verbs.SGE{Addr: w.number(at + 1 + 3*i), Length: uint32(w.number(at + 2 + 3*i)), LKey: uint32(w.number(at + 3 + 3*i))})
@@ -60,7 +60,7 @@ func (s *session) recv(w request) (string, error) {
 	return "", q.PostRecv(wr)
 }
 
-// poll: QP ID STATUS OPCODE BYTE-LEN IMM SRC-QP FLAGS of a completion, or nothing.
+// poll returns QP ID STATUS OPCODE BYTE-LEN IMM SRC-QP FLAGS of a completion, or nothing.
 func (s *session) poll(request) (string, error) {
 	var wc [1]verbs.WC
 	for _, cq := range s.cqs {
@@ -91,13 +91,13 @@ func (s *session) byNumber(qpn uint32) string {
 	return "-"
 }
 
-// event: TYPE OBJECT of an asynchronous event, or nothing.
+// event returns TYPE OBJECT of an asynchronous event, or nothing.
 func (s *session) event(request) (string, error) {
 	ctx, cancel := s.shortContext()
 	defer cancel()
 	e, err := s.nic.AsyncEvent(ctx)
 	if err != nil {
-		return "", nil // none
+		return "", nil // no event
 	}
 	names := []string{nameOf(s.cqs, e.CQ), nameOf(s.srqs, e.SRQ)}
 	for name, q := range s.qps {
