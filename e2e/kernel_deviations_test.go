@@ -158,7 +158,7 @@ func TestInteropDocument(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const begin, end = "<!-- departures -->\n", "<!-- end of departures -->"
+	const begin, end = "<!-- deviations -->\n", "<!-- end of deviations -->"
 	before, rest, ok := strings.Cut(string(b), begin)
 	_, after, ok2 := strings.Cut(rest, end)
 	if !ok || !ok2 {
@@ -222,13 +222,13 @@ func (d *deviations) markdown() (string, error) {
 	}
 	fmt.Fprintf(&s, "\n### Asynchronous events\n\n| event | rxe 6.1 | rxe 6.12 |\n|---|---|---|\n")
 	for _, e := range slices.Sorted(maps.Keys(d.events)) {
-		never := func(k string) string {
+		cell := func(k string) string {
 			if d.events[e][k] {
-				return "never given"
+				return "not generated"
 			}
-			return "given"
+			return "generated"
 		}
-		fmt.Fprintf(&s, "| %s | %s | %s |\n", e, never("6.1"), never("6.12"))
+		fmt.Fprintf(&s, "| %s | %s | %s |\n", e, cell("6.1"), cell("6.12"))
 	}
 	return s.String() + "\n", nil
 }
