@@ -1,8 +1,7 @@
 /*
  * program - the verbs program of a scenario, on the host of the NIC under test.
  *
- * It reads lines and replies to each with one line: "ok" and values, or "error"
- * and a reason.
+ * It reads lines and replies to each with one line: "ok" and values, or "error" and a reason.
  * ../README.md describes the lines. It exits at the end of its input.
  *
  * usage: program [-d DEVICE] [-g GID-INDEX]
@@ -30,146 +29,154 @@ static const char *device;
 static int num_words;
 static char *word[MAX_WORDS];
 
-void fail(const char *format, ...) {
-  va_list args;
+void fail(const char *format, ...)
+{
+	va_list args;
 
-  va_start(args, format);
-  printf("error ");
-  vprintf(format, args);
-  printf("\n");
-  va_end(args);
+	va_start(args, format);
+	printf("error ");
+	vprintf(format, args);
+	printf("\n");
+	va_end(args);
 }
 
-void fail_errno(const char *what) { fail("%s: %s", what, strerror(errno)); }
-
-uint64_t number(int i) {
-  return i < num_words ? strtoull(word[i], NULL, 0) : 0;
+void fail_errno(const char *what)
+{
+	fail("%s: %s", what, strerror(errno));
 }
 
-const char *text(int i) { return i < num_words ? word[i] : "-"; }
+uint64_t number(int i)
+{
+	return i < num_words ? strtoull(word[i], NULL, 0) : 0;
+}
+
+const char *text(int i)
+{
+	return i < num_words ? word[i] : "-";
+}
 
 /* find_gid returns the first GID of the peer's address family. */
-static int find_gid(const char *peer, union ibv_gid *gid) {
-  static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
-  int want4 = !strchr(peer, ':');
+static int find_gid(const char *peer, union ibv_gid *gid)
+{
+	static const uint8_t mapped[12] = {[10] = 0xff, [11] = 0xff};
+	int want4 = !strchr(peer, ':');
 
-  for (int i = gid_index < 0 ? 0 : gid_index; !ibv_query_gid(ctx, 1, i, gid);
-       i++) {
-    int is4 = !memcmp(gid->raw, mapped, sizeof(mapped));
-    int local = gid->raw[0] == 0xfe && gid->raw[1] == 0x80;
+	for (int i = gid_index < 0 ? 0 : gid_index; !ibv_query_gid(ctx, 1, i, gid); i++) {
+		int is4 = !memcmp(gid->raw, mapped, sizeof(mapped));
+		int local = gid->raw[0] == 0xfe && gid->raw[1] == 0x80;
 
-    if (gid_index >= 0 || (want4 ? is4 : !is4 && !local && gid->raw[0])) {
-      gid_index = i;
-      return 0;
-    }
-    if (i > 1000)
-      break;
-  }
-  return -1;
+		if (gid_index >= 0 || (want4 ? is4 : !is4 && !local && gid->raw[0])) {
+			gid_index = i;
+			return 0;
+		}
+		if (i > 1000)
+			break;
+	}
+	return -1;
 }
 
 /* hello PEER: returns the NIC's address for the peer. */
-static void do_hello(void) {
-  struct ibv_device **list;
-  union ibv_gid gid;
-  char address[INET6_ADDRSTRLEN];
-  int n = 0;
+static void do_hello(void)
+{
+	struct ibv_device **list;
+	union ibv_gid gid;
+	char address[INET6_ADDRSTRLEN];
+	int n = 0;
 
-  list = ctx ? NULL : ibv_get_device_list(&n);
-  for (int i = 0; i < n && !ctx; i++)
-    if (!device || !strcmp(ibv_get_device_name(list[i]), device))
-      ctx = ibv_open_device(list[i]);
-  if (!ctx) {
-    fail("no RDMA device%s%s", device ? " " : "", device ? device : "");
-    return;
-  }
-  fcntl(ctx->async_fd, F_SETFL, fcntl(ctx->async_fd, F_GETFL) | O_NONBLOCK);
-  if (!channel) {
-    channel = ibv_create_comp_channel(ctx);
-    if (!channel) {
-      fail_errno("ibv_create_comp_channel");
-      return;
-    }
-    fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
-  }
-  if (find_gid(text(1), &gid)) {
-    fail("the device has no address of the address family of %s", text(1));
-    return;
-  }
-  printf("ok %s\n", inet_ntop(AF_INET6, gid.raw, address, sizeof(address)));
+	list = ctx ? NULL : ibv_get_device_list(&n);
+	for (int i = 0; i < n && !ctx; i++)
+		if (!device || !strcmp(ibv_get_device_name(list[i]), device))
+			ctx = ibv_open_device(list[i]);
+	if (!ctx) {
+		fail("no RDMA device%s%s", device ? " " : "", device ? device : "");
+		return;
+	}
+	fcntl(ctx->async_fd, F_SETFL, fcntl(ctx->async_fd, F_GETFL) | O_NONBLOCK);
+	if (!channel) {
+		channel = ibv_create_comp_channel(ctx);
+		if (!channel) {
+			fail_errno("ibv_create_comp_channel");
+			return;
+		}
+		fcntl(channel->fd, F_SETFL, fcntl(channel->fd, F_GETFL) | O_NONBLOCK);
+	}
+	if (find_gid(text(1), &gid)) {
+		fail("the device has no address of the address family of %s", text(1));
+		return;
+	}
+	printf("ok %s\n", inet_ntop(AF_INET6, gid.raw, address, sizeof(address)));
 }
 
 /*
- * now: returns the monotonic time in nanoseconds. The reply shows that the host
- * is making progress, and so is the device, which is queried twice: packets
- * that arrived before the first query are processed before the second.
+ * now: returns the monotonic time in nanoseconds. The reply shows that the host is making
+ * progress, and so is the device, which is queried twice: packets that arrived before the first
+ * query are processed before the second.
  */
-static void do_now(void) {
-  struct ibv_port_attr a;
-  struct timespec t;
+static void do_now(void)
+{
+	struct ibv_port_attr a;
+	struct timespec t;
 
-  for (int i = 0; i < 2; i++)
-    ibv_query_port(ctx, 1, &a);
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  printf("ok %lld\n", t.tv_sec * 1000000000LL + t.tv_nsec);
+	for (int i = 0; i < 2; i++)
+		ibv_query_port(ctx, 1, &a);
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	printf("ok %lld\n", t.tv_sec * 1000000000LL + t.tv_nsec);
 }
 
 static const struct command {
-  const char *name;
-  void (*execute)(void);
+	const char *name;
+	void (*execute)(void);
 } commands[] = {
-    {"hello", do_hello},   {"mr", do_mr},         {"dereg", do_dereg},
-    {"read", do_read},     {"write", do_write},   {"cq", do_cq},
-    {"srq", do_srq},       {"qp", do_qp},         {"destroy", do_destroy},
-    {"modify", do_modify}, {"state", do_state},   {"send", do_send},
-    {"recv", do_recv},     {"poll", do_poll},     {"event", do_event},
-    {"now", do_now},       {"arm", do_arm},       {"notice", do_notice},
-    {"xrcd", do_xrcd},     {"query", do_query},   {"resize", do_resize},
-    {"limit", do_limit},   {"mw", do_mw},         {"free", do_free},
-    {"bind", do_bind},     {"attach", do_attach}, {"detach", do_detach},
-    {"reset", do_reset},
+	{"hello", do_hello},	 {"mr", do_mr},		{"dereg", do_dereg},   {"read", do_read},
+	{"write", do_write},	 {"cq", do_cq},		{"srq", do_srq},       {"qp", do_qp},
+	{"destroy", do_destroy}, {"modify", do_modify}, {"state", do_state},   {"send", do_send},
+	{"recv", do_recv},	 {"poll", do_poll},	{"event", do_event},   {"now", do_now},
+	{"arm", do_arm},	 {"notice", do_notice}, {"xrcd", do_xrcd},     {"query", do_query},
+	{"resize", do_resize},	 {"limit", do_limit},	{"mw", do_mw},	       {"free", do_free},
+	{"bind", do_bind},	 {"attach", do_attach}, {"detach", do_detach}, {"reset", do_reset},
 };
 
-static void execute(char *line) {
-  num_words = 0;
-  for (char *w = strtok(line, " \n"); w && num_words < MAX_WORDS;
-       w = strtok(NULL, " \n"))
-    word[num_words++] = w;
-  if (!num_words) {
-    fail("empty line");
-    return;
-  }
-  if (!ctx && strcmp(word[0], "hello")) {
-    fail("the first command must be hello");
-    return;
-  }
-  for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
-    if (!strcmp(word[0], commands[i].name)) {
-      commands[i].execute();
-      return;
-    }
-  }
-  fail("unknown command %s", word[0]);
+static void execute(char *line)
+{
+	num_words = 0;
+	for (char *w = strtok(line, " \n"); w && num_words < MAX_WORDS; w = strtok(NULL, " \n"))
+		word[num_words++] = w;
+	if (!num_words) {
+		fail("empty line");
+		return;
+	}
+	if (!ctx && strcmp(word[0], "hello")) {
+		fail("the first command must be hello");
+		return;
+	}
+	for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++) {
+		if (!strcmp(word[0], commands[i].name)) {
+			commands[i].execute();
+			return;
+		}
+	}
+	fail("unknown command %s", word[0]);
 }
 
-int main(int argc, char **argv) {
-  char *line = NULL;
-  size_t room = 0;
-  int c;
+int main(int argc, char **argv)
+{
+	char *line = NULL;
+	size_t room = 0;
+	int c;
 
-  while ((c = getopt(argc, argv, "d:g:")) != -1) {
-    if (c == 'd') {
-      device = optarg;
-    } else if (c == 'g') {
-      gid_index = atoi(optarg);
-    } else {
-      fprintf(stderr, "usage: program [-d DEVICE] [-g GID-INDEX]\n");
-      return 2;
-    }
-  }
-  while (getline(&line, &room, stdin) > 0) {
-    execute(line);
-    fflush(stdout);
-  }
-  return 0;
+	while ((c = getopt(argc, argv, "d:g:")) != -1) {
+		if (c == 'd') {
+			device = optarg;
+		} else if (c == 'g') {
+			gid_index = atoi(optarg);
+		} else {
+			fprintf(stderr, "usage: program [-d DEVICE] [-g GID-INDEX]\n");
+			return 2;
+		}
+	}
+	while (getline(&line, &room, stdin) > 0) {
+		execute(line);
+		fflush(stdout);
+	}
+	return 0;
 }

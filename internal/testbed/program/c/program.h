@@ -7,30 +7,38 @@
 #include <stdint.h>
 
 #define MAX_SGE 4
-#define NAME 64
+#define NAME	64
 
-enum kind { PD, MR, MW, CQ, SRQ, QP, XRCD };
+enum kind {
+	PD,
+	MR,
+	MW,
+	CQ,
+	SRQ,
+	QP,
+	XRCD
+};
 
 /* An object has the name that the script assigned. */
 struct object {
-  struct object *next;
-  enum kind kind;
-  char name[NAME];
-  union {
-    struct ibv_pd *pd;
-    struct ibv_mr *mr;
-    struct ibv_mw *mw;
-    struct ibv_cq *cq;
-    struct ibv_srq *srq;
-    struct ibv_qp *qp;
-    struct ibv_xrcd *xrcd;
-    void *any;
-  };
-  uint8_t *mem;          /* MR */
-  int shared;            /* MR: the memory belongs to another region */
-  int extended;          /* QP: created with the extended API */
-  struct ibv_ah_attr av; /* QP: address vector of the peer */
-  struct ibv_ah *ah;     /* UD QP: created from av on first use */
+	struct object *next;
+	enum kind kind;
+	char name[NAME];
+	union {
+		struct ibv_pd *pd;
+		struct ibv_mr *mr;
+		struct ibv_mw *mw;
+		struct ibv_cq *cq;
+		struct ibv_srq *srq;
+		struct ibv_qp *qp;
+		struct ibv_xrcd *xrcd;
+		void *any;
+	};
+	uint8_t *mem;	       /* MR */
+	int shared;	       /* MR: the memory belongs to another region */
+	int extended;	       /* QP: created with the extended API */
+	struct ibv_ah_attr av; /* QP: address vector of the peer */
+	struct ibv_ah *ah;     /* UD QP: created from av on first use */
 };
 
 extern struct object *objects;
