@@ -3,8 +3,8 @@ package mrtable
 import "softroce/internal/ib"
 
 const (
-	// known are the flags that a registration may have. AccessFlushPersistent is not among them: no memory
-	// here outlives the machine.
+	// known are the flags that a registration may have. AccessFlushPersistent is not among them: no
+	// memory here is persistent.
 	known = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessMWBind |
 		ib.AccessZeroBased | ib.AccessOnDemand | ib.AccessHugeTLB | ib.AccessFlushGlobal | ib.AccessOptional
 

@@ -1,23 +1,23 @@
 package mrtable
 
-// An arena is a ring of bytes: taken at its head, released at its tail, two epochs later.
+// An arena is a ring buffer. Bytes are taken at head and released at tail two epochs later.
 // Positions only grow; the byte at position x is buf[x % len(buf)].
 type arena struct {
 	buf  []byte
 	head uint64
 	tail uint64
-	mark uint64 // where head was at the last epoch
-	last uint64 // where head was before the last take
+	mark uint64 // head at the last epoch
+	last uint64 // head before the last take
 }
 
-// arenaAlign keeps two reads from sharing a cache line.
+// arenaAlign prevents two reads from sharing a cache line.
 const arenaAlign = 64
 
 func newArena(n int) arena {
 	return arena{buf: make([]byte, (max(n, 0)+arenaAlign-1)&^(arenaAlign-1))}
 }
 
-// take returns n bytes in one piece.
+// take returns n contiguous bytes.
 func (a *arena) take(n int) ([]byte, error) {
 	size := uint64(len(a.buf))
 	need := (uint64(n) + arenaAlign - 1) &^ (arenaAlign - 1)
@@ -26,7 +26,7 @@ func (a *arena) take(n int) ([]byte, error) {
 	}
 	start := a.head
 	if rest := size - start%size; rest < need {
-		start += rest // not split around the end
+		start += rest // a take does not wrap
 	}
 	if start+need-a.tail > size {
 		return nil, ErrArena
@@ -36,16 +36,16 @@ func (a *arena) take(n int) ([]byte, error) {
 	return a.buf[off : off+uint64(n) : off+uint64(n)], nil
 }
 
-// untake gives back the last take.
-func (a *arena) untake() { a.head = a.last }
+// undoTake releases the last take.
+func (a *arena) undoTake() { a.head = a.last }
 
-// epoch releases what was taken before the last epoch.
+// epoch releases what was taken before the previous epoch.
 func (a *arena) epoch() {
 	a.tail, a.mark = a.mark, a.head
 	if a.tail != a.head {
 		return
 	}
-	// Nothing is in use: from the start again, where the cache is warm and no end is near.
+	// Nothing is in use: start over, where the cache is warm.
 	if size := uint64(len(a.buf)); size > 0 && a.head%size != 0 {
 		a.head += size - a.head%size
 		a.tail, a.mark = a.head, a.head

@@ -8,13 +8,13 @@ import (
 	"softroce/internal/ib"
 )
 
-// CompareSwap replaces the eight bytes at addr by swap if they hold compare, and returns
-// what they held. They are a number in the byte order of this machine. In mapped memory
-// this is one atomic operation towards the client's processors too; in another process's
-// memory only towards other operations of this IO (IBV_ATOMIC_HCA).
+// CompareSwap replaces the eight bytes at addr by swap if they equal compare, and returns their
+// previous value. They are a number in native byte order. In mapped memory the operation is atomic
+// also with respect to the client's CPUs; in another process's memory only with respect to other
+// operations of this IO (IBV_ATOMIC_HCA).
 //
-// Besides Read's errors: ErrAlign if addr, or where it lies in mapped memory, is not a
-// multiple of 8.
+// In addition to the errors of Read it returns ErrAlign if addr, or its place in mapped memory, is
+// not a multiple of 8.
 func (io *IO) CompareSwap(r *Region, addr uint64, compare, swap uint64) (old uint64, err error) {
 	word, err := io.word(r, addr)
 	if err != nil {
@@ -34,7 +34,7 @@ func (io *IO) CompareSwap(r *Region, addr uint64, compare, swap uint64) (old uin
 	return old, io.store(r, addr, swap)
 }
 
-// FetchAdd adds to the eight bytes at addr, modulo 2^64, and returns what they held. See
+// FetchAdd adds to the eight bytes at addr, modulo 2^64, and returns their previous value. See
 // CompareSwap.
 func (io *IO) FetchAdd(r *Region, addr uint64, add uint64) (old uint64, err error) {
 	word, err := io.word(r, addr)
@@ -50,8 +50,8 @@ func (io *IO) FetchAdd(r *Region, addr uint64, add uint64) (old uint64, err erro
 	return old, io.store(r, addr, old+add)
 }
 
-// StoreWord stores eight bytes, a number in the byte order of this machine, at addr: all at once
-// in mapped memory, after all writes that came before. See CompareSwap.
+// StoreWord stores a native eight-byte number at addr, after all earlier writes. In mapped memory
+// it is a single store. See CompareSwap.
 func (io *IO) StoreWord(r *Region, addr uint64, v uint64) error {
 	word, err := io.word(r, addr)
 	if err != nil {
@@ -65,13 +65,14 @@ func (io *IO) StoreWord(r *Region, addr uint64, v uint64) error {
 	if len(q.pieces) > 0 {
 		io.flush(q)
 	}
-	if err := io.prove(q); err != nil {
+	if err := io.checkAlive(q); err != nil {
 		return err
 	}
 	return io.store(r, addr, v)
 }
 
-// word is the place of an atomic operation in mapped memory, nil in another process's.
+// word returns the address of the operand in mapped memory, or nil if the memory belongs to another
+// process.
 func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
 	if err := io.check(r, addr, 8, ib.AccessLocalWrite); err != nil {
 		return nil, err
@@ -93,23 +94,24 @@ func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
 }
 
 func (io *IO) load(r *Region, addr uint64) (uint64, error) {
-	if err := io.fetch(r, r.offset(addr), io.scratch[:]); err != nil {
+	if err := io.readProcess(r, r.offset(addr), io.scratch[:]); err != nil {
 		return 0, err
 	}
 	return binary.NativeEndian.Uint64(io.scratch[:]), nil
 }
 
-// store needs the queue empty and the process proved, as load leaves them.
+// store writes to another process's memory. It requires an empty queue and a checked process, as
+// load leaves them.
 func (io *IO) store(r *Region, addr uint64, v uint64) error {
 	binary.NativeEndian.PutUint64(io.scratch[:], v)
-	io.gather([]piece{{addr: r.process.base + r.offset(addr), p: io.scratch[:]}})
-	_, err := r.origin().queue.process.writev(io.local, io.remote)
+	io.buildVectors([]piece{{addr: r.process.base + r.offset(addr), p: io.scratch[:]}})
+	_, err := r.registered().queue.process.writev(io.local, io.remote)
 	return err
 }
 
-// storeLast copies p to v of the same length, the final 8 bytes after all others, and by
-// one store where they are aligned. What was copied before is visible before them: an
-// atomic operation of this goroutine comes in between.
+// storeLast copies p to v of the same length and stores the final 8 bytes last, with a single store
+// if they are aligned. The bytes before them are visible earlier: an atomic operation separates the
+// two.
 func (io *IO) storeLast(v, p []byte) {
 	body := max(0, len(p)-tailLen)
 	copy(v[:body], p)

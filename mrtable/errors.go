@@ -2,7 +2,7 @@ package mrtable
 
 import "errors"
 
-// Why an access was refused. Table.Local and Table.Remote return these as they are.
+// Reasons for rejecting an access. Table.Local and Table.Remote return these values unwrapped.
 var (
 	ErrKey    = errors.New("no memory region or window has this key")
 	ErrQP     = errors.New("memory window is bound to another queue pair")
@@ -11,7 +11,7 @@ var (
 	ErrBounds = errors.New("range is not inside the memory region")
 )
 
-// Why a registration, a bind, or the release of a domain or a region, failed.
+// Reasons for rejecting a registration, a bind, or the release of a domain or region.
 var (
 	ErrFlags     = errors.New("access flags are unknown or contradict each other")
 	ErrBusy      = errors.New("protection domain or memory region is in use")
@@ -21,21 +21,22 @@ var (
 	ErrNotMemory = errors.New("not memory that can be reached")
 )
 
-// What can happen while bytes move.
+// Errors of the methods of IO.
 var (
-	// ErrArena: IO.Read found no room; there will be some after the next IO.Epoch.
+	// ErrArena reports that the read arena is full until the next IO.Epoch.
 	ErrArena = errors.New("read arena is full")
-	// ErrReadSize: IO.Read of more than the arena can ever hold.
+	// ErrReadSize reports a read that is larger than the arena.
 	ErrReadSize = errors.New("read is larger than the arena")
-	// ErrAlign: an atomic's address is not a multiple of 8.
+	// ErrAlign reports an atomic whose address is not a multiple of 8.
 	ErrAlign = errors.New("atomic operation is not aligned to 8 bytes")
-	// ErrFault: the process has no page at the address, or not with these rights.
+	// ErrFault reports an address that is not mapped in the process, or not with the required
+	// access.
 	ErrFault = errors.New("process has no such memory")
-	// ErrGone: the process, or the program that it ran, has ended.
+	// ErrGone reports that the process has ended or executed another program.
 	ErrGone = errors.New("process is gone")
-	// ErrPermission: this daemon may not reach the process's memory by process_vm_readv
-	// and process_vm_writev.
+	// ErrPermission reports that this daemon may not use process_vm_readv and process_vm_writev on
+	// the process.
 	ErrPermission = errors.New("not permitted to reach the process's memory")
-	// ErrForeign: the region's table is used by another IO.
+	// ErrForeign reports that another IO uses the region's table.
 	ErrForeign = errors.New("memory region belongs to another engine")
 )

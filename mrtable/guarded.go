@@ -11,32 +11,33 @@ import (
 	"softroce/internal/ib"
 )
 
-// OpenSelf is the way to memory that this program maps itself, but must not touch: where a page can be
-// missing, because a file was truncated or a device has no memory left, a load would be a
-// SIGBUS. The kernel copies in its place, and says EFAULT. See Process.MapGuarded.
+// OpenSelf returns a Process for memory that this program maps but must not touch. If a page is
+// missing, because a file was truncated or a device has no memory left, a load would raise SIGBUS.
+// The kernel copies instead and returns EFAULT. See Process.MapGuarded.
 func OpenSelf() *Process {
-	return &Process{pid: os.Getpid(), pidfd: -1, mem: -1, own: true, refs: 1}
+	return &Process{pid: os.Getpid(), pidfd: -1, mem: -1, self: true, refs: 1}
 }
 
-// MapGuarded maps length bytes of a descriptor from off on, writable if a has LocalWrite, for a Process of OpenSelf. The
-// descriptor stays the caller's.
+// MapGuarded maps length bytes of a descriptor at offset off, writable if a has AccessLocalWrite. p
+// must come from OpenSelf. The caller keeps ownership of the descriptor.
 //
-// It must be a DMA buffer that can be mapped, or a file of a tmpfs or hugetlbfs, as memfds are; it needs no seal. Others
-// give ErrNotMemory: a page fault in them could wait for somebody else. The error matches ErrBounds where
-// it is shorter than off + length, ErrAccess where it was not opened for the rights asked for,
-// ErrFault where there is no page at its beginning or end, EOPNOTSUPP for a DMA buffer that cannot be mapped.
+// The descriptor must be a DMA buffer that can be mapped, or a file of a tmpfs or hugetlbfs, such
+// as a memfd; no seal is needed. Others give ErrNotMemory, since their page faults could block. The
+// error matches ErrBounds if the file is shorter than off + length, ErrAccess if the descriptor was
+// not opened for the requested access, ErrFault if the first or last page is missing, and
+// EOPNOTSUPP for a DMA buffer that cannot be mapped.
 //
-// All memory of one Process is one address space: what was written through one region
-// is read through another. DMA buffers are taken to be coherent; nobody is told of an access
-// (DMA_BUF_IOCTL_SYNC), as nobody is when a device has the memory itself.
+// All memory of one Process belongs to one address space: a read through one region sees what was
+// written through another. DMA buffers are assumed to be coherent; the exporter is not notified of
+// an access (DMA_BUF_IOCTL_SYNC), as with peer-to-peer access by a device.
 func (p *Process) MapGuarded(fd int, off, length uint64, a ib.Access) (Memory, error) {
 	if err := checkAccess(a); err != nil {
 		return nil, err
 	}
-	if !p.own {
+	if !p.self {
 		return nil, ErrNotMemory
 	}
-	page, shared, err := guardable(fd, off, length)
+	page, shared, err := checkGuarded(fd, off, length)
 	if err != nil {
 		return nil, err
 	}
@@ -60,9 +61,9 @@ func (p *Process) MapGuarded(fd int, off, length uint64, a ib.Access) (Memory, e
 	return mem, nil
 }
 
-// guardable is the unit in which a descriptor can be mapped, and whether it is of shared memory and not of a DMA
-// buffer, if the range lies in it.
-func guardable(fd int, off, length uint64) (page uint64, shared bool, err error) {
+// checkGuarded checks the descriptor and the range. It returns the page size, and whether the
+// descriptor is shared memory rather than a DMA buffer.
+func checkGuarded(fd int, off, length uint64) (page uint64, shared bool, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return 0, false, fmt.Errorf("%w: %w", ErrNotMemory, err)
@@ -87,18 +88,18 @@ func guardable(fd int, off, length uint64) (page uint64, shared bool, err error)
 	return page, shared, nil
 }
 
-// ownv is readv or writev within this program: call is the opposite one, since the memory that may
-// fail has to be its local side. Faults there are errors, on the other too.
-func (p *Process) ownv(call uintptr, local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
+// selfv is readv or writev within this program. call is the opposite operation, since the memory
+// that may fault has to be its local side. The kernel reports faults there as errors too.
+func (p *Process) selfv(call uintptr, local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
 	n, _, errno := unix.Syscall6(call, uintptr(p.pid), uintptr(unsafe.Pointer(&remote[0])), uintptr(len(remote)),
 		uintptr(unsafe.Pointer(&local[0])), uintptr(len(local)), 0)
 	if errno != 0 {
 		return 0, processError(errno)
 	}
-	return copied(int(n), nil)
+	return vectorResult(int(n), nil)
 }
 
-// The two kinds of vector are the same to the kernel, and so they are in memory.
+// Both vector types have the same memory layout.
 const (
 	_ = -(unsafe.Sizeof(unix.Iovec{}) ^ unsafe.Sizeof(unix.RemoteIovec{}))
 	_ = -(unsafe.Offsetof(unix.Iovec{}.Len) ^ unsafe.Offsetof(unix.RemoteIovec{}.Len))

@@ -8,18 +8,18 @@ import (
 	"softroce/internal/ib"
 )
 
-// An IO moves bytes between regions and the NIC. One engine has one; it is not safe for
-// concurrent use. It calls the kernel only for another process's memory, takes no lock,
-// and allocates nothing once it has seen its load.
+// An IO copies data between regions and the NIC. Each engine has one; it is not safe for concurrent
+// use. It makes system calls only for another process's memory, takes no lock, and does not
+// allocate in steady state.
 type IO struct {
 	arena  arena
 	epoch  uint64
-	tables []*Table // those whose deregistered memory this IO releases
+	tables []*Table // tables whose deregistered memory this IO releases
 
 	queues  map[*Process]*queue
-	dirty   []*queue // those with pieces
+	dirty   []*queue // queues with pieces
 	failed  []failure
-	local   []unix.Iovec // room for one system call
+	local   []unix.Iovec // vectors of a system call
 	remote  []unix.RemoteIovec
 	barrier uint64
 	scratch [8]byte
@@ -30,8 +30,8 @@ type failure struct {
 	err error
 }
 
-// NewIO returns an IO whose reads of other processes' memory have arena bytes for what is
-// read within two epochs. It must be at least as large as any one Read.
+// NewIO returns an IO with an arena of arena bytes for reads of other processes' memory. The arena
+// holds what is read within two epochs and must be at least as large as any single read.
 func NewIO(arena int) *IO {
 	return &IO{
 		arena:  newArena(arena),
@@ -42,25 +42,26 @@ func NewIO(arena int) *IO {
 	}
 }
 
-// check is what every access must pass, whatever the caller has found out before.
+// check applies the checks of every access, independent of earlier checks by the caller.
 func (io *IO) check(r *Region, addr uint64, n int, need ib.Access) error {
 	switch {
 	case r == nil || !r.live:
 		return ErrKey
 	case r.Access&need != need:
 		return ErrAccess
-	case n < 0 || !r.holds(addr, uint64(n)):
+	case n < 0 || !r.contains(addr, uint64(n)):
 		return ErrBounds
 	}
 	if r.table.io != io {
-		return io.adopt(r)
+		return io.claimTable(r)
 	}
 	return nil
 }
 
-// adopt takes over the release of what r's table deregisters. A table belongs to the first
-// IO that reaches one of its regions. Others may use its mapped memory, but without grace.
-func (io *IO) adopt(r *Region) error {
+// claimTable makes io release the memory that r's table deregisters. A table belongs to the first
+// IO that accesses one of its regions. Other IOs may access only its mapped memory, and only while
+// it is registered.
+func (io *IO) claimTable(r *Region) error {
 	if r.table.io != nil {
 		if r.process != nil {
 			return ErrForeign
@@ -72,14 +73,14 @@ func (io *IO) adopt(r *Region) error {
 	return nil
 }
 
-// Read returns n bytes of the region from addr on: in place where the memory is mapped,
-// else copied in one system call. They stay valid until the second Epoch
-// from now, though a client may change mapped ones at any time.
+// Read returns n bytes of the region starting at addr: in place if the memory is mapped, otherwise
+// copied with one system call. They stay valid until the second Epoch, but a client may change
+// mapped ones at any time.
 //
-// Writes that are queued for the same process are carried out first. The error is ErrArena
-// where the arena has no room before the next Epoch, ErrReadSize where it never has;
-// ErrFault, ErrGone and ErrPermission come from the process; ErrKey, ErrAccess and
-// ErrBounds mean that Local or Remote would have refused.
+// Writes queued for the same process are executed first. The error is ErrArena if the arena has no
+// room until the next Epoch, ErrReadSize if it is too small; ErrFault, ErrGone or ErrPermission for
+// a failed access to the process; ErrKey, ErrAccess or ErrBounds where Local or Remote would have
+// returned it.
 func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 	if err := io.check(r, addr, n, 0); err != nil {
 		return nil, err
@@ -95,23 +96,22 @@ func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := io.fetch(r, off, p); err != nil {
-		io.arena.untake()
+	if err := io.readProcess(r, off, p); err != nil {
+		io.arena.undoTake()
 		return nil, err
 	}
 	return p, nil
 }
 
-// Write stores p in the region from addr on, at once where the memory is mapped. Else it is
-// queued, and p must not change until Flush. With last, p ends a message: its final 8 bytes
-// are stored after everything else that was written under the same tag. Without last,
-// nothing is promised about the order of bytes: enough where a completion tells of the
-// message, and cheaper for short ones in another process.
+// Write writes p to the region at addr. In mapped memory it does so at once; otherwise it queues
+// the write, and p must not change until Flush. With last, p ends a message, whose final 8 bytes
+// are stored after everything else written under the same tag. Without last the order is
+// unspecified, which is cheaper in another process and suffices for messages that are followed by a
+// completion.
 //
-// tag says for whom this is: Failed names it if the write could not be done. It must be a
-// value that can be compared, and a pointer, for nothing to be allocated. Once a write has
-// failed, all others with its tag are dropped until Failed has told so: nobody may find the
-// end of a message whose beginning is missing.
+// tag identifies the writer for Failed. It must be comparable, and a pointer to avoid an
+// allocation. After a failed write all others with its tag are dropped until Failed has reported
+// it, so that the end of a message never appears without its beginning.
 func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	if len(io.failed) > 0 && io.hasFailed(tag) {
 		return
@@ -137,7 +137,7 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 		copy(v, p)
 		return
 	}
-	if len(io.dirty) > 0 { // a message that is scattered over both kinds of memory
+	if len(io.dirty) > 0 { // the message may be scattered over both kinds of memory
 		io.flushTag(tag)
 		if len(io.failed) > 0 && io.hasFailed(tag) {
 			return
@@ -146,26 +146,25 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	io.storeLast(v, p)
 }
 
-// view is the region's memory in place.
+// view returns n bytes of the region in place.
 func (r *Region) view(off uint64, n int) ([]byte, error) {
 	v := r.Memory.View(off, n)
 	if len(v) != n || v == nil {
-		return nil, ErrNotMemory // a Memory that breaks its promise
+		return nil, ErrNotMemory // a Memory that violates its contract
 	}
 	return v, nil
 }
 
-// Unsettled reports whether a write is queued, or one that failed has not been reported: until
-// Flush and Failed nobody knows whether all that was written is in place.
-func (io *IO) Unsettled() bool { return len(io.dirty) > 0 || len(io.failed) > 0 }
+// HasPendingWrites reports whether a write is queued or its failure not reported yet. Until Flush
+// and Failed it is not known whether all writes took effect.
+func (io *IO) HasPendingWrites() bool { return len(io.dirty) > 0 || len(io.failed) > 0 }
 
-// Failed reports the tags whose writes failed since the last call, each once, and
-// forgets them. f may use the IO.
+// Failed calls f once for each tag with a failed write since the last call. f may use the IO.
 func (io *IO) Failed(f func(tag any, err error)) {
 	if len(io.failed) == 0 {
 		return
 	}
-	for i := 0; i < len(io.failed); i++ { // f may add some
+	for i := 0; i < len(io.failed); i++ { // f may cause more failures
 		f(io.failed[i].tag, io.failed[i].err)
 	}
 	clear(io.failed)
@@ -187,8 +186,8 @@ func (io *IO) fail(tag any, err error) {
 	}
 }
 
-// Epoch begins a new epoch: memory that was deregistered, and read buffers that were handed
-// out, before the last call of Epoch are released.
+// Epoch starts a new epoch. It releases memory deregistered and read buffers returned before the
+// previous call of Epoch.
 func (io *IO) Epoch() {
 	io.epoch++
 	io.arena.epoch()
@@ -196,12 +195,12 @@ func (io *IO) Epoch() {
 		return
 	}
 	io.tables = slices.DeleteFunc(io.tables, func(t *Table) bool {
-		for i, r := range t.dying {
+		for i, r := range t.retiredEarlier {
 			io.release(r)
-			t.dying[i] = nil
+			t.retiredEarlier[i] = nil
 		}
-		t.dying, t.retired = t.retired, t.dying[:0]
-		if t.live > 0 || len(t.dying) > 0 {
+		t.retiredEarlier, t.retired = t.retired, t.retiredEarlier[:0]
+		if t.live > 0 || len(t.retiredEarlier) > 0 {
 			return false
 		}
 		t.io = nil
@@ -209,12 +208,12 @@ func (io *IO) Epoch() {
 	})
 }
 
-// release gives back what a region held.
+// release closes the memory of a region.
 func (io *IO) release(r *Region) {
 	r.Memory.Close()
 	if q := r.queue; q != nil {
 		r.queue = nil
 		q.regions--
-		io.forget(q)
+		io.dropUnused(q)
 	}
 }

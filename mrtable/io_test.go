@@ -418,7 +418,7 @@ func TestArenaNeverHandsOutLiveBytes(t *testing.T) {
 				continue
 			}
 			if rnd.IntN(8) == 0 {
-				a.untake()
+				a.undoTake()
 				continue
 			}
 			mark := byte(rnd.Uint32())

@@ -11,32 +11,31 @@ import (
 	"softroce/internal/ib"
 )
 
-// Memory up to this size is made present when it is mapped, so that the engine meets no
-// page fault; what is larger, or OnDemand, when it is touched: a client may map far more
-// than it uses.
+// populateMax is the largest mapping whose pages are allocated when it is mapped, so that the
+// engine takes no page faults. Larger ones, and those with AccessOnDemand, are populated on access:
+// a client may map far more than it uses.
 const populateMax = 64 << 20
 
-// mapped is a part of a file in this program's address space.
+// mapped is a range of a file, mapped into this program's address space.
 type mapped struct {
 	mapping  []byte // whole pages
-	data     []byte // the part asked for; nil once closed
+	data     []byte // the requested range; nil once closed
 	writable bool
 }
 
-// MapFD maps length bytes of a descriptor from offset off on, writable if a has
-// LocalWrite. The descriptor stays the caller's.
+// MapFD maps length bytes of a descriptor at offset off, writable if a has AccessLocalWrite. The
+// caller keeps ownership of the descriptor.
 //
-// It must be a memfd with F_SEAL_SHRINK. The error matches ErrNotSealed where it is not,
-// where other seals forbid the rights asked for, or where its pages could run out (see the
-// package comment): Process.Memory can reach such memory. It matches ErrBounds where the
-// file is shorter than off + length, ErrAccess where the descriptor was not opened for the
-// rights asked for, and ENOMEM where there are no pages. How much a client may register is
-// for the caller to limit.
+// The descriptor must be a memfd with F_SEAL_SHRINK. The error matches ErrNotSealed if it is not,
+// if other seals forbid the requested access, or if its pages could run out (see the package
+// comment); use Process.Memory for such memory. It matches ErrBounds if the file is shorter than
+// off + length, ErrAccess if the descriptor was not opened for the requested access, and ENOMEM if
+// pages cannot be allocated. The caller must limit how much a client registers.
 func MapFD(fd int, off, length uint64, a ib.Access) (Memory, error) {
 	return mapFD(fd, off, length, a, strictOvercommit())
 }
 
-// mapFD is MapFD where strict tells whether pages of ordinary memfds can run out.
+// mapFD implements MapFD. strict says that pages of ordinary memfds can run out.
 func mapFD(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error) {
 	if err := checkAccess(a); err != nil {
 		return nil, err
@@ -45,7 +44,7 @@ func mapFD(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 		return nil, fmt.Errorf("%w: it has no F_SEAL_SHRINK", ErrNotSealed)
 	}
-	// The seal comes first: from here on the size can only grow.
+	// Check the seal first: from here on the size can only grow.
 	var st unix.Stat_t
 	if err := unix.Fstat(fd, &st); err != nil {
 		return nil, fmt.Errorf("size of mapped memory: %w", err)
@@ -64,15 +63,14 @@ func mapFD(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error)
 	if err := m.mmap(fd, off, length, page); err != nil {
 		return nil, err
 	}
-	if err := m.provide(fd, seals, huge || strict, a); err != nil {
+	if err := m.populate(fd, seals, huge || strict, a); err != nil {
 		m.Close()
 		return nil, err
 	}
 	return m, nil
 }
 
-// pageSize is the unit in which fd can be mapped, and whether its pages come from the
-// pool of huge ones.
+// pageSize returns the page size of fd, and whether its pages are huge pages.
 func pageSize(fd int) (page uint64, huge bool, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -84,15 +82,15 @@ func pageSize(fd int) (page uint64, huge bool, err error) {
 	return uint64(os.Getpagesize()), false, nil
 }
 
-// strictOvercommit reports whether the kernel refuses pages that exceed its commit limit
-// (vm.overcommit_memory 2), so that a fault in a memfd's hole can fail.
+// strictOvercommit reports whether the kernel refuses pages beyond its commit limit
+// (vm.overcommit_memory 2), so that a page fault in a hole of a memfd can fail.
 func strictOvercommit() bool {
 	mode, err := os.ReadFile("/proc/sys/vm/overcommit_memory")
 	return err == nil && strings.TrimSpace(string(mode)) == "2"
 }
 
-// mmap maps the whole pages around the range; both ends of a hugetlb mapping must be
-// multiples of its page.
+// mmap maps the whole pages that contain the range. Both ends of a hugetlb mapping must be
+// multiples of its page size.
 func (m *mapped) mmap(fd int, off, length, page uint64) error {
 	first := off &^ (page - 1)
 	lead := off - first
@@ -115,11 +113,11 @@ func (m *mapped) mmap(fd int, off, length, page uint64) error {
 	return nil
 }
 
-// provide makes the pages present. Where they are scarce it makes sure that they stay, too.
-func (m *mapped) provide(fd, seals int, scarce bool, a ib.Access) error {
+// populate allocates the pages. If they are scarce, it also prevents the client from freeing them.
+func (m *mapped) populate(fd, seals int, scarce bool, a ib.Access) error {
 	if scarce && seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) == 0 {
-		// Without this seal the client could punch a hole, and the next access
-		// would find no page for it.
+		// Without this seal the client could punch a hole, and the next access could find no page
+		// for it.
 		if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_FUTURE_WRITE); err != nil {
 			return fmt.Errorf("%w: its pages can run out, adding F_SEAL_FUTURE_WRITE: %w", ErrNotSealed, err)
 		}
@@ -133,9 +131,9 @@ func (m *mapped) provide(fd, seals int, scarce bool, a ib.Access) error {
 	}
 	err := unix.Madvise(m.mapping, advice)
 	switch {
-	case errors.Is(err, unix.EINVAL) && !scarce: // before Linux 5.14: the pages come when touched
+	case errors.Is(err, unix.EINVAL) && !scarce: // Linux before 5.14: pages are allocated on access
 		return nil
-	case errors.Is(err, unix.EFAULT): // what would have been a SIGBUS
+	case errors.Is(err, unix.EFAULT): // an access would raise SIGBUS
 		return fmt.Errorf("providing the pages of mapped memory: %w", unix.ENOMEM)
 	case err != nil:
 		return fmt.Errorf("providing the pages of mapped memory: %w", err)

@@ -6,13 +6,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// An address must fit in preadv's offset.
+// An address must fit in the offset of preadv.
 const _ uintptr = 1 << 63
 
-// memv does readv's and writev's work on a descriptor of /proc/PID/mem, whose file offset
-// is the address. Adjacent remote pieces share a preadv or pwritev: the kernel goes through
-// the local pieces one by one, so the end of a message still comes last. Each remote piece
-// must hold a whole number of local ones.
+// memv implements readv and writev on a descriptor of /proc/PID/mem, whose file offset is the
+// address. Adjacent remote pieces share a preadv or pwritev. The kernel processes local pieces in
+// order, so the end of a message is still stored last. Each remote piece must consist of whole
+// local ones.
 func (p *Process) memv(call uintptr, local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
 	done := 0
 	for len(remote) > 0 {
@@ -22,7 +22,7 @@ func (p *Process) memv(call uintptr, local []unix.Iovec, remote []unix.RemoteIov
 			size += remote[0].Len
 			remote = remote[1:]
 		}
-		k := count(local, size)
+		k := countPieces(local, size)
 		n, _, errno := unix.Syscall6(call,
 			uintptr(p.mem), uintptr(unsafe.Pointer(&local[0])), uintptr(k), addr, 0, 0)
 		switch {
@@ -30,7 +30,7 @@ func (p *Process) memv(call uintptr, local []unix.Iovec, remote []unix.RemoteIov
 			return done, nil
 		case errno != 0:
 			return 0, processError(errno)
-		case n == 0 && done == 0: // the address space has no user left
+		case n == 0 && done == 0: // the address space is gone
 			return 0, ErrGone
 		}
 		done += int(n)
@@ -42,8 +42,8 @@ func (p *Process) memv(call uintptr, local []unix.Iovec, remote []unix.RemoteIov
 	return done, nil
 }
 
-// count says how many of the local pieces make up size bytes.
-func count(local []unix.Iovec, size int) (k int) {
+// countPieces returns how many local pieces make up size bytes.
+func countPieces(local []unix.Iovec, size int) (k int) {
 	for k < len(local) && size > 0 {
 		size -= int(local[k].Len)
 		k++

@@ -2,22 +2,21 @@ package mrtable
 
 import "softroce/internal/ib"
 
-// Memory is a run of bytes that a client shares with the NIC. Offsets count from its first
-// byte.
+// Memory is a range of bytes that a client shares with the NIC. Offsets start at its first byte.
 type Memory interface {
-	// Len is the number of bytes.
+	// Len returns the number of bytes.
 	Len() uint64
-	// View returns n bytes in place. It is nil where the memory can only be copied, and
-	// where the range is not inside; for n == 0 it is empty, not nil.
+	// View returns n bytes in place. It returns nil if the memory can only be copied or the range
+	// is out of bounds; for n == 0 it returns an empty slice, not nil.
 	View(off uint64, n int) []byte
-	// Close gives the memory back; views must not be used any more. A table calls it
-	// for the regions that it holds.
+	// Close releases the memory, after which views must not be used. A table calls it for its
+	// regions.
 	Close() error
 }
 
-// reachable says whether a region with rights a can be made of mem, and what mem is if
-// it is the memory of another process.
-func reachable(mem Memory, a ib.Access) (*processMemory, error) {
+// checkMemory reports whether mem supports a region with access a. It returns the processMemory if
+// mem can only be copied.
+func checkMemory(mem Memory, a ib.Access) (*processMemory, error) {
 	switch m := mem.(type) {
 	case nil:
 		return nil, ErrNotMemory
@@ -37,7 +36,7 @@ func reachable(mem Memory, a ib.Access) (*processMemory, error) {
 	return nil, nil
 }
 
-// view is View for memory that lies in b.
+// view implements View for memory in b.
 func view(b []byte, off uint64, n int) []byte {
 	if b == nil || n < 0 || off > uint64(len(b)) || uint64(n) > uint64(len(b))-off {
 		return nil
@@ -48,8 +47,8 @@ func view(b []byte, off uint64, n int) []byte {
 
 type heap struct{ data []byte }
 
-// HeapMemory is memory of this program itself, for simulations and tests. Atomic
-// operations need b to begin at a multiple of 8 as seen from the region's IOVA.
+// HeapMemory returns memory of this program, for simulations and tests. For atomics, b must be
+// aligned to 8 bytes in the same way as the region's IOVA.
 func HeapMemory(b []byte) Memory {
 	if b == nil {
 		b = []byte{}

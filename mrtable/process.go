@@ -15,27 +15,27 @@ import (
 	"softroce/internal/ib"
 )
 
-// A Process is a client's address space, reached without mapping any of it: through
-// process_vm_readv and process_vm_writev, or through a descriptor of its /proc/self/mem.
-// OpenProcess and Memory may be called from any goroutine.
+// A Process accesses the address space of a client without mapping it: through process_vm_readv and
+// process_vm_writev, or through a descriptor of its /proc/self/mem. OpenProcess and Memory may be
+// called from any goroutine.
 type Process struct {
 	pid   int
-	pidfd int  // -1 where mem is used
+	pidfd int  // -1 if mem is used
 	mem   int  // descriptor of /proc/PID/mem, or -1
-	own   bool // it is this program
+	self  bool // the process is this program
 
 	mu   sync.Mutex
-	refs int // the opener and each Memory
+	refs int // one for the opener, one for each Memory
 }
 
-// OpenProcess prepares process_vm_readv and process_vm_writev for a process. pidfd is a
-// descriptor of it (SO_PEERPIDFD), which stays the caller's, or -1 to open one here.
+// OpenProcess returns a Process that uses process_vm_readv and process_vm_writev. pidfd refers to
+// the process (SO_PEERPIDFD) and stays owned by the caller; if it is -1, OpenProcess opens one.
 //
-// It returns ErrGone if the process has ended and ErrPermission unless each of its user IDs
-// is this program's: use OpenProcessMem then. The kernel would let root reach anybody, but
-// those calls name a process by its number, and what runs under that number can become a
-// set-user-ID program by the client's own execve. With equal IDs that gives the client
-// nothing: the kernel checks them at each call.
+// It returns ErrGone if the process has ended, and ErrPermission unless all of its user IDs are
+// those of this program; use OpenProcessMem then. The kernel would grant root access to any
+// process, but these calls identify a process by its PID, and the client can turn it into a
+// set-user-ID program by execve. With equal IDs this gains the client nothing, because the kernel
+// checks them in each call.
 func OpenProcess(pid, pidfd int) (*Process, error) {
 	var err error
 	if pidfd < 0 {
@@ -54,8 +54,8 @@ func OpenProcess(pid, pidfd int) (*Process, error) {
 	return p, nil
 }
 
-// permitted compares the process's user IDs with ours. It looks at the real ones in status:
-// the owner of /proc/PID is root for any process that made itself undumpable.
+// permitted compares the user IDs of the process with ours. It reads the real ones from status,
+// because root owns /proc/PID of a process that is not dumpable.
 func (p *Process) permitted() error {
 	status, err := os.ReadFile("/proc/" + strconv.Itoa(p.pid) + "/status")
 	if err != nil || !p.alive() {
@@ -76,16 +76,15 @@ func (p *Process) permitted() error {
 	return nil
 }
 
-// OpenProcessMem reaches a process through a descriptor that it opened of its own
-// /proc/self/mem for reading and writing. It works across users and namespaces, and the
-// descriptor means the program that opened it: after an execve, or for another process of
-// the same number, there is nothing behind it.
+// OpenProcessMem returns a Process that uses a descriptor of /proc/self/mem, which the client
+// opened for reading and writing. It works across users and namespaces. The descriptor belongs to
+// the program that opened it: after an execve it accesses nothing.
 //
-// The kernel writes through it into pages that the process itself maps read-only. Only
-// the rights and bounds of the region hold it back.
+// Through it the kernel writes even to pages that the process maps read-only; only the rights and
+// bounds of the region protect them.
 //
-// The descriptor stays the caller's. What is not /proc/PID/mem gives ErrNotMemory: any
-// other file could block the engine.
+// The caller keeps ownership of the descriptor. A descriptor other than /proc/PID/mem gives
+// ErrNotMemory, since any other file could block the engine.
 func OpenProcessMem(fd int) (*Process, error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
@@ -106,8 +105,8 @@ func OpenProcessMem(fd int) (*Process, error) {
 	return &Process{pidfd: -1, mem: mem, refs: 1}, nil
 }
 
-// isMemFile reports whether name ends as /proc/PID/mem does. What comes before depends on
-// where the client's /proc is mounted.
+// isMemFile reports whether name ends as /proc/PID/mem does. The prefix depends on the client's
+// mount of /proc.
 func isMemFile(name string) bool {
 	parts := strings.Split(name, "/")
 	n := len(parts)
@@ -118,15 +117,14 @@ func isMemFile(name string) bool {
 	return err == nil
 }
 
-// Close ends the opener's use of the process. Memory that was made of it keeps what it
-// needs.
+// Close releases the opener's reference. Memory made from p stays usable.
 func (p *Process) Close() error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if p.refs == 0 {
 		return ErrGone
 	}
-	if p.refs--; p.refs > 0 || p.own {
+	if p.refs--; p.refs > 0 || p.self {
 		return nil
 	}
 	fd := p.pidfd
@@ -136,9 +134,9 @@ func (p *Process) Close() error {
 	return unix.Close(fd)
 }
 
-// Memory is length bytes of the process from address base on. Unless a has OnDemand, the
-// first and last byte must be readable now: ErrFault, as ibv_reg_mr gives EFAULT. Nothing
-// is pinned; what the process unmaps later makes the work fail that reaches it.
+// Memory returns length bytes of the process starting at base. Unless a has AccessOnDemand, the
+// first and last byte must be readable, otherwise it returns ErrFault, as ibv_reg_mr returns
+// EFAULT. No page is pinned: an access to memory that the process has unmapped fails.
 func (p *Process) Memory(base, length uint64, a ib.Access) (Memory, error) {
 	if length > 0 && base > math.MaxUint64-(length-1) {
 		return nil, ErrBounds
@@ -155,7 +153,7 @@ func (p *Process) Memory(base, length uint64, a ib.Access) (Memory, error) {
 	return &processMemory{process: p, base: base, length: length}, nil
 }
 
-// retain counts one more user, unless the last one has gone.
+// retain adds a reference, unless none is left.
 func (p *Process) retain() bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -178,12 +176,12 @@ func (p *Process) probe(addrs ...uint64) error {
 	return nil
 }
 
-// processMemory is a range of a process's addresses.
+// processMemory is an address range of a process.
 type processMemory struct {
 	process      *Process
 	base, length uint64
 	closed       bool
-	mapping      *mapped // of a Process that is this program
+	mapping      *mapped // of a Process from OpenSelf
 }
 
 func (m *processMemory) Len() uint64             { return m.length }
@@ -200,11 +198,11 @@ func (m *processMemory) Close() error {
 	return m.process.Close()
 }
 
-// alive reports whether the process has not ended. A number is given to a new process
-// only after all others had their turn, so the answer holds for far longer than an
-// engine's step. A mem descriptor needs no proof: it is the address space itself.
+// alive reports whether the process has not ended. A PID is reused only after all others were, so
+// the result holds far longer than an engine's step. A mem descriptor needs no check: it refers to
+// the address space itself.
 func (p *Process) alive() bool {
-	if p.mem >= 0 || p.own {
+	if p.mem >= 0 || p.self {
 		return true
 	}
 	fds := [1]unix.PollFd{{Fd: int32(p.pidfd), Events: unix.POLLIN}}
@@ -216,33 +214,33 @@ func (p *Process) alive() bool {
 	}
 }
 
-// readv copies from the remote pieces to the local ones, in order. It returns how many
-// bytes were copied before something stopped it; if that is none, why.
+// readv copies from the remote pieces to the local ones, in order. It returns how many bytes it
+// copied before a failure, and the error if that is none.
 func (p *Process) readv(local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
 	switch {
 	case p.mem >= 0:
 		return p.memv(unix.SYS_PREADV, local, remote)
-	case p.own:
-		return p.ownv(unix.SYS_PROCESS_VM_WRITEV, local, remote)
+	case p.self:
+		return p.selfv(unix.SYS_PROCESS_VM_WRITEV, local, remote)
 	}
 	n, err := unix.ProcessVMReadv(p.pid, local, remote, 0)
-	return copied(n, err)
+	return vectorResult(n, err)
 }
 
-// writev copies from the local pieces to the remote ones, as readv does. The bytes of a
-// remote piece are stored after those of the pieces before it.
+// writev copies from the local pieces to the remote ones, in the manner of readv. A remote piece is
+// stored after those before it.
 func (p *Process) writev(local []unix.Iovec, remote []unix.RemoteIovec) (int, error) {
 	switch {
 	case p.mem >= 0:
 		return p.memv(unix.SYS_PWRITEV, local, remote)
-	case p.own:
-		return p.ownv(unix.SYS_PROCESS_VM_READV, local, remote)
+	case p.self:
+		return p.selfv(unix.SYS_PROCESS_VM_READV, local, remote)
 	}
 	n, err := unix.ProcessVMWritev(p.pid, local, remote, 0)
-	return copied(n, err)
+	return vectorResult(n, err)
 }
 
-func copied(n int, err error) (int, error) {
+func vectorResult(n int, err error) (int, error) {
 	if err != nil {
 		return 0, processError(err)
 	}
@@ -252,14 +250,14 @@ func copied(n int, err error) (int, error) {
 	return n, nil
 }
 
-// processError turns what the kernel says about another process into this package's terms.
+// processError converts a kernel error to one of this package.
 func processError(err error) error {
 	switch err {
 	case unix.ESRCH:
 		return ErrGone
 	case unix.EPERM, unix.EACCES:
 		return ErrPermission
-	case unix.EFAULT, unix.EIO, unix.EINVAL: // mem says EIO without a page, EINVAL from 2^63 on
+	case unix.EFAULT, unix.EIO, unix.EINVAL: // /proc/PID/mem: EIO for a missing page, EINVAL from 2^63 on
 		return ErrFault
 	}
 	return err

@@ -65,7 +65,7 @@ func TestManyMessagesGoInOneCall(t *testing.T) {
 		}
 	}
 	q := r.queue
-	g.io.gather(q.pieces)
+	g.io.buildVectors(q.pieces)
 	if len(g.io.remote) != 2*16 {
 		t.Errorf("%d remote pieces for 16 messages, want a body and a tail each", len(g.io.remote))
 	}

@@ -4,36 +4,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A system call takes at most maxVector pieces on either side (UIO_MAXIOV). A write that
-// ends a message becomes two, so half as many writes always fit in one call.
+// A system call takes at most maxVector pieces on either side (UIO_MAXIOV). A write that ends a
+// message uses two, so half as many writes always fit.
 const (
 	maxVector = 1024
 	maxPieces = maxVector / 2
 )
 
-// tailLen is how much of a message's end is stored after the rest.
+// tailLen is how many final bytes of a message are stored after the rest.
 const tailLen = 8
 
-// A queue holds the writes to one process in the order in which they came.
+// A queue holds the pending writes to one process, in order.
 type queue struct {
-	process *Process
-	pieces  []piece
-	regions int    // that know this queue
-	proved  uint64 // the epoch in which the process was last seen alive
+	process    *Process
+	pieces     []piece
+	regions    int    // regions that use the queue
+	aliveEpoch uint64 // epoch in which the process was last seen alive
 }
 
-// A piece is a queued write, or what is left of it.
+// A piece is a queued write, or its unwritten rest.
 type piece struct {
 	tag    any
 	region *Region
-	addr   uint64 // in the process
+	addr   uint64 // address in the process
 	p      []byte
 	last   bool
 }
 
-// queueOf finds or makes the queue of the process that r is memory of.
+// queueOf returns the queue of the process that r belongs to, creating it if needed.
 func (io *IO) queueOf(r *Region) *queue {
-	r = r.origin() // whose release ends the queue's use
+	r = r.registered() // the release of the registered region drops the queue
 	if r.queue != nil {
 		return r.queue
 	}
@@ -47,9 +47,9 @@ func (io *IO) queueOf(r *Region) *queue {
 	return q
 }
 
-// forget drops the queue of a process of which no region is left, unless writes wait in it: with a
-// second queue for the same process they would lose their place before later ones.
-func (io *IO) forget(q *queue) {
+// dropUnused removes a queue without regions, unless writes are pending in it: a second queue for
+// the same process would break the order of writes.
+func (io *IO) dropUnused(q *queue) {
 	if q.regions == 0 && len(q.pieces) == 0 {
 		delete(io.queues, q.process)
 	}
@@ -69,16 +69,15 @@ func (io *IO) enqueue(r *Region, pc piece) {
 	q.pieces = append(q.pieces, pc)
 }
 
-// Flush carries out all queued writes: one system call for each process, however many
-// pieces and messages, unless some fail. Afterwards the slices given to Write are no longer
-// used.
+// Flush executes all queued writes, with one system call for each process unless some fail.
+// Afterwards the slices given to Write are no longer used.
 func (io *IO) Flush() {
 	for len(io.dirty) > 0 {
 		io.flush(io.dirty[len(io.dirty)-1])
 	}
 }
 
-// flushTag carries out what is queued for processes that tag has queued writes to.
+// flushTag flushes the queues that contain writes with this tag.
 func (io *IO) flushTag(tag any) {
 	for i := len(io.dirty) - 1; i >= 0; i-- {
 		for j := range io.dirty[i].pieces {
@@ -90,8 +89,8 @@ func (io *IO) flushTag(tag any) {
 	}
 }
 
-// flush empties a queue. A piece that fails takes along those behind it with the same tag;
-// all others are written.
+// flush executes the writes of a queue. If one fails, the later ones with the same tag are dropped;
+// all others are executed.
 func (io *IO) flush(q *queue) {
 	for i := range io.dirty {
 		if io.dirty[i] == q {
@@ -102,17 +101,17 @@ func (io *IO) flush(q *queue) {
 			break
 		}
 	}
-	rest := io.due(q.pieces)
+	rest := io.filterLive(q.pieces)
 	for len(rest) > 0 {
 		n, err := io.write(q, rest)
 		if err == nil {
 			rest = advance(rest, n)
 			continue
 		}
-		if err == ErrFault { // the first piece's own
+		if err == ErrFault { // the first piece has failed
 			tag := rest[0].tag
 			io.fail(tag, err)
-			rest = without(rest, tag)
+			rest = withoutTag(rest, tag)
 			continue
 		}
 		for i := range rest {
@@ -122,16 +121,16 @@ func (io *IO) flush(q *queue) {
 	}
 	clear(q.pieces)
 	q.pieces = q.pieces[:0]
-	io.forget(q)
+	io.dropUnused(q)
 }
 
-// due keeps the pieces whose region is still registered and whose tag has not failed. A
-// window may have been invalidated since: what came before that is carried out.
-func (io *IO) due(pieces []piece) []piece {
+// filterLive keeps the pieces whose region is still registered and whose tag has not failed. Writes
+// through a window that was invalidated since are executed, because they precede the invalidation.
+func (io *IO) filterLive(pieces []piece) []piece {
 	kept := pieces[:0]
 	for i := range pieces {
 		pc := pieces[i]
-		if !pc.region.origin().live {
+		if !pc.region.registered().live {
 			io.fail(pc.tag, ErrKey)
 		}
 		if len(io.failed) == 0 || !io.hasFailed(pc.tag) {
@@ -141,8 +140,8 @@ func (io *IO) due(pieces []piece) []piece {
 	return kept
 }
 
-// without keeps the pieces that have another tag.
-func without(pieces []piece, tag any) []piece {
+// withoutTag keeps the pieces that have another tag.
+func withoutTag(pieces []piece, tag any) []piece {
 	kept := pieces[:0]
 	for i := range pieces {
 		if pieces[i].tag != tag {
@@ -152,7 +151,7 @@ func without(pieces []piece, tag any) []piece {
 	return kept
 }
 
-// advance passes over n bytes that were written.
+// advance skips n bytes that were written.
 func advance(pieces []piece, n int) []piece {
 	for len(pieces) > 0 && n >= len(pieces[0].p) {
 		n -= len(pieces[0].p)
@@ -165,34 +164,34 @@ func advance(pieces []piece, n int) []piece {
 	return pieces
 }
 
-// write makes one system call of all pieces and returns how many bytes were written.
+// write passes all pieces to one system call and returns how many bytes were written.
 func (io *IO) write(q *queue, pieces []piece) (int, error) {
-	if err := io.prove(q); err != nil {
+	if err := io.checkAlive(q); err != nil {
 		return 0, err
 	}
-	io.gather(pieces)
+	io.buildVectors(pieces)
 	n, err := q.process.writev(io.local, io.remote)
 	clear(io.local)
 	return n, err
 }
 
-// prove makes sure, once in an epoch, that the process's number still means the process.
-func (io *IO) prove(q *queue) error {
-	if q.proved != io.epoch {
+// checkAlive checks, once an epoch, that the PID still refers to the process.
+func (io *IO) checkAlive(q *queue) error {
+	if q.aliveEpoch != io.epoch {
 		if !q.process.alive() {
 			return ErrGone
 		}
-		q.proved = io.epoch
+		q.aliveEpoch = io.epoch
 	}
 	return nil
 }
 
-// gather lays out the pieces for the kernel. Writes to adjacent addresses become one remote
-// piece, which spares the kernel most of its work per packet; the end of a message is
-// always one of its own.
-func (io *IO) gather(pieces []piece) {
+// buildVectors builds the vectors of a system call. Writes to adjacent addresses are merged into
+// one remote piece, which saves most of the kernel's work per packet. The end of a message is
+// always a separate piece.
+func (io *IO) buildVectors(pieces []piece) {
 	io.local, io.remote = io.local[:0], io.remote[:0]
-	grows := false // whether the last remote piece may be extended
+	grows := false // the last remote piece may be extended
 	for i := range pieces {
 		pc := &pieces[i]
 		body := len(pc.p)
@@ -200,17 +199,17 @@ func (io *IO) gather(pieces []piece) {
 			body = max(0, body-tailLen)
 		}
 		if body > 0 {
-			io.place(pc.p[:body], pc.addr, grows)
+			io.appendVector(pc.p[:body], pc.addr, grows)
 			grows = true
 		}
 		if pc.last {
-			io.place(pc.p[body:], pc.addr+uint64(body), false)
+			io.appendVector(pc.p[body:], pc.addr+uint64(body), false)
 			grows = false
 		}
 	}
 }
 
-func (io *IO) place(p []byte, addr uint64, extend bool) {
+func (io *IO) appendVector(p []byte, addr uint64, extend bool) {
 	io.local = append(io.local, unix.Iovec{Base: &p[0], Len: uint64(len(p))})
 	if end := len(io.remote) - 1; extend && end >= 0 {
 		if r := &io.remote[end]; uint64(r.Base)+uint64(r.Len) == addr {
@@ -221,17 +220,17 @@ func (io *IO) place(p []byte, addr uint64, extend bool) {
 	io.remote = append(io.remote, unix.RemoteIovec{Base: uintptr(addr), Len: len(p)})
 }
 
-// fetch reads a process's memory into p, after all writes to it that came before.
-func (io *IO) fetch(r *Region, off uint64, p []byte) error {
+// readProcess reads a process's memory into p, after all earlier writes to it.
+func (io *IO) readProcess(r *Region, off uint64, p []byte) error {
 	q := io.queueOf(r)
 	if len(q.pieces) > 0 {
 		io.flush(q)
 	}
-	if err := io.prove(q); err != nil {
+	if err := io.checkAlive(q); err != nil {
 		return err
 	}
 	addr := r.process.base + off
-	for len(p) > 0 { // the kernel moves at most 2 GiB at once
+	for len(p) > 0 { // the kernel copies at most 2 GiB at once
 		io.local = append(io.local[:0], unix.Iovec{Base: &p[0], Len: uint64(len(p))})
 		io.remote = append(io.remote[:0], unix.RemoteIovec{Base: uintptr(addr), Len: len(p)})
 		n, err := q.process.readv(io.local, io.remote)

@@ -8,46 +8,44 @@ import (
 	"softroce/internal/ib"
 )
 
-// A key is the number of a slot and, in the low bits, a tag that nobody can guess and
-// that changes each time the slot is used again. The slots are more than any NIC
-// offers; the tag has what is left.
+// A key consists of a slot number and, in the low bits, an unpredictable tag that changes whenever
+// the slot is reused. There are more slots than a NIC has regions; the tag has the remaining bits.
 const (
 	tagBits    = 12
 	tagMask    = 1<<tagBits - 1
-	maxRegions = 1<<(32-tagBits) - 1 // slot 0 stays empty, so that no key is 0
+	maxRegions = 1<<(32-tagBits) - 1 // slot 0 is unused, so that no key is 0
 )
 
-// A Table holds the protection domains and memory regions of one NIC. It is used by one
-// goroutine, its engine's.
+// A Table holds the protection domains, memory regions and windows of one NIC. Only its engine's
+// goroutine uses it.
 type Table struct {
 	rnd   *rand.Rand
 	slots []slot
-	free  []uint32 // oldest first, so that a slot rests as long as possible
+	free  []uint32 // oldest first, to delay the reuse of a slot
 	live  int
 
-	// Deregistered memory waits here for IO.Epoch: retired since the last one, and before
-	// that.
-	io      *IO
-	retired []*Region
-	dying   []*Region
+	// Deregistered memory that waits for IO.Epoch: retired since the last one, and before that.
+	io             *IO
+	retired        []*Region
+	retiredEarlier []*Region
 }
 
 type slot struct {
-	region *Region // nil: free, or a window that is not bound
+	region *Region // nil: slot is free, or its window is not bound
 	window *Window
 	tag    uint32
 }
 
-// A PD is a protection domain. Its identity is the pointer.
+// A PD is a protection domain, identified by its pointer.
 type PD struct {
 	table *Table // nil after DeallocPD
 	uses  int
 }
 
-// A Region is registered memory. Its fields do not change while it is live.
+// A Region is registered memory or a bound window. Its fields do not change while it is live.
 type Region struct {
 	PD     *PD
-	IOVA   uint64 // the address of its first byte, as work requests and packets give it
+	IOVA   uint64 // address of its first byte in work requests and packets
 	Length uint64 // bytes
 	Access ib.Access
 	Memory Memory
@@ -55,29 +53,29 @@ type Region struct {
 	table   *Table
 	key     uint32
 	live    bool
-	process *processMemory // what Memory is, where it can only be copied
-	queue   *queue         // the process's, once an IO has used the region
-	windows int            // bound to it
+	process *processMemory // Memory, if it can only be copied
+	queue   *queue         // queue of the process, once an IO has used the region
+	windows int            // number of windows bound to it
 
-	// A bound window is a region too: a part of another.
+	// Set for a bound window, which is a part of parent.
 	window *Window
 	parent *Region
-	base   uint64 // where it begins in Memory
+	base   uint64 // offset of its first byte in Memory
 }
 
-// origin is the registered region behind r.
-func (r *Region) origin() *Region {
+// registered returns the registered region that r is, or is a part of.
+func (r *Region) registered() *Region {
 	if r.parent != nil {
 		return r.parent
 	}
 	return r
 }
 
-// offset is where the byte at addr lies in Memory.
+// offset returns the position in Memory of the byte at addr.
 func (r *Region) offset(addr uint64) uint64 { return addr - r.IOVA + r.base }
 
-// NewTable returns an empty table. rnd makes the unpredictable part of keys: seed it
-// from crypto/rand, except where keys must be repeatable.
+// NewTable returns an empty table. rnd provides the unpredictable part of keys: seed it from
+// crypto/rand, unless keys must be reproducible.
 func NewTable(rnd *rand.Rand) *Table {
 	return &Table{rnd: rnd, slots: make([]slot, 1)}
 }
@@ -85,8 +83,8 @@ func NewTable(rnd *rand.Rand) *Table {
 // AllocPD returns a new protection domain.
 func (t *Table) AllocPD() *PD { return &PD{table: t} }
 
-// DeallocPD ends a protection domain. It returns ErrBusy while a region or another
-// object uses it and ErrPD if it is not one of this table's.
+// DeallocPD deallocates a protection domain. It returns ErrBusy while a region or another object
+// uses it, and ErrPD if it does not belong to this table.
 func (t *Table) DeallocPD(pd *PD) error {
 	if pd == nil || pd.table != t {
 		return ErrPD
@@ -98,22 +96,21 @@ func (t *Table) DeallocPD(pd *PD) error {
 	return nil
 }
 
-// Use counts an object (QP, SRQ, AH …) that refers to the domain.
+// Use adds a reference to the domain, by a QP, an SRQ, an AH and so on.
 func (pd *PD) Use() { pd.uses++ }
 
-// Release takes back one Use.
+// Release removes a reference added by Use.
 func (pd *PD) Release() { pd.uses-- }
 
-// InUse is how many regions and other objects refer to the domain.
+// InUse returns the number of regions and other objects that refer to the domain.
 func (pd *PD) InUse() int { return pd.uses }
 
-// Register makes the first length bytes of mem a region that begins at address iova (0 if a
-// has ZeroBased). It returns ErrFlags as ibv_reg_mr does EINVAL; ErrAccess where a asks for
-// writing and mem was mapped without; ErrBounds where mem is shorter or the addresses would
-// exceed 64 bits. The table closes mem when the region is gone, but not if Register returns
-// an error.
+// Register registers the first length bytes of mem as a region at address iova (0 if a has
+// AccessZeroBased). It returns ErrFlags where ibv_reg_mr returns EINVAL; ErrAccess if a has write
+// access and mem was mapped without; ErrBounds if mem is shorter or the addresses would exceed 64
+// bits. The table closes mem when the region is released, but not if Register returns an error.
 func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
-	r, err := t.describe(pd, mem, iova, length, a)
+	r, err := t.newRegion(pd, mem, iova, length, a)
 	if err != nil {
 		return nil, err
 	}
@@ -122,12 +119,12 @@ func (t *Table) Register(pd *PD, mem Memory, iova, length uint64, a ib.Access) (
 		return nil, ErrFull
 	}
 	r.key = index<<tagBits | t.slots[index].tag
-	t.begin(r)
+	t.insert(r)
 	return r, nil
 }
 
-// Reregister gives what Register would give the keys of old, which is no more: what still holds old
-// finds it dead, as after Deregister. Errors are those of both; then old is as it was.
+// Reregister replaces old by a new region with the same key. Users of old find it invalid, as after
+// Deregister. Errors are those of Register, ErrKey and ErrBusy; then old is unchanged.
 func (t *Table) Reregister(old *Region, pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
 	if old == nil || old.table != t || !old.live || old.window != nil {
 		return nil, ErrKey
@@ -135,25 +132,25 @@ func (t *Table) Reregister(old *Region, pd *PD, mem Memory, iova, length uint64,
 	if old.windows > 0 {
 		return nil, ErrBusy
 	}
-	r, err := t.describe(pd, mem, iova, length, a)
+	r, err := t.newRegion(pd, mem, iova, length, a)
 	if err != nil {
 		return nil, err
 	}
-	t.end(old)
+	t.remove(old)
 	r.key = old.key
-	t.begin(r)
+	t.insert(r)
 	return r, nil
 }
 
-// describe makes a region that has no key yet.
-func (t *Table) describe(pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
+// newRegion returns a region without a key.
+func (t *Table) newRegion(pd *PD, mem Memory, iova, length uint64, a ib.Access) (*Region, error) {
 	if err := checkAccess(a); err != nil {
 		return nil, err
 	}
 	if pd == nil || pd.table != t {
 		return nil, ErrPD
 	}
-	process, err := reachable(mem, a)
+	process, err := checkMemory(mem, a)
 	if err != nil {
 		return nil, err
 	}
@@ -166,30 +163,30 @@ func (t *Table) describe(pd *PD, mem Memory, iova, length uint64, a ib.Access) (
 	return &Region{PD: pd, IOVA: iova, Length: length, Access: a, Memory: mem, table: t, process: process}, nil
 }
 
-// begin puts r into the slot of its key.
-func (t *Table) begin(r *Region) {
+// insert puts r into the slot of its key.
+func (t *Table) insert(r *Region) {
 	r.live = true
 	t.slots[r.key>>tagBits].region = r
 	t.live++
 	r.PD.uses++
 }
 
-// end makes r unusable and has its memory closed; its slot is left to the caller.
-func (t *Table) end(r *Region) {
+// remove invalidates r and schedules its memory for closing. The caller handles its slot.
+func (t *Table) remove(r *Region) {
 	r.live = false
 	t.live--
 	r.PD.uses--
 	if t.io == nil {
-		r.Memory.Close() // no IO ever handed out a byte of this table's memory
+		r.Memory.Close() // no IO has used this table's memory
 		return
 	}
 	t.retired = append(t.retired, r)
 }
 
-// takeSlot finds a free slot and gives it a tag other than its last one.
+// takeSlot returns a free slot, with a new tag.
 func (t *Table) takeSlot() (uint32, bool) {
-	// A slot rests until this many others are free, so that a stale key meets an empty
-	// slot for long.
+	// A slot is reused only when this many others are free, so that a stale key finds an empty slot
+	// for long.
 	const rest = 64
 	if len(t.free) > rest || len(t.free) > 0 && len(t.slots) > maxRegions {
 		index := t.free[0]
@@ -205,10 +202,10 @@ func (t *Table) takeSlot() (uint32, bool) {
 	return uint32(len(t.slots) - 1), true
 }
 
-// Deregister makes the region unusable at once; writes to it that are still queued fail.
-// Its memory is closed after the second IO.Epoch from now, because frames may still point
-// to it. It does nothing to a region that is not live, and returns ErrBusy, changing nothing,
-// while a memory window is bound to it.
+// Deregister invalidates the region at once; writes to it that are still queued fail. Its memory is
+// closed at the second IO.Epoch, because frames may still refer to it. It does nothing if the
+// region is not live. It returns ErrBusy, and changes nothing, while a memory window is bound to
+// the region.
 func (t *Table) Deregister(r *Region) error {
 	if r == nil || r.table != t || !r.live || r.window != nil {
 		return nil
@@ -217,7 +214,7 @@ func (t *Table) Deregister(r *Region) error {
 		return ErrBusy
 	}
 	t.freeSlot(r.key >> tagBits)
-	t.end(r)
+	t.remove(r)
 	return nil
 }
 
@@ -226,51 +223,51 @@ func (t *Table) freeSlot(index uint32) {
 	t.free = append(t.free, index)
 }
 
-// Local finds the region that a work request's SGE names. need is 0 for reading or
-// LocalWrite. The error is ErrKey, ErrPD, ErrAccess or ErrBounds, the first that applies.
+// Local returns the region that an SGE of a work request names. need is 0 or AccessLocalWrite. The
+// error is the first that applies of ErrKey, ErrPD, ErrAccess and ErrBounds.
 func (t *Table) Local(pd *PD, lkey uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
-	r := t.named(lkey)
+	r := t.lookup(lkey)
 	if r == nil || r.window != nil {
-		return nil, ErrKey // a window is for peers alone
+		return nil, ErrKey // windows have no L_Key
 	}
-	return r.grant(pd, addr, n, need)
+	return r.checkGrant(pd, addr, n, need)
 }
 
-// Remote finds the region, or the window, that a packet to the queue pair qpn names. need is
-// made of RemoteWrite, RemoteRead, RemoteAtomic and FlushGlobal. The error is ErrKey, ErrQP, ErrPD, ErrAccess
-// or ErrBounds, the first that applies. A window's Region is live until the window is
-// invalidated, bound anew or deallocated.
+// Remote returns the region or bound window that a packet to queue pair qpn names. need is made of
+// AccessRemoteWrite, AccessRemoteRead, AccessRemoteAtomic and AccessFlushGlobal. The error is the
+// first that applies of ErrKey, ErrQP, ErrPD, ErrAccess and ErrBounds. A window's Region is live
+// until the window is invalidated, bound again or deallocated.
 func (t *Table) Remote(pd *PD, qpn, rkey uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
-	r := t.named(rkey)
+	r := t.lookup(rkey)
 	if r == nil {
 		return nil, ErrKey
 	}
-	return r.grantRemote(pd, qpn, addr, n, need)
+	return r.checkRemote(pd, qpn, addr, n, need)
 }
 
-// RemoteWhole is Remote for all that a key names, whatever its range.
+// RemoteWhole is Remote for the whole region or window that a key names.
 func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need ib.Access) (*Region, error) {
-	r := t.named(rkey)
+	r := t.lookup(rkey)
 	if r == nil {
 		return nil, ErrKey
 	}
-	return r.grantRemote(pd, qpn, r.IOVA, 0, need)
+	return r.checkRemote(pd, qpn, r.IOVA, 0, need)
 }
 
-func (r *Region) grantRemote(pd *PD, qpn uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
+func (r *Region) checkRemote(pd *PD, qpn uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	if w := r.window; w != nil {
 		if w.kind != Type1 && w.qpn != qpn {
 			return nil, ErrQP
 		}
 		if w.kind == Type2A {
-			pd = r.PD // it was that of the queue pair when the window was bound
+			pd = r.PD // equal to that of the queue pair at bind time
 		}
 	}
-	return r.grant(pd, addr, n, need)
+	return r.checkGrant(pd, addr, n, need)
 }
 
-// named finds what has a key, or nil.
-func (t *Table) named(key uint32) *Region {
+// lookup returns the region or bound window with this key, or nil.
+func (t *Table) lookup(key uint32) *Region {
 	index := key >> tagBits
 	if index >= uint32(len(t.slots)) {
 		return nil
@@ -281,38 +278,38 @@ func (t *Table) named(key uint32) *Region {
 	return nil
 }
 
-func (r *Region) grant(pd *PD, addr uint64, n uint32, need ib.Access) (*Region, error) {
+func (r *Region) checkGrant(pd *PD, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	switch {
 	case r.PD != pd:
 		return nil, ErrPD
 	case r.Access&need != need:
 		return nil, ErrAccess
-	case !r.holds(addr, uint64(n)):
+	case !r.contains(addr, uint64(n)):
 		return nil, ErrBounds
 	}
 	return r, nil
 }
 
-// holds reports whether n bytes from addr on lie in the region. Nothing here can
-// overflow. No bytes lie anywhere from its first to just behind its last.
-func (r *Region) holds(addr, n uint64) bool {
+// contains reports whether n bytes at addr are inside the region. It cannot overflow. An empty
+// range is inside from the first byte to just after the last.
+func (r *Region) contains(addr, n uint64) bool {
 	off := addr - r.IOVA
 	return addr >= r.IOVA && off <= r.Length && n <= r.Length-off
 }
 
-// Live reports whether the region is registered, or the window still bound as it was.
+// Live reports whether the region is registered, or the window still bound.
 func (r *Region) Live() bool { return r.live }
 
-// LKey is the key for work requests. It is never 0.
+// LKey returns the key for work requests. It is never 0.
 func (r *Region) LKey() uint32 { return r.key }
 
-// RKey is the key for peers; the same as LKey.
+// RKey returns the key for peers. It equals LKey.
 func (r *Region) RKey() uint32 { return r.key }
 
-// Len is the number of live regions.
+// Len returns the number of live regions.
 func (t *Table) Len() int { return t.live }
 
-// All yields the live regions in the order of their slots.
+// All returns the live regions in slot order.
 func (t *Table) All() iter.Seq[*Region] {
 	return func(yield func(*Region) bool) {
 		for i := range t.slots {

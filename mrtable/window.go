@@ -2,13 +2,13 @@ package mrtable
 
 import "softroce/internal/ib"
 
-// A WindowType is the kind of a memory window: what a peer's queue pair must have in common
-// with it (IBTA 10.6.7.2).
+// A WindowType is the type of a memory window. It determines what a peer's queue pair must have in
+// common with the window (IBTA 10.6.7.2).
 type WindowType uint8
 
 // Types of memory windows.
 const (
-	Type1  WindowType = iota + 1 // the protection domain; bound anew at will
+	Type1  WindowType = iota + 1 // the protection domain; may be bound again at any time
 	Type2A                       // the queue pair that bound it
 	Type2B                       // that queue pair and the protection domain
 )
@@ -25,24 +25,25 @@ func (k WindowType) String() string {
 	return "unknown"
 }
 
-// consumerBits is the part of a window's R_Key that whoever binds it chooses (IBTA 10.6.3.3).
+// consumerBits is the size of the part of a window's R_Key that the consumer chooses (IBTA
+// 10.6.3.3).
 const consumerBits = 8
 
 const consumerMask = 1<<consumerBits - 1
 
-// A Window is a memory window: rights to a part of a region that peers have under a key of its
-// own, from Bind until it is bound elsewhere, invalidated or deallocated.
+// A Window is a memory window. From Bind until it is bound again, invalidated or deallocated, it
+// grants peers access to a part of a region under a key of its own.
 type Window struct {
 	PD *PD
 
 	table *Table // nil after DeallocWindow
 	kind  WindowType
 	key   uint32
-	qpn   uint32  // type 2: bound by
+	qpn   uint32  // type 2: queue pair that bound it
 	bound *Region // nil: not bound
 }
 
-// AllocWindow returns a window that is not bound. Errors are ErrPD and ErrFull.
+// AllocWindow returns an unbound window. Errors are ErrPD, ErrWindow and ErrFull.
 func (t *Table) AllocWindow(pd *PD, k WindowType) (*Window, error) {
 	if pd == nil || pd.table != t {
 		return nil, ErrPD
@@ -60,7 +61,7 @@ func (t *Table) AllocWindow(pd *PD, k WindowType) (*Window, error) {
 	return w, nil
 }
 
-// DeallocWindow ends a window, bound or not. It does nothing to one that has ended.
+// DeallocWindow deallocates a window, bound or not. It does nothing if that was done before.
 func (t *Table) DeallocWindow(w *Window) {
 	if w == nil || w.table != t {
 		return
@@ -74,13 +75,13 @@ func (t *Table) DeallocWindow(w *Window) {
 // Type returns the window's type.
 func (w *Window) Type() WindowType { return w.kind }
 
-// RKey returns the key that the window has, or had when it was bound last.
+// RKey returns the current key of the window, or that of its last bind.
 func (w *Window) RKey() uint32 { return w.key }
 
-// Bound returns what the window grants, nil where it is not bound.
+// Bound returns the region of the bound window, or nil.
 func (w *Window) Bound() *Region { return w.bound }
 
-// QPN returns the queue pair that has bound a window of type 2, 0 for none.
+// QPN returns the queue pair that has bound a type 2 window, or 0.
 func (w *Window) QPN() uint32 {
 	if w.bound == nil || w.kind == Type1 {
 		return 0
@@ -97,20 +98,20 @@ func (w *Window) unbind() {
 	}
 }
 
-// A Binding is what a bind work request asks for.
+// A Binding holds the parameters of a bind work request.
 type Binding struct {
-	PD     *PD       // of the queue pair that the work request was posted to
-	QPN    uint32    // its number
-	RKey   uint32    // the window, by all but the low 8 bits; those are its new ones
-	LKey   uint32    // the region; of no account for Length 0
-	Addr   uint64    // of the first byte, as the region has it
-	Length uint64    // 0 only unbinds a window of type 1
-	Access ib.Access // RemoteWrite, RemoteRead, RemoteAtomic, FlushGlobal, ZeroBased
+	PD     *PD       // protection domain of the queue pair
+	QPN    uint32    // number of the queue pair
+	RKey   uint32    // the new R_Key: its upper 24 bits identify the window
+	LKey   uint32    // L_Key of the region; ignored if Length is 0
+	Addr   uint64    // address of the first byte in the region
+	Length uint64    // 0 unbinds a type 1 window
+	Access ib.Access // any of windowAccess
 }
 
-// Bind binds a window. A window of type 2 must not be bound already. RemoteWrite and
-// RemoteAtomic need LocalWrite of the region, not the region's own remote rights. A refused bind
-// changes nothing; its errors are ErrKey, ErrPD, ErrWindow, ErrFlags, ErrAccess and ErrBounds.
+// Bind binds a window. A type 2 window must not be bound already. AccessRemoteWrite and
+// AccessRemoteAtomic require AccessLocalWrite of the region, not its remote access. A rejected bind
+// changes nothing; errors are ErrKey, ErrPD, ErrWindow, ErrFlags, ErrAccess and ErrBounds.
 func (t *Table) Bind(b Binding) error {
 	w := t.window(b.RKey)
 	if w == nil {
@@ -127,24 +128,24 @@ func (t *Table) Bind(b Binding) error {
 	}
 	if b.Length == 0 {
 		w.unbind()
-		w.name(b.RKey)
+		w.setConsumerKey(b.RKey)
 		return nil
 	}
-	r, err := t.bindable(&b)
+	r, err := t.checkBind(&b)
 	if err != nil {
 		return err
 	}
 	w.unbind()
-	w.name(b.RKey)
+	w.setConsumerKey(b.RKey)
 	w.qpn = b.QPN
 	w.bind(r, &b)
 	return nil
 }
 
-// name gives w the consumer's part of its key.
-func (w *Window) name(key uint32) { w.key = w.key&^consumerMask | key&consumerMask }
+// setConsumerKey sets the consumer's part of the key.
+func (w *Window) setConsumerKey(key uint32) { w.key = w.key&^consumerMask | key&consumerMask }
 
-// window finds the window that a key belongs to, whatever the consumer's part of it.
+// window returns the window that a key belongs to, ignoring the consumer's part of the key.
 func (t *Table) window(key uint32) *Window {
 	index := key >> tagBits
 	if index >= uint32(len(t.slots)) {
@@ -156,9 +157,9 @@ func (t *Table) window(key uint32) *Window {
 	return nil
 }
 
-// bindable finds the region of a binding and checks it against what is asked for (C10-73 to C10-75).
-func (t *Table) bindable(b *Binding) (*Region, error) {
-	r := t.named(b.LKey)
+// checkBind returns the region of a binding after checking it (C10-73 to C10-75).
+func (t *Table) checkBind(b *Binding) (*Region, error) {
+	r := t.lookup(b.LKey)
 	switch {
 	case r == nil || r.window != nil:
 		return nil, ErrKey
@@ -170,14 +171,14 @@ func (t *Table) bindable(b *Binding) (*Region, error) {
 		return nil, ErrAccess
 	case b.Access&ib.AccessFlushGlobal != 0 && r.Access&ib.AccessFlushGlobal == 0:
 		return nil, ErrAccess
-	case !r.holds(b.Addr, b.Length):
+	case !r.contains(b.Addr, b.Length):
 		return nil, ErrBounds
 	}
 	return r, nil
 }
 
-// bind makes w a part of r. Each bind has a Region of its own: who still holds the one
-// before must find it dead.
+// bind makes w a part of r. Each bind creates a Region, so that users of the previous one find it
+// invalid.
 func (w *Window) bind(r *Region, b *Binding) {
 	iova := b.Addr
 	if b.Access&ib.AccessZeroBased != 0 {
@@ -192,13 +193,13 @@ func (w *Window) bind(r *Region, b *Binding) {
 	w.table.slots[w.key>>tagBits].region = w.bound
 }
 
-// Invalidate takes from a window of type 2 what it grants, for a queue pair's work request or
-// for the SEND of its peer. One that is not bound stays so. Errors are ErrKey; ErrWindow where the key is
-// that of a region or of a window of type 1; ErrQP and ErrPD.
+// Invalidate unbinds a type 2 window, for a work request of the queue pair or a SEND from its peer.
+// It does nothing to an unbound window. Errors are ErrKey; ErrWindow for the key of a region or a
+// type 1 window; ErrQP; and ErrPD.
 func (t *Table) Invalidate(pd *PD, qpn, rkey uint32) error {
 	w := t.window(rkey)
 	switch {
-	case w == nil && t.named(rkey) != nil:
+	case w == nil && t.lookup(rkey) != nil:
 		return ErrWindow
 	case w == nil || w.key != rkey:
 		return ErrKey

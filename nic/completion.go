@@ -48,7 +48,7 @@ type writeFault struct {
 
 // complete stages a completion of q, or defers it.
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
-	if p := &e.completions; len(p.deferred) > 0 || e.io.Unsettled() {
+	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPendingWrites() {
 		p.deferred = append(p.deferred, deferred{q, cq, *c})
 		return
 	}
