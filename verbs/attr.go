@@ -8,7 +8,7 @@ import (
 	"softroce/internal/ib"
 )
 
-// DeviceAttr is what a NIC can do: the fields of ibv_device_attr.
+// DeviceAttr is the capabilities of a NIC: the fields of ibv_device_attr.
 type DeviceAttr struct {
 	FWVer                 [64]byte // text, ends with a zero byte
 	NodeGUID              uint64   // the first byte of the GUID is the most significant
@@ -51,22 +51,21 @@ type DeviceAttr struct {
 	LocalCAAckDelay       uint32
 	PhysPortCnt           uint32
 	MaxInlineData         uint32 // bytes in a send work request
-	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and what lies above
+	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and the bits above
 	HCACoreClock          uint64 // kHz: the clock of WC.Timestamp
 	TimestampMask         uint64 // completion_timestamp_mask: the valid bits of WC.Timestamp
-	MaxDMSize             uint64 // bytes of device memory that the client may have
+	MaxDMSize             uint64 // bytes of device memory that a client may allocate
 }
 
-// DeviceInfo names a NIC that can be opened.
+// DeviceInfo describes a NIC that can be opened.
 type DeviceInfo struct {
 	Name     string
-	Netdev   string // the interface that it stands on; "" on a fabric
+	Netdev   string // network interface; "" on a fabric
 	NodeGUID uint64 // the first byte of the GUID is the most significant
 	State    PortState
 }
 
-// PortAttr is the state of a NIC's one port: the fields of ibv_port_attr that mean
-// something on RoCE.
+// PortAttr is the state of a NIC's only port: the fields of ibv_port_attr that apply to RoCE.
 type PortAttr struct {
 	State       PortState
 	MaxMTU      MTU
@@ -81,7 +80,7 @@ type PortAttr struct {
 	CapFlags    uint32
 
 	BadPKeyCntr  uint32 // packets with a wrong P_Key
-	QKeyViolCntr uint32 // and with a wrong Q_Key
+	QKeyViolCntr uint32 // packets with a wrong Q_Key
 }
 
 // GID is a global identifier: an IPv6 address, or ::ffff:a.b.c.d.
@@ -113,7 +112,7 @@ type GIDEntry struct {
 	VLAN   int // VLAN ID, 0 for none
 }
 
-// GlobalRoute is ibv_global_route: where packets go and how.
+// GlobalRoute is the route of packets: ibv_global_route.
 type GlobalRoute struct {
 	DGID         GID
 	FlowLabel    uint32
@@ -122,16 +121,16 @@ type GlobalRoute struct {
 	TrafficClass uint8
 }
 
-// AHAttr is ibv_ah_attr. On RoCE the global route is all that counts.
+// AHAttr is ibv_ah_attr. RoCE uses the global route alone.
 type AHAttr struct {
 	GRH        GlobalRoute
 	DLID       uint16
 	SL         uint8
 	StaticRate uint8
-	PortNum    uint8 // 0 stands for 1, the only port
+	PortNum    uint8 // 0 is 1, the only port
 }
 
-// QPCap is how much a queue pair holds: ibv_qp_cap.
+// QPCap is the capacity of a queue pair: ibv_qp_cap.
 type QPCap struct {
 	MaxSendWR     uint32
 	MaxRecvWR     uint32
@@ -140,17 +139,17 @@ type QPCap struct {
 	MaxInlineData uint32 // bytes
 }
 
-// QPInitAttr says what queue pair to create: ibv_qp_init_attr.
+// QPInitAttr describes a queue pair to create: ibv_qp_init_attr.
 type QPInitAttr struct {
 	SendCQ   *CQ
 	RecvCQ   *CQ
-	SRQ      *SRQ  // nil: the queue pair has a receive queue of its own
-	Cap      QPCap // raised by CreateQP to what was granted, see QP.Cap
+	SRQ      *SRQ  // nil: the queue pair has a receive queue
+	Cap      QPCap // at least; QP.Cap has the capacity that was granted
 	QPType   QPType
 	SQSigAll bool // every send work request is signaled
 }
 
-// QPAttr is ibv_qp_attr: the attributes that Modify sets, those in its mask, and Query reads.
+// QPAttr is the attributes of a queue pair: ibv_qp_attr. Modify sets those in its mask.
 type QPAttr struct {
 	QPState          QPState
 	CurQPState       QPState
@@ -165,13 +164,13 @@ type QPAttr struct {
 	PKeyIndex        uint16
 	EnSQDAsyncNotify bool
 	SQDraining       bool
-	MaxRdAtomic      uint8 // READs and atomics that we may have outstanding
-	MaxDestRdAtomic  uint8 // and the peer
+	MaxRdAtomic      uint8 // READs and atomics outstanding as requester
+	MaxDestRdAtomic  uint8 // READs and atomics outstanding as responder
 	MinRNRTimer      uint8 // code of IBTA 9.7.5.2.8; 12 is 0.64 ms
 	PortNum          uint8
 	Timeout          uint8 // local ACK timeout 4.096 µs · 2^Timeout; 0 is none
 	RetryCnt         uint8 // 0 to 7
-	RNRRetry         uint8 // 0 to 7; 7 is without end
+	RNRRetry         uint8 // 0 to 7; 7 is unlimited
 }
 
 // QPAttrMask names fields of QPAttr: ibv_qp_attr_mask.
@@ -200,20 +199,20 @@ const (
 	QPMaskDestQPN          QPAttrMask = QPAttrMask(ib.QPMaskDestQPN)
 )
 
-// SGE is a piece of local memory: ibv_sge. MR.SGE makes one.
+// SGE is a range of local memory: ibv_sge. MR.SGE makes one.
 type SGE struct {
 	Addr   uint64
 	Length uint32
 	LKey   uint32
 }
 
-// SendWR is a send work request: ibv_send_wr. Which fields count depends on Opcode.
+// SendWR is a send work request: ibv_send_wr. Opcode decides which fields are used.
 type SendWR struct {
 	WRID      uint64
 	Opcode    WROpcode
 	SendFlags SendFlags
 	SGList    []SGE  // not kept after PostSend
-	Inline    []byte // the data, where SendFlags has SendInline; not kept after PostSend
+	Inline    []byte // the data, if SendFlags has SendInline; not kept after PostSend
 
 	BindMW *BindMW // WRBindMW
 
@@ -223,18 +222,18 @@ type SendWR struct {
 
 	RemoteSRQN uint32 // XRC: the peer's SRQ, see SRQ.Number
 
-	Imm            uint32 // …WithImm: the number that the peer gets in WC.Imm
+	Imm            uint32 // …WithImm: the peer receives it in WC.Imm
 	InvalidateRKey uint32 // WRSendWithInv, WRLocalInv
 
 	RemoteAddr uint64 // RDMA and atomics
 	RKey       uint32
 
-	CompareAdd uint64 // atomics: what to compare with, or to add
+	CompareAdd uint64 // atomics: the operand to compare or to add
 	Swap       uint64
 
 	AH         *AH // UD; of the queue pair's PD
 	RemoteQPN  uint32
-	RemoteQKey uint32 // with its highest bit, the queue pair's own Q_Key is sent
+	RemoteQKey uint32 // if its highest bit is set, the queue pair's Q_Key is sent
 }
 
 // RecvWR is a receive work request: ibv_recv_wr.
@@ -243,18 +242,18 @@ type RecvWR struct {
 	SGList []SGE // not kept after PostRecv
 }
 
-// WC is a work completion: ibv_wc. Where Status is not WCSuccess only WRID, Status,
-// VendorErr and QPNum are valid.
+// WC is a work completion: ibv_wc. If Status is not WCSuccess, only WRID, Status, VendorErr and
+// QPNum are valid.
 type WC struct {
 	WRID            uint64
 	Status          WCStatus
 	Opcode          WCOpcode
 	VendorErr       uint32
 	ByteLen         uint32 // received, read or atomic bytes
-	Imm             uint32 // where WCFlags has WCWithImm
-	InvalidatedRKey uint32 // where WCFlags has WCWithInv
+	Imm             uint32 // valid with WCWithImm
+	InvalidatedRKey uint32 // valid with WCWithInv
 	QPNum           uint32 // the local queue pair
-	SrcQP           uint32 // UD: the sender's
+	SrcQP           uint32 // UD: the sender's queue pair
 	WCFlags         WCFlags
 	PKeyIndex       uint16
 	SLID            uint16

@@ -7,24 +7,23 @@ import (
 	"syscall"
 )
 
-// Info is what a peer must know of a queue pair to connect to it.
+// Info is what a peer needs to connect to a queue pair.
 type Info struct {
 	QPN uint32
-	PSN uint32 // of the first packet that it will send
+	PSN uint32 // of the first packet that the queue pair sends
 	GID GID
 	LID uint16 // 0 on RoCE
 }
 
-// AnyGID lets Info and Connect choose: the first GID of an IPv4 address, else of a
-// global IPv6 address, else entry 0. Connect chooses among those of the peer's address
-// family.
+// AnyGID lets Info and Connect choose a GID: the first one of an IPv4 address, else of a global
+// IPv6 address, else entry 0. Connect chooses one of the peer's address family.
 const AnyGID = -1
 
-// psnDrawn marks in QP.psn that a PSN was drawn.
+// psnDrawn in QP.psn says that the other bits are a PSN.
 const psnDrawn = 1 << 31
 
-// Info returns what to tell a peer: this end's number, the PSN that Connect will set
-// (drawn at random on the first call), and the GID at gidIndex, or one chosen for AnyGID.
+// Info returns what the peer needs: the queue pair number, the first PSN that Connect will set
+// (random, chosen by the first call), and the GID at gidIndex, or one that is chosen for AnyGID.
 func (q *QP) Info(ctx context.Context, gidIndex int) (Info, error) {
 	gids, err := q.ctx.GIDs(ctx)
 	if err != nil {
@@ -37,8 +36,8 @@ func (q *QP) Info(ctx context.Context, gidIndex int) (Info, error) {
 	return Info{QPN: q.qpn, PSN: q.firstPSN(), GID: e.GID}, nil
 }
 
-// SetPSN makes psn the first that this end sends, in place of a random one. Call it
-// before Info.
+// SetPSN sets the first PSN that the queue pair sends, in place of a random one. Call it before
+// Info.
 func (q *QP) SetPSN(psn uint32) { q.psn.Store(psn&0xffffff | psnDrawn) }
 
 func (q *QP) firstPSN() uint32 {
@@ -46,7 +45,7 @@ func (q *QP) firstPSN() uint32 {
 	return q.psn.Load() &^ psnDrawn
 }
 
-// chooseGID finds an entry, for AnyGID one that can talk to remote.
+// chooseGID returns the entry at index or, for AnyGID, the best one for packets to remote.
 func chooseGID(gids []GIDEntry, index int, remote *GID) (GIDEntry, error) {
 	var best GIDEntry
 	bestRank := 0
@@ -62,12 +61,12 @@ func chooseGID(gids []GIDEntry, index int, remote *GID) (GIDEntry, error) {
 	case bestRank > 0:
 		return best, nil
 	case index == AnyGID && remote != nil:
-		return best, fmt.Errorf("no GID of the NIC is of the address family of %v: %w", remote.Addr(), syscall.ENETUNREACH)
+		return best, fmt.Errorf("the NIC has no GID of the address family of %v: %w", remote.Addr(), syscall.ENETUNREACH)
 	}
-	return best, fmt.Errorf("no GID at index %d: %w", index, syscall.EINVAL)
+	return best, fmt.Errorf("no GID at index %d of the table: %w", index, syscall.EINVAL)
 }
 
-// rank orders GIDs for AnyGID; 0 is none.
+// rank rates a GID for AnyGID: the highest rank is the best, 0 excludes the GID.
 func rank(g GID, remote *GID) int {
 	a := g.Addr()
 	if remote != nil {
@@ -91,11 +90,11 @@ func rank(g GID, remote *GID) int {
 // ConnectOptions are the attributes that Connect sets. Start from DefaultConnectOptions.
 type ConnectOptions struct {
 	GIDIndex        int // AnyGID, or an index
-	PathMTU         MTU // 0: the port's active MTU. Both ends must use the same
+	PathMTU         MTU // 0: the port's active MTU. Both sides must use the same
 	Access          Access
 	Timeout         uint8 // local ACK timeout 4.096 µs · 2^Timeout; 0 is none
 	RetryCnt        uint8
-	RNRRetry        uint8 // 7 is without end
+	RNRRetry        uint8 // 7 is unlimited
 	MinRNRTimer     uint8 // code; 12 is 0.64 ms
 	MaxRdAtomic     uint8
 	MaxDestRdAtomic uint8
@@ -103,11 +102,11 @@ type ConnectOptions struct {
 	HopLimit        uint8
 	FlowLabel       uint32
 	SL              uint8  // service level: the priority in a VLAN tag
-	PKeyIndex       uint16 // place in Context.PKeys
+	PKeyIndex       uint16 // index in Context.PKeys
 }
 
-// DefaultConnectOptions returns what the usual test programs use: a local ACK timeout of 67 ms, seven
-// retries, RNR retries without end, 16 READs and atomics outstanding, all remote rights.
+// DefaultConnectOptions returns the values of common test programs: a local ACK timeout of 67 ms,
+// seven retries, unlimited RNR retries, 16 outstanding READs and atomics, all remote access rights.
 func DefaultConnectOptions() ConnectOptions {
 	return ConnectOptions{
 		GIDIndex: AnyGID, Access: AccessLocalWrite | AccessRemoteWrite | AccessRemoteRead | AccessRemoteAtomic,
@@ -115,8 +114,8 @@ func DefaultConnectOptions() ConnectOptions {
 	}
 }
 
-// Connect takes a queue pair of a connected service from RESET or INIT to RTS, with the
-// peer that remote describes. ctx bounds the wait for the peer's address to resolve.
+// Connect takes a queue pair of a connected service from RESET or INIT to RTS, connected to remote.
+// ctx also bounds the resolution of the peer's address.
 func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
 	if o.PathMTU == 0 {
 		p, err := q.ctx.QueryPort(ctx)
@@ -144,8 +143,8 @@ func (q *QP) Connect(ctx context.Context, remote Info, o ConnectOptions) error {
 	return q.toRTS(ctx, o)
 }
 
-// ToInit takes a queue pair of a connected service from RESET to INIT, where receives
-// can be posted before the peer sends.
+// ToInit takes a queue pair of a connected service from RESET to INIT, where receives can be posted
+// before the peer sends.
 func (q *QP) ToInit(ctx context.Context, access Access) error { return q.toInit(ctx, access, 0) }
 
 func (q *QP) toInit(ctx context.Context, access Access, pkeyIndex uint16) error {

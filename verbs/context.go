@@ -24,12 +24,11 @@ type options struct {
 	conn   *net.UnixConn
 }
 
-// WithSocket names the daemon's socket. Without it $SOFTROCE_SOCKET counts, or else
+// WithSocket names the daemon's socket. The default is $SOFTROCE_SOCKET, or else
 // /run/softroce/softroce.sock.
 func WithSocket(path string) Option { return func(o *options) { o.socket = path } }
 
-// WithConn uses a seqpacket socket that is already connected. It is closed with the
-// Context, and also where Open fails.
+// WithConn uses a connected seqpacket socket. Open takes ownership of it, also if it fails.
 func WithConn(c *net.UnixConn) Option { return func(o *options) { o.conn = c } }
 
 func dial(ctx context.Context, opts []Option) (*control.Client, error) {
@@ -98,13 +97,13 @@ type Context struct {
 	shared   map[uint32]*SRQ
 }
 
-// An object came from a Context. Closing it takes a request to the daemon; abandon releases only
+// An object came from a Context. Closing it takes a request to the daemon; abandon only releases
 // what this process holds for it.
 type object interface{ abandon() }
 
-// Open opens a NIC by its name; "" is the daemon's first one. ctx bounds the opening,
-// not the Context. Errors: ErrNoDaemon, ErrVersion, ErrNoDevice, EACCES, and EMFILE or
-// ENOMEM where a limit is reached.
+// Open opens a NIC by name; "" is the daemon's first one. ctx bounds the opening, not the life of
+// the Context. Errors: ErrNoDaemon, ErrVersion, ErrNoDevice, EACCES, and EMFILE or ENOMEM if a
+// limit is reached.
 func Open(ctx context.Context, device string, opts ...Option) (*Context, error) {
 	client, err := dial(ctx, opts)
 	if err != nil {
@@ -157,7 +156,7 @@ func (c *Context) open(ctx context.Context, device string) error {
 // Device returns the NIC's name.
 func (c *Context) Device() string { return c.device }
 
-// Err returns nil while the daemon serves the Context. Later it matches ErrDeviceFatal,
+// Err returns nil while the daemon serves the Context. After that its error matches ErrDeviceFatal,
 // with the daemon's reason, or ErrClosed.
 func (c *Context) Err() error {
 	if !c.client.Ended() {
@@ -166,9 +165,9 @@ func (c *Context) Err() error {
 	return c.client.Err()
 }
 
-// WhileServed returns a child of ctx that also ends when the daemon serves the Context no
-// more: its cause (context.Cause) is then what Err returns. It is for waits on something
-// else than verbs, such as a peer's word over TCP. The function releases what that takes.
+// WhileServed returns a child of ctx that also ends when the daemon stops serving the Context; its
+// cause (context.Cause) is then the error of Err. It bounds waits for other things than verbs, such
+// as a peer's message over TCP. The returned function releases its resources.
 func (c *Context) WhileServed(ctx context.Context) (context.Context, context.CancelFunc) {
 	ctx, end := context.WithCancelCause(ctx)
 	go func() {
@@ -236,13 +235,13 @@ func (c *Context) request(ctx context.Context, name string, op uint16, body ...a
 	})
 }
 
-// QueryDevice returns what the NIC can do.
+// QueryDevice returns the capabilities of the NIC: ibv_query_device.
 func (c *Context) QueryDevice(ctx context.Context) (DeviceAttr, error) {
 	a, err := query[abi.DeviceAttr](ctx, c, control.Request{Name: "query device", Op: abi.OpQueryDevice})
 	return DeviceAttr(a), err
 }
 
-// QueryPort returns the state of the NIC's port.
+// QueryPort returns the state of the NIC's port: ibv_query_port.
 func (c *Context) QueryPort(ctx context.Context) (PortAttr, error) {
 	a, err := query[abi.PortAttr](ctx, c, control.Request{Name: "query port", Op: abi.OpQueryPort})
 	return PortAttr{
@@ -268,15 +267,15 @@ func (c *Context) PKeys(ctx context.Context) ([]uint16, error) {
 	return list[uint16](ctx, c.client, "query P_Keys", abi.OpQueryPKeys)
 }
 
-// QueryClock returns the NIC's present time on the clock of WC.Timestamp, and as WC.WallclockNS has it:
-// ibv_query_rt_values_ex.
+// QueryClock returns the present time of the NIC, on the clock of WC.Timestamp and as
+// WC.WallclockNS: ibv_query_rt_values_ex.
 func (c *Context) QueryClock(ctx context.Context) (timestamp, wallclockNS uint64, err error) {
 	r, err := query[abi.ClockReply](ctx, c, control.Request{Name: "query clock", Op: abi.OpQueryClock})
 	return r.Clock, r.Wallclock, err
 }
 
-// adopted notes a new object, which Close will have to close, and returns it; where the
-// Context was closed meanwhile the object goes at once.
+// adopted registers a new object with the Context, which closes it in Close, and returns it. If the
+// Context is closed already, it abandons the object.
 func adopted[T object](c *Context, o T) (T, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -307,7 +306,7 @@ func (c *Context) owns(o object) bool {
 	return ok
 }
 
-// disown forgets an object; false where it was closed before.
+// disown removes an object from the Context. It returns false if the object was closed before.
 func (c *Context) disown(o object) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -382,8 +381,8 @@ func (c *Context) endClosing(o object, done chan struct{}) {
 	close(done)
 }
 
-// AsyncEvent waits for the next asynchronous event: ibv_get_async_event. After
-// EventDeviceFatal it fails with ErrDeviceFatal.
+// AsyncEvent waits for the next asynchronous event: ibv_get_async_event. After EventDeviceFatal it
+// returns ErrDeviceFatal.
 func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 	for {
 		e, err := c.events.next(ctx)
@@ -402,7 +401,7 @@ func (c *Context) AsyncEvent(ctx context.Context) (AsyncEvent, error) {
 		}
 		c.mu.Unlock()
 		if e.Handle != 0 && ev.QP == nil && ev.CQ == nil && ev.SRQ == nil {
-			continue // it was about an object that has been closed since
+			continue // the object of the event has been closed
 		}
 		return ev, nil
 	}
@@ -447,7 +446,7 @@ func (c *Context) Shutdown(ctx context.Context) error {
 	return errors.Join(hung, unix.Munmap(c.doorbells))
 }
 
-// mapShared maps a ring or page of the daemon, which is that long.
+// mapShared maps a ring or a page of the daemon.
 func mapShared(fd, size int) ([]byte, error) {
 	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {

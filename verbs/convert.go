@@ -19,7 +19,7 @@ func ahAttr(a abi.AHAttr) AHAttr {
 	}
 }
 
-// port lets 0 stand for the only port.
+// port returns the port number n; 0 is port 1, the only port.
 func port(n uint8) uint8 { return max(n, 1) }
 
 func (c QPCap) abi() abi.QPCap {

@@ -26,15 +26,15 @@ type CQ struct {
 	consumer uint32
 	resize   resize
 
-	// Words of the ring. They are read without the lock only inside enter and leave.
+	// Words of the ring, accessed under mu.
 	producer, consumed, armed, events *uint32
 }
 
-// CreateCQ creates a completion queue for at least cqe entries. With a CompChannel, its
-// events go there and CQ.Wait is not available; without (nil), CQ.Wait is.
+// CreateCQ creates a completion queue for at least cqe entries: ibv_create_cq. With a CompChannel,
+// its events go there and CQ.Wait is not available; without one (nil), CQ.Wait is.
 func (c *Context) CreateCQ(ctx context.Context, cqe int, ch *CompChannel) (*CQ, error) {
 	if cqe < 1 {
-		return nil, &Error{Op: "create CQ", Errno: syscall.EINVAL, Text: "the number of entries must be above 0"}
+		return nil, &Error{Op: "create CQ", Errno: syscall.EINVAL, Text: "the number of entries must be at least 1"}
 	}
 	return created(ctx, "create CQ", func() (*CQ, error) { return c.openCQ(uint32(cqe), ch) })
 }
@@ -76,13 +76,13 @@ func (q *CQ) CQE() int {
 	return int(q.mask) + 1
 }
 
-// Resize makes the queue hold at least cqe completions: ibv_resize_cq. What was not polled
-// stays, and so does the arming; EINVAL where the new size has no room for it. Until the daemon
+// Resize makes the queue hold at least cqe completions: ibv_resize_cq. Completions that were not
+// polled and the arming are kept; EINVAL if the new size has no room for them. Until the daemon
 // replies, Poll returns no completions, Wait waits, and Arm waits or, if ctx ends first, returns
 // EBUSY.
 func (q *CQ) Resize(ctx context.Context, cqe int) error {
 	if cqe < 1 {
-		return &Error{Op: "resize CQ", Errno: syscall.EINVAL, Text: "the number of entries must be above 0"}
+		return &Error{Op: "resize CQ", Errno: syscall.EINVAL, Text: "the number of entries must be at least 1"}
 	}
 	if !q.ctx.owns(q) {
 		return ErrClosed
@@ -90,7 +90,7 @@ func (q *CQ) Resize(ctx context.Context, cqe int) error {
 	return q.resize.run(ctx, "resize CQ", &q.mu, func() error { return q.setSize(uint32(cqe)) })
 }
 
-// setSize has the daemon move the queue to a ring of another size.
+// setSize makes the daemon move the queue to a ring of another size.
 func (q *CQ) setSize(cqe uint32) error {
 	var got abi.CreateCQReply
 	ask := abi.ResizeCQRequest{Handle: q.handle, Entries: cqe}
@@ -114,16 +114,15 @@ func (q *CQ) setSize(cqe uint32) error {
 	return nil
 }
 
-// use makes ring the queue's.
+// use installs a ring.
 func (q *CQ) use(ring []byte, entries uint32) {
 	q.ring, q.mask = ring, entries-1
 	q.producer, q.consumed = word(ring, abi.RingProducer), word(ring, abi.RingConsumer)
 	q.armed, q.events = word(ring, abi.CQArmed), word(ring, abi.CQEvents)
 }
 
-// Poll moves completions to wc, as many as there are and fit, and returns how many:
-// ibv_poll_cq. It does not wait. Once all that the NIC had put into the queue was
-// taken and the daemon is gone, the error is ErrDeviceFatal.
+// Poll moves up to len(wc) completions to wc and returns their number: ibv_poll_cq. It does not
+// wait. When the daemon is gone and the queue is empty, the error is ErrDeviceFatal.
 func (q *CQ) Poll(wc []WC) (int, error) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -136,7 +135,7 @@ func (q *CQ) Poll(wc []WC) (int, error) {
 	ready := atomic.LoadUint32(q.producer) - q.consumer
 	n := min(int(ready), len(wc))
 	if n == 0 {
-		// Err first, then the queue once more: what came before the end comes first.
+		// Check Err before the queue: completions that arrived before the end come first.
 		if err := q.ctx.Err(); err != nil && atomic.LoadUint32(q.producer) == q.consumer {
 			return 0, err
 		}
@@ -182,9 +181,9 @@ func (w *WC) load(slot []byte) {
 	}
 }
 
-// Arm asks for one event when the next completion is added, or the next one that is
-// solicited or an error: ibv_req_notify_cq. Completions that are there already give no
-// event, so poll once more after arming.
+// Arm requests one event for the next completion, or for the next one that is solicited or an
+// error: ibv_req_notify_cq. Completions that are already there cause no event, so poll once more
+// after arming.
 func (q *CQ) Arm(solicitedOnly bool) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -195,7 +194,7 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 		return ErrClosed
 	}
 	if solicitedOnly {
-		// To be armed for all includes this.
+		// Armed for every completion includes this.
 		atomic.CompareAndSwapUint32(q.armed, abi.CQArmNone, abi.CQArmSolicited)
 	} else {
 		atomic.StoreUint32(q.armed, abi.CQArmNext)
@@ -205,17 +204,17 @@ func (q *CQ) Arm(solicitedOnly bool) error {
 
 var errResizing error = &Error{Op: "arm CQ", Errno: syscall.EBUSY, Text: "the daemon has not replied to Resize yet"}
 
-// waitSpins is how often Wait looks before it blocks: a few microseconds, which is what a
-// round through an awake engine and a peer takes.
+// waitSpins is how often Wait checks the queue before it blocks: a few microseconds, the time of a
+// round trip through a running engine and a peer.
 const waitSpins = 2000
 
-// Wait returns when the queue holds a completion. It spins for a few microseconds, then
-// blocks in the runtime's poller, without a thread. Other goroutines may poll or wait at
-// the same time, so Poll may find nothing after all. Errors are those of ctx,
-// ErrDeviceFatal, ErrClosed, and EINVAL for a queue that has a CompChannel.
+// Wait returns when the queue holds a completion. It spins for a few microseconds, then blocks in
+// the runtime's poller, without a thread. Since other goroutines may poll at the same time, Poll
+// may still return none. Errors are those of ctx, ErrDeviceFatal, ErrClosed, and EINVAL for a queue
+// with a CompChannel.
 func (q *CQ) Wait(ctx context.Context) error {
 	if q.pipe == nil {
-		return &Error{Op: "wait for a CQ", Errno: syscall.EINVAL, Text: "its events go to a completion channel"}
+		return &Error{Op: "wait for CQ", Errno: syscall.EINVAL, Text: "the events of the CQ go to a completion channel"}
 	}
 	for range waitSpins {
 		if ready, err := q.ready(); ready || err != nil {
@@ -262,8 +261,8 @@ func (q *CQ) finishResize(ctx context.Context) error {
 	return q.resize.finish(ctx, &q.mu)
 }
 
-// remove takes the completions of a queue pair out, which nobody may see any more. The
-// producer only adds behind those that are here, so what stays moves up to there.
+// remove removes the completions of a queue pair. The producer only appends, so the remaining ones
+// move up to its index.
 func (q *CQ) remove(qpn uint32) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -306,7 +305,7 @@ func (q *CQ) abandon() {
 	q.ring = nil
 }
 
-// CompChannel is where the completion events of several CQs arrive: ibv_comp_channel.
+// CompChannel receives the completion events of several CQs: ibv_comp_channel.
 type CompChannel struct {
 	ctx    *Context
 	handle uint32
@@ -316,7 +315,7 @@ type CompChannel struct {
 	queues []*CQ
 }
 
-// CreateCompChannel creates a completion channel.
+// CreateCompChannel creates a completion channel: ibv_create_comp_channel.
 func (c *Context) CreateCompChannel(ctx context.Context) (*CompChannel, error) {
 	const name = "create completion channel"
 	return created(ctx, name, func() (*CompChannel, error) {
@@ -330,9 +329,8 @@ func (c *Context) CreateCompChannel(ctx context.Context) (*CompChannel, error) {
 	})
 }
 
-// GetEvent waits for a completion event and returns the queue that it is of:
-// ibv_get_cq_event. The queue must have been armed, and must be again for the next
-// event. There is nothing to acknowledge.
+// GetEvent waits for a completion event and returns its queue: ibv_get_cq_event. The queue must be
+// armed again for the next event. There is nothing to acknowledge.
 func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 	if err := ch.pipe.Acquire(ctx); err != nil {
 		return nil, err

@@ -16,7 +16,7 @@ type AH struct {
 	handle uint32
 }
 
-// CreateAH creates an address handle, for work requests of UD queue pairs.
+// CreateAH creates an address handle for work requests of UD queue pairs: ibv_create_ah.
 func (p *PD) CreateAH(ctx context.Context, a AHAttr) (*AH, error) {
 	return created(ctx, "create AH", func() (*AH, error) {
 		h, err := p.ctx.create("create AH", abi.OpCreateAH, abi.CreateAHRequest{PD: p.handle, AH: a.abi()})
@@ -34,24 +34,23 @@ func (a *AH) Close(ctx context.Context) error {
 	return a.ctx.closeObject(ctx, a, "destroy AH", abi.OpDestroyAH, a.handle, nil)
 }
 
-// GRH is what stands in the first 40 bytes of a UD receive: an IPv6 header, or 20 zero bytes and
-// an IPv4 header.
+// GRH is the first 40 bytes of a UD receive: an IPv6 header, or 20 zero bytes and an IPv4 header.
 type GRH = packet.GRH
 
-// GRHLen is the length of a GRH in bytes: a UD receive has to have room for it, and WC.ByteLen
-// counts it.
+// GRHLen is the length of a GRH in bytes. A UD receive needs room for it, and WC.ByteLen includes
+// it.
 const GRHLen = packet.GRHLen
 
-// AHAttrFromWC returns the address vector of an answer to a received datagram, whose receive begins
-// with grh: ibv_init_ah_from_wc. The answer goes from the address that the datagram came to, to
-// WC.SrcQP.
+// AHAttrFromWC returns the address vector for a reply to a received datagram whose receive begins
+// with grh: ibv_init_ah_from_wc. The reply goes to WC.SrcQP, from the address that the datagram was
+// sent to.
 func (c *Context) AHAttrFromWC(ctx context.Context, wc *WC, grh []byte) (AHAttr, error) {
 	if wc.WCFlags&WCWithGRH == 0 || len(grh) < GRHLen {
-		return AHAttr{}, &Error{Op: "address from completion", Errno: syscall.EINVAL, Text: "there is no GRH"}
+		return AHAttr{}, &Error{Op: "address from completion", Errno: syscall.EINVAL, Text: "the receive has no GRH"}
 	}
 	g := (*GRH)(grh)
 	if g.Dst().IsMulticast() {
-		return AHAttr{}, &Error{Op: "address from completion", Errno: syscall.EINVAL, Text: "the datagram came to a group"}
+		return AHAttr{}, &Error{Op: "address from completion", Errno: syscall.EINVAL, Text: "the datagram was sent to a multicast group"}
 	}
 	gids, err := c.GIDs(ctx)
 	if err != nil {
@@ -61,17 +60,17 @@ func (c *Context) AHAttrFromWC(ctx context.Context, wc *WC, grh []byte) (AHAttr,
 		if e.GID.Addr() == g.Dst() && e.VLAN == int(wc.CVLAN&0xfff) {
 			return AHAttr{SL: uint8(wc.CVLAN >> 13), GRH: GlobalRoute{
 				DGID: GIDFromAddr(g.Src()), SGIDIndex: uint8(e.Index), FlowLabel: g.FlowLabel(),
-				TrafficClass: g.TClass(), HopLimit: answerHopLimit,
+				TrafficClass: g.TClass(), HopLimit: replyHopLimit,
 			}}, nil
 		}
 	}
 	return AHAttr{}, fmt.Errorf("address from completion: no GID for %v: %w", g.Dst(), syscall.EADDRNOTAVAIL)
 }
 
-// answerHopLimit is what libibverbs puts there.
-const answerHopLimit = 255
+// replyHopLimit is the hop limit that libibverbs sets.
+const replyHopLimit = 255
 
-// CreateAHFromWC creates the address handle for an answer: ibv_create_ah_from_wc.
+// CreateAHFromWC creates the address handle for a reply: ibv_create_ah_from_wc.
 func (p *PD) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, error) {
 	a, err := p.ctx.AHAttrFromWC(ctx, wc, grh)
 	if err != nil {
@@ -80,9 +79,8 @@ func (p *PD) CreateAHFromWC(ctx context.Context, wc *WC, grh []byte) (*AH, error
 	return p.CreateAH(ctx, a)
 }
 
-// ToDatagram takes a UD queue pair from RESET to RTS: it receives what comes with qkey, and
-// answers to MulticastQPN where it is attached. A Q_Key with the highest bit is a controlled one:
-// EPERM, unless the program is root's or the daemon's user's.
+// ToDatagram takes a UD queue pair from RESET to RTS. It receives datagrams with qkey. A Q_Key with
+// the highest bit set is a controlled one, which takes root or the daemon's user: EPERM.
 func (q *QP) ToDatagram(ctx context.Context, qkey uint32) error {
 	err := q.Modify(ctx, &QPAttr{QPState: QPSInit, PortNum: 1, QKey: qkey}, QPMaskState|QPMaskPKeyIndex|QPMaskPort|QPMaskQKey)
 	if err != nil {
@@ -94,20 +92,21 @@ func (q *QP) ToDatagram(ctx context.Context, qkey uint32) error {
 	return q.Modify(ctx, &QPAttr{QPState: QPSRTS, SQPSN: q.firstPSN()}, QPMaskState|QPMaskSQPSN)
 }
 
-// MulticastQPN is the RemoteQPN of a datagram to a group.
+// MulticastQPN is the RemoteQPN of a datagram to a multicast group.
 const MulticastQPN = 0xffffff
 
-// GroupGID returns the GID of a multicast group: that of an IPv4 group is mapped into IPv6.
+// GroupGID returns the GID of a multicast group. The GID of an IPv4 group is the address mapped
+// into IPv6.
 func GroupGID(group netip.Addr) GID { return GIDFromAddr(group) }
 
-// AttachMcast makes a UD queue pair receive what is sent to a group: ibv_attach_mcast. The NIC
-// joins the group on its network. What the queue pair sends there itself it does not get.
-// It must be detached before it is closed. EINVAL: no UD, or no multicast GID; ENOMEM: a limit.
+// AttachMcast makes a UD queue pair receive the datagrams of a multicast group, except its own:
+// ibv_attach_mcast. The NIC joins the group. Detach the queue pair before closing it. Errors:
+// EINVAL for other queue pairs and for a GID that is not multicast; ENOMEM if a limit is reached.
 func (q *QP) AttachMcast(ctx context.Context, group GID) error {
 	return q.mcast(ctx, "attach to multicast group", abi.OpAttachMcast, group)
 }
 
-// DetachMcast ends it: ibv_detach_mcast.
+// DetachMcast detaches the queue pair from a group: ibv_detach_mcast.
 func (q *QP) DetachMcast(ctx context.Context, group GID) error {
 	return q.mcast(ctx, "detach from multicast group", abi.OpDetachMcast, group)
 }

@@ -10,17 +10,17 @@ import (
 	"softroce/internal/control"
 )
 
-// DM is device memory: ibv_dm. It lies in the NIC; a program reaches it by copying, work requests and peers through
-// regions.
+// DM is device memory: ibv_dm. It is memory of the NIC, which a program copies to and from; work
+// requests and peers access it through regions.
 type DM struct {
 	ctx    *Context
 	handle uint32
 	length uint64
 }
 
-// AllocDM allocates length bytes of device memory, which are zero at first: ibv_alloc_dm. The address in the NIC is a multiple
-// of 2^logAlign (12 at most), which is of interest to atomics; 3 will do. Errors: EINVAL, and ENOMEM beyond
-// DeviceAttr.MaxDMSize in all, or where the NIC has no more.
+// AllocDM allocates length bytes of zeroed device memory: ibv_alloc_dm. Its address in the NIC is a
+// multiple of 2^logAlign (12 at most), which matters to atomics; 3 is enough. Errors: EINVAL, and
+// ENOMEM beyond DeviceAttr.MaxDMSize in total or when the NIC has no more.
 func (c *Context) AllocDM(ctx context.Context, length uint64, logAlign uint32) (*DM, error) {
 	return created(ctx, "allocate DM", func() (*DM, error) {
 		handle, err := c.create("allocate DM", abi.OpAllocDM, abi.AllocDMRequest{Length: length, LogAlign: logAlign})
@@ -57,8 +57,8 @@ func (m *DM) CopyFrom(ctx context.Context, p []byte, offset uint64) error {
 	})
 }
 
-// copy makes a request for each part of p that a message has room for. It starts with the last part,
-// which alone can lie outside: then nothing is copied.
+// copy makes a request for each part of p that fits into a message. It starts with the last part,
+// the only one that can be out of range, so that nothing is copied in that case.
 func (m *DM) copy(offset uint64, p []byte, f func(abi.CopyDMRequest, []byte) error) error {
 	if offset > m.length {
 		return &Error{Op: "copy to or from DM", Errno: syscall.EINVAL, Text: "the offset is beyond the end"}
@@ -95,14 +95,15 @@ func (p *PD) RegDM(ctx context.Context, m *DM, offset, length uint64, access Acc
 	})
 }
 
-// RegDMABuf registers length bytes of a DMA buffer from offset on: ibv_reg_dmabuf_mr. Shared memory (a memfd) will do in its
-// place. iova is the address of the first byte for SGEs and peers; it lies at the same place in a
-// page of 4096 bytes as offset does. The NIC reaches what the buffer has at that moment: what was truncated makes the work fail
-// that needs it. The file may be closed afterwards.
+// RegDMABuf registers length bytes of a DMA buffer from offset on: ibv_reg_dmabuf_mr. f may also be
+// shared memory (a memfd). iova is the address of the first byte for SGEs and peers; it has the
+// same offset in a page of 4096 bytes as offset. The NIC accesses the present contents of the
+// buffer: work requests that access a truncated part fail. The file may be closed afterwards.
 //
-// access is made of AccessLocalWrite, AccessRemoteWrite, AccessRemoteRead, AccessRemoteAtomic and AccessRelaxedOrdering. Errors:
-// EINVAL, also for what is neither a DMA buffer nor shared memory; EACCES where the file is open for reading
-// alone and access is not; EOPNOTSUPP for a DMA buffer that cannot be mapped.
+// access is a combination of AccessLocalWrite, AccessRemoteWrite, AccessRemoteRead,
+// AccessRemoteAtomic and AccessRelaxedOrdering. Errors: EINVAL, also for a file that is neither a
+// DMA buffer nor shared memory; EACCES if the file is read-only and access is not; EOPNOTSUPP for a
+// DMA buffer that cannot be mapped.
 func (p *PD) RegDMABuf(ctx context.Context, f *os.File, offset, length, iova uint64, access Access) (*MR, error) {
 	return p.regFile(ctx, f, abi.RegMRRequest{
 		PD: p.handle, Memory: abi.MemoryDMABuf, Access: uint32(access), IOVA: iova, Length: length, Offset: offset,

@@ -2,10 +2,10 @@ package verbs
 
 import "softroce/internal/ib"
 
-// QPType is the transport service of a queue pair: ibv_qp_type.
+// QPType is the type of a queue pair, its transport service: ibv_qp_type.
 type QPType uint32
 
-// Services.
+// Queue pair types.
 const (
 	RC QPType = QPType(ib.QPTypeRC)
 	UC QPType = QPType(ib.QPTypeUC)
@@ -20,7 +20,7 @@ func (t QPType) String() string { return ib.QPType(t).String() }
 // QPState is the state of a queue pair: ibv_qp_state (IBTA 10.3.1).
 type QPState uint32
 
-// States.
+// Queue pair states.
 const (
 	QPSReset QPState = QPState(ib.QPSReset)
 	QPSInit  QPState = QPState(ib.QPSInit)
@@ -33,11 +33,11 @@ const (
 
 func (s QPState) String() string { return ib.QPState(s).String() }
 
-// Access is what may be done to a memory region, and through a queue pair:
-// ibv_access_flags. Local reads are always allowed.
+// Access is what a memory region grants, or what a queue pair lets its peer request:
+// ibv_access_flags. Local read is always granted.
 type Access uint32
 
-// Access rights. Remote writing and atomics need AccessLocalWrite too.
+// Access rights. Remote write and atomics require AccessLocalWrite.
 const (
 	AccessLocalWrite   Access = Access(ib.AccessLocalWrite)
 	AccessRemoteWrite  Access = Access(ib.AccessRemoteWrite)
@@ -48,13 +48,13 @@ const (
 	AccessZeroBased   Access = Access(ib.AccessZeroBased)   // peers address the first byte as 0
 	AccessFlushGlobal Access = Access(ib.AccessFlushGlobal) // FLUSH for global visibility; ATOMIC WRITE needs AccessRemoteWrite
 
-	AccessRelaxedOrdering Access = Access(ib.AccessRelaxedOrdering) // a hint, which is not needed here
+	AccessRelaxedOrdering Access = Access(ib.AccessRelaxedOrdering) // a hint, ignored
 )
 
 // String lists the rights, as "local_write|remote_read".
 func (a Access) String() string { return ib.Access(a).String() }
 
-// WROpcode is what a send work request does: ibv_wr_opcode.
+// WROpcode is the operation of a send work request: ibv_wr_opcode.
 type WROpcode uint32
 
 // Operations.
@@ -78,15 +78,15 @@ func (o WROpcode) String() string { return ib.WROpcode(o).String() }
 // SendFlags qualify a send work request: ibv_send_flags.
 type SendFlags uint32
 
-// Flags.
+// Bits of SendFlags.
 const (
-	SendFence     SendFlags = SendFlags(ib.SendFence)     // start after all earlier READs and atomics have completed; WRLocalInv: after everything
-	SendSignaled  SendFlags = SendFlags(ib.SendSignaled)  // completes with a WC; errors always do
+	SendFence     SendFlags = SendFlags(ib.SendFence)     // start after all earlier READs and atomics are complete; WRLocalInv: after all work requests
+	SendSignaled  SendFlags = SendFlags(ib.SendSignaled)  // a successful completion enters the CQ too
 	SendSolicited SendFlags = SendFlags(ib.SendSolicited) // the receiver's completion is a solicited event
 	SendInline    SendFlags = SendFlags(ib.SendInline)    // the data is SendWR.Inline, copied while posting
 )
 
-// WCStatus says how a work request ended: ibv_wc_status.
+// WCStatus is the result of a work request: ibv_wc_status.
 type WCStatus uint32
 
 // Statuses.
@@ -117,7 +117,7 @@ const (
 
 func (s WCStatus) String() string { return ib.WCStatus(s).String() }
 
-// WCOpcode says what completed: ibv_wc_opcode. It is not valid where the status is an error.
+// WCOpcode is the completed operation: ibv_wc_opcode. It is valid only if the status is WCSuccess.
 type WCOpcode uint32
 
 // Completed operations.
@@ -140,7 +140,7 @@ func (o WCOpcode) String() string { return ib.WCOpcode(o).String() }
 // WCFlags qualify a completion: ibv_wc_flags.
 type WCFlags uint32
 
-// Flags.
+// Bits of WCFlags.
 const (
 	WCWithGRH WCFlags = WCFlags(ib.WCGRH)     // the first 40 bytes of the receive buffer are the GRH
 	WCWithImm WCFlags = WCFlags(ib.WCWithImm) // WC.Imm is valid

@@ -7,37 +7,37 @@ import (
 	"softroce/internal/control"
 )
 
-// Errors that this package adds to the system's error numbers. Match with errors.Is.
+// Errors of this package, besides the system's error numbers. Match with errors.Is.
 var (
-	// ErrClosed: the object, or the Context that it belongs to, was closed here.
+	// ErrClosed: this process closed the object or its Context.
 	ErrClosed = control.ErrClosed
 
-	// ErrDeviceFatal: the daemon ended, or took the context away. Nothing of the
-	// Context works any more; close it.
+	// ErrDeviceFatal: the daemon ended or closed the connection. The Context is of no more use;
+	// close it.
 	ErrDeviceFatal = control.ErrGone
 
-	// ErrNoDaemon: nothing listens on the socket. Matches the error of connect too.
+	// ErrNoDaemon: nothing listens on the socket. The error also matches that of connect.
 	ErrNoDaemon = control.ErrNoDaemon
 
-	// ErrVersion: the daemon speaks another version of the attach ABI.
+	// ErrVersion: the daemon has another version of the attach ABI.
 	ErrVersion = control.ErrVersion
 
-	// ErrNoDevice: the daemon has no NIC of that name. Matches ENODEV.
+	// ErrNoDevice: the daemon has no NIC with that name. Matches ENODEV.
 	ErrNoDevice error = syscall.ENODEV
 
-	// ErrQueueFull: the queue has no room for the work requests; none was posted.
-	// Matches ENOMEM too, which is what libibverbs returns.
+	// ErrQueueFull: the queue has no room for the work requests; none was posted. Matches ENOMEM,
+	// the error of libibverbs.
 	ErrQueueFull error = &postError{"queue is full", syscall.ENOMEM}
 
-	// ErrWorkRequest: a work request has more SGEs or inline data than the queue pair was
-	// created for, or an operation that it has not; none was posted. Matches EINVAL.
-	ErrWorkRequest error = &postError{"work request does not fit the queue pair", syscall.EINVAL}
+	// ErrWorkRequest: a work request has more SGEs or inline data than the queue pair has room for,
+	// or an operation that its type does not have; none was posted. Matches EINVAL.
+	ErrWorkRequest error = &postError{"work request exceeds the capacity or type of the queue pair", syscall.EINVAL}
 
-	// ErrState: the queue pair's state does not take such work requests. Matches EINVAL.
-	ErrState error = &postError{"state of the queue pair forbids it", syscall.EINVAL}
+	// ErrState: the queue pair cannot accept work requests in its state. Matches EINVAL.
+	ErrState error = &postError{"the state of the queue pair does not allow this work request", syscall.EINVAL}
 )
 
-// Error is a request that the daemon, or this package in its place, refused. It matches its Errno:
+// Error is a request that the daemon, or this package on its behalf, refused. It matches its Errno:
 // errors.Is(err, syscall.EINVAL).
 type Error struct {
 	Op    string // the operation: "create QP"
@@ -58,8 +58,8 @@ func publicError(err error) error {
 	return err
 }
 
-// WCError is a work request that completed with an error. Two of them match (errors.Is)
-// if their Status is the same, so that &WCError{Status: WCRemAccessErr} can be looked for.
+// WCError is the error of a completed work request. Two of them match (errors.Is) if they have the
+// same Status: errors.Is(err, &WCError{Status: WCRemAccessErr}).
 type WCError struct {
 	Status    WCStatus
 	VendorErr uint32
@@ -77,7 +77,7 @@ func (e *WCError) Is(target error) bool {
 	return ok && t.Status == e.Status
 }
 
-// Err returns nil where the work request succeeded, otherwise a *WCError.
+// Err returns nil if the work request succeeded, otherwise a *WCError.
 func (w *WC) Err() error {
 	if w.Status == WCSuccess {
 		return nil

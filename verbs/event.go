@@ -13,7 +13,7 @@ import (
 	"softroce/internal/control"
 )
 
-// word is the 32-bit word of shared memory at an offset that is a multiple of 4.
+// word returns the 32-bit word of shared memory at off, a multiple of 4.
 func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : off+4][0])) }
 
 // eventQueue is the ring of asynchronous events.
@@ -24,10 +24,10 @@ type eventQueue struct {
 
 	mu    sync.Mutex
 	ring  []byte // nil when closed
-	fatal bool   // EventDeviceFatal was given out
+	fatal bool   // EventDeviceFatal was returned
 }
 
-// newEventQueue takes events over; ring stays the caller's.
+// newEventQueue takes ownership of events, but not of ring.
 func newEventQueue(c *Context, ring, events, slots int) (*eventQueue, error) {
 	mem, err := mapShared(ring, abi.RingSize(slots, abi.AsyncEventSize))
 	if err != nil {
@@ -37,8 +37,8 @@ func newEventQueue(c *Context, ring, events, slots int) (*eventQueue, error) {
 	return &eventQueue{EventPipe: control.NewEventPipe(c.client, events), ctx: c, slots: uint32(slots), ring: mem}, nil
 }
 
-// next waits for an event. When the daemon goes without having said so, as it does
-// when it is killed, there is one EventDeviceFatal.
+// next waits for an event. If the daemon ends without a last event, as it does when it is killed,
+// next returns one EventDeviceFatal.
 func (q *eventQueue) next(ctx context.Context) (abi.AsyncEvent, error) {
 	if err := q.Acquire(ctx); err != nil {
 		return abi.AsyncEvent{}, err
@@ -60,7 +60,7 @@ func (q *eventQueue) take() (e abi.AsyncEvent, ok bool, err error) {
 	if q.ring == nil {
 		return e, false, ErrClosed
 	}
-	gone := q.ctx.Err() != nil // before the ring is looked at: the daemon's last event comes first
+	gone := q.ctx.Err() != nil // checked before the ring, so that the daemon's last event comes first
 	consumer := word(q.ring, abi.RingConsumer)
 	if i := *consumer; i != atomic.LoadUint32(word(q.ring, abi.RingProducer)) {
 		e.Parse(q.ring[abi.RingSlots+int(i%q.slots)*abi.AsyncEventSize:])

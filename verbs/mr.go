@@ -15,8 +15,8 @@ import (
 	"softroce/internal/control"
 )
 
-// Buffer is memory that a NIC can map, so that it moves data without a system call or
-// a copy more than needed. It is zero at first.
+// Buffer is memory that a NIC can map, so that it moves data without system calls and additional
+// copies. It is zero at first.
 type Buffer struct {
 	ctx     *Context
 	fd      int
@@ -24,11 +24,11 @@ type Buffer struct {
 	regions atomic.Int32
 }
 
-// AllocBuffer allocates n bytes of shareable memory. Pages come into being when they
-// are first touched.
+// AllocBuffer allocates n bytes of shareable memory. The kernel allocates its pages when they are
+// first accessed.
 func (c *Context) AllocBuffer(n int) (*Buffer, error) {
 	if n <= 0 {
-		return nil, &Error{Op: "allocate buffer", Errno: syscall.EINVAL, Text: "the length must be above 0"}
+		return nil, &Error{Op: "allocate buffer", Errno: syscall.EINVAL, Text: "the length must be at least 1"}
 	}
 	fd, err := unix.MemfdCreate("softroce-buffer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -42,7 +42,7 @@ func (c *Context) AllocBuffer(n int) (*Buffer, error) {
 	return adopted(c, &Buffer{ctx: c, fd: fd, mem: mem[:n]})
 }
 
-// mapNew gives a new memfd its size, for ever: the daemon maps only what cannot shrink.
+// mapNew sets the size of a new memfd and seals it: the daemon maps only files that cannot shrink.
 func mapNew(fd, n int) ([]byte, error) {
 	page := os.Getpagesize()
 	size := (n + page - 1) / page * page
@@ -56,13 +56,13 @@ func mapNew(fd, n int) ([]byte, error) {
 	return mapShared(fd, size)
 }
 
-// Bytes returns the memory. It must not be touched after the Buffer or its Context was closed.
+// Bytes returns the memory. It must not be accessed after the Buffer or its Context was closed.
 func (b *Buffer) Bytes() []byte { return b.mem }
 
 // Close frees the memory; EBUSY while regions of it are registered.
 func (b *Buffer) Close() error {
 	if b.regions.Load() != 0 {
-		return &Error{Op: "free buffer", Errno: syscall.EBUSY, Text: "regions of it are registered"}
+		return &Error{Op: "free buffer", Errno: syscall.EBUSY, Text: "memory regions of the buffer are registered"}
 	}
 	if !b.ctx.disown(b) {
 		return ErrClosed
@@ -76,7 +76,7 @@ func (b *Buffer) abandon() {
 	unix.Close(b.fd)
 }
 
-// bufferOf returns the Buffer that mem lies in, with a region counted, or nil.
+// bufferOf returns the Buffer that contains mem and counts a region in it, or nil.
 func (c *Context) bufferOf(mem []byte) (b *Buffer, offset uint64) {
 	at := uintptr(unsafe.Pointer(unsafe.SliceData(mem)))
 	c.mu.Lock()
@@ -107,16 +107,15 @@ type MR struct {
 
 // RegMR registers mem. Peers and SGEs address it by its virtual address.
 //
-// Memory of one of the Context's Buffers is mapped by the NIC. Any other memory is
-// read and written where it lies, in this process, which is slower; RegMR pins it, so it
-// stays until the region is closed even where nothing else refers to it. Either way the
-// NIC writes without the race detector's or the memory model's knowledge: look at
-// received data after its completion was polled.
+// The NIC maps memory of the Context's Buffers. It reads and writes any other memory in this
+// process, which is slower; RegMR pins that memory until the region is closed. Either way the race
+// detector and the memory model do not know of the NIC's writes: read received data after its
+// completion was polled.
 func (p *PD) RegMR(ctx context.Context, mem []byte, access Access) (*MR, error) {
 	return p.RegMRIOVA(ctx, mem, uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))), access)
 }
 
-// RegMRIOVA is RegMR with an address of the caller's choice for the first byte.
+// RegMRIOVA is RegMR with an address of the caller's choice for the first byte: ibv_reg_mr_iova.
 func (p *PD) RegMRIOVA(ctx context.Context, mem []byte, iova uint64, access Access) (*MR, error) {
 	return created(ctx, "register MR", func() (*MR, error) { return p.regMR(mem, iova, access) })
 }
@@ -144,16 +143,16 @@ func (p *PD) regMR(mem []byte, iova uint64, access Access) (*MR, error) {
 	return adopted(p.ctx, m)
 }
 
-// RegMRFile registers length bytes of a file from offset on: of a memfd, or of shared
-// memory. The NIC maps it, which it does only with a file that is or can be sealed
-// against shrinking. The file may be closed afterwards.
+// RegMRFile registers length bytes of a file, a memfd or shared memory, from offset on. The NIC
+// maps the file, which must be sealed against shrinking or allow that seal. The file may be closed
+// afterwards.
 func (p *PD) RegMRFile(ctx context.Context, f *os.File, offset, length, iova uint64, access Access) (*MR, error) {
 	return p.regFile(ctx, f, abi.RegMRRequest{
 		PD: p.handle, Memory: abi.MemoryMapped, Access: uint32(access), IOVA: iova, Length: length, Offset: offset,
 	})
 }
 
-// regFile registers memory that f stands for.
+// regFile registers memory that a file descriptor refers to.
 func (p *PD) regFile(ctx context.Context, f *os.File, ask abi.RegMRRequest) (*MR, error) {
 	fd, err := duplicate(f)
 	if err != nil {
@@ -183,8 +182,8 @@ func (m *MR) register(ask abi.RegMRRequest, fds []int) error {
 	return err
 }
 
-// registerSelf is the way out where the daemon may not touch this process: it gets a
-// descriptor through which it may.
+// registerSelf registers memory when the daemon lacks the right to access this process: it passes
+// /proc/self/mem.
 func (m *MR) registerSelf(ask abi.RegMRRequest) error {
 	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
 	if err != nil {
@@ -210,11 +209,10 @@ func (m *MR) LKey() uint32 { return m.lkey }
 // RKey returns the key for peers.
 func (m *MR) RKey() uint32 { return m.rkey }
 
-// Mapped reports whether the NIC has mapped the memory, rather than reaching for it in
-// this process.
+// Mapped reports whether the NIC has mapped the memory. Otherwise it accesses it in this process.
 func (m *MR) Mapped() bool { return m.kind == abi.MemoryMapped }
 
-// SGE names length bytes from offset on.
+// SGE returns a scatter/gather element of length bytes from offset on.
 func (m *MR) SGE(offset, length int) SGE {
 	return SGE{Addr: m.iova + uint64(offset), Length: uint32(length), LKey: m.lkey}
 }

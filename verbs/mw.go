@@ -13,14 +13,14 @@ import (
 // MWType is the kind of a memory window: ibv_mw_type.
 type MWType uint32
 
-// Types of memory windows. Those of type 2 are of kind 2B.
+// Types of memory windows. A window of type 2 is of type 2B.
 const (
-	MWType1 MWType = MWType(ib.MWType1) // bound by QP.BindMW, anew at will; for all queue pairs of its PD
+	MWType1 MWType = MWType(ib.MWType1) // bound by QP.BindMW, any number of times; for all queue pairs of its PD
 	MWType2 MWType = MWType(ib.MWType2) // bound by a work request, until it is invalidated; for the queue pair of that work request
 )
 
-// MW is a memory window: ibv_mw. It gives peers rights to a part of a memory region, under a key
-// of its own.
+// MW is a memory window: ibv_mw. It grants peers access to a part of a memory region under an R_Key
+// that is not the region's.
 type MW struct {
 	ctx    *Context
 	pd     *PD
@@ -44,10 +44,10 @@ func (p *PD) AllocMW(ctx context.Context, t MWType) (*MW, error) {
 	})
 }
 
-// RKey returns the key that the window was given last: by AllocMW, QP.BindMW or SetRKey.
+// RKey returns the window's R_Key as AllocMW, QP.BindMW or SetRKey set it last.
 func (m *MW) RKey() uint32 { return m.rkey.Load() }
 
-// SetRKey notes the key with which a work request has bound a window of type 2.
+// SetRKey records the R_Key with which a work request has bound a window of type 2.
 func (m *MW) SetRKey(rkey uint32) { m.rkey.Store(rkey) }
 
 // Type returns the window's type.
@@ -63,21 +63,21 @@ func (m *MW) Close(ctx context.Context) error {
 
 func (m *MW) abandon() {}
 
-// IncRKey returns rkey with its low 8 bits, which are the program's, counted up: ibv_inc_rkey.
+// IncRKey returns rkey with its low 8 bits, which belong to the program, incremented: ibv_inc_rkey.
 func IncRKey(rkey uint32) uint32 { return rkey&^0xff | (rkey+1)&0xff }
 
-// MWBindInfo is what a window is to grant: ibv_mw_bind_info.
+// MWBindInfo is what a bind grants: ibv_mw_bind_info.
 type MWBindInfo struct {
 	MR     *MR    // with AccessMWBind, and AccessLocalWrite for a window that peers write to
-	Addr   uint64 // of the first byte, as the region has it
-	Length uint64 // 0: nothing any more (type 1)
+	Addr   uint64 // of the first byte, in the region
+	Length uint64 // 0 unbinds (type 1)
 	Access Access // AccessRemote…, AccessZeroBased, AccessFlushGlobal
 }
 
 // BindMW is the part of a work request that binds a window.
 type BindMW struct {
 	MW   *MW
-	RKey uint32 // its new key: the low 8 bits count, see IncRKey
+	RKey uint32 // its new R_Key, of which the low 8 bits are used: see IncRKey
 	MWBindInfo
 }
 
@@ -98,12 +98,12 @@ type MWBind struct {
 	MWBindInfo
 }
 
-// BindMW posts a work request that binds a window of type 1, and gives the window its new key: ibv_bind_mw.
-// Peers can use the key once the work request has completed. Errors are those of PostSend,
-// and EINVAL for a window of type 2.
+// BindMW posts a work request that binds a window of type 1, and gives the window a new R_Key:
+// ibv_bind_mw. Peers can use the R_Key when the work request has completed. Errors are those of
+// PostSend, and EINVAL for a window of type 2.
 func (q *QP) BindMW(m *MW, b MWBind) error {
 	if m.mwType != MWType1 {
-		return &Error{Op: "bind MW", Errno: syscall.EINVAL, Text: "windows of type 2 are bound by PostSend"}
+		return &Error{Op: "bind MW", Errno: syscall.EINVAL, Text: "a window of type 2 is bound by PostSend"}
 	}
 	rkey := IncRKey(m.RKey())
 	err := q.PostSend(SendWR{WRID: b.WRID, Opcode: WRBindMW, SendFlags: b.SendFlags,
@@ -114,20 +114,20 @@ func (q *QP) BindMW(m *MW, b MWBind) error {
 	return err
 }
 
-// FlushPlacement says what WRFlush is for: ibv_placement_type.
+// FlushPlacement is the guarantee that WRFlush requests: ibv_placement_type.
 type FlushPlacement uint8
 
-// Placements. No memory here is persistent.
+// Placements. Softroce has no persistent memory.
 const (
-	FlushGlobal     FlushPlacement = FlushPlacement(ib.FlushGlobal) // visible to every processor and device there
+	FlushGlobal     FlushPlacement = FlushPlacement(ib.FlushGlobal) // visible to every processor and device of the peer
 	FlushPersistent FlushPlacement = FlushPlacement(ib.FlushPersistent)
 )
 
-// FlushSelectivity says which bytes WRFlush is about: ibv_selectivity_level.
+// FlushSelectivity is the range of bytes that WRFlush covers: ibv_selectivity_level.
 type FlushSelectivity uint8
 
-// Selectivities.
+// Values of FlushSelectivity.
 const (
 	FlushRange  FlushSelectivity = FlushSelectivity(ib.FlushRange) // FlushLength bytes from RemoteAddr on
-	FlushRegion FlushSelectivity = FlushSelectivity(ib.FlushMR)    // all that RKey stands for
+	FlushRegion FlushSelectivity = FlushSelectivity(ib.FlushMR)    // the whole region of RKey
 )

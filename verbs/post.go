@@ -12,10 +12,10 @@ import (
 
 func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off : off+8][0])) }
 
-// PostSend adds work requests to the send queue: ibv_post_send. All of them are posted,
-// or none and the error says why: ErrQueueFull, ErrWorkRequest, ErrState, ErrClosed,
-// ErrDeviceFatal. What is wrong in other ways, such as a key, shows in the completion.
-// wr and what it refers to, except the memory that SGEs name, may be reused at once.
+// PostSend posts work requests to the send queue: ibv_post_send. It posts all of them, or none and
+// returns the reason: ErrQueueFull, ErrWorkRequest, ErrState, ErrClosed, ErrDeviceFatal. Other
+// errors, such as a wrong key, are reported by the completion. wr and what it refers to, except the
+// memory of SGEs, may be reused after the call.
 func (q *QP) PostSend(wr ...SendWR) error {
 	if q.qpType == XRCRecv {
 		return errNoSends
@@ -40,9 +40,8 @@ func (q *QP) PostSend(wr ...SendWR) error {
 	return nil
 }
 
-// PostRecv adds work requests to the receive queue: ibv_post_recv. All of them are
-// posted, or none and the error says why, as for PostSend. A queue pair with an SRQ takes none:
-// EINVAL.
+// PostRecv posts work requests to the receive queue: ibv_post_recv. It posts all of them, or none
+// and returns the reason, as PostSend does. A queue pair with an SRQ has no receive queue: EINVAL.
 func (q *QP) PostRecv(wr ...RecvWR) error {
 	if q.srq != nil || q.qpType == XRCSend || q.qpType == XRCRecv {
 		return errHasSRQ
@@ -69,7 +68,7 @@ var errNoSends = &Error{Op: "post send", Errno: syscall.EINVAL, Text: "an XRC ta
 
 var errHasSRQ = &Error{Op: "post receive", Errno: syscall.EINVAL, Text: "the queue pair has no receive queue"}
 
-// store publishes receive work requests that there is room for.
+// store writes receive work requests, for which there is room, and publishes them.
 func (w *workQueue) store(wr []RecvWR) {
 	for i := range wr {
 		slot := w.slot()
@@ -81,13 +80,13 @@ func (w *workQueue) store(wr []RecvWR) {
 	atomic.StoreUint32(w.produced, w.producer)
 }
 
-// room says whether so many more fit.
+// room reports whether n more work requests fit.
 func (w *workQueue) room(n int) bool {
 	used := w.producer - atomic.LoadUint32(w.consumed)
 	return uint64(used)+uint64(n) <= uint64(w.limit)
 }
 
-// mayPost checks what concerns the queue. It holds the queue's lock.
+// mayPost checks the state of the queue. The caller holds its lock.
 func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
 	if w.ring == nil {
 		return ErrClosed
@@ -104,7 +103,7 @@ func (q *QP) mayPost(w *workQueue, n int, from QPState) error {
 	return nil
 }
 
-// fits checks what the ring's layout or the queue pair's kind does not allow.
+// fits checks a work request against the slot size and the type of the queue pair.
 func (q *QP) fits(wr *SendWR) bool {
 	if q.qpType == UD && wr.AH == nil {
 		return false
@@ -162,12 +161,12 @@ func (wr *SendWR) store(slot []byte, kind QPType) {
 	w.Put(slot)
 }
 
-// one is what makes an eventfd count one event.
+// one is an eventfd increment of one.
 var one = [8]byte{1}
 
-// ring tells the engine that a queue has work: a bit in shared memory and, only where the
-// engine sleeps, a system call. The atomic operations order the two sides: either the
-// engine sees the bit before it sleeps, or we see that it sleeps.
+// ring tells the engine that a queue has work: it sets a bit in shared memory and, only if the
+// engine sleeps, makes a system call. The atomic operations order both sides: either the engine
+// sees the bit before it sleeps, or this process sees that it sleeps.
 func (q *QP) ring() {
 	atomic.OrUint64(q.doorbell, q.bit)
 	if atomic.LoadUint32(q.ctx.asleep) != 0 {

@@ -25,19 +25,19 @@ type QP struct {
 	srq      *SRQ
 	doorbell *uint64 // its word in the doorbell page
 	bit      uint64
-	state    atomic.Uint32 // as Modify set it; the NIC may have moved it to ERR since
-	psn      atomic.Uint32 // drawn by Info; bit 31 says that it was
+	state    atomic.Uint32 // as Modify set it; the NIC may have changed it to ERR
+	psn      atomic.Uint32 // the first PSN to send; see psnDrawn
 
 	sq, rq workQueue
 }
 
-// A workQueue is a ring that this side produces.
+// A workQueue is a ring whose producer is this process.
 type workQueue struct {
 	mu       sync.Mutex
 	ring     []byte // nil when closed
 	size     uint32 // bytes of a slot
 	mask     uint32
-	limit    uint32 // work requests at a time
+	limit    uint32 // capacity in work requests
 	producer uint32
 	produced *uint32
 	consumed *uint32
@@ -64,13 +64,14 @@ func (w *workQueue) close() {
 	}
 }
 
-// CreateQP creates a queue pair in state RESET. One of type XRCSend has a SendCQ alone.
+// CreateQP creates a queue pair in state RESET: ibv_create_qp. An XRCSend queue pair has a SendCQ
+// only.
 func (p *PD) CreateQP(ctx context.Context, a QPInitAttr) (*QP, error) {
 	if a.QPType == XRCSend {
 		a.RecvCQ, a.SRQ = nil, nil
 	}
 	if a.SendCQ == nil || a.RecvCQ == nil && a.QPType != XRCSend {
-		return nil, &Error{Op: "create QP", Errno: syscall.EINVAL, Text: "it needs a CQ for each of its queues"}
+		return nil, &Error{Op: "create QP", Errno: syscall.EINVAL, Text: "a queue pair needs a CQ for each of its queues"}
 	}
 	ask := abi.CreateQPRequest{
 		PD: p.handle, SendCQ: a.SendCQ.handle,
@@ -89,8 +90,7 @@ func (p *PD) CreateQP(ctx context.Context, a QPInitAttr) (*QP, error) {
 	return p.ctx.createQP(ctx, q, ask, rings)
 }
 
-// createQP asks for a queue pair, which comes with so many rings: its send queue's, then its
-// receive queue's.
+// createQP creates a queue pair with a number of rings: the send queue's, then the receive queue's.
 func (c *Context) createQP(ctx context.Context, q *QP, ask abi.CreateQPRequest, rings int) (*QP, error) {
 	return created(ctx, "create QP", func() (*QP, error) { return c.openQP(q, ask, rings) })
 }
@@ -119,22 +119,21 @@ func (c *Context) openQP(q *QP, ask abi.CreateQPRequest, rings int) (*QP, error)
 	return adopted(c, q)
 }
 
-// QPNum returns the queue pair number, which peers send to.
+// QPNum returns the queue pair number.
 func (q *QP) QPNum() uint32 { return q.qpn }
 
 // Type returns the transport service.
 func (q *QP) Type() QPType { return q.qpType }
 
-// Cap returns what the queue pair holds: at least what was asked for.
+// Cap returns the capacity of the queue pair: at least the requested one.
 func (q *QP) Cap() QPCap { return q.cap }
 
-// PD returns the queue pair's protection domain; nil of an XRC target.
+// PD returns the queue pair's protection domain, nil for an XRC target.
 func (q *QP) PD() *PD { return q.pd }
 
-// Modify changes the attributes in mask: ibv_modify_qp. Which may change on the way from
-// one state to another is in IBTA 11.2.5.2; EINVAL names what is missing or wrong.
-// Setting an address vector may take as long as the neighbour takes to answer. If ctx ends first,
-// the change may still happen.
+// Modify changes the attributes in mask: ibv_modify_qp. IBTA 11.2.5.2 lists the attributes of each
+// transition; the text of EINVAL names the one that is missing or wrong. Setting an address vector
+// may wait for address resolution. If ctx ends first, the change may still happen.
 func (q *QP) Modify(ctx context.Context, a *QPAttr, mask QPAttrMask) error {
 	if !q.ctx.owns(q) {
 		return ErrClosed
@@ -155,7 +154,7 @@ func (q *QP) Modify(ctx context.Context, a *QPAttr, mask QPAttrMask) error {
 	})
 }
 
-// reset follows the NIC, which has emptied the queues.
+// reset empties the queues of this process, as the NIC has emptied its own.
 func (q *QP) reset() {
 	q.purge()
 	for _, w := range []*workQueue{&q.sq, &q.rq} {

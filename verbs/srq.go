@@ -14,7 +14,7 @@ import (
 type SRQAttr struct {
 	MaxWR    uint32
 	MaxSGE   uint32
-	SRQLimit uint32 // EventSRQLimitReached is given once, when fewer are posted; 0: it was given, or none is asked for
+	SRQLimit uint32 // EventSRQLimitReached occurs once, when fewer are posted; 0: it has occurred or is not requested
 }
 
 // SRQAttrMask names fields of SRQAttr: ibv_srq_attr_mask.
@@ -37,7 +37,7 @@ type SRQ struct {
 	resize resize // under wq.mu
 }
 
-// CreateSRQ creates a shared receive queue, which holds at least what a asks for.
+// CreateSRQ creates a shared receive queue with at least the capacity in a: ibv_create_srq.
 func (p *PD) CreateSRQ(ctx context.Context, a SRQAttr) (*SRQ, error) {
 	return p.createSRQ(ctx, abi.CreateSRQRequest{PD: p.handle, Attr: a.abi()})
 }
@@ -67,14 +67,15 @@ func (a SRQAttr) abi() abi.SRQAttr {
 	return abi.SRQAttr{MaxWR: a.MaxWR, MaxSGE: a.MaxSGE, SRQLimit: a.SRQLimit}
 }
 
-// Number returns what peers call an SRQ for XRC, 0 of another: ibv_get_srq_num.
+// Number returns the SRQ number by which peers address an SRQ for XRC, 0 for other SRQs:
+// ibv_get_srq_num.
 func (s *SRQ) Number() uint32 { return s.number }
 
 // PD returns the queue's protection domain.
 func (s *SRQ) PD() *PD { return s.pd }
 
-// PostRecv adds work requests: ibv_post_srq_recv. All of them are posted, or none and the
-// error says why: ErrQueueFull, ErrWorkRequest, ErrClosed, ErrDeviceFatal.
+// PostRecv posts work requests: ibv_post_srq_recv. It posts all of them, or none and returns the
+// reason: ErrQueueFull, ErrWorkRequest, ErrClosed, ErrDeviceFatal.
 func (s *SRQ) PostRecv(wr ...RecvWR) error {
 	w := &s.wq
 	w.mu.Lock()
@@ -100,9 +101,9 @@ func (s *SRQ) PostRecv(wr ...RecvWR) error {
 	return nil
 }
 
-// Modify changes what mask names: the limit, or the size of the queue; ibv_modify_srq. PostRecv waits
-// while the size changes. If ctx ends first, the change may still happen; until the daemon replies,
-// PostRecv returns ErrQueueFull.
+// Modify changes what mask names, the limit or the size of the queue: ibv_modify_srq. PostRecv
+// waits while the size changes. If ctx ends first, the change may still happen; until the daemon
+// replies, PostRecv returns ErrQueueFull.
 func (s *SRQ) Modify(ctx context.Context, a SRQAttr, mask SRQAttrMask) error {
 	if !s.ctx.owns(s) {
 		return ErrClosed
@@ -115,7 +116,7 @@ func (s *SRQ) Modify(ctx context.Context, a SRQAttr, mask SRQAttrMask) error {
 	return s.resize.run(ctx, "modify SRQ", &s.wq.mu, func() error { return s.setSize(ask) })
 }
 
-// setSize has the daemon move the queue to a ring of another size.
+// setSize makes the daemon move the queue to a ring of another size.
 func (s *SRQ) setSize(ask abi.ModifySRQRequest) error {
 	var got abi.SRQReply
 	m, err := s.ctx.call(control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{ask}, Reply: &got, Want: 1})

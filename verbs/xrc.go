@@ -11,15 +11,15 @@ import (
 	"softroce/internal/control"
 )
 
-// XRCD is an XRC domain: ibv_xrcd. It joins target queue pairs to the shared receive queues that peers name
-// in each message, also across processes.
+// XRCD is an XRC domain: ibv_xrcd. It associates target queue pairs with the shared receive queues
+// that requests name, also across processes.
 type XRCD struct {
 	ctx    *Context
 	handle uint32
 }
 
-// OpenXRCD opens the XRC domain of a file, or one that is this Context's alone where file is nil: ibv_open_xrcd.
-// Of flags, os.O_CREATE and os.O_EXCL count. Errors: ENOENT, EEXIST, EINVAL.
+// OpenXRCD opens the XRC domain of a file or, if file is nil, one that only this Context uses:
+// ibv_open_xrcd. Flags are os.O_CREATE and os.O_EXCL. Errors: ENOENT, EEXIST, EINVAL.
 func (c *Context) OpenXRCD(ctx context.Context, file *os.File, flags int) (*XRCD, error) {
 	var ask abi.OpenXRCDRequest
 	if flags&os.O_CREATE != 0 {
@@ -49,15 +49,15 @@ func (c *Context) OpenXRCD(ctx context.Context, file *os.File, flags int) (*XRCD
 	})
 }
 
-// Close closes the domain; EBUSY while an object of this Context is of it.
+// Close closes the domain; EBUSY while objects of this Context use it.
 func (x *XRCD) Close(ctx context.Context) error {
 	return x.ctx.closeObject(ctx, x, "close XRCD", abi.OpCloseXRCD, x.handle, nil)
 }
 
 func (x *XRCD) abandon() {}
 
-// CreateXRCSRQ creates a shared receive queue that peers reach through target queue pairs of the
-// domain, by its Number. Their messages reach memory of p, and complete in cq.
+// CreateXRCSRQ creates a shared receive queue that peers address by its Number, through target
+// queue pairs of the domain. Its receives use memory of p and complete in cq.
 func (p *PD) CreateXRCSRQ(ctx context.Context, a SRQAttr, x *XRCD, cq *CQ) (*SRQ, error) {
 	if x == nil || cq == nil {
 		return nil, &Error{Op: "create SRQ", Errno: syscall.EINVAL, Text: "an SRQ for XRC needs an XRCD and a CQ"}
@@ -65,8 +65,8 @@ func (p *PD) CreateXRCSRQ(ctx context.Context, a SRQAttr, x *XRCD, cq *CQ) (*SRQ
 	return p.createSRQ(ctx, abi.CreateSRQRequest{PD: p.handle, Type: abi.SRQXRC, XRCD: x.handle, CQ: cq.handle, Attr: a.abi()})
 }
 
-// CreateQP creates a target queue pair, type XRCRecv, in state RESET. It has no queue and no completions of
-// its own.
+// CreateQP creates a target queue pair (type XRCRecv) in state RESET. It has no queues; its
+// messages complete in the CQ of an SRQ.
 func (x *XRCD) CreateQP(ctx context.Context) (*QP, error) {
 	return x.ctx.createQP(ctx, &QP{ctx: x.ctx, qpType: XRCRecv}, abi.CreateQPRequest{Type: uint32(XRCRecv), XRCD: x.handle}, 0)
 }

@@ -10,42 +10,42 @@ import (
 	"time"
 )
 
-// checkLeaks compares, when the test has taken everything down, what it holds with what
-// it held: goroutines of this module, descriptors, and mappings of shared memory.
+// checkLeaks compares the goroutines of this module, the descriptors and the mappings of shared
+// memory before the test with those after its cleanup.
 func checkLeaks(t testing.TB) {
 	t.Helper()
-	// The runtime's poller has descriptors of its own, from the first use on.
+	// The runtime's poller opens descriptors at its first use.
 	if r, w, err := os.Pipe(); err == nil {
 		r.Close()
 		w.Close()
 	}
-	before := holdings()
+	before := openResources()
 	t.Cleanup(func() {
 		if t.Failed() {
 			return
 		}
-		// Goroutines that were told to end may still be on their way.
+		// Goroutines may need a moment to end.
 		var leaks []string
 		for wait := time.Millisecond; wait < time.Second; wait *= 2 {
-			if leaks = holdings().beyond(before); len(leaks) == 0 {
+			if leaks = openResources().beyond(before); len(leaks) == 0 {
 				return
 			}
 			time.Sleep(wait)
 		}
-		t.Errorf("the test left behind:\n%s", strings.Join(leaks, "\n"))
+		t.Errorf("the test leaked:\n%s", strings.Join(leaks, "\n"))
 	})
 }
 
-// A holding counts what of each kind there is.
-type holding map[string]int
+// resources counts resources by kind.
+type resources map[string]int
 
-func holdings() holding {
-	h := holding{}
+func openResources() resources {
+	r := resources{}
 	for _, g := range strings.Split(stacks(), "\n\n") {
 		if _, creator, ok := strings.Cut(g, "created by softroce/"); ok {
 			fn, _, _ := strings.Cut(creator, "\n")
 			fn, _, _ = strings.Cut(fn, " in goroutine")
-			h["goroutine of softroce/"+fn]++
+			r["goroutine of softroce/"+fn]++
 		}
 	}
 	fds, _ := os.ReadDir("/proc/self/fd")
@@ -59,17 +59,17 @@ func holdings() holding {
 			kind, _, _ = strings.Cut(to, ":[") // sockets and pipes have numbers
 		}
 		if kind == to && strings.HasPrefix(kind, "/") && !strings.HasPrefix(kind, "/memfd:softroce") {
-			continue // files are not ours
+			continue // a file that this module does not open
 		}
-		h["descriptor of "+kind]++
+		r["descriptor of "+kind]++
 	}
 	maps, _ := os.ReadFile("/proc/self/maps")
 	for line := range bytes.Lines(maps) {
 		if _, name, ok := bytes.Cut(line, []byte("/memfd:softroce")); ok {
-			h["mapping of softroce"+string(bytes.TrimSpace(name))]++
+			r["mapping of softroce"+string(bytes.TrimSpace(name))]++
 		}
 	}
-	return h
+	return r
 }
 
 func stacks() string {
@@ -81,8 +81,8 @@ func stacks() string {
 	}
 }
 
-func (h holding) beyond(before holding) (more []string) {
-	for kind, n := range h {
+func (r resources) beyond(before resources) (more []string) {
+	for kind, n := range r {
 		if n > before[kind] {
 			more = append(more, fmt.Sprintf("%d %s", n-before[kind], kind))
 		}

@@ -7,10 +7,10 @@ import (
 	"softroce/verbs"
 )
 
-// QKey is the Q_Key of the ends that Datagram makes.
+// QKey is the Q_Key of the endpoints that Datagram creates.
 const QKey = 0x11111111
 
-// Datagram makes a UD end in RTS.
+// Datagram creates a UD endpoint in RTS.
 func Datagram(t testing.TB, c *verbs.Context) *Endpoint {
 	t.Helper()
 	x := EndpointConfig{Type: verbs.UD}.New(t, c)
@@ -20,7 +20,7 @@ func Datagram(t testing.TB, c *verbs.Context) *Endpoint {
 	return x
 }
 
-// AH makes an address handle of x that leads to a GID of the address family of x.Info.
+// AH creates an address handle for a GID of the address family of x.Info.
 func (x *Endpoint) AH(to verbs.GID) *verbs.AH {
 	x.t.Helper()
 	gids, err := x.Context.GIDs(context.Background())

@@ -8,13 +8,13 @@ import (
 	"softroce/verbs"
 )
 
-// An End is one end of a connection, with what a test usually needs around it.
+// An Endpoint is a queue pair with a PD, a CQ and a memory region.
 type Endpoint struct {
 	*verbs.QP
 	Context *verbs.Context
 	PD      *verbs.PD
 	CQ      *verbs.CQ // of both queues
-	MR      *verbs.MR // all of Buf, with every right
+	MR      *verbs.MR // all of Buf, with all access rights
 	Buf     []byte    // BufSize bytes that the NIC has mapped
 	Info    verbs.Info
 
@@ -24,29 +24,29 @@ type Endpoint struct {
 // BufSize is the size of Endpoint.Buf in bytes, unless EndpointConfig.BufSize says otherwise.
 const BufSize = 64 << 10
 
-// Ends says what Connect makes. The zero value gives what ConnectedRC does.
+// EndpointConfig describes endpoints. The zero value gives those of ConnectedRC.
 type EndpointConfig struct {
 	Type    verbs.QPType // RC unless set
-	Cap     verbs.QPCap  // 64 work requests of 4 SGEs each way and 64 bytes inline where it is zero
+	Cap     verbs.QPCap  // if zero: 64 work requests of 4 SGEs in each direction, 64 bytes inline
 	CQE     int          // 256 unless set
 	BufSize int
-	Process bool // Buf is ordinary memory, which the NIC reaches for in the process
+	Process bool // Buf is ordinary memory of the process, which the NIC does not map
 	SigAll  bool
 	IPv6    bool
 
-	// Options, if not nil, changes what is given to QP.Connect, for both ends.
+	// Options, if not nil, changes the options of QP.Connect on both sides.
 	Options func(*verbs.ConnectOptions)
-	// PSN of the first packet, of both ends; random unless set.
+	// PSN is the first PSN of both sides; random unless set.
 	PSN *uint32
 }
 
-// ConnectedRC returns the two ends of an RC connection in RTS.
+// ConnectedRC returns two connected RC endpoints in RTS.
 func ConnectedRC(t testing.TB, a, b *verbs.Context) (x, y *Endpoint) {
 	t.Helper()
 	return EndpointConfig{}.Connect(t, a, b)
 }
 
-// Connect makes an end on each of two contexts, which may be the same, and connects them.
+// Connect creates an endpoint on each of two contexts, which may be the same, and connects them.
 func (e EndpointConfig) Connect(t testing.TB, a, b *verbs.Context) (x, y *Endpoint) {
 	t.Helper()
 	x, y = e.New(t, a), e.New(t, b)
@@ -54,7 +54,7 @@ func (e EndpointConfig) Connect(t testing.TB, a, b *verbs.Context) (x, y *Endpoi
 	return x, y
 }
 
-// New makes an end that is not connected yet.
+// New creates an endpoint that is not connected.
 func (e EndpointConfig) New(t testing.TB, c *verbs.Context) *Endpoint {
 	t.Helper()
 	e.defaults()
@@ -111,7 +111,7 @@ func (e *EndpointConfig) defaults() {
 	}
 }
 
-// Join connects two ends.
+// Join connects two endpoints.
 func (e EndpointConfig) Join(t testing.TB, x, y *Endpoint) {
 	t.Helper()
 	o := verbs.DefaultConnectOptions()
@@ -128,10 +128,10 @@ func (e EndpointConfig) Join(t testing.TB, x, y *Endpoint) {
 	}
 }
 
-// completionTimeout is how long a test waits for a completion before it gives up.
+// completionTimeout bounds the wait for a completion.
 const completionTimeout = 30 * time.Second
 
-// Completions waits for n completions, of whatever status, and returns them in order.
+// Completions waits for n completions of any status and returns them in order.
 func (x *Endpoint) Completions(n int) []verbs.WC {
 	x.t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), completionTimeout)
@@ -150,7 +150,7 @@ func (x *Endpoint) Completions(n int) []verbs.WC {
 	return wc
 }
 
-// Completion waits for one completion, which must be a success, and returns it.
+// Completion waits for a successful completion and returns it. Any other status fails the test.
 func (x *Endpoint) Completion() verbs.WC {
 	x.t.Helper()
 	wc := x.Completions(1)[0]
@@ -160,17 +160,17 @@ func (x *Endpoint) Completion() verbs.WC {
 	return wc
 }
 
-// Failure waits for one completion, which must have the given status.
+// Failure waits for a completion with status want and returns it. Any other status fails the test.
 func (x *Endpoint) Failure(want verbs.WCStatus) verbs.WC {
 	x.t.Helper()
 	wc := x.Completions(1)[0]
 	if wc.Status != want {
-		x.t.Fatalf("verbstest: QP %#x: work request %#x ended with %q instead of %q", wc.QPNum, wc.WRID, wc.Status, want)
+		x.t.Fatalf("verbstest: QP %#x: work request %#x completed with %q, want %q", wc.QPNum, wc.WRID, wc.Status, want)
 	}
 	return wc
 }
 
-// Send posts a send work request, signaled unless it has flags of its own.
+// Send posts a send work request, signaled unless wr has flags other than SendInline.
 func (x *Endpoint) Send(wr verbs.SendWR) {
 	x.t.Helper()
 	if wr.SendFlags&^verbs.SendInline == 0 {
@@ -193,7 +193,7 @@ func (x *Endpoint) Recv(id uint64, offset, n int) {
 	}
 }
 
-// SGE names n bytes of Buf from offset on; none for n = 0.
+// SGE returns a list of one element for n bytes of Buf from offset on, nil for n = 0.
 func (x *Endpoint) SGE(offset, n int) []verbs.SGE {
 	if n == 0 {
 		return nil
