@@ -140,25 +140,25 @@ func TestExportsDistributionSymbols(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		theirs := exportedSymbols(t, strings.TrimSpace(string(out)))
-		ours := exportedSymbols(t, filepath.Join(dir, lib))
-		if len(theirs) < least {
-			t.Errorf("the distribution's %s has %d symbols, want at least %d", lib, len(theirs), least)
+		want := exportedSymbols(t, strings.TrimSpace(string(out)))
+		got := exportedSymbols(t, filepath.Join(dir, lib))
+		if len(want) < least {
+			t.Errorf("the distribution's %s has %d symbols, want at least %d", lib, len(want), least)
 		}
-		for s := range theirs {
-			if !ours[s] {
+		for s := range want {
+			if !got[s] {
 				t.Errorf("%s does not export %s", lib, s)
 			}
 		}
 	}
 	// Symbols of releases after rdma-core 44. A program that needs one does not start without it.
-	ours := exportedSymbols(t, filepath.Join(dir, "libibverbs.so.1"))
+	got := exportedSymbols(t, filepath.Join(dir, "libibverbs.so.1"))
 	for _, s := range []string{
 		"ibv_reg_mr_ex@IBVERBS_1.15", "ibv_alloc_dmah@IBVERBS_1.15", "ibv_dealloc_dmah@IBVERBS_1.15", "ibv_dm_export_dmabuf_fd@IBVERBS_1.16",
 		"ibv_query_port_speed@IBVERBS_1.16", "verbs_register_driver_57@IBVERBS_PRIVATE_57", "verbs_register_driver_59@IBVERBS_PRIVATE_59",
 		"verbs_set_ops@IBVERBS_PRIVATE_64", "ibv_cmd_create_cq_ex2@IBVERBS_PRIVATE_65",
 	} {
-		if !ours[s] {
+		if !got[s] {
 			t.Errorf("libibverbs.so.1 does not export %s", s)
 		}
 	}

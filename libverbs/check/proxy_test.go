@@ -18,7 +18,8 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// runs programs get corrupt replies. The corruption follows from the seed and the number of the run.
+// The number of programs that get corrupt replies. The seed and the number of a run determine the
+// corruption.
 const (
 	runs = 40
 	seed = 1

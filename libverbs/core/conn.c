@@ -25,7 +25,8 @@ struct sr_call {
 	int error;
 };
 
-void sr_warn(const char *format, ...)
+/* Writes to standard error if $IBV_SHOW_WARNINGS is set. */
+__attribute__((format(printf, 1, 2))) static void warn(const char *format, ...)
 {
 	if (!getenv("IBV_SHOW_WARNINGS"))
 		return;
@@ -62,7 +63,7 @@ static int open_socket(void)
 	if (rc) {
 		int error = errno;
 		close(fd);
-		sr_warn("no daemon on %s: %s", path, strerror(error));
+		warn("no daemon on %s: %s", path, strerror(error));
 		return -error;
 	}
 	return fd;
@@ -288,9 +289,9 @@ static void deliver(struct sr_conn *c, size_t n, int *fds, int nfds)
 	const uint8_t *body = c->buf + sizeof *h;
 	size_t len = n - sizeof *h;
 	if (h->error)
-		sr_warn("%s%.*s",
-			h->op == SOFTROCE_OP_GOODBYE ? "the daemon closes the connection: " : "",
-			(int)len, body);
+		warn("%s%.*s",
+		     h->op == SOFTROCE_OP_GOODBYE ? "the daemon closes the connection: " : "",
+		     (int)len, body);
 	struct sr_call **p = &c->waiting;
 	while (*p && (*p)->tag != h->tag)
 		p = &(*p)->next;

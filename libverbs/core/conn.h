@@ -93,9 +93,6 @@ static inline bool sr_gone(struct sr_conn *c)
 	return atomic_load_explicit(&c->gone, memory_order_relaxed);
 }
 
-/* sr_warn writes to standard error if $IBV_SHOW_WARNINGS is set. */
-void sr_warn(const char *format, ...) __attribute__((format(printf, 1, 2)));
-
 /* fork_child.c: the call of a child, on a connection of its own, if the operation allows it. */
 int sr_fork_child_call(struct sr_conn *c, const struct sr_request *r);
 

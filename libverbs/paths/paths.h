@@ -36,10 +36,10 @@ struct sr_path {
 /* sr_path_lookup decides whether a path is emulated. Without a daemon no path is. */
 void sr_path_lookup(struct sr_path *p, int dir, const char *path);
 
-/* sr_path_has_prefix checks the beginning of a path or pattern, without asking the daemon. */
-bool sr_path_has_prefix(const char *path);
-
-/* sr_path_emulated is sr_path_has_prefix for a path or pattern that may be relative to dir. */
+/*
+ * sr_path_emulated tells whether a path or pattern, possibly relative to dir, begins with an
+ * emulated directory. An absolute path is decided without asking the daemon.
+ */
 bool sr_path_emulated(int dir, const char *path);
 
 /* sr_is_device_file: such a path looks like a character device, but cannot be opened. */

@@ -27,7 +27,7 @@ static bool is_below(const char *path, const char *dir)
 	return !strncmp(path, dir, n) && (!path[n] || path[n] == '/');
 }
 
-bool sr_path_has_prefix(const char *path)
+static bool has_emulated_prefix(const char *path)
 {
 	return path &&
 	       (is_below(path, "/sys/class/infiniband") ||
@@ -132,7 +132,7 @@ static bool normalize(const char *path, char *out)
 		if (n + 1 + len + 1 >= SR_PATH_SIZE)
 			return false;
 		out[n] = 0;
-		if (len == 2 && !memcmp(path, "..", 2) && n && sr_path_has_prefix(out)) {
+		if (len == 2 && !memcmp(path, "..", 2) && n && has_emulated_prefix(out)) {
 			while (out[--n] != '/')
 				;
 		} else if (!(len == 1 && *path == '.') && (len || !n)) {
@@ -188,8 +188,8 @@ void sr_path_lookup(struct sr_path *p, int dir, const char *path)
 	}
 	if (!normalize(path, p->buf))
 		return;
-	if (!sr_path_has_prefix(p->buf)) {
-		if (sr_path_has_prefix(path)) /* ".." led out of an emulated directory, which the
+	if (!has_emulated_prefix(p->buf)) {
+		if (has_emulated_prefix(path)) /* ".." led out of an emulated directory, which the
 						 kernel may not have */
 			p->path = p->buf[0] ? p->buf : "/";
 		return;
@@ -206,7 +206,7 @@ bool sr_path_emulated(int dir, const char *path)
 {
 	struct sr_path p;
 	if (!path || path[0] == '/')
-		return sr_path_has_prefix(path);
+		return has_emulated_prefix(path);
 	sr_path_lookup(&p, dir, path);
 	return p.emulated;
 }

@@ -51,7 +51,7 @@ static int set_socket(struct rs *s, int name, int v)
 		*(name == SO_RCVBUF ? &s->opt.rcv_size : &s->opt.snd_size) = rs_round_buffer(v);
 		return 0;
 	case SO_KEEPALIVE:
-		s->opt.keepalive = v != 0; /* keep-alives are not sent */
+		s->opt.keepalive = v != 0; /* no keepalive is sent */
 		return 0;
 	case SO_OOBINLINE:
 		s->opt.oob_inline = v != 0; /* there is no out-of-band data */
