@@ -7,22 +7,23 @@ import (
 	"softroce/wire"
 )
 
-// An AH is an address handle: where datagrams go.
+// An AH is an address handle: the destination of datagrams.
 type AH struct {
 	ctx    *Context
 	pd     *PD
 	number uint32
 	av     AddressVector
-	path   *wire.Path // without a source port, which is the sending queue pair's
+	path   *wire.Path // without a source port, which depends on the sending queue pair
 
-	// Paths by source port: frames under way refer to them, so each is made once.
+	// Paths by source port. Frames in flight refer to them, so each is created once and stays.
 	paths   map[uint16]*wire.Path
-	last    *wire.Path // of lastQPN
-	lastQPN uint32     // 0: none
+	last    *wire.Path // path of lastQPN
+	lastQPN uint32     // 0 if last is nil
 }
 
-// CreateAH creates an address handle, which send work requests of the context call number;
-// av.Path is set by ResolvePath. Errors are EINVAL, EEXIST (the number is taken) and ENOMEM.
+// CreateAH creates an address handle, which send work requests of the context name by number.
+// av.Path is the result of ResolvePath. Errors are EINVAL, EEXIST (the number is in use) and
+// ENOMEM.
 func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) {
 	if err := c.own(p); err != nil {
 		return nil, err
@@ -32,7 +33,7 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 		return nil, err
 	}
 	if c.ahs[number] != nil {
-		return nil, errorf(syscall.EEXIST, "there is an AH %d already", number)
+		return nil, errorf(syscall.EEXIST, "AH %d exists", number)
 	}
 	path, err := d.resolved(&av)
 	if err != nil {
@@ -46,10 +47,10 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 	return a, nil
 }
 
-// DestroyAH destroys an address handle. Work requests that the engine has taken keep it.
+// DestroyAH destroys an address handle. Work requests that the engine has fetched keep using it.
 func (c *Context) DestroyAH(a *AH) error {
 	if a == nil || a.ctx != c {
-		return errorf(syscall.EINVAL, "no AH of this context")
+		return errorf(syscall.EINVAL, "the AH is not of this context")
 	}
 	a.remove()
 	return nil
@@ -64,8 +65,8 @@ func (a *AH) remove() {
 	c.device.count.ahs--
 }
 
-// handle finds the address handle that a work request names: one of the queue pair's own
-// context and PD, or nil.
+// handle returns the address handle that a work request names, or nil if it is not of the queue
+// pair's context and PD.
 func (q *QP) handle(number uint32) any {
 	if a := q.ctx.ahs[number]; a != nil && a.pd == q.pd {
 		return a
@@ -73,7 +74,7 @@ func (q *QP) handle(number uint32) any {
 	return nil
 }
 
-// route is the path of the frame that q is about to fill.
+// route returns the path of the next frame of q.
 func (q *QP) route() *wire.Path {
 	if q.init.Type != ib.QPTypeUD {
 		return q.path
@@ -84,7 +85,7 @@ func (q *QP) route() *wire.Path {
 	return nil
 }
 
-// pathFor returns the path of datagrams of q.
+// pathFor returns the path of datagrams that q sends.
 func (a *AH) pathFor(q *QP) *wire.Path {
 	if a.lastQPN == q.qpn {
 		return a.last
@@ -108,7 +109,7 @@ func (a *AH) pathFor(q *QP) *wire.Path {
 	return p
 }
 
-// moved gives a the new MAC of its next hop.
+// moved sets the new MAC of the next hop.
 func (a *AH) moved(dst wire.Station, mac [6]byte) {
 	if a.path.Dst != dst.Addr || a.path.VLAN != dst.VLAN || a.path.DstMAC == mac {
 		return
@@ -119,8 +120,8 @@ func (a *AH) moved(dst wire.Station, mac [6]byte) {
 	clear(a.paths)
 }
 
-// datagramPort returns the UDP source port of a UD queue pair without a flow label: the QPN, spread by the golden
-// ratio's 32-bit fraction, as the Linux driver does it.
+// datagramPort returns the UDP source port of a UD queue pair whose address handle has no flow
+// label: a multiplicative hash of the QPN, as in the Linux driver.
 func datagramPort(qpn uint32) uint16 {
 	const goldenRatio = 0x61c88647
 	return uint16(0xc000 | qpn*goldenRatio>>18)

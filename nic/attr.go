@@ -5,7 +5,7 @@ import (
 	"softroce/transport"
 )
 
-// DeviceAttr is struct ibv_device_attr, as far as it has meaning here. The rest is 0.
+// DeviceAttr is struct ibv_device_attr, without the fields that do not apply.
 type DeviceAttr struct {
 	FWVer           string
 	NodeGUID        uint64
@@ -18,7 +18,7 @@ type DeviceAttr struct {
 	MaxQP           int
 	MaxQPWR         int
 	DeviceCapFlags  uint32
-	CapFlagsEx      uint64 // device_cap_flags_ex: these and the upper half
+	CapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and the upper half
 	MaxSGE          int
 	MaxSGERd        int
 	MaxCQ           int
@@ -26,23 +26,23 @@ type DeviceAttr struct {
 	MaxMR           int
 	MaxMW           int
 	MaxPD           int
-	MaxQPRDAtomic   int // as responder, each QP
-	MaxResRDAtomic  int // as responder, in all
-	MaxQPInitRDAtom int // as requester, each QP
+	MaxQPRDAtomic   int // as responder, per QP
+	MaxResRDAtomic  int // as responder, of the device
+	MaxQPInitRDAtom int // as requester, per QP
 	AtomicCap       int // enum ibv_atomic_cap
 	MaxAH           int
 	MaxSRQ          int
 	MaxSRQWR        int
 	MaxSRQSGE       int
 	MaxMcastGroups  int
-	MaxMcastQPs     int // of one group
+	MaxMcastQPs     int // per group
 	MaxPKeys        int
 	LocalCAACKDelay int
 	PhysPortCnt     int
 	MaxInlineData   int
 
 	CoreClock     uint64 // kHz, of completion timestamps
-	TimestampMask uint64 // their bits that count
+	TimestampMask uint64 // valid bits of completion timestamps
 }
 
 // Bits of DeviceCapFlags: enum ibv_device_cap_flags.
@@ -55,23 +55,23 @@ const (
 	capSRQResize      = 1 << 13
 	capMemWindow      = 1 << 17
 	capXRC            = 1 << 20
-	capMemMgtExt      = 1 << 21 // local invalidate, SEND with invalidate; registration by work request is for kernels alone
+	capMemMgtExt      = 1 << 21 // local invalidate and SEND with invalidate; only kernels register by work request
 	capMemWindow2B    = 1 << 24
 
 	capFlags = capBadPKeyCounter | capBadQKeyCounter | capPortActive | capSysImageGUID | capRCRNRNAKGen | capSRQResize |
 		capMemWindow | capXRC | capMemMgtExt | capMemWindow2B
 
-	// Of the upper half: enum ib_uverbs_device_cap_flags.
+	// The upper half: enum ib_uverbs_device_cap_flags.
 	capFlushGlobal = 1 << 38
 	capAtomicWrite = 1 << 40
 )
 
 const (
-	vendorID     = 0xffffff // nobody's, as the Linux driver says
+	vendorID     = 0xffffff // no vendor, as the Linux driver reports
 	vendorPartID = 0x5f70ce
 	fwVersion    = "1.0.0"
 
-	coreClock = 1_000_000 // kHz: a timestamp is in nanoseconds
+	coreClock = 1_000_000 // kHz: timestamps are in nanoseconds
 )
 
 // Query returns the device's attributes.
@@ -92,7 +92,7 @@ func (d *Device) Query() DeviceAttr {
 	}
 }
 
-// PortAttr is struct ibv_port_attr, as far as it has meaning here.
+// PortAttr is struct ibv_port_attr, without the fields that do not apply.
 type PortAttr struct {
 	State        ib.PortState
 	PhysState    int
@@ -125,11 +125,11 @@ func (d *Device) QueryPort() PortAttr {
 	return a
 }
 
-// mtuHeadroom is what the Linux driver leaves for headers when it chooses the path MTU that
-// fits an interface: both ends must come to the same choice.
+// mtuHeadroom is what the Linux driver reserves for headers when it derives the active MTU from the
+// interface's. Both ends must get the same result.
 const mtuHeadroom = 80
 
-// activeMTU returns the largest path MTU that fits interface and link.
+// activeMTU returns the largest path MTU that fits the interface and the link.
 func (d *Device) activeMTU() int {
 	n := min(d.iface.MTU(), d.link.Capabilities().MTU) - mtuHeadroom
 	for mtu := 4096; mtu > 256; mtu /= 2 {

@@ -2,16 +2,16 @@ package nic
 
 import "time"
 
-// wallSync is how long the offset between the engine's clock and the time of day is taken for constant, in
-// nanoseconds: the clock that people set may be set anew, and is slewed by up to 0.05 %.
+// wallSync is how long, in nanoseconds, the offset between the engine's clock and the wall clock is
+// assumed to be constant. The wall clock may be set, and is slewed by up to 0.05 %.
 const wallSync = 1e9
 
-// A wallclock turns the engine's time into the time of day. It looks at a clock once in wallSync, not
-// for each completion.
+// A wallclock converts the engine's time to the wall clock's. It reads a clock once per wallSync,
+// not for each completion.
 type wallclock struct {
-	read   func() int64 // nil: the engine's time is the time of day
+	read   func() int64 // nil: the engine's time is the wall clock
 	offset int64
-	due    int64 // when to look again
+	due    int64 // when to read the clock again
 }
 
 func wallOf(c *EngineConfig) func() int64 {
@@ -21,17 +21,18 @@ func wallOf(c *EngineConfig) func() int64 {
 	return c.Wall
 }
 
-// sync is called with the time of each step.
+// sync is called at the start of each step.
 func (w *wallclock) sync(now int64) {
 	if w.read != nil && now >= w.due {
 		w.offset, w.due = w.read()-now, now+wallSync
 	}
 }
 
-// at returns the time of day, in nanoseconds since 1970, at a time of the engine.
+// at returns the wall-clock time, in nanoseconds since 1970, of an engine time.
 func (w *wallclock) at(now int64) int64 { return now + w.offset }
 
-// Clock returns the time as completions have it: on the engine's clock, in nanoseconds, and since 1970.
+// Clock returns the current time as completions report it: the engine's clock in nanoseconds, and
+// nanoseconds since 1970.
 func (d *Device) Clock() (clock, wall int64) {
 	now := d.engine.Now()
 	d.engine.wall.sync(now)

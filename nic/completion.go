@@ -5,27 +5,27 @@ import (
 	"softroce/transport"
 )
 
-// completions takes the completions of one step from the transport to the programs. A completion passes
-// through these states:
+// completions passes the completions of one step from the transport to the programs. A completion
+// goes through these states:
 //
-//	deferred   in a list of the engine, while writes to memory that were queued before it are not carried
-//	           out. The data that it reports may not be in place yet, and the write may fail.
-//	staged     in a slot of the CQ's ring, behind the producer index: the program does not see it.
-//	published  before the producer index: the program may poll it. If the CQ was armed, the ring counts a
-//	           completion event.
+//	deferred   in a list of the engine, because writes to memory that were queued before it are
+//	           not carried out. Its data may not be in place yet, and the write may fail.
+//	staged     in the CQ's ring, beyond the producer index: the program does not see it.
+//	published  below the producer index: the program may poll it. If the CQ was armed, the ring
+//	           counts a completion event.
 //	notified   the program's completion channel was signaled.
 //
-//	from       to         in               when
-//	(posted)   deferred   complete         a write is queued, or another completion is deferred
-//	(posted)   staged     complete         otherwise
-//	deferred   staged     stageDeferred    the writes are carried out; where one failed, as an error
-//	staged     published  publish(false)   after the writes of each received batch and of the step
-//	staged     published  publish(true)    if the CQ has a UC or UD send staged: after the links' Send
-//	published  notified   notify           at the end of the step, if an event was counted
+//	from       to         by              when
+//	(new)      deferred   complete        a write is queued or another completion is deferred
+//	(new)      staged     complete        otherwise
+//	deferred   staged     stageDeferred   the writes are carried out; an error if one failed
+//	staged     published  publish(false)  after the writes of a received batch, or of the step
+//	staged     published  publish(true)   after the links' Send, if the CQ has a UC or UD send
+//	published  notified   notify          at the end of the step, if an event was counted
 //
-// What the states guarantee: a program that sees a completion finds its data in memory; the buffer of a
-// UC or UD send that is complete is no longer read; a sleeping program is woken after the acknowledgements of
-// the step have left, and finds everything that the step published, in all of its CQs.
+// A program that sees a completion finds its data in memory, and the buffer of a completed UC or UD
+// send is not read any more. A sleeping program is woken after the acknowledgements of the step have
+// left, and finds everything that the step published, in all of its CQs.
 type completions struct {
 	deferred []deferred
 	faults   []writeFault
@@ -72,7 +72,8 @@ func (e *Engine) flushWrites() {
 	e.publish(false)
 }
 
-// writeFailed fails the queue pair one of whose writes failed after the transport had accepted the data.
+// writeFailed fails the queue pair one of whose writes failed after the transport had accepted the
+// data.
 func (e *Engine) writeFailed(tag any, _ error) {
 	by := tag.(*transport.Writer)
 	q := by.QP.UserData().(*QP)
@@ -91,7 +92,8 @@ func (e *Engine) writeFailed(tag any, _ error) {
 	q.device.tx.activate(q)
 }
 
-// reportsData reports whether d says that data which a side of a queue pair has written is in memory.
+// reportsData reports whether d says that data which a side of a queue pair has written is in
+// memory.
 func (d *deferred) reportsData(by *transport.Writer) bool {
 	if d.Status != ib.WCSuccess || d.Recv == by.Requester {
 		return false
@@ -117,7 +119,8 @@ func (e *Engine) stageDeferred() {
 }
 
 // apply makes d an error if it is of the side whose write failed. The first completion that reports
-// data gets a local protection error, signaled or not. Those after it are flushed, as after any error.
+// data gets a local protection error, signaled or not. Those after it are flushed, as after any
+// error.
 func (f *writeFault) apply(d *deferred) {
 	if d.q.t != f.by.QP || d.Recv == f.by.Requester || d.Status != ib.WCSuccess {
 		return
@@ -144,8 +147,9 @@ func (f *writeFault) apply(d *deferred) {
 	}
 }
 
-// publish makes staged completions visible to programs. A CQ with a send of UC or UD staged waits for the
-// end of the step (last): then the link has the frames, or txState.keep has copied their payload.
+// publish makes staged completions visible to programs. A CQ with a send of UC or UD staged waits
+// for the end of the step (last): then the link has the frames, or txState.keep has copied their
+// payload.
 func (e *Engine) publish(last bool) {
 	for _, q := range e.completions.staged {
 		if !q.afterSend || last {
@@ -154,10 +158,10 @@ func (e *Engine) publish(last bool) {
 	}
 }
 
-// notify signals the completion channels of the CQs that counted an event. It is the last phase of a
-// step: the woken program may preempt the engine and reply, and by then the acknowledgement of what it
-// received has left. It also finds what its other CQs got in the same step. Programs with two CQs on
-// one channel rely on a send's completion being there before that of the reply.
+// notify signals the completion channels of the CQs that counted an event. It is the last phase of
+// a step: the woken program may preempt the engine and reply, and by then the acknowledgement of
+// what it received has left. It also finds what its other CQs got in the same step. Programs with
+// two CQs on one channel rely on a send's completion being there before that of the reply.
 func (e *Engine) notify() {
 	p := &e.completions
 	for _, q := range p.staged {

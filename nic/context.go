@@ -8,23 +8,23 @@ import (
 	"softroce/internal/abi"
 )
 
-// ContextOptions is what a client brings along.
+// ContextOptions configures a context.
 type ContextOptions struct {
 	Doorbell   []byte // abi.DoorbellSize bytes, page-aligned or from NewPage
-	DoorbellFD int    // eventfd that the client writes when the engine sleeps; -1: there is none
+	DoorbellFD int    // eventfd that the client writes when the engine sleeps; -1 for none
 	Limits     ContextLimits
 	Events     EventSink // may be nil
-	PID        int       // of the client, for show
-	UID        uint32    // of the client's user
+	PID        int       // of the client, as shown by Snapshot
+	UID        uint32    // user ID of the client
 	Comm       string
 
-	// Privileged says that the client may give its queue pairs controlled Q_Keys: those
-	// with the highest bit (IBTA 10.2.5).
+	// Privileged lets the client set controlled Q_Keys: those with the highest bit set (IBTA
+	// 10.2.5).
 	Privileged bool
 }
 
-// NewPage returns zeroed memory of n bytes for rings and doorbell pages of programs in the
-// daemon's own process: simulations and tests.
+// NewPage returns n bytes of zeroed, aligned heap memory, for the rings and doorbell pages of
+// programs in the daemon's own process: simulations and tests.
 func NewPage(n int) []byte {
 	w := make([]uint64, (n+7)/8)
 	return unsafe.Slice((*byte)(unsafe.Pointer(&w[0])), len(w)*8)[:n:n]
@@ -51,27 +51,27 @@ type Context struct {
 	cqs  []*CQ
 	srqs []*SRQ
 	qps  []*QP
-	ahs  map[uint32]*AH // by their numbers
+	ahs  map[uint32]*AH // by number
 
 	xrcds []*XRCD
 	dms   []*DM
 
-	fatal  error // why the engine is about to close the context
+	fatal  error // why the engine will close the context at the end of the step
 	closed bool
 }
 
-// Open makes a context for a client. Errors are EINVAL, ENOMEM and ENODEV (the engine
-// has ended).
+// Open creates a context for a client. Errors are EINVAL, ENOMEM and ENODEV (the engine was
+// closed).
 func (d *Device) Open(o ContextOptions) (*Context, error) {
 	switch {
 	case d.engine.ended:
-		return nil, errorf(syscall.ENODEV, "%s: the engine has ended", d.name)
+		return nil, errorf(syscall.ENODEV, "%s: the engine was closed", d.name)
 	case len(o.Doorbell) < abi.DoorbellSize:
-		return nil, errorf(syscall.EINVAL, "doorbell page has %d bytes of %d", len(o.Doorbell), abi.DoorbellSize)
+		return nil, errorf(syscall.EINVAL, "doorbell page of %d bytes: it needs %d", len(o.Doorbell), abi.DoorbellSize)
 	case uintptr(unsafe.Pointer(&o.Doorbell[0]))&7 != 0:
-		return nil, errorf(syscall.EINVAL, "doorbell page is not aligned")
+		return nil, errorf(syscall.EINVAL, "doorbell page is not aligned to 8 bytes")
 	case len(d.contexts) >= d.limits.MaxContexts:
-		return nil, errorf(syscall.ENOMEM, "%s: device has its %d contexts", d.name, d.limits.MaxContexts)
+		return nil, errorf(syscall.ENOMEM, "%s: all %d contexts are in use", d.name, d.limits.MaxContexts)
 	}
 	c := &Context{device: d, opt: o, limits: o.Limits, events: o.Events, ahs: map[uint32]*AH{}}
 	if c.limits == (ContextLimits{}) {
@@ -84,19 +84,19 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 	return c, nil
 }
 
-// Device returns the device that c is of.
+// Device returns the context's device.
 func (c *Context) Device() *Device { return c.device }
 
-// Closed reports whether c was closed, by its owner or by the engine. The verbs of a
-// closed context answer EBADF.
+// Closed reports whether c was closed, by its owner or by the engine. The verbs of a closed context
+// return EBADF.
 func (c *Context) Closed() bool { return c.closed }
 
-// Close destroys everything that c holds, in dependency order.
+// Close destroys all objects of c, in order of dependency.
 func (c *Context) Close() {
 	if c.closed {
 		return
 	}
-	c.events = nil // nobody is left to hear
+	c.events = nil // no events for a client that is gone
 	for len(c.mws) > 0 {
 		c.mws[len(c.mws)-1].remove()
 	}
@@ -130,7 +130,7 @@ func (c *Context) Close() {
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
 }
 
-// usable refuses the verbs of a context that is closed or about to be.
+// usable returns EBADF if c is closed or will be at the end of the step.
 func (c *Context) usable() error {
 	if c.closed || c.fatal != nil {
 		return errorf(syscall.EBADF, "context is closed")
@@ -138,8 +138,8 @@ func (c *Context) usable() error {
 	return nil
 }
 
-// breach marks c for closing because its client broke the rules of the rings. It may be
-// called while a queue pair is at work; the engine closes c before the step ends.
+// breach schedules c to be closed because its client broke the rules of a ring. It may be called
+// while a queue pair is being processed; the engine closes c at the end of the step.
 func (c *Context) breach(format string, a ...any) {
 	if c.fatal == nil && !c.closed {
 		c.fatal = errorf(syscall.EPROTO, format, a...)
@@ -153,10 +153,10 @@ func (c *Context) event(e Event) {
 	}
 }
 
-// takeRing counts ring memory against the context's limit.
+// chargeRing counts n bytes of ring memory against the context's limit.
 func (c *Context) chargeRing(n int) error {
 	if c.limits.RingBytes > 0 && c.ringBytes+uint64(n) > c.limits.RingBytes {
-		return errorf(syscall.ENOMEM, "context has %d bytes of rings, and %d more would pass its limit of %d",
+		return errorf(syscall.ENOMEM, "context has %d bytes of rings: %d more exceed its limit of %d",
 			c.ringBytes, n, c.limits.RingBytes)
 	}
 	c.ringBytes += uint64(n)
@@ -165,7 +165,7 @@ func (c *Context) chargeRing(n int) error {
 
 func (c *Context) releaseRing(n int) { c.ringBytes -= uint64(n) }
 
-// remove takes the one item out of a list that has it; order does not matter.
+// remove deletes the item from a list. It does not keep the order.
 func remove[T comparable](list []T, item T) []T {
 	if i := slices.Index(list, item); i >= 0 {
 		list[i] = list[len(list)-1]

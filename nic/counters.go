@@ -5,20 +5,20 @@ import (
 	"softroce/wire"
 )
 
-// Counters is everything that a device counts.
+// Counters is what a device counts.
 type Counters struct {
 	transport.Counters
 	Link      wire.LinkCounters // of the link itself, if it counts
-	TxStalled uint64            // frames thrown away because the link took nothing for long
+	TxStalled uint64            // frames discarded because the link accepted nothing for too long
 }
 
-// Drop is a reason under which packets were thrown away, and how many.
+// A Drop is a reason why packets were dropped, and their number.
 type Drop struct {
 	Reason string `json:"reason"`
 	Count  uint64 `json:"count"`
 }
 
-// Counters returns the present counts.
+// Counters returns the current values.
 func (d *Device) Counters() Counters {
 	c := Counters{Counters: d.counters, TxStalled: d.tx.discarded}
 	if l, ok := d.link.(wire.Counted); ok {
@@ -27,7 +27,7 @@ func (d *Device) Counters() Counters {
 	return c
 }
 
-// Dropped lists the reasons under which anything was dropped, the link's first.
+// Dropped lists the reasons with a count above 0, those of the link first.
 func (c *Counters) Dropped() (l []Drop) {
 	for r, n := range c.Link.Drops {
 		if n > 0 {
@@ -45,12 +45,12 @@ func (c *Counters) Dropped() (l []Drop) {
 	return l
 }
 
-// EngineCounters tells how an engine has spent its time, in nanoseconds. A Stepped engine
-// counts its steps alone.
+// EngineCounters is how an engine has spent its time, in nanoseconds. A Stepped engine counts steps
+// only.
 type EngineCounters struct {
 	Steps  uint64 `json:"steps"`
 	Busy   int64  `json:"busy_ns"`
-	Idle   int64  `json:"idle_ns"` // awake, and nothing to do
+	Idle   int64  `json:"idle_ns"` // awake without work
 	Asleep int64  `json:"asleep_ns"`
 }
 
@@ -59,7 +59,7 @@ func (e *Engine) Counters() EngineCounters {
 	return EngineCounters{e.steps.Load(), e.busy.Load(), e.idle.Load(), e.asleep.Load()}
 }
 
-// BusyShare returns the share of time, from 0 to 1, that was spent on work.
+// BusyShare returns the share of time spent on work, from 0 to 1.
 func (c EngineCounters) BusyShare() float64 {
 	if all := c.Busy + c.Idle + c.Asleep; all > 0 {
 		return float64(c.Busy) / float64(all)

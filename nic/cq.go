@@ -9,17 +9,19 @@ import (
 	"softroce/transport"
 )
 
-// CQConfig is what a completion queue is made of.
+// CQConfig configures a completion queue.
 type CQConfig struct {
-	Entries int    // slots of the ring, as Device.CQSlots gave
+	Entries int    // slots of the ring, from Device.CQSlots
 	Ring    []byte // abi.RingSize(Entries, abi.CQESize) bytes
 
-	// Notify is called on the engine, at the end of its step, where a completion has arrived for which the
-	// client had armed the queue. It does not block and does not call back. May be nil.
+	// Notify is called on the engine, at the end of a step, for each completion event: a completion
+	// arrived for which the client had armed the queue. It must not block or call the engine. May
+	// be nil.
 	Notify func()
 }
 
-// A CQ is a completion queue: a ring that the engine produces.
+// A CQ is a completion queue: a ring whose producer is the engine. The comment of completions
+// describes the states of a completion.
 type CQ struct {
 	ctx     *Context
 	ring    ring
@@ -30,7 +32,7 @@ type CQ struct {
 
 	staged    uint32 // producer index with the completions that are not visible yet
 	published uint32 // producer index that the client sees
-	consumer  uint32 // as last read and checked
+	consumer  uint32 // as last read from the ring and checked
 	listed    bool   // in the list of CQs in which this step has staged something
 	afterSend bool   // a send of UC or UD is staged: publish after the links' Send
 	solicited bool   // a completion that fires CQArmSolicited is staged
@@ -40,11 +42,11 @@ type CQ struct {
 	users     int    // QPs; one with both queues here counts twice
 }
 
-// CQSlots returns the slots of a completion queue for n entries; EINVAL if n is not
-// from 1 to the limit.
+// CQSlots returns the slots of a completion queue with at least n entries; EINVAL if n is not
+// between 1 and the limit.
 func (d *Device) CQSlots(n int) (int, error) {
 	if n < 1 || n > d.limits.MaxCQE {
-		return 0, errorf(syscall.EINVAL, "CQ of %d entries: 1 to %d can be had", n, d.limits.MaxCQE)
+		return 0, errorf(syscall.EINVAL, "CQ of %d entries: must be 1 to %d", n, d.limits.MaxCQE)
 	}
 	return roundSlots(n), nil
 }
@@ -76,16 +78,16 @@ func (c *Context) CreateCQ(o CQConfig) (*CQ, error) {
 	return q, nil
 }
 
-// ResizeCQ gives q another ring, of entries slots as Device.CQSlots gave, and moves what was
-// not polled there, with the indices and the arming. The client must not poll or arm
-// meanwhile; from now on only the new ring counts. EINVAL where it cannot hold what
-// waits, or q has overrun.
+// ResizeCQ replaces the ring of q by one with the number of slots that Device.CQSlots returned.
+// Completions that are not polled move there with their indices, and so does the arming. The client
+// must not poll or arm during the call, and then only use the new ring. EINVAL if they do not fit,
+// or if q has overrun.
 func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "no CQ of this context")
+		return errorf(syscall.EINVAL, "the CQ is not of this context")
 	}
 	if _, err := c.device.CQSlots(entries); err != nil {
 		return err
@@ -103,7 +105,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 		q.ctx.breach("CQ ring: consumer index %d with producer index %d and %d slots", consumer, q.staged, q.ring.size())
 		return q.ctx.fatal
 	case waiting > r.size():
-		return errorf(syscall.EINVAL, "CQ holds %d completions, %d slots do not do", waiting, r.size())
+		return errorf(syscall.EINVAL, "CQ holds %d completions: %d slots are too few", waiting, r.size())
 	}
 	if err := c.chargeRing(len(mem)); err != nil {
 		return err
@@ -122,7 +124,7 @@ func (c *Context) ResizeCQ(q *CQ, entries int, mem []byte) error {
 // DestroyCQ destroys q; EBUSY while a queue pair uses it.
 func (c *Context) DestroyCQ(q *CQ) error {
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "no CQ of this context")
+		return errorf(syscall.EINVAL, "the CQ is not of this context")
 	}
 	if q.users > 0 {
 		return errorf(syscall.EBUSY, "CQ is in use by %d queues", q.users)
@@ -163,7 +165,7 @@ func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 		Wallclock: uint64(e.wall.at(e.now)),
 	}
 	if c.Flags&ib.WCWithInv != 0 {
-		w.Imm = c.Imm // an R_Key
+		w.Imm = c.Imm // an R_Key: a number in the ABI
 	} else {
 		w.SetImmediate(c.Imm)
 	}
@@ -178,7 +180,8 @@ func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 	}
 }
 
-// hasRoom checks the client's consumer index when the ring looks full.
+// hasRoom reports whether there is a free slot. It reads the client's consumer index only if the
+// ring looks full.
 func (q *CQ) hasRoom(e *Engine) bool {
 	if q.staged-q.consumer < q.ring.size() {
 		return true
@@ -200,8 +203,8 @@ func (q *CQ) hasRoom(e *Engine) bool {
 // failed reports whether q has overrun: it takes no more completions.
 func (q *CQ) failed() bool { return q != nil && q.overrun }
 
-// publish makes what is staged visible to the client, and counts a completion event if the client has
-// armed the queue for it.
+// publish makes what is staged visible to the client, and counts a completion event if the client
+// has armed the queue for it.
 func (q *CQ) publish() {
 	if q.ctx == nil || q.staged == q.published {
 		return
@@ -212,8 +215,9 @@ func (q *CQ) publish() {
 	q.solicited = false
 }
 
-// countEvent counts a completion event if the queue is armed for it. The client may write the word at any time, so
-// each load may return another value. A client that follows the ABI needs a few attempts at most.
+// countEvent counts a completion event if the queue is armed for it. The client may write the word
+// at any time, so each load may return another value. A client that follows the ABI needs a few
+// attempts at most.
 func (q *CQ) countEvent(solicited bool) {
 	for range 3 {
 		a := atomic.LoadUint32(q.armed)

@@ -12,17 +12,17 @@ import (
 	"softroce/wire"
 )
 
-// DeviceConfig is what a device is made of.
+// DeviceConfig configures a device.
 type DeviceConfig struct {
 	Name   string
 	Link   wire.Link      // with its middleware; the device closes it
-	Iface  wire.Interface // the addresses behind the GIDs, MAC, MTU
+	Iface  wire.Interface // provides MAC, MTU and the addresses of the GID table
 	Limits Limits
 	GUID   uint64   // 0: the EUI-64 of the interface's MAC
 	PKeys  []uint16 // the P_Key table; nil: the default P_Key alone
 }
 
-// A Device is one NIC with one port.
+// A Device is a NIC with one port.
 type Device struct {
 	engine *Engine
 	name   string
@@ -53,18 +53,17 @@ type Device struct {
 	linkError error // the last error of Send or Receive
 }
 
-// objects counts what exists, in a device or in a context.
+// objects counts the objects of a device or a context.
 type objects struct{ qps, cqs, mrs, pds, ahs, srqs, attached, mws, xrcds int }
 
-// AddDevice adds a NIC. It is part of setting up: the engine does not run yet, or the
-// caller is on it.
+// AddDevice adds a NIC. It must be called before Run, or on the engine.
 func (e *Engine) AddDevice(c DeviceConfig) (*Device, error) {
 	if c.Name == "" || c.Link == nil || c.Iface == nil {
 		return nil, errorf(syscall.EINVAL, "device needs a name, a link and an interface")
 	}
 	for _, d := range e.devices {
 		if d.name == c.Name {
-			return nil, errorf(syscall.EEXIST, "there is a device %s already", c.Name)
+			return nil, errorf(syscall.EEXIST, "device %s exists", c.Name)
 		}
 	}
 	if c.PKeys == nil {
@@ -112,7 +111,7 @@ func (d *Device) Interface() wire.Interface { return d.iface }
 // GIDs returns the GID table.
 func (d *Device) GIDs() []GIDEntry { return d.gids.list() }
 
-// interfaceChanged follows the interface's addresses and state.
+// interfaceChanged updates the GID table and the port state from the interface.
 func (d *Device) interfaceChanged() {
 	if d.gids.update(d.iface) {
 		d.broadcast(ib.EventGIDChange)
@@ -127,8 +126,8 @@ func (d *Device) interfaceChanged() {
 	}
 }
 
-// neighbourChanged gives the queue pairs and address handles that lead to dst its new MAC. Frames under way
-// refer to the old path, so a new one takes its place.
+// neighbourChanged sets the MAC of the next hop in the queue pairs and address handles that send to
+// dst. Frames in flight refer to the old path, so each gets a new one.
 func (d *Device) neighbourChanged(dst wire.Station, mac [6]byte) {
 	for _, c := range d.contexts {
 		for _, q := range c.qps {
@@ -144,14 +143,14 @@ func (d *Device) neighbourChanged(dst wire.Station, mac [6]byte) {
 	}
 }
 
-// broadcast tells every context of an event of the port or the device.
+// broadcast reports an event of the port or the device to every context.
 func (d *Device) broadcast(t ib.EventType) {
 	for _, c := range d.contexts {
 		c.event(Event{Type: t, Port: 1})
 	}
 }
 
-// Close closes every context, with a device-fatal event first, and the link.
+// close closes every context, after a device-fatal event, and the link.
 func (d *Device) close() error {
 	d.broadcast(ib.EventDeviceFatal)
 	for len(d.contexts) > 0 {

@@ -7,8 +7,8 @@ import (
 	"softroce/mrtable"
 )
 
-// A DM is device memory: bytes of the NIC, which no program can map. Work requests and peers reach them
-// through memory regions, programs by copying.
+// A DM is device memory, which no program can map. Work requests and peers access it through memory
+// regions, programs through copies.
 type DM struct {
 	ctx   *Context
 	mem   []byte
@@ -18,16 +18,18 @@ type DM struct {
 // Length returns the size in bytes.
 func (m *DM) Length() uint64 { return uint64(len(m.mem)) }
 
-// Device memory is taken in units of dmUnit bytes, so that many small pieces cost no more than they count for.
+// Device memory is allocated in units of dmUnit bytes, so that small allocations do not use much
+// more memory than the limit counts.
 const dmUnit = 64
 
 func dmSize(length uint64) uint64 { return (length + dmUnit - 1) &^ (dmUnit - 1) }
 
-// maxDMAlign is the largest log_align_req. An address of device memory is the distance from its first byte, so nothing
-// but atomics can tell how that is aligned: to a multiple of 8, which is all that they need.
+// maxDMAlign is the largest log_align_req. Addresses of device memory are offsets from its first
+// byte, so the alignment only matters to atomics. Those need a multiple of 8, which every
+// allocation provides.
 const maxDMAlign = 12
 
-// MaxDM returns how many bytes of device memory the context may have: max_dm_size.
+// MaxDM returns max_dm_size: how many bytes of device memory the context may have.
 func (c *Context) MaxDM() uint64 {
 	most := c.device.limits.MaxDM
 	if c.limits.DeviceMemory > 0 {
@@ -36,8 +38,8 @@ func (c *Context) MaxDM() uint64 {
 	return most &^ (dmUnit - 1)
 }
 
-// AllocDM allocates device memory, which is zero at first. logAlign is what its address has to be a multiple
-// of, as a power of two. Errors are EINVAL, and ENOMEM where the device or the context has not got as much.
+// AllocDM allocates zeroed device memory whose address is a multiple of 2^logAlign. Errors are
+// EINVAL, and ENOMEM if the limit of the device or the context is reached.
 func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -45,15 +47,15 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 	d := c.device
 	switch {
 	case length == 0:
-		return nil, errorf(syscall.EINVAL, "the length is 0")
+		return nil, errorf(syscall.EINVAL, "length of device memory is 0")
 	case logAlign > maxDMAlign:
-		return nil, errorf(syscall.EINVAL, "alignment to 2^%d bytes, of 2^%d at most", logAlign, maxDMAlign)
+		return nil, errorf(syscall.EINVAL, "alignment of 2^%d bytes: at most 2^%d", logAlign, maxDMAlign)
 	case length > c.MaxDM():
-		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory, of %d at most", length, c.MaxDM())
+		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory: at most %d", length, c.MaxDM())
 	}
 	size := dmSize(length)
 	if d.deviceMemory+size > d.limits.MaxDM || c.deviceMemory+size > c.MaxDM() {
-		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory, and %d of the device's %d are in use, %d of the context's %d",
+		return nil, errorf(syscall.ENOMEM, "%d bytes of device memory: %d of the device's %d and %d of the context's %d are in use",
 			length, d.deviceMemory, d.limits.MaxDM, c.deviceMemory, c.MaxDM())
 	}
 	m := &DM{ctx: c, mem: NewPage(int(length))}
@@ -63,10 +65,10 @@ func (c *Context) AllocDM(length uint64, logAlign uint32) (*DM, error) {
 	return m, nil
 }
 
-// FreeDM frees device memory; EBUSY while an MR is of it.
+// FreeDM frees device memory; EBUSY while an MR refers to it.
 func (c *Context) FreeDM(m *DM) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "no DM of this context")
+		return errorf(syscall.EINVAL, "the DM is not of this context")
 	}
 	if m.users > 0 {
 		return errorf(syscall.EBUSY, "DM is in use by %d MRs", m.users)
@@ -83,15 +85,15 @@ func (m *DM) remove() {
 	c.device.deviceMemory -= dmSize(m.Length())
 }
 
-// CopyToDM stores p at off: ibv_memcpy_to_dm. Both off and the length are multiples of 4, as with
-// hardware that has such memory; what lies outside is EINVAL.
+// CopyToDM copies p to offset off: ibv_memcpy_to_dm. off and len(p) must be multiples of 4, as
+// hardware requires, and within the memory; otherwise EINVAL.
 func (c *Context) CopyToDM(m *DM, off uint64, p []byte) error {
 	b, err := c.partOfDM(m, off, uint64(len(p)))
 	copy(b, p)
 	return err
 }
 
-// CopyFromDM fills p with what lies at off: ibv_memcpy_from_dm. The rules are those of CopyToDM.
+// CopyFromDM copies from offset off to p: ibv_memcpy_from_dm. The rules are those of CopyToDM.
 func (c *Context) CopyFromDM(m *DM, off uint64, p []byte) error {
 	b, err := c.partOfDM(m, off, uint64(len(p)))
 	copy(p, b)
@@ -100,30 +102,30 @@ func (c *Context) CopyFromDM(m *DM, off uint64, p []byte) error {
 
 func (c *Context) partOfDM(m *DM, off, n uint64) ([]byte, error) {
 	if m == nil || m.ctx != c {
-		return nil, errorf(syscall.EINVAL, "no DM of this context")
+		return nil, errorf(syscall.EINVAL, "the DM is not of this context")
 	}
 	if off > m.Length() || n > m.Length()-off {
-		return nil, errorf(syscall.EINVAL, "%d bytes from %d on are not inside the %d of the DM", n, off, m.Length())
+		return nil, errorf(syscall.EINVAL, "%d bytes at offset %d are outside the DM of %d bytes", n, off, m.Length())
 	}
 	if off%4 != 0 || n%4 != 0 {
-		return nil, errorf(syscall.EINVAL, "%d bytes from %d on: both must be multiples of 4", n, off)
+		return nil, errorf(syscall.EINVAL, "%d bytes at offset %d: both must be multiples of 4", n, off)
 	}
 	return m.mem[off : off+n], nil
 }
 
-// RegDM registers a part of device memory, addressed from 0 on: access must have ZeroBased. A
-// region of no bytes is one, too. Errors are those of RegMR.
+// RegDM registers a range of device memory, addressed from 0: access must include ZeroBased. The
+// range may be empty. Errors are those of RegMR.
 func (c *Context) RegDM(p *PD, m *DM, off, length uint64, access ib.Access) (*MR, error) {
 	if m == nil || m.ctx != c {
-		return nil, errorf(syscall.EINVAL, "no DM of this context")
+		return nil, errorf(syscall.EINVAL, "the DM is not of this context")
 	}
 	if access&ib.AccessZeroBased == 0 || access&(ib.AccessOnDemand|ib.AccessHugeTLB) != 0 {
-		return nil, errorf(syscall.EINVAL, "device memory is registered zero-based, and has no pages: access %v", access)
+		return nil, errorf(syscall.EINVAL, "access %v: device memory needs zero_based, and allows neither on_demand nor hugetlb", access)
 	}
 	if off > m.Length() || length > m.Length()-off {
-		return nil, errorf(syscall.EINVAL, "%d bytes from %d on are not inside the %d of the DM", length, off, m.Length())
+		return nil, errorf(syscall.EINVAL, "%d bytes at offset %d are outside the DM of %d bytes", length, off, m.Length())
 	}
-	// The garbage collector keeps the bytes for as long as a frame refers to them.
+	// The garbage collector keeps the bytes as long as a frame refers to them.
 	r, err := c.RegMR(p, mrtable.HeapMemory(m.mem[off:off+length]), 0, length, access)
 	if err != nil {
 		return nil, err
@@ -133,7 +135,7 @@ func (c *Context) RegDM(p *PD, m *DM, off, length uint64, access ib.Access) (*MR
 	return r, nil
 }
 
-// leaveDM ends an MR's use of device memory.
+// leaveDM ends the use of device memory by an MR.
 func (m *MR) leaveDM() {
 	if m.dm != nil {
 		m.dm.users--

@@ -1,24 +1,34 @@
-// Package nic is the device: ports, GIDs, the objects of the verbs (PD, MR, CQ, SRQ,
-// QP, AH), asynchronous events and counters, and the engine that drives it all.
+// Package nic is the NIC itself: devices with their ports, GID and P_Key tables, the objects of the
+// verbs (PD, MR, MW, CQ, SRQ, QP, AH, XRC domains, device memory), asynchronous events and
+// counters, and the engine that drives them.
 //
-// # Who may call what
+// # Concurrency
 //
-// An Engine owns its devices and everything in them and is single-threaded. Its
-// methods Do, Run, Wake, Now and Close, and Device.Name and Device.ResolvePath, may be
-// called from any goroutine. Everything else runs on the engine: inside a function
-// given to Do, or, where the engine is Stepped, on the one goroutine that steps it.
-// None of it blocks.
+// An Engine owns its devices and everything in them, and is single-threaded. Engine.Do, Run, Wake,
+// Now, Counters and Close, and Device.Name, ResolvePath and SendMAD may be called from any
+// goroutine. Everything else runs on the engine: in a function given to Do or, if the engine is
+// Stepped, on the goroutine that calls Step. None of it blocks.
 //
-// # The way of a packet through Step
+// # Trust
 //
-//  1. What Do was given runs: before anything is received, so that a client that has seen a
-//     message come cannot destroy its queue pair before the message is acknowledged.
-//  2. Each link is received from until it is empty or the budget is spent. A frame is
-//     checked (rx.go), its queue pair found, and Receive changes memory, completions
-//     and what is to be answered. Memory is flushed before completions become
-//     visible (settle.go). Then memory gets its epoch.
-//  3. Doorbells name the queue pairs with new work requests (doorbell.go), timers those
-//     with something due (timers.go). Each active queue pair gets its turn to fill
-//     transmit slots (tx.go).
-//  4. One Send per link. Then whoever sleeps is told of what has come: its acknowledgement has left.
+// The rings and the doorbell page are memory that clients can write at any time. The engine reads
+// each word and each slot once, and checks and uses its own copy. A client that breaks the rules of
+// a ring loses its context, and no other context notices.
+//
+// # A step
+//
+// Engine.Step has these phases, in this order:
+//
+//  1. Functions given to Do run (engine.go). They run before anything is received: a client that has
+//     seen a message cannot destroy its queue pair before the message is acknowledged.
+//  2. Frames are received from each link, until it is empty or its budget is spent (rx.go). Each frame is
+//     checked and given to its queue pair, which queues writes to memory, completions and responses.
+//     After each batch, the writes are carried out and the completions published (completion.go).
+//     When no received frame is left, the epoch of mrtable.IO ends.
+//  3. Expired timers are handled (timers.go).
+//  4. Doorbells are read (doorbell.go), and each active queue pair in turn fetches work requests from its
+//     send ring and fills transmit slots (tx.go). Writes and completions follow as in phase 2.
+//  5. Each link sends one batch (tx.go).
+//  6. The remaining completions are published, and completion channels are signaled (completion.go).
+//  7. Contexts whose clients broke the rules of their rings are closed (engine.go).
 package nic

@@ -9,12 +9,12 @@ import (
 	"softroce/transport"
 )
 
-// pullBudget is how many send work requests one turn of a queue pair takes from its ring.
+// fetchBudget is how many send work requests a queue pair fetches per turn.
 const fetchBudget = 64
 
-// doorbells finds the queue pairs whose clients posted something. Bits of queue pairs
-// that do not exist mean nothing.
-func (d *Device) doorbells() (any bool) {
+// readDoorbells activates the queue pairs whose doorbell bits are set, and clears the bits. Bits of
+// queue pairs that do not exist are ignored.
+func (d *Device) readDoorbells() (any bool) {
 	for _, c := range d.contexts {
 		words := (len(c.doorbells) + 63) / 64
 		for w := range words {
@@ -36,11 +36,11 @@ func (d *Device) doorbells() (any bool) {
 	return any
 }
 
-// pull gives the transport what the client posted. Each slot is copied once; the copy is
-// checked. It returns true if more is there than one turn takes.
+// fetchSends copies posted send work requests to the transport. Each slot is read once, and the
+// copy is checked. It returns true if more are posted than one turn fetches.
 func (q *QP) fetchSends() (more bool) {
 	if q.ctx.fatal != nil || q.state < ib.QPSRTS {
-		return false // what is posted too early waits in the ring
+		return false // a work request that was posted before RTS waits in the ring
 	}
 	p := q.sq.loadProducer()
 	n := p - q.sqFetched
@@ -60,18 +60,18 @@ func (q *QP) fetchSends() (more bool) {
 	return more
 }
 
-// post gives the transport the next work request of the ring. What is wrong with it in
-// ways that the ring's layout does not forbid shows in its completion.
+// fetchSend copies the next work request of the ring to the transport. An error in it that does not
+// break the layout of the ring is reported in its completion.
 func (q *QP) fetchSend() bool {
 	wr := &q.device.engine.wr
 	if !q.parseSend(wr) || q.t.PostSend(wr) != nil {
-		return false // a breach; or its time has not come
+		return false // the client broke the rules, or the transport has no room yet
 	}
 	q.sqFetched++
 	return true
 }
 
-// parseSend copies a send WQE out of the client's reach and reads the copy.
+// parseSend copies a send slot to private memory and parses the copy.
 func (q *QP) parseSend(wr *transport.SendWR) bool {
 	e := q.device.engine
 	slot := q.sq.slot(q.sqFetched)
@@ -111,14 +111,14 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 	caps := &q.init.Caps
 	if wr.Flags&ib.SendInline != 0 {
 		if n < 0 || n > caps.MaxInline {
-			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, of %d at most", q.qpn, q.sqFetched, n, caps.MaxInline)
+			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, at most %d", q.qpn, q.sqFetched, n, caps.MaxInline)
 			return false
 		}
 		wr.Inline = data[:copy(data, slot[abi.SendWQESize:][:n])]
 		return true
 	}
 	if n < 0 || n > caps.MaxSendSGE {
-		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, of %d at most", q.qpn, q.sqFetched, n, caps.MaxSendSGE)
+		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, at most %d", q.qpn, q.sqFetched, n, caps.MaxSendSGE)
 		return false
 	}
 	copy(data, slot[abi.SendWQESize:][:n*abi.SGESize])

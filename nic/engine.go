@@ -12,40 +12,40 @@ import (
 	"softroce/transport"
 )
 
-// EngineConfig is what an engine is made of.
+// EngineConfig configures an engine.
 type EngineConfig struct {
-	// Stepped says that nobody calls Run: one goroutine steps the engine and calls
-	// everything else. Do then runs its function at once.
+	// Stepped means that Run is not used: one goroutine calls Step and everything else. Do then
+	// calls its function at once.
 	Stepped bool
 
-	// Spin is how long Run looks for work in vain before it sleeps, where the machine has
-	// processors to spare; 0 stands for DefaultSpin, a negative value for not at all.
+	// Spin is how long Run polls without finding work before it sleeps, if the machine has idle
+	// processors. 0 means DefaultSpin; a negative value disables spinning.
 	Spin time.Duration
 
-	// Clock tells nanoseconds of a monotonic clock, above 0; nil stands for the system's. A
-	// Stepped engine has none: its time is what Step is told.
+	// Clock returns a monotonic time in nanoseconds, above 0; nil means the system's clock. A
+	// Stepped engine does not use it: its time is the argument of Step.
 	Clock func() int64
 
-	// Wall tells nanoseconds since 1970; nil stands for the system's clock or, where the engine is
-	// Stepped, for its own time.
+	// Wall returns nanoseconds since 1970; nil means the system's clock or, if the engine is
+	// Stepped, its own time.
 	Wall func() int64
 
-	// Seed makes memory keys repeatable; 0 makes them unpredictable.
+	// Seed makes memory keys reproducible; 0 makes them unpredictable.
 	Seed uint64
 
-	// ReadArena is the memory in bytes for what is read from client memory that cannot
-	// be mapped; 0 stands for DefaultReadArena.
+	// ReadArena is the size in bytes of the buffer for data read from client memory that cannot be
+	// mapped; 0 means DefaultReadArena.
 	ReadArena int
 }
 
-// Defaults of EngineConfig. DefaultSpin is a few times what sleeping and waking costs, some
-// 6 µs.
+// Defaults of EngineConfig. DefaultSpin is a multiple of what a sleep and a wake-up cost, about 6
+// µs.
 const (
 	DefaultSpin      = 50 * time.Microsecond
 	DefaultReadArena = 16 << 20
 )
 
-// An Engine drives the devices given to it. See the package comment for who may call what.
+// An Engine drives its devices. The package comment says which methods may be called from where.
 type Engine struct {
 	config EngineConfig
 	seed   uint64
@@ -55,20 +55,20 @@ type Engine struct {
 	timers  timerHeap
 	now     int64
 	wall    wallclock
-	ended   bool // Run has returned, or Close was called: devices are gone
+	ended   bool // Run has returned or Close was called
 
 	completions completions
-	failed      func(tag any, err error) // e.writeFailed, bound once
-	breached    []*Context               // closed at the end of the step, see breach
+	failed      func(tag any, err error) // e.writeFailed, as a func value that is made once
+	breached    []*Context               // to be closed at the end of the step
 
-	scratch [2048]byte       // the private copy of one WQE
-	wr      transport.SendWR // what is read out of it
+	scratch [2048]byte       // private copy of a slot's SGEs or inline data
+	wr      transport.SendWR // the send work request being fetched
 
 	mail mailbox
 	poll poller
 	spin spinner
 
-	// Busy time, in nanoseconds; read by any goroutine.
+	// Time spent, in nanoseconds; any goroutine may read it.
 	busy, idle, asleep atomic.Int64
 	steps              atomic.Uint64
 }
@@ -105,7 +105,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 	return e, nil
 }
 
-// systemClock is the monotonic clock, from 1 on.
+// systemClock returns a monotonic clock that starts at 1.
 func systemClock() func() int64 {
 	start := time.Now()
 	return func() int64 { return int64(time.Since(start)) + 1 }
@@ -114,7 +114,7 @@ func systemClock() func() int64 {
 // Devices returns the engine's devices.
 func (e *Engine) Devices() []*Device { return e.devices }
 
-// Now returns the time on the engine's clock; of a Stepped engine, that of its last Step.
+// Now returns the engine's time; for a Stepped engine, that of the last Step.
 func (e *Engine) Now() int64 {
 	if e.config.Stepped {
 		return e.now
@@ -122,15 +122,15 @@ func (e *Engine) Now() int64 {
 	return e.config.Clock()
 }
 
-// Step does one round, at the time now, which must be above 0 and never less than
-// before. It returns when it wants to be called next at the latest, 0 for when something
-// happens from outside, and whether it found work: then it wants to be called at once.
+// Step runs the phases listed in the package comment once. now is above 0 and not less than in the
+// previous call. Step returns the latest time of the next call (0 if only an external event needs
+// one), and whether it found work: then it should be called again at once.
 func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.now = now
 	e.wall.sync(now)
 	e.steps.Store(e.steps.Load() + 1)
-	// Before anything is received: a client that has seen its message come may destroy the
-	// queue pair, and its ACK must have gone out by then.
+	// A client that has seen a message may destroy its queue pair now: the message's ACK left in
+	// the previous step.
 	if e.runPosted() {
 		busy = true
 	}
@@ -140,8 +140,8 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		busy = busy || n > 0
 		drained = drained && all && d.tx.empty()
 	}
-	// What was read from memory, or unmapped, is let go two epochs later: no frame that
-	// refers to it may wait longer than that.
+	// Read buffers and unmapped memory are reused two epochs later. No frame that refers to them
+	// may be waiting then.
 	if drained {
 		e.io.Epoch()
 	}
@@ -149,7 +149,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		busy = true
 	}
 	for _, d := range e.devices {
-		if d.doorbells() {
+		if d.readDoorbells() {
 			busy = true
 		}
 		d.transmit()
@@ -166,7 +166,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	return e.nextDeadline(busy), busy
 }
 
-// nextDeadline is the earliest of what queue pairs and links wait for.
+// nextDeadline returns the earliest deadline of the queue pairs and links, 0 if there is none.
 func (e *Engine) nextDeadline(busy bool) int64 {
 	if busy {
 		return e.now
@@ -197,9 +197,9 @@ func (e *Engine) closeBreached() {
 	}
 }
 
-// Do runs f on the engine, between two steps, and returns when it is done. f must not
-// block, nor call Do. Once Run has returned, and before it is called, f runs in the
-// caller's goroutine, one at a time.
+// Do runs f on the engine, between two steps, and returns when f has returned. f must not block or
+// call Do. Before Run is called and after it has returned, f runs in the caller's goroutine, one
+// call at a time.
 func (e *Engine) Do(f func()) {
 	if e.config.Stepped {
 		f()
@@ -208,7 +208,7 @@ func (e *Engine) Do(f func()) {
 	e.mail.do(f, e.Wake)
 }
 
-// post is Do without waiting.
+// post is Do without waiting for f.
 func (e *Engine) post(f func()) {
 	if e.config.Stepped {
 		f()
@@ -217,7 +217,7 @@ func (e *Engine) post(f func()) {
 	e.mail.post(f, e.Wake)
 }
 
-// runMail runs what other goroutines sent.
+// runPosted runs the functions that other goroutines have posted.
 func (e *Engine) runPosted() bool {
 	if !e.mail.waiting.Load() {
 		return false
@@ -228,8 +228,8 @@ func (e *Engine) runPosted() bool {
 	return true
 }
 
-// Close ends the engine: every context hears a device-fatal event and is closed, links are
-// closed. Run must have returned or not be called.
+// Close closes every context, after a device-fatal event, and every link. Run must have returned or
+// never be called.
 func (e *Engine) Close() error {
 	var first error
 	e.Do(func() {
@@ -243,7 +243,7 @@ func (e *Engine) Close() error {
 			}
 		}
 		e.devices = nil
-		// Two epochs let go of the last memory.
+		// Two epochs release the memory that is still referenced.
 		e.io.Epoch()
 		e.io.Epoch()
 		e.poll.close()
@@ -251,10 +251,10 @@ func (e *Engine) Close() error {
 	return first
 }
 
-// A mailbox carries functions to the engine's goroutine. While that is not there, they run
-// in the goroutine that sends them, under the lock.
+// A mailbox passes functions to the engine's goroutine. While Run is not running, they run in the
+// goroutine that posts them, under the lock.
 type mailbox struct {
-	waiting atomic.Bool // something is in queue, to look at without the lock
+	waiting atomic.Bool // queue is not empty; read without the lock
 
 	mu      sync.Mutex
 	running bool
@@ -281,8 +281,8 @@ func (m *mailbox) do(f func(), wake func()) {
 	<-done
 }
 
-// take returns what is queued. Only the engine calls it, and only until the next take
-// is the slice its own.
+// take returns the queued functions. Only the engine calls it; the slice is valid until the next
+// call.
 func (m *mailbox) take() []func() {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -293,7 +293,7 @@ func (m *mailbox) take() []func() {
 	return q
 }
 
-// start says that the engine's goroutine is there; false if it is already.
+// start marks the engine's goroutine as running; false if it was already.
 func (m *mailbox) start() bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -302,7 +302,7 @@ func (m *mailbox) start() bool {
 	return !was
 }
 
-// stop says that the engine's goroutine goes away, and runs what is left.
+// stop marks the engine's goroutine as gone, and runs the functions that are still queued.
 func (m *mailbox) stop() {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// An Error is a verb's refusal: an errno as ibv_* functions return it, and why.
-// errors.Is matches it with its syscall.Errno.
+// An Error is why a verb failed: an errno, as ibv_* functions return it, and a text. errors.Is
+// matches it with its syscall.Errno.
 type Error struct {
 	Errno syscall.Errno
 	Text  string

@@ -7,21 +7,21 @@ import (
 	"softroce/wire"
 )
 
-// A GID is a port address: an IPv6 address, or an IPv4 address mapped into one.
+// A GID is a port address: an IPv6 address or an IPv4-mapped one.
 type GID [16]byte
 
-// Addr returns the IP address behind g, IPv4 where it is a mapped one.
+// Addr returns the IP address of g; IPv4 if it is a mapped one.
 func (g GID) Addr() netip.Addr { return netip.AddrFrom16(g).Unmap() }
 
 func (g GID) String() string { return netip.AddrFrom16(g).StringExpanded() }
 
-// MarshalText gives the textual form, for JSON.
+// MarshalText returns the textual form, for JSON.
 func (g GID) MarshalText() ([]byte, error) { return []byte(g.String()), nil }
 
 // GIDOf returns the GID of an IP address.
 func GIDOf(a netip.Addr) GID { return a.As16() }
 
-// A GIDEntry is a row of a device's GID table. All are RoCE v2.
+// A GIDEntry is an entry of a device's GID table. All are RoCE v2.
 type GIDEntry struct {
 	Index  int    `json:"index"`
 	GID    GID    `json:"gid"`
@@ -29,15 +29,15 @@ type GIDEntry struct {
 	VLAN   int    `json:"vlan,omitempty"` // VLAN ID, 0 for none
 }
 
-// gidTable follows the addresses of an interface and of the VLANs on it. A GID keeps its index while its
-// address is there; an index that became free goes to the next new address. Queue pairs
-// keep the addresses that they were given, whatever happens to the table.
+// A gidTable holds the addresses of an interface and of its VLANs. A GID keeps its index while its
+// address exists; a free index goes to the next new address. Queue pairs keep the addresses they
+// were connected with when the table changes.
 type gidTable struct {
 	entries []gidEntry // the zero GID marks a free index
 	max     int
 }
 
-// A gidEntry is a GID and where it is: one address may be there in several VLANs.
+// A gidEntry is a GID and its VLAN. One address may exist in several VLANs.
 type gidEntry struct {
 	gid    GID
 	vlan   uint16
@@ -49,8 +49,8 @@ func linkLocal(mac [6]byte) GID {
 	return GID{0xfe, 0x80, 8: mac[0] ^ 2, mac[1], mac[2], 0xff, 0xfe, mac[3], mac[4], mac[5]}
 }
 
-// update makes the table that of an interface, and
-// reports whether anything changed. Index 0 is the MAC's, whatever the addresses are.
+// update sets the table to an interface's addresses, and reports whether it changed. Index 0 is the
+// link-local GID of the MAC, whether or not the interface has that address.
 func (t *gidTable) update(iface wire.Interface) bool {
 	before := slices.Clone(t.entries)
 	first := gidEntry{gid: linkLocal(iface.MAC()), netdev: iface.Name()}
@@ -80,7 +80,7 @@ func (t *gidTable) update(iface wire.Interface) bool {
 	return !slices.Equal(before, t.entries)
 }
 
-// addressesOf lists the GIDs behind an interface's addresses, those of its VLANs last.
+// addressesOf lists the GIDs of an interface's addresses; those of its VLANs come last.
 func addressesOf(iface wire.Interface) (l []gidEntry) {
 	for _, a := range iface.Addresses() {
 		l = append(l, gidEntry{gid: GIDOf(a.Addr().WithZone("")), netdev: iface.Name()})
@@ -91,7 +91,7 @@ func addressesOf(iface wire.Interface) (l []gidEntry) {
 	return l
 }
 
-// add puts e at the lowest free index; a full table leaves it out.
+// add stores e at the lowest free index, unless the table is full.
 func (t *gidTable) add(e gidEntry) {
 	for i := range t.entries {
 		if t.entries[i].gid == (GID{}) {
@@ -112,7 +112,7 @@ func (t *gidTable) at(i int) (gidEntry, bool) {
 	return t.entries[i], true
 }
 
-// has reports whether an address is in the table, as one of a VLAN.
+// has reports whether the table has an address in a VLAN.
 func (t *gidTable) has(a netip.Addr, vlan uint16) bool {
 	g := GIDOf(a)
 	for i := range t.entries {

@@ -6,8 +6,9 @@ import (
 	"softroce/wire"
 )
 
-// The general services interface: QP 1, by which NICs exchange management datagrams. It has no
-// rings and no state machine; whoever manages connections hears each datagram and sends its own.
+// The general services interface: QP 1, through which NICs exchange management datagrams (MADs). It
+// has no rings and no state machine. The connection manager receives each datagram and sends its
+// own.
 
 const (
 	// MADSize is the size of a management datagram in bytes (IBTA 13.4.2).
@@ -18,32 +19,32 @@ const (
 	gsiQPN  = 1
 	gsiQKey = 0x80010000 // IBTA 10.2.5
 
-	// maxMADs is how many datagrams may wait to be sent. They wait for the link alone, so that many never
-	// do unless it has failed.
+	// maxMADs is how many datagrams may wait to be sent. They only wait for the link, so this limit
+	// is reached only if the link has failed.
 	maxMADs = 1024
 )
 
-// A MAD is a management datagram that came in or goes out.
+// A MAD is a management datagram that was received or is to be sent.
 type MAD struct {
 	Data [MADSize]byte
-	Path wire.Path // of one that came in: back to its sender
-	PKey uint16    // of the packet; one that goes out gets the table's own key of this partition, or its first
+	Path wire.Path // received: the path back to the sender
+	PKey uint16    // received: that of the packet. Sent: the port's own key of this partition, or its first key
 }
 
 // gsi is QP 1 of a device.
 type gsi struct {
-	receive func(*MAD) bool // nil: there is no QP 1
-	queue   []*MAD          // to send
+	receive func(*MAD) bool // nil: the device has no QP 1
+	queue   []*MAD          // datagrams to send
 	psn     uint32
 	header  packet.Header
 }
 
-// HandleMADs makes QP 1 part of the device: f is called for each management datagram that comes in,
-// by the engine, and must not block; the MAD is its own. With false it has no room. It is part of setting up.
+// HandleMADs enables QP 1: the engine calls f for each received datagram. f owns the MAD, must not
+// block, and returns false if it has no room for it. Call it before Run.
 func (d *Device) HandleMADs(f func(*MAD) bool) { d.gsi.receive = f }
 
-// SendMAD sends a management datagram along m.Path, whose source port it sets. It may be called from any
-// goroutine; m is the device's from then on. As on any network it may be lost.
+// SendMAD sends a datagram along m.Path, whose source port it sets. It may be called from any
+// goroutine, and takes ownership of m. The datagram may be lost.
 func (d *Device) SendMAD(m *MAD) {
 	d.engine.post(func() {
 		if len(d.gsi.queue) >= maxMADs {
@@ -57,10 +58,11 @@ func (d *Device) SendMAD(m *MAD) {
 	})
 }
 
-// receiveMAD handles a parsed packet for QP 1. The checks are those of a UD queue pair, in the same order.
+// receiveMAD handles a parsed packet for QP 1, with the checks of a UD queue pair in the same
+// order.
 func (d *Device) receiveMAD(f *wire.RxFrame) {
 	p := &d.rx.pkt
-	_, member := d.PKeyIndex(p.PKey) // of any partition that the port is in
+	_, member := d.PKeyIndex(p.PKey) // QP 1 accepts every partition of the port
 	switch {
 	case d.gsi.receive == nil:
 		d.counters.Drop(transport.DropQPN)
@@ -92,7 +94,7 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 	}
 }
 
-// madPKey is the key that a datagram of a partition leaves with.
+// madPKey returns the P_Key with which a datagram of a partition is sent.
 func (d *Device) madPKey(partition uint16) uint16 {
 	if i, ok := d.PKeyIndex(partition); ok {
 		return d.pkeys[i]
@@ -101,7 +103,7 @@ func (d *Device) madPKey(partition uint16) uint16 {
 	return k
 }
 
-// fillMADs puts waiting datagrams into free frames.
+// fillMADs moves waiting datagrams to free frames.
 func (d *Device) fillMADs() {
 	g, t := &d.gsi, &d.tx
 	n := 0
@@ -121,7 +123,7 @@ func (d *Device) fillMADs() {
 	clear(g.queue[len(g.queue):cap(g.queue)])
 }
 
-// QPOwner returns the user that a queue pair belongs to. It is called on the engine.
+// QPOwner returns the user ID of a queue pair's client. Call it on the engine.
 func (d *Device) QPOwner(qpn uint32) (uid uint32, ok bool) {
 	q := d.qps.get(qpn)
 	if q == nil {

@@ -7,8 +7,8 @@ import (
 	"softroce/transport"
 )
 
-// Limits bounds the objects of one device: what ibv_query_device reports and what the
-// verbs enforce. A field of 0 takes its value of DefaultLimits.
+// Limits are the most objects of one device: what ibv_query_device reports and the verbs enforce. A
+// field of 0 means its value in DefaultLimits.
 type Limits struct {
 	MaxQP          int    `json:"max_qp"`
 	MaxQPWR        int    `json:"max_qp_wr"` // work requests on a send or receive queue
@@ -23,19 +23,19 @@ type Limits struct {
 	MaxSRQWR       int    `json:"max_srq_wr"`
 	MaxSRQSGE      int    `json:"max_srq_sge"`
 	MaxMcastGroups int    `json:"max_mcast_grp"`
-	MaxMcastQPs    int    `json:"max_mcast_qp_attach"` // of one group
+	MaxMcastQPs    int    `json:"max_mcast_qp_attach"` // per group
 	MaxMW          int    `json:"max_mw"`
 	MaxXRCD        int    `json:"max_xrcd"`
-	MaxRDAtomic    int    `json:"max_qp_rd_atom"` // READs and atomics outstanding on a QP, either way
+	MaxRDAtomic    int    `json:"max_qp_rd_atom"` // outstanding READs and atomics of a QP, in either direction
 	MaxContexts    int    `json:"max_contexts"`
-	MaxDM          uint64 `json:"max_dm_size"` // bytes of device memory, of all contexts together
+	MaxDM          uint64 `json:"max_dm_size"` // bytes of device memory, of all contexts
 	GIDTableSize   int    `json:"gid_tbl_len"`
 
-	Context ContextLimits `json:"context"` // of each context that states none of its own
+	Context ContextLimits `json:"context"` // of each context without limits of its own
 }
 
-// ContextLimits bounds what one client may hold, so that it cannot starve the others.
-// A field of 0 means no more than the device's own limit.
+// ContextLimits are the most objects of one client, so that it cannot starve others. A field of 0
+// means the device's limit.
 type ContextLimits struct {
 	QPs             int    `json:"qps"`
 	CQs             int    `json:"cqs"`
@@ -43,7 +43,7 @@ type ContextLimits struct {
 	PDs             int    `json:"pds"`
 	AHs             int    `json:"ahs"`
 	SRQs            int    `json:"srqs"`
-	Groups          int    `json:"groups"` // QPs attached to multicast groups, each attachment counting
+	Groups          int    `json:"groups"` // attachments of QPs to multicast groups
 	MWs             int    `json:"mws"`
 	XRCDs           int    `json:"xrcds"`
 	RegisteredBytes uint64 `json:"registered_bytes"`
@@ -51,8 +51,7 @@ type ContextLimits struct {
 	DeviceMemory    uint64 `json:"device_memory"` // bytes
 }
 
-// DefaultLimits holds what the Linux Soft-RoCE driver offers or more, where programs are
-// known to look at it.
+// DefaultLimits are the limits of the Linux Soft-RoCE driver, or higher where programs need more.
 var DefaultLimits = Limits{
 	MaxQP:          1 << 20,
 	MaxQPWR:        32768,
@@ -76,17 +75,17 @@ var DefaultLimits = Limits{
 	MaxDM:          64 << 20,
 }
 
-// Sizes that are not the operator's to change.
+// Limits that cannot be configured.
 const (
 	maxPKeys        = abi.MaxPKeys
 	maxMessage      = transport.MaxMessage
-	firstQPN        = 0x11 // below are the special QPs; the Linux driver starts here too
+	firstQPN        = 0x11 // lower QPNs are special; the Linux driver starts here too
 	lastQPN         = 0xfffffe
 	maxDeviceMemory = 1 << 40 // bytes
-	localACKDelay   = 15      // code: 4.096 µs * 2^15, what a loaded machine may need to answer
+	localACKDelay   = 15      // code: 4.096 µs * 2^15, what a loaded machine may need to respond
 )
 
-// withDefaults fills the fields that are 0.
+// withDefaults returns l with the fields that are 0 set to their defaults.
 func (l Limits) withDefaults() Limits {
 	d := DefaultLimits
 	set := func(v *int, def int) {
@@ -117,20 +116,21 @@ func (l Limits) withDefaults() Limits {
 		l.MaxDM = d.MaxDM
 	}
 	l.MaxDM = min(l.MaxDM, maxDeviceMemory)
-	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // the engine's scratch space
+	l.MaxSGE = min(l.MaxSGE, DefaultLimits.MaxSGE) // bounded by Engine.scratch
 	l.MaxSRQSGE = min(l.MaxSRQSGE, DefaultLimits.MaxSRQSGE)
 	l.MaxInline = min(l.MaxInline, DefaultLimits.MaxInline)
 	l.MaxRDAtomic = min(l.MaxRDAtomic, transport.MaxRDAtomic)
 	return l
 }
 
-// room checks one more object of a kind against the device's and the context's limit.
+// checkLimit returns ENOMEM if one more object of a kind exceeds the limit of the device or of the
+// context.
 func checkLimit(what string, inDevice, maxDevice, inContext, maxContext int) error {
 	if inDevice >= maxDevice {
-		return errorf(syscall.ENOMEM, "device has its %d %ss", maxDevice, what)
+		return errorf(syscall.ENOMEM, "all %d %ss of the device are in use", maxDevice, what)
 	}
 	if maxContext > 0 && inContext >= maxContext {
-		return errorf(syscall.ENOMEM, "context has its %d %ss", maxContext, what)
+		return errorf(syscall.ENOMEM, "all %d %ss of the context are in use", maxContext, what)
 	}
 	return nil
 }

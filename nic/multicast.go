@@ -13,12 +13,12 @@ import (
 // multicastQPN is the destination QP of every multicast packet (IBTA 9.6.1.3).
 const multicastQPN = 0xffffff
 
-// A group is a multicast group that queue pairs are attached to.
+// A group is a multicast group with attached queue pairs.
 type group struct{ qps []*QP }
 
-// AttachMcast makes q receive what is sent to a multicast GID: an IPv6 multicast address, or
-// an IPv4 one mapped into IPv6. The link joins the group with the first queue pair. To attach
-// a second time changes nothing. Errors are EINVAL, ENOMEM, and what the link says.
+// AttachMcast attaches q to a multicast GID: an IPv6 multicast address, or an IPv4-mapped one. The
+// link joins the group when the first queue pair is attached. Attaching a queue pair again has no
+// effect. Errors are EINVAL, ENOMEM and those of the link.
 func (c *Context) AttachMcast(q *QP, gid GID) error {
 	if err := c.checkMcast(q, gid); err != nil {
 		return err
@@ -29,9 +29,9 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	case g != nil && slices.Contains(g.qps, q):
 		return nil
 	case g == nil && len(d.groups) >= d.limits.MaxMcastGroups:
-		return errorf(syscall.ENOMEM, "device has its %d multicast groups", d.limits.MaxMcastGroups)
+		return errorf(syscall.ENOMEM, "all %d multicast groups of the device are in use", d.limits.MaxMcastGroups)
 	case g != nil && len(g.qps) >= d.limits.MaxMcastQPs:
-		return errorf(syscall.ENOMEM, "multicast group has its %d QPs", d.limits.MaxMcastQPs)
+		return errorf(syscall.ENOMEM, "multicast group is full: it has %d QPs", d.limits.MaxMcastQPs)
 	}
 	total := d.limits.MaxMcastGroups * d.limits.MaxMcastQPs
 	if err := checkLimit("attached QP", d.count.attached, total, c.count.attached, c.limits.Groups); err != nil {
@@ -51,7 +51,7 @@ func (c *Context) AttachMcast(q *QP, gid GID) error {
 	return nil
 }
 
-// DetachMcast ends it; EINVAL where q is not attached.
+// DetachMcast detaches q from a multicast GID; EINVAL if it is not attached.
 func (c *Context) DetachMcast(q *QP, gid GID) error {
 	if err := c.checkMcast(q, gid); err != nil {
 		return err
@@ -66,7 +66,7 @@ func (c *Context) DetachMcast(q *QP, gid GID) error {
 func joinError(gid GID, err error) error {
 	no := syscall.EIO
 	errors.As(err, &no)
-	return errorf(no, "joining %v", gid.Addr())
+	return errorf(no, "link cannot join multicast group %v", gid.Addr())
 }
 
 func (c *Context) checkMcast(q *QP, gid GID) error {
@@ -75,31 +75,30 @@ func (c *Context) checkMcast(q *QP, gid GID) error {
 	}
 	switch {
 	case q == nil || q.ctx != c:
-		return errorf(syscall.EINVAL, "no QP of this context")
+		return errorf(syscall.EINVAL, "the QP is not of this context")
 	case q.init.Type != ib.QPTypeUD:
-		return errorf(syscall.EINVAL, "multicast is for UD, not for %v", q.init.Type)
+		return errorf(syscall.EINVAL, "QP of type %v: multicast needs UD", q.init.Type)
 	case !gid.Addr().IsMulticast():
-		return errorf(syscall.EINVAL, "%v is no multicast GID", gid.Addr())
+		return errorf(syscall.EINVAL, "%v is not a multicast GID", gid.Addr())
 	}
 	return nil
 }
 
-// detach takes q out of a group; the link leaves it with the last queue pair.
+// detach removes q from a group. The link leaves the group with the last queue pair.
 func (q *QP) detach(gid GID) {
 	d := q.device
 	q.groups = remove(q.groups, gid)
 	q.ctx.count.attached--
 	d.count.attached--
 	g := d.groups[gid]
-	g.qps = slices.DeleteFunc(g.qps, func(o *QP) bool { return o == q }) // in order: delivery is
+	g.qps = slices.DeleteFunc(g.qps, func(o *QP) bool { return o == q }) // keeps the order, which is that of delivery
 	if len(g.qps) == 0 {
 		delete(d.groups, gid)
 		wire.Leave(d.link, gid.Addr())
 	}
 }
 
-// multicast gives each queue pair of the frame's group its copy of d.rx.pkt, but not the one that
-// sent it.
+// multicast delivers d.rx.pkt to each queue pair of the frame's group except the sender.
 func (d *Device) multicast(f *wire.RxFrame) {
 	p := &d.rx.pkt
 	g := d.groups[GIDOf(f.Dst)]

@@ -16,7 +16,7 @@ type MW struct {
 	window *mrtable.Window
 }
 
-// RKey returns the key that the window has now; a bind changes its low 8 bits.
+// RKey returns the current key. A bind changes its low 8 bits.
 func (m *MW) RKey() uint32 { return m.window.RKey() }
 
 // AllocMW allocates a memory window. Errors are EINVAL and ENOMEM.
@@ -30,7 +30,7 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 	}
 	k, ok := windowTypes[t]
 	if !ok {
-		return nil, errorf(syscall.EINVAL, "memory window of type %d", t)
+		return nil, errorf(syscall.EINVAL, "memory window type %d: must be 1 or 2", t)
 	}
 	w, err := d.table.AllocWindow(p.pd, k)
 	if err != nil {
@@ -44,10 +44,10 @@ func (c *Context) AllocMW(p *PD, t ib.MWType) (*MW, error) {
 	return m, nil
 }
 
-// DeallocMW ends a memory window, bound or not.
+// DeallocMW deallocates a memory window, bound or not.
 func (c *Context) DeallocMW(m *MW) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "no MW of this context")
+		return errorf(syscall.EINVAL, "the MW is not of this context")
 	}
 	m.remove()
 	return nil
@@ -63,7 +63,7 @@ func (m *MW) remove() {
 	c.device.count.mws--
 }
 
-// unbind invalidates the windows that only q could use: its number may be another's later.
+// unbind invalidates the windows that are bound to q: its QPN may be reused.
 func (q *QP) unbind() {
 	for _, m := range q.ctx.mws {
 		if m.window.QPN() == q.qpn {

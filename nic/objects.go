@@ -15,7 +15,7 @@ type PD struct {
 	users int // MRs, QPs, SRQs and AHs
 }
 
-// AllocPD allocates a protection domain; ENOMEM where a limit is reached.
+// AllocPD allocates a protection domain; ENOMEM if a limit is reached.
 func (c *Context) AllocPD() (*PD, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -31,10 +31,10 @@ func (c *Context) AllocPD() (*PD, error) {
 	return p, nil
 }
 
-// DeallocPD frees p; EBUSY while anything is of it.
+// DeallocPD deallocates p; EBUSY while an object belongs to it.
 func (c *Context) DeallocPD(p *PD) error {
 	if p == nil || p.ctx != c {
-		return errorf(syscall.EINVAL, "no PD of this context")
+		return errorf(syscall.EINVAL, "the PD is not of this context")
 	}
 	if p.users > 0 {
 		return errorf(syscall.EBUSY, "PD is in use by %d objects", p.users)
@@ -52,13 +52,13 @@ func (p *PD) remove() {
 	c.device.count.pds--
 }
 
-// own finds out whether a PD given to a verb of c is one of c.
+// own returns EINVAL unless p is a PD of c.
 func (c *Context) own(p *PD) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
 	if p == nil || p.ctx != c {
-		return errorf(syscall.EINVAL, "no PD of this context")
+		return errorf(syscall.EINVAL, "the PD is not of this context")
 	}
 	return nil
 }
@@ -68,7 +68,7 @@ type MR struct {
 	ctx    *Context
 	pd     *PD
 	region *mrtable.Region
-	dm     *DM // whose part it is, or nil
+	dm     *DM // the device memory that it is a range of, or nil
 }
 
 // LKey returns the local key.
@@ -77,12 +77,11 @@ func (m *MR) LKey() uint32 { return m.region.LKey() }
 // RKey returns the remote key.
 func (m *MR) RKey() uint32 { return m.region.RKey() }
 
-// Region returns the region behind m.
+// Region returns the region in the table of keys.
 func (m *MR) Region() *mrtable.Region { return m.region }
 
-// RegMR registers memory, addressed from iova on by work requests and by peers. From
-// now on mem is the region's, which closes it; after an error it is still the caller's.
-// Errors are EINVAL, ENOMEM and EFAULT.
+// RegMR registers memory. Work requests and peers address its first byte as iova. The region owns
+// mem and closes it; after an error the caller still owns it. Errors are EINVAL, ENOMEM and EFAULT.
 func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access ib.Access) (*MR, error) {
 	if err := c.own(p); err != nil {
 		return nil, err
@@ -107,11 +106,12 @@ func (c *Context) RegMR(p *PD, mem mrtable.Memory, iova, length uint64, access i
 	return m, nil
 }
 
-// ReregMR makes m another region with the same keys: ibv_rereg_mr. Where it fails m is as it was, and mem
-// still the caller's. Errors are those of RegMR, and EBUSY while a memory window is bound to m.
+// ReregMR replaces what m refers to and keeps its keys: ibv_rereg_mr. After an error m is unchanged
+// and the caller still owns mem. Errors are those of RegMR, and EBUSY while a memory window is
+// bound to m.
 func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64, access ib.Access) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "no MR of this context")
+		return errorf(syscall.EINVAL, "the MR is not of this context")
 	}
 	if err := c.own(p); err != nil {
 		return err
@@ -135,26 +135,28 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 	return nil
 }
 
-// mayRegister checks length more bytes than have against the context's limit.
+// mayRegister checks the context's limit of registered bytes, of which it has have and gets length
+// more.
 func (c *Context) mayRegister(have, length uint64) error {
 	if max := c.limits.RegisteredBytes; max > 0 && (length > max || have > max-length) {
-		return errorf(syscall.ENOMEM, "context has %d bytes registered, and %d more would pass its limit of %d",
+		return errorf(syscall.ENOMEM, "context has %d bytes registered: %d more exceed its limit of %d",
 			have, length, max)
 	}
 	return nil
 }
 
-// registration is what becomes of the table's error.
+// registration converts an error of the table of keys.
 func registration(err error) error {
 	no := syscall.EINVAL
 	errors.As(err, &no)
 	return &Error{Errno: no, Text: err.Error()}
 }
 
-// DeregMR ends a region: from now on its keys are not valid. EBUSY while a memory window is bound to it.
+// DeregMR deregisters a region and invalidates its keys; EBUSY while a memory window is bound to
+// it.
 func (c *Context) DeregMR(m *MR) error {
 	if m == nil || m.ctx != c {
-		return errorf(syscall.EINVAL, "no MR of this context")
+		return errorf(syscall.EINVAL, "the MR is not of this context")
 	}
 	if err := c.device.table.Deregister(m.region); err != nil {
 		return errorf(syscall.EBUSY, "memory windows are bound to the MR")

@@ -8,18 +8,17 @@ import (
 	"softroce/packet"
 )
 
-// A P_Key is the number of a partition, in its low 15 bits, and says in the highest one whether the port is a
-// full member of it (IBTA 10.9.1). Limited members do not hear each other.
+// A P_Key is the number of a partition in its low 15 bits, and the membership in its highest bit:
+// full or limited (IBTA 10.9.1). Limited members do not receive from each other.
 const (
 	pkeyPartition = 0x7fff
 	pkeyFull      = 0x8000
 )
 
-// CheckPKeys finds out whether keys can be a device's P_Key table; 0 stands for an index with nothing at
-// it. EINVAL names what is wrong.
+// CheckPKeys returns EINVAL if keys cannot be a device's P_Key table. 0 is an index without a key.
 func CheckPKeys(keys []uint16) error {
 	if len(keys) == 0 || len(keys) > maxPKeys {
-		return errorf(syscall.EINVAL, "P_Key table of %d entries: 1 to %d can be had", len(keys), maxPKeys)
+		return errorf(syscall.EINVAL, "P_Key table of %d entries: must be 1 to %d", len(keys), maxPKeys)
 	}
 	some := false
 	for i, k := range keys {
@@ -29,7 +28,7 @@ func CheckPKeys(keys []uint16) error {
 		case k&pkeyPartition == 0:
 			return errorf(syscall.EINVAL, "P_Key %#04x names no partition", k)
 		case slices.Contains(keys[:i], k):
-			return errorf(syscall.EINVAL, "P_Key %#04x is there twice", k)
+			return errorf(syscall.EINVAL, "P_Key %#04x is in the table twice", k)
 		}
 		some = true
 	}
@@ -39,10 +38,10 @@ func CheckPKeys(keys []uint16) error {
 	return nil
 }
 
-// defaultPKeys is the table of a device that was told of none.
+// defaultPKeys is the table of a device that is configured without one.
 func defaultPKeys() []uint16 { return []uint16{packet.DefaultPKey} }
 
-// PKey returns the P_Key at an index of the table; false where there is none.
+// PKey returns the P_Key at an index of the table; false if there is none.
 func (d *Device) PKey(index int) (uint16, bool) {
 	if index < 0 || index >= len(d.pkeys) {
 		return 0, false
@@ -53,8 +52,8 @@ func (d *Device) PKey(index int) (uint16, bool) {
 // PKeys returns the P_Key table; 0 is an index without a key.
 func (d *Device) PKeys() []uint16 { return slices.Clone(d.pkeys) }
 
-// PKeyIndex returns the index of a P_Key that lets packets with key k in, for those who do not belong to one
-// partition: management. An entry that is equal comes before one that only matches.
+// PKeyIndex returns the index of a P_Key that accepts packets with key k, for management, which
+// belongs to no single partition. An equal key is preferred to one that only matches.
 func (d *Device) PKeyIndex(k uint16) (int, bool) {
 	if i := slices.Index(d.pkeys, k); i >= 0 && k&pkeyPartition != 0 && k&pkeyFull != 0 {
 		return i, true
@@ -67,8 +66,8 @@ func (d *Device) PKeyIndex(k uint16) (int, bool) {
 	return 0, false
 }
 
-// SetPKeys replaces the P_Key table. Queue pairs have the key that is at their index from now on, or none, and then
-// hear nobody; clients hear EventPKeyChange. EINVAL: see CheckPKeys.
+// SetPKeys replaces the P_Key table. Queue pairs use the key that is now at their index; without
+// one they receive nothing. Clients get EventPKeyChange. EINVAL: see CheckPKeys.
 func (d *Device) SetPKeys(keys []uint16) error {
 	if err := CheckPKeys(keys); err != nil {
 		return err

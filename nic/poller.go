@@ -10,15 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A poller is what an engine sleeps in: epoll over links' descriptors, doorbells and an
-// eventfd of its own.
+// A poller is the epoll set in which an engine sleeps: links' descriptors, doorbells and an eventfd
+// of its own.
 type poller struct {
 	epoll     int
 	wake      int
 	asleep    atomic.Uint32
 	closed    atomic.Bool
 	events    [16]unix.EpollEvent
-	msTimeout bool // the kernel has no epoll_pwait2
+	msTimeout bool // the kernel has no epoll_pwait2: timeouts are whole milliseconds
 }
 
 func (p *poller) open() (err error) {
@@ -53,7 +53,7 @@ func (p *poller) remove(fd int) {
 	}
 }
 
-// one is what an eventfd takes to count one.
+// one is the value that increments an eventfd by 1.
 var one = [8]byte{1}
 
 // ring makes wait return. The eventfd is edge-triggered and never read.
@@ -63,8 +63,8 @@ func (p *poller) ring() {
 	}
 }
 
-// wait sleeps until a descriptor is ready or, if until is not 0, that time has come. Which
-// descriptor it was does not matter: a step looks at everything.
+// wait sleeps until a descriptor is ready or, if until is not 0, until that time. Which descriptor
+// is ready does not matter: a step looks at everything.
 func (p *poller) wait(now, until int64) {
 	var ts *unix.Timespec
 	if until != 0 {

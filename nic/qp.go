@@ -14,7 +14,7 @@ import (
 var services = map[ib.QPType]packet.Service{ib.QPTypeRC: packet.RC, ib.QPTypeUC: packet.UC, ib.QPTypeUD: packet.UD,
 	ib.QPTypeXRCSend: packet.XRC, ib.QPTypeXRCRecv: packet.XRC}
 
-// Caps is how much a queue pair holds: struct ibv_qp_cap.
+// Caps are the capacities of a queue pair: struct ibv_qp_cap.
 type Caps struct {
 	MaxSendWR  int
 	MaxRecvWR  int
@@ -23,8 +23,8 @@ type Caps struct {
 	MaxInline  int // bytes
 }
 
-// RoundCaps replaces what is asked for by what can be had: at least as much, for the
-// slots of a ring are a power of two. EINVAL beyond the limits.
+// RoundCaps rounds capacities up to what is granted: rings have a power of two of slots. EINVAL if
+// they exceed the limits.
 func (d *Device) RoundCaps(c *Caps) error {
 	l := &d.limits
 	for _, f := range []struct {
@@ -36,7 +36,7 @@ func (d *Device) RoundCaps(c *Caps) error {
 		{"max_inline_data", c.MaxInline, l.MaxInline},
 	} {
 		if f.v < 0 || f.v > f.max {
-			return errorf(syscall.EINVAL, "%s %d: at most %d can be had", f.name, f.v, f.max)
+			return errorf(syscall.EINVAL, "%s %d: must be 0 to %d", f.name, f.v, f.max)
 		}
 	}
 	c.MaxSendWR, c.MaxRecvWR = roundSlots(c.MaxSendWR), roundSlots(c.MaxRecvWR)
@@ -45,63 +45,63 @@ func (d *Device) RoundCaps(c *Caps) error {
 	return nil
 }
 
-// SendRingSize returns the bytes of the send ring of a QP with these rounded Caps.
+// SendRingSize returns the size in bytes of the send ring of a QP with these rounded Caps.
 func (c *Caps) SendRingSize() int {
 	return abi.RingSize(c.MaxSendWR, abi.SendSlotSize(c.MaxSendSGE, c.MaxInline))
 }
 
-// RecvRingSize returns the bytes of the receive ring of a QP with these rounded Caps.
+// RecvRingSize returns the size in bytes of the receive ring of a QP with these rounded Caps.
 func (c *Caps) RecvRingSize() int { return abi.RingSize(c.MaxRecvWR, abi.RecvSlotSize(c.MaxRecvSGE)) }
 
-// QPInit is what a queue pair is made of.
+// QPInit configures a queue pair.
 type QPInit struct {
 	Type   ib.QPType
 	PD     *PD
 	SendCQ *CQ
 	RecvCQ *CQ
-	SRQ    *SRQ // nil: the queue pair has a receive queue of its own
-	Caps   Caps // as RoundCaps made them
+	SRQ    *SRQ // nil: the queue pair has a receive queue
+	Caps   Caps // from RoundCaps
 	SigAll bool
 	SQ     []byte // Caps.SendRingSize() bytes
 	RQ     []byte // Caps.RecvRingSize() bytes; nil with an SRQ
 
-	// An XRC initiator has no RecvCQ, SRQ and RQ. An XRC target has nothing but an XRCD.
+	// An XRC initiator has no RecvCQ, SRQ and RQ. An XRC target has only an XRCD.
 	XRCD *XRCD
 }
 
-// A QP is a queue pair: the transport's, its rings, and where its packets go.
+// A QP is a queue pair: the transport's, its rings, and the path of its packets.
 type QP struct {
 	ctx      *Context
 	device   *Device
 	t        *transport.QP
 	qpn      uint32
 	init     QPInit
-	doorbell int // doorbell number
+	doorbell int // number of its doorbell
 
 	pd             *PD
 	sendCQ, recvCQ *CQ
 	srq            *SRQ
 
 	sq        ring
-	sqFetched uint32 // WQEs given to the transport
-	sqDone    uint32 // WQEs complete: the consumer index
+	sqFetched uint32 // WQEs that were fetched
+	sqDone    uint32 // WQEs that are complete: the consumer index
 	recv      recvQueue
 
 	groups    []GID      // multicast groups that it is attached to
-	path      *wire.Path // RC, UC
+	path      *wire.Path // RC, UC, XRC
 	av        AddressVector
 	port      int
 	pkeyIndex int
-	state     ib.QPState // as last seen: what changes it also acts on the rings
+	state     ib.QPState // as last seen by stateChanged
 
-	// On the engine.
-	active  bool // in the device's list of those that may have something to send
+	// The engine's scheduling.
+	active  bool // in the device's list of active queue pairs
 	next    *QP
-	timer   int   // place in the heap, -1 for none
-	timerAt int64 // when the heap will look at it: no later than the deadline
+	timer   int   // index in the timer heap, -1 if it is not there
+	timerAt int64 // when the timer heap checks it: no later than its deadline
 }
 
-// CreateQP creates a queue pair in state Reset. Errors are EINVAL, ENOMEM and EOPNOTSUPP.
+// CreateQP creates a queue pair in RESET. Errors are EINVAL, ENOMEM and EOPNOTSUPP.
 func (c *Context) CreateQP(o QPInit) (*QP, error) {
 	if err := c.checkInit(&o); err != nil {
 		return nil, err
@@ -126,7 +126,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 	return q, nil
 }
 
-// register gives q its numbers and its transport.
+// register assigns q a QPN, a doorbell and a queue pair of the transport.
 func (q *QP) register() error {
 	c, d := q.ctx, q.device
 	bell, err := c.allocDoorbell(q)
@@ -136,7 +136,7 @@ func (q *QP) register() error {
 	qpn, ok := d.qps.allocate()
 	if !ok {
 		c.freeDoorbell(bell)
-		return errorf(syscall.ENOMEM, "%s: every QPN is taken", d.name)
+		return errorf(syscall.ENOMEM, "%s: all QPNs are in use", d.name)
 	}
 	o := &q.init
 	config := transport.Config{
@@ -160,7 +160,7 @@ func (q *QP) register() error {
 	return nil
 }
 
-// hold counts q, or uncounts it, wherever objects that it uses count their users.
+// addUsers adds n, 1 or -1, to the user counts of the objects that q uses.
 func (q *QP) addUsers(n int) {
 	c := q.ctx
 	if q.pd != nil {
@@ -203,7 +203,7 @@ func (c *Context) checkInit(o *QPInit) error {
 		return errorf(syscall.EINVAL, "QP with an SRQ has no receive ring")
 	}
 	if _, ok := services[o.Type]; !ok {
-		return errorf(syscall.EOPNOTSUPP, "QP type %d", o.Type)
+		return errorf(syscall.EOPNOTSUPP, "QP type %d is not supported", o.Type)
 	}
 	return c.device.RoundCaps(&o.Caps)
 }
@@ -226,11 +226,11 @@ func (q *QP) makeRings() (err error) {
 	return err
 }
 
-// DestroyQP destroys q; EBUSY while it is attached to a multicast group. Completions of it that
-// the client has not polled stay in the CQ.
+// DestroyQP destroys q; EBUSY while it is attached to a multicast group. Its completions that are
+// not polled stay in the CQ.
 func (c *Context) DestroyQP(q *QP) error {
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "no QP of this context")
+		return errorf(syscall.EINVAL, "the QP is not of this context")
 	}
 	if n := len(q.groups); n > 0 {
 		return errorf(syscall.EBUSY, "QP is attached to %d multicast groups", n)
@@ -260,15 +260,15 @@ func (q *QP) QPN() uint32 { return q.qpn }
 // Doorbell returns the number of q's bit in the doorbell page of its context.
 func (q *QP) Doorbell() int { return q.doorbell }
 
-// Caps returns what q holds.
+// Caps returns the granted capacities.
 func (q *QP) Caps() Caps { return q.init.Caps }
 
-// State returns the present state.
+// State returns the current state.
 func (q *QP) State() ib.QPState { return q.t.State() }
 
-// QPAttr is struct ibv_qp_attr: the transport's attributes and what the device keeps.
+// QPAttr is struct ibv_qp_attr: the transport's attributes and those of the device.
 type QPAttr struct {
-	ib.QPAttr // PKey is set from PKeyIndex
+	ib.QPAttr // its PKey is set from PKeyIndex
 	AV        AddressVector
 	Port      int
 	PKeyIndex int
@@ -278,20 +278,20 @@ type QPAttr struct {
 // QueryQP returns q's attributes.
 func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 	if q == nil || q.ctx != c {
-		return QPAttr{}, errorf(syscall.EINVAL, "no QP of this context")
+		return QPAttr{}, errorf(syscall.EINVAL, "the QP is not of this context")
 	}
 	return QPAttr{QPAttr: q.t.Query(), AV: q.av, Port: q.port, PKeyIndex: q.pkeyIndex, Caps: q.init.Caps}, nil
 }
 
-// ModifyQP changes attributes and state. With ib.QPMaskAV, a.AV.Path is set by
+// ModifyQP changes the attributes in mask. With ib.QPMaskAV, a.AV.Path is the result of
 // Device.ResolvePath. Errors are EINVAL and EPERM (a controlled Q_Key, see
-// ContextOptions.Privileged); nothing is changed then.
+// ContextOptions.Privileged). After an error nothing has changed.
 func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
 	if q == nil || q.ctx != c {
-		return errorf(syscall.EINVAL, "no QP of this context")
+		return errorf(syscall.EINVAL, "the QP is not of this context")
 	}
 	path, err := q.checkModify(a, mask)
 	if err != nil {
@@ -315,8 +315,8 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	return nil
 }
 
-// drainSQE flushes what was posted to a queue pair in SQE: none of it may be carried out after
-// the queue pair has gone on.
+// flushSQE flushes the work requests that were posted to a queue pair in SQE. None of them may be
+// executed after the queue pair has left SQE.
 func (q *QP) flushSQE() {
 	for q.state == ib.QPSSQE {
 		before := q.sqFetched
@@ -338,27 +338,27 @@ func modifyError(err error) error {
 func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err error) {
 	d := q.device
 	if mask&ib.QPMaskState != 0 && a.State == ib.QPSInit && (q.sendCQ.failed() || q.recvCQ.failed()) {
-		return nil, errorf(syscall.EINVAL, "a CQ of the QP has overflowed, and takes no more completions")
+		return nil, errorf(syscall.EINVAL, "a CQ of the QP has overrun and accepts no more completions")
 	}
 	if mask&ib.QPMaskPort != 0 && a.Port != 1 {
-		return nil, errorf(syscall.EINVAL, "port %d of 1", a.Port)
+		return nil, errorf(syscall.EINVAL, "port %d: must be 1", a.Port)
 	}
 	if mask&ib.QPMaskPKeyIndex != 0 {
 		k, ok := d.PKey(a.PKeyIndex)
 		if !ok {
-			return nil, errorf(syscall.EINVAL, "there is no P_Key at index %d", a.PKeyIndex)
+			return nil, errorf(syscall.EINVAL, "no P_Key at index %d", a.PKeyIndex)
 		}
 		a.PKey = k
 	}
 	if mask&ib.QPMaskQKey != 0 && a.QKey>>31 != 0 && !q.ctx.opt.Privileged {
-		return nil, errorf(syscall.EPERM, "Q_Key %#x is a controlled one", a.QKey)
+		return nil, errorf(syscall.EPERM, "Q_Key %#x is controlled: only root and the daemon's user may set it", a.QKey)
 	}
 	if mask&ib.QPMaskPathMTU != 0 && a.PathMTU > d.activeMTU() {
 		return nil, errorf(syscall.EINVAL, "path MTU %d is above the port's active MTU %d", a.PathMTU, d.activeMTU())
 	}
 	if limit := d.limits.MaxRDAtomic; mask&ib.QPMaskMaxRDAtomic != 0 && int(a.MaxRDAtomic) > limit ||
 		mask&ib.QPMaskMaxDestRDAtomic != 0 && int(a.MaxDestRDAtomic) > limit {
-		return nil, errorf(syscall.EINVAL, "more READs and atomics at a time than %d", limit)
+		return nil, errorf(syscall.EINVAL, "max_rd_atomic and max_dest_rd_atomic must be at most %d", limit)
 	}
 	if mask&(ib.QPMaskAltPath|ib.QPMaskPathMigState) != 0 {
 		return nil, errorf(syscall.EINVAL, "automatic path migration is not supported")
@@ -379,7 +379,7 @@ func (q *QP) checkModify(a *QPAttr, mask ib.QPAttrMask) (path *wire.Path, err er
 	return path, nil
 }
 
-// noteState acts on a change of state that the transport made.
+// stateChanged updates the rings after the transport may have changed the state.
 func (q *QP) stateChanged() {
 	s := q.t.State()
 	if s == q.state {
@@ -399,18 +399,18 @@ func (q *QP) stateChanged() {
 		}
 		q.path = nil
 	case ib.QPSErr:
-		q.device.tx.activate(q) // what is posted from now on is flushed
+		q.device.tx.activate(q) // to flush what is posted from now on
 	}
 }
 
-// fail takes q to the error state because of something outside the transport.
+// fail takes q to ERR because of an error outside the transport.
 func (q *QP) fail() {
 	q.t.Fail(q.device.env(q), ib.EventQPFatal)
 	q.stateChanged()
 	q.device.tx.activate(q)
 }
 
-// takeBell gives q a doorbell number of its context.
+// allocDoorbell assigns q a doorbell of its context.
 func (c *Context) allocDoorbell(q *QP) (int, error) {
 	if n := len(c.freeDoorbells); n > 0 {
 		bell := c.freeDoorbells[n-1]
@@ -419,7 +419,7 @@ func (c *Context) allocDoorbell(q *QP) (int, error) {
 		return bell, nil
 	}
 	if len(c.doorbells) >= abi.MaxDoorbells {
-		return 0, errorf(syscall.ENOMEM, "context has its %d doorbells", abi.MaxDoorbells)
+		return 0, errorf(syscall.ENOMEM, "all %d doorbells of the context are in use", abi.MaxDoorbells)
 	}
 	c.doorbells = append(c.doorbells, q)
 	return len(c.doorbells) - 1, nil

@@ -1,10 +1,10 @@
 package nic
 
-// qpTable finds the queue pair behind a QPN in two steps: 4096 pages of 4096.
-// A page exists while there are queue pairs in it.
+// A qpTable maps QPNs to queue pairs in two levels: 4096 pages of 4096 entries. A page exists while
+// it has queue pairs.
 type qpTable struct {
 	pages [1 << 12]*qpPage
-	last  uint32 // handed out most recently
+	last  uint32 // allocated most recently
 	n     int
 }
 
@@ -23,8 +23,8 @@ func (t *qpTable) get(qpn uint32) *QP {
 	return p.qps[qpn&0xfff]
 }
 
-// allocate finds a free QPN, as long after its last use as can be: a packet for a queue
-// pair of the past finds nobody.
+// allocate returns a free QPN. It reuses QPNs as late as possible: a delayed packet for a destroyed
+// queue pair should find none.
 func (t *qpTable) allocate() (uint32, bool) {
 	if t.n > lastQPN-firstQPN {
 		return 0, false

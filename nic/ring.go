@@ -9,31 +9,31 @@ import (
 	"softroce/internal/abi"
 )
 
-// word returns the 32-bit word at off of shared memory. Memory is page-aligned or from
-// newPage, off a multiple of 4, and the machine little-endian, as the ABI is.
+// word returns the 32-bit word at off of shared memory. The memory is page-aligned or from NewPage,
+// off is a multiple of 4, and the machine is little-endian like the ABI.
 func word(b []byte, off int) *uint32 { return (*uint32)(unsafe.Pointer(&b[off : off+4][0])) }
 
 func word64(b []byte, off int) *uint64 { return (*uint64)(unsafe.Pointer(&b[off : off+8][0])) }
 
-// A ring is the daemon's end of a ring in memory that a client can write: the indices
-// that count are the daemon's own; those in the memory are told to the client or, where
-// they are the client's, checked each time.
+// A ring is the engine's side of a ring in memory that a client can write. The engine keeps its own
+// index and only publishes it there; it checks the client's index each time it reads it.
 type ring struct {
-	slots    []byte // the slots alone
+	slots    []byte // without the header page
 	slotSize uint32
 	mask     uint32
 	producer *uint32
 	consumer *uint32
 }
 
-// newRing checks that mem has room for n slots, a power of two, of size bytes.
+// newRing returns the ring in mem after checking that there is room for n slots, a power of two, of
+// size bytes.
 func newRing(what string, mem []byte, n, size int) (ring, error) {
 	want := abi.RingSlots + n*size
 	if n <= 0 || n&(n-1) != 0 || len(mem) < want {
-		return ring{}, errorf(syscall.EINVAL, "%s ring of %d bytes cannot have %d slots of %d", what, len(mem), n, size)
+		return ring{}, errorf(syscall.EINVAL, "%s ring of %d bytes: no room for %d slots of %d bytes", what, len(mem), n, size)
 	}
 	if uintptr(unsafe.Pointer(&mem[0]))&7 != 0 {
-		return ring{}, errorf(syscall.EINVAL, "%s ring is not aligned", what)
+		return ring{}, errorf(syscall.EINVAL, "%s ring is not aligned to 8 bytes", what)
 	}
 	return ring{
 		slots: mem[abi.RingSlots:want:want], slotSize: uint32(size), mask: uint32(n - 1),
@@ -43,7 +43,7 @@ func newRing(what string, mem []byte, n, size int) (ring, error) {
 
 func (r *ring) size() uint32 { return r.mask + 1 }
 
-// slot returns the memory of slot i: the client may write it at any moment.
+// slot returns the memory of slot i. The client may write to it at any time.
 func (r *ring) slot(i uint32) []byte {
 	off := (i & r.mask) * r.slotSize
 	return r.slots[off : off+r.slotSize : off+r.slotSize]
@@ -54,7 +54,7 @@ func (r *ring) loadConsumer() uint32   { return atomic.LoadUint32(r.consumer) }
 func (r *ring) storeProducer(i uint32) { atomic.StoreUint32(r.producer, i) }
 func (r *ring) storeConsumer(i uint32) { atomic.StoreUint32(r.consumer, i) }
 
-// moveSlots copies the slots from one index up to another; slots are of one size.
+// moveSlots copies slots from index first up to end between rings with slots of one size.
 func moveSlots(to, from *ring, first, end uint32) {
 	for i := first; i != end; i++ {
 		copy(to.slot(i), from.slot(i))

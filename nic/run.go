@@ -12,17 +12,17 @@ import (
 	"softroce/internal/ib"
 )
 
-// ErrRunning is returned by Run of an engine that runs, is Stepped, or was closed.
-var ErrRunning = errors.New("engine runs already, is stepped or has ended")
+// ErrRunning is returned by Run if the engine is running, is Stepped or was closed.
+var ErrRunning = errors.New("engine is running, is stepped or was closed")
 
-// settleSteps is how many idle steps come before a sleep, however short the spin: memory
-// that was given back needs two epochs.
+// minIdleSteps is how many idle steps precede a sleep even if spinning is disabled: released memory
+// is reused after two epochs.
 const minIdleSteps = 3
 
-// Run steps the engine until ctx ends. It spins while there is work and for
-// EngineConfig.Spin beyond, then sleeps until a link, a client, a deadline or another
-// goroutine wants something. It keeps its thread. When it returns, every context has heard a
-// device-fatal event; Close is still to be called. The error is nil or ErrRunning.
+// Run steps the engine until ctx ends. It spins while there is work and for EngineConfig.Spin
+// longer, then sleeps until a link, a client, a deadline or another goroutine needs it. It locks
+// its OS thread. Before it returns, every context gets a device-fatal event; the caller must still
+// call Close. The error is nil or ErrRunning.
 func (e *Engine) Run(ctx context.Context) error {
 	if e.config.Stepped || e.ended || !e.mail.start() {
 		return ErrRunning
@@ -41,7 +41,7 @@ func (e *Engine) Run(ctx context.Context) error {
 	return nil
 }
 
-// loop reads the clock once a step; the time of a step that found work counts as busy.
+// loop reads the clock once per step. The time of a step that found work counts as busy.
 func (e *Engine) loop(ctx context.Context) {
 	e.spin.open(int64(e.config.Spin))
 	defer e.spin.close()
@@ -71,9 +71,9 @@ func (e *Engine) loop(ctx context.Context) {
 	}
 }
 
-// sleep waits for something to happen. What happens before the flags are up is found by the
-// step that follows them; what happens after makes a descriptor ready. busy says that the step
-// found work, and there was no sleep.
+// sleep waits for an event. The step after setAsleep finds what happened before it; what happens
+// later makes a descriptor ready. busy means that this step found work, and that the engine did not
+// sleep.
 func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) {
 	e.setAsleep(1)
 	defer e.setAsleep(0)
@@ -89,8 +89,8 @@ func (e *Engine) sleep(ctx context.Context, start int64) (now int64, busy bool) 
 	return woken, false
 }
 
-// announce tells everybody who might wake the engine whether it sleeps. An atomic store
-// is a full fence: what the engine reads afterwards is no older than the flags.
+// setAsleep sets the flag that tells clients and links whether the engine must be woken. The atomic
+// store is a full fence: later loads are not older than the flag.
 func (e *Engine) setAsleep(asleep uint32) {
 	e.poll.asleep.Store(asleep)
 	for _, d := range e.devices {
@@ -100,15 +100,15 @@ func (e *Engine) setAsleep(asleep uint32) {
 	}
 }
 
-// Wake makes a sleeping engine step. It may be called from any goroutine, and costs next to
-// nothing while the engine is awake.
+// Wake wakes a sleeping engine. It may be called from any goroutine, and is cheap while the engine
+// is awake.
 func (e *Engine) Wake() {
 	if e.poll.asleep.Load() != 0 && e.poll.asleep.CompareAndSwap(1, 0) {
 		e.poll.ring()
 	}
 }
 
-// watch makes a device's link wake the engine.
+// watch adds a device's link to what wakes the engine.
 func (e *Engine) watch(d *Device) error {
 	if e.config.Stepped {
 		return nil
@@ -120,8 +120,8 @@ func (e *Engine) watch(d *Device) error {
 	return nil
 }
 
-// watchDoorbell makes a context's client wake the engine. The descriptor is the
-// client's too: it is never read, which could block. Every write to it is an edge.
+// watchDoorbell adds a context's doorbell eventfd to what wakes the engine. The client shares the
+// descriptor, so reading it could block: it is edge-triggered and never read.
 func (e *Engine) watchDoorbell(c *Context) error {
 	if e.config.Stepped || c.opt.DoorbellFD < 0 {
 		return nil

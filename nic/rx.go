@@ -10,22 +10,21 @@ import (
 )
 
 const (
-	rxBatch = 128 // frames of one Receive: beyond, they only leave the processor's cache
+	rxBatch = 128 // frames per Receive: larger batches do not stay in the processor's cache
 
-	// rxTurn is how many frames of one link a step processes before it answers: an ACK
-	// that comes too late lets the peer's window run out.
+	// rxTurn is how many frames of one link a step processes before it responds: if ACKs are late,
+	// the peer's window runs out.
 	rxTurn = 256
 
-	// rxBudget bounds what a step receives beyond its turn from a link that says it is due,
-	// as links do that pass payload by reference. It is above what waits
-	// in such a link at most.
+	// rxBudget bounds what a step receives beyond rxTurn from a link whose NextDeadline is due.
+	// Links that pass payload by reference are. It exceeds what such a link can queue.
 	rxBudget = 4096
 )
 
-// rxState is what receiving reuses from frame to frame.
+// rxState is storage that is reused for each frame.
 type rxState struct {
 	batch []wire.RxFrame
-	grhs  []packet.GRH // beside batch: receives that are written late refer to them
+	grhs  []packet.GRH // parallel to batch: deferred writes of receives refer to them
 	addr  packet.Addressing
 	pkt   transport.RxPacket
 }
@@ -35,8 +34,8 @@ func (r *rxState) init(*Device) {
 	r.pkt.Payload = make([][]byte, 0, 8)
 }
 
-// receive processes what has come in. drained says that no frame waits whose
-// payload is in somebody's memory: that memory may then be let go.
+// receive processes received frames. drained means that no frame is waiting whose payload is in
+// another program's memory: that memory may be released.
 func (d *Device) receive() (n int, drained bool) {
 	for n < rxTurn || n < rxBudget && d.linkDue() {
 		k, err := d.link.Receive(d.engine.now, d.rx.batch)
@@ -50,19 +49,19 @@ func (d *Device) receive() (n int, drained bool) {
 		for i := range d.rx.batch[:k] {
 			d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])
 		}
-		d.engine.flushWrites() // before the next Receive reuses the frames' bytes
+		d.engine.flushWrites() // before the next Receive reuses the frames' storage
 	}
 	return n, !d.linkDue()
 }
 
-// linkDue reports whether the link has something that it wants to be rid of now.
+// linkDue reports whether the link has frames that must be received in this step.
 func (d *Device) linkDue() bool {
 	at := d.link.NextDeadline()
 	return at != 0 && at <= d.engine.now
 }
 
-// frame checks one frame and gives it to its queue pair, or those of its multicast group; or
-// drops it, under one reason. Its GRH, if it needs one, is written to g.
+// receiveFrame checks a frame and gives it to its queue pair, or to those of its multicast group,
+// or drops it and counts one reason. The GRH of a datagram is written to g.
 func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 	p := &d.rx.pkt
 	if reason, ok := d.parse(f); !ok {
@@ -95,8 +94,8 @@ func (d *Device) deliver(q *QP) {
 	d.tx.activate(q)
 }
 
-// parse reads f into d.rx.pkt. The checks of parse and admit stand in the order of IBTA
-// 9.6.1, the ICRC being the last.
+// parse reads f into d.rx.pkt. parse and lookUpQP check in the order of IBTA 9.6.1; the ICRC comes
+// last.
 func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 	p := &d.rx.pkt
 	n, err := p.Header.Parse(f.Head)
@@ -120,7 +119,7 @@ func (d *Device) parse(f *wire.RxFrame) (transport.DropReason, bool) {
 	return 0, true
 }
 
-// admit finds the queue pair that the parsed packet is for.
+// lookUpQP returns the queue pair that the parsed packet is for.
 func (d *Device) lookUpQP(f *wire.RxFrame) (*QP, transport.DropReason) {
 	p := &d.rx.pkt
 	q := d.qps.get(p.DestQP)
@@ -139,7 +138,7 @@ func (d *Device) lookUpQP(f *wire.RxFrame) (*QP, transport.DropReason) {
 	return q, 0
 }
 
-// accepts checks a packet against the queue pair that it names.
+// accepts checks a packet against its destination queue pair.
 func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReason, bool) {
 	if q.state == ib.QPSReset {
 		return transport.DropState, false
@@ -154,7 +153,7 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
 		return transport.DropState, false
 	}
-	// A connection has one peer, whatever UDP port that sends from. A datagram may be anybody's.
+	// A connection has one peer, from whatever UDP port it sends. Datagrams may come from anywhere.
 	if q.init.Type == ib.QPTypeUD {
 		if !f.Dst.IsMulticast() && !q.device.gids.has(f.Dst, f.VLAN()) {
 			return transport.DropGID, false
@@ -167,7 +166,7 @@ func (q *QP) accepts(f *wire.RxFrame, p *transport.RxPacket) (transport.DropReas
 	return 0, true
 }
 
-// setPayload makes the packet's payload what follows the n bytes of headers, without the pad.
+// setPayload sets the packet's payload: what follows the n bytes of headers, without the pad.
 func (r *rxState) setPayload(f *wire.RxFrame, n int) bool {
 	p := &r.pkt
 	p.Payload = p.Payload[:0]
@@ -186,7 +185,7 @@ func (r *rxState) setPayload(f *wire.RxFrame, n int) bool {
 		return false
 	}
 	p.Len -= pad
-	for pad > 0 { // it may be spread over several slices
+	for pad > 0 { // the pad may span several slices
 		last := len(p.Payload) - 1
 		s := p.Payload[last]
 		cut := min(pad, len(s))
@@ -198,13 +197,13 @@ func (r *rxState) setPayload(f *wire.RxFrame, n int) bool {
 	return true
 }
 
-// What programs find in the low bits of wc.sl, as NICs put it there: the header in the GRH's place.
+// What NICs report in the low bits of wc.sl: the IP version of the header in the GRH's place.
 const (
 	slIPv6 = 1
 	slIPv4 = 2
 )
 
-// putGRH writes the headers that a receive of a datagram begins with. The packet is parsed.
+// putGRH writes the GRH of a datagram. The packet is parsed already.
 func (r *rxState) putGRH(f *wire.RxFrame, g *packet.GRH) {
 	p := &r.pkt
 	r.addr = packet.Addressing{Src: f.Src, Dst: f.Dst, TClass: f.TClass, HopLimit: f.HopLimit,

@@ -6,8 +6,8 @@ import (
 	"softroce/transport"
 )
 
-// The device is the transport's Sink: what a queue pair produces goes to its transmit slots, completion
-// queues and context.
+// The device is the transport's Sink: what a queue pair produces goes to its transmit slots,
+// completion queues and context.
 
 // env returns the environment of one call of q's transport.
 func (d *Device) env(q *QP) *transport.Env {

@@ -10,7 +10,7 @@ import (
 	"softroce/wire"
 )
 
-// A Snapshot is what a device holds, for people and programs to look at.
+// A Snapshot is the state of a device, as "softroce show" prints it.
 type Snapshot struct {
 	Name      string        `json:"name"`
 	GUID      uint64        `json:"guid"`
@@ -18,7 +18,7 @@ type Snapshot struct {
 	PortState ib.PortState  `json:"port_state"`
 	ActiveMTU int           `json:"active_mtu"`
 	GIDs      []GIDEntry    `json:"gids"`
-	PKeys     []uint16      `json:"pkeys"` // by index; 0: none
+	PKeys     []uint16      `json:"pkeys"` // by index; 0: no key
 	Contexts  []ContextInfo `json:"contexts"`
 	QPs       []QPInfo      `json:"qps"`
 	MRs       []MRInfo      `json:"mrs"`
@@ -29,12 +29,12 @@ type Snapshot struct {
 	SRQs      []SRQInfo     `json:"srqs"`
 	AHs       []AHInfo      `json:"ahs"`
 	Groups    []GroupInfo   `json:"groups"`
-	Faults    []FaultInfo   `json:"faults"` // the rules of the fault program, in their order
+	Faults    []FaultInfo   `json:"faults"` // the rules of the fault program, in order
 	LinkError string        `json:"link_error,omitempty"`
 	Counters  Counters      `json:"counters"`
 }
 
-// Owner says whose an object is.
+// An Owner is the client that an object belongs to.
 type Owner struct {
 	PID  int    `json:"pid"`
 	Comm string `json:"comm"`
@@ -57,7 +57,7 @@ type ContextInfo struct {
 	DeviceMemory    uint64 `json:"device_memory"` // bytes
 }
 
-// A QPInfo is a queue pair. Src, Dst and SrcPort are those of its path, once it has one.
+// A QPInfo is a queue pair. Src, Dst and SrcPort are those of its path, if it has one.
 type QPInfo struct {
 	Owner
 	QPN         uint32     `json:"lqpn"`
@@ -78,7 +78,7 @@ type QPInfo struct {
 	SharedQueue bool       `json:"srq"`
 }
 
-// An MRInfo is a memory region. Its R_Key is not shown: it is a secret of its owner.
+// An MRInfo is a memory region. Its R_Key is a secret of its owner and not shown.
 type MRInfo struct {
 	Owner
 	IOVA   uint64 `json:"iova"`
@@ -90,24 +90,24 @@ type MRInfo struct {
 type CQInfo struct {
 	Owner
 	Entries  int  `json:"entries"`
-	Waiting  int  `json:"waiting"` // not polled yet, as far as the client's word goes
+	Waiting  int  `json:"waiting"` // not polled yet, by the client's consumer index
 	Users    int  `json:"users"`
 	Overrun  bool `json:"overrun"`
-	Notified int  `json:"notified"` // completion events given
+	Notified int  `json:"notified"` // completion events so far
 }
 
 // A PDInfo is a protection domain.
 type PDInfo struct {
 	Owner
-	Users int `json:"users"` // MRs, windows, QPs, SRQs and AHs
+	Users int `json:"users"` // MRs, MWs, QPs, SRQs and AHs
 }
 
-// An MWInfo is a memory window, and what it grants while it is bound. Its R_Key is not shown.
+// An MWInfo is a memory window, and what it grants if it is bound. Its R_Key is not shown.
 type MWInfo struct {
 	Owner
 	Type   string `json:"type"` // "1" or "2B"
 	Bound  bool   `json:"bound"`
-	QPN    uint32 `json:"lqpn,omitempty"` // type 2: who bound it
+	QPN    uint32 `json:"lqpn,omitempty"` // type 2: the queue pair that bound it
 	IOVA   uint64 `json:"iova"`
 	Length uint64 `json:"length"`
 	Access string `json:"access,omitempty"`
@@ -121,7 +121,7 @@ type SRQInfo struct {
 	Posted  int    `json:"posted"`
 	Limit   int    `json:"limit"` // 0: not armed
 	Users   int    `json:"users"` // QPs
-	Number  uint32 `json:"srqn"`  // XRC: how peers name it
+	Number  uint32 `json:"srqn"`  // XRC: its number in packets
 }
 
 // An AHInfo is an address handle.
@@ -141,16 +141,16 @@ type GroupInfo struct {
 	QPs  []uint32   `json:"lqpns"`
 }
 
-// A FaultInfo is a rule of the device's fault program and what it has done.
+// A FaultInfo is a rule of the device's fault program and its counters.
 type FaultInfo struct {
 	Line       int    `json:"line"` // in its file
 	Rule       string `json:"rule"`
 	Matched    uint64 `json:"matched"`    // packets that met its conditions
-	Acted      uint64 `json:"acted"`      // of these, those that it picked
-	Overflowed uint64 `json:"overflowed"` // of these, those dropped because too many were held
+	Acted      uint64 `json:"acted"`      // of these, those that it acted on
+	Overflowed uint64 `json:"overflowed"` // of these, those dropped because too many were delayed
 }
 
-// Snapshot returns what the device holds.
+// Snapshot returns the state of the device.
 func (d *Device) Snapshot() Snapshot {
 	port := d.QueryPort()
 	s := Snapshot{
@@ -204,7 +204,7 @@ func (q *CQ) info(o Owner) CQInfo {
 	}
 }
 
-// snapshotObjects adds to s what c has beside queue pairs, regions and completion queues.
+// snapshotObjects adds the objects of c other than queue pairs, regions and completion queues.
 func (c *Context) snapshotObjects(s *Snapshot, o Owner) {
 	for _, p := range c.pds {
 		s.PDs = append(s.PDs, PDInfo{o, p.users})
@@ -230,7 +230,7 @@ func (c *Context) snapshotObjects(s *Snapshot, o Owner) {
 	}
 }
 
-// groupInfos lists the multicast groups by their addresses.
+// groupInfos lists the multicast groups in the order of their addresses.
 func (d *Device) groupInfos() (l []GroupInfo) {
 	for gid, g := range d.groups {
 		i := GroupInfo{Addr: gid.Addr()}
@@ -243,7 +243,7 @@ func (d *Device) groupInfos() (l []GroupInfo) {
 	return l
 }
 
-// faultInfos tells what a fault program around the link has done.
+// faultInfos lists the rules of the fault program around the link.
 func (d *Device) faultInfos() (l []FaultInfo) {
 	f, ok := d.link.(*wire.FaultLink)
 	if !ok {

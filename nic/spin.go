@@ -9,28 +9,27 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// A spinner decides whether an engine that ran out of work looks on for a while or sleeps at
-// once. Looking on is the faster way to notice the next piece of work where a processor
-// has nothing else to do. Where more threads want to run than there are
-// processors, it keeps the very program waiting that would make work, and it uses up the
-// engine's share, so that the engine waits milliseconds for its next turn; a
-// thread that sleeps is let in within microseconds.
+// A spinner decides whether an engine without work polls for a while or sleeps at once. Polling
+// notices new work sooner if the processor has nothing else to run. If there are more runnable
+// threads than processors, it delays the very program that would produce the work. It also uses up
+// the engine's time slice, so that the scheduler lets the engine wait for milliseconds, whereas a
+// thread that slept is scheduled within microseconds.
 type spinner struct {
 	limit   int64 // EngineConfig.Spin
-	loadavg int   // descriptor of /proc/loadavg, -1 if there is none
+	loadavg int   // descriptor of /proc/loadavg, -1 if it could not be opened
 	cpus    int
 
-	checked    int64 // when crowded was found out
+	checked    int64 // when overcommit was last updated
 	overcommit bool
 
-	noSpinUntil int64 // no spinning before, because it had us thrown off the processor
+	noSpinUntil int64 // no spinning before this time, because the engine was preempted
 	penalty     int64
 }
 
 const (
-	crowdCheck = 1e6 // ns between two looks at /proc/loadavg
+	crowdCheck = 1e6 // ns between two reads of /proc/loadavg
 
-	// An idle step takes a fraction of a microsecond. One of this length was interrupted.
+	// An idle step takes a fraction of a microsecond. A longer one than this was preempted.
 	interrupted = 200e3 // ns
 
 	minPenalty = 10e6  // ns
@@ -54,8 +53,8 @@ func (s *spinner) close() {
 	}
 }
 
-// onlineCPUs counts the machine's processors, not those that this process may use:
-// /proc/loadavg counts threads likewise.
+// onlineCPUs counts the processors of the machine, not those in the process's affinity mask:
+// /proc/loadavg counts the machine's threads too.
 func onlineCPUs() int {
 	b, err := os.ReadFile("/sys/devices/system/cpu/online")
 	if err != nil {
@@ -79,7 +78,8 @@ func onlineCPUs() int {
 	return n
 }
 
-// on reports whether to look on, at the time now, having found nothing since the time idle.
+// keepSpinning reports whether to poll on at the time now, if no work was found since the time
+// idle.
 func (s *spinner) keepSpinning(now, idle int64) bool {
 	if now-idle >= s.limit || now < s.noSpinUntil {
 		return false
@@ -90,19 +90,20 @@ func (s *spinner) keepSpinning(now, idle int64) bool {
 	return !s.overcommit
 }
 
-// stepped hears how long an idle step took while the engine looked on.
+// noteIdleStep records how long an idle step took. After a preemption it disables spinning for a
+// while.
 func (s *spinner) noteIdleStep(now, took int64) {
 	if took < interrupted {
 		return
 	}
 	if now-s.noSpinUntil > maxPenalty {
-		s.penalty = 0 // the last time is long ago
+		s.penalty = 0 // the last preemption was long ago
 	}
 	s.penalty = min(max(2*s.penalty, minPenalty), maxPenalty)
 	s.noSpinUntil = now + s.penalty
 }
 
-// crowd reports whether more threads want to run than there are processors.
+// overcommitted reports whether there are more runnable threads than processors.
 func (s *spinner) overcommitted() bool {
 	if s.loadavg < 0 {
 		return false
@@ -112,7 +113,7 @@ func (s *spinner) overcommitted() bool {
 	return err == nil && runnable(b[:n]) > s.cpus
 }
 
-// runnable returns the threads that want to run, from a line like "0.20 0.18 0.12 3/80 11206".
+// runnable returns the number of runnable threads in a line such as "0.20 0.18 0.12 3/80 11206".
 func runnable(line []byte) (n int) {
 	field := 0
 	for _, c := range line {

@@ -9,14 +9,14 @@ import (
 	"softroce/transport"
 )
 
-// A recvRing is a ring of receive work requests: of a queue pair, or shared by several.
+// A recvRing is a ring of receive work requests, of a queue pair or an SRQ.
 type recvRing struct {
 	ring
 	ctx           *Context
-	consumerIndex uint32 // consumer index
+	consumerIndex uint32 // the engine's consumer index
 	maxSGE        int
-	doorbellWord  *uint32 // abi.RecvDoorbell
-	limit         int     // SRQ: fewer than that posted gives an event, once
+	doorbellWord  *uint32 // at abi.RecvDoorbell
+	limit         int     // SRQ: with fewer posted, one limit event is due; 0: none
 	srq           *SRQ
 }
 
@@ -28,7 +28,7 @@ func newRecvRing(c *Context, mem []byte, slots, maxSGE int) (*recvRing, error) {
 	return &recvRing{ring: r, ctx: c, maxSGE: maxSGE, doorbellWord: word(mem, abi.RecvDoorbell)}, nil
 }
 
-// posted returns how many work requests wait.
+// posted returns the number of posted work requests.
 func (r *recvRing) posted() int {
 	p := r.loadProducer()
 	n := p - r.consumerIndex
@@ -39,7 +39,7 @@ func (r *recvRing) posted() int {
 	return int(n)
 }
 
-// next takes the oldest work request: one copy of its slot, which is then checked.
+// next takes the oldest work request. Its slot is read once, and the copy is checked.
 func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
 	if r.ctx.fatal != nil || r.posted() == 0 {
 		return false
@@ -49,7 +49,7 @@ func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
 	w.Parse(slot)
 	n := int(w.NumSGE)
 	if n > r.maxSGE || abi.RecvWQESize+n*abi.SGESize > len(slot) {
-		r.ctx.breach("receive WQE %d: %d scatter elements, of %d at most", r.consumerIndex, n, r.maxSGE)
+		r.ctx.breach("receive WQE %d: %d scatter elements, at most %d", r.consumerIndex, n, r.maxSGE)
 		return false
 	}
 	data := r.ctx.device.engine.scratch[:]
@@ -64,13 +64,13 @@ func (r *recvRing) next(wr *transport.RecvWR, sges []transport.SGE) bool {
 	return true
 }
 
-// discard empties the ring, for a queue pair that is reset.
+// discard empties the ring of a queue pair that is reset.
 func (r *recvRing) discard() {
 	r.consumerIndex = r.loadProducer()
 	r.storeConsumer(r.consumerIndex)
 }
 
-// callForDoorbell says whether whoever posts is to ring.
+// requestDoorbell tells the client whether to ring the doorbell after posting.
 func (r *recvRing) requestDoorbell(on bool) {
 	v := uint32(0)
 	if on {
@@ -79,17 +79,17 @@ func (r *recvRing) requestDoorbell(on bool) {
 	atomic.StoreUint32(r.doorbellWord, v)
 }
 
-// A recvQueue is what a queue pair's responder takes receive work requests from. It has
-// storage of its own, so that a shared ring serves several.
+// A recvQueue is where a queue pair's responder takes receive work requests from. Its storage is
+// separate from the ring's, since an SRQ's ring serves several queue pairs.
 type recvQueue struct {
 	ring   *recvRing
 	sges   []transport.SGE
 	shared bool
-	left   uint32 // how many more one call of the transport may take
+	left   uint32 // how many more this call of the transport may take
 }
 
-// Next implements transport.RecvQueue. One call of the transport gets no more than a ring
-// holds: a client that posts while its queue pair is flushed must not keep the engine there.
+// Next implements transport.RecvQueue. One call of the transport gets at most as many as the ring
+// holds: a client that keeps posting while its queue pair is flushed must not occupy the engine.
 func (r *recvQueue) Next(wr *transport.RecvWR) bool {
 	if r.left == 0 {
 		return false
@@ -101,16 +101,16 @@ func (r *recvQueue) Next(wr *transport.RecvWR) bool {
 func (r *recvQueue) Len() int     { return r.ring.posted() }
 func (r *recvQueue) Shared() bool { return r.shared }
 
-// SRQInit is what a shared receive queue is made of.
+// SRQInit configures a shared receive queue.
 type SRQInit struct {
 	PD     *PD
-	MaxWR  int    // slots, as RoundSRQ gave
-	MaxSGE int    // of one work request
+	MaxWR  int    // slots, from RoundSRQ
+	MaxSGE int    // per work request
 	Ring   []byte // abi.RingSize(MaxWR, abi.RecvSlotSize(MaxSGE)) bytes
 	Limit  int
 
-	XRCD *XRCD // XRC: where target queue pairs find it
-	CQ   *CQ   // XRC: of its completions
+	XRCD *XRCD // XRC: the domain whose target queue pairs use it
+	CQ   *CQ   // XRC: for its completions
 }
 
 // An SRQ is a shared receive queue.
@@ -121,19 +121,19 @@ type SRQ struct {
 	bytes int
 	users int
 
-	xrcd   *XRCD // nil: not of XRC
+	xrcd   *XRCD // nil if not of XRC
 	cq     *CQ
 	num    uint32
-	failed bool // its CQ has overflowed: nobody finds it any more
+	failed bool // its CQ has overrun: target queue pairs cannot use it any more
 }
 
-// Number returns the number by which peers name an SRQ of XRC, 0 for another.
+// Number returns the SRQ number of an SRQ of XRC, 0 for others.
 func (s *SRQ) Number() uint32 { return s.num }
 
-// RoundSRQ replaces the sizes asked for by those that can be had; EINVAL beyond the limits.
+// RoundSRQ rounds sizes up to what is granted; EINVAL if they exceed the limits.
 func (d *Device) RoundSRQ(maxWR, maxSGE *int) error {
 	if *maxWR < 1 || *maxWR > d.limits.MaxSRQWR || *maxSGE < 0 || *maxSGE > d.limits.MaxSRQSGE {
-		return errorf(syscall.EINVAL, "SRQ of %d work requests of %d elements: %d of %d can be had",
+		return errorf(syscall.EINVAL, "SRQ of %d work requests of %d elements: at most %d of %d",
 			*maxWR, *maxSGE, d.limits.MaxSRQWR, d.limits.MaxSRQSGE)
 	}
 	*maxWR, *maxSGE = roundSlots(*maxWR), max(*maxSGE, 1)
@@ -156,7 +156,7 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 		return nil, err
 	}
 	if o.Limit < 0 || o.Limit > o.MaxWR {
-		return nil, errorf(syscall.EINVAL, "SRQ limit %d: 0 to %d", o.Limit, o.MaxWR)
+		return nil, errorf(syscall.EINVAL, "SRQ limit %d: must be 0 to %d", o.Limit, o.MaxWR)
 	}
 	r, err := newRecvRing(c, o.Ring, o.MaxWR, o.MaxSGE)
 	if err != nil {
@@ -177,25 +177,25 @@ func (c *Context) CreateSRQ(o SRQInit) (*SRQ, error) {
 	return s, nil
 }
 
-// An SRQChange is what ModifySRQ changes.
+// An SRQChange is the argument of ModifySRQ.
 type SRQChange struct {
-	// Limit arms the limit event, which is given once, when fewer are posted; 0 disarms it, a
-	// negative number leaves it.
+	// Limit arms the limit event, which is raised once, when fewer work requests are posted. 0
+	// disarms it; a negative value leaves it unchanged.
 	Limit int
 
-	// Ring, if not nil, replaces the ring by one of MaxWR slots, as RoundSRQ gave. What waits
-	// moves there, with the indices. The client does not post meanwhile.
+	// Ring, if not nil, replaces the ring by one of MaxWR slots, from RoundSRQ. Posted work
+	// requests move there with their indices. The client must not post during the call.
 	Ring  []byte
 	MaxWR int
 }
 
-// ModifySRQ changes s, or nothing. Errors are EINVAL and ENOMEM.
+// ModifySRQ changes s. After an error, EINVAL or ENOMEM, it is unchanged.
 func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 	if err := c.usable(); err != nil {
 		return err
 	}
 	if s == nil || s.ctx != c {
-		return errorf(syscall.EINVAL, "no SRQ of this context")
+		return errorf(syscall.EINVAL, "the SRQ is not of this context")
 	}
 	limit, slots := o.Limit, int(s.ring.size())
 	if limit < 0 {
@@ -205,7 +205,7 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 		slots = o.MaxWR
 	}
 	if limit > slots {
-		return errorf(syscall.EINVAL, "SRQ limit %d: 0 to %d", limit, slots)
+		return errorf(syscall.EINVAL, "SRQ limit %d: must be 0 to %d", limit, slots)
 	}
 	if o.Ring != nil {
 		if err := s.resize(o.MaxWR, o.Ring); err != nil {
@@ -217,7 +217,7 @@ func (c *Context) ModifySRQ(s *SRQ, o SRQChange) error {
 	return nil
 }
 
-// resize gives s another ring of maxWR slots.
+// resize replaces the ring by one of maxWR slots.
 func (s *SRQ) resize(maxWR int, mem []byte) error {
 	c, old := s.ctx, s.ring
 	maxSGE := old.maxSGE
@@ -233,7 +233,7 @@ func (s *SRQ) resize(maxWR int, mem []byte) error {
 		return c.fatal
 	}
 	if waiting > int(r.size()) {
-		return errorf(syscall.EINVAL, "SRQ holds %d work requests, %d slots do not do", waiting, r.size())
+		return errorf(syscall.EINVAL, "SRQ holds %d work requests: %d slots are too few", waiting, r.size())
 	}
 	if err := c.chargeRing(len(mem)); err != nil {
 		return err
@@ -243,7 +243,7 @@ func (s *SRQ) resize(maxWR int, mem []byte) error {
 	moveSlots(&r.ring, &old.ring, old.consumerIndex, end)
 	r.storeProducer(end)
 	r.storeConsumer(old.consumerIndex)
-	// Queue pairs refer to the recvRing, which stays.
+	// Queue pairs keep their pointers to the recvRing.
 	old.ring, old.doorbellWord, s.bytes = r.ring, r.doorbellWord, len(mem)
 	return nil
 }
@@ -251,13 +251,13 @@ func (s *SRQ) resize(maxWR int, mem []byte) error {
 // SRQAttr is struct ibv_srq_attr.
 type SRQAttr struct{ MaxWR, MaxSGE, Limit int }
 
-// Query returns what s holds, and the limit that is armed.
+// Query returns the granted sizes and the armed limit.
 func (s *SRQ) Query() SRQAttr { return SRQAttr{int(s.ring.size()), s.ring.maxSGE, s.ring.limit} }
 
 // DestroySRQ destroys s; EBUSY while a queue pair uses it.
 func (c *Context) DestroySRQ(s *SRQ) error {
 	if s == nil || s.ctx != c {
-		return errorf(syscall.EINVAL, "no SRQ of this context")
+		return errorf(syscall.EINVAL, "the SRQ is not of this context")
 	}
 	if s.users > 0 {
 		return errorf(syscall.EBUSY, "SRQ is in use by %d QPs", s.users)

@@ -2,12 +2,12 @@ package nic
 
 import "softroce/wire"
 
-// A timerHeap orders queue pairs by the time at which they are to be looked at. That time
-// is never later than the queue pair's deadline but may be earlier: a deadline that
-// moves away, as it does with each acknowledgement, costs nothing until the old one comes.
+// A timerHeap orders queue pairs by the time at which they are to be checked. That time is at or
+// before the queue pair's deadline. A deadline that moves away, as with each acknowledgement, costs
+// nothing until the old time comes.
 type timerHeap struct{ qps []*QP }
 
-// next returns the earliest time, 0 if there is none.
+// next returns the earliest time, 0 if the heap is empty.
 func (h *timerHeap) next() int64 {
 	if len(h.qps) == 0 {
 		return 0
@@ -15,7 +15,7 @@ func (h *timerHeap) next() int64 {
 	return h.qps[0].timerAt
 }
 
-// note makes sure that q is looked at by its deadline.
+// schedule makes sure that q is checked by its deadline.
 func (h *timerHeap) schedule(q *QP) {
 	at := q.t.NextDeadline()
 	if at == 0 || q.timer >= 0 && q.timerAt <= at {
@@ -90,7 +90,8 @@ func (h *timerHeap) down(i int) {
 	}
 }
 
-// expired lets q act on its deadline. A peer that does not answer in time may have moved.
+// expired handles q's deadline. A peer that does not respond may have a new MAC, so the neighbour
+// entry is checked.
 func (q *QP) expired() {
 	d := q.device
 	before := d.counters.LocalACKTimeout
@@ -101,7 +102,7 @@ func (q *QP) expired() {
 	}
 }
 
-// expire lets queue pairs act whose deadline has come.
+// expire handles the deadlines that have passed.
 func (e *Engine) expire() (any bool) {
 	for {
 		q := e.timers.pop(e.now)
@@ -113,7 +114,7 @@ func (e *Engine) expire() (any bool) {
 			q.expired()
 			q.device.tx.activate(q)
 		}
-		// What is still due goes again when its turn to transmit is over.
+		// If it is still due, transmit schedules it again.
 		if !q.active {
 			e.timers.schedule(q)
 		}

@@ -7,30 +7,30 @@ import (
 )
 
 const (
-	// txBatch is how many frames of one device a step sends at most.
+	// txBatch is the most frames that a step sends on one device.
 	txBatch = 256
 
-	// turnBudget is how many frames a queue pair sends before the next one has its turn:
-	// what one segmented send of a link carries.
+	// turnBudget is how many frames a queue pair sends before the next one has its turn: as many as
+	// one segmented send (GSO) of a link carries.
 	turnBudget = 64
 
-	// txStall is how long a link may take nothing before what waits for it is thrown away:
-	// it holds memory that others need, and reliable services send again.
+	// txStall is how long a link may accept no frames before the waiting ones are discarded. They
+	// hold memory that others need, and reliable services retransmit.
 	txStall = 20e6 // ns
 )
 
-// txState is what a device has to send: the queue pairs that may have something, in
-// the order of their turns, and the frames that they filled.
+// txState is the transmit side of a device: the active queue pairs in the order of their turns, and
+// the frames that they have filled.
 type txState struct {
 	head, tail *QP
 
 	frames   []wire.TxFrame
-	copies   []copiedPayload // beside frames
-	sent     int             // frames[:sent] were taken by the link
-	filled   int             // frames[sent:filled] wait
-	turnLeft int             // slots left for the queue pair at work
+	copies   []copiedPayload // parallel to frames
+	sent     int             // frames[:sent] were accepted by the link
+	filled   int             // frames[sent:filled] wait for the link
+	turnLeft int             // slots left in the turn of the current queue pair
 
-	stalled   int64 // since when the link has taken nothing, 0 if it does
+	stalled   int64 // since when the link has accepted nothing, 0 if it does accept
 	discarded uint64
 }
 
@@ -42,14 +42,14 @@ func (t *txState) init(d *Device) {
 	t.frames, t.copies = make([]wire.TxFrame, n), make([]copiedPayload, n)
 }
 
-// kept is the payload of a frame of an unreliable service that the link did not take at once:
-// its sender hears that it is sent, and may write to its buffer. The storage stays.
+// A copiedPayload is the payload of a waiting frame of UC or UD. Its send completes in this step,
+// and then the program may overwrite its buffer. The storage is reused.
 type copiedPayload struct {
 	buf []byte
 	is  bool
 }
 
-// keep copies the payload of such frames, before anybody hears that they are sent.
+// copyVolatile copies the payload of waiting frames of UC and UD, before their sends complete.
 func (t *txState) copyVolatile() {
 	for i := t.sent; i < t.filled; i++ {
 		f, k := &t.frames[i], &t.copies[i]
@@ -67,7 +67,7 @@ func (t *txState) copyVolatile() {
 
 func (t *txState) empty() bool { return t.sent == t.filled }
 
-// activate puts q at the end of the list, if it is not in it.
+// activate appends q to the list of active queue pairs, unless it is in it.
 func (t *txState) activate(q *QP) {
 	if q.active {
 		return
@@ -91,7 +91,7 @@ func (t *txState) pop() *QP {
 	return q
 }
 
-// deactivate takes q out of the list, for one that is destroyed.
+// deactivate removes q, which is being destroyed, from the list.
 func (t *txState) deactivate(q *QP) {
 	if !q.active {
 		return
@@ -111,7 +111,7 @@ func (t *txState) deactivate(q *QP) {
 	q.active, q.next = false, nil
 }
 
-// slot returns the next free frame for q, or nil when its turn is over or the batch full.
+// slot returns the next free frame for q, or nil if its turn is over or the batch is full.
 func (t *txState) slot(q *QP) *packet.Tx {
 	if t.turnLeft == 0 || t.filled == len(t.frames) {
 		return nil
@@ -129,24 +129,24 @@ func (t *txState) slot(q *QP) *packet.Tx {
 	return &f.Tx
 }
 
-// room returns how many slots are left for the queue pair at work.
+// room returns how many slots are left for the current queue pair.
 func (t *txState) room() int { return min(t.turnLeft, len(t.frames)-t.filled) }
 
-// unfilled takes back the last slot if it was asked for and not used.
+// returnUnused frees the last slot if it was requested and not filled.
 func (t *txState) returnUnused() {
 	if t.filled > t.sent && t.frames[t.filled-1].Len == 0 {
 		t.filled--
 	}
 }
 
-// transmit gives active queue pairs their turns until the batch is full or nobody gets on.
+// transmit gives active queue pairs their turns until the batch is full or none makes progress.
 func (d *Device) transmit() {
 	t := &d.tx
 	if t.empty() {
 		t.sent, t.filled = 0, 0
 	}
 	d.fillMADs()
-	var idle txState // those that wanted to send and could not
+	var idle txState // queue pairs that have work and could not send
 	for t.head != nil && t.filled < len(t.frames) {
 		q := t.pop()
 		before := t.filled
@@ -165,7 +165,7 @@ func (d *Device) transmit() {
 	}
 }
 
-// serve is the turn of one queue pair.
+// transmitTurn is the turn of one queue pair.
 func (d *Device) transmitTurn(q *QP) (more bool) {
 	d.tx.turnLeft = turnBudget
 	posted := q.fetchSends()
@@ -173,12 +173,12 @@ func (d *Device) transmitTurn(q *QP) (more bool) {
 	d.tx.returnUnused()
 	q.stateChanged()
 	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
-		more = true // more receives to flush than one call takes
+		more = true // one call does not flush all receives
 	}
 	return more || posted
 }
 
-// send offers the link what waits and keeps what it does not take.
+// send passes the waiting frames to the link, and keeps those that it does not accept.
 func (d *Device) send() (busy bool) {
 	t := &d.tx
 	if t.empty() {

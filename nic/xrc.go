@@ -9,32 +9,32 @@ import (
 	"softroce/transport"
 )
 
-// xrc is what a device has for XRC: its domains, and the shared receive queues that packets name.
+// xrc holds the XRC domains of a device, and its SRQs of XRC by number.
 type xrc struct {
 	shared map[XRCDKey]*domain
-	srqs   map[uint32]*SRQ // by their numbers
-	last   uint32          // number handed out most recently
+	srqs   map[uint32]*SRQ // by SRQ number
+	last   uint32          // number allocated most recently
 }
 
-// A domain is an XRC domain, which several contexts may have open.
+// A domain is an XRC domain. Several contexts may have it open.
 type domain struct {
-	key  XRCDKey // zero: it is one context's alone
+	key  XRCDKey // zero: private to one context
 	open int
 }
 
-// An XRCDKey says which file an XRC domain goes by: its device and inode.
+// An XRCDKey identifies the file of an XRC domain by its device and inode numbers.
 type XRCDKey struct{ Device, Inode uint64 }
 
-// An XRCD is an XRC domain as one context has it open.
+// An XRCD is an XRC domain that a context has open.
 type XRCD struct {
 	ctx    *Context
 	domain *domain
-	users  int // shared receive queues and target queue pairs of the context
+	users  int // SRQs and target queue pairs of the context
 }
 
-// OpenXRCD opens the XRC domain of a file, which is made if there is none and create says so; with
-// exclusive there must be none. The zero key makes a domain that nobody else can open. Errors
-// are ENOMEM, ENOENT, EEXIST, and EINVAL for the zero key without create.
+// OpenXRCD opens the XRC domain of a file. If there is none, create must be set, and creates it;
+// with exclusive there must be none. The zero key creates a private domain. Errors are ENOMEM,
+// ENOENT, EEXIST, and EINVAL for the zero key without create.
 func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 	if err := c.usable(); err != nil {
 		return nil, err
@@ -65,11 +65,11 @@ func (c *Context) OpenXRCD(key XRCDKey, create, exclusive bool) (*XRCD, error) {
 	return x, nil
 }
 
-// CloseXRCD closes x; EBUSY while an SRQ or a QP of the context is of it. The domain ends
-// when nobody has it open.
+// CloseXRCD closes x; EBUSY while an SRQ or a QP of the context uses it. The domain ends when its
+// last context closes it.
 func (c *Context) CloseXRCD(x *XRCD) error {
 	if x == nil || x.ctx != c {
-		return errorf(syscall.EINVAL, "no XRCD of this context")
+		return errorf(syscall.EINVAL, "the XRCD is not of this context")
 	}
 	if x.users > 0 {
 		return errorf(syscall.EBUSY, "XRCD is in use by %d objects", x.users)
@@ -89,7 +89,7 @@ func (x *XRCD) remove() {
 	c.device.count.xrcds--
 }
 
-// checkXRC checks what makes an SRQ one of XRC: both or neither.
+// checkXRC checks that an SRQ has both an XRC domain and a CQ, or neither.
 func (c *Context) checkXRC(o *SRQInit) error {
 	switch {
 	case o.XRCD == nil && o.CQ == nil:
@@ -100,10 +100,10 @@ func (c *Context) checkXRC(o *SRQInit) error {
 	return nil
 }
 
-// lastSRQ is the highest number that an XRCETH can name; there are never so many SRQs.
+// lastSRQ is the highest SRQ number of an XRCETH. The limit of SRQs is lower.
 const lastSRQ = 1<<24 - 1
 
-// admit gives an SRQ of XRC the number that peers name it by.
+// add assigns an SRQ of XRC its number.
 func (x *xrc) add(s *SRQ) {
 	for {
 		x.last = x.last%lastSRQ + 1
@@ -117,7 +117,7 @@ func (x *xrc) add(s *SRQ) {
 	s.cq.users++
 }
 
-// forget takes s out of reach. Queue pairs that are in the middle of a message for it fail.
+// remove removes s. Queue pairs that are receiving a message into it fail.
 func (x *xrc) remove(s *SRQ) {
 	delete(x.srqs, s.num)
 	s.failTargets(func(q *QP) bool { return q.t.Receiving() != nil })
@@ -125,7 +125,8 @@ func (x *xrc) remove(s *SRQ) {
 	s.cq.users--
 }
 
-// stop fails the targets whose latest message was for s, those that which names.
+// failTargets fails the target queue pairs whose latest message was for s and for which the
+// condition holds.
 func (s *SRQ) failTargets(which func(*QP) bool) {
 	for _, c := range s.ctx.device.contexts {
 		for _, q := range c.qps {
@@ -136,7 +137,7 @@ func (s *SRQ) failTargets(which func(*QP) bool) {
 	}
 }
 
-// An xrcTarget is the domain of a target queue pair, as its transport sees it.
+// An xrcTarget is the XRC domain of a target queue pair, for its transport.
 type xrcTarget struct{ q *QP }
 
 // Queue implements transport.Domain.
@@ -150,8 +151,8 @@ func (t xrcTarget) Queue(number uint32) (transport.RecvQueue, *mrtable.PD) {
 	return &q.recv, s.pd.pd
 }
 
-// An XRC queue pair lacks one queue or both. In its place stands a ring of one slot that no
-// client sees, and that stays empty.
+// An XRC queue pair lacks one queue or both. An empty ring of one slot, which no client sees, takes
+// the place of each.
 var (
 	unusedSend = abi.SendSlotSize(1, 0)
 	unusedRing = abi.RingSize(1, unusedSend)
@@ -172,7 +173,8 @@ func (q *QP) makeXRCRings() (err error) {
 	return err
 }
 
-// checkXRCInit checks what an XRC queue pair is made of, and forgets what it does not have.
+// checkXRCInit checks the configuration of an XRC queue pair, and clears the capacities that it
+// does not have.
 func (c *Context) checkXRCInit(o *QPInit) error {
 	if o.SRQ != nil || o.RecvCQ != nil || o.RQ != nil {
 		return errorf(syscall.EINVAL, "XRC QP has no receive queue")
@@ -207,7 +209,7 @@ func (c *Context) checkTarget(o *QPInit) error {
 	return nil
 }
 
-// xrcConfig completes what the transport is told of an XRC queue pair.
+// xrcConfig completes the transport's configuration of an XRC queue pair.
 func (q *QP) xrcConfig(t *transport.Config) {
 	t.Recv, t.Role = nil, transport.Initiator
 	if q.init.Type == ib.QPTypeXRCRecv {

@@ -1,11 +1,12 @@
 // Package nictest is a verbs client for tests in the NIC's own process.
 //
-// A Client opens a context of a device and creates its objects with rings in heap memory. Work requests are
-// posted and completions polled through those rings, in the layout of internal/abi, as a program in
-// another process does. The client checks nothing: what it is given goes into the rings.
+// A Client opens a context of a device and creates its objects with rings in heap memory. Work
+// requests are posted and completions polled through those rings, in the layout of internal/abi, as
+// a program in another process does. The client checks nothing: what it is given goes into the
+// rings.
 //
-// A Client and its queues are for one goroutine at a time. Everything but Poll, Post and the other accesses to
-// rings must run where calls of the engine may run.
+// A Client and its queues are for one goroutine at a time. Everything but Poll, Post and the other
+// accesses to rings must run where calls of the engine may run.
 package nictest
 
 import (

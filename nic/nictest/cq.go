@@ -60,7 +60,8 @@ func (q *CQ) Arm(solicitedOnly bool) {
 	atomic.StoreUint32(Word(q.Ring, abi.CQArmed), how)
 }
 
-// Armed returns what the queue is armed for: CQArmNone, CQArmSolicited or CQArmNext of internal/abi.
+// Armed returns what the queue is armed for: CQArmNone, CQArmSolicited or CQArmNext of
+// internal/abi.
 func (q *CQ) Armed() uint32 { return atomic.LoadUint32(Word(q.Ring, abi.CQArmed)) }
 
 // CompletionEvents returns how many completion events the ring counts.
@@ -117,7 +118,8 @@ func (q *CQ) Poll() (w WC, ok bool) {
 	return w, true
 }
 
-// PollAll takes all completions that are there, and writes the consumer index even if there are none.
+// PollAll takes all completions that are there, and writes the consumer index even if there are
+// none.
 func (q *CQ) PollAll() (l []WC) {
 	for {
 		w, ok := q.Poll()

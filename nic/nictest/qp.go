@@ -103,8 +103,8 @@ var steps = map[ib.QPType][]step{
 	},
 }
 
-// Connect takes a queue pair from RESET to RTS with the attributes of a that its type requires. It resolves the address
-// vector's path if that is nil.
+// Connect takes a queue pair from RESET to RTS with the attributes of a that its type requires. It
+// resolves the address vector's path if that is nil.
 func (q *QP) Connect(a nic.QPAttr) error {
 	if q.kind != ib.QPTypeUD && a.AV.Path == nil {
 		var err error

@@ -49,7 +49,8 @@ type SRQ struct {
 	client *Client
 }
 
-// CreateSRQ creates a shared receive queue with at least the sizes in o, and with a ring of its own.
+// CreateSRQ creates a shared receive queue with at least the sizes in o, and with a ring of its
+// own.
 func (c *Client) CreateSRQ(o nic.SRQInit) (*SRQ, error) {
 	if err := c.Device.RoundSRQ(&o.MaxWR, &o.MaxSGE); err != nil {
 		return nil, err
@@ -61,8 +62,8 @@ func (c *Client) CreateSRQ(o nic.SRQInit) (*SRQ, error) {
 	return s, err
 }
 
-// Resize gives the queue another ring with at least maxWR slots, and arms its limit event; a negative
-// limit leaves that as it is.
+// Resize gives the queue another ring with at least maxWR slots, and arms its limit event; a
+// negative limit leaves that as it is.
 func (s *SRQ) Resize(maxWR, limit int) error {
 	maxSGE := s.maxSGE
 	if err := s.client.Device.RoundSRQ(&maxWR, &maxSGE); err != nil {
