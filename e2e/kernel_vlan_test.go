@@ -96,8 +96,8 @@ func TestPacketLinkFollowsVLANInterfaces(t *testing.T) {
 	if err := s.Guest.Put(t.Context(), bin, "/tmp/wire.test"); err != nil {
 		t.Fatal(err)
 	}
-	out, err := s.Guest.Run(t.Context(), 2*time.Minute, "modprobe veth; modprobe 8021q; cd /tmp && ./wire.test -test.v -test.run TestThePacketLinkCarriesTheVLANsOfItsInterface")
-	if err != nil || !strings.Contains(out, "--- PASS: TestThePacketLinkCarriesTheVLANsOfItsInterface") {
+	out, err := s.Guest.Run(t.Context(), 2*time.Minute, "modprobe veth; modprobe 8021q; cd /tmp && ./wire.test -test.v -test.run TestPacketLinkServesVLANs")
+	if err != nil || !strings.Contains(out, "--- PASS: TestPacketLinkServesVLANs") {
 		t.Errorf("%v\n%s", err, out)
 	}
 }

@@ -7,17 +7,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// BenchmarkLink moves packets of path MTU 4096 from one namespace to another: gathered
-// from a buffer, ICRC computed and checked, copied to a buffer. The sender keeps at most
-// a window in flight, as RC does.
+// BenchmarkLink moves packets of path MTU 4096 from one namespace to another. They are gathered
+// from a buffer, their ICRC is computed and checked, and they are copied to a buffer. The sender
+// keeps at most a window in flight, as RC does.
 func BenchmarkLink(b *testing.B) {
 	for _, v6 := range []bool{false, true} {
 		b.Run("packet/"+family(v6), func(b *testing.B) {
-			l := newLab(b)
+			l := newVethPair(b)
 			benchmarkLink(b, l.a.packetLink(), l.b.packetLink(), l.a.path(l.b, v6))
 		})
 		b.Run("udp/"+family(v6), func(b *testing.B) {
-			l := newLab(b)
+			l := newVethPair(b)
 			benchmarkLink(b, l.a.udpLink(), l.b.udpLink(), l.a.path(l.b, v6))
 		})
 	}

@@ -11,14 +11,14 @@ import (
 	"softroce/packet"
 )
 
-// eachPair runs a test for every combination of links on the two ends of a lab, and
-// for both address families.
-func eachPair(t *testing.T, test func(t *testing.T, l *lab, tx, rx Link, v6 bool)) {
-	packetLink := func(s *station) Link { return s.packetLink() }
-	udpLink := func(s *station) Link { return s.udpLink() }
+// eachPair runs a test for each combination of links at the two ends of a veth pair, and for both
+// address families.
+func eachPair(t *testing.T, test func(t *testing.T, l *vethPair, tx, rx Link, v6 bool)) {
+	packetLink := func(s *netnsHost) Link { return s.packetLink() }
+	udpLink := func(s *netnsHost) Link { return s.udpLink() }
 	for _, c := range []struct {
 		name   string
-		tx, rx func(*station) Link
+		tx, rx func(*netnsHost) Link
 	}{
 		{"packet to packet", packetLink, packetLink},
 		{"packet to udp", packetLink, udpLink},
@@ -27,7 +27,7 @@ func eachPair(t *testing.T, test func(t *testing.T, l *lab, tx, rx Link, v6 bool
 	} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(c.name+"/"+family(v6), func(t *testing.T) {
-				l := newLab(t)
+				l := newVethPair(t)
 				test(t, l, c.tx(l.a), c.rx(l.b), v6)
 			})
 		}
@@ -55,14 +55,14 @@ func message(p *Path, size, mtu int) []TxFrame {
 		}
 		h := packet.Header{BTH: packet.BTH{Opcode: op, PKey: packet.DefaultPKey, DestQP: 0x11, PSN: uint32(i)}}
 		h.RETH = packet.RETH{VA: 0x1000, RKey: 7, Length: uint32(size)}
-		// Two slices, as a message that crosses from one SGE to the next has them.
+		// Two slices, as in a message that crosses from one SGE to the next.
 		batch[i].Set(&h, part[:len(part)/3], part[len(part)/3:])
 		batch[i].Path = p
 	}
 	return batch
 }
 
-// wireBytes returns what a frame holds from BTH to pad.
+// wireBytes returns the bytes of a frame from BTH to pad.
 func wireBytes(f *TxFrame) []byte {
 	whole := *f
 	whole.Flip = 0
@@ -70,7 +70,7 @@ func wireBytes(f *TxFrame) []byte {
 	return b
 }
 
-// sendAll sends a batch, however often Send takes only a part.
+// sendAll sends a batch, with as many Sends as it takes.
 func sendAll(t testing.TB, tx Link, batch []TxFrame) {
 	t.Helper()
 	eventually(t, "all frames taken", func() bool {
@@ -81,29 +81,29 @@ func sendAll(t testing.TB, tx Link, batch []TxFrame) {
 	})
 }
 
-// A received frame with bytes of its own.
-func keep(f *RxFrame) RxFrame {
+// clone returns a received frame that owns its bytes.
+func clone(f *RxFrame) RxFrame {
 	k := *f
 	k.Head = bytes.Clone(f.Head)
 	return k
 }
 
-// collect receives n frames, or fewer if none comes for long. The kernel of a udp link
-// may have to ask for a neighbour first, twice if it is too early.
+// collect receives n frames, or fewer if none arrives for a while. With a udp link, the kernel may
+// have to resolve the neighbour first.
 func collect(t testing.TB, rx Link, n int) []RxFrame {
 	t.Helper()
-	return collectFor(t, rx, n, patience)
+	return collectFor(t, rx, n, waitTimeout)
 }
 
 func collectFor(t testing.TB, rx Link, n int, wait time.Duration) []RxFrame {
 	t.Helper()
 	var got []RxFrame
-	batch := make([]RxFrame, 7) // no divisor of what a super-packet holds
+	batch := make([]RxFrame, 7) // not a divisor of the number of packets in a super-packet
 	for len(got) < n {
 		k, err := rx.Receive(0, batch)
 		must(t, err)
 		for i := range batch[:k] {
-			got = append(got, keep(&batch[i]))
+			got = append(got, clone(&batch[i]))
 		}
 		if k == 0 && !ready(rx, wait) {
 			break
@@ -123,16 +123,16 @@ func ready(l Link, d time.Duration) bool {
 	return false
 }
 
-// nothing checks that no frame comes.
-func nothing(t testing.TB, rx Link) {
+// expectNone checks that no frame arrives.
+func expectNone(t testing.TB, rx Link) {
 	t.Helper()
 	if got := collectFor(t, rx, 1, 200*time.Millisecond); len(got) > 0 {
-		t.Errorf("received %d frames, the first from %v of %d bytes", len(got), got[0].Src, len(got[0].Head))
+		t.Errorf("received %d frames, want none; the first is from %v with %d bytes", len(got), got[0].Src, len(got[0].Head))
 	}
 }
 
-// same checks that got is what batch sent, in order.
-func same(t testing.TB, l *lab, tx Link, batch []TxFrame, got []RxFrame) {
+// checkFrames checks that got is what batch sent, in order.
+func checkFrames(t testing.TB, l *vethPair, tx Link, batch []TxFrame, got []RxFrame) {
 	t.Helper()
 	if len(got) != len(batch) {
 		t.Fatalf("received %d frames, want %d", len(got), len(batch))
@@ -150,7 +150,7 @@ func same(t testing.TB, l *lab, tx Link, batch []TxFrame, got []RxFrame) {
 		if port != 0 {
 			p.SrcPort = port
 		}
-		g.Head = nil // has been compared, and is too long to be shown
+		g.Head = nil // compared above, and too long for a message
 		want := RxFrame{
 			Src: p.Src, Dst: p.Dst, SrcPort: p.SrcPort, TClass: p.TClass, HopLimit: p.HopLimit,
 			ID: f.ID, ICRC: f.ICRC, SrcMAC: g.SrcMAC, FlowLabel: g.FlowLabel,
@@ -168,19 +168,19 @@ func same(t testing.TB, l *lab, tx Link, batch []TxFrame, got []RxFrame) {
 	}
 }
 
-func TestMessagesOfEverySizeArriveWholeAndInOrder(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestMessagesArriveWholeAndInOrder(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		p := l.a.path(l.b, v6)
 		p.TClass, p.HopLimit = 0x68, 33
 		for _, mtu := range []int{256, 1024, 4096} {
 			for _, size := range []int{0, 1, 3, 4, mtu - 1, mtu, mtu + 1, 2 * mtu, 5*mtu + 2, 65536, 200_001} {
 				batch := message(p, size, mtu)
 				sendAll(t, tx, batch)
-				same(t, l, tx, batch, collect(t, rx, len(batch)))
+				checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 			}
 		}
 		if c := rx.(Counted).Counters(); c.Drops != [NumDrops]uint64{} {
-			t.Error("the receiver counted drops:", c.Drops)
+			t.Error("dropped frames:", c.Drops)
 		}
 		if s, r := tx.(Counted).Counters(), rx.(Counted).Counters(); s.TxPackets != r.RxPackets || s.TxBytes != r.RxBytes {
 			t.Errorf("sent %d packets of %d bytes, received %d of %d", s.TxPackets, s.TxBytes, r.RxPackets, r.RxBytes)
@@ -188,8 +188,8 @@ func TestMessagesOfEverySizeArriveWholeAndInOrder(t *testing.T) {
 	})
 }
 
-func TestMessagesOfManyQPsInOneBatchKeepTheirPaths(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestBatchOfManyQPsKeepsPaths(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		var batch []TxFrame
 		for qp := range 40 {
 			p := l.a.path(l.b, v6)
@@ -201,14 +201,14 @@ func TestMessagesOfManyQPsInOneBatchKeepTheirPaths(t *testing.T) {
 			}
 		}
 		sendAll(t, tx, batch)
-		same(t, l, tx, batch, collect(t, rx, len(batch)))
+		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 	})
 }
 
-func TestLinkLocalAddressesWork(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestLinkLocalAddresses(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		if !v6 {
-			return // RoCEv2 has link-local GIDs of IPv6 alone
+			return // RoCEv2 has link-local GIDs for IPv6 only
 		}
 		p := l.a.path(l.b, true)
 		p.Src, p.Dst = l.a.linkLocal(), l.b.linkLocal()
@@ -218,14 +218,14 @@ func TestLinkLocalAddressesWork(t *testing.T) {
 		}
 		batch := message(p, 10_000, 1024)
 		sendAll(t, tx, batch)
-		same(t, l, tx, batch, collect(t, rx, len(batch)))
+		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 	})
 }
 
-func TestBothFamiliesShareABatch(t *testing.T) {
+func TestBatchOfBothAddressFamilies(t *testing.T) {
 	for _, name := range []string{"packet", "udp"} {
 		t.Run(name, func(t *testing.T) {
-			l := newLab(t)
+			l := newVethPair(t)
 			var tx, rx Link
 			if name == "udp" {
 				tx, rx = l.a.udpLink(), l.b.udpLink()
@@ -245,13 +245,13 @@ func TestBothFamiliesShareABatch(t *testing.T) {
 	}
 }
 
-func TestDamageIsSeenAndStaysWithItsPacket(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestFlippedBitAffectsOnlyItsPacket(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		batch := message(l.a.path(l.b, v6), 64<<10, 4096)
 		payload := bytes.Clone(batch[5].Payload[1])
 		batch[0].Flip = 1
 		batch[5].Flip = 8*1000 + 1
-		batch[9].Flip = uint32(8*batch[9].Len + 31) // in the ICRC
+		batch[9].Flip = uint32(8*batch[9].Len + 31) // a bit of the ICRC
 		sendAll(t, tx, batch)
 		got := collect(t, rx, len(batch))
 		if len(got) != len(batch) {
@@ -277,8 +277,8 @@ func TestDamageIsSeenAndStaysWithItsPacket(t *testing.T) {
 	})
 }
 
-// Offloads, as ethtool(8) names them, by the commands of linux/ethtool.h. An interface
-// that computes no checksums cannot segment either: the kernel does both in software.
+// Offloads, as in ethtool(8), by the commands of linux/ethtool.h. An interface without checksum
+// offload does not segment either: the kernel does both in software.
 const (
 	ethtoolTxChecksum    = 0x17
 	ethtoolScatterGather = 0x19
@@ -286,7 +286,7 @@ const (
 	ethtoolGRO           = 0x2c
 )
 
-func TestInterfacesWithoutOffloadsCarryTheSame(t *testing.T) {
+func TestInterfaceWithoutOffloads(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		commands []uint32
@@ -295,32 +295,32 @@ func TestInterfacesWithoutOffloadsCarryTheSame(t *testing.T) {
 		{"without any", []uint32{ethtoolGSO, ethtoolScatterGather, ethtoolTxChecksum}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+			eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 				for _, command := range c.commands {
 					l.a.offload(command, 0)
 				}
 				batch := append(message(l.a.path(l.b, v6), 100_000, 4096), message(l.a.path(l.b, v6), 5000, 256)...)
 				sendAll(t, tx, batch)
-				same(t, l, tx, batch, collect(t, rx, len(batch)))
+				checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 			})
 		})
 	}
 }
 
-func TestReceiveOffloadThatJoinsPacketsIsUndone(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
-		l.a.offload(ethtoolTxChecksum, 0) // so that there is something to join
+func TestJoinedPacketsAreCut(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
+		l.a.offload(ethtoolTxChecksum, 0) // makes the kernel segment packets, which receive offload then joins
 		l.b.offload(ethtoolGRO, 1)
 		batch := message(l.a.path(l.b, v6), 100_000, 4096)
 		sendAll(t, tx, batch)
-		same(t, l, tx, batch, collect(t, rx, len(batch)))
+		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 	})
 }
 
-func TestFramesBeyondTheMTUAreDroppedAndCounted(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestFramesBeyondTheMTUAreDropped(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		p := l.a.path(l.b, v6)
-		batch := append(frames(p, 2, 1024), frames(p, 3, labMTU)...)
+		batch := append(frames(p, 2, 1024), frames(p, 3, vethMTU)...)
 		batch = append(batch, frames(p, 2, 512)...)
 		sendAll(t, tx, batch)
 		if got := collect(t, rx, 4); len(got) != 4 {
@@ -337,8 +337,8 @@ func TestFramesBeyondTheMTUAreDroppedAndCounted(t *testing.T) {
 	})
 }
 
-func TestFramesWithoutAWayAreDroppedAndCounted(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestUnroutableFramesAreDropped(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		good, bad := l.a.path(l.b, v6), *l.a.path(l.b, v6)
 		bad.Src = l.a.path(l.b, !v6).Src
 		batch := append(frames(good, 1, 64), frames(&bad, 2, 64)...)
@@ -353,15 +353,15 @@ func TestFramesWithoutAWayAreDroppedAndCounted(t *testing.T) {
 	})
 }
 
-func TestAFullMediumTakesFewerAndLosesNone(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
-		l.a.slow(1e6, 64<<20) // more than a minute for all of it, however slow Send is
+func TestCongestedLinkTakesFewerFrames(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
+		l.a.slow(1e6, 64<<20) // transmitting all of it takes over a minute
 		setSendBuffer(t, tx, 1<<20)
 		batch := message(l.a.path(l.b, v6), 8<<20, 4096)
 		taken, err := tx.Send(0, batch)
 		must(t, err)
 		if taken == len(batch) {
-			t.Fatal("8 MiB were taken at once by a medium of 1 Mb/s and a socket buffer of 1 MiB")
+			t.Fatal("Send took 8 MiB at once on a link of 1 Mb/s with a socket buffer of 1 MiB")
 		}
 		l.a.slow(200e6, 64<<20)
 		sent := make(chan struct{})
@@ -371,7 +371,7 @@ func TestAFullMediumTakesFewerAndLosesNone(t *testing.T) {
 		}()
 		got := collect(t, rx, len(batch))
 		<-sent
-		same(t, l, tx, batch, got)
+		checkFrames(t, l, tx, batch, got)
 	})
 }
 
@@ -389,8 +389,8 @@ func setSendBuffer(t *testing.T, l Link, n int) {
 	}
 }
 
-func TestSendAndReceiveAllocateNothing(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestSendAndReceiveDoNotAllocate(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		batch := message(l.a.path(l.b, v6), 100_000, 4096)
 		got := make([]RxFrame, 64)
 		n := 0
@@ -401,23 +401,23 @@ func TestSendAndReceiveAllocateNothing(t *testing.T) {
 				n += k
 			}
 		}
-		// Everything that the process allocates is counted, what the interface's watcher
-		// does when the kernel has news as well. The links allocate nothing if a round is free.
+		// The count includes allocations of the interface's watcher when the kernel sends events.
+		// The links do not allocate if one round has none.
 		least := testing.AllocsPerRun(100, exchange)
 		for range 4 {
 			least = min(least, testing.AllocsPerRun(100, exchange))
 		}
 		if least != 0 {
-			t.Errorf("%v allocations a batch", least)
+			t.Errorf("%v allocations per batch", least)
 		}
 		if n < 100*len(batch)/2 {
-			t.Errorf("only %d frames came", n)
+			t.Errorf("only %d frames arrived", n)
 		}
 	})
 }
 
-func TestAReceiverThatDoesNotReadCountsWhatTheKernelDropped(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestKernelDropsAreCounted(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		batch := message(l.a.path(l.b, v6), 1<<20, 4096)
 		sendAll(t, tx, batch[:1])
 		collect(t, rx, 1)
@@ -427,16 +427,16 @@ func TestAReceiverThatDoesNotReadCountsWhatTheKernelDropped(t *testing.T) {
 		got := len(collectFor(t, rx, 100*len(batch), 200*time.Millisecond))
 		lost := rx.(Counted).Counters().Drops[DropOverrun]
 		if got == 100*len(batch) || lost == 0 {
-			t.Errorf("100 MiB sent, %d of %d frames received, %d counted as dropped", got, 100*len(batch), lost)
+			t.Errorf("sent 100 MiB: received %d of %d frames, counted %d drops", got, 100*len(batch), lost)
 		}
 		if again := rx.(Counted).Counters().Drops[DropOverrun]; again != lost {
-			t.Errorf("counted again: %d, then %d", lost, again)
+			t.Errorf("drops counted twice: %d, then %d", lost, again)
 		}
 	})
 }
 
-func TestAClosedLinkSaysSo(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestClosedLinkReturnsErrClosed(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		must(t, tx.Close())
 		if _, err := tx.Send(0, frames(l.a.path(l.b, v6), 1, 64)); err != ErrClosed {
 			t.Error("Send:", err)

@@ -12,12 +12,12 @@ import (
 	"softroce/wire/fault"
 )
 
-// frameList is a sink that keeps what it is given.
+// frameList is a sink that keeps its frames.
 type frameList struct {
 	wall   []int64
 	iface  []int
 	frames [][]byte
-	full   int // frames after which it fails
+	full   int // number of frames after which it fails
 }
 
 var errFull = errors.New("no space left")
@@ -33,8 +33,8 @@ func (s *frameList) WriteFrame(wallNs int64, iface int, frame []byte) error {
 
 var macA, macB = [6]byte{2, 0, 0, 0, 0, 0xa}, [6]byte{2, 0, 0, 0, 0, 0xb}
 
-// captured returns a capturing link at addrA, its peer, and the sink of both directions.
-func captured() (*CaptureLink, *FabricLink, *frameList) {
+// newTestCapture returns a capturing link at addrA, its peer, and the sink.
+func newTestCapture() (*CaptureLink, *FabricLink, *frameList) {
 	f, s := NewFabric(), &frameList{}
 	c := NewCaptureLink(f.NewLink("engine", addrA), s, CaptureOptions{
 		MAC: func() [6]byte { return macA }, Wall: func(now int64) int64 { return now + 1000 },
@@ -44,8 +44,8 @@ func captured() (*CaptureLink, *FabricLink, *frameList) {
 	return c, b, s
 }
 
-func TestCaptureShowsFramesAsOnACable(t *testing.T) {
-	c, peer, s := captured()
+func TestCaptureWritesFramesAsOnTheWire(t *testing.T) {
+	c, peer, s := newTestCapture()
 	to4 := &Path{Src: addrA, Dst: addrB, DstMAC: macB, SrcPort: 0xc001, TClass: 2, HopLimit: 63}
 	addr6a := netip.MustParseAddr("2001:db8::1")
 	to6 := &Path{Src: addr6a, Dst: addr6, DstMAC: macB, SrcPort: 0xc002, HopLimit: 64, FlowLabel: 0x12345}
@@ -90,8 +90,8 @@ func TestCaptureShowsFramesAsOnACable(t *testing.T) {
 	}
 }
 
-func TestCaptureShowsDamage(t *testing.T) {
-	c, peer, s := captured()
+func TestCaptureWritesFlippedBits(t *testing.T) {
+	c, peer, s := newTestCapture()
 	for _, bit := range []uint32{0, 12 * 8, 16*8 + 3} {
 		bad := frame(aToB, 0, []byte("abcd"))
 		bad.Flip = bit + 1
@@ -112,8 +112,8 @@ func TestCaptureShowsDamage(t *testing.T) {
 	}
 }
 
-func TestCaptureLeavesOutWhatWasNotSent(t *testing.T) {
-	c, peer, s := captured()
+func TestCaptureOmitsDroppedFrames(t *testing.T) {
+	c, peer, s := newTestCapture()
 	peer.ring.limit = 1
 	nobody := &Path{Src: addrA, Dst: netip.MustParseAddr("192.0.2.99")}
 	batch := []TxFrame{frame(nobody, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil)}
@@ -122,8 +122,8 @@ func TestCaptureLeavesOutWhatWasNotSent(t *testing.T) {
 	}
 }
 
-func TestCaptureIsSwitchedWhileTrafficFlows(t *testing.T) {
-	c, peer, s := captured()
+func TestAttachAndDetachDuringTraffic(t *testing.T) {
+	c, peer, s := newTestCapture()
 	other := &frameList{}
 	send := func() { mustSend(t, c, 1, frame(aToB, 0, nil)); receive(t, peer, 1) }
 	send()
@@ -141,8 +141,8 @@ func TestCaptureIsSwitchedWhileTrafficFlows(t *testing.T) {
 	}
 }
 
-func TestCaptureEndsWithItsSinkAndTrafficGoesOn(t *testing.T) {
-	c, peer, s := captured()
+func TestSinkErrorStopsOnlyTheCapture(t *testing.T) {
+	c, peer, s := newTestCapture()
 	bad := &frameList{full: 2}
 	tap := c.Attach(bad, 0)
 	for range 5 {
@@ -153,15 +153,15 @@ func TestCaptureEndsWithItsSinkAndTrafficGoesOn(t *testing.T) {
 	}
 }
 
-func TestCaptureMayBeDetachedByAnotherGoroutine(t *testing.T) {
-	c, peer, _ := captured()
+func TestDetachFromAnotherGoroutine(t *testing.T) {
+	c, peer, _ := newTestCapture()
 	var wg sync.WaitGroup
 	wg.Go(func() {
 		for range 200 {
 			s := &frameList{}
 			tap := c.Attach(s, 0)
 			tap.Detach()
-			_ = len(s.frames) // the race detector says if it is still written to
+			_ = len(s.frames) // the race detector reports a write that is still going on
 		}
 	})
 	for range 500 {
@@ -171,8 +171,8 @@ func TestCaptureMayBeDetachedByAnotherGoroutine(t *testing.T) {
 	wg.Wait()
 }
 
-func TestCaptureUnderFaultShowsWhatWasOnTheCable(t *testing.T) {
-	c, peer, s := captured()
+func TestCaptureBelowFaultShowsTheWire(t *testing.T) {
+	c, peer, s := newTestCapture()
 	p := &fault.Program{Rules: []fault.Rule{
 		{Action: fault.Drop, Direction: fault.Sent, PSNs: []fault.PSNRange{{First: 1, Last: 1}}},
 		{Action: fault.Drop, Direction: fault.Received, PSNs: []fault.PSNRange{{First: 11, Last: 11}}},
@@ -195,7 +195,7 @@ func TestCaptureUnderFaultShowsWhatWasOnTheCable(t *testing.T) {
 	}
 }
 
-func TestCaptureAllocatesNothing(t *testing.T) {
+func TestCaptureDoesNotAllocate(t *testing.T) {
 	f := NewFabric()
 	c := NewCaptureLink(f.NewLink("engine", addrA), nowhere{}, CaptureOptions{})
 	peer := f.NewLink("engine", addrB)

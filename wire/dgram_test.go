@@ -30,7 +30,6 @@ var (
 	}
 )
 
-// unplugged returns a Dgram without a socket. What it sends itself is in reply.
 // input receives a frame as the socket delivers it, and reports whether it is a packet for the NIC.
 func (l *DgramLink) input(b []byte, rx *RxFrame) bool {
 	d, ok := l.load(rxMessage{data: b})
@@ -44,7 +43,7 @@ func (l *DgramLink) input(b []byte, rx *RxFrame) bool {
 	return ok
 }
 
-func unplugged(t testing.TB) *DgramLink {
+func newUnconnectedDgram(t testing.TB) *DgramLink {
 	t.Helper()
 	l, err := newDgram(dgConfig)
 	if err != nil {
@@ -70,13 +69,13 @@ func changed(b []byte, at int, with ...byte) []byte {
 	return b
 }
 
-// fixIP makes the IPv4 header checksum of a frame right.
+// fixIP corrects the IPv4 header checksum of a frame.
 func fixIP(b []byte) []byte {
 	putChecksum(b[24:], b[14:34], 0)
 	return b
 }
 
-// checksummed gives the datagram in a frame a UDP checksum, off from the right one.
+// checksummed sets the UDP checksum of a frame to the correct one plus off.
 func checksummed(b []byte, off uint16) []byte {
 	b = bytes.Clone(b)
 	var f packet.Frame
@@ -101,13 +100,13 @@ func TestDgramAcceptsRoCE(t *testing.T) {
 		"wrong ICRC":       changed(roceFrame(false), 42+12+8, 'x'),
 		"FECN":             changed(roceFrame(true), 62+4, 0x80),
 	} {
-		l := unplugged(t)
+		l := newUnconnectedDgram(t)
 		var rx RxFrame
 		if !l.input(b, &rx) {
 			t.Errorf("%s: dropped: %v", name, l.counters)
 			continue
 		}
-		bad := name == "wrong ICRC" || name == "no DF" // ICRC covers the flags
+		bad := name == "wrong ICRC" || name == "no DF" // the ICRC covers the flags
 		if rx.BadICRC != bad || rx.MayFragment != (name == "no DF") || l.counters.RxPackets != 1 {
 			t.Errorf("%s: %+v", name, rx)
 		}
@@ -117,7 +116,7 @@ func TestDgramAcceptsRoCE(t *testing.T) {
 	}
 }
 
-func TestDgramDropsAndSaysWhy(t *testing.T) {
+func TestDgramDropReasons(t *testing.T) {
 	good, good6 := roceFrame(false), roceFrame(true)
 	for _, c := range []struct {
 		name  string
@@ -156,7 +155,7 @@ func TestDgramDropsAndSaysWhy(t *testing.T) {
 		{"solicitation through a router", changed(solicitFrame(vm6, dg6), 14+7, 64), DropICMP},
 		{"solicitation with a wrong checksum", changed(solicitFrame(vm6, dg6), 14+42, 9, 9), DropICMP},
 	} {
-		l := unplugged(t)
+		l := newUnconnectedDgram(t)
 		var rx RxFrame
 		if l.input(c.frame, &rx) {
 			t.Errorf("%s: accepted", c.name)
@@ -167,12 +166,12 @@ func TestDgramDropsAndSaysWhy(t *testing.T) {
 			}
 		}
 		if l.handled != 0 || len(l.reply) != 0 {
-			t.Errorf("%s: answered with %x", c.name, l.reply)
+			t.Errorf("%s: replied with %x", c.name, l.reply)
 		}
 	}
 }
 
-// asVM makes frames as the VM would send them.
+// asVM returns a link that makes frames as the VM sends them.
 func asVM() *DgramLink {
 	l := &DgramLink{c: dgConfig}
 	l.stationMAC, l.c.MAC = vmMAC, vmMAC
@@ -203,7 +202,7 @@ func echoFrame(kind byte) []byte {
 	return append(fixIP(b)[:34], m...)
 }
 
-func TestDgramAnswersWhoAsksForIt(t *testing.T) {
+func TestDgramRepliesToARPAndICMP(t *testing.T) {
 	vm := asVM()
 	echo6 := vm.appendIPv6(nil, 0, dgMAC, vm6, dg6, 64, 8)
 	m := []byte{icmp6Echo, 0, 0, 0, 0, 1, 0, 2}
@@ -230,10 +229,10 @@ func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 		{"ping", echoFrame(icmpEcho), fixIP(wantEcho)},
 		{"ping6", echo6, append(wantEcho6, m6...)},
 	} {
-		l := unplugged(t)
+		l := newUnconnectedDgram(t)
 		var rx RxFrame
 		if l.input(c.frame, &rx) || l.handled != 1 {
-			t.Errorf("%s: answered %d, %v", c.name, l.handled, l.counters.Drops)
+			t.Errorf("%s: handled %d frames, drops %v", c.name, l.handled, l.counters.Drops)
 		}
 		if !bytes.Equal(l.reply, c.want) {
 			t.Errorf("%s:\n got %x\nwant %x", c.name, l.reply, c.want)
@@ -241,7 +240,7 @@ func TestDgramAnswersWhoAsksForIt(t *testing.T) {
 	}
 }
 
-// freePorts returns n UDP ports of 127.0.0.1 that nobody has at the moment.
+// freePorts returns n unused UDP ports of 127.0.0.1.
 func freePorts(t testing.TB, n int) (ports []netip.AddrPort) {
 	for range n {
 		c, err := net.ListenPacket("udp4", "127.0.0.1:0")
@@ -254,8 +253,8 @@ func freePorts(t testing.TB, n int) (ports []netip.AddrPort) {
 	return ports
 }
 
-// cable returns the two ends of a cable.
-func cable(t testing.TB) (vm, dg *DgramLink) {
+// newDgramPair returns two connected links.
+func newDgramPair(t testing.TB) (vm, dg *DgramLink) {
 	t.Helper()
 	ports := freePorts(t, 2)
 	c := dgConfig
@@ -274,10 +273,10 @@ func cable(t testing.TB) (vm, dg *DgramLink) {
 	return vm, dg
 }
 
-// resolveOver resolves paths while both ends receive.
+// resolveOver resolves paths while both links receive.
 func resolveOver(t testing.TB, ends []*DgramLink, at *DgramLink, paths ...*Path) (err error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	done := make(chan struct{})
@@ -303,8 +302,8 @@ func resolveOver(t testing.TB, ends []*DgramLink, at *DgramLink, paths ...*Path)
 	return err
 }
 
-func TestDgramCarriesPacketsOverACable(t *testing.T) {
-	vm, dg := cable(t)
+func TestDgramCarriesPackets(t *testing.T) {
+	vm, dg := newDgramPair(t)
 	v4 := &Path{Src: dgAddr, Dst: vmAddr, SrcPort: 0xc111, HopLimit: 64, TClass: 2}
 	v6 := &Path{Src: dg6, Dst: vm6, SrcPort: 0xc112, HopLimit: 63, FlowLabel: 0xabcde}
 	ll := &Path{Src: linkLocal(dgMAC), Dst: linkLocal(vmMAC), SrcPort: 0xc113, HopLimit: 1}
@@ -331,7 +330,7 @@ func TestDgramCarriesPacketsOverACable(t *testing.T) {
 		at += n
 	}
 	var got []RxFrame
-	for end := time.Now().Add(patience); len(got) < len(batch) && time.Now().Before(end); {
+	for end := time.Now().Add(waitTimeout); len(got) < len(batch) && time.Now().Before(end); {
 		got = append(got, receive(t, vm, 0)...)
 	}
 	if len(got) != len(batch) {
@@ -354,21 +353,21 @@ func TestDgramCarriesPacketsOverACable(t *testing.T) {
 }
 
 func TestDgramResolves(t *testing.T) {
-	vm, dg := cable(t)
+	vm, dg := newDgramPair(t)
 	own := &Path{Src: dgAddr, Dst: dgAddr}
 	group := &Path{Src: dgAddr, Dst: netip.MustParseAddr("224.1.2.3")}
 	if err := resolveOver(t, nil, dg, own, group); err != nil || own.DstMAC != dgMAC || group.DstMAC != multicastMAC(group.Dst) {
 		t.Errorf("%v, %x, %x", err, own.DstMAC, group.DstMAC)
 	}
 	if err := dg.Resolve(context.Background(), &Path{Src: dgAddr, Dst: addrA}); !errors.Is(err, ErrNoRoute) {
-		t.Errorf("off the link: %v", err)
+		t.Errorf("address off the link: %v", err)
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Millisecond)
 	defer cancel()
 	if err := dg.Resolve(ctx, &Path{Src: dgAddr, Dst: vmAddr}); !errors.Is(err, ErrUnreachable) || len(dg.neighbours.known) != 0 {
-		t.Errorf("nobody answers: %v, %d entries", err, len(dg.neighbours.known))
+		t.Errorf("no reply: %v, %d entries", err, len(dg.neighbours.known))
 	}
-	// The question made the VM know the asker.
+	// The VM learned the link's MAC from its solicitation.
 	receive(t, vm, 0)
 	back := &Path{Src: vmAddr, Dst: dgAddr}
 	if err := vm.Resolve(context.Background(), back); err != nil || back.DstMAC != dgMAC {
@@ -376,8 +375,8 @@ func TestDgramResolves(t *testing.T) {
 	}
 }
 
-func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
-	l := unplugged(t)
+func TestDgramReportsNewNeighbourMAC(t *testing.T) {
+	l := newUnconnectedDgram(t)
 	moved := make(chan [6]byte, 1)
 	l.OnNeighbour(func(dst Station, mac [6]byte) {
 		if dst.Addr == vmAddr {
@@ -392,15 +391,15 @@ func TestDgramTellsOfANeighbourThatMoves(t *testing.T) {
 	select {
 	case mac := <-moved:
 		if mac != other.stationMAC {
-			t.Errorf("moved to %x", mac)
+			t.Errorf("OnNeighbour with MAC %x", mac)
 		}
-	case <-time.After(patience):
-		t.Error("not told")
+	case <-time.After(waitTimeout):
+		t.Error("OnNeighbour was not called")
 	}
 }
 
-func TestDgramAsksWhomItDoubts(t *testing.T) {
-	vm, dg := cable(t)
+func TestDgramProbesNeighbour(t *testing.T) {
+	vm, dg := newDgramPair(t)
 	p := &Path{Src: dgAddr, Dst: vmAddr}
 	if err := resolveOver(t, []*DgramLink{vm, dg}, dg, p); err != nil {
 		t.Fatal(err)
@@ -410,25 +409,25 @@ func TestDgramAsksWhomItDoubts(t *testing.T) {
 	other := [6]byte{2, 2, 2, 2, 2, 2}
 	vm.stationMAC, vm.c.MAC = other, other
 	before := vm.handled
-	dg.ProbeNeighbour(Station{Addr: vm6}) // nobody has asked for that one
+	dg.ProbeNeighbour(Station{Addr: vm6}) // was never resolved
 	dg.ProbeNeighbour(Station{Addr: vmAddr})
 	receive(t, vm, 0)
 	receive(t, dg, 0)
 	if n := vm.handled - before; n != 1 {
-		t.Fatalf("the VM has answered %d questions, want one", n)
+		t.Fatalf("the VM replied to %d solicitations, want 1", n)
 	}
 	select {
 	case mac := <-moved:
 		if mac != other {
-			t.Errorf("moved to %x", mac)
+			t.Errorf("OnNeighbour with MAC %x", mac)
 		}
-	case <-time.After(patience):
-		t.Error("not told")
+	case <-time.After(waitTimeout):
+		t.Error("OnNeighbour was not called")
 	}
 }
 
-func TestDgramRemembersABoundedNumber(t *testing.T) {
-	l := unplugged(t)
+func TestDgramNeighbourCacheIsBounded(t *testing.T) {
+	l := newUnconnectedDgram(t)
 	for i := range 2 * maxNeighbours {
 		a := Station{Addr: netip.AddrFrom4([4]byte{10, 77, byte(i >> 8), byte(i)})}
 		l.neighbours.learn(a, vmMAC, true)
@@ -440,7 +439,7 @@ func TestDgramRemembersABoundedNumber(t *testing.T) {
 	}
 }
 
-func TestDgramSendsOnWhenNobodyIsThere(t *testing.T) {
+func TestDgramSendsWithoutAPeer(t *testing.T) {
 	c := dgConfig
 	ports := freePorts(t, 2)
 	c.Local, c.Remote = ports[0], ports[1]
@@ -455,11 +454,11 @@ func TestDgramSendsOnWhenNobodyIsThere(t *testing.T) {
 		receive(t, l, 0)
 	}
 	if _, err := NewDgramLink(c); err == nil {
-		t.Error("two links have one port")
+		t.Error("two links opened one port")
 	}
 }
 
-func TestDgramRefusesBadConfigurations(t *testing.T) {
+func TestDgramRejectsBadConfigurations(t *testing.T) {
 	for name, f := range map[string]func(*DgramConfig){
 		"families": func(c *DgramConfig) { c.Remote = netip.MustParseAddrPort("[::1]:5") },
 		"port":     func(c *DgramConfig) { c.Remote = netip.MustParseAddrPort("127.0.0.1:0") },
@@ -476,8 +475,8 @@ func TestDgramRefusesBadConfigurations(t *testing.T) {
 	}
 }
 
-func TestDgramAllocatesNothing(t *testing.T) {
-	vm, dg := cable(t)
+func TestDgramDoesNotAllocate(t *testing.T) {
+	vm, dg := newDgramPair(t)
 	path := &Path{Src: dgAddr, Dst: vmAddr, DstMAC: vmMAC}
 	tx := []TxFrame{frame(path, 0, make([]byte, 1024)), frame(path, 0, nil), frame(path, 0, make([]byte, 4096))}
 	var rx [8]RxFrame
@@ -494,7 +493,7 @@ func TestDgramAllocatesNothing(t *testing.T) {
 	}
 }
 
-func FuzzDgramInput(f *testing.F) {
+func FuzzDgramReceive(f *testing.F) {
 	for _, b := range [][]byte{
 		roceFrame(false), roceFrame(true), checksummed(roceFrame(false), 0), echoFrame(icmpEcho),
 		arpFrame(arpRequest, vmAddr, dgAddr), arpFrame(arpReply, vmAddr, dgAddr),
@@ -505,7 +504,7 @@ func FuzzDgramInput(f *testing.F) {
 		f.Add(b)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		l := unplugged(t)
+		l := newUnconnectedDgram(t)
 		in := bytes.Clone(b)
 		var rx RxFrame
 		ok := l.input(in, &rx)
@@ -519,7 +518,7 @@ func FuzzDgramInput(f *testing.F) {
 		if ok && (len(rx.Head) < packet.BTHLen || !l.localStations[Station{rx.Dst, rx.VLAN()}]) {
 			t.Fatalf("accepted %+v", rx)
 		}
-		if l.tagged { // the addresses took the tag's place
+		if l.tagged { // untag moved the addresses to the place of the tag
 			b = slices.Concat(b[:packet.VLANLen], b[:12], b[12+packet.VLANLen:])
 		}
 		if !bytes.Equal(in, b) {

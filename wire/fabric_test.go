@@ -19,7 +19,7 @@ var (
 // aToB is the path of most frames in these tests.
 var aToB = &Path{Src: addrA, Dst: addrB, SrcPort: 0xc123, TClass: 0x68, HopLimit: 64, FlowLabel: 7}
 
-// frame makes a WRITE MIDDLE, or what op says, with a payload.
+// frame returns a WRITE MIDDLE, or a packet of opcode op, with a payload.
 func frame(path *Path, psn uint32, payload []byte, op ...packet.Opcode) TxFrame {
 	h := packet.Header{BTH: packet.BTH{Opcode: packet.WriteMiddle, PKey: packet.DefaultPKey, DestQP: 0x11, PSN: psn}}
 	if len(op) > 0 {
@@ -40,7 +40,7 @@ func bth(t testing.TB, f *RxFrame) packet.Header {
 	return h
 }
 
-// bytesOf returns a received frame from BTH to pad.
+// bytesOf returns the bytes of a received frame from BTH to pad.
 func bytesOf(f *RxFrame) []byte {
 	b := append([]byte(nil), f.Head...)
 	for _, t := range f.Tail {
@@ -49,7 +49,7 @@ func bytesOf(f *RxFrame) []byte {
 	return b
 }
 
-// sentBytes returns a frame to send from BTH to pad.
+// sentBytes returns the bytes of a frame to send from BTH to pad.
 func sentBytes(f *TxFrame) []byte {
 	g := *f
 	g.Flip = 0
@@ -64,7 +64,7 @@ func mustSend(t testing.TB, l Link, now int64, batch ...TxFrame) {
 	}
 }
 
-// receive returns what a link has, with bytes that stay.
+// receive returns copies of all frames that a link has.
 func receive(t testing.TB, l Link, now int64) (out []RxFrame) {
 	t.Helper()
 	var batch [8]RxFrame
@@ -91,7 +91,7 @@ func psns(t testing.TB, frames []RxFrame) (p []uint32) {
 	return p
 }
 
-func TestFabricPassesPayloadByReferenceInsideOneOwner(t *testing.T) {
+func TestFabricPassesPayloadByReferenceWithinAnOwner(t *testing.T) {
 	f := NewFabric()
 	a, b := f.NewLink("engine", addrA), f.NewLink("engine", addrB)
 	payload := []byte("payload of 21 bytes..")
@@ -99,7 +99,7 @@ func TestFabricPassesPayloadByReferenceInsideOneOwner(t *testing.T) {
 	want := sentBytes(&tx)
 	mustSend(t, a, 1, tx)
 	if b.NextDeadline() == 0 {
-		t.Error("the receiver is not called for a frame of its own engine")
+		t.Error("OnReady was called for a frame of the same owner")
 	}
 	var rx [4]RxFrame
 	if n, _ := b.Receive(2, rx[:]); n != 1 {
@@ -112,11 +112,11 @@ func TestFabricPassesPayloadByReferenceInsideOneOwner(t *testing.T) {
 		t.Errorf("received %x, sent %x", bytesOf(&rx[0]), want)
 	}
 	if n, _ := b.Receive(3, rx[:]); n != 0 || b.NextDeadline() != 0 {
-		t.Error("the frame came twice")
+		t.Error("the frame was received twice")
 	}
 }
 
-func TestFabricCopiesWhatTheSenderMayChange(t *testing.T) {
+func TestFabricCopiesVolatilePayload(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		owners [2]any
@@ -138,7 +138,7 @@ func TestFabricCopiesWhatTheSenderMayChange(t *testing.T) {
 			mustSend(t, a, 1, tx)
 			copy(payload, "after!")
 			if got := receive(t, b, 2); len(got) != 1 || !bytes.Equal(got[0].Head, want) {
-				t.Errorf("received %v, want the bytes as they were when sent", got)
+				t.Errorf("received %v, want the bytes at the time of Send", got)
 			}
 		})
 	}
@@ -167,7 +167,7 @@ func TestFabricCarriesThePath(t *testing.T) {
 	}
 }
 
-func TestFabricDropsAndCounts(t *testing.T) {
+func TestFabricCountsDrops(t *testing.T) {
 	f := NewFabric()
 	a := f.NewLink("engine", addrA)
 	b := f.NewLink("engine", addrB)
@@ -182,7 +182,7 @@ func TestFabricDropsAndCounts(t *testing.T) {
 	b.Close()
 	mustSend(t, a, 3, frame(aToB, 3, nil))
 	if a.Counters().Drops[DropUnreachable] != 2 {
-		t.Error("a port that was closed still has its address")
+		t.Error("a closed link still has its address")
 	}
 	if _, err := b.Receive(4, make([]RxFrame, 1)); err != ErrClosed {
 		t.Errorf("Receive after Close: %v", err)
@@ -192,7 +192,7 @@ func TestFabricDropsAndCounts(t *testing.T) {
 func TestFabricFollowsAddresses(t *testing.T) {
 	f := NewFabric()
 	a, b := f.NewLink("engine", addrA), f.NewLink("engine", addrB)
-	c := f.NewLink("engine", addrB) // the older port keeps it
+	c := f.NewLink("engine", addrB) // the older link keeps the address
 	mustSend(t, a, 1, frame(aToB, 0, nil))
 	b.SetAddresses(addr6)
 	mustSend(t, a, 1, frame(aToB, 1, nil), frame(&Path{Src: addrA, Dst: addr6}, 2, nil))
@@ -209,7 +209,7 @@ func TestFabricFlipMakesTheICRCWrong(t *testing.T) {
 		good := sentBytes(&tx)
 		for _, c := range []struct {
 			bit  uint32
-			byte int // that differs, -1 none
+			byte int // the byte that differs; -1: none
 			bad  bool
 		}{{0, 0, true}, {4*8 + 1, 4, false}, {12*8 + 7, 12, true}, {16 * 8, -1, true}, {20 * 8, -1, false}} {
 			tx.Flip = c.bit + 1
@@ -227,7 +227,7 @@ func TestFabricFlipMakesTheICRCWrong(t *testing.T) {
 	}
 }
 
-func TestFabricFullQueueHoldsTheSenderBack(t *testing.T) {
+func TestFabricFullQueueTakesFewerFrames(t *testing.T) {
 	for _, owners := range [][2]any{{"same", "same"}, {"one", "two"}} {
 		t.Run(fmt.Sprint(owners), func(t *testing.T) {
 			f := NewFabric()
@@ -246,7 +246,7 @@ func TestFabricFullQueueHoldsTheSenderBack(t *testing.T) {
 					t.Fatalf("took %d, %v", n, err)
 				}
 				if m, _ := a.Send(1, batch[n:]); m != 0 {
-					t.Fatalf("a full queue took %d more", m)
+					t.Fatalf("a full queue took %d more frames", m)
 				}
 				batch = batch[n:]
 				got = append(got, psns(t, receive(t, b, 2))...)
@@ -276,7 +276,7 @@ func TestFabricWakesAReceiverOncePerBatch(t *testing.T) {
 	}
 }
 
-func TestFabricReceivedBytesStayUntilTheNextReceive(t *testing.T) {
+func TestFabricReceivedBytesStayValid(t *testing.T) {
 	for _, owner := range []any{"same", nil} {
 		f := NewFabric()
 		a, b := f.NewLink(owner, addrA), f.NewLink(owner, addrB)
@@ -290,12 +290,12 @@ func TestFabricReceivedBytesStayUntilTheNextReceive(t *testing.T) {
 			t.Errorf("PSNs changed to %v", got)
 		}
 		if got := psns(t, receive(t, b, 2)); len(got) != 201 || got[0] != 2 || got[200] != 202 {
-			t.Errorf("then %v", got)
+			t.Errorf("next: %v", got)
 		}
 	}
 }
 
-func TestFabricAllocatesNothing(t *testing.T) {
+func TestFabricDoesNotAllocate(t *testing.T) {
 	for _, owner := range []any{"same", nil} {
 		f := NewFabric()
 		a, b := f.NewLink(owner, addrA), f.NewLink(owner, addrB)

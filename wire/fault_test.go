@@ -11,8 +11,8 @@ import (
 	"softroce/wire/fault"
 )
 
-// faulty returns a link at addrA with a fault program, and the port of its peer.
-func faulty(t testing.TB, program string, owner ...any) (*FaultLink, *FabricLink) {
+// newTestFaultLink returns a link at addrA with a fault program, and its peer.
+func newTestFaultLink(t testing.TB, program string, owner ...any) (*FaultLink, *FabricLink) {
 	t.Helper()
 	p, err := fault.Parse(strings.NewReader(program))
 	if err != nil {
@@ -28,9 +28,9 @@ func faulty(t testing.TB, program string, owner ...any) (*FaultLink, *FabricLink
 
 var bToA = &Path{Src: addrB, Dst: addrA, SrcPort: 0xc123, HopLimit: 64}
 
-// through sends packets with PSNs 0 to n-1 through a Fault, in one direction, and
-// returns what comes out at once, and what else until a time later.
-func through(t testing.TB, f *FaultLink, peer *FabricLink, dir fault.Direction, n int, later int64) (at0, at1 []RxFrame) {
+// passThrough sends packets with PSNs 0 to n-1 through a FaultLink, in one direction. It returns
+// the packets that pass at once, and those that pass until a later time.
+func passThrough(t testing.TB, f *FaultLink, peer *FabricLink, dir fault.Direction, n int, later int64) (at0, at1 []RxFrame) {
 	t.Helper()
 	from, to, path := Link(f), Link(peer), aToB
 	if dir == fault.Received {
@@ -51,7 +51,7 @@ func through(t testing.TB, f *FaultLink, peer *FabricLink, dir fault.Direction, 
 	return at0, at1
 }
 
-func TestFaultsInBothDirections(t *testing.T) {
+func TestFaultRulesInBothDirections(t *testing.T) {
 	const all = "0 1 2 3 4 5 6 7 8 9"
 	for _, c := range []struct{ program, at0, at1 string }{
 		{"", all, ""},
@@ -83,16 +83,17 @@ func TestFaultsInBothDirections(t *testing.T) {
 		{"drop src 192.0.2.0/24 dst 192.0.2.0/24 skip 1", "0", ""},
 		{"drop src 192.0.3.0/24", all, ""},
 		{"reorder nth 1\ndrop", "0", ""},
-		// 1 Mbit/s: a frame of 70 bytes (14+20+8+12+5+3+4 is 66) takes 528 µs.
+		// At 1 Mbit/s a frame of 66 bytes (14+20+8+12+5+3+4) takes 528 µs.
 		{"rate 1Mbit queue 3 skip 6", "0 1 2 3 4 5", "6 7 8"},
 	} {
 		for _, dir := range []fault.Direction{fault.Sent, fault.Received} {
 			t.Run(fmt.Sprintf("%s/%d", c.program, dir), func(t *testing.T) {
-				f, peer := faulty(t, c.program)
-				at0, at1 := through(t, f, peer, dir, 10, int64(time.Minute))
+				f, peer := newTestFaultLink(t, c.program)
+				at0, at1 := passThrough(t, f, peer, dir, 10, int64(time.Minute))
 				want0, want1 := c.at0, c.at1
 				if c.program == "reorder nth 1\ndrop" {
-					// The one that is held was not shown to the second rule; it finds nobody to be overtaken by.
+					// Reorder ends the evaluation of the first packet, and the others are dropped,
+					// so it waits for the timeout.
 					want0, want1 = "", "0"
 				}
 				if got := line(psns(t, at0)); got != want0 {
@@ -102,7 +103,7 @@ func TestFaultsInBothDirections(t *testing.T) {
 					t.Errorf("later %s, want %s", got, want1)
 				}
 				if !f.tx.empty() || !f.rx.empty() || f.NextDeadline() != 0 {
-					t.Error("something is left")
+					t.Error("packets are left in the queues")
 				}
 			})
 		}
@@ -111,10 +112,10 @@ func TestFaultsInBothDirections(t *testing.T) {
 
 func line(psns []uint32) string { return strings.Trim(fmt.Sprint(psns), "[]") }
 
-func TestFaultRulesKeepToTheirDirection(t *testing.T) {
-	f, peer := faulty(t, "drop send nth 1\ndrop receive nth 2")
-	sent, _ := through(t, f, peer, fault.Sent, 3, 0)
-	got, _ := through(t, f, peer, fault.Received, 3, 0)
+func TestFaultRuleAppliesToItsDirection(t *testing.T) {
+	f, peer := newTestFaultLink(t, "drop send nth 1\ndrop receive nth 2")
+	sent, _ := passThrough(t, f, peer, fault.Sent, 3, 0)
+	got, _ := passThrough(t, f, peer, fault.Received, 3, 0)
 	if line(psns(t, sent)) != "1 2" || line(psns(t, got)) != "0 2" {
 		t.Errorf("sent %v, received %v", psns(t, sent), psns(t, got))
 	}
@@ -128,7 +129,7 @@ func TestFaultRulesKeepToTheirDirection(t *testing.T) {
 	}
 }
 
-func TestFaultChangesOnePacketAndNotTheSender(t *testing.T) {
+func TestFaultChangesOnlyTheSelectedPacket(t *testing.T) {
 	for _, c := range []struct {
 		rule string
 		ok   func(sent []byte, got *RxFrame) bool
@@ -146,7 +147,7 @@ func TestFaultChangesOnePacketAndNotTheSender(t *testing.T) {
 		for _, owner := range []any{nil, "same"} {
 			for _, dir := range []fault.Direction{fault.Sent, fault.Received} {
 				t.Run(fmt.Sprint(c.rule, owner, dir), func(t *testing.T) {
-					f, peer := faulty(t, c.rule+" nth 1", owner)
+					f, peer := newTestFaultLink(t, c.rule+" nth 1", owner)
 					from, to, path := Link(f), Link(peer), aToB
 					if dir == fault.Received {
 						from, to, path = peer, f, bToA
@@ -172,15 +173,15 @@ func TestFaultChangesOnePacketAndNotTheSender(t *testing.T) {
 }
 
 func TestFaultLinkSetSkipsPacketsWithoutTheField(t *testing.T) {
-	f, peer := faulty(t, "set va 5")
-	through(t, f, peer, fault.Sent, 2, 0)
+	f, peer := newTestFaultLink(t, "set va 5")
+	passThrough(t, f, peer, fault.Sent, 2, 0)
 	if c := f.RuleCounters()[0]; c.Matched != 0 {
 		t.Error("matched packets without an RETH")
 	}
 }
 
-// A frame that ends anywhere, as a test may send it, passes every rule and a capture.
-func TestFaultAndCaptureTakeFramesOfEveryLength(t *testing.T) {
+// A frame can end anywhere, as a test may send it.
+func TestFaultAndCaptureHandleFramesOfEveryLength(t *testing.T) {
 	const rules = "set psn 1; set syndrome 1; set va 1; set imm 1; corrupt; mark; duplicate 1; reorder; delay 1us; rate 1Gbit; drop psn 5"
 	h := packet.Header{BTH: packet.BTH{Opcode: packet.WriteOnlyImm, PSN: 5}}
 	var whole TxFrame
@@ -202,7 +203,7 @@ func TestFaultAndCaptureTakeFramesOfEveryLength(t *testing.T) {
 				mustSend(t, from, 1, tx)
 				receive(t, to, 1)
 			}
-			mustSend(t, f, 1e9) // what was held
+			mustSend(t, f, 1e9) // sends the queued frames
 			receive(t, to, 1e9)
 			if len(sink.frames) == 0 {
 				t.Errorf("%s %v: nothing was captured", rule, dir)
@@ -211,7 +212,7 @@ func TestFaultAndCaptureTakeFramesOfEveryLength(t *testing.T) {
 	}
 }
 
-func TestFaultTellsAcknowledgementsApart(t *testing.T) {
+func TestFaultMatchesSyndromes(t *testing.T) {
 	var acks []TxFrame
 	for _, s := range []packet.Syndrome{0x1f, 0x2c, packet.NAKSequence, packet.NAKRemoteAccess} {
 		h := packet.Header{BTH: packet.BTH{Opcode: packet.Acknowledge, PSN: uint32(s)}, AETH: packet.AETH{Syndrome: s}}
@@ -227,16 +228,16 @@ func TestFaultTellsAcknowledgementsApart(t *testing.T) {
 		"drop kind response,rnr": "",
 		"drop kind write":        "31 44 96 98",
 	} {
-		f, peer := faulty(t, program)
+		f, peer := newTestFaultLink(t, program)
 		mustSend(t, f, 0, acks...)
 		if got := line(psns(t, receive(t, peer, 0))); got != want {
-			t.Errorf("%s: %s are left, want %s", program, got, want)
+			t.Errorf("%s: received %s, want %s", program, got, want)
 		}
 	}
 }
 
 func TestFaultReordersWithinAQPOnly(t *testing.T) {
-	f, peer := faulty(t, "reorder 2 qp 0x11 nth 1")
+	f, peer := newTestFaultLink(t, "reorder 2 qp 0x11 nth 1")
 	other := frame(aToB, 100, nil)
 	h := bth(t, &RxFrame{Head: other.Head[:other.HeadLen]})
 	h.DestQP = 0x12
@@ -247,8 +248,8 @@ func TestFaultReordersWithinAQPOnly(t *testing.T) {
 	}
 }
 
-func TestFaultRateIsKept(t *testing.T) {
-	f, peer := faulty(t, "rate 1Mbit")
+func TestFaultRateLimits(t *testing.T) {
+	f, peer := newTestFaultLink(t, "rate 1Mbit")
 	for i := range 20 {
 		mustSend(t, f, 0, frame(aToB, uint32(i), make([]byte, 1000)))
 	}
@@ -256,11 +257,11 @@ func TestFaultRateIsKept(t *testing.T) {
 	for i := range 20 {
 		d := f.NextDeadline()
 		if want := int64(i+1) * each; d != want {
-			t.Fatalf("packet %d goes at %d, want %d", i, d, want)
+			t.Fatalf("packet %d is due at %d, want %d", i, d, want)
 		}
 		mustSend(t, f, d-1)
 		if n := len(receive(t, peer, d-1)); n != 0 {
-			t.Fatal("too early")
+			t.Fatal("a packet passed before it was due")
 		}
 		mustSend(t, f, d)
 		if got := receive(t, peer, d); len(got) != 1 || psns(t, got)[0] != uint32(i) {
@@ -269,12 +270,12 @@ func TestFaultRateIsKept(t *testing.T) {
 	}
 }
 
-func TestFaultRepeatsItselfForASeed(t *testing.T) {
+func TestFaultIsDeterministicForASeed(t *testing.T) {
 	run := func(seed string) (out string) {
-		f, peer := faulty(t, "seed "+seed+"\ndrop chance 10%\nduplicate chance 10%\ncorrupt chance 5%\n"+
+		f, peer := newTestFaultLink(t, "seed "+seed+"\ndrop chance 10%\nduplicate chance 10%\ncorrupt chance 5%\n"+
 			"reorder 3 chance 10%\ndelay 10us jitter 10us chance 50%\nmark chance 3%")
 		for _, dir := range []fault.Direction{fault.Sent, fault.Received} {
-			a, b := through(t, f, peer, dir, 300, int64(time.Second))
+			a, b := passThrough(t, f, peer, dir, 300, int64(time.Second))
 			for _, x := range append(a, b...) {
 				out += fmt.Sprintf("%x %v %v\n", x.Head, x.BadICRC, x.CE())
 			}
@@ -285,7 +286,7 @@ func TestFaultRepeatsItselfForASeed(t *testing.T) {
 		t.Error("two runs with one seed differ")
 	}
 	if run("5") == run("6") {
-		t.Error("two seeds make no difference")
+		t.Error("runs with different seeds are equal")
 	}
 	p, _ := fault.Parse(strings.NewReader("drop\ndrop nic softroce1"))
 	a, b := p.For("softroce0"), p.For("softroce1")
@@ -294,20 +295,20 @@ func TestFaultRepeatsItselfForASeed(t *testing.T) {
 	}
 }
 
-func TestFaultChanceIsKept(t *testing.T) {
-	f, peer := faulty(t, "drop chance 20%")
+func TestFaultChance(t *testing.T) {
+	f, peer := newTestFaultLink(t, "drop chance 20%")
 	n := 0
 	for range 20 {
-		got, _ := through(t, f, peer, fault.Sent, 500, 0)
+		got, _ := passThrough(t, f, peer, fault.Sent, 500, 0)
 		n += len(got)
 	}
-	if n < 7850 || n > 8150 { // 8000 give or take 40
-		t.Errorf("%d of 10000 came through", n)
+	if n < 7850 || n > 8150 { // the standard deviation is 40
+		t.Errorf("%d of 10000 packets passed, want about 8000", n)
 	}
 }
 
-func TestFaultKeepsWhatACongestedLinkRefuses(t *testing.T) {
-	f, peer := faulty(t, "duplicate nth 2\ndrop nth 6")
+func TestFaultQueuesFramesThatTheLinkDoesNotTake(t *testing.T) {
+	f, peer := newTestFaultLink(t, "duplicate nth 2\ndrop nth 6")
 	peer.inbox.limit = 2
 	var batch []TxFrame
 	for i := range 12 {
@@ -319,7 +320,7 @@ func TestFaultKeepsWhatACongestedLinkRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for i := range batch[:n] { // the sender uses them again
+		for i := range batch[:n] { // the sender reuses the payload
 			batch[i].Payload[0][0] = 0xee
 		}
 		batch = batch[n:]
@@ -339,8 +340,8 @@ func TestFaultKeepsWhatACongestedLinkRefuses(t *testing.T) {
 	}
 }
 
-func TestFaultBoundsWhatItHolds(t *testing.T) {
-	f, peer := faulty(t, "delay 1s")
+func TestFaultQueueIsBounded(t *testing.T) {
+	f, peer := newTestFaultLink(t, "delay 1s")
 	for i := range fault.MaxQueued + 10 {
 		mustSend(t, f, 0, frame(aToB, uint32(i), nil))
 	}
@@ -351,20 +352,20 @@ func TestFaultBoundsWhatItHolds(t *testing.T) {
 	_ = peer
 }
 
-func TestFaultProgramCanBeReplaced(t *testing.T) {
-	f, peer := faulty(t, "drop")
-	a, _ := through(t, f, peer, fault.Sent, 2, 0)
+func TestSetProgramReplacesTheProgram(t *testing.T) {
+	f, peer := newTestFaultLink(t, "drop")
+	a, _ := passThrough(t, f, peer, fault.Sent, 2, 0)
 	f.SetProgram(nil)
-	b, _ := through(t, f, peer, fault.Sent, 2, 0)
+	b, _ := passThrough(t, f, peer, fault.Sent, 2, 0)
 	f.SetProgram(&fault.Program{Rules: []fault.Rule{{Match: func(h *packet.Header) bool { return h.PSN == 1 }}}})
-	c, _ := through(t, f, peer, fault.Received, 3, 0)
+	c, _ := passThrough(t, f, peer, fault.Received, 3, 0)
 	if len(a) != 0 || len(b) != 2 || line(psns(t, c)) != "0 2" {
 		t.Errorf("received %d, %d and %v", len(a), len(b), psns(t, c))
 	}
 }
 
-func TestFaultAllocatesNothing(t *testing.T) {
-	f, peer := faulty(t, "drop every 10\nduplicate every 7\nreorder 2 every 5\ncorrupt every 11\ndelay 1us every 3\nset psn 3 every 9", "same")
+func TestFaultDoesNotAllocate(t *testing.T) {
+	f, peer := newTestFaultLink(t, "drop every 10\nduplicate every 7\nreorder 2 every 5\ncorrupt every 11\ndelay 1us every 3\nset psn 3 every 9", "same")
 	var tx, back []TxFrame
 	for i := range 32 {
 		tx = append(tx, frame(aToB, uint32(i), make([]byte, 1024)))
@@ -388,6 +389,6 @@ func TestFaultAllocatesNothing(t *testing.T) {
 		round()
 	}
 	if n := testing.AllocsPerRun(50, round); n != 0 {
-		t.Errorf("%v allocations a round", n)
+		t.Errorf("%v allocations per round", n)
 	}
 }

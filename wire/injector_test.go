@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func newTestInlet(t *testing.T) *InjectorLink {
+func newTestInjector(t *testing.T) *InjectorLink {
 	t.Helper()
 	station := StaticTrunk("in0", dgMAC, 9000, []VLANAddress{{Prefix: netip.PrefixFrom(dgAddr, 24), VLAN: 7}},
 		netip.PrefixFrom(dgAddr, 24), netip.PrefixFrom(dg6, 64))
@@ -17,8 +17,8 @@ func newTestInlet(t *testing.T) *InjectorLink {
 	return l
 }
 
-// TestInletTakesAFrameTheWayOfALink: what a link refuses does not come in, and counts as that link counts it.
-func TestInletTakesAFrameTheWayOfALink(t *testing.T) {
+// A frame that the link would drop is dropped, for the same reason.
+func TestInjectedFramesPassTheLinksChecks(t *testing.T) {
 	const none = NumDrops
 	tag := func(b []byte, vlan byte) []byte { return slices.Insert(slices.Clone(b), 12, 0x81, 0, 0, vlan) }
 	for _, c := range []struct {
@@ -39,35 +39,35 @@ func TestInletTakesAFrameTheWayOfALink(t *testing.T) {
 		{"nothing", nil, DropTruncated, DropTruncated},
 	} {
 		for way, want := range map[InjectAs]Drop{InjectAsPacket: c.packet, InjectAsDgram: c.dgram} {
-			l := newTestInlet(t)
+			l := newTestInjector(t)
 			l.Inject(way, c.frame)
 			if l.NextDeadline() == 0 {
-				t.Errorf("%s: a frame waits, and nothing is due", c.name)
+				t.Errorf("%s: NextDeadline is 0 with an injected frame", c.name)
 			}
 			var batch [2]RxFrame
 			n, err := l.Receive(1, batch[:])
 			if err != nil || (n == 1) != (want == none) || l.NextDeadline() != 0 {
-				t.Errorf("%s, way %d: %d came, %v; want %v", c.name, way, n, err, want)
+				t.Errorf("%s, as %d: received %d, %v; want %v", c.name, way, n, err, want)
 			}
 			counters := l.Counters()
 			if counters.RxPackets != uint64(n) {
-				t.Errorf("%s, way %d: %d counted as received", c.name, way, counters.RxPackets)
+				t.Errorf("%s, as %d: counted %d as received", c.name, way, counters.RxPackets)
 			}
 			for d, k := range counters.Drops {
 				if (k == 1) != (Drop(d) == want) {
-					t.Errorf("%s, way %d: counted %d times as %v, want %v", c.name, way, k, Drop(d), want)
+					t.Errorf("%s, as %d: counted %d times as %v, want %v", c.name, way, k, Drop(d), want)
 				}
 			}
 			if n == 1 {
 				if h := bth(t, &batch[0]); h.PSN != 9 || batch[0].SrcMAC != vmMAC {
-					t.Errorf("%s, way %d: %+v", c.name, way, batch[0])
+					t.Errorf("%s, as %d: %+v", c.name, way, batch[0])
 				}
 			}
 		}
 	}
 }
 
-func TestInletKeepsTheOrderAndTheLinksOwnFrames(t *testing.T) {
+func TestInjectedFramesFollowTheLinksFrames(t *testing.T) {
 	f := NewFabric()
 	station := StaticInterface("in0", dgMAC, 9000, netip.PrefixFrom(addrB, 24))
 	l, err := NewInjectorLink(f.NewLink(nil, addrB), station)

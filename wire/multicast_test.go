@@ -22,29 +22,29 @@ func group(v6 bool) netip.Addr {
 	return group4
 }
 
-// to is a path from s to a group.
-func (s *station) to(v6 bool) *Path {
+// to returns a path from s to a group.
+func (s *netnsHost) to(v6 bool) *Path {
 	p := s.path(s, v6)
 	p.Dst = group(v6)
 	must(s.t, s.iface().Resolve(context.Background(), p))
 	return p
 }
 
-func TestMulticastReachesWhoJoined(t *testing.T) {
-	eachPair(t, func(t *testing.T, l *lab, tx, rx Link, v6 bool) {
+func TestMulticastReachesMembers(t *testing.T) {
+	eachPair(t, func(t *testing.T, l *vethPair, tx, rx Link, v6 bool) {
 		must(t, Join(rx, group(v6)))
-		must(t, Join(rx, group(v6))) // once is enough
+		must(t, Join(rx, group(v6))) // joining again is not an error
 		batch := frames(l.a.to(v6), 3, 100)
 		sendAll(t, tx, batch)
-		same(t, l, tx, batch, collect(t, rx, len(batch)))
-		nothing(t, rx)
-		nothing(t, tx) // a sender gets nothing back
+		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
+		expectNone(t, rx)
+		expectNone(t, tx) // the link does not loop back
 	})
 }
 
-func TestAGroupThatWasLeftIsSilent(t *testing.T) {
+func TestLeaveStopsMulticast(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		l := newLab(t)
+		l := newVethPair(t)
 		tx, rx := l.a.packetLink(), l.b.udpLink()
 		must(t, Join(rx, group(v6)))
 		sendAll(t, tx, frames(l.a.to(v6), 1, 100))
@@ -53,17 +53,17 @@ func TestAGroupThatWasLeftIsSilent(t *testing.T) {
 		}
 		Leave(rx, group(v6))
 		sendAll(t, tx, frames(l.a.to(v6), 1, 100))
-		nothing(t, rx)
+		expectNone(t, rx)
 	}
 }
 
-// The kernel tells the switches, for whoever snoops.
-func TestJoiningIsReportedToTheNetwork(t *testing.T) {
+// The kernel sends a report for switches that snoop.
+func TestJoinSendsMembershipReport(t *testing.T) {
 	const igmp, hopByHop = 2, 0
 	for _, kind := range []string{"packet", "udp"} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(kind+"/"+family(v6), func(t *testing.T) {
-				l := newLab(t)
+				l := newVethPair(t)
 				var rx Link
 				if kind == "udp" {
 					rx = l.b.udpLink()
@@ -90,10 +90,10 @@ func TestJoiningIsReportedToTheNetwork(t *testing.T) {
 	}
 }
 
-func TestMulticastGoesToTheGroupsMACWithoutAsking(t *testing.T) {
+func TestMulticastNeedsNoResolution(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		for _, kind := range []string{"packet", "udp"} {
-			l := newLab(t)
+			l := newVethPair(t)
 			var tx Link
 			if kind == "udp" {
 				tx = l.a.udpLink()
@@ -122,8 +122,8 @@ func TestMulticastGoesToTheGroupsMACWithoutAsking(t *testing.T) {
 	}
 }
 
-func TestALinkRefusesMoreGroupsThanItsSocketTakes(t *testing.T) {
-	l := newLab(t)
+func TestJoinBeyondSocketLimitFails(t *testing.T) {
+	l := newVethPair(t)
 	for _, rx := range []Link{l.b.packetLink(), l.a.udpLink()} {
 		var err error
 		for i := byte(0); i < 255 && err == nil; i++ {
@@ -135,53 +135,53 @@ func TestALinkRefusesMoreGroupsThanItsSocketTakes(t *testing.T) {
 	}
 }
 
-func TestAUnicastPacketInAMulticastFrameIsDropped(t *testing.T) {
-	l := newLab(t)
+func TestUnicastPacketInMulticastFrameIsDropped(t *testing.T) {
+	l := newVethPair(t)
 	rx := l.b.packetLink()
 	tap := l.a.tap()
-	f := l.raw(false)
+	f := l.rawFrame(false)
 	copy(f, []byte{0x01, 0x00, 0x5e, 1, 2, 3})
 	must(t, Join(rx, netip.AddrFrom4([4]byte{239, 1, 2, 3})))
 	tap.send(f)
-	ready(rx, patience)
-	nothing(t, rx)
+	ready(rx, waitTimeout)
+	expectNone(t, rx)
 	if c := rx.Counters(); c.Drops[DropIPAddress] != 1 {
 		t.Errorf("%v", c.Drops)
 	}
 }
 
-// uncabled is a link that takes everything.
-type uncabled struct {
+// sinkLink is a link that takes all frames.
+type sinkLink struct {
 	Link
 	sent int
 }
 
-func (l *uncabled) Send(_ int64, batch []TxFrame) (int, error) {
+func (l *sinkLink) Send(_ int64, batch []TxFrame) (int, error) {
 	l.sent += len(batch)
 	return len(batch), nil
 }
-func (l *uncabled) Receive(int64, []RxFrame) (int, error) { return 0, nil }
-func (l *uncabled) Capabilities() Capabilities            { return Capabilities{MTU: 1500} }
-func (l *uncabled) NextDeadline() int64                   { return 0 }
-func (l *uncabled) Join(netip.Addr) error                 { return nil }
-func (l *uncabled) Leave(netip.Addr)                      {}
+func (l *sinkLink) Receive(int64, []RxFrame) (int, error) { return 0, nil }
+func (l *sinkLink) Capabilities() Capabilities            { return Capabilities{MTU: 1500} }
+func (l *sinkLink) NextDeadline() int64                   { return 0 }
+func (l *sinkLink) Join(netip.Addr) error                 { return nil }
+func (l *sinkLink) Leave(netip.Addr)                      {}
 
-func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
-	inner := &uncabled{}
+func TestLoopbackDeliversOwnMulticast(t *testing.T) {
+	inner := &sinkLink{}
 	l := NewLoopbackLink(inner, func(s Station) bool { return s == Station{Addr: addrA} })
 	toGroup := &Path{Src: addrA, Dst: group4}
 	ud := packet.Opcode(packet.UD) | packet.SendOnly
 	payload := []byte("mine")
 	mustSend(t, l, 1, frame(toGroup, 0, payload, ud))
 	if got := receive(t, l, 2); len(got) != 0 || inner.sent != 1 {
-		t.Errorf("received %d, sent %d before it joined", len(got), inner.sent)
+		t.Errorf("before the join: received %d, sent %d", len(got), inner.sent)
 	}
 	must(t, Join(l, group4))
 	mustSend(t, l, 3, frame(toGroup, 1, payload, ud), frame(aToA, 2, nil), frame(toGroup, 3, payload, ud))
-	payload[0] = 'M' // is the program's again
+	payload[0] = 'M' // the program reuses its buffer
 	got := receive(t, l, 4)
 	if p := psns(t, got); len(p) != 3 || p[0] != 1 || p[1] != 2 || p[2] != 3 || inner.sent != 3 {
-		t.Fatalf("received %v, %d went to the link", p, inner.sent)
+		t.Fatalf("received %v, %d sent through the link", p, inner.sent)
 	}
 	if !bytes.HasSuffix(bytesOf(&got[0]), []byte("mine")) || got[0].Dst != group4 {
 		t.Errorf("%+v", got[0])
@@ -189,30 +189,30 @@ func TestLoopbackGivesAMemberItsOwnMulticast(t *testing.T) {
 	Leave(l, group4)
 	mustSend(t, l, 7, frame(toGroup, 7, payload, ud))
 	if got := receive(t, l, 8); len(got) != 0 {
-		t.Errorf("received %d after it left", len(got))
+		t.Errorf("received %d after Leave", len(got))
 	}
 }
 
-func TestLoopbackWithoutRoomLosesTheCopyAlone(t *testing.T) {
-	inner := &uncabled{}
+func TestLoopbackFullRingLosesOnlyTheCopy(t *testing.T) {
+	inner := &sinkLink{}
 	l := NewLoopbackLink(inner, func(Station) bool { return false })
 	l.ring.limit = 1
 	must(t, Join(l, group4))
 	f := frame(&Path{Src: addrA, Dst: group4}, 1, nil)
 	mustSend(t, l, 1, f, f, f)
 	if c := l.Counters(); inner.sent != 3 || c.Drops[DropOverrun] != 2 {
-		t.Errorf("%d went to the link, %d copies counted as lost", inner.sent, c.Drops[DropOverrun])
+		t.Errorf("%d sent through the link, %d copies counted as lost", inner.sent, c.Drops[DropOverrun])
 	}
 }
 
-func TestFabricSpreadsMulticast(t *testing.T) {
+func TestFabricDeliversMulticastToMembers(t *testing.T) {
 	f := NewFabric()
 	f.queue = 3
 	a, b, c := f.NewLink("engine", addrA), f.NewLink("engine", addrB), f.NewLink("other")
-	var through Link = NewFaultLink(NewCaptureLink(c, nil, CaptureOptions{}), nil) // middleware lets joins pass
+	var through Link = NewFaultLink(NewCaptureLink(c, nil, CaptureOptions{}), nil) // middleware passes joins on
 	toGroup := &Path{Src: addrA, Dst: group4}
 	ud := packet.Opcode(packet.UD) | packet.SendOnly
-	mustSend(t, a, 1, frame(toGroup, 0, nil, ud)) // nobody is there
+	mustSend(t, a, 1, frame(toGroup, 0, nil, ud)) // the group has no members
 	for _, l := range []Link{a, b, through} {
 		must(t, Join(l, group4))
 	}
@@ -227,14 +227,14 @@ func TestFabricSpreadsMulticast(t *testing.T) {
 			t.Errorf("received %v, want %s", p, l.want)
 			continue
 		}
-		if got[len(got)-1].ID-got[0].ID != 2 { // one each, however many copies
+		if got[len(got)-1].ID-got[0].ID != 2 { // one Identification per frame, however many copies
 			t.Errorf("Identifications %d and %d", got[0].ID, got[len(got)-1].ID)
 		}
 	}
 	if n := a.Counters(); n.TxPackets != 4 || n.Drops != [NumDrops]uint64{} {
 		t.Errorf("counters %+v", n)
 	}
-	// A slow member does not hold up the others.
+	// A slow member does not block the others.
 	Leave(a, group4)
 	for i := range uint32(5) {
 		mustSend(t, a, 4, frame(toGroup, 10+i, nil, ud))
@@ -245,13 +245,13 @@ func TestFabricSpreadsMulticast(t *testing.T) {
 	}
 	must(t, b.Close())
 	if Join(b, group4) == nil {
-		t.Error("a closed port joined")
+		t.Error("Join on a closed link succeeded")
 	}
 }
 
-func TestDgramAcceptsTheGroupsItJoined(t *testing.T) {
+func TestDgramAcceptsJoinedGroups(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		l := unplugged(t)
+		l := newUnconnectedDgram(t)
 		var f packet.Frame
 		must(t, packet.ParseFrame(roceFrame(v6), &f))
 		a := f.Addressing
@@ -262,7 +262,7 @@ func TestDgramAcceptsTheGroupsItJoined(t *testing.T) {
 		raw := packet.AppendFrame(nil, &a, &tx)
 		var rx RxFrame
 		if l.input(raw, &rx) || l.counters.Drops[DropMAC] != 1 {
-			t.Error("took what it has not joined")
+			t.Error("accepted a group that it has not joined")
 		}
 		must(t, Join(l, group(v6)))
 		if !l.input(raw, &rx) || rx.Dst != group(v6) || rx.BadICRC {
@@ -270,12 +270,12 @@ func TestDgramAcceptsTheGroupsItJoined(t *testing.T) {
 		}
 		Leave(l, group(v6))
 		if l.input(raw, &rx) {
-			t.Error("took what it has left")
+			t.Error("accepted a group that it left")
 		}
 	}
 }
 
-func TestALinkWithoutMulticastSaysSo(t *testing.T) {
+func TestJoinWithoutMulticastFails(t *testing.T) {
 	if err := Join(struct{ Link }{}, group4); !errors.Is(err, ErrNoMulticast) || !errors.Is(err, unix.EOPNOTSUPP) {
 		t.Error(err)
 	}

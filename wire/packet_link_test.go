@@ -12,16 +12,16 @@ import (
 	"softroce/packet"
 )
 
-// A tap is a packet socket that sees and sends whole frames of a station's interface,
-// as tcpdump does.
-type tap struct {
+// A sniffer is a packet socket that receives and sends whole frames on a host's interface, as
+// tcpdump does.
+type sniffer struct {
 	t  testing.TB
 	fd int
 }
 
-func (s *station) tap() *tap {
+func (s *netnsHost) tap() *sniffer {
 	s.t.Helper()
-	p := &tap{s.t, -1}
+	p := &sniffer{s.t, -1}
 	s.do(func() {
 		var err error
 		p.fd, err = unix.Socket(unix.AF_PACKET, unix.SOCK_RAW|unix.SOCK_CLOEXEC|unix.SOCK_NONBLOCK, 0)
@@ -35,14 +35,14 @@ func (s *station) tap() *tap {
 	return p
 }
 
-func (p *tap) send(frame []byte) {
+func (p *sniffer) send(frame []byte) {
 	p.t.Helper()
 	_, err := unix.Write(p.fd, frame)
 	must(p.t, err)
 }
 
-// frames returns what came in, or went out where outgoing, until nothing does for a while.
-func (p *tap) frames(outgoing bool) (frames [][]byte) {
+// frames returns the frames that arrived, or left if outgoing is set, until none do for a while.
+func (p *sniffer) frames(outgoing bool) (frames [][]byte) {
 	p.t.Helper()
 	b := make([]byte, 1<<17)
 	for quiet := time.Now(); time.Since(quiet) < 200*time.Millisecond; {
@@ -60,12 +60,12 @@ func (p *tap) frames(outgoing bool) (frames [][]byte) {
 	return frames
 }
 
-func TestWhatTheCableCarriesIsRoCEv2(t *testing.T) {
+func TestFramesOnTheWireAreRoCEv2(t *testing.T) {
 	for _, kind := range []string{"packet", "udp"} {
 		for _, v6 := range []bool{false, true} {
 			t.Run(kind+"/"+family(v6), func(t *testing.T) {
-				l := newLab(t)
-				l.a.offload(ethtoolTxChecksum, 0) // a cable carries no super-packets
+				l := newVethPair(t)
+				l.a.offload(ethtoolTxChecksum, 0) // a physical medium has no super-packets
 				var tx Link
 				if kind == "udp" {
 					tx = l.a.udpLink()
@@ -85,14 +85,14 @@ func TestWhatTheCableCarriesIsRoCEv2(t *testing.T) {
 				p.TClass, p.HopLimit = 0x6a, 17
 				batch := append(message(p, 40_001, 4096), message(p, 5, 4096)...)
 				sendAll(t, tx, batch)
-				checkCable(t, tx, batch, tap.frames(false))
+				checkWire(t, tx, batch, tap.frames(false))
 			})
 		}
 	}
 }
 
-// checkCable compares captured frames, neighbour discovery left out, with what was sent.
-func checkCable(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
+// checkWire compares captured frames, without neighbour discovery, with those sent.
+func checkWire(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
 	t.Helper()
 	var got []packet.Frame
 	for _, b := range captured {
@@ -104,7 +104,7 @@ func checkCable(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
 		}
 	}
 	if len(got) != len(batch) {
-		t.Fatalf("%d frames on the cable, want %d", len(got), len(batch))
+		t.Fatalf("%d frames on the wire, want %d", len(got), len(batch))
 	}
 	for i := range got {
 		f, s := &got[i], &batch[i]
@@ -113,7 +113,7 @@ func checkCable(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
 			p.SrcPort = port
 		}
 		if !f.ICRCOK() || f.ICRC() != s.ICRC || !f.IPChecksumOK() {
-			t.Errorf("frame %d: ICRC %#x (right: %v), noted %#x; IP checksum right: %v", i, f.ICRC(), f.ICRCOK(), s.ICRC, f.IPChecksumOK())
+			t.Errorf("frame %d: ICRC %#x (right: %v), TxFrame.ICRC %#x; IP checksum right: %v", i, f.ICRC(), f.ICRCOK(), s.ICRC, f.IPChecksumOK())
 		}
 		if f.UDPChecksum != 0 && !udpChecksumOK(f) {
 			t.Errorf("frame %d: UDP checksum %#x", i, f.UDPChecksum)
@@ -127,17 +127,17 @@ func checkCable(t *testing.T, tx Link, batch []TxFrame, captured [][]byte) {
 	}
 }
 
-func TestASuperPacketCrossesAVethWhole(t *testing.T) {
+func TestSuperPacketCrossesVethWhole(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		l := newLab(t)
+		l := newVethPair(t)
 		tx, rx := l.a.packetLink(), l.b.packetLink()
-		for _, size := range []int{1024, 4096} { // 63 times 1024 bytes would fit into IPv6, but not past a device
+		for _, size := range []int{1024, 4096} { // 63 times 1024 bytes fit in an IPv6 packet, but not in a device's segmentation offload
 			batch := frames(l.a.path(l.b, v6), maxSegments, size)
 			batch = batch[:runLength(batch, runLimit(!v6))]
 			sendAll(t, tx, batch)
-			same(t, l, tx, batch, collect(t, rx, len(batch)))
+			checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 			tx.Send(0, batch)
-			ready(rx, patience)
+			ready(rx, waitTimeout)
 			n, _ := rx.Receive(0, make([]RxFrame, 1))
 			if n != 1 || rx.rx.n != 1 {
 				t.Errorf("IPv6 %v, %d times %d bytes: %d frames, %d messages; want 1 of 1", v6, len(batch), size, n, rx.rx.n)
@@ -147,8 +147,8 @@ func TestASuperPacketCrossesAVethWhole(t *testing.T) {
 	}
 }
 
-// raw returns a RoCEv2 frame from a to b as bytes, with an ICRC.
-func (l *lab) raw(v6 bool) []byte {
+// rawFrame returns the bytes of a RoCEv2 frame from a to b, with an ICRC.
+func (l *vethPair) rawFrame(v6 bool) []byte {
 	p := l.a.path(l.b, v6)
 	a := p.addressing(false)
 	copy(a.SrcMAC[:], l.a.link().Attrs().HardwareAddr)
@@ -156,18 +156,18 @@ func (l *lab) raw(v6 bool) []byte {
 	return packet.AppendFrame(nil, &a, &f.Tx)
 }
 
-// tagged puts an 802.1Q tag into a frame.
+// tagged adds an 802.1Q tag to a frame.
 func tagged(frame []byte, tci uint16) []byte {
 	b := append([]byte(nil), frame[:12]...)
 	b = append(b, 0x81, 0x00, byte(tci>>8), byte(tci))
 	return append(b, frame[12:]...)
 }
 
-func TestThePacketLinkSeesRoCEv2ToItsInterfaceAlone(t *testing.T) {
-	l := newLab(t)
+func TestPacketLinkReceivesOnlyItsRoCEv2(t *testing.T) {
+	l := newVethPair(t)
 	rx, tap := l.b.packetLink(), l.a.tap()
 	for _, v6 := range []bool{false, true} {
-		good := l.raw(v6)
+		good := l.rawFrame(v6)
 		port := packet.EthernetLen + packet.IPv4Len + 2
 		if v6 {
 			port = packet.EthernetLen + packet.IPv6Len + 2
@@ -194,22 +194,22 @@ func TestThePacketLinkSeesRoCEv2ToItsInterfaceAlone(t *testing.T) {
 			}
 		}
 	}
-	// What the station itself sends is not received either.
+	// Frames that the host itself sends are not received.
 	tx := frames(l.b.path(l.a, false), 3, 64)
 	sendAll(t, rx, tx)
-	nothing(t, rx)
+	expectNone(t, rx)
 	if rx.Counters().Drops != [NumDrops]uint64{} {
-		t.Error("drops were counted:", rx.Counters().Drops)
+		t.Error("counted drops:", rx.Counters().Drops)
 	}
 }
 
-func TestFragmentsAndDamagedHeadersAreCounted(t *testing.T) {
-	l := newLab(t)
+func TestFragmentsAndBadHeadersAreCounted(t *testing.T) {
+	l := newVethPair(t)
 	rx, tap := l.b.packetLink(), l.a.tap()
-	good := l.raw(false)
+	good := l.rawFrame(false)
 	ip := packet.EthernetLen
-	tap.send(change(good, ip+6, 0x20))           // first fragment: its header checksum is wrong as well
-	tap.send(change(good, ip+7, 0x10))           // a later fragment does not even reach us
+	tap.send(change(good, ip+6, 0x20))           // first fragment, whose header checksum is wrong too
+	tap.send(change(good, ip+7, 0x10))           // a later fragment does not pass the filter
 	tap.send(change(good, ip+10, 0, 0))          // IPv4 header checksum
 	tap.send(change(good, ip+25, good[ip+25]-4)) // UDP length
 	tap.send(change(good, ip+26, 0xab, 0xcd))    // UDP checksum
@@ -224,19 +224,19 @@ func TestFragmentsAndDamagedHeadersAreCounted(t *testing.T) {
 	}
 }
 
-func TestThePortIsHeldAgainstPortUnreachable(t *testing.T) {
+func TestReservedPortPreventsPortUnreachable(t *testing.T) {
 	for _, held := range []bool{true, false} {
-		l := newLab(t)
+		l := newVethPair(t)
 		if held {
 			l.b.packetLink()
 		}
 		tap := l.a.tap()
 		for _, v6 := range []bool{false, true} {
-			// The answer has to find its way without neighbour discovery.
+			// The reply must not wait for neighbour discovery.
 			_, err := resolve(l.b.iface(), l.b.path(l.a, v6).Src, l.b.path(l.a, v6).Dst)
 			must(t, err)
 			for range 20 {
-				tap.send(l.raw(v6))
+				tap.send(l.rawFrame(v6))
 			}
 		}
 		icmp := 0
@@ -248,16 +248,16 @@ func TestThePortIsHeldAgainstPortUnreachable(t *testing.T) {
 			}
 		}
 		if held && icmp > 0 {
-			t.Errorf("%d packets were answered with ICMP", icmp)
+			t.Errorf("%d packets got an ICMP error", icmp)
 		}
 		if !held && icmp == 0 {
-			t.Error("nothing was answered with ICMP where nobody holds the port: this test tests nothing")
+			t.Error("no ICMP error for an unreserved port: the test has no effect")
 		}
 	}
 }
 
-func TestAnInterfaceHasOneLink(t *testing.T) {
-	l := newLab(t)
+func TestInterfaceHasOnlyOneLink(t *testing.T) {
+	l := newVethPair(t)
 	l.a.packetLink()
 	n := l.a.iface()
 	l.a.do(func() {
@@ -272,8 +272,8 @@ func TestAnInterfaceHasOneLink(t *testing.T) {
 	})
 }
 
-func TestFramesForAnInterfaceThatIsDownAreDropped(t *testing.T) {
-	l := newLab(t)
+func TestFramesForDownInterfaceAreDropped(t *testing.T) {
+	l := newVethPair(t)
 	tx, rx := l.a.packetLink(), l.b.packetLink()
 	batch := frames(l.a.path(l.b, false), 20, 1024)
 	must(t, l.a.nl.LinkSetDown(l.a.link()))
@@ -287,20 +287,20 @@ func TestFramesForAnInterfaceThatIsDownAreDropped(t *testing.T) {
 	must(t, l.a.nl.LinkSetUp(l.a.link()))
 	eventually(t, "carrier", l.a.usable)
 	sendAll(t, tx, batch)
-	same(t, l, tx, batch, collect(t, rx, len(batch)))
+	checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 }
 
-func TestLinksFollowAnInterfaceThatIsMadeAnew(t *testing.T) {
+func TestLinksFollowRecreatedInterface(t *testing.T) {
 	type link struct {
 		Link
 		iface *Netdev
 	}
-	for name, open := range map[string]func(*station) link{
-		"packet": func(s *station) link { l := s.packetLink(); return link{l, l.iface} },
-		"udp":    func(s *station) link { l := s.udpLink(); return link{l, l.iface} },
+	for name, open := range map[string]func(*netnsHost) link{
+		"packet": func(s *netnsHost) link { l := s.packetLink(); return link{l, l.iface} },
+		"udp":    func(s *netnsHost) link { l := s.udpLink(); return link{l, l.iface} },
 	} {
 		t.Run(name, func(t *testing.T) {
-			l := newLab(t)
+			l := newVethPair(t)
 			tx, rx := open(l.a), open(l.b)
 			must(t, l.a.nl.LinkDel(l.a.link()))
 			l.connect(t)
@@ -322,25 +322,26 @@ func TestLinksFollowAnInterfaceThatIsMadeAnew(t *testing.T) {
 	}
 }
 
-// Without privilege a socket cannot be bound to another interface: new ones take their place.
-func TestTheUDPLinkReplacesItsSockets(t *testing.T) {
-	l := newLab(t)
+// Without privilege a socket cannot be bound to another interface, so the link replaces its
+// sockets.
+func TestUDPLinkReplacesSockets(t *testing.T) {
+	l := newVethPair(t)
 	tx, rx := l.a.udpLink(), l.b.udpLink()
 	l.b.do(func() {
 		for _, s := range rx.sockets {
-			must(t, unix.BindToDevice(s.fd, "lo")) // not where the interface is
+			must(t, unix.BindToDevice(s.fd, "lo")) // another interface
 			rx.replace(s)
 		}
 	})
 	for _, v6 := range []bool{false, true} {
 		batch := frames(l.a.path(l.b, v6), 5, 1024)
 		sendAll(t, tx, batch)
-		same(t, l, tx, batch, collect(t, rx, len(batch)))
+		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 	}
 }
 
-func TestThePacketLinkSaysWhichPrivilegeItLacks(t *testing.T) {
-	l := newLab(t)
+func TestPacketLinkNamesMissingPrivilege(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	l.a.do(func() {
 		dropCapabilities(t)
@@ -351,7 +352,7 @@ func TestThePacketLinkSaysWhichPrivilegeItLacks(t *testing.T) {
 	})
 }
 
-// dropCapabilities takes every capability from the calling thread, for good.
+// dropCapabilities drops all capabilities of the calling thread.
 func dropCapabilities(t testing.TB) {
 	t.Helper()
 	h := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
@@ -359,11 +360,11 @@ func dropCapabilities(t testing.TB) {
 	must(t, unix.Capset(&h, &none[0]))
 }
 
-func TestTheUDPLinkNeedsNoPrivilege(t *testing.T) {
-	l := newLab(t)
+func TestUDPLinkRequiresNoPrivilege(t *testing.T) {
+	l := newVethPair(t)
 	var tx, rx *UDPLink
 	var na, nb *Netdev
-	open := func(s *station, n **Netdev, u **UDPLink) {
+	open := func(s *netnsHost, n **Netdev, u **UDPLink) {
 		s.do(func() {
 			dropCapabilities(t)
 			var err error
@@ -385,15 +386,15 @@ func TestTheUDPLinkNeedsNoPrivilege(t *testing.T) {
 		if err != nil || mac != p.DstMAC {
 			t.Errorf("%s: resolved % x, %v", family(v6), mac, err)
 		}
-		p.DstMAC = [6]byte{} // the kernel knows it
+		p.DstMAC = [6]byte{} // a udp link does not need it
 		batch := message(p, 100_000, 4096)
 		sendAll(t, tx, batch)
-		same(t, l, tx, batch, collect(t, rx, len(batch)))
+		checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 	}
 }
 
-func TestTheUDPLinkAcceptsEveryIdentification(t *testing.T) {
-	l := newLab(t)
+func TestUDPLinkAcceptsEveryIdentification(t *testing.T) {
+	l := newVethPair(t)
 	rx, tap := l.b.udpLink(), l.a.tap()
 	f := frames(l.a.path(l.b, false), 1, 999)[0]
 	a := f.Path.addressing(false)
@@ -413,12 +414,12 @@ func TestTheUDPLinkAcceptsEveryIdentification(t *testing.T) {
 	b[300] ^= 0x10
 	tap.send(b)
 	if got := collect(t, rx, 1); len(got) != 1 || !got[0].BadICRC {
-		t.Error("a damaged packet was not seen to be")
+		t.Error("a corrupt packet was accepted")
 	}
 }
 
-func TestTheUDPLinkDropsWhatIsTooShort(t *testing.T) {
-	l := newLab(t)
+func TestUDPLinkDropsShortPackets(t *testing.T) {
+	l := newVethPair(t)
 	rx := l.b.udpLink()
 	l.a.do(func() {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -435,10 +436,10 @@ func TestTheUDPLinkDropsWhatIsTooShort(t *testing.T) {
 	})
 }
 
-// No NIC sends a packet without a whole BTH, but a test may.
-func TestLinksSendPacketsThatEndInsideTheirBTH(t *testing.T) {
+// NICs do not send a packet without a whole BTH, but a test may.
+func TestLinksSendTruncatedBTH(t *testing.T) {
 	for _, kind := range []string{"packet", "udp"} {
-		l := newLab(t)
+		l := newVethPair(t)
 		var tx Link
 		if kind == "udp" {
 			tx = l.a.udpLink()
@@ -462,11 +463,11 @@ func TestLinksSendPacketsThatEndInsideTheirBTH(t *testing.T) {
 	}
 }
 
-func TestWithoutSegmentationPacketsGoOneByOne(t *testing.T) {
-	l := newLab(t)
+func TestWithoutSegmentationPacketsAreSentSingly(t *testing.T) {
+	l := newVethPair(t)
 	tx, rx := l.a.packetLink(), l.b.packetLink()
-	tx.tx.gso = false // as a kernel before 6.2 makes it, by refusing the first
+	tx.tx.gso = false // as after the first EINVAL of a kernel before 6.2
 	batch := frames(l.a.path(l.b, false), 30, 1000)
 	sendAll(t, tx, batch)
-	same(t, l, tx, batch, collect(t, rx, len(batch)))
+	checkFrames(t, l, tx, batch, collect(t, rx, len(batch)))
 }

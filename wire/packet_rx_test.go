@@ -22,9 +22,9 @@ var (
 	}
 )
 
-// delivered returns what a packet socket delivers for packets with these payloads:
-// virtio-net header, headers, and each packet with its ICRC. IDs count up from a.ID,
-// or all are a.ID.
+// delivered returns the message of a packet socket for packets with these payloads: virtio-net
+// header, headers, and the packets with their ICRCs. The Identifications count up from a.ID, or are
+// all a.ID.
 func delivered(a packet.Addressing, flags uint8, sameID bool, payloads ...int) []byte {
 	var body []byte
 	v := virtioHeader{flags: flags}
@@ -49,7 +49,7 @@ func delivered(a packet.Addressing, flags uint8, sameID bool, payloads ...int) [
 	return append(b, body...)
 }
 
-func TestASuperPacketIsCutIntoThePacketsItStandsFor(t *testing.T) {
+func TestSuperPacketIsCutIntoItsPackets(t *testing.T) {
 	for _, c := range []struct {
 		name     string
 		a        packet.Addressing
@@ -84,20 +84,20 @@ func TestASuperPacketIsCutIntoThePacketsItStandsFor(t *testing.T) {
 				}
 			}
 			if s.next(&f) || s.runts() != 0 {
-				t.Error("more came than was put in")
+				t.Error("more packets than segments")
 			}
 		})
 	}
 }
 
-// change returns a copy of b with bytes replaced from at on.
+// change returns a copy of b with the bytes from at on replaced.
 func change(b []byte, at int, with ...byte) []byte {
 	b = bytes.Clone(b)
 	copy(b[at:], with)
 	return b
 }
 
-func TestWhatIsNoPacketIsRefusedForItsReason(t *testing.T) {
+func TestDecoderDropReasons(t *testing.T) {
 	const ip = virtioLen + packet.EthernetLen
 	v4, v6 := delivered(splitV4, 0, false, 64), delivered(splitV6, 0, false, 64)
 	checksummed := splitV4
@@ -131,7 +131,7 @@ func TestWhatIsNoPacketIsRefusedForItsReason(t *testing.T) {
 			t.Errorf("%s: %v %v, want %v", c.name, d, ok, c.want)
 		}
 		if s.next(new(RxFrame)) {
-			t.Errorf("%s: a packet all the same", c.name)
+			t.Errorf("%s: next returned a packet", c.name)
 		}
 	}
 }
@@ -167,21 +167,21 @@ func TestUDPChecksums(t *testing.T) {
 	}
 }
 
-func TestSegmentsTooShortForAPacketAreCounted(t *testing.T) {
+func TestShortSegmentsAreCounted(t *testing.T) {
 	b := delivered(splitV4, virtioNeedsChecksum, false, 64, 64, 64)
 	binary.NativeEndian.PutUint16(b[4:], 15)
 	var s packetDecoder
 	s.load(rxMessage{data: b})
 	for s.next(new(RxFrame)) {
-		t.Error("a packet of 15 bytes")
+		t.Error("next returned a packet of 15 bytes")
 	}
 	if n := s.runts(); n != 16 {
 		t.Errorf("%d runts counted, want 16", n)
 	}
 }
 
-// FuzzPacketReceive feeds the splitter what no kernel should deliver: it must cut
-// nothing but what it was given, and account for all of it.
+// FuzzPacketReceive decodes arbitrary messages. The decoder must return or count every byte, and
+// access no others.
 func FuzzPacketReceive(f *testing.F) {
 	f.Add(delivered(splitV4, 0, false, 64))
 	f.Add(delivered(splitV6, 0, false, 0))
@@ -200,7 +200,7 @@ func FuzzPacketReceive(f *testing.F) {
 		var s packetDecoder
 		d, ok := s.load(rxMessage{data: b})
 		if !ok && d >= NumDrops {
-			t.Fatalf("refused for %v", d)
+			t.Fatalf("rejected for %v", d)
 		}
 		total, n := 0, 0
 		for {
@@ -214,14 +214,14 @@ func FuzzPacketReceive(f *testing.F) {
 				t.Fatalf("%+v", f)
 			}
 			if !bytes.Contains(b, f.Head) {
-				t.Fatal("a packet of bytes that were not there")
+				t.Fatal("a packet with bytes outside the message")
 			}
 		}
 		if !ok && n > 0 {
-			t.Fatalf("refused for %v, and %d packets", d, n)
+			t.Fatalf("rejected for %v, and %d packets", d, n)
 		}
 		if ok && n == 0 && s.runts() == 0 {
-			t.Fatal("accepted, and neither packets nor runts")
+			t.Fatal("accepted without packets or runts")
 		}
 		if total > len(b) {
 			t.Fatalf("%d bytes of packets in a frame of %d", total, len(b))

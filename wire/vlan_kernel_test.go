@@ -2,7 +2,7 @@
 
 package wire
 
-// This test needs a kernel with VLAN interfaces: e2e runs it in a virtual machine that has one.
+// This test requires a kernel with VLAN interfaces. e2e runs it in a virtual machine.
 
 import (
 	"context"
@@ -15,7 +15,7 @@ import (
 	"github.com/vishvananda/netlink"
 )
 
-// addVLAN makes a VLAN interface on a station's end, with an address.
+// addVLAN adds a VLAN interface with an address to a host's interface.
 func (s *station) addVLAN(name string, id int, addr netip.Prefix) {
 	s.t.Helper()
 	v := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: s.link().Attrs().Index}, VlanId: id,
@@ -25,7 +25,7 @@ func (s *station) addVLAN(name string, id int, addr netip.Prefix) {
 	must(s.t, s.nl.AddrAdd(v, s.addr(addr)))
 }
 
-func TestThePacketLinkCarriesTheVLANsOfItsInterface(t *testing.T) {
+func TestPacketLinkServesVLANs(t *testing.T) {
 	l := newLab(t)
 	p := netip.MustParsePrefix
 	l.a.addVLAN("v7", 7, p("198.51.107.1/24"))
@@ -53,7 +53,7 @@ func TestThePacketLinkCarriesTheVLANsOfItsInterface(t *testing.T) {
 	same(t, l, tx, batch, got)
 	for i := range got {
 		if got[i].VLAN() != 7 || got[i].Priority() != 5 {
-			t.Fatalf("frame %d came with tag %v %#x", i, got[i].Tagged, got[i].TCI)
+			t.Fatalf("frame %d has tag %v %#x", i, got[i].Tagged, got[i].TCI)
 		}
 	}
 	plain := message(l.a.path(l.b, false), 100, 4096)
@@ -62,7 +62,7 @@ func TestThePacketLinkCarriesTheVLANsOfItsInterface(t *testing.T) {
 		t.Errorf("without a VLAN: %+v", got)
 	}
 
-	// A VLAN that comes later is served, one that goes is not any more.
+	// The link follows VLANs that are added and deleted.
 	l.b.addVLAN("v8", 8, p("198.51.108.2/24"))
 	later := *path
 	later.VLAN = 8

@@ -11,7 +11,7 @@ import (
 	"softroce/packet"
 )
 
-func TestAFabricKeepsVLANsApart(t *testing.T) {
+func TestFabricSeparatesVLANs(t *testing.T) {
 	for _, owners := range [][2]any{{"engine", "engine"}, {"one", "other"}} {
 		f := NewFabric()
 		a := f.NewLink(owners[0])
@@ -42,7 +42,7 @@ func TestAFabricKeepsVLANsApart(t *testing.T) {
 	}
 }
 
-func TestAMulticastGroupReachesTheVLANAlone(t *testing.T) {
+func TestMulticastStaysInItsVLAN(t *testing.T) {
 	f := NewFabric()
 	group := netip.MustParseAddr("239.1.1.1")
 	a, seven, plain := f.NewLink("e"), f.NewLink("e"), f.NewLink("e", addrB)
@@ -59,7 +59,7 @@ func TestAMulticastGroupReachesTheVLANAlone(t *testing.T) {
 	}
 }
 
-func TestLoopbackKeepsVLANsApart(t *testing.T) {
+func TestLoopbackSeparatesVLANs(t *testing.T) {
 	f := NewFabric()
 	peer := f.NewLink("e")
 	peer.SetStations(Station{addrA, 8})
@@ -70,11 +70,11 @@ func TestLoopbackKeepsVLANsApart(t *testing.T) {
 		frame(&Path{Src: addrA, Dst: addrA}, 3, nil))
 	got := receive(t, l, 2)
 	if len(got) != 2 || got[0].VLAN() != 7 || got[1].VLAN() != 0 || len(receive(t, peer, 2)) != 1 {
-		t.Errorf("looped back: %+v", got)
+		t.Errorf("received %+v", got)
 	}
 }
 
-func TestACaptureShowsTags(t *testing.T) {
+func TestCaptureWritesTags(t *testing.T) {
 	f := NewFabric()
 	inner, peer := f.NewLink("e"), f.NewLink("e")
 	inner.SetStations(Station{addrA, 100})
@@ -92,14 +92,14 @@ func TestACaptureShowsTags(t *testing.T) {
 	}
 }
 
-// trunkOf is dgConfig with the link's addresses in VLAN 7, too.
+// trunkOf returns dgConfig with the link's addresses in VLAN 7 too.
 func trunkOf() DgramConfig {
 	c := dgConfig
 	c.VLANs = []VLANAddress{{netip.PrefixFrom(dgAddr, 24), 7, ""}, {netip.PrefixFrom(dg6, 64), 7, ""}}
 	return c
 }
 
-func TestDgramAnswersInTheVLANOfTheQuestion(t *testing.T) {
+func TestDgramRepliesInTheVLANOfTheRequest(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		ask  []byte
@@ -113,7 +113,7 @@ func TestDgramAnswersInTheVLANOfTheQuestion(t *testing.T) {
 		var rx RxFrame
 		l.input(tagged(c.ask, 0x6007), &rx)
 		if l.handled != 1 || len(l.reply) < 18 || string(l.reply[12:16]) != "\x81\x00\x00\x07" {
-			t.Errorf("%s: %d answered with % x", c.name, l.handled, l.reply)
+			t.Errorf("%s: handled %d, replied with % x", c.name, l.handled, l.reply)
 		}
 		plain, err := newDgram(trunkOf())
 		must(t, err)
@@ -123,12 +123,12 @@ func TestDgramAnswersInTheVLANOfTheQuestion(t *testing.T) {
 		}
 		l.input(tagged(c.ask, 9), &rx)
 		if l.handled != 1 || l.counters.Drops[DropVLAN] != 1 {
-			t.Errorf("%s: VLAN 9 was answered", c.name)
+			t.Errorf("%s: replied in VLAN 9", c.name)
 		}
 	}
 }
 
-func TestDgramTakesPacketsOfItsVLANs(t *testing.T) {
+func TestDgramAcceptsPacketsOfItsVLANs(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		l, err := newDgram(trunkOf())
 		must(t, err)
@@ -146,7 +146,7 @@ func TestDgramTakesPacketsOfItsVLANs(t *testing.T) {
 			t.Errorf("VLAN 8: %v", l.counters.Drops)
 		}
 		if l.input(tagged(roceFrame(v6), 7)[:17], &rx) {
-			t.Error("a frame that ends in its tag")
+			t.Error("accepted a frame that ends in its tag")
 		}
 	}
 }
@@ -180,8 +180,8 @@ func TestDgramResolvesInAVLAN(t *testing.T) {
 	}
 }
 
-// withVLAN makes a packet link believe that there is a VLAN interface on its own, of this number: tags are the
-// link's affair, and not every kernel has VLAN interfaces.
+// withVLAN makes a packet link serve a VLAN without an interface for it. Not every kernel has VLAN
+// interfaces.
 func (l *PacketLink) withVLAN(id uint16) {
 	s := *l.iface.state.Load()
 	v := s
@@ -191,22 +191,22 @@ func (l *PacketLink) withVLAN(id uint16) {
 	l.rebind()
 }
 
-func TestThePacketLinkPutsTagsOnAndTakesThemOff(t *testing.T) {
+func TestPacketLinkTagsFrames(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
-		l := newLab(t)
+		l := newVethPair(t)
 		tx, rx := l.a.packetLink(), l.b.packetLink()
 		path := l.a.path(l.b, v6)
 		path.VLAN, path.Priority = 7, 5
 		batch := append(message(path, 100_001, 4096), message(path, 100, 4096)...)
 		sendAll(t, tx, message(path, 100, 4096))
-		nothing(t, rx) // it is not in the VLAN
+		expectNone(t, rx) // not a member of the VLAN
 		rx.withVLAN(7)
 		sendAll(t, tx, batch)
 		got := collect(t, rx, len(batch))
-		same(t, l, tx, batch, got)
+		checkFrames(t, l, tx, batch, got)
 		for i := range got {
 			if got[i].VLAN() != 7 || got[i].Priority() != 5 {
-				t.Fatalf("frame %d came with tag %v %#x", i, got[i].Tagged, got[i].TCI)
+				t.Fatalf("frame %d has tag %v %#x", i, got[i].Tagged, got[i].TCI)
 			}
 		}
 		plain := message(l.a.path(l.b, v6), 100, 4096)
@@ -217,22 +217,22 @@ func TestThePacketLinkPutsTagsOnAndTakesThemOff(t *testing.T) {
 		other := *path
 		other.VLAN = 8
 		sendAll(t, tx, message(&other, 100, 4096))
-		nothing(t, rx)
+		expectNone(t, rx)
 		if n := tx.Counters().Drops; n != [NumDrops]uint64{} {
 			t.Errorf("dropped: %v", n)
 		}
 	}
 }
 
-func TestEveryVLANThatALinkServesPassesItsFilter(t *testing.T) {
+func TestFilterPassesEveryServedVLAN(t *testing.T) {
 	var ids []uint16
 	for i := range uint16(maxFilterVLANs + 10) {
 		ids = append(ids, i+1)
 	}
-	l := newLab(t)
+	l := newVethPair(t)
 	rx, tap := l.b.packetLink(), l.a.tap()
 	must(t, attachFilter(rx.fd, ids))
-	good := l.raw(false)
+	good := l.rawFrame(false)
 	for _, c := range []struct {
 		tci  uint16
 		want int

@@ -16,8 +16,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestAnInterfaceThatDoesNotExistIsNamedWithThoseThatDo(t *testing.T) {
-	l := newLab(t)
+func TestOpenNetdevErrorListsInterfaces(t *testing.T) {
+	l := newVethPair(t)
 	var err error
 	l.a.do(func() { _, err = OpenNetdev("eth7") })
 	if !errors.Is(err, ErrNoInterface) {
@@ -30,10 +30,10 @@ func TestAnInterfaceThatDoesNotExistIsNamedWithThoseThatDo(t *testing.T) {
 	}
 }
 
-func TestAnInterfaceTellsWhatItIs(t *testing.T) {
-	l := newLab(t)
+func TestNetdevProperties(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
-	if n.Name() != l.a.name || n.MTU() != labMTU || !n.Up() {
+	if n.Name() != l.a.name || n.MTU() != vethMTU || !n.Up() {
 		t.Errorf("%s, MTU %d, up %v", n.Name(), n.MTU(), n.Up())
 	}
 	if mac := n.MAC(); net.HardwareAddr(mac[:]).String() != l.a.link().Attrs().HardwareAddr.String() {
@@ -46,8 +46,8 @@ func TestAnInterfaceTellsWhatItIs(t *testing.T) {
 	}
 }
 
-func TestAddressesAreFollowedAsTheyComeAndGo(t *testing.T) {
-	l := newLab(t)
+func TestNetdevFollowsAddresses(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	var changes atomic.Int32
 	n.OnChange(func() { changes.Add(1) })
@@ -63,12 +63,12 @@ func TestAddressesAreFollowedAsTheyComeAndGo(t *testing.T) {
 	}
 }
 
-func TestAnAddressIsNotUsedWhileItIsChecked(t *testing.T) {
-	l := newLab(t)
+func TestNetdevIgnoresTentativeAddress(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	p := netip.MustParsePrefix("2001:db8::99/64")
 	a := l.a.addr(p)
-	a.Flags = 0 // with duplicate address detection
+	a.Flags = 0 // enables duplicate address detection
 	must(t, l.a.nl.AddrAdd(l.a.link(), a))
 	for tentative := true; tentative; {
 		listed := slices.Contains(n.Addresses(), p)
@@ -86,17 +86,17 @@ func TestAnAddressIsNotUsedWhileItIsChecked(t *testing.T) {
 	eventually(t, "the address to be listed after its check", func() bool { return slices.Contains(n.Addresses(), p) })
 }
 
-func TestEventsThatOverflowedTheSocketAreMadeUpFor(t *testing.T) {
-	l := newLab(t)
+func TestNetdevRecoversFromLostEvents(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
-	must(t, n.events.SetReceiveBufferSize(1, false)) // the kernel's least
+	must(t, n.events.SetReceiveBufferSize(1, false)) // the kernel uses its minimum
 	hold, held := make(chan struct{}), make(chan struct{}, 100)
 	n.OnChange(func() {
 		held <- struct{}{}
 		<-hold
 	})
 	l.a.addAddr(netip.MustParsePrefix("198.51.100.50/24"))
-	<-held // the watcher reads no events now
+	<-held // the watcher is blocked and reads no events
 	for i := range byte(30) {
 		l.a.addAddr(netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, 100 + i}), 24))
 	}
@@ -107,8 +107,8 @@ func TestEventsThatOverflowedTheSocketAreMadeUpFor(t *testing.T) {
 	})
 }
 
-func TestMTUAndStateAreFollowed(t *testing.T) {
-	l := newLab(t)
+func TestNetdevFollowsMTUAndState(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	must(t, l.a.nl.LinkSetMTU(l.a.link(), 1500))
 	eventually(t, "MTU 1500", func() bool { return n.MTU() == 1500 })
@@ -118,8 +118,8 @@ func TestMTUAndStateAreFollowed(t *testing.T) {
 	eventually(t, "up again", n.Up)
 }
 
-func TestAnInterfaceThatIsMadeAnewIsFollowed(t *testing.T) {
-	l := newLab(t)
+func TestNetdevFollowsRecreatedInterface(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	old := n.Index()
 	must(t, l.a.nl.LinkDel(l.a.link()))
@@ -133,20 +133,20 @@ func TestAnInterfaceThatIsMadeAnewIsFollowed(t *testing.T) {
 	}
 }
 
-// resolve asks for dst's MAC, within two seconds.
+// resolve resolves dst, within two seconds.
 func resolve(n *Netdev, src, dst netip.Addr) ([6]byte, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	p := &Path{Src: src, Dst: dst}
 	err := n.Resolve(ctx, p)
 	return p.DstMAC, err
 }
 
-func TestResolveFindsANeighbourThatTheKernelDoesNotKnow(t *testing.T) {
-	l := newLab(t)
+func TestResolveUnknownNeighbour(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	want := [6]byte(l.b.link().Attrs().HardwareAddr)
-	for range 2 { // the second time it is in the table
+	for range 2 { // the second time, the neighbour table has an entry
 		if mac, err := resolve(n, l.a.v4, l.b.v4); err != nil || mac != want {
 			t.Errorf("IPv4: % x, %v; want % x", mac, err, want)
 		}
@@ -156,8 +156,8 @@ func TestResolveFindsANeighbourThatTheKernelDoesNotKnow(t *testing.T) {
 	}
 }
 
-func TestResolveAnswersForOwnMulticastAndLoopbackAddresses(t *testing.T) {
-	l := newLab(t)
+func TestResolveOwnMulticastAndLoopbackAddresses(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	if mac, err := resolve(n, l.a.v4, l.a.v4); err != nil || mac != n.MAC() {
 		t.Errorf("own address: % x, %v", mac, err)
@@ -177,8 +177,8 @@ func TestResolveAnswersForOwnMulticastAndLoopbackAddresses(t *testing.T) {
 	}
 }
 
-func TestResolveGoesThroughTheNextHop(t *testing.T) {
-	l := newLab(t)
+func TestResolveThroughNextHop(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	for _, c := range []struct{ net, via, src, dst string }{
 		{"203.0.113.0/24", l.b.v4.String(), l.a.v4.String(), "203.0.113.9"},
@@ -193,13 +193,13 @@ func TestResolveGoesThroughTheNextHop(t *testing.T) {
 	}
 }
 
-func TestResolveNamesAnAddressWithoutRoute(t *testing.T) {
-	l := newLab(t)
+func TestResolveWithoutRoute(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	for _, c := range []struct{ src, dst netip.Addr }{
 		{l.a.v4, netip.MustParseAddr("203.0.113.9")},
 		{l.a.v6, netip.MustParseAddr("2001:db8:9::9")},
-		{netip.MustParseAddr("198.51.100.200"), l.b.v4}, // the source is no address of ours
+		{netip.MustParseAddr("198.51.100.200"), l.b.v4}, // the host does not have the source address
 		{l.a.v4, l.b.v6},
 		{l.a.v4, netip.Addr{}},
 		{l.a.v4, netip.MustParseAddr("0.0.0.0")},
@@ -211,8 +211,8 @@ func TestResolveNamesAnAddressWithoutRoute(t *testing.T) {
 	}
 }
 
-func TestResolveGivesUpOnANeighbourThatIsNotThere(t *testing.T) {
-	l := newLab(t)
+func TestResolveMissingNeighbourFails(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	absent := netip.MustParseAddr("198.51.100.200")
 
@@ -220,24 +220,24 @@ func TestResolveGivesUpOnANeighbourThatIsNotThere(t *testing.T) {
 	defer cancel()
 	err := n.Resolve(ctx, &Path{Src: l.a.v4, Dst: absent})
 	if !errors.Is(err, ErrUnreachable) || !errors.Is(err, context.DeadlineExceeded) {
-		t.Error("when the context ends:", err)
+		t.Error("when the context ended:", err)
 	}
 
-	// Three questions, 20 ms apart instead of a second.
+	// Three solicitations, 20 ms apart instead of a second.
 	l.a.do(func() {
 		must(t, os.WriteFile("/proc/sys/net/ipv4/neigh/"+l.a.name+"/retrans_time_ms", []byte("20"), 0))
 	})
-	for range 2 { // the second time the table says that it failed before
+	for range 2 { // the second time, the neighbour table has a failed entry
 		start := time.Now()
 		_, err = resolve(n, l.a.v4, absent)
 		if !errors.Is(err, ErrUnreachable) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), absent.String()) {
-			t.Errorf("when the kernel gives up: %v after %v", err, time.Since(start))
+			t.Errorf("when the kernel gave up: %v after %v", err, time.Since(start))
 		}
 	}
 }
 
-func TestANeighbourThatChangesItsMACIsFollowed(t *testing.T) {
-	l := newLab(t)
+func TestNetdevFollowsNeighbourMAC(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	type news struct {
 		dst netip.Addr
@@ -262,20 +262,20 @@ func TestANeighbourThatChangesItsMACIsFollowed(t *testing.T) {
 		select {
 		case m := <-told:
 			if m.mac != moved {
-				t.Fatalf("%v is at % x", m.dst, m.mac)
+				t.Fatalf("%v has MAC % x", m.dst, m.mac)
 			}
 			heard[m.dst] = true
-		case <-time.After(patience):
-			t.Fatal("told only of", heard)
+		case <-time.After(waitTimeout):
+			t.Fatal("OnNeighbour was called only for", heard)
 		}
 	}
 }
 
-// A neighbour that gets another MAC need not tell anybody, and the kernel has no reason to look.
-func TestANeighbourThatMovesInSilenceIsFoundWhenItIsDoubted(t *testing.T) {
+// A neighbour may get a new MAC without announcing it.
+func TestProbeFindsNewNeighbourMAC(t *testing.T) {
 	for _, v6 := range []bool{false, true} {
 		t.Run(family(v6), func(t *testing.T) {
-			l := newLab(t)
+			l := newVethPair(t)
 			n := l.a.iface()
 			told := make(chan [6]byte, 10)
 			n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
@@ -284,28 +284,28 @@ func TestANeighbourThatMovesInSilenceIsFoundWhenItIsDoubted(t *testing.T) {
 			must(t, err)
 			moved := [6]byte{2, 0, 0, 0, 0, 0x42}
 			must(t, l.b.nl.LinkSetHardwareAddr(l.b.link(), moved[:]))
-			n.ProbeNeighbour(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // nobody has asked for that one
-			limit := time.After(patience)
+			n.ProbeNeighbour(Station{Addr: netip.MustParseAddr("198.51.100.77")}) // was never resolved
+			limit := time.After(waitTimeout)
 			for {
-				// The kernel believes no second answer within a second.
+				// The kernel ignores a second reply within a second.
 				n.ProbeNeighbour(p.station())
 				select {
 				case mac := <-told:
 					if mac != moved {
-						t.Fatalf("it is at % x", mac)
+						t.Fatalf("MAC is % x", mac)
 					}
 					return
 				case <-time.After(20 * time.Millisecond):
 				case <-limit:
-					t.Fatal("not told")
+					t.Fatal("OnNeighbour was not called")
 				}
 			}
 		})
 	}
 }
 
-func TestARouteThatChangesIsFollowed(t *testing.T) {
-	l := newLab(t)
+func TestNetdevFollowsRoutes(t *testing.T) {
+	l := newVethPair(t)
 	n := l.a.iface()
 	told := make(chan [6]byte, 10)
 	n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
@@ -324,14 +324,14 @@ func TestARouteThatChangesIsFollowed(t *testing.T) {
 	select {
 	case mac := <-told:
 		if mac != other {
-			t.Errorf("the new next hop is at % x", mac)
+			t.Errorf("the new next hop has MAC % x", mac)
 		}
-	case <-time.After(patience):
-		t.Error("not told")
+	case <-time.After(waitTimeout):
+		t.Error("OnNeighbour was not called")
 	}
 }
 
-func TestAStaticInterfaceReachesEveryAddress(t *testing.T) {
+func TestStaticInterfaceResolvesEveryAddress(t *testing.T) {
 	mac := [6]byte{2, 0, 0, 0, 0, 1}
 	own := netip.MustParsePrefix("192.0.2.1/24")
 	var i Interface = StaticInterface("softroce0", mac, 4200, own)

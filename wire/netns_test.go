@@ -16,12 +16,11 @@ import (
 	"softroce/packet"
 )
 
-// A lab is two network namespaces with a veth pair between them. Interfaces have
-// MTU 9000 and these addresses.
-type lab struct{ a, b *station }
+// A vethPair is two network namespaces that a veth pair connects. The interfaces have MTU 9000.
+type vethPair struct{ a, b *netnsHost }
 
-// A station is one namespace and its end of the pair.
-type station struct {
+// A netnsHost is one of the namespaces, and its end of the pair.
+type netnsHost struct {
 	t      testing.TB
 	ns     netns.NsHandle
 	nl     *netlink.Handle
@@ -29,25 +28,25 @@ type station struct {
 	v4, v6 netip.Addr
 }
 
-const labMTU = 9000
+const vethMTU = 9000
 
-// newLab makes the lab, or says why it cannot.
-func newLab(t testing.TB) *lab {
+// newVethPair creates the namespaces. It skips the test without root.
+func newVethPair(t testing.TB) *vethPair {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		if os.Getenv("CI") == "true" {
-			t.Fatal("network namespaces need root, and CI leaves nothing out")
+			t.Fatal("network namespaces require root, and CI must not skip tests")
 		}
-		t.Skip("left out: making network namespaces needs root")
+		t.Skip("network namespaces require root")
 	}
-	l := &lab{newStation(t, "rocea", 1), newStation(t, "roceb", 2)}
+	l := &vethPair{newHost(t, "rocea", 1), newHost(t, "roceb", 2)}
 	l.connect(t)
 	return l
 }
 
-func newStation(t testing.TB, name string, host byte) *station {
+func newHost(t testing.TB, name string, host byte) *netnsHost {
 	t.Helper()
-	s := &station{
+	s := &netnsHost{
 		t: t, name: name,
 		v4: netip.AddrFrom4([4]byte{198, 51, 100, host}),
 		v6: netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: host}),
@@ -74,28 +73,28 @@ func newStation(t testing.TB, name string, host byte) *station {
 	return s
 }
 
-// connect makes the veth pair, with addresses, and waits until both ends are up.
-func (l *lab) connect(t testing.TB) {
+// connect creates the veth pair, with addresses, and waits until both ends are up.
+func (l *vethPair) connect(t testing.TB) {
 	t.Helper()
 	must(t, l.a.nl.LinkAdd(&netlink.Veth{
-		LinkAttrs: netlink.LinkAttrs{Name: l.a.name, MTU: labMTU},
-		PeerName:  l.b.name, PeerMTU: labMTU, PeerNamespace: netlink.NsFd(l.b.ns),
+		LinkAttrs: netlink.LinkAttrs{Name: l.a.name, MTU: vethMTU},
+		PeerName:  l.b.name, PeerMTU: vethMTU, PeerNamespace: netlink.NsFd(l.b.ns),
 	}))
-	for _, s := range []*station{l.a, l.b} {
+	for _, s := range []*netnsHost{l.a, l.b} {
 		link := s.link()
 		must(t, s.nl.LinkSetUp(link))
 		s.addAddr(netip.PrefixFrom(s.v4, 24))
 		s.addAddr(netip.PrefixFrom(s.v6, 64))
 	}
-	for _, s := range []*station{l.a, l.b} {
+	for _, s := range []*netnsHost{l.a, l.b} {
 		eventually(t, "carrier and addresses on "+s.name, s.usable)
 	}
 }
 
-// usable reports whether the interface has a carrier and no address is tentative, and the host
-// takes what is for its addresses: the kernel makes an IPv6 address known before its route is
-// there, which is a work queue's affair.
-func (s *station) usable() bool {
+// usable reports whether the interface has a carrier, no address is tentative, and the host accepts
+// packets to its addresses. The kernel reports an IPv6 address before a work queue has added its
+// route.
+func (s *netnsHost) usable() bool {
 	link := s.link()
 	addrs, err := s.nl.AddrList(link, netlink.FAMILY_ALL)
 	must(s.t, err)
@@ -111,15 +110,15 @@ func (s *station) usable() bool {
 	return link.Attrs().RawFlags&unix.IFF_RUNNING != 0
 }
 
-func (s *station) link() netlink.Link {
+func (s *netnsHost) link() netlink.Link {
 	s.t.Helper()
 	link, err := s.nl.LinkByName(s.name)
 	must(s.t, err)
 	return link
 }
 
-// linkLocal returns the interface's link-local address, once it is there and checked.
-func (s *station) linkLocal() (addr netip.Addr) {
+// linkLocal returns the interface's link-local address after duplicate address detection.
+func (s *netnsHost) linkLocal() (addr netip.Addr) {
 	s.t.Helper()
 	eventually(s.t, "a link-local address on "+s.name, func() bool {
 		addrs, err := s.nl.AddrList(s.link(), netlink.FAMILY_V6)
@@ -134,7 +133,7 @@ func (s *station) linkLocal() (addr netip.Addr) {
 	return addr
 }
 
-func (s *station) addr(p netip.Prefix) *netlink.Addr {
+func (s *netnsHost) addr(p netip.Prefix) *netlink.Addr {
 	a := &netlink.Addr{IPNet: &net.IPNet{
 		IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen()),
 	}}
@@ -144,25 +143,25 @@ func (s *station) addr(p netip.Prefix) *netlink.Addr {
 	return a
 }
 
-func (s *station) addAddr(p netip.Prefix) {
+func (s *netnsHost) addAddr(p netip.Prefix) {
 	s.t.Helper()
 	must(s.t, s.nl.AddrAdd(s.link(), s.addr(p)))
 }
 
 // do runs f in the namespace.
-func (s *station) do(f func()) {
+func (s *netnsHost) do(f func()) {
 	s.t.Helper()
 	onThread(func() {
 		if err := netns.Set(s.ns); err != nil {
-			s.t.Errorf("entering the namespace of %s: %v", s.name, err)
+			s.t.Errorf("enter the namespace of %s: %v", s.name, err)
 			return
 		}
 		f()
 	})
 }
 
-// iface opens the station's end.
-func (s *station) iface() *Netdev {
+// iface opens the host's interface.
+func (s *netnsHost) iface() *Netdev {
 	s.t.Helper()
 	var n *Netdev
 	var err error
@@ -172,8 +171,8 @@ func (s *station) iface() *Netdev {
 	return n
 }
 
-// packetLink opens a packet link on the station's end.
-func (s *station) packetLink() *PacketLink {
+// packetLink opens a packet link on the host's interface.
+func (s *netnsHost) packetLink() *PacketLink {
 	s.t.Helper()
 	n := s.iface()
 	var l *PacketLink
@@ -184,8 +183,8 @@ func (s *station) packetLink() *PacketLink {
 	return l
 }
 
-// udpLink opens a udp link on the station's end.
-func (s *station) udpLink() *UDPLink {
+// udpLink opens a udp link on the host's interface.
+func (s *netnsHost) udpLink() *UDPLink {
 	s.t.Helper()
 	n := s.iface()
 	var l *UDPLink
@@ -197,7 +196,7 @@ func (s *station) udpLink() *UDPLink {
 }
 
 // offload switches an offload of the interface by its ethtool command.
-func (s *station) offload(command, on uint32) {
+func (s *netnsHost) offload(command, on uint32) {
 	s.t.Helper()
 	s.do(func() {
 		fd, err := unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
@@ -216,8 +215,8 @@ func (s *station) offload(command, on uint32) {
 	})
 }
 
-// slow makes the interface carry rate bits a second, with a queue of limit bytes.
-func (s *station) slow(rate uint64, limit uint32) {
+// slow limits the interface to rate bits per second, with a queue of limit bytes.
+func (s *netnsHost) slow(rate uint64, limit uint32) {
 	s.t.Helper()
 	must(s.t, s.nl.QdiscReplace(&netlink.Tbf{
 		QdiscAttrs: netlink.QdiscAttrs{LinkIndex: s.link().Attrs().Index, Handle: netlink.MakeHandle(1, 0), Parent: netlink.HANDLE_ROOT},
@@ -225,8 +224,7 @@ func (s *station) slow(rate uint64, limit uint32) {
 	}))
 }
 
-// onThread runs f on a thread of its own, which ends with it: f may change what
-// belongs to a thread.
+// onThread runs f on a thread that ends with f, which may change the state of the thread.
 func onThread(f func()) {
 	done := make(chan struct{})
 	go func() {
@@ -244,21 +242,21 @@ func must(t testing.TB, err error) {
 	}
 }
 
-// patience is how long tests wait for what must come: the machine may be busy with something else.
-const patience = 20 * time.Second
+// waitTimeout is how long tests wait for an event. The machine may be busy.
+const waitTimeout = 20 * time.Second
 
-// eventually waits for a claim to come true.
+// eventually waits until ok returns true.
 func eventually(t testing.TB, claim string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(2 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not within %v: %s", patience, claim)
+			t.Fatalf("timeout after %v: %s", waitTimeout, claim)
 		}
 	}
 }
 
-// path returns the path from s to peer, as a NIC would have it.
-func (s *station) path(peer *station, v6 bool) *Path {
+// path returns the path from s to peer that a NIC uses.
+func (s *netnsHost) path(peer *netnsHost, v6 bool) *Path {
 	p := &Path{Src: s.v4, Dst: peer.v4, SrcPort: 0xc123, HopLimit: 64}
 	if v6 {
 		p.Src, p.Dst = s.v6, peer.v6
@@ -267,7 +265,7 @@ func (s *station) path(peer *station, v6 bool) *Path {
 	return p
 }
 
-// frames returns n frames of one message: Middles that carry size bytes.
+// frames returns n MIDDLE packets with size bytes each.
 func frames(p *Path, n, size int) []TxFrame {
 	batch := make([]TxFrame, n)
 	payload := make([]byte, size)

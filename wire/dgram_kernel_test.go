@@ -20,11 +20,11 @@ import (
 	"softroce/packet"
 )
 
-// kernelAt puts a Linux host at the far end of a dgram cable: a namespace with a TAP
-// interface, whose frames go through UDP datagrams as QEMU's do.
-func kernelAt(t testing.TB, local, remote netip.AddrPort) *station {
+// kernelAt creates a Linux host at the far end of a dgram link: a namespace with a TAP interface,
+// whose frames go through UDP datagrams as QEMU's do.
+func kernelAt(t testing.TB, local, remote netip.AddrPort) *netnsHost {
 	t.Helper()
-	s := newStation(t, "tap0", 1)
+	s := newHost(t, "tap0", 1)
 	var fd int
 	missing := false
 	onThread(func() {
@@ -98,7 +98,7 @@ func openTap(name string) (int, error) {
 }
 
 // inside runs f in the namespace of s.
-func (s *station) inside(f func() error) {
+func (s *netnsHost) inside(f func() error) {
 	s.t.Helper()
 	var err error
 	onThread(func() {
@@ -109,9 +109,9 @@ func (s *station) inside(f func() error) {
 	must(s.t, err)
 }
 
-func TestDgramAndTheKernelUnderstandEachOther(t *testing.T) {
+func TestDgramInteroperatesWithTheKernel(t *testing.T) {
 	if os.Geteuid() != 0 {
-		newLab(t) // says that it is left out
+		newVethPair(t) // skips the test without root
 	}
 	ports := freePorts(t, 2)
 	c := dgConfig
@@ -120,7 +120,7 @@ func TestDgramAndTheKernelUnderstandEachOther(t *testing.T) {
 	must(t, err)
 	vm := kernelAt(t, ports[1], ports[0])
 
-	// An engine, as far as the link can tell.
+	// A goroutine that receives, as an engine does.
 	got := make(chan RxFrame, 16)
 	stop, stopped := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -143,13 +143,13 @@ func TestDgramAndTheKernelUnderstandEachOther(t *testing.T) {
 	defer func() { close(stop); <-stopped; dg.Close() }()
 
 	for _, v6 := range []bool{false, true} {
-		t.Run(fmt.Sprint("v6=", v6), func(t *testing.T) { kernelTalk(t, dg, vm, v6, got) })
+		t.Run(fmt.Sprint("v6=", v6), func(t *testing.T) { exchangeWithKernel(t, dg, vm, v6, got) })
 	}
 }
 
-// kernelTalk has the kernel resolve, ping and send to the link, and the link resolve
-// and send to the kernel.
-func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan RxFrame) {
+// exchangeWithKernel makes the kernel resolve, ping and send to the link, and the link resolve and
+// send to the kernel.
+func exchangeWithKernel(t *testing.T, dg *DgramLink, vm *netnsHost, v6 bool, got <-chan RxFrame) {
 	network, icmp, here, there := "udp4", "ip4:icmp", dgAddr, vmAddr
 	ping := []byte{icmpEcho, 0, 0, 0, 0, 1, 0, 2, 'h', 'i'}
 	putChecksum(ping[2:], ping, 0)
@@ -158,7 +158,7 @@ func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan Rx
 		ping[0] = icmp6Echo // the kernel computes the checksum
 	}
 	path := &Path{Src: here, Dst: there, SrcPort: 0xc123, HopLimit: 64}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	if err := dg.Resolve(ctx, path); err != nil || path.DstMAC != vmMAC {
 		t.Fatalf("Resolve: %v, %x", err, path.DstMAC)
@@ -178,10 +178,10 @@ func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan Rx
 	})
 	defer udp.Close()
 	defer raw.Close()
-	udp.SetDeadline(time.Now().Add(patience))
-	raw.SetDeadline(time.Now().Add(patience))
+	udp.SetDeadline(time.Now().Add(waitTimeout))
+	raw.SetDeadline(time.Now().Add(waitTimeout))
 
-	// The kernel asks for the link's MAC, pings it, and hears the answer.
+	// The kernel resolves the link's MAC, pings it, and receives the reply.
 	if _, err := raw.WriteToIP(ping, &net.IPAddr{IP: here.AsSlice()}); err != nil {
 		t.Fatal(err)
 	}
@@ -189,14 +189,14 @@ func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan Rx
 	for {
 		n, _, err := raw.ReadFromIP(b)
 		if err != nil {
-			t.Fatalf("no answer to a ping: %v", err)
+			t.Fatalf("no reply to a ping: %v", err)
 		}
 		if (b[0] == icmpEchoReply || b[0] == icmp6EchoReply) && string(b[8:n]) == "hi" {
 			break
 		}
 	}
 
-	// A packet from the link reaches a socket.
+	// A socket receives a packet from the link.
 	tx := frame(path, 1, bytes.Repeat([]byte("x"), 4096))
 	want := sentBytes(&tx)
 	mustSend(t, dg, 0, tx)
@@ -205,8 +205,8 @@ func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan Rx
 		t.Fatalf("the kernel received %d bytes from %v, %v", n, from, err)
 	}
 
-	// A packet from a socket reaches the link, with a UDP checksum of the kernel's. Its
-	// Identification is not known here, so that the ICRC is right with IPv6 only.
+	// The link receives a packet from a socket, with a UDP checksum from the kernel. Its
+	// Identification is unknown here, so the ICRC is right with IPv6 only.
 	a := packet.Addressing{Src: there, Dst: here, SrcPort: Port}
 	m := binary.LittleEndian.AppendUint32(bytes.Clone(want), packet.ICRCBytes(&a, want))
 	if _, err := udp.WriteToUDPAddrPort(m, netip.AddrPortFrom(here, Port)); err != nil {
@@ -217,7 +217,7 @@ func kernelTalk(t *testing.T, dg *DgramLink, vm *station, v6 bool, got <-chan Rx
 		if !bytes.Equal(f.Head, want) || f.Src != there || v6 && f.BadICRC {
 			t.Errorf("received %+v", f)
 		}
-	case <-time.After(patience):
-		t.Errorf("nothing received: %v", dg.counters.Drops)
+	case <-time.After(waitTimeout):
+		t.Errorf("no packet received; drops: %v", dg.counters.Drops)
 	}
 }
