@@ -77,9 +77,9 @@ func TestForkingServerOverRDMA(t *testing.T) {
 	harness.LocalPrograms.Acquire(t)
 	preload := socketsPreload(t)
 	const bytesEach = 300000
-	program := filepath.Join(t.TempDir(), "forking")
+	program := filepath.Join(t.TempDir(), "forkserver")
 	harness.RunCommand(t, "gcc", "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o", program, "forkserver/forkserver.c")
-	ns := harness.Namespace(t, "forking")
+	ns := harness.Namespace(t, "forkserver")
 	socket := harness.DaemonIn(t, ns)
 	client, server := harness.FabricEndpoints(ns, socket)
 	for _, e := range []harness.Endpoint{client, server} {
@@ -97,7 +97,7 @@ func TestForkingServerOverRDMA(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	for range 2 {
-		if out, err := client.Start(ctx, t, fmt.Sprintf("%s %d", line("ask"), bytesEach), env...).Wait(); err != nil {
+		if out, err := client.Start(ctx, t, fmt.Sprintf("%s %d", line("connect"), bytesEach), env...).Wait(); err != nil {
 			cancel()
 			served, _ := s.Wait()
 			t.Fatalf("client: %v %s\nserver: %s", err, out, served)

@@ -93,5 +93,5 @@ func (r programRun) listenWaitEnv(t *testing.T, e harness.Endpoint, port int, ho
 	if host != "" {
 		at += "," + host
 	}
-	return []string{"LD_PRELOAD=" + library, "E2E_TURNS=" + at}
+	return []string{"LD_PRELOAD=" + library, "E2E_LISTENWAIT=" + at}
 }

@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 /*
- * A TCP server that forks for each of two connections and echoes what comes, and a client of it.
+ * forkserver - a TCP echo server that forks for each of two connections, and its client.
  *
- *	forking serve ADDR PORT
- *	forking ask ADDR PORT BYTES
+ *	forkserver serve ADDR PORT
+ *	forkserver connect ADDR PORT BYTES
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -16,7 +16,7 @@
 
 #define CONNECTIONS 2
 
-static void need(int ok, const char *what)
+static void require(int ok, const char *what)
 {
 	if (ok)
 		return;
@@ -24,11 +24,11 @@ static void need(int ok, const char *what)
 	exit(1);
 }
 
-static void put(int fd, const char *b, ssize_t n)
+static void write_all(int fd, const char *b, ssize_t n)
 {
 	while (n > 0) {
 		ssize_t done = write(fd, b, n);
-		need(done > 0, "write");
+		require(done > 0, "write");
 		b += done;
 		n -= done;
 	}
@@ -39,20 +39,20 @@ static void echo(int fd)
 	char b[65536];
 	ssize_t n;
 	while ((n = read(fd, b, sizeof b)) > 0)
-		put(fd, b, n);
-	need(n == 0, "read");
+		write_all(fd, b, n);
+	require(n == 0, "read");
 }
 
 static void serve(const struct sockaddr_in *a)
 {
 	int s = socket(AF_INET, SOCK_STREAM, 0), one = 1;
-	need(s >= 0 && !setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), "socket");
-	need(!bind(s, (const struct sockaddr *)a, sizeof *a) && !listen(s, 5), "listen");
+	require(s >= 0 && !setsockopt(s, SOL_SOCKET, SO_REUSEADDR, &one, sizeof one), "socket");
+	require(!bind(s, (const struct sockaddr *)a, sizeof *a) && !listen(s, 5), "listen");
 	for (int i = 0; i < CONNECTIONS; i++) {
 		int fd = accept(s, NULL, NULL);
-		need(fd >= 0, "accept");
+		require(fd >= 0, "accept");
 		pid_t child = fork();
-		need(child >= 0, "fork");
+		require(child >= 0, "fork");
 		if (!child) {
 			echo(fd);
 			close(fd);
@@ -61,23 +61,23 @@ static void serve(const struct sockaddr_in *a)
 		close(fd);
 	}
 	for (int status, i = 0; i < CONNECTIONS; i++)
-		need(wait(&status) > 0 && !status, "a child");
+		require(wait(&status) > 0 && !status, "child process");
 }
 
-static void ask(const struct sockaddr_in *a, long bytes)
+static void connect_to(const struct sockaddr_in *a, long bytes)
 {
 	char sent[10000], got[10000];
 	int s = socket(AF_INET, SOCK_STREAM, 0);
-	need(s >= 0 && !connect(s, (const struct sockaddr *)a, sizeof *a), "connect");
+	require(s >= 0 && !connect(s, (const struct sockaddr *)a, sizeof *a), "connect");
 	for (long done = 0; done < bytes; done += sizeof sent) {
 		memset(sent, (int)(done / (long)sizeof sent), sizeof sent);
-		put(s, sent, sizeof sent);
+		write_all(s, sent, sizeof sent);
 		for (size_t n = 0; n < sizeof got;) {
 			ssize_t more = read(s, got + n, sizeof got - n);
-			need(more > 0, "read");
+			require(more > 0, "read");
 			n += more;
 		}
-		need(!memcmp(sent, got, sizeof sent), "what came back");
+		require(!memcmp(sent, got, sizeof sent), "echo differs");
 	}
 	shutdown(s, SHUT_RDWR);
 	close(s);
@@ -90,7 +90,7 @@ int main(int argc, char **argv)
 		return 2;
 	a.sin_port = htons(atoi(argv[3]));
 	if (argc > 4)
-		ask(&a, atol(argv[4]));
+		connect_to(&a, atol(argv[4]));
 	else
 		serve(&a);
 	return 0;

@@ -1,13 +1,15 @@
 /*
- * Preloaded into both ends of a program that listens for its peer several times, one after the
- * other: a client that comes back before its server listens again is refused.
+ * listenwait - makes the client of a program wait until its server listens.
  *
- *     E2E_TURNS=PORT            at the server
- *     E2E_TURNS=PORT,ADDRESS    at the client, with an IPv4 address of the server's host
+ * Preloaded into both ends of a program whose server listens several times in a row. Without it a
+ * client that connects before the server listens again is rejected.
  *
- * A server that has called rdma_listen() for the n-th time listens at TCP port PORT+n too, until
- * it ends. A client that is about to resolve its server's address for the n-th connection first
- * waits for that; there are TURNS of them, and whatever the client does later belongs to the last.
+ *     E2E_LISTENWAIT=PORT            at the server
+ *     E2E_LISTENWAIT=PORT,ADDRESS    at the client, with an IPv4 address of the server's host
+ *
+ * After its n-th rdma_listen() the server also listens on TCP port PORT+n until it ends. Before the
+ * client resolves the server's address for its n-th connection, it waits until that port is open.
+ * There are CONNECTIONS of them; later connections do not wait.
  */
 #define _GNU_SOURCE
 #include <arpa/inet.h>
@@ -22,84 +24,84 @@
 struct rdma_cm_id;
 
 enum {
-	TURNS = 2,	  /* of perftest's -R: to agree on parameters, and for the data */
-	PAUSE_US = 10000, /* between two looks at the server */
+	CONNECTIONS = 2,  /* of perftest -R: one for its parameters, one for the data */
+	PAUSE_US = 10000, /* between two connection attempts */
 };
 
-/* turn returns the address of the n-th turn; no port: there are none. */
-static struct sockaddr_in turn(int n)
+/* Returns the TCP address for the n-th connection; its port is 0 if the variable is not set. */
+static struct sockaddr_in address_of(int n)
 {
 	struct sockaddr_in at = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_ANY)};
-	const char *value = getenv("E2E_TURNS");
+	const char *value = getenv("E2E_LISTENWAIT");
 	if (value) {
 		char *end;
 		at.sin_port = htons((in_port_t)(strtoul(value, &end, 10) + (unsigned long)n));
 		if (*end == ',' && inet_pton(AF_INET, end + 1, &at.sin_addr) != 1) {
-			fprintf(stderr, "turns: no address: %s\n", value);
+			fprintf(stderr, "listenwait: not an IPv4 address: %s\n", value);
 			exit(1);
 		}
 	}
 	return at;
 }
 
-static int tcp(void)
+static int tcp_socket(void)
 {
 	int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
 	if (fd < 0) {
-		perror("turns: socket");
+		perror("listenwait: socket");
 		exit(1);
 	}
 	return fd;
 }
 
-/* announce has the server's client go on. The socket is left open: it ends with
- * the process. */
-static void announce(int n)
+/* Lets the client connect for the n-th time. The socket stays open until the process ends. */
+static void open_port(int n)
 {
-	struct sockaddr_in at = turn(n);
+	struct sockaddr_in at = address_of(n);
 	if (!at.sin_port)
 		return;
-	int fd = tcp(), on = 1;
+	int fd = tcp_socket(), on = 1;
 	setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
 	if (bind(fd, (struct sockaddr *)&at, sizeof(at)) || listen(fd, 1)) {
-		perror("turns: listen");
+		perror("listenwait: listen");
 		exit(1);
 	}
 }
 
-static void await(int n)
+/* Waits until the server listens for the n-th time. */
+static void await_port(int n)
 {
-	struct sockaddr_in at = turn(n);
+	struct sockaddr_in at = address_of(n);
 	if (!at.sin_port)
 		return;
-	for (int there = 0; !there;) {
-		int fd = tcp();
-		there = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
+	for (int connected = 0; !connected;) {
+		int fd = tcp_socket();
+		connected = connect(fd, (struct sockaddr *)&at, sizeof(at)) == 0;
 		close(fd);
-		if (!there)
+		if (!connected)
 			usleep(PAUSE_US);
 	}
 }
 
 int rdma_listen(struct rdma_cm_id *id, int backlog)
 {
-	static int turns;
+	static int listened;
 	int (*listen_on)(struct rdma_cm_id *, int) = dlsym(RTLD_NEXT, "rdma_listen");
 	int err = listen_on(id, backlog);
 	if (!err)
-		announce(++turns);
+		open_port(++listened);
 	return err;
 }
 
 int rdma_resolve_addr(struct rdma_cm_id *id, struct sockaddr *src, struct sockaddr *dst, int ms)
 {
 	static struct rdma_cm_id *last;
-	static int turns;
+	static int connections;
 	int (*resolve)(struct rdma_cm_id *, struct sockaddr *, struct sockaddr *, int) =
 		dlsym(RTLD_NEXT, "rdma_resolve_addr");
-	/* The same identifier once more: its address was not found. */
-	if (turns < TURNS && id != last)
-		await(++turns);
+	/* The same identifier again means that resolving its address failed. */
+	if (connections < CONNECTIONS && id != last)
+		await_port(++connections);
 	last = id;
 	return resolve(id, src, dst, ms);
 }

@@ -1,13 +1,16 @@
 /*
  * serve - the command server of a guest, on TCP port 7.
  *
- * A shell could do this, but each program that it starts costs a guest under emulation some ten
+ * A shell could do this, but under emulation each program that it starts takes about ten
  * milliseconds, and the tests run thousands of commands.
  *
- * One request per connection: a line of words, then any bytes it calls for.
- *   exec SEC B64CMD                   -> output bytes, then NUL "rc=N" LF; 124 if SEC were not
- * enough put MODE SIZE B64PATH, SIZE bytes -> "ok" LF get B64PATH                       -> "SIZE
- * MODE" LF, SIZE bytes   (or "-" LF)
+ * A connection carries one request: a line of words, and the bytes that it announces.
+ *
+ *   exec SEC B64CMD                   -> output bytes, then NUL "rc=N" LF; N is 124 after SEC
+ *
+ *   put MODE SIZE B64PATH, SIZE bytes -> "ok" LF
+ *
+ *   get B64PATH                       -> "SIZE MODE" LF, SIZE bytes   (or "-" LF)
  */
 #define _GNU_SOURCE
 #include <errno.h>
@@ -47,7 +50,7 @@ static void put_all(int fd, const void *data, size_t n)
 	}
 }
 
-/* The first line, without its end. What follows stays in the socket. */
+/* Returns the first line without its end. The bytes after it stay in the socket. */
 static char *read_line(int fd)
 {
 	char *line = malloc(LONGEST_LINE);
@@ -71,7 +74,7 @@ static char *read_line(int fd)
 	exit(1);
 }
 
-/* In place. What is not of the alphabet is left out. */
+/* Decodes base64 in place. Other characters are ignored. */
 static char *decode64(char *text)
 {
 	static const char alphabet[] =
@@ -94,7 +97,7 @@ static char *decode64(char *text)
 	return text;
 }
 
-/* Waits for a child for some seconds, 0 if it has ended. */
+/* Waits some seconds for a child. Returns 0 if it has ended. */
 static int ended(pid_t pid, int seconds, int *status)
 {
 	struct timespec now, until;
@@ -221,7 +224,7 @@ int main(void)
 	if (listener < 0 || setsockopt(listener, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one)) < 0 ||
 	    bind(listener, (struct sockaddr *)&at, sizeof(at)) < 0 || listen(listener, 64) < 0)
 		die("serve");
-	signal(SIGCHLD, SIG_IGN); /* nobody waits for them */
+	signal(SIGCHLD, SIG_IGN); /* children are not waited for */
 	for (;;) {
 		int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (fd < 0)
