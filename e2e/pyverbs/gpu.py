@@ -1,11 +1,10 @@
-"""A stand-in for a GPU, for rdma-core's tests of DMA buffers.
+"""Replaces the GPU in rdma-core's tests of DMA buffers.
 
-They allocate these from /dev/dri/renderD128, which a machine without a GPU has not got. With Debian's
-pyverbs that goes wrong on every machine: it was built without the part that asks a GPU
-(dmabuf_alloc_stub.c), and its DmaBufMR cannot keep a buffer that it has allocated itself (it calls
-DmaBuf.add_ref, which is there for C alone). What DmaBufMR does with a descriptor that it was
-given is sound. So here it is given one, of a memfd that nobody has sealed; the tests, and all that follows
-from the descriptor on, are as they are.
+The tests allocate buffers from /dev/dri/renderD128, which a machine without a GPU does not have.
+Debian's pyverbs fails on every machine: it is built without GPU support (dmabuf_alloc_stub.c), and
+its DmaBufMR cannot hold a buffer that it has allocated (it calls DmaBuf.add_ref, which exists in C
+only). DmaBufMR works with a descriptor that the caller passes. So this passes the descriptor of an
+unsealed memfd. The tests, and everything behind the descriptor, are unchanged.
 """
 import mmap
 import os
@@ -14,9 +13,9 @@ import pyverbs.mr
 
 
 class Buffer(int):
-    """The descriptor of a buffer, in the place of pyverbs.dmabuf.DmaBuf."""
+    """The descriptor of a buffer. Replaces pyverbs.dmabuf.DmaBuf."""
 
-    map_offset = 0  # where a program maps it, by drm_fd
+    map_offset = 0  # the offset at which a program maps it, on drm_fd
 
     def __new__(cls, size, gpu=0, gtt=0):
         fd = os.memfd_create(f"gpu{gpu}", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
@@ -33,7 +32,7 @@ class Buffer(int):
 
 
 class DmaBufMR(pyverbs.mr.DmaBufMR):
-    """That of pyverbs, with a Buffer where the caller has none."""
+    """pyverbs' DmaBufMR with a new Buffer if the caller passes none."""
 
     def __init__(self, pd, length, access, dmabuf=None, offset=0, gpu=0, gtt=0):
         if dmabuf is None:
@@ -42,5 +41,5 @@ class DmaBufMR(pyverbs.mr.DmaBufMR):
 
 
 def install(tests):
-    """Gives a module of tests the GPU."""
+    """Installs the replacement in a module of tests."""
     tests.DmaBuf, tests.DmaBufMR = Buffer, DmaBufMR

@@ -1,11 +1,11 @@
 #!/usr/bin/python3
-"""Runs rdma-core's own tests and prints a line for each: its name, what came of it, and why.
+"""Runs rdma-core's tests and prints a line for each: its name, result and reason.
 
     report.py TESTS DEVICE GID MODULE...
 
-TESTS is the directory of the package "tests" (Debian: /usr/share/doc/rdma-core/tests, a copy with
-its files unpacked). Each MODULE is a file of it, without the prefix "test_" and the suffix. The
-lines are NAME, a tab, "ok", "skip", "FAIL" or "ERROR", a tab, the last line of the reason.
+TESTS is the folder of the package "tests" (a copy of Debian's /usr/share/doc/rdma-core/tests with
+the files uncompressed). Each MODULE is a file in it, without the prefix "test_" and the suffix. A
+line has the name, a tab, "ok", "skip", "FAIL" or "ERROR", a tab, and the last line of the reason.
 """
 import importlib
 import os
@@ -21,7 +21,7 @@ def last_line(text):
 
 
 class Lines(unittest.TestResult):
-    """A result that is printed test by test, so that a hang or a crash shows where it was."""
+    """Prints each result at once, so that the output shows which test hangs or crashes."""
 
     def line(self, test, outcome, reason=""):
         print(test.id(), outcome, reason, sep="\t", flush=True)
@@ -55,7 +55,7 @@ def main():
     directory, device, gid = sys.argv[1:4]
     modules = sys.argv[4:]
     sys.path[:0] = [os.path.dirname(directory), directory]
-    # The tests' own options, which they read from the command line.
+    # The tests read these options from the command line.
     sys.argv = ["run_tests.py", "--dev", device, "--gid", gid]
     importlib.import_module("args_parser").parser.parse_args()
     gpu.install(importlib.import_module("tests.test_mr"))

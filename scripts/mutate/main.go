@@ -1,11 +1,11 @@
-// Mutate breaks the rules of package transport one at a time, and finds out which test notices.
+// Mutate breaks the rules of package transport one at a time, and reports which test detects it.
 //
 //	go run ./scripts/mutate [-v] [WORD]
 //
-// With a WORD, only the rules that have it in their text are broken.
+// With a WORD, it breaks only the rules whose text contains it.
 //
-// Nothing in the tree is changed: the broken file lies over the real one while the tests run. What is printed is
-// the table in docs/internals/testing.md. The end is an error if a broken rule went unnoticed.
+// It does not change the source: the tests are built with an overlay of the changed file. It prints
+// the table of docs/internals/testing.md, and fails if no test detects a broken rule.
 package main
 
 import (
@@ -21,14 +21,14 @@ import (
 	"time"
 )
 
-// packages are those whose tests are asked, in this order, until one notices.
+// packages are tested in this order until a test fails.
 var packages = []string{"./transport", "./nic", "./internal/scenario", "./internal/sim"}
 
-// patience is how long the tests of a package may take: a broken rule may make them wait for ever.
-const patience = 3 * time.Minute
+// testLimit bounds the tests of a package: a broken rule may make them wait forever.
+const testLimit = 3 * time.Minute
 
 func main() {
-	verbose := flag.Bool("v", false, "print what the test that noticed said")
+	verbose := flag.Bool("v", false, "print the output of the failed test")
 	flag.Parse()
 	if err := run(*verbose, flag.Arg(0)); err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
@@ -42,45 +42,45 @@ func run(verbose bool, word string) error {
 		return err
 	}
 	defer os.RemoveAll(dir)
-	fmt.Println("| rule that is broken | in | noticed by |\n|---|---|---|")
-	unnoticed := 0
+	fmt.Println("| rule that is broken | in | detected by |\n|---|---|---|")
+	undetected := 0
 	for _, m := range mutations {
 		if !strings.Contains(m.rule, word) {
 			continue
 		}
-		by, said, err := m.try(dir)
+		by, output, err := m.try(dir)
 		if err != nil {
 			return fmt.Errorf("%s: %w", m.rule, err)
 		}
 		if by == "" {
 			by = "**nothing**"
-			unnoticed++
+			undetected++
 		}
 		fmt.Printf("| %s | `%s` | %s |\n", m.rule, m.file, by)
 		if verbose {
-			fmt.Println(said)
+			fmt.Println(output)
 		}
 	}
-	if unnoticed > 0 {
-		return fmt.Errorf("%d broken rules went unnoticed", unnoticed)
+	if undetected > 0 {
+		return fmt.Errorf("%d broken rules went undetected", undetected)
 	}
 	return nil
 }
 
-// broken returns the file with the rule broken.
+// broken returns the file with the mutation applied.
 func (m *mutation) broken() ([]byte, error) {
 	text, err := os.ReadFile(filepath.Join("transport", m.file))
 	if err != nil {
 		return nil, err
 	}
 	if n := bytes.Count(text, []byte(m.old)); n != 1 {
-		return nil, fmt.Errorf("what is to be changed occurs %d times in %s", n, m.file)
+		return nil, fmt.Errorf("the text to replace occurs %d times in %s, want once", n, m.file)
 	}
 	return bytes.Replace(text, []byte(m.old), []byte(m.new), 1), nil
 }
 
-// try runs the tests over the broken file, and returns the first that fails.
-func (m *mutation) try(dir string) (by, said string, err error) {
+// try runs the tests with the mutated file, and returns the first test that fails and its output.
+func (m *mutation) try(dir string) (by, output string, err error) {
 	text, err := m.broken()
 	if err != nil {
 		return "", "", err
@@ -101,18 +101,19 @@ func (m *mutation) try(dir string) (by, said string, err error) {
 		return "", "", err
 	}
 	for _, pkg := range packages {
-		if by, said, err = noticed(pkg, overlay); by != "" || err != nil {
-			return by, said, err
+		if by, output, err = runTests(pkg, overlay); by != "" || err != nil {
+			return by, output, err
 		}
 	}
 	return "", "", nil
 }
 
-// noticed runs the tests of a package and names the first that fails, with its package.
-func noticed(pkg, overlay string) (by, said string, err error) {
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+// runTests runs the tests of a package and returns the name of the first that fails, with the
+// package, and the output.
+func runTests(pkg, overlay string) (by, output string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), testLimit)
 	defer cancel()
-	// vet would stop at what the mutation leaves unused.
+	// vet would reject variables that the mutation leaves unused.
 	cmd := exec.CommandContext(ctx, "go", "test", "-failfast", "-count=1", "-vet=off", "-timeout", "60s", "-overlay", overlay, pkg)
 	out, failure := cmd.CombinedOutput()
 	if failure == nil {
@@ -124,7 +125,7 @@ func noticed(pkg, overlay string) (by, said string, err error) {
 			return fmt.Sprintf("`%s.%s`", name, strings.Fields(test)[0]), string(out), nil
 		}
 		if strings.Contains(line, "[build failed]") {
-			return "", "", fmt.Errorf("does not build:\n%s", out)
+			return "", "", fmt.Errorf("mutation does not build:\n%s", out)
 		}
 	}
 	for _, end := range []string{"panic: test timed out", "panic: "} {

@@ -6,7 +6,8 @@ import (
 	"testing"
 )
 
-// The rules move with the code: each must be found where the table says.
+// TestMutationsApply verifies that the text of each mutation is in the source, and each rule in the
+// document.
 func TestMutationsApply(t *testing.T) {
 	t.Chdir("../..")
 	docs, err := os.ReadFile("docs/internals/testing.md")
@@ -18,7 +19,7 @@ func TestMutationsApply(t *testing.T) {
 			t.Errorf("%s: %v", m.rule, err)
 		}
 		if !bytes.Contains(docs, []byte("| "+m.rule+" |")) {
-			t.Errorf("docs/internals/testing.md does not have: %s", m.rule)
+			t.Errorf("docs/internals/testing.md does not list: %s", m.rule)
 		}
 	}
 }

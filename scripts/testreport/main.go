@@ -1,11 +1,10 @@
-// Testreport runs `go test` and ends with a list of the tests that were left out and why.
+// Testreport runs `go test` and then lists the skipped tests with the reasons.
 //
 //	go run ./scripts/testreport [arguments of go test]
 //
-// go test says nothing of skipped tests unless it is asked to print everything. Here a
-// test that is skipped because the machine lacks something, a right or a program, is
-// named at the end with its reason; where $CI is "true" it makes the run fail, since
-// what does not run there is never run. Fuzz targets may skip inputs as they like.
+// go test prints skipped tests only with -v. Testreport lists each test that was skipped because the
+// machine lacks a privilege or a program. Where $CI is "true" such a test makes the run fail, since
+// it would never run otherwise. Fuzz targets may skip inputs.
 package main
 
 import (
@@ -30,23 +29,23 @@ type event struct {
 	Output  string
 }
 
-// A report gathers what to say at the end.
+// A report collects the results of a run.
 type report struct {
-	out     io.Writer
-	output  map[string][]string // of tests and packages not yet ended
-	leftOut []*omission
-	passed  int
-	failed  int
+	out    io.Writer
+	output map[string][]string // of tests and packages that have not ended
+	skips  []*skip
+	passed int
+	failed int
 }
 
-// An omission is what a package has left out for one reason.
-type omission struct {
+// A skip is the tests of a package that were skipped for one reason.
+type skip struct {
 	pkg, reason string
 	tests       int
 	names       []string // of the top-level tests
 }
 
-// slow is how long a test must take for its end to be worth a line.
+// slow is the time from which on a passed test is printed.
 const slow = 2 * time.Second
 
 func main() {
@@ -79,7 +78,7 @@ func (r *report) read(in io.Reader) {
 	for lines.Scan() {
 		var e event
 		if json.Unmarshal(lines.Bytes(), &e) != nil {
-			fmt.Fprintln(r.out, lines.Text()) // not an event: go's own complaint
+			fmt.Fprintln(r.out, lines.Text()) // not an event: an error of the go command
 			continue
 		}
 		r.event(e)
@@ -105,7 +104,7 @@ func (r *report) event(e event) {
 		r.ended(e, key)
 		r.passed++
 	case "fail":
-		r.tell(e, key)
+		r.printOutput(e, key)
 		r.ended(e, key)
 		r.failed++
 	case "skip":
@@ -113,8 +112,9 @@ func (r *report) event(e event) {
 	}
 }
 
-// tell prints what a test said, or, of a package, what those tests said that were under way when it died.
-func (r *report) tell(e event, key string) {
+// printOutput prints the output of a test. For a package it prints that of the tests that were running
+// when it ended.
+func (r *report) printOutput(e event, key string) {
 	keys := []string{key}
 	if e.Test == "" {
 		for k := range r.output {
@@ -132,8 +132,7 @@ func (r *report) tell(e event, key string) {
 	}
 }
 
-// packageLine prints the line that go test ends a package with, and what else a package
-// writes outside its tests.
+// packageLine prints the result line of a package, and what the package prints outside its tests.
 func (r *report) packageLine(s string) {
 	if s != "PASS\n" && !strings.Contains(s, "[no test files]") {
 		fmt.Fprint(r.out, s)
@@ -147,12 +146,12 @@ func (r *report) ended(e event, key string) {
 	}
 }
 
-// lane is what a test says that had to wait until it could have something to itself.
-var lane = regexp.MustCompile(`: waited (\S+) for exclusive use\n$`)
+// exclusiveWait matches the log line of a test that waited for the exclusive use of something.
+var exclusiveWait = regexp.MustCompile(`: waited (\S+) for exclusive use\n$`)
 
 func (r *report) waited(key string) time.Duration {
 	for _, s := range r.output[key] {
-		if m := lane.FindStringSubmatch(s); m != nil {
+		if m := exclusiveWait.FindStringSubmatch(s); m != nil {
 			d, _ := time.ParseDuration(m[1])
 			return d
 		}
@@ -169,25 +168,25 @@ func (r *report) skipped(e event, key string) {
 	for _, s := range r.output[key] {
 		s = strings.TrimSpace(s)
 		if s != "" && !strings.HasPrefix(s, "===") && !strings.HasPrefix(s, "---") {
-			reason = place.ReplaceAllString(s, "") // the last thing that it said
+			reason = logPosition.ReplaceAllString(s, "") // the last line that it printed
 		}
 	}
-	r.omit(e.Package, strings.TrimPrefix(reason, "left out: "), e.Test)
+	r.addSkip(e.Package, strings.TrimPrefix(reason, "left out: "), e.Test)
 }
 
-// place is where a test said something.
-var place = regexp.MustCompile(`^\S+\.go:\d+: `)
+// logPosition matches the source position of a log line.
+var logPosition = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-func (r *report) omit(pkg, reason, test string) {
-	var o *omission
-	for _, have := range r.leftOut {
+func (r *report) addSkip(pkg, reason, test string) {
+	var o *skip
+	for _, have := range r.skips {
 		if have.pkg == pkg && have.reason == reason {
 			o = have
 		}
 	}
 	if o == nil {
-		o = &omission{pkg: pkg, reason: reason}
-		r.leftOut = append(r.leftOut, o)
+		o = &skip{pkg: pkg, reason: reason}
+		r.skips = append(r.skips, o)
 	}
 	o.tests++
 	if top, _, _ := strings.Cut(test, "/"); !slices.Contains(o.names, top) {
@@ -196,13 +195,13 @@ func (r *report) omit(pkg, reason, test string) {
 }
 
 func (r *report) close(status int, ci bool) int {
-	if len(r.leftOut) > 0 {
-		fmt.Fprintln(r.out, "\nLeft out:")
-		for _, o := range r.leftOut {
+	if len(r.skips) > 0 {
+		fmt.Fprintln(r.out, "\nSkipped:")
+		for _, o := range r.skips {
 			fmt.Fprintf(r.out, "  %s, %d tests: %s\n    %s\n", o.pkg, o.tests, o.reason, strings.Join(o.names, " "))
 		}
 		if ci {
-			fmt.Fprintln(r.out, "With CI=true nothing may be left out: this run has failed.")
+			fmt.Fprintln(r.out, "Tests must not be skipped where CI=true: this run has failed.")
 			status = 1
 		}
 	}
