@@ -20,7 +20,7 @@ func (s *script) cmdPort(args *arguments) error {
 	if !ok {
 		return testbed.ErrNoFaults
 	}
-	p.SetUp(how == "up")
+	p.SetPort(how == "up")
 	return args.end()
 }
 

@@ -28,7 +28,7 @@ func runFile(t *testing.T, file string, o testbed.SimulatedOptions) {
 	r := Run(file, Options{NewTestbed: o.NewTestbed})
 	switch {
 	case errors.Is(r.Err, ErrSkipped):
-		t.Skip(r.Err)
+		t.Errorf("%v: every scenario must run in a simulation", r.Err)
 	case r.Err != nil:
 		t.Error(r.Log)
 	case testing.Verbose():

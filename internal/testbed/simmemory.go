@@ -13,8 +13,8 @@ import (
 	"softroce/nic"
 )
 
-// Memory of a simulated program. It is mapped, not the heap's, so that the NIC can be made to reach it as that of another
-// process, and that it can go away.
+// Memory of a simulated program. It is mapped instead of allocated on the heap, so that the NIC can
+// access it as memory of another process, and so that it can be made inaccessible.
 
 type simMR struct {
 	mr      *nic.MR
@@ -31,7 +31,7 @@ func (n *simNIC) Register(name string, o RegionOptions) (Region, error) {
 	m := &simMR{foreign: n.foreign || o.Foreign}
 	if of := n.mrs[o.Of]; of != nil {
 		m.mem, m.foreign = of.mem, of.foreign
-	} else if m.mem, err = n.mapping(o); err != nil {
+	} else if m.mem, err = n.mmap(o); err != nil {
 		return Region{}, err
 	}
 	backing, err := n.backing(m, o.Access)
@@ -47,8 +47,8 @@ func (n *simNIC) Register(name string, o RegionOptions) (Region, error) {
 	return r, nil
 }
 
-// mapping makes new memory.
-func (n *simNIC) mapping(o RegionOptions) ([]byte, error) {
+// mmap maps new memory.
+func (n *simNIC) mmap(o RegionOptions) ([]byte, error) {
 	if o.Size == 0 {
 		return []byte{}, nil
 	}
@@ -63,7 +63,7 @@ func (n *simNIC) mapping(o RegionOptions) ([]byte, error) {
 	return mem, nil
 }
 
-// backing is memory as the NIC gets it.
+// backing returns memory in the form that the NIC registers.
 func (n *simNIC) backing(m *simMR, a ib.Access) (_ mrtable.Memory, err error) {
 	if !m.foreign || len(m.mem) == 0 {
 		return mrtable.HeapMemory(m.mem), nil
@@ -80,12 +80,12 @@ func (n *simNIC) backing(m *simMR, a ib.Access) (_ mrtable.Memory, err error) {
 func (n *simNIC) Deregister(name string) error {
 	m, ok := n.mrs[name]
 	if !ok {
-		return fmt.Errorf("there is no memory region %q", name)
+		return fmt.Errorf("no memory region %q", name)
 	}
 	return n.client.Context.DeregMR(m.mr)
 }
 
-// protect changes what can be done with a region's memory.
+// protect changes the protection of a region's memory.
 func (m *simMR) protect(how int) error {
 	if len(m.mem) == 0 {
 		return nil
@@ -93,16 +93,16 @@ func (m *simMR) protect(how int) error {
 	return unix.Mprotect(m.mem, how)
 }
 
-// vanish takes memory away from the program and everybody who reaches it as the program's.
+// Unmap implements HostileProgram. It makes the memory inaccessible to the program and to the NIC.
 func (n *simNIC) Unmap(name string) error {
 	m := n.mrs[name]
 	if m == nil || !m.foreign {
-		return fmt.Errorf("the NIC has mapped the memory of %s, so it cannot vanish: mr … foreign", name)
+		return fmt.Errorf("cannot unmap the memory of %s, which the NIC has mapped: register it as foreign", name)
 	}
 	return m.protect(unix.PROT_NONE)
 }
 
-// ReadMemory implements NIC. What has vanished is back then.
+// ReadMemory implements NIC. It makes memory accessible again after Unmap.
 func (n *simNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
 	m := n.mrs[name]
 	if err := m.protect(unix.PROT_READ | unix.PROT_WRITE); err != nil {
@@ -121,7 +121,7 @@ func (n *simNIC) WriteMemory(name string, off uint64, data []byte) error {
 	return nil
 }
 
-// close gives back what the program had. Its NIC is closed.
+// close releases the program's resources. Its NIC must be closed.
 func (n *simNIC) close() (err error) {
 	for _, m := range n.mappings {
 		err = errors.Join(err, unix.Munmap(m))

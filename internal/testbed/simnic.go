@@ -11,34 +11,34 @@ import (
 	"softroce/nic/nictest"
 )
 
-// A simNIC is a NIC of a simulation and the verbs program on it, which has its rings in heap memory and
-// writes them as a program in another process does.
+// A simNIC is a simulated NIC and the verbs program on it. The program's rings are in heap memory;
+// it writes them as a program in another process does.
 type simNIC struct {
-	client *nictest.Client
-	addr   netip.Addr
-	pds    map[string]*nic.PD
-	mrs    map[string]*simMR
-	mws    map[string]*simMW
-	xrcds  map[string]*nic.XRCD
-	cqs    map[string]*nictest.CQ
-	srqs   map[string]*nictest.SRQ
-	qps    map[string]*simQP
-	order  []*nictest.CQ // as created
-	events []Event
-	noted  []string // completion queues that have given notice
-	killed error
-	nextVA uint64
-	ahs    uint32 // address handles made
+	client  *nictest.Client
+	addr    netip.Addr
+	pds     map[string]*nic.PD
+	mrs     map[string]*simMR
+	mws     map[string]*simMW
+	xrcds   map[string]*nic.XRCD
+	cqs     map[string]*nictest.CQ
+	srqs    map[string]*nictest.SRQ
+	qps     map[string]*simQP
+	order   []*nictest.CQ // in order of creation
+	events  []Event
+	notices []string // completion queues with a completion event
+	killed  error
+	nextVA  uint64
+	ahs     uint32 // number of address handles created
 
-	foreign  bool             // all memory is reached as another process's
-	process  *mrtable.Process // opened with the first region of such memory
+	foreign  bool             // access all memory as that of another process
+	process  *mrtable.Process // opened for the first foreign region
 	mappings [][]byte
 }
 
-// Regions lie at addresses that a person tells apart, far from each other.
+// Start addresses of regions, chosen far apart so that they are easy to distinguish.
 const (
 	firstVA  = 0x10000
-	secondVA = 0x20010000 // of the second NIC
+	secondVA = 0x20010000 // for the second NIC
 	vaSpace  = 0x100000
 )
 
@@ -90,7 +90,7 @@ func (n *simNIC) GID(vlan uint16) (int, error) {
 	return 0, ErrNoVLAN
 }
 
-// pd returns the protection domain of a name; the first use makes it.
+// pd returns the protection domain of a name and allocates it on first use.
 func (n *simNIC) pd(name string) (*nic.PD, error) {
 	if p := n.pds[name]; p != nil {
 		return p, nil
@@ -146,5 +146,5 @@ func (n *simNIC) queue(name string) (*simQP, error) {
 	if q, ok := n.qps[name]; ok {
 		return q, nil
 	}
-	return nil, fmt.Errorf("there is no queue pair %q on this NIC", name)
+	return nil, fmt.Errorf("no queue pair %q on this NIC", name)
 }

@@ -11,22 +11,22 @@ import (
 	"softroce/transport"
 )
 
-// simCaps is what every simulated queue pair holds.
+// simCaps are the default capacities of simulated queue pairs.
 var simCaps = nic.Caps{MaxSendWR: 64, MaxRecvWR: 64, MaxSendSGE: 4, MaxRecvSGE: 4, MaxInline: 128}
 
-// simCQEntries is the length of a completion queue that the script does not create itself.
+// simCQEntries is the size of completion queues that the script does not create itself.
 const simCQEntries = 128
 
-// recvID tells the receive completions of a queue pair from those of its send queue: its bit is set in
-// their work request IDs.
+// recvID is a bit in the work request IDs of receives. It distinguishes their completions from
+// those of the send queue.
 const recvID = 1 << 63
 
-// A simQP is a queue pair. Where datagrams of UD go is in the script's attributes.
+// A simQP is a simulated queue pair. On UD, av is the default destination.
 type simQP struct {
 	*nictest.QP
 	pd *nic.PD
 	av nic.AddressVector
-	ah uint32 // number of the address handle, 0 while there is none
+	ah uint32 // number of the address handle; 0: none yet
 }
 
 // CreateCQ implements NIC.
@@ -35,7 +35,7 @@ func (n *simNIC) CreateCQ(name string, entries int) error {
 	if err != nil {
 		return err
 	}
-	q.OnNotify = func() { n.noted = append(n.noted, name) }
+	q.OnNotify = func() { n.notices = append(n.notices, name) }
 	n.cqs[name] = q
 	n.order = append(n.order, q)
 	return nil
@@ -45,7 +45,7 @@ func (n *simNIC) CreateCQ(name string, entries int) error {
 func (n *simNIC) Arm(name string, solicited bool) error {
 	q := n.cqs[name]
 	if q == nil {
-		return fmt.Errorf("there is no completion queue %q", name)
+		return fmt.Errorf("no completion queue %q", name)
 	}
 	q.Arm(solicited)
 	return nil
@@ -53,8 +53,8 @@ func (n *simNIC) Arm(name string, solicited bool) error {
 
 // Notices implements NIC.
 func (n *simNIC) Notices() ([]string, error) {
-	l := n.noted
-	n.noted = nil
+	l := n.notices
+	n.notices = nil
 	return l, n.killed
 }
 
@@ -67,7 +67,7 @@ func (n *simNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
 	init := nic.SRQInit{PD: pd, MaxWR: o.Entries, MaxSGE: simCaps.MaxRecvSGE, Limit: o.Limit}
 	if o.XRCD != "" {
 		if init.XRCD = n.xrcds[o.XRCD]; init.XRCD == nil {
-			return 0, fmt.Errorf("there is no XRC domain %q", o.XRCD)
+			return 0, fmt.Errorf("no XRC domain %q", o.XRCD)
 		}
 		if o.CQ == "" {
 			o.CQ = "cq of " + name
@@ -84,7 +84,7 @@ func (n *simNIC) CreateSRQ(name string, o SRQOptions) (uint32, error) {
 	return s.Number(), nil
 }
 
-// cqNamed finds a completion queue, or creates it where it is somebody's own.
+// cqNamed returns the completion queue of a name. Without a name it creates one called own.
 func (n *simNIC) cqNamed(name, own string) (*nic.CQ, error) {
 	if name == own && n.cqs[name] == nil {
 		if err := n.CreateCQ(name, simCQEntries); err != nil {
@@ -92,7 +92,7 @@ func (n *simNIC) cqNamed(name, own string) (*nic.CQ, error) {
 		}
 	}
 	if n.cqs[name] == nil {
-		return nil, fmt.Errorf("there is no completion queue %q", name)
+		return nil, fmt.Errorf("no completion queue %q", name)
 	}
 	return n.cqs[name].CQ, nil
 }
@@ -109,12 +109,12 @@ func (n *simNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	var err error
 	if o.Type == ib.QPTypeXRCRecv {
 		if init.XRCD = n.xrcds[o.XRCD]; init.XRCD == nil {
-			return 0, fmt.Errorf("there is no XRC domain %q", o.XRCD)
+			return 0, fmt.Errorf("no XRC domain %q", o.XRCD)
 		}
-	} else if err = n.sendSide(name, o, &init); err != nil {
+	} else if err = n.setSendAttrs(name, o, &init); err != nil {
 		return 0, err
 	} else if o.Type != ib.QPTypeXRCSend {
-		err = n.recvSide(o, &init)
+		err = n.setRecvAttrs(o, &init)
 	}
 	if err != nil {
 		return 0, err
@@ -127,8 +127,8 @@ func (n *simNIC) CreateQP(name string, o QPOptions) (uint32, error) {
 	return q.QPN(), nil
 }
 
-// sendSide fills in what a queue pair that sends is made of.
-func (n *simNIC) sendSide(name string, o QPOptions, init *nic.QPInit) (err error) {
+// setSendAttrs sets the attributes of a queue pair that sends.
+func (n *simNIC) setSendAttrs(name string, o QPOptions, init *nic.QPInit) (err error) {
 	if init.PD, err = n.pd(o.PD); err != nil {
 		return err
 	}
@@ -139,13 +139,13 @@ func (n *simNIC) sendSide(name string, o QPOptions, init *nic.QPInit) (err error
 	return err
 }
 
-// recvSide fills in what a queue pair that receives is made of.
-func (n *simNIC) recvSide(o QPOptions, init *nic.QPInit) error {
+// setRecvAttrs sets the attributes of a queue pair that receives.
+func (n *simNIC) setRecvAttrs(o QPOptions, init *nic.QPInit) error {
 	init.RecvCQ = init.SendCQ
 	if o.SRQ != "" {
 		s := n.srqs[o.SRQ]
 		if s == nil {
-			return fmt.Errorf("there is no shared receive queue %q", o.SRQ)
+			return fmt.Errorf("no shared receive queue %q", o.SRQ)
 		}
 		init.SRQ = s.SRQ
 	}
@@ -161,10 +161,10 @@ func (n *simNIC) DestroyQP(name string) error {
 	return q.Destroy()
 }
 
-// What the library on a program's side refuses.
+// Errors of the library of a simulated program.
 var (
 	errTooManySGEs   = errors.New("too many scatter/gather elements")
-	errTooMuchInline = errors.New("more inline data than the queue pair takes")
+	errTooMuchInline = errors.New("more inline data than the queue pair supports")
 	errQueueFull     = errors.New("the queue is full")
 )
 
@@ -175,7 +175,7 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 		return err
 	}
 	if st := q.State(); st < ib.QPSRTS {
-		return fmt.Errorf("a send cannot be posted in %v", st)
+		return fmt.Errorf("cannot post a send in state %v", st)
 	}
 	switch caps := q.Caps(); {
 	case len(w.SGEs) > caps.MaxSendSGE:
@@ -185,7 +185,7 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	case q.SendRoom() <= 0:
 		return errQueueFull
 	}
-	ah, err := n.handle(q, w)
+	ah, err := n.addressHandle(q, w)
 	if err != nil {
 		return err
 	}
@@ -195,9 +195,9 @@ func (n *simNIC) PostSend(name string, w *transport.SendWR) error {
 	return nil
 }
 
-// handle is the address handle that a work request goes with, 0 for none. A UD queue pair has one, which is made when it is
-// first needed; one of another protection domain is made for the work request.
-func (n *simNIC) handle(q *simQP, w *transport.SendWR) (ah uint32, err error) {
+// addressHandle returns the address handle of a work request, 0 for none. A UD queue pair has one,
+// created on first use. One of another protection domain is created for each work request.
+func (n *simNIC) addressHandle(q *simQP, w *transport.SendWR) (ah uint32, err error) {
 	d, ok := w.Dest.(Destination)
 	if !ok {
 		return 0, nil
@@ -235,10 +235,10 @@ func (n *simNIC) PostRecv(name string, w *transport.RecvWR) error {
 			return err
 		}
 		if q.Recv == nil {
-			return fmt.Errorf("queue pair %q receives from a shared receive queue", name)
+			return fmt.Errorf("queue pair %q uses a shared receive queue", name)
 		}
 		if q.State() == ib.QPSReset {
-			return errors.New("a receive cannot be posted in RESET")
+			return errors.New("cannot post a receive in state RESET")
 		}
 		r = q.Recv
 	}
@@ -288,7 +288,7 @@ func (n *simNIC) Resize(name string, entries int) error {
 	}
 	q := n.srqs[name]
 	if q == nil {
-		return fmt.Errorf("there is no queue %q that could be resized", name)
+		return fmt.Errorf("no queue %q to resize", name)
 	}
 	return q.Resize(entries, -1)
 }
@@ -297,7 +297,7 @@ func (n *simNIC) Resize(name string, entries int) error {
 func (n *simNIC) Limit(name string, limit int) error {
 	q := n.srqs[name]
 	if q == nil {
-		return fmt.Errorf("there is no shared receive queue %q", name)
+		return fmt.Errorf("no shared receive queue %q", name)
 	}
 	return n.client.Context.ModifySRQ(q.SRQ, nic.SRQChange{Limit: limit})
 }

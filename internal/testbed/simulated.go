@@ -15,36 +15,37 @@ import (
 	"softroce/wire/fault"
 )
 
-// A simulated testbed has stepped NICs on a fabric, under virtual time. The peer that the script plays is
-// a port of the fabric.
+// A simulated testbed has stepped NICs on a fabric, under virtual time. Its peer, the script, is a
+// port of the fabric.
 type simulated struct {
-	engine *nic.Engine
-	fabric *wire.Fabric
-	now    int64 // starts at 1
-	nics   []*simNIC
-	faults []*faultPoint
-	inlet  *wire.InjectorLink // of the NIC under test
-	iface  *plug
-	peer   *wire.FabricLink
-	tap    wire.FrameSink
-	o      SimulatedOptions
+	engine   *nic.Engine
+	fabric   *wire.Fabric
+	now      int64 // starts at 1
+	nics     []*simNIC
+	faults   []*faultPoint
+	injector *wire.InjectorLink // of the NIC under test
+	iface    *simInterface
+	peer     *wire.FabricLink
+	tap      wire.FrameSink
+	o        SimulatedOptions
 }
 
-// SimulatedOptions say how a simulation differs from the usual one.
+// SimulatedOptions are the options of a simulated testbed.
 type SimulatedOptions struct {
-	IPv6 bool // between IPv6 addresses
+	IPv6 bool // use IPv6 addresses
 
-	// Foreign has the NICs reach all memory of their programs as that of another process.
+	// Foreign makes the NICs access all memory of their programs as that of another process.
 	Foreign bool
 }
 
-// Stations of a simulation: the NIC under test is the first, the peer the last.
+// The stations of a simulation: the NIC under test is the first, the peer the last.
 const (
 	simNICs = 2
 	simPeer = simNICs + 1
 )
 
-// simAddr4 and simAddr6 are the addresses of the n-th station, which are for documentation (RFC 5737, RFC 3849).
+// simAddr4 and simAddr6 return the addresses of the n-th station, from the ranges for documentation
+// (RFC 5737, RFC 3849).
 func simAddr4(n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(n)}), 24)
 }
@@ -53,22 +54,22 @@ func simAddr6(n int) netip.Prefix {
 	return netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 15: byte(n)}), 64)
 }
 
-// simMTU leaves room for path MTU 4096.
+// simMTU is large enough for path MTU 4096.
 const simMTU = 9000
 
-// simVLAN is where a simulated NIC has its address once more.
+// simVLAN is a VLAN in which simulated NICs have their address too.
 const simVLAN = 7
 
-// NewSimulated returns a Testbed whose NICs are softroce's in a simulation, under virtual time. tap sees what is on
-// the cable of the NIC under test.
+// NewSimulated returns a Testbed with softroce's NICs in a simulation, under virtual time. tap
+// receives the frames on the link of the NIC under test.
 func NewSimulated(tap wire.FrameSink) (Testbed, error) { return newSimulated(tap, SimulatedOptions{}) }
 
-// NewTestbed is NewSimulated with the options.
+// NewTestbed is NewSimulated with options.
 func (o SimulatedOptions) NewTestbed(tap wire.FrameSink) (Testbed, error) {
 	return newSimulated(tap, o)
 }
 
-// newSimulated returns a testbed whose cable at the NIC under test is watched by tap.
+// newSimulated implements NewSimulated and NewTestbed.
 func newSimulated(tap wire.FrameSink, o SimulatedOptions) (*simulated, error) {
 	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 1, ReadArena: 1 << 20})
 	if err != nil {
@@ -96,17 +97,17 @@ func (s *simulated) NIC(second bool) (NIC, error) {
 	return s.nics[want-1], nil
 }
 
-// addNIC adds the i-th NIC. That under test, the first, is watched.
+// addNIC adds the i-th NIC. The link of the first, the NIC under test, is instrumented.
 func (s *simulated) addNIC(i int) (*simNIC, error) {
 	v4, v6, addr := simAddr4(i+1), simAddr6(i+1), s.address(i+1)
 	mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
-	iface := &plug{up: true, Trunk: wire.StaticTrunk("sim", mac, simMTU, []wire.VLANAddress{{Prefix: addr, VLAN: simVLAN, Netdev: "sim.vlan"}}, v4, v6)}
+	iface := &simInterface{up: true, Trunk: wire.StaticTrunk("sim", mac, simMTU, []wire.VLANAddress{{Prefix: addr, VLAN: simVLAN, Netdev: "sim.vlan"}}, v4, v6)}
 	port := s.fabric.NewLink(s.engine)
 	port.Follow(iface)
 	var link wire.Link = port
 	if i == 0 {
 		var err error
-		if link, err = s.watch(link, iface); err != nil {
+		if link, err = s.instrument(link, iface); err != nil {
 			return nil, err
 		}
 	}
@@ -122,7 +123,7 @@ func (s *simulated) addNIC(i int) (*simNIC, error) {
 	return n, nil
 }
 
-// address is that by which the n-th station is known.
+// address returns the address that the n-th station uses.
 func (s *simulated) address(n int) netip.Prefix {
 	if s.o.IPv6 {
 		return simAddr6(n)
@@ -130,65 +131,68 @@ func (s *simulated) address(n int) netip.Prefix {
 	return simAddr4(n)
 }
 
-// watch puts around the link of the NIC under test what shows its cable and lets the script at it.
-func (s *simulated) watch(link wire.Link, iface *plug) (_ wire.Link, err error) {
+// instrument wraps the link of the NIC under test with a capture, an injector and a point for
+// faults.
+func (s *simulated) instrument(link wire.Link, iface *simInterface) (_ wire.Link, err error) {
 	s.iface = iface
-	link = wire.NewCaptureLink(link, s.tap, wire.CaptureOptions{MAC: iface.MAC, Wall: cableTime})
-	if s.inlet, err = wire.NewInjectorLink(link, iface); err != nil {
+	link = wire.NewCaptureLink(link, s.tap, wire.CaptureOptions{MAC: iface.MAC, Wall: captureTime})
+	if s.injector, err = wire.NewInjectorLink(link, iface); err != nil {
 		return nil, err
 	}
-	p := &faultPoint{Link: s.inlet}
+	p := &faultPoint{Link: s.injector}
 	s.faults = append(s.faults, p)
 	return p, nil
 }
 
-// simPKeys is the P_Key table of simulated NICs: the default partition, one in which it is a full member, and
-// one of which it is a limited one.
+// simPKeys is the P_Key table of simulated NICs: the default partition, and one each with full and
+// limited membership.
 var simPKeys = []uint16{packet.DefaultPKey, 0x8001, 0x0002}
 
-// A plug is a network interface whose cable can be pulled out.
-type plug struct {
+// A simInterface is a network interface whose state and addresses the script can change.
+type simInterface struct {
 	wire.Trunk
-	up      bool
-	more    []netip.Prefix // addresses, besides those that it always has
-	changed []func()
+	up         bool
+	extraAddrs []netip.Prefix // in addition to the fixed ones
+	changed    []func()
 }
 
 // Addresses implements wire.Interface.
-func (p *plug) Addresses() []netip.Prefix { return slices.Concat(p.Trunk.Addresses(), p.more) }
+func (p *simInterface) Addresses() []netip.Prefix {
+	return slices.Concat(p.Trunk.Addresses(), p.extraAddrs)
+}
 
-func (p *plug) tell() {
+func (p *simInterface) notify() {
 	for _, f := range p.changed {
 		f()
 	}
 }
 
 // Up implements wire.Interface.
-func (p *plug) Up() bool { return p.up }
+func (p *simInterface) Up() bool { return p.up }
 
 // OnChange implements wire.Interface.
-func (p *plug) OnChange(f func()) { p.changed = append(p.changed, f) }
+func (p *simInterface) OnChange(f func()) { p.changed = append(p.changed, f) }
 
-// SetUp implements Port.
+// SetPort implements Port.
 func (s *simulated) SetPort(up bool) {
 	s.iface.up = up
-	s.iface.tell()
+	s.iface.notify()
 }
 
 // SetAddress implements Port.
 func (s *simulated) SetAddress(a netip.Addr, add bool) {
 	p := netip.PrefixFrom(a, a.BitLen())
-	s.iface.more = slices.DeleteFunc(slices.Clone(s.iface.more), func(q netip.Prefix) bool { return q == p })
+	s.iface.extraAddrs = slices.DeleteFunc(slices.Clone(s.iface.extraAddrs), func(q netip.Prefix) bool { return q == p })
 	if add {
-		s.iface.more = append(s.iface.more, p)
+		s.iface.extraAddrs = append(s.iface.extraAddrs, p)
 	}
-	s.iface.tell()
+	s.iface.notify()
 }
 
-// cableTime is the time that frames are shown with, which begins with 0.
-func cableTime(now int64) int64 { return now - 1 }
+// captureTime returns the timestamp of a captured frame, which starts at 0.
+func captureTime(now int64) int64 { return now - 1 }
 
-// A faultPoint is where fault rules are put into a link that is in use.
+// A faultPoint allows fault rules to be added to a link in use.
 type faultPoint struct{ wire.Link }
 
 // Counters implements wire.Counted.
@@ -205,11 +209,11 @@ func (p *faultPoint) Join(group netip.Addr) error { return wire.Join(p.Link, gro
 // Leave implements wire.Multicaster.
 func (p *faultPoint) Leave(group netip.Addr) { wire.Leave(p.Link, group) }
 
-// Join implements Network: what leaves the NIC under test is seen at the NIC.
+// Join implements Network. The capture is at the NIC under test and sees all packets that it sends.
 func (s *simulated) Join(netip.Addr) error { return nil }
 
-// Fault implements Network. Each rule is a Fault of its own, so that it counts packets from
-// the moment it was stated.
+// Fault implements Network. Each rule is a separate fault.Link, so that it counts packets from the
+// moment it is added.
 func (s *simulated) Fault(rule string) error {
 	p, err := fault.Parse(strings.NewReader(rule))
 	if err != nil {
@@ -239,7 +243,7 @@ func (s *simulated) Path(to netip.Addr) (*wire.Path, error) {
 	if err := s.iface.Resolve(context.Background(), p); err != nil {
 		return nil, err
 	}
-	if !to.IsMulticast() { // whomever it is for, it comes to the NIC under test
+	if !to.IsMulticast() { // deliver to the NIC under test whatever the destination
 		p.DstMAC = s.iface.MAC()
 	}
 	return p, nil
@@ -259,14 +263,14 @@ func (s *simulated) Frames() error { return nil }
 
 // SendFrame implements Network.
 func (s *simulated) SendFrame(way wire.InjectAs, frame []byte) error {
-	if err := s.tap.WriteFrame(cableTime(s.now), 0, frame); err != nil {
+	if err := s.tap.WriteFrame(captureTime(s.now), 0, frame); err != nil {
 		return err
 	}
-	s.inlet.Inject(way, frame)
+	s.injector.Inject(way, frame)
 	return nil
 }
 
-// maxSteps bounds the rounds at one moment: an engine that finds no rest is broken.
+// maxSteps bounds the engine steps at one moment: an engine that never becomes idle is broken.
 const maxSteps = 100_000
 
 // Settle implements Network.
@@ -275,10 +279,10 @@ func (s *simulated) Settle(done func() bool) bool {
 	return done != nil && done()
 }
 
-// Slack implements Network: there is none.
+// Slack implements Network. Virtual time is exact.
 func (s *simulated) Slack() (early, late time.Duration) { return 0, 0 }
 
-// step steps until nothing more happens at this moment, and returns the next deadline.
+// step steps the engine until it is idle at this moment, and returns the next deadline.
 func (s *simulated) step() (next int64) {
 	for range maxSteps {
 		next, busy := s.engine.Step(s.now)
@@ -287,10 +291,10 @@ func (s *simulated) step() (next int64) {
 			return next
 		}
 	}
-	panic("scenario: the engine finds no rest")
+	panic("testbed: the engine does not become idle")
 }
 
-// drain takes what has come to the peer, who has seen it on the cable already.
+// drain discards the frames received by the peer: the capture has already seen them.
 func (s *simulated) drain() {
 	var batch [32]wire.RxFrame
 	for {
@@ -317,6 +321,8 @@ func (s *simulated) Run(until time.Duration, done func() bool) bool {
 		}
 	}
 }
+
+var _ Port = (*simulated)(nil)
 
 // Close implements Testbed.
 func (s *simulated) Close() error {

@@ -26,7 +26,7 @@ func (n *simNIC) AllocMW(name string, t ib.MWType, pdName string) (uint32, error
 func (n *simNIC) DeallocMW(name string) error {
 	m, ok := n.mws[name]
 	if !ok {
-		return fmt.Errorf("there is no memory window %q on this NIC", name)
+		return fmt.Errorf("no memory window %q on this NIC", name)
 	}
 	return n.client.Context.DeallocMW(m.mw)
 }
@@ -34,14 +34,14 @@ func (n *simNIC) DeallocMW(name string) error {
 type simMW struct {
 	mw   *nic.MW
 	typ  ib.MWType
-	rkey uint32 // that the program has, which is ahead of the NIC's until a bind is carried out
+	rkey uint32 // the program's R_Key, ahead of the NIC's until a bind is executed
 }
 
-// PostBind implements NIC. A library chooses the new key of a window of type 1 itself.
+// PostBind implements NIC. For a type 1 window the library chooses the new R_Key.
 func (n *simNIC) PostBind(qp, mw, _ string, w *transport.SendWR) (uint32, error) {
 	m, ok := n.mws[mw]
 	if !ok {
-		return 0, fmt.Errorf("there is no memory window %q on this NIC", mw)
+		return 0, fmt.Errorf("no memory window %q on this NIC", mw)
 	}
 	if m.typ == ib.MWType1 {
 		w.RKey = m.rkey&^0xff | (m.rkey+1)&0xff

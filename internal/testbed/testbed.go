@@ -69,8 +69,8 @@ type Network interface {
 
 // A Port is a testbed that can change the network interface of the NIC under test.
 type Port interface {
-	// SetUp plugs in the cable, or unplugs it.
-	SetUp(up bool)
+	// SetPort sets the state of the port.
+	SetPort(up bool)
 
 	// SetAddress adds an address to the interface, or removes it.
 	SetAddress(a netip.Addr, add bool)
