@@ -60,10 +60,10 @@ var kernelReplays = []struct{ file, side, output, deviation string }{
 	{"atomic-cas.pcap", "both", "8 work requests posted", ""},
 	{"vp-psn-wrap.pcap", "both", "", ""},
 	{"vp-rnr.pcap", "both", "9 requests, 9 replies sent", ""},
-	{"vp-rnr-multi.pcap", "both", "", "after an RNR NAK the rest of the message draws a sequence NAK for the same PSN"},
+	{"vp-rnr-multi.pcap", "both", "", "after an RNR NAK the rest of the message causes a sequence NAK for the same PSN"},
 	{"vp-nak-badwrite.pcap", "both", "", ""},
-	{"vp-nak-sendtoolong.pcap", "requester", "", "a SEND longer than the receive buffer is refused as remote operational error (0x63) instead of invalid request (0x61)"},
-	{"loss-read-req.pcap", "both", "", "a READ that is asked for again from its middle is answered with MIDDLE or LAST instead of FIRST or ONLY"},
+	{"vp-nak-sendtoolong.pcap", "requester", "", "a SEND longer than the receive buffer is refused with remote operational error (0x63) instead of invalid request (0x61)"},
+	{"loss-read-req.pcap", "both", "", "a READ retransmitted from its middle is answered with MIDDLE or LAST instead of FIRST or ONLY"},
 	{"loss-pp-rc.pcap", "both", "1 left out", ""},
 	{"loss-atomic.pcap", "requester", "58 left out", ""},
 	{"dup-atomic.pcap", "requester", "", ""},
@@ -74,7 +74,7 @@ var kernelReplays = []struct{ file, side, output, deviation string }{
 	{"vp-rnr-exceeded.pcap", "responder", "3 requests, 3 replies sent", ""},
 	{"loss-write-req.pcap", "responder", "", ""},
 	{"loss-read-resp.pcap", "responder", "", ""},
-	{"vp-send-inv.pcap", "both", "", "a receive whose message invalidates a key does not say so in its completion"},
+	{"vp-send-inv.pcap", "both", "", "the completion of a SEND with invalidate lacks IBV_WC_WITH_INV"},
 	{"vp-uc-ops.pcap", "both", "14 requests sent", ""},
 	{"loss-uc-write.pcap", "requester", "", ""},
 }
@@ -175,7 +175,7 @@ func TestReplayOntoSilentKernelFails(t *testing.T) {
 		}
 		out, err := replayOnto(t, l, s, command, "pp-rc-mtu1024.pcap", "--fast")
 		var exit *exec.ExitError
-		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.HasPrefix(out, "softroce: the live NIC does not answer") || strings.Count(out, "\n") != 1 {
+		if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.HasPrefix(out, "softroce: the live NIC does not reply") || strings.Count(out, "\n") != 1 {
 			t.Errorf("%v\n%s", err, out)
 		}
 	})

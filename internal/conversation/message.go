@@ -41,7 +41,7 @@ func (s *Stream) assemble() {
 		m, parts = s.assembleOne(parts)
 		stray := !m.Packets[0].Info.Position.StartsMessage()
 		if stray && !gap && len(s.Messages) > 0 && s.Messages[len(s.Messages)-1].Kind != packet.KindNone {
-			m.Broken, m.Expected = m.Packets[0], "a packet that begins a message"
+			m.Broken, m.Expected = m.Packets[0], "the first packet of a message"
 		}
 		if stray && m.Broken == nil && len(s.Messages) > 0 {
 			if last := s.Messages[len(s.Messages)-1]; last.Kind == packet.KindNone && last.End() == m.First {
@@ -129,7 +129,7 @@ func (m *Message) cut(e *Transmission, limit int64) {
 	case e.Seq >= limit: // its other packets were not captured
 	case e.Seq == last.Seq+1:
 		m.NumPSNs, m.Broken = e.Seq-m.First, e
-		m.Expected = fmt.Sprintf("the next packet of the message that packet %d begins", m.Packets[0].No)
+		m.Expected = fmt.Sprintf("the next packet of the message of packet %d", m.Packets[0].No)
 	default: // it is not known where it ended
 		m.NumPSNs, m.Kind = e.Seq-m.First, packet.KindNone
 	}

@@ -42,7 +42,7 @@ const (
 )
 
 // ErrSilent is returned where the live NIC answers nothing at all.
-var ErrSilent = errors.New("the live NIC does not answer")
+var ErrSilent = errors.New("the live NIC does not reply")
 
 // File plays the connections of a capture file onto the NIC of a bench, which is made by open and closed at the end. What the
 // NIC does differently is no error: the report has it. Errors are those of capture.Load,
@@ -174,7 +174,7 @@ func playRequester(st target, s *replay.RequesterScript) (_ *Stream, err error) 
 		Sent: p.sent, SentAgain: p.retransmitted, LeftOut: s.Lost, Requests: judged.Requests, Replies: judged.Replies, NotPlayed: append(notNil(s.NotPlayed), p.changed...), Responder: &judged.Responder}
 	if silent {
 		judged.Responder.Differences = append(judged.Responder.Differences, replay.Difference{PSN: p.psn(p.unanswered[0].PSN), Field: "reply",
-			Captured: fmt.Sprintf("none, though it was sent %d times", maxRetransmits+1), Softroce: "an answer"})
+			Captured: fmt.Sprintf("none, after %d transmissions", maxRetransmits+1), Softroce: "an answer"})
 	}
 	return r, nil
 }
@@ -213,7 +213,7 @@ func (a *responderPlayer) noteUnplayed(s *replay.ResponderScript) {
 	if a.repliesSent < len(s.Replies) {
 		no = s.Replies[a.repliesSent].Packet.No
 	}
-	a.changed = append(a.changed, replay.Note{Packet: no, Text: "not played, nor what comes behind it: the live requester goes back again and again, and does not send what draws it"})
+	a.changed = append(a.changed, replay.Note{Packet: no, Text: "this and later replies are not played: the live requester keeps going back, and does not send the request for it"})
 }
 
 // outcome tells a live NIC that fell silent from one that never said anything, and from other errors.

@@ -29,7 +29,7 @@ const maxGoBacks = 16
 const maxFruitlessGoBacks = 4
 
 // errNoProgress ends a play whose live requester goes back again and again.
-var errNoProgress = errors.New("it is asked again and again")
+var errNoProgress = errors.New("the live requester keeps going back")
 
 // errIdle ends a play whose live NIC does not answer any more.
 var errIdle = errors.New("no answer")

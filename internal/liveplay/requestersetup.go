@@ -21,7 +21,7 @@ const (
 )
 
 // ErrMemory is returned for a capture whose requests reach over more memory than a live NIC's host is asked for.
-var ErrMemory = errors.New("the requests reach over more memory than is played")
+var ErrMemory = errors.New("the requests access more memory than is supported")
 
 // A liveRegion region is memory of the live NIC's host.
 type liveRegion struct {
@@ -153,7 +153,7 @@ func (p *requesterPlayer) poll() error {
 		if c.QP == p.name && !c.Recv {
 			p.bound++
 			if c.Status != ib.WCSuccess && !p.flushed {
-				p.refused = fmt.Errorf("a bind ends with %v", c.Status)
+				p.refused = fmt.Errorf("a bind completes with %v", c.Status)
 			}
 		}
 		if c.QP != p.name || !c.Recv {

@@ -165,7 +165,7 @@ func (a *responderPlayer) truncate(n int, refusal error) error {
 		return refusal
 	}
 	j := a.script.Work[n]
-	a.changed = append(a.changed, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("not posted, nor what comes behind it: %v", refusal)})
+	a.changed = append(a.changed, replay.Note{Packet: j.Packet, Text: fmt.Sprintf("this and later work requests are not posted: %v", refusal)})
 	a.session.Posted = a.session.Posted[:n]
 	a.script.Work = a.script.Work[:n]
 	a.script.Replies = slices.DeleteFunc(a.script.Replies, func(s replay.Reply) bool { return s.PSN >= j.PSN })

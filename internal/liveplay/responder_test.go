@@ -91,11 +91,11 @@ func TestAnotherRequesterIsFound(t *testing.T) {
 		post       func(*transport.SendWR)
 		found      string
 	}{
-		{what: "a shorter timeout", file: "vp-no-answer-t17.pcap", modify: func(a *nic.QPAttr) { a.Timeout = 12 }, found: "timeout: captured sent again after"},
+		{what: "a shorter timeout", file: "vp-no-answer-t17.pcap", modify: func(a *nic.QPAttr) { a.Timeout = 12 }, found: "timeout: captured retransmitted after"},
 		{what: "more retries", file: "vp-no-answer.pcap", modify: func(a *nic.QPAttr) { a.RetryCount = 5 }, found: "the retry count of 3 is used up"},
 		{what: "fewer retries", file: "vp-no-answer.pcap", modify: func(a *nic.QPAttr) { a.RetryCount = 1 }, found: "completion 1 of the send queue: captured of work request 1: transport retry counter exceeded"},
 		{what: "fewer RNR retries", file: "vp-rnr.pcap", modify: func(a *nic.QPAttr) { a.RNRRetry = 2 }, found: "RNR retry counter exceeded"},
-		{what: "more RNR retries", file: "vp-rnr-exceeded.pcap", modify: func(a *nic.QPAttr) { a.RNRRetry = 7 }, found: "none: it has ended with RNR retry counter exceeded"},
+		{what: "more RNR retries", file: "vp-rnr-exceeded.pcap", modify: func(a *nic.QPAttr) { a.RNRRetry = 7 }, found: "none: it ended with RNR retry counter exceeded"},
 		{what: "another PSN", file: "pp-rc-mtu1024.pcap", modify: func(a *nic.QPAttr) { a.SQPSN += 3 }, found: "request"},
 		{what: "another length", file: "vp-all-ops.pcap", post: shorter, found: "payload length"},
 		{what: "another address", file: "read-bw.pcap", post: func(w *transport.SendWR) { w.RemoteAddr += 8 }, found: "RETH"},
@@ -122,7 +122,7 @@ func TestWrongRequestsAreFound(t *testing.T) {
 		{"vp-nak-badwrite.pcap", "set syndrome 0x61 receive kind nak", "completion 1 of the send queue: captured of work request 1: remote invalid request"},
 		{"vp-rnr.pcap", "set syndrome 0x2e receive kind rnr nth 2", "RNR wait: captured 1.28ms, softroce 20.48ms"},
 		{"loss-send-resp.pcap", "drop receive kind nak", "packet 40 goes back further"},
-		{"reorder-write.pcap", "drop receive kind nak", "upon a timeout, softroce upon that packet"},
+		{"reorder-write.pcap", "drop receive kind nak", "after a timeout, softroce after that packet"},
 		{"read-bw.pcap", "set opcode 0x0f receive opcode RC_READ_RESPONSE_FIRST nth 2", "completion 2 of the send queue: captured of work request 2: bad response"},
 		{"atomic-faa.pcap", "drop receive kind atomic_ack skip 3", "captured of work request 4: transport retry counter exceeded, softroce of work request 4: success"},
 		{"write-bw-rc.pcap", "drop send skip 12", "request: captured none"},

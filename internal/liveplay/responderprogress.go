@@ -161,7 +161,7 @@ func (a *responderPlayer) acknowledgePart() error {
 	s.Header.PSN = uint32(int64(a.script.FirstPSN)+s.PSN) & packet.PSNMask
 	s.Header.AETH.MSN = a.messages()
 	if n := len(a.changed); n == 0 || a.changed[n-1].Packet != s.Packet.No {
-		a.changed = append(a.changed, replay.Note{Packet: s.Packet.No, Text: "given in parts: the live requester does not send as far before it has an answer"})
+		a.changed = append(a.changed, replay.Note{Packet: s.Packet.No, Text: "sent in parts: the live requester sends fewer requests without an acknowledgement"})
 	}
 	a.note(&s)
 	return a.transmit(s.Packet, s.Header)

@@ -9,19 +9,19 @@ import (
 	"softroce/packet"
 )
 
-// A replyKey finds softroce's replies of one kind to one PSN. ACKs are not among them, but in
-// strict mode.
+// A replyKey finds softroce's replies of one kind to one PSN. ACKs are compared by it in strict
+// mode only.
 type replyKey struct {
 	psn   int64
 	kind  packet.Kind
 	class ackClass
 }
 
-// An ackClass is what an ACKNOWLEDGE says, without its details.
+// An ackClass is the class of an ACKNOWLEDGE's syndrome.
 type ackClass uint8
 
 const (
-	notACK ackClass = iota // it is none
+	notACK ackClass = iota // not an ACKNOWLEDGE
 	ackPositive
 	ackRNR // RNR NAK
 	ackSequence
@@ -43,7 +43,7 @@ func keyOf(psn int64, k packet.Kind, s packet.Syndrome) replyKey {
 	return replyKey{psn, k, says}
 }
 
-// compare holds each captured reply against softroce's.
+// compare compares each captured reply with softroce's.
 func (r *responderModel) compare(strict bool) {
 	ours := map[replyKey][]*output{}
 	for _, o := range r.outputs {
@@ -63,14 +63,14 @@ func (r *responderModel) compare(strict bool) {
 			break
 		}
 		if r.beforeCapture(a) {
-			r.note(a, "it answers what was sent before the capture began")
+			r.note(a, "it answers a request from before the capture")
 			continue
 		}
 		r.v.Compared++
 		k := keyOf(a.Seq, a.Info.Kind, a.AETH.Syndrome)
 		switch {
 		case a == odd:
-			r.v.differUnlessCopied(a, a.No, "it acknowledges a packet that asks for no ACK: one that asks for none came twice", "PSN", psnText(a.Seq)+", which asks for no ACK", "that of a packet that asks for one")
+			r.v.differUnlessCopied(a, a.No, "it acknowledges a packet without AckReq: a packet without AckReq was duplicated", "PSN", psnText(a.Seq)+", without AckReq", "that of a packet with AckReq")
 		case k.class == ackPositive && !strict:
 			r.compareACK(a, before)
 		default:
@@ -88,20 +88,20 @@ func (r *responderModel) compare(strict bool) {
 	}
 }
 
-// beforeCapture reports whether a reply answers what was sent before the capture began.
+// beforeCapture reports whether a reply answers a request from before the capture.
 func (r *responderModel) beforeCapture(a *conversation.Transmission) bool {
 	ack := a.Info.Kind == packet.KindAck && a.AETH.Syndrome.IsACK()
 	if r.v.Compared > 0 {
 		return false
 	}
 	if m := r.s.MessageAt(a.Seq); m != nil && a.Info.Kind == packet.KindAck && isRNR(a.AETH.Syndrome) && len(m.Packets) > 0 && m.Packets[0].Index > a.SentBefore {
-		return true // it names a packet that comes again later
+		return true // it names a packet that is retransmitted later
 	}
 	return a.Seq < r.s.FirstSeq-int64(bit(ack))
 }
 
-// take finds the reply of softroce that a captured one is to be compared with: one to the
-// same request if there is, else the first.
+// take finds the reply of softroce to compare a captured one with: one to the same request if there
+// is one, else the first.
 func take(ours []*output, a *conversation.Transmission, t *response) *output {
 	var found *output
 	for _, o := range ours {
@@ -122,14 +122,14 @@ func take(ours []*output, a *conversation.Transmission, t *response) *output {
 	return found
 }
 
-// compareACK holds an ACK against the states that softroce's responder has passed: when it
-// acknowledges is its own affair.
+// compareACK compares an ACK with the states that softroce's responder has passed. When to send an
+// ACK is up to the implementation.
 func (r *responderModel) compareACK(a, before *conversation.Transmission) {
 	st, ok := r.states[a.Seq]
 	switch {
 	case ok && st.at < a.SentBefore && st.msn == a.AETH.MSN:
 		if r.s.Ordered && before != nil && before.Seq > a.Seq && before.Info.Kind == packet.KindAck && before.AETH.Syndrome.IsACK() {
-			r.v.differ(a, "PSN", psnText(a.Seq), psnText(before.Seq)+", as the ACK before")
+			r.v.differ(a, "PSN", psnText(a.Seq), psnText(before.Seq)+", as in the previous ACK")
 		}
 	case ok && st.at < a.SentBefore:
 		r.v.differ(a, "MSN", fmt.Sprint(a.AETH.MSN), fmt.Sprint(st.msn))
@@ -140,9 +140,9 @@ func (r *responderModel) compareACK(a, before *conversation.Transmission) {
 	}
 }
 
-// oddACK returns the one ACK that names a packet which did not ask for it, where nothing was sent
-// twice, no credits are given and all other ACKs are as punctual as the Linux driver's. A
-// NIC that coalesces ACKs does it more than once.
+// oddACK returns the only ACK for a packet without AckReq, where nothing was retransmitted, no
+// credits are granted, and all other ACKs answer packets with AckReq as the Linux driver's do. A
+// NIC that coalesces ACKs sends more than one such ACK.
 func (s *stream) oddACK() *conversation.Transmission {
 	if len(s.Sent) != len(s.Requests) {
 		return nil
@@ -182,7 +182,7 @@ func known(m map[int64]bool, psn int64) bool {
 	return ok
 }
 
-// newestState returns the PSN that softroce's responder would acknowledge at a place.
+// newestState returns the PSN that softroce's responder would acknowledge at an index.
 func (r *responderModel) newestState(at int) int64 {
 	i := sort.Search(len(r.steps), func(i int) bool { return r.steps[i].at >= at })
 	if i == 0 {
@@ -193,7 +193,7 @@ func (r *responderModel) newestState(at int) int64 {
 
 func psnText(psn int64) string { return fmt.Sprint(psn & packet.PSNMask) }
 
-// compareReply holds a reply against the one that softroce sent, or nil.
+// compareReply compares a reply with softroce's, nil if there is none.
 func (r *responderModel) compareReply(a *conversation.Transmission, o *output, strict bool) {
 	if o == nil {
 		r.unexpected(a)
@@ -221,8 +221,8 @@ func (r *responderModel) compareReply(a *conversation.Transmission, o *output, s
 	}
 }
 
-// resumed reports whether a is the answer to a READ asked for from its middle, numbered as in the
-// answer to the whole.
+// resumed reports whether a answers a READ retransmitted from its middle, with the positions of the
+// response to the whole READ.
 func (r *responderModel) resumed(a *conversation.Transmission, o *output) bool {
 	if a.Opcode == o.Opcode || a.Info.Kind != packet.KindReadResponse || a.Info.Position.StartsMessage() {
 		return false
@@ -249,7 +249,7 @@ func (r *responderModel) compareAETH(a *conversation.Transmission, o *output, st
 	case r.mayBeReordered(a, o):
 		weight := 0
 		if e, by := r.overtakenBy(a); e != nil {
-			r.v.Overtaken = append(r.v.Overtaken, Note{e.No, fmt.Sprintf("%v PSN %d: packet %d came before it, and counts %d messages in its answer %d",
+			r.v.Overtaken = append(r.v.Overtaken, Note{e.No, fmt.Sprintf("%v PSN %d: packet %d arrived before it, and its response %[5]d counts %[4]d messages",
 				e.Opcode, e.BTH.PSN, by.No, a.AETH.MSN, a.No)})
 			weight = signOvertaken
 		}
@@ -259,7 +259,7 @@ func (r *responderModel) compareAETH(a *conversation.Transmission, o *output, st
 	}
 }
 
-// unexpected reports a reply that softroce would not give.
+// unexpected reports a reply that softroce's responder does not send.
 func (r *responderModel) unexpected(a *conversation.Transmission) {
 	s := a.AETH.Syndrome
 	if a.Info.Kind == packet.KindAck && s == packet.NAKSequence && r.afterRNR(a) {
@@ -270,7 +270,7 @@ func (r *responderModel) unexpected(a *conversation.Transmission) {
 		return
 	}
 	if first := r.s.Messages; r.s.FirstMSN != 0 && a.Info.Kind != packet.KindAck && len(first) > 0 && a.Seq < first[0].End() {
-		r.note(a, "it may answer what was sent before the capture began")
+		r.note(a, "it may answer a request from before the capture")
 		return
 	}
 	if r.isDuplicateReply(a) || a.Info.Kind == packet.KindAck && isSequence(s) && r.overtookPrevious(a) {
@@ -280,11 +280,11 @@ func (r *responderModel) unexpected(a *conversation.Transmission) {
 	if a.Info.Kind == packet.KindAck {
 		what = s.String()
 	}
-	r.v.differ(a, "reply", what+" for PSN "+psnText(a.Seq), "none such")
+	r.v.differ(a, "reply", what+" for PSN "+psnText(a.Seq), "none")
 }
 
-// afterRNR reports whether the packet that a names drew an RNR NAK, and one behind it came before it
-// was accepted.
+// afterRNR reports whether the packet with a's PSN caused an RNR NAK, and a later packet arrived
+// before it was accepted.
 func (r *responderModel) afterRNR(a *conversation.Transmission) bool {
 	if r.inferred.accepted(a.Seq) < a.SentBefore {
 		return false
@@ -308,24 +308,24 @@ func (r *responderModel) missing(o *output, strict bool) {
 		return
 	}
 	if o.copied {
-		return // of what drew it nothing is known but the other answers
+		return // nothing but the other responses is known of the copy
 	}
 	if again := r.askedAgain(o); again != nil {
-		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the capture; packet %d asks again",
+		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the point of capture; packet %d requests it again",
 			o.Opcode, psnText(o.psn), again.No)})
 		return
 	}
 	if b := r.givenBefore(o); b != nil {
-		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the capture; packet %d had told the same",
+		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the point of capture; packet %d was the same response",
 			o.Opcode, psnText(o.psn), b.No)})
 		return
 	}
 	if n := len(r.s.RepliesSent); n == 0 || r.s.RepliesSent[n-1].Seq <= o.psn || r.s.RepliesSent[n-1].SentBefore < o.at {
-		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything tells why", o.Opcode, psnText(o.psn))
+		r.note(o.cause, "the %v to it with PSN %s is missing; the capture ends before anything shows why", o.Opcode, psnText(o.psn))
 		return
 	}
 	if r.s.LastNew < o.at && (r.s.repeated(o.cause) || r.s.Refused) {
-		r.note(o.cause, "the %v to it with PSN %s is missing; the requester asks for nothing any more", o.Opcode, psnText(o.psn))
+		r.note(o.cause, "the %v to it with PSN %s is missing; the requester sends no further new request", o.Opcode, psnText(o.psn))
 		return
 	}
 	what := o.Opcode.String()
@@ -335,8 +335,8 @@ func (r *responderModel) missing(o *output, strict bool) {
 	r.v.differ(o.cause, "reply", "none", what+" for PSN "+psnText(o.psn))
 }
 
-// givenBefore returns what answers an earlier transmission of the request that drew a response of softroce: a requester that
-// has it need not ask again for this one.
+// givenBefore returns a response to an earlier transmission of the request of softroce's response
+// o: a requester that has it need not retransmit.
 func (r *responderModel) givenBefore(o *output) *conversation.Transmission {
 	if k := o.Opcode.Info().Kind; k != packet.KindReadResponse && k != packet.KindAtomicAck || !r.s.repeated(o.cause) {
 		return nil
@@ -349,7 +349,7 @@ func (r *responderModel) givenBefore(o *output) *conversation.Transmission {
 	return nil
 }
 
-// askedAgain returns a request that asks again for what a reply of softroce says, or nil.
+// askedAgain returns a retransmission of the request that a reply of softroce answers, or nil.
 func (r *responderModel) askedAgain(o *output) *conversation.Transmission {
 	m := r.s.MessageAt(o.psn)
 	if m == nil || o.Opcode.Info().Kind == packet.KindAck {
@@ -364,7 +364,7 @@ func (r *responderModel) askedAgain(o *output) *conversation.Transmission {
 	return nil
 }
 
-// repeated reports whether a request was sent before.
+// repeated reports whether a request is a retransmission.
 func (s *stream) repeated(e *conversation.Transmission) bool {
 	m := s.MessageAt(e.Seq)
 	return m != nil && m.Packets[0] != e && !e.Copy

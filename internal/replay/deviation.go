@@ -7,20 +7,20 @@ import (
 	"softroce/internal/conversation"
 )
 
-// Known departures of the Linux driver from the specification.
+// Known deviations of the Linux driver from the specification.
 const (
-	deviationTooLong     = "a SEND longer than the receive buffer is refused as remote operational error (0x63) instead of invalid request (0x61)"
-	deviationNAKAfterRNR = "after an RNR NAK the rest of the message draws a sequence NAK for the same PSN"
-	deviationResume      = "a READ that is asked for again from its middle is answered with MIDDLE or LAST instead of FIRST or ONLY"
-	deviationReACK       = "a duplicate that comes before anything was accepted is acknowledged with PSN 0xffffff"
-	deviationLength      = "a packet whose length does not fit its place in the message is accepted"
-	deviationFlag        = "a receive whose message invalidates a key does not say so in its completion"
-	deviationGap         = "a response that is missing amid those of a READ is asked for again only when the timeout has run out"
-	deviationTimer       = "a timeout that has begun before is not begun anew when an answer comes, so that it runs out too soon"
-	deviationForever     = "a retry count of 7 does not run out"
+	deviationTooLong     = "a SEND longer than the receive buffer is refused with remote operational error (0x63) instead of invalid request (0x61)"
+	deviationNAKAfterRNR = "after an RNR NAK the rest of the message causes a sequence NAK for the same PSN"
+	deviationResume      = "a READ retransmitted from its middle is answered with MIDDLE or LAST instead of FIRST or ONLY"
+	deviationReACK       = "a duplicate that arrives before anything was accepted is acknowledged with PSN 0xffffff"
+	deviationLength      = "a packet whose length does not fit its position in the message is accepted"
+	deviationFlag        = "the completion of a SEND with invalidate lacks IBV_WC_WITH_INV"
+	deviationGap         = "a missing response packet in the middle of a READ is requested again only after the timeout"
+	deviationTimer       = "a running timer is not restarted when a reply arrives, so that it expires too early"
+	deviationForever     = "a retry count of 7 is not exhausted"
 )
 
-// deviate notes a known departure.
+// deviate records a known deviation that a packet shows.
 func (v *Verdict) deviate(name string, e *conversation.Transmission) {
 	for i := range v.Deviations {
 		if v.Deviations[i].Name == name {
@@ -31,24 +31,24 @@ func (v *Verdict) deviate(name string, e *conversation.Transmission) {
 	v.Deviations = append(v.Deviations, Deviation{name, []int{e.No}})
 }
 
-// deviateAtEnd notes a known departure that no packet shows.
+// deviateAtEnd records a known deviation that no packet shows.
 func (v *Verdict) deviateAtEnd(name string) {
 	if !v.deviated(name) {
 		v.Deviations = append(v.Deviations, Deviation{name, []int{}})
 	}
 }
 
-// deviated reports whether a known departure was noted.
+// deviated reports whether a known deviation was recorded.
 func (v *Verdict) deviated(name string) bool {
 	return slices.ContainsFunc(v.Deviations, func(d Deviation) bool { return d.Name == name })
 }
 
-// differ notes a difference.
+// differ records a difference.
 func (v *Verdict) differ(e *conversation.Transmission, field, captured, softroce string) {
 	v.Differences = append(v.Differences, Difference{e.No, e.BTH.PSN, field, captured, softroce})
 }
 
-// differPayload notes the first byte in which payloads differ.
+// differPayload records the first byte in which payloads differ.
 func (v *Verdict) differPayload(e *conversation.Transmission, softroce []byte) {
 	if len(e.Payload) != len(softroce) {
 		v.differ(e, "payload length", fmt.Sprint(len(e.Payload)), fmt.Sprint(len(softroce)))

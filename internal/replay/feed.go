@@ -9,31 +9,31 @@ import (
 	"softroce/transport"
 )
 
-// An outcome is what became of a captured request.
+// An outcome is what happened to a captured request.
 type outcome uint8
 
 const (
-	lost       outcome = iota // behind the point of capture
-	ignored                   // it may have arrived; nothing tells, and nothing depends on it
-	unanswered                // the capture ends before anything tells
+	lost       outcome = iota // after the point of capture
+	ignored                   // it may have arrived; nothing shows it or depends on it
+	unanswered                // the capture ends before a reply
 	arrived
 	notReady // it arrived and found no receive posted
-	refused  // it arrived and was refused for good
+	refused  // it arrived and was refused with a NAK that ends the connection
 )
 
-// consider decides the fate of a request and, if it arrived, lets softroce's responder have it.
+// consider decides the outcome of a request and, if it arrived, feeds it to softroce's responder.
 func (r *responderModel) consider(e *conversation.Transmission) {
 	r.advance(e.Index)
 	r.feedCopies(e.Index)
 	f := r.outcomeOf(e)
 	if f == unanswered && r.assumesArrival() {
-		f = arrived // a live responder will tell
+		f = arrived // the live responder shows it
 	}
 	switch f {
 	case lost:
 		switch {
 		case e.Next != nil:
-			r.lost(e, "%v PSN %d was sent again in packet %d", e.Opcode, e.BTH.PSN, e.Next.No)
+			r.lost(e, "%v PSN %d was retransmitted in packet %d", e.Opcode, e.BTH.PSN, e.Next.No)
 		default:
 			r.lost(e, "%v PSN %d has no answer", e.Opcode, e.BTH.PSN)
 		}
@@ -59,7 +59,7 @@ func (r *responderModel) consider(e *conversation.Transmission) {
 func (r *responderModel) outcomeOf(e *conversation.Transmission) outcome {
 	switch {
 	case r.overtook[e]:
-		return ignored // it came, and ahead of another
+		return ignored // it arrived ahead of another one, and was fed
 	case e.Seq > r.epsn:
 		return r.outcomeAhead(e)
 	case e.Seq < r.epsn:
@@ -68,7 +68,7 @@ func (r *responderModel) outcomeOf(e *conversation.Transmission) outcome {
 	return r.outcomeExpected(e)
 }
 
-// outcomeAhead: beyond the expected PSN a request does nothing but draw a NAK.
+// outcomeAhead decides the outcome of a request beyond the expected PSN, which only causes a NAK.
 func (r *responderModel) outcomeAhead(e *conversation.Transmission) outcome {
 	nak := r.inferred.refusal(r.epsn, e.Index, never, isSequence)
 	if nak == nil {
@@ -80,15 +80,16 @@ func (r *responderModel) outcomeAhead(e *conversation.Transmission) outcome {
 	return arrived
 }
 
-// reorderedReplies is by how many places a reply may be late where their order is not certain.
+// reorderedReplies bounds by how many packets a reply may be late where the order of replies is not
+// certain.
 const reorderedReplies = 64
 
 func isSequence(s packet.Syndrome) bool { return s == packet.NAKSequence }
 func isRNR(s packet.Syndrome) bool      { return s.IsRNR() }
 func isFatal(s packet.Syndrome) bool    { return s.IsNAK() && s != packet.NAKSequence }
 
-// outcomeDuplicate: a READ or atomic that comes again and has an answer arrived. Others are
-// acknowledged once or several times, which nothing depends on.
+// outcomeDuplicate decides the outcome of a duplicate. A READ or atomic arrived if it has a
+// response. Others are acknowledged any number of times, and nothing depends on it.
 func (r *responderModel) outcomeDuplicate(e *conversation.Transmission) outcome {
 	if e.Info.Kind.HasOwnResponse() && r.inferred.responseTo[e] == nil {
 		return lost
@@ -96,9 +97,9 @@ func (r *responderModel) outcomeDuplicate(e *conversation.Transmission) outcome 
 	return arrived
 }
 
-// outcomeExpected: the request that the responder waits for was accepted before the first reply that
-// says so, and of several transmissions it was the last before that, unless
-// something tells otherwise.
+// outcomeExpected decides the outcome of a request with the expected PSN. It was accepted before
+// the first reply that shows it; of several transmissions, the last one before that reply arrived,
+// unless something shows otherwise.
 func (r *responderModel) outcomeExpected(e *conversation.Transmission) outcome {
 	by := r.inferred.accepted(e.Seq)
 	next := never
@@ -121,10 +122,10 @@ func (r *responderModel) outcomeExpected(e *conversation.Transmission) outcome {
 	return arrived
 }
 
-// feed lets softroce's responder have a request, and keeps what it sends.
+// feed feeds a request to softroce's responder, and collects its replies.
 func (r *responderModel) feed(e *conversation.Transmission) { r.feedAnd(e, r.inferred.responseTo[e]) }
 
-// feedAnd is feed for a request of which certain answers tell the contents of memory.
+// feedAnd is feed with the response that shows the content of memory.
 func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response) {
 	h := r.prepare(e, answers)
 	expected := e.Seq == r.epsn
@@ -155,8 +156,8 @@ func (r *responderModel) feedAnd(e *conversation.Transmission, answers *response
 	}
 }
 
-// withoutInvalidate has the opcodes whose key belongs to memory of which the capture tells nothing, and what stands
-// for them.
+// withoutInvalidate maps the opcodes with invalidate to those without: the capture does not show
+// which memory the key belongs to.
 var withoutInvalidate = map[packet.Opcode]packet.Opcode{
 	packet.SendLastInv: packet.SendLast,
 	packet.SendOnlyInv: packet.SendOnly,
@@ -169,19 +170,19 @@ const (
 	selectWhole     = 1
 )
 
-// prepare changes the headers of a request for softroce's memory, in which the keys are others,
-// and fills that memory with what the answer shows.
+// prepare returns the headers of a request with the keys of softroce's memory, and fills that
+// memory with what the response shows.
 func (r *responderModel) prepare(e *conversation.Transmission, answers *response) packet.Header {
 	h := e.Header
 	if key, ok := r.invalidated[h.Invalidate]; ok && e.Info.Headers&packet.HasIETH != 0 {
 		h.Invalidate = key
 	} else if plain, ok := withoutInvalidate[h.Opcode]; ok {
 		h.Opcode = plain
-		r.note(e, "what it invalidates is not rebuilt: it stands for a SEND without invalidate")
+		r.note(e, "the key that it invalidates is not rebuilt: replayed as a SEND without invalidate")
 	}
 	if e.Info.Kind == packet.KindFlush && h.FETH.Placement&placePersistent != 0 {
 		h.FETH.Placement = placeGlobal
-		r.note(e, "softroce has no memory that outlives the machine: it stands for a FLUSH to global visibility")
+		r.note(e, "softroce has no persistent memory: replayed as a FLUSH to global visibility")
 	}
 	_, _, key, ok := target(e)
 	if !ok {
@@ -192,12 +193,12 @@ func (r *responderModel) prepare(e *conversation.Transmission, answers *response
 		h.RETH.RKey, h.Atomic.RKey = region.RKey(), region.RKey()
 		r.fill(e, answers, r.shadows[key])
 	} else {
-		h.RETH.RKey, h.Atomic.RKey = 0, 0 // no key is 0
+		h.RETH.RKey, h.Atomic.RKey = 0, 0 // 0 is not a valid key
 	}
 	return h
 }
 
-// fill takes what the answer of a READ or atomic shows for the contents of memory.
+// fill sets memory to what the response to a READ or atomic shows.
 func (r *responderModel) fill(e *conversation.Transmission, answers *response, m *sparseMemory) {
 	if m.fixed {
 		return
@@ -227,7 +228,7 @@ func (r *responderModel) fill(e *conversation.Transmission, answers *response, m
 	}
 }
 
-// accepted notes what an accepted request did to memory.
+// accepted records the effect of an accepted request on memory.
 func (r *responderModel) accepted(e *conversation.Transmission) {
 	va, n, key, ok := target(e)
 	if ok {
@@ -253,7 +254,7 @@ func (r *responderModel) accepted(e *conversation.Transmission) {
 	}
 }
 
-// collect takes over what the responder sends.
+// collect records the packets that the responder sends.
 func (r *responderModel) collect(e *conversation.Transmission, again bool) {
 	more := r.qp.Transmit(&r.env)
 	for _, m := range r.take() {
@@ -268,12 +269,12 @@ func (r *responderModel) collect(e *conversation.Transmission, again bool) {
 	if more {
 		r.ended = true
 		r.tooLong(e)
-		r.note(e, "its answer is far longer than the capture; nothing behind it is judged")
+		r.note(e, "its response is far longer than the capture; later packets are not judged")
 	}
 }
 
-// failed ends the replay when softroce's responder has refused a request for good. If the
-// captured one did not, that is a difference, and nothing behind it can be compared.
+// failed ends the replay after softroce's responder refused a request. If the captured one did not,
+// that is a difference, and later packets cannot be compared.
 func (r *responderModel) failed(e *conversation.Transmission) {
 	r.ended = true
 	if r.inferred.refusal(e.Seq, e.Index, never, isFatal) != nil {
@@ -287,13 +288,13 @@ func (r *responderModel) failed(e *conversation.Transmission) {
 	nak.used = true
 	if r.malformed(e) {
 		r.v.deviate(deviationLength, e)
-		r.note(e, "softroce refuses it; nothing behind it is judged")
+		r.note(e, "softroce refuses it; later packets are not judged")
 		return
 	}
-	r.v.differ(e, "reply", "acceptance", nak.AETH.Syndrome.String())
+	r.v.differ(e, "reply", "accepted", nak.AETH.Syndrome.String())
 }
 
-// malformed reports whether a packet has a length that its place in the message does not allow.
+// malformed reports whether the payload length does not fit the packet's position in its message.
 func (r *responderModel) malformed(e *conversation.Transmission) bool {
 	n := len(e.Payload)
 	switch e.Info.Position {
@@ -305,5 +306,5 @@ func (r *responderModel) malformed(e *conversation.Transmission) bool {
 	return n > r.s.PathMTU
 }
 
-// native returns the bytes of a number in memory.
+// native returns the bytes of a number in memory, in host byte order.
 func native(v uint64) []byte { return binary.NativeEndian.AppendUint64(nil, v) }

@@ -85,15 +85,15 @@ func TestFixturesAreTheSameInStrictModeButForTwoHabits(t *testing.T) {
 	}
 }
 
-func TestKnownDeparturesAreNamed(t *testing.T) {
-	for _, c := range []struct{ file, departure string }{
+func TestKnownDeviationsAreNamed(t *testing.T) {
+	for _, c := range []struct{ file, deviation string }{
 		{"vp-nak-sendtoolong.pcap", "0x63"},
 		{"vp-rnr-multi.pcap", "after an RNR NAK"},
-		{"loss-read-req.pcap", "asked for again from its middle"},
-		{"vp-no-answer-retry7.pcap", "does not run out"},
+		{"loss-read-req.pcap", "retransmitted from its middle"},
+		{"vp-no-answer-retry7.pcap", "is not exhausted"},
 	} {
-		if text := packets(t, load(t, c.file), replay.Options{}).String(); !strings.Contains(text, c.departure) {
-			t.Errorf("%s: the departure %q is not in\n%s", c.file, c.departure, text)
+		if text := packets(t, load(t, c.file), replay.Options{}).String(); !strings.Contains(text, c.deviation) {
+			t.Errorf("%s: the deviation %q is not in\n%s", c.file, c.deviation, text)
 		}
 	}
 }

@@ -10,31 +10,35 @@ import (
 	"softroce/packet"
 )
 
-// Behind the point of capture the network may also copy packets, and let them overtake each other. This file infers it from
-// replies: an answer that is given once more, though the request was sent once, and a NAK for a packet that arrived.
+// The network may also duplicate and reorder packets after the point of capture. This file infers
+// it from replies: a response is repeated though its request was sent once; a NAK names a packet
+// that arrived.
 
-// A conditional is a difference, should it not be the network that explains it.
+// A conditional is a difference unless the network explains it.
 type conditional struct {
 	Difference
 	weight          int
-	needsReordering bool // only a network that lets packets overtake each other explains it
+	needsReordering bool // only reordering in the network explains it
 }
 
-// A network that copies packets or lets them overtake each other does so more than once, or loses some, too. A single
-// sign of it in a capture is none: that weighs 1. A requester that goes back, as NAKs tell it, is a sign of its own.
+// A network that duplicates or reorders packets does so more than once, or loses some too. So a
+// single sign in a capture does not count: its weight is 1, and 2 are needed. A requester that goes
+// back after a NAK is a sign by itself.
 const (
 	signCopy      = 1
 	signOvertaken = 2
 	signsNeeded   = 2
 )
 
-// differUnlessCopied notes what would be a difference if it was not for a copy that the network made of the packet cause, as text says.
+// differUnlessCopied records a difference unless the network duplicated the packet cause, as text
+// says.
 func (v *Verdict) differUnlessCopied(e *conversation.Transmission, cause int, text, field, captured, softroce string) {
 	v.Copied = append(v.Copied, Note{cause, text})
 	v.conditionals = append(v.conditionals, conditional{Difference{e.No, e.BTH.PSN, field, captured, softroce}, signCopy, false})
 }
 
-// resolve decides whether the network explains what the verdicts on a capture doubt. If it does not, that is differences.
+// resolve decides whether the network explains the conditional differences of a capture. If not,
+// they are differences.
 func resolve(vs []*Verdict) {
 	signs, overtaken := 0, false
 	for _, v := range vs {
@@ -57,8 +61,9 @@ func resolve(vs []*Verdict) {
 	}
 }
 
-// mayBeReordered reports whether a, which answers a request that came again, may have another MSN because that
-// request came sooner or later among the others: one that softroce's responder had between the first time and the answer.
+// mayBeReordered reports whether a, which answers a retransmission, may have another MSN because
+// that retransmission arrived earlier or later among the others: an MSN that softroce's responder
+// had between the first transmission and the response.
 func (r *responderModel) mayBeReordered(a *conversation.Transmission, o *output) bool {
 	m := r.s.MessageAt(a.Seq)
 	if m == nil || !o.duplicate {
@@ -68,8 +73,9 @@ func (r *responderModel) mayBeReordered(a *conversation.Transmission, o *output)
 	return packet.PSNDiff(a.AETH.MSN, own&packet.PSNMask) >= 0 && packet.PSNDiff(newest&packet.PSNMask, a.AETH.MSN) >= 0
 }
 
-// overtakenBy returns a request that came later than the one which a answers, though it was sent before it, for its own answer
-// left later and counts more messages; and the one that a answers.
+// overtakenBy returns a request that arrived after the one that a answers, though it was sent
+// before it: its own response was sent later and counts more messages. by is the request that a
+// answers.
 func (r *responderModel) overtakenBy(a *conversation.Transmission) (e, by *conversation.Transmission) {
 	t := r.inferred.responseOf[a]
 	if t == nil || t.request == nil || !r.s.Ordered {
@@ -89,22 +95,23 @@ func (r *responderModel) overtakenBy(a *conversation.Transmission) (e, by *conve
 	return nil, nil
 }
 
-// A copyToFeed request came once more, as its answers show; or late, when others had come that were sent after it.
+// A copyToFeed is a request that arrived twice, as its responses show; or late, after others that
+// were sent after it.
 type copyToFeed struct {
 	request *conversation.Transmission
 	answers *response
 	late    bool
 }
 
-// expectCopies notes which copies of a request that arrived are to come.
+// expectCopies queues the copies of a request that arrived.
 func (r *responderModel) expectCopies(e *conversation.Transmission) {
 	for _, t := range r.inferred.copies[e] {
 		r.copies = append(r.copies, &copyToFeed{e, t, false})
 	}
 }
 
-// feedCopies lets softroce's responder have the copies that came before a place: as soon as it counts as many
-// messages as the answer does, and at the latest before the answer.
+// feedCopies feeds the copies that arrived before an index: each as soon as softroce's responder
+// counts as many messages as the response does, and at the latest before the response.
 func (r *responderModel) feedCopies(at int) {
 	if len(r.copies) == 0 {
 		return
@@ -123,11 +130,11 @@ func (r *responderModel) feedCopies(at int) {
 		r.feedAnd(c.request, c.answers)
 		r.copying = false
 		for _, a := range c.answers.packets {
-			what := fmt.Sprintf("%v PSN %d: packet %d answers it again", c.request.Opcode, c.request.BTH.PSN, a.No)
-			d := Difference{a.No, a.BTH.PSN, "reply", a.Opcode.String() + " for PSN " + psnText(a.Seq), "none such"}
+			what := fmt.Sprintf("%v PSN %d: packet %d is another response to it", c.request.Opcode, c.request.BTH.PSN, a.No)
+			d := Difference{a.No, a.BTH.PSN, "reply", a.Opcode.String() + " for PSN " + psnText(a.Seq), "none"}
 			if w := r.inferred.lateResponses[c.answers]; w != nil {
 				if a == c.answers.packets[0] {
-					r.v.Overtaken = append(r.v.Overtaken, Note{w.No, fmt.Sprintf("%v PSN %d: it came after packet %d, which sends it again; packet %d answers it",
+					r.v.Overtaken = append(r.v.Overtaken, Note{w.No, fmt.Sprintf("%v PSN %d: it arrived after packet %d, its retransmission; packet %d is the response",
 						w.Opcode, w.BTH.PSN, c.request.No, a.No)})
 				}
 				r.v.conditionals = append(r.v.conditionals, conditional{d, signOvertaken, false})
@@ -140,7 +147,8 @@ func (r *responderModel) feedCopies(at int) {
 	r.copies = left
 }
 
-// messagesUntil returns how many messages softroce's responder has to count until it is where an answer was given.
+// messagesUntil returns how many more messages softroce's responder has to complete until a
+// response fits.
 func (r *responderModel) messagesUntil(t *response) int {
 	first := t.packets[0]
 	if first.Info.Headers&packet.HasAETH == 0 {
@@ -150,8 +158,8 @@ func (r *responderModel) messagesUntil(t *response) int {
 	return packet.PSNDiff(first.AETH.MSN, (msn+r.s.FirstMSN)&packet.PSNMask)
 }
 
-// late reports whether a READ or atomic that was sent again is to wait: its answer counts messages that were sent
-// after it.
+// late reports whether a retransmitted READ or atomic is fed later: its response counts messages
+// that were sent after it.
 func (r *responderModel) late(e *conversation.Transmission) bool {
 	if e.Seq >= r.epsn || r.inferred.responseTo[e] == nil || r.messagesUntil(r.inferred.responseTo[e]) <= 0 {
 		return false
@@ -160,7 +168,8 @@ func (r *responderModel) late(e *conversation.Transmission) bool {
 	return true
 }
 
-// isDuplicateReply reports whether a is what softroce's responder said, once more: the request came twice.
+// isDuplicateReply reports whether a repeats a reply of softroce's responder: the request arrived
+// twice.
 func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
 	if a.Info.Kind == packet.KindAck && (!isRNR(a.AETH.Syndrome) || r.inferred.accepted(a.Seq) < a.SentBefore) {
 		return false
@@ -171,18 +180,18 @@ func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
 			a.Info.Kind == packet.KindAck && o.AETH != a.AETH || !bytes.Equal(o.payload, a.Payload) {
 			continue
 		}
-		what, told := fmt.Sprintf("%v PSN %d: packet %d answers it again", o.cause.Opcode, o.cause.BTH.PSN, a.No), a.Opcode.String()
+		what, told := fmt.Sprintf("%v PSN %d: packet %d is another response to it", o.cause.Opcode, o.cause.BTH.PSN, a.No), a.Opcode.String()
 		if a.Info.Kind == packet.KindAck {
 			told = a.AETH.Syndrome.String()
 		}
-		r.v.differUnlessCopied(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.Seq), "none such")
+		r.v.differUnlessCopied(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.Seq), "none")
 		return true
 	}
 	return false
 }
 
-// overtookPrevious reports whether a, a sequence NAK, may be for the packet that it names because that one overtook the one before it,
-// which arrived before the NAK left.
+// overtookPrevious reports whether the packet of the sequence NAK a overtook the one before it,
+// which arrived before the NAK was sent.
 func (r *responderModel) overtookPrevious(a *conversation.Transmission) bool {
 	st, ok := r.states[a.Seq-1]
 	if !ok || st.at >= a.SentBefore || st.msn != a.AETH.MSN || r.inferred.accepted(a.Seq) < a.SentBefore {
@@ -196,18 +205,18 @@ func (r *responderModel) overtookPrevious(a *conversation.Transmission) bool {
 			continue
 		}
 		if w.Next == nil {
-			continue // it was not sent again upon the NAK
+			continue // it was not retransmitted after the NAK
 		}
 		if w.Next.Index < a.SentBefore && r.wasAcknowledged(a.Seq, w.Next.Index) || r.sentSequenceNAK(w) {
-			return false // the requester went back before the NAK, though it knew that the responder had come so far
+			return false // the requester went back before the NAK, although it knew that all before was accepted
 		}
-		r.v.differUnlessOvertaken(w, a, signCopy, "%v PSN %d: it came before the one ahead of it, and draws the NAK %d", w.Opcode, w.BTH.PSN, a.No)
+		r.v.differUnlessOvertaken(w, a, signCopy, "%v PSN %d: it arrived before the previous one, and causes the NAK %d", w.Opcode, w.BTH.PSN, a.No)
 		return true
 	}
 	return false
 }
 
-// wasAcknowledged reports whether the latest replies before a place said that all before psn had been accepted.
+// wasAcknowledged reports whether a recent reply before an index acknowledged all before psn.
 func (r *responderModel) wasAcknowledged(psn int64, at int) bool {
 	rs := r.s.RepliesSent
 	i := sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore >= at })
@@ -222,21 +231,22 @@ func (r *responderModel) wasAcknowledged(psn int64, at int) bool {
 	})
 }
 
-// sentSequenceNAK reports whether softroce's responder has sent a sequence NAK for the PSN of w since w was sent.
+// sentSequenceNAK reports whether softroce's responder sent a sequence NAK for the PSN of w after
+// w.
 func (r *responderModel) sentSequenceNAK(w *conversation.Transmission) bool {
 	return slices.ContainsFunc(r.given[w.Seq], func(o *output) bool {
 		return o.at >= w.Index && o.Opcode == packet.Acknowledge && isSequence(o.AETH.Syndrome)
 	})
 }
 
-// overtaken notes that packets overtook each other at e, which explains a NAK.
+// differUnlessOvertaken records a NAK as a difference unless packets overtook each other at e.
 func (v *Verdict) differUnlessOvertaken(e, nak *conversation.Transmission, weight int, format string, a ...any) {
 	v.Overtaken = append(v.Overtaken, Note{e.No, fmt.Sprintf(format, a...)})
-	v.conditionals = append(v.conditionals, conditional{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.Seq), "none such"}, weight, false})
+	v.conditionals = append(v.conditionals, conditional{Difference{nak.No, nak.BTH.PSN, "reply", nak.AETH.Syndrome.String() + " for PSN " + psnText(nak.Seq), "none"}, weight, false})
 }
 
-// feedOvertaking lets softroce's responder have a packet ahead of e, which it waits for, where a NAK says that e was
-// missing although it arrived.
+// feedOvertaking feeds a packet ahead of e, the expected one, where a NAK shows that e was missing
+// although it arrived.
 func (r *responderModel) feedOvertaking(e *conversation.Transmission) {
 	if e.Seq != r.epsn || r.lastSequenceNAK == e.Seq {
 		return
@@ -261,7 +271,7 @@ func (r *responderModel) feedOvertaking(e *conversation.Transmission) {
 		}
 		r.feed(w)
 		r.overtook[w] = true
-		r.v.differUnlessOvertaken(e, nak, signOvertaken, "%v PSN %d: packet %d came before it, which draws the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
+		r.v.differUnlessOvertaken(e, nak, signOvertaken, "%v PSN %d: packet %d arrived before it, and causes the NAK %d", e.Opcode, e.BTH.PSN, w.No, nak.No)
 		return
 	}
 }

@@ -9,39 +9,39 @@ import (
 	"softroce/packet"
 )
 
-// never is a place in the capture behind everything.
+// never is an index after all packets of the capture.
 const never = math.MaxInt
 
-// inference is what the captured replies say about which requests the responder accepted, and when at
-// the latest. A reply with PSN n means that everything before n was accepted, an ACK or
-// a response that n was, too.
+// An inference is what the captured replies show about the requests that the responder accepted,
+// and when at the latest. A reply with PSN n shows that all before n were accepted; an ACK or a
+// response, that n was too.
 type inference struct {
-	reordered bool // among requests that were sent again, some came late or twice
+	reordered bool // some retransmitted requests arrived late or twice
 
-	acceptances   []acceptance                                           // rising
-	refusals      map[int64][]*conversation.Transmission                 // NAKs and RNR NAKs, by the PSN that they name
-	earlier       map[int64]int                                          // PSNs that must have been accepted before a place, though sent again later
-	arrivals      map[int64]int                                          // the place of the transmission of each PSN that was accepted
+	acceptances   []acceptance                                           // ascending
+	refusals      map[int64][]*conversation.Transmission                 // NAKs and RNR NAKs, by their PSN
+	earlier       map[int64]int                                          // PSNs that were accepted before an index, though retransmitted later
+	arrivals      map[int64]int                                          // index of the transmission of each PSN that was accepted
 	asked         map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
-	responseOf    map[*conversation.Transmission]*response               // responses to their trains
-	responseTo    map[*conversation.Transmission]*response               // READ and atomic requests to the train that answers each
-	lateResponses map[*response]*conversation.Transmission               // of copies, those that are rather the answer to an earlier transmission, which came late
+	responseOf    map[*conversation.Transmission]*response               // of each response packet
+	responseTo    map[*conversation.Transmission]*response               // of each READ and atomic request
+	lateResponses map[*response]*conversation.Transmission               // repeated responses that answer an earlier, late transmission
 	late          map[*conversation.Transmission]bool                    // those transmissions
-	given         map[int64][]*conversation.Transmission                 // first responses of trains, by PSN
-	copies        map[*conversation.Transmission][]*response             // answers given once more to a request that was sent once: it came twice
+	given         map[int64][]*conversation.Transmission                 // first packets of responses, by PSN
+	copies        map[*conversation.Transmission][]*response             // further responses to a transmission, which the network duplicated
 }
 
-// An acceptance says that all PSNs before psn were accepted before the place at.
+// An acceptance says that all PSNs before psn were accepted before the index at.
 type acceptance struct {
 	psn int64
 	at  int
 }
 
-// A response is the responses to one transmission of a READ, or the answer to one of an atomic.
+// A response is the packets that answer one transmission of a READ, atomic, FLUSH or ATOMIC WRITE.
 type response struct {
-	request *conversation.Transmission // nil where none fits
+	request *conversation.Transmission // nil if none fits
 	packets []*conversation.Transmission
-	seen    map[int64]bool // PSNs of responses, where their order is not certain
+	seen    map[int64]bool // PSNs of the packets
 }
 
 func newResponse(r *conversation.Transmission) *response {
@@ -64,8 +64,8 @@ func infer(s *stream, reordered bool) *inference {
 	return ev
 }
 
-// inferFromRepeats reads the MSNs of answers that were given again: they count what was accepted when
-// the request came again.
+// inferFromRepeats reads the MSNs of repeated responses: they count what was accepted when the
+// retransmission arrived.
 func (ev *inference) inferFromRepeats(s *stream) {
 	sent := s.FirstSeq
 	for _, e := range s.Requests {
@@ -87,9 +87,9 @@ func (ev *inference) inferFromRepeats(s *stream) {
 	ev.acceptances = rising
 }
 
-// inferArrivals decides, for each PSN that was accepted, which of its transmissions that was: the
-// last one before the first reply that says so, and before the one that brought the next
-// PSN. Of READs and atomics it is the first that was answered.
+// inferArrivals decides, for each accepted PSN, which transmission was accepted: the last one
+// before the first reply that shows it, and before the accepted one of the next PSN. Of READs and
+// atomics it is the first that was answered.
 func (ev *inference) inferArrivals(s *stream) {
 	byPSN := map[int64][]*conversation.Transmission{}
 	var psns []int64
@@ -134,8 +134,8 @@ func (ev *inference) inferArrivals(s *stream) {
 	}
 }
 
-// drawn returns the place of the request that drew the first refusal of psn, the latest that fits and
-// lies before a place: by then all before psn had been accepted.
+// drawn returns the index of the request that caused the first refusal of psn, the latest before an
+// index: by then all before psn were accepted.
 func (ev *inference) drawn(s *stream, psn int64, before int) int {
 	nak := ev.refusal(psn, -1, never, func(s packet.Syndrome) bool { return isSequence(s) || isRNR(s) })
 	if nak == nil {
@@ -152,13 +152,14 @@ func (ev *inference) drawn(s *stream, psn int64, before int) int {
 	return before
 }
 
-// inferAcceptances reads the acknowledgements. One of something that was not sent yet is no evidence.
+// inferAcceptances reads the acknowledgements. Those of requests that were not sent yet are
+// ignored.
 func (ev *inference) inferAcceptances(s *stream) {
 	sent := s.FirstSeq
 	byPSN := map[int64][]*conversation.Transmission{}
 	req := s.Requests
 	var newest int64 = -1
-	var recent []*conversation.Transmission // requests since the reply before
+	var recent []*conversation.Transmission // requests since the last reply
 	var waiting *conversation.Transmission  // the latest NAK
 	for _, r := range s.RepliesSent {
 		if len(req) > 0 && req[0].Index < r.SentBefore {
@@ -194,11 +195,11 @@ func (ev *inference) inferAcceptances(s *stream) {
 	}
 }
 
-// reACKReach bounds the requests that one ACK is understood to speak of.
+// reACKReach bounds the requests that one ACK is assumed to acknowledge.
 const reACKReach = 1 << 10
 
-// explained reports whether a recent request drew the ACK r: one that asked for it, or that is
-// known to be a duplicate, all before newest having been acknowledged.
+// explained reports whether a recent request caused the ACK r: one with AckReq, or a known
+// duplicate, as all before newest was acknowledged.
 func explained(r *conversation.Transmission, recent []*conversation.Transmission, newest int64) bool {
 	for _, e := range recent[max(0, len(recent)-reACKReach):] {
 		if e.Seq <= r.Seq && (e.AckReq || e.Seq < newest) {
@@ -208,8 +209,8 @@ func explained(r *conversation.Transmission, recent []*conversation.Transmission
 	return false
 }
 
-// reACK looks at an ACK of packets that did not ask for one: what drew it was a
-// duplicate. If any of the recent requests is one, so is the lowest that came before.
+// reACK handles an ACK that no AckReq explains: a duplicate caused it. If recent requests were sent
+// before, it is the lowest of them.
 func (ev *inference) reACK(r *conversation.Transmission, recent []*conversation.Transmission, byPSN map[int64][]*conversation.Transmission, waiting *conversation.Transmission) {
 	var drew *conversation.Transmission
 	for _, e := range recent[max(0, len(recent)-reACKReach):] {
@@ -225,7 +226,7 @@ func (ev *inference) reACK(r *conversation.Transmission, recent []*conversation.
 	}
 }
 
-// before reports whether a request was sent before, and since the NAK that waited for it or for one before.
+// before reports whether a request was sent before, since the NAK for it or for an earlier one.
 func before(e *conversation.Transmission, sent []*conversation.Transmission, waiting *conversation.Transmission) bool {
 	since := -1
 	if waiting != nil && waiting.Seq <= e.Seq {
@@ -235,7 +236,7 @@ func before(e *conversation.Transmission, sent []*conversation.Transmission, wai
 	return i < len(sent) && sent[i].Index < e.Index
 }
 
-// accepted returns the place before which psn was accepted, or never.
+// accepted returns the index before which psn was accepted, or never.
 func (ev *inference) accepted(psn int64) int {
 	i := sort.Search(len(ev.acceptances), func(i int) bool { return ev.acceptances[i].psn > psn })
 	if i == len(ev.acceptances) {
@@ -244,10 +245,10 @@ func (ev *inference) accepted(psn int64) int {
 	return ev.acceptances[i].at
 }
 
-// refusalReach bounds how many refusals of one PSN are looked through.
+// refusalReach bounds how many refusals of one PSN are searched.
 const refusalReach = 64
 
-// refusal returns the first reply that refuses psn after a place and before another.
+// refusal returns the first reply that refuses psn after one index and before another.
 func (ev *inference) refusal(psn int64, from, to int, is func(packet.Syndrome) bool) *conversation.Transmission {
 	rs := ev.refusals[psn]
 	rs = rs[sort.Search(len(rs), func(i int) bool { return rs[i].SentBefore > from }):]
@@ -262,7 +263,7 @@ func (ev *inference) refusal(psn int64, from, to int, is func(packet.Syndrome) b
 	return nil
 }
 
-// inferResponses finds out which transmission of a READ or an atomic each response answers.
+// inferResponses finds the transmission of a READ or atomic that each response answers.
 func (ev *inference) inferResponses(s *stream) {
 	for _, e := range s.Requests {
 		if m := s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
@@ -293,7 +294,7 @@ func (ev *inference) inferResponses(s *stream) {
 	}
 }
 
-// goesOn reports whether a response belongs to the train behind its last.
+// goesOn reports whether a packet continues the response.
 func (t *response) goesOn(s *stream, r *conversation.Transmission) bool {
 	last := t.packets[len(t.packets)-1]
 	if r.Info.Kind != packet.KindReadResponse || last.Info.Kind != packet.KindReadResponse ||
@@ -302,17 +303,17 @@ func (t *response) goesOn(s *stream, r *conversation.Transmission) bool {
 	}
 	first := t.packets[0]
 	if first.Info.Headers&r.Info.Headers&packet.HasAETH != 0 && first.AETH.MSN != r.AETH.MSN {
-		return false // the rest of that train is missing, and the beginning of this one
+		return false // the end of that response is missing, and the beginning of this one
 	}
 	m := s.MessageAt(last.Seq)
 	return m != nil && r.Seq < m.End()
 }
 
-// placeReach bounds how many transmissions of one request are looked through.
+// placeReach bounds how many transmissions of one request are searched.
 const placeReach = 64
 
-// place finds the request of a train for which align found none: its first response is missing,
-// or it was overtaken, where the order of the replies is not certain.
+// place finds the request of a response for which align found none: its first packet is missing, or
+// it was overtaken while the order of the replies is not certain.
 func (ev *inference) place(s *stream, t *response) {
 	r := t.packets[0]
 	m := s.MessageAt(r.Seq)
@@ -338,7 +339,7 @@ func (ev *inference) place(s *stream, t *response) {
 		return
 	}
 	if s.FirstMSN != 0 && len(s.Messages) > 0 && r.Seq < s.Messages[0].End() {
-		return // it may answer what was sent before the capture began
+		return // it may answer a request from before the capture
 	}
 	for i := len(asked) - 1; i >= 0; i-- {
 		if e := asked[i]; e.Seq == r.Seq && sameKind(e, r) {
@@ -353,7 +354,7 @@ func (ev *inference) place(s *stream, t *response) {
 	}
 }
 
-// join makes the responses of t part of another train that lacks them, if there is one.
+// join merges t into another response that lacks its packets, if there is one.
 func (t *response) join(ev *inference, asked []*conversation.Transmission) bool {
 	r := t.packets[0]
 	for _, e := range asked {
@@ -370,8 +371,8 @@ func (t *response) join(ev *inference, asked []*conversation.Transmission) bool 
 	return false
 }
 
-// later returns what answers a later transmission of an atomic, whose own answer is missing. It is the
-// same: an atomic is carried out once.
+// later returns the response to a later transmission of an atomic whose own response is missing. It
+// is the same: an atomic is executed once.
 func (ev *inference) later(s *stream, e *conversation.Transmission) *response {
 	asked := ev.asked[s.MessageAt(e.Seq)]
 	for _, again := range asked[:min(len(asked), placeReach)] {

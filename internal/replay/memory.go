@@ -1,36 +1,36 @@
 package replay
 
-// A sparseMemory is a responder's memory as far as the capture tells what is in it. It is sparse:
-// a request of 2 GiB costs nothing until its bytes are seen.
+// A sparseMemory is a responder's memory, as far as the capture shows its content. A request of 2
+// GiB costs nothing until its bytes are seen.
 type sparseMemory struct {
 	pages map[uint64]*page
 	views *views
-	fixed bool // it is known altogether: nothing is to be learned
+	fixed bool // the content is known, and learn changes nothing
 
-	// onLearn, if not nil, hears of bytes that learn changed: those of which nothing was known are fresh.
+	// onLearn, if not nil, is called for each byte that learn changes. fresh says that it was
+	// unknown before.
 	onLearn func(addr uint64, b byte, fresh bool)
 }
 
-// A views has what the shadows of a replay have lent.
+// views are the copies of memory that are in use.
 type views []view
 
-// pageBytes is the grain of a shadow.
+// pageBytes is the unit of allocation.
 const pageBytes = 1024
 
 type page struct {
 	data  [pageBytes]byte
-	since [pageBytes]int32 // the place in the capture, plus 1, of what told the byte; 0: nothing has
+	since [pageBytes]int32 // index in the capture, plus 1, of the packet that shows the byte; 0: unknown
 }
 
-// A view is bytes that a View was given. Views of a shadow are copies: those that were
-// written to come back by settle.
+// A view is a copy of memory that View returned. writeBack copies it back.
 type view struct {
 	from *sparseMemory
 	addr uint64
 	b    []byte
 }
 
-// writeBack takes what was written to lent bytes into the memory.
+// writeBack copies the views back, which may have been written, and releases them.
 func (l *views) writeBack() {
 	for _, n := range *l {
 		n.from.each(n.addr, len(n.b), func(p *page, at, from, k int) { copy(p.data[at:at+k], n.b[from:]) })
@@ -38,7 +38,7 @@ func (l *views) writeBack() {
 	l.release()
 }
 
-// release ends the loans, which were only read.
+// release ends the views, which were only read.
 func (l *views) release() {
 	clear(*l)
 	*l = (*l)[:0]
@@ -55,7 +55,7 @@ func (m *sparseMemory) page(addr uint64) *page {
 	return p
 }
 
-// each calls f for each piece of a range that lies in one page.
+// each calls f for each part of a range that lies in one page.
 func (m *sparseMemory) each(addr uint64, n int, f func(p *page, at, from, n int)) {
 	for from := 0; from < n; {
 		at := int(addr % pageBytes)
@@ -66,7 +66,7 @@ func (m *sparseMemory) each(addr uint64, n int, f func(p *page, at, from, n int)
 	}
 }
 
-// copyOut returns a copy of n bytes, which settle writes back.
+// copyOut returns a copy of n bytes, which is a view.
 func (m *sparseMemory) copyOut(addr uint64, n int) []byte {
 	b := make([]byte, n)
 	for from := 0; from < n; {
@@ -81,7 +81,7 @@ func (m *sparseMemory) copyOut(addr uint64, n int) []byte {
 	return b
 }
 
-// markKnown notes that the capture told a range at place at, and that the bytes there are right.
+// markKnown records that the packet at an index shows the content of a range, which is right.
 func (m *sparseMemory) markKnown(addr uint64, n, at int) {
 	m.each(addr, n, func(p *page, i, _, n int) {
 		for k := range n {
@@ -90,12 +90,11 @@ func (m *sparseMemory) markKnown(addr uint64, n, at int) {
 	})
 }
 
-// markUnknown notes that nothing is known of a range.
+// markUnknown records that the content of a range is unknown.
 func (m *sparseMemory) markUnknown(addr uint64, n int) { m.markKnown(addr, n, -1) }
 
-// learn takes b, which a reply at place at shows, for what is in memory: where nothing was
-// known, and where free says that something else may have changed it since. It returns how
-// many bytes were changed so.
+// learn sets memory to b, which the reply at an index shows, where the content was unknown, or may
+// have changed since, as free reports. It returns the number of known bytes that changed.
 func (m *sparseMemory) learn(addr uint64, b []byte, at int, free func(since int) bool) (changed int) {
 	if m.fixed {
 		return 0
@@ -130,7 +129,7 @@ func (m *sparseMemory) write(addr uint64, b []byte) {
 	m.each(addr, len(b), func(p *page, at, from, n int) { copy(p.data[at:at+n], b[from:]) })
 }
 
-// A memoryRange is a region of a shadow, as mrtable.Memory.
+// A memoryRange is a region of a sparseMemory. It implements mrtable.Memory.
 type memoryRange struct {
 	*sparseMemory
 	base, length uint64
@@ -150,14 +149,13 @@ func (w *memoryRange) View(off uint64, n int) []byte {
 
 func (w *memoryRange) Close() error { return nil }
 
-// A discardMemory is memory of any length in which everything lies in the same place: for data that
-// nobody looks at.
+// A discardMemory is a region of any length that keeps nothing: all offsets share the same bytes.
 type discardMemory struct{ b []byte }
 
-// discardLength is more than the longest message.
+// discardLength exceeds the longest message.
 const discardLength = 1<<32 - 1
 
-// maxDiscardView is as much as the transport moves at once.
+// maxDiscardView is the most that the transport accesses at once.
 const maxDiscardView = 1 << 16
 
 func (s *discardMemory) Len() uint64 { return discardLength }

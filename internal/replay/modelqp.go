@@ -9,22 +9,22 @@ import (
 	"softroce/transport"
 )
 
-// A modelQP is what a queue pair under replay stands on: memory, time, and a place for
-// what it sends. It is a transport.Sink.
+// A modelQP is a queue pair of softroce that replays a stream, with its memory and virtual time. It
+// implements transport.Sink.
 type modelQP struct {
 	qp         *transport.QP
 	pd         *mrtable.PD
 	env        transport.Env
 	room       int          // packets that may still be sent
-	sent       []*packet.Tx // since take was last called
+	sent       []*packet.Tx // since the last take
 	onComplete func(*transport.Completion)
-	discard    *mrtable.Region // takes any data
+	discard    *mrtable.Region // accepts any data
 }
 
-// startTime is some time above 0, which means none.
+// startTime is above 0, which means no time.
 const startTime = 1
 
-// newModelQP makes a bench without a queue pair.
+// newModelQP returns a model without a queue pair.
 func newModelQP() (*modelQP, error) {
 	b := &modelQP{}
 	table := mrtable.NewTable(rand.New(rand.NewPCG(1, 1)))
@@ -63,7 +63,7 @@ func (b *modelQP) Complete(_ *transport.QP, c *transport.Completion) {
 // Event implements transport.Sink.
 func (b *modelQP) Event(*transport.QP, ib.EventType) {}
 
-// take returns what was sent since the last call.
+// take returns the packets that were sent since the last call.
 func (b *modelQP) take() []sentPacket {
 	out := make([]sentPacket, 0, len(b.sent))
 	for _, tx := range b.sent {
@@ -73,7 +73,7 @@ func (b *modelQP) take() []sentPacket {
 	return out
 }
 
-// A sentPacket packet is one that softroce made.
+// A sentPacket is a packet that softroce's queue pair sent.
 type sentPacket struct {
 	packet.Header
 	payload []byte
@@ -88,7 +88,7 @@ func parseTx(tx *packet.Tx) (m sentPacket) {
 	return m
 }
 
-// connect takes the queue pair to RTR, and on to RTS if rts says so.
+// connect takes the queue pair to RTR, and on to RTS if rts is set.
 func (b *modelQP) connect(a ib.QPAttr, s packet.Service, rts bool) error {
 	a.State, a.PKey = ib.QPSInit, packet.DefaultPKey
 	if err := b.qp.Modify(&b.env, &a, ib.QPMaskState|ib.QPMaskPKeyIndex|ib.QPMaskPort|ib.QPMaskAccess); err != nil {
@@ -113,7 +113,7 @@ func (b *modelQP) connect(a ib.QPAttr, s packet.Service, rts bool) error {
 	return b.qp.Modify(&b.env, &a, ib.QPMaskState|ib.QPMaskSQPSN|reliable)
 }
 
-// receive hands a captured packet to the queue pair, with headers that may have been changed for it.
+// receive gives the queue pair a captured packet, perhaps with changed headers.
 func (b *modelQP) receive(h packet.Header, payload []byte) {
 	p := transport.RxPacket{Header: h, Len: len(payload)}
 	if len(payload) > 0 {

@@ -15,7 +15,7 @@ type Options struct {
 	Strict bool
 }
 
-// File replays a capture file. Differences are no error: the report has them. Errors are
+// File replays a capture file. Differences are not an error: the report lists them. Errors are
 // those of capture.Open and capture.Reader.
 func File(name string, o Options) (*Report, error) {
 	r, err := capture.Open(name)
@@ -82,7 +82,7 @@ func replayConnection(captured *conversation.Capture, d *conversation.Direction,
 	for _, way := range directions(d) {
 		streams, unrequested := captured.Streams(way)
 		if len(unrequested) > 0 {
-			skipped = append(skipped, Note{unrequested[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
+			skipped = append(skipped, Note{unrequested[0].No, fmt.Sprintf("%s to %v without a request in the capture; this is the first",
 				count(len(unrequested), "reply"), sender(way))})
 		}
 		for _, cs := range streams {
@@ -94,7 +94,7 @@ func replayConnection(captured *conversation.Capture, d *conversation.Direction,
 		}
 	}
 	if d.Peer == nil && !d.HasRequests() {
-		skipped = append(skipped, Note{d.Replies[0].No, fmt.Sprintf("%s to %v without a request in the capture, this the first",
+		skipped = append(skipped, Note{d.Replies[0].No, fmt.Sprintf("%s to %v without a request in the capture; this is the first",
 			count(len(d.Replies), "reply"), receiver(d))})
 	}
 	if len(c.Streams) == 0 {

@@ -2,13 +2,13 @@ package replay
 
 import "net/netip"
 
-// A Report is what a replay found. It marshals to JSON.
+// A Report is the result of a replay. It marshals to JSON.
 type Report struct {
 	File        string        `json:"file,omitempty"`
 	Strict      bool          `json:"strict"`
 	RoCE        int           `json:"roce_packets"`
 	RC          int           `json:"rc_packets"`
-	Skipped     []Note        `json:"skipped"` // packets that could not be fed: wrong ICRC, cut, unreadable
+	Skipped     []Note        `json:"skipped"` // packets that were not fed: wrong ICRC, truncated, unreadable
 	Connections []*Connection `json:"connections"`
 	Count       int           `json:"differences"` // what Differences returns
 }
@@ -17,18 +17,19 @@ type Report struct {
 type End struct {
 	Addr netip.Addr `json:"addr"`
 	QPN  uint32     `json:"qpn"`
-	// Known is false where no packet of the capture goes to this end, so that its number was never seen.
+	// Known is false if no packet of the capture goes to this queue pair, so that its number is not
+	// known.
 	Known bool `json:"qpn_known"`
 }
 
-// A Connection is two queue pairs that talk to each other.
+// A Connection is two connected queue pairs.
 type Connection struct {
 	A       End       `json:"a"`
 	B       End       `json:"b"`
 	Streams []*Stream `json:"streams"`
 }
 
-// A Stream is the requests of one end of a connection with the replies that they drew.
+// A Stream is the requests of one end of a connection, and the replies to them.
 type Stream struct {
 	From      End     `json:"from"` // the requester
 	To        End     `json:"to"`   // the responder
@@ -40,34 +41,34 @@ type Stream struct {
 	Requester Verdict `json:"requester"` // of the captured requests
 }
 
-// A Verdict is what the comparison of one side of a stream with softroce came to.
+// A Verdict is the result of comparing one side of a stream with softroce.
 type Verdict struct {
-	Compared    int          `json:"compared"`    // captured packets that were held against softroce's
-	Lost        []Note       `json:"lost"`        // packets that must have been lost behind the point of capture
-	Copied      []Note       `json:"copied"`      // packets that must have come more than once behind it
-	Overtaken   []Note       `json:"overtaken"`   // packets that others must have overtaken behind it
-	Deviations  []Deviation  `json:"departures"`  // from the specification, known ones, of the captured NIC
-	NotJudged   []Note       `json:"not_judged"`  // what softroce cannot say anything about
-	Differences []Difference `json:"differences"` // what nothing explains
+	Compared    int          `json:"compared"`    // captured packets that were compared
+	Lost        []Note       `json:"lost"`        // packets that were lost after the point of capture
+	Copied      []Note       `json:"copied"`      // packets that were duplicated after it
+	Overtaken   []Note       `json:"overtaken"`   // packets that were overtaken after it
+	Deviations  []Deviation  `json:"departures"`  // known ones, of the captured NIC
+	NotJudged   []Note       `json:"not_judged"`  // packets that cannot be compared
+	Differences []Difference `json:"differences"` // that nothing explains
 
-	conditionals []conditional // what Copied and Overtaken explain
+	conditionals []conditional // differences that duplication or reordering may explain
 }
 
-// A Note says something about a packet.
+// A Note is a remark on a packet.
 type Note struct {
 	Packet int    `json:"packet"` // its number in the capture, from 1
 	Text   string `json:"text"`
 }
 
-// A Deviation is a way in which the captured NIC is known not to follow the specification.
+// A Deviation is a known way in which the captured NIC does not follow the specification.
 type Deviation struct {
 	Name    string `json:"name"`
 	Packets []int  `json:"packets"`
 }
 
-// A Difference is a field in which the captured packet is not what softroce would send.
+// A Difference is a field in which a captured packet is not what softroce sends.
 type Difference struct {
-	Packet   int    `json:"packet"` // 0: of no packet in particular
+	Packet   int    `json:"packet"` // 0: no particular packet
 	PSN      uint32 `json:"psn"`
 	Field    string `json:"field"`
 	Captured string `json:"captured"`

@@ -9,34 +9,35 @@ import (
 	"softroce/transport"
 )
 
-// A requesterModel is the replay of a stream's replies to a requester with the same work.
+// A requesterModel is softroce's requester with the work requests of the captured one. It is given
+// the captured replies.
 //
-// It goes in lockstep: each captured request, in the order in which they were sent, is one that
-// softroce's requester must send next. Where softroce would go on and the captured
-// requester went back, or ahead, it is given the replies that the captured one had by then,
-// or the time to run into a timeout. Only when nothing brings it to that PSN
-// is there a difference.
+// It runs in lockstep: each captured request, in the order in which they were sent, has to be the
+// next one that softroce's requester sends. Where the captured requester went back or is ahead,
+// softroce's is given the replies that the captured one may have had by then, or the time to run
+// into a timeout. There is a difference only if nothing brings it to that PSN.
 type requesterModel struct {
 	*modelQP
 	s          *stream
 	v          *Verdict
 	requests   []*conversation.Transmission
-	floor      []int64 // for each: no request from it on is older, so all before was acknowledged or may be
-	next       []int   // for each message: the index of the first READ or atomic from it on
+	floor      []int64 // for each request: the lowest PSN from it on, so that all before was or may be acknowledged
+	next       []int   // for each message: the index of the first one from it on with a response of its own
 	pending    []*conversation.Transmission
 	reply      *conversation.Transmission // being delivered
 	current    *conversation.Transmission // the request that is being compared
-	unseen     map[int64]sentPacket       // sent by softroce, not by the captured requester: lost before the capture
-	unseenLeft int                        // such packets that may still come
-	gaveUp     bool                       // softroce's requester is left behind
+	unseen     map[int64]sentPacket       // sent by softroce's requester only: lost before the point of capture
+	unseenLeft int                        // how many more packets may be unseen
+	gaveUp     bool                       // softroce's requester is no longer compared
 	strict     bool
 
-	lostReplies map[*conversation.Transmission]bool // if not nil: the replies that the captured requester cannot have had
-	live        *ResponderSession                   // what is known of the requester, instead of inferred; may be nil
+	lostReplies map[*conversation.Transmission]bool // if not nil: collects the replies that the captured requester cannot have had
+	live        *ResponderSession                   // the session with a live requester, nil for a capture
 	observation                                     // of a live requester
 }
 
-// spareUnseen bounds the packets that may have been lost before the capture.
+// spareUnseen bounds the packets that may have been lost before the point of capture, besides two
+// for each captured request.
 const spareUnseen = 1 << 11
 
 // replayRequester fills in the verdict on a stream's requests.
@@ -68,7 +69,7 @@ func newRequesterModel(s *stream, strict bool) (*requesterModel, error) {
 	return r, nil
 }
 
-// run holds each captured request against softroce's.
+// run compares each captured request with softroce's.
 func (r *requesterModel) run() {
 	for i, c := range r.requests {
 		r.v.Compared++
@@ -87,7 +88,7 @@ func (r *requesterModel) run() {
 	r.finish()
 }
 
-// plan makes the queue pair, and what lockstep wants to know of the future.
+// plan creates the queue pair, and looks ahead in the captured requests.
 func (r *requesterModel) plan(w *work) (err error) {
 	service := packet.RC
 	if r.live != nil {
@@ -126,19 +127,20 @@ func (r *requesterModel) plan(w *work) (err error) {
 	return w.post(r.modelQP)
 }
 
-// progress tells the oldest unacknowledged PSN and the next to send.
+// progress returns the oldest unacknowledged PSN and the next to send.
 func (r *requesterModel) progress() (una, send int64) {
 	u, s, _ := r.qp.Progress()
 	una = r.s.FirstSeq + int64((u-uint32(r.s.FirstSeq))&packet.PSNMask)
 	return una, una + int64((s-u)&packet.PSNMask)
 }
 
-// sendUntil brings softroce's requester to send what has the PSN of c, the i-th request, and returns it.
+// sendUntil makes softroce's requester send the packet with the PSN of c, the i-th request, and
+// returns it.
 func (r *requesterModel) sendUntil(i int, c *conversation.Transmission) (sentPacket, bool) {
 	for !r.gaveUp {
 		if r.qp.State() != ib.QPSRTS {
 			r.judgeAfterEnd(c)
-			r.giveUp(c, "softroce's requester has ended")
+			r.giveUp(c, "softroce's requester is in the error state")
 			break
 		}
 		_, send := r.progress()
@@ -160,11 +162,12 @@ func (r *requesterModel) sendUntil(i int, c *conversation.Transmission) (sentPac
 	return sentPacket{}, false
 }
 
-// giveUp gives up softroce's requester: what c and the requests behind it are is not judged by it.
+// giveUp stops comparing with softroce's requester: c and later requests are compared with earlier
+// transmissions.
 func (r *requesterModel) giveUp(c *conversation.Transmission, format string, a ...any) {
 	if !r.gaveUp {
 		r.gaveUp = true
-		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, fmt.Sprintf(format, a...) + "; from here on packets are compared with earlier transmissions only"})
+		r.v.NotJudged = append(r.v.NotJudged, Note{c.No, fmt.Sprintf(format, a...) + "; later packets are compared with earlier transmissions only"})
 	}
 }
 
@@ -181,8 +184,8 @@ func (r *requesterModel) emit() (sentPacket, bool) {
 	return out[0], true
 }
 
-// advance moves softroce's requester on: replies may let it pass over what was to be sent
-// again, or the captured requester has sent a packet that the capture does not have.
+// advance brings softroce's requester to a higher PSN: with a reply that acknowledges what it would
+// send, or by sending a packet that the capture does not have.
 func (r *requesterModel) advance(i int, c *conversation.Transmission, send int64) {
 	if r.deliver(i, c, func(una int64, back bool) bool { return !back || una >= send && una <= c.Seq }) {
 		return
@@ -204,15 +207,16 @@ func (r *requesterModel) advance(i int, c *conversation.Transmission, send int64
 	}
 }
 
-// missed notes that PSNs from one to before another were lost before the capture.
+// missed notes that the requests from one PSN to before another were lost before the point of
+// capture.
 func (r *requesterModel) missed(c *conversation.Transmission, from, to int64) {
-	text := fmt.Sprintf("before it, the request with PSN %s was lost ahead of the point of capture", psnText(from))
+	text := fmt.Sprintf("the request before it, with PSN %s, was lost before the point of capture", psnText(from))
 	r.v.Lost = append(r.v.Lost, Note{c.No, text})
 }
 
-// goBack brings softroce's requester back, as the captured one was to send c: upon a reply that it
-// can have had, or else by a timeout. Both go back to the oldest unacknowledged PSN, from where c
-// may be some packets on, which were lost ahead of the point of capture.
+// goBack makes softroce's requester go back, as the captured one did to send c: with a reply that
+// it may have had, or else by a timeout. Both go back to the oldest unacknowledged PSN. Packets
+// between it and c were lost before the point of capture.
 func (r *requesterModel) goBack(i int, c *conversation.Transmission) {
 	if r.deliver(i, c, func(int64, bool) bool { return true }) {
 		return
@@ -234,7 +238,7 @@ func (r *requesterModel) goBack(i int, c *conversation.Transmission) {
 }
 
 // overtaken returns the packet that c is if the network delayed it: one that seemed lost when later
-// ones were captured. What comes behind it is new then.
+// ones were captured. The next request is new in that case.
 func (r *requesterModel) overtaken(i int, c *conversation.Transmission, send int64) (sentPacket, bool) {
 	m, ok := r.unseen[c.Seq]
 	if ok = ok && (i+1 == len(r.requests) || r.requests[i+1].Seq >= send); ok {
@@ -243,14 +247,15 @@ func (r *requesterModel) overtaken(i int, c *conversation.Transmission, send int
 	return m, ok
 }
 
-// unblock makes room for a packet that softroce's requester holds back because too much is on its way.
+// unblock acknowledges requests where softroce's requester does not send because too many are
+// outstanding.
 func (r *requesterModel) unblock(i int, c *conversation.Transmission) {
 	if r.deliver(i, c, func(_ int64, back bool) bool { return !back }) {
 		return
 	}
 	una, send := r.progress()
 	if to := min(r.floor[i], send); to > una {
-		// What will not be sent again may as well be acknowledged.
+		// Requests that are not retransmitted may be acknowledged.
 		before := una
 		h := packet.Header{BTH: packet.BTH{Opcode: packet.Acknowledge, PSN: uint32(to-1) & packet.PSNMask},
 			AETH: packet.AETH{Syndrome: packet.CreditsUnlimited}}
@@ -259,7 +264,7 @@ func (r *requesterModel) unblock(i int, c *conversation.Transmission) {
 			return
 		}
 	}
-	r.giveUp(c, "more is on its way than softroce sends without an answer")
+	r.giveUp(c, "more requests are outstanding than softroce sends without an acknowledgement")
 }
 
 // finish delivers the rest of the replies.

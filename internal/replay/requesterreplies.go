@@ -12,10 +12,10 @@ import (
 	"softroce/transport"
 )
 
-// deliver hands softroce's requester the oldest captured reply that the captured requester can have
-// had before it sent c, the i-th request, if wanted agrees with its effect. It returns
-// false if there is none. A reply that would acknowledge what is sent again later was lost
-// behind the point of capture, or late, and is passed over.
+// deliver gives softroce's requester the oldest captured reply that the captured requester may have
+// had before it sent c, the i-th request, if wanted accepts its effect. It returns false if there
+// is none. A reply that acknowledges what is retransmitted later was lost after the point of
+// capture, or late; deliver skips it.
 func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted func(una int64, back bool) bool) bool {
 	for k := 0; k < len(r.pending) && r.pending[k].Index < c.SentBefore; {
 		e := r.pending[k]
@@ -27,13 +27,13 @@ func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted fun
 			}
 			r.skipReply(k)
 			if !r.ignoresNAK(e, c) {
-				r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester has not had it when it sends packet %d", c.No)})
+				r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester had not received it when it sent packet %d", c.No)})
 			}
 			continue
 		}
 		if e.Info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
 			r.skipReply(k)
-			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester goes on with packet %d", c.No)})
+			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester continues with packet %d", c.No)})
 			continue
 		}
 		if !wanted(una, back) {
@@ -46,7 +46,7 @@ func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted fun
 	return false
 }
 
-// skipReply passes over a captured reply, which the captured requester has not had.
+// skipReply removes a captured reply that the captured requester did not receive.
 func (r *requesterModel) skipReply(k int) {
 	if r.lostReplies != nil {
 		r.lostReplies[r.pending[k]] = true
@@ -57,12 +57,12 @@ func (r *requesterModel) skipReply(k int) {
 	r.drop(k)
 }
 
-// isNAK reports whether a reply refuses something.
+// isNAK reports whether a reply is an RNR NAK or a NAK.
 func isNAK(e *conversation.Transmission) bool {
 	return e.Info.Kind == packet.KindAck && !e.AETH.Syndrome.IsACK()
 }
 
-// drop takes a reply off those that are to be delivered, mostly the first.
+// drop removes a reply, usually the first, from those to deliver.
 func (r *requesterModel) drop(k int) {
 	if k == 0 {
 		r.pending = r.pending[1:]
@@ -71,8 +71,8 @@ func (r *requesterModel) drop(k int) {
 	}
 }
 
-// effect foretells what a reply does: the oldest unacknowledged PSN after it, and whether it
-// makes the requester go back there.
+// effect predicts what a reply does: the oldest unacknowledged PSN after it, and whether the
+// requester goes back there.
 func (r *requesterModel) effect(e *conversation.Transmission) (after int64, back bool) {
 	una, _ := r.progress()
 	if e.Seq < una {
@@ -106,8 +106,8 @@ func (r *requesterModel) firstMissing(una int64) int64 {
 	return 1 << 62
 }
 
-// deliverReply hands softroce's requester a reply. Credits are left out: how many were used when
-// the captured requester sent what it sent is not known.
+// deliverReply gives softroce's requester a reply. Credits are left out: it is not known how many
+// of them the captured requester had used at that time.
 func (r *requesterModel) deliverReply(e *conversation.Transmission) {
 	h := e.Header
 	if e.Info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
@@ -126,7 +126,7 @@ func (r *requesterModel) deliverReply(e *conversation.Transmission) {
 	}
 }
 
-// refusalStatus is how work ends that a NAK refuses.
+// refusalStatus is the completion status of a work request that a NAK refuses.
 var refusalStatus = map[packet.Syndrome]ib.WCStatus{
 	packet.NAKInvalidRequest:    ib.WCRemInvReqErr,
 	packet.NAKRemoteAccess:      ib.WCRemAccessErr,
@@ -134,7 +134,7 @@ var refusalStatus = map[packet.Syndrome]ib.WCStatus{
 	packet.NAKInvalidRD:         ib.WCRemOpErr,
 }
 
-// completed hears how softroce's requester ends its work requests.
+// completed records a completion of softroce's requester.
 func (r *requesterModel) completed(c *transport.Completion) {
 	e := r.reply
 	if r.live != nil {
@@ -149,7 +149,7 @@ func (r *requesterModel) completed(c *transport.Completion) {
 	}
 }
 
-// compare holds a captured request against softroce's.
+// compare compares a captured request with softroce's.
 func (r *requesterModel) compare(c *conversation.Transmission, m *sentPacket) {
 	if msg := r.s.MessageAt(c.Seq); msg == nil || msg.Kind == packet.KindNone {
 		r.v.Compared--
@@ -184,7 +184,7 @@ func (r *requesterModel) compare(c *conversation.Transmission, m *sentPacket) {
 	}
 }
 
-// compareRepeat holds a request against an earlier transmission of it.
+// compareRepeat compares a request with an earlier transmission of it.
 func (r *requesterModel) compareRepeat(c *conversation.Transmission) {
 	m := r.s.MessageAt(c.Seq)
 	if m == nil || m.Kind == packet.KindNone {

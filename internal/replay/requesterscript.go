@@ -12,9 +12,9 @@ import (
 	"softroce/transport"
 )
 
-// A RequesterScript is how the requests of one stream of a capture are played to a live responder: what to
-// send, in which order, and what the program on the responder's host does meanwhile, so that its queue pair
-// finds what the captured one found. Addresses and keys are those of the capture.
+// A RequesterScript is how the requests of one stream are played to a live responder: which packets
+// to send, in which order, and what the program on the responder's host does meanwhile, so that its
+// queue pair is in the state of the captured one. Addresses and keys are those of the capture.
 type RequesterScript struct {
 	Service         packet.Service // RC, UC
 	From, To        End            // of the capture: From is played
@@ -26,8 +26,8 @@ type RequesterScript struct {
 	Regions         []Region
 	Receives        []uint32 // lengths of the receive buffers, in the order in which they are posted
 	Steps           []Step
-	NotPlayed       []Note // requests that are left out, and why
-	Lost            int    // requests that are left out because the captured responder never had them
+	NotPlayed       []Note // requests that cannot be played, and why
+	Lost            int    // number of requests left out because the captured responder did not receive them
 }
 
 // A Region is memory that requests name by an R_Key.
@@ -36,10 +36,10 @@ type Region struct {
 	Addr    uint64
 	Length  uint64
 	Access  ib.Access
-	Content []Write // where it does not begin as zeros
+	Content []Write // where it is not zero at the beginning
 }
 
-// A Write is bytes that a program writes to memory of its own.
+// A Write is bytes that the program on the responder's host writes to its own memory.
 type Write struct {
 	RKey uint32
 	Addr uint64
@@ -49,44 +49,44 @@ type Write struct {
 // A Step is one request packet.
 type Step struct {
 	Packet *capture.Packet
-	Header packet.Header // what to send, but for queue pair, key and address
-	PSN    int64         // counted from FirstPSN, without end
-	End    int64         // the PSN behind it
-	Region int           // in Script.Regions: whose key it has; NoRegion, WrongKey
+	Header packet.Header // to be sent, except for queue pair, key and address
+	PSN    int64         // relative to FirstPSN, unwrapped
+	End    int64         // the PSN after it
+	Region int           // index in RequesterScript.Regions of the region with its key; or NoRegion, WrongKey
 	After  time.Duration // since the first step, in the capture
 
-	// Accepted says that the responder was waiting for this packet and took it; Answered, that it
-	// then has to answer.
+	// Accepted says that the captured responder expected this packet and accepted it; Answered,
+	// that it has to reply to it.
 	Accepted, Answered bool
 
-	// Before the packet goes: the program has written this to memory, as many receives are posted, at least and
-	// at most, and the replies have come that the captured requester had: answers to all that has to
-	// be answered before a PSN, and as many NAKs.
+	// Before the packet is sent, the program has written Writes and posted between MinReceives and
+	// MaxReceives receives; and the replies that the captured requester had have arrived: those to
+	// all packets before AnsweredBefore that have to be answered, and as many NAKs.
 	Writes                   []Write
 	MinReceives, MaxReceives int
 	AnsweredBefore           int64
 	SequenceNAKs, RNRNAKs    int
 }
 
-// WithoutInvalidate makes the step a SEND that invalidates nothing.
+// WithoutInvalidate makes the step a SEND without invalidate.
 func (s *Step) WithoutInvalidate() { s.Header.Opcode = withoutInvalidate[s.Header.Opcode] }
 
-// Values of Step.Region for a request without a key, and for one whose key is to be no region's.
+// Values of Step.Region for a request without a key, and for one with the key of no region.
 const (
 	NoRegion = -1
 	WrongKey = -2
 )
 
-// Errors of Scripts; match with errors.Is.
+// Errors of RequesterScripts and ResponderScripts; match with errors.Is.
 var (
-	// ErrNothing is returned for a capture without a request of an RC connection.
+	// ErrNothing is returned for a capture without a request of an RC or UC connection.
 	ErrNothing = errors.New("there is no RC or UC connection with a request in it")
-	// ErrMiddle is returned for a capture that begins in the middle of the only connection that could be played.
+	// ErrMiddle is returned for a capture that begins in the middle of the only connection.
 	ErrMiddle = errors.New("the capture begins in the middle of the connection")
 )
 
-// RequesterScripts returns a script for each stream of a capture that can be played, and notes about those that cannot. If
-// there is none that can, the error says why.
+// RequesterScripts returns a script for each stream of a capture that can be played, and notes
+// about the others. If there is no script, the error says why.
 func RequesterScripts(ps capture.Packets) ([]*RequesterScript, []Note, error) {
 	var scripts []*RequesterScript
 	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
@@ -106,8 +106,8 @@ func RequesterScripts(ps capture.Packets) ([]*RequesterScript, []Note, error) {
 	return scripts, left, err
 }
 
-// eachStream lets play have each RC stream of a capture, and unreliable each of UC, and returns notes about those that it does not play. If it plays none,
-// the error says why.
+// eachStream calls play with each RC stream of a capture and unreliable with each UC stream, and
+// returns notes about those that were not played. If none was, the error says why.
 func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played bool, err error), unreliable func(*stream) (played bool, err error)) (left []Note, err error) {
 	rc, _ := unusable(ps)
 	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, count(len(ps), "RoCEv2 packet"), count(rc, "packet"))
@@ -151,7 +151,7 @@ func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played boo
 	return left, nil
 }
 
-// script makes the script of a stream: what softroce's responder was given in a replay of it.
+// script writes the script of a stream: what softroce's responder is given in a replay of it.
 func (s *stream) script() (*RequesterScript, error) {
 	first := s.Requests[0]
 	who := fmt.Sprintf("%v > %v", s.report.From, s.report.To)
@@ -159,7 +159,7 @@ func (s *stream) script() (*RequesterScript, error) {
 	case s.FirstMSN != 0:
 		return nil, fmt.Errorf("%w %s: %d messages were complete before packet %d", ErrMiddle, who, s.FirstMSN, first.No)
 	case s.FirstSeq > first.Seq:
-		return nil, fmt.Errorf("%w %s: packet %d, %v, begins no message", ErrMiddle, who, first.No, first.Opcode)
+		return nil, fmt.Errorf("%w %s: packet %d, %v, does not begin a message", ErrMiddle, who, first.No, first.Opcode)
 	case len(s.Messages) == 0 || s.Messages[0].Kind == packet.KindNone:
 		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, who, psnText(s.FirstSeq))
 	}
@@ -179,20 +179,20 @@ func (s *stream) script() (*RequesterScript, error) {
 	return w.RequesterScript, nil
 }
 
-// A requesterScriptWriter watches the replay of a responder and writes down what that responder is given.
+// A requesterScriptWriter writes down what a responderModel is given. It is its mode.
 type requesterScriptWriter struct {
 	judging
 	*RequesterScript
 	r          *responderModel
-	regions    map[uint32]int // in Script.Regions, by captured key
+	regions    map[uint32]int // index in Regions, by captured key
 	writes     []Write        // for the next step
-	mustAnswer []int64        // ends of what has to be answered, rising
+	mustAnswer []int64        // ends of packets that have to be answered, ascending
 
-	replies                       []*conversation.Transmission // captured, that are not counted yet
-	mark                          int64                        // what those that are counted acknowledge
+	replies                       []*conversation.Transmission // captured replies that are not counted yet
+	mark                          int64                        // what the counted replies acknowledge
 	naks, rnrs                    int
-	sequenceNAKsSent, rnrNAKsSent int // NAKs of each kind that softroce's responder has sent
-	counted                       int // outputs
+	sequenceNAKsSent, rnrNAKsSent int // number of NAKs that softroce's responder has sent
+	counted                       int // number of outputs
 }
 
 // begin describes the regions.
@@ -213,7 +213,7 @@ func (w *requesterScriptWriter) begin() {
 	w.Access = w.rights()
 }
 
-// appendByte adds a byte to the last write, if it goes there.
+// appendByte appends a byte to the last write if it is adjacent.
 func appendByte(ws []Write, key uint32, addr uint64, b byte) []Write {
 	if n := len(ws); n > 0 && ws[n-1].RKey == key && ws[n-1].Addr+uint64(len(ws[n-1].Data)) == addr {
 		ws[n-1].Data = append(ws[n-1].Data, b)
@@ -222,8 +222,8 @@ func appendByte(ws []Write, key uint32, addr uint64, b byte) []Write {
 	return append(ws, Write{key, addr, []byte{b}})
 }
 
-// rights returns the access flags of the captured queue pair: all, but what it refused as an invalid request
-// and never did.
+// rights returns the access flags of the captured queue pair: all except those of operations that
+// it refused as invalid requests and never accepted.
 func (w *requesterScriptWriter) rights() ib.Access {
 	var did, refused ib.Access
 	for _, e := range w.r.s.Requests {
@@ -236,18 +236,18 @@ func (w *requesterScriptWriter) rights() ib.Access {
 			refused |= need
 		}
 	}
-	all := ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | did // FLUSH is not known to each
+	all := ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | did // not every NIC has FLUSH
 	return all &^ (refused &^ did)
 }
 
-// feeding writes down a request that the responder is about to be given.
+// feeding implements responderMode: it begins a step.
 func (w *requesterScriptWriter) feeding(e *conversation.Transmission, h packet.Header) {
 	w.count(e)
 	s := Step{Packet: e.Packet, Header: h, PSN: e.Seq - w.r.s.FirstSeq, End: e.End() - w.r.s.FirstSeq, Region: w.regionOf(e),
 		AnsweredBefore: w.answeredBefore(w.mark), SequenceNAKs: min(w.naks, w.sequenceNAKsSent), RNRNAKs: min(w.rnrs, w.rnrNAKsSent),
 		Writes: w.writes, MinReceives: w.r.receives.taken, MaxReceives: w.r.receives.taken}
 	s.Header.RETH.RKey, s.Header.Atomic.RKey = e.RETH.RKey, e.Atomic.RKey
-	s.Header.Opcode = e.Opcode // what it invalidates is the player's to provide
+	s.Header.Opcode = e.Opcode // the player provides the key to invalidate
 	if h.FETH != e.FETH {
 		w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v to persistence is played as one to global visibility", e.Opcode)})
 	}
@@ -258,7 +258,8 @@ func (w *requesterScriptWriter) feeding(e *conversation.Transmission, h packet.H
 	w.Steps = append(w.Steps, s)
 }
 
-// count takes notice of the replies that were captured before e, and of what softroce's responder said so far.
+// count counts the replies that were captured before e, and those that softroce's responder has
+// sent.
 func (w *requesterScriptWriter) count(e *conversation.Transmission) {
 	for ; len(w.replies) > 0 && w.replies[0].Index < e.Index; w.replies = w.replies[1:] {
 		r := w.replies[0]
@@ -292,8 +293,8 @@ func (w *requesterScriptWriter) answeredBefore(psn int64) int64 {
 	return 0
 }
 
-// regionOf decides which key a request is to have. One that was refused keeps its region's where it
-// lies outside it, or asks for a right that the region does not give.
+// regionOf decides which key a request has. A request that was refused keeps the key of its region
+// if it exceeds the region, or needs a right that the region does not grant.
 func (w *requesterScriptWriter) regionOf(e *conversation.Transmission) int {
 	va, n, key, ok := target(e)
 	if !ok {
@@ -314,10 +315,10 @@ func (w *requesterScriptWriter) regionOf(e *conversation.Transmission) int {
 	return i
 }
 
-// assumesArrival implements responderMode: a live responder will tell.
+// assumesArrival implements responderMode: the live responder shows whether it arrived.
 func (w *requesterScriptWriter) assumesArrival() bool { return true }
 
-// fed completes the step: what came of it.
+// fed implements responderMode: it completes the step.
 func (w *requesterScriptWriter) fed(e *conversation.Transmission, accepted bool) {
 	s := &w.Steps[len(w.Steps)-1]
 	s.MinReceives = w.r.receives.taken
@@ -331,17 +332,17 @@ func (w *requesterScriptWriter) fed(e *conversation.Transmission, accepted bool)
 	}
 }
 
-// tooLong takes the last step back: its answer would be without measure.
+// tooLong implements responderMode: it removes the step.
 func (w *requesterScriptWriter) tooLong(e *conversation.Transmission) {
 	s := w.Steps[len(w.Steps)-1]
 	w.Steps = w.Steps[:len(w.Steps)-1]
 	if s.Answered {
 		w.mustAnswer = w.mustAnswer[:len(w.mustAnswer)-1]
 	}
-	w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and what comes behind it is not played: its answer is far longer than the capture", e.Opcode, e.BTH.PSN)})
+	w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and later requests are not played: its response is far longer than the capture", e.Opcode, e.BTH.PSN)})
 }
 
-// finish sets what only the end shows.
+// finish sets what depends on all steps.
 func (w *requesterScriptWriter) finish() {
 	w.Receives = w.r.receives.lengths
 	most := len(w.Receives)
@@ -359,7 +360,7 @@ func (w *requesterScriptWriter) finish() {
 	}
 	for _, e := range w.r.s.Sent {
 		if e.Seq-w.r.s.FirstSeq > last && w.r.inferred.accepted(e.Seq) != never {
-			w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and what comes behind it is not played: the request with PSN %s is not in the capture, or was not understood",
+			w.NotPlayed = append(w.NotPlayed, Note{e.No, fmt.Sprintf("%v PSN %d and later requests are not played: the request with PSN %s is not in the capture, or not supported",
 				e.Opcode, e.BTH.PSN, psnText(w.r.s.FirstSeq+last))})
 			break
 		}
@@ -367,15 +368,15 @@ func (w *requesterScriptWriter) finish() {
 	w.Lost = len(w.r.s.Requests) - len(w.Steps)
 }
 
-// usualRDAtomic is how many READs and atomics at once a responder is asked to take.
+// usualRDAtomic is the max_dest_rd_atomic that common NICs support.
 const usualRDAtomic = 16
 
-// outstanding returns how many READs and atomics the responder must hold at once: those that wait for their answers, and
-// those that were answered again.
+// outstanding returns how many responder resources are needed: for READs and atomics without a
+// response, and for those that are retransmitted later.
 func (w *requesterScriptWriter) outstanding() int {
 	most := usualRDAtomic
-	var open []int64          // ends of those that were sent
-	number := map[int64]int{} // of each accepted, by PSN
+	var open []int64          // ends of outstanding ones
+	number := map[int64]int{} // numbers of accepted ones, by PSN
 	for _, s := range w.Steps {
 		for len(open) > 0 && open[0] <= s.AnsweredBefore {
 			open = open[1:]

@@ -13,11 +13,11 @@ import (
 	"softroce/transport"
 )
 
-// A RequesterSession is what came of a Script that was played to a live responder: the packets as they passed
-// the player, and what it knows of the responder, so that nothing of that has to be inferred.
+// A RequesterSession is the record of a RequesterScript that was played to a live responder: the
+// packets at the player, and what is known of the responder, so that it need not be inferred.
 type RequesterSession struct {
 	Service         packet.Service  // RC, UC
-	Packets         capture.Packets // in order; those of other queue pairs are passed over
+	Packets         capture.Packets // in order; those of other queue pairs are ignored
 	Player, Peer    End             // Peer has the responder
 	PathMTU         int
 	FirstPSN        uint32
@@ -26,34 +26,34 @@ type RequesterSession struct {
 	Access          ib.Access      // of the queue pair
 	Regions         []Region       // of the live NIC
 	Receives        []Receive      // in the order in which they were posted
-	Windows         []uint32       // R_Keys of windows of the live queue pair that SENDs invalidate, each once
-	Writes          []ProgramWrite // what the program wrote to memory while it was played
+	Windows         []uint32       // R_Keys of windows that SENDs of the live queue pair invalidate, each once
+	Writes          []ProgramWrite // by the program, during the session
 
-	// Completions of the receive queue, in order, up to the first that was flushed. Whole says that they
-	// were looked for after all was answered.
+	// Completions of the receive queue, in order, up to the first flushed one. Whole says that they
+	// were polled after all requests were answered.
 	Completions []transport.Completion
 	Whole       bool
 
-	// Memory is what is in a region at the end; nil where that was not looked at.
+	// Memory is the content of each region at the end, nil if it was not read.
 	Memory [][]byte
 }
 
 // A Receive is a receive work request.
 type Receive struct {
-	At     int // how many packets were there before
+	At     int // number of packets before it
 	Length uint32
 }
 
-// A ProgramWrite is what a program wrote when At packets had been seen.
+// A ProgramWrite is a write by the program after At packets.
 type ProgramWrite struct {
 	At int
 	Write
 }
 
-// ErrSession is returned for a session without a request of its player.
+// ErrSession is returned for a session without a request.
 var ErrSession = errors.New("there is no request in the session")
 
-// Judge holds the live responder's replies against what softroce's responder would have said.
+// Judge compares the live responder's replies with those of softroce's responder.
 func (l *RequesterSession) Judge(o Options) (*Stream, error) {
 	if l.Service == packet.UC {
 		return l.judgeUnreliable()
@@ -86,7 +86,7 @@ func (l *RequesterSession) Judge(o Options) (*Stream, error) {
 	return r.s.report, nil
 }
 
-// planLive makes the queue pair and the memory that the live responder was given.
+// planLive creates the queue pair and the memory that the live responder has.
 func (r *liveResponder) planLive() (err error) {
 	l := r.session
 	r.qp, err = transport.New(transport.Config{QPN: 1, Service: l.Service, PD: r.pd, Recv: &r.receives})
@@ -116,7 +116,7 @@ func (r *liveResponder) planLive() (err error) {
 	return nil
 }
 
-// planWindows makes the windows that SENDs invalidate.
+// planWindows creates the windows that SENDs invalidate.
 func (r *liveResponder) planWindows() error {
 	l := r.session
 	r.invalidated = map[uint32]uint32{}
@@ -140,7 +140,8 @@ func (r *liveResponder) planWindows() error {
 	return nil
 }
 
-// invalidation tells which window a completion says was invalidated, by its place in a list of keys.
+// invalidation returns text for the window that a completion says was invalidated: its index in the
+// session's list.
 func invalidation(c *transport.Completion, key func(live uint32) uint32, l *RequesterSession) string {
 	if c.Flags&ib.WCWithInv == 0 {
 		return ""
@@ -179,7 +180,7 @@ func (r *liveResponder) advance(index int) {
 // known implements responderMode.
 func (r *liveResponder) known() bool { return true }
 
-// compareCompletions holds what the live program heard of its receives against what one on softroce would.
+// compareCompletions compares the live program's receive completions with softroce's.
 func (r *liveResponder) compareCompletions(ours []transport.Completion) {
 	l := r.session
 	ours = slices.DeleteFunc(ours, func(c transport.Completion) bool { return c.Status == ib.WCWRFlushErr })
@@ -191,7 +192,7 @@ func (r *liveResponder) compareCompletions(ours []transport.Completion) {
 			return
 		}
 		if c.Status == ib.WCLocQPOpErr && ours[i].Status == ib.WCLocLenErr && r.v.deviated(deviationTooLong) {
-			continue // what the departure is called on this side
+			continue // the status that goes with the deviation
 		}
 		have := completionText(&c) + invalidation(&c, func(k uint32) uint32 { return k }, l)
 		want := completionText(&ours[i])
@@ -208,8 +209,8 @@ func (r *liveResponder) compareCompletions(ours []transport.Completion) {
 	}
 }
 
-// unsure reports whether requests were sent of which nothing tells whether they arrived, or a difference
-// was found, behind which softroce's responder may be another way.
+// unsure reports whether the two responders may be in different states: it is not known whether all
+// requests arrived, or there was a difference.
 func (r *liveResponder) unsure() bool {
 	if r.session.Service == packet.UC {
 		return false
@@ -233,7 +234,7 @@ func (r *responderModel) differAtEnd(field, captured, softroce string) {
 	r.v.Differences = append(r.v.Differences, Difference{Field: field, Captured: captured, Softroce: softroce})
 }
 
-// compareMemory holds what is in the live responder's memory at the end against softroce's.
+// compareMemory compares the live responder's memory at the end with softroce's.
 func (r *liveResponder) compareMemory() {
 	l := r.session
 	if r.unsure() {
@@ -255,7 +256,8 @@ func (r *liveResponder) compareMemory() {
 	r.views.release()
 }
 
-// responder is softroce's, with the objects and the work of the live one, for the requests of run. It tells done of its completions.
+// responder returns softroce's responder with the objects and the work requests of the live one. It
+// calls done with each completion.
 func (l *RequesterSession) responder(requests, replies []*conversation.Transmission, done func(*transport.Completion)) (*liveResponder, error) {
 	if len(requests) == 0 {
 		return nil, ErrSession

@@ -66,23 +66,23 @@ type transcript struct {
 	responsesAt map[int64][]*conversation.Transmission // captured responses to READs and atomics, by PSN
 }
 
-// A responderMode is where a responderModel takes what packets do not show:
+// A responderMode provides what packets do not show:
 //
-//   - judging: from the capture alone, for a verdict on it;
-//   - *requesterScriptWriter: from the capture alone, to write down what the responder is given;
-//   - *liveResponder: from the session with a live responder.
+//   - judging: inferred from the capture, for a verdict on it;
+//   - *requesterScriptWriter: inferred from the capture; writes down what the responder is given;
+//   - *liveResponder: known from the session with a live responder.
 type responderMode interface {
-	// advance lets happen what the program on the responder's host did before an index.
+	// advance performs what the program on the responder's host did before an index in the capture.
 	advance(index int)
 
-	// known reports whether regions and receives are those of the responder, and not inferred.
+	// known reports whether regions and receives are known, and not inferred.
 	known() bool
 
 	// assumesArrival reports whether a request without an answer is fed.
 	assumesArrival() bool
 
-	// feeding is called before a request is fed, with the headers that the responder is given; fed, after it;
-	// tooLong, where its answer exceeds the budget.
+	// feeding is called before a request is fed, with the headers that the responder is given; fed
+	// after it; tooLong if its response exceeds the budget.
 	feeding(t *conversation.Transmission, h packet.Header)
 	fed(t *conversation.Transmission, accepted bool)
 	tooLong(t *conversation.Transmission)
@@ -102,28 +102,28 @@ func (judging) tooLong(*conversation.Transmission)                {}
 type output struct {
 	sentPacket
 	psn       int64
-	at        int // the place of the request that drew it
+	at        int // index of the request that caused it
 	cause     *conversation.Transmission
 	used      bool
-	copied    bool // the request came once more
-	duplicate bool // it was accepted before
+	copied    bool // caused by a copy of the request
+	duplicate bool // the request was a duplicate
 }
 
-// A state is what an ACK says: the MSN that goes with a PSN, and since when.
+// A state is the MSN that an ACK with some PSN carries, and the index from which on it may be sent.
 type state struct {
 	msn uint32
 	at  int
 }
 
-// receives is a receive queue that never ends, unless it is to be empty.
+// receives is a receive queue that is never empty, unless empty is set or it is bounded.
 type receives struct {
 	empty   bool
 	size    uint32
 	region  *mrtable.Region
 	sge     [1]transport.SGE
 	taken   int
-	lengths []uint32 // of those that were taken
-	posted  []uint32 // if bounded: the lengths of all that were posted so far
+	lengths []uint32 // of the receives that were consumed
+	posted  []uint32 // if bounded: the lengths of all receives posted so far
 	bounded bool
 }
 
@@ -147,22 +147,23 @@ func (q *receives) Next(wr *transport.RecvWR) bool {
 // Len implements transport.RecvQueue.
 func (q *receives) Len() int { return bit(!q.empty) }
 
-// Shared implements transport.RecvQueue: how many receives the captured responder had is not
-// known, so no credits are given.
+// Shared implements transport.RecvQueue. It is not known how many receives the captured responder
+// had, so no credits are granted.
 func (q *receives) Shared() bool { return true }
 
-// The budget bounds what softroce's responder may send in a replay: a request for 2 GiB in a file without
-// the answer is not to be answered. It acknowledges each request by itself, where the captured one may have
-// acknowledged many at once.
+// The budget bounds the packets that softroce's responder may send in a replay: a damaged READ of 2
+// GiB without a captured response is not answered. softroce acknowledges each request, where the
+// captured responder may coalesce ACKs. READs that are retransmitted may be answered several times.
 const (
 	budgetPerReply   = 4
 	budgetPerRequest = 2
 	budgetSpare      = 1 << 10
 )
 
-// replayResponder fills in the verdict on a stream's replies: under the assumption that the requests which were answered came in
-// the order in which they were sent. If that leaves differences, it may be that some came late or twice among those that were sent
-// again; that is assumed only if it leaves fewer.
+// replayResponder fills in the verdict on a stream's replies. It first assumes that the answered
+// requests arrived in the order in which they were sent. If that leaves differences, some
+// retransmitted requests may have arrived late or twice; that verdict counts if it has fewer
+// differences.
 func replayResponder(s *stream, strict bool) error {
 	if err := replayAssuming(s, strict, false); err != nil {
 		return err
@@ -181,7 +182,8 @@ func replayResponder(s *stream, strict bool) error {
 	return nil
 }
 
-// unexplained counts what is a difference, and what only packets explain that overtook others nobody knows of.
+// unexplained counts the differences, and those that only reordering explains which nothing else
+// shows.
 func (v *Verdict) unexplained() int {
 	n := len(v.Differences)
 	for _, d := range v.conditionals {
@@ -190,7 +192,7 @@ func (v *Verdict) unexplained() int {
 	return n
 }
 
-// sentAgain reports whether a READ or atomic was.
+// sentAgain reports whether a READ or atomic was retransmitted.
 func (s *stream) sentAgain() bool {
 	return slices.ContainsFunc(s.Sent, func(e *conversation.Transmission) bool { return e.Next != nil && e.Info.Kind.HasOwnResponse() })
 }
@@ -223,7 +225,7 @@ func newResponderModel(s *stream, reordered bool) (*responderModel, error) {
 	return r, nil
 }
 
-// run gives softroce's responder the requests.
+// run feeds the requests to softroce's responder.
 func (r *responderModel) run() {
 	r.states[r.s.FirstSeq-1] = state{r.s.FirstMSN, -1}
 	for _, e := range r.s.Requests {
@@ -237,7 +239,7 @@ func (r *responderModel) run() {
 	r.feedCopies(never)
 }
 
-// plan makes the queue pair and the regions that its requests name.
+// plan creates the queue pair and the regions that the requests name.
 func (r *responderModel) plan() (err error) {
 	r.qp, err = transport.New(transport.Config{QPN: 1, Service: packet.RC, PD: r.pd, Recv: &r.receives})
 	if err != nil {
@@ -253,8 +255,9 @@ func (r *responderModel) plan() (err error) {
 	return r.planMemory()
 }
 
-// planReceives finds the SENDs that were refused, and takes it that their receive buffers were too
-// short, unless the captured responder says anything after that: a queue pair that refused does not.
+// planReceives finds the SENDs that were refused. It assumes that their receive buffers were too
+// short, unless the captured responder sends anything later: a queue pair in the error state does
+// not.
 func (r *responderModel) planReceives() {
 	for _, m := range r.s.Messages {
 		if m.Kind != packet.KindSend || r.inferred.accepted(m.End()-1) != never {
@@ -273,7 +276,7 @@ func (r *responderModel) planReceives() {
 	}
 }
 
-// rnrTimer returns the timer code that most RNR NAKs have.
+// rnrTimer returns the timer code of most RNR NAKs.
 func (r *responderModel) rnrTimer() uint8 {
 	var votes [32]int
 	best := 0
@@ -305,13 +308,14 @@ func right(k packet.Kind) ib.Access {
 	return 0
 }
 
-// An extent is the range of addresses that was reached with a key, both ends included, and what for.
+// An extent is the range of addresses that requests with one key name, both ends included, and the
+// access that they need.
 type extent struct {
 	low, high uint64
 	access    ib.Access
 }
 
-// planMemory registers, for each R_Key, the range that accepted requests reached.
+// planMemory registers for each R_Key the range that accepted requests name.
 func (r *responderModel) planMemory() error {
 	for _, e := range r.s.Requests {
 		va, n, key, ok := target(e)
@@ -334,7 +338,7 @@ func (r *responderModel) planMemory() error {
 		sh := newShadow(&r.views)
 		w := &memoryRange{sparseMemory: sh, base: x.low, length: x.high - x.low + 1}
 		if w.length == 0 {
-			w.length-- // all 64 bits of addresses
+			w.length-- // the range has 2^64 bytes
 		}
 		region, err := r.register(w, x.low, x.access|ib.AccessLocalWrite)
 		if err != nil {
@@ -345,11 +349,11 @@ func (r *responderModel) planMemory() error {
 	return nil
 }
 
-// target returns the remote range that a request names.
+// target returns the remote address range that a request names.
 func target(e *conversation.Transmission) (va, n uint64, key uint32, ok bool) {
 	switch {
 	case e.Info.Kind == packet.KindFlush && e.FETH.Selectivity == selectWhole:
-		return e.RETH.VA, 1, e.RETH.RKey, true // wherever that is
+		return e.RETH.VA, 1, e.RETH.RKey, true // the whole region
 	case e.Info.Headers&packet.HasRETH != 0:
 		return e.RETH.VA, uint64(e.RETH.Length), e.RETH.RKey, true
 	case e.Info.Headers&packet.HasAtomicETH != 0:
@@ -358,14 +362,14 @@ func target(e *conversation.Transmission) (va, n uint64, key uint32, ok bool) {
 	return 0, 0, 0, false
 }
 
-// refused reports whether e drew a remote access NAK, and was the last of its PSN to.
+// refused reports whether e caused a remote access NAK, and its PSN was never accepted.
 func (r *responderModel) refused(e *conversation.Transmission) bool {
 	return r.inferred.refusal(e.Seq, e.Index, never, func(s packet.Syndrome) bool { return s == packet.NAKRemoteAccess }) != nil &&
 		r.inferred.accepted(e.Seq) == never
 }
 
-// mayRefuse reports whether memory that was reached before may be out of reach now: a program
-// may have deregistered it, but hardly without a word to anybody.
+// mayRefuse reports whether memory that was accessed before may be inaccessible now: a program may
+// have deregistered it, but usually not without exchanging a message.
 func (r *responderModel) mayRefuse(key uint32, nak *conversation.Transmission) bool {
 	at, ok := r.lastAccepted[key]
 	return !ok || r.s.MayHaveChanged(at, nak)

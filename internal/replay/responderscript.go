@@ -14,10 +14,11 @@ import (
 	"softroce/transport"
 )
 
-// A ResponderScript is how the replies of one stream of a capture are played to a live requester: the work that the program
-// on its host posts, and what it is answered. Addresses and keys are those of the capture.
+// A ResponderScript is how the replies of one stream are played to a live requester: the work
+// requests that the program on its host posts, and the replies to them. Addresses and keys are
+// those of the capture.
 type ResponderScript struct {
-	Service     packet.Service // RC; UC, which has no answers
+	Service     packet.Service // RC; or UC, which has no replies
 	From, To    End            // of the capture: To is played
 	PathMTU     int
 	FirstPSN    uint32
@@ -27,43 +28,44 @@ type ResponderScript struct {
 	RNRRetry    uint8
 	Work        []WorkRequest
 	Replies     []Reply
-	NotPlayed   []Note // replies and requests that are left out, and why
-	Lost        int    // replies that are left out because the captured requester never had them
+	NotPlayed   []Note // replies and requests that cannot be played, and why
+	Lost        int    // number of replies left out because the captured requester did not receive them
 
-	// Unanswered is how often the captured requester went back behind the last reply.
+	// Unanswered is how many times the captured requester went back after the last reply.
 	Unanswered int
 }
 
-// A WorkRequest is a work request, posted as soon as so many answers have been played as the captured requester had.
+// A WorkRequest is posted as soon as RepliesBefore replies have been sent.
 type WorkRequest struct {
 	transport.SendWR        // without a scatter/gather list
-	Payload          []byte // of what it sends
-	Length           uint32 // of a READ's or an atomic's result
-	PSN, End         int64  // counted from FirstPSN, without end
+	Payload          []byte // that it sends
+	Length           uint32 // of the result of a READ or atomic
+	PSN, End         int64  // relative to FirstPSN, unwrapped
 	RepliesBefore    int
 	After            time.Duration // since the first request, in the capture
-	Packet           int           // its first, in the capture
+	Packet           int           // number of its first packet in the capture
 }
 
-// HasResponse reports whether the work request has an answer of its own, which an ACK does not replace.
+// HasResponse reports whether the work request has a response of its own, which an ACK does not
+// replace.
 func (j *WorkRequest) HasResponse() bool { return kindOf(j.Opcode).HasOwnResponse() }
 
 // A Reply is one reply packet.
 type Reply struct {
 	Packet *capture.Packet
-	Header packet.Header // what to send, but for the queue pair
-	PSN    int64         // counted from FirstPSN, without end
-	Cause  int64         // the PSN of the request that draws it
+	Header packet.Header // to be sent, except for the queue pair
+	PSN    int64         // relative to FirstPSN, unwrapped
+	Cause  int64         // the PSN of the request that causes it
 
-	// Again says that the captured requester had sent that request before, and Pass, how often it had gone back
-	// until it sent it.
+	// Again says that the captured requester had sent that request before; Pass is how many times
+	// it had gone back before it sent it.
 	Again bool
 	Pass  int
 	After time.Duration // since the first request, in the capture
 }
 
-// ResponderScripts returns a script for each stream of a capture whose replies can be played, and notes about those that
-// cannot. If there is none that can, the error says why.
+// ResponderScripts returns a script for each stream of a capture whose replies can be played, and
+// notes about the others. If there is no script, the error says why.
 func ResponderScripts(ps capture.Packets) ([]*ResponderScript, []Note, error) {
 	var scripts []*ResponderScript
 	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
@@ -87,7 +89,8 @@ func ResponderScripts(ps capture.Packets) ([]*ResponderScript, []Note, error) {
 	return scripts, left, err
 }
 
-// answerScript makes the script of a stream: what the captured requester was given, as a replay of it tells.
+// answerScript writes the script of a stream: what the captured requester received, as a replay of
+// it shows.
 func (s *stream) answerScript() (*ResponderScript, error) {
 	if len(s.Messages) == 0 || s.Messages[0].Kind == packet.KindNone {
 		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.FirstSeq))
@@ -108,7 +111,7 @@ func (s *stream) answerScript() (*ResponderScript, error) {
 	return w.ResponderScript, nil
 }
 
-// lostReplies returns the replies that the captured requester cannot have had.
+// lostReplies returns the replies that the captured requester did not receive.
 func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
 	r, err := newRequesterModel(s, false)
 	if err != nil {
@@ -122,22 +125,22 @@ func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
 	return r.lostReplies, nil
 }
 
-// A responderScriptWriter puts an AnswerScript together.
+// A responderScriptWriter writes a ResponderScript.
 type responderScriptWriter struct {
 	*ResponderScript
 	s       *stream
 	lost    map[*conversation.Transmission]bool
 	sent    []*conversation.Transmission       // requests from the first message on, without copies
-	pass    map[*conversation.Transmission]int // how often the requester had gone back when it sent one
-	goBacks []*conversation.Transmission       // the requests with which it went back, in the order of the capture
+	pass    map[*conversation.Transmission]int // how many times the requester had gone back when it sent one
+	goBacks []*conversation.Transmission       // the requests after which the PSNs went back, in the order of the capture
 	byPSN   map[int64][]*conversation.Transmission
 	asked   map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
 	played  []*conversation.Transmission                           // the replies that are played
-	limit   int64                                                  // the PSN behind what is played
+	limit   int64                                                  // the PSN after what is played
 	reads   map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
 }
 
-// countPasses counts how often the captured requester goes back.
+// countPasses counts how many times the captured requester goes back.
 func (w *responderScriptWriter) countPasses() {
 	w.pass, w.byPSN, w.asked = map[*conversation.Transmission]int{}, map[int64][]*conversation.Transmission{}, map[*conversation.Message][]*conversation.Transmission{}
 	next := w.s.FirstSeq
@@ -159,33 +162,33 @@ func (w *responderScriptWriter) countPasses() {
 	slices.SortStableFunc(w.goBacks, func(a, b *conversation.Transmission) int { return a.Index - b.Index })
 }
 
-// goBacksBefore returns how often it had gone back before a place.
+// goBacksBefore returns how many times it went back before an index.
 func (w *responderScriptWriter) goBacksBefore(place int) int { return countBefore(w.goBacks, place) }
 
-// countBefore returns how many of events in the order of the capture come before a place.
+// countBefore returns how many packets, in the order of the capture, precede an index.
 func countBefore(es []*conversation.Transmission, place int) int {
 	return sort.Search(len(es), func(i int) bool { return es[i].Index >= place })
 }
 
-// Bounds of what a live requester is asked to send and to receive, in bytes: altogether, and in one message of which the
-// capture has not even half.
+// Bounds in bytes on what a live requester is asked to send and to receive: of all messages, and of
+// a message of which the capture has less than half. A damaged capture may claim gigabytes.
 const (
 	mostWork   = 64 << 20
 	mostUnseen = 1 << 20
 )
 
-// workRequests makes the jobs, as far as the capture tells what they were.
+// workRequests rebuilds the work requests, as far as the capture shows them.
 func (w *responderScriptWriter) workRequests() {
 	built := rebuild(w.s)
 	sizes, seen := built.sizes(), w.seen()
 	w.limit = w.s.FirstSeq
-	total, why := int64(0), "it is not in the capture, or was not understood"
+	total, why := int64(0), "it is not in the capture, or not supported"
 	for i, m := range w.s.Messages {
 		if m.Kind == packet.KindNone || i >= len(built.wrs) {
 			break
 		}
 		if total += sizes[i]; total > mostWork || sizes[i] > mostUnseen && seen[m] < sizes[i]/2 {
-			why = fmt.Sprintf("%d bytes are more than is posted, or than the capture has", sizes[i])
+			why = fmt.Sprintf("%d bytes exceed the limit, or what the capture has", sizes[i])
 			break
 		}
 		wr := built.wrs[i]
@@ -204,11 +207,11 @@ func (w *responderScriptWriter) workRequests() {
 		if parts := w.s.Messages[n].Packets; len(parts) > 0 {
 			no = parts[0].No
 		}
-		w.NotPlayed = append(w.NotPlayed, Note{no, fmt.Sprintf("the request with PSN %s, and what comes behind it, is not posted: %s", psnText(w.limit), why)})
+		w.NotPlayed = append(w.NotPlayed, Note{no, fmt.Sprintf("the request with PSN %s and later ones are not posted: %s", psnText(w.limit), why)})
 	}
 }
 
-// seen counts the bytes of each message, or of its answer, that the capture has.
+// seen counts the payload bytes of each message and of its response in the capture.
 func (w *responderScriptWriter) seen() map[*conversation.Message]int64 {
 	n := map[*conversation.Message]int64{}
 	for _, es := range [][]*conversation.Transmission{w.s.Sent, w.s.RepliesSent} {
@@ -221,7 +224,7 @@ func (w *responderScriptWriter) seen() map[*conversation.Message]int64 {
 	return n
 }
 
-// replies makes the answers.
+// replies adds the replies to the script.
 func (w *responderScriptWriter) replies() {
 	w.reads = map[int64]*conversation.Transmission{}
 	start := w.sent[0].Time
@@ -246,8 +249,9 @@ func (w *responderScriptWriter) replies() {
 	}
 }
 
-// cause finds the request that a reply answers, the latest that can have drawn it; again says that it was not the
-// first with its PSN. Where none is in the capture it is one that nobody saw.
+// cause finds the request that a reply answers: the latest that may have caused it. again says that
+// it was not the first one with its PSN. If the capture has none, cause returns a request that is
+// not in the capture.
 func (w *responderScriptWriter) cause(r *conversation.Transmission) (cause *conversation.Transmission, again bool) {
 	switch {
 	case r.Info.Kind == packet.KindAck && isSequence(r.AETH.Syndrome):
@@ -275,7 +279,7 @@ func (w *responderScriptWriter) cause(r *conversation.Transmission) (cause *conv
 	return cause, first[0] != cause
 }
 
-// latest returns the last request before a reply that has its PSN, or among whose PSNs it lies.
+// latest returns the last request before a reply that has its PSN, or whose PSNs include it.
 func (w *responderScriptWriter) latest(r *conversation.Transmission) *conversation.Transmission {
 	l := w.byPSN[r.Seq]
 	if m := w.s.MessageAt(r.Seq); m != nil && len(w.asked[m]) > 0 {
@@ -289,8 +293,8 @@ func (w *responderScriptWriter) latest(r *conversation.Transmission) *conversati
 	return nil
 }
 
-// ahead returns the request that draws a sequence NAK: in the last pass before it the first behind the PSN that it
-// names.
+// ahead returns the request that causes a sequence NAK: the first one after the NAK's PSN since the
+// requester last went back.
 func (w *responderScriptWriter) ahead(r *conversation.Transmission) (cause *conversation.Transmission) {
 	n := sort.Search(len(w.sent), func(i int) bool { return w.sent[i].SentBefore >= r.SentBefore })
 	for i := n - 1; i >= max(0, n-alignReach); i-- {
@@ -304,11 +308,12 @@ func (w *responderScriptWriter) ahead(r *conversation.Transmission) (cause *conv
 	return cause
 }
 
-// schedule sets when each job is posted: before its first packet was sent, so many answers had been given.
+// schedule sets when each work request is posted: when as many replies were sent as before its
+// first packet.
 func (w *responderScriptWriter) schedule() {
 	start := w.sent[0].Time
-	latest := make([]int, len(w.played))  // place of any up to each
-	drawn := make([]int64, len(w.played)) // PSN behind what has drawn any up to each
+	latest := make([]int, len(w.played))  // highest index of any up to each
+	drawn := make([]int64, len(w.played)) // highest PSN after a cause of any up to each
 	for i, r := range w.played {
 		latest[i], drawn[i] = r.Index, w.Replies[i].Cause+1
 		if i > 0 {
@@ -321,14 +326,15 @@ func (w *responderScriptWriter) schedule() {
 		j.After = max(0, first.Time.Sub(start))
 		j.RepliesBefore, _ = slices.BinarySearch(latest, first.Index)
 		needed, _ := slices.BinarySearch(drawn, j.PSN+1)
-		j.RepliesBefore = min(j.RepliesBefore, needed) // its first packet may have come late
+		j.RepliesBefore = min(j.RepliesBefore, needed) // its first packet may have been delayed
 		if i > 0 {
 			j.RepliesBefore, j.After = max(j.RepliesBefore, w.Work[i-1].RepliesBefore), max(j.After, w.Work[i-1].After)
 		}
 	}
 }
 
-// outstanding returns how many READs and atomics the captured requester had under way at once, at most.
+// outstanding returns the highest number of READs and atomics that the captured requester had
+// outstanding.
 func (w *responderScriptWriter) outstanding() uint8 {
 	most, open := 1, map[int64]int64{} // ends, by first PSN
 	given := w.played
@@ -350,15 +356,16 @@ func (w *responderScriptWriter) outstanding() uint8 {
 	return uint8(min(most, usualRDAtomic))
 }
 
-// Timeout codes of a live requester: what the capture shows, if it shows any, but not less than a busy host can
-// keep to; else so long that it does not run out while a NIC is only slow.
+// Timeout codes of a live requester. A code that the capture shows is raised to what a busy host
+// can keep to; otherwise the timeout is so long that it does not expire while a NIC is merely slow.
 const (
 	leastTimeout = 14 // 67 ms
 	mostTimeout  = 18 // 1.1 s
 	quietTimeout = 20 // 4.3 s
 )
 
-// timeout infers the code of the local ACK timeout from the pauses before the requester went back without a NAK.
+// timeout infers the code of the local ACK timeout from the pauses before retransmissions without a
+// NAK.
 func (w *responderScriptWriter) timeout() uint8 {
 	code := quietTimeout
 	for _, e := range w.goBacks {
@@ -390,10 +397,10 @@ const timeoutUnit = 4096
 // LocalTimeout returns the local ACK timeout of a code.
 func LocalTimeout(code uint8) time.Duration { return timeoutUnit << code }
 
-// Forever is the RNR retry count that nothing exceeds; of the retry count it is the highest.
+// Forever is the RNR retry count without a limit. As a retry count it is the highest.
 const Forever = 7
 
-// retries infers the retry counts, where the capture ends with a requester that gave up.
+// retries infers the retry counts, if the capture ends with a requester that gave up.
 func (w *responderScriptWriter) retries() {
 	w.RetryCount, w.RNRRetry = Forever, Forever
 	most, rnrs := 0, 0
@@ -418,7 +425,7 @@ func (w *responderScriptWriter) retries() {
 	}
 }
 
-// onlyRNRs reports whether no request drew more RNR NAKs than the last one did.
+// onlyRNRs reports whether no request caused more RNR NAKs than the last one.
 func (w *responderScriptWriter) onlyRNRs() bool {
 	n := map[int64]int{}
 	for _, r := range w.played {
@@ -435,7 +442,7 @@ func (w *responderScriptWriter) onlyRNRs() bool {
 	return true
 }
 
-// sizes returns how many bytes each work request sends or gets.
+// sizes returns the bytes that each work request sends or receives.
 func (w *work) sizes() []int64 {
 	n := make([]int64, len(w.wrs))
 	for i := range w.pieces {
@@ -444,7 +451,7 @@ func (w *work) sizes() []int64 {
 	return n
 }
 
-// bytes returns the payload of a work request, as many as its size; those that the capture does not have are zero.
+// bytes returns the payload of a work request. Bytes that the capture does not have are zero.
 func (w *work) bytes(wr int, size int64) []byte {
 	b := make([]byte, 0, size)
 	for i := sort.Search(len(w.pieces), func(i int) bool { return w.pieces[i].wr >= wr }); i < len(w.pieces) && w.pieces[i].wr == wr; i++ {

@@ -16,11 +16,11 @@ import (
 	"softroce/transport"
 )
 
-// A ResponderSession is what came of an AnswerScript that was played to a live requester: the packets as they passed the
-// player, and the work that was posted, so that nothing of that has to be inferred.
+// A ResponderSession is the record of a ResponderScript that was played to a live requester: the
+// packets at the player, and the work requests that were posted, so that they need not be inferred.
 type ResponderSession struct {
 	Service      packet.Service  // RC, UC
-	Packets      capture.Packets // in order; those of other queue pairs are passed over
+	Packets      capture.Packets // in order; those of other queue pairs are ignored
 	Player, Peer End             // Peer has the requester
 	PathMTU      int
 	FirstPSN     uint32
@@ -29,42 +29,44 @@ type ResponderSession struct {
 	RetryCount   uint8
 	RNRRetry     uint8
 	Work         []WorkRequest
-	Posted       []time.Duration // when each job that was posted was, on the clock of Packets, which begins at the Unix epoch
+	Posted       []time.Duration // when each work request was posted, on the clock of Packets, which starts at the Unix epoch
 
-	// Early and Late are by how much packets may seem to be sent sooner or later than they were.
+	// Early and Late are by how much a packet's timestamp may precede or follow the time at which
+	// it was sent.
 	Early, Late time.Duration
 
-	// Completions of the send queue, in order. Whole says that they were looked for after all was answered,
-	// Silent, that the live requester did not send what was waited for.
+	// Completions of the send queue, in order. Whole says that they were polled after all requests
+	// were answered; Silent, that the live requester stopped sending.
 	Completions []transport.Completion
 	Whole       bool
 	Silent      bool
-	Lossy       bool // the network has lost something
+	Lossy       bool // the network lost packets
 
-	// Results is what READs and atomics put into memory, by job; nil where that was not looked at.
+	// Results is what READs and atomics wrote to memory, by work request; nil where it was not
+	// read.
 	Results [][]byte
 }
 
-// An observation is what is noted of a live requester, in order to judge when it does something.
+// An observation is the state of a live requester that its timing is judged by.
 type observation struct {
 	completions []transport.Completion
 	results     [][]byte
-	ending      bool // no captured packet follows
+	ending      bool // there is no further captured packet
 
-	wentBack    bool                         // softroce's requester has gone back, and nothing came since: it does not do so again
-	rnrUntil    int64                        // until when an RNR NAK asks it to wait, on the clock of the packets
-	late        []*conversation.Transmission // replies that the live requester had not had when it sent something
-	last        *conversation.Transmission   // what softroce's requester was given last
-	goBackCause *conversation.Transmission   // what made softroce's requester go back, since it last sent
-	moved       int64                        // when the oldest unacknowledged PSN became that, on the clock of the packets
+	wentBack    bool                         // softroce's requester went back and nothing was acknowledged since: it does not go back again
+	rnrUntil    int64                        // when the wait for an RNR NAK ends, on the clock of the packets
+	late        []*conversation.Transmission // replies that the live requester received after it sent something
+	last        *conversation.Transmission   // the last reply that softroce's requester was given
+	goBackCause *conversation.Transmission   // the reply that made softroce's requester go back since it last sent
+	moved       int64                        // when the oldest unacknowledged PSN last changed, on the clock of the packets
 	oldest      int64                        // that PSN
-	timeouts    int                          // since then
-	expired     int64                        // when it may have begun, the last time
+	timeouts    int                          // since it changed
+	expired     int64                        // when the timer of the last timeout started at the earliest
 	ignored     []Difference
-	followed    int // replies that told it to go back, and it did
+	followed    int // number of NAKs that it followed
 }
 
-// Judge holds the live requester's requests against what softroce's requester would have sent.
+// Judge compares the live requester's requests with those of softroce's requester.
 func (l *ResponderSession) Judge(o Options) (*Stream, error) {
 	var requests, replies []*conversation.Transmission
 	for i, p := range l.Packets {
@@ -106,7 +108,7 @@ func liveStream(requests, replies []*conversation.Transmission, ps capture.Packe
 		Responder: newVerdict(), Requester: newVerdict()}}
 }
 
-// messages replaces what the packets tell of the messages by what was posted.
+// messages sets the messages of a stream from the posted work requests.
 func (l *ResponderSession) messages(s *stream) {
 	first := map[int64]*conversation.Transmission{}
 	for _, e := range s.Sent {
@@ -131,7 +133,7 @@ func (l *ResponderSession) messages(s *stream) {
 	}
 }
 
-// kindOf returns what requests of a work request are.
+// kindOf returns the kind of the packets of a work request.
 func kindOf(o ib.WROpcode) packet.Kind {
 	switch o {
 	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
@@ -150,7 +152,8 @@ func kindOf(o ib.WROpcode) packet.Kind {
 	return packet.KindSend
 }
 
-// work makes the work requests that were posted, with memory of their own for what READs and atomics bring.
+// work returns the work requests that were posted, with memory for the results of READs and
+// atomics.
 func (l *ResponderSession) work(r *requesterModel) *work {
 	w := &work{mtu: int64(l.PathMTU), maxSGE: 1}
 	for i := range l.Posted {
@@ -170,7 +173,7 @@ func (l *ResponderSession) work(r *requesterModel) *work {
 	return w
 }
 
-// place gives the work requests the memory for what they bring.
+// place sets the scatter/gather lists of the work requests with results.
 func (r *requesterModel) place(w *work) error {
 	for i, m := range r.results {
 		if len(m) == 0 {
@@ -185,7 +188,7 @@ func (r *requesterModel) place(w *work) error {
 	return nil
 }
 
-// attributes returns the queue pair's attributes, those that a live one was given.
+// attributes returns the queue pair's attributes: those of the live one, if there is one.
 func (r *requesterModel) attributes() ib.QPAttr {
 	const someTimeout = 14
 	a := ib.QPAttr{PathMTU: r.s.PathMTU, SQPSN: uint32(r.s.FirstSeq) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
@@ -196,14 +199,15 @@ func (r *requesterModel) attributes() ib.QPAttr {
 	return a
 }
 
-// local is the local ACK timeout of the live requester.
+// local returns the local ACK timeout of the live requester in nanoseconds.
 func (l *ResponderSession) local() int64 { return int64(LocalTimeout(l.Timeout)) }
 
-// when is the time of a packet on the clock of the session.
+// when returns the time of a packet on the clock of the session.
 func when(e *conversation.Transmission) int64 { return e.Time.UnixNano() }
 
-// judgeRNRWait judges when a request came: not before the time for which an RNR NAK asked. A sequence NAK behind that, which
-// others of its message have drawn, changes nothing; but if it was heeded the RNR NAK may have been lost.
+// judgeRNRWait judges whether a retransmission came before the time of its RNR NAK. A sequence NAK
+// after the RNR NAK, caused by later packets, changes nothing; but if the requester follows it, the
+// RNR NAK may have been lost.
 func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
 	l := r.live
 	if l == nil {
@@ -227,7 +231,7 @@ func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
 		r.followed += bit(sequel)
 		return
 	}
-	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, which packet %d asks for", time.Duration(wait), nak.No)}
+	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, as in packet %d", time.Duration(wait), nak.No)}
 	switch i := slices.Index(r.pending, nak); {
 	case sequel && i >= 0:
 		r.ignored = append(r.ignored, d)
@@ -239,14 +243,15 @@ func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
 	}
 }
 
-// waitsForRNR reports whether a reply comes while the requester waits upon an RNR NAK, so that a NAK says nothing new: it was
-// drawn by what had been sent behind the refused request.
+// waitsForRNR reports whether a NAK arrives while the requester waits for an RNR timer. It adds
+// nothing: it is caused by packets sent after the refused request.
 func (r *requesterModel) waitsForRNR(e *conversation.Transmission) bool {
 	nak := e.Info.Kind == packet.KindAck && (isRNR(e.AETH.Syndrome) || isSequence(e.AETH.Syndrome))
 	return r.live != nil && nak && when(e) < r.rnrUntil
 }
 
-// delivered notes what a reply did to softroce's requester, which was somewhere before.
+// delivered records the effect of a reply on softroce's requester, which was at una and send
+// before.
 func (r *requesterModel) delivered(e *conversation.Transmission, una, send int64) {
 	if r.live == nil {
 		return
@@ -265,8 +270,8 @@ func (r *requesterModel) delivered(e *conversation.Transmission, una, send int64
 	}
 }
 
-// judgeGoBack judges what brought the live requester to send c: if it was told to go back, that it did not wait for
-// its timeout.
+// judgeGoBack judges a retransmission after a NAK: the live requester must not wait for its
+// timeout.
 func (r *requesterModel) judgeGoBack(c *conversation.Transmission) {
 	l, e := r.live, r.goBackCause
 	r.goBackCause = nil
@@ -282,20 +287,21 @@ func (r *requesterModel) judgeGoBack(c *conversation.Transmission) {
 		r.v.deviate(deviationGap, c)
 		return
 	}
-	r.ignored = append(r.ignored, Difference{c.No, c.BTH.PSN, "sent again", fmt.Sprintf("%v after packet %d, upon a timeout", time.Duration(pause), e.No),
-		"upon that packet, " + e.AETH.Syndrome.String()})
+	r.ignored = append(r.ignored, Difference{c.No, c.BTH.PSN, "retransmitted", fmt.Sprintf("%v after packet %d, after a timeout", time.Duration(pause), e.No),
+		"after that packet, " + e.AETH.Syndrome.String()})
 }
 
-// ignoresNAK notes that a live requester that sends c has not taken notice of e, a sequence NAK.
+// ignoresNAK reports and records that a live requester that sends c did not follow the sequence NAK
+// e.
 func (r *requesterModel) ignoresNAK(e, c *conversation.Transmission) bool {
 	if r.live == nil || e.Info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.live.Late) {
 		return false
 	}
-	r.ignored = append(r.ignored, Difference{e.No, e.BTH.PSN, "sent again", fmt.Sprintf("packet %d goes back further", c.No), "from the PSN of the NAK"})
+	r.ignored = append(r.ignored, Difference{e.No, e.BTH.PSN, "retransmitted", fmt.Sprintf("packet %d goes back further", c.No), "from the PSN of the NAK"})
 	return true
 }
 
-// judgeTimeout judges that the live requester went back to send c without being told: not before its timeout.
+// judgeTimeout judges a retransmission without a NAK: it must not precede the timeout.
 func (r *requesterModel) judgeTimeout(c *conversation.Transmission) {
 	l := r.live
 	if l == nil {
@@ -319,30 +325,31 @@ func (r *requesterModel) judgeTimeout(c *conversation.Transmission) {
 	case when(c)-began >= l.local()-int64(l.Early):
 		r.v.deviate(deviationTimer, c)
 	default:
-		r.v.differ(c, "timeout", fmt.Sprintf("sent again after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least)))
+		r.v.differ(c, "timeout", fmt.Sprintf("retransmitted after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least)))
 	}
 }
 
-// exhausted notes that softroce's requester has used up its retries, where the live one goes on, or has ended too.
+// exhausted records that softroce's requester has used up its retries, while the live one continues
+// or has ended too.
 func (r *requesterModel) exhausted() {
 	switch l := r.live; {
 	case r.ending:
 	case l == nil || l.RetryCount == Forever:
 		r.v.deviate(deviationForever, r.current)
 	default:
-		r.v.differ(r.current, "request", "sent again", fmt.Sprintf("none: the retry count of %d is used up", l.RetryCount))
+		r.v.differ(r.current, "request", "retransmitted", fmt.Sprintf("none: the retry count of %d is used up", l.RetryCount))
 	}
 }
 
-// judgeUnneeded judges a request that comes again though nothing is outstanding.
+// judgeUnneeded judges a retransmission while nothing is outstanding.
 func (r *requesterModel) judgeUnneeded(c *conversation.Transmission) {
 	n := countBefore(r.s.Replies, c.Index)
 	if r.live != nil && n > 0 && when(c)-when(r.s.Replies[n-1]) > int64(r.live.Late) {
-		r.v.differ(c, "request", "sent again", "none: all is answered")
+		r.v.differ(c, "request", "retransmitted", "none: no request is outstanding")
 	}
 }
 
-// judgeAfterEnd judges a request that comes after the reply with which softroce's requester ended.
+// judgeAfterEnd judges a request after the reply that ended softroce's requester.
 func (r *requesterModel) judgeAfterEnd(c *conversation.Transmission) {
 	if r.live == nil || r.last == nil || r.gaveUp {
 		return
@@ -352,17 +359,17 @@ func (r *requesterModel) judgeAfterEnd(c *conversation.Transmission) {
 		switch {
 		case status == ib.WCSuccess, status == ib.WCWRFlushErr:
 		case when(c)-when(r.last) > int64(r.live.Late), status == ib.WCRNRRetryExcErr && c.Seq == r.last.Seq && when(c) >= r.rnrUntil:
-			r.v.differ(c, "request", c.Opcode.String(), "none: it has ended with "+status.String())
+			r.v.differ(c, "request", c.Opcode.String(), "none: it ended with "+status.String())
 			return
 		}
 	}
 }
 
-// conclude judges what the end shows: requests that never came, completions and what READs brought.
+// conclude judges what only the end shows: requests that were not sent, completions, and results.
 func (r *requesterModel) conclude() {
 	l := r.live
 	r.ending = true
-	for _, e := range r.late { // what crossed a request on the way has come in the end
+	for _, e := range r.late { // they crossed a request in the network
 		if !r.gaveUp && r.qp.State() == ib.QPSRTS {
 			r.deliverReply(e)
 		}
@@ -377,19 +384,20 @@ func (r *requesterModel) conclude() {
 	r.concludeRequests()
 	if len(r.v.Lost)+r.followed > 0 {
 		for _, d := range r.ignored {
-			r.v.Lost = append(r.v.Lost, Note{d.Packet, fmt.Sprintf("%s: %s; what asked for it may have been lost", d.Field, d.Captured)})
+			r.v.Lost = append(r.v.Lost, Note{d.Packet, fmt.Sprintf("%s: %s; its cause may have been lost", d.Field, d.Captured)})
 		}
 	} else {
 		r.v.Differences = append(r.v.Differences, r.ignored...)
 	}
 	if len(r.v.Differences) > 0 || r.gaveUp {
-		return // behind which softroce's requester may be another way
+		return // softroce's requester may be in another state
 	}
 	r.concludeCompletions()
 	r.concludeResults()
 }
 
-// expireLast lets softroce's timeout run out once more: the last one, if the live requester ended upon it in time.
+// expireLast lets softroce's timeout expire once more, if the live requester ended after its last
+// timeout.
 func (r *requesterModel) expireLast() {
 	r.room = 0
 	r.qp.Transmit(&r.env)
@@ -399,8 +407,9 @@ func (r *requesterModel) expireLast() {
 	}
 }
 
-// concludeRequests reports what softroce's requester sent and the live one did not, or would send next, where the live one
-// fell silent. What it did send before, and not again, may have been lost where other things were.
+// concludeRequests reports requests that softroce's requester sent and the live one did not, and
+// the one that it would send next if the live one stopped. Packets that were lost elsewhere may
+// explain it.
 func (r *requesterModel) concludeRequests() {
 	came := map[int64]bool{}
 	for _, e := range r.requests {
@@ -419,7 +428,7 @@ func (r *requesterModel) concludeRequests() {
 	if m, ok := r.emit(); ok {
 		r.v.Differences = append(r.v.Differences, Difference{PSN: m.BTH.PSN, Field: "request", Captured: "none", Softroce: m.Opcode.String()})
 	} else {
-		r.v.Differences = append(r.v.Differences, Difference{Field: "request", Captured: "none any more", Softroce: "sent again upon a timeout"})
+		r.v.Differences = append(r.v.Differences, Difference{Field: "request", Captured: "none", Softroce: "retransmitted after a timeout"})
 	}
 }
 

@@ -7,16 +7,16 @@ import (
 	"softroce/packet"
 )
 
-// Which transmission of a READ or an atomic does an answer belong to? Answers come in the order in which the requests
-// did, mostly that in which they were sent. This file aligns the two, and tells the answers to those that came late, or twice.
+// This file finds the transmission of a READ or atomic that each response answers. Responses are in
+// the order in which the requests arrived, usually that in which they were sent.
 
-// alignReach bounds how many requests are passed over in search for the one behind a reply.
+// alignReach bounds how many requests are searched for the one that a reply answers.
 const alignReach = 1 << 12
 
-// align finds the request behind each train. Trains come in the order of the requests that
-// drew them, so it goes through both from the end, and takes the latest request that fits:
-// had an earlier one been answered, the later one would hardly have been sent. A train that would leave
-// one before it without a request is out of that order.
+// align finds the request of each response. Responses have the order of their requests. align goes
+// through both from the end, and takes the latest request that fits: had an earlier one been
+// answered, the later one would hardly have been sent. A response that would leave an earlier one
+// without a request is out of that order.
 func (ev *inference) align(s *stream) {
 	trains := ev.responses(s)
 	gaps := s.gaps()
@@ -49,7 +49,7 @@ func (ev *inference) align(s *stream) {
 	}
 }
 
-// trains returns the trains in the order in which they were sent.
+// responses returns the responses in the order in which they were sent.
 func (ev *inference) responses(s *stream) []*response {
 	var ts []*response
 	for _, r := range s.RepliesSent {
@@ -60,7 +60,7 @@ func (ev *inference) responses(s *stream) []*response {
 	return ts
 }
 
-// fitting returns the index of the latest of the first i requests that can have drawn r, or -1.
+// fitting returns the index of the latest of the first i requests that r may answer, or -1.
 func fitting(s *stream, r *conversation.Transmission, i int) int {
 	for j := i - 1; j >= max(0, i-alignReach); j-- {
 		if e := s.Requests[j]; e.Seq == r.Seq && sameKind(e, r) && timely(s, e, r) {
@@ -70,8 +70,8 @@ func fitting(s *stream, r *conversation.Transmission, i int) int {
 	return -1
 }
 
-// tooLate reports whether r, which counts nothing behind what it answers, left for an earlier transmission than the request at an
-// index, for something behind that had been accepted by then: it was not sent again before a reply that says so.
+// tooLate reports whether r answers an earlier transmission than the j-th request: its MSN counts
+// no message after the one it answers, while a later message had been accepted by then.
 func (ev *inference) tooLate(s *stream, j int, r *conversation.Transmission) bool {
 	e := s.Requests[j]
 	if r.Info.Headers&packet.HasAETH == 0 || (r.AETH.MSN-s.FirstMSN)&packet.PSNMask != s.MessagesThrough(e.End()-1) {
@@ -92,7 +92,7 @@ func sameKind(e, r *conversation.Transmission) bool {
 	return e.Info.Kind.HasOwnResponse() && e.Info.Kind.IsAtomic() == (r.Info.Kind == packet.KindAtomicAck)
 }
 
-// askedBefore returns the latest transmissions before r of what it answers.
+// askedBefore returns the latest transmissions before r of the request that it answers.
 func (ev *inference) askedBefore(s *stream, r *conversation.Transmission) []*conversation.Transmission {
 	asked := ev.asked[s.MessageAt(r.Seq)]
 	n := len(asked)
@@ -102,9 +102,9 @@ func (ev *inference) askedBefore(s *stream, r *conversation.Transmission) []*con
 	return asked[max(0, n-placeReach):n]
 }
 
-// settled reports whether what became of e was known before the request was sent for the last time ahead of r: it had been
-// answered, or a NAK said that it was missing. That r answers it nevertheless, and so late, is less likely than
-// that the last transmission came twice.
+// settled reports whether e had been answered, or reported missing by a NAK, when the request was
+// last retransmitted before r. It is then more likely that the network duplicated the last
+// transmission than that r answers e so late.
 func (ev *inference) settled(gaps []*gap, asked []*conversation.Transmission, e, r *conversation.Transmission) bool {
 	if len(asked) == 0 {
 		return false
@@ -116,8 +116,8 @@ func (ev *inference) settled(gaps []*gap, asked []*conversation.Transmission, e,
 	return missing(gaps, e, last.Index) || ev.answeredAll(gaps, asked, e, last)
 }
 
-// answeredAll reports whether there were as many answers with the PSN of e before last was sent as transmissions
-// up to e, and one since e.
+// answeredAll reports whether, before last was sent, there were as many responses with the PSN of e
+// as transmissions up to e, one of them after e.
 func (ev *inference) answeredAll(gaps []*gap, asked []*conversation.Transmission, e, last *conversation.Transmission) bool {
 	open := 0
 	for _, a := range asked {
@@ -130,14 +130,14 @@ func (ev *inference) answeredAll(gaps []*gap, asked []*conversation.Transmission
 	return n > 0 && given[n-1].SentBefore > e.Index && n >= open
 }
 
-// A gap is a sequence NAK, and a place before which what drew it was sent.
+// A gap is a sequence NAK, and the index of the request that caused it.
 type gap struct {
 	psn     int64
 	pos     int
 	drawnAt int
 }
 
-// gaps returns the sequence NAKs in the order of the capture's places.
+// gaps returns the sequence NAKs in the order in which they were sent.
 func (s *stream) gaps() []*gap {
 	var gs []*gap
 	i := 0
@@ -160,7 +160,7 @@ func (s *stream) gaps() []*gap {
 	return gs
 }
 
-// missing reports whether a NAK that left after e was sent and before a place says that e was not accepted.
+// missing reports whether a NAK after e and before an index shows that e was not accepted.
 func missing(gaps []*gap, e *conversation.Transmission, before int) bool {
 	i := sort.Search(len(gaps), func(i int) bool { return gaps[i].pos > e.Index })
 	for _, g := range gaps[i:min(len(gaps), i+placeReach)] {
@@ -174,10 +174,11 @@ func missing(gaps []*gap, e *conversation.Transmission, before int) bool {
 	return false
 }
 
-// maxOvertakenResponses bounds the trains that one which is out of order may leave behind it.
+// maxOvertakenResponses bounds how many responses one that is out of order may overtake.
 const maxOvertakenResponses = 16
 
-// outOfOrder reports whether one of the trains before another can only answer what was sent after e.
+// outOfOrder reports whether one of the earlier responses can only answer a request that was sent
+// after e.
 func (ev *inference) outOfOrder(s *stream, gaps []*gap, before []*response, e *conversation.Transmission) bool {
 	for _, t := range before {
 		r := t.packets[0]
@@ -201,7 +202,7 @@ func (ev *inference) outOfOrder(s *stream, gaps []*gap, before []*response, e *c
 	return false
 }
 
-// findLate finds, among the answers that were given again, those to an earlier transmission which seemed lost.
+// findLate finds, among repeated responses, those to an earlier transmission that seemed lost.
 func (ev *inference) findLate(s *stream) {
 	for _, m := range s.Messages {
 		for _, last := range ev.asked[m] {
@@ -217,7 +218,8 @@ func (ev *inference) findLate(s *stream) {
 	}
 }
 
-// answeredBefore returns the latest of the transmissions of a request that was answered before r with r's PSN.
+// latestAnswered returns the latest transmission of a request that was answered before r, with r's
+// PSN.
 func (ev *inference) latestAnswered(asked []*conversation.Transmission, r *conversation.Transmission) *conversation.Transmission {
 	for i := len(asked) - 1; i >= 0; i-- {
 		e := asked[i]
@@ -228,8 +230,8 @@ func (ev *inference) latestAnswered(asked []*conversation.Transmission, r *conve
 	return nil
 }
 
-// timely reports whether a request can have drawn r without being late: messages that were sent after it are not
-// counted in the answer.
+// timely reports whether r may answer e without e being late: r's MSN counts no message that was
+// sent after e.
 func timely(s *stream, e, r *conversation.Transmission) bool {
 	k := int((r.AETH.MSN - s.FirstMSN) & packet.PSNMask)
 	if r.Info.Headers&packet.HasAETH == 0 || k < 1 || k > len(s.Messages) {

@@ -24,7 +24,7 @@ func (v *Verdict) compareChoices(e *conversation.Transmission, m *sentPacket) {
 	}
 }
 
-// comparePaths compares what the links and the paths choose: UDP source port and IPv4 identification.
+// comparePaths compares what links and paths choose: UDP source port and IPv4 Identification.
 func (s *stream) comparePaths() {
 	port, known := sourcePort(s.report.From, s.report.To)
 	for _, side := range []struct {

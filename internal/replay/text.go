@@ -13,7 +13,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// WriteText writes the report for a person to read.
+// WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer) error {
 	b := &printer{w: w}
 	if r.File != "" {
@@ -38,7 +38,7 @@ func (s *Stream) print(b *printer) {
 	s.Requester.print(b, "requester")
 }
 
-// WriteText writes the verdict for a person to read, on the side of the connection that is named.
+// WriteText writes the verdict on a side of the connection as text.
 func (v *Verdict) WriteText(w io.Writer, side string) error {
 	b := &printer{w: w}
 	v.print(b, side)
@@ -54,13 +54,13 @@ func (v *Verdict) print(b *printer, side string) {
 		b.printf("    lost: packet %d: %s\n", n.Packet, n.Text)
 	}
 	for _, n := range v.Copied {
-		b.printf("    came twice: packet %d: %s\n", n.Packet, n.Text)
+		b.printf("    duplicated: packet %d: %s\n", n.Packet, n.Text)
 	}
 	for _, n := range v.Overtaken {
 		b.printf("    overtaken: packet %d: %s\n", n.Packet, n.Text)
 	}
 	for _, d := range v.Deviations {
-		b.printf("    known departure: %s%s\n", d.Name, shownBy(d.Packets))
+		b.printf("    known deviation: %s%s\n", d.Name, shownBy(d.Packets))
 	}
 	for _, n := range v.NotJudged {
 		b.printf("    not judged: packet %d: %s\n", n.Packet, n.Text)
@@ -78,7 +78,7 @@ func (d Difference) String() string {
 	return fmt.Sprintf("packet %d (PSN %d): %s: captured %s, softroce %s", d.Packet, d.PSN, d.Field, d.Captured, d.Softroce)
 }
 
-// count writes a number and what is counted.
+// count returns a number with the noun that is counted.
 func count(n int, what string) string {
 	switch {
 	case n == 1:
@@ -92,7 +92,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// shownBy names the packets that show a departure, if any do.
+// shownBy names the packets that show a deviation, if any do.
 func shownBy(packets []int) string {
 	if len(packets) == 0 {
 		return ""

@@ -10,10 +10,10 @@ import (
 	"softroce/transport"
 )
 
-// Nothing answers a UC stream. What can be played of it is the requests, to a live responder, whose program tells what it
-// received; and the work, to a live requester. UD has no streams.
+// UC has no replies. A UC stream can be played to a live responder, whose program shows what it
+// received, or its work requests to a live requester. UD has no streams.
 
-// unreliableStreams lets play have each stream of UC requests in a capture.
+// unreliableStreams calls play with each stream of UC requests in a capture.
 func unreliableStreams(ps capture.Packets, play func(*stream) error) error {
 	captured := conversation.New(ps, packet.UC)
 	for _, d := range captured.Directions {
@@ -30,8 +30,8 @@ func unreliableStreams(ps capture.Packets, play func(*stream) error) error {
 	return nil
 }
 
-// unreliableScript makes the script of a UC stream: all its packets, as they were captured, with as much memory and as
-// many receives as they can want.
+// unreliableScript writes the script of a UC stream: all its packets as captured, with as much
+// memory and as many receives as they may need.
 func (s *stream) unreliableScript() *RequesterScript {
 	sc := &RequesterScript{Service: packet.UC, From: s.report.From, To: s.report.To, PathMTU: s.PathMTU, FirstPSN: uint32(s.FirstSeq) & packet.PSNMask,
 		Access: ib.AccessRemoteWrite}
@@ -61,7 +61,8 @@ func (s *stream) unreliableScript() *RequesterScript {
 		}
 		length += uint64(len(e.Payload))
 		longest = max(longest, length)
-		// A receive for each message that wants one, and for each that begins: some may end in nothing.
+		// A receive for each message that consumes one, and for each that begins one: some may not
+		// be completed.
 		if e.Info.Kind == packet.KindSend && e.Info.Position.StartsMessage() || e.Info.Kind == packet.KindWrite && e.Info.ConsumesRecv {
 			receives++
 		}
@@ -74,15 +75,15 @@ func (s *stream) unreliableScript() *RequesterScript {
 	return sc
 }
 
-// include makes a region reach over a range.
+// include extends a region to a range.
 func (r *Region) include(va, n uint64) {
 	last := max(r.Addr+r.Length-1, va+n-1)
 	r.Addr = min(r.Addr, va)
 	r.Length = last - r.Addr + 1
 }
 
-// judgeUnreliable holds what the live program received against what one on softroce would have: all that was sent has
-// to have arrived.
+// judgeUnreliable compares what the live program received with what one on softroce receives. All
+// that was sent has to arrive.
 func (l *RequesterSession) judgeUnreliable() (*Stream, error) {
 	var requests []*conversation.Transmission
 	for i, p := range l.Packets {
@@ -108,7 +109,7 @@ func (l *RequesterSession) judgeUnreliable() (*Stream, error) {
 	return r.s.report, nil
 }
 
-// unreliableAnswers makes the script of a UC stream's work.
+// unreliableAnswers writes the script of a UC stream's work requests.
 func (s *stream) unreliableAnswers() (*ResponderScript, error) {
 	if s.Messages[0].Kind == packet.KindNone {
 		return nil, fmt.Errorf("%w %v > %v: the request with PSN %s is not in it", ErrMiddle, s.report.From, s.report.To, psnText(s.FirstSeq))

@@ -10,7 +10,7 @@ import (
 	"softroce/transport"
 )
 
-// work is the work requests that a requester must have had, rebuilt from what it sent.
+// work is the work requests of a requester, rebuilt from what it sent.
 type work struct {
 	wrs    []transport.SendWR
 	maxSGE int
@@ -19,20 +19,21 @@ type work struct {
 	mtu    int64
 }
 
-// A piece is some of the payload of a work request: in data, or bytes that the capture does not have.
+// A piece is a part of the payload of a work request: in data, or bytes that the capture does not
+// have.
 type piece struct {
 	wr   int
 	at   int64 // in data; -1: unknown
 	size int64
 }
 
-// atomicLen is what an atomic or an ATOMIC WRITE changes, in bytes.
+// atomicLen is the length in bytes of the operand of an atomic or ATOMIC WRITE.
 const atomicLen = 8
 
-// maxPieces bounds the pieces of a message, each a stretch of packets that the capture has or lacks.
+// maxPieces bounds the pieces of a message: sequences of packets that the capture has or lacks.
 const maxPieces = 8
 
-// rebuild makes a work request of each message, in order.
+// rebuild rebuilds a work request for each message, in order.
 func rebuild(s *stream) *work {
 	w := &work{mtu: int64(s.PathMTU), maxSGE: 1}
 	for _, m := range s.Messages {
@@ -90,7 +91,7 @@ func (w *work) add(m *conversation.Message) {
 	w.wrs = append(w.wrs, wr)
 }
 
-// scattered reports whether a message has too many gaps to be put together.
+// scattered reports whether a message has too many gaps to be rebuilt.
 func (w *work) scattered(m *conversation.Message) bool {
 	n := 1
 	for i := 1; i < len(m.Packets); i++ {
@@ -101,8 +102,8 @@ func (w *work) scattered(m *conversation.Message) bool {
 	return n+1 > maxPieces
 }
 
-// sendLength infers the bytes of a SEND. Where its last packet is not in the capture, it
-// is longer than what is.
+// sendLength infers the bytes of a SEND. If its last packet is not in the capture, it is longer
+// than the packets that are.
 func (w *work) sendLength(m *conversation.Message, last *conversation.Transmission) int64 {
 	if !last.Info.Position.EndsMessage() {
 		return min(m.NumPSNs*w.mtu+1, transport.MaxMessage)
@@ -114,7 +115,7 @@ func (w *work) sendLength(m *conversation.Message, last *conversation.Transmissi
 	return (m.NumPSNs-1)*w.mtu + n
 }
 
-// fill makes work requests that take n PSNs, of which nothing else is known.
+// fill adds work requests that take n PSNs and of which nothing else is known.
 func (w *work) fill(n int64) {
 	most := transport.MaxMessage / w.mtu
 	for n > 0 {
@@ -127,17 +128,17 @@ func (w *work) fill(n int64) {
 
 func (w *work) unknown(size int64) { w.piece(-1, size) }
 
-// piece adds to the payload of the work request that is being made.
+// piece adds a piece to the work request that is being rebuilt.
 func (w *work) piece(at, size int64) {
 	if size > 0 {
 		w.pieces = append(w.pieces, piece{len(w.wrs), at, size})
 	}
 }
 
-// payload lays out the payload of a SEND or WRITE of length bytes.
+// payload adds the pieces of a SEND or WRITE of length bytes.
 func (w *work) payload(m *conversation.Message, length int64) {
-	var pos int64 // bytes laid out
-	var run int64 // of them, those at the end of data that are no piece yet
+	var pos int64 // bytes added
+	var run int64 // of them, those at the end of data that are not in a piece yet
 	for _, e := range m.Packets {
 		at := (e.Seq - m.First) * w.mtu
 		size := min(w.mtu, length-at)
@@ -159,7 +160,7 @@ func (w *work) payload(m *conversation.Message, length int64) {
 	w.unknown(length - pos)
 }
 
-// post gives the scatter/gather lists their addresses and posts everything.
+// post sets the scatter/gather lists and posts everything.
 func (w *work) post(b *modelQP) error {
 	data, err := b.register(mrtable.HeapMemory(w.data), 0, 0)
 	if err != nil {
