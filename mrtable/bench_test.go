@@ -7,9 +7,9 @@ import (
 	"softroce/internal/ib"
 )
 
-func TestSteadyStateAllocatesNothing(t *testing.T) {
+func TestSteadyStateDoesNotAllocate(t *testing.T) {
 	for name, backing := range backings(t) {
-		g := newRig(t)
+		g := newFixture(t)
 		b := bytesOf(make([]uint64, 1<<16))
 		r := g.region(backing(b), 0)
 		p := make([]byte, 1024)
@@ -63,16 +63,16 @@ func TestSteadyStateAllocatesNothing(t *testing.T) {
 
 var sizes = []int{256, 4096, 65536, 1 << 20}
 
-func bench(b *testing.B, f func(b *testing.B, g *rig, r *Region, size int)) {
+func bench(b *testing.B, f func(b *testing.B, g *fixture, r *Region, size int)) {
 	memory := bytesOf(make([]uint64, 8<<20))
 	for i := 0; i < len(memory); i += page {
-		memory[i] = 1 // a page is there
+		memory[i] = 1 // populates the page
 	}
 	for _, name := range []string{"mapped", "process", "proc_mem"} {
 		backing := backings(b)[name]
 		for _, size := range sizes {
 			b.Run(fmt.Sprintf("%s/%d", name, size), func(b *testing.B) {
-				g := newRig(b)
+				g := newFixture(b)
 				g.io = NewIO(4 << 20)
 				r := g.region(backing(memory), 0)
 				b.SetBytes(int64(size))
@@ -83,12 +83,12 @@ func bench(b *testing.B, f func(b *testing.B, g *rig, r *Region, size int)) {
 	}
 }
 
-// at spreads the i-th access over the region.
+// at returns the address of the i-th access, spread over the region.
 func at(i, size int) uint64 { return uint64(i*7919*64) % uint64(64<<20-size) }
 
 func BenchmarkWrite(b *testing.B) {
 	p := make([]byte, 1<<20)
-	bench(b, func(b *testing.B, g *rig, r *Region, size int) {
+	bench(b, func(b *testing.B, g *fixture, r *Region, size int) {
 		for i := 0; b.Loop(); i++ {
 			g.io.Write(g, r, at(i, size), p[:size], true)
 			g.io.Flush()
@@ -97,10 +97,10 @@ func BenchmarkWrite(b *testing.B) {
 	})
 }
 
-// A batch is what an engine's step may bring: sixteen messages.
+// A batch is the work of a typical engine step: sixteen messages.
 func BenchmarkWriteBatch(b *testing.B) {
 	p := make([]byte, 1<<20)
-	bench(b, func(b *testing.B, g *rig, r *Region, size int) {
+	bench(b, func(b *testing.B, g *fixture, r *Region, size int) {
 		b.SetBytes(int64(16 * size))
 		for i := 0; b.Loop(); i++ {
 			for k := range 16 {
@@ -112,10 +112,10 @@ func BenchmarkWriteBatch(b *testing.B) {
 	})
 }
 
-// The packets of one message, 4 KiB each, are one remote piece and a tail.
+// The packets of a message, 4 KiB each, make up one remote piece and a tail.
 func BenchmarkWritePackets(b *testing.B) {
 	p := make([]byte, 1<<20)
-	bench(b, func(b *testing.B, g *rig, r *Region, size int) {
+	bench(b, func(b *testing.B, g *fixture, r *Region, size int) {
 		for i := 0; b.Loop(); i++ {
 			addr := at(i, size)
 			for off := 0; off < size; off += 4096 {
@@ -129,7 +129,7 @@ func BenchmarkWritePackets(b *testing.B) {
 }
 
 func BenchmarkRead(b *testing.B) {
-	bench(b, func(b *testing.B, g *rig, r *Region, size int) {
+	bench(b, func(b *testing.B, g *fixture, r *Region, size int) {
 		for i := 0; b.Loop(); i++ {
 			if _, err := g.io.Read(r, at(i, size), size); err != nil {
 				b.Fatal(err)
@@ -140,7 +140,7 @@ func BenchmarkRead(b *testing.B) {
 }
 
 func BenchmarkRemote(b *testing.B) {
-	g := newRig(b)
+	g := newFixture(b)
 	var keys []uint32
 	for range 1000 {
 		keys = append(keys, g.region(HeapMemory(make([]byte, 64)), 0).RKey())

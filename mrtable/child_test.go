@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The client in these tests is this test binary once more, with childVar set: it does
-// with its memory what the lines on its standard input say, and answers each with a line.
+// The client in these tests is this test binary, started with childVar set. It executes the
+// commands on its standard input, one a line, and replies to each with a line.
 const childVar = "MRTABLE_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -49,7 +49,7 @@ func startChild(t *testing.T, uid uint32) *child {
 	}
 	theirs := os.NewFile(uintptr(pair[1]), "socket")
 	defer theirs.Close()
-	// The link in /proc works for a user who may not look into the binary's directory.
+	// The link in /proc also works for a user without access to the binary's directory.
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Env = append(os.Environ(), childVar+"=1")
 	cmd.ExtraFiles = []*os.File{theirs}
@@ -70,20 +70,20 @@ func startChild(t *testing.T, uid uint32) *child {
 	return c
 }
 
-// kill ends the client and waits until nothing is left of it.
+// kill terminates the client and waits for its exit.
 func (c *child) kill() {
 	c.cmd.Process.Kill()
 	c.cmd.Wait()
 }
 
-// ask has the client do something and returns its answer.
-func (c *child) ask(format string, args ...any) string {
+// command makes the client execute a command and returns its reply.
+func (c *child) command(format string, args ...any) string {
 	c.t.Helper()
 	fmt.Fprintf(c.in, format+"\n", args...)
-	return c.answer()
+	return c.reply()
 }
 
-func (c *child) answer() string {
+func (c *child) reply() string {
 	c.t.Helper()
 	line, err := c.out.ReadString('\n')
 	if err != nil || !strings.HasPrefix(line, "ok ") {
@@ -95,14 +95,14 @@ func (c *child) answer() string {
 // alloc maps n bytes in the client, each with the value fill.
 func (c *child) alloc(n int, fill byte) (addr uint64) {
 	c.t.Helper()
-	fmt.Sscan(c.ask("map %d %d", n, fill), &addr)
+	fmt.Sscan(c.command("map %d %d", n, fill), &addr)
 	return addr
 }
 
-// peek is what the client itself finds in its memory.
+// peek returns n bytes of the client's memory, as the client reads them.
 func (c *child) peek(addr uint64, n int) []byte {
 	c.t.Helper()
-	b, _ := hex.DecodeString(c.ask("peek %d %d", addr, n))
+	b, _ := hex.DecodeString(c.command("peek %d %d", addr, n))
 	return b
 }
 
@@ -116,10 +116,10 @@ func (c *child) open() *Process {
 	return p
 }
 
-// receiveMem gets the descriptor of its own memory that the client passes.
+// receiveMem receives the descriptor of /proc/self/mem that the client passes.
 func (c *child) receiveMem() int {
 	c.t.Helper()
-	c.ask("sendmem")
+	c.command("sendmem")
 	oob := make([]byte, unix.CmsgSpace(4))
 	_, n, _, _, err := unix.Recvmsg(c.sock, make([]byte, 1), oob, 0)
 	if err != nil {
@@ -127,7 +127,7 @@ func (c *child) receiveMem() int {
 	}
 	messages, err := unix.ParseSocketControlMessage(oob[:n])
 	if err != nil || len(messages) == 0 {
-		c.t.Fatal("no descriptor came", err)
+		c.t.Fatal("no descriptor received", err)
 	}
 	fds, err := unix.ParseUnixRights(&messages[0])
 	if err != nil {
@@ -221,16 +221,16 @@ func errnoOrNil(errno unix.Errno) error {
 	return nil
 }
 
-// childBytes is memory of the client that the Go runtime knows nothing about.
+// childBytes returns memory of the client outside the Go heap.
 func childBytes(addr, n int) []byte {
 	p := uintptr(addr)
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), n)
 }
 
-// childPoll waits for message after message of n bytes, all bytes of message i being i, by
-// looking at the final 8 bytes, as programs do, and says how many had stale bytes. The word
-// behind the message says how far it is.
-// pollLimit is for a message that never comes, not for slow machines.
+// childPoll receives messages of n bytes, in which every byte of message i is i, by polling the
+// final 8 bytes as programs do. It reports how many messages had stale bytes. The word after the
+// message holds the client's progress. pollLimit limits the wait for a message that never arrives;
+// it is not a speed requirement.
 const pollLimit = time.Minute
 
 func childPoll(addr, n, rounds int) (string, error) {
@@ -245,9 +245,9 @@ func childPoll(addr, n, rounds int) (string, error) {
 			if spins%10000 != 9999 {
 				continue
 			}
-			unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // who writes may wait for this processor
+			unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) // the writer may need this CPU
 			if time.Now().After(deadline) {
-				return "", fmt.Errorf("message %d never came", i)
+				return "", fmt.Errorf("message %d did not arrive", i)
 			}
 		}
 		if !bytes.Equal(b[:n], want) {

@@ -8,17 +8,17 @@ var (
 	ErrQP     = errors.New("memory window is bound to another queue pair")
 	ErrPD     = errors.New("memory region belongs to another protection domain")
 	ErrAccess = errors.New("memory region does not grant this access")
-	ErrBounds = errors.New("range is not inside the memory region")
+	ErrBounds = errors.New("range is outside the memory region")
 )
 
 // Reasons for rejecting a registration, a bind, or the release of a domain or region.
 var (
 	ErrFlags     = errors.New("access flags are unknown or contradict each other")
 	ErrBusy      = errors.New("protection domain or memory region is in use")
-	ErrWindow    = errors.New("memory window cannot be bound or invalidated this way")
+	ErrWindow    = errors.New("memory window does not allow this bind or invalidation")
 	ErrFull      = errors.New("table of memory regions is full")
 	ErrNotSealed = errors.New("descriptor cannot be mapped safely")
-	ErrNotMemory = errors.New("not memory that can be reached")
+	ErrNotMemory = errors.New("not accessible memory")
 )
 
 // Errors of the methods of IO.
@@ -31,12 +31,12 @@ var (
 	ErrAlign = errors.New("atomic operation is not aligned to 8 bytes")
 	// ErrFault reports an address that is not mapped in the process, or not with the required
 	// access.
-	ErrFault = errors.New("process has no such memory")
+	ErrFault = errors.New("address is not mapped in the process")
 	// ErrGone reports that the process has ended or executed another program.
-	ErrGone = errors.New("process is gone")
+	ErrGone = errors.New("process has ended")
 	// ErrPermission reports that this daemon may not use process_vm_readv and process_vm_writev on
 	// the process.
-	ErrPermission = errors.New("not permitted to reach the process's memory")
+	ErrPermission = errors.New("not permitted to access the process's memory")
 	// ErrForeign reports that another IO uses the region's table.
 	ErrForeign = errors.New("memory region belongs to another engine")
 )

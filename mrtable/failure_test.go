@@ -10,27 +10,27 @@ import (
 	"softroce/internal/ib"
 )
 
-// faulty has three messages under the tags a, b and c, of which b's second piece meets a
-// page that cannot be written.
-func faulty(g *rig, r *Region, good, bad uint64) {
+// writeFaulty writes three messages with the tags a, b and c; the second piece of b goes to a page
+// that cannot be written.
+func writeFaulty(g *fixture, r *Region, good, bad uint64) {
 	p := bytes.Repeat([]byte{0xee}, 2*page)
 	g.io.Write("a", r, good, p[:page], true)
 	g.io.Write("b", r, bad-100, p[:100], false)
 	g.io.Write("b", r, bad, p[:200], false)
 	g.io.Write("c", r, good+page, p[:300], false)
-	g.io.Write("b", r, bad-200, p[:100], true) // its end must not come
+	g.io.Write("b", r, bad-200, p[:100], true) // the end of b must not be stored
 	g.io.Write("c", r, good+page+300, p[:50], true)
 }
 
-func checkFaulty(t *testing.T, g *rig, c *child, good, bad uint64) {
+func checkFaulty(t *testing.T, g *fixture, c *child, good, bad uint64) {
 	t.Helper()
 	g.wantFailures(map[any]error{"b": ErrFault})
 	ee := func(n int) []byte { return bytes.Repeat([]byte{0xee}, n) }
 	if !bytes.Equal(c.peek(good, page), ee(page)) || !bytes.Equal(c.peek(good+page, 350), ee(350)) {
-		t.Error("another message suffered")
+		t.Error("another message was affected")
 	}
 	if !bytes.Equal(c.peek(bad-100, 100), ee(100)) {
-		t.Error("what came before the bad page is missing")
+		t.Error("bytes before the unmapped page are missing")
 	}
 	if !bytes.Equal(c.peek(bad-200, 100), make([]byte, 100)) {
 		t.Error("the end of a message with a hole was written")
@@ -40,11 +40,11 @@ func checkFaulty(t *testing.T, g *rig, c *child, good, bad uint64) {
 func TestUnmappedPageFailsOnlyItsMessage(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
-			c, g := startChild(t, 0), newRig(t)
+			c, g := startChild(t, 0), newFixture(t)
 			addr := c.alloc(16*page, 0)
 			r := g.region(c.memory(open(c), addr, 16*page), addr)
-			c.ask("unmap %d %d", addr+8*page, page)
-			faulty(g, r, addr, addr+8*page)
+			c.command("unmap %d %d", addr+8*page, page)
+			writeFaulty(g, r, addr, addr+8*page)
 			g.io.Flush()
 			checkFaulty(t, g, c, addr, addr+8*page)
 			if _, err := g.io.Read(r, addr+8*page-10, 20); err != ErrFault {
@@ -60,13 +60,13 @@ func TestUnmappedPageFailsOnlyItsMessage(t *testing.T) {
 	}
 }
 
-func TestPieceIsWrittenUpToTheBadPage(t *testing.T) {
+func TestPieceIsWrittenUpToTheUnmappedPage(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
-			c, g := startChild(t, 0), newRig(t)
+			c, g := startChild(t, 0), newFixture(t)
 			addr := c.alloc(4*page, 0)
 			r := g.region(c.memory(open(c), addr, 4*page), addr)
-			c.ask("unmap %d %d", addr+2*page, page)
+			c.command("unmap %d %d", addr+2*page, page)
 			p := bytes.Repeat([]byte{0xee}, 3*page)
 			g.io.Write("before", r, addr, p[:10], true)
 			g.io.Write("across", r, addr+10, p[:3*page], true)
@@ -74,23 +74,23 @@ func TestPieceIsWrittenUpToTheBadPage(t *testing.T) {
 			g.io.Flush()
 			g.wantFailures(map[any]error{"across": ErrFault})
 			if !bytes.Equal(c.peek(addr, 2*page), p[:2*page]) {
-				t.Error("what came before the bad page is missing")
+				t.Error("bytes before the unmapped page are missing")
 			}
 			want := append(append(make([]byte, 10), p[:10]...), make([]byte, page-20)...)
 			if !bytes.Equal(c.peek(addr+3*page, page), want) {
-				t.Error("behind the bad page is not what should be")
+				t.Error("unexpected bytes after the unmapped page")
 			}
 		})
 	}
 }
 
-func TestReadOnlyPageRefusesProcessVM(t *testing.T) {
-	c, g := startChild(t, 0), newRig(t)
+func TestProcessVMCannotWriteReadOnlyPage(t *testing.T) {
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(16*page, 0)
 	r := g.region(c.memory(c.open(), addr, 16*page), addr)
-	c.ask("protect %d %d %d", addr+8*page, page, unix.PROT_READ)
-	faulty(g, r, addr, addr+8*page)
-	if _, err := g.io.Read(r, addr+8*page, 10); err != nil { // flushes
+	c.command("protect %d %d %d", addr+8*page, page, unix.PROT_READ)
+	writeFaulty(g, r, addr, addr+8*page)
+	if _, err := g.io.Read(r, addr+8*page, 10); err != nil { // executes the queue
 		t.Errorf("read: %v", err)
 	}
 	checkFaulty(t, g, c, addr, addr+8*page)
@@ -99,12 +99,12 @@ func TestReadOnlyPageRefusesProcessVM(t *testing.T) {
 	}
 }
 
-func TestReadOnlyPageDoesNotRefuseProcMem(t *testing.T) {
-	// Why regions' rights are all that holds it back.
-	c, g := startChild(t, 0), newRig(t)
+func TestProcMemCanWriteReadOnlyPage(t *testing.T) {
+	// Only the access rights of the region prevent such a write.
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(page, 0)
 	m := c.memory(c.openMem(), addr, page)
-	c.ask("protect %d %d %d", addr, page, unix.PROT_READ)
+	c.command("protect %d %d %d", addr, page, unix.PROT_READ)
 	readOnly := mustRegister(t, g.table, g.pd, m, addr, ib.AccessRemoteRead)
 	g.io.Write("denied", readOnly, addr, []byte{1}, true)
 	g.io.Flush()
@@ -115,25 +115,25 @@ func TestReadOnlyPageDoesNotRefuseProcMem(t *testing.T) {
 }
 
 func TestFailedTagIsDroppedUntilReported(t *testing.T) {
-	c, g := startChild(t, 0), newRig(t)
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(4*page, 0)
 	r := g.region(c.memory(c.open(), addr, 4*page), addr)
 	heap := make([]byte, 16)
 	mapped := g.region(HeapMemory(heap), 0)
-	c.ask("unmap %d %d", addr+3*page, page)
+	c.command("unmap %d %d", addr+3*page, page)
 	g.io.Write("x", r, addr+3*page, []byte{1}, false)
 	g.io.Write("x", mapped, 0, make([]byte, 8), false)
-	g.io.Write("x", mapped, 8, []byte{1, 1, 1, 1, 1, 1, 1, 1}, true) // flushes, finds the failure
+	g.io.Write("x", mapped, 8, []byte{1, 1, 1, 1, 1, 1, 1, 1}, true) // flushes and detects the failure
 	g.io.Write("x", r, addr, []byte{1}, true)
 	g.io.Write("y", r, addr+1, []byte{2}, true)
 	g.io.Flush()
 	if heap[15] != 0 || !bytes.Equal(c.peek(addr, 2), []byte{0, 2}) {
-		t.Error("the end of a broken message was stored")
+		t.Error("the end of a failed message was stored")
 	}
 	var tags []any
 	g.io.Failed(func(tag any, err error) {
 		tags = append(tags, tag)
-		if tag == "x" { // using the IO from inside
+		if tag == "x" { // f may use the IO
 			g.io.Write("z", mapped, 16, []byte{1}, true)
 		}
 	})
@@ -147,11 +147,11 @@ func TestFailedTagIsDroppedUntilReported(t *testing.T) {
 	}
 }
 
-func TestFullQueueFindsFailureOfItsNextPiece(t *testing.T) {
-	c, g := startChild(t, 0), newRig(t)
+func TestFullQueueFlushDropsPieceOfFailedTag(t *testing.T) {
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(2*page, 0)
 	r := g.region(c.memory(c.open(), addr, 2*page), addr)
-	c.ask("unmap %d %d", addr+page, page)
+	c.command("unmap %d %d", addr+page, page)
 	g.io.Write("x", r, addr+page, []byte{1}, false)
 	for range maxPieces {
 		g.io.Write("x", r, addr, []byte{1}, true)
@@ -163,7 +163,7 @@ func TestFullQueueFindsFailureOfItsNextPiece(t *testing.T) {
 }
 
 func TestQueuedWriteToDeregisteredRegionFails(t *testing.T) {
-	c, g := startChild(t, 0), newRig(t)
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(page, 0)
 	p := c.open()
 	gone, stays := g.region(c.memory(p, addr, page), addr), g.region(c.memory(p, addr, page), addr)
@@ -173,7 +173,7 @@ func TestQueuedWriteToDeregisteredRegionFails(t *testing.T) {
 	g.io.Flush()
 	g.wantFailures(map[any]error{"gone": ErrKey})
 	if b := c.peek(addr, 2); b[0] != 0 || b[1] != 1 {
-		t.Errorf("the client found %v", b)
+		t.Errorf("the client read %v", b)
 	}
 }
 
@@ -181,7 +181,7 @@ func TestKilledClientFailsOnlyItsOwnWork(t *testing.T) {
 	for name, open := range ways {
 		for _, newEpoch := range []bool{false, true} {
 			t.Run(fmt.Sprint(name, ", epoch ", newEpoch), func(t *testing.T) {
-				a, b, g := startChild(t, 0), startChild(t, 0), newRig(t)
+				a, b, g := startChild(t, 0), startChild(t, 0), newFixture(t)
 				addrA, addrB := a.alloc(4*page, 0), b.alloc(page, 0)
 				ra := g.region(a.memory(open(a), addrA, 4*page), addrA)
 				rb := g.region(b.memory(open(b), addrB, page), addrB)
@@ -199,7 +199,7 @@ func TestKilledClientFailsOnlyItsOwnWork(t *testing.T) {
 				g.io.Flush()
 				g.wantFailures(map[any]error{"a0": ErrGone, "a1": ErrGone, "a2": ErrGone, "a3": ErrGone})
 				if got := b.peek(addrB, 5); string(got) != "alive" {
-					t.Errorf("the other client found %q", got)
+					t.Errorf("the other client read %q", got)
 				}
 				if _, err := g.io.Read(ra, addrA, 8); err != ErrGone {
 					t.Errorf("read: %v", err)
@@ -218,10 +218,10 @@ func TestKilledClientFailsOnlyItsOwnWork(t *testing.T) {
 	}
 }
 
-func TestClientKilledWhileItIsWritten(t *testing.T) {
+func TestClientKilledDuringWrites(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
-			c, g := startChild(t, 0), newRig(t)
+			c, g := startChild(t, 0), newFixture(t)
 			const size = 1 << 20
 			addr := c.alloc(size, 0)
 			r := g.region(c.memory(open(c), addr, size), addr)
@@ -247,21 +247,21 @@ func TestClientKilledWhileItIsWritten(t *testing.T) {
 	}
 }
 
-func TestProcMemEndsWithTheProgram(t *testing.T) {
-	c, g := startChild(t, 0), newRig(t)
+func TestProcMemIsInvalidAfterExec(t *testing.T) {
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(page, 0)
 	r := g.region(c.memory(c.openMem(), addr, page), addr)
-	c.ask("exec")
-	c.alloc(page, 0) // the next program answers
+	c.command("exec")
+	c.alloc(page, 0) // the next program replies
 	g.io.Write("w", r, addr, []byte{1}, true)
 	g.io.Flush()
 	g.wantFailures(map[any]error{"w": ErrGone})
 }
 
-func TestRecycledNumberIsNotTheProcess(t *testing.T) {
-	// No test can wait for a number to come round; here it means somebody else from the
+func TestReusedPIDIsNotTheProcess(t *testing.T) {
+	// A test cannot wait for the PID to be reused, so here it refers to another process from the
 	// start.
-	c, g := startChild(t, 0), newRig(t)
+	c, g := startChild(t, 0), newFixture(t)
 	other := startChild(t, 0)
 	addr := other.alloc(page, 7)
 	p := c.open()
@@ -273,11 +273,11 @@ func TestRecycledNumberIsNotTheProcess(t *testing.T) {
 	g.io.Flush()
 	g.wantFailures(map[any]error{"w": ErrGone})
 	if b := other.peek(addr, 1); b[0] != 7 {
-		t.Error("a stranger was written")
+		t.Error("another process was written")
 	}
 }
 
-func TestErrnosBecomeErrors(t *testing.T) {
+func TestProcessErrorsMapErrnos(t *testing.T) {
 	for err, want := range map[error]error{
 		unix.EPERM: ErrPermission, unix.EACCES: ErrPermission, unix.ESRCH: ErrGone,
 		unix.EFAULT: ErrFault, unix.EIO: ErrFault, unix.EINVAL: ErrFault, unix.ENOMEM: unix.ENOMEM,
@@ -288,12 +288,12 @@ func TestErrnosBecomeErrors(t *testing.T) {
 	}
 }
 
-// A region that goes takes its queued writes along, however late they are carried out, and with them
-// what another region of the process was given later under the same tag.
-func TestQueuedWritesOutliveTheirRegionInOrder(t *testing.T) {
+// The queued writes of a deregistered region are dropped, however late the flush, and so are later
+// writes with the same tag to another region of the process.
+func TestQueuedWritesKeepOrderAfterDeregistration(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
-			c, g := startChild(t, 0), newRig(t)
+			c, g := startChild(t, 0), newFixture(t)
 			addr, p := c.alloc(2*page, 0), open(c)
 			first := g.region(c.memory(p, addr, page), addr)
 			g.io.Write("a", first, addr, []byte("first"), false)

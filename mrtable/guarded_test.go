@@ -13,14 +13,14 @@ import (
 	"softroce/internal/ib"
 )
 
-func ownSelf(t testing.TB) *Process {
+func guardedSelf(t testing.TB) *Process {
 	t.Helper()
 	p := OpenSelf()
 	t.Cleanup(func() { p.Close() })
 	return p
 }
 
-func (g *rig) guarded(p *Process, fd int, off, length uint64) *Region {
+func (g *fixture) guarded(p *Process, fd int, off, length uint64) *Region {
 	g.t.Helper()
 	m, err := p.MapGuarded(fd, off, length, allRights)
 	if err != nil {
@@ -31,19 +31,19 @@ func (g *rig) guarded(p *Process, fd int, off, length uint64) *Region {
 
 func TestGuardedMemoryIsReadAndWritten(t *testing.T) {
 	fd := memfd(t, 4*page, 0, 0)
-	client := share(t, fd, 4*page)
+	client := mapShared(t, fd, 4*page)
 	for _, c := range []struct{ off, length uint64 }{
 		{0, 4 * page}, {0, 1}, {1, page}, {page, page}, {page - 1, 2}, {4*page - 1, 1},
 	} {
-		g := newRig(t)
-		r := g.guarded(ownSelf(t), fd, c.off, c.length)
+		g := newFixture(t)
+		r := g.guarded(guardedSelf(t), fd, c.off, c.length)
 		clear(client)
 		p := bytes.Repeat([]byte{0x77}, int(c.length))
 		g.io.Write(g, r, 1000, p, true)
 		g.io.Flush()
 		g.wantFailures(nil)
 		if bytes.Count(client, []byte{0x77}) != len(p) || !bytes.Equal(client[c.off:c.off+c.length], p) {
-			t.Errorf("%d bytes at %d: not what the client sees", c.length, c.off)
+			t.Errorf("%d bytes at %d: not what the client reads", c.length, c.off)
 		}
 		if got, err := g.io.Read(r, 1000, len(p)); err != nil || !bytes.Equal(got, p) {
 			t.Errorf("%d bytes at %d: read: %v", c.length, c.off, err)
@@ -51,10 +51,10 @@ func TestGuardedMemoryIsReadAndWritten(t *testing.T) {
 	}
 }
 
-func TestGuardedMemoryThatIsTruncatedIsAFault(t *testing.T) {
+func TestTruncatedGuardedMemoryFaults(t *testing.T) {
 	fd := memfd(t, 4*page, 0, 0)
-	g := newRig(t)
-	r := g.guarded(ownSelf(t), fd, 0, 4*page)
+	g := newFixture(t)
+	r := g.guarded(guardedSelf(t), fd, 0, 4*page)
 	if err := unix.Ftruncate(fd, page); err != nil {
 		t.Fatal(err)
 	}
@@ -79,8 +79,8 @@ func TestGuardedMemoryThatIsTruncatedIsAFault(t *testing.T) {
 	}
 }
 
-func TestTwoRegionsOfAFileAreOneMemory(t *testing.T) {
-	p, g := ownSelf(t), newRig(t)
+func TestRegionsOfOneFileShareMemory(t *testing.T) {
+	p, g := guardedSelf(t), newFixture(t)
 	fd := memfd(t, 2*page, 0, 0)
 	a, b := g.guarded(p, fd, 0, page), g.guarded(p, fd, 0, page)
 	g.io.Write("w", a, 1008, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9}, true)
@@ -97,15 +97,15 @@ func TestTwoRegionsOfAFileAreOneMemory(t *testing.T) {
 	g.wantFailures(nil)
 }
 
-func TestWhatCanBeGuarded(t *testing.T) {
-	p := ownSelf(t)
+func TestMapGuardedChecksDescriptor(t *testing.T) {
+	p := guardedSelf(t)
 	fd := memfd(t, 2*page, 0, 0)
 	readOnly, err := unix.Open("/proc/self/fd/"+strconv.Itoa(fd), unix.O_RDONLY, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer unix.Close(readOnly)
-	file, err := os.OpenFile("/proc/self/comm", os.O_RDWR, 0) // of a file system that is no memory
+	file, err := os.OpenFile("/proc/self/comm", os.O_RDWR, 0) // on a file system that is not memory-backed
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -144,7 +144,7 @@ func TestWhatCanBeGuarded(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	g := newRig(t)
+	g := newFixture(t)
 	if _, err := g.table.Register(g.pd, m, 0, page, ib.AccessLocalWrite); err != ErrAccess {
 		t.Errorf("read-only memory registered for writing: %v", err)
 	}

@@ -12,28 +12,28 @@ import (
 	"softroce/internal/ib"
 )
 
-// A rig is a table, a domain and an IO.
-type rig struct {
+// A fixture is a table, a protection domain and an IO.
+type fixture struct {
 	t     testing.TB
 	table *Table
 	pd    *PD
 	io    *IO
 }
 
-func newRig(t testing.TB) *rig {
+func newFixture(t testing.TB) *fixture {
 	table := newTestTable()
-	return &rig{t, table, table.AllocPD(), NewIO(1 << 20)}
+	return &fixture{t, table, table.AllocPD(), NewIO(1 << 20)}
 }
 
 const allRights = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 
-func (g *rig) region(mem Memory, iova uint64) *Region {
+func (g *fixture) region(mem Memory, iova uint64) *Region {
 	g.t.Helper()
 	return mustRegister(g.t, g.table, g.pd, mem, iova, allRights)
 }
 
-// failures empties the IO's list.
-func (g *rig) failures() map[any]error {
+// failures returns the failed tags and clears the IO's list.
+func (g *fixture) failures() map[any]error {
 	got := map[any]error{}
 	g.io.Failed(func(tag any, err error) {
 		if _, twice := got[tag]; twice {
@@ -44,7 +44,7 @@ func (g *rig) failures() map[any]error {
 	return got
 }
 
-func (g *rig) wantFailures(want map[any]error) {
+func (g *fixture) wantFailures(want map[any]error) {
 	g.t.Helper()
 	got := g.failures()
 	for tag, err := range want {
@@ -57,7 +57,7 @@ func (g *rig) wantFailures(want map[any]error) {
 	}
 }
 
-// self is this program's own memory, reached as if it were another's.
+// self is this program, accessed like another process.
 func self(t testing.TB) *Process {
 	t.Helper()
 	p, err := OpenProcess(os.Getpid(), -1)
@@ -68,7 +68,7 @@ func self(t testing.TB) *Process {
 	return p
 }
 
-// selfMem is the same through /proc/self/mem.
+// selfMem is this program, accessed through /proc/self/mem.
 func selfMem(t testing.TB) *Process {
 	t.Helper()
 	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
@@ -84,7 +84,7 @@ func selfMem(t testing.TB) *Process {
 	return p
 }
 
-// backings are the ways to reach a slice of this program.
+// backings are the kinds of Memory that can access a slice of this program.
 func backings(t testing.TB) map[string]func(b []byte) Memory {
 	p, m := self(t), selfMem(t)
 	of := func(p *Process) func(b []byte) Memory {
@@ -96,15 +96,15 @@ func backings(t testing.TB) map[string]func(b []byte) Memory {
 			return mem
 		}
 	}
-	return map[string]func(b []byte) Memory{"mapped": HeapMemory, "process": of(p), "proc_mem": of(m), "guarded": of(ownSelf(t))}
+	return map[string]func(b []byte) Memory{"mapped": HeapMemory, "process": of(p), "proc_mem": of(m), "guarded": of(guardedSelf(t))}
 }
 
-func TestWriteThenReadGivesTheSameBytes(t *testing.T) {
+func TestReadReturnsWrittenBytes(t *testing.T) {
 	for name, backing := range backings(t) {
 		for _, n := range []int{0, 1, 3, 7, 8, 9, 15, 16, 17, 100, 4096, 70000} {
 			for _, off := range []uint64{0, 1, 8, 13} {
 				for _, last := range []bool{false, true} {
-					g := newRig(t)
+					g := newFixture(t)
 					b := make([]byte, 70100)
 					r := g.region(backing(b), 0x1000)
 					p := bytes.Repeat([]byte{0xa5, 0x5a, 1}, n/3+1)[:n]
@@ -114,7 +114,7 @@ func TestWriteThenReadGivesTheSameBytes(t *testing.T) {
 						t.Fatalf("%s, %d bytes at %d: %v", name, n, off, err)
 					}
 					if !bytes.Equal(b[off:int(off)+n], p) || bytes.ContainsFunc(b[int(off)+n:], func(c rune) bool { return c != 0 }) {
-						t.Fatalf("%s, %d bytes at %d: memory is wrong", name, n, off)
+						t.Fatalf("%s, %d bytes at %d: unexpected memory content", name, n, off)
 					}
 					g.wantFailures(nil)
 				}
@@ -124,7 +124,7 @@ func TestWriteThenReadGivesTheSameBytes(t *testing.T) {
 }
 
 func TestMappedReadIsInPlace(t *testing.T) {
-	g := newRig(t)
+	g := newFixture(t)
 	b := make([]byte, 100)
 	p, err := g.io.Read(g.region(HeapMemory(b), 5), 15, 20)
 	if err != nil || &p[0] != &b[10] || cap(p) != 20 {
@@ -132,9 +132,9 @@ func TestMappedReadIsInPlace(t *testing.T) {
 	}
 }
 
-func TestAccessIsCheckedAgain(t *testing.T) {
+func TestIOChecksAccessAgain(t *testing.T) {
 	for name, backing := range backings(t) {
-		g := newRig(t)
+		g := newFixture(t)
 		b := make([]byte, 64)
 		r := g.region(backing(b), 100)
 		readOnly := mustRegister(t, g.table, g.pd, backing(b), 100, ib.AccessRemoteRead)
@@ -149,7 +149,7 @@ func TestAccessIsCheckedAgain(t *testing.T) {
 		}{
 			{"before", r, 99, 2, ErrBounds},
 			{"behind", r, 163, 2, ErrBounds},
-			{"far behind", r, math.MaxUint64, 1, ErrBounds},
+			{"far past the end", r, math.MaxUint64, 1, ErrBounds},
 			{"dead", dead, 100, 8, ErrKey},
 			{"nil", nil, 100, 8, ErrKey},
 		} {
@@ -175,14 +175,14 @@ func TestAccessIsCheckedAgain(t *testing.T) {
 			t.Errorf("%s: atomic on read-only: %v", name, err)
 		}
 		if !bytes.Equal(b, make([]byte, 64)) {
-			t.Errorf("%s: a refused access changed memory", name)
+			t.Errorf("%s: a rejected access changed memory", name)
 		}
 	}
 }
 
 func TestAtomicOperations(t *testing.T) {
 	for name, backing := range backings(t) {
-		g := newRig(t)
+		g := newFixture(t)
 		words := make([]uint64, 4)
 		b := bytesOf(words)
 		r := g.region(backing(b), 64)
@@ -209,21 +209,21 @@ func TestAtomicOperations(t *testing.T) {
 			t.Errorf("%s: after a queued write: %d, %v", name, old, err)
 		}
 		if words[0] != 0 || words[2] != 0 {
-			t.Errorf("%s: neighbours changed", name)
+			t.Errorf("%s: neighboring bytes changed", name)
 		}
 	}
 }
 
-func TestAtomicOnMisplacedMappedMemoryIsRefused(t *testing.T) {
-	g := newRig(t)
+func TestAtomicRejectsUnalignedMappedMemory(t *testing.T) {
+	g := newFixture(t)
 	b := bytesOf(make([]uint64, 4))
 	if _, err := g.io.FetchAdd(g.region(HeapMemory(b[1:]), 0), 8, 1); err != ErrAlign {
 		t.Errorf("%v", err)
 	}
 }
 
-func TestMappedAtomicsAreAtomicTowardsTheClient(t *testing.T) {
-	g := newRig(t)
+func TestMappedAtomicsAreAtomicForTheClient(t *testing.T) {
+	g := newFixture(t)
 	words := make([]uint64, 1)
 	r := g.region(HeapMemory(bytesOf(words)), 0)
 	const rounds = 20000
@@ -251,9 +251,9 @@ func TestMappedAtomicsAreAtomicTowardsTheClient(t *testing.T) {
 }
 
 func TestFinalBytesAreStoredLast(t *testing.T) {
-	// The client polls the last byte of a message in mapped memory.
+	// As a client polls the last byte of a message in mapped memory.
 	for _, n := range []int{16, 64, 1000, 4096, 65536} {
-		g := newRig(t)
+		g := newFixture(t)
 		b := bytesOf(make([]uint64, n/8))
 		r := g.region(HeapMemory(b), 0)
 		stop := time.Now().Add(20 * time.Millisecond)
@@ -271,15 +271,15 @@ func TestFinalBytesAreStoredLast(t *testing.T) {
 			}()
 			g.io.Write(g, r, 0, p, true)
 			if !<-done {
-				t.Fatalf("%d bytes, round %d: the end came before the rest", n, round)
+				t.Fatalf("%d bytes, round %d: the end was visible before the rest", n, round)
 			}
 		}
 	}
 }
 
 func TestMemoryIsClosedTwoEpochsAfterDeregistration(t *testing.T) {
-	g := newRig(t)
-	m := &closing{Memory: HeapMemory(make([]byte, 8))}
+	g := newFixture(t)
+	m := &closeCounter{Memory: HeapMemory(make([]byte, 8))}
 	r := g.region(m, 0)
 	if _, err := g.io.Read(r, 0, 8); err != nil {
 		t.Fatal(err)
@@ -296,24 +296,24 @@ func TestMemoryIsClosedTwoEpochsAfterDeregistration(t *testing.T) {
 	}
 }
 
-func TestMemoryThatNobodyReachedIsClosedAtOnce(t *testing.T) {
-	g := newRig(t)
-	m := &closing{Memory: HeapMemory(make([]byte, 8))}
+func TestUnusedMemoryIsClosedAtOnce(t *testing.T) {
+	g := newFixture(t)
+	m := &closeCounter{Memory: HeapMemory(make([]byte, 8))}
 	g.table.Deregister(g.region(m, 0))
 	if m.closed != 1 {
 		t.Errorf("closed %d times", m.closed)
 	}
 }
 
-type closing struct {
+type closeCounter struct {
 	Memory
 	closed int
 }
 
-func (c *closing) Close() error { c.closed++; return nil }
+func (c *closeCounter) Close() error { c.closed++; return nil }
 
-func TestTableServesOneIOForProcessMemory(t *testing.T) {
-	g, p := newRig(t), self(t)
+func TestProcessMemoryOfATableIsUsedByOneIO(t *testing.T) {
+	g, p := newFixture(t), self(t)
 	b := make([]byte, 8)
 	mem, err := p.Memory(uint64(address(b)), 8, allRights)
 	if err != nil {
@@ -332,13 +332,13 @@ func TestTableServesOneIOForProcessMemory(t *testing.T) {
 	}
 }
 
-type lying struct{ Memory }
+type shortViewMemory struct{ Memory }
 
-func (lying) View(_ uint64, n int) []byte { return make([]byte, n/2) }
+func (shortViewMemory) View(_ uint64, n int) []byte { return make([]byte, n/2) }
 
-func TestMemoryThatBreaksItsPromiseIsAnError(t *testing.T) {
-	g := newRig(t)
-	r := g.region(lying{HeapMemory(make([]byte, 64))}, 0)
+func TestInvalidViewIsAnError(t *testing.T) {
+	g := newFixture(t)
+	r := g.region(shortViewMemory{HeapMemory(make([]byte, 64))}, 0)
 	if _, err := g.io.Read(r, 0, 64); err != ErrNotMemory {
 		t.Errorf("read: %v", err)
 	}
@@ -350,7 +350,7 @@ func TestMemoryThatBreaksItsPromiseIsAnError(t *testing.T) {
 }
 
 func TestArenaHoldsReadsForTwoEpochs(t *testing.T) {
-	g, p := newRig(t), self(t)
+	g, p := newFixture(t), self(t)
 	g.io = NewIO(256)
 	b := bytes.Repeat([]byte{7}, 256)
 	mem, err := p.Memory(uint64(address(b)), 256, allRights)
@@ -359,7 +359,7 @@ func TestArenaHoldsReadsForTwoEpochs(t *testing.T) {
 	}
 	r := g.region(mem, 0)
 	if _, err := g.io.Read(r, 0, 256+1); err != ErrBounds {
-		t.Errorf("more than the region: %v", err)
+		t.Errorf("more bytes than the region: %v", err)
 	}
 	first, err := g.io.Read(r, 0, 100) // takes 128
 	if err != nil {
@@ -383,7 +383,7 @@ func TestArenaHoldsReadsForTwoEpochs(t *testing.T) {
 	}
 	g.io.Epoch() // the first is released
 	if _, err := g.io.Read(r, 0, 128); err != nil {
-		t.Errorf("in the room of the first: %v", err)
+		t.Errorf("in place of the first: %v", err)
 	}
 	if _, err := g.io.Read(r, 0, 1); err != ErrArena {
 		t.Errorf("no room again: %v", err)
@@ -402,7 +402,7 @@ func TestArenaHoldsReadsForTwoEpochs(t *testing.T) {
 	}
 }
 
-func TestArenaNeverHandsOutLiveBytes(t *testing.T) {
+func TestArenaDoesNotReuseLiveBytes(t *testing.T) {
 	a := newArena(1024)
 	type lease struct {
 		p     []byte
@@ -430,7 +430,7 @@ func TestArenaNeverHandsOutLiveBytes(t *testing.T) {
 		for _, l := range leases {
 			for _, c := range l.p {
 				if c != l.mark {
-					t.Fatalf("epoch %d: a buffer of epoch %d was handed out again", epoch, l.epoch)
+					t.Fatalf("epoch %d: a buffer of epoch %d was reused", epoch, l.epoch)
 				}
 			}
 		}

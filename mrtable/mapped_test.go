@@ -15,7 +15,7 @@ import (
 	"softroce/internal/ib"
 )
 
-// memfd makes a memfd of the given size and seals.
+// memfd creates a memfd with this size and these seals.
 func memfd(t testing.TB, size int, flags, seals int) int {
 	t.Helper()
 	fd, err := unix.MemfdCreate("mrtable", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING|flags)
@@ -32,8 +32,8 @@ func memfd(t testing.TB, size int, flags, seals int) int {
 	return fd
 }
 
-// share maps a whole descriptor as its client does.
-func share(t testing.TB, fd, size int) []byte {
+// mapShared maps a whole descriptor, as a client does.
+func mapShared(t testing.TB, fd, size int) []byte {
 	t.Helper()
 	b, err := unix.Mmap(fd, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
 	if err != nil {
@@ -43,9 +43,9 @@ func share(t testing.TB, fd, size int) []byte {
 	return b
 }
 
-func TestMappedMemoryIsTheClients(t *testing.T) {
+func TestMappedMemoryIsSharedWithTheClient(t *testing.T) {
 	fd := memfd(t, 4*page, 0, unix.F_SEAL_SHRINK)
-	client := share(t, fd, 4*page)
+	client := mapShared(t, fd, 4*page)
 	for _, c := range []struct{ off, length uint64 }{
 		{0, 4 * page}, {0, 1}, {1, page}, {page, page}, {page - 1, 2}, {4*page - 1, 1}, {4 * page, 0}, {7, 0},
 	} {
@@ -53,14 +53,14 @@ func TestMappedMemoryIsTheClients(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%d bytes at %d: %v", c.length, c.off, err)
 		}
-		g := newRig(t)
+		g := newFixture(t)
 		r := g.region(m, 1000)
 		clear(client)
 		p := bytes.Repeat([]byte{0x77}, int(c.length))
 		g.io.Write(g, r, 1000, p, true)
 		g.wantFailures(nil)
 		if bytes.Count(client, []byte{0x77}) != len(p) || !bytes.Equal(client[c.off:c.off+c.length], p) {
-			t.Errorf("%d bytes at %d: not what the client sees", c.length, c.off)
+			t.Errorf("%d bytes at %d: not what the client reads", c.length, c.off)
 		}
 		g.table.Deregister(r)
 		g.io.Epoch()
@@ -77,7 +77,7 @@ func TestMappedMemoryIsTheClients(t *testing.T) {
 	}
 }
 
-func TestMappingIsRefusedUnlessItIsSafe(t *testing.T) {
+func TestMapFDRejectsUnsafeDescriptors(t *testing.T) {
 	sealed := memfd(t, 2*page, 0, unix.F_SEAL_SHRINK)
 	readOnly, err := unix.Open("/proc/self/fd/"+strconv.Itoa(sealed), unix.O_RDONLY, 0)
 	if err != nil {
@@ -113,7 +113,7 @@ func TestMappingIsRefusedUnlessItIsSafe(t *testing.T) {
 		{"a process's memory", int(mem.Fd()), 0, 0, 0, ErrNotSealed},
 		{"no descriptor", math.MaxInt32, 0, 0, 0, ErrNotSealed},
 		{"one byte too many", sealed, page, page + 1, 0, ErrBounds},
-		{"behind the end", sealed, 2*page + 1, 0, 0, ErrBounds},
+		{"past the end", sealed, 2*page + 1, 0, 0, ErrBounds},
 		{"lengths that overflow", sealed, page, math.MaxUint64, 0, ErrBounds},
 		{"an offset that overflows", sealed, math.MaxUint64, 2, 0, ErrBounds},
 		{"wrong flags", sealed, 0, page, ib.AccessRemoteWrite, ErrFlags},
@@ -133,14 +133,14 @@ func TestMappingIsRefusedUnlessItIsSafe(t *testing.T) {
 	}
 }
 
-func TestMemoryMappedForReadingIsNotRegisteredForWriting(t *testing.T) {
+func TestReadOnlyMappingCannotBeRegisteredForWriting(t *testing.T) {
 	fd := memfd(t, page, 0, unix.F_SEAL_SHRINK)
 	m, err := MapFD(fd, 0, page, ib.AccessRemoteRead)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer m.Close()
-	g := newRig(t)
+	g := newFixture(t)
 	if _, err := g.table.Register(g.pd, m, 0, page, ib.AccessLocalWrite); err != ErrAccess {
 		t.Errorf("%v", err)
 	}
@@ -151,7 +151,7 @@ func TestMemoryMappedForReadingIsNotRegisteredForWriting(t *testing.T) {
 	g.wantFailures(map[any]error{"w": ErrAccess})
 }
 
-// protection is what /proc/self/maps says of m's pages.
+// protection returns the permissions of m's pages in /proc/self/maps.
 func protection(t testing.TB, m Memory) string {
 	maps, err := os.ReadFile("/proc/self/maps")
 	if err != nil {
@@ -166,7 +166,7 @@ func protection(t testing.TB, m Memory) string {
 	return "not"
 }
 
-func TestClientCannotTakeMappedPagesAway(t *testing.T) {
+func TestClientCannotRemoveMappedPages(t *testing.T) {
 	const size = 16 * page
 	fd := memfd(t, size, 0, unix.F_SEAL_SHRINK)
 	m, err := MapFD(fd, 0, size, ib.AccessLocalWrite)
@@ -179,8 +179,8 @@ func TestClientCannotTakeMappedPagesAway(t *testing.T) {
 	}
 	m.View(0, size)[5] = 1
 	punch(t, fd, size, nil)
-	if m.View(0, size)[5] != 0 { // faults, and a page of zeros comes
-		t.Error("the hole has content")
+	if m.View(0, size)[5] != 0 { // a page fault provides a page of zeros
+		t.Error("the hole is not zero")
 	}
 }
 
@@ -192,7 +192,7 @@ func punch(t testing.TB, fd int, size int64, want error) {
 	}
 }
 
-func TestScarcePagesAreHeld(t *testing.T) {
+func TestScarcePagesStayAllocated(t *testing.T) {
 	const size = 16 * page
 	for _, a := range []ib.Access{ib.AccessLocalWrite, 0} {
 		fd := memfd(t, size, 0, unix.F_SEAL_SHRINK)
@@ -202,7 +202,7 @@ func TestScarcePagesAreHeld(t *testing.T) {
 		}
 		defer m.Close()
 		if blocks := allocated(t, fd); blocks != size {
-			t.Errorf("%v: %d of %d bytes are there", a, blocks, size)
+			t.Errorf("%v: %d of %d bytes are allocated", a, blocks, size)
 		}
 		punch(t, fd, size, unix.EPERM)
 		if _, err := mapFD(fd, 0, size, ib.AccessLocalWrite, true); !errors.Is(err, ErrNotSealed) {
@@ -229,7 +229,7 @@ func allocated(t testing.TB, fd int) int64 {
 	return st.Blocks * 512
 }
 
-func TestPagesComeAtRegistrationUnlessThereAreMany(t *testing.T) {
+func TestSmallMappingsArePopulated(t *testing.T) {
 	for _, c := range []struct {
 		size int
 		a    ib.Access
@@ -246,19 +246,19 @@ func TestPagesComeAtRegistrationUnlessThereAreMany(t *testing.T) {
 			t.Fatal(err)
 		}
 		if got := allocated(t, fd); got != c.want {
-			t.Errorf("%d bytes, %v: %d are there, want %d", c.size, c.a, got, c.want)
+			t.Errorf("%d bytes, %v: %d are allocated, want %d", c.size, c.a, got, c.want)
 		}
 		m.Close()
 	}
 }
 
-// hugePages sees to it that n huge pages of 2 MiB are free.
+// hugePages ensures that n huge pages of 2 MiB are free, or skips the test.
 func hugePages(t *testing.T, n int) {
 	const pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/"
 	read := func(name string) int {
 		b, err := os.ReadFile(pool + name)
 		if err != nil {
-			leaveOut(t, "no huge pages in this kernel: "+err.Error())
+			skipOrFail(t, "no huge pages in this kernel: "+err.Error())
 		}
 		v, _ := strconv.Atoi(strings.TrimSpace(string(b)))
 		return v
@@ -270,27 +270,27 @@ func hugePages(t *testing.T, n int) {
 	}
 	set := func(v int) error { return os.WriteFile(pool+"nr_hugepages", []byte(strconv.Itoa(v)), 0) }
 	if err := set(before + n - spare); err != nil {
-		leaveOut(t, "no free huge pages: "+err.Error())
+		skipOrFail(t, "no free huge pages: "+err.Error())
 	}
 	t.Cleanup(func() { set(before) })
 	if read("free_hugepages")-read("resv_hugepages") < n {
-		leaveOut(t, "the kernel has no memory for huge pages")
+		skipOrFail(t, "the kernel has no memory for huge pages")
 	}
 }
 
-func TestHugePagesAreHeld(t *testing.T) {
+func TestHugePagesStayAllocated(t *testing.T) {
 	const huge = 2 << 20
 	hugePages(t, 2)
 	fd := memfd(t, 2*huge, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, unix.F_SEAL_SHRINK)
-	client := share(t, fd, 2*huge)
-	// A range inside two pages: neither end is a multiple of anything.
+	client := mapShared(t, fd, 2*huge)
+	// A range within two pages: neither end is page-aligned.
 	m, err := MapFD(fd, huge-100, 205, ib.AccessLocalWrite|ib.AccessHugeTLB)
 	if err != nil {
 		t.Fatal(err)
 	}
 	copy(m.View(0, 205), bytes.Repeat([]byte{9}, 205))
 	if bytes.Count(client, []byte{9}) != 205 || client[huge-100] != 9 {
-		t.Error("the client sees something else")
+		t.Error("the client reads unexpected bytes")
 	}
 	punch(t, fd, 2*huge, unix.EPERM)
 	if err := m.Close(); err != nil {
@@ -300,9 +300,9 @@ func TestHugePagesAreHeld(t *testing.T) {
 		t.Errorf("for writing again: %v", err)
 	}
 
-	// There are none for a second client, and it hears so.
+	// A second client gets none, and an error.
 	all := memfd(t, 1<<40, unix.MFD_HUGETLB|unix.MFD_HUGE_2MB, unix.F_SEAL_SHRINK)
 	if _, err := MapFD(all, 0, 1<<40, ib.AccessLocalWrite); !errors.Is(err, unix.ENOMEM) {
-		t.Errorf("more than there are: %v", err)
+		t.Errorf("more bytes than exist: %v", err)
 	}
 }

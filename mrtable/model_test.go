@@ -11,55 +11,55 @@ import (
 	"softroce/internal/ib"
 )
 
-// The model: random registrations and accesses, decoded from bytes, against a copy of the
-// memory and a list of what is registered. After each step all memory must equal the copy,
-// so nothing outside a region changes, and nothing inside that should not.
+// The model test executes random registrations and accesses, decoded from bytes, and compares with
+// a copy of the memory and a list of registrations. After each step all memory must equal the copy,
+// so that nothing outside a region changes, and nothing inside it without a write.
 
 const worldSize = 3 * page
 
-// A world is memory between two pages that nobody may touch.
-type world struct {
-	*rig
+// A model is memory between two inaccessible pages, with its expected content and registrations.
+type model struct {
+	*fixture
 	kind    int
 	memory  []byte
 	shadow  []byte
 	backing func(off, n uint64) (Memory, error)
 
 	pds     []*PD
-	regions []*claim // the registered and the bound, and some that were
+	regions []*modelRegion // live and some former regions and bound windows
 	windows []*Window
-	pending []intent
+	pending []pendingWrite
 	failed  map[any]error
 }
 
-// A claim is what the model knows of a region.
-type claim struct {
+// A modelRegion is a region as the model knows it.
+type modelRegion struct {
 	*Region
 	off, length uint64
 	live        bool
-	parent      *claim // of a bound window
+	parent      *modelRegion // set for a bound window
 }
 
-func (c *claim) origin() *claim {
+func (c *modelRegion) registered() *modelRegion {
 	if c.parent != nil {
 		return c.parent
 	}
 	return c
 }
 
-// An intent is a write that was queued.
-type intent struct {
+// A pendingWrite is a queued write.
+type pendingWrite struct {
 	tag any
-	c   *claim
+	c   *modelRegion
 	off uint64
 	p   []byte
 }
 
 const worldKinds = 5
 
-// newWorld has memory that is reached in the kind-th way.
-func newWorld(t testing.TB, kind int, ps *[3]*Process) *world {
-	w := &world{rig: newRig(t), kind: kind, shadow: make([]byte, worldSize), failed: map[any]error{}}
+// newModel returns a model whose memory is of the kind-th kind.
+func newModel(t testing.TB, kind int, ps *[3]*Process) *model {
+	w := &model{fixture: newFixture(t), kind: kind, shadow: make([]byte, worldSize), failed: map[any]error{}}
 	fd := memfd(t, worldSize, 0, unix.F_SEAL_SHRINK)
 	all, err := unix.Mmap(-1, 0, worldSize+2*page, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
@@ -88,7 +88,7 @@ func newWorld(t testing.TB, kind int, ps *[3]*Process) *world {
 	return w
 }
 
-// input gives out the bytes that decide what happens.
+// input provides the bytes that determine the steps.
 type input []byte
 
 func (in *input) byte() byte {
@@ -102,7 +102,7 @@ func (in *input) byte() byte {
 
 func (in *input) uint16() uint64 { return uint64(in.byte())<<8 | uint64(in.byte()) }
 
-func (w *world) step(in *input) {
+func (w *model) step(in *input) {
 	switch in.byte() % 16 {
 	case 0, 1:
 		w.register(in)
@@ -130,7 +130,7 @@ func (w *world) step(in *input) {
 		w.dealloc(in)
 	}
 	if !bytes.Equal(w.memory, w.shadow) {
-		w.t.Fatalf("kind %d: memory is not what it should be, first at %d", w.kind, firstDifference(w.memory, w.shadow))
+		w.t.Fatalf("kind %d: unexpected memory content, first at %d", w.kind, firstDifference(w.memory, w.shadow))
 	}
 }
 
@@ -143,11 +143,11 @@ func firstDifference(a, b []byte) int {
 	return -1
 }
 
-// rights are those that a region or an access may have here.
+// rights are the access rights that regions and accesses choose from.
 var rights = []ib.Access{0, ib.AccessLocalWrite, ib.AccessRemoteRead, ib.AccessLocalWrite | ib.AccessRemoteWrite, allRights, ib.AccessLocalWrite | ib.AccessRemoteAtomic, ib.AccessRemoteWrite, 1 << 9,
 	ib.AccessLocalWrite | ib.AccessMWBind, allRights | ib.AccessMWBind, ib.AccessMWBind}
 
-func (w *world) register(in *input) {
+func (w *model) register(in *input) {
 	off := in.uint16() % (worldSize + 1)
 	length := in.uint16() % (worldSize - off + 1)
 	iovas := []uint64{uint64(address(w.memory)) + off, 0, -length, -length + 1, 1 << 63, in.uint16()}
@@ -158,7 +158,7 @@ func (w *world) register(in *input) {
 	if err != nil {
 		w.t.Fatal(err)
 	}
-	asked := length + uint64(in.byte()&1) // sometimes more than there is
+	asked := length + uint64(in.byte()&1) // sometimes more than the memory has
 	r, err := w.table.Register(pd, mem, iova, asked, a)
 	_, carry := bits.Add64(iova, asked-min(asked, 1), 0)
 	wrong := asked > length || asked > 0 && carry != 0 || checkAccess(a) != nil
@@ -169,18 +169,18 @@ func (w *world) register(in *input) {
 		mem.Close()
 		return
 	}
-	w.regions = append(w.regions, &claim{Region: r, off: off, length: length, live: true})
+	w.regions = append(w.regions, &modelRegion{Region: r, off: off, length: length, live: true})
 }
 
-func (w *world) pick(in *input) *claim {
+func (w *model) pickRegion(in *input) *modelRegion {
 	if len(w.regions) == 0 {
 		return nil
 	}
 	return w.regions[int(in.byte())%len(w.regions)]
 }
 
-func (w *world) deregister(in *input) {
-	c := w.pick(in)
+func (w *model) deregister(in *input) {
+	c := w.pickRegion(in)
 	if c == nil || c.parent != nil {
 		return
 	}
@@ -196,8 +196,8 @@ func (w *world) deregister(in *input) {
 	c.live = c.live && want != nil
 }
 
-// place is a range near the region's ends.
-func (w *world) place(in *input, c *claim) (addr, n uint64) {
+// pickRange returns a range near the region's ends.
+func (w *model) pickRange(in *input, c *modelRegion) (addr, n uint64) {
 	edges := []uint64{0, c.length, c.length / 2, in.uint16() % (c.length + 1)}
 	addr = c.IOVA + edges[int(in.byte())%len(edges)] + uint64(int8(in.byte()))
 	lengths := []uint64{uint64(in.byte() % 32), c.IOVA + c.length - addr, in.uint16() % (c.length + 1), 0xffffffff}
@@ -205,19 +205,19 @@ func (w *world) place(in *input, c *claim) (addr, n uint64) {
 	return addr, n
 }
 
-// inside is the plain truth about a range: as 65-bit numbers, it lies in the region.
-func (c *claim) inside(addr, n uint64) bool {
+// contains reports whether a range is in the region, computed without overflow.
+func (c *modelRegion) contains(addr, n uint64) bool {
 	end, carry := bits.Add64(addr, n, 0)
 	limit, limitCarry := bits.Add64(c.IOVA, c.length, 0)
 	return addr >= c.IOVA && (carry < limitCarry || carry == limitCarry && end <= limit)
 }
 
-func (w *world) lookup(in *input) {
-	c := w.pick(in)
+func (w *model) lookup(in *input) {
+	c := w.pickRegion(in)
 	if c == nil {
 		return
 	}
-	addr, n := w.place(in, c)
+	addr, n := w.pickRange(in, c)
 	need := rights[int(in.byte())%5]
 	pd := w.pds[int(in.byte())%2]
 	key := c.RKey()
@@ -226,7 +226,7 @@ func (w *world) lookup(in *input) {
 	}
 	qpn := uint32(in.byte() % 2)
 	got, err := w.table.Remote(pd, qpn, key, addr, uint32(n), need)
-	var owner *claim
+	var owner *modelRegion
 	for _, o := range w.regions {
 		if o.live && o.RKey() == key {
 			owner = o
@@ -242,7 +242,7 @@ func (w *world) lookup(in *input) {
 		want = ErrPD
 	case owner.Access&need != need:
 		want = ErrAccess
-	case !owner.inside(addr, n):
+	case !owner.contains(addr, n):
 		want = ErrBounds
 	}
 	if err != want || (err == nil && got != owner.Region) {
@@ -250,27 +250,27 @@ func (w *world) lookup(in *input) {
 	}
 }
 
-// refusal is why an access through the IO must fail.
-func (c *claim) refusal(addr, n uint64, need ib.Access) error {
+// accessError returns the error that an access through the IO must return.
+func (c *modelRegion) accessError(addr, n uint64, need ib.Access) error {
 	switch {
 	case !c.live:
 		return ErrKey
 	case c.Access&need != need:
 		return ErrAccess
-	case !c.inside(addr, n):
+	case !c.contains(addr, n):
 		return ErrBounds
 	}
 	return nil
 }
 
-func (w *world) read(in *input) {
-	c := w.pick(in)
+func (w *model) read(in *input) {
+	c := w.pickRegion(in)
 	if c == nil {
 		return
 	}
-	addr, n := w.place(in, c)
+	addr, n := w.pickRange(in, c)
 	got, err := w.io.Read(c.Region, addr, int(n))
-	if want := c.refusal(addr, n, 0); want != nil {
+	if want := c.accessError(addr, n, 0); want != nil {
 		if err != want {
 			w.t.Fatalf("read: %v, want %v", err, want)
 		}
@@ -290,13 +290,13 @@ func (w *world) read(in *input) {
 	}
 }
 
-func (w *world) write(in *input) {
-	c := w.pick(in)
+func (w *model) write(in *input) {
+	c := w.pickRegion(in)
 	if c == nil {
 		return
 	}
-	addr, n := w.place(in, c)
-	size := min(n, worldSize+1) // never as many as it may claim, but enough to leave any region
+	addr, n := w.pickRange(in, c)
+	size := min(n, worldSize+1) // less than the region may claim, but enough to exceed any region
 	p := make([]byte, size)
 	fill := in.byte()
 	for i := range p {
@@ -307,22 +307,22 @@ func (w *world) write(in *input) {
 	if w.failed[tag] != nil {
 		return
 	}
-	if err := c.refusal(addr, size, ib.AccessLocalWrite); err != nil {
+	if err := c.accessError(addr, size, ib.AccessLocalWrite); err != nil {
 		w.failed[tag] = err
 		return
 	}
-	w.pending = append(w.pending, intent{tag, c, c.off + (addr - c.IOVA), p})
+	w.pending = append(w.pending, pendingWrite{tag, c, c.off + (addr - c.IOVA), p})
 	if w.kind < 2 || len(w.pending) > maxPieces {
 		w.flushed()
 	}
 }
 
-func (w *world) atomic(in *input) {
-	c := w.pick(in)
+func (w *model) atomic(in *input) {
+	c := w.pickRegion(in)
 	if c == nil {
 		return
 	}
-	addr, _ := w.place(in, c)
+	addr, _ := w.pickRange(in, c)
 	addr &^= uint64(in.byte() & 7)
 	add, swap := uint64(in.byte()), in.byte()&1 == 1
 	var old uint64
@@ -334,7 +334,7 @@ func (w *world) atomic(in *input) {
 	} else {
 		old, err = w.io.FetchAdd(c.Region, addr, add)
 	}
-	want := c.refusal(addr, 8, ib.AccessLocalWrite)
+	want := c.accessError(addr, 8, ib.AccessLocalWrite)
 	if want == nil && addr%8 != 0 {
 		want = ErrAlign
 	}
@@ -361,10 +361,10 @@ func (w *world) atomic(in *input) {
 	}
 }
 
-// flushed does to the copy what was queued.
-func (w *world) flushed() {
+// flushed applies the queued writes to the copy.
+func (w *model) flushed() {
 	for _, i := range w.pending {
-		if !i.c.origin().live && w.failed[i.tag] == nil && len(i.p) > 0 {
+		if !i.c.registered().live && w.failed[i.tag] == nil && len(i.p) > 0 {
 			w.failed[i.tag] = ErrKey
 		}
 		if w.failed[i.tag] == nil {
@@ -374,13 +374,13 @@ func (w *world) flushed() {
 	w.pending = nil
 }
 
-// report compares what failed.
-func (w *world) report() {
+// report compares the failed tags.
+func (w *model) report() {
 	w.wantFailures(w.failed)
 	clear(w.failed)
 }
 
-func (w *world) run(in input) {
+func (w *model) run(in input) {
 	for steps := 0; len(in) > 0 && steps < 2000; steps++ {
 		w.step(&in)
 	}
@@ -396,15 +396,15 @@ func (w *world) run(in input) {
 	w.io.Epoch()
 	w.io.Epoch()
 	if len(w.io.queues) != 0 || len(w.io.tables) != 0 || w.table.Len() != 0 {
-		w.t.Fatal("something is left after the last region has gone")
+		w.t.Fatal("state is left after the last region was deregistered")
 	}
 	if !bytes.Equal(w.memory, w.shadow) {
-		w.t.Fatal("memory is not what it should be at the end")
+		w.t.Fatal("unexpected memory content at the end")
 	}
 }
 
-func TestRandomAccessesKeepToTheModel(t *testing.T) {
-	ps := [3]*Process{self(t), selfMem(t), ownSelf(t)}
+func TestRandomAccessesMatchModel(t *testing.T) {
+	ps := [3]*Process{self(t), selfMem(t), guardedSelf(t)}
 	for seed := range uint64(200) {
 		rnd := newRand(seed)
 		in := make(input, 3000)
@@ -412,7 +412,7 @@ func TestRandomAccessesKeepToTheModel(t *testing.T) {
 			in[i] = byte(rnd.Uint32())
 		}
 		for kind := range worldKinds {
-			newWorld(t, kind, &ps).run(in)
+			newModel(t, kind, &ps).run(in)
 		}
 		if t.Failed() {
 			t.Fatalf("seed %d", seed)
@@ -420,8 +420,8 @@ func TestRandomAccessesKeepToTheModel(t *testing.T) {
 	}
 }
 
-// FuzzAccess looks for a sequence of calls that panics, touches a byte outside a region, or
-// answers otherwise than the model.
+// FuzzAccess searches for a sequence of calls that panics, changes a byte outside a region, or
+// differs from the model.
 func FuzzAccess(f *testing.F) {
 	for seed := range uint64(4) {
 		rnd := newRand(seed)
@@ -431,31 +431,31 @@ func FuzzAccess(f *testing.F) {
 		}
 		f.Add(byte(seed), in)
 	}
-	ps := [3]*Process{self(f), selfMem(f), ownSelf(f)}
+	ps := [3]*Process{self(f), selfMem(f), guardedSelf(f)}
 	f.Fuzz(func(t *testing.T, kind byte, in []byte) {
-		newWorld(t, int(kind)%worldKinds, &ps).run(in)
+		newModel(t, int(kind)%worldKinds, &ps).run(in)
 	})
 }
 
-// FuzzLookup takes raw numbers.
+// FuzzLookup uses arbitrary numbers.
 func FuzzLookup(f *testing.F) {
 	f.Add(uint64(0x1000), uint16(64), uint64(0x1000), uint32(64))
 	f.Add(^uint64(0)-63, uint16(64), ^uint64(0), uint32(1))
 	f.Add(^uint64(0), uint16(1), uint64(0), uint32(1))
 	buf := make([]byte, 1<<16)
 	f.Fuzz(func(t *testing.T, iova uint64, length uint16, addr uint64, n uint32) {
-		g := newRig(t)
+		g := newFixture(t)
 		r, err := g.table.Register(g.pd, HeapMemory(buf), iova, uint64(length), allRights)
 		if err != nil {
 			return
 		}
-		c := &claim{Region: r, length: uint64(length), live: true}
+		c := &modelRegion{Region: r, length: uint64(length), live: true}
 		_, err = g.table.Local(g.pd, r.LKey(), addr, n, ib.AccessLocalWrite)
-		if (err == nil) != c.inside(addr, uint64(n)) {
+		if (err == nil) != c.contains(addr, uint64(n)) {
 			t.Errorf("%d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)
 		}
 		p, err := g.io.Read(r, addr, int(n))
-		if (err == nil) != c.inside(addr, uint64(n)) || err == nil && len(p) != int(n) {
+		if (err == nil) != c.contains(addr, uint64(n)) || err == nil && len(p) != int(n) {
 			t.Errorf("read %d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)
 		}
 	})

@@ -20,16 +20,16 @@ import (
 
 const page = 4096
 
-// Some user who is not root and owns nothing.
+// A user ID that is not root and owns nothing.
 const stranger = 65534
 
-// ways to reach a client of the same user.
+// ways to access a client of the same user
 var ways = map[string]func(*child) *Process{"process_vm": (*child).open, "proc_mem": (*child).openMem}
 
 func TestClientMemoryIsReadAndWritten(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
-			c, g := startChild(t, 0), newRig(t)
+			c, g := startChild(t, 0), newFixture(t)
 			addr := c.alloc(16*page, 0x11)
 			r := g.region(c.memory(open(c), addr, 16*page), addr)
 			got, err := g.io.Read(r, addr+5, 3*page)
@@ -42,19 +42,19 @@ func TestClientMemoryIsReadAndWritten(t *testing.T) {
 			}
 			g.io.Flush()
 			if b := c.peek(addr+page-4, 15); string(b) != "\x11hello, client\x11" {
-				t.Errorf("the client found %q", b)
+				t.Errorf("the client read %q", b)
 			}
 			g.wantFailures(nil)
 		})
 	}
 }
 
-func TestManyMessagesGoInOneCall(t *testing.T) {
-	c, g := startChild(t, 0), newRig(t)
+func TestManyMessagesUseOneSystemCall(t *testing.T) {
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(64*page, 0)
 	r := g.region(c.memory(c.open(), addr, 64*page), addr)
 	var want []byte
-	for m := range 16 { // messages of four packets and a bit, one behind the other
+	for m := range 16 { // messages of four and a half packets, one after another
 		for k := range 5 {
 			p := bytes.Repeat([]byte{byte(16*m + k + 1)}, 1024)
 			if k == 4 {
@@ -79,14 +79,14 @@ func TestManyMessagesGoInOneCall(t *testing.T) {
 	}
 	g.io.Flush()
 	if got := c.peek(addr, len(want)); !bytes.Equal(got, want) {
-		t.Error("the client found something else")
+		t.Error("the client read unexpected bytes")
 	}
 }
 
-func TestQueueLongerThanOneCallIsWrittenInOrder(t *testing.T) {
+func TestLongQueueIsWrittenInOrder(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
-			c, g := startChild(t, 0), newRig(t)
+			c, g := startChild(t, 0), newFixture(t)
 			addr := c.alloc(page, 0)
 			r := g.region(c.memory(open(c), addr, page), addr)
 			want := make([]byte, page)
@@ -100,7 +100,7 @@ func TestQueueLongerThanOneCallIsWrittenInOrder(t *testing.T) {
 			g.io.Flush()
 			g.wantFailures(nil)
 			if !bytes.Equal(c.peek(addr, page), want) {
-				t.Error("overlapping writes were not done in order")
+				t.Error("overlapping writes were executed out of order")
 			}
 		})
 	}
@@ -109,7 +109,7 @@ func TestQueueLongerThanOneCallIsWrittenInOrder(t *testing.T) {
 func TestReadAndAtomicSeeQueuedWrites(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
-			c, g := startChild(t, 0), newRig(t)
+			c, g := startChild(t, 0), newFixture(t)
 			addr := c.alloc(page, 0)
 			r := g.region(c.memory(open(c), addr, page), 0)
 			word := binary.NativeEndian.AppendUint64(nil, 41)
@@ -126,75 +126,75 @@ func TestReadAndAtomicSeeQueuedWrites(t *testing.T) {
 				t.Errorf("compare-swap: %d, %v", old, err)
 			}
 			if b := c.peek(addr+8, 8); binary.NativeEndian.Uint64(b) != 60 {
-				t.Errorf("the client found %v", b)
+				t.Errorf("the client read %v", b)
 			}
 		})
 	}
 }
 
-func TestRegionMayBeAllAddresses(t *testing.T) {
-	// As IBV_ACCESS_ON_DEMAND allows with address 0 and the greatest length.
-	c, g := startChild(t, 0), newRig(t)
+func TestRegionMaySpanAllAddresses(t *testing.T) {
+	// IBV_ACCESS_ON_DEMAND allows address 0 with the maximum length.
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(page, 4)
 	mem, err := c.open().Memory(0, math.MaxUint64, ib.AccessOnDemand)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if mem.View(0, 1) != nil {
-		t.Error("it can be viewed")
+		t.Error("View returned memory")
 	}
 	r := g.region(mem, 0)
 	if b, err := g.io.Read(r, addr, 1); err != nil || b[0] != 4 {
 		t.Errorf("read: %v", err)
 	}
 	if _, err := g.table.Local(g.pd, r.LKey(), math.MaxUint64-1, 10, 0); err != ErrBounds {
-		t.Errorf("around the end: %v", err)
+		t.Errorf("wrapping: %v", err)
 	}
 	if _, err := g.io.Read(r, math.MaxUint64-1, 10); err != ErrBounds {
-		t.Errorf("reading around the end: %v", err)
+		t.Errorf("wrapping read: %v", err)
 	}
 	if _, err := g.io.Read(r, math.MaxUint64-1, 1); err != ErrFault {
 		t.Errorf("reading at the end: %v", err)
 	}
 }
 
-func TestEndOfScatteredMessageWaitsForItsBody(t *testing.T) {
+func TestEndOfScatteredMessageIsStoredAfterItsBody(t *testing.T) {
 	// A receive buffer of two SGEs: process memory, then mapped memory.
-	c, g := startChild(t, 0), newRig(t)
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(page, 0)
 	heap := make([]byte, 16)
 	r, mapped := g.region(c.memory(c.open(), addr, page), addr), g.region(HeapMemory(heap), 0)
 	g.io.Write("m", r, addr, []byte("body"), false)
 	g.io.Write("other", mapped, 8, []byte("x"), true)
 	if b := c.peek(addr, 4); b[0] != 0 {
-		t.Error("another message's end carried out the queue")
+		t.Error("another message's end flushed the queue")
 	}
 	g.io.Write("m", mapped, 0, []byte("end"), true)
 	if b := c.peek(addr, 4); string(b) != "body" {
-		t.Errorf("the end was stored when the body was %q", b)
+		t.Errorf("the end was stored while the body was %q", b)
 	}
 }
 
-func TestOtherUsersMemory(t *testing.T) {
+func TestMemoryOfOtherUsers(t *testing.T) {
 	if os.Getuid() != 0 {
-		leaveOut(t, "starting a process of another user needs root")
+		skipOrFail(t, "starting a process of another user needs root")
 	}
-	c, g := startChild(t, stranger), newRig(t)
+	c, g := startChild(t, stranger), newFixture(t)
 	addr := c.alloc(16*page, 3)
 	if _, err := OpenProcess(c.cmd.Process.Pid, -1); !errors.Is(err, ErrPermission) {
-		t.Errorf("by its number: %v", err)
+		t.Errorf("by PID: %v", err)
 	}
-	if got := c.ask("open %d", os.Getpid()); !strings.Contains(got, ErrPermission.Error()) {
+	if got := c.command("open %d", os.Getpid()); !strings.Contains(got, ErrPermission.Error()) {
 		t.Errorf("a user opening root's process: %s", got)
 	}
-	c.ask("unmap %d %d", addr+8*page, page)
+	c.command("unmap %d %d", addr+8*page, page)
 	r := g.region(c.memory(c.openMem(), addr, 16*page), addr)
-	faulty(g, r, addr, addr+8*page)
+	writeFaulty(g, r, addr, addr+8*page)
 	if got, err := g.io.Read(r, addr+15*page, page); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{3}, page)) {
 		t.Errorf("read: %v", err)
 	}
 	if b := c.peek(addr+page, 351); b[349] != 0xee || b[350] != 3 {
-		t.Error("the client did not find the message")
+		t.Error("the client did not receive the message")
 	}
 	g.wantFailures(map[any]error{"b": ErrFault})
 	if old, err := g.io.FetchAdd(r, addr+15*page, 1); err != nil || old != 0x0303030303030303 {
@@ -202,17 +202,17 @@ func TestOtherUsersMemory(t *testing.T) {
 	}
 	c.kill()
 	if _, err := g.io.Read(r, addr, 8); err != ErrGone {
-		t.Errorf("read of the dead: %v", err)
+		t.Errorf("read after the process ended: %v", err)
 	}
 }
 
-func TestUndumpableStrangerDoesNotPassForRoot(t *testing.T) {
-	// Its files in /proc belong to root then.
+func TestUndumpableProcessIsNotTakenForRoot(t *testing.T) {
+	// Then root owns its files in /proc.
 	if os.Getuid() != 0 {
-		leaveOut(t, "starting a process of another user needs root")
+		skipOrFail(t, "starting a process of another user needs root")
 	}
 	c := startChild(t, stranger)
-	c.ask("undumpable")
+	c.command("undumpable")
 	if _, err := OpenProcess(c.cmd.Process.Pid, -1); !errors.Is(err, ErrPermission) {
 		t.Errorf("%v", err)
 	}
@@ -233,10 +233,10 @@ func TestOpenProcessErrors(t *testing.T) {
 		t.Errorf("ended: %v", err)
 	}
 	if _, err := OpenProcess(os.Getpid(), pidfd); !errors.Is(err, ErrGone) {
-		t.Errorf("ended, with its pidfd, number in use again: %v", err)
+		t.Errorf("ended, with its pidfd and reused PID: %v", err)
 	}
 	if _, err := OpenProcess(os.Getpid(), math.MaxInt32); err == nil {
-		t.Error("a descriptor that is none was taken")
+		t.Error("an invalid descriptor was accepted")
 	}
 	if _, err := OpenProcess(-1, -1); err == nil {
 		t.Error("process -1 was opened")
@@ -246,7 +246,7 @@ func TestOpenProcessErrors(t *testing.T) {
 		t.Fatal(err)
 	}
 	p, err := OpenProcess(os.Getpid(), own)
-	unix.Close(own) // it was the caller's
+	unix.Close(own) // owned by the caller
 	if err != nil || !p.alive() {
 		t.Errorf("with a pidfd: %v", err)
 	}
@@ -261,7 +261,7 @@ func TestOpenProcessErrors(t *testing.T) {
 	}
 }
 
-func TestOnlyMemFilesAreTakenForMemory(t *testing.T) {
+func TestOpenProcessMemAcceptsOnlyMemFiles(t *testing.T) {
 	open := func(name string, flags int) int {
 		t.Helper()
 		fd, err := unix.Open(name, flags, 0)
@@ -300,13 +300,13 @@ func TestOnlyMemFilesAreTakenForMemory(t *testing.T) {
 	}
 }
 
-func TestMemoryOfProcessIsProbed(t *testing.T) {
+func TestProcessMemoryIsProbed(t *testing.T) {
 	for name, open := range ways {
 		t.Run(name, func(t *testing.T) {
 			c := startChild(t, 0)
 			p := open(c)
 			addr := c.alloc(2*page, 0)
-			c.ask("unmap %d %d", addr+page, page)
+			c.command("unmap %d %d", addr+page, page)
 			for _, m := range []struct {
 				base, length uint64
 				a            ib.Access
@@ -338,7 +338,7 @@ func TestMemoryOfProcessIsProbed(t *testing.T) {
 			}
 			c.kill()
 			if _, err := p.Memory(addr, 1, 0); !errors.Is(err, ErrGone) {
-				t.Errorf("of a dead process: %v", err)
+				t.Errorf("of a process that ended: %v", err)
 			}
 			if p.refs != 1 {
 				t.Errorf("%d references left", p.refs)
@@ -347,8 +347,8 @@ func TestMemoryOfProcessIsProbed(t *testing.T) {
 	}
 }
 
-func TestProcessIsHeldWhileItsMemoryIs(t *testing.T) {
-	c, g := startChild(t, 0), newRig(t)
+func TestProcessStaysOpenWithItsMemory(t *testing.T) {
+	c, g := startChild(t, 0), newFixture(t)
 	addr := c.alloc(page, 5)
 	p, err := OpenProcess(c.cmd.Process.Pid, -1)
 	if err != nil {
@@ -374,11 +374,11 @@ func TestProcessIsHeldWhileItsMemoryIs(t *testing.T) {
 	}
 }
 
-func TestPollingClientNeverSeesTheEndFirst(t *testing.T) {
+func TestPollingClientNeverSeesEndBeforeBody(t *testing.T) {
 	for name, open := range ways {
 		for _, n := range []int{64, 1024, 2048, 4096, 65536} {
 			t.Run(fmt.Sprint(name, " ", n), func(t *testing.T) {
-				c, g := startChild(t, 0), newRig(t)
+				c, g := startChild(t, 0), newFixture(t)
 				const rounds = 300
 				addr := c.alloc(n+8, 0)
 				r := g.region(c.memory(open(c), addr, n+8), addr)
@@ -390,10 +390,10 @@ func TestPollingClientNeverSeesTheEndFirst(t *testing.T) {
 						g.io.Write(g, r, addr+uint64(off), p[off:end], end == n)
 					}
 					g.io.Flush()
-					deadline := time.Now().Add(2 * pollLimit) // by then the child has given up
+					deadline := time.Now().Add(2 * pollLimit) // the child has given up by then
 					for seen := uint64(0); seen != uint64(i); unix.Syscall(unix.SYS_SCHED_YIELD, 0, 0, 0) {
 						if time.Now().After(deadline) {
-							t.Fatalf("message %d: %s", i, c.answer())
+							t.Fatalf("message %d: %s", i, c.reply())
 						}
 						word, err := g.io.Read(r, addr+uint64(n), 8)
 						if err != nil {
@@ -403,8 +403,8 @@ func TestPollingClientNeverSeesTheEndFirst(t *testing.T) {
 						g.io.Epoch()
 					}
 				}
-				if stale := c.answer(); stale != "0" {
-					t.Errorf("%s of %d messages were not whole when their end was seen", stale, rounds)
+				if stale := c.reply(); stale != "0" {
+					t.Errorf("%s of %d messages were incomplete when their end was visible", stale, rounds)
 				}
 			})
 		}

@@ -20,7 +20,7 @@ func mustRegister(t testing.TB, table *Table, pd *PD, mem Memory, iova uint64, a
 	return r
 }
 
-func TestAccessFlagsFollowTheRulesOfRegMR(t *testing.T) {
+func TestRegisterChecksAccessFlags(t *testing.T) {
 	for _, c := range []struct {
 		a    ib.Access
 		want error
@@ -33,9 +33,9 @@ func TestAccessFlagsFollowTheRulesOfRegMR(t *testing.T) {
 		{ib.AccessRemoteAtomic, ErrFlags},
 		{ib.AccessRemoteRead | ib.AccessRemoteAtomic, ErrFlags},
 		{ib.AccessLocalWrite | ib.AccessMWBind | ib.AccessOnDemand | ib.AccessHugeTLB | ib.AccessRelaxedOrdering, nil},
-		{1 << 29, nil}, // in the optional range
+		{1 << 29, nil}, // an optional flag
 		{ib.AccessLocalWrite | ib.AccessFlushGlobal, nil},
-		{ib.AccessLocalWrite | ib.AccessFlushPersistent, ErrFlags}, // there is no such memory
+		{ib.AccessLocalWrite | ib.AccessFlushPersistent, ErrFlags}, // not supported
 		{1 << 19, ErrFlags},
 		{1 << 30, ErrFlags},
 		{1 << 31, ErrFlags},
@@ -62,7 +62,7 @@ func TestAccessNames(t *testing.T) {
 	}
 }
 
-func TestLookupGivesTheFirstReasonThatApplies(t *testing.T) {
+func TestLookupReturnsFirstApplicableError(t *testing.T) {
 	table := newTestTable()
 	pd, other := table.AllocPD(), table.AllocPD()
 	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 100)), 0x1000, ib.AccessRemoteRead)
@@ -77,15 +77,15 @@ func TestLookupGivesTheFirstReasonThatApplies(t *testing.T) {
 	}{
 		{"all of it", pd, r.RKey(), 0x1000, 100, ib.AccessRemoteRead, nil},
 		{"the last byte", pd, r.RKey(), 0x1063, 1, ib.AccessRemoteRead, nil},
-		{"nothing, at the start", pd, r.RKey(), 0x1000, 0, ib.AccessRemoteRead, nil},
-		{"nothing, just behind the end", pd, r.RKey(), 0x1064, 0, ib.AccessRemoteRead, nil},
-		{"nothing, farther out", pd, r.RKey(), 0x1065, 0, ib.AccessRemoteRead, ErrBounds},
+		{"zero length at the start", pd, r.RKey(), 0x1000, 0, ib.AccessRemoteRead, nil},
+		{"zero length just past the end", pd, r.RKey(), 0x1064, 0, ib.AccessRemoteRead, nil},
+		{"zero length beyond that", pd, r.RKey(), 0x1065, 0, ib.AccessRemoteRead, ErrBounds},
 		{"one byte more", pd, r.RKey(), 0x1000, 101, ib.AccessRemoteRead, ErrBounds},
 		{"one byte before", pd, r.RKey(), 0xfff, 2, ib.AccessRemoteRead, ErrBounds},
-		{"around the end of the address space", pd, r.RKey(), math.MaxUint64, 0x1002, ib.AccessRemoteRead, ErrBounds},
+		{"wraps the address space", pd, r.RKey(), math.MaxUint64, 0x1002, ib.AccessRemoteRead, ErrBounds},
 		{"all lengths", pd, r.RKey(), 0x1001, math.MaxUint32, ib.AccessRemoteRead, ErrBounds},
-		{"no right", pd, r.RKey(), 0, 1, ib.AccessRemoteWrite, ErrAccess},
-		{"one right of two", pd, r.RKey(), 0x1000, 1, ib.AccessRemoteWrite | ib.AccessRemoteRead, ErrAccess},
+		{"missing access right", pd, r.RKey(), 0, 1, ib.AccessRemoteWrite, ErrAccess},
+		{"one access right of two", pd, r.RKey(), 0x1000, 1, ib.AccessRemoteWrite | ib.AccessRemoteRead, ErrAccess},
 		{"another domain", other, r.RKey(), 0, 1, ib.AccessRemoteWrite, ErrPD},
 		{"no domain", nil, r.RKey(), 0x1000, 1, 0, ErrPD},
 		{"another tag", pd, r.RKey() ^ 1, 0x1000, 1, ib.AccessRemoteRead, ErrKey},
@@ -107,7 +107,7 @@ func TestLookupGivesTheFirstReasonThatApplies(t *testing.T) {
 	}
 }
 
-func TestRegistrationChecksItsRange(t *testing.T) {
+func TestRegisterChecksRange(t *testing.T) {
 	for _, c := range []struct {
 		name         string
 		iova, length uint64
@@ -118,7 +118,7 @@ func TestRegistrationChecksItsRange(t *testing.T) {
 		{"up to the last address", math.MaxUint64 - 15, 16, nil},
 		{"past the last address", math.MaxUint64 - 14, 16, ErrBounds},
 		{"longer than the memory", 0, 17, ErrBounds},
-		{"longer than anything", 1, math.MaxUint64, ErrBounds},
+		{"maximum length", 1, math.MaxUint64, ErrBounds},
 	} {
 		table := newTestTable()
 		pd := table.AllocPD()
@@ -127,7 +127,7 @@ func TestRegistrationChecksItsRange(t *testing.T) {
 			t.Errorf("%s: %v, want %v", c.name, err, c.want)
 		}
 		if err != nil && (pd.InUse() != 0 || table.Len() != 0) {
-			t.Errorf("%s: a failed registration left something behind", c.name)
+			t.Errorf("%s: a failed registration was not undone", c.name)
 		}
 		if err == nil {
 			end := c.iova + c.length // may be 2^64
@@ -135,22 +135,22 @@ func TestRegistrationChecksItsRange(t *testing.T) {
 				t.Errorf("%s: last byte: %v", c.name, err)
 			}
 			if _, err := table.Local(pd, r.LKey(), end, 1, ib.AccessLocalWrite); err != ErrBounds {
-				t.Errorf("%s: byte behind the last: %v", c.name, err)
+				t.Errorf("%s: byte after the last: %v", c.name, err)
 			}
 		}
 	}
 }
 
-type unreachable struct{ Memory }
+type unviewableMemory struct{ Memory }
 
-func (unreachable) View(uint64, int) []byte { return nil }
+func (unviewableMemory) View(uint64, int) []byte { return nil }
 
-func TestRegistrationRefusesWhatCannotBeReached(t *testing.T) {
+func TestRegisterRejectsInaccessibleMemory(t *testing.T) {
 	table := newTestTable()
 	if _, err := table.Register(table.AllocPD(), nil, 0, 0, 0); err != ErrNotMemory {
 		t.Errorf("nil memory: %v", err)
 	}
-	if _, err := table.Register(table.AllocPD(), unreachable{HeapMemory(nil)}, 0, 0, 0); err != ErrNotMemory {
+	if _, err := table.Register(table.AllocPD(), unviewableMemory{HeapMemory(nil)}, 0, 0, 0); err != ErrNotMemory {
 		t.Errorf("memory without a view: %v", err)
 	}
 	if _, err := table.Register(newTestTable().AllocPD(), HeapMemory(nil), 0, 0, 0); err != ErrPD {
@@ -161,15 +161,15 @@ func TestRegistrationRefusesWhatCannotBeReached(t *testing.T) {
 	}
 }
 
-func TestZeroBasedRegionBeginsAtZero(t *testing.T) {
+func TestZeroBasedRegionStartsAtZero(t *testing.T) {
 	table := newTestTable()
 	r := mustRegister(t, table, table.AllocPD(), HeapMemory(make([]byte, 4)), 0x7000, ib.AccessZeroBased)
 	if r.IOVA != 0 {
-		t.Errorf("it begins at %#x", r.IOVA)
+		t.Errorf("region starts at %#x", r.IOVA)
 	}
 }
 
-func TestDomainLivesWhileItIsUsed(t *testing.T) {
+func TestPDInUseCannotBeDeallocated(t *testing.T) {
 	table := newTestTable()
 	pd := table.AllocPD()
 	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 4)), 0, 0)
@@ -196,23 +196,23 @@ func TestDomainLivesWhileItIsUsed(t *testing.T) {
 	}
 }
 
-func TestDeregisteredKeyIsDeadAtOnce(t *testing.T) {
+func TestDeregisterInvalidatesKeyAtOnce(t *testing.T) {
 	table := newTestTable()
 	pd := table.AllocPD()
 	r := mustRegister(t, table, pd, HeapMemory(make([]byte, 4)), 0, 0)
 	table.Deregister(r)
-	table.Deregister(r)   // does nothing
-	table.Deregister(nil) // nor this
+	table.Deregister(r)   // no effect
+	table.Deregister(nil) // no effect either
 	newTestTable().Deregister(r)
 	if r.Live() || table.Len() != 0 {
-		t.Error("it is still live")
+		t.Error("the region is still live")
 	}
 	if _, err := table.Local(pd, r.LKey(), 0, 1, 0); err != ErrKey {
 		t.Errorf("lookup: %v", err)
 	}
 }
 
-func TestKeysAreNeverZeroNorRepeatedSoon(t *testing.T) {
+func TestKeysAreNotZeroAndNotReusedSoon(t *testing.T) {
 	table := newTestTable()
 	pd := table.AllocPD()
 	seen := map[uint32]bool{}
@@ -261,7 +261,7 @@ func TestKeysDependOnTheSeed(t *testing.T) {
 	}
 }
 
-func TestFullTableRefusesAndRecovers(t *testing.T) {
+func TestFullTableRejectsAndRecovers(t *testing.T) {
 	table := newTestTable()
 	pd := table.AllocPD()
 	mem := HeapMemory(nil)
@@ -275,11 +275,11 @@ func TestFullTableRefusesAndRecovers(t *testing.T) {
 	table.Deregister(last)
 	r := mustRegister(t, table, pd, mem, 0, 0)
 	if r.RKey() == last.RKey() {
-		t.Error("the key came back at once")
+		t.Error("the key was reused at once")
 	}
 }
 
-func TestAllYieldsTheLiveRegions(t *testing.T) {
+func TestAllReturnsLiveRegions(t *testing.T) {
 	table := newTestTable()
 	pd := table.AllocPD()
 	var rs []*Region
@@ -299,7 +299,7 @@ func TestAllYieldsTheLiveRegions(t *testing.T) {
 	}
 }
 
-func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
+func TestReregisterKeepsOnlyTheKeys(t *testing.T) {
 	table := NewTable(rand.New(rand.NewPCG(1, 2)))
 	a, b := table.AllocPD(), table.AllocPD()
 	old, err := table.Register(a, HeapMemory(make([]byte, 64)), 0x1000, 64, ib.AccessLocalWrite)
@@ -309,10 +309,10 @@ func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
 	key := old.RKey()
 	rights := ib.AccessLocalWrite | ib.AccessRemoteWrite
 	if _, err := table.Reregister(old, b, HeapMemory(make([]byte, 16)), 0x2000, 32, rights); !errors.Is(err, ErrBounds) {
-		t.Errorf("more than the memory has: %v, want %v", err, ErrBounds)
+		t.Errorf("more bytes than the memory: %v, want %v", err, ErrBounds)
 	}
 	if r, err := table.Local(a, key, 0x1000, 64, ib.AccessLocalWrite); err != nil || r != old {
-		t.Errorf("after a refusal: %v, want the region as it was", err)
+		t.Errorf("after a rejected call: %v, want the region unchanged", err)
 	}
 	r, err := table.Reregister(old, b, HeapMemory(make([]byte, 32)), 0x2000, 32, rights)
 	if err != nil {
@@ -331,7 +331,7 @@ func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
 		t.Errorf("old range: %v, want %v", err, ErrBounds)
 	}
 	if _, err := table.Reregister(old, a, HeapMemory(nil), 0, 0, 0); !errors.Is(err, ErrKey) {
-		t.Errorf("a region that is no more: %v, want %v", err, ErrKey)
+		t.Errorf("a deregistered region: %v, want %v", err, ErrKey)
 	}
 	if a.InUse() != 0 || b.InUse() != 1 {
 		t.Errorf("domains are used %d and %d times, want 0 and 1", a.InUse(), b.InUse())
@@ -341,7 +341,7 @@ func TestReregisteredRegionKeepsItsKeysAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestRegionWithWindowsIsNotReregistered(t *testing.T) {
+func TestReregisterRejectsRegionWithWindows(t *testing.T) {
 	table := NewTable(rand.New(rand.NewPCG(1, 2)))
 	pd := table.AllocPD()
 	r, err := table.Register(pd, HeapMemory(make([]byte, 64)), 0, 64, ib.AccessMWBind)

@@ -20,8 +20,8 @@ func addUint64(p *uint64, v uint64) { atomic.AddUint64(p, v) }
 
 func loadUint64(b *byte) uint64 { return atomic.LoadUint64((*uint64)(unsafe.Pointer(b))) }
 
-// leaveOut skips a test that this machine cannot run. Where everything must run, it fails.
-func leaveOut(t *testing.T, why string) {
+// skipOrFail skips a test that this machine cannot run. It fails instead where every test must run.
+func skipOrFail(t *testing.T, why string) {
 	t.Helper()
 	if os.Getenv("CI") == "true" {
 		t.Fatal("cannot run: " + why)

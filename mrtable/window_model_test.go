@@ -6,10 +6,10 @@ import (
 	"softroce/internal/ib"
 )
 
-// The windows of the model: a bound window is one more claim, whose bytes are its parent's.
+// Windows in the model: a bound window is a modelRegion whose bytes belong to its parent.
 
 // window picks a window, or allocates one.
-func (w *world) window(in *input) *Window {
+func (w *model) window(in *input) *Window {
 	if k := int(in.byte() % 8); k < len(w.windows) {
 		return w.windows[k]
 	}
@@ -21,8 +21,8 @@ func (w *world) window(in *input) *Window {
 	return m
 }
 
-// claimOf returns the live claim of a window, or nil.
-func (w *world) claimOf(m *Window) *claim {
+// regionOf returns the live modelRegion of a window, or nil.
+func (w *model) regionOf(m *Window) *modelRegion {
 	for _, c := range w.regions {
 		if c.live && c.window == m {
 			return c
@@ -31,19 +31,19 @@ func (w *world) claimOf(m *Window) *claim {
 	return nil
 }
 
-func (w *world) bind(in *input) {
+func (w *model) bind(in *input) {
 	m := w.window(in)
-	c := w.pick(in)
+	c := w.pickRegion(in)
 	if c == nil {
 		return
 	}
-	addr, n := w.place(in, c)
+	addr, n := w.pickRange(in, c)
 	b := Binding{PD: w.pds[int(in.byte())%2], QPN: uint32(in.byte() % 2), RKey: m.RKey() ^ uint32(in.byte()),
 		LKey: c.LKey(), Addr: addr, Length: n,
 		Access: []ib.Access{0, ib.AccessRemoteWrite, ib.AccessRemoteRead, ib.AccessRemoteAtomic | ib.AccessZeroBased, ib.AccessRemoteWrite | ib.AccessRemoteRead, ib.AccessLocalWrite}[in.byte()%6]}
-	old := w.claimOf(m)
+	old := w.regionOf(m)
 	err := w.table.Bind(b)
-	want := w.refusesBind(m, c, old, &b)
+	want := w.bindError(m, c, old, &b)
 	if err != want {
 		w.t.Fatalf("bind %+v: %v, want %v", b, err, want)
 	}
@@ -54,12 +54,12 @@ func (w *world) bind(in *input) {
 		old.live = false
 	}
 	if b.Length > 0 {
-		w.regions = append(w.regions, &claim{Region: m.Bound(), off: c.off + (addr - c.IOVA), length: n, live: true, parent: c})
+		w.regions = append(w.regions, &modelRegion{Region: m.Bound(), off: c.off + (addr - c.IOVA), length: n, live: true, parent: c})
 	}
 }
 
-// refusesBind is why a bind must fail.
-func (w *world) refusesBind(m *Window, c, old *claim, b *Binding) error {
+// bindError returns the error that a bind must return.
+func (w *model) bindError(m *Window, c, old *modelRegion, b *Binding) error {
 	end, carry := bits.Add64(b.Addr, b.Length, 0)
 	switch {
 	case m.PD != b.PD:
@@ -76,19 +76,19 @@ func (w *world) refusesBind(m *Window, c, old *claim, b *Binding) error {
 		return ErrPD
 	case c.Access&ib.AccessMWBind == 0, b.Access&(ib.AccessRemoteWrite|ib.AccessRemoteAtomic) != 0 && c.Access&ib.AccessLocalWrite == 0:
 		return ErrAccess
-	case !c.inside(b.Addr, b.Length) || carry != 0 && end != 0:
+	case !c.contains(b.Addr, b.Length) || carry != 0 && end != 0:
 		return ErrBounds
 	}
 	return nil
 }
 
-func (w *world) invalidate(in *input) {
+func (w *model) invalidate(in *input) {
 	m := w.window(in)
 	pd, qpn, key := w.pds[int(in.byte())%2], uint32(in.byte()%2), m.RKey()
 	if in.byte()%8 == 0 {
 		key ^= 1
 	}
-	old := w.claimOf(m)
+	old := w.regionOf(m)
 	var want error
 	switch {
 	case key != m.RKey():
@@ -108,13 +108,13 @@ func (w *world) invalidate(in *input) {
 	}
 }
 
-func (w *world) dealloc(in *input) {
+func (w *model) dealloc(in *input) {
 	if len(w.windows) == 0 {
 		return
 	}
 	k := int(in.byte()) % len(w.windows)
 	m := w.windows[k]
-	if c := w.claimOf(m); c != nil {
+	if c := w.regionOf(m); c != nil {
 		c.live = false
 	}
 	w.table.DeallocWindow(m)

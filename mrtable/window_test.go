@@ -7,9 +7,9 @@ import (
 	"softroce/internal/ib"
 )
 
-// A pane is a rig with 4096 bytes registered for windows at pageBase, and a window.
-type pane struct {
-	*rig
+// A windowFixture is a fixture with 4096 bytes at pageBase registered for windows, and a window.
+type windowFixture struct {
+	*fixture
 	mem []byte
 	r   *Region
 	w   *Window
@@ -19,14 +19,14 @@ const pageBase = 0x10000
 
 const bindable = ib.AccessLocalWrite | ib.AccessMWBind | ib.AccessFlushGlobal
 
-func newPane(t *testing.T, k WindowType) *pane {
-	p := &pane{rig: newRig(t), mem: bytesOf(make([]uint64, 512))}
+func newWindowFixture(t *testing.T, k WindowType) *windowFixture {
+	p := &windowFixture{fixture: newFixture(t), mem: bytesOf(make([]uint64, 512))}
 	p.r = mustRegister(t, p.table, p.pd, HeapMemory(p.mem), pageBase, bindable)
 	p.w = p.alloc(k)
 	return p
 }
 
-func (p *pane) alloc(k WindowType) *Window {
+func (p *windowFixture) alloc(k WindowType) *Window {
 	p.t.Helper()
 	w, err := p.table.AllocWindow(p.pd, k)
 	if err != nil {
@@ -35,8 +35,8 @@ func (p *pane) alloc(k WindowType) *Window {
 	return w
 }
 
-// half is the binding of the second half of the region, for writing, by queue pair 17.
-func (p *pane) half() Binding {
+// half returns the binding of the second half of the region with write access, by queue pair 17.
+func (p *windowFixture) half() Binding {
 	return Binding{PD: p.pd, QPN: 17, RKey: nextKey(p.w.RKey()), LKey: p.r.LKey(), Addr: pageBase + 2048, Length: 2048,
 		Access: ib.AccessRemoteWrite | ib.AccessRemoteRead}
 }
@@ -44,15 +44,15 @@ func (p *pane) half() Binding {
 // nextKey is ibv_inc_rkey.
 func nextKey(k uint32) uint32 { return k&^0xff | (k+1)&0xff }
 
-func (p *pane) bind(b Binding) {
+func (p *windowFixture) bind(b Binding) {
 	p.t.Helper()
 	if err := p.table.Bind(b); err != nil {
 		p.t.Fatal(err)
 	}
 }
 
-func TestAWindowGrantsWhatWasBoundAndNothingElse(t *testing.T) {
-	p := newPane(t, Type2B)
+func TestWindowGrantsOnlyWhatWasBound(t *testing.T) {
+	p := newWindowFixture(t, Type2B)
 	other := p.table.AllocPD()
 	b := p.half()
 	p.bind(b)
@@ -72,8 +72,8 @@ func TestAWindowGrantsWhatWasBoundAndNothingElse(t *testing.T) {
 		{"all of it", p.pd, 17, b.RKey, pageBase + 2048, 2048, ib.AccessRemoteWrite, nil},
 		{"its last byte", p.pd, 17, b.RKey, pageBase + 4095, 1, ib.AccessRemoteRead, nil},
 		{"a byte before", p.pd, 17, b.RKey, pageBase + 2047, 2, ib.AccessRemoteWrite, ErrBounds},
-		{"a byte behind", p.pd, 17, b.RKey, pageBase + 2048, 2049, ib.AccessRemoteWrite, ErrBounds},
-		{"a right that it lacks", p.pd, 17, b.RKey, pageBase + 2048, 8, ib.AccessRemoteAtomic, ErrAccess},
+		{"a byte after", p.pd, 17, b.RKey, pageBase + 2048, 2049, ib.AccessRemoteWrite, ErrBounds},
+		{"an access right that it lacks", p.pd, 17, b.RKey, pageBase + 2048, 8, ib.AccessRemoteAtomic, ErrAccess},
 		{"another queue pair", p.pd, 18, b.RKey, pageBase + 2048, 8, ib.AccessRemoteRead, ErrQP},
 		{"another domain", other, 17, b.RKey, pageBase + 2048, 8, ib.AccessRemoteRead, ErrPD},
 		{"the key before", p.pd, 17, b.RKey - 1, pageBase + 2048, 8, ib.AccessRemoteRead, ErrKey},
@@ -88,7 +88,7 @@ func TestAWindowGrantsWhatWasBoundAndNothingElse(t *testing.T) {
 	}
 }
 
-func TestWhoMayUseAWindowOfEachType(t *testing.T) {
+func TestWindowTypeChecks(t *testing.T) {
 	for _, c := range []struct {
 		kind                  WindowType
 		otherQP, otherPD, two error // another queue pair; another domain; both
@@ -97,7 +97,7 @@ func TestWhoMayUseAWindowOfEachType(t *testing.T) {
 		{Type2A, ErrQP, nil, ErrQP},
 		{Type2B, ErrQP, ErrPD, ErrQP},
 	} {
-		p := newPane(t, c.kind)
+		p := newWindowFixture(t, c.kind)
 		other := p.table.AllocPD()
 		b := p.half()
 		p.bind(b)
@@ -114,46 +114,46 @@ func TestWhoMayUseAWindowOfEachType(t *testing.T) {
 	}
 }
 
-func TestBindsThatAreRefusedChangeNothing(t *testing.T) {
+func TestRejectedBindChangesNothing(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		kind WindowType
-		edit func(*pane, *Binding)
+		edit func(*windowFixture, *Binding)
 		want error
 	}{
-		{"no such window", Type1, func(p *pane, b *Binding) { b.RKey ^= 1 << 8 }, ErrKey},
-		{"no such slot", Type1, func(p *pane, b *Binding) { b.RKey += 1 << 20 }, ErrKey},
-		{"a region for a window", Type1, func(p *pane, b *Binding) { b.RKey = p.r.RKey() }, ErrKey},
-		{"queue pair of another domain", Type2B, func(p *pane, b *Binding) { b.PD = p.table.AllocPD() }, ErrPD},
-		{"no such region", Type1, func(p *pane, b *Binding) { b.LKey ^= 1 }, ErrKey},
-		{"a window for a region", Type1, func(p *pane, b *Binding) { b.LKey = p.w.RKey() }, ErrKey},
-		{"region of another domain", Type1, func(p *pane, b *Binding) {
+		{"no such window", Type1, func(p *windowFixture, b *Binding) { b.RKey ^= 1 << 8 }, ErrKey},
+		{"no such slot", Type1, func(p *windowFixture, b *Binding) { b.RKey += 1 << 20 }, ErrKey},
+		{"a region for a window", Type1, func(p *windowFixture, b *Binding) { b.RKey = p.r.RKey() }, ErrKey},
+		{"queue pair of another domain", Type2B, func(p *windowFixture, b *Binding) { b.PD = p.table.AllocPD() }, ErrPD},
+		{"no such region", Type1, func(p *windowFixture, b *Binding) { b.LKey ^= 1 }, ErrKey},
+		{"a window for a region", Type1, func(p *windowFixture, b *Binding) { b.LKey = p.w.RKey() }, ErrKey},
+		{"region of another domain", Type1, func(p *windowFixture, b *Binding) {
 			b.LKey = mustRegister(p.t, p.table, p.table.AllocPD(), HeapMemory(p.mem), pageBase, bindable).LKey()
 		}, ErrPD},
-		{"region without MWBind", Type1, func(p *pane, b *Binding) {
+		{"region without MWBind", Type1, func(p *windowFixture, b *Binding) {
 			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessLocalWrite).LKey()
 		}, ErrAccess},
-		{"zero-based region", Type1, func(p *pane, b *Binding) {
+		{"zero-based region", Type1, func(p *windowFixture, b *Binding) {
 			b.LKey, b.Addr = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), 0, ib.AccessLocalWrite|ib.AccessMWBind|ib.AccessZeroBased).LKey(), 0
 		}, ErrAccess},
-		{"RemoteWrite to a region without LocalWrite", Type1, func(p *pane, b *Binding) {
+		{"RemoteWrite to a region without LocalWrite", Type1, func(p *windowFixture, b *Binding) {
 			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessMWBind).LKey()
 		}, ErrAccess},
-		{"RemoteAtomic to a region without LocalWrite", Type2A, func(p *pane, b *Binding) {
+		{"RemoteAtomic to a region without LocalWrite", Type2A, func(p *windowFixture, b *Binding) {
 			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessMWBind).LKey()
 			b.Access = ib.AccessRemoteAtomic
 		}, ErrAccess},
-		{"FlushGlobal to a region without", Type1, func(p *pane, b *Binding) {
+		{"FlushGlobal to a region without", Type1, func(p *windowFixture, b *Binding) {
 			b.LKey = mustRegister(p.t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessLocalWrite|ib.AccessMWBind).LKey()
 			b.Access = ib.AccessFlushGlobal
 		}, ErrAccess},
-		{"LocalWrite", Type1, func(p *pane, b *Binding) { b.Access |= ib.AccessLocalWrite }, ErrFlags},
-		{"past the region", Type1, func(p *pane, b *Binding) { b.Length++ }, ErrBounds},
-		{"before the region", Type2B, func(p *pane, b *Binding) { b.Addr = pageBase - 1 }, ErrBounds},
-		{"zero-based and past the region", Type1, func(p *pane, b *Binding) { b.Length++; b.Access |= ib.AccessZeroBased }, ErrBounds},
-		{"type 2 of no bytes", Type2B, func(p *pane, b *Binding) { b.Length = 0 }, ErrWindow},
+		{"LocalWrite", Type1, func(p *windowFixture, b *Binding) { b.Access |= ib.AccessLocalWrite }, ErrFlags},
+		{"past the region", Type1, func(p *windowFixture, b *Binding) { b.Length++ }, ErrBounds},
+		{"before the region", Type2B, func(p *windowFixture, b *Binding) { b.Addr = pageBase - 1 }, ErrBounds},
+		{"zero-based and past the region", Type1, func(p *windowFixture, b *Binding) { b.Length++; b.Access |= ib.AccessZeroBased }, ErrBounds},
+		{"type 2 with zero length", Type2B, func(p *windowFixture, b *Binding) { b.Length = 0 }, ErrWindow},
 	} {
-		p := newPane(t, c.kind)
+		p := newWindowFixture(t, c.kind)
 		key := p.w.RKey()
 		b := p.half()
 		c.edit(p, &b)
@@ -166,8 +166,8 @@ func TestBindsThatAreRefusedChangeNothing(t *testing.T) {
 	}
 }
 
-func TestAReadOnlyRegionTakesAReadOnlyWindow(t *testing.T) {
-	p := newPane(t, Type1)
+func TestReadOnlyRegionAllowsReadOnlyWindow(t *testing.T) {
+	p := newWindowFixture(t, Type1)
 	b := p.half()
 	b.LKey = mustRegister(t, p.table, p.pd, HeapMemory(p.mem), pageBase, ib.AccessMWBind).LKey()
 	b.Access = ib.AccessRemoteRead
@@ -176,9 +176,9 @@ func TestAReadOnlyRegionTakesAReadOnlyWindow(t *testing.T) {
 	p.wantFailures(map[any]error{p: ErrAccess})
 }
 
-func TestType1IsBoundAnewAndType2IsNot(t *testing.T) {
+func TestOnlyType1CanBeBoundTwice(t *testing.T) {
 	for kind, want := range map[WindowType]error{Type1: nil, Type2A: ErrWindow, Type2B: ErrWindow} {
-		p := newPane(t, kind)
+		p := newWindowFixture(t, kind)
 		b := p.half()
 		p.bind(b)
 		first := p.w.Bound()
@@ -196,8 +196,8 @@ func TestType1IsBoundAnewAndType2IsNot(t *testing.T) {
 	}
 }
 
-func TestABindOfNoBytesUnbindsType1(t *testing.T) {
-	p := newPane(t, Type1)
+func TestZeroLengthBindUnbindsType1(t *testing.T) {
+	p := newWindowFixture(t, Type1)
 	p.bind(p.half())
 	b := p.half()
 	p.bind(Binding{PD: p.pd, RKey: b.RKey})
@@ -209,23 +209,23 @@ func TestABindOfNoBytesUnbindsType1(t *testing.T) {
 	}
 }
 
-func TestWhoMayInvalidate(t *testing.T) {
+func TestInvalidateChecks(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		kind WindowType
-		edit func(p *pane, pd **PD, qpn, key *uint32)
+		edit func(p *windowFixture, pd **PD, qpn, key *uint32)
 		want error
 	}{
-		{"its queue pair", Type2B, func(*pane, **PD, *uint32, *uint32) {}, nil},
-		{"its queue pair, 2A", Type2A, func(*pane, **PD, *uint32, *uint32) {}, nil},
-		{"another queue pair", Type2B, func(_ *pane, _ **PD, qpn, _ *uint32) { *qpn = 18 }, ErrQP},
-		{"another domain", Type2B, func(p *pane, pd **PD, _, _ *uint32) { *pd = p.table.AllocPD() }, ErrPD},
-		{"an old key", Type2B, func(_ *pane, _ **PD, _, key *uint32) { *key-- }, ErrKey},
-		{"no slot", Type2B, func(_ *pane, _ **PD, _, key *uint32) { *key += 1 << 24 }, ErrKey},
-		{"type 1", Type1, func(*pane, **PD, *uint32, *uint32) {}, ErrWindow},
-		{"a region", Type2B, func(p *pane, _ **PD, _, key *uint32) { *key = p.r.RKey() }, ErrWindow},
+		{"its queue pair", Type2B, func(*windowFixture, **PD, *uint32, *uint32) {}, nil},
+		{"its queue pair, 2A", Type2A, func(*windowFixture, **PD, *uint32, *uint32) {}, nil},
+		{"another queue pair", Type2B, func(_ *windowFixture, _ **PD, qpn, _ *uint32) { *qpn = 18 }, ErrQP},
+		{"another domain", Type2B, func(p *windowFixture, pd **PD, _, _ *uint32) { *pd = p.table.AllocPD() }, ErrPD},
+		{"an old key", Type2B, func(_ *windowFixture, _ **PD, _, key *uint32) { *key-- }, ErrKey},
+		{"no slot", Type2B, func(_ *windowFixture, _ **PD, _, key *uint32) { *key += 1 << 24 }, ErrKey},
+		{"type 1", Type1, func(*windowFixture, **PD, *uint32, *uint32) {}, ErrWindow},
+		{"a region", Type2B, func(p *windowFixture, _ **PD, _, key *uint32) { *key = p.r.RKey() }, ErrWindow},
 	} {
-		p := newPane(t, c.kind)
+		p := newWindowFixture(t, c.kind)
 		p.bind(p.half())
 		pd, qpn, key := p.pd, uint32(17), p.w.RKey()
 		c.edit(p, &pd, &qpn, &key)
@@ -238,10 +238,10 @@ func TestWhoMayInvalidate(t *testing.T) {
 	}
 }
 
-func TestAnInvalidatedWindowIsFreeForAnyBind(t *testing.T) {
-	p := newPane(t, Type2B)
+func TestInvalidatedWindowCanBeBoundAgain(t *testing.T) {
+	p := newWindowFixture(t, Type2B)
 	p.bind(p.half())
-	for range 2 { // the second time it is not bound, which is no error
+	for range 2 { // the second time the window is unbound, which is no error
 		if err := p.table.Invalidate(p.pd, 17, p.w.RKey()); err != nil {
 			t.Fatal(err)
 		}
@@ -253,12 +253,12 @@ func TestAnInvalidatedWindowIsFreeForAnyBind(t *testing.T) {
 	b.QPN = 18
 	p.bind(b)
 	if p.w.QPN() != 18 {
-		t.Errorf("of queue pair %d", p.w.QPN())
+		t.Errorf("bound by queue pair %d", p.w.QPN())
 	}
 }
 
-func TestARegionWithWindowsStays(t *testing.T) {
-	p := newPane(t, Type2B)
+func TestRegionWithWindowsCannotBeDeregistered(t *testing.T) {
+	p := newWindowFixture(t, Type2B)
 	second := p.alloc(Type1)
 	p.bind(p.half())
 	b := p.half()
@@ -268,19 +268,19 @@ func TestARegionWithWindowsStays(t *testing.T) {
 		if err := p.table.Deregister(p.r); err != ErrBusy || !p.r.Live() {
 			t.Fatalf("deregister: %v", err)
 		}
-		p.table.DeallocWindow(p.w) // bound, which is allowed
+		p.table.DeallocWindow(p.w) // a bound window may be deallocated
 		p.w = second
 	}
 	if err := p.table.Deregister(p.r); err != nil || p.r.Live() {
 		t.Errorf("deregister: %v", err)
 	}
-	p.table.DeallocWindow(second) // does nothing
+	p.table.DeallocWindow(second) // no effect
 	if err := p.table.DeallocPD(p.pd); err != nil {
 		t.Error(err)
 	}
 }
 
-func TestADomainLivesWhileAWindowIsOfIt(t *testing.T) {
+func TestPDWithWindowCannotBeDeallocated(t *testing.T) {
 	table := newTestTable()
 	pd := table.AllocPD()
 	w, err := table.AllocWindow(pd, Type1)
@@ -301,8 +301,8 @@ func TestADomainLivesWhileAWindowIsOfIt(t *testing.T) {
 	}
 }
 
-func TestAZeroBasedWindowBeginsAtZero(t *testing.T) {
-	p := newPane(t, Type2B)
+func TestZeroBasedWindowStartsAtZero(t *testing.T) {
+	p := newWindowFixture(t, Type2B)
 	b := p.half()
 	b.Addr, b.Length, b.Access = pageBase+64, 32, ib.AccessRemoteWrite|ib.AccessRemoteAtomic|ib.AccessZeroBased
 	p.bind(b)
@@ -327,11 +327,11 @@ func TestAZeroBasedWindowBeginsAtZero(t *testing.T) {
 	}
 }
 
-// TestWritesThatCameBeforeTheInvalidationAreCarriedOut: memory of another process is written
-// when the step ends, but a window may go in mid-step.
-func TestWritesThatCameBeforeTheInvalidationAreCarriedOut(t *testing.T) {
+// TestWritesBeforeInvalidationAreExecuted invalidates a window between a write to another process's
+// memory and the flush at the end of the step.
+func TestWritesBeforeInvalidationAreExecuted(t *testing.T) {
 	for name, proc := range map[string]*Process{"process_vm": self(t), "mem": selfMem(t)} {
-		g := newRig(t)
+		g := newFixture(t)
 		mem := make([]byte, 64)
 		m, err := proc.Memory(uint64(address(mem)), 64, 0)
 		if err != nil {
@@ -358,7 +358,7 @@ func TestWritesThatCameBeforeTheInvalidationAreCarriedOut(t *testing.T) {
 			t.Errorf("%s: read: %v", name, err)
 		}
 
-		// The region does not outlive them.
+		// The region can be deregistered afterwards.
 		b.RKey = nextKey(b.RKey)
 		if err := g.table.Bind(b); err != nil {
 			t.Fatal(err)
@@ -376,9 +376,9 @@ func TestWritesThatCameBeforeTheInvalidationAreCarriedOut(t *testing.T) {
 	}
 }
 
-func TestStoreWordComesAfterWhatWasQueued(t *testing.T) {
+func TestStoreWordFollowsQueuedWrites(t *testing.T) {
 	for name, proc := range map[string]*Process{"mapped": nil, "process_vm": self(t)} {
-		g := newRig(t)
+		g := newFixture(t)
 		mem := bytesOf(make([]uint64, 8))
 		m := HeapMemory(mem)
 		if proc != nil {
@@ -408,10 +408,10 @@ func TestStoreWordComesAfterWhatWasQueued(t *testing.T) {
 	}
 }
 
-func TestAllYieldsNoWindows(t *testing.T) {
-	p := newPane(t, Type1)
+func TestAllOmitsWindows(t *testing.T) {
+	p := newWindowFixture(t, Type1)
 	p.bind(p.half())
-	p.table.Deregister(p.w.Bound()) // does nothing
+	p.table.Deregister(p.w.Bound()) // no effect
 	n := 0
 	for range p.table.All() {
 		n++
