@@ -1,7 +1,7 @@
 package abi
 
-// Operations of the connection manager. A connection that wants it says OpCMOpen, before or after it opens a
-// device, or without one: identifiers are bound to devices by their addresses.
+// Operations of the connection manager. A connection enables them with OpCMOpen, before or after it
+// opens a device, or without one: identifiers are bound to devices by address.
 const (
 	OpCMOpen           = 80
 	OpCMCreateChannel  = 81
@@ -27,12 +27,12 @@ const (
 	OpCMLeave          = 101
 )
 
-// CMMaxPrivateData is the most private data that a message takes, in bytes. Each kind takes less: a request for a
-// connection 56, a response 196, a refusal 148, and for datagrams a request 180, a response 136.
+// CMMaxPrivateData is the size in bytes of a message's private data. Each kind uses less: REQ 56,
+// REP 196, REJ 148, SIDR_REQ 180, SIDR_REP 136.
 const CMMaxPrivateData = 256
 
-// CMOpenRequest makes the connection a client of the connection manager. With the name of a device
-// it uses that one alone.
+// CMOpenRequest makes the connection a client of the connection manager, on all devices or on the
+// one that is named.
 type CMOpenRequest struct {
 	Device [NameSize]byte
 }
@@ -40,12 +40,12 @@ type CMOpenRequest struct {
 // CMAddr is an IP address and a port.
 type CMAddr struct {
 	Family uint16   // AF_INET (2), AF_INET6 (10), or 0: none
-	Port   uint16   // as a number of this machine, not in network order
+	Port   uint16   // in host byte order
 	Scope  uint32   // index of the interface of a link-local address, or 0
 	Addr   [16]byte // IPv4: the first four bytes
 }
 
-// CMCreateIDRequest makes an identifier whose events go to a channel; the answer is a HandleReply.
+// CMCreateIDRequest creates an identifier whose events go to a channel; the reply is a HandleReply.
 type CMCreateIDRequest struct {
 	Channel   uint32
 	PortSpace uint32 // rdma_port_space
@@ -53,25 +53,25 @@ type CMCreateIDRequest struct {
 	_         uint32
 }
 
-// CMBindRequest binds an identifier to a source address and port; the answer is a CMIdentifier.
+// CMBindRequest binds an identifier to a source address and port; the reply is a CMIdentifier.
 type CMBindRequest struct {
 	ID   uint32
 	_    uint32
 	Addr CMAddr
 }
 
-// CMResolveAddrRequest finds the way to an address. ADDR_RESOLVED or ADDR_ERROR follows.
+// CMResolveAddrRequest resolves an address. ADDR_RESOLVED or ADDR_ERROR follows.
 type CMResolveAddrRequest struct {
 	ID      uint32
 	Timeout uint32 // ms
-	Src     CMAddr // may be none
+	Src     CMAddr // optional
 	Dst     CMAddr
 }
 
-// CMListenRequest makes an identifier a listener; the answer is a CMIdentifier.
+// CMListenRequest makes an identifier listen; the reply is a CMIdentifier.
 type CMListenRequest struct {
 	ID      uint32
-	Backlog uint32 // 0: as much as there is
+	Backlog uint32 // 0: the maximum
 }
 
 // CMConnParam is struct rdma_conn_param.
@@ -90,36 +90,36 @@ type CMConnParam struct {
 	PrivateData        [CMMaxPrivateData]byte
 }
 
-// CMConnectRequest asks for a connection (OpCMConnect) or agrees to one (OpCMAccept).
+// CMConnectRequest requests a connection (OpCMConnect) or accepts one (OpCMAccept).
 type CMConnectRequest struct {
 	ID    uint32
 	_     uint32
 	Param CMConnParam
 }
 
-// CMRejectRequest refuses a connection.
+// CMRejectRequest rejects a connection.
 type CMRejectRequest struct {
 	ID          uint32
-	Reason      uint32 // 0 stands for 28, consumer defined
+	Reason      uint32 // 0 means 28, consumer defined
 	PrivateLen  uint32
 	_           uint32
 	PrivateData [CMMaxPrivateData]byte
 }
 
-// CMInitQPAttrRequest asks what a queue pair needs to go to a state.
+// CMInitQPAttrRequest requests the attributes with which a queue pair enters a state.
 type CMInitQPAttrRequest struct {
 	ID    uint32
 	State uint32 // ibv_qp_state
 }
 
-// CMInitQPAttrReply has it: the attributes that Mask names.
+// CMInitQPAttrReply has the attributes that Mask names.
 type CMInitQPAttrReply struct {
 	Mask uint32 // ibv_qp_attr_mask
 	_    uint32
 	Attr QPAttr
 }
 
-// CMIdentifier tells what an identifier is bound to, and where it leads. With an unresolved one, the path is zero.
+// CMIdentifier is what an identifier is bound to, and its path, which is zero until it is resolved.
 type CMIdentifier struct {
 	Device     [NameSize]byte // empty: none
 	Src        CMAddr
@@ -153,23 +153,23 @@ type CMMigrateRequest struct {
 	Channel uint32
 }
 
-// CMJoinRequest makes an identifier a member of a multicast group (OpCMJoin), or ends that (OpCMLeave).
+// CMJoinRequest joins a multicast group (OpCMJoin) or leaves it (OpCMLeave).
 type CMJoinRequest struct {
 	ID     uint32
 	_      uint32
 	Addr   CMAddr
-	Cookie uint64 // the client's; comes back in the event
+	Cookie uint64 // chosen by the client; returned in the event
 }
 
-// CMEvent is the answer to OpCMGetEvent, which is asked when the channel's pipe has a byte; EAGAIN where there is no
-// event after all: what it was about is gone.
+// CMEvent is the reply to OpCMGetEvent, which a client sends after reading a byte from the
+// channel's pipe. EAGAIN: the object of the event was destroyed meanwhile.
 type CMEvent struct {
 	Type       uint32 // rdma_cm_event_type
-	Status     int32  // 0, -errno, or what the message says
-	ID         uint32 // new with CONNECT_REQUEST
+	Status     int32  // 0, -errno, or the reason in the message
+	ID         uint32 // CONNECT_REQUEST: a new identifier
 	Listen     uint32 // CONNECT_REQUEST
 	Cookie     uint64 // MULTICAST_JOIN
-	IsDatagram uint32 // 1: AH, RemoteQPN and RemoteQKey have a meaning, of Param only the private data
+	IsDatagram uint32 // 1: AH, RemoteQPN and RemoteQKey are valid, and of Param only the private data
 	RemoteQPN  uint32
 	RemoteQKey uint32
 	_          uint32

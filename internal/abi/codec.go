@@ -26,13 +26,13 @@ func Append(b []byte, parts ...any) []byte {
 	for _, p := range parts {
 		var err error
 		if b, err = binary.Append(b, binary.LittleEndian, p); err != nil {
-			panic(fmt.Sprintf("abi: %T is not of fixed size", p)) // a bug in the layout, not in the data
+			panic(fmt.Sprintf("abi: %T is not of fixed size", p)) // a bug in the layout
 		}
 	}
 	return b
 }
 
-// Message appends a whole message to b: h, with its Length set, and the parts of the body.
+// Message appends a message to b: h, with its Length set, and the parts of the body.
 func Message(b []byte, h Header, parts ...any) []byte {
 	start := len(b)
 	b = Append(b, h)
@@ -50,7 +50,7 @@ func Decode(b []byte, v any) (rest []byte, err error) {
 	return b[n:], nil
 }
 
-// ParseHeader takes a received packet apart.
+// ParseHeader splits a received message into header and body.
 func ParseHeader(b []byte) (h Header, body []byte, err error) {
 	body, err = Decode(b, &h)
 	if err != nil {
@@ -70,11 +70,11 @@ func Text(b []byte) string {
 	return string(b)
 }
 
-// PutText fills a field of fixed size with s, cut so that a zero byte ends it.
+// PutText fills a field of fixed size with s, truncated so that a zero byte ends it.
 func PutText(field []byte, s string) {
 	n := copy(field[:len(field)-1], s)
 	clear(field[n:])
 }
 
-// RingSize returns the bytes of a ring with so many slots of so many bytes.
+// RingSize returns the size of a ring in bytes.
 func RingSize(slots, slotSize int) int { return RingSlots + slots*slotSize }

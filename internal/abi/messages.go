@@ -1,37 +1,35 @@
 package abi
 
-// The control socket is a UNIX seqpacket socket: one request or reply to a packet, a
-// Header and the body of its operation. The client sends requests; the daemon answers
-// each with the same Op and Tag. Descriptors travel with the packet (SCM_RIGHTS), in
-// the order that the body's description gives.
+// The control socket is a UNIX seqpacket socket. Each packet is one request or reply: a Header and
+// the body of its operation. The client sends requests; the daemon replies to each with the same Op
+// and Tag. Descriptors travel with the packet (SCM_RIGHTS), in the order that the description of
+// the body gives.
 //
-// Events arrive through pipes. The client has the read end: each event is one byte, of no
-// meaning, and the end of the file says that the daemon is gone. An eventfd would be one
-// file description for both sides, and a client that takes its O_NONBLOCK away could
-// block the daemon; the two ends of a pipe are apart. An event that finds the pipe full
-// (65536 events that nobody read) adds no byte.
+// Events arrive through pipes, of which the client has the read end. Each event is one byte without
+// meaning; the end of the file means that the daemon is gone. The two ends of a pipe are separate
+// file descriptions, whereas both sides would share that of an eventfd: a client that clears its
+// O_NONBLOCK could block the daemon. An event adds no byte to a full pipe (65536 unread events).
 //
-// Structs have the layout that C gives them: every field at a multiple of its size,
-// with the padding written out.
+// Structs have the layout of C: every field is at a multiple of its size, and padding is explicit.
 
-// Version of the ABI: a client and a daemon whose versions differ do not talk.
+// Version of the ABI. A client and a daemon must have the same.
 const Version = 2
 
 // Sizes of messages, in bytes.
 const (
-	MaxMessage = 65536 // whole, header included
-	MaxFDs     = 8     // descriptors with one message
-	NameSize   = 64    // of a device, with the zero byte that ends it
-	IfNameSize = 16    // of a network interface, with the zero byte
+	MaxMessage = 65536 // including the header
+	MaxFDs     = 8     // descriptors per message
+	NameSize   = 64    // of a device, including the zero byte that ends it
+	IfNameSize = 16    // of a network interface, including the zero byte
 )
 
-// Header begins every message.
+// Header is the start of every message.
 type Header struct {
 	Version uint16
 	Op      uint16 // Op…
 	Length  uint32 // of the whole message
-	Tag     uint64 // the client's; comes back in the reply
-	Errno   uint32 // replies: 0, or an errno; then the body is an explanation, UTF-8 text
+	Tag     uint64 // chosen by the client; returned in the reply
+	Errno   uint32 // replies: 0, or an errno; then the body is an error text in UTF-8
 	FDs     uint32 // descriptors that accompany the message
 	_       [8]byte
 }
@@ -95,21 +93,21 @@ const (
 	OpOpenTree     = 70 // its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them
 )
 
-// HelloRequest is the first message of a connection. The reply's version is the
-// daemon's; if the request's is another, the error is EPROTONOSUPPORT.
+// HelloRequest is the first message of a connection. The reply has the daemon's version; if the
+// request's differs, the error is EPROTONOSUPPORT.
 type HelloRequest struct {
-	Comm [16]byte // the program's name, for show; ends with a zero byte
+	Comm [16]byte // the program's name, as "softroce show" prints it; ends with a zero byte
 }
 
-// HelloReply tells who serves.
+// HelloReply describes the daemon.
 type HelloReply struct {
-	PID     uint32 // of the daemon, in the daemon's PID namespace
+	PID     uint32 // of the daemon, in its PID namespace
 	Devices uint32
 	Release [NameSize]byte // text
 }
 
-// ListReply is followed by Count of DeviceEntry (OpListDevices), GIDEntry (OpQueryGIDs), or P_Keys, a
-// u16 each in the order of their indices (OpQueryPKeys).
+// ListReply is followed by Count elements: DeviceEntry (OpListDevices), GIDEntry (OpQueryGIDs), or
+// P_Keys (OpQueryPKeys), a u16 each in the order of their indices.
 type ListReply struct {
 	Count uint32
 	_     uint32
@@ -124,8 +122,8 @@ type DeviceEntry struct {
 	_         uint32
 }
 
-// OpenDeviceRequest makes the connection a context of the device. An empty name stands
-// for the daemon's first device. A connection opens one device.
+// OpenDeviceRequest makes the connection a context of the device. An empty name means the daemon's
+// first device. A connection opens one device.
 type OpenDeviceRequest struct {
 	Name [NameSize]byte
 }
@@ -139,12 +137,13 @@ type OpenDeviceReply struct {
 	EventSlots   uint32 // slots of the event ring, AsyncEventSize bytes each
 }
 
-// OpJoinDevice makes the connection another one to the context of which it brings the doorbell page's
-// descriptor, which the one that opened the device may give to whom it trusts. The reply is an
-// OpenDeviceReply, with an event ring of its own. From then on both have the same objects; what memory
-// the joined connection registers it shows as MemorySelf. When the first connection ends, so do those that joined.
+// OpJoinDevice joins the connection to an existing context. The request comes with the descriptor
+// of the context's doorbell page, which its owner may pass to processes that it trusts. The reply
+// is an OpenDeviceReply, with a separate event ring. Both connections then share all objects; the
+// joined connection registers its own memory as MemorySelf. When the first connection ends, so do
+// those that joined.
 
-// EventsLost is where the ring of asynchronous events has the number of events that found it full.
+// EventsLost is the offset of the number of events that found the ring of asynchronous events full.
 const EventsLost = CQArmed // u32 in the header page, written by the daemon
 
 // DeviceAttr is the reply of OpQueryDevice: the values of struct ibv_device_attr.
@@ -190,10 +189,10 @@ type DeviceAttr struct {
 	LocalCAAckDelay       uint32
 	PhysPortCnt           uint32
 	MaxInlineData         uint32 // bytes in a send work request
-	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and what lies above
-	HCACoreClock          uint64 // kHz: the clock of CQETimestamp
-	TimestampMask         uint64 // completion_timestamp_mask: the bits of CQETimestamp that count
-	MaxDMSize             uint64 // bytes of device memory that the client may have
+	DeviceCapFlagsEx      uint64 // device_cap_flags_ex: DeviceCapFlags and the upper half
+	HCACoreClock          uint64 // kHz: the clock of a completion's timestamp
+	TimestampMask         uint64 // completion_timestamp_mask: the valid bits of a completion's timestamp
+	MaxDMSize             uint64 // bytes of device memory that the client may allocate
 }
 
 // PortAttr is the reply of OpQueryPort: the values of struct ibv_port_attr.
@@ -221,7 +220,7 @@ type PortAttr struct {
 	Flags         uint8
 }
 
-// GIDEntry is a row of the GID table.
+// GIDEntry is an entry of the GID table.
 type GIDEntry struct {
 	GID    [16]byte
 	Index  uint32
@@ -230,21 +229,21 @@ type GIDEntry struct {
 	VLAN   uint32 // VLAN ID, 0 for none
 }
 
-// ClockReply is the time of the device: ibv_query_rt_values_ex.
+// ClockReply is the current time of the device: ibv_query_rt_values_ex.
 type ClockReply struct {
-	Clock     uint64 // as CQETimestamp has it
-	Wallclock uint64 // the same moment as CQEWallclock has it
+	Clock     uint64 // on the clock of completions' timestamps
+	Wallclock uint64 // the same moment on the clock of completions' wall-clock times
 }
 
-// HandleRequest names the object that an operation closes or asks about.
+// HandleRequest names the object of an operation.
 type HandleRequest struct {
 	Handle uint32
 	_      uint32
 }
 
-// HandleReply names the object that was created. A handle belongs to its connection and
-// is never 0. OpCreateChannel's reply comes with the channel's event pipe. Which
-// completion queue had the event tells its CQEvents.
+// HandleReply names the object that was created. A handle is only valid on its connection, and
+// never 0. OpCreateChannel's reply comes with the channel's event pipe; the counters at CQEvents
+// tell which completion queue had the event.
 type HandleReply struct {
 	Handle uint32
 	_      uint32
@@ -253,28 +252,29 @@ type HandleReply struct {
 // Kinds of registered memory.
 const (
 	MemoryProcess = 0 // Address, in the process that connected; needs the right to ptrace it
-	MemoryMapped  = 1 // a descriptor that can be mapped, from Offset on; Address is the client's own mapping of it, or 0
-	MemorySelf    = 2 // Address, through a descriptor of the client's own /proc/self/mem
-	MemoryDMABuf  = 3 // the descriptor of a DMA buffer, or of shared memory in its place, from Offset on
-	MemoryDevice  = 4 // device memory: Address is its handle, from Offset on
+	MemoryMapped  = 1 // a descriptor that can be mapped, from Offset; Address is the client's own mapping of it, or 0
+	MemorySelf    = 2 // Address, through a descriptor of the client's /proc/self/mem
+	MemoryDMABuf  = 3 // the descriptor of a DMA buffer, or of shared memory instead, from Offset
+	MemoryDevice  = 4 // device memory: Address is its handle; from Offset
 )
 
-// RegMRRequest registers memory. Where a mapped descriptor cannot be sealed against
-// shrinking, its memory is reached through Address instead. A DMA buffer, and shared memory in its place, may shrink: what it
-// has lost is out of reach. Offset and IOVA of a DMA buffer lie at the same place in a page of 4096 bytes, and Access is as
-// ibv_reg_dmabuf_mr has it. Device memory is zero-based. Neither can be registered anew.
+// RegMRRequest registers memory. If a mapped descriptor cannot be sealed against shrinking, its
+// memory is accessed through Address instead. A DMA buffer, or shared memory used as one, may
+// shrink: accesses beyond its end fail. Offset and IOVA of a DMA buffer must be congruent modulo
+// 4096, and Access is as in ibv_reg_dmabuf_mr. Device memory is zero-based. Neither can be
+// reregistered.
 type RegMRRequest struct {
 	PD      uint32
 	Memory  uint32 // Memory…
 	Access  uint32 // ibv_access_flags
 	_       uint32
-	IOVA    uint64 // address of the first byte in work requests and for peers
+	IOVA    uint64 // address of the first byte, for work requests and peers
 	Length  uint64
 	Address uint64
 	Offset  uint64
 }
 
-// RegMRReply tells the keys, and how the memory is reached.
+// RegMRReply has the keys, and how the memory is accessed.
 type RegMRReply struct {
 	Handle uint32
 	LKey   uint32
@@ -282,15 +282,15 @@ type RegMRReply struct {
 	Memory uint32 // Memory…
 }
 
-// ReregMRRequest makes a registered region what MR says, with the same handle and keys; the answer is a
-// RegMRReply. Where it is refused the region is as it was.
+// ReregMRRequest replaces a registered region and keeps handle and keys; the reply is a RegMRReply.
+// After an error the region is unchanged.
 type ReregMRRequest struct {
 	Handle uint32
 	_      uint32
 	MR     RegMRRequest
 }
 
-// QueryMRReply tells of a region.
+// QueryMRReply describes a region.
 type QueryMRReply struct {
 	LKey   uint32
 	RKey   uint32
@@ -300,26 +300,26 @@ type QueryMRReply struct {
 	_      uint32
 }
 
-// AllocDMRequest allocates device memory; the answer is a HandleReply.
+// AllocDMRequest allocates device memory; the reply is a HandleReply.
 type AllocDMRequest struct {
 	Length   uint64
-	LogAlign uint32 // its address is to be a multiple of 2^LogAlign
+	LogAlign uint32 // the address is a multiple of 2^LogAlign
 	_        uint32
 }
 
-// QueryDMReply tells of device memory.
+// QueryDMReply describes device memory.
 type QueryDMReply struct {
 	Length uint64
 }
 
-// DMCopyMax is how many bytes one message copies to device memory or from it.
+// DMCopyMax is the most bytes that a message copies to or from device memory.
 const DMCopyMax = 15 * 4096
 
-// CopyDMRequest copies to device memory the bytes that follow the request, Length in number, or from it: then
-// the bytes are the answer. Offset and Length are multiples of 4.
+// CopyDMRequest copies Length bytes to device memory, which follow the request, or from it: then
+// they are the reply. Offset and Length are multiples of 4.
 type CopyDMRequest struct {
 	Handle uint32
-	Length uint32 // DMCopyMax at most
+	Length uint32 // at most DMCopyMax
 	Offset uint64
 }
 
@@ -329,14 +329,15 @@ type AllocMWRequest struct {
 	Type uint32 // ibv_mw_type
 }
 
-// AllocMWReply tells the key. A bind changes its low 8 bits.
+// AllocMWReply has the R_Key. A bind changes its low 8 bits.
 type AllocMWReply struct {
 	Handle uint32
 	RKey   uint32
 }
 
-// OpenXRCDRequest opens an XRC domain; the answer is a HandleReply. With a descriptor it is that
-// of the file, which every client may open that has the file open; without, a new one.
+// OpenXRCDRequest opens an XRC domain; the reply is a HandleReply. With a descriptor it is the
+// domain of that file, which every client that has the file open may open; without, a new private
+// one.
 type OpenXRCDRequest struct {
 	Flags uint32 // XRCD…
 	_     uint32
@@ -344,11 +345,11 @@ type OpenXRCDRequest struct {
 
 // Bits of OpenXRCDRequest's Flags.
 const (
-	XRCDCreate    = 1 << 0 // O_CREAT: make it if there is none
+	XRCDCreate    = 1 << 0 // O_CREAT: create it if there is none
 	XRCDExclusive = 1 << 1 // O_EXCL: there must be none
 )
 
-// AHAttr is where packets go and how: struct ibv_ah_attr.
+// AHAttr is the destination of packets and their header fields: struct ibv_ah_attr.
 type AHAttr struct {
 	DGID         [16]byte
 	FlowLabel    uint32
@@ -364,7 +365,7 @@ type AHAttr struct {
 	_            [2]byte
 }
 
-// CreateAHRequest creates an address handle; the answer is a HandleReply.
+// CreateAHRequest creates an address handle; the reply is a HandleReply.
 type CreateAHRequest struct {
 	PD uint32
 	_  uint32
@@ -379,19 +380,19 @@ type CreateCQRequest struct {
 	_       uint32
 }
 
-// CQOwnChannel asks for a completion channel of the queue alone, which has no handle.
+// CQOwnChannel requests a completion channel for this queue only, which has no handle.
 const CQOwnChannel = 1
 
-// CreateCQReply comes with the ring (slots of CQESize bytes), then, where CQOwnChannel
-// was asked for, the channel's event pipe.
+// CreateCQReply comes with the ring (slots of CQESize bytes) and then, with CQOwnChannel, the
+// channel's event pipe.
 type CreateCQReply struct {
 	Handle  uint32
-	Entries uint32 // granted; the ring has that many slots
+	Entries uint32 // granted: the slots of the ring
 }
 
-// ResizeCQRequest asks for another number of entries; the answer is a CreateCQReply with a new
-// ring. What was not polled is in it, with the same indices. From request to answer the
-// client neither polls the queue nor arms it, and then forgets the old ring.
+// ResizeCQRequest changes the number of entries; the reply is a CreateCQReply with a new ring.
+// Completions that are not polled are in it, with the same indices. The client must not poll or arm
+// the queue between request and reply, and then only use the new ring.
 type ResizeCQRequest struct {
 	Handle  uint32
 	Entries uint32
@@ -401,7 +402,7 @@ type ResizeCQRequest struct {
 type SRQAttr struct {
 	MaxWR    uint32
 	MaxSGE   uint32
-	SRQLimit uint32 // an event is given when fewer are posted; 0: none, or it was given
+	SRQLimit uint32 // an event is raised when fewer are posted; 0: none, or it was raised
 	_        uint32
 }
 
@@ -410,7 +411,7 @@ type CreateSRQRequest struct {
 	PD   uint32
 	Type uint32 // SRQ…
 	XRCD uint32 // SRQXRC, else 0
-	CQ   uint32 // SRQXRC: of its completions, else 0
+	CQ   uint32 // SRQXRC: for its completions, else 0
 	Attr SRQAttr
 }
 
@@ -420,18 +421,18 @@ const (
 	SRQXRC   = 1
 )
 
-// SRQReply comes with the ring of a shared receive queue, a receive ring.
+// SRQReply comes with the receive ring of a shared receive queue.
 type SRQReply struct {
 	Handle   uint32
 	Slots    uint32
 	SlotSize uint32
-	Number   uint32  // SRQXRC: what peers call it, else 0
+	Number   uint32  // SRQXRC: its SRQ number, else 0
 	Attr     SRQAttr // granted
 }
 
-// ModifySRQRequest changes the attributes that Mask (ibv_srq_attr_mask) names. The answer is
-// an SRQReply; it comes with a new ring where Mask has SRQMaxWR: what is posted is in it, with the same
-// indices. From request to answer the client does not post.
+// ModifySRQRequest changes the attributes in Mask (ibv_srq_attr_mask). The reply is an SRQReply. If
+// Mask has SRQMaxWR it comes with a new ring: posted work requests are in it, with the same
+// indices. The client must not post between request and reply.
 type ModifySRQRequest struct {
 	Handle uint32
 	Mask   uint32
@@ -444,14 +445,14 @@ const (
 	SRQLimit = 1 << 1
 )
 
-// McastRequest attaches a UD queue pair to a multicast group, or ends that.
+// McastRequest attaches a UD queue pair to a multicast group, or detaches it.
 type McastRequest struct {
 	QP  uint32
-	LID uint32 // no meaning on Ethernet
+	LID uint32 // unused on Ethernet
 	GID [16]byte
 }
 
-// QPCap is how much a queue pair holds: struct ibv_qp_cap.
+// QPCap are the capacities of a queue pair: struct ibv_qp_cap.
 type QPCap struct {
 	MaxSendWR     uint32
 	MaxRecvWR     uint32
@@ -461,8 +462,8 @@ type QPCap struct {
 	_             uint32
 }
 
-// CreateQPRequest creates a queue pair. One for XRC has no RecvCQ and no SRQ; an XRC target has an XRCD
-// and nothing else.
+// CreateQPRequest creates a queue pair. An XRC initiator has no RecvCQ and no SRQ; an XRC target
+// only has an XRCD.
 type CreateQPRequest struct {
 	PD     uint32
 	SendCQ uint32
@@ -475,12 +476,12 @@ type CreateQPRequest struct {
 	Cap    QPCap
 }
 
-// CreateQPReply comes with the rings of the send and of the receive queue; with that of the send
-// queue alone where there is an SRQ or XRC, with none for an XRC target.
+// CreateQPReply comes with the send ring and the receive ring; with the send ring only for queue
+// pairs with an SRQ and XRC initiators, and with none for XRC targets.
 type CreateQPReply struct {
 	Handle       uint32
 	QPN          uint32
-	Doorbell     uint32 // number of the bit in the doorbell page
+	Doorbell     uint32 // number of its bit in the doorbell page
 	SendSlots    uint32
 	SendSlotSize uint32
 	RecvSlots    uint32
@@ -520,46 +521,46 @@ type QPAttr struct {
 	_                uint8
 }
 
-// ModifyQPRequest changes the attributes that Mask (ibv_qp_attr_mask) names. The reply
-// to a request with a new address vector may take as long as finding the neighbour does.
+// ModifyQPRequest changes the attributes in Mask (ibv_qp_attr_mask). With a new address vector, the
+// reply waits for neighbour resolution.
 type ModifyQPRequest struct {
 	Handle uint32
 	Mask   uint32
 	Attr   QPAttr
 }
 
-// QueryQPReply tells the attributes of a queue pair.
+// QueryQPReply has the attributes of a queue pair.
 type QueryQPReply struct {
 	Attr QPAttr
 }
 
-// SnapshotReply comes with a descriptor of memory that holds Length bytes of JSON: what
-// the daemon holds, as "softroce show" prints it. Needs no open device.
+// SnapshotReply comes with a descriptor of memory that holds Length bytes of JSON: the state of the
+// daemon, as "softroce show" prints it. Needs no open device.
 type SnapshotReply struct {
 	Length uint64
 }
 
-// StartCaptureRequest comes with the descriptor that the capture is written to. Needs the
-// daemon's own user or root. The capture ends with OpStopCapture or the connection.
+// StartCaptureRequest comes with the descriptor to write the capture to. Needs root or the daemon's
+// user. The capture ends with OpStopCapture or the connection.
 type StartCaptureRequest struct {
 	Device [NameSize]byte // empty: all
 }
 
-// SetPKeysRequest replaces the P_Key table of a device: queue pairs have what is at their index from now on, and
-// clients hear PKEY_CHANGE. Needs the daemon's own user or root.
+// SetPKeysRequest replaces the P_Key table of a device: queue pairs use the key that is now at
+// their index, and clients get PKEY_CHANGE. Needs root or the daemon's user.
 type SetPKeysRequest struct {
 	Device [NameSize]byte
 	Count  uint32
 	_      uint32
-	PKeys  [MaxPKeys]uint16 // 0: nothing at this index
+	PKeys  [MaxPKeys]uint16 // 0: no key at this index
 }
 
-// MaxPKeys is the most that a P_Key table holds.
+// MaxPKeys is the size of the largest P_Key table.
 const MaxPKeys = 64
 
 // CaptureReply is the state of this connection's capture.
 type CaptureReply struct {
 	Packets uint64
 	Bytes   uint64
-	Dropped uint64 // packets that the writer could not keep up with
+	Dropped uint64 // packets that the writer could not write in time
 }

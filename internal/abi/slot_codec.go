@@ -13,10 +13,10 @@ func (w *SendWQE) Parse(slot []byte) { *w.bytes() = *(*[SendWQESize]byte)(slot) 
 
 func (w *SendWQE) bytes() *[SendWQESize]byte { return (*[SendWQESize]byte)(unsafe.Pointer(w)) }
 
-// Bind returns w as the work request of a bind: the same memory.
+// Bind returns w in the layout of a bind. It is the same memory.
 func (w *SendWQE) Bind() *BindWQE { return (*BindWQE)(unsafe.Pointer(w)) }
 
-// Flush returns w as the work request of a FLUSH: the same memory.
+// Flush returns w in the layout of a FLUSH. It is the same memory.
 func (w *SendWQE) Flush() *FlushWQE { return (*FlushWQE)(unsafe.Pointer(w)) }
 
 // Immediate returns the immediate data as a number.

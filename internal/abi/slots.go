@@ -1,7 +1,8 @@
 package abi
 
-// The slots of the rings. Each struct is the memory layout of its slot: Put and Parse copy it as it is, and C uses the
-// struct of the same name. The daemon parses a slot that a client writes once and checks the copy.
+// The slots of the rings. Each struct is the memory layout of its slot: Put and Parse copy its
+// bytes, and C has the same struct. The daemon reads a slot that a client writes once, into a copy,
+// and checks the copy.
 
 // SGE is a scatter/gather element: struct ibv_sge.
 type SGE struct {

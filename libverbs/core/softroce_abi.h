@@ -17,11 +17,11 @@
 /*
  * Offsets in the header page of every ring.
  */
-#define SOFTROCE_RING_PRODUCER 0 /* u32, written by whoever produces */
-#define SOFTROCE_RING_CONSUMER 64 /* u32, written by whoever consumes */
-#define SOFTROCE_CQ_ARMED 128 /* u32, CQ rings: written by the client: SOFTROCE_CQ_ARM_*; the daemon swaps in 0 when it fires */
-#define SOFTROCE_CQ_EVENTS 192 /* u32, CQ rings: written by the daemon: completion events given so far */
-#define SOFTROCE_RECV_DOORBELL 128 /* u32, receive rings: written by the daemon: not 0 when posting a receive is to ring too */
+#define SOFTROCE_RING_PRODUCER 0 /* u32, written by the producer */
+#define SOFTROCE_RING_CONSUMER 64 /* u32, written by the consumer */
+#define SOFTROCE_CQ_ARMED 128 /* u32, CQ rings: written by the client: SOFTROCE_CQ_ARM_*; the daemon resets it to 0 with each event */
+#define SOFTROCE_CQ_EVENTS 192 /* u32, CQ rings: written by the daemon: number of completion events */
+#define SOFTROCE_RECV_DOORBELL 128 /* u32, receive rings: written by the daemon: not 0 if posting a receive must ring the doorbell */
 #define SOFTROCE_RING_SLOTS 4096
 
 /*
@@ -32,13 +32,13 @@
 #define SOFTROCE_CQ_ARM_NEXT 2
 
 /*
- * The doorbell page of a context: offsets. The client stores the producer index of a send
- * queue, sets the queue's bit in SOFTROCE_DOORBELL_BITS with an atomic OR, then (after a
- * full fence) loads SOFTROCE_DOORBELL_ASLEEP; if that is not 0 it writes 1 to the
- * context's doorbell eventfd. Bit n of the 64-bit word at SOFTROCE_DOORBELL_BITS +
- * 8*(n/64), n modulo 64, is the QP whose doorbell number is n. A poster of receives does
- * the same where (after its fence) it finds SOFTROCE_RECV_DOORBELL not 0: the QP is in
- * error and what is posted is to be flushed.
+ * Offsets in the doorbell page of a context. The client stores the producer index of a
+ * send queue, sets the queue's bit in SOFTROCE_DOORBELL_BITS with an atomic OR, then
+ * (after a full fence) loads SOFTROCE_DOORBELL_ASLEEP; if that is not 0 it writes 1 to
+ * the context's doorbell eventfd. Bit n modulo 64 of the 64-bit word at
+ * SOFTROCE_DOORBELL_BITS + 8*(n/64) belongs to the QP with doorbell number n. After
+ * posting a receive and a fence, the client does the same if SOFTROCE_RECV_DOORBELL is
+ * not 0: the QP is in error, and the receive must be flushed.
  */
 #define SOFTROCE_DOORBELL_ASLEEP 0 /* u32, written by the daemon */
 #define SOFTROCE_DOORBELL_BITS 64 /* u64 words */
@@ -182,27 +182,27 @@ _Static_assert(sizeof(struct softroce_async_event) == 16, "layout");
 #define SOFTROCE_SEND_INLINE 8
 
 /*
- * SOFTROCE_VERSION of the ABI: a client and a daemon whose versions differ do not talk.
+ * SOFTROCE_VERSION of the ABI. A client and a daemon must have the same.
  */
 #define SOFTROCE_VERSION 2
 
 /*
  * Sizes of messages, in bytes.
  */
-#define SOFTROCE_MAX_MESSAGE 65536 /* whole, header included */
-#define SOFTROCE_MAX_FDS 8 /* descriptors with one message */
-#define SOFTROCE_NAME_SIZE 64 /* of a device, with the zero byte that ends it */
-#define SOFTROCE_IF_NAME_SIZE 16 /* of a network interface, with the zero byte */
+#define SOFTROCE_MAX_MESSAGE 65536 /* including the header */
+#define SOFTROCE_MAX_FDS 8 /* descriptors per message */
+#define SOFTROCE_NAME_SIZE 64 /* of a device, including the zero byte that ends it */
+#define SOFTROCE_IF_NAME_SIZE 16 /* of a network interface, including the zero byte */
 
 /*
- * struct softroce_header begins every message.
+ * struct softroce_header is the start of every message.
  */
 struct softroce_header {
 	uint16_t version;
 	uint16_t op; /* SOFTROCE_OP_* */
 	uint32_t length; /* of the whole message */
-	uint64_t tag; /* the client's; comes back in the reply */
-	uint32_t error; /* replies: 0, or an errno; then the body is an explanation, UTF-8 text */
+	uint64_t tag; /* chosen by the client; returned in the reply */
+	uint32_t error; /* replies: 0, or an errno; then the body is an error text in UTF-8 */
 	uint32_t fds; /* descriptors that accompany the message */
 	uint8_t reserved0[8];
 };
@@ -261,28 +261,28 @@ _Static_assert(sizeof(struct softroce_header) == 32, "layout");
 #define SOFTROCE_OP_OPEN_TREE 70 /* its reply comes with a directory: sys/class/infiniband… and dev/infiniband, as the kernel has them */
 
 /*
- * struct softroce_hello_request is the first message of a connection. The reply's version
- * is the daemon's; if the request's is another, the error is EPROTONOSUPPORT.
+ * struct softroce_hello_request is the first message of a connection. The reply has the
+ * daemon's version; if the request's differs, the error is EPROTONOSUPPORT.
  */
 struct softroce_hello_request {
-	uint8_t comm[16]; /* the program's name, for show; ends with a zero byte */
+	uint8_t comm[16]; /* the program's name, as "softroce show" prints it; ends with a zero byte */
 };
 _Static_assert(sizeof(struct softroce_hello_request) == 16, "layout");
 
 /*
- * struct softroce_hello_reply tells who serves.
+ * struct softroce_hello_reply describes the daemon.
  */
 struct softroce_hello_reply {
-	uint32_t pid; /* of the daemon, in the daemon's PID namespace */
+	uint32_t pid; /* of the daemon, in its PID namespace */
 	uint32_t devices;
 	uint8_t release[64]; /* text */
 };
 _Static_assert(sizeof(struct softroce_hello_reply) == 72, "layout");
 
 /*
- * struct softroce_list_reply is followed by Count of struct softroce_device_entry
+ * struct softroce_list_reply is followed by Count elements: struct softroce_device_entry
  * (SOFTROCE_OP_LIST_DEVICES), struct softroce_gid_entry (SOFTROCE_OP_QUERY_GIDS), or
- * P_Keys, a u16 each in the order of their indices (SOFTROCE_OP_QUERY_PKEYS).
+ * P_Keys (SOFTROCE_OP_QUERY_PKEYS), a u16 each in the order of their indices.
  */
 struct softroce_list_reply {
 	uint32_t count;
@@ -304,7 +304,7 @@ _Static_assert(sizeof(struct softroce_device_entry) == 96, "layout");
 
 /*
  * struct softroce_open_device_request makes the connection a context of the device. An
- * empty name stands for the daemon's first device. A connection opens one device.
+ * empty name means the daemon's first device. A connection opens one device.
  */
 struct softroce_open_device_request {
 	uint8_t name[64];
@@ -324,8 +324,8 @@ struct softroce_open_device_reply {
 _Static_assert(sizeof(struct softroce_open_device_reply) == 80, "layout");
 
 /*
- * SOFTROCE_EVENTS_LOST is where the ring of asynchronous events has the number of events
- * that found it full.
+ * SOFTROCE_EVENTS_LOST is the offset of the number of events that found the ring of
+ * asynchronous events full.
  */
 #define SOFTROCE_EVENTS_LOST 128 /* u32 in the header page, written by the daemon */
 
@@ -375,10 +375,10 @@ struct softroce_device_attr {
 	uint32_t local_ca_ack_delay;
 	uint32_t phys_port_cnt;
 	uint32_t max_inline_data; /* bytes in a send work request */
-	uint64_t device_cap_flags_ex; /* device_cap_flags_ex: DeviceCapFlags and what lies above */
-	uint64_t hca_core_clock; /* kHz: the clock of CQETimestamp */
-	uint64_t timestamp_mask; /* completion_timestamp_mask: the bits of CQETimestamp that count */
-	uint64_t max_dm_size; /* bytes of device memory that the client may have */
+	uint64_t device_cap_flags_ex; /* device_cap_flags_ex: DeviceCapFlags and the upper half */
+	uint64_t hca_core_clock; /* kHz: the clock of a completion's timestamp */
+	uint64_t timestamp_mask; /* completion_timestamp_mask: the valid bits of a completion's timestamp */
+	uint64_t max_dm_size; /* bytes of device memory that the client may allocate */
 };
 _Static_assert(sizeof(struct softroce_device_attr) == 272, "layout");
 
@@ -412,7 +412,7 @@ struct softroce_port_attr {
 _Static_assert(sizeof(struct softroce_port_attr) == 48, "layout");
 
 /*
- * struct softroce_gid_entry is a row of the GID table.
+ * struct softroce_gid_entry is an entry of the GID table.
  */
 struct softroce_gid_entry {
 	uint8_t gid[16];
@@ -424,16 +424,16 @@ struct softroce_gid_entry {
 _Static_assert(sizeof(struct softroce_gid_entry) == 44, "layout");
 
 /*
- * struct softroce_clock_reply is the time of the device: ibv_query_rt_values_ex.
+ * struct softroce_clock_reply is the current time of the device: ibv_query_rt_values_ex.
  */
 struct softroce_clock_reply {
-	uint64_t clock; /* as CQETimestamp has it */
-	uint64_t wallclock; /* the same moment as CQEWallclock has it */
+	uint64_t clock; /* on the clock of completions' timestamps */
+	uint64_t wallclock; /* the same moment on the clock of completions' wall-clock times */
 };
 _Static_assert(sizeof(struct softroce_clock_reply) == 16, "layout");
 
 /*
- * struct softroce_handle_request names the object that an operation closes or asks about.
+ * struct softroce_handle_request names the object of an operation.
  */
 struct softroce_handle_request {
 	uint32_t handle;
@@ -442,9 +442,10 @@ struct softroce_handle_request {
 _Static_assert(sizeof(struct softroce_handle_request) == 8, "layout");
 
 /*
- * struct softroce_handle_reply names the object that was created. A handle belongs to its
- * connection and is never 0. SOFTROCE_OP_CREATE_CHANNEL's reply comes with the channel's
- * event pipe. Which completion queue had the event tells its SOFTROCE_CQ_EVENTS.
+ * struct softroce_handle_reply names the object that was created. A handle is only valid
+ * on its connection, and never 0. SOFTROCE_OP_CREATE_CHANNEL's reply comes with the
+ * channel's event pipe; the counters at SOFTROCE_CQ_EVENTS tell which completion queue
+ * had the event.
  */
 struct softroce_handle_reply {
 	uint32_t handle;
@@ -456,25 +457,24 @@ _Static_assert(sizeof(struct softroce_handle_reply) == 8, "layout");
  * Kinds of registered memory.
  */
 #define SOFTROCE_MEMORY_PROCESS 0 /* Address, in the process that connected; needs the right to ptrace it */
-#define SOFTROCE_MEMORY_MAPPED 1 /* a descriptor that can be mapped, from Offset on; Address is the client's own mapping of it, or 0 */
-#define SOFTROCE_MEMORY_SELF 2 /* Address, through a descriptor of the client's own /proc/self/mem */
-#define SOFTROCE_MEMORY_DMA_BUF 3 /* the descriptor of a DMA buffer, or of shared memory in its place, from Offset on */
-#define SOFTROCE_MEMORY_DEVICE 4 /* device memory: Address is its handle, from Offset on */
+#define SOFTROCE_MEMORY_MAPPED 1 /* a descriptor that can be mapped, from Offset; Address is the client's own mapping of it, or 0 */
+#define SOFTROCE_MEMORY_SELF 2 /* Address, through a descriptor of the client's /proc/self/mem */
+#define SOFTROCE_MEMORY_DMA_BUF 3 /* the descriptor of a DMA buffer, or of shared memory instead, from Offset */
+#define SOFTROCE_MEMORY_DEVICE 4 /* device memory: Address is its handle; from Offset */
 
 /*
- * struct softroce_reg_mr_request registers memory. Where a mapped descriptor cannot be
- * sealed against shrinking, its memory is reached through Address instead. A DMA buffer,
- * and shared memory in its place, may shrink: what it has lost is out of reach. Offset
- * and IOVA of a DMA buffer lie at the same place in a page of 4096 bytes, and Access is
- * as ibv_reg_dmabuf_mr has it. Device memory is zero-based. Neither can be registered
- * anew.
+ * struct softroce_reg_mr_request registers memory. If a mapped descriptor cannot be
+ * sealed against shrinking, its memory is accessed through Address instead. A DMA buffer,
+ * or shared memory used as one, may shrink: accesses beyond its end fail. Offset and IOVA
+ * of a DMA buffer must be congruent modulo 4096, and Access is as in ibv_reg_dmabuf_mr.
+ * Device memory is zero-based. Neither can be reregistered.
  */
 struct softroce_reg_mr_request {
 	uint32_t pd;
 	uint32_t memory; /* SOFTROCE_MEMORY_* */
 	uint32_t access; /* ibv_access_flags */
 	uint32_t reserved0;
-	uint64_t iova; /* address of the first byte in work requests and for peers */
+	uint64_t iova; /* address of the first byte, for work requests and peers */
 	uint64_t length;
 	uint64_t address;
 	uint64_t offset;
@@ -482,7 +482,7 @@ struct softroce_reg_mr_request {
 _Static_assert(sizeof(struct softroce_reg_mr_request) == 48, "layout");
 
 /*
- * struct softroce_reg_mr_reply tells the keys, and how the memory is reached.
+ * struct softroce_reg_mr_reply has the keys, and how the memory is accessed.
  */
 struct softroce_reg_mr_reply {
 	uint32_t handle;
@@ -493,9 +493,9 @@ struct softroce_reg_mr_reply {
 _Static_assert(sizeof(struct softroce_reg_mr_reply) == 16, "layout");
 
 /*
- * struct softroce_rereg_mr_request makes a registered region what MR says, with the same
- * handle and keys; the answer is a struct softroce_reg_mr_reply. Where it is refused the
- * region is as it was.
+ * struct softroce_rereg_mr_request replaces a registered region and keeps handle and
+ * keys; the reply is a struct softroce_reg_mr_reply. After an error the region is
+ * unchanged.
  */
 struct softroce_rereg_mr_request {
 	uint32_t handle;
@@ -505,7 +505,7 @@ struct softroce_rereg_mr_request {
 _Static_assert(sizeof(struct softroce_rereg_mr_request) == 56, "layout");
 
 /*
- * struct softroce_query_mr_reply tells of a region.
+ * struct softroce_query_mr_reply describes a region.
  */
 struct softroce_query_mr_reply {
 	uint32_t lkey;
@@ -518,18 +518,18 @@ struct softroce_query_mr_reply {
 _Static_assert(sizeof(struct softroce_query_mr_reply) == 32, "layout");
 
 /*
- * struct softroce_alloc_dm_request allocates device memory; the answer is a struct
+ * struct softroce_alloc_dm_request allocates device memory; the reply is a struct
  * softroce_handle_reply.
  */
 struct softroce_alloc_dm_request {
 	uint64_t length;
-	uint32_t log_align; /* its address is to be a multiple of 2^LogAlign */
+	uint32_t log_align; /* the address is a multiple of 2^LogAlign */
 	uint32_t reserved0;
 };
 _Static_assert(sizeof(struct softroce_alloc_dm_request) == 16, "layout");
 
 /*
- * struct softroce_query_dm_reply tells of device memory.
+ * struct softroce_query_dm_reply describes device memory.
  */
 struct softroce_query_dm_reply {
 	uint64_t length;
@@ -537,18 +537,17 @@ struct softroce_query_dm_reply {
 _Static_assert(sizeof(struct softroce_query_dm_reply) == 8, "layout");
 
 /*
- * SOFTROCE_DM_COPY_MAX is how many bytes one message copies to device memory or from it.
+ * SOFTROCE_DM_COPY_MAX is the most bytes that a message copies to or from device memory.
  */
 #define SOFTROCE_DM_COPY_MAX 61440
 
 /*
- * struct softroce_copy_dm_request copies to device memory the bytes that follow the
- * request, Length in number, or from it: then the bytes are the answer. Offset and Length
- * are multiples of 4.
+ * struct softroce_copy_dm_request copies Length bytes to device memory, which follow the
+ * request, or from it: then they are the reply. Offset and Length are multiples of 4.
  */
 struct softroce_copy_dm_request {
 	uint32_t handle;
-	uint32_t length; /* SOFTROCE_DM_COPY_MAX at most */
+	uint32_t length; /* at most SOFTROCE_DM_COPY_MAX */
 	uint64_t offset;
 };
 _Static_assert(sizeof(struct softroce_copy_dm_request) == 16, "layout");
@@ -563,7 +562,7 @@ struct softroce_alloc_mw_request {
 _Static_assert(sizeof(struct softroce_alloc_mw_request) == 8, "layout");
 
 /*
- * struct softroce_alloc_mw_reply tells the key. A bind changes its low 8 bits.
+ * struct softroce_alloc_mw_reply has the R_Key. A bind changes its low 8 bits.
  */
 struct softroce_alloc_mw_reply {
 	uint32_t handle;
@@ -572,9 +571,9 @@ struct softroce_alloc_mw_reply {
 _Static_assert(sizeof(struct softroce_alloc_mw_reply) == 8, "layout");
 
 /*
- * struct softroce_open_xrcd_request opens an XRC domain; the answer is a struct
- * softroce_handle_reply. With a descriptor it is that of the file, which every client may
- * open that has the file open; without, a new one.
+ * struct softroce_open_xrcd_request opens an XRC domain; the reply is a struct
+ * softroce_handle_reply. With a descriptor it is the domain of that file, which every
+ * client that has the file open may open; without, a new private one.
  */
 struct softroce_open_xrcd_request {
 	uint32_t flags; /* SOFTROCE_XRCD_* */
@@ -585,11 +584,12 @@ _Static_assert(sizeof(struct softroce_open_xrcd_request) == 8, "layout");
 /*
  * Bits of struct softroce_open_xrcd_request's Flags.
  */
-#define SOFTROCE_XRCD_CREATE 1 /* O_CREAT: make it if there is none */
+#define SOFTROCE_XRCD_CREATE 1 /* O_CREAT: create it if there is none */
 #define SOFTROCE_XRCD_EXCLUSIVE 2 /* O_EXCL: there must be none */
 
 /*
- * struct softroce_ah_attr is where packets go and how: struct ibv_ah_attr.
+ * struct softroce_ah_attr is the destination of packets and their header fields: struct
+ * ibv_ah_attr.
  */
 struct softroce_ah_attr {
 	uint8_t dgid[16];
@@ -608,7 +608,7 @@ struct softroce_ah_attr {
 _Static_assert(sizeof(struct softroce_ah_attr) == 32, "layout");
 
 /*
- * struct softroce_create_ah_request creates an address handle; the answer is a struct
+ * struct softroce_create_ah_request creates an address handle; the reply is a struct
  * softroce_handle_reply.
  */
 struct softroce_create_ah_request {
@@ -630,26 +630,26 @@ struct softroce_create_cq_request {
 _Static_assert(sizeof(struct softroce_create_cq_request) == 16, "layout");
 
 /*
- * SOFTROCE_CQ_OWN_CHANNEL asks for a completion channel of the queue alone, which has no
+ * SOFTROCE_CQ_OWN_CHANNEL requests a completion channel for this queue only, which has no
  * handle.
  */
 #define SOFTROCE_CQ_OWN_CHANNEL 1
 
 /*
- * struct softroce_create_cq_reply comes with the ring (slots of SOFTROCE_CQE_SIZE bytes),
- * then, where SOFTROCE_CQ_OWN_CHANNEL was asked for, the channel's event pipe.
+ * struct softroce_create_cq_reply comes with the ring (slots of SOFTROCE_CQE_SIZE bytes)
+ * and then, with SOFTROCE_CQ_OWN_CHANNEL, the channel's event pipe.
  */
 struct softroce_create_cq_reply {
 	uint32_t handle;
-	uint32_t entries; /* granted; the ring has that many slots */
+	uint32_t entries; /* granted: the slots of the ring */
 };
 _Static_assert(sizeof(struct softroce_create_cq_reply) == 8, "layout");
 
 /*
- * struct softroce_resize_cq_request asks for another number of entries; the answer is a
- * struct softroce_create_cq_reply with a new ring. What was not polled is in it, with the
- * same indices. From request to answer the client neither polls the queue nor arms it,
- * and then forgets the old ring.
+ * struct softroce_resize_cq_request changes the number of entries; the reply is a struct
+ * softroce_create_cq_reply with a new ring. Completions that are not polled are in it,
+ * with the same indices. The client must not poll or arm the queue between request and
+ * reply, and then only use the new ring.
  */
 struct softroce_resize_cq_request {
 	uint32_t handle;
@@ -663,7 +663,7 @@ _Static_assert(sizeof(struct softroce_resize_cq_request) == 8, "layout");
 struct softroce_srq_attr {
 	uint32_t max_wr;
 	uint32_t max_sge;
-	uint32_t srq_limit; /* an event is given when fewer are posted; 0: none, or it was given */
+	uint32_t srq_limit; /* an event is raised when fewer are posted; 0: none, or it was raised */
 	uint32_t reserved0;
 };
 _Static_assert(sizeof(struct softroce_srq_attr) == 16, "layout");
@@ -675,7 +675,7 @@ struct softroce_create_srq_request {
 	uint32_t pd;
 	uint32_t type; /* SOFTROCE_SRQ_* */
 	uint32_t xrcd; /* SOFTROCE_SRQ_XRC, else 0 */
-	uint32_t cq; /* SOFTROCE_SRQ_XRC: of its completions, else 0 */
+	uint32_t cq; /* SOFTROCE_SRQ_XRC: for its completions, else 0 */
 	struct softroce_srq_attr attr;
 };
 _Static_assert(sizeof(struct softroce_create_srq_request) == 32, "layout");
@@ -687,23 +687,22 @@ _Static_assert(sizeof(struct softroce_create_srq_request) == 32, "layout");
 #define SOFTROCE_SRQ_XRC 1
 
 /*
- * struct softroce_srq_reply comes with the ring of a shared receive queue, a receive
- * ring.
+ * struct softroce_srq_reply comes with the receive ring of a shared receive queue.
  */
 struct softroce_srq_reply {
 	uint32_t handle;
 	uint32_t slots;
 	uint32_t slot_size;
-	uint32_t number; /* SOFTROCE_SRQ_XRC: what peers call it, else 0 */
+	uint32_t number; /* SOFTROCE_SRQ_XRC: its SRQ number, else 0 */
 	struct softroce_srq_attr attr; /* granted */
 };
 _Static_assert(sizeof(struct softroce_srq_reply) == 32, "layout");
 
 /*
- * struct softroce_modify_srq_request changes the attributes that Mask (ibv_srq_attr_mask)
- * names. The answer is an struct softroce_srq_reply; it comes with a new ring where Mask
- * has SOFTROCE_SRQ_MAX_WR: what is posted is in it, with the same indices. From request
- * to answer the client does not post.
+ * struct softroce_modify_srq_request changes the attributes in Mask (ibv_srq_attr_mask).
+ * The reply is an struct softroce_srq_reply. If Mask has SOFTROCE_SRQ_MAX_WR it comes
+ * with a new ring: posted work requests are in it, with the same indices. The client must
+ * not post between request and reply.
  */
 struct softroce_modify_srq_request {
 	uint32_t handle;
@@ -719,18 +718,18 @@ _Static_assert(sizeof(struct softroce_modify_srq_request) == 24, "layout");
 #define SOFTROCE_SRQ_LIMIT 2
 
 /*
- * struct softroce_mcast_request attaches a UD queue pair to a multicast group, or ends
- * that.
+ * struct softroce_mcast_request attaches a UD queue pair to a multicast group, or
+ * detaches it.
  */
 struct softroce_mcast_request {
 	uint32_t qp;
-	uint32_t lid; /* no meaning on Ethernet */
+	uint32_t lid; /* unused on Ethernet */
 	uint8_t gid[16];
 };
 _Static_assert(sizeof(struct softroce_mcast_request) == 24, "layout");
 
 /*
- * struct softroce_qp_cap is how much a queue pair holds: struct ibv_qp_cap.
+ * struct softroce_qp_cap are the capacities of a queue pair: struct ibv_qp_cap.
  */
 struct softroce_qp_cap {
 	uint32_t max_send_wr;
@@ -743,8 +742,8 @@ struct softroce_qp_cap {
 _Static_assert(sizeof(struct softroce_qp_cap) == 24, "layout");
 
 /*
- * struct softroce_create_qp_request creates a queue pair. One for XRC has no recv_cq and
- * no SRQ; an XRC target has an XRCD and nothing else.
+ * struct softroce_create_qp_request creates a queue pair. An XRC initiator has no recv_cq
+ * and no SRQ; an XRC target only has an XRCD.
  */
 struct softroce_create_qp_request {
 	uint32_t pd;
@@ -760,14 +759,14 @@ struct softroce_create_qp_request {
 _Static_assert(sizeof(struct softroce_create_qp_request) == 56, "layout");
 
 /*
- * struct softroce_create_qp_reply comes with the rings of the send and of the receive
- * queue; with that of the send queue alone where there is an SRQ or XRC, with none for an
- * XRC target.
+ * struct softroce_create_qp_reply comes with the send ring and the receive ring; with the
+ * send ring only for queue pairs with an SRQ and XRC initiators, and with none for XRC
+ * targets.
  */
 struct softroce_create_qp_reply {
 	uint32_t handle;
 	uint32_t qp_num;
-	uint32_t doorbell; /* number of the bit in the doorbell page */
+	uint32_t doorbell; /* number of its bit in the doorbell page */
 	uint32_t send_slots;
 	uint32_t send_slot_size;
 	uint32_t recv_slots;
@@ -812,9 +811,8 @@ struct softroce_qp_attr {
 _Static_assert(sizeof(struct softroce_qp_attr) == 144, "layout");
 
 /*
- * struct softroce_modify_qp_request changes the attributes that Mask (ibv_qp_attr_mask)
- * names. The reply to a request with a new address vector may take as long as finding the
- * neighbour does.
+ * struct softroce_modify_qp_request changes the attributes in Mask (ibv_qp_attr_mask).
+ * With a new address vector, the reply waits for neighbour resolution.
  */
 struct softroce_modify_qp_request {
 	uint32_t handle;
@@ -824,7 +822,7 @@ struct softroce_modify_qp_request {
 _Static_assert(sizeof(struct softroce_modify_qp_request) == 152, "layout");
 
 /*
- * struct softroce_query_qp_reply tells the attributes of a queue pair.
+ * struct softroce_query_qp_reply has the attributes of a queue pair.
  */
 struct softroce_query_qp_reply {
 	struct softroce_qp_attr attr;
@@ -833,7 +831,7 @@ _Static_assert(sizeof(struct softroce_query_qp_reply) == 144, "layout");
 
 /*
  * struct softroce_snapshot_reply comes with a descriptor of memory that holds Length
- * bytes of JSON: what the daemon holds, as "softroce show" prints it. Needs no open
+ * bytes of JSON: the state of the daemon, as "softroce show" prints it. Needs no open
  * device.
  */
 struct softroce_snapshot_reply {
@@ -842,9 +840,9 @@ struct softroce_snapshot_reply {
 _Static_assert(sizeof(struct softroce_snapshot_reply) == 8, "layout");
 
 /*
- * struct softroce_start_capture_request comes with the descriptor that the capture is
- * written to. Needs the daemon's own user or root. The capture ends with
- * SOFTROCE_OP_STOP_CAPTURE or the connection.
+ * struct softroce_start_capture_request comes with the descriptor to write the capture
+ * to. Needs root or the daemon's user. The capture ends with SOFTROCE_OP_STOP_CAPTURE or
+ * the connection.
  */
 struct softroce_start_capture_request {
 	uint8_t device[64]; /* empty: all */
@@ -852,20 +850,20 @@ struct softroce_start_capture_request {
 _Static_assert(sizeof(struct softroce_start_capture_request) == 64, "layout");
 
 /*
- * struct softroce_set_pkeys_request replaces the P_Key table of a device: queue pairs
- * have what is at their index from now on, and clients hear PKEY_CHANGE. Needs the
- * daemon's own user or root.
+ * struct softroce_set_pkeys_request replaces the P_Key table of a device: queue pairs use
+ * the key that is now at their index, and clients get PKEY_CHANGE. Needs root or the
+ * daemon's user.
  */
 struct softroce_set_pkeys_request {
 	uint8_t device[64];
 	uint32_t count;
 	uint32_t reserved0;
-	uint16_t pkeys[64]; /* 0: nothing at this index */
+	uint16_t pkeys[64]; /* 0: no key at this index */
 };
 _Static_assert(sizeof(struct softroce_set_pkeys_request) == 200, "layout");
 
 /*
- * SOFTROCE_MAX_PKEYS is the most that a P_Key table holds.
+ * SOFTROCE_MAX_PKEYS is the size of the largest P_Key table.
  */
 #define SOFTROCE_MAX_PKEYS 64
 
@@ -875,14 +873,14 @@ _Static_assert(sizeof(struct softroce_set_pkeys_request) == 200, "layout");
 struct softroce_capture_reply {
 	uint64_t packets;
 	uint64_t bytes;
-	uint64_t dropped; /* packets that the writer could not keep up with */
+	uint64_t dropped; /* packets that the writer could not write in time */
 };
 _Static_assert(sizeof(struct softroce_capture_reply) == 24, "layout");
 
 /*
- * Operations of the connection manager. A connection that wants it says
+ * Operations of the connection manager. A connection enables them with
  * SOFTROCE_OP_CM_OPEN, before or after it opens a device, or without one: identifiers are
- * bound to devices by their addresses.
+ * bound to devices by address.
  */
 #define SOFTROCE_OP_CM_OPEN 80
 #define SOFTROCE_OP_CM_CREATE_CHANNEL 81
@@ -908,15 +906,14 @@ _Static_assert(sizeof(struct softroce_capture_reply) == 24, "layout");
 #define SOFTROCE_OP_CM_LEAVE 101
 
 /*
- * SOFTROCE_CM_MAX_PRIVATE_DATA is the most private data that a message takes, in bytes.
- * Each kind takes less: a request for a connection 56, a response 196, a refusal 148, and
- * for datagrams a request 180, a response 136.
+ * SOFTROCE_CM_MAX_PRIVATE_DATA is the size in bytes of a message's private data. Each
+ * kind uses less: REQ 56, REP 196, REJ 148, SIDR_REQ 180, SIDR_REP 136.
  */
 #define SOFTROCE_CM_MAX_PRIVATE_DATA 256
 
 /*
  * struct softroce_cm_open_request makes the connection a client of the connection
- * manager. With the name of a device it uses that one alone.
+ * manager, on all devices or on the one that is named.
  */
 struct softroce_cm_open_request {
 	uint8_t device[64];
@@ -928,15 +925,15 @@ _Static_assert(sizeof(struct softroce_cm_open_request) == 64, "layout");
  */
 struct softroce_cm_addr {
 	uint16_t family; /* AF_INET (2), AF_INET6 (10), or 0: none */
-	uint16_t port; /* as a number of this machine, not in network order */
+	uint16_t port; /* in host byte order */
 	uint32_t scope; /* index of the interface of a link-local address, or 0 */
 	uint8_t addr[16]; /* IPv4: the first four bytes */
 };
 _Static_assert(sizeof(struct softroce_cm_addr) == 24, "layout");
 
 /*
- * struct softroce_cm_create_id_request makes an identifier whose events go to a channel;
- * the answer is a struct softroce_handle_reply.
+ * struct softroce_cm_create_id_request creates an identifier whose events go to a
+ * channel; the reply is a struct softroce_handle_reply.
  */
 struct softroce_cm_create_id_request {
 	uint32_t channel;
@@ -948,7 +945,7 @@ _Static_assert(sizeof(struct softroce_cm_create_id_request) == 16, "layout");
 
 /*
  * struct softroce_cm_bind_request binds an identifier to a source address and port; the
- * answer is a struct softroce_cm_identifier.
+ * reply is a struct softroce_cm_identifier.
  */
 struct softroce_cm_bind_request {
 	uint32_t id;
@@ -958,24 +955,24 @@ struct softroce_cm_bind_request {
 _Static_assert(sizeof(struct softroce_cm_bind_request) == 32, "layout");
 
 /*
- * struct softroce_cm_resolve_addr_request finds the way to an address. ADDR_RESOLVED or
+ * struct softroce_cm_resolve_addr_request resolves an address. ADDR_RESOLVED or
  * ADDR_ERROR follows.
  */
 struct softroce_cm_resolve_addr_request {
 	uint32_t id;
 	uint32_t timeout; /* ms */
-	struct softroce_cm_addr src; /* may be none */
+	struct softroce_cm_addr src; /* optional */
 	struct softroce_cm_addr dst;
 };
 _Static_assert(sizeof(struct softroce_cm_resolve_addr_request) == 56, "layout");
 
 /*
- * struct softroce_cm_listen_request makes an identifier a listener; the answer is a
- * struct softroce_cm_identifier.
+ * struct softroce_cm_listen_request makes an identifier listen; the reply is a struct
+ * softroce_cm_identifier.
  */
 struct softroce_cm_listen_request {
 	uint32_t id;
-	uint32_t backlog; /* 0: as much as there is */
+	uint32_t backlog; /* 0: the maximum */
 };
 _Static_assert(sizeof(struct softroce_cm_listen_request) == 8, "layout");
 
@@ -999,8 +996,8 @@ struct softroce_cm_conn_param {
 _Static_assert(sizeof(struct softroce_cm_conn_param) == 280, "layout");
 
 /*
- * struct softroce_cm_connect_request asks for a connection (SOFTROCE_OP_CM_CONNECT) or
- * agrees to one (SOFTROCE_OP_CM_ACCEPT).
+ * struct softroce_cm_connect_request requests a connection (SOFTROCE_OP_CM_CONNECT) or
+ * accepts one (SOFTROCE_OP_CM_ACCEPT).
  */
 struct softroce_cm_connect_request {
 	uint32_t id;
@@ -1010,11 +1007,11 @@ struct softroce_cm_connect_request {
 _Static_assert(sizeof(struct softroce_cm_connect_request) == 288, "layout");
 
 /*
- * struct softroce_cm_reject_request refuses a connection.
+ * struct softroce_cm_reject_request rejects a connection.
  */
 struct softroce_cm_reject_request {
 	uint32_t id;
-	uint32_t reason; /* 0 stands for 28, consumer defined */
+	uint32_t reason; /* 0 means 28, consumer defined */
 	uint32_t private_len;
 	uint32_t reserved0;
 	uint8_t private_data[256];
@@ -1022,7 +1019,8 @@ struct softroce_cm_reject_request {
 _Static_assert(sizeof(struct softroce_cm_reject_request) == 272, "layout");
 
 /*
- * struct softroce_cm_init_qp_attr_request asks what a queue pair needs to go to a state.
+ * struct softroce_cm_init_qp_attr_request requests the attributes with which a queue pair
+ * enters a state.
  */
 struct softroce_cm_init_qp_attr_request {
 	uint32_t id;
@@ -1031,7 +1029,7 @@ struct softroce_cm_init_qp_attr_request {
 _Static_assert(sizeof(struct softroce_cm_init_qp_attr_request) == 8, "layout");
 
 /*
- * struct softroce_cm_init_qp_attr_reply has it: the attributes that Mask names.
+ * struct softroce_cm_init_qp_attr_reply has the attributes that Mask names.
  */
 struct softroce_cm_init_qp_attr_reply {
 	uint32_t mask; /* ibv_qp_attr_mask */
@@ -1041,8 +1039,8 @@ struct softroce_cm_init_qp_attr_reply {
 _Static_assert(sizeof(struct softroce_cm_init_qp_attr_reply) == 152, "layout");
 
 /*
- * struct softroce_cm_identifier tells what an identifier is bound to, and where it leads.
- * With an unresolved one, the path is zero.
+ * struct softroce_cm_identifier is what an identifier is bound to, and its path, which is
+ * zero until it is resolved.
  */
 struct softroce_cm_identifier {
 	uint8_t device[64]; /* empty: none */
@@ -1086,29 +1084,29 @@ struct softroce_cm_migrate_request {
 _Static_assert(sizeof(struct softroce_cm_migrate_request) == 8, "layout");
 
 /*
- * struct softroce_cm_join_request makes an identifier a member of a multicast group
- * (SOFTROCE_OP_CM_JOIN), or ends that (SOFTROCE_OP_CM_LEAVE).
+ * struct softroce_cm_join_request joins a multicast group (SOFTROCE_OP_CM_JOIN) or leaves
+ * it (SOFTROCE_OP_CM_LEAVE).
  */
 struct softroce_cm_join_request {
 	uint32_t id;
 	uint32_t reserved0;
 	struct softroce_cm_addr addr;
-	uint64_t cookie; /* the client's; comes back in the event */
+	uint64_t cookie; /* chosen by the client; returned in the event */
 };
 _Static_assert(sizeof(struct softroce_cm_join_request) == 40, "layout");
 
 /*
- * struct softroce_cm_event is the answer to SOFTROCE_OP_CM_GET_EVENT, which is asked when
- * the channel's pipe has a byte; EAGAIN where there is no event after all: what it was
- * about is gone.
+ * struct softroce_cm_event is the reply to SOFTROCE_OP_CM_GET_EVENT, which a client sends
+ * after reading a byte from the channel's pipe. EAGAIN: the object of the event was
+ * destroyed meanwhile.
  */
 struct softroce_cm_event {
 	uint32_t type; /* rdma_cm_event_type */
-	int32_t status; /* 0, -errno, or what the message says */
-	uint32_t id; /* new with CONNECT_REQUEST */
+	int32_t status; /* 0, -errno, or the reason in the message */
+	uint32_t id; /* CONNECT_REQUEST: a new identifier */
 	uint32_t listen; /* CONNECT_REQUEST */
 	uint64_t cookie; /* MULTICAST_JOIN */
-	uint32_t is_datagram; /* 1: AH, RemoteQPN and RemoteQKey have a meaning, of Param only the private data */
+	uint32_t is_datagram; /* 1: AH, RemoteQPN and RemoteQKey are valid, and of Param only the private data */
 	uint32_t remote_qp_num;
 	uint32_t remote_qkey;
 	uint32_t reserved0;

@@ -39,7 +39,7 @@ func (d *definition) header() []byte {
 	return b.Bytes()
 }
 
-// commentWidth is where comments are wrapped, in bytes.
+// commentWidth is the width at which comments are wrapped, in bytes.
 const commentWidth = 90
 
 func writeComment(b *bytes.Buffer, text string) {

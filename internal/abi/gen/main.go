@@ -1,4 +1,5 @@
-// Gen writes the C header of the attach ABI from its Go definition.
+// Gen generates the C header of the attach ABI from package abi: the constants, the structs with
+// assertions of their sizes, and the comments with C names in place of Go names.
 package main
 
 import (

@@ -15,7 +15,7 @@ import (
 
 const committed = "../../../libverbs/core/softroce_abi.h"
 
-func TestTheHeaderIsUpToDate(t *testing.T) {
+func TestHeaderIsUpToDate(t *testing.T) {
 	d, err := read("..")
 	if err != nil {
 		t.Fatal(err)
@@ -29,12 +29,12 @@ func TestTheHeaderIsUpToDate(t *testing.T) {
 	}
 }
 
-// TestCAndGoAgreeOnEveryOffset lets a C compiler print what it makes of the header, and
-// compares it with the Go definition and with the bytes that abi.Append makes.
+// TestCAndGoAgreeOnEveryOffset compiles a C program that prints every offset, size and constant of
+// the header, and compares its output with the Go definition.
 func TestCAndGoAgreeOnEveryOffset(t *testing.T) {
 	gcc, err := exec.LookPath("gcc")
 	if err != nil {
-		t.Skip("left out: it needs gcc")
+		t.Skip("skipped: gcc is not installed")
 	}
 	d, err := read("..")
 	if err != nil {
@@ -80,13 +80,13 @@ func TestCAndGoAgreeOnEveryOffset(t *testing.T) {
 	g, w := strings.Split(string(got), "\n"), strings.Split(want.String(), "\n")
 	for i := range w {
 		if i >= len(g) || g[i] != w[i] {
-			t.Errorf("C says %q, Go says %q", g[min(i, len(g)-1)], w[i])
+			t.Errorf("C has %q, Go has %q", g[min(i, len(g)-1)], w[i])
 		}
 	}
 }
 
-// The encoder writes fields one after the other: that must be the layout in memory.
-func TestTheEncoderFollowsTheLayout(t *testing.T) {
+// The encoder writes fields one after the other, so the encoded size must be the size in memory.
+func TestEncodedSizesMatchStructSizes(t *testing.T) {
 	for _, v := range []any{
 		abi.Header{}, abi.HelloRequest{}, abi.HelloReply{}, abi.ListReply{}, abi.DeviceEntry{}, abi.OpenDeviceRequest{},
 		abi.OpenDeviceReply{}, abi.AsyncEvent{}, abi.DeviceAttr{}, abi.PortAttr{}, abi.GIDEntry{}, abi.HandleRequest{},

@@ -6,8 +6,8 @@ import (
 	"unicode"
 )
 
-// words are those of the field that do not follow from upper and lower case, with what
-// they are in C. Longer ones stand before those that they begin with.
+// words are names whose C form does not follow from their capitalization. A longer one precedes its
+// prefixes.
 var words = []struct{ in, out string }{
 	{"CQE", "cqe"}, {"CQ", "cq"}, {"SGEs", "sges"}, {"SGE", "sge"}, {"SGID", "sgid"}, {"SLID", "slid"},
 	{"SMLID", "sm_lid"}, {"SMSL", "sm_sl"}, {"SQPSN", "sq_psn"}, {"RQPSN", "rq_psn"}, {"WRID", "wr_id"},
@@ -19,7 +19,7 @@ var words = []struct{ in, out string }{
 
 var plain = regexp.MustCompile(`^([A-Z]+(?:[0-9]+)?$|[A-Z]+(?:[A-Z][a-z])|[A-Z]?[a-z0-9]+|[A-Z]+[0-9]*)`)
 
-// snake turns a Go name into a C name: MaxSendWR into max_send_wr.
+// snake converts a Go name to a C name: MaxSendWR to max_send_wr.
 func snake(name string) string {
 	var parts []string
 next:
@@ -36,7 +36,8 @@ next:
 		if m == "" {
 			m = name[:1]
 		}
-		// Upper case runs into the word that follows: RDMAWrite is RDMA and Write.
+		// An upper-case run includes the first letter of the next word: RDMAWrite is RDMA and
+		// Write.
 		if n := len(m); n > 2 && unicode.IsUpper(rune(m[n-2])) && unicode.IsLower(rune(m[n-1])) {
 			m = m[:n-2]
 		}
@@ -51,8 +52,7 @@ var (
 	blanks     = regexp.MustCompile(`\s+`)
 )
 
-// translate puts C names in place of the Go names in a comment. CQArm… stands for all
-// names that begin so.
+// translate replaces Go names in a comment by C names. CQArm… means all names with that prefix.
 func (d *definition) translate(comment string) string {
 	return blanks.ReplaceAllString(strings.TrimSpace(identifier.ReplaceAllStringFunc(comment, func(id string) string {
 		if c, ok := d.names[id]; ok {

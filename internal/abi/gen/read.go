@@ -13,7 +13,7 @@ import (
 	"strings"
 )
 
-// A definition is what C has to know of package abi, in the order of its source.
+// A definition is the content of the C header, in the order of the Go source.
 type definition struct {
 	items []any // group or record
 	names map[string]string
@@ -42,7 +42,7 @@ type record struct {
 type field struct {
 	name   string // in C; "" is padding
 	ctype  string
-	count  int64 // elements of an array, 0 where it is none
+	count  int64 // elements of an array, 0 if it is none
 	offset int64
 	size   int64
 	note   string
@@ -51,7 +51,7 @@ type field struct {
 // sources are the files that define the layout, in the order of the header.
 var sources = []string{"ring.go", "slots.go", "messages.go", "cm.go"}
 
-// read takes the definition from the Go source.
+// read reads the definition from the Go source.
 func read(dir string) (*definition, error) {
 	fset := token.NewFileSet()
 	var files []*ast.File
@@ -96,7 +96,7 @@ func (d *definition) declaration(g *ast.GenDecl, info *types.Info) error {
 			for _, id := range s.Names {
 				v := info.Defs[id].(*types.Const).Val()
 				if v.Kind() != goconstant.Int {
-					return fmt.Errorf("%s is no integer", id.Name)
+					return fmt.Errorf("constant %s is not an integer", id.Name)
 				}
 				gr.consts = append(gr.consts, constDef{d.names[id.Name], v.ExactString(), d.translate(s.Comment.Text())})
 			}
@@ -107,7 +107,7 @@ func (d *definition) declaration(g *ast.GenDecl, info *types.Info) error {
 			s := s.(*ast.TypeSpec)
 			st, ok := s.Type.(*ast.StructType)
 			if !ok {
-				return fmt.Errorf("%s is no struct", s.Name.Name)
+				return fmt.Errorf("type %s is not a struct", s.Name.Name)
 			}
 			r, err := d.record(s.Name.Name, st, info.Defs[s.Name].Type().Underlying().(*types.Struct))
 			if err != nil {
@@ -120,8 +120,8 @@ func (d *definition) declaration(g *ast.GenDecl, info *types.Info) error {
 	return nil
 }
 
-// fieldNames puts C names in place of the names of st's fields in a comment. Names of one word stay:
-// they may be words of the sentence.
+// fieldNames replaces the names of st's fields in a comment by their C names. Names without an
+// underscore in C stay: they may be words of the sentence.
 func fieldNames(comment string, st *ast.StructType) string {
 	for _, f := range st.Fields.List {
 		for _, id := range f.Names {
@@ -133,7 +133,8 @@ func fieldNames(comment string, st *ast.StructType) string {
 	return comment
 }
 
-// record lays a struct out as C does on every machine that softroce is for.
+// record computes the layout of a struct, which is the same in Go and C. It fails if padding is not
+// explicit.
 func (d *definition) record(name string, src *ast.StructType, t *types.Struct) (record, error) {
 	r := record{name: d.names[name]}
 	var notes []string
@@ -159,13 +160,13 @@ func (d *definition) record(name string, src *ast.StructType, t *types.Struct) (
 			return r, fmt.Errorf("%s.%s: %w", name, v.Name(), err)
 		}
 		if f.offset != packed {
-			return r, fmt.Errorf("%s.%s: %d bytes of padding before it are not written out", name, v.Name(), f.offset-packed)
+			return r, fmt.Errorf("%s.%s: %d bytes of padding before it are not explicit", name, v.Name(), f.offset-packed)
 		}
 		packed += f.size
 		r.fields = append(r.fields, f)
 	}
 	if r.size = sizes.Sizeof(t); r.size != packed {
-		return r, fmt.Errorf("%s: %d bytes of padding at its end are not written out", name, r.size-packed)
+		return r, fmt.Errorf("%s: %d bytes of padding at its end are not explicit", name, r.size-packed)
 	}
 	return r, nil
 }
@@ -194,5 +195,5 @@ func (d *definition) ctype(t types.Type) (name string, count int64, err error) {
 			return "uint64_t", 0, nil
 		}
 	}
-	return "", 0, fmt.Errorf("%v has no place in the ABI", t)
+	return "", 0, fmt.Errorf("type %v is not supported in the ABI", t)
 }
