@@ -18,17 +18,18 @@
 #include <sys/sysmacros.h>
 #include <unistd.h>
 
-#define DEVICE_MAJOR 231 /* of the kernel's uverbs devices */
-#define FIRST_MINOR  192
+#define DEVICE_MAJOR  231 /* of the kernel's uverbs devices */
+#define FIRST_MINOR   192
+#define RDMA_CM_MINOR 0xfff /* above those of all devices */
 
-/* The minor number of a device file. rdma_cm gets one above those of all devices. */
+/* The minor number of a device file. */
 static unsigned int minor_of(const char *path)
 {
 	const char *name = strrchr(path, '/');
 	unsigned int index;
 	if (sscanf(name ? name + 1 : path, "uverbs%u", &index) == 1)
 		return FIRST_MINOR + index;
-	return 0xfff;
+	return RDMA_CM_MINOR;
 }
 
 /* The mode is an argument of open and openat only if they may create a file. */

@@ -12,6 +12,7 @@
 
 #define BACKLOG	   64	/* outstanding requests of peers */
 #define DRAIN_TIME 1000 /* ms; datagrams are not acknowledged, so sending takes no longer */
+#define DRAIN_POLL 100	/* ms between checks of the send queues */
 #define UDP_AGAIN  5	/* ms until sending to a full UDP socket is retried */
 
 static int add_to_epoll(struct rs *s, int fd)
@@ -200,7 +201,7 @@ static int wait_or_eagain(struct rs *s, int flags, int64_t deadline, int max_wai
 
 static int send_via_udp(struct rs *s, struct ds_peer *p, const struct msghdr *msg)
 {
-	uint8_t buf[4096];
+	uint8_t buf[DS_MAX_MTU];
 	size_t at = 0;
 	for (size_t i = 0; i < msg->msg_iovlen; i++) {
 		const struct iovec *v = &msg->msg_iov[i];
@@ -328,7 +329,7 @@ static ssize_t copy_msg(struct ds *d, struct msghdr *msg, int flags)
 ssize_t ds_recv(struct rs *s, struct msghdr *msg, int flags)
 {
 	int64_t deadline = rs_deadline(s->opt.rcv_timeout);
-	if (++s->empty_calls % 64 == 0)
+	if (++s->empty_calls % RS_CM_CHECK_CALLS == 0)
 		rs_process_cm_events(s);
 	for (;;) {
 		if (!ds_can_recv(s))
@@ -361,7 +362,7 @@ void ds_drain(struct rs *s)
 	int64_t deadline = rs_now() + DRAIN_TIME;
 	for (struct ds_qp *qp = s->ds->qps; qp; qp = qp->next)
 		while (qp->free_count < qp->sends && !s->error && rs_now() < deadline)
-			rs_wait(s, 100);
+			rs_wait(s, DRAIN_POLL);
 }
 
 static void process_cq(struct rs *s)

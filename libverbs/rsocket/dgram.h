@@ -19,6 +19,7 @@
 #include "rsocket/rs.h"
 
 #define DS_TAG		   0x55555555 /* the first word of each message through UDP */
+#define DS_MAX_MTU	   4096	      /* the largest MTU of IBTA */
 #define DS_GRH		   40
 #define DS_MAX_PEERS	   1024 /* known to a socket; the least recently used one is removed */
 #define DS_RESOLVE_TIMEOUT 5000 /* ms until the number of a peer's queue pair must be known */

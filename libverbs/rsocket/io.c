@@ -7,9 +7,6 @@
 #include <limits.h>
 #include <string.h>
 
-/* The largest message. It is less than half a buffer so that the peer can read earlier. */
-#define MAX_MESSAGE (1 << 16)
-
 /* A position in the program's buffers. */
 struct iov_iter {
 	const struct iovec *iov;
@@ -55,12 +52,12 @@ static ssize_t iov_length(const struct iovec *v, size_t n)
 /*
  * Waits until something may have changed, or returns EAGAIN if the call does not block or its
  * timeout is over. Programs that retry instead of polling must notice a disconnection too, so
- * every 64th such call handles events of the connection manager. 0 or an errno.
+ * some of these calls handle events of the connection manager. 0 or an errno.
  */
 static int wait_or_eagain(struct rs *s, int flags, int64_t deadline)
 {
 	if (rs_would_block(s, flags)) {
-		if (++s->empty_calls % 64 == 0)
+		if (++s->empty_calls % RS_CM_CHECK_CALLS == 0)
 			rs_process_cm_events(s);
 		return EAGAIN;
 	}
@@ -160,7 +157,7 @@ static ssize_t send_buf(struct rs *s, const uint8_t *buf, size_t len, int flags,
 		}
 		struct rs_sge *t = &s->target[s->target_index];
 		size_t n = min_size(min_size(len - sent, t->length),
-				    min_size((size_t)s->sbuf_bytes_avail, MAX_MESSAGE));
+				    min_size((size_t)s->sbuf_bytes_avail, RS_MAX_MESSAGE));
 		uint64_t addr = t->addr;
 		uint32_t key = t->key;
 		t->addr += n;

@@ -141,8 +141,8 @@ static size_t write_offset(struct rs *s, const uint8_t *buf, size_t count, uint6
 			n = m.sge.length - into;
 		if (n > (size_t)s->sbuf_bytes_avail)
 			n = (size_t)s->sbuf_bytes_avail;
-		if (n > 1 << 16)
-			n = 1 << 16;
+		if (n > RS_MAX_MESSAGE)
+			n = RS_MAX_MESSAGE;
 		rs_write(s, buf + done, (int)n, RS_OP_WRITE, m.sge.addr + into, m.sge.key);
 		done += n;
 	}

@@ -40,6 +40,13 @@ enum rs_ctrl {
 #define RS_CONN_VERSION 1
 #define RS_FLAG_NET	1 /* the sender is big-endian */
 #define RS_FLAG_IOMAP	2
+
+/* A message is no larger, so that the peer can start reading a long transfer early. */
+#define RS_MAX_MESSAGE (1 << 16)
+
+/* Non-blocking calls without effect after which events of the connection manager are handled. */
+#define RS_CM_CHECK_CALLS 64
+
 #define RS_MAX_SGL_SIZE 1024 /* largest accepted target SGL of a peer */
 
 struct rs_sge {

@@ -165,11 +165,12 @@ static int64_t drain_timeout(const struct rs *s)
  * Waits until all sends are acknowledged. This cannot happen after the peer has disconnected: it
  * may have destroyed its queue pair.
  */
-static void drain(struct rs *s, int64_t end)
+static void drain(struct rs *s, int64_t deadline)
 {
 	while (s->state == RS_CONNECTED && s->cq &&
 	       (s->sqe_avail < s->opt.sq_size || s->ctrl_outstanding > 0)) {
-		int error = rs_now() < end ? rs_wait(s, (int)(end - rs_now())) : ETIMEDOUT;
+		int error =
+			rs_now() < deadline ? rs_wait(s, (int)(deadline - rs_now())) : ETIMEDOUT;
 		if (error && error != EINTR)
 			return;
 	}
@@ -191,20 +192,20 @@ static int do_shutdown(struct rs *s, int how)
 		s->readable = false;
 	if (s->writable)
 		return 0; /* the peer continues to receive */
-	int64_t end = rs_now() + drain_timeout(s);
+	int64_t deadline = rs_now() + drain_timeout(s);
 	/*
 	 * rdma-core's library reports the disconnection to its program at once, even with data left
 	 * to read, which some programs then do not read. So the peer gets time to read before it is
 	 * notified.
 	 */
 	if (!s->readable)
-		drain(s, end);
+		drain(s, deadline);
 	while (s->state == RS_CONNECTED && s->ctrl_outstanding >= RS_MAX_CTRL_MSG)
 		if (rs_wait(s, -1))
 			break;
 	if (s->state == RS_CONNECTED && (wrote || !s->readable))
 		rs_send_ctrl(s, s->readable ? RS_CTRL_SHUTDOWN : RS_CTRL_DISCONNECT);
-	drain(s, end);
+	drain(s, deadline);
 	return 0;
 }
 

@@ -9,9 +9,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* The immediate data of a message: the highest 3 bits are its kind. */
+#define OP_SHIFT  29
+#define DATA_MASK 0x1fffffff
+
 static uint32_t make_msg(enum rs_op op, uint32_t data)
 {
-	return (uint32_t)op << 29 | (data & 0x1fffffff);
+	return (uint32_t)op << OP_SHIFT | (data & DATA_MASK);
 }
 
 /* The wr_id of a send: its kind, and the number of bytes of the send buffer that it occupies. */
@@ -203,8 +207,8 @@ static void handle_data(struct rs *s, uint32_t len)
 /* Handles a message of the peer. written is the number of bytes that it wrote with it. */
 static void handle_msg(struct rs *s, uint32_t msg, uint32_t written)
 {
-	uint32_t data = msg & 0x1fffffff;
-	switch (msg >> 29) {
+	uint32_t data = msg & DATA_MASK;
+	switch (msg >> OP_SHIFT) {
 	case RS_OP_SGL:
 		s->sseq_comp = (uint16_t)data;
 		if (written == sizeof s->target[0]) {
