@@ -420,8 +420,8 @@ func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	if err := a.Err(); !errors.Is(err, verbs.ErrDeviceFatal) || !strings.Contains(err.Error(), "daemon is ending") {
-		t.Errorf("the reason: %v", err)
+	if err := a.Err(); !errors.Is(err, verbs.ErrDeviceFatal) || !strings.Contains(err.Error(), "the daemon is shutting down") {
+		t.Errorf("reason %v, want that the daemon is shutting down", err)
 	}
 	if err := x.PostSend(verbs.SendWR{Opcode: verbs.WRSend}); !errors.Is(err, verbs.ErrDeviceFatal) {
 		t.Errorf("PostSend: %v", err)
