@@ -152,7 +152,7 @@ func flag(v bool) uint8 {
 	return 0
 }
 
-func ahOut(v *cm.Vector) abi.AHAttr {
+func ahOut(v *cm.AddressVector) abi.AHAttr {
 	return abi.AHAttr{DGID: v.DGID, FlowLabel: v.FlowLabel, SGIDIndex: v.SGIDIndex, HopLimit: v.HopLimit, TrafficClass: v.TClass,
 		IsGlobal: 1, PortNum: 1}
 }

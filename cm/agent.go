@@ -43,29 +43,29 @@ type Handler interface {
 	Lookup(c *Conn, q *SIDRREQ) (status SIDRStatus, ignore bool)
 
 	// Event tells of something that happened to a connection that has an Owner.
-	Event(c *Conn, e *Event)
+	Event(c *Conn, e *ConnEvent)
 }
 
 // Ignore makes Request leave a REQ unanswered.
-const Ignore Reason = 0xffff
+const NoReply Reason = 0xffff
 
 // An EventKind is what happened to a connection.
-type EventKind uint8
+type ConnEventType uint8
 
 // Events.
 const (
-	Replied      EventKind = iota + 1 // a REP came: Ready or Reject is next
-	Established                       // a RTU came
-	Rejected                          // a REJ came
-	Unreachable                       // REQ, REP or SIDR_REQ was not answered
-	Disconnected                      // a DREQ came (Disconnect answers it), or the answer to one
-	TimewaitExit                      // nothing of the connection is under way any more
-	LookedUp                          // a SIDR_REP came
+	ConnReplied      ConnEventType = iota + 1 // a REP came: Ready or Reject is next
+	ConnEstablished                       // a RTU came
+	ConnRejected                          // a REJ came
+	ConnUnreachable                       // REQ, REP or SIDR_REQ was not answered
+	ConnDisconnected                      // a DREQ came (Disconnect answers it), or the answer to one
+	ConnTimewaitExit                      // nothing of the connection is under way any more
+	ConnSIDRReply                          // a SIDR_REP came
 )
 
 // An Event is something that happened to a connection.
-type Event struct {
-	Kind    EventKind
+type ConnEvent struct {
+	Kind    ConnEventType
 	Reason  Reason   // Rejected
 	REP     *REP     // Replied
 	SIDR    *SIDRREP // LookedUp
@@ -102,7 +102,7 @@ type Agent struct {
 	conns  map[uint32]*Conn // by local ID
 	peers  map[peerID]*Conn // by the peer's ID: to tell duplicates
 	peerQP map[peerID]*Conn // by the peer's queue pair: to tell stale connections
-	asked  map[askedID]*Conn
+	sidrRequests  map[sidrKey]*Conn
 	timers timers
 }
 
@@ -113,7 +113,7 @@ type peerID struct {
 }
 
 // askedID is a SIDR request of a peer.
-type askedID struct {
+type sidrKey struct {
 	from netip.Addr
 	id   uint32
 }
@@ -121,13 +121,13 @@ type askedID struct {
 // NewAgent returns an agent. seed decides communication IDs and PSNs.
 func NewAgent(h Handler, seed uint64) *Agent {
 	a := &Agent{handler: h, random: rand.New(rand.NewPCG(seed, 0xc0)), conns: map[uint32]*Conn{},
-		peers: map[peerID]*Conn{}, peerQP: map[peerID]*Conn{}, asked: map[askedID]*Conn{}}
+		peers: map[peerID]*Conn{}, peerQP: map[peerID]*Conn{}, sidrRequests: map[sidrKey]*Conn{}}
 	a.mask = a.random.Uint32()
 	return a
 }
 
 // Len returns how many connections there are, those that end included.
-func (a *Agent) Len() int { return len(a.conns) + len(a.asked) }
+func (a *Agent) Len() int { return len(a.conns) + len(a.sidrRequests) }
 
 // NextDeadline says when Expire wants to be called, 0 for never.
 func (a *Agent) NextDeadline() int64 { return a.timers.next() }
@@ -168,7 +168,7 @@ func (a *Agent) Receive(now int64, p Port, back Route, mad []byte) {
 	h, m, err := Parse(mad)
 	if err != nil {
 		var answer [MADSize]byte
-		if Unserved(mad, &answer) {
+		if UnsupportedReply(mad, &answer) {
 			p.Send(&answer, &back)
 		}
 		return
@@ -219,13 +219,13 @@ func (in *incoming) find(ours, theirs uint32) *Conn {
 }
 
 // answer sends a message of no connection.
-func (in *incoming) answer(m Message) {
+func (in *incoming) reply(m Message) {
 	var mad [MADSize]byte
 	Put(&mad, in.header.TID, 0, m)
 	in.port.Send(&mad, &in.back)
 }
 
 // refuse answers with a REJ.
-func (in *incoming) refuse(ours, theirs uint32, about uint8, why Reason) {
-	in.answer(&REJ{LocalID: ours, RemoteID: theirs, About: about, Reason: why})
+func (in *incoming) reject(ours, theirs uint32, about uint8, why Reason) {
+	in.reply(&REJ{LocalID: ours, RemoteID: theirs, About: about, Reason: why})
 }

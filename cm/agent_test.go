@@ -100,25 +100,25 @@ func (h *host) Lookup(c *cm.Conn, q *cm.SIDRREQ) (cm.SIDRStatus, bool) {
 	return cm.SIDRSuccess, false
 }
 
-func (h *host) Event(c *cm.Conn, e *cm.Event) {
+func (h *host) Event(c *cm.Conn, e *cm.ConnEvent) {
 	switch e.Kind {
-	case cm.Replied:
+	case cm.ConnReplied:
 		h.note("replied")
 		if h.accept {
 			c.Ready()
 		}
-	case cm.Rejected:
+	case cm.ConnRejected:
 		h.note("rejected %v", e.Reason)
-	case cm.Unreachable:
+	case cm.ConnUnreachable:
 		h.note("unreachable")
-	case cm.Established:
+	case cm.ConnEstablished:
 		h.note("established")
-	case cm.Disconnected:
+	case cm.ConnDisconnected:
 		h.note("disconnected")
 		c.Disconnect(h.net.now)
-	case cm.TimewaitExit:
+	case cm.ConnTimewaitExit:
 		h.note("timewait exit")
-	case cm.LookedUp:
+	case cm.ConnSIDRReply:
 		h.note("looked up %d", e.SIDR.QPN)
 	}
 }
@@ -409,14 +409,14 @@ func TestSIDR(t *testing.T) {
 		t.Run(lost.String(), func(t *testing.T) {
 			w, hosts := newNetwork(t, 2)
 			w.lose(lost, 1)
-			c, err := hosts[0].Ask(w.now, hosts[0], cm.Route{Src: hosts[0].addr, Dst: hosts[1].addr}, &cm.SIDRREQ{ServiceID: 7})
+			c, err := hosts[0].RequestSIDR(w.now, hosts[0], cm.Route{Src: hosts[0].addr, Dst: hosts[1].addr}, &cm.SIDRREQ{ServiceID: 7})
 			if err != nil {
 				t.Fatal(err)
 			}
 			c.Owner = hosts[0]
 			w.run(6e9)
 			want(t, hosts[1], "lookup")
-			if err := hosts[1].conns[0].Answer(w.now, &cm.SIDRREP{QPN: 42}); err != nil {
+			if err := hosts[1].conns[0].ReplySIDR(w.now, &cm.SIDRREP{QPN: 42}); err != nil {
 				t.Fatal(err)
 			}
 			w.run(0)

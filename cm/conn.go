@@ -94,7 +94,7 @@ func (c *Conn) Ready() error {
 		return ErrState
 	}
 	c.state, c.sends = StateEstablished, false
-	c.once(&RTU{LocalID: c.localID, RemoteID: c.remoteID})
+	c.sendOnce(&RTU{LocalID: c.localID, RemoteID: c.remoteID})
 	return nil
 }
 
@@ -125,8 +125,8 @@ func (c *Conn) Reject(why Reason, info, private []byte) error {
 	if copy(m.Info[:], info) < len(info) || copy(m.Private[:], private) < len(private) {
 		return ErrLong
 	}
-	c.once(m)
-	c.forget()
+	c.sendOnce(m)
+	c.remove()
 	return nil
 }
 
@@ -138,7 +138,7 @@ func (c *Conn) Disconnect(now int64) error {
 		c.retries = c.limit
 		c.send(now, &DREQ{LocalID: c.localID, RemoteID: c.remoteID, RemoteQPN: c.peerQPN}, ib.TimeCode(c.life)+2*ib.TimeCode(PacketLife))
 	case StateDREQReceived:
-		c.once(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
+		c.sendOnce(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
 		c.timewait(now)
 	default:
 		return ErrState
@@ -161,9 +161,9 @@ func (c *Conn) Close(now int64) {
 	case StateEstablished, StateDREQReceived:
 		c.Disconnect(now)
 	case StateSIDRReceived:
-		c.Answer(now, &SIDRREP{Status: SIDRReject})
+		c.ReplySIDR(now, &SIDRREP{Status: SIDRReject})
 	case StateSIDRSent:
-		c.forget()
+		c.remove()
 	}
 }
 
@@ -183,14 +183,14 @@ func (c *Conn) send(now int64, m Message, interval int64) {
 }
 
 // once sends a message that is not repeated by itself, and stops what was.
-func (c *Conn) once(m Message) {
+func (c *Conn) sendOnce(m Message) {
 	Put(&c.mad, c.tid, 0, m)
 	c.port.Send(&c.mad, &c.route)
 	c.agent.timers.set(c, 0)
 }
 
 // again sends the last message once more.
-func (c *Conn) again() { c.port.Send(&c.mad, &c.route) }
+func (c *Conn) resend() { c.port.Send(&c.mad, &c.route) }
 
 // expire acts on the deadline.
 func (c *Conn) expire(now int64) {
@@ -198,31 +198,31 @@ func (c *Conn) expire(now int64) {
 	case StateREQSent, StateREPSent, StateDREQSent, StateSIDRSent:
 		if c.retries > 0 {
 			c.retries--
-			c.again()
+			c.resend()
 			c.agent.timers.set(c, now+c.interval)
 			return
 		}
-		c.giveUp(now)
+		c.timedOut(now)
 	case StateTimewait:
-		c.tell(&Event{Kind: TimewaitExit})
-		c.forget()
+		c.notify(&ConnEvent{Kind: ConnTimewaitExit})
+		c.remove()
 	case StateSIDRAnswered:
-		c.forget()
+		c.remove()
 	}
 }
 
 // giveUp ends what was not answered.
-func (c *Conn) giveUp(now int64) {
+func (c *Conn) timedOut(now int64) {
 	if c.state == StateDREQSent {
 		c.timewait(now)
-		c.tell(&Event{Kind: Disconnected, Timeout: true})
+		c.notify(&ConnEvent{Kind: ConnDisconnected, Timeout: true})
 		return
 	}
 	if c.state == StateREPSent { // the peer may wait for us, as we did for it
-		c.once(&REJ{LocalID: c.localID, RemoteID: c.remoteID, About: AboutOther, Reason: RejectTimeout})
+		c.sendOnce(&REJ{LocalID: c.localID, RemoteID: c.remoteID, About: AboutOther, Reason: RejectTimeout})
 	}
-	c.forget()
-	c.tell(&Event{Kind: Unreachable})
+	c.remove()
+	c.notify(&ConnEvent{Kind: ConnUnreachable})
 }
 
 // timewait keeps the connection's numbers until none of its packets can be under way (12.9.8.4).
@@ -235,18 +235,18 @@ func (c *Conn) timewait(now int64) {
 func (c *Conn) established() {
 	c.state = StateEstablished
 	c.agent.timers.set(c, 0)
-	c.tell(&Event{Kind: Established})
+	c.notify(&ConnEvent{Kind: ConnEstablished})
 }
 
 // tell tells the owner, if there is one.
-func (c *Conn) tell(e *Event) {
+func (c *Conn) notify(e *ConnEvent) {
 	if c.Owner != nil {
 		c.agent.handler.Event(c, e)
 	}
 }
 
 // learn notes who the peer is.
-func (c *Conn) learn(id uint32, guid uint64, qpn uint32) {
+func (c *Conn) setPeer(id uint32, guid uint64, qpn uint32) {
 	a := c.agent
 	c.remoteID, c.guid, c.peerQPN = id, guid, qpn
 	a.peers[peerID{guid, id}] = c
@@ -256,7 +256,7 @@ func (c *Conn) learn(id uint32, guid uint64, qpn uint32) {
 }
 
 // forget takes the connection out of every table.
-func (c *Conn) forget() {
+func (c *Conn) remove() {
 	a := c.agent
 	c.state = StateClosed
 	a.timers.set(c, 0)
@@ -269,7 +269,7 @@ func (c *Conn) forget() {
 	if k := (peerID{c.guid, c.peerQPN}); a.peerQP[k] == c {
 		delete(a.peerQP, k)
 	}
-	if k := (askedID{c.route.Dst, c.remoteID}); a.asked[k] == c {
-		delete(a.asked, k)
+	if k := (sidrKey{c.route.Dst, c.remoteID}); a.sidrRequests[k] == c {
+		delete(a.sidrRequests, k)
 	}
 }

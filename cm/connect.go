@@ -15,7 +15,7 @@ const UDPQKey = 0x01234567
 // (another's queue pair) and ENOMEM.
 func (id *ID) Connect(p *ConnParam) error {
 	if id.state != idRouteResolved {
-		return refuse(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
 	}
 	if err := id.checkQP(p.QPN); err != nil {
 		return err
@@ -29,20 +29,20 @@ func (id *ID) Connect(p *ConnParam) error {
 		q := &SIDRREQ{PKey: id.route.PKey, ServiceID: service}
 		h.Put(q.Private[:])
 		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
-			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxSIDRREQData)
+			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxSIDRREQData)
 		}
-		c, err = a.Ask(now, id.nic, id.route, q)
+		c, err = a.RequestSIDR(now, id.nic, id.route, q)
 	} else {
 		q := id.request(p, service)
 		h.Put(q.Private[:])
 		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
-			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxREQData)
+			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxREQData)
 		}
 		id.req = q
 		c, err = a.Connect(now, id.nic, id.route, q)
 	}
 	if err != nil {
-		return refuse(syscall.ENOMEM, "%v", err)
+		return errnoError(syscall.ENOMEM, "%v", err)
 	}
 	id.qpn, id.qkey = p.QPN, id.queueKey(p)
 	id.conn, c.Owner, id.state = c, id, idConnect
@@ -65,13 +65,13 @@ func (id *ID) request(p *ConnParam, service uint64) *REQ {
 	}
 	q.Primary = PathRecord{
 		LocalLID: 0xffff, RemoteLID: 0xffff, LocalGID: id.route.Src.As16(), RemoteGID: id.route.Dst.As16(),
-		FlowLabel: id.route.FlowLabel, TrafficClass: id.route.TClass, HopLimit: id.route.HopLimit, ACKTimeout: id.acks(),
+		FlowLabel: id.route.FlowLabel, TrafficClass: id.route.TClass, HopLimit: id.route.HopLimit, ACKTimeout: id.remoteACKTimeout(),
 	}
 	return q
 }
 
 // acks is how long the peer may wait for an acknowledgement of ours: twice the way, and the time that we take.
-func (id *ID) acks() uint8 {
+func (id *ID) remoteACKTimeout() uint8 {
 	if id.ackTimeout != 0 {
 		return id.ackTimeout
 	}
@@ -104,10 +104,10 @@ func (id *ID) queueKey(p *ConnParam) uint32 {
 // checkQP makes sure that nobody connects a queue pair of others: peers end the connection that it has.
 func (id *ID) checkQP(qpn uint32) error {
 	if qpn > 0xffffff {
-		return refuse(syscall.EINVAL, "QPN %#x", qpn)
+		return errnoError(syscall.EINVAL, "QPN %#x", qpn)
 	}
 	if qpn != 0 && !id.nic.Owns(qpn, id.session.owner) {
-		return refuse(syscall.EPERM, "queue pair %#x is none of this user on %s", qpn, id.nic.Name())
+		return errnoError(syscall.EPERM, "queue pair %#x is none of this user on %s", qpn, id.nic.Name())
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (id *ID) Accept(p *ConnParam) error {
 		return id.Establish()
 	}
 	if id.conn == nil || id.state != idConnect {
-		return refuse(syscall.EINVAL, "there is no request to accept")
+		return errnoError(syscall.EINVAL, "there is no request to accept")
 	}
 	if err := id.checkQP(p.QPN); err != nil {
 		return err
@@ -127,16 +127,16 @@ func (id *ID) Accept(p *ConnParam) error {
 	if id.datagrams() {
 		r := &SIDRREP{QPN: p.QPN, QKey: id.queueKey(p), ServiceID: id.sidr.ServiceID}
 		if copy(r.Private[:], p.Private) < len(p.Private) {
-			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), SIDRREPPrivate)
+			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), SIDRREPPrivate)
 		}
 		id.qpn, id.qkey = p.QPN, r.QKey
-		return id.done(id.conn.Answer(now, r))
+		return id.done(id.conn.ReplySIDR(now, r))
 	}
 	r := &REP{LocalQPN: p.QPN, StartingPSN: id.psn, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		TargetACKDelay: id.nic.ACKDelay(), FlowControl: p.FlowControl, RNRRetryCount: min(p.RNRRetryCount, 7), SRQ: p.SRQ, Options: p.ECEOptions}
 	r.SetVendor(p.ECEVendor)
 	if copy(r.Private[:], p.Private) < len(p.Private) {
-		return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), REPPrivate)
+		return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), REPPrivate)
 	}
 	id.qpn = p.QPN
 	return id.done(id.conn.Accept(now, r))
@@ -145,7 +145,7 @@ func (id *ID) Accept(p *ConnParam) error {
 // done turns the agent's errors into errnos.
 func (id *ID) done(err error) error {
 	if err != nil {
-		return refuse(syscall.EINVAL, "%v", err)
+		return errnoError(syscall.EINVAL, "%v", err)
 	}
 	return nil
 }
@@ -153,7 +153,7 @@ func (id *ID) done(err error) error {
 // Establish completes a connection that the peer agreed to, after ConnectResponse.
 func (id *ID) Establish() error {
 	if id.conn == nil || id.passive {
-		return refuse(syscall.EINVAL, "there is no response to a request")
+		return errnoError(syscall.EINVAL, "there is no response to a request")
 	}
 	return id.done(id.conn.Ready())
 }
@@ -161,17 +161,17 @@ func (id *ID) Establish() error {
 // Reject refuses a connection request, or the peer's response.
 func (id *ID) Reject(why Reason, private []byte) error {
 	if id.conn == nil || id.state != idConnect {
-		return refuse(syscall.EINVAL, "there is nothing to reject")
+		return errnoError(syscall.EINVAL, "there is nothing to reject")
 	}
 	if id.datagrams() {
 		r := &SIDRREP{Status: SIDRReject, ServiceID: id.service()}
 		if copy(r.Private[:], private) < len(private) {
-			return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), SIDRREPPrivate)
+			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), SIDRREPPrivate)
 		}
-		return id.done(id.conn.Answer(id.session.manager.now, r))
+		return id.done(id.conn.ReplySIDR(id.session.manager.now, r))
 	}
 	if len(private) > REJPrivate {
-		return refuse(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), REJPrivate)
+		return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), REJPrivate)
 	}
 	if err := id.done(id.conn.Reject(why, nil, private)); err != nil {
 		return err
@@ -190,10 +190,10 @@ func (id *ID) service() uint64 {
 // Disconnect ends the connection, or answers that the peer does.
 func (id *ID) Disconnect() error {
 	if id.conn == nil || id.datagrams() {
-		return refuse(syscall.EINVAL, "there is no connection")
+		return errnoError(syscall.EINVAL, "there is no connection")
 	}
 	if err := id.conn.Disconnect(id.session.manager.now); err != nil {
-		return refuse(syscall.EINVAL, "connection is %v", id.conn.State())
+		return errnoError(syscall.EINVAL, "connection is %v", id.conn.State())
 	}
 	return nil
 }
@@ -201,7 +201,7 @@ func (id *ID) Disconnect() error {
 // Notify tells that the peer uses the connection although its last message has not come.
 func (id *ID) Notify() error {
 	if id.conn == nil {
-		return refuse(syscall.EINVAL, "there is no connection")
+		return errnoError(syscall.EINVAL, "there is no connection")
 	}
 	if id.conn.State() == StateEstablished {
 		return nil
@@ -227,9 +227,9 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	case q.PathMTU < 1 || q.PathMTU > n.MTU():
 		return RejectInvalidMTU
 	}
-	id := l.offer(c, h)
+	id := l.newRequestID(c, h)
 	if id == nil {
-		return Ignore
+		return NoReply
 	}
 	switch {
 	case q.Service == ServiceUC:
@@ -246,7 +246,7 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	id.req = q
 	id.route.TClass, id.route.FlowLabel = q.Primary.TrafficClass, q.Primary.FlowLabel
 	id.usePKey(q.PKey)
-	l.ask(id, &Notice{Type: ConnectRequest, ID: id, Listen: l, Conn: ConnParam{
+	l.postRequest(id, &Event{Type: EventConnectRequest, ID: id, Listen: l, Conn: ConnParam{
 		ResponderResources: q.InitiatorDepth, InitiatorDepth: q.ResponderResources, FlowControl: q.FlowControl,
 		RetryCount: q.RetryCount, RNRRetryCount: q.RNRRetryCount, SRQ: q.SRQ, QPN: q.LocalQPN, Private: q.Private[IPHeaderSize:],
 		ECEVendor: q.VendorID, ECEOptions: q.Options,
@@ -265,13 +265,13 @@ func (m *Manager) Lookup(c *Conn, q *SIDRREQ) (SIDRStatus, bool) {
 	if l == nil || !l.datagrams() {
 		return SIDRUnsupported, false
 	}
-	id := l.offer(c, h)
+	id := l.newRequestID(c, h)
 	if id == nil {
 		return 0, true
 	}
 	id.sidr = q
 	id.usePKey(q.PKey)
-	l.ask(id, &Notice{Type: ConnectRequest, ID: id, Listen: l, UD: &UDParam{}, Conn: ConnParam{Private: q.Private[IPHeaderSize:]}})
+	l.postRequest(id, &Event{Type: EventConnectRequest, ID: id, Listen: l, UD: &UDParam{}, Conn: ConnParam{Private: q.Private[IPHeaderSize:]}})
 	return SIDRSuccess, false
 }
 
@@ -286,7 +286,7 @@ func (m *Manager) listener(n NIC, service uint64, dst netip.Addr) (found *ID) {
 		}
 		if a := l.src.Addr(); a == dst {
 			return l
-		} else if overlap(l, a, &ID{}, dst) && open(a) {
+		} else if overlap(l, a, &ID{}, dst) && isWildcard(a) {
 			found = l
 		}
 	}
@@ -303,7 +303,7 @@ func (s *Session) uses(n NIC) bool {
 }
 
 // offer makes the identifier of a connection request; nil where there is no room for it.
-func (l *ID) offer(c *Conn, h IPHeader) *ID {
+func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
 	if l.waiting >= l.backlog || l.session.events >= MaxEvents {
 		return nil
 	}
@@ -327,68 +327,68 @@ func (id *ID) usePKey(key uint16) {
 }
 
 // ask puts a connection request on the listener's channel.
-func (l *ID) ask(id *ID, n *Notice) {
+func (l *ID) postRequest(id *ID, n *Event) {
 	l.waiting++
 	id.post(n)
 }
 
 // Event implements Handler.
-func (m *Manager) Event(c *Conn, e *Event) {
+func (m *Manager) Event(c *Conn, e *ConnEvent) {
 	id, ok := c.Owner.(*ID)
 	if !ok || id.conn != c {
 		return
 	}
 	switch e.Kind {
-	case Replied:
+	case ConnReplied:
 		id.rep = e.REP
-		id.post(&Notice{Type: ConnectResponse, Conn: ConnParam{
+		id.post(&Event{Type: EventConnectResponse, Conn: ConnParam{
 			ResponderResources: e.REP.InitiatorDepth, InitiatorDepth: e.REP.ResponderResources, FlowControl: e.REP.FlowControl,
 			RNRRetryCount: e.REP.RNRRetryCount, SRQ: e.REP.SRQ, QPN: e.REP.LocalQPN, Private: e.Private,
 			ECEVendor: e.REP.Vendor(), ECEOptions: e.REP.Options,
 		}})
-	case Established:
-		id.post(&Notice{Type: NoticeEstablished})
-	case Rejected:
-		id.conn = keep(c)
-		id.post(&Notice{Type: NoticeRejected, Status: int(e.Reason), Conn: ConnParam{Private: e.Private}})
-	case Unreachable:
+	case ConnEstablished:
+		id.post(&Event{Type: EventEstablished})
+	case ConnRejected:
+		id.conn = unlessClosed(c)
+		id.post(&Event{Type: EventRejected, Status: int(e.Reason), Conn: ConnParam{Private: e.Private}})
+	case ConnUnreachable:
 		id.conn = nil
-		id.post(&Notice{Type: NoticeUnreachable, Status: -int(syscall.ETIMEDOUT)})
-	case Disconnected:
+		id.post(&Event{Type: EventUnreachable, Status: -int(syscall.ETIMEDOUT)})
+	case ConnDisconnected:
 		status := 0
 		if e.Timeout {
 			status = -int(syscall.ETIMEDOUT)
 		}
-		id.post(&Notice{Type: NoticeDisconnected, Status: status})
-	case TimewaitExit:
+		id.post(&Event{Type: EventDisconnected, Status: status})
+	case ConnTimewaitExit:
 		id.conn = nil
-		id.post(&Notice{Type: NoticeTimewaitExit})
-	case LookedUp:
+		id.post(&Event{Type: EventTimewaitExit})
+	case ConnSIDRReply:
 		id.lookedUp(e)
 	}
 }
 
 // keep returns the connection if its end is still to be heard of.
-func keep(c *Conn) *Conn {
+func unlessClosed(c *Conn) *Conn {
 	if c.State() == StateClosed {
 		return nil
 	}
 	return c
 }
 
-func (id *ID) lookedUp(e *Event) {
+func (id *ID) lookedUp(e *ConnEvent) {
 	id.conn = nil
 	if e.SIDR.Status != SIDRSuccess {
-		id.post(&Notice{Type: NoticeUnreachable, Status: int(e.SIDR.Status)})
+		id.post(&Event{Type: EventUnreachable, Status: int(e.SIDR.Status)})
 		return
 	}
-	id.post(&Notice{Type: NoticeEstablished, Conn: ConnParam{Private: e.Private},
-		UD: &UDParam{AH: id.vector(), QPN: e.SIDR.QPN, QKey: e.SIDR.QKey}})
+	id.post(&Event{Type: EventEstablished, Conn: ConnParam{Private: e.Private},
+		UD: &UDParam{AH: id.addressVector(), QPN: e.SIDR.QPN, QKey: e.SIDR.QKey}})
 }
 
 // vector is the address vector that leads to the peer.
-func (id *ID) vector() Vector {
+func (id *ID) addressVector() AddressVector {
 	i, _ := id.nic.GIDIndex(id.route.Src)
-	return Vector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(i), FlowLabel: id.route.FlowLabel,
+	return AddressVector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(i), FlowLabel: id.route.FlowLabel,
 		HopLimit: id.route.HopLimit, TClass: id.route.TClass}
 }

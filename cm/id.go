@@ -66,20 +66,20 @@ type ID struct {
 // NewID makes an identifier. Errors are EINVAL and ENOMEM.
 func (s *Session) NewID(ch *Channel, ps PortSpace, qpType ib.QPType) (*ID, error) {
 	if ch == nil || ch.session != s || ch.closed {
-		return nil, refuse(syscall.EINVAL, "identifier needs an event channel")
+		return nil, errnoError(syscall.EINVAL, "identifier needs an event channel")
 	}
 	switch ps {
 	case PortSpaceTCP, PortSpaceUDP, PortSpaceIB, PortSpaceIPoIB:
 	default:
-		return nil, refuse(syscall.EINVAL, "port space %#x", uint16(ps))
+		return nil, errnoError(syscall.EINVAL, "port space %#x", uint16(ps))
 	}
 	switch qpType {
 	case ib.QPTypeRC, ib.QPTypeUC, ib.QPTypeUD, ib.QPTypeXRCSend, ib.QPTypeXRCRecv:
 	default:
-		return nil, refuse(syscall.EINVAL, "queue pair type %d", uint32(qpType))
+		return nil, errnoError(syscall.EINVAL, "queue pair type %d", uint32(qpType))
 	}
 	if len(s.ids) >= MaxIDs {
-		return nil, refuse(syscall.ENOMEM, "program has its %d identifiers", MaxIDs)
+		return nil, errnoError(syscall.ENOMEM, "program has its %d identifiers", MaxIDs)
 	}
 	id := &ID{session: s, channel: ch, ps: ps, qpType: qpType}
 	for id.handle == 0 || s.ids[id.handle] != nil {
@@ -132,7 +132,7 @@ func (id *ID) destroy() {
 // are EINVAL, EADDRNOTAVAIL, EADDRINUSE and EACCES.
 func (id *ID) Bind(a netip.AddrPort) error {
 	if id.state != idIdle {
-		return refuse(syscall.EINVAL, "identifier is %v, not idle", id.state)
+		return errnoError(syscall.EINVAL, "identifier is %v, not idle", id.state)
 	}
 	n, err := id.local(a.Addr())
 	if err != nil {
@@ -147,14 +147,14 @@ func (id *ID) Bind(a netip.AddrPort) error {
 
 // open reports whether an address names no device. That of the loopback does not either, and is one like the unspecified to
 // those who bind to it, as with the kernel (cma_any_addr): libfabric asks at 127.0.0.1 whether there is RDMA at all.
-func open(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() }
+func isWildcard(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() }
 
 // local finds the device of a source address; nil for an open one.
 func (id *ID) local(a netip.Addr) (NIC, error) {
 	switch {
 	case !a.IsValid():
-		return nil, refuse(syscall.EINVAL, "no address")
-	case open(a):
+		return nil, errnoError(syscall.EINVAL, "no address")
+	case isWildcard(a):
 		return nil, nil
 	}
 	for _, n := range id.session.nics {
@@ -162,7 +162,7 @@ func (id *ID) local(a netip.Addr) (NIC, error) {
 			return n, nil
 		}
 	}
-	return nil, refuse(syscall.EADDRNOTAVAIL, "%v is no address of a device", a)
+	return nil, errnoError(syscall.EADDRNOTAVAIL, "%v is no address of a device", a)
 }
 
 // takePort binds the identifier to a port, any that is free if a has none.
@@ -171,7 +171,7 @@ func (id *ID) takePort(a netip.AddrPort) error {
 	a = netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
 	if a.Port() != 0 {
 		if a.Port() < 1024 && !id.session.owner.Privileged {
-			return refuse(syscall.EACCES, "port %d is for privileged users", a.Port())
+			return errnoError(syscall.EACCES, "port %d is for privileged users", a.Port())
 		}
 		if err := m.portFree(id, a); err != nil {
 			return err
@@ -189,7 +189,7 @@ func (id *ID) takePort(a netip.AddrPort) error {
 			return nil
 		}
 	}
-	return refuse(syscall.EADDRNOTAVAIL, "no port is free")
+	return errnoError(syscall.EADDRNOTAVAIL, "no port is free")
 }
 
 func (id *ID) usePort(a netip.AddrPort) {
@@ -207,7 +207,7 @@ func (m *Manager) portFree(id *ID, a netip.AddrPort) error {
 		case o.reuse && id.reuse && o.state != idListen:
 		case !overlap(id, a.Addr(), o, o.src.Addr()):
 		default:
-			return refuse(syscall.EADDRINUSE, "port %d of %v is in use", a.Port(), id.ps)
+			return errnoError(syscall.EADDRINUSE, "port %d of %v is in use", a.Port(), id.ps)
 		}
 	}
 	return nil
@@ -217,9 +217,9 @@ func (m *Manager) portFree(id *ID, a netip.AddrPort) error {
 func overlap(x *ID, a netip.Addr, y *ID, b netip.Addr) bool {
 	if a.Is4() != b.Is4() {
 		// An open IPv6 address stands for IPv4 too, unless that is turned off.
-		return a.Is6() && open(a) && !x.afOnly || b.Is6() && open(b) && !y.afOnly
+		return a.Is6() && isWildcard(a) && !x.afOnly || b.Is6() && isWildcard(b) && !y.afOnly
 	}
-	return a == b || open(a) || open(b)
+	return a == b || isWildcard(a) || isWildcard(b)
 }
 
 // release gives the port back.
@@ -242,13 +242,13 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 	s := id.session
 	switch {
 	case id.state != idIdle && id.state != idBound:
-		return refuse(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
 	case !dst.Addr().IsValid() || dst.Addr().IsUnspecified():
-		return refuse(syscall.EINVAL, "no destination")
+		return errnoError(syscall.EINVAL, "no destination")
 	case s.events >= MaxEvents:
-		return refuse(syscall.ENOMEM, "program has %d events to fetch", MaxEvents)
+		return errnoError(syscall.ENOMEM, "program has %d events to fetch", MaxEvents)
 	case s.resolving >= maxResolving:
-		return refuse(syscall.ENOMEM, "%d resolutions are under way", maxResolving)
+		return errnoError(syscall.ENOMEM, "%d resolutions are under way", maxResolving)
 	}
 	if id.state == idIdle {
 		if !src.Addr().IsValid() {
@@ -259,13 +259,13 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		}
 	}
 	if id.src.Addr().Is4() != dst.Addr().Is4() {
-		return refuse(syscall.EINVAL, "%v and %v are of different address families", id.src.Addr(), dst.Addr())
+		return errnoError(syscall.EINVAL, "%v and %v are of different address families", id.src.Addr(), dst.Addr())
 	}
 	id.dst = dst
-	ways := id.ways(dst.Addr())
+	ways := id.candidates(dst.Addr())
 	id.state = idAddrQuery
 	s.resolving++
-	id.try(ways, timeout, refuse(syscall.ENETUNREACH, "no device leads to %v", dst.Addr()))
+	id.resolveAny(ways, timeout, errnoError(syscall.ENETUNREACH, "no device leads to %v", dst.Addr()))
 	return nil
 }
 
@@ -277,7 +277,7 @@ func unspecified(like netip.Addr) netip.Addr {
 }
 
 // A way is a device and a source address that may lead to a destination.
-type way struct {
+type candidate struct {
 	nic  NIC
 	src  netip.Addr
 	rank int // less is better
@@ -285,7 +285,7 @@ type way struct {
 
 // ways lists how a destination may be reached, the likeliest first: what is an address of the device itself, then
 // what is on its link, the longest prefix first, then what a router may know.
-func (id *ID) ways(dst netip.Addr) (l []way) {
+func (id *ID) candidates(dst netip.Addr) (l []candidate) {
 	if dst.IsLoopback() {
 		return nil // no device's, whatever it may think a router knows
 	}
@@ -300,30 +300,30 @@ func (id *ID) ways(dst netip.Addr) (l []way) {
 			if a.Is4() != dst.Is4() || a.IsLinkLocalUnicast() != dst.IsLinkLocalUnicast() && a.Is6() && !dst.IsMulticast() {
 				continue
 			}
-			if own := id.src.Addr(); !open(own) && own != a {
+			if own := id.src.Addr(); !isWildcard(own) && own != a {
 				continue
 			}
 			switch {
 			case a == dst:
-				l = append(l, way{n, a, -1})
+				l = append(l, candidate{n, a, -1})
 			case p.Contains(dst):
-				l = append(l, way{n, a, 128 - p.Bits()})
+				l = append(l, candidate{n, a, 128 - p.Bits()})
 			default:
-				l = append(l, way{n, a, 256})
+				l = append(l, candidate{n, a, 256})
 			}
 		}
 	}
-	slices.SortStableFunc(l, func(a, b way) int { return a.rank - b.rank })
+	slices.SortStableFunc(l, func(a, b candidate) int { return a.rank - b.rank })
 	return l
 }
 
 // try asks for the first of the ways, and goes on to the next where there is no route.
-func (id *ID) try(ways []way, timeout time.Duration, failed error) {
+func (id *ID) resolveAny(ways []candidate, timeout time.Duration, failed error) {
 	s := id.session
 	if len(ways) == 0 {
 		s.resolving--
 		id.state = idBound
-		id.post(&Notice{Type: AddrError, Status: -int(errno(failed))})
+		id.post(&Event{Type: EventAddrError, Status: -int(errno(failed))})
 		return
 	}
 	w := ways[0]
@@ -336,7 +336,7 @@ func (id *ID) try(ways []way, timeout time.Duration, failed error) {
 			if errno(err) == syscall.ETIMEDOUT {
 				ways = ways[:1] // it was the way, but nobody answers
 			}
-			id.try(ways[1:], timeout, err)
+			id.resolveAny(ways[1:], timeout, err)
 		default:
 			s.resolving--
 			id.resolved(w.nic, r)
@@ -349,7 +349,7 @@ func (id *ID) resolved(n NIC, r Route) {
 	id.nic, id.route = n, r
 	id.src = netip.AddrPortFrom(r.Src, id.src.Port())
 	id.state = idAddrResolved
-	id.post(&Notice{Type: AddrResolved})
+	id.post(&Event{Type: EventAddrResolved})
 }
 
 func errno(err error) syscall.Errno {
@@ -363,12 +363,12 @@ func errno(err error) syscall.Errno {
 // ResolveRoute completes the route, which on Ethernet asks nobody: a RouteResolved event follows.
 func (id *ID) ResolveRoute() error {
 	if id.state != idAddrResolved {
-		return refuse(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
 	}
 	id.route.TClass = id.tos
 	id.route.FlowLabel = id.flowLabel()
 	id.state = idRouteResolved
-	id.post(&Notice{Type: RouteResolved})
+	id.post(&Event{Type: EventRouteResolved})
 	return nil
 }
 
@@ -387,11 +387,11 @@ func (id *ID) Listen(backlog int) error {
 		}
 	}
 	if id.state != idBound {
-		return refuse(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
 	}
 	for _, o := range id.session.manager.ports[portKey{id.ps, id.src.Port()}] {
 		if o != id && o.state == idListen && overlap(id, id.src.Addr(), o, o.src.Addr()) {
-			return refuse(syscall.EADDRINUSE, "port %d of %v has a listener", id.src.Port(), id.ps)
+			return errnoError(syscall.EADDRINUSE, "port %d of %v has a listener", id.src.Port(), id.ps)
 		}
 	}
 	id.backlog = backlog

@@ -154,7 +154,7 @@ func Put(b *[MADSize]byte, tid uint64, modifier uint32, m Message) {
 
 // Unserved makes the answer to a MAD that nobody here serves, and reports whether there is one: a
 // Get or Set is answered, everything else is not.
-func Unserved(b []byte, answer *[MADSize]byte) bool {
+func UnsupportedReply(b []byte, answer *[MADSize]byte) bool {
 	h, err := ParseHeader(b)
 	if err != nil || h.BaseVersion != baseVersion || h.Method != MethodGet && h.Method != MethodSet {
 		return false

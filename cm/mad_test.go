@@ -151,7 +151,7 @@ func TestUnservedRequestsAreAnsweredAndNothingElse(t *testing.T) {
 		var b, answer [cm.MADSize]byte
 		h := cm.Header{BaseVersion: 1, Class: c.class, ClassVersion: c.version, Method: c.method, TID: 0x1122, Attribute: 0x12}
 		h.Put(b[:])
-		got := cm.Unserved(b[:], &answer)
+		got := cm.UnsupportedReply(b[:], &answer)
 		a, _ := cm.ParseHeader(answer[:])
 		switch {
 		case got != (c.want != 0):
@@ -222,7 +222,7 @@ func FuzzParse(f *testing.F) {
 		h, m, err := cm.Parse(b)
 		if err != nil {
 			var answer [cm.MADSize]byte
-			cm.Unserved(b, &answer)
+			cm.UnsupportedReply(b, &answer)
 			return
 		}
 		cm.Describe(m)

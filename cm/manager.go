@@ -57,7 +57,7 @@ func (e *Error) Error() string { return fmt.Sprintf("%s: %v", e.Text, e.Errno) }
 // Unwrap returns the errno.
 func (e *Error) Unwrap() error { return e.Errno }
 
-func refuse(no syscall.Errno, format string, a ...any) error {
+func errnoError(no syscall.Errno, format string, a ...any) error {
 	return &Error{no, fmt.Sprintf(format, a...)}
 }
 
@@ -140,7 +140,7 @@ func (m *Manager) Open(owner Owner, device string) (*Session, error) {
 			}
 		}
 		if s.nics == nil {
-			return nil, refuse(syscall.ENODEV, "there is no device %q", device)
+			return nil, errnoError(syscall.ENODEV, "there is no device %q", device)
 		}
 	}
 	m.sessions[s] = struct{}{}
@@ -173,7 +173,7 @@ func (s *Session) ID(handle uint32) (*ID, error) {
 	if id := s.ids[handle]; id != nil {
 		return id, nil
 	}
-	return nil, refuse(syscall.EINVAL, "handle %d is no identifier", handle)
+	return nil, errnoError(syscall.EINVAL, "handle %d is no identifier", handle)
 }
 
 // Remove tells every identifier that is bound to a NIC that it goes away.
@@ -181,7 +181,7 @@ func (m *Manager) Remove(n NIC) {
 	for s := range m.sessions {
 		for _, h := range s.handles() {
 			if id := s.ids[h]; id.nic == n {
-				id.post(&Notice{Type: DeviceRemoval})
+				id.post(&Event{Type: EventDeviceRemoval})
 			}
 		}
 	}
@@ -192,12 +192,12 @@ func (m *Manager) AddressesChanged(n NIC) {
 	for s := range m.sessions {
 		for _, h := range s.handles() {
 			id := s.ids[h]
-			if id.nic != n || !id.src.Addr().IsValid() || open(id.src.Addr()) {
+			if id.nic != n || !id.src.Addr().IsValid() || isWildcard(id.src.Addr()) {
 				continue
 			}
 			_, ok := n.GIDIndex(id.src.Addr())
 			if !ok && !id.moved && s.events < MaxEvents {
-				id.post(&Notice{Type: AddrChange})
+				id.post(&Event{Type: EventAddrChange})
 			}
 			id.moved = !ok
 		}

@@ -38,7 +38,7 @@ func TestEventsThatNobodyFetchesAreBounded(t *testing.T) {
 	if err := resolve(); !errors.Is(err, syscall.ENOMEM) || signals != cm.MaxEvents {
 		t.Errorf("with %d events to fetch: %v", signals, err)
 	}
-	if n := ch.Next(); n == nil || n.Type != cm.AddrError || n.Status != -int(syscall.ENETUNREACH) {
+	if n := ch.Next(); n == nil || n.Type != cm.EventAddrError || n.Status != -int(syscall.ENETUNREACH) {
 		t.Errorf("the first event is %+v", n)
 	}
 	if err := resolve(); err != nil {

@@ -12,7 +12,7 @@ import (
 type QPAttr struct {
 	ib.QPAttr
 	Mask      ib.QPAttrMask
-	AH        Vector
+	AH        AddressVector
 	PKeyIndex uint16
 }
 
@@ -21,12 +21,12 @@ type QPAttr struct {
 func (id *ID) InitQPAttr(state ib.QPState) (QPAttr, error) {
 	a := QPAttr{QPAttr: ib.QPAttr{State: state}, Mask: ib.QPMaskState}
 	if id.nic == nil {
-		return a, refuse(syscall.EINVAL, "identifier is bound to no device")
+		return a, errnoError(syscall.EINVAL, "identifier is bound to no device")
 	}
 	if state == ib.QPSInit {
 		i, ok := id.nic.PKeyIndex(id.partition())
 		if !ok {
-			return a, refuse(syscall.EINVAL, "%s is not in the partition of P_Key %#04x any more", id.nic.Name(), id.route.PKey)
+			return a, errnoError(syscall.EINVAL, "%s is not in the partition of P_Key %#04x any more", id.nic.Name(), id.route.PKey)
 		}
 		a.PKeyIndex = uint16(i)
 	}
@@ -43,7 +43,7 @@ func (id *ID) InitQPAttr(state ib.QPState) (QPAttr, error) {
 		}
 		return a, nil
 	case id.req == nil || !id.passive && id.rep == nil:
-		return a, refuse(syscall.EINVAL, "identifier is %v: the peer is not known", id.state)
+		return a, errnoError(syscall.EINVAL, "identifier is %v: the peer is not known", id.state)
 	case state == ib.QPSRTR:
 		id.attrRTR(&a)
 		return a, nil
@@ -51,7 +51,7 @@ func (id *ID) InitQPAttr(state ib.QPState) (QPAttr, error) {
 		id.attrRTS(&a)
 		return a, nil
 	}
-	return a, refuse(syscall.EINVAL, "state %d of a queue pair", uint32(state))
+	return a, errnoError(syscall.EINVAL, "state %d of a queue pair", uint32(state))
 }
 
 // partition is the P_Key of what the identifier is for: of the route, if it has one yet.
@@ -74,14 +74,14 @@ func (id *ID) initDatagrams(a QPAttr) (QPAttr, error) {
 		a.Mask |= ib.QPMaskSQPSN
 		a.SQPSN = id.psn
 	default:
-		return a, refuse(syscall.EINVAL, "state %d of a queue pair", uint32(a.State))
+		return a, errnoError(syscall.EINVAL, "state %d of a queue pair", uint32(a.State))
 	}
 	return a, nil
 }
 
 func (id *ID) attrRTR(a *QPAttr) {
 	a.Mask |= ib.QPMaskAV | ib.QPMaskPathMTU | ib.QPMaskDestQPN | ib.QPMaskRQPSN
-	a.AH, a.PathMTU, a.RQPSN = id.vector(), ib.MTU(id.req.PathMTU).Bytes(), id.psn
+	a.AH, a.PathMTU, a.RQPSN = id.addressVector(), ib.MTU(id.req.PathMTU).Bytes(), id.psn
 	a.DestQPN = id.req.LocalQPN
 	if !id.passive {
 		a.DestQPN = id.rep.LocalQPN
@@ -136,7 +136,7 @@ func (id *ID) initiatorDepth() uint8 {
 // Path is what an identifier's route looks like: some fields of struct ibv_sa_path_rec.
 type Path struct {
 	SGID, DGID GID
-	Vector
+	AddressVector
 	MTU        uint8
 	PacketLife uint8
 	PKey       uint16
@@ -147,7 +147,7 @@ func (id *ID) Path() (Path, bool) {
 	if id.nic == nil || !id.route.Dst.IsValid() {
 		return Path{}, false
 	}
-	return Path{SGID: id.route.Src.As16(), DGID: id.route.Dst.As16(), Vector: id.vector(), MTU: id.nic.MTU(), PacketLife: PacketLife,
+	return Path{SGID: id.route.Src.As16(), DGID: id.route.Dst.As16(), AddressVector: id.addressVector(), MTU: id.nic.MTU(), PacketLife: PacketLife,
 		PKey: id.partition()}, true
 }
 
@@ -167,26 +167,26 @@ func (id *ID) SetOption(o Option, v uint32) error {
 	switch o {
 	case OptionTOS:
 		if v > 255 {
-			return refuse(syscall.EINVAL, "type of service %d", v)
+			return errnoError(syscall.EINVAL, "type of service %d", v)
 		}
 		id.tos = uint8(v)
 	case OptionReuseAddr:
 		if id.state != idIdle {
-			return refuse(syscall.EINVAL, "identifier is %v", id.state)
+			return errnoError(syscall.EINVAL, "identifier is %v", id.state)
 		}
 		id.reuse = v != 0
 	case OptionAFOnly:
 		if id.state != idIdle && id.state != idBound {
-			return refuse(syscall.EINVAL, "identifier is %v", id.state)
+			return errnoError(syscall.EINVAL, "identifier is %v", id.state)
 		}
 		id.afOnly = v != 0
 	case OptionACKTimeout:
 		if id.qpType != ib.QPTypeRC && id.qpType != ib.QPTypeXRCSend || v > 31 {
-			return refuse(syscall.EINVAL, "ACK timeout %d", v)
+			return errnoError(syscall.EINVAL, "ACK timeout %d", v)
 		}
 		id.ackTimeout = uint8(v)
 	default:
-		return refuse(syscall.ENOSYS, "there is no option %d", o)
+		return errnoError(syscall.ENOSYS, "there is no option %d", o)
 	}
 	return nil
 }
@@ -197,13 +197,13 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 	a = a.WithZone("")
 	switch {
 	case !id.datagrams() || id.nic == nil:
-		return refuse(syscall.EINVAL, "multicast needs an identifier for datagrams that is bound to a device")
+		return errnoError(syscall.EINVAL, "multicast needs an identifier for datagrams that is bound to a device")
 	case !a.IsMulticast():
-		return refuse(syscall.EINVAL, "%v is no multicast address", a)
+		return errnoError(syscall.EINVAL, "%v is no multicast address", a)
 	case slices.Contains(id.groups, a):
-		return refuse(syscall.EADDRINUSE, "identifier is a member of %v", a)
+		return errnoError(syscall.EADDRINUSE, "identifier is a member of %v", a)
 	case len(id.groups) >= maxGroups || id.session.events >= MaxEvents:
-		return refuse(syscall.ENOMEM, "identifier has its %d multicast groups", maxGroups)
+		return errnoError(syscall.ENOMEM, "identifier has its %d multicast groups", maxGroups)
 	}
 	src, err := id.memberAddress(a)
 	if err != nil {
@@ -215,14 +215,14 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 		qkey = UDPQKey
 	}
 	i, _ := id.nic.GIDIndex(src)
-	id.post(&Notice{Type: MulticastJoin, Cookie: cookie, UD: &UDParam{QPN: 0xffffff, QKey: qkey,
-		AH: Vector{DGID: a.As16(), SGIDIndex: uint8(i), HopLimit: 1, TClass: id.tos}}})
+	id.post(&Event{Type: EventMulticastJoin, Cookie: cookie, UD: &UDParam{QPN: 0xffffff, QKey: qkey,
+		AH: AddressVector{DGID: a.As16(), SGIDIndex: uint8(i), HopLimit: 1, TClass: id.tos}}})
 	return nil
 }
 
 // memberAddress is the source address of datagrams to a group.
 func (id *ID) memberAddress(group netip.Addr) (netip.Addr, error) {
-	if a := id.src.Addr(); a.IsValid() && !open(a) && a.Is4() == group.Is4() {
+	if a := id.src.Addr(); a.IsValid() && !isWildcard(a) && a.Is4() == group.Is4() {
 		return a, nil
 	}
 	for _, p := range id.nic.Addresses() {
@@ -230,7 +230,7 @@ func (id *ID) memberAddress(group netip.Addr) (netip.Addr, error) {
 			return a, nil
 		}
 	}
-	return netip.Addr{}, refuse(syscall.EADDRNOTAVAIL, "%s has no address of the family of %v", id.nic.Name(), group)
+	return netip.Addr{}, errnoError(syscall.EADDRNOTAVAIL, "%s has no address of the family of %v", id.nic.Name(), group)
 }
 
 // Leave ends a membership. The error is EADDRNOTAVAIL.
@@ -238,7 +238,7 @@ func (id *ID) Leave(a netip.Addr) error {
 	n := len(id.groups)
 	id.groups = slices.DeleteFunc(id.groups, func(g netip.Addr) bool { return g == a.WithZone("") })
 	if len(id.groups) == n {
-		return refuse(syscall.EADDRNOTAVAIL, "identifier is no member of %v", a)
+		return errnoError(syscall.EADDRNOTAVAIL, "identifier is no member of %v", a)
 	}
 	return nil
 }

@@ -15,7 +15,7 @@ func (in *incoming) req(q *REQ) {
 	}
 	if old := a.peerQP[peerID{q.LocalGUID, q.LocalQPN}]; old != nil && q.LocalQPN != 0 && old.state != StateTimewait {
 		// The peer has forgotten the connection that its queue pair had (12.4.1).
-		in.refuse(0, q.LocalID, AboutREQ, RejectStale)
+		in.reject(0, q.LocalID, AboutREQ, RejectStale)
 		if old.route.Dst == in.back.Dst {
 			old.stale(in.now)
 		}
@@ -23,10 +23,10 @@ func (in *incoming) req(q *REQ) {
 	}
 	c, err := a.newConn(in.port, in.back)
 	if err != nil {
-		in.refuse(0, q.LocalID, AboutREQ, RejectNoResources)
+		in.reject(0, q.LocalID, AboutREQ, RejectNoResources)
 		return
 	}
-	c.learn(q.LocalID, q.LocalGUID, q.LocalQPN)
+	c.setPeer(q.LocalID, q.LocalGUID, q.LocalQPN)
 	c.state, c.tid = StateREQReceived, in.header.TID
 	c.life, c.limit = q.Primary.ACKTimeout, int(q.MaxCMRetries)
 	c.interval = ib.TimeCode(min(q.LocalResponseTime, serviceTime)) + 2*ib.TimeCode(PacketLife)
@@ -34,11 +34,11 @@ func (in *incoming) req(q *REQ) {
 	switch why := a.handler.Request(c, q); why {
 	case 0:
 		c.sends = true
-	case Ignore:
-		c.forget()
+	case NoReply:
+		c.remove()
 	default:
-		c.forget()
-		in.refuse(0, q.LocalID, AboutREQ, why)
+		c.remove()
+		in.reject(0, q.LocalID, AboutREQ, why)
 	}
 }
 
@@ -46,11 +46,11 @@ func (in *incoming) req(q *REQ) {
 func (in *incoming) duplicateREQ(c *Conn, q *REQ) {
 	switch {
 	case c.state == StateREQReceived && c.sends:
-		in.answer(&MRA{LocalID: c.localID, RemoteID: c.remoteID, About: AboutREQ, ServiceTimeout: serviceTime})
+		in.reply(&MRA{LocalID: c.localID, RemoteID: c.remoteID, About: AboutREQ, ServiceTimeout: serviceTime})
 	case c.state == StateREPSent:
-		c.again()
+		c.resend()
 	case c.state == StateTimewait:
-		in.refuse(0, q.LocalID, AboutREQ, RejectStale)
+		in.reject(0, q.LocalID, AboutREQ, RejectStale)
 	}
 }
 
@@ -59,10 +59,10 @@ func (c *Conn) stale(now int64) {
 	switch c.state {
 	case StateEstablished:
 		c.timewait(now)
-		c.tell(&Event{Kind: Disconnected})
+		c.notify(&ConnEvent{Kind: ConnDisconnected})
 	case StateREPSent, StateREQReceived:
-		c.forget()
-		c.tell(&Event{Kind: Rejected, Reason: RejectStale})
+		c.remove()
+		c.notify(&ConnEvent{Kind: ConnRejected, Reason: RejectStale})
 	}
 }
 
@@ -71,32 +71,32 @@ func (in *incoming) rep(p *REP) {
 	c := in.find(p.RemoteID, p.LocalID)
 	switch {
 	case c == nil:
-		in.refuse(p.RemoteID, p.LocalID, AboutREP, RejectInvalidID)
+		in.reject(p.RemoteID, p.LocalID, AboutREP, RejectInvalidID)
 	case c.state == StateREQSent:
 		in.firstREP(c, p)
 	case c.state == StateEstablished && c.active:
 		// The RTU was lost.
 		Put(&c.mad, c.tid, 0, &RTU{LocalID: c.localID, RemoteID: c.remoteID})
-		c.again()
+		c.resend()
 	case c.state == StateREPReceived:
-		in.answer(&MRA{LocalID: c.localID, RemoteID: c.remoteID, About: AboutREP, ServiceTimeout: serviceTime})
+		in.reply(&MRA{LocalID: c.localID, RemoteID: c.remoteID, About: AboutREP, ServiceTimeout: serviceTime})
 	}
 }
 
 func (in *incoming) firstREP(c *Conn, p *REP) {
 	if old := in.agent.peerQP[peerID{p.LocalGUID, p.LocalQPN}]; old != nil && p.LocalQPN != 0 && old.state != StateTimewait {
-		in.refuse(p.RemoteID, p.LocalID, AboutREP, RejectStale)
-		c.forget()
+		in.reject(p.RemoteID, p.LocalID, AboutREP, RejectStale)
+		c.remove()
 		if old.route.Dst == in.back.Dst {
 			old.stale(in.now)
 		}
-		c.tell(&Event{Kind: Rejected, Reason: RejectStale})
+		c.notify(&ConnEvent{Kind: ConnRejected, Reason: RejectStale})
 		return
 	}
-	c.learn(p.LocalID, p.LocalGUID, p.LocalQPN)
+	c.setPeer(p.LocalID, p.LocalGUID, p.LocalQPN)
 	c.state, c.sends = StateREPReceived, true
 	in.agent.timers.set(c, 0)
-	c.tell(&Event{Kind: Replied, REP: p, Private: p.Private[:]})
+	c.notify(&ConnEvent{Kind: ConnReplied, REP: p, Private: p.Private[:]})
 }
 
 // rtu handles a RTU.
@@ -123,13 +123,13 @@ func (in *incoming) rej(m *REJ) {
 	}
 	switch c.state {
 	case StateREQSent, StateREQReceived, StateREPSent, StateREPReceived:
-		c.forget()
+		c.remove()
 	case StateEstablished, StateDREQSent:
 		c.timewait(in.now)
 	default:
 		return
 	}
-	c.tell(&Event{Kind: Rejected, Reason: m.Reason, Private: m.Private[:]})
+	c.notify(&ConnEvent{Kind: ConnRejected, Reason: m.Reason, Private: m.Private[:]})
 }
 
 // rejected finds the connection that a REJ is about.
@@ -160,25 +160,25 @@ func (in *incoming) dreq(m *DREQ) {
 		return
 	case c == nil || c.remoteID == 0:
 		// What the sender wants is the case: there is no such connection (12.9.8.3).
-		in.answer(&DREP{LocalID: m.RemoteID, RemoteID: m.LocalID})
+		in.reply(&DREP{LocalID: m.RemoteID, RemoteID: m.LocalID})
 		return
 	}
 	switch c.state {
 	case StateREPSent, StateEstablished:
 		c.state, c.tid = StateDREQReceived, in.header.TID
 		in.agent.timers.set(c, 0)
-		c.tell(&Event{Kind: Disconnected, Private: m.Private[:]})
+		c.notify(&ConnEvent{Kind: ConnDisconnected, Private: m.Private[:]})
 		if c.Owner == nil && c.state == StateDREQReceived {
 			c.Disconnect(in.now)
 		}
 	case StateDREQSent:
 		// Both sides want the end: each answers the other.
 		c.tid = in.header.TID
-		c.once(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
+		c.sendOnce(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
 		c.timewait(in.now)
-		c.tell(&Event{Kind: Disconnected, Private: m.Private[:]})
+		c.notify(&ConnEvent{Kind: ConnDisconnected, Private: m.Private[:]})
 	case StateTimewait:
-		in.answer(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
+		in.reply(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
 	}
 }
 
@@ -186,13 +186,13 @@ func (in *incoming) dreq(m *DREQ) {
 func (in *incoming) drep(m *DREP) {
 	if c := in.find(m.RemoteID, m.LocalID); c != nil && c.state == StateDREQSent {
 		c.timewait(in.now)
-		c.tell(&Event{Kind: Disconnected, Private: m.Private[:]})
+		c.notify(&ConnEvent{Kind: ConnDisconnected, Private: m.Private[:]})
 	}
 }
 
 // lap refuses an alternate path: paths do not migrate here.
 func (in *incoming) lap(m *LAP) {
 	if c := in.find(m.RemoteID, m.LocalID); c != nil && c.state == StateEstablished {
-		in.answer(&APR{LocalID: c.localID, RemoteID: c.remoteID, Status: APRUnsupported})
+		in.reply(&APR{LocalID: c.localID, RemoteID: c.remoteID, Status: APRUnsupported})
 	}
 }

@@ -3,7 +3,7 @@ package cm
 import "softroce/internal/ib"
 
 // Ask sends a SIDR_REQ, whose RequestID it sets. The answer is a LookedUp event.
-func (a *Agent) Ask(now int64, p Port, r Route, q *SIDRREQ) (*Conn, error) {
+func (a *Agent) RequestSIDR(now int64, p Port, r Route, q *SIDRREQ) (*Conn, error) {
 	c, err := a.newConn(p, r)
 	if err != nil {
 		return nil, err
@@ -15,12 +15,12 @@ func (a *Agent) Ask(now int64, p Port, r Route, q *SIDRREQ) (*Conn, error) {
 }
 
 // Answer answers a SIDR_REQ; it sets RequestID. A repeated request gets the same answer for some time.
-func (c *Conn) Answer(now int64, p *SIDRREP) error {
+func (c *Conn) ReplySIDR(now int64, p *SIDRREP) error {
 	if c.state != StateSIDRReceived {
 		return ErrState
 	}
 	p.RequestID = c.remoteID
-	c.once(p)
+	c.sendOnce(p)
 	c.state = StateSIDRAnswered
 	c.agent.timers.set(c, now+2*ib.TimeCode(ResponseTime))
 	return nil
@@ -29,10 +29,10 @@ func (c *Conn) Answer(now int64, p *SIDRREP) error {
 // sidrReq handles a SIDR_REQ.
 func (in *incoming) sidrReq(q *SIDRREQ) {
 	a := in.agent
-	key := askedID{in.back.Dst, q.RequestID}
-	if c := a.asked[key]; c != nil {
+	key := sidrKey{in.back.Dst, q.RequestID}
+	if c := a.sidrRequests[key]; c != nil {
 		if c.state == StateSIDRAnswered {
-			c.again()
+			c.resend()
 		}
 		return
 	}
@@ -40,13 +40,13 @@ func (in *incoming) sidrReq(q *SIDRREQ) {
 		return
 	}
 	c := &Conn{agent: a, port: in.port, route: in.back, timer: -1, state: StateSIDRReceived, remoteID: q.RequestID, tid: in.header.TID}
-	a.asked[key] = c
+	a.sidrRequests[key] = c
 	switch status, ignore := a.handler.Lookup(c, q); {
 	case ignore:
-		c.forget()
+		c.remove()
 	case status != SIDRSuccess:
-		in.answer(&SIDRREP{RequestID: q.RequestID, Status: status, ServiceID: q.ServiceID})
-		c.forget()
+		in.reply(&SIDRREP{RequestID: q.RequestID, Status: status, ServiceID: q.ServiceID})
+		c.remove()
 	}
 }
 
@@ -56,6 +56,6 @@ func (in *incoming) sidrRep(p *SIDRREP) {
 	if c == nil || c.state != StateSIDRSent || c.port != in.port || c.route.Dst != in.back.Dst {
 		return
 	}
-	c.forget()
-	c.tell(&Event{Kind: LookedUp, SIDR: p, Private: p.Private[:]})
+	c.remove()
+	c.notify(&ConnEvent{Kind: ConnSIDRReply, SIDR: p, Private: p.Private[:]})
 }

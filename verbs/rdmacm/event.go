@@ -16,26 +16,26 @@ type EventType uint32
 
 // Events.
 const (
-	EventAddrResolved    EventType = EventType(cm.AddrResolved)
-	EventAddrError       EventType = EventType(cm.AddrError)
-	EventRouteResolved   EventType = EventType(cm.RouteResolved)
-	EventRouteError      EventType = EventType(cm.RouteError)
-	EventConnectRequest  EventType = EventType(cm.ConnectRequest)
-	EventConnectResponse EventType = EventType(cm.ConnectResponse)
-	EventConnectError    EventType = EventType(cm.ConnectError)
-	EventUnreachable     EventType = EventType(cm.NoticeUnreachable)
-	EventRejected        EventType = EventType(cm.NoticeRejected)
-	EventEstablished     EventType = EventType(cm.NoticeEstablished)
-	EventDisconnected    EventType = EventType(cm.NoticeDisconnected)
-	EventDeviceRemoval   EventType = EventType(cm.DeviceRemoval)
-	EventMulticastJoin   EventType = EventType(cm.MulticastJoin)
-	EventMulticastError  EventType = EventType(cm.MulticastError)
-	EventAddrChange      EventType = EventType(cm.AddrChange)
-	EventTimewaitExit    EventType = EventType(cm.NoticeTimewaitExit)
+	EventAddrResolved    EventType = EventType(cm.EventAddrResolved)
+	EventAddrError       EventType = EventType(cm.EventAddrError)
+	EventRouteResolved   EventType = EventType(cm.EventRouteResolved)
+	EventRouteError      EventType = EventType(cm.EventRouteError)
+	EventConnectRequest  EventType = EventType(cm.EventConnectRequest)
+	EventConnectResponse EventType = EventType(cm.EventConnectResponse)
+	EventConnectError    EventType = EventType(cm.EventConnectError)
+	EventUnreachable     EventType = EventType(cm.EventUnreachable)
+	EventRejected        EventType = EventType(cm.EventRejected)
+	EventEstablished     EventType = EventType(cm.EventEstablished)
+	EventDisconnected    EventType = EventType(cm.EventDisconnected)
+	EventDeviceRemoval   EventType = EventType(cm.EventDeviceRemoval)
+	EventMulticastJoin   EventType = EventType(cm.EventMulticastJoin)
+	EventMulticastError  EventType = EventType(cm.EventMulticastError)
+	EventAddrChange      EventType = EventType(cm.EventAddrChange)
+	EventTimewaitExit    EventType = EventType(cm.EventTimewaitExit)
 )
 
 // String returns the name without its prefix, as "ADDR_RESOLVED".
-func (t EventType) String() string { return cm.NoticeType(t).String() }
+func (t EventType) String() string { return cm.EventType(t).String() }
 
 // An Event reports something that happened to an identifier: rdma_cm_event.
 type Event struct {

@@ -7,44 +7,44 @@ import (
 )
 
 // A NoticeType is what a program hears of an identifier: enum rdma_cm_event_type.
-type NoticeType uint32
+type EventType uint32
 
 // What programs hear.
 const (
-	AddrResolved NoticeType = iota
-	AddrError
-	RouteResolved
-	RouteError
-	ConnectRequest
-	ConnectResponse
-	ConnectError
-	NoticeUnreachable
-	NoticeRejected
-	NoticeEstablished
-	NoticeDisconnected
-	DeviceRemoval
-	MulticastJoin
-	MulticastError
-	AddrChange
-	NoticeTimewaitExit
+	EventAddrResolved EventType = iota
+	EventAddrError
+	EventRouteResolved
+	EventRouteError
+	EventConnectRequest
+	EventConnectResponse
+	EventConnectError
+	EventUnreachable
+	EventRejected
+	EventEstablished
+	EventDisconnected
+	EventDeviceRemoval
+	EventMulticastJoin
+	EventMulticastError
+	EventAddrChange
+	EventTimewaitExit
 )
 
-var noticeNames = [...]string{
+var eventNames = [...]string{
 	"ADDR_RESOLVED", "ADDR_ERROR", "ROUTE_RESOLVED", "ROUTE_ERROR", "CONNECT_REQUEST", "CONNECT_RESPONSE",
 	"CONNECT_ERROR", "UNREACHABLE", "REJECTED", "ESTABLISHED", "DISCONNECTED", "DEVICE_REMOVAL", "MULTICAST_JOIN",
 	"MULTICAST_ERROR", "ADDR_CHANGE", "TIMEWAIT_EXIT",
 }
 
-func (t NoticeType) String() string {
-	if int(t) < len(noticeNames) {
-		return noticeNames[t]
+func (t EventType) String() string {
+	if int(t) < len(eventNames) {
+		return eventNames[t]
 	}
-	return fmt.Sprintf("NoticeType(%d)", uint32(t))
+	return fmt.Sprintf("EventType(%d)", uint32(t))
 }
 
 // A Notice is an event as a program hears it.
-type Notice struct {
-	Type   NoticeType
+type Event struct {
+	Type   EventType
 	Status int // 0, a negative errno, a Reason (NoticeRejected) or SIDRStatus (NoticeUnreachable)
 	ID     *ID
 	Listen *ID    // ConnectRequest: the listener
@@ -70,13 +70,13 @@ type ConnParam struct {
 
 // UDParam is where datagrams go.
 type UDParam struct {
-	AH   Vector
+	AH   AddressVector
 	QPN  uint32
 	QKey uint32
 }
 
 // A Vector is an address vector, as queue pairs and address handles take it.
-type Vector struct {
+type AddressVector struct {
 	DGID      GID
 	SGIDIndex uint8
 	FlowLabel uint32
@@ -88,7 +88,7 @@ type Vector struct {
 type Channel struct {
 	session *Session
 	signal  func()
-	queue   []*Notice
+	queue   []*Event
 	users   int
 	closed  bool
 }
@@ -97,7 +97,7 @@ type Channel struct {
 // not block. The error is ENOMEM.
 func (s *Session) NewChannel(signal func()) (*Channel, error) {
 	if s.channels >= MaxChannels {
-		return nil, refuse(syscall.ENOMEM, "program has its %d event channels", MaxChannels)
+		return nil, errnoError(syscall.ENOMEM, "program has its %d event channels", MaxChannels)
 	}
 	s.channels++
 	return &Channel{session: s, signal: signal}, nil
@@ -106,7 +106,7 @@ func (s *Session) NewChannel(signal func()) (*Channel, error) {
 // Close ends the channel; EBUSY while identifiers use it.
 func (ch *Channel) Close() error {
 	if ch.users > 0 {
-		return refuse(syscall.EBUSY, "%d identifiers use the event channel", ch.users)
+		return errnoError(syscall.EBUSY, "%d identifiers use the event channel", ch.users)
 	}
 	if !ch.closed {
 		ch.closed = true
@@ -116,7 +116,7 @@ func (ch *Channel) Close() error {
 }
 
 // Next takes the next event from the channel, nil if there is none.
-func (ch *Channel) Next() *Notice {
+func (ch *Channel) Next() *Event {
 	if len(ch.queue) == 0 {
 		return nil
 	}
@@ -130,7 +130,7 @@ func (ch *Channel) Next() *Notice {
 }
 
 // post puts an event on the identifier's channel.
-func (id *ID) post(n *Notice) {
+func (id *ID) post(n *Event) {
 	if id.session.closed {
 		return
 	}
@@ -145,7 +145,7 @@ func (id *ID) post(n *Notice) {
 // purge takes the identifier's events from its channel. What a connection request made, goes.
 func (id *ID) purge() {
 	var requests []*ID
-	id.channel.queue = slices.DeleteFunc(id.channel.queue, func(n *Notice) bool {
+	id.channel.queue = slices.DeleteFunc(id.channel.queue, func(n *Event) bool {
 		if n.ID != id && n.Listen != id {
 			return false
 		}
@@ -166,14 +166,14 @@ func (id *ID) purge() {
 // Migrate moves the identifier and its events to another channel of the session.
 func (id *ID) Migrate(to *Channel) error {
 	if to.session != id.session || to.closed {
-		return refuse(syscall.EINVAL, "event channel of another program")
+		return errnoError(syscall.EINVAL, "event channel of another program")
 	}
 	from := id.channel
 	if from == to {
 		return nil
 	}
-	var moved []*Notice
-	from.queue = slices.DeleteFunc(from.queue, func(n *Notice) bool {
+	var moved []*Event
+	from.queue = slices.DeleteFunc(from.queue, func(n *Event) bool {
 		mine := n.ID == id && n.Listen == nil || n.Listen == id
 		if mine {
 			moved = append(moved, n)
