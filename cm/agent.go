@@ -8,102 +8,102 @@ import (
 
 // Errors of Agent; match with errors.Is.
 var (
-	ErrState = errors.New("the connection's state does not allow it")
+	ErrState = errors.New("the state of the connection does not allow the operation")
 	ErrFull  = errors.New("too many connections")
 	ErrLong  = errors.New("private data is too long")
 )
 
 // A Port is the general services interface of a NIC.
 type Port interface {
-	// Send sends a MAD to QP 1 of a peer. It does not block, and what it sends may be lost.
+	// Send sends a MAD to QP 1 of a peer. It does not block, and the MAD may be lost.
 	Send(mad *[MADSize]byte, to *Route)
 
 	GUID() uint64 // CA GUID
 }
 
-// A Route is where MADs go and how.
+// A Route is the destination of MADs and the path to it.
 type Route struct {
 	Src, Dst  netip.Addr
-	DstMAC    [6]byte // of the next hop
+	DstMAC    [6]byte // MAC of the next hop
 	TClass    uint8
 	HopLimit  uint8
 	FlowLabel uint32
 	PKey      uint16 // of the partition
 }
 
-// A Handler hears what happens to an agent's connections. It is called from within Receive and
-// Expire, and may call the agent.
+// A Handler receives the events of an agent's connections. Receive and Expire call it, and it may
+// call the agent.
 type Handler interface {
-	// Request offers a new connection that a peer asks for. With a reason other than 0 it is
-	// refused, with Ignore nothing is answered and the peer asks again; else the handler keeps c.
+	// Request offers a new connection that a peer requests. A reason other than 0 rejects it; with
+	// NoReply nothing is sent, and the peer repeats the REQ. Otherwise the handler keeps c.
 	Request(c *Conn, q *REQ) Reason
 
-	// Lookup offers a SIDR request, which is answered at once with a status other than
-	// SIDRSuccess, and else by c.Answer. With ignore nothing is answered.
+	// Lookup offers a SIDR request. A status other than SIDRSuccess is sent at once; otherwise the
+	// handler calls c.ReplySIDR. With ignore nothing is sent.
 	Lookup(c *Conn, q *SIDRREQ) (status SIDRStatus, ignore bool)
 
-	// Event tells of something that happened to a connection that has an Owner.
+	// Event reports an event of a connection that has an Owner.
 	Event(c *Conn, e *ConnEvent)
 }
 
-// Ignore makes Request leave a REQ unanswered.
+// NoReply makes Request leave a REQ unanswered.
 const NoReply Reason = 0xffff
 
-// An EventKind is what happened to a connection.
+// A ConnEventType is the type of a ConnEvent.
 type ConnEventType uint8
 
-// Events.
+// Types of events.
 const (
-	ConnReplied      ConnEventType = iota + 1 // a REP came: Ready or Reject is next
-	ConnEstablished                       // a RTU came
-	ConnRejected                          // a REJ came
-	ConnUnreachable                       // REQ, REP or SIDR_REQ was not answered
-	ConnDisconnected                      // a DREQ came (Disconnect answers it), or the answer to one
-	ConnTimewaitExit                      // nothing of the connection is under way any more
-	ConnSIDRReply                          // a SIDR_REP came
+	ConnReplied      ConnEventType = iota + 1 // a REP arrived: Ready or Reject is next
+	ConnEstablished                           // an RTU arrived
+	ConnRejected                              // a REJ arrived
+	ConnUnreachable                           // there was no reply to a REQ, REP or SIDR_REQ
+	ConnDisconnected                          // a DREQ (Disconnect replies to it) or a DREP arrived
+	ConnTimewaitExit                          // timewait is over
+	ConnSIDRReply                             // a SIDR_REP arrived
 )
 
-// An Event is something that happened to a connection.
+// A ConnEvent is an event of a connection.
 type ConnEvent struct {
 	Kind    ConnEventType
 	Reason  Reason   // Rejected
 	REP     *REP     // Replied
 	SIDR    *SIDRREP // LookedUp
-	Private []byte   // of the message, all of it
+	Private []byte   // private data of the message
 	Timeout bool     // Disconnected: the DREQ was not answered
 }
 
-// Times are codes of 4.096 µs · 2^n, as messages have them.
+// Times are codes of 4.096 µs · 2^n, as in messages.
 const (
-	// ResponseTime is how long a peer may take to answer, and we: 4.3 s, as the Linux CM says.
+	// ResponseTime is the longest time to reply, of either side: 4.3 s, the value of the Linux CM.
 	ResponseTime = 20
 
-	// PacketLife is how long a packet may be under way: 0.27 s, as the Linux CM says of Ethernet.
+	// PacketLife is the packet lifetime: 0.27 s, the value of the Linux CM for Ethernet.
 	PacketLife = 16
 
-	// serviceTime is how long a program may take to accept: what an MRA asks for, 69 s.
+	// serviceTime is how long a program may take to accept, as an MRA states it: 69 s.
 	serviceTime = 24
 
-	// MaxRetries is how often a message is sent again.
+	// MaxRetries is how often a message is retransmitted.
 	MaxRetries = 15
 )
 
-// maxConns is how many connections an agent keeps, those in timewait included.
+// maxConns bounds the connections of an agent, those in timewait included.
 const maxConns = 1 << 17
 
-// An Agent speaks the protocol of the connection manager on any number of ports. Its methods, and
-// those of its connections, are called by one goroutine, with the time in nanoseconds.
+// An Agent implements the protocol of the connection manager for any number of ports. One goroutine
+// calls its methods and those of its connections, with the time in nanoseconds.
 type Agent struct {
 	handler Handler
 	random  *rand.Rand
-	mask    uint32 // makes communication IDs that are hard to guess out of a counter
+	mask    uint32 // turns a counter into communication IDs that are hard to guess
 	lastID  uint32
 
-	conns  map[uint32]*Conn // by local ID
-	peers  map[peerID]*Conn // by the peer's ID: to tell duplicates
-	peerQP map[peerID]*Conn // by the peer's queue pair: to tell stale connections
-	sidrRequests  map[sidrKey]*Conn
-	timers timers
+	conns        map[uint32]*Conn // by local ID
+	peers        map[peerID]*Conn // by the peer's ID: to detect duplicates
+	peerQP       map[peerID]*Conn // by the peer's queue pair: to detect stale connections
+	sidrRequests map[sidrKey]*Conn
+	timers       timers
 }
 
 // peerID is a communication ID or a QPN of a peer.
@@ -112,13 +112,13 @@ type peerID struct {
 	id   uint32
 }
 
-// askedID is a SIDR request of a peer.
+// sidrKey identifies a SIDR request of a peer.
 type sidrKey struct {
 	from netip.Addr
 	id   uint32
 }
 
-// NewAgent returns an agent. seed decides communication IDs and PSNs.
+// NewAgent returns an agent. seed determines communication IDs and PSNs.
 func NewAgent(h Handler, seed uint64) *Agent {
 	a := &Agent{handler: h, random: rand.New(rand.NewPCG(seed, 0xc0)), conns: map[uint32]*Conn{},
 		peers: map[peerID]*Conn{}, peerQP: map[peerID]*Conn{}, sidrRequests: map[sidrKey]*Conn{}}
@@ -126,13 +126,13 @@ func NewAgent(h Handler, seed uint64) *Agent {
 	return a
 }
 
-// Len returns how many connections there are, those that end included.
+// Len returns the number of connections, those in timewait included.
 func (a *Agent) Len() int { return len(a.conns) + len(a.sidrRequests) }
 
-// NextDeadline says when Expire wants to be called, 0 for never.
+// NextDeadline returns when Expire is due, 0 for never.
 func (a *Agent) NextDeadline() int64 { return a.timers.next() }
 
-// Expire does what is due.
+// Expire handles the deadlines that have passed.
 func (a *Agent) Expire(now int64) {
 	for {
 		c := a.timers.pop(now)
@@ -146,7 +146,7 @@ func (a *Agent) Expire(now int64) {
 // StartingPSN returns a random PSN for a connection.
 func (a *Agent) StartingPSN() uint32 { return a.random.Uint32() & 0xffffff }
 
-// newConn makes a connection with a communication ID.
+// newConn creates a connection with a communication ID.
 func (a *Agent) newConn(p Port, r Route) (*Conn, error) {
 	if a.Len() >= maxConns {
 		return nil, ErrFull
@@ -163,7 +163,7 @@ func (a *Agent) newConn(p Port, r Route) (*Conn, error) {
 	return c, nil
 }
 
-// Receive handles a MAD that came to a port's QP 1; back is the way to its sender.
+// Receive handles a MAD that arrived at QP 1 of a port; back is the route to its sender.
 func (a *Agent) Receive(now int64, p Port, back Route, mad []byte) {
 	h, m, err := Parse(mad)
 	if err != nil {
@@ -200,7 +200,7 @@ func (a *Agent) Receive(now int64, p Port, back Route, mad []byte) {
 	}
 }
 
-// An incoming is a message that is being handled.
+// An incoming is a received message.
 type incoming struct {
 	agent  *Agent
 	now    int64
@@ -209,7 +209,8 @@ type incoming struct {
 	header Header
 }
 
-// find returns the connection that a message of a peer names by our ID and, where theirs is known, theirs.
+// find returns the connection with this side's communication ID and, if the connection knows it,
+// the peer's.
 func (in *incoming) find(ours, theirs uint32) *Conn {
 	c := in.agent.conns[ours]
 	if c == nil || c.port != in.port || c.route.Dst != in.back.Dst || c.remoteID != 0 && c.remoteID != theirs {
@@ -218,14 +219,14 @@ func (in *incoming) find(ours, theirs uint32) *Conn {
 	return c
 }
 
-// answer sends a message of no connection.
+// reply sends a message that belongs to no connection.
 func (in *incoming) reply(m Message) {
 	var mad [MADSize]byte
 	Put(&mad, in.header.TID, 0, m)
 	in.port.Send(&mad, &in.back)
 }
 
-// refuse answers with a REJ.
+// reject sends a REJ that belongs to no connection.
 func (in *incoming) reject(ours, theirs uint32, about uint8, why Reason) {
 	in.reply(&REJ{LocalID: ours, RemoteID: theirs, About: about, Reason: why})
 }

@@ -2,10 +2,10 @@ package cm
 
 import "softroce/internal/ib"
 
-// A State is where a connection stands, seen from this side (IBTA 12.9).
+// A State is the state of a connection on this side (IBTA 12.9).
 type State uint8
 
-// States. What MRAs do to them is kept beside.
+// States. Whether an MRA was received is not part of the state.
 const (
 	StateREQSent State = iota + 1
 	StateREQReceived
@@ -18,7 +18,7 @@ const (
 	StateSIDRSent
 	StateSIDRReceived
 	StateSIDRAnswered
-	StateClosed // nothing is kept of it
+	StateClosed // removed from the agent
 )
 
 var stateNames = [...]string{"idle", "REQ sent", "REQ received", "REP sent", "REP received", "established", "DREQ sent",
@@ -26,9 +26,10 @@ var stateNames = [...]string{"idle", "REQ sent", "REQ received", "REP sent", "RE
 
 func (s State) String() string { return stateNames[s] }
 
-// A Conn is one side of a connection that is made, exists or ends, or of a SIDR request.
+// A Conn is one side of a connection, from its first message to the end of timewait, or of a SIDR
+// request.
 type Conn struct {
-	// Owner is the handler's. One without has no events.
+	// Owner belongs to the handler. A connection without an owner reports no events.
 	Owner any
 
 	agent    *Agent
@@ -38,33 +39,33 @@ type Conn struct {
 	active   bool // this side sent the REQ
 	localID  uint32
 	remoteID uint32
-	guid     uint64 // of the peer, 0 before it is known
+	guid     uint64 // of the peer, 0 if unknown
 	localQPN uint32
 	peerQPN  uint32
-	tid      uint64 // of the message that is sent or answered
+	tid      uint64 // of the message that is sent or replied to
 
-	life  uint8 // code: how long packets may be under way, for timewait
-	sends bool  // an MRA is to answer a duplicate of what was received
+	life  uint8 // code of the packet lifetime, for timewait
+	sends bool  // the reply to a duplicate is an MRA
 
-	// What is sent again.
+	// The message that is retransmitted.
 	mad      [MADSize]byte
 	interval int64
-	retries  int // left
-	limit    int // retries of each message
+	retries  int // retransmissions left
+	limit    int // retransmissions of each message
 	deadline int64
-	timer    int // place in the agent's heap, -1 for none
+	timer    int // index in the agent's heap, -1 for none
 }
 
-// State returns where the connection stands.
+// State returns the state of the connection.
 func (c *Conn) State() State { return c.state }
 
-// Route returns where messages of the connection go.
+// Route returns the route of the connection's messages.
 func (c *Conn) Route() Route { return c.route }
 
 // LocalID returns this side's communication ID.
 func (c *Conn) LocalID() uint32 { return c.localID }
 
-// Connect sends a REQ, whose LocalID it sets. q.LocalQPN, Primary and the times are the caller's.
+// Connect sends a REQ and sets its LocalID. The caller sets q.LocalQPN, Primary and the times.
 func (a *Agent) Connect(now int64, p Port, r Route, q *REQ) (*Conn, error) {
 	c, err := a.newConn(p, r)
 	if err != nil {
@@ -77,7 +78,7 @@ func (a *Agent) Connect(now int64, p Port, r Route, q *REQ) (*Conn, error) {
 	return c, nil
 }
 
-// Accept answers a REQ by a REP, whose IDs it sets.
+// Accept replies to a REQ with a REP and sets its IDs.
 func (c *Conn) Accept(now int64, p *REP) error {
 	if c.state != StateREQReceived {
 		return ErrState
@@ -88,7 +89,7 @@ func (c *Conn) Accept(now int64, p *REP) error {
 	return nil
 }
 
-// Ready answers a REP by a RTU: the connection is established.
+// Ready replies to a REP with an RTU: the connection is established.
 func (c *Conn) Ready() error {
 	if c.state != StateREPReceived {
 		return ErrState
@@ -98,7 +99,7 @@ func (c *Conn) Ready() error {
 	return nil
 }
 
-// Notify tells that the peer has used the connection already, though its RTU has not come.
+// Notify reports that the peer already uses the connection, though its RTU has not arrived.
 func (c *Conn) Notify() error {
 	if c.state != StateREPSent {
 		return ErrState
@@ -107,8 +108,8 @@ func (c *Conn) Notify() error {
 	return nil
 }
 
-// Reject refuses a REQ or REP, and closes the connection. Up to ARISize bytes of info and REJPrivate
-// bytes of private data go with it.
+// Reject rejects a REQ or REP and closes the connection. The REJ carries up to ARISize bytes of
+// info and REJPrivate bytes of private data.
 func (c *Conn) Reject(why Reason, info, private []byte) error {
 	var about uint8
 	switch c.state {
@@ -130,7 +131,7 @@ func (c *Conn) Reject(why Reason, info, private []byte) error {
 	return nil
 }
 
-// Disconnect ends the connection: by a DREQ, or by the answer to the peer's.
+// Disconnect ends the connection: it sends a DREQ, or the DREP for the peer's.
 func (c *Conn) Disconnect(now int64) error {
 	switch c.state {
 	case StateEstablished:
@@ -146,13 +147,14 @@ func (c *Conn) Disconnect(now int64) error {
 	return nil
 }
 
-// Close lets go of the connection, whatever its state: the peer hears what it has to. What must go on
-// after that, does, without an owner.
+// Close gives up the connection in any state and sends the message that the state requires. What
+// the protocol requires after that happens without an owner.
 func (c *Conn) Close(now int64) {
 	c.Owner = nil
 	switch c.state {
 	case StateREQSent:
-		// The peer finds the connection by our CA GUID and ID (12.6.7.2, reason 4).
+		// The peer finds the connection by this side's CA GUID and communication ID (12.6.7.2,
+		// reason 4).
 		guid := c.port.GUID()
 		info := []byte{byte(guid >> 56), byte(guid >> 48), byte(guid >> 40), byte(guid >> 32), byte(guid >> 24), byte(guid >> 16), byte(guid >> 8), byte(guid)}
 		c.Reject(RejectTimeout, info, nil)
@@ -167,7 +169,8 @@ func (c *Conn) Close(now int64) {
 	}
 }
 
-// send sends a message now, and again every interval until something comes, retries times at most.
+// send sends a message, and retransmits it every interval, at most retries times, until a reply
+// arrives.
 func (c *Conn) send(now int64, m Message, interval int64) {
 	modifier := uint32(0)
 	switch m := m.(type) {
@@ -182,17 +185,17 @@ func (c *Conn) send(now int64, m Message, interval int64) {
 	c.agent.timers.set(c, now+interval)
 }
 
-// once sends a message that is not repeated by itself, and stops what was.
+// sendOnce sends a message without retransmission and stops that of the previous one.
 func (c *Conn) sendOnce(m Message) {
 	Put(&c.mad, c.tid, 0, m)
 	c.port.Send(&c.mad, &c.route)
 	c.agent.timers.set(c, 0)
 }
 
-// again sends the last message once more.
+// resend sends the last message once more.
 func (c *Conn) resend() { c.port.Send(&c.mad, &c.route) }
 
-// expire acts on the deadline.
+// expire handles the deadline of the connection.
 func (c *Conn) expire(now int64) {
 	switch c.state {
 	case StateREQSent, StateREPSent, StateDREQSent, StateSIDRSent:
@@ -211,41 +214,42 @@ func (c *Conn) expire(now int64) {
 	}
 }
 
-// giveUp ends what was not answered.
+// timedOut ends a connection whose peer has not replied.
 func (c *Conn) timedOut(now int64) {
 	if c.state == StateDREQSent {
 		c.timewait(now)
 		c.notify(&ConnEvent{Kind: ConnDisconnected, Timeout: true})
 		return
 	}
-	if c.state == StateREPSent { // the peer may wait for us, as we did for it
+	if c.state == StateREPSent { // the peer may be waiting too
 		c.sendOnce(&REJ{LocalID: c.localID, RemoteID: c.remoteID, About: AboutOther, Reason: RejectTimeout})
 	}
 	c.remove()
 	c.notify(&ConnEvent{Kind: ConnUnreachable})
 }
 
-// timewait keeps the connection's numbers until none of its packets can be under way (12.9.8.4).
+// timewait keeps the connection's numbers until none of its packets can be in the network
+// (12.9.8.4).
 func (c *Conn) timewait(now int64) {
 	c.state = StateTimewait
 	c.agent.timers.set(c, now+ib.TimeCode(c.life))
 }
 
-// established ends the wait for a RTU.
+// established ends the wait for an RTU.
 func (c *Conn) established() {
 	c.state = StateEstablished
 	c.agent.timers.set(c, 0)
 	c.notify(&ConnEvent{Kind: ConnEstablished})
 }
 
-// tell tells the owner, if there is one.
+// notify reports an event to the owner, if there is one.
 func (c *Conn) notify(e *ConnEvent) {
 	if c.Owner != nil {
 		c.agent.handler.Event(c, e)
 	}
 }
 
-// learn notes who the peer is.
+// setPeer records the identity of the peer.
 func (c *Conn) setPeer(id uint32, guid uint64, qpn uint32) {
 	a := c.agent
 	c.remoteID, c.guid, c.peerQPN = id, guid, qpn
@@ -255,7 +259,7 @@ func (c *Conn) setPeer(id uint32, guid uint64, qpn uint32) {
 	}
 }
 
-// forget takes the connection out of every table.
+// remove removes the connection from all tables.
 func (c *Conn) remove() {
 	a := c.agent
 	c.state = StateClosed

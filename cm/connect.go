@@ -7,15 +7,15 @@ import (
 	"softroce/internal/ib"
 )
 
-// UDPQKey is the Q_Key of datagrams between identifiers that name none: RDMA_UDP_QKEY.
+// UDPQKey is the default Q_Key of datagrams: RDMA_UDP_QKEY.
 const UDPQKey = 0x01234567
 
-// Connect asks for a connection, or for the peer's queue pair where it is for datagrams. ConnectResponse (then
-// Establish), NoticeEstablished, NoticeRejected or NoticeUnreachable tells the outcome. Errors are EINVAL, EPERM
-// (another's queue pair) and ENOMEM.
+// Connect requests a connection or, for datagrams, the peer's queue pair. EventConnectResponse
+// (then Establish), EventEstablished, EventRejected or EventUnreachable reports the outcome. Errors
+// are EINVAL, EPERM (a queue pair of another user) and ENOMEM.
 func (id *ID) Connect(p *ConnParam) error {
 	if id.state != idRouteResolved {
-		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 	}
 	if err := id.checkQP(p.QPN); err != nil {
 		return err
@@ -29,14 +29,14 @@ func (id *ID) Connect(p *ConnParam) error {
 		q := &SIDRREQ{PKey: id.route.PKey, ServiceID: service}
 		h.Put(q.Private[:])
 		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
-			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxSIDRREQData)
+			return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), MaxSIDRREQData)
 		}
 		c, err = a.RequestSIDR(now, id.nic, id.route, q)
 	} else {
 		q := id.request(p, service)
 		h.Put(q.Private[:])
 		if copy(q.Private[IPHeaderSize:], p.Private) < len(p.Private) {
-			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), MaxREQData)
+			return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), MaxREQData)
 		}
 		id.req = q
 		c, err = a.Connect(now, id.nic, id.route, q)
@@ -49,7 +49,7 @@ func (id *ID) Connect(p *ConnParam) error {
 	return nil
 }
 
-// request makes the REQ of a connection.
+// request returns the REQ of a connection.
 func (id *ID) request(p *ConnParam, service uint64) *REQ {
 	q := &REQ{
 		ServiceID: service, LocalQPN: p.QPN & 0xffffff, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
@@ -70,7 +70,8 @@ func (id *ID) request(p *ConnParam, service uint64) *REQ {
 	return q
 }
 
-// acks is how long the peer may wait for an acknowledgement of ours: twice the way, and the time that we take.
+// remoteACKTimeout is the local ACK timeout code for the peer: twice the packet lifetime plus the
+// ACK delay of this side.
 func (id *ID) remoteACKTimeout() uint8 {
 	if id.ackTimeout != 0 {
 		return id.ackTimeout
@@ -101,18 +102,19 @@ func (id *ID) queueKey(p *ConnParam) uint32 {
 	return UDPQKey
 }
 
-// checkQP makes sure that nobody connects a queue pair of others: peers end the connection that it has.
+// checkQP rejects a queue pair of another user: connecting it would make its peer end the
+// connection that it has.
 func (id *ID) checkQP(qpn uint32) error {
 	if qpn > 0xffffff {
-		return errnoError(syscall.EINVAL, "QPN %#x", qpn)
+		return errnoError(syscall.EINVAL, "QPN %#x has more than 24 bits", qpn)
 	}
 	if qpn != 0 && !id.nic.Owns(qpn, id.session.owner) {
-		return errnoError(syscall.EPERM, "queue pair %#x is none of this user on %s", qpn, id.nic.Name())
+		return errnoError(syscall.EPERM, "queue pair %#x of %s belongs to another user or does not exist", qpn, id.nic.Name())
 	}
 	return nil
 }
 
-// Accept agrees to a connection request. On the side that asked, it is Establish.
+// Accept accepts a connection request. On the side that requested the connection, it is Establish.
 func (id *ID) Accept(p *ConnParam) error {
 	if !id.passive {
 		return id.Establish()
@@ -127,7 +129,7 @@ func (id *ID) Accept(p *ConnParam) error {
 	if id.datagrams() {
 		r := &SIDRREP{QPN: p.QPN, QKey: id.queueKey(p), ServiceID: id.sidr.ServiceID}
 		if copy(r.Private[:], p.Private) < len(p.Private) {
-			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), SIDRREPPrivate)
+			return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), SIDRREPPrivate)
 		}
 		id.qpn, id.qkey = p.QPN, r.QKey
 		return id.done(id.conn.ReplySIDR(now, r))
@@ -136,13 +138,13 @@ func (id *ID) Accept(p *ConnParam) error {
 		TargetACKDelay: id.nic.ACKDelay(), FlowControl: p.FlowControl, RNRRetryCount: min(p.RNRRetryCount, 7), SRQ: p.SRQ, Options: p.ECEOptions}
 	r.SetVendor(p.ECEVendor)
 	if copy(r.Private[:], p.Private) < len(p.Private) {
-		return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(p.Private), REPPrivate)
+		return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), REPPrivate)
 	}
 	id.qpn = p.QPN
 	return id.done(id.conn.Accept(now, r))
 }
 
-// done turns the agent's errors into errnos.
+// done converts the agent's errors to errnos.
 func (id *ID) done(err error) error {
 	if err != nil {
 		return errnoError(syscall.EINVAL, "%v", err)
@@ -150,15 +152,15 @@ func (id *ID) done(err error) error {
 	return nil
 }
 
-// Establish completes a connection that the peer agreed to, after ConnectResponse.
+// Establish completes a connection that the peer accepted, after EventConnectResponse.
 func (id *ID) Establish() error {
 	if id.conn == nil || id.passive {
-		return errnoError(syscall.EINVAL, "there is no response to a request")
+		return errnoError(syscall.EINVAL, "there is no response to establish")
 	}
 	return id.done(id.conn.Ready())
 }
 
-// Reject refuses a connection request, or the peer's response.
+// Reject rejects a connection request, or the peer's response.
 func (id *ID) Reject(why Reason, private []byte) error {
 	if id.conn == nil || id.state != idConnect {
 		return errnoError(syscall.EINVAL, "there is nothing to reject")
@@ -166,12 +168,12 @@ func (id *ID) Reject(why Reason, private []byte) error {
 	if id.datagrams() {
 		r := &SIDRREP{Status: SIDRReject, ServiceID: id.service()}
 		if copy(r.Private[:], private) < len(private) {
-			return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), SIDRREPPrivate)
+			return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(private), SIDRREPPrivate)
 		}
 		return id.done(id.conn.ReplySIDR(id.session.manager.now, r))
 	}
 	if len(private) > REJPrivate {
-		return errnoError(syscall.EINVAL, "%d bytes of private data, %d at most", len(private), REJPrivate)
+		return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(private), REJPrivate)
 	}
 	if err := id.done(id.conn.Reject(why, nil, private)); err != nil {
 		return err
@@ -187,18 +189,18 @@ func (id *ID) service() uint64 {
 	return 0
 }
 
-// Disconnect ends the connection, or answers that the peer does.
+// Disconnect ends the connection, or acknowledges that the peer ended it.
 func (id *ID) Disconnect() error {
 	if id.conn == nil || id.datagrams() {
 		return errnoError(syscall.EINVAL, "there is no connection")
 	}
 	if err := id.conn.Disconnect(id.session.manager.now); err != nil {
-		return errnoError(syscall.EINVAL, "connection is %v", id.conn.State())
+		return errnoError(syscall.EINVAL, "the connection is %v", id.conn.State())
 	}
 	return nil
 }
 
-// Notify tells that the peer uses the connection although its last message has not come.
+// Notify reports that the peer uses the connection though its last message has not arrived.
 func (id *ID) Notify() error {
 	if id.conn == nil {
 		return errnoError(syscall.EINVAL, "there is no connection")
@@ -209,7 +211,7 @@ func (id *ID) Notify() error {
 	return id.done(id.conn.Notify())
 }
 
-// Request implements Handler: it finds the listener.
+// Request implements Handler: it finds the listener of a REQ.
 func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	n := c.port.(NIC)
 	h, err := ParseIPHeader(q.Private[:])
@@ -275,7 +277,8 @@ func (m *Manager) Lookup(c *Conn, q *SIDRREQ) (SIDRStatus, bool) {
 	return SIDRSuccess, false
 }
 
-// listener finds who listens to a service at an address of a device: rather one who asked for that address.
+// listener finds the listener for a service at an address of a device. One bound to that address
+// precedes a wildcard.
 func (m *Manager) listener(n NIC, service uint64, dst netip.Addr) (found *ID) {
 	if service>>32 != 0 {
 		return nil
@@ -302,7 +305,8 @@ func (s *Session) uses(n NIC) bool {
 	return false
 }
 
-// offer makes the identifier of a connection request; nil where there is no room for it.
+// newRequestID creates the identifier of a connection request, nil if the listener has no room for
+// it.
 func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
 	if l.waiting >= l.backlog || l.session.events >= MaxEvents {
 		return nil
@@ -318,15 +322,15 @@ func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
 	return id
 }
 
-// usePKey makes a connection one of the partition that the peer names. If this NIC is not in it, it stays that in which
-// the request came.
+// usePKey puts a connection into the partition that the peer names. If this NIC is not a member,
+// the connection stays in the partition of the request.
 func (id *ID) usePKey(key uint16) {
 	if _, ok := id.nic.PKeyIndex(key); ok {
 		id.route.PKey = key
 	}
 }
 
-// ask puts a connection request on the listener's channel.
+// postRequest posts a connection request to the listener's channel.
 func (l *ID) postRequest(id *ID, n *Event) {
 	l.waiting++
 	id.post(n)
@@ -368,7 +372,7 @@ func (m *Manager) Event(c *Conn, e *ConnEvent) {
 	}
 }
 
-// keep returns the connection if its end is still to be heard of.
+// unlessClosed returns the connection if it can still report events, else nil.
 func unlessClosed(c *Conn) *Conn {
 	if c.State() == StateClosed {
 		return nil
@@ -386,7 +390,7 @@ func (id *ID) lookedUp(e *ConnEvent) {
 		UD: &UDParam{AH: id.addressVector(), QPN: e.SIDR.QPN, QKey: e.SIDR.QKey}})
 }
 
-// vector is the address vector that leads to the peer.
+// addressVector returns the address vector of the peer.
 func (id *ID) addressVector() AddressVector {
 	i, _ := id.nic.GIDIndex(id.route.Src)
 	return AddressVector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(i), FlowLabel: id.route.FlowLabel,

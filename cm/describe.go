@@ -5,14 +5,14 @@ import (
 	"net/netip"
 )
 
-// A Field is one thing that a message says, for people: its name and its value, a number, text or
+// A Field is a field of a message as a capture shows it: its name and its value, a number, text or
 // an address.
 type Field struct {
 	Name  string
 	Value any
 }
 
-// A Hex is a number of up to 32 bits that is shown in hexadecimal, a Hex64 one of 64.
+// A Hex is a number of up to 32 bits that prints in hexadecimal, a Hex64 one of 64.
 type (
 	Hex   uint32
 	Hex64 uint64
@@ -21,8 +21,8 @@ type (
 func (h Hex) String() string   { return fmt.Sprintf("%#x", uint32(h)) }
 func (h Hex64) String() string { return fmt.Sprintf("%#x", uint64(h)) }
 
-// Describe returns what a reader of captures wants to know of a message: identifiers, service, queue
-// pairs, reasons, addresses.
+// Describe returns the fields of a message that matter to a reader of captures: identifiers,
+// service, queue pairs, reasons, addresses.
 func Describe(m Message) []Field {
 	switch m := m.(type) {
 	case *REQ:
@@ -80,7 +80,8 @@ func about(n uint8, third string) string {
 	return third
 }
 
-// service describes a service ID, and the addresses in the private data behind one of the RDMA IP CM service.
+// service describes a service ID and, for the RDMA IP CM service, the addresses in the private
+// data.
 func service(id uint64, private []byte) []Field {
 	f := []Field{{"service_id", Hex64(id)}}
 	ps, port, ok := ParseServiceID(id)

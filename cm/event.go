@@ -6,10 +6,10 @@ import (
 	"syscall"
 )
 
-// A NoticeType is what a program hears of an identifier: enum rdma_cm_event_type.
+// An EventType is the type of an event of an identifier: enum rdma_cm_event_type.
 type EventType uint32
 
-// What programs hear.
+// Types of events.
 const (
 	EventAddrResolved EventType = iota
 	EventAddrError
@@ -42,7 +42,7 @@ func (t EventType) String() string {
 	return fmt.Sprintf("EventType(%d)", uint32(t))
 }
 
-// A Notice is an event as a program hears it.
+// An Event is an event of an identifier, for the program: struct rdma_cm_event.
 type Event struct {
 	Type   EventType
 	Status int // 0, a negative errno, a Reason (NoticeRejected) or SIDRStatus (NoticeUnreachable)
@@ -50,7 +50,7 @@ type Event struct {
 	Listen *ID    // ConnectRequest: the listener
 	Cookie uint64 // MulticastJoin, MulticastError: given to Join
 	Conn   ConnParam
-	UD     *UDParam // datagrams: instead of Conn, but for the private data
+	UD     *UDParam // datagrams: in place of Conn, except for its private data
 }
 
 // ConnParam is struct rdma_conn_param.
@@ -68,14 +68,14 @@ type ConnParam struct {
 	Private            []byte
 }
 
-// UDParam is where datagrams go.
+// UDParam is the destination of datagrams.
 type UDParam struct {
 	AH   AddressVector
 	QPN  uint32
 	QKey uint32
 }
 
-// A Vector is an address vector, as queue pairs and address handles take it.
+// An AddressVector is the part of an address vector that the route determines.
 type AddressVector struct {
 	DGID      GID
 	SGIDIndex uint8
@@ -84,7 +84,7 @@ type AddressVector struct {
 	TClass    uint8
 }
 
-// A Channel queues the events of some identifiers.
+// A Channel queues the events of identifiers: struct rdma_event_channel.
 type Channel struct {
 	session *Session
 	signal  func()
@@ -93,17 +93,17 @@ type Channel struct {
 	closed  bool
 }
 
-// NewChannel makes an event channel. signal is called for each event that is put on it, and must
+// NewChannel creates an event channel. It calls signal for each event that it queues; signal must
 // not block. The error is ENOMEM.
 func (s *Session) NewChannel(signal func()) (*Channel, error) {
 	if s.channels >= MaxChannels {
-		return nil, errnoError(syscall.ENOMEM, "program has its %d event channels", MaxChannels)
+		return nil, errnoError(syscall.ENOMEM, "the program has the maximum of %d event channels", MaxChannels)
 	}
 	s.channels++
 	return &Channel{session: s, signal: signal}, nil
 }
 
-// Close ends the channel; EBUSY while identifiers use it.
+// Close closes the channel; EBUSY while identifiers use it.
 func (ch *Channel) Close() error {
 	if ch.users > 0 {
 		return errnoError(syscall.EBUSY, "%d identifiers use the event channel", ch.users)
@@ -115,7 +115,7 @@ func (ch *Channel) Close() error {
 	return nil
 }
 
-// Next takes the next event from the channel, nil if there is none.
+// Next removes the next event from the channel, nil if there is none.
 func (ch *Channel) Next() *Event {
 	if len(ch.queue) == 0 {
 		return nil
@@ -129,7 +129,7 @@ func (ch *Channel) Next() *Event {
 	return n
 }
 
-// post puts an event on the identifier's channel.
+// post queues an event on the identifier's channel.
 func (id *ID) post(n *Event) {
 	if id.session.closed {
 		return
@@ -142,7 +142,8 @@ func (id *ID) post(n *Event) {
 	id.channel.signal()
 }
 
-// purge takes the identifier's events from its channel. What a connection request made, goes.
+// purge removes the identifier's events from its channel and destroys the identifiers of its
+// connection requests.
 func (id *ID) purge() {
 	var requests []*ID
 	id.channel.queue = slices.DeleteFunc(id.channel.queue, func(n *Event) bool {
@@ -166,7 +167,7 @@ func (id *ID) purge() {
 // Migrate moves the identifier and its events to another channel of the session.
 func (id *ID) Migrate(to *Channel) error {
 	if to.session != id.session || to.closed {
-		return errnoError(syscall.EINVAL, "event channel of another program")
+		return errnoError(syscall.EINVAL, "the event channel belongs to another program")
 	}
 	from := id.channel
 	if from == to {
@@ -184,7 +185,7 @@ func (id *ID) Migrate(to *Channel) error {
 	to.users++
 	id.channel = to
 	for _, n := range moved {
-		if n.Listen == id { // what was asked for goes with the listener
+		if n.Listen == id { // its connection requests move with the listener
 			n.ID.channel.users--
 			n.ID.channel = to
 			to.users++

@@ -12,14 +12,14 @@ import (
 
 type idState uint8
 
-// Where an identifier stands.
+// States of an identifier.
 const (
 	idIdle idState = iota
 	idBound
 	idAddrQuery
 	idAddrResolved
 	idRouteResolved
-	idConnect // the rest tells its connection
+	idConnect // see the state of its connection
 	idListen
 )
 
@@ -36,11 +36,11 @@ type ID struct {
 	qpType  ib.QPType
 	state   idState
 
-	nic      NIC // nil: not bound to a device
+	nic      NIC // nil if not bound to a device
 	src, dst netip.AddrPort
-	bound    bool // src is in the ports of its port space
+	bound    bool // src is registered in Manager.ports
 	route    Route
-	psn      uint32 // at which the peer is to start
+	psn      uint32 // the first PSN of the peer
 	qkey     uint32
 
 	// Options.
@@ -63,23 +63,23 @@ type ID struct {
 	moved   bool
 }
 
-// NewID makes an identifier. Errors are EINVAL and ENOMEM.
+// NewID creates an identifier. Errors are EINVAL and ENOMEM.
 func (s *Session) NewID(ch *Channel, ps PortSpace, qpType ib.QPType) (*ID, error) {
 	if ch == nil || ch.session != s || ch.closed {
-		return nil, errnoError(syscall.EINVAL, "identifier needs an event channel")
+		return nil, errnoError(syscall.EINVAL, "an identifier needs an event channel")
 	}
 	switch ps {
 	case PortSpaceTCP, PortSpaceUDP, PortSpaceIB, PortSpaceIPoIB:
 	default:
-		return nil, errnoError(syscall.EINVAL, "port space %#x", uint16(ps))
+		return nil, errnoError(syscall.EINVAL, "unknown port space %#x", uint16(ps))
 	}
 	switch qpType {
 	case ib.QPTypeRC, ib.QPTypeUC, ib.QPTypeUD, ib.QPTypeXRCSend, ib.QPTypeXRCRecv:
 	default:
-		return nil, errnoError(syscall.EINVAL, "queue pair type %d", uint32(qpType))
+		return nil, errnoError(syscall.EINVAL, "unsupported queue pair type %d", uint32(qpType))
 	}
 	if len(s.ids) >= MaxIDs {
-		return nil, errnoError(syscall.ENOMEM, "program has its %d identifiers", MaxIDs)
+		return nil, errnoError(syscall.ENOMEM, "the program has the maximum of %d identifiers", MaxIDs)
 	}
 	id := &ID{session: s, channel: ch, ps: ps, qpType: qpType}
 	for id.handle == 0 || s.ids[id.handle] != nil {
@@ -92,25 +92,25 @@ func (s *Session) NewID(ch *Channel, ps PortSpace, qpType ib.QPType) (*ID, error
 	return id, nil
 }
 
-// Handle returns what the program calls the identifier.
+// Handle returns the number by which the program names the identifier.
 func (id *ID) Handle() uint32 { return id.handle }
 
 // PortSpace returns the port space.
 func (id *ID) PortSpace() PortSpace { return id.ps }
 
-// QPType returns the type of queue pair that it is for.
+// QPType returns the type of the identifier's queue pair.
 func (id *ID) QPType() ib.QPType { return id.qpType }
 
-// NIC returns the device that it is bound to, or nil.
+// NIC returns the device that the identifier is bound to, or nil.
 func (id *ID) NIC() NIC { return id.nic }
 
 // Addresses returns the source and the destination, as far as they are known.
 func (id *ID) Addresses() (src, dst netip.AddrPort) { return id.src, id.dst }
 
-// datagrams reports whether the identifier is for a queue pair of UD.
+// datagrams reports whether the identifier is for a UD queue pair.
 func (id *ID) datagrams() bool { return id.qpType == ib.QPTypeUD }
 
-// Destroy ends the identifier, and whatever it is at.
+// Destroy destroys the identifier and ends its connection.
 func (id *ID) Destroy() { id.destroy() }
 
 func (id *ID) destroy() {
@@ -128,11 +128,11 @@ func (id *ID) destroy() {
 	id.channel.users--
 }
 
-// Bind gives the identifier a source address and port: both may be left open (unspecified or of the loopback, 0). Errors
-// are EINVAL, EADDRNOTAVAIL, EADDRINUSE and EACCES.
+// Bind binds the identifier to a source address and port. The address may be a wildcard, and the
+// port 0. Errors are EINVAL, EADDRNOTAVAIL, EADDRINUSE and EACCES.
 func (id *ID) Bind(a netip.AddrPort) error {
 	if id.state != idIdle {
-		return errnoError(syscall.EINVAL, "identifier is %v, not idle", id.state)
+		return errnoError(syscall.EINVAL, "the identifier is %v, want idle", id.state)
 	}
 	n, err := id.local(a.Addr())
 	if err != nil {
@@ -145,15 +145,16 @@ func (id *ID) Bind(a netip.AddrPort) error {
 	return nil
 }
 
-// open reports whether an address names no device. That of the loopback does not either, and is one like the unspecified to
-// those who bind to it, as with the kernel (cma_any_addr): libfabric asks at 127.0.0.1 whether there is RDMA at all.
+// isWildcard reports whether an address names no device. The loopback address counts as a wildcard
+// when binding, as in the kernel (cma_any_addr): libfabric binds to 127.0.0.1 to find out whether
+// there is RDMA.
 func isWildcard(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() }
 
-// local finds the device of a source address; nil for an open one.
+// local returns the device of a source address, nil for a wildcard.
 func (id *ID) local(a netip.Addr) (NIC, error) {
 	switch {
 	case !a.IsValid():
-		return nil, errnoError(syscall.EINVAL, "no address")
+		return nil, errnoError(syscall.EINVAL, "the address is missing")
 	case isWildcard(a):
 		return nil, nil
 	}
@@ -162,16 +163,16 @@ func (id *ID) local(a netip.Addr) (NIC, error) {
 			return n, nil
 		}
 	}
-	return nil, errnoError(syscall.EADDRNOTAVAIL, "%v is no address of a device", a)
+	return nil, errnoError(syscall.EADDRNOTAVAIL, "no device has the address %v", a)
 }
 
-// takePort binds the identifier to a port, any that is free if a has none.
+// takePort binds the identifier to a port; for port 0 it chooses one that is free.
 func (id *ID) takePort(a netip.AddrPort) error {
 	m := id.session.manager
 	a = netip.AddrPortFrom(a.Addr().WithZone(""), a.Port())
 	if a.Port() != 0 {
 		if a.Port() < 1024 && !id.session.owner.Privileged {
-			return errnoError(syscall.EACCES, "port %d is for privileged users", a.Port())
+			return errnoError(syscall.EACCES, "port %d requires a privileged user", a.Port())
 		}
 		if err := m.portFree(id, a); err != nil {
 			return err
@@ -199,7 +200,7 @@ func (id *ID) usePort(a netip.AddrPort) {
 	m.ports[k] = append(m.ports[k], id)
 }
 
-// portFree checks a port against those that others have bound.
+// portFree checks a port against those that other identifiers are bound to.
 func (m *Manager) portFree(id *ID, a netip.AddrPort) error {
 	for _, o := range m.ports[portKey{id.ps, a.Port()}] {
 		switch {
@@ -213,16 +214,16 @@ func (m *Manager) portFree(id *ID, a netip.AddrPort) error {
 	return nil
 }
 
-// overlap reports whether something sent to one address could be for either.
+// overlap reports whether two bindings cover a common address.
 func overlap(x *ID, a netip.Addr, y *ID, b netip.Addr) bool {
 	if a.Is4() != b.Is4() {
-		// An open IPv6 address stands for IPv4 too, unless that is turned off.
+		// An IPv6 wildcard covers IPv4 too, unless the identifier is for IPv6 only.
 		return a.Is6() && isWildcard(a) && !x.afOnly || b.Is6() && isWildcard(b) && !y.afOnly
 	}
 	return a == b || isWildcard(a) || isWildcard(b)
 }
 
-// release gives the port back.
+// release frees the port.
 func (id *ID) release() {
 	if !id.bound {
 		return
@@ -236,19 +237,19 @@ func (id *ID) release() {
 	}
 }
 
-// ResolveAddr finds the device and the next hop that lead to dst; an AddrResolved or AddrError event tells the
-// outcome. src may be the zero AddrPort. Errors are EINVAL, ENOMEM and those of Bind.
+// ResolveAddr finds the device and the next hop for dst; EventAddrResolved or EventAddrError
+// reports the outcome. src may be the zero AddrPort. Errors are EINVAL, ENOMEM and those of Bind.
 func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error {
 	s := id.session
 	switch {
 	case id.state != idIdle && id.state != idBound:
-		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 	case !dst.Addr().IsValid() || dst.Addr().IsUnspecified():
-		return errnoError(syscall.EINVAL, "no destination")
+		return errnoError(syscall.EINVAL, "the destination is missing")
 	case s.events >= MaxEvents:
-		return errnoError(syscall.ENOMEM, "program has %d events to fetch", MaxEvents)
+		return errnoError(syscall.ENOMEM, "the program has the maximum of %d events to get", MaxEvents)
 	case s.resolving >= maxResolving:
-		return errnoError(syscall.ENOMEM, "%d resolutions are under way", maxResolving)
+		return errnoError(syscall.ENOMEM, "the program has the maximum of %d outstanding resolutions", maxResolving)
 	}
 	if id.state == idIdle {
 		if !src.Addr().IsValid() {
@@ -262,10 +263,10 @@ func (id *ID) ResolveAddr(src, dst netip.AddrPort, timeout time.Duration) error 
 		return errnoError(syscall.EINVAL, "%v and %v are of different address families", id.src.Addr(), dst.Addr())
 	}
 	id.dst = dst
-	ways := id.candidates(dst.Addr())
+	candidates := id.candidates(dst.Addr())
 	id.state = idAddrQuery
 	s.resolving++
-	id.resolveAny(ways, timeout, errnoError(syscall.ENETUNREACH, "no device leads to %v", dst.Addr()))
+	id.resolveAny(candidates, timeout, errnoError(syscall.ENETUNREACH, "no device has a route to %v", dst.Addr()))
 	return nil
 }
 
@@ -276,18 +277,19 @@ func unspecified(like netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// A way is a device and a source address that may lead to a destination.
+// A candidate is a device and a source address from which a destination may be reachable.
 type candidate struct {
 	nic  NIC
 	src  netip.Addr
-	rank int // less is better
+	rank int // the lowest is the best
 }
 
-// ways lists how a destination may be reached, the likeliest first: what is an address of the device itself, then
-// what is on its link, the longest prefix first, then what a router may know.
+// candidates returns where a destination may be reachable from, the best first: the device whose
+// own address it is, then devices on its subnet, the longest prefix first, then those that may have
+// a router.
 func (id *ID) candidates(dst netip.Addr) (l []candidate) {
 	if dst.IsLoopback() {
-		return nil // no device's, whatever it may think a router knows
+		return nil // not reachable from any device, even through a router
 	}
 	zone := dst.Zone()
 	dst = dst.WithZone("")
@@ -317,29 +319,30 @@ func (id *ID) candidates(dst netip.Addr) (l []candidate) {
 	return l
 }
 
-// try asks for the first of the ways, and goes on to the next where there is no route.
-func (id *ID) resolveAny(ways []candidate, timeout time.Duration, failed error) {
+// resolveAny resolves the destination from the first candidate, and from the next one if there is
+// no route.
+func (id *ID) resolveAny(candidates []candidate, timeout time.Duration, failed error) {
 	s := id.session
-	if len(ways) == 0 {
+	if len(candidates) == 0 {
 		s.resolving--
 		id.state = idBound
 		id.post(&Event{Type: EventAddrError, Status: -int(errno(failed))})
 		return
 	}
-	w := ways[0]
-	r := Route{Src: w.src, Dst: id.dst.Addr().WithZone(""), HopLimit: 64, TClass: id.tos, PKey: w.nic.PKey()}
-	w.nic.Resolve(r, timeout, func(r Route, err error) {
+	c := candidates[0]
+	r := Route{Src: c.src, Dst: id.dst.Addr().WithZone(""), HopLimit: 64, TClass: id.tos, PKey: c.nic.PKey()}
+	c.nic.Resolve(r, timeout, func(r Route, err error) {
 		switch {
 		case s.closed || s.ids[id.handle] != id:
 			s.resolving--
 		case err != nil:
 			if errno(err) == syscall.ETIMEDOUT {
-				ways = ways[:1] // it was the way, but nobody answers
+				candidates = candidates[:1] // there is a route, but the next hop did not reply
 			}
-			id.resolveAny(ways[1:], timeout, err)
+			id.resolveAny(candidates[1:], timeout, err)
 		default:
 			s.resolving--
-			id.resolved(w.nic, r)
+			id.resolved(c.nic, r)
 		}
 	})
 }
@@ -360,10 +363,10 @@ func errno(err error) syscall.Errno {
 	return syscall.EHOSTUNREACH
 }
 
-// ResolveRoute completes the route, which on Ethernet asks nobody: a RouteResolved event follows.
+// ResolveRoute completes the route, which on Ethernet needs no query: EventRouteResolved follows.
 func (id *ID) ResolveRoute() error {
 	if id.state != idAddrResolved {
-		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 	}
 	id.route.TClass = id.tos
 	id.route.FlowLabel = id.flowLabel()
@@ -372,14 +375,15 @@ func (id *ID) ResolveRoute() error {
 	return nil
 }
 
-// flowLabel spreads connections over ways: a hash of the two ends, never 0.
+// flowLabel spreads connections over paths: it is a hash of both addresses, never 0.
 func (id *ID) flowLabel() uint32 {
 	v := uint32(id.src.Port())*31 + uint32(id.dst.Port())
 	v = v*0x9e3779b1 + id.psn
 	return v>>12 | 1
 }
 
-// Listen makes the identifier hear of connections to its address and port. Errors are EINVAL and those of Bind.
+// Listen makes the identifier accept connection requests for its address and port. Errors are
+// EINVAL and those of Bind.
 func (id *ID) Listen(backlog int) error {
 	if id.state == idIdle {
 		if err := id.Bind(netip.AddrPortFrom(netip.IPv4Unspecified(), 0)); err != nil {
@@ -387,7 +391,7 @@ func (id *ID) Listen(backlog int) error {
 		}
 	}
 	if id.state != idBound {
-		return errnoError(syscall.EINVAL, "identifier is %v", id.state)
+		return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 	}
 	for _, o := range id.session.manager.ports[portKey{id.ps, id.src.Port()}] {
 		if o != id && o.state == idListen && overlap(id, id.src.Addr(), o, o.src.Addr()) {

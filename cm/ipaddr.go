@@ -34,28 +34,30 @@ func (p PortSpace) String() string {
 // ServiceID returns the service ID of a port.
 func ServiceID(ps PortSpace, port uint16) uint64 { return uint64(ps)<<16 | uint64(port) }
 
-// ParseServiceID is the inverse of ServiceID; false where the service is not one of TCP's or UDP's ports.
+// ParseServiceID is the inverse of ServiceID; false if the service is not a port of TCP or UDP.
 func ParseServiceID(id uint64) (ps PortSpace, port uint16, ok bool) {
 	ps, port = PortSpace(id>>16), uint16(id)
 	return ps, port, id>>32 == 0 && (ps == PortSpaceTCP || ps == PortSpaceUDP)
 }
 
-// IPHeaderSize is how much of the private data of a REQ or SIDR_REQ the RDMA IP CM service takes.
+// IPHeaderSize is the length of the header that the RDMA IP CM service puts before the private data
+// of a REQ or SIDR_REQ.
 const IPHeaderSize = 36
 
-// Private data that is left to programs.
+// Bytes of private data that remain for programs.
 const (
 	MaxREQData     = REQPrivate - IPHeaderSize
 	MaxSIDRREQData = SIDRREQPrivate - IPHeaderSize
 )
 
-// ErrIPHeader says that private data does not begin with the header of the RDMA IP CM service.
-var ErrIPHeader = errors.New("private data without IP addresses")
+// ErrIPHeader: the private data does not begin with the header of the RDMA IP CM service.
+var ErrIPHeader = errors.New("private data without the header of the RDMA IP CM service")
 
-// IPHeader begins the private data of a REQ or SIDR_REQ of the RDMA IP CM service: who calls whom.
+// IPHeader is the header of the RDMA IP CM service in a REQ or SIDR_REQ: the addresses of both
+// sides and the port of the sender.
 type IPHeader struct {
 	SrcPort  uint16
-	Src, Dst netip.Addr // of one family
+	Src, Dst netip.Addr // of the same family
 }
 
 // Put writes the header to the first IPHeaderSize bytes of b.

@@ -9,13 +9,13 @@ import (
 // MADSize is the size in bytes of every management datagram (IBTA 13.4.2).
 const MADSize = 256
 
-// What the datagrams of the general services interface have in common.
+// Constants of the general services interface.
 const (
-	GSIQPN  = 1          // the queue pair that they are sent to and from
-	GSIQKey = 0x80010000 // its Q_Key (IBTA 10.2.5)
+	GSIQPN  = 1          // source and destination queue pair
+	GSIQKey = 0x80010000 // the Q_Key (IBTA 10.2.5)
 )
 
-// Of the common MAD header.
+// Values of the common MAD header.
 const (
 	headerSize  = 24
 	baseVersion = 1
@@ -26,20 +26,21 @@ const (
 	MethodGet      = 0x01
 	MethodSet      = 0x02
 	MethodSend     = 0x03
-	MethodResponse = 0x80 // the bit of answers
+	MethodResponse = 0x80 // set in replies
 )
 
-// Values of a MAD's status (IBTA 13.4.7), for requests that nobody here serves.
+// Values of a MAD's status (IBTA 13.4.7), for requests that are not supported.
 const (
 	StatusBadVersion  = 1 << 2 // the class or its version is not supported
 	StatusBadMethod   = 2 << 2
-	StatusBadAttrPair = 3 << 2 // method and attribute do not go together
+	StatusBadAttrPair = 3 << 2 // the method does not support the attribute
 )
 
-// An Attribute says which message of the connection manager a MAD is (IBTA 12.6).
+// An Attribute is the attribute ID of a MAD, which names the message of the connection manager
+// (IBTA 12.6).
 type Attribute uint16
 
-// The messages.
+// Attribute IDs.
 const (
 	AttrREQ     Attribute = 0x10
 	AttrMRA     Attribute = 0x11
@@ -69,10 +70,10 @@ func (a Attribute) String() string {
 // Errors of Parse; match with errors.Is.
 var (
 	ErrSize      = errors.New("MAD is not 256 bytes long")
-	ErrVersion   = errors.New("MAD of another base or class version")
-	ErrClass     = errors.New("MAD of another management class")
-	ErrMethod    = errors.New("MAD is not sent: another method")
-	ErrAttribute = errors.New("MAD is no message of the connection manager")
+	ErrVersion   = errors.New("MAD has another base or class version")
+	ErrClass     = errors.New("MAD has another management class")
+	ErrMethod    = errors.New("MAD has another method than Send")
+	ErrAttribute = errors.New("MAD is not a message of the connection manager")
 )
 
 // Header is the common MAD header.
@@ -113,14 +114,14 @@ func (h *Header) Put(b []byte) {
 	be.PutUint32(b[20:], h.Modifier)
 }
 
-// A Message is what a MAD of the connection manager says: *REQ, *MRA and so on.
+// A Message is a message of the connection manager: *REQ, *MRA and so on.
 type Message interface {
 	Attribute() Attribute
 	fields(*codec)
 }
 
-// Parse reads a MAD of the connection manager. After an error other than ErrSize the header holds
-// what the MAD has.
+// Parse reads a MAD of the connection manager. After an error other than ErrSize the header is
+// valid.
 func Parse(b []byte) (Header, Message, error) {
 	h, err := ParseHeader(b)
 	switch {
@@ -143,7 +144,7 @@ func Parse(b []byte) (Header, Message, error) {
 	return h, m, nil
 }
 
-// Put makes the MAD of a message. tid is its transaction ID, modifier the attribute modifier.
+// Put writes the MAD of a message. tid is its transaction ID, modifier the attribute modifier.
 func Put(b *[MADSize]byte, tid uint64, modifier uint32, m Message) {
 	*b = [MADSize]byte{}
 	h := Header{BaseVersion: baseVersion, Class: ClassCM, ClassVersion: classVersion, Method: MethodSend,
@@ -152,14 +153,14 @@ func Put(b *[MADSize]byte, tid uint64, modifier uint32, m Message) {
 	m.fields(&codec{b: b[headerSize:], put: true})
 }
 
-// Unserved makes the answer to a MAD that nobody here serves, and reports whether there is one: a
-// Get or Set is answered, everything else is not.
+// UnsupportedReply writes the reply to a MAD that is not supported, and reports whether there is
+// one: a Get or Set gets a reply, other methods do not.
 func UnsupportedReply(b []byte, answer *[MADSize]byte) bool {
 	h, err := ParseHeader(b)
 	if err != nil || h.BaseVersion != baseVersion || h.Method != MethodGet && h.Method != MethodSet {
 		return false
 	}
-	h.Method = MethodGet | MethodResponse // a Set is answered by a GetResp too
+	h.Method = MethodGet | MethodResponse // the reply to a Set is a GetResp too
 	switch {
 	case h.Class != ClassCM || h.ClassVersion != classVersion:
 		h.Status = StatusBadVersion
@@ -171,14 +172,15 @@ func UnsupportedReply(b []byte, answer *[MADSize]byte) bool {
 	return true
 }
 
-// A codec walks the fields of a message, and reads them from b or, where put is set, writes them to
-// b, which is zero before. So each layout is written down once.
+// A codec visits the fields of a message. It reads them from b or, if put is set, writes them to b,
+// which is zero before. So each layout is written once.
 type codec struct {
 	b   []byte
 	put bool
 }
 
-// bits is a field of n bits that begins so many bits into byte off, counted from its highest.
+// bits is a field of n bits that begins at a bit of byte off, counted from the most significant
+// one.
 func bits[T ~uint8 | ~uint16 | ~uint32 | ~uint64](c *codec, off, bit, n int, v *T) {
 	at := off*8 + bit
 	if !c.put {

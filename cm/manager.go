@@ -14,39 +14,40 @@ type NIC interface {
 	Port
 
 	Name() string
-	Netdev() string // the interface below it, "" for none
+	Netdev() string // network interface, "" for none
 	Addresses() []netip.Prefix
 	Up() bool
 	MTU() uint8      // active path MTU, as a code
-	ACKDelay() uint8 // how long it may take to acknowledge: code
+	ACKDelay() uint8 // code of the local CA ACK delay
 
-	// GIDIndex returns the place of an address in the GID table.
+	// GIDIndex returns the index of an address in the GID table.
 	GIDIndex(netip.Addr) (int, bool)
 
-	// PKey returns the P_Key of connections that are asked for, as full members have it: of the default partition, if
-	// the NIC is in that.
+	// PKey returns the P_Key for new connections, with the membership bit set: that of the default
+	// partition, if the NIC is a member.
 	PKey() uint16
 
-	// PKeyIndex returns the place of a partition in the P_Key table, by the key of a peer that is in it.
+	// PKeyIndex returns the index of a partition in the P_Key table, given the P_Key of a peer in
+	// it.
 	PKeyIndex(key uint16) (int, bool)
 
-	// Owns reports whether a queue pair is one that the owner of a session may connect.
+	// Owns reports whether the owner of a session may connect a queue pair.
 	Owns(qpn uint32, owner Owner) bool
 
-	// Resolve finds the next hop of a route and has done called later, where the manager is
-	// called, with the error or the route completed.
+	// Resolve finds the next hop of a route. It later calls done, on the manager's goroutine, with
+	// the completed route or an error.
 	Resolve(r Route, timeout time.Duration, done func(Route, error))
 }
 
-// An Owner is the user behind a session.
+// An Owner is the user of a session.
 type Owner struct {
 	UID        uint32
-	Privileged bool // may have ports below 1024
-	PID        int  // for show
+	Privileged bool // may bind to ports below 1024
+	PID        int  // for operators
 	Comm       string
 }
 
-// An Error is a refusal: an errno, and why. It matches its syscall.Errno.
+// An Error is an errno with an explanation. It matches its syscall.Errno.
 type Error struct {
 	Errno syscall.Errno
 	Text  string
@@ -61,18 +62,18 @@ func errnoError(no syscall.Errno, format string, a ...any) error {
 	return &Error{no, fmt.Sprintf(format, a...)}
 }
 
-// What a session may hold.
+// Limits of a session.
 const (
 	MaxIDs       = 8192  // identifiers
 	MaxChannels  = 1024  // event channels
-	MaxEvents    = 32768 // that wait to be fetched: fewer than bytes in a pipe
-	MaxBacklog   = 1024  // connection requests that wait at a listener
-	maxResolving = 64    // resolutions under way
+	MaxEvents    = 32768 // queued; fewer than the bytes of a pipe
+	MaxBacklog   = 1024  // queued connection requests of a listener
+	maxResolving = 64    // outstanding resolutions
 	maxGroups    = 64    // multicast groups of an identifier
 )
 
-// A Manager keeps the identifiers of all programs, and the ports of all port spaces. Like the Agent
-// below it, it is called by one goroutine.
+// A Manager keeps the identifiers of all programs and the ports of all port spaces. Like the Agent
+// below it, it is used by one goroutine.
 type Manager struct {
 	agent    *Agent
 	nics     []NIC
@@ -87,13 +88,13 @@ type portKey struct {
 	port uint16
 }
 
-// Ports that are given to those who do not ask for one: what Linux gives.
+// The range of ephemeral ports, as in Linux.
 const (
 	firstPort = 32768
 	lastPort  = 60999
 )
 
-// NewManager returns a manager for some NICs. seed decides communication IDs, PSNs and ports.
+// NewManager returns a manager for NICs. seed determines communication IDs, PSNs and ports.
 func NewManager(nics []NIC, seed uint64) *Manager {
 	m := &Manager{nics: nics, sessions: map[*Session]struct{}{}, ports: map[portKey][]*ID{}}
 	m.agent = NewAgent(m, seed)
@@ -101,26 +102,27 @@ func NewManager(nics []NIC, seed uint64) *Manager {
 	return m
 }
 
-// Advance makes it now, and does what is due. Everything until the next Advance happens now.
+// Advance sets the present time, which holds until the next Advance, and handles the deadlines that
+// have passed.
 func (m *Manager) Advance(now int64) {
 	m.now = now
 	m.agent.Expire(now)
 }
 
-// NextDeadline says when Advance wants to be called, 0 for never.
+// NextDeadline returns when Advance is due, 0 for never.
 func (m *Manager) NextDeadline() int64 { return m.agent.NextDeadline() }
 
-// Receive handles a MAD that came to a NIC.
+// Receive handles a MAD that arrived at a NIC.
 func (m *Manager) Receive(n NIC, back Route, mad []byte) { m.agent.Receive(m.now, n, back, mad) }
 
-// Connections returns how many connections there are, those that end included.
+// Connections returns the number of connections, those in timewait included.
 func (m *Manager) Connections() int { return m.agent.Len() }
 
-// A Session is a program: its identifiers and event channels.
+// A Session is a client program: its identifiers and event channels.
 type Session struct {
 	manager   *Manager
 	owner     Owner
-	nics      []NIC // that it may use
+	nics      []NIC // that the session may use
 	ids       map[uint32]*ID
 	last      uint32
 	channels  int
@@ -129,7 +131,8 @@ type Session struct {
 	closed    bool
 }
 
-// Open begins a session. With the name of a device, it uses that one alone; the error is ENODEV.
+// Open begins a session. With the name of a device, the session uses that device only; the error is
+// ENODEV.
 func (m *Manager) Open(owner Owner, device string) (*Session, error) {
 	s := &Session{manager: m, owner: owner, nics: m.nics, ids: map[uint32]*ID{}}
 	if device != "" {
@@ -140,14 +143,14 @@ func (m *Manager) Open(owner Owner, device string) (*Session, error) {
 			}
 		}
 		if s.nics == nil {
-			return nil, errnoError(syscall.ENODEV, "there is no device %q", device)
+			return nil, errnoError(syscall.ENODEV, "no device %q", device)
 		}
 	}
 	m.sessions[s] = struct{}{}
 	return s, nil
 }
 
-// Close ends the session: each identifier is destroyed, and peers hear it.
+// Close ends the session: it destroys each identifier, which ends its connection.
 func (s *Session) Close() {
 	s.closed = true
 	for _, h := range s.handles() {
@@ -168,15 +171,15 @@ func (s *Session) handles() []uint32 {
 	return l
 }
 
-// ID returns the identifier behind a handle. The error is EINVAL.
+// ID returns the identifier with a handle. The error is EINVAL.
 func (s *Session) ID(handle uint32) (*ID, error) {
 	if id := s.ids[handle]; id != nil {
 		return id, nil
 	}
-	return nil, errnoError(syscall.EINVAL, "handle %d is no identifier", handle)
+	return nil, errnoError(syscall.EINVAL, "no identifier has handle %d", handle)
 }
 
-// Remove tells every identifier that is bound to a NIC that it goes away.
+// Remove reports the removal of a NIC to the identifiers that are bound to it.
 func (m *Manager) Remove(n NIC) {
 	for s := range m.sessions {
 		for _, h := range s.handles() {
@@ -187,7 +190,8 @@ func (m *Manager) Remove(n NIC) {
 	}
 }
 
-// AddressesChanged tells identifiers whose source address a NIC has lost: once, and again when it was there in between.
+// AddressesChanged reports EventAddrChange to identifiers whose source address a NIC has lost: once
+// for each loss.
 func (m *Manager) AddressesChanged(n NIC) {
 	for s := range m.sessions {
 		for _, h := range s.handles() {

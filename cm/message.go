@@ -1,6 +1,6 @@
 package cm
 
-// Bytes of private data that each message carries (IBTA 12.6).
+// Bytes of private data in each message (IBTA 12.6).
 const (
 	REQPrivate     = 92
 	MRAPrivate     = 222
@@ -15,13 +15,13 @@ const (
 	APRPrivate     = 148
 )
 
-// ARISize is how much additional rejection (or status) information fits a message, in bytes.
+// ARISize is the length of the additional rejection (or status) information of a message, in bytes.
 const ARISize = 72
 
-// A GID is a port address as messages carry it.
+// A GID is a port address in a message.
 type GID = [16]byte
 
-// A PathRecord is a path as REQ and LAP describe it.
+// A PathRecord is a path in a REQ or LAP.
 type PathRecord struct {
 	LocalLID, RemoteLID uint16
 	LocalGID, RemoteGID GID
@@ -34,7 +34,7 @@ type PathRecord struct {
 	ACKTimeout          uint8 // local ACK timeout, 5 bits
 }
 
-// fields walks a path of a REQ at byte off.
+// fields visits a path of a REQ at byte off.
 func (p *PathRecord) fields(c *codec, off int) {
 	bits(c, off, 0, 16, &p.LocalLID)
 	bits(c, off+2, 0, 16, &p.RemoteLID)
@@ -49,18 +49,18 @@ func (p *PathRecord) fields(c *codec, off int) {
 	bits(c, off+43, 0, 5, &p.ACKTimeout)
 }
 
-// A Service is the transport service of a connection, as REQ names it.
+// A Service is the transport service of a connection in a REQ.
 type Service uint8
 
-// Transport services. RD is the second of the two bits' four values; XRC is named by an extension.
+// Transport services. RD is the value 2, which is not supported; XRC is in an extension.
 const (
 	ServiceRC  Service = 0
 	ServiceUC  Service = 1
 	ServiceRD  Service = 2
-	ServiceExt Service = 3 // REQ.Extended says which
+	ServiceExt Service = 3 // see REQ.Extended
 )
 
-// REQ asks for a connection (12.6.5).
+// REQ requests a connection (12.6.5).
 type REQ struct {
 	LocalID            uint32 // communication ID of the sender
 	VendorID           uint32 // 24 bits: of the enhanced connection establishment
@@ -72,11 +72,11 @@ type REQ struct {
 	LocalEECN          uint32 // 24 bits
 	InitiatorDepth     uint8
 	RemoteEECN         uint32 // 24 bits
-	RemoteResponseTime uint8  // how long the receiver may take to answer: code, 5 bits
+	RemoteResponseTime uint8  // code of the receiver's response time, 5 bits
 	Service            Service
 	FlowControl        bool   // end to end
 	StartingPSN        uint32 // 24 bits
-	LocalResponseTime  uint8  // how long the sender may take to answer a REP: code, 5 bits
+	LocalResponseTime  uint8  // code of the sender's response time to a REP, 5 bits
 	RetryCount         uint8  // 3 bits
 	PKey               uint16
 	PathMTU            uint8 // code, 4 bits
@@ -123,7 +123,7 @@ func (m *REQ) fields(c *codec) {
 	c.bytes(140, m.Private[:])
 }
 
-// What an MRA acknowledges, or a REJ refuses.
+// The message that an MRA acknowledges or a REJ rejects.
 const (
 	AboutREQ   = 0
 	AboutREP   = 1
@@ -131,7 +131,7 @@ const (
 	AboutOther = 2 // REJ: no message
 )
 
-// MRA says that an answer will take longer (12.6.6).
+// MRA announces that the reply will take longer (12.6.6).
 type MRA struct {
 	LocalID, RemoteID uint32
 	About             uint8 // AboutREQ …, 2 bits
@@ -150,7 +150,7 @@ func (m *MRA) fields(c *codec) {
 	c.bytes(10, m.Private[:])
 }
 
-// REJ refuses a message or ends a connection that is being made (12.6.7).
+// REJ rejects a message, or ends a connection that is not established (12.6.7).
 type REJ struct {
 	LocalID, RemoteID uint32
 	About             uint8 // AboutREQ …, 2 bits
@@ -173,14 +173,14 @@ func (m *REJ) fields(c *codec) {
 	c.bytes(84, m.Private[:])
 }
 
-// REP agrees to a REQ (12.6.8).
+// REP accepts a REQ (12.6.8).
 type REP struct {
 	LocalID, RemoteID  uint32
 	LocalQKey          uint32
 	LocalQPN           uint32 // 24 bits
 	LocalEECN          uint32 // 24 bits
 	StartingPSN        uint32 // 24 bits
-	VendorHigh         uint8  // of the enhanced connection establishment: three bytes of a vendor ID
+	VendorHigh         uint8  // enhanced connection establishment: the vendor ID, see Vendor
 	VendorMiddle       uint8
 	VendorLow          uint8
 	ResponderResources uint8
@@ -220,7 +220,7 @@ func (m *REP) fields(c *codec) {
 	c.bytes(36, m.Private[:])
 }
 
-// RTU says that the sender of a REQ is ready to use the connection (12.6.9).
+// RTU completes a connection: the sender of the REQ is ready to use it (12.6.9).
 type RTU struct {
 	LocalID, RemoteID uint32
 	Private           [RTUPrivate]byte
@@ -252,7 +252,7 @@ func (m *DREQ) fields(c *codec) {
 	c.bytes(12, m.Private[:])
 }
 
-// DREP answers a DREQ (12.6.11).
+// DREP replies to a DREQ (12.6.11).
 type DREP struct {
 	LocalID, RemoteID uint32
 	Private           [DREPPrivate]byte
@@ -296,12 +296,12 @@ func newMessage(a Attribute) Message {
 	return nil
 }
 
-// Vendor returns the vendor ID of a REP's enhanced connection establishment.
+// Vendor returns the vendor ID of enhanced connection establishment in a REP.
 func (m *REP) Vendor() uint32 {
 	return uint32(m.VendorHigh)<<16 | uint32(m.VendorMiddle)<<8 | uint32(m.VendorLow)
 }
 
-// SetVendor sets it.
+// SetVendor sets the vendor ID of enhanced connection establishment.
 func (m *REP) SetVendor(v uint32) {
 	m.VendorHigh, m.VendorMiddle, m.VendorLow = uint8(v>>16), uint8(v>>8), uint8(v)
 }

@@ -8,7 +8,7 @@ import (
 	"softroce/internal/ib"
 )
 
-// QPAttr are the attributes that a queue pair needs to enter a state; Mask names those that are set.
+// QPAttr is the attributes with which a queue pair enters a state; Mask names those that are set.
 type QPAttr struct {
 	ib.QPAttr
 	Mask      ib.QPAttrMask
@@ -16,17 +16,17 @@ type QPAttr struct {
 	PKeyIndex uint16
 }
 
-// InitQPAttr returns what a queue pair of the identifier needs to go to INIT (1), RTR (2) or RTS (3). The error
-// is EINVAL: not in this state, or of the identifier.
+// InitQPAttr returns the attributes with which a queue pair of the identifier enters INIT, RTR or
+// RTS. The error is EINVAL if the identifier is not in a state that has them.
 func (id *ID) InitQPAttr(state ib.QPState) (QPAttr, error) {
 	a := QPAttr{QPAttr: ib.QPAttr{State: state}, Mask: ib.QPMaskState}
 	if id.nic == nil {
-		return a, errnoError(syscall.EINVAL, "identifier is bound to no device")
+		return a, errnoError(syscall.EINVAL, "the identifier is not bound to a device")
 	}
 	if state == ib.QPSInit {
 		i, ok := id.nic.PKeyIndex(id.partition())
 		if !ok {
-			return a, errnoError(syscall.EINVAL, "%s is not in the partition of P_Key %#04x any more", id.nic.Name(), id.route.PKey)
+			return a, errnoError(syscall.EINVAL, "%s is no longer a member of the partition of P_Key %#04x", id.nic.Name(), id.route.PKey)
 		}
 		a.PKeyIndex = uint16(i)
 	}
@@ -43,7 +43,7 @@ func (id *ID) InitQPAttr(state ib.QPState) (QPAttr, error) {
 		}
 		return a, nil
 	case id.req == nil || !id.passive && id.rep == nil:
-		return a, errnoError(syscall.EINVAL, "identifier is %v: the peer is not known", id.state)
+		return a, errnoError(syscall.EINVAL, "the identifier is %v and has no peer", id.state)
 	case state == ib.QPSRTR:
 		id.attrRTR(&a)
 		return a, nil
@@ -51,10 +51,10 @@ func (id *ID) InitQPAttr(state ib.QPState) (QPAttr, error) {
 		id.attrRTS(&a)
 		return a, nil
 	}
-	return a, errnoError(syscall.EINVAL, "state %d of a queue pair", uint32(state))
+	return a, errnoError(syscall.EINVAL, "queue pair state %d, want INIT, RTR or RTS", uint32(state))
 }
 
-// partition is the P_Key of what the identifier is for: of the route, if it has one yet.
+// partition returns the P_Key of the identifier: that of its route, if it has one.
 func (id *ID) partition() uint16 {
 	if id.route.PKey != 0 {
 		return id.route.PKey
@@ -74,7 +74,7 @@ func (id *ID) initDatagrams(a QPAttr) (QPAttr, error) {
 		a.Mask |= ib.QPMaskSQPSN
 		a.SQPSN = id.psn
 	default:
-		return a, errnoError(syscall.EINVAL, "state %d of a queue pair", uint32(a.State))
+		return a, errnoError(syscall.EINVAL, "queue pair state %d, want INIT, RTR or RTS", uint32(a.State))
 	}
 	return a, nil
 }
@@ -88,7 +88,7 @@ func (id *ID) attrRTR(a *QPAttr) {
 	}
 	if id.qpType == ib.QPTypeRC || id.qpType == ib.QPTypeXRCRecv {
 		a.Mask |= ib.QPMaskMaxDestRDAtomic | ib.QPMaskMinRNRTimer
-		a.MaxDestRDAtomic, a.MinRNRTimer = id.responderResources(), 0 // 655 ms, as Linux says
+		a.MaxDestRDAtomic, a.MinRNRTimer = id.responderResources(), 0 // 655 ms, as in Linux
 	}
 }
 
@@ -101,7 +101,7 @@ func (id *ID) attrRTS(a *QPAttr) {
 		return
 	}
 	a.Mask |= ib.QPMaskTimeout
-	if id.qpType != ib.QPTypeXRCRecv { // an XRC target asks for nothing
+	if id.qpType != ib.QPTypeXRCRecv { // an XRC target sends no requests
 		a.Mask |= ib.QPMaskRetryCount | ib.QPMaskRNRRetry | ib.QPMaskMaxRDAtomic
 	}
 	a.RetryCount, a.RNRRetry, a.MaxRDAtomic = id.req.RetryCount, id.req.RNRRetryCount, id.initiatorDepth()
@@ -114,7 +114,7 @@ func (id *ID) attrRTS(a *QPAttr) {
 	}
 }
 
-// responderResources is how many READs and atomics the peer may have outstanding here.
+// responderResources is how many READs and atomics the peer may have outstanding at this side.
 func (id *ID) responderResources() uint8 {
 	switch {
 	case id.passive:
@@ -125,7 +125,7 @@ func (id *ID) responderResources() uint8 {
 	return id.req.ResponderResources
 }
 
-// initiatorDepth is how many READs and atomics may be outstanding at the peer.
+// initiatorDepth is how many READs and atomics this side may have outstanding at the peer.
 func (id *ID) initiatorDepth() uint8 {
 	if id.passive {
 		return id.req.ResponderResources
@@ -133,7 +133,7 @@ func (id *ID) initiatorDepth() uint8 {
 	return id.rep.ResponderResources
 }
 
-// Path is what an identifier's route looks like: some fields of struct ibv_sa_path_rec.
+// Path is the route of an identifier: some fields of struct ibv_sa_path_rec.
 type Path struct {
 	SGID, DGID GID
 	AddressVector
@@ -142,7 +142,7 @@ type Path struct {
 	PKey       uint16
 }
 
-// Path returns the route, false before it is resolved.
+// Path returns the route, false if it is not resolved.
 func (id *ID) Path() (Path, bool) {
 	if id.nic == nil || !id.route.Dst.IsValid() {
 		return Path{}, false
@@ -151,7 +151,7 @@ func (id *ID) Path() (Path, bool) {
 		PKey: id.partition()}, true
 }
 
-// An Option is something that a program sets of an identifier: RDMA_OPTION_ID_…
+// An Option is an option of an identifier: RDMA_OPTION_ID_…
 type Option uint32
 
 // Options.
@@ -162,48 +162,49 @@ const (
 	OptionACKTimeout Option = 3
 )
 
-// SetOption sets an option. Errors are EINVAL (not at this time, or not this value) and ENOSYS (no such option).
+// SetOption sets an option. Errors are EINVAL (wrong state or value) and ENOSYS (no such option).
 func (id *ID) SetOption(o Option, v uint32) error {
 	switch o {
 	case OptionTOS:
 		if v > 255 {
-			return errnoError(syscall.EINVAL, "type of service %d", v)
+			return errnoError(syscall.EINVAL, "type of service %d exceeds 255", v)
 		}
 		id.tos = uint8(v)
 	case OptionReuseAddr:
 		if id.state != idIdle {
-			return errnoError(syscall.EINVAL, "identifier is %v", id.state)
+			return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 		}
 		id.reuse = v != 0
 	case OptionAFOnly:
 		if id.state != idIdle && id.state != idBound {
-			return errnoError(syscall.EINVAL, "identifier is %v", id.state)
+			return errnoError(syscall.EINVAL, "the identifier is %v", id.state)
 		}
 		id.afOnly = v != 0
 	case OptionACKTimeout:
 		if id.qpType != ib.QPTypeRC && id.qpType != ib.QPTypeXRCSend || v > 31 {
-			return errnoError(syscall.EINVAL, "ACK timeout %d", v)
+			return errnoError(syscall.EINVAL, "ACK timeout code %d exceeds 31", v)
 		}
 		id.ackTimeout = uint8(v)
 	default:
-		return errnoError(syscall.ENOSYS, "there is no option %d", o)
+		return errnoError(syscall.ENOSYS, "no option %d", o)
 	}
 	return nil
 }
 
-// Join makes the identifier a member of a multicast group: a MulticastJoin event tells the address vector and Q_Key.
-// The program attaches its queue pair itself. Errors are EINVAL, EADDRINUSE (it is a member) and ENOMEM.
+// Join joins a multicast group: EventMulticastJoin reports the address vector and Q_Key. The
+// program attaches its queue pair itself. Errors are EINVAL, EADDRINUSE (it is a member) and
+// ENOMEM.
 func (id *ID) Join(a netip.Addr, cookie uint64) error {
 	a = a.WithZone("")
 	switch {
 	case !id.datagrams() || id.nic == nil:
 		return errnoError(syscall.EINVAL, "multicast needs an identifier for datagrams that is bound to a device")
 	case !a.IsMulticast():
-		return errnoError(syscall.EINVAL, "%v is no multicast address", a)
+		return errnoError(syscall.EINVAL, "%v is not a multicast address", a)
 	case slices.Contains(id.groups, a):
-		return errnoError(syscall.EADDRINUSE, "identifier is a member of %v", a)
+		return errnoError(syscall.EADDRINUSE, "the identifier is already a member of %v", a)
 	case len(id.groups) >= maxGroups || id.session.events >= MaxEvents:
-		return errnoError(syscall.ENOMEM, "identifier has its %d multicast groups", maxGroups)
+		return errnoError(syscall.ENOMEM, "the identifier has the maximum of %d multicast groups", maxGroups)
 	}
 	src, err := id.memberAddress(a)
 	if err != nil {
@@ -220,7 +221,7 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 	return nil
 }
 
-// memberAddress is the source address of datagrams to a group.
+// memberAddress returns the source address of datagrams to a group.
 func (id *ID) memberAddress(group netip.Addr) (netip.Addr, error) {
 	if a := id.src.Addr(); a.IsValid() && !isWildcard(a) && a.Is4() == group.Is4() {
 		return a, nil
@@ -233,12 +234,12 @@ func (id *ID) memberAddress(group netip.Addr) (netip.Addr, error) {
 	return netip.Addr{}, errnoError(syscall.EADDRNOTAVAIL, "%s has no address of the family of %v", id.nic.Name(), group)
 }
 
-// Leave ends a membership. The error is EADDRNOTAVAIL.
+// Leave leaves a multicast group. The error is EADDRNOTAVAIL.
 func (id *ID) Leave(a netip.Addr) error {
 	n := len(id.groups)
 	id.groups = slices.DeleteFunc(id.groups, func(g netip.Addr) bool { return g == a.WithZone("") })
 	if len(id.groups) == n {
-		return errnoError(syscall.EADDRNOTAVAIL, "identifier is no member of %v", a)
+		return errnoError(syscall.EADDRNOTAVAIL, "the identifier is not a member of %v", a)
 	}
 	return nil
 }

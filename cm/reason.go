@@ -2,10 +2,10 @@ package cm
 
 import "fmt"
 
-// A Reason is why a REJ refuses (IBTA 12.6.7.2).
+// A Reason is the reason of a REJ (IBTA 12.6.7.2).
 type Reason uint16
 
-// Reasons that this side gives or knows by name.
+// Reasons that this side sends or has a name for.
 const (
 	RejectNoQP           Reason = 1
 	RejectNoResources    Reason = 3

@@ -6,7 +6,7 @@ import (
 	"softroce/internal/ib"
 )
 
-// req handles a REQ: a duplicate, one that another connection is in the way of, or a new one.
+// req handles a REQ: a duplicate, one that contradicts a connection, or a new one.
 func (in *incoming) req(q *REQ) {
 	a := in.agent
 	if c := a.peers[peerID{q.LocalGUID, q.LocalID}]; c != nil && c.port == in.port {
@@ -14,7 +14,7 @@ func (in *incoming) req(q *REQ) {
 		return
 	}
 	if old := a.peerQP[peerID{q.LocalGUID, q.LocalQPN}]; old != nil && q.LocalQPN != 0 && old.state != StateTimewait {
-		// The peer has forgotten the connection that its queue pair had (12.4.1).
+		// The peer no longer has the connection of its queue pair (12.4.1).
 		in.reject(0, q.LocalID, AboutREQ, RejectStale)
 		if old.route.Dst == in.back.Dst {
 			old.stale(in.now)
@@ -42,7 +42,7 @@ func (in *incoming) req(q *REQ) {
 	}
 }
 
-// duplicateREQ answers a REQ that was here before.
+// duplicateREQ repeats the reply to a REQ.
 func (in *incoming) duplicateREQ(c *Conn, q *REQ) {
 	switch {
 	case c.state == StateREQReceived && c.sends:
@@ -54,7 +54,7 @@ func (in *incoming) duplicateREQ(c *Conn, q *REQ) {
 	}
 }
 
-// stale ends a connection of which the peer knows nothing any more.
+// stale ends a connection that the peer no longer has.
 func (c *Conn) stale(now int64) {
 	switch c.state {
 	case StateEstablished:
@@ -99,14 +99,14 @@ func (in *incoming) firstREP(c *Conn, p *REP) {
 	c.notify(&ConnEvent{Kind: ConnReplied, REP: p, Private: p.Private[:]})
 }
 
-// rtu handles a RTU.
+// rtu handles an RTU.
 func (in *incoming) rtu(m *RTU) {
 	if c := in.find(m.RemoteID, m.LocalID); c != nil && c.state == StateREPSent {
 		c.established()
 	}
 }
 
-// mra handles an MRA: the peer has what we sent, and needs time.
+// mra handles an MRA: the peer has received the message and needs time to reply.
 func (in *incoming) mra(m *MRA) {
 	c := in.find(m.RemoteID, m.LocalID)
 	if c == nil || !(c.state == StateREQSent && m.About == AboutREQ || c.state == StateREPSent && m.About == AboutREP) {
@@ -132,10 +132,10 @@ func (in *incoming) rej(m *REJ) {
 	c.notify(&ConnEvent{Kind: ConnRejected, Reason: m.Reason, Private: m.Private[:]})
 }
 
-// rejected finds the connection that a REJ is about.
+// rejected finds the connection that a REJ rejects.
 func (in *incoming) rejected(m *REJ) *Conn {
 	if m.Reason == RejectTimeout && m.RemoteID == 0 && m.InfoLength >= 8 {
-		// The sender of a REQ gives up; it never learned our ID.
+		// The sender of a REQ gives up. It does not know this side's communication ID.
 		c := in.agent.peers[peerID{binary.BigEndian.Uint64(m.Info[:]), m.LocalID}]
 		if c == nil || c.port != in.port || c.route.Dst != in.back.Dst {
 			return nil
@@ -159,7 +159,7 @@ func (in *incoming) dreq(m *DREQ) {
 	case c != nil && c.remoteID != 0 && m.RemoteQPN != c.localQPN:
 		return
 	case c == nil || c.remoteID == 0:
-		// What the sender wants is the case: there is no such connection (12.9.8.3).
+		// There is no such connection, which is what the sender wants (12.9.8.3).
 		in.reply(&DREP{LocalID: m.RemoteID, RemoteID: m.LocalID})
 		return
 	}
@@ -172,7 +172,7 @@ func (in *incoming) dreq(m *DREQ) {
 			c.Disconnect(in.now)
 		}
 	case StateDREQSent:
-		// Both sides want the end: each answers the other.
+		// Both sides sent a DREQ: each replies to the other's.
 		c.tid = in.header.TID
 		c.sendOnce(&DREP{LocalID: c.localID, RemoteID: c.remoteID})
 		c.timewait(in.now)
@@ -190,7 +190,7 @@ func (in *incoming) drep(m *DREP) {
 	}
 }
 
-// lap refuses an alternate path: paths do not migrate here.
+// lap rejects an alternate path: path migration is not supported.
 func (in *incoming) lap(m *LAP) {
 	if c := in.find(m.RemoteID, m.LocalID); c != nil && c.state == StateEstablished {
 		in.reply(&APR{LocalID: c.localID, RemoteID: c.remoteID, Status: APRUnsupported})

@@ -2,7 +2,7 @@ package cm
 
 import "softroce/internal/ib"
 
-// Ask sends a SIDR_REQ, whose RequestID it sets. The answer is a LookedUp event.
+// RequestSIDR sends a SIDR_REQ and sets its RequestID. The reply is a ConnSIDRReply event.
 func (a *Agent) RequestSIDR(now int64, p Port, r Route, q *SIDRREQ) (*Conn, error) {
 	c, err := a.newConn(p, r)
 	if err != nil {
@@ -14,7 +14,8 @@ func (a *Agent) RequestSIDR(now int64, p Port, r Route, q *SIDRREQ) (*Conn, erro
 	return c, nil
 }
 
-// Answer answers a SIDR_REQ; it sets RequestID. A repeated request gets the same answer for some time.
+// ReplySIDR replies to a SIDR_REQ and sets RequestID. A repeated request gets the same reply for
+// some time.
 func (c *Conn) ReplySIDR(now int64, p *SIDRREP) error {
 	if c.state != StateSIDRReceived {
 		return ErrState

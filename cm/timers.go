@@ -33,7 +33,7 @@ func (t *timers) next() int64 {
 	return (*t)[0].deadline
 }
 
-// pop returns a connection whose time has come, or nil.
+// pop removes a connection whose deadline has passed, nil if there is none.
 func (t *timers) pop(now int64) *Conn {
 	if len(*t) == 0 || (*t)[0].deadline > now {
 		return nil
@@ -41,7 +41,7 @@ func (t *timers) pop(now int64) *Conn {
 	return heap.Pop(t).(*Conn)
 }
 
-// set makes c's deadline at, or takes it away with 0.
+// set sets the deadline of c, or removes it if at is 0.
 func (t *timers) set(c *Conn, at int64) {
 	c.deadline = at
 	switch {
