@@ -253,13 +253,13 @@ func explain(err error) (syscall.Errno, string) {
 	if errors.As(err, &own) {
 		return own.Errno, own.Text
 	}
-	var managed *cm.Error
-	if errors.As(err, &managed) {
-		return managed.Errno, managed.Text
+	var cmErr *cm.Error
+	if errors.As(err, &cmErr) {
+		return cmErr.Errno, cmErr.Text
 	}
-	var refused *nic.Error
-	if errors.As(err, &refused) {
-		return refused.Errno, refused.Text
+	var nicErr *nic.Error
+	if errors.As(err, &nicErr) {
+		return nicErr.Errno, nicErr.Text
 	}
 	no := errno(err)
 	return no, strings.TrimSuffix(err.Error(), ": "+no.Error())

@@ -49,10 +49,10 @@ func TestJoinedConnectionsShareObjects(t *testing.T) {
 	g := joinContext(t, f, page)
 
 	mem := make([]byte, 4096)
-	ask := abi.RegMRRequest{PD: pd, Memory: abi.MemoryProcess, Access: 1, IOVA: 1 << 20, Length: 4096, Address: uint64(uintptr(unsafe.Pointer(&mem[0])))}
-	g.wantErrno("memory by its address", syscall.EPERM, g.call(abi.OpRegMR, nil, ask))
-	ask.Memory = abi.MemorySelf
-	mr := handleOf(g.mustCall(abi.OpRegMR, []int{openFile(t, "/proc/self/mem")}, ask))
+	req := abi.RegMRRequest{PD: pd, Memory: abi.MemoryProcess, Access: 1, IOVA: 1 << 20, Length: 4096, Address: uint64(uintptr(unsafe.Pointer(&mem[0])))}
+	g.wantErrno("memory by its address", syscall.EPERM, g.call(abi.OpRegMR, nil, req))
+	req.Memory = abi.MemorySelf
+	mr := handleOf(g.mustCall(abi.OpRegMR, []int{openFile(t, "/proc/self/mem")}, req))
 	var seen abi.QueryMRReply
 	if _, err := abi.Decode(h.mustCall(abi.OpQueryMR, nil, abi.HandleRequest{Handle: mr}).Body, &seen); err != nil || seen.IOVA != 1<<20 || seen.Length != 4096 {
 		t.Errorf("the owner sees %+v, %v", seen, err)

@@ -194,7 +194,7 @@ func (l *listener) accept() {
 		switch {
 		case err == nil:
 			if err := l.server.ServeConn(sock); err != nil {
-				l.server.log.Warn("client refused", "reason", err)
+				l.server.log.Warn("client rejected", "reason", err)
 			}
 		case errors.Is(err, net.ErrClosed):
 			return

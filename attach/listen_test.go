@@ -195,14 +195,14 @@ func TestNewClientFailsWithoutDescriptors(t *testing.T) {
 			}
 		}
 	}
-	refused := try()
+	rejected := try()
 	_, channelErr := a.CreateCompChannel(t.Context())
 	_, queryErr := a.QueryPort(t.Context())
 	for _, fd := range filler {
 		unix.Close(fd)
 	}
-	if !strings.Contains(refused, "no descriptors left") {
-		t.Errorf("new client: %s", refused)
+	if !strings.Contains(rejected, "no descriptors left") {
+		t.Errorf("new client: %s", rejected)
 	}
 	if !errors.Is(channelErr, syscall.EMFILE) || queryErr != nil {
 		t.Errorf("old client: %v, %v", channelErr, queryErr)

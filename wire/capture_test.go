@@ -115,8 +115,8 @@ func TestCaptureWritesFlippedBits(t *testing.T) {
 func TestCaptureOmitsDroppedFrames(t *testing.T) {
 	c, peer, s := newTestCapture()
 	peer.ring.limit = 1
-	nobody := &Path{Src: addrA, Dst: netip.MustParseAddr("192.0.2.99")}
-	batch := []TxFrame{frame(nobody, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil)}
+	unreachable := &Path{Src: addrA, Dst: netip.MustParseAddr("192.0.2.99")}
+	batch := []TxFrame{frame(unreachable, 0, nil), frame(aToB, 1, nil), frame(aToB, 2, nil)}
 	if n, _ := c.Send(1, batch); n != 2 || len(s.frames) != 1 {
 		t.Errorf("took %d, %d are captured", n, len(s.frames))
 	}

@@ -274,13 +274,13 @@ func newDgramPair(t testing.TB) (vm, dg *DgramLink) {
 }
 
 // resolveOver resolves paths while both links receive.
-func resolveOver(t testing.TB, ends []*DgramLink, at *DgramLink, paths ...*Path) (err error) {
+func resolveOver(t testing.TB, links []*DgramLink, at *DgramLink, paths ...*Path) (err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	var wg sync.WaitGroup
 	done := make(chan struct{})
-	for _, l := range ends {
+	for _, l := range links {
 		wg.Go(func() {
 			var rx [4]RxFrame
 			for {

@@ -171,8 +171,8 @@ func TestFabricCountsDrops(t *testing.T) {
 	f := NewFabric()
 	a := f.NewLink("engine", addrA)
 	b := f.NewLink("engine", addrB)
-	nobody := &Path{Src: addrA, Dst: addr6}
-	mustSend(t, a, 1, frame(nobody, 0, nil), frame(aToB, 1, make([]byte, fabricMTU)), frame(aToB, 2, nil))
+	unreachable := &Path{Src: addrA, Dst: addr6}
+	mustSend(t, a, 1, frame(unreachable, 0, nil), frame(aToB, 1, make([]byte, fabricMTU)), frame(aToB, 2, nil))
 	if c := a.Counters(); c.Drops[DropUnreachable] != 1 || c.Drops[DropTooLong] != 1 || c.TxPackets != 1 {
 		t.Errorf("counters %+v", c)
 	}

@@ -29,7 +29,7 @@ func TestInjectedFramesPassTheLinksChecks(t *testing.T) {
 		{"IPv4", roceFrame(false), none, none},
 		{"IPv6", roceFrame(true), none, none},
 		{"tagged", tag(roceFrame(false), 7), none, none},
-		{"VLAN of nobody", tag(roceFrame(false), 8), none, DropVLAN},
+		{"another VLAN", tag(roceFrame(false), 8), none, DropVLAN},
 		{"other MAC", changed(roceFrame(false), 5, 99), none, DropMAC},
 		{"other host", fixIP(changed(roceFrame(false), 33, 99)), none, DropIPAddress},
 		{"IP checksum", changed(roceFrame(false), 24, 1, 2), DropIPChecksum, DropIPChecksum},
@@ -38,29 +38,29 @@ func TestInjectedFramesPassTheLinksChecks(t *testing.T) {
 		{"ARP", arpFrame(3, vmAddr, dgAddr), DropEtherType, DropARP},
 		{"nothing", nil, DropTruncated, DropTruncated},
 	} {
-		for way, want := range map[InjectAs]Drop{InjectAsPacket: c.packet, InjectAsDgram: c.dgram} {
+		for as, want := range map[InjectAs]Drop{InjectAsPacket: c.packet, InjectAsDgram: c.dgram} {
 			l := newTestInjector(t)
-			l.Inject(way, c.frame)
+			l.Inject(as, c.frame)
 			if l.NextDeadline() == 0 {
 				t.Errorf("%s: NextDeadline is 0 with an injected frame", c.name)
 			}
 			var batch [2]RxFrame
 			n, err := l.Receive(1, batch[:])
 			if err != nil || (n == 1) != (want == none) || l.NextDeadline() != 0 {
-				t.Errorf("%s, as %d: received %d, %v; want %v", c.name, way, n, err, want)
+				t.Errorf("%s, as %d: received %d, %v; want %v", c.name, as, n, err, want)
 			}
 			counters := l.Counters()
 			if counters.RxPackets != uint64(n) {
-				t.Errorf("%s, as %d: counted %d as received", c.name, way, counters.RxPackets)
+				t.Errorf("%s, as %d: counted %d as received", c.name, as, counters.RxPackets)
 			}
 			for d, k := range counters.Drops {
 				if (k == 1) != (Drop(d) == want) {
-					t.Errorf("%s, as %d: counted %d times as %v, want %v", c.name, way, k, Drop(d), want)
+					t.Errorf("%s, as %d: counted %d times as %v, want %v", c.name, as, k, Drop(d), want)
 				}
 			}
 			if n == 1 {
 				if h := bth(t, &batch[0]); h.PSN != 9 || batch[0].SrcMAC != vmMAC {
-					t.Errorf("%s, as %d: %+v", c.name, way, batch[0])
+					t.Errorf("%s, as %d: %+v", c.name, as, batch[0])
 				}
 			}
 		}

@@ -39,13 +39,12 @@ type Netdev struct {
 
 // netdevState is a consistent snapshot of the interface. It is replaced, never modified.
 type netdevState struct {
-	index    int
-	mac      [6]byte
-	mtu      int
-	up       bool
-	noARP    bool // has no neighbours to resolve: loopback, point-to-point
-	loopback bool
-	addrs    []netip.Prefix
+	index int
+	mac   [6]byte
+	mtu   int
+	up    bool
+	noARP bool // has no neighbours to resolve: loopback, point-to-point
+	addrs []netip.Prefix
 
 	name  string
 	id    uint16         // of a VLAN
@@ -130,9 +129,8 @@ func (n *Netdev) readLink(link netlink.Link) (*netdevState, error) {
 	a := link.Attrs()
 	s := &netdevState{
 		index: a.Index, mtu: a.MTU, name: a.Name,
-		up:       a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,
-		noARP:    a.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0,
-		loopback: a.RawFlags&unix.IFF_LOOPBACK != 0,
+		up:    a.RawFlags&unix.IFF_UP != 0 && a.RawFlags&unix.IFF_RUNNING != 0,
+		noARP: a.RawFlags&(unix.IFF_NOARP|unix.IFF_LOOPBACK) != 0,
 	}
 	copy(s.mac[:], a.HardwareAddr)
 	addrs, err := dump(func() ([]netlink.Addr, error) { return n.handle.AddrList(link, netlink.FAMILY_ALL) })
@@ -301,17 +299,17 @@ func (n *Netdev) refresh() {
 		return
 	}
 	if old := n.state.Swap(s); old.index != s.index && s.index != 0 {
-		n.bindKick()
+		n.bindProbeSockets()
 	}
 	n.mu.Lock()
-	fs := slices.Clone(n.onChange)
+	callbacks := slices.Clone(n.onChange)
 	n.mu.Unlock()
-	for _, f := range fs {
+	for _, f := range callbacks {
 		f()
 	}
 }
 
-// hardwareAddr returns the MAC of a neighbour entry, if it is one of six bytes.
+// hardwareAddr returns the MAC of a neighbour entry, if it has six bytes.
 func hardwareAddr(a net.HardwareAddr) (mac [6]byte, ok bool) {
 	return mac, copy(mac[:], a) == 6 && len(a) == 6
 }

@@ -35,7 +35,7 @@ func (n *Netdev) ProbeNeighbour(dst Station) {
 // runProber probes the queued neighbours until the watcher ends.
 func (n *Netdev) runProber() {
 	defer close(n.proberDone)
-	asked := make(map[Station]time.Time)
+	probed := make(map[Station]time.Time)
 	for {
 		select {
 		case <-n.done:
@@ -45,13 +45,13 @@ func (n *Netdev) runProber() {
 			h, known := n.hops[dst]
 			n.mu.Unlock()
 			now, neighbour := time.Now(), Station{h.via, dst.VLAN}
-			if !known || now.Sub(asked[neighbour]) < probeInterval {
+			if !known || now.Sub(probed[neighbour]) < probeInterval {
 				continue
 			}
-			if len(asked) >= maxHops {
-				clear(asked)
+			if len(probed) >= maxHops {
+				clear(probed)
 			}
-			asked[neighbour] = now
+			probed[neighbour] = now
 			n.probe(h, dst.VLAN)
 		}
 	}

@@ -62,14 +62,14 @@ func (n *Netdev) openProbeSockets() error {
 		}
 		n.probeSockets[i] = fd
 	}
-	n.bindKick()
+	n.bindProbeSockets()
 	return nil
 }
 
 // bindProbeSockets binds the sockets of triggerResolution to the interface. Linux before 5.7 allows
 // only root to do so. Without it, the routing table chooses the interface, which is this one unless
 // two lead to the address.
-func (n *Netdev) bindKick() {
+func (n *Netdev) bindProbeSockets() {
 	for _, fd := range n.probeSockets[:2] {
 		if fd >= 0 {
 			unix.BindToDevice(fd, n.name)
@@ -104,7 +104,7 @@ func (n *Netdev) Resolve(ctx context.Context, p *Path) error {
 			h.mac = s.mac
 			break
 		}
-		if h.mac, err = n.ask(ctx, s, h.via); err != nil {
+		if h.mac, err = n.neighbourMAC(ctx, s, h.via); err != nil {
 			if h.via != p.Dst {
 				err = fmt.Errorf("%v: next hop %w", p.Dst, err)
 			}
@@ -201,12 +201,12 @@ func (n *Netdev) neighbours(s *netdevState, v4 bool) (map[netip.Addr]entry, erro
 	return table, nil
 }
 
-// ask returns the MAC of a neighbour, and makes the kernel find it out if it must.
-func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]byte, error) {
+// neighbourMAC returns the MAC of a neighbour, which it makes the kernel resolve if necessary.
+func (n *Netdev) neighbourMAC(ctx context.Context, s *netdevState, via netip.Addr) ([6]byte, error) {
 	fail := func(err error) ([6]byte, error) {
 		return [6]byte{}, fmt.Errorf("%v on %s: %w", via, s.name, err)
 	}
-	prodded := false
+	triggered := false
 	for wait := minLook; ; wait = min(2*wait, maxLook) {
 		table, err := n.neighbours(s, via.Is4())
 		if err != nil {
@@ -219,11 +219,11 @@ func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]by
 		if e.usable() {
 			return e.mac, nil
 		}
-		if !prodded { // also if it failed before
+		if !triggered { // also if it failed before
 			if err := n.triggerResolution(s, via); err != nil {
 				return fail(fmt.Errorf("%w (%w)", ErrUnreachable, err))
 			}
-			prodded = true
+			triggered = true
 		} else if e.state&unix.NUD_FAILED != 0 {
 			return fail(ErrUnreachable)
 		}
@@ -239,32 +239,32 @@ func (n *Netdev) ask(ctx context.Context, s *netdevState, via netip.Addr) ([6]by
 // That requires no privilege.
 func (n *Netdev) triggerResolution(s *netdevState, via netip.Addr) error {
 	var err error
-	kick, through := n.probeSockets[:2], []byte(nil)
+	sockets, pktInfo := n.probeSockets[:2], []byte(nil)
 	if s.id != 0 {
-		kick, through = n.probeSockets[2:], pktinfo(via.Is4(), s.index)
+		sockets, pktInfo = n.probeSockets[2:], pktinfo(via.Is4(), s.index)
 	}
 	if via.Is4() {
-		err = unix.Sendmsg(kick[0], nil, through, &unix.SockaddrInet4{Port: discardPort, Addr: via.As4()}, 0)
+		err = unix.Sendmsg(sockets[0], nil, pktInfo, &unix.SockaddrInet4{Port: discardPort, Addr: via.As4()}, 0)
 	} else {
-		err = unix.Sendmsg(kick[1], nil, through, &unix.SockaddrInet6{Port: discardPort, Addr: via.As16(), ZoneId: uint32(s.index)}, 0)
+		err = unix.Sendmsg(sockets[1], nil, pktInfo, &unix.SockaddrInet6{Port: discardPort, Addr: via.As16(), ZoneId: uint32(s.index)}, 0)
 	}
 	if errors.Is(err, unix.EAGAIN) || errors.Is(err, unix.ENOBUFS) {
-		return nil // others are prodding already
+		return nil // the queue already has datagrams to the neighbour
 	}
 	return err
 }
 
-// remember keeps the way to dst for renew, and tells of it if it was another.
+// remember stores the next hop to dst for refreshHops, and reports a new MAC.
 func (n *Netdev) remember(dst Station, h hop) {
 	n.mu.Lock()
 	old, ok := n.hops[dst]
 	if ok || len(n.hops) < maxHops {
 		n.hops[dst] = h
 	}
-	fs := n.onNeighbour
+	callbacks := n.onNeighbour
 	n.mu.Unlock()
 	if ok && old.mac != h.mac {
-		for _, f := range fs {
+		for _, f := range callbacks {
 			f(dst, h.mac)
 		}
 	}

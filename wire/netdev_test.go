@@ -59,7 +59,7 @@ func TestNetdevFollowsAddresses(t *testing.T) {
 		eventually(t, p.String()+" to appear", func() bool { return slices.Contains(n.Addresses(), p) })
 		must(t, l.a.nl.AddrDel(l.a.link(), l.a.addr(p)))
 		eventually(t, p.String()+" to go", func() bool { return !slices.Contains(n.Addresses(), p) })
-		eventually(t, "both changes to be told", func() bool { return changes.Load() >= before+2 })
+		eventually(t, "both changes to be reported", func() bool { return changes.Load() >= before+2 })
 	}
 }
 
@@ -90,17 +90,17 @@ func TestNetdevRecoversFromLostEvents(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()
 	must(t, n.events.SetReceiveBufferSize(1, false)) // the kernel uses its minimum
-	hold, held := make(chan struct{}), make(chan struct{}, 100)
+	release, blocked := make(chan struct{}), make(chan struct{}, 100)
 	n.OnChange(func() {
-		held <- struct{}{}
-		<-hold
+		blocked <- struct{}{}
+		<-release
 	})
 	l.a.addAddr(netip.MustParsePrefix("198.51.100.50/24"))
-	<-held // the watcher is blocked and reads no events
+	<-blocked // the watcher is blocked and reads no events
 	for i := range byte(30) {
 		l.a.addAddr(netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, 100 + i}), 24))
 	}
-	close(hold)
+	close(release)
 	eventually(t, "all 32 IPv4 addresses", func() bool {
 		v4 := slices.DeleteFunc(slices.Clone(n.Addresses()), func(p netip.Prefix) bool { return !p.Addr().Is4() })
 		return len(v4) == 32
@@ -113,7 +113,7 @@ func TestNetdevFollowsMTUAndState(t *testing.T) {
 	must(t, l.a.nl.LinkSetMTU(l.a.link(), 1500))
 	eventually(t, "MTU 1500", func() bool { return n.MTU() == 1500 })
 	must(t, l.b.nl.LinkSetDown(l.b.link()))
-	eventually(t, "down, as the other end is", func() bool { return !n.Up() })
+	eventually(t, "down, like the peer", func() bool { return !n.Up() })
 	must(t, l.b.nl.LinkSetUp(l.b.link()))
 	eventually(t, "up again", n.Up)
 }
@@ -129,7 +129,7 @@ func TestNetdevFollowsRecreatedInterface(t *testing.T) {
 		return n.Index() != 0 && n.Up() && slices.Contains(n.Addresses(), netip.PrefixFrom(l.a.v4, 24))
 	})
 	if n.Index() == old {
-		t.Log("the kernel gave the same index again")
+		t.Log("the kernel reused the index")
 	}
 }
 
@@ -239,12 +239,12 @@ func TestResolveMissingNeighbourFails(t *testing.T) {
 func TestNetdevFollowsNeighbourMAC(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()
-	type news struct {
+	type change struct {
 		dst netip.Addr
 		mac [6]byte
 	}
-	told := make(chan news, 10)
-	n.OnNeighbour(func(dst Station, mac [6]byte) { told <- news{dst.Addr, mac} })
+	reported := make(chan change, 10)
+	n.OnNeighbour(func(dst Station, mac [6]byte) { reported <- change{dst.Addr, mac} })
 
 	far := netip.MustParseAddr("203.0.113.9")
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
@@ -257,16 +257,16 @@ func TestNetdevFollowsNeighbourMAC(t *testing.T) {
 	must(t, l.a.nl.NeighSet(&netlink.Neigh{
 		LinkIndex: n.Index(), IP: l.b.v4.AsSlice(), HardwareAddr: moved[:], State: unix.NUD_REACHABLE,
 	}))
-	heard := map[netip.Addr]bool{}
-	for len(heard) < 2 {
+	seen := map[netip.Addr]bool{}
+	for len(seen) < 2 {
 		select {
-		case m := <-told:
+		case m := <-reported:
 			if m.mac != moved {
 				t.Fatalf("%v has MAC % x", m.dst, m.mac)
 			}
-			heard[m.dst] = true
+			seen[m.dst] = true
 		case <-time.After(waitTimeout):
-			t.Fatal("OnNeighbour was called only for", heard)
+			t.Fatal("OnNeighbour was called only for", seen)
 		}
 	}
 }
@@ -277,8 +277,8 @@ func TestProbeFindsNewNeighbourMAC(t *testing.T) {
 		t.Run(family(v6), func(t *testing.T) {
 			l := newVethPair(t)
 			n := l.a.iface()
-			told := make(chan [6]byte, 10)
-			n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
+			reported := make(chan [6]byte, 10)
+			n.OnNeighbour(func(_ Station, mac [6]byte) { reported <- mac })
 			p := l.a.path(l.b, v6)
 			_, err := resolve(n, p.Src, p.Dst)
 			must(t, err)
@@ -290,7 +290,7 @@ func TestProbeFindsNewNeighbourMAC(t *testing.T) {
 				// The kernel ignores a second reply within a second.
 				n.ProbeNeighbour(p.station())
 				select {
-				case mac := <-told:
+				case mac := <-reported:
 					if mac != moved {
 						t.Fatalf("MAC is % x", mac)
 					}
@@ -307,8 +307,8 @@ func TestProbeFindsNewNeighbourMAC(t *testing.T) {
 func TestNetdevFollowsRoutes(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()
-	told := make(chan [6]byte, 10)
-	n.OnNeighbour(func(_ Station, mac [6]byte) { told <- mac })
+	reported := make(chan [6]byte, 10)
+	n.OnNeighbour(func(_ Station, mac [6]byte) { reported <- mac })
 	_, dst, _ := net.ParseCIDR("203.0.113.0/24")
 	route := &netlink.Route{LinkIndex: n.Index(), Dst: dst, Gw: l.b.v4.AsSlice()}
 	must(t, l.a.nl.RouteAdd(route))
@@ -322,7 +322,7 @@ func TestNetdevFollowsRoutes(t *testing.T) {
 	route.Gw = net.IPv4(198, 51, 100, 3)
 	must(t, l.a.nl.RouteReplace(route))
 	select {
-	case mac := <-told:
+	case mac := <-reported:
 		if mac != other {
 			t.Errorf("the new next hop has MAC % x", mac)
 		}

@@ -171,7 +171,7 @@ func bindPort(fd, family int, device string) error {
 	}
 	err := unix.Bind(fd, any)
 	if errors.Is(err, unix.EADDRINUSE) {
-		return fmt.Errorf("UDP port %d of %s is held by another daemon or by rdma_rxe: %w", Port, device, err)
+		return fmt.Errorf("UDP port %d of %s is in use by another daemon or by rdma_rxe: %w", Port, device, err)
 	}
 	return os.NewSyscallError("bind", err)
 }

@@ -225,9 +225,9 @@ func TestFragmentsAndBadHeadersAreCounted(t *testing.T) {
 }
 
 func TestReservedPortPreventsPortUnreachable(t *testing.T) {
-	for _, held := range []bool{true, false} {
+	for _, reserved := range []bool{true, false} {
 		l := newVethPair(t)
-		if held {
+		if reserved {
 			l.b.packetLink()
 		}
 		tap := l.a.tap()
@@ -247,10 +247,10 @@ func TestReservedPortPreventsPortUnreachable(t *testing.T) {
 				icmp++
 			}
 		}
-		if held && icmp > 0 {
+		if reserved && icmp > 0 {
 			t.Errorf("%d packets got an ICMP error", icmp)
 		}
-		if !held && icmp == 0 {
+		if !reserved && icmp == 0 {
 			t.Error("no ICMP error for an unreserved port: the test has no effect")
 		}
 	}

@@ -42,7 +42,7 @@ type rxBatch struct {
 	controlLen int // room for control data of each message
 	buf        []byte
 	n, next    int // messages received, and the next to load
-	limit      int // messages to ask for
+	limit      int // messages to request
 }
 
 // newRxBatch returns buffers for messages with controlLen bytes of control data each, and with source

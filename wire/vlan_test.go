@@ -101,8 +101,8 @@ func trunkOf() DgramConfig {
 
 func TestDgramRepliesInTheVLANOfTheRequest(t *testing.T) {
 	for _, c := range []struct {
-		name string
-		ask  []byte
+		name    string
+		request []byte
 	}{
 		{"ARP", arpFrame(arpRequest, vmAddr, dgAddr)},
 		{"solicitation", solicitFrame(vm6, dg6)},
@@ -111,17 +111,17 @@ func TestDgramRepliesInTheVLANOfTheRequest(t *testing.T) {
 		l, err := newDgram(trunkOf())
 		must(t, err)
 		var rx RxFrame
-		l.input(tagged(c.ask, 0x6007), &rx)
+		l.input(tagged(c.request, 0x6007), &rx)
 		if l.handled != 1 || len(l.reply) < 18 || string(l.reply[12:16]) != "\x81\x00\x00\x07" {
 			t.Errorf("%s: handled %d, replied with % x", c.name, l.handled, l.reply)
 		}
 		plain, err := newDgram(trunkOf())
 		must(t, err)
-		plain.input(c.ask, &rx)
+		plain.input(c.request, &rx)
 		if got := slices.Delete(slices.Clone(l.reply), 12, 16); string(got) != string(plain.reply) {
 			t.Errorf("%s: % x, without a VLAN % x", c.name, got, plain.reply)
 		}
-		l.input(tagged(c.ask, 9), &rx)
+		l.input(tagged(c.request, 9), &rx)
 		if l.handled != 1 || l.counters.Drops[DropVLAN] != 1 {
 			t.Errorf("%s: replied in VLAN 9", c.name)
 		}

@@ -27,10 +27,10 @@ type CaptureState = abi.CaptureReply
 // until StopCapture or the end of the connection. A connection has at most one capture (EBUSY).
 // Captures require root or the daemon's user (EACCES).
 func (c *Client) StartCapture(ctx context.Context, w *os.File, device string) error {
-	var ask abi.StartCaptureRequest
-	abi.PutText(ask.Device[:], device)
+	var req abi.StartCaptureRequest
+	abi.PutText(req.Device[:], device)
 	_, err := c.Call(ctx, Request{
-		Name: "start capture", Op: abi.OpStartCapture, Body: []any{ask}, FDs: []int{int(w.Fd())},
+		Name: "start capture", Op: abi.OpStartCapture, Body: []any{req}, FDs: []int{int(w.Fd())},
 	})
 	return err
 }
@@ -50,9 +50,9 @@ func (c *Client) StopCapture(ctx context.Context) (s CaptureState, err error) {
 // SetPKeys replaces the P_Key table of a device. Its errors are EINVAL, ENODEV, and EACCES for
 // users other than root and the daemon's.
 func (c *Client) SetPKeys(ctx context.Context, device string, keys []uint16) error {
-	ask := abi.SetPKeysRequest{Count: uint32(len(keys))}
-	abi.PutText(ask.Device[:], device)
-	copy(ask.PKeys[:], keys)
-	_, err := c.Call(ctx, Request{Name: "set P_Keys", Op: abi.OpSetPKeys, Body: []any{ask}})
+	req := abi.SetPKeysRequest{Count: uint32(len(keys))}
+	abi.PutText(req.Device[:], device)
+	copy(req.PKeys[:], keys)
+	_, err := c.Call(ctx, Request{Name: "set P_Keys", Op: abi.OpSetPKeys, Body: []any{req}})
 	return err
 }

@@ -130,8 +130,8 @@ type Request struct {
 // is discarded. If this process cannot receive all descriptors, the error is EMFILE, and *Reply is
 // set.
 func (c *Client) Call(ctx context.Context, r Request) (Packet, error) {
-	answer := make(chan Packet, 1)
-	tag, err := c.expect(answer)
+	reply := make(chan Packet, 1)
+	tag, err := c.expect(reply)
 	if err != nil {
 		return Packet{}, err
 	}
@@ -142,17 +142,17 @@ func (c *Client) Call(ctx context.Context, r Request) (Packet, error) {
 		}
 	}
 	select {
-	case p := <-answer:
+	case p := <-reply:
 		return c.finish(r, p)
 	case <-ctx.Done():
 		if !c.cancel(tag) {
-			p := <-answer
+			p := <-reply
 			p.CloseFDs()
 		}
 		return Packet{}, fmt.Errorf("%s: %w", r.Name, ctx.Err())
 	case <-c.done:
 		select {
-		case p := <-answer: // the reply was the last message
+		case p := <-reply: // the reply was the last message
 			return c.finish(r, p)
 		default:
 			return Packet{}, c.Err()
@@ -181,14 +181,14 @@ func (c *Client) finish(r Request, p Packet) (Packet, error) {
 	return p, nil
 }
 
-func (c *Client) expect(answer chan Packet) (uint64, error) {
+func (c *Client) expect(reply chan Packet) (uint64, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.err != nil {
 		return 0, c.err
 	}
 	c.tag++
-	c.waiting[c.tag] = answer
+	c.waiting[c.tag] = reply
 	return c.tag, nil
 }
 
@@ -221,13 +221,13 @@ func (c *Client) receive() {
 			c.mu.Unlock()
 		}
 		c.mu.Lock()
-		answer := c.waiting[p.Header.Tag]
+		reply := c.waiting[p.Header.Tag]
 		delete(c.waiting, p.Header.Tag)
-		if answer != nil {
-			answer <- p // does not block: the channel has room for the only reply
+		if reply != nil {
+			reply <- p // does not block: the channel has room for the only reply
 		}
 		c.mu.Unlock()
-		if answer == nil {
+		if reply == nil {
 			p.CloseFDs()
 		}
 	}

@@ -66,7 +66,7 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.OutOfBuffer }},
 	{"req_remote_invalid_request", "node_infiniband_req_remote_invalid_request_errors_total", "Requests that the peer called invalid.",
 		func(c *nic.Counters) uint64 { return c.ReqRemoteInvalid }},
-	{"req_remote_access_errors", "node_infiniband_req_remote_access_errors_total", "Requests that the peer refused access.",
+	{"req_remote_access_errors", "node_infiniband_req_remote_access_errors_total", "Requests that failed the access check of the peer.",
 		func(c *nic.Counters) uint64 { return c.ReqRemoteAccess }},
 	{"tx_overlong", "softroce_tx_overlong_datagrams_total", "UD messages longer than the port's MTU, which were not sent.",
 		func(c *nic.Counters) uint64 { return c.TxOverlong }},

@@ -32,9 +32,9 @@ type ruleState struct {
 	queue RateQueue // of a Rate rule
 }
 
-// A RateQueue is the packets that a Rate rule holds until its cable has carried them.
+// A RateQueue is the packets that a Rate rule delays until its virtual wire has sent them.
 type RateQueue struct {
-	free   int64 // when the cable has carried all of them
+	free   int64 // when the wire has sent all of them
 	queued int
 }
 
@@ -206,7 +206,7 @@ func (r *ruleState) bit(n int) uint32 {
 	return uint32(b + 1)
 }
 
-// enqueue delays the packet until the rule's cable has carried it and the packets before it.
+// enqueue delays the packet until the rule's virtual wire has sent it and the packets before it.
 func (r *ruleState) enqueue(p *PacketInfo, v *Verdict) {
 	limit := r.Queue
 	if limit == 0 {

@@ -5,6 +5,8 @@ import (
 	"os"
 	"strings"
 	"testing"
+
+	"softroce/packet"
 )
 
 func TestParseErrorsSuggestCorrections(t *testing.T) {
@@ -115,5 +117,12 @@ func TestDocumentationCoversTheLanguage(t *testing.T) {
 		if !strings.Contains(string(doc), "`"+f.name+"`") {
 			t.Errorf("field %q is not documented", f.name)
 		}
+	}
+}
+
+func TestOpcodesPrintsAsACondition(t *testing.T) {
+	r := Rule{Action: Drop, Opcodes: Opcodes(packet.ReadRequest, packet.AtomicAcknowledge)}
+	if want := "drop opcode RC_READ_REQUEST,RC_ATOMIC_ACKNOWLEDGE"; r.String() != want {
+		t.Errorf("rule prints as %q, want %q", r, want)
 	}
 }

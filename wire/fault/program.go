@@ -26,7 +26,7 @@ const (
 	Corrupt                 // invert Bit after the ICRC was computed
 	Mark                    // set the ECN bits to "congestion experienced"
 	Set                     // write Value to Field; the ICRC is computed anew
-	Rate                    // pass it through a cable of Rate bits per second
+	Rate                    // send it over a virtual wire of Rate bits per second
 	numActions
 )
 
