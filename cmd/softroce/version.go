@@ -7,8 +7,8 @@ import (
 	"runtime/debug"
 )
 
-// A release build sets these with the linker's -X. Other builds take them from the build info, which
-// has them if the source is a git checkout or a tagged module.
+// A release build sets these with the linker's -X. Other builds take them from the build info,
+// which has them if the source is a git checkout or a tagged module.
 var (
 	tag    string // without its "v"
 	commit string

@@ -63,8 +63,8 @@ func (b *builder) netLink(n nicspec.NIC) (wire.Link, wire.Interface, error) {
 	return wire.NewLoopbackLink(link, wire.Owns(iface)), iface, nil
 }
 
-// fabricInterface returns the interface of a fabric NIC. It has no name because the host has no such
-// interface.
+// fabricInterface returns the interface of a fabric NIC. It has no name because the host has no
+// such interface.
 func fabricInterface(n nicspec.NIC) wire.Interface {
 	mtu := n.MTU
 	if mtu == 0 {
@@ -87,8 +87,8 @@ func macOf(n nicspec.NIC) (mac [6]byte) {
 	return mac
 }
 
-// dgramLink opens a link to a virtual machine's NIC. The link answers ARP and neighbor discovery for
-// its addresses, so it is also the interface.
+// dgramLink opens a link to a virtual machine's NIC. The link answers ARP and neighbor discovery
+// for its addresses, so it is also the interface.
 func (b *builder) dgramLink(n nicspec.NIC) (wire.Link, wire.Interface, error) {
 	link, err := wire.NewDgramLink(wire.DgramConfig{
 		Local: n.Local, Remote: n.Remote, MAC: macOf(n), MTU: n.MTU, Addrs: n.Addrs, VLANs: n.VLANs,

@@ -19,18 +19,18 @@ func Between(ctx context.Context, client, server *verbs.Context, gid int, o Opti
 	}
 	ours, theirs := net.Pipe()
 	s := Server{Context: server, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
-	answered := make(chan error, 1)
-	go func() { answered <- s.ServeConn(ctx, theirs) }()
+	served := make(chan error, 1)
+	go func() { served <- s.ServeConn(ctx, theirs) }()
 	r, err := Measure(ctx, ours, client, gid, o)
-	if serr := <-answered; err == nil {
+	if serr := <-served; err == nil {
 		err = serr
 	}
 	return r, err
 }
 
-// Local measures between two NICs of one daemon: the one at socket, or, where socket is empty and no
-// daemon runs at the default place, a private one that it starts. release is the version of a private
-// daemon. client and server name the NICs, see PickNICs.
+// Local measures between two NICs of one daemon: the one at socket, or, where socket is empty and
+// no daemon runs at the default place, a private one that it starts. release is the version of a
+// private daemon. client and server name the NICs, see PickNICs.
 func Local(ctx context.Context, socket, release, client, server string, gid int, o Options) (*Result, error) {
 	socket, cleanup, err := daemon.FindOrStart(ctx, socket, release)
 	if err != nil {

@@ -177,18 +177,18 @@ func TestServerRejectsUnsupportedOptions(t *testing.T) {
 func TestOtherProtocolsAreRejected(t *testing.T) {
 	ctx, a, b := nics(t)
 	s := perf.Server{Context: b, GIDIndex: verbs.AnyGID, Log: slog.New(slog.DiscardHandler)}
-	for _, said := range []string{"GET / HTTP/1.1\r\n\r\n", "{\"softroce_perf\": 7}\n", "[1,2]\n", strings.Repeat(" ", 2<<20)} {
+	for _, message := range []string{"GET / HTTP/1.1\r\n\r\n", "{\"softroce_perf\": 7}\n", "[1,2]\n", strings.Repeat(" ", 2<<20)} {
 		ours, theirs := net.Pipe()
-		answered := make(chan error, 1)
-		go func() { answered <- s.ServeConn(ctx, theirs) }()
+		served := make(chan error, 1)
+		go func() { served <- s.ServeConn(ctx, theirs) }()
 		go func() {
-			ours.Write([]byte(said))
+			ours.Write([]byte(message))
 			b := make([]byte, 1000)
 			ours.Read(b)
 			ours.Close()
 		}()
-		if err := <-answered; !errors.Is(err, perf.ErrPeer) {
-			t.Errorf("server, %.20q: %v", said, err)
+		if err := <-served; !errors.Is(err, perf.ErrPeer) {
+			t.Errorf("server, %.20q: %v", message, err)
 		}
 	}
 	ours, theirs := net.Pipe()

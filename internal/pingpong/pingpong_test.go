@@ -109,13 +109,13 @@ func TestWaitingEndpointStopsWithDaemon(t *testing.T) {
 			_, err := pingpong.Serve(ctx, c, o, io.Discard)
 			return err
 		}},
-		{"to tell its address", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
+		{"to send its address", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			_, err := pingpong.ServeConn(ctx, theirs, c, o, io.Discard)
 			return err
 		}},
-		{"to answer", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
+		{"to reply", func(ctx context.Context, c *verbs.Context, o pingpong.Options) error {
 			ours, theirs := net.Pipe()
 			defer ours.Close()
 			go io.Copy(io.Discard, ours)

@@ -121,9 +121,9 @@ func TestFindRejectsProgramsThatCannotPreload(t *testing.T) {
 	}
 	const glibc = "/lib64/ld-linux-x86-64.so.2"
 	cases := map[string]struct {
-		file []byte
-		err  error
-		says string
+		file     []byte
+		err      error
+		wantText string
 	}{
 		"dynamic":       {program64(ours, glibc), nil, ""},
 		"static":        {program64(ours, ""), ErrUnsuitable, "statically linked"},
@@ -149,8 +149,8 @@ func TestFindRejectsProgramsThatCannotPreload(t *testing.T) {
 	}
 	for name, c := range cases {
 		_, err := find(name, dir)
-		if !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.says) {
-			t.Errorf("%s: %v, want %v with %q", name, err, c.err, c.says)
+		if !errors.Is(err, c.err) || err != nil && !strings.Contains(err.Error(), c.wantText) {
+			t.Errorf("%s: %v, want %v with %q", name, err, c.err, c.wantText)
 		}
 	}
 }
@@ -267,15 +267,15 @@ func TestFindRejectsPrivilegedPrograms(t *testing.T) {
 			t.Errorf("for its own user: %v", err)
 		}
 	}
-	for file, says := range map[string]string{
+	for file, wantText := range map[string]string{
 		plain: "", locking: "", suid: "set-user-ID", sgid: "set-group-ID", capable: "file capabilities",
 	} {
 		message, code := asNobody(t, dir, file, "")
 		want := StatusNotExecutable
-		if says == "" {
+		if wantText == "" {
 			want = 0
 		}
-		if code != want || !strings.Contains(message, says) {
+		if code != want || !strings.Contains(message, wantText) {
 			t.Errorf("%s for another user: status %d, %q", file, code, message)
 		}
 	}

@@ -131,7 +131,7 @@ func (s *script) cmdAdvance(args *arguments) error {
 	}
 	d, err := time.ParseDuration(t)
 	if err != nil || d <= 0 {
-		return fmt.Errorf("%q want a duration such as 5ms", t)
+		return fmt.Errorf("%q: want a duration such as 5ms", t)
 	}
 	s.testbed.Run(s.earliest+d, nil)
 	s.elapse(d)

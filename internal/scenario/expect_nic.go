@@ -69,7 +69,7 @@ func (s *script) matchCompletion(args *arguments, c testbed.Completion, id strin
 	n, err := parseNumber(id, 63)
 	switch {
 	case err != nil:
-		return fmt.Errorf("%q %w", id, err)
+		return fmt.Errorf("%q: %w", id, err)
 	case c.ID != n:
 		return fmt.Errorf("it is for work request %d", c.ID)
 	case c.Status != st:
@@ -99,11 +99,11 @@ func (s *script) matchCompletion(args *arguments, c testbed.Completion, id strin
 		return err
 	}
 	imm := uint64(0)
-	_, said := args.peek("imm")
+	_, given := args.peek("imm")
 	if err := args.number("imm", 32, &imm); err != nil {
 		return err
 	}
-	if has := c.Flags&ib.WCWithImm != 0; has != said || said && uint32(imm) != c.Imm {
+	if has := c.Flags&ib.WCWithImm != 0; has != given || given && uint32(imm) != c.Imm {
 		return fmt.Errorf("its immediate is %#x (present: %v)", c.Imm, has)
 	}
 	return nil
@@ -111,9 +111,9 @@ func (s *script) matchCompletion(args *arguments, c testbed.Completion, id strin
 
 // matchInvalidated checks the R_Key that a SEND with invalidate reported.
 func (s *script) matchInvalidated(args *arguments, c testbed.Completion) error {
-	v, said := args.option("inv")
+	v, given := args.option("inv")
 	has := c.Flags&ib.WCWithInv != 0
-	if !said {
+	if !given {
 		if has {
 			return fmt.Errorf("it reports that key %#x was invalidated", c.Imm)
 		}
@@ -171,14 +171,14 @@ func (s *script) expectEvent(args *arguments) error {
 	if len(args.plain) > 0 {
 		want.Object, _ = args.next("an object")
 	}
-	came := func() bool {
+	arrived := func() bool {
 		err = errors.Join(err, s.poll())
 		return err != nil || len(s.events) > 0
 	}
 	if slices.Contains(s.missingEvents, name) {
 		return nil // if it arrives, checkLeftovers reports it
 	}
-	s.testbed.Settle(came)
+	s.testbed.Settle(arrived)
 	switch {
 	case err != nil:
 		return err
@@ -225,7 +225,7 @@ func (s *script) expectDrop(args *arguments) error {
 	if len(args.plain) > 0 {
 		word, _ := args.next("a number")
 		if n, err = parseNumber(word, 32); err != nil {
-			return fmt.Errorf("%q %w", word, err)
+			return fmt.Errorf("%q: %w", word, err)
 		}
 	}
 	s.testbed.Settle(nil) // also for a NIC without counters: the packet must have arrived before the next command
@@ -269,7 +269,7 @@ func (s *script) expectCounter(args *arguments) error {
 	args.plain = nil
 	n, err := parseNumber(value, 64)
 	if err != nil {
-		return fmt.Errorf("%q %w", value, err)
+		return fmt.Errorf("%q: %w", value, err)
 	}
 	c := s.dut.Counters()
 	if c == nil {

@@ -142,14 +142,14 @@ func (s *script) parsePlace(w string) (p place, err error) {
 	}
 	if hasOff {
 		if p.off, err = parseNumber(off, 64); err != nil {
-			return p, fmt.Errorf("%q: the offset %w", w, err)
+			return p, fmt.Errorf("%q: offset: %w", w, err)
 		}
 	}
 	p.addr = p.region.Addr + p.off
 	p.length = uint64(p.region.Size) - min(p.off, uint64(p.region.Size))
 	if hasLength {
 		if p.length, err = parseNumber(length, 32); err != nil {
-			return p, fmt.Errorf("%q: the length %w", w, err)
+			return p, fmt.Errorf("%q: length: %w", w, err)
 		}
 	}
 	return p, nil

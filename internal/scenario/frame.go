@@ -92,15 +92,15 @@ type frameEdit struct {
 // parseFrameEdit parses cable=LINK and the frame fields. It returns nil for a packet sent the
 // ordinary way.
 func (s *script) parseFrameEdit(args *arguments) (*frameEdit, error) {
-	cable, ok := args.option("cable")
+	name, ok := args.option("cable")
 	if !ok {
 		return nil, nil
 	}
-	way, err := linkKinds.parse(cable)
+	kind, err := linkKinds.parse(name)
 	if err := errors.Join(err, s.testbed.Frames()); err != nil {
 		return nil, err
 	}
-	e := &frameEdit{kind: way, values: map[string]uint64{}}
+	e := &frameEdit{kind: kind, values: map[string]uint64{}}
 	if v, ok := args.option("eth.dst"); ok {
 		if e.dst, err = net.ParseMAC(v); err != nil || len(e.dst) != 6 {
 			return nil, fmt.Errorf("eth.dst=%s: want a MAC address", v)
@@ -182,11 +182,11 @@ func pseudoHeader(a *packet.Addressing, n int) []byte {
 
 // cmdFrame sends bytes as a frame: frame packet|dgram DATA [and].
 func (s *script) cmdFrame(args *arguments) error {
-	cable, err := args.next("a kind of link, packet or dgram")
+	name, err := args.next("a kind of link, packet or dgram")
 	if err != nil {
 		return err
 	}
-	way, err := linkKinds.parse(cable)
+	kind, err := linkKinds.parse(name)
 	if err := errors.Join(err, s.testbed.Frames()); err != nil {
 		return err
 	}
@@ -202,15 +202,15 @@ func (s *script) cmdFrame(args *arguments) error {
 	if err := args.end(); err != nil {
 		return err
 	}
-	return s.sendFrame(way, frame, more, false)
+	return s.sendFrame(kind, frame, more, false)
 }
 
-func (s *script) sendFrame(way wire.InjectAs, frame []byte, more, aside bool) error {
+func (s *script) sendFrame(kind wire.InjectAs, frame []byte, more, aside bool) error {
 	if len(frame) == 0 || len(frame) > maxFrame {
 		return fmt.Errorf("frame of %d bytes: want 1 to %d", len(frame), maxFrame)
 	}
 	s.noteAction(more, aside)
-	if err := s.testbed.SendFrame(way, frame); err != nil {
+	if err := s.testbed.SendFrame(kind, frame); err != nil {
 		return err
 	}
 	s.commit(more)

@@ -66,7 +66,7 @@ func (s *script) cmdScribble(args *arguments) error {
 	}
 	v, err := parseNumber(value, 32)
 	if err != nil {
-		return fmt.Errorf("%q %w", value, err)
+		return fmt.Errorf("%q: %w", value, err)
 	}
 	r, err := s.hostile(q.nic)
 	if err := errors.Join(args.end(), err); err != nil {

@@ -30,7 +30,7 @@ func (s *script) cmdInject(args *arguments) error {
 		return err
 	}
 	more, aside := args.flag("and"), args.flag("aside")
-	whole, err := s.parseFrameEdit(args)
+	edit, err := s.parseFrameEdit(args)
 	if err != nil {
 		return err
 	}
@@ -41,12 +41,12 @@ func (s *script) cmdInject(args *arguments) error {
 	if err := args.end(); err != nil {
 		return err
 	}
-	if whole != nil {
-		b, err := whole.build(f)
+	if edit != nil {
+		b, err := edit.build(f)
 		if err != nil {
 			return err
 		}
-		return s.sendFrame(whole.kind, b, more, aside)
+		return s.sendFrame(edit.kind, b, more, aside)
 	}
 	s.noteAction(more, aside)
 	if h, ok := s.testbed.(testbed.Batcher); ok && more {

@@ -1,5 +1,5 @@
-// Package testbed is a NIC under test and the network at its port, for tests that work at the level
-// of packets: scenarios (internal/scenario) and played captures (internal/liveplay).
+// Package testbed is a NIC under test and the network at its port, for packet-level tests:
+// scenarios (internal/scenario) and replayed captures (internal/liveplay).
 //
 // A Testbed is one of two things:
 //
@@ -8,6 +8,6 @@
 //     host, in program/, creates objects and posts work requests on it, one line of text for each
 //     (remote.go, programconn.go).
 //
-// Both sides are under control: the NIC interface is what the verbs program does with the NIC, the
-// Network interface is the peer, which sends and sees single packets.
+// A test controls both sides: through the NIC interface the verbs program, and through the Network
+// interface the peer, which sends and receives single packets.
 package testbed

@@ -110,7 +110,7 @@ func (c *LiveLink) receive() {
 
 // WriteFrame implements wire.FrameSink. It passes each frame to the testbed that sent it or whose
 // queue pair it is for. A frame that is for none of them goes to all, because it may come from a
-// queue pair that one of them knows.
+// queue pair of one of them.
 func (c *LiveLink) WriteFrame(ns int64, _ int, b []byte) error {
 	if c.sender != nil {
 		c.sender.receive(ns, b)

@@ -52,21 +52,21 @@ func TestInvalidRequestsAreRejected(t *testing.T) {
 		"write m 7 0000", "write m 0 x", "dereg n", "qp a 77 - - - 0 0 0 -", "qp a 10 - - - 0 0 0 nowhere", "modify a 1 1", "destroy a", "send a", "recv a",
 		"bind a 1 0 w m 0 8 0 0", "arm c 0", "resize c 5", "limit s 5", "attach a 239.1.1.1", "free w", "mw w 9 -",
 	}
-	for i, answer := range serveLines(t, lines...) {
+	for i, reply := range serveLines(t, lines...) {
 		if lines[i] == "mr" || lines[i] == "mr m 8 0 7 - -" {
 			continue // valid: an empty region, and one for the lines after it
 		}
-		if !strings.HasPrefix(answer, "error ") {
-			t.Errorf("%q: %q", lines[i], answer)
+		if !strings.HasPrefix(reply, "error ") {
+			t.Errorf("%q: %q", lines[i], reply)
 		}
 	}
 }
 
 func TestInvalidWorkRequestsAreRejected(t *testing.T) {
 	got := serveLines(t, "qp a 2 - - - 0 0 0 -", "send a 1 0 0 0 0 0 0 0 - 0 0 0 0 18446744073709551615 1 2 3", "send a 1 14 0 0 0 0 0 0 zz 0 0 0 0 0", "recv a 1 99 1 2 3")
-	for i, answer := range got[1:] {
-		if !strings.HasPrefix(answer, "error ") {
-			t.Errorf("line %d: %q", i+2, answer)
+	for i, reply := range got[1:] {
+		if !strings.HasPrefix(reply, "error ") {
+			t.Errorf("line %d: %q", i+2, reply)
 		}
 	}
 }

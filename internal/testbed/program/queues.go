@@ -172,8 +172,8 @@ func (s *session) destroy(w request) (string, error) {
 	return "", nil
 }
 
-// modify NAME MASK STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC MIN-RNR-TIMER TIMEOUT RETRY-CNT
-// RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL SL
+// modify NAME MASK STATE MTU QKEY RQ-PSN SQ-PSN DEST-QPN ACCESS MAX-RD-ATOMIC MAX-DEST-RD-ATOMIC
+// MIN-RNR-TIMER TIMEOUT RETRY-CNT RNR-RETRY PKEY-INDEX DGID TCLASS HOP-LIMIT FLOW-LABEL SL
 func (s *session) modify(w request) (string, error) {
 	q, err := lookup(s.qps, w.text(1))
 	if err != nil {

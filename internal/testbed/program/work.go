@@ -16,7 +16,8 @@ func (w request) sges(at int) (l []verbs.SGE) {
 	return l
 }
 
-// send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ FLUSH-LENGTH PLACEMENT SELECTIVITY SGES
+// send NAME ID OPCODE FLAGS IMM REMOTE-ADDRESS RKEY COMPARE-ADD SWAP INLINE REMOTE-SRQ FLUSH-LENGTH
+// PLACEMENT SELECTIVITY SGES
 func (s *session) send(w request) (string, error) {
 	q, err := lookup(s.qps, w.text(1))
 	if err != nil {
