@@ -104,7 +104,7 @@ func (q *QP) parseSend(wr *transport.SendWR) bool {
 		wr.Bind = transport.Bind{LKey: b.LKey, Access: ib.Access(b.Access), Addr: b.Addr, Length: b.Length}
 	case ib.WRFlush:
 		f := w.Flush()
-		wr.Flush = transport.Flush{Length: f.Length, Placement: f.Placement, Selectivity: f.Selectivity}
+		wr.Flush = transport.Flush{Length: f.Length, Placement: ib.FlushPlacement(f.Placement), Selectivity: ib.FlushSelectivity(f.Selectivity)}
 	}
 	data := e.scratch[:]
 	n := int(w.NumSGE)

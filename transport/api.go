@@ -88,8 +88,8 @@ type Bind struct {
 // Flush holds the parameters of a FLUSH at SendWR.RemoteAddr, with the values of the FETH.
 type Flush struct {
 	Length      uint32
-	Placement   uint8 // enum ibv_placement_type
-	Selectivity uint8 // enum ibv_selectivity_level
+	Placement   ib.FlushPlacement
+	Selectivity ib.FlushSelectivity
 }
 
 // A Completion describes a finished work request.

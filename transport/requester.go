@@ -238,7 +238,7 @@ func (q *QP) emitReadOrAtomic(e *Env, w *wqe, offset uint32) (ok, full bool) {
 	switch w.kind {
 	case packet.KindFlush:
 		h.Opcode = packet.Flush
-		h.FETH = packet.FETH{Placement: w.Flush.Placement, Selectivity: w.Flush.Selectivity}
+		h.FETH = packet.FETH{Placement: uint8(w.Flush.Placement), Selectivity: uint8(w.Flush.Selectivity)}
 		h.RETH = packet.RETH{VA: w.RemoteAddr, RKey: w.RKey, Length: w.Flush.Length}
 	case packet.KindAtomicWrite:
 		h.Opcode = packet.AtomicWrite

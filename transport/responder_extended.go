@@ -22,28 +22,22 @@ func (q *QP) invalidateFailed(e *Env) {
 	e.Sink.Event(q, ib.EventQPAccessErr)
 }
 
-// Values of the FETH (annex A19).
-const (
-	flushGlobal      = 1 << 0
-	flushPersistent  = 1 << 1
-	flushWholeRegion = 1
-)
-
 // acceptFlush accepts a FLUSH. Replies leave only after all earlier WRITEs are in place, so there
 // is nothing to do beyond the checks.
 func (q *QP) acceptFlush(e *Env, p *RxPacket) packet.Syndrome {
+	placement, selectivity := ib.FlushPlacement(p.FETH.Placement), ib.FlushSelectivity(p.FETH.Selectivity)
 	var need ib.Access
-	if p.FETH.Placement&flushGlobal != 0 {
+	if placement&ib.FlushGlobal != 0 {
 		need |= ib.AccessFlushGlobal
 	}
-	if p.FETH.Placement&flushPersistent != 0 {
+	if placement&ib.FlushPersistent != 0 {
 		need |= ib.AccessFlushPersistent
 	}
-	if q.resp.replies.full() || p.Len != 0 || need == 0 || p.FETH.Selectivity > flushWholeRegion || q.attr.Access&need != need {
+	if q.resp.replies.full() || p.Len != 0 || need == 0 || selectivity > ib.FlushMR || q.attr.Access&need != need {
 		return packet.NAKInvalidRequest
 	}
 	var err error
-	if p.FETH.Selectivity == flushWholeRegion {
+	if selectivity == ib.FlushMR {
 		_, err = e.Table.RemoteWhole(q.pd(), q.cfg.QPN, p.RETH.RKey, need)
 	} else {
 		_, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, p.RETH.VA, p.RETH.Length, need)

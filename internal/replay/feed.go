@@ -163,13 +163,6 @@ var withoutInvalidate = map[packet.Opcode]packet.Opcode{
 	packet.SendOnlyInv: packet.SendOnly,
 }
 
-// Values of the FETH (annex A19).
-const (
-	placeGlobal     = 1 << 0
-	placePersistent = 1 << 1
-	selectWhole     = 1
-)
-
 // prepare returns the headers of a request with the keys of softroce's memory, and fills that
 // memory with what the response shows.
 func (r *responderModel) prepare(e *conversation.Transmission, answers *response) packet.Header {
@@ -180,8 +173,8 @@ func (r *responderModel) prepare(e *conversation.Transmission, answers *response
 		h.Opcode = plain
 		r.note(e, "the key that it invalidates is not rebuilt: replayed as a SEND without invalidate")
 	}
-	if e.Info.Kind == packet.KindFlush && h.FETH.Placement&placePersistent != 0 {
-		h.FETH.Placement = placeGlobal
+	if e.Info.Kind == packet.KindFlush && h.FETH.Placement&uint8(ib.FlushPersistent) != 0 {
+		h.FETH.Placement = uint8(ib.FlushGlobal)
 		r.note(e, "softroce has no persistent memory: replayed as a FLUSH to global visibility")
 	}
 	_, _, key, ok := target(e)

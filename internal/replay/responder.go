@@ -328,7 +328,7 @@ func (r *responderModel) planMemory() error {
 			r.extents[key] = x
 			r.keys = append(r.keys, key)
 		}
-		if e.Info.Kind != packet.KindFlush || e.FETH.Selectivity != selectWhole {
+		if e.Info.Kind != packet.KindFlush || e.FETH.Selectivity != uint8(ib.FlushMR) {
 			x.low, x.high = min(x.low, va), max(x.high, va+n-1)
 		}
 		x.access |= right(e.Info.Kind)
@@ -352,7 +352,7 @@ func (r *responderModel) planMemory() error {
 // target returns the remote address range that a request names.
 func target(e *conversation.Transmission) (va, n uint64, key uint32, ok bool) {
 	switch {
-	case e.Info.Kind == packet.KindFlush && e.FETH.Selectivity == selectWhole:
+	case e.Info.Kind == packet.KindFlush && e.FETH.Selectivity == uint8(ib.FlushMR):
 		return e.RETH.VA, 1, e.RETH.RKey, true // the whole region
 	case e.Info.Headers&packet.HasRETH != 0:
 		return e.RETH.VA, uint64(e.RETH.Length), e.RETH.RKey, true

@@ -72,7 +72,7 @@ func (w *work) add(m *conversation.Message) {
 		w.unknown(int64(m.Packets[0].RETH.Length))
 	case packet.KindFlush:
 		wr.Opcode = ib.WRFlush
-		wr.Flush = transport.Flush{Length: last.RETH.Length, Placement: last.FETH.Placement, Selectivity: last.FETH.Selectivity}
+		wr.Flush = transport.Flush{Length: last.RETH.Length, Placement: ib.FlushPlacement(last.FETH.Placement), Selectivity: ib.FlushSelectivity(last.FETH.Selectivity)}
 	case packet.KindAtomicWrite:
 		wr.Opcode = ib.WRAtomicWrite
 		w.payload(m, atomicLen)

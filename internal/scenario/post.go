@@ -139,7 +139,7 @@ func (s *script) parseExtendedOptions(args *arguments, wr *transport.SendWR) err
 	length, placement, selectivity := uint64(0), uint64(1), uint64(0)
 	err := errors.Join(args.number("length", 32, &length), args.number("placement", 4, &placement), args.number("selectivity", 2, &selectivity))
 	if wr.Opcode == ib.WRFlush {
-		wr.Flush = transport.Flush{Length: uint32(length), Placement: uint8(placement), Selectivity: uint8(selectivity)}
+		wr.Flush = transport.Flush{Length: uint32(length), Placement: ib.FlushPlacement(placement), Selectivity: ib.FlushSelectivity(selectivity)}
 	}
 	return err
 }

@@ -156,7 +156,7 @@ func (q *QP) PutSend(w *transport.SendWR) {
 		b.LKey, b.Access, b.Addr, b.Length = w.Bind.LKey, uint32(w.Bind.Access), w.Bind.Addr, w.Bind.Length
 	case ib.WRFlush:
 		f := e.Flush()
-		f.Length, f.Placement, f.Selectivity = w.Flush.Length, w.Flush.Placement, w.Flush.Selectivity
+		f.Length, f.Placement, f.Selectivity = w.Flush.Length, uint8(w.Flush.Placement), uint8(w.Flush.Selectivity)
 	}
 	if w.Flags&ib.SendInline != 0 {
 		e.NumSGE = abi.PutInline(slot, w.Inline)
