@@ -8,7 +8,7 @@ import (
 	"softroce/nic/nictest"
 )
 
-// plan draws the rounds in which something happens.
+// plan draws the rounds in which incidents happen.
 func (w *world) plan() (rounds []int) {
 	for range w.profile.Incidents {
 		rounds = append(rounds, 20+w.rnd.IntN(300))
@@ -17,43 +17,44 @@ func (w *world) plan() (rounds []int) {
 	return rounds
 }
 
-// incident lets one thing happen that a program, an operator or a cable may do at any time.
+// incident draws and carries out something that a program, an operator or a link may do at any
+// time.
 func (w *world) incident() error {
 	x := w.pairs[w.rnd.IntN(len(w.pairs))]
-	e := x.ends[w.rnd.IntN(2)]
-	if x.over || !e.alive() {
+	e := x.endpoints[w.rnd.IntN(2)]
+	if x.replaced || !e.alive() {
 		return nil
 	}
 	switch w.rnd.IntN(8) {
 	case 0:
 		return e.deregister()
-	case 1: // from now on its peer talks to nobody
+	case 1: // its peer gets no responses from now on
 		e.gone = true
 		return e.both((*nictest.QP).Destroy)
-	case 2: // a process dies
+	case 2: // the process ends
 		e.closed = true
 		e.Context.Close()
 	case 3:
 		return e.SetState(ib.QPSErr)
 	case 4:
 		return e.drain()
-	case 5: // a cable is out for a while
-		w.darkness = w.now + w.rnd.Int64N(50e6)
-	case 6: // a program that does not poll for a while
-		e.deaf = w.now + w.rnd.Int64N(50e6)
+	case 5: // the link is down for a while
+		w.linkDownUntil = w.now + w.rnd.Int64N(50e6)
+	case 6: // the program does not poll for a while
+		e.pausedUntil = w.now + w.rnd.Int64N(50e6)
 	case 7:
 		return w.reconnect(x)
 	}
 	return nil
 }
 
-// deregister takes the memory of a program away from under the traffic.
+// deregister deregisters the memory of a program during traffic.
 func (p *program) deregister() error {
-	if p.dead {
+	if p.deregistered {
 		return nil
 	}
-	p.dead = true
-	for _, m := range p.windows { // a region with windows bound to it stays
+	p.deregistered = true
+	for _, m := range p.windows { // a region with bound windows cannot be deregistered
 		if err := p.Context.DeallocMW(m); err != nil {
 			return err
 		}
@@ -62,8 +63,8 @@ func (p *program) deregister() error {
 	return p.Context.DeregMR(p.mr)
 }
 
-// drain brings a queue pair to SQD; undrain brings it back once it has told that it is drained.
-func (e *end) drain() error {
+// drain takes a queue pair to SQD. resumeDrained takes it back to RTS after its SQ_DRAINED event.
+func (e *endpoint) drain() error {
 	if e.State() != ib.QPSRTS {
 		return nil
 	}
@@ -71,9 +72,9 @@ func (e *end) drain() error {
 	return e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
 }
 
-func (w *world) undrain() error {
+func (w *world) resumeDrained() error {
 	for _, x := range w.pairs {
-		for _, e := range x.ends {
+		for _, e := range x.endpoints {
 			if !e.draining || !e.drained[e.QP.QP] {
 				continue
 			}
@@ -89,18 +90,18 @@ func (w *world) undrain() error {
 	return nil
 }
 
-// reconnect resets both queue pairs of a pair, whatever is under way, and connects them anew.
-// Frames of the old connection may still come: as ever, PSNs keep them apart.
+// reconnect resets both queue pairs of a pair, whatever is outstanding, and connects them again.
+// Frames of the old connection may still arrive; PSNs tell them apart.
 func (w *world) reconnect(x *pair) error {
 	var queues [2]*queue
 	var posts [2]int
-	for i, e := range x.ends {
-		if !e.alive() || e.overflow { // a CQ that overflowed is of no use any more
+	for i, e := range x.endpoints {
+		if !e.alive() || e.overflow { // a CQ that has overrun cannot be used any more
 			return nil
 		}
 		queues[i], posts[i] = e.queue, e.posts
 	}
-	if err := w.pollAll(); err != nil { // a completion has the QPN alone to tell whose it is
+	if err := w.pollAll(); err != nil { // only the QPN tells which connection a completion belongs to
 		return err
 	}
 	for _, q := range queues {
@@ -111,7 +112,7 @@ func (w *world) reconnect(x *pair) error {
 		q.draining = false
 		delete(q.drained, q.QP.QP)
 	}
-	x.over = true
+	x.replaced = true
 	a := x.attr
 	a.SQPSN = (a.SQPSN + 1<<22 + w.rnd.Uint32N(1<<20)) & 0xffffff
 	a.RQPSN = (a.RQPSN + 1<<22 + w.rnd.Uint32N(1<<20)) & 0xffffff

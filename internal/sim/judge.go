@@ -10,10 +10,10 @@ import (
 	"softroce/transport"
 )
 
-// poll lets the programs poll that do.
+// poll polls for the programs that are not paused.
 func (w *world) poll() error {
 	for i, p := range w.programs {
-		if p.deaf > w.now {
+		if p.pausedUntil > w.now {
 			continue
 		}
 		if err := w.pollOne(i); err != nil {
@@ -32,7 +32,7 @@ func (w *world) pollAll() error {
 	return nil
 }
 
-// pollOne takes all completions of a program and holds each against what was posted.
+// pollOne polls all completions of a program and checks each against what was posted.
 func (w *world) pollOne(i int) error {
 	p := w.programs[i]
 	if p.killed != nil {
@@ -44,7 +44,7 @@ func (w *world) pollOne(i int) error {
 			break
 		}
 		w.complete++
-		w.note(uint64(w.now), uint64(i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
+		w.hashWords(uint64(w.now), uint64(i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
 		e := w.find(i, c.QPN)
 		if e == nil {
 			return fmt.Errorf("invariant 1: completion of QP %#x, which program %d does not have", c.QPN, i)
@@ -62,10 +62,10 @@ func (w *world) pollOne(i int) error {
 	return nil
 }
 
-// find returns the latest owner of a QPN.
-func (w *world) find(program int, qpn uint32) *end {
+// find returns the latest endpoint with a QPN.
+func (w *world) find(program int, qpn uint32) *endpoint {
 	for _, x := range slices.Backward(w.pairs) {
-		for _, e := range x.ends {
+		for _, e := range x.endpoints {
 			if e.program == w.programs[program] && e.has(qpn) {
 				return e
 			}
@@ -74,9 +74,9 @@ func (w *world) find(program int, qpn uint32) *end {
 	return nil
 }
 
-// completed judges the completion of send work request id. Unsignaled ones before it are
-// complete too, and were successful.
-func (e *end) completed(id int, c *nictest.WC) error {
+// completed checks the completion of send work request id. Unsignaled ones before it have succeeded
+// too.
+func (e *endpoint) completed(id int, c *nictest.WC) error {
 	if id < e.done || id >= len(e.sends) {
 		return fmt.Errorf("invariant 1: send %d completed, %d are complete and %d posted", id, e.done, len(e.sends))
 	}
@@ -95,8 +95,8 @@ func (e *end) completed(id int, c *nictest.WC) error {
 	return nil
 }
 
-// succeeded applies the effect of a send work request to the shadows.
-func (e *end) succeeded(id int) error {
+// succeeded applies the effect of a send work request to the expected memory.
+func (e *endpoint) succeeded(id int) error {
 	k := &e.sends[id]
 	k.ended = true
 	if k.bad {
@@ -104,28 +104,28 @@ func (e *end) succeeded(id int) error {
 	}
 	switch k.op {
 	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
-		copy(e.peer.shadow[k.dst.off:], e.source(k))
-		if k.through {
-			e.peer.pane.writes--
+		copy(e.peer.expected[k.dst.off:], e.source(k))
+		if k.throughWindow {
+			e.peer.window.writes--
 		}
 	case ib.WRBindMW, ib.WRLocalInv:
-		e.pane.changed(k)
+		e.window.ownerCompleted(k)
 	case ib.WRRDMARead:
-		copy(e.shadow[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
+		copy(e.expected[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
 	case ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp:
 		if got := le.Uint64(e.mem[k.dst.off:]); got != k.expect {
 			return fmt.Errorf("invariant 4: atomic %d found %d, not %d", id, got, k.expect)
 		}
-		le.PutUint64(e.shadow[k.dst.off:], k.expect)
+		le.PutUint64(e.expected[k.dst.off:], k.expect)
 	}
 	return nil
 }
 
-func (e *end) source(k *work) []byte { return e.mem[k.src.off:][:k.src.n] }
+func (e *endpoint) source(k *work) []byte { return e.mem[k.src.off:][:k.src.n] }
 
-// received judges the completion of receive work request id: it must be of the
-// next message that the peer sent.
-func (e *end) received(id int, c *nictest.WC) error {
+// received checks the completion of receive work request id: it must be for the next message that
+// the peer sent.
+func (e *endpoint) received(id int, c *nictest.WC) error {
 	l := e.recvs
 	if id >= len(l.works) || l.works[id].completed || !l.shared && id != l.completed {
 		return fmt.Errorf("invariant 1: receive %d completed, %d are complete of %d", id, l.completed, len(l.works))
@@ -146,7 +146,7 @@ func (e *end) received(id int, c *nictest.WC) error {
 		return fmt.Errorf("invariant 2: message %d has %d bytes, %d were sent", e.arrived, c.ByteLen, k.src.n)
 	}
 	if k.op == ib.WRSendWithInv {
-		if err := e.pane.returned(k, c); err != nil {
+		if err := e.window.peerInvalidated(k, c); err != nil {
 			return err
 		}
 	} else if k.op != ib.WRSend && c.Imm != k.imm {
@@ -164,34 +164,34 @@ func (e *end) received(id int, c *nictest.WC) error {
 		if !bytes.Equal(e.mem[r.to.off:][:k.src.n], e.peer.source(k)) {
 			return fmt.Errorf("invariant 2: message %d is not what was sent", e.arrived)
 		}
-		copy(e.shadow[r.to.off:], e.peer.source(k))
+		copy(e.expected[r.to.off:], e.peer.source(k))
 	}
 	return nil
 }
 
-// judge holds the end of the run against the invariants.
+// judge checks the end of the run against the invariants.
 func (w *world) judge() error {
 	for _, x := range w.pairs {
-		for _, e := range x.ends {
-			if e.overflow && !e.closed && !e.gone && !x.over && e.State() != ib.QPSErr {
+		for _, e := range x.endpoints {
+			if e.overflow && !e.closed && !e.gone && !x.replaced && e.State() != ib.QPSErr {
 				return fmt.Errorf("QP %#x is in %v, its CQ overflowed", e.QPN(), e.State())
 			}
-			e.lost = x.over || !e.alive() || e.overflow
+			e.lost = x.replaced || !e.alive() || e.overflow
 		}
 	}
 	for _, x := range w.pairs {
-		for _, e := range x.ends {
-			if err := e.settle(); err != nil {
+		for _, e := range x.endpoints {
+			if err := e.finish(); err != nil {
 				return fmt.Errorf("QP %#x: %w", e.QPN(), err)
 			}
 		}
-		for _, e := range x.ends {
+		for _, e := range x.endpoints {
 			if err := e.judgeAtomics(); err != nil {
 				return fmt.Errorf("QP %#x: %w", e.QPN(), err)
 			}
 		}
 	}
-	if err := w.judgeTalkers(); err != nil {
+	if err := w.judgeUnreliable(); err != nil {
 		return err
 	}
 	for i, p := range w.programs {
@@ -205,10 +205,10 @@ func (w *world) judge() error {
 	return nil
 }
 
-// settle finds out whether all that was posted is complete, and which memory is vague.
-func (e *end) settle() error {
+// finish checks that everything posted is complete, and marks memory of failed work as unchecked.
+func (e *endpoint) finish() error {
 	if !e.lost {
-		if err := e.settled(); err != nil {
+		if err := e.checkFinished(); err != nil {
 			return err
 		}
 	}
@@ -217,21 +217,22 @@ func (e *end) settle() error {
 			continue
 		}
 		if k.op == ib.WRRDMAWrite || k.op == ib.WRRDMAWriteWithImm {
-			e.peer.vague = append(e.peer.vague, k.dst)
+			e.peer.unchecked = append(e.peer.unchecked, k.dst)
 		} else if k.dst.n > 0 {
-			e.vague = append(e.vague, k.dst)
+			e.unchecked = append(e.unchecked, k.dst)
 		}
 	}
 	for _, r := range e.recvs.works {
 		if !r.ended {
-			e.vague = append(e.vague, r.to)
+			e.unchecked = append(e.unchecked, r.to)
 		}
 	}
 	return nil
 }
 
-// settled: all that was posted is complete, and the queue pair is where it should be.
-func (e *end) settled() error {
+// checkFinished checks that everything posted is complete and that the queue pair is in the right
+// state.
+func (e *endpoint) checkFinished() error {
 	state := e.State()
 	failed := state == ib.QPSErr
 	for ; e.done < len(e.sends) && !e.sends[e.done].signaled; e.done++ {
@@ -242,7 +243,7 @@ func (e *end) settled() error {
 	l := e.recvs
 	switch {
 	case state != ib.QPSRTS && !failed:
-		return fmt.Errorf("invariant 2: at rest in state %v", state)
+		return fmt.Errorf("invariant 2: idle in state %v", state)
 	case e.done < len(e.sends):
 		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), state)
 	case e.receiver().State() != ib.QPSErr && !e.peer.lost && e.peer.State() != ib.QPSErr && e.arrived != len(e.peer.arrivals):
@@ -253,9 +254,9 @@ func (e *end) settled() error {
 	return nil
 }
 
-// judgeAtomics: the cells hold how many atomics were executed: all that succeeded, and
-// of those that did not no more than were posted.
-func (e *end) judgeAtomics() error {
+// judgeAtomics checks the counters: they are at least the number of atomics that succeeded, and at
+// most the number posted.
+func (e *endpoint) judgeAtomics() error {
 	for _, c := range []struct {
 		op     ib.WROpcode
 		cell   span
@@ -274,23 +275,23 @@ func (e *end) judgeAtomics() error {
 	return nil
 }
 
-// judgeMemory compares memory with its shadow, but for what is vague.
+// judgeMemory compares memory with what is expected, except where it is unchecked.
 func (p *program) judgeMemory() error {
-	for _, s := range p.vague {
-		copy(p.shadow[s.off:][:s.n], p.mem[s.off:])
+	for _, s := range p.unchecked {
+		copy(p.expected[s.off:][:s.n], p.mem[s.off:])
 	}
-	if bytes.Equal(p.mem, p.shadow) {
+	if bytes.Equal(p.mem, p.expected) {
 		return nil
 	}
 	for i := range p.mem {
-		if p.mem[i] != p.shadow[i] {
-			return fmt.Errorf("invariant 3: byte %#x is %#02x, should be %#02x", i, p.mem[i], p.shadow[i])
+		if p.mem[i] != p.expected[i] {
+			return fmt.Errorf("invariant 3: byte %#x is %#02x, should be %#02x", i, p.mem[i], p.expected[i])
 		}
 	}
 	return nil
 }
 
-// judgeCounts: each frame that came in either reached a queue pair or counts under one reason. A
+// judgeCounts checks that each received frame reached a queue pair or counts under one reason. A
 // multicast frame reaches several or, if its sender is the only member, none.
 func judgeCounts(p *program) error {
 	c := p.Device.Counters()
@@ -300,11 +301,11 @@ func judgeCounts(p *program) error {
 	}
 	reached -= c.RxMulticast
 	for r := transport.DropTruncated; r <= transport.DropICRC; r++ {
-		if r != transport.DropQKey { // the queue pair's own check
+		if r != transport.DropQKey { // checked and counted after the queue pair was found
 			dropped += c.Drops[r]
 		}
 	}
-	if got := p.Device.Link().(*watched).got; got != reached+dropped {
+	if got := p.Device.Link().(*hashingLink).got; got != reached+dropped {
 		return fmt.Errorf("invariant 5: %d frames came in, %d reached a queue pair and %d were dropped", got, reached, dropped)
 	}
 	return nil

@@ -14,41 +14,40 @@ var le = binary.LittleEndian
 
 const everyAccess = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessMWBind
 
-// A program is a verbs program on a NIC: its context, its memory and its completion queue. It
-// writes the rings as a client in another process would.
+// A program is a verbs program on a NIC: its context, memory and completion queue.
 type program struct {
 	*nictest.Client
 	pd *nic.PD
 	cq *nictest.CQ
 
 	srq  *nictest.SRQ // nil: none
-	pool recvPool     // of the SRQ
+	pool recvPool     // receives posted to srq
 
-	domain *nic.XRCD // nil: no XRC
+	domain *nic.XRCD // nil: not used yet
 	xsrq   *nictest.SRQ
 	xpool  recvPool
 
-	mem    []byte
-	mr     *nic.MR
-	key    uint32 // of mr, after that is gone too
-	dead   bool   // mr is gone
-	shadow []byte // what mem must hold
-	vague  []span // where it may hold anything: work that did not succeed
-	next   int    // of mem, not given away
+	mem          []byte
+	mr           *nic.MR
+	key          uint32 // L_Key and R_Key of mr, also after mr was deregistered
+	deregistered bool   // mr was deregistered
+	expected     []byte // what mem must contain
+	unchecked    []span // where mem may contain anything: targets of work that failed
+	next         int    // first byte of mem that is not allocated
 
-	deaf     int64 // until when it does not poll
-	drained  map[*nic.QP]bool
-	overflow bool // of cq
-	windows  []*nic.MW
-	closed   bool
-	killed   error
+	pausedUntil int64 // no polling before this time
+	drained     map[*nic.QP]bool
+	overflow    bool // cq has overrun
+	windows     []*nic.MW
+	closed      bool
+	killed      error
 }
 
 // A span is a range of memory.
 type span struct{ off, n int }
 
 const (
-	sourceSize = 1 << 17 // at the start: random bytes that no work request changes
+	sourceSize = 1 << 17 // at the start of memory: random bytes that no work request changes
 	cqEntries  = 2048
 	smallCQ    = 32
 	srqSlots   = 256
@@ -77,7 +76,7 @@ func (w *world) newProgram(d *nic.Device) (*program, error) {
 		}
 		le.PutUint64(p.mem[i:], v)
 	}
-	p.shadow = append([]byte(nil), p.mem...)
+	p.expected = append([]byte(nil), p.mem...)
 	return p, p.open(d, cqes, w.profile.SharedRecv)
 }
 
@@ -105,8 +104,8 @@ func (p *program) open(d *nic.Device, cqes int, shared bool) (err error) {
 	return nil
 }
 
-// take gives away n bytes of memory, with an untouched gap behind them.
-func (p *program) take(n int) (span, bool) {
+// alloc allocates n bytes of memory, followed by a gap that must not change.
+func (p *program) alloc(n int) (span, bool) {
 	s := span{(p.next + 7) &^ 7, n}
 	if s.off+n+8 > len(p.mem) {
 		return span{}, false
@@ -119,11 +118,11 @@ func (p *program) take(n int) (span, bool) {
 type queue struct {
 	*program
 	*nictest.QP
-	tgt      *nictest.QP // XRC: QP is the initiator then
+	tgt      *nictest.QP // XRC target; QP is the initiator then
 	recv     receives
 	shared   bool // recv is an SRQ of the program
 	gone     bool // the queue pair was destroyed
-	draining bool // brought to SQD
+	draining bool // in SQD, or on the way there
 }
 
 // receives is a receive queue or an SRQ.
@@ -155,10 +154,10 @@ func (p *program) newQueueOf(kind ib.QPType, depth int, shared bool) (*queue, er
 	return q, nil
 }
 
-// alive reports whether there is a queue pair that posts and polls make sense for.
+// alive reports whether the queue pair exists.
 func (q *queue) alive() bool { return !q.gone && !q.closed }
 
-// connect brings q to RTS, with a peer.
+// connect takes q to RTS.
 func (q *queue) connect(a nic.QPAttr, peer *queue) error {
 	if q.tgt == nil {
 		a.DestQPN = peer.QPN()

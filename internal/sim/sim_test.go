@@ -17,13 +17,13 @@ var (
 	single = flag.Uint64("sim.seed", 0, "run this seed alone")
 )
 
-// TestSeeds runs many seeds. A seed that fails is named with the command that repeats it.
+// TestSeeds runs many seeds. The error of a failed seed contains the command that repeats it.
 func TestSeeds(t *testing.T) {
 	from, n := *first, *seeds
 	if *single != 0 {
 		from, n = *single, 1
 	}
-	var next, failed, frames, qps, overflows, said, heard atomic.Uint64
+	var next, failed, frames, qps, overflows, sent, received atomic.Uint64
 	var work sync.WaitGroup
 	for range min(n, runtime.GOMAXPROCS(0)) {
 		work.Go(func() {
@@ -38,17 +38,17 @@ func TestSeeds(t *testing.T) {
 				failed.Add(uint64(r.Failed))
 				qps.Add(uint64(2 * r.Profile.Pairs))
 				overflows.Add(uint64(r.Overflows))
-				said.Add(uint64(r.Said))
-				heard.Add(uint64(r.Heard))
+				sent.Add(uint64(r.UnreliableSent))
+				received.Add(uint64(r.UnreliableReceived))
 			}
 		})
 	}
 	work.Wait()
-	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed, %d unreliable messages of %d arrived",
-		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), heard.Load(), said.Load())
+	t.Logf("%d seeds: %d frames, %d of %d queue pairs ended in error, %d completion queues overflowed, %d of %d unreliable messages arrived",
+		n, frames.Load(), failed.Load(), qps.Load(), overflows.Load(), received.Load(), sent.Load())
 }
 
-// run is Run, and for some seeds Run again, to see the same.
+// run calls Run, for some seeds twice to compare the hashes.
 func run(seed uint64) (r *Result, err error) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -67,17 +67,17 @@ func run(seed uint64) (r *Result, err error) {
 	return r, err
 }
 
-// tame is p with nothing in it that ends a queue pair.
-func (p Profile) tame() Profile {
-	p.RetryCount, p.RNRRetry, p.Absence, p.Incidents, p.SmallCQ = 7, 7, 0, 0, false
+// withoutFailures returns p without what puts queue pairs into error.
+func (p Profile) withoutFailures() Profile {
+	p.RetryCount, p.RNRRetry, p.RecvPause, p.Incidents, p.SmallCQ = 7, 7, 0, 0, false
 	return p
 }
 
-func TestAPerfectNetworkNeedsNoRecovery(t *testing.T) {
+func TestPerfectNetworkNeedsNoRecovery(t *testing.T) {
 	for seed := range uint64(20) {
 		p := ProfileOf(seed)
 		p.Loss, p.Duplicate, p.Reorder, p.Corrupt, p.Delay, p.Errors, p.LateRecv = 0, 0, 0, 0, 0, 0, 0
-		p = p.tame()
+		p = p.withoutFailures()
 		r, err := RunProfile(seed, p)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -94,7 +94,7 @@ func TestModerateLossFailsNoQueuePair(t *testing.T) {
 	for seed := range uint64(50) {
 		p := ProfileOf(seed)
 		p.Loss, p.Duplicate, p.Reorder, p.Corrupt, p.Errors = 0.02, 0.02, 0.02, 0.01, 0
-		p = p.tame()
+		p = p.withoutFailures()
 		r, err := RunProfile(seed, p)
 		if err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
@@ -105,9 +105,9 @@ func TestModerateLossFailsNoQueuePair(t *testing.T) {
 	}
 }
 
-// TestWindowsAreOpenedAndShut: the runs do what pane.go says.
-func TestWindowsAreOpenedAndShut(t *testing.T) {
-	var returned, refused uint64
+// The runs bind, use and invalidate memory windows.
+func TestRunsUseMemoryWindows(t *testing.T) {
+	var invalidated, rejected uint64
 	for seed := range uint64(30) {
 		p := ProfileOf(seed)
 		p.Windows, p.Errors, p.XRC = true, 0.03, 0
@@ -116,17 +116,17 @@ func TestWindowsAreOpenedAndShut(t *testing.T) {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
 		for _, c := range r.Counters {
-			returned += c.RxOpcode[packet.SendOnlyInv] + c.RxOpcode[packet.SendLastInv]
-			refused += c.RespRemoteAccess
+			invalidated += c.RxOpcode[packet.SendOnlyInv] + c.RxOpcode[packet.SendLastInv]
+			rejected += c.RespRemoteAccess
 		}
 	}
-	if returned < 100 || refused < 10 {
-		t.Errorf("%d windows were given back, %d requests refused", returned, refused)
+	if invalidated < 100 || rejected < 10 {
+		t.Errorf("%d windows were invalidated by peers, %d requests were rejected", invalidated, rejected)
 	}
 }
 
-// TestXRCTakesPart: the runs have XRC traffic, and its errors.
-func TestXRCTakesPart(t *testing.T) {
+// The runs have XRC traffic and XRC errors.
+func TestRunsUseXRC(t *testing.T) {
 	var sent, answered, failed uint64
 	for seed := range uint64(30) {
 		p := ProfileOf(seed)
@@ -155,9 +155,9 @@ func TestXRCTakesPart(t *testing.T) {
 	}
 }
 
-// TestACrowdKeepsTheInvariants: 200 NICs, 10,000 queue pairs.
-func TestACrowdKeepsTheInvariants(t *testing.T) {
-	p := Crowd()
+// 200 NICs, 10,000 queue pairs.
+func TestLargeRunKeepsInvariants(t *testing.T) {
+	p := Large()
 	if p.NICs != 200 || p.QPs() != 10_000 {
 		t.Fatalf("%d NICs and %d queue pairs", p.NICs, p.QPs())
 	}
@@ -165,8 +165,8 @@ func TestACrowdKeepsTheInvariants(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("%d frames, %d completions, %d of %d queue pairs ended in error, %d unreliable messages of %d arrived, %v of virtual time",
-		r.Frames, r.Completions, r.Failed, p.QPs(), r.Heard, r.Said, r.Virtual)
+	t.Logf("%d frames, %d completions, %d of %d queue pairs ended in error, %d of %d unreliable messages arrived, %v of virtual time",
+		r.Frames, r.Completions, r.Failed, p.QPs(), r.UnreliableReceived, r.UnreliableSent, r.Virtual)
 	if r.Completions < p.QPs() {
 		t.Errorf("%d completions", r.Completions)
 	}

@@ -10,49 +10,49 @@ import (
 
 // A pair is two connected queue pairs.
 type pair struct {
-	ends [2]*end
-	attr nic.QPAttr // of ends[0]
-	over bool       // its queue pairs were connected anew
+	endpoints [2]*endpoint
+	attr      nic.QPAttr // attributes of endpoints[0]
+	replaced  bool       // its queue pairs were connected again, as another pair
 }
 
-// An end is one of them: what it posted and what became of it.
-type end struct {
+// An endpoint is a queue pair of a pair, with what it posted and what is known to be complete.
+type endpoint struct {
 	*queue
 	w     *world
 	pair  *pair
-	peer  *end
+	peer  *endpoint
 	mtu   int
-	posts int // left to post
+	posts int // work requests left to post
 
 	sends []work // by work request number
-	done  int    // of sends, complete as far as completions tell
+	done  int    // how many of sends are known to be complete
 	recvs *recvPool
-	lost  bool // completions may be missing: it was reset or destroyed, or its CQ overflowed
+	lost  bool // completions may be missing: it was reset or destroyed, or its CQ has overrun
 
-	absent int64 // until when no receives are posted
+	recvPausedUntil int64 // no receives are posted before this time
 
-	arrivals []int // of sends: those that consume a receive, in order
-	arrived  int   // of the peer's arrivals, seen here
+	arrivals []int // indices in sends of those that consume a receive
+	arrived  int   // how many of the peer's arrivals were received
 
-	pane pane
+	window window
 
-	cell span // an 8-byte counter that the peer's FETCH_ADDs work on
-	swap span // a cell that the peer's COMPARE_SWAPs go up on
-	adds int  // FETCH_ADDs posted, and
-	cas  int  // COMPARE_SWAPs
+	cell span // counter for the peer's FETCH_ADDs, 8 bytes
+	swap span // counter for the peer's COMPARE_SWAPs, 8 bytes
+	adds int  // FETCH_ADDs posted
+	cas  int  // COMPARE_SWAPs posted
 }
 
-// work is a send work request and what it should do.
+// work is a send work request and its expected effect.
 type work struct {
-	op       ib.WROpcode
-	src      span // its payload: of this side's memory, READs: of the peer's
-	dst      span // WRITE: of the peer's memory; READ, atomics: of this side's
-	imm      uint32
-	signaled bool
-	bad      bool   // wrong on purpose
-	through  bool   // a WRITE through the peer's window
-	expect   uint64 // atomics: the value they should find, if all before them succeeded
-	ended    bool
+	op            ib.WROpcode
+	src           span // payload: in this side's memory; READs: in the peer's
+	dst           span // WRITE: in the peer's memory; READ, atomics: in this side's
+	imm           uint32
+	signaled      bool
+	bad           bool   // invalid on purpose
+	throughWindow bool   // a WRITE through the peer's window
+	expect        uint64 // atomics: the value to be found if all before have succeeded
+	ended         bool
 }
 
 type recvWork struct {
@@ -61,36 +61,36 @@ type recvWork struct {
 	completed bool
 }
 
-// A recvPool is what was posted to a receive queue, by work request number.
+// A recvPool is what was posted to a receive queue, by work request ID.
 type recvPool struct {
 	works     []recvWork
 	completed int
 	shared    bool
-	ends      []*end // who take from it
+	endpoints []*endpoint // endpoints that receive from it
 }
 
-func (e *end) reserve() error {
+func (e *endpoint) reserve() error {
 	var ok, ok2 bool
-	e.cell, ok = e.take(8)
-	e.swap, ok2 = e.take(8)
+	e.cell, ok = e.alloc(8)
+	e.swap, ok2 = e.alloc(8)
 	if !ok || !ok2 {
 		return fmt.Errorf("no memory for the cells of a pair")
 	}
 	for _, s := range []span{e.cell, e.swap} {
 		le.PutUint64(e.mem[s.off:], 0)
-		le.PutUint64(e.shadow[s.off:], 0)
-		e.vague = append(e.vague, s) // judged on their own
+		le.PutUint64(e.expected[s.off:], 0)
+		e.unchecked = append(e.unchecked, s) // checked by judgeAtomics
 	}
 	return nil
 }
 
-// post lets each end post some of its work; all that has room where everybody waits.
+// post posts work for each endpoint; as much as possible with all.
 func (w *world) post(all bool) (posted bool) {
 	for _, x := range w.pairs {
-		if x.over {
+		if x.replaced {
 			continue
 		}
-		for _, e := range x.ends {
+		for _, e := range x.endpoints {
 			for e.wantsReceive() {
 				if !all && w.rnd.Float64() < w.profile.LateRecv {
 					break
@@ -100,7 +100,7 @@ func (w *world) post(all bool) (posted bool) {
 				}
 				posted = true
 			}
-			for e.alive() && !e.dead && e.posts > 0 && e.SendRoom() > 0 && (all || w.rnd.IntN(3) > 0) {
+			for e.alive() && !e.deregistered && e.posts > 0 && e.SendRoom() > 0 && (all || w.rnd.IntN(3) > 0) {
 				e.posts--
 				e.postWork()
 				posted = true
@@ -110,20 +110,20 @@ func (w *world) post(all bool) (posted bool) {
 	return posted
 }
 
-// wantsReceive decides whether to post a receive: in the end there are some more than
-// messages, so that errors find some to flush.
-func (e *end) wantsReceive() bool {
+// wantsReceive decides whether to post a receive. In the end there are a few more than messages, so
+// that errors have some to flush.
+func (e *endpoint) wantsReceive() bool {
 	waiting := len(e.recvs.works) - e.recvs.completed
-	if !e.alive() || e.w.now < e.absent || e.recv.Room() == 0 {
+	if !e.alive() || e.w.now < e.recvPausedUntil || e.recv.Room() == 0 {
 		return false
 	}
 	if !e.shared {
 		return waiting < 32 && len(e.recvs.works) < len(e.peer.arrivals)+2
 	}
 	need := 0
-	for _, o := range e.recvs.ends {
-		if o.pair.over || !o.alive() {
-			need++ // it may have taken one
+	for _, o := range e.recvs.endpoints {
+		if o.pair.replaced || !o.alive() {
+			need++ // it may have consumed one
 		} else {
 			need += len(o.peer.arrivals) - o.arrived + 2
 		}
@@ -131,14 +131,14 @@ func (e *end) wantsReceive() bool {
 	return waiting < need
 }
 
-func (e *end) postRecvWork() bool {
+func (e *endpoint) postRecvWork() bool {
 	n := e.w.profile.MaxMessage
 	if e.w.profile.Errors > 0 && e.w.rnd.Float64() < e.w.profile.Errors/4 {
-		n /= 4 // a message may be too long for it
+		n /= 4 // too short for some messages
 	}
-	to, ok := e.take(n)
+	to, ok := e.alloc(n)
 	if !ok {
-		e.w.short = fmt.Errorf("the profile gives too little memory for receives")
+		e.w.outOfMemory = fmt.Errorf("the profile gives too little memory for receives")
 		return false
 	}
 	e.recv.PostRecv(recvID|uint64(len(e.recvs.works)), e.split(to))
@@ -146,11 +146,11 @@ func (e *end) postRecvWork() bool {
 	return true
 }
 
-// recvID marks the work request numbers of receives.
+// recvID is set in the work request IDs of receives.
 const recvID = 1 << 32
 
-// split makes a scatter/gather list of one to three elements, of which some may be empty.
-func (e *end) split(s span) (l []transport.SGE) {
+// split returns a span as one to three scatter/gather elements, some of them empty.
+func (e *endpoint) split(s span) (l []transport.SGE) {
 	for k := e.w.rnd.IntN(3); k > 0; k-- {
 		n := e.w.rnd.IntN(s.n + 1)
 		l = append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(n), LKey: e.key})
@@ -162,10 +162,10 @@ func (e *end) split(s span) (l []transport.SGE) {
 var operations = []ib.WROpcode{ib.WRSend, ib.WRSend, ib.WRSendWithImm, ib.WRRDMAWrite,
 	ib.WRRDMAWrite, ib.WRRDMAWriteWithImm, ib.WRRDMARead, ib.WRRDMARead, ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp}
 
-// postWork draws a work request and posts it.
-func (e *end) postWork() {
+// postWork draws and posts a work request.
+func (e *endpoint) postWork() {
 	r := e.w.rnd
-	if e.w.profile.Windows && e.tgt == nil && r.IntN(3) == 0 && e.postPane() {
+	if e.w.profile.Windows && e.tgt == nil && r.IntN(3) == 0 && e.postWindowWork() {
 		return
 	}
 	k := work{op: operations[r.IntN(len(operations))], signaled: r.IntN(4) > 0, imm: r.Uint32()}
@@ -178,7 +178,7 @@ func (e *end) postWork() {
 	if !e.target(&k, &wr, n) {
 		return
 	}
-	if e.peer.dead && k.op != ib.WRSend && k.op != ib.WRSendWithImm && k.dst.n > 0 {
+	if e.peer.deregistered && k.op != ib.WRSend && k.op != ib.WRSendWithImm && k.dst.n > 0 {
 		k.bad = true
 	}
 	if k.signaled {
@@ -188,7 +188,7 @@ func (e *end) postWork() {
 		wr.Flags |= ib.SendFence
 	}
 	if r.Float64() < e.w.profile.Errors {
-		e.spoil(&k, &wr)
+		e.makeInvalid(&k, &wr)
 	}
 	if k.op == ib.WRSend || k.op == ib.WRSendWithImm || k.op == ib.WRRDMAWriteWithImm {
 		e.arrivals = append(e.arrivals, len(e.sends))
@@ -197,23 +197,23 @@ func (e *end) postWork() {
 	e.PostSend(&wr)
 }
 
-// target gives a work request its memory on both sides; false where none is left.
-func (e *end) target(k *work, wr *transport.SendWR, n int) (ok bool) {
+// target allocates a work request's memory on both sides; false if there is not enough.
+func (e *endpoint) target(k *work, wr *transport.SendWR, n int) (ok bool) {
 	switch k.op {
 	case ib.WRSend, ib.WRSendWithImm:
 		e.payload(k, wr)
 		return true
 	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
-		if k.dst, ok = e.peer.take(n); ok {
+		if k.dst, ok = e.peer.alloc(n); ok {
 			e.payload(k, wr)
 			wr.RemoteAddr = uint64(k.dst.off)
 		}
 	case ib.WRRDMARead:
-		if k.dst, ok = e.take(n); ok {
+		if k.dst, ok = e.alloc(n); ok {
 			wr.SGEs, wr.RemoteAddr = e.split(k.dst), uint64(k.src.off)
 		}
 	default:
-		if k.dst, ok = e.take(8); !ok {
+		if k.dst, ok = e.alloc(8); !ok {
 			return false
 		}
 		wr.SGEs = e.split(k.dst)
@@ -229,7 +229,7 @@ func (e *end) target(k *work, wr *transport.SendWR, n int) (ok bool) {
 	return ok
 }
 
-func (e *end) payload(k *work, wr *transport.SendWR) {
+func (e *endpoint) payload(k *work, wr *transport.SendWR) {
 	if k.src.n <= queueCaps.MaxInline && e.w.rnd.IntN(2) == 0 {
 		wr.Flags |= ib.SendInline
 		wr.Inline = e.mem[k.src.off:][:k.src.n]
@@ -238,8 +238,8 @@ func (e *end) payload(k *work, wr *transport.SendWR) {
 	wr.SGEs = e.split(k.src)
 }
 
-// spoil makes a work request wrong, if the draw finds something to be wrong in it.
-func (e *end) spoil(k *work, wr *transport.SendWR) {
+// makeInvalid draws an error and puts it into a work request, if it applies to it.
+func (e *endpoint) makeInvalid(k *work, wr *transport.SendWR) {
 	remote := k.op != ib.WRSend && k.op != ib.WRSendWithImm && k.dst.n > 0
 	switch e.w.rnd.IntN(4) {
 	case 0:

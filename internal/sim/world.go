@@ -16,73 +16,73 @@ import (
 	"softroce/wire/fault"
 )
 
-// A Profile says how rough a run is.
+// A Profile is the size of a run and the chances of its faults.
 type Profile struct {
 	NICs       int     // 2 to 254
 	Pairs      int     // connected pairs of queue pairs
-	PerQueue   int     // work requests that each queue pair posts
+	PerQueue   int     // work requests per queue pair
 	MaxMessage int     // bytes
 	Depth      int     // slots of a send queue
 	RetryCount uint8   // retry_cnt
 	RNRRetry   uint8   // rnr_retry
-	SharedRecv bool    // the programs have shared receive queues, which half of the queue pairs use
-	SmallCQ    bool    // completion queues may overflow
-	Loss       float64 // chance of a packet to be dropped
+	SharedRecv bool    // programs have SRQs, which half of the queue pairs use
+	SmallCQ    bool    // completion queues may overrun
+	Loss       float64 // chance that a packet is dropped
 	Duplicate  float64
 	Reorder    float64
 	Corrupt    float64
 	Delay      float64
-	Errors     float64       // chance of a work request to be wrong on purpose
-	LateRecv   float64       // chance, each time, that a receive is not posted yet
-	Absence    time.Duration // for how long no receives are posted at first, at most
-	Incidents  int           // things that happen in mid-run: see incident.go
-	Windows    bool          // memory windows: see pane.go
-	XRC        int           // how many of the Pairs are of XRC: see xrc.go
-	UC, UD     int           // connected pairs of UC, and UD queue pairs: see talker.go
+	Errors     float64       // chance that a work request is invalid on purpose
+	LateRecv   float64       // chance, at each opportunity, that a receive is not posted yet
+	RecvPause  time.Duration // longest time at the start without posted receives
+	Incidents  int           // number of incidents: see incident.go
+	Windows    bool          // use memory windows: see window.go
+	XRC        int           // how many of the Pairs use XRC: see xrc.go
+	UC, UD     int           // connected pairs of UC, and UD queue pairs: see unreliable.go
 }
 
-// memory returns the bytes that a program needs: per work request at most one place that is
-// written, and one receive, on either side.
+// memory returns the size of a program's memory: for each work request at most one target and one
+// receive on either side.
 func (p *Profile) memory() int {
-	ends := min(p.Pairs, 4*p.Pairs/p.NICs+16) // of one program: pairs are spread at random
+	ends := min(p.Pairs, 4*p.Pairs/p.NICs+16) // of one program; pairs are spread at random
 	return sourceSize + 4*ends*(p.PerQueue+8)*(p.MaxMessage+32)*(1+min(p.Incidents, 1))&^7
 }
 
-// Result is what a run came to.
+// Result is the outcome of a run.
 type Result struct {
-	Profile     Profile
-	Hash        uint64 // of every frame and completion, in order
-	Frames      uint64
-	Completions int
-	Failed      int // queue pairs that ended in error
-	Virtual     time.Duration
-	Overflows   int // completion queues that overflowed
-	Counters    []nic.Counters
-	Said, Heard int // messages of UC and UD sent, and received
+	Profile                            Profile
+	Hash                               uint64 // of every frame and completion, in order
+	Frames                             uint64
+	Completions                        int
+	Failed                             int // queue pairs in error at the end
+	Virtual                            time.Duration
+	Overflows                          int // completion queues that have overrun
+	Counters                           []nic.Counters
+	UnreliableSent, UnreliableReceived int // messages of UC and UD
 }
 
 // A world is one run.
 type world struct {
-	rnd      *rand.Rand
-	profile  Profile
-	engine   *nic.Engine
-	now      int64
-	programs []*program
-	parlours []*parlour
-	talk     *rand.Rand // for talkers
-	pairs    []*pair    // one that was connected anew is behind its former self
-	darkness int64      // until when no frame gets through
-	short    error      // there was no memory for a receive
-	hash     hash.Hash64
-	frames   uint64
-	complete int
+	rnd           *rand.Rand
+	profile       Profile
+	engine        *nic.Engine
+	now           int64
+	programs      []*program
+	unreliable    []*unreliableProgram
+	unreliableRnd *rand.Rand // for the unreliable programs
+	pairs         []*pair    // a pair that was connected again comes after the one it replaces
+	linkDownUntil int64      // all frames are lost before this time
+	outOfMemory   error      // set if the profile's memory is too small
+	hash          hash.Hash64
+	frames        uint64
+	complete      int
 }
 
-// ProfileOf draws the profile of a seed: from a perfect network to a terrible one.
+// ProfileOf draws the profile of a seed, with a network from perfect to very bad.
 func ProfileOf(seed uint64) Profile {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := Profile{NICs: 2 + r.IntN(4)/3, RetryCount: 7, RNRRetry: 7, Depth: 64, Pairs: 1 + r.IntN(4), PerQueue: 5 + r.IntN(60), MaxMessage: 1 << (4 + r.IntN(12)), LateRecv: r.Float64() / 2}
-	p.PerQueue = min(p.PerQueue, max(4, 1<<20/(p.Pairs*p.MaxMessage))) // bounds memory, and so time
+	p.PerQueue = min(p.PerQueue, max(4, 1<<20/(p.Pairs*p.MaxMessage))) // bounds memory, and so the time of a run
 	if r.IntN(4) > 0 {                                                 // one in four runs has a perfect network
 		rough := r.Float64() * r.Float64() * 0.3
 		for _, f := range []*float64{&p.Loss, &p.Duplicate, &p.Reorder, &p.Corrupt, &p.Delay} {
@@ -104,7 +104,7 @@ func ProfileOf(seed uint64) Profile {
 		p.RNRRetry = uint8(r.IntN(7))
 	}
 	if r.IntN(6) == 0 {
-		p.Absence = time.Duration(r.IntN(int(20 * time.Millisecond)))
+		p.RecvPause = time.Duration(r.IntN(int(20 * time.Millisecond)))
 	}
 	if r.IntN(3) == 0 {
 		p.Incidents = 1 + r.IntN(4)
@@ -121,22 +121,22 @@ func ProfileOf(seed uint64) Profile {
 	return p
 }
 
-// Crowd is a run of 200 NICs and 10,000 queue pairs of every kind, in a network that loses a little.
-func Crowd() Profile {
+// Large is a run of 200 NICs and 10,000 queue pairs of all kinds, in a network with few faults.
+func Large() Profile {
 	return Profile{NICs: 200, Pairs: 4600, XRC: 200, UC: 100, UD: 200, PerQueue: 4, MaxMessage: 256, Depth: 8,
 		RetryCount: 7, RNRRetry: 7, SharedRecv: true, Windows: true, Incidents: 20, LateRecv: 0.3,
 		Loss: 0.005, Duplicate: 0.005, Reorder: 0.005, Corrupt: 0.002, Delay: 0.005, Errors: 0.005}
 }
 
-// QPs returns how many queue pairs a run begins with.
+// QPs returns the number of queue pairs at the start of a run.
 func (p *Profile) QPs() int { return 2*p.Pairs + 2*p.XRC + 2*p.UC + p.UD }
 
-// Run plays the seed's run to its end. An error names the invariant that did not hold.
+// Run simulates a seed's run. An error names the invariant that was violated.
 func Run(seed uint64) (*Result, error) { return RunProfile(seed, ProfileOf(seed)) }
 
-// RunProfile is Run with a profile of the caller's.
+// RunProfile is Run with the given profile.
 func RunProfile(seed uint64, p Profile) (*Result, error) {
-	w := &world{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, talk: rand.New(rand.NewPCG(seed, 3)), now: 1, hash: fnv.New64a()}
+	w := &world{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, unreliableRnd: rand.New(rand.NewPCG(seed, 3)), now: 1, hash: fnv.New64a()}
 	var err error
 	if w.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1, ReadArena: 1 << 20}); err != nil {
 		return nil, err
@@ -145,7 +145,7 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 	if err := w.build(seed); err != nil {
 		return nil, err
 	}
-	if err := w.play(); err != nil {
+	if err := w.run(); err != nil {
 		return nil, err
 	}
 	if err := w.judge(); err != nil {
@@ -159,27 +159,27 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 		}
 	}
 	for _, x := range w.pairs {
-		for _, e := range x.ends {
+		for _, e := range x.endpoints {
 			if e.State() == ib.QPSErr {
 				r.Failed++
 			}
 		}
 	}
-	for _, t := range w.talkers() {
-		r.Said += len(t.said)
-		r.Heard += t.heard
+	for _, t := range w.unreliableQPs() {
+		r.UnreliableSent += len(t.sent)
+		r.UnreliableReceived += t.received
 	}
 	return r, nil
 }
 
-// build makes the NICs with a fault program each, a program on each, and the pairs.
+// build creates the NICs, each with a fault program and a verbs program, and the pairs.
 func (w *world) build(seed uint64) error {
 	fabric := wire.NewFabric()
 	for i := range w.profile.NICs {
 		addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)
 		mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
 		var link wire.Link = fabric.NewLink(w.engine, addr.Addr())
-		link = &watched{Link: wire.NewFaultLink(&watched{Link: link, w: w, sent: true}, w.faults(seed+uint64(i))), w: w}
+		link = &hashingLink{Link: wire.NewFaultLink(&hashingLink{Link: link, w: w, sent: true}, w.faults(seed+uint64(i))), w: w}
 		d, err := w.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("sim", i), Link: link,
 			Iface: wire.StaticInterface("sim", mac, 9000, addr)})
 		if err != nil {
@@ -196,7 +196,7 @@ func (w *world) build(seed uint64) error {
 			return err
 		}
 	}
-	return w.buildTalkers()
+	return w.buildUnreliable()
 }
 
 func (w *world) faults(seed uint64) *fault.Program {
@@ -216,23 +216,23 @@ func (w *world) faults(seed uint64) *fault.Program {
 	return p
 }
 
-// A watched link takes part in the run's hash: with what the NIC got from below, or with what
-// went to the fabric.
-type watched struct {
+// A hashingLink adds the frames that the fabric accepts to the run's hash, and counts received
+// frames.
+type hashingLink struct {
 	wire.Link
 	w    *world
 	sent bool
-	got  uint64 // frames received, but for multicast ones that are whole
+	got  uint64 // received frames, except intact multicast frames
 }
 
-func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
-	if l.sent && now < l.w.darkness {
+func (l *hashingLink) Send(now int64, batch []wire.TxFrame) (int, error) {
+	if l.sent && now < l.w.linkDownUntil {
 		return len(batch), nil
 	}
 	n, err := l.Link.Send(now, batch)
 	if l.sent {
 		for i := range batch[:n] {
-			l.w.note(uint64(now), uint64(batch[i].Len))
+			l.w.hashWords(uint64(now), uint64(batch[i].Len))
 			l.w.hash.Write(batch[i].Head[:batch[i].HeadLen])
 		}
 		l.w.frames += uint64(n)
@@ -240,7 +240,7 @@ func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
 	return n, err
 }
 
-func (l *watched) Receive(now int64, batch []wire.RxFrame) (int, error) {
+func (l *hashingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	n, err := l.Link.Receive(now, batch)
 	for i := range batch[:n] {
 		if !batch[i].Dst.IsMulticast() || batch[i].BadICRC {
@@ -250,11 +250,11 @@ func (l *watched) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	return n, err
 }
 
-func (l *watched) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
-func (l *watched) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
+func (l *hashingLink) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
+func (l *hashingLink) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
 
-// note adds words to the hash.
-func (w *world) note(words ...uint64) {
+// hashWords adds words to the hash.
+func (w *world) hashWords(words ...uint64) {
 	var b [8]byte
 	for _, v := range words {
 		binary.LittleEndian.PutUint64(b[:], v)
@@ -262,12 +262,12 @@ func (w *world) note(words ...uint64) {
 	}
 }
 
-// attrs draws the attributes that both ends of a pair agree on.
+// attrs draws the attributes of a connection.
 func (w *world) attrs() nic.QPAttr {
 	mtus := []int{256, 512, 1024, 2048, 4096}
 	psn := func() uint32 {
 		if w.rnd.IntN(3) == 0 {
-			return packet.PSNMask - uint32(w.rnd.IntN(100)) // about to wrap
+			return packet.PSNMask - uint32(w.rnd.IntN(100)) // wraps soon
 		}
 		return w.rnd.Uint32() & packet.PSNMask
 	}
@@ -281,7 +281,7 @@ func (w *world) attrs() nic.QPAttr {
 	}
 }
 
-// newPair makes a queue pair on each of two NICs and connects them.
+// newPair creates a queue pair on each of two NICs and connects them.
 func (w *world) newPair(xrc bool) error {
 	var queues [2]*queue
 	at := w.rnd.IntN(len(w.programs))
@@ -300,26 +300,26 @@ func (w *world) newPair(xrc bool) error {
 	return w.connect(queues, w.attrs(), [2]int{w.profile.PerQueue, w.profile.PerQueue})
 }
 
-// connect brings two queue pairs to RTS. posts is how many work requests each will have.
+// connect takes two queue pairs to RTS. posts is the number of work requests that each will post.
 func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 	x := &pair{attr: a}
 	for i, q := range queues {
-		x.ends[i] = &end{queue: q, w: w, pair: x, posts: posts[i], recvs: new(recvPool)}
+		x.endpoints[i] = &endpoint{queue: q, w: w, pair: x, posts: posts[i], recvs: new(recvPool)}
 		switch {
 		case q.tgt != nil:
-			x.ends[i].recvs = &q.xpool
+			x.endpoints[i].recvs = &q.xpool
 		case q.shared:
-			x.ends[i].recvs = &q.pool
+			x.endpoints[i].recvs = &q.pool
 		}
-		x.ends[i].recvs.ends = append(x.ends[i].recvs.ends, x.ends[i])
-		if w.profile.Absence > 0 {
-			x.ends[i].absent = w.now + w.rnd.Int64N(int64(w.profile.Absence))
+		x.endpoints[i].recvs.endpoints = append(x.endpoints[i].recvs.endpoints, x.endpoints[i])
+		if w.profile.RecvPause > 0 {
+			x.endpoints[i].recvPausedUntil = w.now + w.rnd.Int64N(int64(w.profile.RecvPause))
 		}
 	}
 	b := a
 	b.SQPSN, b.RQPSN = a.RQPSN, a.SQPSN
 	for i, at := range []nic.QPAttr{a, b} {
-		me, peer := x.ends[i], x.ends[1-i]
+		me, peer := x.endpoints[i], x.endpoints[1-i]
 		me.peer, me.mtu = peer, a.PathMTU
 		at.AV.DGID = peer.Device.GIDs()[1].GID
 		if err := me.connect(at, peer.queue); err != nil {
@@ -333,51 +333,51 @@ func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 	return nil
 }
 
-// play alternates between programs that post and poll, and the engine, until all is done.
-func (w *world) play() error {
-	const patience = 4_000_000
+// run alternates between posting, polling and steps of the engine until everything is done.
+func (w *world) run() error {
+	const maxRounds = 4_000_000
 	incidents := w.plan()
 	quiet := false
-	for round := range patience {
+	for round := range maxRounds {
 		for len(incidents) > 0 && round >= incidents[0] {
 			incidents = incidents[1:]
 			if err := w.incident(); err != nil {
 				return err
 			}
 		}
-		if err := w.undrain(); err != nil {
+		if err := w.resumeDrained(); err != nil {
 			return err
 		}
 		posted := false
 		if quiet || w.rnd.IntN(3) == 0 {
 			posted = w.post(quiet)
 		}
-		spoke, err := w.speak(quiet)
+		spoke, err := w.postUnreliable(quiet)
 		if err != nil {
 			return err
 		}
 		posted = posted || spoke
-		if w.short != nil {
-			return w.short
+		if w.outOfMemory != nil {
+			return w.outOfMemory
 		}
 		w.now += int64(1 + w.rnd.IntN(2000))
 		next, busy := w.engine.Step(w.now)
 		if err := w.poll(); err != nil {
 			return err
 		}
-		if err := w.listen(); err != nil {
+		if err := w.pollUnreliable(); err != nil {
 			return err
 		}
 		if busy || posted || next != 0 && next <= w.now {
 			quiet = false
 			continue
 		}
-		if !quiet { // everybody posts what is left before time makes a leap
+		if !quiet { // post everything before time jumps ahead
 			quiet = true
 			continue
 		}
 		quiet = false
-		if at := w.awaited(); at != 0 && (next == 0 || at < next) {
+		if at := w.nextResume(); at != 0 && (next == 0 || at < next) {
 			next = at
 		}
 		if next == 0 {
@@ -385,24 +385,23 @@ func (w *world) play() error {
 		}
 		w.now = max(w.now, next)
 	}
-	return fmt.Errorf("invariant 2: the run finds no end after %d rounds, at %v", patience, time.Duration(w.now))
+	return fmt.Errorf("invariant 2: the run does not end after %d rounds, at %v", maxRounds, time.Duration(w.now))
 }
 
-// awaited is when the next of those programs comes back that post or poll nothing for a while; 0
-// for none.
-func (w *world) awaited() (at int64) {
+// nextResume returns when the next paused program resumes posting or polling, 0 for none.
+func (w *world) nextResume() (at int64) {
 	sooner := func(t int64) {
 		if t > w.now && (at == 0 || t < at) {
 			at = t
 		}
 	}
 	for _, x := range w.pairs {
-		for _, e := range x.ends {
-			sooner(e.absent)
+		for _, e := range x.endpoints {
+			sooner(e.recvPausedUntil)
 		}
 	}
 	for _, p := range w.programs {
-		sooner(p.deaf)
+		sooner(p.pausedUntil)
 	}
 	return at
 }

@@ -6,10 +6,11 @@ import (
 	"softroce/nic/nictest"
 )
 
-// An XRC pair is two connections, one each way: what an end posts goes from its initiator to the peer's target, and
-// from there to the shared receive queue of the peer's program, which each request names.
+// An XRC pair is two connections, one in each direction: requests of an endpoint go from its
+// initiator to the peer's target, and from there to the SRQ of the peer's program, which each
+// request names.
 
-// openXRC makes the domain and the shared receive queue of a program.
+// openXRC creates the XRC domain and SRQ of a program.
 func (p *program) openXRC() (err error) {
 	if p.domain, err = p.Context.OpenXRCD(nic.XRCDKey{}, true, false); err != nil {
 		return err
@@ -19,7 +20,7 @@ func (p *program) openXRC() (err error) {
 	return err
 }
 
-// newXRC makes an initiator and a target.
+// newXRC creates an initiator and a target.
 func (p *program) newXRC(depth int) (*queue, error) {
 	if p.xsrq == nil {
 		if err := p.openXRC(); err != nil {
@@ -37,7 +38,7 @@ func (p *program) newXRC(depth int) (*queue, error) {
 	return q, err
 }
 
-// receiver is the queue pair that the peer's requests come to.
+// receiver returns the queue pair that receives the peer's requests.
 func (q *queue) receiver() *nictest.QP {
 	if q.tgt != nil {
 		return q.tgt
@@ -45,7 +46,7 @@ func (q *queue) receiver() *nictest.QP {
 	return q.QP
 }
 
-// has reports whether a completion with this QPN is the queue's.
+// has reports whether the queue has a QPN.
 func (q *queue) has(qpn uint32) bool { return q.QPN() == qpn || q.receiver().QPN() == qpn }
 
 // both calls f for each of the queue's QPs.
@@ -56,7 +57,7 @@ func (q *queue) both(f func(*nictest.QP) error) error {
 	return f(q.tgt)
 }
 
-// srqNumber is what peers name the queue's receives by, 0 where they need no name.
+// srqNumber returns the SRQ number for requests to the queue, 0 if it is not of XRC.
 func (q *queue) srqNumber() uint32 {
 	if q.tgt == nil {
 		return 0
