@@ -204,7 +204,7 @@ func empty(t *testing.T, hosts ...*host) {
 	}
 }
 
-func TestAConnectionIsMadeAndEndsWhateverMessageIsLost(t *testing.T) {
+func TestConnectionSurvivesTheLossOfEachMessage(t *testing.T) {
 	for _, lost := range []cm.Attribute{0, cm.AttrREQ, cm.AttrREP, cm.AttrRTU, cm.AttrDREQ, cm.AttrDREP} {
 		for _, byActive := range []bool{true, false} {
 			t.Run(fmt.Sprintf("%v lost, ended by the active side: %v", lost, byActive), func(t *testing.T) {
@@ -231,7 +231,7 @@ func TestAConnectionIsMadeAndEndsWhateverMessageIsLost(t *testing.T) {
 	}
 }
 
-func TestWhoDoesNotAnswerIsUnreachable(t *testing.T) {
+func TestSilentPeerIsUnreachable(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	sent := 0
 	w.fate = func(*letter) []int64 { sent++; return nil }
@@ -247,7 +247,7 @@ func TestWhoDoesNotAnswerIsUnreachable(t *testing.T) {
 	}
 }
 
-func TestAPeerThatDiesAfterItsREQMakesTheAccepterUnreachable(t *testing.T) {
+func TestPeerThatDiesAfterREQIsUnreachable(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	w.lose(cm.AttrRTU, 1000)
 	hosts[0].connect(hosts[1], 0x11)
@@ -257,7 +257,7 @@ func TestAPeerThatDiesAfterItsREQMakesTheAccepterUnreachable(t *testing.T) {
 	want(t, hosts[1], "request", "unreachable")
 }
 
-func TestASlowProgramIsWaitedFor(t *testing.T) {
+func TestMRAExtendsTheWait(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	a, b := hosts[0], hosts[1]
 	b.accept = false
@@ -318,7 +318,7 @@ func TestRejections(t *testing.T) {
 }
 
 // A program that dies is what Close of each of its connections is.
-func TestClosingTellsThePeerInEveryState(t *testing.T) {
+func TestCloseNotifiesThePeerInEveryState(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		setup  func(a, b *host) *cm.Conn // returns what is closed
@@ -360,7 +360,7 @@ func TestClosingTellsThePeerInEveryState(t *testing.T) {
 	}
 }
 
-func TestBothSidesDisconnectAtOnce(t *testing.T) {
+func TestSimultaneousDisconnect(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	c := hosts[0].connect(hosts[1], 0x11)
 	w.run(1e9)
@@ -373,7 +373,7 @@ func TestBothSidesDisconnectAtOnce(t *testing.T) {
 }
 
 // A host that lost its memory and takes the same queue pair again is refused once; then the way is free.
-func TestAStaleConnectionIsNoticed(t *testing.T) {
+func TestStaleConnectionIsRejectedOnce(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	a, b := hosts[0], hosts[1]
 	a.connect(b, 0x11)
@@ -389,7 +389,7 @@ func TestAStaleConnectionIsNoticed(t *testing.T) {
 	want(t, a, "rejected stale connection", "replied")
 }
 
-func TestADREQForNothingIsAnswered(t *testing.T) {
+func TestDREQWithoutConnectionGetsDREP(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	var got []string
 	w.fate = func(m *letter) []int64 {
@@ -428,7 +428,7 @@ func TestSIDR(t *testing.T) {
 
 // Whatever the network loses, repeats and reorders: each connection is made once and its end is seen by
 // both sides, or its maker hears that it was not; in the end nothing is kept.
-func TestUnderLossDuplicationAndReordering(t *testing.T) {
+func TestAgentUnderLossDuplicationAndReordering(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w, hosts := newNetwork(t, 3)

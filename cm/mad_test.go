@@ -52,7 +52,7 @@ func fixtures(t testing.TB) []string {
 	return files
 }
 
-func TestEveryMADOfTheFixturesParsesAndIsEncodedToTheSameBytes(t *testing.T) {
+func TestFixtureMADsRoundTrip(t *testing.T) {
 	seen := map[cm.Attribute]int{}
 	for _, file := range fixtures(t) {
 		for i, b := range fixtureMADs(t, file) {
@@ -76,7 +76,7 @@ func TestEveryMADOfTheFixturesParsesAndIsEncodedToTheSameBytes(t *testing.T) {
 	}
 }
 
-func TestWhatTheKernelSaysInItsMessages(t *testing.T) {
+func TestParseKernelMessages(t *testing.T) {
 	mads := fixtureMADs(t, "../pcap-fixtures/cm-rping.pcap")
 	if len(mads) != 5 {
 		t.Fatalf("%d MADs, want 5", len(mads))
@@ -109,7 +109,7 @@ func TestWhatTheKernelSaysInItsMessages(t *testing.T) {
 	}
 }
 
-func TestMADsOfOthersAreRefused(t *testing.T) {
+func TestParseRejectsOtherMADs(t *testing.T) {
 	var good [cm.MADSize]byte
 	cm.Put(&good, 1, 0, &cm.DREQ{LocalID: 1})
 	for _, c := range []struct {
@@ -135,7 +135,7 @@ func TestMADsOfOthersAreRefused(t *testing.T) {
 	}
 }
 
-func TestUnservedRequestsAreAnsweredAndNothingElse(t *testing.T) {
+func TestUnsupportedReplyToGetAndSetOnly(t *testing.T) {
 	for _, c := range []struct {
 		name                   string
 		class, version, method byte
@@ -181,7 +181,7 @@ func TestIPHeader(t *testing.T) {
 	}
 }
 
-func TestDescriptionNamesIdentifiersServiceAndReason(t *testing.T) {
+func TestDescribeNamesIdentifiersServiceAndReason(t *testing.T) {
 	var lines []string
 	for _, file := range []string{"cm-reject", "cm-udaddy"} {
 		for _, b := range fixtureMADs(t, "../pcap-fixtures/"+file+".pcap") {

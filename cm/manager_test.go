@@ -12,7 +12,7 @@ import (
 )
 
 // A program that asks for what fails, again and again, and does not fetch what came of it, is refused in the end.
-func TestEventsThatNobodyFetchesAreBounded(t *testing.T) {
+func TestQueuedEventsAreBounded(t *testing.T) {
 	m := cm.NewManager(nil, 1) // no NIC leads anywhere
 	s, err := m.Open(cm.Owner{}, "")
 	if err != nil {

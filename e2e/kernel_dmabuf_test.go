@@ -37,7 +37,7 @@ func TestDMABufWithKernelExporters(t *testing.T) {
 		t.Errorf("%v\n%s", err, out)
 	}
 	for _, kind := range kinds {
-		if !strings.Contains(out, "--- PASS: TestDeviceMemoryAndDMABuffersServeEveryOperation/"+kind+" ") {
+		if !strings.Contains(out, "--- PASS: TestEveryOperationOnDeviceMemoryAndDMABuffers/"+kind+" ") {
 			t.Errorf("no test passed with memory of kind %s\n%s", kind, out)
 		}
 	}

@@ -39,7 +39,7 @@ func connect(t *testing.T, p, q *verbs.QP) {
 	}
 }
 
-func TestAChannelTellsWhichQueueHadTheEvent(t *testing.T) {
+func TestCompChannelReturnsTheQueueOfTheEvent(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	ch, err := b.CreateCompChannel(t.Context())
 	if err != nil {
@@ -117,7 +117,7 @@ func TestAChannelTellsWhichQueueHadTheEvent(t *testing.T) {
 	}
 }
 
-func TestWaitBlocksUntilACompletionOrTheEndOfItsContext(t *testing.T) {
+func TestWaitReturnsOnCompletionOrContextEnd(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -148,7 +148,7 @@ func TestWaitBlocksUntilACompletionOrTheEndOfItsContext(t *testing.T) {
 	x.Completion()
 }
 
-func TestADestroyedQueuePairLeavesNoCompletions(t *testing.T) {
+func TestDestroyQPRemovesItsCompletions(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	a := f.Open(0)
 	pd, _ := a.AllocPD(t.Context())
@@ -197,7 +197,7 @@ func TestADestroyedQueuePairLeavesNoCompletions(t *testing.T) {
 	}
 }
 
-func TestAQueuePairStartsAfreshAfterReset(t *testing.T) {
+func TestResetEmptiesTheQueuePair(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1), RemoteAddr: 1, RKey: 1})

@@ -46,7 +46,7 @@ func TestUCOperations(t *testing.T) {
 }
 
 // UCX asks for the flow label 0xffffffff, of which drivers take the 20 bits that there are.
-func TestOfAFlowLabelTwentyBitsAreTaken(t *testing.T) {
+func TestFlowLabelIsMaskedTo20Bits(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{Type: verbs.UD}.New(t, a), verbstest.EndpointConfig{Type: verbs.UD}.New(t, b)
 	if err := errors.Join(x.ToDatagram(t.Context(), verbstest.QKey), y.ToDatagram(t.Context(), verbstest.QKey)); err != nil {
@@ -70,7 +70,7 @@ func TestOfAFlowLabelTwentyBitsAreTaken(t *testing.T) {
 	}
 }
 
-func TestDatagramsAndTheirAnswers(t *testing.T) {
+func TestUDSendAndReply(t *testing.T) {
 	for _, process := range []bool{false, true} {
 		a, b := verbstest.Pair(t)
 		e := verbstest.EndpointConfig{Type: verbs.UD, Process: process}
@@ -115,7 +115,7 @@ func TestDatagramsAndTheirAnswers(t *testing.T) {
 	}
 }
 
-func TestAnAddressHandleOfAnotherPDFailsItsWorkRequest(t *testing.T) {
+func TestAddressHandleOfAnotherPDFailsWorkRequest(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, other := verbstest.Datagram(t, a), verbstest.Datagram(t, a)
 	y := verbstest.Datagram(t, b)
@@ -126,7 +126,7 @@ func TestAnAddressHandleOfAnotherPDFailsItsWorkRequest(t *testing.T) {
 	}
 }
 
-func TestMulticastThroughVerbs(t *testing.T) {
+func TestMulticastReachesAttachedQPs(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithNICs(3), verbstest.WithEngines(2))
 	group := verbs.GroupGID(netip.MustParseAddr("239.7.7.7"))
 	var ends []*verbstest.Endpoint

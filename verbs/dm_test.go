@@ -81,7 +81,7 @@ func farMemory(t *testing.T, y *verbstest.Endpoint, n int) map[string]far {
 	return m
 }
 
-func TestDeviceMemoryAndDMABuffersServeEveryOperation(t *testing.T) {
+func TestEveryOperationOnDeviceMemoryAndDMABuffers(t *testing.T) {
 	const n = 100_000 // more than one message copies
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{BufSize: 4 * n}.Connect(t, a, b)
@@ -126,7 +126,7 @@ func TestDeviceMemoryAndDMABuffersServeEveryOperation(t *testing.T) {
 	}
 }
 
-func TestDeviceMemoryIsCopied(t *testing.T) {
+func TestDeviceMemoryCopy(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithLimits(verbstest.Limits{Device: 1 << 18}))
 	c := f.Open(0)
 	a, err := c.QueryDevice(t.Context())
@@ -185,7 +185,7 @@ func TestDeviceMemoryIsCopied(t *testing.T) {
 	ok(t, pd.Close(t.Context()))
 }
 
-func TestADMABufferThatShrinksFailsTheWorkThatNeedsIt(t *testing.T) {
+func TestTruncatedDMABufferFailsWorkRequests(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	f := newFile(t, 8192)
@@ -206,7 +206,7 @@ func TestADMABufferThatShrinksFailsTheWorkThatNeedsIt(t *testing.T) {
 	operations(t, x, y, 5000)
 }
 
-func TestWhatIsNoDMABuffer(t *testing.T) {
+func TestRegDMABufRejectsInvalidFiles(t *testing.T) {
 	f := verbstest.New(t)
 	c := f.Open(0)
 	pd, err := c.AllocPD(t.Context())

@@ -18,7 +18,7 @@ func within(t *testing.T) context.Context {
 	return ctx
 }
 
-func TestErrorsCompleteWithTheirStatus(t *testing.T) {
+func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 	type ends = *verbstest.Endpoint
 	write := func(x, y ends) verbs.SendWR {
 		return verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
@@ -109,7 +109,7 @@ func TestErrorsCompleteWithTheirStatus(t *testing.T) {
 	}
 }
 
-func TestRNRAndRetriesRunOut(t *testing.T) {
+func TestRetryAndRNRRetryLimits(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	ends := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.RNRRetry, o.MinRNRTimer = 1, 1 }}
 	x, _ := ends.Connect(t, a, b)
@@ -125,7 +125,7 @@ func TestRNRAndRetriesRunOut(t *testing.T) {
 	x.Failure(verbs.WCRetryExcErr)
 }
 
-func TestAsynchronousEventsNameTheirQueuePair(t *testing.T) {
+func TestAsyncEventNamesItsQueuePair(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 1), RemoteAddr: 1, RKey: 1})
@@ -142,7 +142,7 @@ func TestAsynchronousEventsNameTheirQueuePair(t *testing.T) {
 	}
 }
 
-func TestACQThatOverflowsFailsItsQueuePairs(t *testing.T) {
+func TestCQOverflowFailsItsQueuePairs(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{CQE: 8}.Connect(t, a, b)
 	for range 20 {
@@ -199,7 +199,7 @@ func TestPostingIsAllOrNothing(t *testing.T) {
 	}
 }
 
-func TestLimitsAreErrorsOfTheOneClient(t *testing.T) {
+func TestClientLimitsAffectOnlyThatClient(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithLimits(verbstest.Limits{
 		PDs: 2, CQs: 2, QPs: 1, MRs: 1, Registered: 1 << 20, Rings: 1 << 20, Connections: 2,
 	}))
@@ -237,7 +237,7 @@ func TestLimitsAreErrorsOfTheOneClient(t *testing.T) {
 	}
 }
 
-func TestWhatIsAskedWrongIsRefusedWithAReason(t *testing.T) {
+func TestInvalidRequestsReturnErrnoAndReason(t *testing.T) {
 	f := verbstest.New(t)
 	a, b := f.Open(0), f.Open(1)
 	if _, err := verbs.Open(context.Background(), "nic7", verbs.WithConn(f.Dial())); !errors.Is(err, verbs.ErrNoDevice) {

@@ -18,9 +18,9 @@ import (
 var small = nic.Limits{MaxQP: 3, MaxQPWR: 16, MaxSGE: 5, MaxInline: 100, MaxCQ: 2, MaxCQE: 64, MaxMR: 2, MaxPD: 3, MaxAH: 2,
 	MaxSRQ: 2, MaxSRQWR: 32, MaxSRQSGE: 4, MaxMcastGroups: 3, MaxMcastQPs: 2, MaxMW: 2, MaxXRCD: 2, MaxRDAtomic: 9}
 
-// TestCountsOfObjectsAreReportedAndEnforced: so many as the query says can be made, and one more is ENOMEM; closing one
+// TestObjectLimitsAreReportedAndEnforced: so many as the query says can be made, and one more is ENOMEM; closing one
 // makes room again.
-func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
+func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 	type closer interface{ Close(context.Context) error }
 	for _, c := range []struct {
 		name     string
@@ -81,8 +81,8 @@ func TestCountsOfObjectsAreReportedAndEnforced(t *testing.T) {
 
 var smallEnds = verbstest.EndpointConfig{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
 
-// TestSizesAreReportedAndEnforced: what the query says can be had, one more is EINVAL.
-func TestSizesAreReportedAndEnforced(t *testing.T) {
+// TestSizeLimitsAreReportedAndEnforced: what the query says can be had, one more is EINVAL.
+func TestSizeLimitsAreReportedAndEnforced(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 	a := f.Open(0)
 	e := smallEnds.New(t, a)
@@ -162,7 +162,7 @@ func connectWith(t *testing.T, f *fabrictest.Fabric, set func(*verbs.ConnectOpti
 	return e.Connect(context.Background(), e.Info, o)
 }
 
-func TestMulticastHasItsLimits(t *testing.T) {
+func TestMulticastLimitsAreEnforced(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 	a := f.Open(0)
 	d, err := a.QueryDevice(t.Context())

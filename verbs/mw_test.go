@@ -31,7 +31,7 @@ func window(t *testing.T, y *verbstest.Endpoint, k verbs.MWType) *verbs.MW {
 	return m
 }
 
-func TestWindowsOfType1AreBoundByTheQueuePair(t *testing.T) {
+func TestBindMWType1(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	m, mem := newPane(t, y)
@@ -66,9 +66,9 @@ func TestWindowsOfType1AreBoundByTheQueuePair(t *testing.T) {
 	}
 }
 
-// TestWindowsOfType2 is what a storage server does: it binds, sends the key, and the peer gives it back
+// TestBindMWType2 is what a storage server does: it binds, sends the key, and the peer gives it back
 // with its last message. The WRITEs before that one arrive whole, in whatever memory.
-func TestWindowsOfType2(t *testing.T) {
+func TestBindMWType2(t *testing.T) {
 	for name, process := range map[string]bool{"mapped": false, "process": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := verbstest.Pair(t)
@@ -117,7 +117,7 @@ func TestWindowsOfType2(t *testing.T) {
 	}
 }
 
-func TestABindThatFailsSaysSo(t *testing.T) {
+func TestFailedBindCompletesWithError(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	_, y := verbstest.ConnectedRC(t, a, b)
 	w := window(t, y, verbs.MWType1)
@@ -138,7 +138,7 @@ func TestABindThatFailsSaysSo(t *testing.T) {
 	}
 }
 
-func TestFLUSHAndATOMICWRITE(t *testing.T) {
+func TestFlushAndAtomicWrite(t *testing.T) {
 	for name, process := range map[string]bool{"mapped": false, "process": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := verbstest.Pair(t)
@@ -175,7 +175,7 @@ func TestFLUSHAndATOMICWRITE(t *testing.T) {
 	}
 }
 
-func TestTheDeviceSaysWhatItHas(t *testing.T) {
+func TestQueryDeviceReportsExtendedOperations(t *testing.T) {
 	a, _ := verbstest.Pair(t)
 	d, err := a.QueryDevice(t.Context())
 	if err != nil {

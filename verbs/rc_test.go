@@ -98,7 +98,7 @@ func TestEveryOperationAtEveryPathMTUAndSize(t *testing.T) {
 	}
 }
 
-func TestProcessMemoryServesEveryOperation(t *testing.T) {
+func TestEveryOperationOnProcessMemory(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{BufSize: 1 << 20, Process: true}.Connect(t, a, b)
 	if x.MR.Mapped() {
@@ -110,7 +110,7 @@ func TestProcessMemoryServesEveryOperation(t *testing.T) {
 	}
 }
 
-func TestSeveralEngines(t *testing.T) {
+func TestConnectionAcrossEngines(t *testing.T) {
 	a, b := verbstest.Pair(t, verbstest.WithEngines(2))
 	x, y := verbstest.EndpointConfig{BufSize: 2 << 20}.Connect(t, a, b)
 	for _, n := range []int{0, 1, 4096, 1 << 20} {
@@ -118,7 +118,7 @@ func TestSeveralEngines(t *testing.T) {
 	}
 }
 
-func TestIPv6AndOneNICWithItself(t *testing.T) {
+func TestIPv6AndLoopbackConnections(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{IPv6: true}.Connect(t, a, b)
 	operations(t, x, y, 5000)
@@ -155,7 +155,7 @@ func TestAtomics(t *testing.T) {
 	}
 }
 
-func TestInlineGatherScatterAndUnsignaled(t *testing.T) {
+func TestInlineGatherScatterAndUnsignaledSends(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	fill(x.Buf, 1)

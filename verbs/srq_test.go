@@ -26,7 +26,7 @@ func event(t *testing.T, c *verbs.Context, want verbs.EventType) verbs.AsyncEven
 	}
 }
 
-func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
+func TestSharedReceiveQueue(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	y := verbstest.EndpointConfig{}.New(t, b) // memory and CQ
 	srq, err := y.PD.CreateSRQ(t.Context(), verbs.SRQAttr{MaxWR: 5, MaxSGE: 2})
@@ -123,7 +123,7 @@ func TestASharedReceiveQueueFromEndToEnd(t *testing.T) {
 	}
 }
 
-func TestSRQsThatCannotBe(t *testing.T) {
+func TestCreateSRQRejectsInvalidAttributes(t *testing.T) {
 	a, _ := verbstest.Pair(t)
 	pd, err := a.AllocPD(t.Context())
 	if err != nil {
@@ -136,7 +136,7 @@ func TestSRQsThatCannotBe(t *testing.T) {
 	}
 }
 
-func TestAResizedCQLosesNothing(t *testing.T) {
+func TestResizeCQKeepsCompletions(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	write := func(id uint64) {

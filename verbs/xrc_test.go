@@ -90,7 +90,7 @@ func TestXRCBetweenPrograms(t *testing.T) {
 	event(t, b, verbs.EventQPAccessErr)
 }
 
-func TestXRCObjectsAndTheirQueues(t *testing.T) {
+func TestXRCObjectLifetimes(t *testing.T) {
 	a, _ := verbstest.Pair(t)
 	_, ini := initiator(t, a)
 	if _, err := a.OpenXRCD(t.Context(), nil, 0); !errors.Is(err, syscall.EINVAL) {

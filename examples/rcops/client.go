@@ -10,7 +10,7 @@ import (
 	"softroce/verbs"
 )
 
-// goodbye is the immediate of the last message.
+// goodbye is the immediate data of the last message.
 const goodbye = 0xffffffff
 
 // sizes of the messages: a few bytes, one packet, many packets, and not a multiple of four.
@@ -32,7 +32,7 @@ func runClient(ctx context.Context, socket, device, at string) error {
 		return err
 	}
 	defer conn.Close()
-	if err := e.meet(ctx, conn, e.postReply); err != nil {
+	if err := e.connect(ctx, conn, e.postReply); err != nil {
 		return err
 	}
 	fmt.Printf("client: NIC %s, QP %#x, to QP %#x at %v\n", e.nic.Device(), e.qp.QPNum(), e.peer.QPN, e.peer.GID.Addr())
@@ -73,8 +73,8 @@ func (e *endpoint) writeImm(ctx context.Context, size int) error {
 	}, size)
 }
 
-// message sends something that takes a receive of the server's and waits for its reply.
-// The server knows the pattern by the message's number.
+// message performs an operation that consumes a receive of the server and waits for the reply. The
+// number of the message determines its pattern.
 func (e *endpoint) message(ctx context.Context, wr verbs.SendWR, size int) error {
 	fill(e.out[:size], byte(e.messages))
 	e.messages++
@@ -92,7 +92,7 @@ func (e *endpoint) postReply() error {
 	return e.qp.PostRecv(verbs.RecvWR{SGList: []verbs.SGE{e.mr.SGE(half, replySize)}})
 }
 
-// write writes, and reads back what was written.
+// write writes to the server's memory and reads it back.
 func (e *endpoint) write(ctx context.Context, size int) error {
 	const seed = 0xa7
 	fill(e.out[:size], seed)
@@ -115,7 +115,7 @@ func (e *endpoint) read(ctx context.Context, size int) error {
 	return check(e.in[:size], serverSeed)
 }
 
-// atomics changes a word of the server's memory, each time learning what it was.
+// atomics changes a word of the server's memory and checks its previous values.
 func (e *endpoint) atomics(ctx context.Context) error {
 	word := verbs.SendWR{RemoteAddr: e.peer.Addr + half, RKey: e.peer.RKey}
 	binary.NativeEndian.PutUint64(e.out, 40)
@@ -127,11 +127,11 @@ func (e *endpoint) atomics(ctx context.Context) error {
 	for _, a := range []struct {
 		op               verbs.WROpcode
 		compareAdd, swap uint64
-		was              uint64
+		previous         uint64
 	}{
 		{verbs.WRAtomicFetchAndAdd, 2, 0, 40},
 		{verbs.WRAtomicCmpAndSwp, 42, 7, 42},
-		{verbs.WRAtomicCmpAndSwp, 42, 9, 7}, // is 7: not swapped
+		{verbs.WRAtomicCmpAndSwp, 42, 9, 7}, // the value is 7: no swap
 		{verbs.WRAtomicFetchAndAdd, 0, 0, 7},
 	} {
 		wr := word
@@ -139,14 +139,14 @@ func (e *endpoint) atomics(ctx context.Context) error {
 		if err := e.do(ctx, wr, half, 8); err != nil {
 			return err
 		}
-		if was := binary.NativeEndian.Uint64(e.in); was != a.was {
-			return fmt.Errorf("%v found %d, not %d", a.op, was, a.was)
+		if previous := binary.NativeEndian.Uint64(e.in); previous != a.previous {
+			return fmt.Errorf("%v returned %d, want %d", a.op, previous, a.previous)
 		}
 	}
 	return nil
 }
 
-// do posts a work request over size bytes of our memory and waits for it.
+// do posts a work request with size bytes of local memory and waits for its completion.
 func (e *endpoint) do(ctx context.Context, wr verbs.SendWR, offset, size int) error {
 	wr.SendFlags |= verbs.SendSignaled
 	if size > 0 {

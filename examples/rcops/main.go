@@ -1,11 +1,11 @@
-// Rcops is a server and a client that carry out every operation of a reliable connection
-// and check every byte: an example of package verbs, and what `make demo` runs.
+// Rcops is a server and a client that perform every operation of a reliable connection and check
+// every byte. It is an example of package verbs, and `make demo` runs it.
 //
-//	rcops -device softroce1 server           waits at -at, 127.0.0.1:18700
-//	rcops -device softroce0 client           connects to -at, prints a line an operation
+//	rcops -device softroce1 server           listens on -at, 127.0.0.1:18700
+//	rcops -device softroce0 client           connects to -at, prints a line for each operation
 //
-// The two tell each other over TCP where their queue pairs and memories are, in a line of
-// JSON. Both need a daemon: `softroce daemon` has the two NICs named above.
+// They exchange the addresses of their queue pairs and memory over TCP, as JSON. Both need a daemon:
+// `softroce daemon` has the two NICs above.
 package main
 
 import (
@@ -20,8 +20,7 @@ import (
 	"softroce/verbs"
 )
 
-// Half of an endpoint's memory is what it sends from and what peers read; the other half
-// is where data arrives.
+// The first half of an endpoint's memory is sent and read by peers; the second half receives.
 const (
 	half  = 1 << 20
 	limit = 20 * time.Second
@@ -30,7 +29,7 @@ const (
 func main() {
 	socket := flag.String("socket", "", "the daemon's `path`; default $SOFTROCE_SOCKET or /run/softroce/softroce.sock")
 	device := flag.String("device", "", "the NIC's `name`; default: the daemon's first")
-	at := flag.String("at", "127.0.0.1:18700", "where the server listens: `host:port`")
+	at := flag.String("at", "127.0.0.1:18700", "the server's `host:port`")
 	flag.Parse()
 
 	ctx, cancel := context.WithTimeout(context.Background(), limit)
@@ -43,7 +42,7 @@ func main() {
 		err = runClient(ctx, *socket, *device, *at)
 	default:
 		flag.Usage()
-		err = fmt.Errorf("say server or client")
+		err = fmt.Errorf("command %q, want server or client", flag.Arg(0))
 	}
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "rcops:", err)
@@ -55,25 +54,24 @@ func main() {
 type endpoint struct {
 	nic  *verbs.Context
 	mr   *verbs.MR
-	sent *verbs.CQ // completions of our work requests
-	got  *verbs.CQ // and of receives
+	sent *verbs.CQ // completions of send work requests
+	got  *verbs.CQ // completions of receives
 	qp   *verbs.QP
-	out  []byte // ours to send and to be read
-	in   []byte // where data arrives
+	out  []byte // sent, and read by the peer
+	in   []byte // received
 	peer hello
 
-	messages int // that the client has sent
+	messages int // sent by the client
 }
 
-// A hello is what an endpoint tells its peer.
+// A hello describes an endpoint to its peer.
 type hello struct {
 	verbs.Info
-	Addr uint64 // of the memory, out before in
+	Addr uint64 // of the memory: out, then in
 	RKey uint32
 }
 
-// open makes an endpoint that is not connected yet. Everything that it makes goes when
-// its NIC is closed.
+// open creates an endpoint that is not connected. Closing its NIC closes its objects.
 func open(ctx context.Context, socket, device string) (*endpoint, error) {
 	var opts []verbs.Option
 	if socket != "" {
@@ -84,57 +82,56 @@ func open(ctx context.Context, socket, device string) (*endpoint, error) {
 		return nil, err
 	}
 	e := &endpoint{nic: nic}
-	if err := e.make(); err != nil {
+	if err := e.create(ctx); err != nil {
 		nic.Close()
 		return nil, err
 	}
 	return e, nil
 }
 
-func (e *endpoint) make() error {
+func (e *endpoint) create(ctx context.Context) error {
 	pd, err := e.nic.AllocPD(context.Background())
 	if err != nil {
 		return err
 	}
-	// Memory from AllocBuffer is shared with the NIC, which then copies nothing on the
-	// sending side. Any other memory can be registered as well.
+	// The NIC maps memory of AllocBuffer, so it sends without a copy. Other memory can be
+	// registered too.
 	buf, err := e.nic.AllocBuffer(2 * half)
 	if err != nil {
 		return err
 	}
 	e.out, e.in = buf.Bytes()[:half], buf.Bytes()[half:2*half]
-	e.mr, err = pd.RegMR(context.Background(), buf.Bytes()[:2*half], verbs.AccessLocalWrite|verbs.AccessRemoteWrite|
+	e.mr, err = pd.RegMR(ctx, buf.Bytes()[:2*half], verbs.AccessLocalWrite|verbs.AccessRemoteWrite|
 		verbs.AccessRemoteRead|verbs.AccessRemoteAtomic)
 	if err != nil {
 		return err
 	}
-	if e.sent, err = e.nic.CreateCQ(context.Background(), 16, nil); err != nil {
+	if e.sent, err = e.nic.CreateCQ(ctx, 16, nil); err != nil {
 		return err
 	}
-	if e.got, err = e.nic.CreateCQ(context.Background(), 16, nil); err != nil {
+	if e.got, err = e.nic.CreateCQ(ctx, 16, nil); err != nil {
 		return err
 	}
-	e.qp, err = pd.CreateQP(context.Background(), verbs.QPInitAttr{
+	e.qp, err = pd.CreateQP(ctx, verbs.QPInitAttr{
 		QPType: verbs.RC, SendCQ: e.sent, RecvCQ: e.got,
 		Cap: verbs.QPCap{MaxSendWR: 16, MaxRecvWR: 16, MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
 	return err
 }
 
-// meet exchanges hellos over conn, connects the queue pair to the peer's and lets receives
-// be posted, which a queue pair takes from state INIT on. It returns when the peer has
-// come as far: what is sent from then on finds a receive.
-func (e *endpoint) meet(ctx context.Context, conn net.Conn, postReceives func() error) error {
+// connect exchanges hellos over conn, connects the queue pairs and posts receives. It returns when
+// the peer has posted receives too.
+func (e *endpoint) connect(ctx context.Context, conn net.Conn, postReceives func() error) error {
 	info, err := e.qp.Info(ctx, verbs.AnyGID)
 	if err != nil {
 		return err
 	}
-	tell, hear := json.NewEncoder(conn), json.NewDecoder(conn)
-	if err := tell.Encode(hello{info, e.mr.Addr(), e.mr.RKey()}); err != nil {
+	out, in := json.NewEncoder(conn), json.NewDecoder(conn)
+	if err := out.Encode(hello{info, e.mr.Addr(), e.mr.RKey()}); err != nil {
 		return err
 	}
-	if err := hear.Decode(&e.peer); err != nil {
-		return fmt.Errorf("the peer's hello: %w", err)
+	if err := in.Decode(&e.peer); err != nil {
+		return fmt.Errorf("read the peer's hello: %w", err)
 	}
 	if err := e.qp.Connect(ctx, e.peer.Info, verbs.DefaultConnectOptions()); err != nil {
 		return err
@@ -142,11 +139,11 @@ func (e *endpoint) meet(ctx context.Context, conn net.Conn, postReceives func() 
 	if err := postReceives(); err != nil {
 		return err
 	}
-	if err := tell.Encode("ready"); err != nil {
+	if err := out.Encode("ready"); err != nil {
 		return err
 	}
 	var ready string
-	if err := hear.Decode(&ready); err != nil || ready != "ready" {
+	if err := in.Decode(&ready); err != nil || ready != "ready" {
 		return fmt.Errorf("the peer is not ready: %q, %w", ready, err)
 	}
 	return nil
@@ -169,7 +166,7 @@ func complete(ctx context.Context, cq *verbs.CQ) (verbs.WC, error) {
 	}
 }
 
-// fill writes a pattern that no other seed gives, and check looks for it.
+// fill writes a pattern that depends on seed, and check verifies it.
 func fill(b []byte, seed byte) {
 	for i := range b {
 		b[i] = byte(i) ^ byte(i>>8)*31 ^ seed
@@ -179,7 +176,7 @@ func fill(b []byte, seed byte) {
 func check(b []byte, seed byte) error {
 	for i := range b {
 		if want := byte(i) ^ byte(i>>8)*31 ^ seed; b[i] != want {
-			return fmt.Errorf("byte %d of %d is %#02x, not %#02x", i, len(b), b[i], want)
+			return fmt.Errorf("byte %d of %d is %#02x, want %#02x", i, len(b), b[i], want)
 		}
 	}
 	return nil

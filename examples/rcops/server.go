@@ -11,8 +11,8 @@ import (
 // serverSeed is the pattern that the server's memory holds for READs.
 const serverSeed = 0x5e
 
-// runServer serves one client. RDMA needs no help of it: it only has a receive posted for
-// each message, checks it, and replies.
+// runServer serves one client. It posts a receive for each message, checks it, and replies; RDMA
+// operations do not involve it.
 func runServer(ctx context.Context, socket, device, at string) error {
 	e, err := open(ctx, socket, device)
 	if err != nil {
@@ -32,18 +32,18 @@ func runServer(ctx context.Context, socket, device, at string) error {
 		return err
 	}
 	defer conn.Close()
-	if err := e.meet(ctx, conn, e.postRecv); err != nil {
+	if err := e.connect(ctx, conn, e.postRecv); err != nil {
 		return err
 	}
-	return e.answer(ctx)
+	return e.serve(ctx)
 }
 
 func (e *endpoint) postRecv() error {
 	return e.qp.PostRecv(verbs.RecvWR{SGList: []verbs.SGE{e.mr.SGE(half, half)}})
 }
 
-// answer checks messages until one says goodbye.
-func (e *endpoint) answer(ctx context.Context) error {
+// serve checks messages until the goodbye message.
+func (e *endpoint) serve(ctx context.Context) error {
 	for {
 		wc, err := complete(ctx, e.got)
 		if err != nil {
@@ -53,7 +53,7 @@ func (e *endpoint) answer(ctx context.Context) error {
 			fmt.Printf("server: %d messages received, data checked\n", e.messages)
 			return e.reply(ctx)
 		}
-		// A SEND is in the receive, a WRITE where the client put it: here the same place.
+		// The data of a SEND and of a WRITE with immediate are at the same place.
 		if err := check(e.in[:wc.ByteLen], byte(e.messages)); err != nil {
 			return fmt.Errorf("message %d (%v): %w", e.messages, wc.Opcode, err)
 		}
@@ -67,11 +67,11 @@ func (e *endpoint) answer(ctx context.Context) error {
 	}
 }
 
-// replySize is the length of replies. What they say does not matter; but tshark 4.0 takes
-// a SEND of fewer than eight bytes for RPC over RDMA, and calls it malformed.
+// replySize is the length of replies, whose contents do not matter. Tshark 4.0 decodes a SEND of fewer
+// than eight bytes as malformed RPC over RDMA.
 const replySize = 16
 
-// reply tells the client that its last message was right.
+// reply acknowledges a message to the client.
 func (e *endpoint) reply(ctx context.Context) error {
 	wr := verbs.SendWR{Opcode: verbs.WRSend, SendFlags: verbs.SendSignaled, SGList: []verbs.SGE{e.mr.SGE(0, replySize)}}
 	if err := e.qp.PostSend(wr); err != nil {

@@ -95,7 +95,7 @@ func noError(t *testing.T, err error) {
 	}
 }
 
-func TestCMConnectsQueuePairs(t *testing.T) {
+func TestConnectRC(t *testing.T) {
 	for _, addr := range []string{"192.0.2.2:0", "[2001:db8::2]:0", "0.0.0.0:0", "[::]:0", "127.0.0.1:0", "[::1]:0"} {
 		t.Run(addr, func(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{})
@@ -146,7 +146,7 @@ func TestCMConnectsQueuePairs(t *testing.T) {
 }
 
 // A connection is of a partition that both NICs are in, wherever it stands in their tables: of the default one before others.
-func TestCMConnectsWithinAPartition(t *testing.T) {
+func TestConnectUsesACommonPartition(t *testing.T) {
 	for _, c := range []struct {
 		client, server []uint16
 		at             [2]int // in their tables
@@ -198,7 +198,7 @@ func TestCMConnectsWithinAPartition(t *testing.T) {
 	}
 }
 
-func TestCMRefusals(t *testing.T) {
+func TestConnectionRequestsAreRejected(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
@@ -223,7 +223,7 @@ func TestCMRefusals(t *testing.T) {
 }
 
 // A client that dies leaves nothing, and its peers hear that it is gone, whatever it was at.
-func TestCMOfAClientThatDies(t *testing.T) {
+func TestDeadClientDisconnectsItsPeers(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	server := newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
@@ -252,7 +252,7 @@ func TestCMOfAClientThatDies(t *testing.T) {
 	}
 }
 
-func TestCMPortsAndStates(t *testing.T) {
+func TestPortAndStateErrors(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	c, other := newCaller(t, f, ""), newCaller(t, f, "")
 	taken, at := c.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.1:0")
@@ -303,7 +303,7 @@ func TestCMPortsAndStates(t *testing.T) {
 }
 
 // A listener that nobody serves holds as many requests as its backlog says; when it goes, they are refused.
-func TestCMBacklog(t *testing.T) {
+func TestListenBacklog(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	l, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0") // of four
@@ -325,7 +325,7 @@ func TestCMBacklog(t *testing.T) {
 	}
 }
 
-func TestCMDatagrams(t *testing.T) {
+func TestConnectUD(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSUDP, verbs.UD, "192.0.2.2:0")
@@ -357,7 +357,7 @@ func TestCMDatagrams(t *testing.T) {
 }
 
 // An identifier takes its events along when it changes its channel.
-func TestCMMigration(t *testing.T) {
+func TestMigrateMovesEvents(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	c := newCaller(t, f, "nic0")
 	id := c.id(rdmacm.PSTCP, verbs.RC)
@@ -374,7 +374,7 @@ func TestCMMigration(t *testing.T) {
 }
 
 // Each end of a resolution is an event: an address that nothing leads to is one as well.
-func TestCMAddressesWithoutAWay(t *testing.T) {
+func TestResolveAddrWithoutARoute(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{NICs: 1})
 	c := newCaller(t, f, "")
 	id := c.id(rdmacm.PSTCP, verbs.RC)

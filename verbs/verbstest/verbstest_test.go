@@ -9,7 +9,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-func TestACaptureShowsWhatTheCableCarried(t *testing.T) {
+func TestCaptureRecordsTheLink(t *testing.T) {
 	rec := capture.NewRecorder()
 	a, b := verbstest.Pair(t, verbstest.WithCapture(rec))
 	psn := uint32(0xfffffe)
@@ -35,7 +35,7 @@ func TestACaptureShowsWhatTheCableCarried(t *testing.T) {
 	}
 }
 
-func TestFaultsHappenToTheirNICAndCanChange(t *testing.T) {
+func TestFaultsApplyToOneNICAndCanBeReplaced(t *testing.T) {
 	rec := capture.NewRecorder()
 	f := verbstest.New(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, "drop send kind request nth 1"))
 	x, y := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout = 10 }}.Connect(t, f.Open(0), f.Open(1))
@@ -75,7 +75,7 @@ func (f *failing) finish() {
 	}
 }
 
-func TestALeakFailsTheTest(t *testing.T) {
+func TestLeakFailsTheTest(t *testing.T) {
 	clean := &failing{TB: t}
 	verbstest.Pair(clean)
 	clean.finish()

@@ -268,7 +268,7 @@ func (p *process) join(t *testing.T, y *verbstest.Endpoint) {
 	say(p.in, y.Info, y.MR.Addr(), y.MR.RKey())
 }
 
-func TestAnotherProcessMayBeTheClient(t *testing.T) {
+func TestClientInAnotherProcess(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	y := verbstest.EndpointConfig{BufSize: 1 << 20}.New(t, f.Open(1))
 	p := start(t, "once", f.Socket(), nil)
@@ -281,7 +281,7 @@ func TestAnotherProcessMayBeTheClient(t *testing.T) {
 	}
 }
 
-func TestAnotherUserMayAttachIfTheSocketLetsIt(t *testing.T) {
+func TestClientOfAnotherUserNeedsSocketPermission(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("left out: only root can start a process of another user")
 	}
@@ -329,7 +329,7 @@ func held(t *testing.T) (fds, maps int) {
 	return len(d), bytes.Count(m, []byte("/memfd:"))
 }
 
-func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
+func TestKilledClientLeavesNoResources(t *testing.T) {
 	for _, what := range []string{"mapped", "process", "device"} {
 		t.Run(what, func(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{})
@@ -375,7 +375,7 @@ func TestAClientThatIsKilledLeavesNothingBehind(t *testing.T) {
 	}
 }
 
-func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
+func TestDaemonShutdownEndsEveryWait(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	a, b := f.Open(0), f.Open(1)
 	x, y := verbstest.ConnectedRC(t, a, b)
@@ -434,7 +434,7 @@ func TestTheEndOfTheDaemonReachesEverybodyWhoWaits(t *testing.T) {
 	}
 }
 
-func TestADaemonThatIsKilledGivesAnErrorAndNoHang(t *testing.T) {
+func TestKilledDaemonReturnsErrors(t *testing.T) {
 	socket := t.TempDir() + "/sock"
 	p := start(t, "daemon", socket, nil)
 	if got := p.line(t); got != "listening" {
@@ -472,7 +472,7 @@ func TestADaemonThatIsKilledGivesAnErrorAndNoHang(t *testing.T) {
 	}
 }
 
-func TestClosingAContextEndsWhoeverUsesIt(t *testing.T) {
+func TestContextCloseEndsEveryCall(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	a, b := f.Open(0), f.Open(1)
 	x, y := verbstest.ConnectedRC(t, a, b)
@@ -510,7 +510,7 @@ func TestClosingAContextEndsWhoeverUsesIt(t *testing.T) {
 	}
 }
 
-func TestManyGoroutinesShareAContext(t *testing.T) {
+func TestConcurrentUseOfAContext(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	ended := make(chan error)
 	const n = 8
@@ -555,7 +555,7 @@ func TestManyGoroutinesShareAContext(t *testing.T) {
 	}
 }
 
-func TestPostingAndPollingAllocateNothing(t *testing.T) {
+func TestPostAndPollDoNotAllocate(t *testing.T) {
 	a, b := verbstest.Pair(t, verbstest.WithSpin(time.Second))
 	x, y := verbstest.ConnectedRC(t, a, b)
 	sge, peer := x.SGE(0, 4096), y.SGE(0, 4096)

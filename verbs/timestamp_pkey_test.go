@@ -13,7 +13,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-func TestCompletionsTellTheirTime(t *testing.T) {
+func TestCompletionTimestamps(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
 	d, err := a.QueryDevice(t.Context())
@@ -44,7 +44,7 @@ func TestCompletionsTellTheirTime(t *testing.T) {
 	}
 }
 
-func TestPKeysOfAnIndexAreUsed(t *testing.T) {
+func TestPKeyIndexSelectsThePartition(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithPKeys(0, 0xffff, 0x8001, 0x0002), verbstest.WithPKeys(1, 0xffff, 0x0002, 0x8001))
 	a, b := f.Open(0), f.Open(1)
 	keys, err := a.PKeys(t.Context())
@@ -94,7 +94,7 @@ func TestPKeysOfAnIndexAreUsed(t *testing.T) {
 	}
 }
 
-func TestAnOperatorChangesPKeys(t *testing.T) {
+func TestSetPKeysChangesTheTable(t *testing.T) {
 	f := verbstest.New(t)
 	a := f.Open(0)
 	ctx := context.Background()
