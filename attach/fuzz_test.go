@@ -19,8 +19,8 @@ import (
 //
 //	op u16, tag u8, version u8, descriptors u8, length of the body u16, body
 //
-// The upper four bits of descriptors are the number of descriptors that are sent; the lower four are
-// added to it in the header. The kind of a descriptor depends on its position.
+// The upper four bits of descriptors are the number of descriptors that are sent; the lower four
+// are added to it in the header. The kind of a descriptor depends on its position.
 const requestHeaderLen = 7
 
 func appendRequest(b []byte, op uint16, fds byte, body ...any) []byte {

@@ -34,8 +34,11 @@ type CaptureLink struct {
 
 // CaptureOptions are properties of frames that a link does not have.
 type CaptureOptions struct {
-	MAC  func() [6]byte        // of the NIC; nil means zeros
-	Wall func(now int64) int64 // converts the link's time to nanoseconds since 1970; nil means an offset that each Tap measures once
+	MAC func() [6]byte // of the NIC; nil means zeros
+
+	// Wall converts the link's time to nanoseconds since 1970. If it is nil, each Tap measures the
+	// offset between the clocks once.
+	Wall func(now int64) int64
 }
 
 // NewCaptureLink wraps a link. sink, if not nil, is attached as interface 0.

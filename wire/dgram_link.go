@@ -179,8 +179,8 @@ func (l *DgramLink) encode(run []TxFrame) {
 	l.tx.id++
 }
 
-// maxRefused is the number of times that a batch is retried after the peer's host refused a datagram
-// (ICMP port unreachable). Each such error belongs to a datagram that was sent before.
+// maxRefused is the number of times that a batch is retried after the peer's host refused a
+// datagram (ICMP port unreachable). Each such error belongs to a datagram that was sent before.
 const maxRefused = 3
 
 // onError implements txEncoder.

@@ -35,8 +35,8 @@ func (l *DgramLink) load(m rxMessage) (Drop, bool) {
 // handled is the result for frames that are not RoCEv2 and were answered or learned from.
 const handled = NumDrops
 
-// dispatch handles a frame by its type. It reports whether the frame is a RoCEv2 packet for the NIC, or
-// why not.
+// dispatch handles a frame by its type. It reports whether the frame is a RoCEv2 packet for the
+// NIC, or why not.
 func (l *DgramLink) dispatch(b []byte) (Drop, bool) {
 	if len(b) < packet.EthernetLen {
 		return DropTruncated, false

@@ -6,7 +6,8 @@ import (
 	"softroce/wire/fault"
 )
 
-// A faultFlow identifies packets that can overtake each other: those from or to one peer, to one QP.
+// A faultFlow identifies packets that can overtake each other: those from or to one peer, to one
+// QP.
 type faultFlow struct {
 	peer netip.Addr
 	qp   uint32

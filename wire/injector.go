@@ -5,9 +5,10 @@ import (
 	"slices"
 )
 
-// An InjectorLink is middleware that takes whole Ethernet frames, of any content, in addition to the
-// link's. An injected frame passes the receive checks of a dgram or a packet link, and counts as there;
-// it reaches the NIC only if it passes. It is for simulations, whose links carry no bytes.
+// An InjectorLink is middleware that takes whole Ethernet frames, of any content, in addition to
+// the link's. An injected frame passes the receive checks of a dgram or a packet link, and counts
+// as there; it reaches the NIC only if it passes. It is for simulations, whose links carry no
+// bytes.
 type InjectorLink struct {
 	Link
 	dgram    *DgramLink // without a socket
@@ -22,7 +23,8 @@ type InjectorLink struct {
 type InjectAs uint8
 
 // The kinds differ in the destinations that they accept. A packet link is one on a promiscuous
-// interface: frames for other stations, addresses and groups reach the NIC. A dgram link drops these.
+// interface: frames for other stations, addresses and groups reach the NIC. A dgram link drops
+// these.
 const (
 	InjectAsPacket InjectAs = iota
 	InjectAsDgram

@@ -10,20 +10,22 @@ import (
 
 // The links through sockets move many packets with one system call, in two ways.
 //
-// One sendmmsg or recvmmsg moves several messages. Sent ones are gathered from where their parts lie;
-// received ones go to buffers that are reused.
+// One sendmmsg or recvmmsg moves several messages. Sent ones are gathered from where their parts
+// lie; received ones go to buffers that are reused.
 //
-// One message can be a super-packet (UDP segmentation offload). It stands for consecutive packets of
-// equal length, the last of which may be shorter: First and Middle packets, or Middle to Last, of one
-// RDMA message. The kernel carries it through the stack as one packet, and segments it where it must.
+// One message can be a super-packet (UDP segmentation offload). It stands for consecutive packets
+// of equal length, the last of which may be shorter: First and Middle packets, or Middle to Last,
+// of one RDMA message. The kernel carries it through the stack as one packet, and segments it where
+// it must.
 
 const (
-	// maxSegments is the number of packets in a super-packet that the kernel allows (UDP_MAX_SEGMENTS).
+	// maxSegments is the number of packets in a super-packet that the kernel allows
+	// (UDP_MAX_SEGMENTS).
 	maxSegments = 64
 
 	// A system call moves this many super-packets, or fewer if they are long: two calls are faster
-	// than one that moves more bytes than fit in the processor's cache, and the receiver works on the
-	// first half while the second is sent.
+	// than one that moves more bytes than fit in the processor's cache, and the receiver works on
+	// the first half while the second is sent.
 	txMessages     = 32
 	txBytes        = 512 << 10
 	rxMessages     = 32
@@ -41,14 +43,14 @@ const (
 	maxPieces = 512
 
 	// maxSuperPacket is the length of the longest super-packet, from Ethernet header to ICRC. Linux
-	// lets devices segment packets shorter than GSO_LEGACY_MAX_SIZE, 65536 bytes. It segments longer
-	// ones, which IPv6 allows, itself, at a quarter of the speed.
+	// lets devices segment packets shorter than GSO_LEGACY_MAX_SIZE, 65536 bytes. It segments
+	// longer ones, which IPv6 allows, itself, at a quarter of the speed.
 	maxSuperPacket = 65535
 
 	// copyLen is the length from BTH to pad up to which packets are copied. Copying costs less than
-	// gathering. It also keeps the ICRC right if the program changes the payload during the send, such
-	// as a counter that a peer reads by RDMA READ. A longer packet may leave with a wrong ICRC; it is
-	// then lost and retransmitted.
+	// gathering. It also keeps the ICRC right if the program changes the payload during the send,
+	// such as a counter that a peer reads by RDMA READ. A longer packet may leave with a wrong
+	// ICRC; it is then lost and retransmitted.
 	copyLen = 512
 
 	// tailLen is the most bytes that follow a payload: pad and ICRC.

@@ -269,8 +269,8 @@ func (l *PacketLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 	return txDrop, DropSend // the interface is down or gone
 }
 
-// Receive implements Link. If it filled the batch there may be more packets, which FD does not show:
-// call it again before waiting.
+// Receive implements Link. If it filled the batch there may be more packets, which FD does not
+// show: call it again before waiting.
 func (l *PacketLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed

@@ -104,16 +104,16 @@ func udpChecksumOK(f *packet.Frame) bool {
 	return onesComplementSum(udp, pseudoChecksum(&f.Addressing, n)) == 0xffff
 }
 
-// A packetDecoder is the rxDecoder of a PacketLink: it cuts the super-packets that the socket delivers
-// into packets. It depends on the bytes of the message alone.
+// A packetDecoder is the rxDecoder of a PacketLink: it cuts the super-packets that the socket
+// delivers into packets. It depends on the bytes of the message alone.
 type packetDecoder struct {
 	segments
 	frame packet.Frame
 	base  uint16 // Identification of the first packet
 }
 
-// load implements rxDecoder. A message is a virtio-net header and a frame; its control message holds
-// the VLAN tag.
+// load implements rxDecoder. A message is a virtio-net header and a frame; its control message
+// holds the VLAN tag.
 func (d *packetDecoder) load(m rxMessage) (Drop, bool) {
 	d.rest = nil
 	b := m.data

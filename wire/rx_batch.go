@@ -45,8 +45,8 @@ type rxBatch struct {
 	limit      int // messages to request
 }
 
-// newRxBatch returns buffers for messages with controlLen bytes of control data each, and with source
-// addresses if named.
+// newRxBatch returns buffers for messages with controlLen bytes of control data each, and with
+// source addresses if named.
 func newRxBatch(controlLen int, named bool) *rxBatch {
 	b := &rxBatch{limit: rxMessages, controlLen: controlLen, control: make([]byte, rxMessages*controlLen), buf: make([]byte, rxMessages*rxStride)}
 	for i := range b.msgs {
@@ -65,8 +65,8 @@ func newRxBatch(controlLen int, named bool) *rxBatch {
 	return b
 }
 
-// receive fills frames with packets: those that are left of the last recvmmsg, or else those of a new
-// one. It returns how many.
+// receive fills frames with packets: those that are left of the last recvmmsg, or else those of a
+// new one. It returns how many.
 func (b *rxBatch) receive(fd int, d rxDecoder, frames []RxFrame, c *LinkCounters) (n int) {
 	for tries := 0; n < len(frames); {
 		if d.next(&frames[n]) {

@@ -12,8 +12,8 @@ type txEncoder interface {
 	encode(run []TxFrame)
 
 	// onError decides what happens to a message of some frames that the kernel rejected, other than
-	// for congestion. retries is the number of times that the kernel rejected a message of the batch
-	// and onError chose to retry.
+	// for congestion. retries is the number of times that the kernel rejected a message of the
+	// batch and onError chose to retry.
 	onError(e unix.Errno, frames, retries int) (txAction, Drop)
 }
 
@@ -28,9 +28,9 @@ const (
 
 // A txBatch sends frames through a socket, several messages in one sendmmsg.
 //
-// A message begins with header bytes that the link writes and goes on with one or more segments, each
-// a packet. Between two payloads lie the pad and ICRC of one packet and the BTH of the next. They are
-// copied together, so that each packet costs the kernel two pieces to gather.
+// A message begins with header bytes that the link writes and goes on with one or more segments,
+// each a packet. Between two payloads lie the pad and ICRC of one packet and the BTH of the next.
+// They are copied together, so that each packet costs the kernel two pieces to gather.
 type txBatch struct {
 	link       txEncoder
 	headerRoom int    // the most bytes of header in a message
@@ -246,8 +246,8 @@ func (b *txBatch) endMessage(n int) (m *mmsghdr, i int) {
 	return m, i
 }
 
-// runLength returns how many frames from the front of frames can be one super-packet of at most limit
-// bytes from the first BTH to the last ICRC.
+// runLength returns how many frames from the front of frames can be one super-packet of at most
+// limit bytes from the first BTH to the last ICRC.
 func runLength(frames []TxFrame, limit int) int {
 	f := &frames[0]
 	size, pieces := f.Len+packet.ICRCLen, len(f.Payload)+2

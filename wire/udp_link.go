@@ -315,9 +315,10 @@ func (l *UDPLink) encode(run []TxFrame) {
 	m.SetControllen(putControl(l.control[i][:], &a, segment))
 }
 
-// onError implements txEncoder. A super-packet is rejected if the kernel does not segment on this way
-// (no checksum offload, a tunnel) or if the datagram itself is at fault. Sending its packets one by
-// one shows which: if the first fails too, segmentation was not the cause and is turned on again.
+// onError implements txEncoder. A super-packet is rejected if the kernel does not segment on this
+// way (no checksum offload, a tunnel) or if the datagram itself is at fault. Sending its packets
+// one by one shows which: if the first fails too, segmentation was not the cause and is turned on
+// again.
 func (l *UDPLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 	t := l.tx
 	if (e == unix.EINVAL || e == unix.EIO) && frames > 1 && t.gso {
@@ -336,8 +337,8 @@ func (l *UDPLink) onError(e unix.Errno, frames, _ int) (txAction, Drop) {
 	return txDrop, DropSend
 }
 
-// Receive implements Link. If it filled the batch there may be more packets, which FD does not show:
-// call it again before waiting.
+// Receive implements Link. If it filled the batch there may be more packets, which FD does not
+// show: call it again before waiting.
 func (l *UDPLink) Receive(_ int64, batch []RxFrame) (n int, err error) {
 	if l.closed {
 		return 0, ErrClosed

@@ -49,7 +49,8 @@ func NewEvaluator(p *Program) Evaluator {
 	}
 	for i := range p.Rules {
 		r := p.Rules[i]
-		// Each rule has a generator, so that adding a rule does not change what another one selects.
+		// Each rule has a generator, so that adding a rule does not change what another one
+		// selects.
 		s := &ruleState{Rule: &r, rnd: rand.New(rand.NewPCG(p.Seed, uint64(i)))}
 		s.count.Rule = r
 		e.rules = append(e.rules, s)
@@ -91,7 +92,7 @@ type Verdict struct {
 	Reorder      int   // later packets of the flow that have to pass first
 	ReorderUntil int64 // when it no longer waits for them
 
-	Queue *RateQueue // to call Remove of when the packet passes; nil: none
+	Queue *RateQueue // has its Remove called when the packet passes; nil: none
 
 	set    []*ruleState // Set rules
 	holder *ruleState   // the first rule that needs the packet or copies of it queued

@@ -29,8 +29,8 @@ func (e *Error) Error() string {
 	return fmt.Sprintf("line %d: %q: %s", e.Line, e.Word, e.Problem)
 }
 
-// Parse reads a program in the fault language. It reads all lines: its error joins an *Error for each
-// of the first lines that are wrong.
+// Parse reads a program in the fault language. It reads all lines: its error joins an *Error for
+// each of the first lines that are wrong.
 func Parse(r io.Reader) (*Program, error) {
 	prog := &Program{Seed: 1}
 	var errs []error

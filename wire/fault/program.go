@@ -117,7 +117,8 @@ const (
 	DefaultWithin = time.Millisecond
 	DefaultQueue  = 1000 // packets
 
-	// MaxQueued is the number of packets that a link holds in each direction, for all rules together.
+	// MaxQueued is the number of packets that a link holds in each direction, for all rules
+	// together.
 	MaxQueued = 16384
 )
 
