@@ -10,7 +10,7 @@ import (
 	"softroce/packet"
 )
 
-// DecodeOptions say what Decode prints.
+// DecodeOptions select what Decode prints.
 type DecodeOptions struct {
 	JSON bool // a JSON object on each line, instead of text
 	All  bool // also a line for each frame of another protocol
@@ -18,9 +18,9 @@ type DecodeOptions struct {
 
 // Summary counts the frames of a capture.
 type Summary struct {
-	RoCE      int // RoCEv2 packets, those with wrong ICRCs and unreadable headers too
+	RoCE      int // RoCEv2 packets, including those with a wrong ICRC or unreadable headers
 	BadICRC   int
-	Malformed int // RoCEv2 packets or frames that could not be read to the end of their headers
+	Malformed int // RoCEv2 packets or frames whose headers could not be parsed completely
 	Other     int // frames of other protocols
 }
 
@@ -29,10 +29,10 @@ func (s Summary) String() string {
 		s.RoCE, s.BadICRC, s.Malformed, s.Other)
 }
 
-// Decode prints a line to w for every RoCEv2 packet that r yields: see Packet.AppendText
-// and Packet.MarshalJSON. Times in text are seconds since the first frame. A frame that
-// went to the port of RoCEv2 and is malformed has a line that says so. Where the capture
-// ends in an error, that error is returned after everything before it was printed.
+// Decode writes a line to w for each RoCEv2 packet of r: see Packet.AppendText and
+// Packet.MarshalJSON. Times in text are seconds since the first frame. A malformed frame to
+// RoCEv2's UDP port has a line that says so. If reading ends in an error, Decode returns it after
+// it has written everything before.
 func Decode(w io.Writer, r *Reader, o DecodeOptions) (Summary, error) {
 	d := decoder{options: o}
 	for rec, err := range r.Records() {
@@ -63,7 +63,7 @@ type decoder struct {
 	buf     []byte
 }
 
-// line counts a frame and returns its line, or nil if it gets none.
+// line counts a frame and returns its line, nil if it has none.
 func (d *decoder) line(rec Record) ([]byte, error) {
 	p, err := Parse(rec)
 	switch {
@@ -87,7 +87,7 @@ func (d *decoder) line(rec Record) ([]byte, error) {
 	return d.buf, nil
 }
 
-// other returns the line of a frame that is no RoCEv2 packet, for the reason err.
+// other returns the line of a frame that is not a RoCEv2 packet because of err.
 func (d *decoder) other(rec Record, err error) ([]byte, error) {
 	foreign := errors.Is(err, packet.ErrNotRoCE)
 	if d.options.JSON {

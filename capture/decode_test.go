@@ -168,7 +168,7 @@ func TestDecodePassesErrorsOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out bytes.Buffer
-	if sum, err := Decode(&out, r, DecodeOptions{}); !errors.Is(err, ErrCut) || sum.RoCE != 1 || strings.Count(out.String(), "\n") != 1 {
+	if sum, err := Decode(&out, r, DecodeOptions{}); !errors.Is(err, ErrTruncated) || sum.RoCE != 1 || strings.Count(out.String(), "\n") != 1 {
 		t.Errorf("%v, %v, %s", sum, err, out.String())
 	}
 	if r, err = NewReader(bytes.NewReader(b), "f"); err != nil || r.Name() != "f" || r.Close() != nil {

@@ -1,13 +1,13 @@
-// Package capture reads, writes, decodes and replays captures of RoCEv2 traffic.
+// Package capture reads, writes and decodes captures of RoCEv2 traffic.
 //
-// A Reader yields the frames of a pcap or pcapng file, a Writer makes a pcapng file
-// of frames, and a Recorder keeps them in memory for a test to assert on:
+// A Reader yields the frames of a pcap or pcapng file, and a Writer writes frames to a pcapng file.
+// A Recorder keeps them in memory, so that a test can make assertions:
 //
-//	rec := capture.NewRecorder()      // give it to the link as its sink
+//	rec := capture.NewRecorder() // pass it to the link as its sink
 //	...
 //	for _, p := range rec.Where(capture.Opcode(packet.Acknowledge), capture.DestQP(qp)) {
-//		...                           // p.PSN, p.AETH.Syndrome, p.Payload
+//		... // p.PSN, p.AETH.Syndrome, p.Payload
 //	}
 //
-// Decode prints a capture, a line of text or JSON per packet.
+// Decode prints a capture with a line of text or JSON for each packet.
 package capture

@@ -9,8 +9,8 @@ import (
 	"softroce/packet"
 )
 
-// The JSON of a packet. Numbers are JSON numbers, except those of 64 bits, which are
-// strings in hexadecimal, since JSON readers keep 53 bits.
+// The JSON form of a packet. Numbers are JSON numbers, except those of 64 bits, which are
+// hexadecimal strings, because JSON readers keep 53 bits.
 type jsonPacket struct {
 	No        int         `json:"no"`
 	Time      json.Number `json:"time"` // seconds of the Unix epoch, nine decimals
@@ -44,7 +44,7 @@ type jsonPacket struct {
 	ImmDt        *uint32           `json:"immdt,omitempty"`
 	IETH         *jsonIETH         `json:"ieth,omitempty"`
 
-	MAD *jsonMAD `json:"mad,omitempty"` // a management datagram
+	MAD *jsonMAD `json:"mad,omitempty"` // if it is a management datagram
 
 	PayloadLen int    `json:"payload_len"`
 	ICRC       uint32 `json:"icrc"`
@@ -62,7 +62,7 @@ type jsonPacket struct {
 	DstMAC      string  `json:"dst_mac,omitempty"`
 	VLAN        *uint16 `json:"vlan,omitempty"` // the whole TCI
 
-	Error string `json:"error,omitempty"` // why there are no extended headers
+	Error string `json:"error,omitempty"` // why the extended headers are missing
 }
 
 type (
@@ -104,13 +104,13 @@ type (
 	}
 )
 
-// jsonOther is the JSON of a frame that is no RoCEv2 packet.
+// jsonOther is the JSON form of a frame that is not a RoCEv2 packet.
 type jsonOther struct {
 	No        int         `json:"no"`
 	Time      json.Number `json:"time"`
 	Interface int         `json:"interface"`
 	Length    int         `json:"length"`
-	NotRoCE   bool        `json:"not_roce,omitempty"` // it is another protocol's
+	NotRoCE   bool        `json:"not_roce,omitempty"` // a frame of another protocol
 	Error     string      `json:"error"`
 }
 

@@ -8,19 +8,19 @@ import (
 	"softroce/packet"
 )
 
-// LinkType is the number of a link-layer header in a capture file.
+// A LinkType is the number of a link-layer header type in a capture file.
 type LinkType uint32
 
-// Link types that are read, under their numbers of the tcpdump registry.
+// Link types that can be read, with their numbers in the tcpdump registry.
 const (
 	Ethernet LinkType = 1
 	RawIP    LinkType = 101 // begins with the IP header
-	LinuxSLL LinkType = 113 // "cooked", as of tcpdump -i any
+	LinuxSLL LinkType = 113 // "cooked", as written by tcpdump -i any
 	LinuxSL2 LinkType = 276 // cooked, version 2
 )
 
-// ErrLinkType means that a capture's frames begin with a header that is not read.
-var ErrLinkType = errors.New("link type is not read: want Ethernet (1), raw IP (101) or Linux cooked (113, 276)")
+// ErrLinkType means that the frames of a capture have an unsupported link type.
+var ErrLinkType = errors.New("unsupported link type: want Ethernet (1), raw IP (101) or Linux cooked (113, 276)")
 
 func (l LinkType) check() error {
 	switch l {
@@ -30,8 +30,8 @@ func (l LinkType) check() error {
 	return fmt.Errorf("link type %d: %w", l, ErrLinkType)
 }
 
-// parse parses a frame that begins with the header of l. A frame of a link type that is
-// not read, which a pcapng file may have among others, is no RoCEv2.
+// parse parses a frame with the header of l. A frame with an unsupported link type, which a pcapng
+// file may contain among others, is not a RoCEv2 packet.
 func (l LinkType) parse(b []byte, f *packet.Frame) error {
 	switch l {
 	case Ethernet:
@@ -46,8 +46,8 @@ func (l LinkType) parse(b []byte, f *packet.Frame) error {
 	return &packet.ParseError{Reason: packet.ErrNotRoCE}
 }
 
-// parseCooked parses a frame with a cooked header of n bytes that has the Ethernet type
-// of what follows at byte kind.
+// parseCooked parses a frame with a cooked header of n bytes, which has the Ethernet type at offset
+// kind.
 func parseCooked(b []byte, n, kind int, f *packet.Frame) error {
 	if len(b) < n {
 		return &packet.ParseError{Reason: packet.ErrTruncated, Offset: len(b)}

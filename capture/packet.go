@@ -9,31 +9,31 @@ import (
 	"softroce/packet"
 )
 
-// Record is a frame as a capture holds it.
+// A Record is a frame of a capture.
 type Record struct {
-	No        int // its number in the capture, from 1
+	No        int // number in the capture, from 1
 	Time      time.Time
 	Interface int
 	LinkType  LinkType
-	Length    int   // bytes on the wire; more than Data has, if the capture cut them off
-	Offset    int64 // of the record in its file
+	Length    int   // bytes on the wire; more than len(Data) if the capture truncated the frame
+	Offset    int64 // offset of the record in its file
 	Data      []byte
 }
 
-// Packet is a RoCEv2 packet of a capture, taken apart. Its parts refer to Record.Data.
+// A Packet is a parsed RoCEv2 packet of a capture. Its parts refer to Record.Data.
 type Packet struct {
 	Record
 	packet.Frame
 	packet.Header
-	Payload []byte // without pad
+	Payload []byte // without padding
 
-	// Err says why extended headers and payload could not be read (packet.ErrShort,
-	// packet.ErrOpcode, packet.ErrPad); of Header only BTH then has a meaning.
+	// Err says why extended headers and payload could not be parsed: packet.ErrShort,
+	// packet.ErrOpcode or packet.ErrPad. Then only the BTH of Header is valid.
 	Err error
 }
 
-// Parse takes the frame of a record apart. The error, if any, is a *packet.ParseError
-// and matches packet.ErrNotRoCE where the frame is another protocol's.
+// Parse parses the frame of a record. The error, if any, is a *packet.ParseError, which matches
+// packet.ErrNotRoCE for a frame of another protocol.
 func Parse(r Record) (*Packet, error) {
 	p := &Packet{Record: r}
 	if err := r.LinkType.parse(r.Data, &p.Frame); err != nil {
@@ -55,7 +55,7 @@ func Parse(r Record) (*Packet, error) {
 	return p, nil
 }
 
-// String returns the packet's line of text, with its time in seconds of the minute.
+// String returns the packet's line of text, with the time in seconds of the minute.
 func (p *Packet) String() string {
 	return string(p.AppendText(nil, p.Time.Truncate(time.Minute)))
 }
@@ -63,7 +63,7 @@ func (p *Packet) String() string {
 // Packets is a list of packets in the order of the capture.
 type Packets []*Packet
 
-// Match decides whether a packet is one that is looked for.
+// A Match reports whether a packet is one that is looked for.
 type Match func(*Packet) bool
 
 // Where returns the packets that every match accepts.
@@ -117,7 +117,7 @@ func Opcode(opcodes ...packet.Opcode) Match {
 	}
 }
 
-// Kind matches packets of a kind, whatever their service and position.
+// Kind matches packets of a kind, of any service and position.
 func Kind(k packet.Kind) Match {
 	return func(p *Packet) bool { return p.Opcode.Info().Kind == k }
 }
@@ -128,21 +128,21 @@ func Request() Match { return func(p *Packet) bool { return p.Opcode.Info().Requ
 // DestQP matches packets to a QP.
 func DestQP(qpn uint32) Match { return func(p *Packet) bool { return p.BTH.DestQP == qpn } }
 
-// PSN matches packets with that PSN.
+// PSN matches packets with a PSN.
 func PSN(psn uint32) Match { return func(p *Packet) bool { return p.BTH.PSN == psn } }
 
-// Syndrome matches packets whose AETH has that syndrome.
+// Syndrome matches packets with an AETH that has the syndrome.
 func Syndrome(s packet.Syndrome) Match {
 	return func(p *Packet) bool {
 		return p.Err == nil && p.Opcode.Info().Headers&packet.HasAETH != 0 && p.AETH.Syndrome == s
 	}
 }
 
-// BadICRC matches packets whose ICRC is not theirs.
+// BadICRC matches packets with a wrong ICRC.
 func BadICRC() Match { return func(p *Packet) bool { return !p.ICRCOK() } }
 
-// Load reads the RoCEv2 packets of a file; frames of other protocols are left out. Where
-// the file ends in an error, the packets before it come with the error.
+// Load reads the RoCEv2 packets of a file, and ignores frames of other protocols. If reading ends
+// in an error, Load returns it and the packets before it.
 func Load(file string) (Packets, error) {
 	r, err := Open(file)
 	if err != nil {

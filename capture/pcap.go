@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// Lengths and marks of the classic pcap format.
+// Lengths and magic numbers of the classic pcap format.
 const (
 	pcapHeaderLen  = 24
 	pcapRecordLen  = 16
 	pcapMicro      = 0xa1b2c3d4
 	pcapNano       = 0xa1b23c4d
 	pcapVersion    = 2
-	pcapLinkTypeOf = 0x0fffffff // the upper bits tell of the frame check sequence
+	pcapLinkTypeOf = 0x0fffffff // the upper bits describe the frame check sequence
 )
 
 type pcap struct {
 	*source
 	order binary.ByteOrder
-	tick  int64 // nanoseconds
+	tick  int64 // timestamps are in nanoseconds
 	link  LinkType
 }
 

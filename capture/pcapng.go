@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// Types of pcapng blocks, and what of the format concerns us
+// Block types and other constants of the pcapng format that the reader needs
 // (draft-ietf-opsawg-pcapng).
 const (
-	blockSection   = 0x0a0d0d0a // reads the same in both byte orders
+	blockSection   = 0x0a0d0d0a // the same in both byte orders
 	blockInterface = 1
 	blockPacket    = 2 // obsolete
 	blockSimple    = 3
 	blockEnhanced  = 6
 
 	blockHeadLen = 8  // type and length
-	blockLen     = 12 // and the length again, behind
+	blockLen     = 12 // the trailing length
 	ngVersion    = 1
 
 	optionEnd        = 0
 	optionResolution = 9
 	optionOffset     = 14
 
-	// byteOrderMark stands in every section header.
+	// byteOrderMark is in every section header.
 	byteOrderMark uint32 = 0x1a2b3c4d
 )
 
@@ -36,12 +36,12 @@ type pcapng struct {
 type ngInterface struct {
 	link    LinkType
 	snap    uint32
-	binary  bool // the clock ticks 2^exp times a second, otherwise 10^exp times
+	binary  bool // the clock ticks 2^exp times a second; otherwise 10^exp times
 	exp     uint8
-	seconds int64 // to add
+	seconds int64 // added to the timestamps
 }
 
-// block is a block's type and body, in a file at offset.
+// A block is the type and the body of a block at an offset of the file.
 type block struct {
 	kind   uint32
 	body   []byte
@@ -85,7 +85,7 @@ func (f *pcapng) next() (Record, error) {
 	}
 }
 
-// block reads a block. The body of one that does not concern us is skipped.
+// block reads a block. It skips the body of a block without frames or options that matter.
 func (f *pcapng) block() (block, error) {
 	var head [blockHeadLen + 4]byte
 	b := block{offset: f.at}
@@ -94,7 +94,7 @@ func (f *pcapng) block() (block, error) {
 	}
 	b.kind = f.order.Uint32(head[:])
 	have := blockHeadLen
-	if b.kind == blockSection { // its byte order decides how its length is read
+	if b.kind == blockSection { // its byte order is needed to read its length
 		if err := f.more(head[blockHeadLen:], b.offset, len(head), "section header"); err != nil {
 			return b, err
 		}
@@ -125,7 +125,7 @@ func (f *pcapng) block() (block, error) {
 	return b, nil
 }
 
-// body reads what lies between the two lengths of a block; already is its beginning.
+// body reads what is between the two lengths of a block. already is the beginning of it.
 func (f *pcapng) body(b *block, already []byte, size int) error {
 	n := size - blockLen
 	switch b.kind {
@@ -177,7 +177,7 @@ func (f *pcapng) addInterface(b block) error {
 	return nil
 }
 
-// option takes an option's value in, and reports whether it can be.
+// option applies the value of an option, and reports whether it is valid.
 func (i *ngInterface) option(order binary.ByteOrder, code uint16, v []byte) bool {
 	switch code {
 	case optionResolution:
@@ -195,7 +195,7 @@ func (i *ngInterface) option(order binary.ByteOrder, code uint16, v []byte) bool
 	return true
 }
 
-// time returns the time after so many ticks of the interface's clock.
+// time returns the time of a number of ticks of the interface's clock.
 func (i *ngInterface) time(ticks uint64) time.Time {
 	perSecond := uint64(1)
 	if i.binary {
@@ -210,8 +210,8 @@ func (i *ngInterface) time(ticks uint64) time.Time {
 	return time.Unix(int64(ticks/perSecond)+i.seconds, int64(ns)).UTC()
 }
 
-// enhanced reads an enhanced packet block, or the obsolete packet block before it, whose
-// interface number has two bytes.
+// enhanced reads an enhanced packet block, or the obsolete packet block, which has an interface
+// number of two bytes.
 func (f *pcapng) enhanced(b block, numberLen int) (Record, error) {
 	if len(b.body) < 20 {
 		return Record{}, f.corrupt(b.offset, "packet block of %d bytes", len(b.body)+blockLen)

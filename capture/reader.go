@@ -10,18 +10,18 @@ import (
 	"os"
 )
 
-// Reasons why a file cannot be read, or not to its end; match with errors.Is. The
-// error that the Reader returns is a *FormatError.
+// Reasons why a file cannot be read completely; match with errors.Is. The Reader returns them as a
+// *FormatError.
 var (
 	ErrNotCapture = errors.New("not a pcap or pcapng capture")
-	ErrCut        = errors.New("file is cut")
+	ErrTruncated        = errors.New("file is truncated")
 	ErrCorrupt    = errors.New("capture is corrupt")
 )
 
-// FormatError says where in which file reading had to end, and why.
+// A FormatError says where and why reading a file ended.
 type FormatError struct {
 	File   string
-	Offset int64 // in bytes, of what could not be read or made no sense
+	Offset int64 // in bytes, of the invalid or missing part
 	Reason error
 }
 
@@ -32,20 +32,20 @@ func (e *FormatError) Error() string {
 // Unwrap returns the reason.
 func (e *FormatError) Unwrap() error { return e.Reason }
 
-// maxRecord bounds the bytes of one frame and of one block with frames, so that a
-// length that is nonsense does not ask for all memory. A super-packet has 64 KiB.
+// maxRecord bounds the bytes of a frame and of a block with frames, so that a damaged length does
+// not exhaust memory. A super-packet has 64 KiB.
 const maxRecord = 1 << 20
 
-// Reader reads a pcap or pcapng file frame by frame.
+// A Reader reads a pcap or pcapng file frame by frame.
 type Reader struct {
 	src    *source
-	next   func() (Record, error) // of the format; numbers are added here
+	next   func() (Record, error) // reads a frame of the format, without its number
 	number int
 	err    error     // every error is final
 	file   io.Closer // what Close closes, or nil
 }
 
-// Open opens a capture file. Where it is no capture, the error is ErrNotCapture.
+// Open opens a capture file. If it is not a capture, the error is ErrNotCapture.
 func Open(file string) (*Reader, error) {
 	f, err := os.Open(file)
 	if err != nil {
@@ -60,7 +60,7 @@ func Open(file string) (*Reader, error) {
 	return r, nil
 }
 
-// NewReader reads the header of a capture from r. Errors call it name.
+// NewReader reads the header of a capture from r. Errors contain name.
 func NewReader(r io.Reader, name string) (*Reader, error) {
 	src := &source{name: name, r: bufio.NewReaderSize(r, 1<<16)}
 	magic, err := src.r.Peek(4)
@@ -86,8 +86,8 @@ func NewReader(r io.Reader, name string) (*Reader, error) {
 	return c, nil
 }
 
-// Next returns the next frame, whose bytes are the caller's. At the end of the file the
-// error is io.EOF; anything else is a *FormatError, after which there is no more.
+// Next returns the next frame; the caller owns its bytes. At the end of the file the error is
+// io.EOF. Any other error is a *FormatError and final.
 func (c *Reader) Next() (Record, error) {
 	if c.err != nil {
 		return Record{}, c.err
@@ -102,8 +102,7 @@ func (c *Reader) Next() (Record, error) {
 	return rec, nil
 }
 
-// Records returns an iterator over the frames. If the capture does not end as it should,
-// the last pair has the error.
+// Records returns an iterator over the frames. If reading ends in an error, the last pair has it.
 func (c *Reader) Records() iter.Seq2[Record, error] {
 	return func(yield func(Record, error) bool) {
 		for {
@@ -115,7 +114,7 @@ func (c *Reader) Records() iter.Seq2[Record, error] {
 	}
 }
 
-// Name returns the name that errors give the capture.
+// Name returns the name of the capture in errors.
 func (c *Reader) Name() string { return c.src.name }
 
 // Close closes the file, if Open opened it.
@@ -126,7 +125,7 @@ func (c *Reader) Close() error {
 	return c.file.Close()
 }
 
-// source is a file being read, which knows how far.
+// A source is a file being read, and the offset in it.
 type source struct {
 	name string
 	r    *bufio.Reader
@@ -141,7 +140,7 @@ func (s *source) corrupt(offset int64, format string, args ...any) error {
 	return s.fail(offset, fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...)))
 }
 
-// start fills b, the first bytes of something. io.EOF means that the file ended before.
+// start reads the first bytes of a structure into b. io.EOF means that the file ended before.
 func (s *source) start(b []byte, what string) error {
 	if _, err := s.r.Peek(1); err == io.EOF {
 		return io.EOF
@@ -149,14 +148,15 @@ func (s *source) start(b []byte, what string) error {
 	return s.more(b, s.at, len(b), what)
 }
 
-// more fills b with the next bytes of a thing of size bytes that began at offset start.
+// more reads the next bytes of a structure into b. The structure has size bytes and began at offset
+// start.
 func (s *source) more(b []byte, start int64, size int, what string) error {
 	n, err := io.ReadFull(s.r, b)
 	s.at += int64(n)
 	return s.ended(err, start, size, what)
 }
 
-// skip is more for bytes that nobody looks at.
+// skip is more for bytes that are not needed.
 func (s *source) skip(n int64, start int64, size int, what string) error {
 	done, err := io.CopyN(io.Discard, s.r, n)
 	s.at += done
@@ -168,7 +168,7 @@ func (s *source) ended(err error, start int64, size int, what string) error {
 	case nil:
 		return nil
 	case io.EOF, io.ErrUnexpectedEOF:
-		return s.fail(start, fmt.Errorf("%w: %s of %d bytes ends after %d", ErrCut, what, size, s.at-start))
+		return s.fail(start, fmt.Errorf("%w: %s of %d bytes ends after %d", ErrTruncated, what, size, s.at-start))
 	}
 	return s.fail(s.at, err)
 }

@@ -161,7 +161,7 @@ func checkCut(t *testing.T, name string, b []byte, recs []Record, ends map[int64
 	}
 	var fe *FormatError
 	boundary := err == io.EOF && n < recs[0].Offset // between blocks before the first frame
-	if !boundary && (!errors.Is(err, ErrCut) || !errors.As(err, &fe) || fe.Offset >= n || !strings.HasPrefix(err.Error(), name+": offset ")) {
+	if !boundary && (!errors.Is(err, ErrTruncated) || !errors.As(err, &fe) || fe.Offset >= n || !strings.HasPrefix(err.Error(), name+": offset ")) {
 		t.Errorf("%s cut at %d: %v", name, n, err)
 	}
 	if got != want {
@@ -185,12 +185,12 @@ func TestErrorsNameFileOffsetAndReason(t *testing.T) {
 		"two bytes":   {[]byte("ab"), ErrNotCapture, "f: offset 0: not a pcap or pcapng capture: file has 2 bytes"},
 		"text":        {[]byte("#!/bin/sh"), ErrNotCapture, "f: offset 0: not a pcap or pcapng capture: begins with 23 21 2f 62"},
 		"gzip":        {[]byte("\x1f\x8b\x08\x00"), ErrNotCapture, "f: offset 0: not a pcap or pcapng capture: compressed by gzip, uncompress it first"},
-		"pcap header": {words(le, pcapMicro, 1), ErrCut, "f: offset 0: file is cut: file header of 24 bytes ends after 8"},
+		"pcap header": {words(le, pcapMicro, 1), ErrTruncated, "f: offset 0: file is truncated: file header of 24 bytes ends after 8"},
 		"pcap version": {words(le, pcapMicro, uint16(9), uint16(4), 0, 0, 0, 1), ErrCorrupt,
 			"f: offset 4: capture is corrupt: pcap version 9"},
 		"pcap link type": {words(le, pcapMicro, uint16(2), uint16(4), 0, 0, 0, 105), ErrLinkType,
-			"f: offset 20: link type 105: link type is not read: want Ethernet (1), raw IP (101) or Linux cooked (113, 276)"},
-		"pcap record cut":   {pcapOf(le, pcapMicro, make([]byte, 9))[:47], ErrCut, "f: offset 24: file is cut: record of 25 bytes ends after 23"},
+			"f: offset 20: link type 105: unsupported link type: want Ethernet (1), raw IP (101) or Linux cooked (113, 276)"},
+		"pcap record cut":   {pcapOf(le, pcapMicro, make([]byte, 9))[:47], ErrTruncated, "f: offset 24: file is truncated: record of 25 bytes ends after 23"},
 		"pcap record, huge": {words(le, pcapOf(le, pcapMicro, nil), 0, 0, 1<<20+1, 0), ErrCorrupt, "f: offset 48: capture is corrupt: record of 1048577 bytes"},
 		"byte order mark": {words(le, blockSection, 28, 0x11223344, 0, 0, 0, 28), ErrCorrupt,
 			"f: offset 8: capture is corrupt: byte order mark 44 33 22 11"},
@@ -201,7 +201,7 @@ func TestErrorsNameFileOffsetAndReason(t *testing.T) {
 		"block of 13 bytes":     {words(le, section, 5, 13, 0, 0), ErrCorrupt, "f: offset 32: capture is corrupt: block of 13 bytes"},
 		"block of 8 bytes":      {words(le, section, 5, 8, 8), ErrCorrupt, "f: offset 32: capture is corrupt: block of 8 bytes"},
 		"huge block":            {words(le, section, blockEnhanced, 1<<21, 0), ErrCorrupt, "f: offset 32: capture is corrupt: block of 2097152 bytes"},
-		"unknown block cut":     {words(le, section, 99, 100, 1, 2), ErrCut, "f: offset 28: file is cut: block of 100 bytes ends after 16"},
+		"unknown block cut":     {words(le, section, 99, 100, 1, 2), ErrTruncated, "f: offset 28: file is truncated: block of 100 bytes ends after 16"},
 		"lengths differ":        {words(le, section, 5, 16, 0, 20), ErrCorrupt, "f: offset 40: capture is corrupt: block of 16 bytes ends with length 20"},
 		"interface of 16 bytes": {words(le, section, blockOf(le, blockInterface, 1)), ErrCorrupt, "f: offset 28: capture is corrupt: interface description of 16 bytes"},
 		"option runs over":      {interfaceWith(uint16(2), uint16(5), "eth0"), ErrCorrupt, "f: offset 44: capture is corrupt: option of 5 bytes runs past its block"},
@@ -240,7 +240,7 @@ func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
 	if err == nil {
 		_, err = r.Next()
 	}
-	if !errors.Is(err, broken) || errors.Is(err, ErrCut) || err.Error() != "f: offset 60: broken disk" {
+	if !errors.Is(err, broken) || errors.Is(err, ErrTruncated) || err.Error() != "f: offset 60: broken disk" {
 		t.Error(err)
 	}
 	text := filepath.Join(dir, "text")
@@ -262,7 +262,7 @@ func TestLoadDeliversWhatComesBeforeAnError(t *testing.T) {
 		tail   []byte
 		reason error
 	}{
-		"cut":             {[]byte{1}, ErrCut},
+		"cut":             {[]byte{1}, ErrTruncated},
 		"malformed frame": {words(binary.LittleEndian, 0, 0, 50, 50, good[:50]), packet.ErrTruncated},
 	} {
 		if err := os.WriteFile(file, append(pcapOf(binary.LittleEndian, pcapNano, good), c.tail...), 0o600); err != nil {

@@ -9,20 +9,20 @@ import (
 	"softroce/packet"
 )
 
-// Recorder keeps what a link carried in memory. It is a sink of a capturing link, as
-// Writer is one, and may be used by several goroutines.
+// A Recorder keeps the packets of a link in memory. Like a Writer, it is a sink of a capturing
+// link, and may be used by several goroutines.
 type Recorder struct {
 	mu      sync.Mutex
 	packets Packets
 	frames  int
-	bad     []Record // RoCEv2 frames that do not parse down to the BTH
+	bad     []Record // RoCEv2 frames without a readable BTH
 }
 
 // NewRecorder returns an empty Recorder.
 func NewRecorder() *Recorder { return new(Recorder) }
 
-// WriteFrame adds a copy of a frame, seen at wallNs nanoseconds of the Unix epoch. It
-// never fails: frames of other protocols only count in the numbers of the packets.
+// WriteFrame adds a copy of a frame that was captured at wallNs nanoseconds of the Unix epoch. It
+// never fails. Frames of other protocols are numbered, but not kept.
 func (r *Recorder) WriteFrame(wallNs int64, iface int, frame []byte) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -54,21 +54,21 @@ func (r *Recorder) Where(matches ...Match) Packets { return r.Packets().Where(ma
 // Find returns the first packet that every match accepts, or nil.
 func (r *Recorder) Find(matches ...Match) *Packet { return r.Packets().Find(matches...) }
 
-// Malformed returns the frames that went to the port of RoCEv2 but are no packets.
+// Malformed returns the frames to RoCEv2's UDP port that are not valid packets.
 func (r *Recorder) Malformed() []Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return append([]Record(nil), r.bad...)
 }
 
-// Reset forgets everything recorded so far.
+// Reset removes everything recorded so far.
 func (r *Recorder) Reset() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.packets, r.frames, r.bad = nil, 0, nil
 }
 
-// Save writes the packets so far to a pcapng file, for a person to look at.
+// Save writes the packets so far to a pcapng file.
 func (r *Recorder) Save(file string) error {
 	ps := r.Packets()
 	names := []string{"0"}

@@ -7,9 +7,9 @@ import (
 	"softroce/packet"
 )
 
-// AppendText appends the packet's line of text to b, without an end of line: number,
-// seconds since start, addresses, opcode, then each field of each header as name=value,
-// transport first. Reserved bits are shown where they are not zero.
+// AppendText appends the packet's line of text to b, without a newline: number, seconds since
+// start, addresses and opcode, then each field of each header as name=value, transport headers
+// first. Reserved bits are shown if they are not zero.
 func (p *Packet) AppendText(b []byte, start time.Time) []byte {
 	b = fmt.Appendf(b, "%d %s %v > %v %v", p.No, seconds(p.Time.Sub(start)), p.Src, p.Dst, p.Opcode)
 	b = p.appendBTH(b)
@@ -26,7 +26,7 @@ func (p *Packet) AppendText(b []byte, start time.Time) []byte {
 	return b
 }
 
-// seconds writes a duration as seconds with nine decimals.
+// seconds formats a duration as seconds with nine decimals.
 func seconds(d time.Duration) string {
 	sign := ""
 	if d < 0 {

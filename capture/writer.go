@@ -17,12 +17,12 @@ import (
 // ErrClosed is returned by a Writer that was closed.
 var ErrClosed = errors.New("capture is closed")
 
-// flushEvery bounds how long, in nanoseconds of the frames' times, a frame stays in
-// the buffer while others follow.
+// flushEvery bounds how long a frame stays in the buffer while others follow: nanoseconds of the
+// frames' times.
 const flushEvery = 200e6
 
-// Writer writes Ethernet frames to a pcapng file, with times in nanoseconds. Its
-// methods may be called by several goroutines.
+// A Writer writes Ethernet frames to a pcapng file, with times in nanoseconds. Its methods may be
+// called by several goroutines.
 type Writer struct {
 	mu      sync.Mutex
 	ng      *pcapgo.NgWriter
@@ -30,14 +30,14 @@ type Writer struct {
 	flushed int64     // time of the frame at the last flush
 	ifaces  int
 	packets uint64
-	err     error // the first; every later call returns it
+	err     error // the first error; every later call returns it
 }
 
-// NewWriter starts a capture on w with the named interfaces, at least one. Frames are
-// buffered: see Flush. w is not closed by Close.
+// NewWriter starts a capture on w with at least one interface. Frames are buffered: see Flush.
+// Close does not close w.
 func NewWriter(w io.Writer, interfaces ...string) (*Writer, error) {
 	if len(interfaces) == 0 {
-		return nil, errors.New("a capture needs an interface")
+		return nil, errors.New("a capture needs at least one interface")
 	}
 	section := pcapgo.NgSectionInfo{Hardware: runtime.GOARCH, OS: runtime.GOOS, Application: "softroce"}
 	ng, err := pcapgo.NewNgWriterInterface(w, description(interfaces[0]), pcapgo.NgWriterOptions{SectionInfo: section})
@@ -72,8 +72,8 @@ func description(name string) pcapgo.NgInterface {
 	return pcapgo.NgInterface{Name: name, LinkType: layers.LinkTypeEthernet}
 }
 
-// AddInterface adds an interface and returns its number for WriteFrame; those of
-// NewWriter count from 0.
+// AddInterface adds an interface and returns its number for WriteFrame. Those of NewWriter are
+// numbered from 0.
 func (c *Writer) AddInterface(name string) (int, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -86,8 +86,8 @@ func (c *Writer) AddInterface(name string) (int, error) {
 	return n, err
 }
 
-// WriteFrame adds a whole Ethernet frame, seen at wallNs nanoseconds of the Unix epoch
-// on an interface. The frame is copied.
+// WriteFrame adds a whole Ethernet frame that was captured on an interface at wallNs nanoseconds of
+// the Unix epoch. It copies the frame.
 func (c *Writer) WriteFrame(wallNs int64, iface int, frame []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -119,8 +119,8 @@ func (c *Writer) flush() error {
 	return c.err
 }
 
-// Flush writes out what is buffered. Beside that, frames are written out as later
-// frames push them, a fifth of a second after them at the latest.
+// Flush writes the buffered frames to the file. Otherwise they are written when later frames
+// follow, at the latest flushEvery after them.
 func (c *Writer) Flush() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -130,15 +130,15 @@ func (c *Writer) Flush() error {
 	return c.flush()
 }
 
-// Packets returns how many frames were written.
+// Packets returns the number of frames written.
 func (c *Writer) Packets() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.packets
 }
 
-// Close flushes and ends the capture. It returns the error that ended it earlier, if
-// one did. Closing again does nothing.
+// Close flushes and ends the capture. It returns the error that ended the capture earlier, if any.
+// Further calls do nothing.
 func (c *Writer) Close() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

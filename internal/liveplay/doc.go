@@ -1,16 +1,18 @@
-// Package onto plays one side of captured RC and UC connections to a live NIC, and judges what that sends.
+// Package liveplay plays one side of captured RC and UC connections to a live NIC, and judges what
+// the live NIC sends.
 //
-// # The way of a capture
+//  1. The requester's side: replay.RequesterScripts says what the responder of each stream received:
+//     the packets, their order, the content of memory and the posted receives. The responder's side:
+//     replay.ResponderScripts says what the requester posted, and the replies to it (liveplay.go).
+//  2. A verbs program on the live NIC's host creates such a queue pair and memory (endpoint.go).
+//     Addresses, queue pair numbers and keys are replaced by those of the live NIC (requestersetup.go,
+//     window.go).
+//  3. A requesterPlayer sends packet by packet, each when it has the replies that the captured
+//     requester had (requester.go), and retransmits what the network loses (requesterprogress.go). A
+//     responderPlayer posts the work requests, and sends each reply when its cause has arrived
+//     (responder.go, responderprogress.go).
+//  4. replay.RequesterSession and replay.ResponderSession judge the packets of the live NIC:
+//     softroce's queue pair has to send the same in its place.
 //
-//  1. The requester's side: replay.Scripts says what the responder of each stream was given: which packets, in which order,
-//     with what in memory and how many receives posted. The responder's side: replay.AnswerScripts says what the requester had
-//     to do, and what it was answered (onto.go).
-//  2. A verbs program on the live NIC's host makes a queue pair and memory like that (seat.go); addresses, queue
-//     pair numbers and keys become those of the live NIC (stage.go, window.go).
-//  3. The player sends packet by packet, each when the captured requester had heard as much as the player has now
-//     (player.go); what the live network loses is sent again (progress.go). The answerer posts, and answers when what
-//     drew the captured answer has come (answerer.go, asking.go).
-//  4. What passed is judged by replay.Session and replay.AnswerSession: softroce's queue pair, given the same, has to say the same.
-//
-// A scenario.Bench is all that is known of the live NIC, so that it may also be one of a simulation.
+// A testbed.Testbed is all that is known of the live NIC, so it may also be a simulated one.
 package liveplay

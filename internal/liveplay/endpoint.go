@@ -15,28 +15,30 @@ import (
 	"softroce/wire"
 )
 
-// ownQPNs is how many queue pairs the player plays, one for each side of a stream, before it uses a number again.
+// ownQPNs is how many numbers the played queue pairs have, one for each side of a stream, before
+// they are reused.
 const ownQPNs = 64
 
-// hopLimit of what is sent.
+// hopLimit is that of the packets that are sent.
 const hopLimit = 64
 
-// An endpoint is a queue pair of the live NIC, with its memory, and the one that is played to it.
+// An endpoint is a queue pair of the live NIC with its memory, and the played queue pair connected
+// to it.
 type endpoint struct {
 	target
 	name    string // of the queue pair on the live NIC
 	qpn     uint32 // its number
-	own     uint32 // that of the queue pair which is played
+	own     uint32 // the number of the played queue pair
 	created bool
 	memory  []string   // names of regions
 	mws     []string   // names of windows
 	path    *wire.Path // to the live NIC
 	paths   map[pathKey]*wire.Path
 
-	first int // packets on the tape before the stream
+	first int // packets in the recording before the stream
 }
 
-// A pathKey is what packets of one flow have in common on the way.
+// A pathKey is what distinguishes the paths of a stream's packets.
 type pathKey struct {
 	port   uint16
 	tclass uint8
@@ -47,10 +49,10 @@ func newEndpoint(st target) endpoint {
 		first: len(st.recording.packets)}
 }
 
-// index is the place in the session of what comes next.
+// index returns the index in the session of the next packet.
 func (s *endpoint) index() int { return len(s.recording.packets) - s.first }
 
-// register makes memory on the live NIC's host that is given back at the end.
+// register registers memory on the live NIC's host. destroy deregisters it.
 func (s *endpoint) register(name string, o testbed.RegionOptions) (testbed.Region, error) {
 	r, err := s.nic.Register(name, o)
 	if err == nil {
@@ -70,7 +72,7 @@ func (s *endpoint) write(name string, at uint64, data []byte) error {
 	return nil
 }
 
-// read returns what is in a region.
+// read returns the content of a region.
 func (s *endpoint) read(name string, from, n uint64) ([]byte, error) {
 	b := make([]byte, 0, n)
 	for at := from; at < from+n; at += chunk {
@@ -83,7 +85,7 @@ func (s *endpoint) read(name string, from, n uint64) ([]byte, error) {
 	return b, nil
 }
 
-// connect makes the queue pair and takes it to RTR, in which it answers, and if rts says so to RTS.
+// connect creates the queue pair and takes it to RTR, and on to RTS if rts is set.
 func (s *endpoint) connect(service packet.Service, a ib.QPAttr, rts bool) (err error) {
 	of, rtrOnly, rtsOnly := ib.QPTypeRC, ib.QPMaskMaxDestRDAtomic|ib.QPMaskMinRNRTimer,
 		ib.QPMaskTimeout|ib.QPMaskRetryCount|ib.QPMaskRNRRetry|ib.QPMaskMaxRDAtomic
@@ -114,12 +116,12 @@ func (s *endpoint) connect(service packet.Service, a ib.QPAttr, rts bool) (err e
 	return err
 }
 
-// addresses returns the queue pair that is played and the live one.
+// addresses returns the played queue pair and the live one.
 func (s *endpoint) addresses() (player, peer replay.End) {
 	return replay.End{Addr: s.testbed.Peer(), QPN: s.own, Known: true}, replay.End{Addr: s.nic.Addr(), QPN: s.qpn, Known: true}
 }
 
-// transmit puts a packet on the cable, which has source port and traffic class of a captured one.
+// transmit sends a packet with the source port and traffic class of a captured one.
 func (s *endpoint) transmit(c *capture.Packet, h packet.Header) error {
 	h.DestQP, h.PKey = s.qpn, packet.DefaultPKey
 	f := &wire.TxFrame{Path: s.pathOf(c)}
@@ -131,7 +133,7 @@ func (s *endpoint) transmit(c *capture.Packet, h packet.Header) error {
 	return nil
 }
 
-// pathOf returns the path of a packet with the source port and the traffic class that it had in the capture.
+// pathOf returns the path of a packet with the source port and traffic class of a captured one.
 func (s *endpoint) pathOf(c *capture.Packet) *wire.Path {
 	k := pathKey{c.SrcPort, c.TClass}
 	if s.paths[k] == nil {
@@ -142,7 +144,7 @@ func (s *endpoint) pathOf(c *capture.Packet) *wire.Path {
 	return s.paths[k]
 }
 
-// destroy gives the live NIC's resources back.
+// destroy destroys the live NIC's objects.
 func (s *endpoint) destroy() (err error) {
 	s.recording.onPacket = nil
 	if s.created {
@@ -157,7 +159,7 @@ func (s *endpoint) destroy() (err error) {
 	return err
 }
 
-// linger waits for something that may not come.
+// linger waits for something that may not happen.
 func (s *endpoint) linger(t time.Duration, done func() bool) {
 	if !done() {
 		s.testbed.Run(s.testbed.Now()+t, done)

@@ -15,39 +15,40 @@ import (
 
 // Options of a play.
 type Options struct {
-	// Context ends it early; nil stands for one that does not end.
+	// Context ends the play early. nil means context.Background().
 	Context context.Context
 
-	// Fast does not keep to the captured timing: packets go as soon as what they wait for has come.
+	// Fast ignores the captured timing: a packet is sent as soon as those that it waits for have
+	// arrived.
 	Fast bool
 
 	// Strict compares also what an implementation may choose.
 	Strict bool
 
-	// Side is what is played of each stream: both sides, one after the other, unless it says which.
+	// Side is the side of each stream that is played. The default is both, one after the other.
 	Side Side
 
-	// Tap, if not nil, is given what is on the cable.
+	// Tap, if not nil, receives the frames on the link.
 	Tap wire.FrameSink
 }
 
-// A Side of a stream is what the captured requester sent, or what the captured responder did.
+// A Side is one side of a stream: its captured requester or its captured responder.
 type Side string
 
-// The sides that can be played; the live NIC takes the other one.
+// The sides that can be played. The live NIC is the other one.
 const (
 	Both      Side = ""
 	Requester Side = "requester"
 	Responder Side = "responder"
 )
 
-// ErrSilent is returned where the live NIC answers nothing at all.
+// ErrSilent is returned if the live NIC sends nothing at all.
 var ErrSilent = errors.New("the live NIC does not reply")
 
-// File plays the connections of a capture file onto the NIC of a bench, which is made by open and closed at the end. What the
-// NIC does differently is no error: the report has it. Errors are those of capture.Load,
-// replay.ErrNothing and replay.ErrMiddle where there is nothing that can be played, ErrSilent, and what the
-// bench refuses. It blocks until the end of the play.
+// File plays the connections of a capture file to the NIC of a testbed, which open returns and File
+// closes. Differences are not an error: the report lists them. Errors are those of capture.Load;
+// replay.ErrNothing and replay.ErrMiddle if nothing can be played; ErrSilent; and those of the
+// testbed. File blocks until the play ends.
 func File(name string, open func(wire.FrameSink) (testbed.Testbed, error), o Options) (*Report, error) {
 	ps, err := capture.Load(name)
 	if err != nil {
@@ -95,7 +96,7 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, err
 	return r, nil
 }
 
-// A target is what a side of a stream is played on, as the i-th.
+// A target is the NIC under test that the i-th side of a stream is played to.
 type target struct {
 	testbed   testbed.Testbed
 	nic       testbed.NIC
@@ -104,13 +105,13 @@ type target struct {
 	options   Options
 }
 
-// A playStream plays one side of a stream.
+// A playStream plays one side of a stream to a target.
 type playStream func(target) (*Stream, error)
 
-// plan returns what is played: the requester's side of all streams, then the responder's. That one of the sides cannot be
-// played is no error where the other can.
+// plan returns what is played: the requester's side of all streams, then the responder's. It is no
+// error if only one of the sides can be played.
 func plan(ps capture.Packets, o Options) (acts []playStream, left []replay.Note, err error) {
-	var asking, answering []replay.Note // that cannot be played
+	var asking, answering []replay.Note // streams that cannot be played
 	if o.Side != Responder {
 		scripts, notes, failed := replay.RequesterScripts(ps)
 		for _, s := range scripts {
@@ -134,7 +135,7 @@ func plan(ps capture.Packets, o Options) (acts []playStream, left []replay.Note,
 	return acts, mergeNotes(asking, answering), nil
 }
 
-// mergeNotes puts together what cannot be played of either side.
+// mergeNotes joins the notes on what cannot be played of each side.
 func mergeNotes(asking, answering []replay.Note) []replay.Note {
 	left := []replay.Note{}
 	for _, n := range asking {
@@ -207,7 +208,7 @@ func playResponder(st target, s *replay.ResponderScript) (_ *Stream, err error) 
 		NotPlayed: append(notNil(s.NotPlayed), a.changed...), Requester: &judged.Requester}, nil
 }
 
-// noteUnplayed notes what the live requester did not get to.
+// noteUnplayed notes the replies that the live requester did not get.
 func (a *responderPlayer) noteUnplayed(s *replay.ResponderScript) {
 	no := s.Work[len(s.Work)-1].Packet
 	if a.repliesSent < len(s.Replies) {
@@ -216,7 +217,8 @@ func (a *responderPlayer) noteUnplayed(s *replay.ResponderScript) {
 	a.changed = append(a.changed, replay.Note{Packet: no, Text: "this and later replies are not played: the live requester keeps going back, and does not send the request for it"})
 }
 
-// outcome tells a live NIC that fell silent from one that never said anything, and from other errors.
+// outcome distinguishes a live NIC that stopped sending from one that never sent, and from other
+// errors.
 func (s *endpoint) outcome(err error) (silent bool, _ error) {
 	if errors.Is(err, errIdle) {
 		if !s.recording.answered {
@@ -229,14 +231,14 @@ func (s *endpoint) outcome(err error) (silent bool, _ error) {
 
 func notNil(l []replay.Note) []replay.Note { return append([]replay.Note{}, l...) }
 
-// A recording keeps the RoCEv2 packets of the link and tells the player of each.
+// A recording keeps the RoCEv2 packets of the link, and passes each to the player.
 type recording struct {
 	tap      wire.FrameSink
 	frames   int
 	packets  capture.Packets
 	onPacket func(*capture.Packet)
 
-	answered bool // the live NIC has said something
+	answered bool // the live NIC has sent a packet
 }
 
 // WriteFrame implements wire.FrameSink.
@@ -249,7 +251,7 @@ func (t *recording) WriteFrame(ns int64, iface int, b []byte) error {
 	}
 	p, err := parse(t.frames, ns, b)
 	if err != nil {
-		return nil // another protocol's
+		return nil // a frame of another protocol
 	}
 	t.packets = append(t.packets, p)
 	if t.onPacket != nil {

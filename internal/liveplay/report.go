@@ -8,8 +8,8 @@ import (
 	"softroce/internal/replay"
 )
 
-// A Report is what came of a play. It marshals to JSON. Captured, in its differences, are the live NIC's replies;
-// packet numbers are those of the link, in the order in which packets passed it, from 1.
+// A Report is the result of a play. It marshals to JSON. In its differences, Captured is what the
+// live NIC sent; packet numbers are those on the link, from 1.
 type Report struct {
 	File    string        `json:"file,omitempty"`
 	Link    string        `json:"link,omitempty"`
@@ -19,29 +19,29 @@ type Report struct {
 	Count   int           `json:"differences"` // what Differences returns
 }
 
-// A Stream is one side of the requests of one end of a captured connection, and their answers: that of the requester, played
-// to a live responder, or that of the responder, played to a live requester.
+// A Stream is one played side of a captured stream: the requester's, played to a live responder, or
+// the responder's, played to a live requester.
 type Stream struct {
-	Side      Side          `json:"side"` // that was played
+	Side      Side          `json:"side"` // the side that was played
 	From      replay.End    `json:"from"` // in the capture: the requester
 	To        replay.End    `json:"to"`   // in the capture: the responder
 	Peer      replay.End    `json:"peer"` // the live queue pair
 	PathMTU   int           `json:"path_mtu"`
 	FirstPSN  uint32        `json:"first_psn"`
-	Posted    int           `json:"posted,omitempty"` // work requests, to the live requester
+	Posted    int           `json:"posted,omitempty"` // work requests posted to the live requester
 	Sent      int           `json:"sent"`             // packets
-	SentAgain int           `json:"sent_again"`       // of them, because something was lost on the way to or from the live NIC
-	LeftOut   int           `json:"left_out"`         // captured packets that the captured receiver never had
+	SentAgain int           `json:"sent_again"`       // of them, because the network lost a packet
+	LeftOut   int           `json:"left_out"`         // captured packets that the captured receiver did not receive
 	Requests  int           `json:"requests"`
 	Replies   int           `json:"replies"`
 	NotPlayed []replay.Note `json:"not_played"` // packet numbers of the capture
 
-	// Of the live NIC's packets there is one verdict, under the side that it has.
+	// The verdict on the live NIC's packets, under the side that the live NIC is on.
 	Responder *replay.Verdict `json:"responder,omitempty"`
 	Requester *replay.Verdict `json:"requester,omitempty"`
 }
 
-// Verdict is that on the live NIC's packets.
+// Verdict returns the verdict on the live NIC's packets.
 func (s *Stream) Verdict() *replay.Verdict {
 	if s.Side == Responder {
 		return s.Requester
@@ -65,7 +65,7 @@ func (r *Report) String() string {
 	return b.String()
 }
 
-// WriteText writes the report for a person to read.
+// WriteText writes the report as text.
 func (r *Report) WriteText(w io.Writer) error {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%s onto %s: %s\n", r.File, r.Link, r.played())
@@ -80,7 +80,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	return err
 }
 
-// played says how many streams, and whether both sides of them.
+// played returns the number of streams, and whether both sides of them were played.
 func (r *Report) played() string {
 	n := map[Side]int{}
 	for _, s := range r.Streams {

@@ -15,10 +15,10 @@ type requesterPlayer struct {
 	script  *replay.RequesterScript
 	session replay.RequesterSession
 
-	regions  []liveRegion     // as Script.Regions
-	windows  map[int64]uint32 // keys that a SEND invalidates, by its PSN
-	bound    int              // of them, as completions say
-	refused  error            // why there is none
+	regions  []liveRegion     // indexed like RequesterScript.Regions
+	windows  map[int64]uint32 // keys that SENDs invalidate, by PSN
+	bound    int              // number of completed binds
+	refused  error            // why no window can be bound, nil if one can
 	bindable testbed.Region
 	changed  []replay.Note
 	scratch  struct {
@@ -46,12 +46,12 @@ func newRequesterPlayer(st target, s *replay.RequesterScript) (*requesterPlayer,
 	return p, nil
 }
 
-// psn makes a PSN of the script one of the wire.
+// psn returns the PSN on the wire of one of the script.
 func (p *requesterPlayer) psn(n int64) uint32 {
 	return uint32(int64(p.script.FirstPSN)+n) & packet.PSNMask
 }
 
-// play sends everything and waits for the last answer.
+// play sends all packets and waits for the last reply.
 func (p *requesterPlayer) play() error {
 	start := p.testbed.Now()
 	for i := range p.script.Steps {
@@ -78,12 +78,12 @@ func (p *requesterPlayer) play() error {
 	return nil
 }
 
-// step sends one packet, when all is as it was when the captured one was sent.
+// step sends one packet, once the state is that in which the captured one was sent.
 func (p *requesterPlayer) step(s *replay.Step) error {
 	if err := p.waitAnswered(s.AnsweredBefore); err != nil {
 		return err
 	}
-	// Who is slow to say that it has no receive must not be given one meanwhile.
+	// A responder that is slow to send an RNR NAK must not find a receive meanwhile.
 	p.linger(rnrWait, func() bool { return p.rnrs >= s.RNRNAKs })
 	p.linger(nakWait, func() bool { return p.naks >= s.SequenceNAKs })
 	for p.atLimit(s) {
@@ -104,7 +104,7 @@ func (p *requesterPlayer) step(s *replay.Step) error {
 	return p.send(s)
 }
 
-// send puts a packet on the cable.
+// send sends a packet.
 func (p *requesterPlayer) send(s *replay.Step) error {
 	h := s.Header
 	if h.Opcode.Info().Headers&packet.HasIETH != 0 {
@@ -125,7 +125,7 @@ func (p *requesterPlayer) send(s *replay.Step) error {
 	return p.transmit(s.Packet, h)
 }
 
-// wrongKey returns an R_Key that is nobody's.
+// wrongKey returns an R_Key that is none of the live regions'.
 func (p *requesterPlayer) wrongKey() uint32 {
 	key := uint32(0x5ca1ab1e)
 	for i := range p.regions {
@@ -136,7 +136,7 @@ func (p *requesterPlayer) wrongKey() uint32 {
 	return key
 }
 
-// parse takes a frame apart.
+// parse parses a frame of the link.
 func parse(no int, ns int64, b []byte) (*capture.Packet, error) {
 	return capture.Parse(capture.Record{No: no, Time: time.Unix(0, ns), LinkType: capture.Ethernet, Length: len(b),
 		Data: append([]byte(nil), b...)})

@@ -9,53 +9,56 @@ import (
 	"softroce/packet"
 )
 
-// What is waited for.
+// Times that a player waits.
 const (
-	firstTimeout   = 100 * time.Millisecond // for an answer, before packets are sent again; each time twice as long
-	maxRetransmits = 6                      // how often they are sent again without an answer
+	firstTimeout   = 100 * time.Millisecond // for a reply, before the first retransmission; doubled each time
+	maxRetransmits = 6                      // retransmissions without a reply
 	nakWait        = 100 * time.Millisecond // for a NAK that may be lost
-	rnrWait        = 2 * time.Second        // for one with which the receives that are posted next have to do, or a requester for its time
+	rnrWait        = 2 * time.Second        // for an RNR NAK before receives are posted, or for the longest RNR timer and some more
 	ackWait        = 300 * time.Millisecond // for as many requests as were captured before an ACK
-	pollInterval   = 20 * time.Millisecond  // for a completion, when the live send queue is full
+	pollInterval   = 20 * time.Millisecond  // between polls for completions
 )
 
-// Bounds of what is on its way to the live NIC, where the capture does not tell how much that was.
+// maxOutstanding bounds the PSNs outstanding to the live NIC, where the capture does not show how
+// many there were. Receivers of common NICs buffer as many packets.
 const maxOutstanding = 128 // PSNs
 
-// maxGoBacks is how often a live requester may go back while it does not send what draws the next answer.
+// maxGoBacks is how many times a live requester may go back without sending the request for the
+// next reply.
 const maxGoBacks = 16
 
-// maxFruitlessGoBacks is how often it may go back without getting on before it is given what the captured requester was given later.
+// maxFruitlessGoBacks is how many times it may go back without progress before it receives replies
+// that the captured requester received later. Requesters give up after 7.
 const maxFruitlessGoBacks = 4
 
-// errNoProgress ends a play whose live requester goes back again and again.
+// errNoProgress ends a play whose live requester keeps going back.
 var errNoProgress = errors.New("the live requester keeps going back")
 
-// errIdle ends a play whose live NIC does not answer any more.
+// errIdle ends a play whose live NIC stopped sending.
 var errIdle = errors.New("no answer")
 
-// requesterProgress is what the live responder has answered. PSNs are those of the script.
+// A requesterProgress is what the live responder has acknowledged. PSNs are those of the script.
 type requesterProgress struct {
-	accepted   map[int64]*replay.Step // those sent that are to be accepted, by PSN
-	sentEnd    int64                  // the PSN behind the last of them
-	unanswered []*replay.Step         // sent, and to be answered
-	seen       map[int64]bool         // PSNs of responses to READs and atomics that are due
+	accepted   map[int64]*replay.Step // steps that were sent and are to be accepted, by PSN
+	sentEnd    int64                  // the PSN after the last of them
+	unanswered []*replay.Step         // steps that were sent and have to be answered
+	seen       map[int64]bool         // PSNs of the responses to unanswered READs and atomics that have arrived
 	acked      int64                  // everything before this PSN is acknowledged
-	consumed   int                    // receives that messages before acked took
-	open       []*replay.Step         // sent, accepted, and not before acked yet
+	consumed   int                    // receives that messages before acked consumed
+	open       []*replay.Step         // steps that were sent and are to be accepted, from acked on
 
 	naks, rnrs int
-	progressed bool  // something new
-	ended      bool  // the live queue pair has refused for good
-	missing    int64 // the PSN of a NAK for what was sent already; or -1
-	lastNAK    int64 // the PSN for which packets were sent again upon a NAK
+	progressed bool  // there was a new reply
+	ended      bool  // a NAK has ended the connection
+	missing    int64 // the PSN of a NAK for a step that was sent; or -1
+	lastNAK    int64 // the PSN of the NAK that the last retransmission followed
 }
 
 func (g *requesterProgress) init() {
 	g.accepted, g.seen, g.missing, g.lastNAK = map[int64]*replay.Step{}, map[int64]bool{}, -1, -1
 }
 
-// noteSent notes that a step is about to be sent.
+// noteSent records that a step is about to be sent.
 func (p *requesterPlayer) noteSent(s *replay.Step) {
 	if !s.Accepted {
 		return
@@ -68,7 +71,7 @@ func (p *requesterPlayer) noteSent(s *replay.Step) {
 	}
 }
 
-// reply takes notice of what the live NIC says to the queue pair that is played.
+// reply handles a packet from the live NIC to the played queue pair.
 func (p *requesterPlayer) reply(c *capture.Packet) {
 	in := c.Opcode.Info()
 	if c.BTH.DestQP != p.own || c.Src != p.session.Peer.Addr || in.Service != packet.RC || in.Request || c.Err != nil || !c.ICRCOK() {
@@ -90,7 +93,7 @@ func (p *requesterPlayer) reply(c *capture.Packet) {
 	p.dropAnswered()
 }
 
-// isAwaited reports whether a response is one that is due and was not there yet.
+// isAwaited reports whether a response is the first with its PSN to an unanswered step.
 func (p *requesterPlayer) isAwaited(psn int64) bool {
 	return len(p.unanswered) > 0 && psn >= p.unanswered[0].PSN && psn < p.sentEnd && !p.seen[psn]
 }
@@ -121,7 +124,7 @@ func (p *requesterPlayer) nak(psn int64, s packet.Syndrome) {
 	p.acknowledge(psn)
 }
 
-// dropAnswered takes off due what is answered.
+// dropAnswered removes answered steps from unanswered.
 func (p *requesterPlayer) dropAnswered() {
 	for len(p.unanswered) > 0 && (p.ended || p.complete(p.unanswered[0])) {
 		for psn := p.unanswered[0].PSN; psn < p.unanswered[0].End; psn++ {
@@ -131,7 +134,7 @@ func (p *requesterPlayer) dropAnswered() {
 	}
 }
 
-// complete reports whether a request is answered altogether.
+// complete reports whether a step has all its replies.
 func (p *requesterPlayer) complete(s *replay.Step) bool {
 	if s.Header.Opcode.Info().Kind.HasOwnResponse() {
 		for psn := s.PSN; psn < s.End; psn++ {
@@ -144,7 +147,7 @@ func (p *requesterPlayer) complete(s *replay.Step) bool {
 	return p.acked >= s.End
 }
 
-// consumed returns how many receives have been taken for certain, but the last, which may be in use.
+// receivesConsumed returns how many receives are certainly consumed. The last one may be in use.
 func (p *requesterPlayer) receivesConsumed() int {
 	if p.script.Service == packet.UC {
 		return len(p.session.Completions)
@@ -152,7 +155,7 @@ func (p *requesterPlayer) receivesConsumed() int {
 	return max(0, p.consumed-1)
 }
 
-// waitReceives waits, where nothing is answered, until as many receives have completed, or no more do.
+// waitReceives waits, on UC, until n receives have completed, or no more do.
 func (p *requesterPlayer) waitReceives(n int) error {
 	_, late := p.testbed.Slack()
 	for end := p.testbed.Now() + pollInterval + late; ; {
@@ -163,7 +166,7 @@ func (p *requesterPlayer) waitReceives(n int) error {
 	}
 }
 
-// atLimit reports whether as much is on its way as the live NIC should be given.
+// atLimit reports whether no further packet may be outstanding.
 func (p *requesterPlayer) atLimit(s *replay.Step) bool {
 	if len(p.unanswered) == 0 {
 		return false
@@ -177,7 +180,7 @@ func (p *requesterPlayer) atLimit(s *replay.Step) bool {
 	return kept >= int(p.script.MaxDestRDAtomic) || s.PSN-p.unanswered[0].PSN > maxOutstanding
 }
 
-// waitAnswered waits until all that has to be answered before a PSN is. What does not come is asked for again.
+// waitAnswered waits until all steps before a PSN are answered. It retransmits those that are not.
 func (p *requesterPlayer) waitAnswered(end int64) error {
 	done := func() bool { return len(p.unanswered) == 0 || p.unanswered[0].End > end }
 	for tries := 0; ; {
@@ -202,7 +205,7 @@ func (p *requesterPlayer) waitAnswered(end int64) error {
 	}
 }
 
-// retransmit sends once more what the live NIC did not have, or did not answer.
+// retransmit sends again what the live NIC has not acknowledged.
 func (p *requesterPlayer) retransmit() error {
 	p.lastNAK, p.missing = p.missing, -1
 	for psn := min(p.acked, p.unanswered[0].PSN); psn < p.sentEnd; {

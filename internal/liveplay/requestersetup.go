@@ -12,26 +12,26 @@ import (
 	"softroce/transport"
 )
 
-// Bounds of what a live NIC's host is asked for.
+// Bounds on what the live NIC's host is asked for.
 const (
 	maxMemory  = 256 << 20 // bytes of regions and receive buffers
 	maxInspect = 1 << 20   // bytes of regions that are read back at the end
 	chunk      = 4 << 10   // bytes in one line to a verbs program
-	alignment  = 64        // of addresses in the capture, that they keep
+	alignment  = 64        // addresses keep their offset modulo this one
 )
 
-// ErrMemory is returned for a capture whose requests reach over more memory than a live NIC's host is asked for.
+// ErrMemory is returned for a capture whose requests access more than maxMemory bytes.
 var ErrMemory = errors.New("the requests access more memory than is supported")
 
-// A liveRegion region is memory of the live NIC's host.
+// A liveRegion is a memory region on the live NIC's host.
 type liveRegion struct {
 	name  string
-	shift uint64 // what is added to a captured address
-	start uint64 // of what requests name, in the region
+	shift uint64 // added to a captured address
+	start uint64 // offset of the captured region
 	replay.Region
 }
 
-// setUp makes a queue pair and memory on the live NIC as the script wants them.
+// setUp creates the queue pair and the memory of the script on the live NIC.
 func (p *requesterPlayer) setUp() error {
 	s := p.script
 	largest := uint64(1)
@@ -41,7 +41,7 @@ func (p *requesterPlayer) setUp() error {
 	total := min(largest, p.longest())
 	p.scratch.size = total
 	for _, r := range s.Regions {
-		if total += r.Length; r.Length == 0 || r.Length > maxMemory || total > maxMemory { // 0 stands for all 64 bits
+		if total += r.Length; r.Length == 0 || r.Length > maxMemory || total > maxMemory { // length 0 stands for 2^64
 			return fmt.Errorf("%w: the limit is %d bytes", ErrMemory, maxMemory)
 		}
 	}
@@ -58,7 +58,7 @@ func (p *requesterPlayer) setUp() error {
 	return p.createQP()
 }
 
-// longest returns how many bytes the longest SEND of the script has.
+// longest returns the length in bytes of the longest SEND of the script.
 func (p *requesterPlayer) longest() uint64 {
 	most, n := uint64(1), uint64(0)
 	for _, s := range p.script.Steps {
@@ -92,17 +92,17 @@ func (p *requesterPlayer) createRegion(i int, r replay.Region) error {
 	return nil
 }
 
-// writeTo has the program write to a region.
+// writeTo lets the program write to a region.
 func (p *requesterPlayer) writeTo(h *liveRegion, w replay.Write) error {
 	return p.write(h.name, w.Addr-h.Addr, w.Data)
 }
 
-// createQP makes the queue pair.
+// createQP creates the queue pair.
 func (p *requesterPlayer) createQP() error {
 	s := p.script
 	a := ib.QPAttr{PathMTU: s.PathMTU, RQPSN: s.FirstPSN, Access: s.Access, MaxDestRDAtomic: s.MaxDestRDAtomic, MinRNRTimer: s.MinRNRTimer}
 	invalidates := slices.ContainsFunc(s.Steps, func(s replay.Step) bool { return s.Header.Opcode.Info().Headers&packet.HasIETH != 0 })
-	if invalidates { // a bind is posted, which wants RTS
+	if invalidates { // a bind is posted, which needs RTS
 		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = 1, leastTimeout, replay.Forever, replay.Forever
 	}
 	if err := p.connect(s.Service, a, invalidates); err != nil {
@@ -112,7 +112,7 @@ func (p *requesterPlayer) createQP() error {
 	return nil
 }
 
-// postReceives has as many receives posted as the next packet wants, and some more if there may be.
+// postReceives posts the receives that the next packet needs, and more if the script allows it.
 func (p *requesterPlayer) postReceives(s *replay.Step) error {
 	if p.script.Service == packet.UC && p.posted < s.MinReceives && p.posted-p.receivesConsumed() >= queueDepth {
 		if err := p.waitReceives(p.posted - queueDepth/2); err != nil {
@@ -126,7 +126,7 @@ func (p *requesterPlayer) postReceives(s *replay.Step) error {
 	}
 	to := min(s.MaxReceives, len(p.script.Receives), p.receivesConsumed()+queueDepth)
 	if !s.Accepted {
-		// The rest of a message whose beginning is being refused, perhaps: a receive would come too early for that.
+		// It may be the rest of a message that is being refused: a receive would be too early.
 		to = min(to, s.MinReceives)
 	}
 	if p.posted >= to || p.posted >= s.MinReceives && to-p.posted < queueDepth/2 && to < len(p.script.Receives) {
@@ -143,10 +143,10 @@ func (p *requesterPlayer) postReceives(s *replay.Step) error {
 	return p.poll()
 }
 
-// queueDepth is how many receives are posted at most; the queue has 64.
+// queueDepth is how many receives are outstanding at most. The queue has 64.
 const queueDepth = 48
 
-// poll takes what has completed.
+// poll polls the completions.
 func (p *requesterPlayer) poll() error {
 	l, err := p.nic.Completions()
 	for _, c := range l {
@@ -169,7 +169,8 @@ func (p *requesterPlayer) poll() error {
 	return err
 }
 
-// writeMemory has the program write what the captured one wrote, when all that was sent is answered.
+// writeMemory lets the program write what the captured one wrote, once all that was sent is
+// answered.
 func (p *requesterPlayer) writeMemory(ws []replay.Write) error {
 	if len(ws) == 0 {
 		return nil
@@ -191,7 +192,7 @@ func (p *requesterPlayer) writeMemory(ws []replay.Write) error {
 	return nil
 }
 
-// inspect looks at what the program sees at the end.
+// inspect reads the completions and the memory at the end.
 func (p *requesterPlayer) inspect() error {
 	if p.script.Service == packet.UC {
 		p.testbed.Settle(nil)

@@ -12,28 +12,28 @@ import (
 	"softroce/transport"
 )
 
-// A responderPlayer plays the responder's side of one stream: it has the live NIC's program post the captured work, and gives the
-// captured answers to what comes.
+// A responderPlayer plays the responder's side of one stream: the live NIC's program posts the
+// captured work requests, and the player sends the captured replies.
 type responderPlayer struct {
 	endpoint
 	script  *replay.ResponderScript
 	session replay.ResponderSession
-	sources uint64 // where what is sent lies: the address of region NAME-s
+	sources uint64 // address of region NAME-s, which is sent from
 	lkey    uint32
-	sinks   uint64 // where results go: the address of region NAME-r
+	sinks   uint64 // address of region NAME-r, where results go
 	skey    uint32
-	offsets []uint64 // of each job in one of the two
+	offsets []uint64 // of each work request, in one of the two
 
 	start          time.Duration
-	repliesSent    int           // answers
-	retransmitted  int           // of them, more than once, because the live requester asked again
-	requestsSeen   int           // requests
-	lastActive     time.Duration // when something last happened
+	repliesSent    int           // from the script
+	retransmitted  int           // replies sent again because the live requester retransmitted
+	requestsSeen   int           // number of requests
+	lastActive     time.Duration // when a packet was last sent or received
 	changed        []replay.Note
-	requesterState // what the live requester has sent
+	requesterState // of the live requester
 }
 
-// newResponderPlayer makes the live queue pair and its memory.
+// newResponderPlayer creates the live queue pair and its memory.
 func newResponderPlayer(st target, s *replay.ResponderScript) (*responderPlayer, error) {
 	a := &responderPlayer{endpoint: newEndpoint(st), script: s}
 	early, late := st.testbed.Slack()
@@ -47,7 +47,7 @@ func newResponderPlayer(st target, s *replay.ResponderScript) (*responderPlayer,
 	return a, nil
 }
 
-// setUp makes memory for what is sent and for results, and a queue pair that can send.
+// setUp creates memory for payloads and results, and a queue pair in RTS.
 func (a *responderPlayer) setUp() error {
 	if err := a.createRegions(); err != nil {
 		return err
@@ -61,7 +61,8 @@ func (a *responderPlayer) setUp() error {
 	return nil
 }
 
-// createRegions gives every job a place: what is sent, where it is not the same as before, and results.
+// createRegions assigns each work request an offset for its payload or its result. Equal payloads
+// in sequence share one.
 func (a *responderPlayer) createRegions() error {
 	var source []byte
 	var sinks uint64
@@ -94,7 +95,7 @@ func (a *responderPlayer) createRegions() error {
 	return a.write(a.name+"-s", 0, source)
 }
 
-// play gives every answer when its turn has come, and waits for what is to be sent until then.
+// play sends each reply when its cause has arrived and its time has come.
 func (a *responderPlayer) play() error {
 	a.start, a.resendFrom = a.testbed.Now(), -1
 	a.lastActive = a.start
@@ -124,12 +125,13 @@ func (a *responderPlayer) play() error {
 	}
 }
 
-// isTime reports whether the time has come for what the capture has at some time, if that counts.
+// isTime reports whether the captured time after the start has come. With Options.Fast it always
+// has.
 func (a *responderPlayer) isTime(after time.Duration) bool {
 	return a.options.Fast || a.testbed.Now() >= a.start+after
 }
 
-// post posts what the captured program had posted when it had had as many answers.
+// post posts the work requests that the captured program had posted after as many replies.
 func (a *responderPlayer) post() error {
 	for n := len(a.session.Posted); n < len(a.script.Work); n++ {
 		j := &a.script.Work[n]
@@ -159,7 +161,7 @@ func (a *responderPlayer) post() error {
 	return nil
 }
 
-// truncate ends the script before a job that the live NIC's program refuses.
+// truncate ends the script before a work request that the live NIC's program rejects.
 func (a *responderPlayer) truncate(n int, refusal error) error {
 	if n == 0 {
 		return refusal
@@ -173,7 +175,7 @@ func (a *responderPlayer) truncate(n int, refusal error) error {
 	return nil
 }
 
-// poll takes what has completed.
+// poll polls the completions.
 func (a *responderPlayer) poll() error {
 	l, err := a.nic.Completions()
 	for _, c := range l {
@@ -186,7 +188,7 @@ func (a *responderPlayer) poll() error {
 	return err
 }
 
-// sendReply gives the next answer.
+// sendReply sends the next reply.
 func (a *responderPlayer) sendReply() error {
 	s := &a.script.Replies[a.repliesSent]
 	a.repliesSent++
@@ -194,7 +196,7 @@ func (a *responderPlayer) sendReply() error {
 	return a.transmit(s.Packet, s.Header)
 }
 
-// resendReplies gives once more what the live requester has been given and asks for again: the network lost it.
+// resendReplies sends again what the live requester requests again: the network lost it.
 func (a *responderPlayer) resendReplies() error {
 	from := a.resendFrom
 	a.resendFrom = -1
@@ -220,14 +222,14 @@ func (a *responderPlayer) resendReplies() error {
 	return a.transmit(ack.Packet, ack.Header)
 }
 
-// isFatal reports whether an answer ends the connection.
+// isFatal reports whether a reply ends the connection.
 func isFatal(s *replay.Reply) bool {
 	n := s.Header.AETH.Syndrome
 	return s.Header.Opcode.Info().Kind == packet.KindAck && n.IsNAK() && n != packet.NAKSequence
 }
 
-// wait lets time pass until something is to be done. A live requester that sends nothing though it should is given what
-// can be said so far; in the end it is silent.
+// wait lets time pass until there is something to do. A live requester that does not send the
+// expected request is acknowledged as far as it has sent; if that does not help, it is idle.
 func (a *responderPlayer) wait() error {
 	before, now := a.requestsSeen, a.testbed.Now()
 	end := a.lastActive + a.idleTimeout()
@@ -260,13 +262,13 @@ func (a *responderPlayer) wait() error {
 	return errIdle
 }
 
-// queueFull reports whether a job waits for room in the live send queue.
+// queueFull reports whether a work request waits for room in the live send queue.
 func (a *responderPlayer) queueFull() bool {
 	n := len(a.session.Posted)
 	return n < len(a.script.Work) && a.script.Work[n].RepliesBefore <= a.repliesSent && n-len(a.session.Completions) >= queueDepth
 }
 
-// nextDue returns when something is due by the capture's time that waits for nothing else, or 0.
+// nextDue returns when the next work request or reply is due by the captured timing, 0 if none is.
 func (a *responderPlayer) nextDue() (at time.Duration) {
 	if a.options.Fast {
 		return 0
@@ -282,14 +284,15 @@ func (a *responderPlayer) nextDue() (at time.Duration) {
 	return at
 }
 
-// idleTimeout is how long it takes at most until a live requester goes back by itself.
+// idleTimeout returns the longest time after which a live requester goes back by itself.
 func (a *responderPlayer) idleTimeout() time.Duration {
-	const most = 4 // times what the timeout says (IBTA 9.7.6.1.3)
+	const most = 4 // times the local ACK timeout (IBTA 9.7.6.1.3)
 	_, late := a.testbed.Slack()
 	return most*replay.LocalTimeout(a.script.Timeout) + rnrWait + late
 }
 
-// done reports whether all is posted, sent and answered, or the live requester has ended.
+// done reports whether all is posted, sent and answered, or the live requester is in the error
+// state.
 func (a *responderPlayer) done() bool {
 	if a.ended {
 		return true
@@ -298,10 +301,10 @@ func (a *responderPlayer) done() bool {
 		(a.refused || a.acked >= a.end() || a.next >= a.end() && a.goBacks >= a.script.Unanswered)
 }
 
-// end is the PSN behind everything.
+// end returns the PSN after the last work request.
 func (a *responderPlayer) end() int64 { return a.script.Work[len(a.script.Work)-1].End }
 
-// conclude waits for completions and looks at what the program sees.
+// conclude waits for the last completions.
 func (a *responderPlayer) conclude() error {
 	a.linger(nakWait, func() bool { return false })
 	if err := a.poll(); err != nil {
@@ -323,7 +326,7 @@ func (a *responderPlayer) conclude() error {
 	return nil
 }
 
-// inspect looks at what READs and atomics brought.
+// inspect reads the results of READs and atomics.
 func (a *responderPlayer) inspect() error {
 	a.session.Packets = a.recording.packets[a.first:]
 	left := uint64(maxInspect)

@@ -8,19 +8,19 @@ import (
 
 // A requesterState is what the live requester has sent. PSNs are those of the script.
 type requesterState struct {
-	next             int64 // the PSN behind what has come in order, since it last went back
-	highest          int64 // the same, ever
-	acked            int64 // everything before this PSN has been answered
-	oldest           int   // the job that acked lies in, or one before
-	goBacks          int   // how often it has gone back since the last answer
-	pass             int   // the same for the captured requester, where that was what the live one is now
-	fruitlessGoBacks int   // how often it has gone back since it got on
-	resendFrom       int64 // it asks again from here, which was answered; or -1
+	next             int64 // the PSN after those that arrived in order since it last went back
+	highest          int64 // the highest value of next
+	acked            int64 // everything before this PSN is acknowledged
+	oldest           int   // index of the first work request that may not be acknowledged
+	goBacks          int   // how many times it went back since the last reply
+	pass             int   // how many times the captured requester had gone back at this point
+	fruitlessGoBacks int   // how many times it went back since something was acknowledged
+	resendFrom       int64 // it requests again from this PSN, which was answered; or -1
 	refused          bool  // a NAK has ended it
-	ended            bool  // a completion says that it is at an end
+	ended            bool  // a completion shows that it is in the error state
 }
 
-// request takes notice of what the live NIC asks of the queue pair that is played.
+// request handles a packet from the live NIC to the played queue pair.
 func (a *responderPlayer) request(c *capture.Packet) {
 	in := c.Opcode.Info()
 	if c.BTH.DestQP != a.own || c.Src != a.session.Peer.Addr || in.Service != a.script.Service || !in.Request || c.Err != nil || !c.ICRCOK() {
@@ -36,7 +36,7 @@ func (a *responderPlayer) request(c *capture.Packet) {
 	}
 	switch {
 	case psn > a.next:
-		return // one before it is missing: it will go back
+		return // a request before it is missing: the requester will go back
 	case psn < a.next:
 		a.goBacks++
 		a.fruitlessGoBacks++
@@ -47,18 +47,18 @@ func (a *responderPlayer) request(c *capture.Packet) {
 			a.resendFrom = psn
 		}
 		if psn > a.acked {
-			end = a.acked // it must have gone back further
+			end = a.acked // it went back further
 		}
 	}
 	a.next = end
 	a.highest = max(a.highest, a.next)
 	if a.script.Service == packet.UC {
-		a.acked = a.next // nobody answers
+		a.acked = a.next // UC has no acknowledgements
 	}
 }
 
-// resultLost reports whether the result for which the live requester asks has been given, too soon for it, and will not be
-// given again.
+// resultLost reports whether the response that the live requester waits for was sent too early, and
+// is not sent again.
 func (a *responderPlayer) resultLost() bool {
 	for a.oldest < len(a.script.Work) && a.script.Work[a.oldest].End <= a.acked {
 		a.oldest++
@@ -79,25 +79,25 @@ func (a *responderPlayer) resultLost() bool {
 	return given
 }
 
-// ready reports whether what draws the next answer has come.
+// ready reports whether the cause of the next reply has arrived.
 func (a *responderPlayer) ready() bool {
 	if a.repliesSent == len(a.script.Replies) {
 		return false
 	}
 	s := &a.script.Replies[a.repliesSent]
 	if s.Cause < a.acked {
-		return true // it says nothing new
+		return true // it acknowledges nothing new
 	}
 	return a.next > s.Cause && (!s.Again || a.pass >= s.Pass || a.mayGiveUp())
 }
 
-// mayGiveUp reports whether the live requester has gone back so often that it may soon give up, other than the captured one
-// did: then it is given what there is.
+// mayGiveUp reports whether the live requester went back so often that it may give up, which the
+// captured one did not. Then the next reply is sent.
 func (a *responderPlayer) mayGiveUp() bool {
 	return a.fruitlessGoBacks >= maxFruitlessGoBacks && a.script.RetryCount == replay.Forever
 }
 
-// note takes notice of an answer that is given.
+// note records that a reply is sent.
 func (a *responderPlayer) note(s *replay.Reply) {
 	a.goBacks, a.lastActive, a.pass = 0, a.testbed.Now(), max(a.pass, s.Pass)
 	if s.PSN >= a.resendFrom {
@@ -106,7 +106,7 @@ func (a *responderPlayer) note(s *replay.Reply) {
 	a.acknowledge(s)
 }
 
-// acknowledge works out what the live requester takes for acknowledged when it has an answer.
+// acknowledge advances acked by what a reply acknowledges.
 func (a *responderPlayer) acknowledge(s *replay.Reply) {
 	end, before := s.PSN, a.acked
 	n := s.Header.AETH.Syndrome
@@ -121,7 +121,7 @@ func (a *responderPlayer) acknowledge(s *replay.Reply) {
 			continue
 		}
 		if j.HasResponse() {
-			break // there is nothing to be acknowledged without its response
+			break // an ACK does not replace its response
 		}
 		a.acked = min(end, j.End)
 	}
@@ -129,12 +129,13 @@ func (a *responderPlayer) acknowledge(s *replay.Reply) {
 		a.acked++
 	}
 	if a.acked > before || !result && n.IsRNR() {
-		a.fruitlessGoBacks = 0 // the retry count begins anew (IBTA 9.7.5.2.8)
+		a.fruitlessGoBacks = 0 // the retry counter is reset (IBTA 9.7.5.2.8)
 	}
 	a.refused = a.refused || isFatal(s)
 }
 
-// sendable reports whether an ACK can be given for what has come, because the next answer is one for more than that.
+// sendable reports whether the requests so far can be acknowledged, because the next reply is an
+// ACK for more.
 func (a *responderPlayer) sendable() bool {
 	if a.repliesSent == len(a.script.Replies) {
 		return false
@@ -143,7 +144,7 @@ func (a *responderPlayer) sendable() bool {
 	return s.Header.Opcode == packet.Acknowledge && s.Header.AETH.Syndrome.IsACK() && s.PSN >= a.next && a.next > a.acked && !a.reading()
 }
 
-// reading reports whether a READ or atomic has not been answered, which an ACK must not pass over.
+// reading reports whether a READ or atomic has no response, which an ACK must not pass over.
 func (a *responderPlayer) reading() bool {
 	for i := range a.session.Posted {
 		if j := &a.script.Work[i]; j.End > a.acked && j.PSN < a.next && j.HasResponse() {
@@ -153,8 +154,8 @@ func (a *responderPlayer) reading() bool {
 	return false
 }
 
-// acknowledgePart acknowledges what has come, where the live requester does not send as far as the captured one did before
-// the next ACK: its send queue or its window may be shorter.
+// acknowledgePart acknowledges the requests so far, where the live requester does not send as many
+// as the captured one before the next ACK: its send queue or window may be shorter.
 func (a *responderPlayer) acknowledgePart() error {
 	s := a.script.Replies[a.repliesSent]
 	s.PSN = a.next - 1
@@ -167,7 +168,7 @@ func (a *responderPlayer) acknowledgePart() error {
 	return a.transmit(s.Packet, s.Header)
 }
 
-// messages counts those that have come as a whole.
+// messages counts the completed messages.
 func (a *responderPlayer) messages() uint32 {
 	n := uint32(0)
 	for i := range a.session.Posted {

@@ -10,11 +10,11 @@ import (
 	"softroce/transport"
 )
 
-// leastTimeout is the code of the local ACK timeout of a queue pair that only binds.
+// leastTimeout is the code of the local ACK timeout of a queue pair that only binds: 67 ms.
 const leastTimeout = 14
 
-// bind gives a SEND with invalidate a window of type 2 to invalidate, each its own. Where the live NIC has none it
-// becomes a SEND without.
+// bind binds a type 2 window for a SEND with invalidate, one for each. If the live NIC cannot bind
+// one, the step becomes a SEND without invalidate.
 func (p *requesterPlayer) bind(s *replay.Step) error {
 	if s.Header.Opcode.Info().Headers&packet.HasIETH == 0 {
 		return nil
@@ -33,7 +33,7 @@ func (p *requesterPlayer) bind(s *replay.Step) error {
 	return nil
 }
 
-// window makes one more window, and waits until it is bound.
+// window allocates a window, and waits until it is bound.
 func (p *requesterPlayer) window() (key uint32, err error) {
 	if p.refused != nil {
 		return 0, p.refused

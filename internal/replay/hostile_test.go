@@ -105,7 +105,7 @@ func TestFileErrorsAreThoseOfTheReader(t *testing.T) {
 		bytes []byte
 		want  error
 	}{
-		"cut":   {whole[:len(whole)-10], capture.ErrCut},
+		"cut":   {whole[:len(whole)-10], capture.ErrTruncated},
 		"text":  {[]byte("no capture at all"), capture.ErrNotCapture},
 		"empty": {nil, capture.ErrNotCapture},
 	} {
