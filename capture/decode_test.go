@@ -70,7 +70,7 @@ func markedFrame(o packet.Opcode, src, dst string, payload string) []byte {
 
 const bthText = "dest_qp=0xabcdef psn=16702650 ack_req=1 se=1 migreq=1 pad=%d tver=0 pkey=0x8001 fecn=0 becn=1 resv6=0x1 resv7=0x2 "
 
-func TestALineOfTextHasEveryFieldOfTheHeaders(t *testing.T) {
+func TestTextLineHasEveryHeaderField(t *testing.T) {
 	for _, c := range []struct {
 		o       packet.Opcode
 		payload string
@@ -110,7 +110,7 @@ func TestALineOfTextHasEveryFieldOfTheHeaders(t *testing.T) {
 	}
 }
 
-func TestFramesThatAreNoPackets(t *testing.T) {
+func TestDecodeReportsFramesWithoutPacket(t *testing.T) {
 	good := frame(packet.SendOnly, 1, 7, "abc")
 	wrong := bytes.Clone(good)
 	wrong[len(wrong)-6] ^= 4
@@ -147,7 +147,7 @@ func TestFramesThatAreNoPackets(t *testing.T) {
 
 func must(text string, _ Summary) string { return text }
 
-func TestAPadThatThePacketDoesNotHoldIsAnErrorOfThePacket(t *testing.T) {
+func TestPadBeyondPayloadIsPacketError(t *testing.T) {
 	b := frame(packet.Acknowledge, 1, 7, "")
 	at := packet.EthernetLen + packet.IPv4Len + packet.UDPLen
 	b[at+1] |= 0x30 // three bytes of pad
@@ -160,7 +160,7 @@ func TestAPadThatThePacketDoesNotHoldIsAnErrorOfThePacket(t *testing.T) {
 	}
 }
 
-func TestDecodePassesErrorsOn(t *testing.T) {
+func TestDecodeReturnsReadAndWriteErrors(t *testing.T) {
 	le := bothOrders[0]
 	b := pcapOf(le, pcapMicro, frame(packet.SendOnly, 1, 2, "abc"))
 	r, err := NewReader(bytes.NewReader(append(b, 1)), "f")
@@ -179,7 +179,7 @@ func TestDecodePassesErrorsOn(t *testing.T) {
 	}
 }
 
-func TestEveryFixtureIsLoadedAndDecoded(t *testing.T) {
+func TestFixturesDecodeCompletely(t *testing.T) {
 	for _, file := range fixtureFiles(t) {
 		ps, err := Load(file)
 		if err != nil || len(ps) == 0 {
@@ -209,7 +209,7 @@ func fixtureFiles(t testing.TB) []string {
 	return files
 }
 
-func TestSecondsKeepTheirSign(t *testing.T) {
+func TestSecondsHaveSign(t *testing.T) {
 	for d, want := range map[time.Duration]string{0: "0.000000000", 1: "0.000000001", -1: "-0.000000001", -1500 * time.Millisecond: "-1.500000000"} {
 		if got := seconds(d); got != want {
 			t.Errorf("%v: %s", d, got)

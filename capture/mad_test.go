@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestMessagesOfTheConnectionManagerAreNamed(t *testing.T) {
+func TestDecodeNamesCMMessages(t *testing.T) {
 	for _, c := range []struct {
 		file string
 		json bool

@@ -14,7 +14,7 @@ import (
 // *FormatError.
 var (
 	ErrNotCapture = errors.New("not a pcap or pcapng capture")
-	ErrTruncated        = errors.New("file is truncated")
+	ErrTruncated  = errors.New("file is truncated")
 	ErrCorrupt    = errors.New("capture is corrupt")
 )
 

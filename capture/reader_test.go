@@ -52,7 +52,7 @@ func pcapOf(order binary.AppendByteOrder, magic int, data []byte) []byte {
 
 var bothOrders = []binary.AppendByteOrder{binary.LittleEndian, binary.BigEndian}
 
-func TestBothFormatsInBothByteOrdersAndEveryResolution(t *testing.T) {
+func TestReaderAcceptsFormatsByteOrdersAndResolutions(t *testing.T) {
 	data := frame(packet.SendOnly, 1, 2, "abc")
 	n := len(data)
 	for _, o := range bothOrders {
@@ -96,7 +96,7 @@ func TestBothFormatsInBothByteOrdersAndEveryResolution(t *testing.T) {
 
 func offsetOf(o binary.AppendByteOrder, seconds uint64) []byte { return o.AppendUint64(nil, seconds) }
 
-func TestASimplePacketIsCutToTheSnapLength(t *testing.T) {
+func TestSimplePacketIsTruncatedToSnapLength(t *testing.T) {
 	le := binary.LittleEndian
 	recs := readAll(t, words(le, sectionOf(le), blockOf(le, blockInterface, uint16(1), uint16(0), 5), blockOf(le, blockSimple, 100, "12345\x00\x00\x00")))
 	if len(recs) != 1 || string(recs[0].Data) != "12345" || recs[0].Length != 100 {
@@ -104,7 +104,7 @@ func TestASimplePacketIsCutToTheSnapLength(t *testing.T) {
 	}
 }
 
-func TestACutFileGivesEverythingBeforeTheCutAndOneError(t *testing.T) {
+func TestTruncatedFileYieldsFramesThenError(t *testing.T) {
 	var ng bytes.Buffer
 	w, err := NewWriter(&ng, "a")
 	if err != nil {
@@ -169,7 +169,7 @@ func checkCut(t *testing.T, name string, b []byte, recs []Record, ends map[int64
 	}
 }
 
-func TestErrorsNameFileOffsetAndReason(t *testing.T) {
+func TestReaderErrorsNameFileOffsetAndReason(t *testing.T) {
 	le := binary.LittleEndian
 	section := sectionOf(le)
 	ether := blockOf(le, blockInterface, uint16(1), uint16(0), 0)
@@ -226,7 +226,7 @@ func TestErrorsNameFileOffsetAndReason(t *testing.T) {
 	}
 }
 
-func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
+func TestOpenErrorNamesFile(t *testing.T) {
 	dir := t.TempDir()
 	if _, err := Open(filepath.Join(dir, "none")); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
@@ -255,7 +255,7 @@ func TestAFileThatCannotBeReadIsNamed(t *testing.T) {
 	}
 }
 
-func TestLoadDeliversWhatComesBeforeAnError(t *testing.T) {
+func TestLoadReturnsPacketsBeforeError(t *testing.T) {
 	good := frame(packet.SendOnly, 1, 2, "abc")
 	file := filepath.Join(t.TempDir(), "f")
 	for name, c := range map[string]struct {
@@ -325,7 +325,7 @@ func FuzzReader(f *testing.F) {
 	})
 }
 
-func TestTimesAtTheEdgeOfTheirRangeDoNotPanic(t *testing.T) {
+func TestExtremeTimesDoNotPanic(t *testing.T) {
 	for _, i := range []ngInterface{{exp: 0, seconds: math.MaxInt64}, {exp: 19}, {binary: true, exp: 63}, {binary: true, exp: 0, seconds: math.MinInt64}} {
 		for _, ticks := range []uint64{0, 1, math.MaxUint64} {
 			epoch(i.time(ticks))

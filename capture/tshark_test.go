@@ -148,7 +148,7 @@ func mergeFixtures(t *testing.T) string {
 	return file
 }
 
-func TestDecodeAgreesWithTsharkOnEveryPacket(t *testing.T) {
+func TestDecodeAgreesWithTshark(t *testing.T) {
 	needTshark(t)
 	file := mergeFixtures(t)
 	r, err := Open(file)

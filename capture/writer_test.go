@@ -41,7 +41,7 @@ func readAll(t *testing.T, b []byte) []Record {
 	return recs
 }
 
-func TestFramesComeBackWithTheirNanosecondsAndInterfaces(t *testing.T) {
+func TestWriterKeepsNanosecondsAndInterfaces(t *testing.T) {
 	var file bytes.Buffer
 	w, err := NewWriter(&file, "softroce0", "softroce1")
 	if err != nil {
@@ -73,7 +73,7 @@ func TestFramesComeBackWithTheirNanosecondsAndInterfaces(t *testing.T) {
 	}
 }
 
-func TestSeveralGoroutinesMayWrite(t *testing.T) {
+func TestWriterAllowsConcurrentUse(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "x.pcapng")
 	w, err := Create(file, "a")
 	if err != nil {
@@ -106,7 +106,7 @@ func TestSeveralGoroutinesMayWrite(t *testing.T) {
 	}
 }
 
-func TestLaterFramesPushEarlierOnesOut(t *testing.T) {
+func TestWriterFlushesEarlierFrames(t *testing.T) {
 	var file bytes.Buffer
 	w, err := NewWriter(&file, "a")
 	if err != nil {
@@ -143,7 +143,7 @@ func (f *full) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-func TestAWriterThatFailedSaysSoEachTime(t *testing.T) {
+func TestWriterErrorIsFinal(t *testing.T) {
 	w, err := NewWriter(&full{300}, "a")
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func TestAWriterThatFailedSaysSoEachTime(t *testing.T) {
 	}
 }
 
-func TestAWriterThatIsClosedRefusesFrames(t *testing.T) {
+func TestClosedWriterRejectsFrames(t *testing.T) {
 	w, err := NewWriter(io.Discard, "a")
 	if err != nil {
 		t.Fatal(err)
@@ -184,7 +184,7 @@ func TestAWriterThatIsClosedRefusesFrames(t *testing.T) {
 	}
 }
 
-func TestWritingDoesNotAllocate(t *testing.T) {
+func TestWriteFrameDoesNotAllocate(t *testing.T) {
 	w, err := NewWriter(io.Discard, "a")
 	if err != nil {
 		t.Fatal(err)
@@ -208,7 +208,7 @@ func ExampleRecorder() {
 	// 1 ACK
 }
 
-func TestARecorderKeepsCopiesAndFilters(t *testing.T) {
+func TestRecorderKeepsCopiesAndFilters(t *testing.T) {
 	rec := NewRecorder()
 	b := frame(packet.SendOnly, 0x11, 7, "hello")
 	for _, f := range [][]byte{

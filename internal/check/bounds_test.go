@@ -25,7 +25,7 @@ func sendTo(no int, qpn, psn uint32) capture.Record {
 	return capture.Record{No: no, Time: time.Unix(int64(no), 0), LinkType: capture.Ethernet, Length: len(b), Data: b}
 }
 
-func TestWhatIsRememberedOfAStreamIsBounded(t *testing.T) {
+func TestStreamHistoryIsBounded(t *testing.T) {
 	const n = 3 * maxHistory
 	var rs []capture.Record
 	for i := range n {
@@ -41,7 +41,7 @@ func TestWhatIsRememberedOfAStreamIsBounded(t *testing.T) {
 	}
 }
 
-func TestFlowsBeyondTheBoundAreSaidNotToBeJudged(t *testing.T) {
+func TestFlowsBeyondLimitAreNoted(t *testing.T) {
 	var rs []capture.Record
 	for i := range conversation.MaxFlows + 10 {
 		rs = append(rs, sendTo(i+1, uint32(i+17), 1))
@@ -52,7 +52,7 @@ func TestFlowsBeyondTheBoundAreSaidNotToBeJudged(t *testing.T) {
 	}
 }
 
-func TestViolationsAreCountedButNotAllListed(t *testing.T) {
+func TestViolationsBeyondLimitAreCountedOnly(t *testing.T) {
 	var rs []capture.Record
 	for i := range 2 * maxViolations {
 		rs = append(rs, sendTo(i+1, 0, 1))
@@ -63,7 +63,7 @@ func TestViolationsAreCountedButNotAllListed(t *testing.T) {
 	}
 }
 
-func TestMSNsNarrowTheirDifference(t *testing.T) {
+func TestMSNBaseNarrowsRange(t *testing.T) {
 	var m msnBase
 	for _, c := range []struct {
 		msn         uint32

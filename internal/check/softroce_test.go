@@ -10,7 +10,7 @@ import (
 )
 
 // What softroce sends keeps to the rules, when packets are lost at either end too.
-func TestSoftroceKeepsToTheRules(t *testing.T) {
+func TestSoftroceBreaksNoRule(t *testing.T) {
 	for _, faults := range []string{"", "drop send every 7", "drop receive every 5"} {
 		rec := capture.NewRecorder()
 		f := verbstest.New(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, faults))

@@ -27,7 +27,7 @@ func recordsOf(t *testing.T, file string) []capture.Record {
 }
 
 // A capture that begins late or ends early shows less, and nothing wrong.
-func TestACaptureMayBeCutAtBothEnds(t *testing.T) {
+func TestPartialCaptureBreaksNoRule(t *testing.T) {
 	for _, file := range fixtureFiles(t) {
 		if filepath.Base(file) == "vp-rnr-code14.pcap" {
 			continue // the waits that were kept excuse the one that was not
@@ -47,7 +47,7 @@ func TestACaptureMayBeCutAtBothEnds(t *testing.T) {
 }
 
 // A packet that the network doubles, before the capture or behind it, is nobody's fault.
-func TestAPacketMayBeDoubled(t *testing.T) {
+func TestDuplicatedPacketBreaksNoRule(t *testing.T) {
 	for _, file := range fixtureFiles(t) {
 		rs := recordsOf(t, file)
 		for i := 0; i < len(rs); i += sample(len(rs)) {
@@ -61,7 +61,7 @@ func TestAPacketMayBeDoubled(t *testing.T) {
 }
 
 // Where the capture has one direction only, the other is not held to anything.
-func TestACaptureMayHaveOneDirection(t *testing.T) {
+func TestOneDirectionBreaksNoRule(t *testing.T) {
 	for _, file := range fixtureFiles(t) {
 		rs := recordsOf(t, file)
 		first, err := capture.Parse(rs[len(rs)-1])

@@ -182,7 +182,7 @@ func (t *tape) cnp(i int, becn bool) {
 	})
 }
 
-func TestEveryRuleIsBrokenByItsOwnCapture(t *testing.T) {
+func TestEveryRuleIsReported(t *testing.T) {
 	covered := map[string]bool{}
 	for _, b := range broken {
 		covered[b.rule.ID] = true
@@ -206,7 +206,7 @@ func TestEveryRuleIsBrokenByItsOwnCapture(t *testing.T) {
 }
 
 // A change of the packet that no ICRC follows is one wrong ICRC, whatever else it is.
-func TestAnUnsignedChangeIsAWrongICRC(t *testing.T) {
+func TestChangedPacketHasWrongICRC(t *testing.T) {
 	tp := load(t, "pp-ud")
 	for at := atBTH; at < len(tp.rs[0].Data); at++ {
 		if at == atBTH+4 {
@@ -222,7 +222,7 @@ func TestAnUnsignedChangeIsAWrongICRC(t *testing.T) {
 
 // Of four packets the last overtook the others, which came before the responder had said so: its NAK names the last, and nothing
 // is behind that. But where the others were acknowledged before, nothing can have been overtaken.
-func TestANAKOfTheLastPacketAcknowledgesThoseThatItOvertook(t *testing.T) {
+func TestNAKOfLastPacketMayFollowReordering(t *testing.T) {
 	nakOfLast := func(p *capture.Packet) { p.AETH.Syndrome, p.AETH.MSN = packet.NAKSequence, p.AETH.MSN-1 }
 	for _, acknowledged := range []bool{false, true} {
 		tape := load(t, "pp-rc-mtu1024")

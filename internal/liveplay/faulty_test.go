@@ -32,7 +32,7 @@ func faulty(rules ...string) func(wire.FrameSink) (testbed.Testbed, error) {
 }
 
 // A live network that loses packets draws no report: what is lost is sent again, until all is answered.
-func TestLiveLossIsNoDifference(t *testing.T) {
+func TestLossInLiveNetworkIsNoDifference(t *testing.T) {
 	files := []string{"write-bw-ackreq.pcap", "write-bw-long.pcap", "read-bw.pcap", "pp-rc-mtu1024.pcap", "vp-all-ops.pcap",
 		"atomic-faa.pcap", "loss-atomic.pcap", "loss-read-resp.pcap", "loss-wire-write.pcap", "loss-pp-rc.pcap", "vp-pipeline.pcap",
 		"cm-rping.pcap", "dup-read.pcap", "write-lat-mtu256.pcap"}
@@ -64,7 +64,7 @@ func TestLiveLossIsNoDifference(t *testing.T) {
 }
 
 // What the live NIC does differently is found.
-func TestWrongRepliesAreFound(t *testing.T) {
+func TestWrongRepliesAreReported(t *testing.T) {
 	for _, c := range []struct{ file, rule, field string }{
 		{"pp-rc-mtu1024.pcap", "set msn 77 send kind ack nth 3", "MSN"},
 		{"pp-rc-mtu1024.pcap", "set syndrome 0x62 send kind ack nth 3", "reply"},
@@ -102,7 +102,7 @@ func (b tampered) NIC(second bool) (testbed.NIC, error) {
 }
 
 // A NIC that reads something else than what is in its memory is found.
-func TestWrongDataAreFound(t *testing.T) {
+func TestWrongDataIsReported(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap", "cm-rping.pcap"} {
 		r, err := liveplay.File(fixtures+f, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)
@@ -117,7 +117,7 @@ func TestWrongDataAreFound(t *testing.T) {
 	}
 }
 
-func TestANICThatDoesNotAnswerIsAnError(t *testing.T) {
+func TestSilentNICIsError(t *testing.T) {
 	_, err := liveplay.File(fixtures+"pp-rc-mtu1024.pcap", faulty("drop send"), liveplay.Options{Fast: true})
 	if !errors.Is(err, liveplay.ErrSilent) {
 		t.Error(err)
@@ -128,7 +128,7 @@ func TestANICThatDoesNotAnswerIsAnError(t *testing.T) {
 	}
 }
 
-func TestWhatCannotBePlayedIsAnError(t *testing.T) {
+func TestUnplayableCaptureIsError(t *testing.T) {
 	for _, f := range []string{"pp-ud.pcap", "send-bw-ud.pcap", "cm-mckey.pcap"} {
 		if _, err := liveplay.File(fixtures+f, testbed.NewSimulated, liveplay.Options{}); !errors.Is(err, replay.ErrNothing) {
 			t.Errorf("%s: %v", f, err)
@@ -154,7 +154,7 @@ func TestWhatCannotBePlayedIsAnError(t *testing.T) {
 }
 
 // With the captured timing a packet does not leave before its time.
-func TestCapturedTiming(t *testing.T) {
+func TestPlayKeepsCapturedTiming(t *testing.T) {
 	file := "vp-rnr.pcap" // 280 ms each of eight RNR NAKs
 	ps := load(t, file)
 	span := ps[len(ps)-2].Time.Sub(ps[0].Time)

@@ -25,7 +25,7 @@ func load(t *testing.T, name string) capture.Packets {
 
 // What the kernel's NIC answered in the captures, softroce answers, in memory like that, and with
 // receives posted when they were; nothing is lost on the way.
-func TestFixturesPlayOntoASimulatedNIC(t *testing.T) {
+func TestFixturesPlayToSimulatedNIC(t *testing.T) {
 	files, err := filepath.Glob(fixtures + "*.pcap")
 	if err != nil || len(files) == 0 {
 		t.Fatal("no fixtures")

@@ -25,7 +25,7 @@ func playResponder(t *testing.T, file string, open func(wire.FrameSink) (testbed
 
 // What the captured requester did upon loss, a NAK and silence, a live one is brought to do: it sends as many packets again
 // as the capture's signs demand.
-func TestALiveRequesterIsBroughtToWhereTheCapturedOneWas(t *testing.T) {
+func TestLiveRequesterFollowsCapturedOne(t *testing.T) {
 	for _, c := range []struct {
 		file     string
 		requests int // on the cable, if softroce sends them
@@ -84,7 +84,7 @@ func shorter(w *transport.SendWR) {
 	}
 }
 
-func TestAnotherRequesterIsFound(t *testing.T) {
+func TestDifferentRequesterIsReported(t *testing.T) {
 	for _, c := range []struct {
 		what, file string
 		modify     func(*nic.QPAttr)
@@ -115,7 +115,7 @@ func TestAnotherRequesterIsFound(t *testing.T) {
 }
 
 // What comes to a live requester as something else than what is played, or not at all, makes it do what it should not.
-func TestWrongRequestsAreFound(t *testing.T) {
+func TestWrongRequestsAreReported(t *testing.T) {
 	for _, c := range []struct{ file, rule, found string }{
 		{"write-bw-rc.pcap", "set opcode 0x07 send opcode RC_WRITE_FIRST nth 2", "opcode: captured RC_WRITE_MIDDLE, softroce RC_WRITE_FIRST"},
 		{"read-bw.pcap", "set length 17 send kind read nth 2", "RETH"},
@@ -135,7 +135,7 @@ func TestWrongRequestsAreFound(t *testing.T) {
 }
 
 // A result that is not what was played is found.
-func TestWrongResultsAreFound(t *testing.T) {
+func TestWrongResultsAreReported(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap"} {
 		r := playResponder(t, f, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)
@@ -165,7 +165,7 @@ func (g garbled) NIC(second bool) (testbed.NIC, error) {
 }
 
 // With the captured timing neither work nor an answer comes before its time.
-func TestCapturedTimingOfAnswers(t *testing.T) {
+func TestPlayKeepsCapturedTimingOfReplies(t *testing.T) {
 	file := "vp-rnr.pcap"
 	ps := load(t, file)
 	span := ps[len(ps)-1].Time.Sub(ps[0].Time)

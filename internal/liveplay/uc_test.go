@@ -11,7 +11,7 @@ import (
 )
 
 // Of UC there is what the live program received, and what the live requester sends.
-func TestWrongUnreliableTrafficIsFound(t *testing.T) {
+func TestWrongUCTrafficIsReported(t *testing.T) {
 	for _, c := range []struct {
 		file, rule string
 		side       liveplay.Side
@@ -36,7 +36,7 @@ func TestWrongUnreliableTrafficIsFound(t *testing.T) {
 }
 
 // A gap in what was captured is one for the live NIC as well: the message comes to nothing, and its receive is used again.
-func TestAGapInUnreliableTrafficIsPlayed(t *testing.T) {
+func TestGapInUCTrafficIsPlayed(t *testing.T) {
 	for _, rule := range []string{"drop send psn 101", "drop send psn 100", "drop send psn 102..103"} {
 		ps := converse(t, ib.QPTypeUC, rights, rule, func(l, r testbed.Region) (w []transport.SendWR) {
 			for i := range 4 {

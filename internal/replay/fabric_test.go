@@ -14,7 +14,7 @@ import (
 
 // What softroce does itself, on a fabric that loses packets on both sides of the point of capture,
 // shows no difference: there is no loss that replay does not understand.
-func TestFabricThatLosesPacketsReplays(t *testing.T) {
+func TestLossyFabricReplaysWithoutDifference(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			// So few that no request is lost eight times in a row.
@@ -31,7 +31,7 @@ func TestFabricThatLosesPacketsReplays(t *testing.T) {
 
 // The same on a fabric that copies packets behind the point of capture, lets them overtake each other and damages them: it
 // is told, and is no difference.
-func TestFabricThatImpairsPacketsReplays(t *testing.T) {
+func TestImpairedFabricReplaysWithoutDifference(t *testing.T) {
 	for _, c := range []struct {
 		name, faults      string
 		copied, overtaken bool // are signs to be found?

@@ -42,7 +42,7 @@ func allFixtures(t testing.TB) []string {
 	return files
 }
 
-func TestFixturesShowNoDifference(t *testing.T) {
+func TestFixturesReplayWithoutDifference(t *testing.T) {
 	for _, f := range allFixtures(t) {
 		t.Run(f, func(t *testing.T) {
 			r, err := replay.File(fixtures+f, replay.Options{})
@@ -70,7 +70,7 @@ func TestFixturesShowNoDifference(t *testing.T) {
 // The driver's two habits that are not softroce's, where everything else is the same: it asks
 // for an ACK in the middle of a message after another number of packets, and its connection
 // manager gives connections a flow label.
-func TestFixturesAreTheSameInStrictModeButForTwoHabits(t *testing.T) {
+func TestStrictModeFindsTwoChoicesInFixtures(t *testing.T) {
 	for _, f := range allFixtures(t) {
 		cm := strings.Contains(f, "cm-")
 		for _, c := range packets(t, load(t, f), replay.Options{Strict: true}).Connections {
@@ -100,7 +100,7 @@ func TestKnownDeviationsAreNamed(t *testing.T) {
 
 // loss-pp-rc.pcap: packet 34 draws a NAK, 71 is brought again by a timeout though 70 arrived, and
 // the ACK 84 does not reach its requester.
-func TestLossBehindTheCaptureIsInferred(t *testing.T) {
+func TestLossAfterCaptureIsInferred(t *testing.T) {
 	r := packets(t, load(t, "loss-pp-rc.pcap"), replay.Options{})
 	var requests, replies []int
 	for _, s := range r.Connections[0].Streams {
@@ -116,7 +116,7 @@ func TestLossBehindTheCaptureIsInferred(t *testing.T) {
 	}
 }
 
-func TestConnectionsBetweenTheSameHostsAreToldApart(t *testing.T) {
+func TestConnectionsBetweenSameHostsAreDistinguished(t *testing.T) {
 	r := packets(t, load(t, "pp-srq.pcap"), replay.Options{})
 	if len(r.Connections) != 2 {
 		t.Fatalf("%d connections\n%v", len(r.Connections), r)
@@ -137,7 +137,7 @@ func TestSendWithInvalidateIsNotJudged(t *testing.T) {
 }
 
 // A capture may be stopped at any packet, and begun at any but in the middle of recovery from loss.
-func TestPartOfACaptureShowsNoDifference(t *testing.T) {
+func TestPartialCaptureReplaysWithoutDifference(t *testing.T) {
 	for _, f := range allFixtures(t) {
 		if strings.HasPrefix(f, "loss-") || strings.HasPrefix(f, "reorder-") {
 			continue

@@ -118,7 +118,7 @@ func FuzzReplay(f *testing.F) {
 }
 
 // What of a capture can be played, however absurd, softroce answers as softroce does.
-func TestAbsurdCapturesPlayOnto(t *testing.T) {
+func TestInvalidCapturesPlay(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	played := 0
 	for _, name := range []string{"vp-all-ops.pcap", "loss-read-req.pcap", "vp-rnr-multi.pcap", "loss-wire-write.pcap", "dup-atomic.pcap", "vp-nak-oobread.pcap"} {

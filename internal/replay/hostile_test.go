@@ -33,7 +33,7 @@ func sentPacket(t testing.TB, no int, back bool, id uint16, h packet.Header, pay
 }
 
 // Captures made to be slow: each step of the replay meets something of which there is very much.
-func TestHostileCapturesTakeLittleTime(t *testing.T) {
+func TestHostileCapturesReplayInBoundedTime(t *testing.T) {
 	const n = 8_000
 	bth := func(op packet.Opcode, psn int) packet.Header {
 		return packet.Header{BTH: packet.BTH{Opcode: op, DestQP: 17, PSN: uint32(psn) & packet.PSNMask, AckReq: true}}
@@ -95,7 +95,7 @@ func TestHostileCapturesTakeLittleTime(t *testing.T) {
 	}
 }
 
-func TestFileErrorsAreThoseOfTheReader(t *testing.T) {
+func TestFileReturnsReaderErrors(t *testing.T) {
 	dir := t.TempDir()
 	whole, err := os.ReadFile(fixtures + "pp-rc-mtu1024.pcap")
 	if err != nil {

@@ -34,7 +34,7 @@ func reply(p *capture.Packet) bool {
 var everyOther = func(i int) bool { return i%2 == 1 }
 
 // Every alteration of every packet that it may befall is a difference.
-func TestAlterationsAreFound(t *testing.T) {
+func TestAlteredPacketsAreReported(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		files  []string
@@ -109,7 +109,7 @@ func TestAlterationsAreFound(t *testing.T) {
 	}
 }
 
-func TestMissingResponseIsFound(t *testing.T) {
+func TestMissingResponseIsReported(t *testing.T) {
 	ps := load(t, "read-bw.pcap")
 	responses := ps.Where(capture.Kind(packet.KindReadResponse))
 	for _, p := range responses[:len(responses)-1] { // the last one may come after the capture
@@ -120,7 +120,7 @@ func TestMissingResponseIsFound(t *testing.T) {
 	}
 }
 
-func TestReplyTooManyIsFound(t *testing.T) {
+func TestExtraReplyIsReported(t *testing.T) {
 	for _, c := range []struct {
 		file  string
 		which capture.Match
@@ -144,7 +144,7 @@ func TestReplyTooManyIsFound(t *testing.T) {
 }
 
 // One answer too many is the NIC's; where there are two, the network copies requests.
-func TestASecondSignTellsOfCopies(t *testing.T) {
+func TestSecondSignExplainsCopies(t *testing.T) {
 	for _, c := range []struct {
 		file  string
 		which capture.Match
@@ -185,7 +185,7 @@ func TestWrongICRCIsSkipped(t *testing.T) {
 	}
 }
 
-func TestChoicesAreComparedInStrictModeOnly(t *testing.T) {
+func TestStrictModeComparesChoices(t *testing.T) {
 	for name, change := range map[string]func(h *packet.Header, _ []byte){
 		"credits": func(h *packet.Header, _ []byte) { h.AETH.Syndrome = 3 },
 		"MigReq":  func(h *packet.Header, _ []byte) { h.MigReq = true },

@@ -11,7 +11,7 @@ import (
 )
 
 // Recorded between two queue pairs of softroce on a fabric that copies packets and lets them overtake each other.
-func TestRequestsThatComeAstrayAmongRepetitionsAreUnderstood(t *testing.T) {
+func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 	for _, c := range []struct{ name, why string }{
 		{"copied-again.pcapng", "a READ and two atomics are sent again, and one of these comes twice"},
 		{"late-read.pcapng", "a NAK says that a READ is missing; it is sent again, and the first comes after that"},
