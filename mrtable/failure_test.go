@@ -70,7 +70,7 @@ func TestPieceIsWrittenUpToTheUnmappedPage(t *testing.T) {
 			p := bytes.Repeat([]byte{0xee}, 3*page)
 			g.io.Write("before", r, addr, p[:10], true)
 			g.io.Write("across", r, addr+10, p[:3*page], true)
-			g.io.Write("behind", r, addr+3*page+10, p[:10], true)
+			g.io.Write("after", r, addr+3*page+10, p[:10], true)
 			g.io.Flush()
 			g.wantFailures(map[any]error{"across": ErrFault})
 			if !bytes.Equal(c.peek(addr, 2*page), p[:2*page]) {
@@ -167,11 +167,11 @@ func TestQueuedWriteToDeregisteredRegionFails(t *testing.T) {
 	addr := c.alloc(page, 0)
 	p := c.open()
 	gone, stays := g.region(c.memory(p, addr, page), addr), g.region(c.memory(p, addr, page), addr)
-	g.io.Write("gone", gone, addr, []byte{1}, true)
+	g.io.Write("deregistered", gone, addr, []byte{1}, true)
 	g.io.Write("stays", stays, addr+1, []byte{1}, true)
 	g.table.Deregister(gone)
 	g.io.Flush()
-	g.wantFailures(map[any]error{"gone": ErrKey})
+	g.wantFailures(map[any]error{"deregistered": ErrKey})
 	if b := c.peek(addr, 2); b[0] != 0 || b[1] != 1 {
 		t.Errorf("the client read %v", b)
 	}

@@ -147,8 +147,8 @@ func TestIOChecksAccessAgain(t *testing.T) {
 			n    int
 			want error
 		}{
-			{"before", r, 99, 2, ErrBounds},
-			{"behind", r, 163, 2, ErrBounds},
+			{"before the start", r, 99, 2, ErrBounds},
+			{"past the end", r, 163, 2, ErrBounds},
 			{"far past the end", r, math.MaxUint64, 1, ErrBounds},
 			{"dead", dead, 100, 8, ErrKey},
 			{"nil", nil, 100, 8, ErrKey},

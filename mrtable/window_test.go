@@ -363,13 +363,13 @@ func TestWritesBeforeInvalidationAreExecuted(t *testing.T) {
 		if err := g.table.Bind(b); err != nil {
 			t.Fatal(err)
 		}
-		g.io.Write("gone", w.Bound(), pageBase+16, []byte("nowhere"), true)
+		g.io.Write("deregistered", w.Bound(), pageBase+16, []byte("nowhere"), true)
 		g.table.DeallocWindow(w)
 		if err := g.table.Deregister(r); err != nil {
 			t.Fatal(err)
 		}
 		g.io.Flush()
-		g.wantFailures(map[any]error{"gone": ErrKey})
+		g.wantFailures(map[any]error{"deregistered": ErrKey})
 		if string(mem[16:23]) != "in time" {
 			t.Errorf("%s: memory holds %q", name, mem[16:32])
 		}

@@ -60,7 +60,7 @@ func TestUDResponder(t *testing.T) {
 				t.Errorf("dropped %q in %v, want %q in %v", got, b.qp.State(), c.drops, c.state)
 			}
 			if got := b.emitted(0); got != "" {
-				t.Errorf("answered %q", got)
+				t.Errorf("replied %q", got)
 			}
 		})
 	}

@@ -110,7 +110,7 @@ func TestMaxDestRDAtomicCanChangeInSQD(t *testing.T) {
 		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 1+i), 0, reth(sideBase, 8))
 	}
 	if b.qp.State() != ib.QPSErr {
-		t.Errorf("three READs came in where two are allowed")
+		t.Errorf("three READs were accepted, the limit is two")
 	}
 }
 
@@ -201,7 +201,7 @@ func TestStaleResourceDoesNotAnswerAfterPSNWrap(t *testing.T) {
 	b.request(packet.FetchAdd, defaults.psn, 0) // a duplicate of the second
 	var h packet.Header
 	if len(b.out) != 1 {
-		t.Fatalf("%d answers", len(b.out))
+		t.Fatalf("%d replies", len(b.out))
 	}
 	if _, err := h.Parse(b.out[0].Head[:b.out[0].HeadLen]); err != nil || h.OrigData != 8 {
 		t.Errorf("the duplicate finds %d, the atomic found 8", h.OrigData)
@@ -211,7 +211,7 @@ func TestStaleResourceDoesNotAnswerAfterPSNWrap(t *testing.T) {
 	around(100)
 	b.request(packet.FetchAdd, defaults.psn, 0) // no atomic in the last 2^23 PSNs
 	if len(b.out) != 0 || b.count.Drops[DropDuplicateRequest] != 1 {
-		t.Errorf("%d answers, %d dropped", len(b.out), b.count.Drops[DropDuplicateRequest])
+		t.Errorf("%d replies, %d dropped", len(b.out), b.count.Drops[DropDuplicateRequest])
 	}
 }
 

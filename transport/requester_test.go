@@ -212,7 +212,7 @@ func TestCompleterRejectsInvalidReadResponses(t *testing.T) {
 		done string
 		drop DropReason
 	}{
-		{"READ into memory that is gone", packet.ReadResponseFirst, 0, 1024, true, "1:4 2:5", DropLocalError},
+		{"READ into deregistered memory", packet.ReadResponseFirst, 0, 1024, true, "1:4 2:5", DropLocalError},
 		{"LAST instead of FIRST", packet.ReadResponseLast, 0, 1024, false, "1:7 2:5", DropLocalError},
 		{"atomic response before the READ response", packet.AtomicAcknowledge, 2, 0, false, "", NumDropReasons},
 		{"READ response to an atomic", packet.ReadResponseOnly, 2, 8, false, "", NumDropReasons},
@@ -243,7 +243,7 @@ func TestCompleterRejectsInvalidAtomicResponses(t *testing.T) {
 		drop DropReason
 	}{
 		{"with a NAK syndrome", packet.AtomicAcknowledge, packet.NAKRemoteAccess, false, "", DropUnmatchedResponse},
-		{"into memory that is gone", packet.AtomicAcknowledge, unlimited, true, "1:4", DropLocalError},
+		{"into deregistered memory", packet.AtomicAcknowledge, unlimited, true, "1:4", DropLocalError},
 		{"of a READ", packet.ReadResponseOnly, unlimited, false, "1:7", DropLocalError},
 	} {
 		a, b := connect(t, defaults)

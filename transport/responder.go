@@ -355,7 +355,7 @@ func (q *QP) acceptWithResponse(a response) {
 }
 
 // duplicate replies to a request before the expected PSN without executing it again, except that a
-// READ reads memory anew (IBTA 9.7.5.1.2 to 9.7.5.1.4).
+// READ reads memory again (IBTA 9.7.5.1.2 to 9.7.5.1.4).
 func (q *QP) duplicate(e *Env, p *RxPacket, in *packet.Info) {
 	r := &q.resp
 	c := q.cfg.Counters

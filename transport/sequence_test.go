@@ -179,7 +179,7 @@ func TestQPAccessFlagsAreCheckedBeforeKeys(t *testing.T) {
 		must(t, b.qp.Modify(&b.env, &ib.QPAttr{Access: access}, ib.QPMaskAccess))
 		b.request(op, defaults.psn, 0)
 		if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/61/0" {
-			t.Errorf("%v answered with %s", packet.Opcode(op), got)
+			t.Errorf("%v: replied %s", packet.Opcode(op), got)
 		}
 	}
 }

@@ -128,7 +128,7 @@ func TestUCResponder(t *testing.T) {
 				t.Errorf("dropped %q, want %q", got, c.drops)
 			}
 			if got := b.emitted(defaults.psn); got != "" || b.qp.State() != ib.QPSRTS {
-				t.Errorf("answered %q in %v", got, b.qp.State())
+				t.Errorf("replied %q in %v", got, b.qp.State())
 			}
 		})
 	}
