@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 	"syscall"
 	"unsafe"
@@ -69,5 +68,3 @@ func roundSlots(n int) int {
 	}
 	return s
 }
-
-var le, be = binary.LittleEndian, binary.BigEndian

@@ -16,7 +16,7 @@ import (
 )
 
 // addVLAN adds a VLAN interface with an address to a host's interface.
-func (s *station) addVLAN(name string, id int, addr netip.Prefix) {
+func (s *netnsHost) addVLAN(name string, id int, addr netip.Prefix) {
 	s.t.Helper()
 	v := &netlink.Vlan{LinkAttrs: netlink.LinkAttrs{Name: name, ParentIndex: s.link().Attrs().Index}, VlanId: id,
 		VlanProtocol: netlink.VLAN_PROTOCOL_8021Q}
@@ -26,7 +26,7 @@ func (s *station) addVLAN(name string, id int, addr netip.Prefix) {
 }
 
 func TestPacketLinkServesVLANs(t *testing.T) {
-	l := newLab(t)
+	l := newVethPair(t)
 	p := netip.MustParsePrefix
 	l.a.addVLAN("v7", 7, p("198.51.107.1/24"))
 	l.b.addVLAN("v7", 7, p("198.51.107.2/24"))
@@ -50,7 +50,7 @@ func TestPacketLinkServesVLANs(t *testing.T) {
 	batch := append(message(path, 100_001, 4096), message(path, 100, 4096)...)
 	sendAll(t, tx, batch)
 	got := collect(t, rx, len(batch))
-	same(t, l, tx, batch, got)
+	checkFrames(t, l, tx, batch, got)
 	for i := range got {
 		if got[i].VLAN() != 7 || got[i].Priority() != 5 {
 			t.Fatalf("frame %d has tag %v %#x", i, got[i].Tagged, got[i].TCI)
@@ -71,8 +71,8 @@ func TestPacketLinkServesVLANs(t *testing.T) {
 		return len(collectFor(t, rx, 1, 50*time.Millisecond)) == 1
 	}
 	eventually(t, "VLAN 8", served)
-	gone, err := l.b.nl.LinkByName("v8")
+	vlan, err := l.b.nl.LinkByName("v8")
 	must(t, err)
-	must(t, l.b.nl.LinkDel(gone))
+	must(t, l.b.nl.LinkDel(vlan))
 	eventually(t, "no VLAN 8", func() bool { return !served() })
 }

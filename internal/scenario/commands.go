@@ -106,7 +106,7 @@ func (c command) execute(s *script, neg bool, args []string) error {
 		return err
 	}
 	if neg && !c.mayFail {
-		return errors.New("this command cannot be preceded by !")
+		return errors.New("this command cannot be preceded by !, because it cannot fail")
 	}
 	err := c.do(s, parseArguments(args))
 	if !neg {
