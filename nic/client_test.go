@@ -16,7 +16,7 @@ import (
 
 var le, be = binary.LittleEndian, binary.BigEndian
 
-// A world is a Stepped engine with NICs on a fabric. Its time moves only as it steps.
+// A world is a Stepped engine with NICs on a fabric. Time advances only in step and run.
 type world struct {
 	t      testing.TB
 	engine *nic.Engine
@@ -53,7 +53,7 @@ func (w *world) nic(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	return d
 }
 
-// step steps until nothing is to be done at this time, and returns the next deadline.
+// step steps until the engine is idle at this time, and returns the next deadline.
 func (w *world) step() (next int64) {
 	for range 100_000 {
 		w.now++
@@ -66,7 +66,7 @@ func (w *world) step() (next int64) {
 	return 0
 }
 
-// run steps, moving time from deadline to deadline, until nothing is due within d ns.
+// run steps from deadline to deadline until none is left within d ns.
 func (w *world) run(d int64) {
 	until := w.now + d
 	for {
@@ -143,7 +143,7 @@ func (c *client) create(o nic.QPInit) *queue {
 
 var smallCaps = nic.Caps{MaxSendWR: 128, MaxRecvWR: 128, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInline: 64}
 
-// attrs are what ibv_rc_pingpong would ask for.
+// attrs returns the attributes that ibv_rc_pingpong uses.
 func attrs(mtu int, peer *queue) nic.QPAttr {
 	return nic.QPAttr{
 		QPAttr: ib.QPAttr{PathMTU: mtu, RQPSN: 100, SQPSN: 100, DestQPN: peer.QPN(), Access: allow,
@@ -178,7 +178,7 @@ func (c *client) sge(addr, n int) []transport.SGE {
 	return []transport.SGE{{Addr: uint64(addr), Length: uint32(n), LKey: c.mr.LKey()}}
 }
 
-// store writes a signaled work request to the next send slot without ringing.
+// store writes a signaled work request to the next send slot without publishing it.
 func (q *queue) store(w *transport.SendWR) {
 	w.Flags |= ib.SendSignaled
 	q.PutSend(w)

@@ -9,8 +9,8 @@ import (
 	"softroce/wire"
 )
 
-// A completion has the time of the step that made it; the time of day is looked up once a second.
-func TestCompletionsHaveTheTimeOfTheirStep(t *testing.T) {
+// The wall clock is read once a second.
+func TestCompletionTimestampIsTimeOfStep(t *testing.T) {
 	const epoch = 1_700_000_000_000_000_000
 	w := &world{t: t, now: 1, mem: 1 << 16}
 	reads := 0

@@ -15,10 +15,9 @@ import (
 	"softroce/transport"
 )
 
-// fleeting registers n bytes of this process as a client does that cannot share them, and takes
-// them away when the queue pairs are at work: writes to it fail after the transport took them for
-// done.
-func (c *client) fleeting(n int) (mr transport.SGE, rkey uint32, vanish func()) {
+// vanishingRegion registers n bytes of this process as memory of another process, and returns a
+// function that makes them inaccessible: writes then fail after the transport has accepted them.
+func (c *client) vanishingRegion(n int) (mr transport.SGE, rkey uint32, vanish func()) {
 	c.t.Helper()
 	mem, err := unix.Mmap(-1, 0, n, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANONYMOUS)
 	check(c.t, err)
@@ -44,7 +43,7 @@ func outcome(l []nictest.WC) string {
 	return strings.Join(s, ", ")
 }
 
-func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
+func TestFailedResponseWriteFailsWorkRequest(t *testing.T) {
 	const page = 4096
 	read := func(id uint64, g transport.SGE, n uint32, flags ib.SendFlags) transport.SendWR {
 		g.Length = n
@@ -75,7 +74,7 @@ func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
 			a, b := pair(w, 1024)
-			g, _, vanish := a.fleeting(1<<20 + page)
+			g, _, vanish := a.vanishingRegion(1<<20 + page)
 			for _, r := range c.post(g) {
 				r.RKey = b.mr.RKey()
 				a.PutSend(&r)
@@ -100,11 +99,11 @@ func TestAResponseThatCannotBeStoredFailsItsWorkRequest(t *testing.T) {
 	}
 }
 
-func TestAMessageThatCannotBeStoredFailsItsReceive(t *testing.T) {
+func TestFailedMessageWriteFailsReceive(t *testing.T) {
 	for _, n := range []int{8, 1 << 20} {
 		w := newWorld(t)
 		a, b := pair(w, 1024)
-		g, _, vanish := b.fleeting(1 << 20)
+		g, _, vanish := b.vanishingRegion(1 << 20)
 		b.recv(1, b.sge(0, 8))
 		b.recv(2, []transport.SGE{g})
 		b.recv(3, b.sge(0, 8))
@@ -126,10 +125,10 @@ func TestAMessageThatCannotBeStoredFailsItsReceive(t *testing.T) {
 	}
 }
 
-func TestAWriteThatCannotBeStoredIsRefused(t *testing.T) {
+func TestFailedRDMAWriteIsNAKed(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	g, rkey, vanish := b.fleeting(1 << 16)
+	g, rkey, vanish := b.vanishingRegion(1 << 16)
 	vanish()
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RemoteAddr: g.Addr, RKey: rkey, SGEs: a.sge(0, 1<<16)})
 	w.run(1e9)

@@ -27,7 +27,7 @@ func (q *queue) toUDRTS() {
 	q.connectWith(nic.QPAttr{QPAttr: ib.QPAttr{QKey: testQKey, SQPSN: 100}, Port: 1})
 }
 
-// ah makes an address handle of c, numbered n, that leads to an IPv4 address.
+// ah creates address handle n of c, for an IPv4 destination.
 func (c *client) ah(n uint32, dst string) *nic.AH {
 	av := nic.AddressVector{DGID: nic.GIDOf(netip.MustParseAddr(dst)), SGIDIndex: 1, Port: 1, TClass: 0x28}
 	var err error
@@ -42,7 +42,7 @@ func (q *queue) sendTo(id uint64, ah, qpn uint32, n int) {
 	q.post(transport.SendWR{ID: id, Opcode: ib.WRSend, Dest: ah, RemoteQPN: qpn, RemoteQKey: testQKey, SGEs: q.sge(0, n)})
 }
 
-func TestUCMovesMessages(t *testing.T) {
+func TestUCTransfersMessages(t *testing.T) {
 	for _, n := range []int{0, 1, 1024, 5000, 1 << 18} {
 		w := newWorld(t)
 		a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
@@ -73,7 +73,7 @@ func TestUCMovesMessages(t *testing.T) {
 	}
 }
 
-func TestWhatWasPostedInSQEIsNotSentAfterIt(t *testing.T) {
+func TestSendsPostedInSQEAreFlushed(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
 	a.connect(1024, b)
@@ -95,7 +95,7 @@ func TestWhatWasPostedInSQEIsNotSentAfterIt(t *testing.T) {
 	b.want(70, ib.WCSuccess, ib.WCRecv)
 }
 
-func TestADatagramArrivesWithItsHeaders(t *testing.T) {
+func TestDatagramHasGRH(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	a.ah(7, "192.0.2.2")
@@ -120,7 +120,7 @@ func TestADatagramArrivesWithItsHeaders(t *testing.T) {
 	}
 }
 
-func TestADatagramOnIPv6HasItsHeaderWhole(t *testing.T) {
+func TestDatagramOnIPv6HasWholeHeader(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	av := nic.AddressVector{DGID: b.Device.GIDs()[0].GID, Port: 1, TClass: 3, FlowLabel: 0x12345, HopLimit: 9}
@@ -140,8 +140,8 @@ func TestADatagramOnIPv6HasItsHeaderWhole(t *testing.T) {
 	}
 }
 
-// Of one batch, each receive of memory that is written late has the headers of its own packet.
-func TestHeadersOfABatchAreNotMixed(t *testing.T) {
+// Receives into memory that is written late must not share the storage of the GRH.
+func TestDatagramsOfOneBatchHaveTheirOwnGRH(t *testing.T) {
 	w := newWorld(t)
 	b := w.client(w.nic(9)).ud()
 	var senders []*queue
@@ -164,7 +164,7 @@ func TestHeadersOfABatchAreNotMixed(t *testing.T) {
 	}
 }
 
-func TestAnAddressHandleMustBeOfTheQueuePairsPD(t *testing.T) {
+func TestAddressHandleNeedsPDOfQueuePair(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	a, other := w.client(d), w.client(d)
@@ -202,7 +202,7 @@ func TestAnAddressHandleMustBeOfTheQueuePairsPD(t *testing.T) {
 	}
 }
 
-func TestControlledQKeysArePrivileged(t *testing.T) {
+func TestControlledQKeyNeedsPrivilege(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	for _, privileged := range []bool{false, true} {
@@ -219,23 +219,23 @@ func TestControlledQKeysArePrivileged(t *testing.T) {
 	}
 }
 
-// A recording link keeps the paths of what is sent.
-type recording struct {
+// A pathRecorder records the paths of sent frames.
+type pathRecorder struct {
 	wire.Link
 	paths []*wire.Path
 }
 
-func (l *recording) Send(now int64, batch []wire.TxFrame) (int, error) {
+func (l *pathRecorder) Send(now int64, batch []wire.TxFrame) (int, error) {
 	for i := range batch {
 		l.paths = append(l.paths, batch[i].Path)
 	}
 	return l.Link.Send(now, batch)
 }
 
-func TestDatagramsHaveTheSourcePortThatTheLinuxDriverGivesThem(t *testing.T) {
+func TestDatagramSourcePortMatchesLinuxDriver(t *testing.T) {
 	w := newWorld(t)
-	var rec *recording
-	c := w.client(w.nic(1, func(l wire.Link) wire.Link { rec = &recording{Link: l}; return rec }))
+	var rec *pathRecorder
+	c := w.client(w.nic(1, func(l wire.Link) wire.Link { rec = &pathRecorder{Link: l}; return rec }))
 	c.ah(1, "192.0.2.2")
 	q1, q2 := c.ud(), c.ud()
 	for _, q := range []*queue{q1, q2, q1, q2} {
@@ -253,18 +253,18 @@ func TestDatagramsHaveTheSourcePortThatTheLinuxDriverGivesThem(t *testing.T) {
 	}
 }
 
-// The pcaps of the driver have QP1 at this port.
-func TestThePortOfQP1(t *testing.T) {
+// Captures of the Linux driver have QP 1 at this port.
+func TestSourcePortOfQP1(t *testing.T) {
 	if got := nic.DatagramPort(1); got != 55410 {
 		t.Errorf("%d", got)
 	}
 }
 
 // A program may write to its buffer as soon as it sees the completion.
-func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
+func TestBufferOfUnreliableSendIsReusableOnCompletion(t *testing.T) {
 	for _, kind := range []ib.QPType{ib.QPTypeUC, ib.QPTypeUD} {
 		w := newWorld(t)
-		a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &narrow{Link: l} })).qpOf(kind, smallCaps)
+		a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &slowLink{Link: l} })).qpOf(kind, smallCaps)
 		b := w.client(w.nic(2)).qpOf(kind, smallCaps)
 		if kind == ib.QPTypeUC {
 			a.connect(1024, b)
@@ -302,24 +302,24 @@ func TestTheBufferOfAnUnreliableSendIsFreeWhenItCompletes(t *testing.T) {
 	}
 }
 
-// A jealous link sees whether a completion is told before it has the frame.
-type jealous struct {
+// A completionObserver reports a completion that is visible before the link has the frame.
+type completionObserver struct {
 	wire.Link
 	early func() bool
 	t     *testing.T
 }
 
-func (l *jealous) Send(now int64, batch []wire.TxFrame) (int, error) {
+func (l *completionObserver) Send(now int64, batch []wire.TxFrame) (int, error) {
 	if l.early() {
 		l.t.Error("a completion was visible before the link had the frame")
 	}
 	return l.Link.Send(now, batch)
 }
 
-func TestAnUnreliableSendCompletesWhenTheLinkHasIt(t *testing.T) {
+func TestUnreliableSendCompletesAfterLinkSend(t *testing.T) {
 	w := newWorld(t)
-	var j *jealous
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { j = &jealous{Link: l, t: t}; return j })).ud()
+	var j *completionObserver
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { j = &completionObserver{Link: l, t: t}; return j })).ud()
 	j.early = func() bool { return a.cq.Len() > 0 }
 	a.ah(1, "192.0.2.1") // itself
 	for i := range 3 {
@@ -332,7 +332,7 @@ func TestAnUnreliableSendCompletesWhenTheLinkHasIt(t *testing.T) {
 	}
 }
 
-func TestDatagramsAllocateNothing(t *testing.T) {
+func TestDatagramsDoNotAllocate(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	a.ah(1, "192.0.2.2")

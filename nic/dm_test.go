@@ -12,7 +12,7 @@ import (
 	"softroce/transport"
 )
 
-// deviceMemory allocates n bytes and registers them for everything.
+// deviceMemory allocates n bytes and registers them with all access flags.
 func (c *client) deviceMemory(n int) (*nic.DM, *nic.MR) {
 	c.t.Helper()
 	m, err := c.Context.AllocDM(uint64(n), 3)
@@ -29,7 +29,7 @@ func (c *client) inDM(m *nic.DM) []byte {
 	return p
 }
 
-func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
+func TestOperationsBetweenDeviceMemory(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	const n = 5000
@@ -73,7 +73,7 @@ func TestDeviceMemoryIsAtBothEndsOfEveryOperation(t *testing.T) {
 	a.want(5, ib.WCRemAccessErr, ib.WCRDMAWrite)
 }
 
-func TestDeviceMemoryHasRules(t *testing.T) {
+func TestDeviceMemoryChecksArguments(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	c, other := w.client(d), w.client(d)
@@ -123,14 +123,14 @@ func TestDeviceMemoryHasRules(t *testing.T) {
 	check(t, err)
 	wantErrno(t, "in use", c.Context.FreeDM(m), syscall.EBUSY)
 	check(t, c.Context.DeregMR(empty))
-	// What becomes of other memory uses this one no more.
+	// A region that is reregistered to other memory does not use this one any more.
 	check(t, c.Context.ReregMR(part, c.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, allow))
 	check(t, c.Context.FreeDM(m))
 	wantErrno(t, "twice", c.Context.FreeDM(m), syscall.EINVAL)
 	check(t, c.Context.DeregMR(part))
 }
 
-func TestDeviceMemoryIsLimitedAndComesBack(t *testing.T) {
+func TestDeviceMemoryLimitsAndReuse(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	most := nic.DefaultLimits.MaxDM
@@ -169,7 +169,7 @@ func TestDeviceMemoryIsLimitedAndComesBack(t *testing.T) {
 	wantErrno(t, "closed", err, syscall.EBADF)
 }
 
-func TestAContextClosesWithDeviceMemoryInUse(t *testing.T) {
+func TestContextClosesWithDeviceMemoryInUse(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	_, near := a.deviceMemory(1 << 16)

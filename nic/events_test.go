@@ -9,20 +9,21 @@ import (
 	"softroce/wire"
 )
 
-// plug is an interface whose cable a test pulls.
-type plug struct {
+// An unpluggableInterface is an interface whose state a test changes.
+type unpluggableInterface struct {
 	wire.Interface
 	up     bool
 	change func()
 }
 
-func (p *plug) Up() bool          { return p.up }
-func (p *plug) OnChange(f func()) { p.change = f }
+func (p *unpluggableInterface) Up() bool          { return p.up }
+func (p *unpluggableInterface) OnChange(f func()) { p.change = f }
 
-// Each change of the port's state is one event, for every client; a change of nothing is none.
-func TestThePortTellsWhenItGoesDownAndUp(t *testing.T) {
+// Each change of the port's state raises one event per client; a notification without a change
+// raises none.
+func TestPortStateChangesRaiseEvents(t *testing.T) {
 	w := newWorld(t)
-	i := &plug{Interface: wire.StaticInterface("eth0", [6]byte{2, 0, 0, 0, 0, 1}, 1500), up: true}
+	i := &unpluggableInterface{Interface: wire.StaticInterface("eth0", [6]byte{2, 0, 0, 0, 0, 1}, 1500), up: true}
 	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i})
 	check(t, err)
 	one, other := w.client(d), w.client(d)

@@ -10,14 +10,14 @@ import (
 	"softroce/wire"
 )
 
-// madBetween returns a datagram from one address to another, marked by b.
+// madBetween returns a datagram between two addresses whose last byte is b.
 func madBetween(src, dst string, b byte) *nic.MAD {
 	m := &nic.MAD{Path: wire.Path{Src: netip.MustParseAddr(src), Dst: netip.MustParseAddr(dst), HopLimit: 64}}
 	m.Data[0], m.Data[nic.MADSize-1] = 1, b
 	return m
 }
 
-func TestMADsPassBetweenTheGSIsOfTwoNICsAndOfOne(t *testing.T) {
+func TestMADsReachPeerAndOwnGSI(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.nic(1), w.nic(2)
 	var atA, atB []*nic.MAD
@@ -52,7 +52,7 @@ func TestMADsPassBetweenTheGSIsOfTwoNICsAndOfOne(t *testing.T) {
 	}
 }
 
-func TestPacketsForTheGSIThatAreNoMADsAreDropped(t *testing.T) {
+func TestInvalidPacketsForGSIAreDropped(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		reason transport.DropReason
@@ -70,8 +70,8 @@ func TestPacketsForTheGSIThatAreNoMADsAreDropped(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
-			var in *injected
-			d := w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })
+			var in *injectingLink
+			d := w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })
 			heard := 0
 			d.HandleMADs(func(*nic.MAD) bool { heard++; return true })
 			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(packet.UD) | packet.SendOnly, PKey: packet.DefaultPKey, DestQP: 1},
@@ -91,8 +91,8 @@ func TestPacketsForTheGSIThatAreNoMADsAreDropped(t *testing.T) {
 	}
 }
 
-// A link that takes nothing must not make the queue grow without end.
-func TestWaitingMADsAreBounded(t *testing.T) {
+// A link that accepts nothing must not make the queue grow without bound.
+func TestMADQueueIsBounded(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	for range 5000 {

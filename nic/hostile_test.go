@@ -26,18 +26,18 @@ const (
 	recvNumSGE = int(unsafe.Offsetof(abi.RecvWQE{}.NumSGE))
 )
 
-// bystanders is a pair of honest clients whose traffic nothing may disturb.
-type bystanders struct{ a, b *queue }
+// An uninvolvedPair is a pair of other clients. Nothing may disturb its traffic.
+type uninvolvedPair struct{ a, b *queue }
 
-func newBystanders(w *world, d1, d2 *nic.Device) *bystanders {
-	s := &bystanders{w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)}
+func newUninvolvedPair(w *world, d1, d2 *nic.Device) *uninvolvedPair {
+	s := &uninvolvedPair{w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)}
 	s.a.connect(1024, s.b)
 	s.b.connect(1024, s.a)
 	return s
 }
 
 // exchange checks that a message gets through.
-func (s *bystanders) exchange(t testing.TB, id uint64) {
+func (s *uninvolvedPair) exchange(t testing.TB, id uint64) {
 	t.Helper()
 	fill(s.a.mem[:5000], byte(id))
 	s.b.recv(id, s.b.sge(0, 5000))
@@ -50,7 +50,7 @@ func (s *bystanders) exchange(t testing.TB, id uint64) {
 	}
 }
 
-func TestABrokenRingCostsItsContextAndNobodyElses(t *testing.T) {
+func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 	for _, c := range []struct {
 		name, reason string
 		do           func(a, b *queue)
@@ -98,7 +98,7 @@ func TestABrokenRingCostsItsContextAndNobodyElses(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
 			d1, d2 := w.nic(1), w.nic(2)
-			by := newBystanders(w, d1, d2)
+			by := newUninvolvedPair(w, d1, d2)
 			a, b := w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)
 			a.connect(1024, b)
 			b.connect(1024, a)
@@ -122,10 +122,10 @@ func TestABrokenRingCostsItsContextAndNobodyElses(t *testing.T) {
 	}
 }
 
-func TestStrayDoorbellBitsMeanNothing(t *testing.T) {
+func TestUnusedDoorbellBitsAreIgnored(t *testing.T) {
 	w := newWorld(t)
 	d1, d2 := w.nic(1), w.nic(2)
-	by := newBystanders(w, d1, d2)
+	by := newUninvolvedPair(w, d1, d2)
 	c := w.client(d1)
 	for i := abi.DoorbellBits; i < abi.DoorbellSize; i++ {
 		c.DoorbellPage[i] = 0xff
@@ -141,7 +141,7 @@ func TestStrayDoorbellBitsMeanNothing(t *testing.T) {
 	}
 }
 
-func TestAnUnknownOperationFailsItsQueuePairInOrder(t *testing.T) {
+func TestUnknownOpcodeFailsQueuePairInOrder(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
@@ -156,9 +156,9 @@ func TestAnUnknownOperationFailsItsQueuePairInOrder(t *testing.T) {
 	}
 }
 
-// FuzzRings writes rubbish to every ring of a client and to its doorbell page, while two
-// others go on with their traffic. An input is a list of writes: where (2 bits), offset
-// (14 bits), value (32 bits).
+// FuzzRings writes arbitrary data to all rings of a client and to its doorbell page, while two
+// other clients exchange messages. An input is a list of writes: ring (2 bits), offset (14 bits),
+// value (32 bits).
 func FuzzRings(f *testing.F) {
 	u16 := binary.LittleEndian.AppendUint16
 	u32 := binary.LittleEndian.AppendUint32
@@ -180,7 +180,7 @@ func FuzzRings(f *testing.F) {
 		w := newWorld(t)
 		w.mem = 1 << 13
 		d1, d2 := w.nic(1), w.nic(2)
-		by := newBystanders(w, d1, d2)
+		by := newUninvolvedPair(w, d1, d2)
 		a, b := w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)
 		a.connect(1024, b)
 		b.connect(1024, a)

@@ -12,7 +12,7 @@ import (
 	"softroce/wire"
 )
 
-func TestAMulticastDatagramGoesToEachOfTheGroupButItsSender(t *testing.T) {
+func TestMulticastReachesGroupExceptSender(t *testing.T) {
 	w := newWorld(t)
 	const group = "239.1.2.3"
 	gid := nic.GIDOf(netip.MustParseAddr(group))
@@ -51,7 +51,7 @@ func TestAMulticastDatagramGoesToEachOfTheGroupButItsSender(t *testing.T) {
 	if g.Dst() != gid.Addr() {
 		t.Errorf("sent to %v", g.Dst())
 	}
-	// A queue pair that left gets nothing; the port leaves with the last of its queue pairs.
+	// A detached queue pair receives nothing. The port leaves the group with its last queue pair.
 	check(t, all[4].Context.DetachMcast(all[4].QP.QP, gid))
 	wantErrno(t, "to leave twice", all[4].Context.DetachMcast(all[4].QP.QP, gid), syscall.EINVAL)
 	wantErrno(t, "to destroy a member", all[5].Destroy(), syscall.EBUSY)
@@ -72,7 +72,7 @@ func TestAMulticastDatagramGoesToEachOfTheGroupButItsSender(t *testing.T) {
 	}
 }
 
-func TestWhoMayAttachToWhat(t *testing.T) {
+func TestAttachMcastChecksArguments(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
 	gid := func(s string) nic.GID { return nic.GIDOf(netip.MustParseAddr(s)) }
@@ -88,10 +88,10 @@ func TestWhoMayAttachToWhat(t *testing.T) {
 	wantErrno(t, "one too many", c.Context.AttachMcast(c.ud().QP.QP, gid("ff0e::1")), syscall.ENOMEM)
 }
 
-func TestEachMulticastFrameThatIsDroppedCountsUnderOneReason(t *testing.T) {
+func TestDroppedMulticastFrameCountsOneReason(t *testing.T) {
 	w := newWorld(t)
-	var in *injected
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).ud()
+	var in *injectingLink
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).ud()
 	gid := nic.GIDOf(netip.MustParseAddr("239.1.2.3"))
 	check(t, a.Context.AttachMcast(a.QP.QP, gid))
 	head := make([]byte, packet.MaxHeaderLen)

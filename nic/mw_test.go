@@ -31,7 +31,7 @@ func (q *queue) bind(id uint64, w *nic.MW, m *nic.MR, n int) {
 		Bind: transport.Bind{LKey: m.LKey(), Access: ib.AccessRemoteWrite, Addr: 1 << 32, Length: uint64(n)}})
 }
 
-func TestAPeerWritesThroughAWindowUntilItIsInvalidated(t *testing.T) {
+func TestMemoryWindowGrantsAccessUntilInvalidated(t *testing.T) {
 	for _, kind := range []ib.MWType{ib.MWType1, ib.MWType2} {
 		w := newWorld(t)
 		a, b := pair(w, 1024)
@@ -67,7 +67,7 @@ func TestAPeerWritesThroughAWindowUntilItIsInvalidated(t *testing.T) {
 	}
 }
 
-func TestAWindowGoesWithTheQueuePairThatBoundIt(t *testing.T) {
+func TestDestroyQPInvalidatesItsWindows(t *testing.T) {
 	w := newWorld(t)
 	_, b := pair(w, 1024)
 	m, mw := b.bindable(4096), b.window(ib.MWType2)
@@ -78,7 +78,7 @@ func TestAWindowGoesWithTheQueuePairThatBoundIt(t *testing.T) {
 	check(t, b.Context.DeregMR(m))
 }
 
-func TestAContextClosesWithWindowsBound(t *testing.T) {
+func TestContextClosesWithBoundWindows(t *testing.T) {
 	w := newWorld(t)
 	_, b := pair(w, 1024)
 	m := b.bindable(4096)
@@ -95,7 +95,7 @@ func TestAContextClosesWithWindowsBound(t *testing.T) {
 	}
 }
 
-func TestWindowsHaveLimits(t *testing.T) {
+func TestAllocMWChecksArguments(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
 	_, err := c.Context.AllocMW(c.pd, 3)

@@ -11,8 +11,8 @@ import (
 	"softroce/wire"
 )
 
-// A street is an interface on which a neighbour moves without telling anybody.
-type street struct {
+// A fakeNeighbours is an interface on which a neighbour's MAC changes without notice.
+type fakeNeighbours struct {
 	wire.Interface
 	mac     [6]byte // of every neighbour, as it is
 	told    [6]byte // as Resolve says
@@ -20,25 +20,25 @@ type street struct {
 	doubted int
 }
 
-func (s *street) OnNeighbour(f func(wire.Station, [6]byte)) { s.tell = f }
+func (s *fakeNeighbours) OnNeighbour(f func(wire.Station, [6]byte)) { s.tell = f }
 
-func (s *street) Resolve(_ context.Context, p *wire.Path) error {
+func (s *fakeNeighbours) Resolve(_ context.Context, p *wire.Path) error {
 	p.DstMAC = s.told
 	return nil
 }
 
-func (s *street) ProbeNeighbour(dst wire.Station) {
+func (s *fakeNeighbours) ProbeNeighbour(dst wire.Station) {
 	s.doubted++
 	s.tell(dst, s.mac)
 }
 
-// A switchboard lets frames to the MAC that a neighbour has pass, as Ethernet does.
-type switchboard struct {
+// A macFilter drops frames that are not for the neighbour's current MAC, as Ethernet does.
+type macFilter struct {
 	wire.Link
-	street *street
+	street *fakeNeighbours
 }
 
-func (s *switchboard) Send(now int64, batch []wire.TxFrame) (int, error) {
+func (s *macFilter) Send(now int64, batch []wire.TxFrame) (int, error) {
 	for i := range batch {
 		if batch[i].Path.DstMAC != s.street.mac {
 			continue // lost
@@ -50,12 +50,12 @@ func (s *switchboard) Send(now int64, batch []wire.TxFrame) (int, error) {
 	return len(batch), nil
 }
 
-func TestAPeerThatMovedToAnotherMACIsFoundBeforeTheRetriesRunOut(t *testing.T) {
+func TestNewMACOfPeerIsFoundBeforeRetriesRunOut(t *testing.T) {
 	w := newWorld(t)
 	prefix := netip.MustParsePrefix("192.0.2.1/24")
-	s := &street{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), told: [6]byte{2, 1}, mac: [6]byte{2, 1}}
+	s := &fakeNeighbours{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), told: [6]byte{2, 1}, mac: [6]byte{2, 1}}
 	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "nic1", Iface: s,
-		Link: &switchboard{w.fabric.NewLink(w.engine, prefix.Addr()), s}})
+		Link: &macFilter{w.fabric.NewLink(w.engine, prefix.Addr()), s}})
 	check(t, err)
 	a, b := w.client(d).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)

@@ -10,26 +10,26 @@ import (
 	"softroce/wire"
 )
 
-// A watched link says when its NIC sends.
-type watched struct {
+// A sendObserver calls a function when its NIC sends.
+type sendObserver struct {
 	wire.Link
 	sends func(frames int)
 }
 
-func (l *watched) Send(now int64, batch []wire.TxFrame) (int, error) {
+func (l *sendObserver) Send(now int64, batch []wire.TxFrame) (int, error) {
 	l.sends(len(batch))
 	return l.Link.Send(now, batch)
 }
 
-// Who waits for a message may have the processor as soon as he is told, and answer it: the acknowledgement comes first. Who
-// polls meanwhile, and arms the queue again, has seen the message: he gets no second event for it.
-func TestAMessageIsAcknowledgedBeforeItsReceiverIsTold(t *testing.T) {
+// The woken program may preempt the engine and reply, so the ACK must leave first. A program that
+// polls before that and arms the queue again has seen the message and gets no second event.
+func TestACKLeavesBeforeNotification(t *testing.T) {
 	w := newWorld(t)
 	acks, told := 0, 0
 	a := w.client(w.nic(1))
 	var cq *nictest.CQ
 	b := w.client(w.nic(2, func(l wire.Link) wire.Link {
-		return &watched{l, func(n int) {
+		return &sendObserver{l, func(n int) {
 			acks += n
 			if n := cq.Len(); n != 1 {
 				t.Errorf("when the acknowledgement leaves, who polls finds %d completions", n)

@@ -23,7 +23,7 @@ func wantErrno(t *testing.T, what string, err error, no syscall.Errno) {
 	}
 }
 
-func TestWhatIsInUseCannotBeDestroyed(t *testing.T) {
+func TestDestroyOfObjectInUseIsEBUSY(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
 	q := c.qp(smallCaps)
@@ -38,7 +38,7 @@ func TestWhatIsInUseCannotBeDestroyed(t *testing.T) {
 	wantErrno(t, "PD a second time", c.Context.DeallocPD(c.pd), syscall.EINVAL)
 }
 
-func TestObjectsOfAnotherContextAreRefused(t *testing.T) {
+func TestObjectsOfAnotherContextAreEINVAL(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	c, other := w.client(d), w.client(d)
@@ -55,7 +55,7 @@ func TestObjectsOfAnotherContextAreRefused(t *testing.T) {
 	wantErrno(t, "DestroyQP", c.Context.DestroyQP(other.qp(smallCaps).QP.QP), syscall.EINVAL)
 }
 
-func TestRingsThatAreTooSmallAreRefused(t *testing.T) {
+func TestTooSmallRingsAreEINVAL(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
 	_, err := c.Context.CreateCQ(nic.CQConfig{Entries: 64, Ring: nic.NewPage(abi.RingSize(32, abi.CQESize))})
@@ -103,7 +103,7 @@ func TestLimitsAreEnforced(t *testing.T) {
 	}
 }
 
-func TestClosingAContextRemovesEverythingAtOnce(t *testing.T) {
+func TestContextCloseRemovesAllObjects(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 1<<20)})
@@ -125,7 +125,7 @@ func TestClosingAContextRemovesEverythingAtOnce(t *testing.T) {
 	}
 }
 
-func TestAQueuePairGoesOnWithoutItsPeersContext(t *testing.T) {
+func TestSendsFailAfterPeerContextCloses(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	at := attrs(1024, b)
@@ -138,7 +138,7 @@ func TestAQueuePairGoesOnWithoutItsPeersContext(t *testing.T) {
 	w.run(1e9)
 	a.want(1, ib.WCRetryExcErr, ib.WCRDMAWrite)
 	a.want(2, ib.WCWRFlushErr, ib.WCRecv)
-	// What is posted to a QP in error is flushed, sends and receives.
+	// Sends and receives that are posted to a QP in error are flushed.
 	a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: 1, SGEs: a.sge(0, 8)})
 	a.recv(4, nil)
 	w.run(1e9)
@@ -168,7 +168,7 @@ func TestResetEmptiesTheRings(t *testing.T) {
 	a.want(10, ib.WCSuccess, ib.WCRecv)
 }
 
-func TestAnOverrunCQFailsItsQueuePairs(t *testing.T) {
+func TestCQOverrunFailsItsQueuePairs(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	for range 1025 {
@@ -187,7 +187,7 @@ func TestAnOverrunCQFailsItsQueuePairs(t *testing.T) {
 	wantErrno(t, "back to INIT on that CQ", a.Modify(&at, toInit), syscall.EINVAL)
 }
 
-func TestCompletionEventsFollowTheArming(t *testing.T) {
+func TestCompletionEventsNeedArming(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	send := func(flags ib.SendFlags) {
@@ -222,7 +222,7 @@ func TestCompletionEventsFollowTheArming(t *testing.T) {
 	step("armed for solicited, an error came", 3)
 }
 
-func TestModifyChecksWhatTheDeviceKnows(t *testing.T) {
+func TestModifyQPChecksDeviceAttributes(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
 	at := attrs(4096, b)
@@ -254,20 +254,20 @@ func TestModifyChecksWhatTheDeviceKnows(t *testing.T) {
 	}
 }
 
-// changing is an interface whose addresses a test changes.
-type changing struct {
+// A changingInterface is an interface whose addresses a test changes.
+type changingInterface struct {
 	wire.Interface
 	addrs  []netip.Prefix
 	change func()
 }
 
-func (c *changing) Addresses() []netip.Prefix { return c.addrs }
-func (c *changing) OnChange(f func())         { c.change = f }
+func (c *changingInterface) Addresses() []netip.Prefix { return c.addrs }
+func (c *changingInterface) OnChange(f func())         { c.change = f }
 
-func TestGIDsFollowTheInterfaceAndKeepTheirIndex(t *testing.T) {
+func TestGIDTableFollowsInterface(t *testing.T) {
 	w := newWorld(t)
 	p := netip.MustParsePrefix
-	i := &changing{
+	i := &changingInterface{
 		Interface: wire.StaticInterface("eth0", [6]byte{0x02, 0, 0, 0, 0, 1}, 1500),
 		addrs:     []netip.Prefix{p("192.0.2.1/24"), p("2001:db8::1/64"), p("fe80::ff:fe00:1/64")},
 	}
@@ -308,7 +308,7 @@ func TestGIDsFollowTheInterfaceAndKeepTheirIndex(t *testing.T) {
 	}
 }
 
-func TestSourcePortIsTheOneThatTheLinuxDriverUses(t *testing.T) {
+func TestConnectionSourcePortMatchesLinuxDriver(t *testing.T) {
 	// From captures of the driver: QPNs of both ends and the port, the same both ways.
 	w := newWorld(t)
 	a, b := pair(w, 1024)
@@ -320,7 +320,7 @@ func TestSourcePortIsTheOneThatTheLinuxDriverUses(t *testing.T) {
 	}
 }
 
-func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
+func TestSRQServesQueuePairsAndRaisesLimitEvent(t *testing.T) {
 	w := newWorld(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
 	srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 16, MaxSGE: 1, Limit: 2})
@@ -351,9 +351,8 @@ func TestAnSRQServesSeveralQueuePairsAndTellsOfItsLimit(t *testing.T) {
 	}
 }
 
-// TestWhoIsToldOfACompletionSeesAllThatCameWithIt has a program with two queues, one for each
-// direction, get something in both by one step.
-func TestWhoIsToldOfACompletionSeesAllThatCameWithIt(t *testing.T) {
+// One step completes work in both queues of a program, one for each direction.
+func TestNotificationComesAfterAllCQsArePublished(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	told := 0

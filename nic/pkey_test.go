@@ -12,7 +12,7 @@ import (
 	"softroce/transport"
 )
 
-func TestPKeyTablesThatCannotBe(t *testing.T) {
+func TestInvalidPKeyTables(t *testing.T) {
 	full := make([]uint16, 65)
 	for i := range full {
 		full[i] = uint16(i + 1)
@@ -50,8 +50,8 @@ func connectAt(a, b *queue, ai, bi int) {
 	}
 }
 
-// Two ports hear each other if they are of one partition, unless both are limited members.
-func TestPKeysLetPartitionsTalk(t *testing.T) {
+// Two ports receive from each other if they are in the same partition and not both limited members.
+func TestPKeyMembershipDecidesDelivery(t *testing.T) {
 	for _, c := range []struct {
 		a, b uint16
 		talk bool
@@ -83,7 +83,7 @@ func TestPKeysLetPartitionsTalk(t *testing.T) {
 	}
 }
 
-func TestAQueuePairNeedsAPKeyThatIsThere(t *testing.T) {
+func TestQueuePairNeedsValidPKeyIndex(t *testing.T) {
 	w := newWorld(t)
 	c := w.client(w.nic(1))
 	check(t, c.Device.SetPKeys([]uint16{0x8005, 0, 0x8006}))
@@ -103,8 +103,8 @@ func TestAQueuePairNeedsAPKeyThatIsThere(t *testing.T) {
 	}
 }
 
-// Queue pairs follow the table, and programs hear that it changed.
-func TestAChangedPKeyTableCountsAtOnce(t *testing.T) {
+// Queue pairs use the new table, and clients get an event.
+func TestPKeyTableChangeTakesEffectAtOnce(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	write := func(id uint64, want ib.WCStatus) {
@@ -136,7 +136,7 @@ func TestAChangedPKeyTableCountsAtOnce(t *testing.T) {
 	}
 }
 
-func TestPartitionZeroIsNobodys(t *testing.T) {
+func TestPartitionZeroMatchesNothing(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	check(t, d.SetPKeys([]uint16{0x0007, 0x8009}))

@@ -10,16 +10,16 @@ import (
 	"softroce/wire"
 )
 
-// An injected link has frames of a test's making to receive.
-type injected struct {
+// An injectingLink receives frames that a test provides.
+type injectingLink struct {
 	wire.Link
 	frames []wire.RxFrame
 }
 
-func (l *injected) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
-func (l *injected) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
+func (l *injectingLink) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
+func (l *injectingLink) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
 
-func (l *injected) Receive(now int64, batch []wire.RxFrame) (int, error) {
+func (l *injectingLink) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	if n := copy(batch, l.frames); n > 0 {
 		l.frames = l.frames[n:]
 		return n, nil
@@ -27,9 +27,8 @@ func (l *injected) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	return l.Link.Receive(now, batch)
 }
 
-// What is wrong with a frame decides the one counter that it is counted under; where
-// several things are, the first check does.
-func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
+// The error in a frame determines the one counter; with several errors, the first check does.
+func TestDroppedFrameCountsOneReason(t *testing.T) {
 	head := func(h packet.Header, tail ...byte) []byte {
 		b := make([]byte, packet.MaxHeaderLen)
 		return append(b[:h.Put(b)], tail...)
@@ -81,8 +80,8 @@ func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			w := newWorld(t)
-			var in *injected
-			a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).qp(smallCaps)
+			var in *injectingLink
+			a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).qp(smallCaps)
 			b := w.client(w.nic(2)).qp(smallCaps)
 			a.connect(1024, b)
 			b.connect(1024, a)
@@ -100,7 +99,7 @@ func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
 			if total != 1 || counters.Drops[c.reason] != 1 {
 				t.Errorf("counted: %v, want one %v", counters.Dropped(), c.reason)
 			}
-			// The connection goes on.
+			// The connection still works.
 			b.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: a.mr.RKey(), SGEs: b.sge(0, 8)})
 			w.run(1e9)
 			b.want(1, ib.WCSuccess, ib.WCRDMAWrite)
@@ -108,10 +107,10 @@ func TestEachDroppedFrameCountsUnderOneReason(t *testing.T) {
 	}
 }
 
-func TestPadIsCutOffWhereverItLies(t *testing.T) {
+func TestPadIsRemovedAcrossSlices(t *testing.T) {
 	w := newWorld(t)
-	var in *injected
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).qp(smallCaps)
+	var in *injectingLink
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
 	h := packet.Header{
@@ -129,7 +128,7 @@ func TestPadIsCutOffWhereverItLies(t *testing.T) {
 	}
 }
 
-func TestAPacketForAQueuePairThatIsNotReadyIsDropped(t *testing.T) {
+func TestPacketBeforeRTRIsDropped(t *testing.T) {
 	w := newWorld(t)
 	a := w.client(w.nic(1)).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)

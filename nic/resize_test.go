@@ -10,7 +10,7 @@ import (
 	"softroce/transport"
 )
 
-func TestAResizedCQKeepsWhatWasNotPolled(t *testing.T) {
+func TestResizeCQKeepsCompletions(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	write := func(id uint64) {
@@ -46,7 +46,7 @@ func TestAResizedCQKeepsWhatWasNotPolled(t *testing.T) {
 	wantErrno(t, "another context's", other.Context.ResizeCQ(a.cq.CQ, 16, a.cq.Ring), syscall.EINVAL)
 }
 
-func TestAResizedSRQKeepsWhatWaits(t *testing.T) {
+func TestResizeSRQKeepsWorkRequests(t *testing.T) {
 	w := newWorld(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
 	srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 4, MaxSGE: 1})

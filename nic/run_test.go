@@ -18,8 +18,8 @@ import (
 	"softroce/wire"
 )
 
-// live is two connected clients on engines that run, with doorbells as a program has them.
-type live struct {
+// A runningPair is two connected clients on running engines.
+type runningPair struct {
 	a, b       *queue
 	ea, eb     *nic.Engine
 	bellA      int // eventfd
@@ -28,9 +28,9 @@ type live struct {
 	engineRuns int
 }
 
-// newLive makes two NICs on one engine or on two.
-func newLive(t testing.TB, engines int, spin time.Duration) *live {
-	l := &live{returned: make(chan error, engines), engineRuns: engines}
+// newRunningPair creates two NICs on one engine or on two.
+func newRunningPair(t testing.TB, engines int, spin time.Duration) *runningPair {
+	l := &runningPair{returned: make(chan error, engines), engineRuns: engines}
 	w := &world{t: t, fabric: wire.NewFabric(), mem: 1 << 22}
 	var all []*nic.Engine
 	for range engines {
@@ -46,7 +46,7 @@ func newLive(t testing.TB, engines int, spin time.Duration) *live {
 		return c.qp(smallCaps)
 	}
 	l.a, l.b = side(l.ea, 1), side(l.eb, 2)
-	// The context of a gets a doorbell of its own.
+	// Client a gets a doorbell eventfd.
 	fd, err := unix.Eventfd(0, unix.EFD_NONBLOCK|unix.EFD_CLOEXEC)
 	check(t, err)
 	l.bellA = fd
@@ -70,15 +70,15 @@ func newLive(t testing.TB, engines int, spin time.Duration) *live {
 	return l
 }
 
-func (l *live) stop(t testing.TB) {
+func (l *runningPair) stop(t testing.TB) {
 	l.cancel()
 	for ; l.engineRuns > 0; l.engineRuns-- {
 		check(t, <-l.returned)
 	}
 }
 
-// post does what a client library does: bit, fence, flag, eventfd.
-func (l *live) post(w transport.SendWR) {
+// post rings the doorbell as a client library does: bit, fence, flag, eventfd.
+func (l *runningPair) post(w transport.SendWR) {
 	l.a.post(w)
 	if atomic.LoadUint32(nictest.Word(l.a.DoorbellPage, abi.DoorbellAsleep)) != 0 {
 		unix.Write(l.bellA, []byte{1, 0, 0, 0, 0, 0, 0, 0})
@@ -86,7 +86,7 @@ func (l *live) post(w transport.SendWR) {
 }
 
 // wait polls for a completion.
-func (l *live) wait(t testing.TB, c *client) nictest.WC {
+func (l *runningPair) wait(t testing.TB, c *client) nictest.WC {
 	t.Helper()
 	for start := time.Now(); time.Since(start) < 10*time.Second; runtime.Gosched() {
 		if w, ok := c.cq.Poll(); ok {
@@ -97,11 +97,11 @@ func (l *live) wait(t testing.TB, c *client) nictest.WC {
 	return nictest.WC{}
 }
 
-func TestASleepingEngineIsWokenByTheDoorbell(t *testing.T) {
+func TestDoorbellWakesEngine(t *testing.T) {
 	for _, engines := range []int{1, 2} {
 		for _, pause := range []time.Duration{0, 30 * time.Microsecond, 3 * time.Millisecond} {
 			t.Run(fmt.Sprintf("engines=%d/pause=%v", engines, pause), func(t *testing.T) {
-				l := newLive(t, engines, 20*time.Microsecond)
+				l := newRunningPair(t, engines, 20*time.Microsecond)
 				n := 2000
 				if pause > 0 { // a pause is a millisecond at least: Go's timers
 					n = 100
@@ -121,8 +121,8 @@ func TestASleepingEngineIsWokenByTheDoorbell(t *testing.T) {
 	}
 }
 
-func TestDoReachesAnEngineAwakeAsleepAndGone(t *testing.T) {
-	l := newLive(t, 1, time.Microsecond)
+func TestDoRunsWhileAwakeAsleepAndStopped(t *testing.T) {
+	l := newRunningPair(t, 1, time.Microsecond)
 	ran := 0
 	for range 100 {
 		l.ea.Do(func() { ran++ })
@@ -136,8 +136,8 @@ func TestDoReachesAnEngineAwakeAsleepAndGone(t *testing.T) {
 	}
 }
 
-func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
-	l := newLive(t, 1, time.Microsecond)
+func TestTimeoutWakesEngine(t *testing.T) {
+	l := newRunningPair(t, 1, time.Microsecond)
 	l.ea.Do(func() { // a peer that is gone without a trace
 		check(t, l.b.SetState(ib.QPSReset))
 		check(t, l.a.SetState(ib.QPSReset))
@@ -153,14 +153,14 @@ func TestATimeoutFiresWhileTheEngineSleeps(t *testing.T) {
 	if c := l.wait(t, l.a.client); c.Status != ib.WCRetryExcErr {
 		t.Errorf("completion %+v", c)
 	}
-	// How much longer it may take depends on what else the machine does.
+	// There is no upper bound: the machine may be busy.
 	if d := time.Since(start); d < 3*time.Millisecond {
 		t.Errorf("three timeouts of a millisecond took %v", d)
 	}
 }
 
-func TestTheEndOfAnEngineIsFatalToItsClients(t *testing.T) {
-	l := newLive(t, 1, time.Microsecond)
+func TestEndOfRunRaisesDeviceFatal(t *testing.T) {
+	l := newRunningPair(t, 1, time.Microsecond)
 	l.stop(t)
 	if !l.a.had(ib.EventDeviceFatal) || !l.b.had(ib.EventDeviceFatal) {
 		t.Errorf("events %v and %v", l.a.Events, l.b.Events)
@@ -172,8 +172,8 @@ func TestTheEndOfAnEngineIsFatalToItsClients(t *testing.T) {
 	wantErrno(t, "Open", err, unix.ENODEV)
 }
 
-func TestAnIdleEngineUsesNoTime(t *testing.T) {
-	l := newLive(t, 1, 50*time.Microsecond)
+func TestIdleEngineSleeps(t *testing.T) {
+	l := newRunningPair(t, 1, 50*time.Microsecond)
 	before := l.ea.Counters()
 	time.Sleep(100 * time.Millisecond)
 	after := l.ea.Counters()

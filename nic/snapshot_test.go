@@ -13,7 +13,7 @@ import (
 	"softroce/wire/fault"
 )
 
-func TestASnapshotHasEveryKindOfObject(t *testing.T) {
+func TestSnapshotHasAllKindsOfObjects(t *testing.T) {
 	w := newWorld(t)
 	program, err := fault.Parse(strings.NewReader("# twice\nduplicate send kind write nth 1\n"))
 	check(t, err)

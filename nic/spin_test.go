@@ -2,7 +2,7 @@ package nic
 
 import "testing"
 
-func TestRunnableReadsTheFourthFieldOfLoadavg(t *testing.T) {
+func TestRunnableParsesLoadavg(t *testing.T) {
 	for line, want := range map[string]int{
 		"0.20 0.18 0.12 3/80 11206\n":   3,
 		"10.20 9.18 7.12 128/4080 1\n":  128,
@@ -16,7 +16,7 @@ func TestRunnableReadsTheFourthFieldOfLoadavg(t *testing.T) {
 	}
 }
 
-func TestAnEngineThatIsThrownOffTheProcessorSpinsLess(t *testing.T) {
+func TestPreemptedEngineSpinsLess(t *testing.T) {
 	s := spinner{limit: 50e3, loadavg: -1, cpus: 2}
 	now := int64(1e9)
 	if !s.keepSpinning(now, now-40e3) || s.keepSpinning(now, now-60e3) {

@@ -11,7 +11,7 @@ import (
 	"softroce/wire"
 )
 
-func TestEveryOperationMovesItsBytes(t *testing.T) {
+func TestOperationsTransferData(t *testing.T) {
 	for _, mtu := range []int{256, 1024, 4096} {
 		for _, n := range []int{0, 1, 3, 8, 255, 256, 4096, 4097, 100_000, 1 << 20} {
 			t.Run(fmt.Sprintf("mtu=%d/n=%d", mtu, n), func(t *testing.T) {
@@ -62,7 +62,7 @@ func TestAtomicsReturnTheOldValue(t *testing.T) {
 	}
 }
 
-func TestInlineDataNeedNoKey(t *testing.T) {
+func TestInlineDataNeedsNoLKey(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	b.recv(1, b.sge(0, 64))
@@ -74,7 +74,7 @@ func TestInlineDataNeedNoKey(t *testing.T) {
 	}
 }
 
-func TestManyQueuePairsShareALinkFairly(t *testing.T) {
+func TestQueuePairsShareLinkFairly(t *testing.T) {
 	w := newWorld(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
 	const n = 16
@@ -92,7 +92,7 @@ func TestManyQueuePairsShareALinkFairly(t *testing.T) {
 			_ = k
 		}
 	}
-	// With half of the work done nobody is far ahead.
+	// When half of the work is done, no queue pair is far ahead.
 	var done [n]int
 	for total := 0; total < n*8; {
 		w.now++
@@ -114,7 +114,7 @@ func TestManyQueuePairsShareALinkFairly(t *testing.T) {
 	}
 }
 
-func TestPostingFillsAndDrainsTheRingManyTimes(t *testing.T) {
+func TestSendRingWrapsAround(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	const total = 1000
@@ -136,13 +136,13 @@ func TestPostingFillsAndDrainsTheRingManyTimes(t *testing.T) {
 	}
 }
 
-// A narrow link takes a few frames at a time and now and then none at all.
-type narrow struct {
+// A slowLink accepts a few frames at a time, and sometimes none.
+type slowLink struct {
 	wire.Link
 	calls int
 }
 
-func (l *narrow) Send(now int64, batch []wire.TxFrame) (int, error) {
+func (l *slowLink) Send(now int64, batch []wire.TxFrame) (int, error) {
 	l.calls++
 	if l.calls%3 == 0 {
 		return 0, nil
@@ -150,9 +150,9 @@ func (l *narrow) Send(now int64, batch []wire.TxFrame) (int, error) {
 	return l.Link.Send(now, batch[:min(len(batch), 5)])
 }
 
-func TestFramesThatALinkDoesNotTakeGoLaterInOrder(t *testing.T) {
+func TestFramesNotAcceptedByLinkAreSentLaterInOrder(t *testing.T) {
 	w := newWorld(t)
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &narrow{Link: l} })).qp(smallCaps)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &slowLink{Link: l} })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
 	b.connect(1024, a)
@@ -168,14 +168,14 @@ func TestFramesThatALinkDoesNotTakeGoLaterInOrder(t *testing.T) {
 	}
 }
 
-// A dead link takes nothing for ever.
-type dead struct{ wire.Link }
+// A stalledLink never accepts a frame.
+type stalledLink struct{ wire.Link }
 
-func (dead) Send(int64, []wire.TxFrame) (int, error) { return 0, nil }
+func (stalledLink) Send(int64, []wire.TxFrame) (int, error) { return 0, nil }
 
-func TestALinkThatTakesNothingMakesRetriesRunOut(t *testing.T) {
+func TestStalledLinkExhaustsRetries(t *testing.T) {
 	w := newWorld(t)
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return dead{l} })).qp(smallCaps)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return stalledLink{l} })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	at := attrs(1024, b)
 	at.RetryCount = 2
@@ -191,10 +191,10 @@ func TestALinkThatTakesNothingMakesRetriesRunOut(t *testing.T) {
 	}
 }
 
-func TestALostPacketIsSentAgainAfterTheTimeout(t *testing.T) {
+func TestLostPacketIsRetransmittedAfterTimeout(t *testing.T) {
 	w := newWorld(t)
 	lose := 1
-	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &lossy{l, &lose} })).qp(smallCaps)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &lossyLink{l, &lose} })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
 	b.connect(1024, a)
@@ -208,13 +208,13 @@ func TestALostPacketIsSentAgainAfterTheTimeout(t *testing.T) {
 	}
 }
 
-// A lossy link loses the first frames.
-type lossy struct {
+// A lossyLink drops the first n frames.
+type lossyLink struct {
 	wire.Link
 	n *int
 }
 
-func (l *lossy) Send(now int64, batch []wire.TxFrame) (int, error) {
+func (l *lossyLink) Send(now int64, batch []wire.TxFrame) (int, error) {
 	if *l.n > 0 && len(batch) > 0 {
 		*l.n--
 		return 1, nil
@@ -222,7 +222,7 @@ func (l *lossy) Send(now int64, batch []wire.TxFrame) (int, error) {
 	return l.Link.Send(now, batch)
 }
 
-func TestReceiverNotReadyIsRetriedUntilItIs(t *testing.T) {
+func TestRNRIsRetriedUntilReceiveIsPosted(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 100)})
@@ -237,7 +237,7 @@ func TestReceiverNotReadyIsRetriedUntilItIs(t *testing.T) {
 	}
 }
 
-func TestSteadyTrafficAllocatesNothing(t *testing.T) {
+func TestSteadyTrafficDoesNotAllocate(t *testing.T) {
 	for _, c := range []struct {
 		name string
 		op   ib.WROpcode
@@ -284,24 +284,23 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	}
 }
 
-// A fickle memory cannot be reached any more once the test says so, as that of a process
-// that ended.
-type fickle struct {
+// A vanishingMemory becomes inaccessible during the test, like that of a process that has ended.
+type vanishingMemory struct {
 	mrtable.Memory
 	gone bool
 }
 
-func (m *fickle) View(off uint64, n int) []byte {
+func (m *vanishingMemory) View(off uint64, n int) []byte {
 	if m.gone {
 		return nil
 	}
 	return m.Memory.View(off, n)
 }
 
-func TestACompletionWhoseDataCouldNotBeWrittenIsAnError(t *testing.T) {
+func TestReceiveFailsIfMemoryIsUnreachable(t *testing.T) {
 	w := newWorld(t)
 	a, b := pair(w, 1024)
-	mem := &fickle{Memory: mrtable.HeapMemory(make([]byte, 1000))}
+	mem := &vanishingMemory{Memory: mrtable.HeapMemory(make([]byte, 1000))}
 	mr, err := b.Context.RegMR(b.pd, mem, 0, 1000, allow)
 	check(t, err)
 	b.recv(1, []transport.SGE{{Length: 1000, LKey: mr.LKey()}})

@@ -13,7 +13,7 @@ import (
 	"softroce/wire"
 )
 
-// trunk adds a NIC with 192.0.2.n outside of VLANs and in VLANs 7 and 8.
+// trunk adds a NIC with 192.0.2.n untagged and in VLANs 7 and 8.
 func (w *world) trunk(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 24)
 	iface := wire.StaticTrunk("eth0", [6]byte{2, 0, 0, 0, 0, n}, 9000,
@@ -29,23 +29,23 @@ func (w *world) trunk(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	return d
 }
 
-// A tagLog is a link that notes the tags of what is sent.
-type tagLog struct {
+// A tagRecorder records the VLAN tags of sent frames.
+type tagRecorder struct {
 	wire.Link
 	vlans, priorities []int
 }
 
-func (l *tagLog) Send(now int64, batch []wire.TxFrame) (int, error) {
+func (l *tagRecorder) Send(now int64, batch []wire.TxFrame) (int, error) {
 	for _, f := range batch {
 		l.vlans, l.priorities = append(l.vlans, int(f.Path.VLAN)), append(l.priorities, int(f.Path.Priority))
 	}
 	return l.Link.Send(now, batch)
 }
 
-func TestAGIDOfAVLANSendsItsTag(t *testing.T) {
+func TestGIDOfVLANSendsTag(t *testing.T) {
 	w := newWorld(t)
-	var log *tagLog
-	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { log = &tagLog{Link: l}; return log })).qp(smallCaps)
+	var log *tagRecorder
+	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { log = &tagRecorder{Link: l}; return log })).qp(smallCaps)
 	b := w.client(w.trunk(2)).qp(smallCaps)
 	gids := a.Device.GIDs()
 	if len(gids) != 4 || gids[1].VLAN != 0 || gids[2].VLAN != 7 || gids[2].Netdev != "eth0.7" || gids[3].VLAN != 8 || gids[1].GID != gids[3].GID {
@@ -77,7 +77,7 @@ func TestAGIDOfAVLANSendsItsTag(t *testing.T) {
 	}
 }
 
-func TestAConnectionHearsItsVLANAlone(t *testing.T) {
+func TestConnectionOnlyReceivesFromItsVLAN(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.trunk(1)).qp(smallCaps), w.client(w.trunk(2)).qp(smallCaps)
 	at := attrs(1024, b)
@@ -98,11 +98,11 @@ func TestAConnectionHearsItsVLANAlone(t *testing.T) {
 	wantErrno(t, "service level 16", err, syscall.EINVAL)
 }
 
-// A frame that a link hands on need not be for the NIC.
-func TestDatagramsMustBeForAGIDOfTheNIC(t *testing.T) {
+// A link may pass up frames that are not for the NIC.
+func TestDatagramNeedsGIDOfNIC(t *testing.T) {
 	w := newWorld(t)
-	var in *injected
-	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { in = &injected{Link: l}; return in })).ud()
+	var in *injectingLink
+	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).ud()
 	b := w.client(w.trunk(2)).ud()
 	av := nic.AddressVector{DGID: a.Device.GIDs()[1].GID, SGIDIndex: 2, Port: 1, SL: 3, FlowLabel: 0x12345}
 	var err error
@@ -116,7 +116,7 @@ func TestDatagramsMustBeForAGIDOfTheNIC(t *testing.T) {
 	}
 	b.sendTo(1, 1, a.QPN(), 8)
 	keep := in.Link
-	in.Link = &listening{keep, &seen}
+	in.Link = &frameRecorder{keep, &seen}
 	w.run(1e6)
 	if c := a.want(1, ib.WCSuccess, ib.WCRecv); c.VLAN != 3<<13|7 {
 		t.Errorf("cvlan %#x", c.VLAN)
@@ -145,13 +145,13 @@ func TestDatagramsMustBeForAGIDOfTheNIC(t *testing.T) {
 	a.want(1, ib.WCSuccess, ib.WCRecv)
 }
 
-// A listening link keeps copies of what it receives.
-type listening struct {
+// A frameRecorder copies the frames that it receives.
+type frameRecorder struct {
 	wire.Link
 	seen *[]wire.RxFrame
 }
 
-func (l *listening) Receive(now int64, batch []wire.RxFrame) (int, error) {
+func (l *frameRecorder) Receive(now int64, batch []wire.RxFrame) (int, error) {
 	n, err := l.Link.Receive(now, batch)
 	for _, f := range batch[:n] {
 		head := append([]byte(nil), f.Head...)

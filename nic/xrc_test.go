@@ -46,8 +46,8 @@ func xpair(a, b *client, x *nic.XRCD) (ini *queue, tgt *nic.QP) {
 	return ini, far.QP.QP
 }
 
-// TestXRCAcrossProcesses: one connection serves two programs, each with an SRQ, a CQ and memory of its own.
-func TestXRCAcrossProcesses(t *testing.T) {
+// One connection serves two programs, each with its own SRQ, CQ and memory.
+func TestXRCAcrossContexts(t *testing.T) {
 	w := newWorld(t)
 	a := w.client(w.nic(1))
 	d := w.nic(2)
@@ -79,7 +79,7 @@ func TestXRCAcrossProcesses(t *testing.T) {
 	ini.want(5, ib.WCRemAccessErr, ib.WCRDMAWrite)
 }
 
-func TestAnSRQOfAnotherDomainIsNotFound(t *testing.T) {
+func TestSRQOfAnotherXRCDomainIsNotFound(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	ini, tgt := xpair(a, b, b.domain())
@@ -96,7 +96,7 @@ func TestAnSRQOfAnotherDomainIsNotFound(t *testing.T) {
 	}
 }
 
-func TestAnSRQThatGoesInMidMessageTakesItsTargetsAlong(t *testing.T) {
+func TestDestroySRQFailsTargetsInMidMessage(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	x := b.domain()
@@ -119,7 +119,7 @@ func TestAnSRQThatGoesInMidMessageTakesItsTargetsAlong(t *testing.T) {
 	}
 }
 
-func TestACQThatOverflowsEndsItsXRCQueue(t *testing.T) {
+func TestCQOverrunFailsXRCSRQ(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	b.cq = b.newCQ(1)
@@ -145,7 +145,7 @@ func TestACQThatOverflowsEndsItsXRCQueue(t *testing.T) {
 	}
 }
 
-func TestWhatXRCObjectsAreMadeOf(t *testing.T) {
+func TestXRCObjectsCheckArguments(t *testing.T) {
 	w := newWorld(t)
 	c, o := w.client(w.nic(1)), w.client(w.nic(2))
 	x, caps := c.domain(), smallCaps
@@ -175,7 +175,7 @@ func TestWhatXRCObjectsAreMadeOf(t *testing.T) {
 	}
 }
 
-func TestDomainsOpenAndCloseLikeFiles(t *testing.T) {
+func TestXRCDomainsAreSharedByFile(t *testing.T) {
 	w := newWorld(t)
 	d := w.nic(1)
 	a, b := w.client(d), w.client(d)
@@ -204,7 +204,7 @@ func TestDomainsOpenAndCloseLikeFiles(t *testing.T) {
 	wantErrno(t, "it has ended", err, syscall.ENOENT)
 }
 
-func TestAContextClosesWithXRC(t *testing.T) {
+func TestContextClosesWithXRC(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	x := b.domain()
