@@ -42,12 +42,12 @@ func measure(ctx context.Context, t *messageConn, c *verbs.Context, gid int, o O
 	if err := o.Validate(); err != nil {
 		return nil, err
 	}
-	s, err := newEndpoint(c, o, false)
+	s, err := newEndpoint(ctx, c, o, false)
 	defer s.close()
 	if err != nil {
 		return nil, err
 	}
-	if err := s.chooseGID(gid, t.conn, netip.Addr{}); err != nil {
+	if err := s.chooseGID(ctx, gid, t.conn, netip.Addr{}); err != nil {
 		return nil, err
 	}
 	if err := t.send(request{version, o, s.info}); err != nil {

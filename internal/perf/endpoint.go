@@ -33,14 +33,14 @@ type endpoint struct {
 }
 
 // newEndpoint creates the objects for o on c. The caller closes the result, even after an error.
-func newEndpoint(c *verbs.Context, o Options, server bool) (s *endpoint, err error) {
+func newEndpoint(ctx context.Context, c *verbs.Context, o Options, server bool) (s *endpoint, err error) {
 	s = &endpoint{o: o, c: c, server: server}
-	port, err := c.QueryPort(context.Background())
+	port, err := c.QueryPort(ctx)
 	if err != nil {
 		return s, err
 	}
 	s.info = endpointInfo{Device: c.Device(), MTU: port.ActiveMTU.Bytes()}
-	if s.pd, err = c.AllocPD(context.Background()); err != nil {
+	if s.pd, err = c.AllocPD(ctx); err != nil {
 		return s, err
 	}
 	n := o.QPs * o.stride()
@@ -51,14 +51,14 @@ func newEndpoint(c *verbs.Context, o Options, server bool) (s *endpoint, err err
 	if server {
 		access |= verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 	}
-	if s.mr, err = s.pd.RegMR(context.Background(), s.buf.Bytes()[:n], access); err != nil {
+	if s.mr, err = s.pd.RegMR(ctx, s.buf.Bytes()[:n], access); err != nil {
 		return s, err
 	}
 	s.info.Addr, s.info.RKey = s.mr.Addr(), s.mr.RKey()
-	return s, s.createQPs()
+	return s, s.createQPs(ctx)
 }
 
-func (s *endpoint) createQPs() (err error) {
+func (s *endpoint) createQPs(ctx context.Context) (err error) {
 	caps := verbs.QPCap{MaxSendWR: uint32(s.o.Depth), MaxSendSGE: 1, MaxRecvSGE: 1, MaxRecvWR: 1}
 	entries := s.o.Depth
 	if s.server {
@@ -66,18 +66,18 @@ func (s *endpoint) createQPs() (err error) {
 		if s.o.Op == Send {
 			caps.MaxRecvWR = uint32(s.o.recvDepth())
 			entries = s.o.recvDepth()
-			if s.events, err = s.c.CreateCompChannel(context.Background()); err != nil {
+			if s.events, err = s.c.CreateCompChannel(ctx); err != nil {
 				return err
 			}
 		}
 	}
-	if s.cq, err = s.c.CreateCQ(context.Background(), entries*s.o.QPs+1, s.events); err != nil {
+	if s.cq, err = s.c.CreateCQ(ctx, entries*s.o.QPs+1, s.events); err != nil {
 		return err
 	}
 	kind := map[Type]verbs.QPType{RC: verbs.RC, UC: verbs.UC, UD: verbs.UD}[s.o.Type]
 	s.received = make([]uint64, s.o.QPs)
 	for range s.o.QPs {
-		qp, err := s.pd.CreateQP(context.Background(), verbs.QPInitAttr{QPType: kind, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
+		qp, err := s.pd.CreateQP(ctx, verbs.QPInitAttr{QPType: kind, SendCQ: s.cq, RecvCQ: s.cq, Cap: caps})
 		if err != nil {
 			return err
 		}
@@ -112,8 +112,8 @@ func (s *endpoint) close() {
 
 // chooseGID selects GID index want, or one that can reach the peer, and fills in the endpoint's
 // QPs.
-func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
-	gids, err := s.c.GIDs(context.Background())
+func (s *endpoint) chooseGID(ctx context.Context, want int, conn net.Conn, peer netip.Addr) error {
+	gids, err := s.c.GIDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -122,7 +122,7 @@ func (s *endpoint) chooseGID(want int, conn net.Conn, peer netip.Addr) error {
 		s.gid = rendezvous.PickGID(gids, rendezvous.LocalAddr(conn), peer)
 	}
 	for _, q := range s.qps {
-		info, err := q.Info(context.Background(), s.gid)
+		info, err := q.Info(ctx, s.gid)
 		if err != nil {
 			return fmt.Errorf("GID index %d of %s: %w", s.gid, s.c.Device(), err)
 		}
@@ -137,7 +137,7 @@ func (s *endpoint) connect(ctx context.Context, peer endpointInfo, mtu int) erro
 		return fmt.Errorf("%w: it has %d queue pairs, want %d", ErrPeer, len(peer.QPs), len(s.qps))
 	}
 	if s.o.Type == UD {
-		return s.createAHs(peer, mtu)
+		return s.createAHs(ctx, peer, mtu)
 	}
 	o := verbs.DefaultConnectOptions()
 	o.GIDIndex = s.gid
@@ -155,11 +155,11 @@ func (s *endpoint) connect(ctx context.Context, peer endpointInfo, mtu int) erro
 const qkey = 0x11111111
 
 // createAHs brings UD queue pairs to RTS and creates an address handle for the peer of each.
-func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
+func (s *endpoint) createAHs(ctx context.Context, peer endpointInfo, mtu int) error {
 	if s.o.Size > mtu {
 		return fmt.Errorf("size %d: a datagram is at most a path MTU long, which is %d", s.o.Size, mtu)
 	}
-	gids, err := s.c.GIDs(context.Background())
+	gids, err := s.c.GIDs(ctx)
 	if err != nil {
 		return err
 	}
@@ -168,10 +168,10 @@ func (s *endpoint) createAHs(peer endpointInfo, mtu int) error {
 		return fmt.Errorf("GID %v of %s was removed", s.info.QPs[0].GID, s.c.Device())
 	}
 	for i, q := range s.qps {
-		if err := q.ToDatagram(context.Background(), qkey); err != nil {
+		if err := q.ToDatagram(ctx, qkey); err != nil {
 			return err
 		}
-		a, err := s.pd.CreateAH(context.Background(), verbs.AHAttr{GRH: verbs.GlobalRoute{
+		a, err := s.pd.CreateAH(ctx, verbs.AHAttr{GRH: verbs.GlobalRoute{
 			DGID: peer.QPs[i].GID, SGIDIndex: uint8(gids[from].Index), HopLimit: 64,
 		}})
 		if err != nil {

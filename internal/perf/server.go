@@ -87,11 +87,11 @@ func (s *Server) prepare(ctx context.Context, conn net.Conn, h request) (*endpoi
 	if len(h.Endpoint.QPs) != h.Options.QPs {
 		return &endpoint{}, 0, fmt.Errorf("%w: it has %d queue pairs, want %d", ErrPeer, len(h.Endpoint.QPs), h.Options.QPs)
 	}
-	local, err := newEndpoint(s.Context, h.Options, true)
+	local, err := newEndpoint(ctx, s.Context, h.Options, true)
 	if err != nil {
 		return local, 0, err
 	}
-	if err := local.chooseGID(s.GIDIndex, conn, h.Endpoint.QPs[0].GID.Addr()); err != nil {
+	if err := local.chooseGID(ctx, s.GIDIndex, conn, h.Endpoint.QPs[0].GID.Addr()); err != nil {
 		return local, 0, err
 	}
 	mtu := min(local.info.MTU, h.Endpoint.MTU)

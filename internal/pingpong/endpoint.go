@@ -41,24 +41,24 @@ type endpoint struct {
 
 func (e *endpoint) open(c *verbs.Context) (err error) {
 	e.c = c
-	if e.pd, err = c.AllocPD(context.Background()); err != nil {
+	if e.pd, err = c.AllocPD(e.ctx); err != nil {
 		return err
 	}
 	if e.buf, err = c.AllocBuffer(2 * e.o.Size); err != nil {
 		return err
 	}
-	if e.mr, err = e.pd.RegMR(context.Background(), e.buf.Bytes()[:2*e.o.Size], verbs.AccessLocalWrite); err != nil {
+	if e.mr, err = e.pd.RegMR(e.ctx, e.buf.Bytes()[:2*e.o.Size], verbs.AccessLocalWrite); err != nil {
 		return err
 	}
 	if e.o.Events {
-		if e.ch, err = c.CreateCompChannel(context.Background()); err != nil {
+		if e.ch, err = c.CreateCompChannel(e.ctx); err != nil {
 			return err
 		}
 	}
-	if e.cq, err = c.CreateCQ(context.Background(), e.o.RxDepth+1, e.ch); err != nil {
+	if e.cq, err = c.CreateCQ(e.ctx, e.o.RxDepth+1, e.ch); err != nil {
 		return err
 	}
-	e.qp, err = e.pd.CreateQP(context.Background(), verbs.QPInitAttr{
+	e.qp, err = e.pd.CreateQP(e.ctx, verbs.QPInitAttr{
 		QPType: verbs.RC, SendCQ: e.cq, RecvCQ: e.cq,
 		Cap: verbs.QPCap{MaxSendWR: 1, MaxRecvWR: uint32(e.o.RxDepth), MaxSendSGE: 1, MaxRecvSGE: 1},
 	})
@@ -89,7 +89,7 @@ func (e *endpoint) close() {
 // chooseGID selects the GID to send to the peer: that of GIDIndex, else the local address of the
 // TCP connection, else the first GID that can reach the peer's.
 func (e *endpoint) chooseGID(tcp, peer netip.Addr) error {
-	gids, err := e.c.GIDs(context.Background())
+	gids, err := e.c.GIDs(e.ctx)
 	if err != nil {
 		return err
 	}
@@ -97,7 +97,7 @@ func (e *endpoint) chooseGID(tcp, peer netip.Addr) error {
 	if e.gid == verbs.AnyGID {
 		e.gid = rendezvous.PickGID(gids, tcp, peer)
 	}
-	info, err := e.qp.Info(context.Background(), e.gid)
+	info, err := e.qp.Info(e.ctx, e.gid)
 	if err != nil {
 		return fmt.Errorf("GID index %d of %s: %w", e.gid, e.c.Device(), err)
 	}
