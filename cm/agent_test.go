@@ -12,7 +12,7 @@ import (
 	"softroce/cm"
 )
 
-// A network carries MADs between hosts under virtual time. Hosts are agents with one port.
+// A network carries MADs between hosts in virtual time. A host is an agent with one port.
 type network struct {
 	t     *testing.T
 	now   int64
@@ -20,12 +20,12 @@ type network struct {
 	wires []flight
 	seq   int
 
-	// fate decides what becomes of a MAD: when it arrives (ns from now), each time once; none: it is lost.
-	fate func(m *letter) []int64
+	// fate returns when a MAD arrives, in ns from now, once for each copy; an empty list loses it.
+	fate func(m *datagram) []int64
 }
 
-// A letter is a MAD on its way.
-type letter struct {
+// A datagram is a MAD in the network.
+type datagram struct {
 	Message cm.Message
 	From    netip.Addr
 }
@@ -38,7 +38,7 @@ type flight struct {
 	mad  [cm.MADSize]byte
 }
 
-// A host is an agent, and what its program does: it accepts what comes, and notes what happens.
+// A host is an agent and its program, which accepts requests and records events.
 type host struct {
 	*cm.Agent
 	net    *network
@@ -52,7 +52,7 @@ type host struct {
 
 func newNetwork(t *testing.T, n int) (*network, []*host) {
 	w := &network{t: t, now: 1, hosts: map[netip.Addr]*host{}}
-	w.fate = func(*letter) []int64 { return []int64{1000} }
+	w.fate = func(*datagram) []int64 { return []int64{1000} }
 	var hosts []*host
 	for i := range n {
 		h := &host{net: w, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), guid: 0xf000 + uint64(i), accept: true}
@@ -70,7 +70,7 @@ func (h *host) Send(mad *[cm.MADSize]byte, to *cm.Route) {
 	if err != nil {
 		h.net.t.Fatalf("%v sent nonsense: %v", h.addr, err)
 	}
-	for _, d := range h.net.fate(&letter{m, h.addr}) {
+	for _, d := range h.net.fate(&datagram{m, h.addr}) {
 		h.net.seq++
 		h.net.wires = append(h.net.wires, flight{h.net.now + d, h.net.seq, h.addr, to.Dst, *mad})
 	}
@@ -134,7 +134,7 @@ func (h *host) connect(to *host, qpn uint32) *cm.Conn {
 	return c
 }
 
-// run lets time pass until nothing more is to happen by then; 0 is for ever.
+// run advances the time until no event is due before until; 0 is no bound.
 func (w *network) run(until int64) {
 	for range 1_000_000 {
 		next := int64(0)
@@ -177,9 +177,9 @@ func (w *network) deliver() {
 	}
 }
 
-// lose makes the first n MADs of a kind disappear.
+// lose drops the first n MADs with an attribute.
 func (w *network) lose(a cm.Attribute, n int) {
-	w.fate = func(m *letter) []int64 {
+	w.fate = func(m *datagram) []int64 {
 		if m.Message.Attribute() == a && n > 0 {
 			n--
 			return nil
@@ -234,7 +234,7 @@ func TestConnectionSurvivesTheLossOfEachMessage(t *testing.T) {
 func TestSilentPeerIsUnreachable(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	sent := 0
-	w.fate = func(*letter) []int64 { sent++; return nil }
+	w.fate = func(*datagram) []int64 { sent++; return nil }
 	hosts[0].connect(hosts[1], 0x11)
 	w.run(0)
 	want(t, hosts[0], "unreachable")
@@ -252,7 +252,7 @@ func TestPeerThatDiesAfterREQIsUnreachable(t *testing.T) {
 	w.lose(cm.AttrRTU, 1000)
 	hosts[0].connect(hosts[1], 0x11)
 	w.run(10e9)
-	w.fate = func(*letter) []int64 { return nil }
+	w.fate = func(*datagram) []int64 { return nil }
 	w.run(0)
 	want(t, hosts[1], "request", "unreachable")
 }
@@ -317,7 +317,7 @@ func TestRejections(t *testing.T) {
 	})
 }
 
-// A program that dies is what Close of each of its connections is.
+// The death of a program closes each of its connections.
 func TestCloseNotifiesThePeerInEveryState(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -372,7 +372,7 @@ func TestSimultaneousDisconnect(t *testing.T) {
 	empty(t, hosts...)
 }
 
-// A host that lost its memory and takes the same queue pair again is refused once; then the way is free.
+// A host that restarts and uses the same queue pair is rejected once; then it can connect.
 func TestStaleConnectionIsRejectedOnce(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	a, b := hosts[0], hosts[1]
@@ -392,7 +392,7 @@ func TestStaleConnectionIsRejectedOnce(t *testing.T) {
 func TestDREQWithoutConnectionGetsDREP(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	var got []string
-	w.fate = func(m *letter) []int64 {
+	w.fate = func(m *datagram) []int64 {
 		got = append(got, fmt.Sprint(m.From, " ", m.Message.Attribute()))
 		return []int64{1}
 	}
@@ -426,13 +426,13 @@ func TestSIDR(t *testing.T) {
 	}
 }
 
-// Whatever the network loses, repeats and reorders: each connection is made once and its end is seen by
-// both sides, or its maker hears that it was not; in the end nothing is kept.
+// Under loss, duplication and reordering each connection is established once and both sides see its
+// end, or the active side sees that the peer is unreachable. At the end no connection is left.
 func TestAgentUnderLossDuplicationAndReordering(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w, hosts := newNetwork(t, 3)
-		w.fate = func(*letter) (at []int64) {
+		w.fate = func(*datagram) (at []int64) {
 			for at == nil && r.IntN(100) >= 30 || r.IntN(100) < 20 {
 				at = append(at, 1000+r.Int64N(3e9))
 			}
@@ -478,7 +478,7 @@ func TestAgentUnderLossDuplicationAndReordering(t *testing.T) {
 	}
 }
 
-// Messages that anybody may send leave nothing behind, and nobody is brought down.
+// Arbitrary messages neither leave connections behind nor crash the agent.
 func FuzzAgent(f *testing.F) {
 	f.Add([]byte{0, 1, 2, 3})
 	f.Fuzz(func(t *testing.T, script []byte) {

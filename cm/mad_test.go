@@ -15,7 +15,7 @@ import (
 	"softroce/packet"
 )
 
-// fixtureMADs returns the MADs of a capture that are for the general services interface.
+// fixtureMADs returns the MADs to QP 1 in a capture.
 func fixtureMADs(t testing.TB, file string) (mads [][]byte) {
 	t.Helper()
 	f, err := os.Open(file)

@@ -11,7 +11,8 @@ import (
 	"softroce/internal/ib"
 )
 
-// A program that asks for what fails, again and again, and does not fetch what came of it, is refused in the end.
+// A program that starts failing operations and does not get their events reaches the limit of
+// queued events.
 func TestQueuedEventsAreBounded(t *testing.T) {
 	m := cm.NewManager(nil, 1) // no NIC leads anywhere
 	s, err := m.Open(cm.Owner{}, "")

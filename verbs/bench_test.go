@@ -47,7 +47,7 @@ func benchmarkWrite(b *testing.B, process bool, size int) {
 	}
 }
 
-// BenchmarkRoundTrip sends 8 bytes there and back, both ends polling.
+// BenchmarkRoundTrip sends 8 bytes in both directions; both sides poll.
 func BenchmarkRoundTrip(b *testing.B) {
 	m, n := verbstest.Pair(b)
 	x, y := verbstest.ConnectedRC(b, m, n)

@@ -12,7 +12,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// withCQ makes an end whose queue pair uses cq.
+// queuePair creates an RC queue pair with a CQ for each direction.
 func queuePair(t *testing.T, pd *verbs.PD, send, recv *verbs.CQ) *verbs.QP {
 	t.Helper()
 	q, err := pd.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.RC, SendCQ: send, RecvCQ: recv,
@@ -132,7 +132,7 @@ func TestWaitReturnsOnCompletionOrContextEnd(t *testing.T) {
 			t.Fatalf("Wait: %v", err)
 		}
 	}
-	// Several may wait; each of them sees the completion that nobody has polled.
+	// Several goroutines may wait; each returns for a completion that was not polled.
 	for range 3 {
 		go func() { ended <- y.CQ.Wait(within(t)) }()
 	}
@@ -160,7 +160,7 @@ func TestDestroyQPRemovesItsCompletions(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Receives of all three, in turns, which are flushed in this order.
+	// Receives of all three in turn, which are flushed in this order.
 	for n := range 12 {
 		q := qps[n%3]
 		if err := q.PostRecv(verbs.RecvWR{WRID: uint64(n)}); err != nil {

@@ -30,7 +30,8 @@ func TestUCOperations(t *testing.T) {
 		}
 		same(t, "WRITE", y.Buf[:n], x.Buf[:n])
 	}
-	// What UC has not got takes it to SQE, from where it comes back.
+	// An operation that UC does not support takes the queue pair to SQE, from which it returns to
+	// RTS.
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 8)})
 	x.Failure(verbs.WCLocQPOpErr)
 	if got, err := x.Query(t.Context()); err != nil || got.QPState != verbs.QPSSQE {
@@ -45,7 +46,7 @@ func TestUCOperations(t *testing.T) {
 	y.Completion()
 }
 
-// UCX asks for the flow label 0xffffffff, of which drivers take the 20 bits that there are.
+// UCX sets the flow label 0xffffffff, of which drivers use the low 20 bits.
 func TestFlowLabelIsMaskedTo20Bits(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{Type: verbs.UD}.New(t, a), verbstest.EndpointConfig{Type: verbs.UD}.New(t, b)

@@ -18,7 +18,7 @@ import (
 
 const everyAccess = verbs.AccessLocalWrite | verbs.AccessRemoteWrite | verbs.AccessRemoteRead | verbs.AccessRemoteAtomic
 
-// sharedFile is memory in the place of a DMA buffer: it can be truncated.
+// sharedFile returns shared memory, which replaces a DMA buffer and can be truncated.
 func sharedFile(size int64) (*os.File, error) {
 	fd, err := unix.MemfdCreate("buffer", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
@@ -45,20 +45,20 @@ func ok(t *testing.T, err error) {
 	}
 }
 
-// A far is memory of y that is no memory of y's process.
-type far struct {
+// remoteMemory is memory of y outside of its process.
+type remoteMemory struct {
 	mr      *verbs.MR
 	content func() []byte
 }
 
-// farMemory makes n bytes of each kind.
-func farMemory(t *testing.T, y *verbstest.Endpoint, n int) map[string]far {
+// newRemoteMemory allocates n bytes of each kind.
+func newRemoteMemory(t *testing.T, y *verbstest.Endpoint, n int) map[string]remoteMemory {
 	t.Helper()
 	dm, err := y.Context.AllocDM(t.Context(), uint64(n)+8, 3)
 	ok(t, err)
 	device, err := y.PD.RegDM(t.Context(), dm, 8, uint64(n), everyAccess|verbs.AccessZeroBased)
 	ok(t, err)
-	m := map[string]far{"device": {device, func() []byte {
+	m := map[string]remoteMemory{"device": {device, func() []byte {
 		p := make([]byte, n)
 		ok(t, dm.CopyFrom(t.Context(), p, 8))
 		return p
@@ -70,7 +70,7 @@ func farMemory(t *testing.T, y *verbstest.Endpoint, n int) map[string]far {
 		}
 		mr, err := y.PD.RegDMABuf(t.Context(), f, 1000, uint64(n), 1<<40+1000, everyAccess|verbs.AccessRelaxedOrdering)
 		ok(t, err)
-		m[name] = far{mr, func() []byte {
+		m[name] = remoteMemory{mr, func() []byte {
 			p := make([]byte, n)
 			if _, err := f.ReadAt(p, 1000); err != nil {
 				t.Fatal(err)
@@ -85,7 +85,7 @@ func TestEveryOperationOnDeviceMemoryAndDMABuffers(t *testing.T) {
 	const n = 100_000 // more than one message copies
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{BufSize: 4 * n}.Connect(t, a, b)
-	kinds := farMemory(t, y, n)
+	kinds := newRemoteMemory(t, y, n)
 	maps.Copy(kinds, kernelBuffers(t, y, n))
 	for name, m := range kinds {
 		t.Run(name, func(t *testing.T) {
@@ -108,7 +108,7 @@ func TestEveryOperationOnDeviceMemoryAndDMABuffers(t *testing.T) {
 				t.Errorf("fetch and add: %#x became %#x", was, got)
 			}
 
-			// Its owner sends from it and receives into it.
+			// The owner sends from it and receives into it.
 			sge := verbs.SGE{Addr: m.mr.Addr(), Length: n, LKey: m.mr.LKey()}
 			x.Recv(1, 2*n, n)
 			y.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: []verbs.SGE{sge}})
@@ -201,7 +201,7 @@ func TestTruncatedDMABufferFailsWorkRequests(t *testing.T) {
 	}
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 8), RemoteAddr: 5000, RKey: mr.RKey()})
 	x.Failure(verbs.WCRemOpErr)
-	// The daemon lives, and others do not notice.
+	// The daemon and other connections still work.
 	x, y = verbstest.ConnectedRC(t, a, b)
 	operations(t, x, y, 5000)
 }

@@ -21,7 +21,8 @@ func ioctl[T any](t *testing.T, fd int, request uintptr, arg *T) uintptr {
 	return r
 }
 
-// An exporter is a device file of the kernel that makes DMA buffers of main memory, n bytes in whole pages.
+// An exporter is a device file of the kernel that creates DMA buffers of n bytes of main memory, in
+// whole pages.
 type exporter struct {
 	file string
 	make func(t *testing.T, dev int, n uint64) *os.File
@@ -53,13 +54,13 @@ var exporters = map[string]exporter{
 	}},
 }
 
-// everyExporter is set where a machine is to have all of them: e2e runs this package in such a one.
+// everyExporter requires all exporters; e2e sets it on a machine that has them.
 const everyExporter = "SOFTROCE_EVERY_EXPORTER"
 
-// kernelBuffers makes a DMA buffer with each exporter that the machine has, and registers n bytes of it.
-func kernelBuffers(t *testing.T, y *verbstest.Endpoint, n int) map[string]far {
+// kernelBuffers creates a DMA buffer with each available exporter and registers n bytes of it.
+func kernelBuffers(t *testing.T, y *verbstest.Endpoint, n int) map[string]remoteMemory {
 	t.Helper()
-	m := map[string]far{}
+	m := map[string]remoteMemory{}
 	for name, e := range exporters {
 		dev, err := unix.Open(e.file, unix.O_RDWR|unix.O_CLOEXEC, 0)
 		if err != nil && os.Getenv(everyExporter) == "" {
@@ -78,7 +79,7 @@ func kernelBuffers(t *testing.T, y *verbstest.Endpoint, n int) map[string]far {
 		mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 		ok(t, err)
 		t.Cleanup(func() { unix.Munmap(mem) })
-		m[name] = far{mr, func() []byte { return mem[1000:][:n] }}
+		m[name] = remoteMemory{mr, func() []byte { return mem[1000:][:n] }}
 	}
 	return m
 }

@@ -97,7 +97,7 @@ func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 			if c.recv >= 0 {
 				y.Failure(c.atPeer)
 			}
-			// The queue pair is in error: what is posted from now on is flushed.
+			// The queue pair is in error: later work requests are flushed.
 			x.Send(verbs.SendWR{WRID: 6, Opcode: verbs.WRSend})
 			x.Recv(7, 0, 1)
 			x.Failure(verbs.WCWRFlushErr)

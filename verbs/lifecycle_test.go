@@ -24,7 +24,7 @@ import (
 	"softroce/wire"
 )
 
-// childEnv makes the test binary a client of its own, see child.
+// childEnv makes the test binary run child instead of the tests.
 const childEnv = "VERBS_TEST_CHILD"
 
 func TestMain(m *testing.M) {
@@ -38,9 +38,9 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// child is the other end of a test, in a process of its own, on the NIC nic0 of the
-// daemon at $SOFTROCE_SOCKET. Both ends say a line of text: QPN, PSN, GID, address, R_Key. Then it
-// writes to its peer's memory: for ever, or once.
+// child is the other side of a test in a process of its own, on nic0 of the daemon at
+// $SOFTROCE_SOCKET. Both sides print a line: QPN, PSN, GID, address, R_Key. The child then writes
+// to the memory of its peer, once or until it is killed.
 func child(what string) error {
 	if what == "daemon" {
 		return daemon()
@@ -82,8 +82,8 @@ func child(what string) error {
 	if err != nil {
 		return err
 	}
-	say(os.Stdout, info, mr.Addr(), mr.RKey())
-	peer, addr, rkey, err := hear(bufio.NewReader(os.Stdin))
+	writeInfo(os.Stdout, info, mr.Addr(), mr.RKey())
+	peer, addr, rkey, err := readInfo(bufio.NewReader(os.Stdin))
 	if err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func child(what string) error {
 	}
 }
 
-// deviceMR is all the device memory that c can have, and a DMA buffer besides.
+// deviceMR registers all the device memory that c can allocate, and a DMA buffer.
 func deviceMR(c *verbs.Context, pd *verbs.PD, most int) (*verbs.MR, error) {
 	f, err := sharedFile(4096)
 	if err != nil {
@@ -152,7 +152,7 @@ func deviceMR(c *verbs.Context, pd *verbs.PD, most int) (*verbs.MR, error) {
 	return pd.RegDM(context.Background(), dm, 0, dm.Length(), verbs.AccessZeroBased)
 }
 
-// daemon serves a NIC that has no cable at $SOFTROCE_SOCKET, for ever.
+// daemon serves a NIC without a link peer at $SOFTROCE_SOCKET until it is killed.
 func daemon() error {
 	e, err := nic.NewEngine(nic.EngineConfig{})
 	if err != nil {
@@ -173,11 +173,11 @@ func daemon() error {
 	return e.Run(context.Background())
 }
 
-func say(w io.Writer, i verbs.Info, addr uint64, rkey uint32) {
+func writeInfo(w io.Writer, i verbs.Info, addr uint64, rkey uint32) {
 	fmt.Fprintf(w, "%d %d %x %d %d\n", i.QPN, i.PSN, i.GID[:], addr, rkey)
 }
 
-func hear(r *bufio.Reader) (i verbs.Info, addr uint64, rkey uint32, err error) {
+func readInfo(r *bufio.Reader) (i verbs.Info, addr uint64, rkey uint32, err error) {
 	line, err := r.ReadString('\n')
 	if err != nil {
 		return i, 0, 0, err
@@ -190,7 +190,7 @@ func hear(r *bufio.Reader) (i verbs.Info, addr uint64, rkey uint32, err error) {
 	return i, addr, rkey, nil
 }
 
-// A process is a child that runs.
+// A process is a running child.
 type process struct {
 	*exec.Cmd
 	out *bufio.Reader
@@ -255,17 +255,17 @@ func (p *process) line(t *testing.T) string {
 	return strings.TrimSpace(s)
 }
 
-// join connects an end of this process with a child's.
+// join connects an endpoint of this process with one of the child.
 func (p *process) join(t *testing.T, y *verbstest.Endpoint) {
 	t.Helper()
-	peer, _, _, err := hear(p.out)
+	peer, _, _, err := readInfo(p.out)
 	if err != nil {
 		t.Fatalf("child: %v", err)
 	}
 	if err := y.Connect(within(t), peer, verbs.DefaultConnectOptions()); err != nil {
 		t.Fatal(err)
 	}
-	say(p.in, y.Info, y.MR.Addr(), y.MR.RKey())
+	writeInfo(p.in, y.Info, y.MR.Addr(), y.MR.RKey())
 }
 
 func TestClientInAnotherProcess(t *testing.T) {
@@ -304,7 +304,8 @@ func TestClientOfAnotherUserNeedsSocketPermission(t *testing.T) {
 	if got := start(t, "once", closed, nobody).line(t); !strings.Contains(got, "permission denied") {
 		t.Errorf("a socket that is not for everybody: %s", got)
 	}
-	// This process may not reach into one of another user: the client hands out the way in.
+	// The daemon lacks the right to access a process of another user: the client passes
+	// /proc/self/mem.
 	p := start(t, "once", open, nobody)
 	p.join(t, y)
 	if got := p.line(t); got != "mapped: false" {
@@ -315,8 +316,8 @@ func TestClientOfAnotherUserNeedsSocketPermission(t *testing.T) {
 	}
 }
 
-// held is what this process, which is the daemon, holds.
-func held(t *testing.T) (fds, maps int) {
+// openResources counts the descriptors and mappings of this process, which is the daemon.
+func openResources(t *testing.T) (fds, maps int) {
 	t.Helper()
 	d, err := os.ReadDir("/proc/self/fd")
 	if err != nil {
@@ -337,7 +338,7 @@ func TestKilledClientLeavesNoResources(t *testing.T) {
 			socket := f.Socket()
 			y := verbstest.EndpointConfig{BufSize: 1 << 20}.New(t, b)
 			bystanderX, bystanderY := verbstest.ConnectedRC(t, f.Open(0), b)
-			fds, maps := held(t)
+			fds, maps := openResources(t)
 			before := f.Server.Snapshot()
 
 			p := start(t, what, socket, nil)
@@ -354,7 +355,7 @@ func TestKilledClientLeavesNoResources(t *testing.T) {
 			var nowFDs, nowMaps int
 			for wait := time.Millisecond; wait < 15*time.Second; wait *= 2 {
 				after = f.Server.Snapshot()
-				nowFDs, nowMaps = held(t)
+				nowFDs, nowMaps = openResources(t)
 				if len(after.Clients) == len(before.Clients) && nowFDs <= fds && nowMaps == maps {
 					break
 				}
@@ -576,7 +577,7 @@ func TestPostAndPollDoNotAllocate(t *testing.T) {
 	for range 1000 {
 		round() // buffers grow to their size
 	}
-	// Not testing.AllocsPerRun: it leaves one processor to us and the engine.
+	// testing.AllocsPerRun would leave one processor to the test and the engine.
 	const rounds = 2000
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)

@@ -14,12 +14,11 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// small are limits low enough to be met. Sizes of rings are powers of two, as what is granted is.
+// small has limits that a test can reach. Ring sizes are powers of two, as granted sizes are.
 var small = nic.Limits{MaxQP: 3, MaxQPWR: 16, MaxSGE: 5, MaxInline: 100, MaxCQ: 2, MaxCQE: 64, MaxMR: 2, MaxPD: 3, MaxAH: 2,
 	MaxSRQ: 2, MaxSRQWR: 32, MaxSRQSGE: 4, MaxMcastGroups: 3, MaxMcastQPs: 2, MaxMW: 2, MaxXRCD: 2, MaxRDAtomic: 9}
 
-// TestObjectLimitsAreReportedAndEnforced: so many as the query says can be made, and one more is ENOMEM; closing one
-// makes room again.
+// A device grants as many objects as it reports; one more is ENOMEM until another is closed.
 func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 	type closer interface{ Close(context.Context) error }
 	for _, c := range []struct {
@@ -81,7 +80,7 @@ func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 
 var smallEnds = verbstest.EndpointConfig{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
 
-// TestSizeLimitsAreReportedAndEnforced: what the query says can be had, one more is EINVAL.
+// A device grants the sizes that it reports; one more is EINVAL.
 func TestSizeLimitsAreReportedAndEnforced(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 	a := f.Open(0)

@@ -11,8 +11,8 @@ import (
 
 const paneSize = 8192
 
-// newPane registers a part of y's memory for windows.
-func newPane(t *testing.T, y *verbstest.Endpoint) (*verbs.MR, []byte) {
+// newWindowRegion registers a part of y's memory for windows.
+func newWindowRegion(t *testing.T, y *verbstest.Endpoint) (*verbs.MR, []byte) {
 	t.Helper()
 	mem := y.Buf[len(y.Buf)/2:][:paneSize]
 	m, err := y.PD.RegMR(t.Context(), mem, verbs.AccessLocalWrite|verbs.AccessMWBind)
@@ -34,7 +34,7 @@ func window(t *testing.T, y *verbstest.Endpoint, k verbs.MWType) *verbs.MW {
 func TestBindMWType1(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.ConnectedRC(t, a, b)
-	m, mem := newPane(t, y)
+	m, mem := newWindowRegion(t, y)
 	w := window(t, y, verbs.MWType1)
 	var keys []uint32
 	for i := range 3 { // bound anew each time, to another part
@@ -66,14 +66,14 @@ func TestBindMWType1(t *testing.T) {
 	}
 }
 
-// TestBindMWType2 is what a storage server does: it binds, sends the key, and the peer gives it back
-// with its last message. The WRITEs before that one arrive whole, in whatever memory.
+// This is the pattern of a storage server: it binds a window and sends the R_Key, and the peer
+// invalidates it with its last message. The WRITEs before that message are complete.
 func TestBindMWType2(t *testing.T) {
 	for name, process := range map[string]bool{"mapped": false, "process": true} {
 		t.Run(name, func(t *testing.T) {
 			a, b := verbstest.Pair(t)
 			x, y := verbstest.EndpointConfig{Process: process}.Connect(t, a, b)
-			m, mem := newPane(t, y)
+			m, mem := newWindowRegion(t, y)
 			w := window(t, y, verbs.MWType2)
 			rkey := w.RKey()
 			for i := range 5 {
@@ -99,7 +99,7 @@ func TestBindMWType2(t *testing.T) {
 				}
 				same(t, "WRITEs", mem[100:8100], x.Buf[:8000])
 			}
-			// Invalidated by the owner this time.
+			// The owner invalidates the window.
 			rkey = verbs.IncRKey(rkey)
 			y.Send(verbs.SendWR{Opcode: verbs.WRBindMW, BindMW: &verbs.BindMW{MW: w, RKey: rkey,
 				MWBindInfo: verbs.MWBindInfo{MR: m, Addr: m.Addr(), Length: 8000, Access: verbs.AccessRemoteWrite}}})

@@ -11,7 +11,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// fill puts bytes into b that differ from place to place and from seed to seed.
+// fill writes bytes that depend on position and seed.
 func fill(b []byte, seed uint64) {
 	r := rand.New(rand.NewPCG(seed, 1))
 	for i := 0; i+8 <= len(b); i += 8 {
@@ -34,7 +34,7 @@ func same(t *testing.T, what string, got, want []byte) {
 	}
 }
 
-// operations carries out every RC operation with n bytes from x to y, and checks the data.
+// operations performs every RC operation with n bytes from x to y and checks the data.
 func operations(t *testing.T, x, y *verbstest.Endpoint, n int) {
 	half := len(x.Buf) / 2
 	for i, op := range []struct {
@@ -181,7 +181,7 @@ func TestInlineGatherScatterAndUnsignaledSends(t *testing.T) {
 	same(t, "first piece", y.Buf[1000:1005], want[:5])
 	same(t, "second piece", y.Buf[2000:2195], want[5:])
 
-	// Unsignaled work requests complete silently: many more than the queue holds.
+	// Unsignaled work requests complete without completions: many more than the queue holds.
 	depth := int(x.Cap().MaxSendWR)
 	posted := 0
 	for posted < 5*depth {
@@ -210,7 +210,7 @@ func TestFenceWaitsForReads(t *testing.T) {
 	err := x.PostSend(
 		verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 3), RemoteAddr: y.MR.Addr() + 4096, RKey: y.MR.RKey()},
 		verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(200, 3), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()},
-		// It sends what the READ brings, so it must wait for it.
+		// The WRITE sends the data of the READ, so it must wait for it.
 		verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendFence | verbs.SendSignaled,
 			SGList: x.SGE(200, 3), RemoteAddr: y.MR.Addr() + 500, RKey: y.MR.RKey()})
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// event waits for an asynchronous event of a kind, skipping what comes with every connection.
+// event waits for an asynchronous event of type want and skips EventCommEst.
 func event(t *testing.T, c *verbs.Context, want verbs.EventType) verbs.AsyncEvent {
 	t.Helper()
 	for {
@@ -86,7 +86,7 @@ func TestSharedReceiveQueue(t *testing.T) {
 	if got, _ := srq.Query(t.Context()); got.SRQLimit != 0 {
 		t.Errorf("limit %d after its event", got.SRQLimit)
 	}
-	// Bigger: what is posted stays, and more fits.
+	// A larger queue keeps its receives and has room for more.
 	if err := srq.Modify(t.Context(), verbs.SRQAttr{MaxWR: 16}, verbs.SRQMaskMaxWR); err != nil {
 		t.Fatal(err)
 	}
@@ -101,7 +101,7 @@ func TestSharedReceiveQueue(t *testing.T) {
 	for i := 3; i < 19; i++ {
 		send(i%2, uint64(i))
 	}
-	// A queue pair in error takes nothing more from the queue, and says so.
+	// A queue pair in error takes no more receives from the queue, and reports an event.
 	if err := post(20); err != nil {
 		t.Fatal(err)
 	}
@@ -146,7 +146,7 @@ func TestResizeCQKeepsCompletions(t *testing.T) {
 	for i := range uint64(40) {
 		write(i)
 		if i%10 == 5 {
-			// Not all are there yet: those that come meanwhile go to the new ring.
+			// Some completions arrive during the resize and go to the new ring.
 			if err := x.CQ.Resize(t.Context(), 64<<(i/10)); err != nil {
 				t.Fatal(err)
 			}

@@ -79,7 +79,7 @@ func TestPKeyIndexSelectsThePartition(t *testing.T) {
 	if got, err := y.Query(t.Context()); err != nil || got.PKeyIndex != 2 {
 		t.Errorf("P_Key index %d, %v", got.PKeyIndex, err)
 	}
-	// At index 2 the two are of different partitions.
+	// At index 2 the NICs have different partitions.
 	x, _ = at(2).Connect(t, a, b)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 8)})
 	x.Failure(verbs.WCRetryExcErr)

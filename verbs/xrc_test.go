@@ -11,7 +11,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// initiator returns an end whose queue pair sends over XRC, and its CQ.
+// initiator returns an endpoint with an XRC initiator.
 func initiator(t *testing.T, c *verbs.Context) (*verbstest.Endpoint, *verbs.QP) {
 	t.Helper()
 	x := verbstest.EndpointConfig{}.New(t, c)
@@ -22,8 +22,8 @@ func initiator(t *testing.T, c *verbs.Context) (*verbstest.Endpoint, *verbs.QP) 
 	return x, q
 }
 
-// TestXRCBetweenPrograms: one connection reaches two programs of the other machine, which share a
-// domain by a file.
+// One connection reaches two programs of the other machine, which share an XRC domain through a
+// file.
 func TestXRCBetweenPrograms(t *testing.T) {
 	f := verbstest.New(t)
 	a, b, c := f.Open(0), f.Open(1), f.Open(1)
@@ -81,7 +81,7 @@ func TestXRCBetweenPrograms(t *testing.T) {
 		x.Completion()
 		same(t, "READ", x.Buf[30000:50000], y.Buf[:20000])
 	}
-	// The key of one program with the SRQ of the other.
+	// The R_Key of one program with the SRQ of the other.
 	if err := ini.PostSend(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled, SGList: x.SGE(0, 8),
 		RemoteAddr: programs[0].MR.Addr(), RKey: programs[0].MR.RKey(), RemoteSRQN: programs[1].srq.Number()}); err != nil {
 		t.Fatal(err)

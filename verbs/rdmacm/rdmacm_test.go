@@ -17,7 +17,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// A caller is a program of the connection manager with one event channel.
+// A caller is a client of the connection manager with one event channel.
 type caller struct {
 	*rdmacm.Manager
 	t  *testing.T
@@ -51,7 +51,7 @@ func (c *caller) id(ps rdmacm.PortSpace, q verbs.QPType) *rdmacm.ID {
 	return id
 }
 
-// event waits for an event, which must be of a type.
+// event waits for an event of type want.
 func (c *caller) event(want rdmacm.EventType) *rdmacm.Event {
 	c.t.Helper()
 	ctx, cancel := context.WithTimeout(c.t.Context(), 30*time.Second)
@@ -66,7 +66,7 @@ func (c *caller) event(want rdmacm.EventType) *rdmacm.Event {
 	return e
 }
 
-// listen makes a listener at an address.
+// listen creates a listener at an address.
 func (c *caller) listen(ps rdmacm.PortSpace, q verbs.QPType, addr string) (*rdmacm.ID, netip.AddrPort) {
 	c.t.Helper()
 	id := c.id(ps, q)
@@ -77,7 +77,7 @@ func (c *caller) listen(ps rdmacm.PortSpace, q verbs.QPType, addr string) (*rdma
 	return id, info.Src
 }
 
-// routed makes an identifier with a route to an address.
+// routed creates an identifier with a route to an address.
 func (c *caller) routed(ps rdmacm.PortSpace, q verbs.QPType, to netip.AddrPort) *rdmacm.ID {
 	c.t.Helper()
 	id := c.id(ps, q)
@@ -145,7 +145,8 @@ func TestConnectRC(t *testing.T) {
 	}
 }
 
-// A connection is of a partition that both NICs are in, wherever it stands in their tables: of the default one before others.
+// A connection uses a partition of both NICs, at any index of their tables. The default partition
+// comes first.
 func TestConnectUsesACommonPartition(t *testing.T) {
 	for _, c := range []struct {
 		client, server []uint16
@@ -222,7 +223,7 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 	}
 }
 
-// A client that dies leaves nothing, and its peers hear that it is gone, whatever it was at.
+// A dead client leaves no identifiers, and its peers are notified in every state.
 func TestDeadClientDisconnectsItsPeers(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	server := newCaller(t, f, "nic1")
@@ -302,7 +303,7 @@ func TestPortAndStateErrors(t *testing.T) {
 	}
 }
 
-// A listener that nobody serves holds as many requests as its backlog says; when it goes, they are refused.
+// A listener queues as many requests as its backlog. They are rejected when it is destroyed.
 func TestListenBacklog(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
@@ -356,7 +357,7 @@ func TestConnectUD(t *testing.T) {
 	}
 }
 
-// An identifier takes its events along when it changes its channel.
+// An identifier's events move with it to another channel.
 func TestMigrateMovesEvents(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	c := newCaller(t, f, "nic0")
@@ -373,7 +374,7 @@ func TestMigrateMovesEvents(t *testing.T) {
 	noError(t, id.Destroy(t.Context()))
 }
 
-// Each end of a resolution is an event: an address that nothing leads to is one as well.
+// A failed resolution reports an event too.
 func TestResolveAddrWithoutARoute(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{NICs: 1})
 	c := newCaller(t, f, "")
