@@ -1,5 +1,7 @@
 package abi
 
+import "softroce/internal/ib"
+
 // The control socket is a UNIX seqpacket socket. Each packet is one request or reply: a Header and
 // the body of its operation. The client sends requests; the daemon replies to each with the same Op
 // and Tag. Descriptors travel with the packet (SCM_RIGHTS), in the order that the description of
@@ -417,8 +419,8 @@ type CreateSRQRequest struct {
 
 // Types of shared receive queues: enum ibv_srq_type.
 const (
-	SRQBasic = 0
-	SRQXRC   = 1
+	SRQBasic = uint32(ib.SRQBasic)
+	SRQXRC   = uint32(ib.SRQXRC)
 )
 
 // SRQReply comes with the receive ring of a shared receive queue.
@@ -441,8 +443,8 @@ type ModifySRQRequest struct {
 
 // Bits of ModifySRQRequest's Mask: enum ibv_srq_attr_mask.
 const (
-	SRQMaxWR = 1 << 0
-	SRQLimit = 1 << 1
+	SRQMaxWR = uint32(ib.SRQMaskMaxWR)
+	SRQLimit = uint32(ib.SRQMaskLimit)
 )
 
 // McastRequest attaches a UD queue pair to a multicast group, or detaches it.

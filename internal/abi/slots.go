@@ -1,5 +1,7 @@
 package abi
 
+import "softroce/internal/ib"
+
 // The slots of the rings. Each struct is the memory layout of its slot: Put and Parse copy its
 // bytes, and C has the same struct. The daemon reads a slot that a client writes once, into a copy,
 // and checks the copy.
@@ -109,8 +111,8 @@ const (
 
 // Bits of SendWQE's Flags: those of ibv_send_flags.
 const (
-	SendFence     = 1 << 0
-	SendSignaled  = 1 << 1
-	SendSolicited = 1 << 2
-	SendInline    = 1 << 3
+	SendFence     = uint32(ib.SendFence)
+	SendSignaled  = uint32(ib.SendSignaled)
+	SendSolicited = uint32(ib.SendSolicited)
+	SendInline    = uint32(ib.SendInline)
 )

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"go/ast"
 	goconstant "go/constant"
+	"go/importer"
 	"go/parser"
 	"go/token"
 	"go/types"
@@ -63,7 +64,7 @@ func read(dir string) (*definition, error) {
 		files = append(files, f)
 	}
 	info := &types.Info{Defs: map[*ast.Ident]types.Object{}}
-	if _, err := (&types.Config{IgnoreFuncBodies: true}).Check("abi", fset, files, info); err != nil {
+	if _, err := (&types.Config{IgnoreFuncBodies: true, Importer: importer.ForCompiler(fset, "source", nil)}).Check("abi", fset, files, info); err != nil {
 		return nil, err
 	}
 	d := &definition{names: map[string]string{}}
