@@ -15,7 +15,7 @@ import (
 
 func addr(n byte) netip.Addr { return netip.AddrFrom4([4]byte{192, 0, 2, n + 1}) }
 
-// sendTo is a SEND ONLY with a PSN to a queue pair.
+// sendTo returns a SEND ONLY with a PSN to a queue pair.
 func sendTo(no int, qpn, psn uint32) capture.Record {
 	a := packet.Addressing{Src: addr(0), Dst: addr(1), HopLimit: 64, SrcPort: 0xc000}
 	h := packet.Header{BTH: packet.BTH{Opcode: sendOnly, PKey: packet.DefaultPKey, DestQP: qpn, PSN: psn}}

@@ -8,7 +8,7 @@ import (
 
 const fixtures = "../../pcap-fixtures"
 
-// fixtureFiles returns the captures of pcap-fixtures; there must be some.
+// fixtureFiles returns the captures of pcap-fixtures.
 func fixtureFiles(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob(filepath.Join(fixtures, "*.pcap"))

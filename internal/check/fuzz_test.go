@@ -10,8 +10,8 @@ import (
 	"softroce/packet"
 )
 
-// FuzzRecords makes captures of what the input says, eight bytes a packet: what is sent
-// by which of two ends to which of two queue pairs, when, with which PSN. The ICRCs are right.
+// FuzzRecords judges captures made from the input, eight bytes for each packet: which of two ends
+// sends it to which of two queue pairs, when, and with which PSN. The ICRCs are right.
 func FuzzRecords(f *testing.F) {
 	f.Add([]byte{0, byte(sendOnly), 1, 1, 1, 0x80, 4, 0, 1, byte(ack), 1, 1, 1, 0, 0, 1})
 	f.Add([]byte{0, byte(readReq), 9, 1, 1, 0x80, 200, 0, 1, byte(readOnly), 9, 1, 1, 0, 200, 1, 1, byte(readMiddle), 9, 1, 1, 0, 0, 1})
@@ -47,7 +47,7 @@ func fuzzed(b []byte) []byte {
 	return packet.AppendFrame(nil, &a, &tx)
 }
 
-// FuzzChanged judges a fixture in which bytes were changed, with its ICRCs set right.
+// FuzzChanged judges a fixture with changed bytes and right ICRCs.
 func FuzzChanged(f *testing.F) {
 	f.Add(uint8(0), []byte{1, 20, 3})
 	f.Fuzz(func(t *testing.T, file uint8, b []byte) {

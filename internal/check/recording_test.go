@@ -9,28 +9,28 @@ import (
 	"softroce/packet"
 )
 
-// A tape is a capture of untagged IPv4 packets that can be cut and changed. What is
-// changed is signed again: the ICRC is right.
-type tape struct {
+// A recording is a capture of untagged IPv4 packets that can be changed. Changed packets get the
+// right ICRC.
+type recording struct {
 	testing.TB
 	rs []capture.Record
 }
 
-// Offsets in the frames of a tape.
+// Offsets in the frames of a recording.
 const (
 	atIP  = packet.EthernetLen
 	atUDP = atIP + packet.IPv4Len
 	atBTH = atUDP + packet.UDPLen
 )
 
-func load(t testing.TB, file string) *tape {
+func load(t testing.TB, file string) *recording {
 	t.Helper()
 	r, err := capture.Open(fixtures + "/" + file + ".pcap")
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer r.Close()
-	tp := &tape{TB: t}
+	tp := &recording{TB: t}
 	for rec, err := range r.Records() {
 		if err != nil {
 			t.Fatal(err)
@@ -44,7 +44,7 @@ func load(t testing.TB, file string) *tape {
 }
 
 // parse returns the i-th packet.
-func (t *tape) parse(i int) *capture.Packet {
+func (t *recording) parse(i int) *capture.Packet {
 	t.Helper()
 	p, err := capture.Parse(t.rs[i])
 	if err != nil {
@@ -53,8 +53,8 @@ func (t *tape) parse(i int) *capture.Packet {
 	return p
 }
 
-// nth returns the place of the n-th packet with the opcode, from 0.
-func (t *tape) nth(o packet.Opcode, n int) int {
+// nth returns the index of the n-th packet with the opcode, from 0.
+func (t *recording) nth(o packet.Opcode, n int) int {
 	t.Helper()
 	for i := range t.rs {
 		if t.parse(i).Opcode == o {
@@ -69,7 +69,7 @@ func (t *tape) nth(o packet.Opcode, n int) int {
 }
 
 // edit changes headers, addressing and payload of the i-th packet.
-func (t *tape) edit(i int, f func(p *capture.Packet)) {
+func (t *recording) edit(i int, f func(p *capture.Packet)) {
 	t.Helper()
 	p := t.parse(i)
 	f(p)
@@ -79,16 +79,16 @@ func (t *tape) edit(i int, f func(p *capture.Packet)) {
 	t.rs[i].Length = len(t.rs[i].Data)
 }
 
-// raw changes the bytes of the i-th frame, and then signs it.
-func (t *tape) raw(i int, f func(frame []byte)) {
+// raw changes the bytes of the i-th frame, and sets its checksum and ICRC.
+func (t *recording) raw(i int, f func(frame []byte)) {
 	b := append([]byte(nil), t.rs[i].Data...)
 	f(b)
 	t.rs[i].Data = b
 	t.sign(i)
 }
 
-// cut shortens the transport part to n bytes before the ICRC, or lengthens it with zeros.
-func (t *tape) cut(i, n int) {
+// cut truncates the transport part to n bytes before the ICRC, or extends it with zeros.
+func (t *recording) cut(i, n int) {
 	b := append([]byte(nil), t.rs[i].Data[:len(t.rs[i].Data)-packet.ICRCLen]...)
 	b = append(b, make([]byte, atBTH+packet.MaxHeaderLen)...)[:atBTH+n+packet.ICRCLen]
 	be := binary.BigEndian
@@ -98,8 +98,8 @@ func (t *tape) cut(i, n int) {
 	t.sign(i)
 }
 
-// sign computes IPv4 checksum and ICRC anew.
-func (t *tape) sign(i int) {
+// sign sets the IPv4 checksum and the ICRC.
+func (t *recording) sign(i int) {
 	b := t.rs[i].Data
 	ip := b[atIP:atUDP]
 	ip[10], ip[11] = 0, 0
@@ -109,10 +109,10 @@ func (t *tape) sign(i int) {
 	binary.LittleEndian.PutUint32(b[n:], packet.ICRCBytes(&p.Addressing, b[atBTH:n]))
 }
 
-func (t *tape) drop(i int) { t.rs = append(t.rs[:i:i], t.rs[i+1:]...) }
+func (t *recording) drop(i int) { t.rs = append(t.rs[:i:i], t.rs[i+1:]...) }
 
-// insert puts r at place i, at the time of the one before it.
-func (t *tape) insert(i int, r capture.Record) {
+// insert inserts r at index i, with the time of the frame before it.
+func (t *recording) insert(i int, r capture.Record) {
 	if i > 0 {
 		r.Time = t.rs[i-1].Time
 	}
@@ -121,21 +121,20 @@ func (t *tape) insert(i int, r capture.Record) {
 }
 
 // swap exchanges two frames, not their times.
-func (t *tape) swap(i, j int) {
+func (t *recording) swap(i, j int) {
 	t.rs[i], t.rs[j] = t.rs[j], t.rs[i]
 	t.rs[i].Time, t.rs[j].Time = t.rs[j].Time, t.rs[i].Time
 }
 
-// shift moves all from the i-th on in time.
-func (t *tape) shift(i int, d time.Duration) {
+// shift delays all frames from the i-th on.
+func (t *recording) shift(i int, d time.Duration) {
 	for ; i < len(t.rs); i++ {
 		t.rs[i].Time = t.rs[i].Time.Add(d)
 	}
 }
 
-// number gives the packets Identifications that count upward in their present order, so
-// that none looks late.
-func (t *tape) number() {
+// number sets Identifications that count up in the present order, so that no packet looks late.
+func (t *recording) number() {
 	ids := map[[4]byte]uint16{}
 	for i := range t.rs {
 		t.raw(i, func(b []byte) {
@@ -146,8 +145,8 @@ func (t *tape) number() {
 	}
 }
 
-// judge judges the tape.
-func (t *tape) judge() *Report {
+// judge judges the recording.
+func (t *recording) judge() *Report {
 	rs := append([]capture.Record{}, t.rs...)
 	for i := range rs {
 		rs[i].No = i + 1

@@ -9,7 +9,7 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// What softroce sends keeps to the rules, when packets are lost at either end too.
+// softroce keeps to the rules also if packets are lost at either end.
 func TestSoftroceBreaksNoRule(t *testing.T) {
 	for _, faults := range []string{"", "drop send every 7", "drop receive every 5"} {
 		rec := capture.NewRecorder()

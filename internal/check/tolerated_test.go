@@ -7,7 +7,7 @@ import (
 	"softroce/capture"
 )
 
-// sample returns every packet of small captures and some of large ones.
+// sample returns the step that selects every packet of small captures and some of large ones.
 func sample(n int) int { return n/24 + 1 }
 
 func recordsOf(t *testing.T, file string) []capture.Record {
@@ -26,11 +26,11 @@ func recordsOf(t *testing.T, file string) []capture.Record {
 	return rs
 }
 
-// A capture that begins late or ends early shows less, and nothing wrong.
+// A capture that begins late or ends early breaks no rule.
 func TestPartialCaptureBreaksNoRule(t *testing.T) {
 	for _, file := range fixtureFiles(t) {
 		if filepath.Base(file) == "vp-rnr-code14.pcap" {
-			continue // the waits that were kept excuse the one that was not
+			continue // other waits in the capture explain a short one
 		}
 		rs := recordsOf(t, file)
 		for i := 0; i < len(rs); i += sample(len(rs)) {
@@ -46,7 +46,7 @@ func TestPartialCaptureBreaksNoRule(t *testing.T) {
 	}
 }
 
-// A packet that the network doubles, before the capture or behind it, is nobody's fault.
+// A packet that the network duplicates, before or after the point of capture, breaks no rule.
 func TestDuplicatedPacketBreaksNoRule(t *testing.T) {
 	for _, file := range fixtureFiles(t) {
 		rs := recordsOf(t, file)
@@ -60,7 +60,7 @@ func TestDuplicatedPacketBreaksNoRule(t *testing.T) {
 	}
 }
 
-// Where the capture has one direction only, the other is not held to anything.
+// If the capture has only one direction, the other one is not judged.
 func TestOneDirectionBreaksNoRule(t *testing.T) {
 	for _, file := range fixtureFiles(t) {
 		rs := recordsOf(t, file)

@@ -29,152 +29,151 @@ const (
 	ucMiddle   = packet.Opcode(packet.UC) | packet.SendMiddle
 )
 
-// broken holds a capture for each rule, made of one that passes, which breaks that rule
-// and no other.
+// broken returns a capture for each rule, made from a fixture, that breaks this rule and no other.
 var broken = []struct {
 	rule   Rule
 	file   string
-	breaks func(t *tape)
+	breaks func(t *recording)
 }{
-	{ruleFrame, "pp-ud", func(t *tape) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[atUDP+5] ^= 4 }},
-	{ruleIPChecksum, "pp-ud", func(t *tape) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[atIP+10] ^= 1 }},
-	{ruleUDPSum, "pp-ud", func(t *tape) { t.raw(0, func(b []byte) { b[atUDP+6] = 0x12 }) }},
-	{ruleAddress, "pp-ud", func(t *tape) { t.raw(0, func(b []byte) { b[atIP+12] = 224 }) }},
-	{ruleICRC, "pp-ud", func(t *tape) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[len(t.rs[0].Data)-1] ^= 1 }},
-	{ruleOpcode, "pp-ud", func(t *tape) { t.raw(0, func(b []byte) { b[atBTH] = 0x66 }) }},
-	{ruleShort, "pp-ud", func(t *tape) { t.cut(0, packet.BTHLen+4) }},
-	{ruleTVer, "pp-ud", func(t *tape) { t.raw(0, func(b []byte) { b[atBTH+1] |= 1 }) }},
-	{ruleReserved, "pp-ud", func(t *tape) { t.raw(0, func(b []byte) { b[atBTH+8] |= 0x40 }) }},
-	{rulePad, "write-lat-1b", func(t *tape) {
+	{ruleFrame, "pp-ud", func(t *recording) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[atUDP+5] ^= 4 }},
+	{ruleIPChecksum, "pp-ud", func(t *recording) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[atIP+10] ^= 1 }},
+	{ruleUDPSum, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atUDP+6] = 0x12 }) }},
+	{ruleAddress, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atIP+12] = 224 }) }},
+	{ruleICRC, "pp-ud", func(t *recording) { t.rs[0].Data = slices.Clone(t.rs[0].Data); t.rs[0].Data[len(t.rs[0].Data)-1] ^= 1 }},
+	{ruleOpcode, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atBTH] = 0x66 }) }},
+	{ruleShort, "pp-ud", func(t *recording) { t.cut(0, packet.BTHLen+4) }},
+	{ruleTVer, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atBTH+1] |= 1 }) }},
+	{ruleReserved, "pp-ud", func(t *recording) { t.raw(0, func(b []byte) { b[atBTH+8] |= 0x40 }) }},
+	{rulePad, "write-lat-1b", func(t *recording) {
 		t.raw(t.nth(writeOnly, 0), func(b []byte) { b[len(b)-packet.ICRCLen-1] = 7 })
 	}},
-	{ruleLength, "pp-rc-mtu1024", func(t *tape) {
+	{ruleLength, "pp-rc-mtu1024", func(t *recording) {
 		t.edit(t.nth(sendFirst, 1), func(p *capture.Packet) { p.Payload = p.Payload[:1020] })
 	}},
-	{rulePayload, "pp-rc-mtu1024", func(t *tape) { t.cut(t.nth(ack, 1), packet.BTHLen+packet.AETHLen+4) }},
-	{ruleDMALength, "write-bw-rc", func(t *tape) {
+	{rulePayload, "pp-rc-mtu1024", func(t *recording) { t.cut(t.nth(ack, 1), packet.BTHLen+packet.AETHLen+4) }},
+	{ruleDMALength, "write-bw-rc", func(t *recording) {
 		t.edit(t.nth(writeFirst, 1), func(p *capture.Packet) { p.RETH.Length += 4 })
 	}},
-	{ruleSyndrome, "pp-rc-mtu1024", func(t *tape) {
+	{ruleSyndrome, "pp-rc-mtu1024", func(t *recording) {
 		t.edit(t.nth(ack, 1), func(p *capture.Packet) { p.AETH.Syndrome = 0x40 })
 	}},
-	{ruleSolicited, "pp-rc-mtu1024", func(t *tape) {
+	{ruleSolicited, "pp-rc-mtu1024", func(t *recording) {
 		t.edit(t.nth(sendFirst, 1), func(p *capture.Packet) { p.Solicited = true })
 	}},
-	{rulePKey, "pp-rc-mtu1024", func(t *tape) {
+	{rulePKey, "pp-rc-mtu1024", func(t *recording) {
 		t.edit(t.nth(ack, 1), func(p *capture.Packet) { p.PKey = 0x8001 })
 	}},
-	{ruleQPN, "pp-ud", func(t *tape) { t.edit(0, func(p *capture.Packet) { p.DestQP = 0 }) }},
-	{ruleQKey, "cm-rping", func(t *tape) { t.edit(0, func(p *capture.Packet) { p.DETH.QKey = 1 }) }},
-	{ruleCNP, "write-lat-2b", func(t *tape) { t.cnp(t.nth(ack, 1), false) }},
-	{ruleCNPPace, "write-lat-2b", func(t *tape) {
+	{ruleQPN, "pp-ud", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DestQP = 0 }) }},
+	{ruleQKey, "cm-rping", func(t *recording) { t.edit(0, func(p *capture.Packet) { p.DETH.QKey = 1 }) }},
+	{ruleCNP, "write-lat-2b", func(t *recording) { t.cnp(t.nth(ack, 1), false) }},
+	{ruleCNPPace, "write-lat-2b", func(t *recording) {
 		i := t.nth(ack, 1)
 		t.cnp(i, true)
 		t.cnp(i, true)
 	}},
 
-	{ruleSequence, "pp-rc-mtu1024", func(t *tape) {
+	{ruleSequence, "pp-rc-mtu1024", func(t *recording) {
 		t.edit(t.nth(sendLast, 1), func(p *capture.Packet) { p.Opcode = sendOnly })
 	}},
-	{rulePSNOverlap, "read-bw", func(t *tape) {
+	{rulePSNOverlap, "read-bw", func(t *recording) {
 		i := t.nth(readReq, 2)
 		t.insert(i+1, t.rs[i])
 		t.edit(i+1, func(p *capture.Packet) { p.Opcode, p.PSN = sendOnly, p.PSN+1 })
 		t.number()
 	}},
-	{ruleSame, "loss-write-resp", func(t *tape) { // packet 42 sends 32 again
+	{ruleSame, "loss-write-resp", func(t *recording) { // packet 42 retransmits 32
 		t.edit(41, func(p *capture.Packet) { p.RETH.VA += 8 })
 	}},
-	{ruleResendPSN, "loss-write-resp", func(t *tape) { t.drop(39) }}, // packet 40 is what the NAK of 39 names
-	{ruleResendAcked, "loss-write-resp", func(t *tape) {
+	{ruleResendPSN, "loss-write-resp", func(t *recording) { t.drop(39) }}, // packet 40 has the PSN of the NAK 39
+	{ruleResendAcked, "loss-write-resp", func(t *recording) {
 		t.insert(45, t.rs[28-1])
 		t.insert(46, t.rs[29-1])
 		t.shift(45, 67*time.Millisecond)
 		t.number()
 	}},
-	{ruleRetryInterval, "write-lat-2b", func(t *tape) {
+	{ruleRetryInterval, "write-lat-2b", func(t *recording) {
 		i := t.nth(writeOnly, 2)
 		t.insert(i+1, t.rs[i])
 		t.number()
 	}},
-	{ruleRNRWait, "vp-rnr", func(t *tape) {
+	{ruleRNRWait, "vp-rnr", func(t *recording) {
 		for i := 1; i < 9; i++ {
 			t.shift(t.nth(sendOnly, i), -20*time.Millisecond)
 		}
 	}},
-	{ruleUnanswered, "vp-all-ops", func(t *tape) {
+	{ruleUnanswered, "vp-all-ops", func(t *recording) {
 		i := t.nth(ack, 0)
 		t.drop(i)
 		t.shift(i, time.Minute)
 	}},
-	{ruleUCRepeat, "pp-uc-mtu1024", func(t *tape) {
+	{ruleUCRepeat, "pp-uc-mtu1024", func(t *recording) {
 		i := t.nth(ucMiddle, 1)
 		t.insert(i+1, t.rs[i])
 		t.number()
 	}},
 
-	{ruleAckUnseen, "pp-rc-mtu1024", func(t *tape) { t.drop(t.nth(sendMiddle, 10)) }},
-	{ruleAckOrder, "write-bw-rc", func(t *tape) {
+	{ruleAckUnseen, "pp-rc-mtu1024", func(t *recording) { t.drop(t.nth(sendMiddle, 10)) }},
+	{ruleAckOrder, "write-bw-rc", func(t *recording) {
 		t.rs = append(t.rs, t.rs[t.nth(ack, 0)])
 		t.number()
 	}},
-	{ruleAnswerKind, "read-lat-5b", func(t *tape) {
+	{ruleAnswerKind, "read-lat-5b", func(t *recording) {
 		t.edit(t.nth(readOnly, 2), func(p *capture.Packet) { p.Opcode, p.Payload = atomicAck, nil })
 	}},
-	{ruleMSN, "pp-rc-mtu1024", func(t *tape) { t.edit(t.nth(ack, 2), func(p *capture.Packet) { p.AETH.MSN++ }) }},
-	{ruleNAKOnce, "loss-write-resp", func(t *tape) { // packet 39 is the NAK
+	{ruleMSN, "pp-rc-mtu1024", func(t *recording) { t.edit(t.nth(ack, 2), func(p *capture.Packet) { p.AETH.MSN++ }) }},
+	{ruleNAKOnce, "loss-write-resp", func(t *recording) { // packet 39 is the NAK
 		t.insert(39, t.rs[38])
 		t.number()
 	}},
-	{ruleNAKCause, "write-lat-2b", func(t *tape) {
+	{ruleNAKCause, "write-lat-2b", func(t *recording) {
 		i := t.nth(ack, 9)
 		t.insert(i+1, t.rs[i])
 		t.edit(i+1, func(p *capture.Packet) { p.AETH.Syndrome, p.PSN = packet.NAKSequence, p.PSN+1 })
 		t.number()
 	}},
-	{ruleRNRTarget, "write-lat-2b", func(t *tape) {
+	{ruleRNRTarget, "write-lat-2b", func(t *recording) {
 		i := t.nth(ack, 4)
 		t.insert(i, t.rs[i])
 		t.edit(i, func(p *capture.Packet) { p.AETH.Syndrome, p.AETH.MSN = packet.SyndromeRNR, p.AETH.MSN-1 })
 		t.number()
 	}},
-	{ruleRNROnce, "vp-rnr", func(t *tape) {
+	{ruleRNROnce, "vp-rnr", func(t *recording) {
 		i := t.nth(ack, 2)
 		t.insert(i+1, t.rs[i])
 		t.number()
 	}},
-	{ruleAfterFatal, "vp-nak-badwrite", func(t *tape) {
+	{ruleAfterFatal, "vp-nak-badwrite", func(t *recording) {
 		i := t.nth(ack, 0)
 		t.insert(i+1, t.rs[i])
 		t.edit(i+1, func(p *capture.Packet) { p.AETH.Syndrome = 0x1f })
 		t.number()
 	}},
-	{ruleReadOpcode, "read-bw", func(t *tape) {
+	{ruleReadOpcode, "read-bw", func(t *recording) {
 		t.edit(t.nth(readMiddle, 1), func(p *capture.Packet) { p.Opcode, p.AETH.Syndrome = readLast, 0x1f })
 	}},
-	{ruleReadLength, "read-bw", func(t *tape) {
+	{ruleReadLength, "read-bw", func(t *recording) {
 		t.edit(t.nth(readLast, 1), func(p *capture.Packet) { p.Payload = p.Payload[:len(p.Payload)-4] })
 	}},
-	{ruleReadOrder, "read-bw", func(t *tape) {
+	{ruleReadOrder, "read-bw", func(t *recording) {
 		i := t.nth(readMiddle, 1)
 		t.swap(i, i+1)
 		t.number()
 	}},
-	{ruleReplyRepeat, "atomic-faa", func(t *tape) {
+	{ruleReplyRepeat, "atomic-faa", func(t *recording) {
 		i := t.nth(atomicAck, 1)
 		t.insert(i+1, t.rs[i])
 		t.number()
 	}},
-	{ruleAtomicReplay, "loss-atomic", func(t *tape) { // packet 27 answers 18, as 4 answered 2
+	{ruleAtomicReplay, "loss-atomic", func(t *recording) { // packet 27 answers 18, as 4 answered 2
 		t.edit(26, func(p *capture.Packet) { p.OrigData += 8 })
 	}},
-	{ruleAtomicAlign, "atomic-faa", func(t *tape) {
+	{ruleAtomicAlign, "atomic-faa", func(t *recording) {
 		t.edit(t.nth(fetchAdd, 1), func(p *capture.Packet) { p.Atomic.VA++ })
 	}},
 }
 
 // cnp inserts a CNP from the sender of the i-th packet, to the same QP, before it.
-func (t *tape) cnp(i int, becn bool) {
+func (t *recording) cnp(i int, becn bool) {
 	t.insert(i, t.rs[i])
 	t.edit(i, func(p *capture.Packet) {
 		p.Header = packet.Header{BTH: packet.BTH{Opcode: packet.OpcodeCNP, PKey: p.PKey, DestQP: p.DestQP, BECN: becn}}
@@ -205,7 +204,7 @@ func TestEveryRuleIsReported(t *testing.T) {
 	}
 }
 
-// A change of the packet that no ICRC follows is one wrong ICRC, whatever else it is.
+// A change of a packet without a new ICRC is reported as one wrong ICRC.
 func TestChangedPacketHasWrongICRC(t *testing.T) {
 	tp := load(t, "pp-ud")
 	for at := atBTH; at < len(tp.rs[0].Data); at++ {
@@ -220,8 +219,9 @@ func TestChangedPacketHasWrongICRC(t *testing.T) {
 	}
 }
 
-// Of four packets the last overtook the others, which came before the responder had said so: its NAK names the last, and nothing
-// is behind that. But where the others were acknowledged before, nothing can have been overtaken.
+// The last of four packets overtook the others, which arrived before the responder sent its NAK:
+// the NAK has the PSN of the last packet, and nothing follows it. If the others were acknowledged
+// before, they cannot have been overtaken.
 func TestNAKOfLastPacketMayFollowReordering(t *testing.T) {
 	nakOfLast := func(p *capture.Packet) { p.AETH.Syndrome, p.AETH.MSN = packet.NAKSequence, p.AETH.MSN-1 }
 	for _, acknowledged := range []bool{false, true} {

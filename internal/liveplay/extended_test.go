@@ -17,7 +17,7 @@ import (
 	"softroce/wire"
 )
 
-// A recorder keeps what is on a cable.
+// A recorder keeps the frames on a link.
 type recorder struct{ packets capture.Packets }
 
 func (r *recorder) WriteFrame(ns int64, _ int, b []byte) error {
@@ -30,8 +30,9 @@ func (r *recorder) WriteFrame(ns int64, _ int, b []byte) error {
 
 const rights = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 
-// converse captures two softroce NICs, of which the first posts work for a region of the second, which has some receives posted too.
-func converse(t *testing.T, of ib.QPType, access ib.Access, fault string, work func(local, remote testbed.Region) []transport.SendWR) capture.Packets {
+// exchange captures two NICs of softroce. The first posts work requests for a region of the second,
+// which has receives posted.
+func exchange(t *testing.T, of ib.QPType, access ib.Access, fault string, work func(local, remote testbed.Region) []transport.SendWR) capture.Packets {
 	t.Helper()
 	must := func(err error) {
 		t.Helper()
@@ -93,7 +94,8 @@ func masks(of ib.QPType) []ib.QPAttrMask {
 	return []ib.QPAttrMask{init | ib.QPMaskQKey, ib.QPMaskState, rts}
 }
 
-// playsBothWays replays packets, and plays both their sides onto a simulated NIC, without a difference.
+// playsBothWays replays packets, and plays both their sides to a simulated NIC. There must be no
+// difference.
 func playsBothWays(t *testing.T, ps capture.Packets) *liveplay.Report {
 	t.Helper()
 	r, err := replay.Packets(ps, replay.Options{})
@@ -115,7 +117,7 @@ func playsBothWays(t *testing.T, ps capture.Packets) *liveplay.Report {
 	return played
 }
 
-// A windowless bench has a NIC of which the windows cannot be had, or have another key.
+// A windowless testbed has a NIC whose windows cannot be allocated, or have another key.
 type windowless struct {
 	testbed.Testbed
 	refuse bool
@@ -145,7 +147,7 @@ func (b windowless) NIC(second bool) (testbed.NIC, error) {
 	return windowlessNIC{n, b.refuse}, err
 }
 
-// A SEND with invalidate has a window to invalidate; where the live NIC has none it invalidates nothing.
+// A SEND with invalidate is played with a window; if the live NIC has none, without invalidate.
 func TestSendWithInvalidateIsPlayed(t *testing.T) {
 	for _, c := range []struct {
 		open   func(wire.FrameSink) (testbed.Testbed, error)
@@ -171,7 +173,7 @@ func TestSendWithInvalidateIsPlayed(t *testing.T) {
 
 func TestFlushAndAtomicWriteArePlayed(t *testing.T) {
 	for _, fault := range []string{"", "drop receive kind read_response nth 2", "drop send kind atomic_write nth 1", "drop receive kind read_response every 3"} {
-		ps := converse(t, ib.QPTypeRC, rights|ib.AccessFlushGlobal, fault, func(l, r testbed.Region) []transport.SendWR {
+		ps := exchange(t, ib.QPTypeRC, rights|ib.AccessFlushGlobal, fault, func(l, r testbed.Region) []transport.SendWR {
 			from := func(at, n int) []transport.SGE {
 				return []transport.SGE{{Addr: l.Addr + uint64(at), Length: uint32(n), LKey: l.LKey}}
 			}

@@ -15,7 +15,7 @@ import (
 	"softroce/wire"
 )
 
-// faulty returns what makes a simulated NIC whose cable does what the rules say.
+// faulty opens a testbed with fault rules on the link of its simulated NIC.
 func faulty(rules ...string) func(wire.FrameSink) (testbed.Testbed, error) {
 	return func(tap wire.FrameSink) (testbed.Testbed, error) {
 		b, err := testbed.NewSimulated(tap)
@@ -31,7 +31,7 @@ func faulty(rules ...string) func(wire.FrameSink) (testbed.Testbed, error) {
 	}
 }
 
-// A live network that loses packets draws no report: what is lost is sent again, until all is answered.
+// Packets that the live network loses are retransmitted, and cause no difference.
 func TestLossInLiveNetworkIsNoDifference(t *testing.T) {
 	files := []string{"write-bw-ackreq.pcap", "write-bw-long.pcap", "read-bw.pcap", "pp-rc-mtu1024.pcap", "vp-all-ops.pcap",
 		"atomic-faa.pcap", "loss-atomic.pcap", "loss-read-resp.pcap", "loss-wire-write.pcap", "loss-pp-rc.pcap", "vp-pipeline.pcap",
@@ -63,7 +63,7 @@ func TestLossInLiveNetworkIsNoDifference(t *testing.T) {
 	}
 }
 
-// What the live NIC does differently is found.
+// Replies of the live NIC that differ are reported.
 func TestWrongRepliesAreReported(t *testing.T) {
 	for _, c := range []struct{ file, rule, field string }{
 		{"pp-rc-mtu1024.pcap", "set msn 77 send kind ack nth 3", "MSN"},
@@ -85,7 +85,7 @@ func TestWrongRepliesAreReported(t *testing.T) {
 	}
 }
 
-// A tampered bench has a program whose memory is not what the player takes it for.
+// A tampered testbed has a program whose memory differs from what the player wrote.
 type tampered struct{ testbed.Testbed }
 
 type tamperedNIC struct{ testbed.NIC }
@@ -101,7 +101,7 @@ func (b tampered) NIC(second bool) (testbed.NIC, error) {
 	return tamperedNIC{n}, err
 }
 
-// A NIC that reads something else than what is in its memory is found.
+// A NIC that reads other data than its memory holds is reported.
 func TestWrongDataIsReported(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap", "cm-rping.pcap"} {
 		r, err := liveplay.File(fixtures+f, func(tap wire.FrameSink) (testbed.Testbed, error) {
@@ -145,7 +145,7 @@ func TestUnplayableCaptureIsError(t *testing.T) {
 		if _, err := liveplay.Packets(part, testbed.NewSimulated, liveplay.Options{Side: liveplay.Requester}); !errors.Is(err, replay.ErrMiddle) {
 			t.Errorf("from packet %d: %v", from+1, err)
 		}
-		// What the responder was then is nothing to a requester.
+		// The state of the responder does not matter to a requester.
 		r, err := liveplay.Packets(part, testbed.NewSimulated, liveplay.Options{Fast: true})
 		if err != nil || r.Differences() > 0 || len(r.Left) != 1 || len(r.Streams) != 1 || r.Streams[0].Side != liveplay.Responder {
 			t.Errorf("from packet %d: %v %v", from+1, r, err)
@@ -153,7 +153,7 @@ func TestUnplayableCaptureIsError(t *testing.T) {
 	}
 }
 
-// With the captured timing a packet does not leave before its time.
+// With the captured timing no packet is sent early.
 func TestPlayKeepsCapturedTiming(t *testing.T) {
 	file := "vp-rnr.pcap" // 280 ms each of eight RNR NAKs
 	ps := load(t, file)

@@ -23,8 +23,8 @@ func load(t *testing.T, name string) capture.Packets {
 	return ps
 }
 
-// What the kernel's NIC answered in the captures, softroce answers, in memory like that, and with
-// receives posted when they were; nothing is lost on the way.
+// softroce replies as the kernel's NIC did in the captures, with the same memory and receives. No
+// packet is lost.
 func TestFixturesPlayToSimulatedNIC(t *testing.T) {
 	files, err := filepath.Glob(fixtures + "*.pcap")
 	if err != nil || len(files) == 0 {
@@ -49,7 +49,8 @@ func TestFixturesPlayToSimulatedNIC(t *testing.T) {
 					t.Errorf("%v", r)
 				}
 				for _, s := range r.Streams {
-					// In this capture answers were lost in a way that the replies do not tell: they come too soon, and once more.
+					// In this capture replies were lost in a way that the other replies do not
+					// show: they come too early, and once more.
 					again := s.SentAgain > 0 && (s.Side == liveplay.Requester || filepath.Base(f) != "loss-atomic.pcap")
 					if again || s.Replies > 0 && s.Verdict().Compared == 0 || len(s.Verdict().Lost) > 0 {
 						t.Errorf("%v", r)

@@ -13,7 +13,7 @@ import (
 	"softroce/wire"
 )
 
-// playResponder plays the responder's side of a fixture, as fast as it goes.
+// playResponder plays the responder's side of a fixture without its timing.
 func playResponder(t *testing.T, file string, open func(wire.FrameSink) (testbed.Testbed, error)) *liveplay.Report {
 	t.Helper()
 	r, err := liveplay.File(fixtures+file, open, liveplay.Options{Fast: true, Side: liveplay.Responder})
@@ -23,19 +23,19 @@ func playResponder(t *testing.T, file string, open func(wire.FrameSink) (testbed
 	return r
 }
 
-// What the captured requester did upon loss, a NAK and silence, a live one is brought to do: it sends as many packets again
-// as the capture's signs demand.
+// A live requester does what the captured one did after loss, a NAK and a timeout: it retransmits
+// as many packets as the capture shows.
 func TestLiveRequesterFollowsCapturedOne(t *testing.T) {
 	for _, c := range []struct {
 		file     string
-		requests int // on the cable, if softroce sends them
+		requests int // on the link, if softroce sends them
 	}{
 		{"vp-rnr.pcap", 9},              // eight RNR NAKs
 		{"vp-rnr-multi.pcap", 27},       // the same, three packets each
 		{"vp-rnr-exceeded.pcap", 3},     // RNR retry count 2
 		{"vp-no-answer.pcap", 12},       // three packets, retry count 3
 		{"vp-no-answer-t17.pcap", 3},    // retry count 2
-		{"vp-no-answer-retry7.pcap", 8}, // seven retries; the captured one went on
+		{"vp-no-answer-retry7.pcap", 8}, // seven retries; the captured one continued
 		{"vp-nak-badwrite.pcap", 1},
 		{"vp-all-ops.pcap", 24},
 		{"vp-psn-wrap.pcap", 5},
@@ -47,7 +47,8 @@ func TestLiveRequesterFollowsCapturedOne(t *testing.T) {
 	}
 }
 
-// A live requester that is set up otherwise than the captured one was, or whose program posts something else, behaves otherwise.
+// A live requester with other attributes than the captured one, or whose program posts other work
+// requests, is reported.
 type otherwise struct {
 	testbed.Testbed
 	modify func(*nic.QPAttr)
@@ -114,7 +115,7 @@ func TestDifferentRequesterIsReported(t *testing.T) {
 	}
 }
 
-// What comes to a live requester as something else than what is played, or not at all, makes it do what it should not.
+// Packets that change or get lost on the way to the live requester change what it sends.
 func TestWrongRequestsAreReported(t *testing.T) {
 	for _, c := range []struct{ file, rule, found string }{
 		{"write-bw-rc.pcap", "set opcode 0x07 send opcode RC_WRITE_FIRST nth 2", "opcode: captured RC_WRITE_MIDDLE, softroce RC_WRITE_FIRST"},
@@ -134,7 +135,7 @@ func TestWrongRequestsAreReported(t *testing.T) {
 	}
 }
 
-// A result that is not what was played is found.
+// A result that differs from what was played is reported.
 func TestWrongResultsAreReported(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap"} {
 		r := playResponder(t, f, func(tap wire.FrameSink) (testbed.Testbed, error) {
@@ -147,7 +148,7 @@ func TestWrongResultsAreReported(t *testing.T) {
 	}
 }
 
-// A garbled bench has a program that sees something else than what its NIC has written.
+// A garbled testbed has a program that reads other data than its NIC has written.
 type garbled struct{ testbed.Testbed }
 
 type garbledNIC struct{ testbed.NIC }
@@ -164,7 +165,7 @@ func (g garbled) NIC(second bool) (testbed.NIC, error) {
 	return garbledNIC{n}, err
 }
 
-// With the captured timing neither work nor an answer comes before its time.
+// With the captured timing no work request is posted and no reply sent early.
 func TestPlayKeepsCapturedTimingOfReplies(t *testing.T) {
 	file := "vp-rnr.pcap"
 	ps := load(t, file)

@@ -10,7 +10,7 @@ import (
 	"softroce/transport"
 )
 
-// Of UC there is what the live program received, and what the live requester sends.
+// UC is judged by what the live program received, and by what the live requester sends.
 func TestWrongUCTrafficIsReported(t *testing.T) {
 	for _, c := range []struct {
 		file, rule string
@@ -35,10 +35,10 @@ func TestWrongUCTrafficIsReported(t *testing.T) {
 	}
 }
 
-// A gap in what was captured is one for the live NIC as well: the message comes to nothing, and its receive is used again.
+// A gap in the capture is played: the message is lost, and its receive is used for the next one.
 func TestGapInUCTrafficIsPlayed(t *testing.T) {
 	for _, rule := range []string{"drop send psn 101", "drop send psn 100", "drop send psn 102..103"} {
-		ps := converse(t, ib.QPTypeUC, rights, rule, func(l, r testbed.Region) (w []transport.SendWR) {
+		ps := exchange(t, ib.QPTypeUC, rights, rule, func(l, r testbed.Region) (w []transport.SendWR) {
 			for i := range 4 {
 				w = append(w, transport.SendWR{Opcode: ib.WRSendWithImm, Imm: uint32(i), SGEs: []transport.SGE{{Addr: l.Addr + uint64(i), Length: 2500, LKey: l.LKey}}})
 			}

@@ -12,13 +12,13 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-// What softroce does itself, on a fabric that loses packets on both sides of the point of capture,
-// shows no difference: there is no loss that replay does not understand.
+// softroce's own traffic on a fabric that loses packets on both sides of the point of capture shows
+// no difference: replay explains every loss.
 func TestLossyFabricReplaysWithoutDifference(t *testing.T) {
 	for seed := range uint64(8) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
-			// So few that no request is lost eight times in a row.
-			r := spoiled(t, seed, fmt.Sprintf("drop chance %d%%", 1+seed/2))
+			// The loss rate is so low that no request is lost eight times in a row.
+			r := impaired(t, seed, fmt.Sprintf("drop chance %d%%", 1+seed/2))
 			if r.Differences() != 0 {
 				t.Errorf("%v", r)
 			}
@@ -29,12 +29,12 @@ func TestLossyFabricReplaysWithoutDifference(t *testing.T) {
 	}
 }
 
-// The same on a fabric that copies packets behind the point of capture, lets them overtake each other and damages them: it
-// is told, and is no difference.
+// The same on a fabric that duplicates, reorders and damages packets after the point of capture:
+// the report says so, and there is no difference.
 func TestImpairedFabricReplaysWithoutDifference(t *testing.T) {
 	for _, c := range []struct {
 		name, faults      string
-		copied, overtaken bool // are signs to be found?
+		copied, overtaken bool // whether the report has to show it
 	}{
 		{"copies", "duplicate receive kind request chance 20%", true, false},
 		{"several copies", "duplicate 3 receive chance 10%", true, false},
@@ -46,7 +46,7 @@ func TestImpairedFabricReplaysWithoutDifference(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			copied, overtaken := 0, 0
 			for seed := range uint64(4) {
-				r := spoiled(t, seed, c.faults)
+				r := impaired(t, seed, c.faults)
 				if r.Differences() != 0 {
 					t.Errorf("seed %d: %v", seed, r)
 				}
@@ -56,14 +56,14 @@ func TestImpairedFabricReplaysWithoutDifference(t *testing.T) {
 				}
 			}
 			if c.copied != (copied > 0) && !c.overtaken || c.overtaken && overtaken == 0 {
-				t.Errorf("%d packets came twice, %d were overtaken", copied, overtaken)
+				t.Errorf("%d packets were duplicated, %d overtaken", copied, overtaken)
 			}
 		})
 	}
 }
 
-// spoiled replays what two queue pairs said to each other on a fabric with faults.
-func spoiled(t *testing.T, seed uint64, faults string) *replay.Report {
+// impaired replays the traffic of two queue pairs on a fabric with faults.
+func impaired(t *testing.T, seed uint64, faults string) *replay.Report {
 	t.Helper()
 	rec := capture.NewRecorder()
 	program := func(nic uint64) string { return fmt.Sprintf("seed %d\n%s\n", seed*2+nic, faults) }
@@ -88,7 +88,7 @@ func spoiled(t *testing.T, seed uint64, faults string) *replay.Report {
 	return r
 }
 
-// keep saves a capture that fails where it stays when the test is over.
+// keep saves the capture of a failed test where it is not deleted.
 func keep(t *testing.T, rec *capture.Recorder, seed uint64) {
 	t.Helper()
 	f, err := os.CreateTemp("", fmt.Sprintf("replay-seed-%d-*.pcapng", seed))
@@ -99,7 +99,8 @@ func keep(t *testing.T, rec *capture.Recorder, seed uint64) {
 	t.Logf("%s: %v", f.Name(), rec.Save(f.Name()))
 }
 
-// The parts of an end's buffer: what it sends, what its peer writes, reads and counts in, what it receives.
+// Offsets in an endpoint's buffer: what it sends, what its peer writes, reads and adds to, and what
+// it receives.
 const (
 	outgoing = 0
 	written  = 16 << 10
@@ -128,7 +129,7 @@ func post(x, y *verbstest.Endpoint, rnd *rand.Rand, n int) {
 	}
 }
 
-// drain waits until a WRITE without bytes that x posts is complete, and so everything before it.
+// drain waits until a WRITE of zero bytes from x is complete, and so everything before it.
 func drain(x *verbstest.Endpoint) {
 	x.Send(verbs.SendWR{WRID: 3, Opcode: verbs.WRRDMAWrite})
 	for {

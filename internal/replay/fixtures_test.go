@@ -54,7 +54,7 @@ func TestFixturesReplayWithoutDifference(t *testing.T) {
 			}
 			for _, c := range r.Connections {
 				for _, s := range c.Streams {
-					if v := &s.Responder; len(v.Copied)+len(v.Overtaken) > 0 { // nothing of that happened behind the captures
+					if v := &s.Responder; len(v.Copied)+len(v.Overtaken) > 0 { // the fixtures show none of it
 						t.Errorf("%v", r)
 					}
 					judged := s.Responder.Compared + len(s.Responder.NotJudged)
@@ -67,9 +67,8 @@ func TestFixturesReplayWithoutDifference(t *testing.T) {
 	}
 }
 
-// The driver's two habits that are not softroce's, where everything else is the same: it asks
-// for an ACK in the middle of a message after another number of packets, and its connection
-// manager gives connections a flow label.
+// The driver makes two choices that softroce does not: it sets AckReq in the middle of a message
+// after another number of packets, and its connection manager gives connections a flow label.
 func TestStrictModeFindsTwoChoicesInFixtures(t *testing.T) {
 	for _, f := range allFixtures(t) {
 		cm := strings.Contains(f, "cm-")
@@ -98,8 +97,8 @@ func TestKnownDeviationsAreNamed(t *testing.T) {
 	}
 }
 
-// loss-pp-rc.pcap: packet 34 draws a NAK, 71 is brought again by a timeout though 70 arrived, and
-// the ACK 84 does not reach its requester.
+// loss-pp-rc.pcap: packet 34 causes a NAK, 71 is retransmitted after a timeout although 70 arrived,
+// and the requester does not receive the ACK 84.
 func TestLossAfterCaptureIsInferred(t *testing.T) {
 	r := packets(t, load(t, "loss-pp-rc.pcap"), replay.Options{})
 	var requests, replies []int
@@ -122,13 +121,13 @@ func TestConnectionsBetweenSameHostsAreDistinguished(t *testing.T) {
 		t.Fatalf("%d connections\n%v", len(r.Connections), r)
 	}
 	for _, c := range r.Connections {
-		if c.A.QPN != c.B.QPN || !c.A.Known || len(c.Streams) != 2 { // both drivers began to count at the same number
+		if c.A.QPN != c.B.QPN || !c.A.Known || len(c.Streams) != 2 { // both drivers number their queue pairs from the same value
 			t.Errorf("%v and %v, %d streams", c.A, c.B, len(c.Streams))
 		}
 	}
 }
 
-// What is not rebuilt is no silent pass: memory that a SEND invalidates, on the side of who has it.
+// What is not rebuilt is listed as not judged: the memory that a SEND invalidates.
 func TestSendWithInvalidateIsNotJudged(t *testing.T) {
 	s := packets(t, load(t, "vp-send-inv.pcap"), replay.Options{}).Connections[0].Streams[0]
 	if len(s.Responder.NotJudged) != 1 || len(s.Requester.NotJudged) != 0 || s.Requester.Compared != 2 {
@@ -136,7 +135,7 @@ func TestSendWithInvalidateIsNotJudged(t *testing.T) {
 	}
 }
 
-// A capture may be stopped at any packet, and begun at any but in the middle of recovery from loss.
+// A capture may end at any packet, and begin at any but in the middle of a retransmission.
 func TestPartialCaptureReplaysWithoutDifference(t *testing.T) {
 	for _, f := range allFixtures(t) {
 		if strings.HasPrefix(f, "loss-") || strings.HasPrefix(f, "reorder-") {
@@ -154,7 +153,7 @@ func TestPartialCaptureReplaysWithoutDifference(t *testing.T) {
 	}
 }
 
-// renumbered returns packets as the first of a capture.
+// renumbered returns packets numbered from 1.
 func renumbered(ps capture.Packets) (out capture.Packets) {
 	for i, p := range ps {
 		q := *p

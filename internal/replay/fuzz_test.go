@@ -16,7 +16,7 @@ import (
 	"softroce/packet"
 )
 
-// fuzzOpcodes are what a byte of fuzz input chooses from.
+// fuzzOpcodes are the opcodes that a byte of input selects from.
 var fuzzOpcodes = []packet.Opcode{
 	packet.SendFirst, packet.SendMiddle, packet.SendLast, packet.SendOnly, packet.SendOnlyImm, packet.SendLastInv, packet.SendOnlyInv,
 	packet.WriteFirst, packet.WriteMiddle, packet.WriteLast, packet.WriteOnly, packet.WriteLastImm, packet.WriteOnlyImm,
@@ -24,7 +24,7 @@ var fuzzOpcodes = []packet.Opcode{
 	packet.Acknowledge, packet.AtomicAcknowledge, packet.CompareSwap, packet.FetchAdd, packet.Flush, packet.AtomicWrite,
 }
 
-// fuzzBytes is what a packet takes of the input.
+// fuzzBytes is the length of a packet in the input.
 const fuzzBytes = 8
 
 // fuzzCapture makes a capture of well-formed packets of fuzz input, fuzzBytes each:
@@ -69,7 +69,7 @@ func fuzzCapture(t testing.TB, in []byte) (ps capture.Packets) {
 	return ps
 }
 
-// fuzzInput is the inverse of fuzzCapture, as far as it goes: for seeds.
+// fuzzInput is the inverse of fuzzCapture, for seeds.
 func fuzzInput(ps capture.Packets, first netip.Addr) (in []byte) {
 	for _, p := range ps {
 		for i, op := range fuzzOpcodes {
@@ -98,7 +98,7 @@ func bit(b bool) int {
 	return 0
 }
 
-// No capture, however absurd, makes replay fail, hang, or take memory without bound.
+// No capture makes replay fail, hang, or use unbounded memory.
 func FuzzReplay(f *testing.F) {
 	for _, name := range []string{"vp-all-ops.pcap", "loss-read-req.pcap", "vp-rnr-multi.pcap", "loss-wire-write.pcap", "dup-atomic.pcap"} {
 		ps := load(f, name)
@@ -117,7 +117,7 @@ func FuzzReplay(f *testing.F) {
 	})
 }
 
-// What of a capture can be played, however absurd, softroce answers as softroce does.
+// What can be played of an invalid capture, softroce answers without a difference.
 func TestInvalidCapturesPlay(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	played := 0

@@ -32,7 +32,7 @@ func sentPacket(t testing.TB, no int, back bool, id uint16, h packet.Header, pay
 	return p
 }
 
-// Captures made to be slow: each step of the replay meets something of which there is very much.
+// Captures made to be slow: each step of the replay meets a very large number of something.
 func TestHostileCapturesReplayInBoundedTime(t *testing.T) {
 	const n = 8_000
 	bth := func(op packet.Opcode, psn int) packet.Header {
@@ -49,7 +49,7 @@ func TestHostileCapturesReplayInBoundedTime(t *testing.T) {
 		return h
 	}
 	for name, of := range map[string]func(i int) (back bool, h packet.Header, payload int){
-		"one READ for ever": func(i int) (bool, packet.Header, int) {
+		"one READ repeatedly": func(i int) (bool, packet.Header, int) {
 			return i%2 == 1, []packet.Header{read(5, 0, 1, 8), bth(packet.ReadResponseOnly, 5)}[i%2], 8 * (i % 2)
 		},
 		"READs of 2 GiB": func(i int) (bool, packet.Header, int) { return false, read(i, uint64(i)<<40, uint32(i), 1<<31), 0 },

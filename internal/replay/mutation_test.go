@@ -9,7 +9,7 @@ import (
 	"softroce/packet"
 )
 
-// altered returns a copy of a packet with other headers or payload, and the ICRC that goes with them.
+// altered returns a copy of a packet with other headers or payload, and the right ICRC.
 func altered(t testing.TB, p *capture.Packet, change func(h *packet.Header, payload []byte)) *capture.Packet {
 	t.Helper()
 	h, payload := p.Header, slices.Clone(p.Payload)
@@ -25,7 +25,7 @@ func altered(t testing.TB, p *capture.Packet, change func(h *packet.Header, payl
 	return q
 }
 
-// reply matches packets that a responder sent, with an AETH.
+// reply matches packets of a responder with an AETH.
 func reply(p *capture.Packet) bool {
 	in := p.Opcode.Info()
 	return in.Service == packet.RC && !in.Request && in.Headers&packet.HasAETH != 0
@@ -33,7 +33,7 @@ func reply(p *capture.Packet) bool {
 
 var everyOther = func(i int) bool { return i%2 == 1 }
 
-// Every alteration of every packet that it may befall is a difference.
+// Every alteration of every packet that it applies to is a difference.
 func TestAlteredPacketsAreReported(t *testing.T) {
 	for _, c := range []struct {
 		name   string
@@ -112,7 +112,7 @@ func TestAlteredPacketsAreReported(t *testing.T) {
 func TestMissingResponseIsReported(t *testing.T) {
 	ps := load(t, "read-bw.pcap")
 	responses := ps.Where(capture.Kind(packet.KindReadResponse))
-	for _, p := range responses[:len(responses)-1] { // the last one may come after the capture
+	for _, p := range responses[:len(responses)-1] { // the last one may follow the capture
 		i := slices.Index(ps, p)
 		if packets(t, slices.Delete(slices.Clone(ps), i, i+1), replay.Options{}).Differences() == 0 {
 			t.Errorf("nothing is said without %v", p)
@@ -133,7 +133,7 @@ func TestExtraReplyIsReported(t *testing.T) {
 		ps := load(t, c.file)
 		for _, p := range ps.Where(c.which) {
 			again := *p
-			again.Addressing.ID += 0x4000 // sent again, not copied by the network
+			again.Addressing.ID += 0x4000 // retransmitted, not duplicated by the network
 			q := altered(t, &again, func(*packet.Header, []byte) {})
 			qs := slices.Insert(slices.Clone(ps), slices.Index(ps, p)+1, q)
 			if packets(t, qs, replay.Options{}).Differences() == 0 {
@@ -143,7 +143,7 @@ func TestExtraReplyIsReported(t *testing.T) {
 	}
 }
 
-// One answer too many is the NIC's; where there are two, the network copies requests.
+// One extra reply is the NIC's fault; two show that the network duplicates requests.
 func TestSecondSignExplainsCopies(t *testing.T) {
 	for _, c := range []struct {
 		file  string
@@ -168,7 +168,7 @@ func TestSecondSignExplainsCopies(t *testing.T) {
 	}
 }
 
-// A packet whose ICRC is wrong was dropped, whatever it says.
+// A packet with a wrong ICRC is ignored, whatever it contains.
 func TestWrongICRCIsSkipped(t *testing.T) {
 	ps := load(t, "pp-rc-mtu1024.pcap")
 	p := *ps.Find(capture.Opcode(packet.Acknowledge))
@@ -203,7 +203,7 @@ func TestStrictModeComparesChoices(t *testing.T) {
 	}
 }
 
-// An ACK that covers several messages is a choice.
+// An implementation may acknowledge several messages with one ACK.
 func TestCoalescedACKsAreNoDifference(t *testing.T) {
 	ps := load(t, "write-bw-rc.pcap")
 	i := slices.Index(ps, ps.Find(capture.Opcode(packet.Acknowledge)))

@@ -10,12 +10,12 @@ import (
 	"softroce/packet"
 )
 
-// Recorded between two queue pairs of softroce on a fabric that copies packets and lets them overtake each other.
+// Recorded between two queue pairs of softroce on a fabric that duplicates and reorders packets.
 func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 	for _, c := range []struct{ name, why string }{
-		{"copied-again.pcapng", "a READ and two atomics are sent again, and one of these comes twice"},
-		{"late-read.pcapng", "a NAK says that a READ is missing; it is sent again, and the first comes after that"},
-		{"overtaken-read.pcapng", "a READ comes after the atomic that is sent again behind it"},
+		{"copied-again.pcapng", "a READ and two atomics are retransmitted, and the network duplicates one of these"},
+		{"late-read.pcapng", "a NAK names a READ; it is retransmitted, and the first one arrives after that"},
+		{"overtaken-read.pcapng", "a READ arrives after an atomic that is retransmitted after it"},
 		{"nak-in-flight.pcapng", "the requester goes back before it has the NAK that a WRITE ahead of its READ draws"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
@@ -27,7 +27,7 @@ func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 			if r.Differences() != 0 {
 				t.Errorf("%s: %v", c.why, r)
 			}
-			early := map[int]bool{} // replies to what came before the recording, which is a part of a longer one
+			early := map[int]bool{} // replies to requests before the recording, which is a part of a longer one
 			for _, s := range r.Connections[0].Streams {
 				for _, n := range s.Responder.NotJudged {
 					early[n.Packet] = true
