@@ -62,7 +62,7 @@ func (w *world) step() (next int64) {
 			return next
 		}
 	}
-	w.t.Fatal("the engine finds no rest")
+	w.t.Fatal("the engine does not become idle")
 	return 0
 }
 

@@ -38,7 +38,7 @@ func TestCompletionTimestampIsTimeOfStep(t *testing.T) {
 	if reads > 2 {
 		t.Errorf("the time of day was read %d times in 0.2 s", reads)
 	}
-	drift = 5e9 // somebody sets the clock
+	drift = 5e9 // the wall clock is set
 	w.now += 1e9
 	w.step()
 	clock, wall := a.Device.Clock()

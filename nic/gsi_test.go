@@ -72,8 +72,8 @@ func TestInvalidPacketsForGSIAreDropped(t *testing.T) {
 			w := newWorld(t)
 			var in *injectingLink
 			d := w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })
-			heard := 0
-			d.HandleMADs(func(*nic.MAD) bool { heard++; return true })
+			received := 0
+			d.HandleMADs(func(*nic.MAD) bool { received++; return true })
 			h := packet.Header{BTH: packet.BTH{Opcode: packet.Opcode(packet.UD) | packet.SendOnly, PKey: packet.DefaultPKey, DestQP: 1},
 				DETH: packet.DETH{QKey: 0x80010000, SrcQP: 1}}
 			f := wire.RxFrame{Src: netip.MustParseAddr("192.0.2.9"), Dst: netip.MustParseAddr("192.0.2.1")}
@@ -84,8 +84,8 @@ func TestInvalidPacketsForGSIAreDropped(t *testing.T) {
 			f.Head = b[:n+size]
 			in.frames = append(in.frames, f)
 			w.step()
-			if n := d.Counters().Drops[c.reason]; n != 1 || heard != 0 {
-				t.Errorf("%d drops as %v, %d heard; all: %v", n, c.reason, heard, d.Counters().Drops)
+			if n := d.Counters().Drops[c.reason]; n != 1 || received != 0 {
+				t.Errorf("%d drops as %v, %d received; all: %v", n, c.reason, received, d.Counters().Drops)
 			}
 		})
 	}
@@ -99,6 +99,6 @@ func TestMADQueueIsBounded(t *testing.T) {
 		d.SendMAD(madBetween("192.0.2.1", "192.0.2.2", 0))
 	}
 	if n := d.Counters().TxStalled; n != 5000-1024 {
-		t.Errorf("%d thrown away, want %d", n, 5000-1024)
+		t.Errorf("%d discarded, want %d", n, 5000-1024)
 	}
 }

@@ -115,7 +115,7 @@ func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 				t.Errorf("a verb of the closed context: %v", err)
 			}
 			if b.Err != nil || by.a.Err != nil || by.b.Err != nil {
-				t.Error("somebody else was closed")
+				t.Error("another context was closed")
 			}
 			by.exchange(t, 2)
 		})
@@ -213,10 +213,10 @@ func FuzzRings(f *testing.F) {
 		}
 		by.exchange(t, 1<<40)
 		if b.Err != nil || by.a.Err != nil || by.b.Err != nil {
-			t.Error("somebody else's context was closed")
+			t.Error("another context was closed")
 		}
 		if !bytes.Equal(b.inDM(quiet), make([]byte, 256)) {
-			t.Error("somebody wrote to device memory that allows reading alone")
+			t.Error("read-only device memory was written")
 		}
 	})
 }

@@ -65,7 +65,7 @@ func TestMulticastReachesGroupExceptSender(t *testing.T) {
 	}
 	c4 := all[4].Device.Counters()
 	if n := c4.Dropped(); len(n) != 0 {
-		t.Errorf("dropped where nobody is: %v", n)
+		t.Errorf("dropped on a NIC without members: %v", n)
 	}
 	if n := from.Device.Counters(); n.Link.TxPackets != 2 || n.RxMulticast != 2 {
 		t.Errorf("sent %d, given %d", n.Link.TxPackets, n.RxMulticast)
@@ -101,7 +101,7 @@ func TestDroppedMulticastFrameCountsOneReason(t *testing.T) {
 		dst    string
 		edit   func(*wire.RxFrame, *packet.Header)
 	}{
-		{"a group that nobody joined", "multicast_group", "239.9.9.9", func(*wire.RxFrame, *packet.Header) {}},
+		{"a group without members", "multicast_group", "239.9.9.9", func(*wire.RxFrame, *packet.Header) {}},
 		{"a unicast address", "unknown_qpn", "192.0.2.1", func(*wire.RxFrame, *packet.Header) {}},
 		{"a unicast QPN", "unknown_qpn", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DestQP = a.QPN() }},
 		{"a wrong ICRC", "icrc", "239.1.2.3", func(f *wire.RxFrame, _ *packet.Header) { f.BadICRC = true }},

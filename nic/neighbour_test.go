@@ -14,22 +14,22 @@ import (
 // A fakeNeighbours is an interface on which a neighbour's MAC changes without notice.
 type fakeNeighbours struct {
 	wire.Interface
-	mac     [6]byte // of every neighbour, as it is
-	told    [6]byte // as Resolve says
-	tell    func(wire.Station, [6]byte)
-	doubted int
+	mac      [6]byte // of every neighbour, as it is
+	resolved [6]byte // as Resolve says
+	notify   func(wire.Station, [6]byte)
+	checks   int
 }
 
-func (s *fakeNeighbours) OnNeighbour(f func(wire.Station, [6]byte)) { s.tell = f }
+func (s *fakeNeighbours) OnNeighbour(f func(wire.Station, [6]byte)) { s.notify = f }
 
 func (s *fakeNeighbours) Resolve(_ context.Context, p *wire.Path) error {
-	p.DstMAC = s.told
+	p.DstMAC = s.resolved
 	return nil
 }
 
 func (s *fakeNeighbours) ProbeNeighbour(dst wire.Station) {
-	s.doubted++
-	s.tell(dst, s.mac)
+	s.checks++
+	s.notify(dst, s.mac)
 }
 
 // A macFilter drops frames that are not for the neighbour's current MAC, as Ethernet does.
@@ -53,7 +53,7 @@ func (s *macFilter) Send(now int64, batch []wire.TxFrame) (int, error) {
 func TestNewMACOfPeerIsFoundBeforeRetriesRunOut(t *testing.T) {
 	w := newWorld(t)
 	prefix := netip.MustParsePrefix("192.0.2.1/24")
-	s := &fakeNeighbours{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), told: [6]byte{2, 1}, mac: [6]byte{2, 1}}
+	s := &fakeNeighbours{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), resolved: [6]byte{2, 1}, mac: [6]byte{2, 1}}
 	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "nic1", Iface: s,
 		Link: &macFilter{w.fabric.NewLink(w.engine, prefix.Addr()), s}})
 	check(t, err)
@@ -67,12 +67,12 @@ func TestNewMACOfPeerIsFoundBeforeRetriesRunOut(t *testing.T) {
 		a.want(id, ib.WCSuccess, ib.WCRDMAWrite)
 	}
 	send(1)
-	if s.doubted != 0 {
-		t.Errorf("doubted %d times though it answers", s.doubted)
+	if s.checks != 0 {
+		t.Errorf("%d checks though the peer responds", s.checks)
 	}
 	s.mac = [6]byte{2, 2}
 	send(2)
-	if n := d.Counters().LocalACKTimeout; s.doubted != 1 || n != 1 {
-		t.Errorf("doubted %d times upon %d timeouts, want once", s.doubted, n)
+	if n := d.Counters().LocalACKTimeout; s.checks != 1 || n != 1 {
+		t.Errorf("%d checks after %d timeouts, want 1", s.checks, n)
 	}
 }

@@ -25,7 +25,7 @@ func (l *sendObserver) Send(now int64, batch []wire.TxFrame) (int, error) {
 // polls before that and arms the queue again has seen the message and gets no second event.
 func TestACKLeavesBeforeNotification(t *testing.T) {
 	w := newWorld(t)
-	acks, told := 0, 0
+	acks, notified := 0, 0
 	a := w.client(w.nic(1))
 	var cq *nictest.CQ
 	b := w.client(w.nic(2, func(l wire.Link) wire.Link {
@@ -34,16 +34,16 @@ func TestACKLeavesBeforeNotification(t *testing.T) {
 			if n := cq.Len(); n != 1 {
 				t.Errorf("when the acknowledgement leaves, who polls finds %d completions", n)
 			}
-			if told != 0 {
-				t.Errorf("told before the acknowledgement has left")
+			if notified != 0 {
+				t.Errorf("notified before the acknowledgement has left")
 			}
 			cq.Arm(false)
 		}}
 	}))
 	cq = b.newCQ(16)
 	cq.OnNotify = func() {
-		if told++; acks != 1 {
-			t.Errorf("told when %d acknowledgements have left", acks)
+		if notified++; acks != 1 {
+			t.Errorf("notified when %d acknowledgements have left", acks)
 		}
 	}
 	b.cq = cq
@@ -56,7 +56,7 @@ func TestACKLeavesBeforeNotification(t *testing.T) {
 	x.post(transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled})
 	w.step()
 	a.want(0, ib.WCSuccess, ib.WCSend)
-	if told != 1 || cq.CompletionEvents() != 1 || cq.Armed() != abi.CQArmNext {
-		t.Errorf("told %d times, %d events, armed %d; want 1, 1 and what it was armed for since", told, cq.CompletionEvents(), cq.Armed())
+	if notified != 1 || cq.CompletionEvents() != 1 || cq.Armed() != abi.CQArmNext {
+		t.Errorf("notified %d times, %d events, armed %d; want 1, 1 and CQArmNext", notified, cq.CompletionEvents(), cq.Armed())
 	}
 }

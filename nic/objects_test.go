@@ -355,16 +355,16 @@ func TestSRQServesQueuePairsAndRaisesLimitEvent(t *testing.T) {
 func TestNotificationComesAfterAllCQsArePublished(t *testing.T) {
 	w := newWorld(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
-	told := 0
+	notified := 0
 	var queues [2]*nictest.CQ
 	for i := range queues {
 		queues[i] = a.newCQ(16)
 		queues[i].Arm(false)
 		queues[i].OnNotify = func() {
-			told++
+			notified++
 			for i, q := range queues {
 				if n := q.Len(); n != 1 {
-					t.Errorf("told of the first, it finds %d in queue %d", n, i)
+					t.Errorf("at the first notification: %d completions in queue %d", n, i)
 				}
 			}
 		}
@@ -380,7 +380,7 @@ func TestNotificationComesAfterAllCQsArePublished(t *testing.T) {
 	w.engine.Step(w.now) // it leaves
 	y.post(transport.SendWR{Opcode: ib.WRSend})
 	w.step() // its answer and the other's message leave in one step
-	if told != 2 {
-		t.Errorf("told %d times, want 2", told)
+	if notified != 2 {
+		t.Errorf("notified %d times, want 2", notified)
 	}
 }

@@ -53,7 +53,7 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 			h.DestQP = 0xabcdef
 			f.Head = head(*h)
 		}},
-		{"the GSI, which nobody serves", transport.DropQPN, func(f *wire.RxFrame, h *packet.Header) {
+		{"QP 1 without a handler", transport.DropQPN, func(f *wire.RxFrame, h *packet.Header) {
 			h.DestQP = 1
 			f.Head = head(*h)
 		}},
