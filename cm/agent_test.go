@@ -68,7 +68,7 @@ func (h *host) GUID() uint64 { return h.guid }
 func (h *host) Send(mad *[cm.MADSize]byte, to *cm.Route) {
 	_, m, err := cm.Parse(mad[:])
 	if err != nil {
-		h.net.t.Fatalf("%v sent nonsense: %v", h.addr, err)
+		h.net.t.Fatalf("%v sent an invalid MAD: %v", h.addr, err)
 	}
 	for _, d := range h.net.fate(&datagram{m, h.addr}) {
 		h.net.seq++
@@ -191,7 +191,7 @@ func (w *network) lose(a cm.Attribute, n int) {
 func want(t *testing.T, h *host, events ...string) {
 	t.Helper()
 	if got, want := strings.Join(h.log, ", "), strings.Join(events, ", "); got != want {
-		t.Errorf("%v saw %q, want %q", h.addr, got, want)
+		t.Errorf("%v recorded events %q, want %q", h.addr, got, want)
 	}
 }
 
@@ -199,7 +199,7 @@ func empty(t *testing.T, hosts ...*host) {
 	t.Helper()
 	for _, h := range hosts {
 		if h.Len() != 0 || h.NextDeadline() != 0 {
-			t.Errorf("%v keeps %d connections", h.addr, h.Len())
+			t.Errorf("%v has %d connections left", h.addr, h.Len())
 		}
 	}
 }

@@ -65,7 +65,7 @@ func TestFixtureMADsRoundTrip(t *testing.T) {
 			var again [cm.MADSize]byte
 			cm.Put(&again, h.TID, h.Modifier, m)
 			if !bytes.Equal(again[:], b) {
-				t.Errorf("%s: MAD %d, %v, became\n%x, was\n%x", file, i, m.Attribute(), again, b)
+				t.Errorf("%s: MAD %d, %v, encoded as\n%x, want\n%x", file, i, m.Attribute(), again, b)
 			}
 		}
 	}
@@ -170,7 +170,7 @@ func TestIPHeader(t *testing.T) {
 		var b [cm.IPHeaderSize]byte
 		h.Put(b[:])
 		if got, err := cm.ParseIPHeader(b[:]); err != nil || got != h {
-			t.Errorf("%v became %v, %v", h, got, err)
+			t.Errorf("%v decoded as %v, %v", h, got, err)
 		}
 	}
 	bad := make([]byte, cm.IPHeaderSize)
@@ -230,7 +230,7 @@ func FuzzParse(f *testing.F) {
 		cm.Put(&once, h.TID, h.Modifier, m)
 		h2, m2, err := cm.Parse(once[:])
 		if err != nil || h2.Attribute != h.Attribute {
-			t.Fatalf("what was encoded does not parse: %v", err)
+			t.Fatalf("an encoded MAD does not parse: %v", err)
 		}
 		cm.Put(&twice, h2.TID, h2.Modifier, m2)
 		if once != twice {

@@ -192,7 +192,7 @@ func TestDestroyQPRemovesItsCompletions(t *testing.T) {
 	}
 	for i, id := range []uint64{3, 6, 9, 2, 5, 8, 11} {
 		if wc[i].WRID != id {
-			t.Errorf("completion %d is of work request %d instead of %d", i, wc[i].WRID, id)
+			t.Errorf("completion %d is of work request %d, want %d", i, wc[i].WRID, id)
 		}
 	}
 }

@@ -197,7 +197,7 @@ func TestTruncatedDMABufferFailsWorkRequests(t *testing.T) {
 	x.Completion()
 	got := make([]byte, 4096)
 	if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, x.Buf[:4096]) {
-		t.Errorf("what is left of it: %v", err)
+		t.Errorf("the remaining part: %v", err)
 	}
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 8), RemoteAddr: 5000, RKey: mr.RKey()})
 	x.Failure(verbs.WCRemOpErr)

@@ -232,7 +232,7 @@ func TestClientLimitsAffectOnlyThatClient(t *testing.T) {
 	}
 	for _, s := range steps {
 		if err := s.do(); !errors.Is(err, s.want) {
-			t.Errorf("%s: %v instead of %v", s.name, err, s.want)
+			t.Errorf("%s: error %v, want %v", s.name, err, s.want)
 		}
 	}
 }
@@ -258,7 +258,7 @@ func TestInvalidRequestsReturnErrnoAndReason(t *testing.T) {
 		{"a CQ that is in use", syscall.EBUSY, func() error { return x.CQ.Close(t.Context()) }},
 		{"a region of length 0", syscall.EINVAL, func() error { _, err := x.PD.RegMR(t.Context(), nil, 0); return err }},
 		{"remote write without local write", syscall.EINVAL, func() error { _, err := x.PD.RegMR(t.Context(), x.Buf, verbs.AccessRemoteWrite); return err }},
-		{"a QP of a type that there is not", syscall.EOPNOTSUPP, func() error {
+		{"an unknown QP type", syscall.EOPNOTSUPP, func() error {
 			a := foreign
 			a.QPType = 77
 			_, err := x.PD.CreateQP(t.Context(), a)
@@ -271,7 +271,7 @@ func TestInvalidRequestsReturnErrnoAndReason(t *testing.T) {
 		{"a buffer of nothing", syscall.EINVAL, func() error { _, err := a.AllocBuffer(0); return err }},
 	} {
 		if err := c.do(); !errors.Is(err, c.want) {
-			t.Errorf("%s: %v instead of %v", c.name, err, c.want)
+			t.Errorf("%s: error %v, want %v", c.name, err, c.want)
 		}
 	}
 	if err := x.MR.Close(t.Context()); err != nil {

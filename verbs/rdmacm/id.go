@@ -203,7 +203,7 @@ func (id *ID) Info(ctx context.Context) (Info, error) {
 	}, nil)
 }
 
-// Option is RDMA_OPTION_ID_….
+// IDOption is an option of an identifier: RDMA_OPTION_ID_….
 type IDOption uint32
 
 // Options of an identifier.

@@ -114,7 +114,7 @@ func TestConnectRC(t *testing.T) {
 			p := e.Param
 			got := fmt.Sprintf("%d %d %d %d %d %s %#x %#x", p.ResponderResources, p.InitiatorDepth, p.RetryCount, p.RNRRetryCount, len(p.PrivateData), bytes.TrimRight(p.PrivateData, "\x00"), p.ECEVendor, p.ECEOptions)
 			if want := "5 3 6 7 56 hello 0x123456 0x9abcdef0"; got != want || p.QPNum != x.QPNum() {
-				t.Errorf("the request says %s, want %s", got, want)
+				t.Errorf("request %s, want %s", got, want)
 			}
 			noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSInit))
 			y.Recv(0, 0, 100)
@@ -123,7 +123,7 @@ func TestConnectRC(t *testing.T) {
 
 			r := client.event(rdmacm.EventConnectResponse)
 			if len(r.Param.PrivateData) != 196 || !bytes.HasPrefix(r.Param.PrivateData, []byte("welcome")) || r.Param.QPNum != y.QPNum() {
-				t.Errorf("the response says %+v", r.Param)
+				t.Errorf("response %+v", r.Param)
 			}
 			noError(t, id.ModifyQP(t.Context(), x.QP, verbs.QPSRTR, verbs.QPSRTS))
 			noError(t, id.Establish(t.Context()))
@@ -208,7 +208,7 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 	id := client.routed(rdmacm.PSTCP, verbs.RC, nobody)
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
 	if e := client.event(rdmacm.EventRejected); e.Status != 8 {
-		t.Errorf("nobody listens: reason %d", e.Status)
+		t.Errorf("no listener: reason %d", e.Status)
 	}
 	id = client.routed(rdmacm.PSTCP, verbs.RC, at)
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
@@ -219,7 +219,7 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 	id = client.routed(rdmacm.PSUDP, verbs.UD, nobody)
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
 	if e := client.event(rdmacm.EventUnreachable); e.Status != 1 {
-		t.Errorf("nobody listens for datagrams: status %d", e.Status)
+		t.Errorf("no datagram listener: status %d", e.Status)
 	}
 }
 
@@ -278,21 +278,21 @@ func TestPortAndStateErrors(t *testing.T) {
 		{"a port that has a listener, to be used again", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.1:%d", port), rdmacm.OptionReuseAddr), syscall.EADDRINUSE},
 		{"another address", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.2:%d", port)), nil},
 		{"another port space", bind(rdmacm.PSUDP, fmt.Sprintf("192.0.2.1:%d", port)), nil},
-		{"nobody's address", bind(rdmacm.PSTCP, "192.0.2.77:0"), syscall.EADDRNOTAVAIL},
+		{"an address of no device", bind(rdmacm.PSTCP, "192.0.2.77:0"), syscall.EADDRNOTAVAIL},
 		{"the loopback's address, which is any one, of a port that is in use", bind(rdmacm.PSTCP, fmt.Sprintf("127.0.0.1:%d", port)), syscall.EADDRINUSE},
 		{"the loopback's address", bind(rdmacm.PSTCP, "127.0.0.1:0"), nil},
 		{"to bind a second time", taken.BindAddr(t.Context(), at), syscall.EINVAL},
 		{"to connect without a route", taken.Connect(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
 		{"to accept nothing", taken.Accept(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
 		{"to end no connection", taken.Disconnect(t.Context()), syscall.EINVAL},
-		{"an option that there is none", taken.SetOption(t.Context(), 77, 1), syscall.ENOSYS},
+		{"an unknown option", taken.SetOption(t.Context(), 77, 1), syscall.ENOSYS},
 		{"to use a port again when it is late", taken.SetOption(t.Context(), rdmacm.OptionReuseAddr, 1), syscall.EINVAL},
 		{"another program's channel", taken.Migrate(t.Context(), other.ch), syscall.EINVAL},
 		{"a channel that is in use", c.ch.Close(t.Context()), syscall.EBUSY},
-		{"a port space that there is none", func() error { _, err := c.CreateID(t.Context(), c.ch, 7, verbs.RC); return err }(), syscall.EINVAL},
-		{"a queue pair that there is none", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{QPNum: 0xabcde}), syscall.EPERM},
+		{"an unknown port space", func() error { _, err := c.CreateID(t.Context(), c.ch, 7, verbs.RC); return err }(), syscall.EINVAL},
+		{"an unknown queue pair", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{QPNum: 0xabcde}), syscall.EPERM},
 		{"more private data than a request has", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{PrivateData: make([]byte, 57)}), syscall.EINVAL},
-		{"a device that there is none", func() error {
+		{"an unknown device", func() error {
 			_, err := rdmacm.Open(t.Context(), rdmacm.WithDevice("nic9"), rdmacm.WithConn(f.Connect()))
 			return err
 		}(), syscall.ENODEV},
@@ -335,13 +335,13 @@ func TestConnectUD(t *testing.T) {
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{PrivateData: []byte("where?")}))
 	e := server.event(rdmacm.EventConnectRequest)
 	if len(e.Param.PrivateData) != 180 || !bytes.HasPrefix(e.Param.PrivateData, []byte("where?")) {
-		t.Errorf("the request says %q", e.Param.PrivateData)
+		t.Errorf("request with private data %q", e.Param.PrivateData)
 	}
 	noError(t, e.ID.ModifyQP(t.Context(), y.QP, verbs.QPSInit, verbs.QPSRTR, verbs.QPSRTS))
 	noError(t, e.ID.Accept(t.Context(), rdmacm.ConnParam{QPNum: y.QPNum(), PrivateData: []byte("here")}))
 	r := client.event(rdmacm.EventEstablished)
 	if r.UD == nil || r.UD.QPNum != y.QPNum() || r.UD.QKey != 0x01234567 || r.UD.AHAttr.GRH.DGID.Addr() != at.Addr() || len(r.Param.PrivateData) != 136 {
-		t.Errorf("the answer says %+v %+v", r.UD, r.Param)
+		t.Errorf("reply %+v %+v", r.UD, r.Param)
 	}
 	group := netip.MustParseAddr("239.1.2.3")
 	noError(t, id.JoinMulticast(t.Context(), group, 4711))
