@@ -225,16 +225,16 @@ func TestChangedPacketHasWrongICRC(t *testing.T) {
 func TestNAKOfLastPacketMayFollowReordering(t *testing.T) {
 	nakOfLast := func(p *capture.Packet) { p.AETH.Syndrome, p.AETH.MSN = packet.NAKSequence, p.AETH.MSN-1 }
 	for _, acknowledged := range []bool{false, true} {
-		tape := load(t, "pp-rc-mtu1024")
-		i := tape.nth(ack, 2)
-		last := tape.parse(i).PSN
-		tape.edit(i, nakOfLast)
+		rec := load(t, "pp-rc-mtu1024")
+		i := rec.nth(ack, 2)
+		last := rec.parse(i).PSN
+		rec.edit(i, nakOfLast)
 		if acknowledged {
-			tape.insert(i, tape.rs[i])
-			tape.edit(i, func(p *capture.Packet) { p.AETH.Syndrome, p.PSN = 0x1f, packet.PSNAdd(last, -1) })
+			rec.insert(i, rec.rs[i])
+			rec.edit(i, func(p *capture.Packet) { p.AETH.Syndrome, p.PSN = 0x1f, packet.PSNAdd(last, -1) })
 		}
-		tape.number()
-		r := tape.judge()
+		rec.number()
+		r := rec.judge()
 		noted := slices.ContainsFunc(r.Notes, func(n Note) bool { return n.Kind == noteOvertaken.ID })
 		if caused := r.ByRule[ruleNAKCause.ID] == 0; caused == acknowledged || noted == acknowledged {
 			t.Errorf("others acknowledged: %v\n%v", acknowledged, r)

@@ -40,8 +40,8 @@ func exchange(t *testing.T, of ib.QPType, access ib.Access, fault string, work f
 			t.Fatal(err)
 		}
 	}
-	tape := &recorder{}
-	b, err := testbed.NewSimulated(tape)
+	rec := &recorder{}
+	b, err := testbed.NewSimulated(rec)
 	must(err)
 	defer b.Close()
 	var nics [2]testbed.NIC
@@ -76,7 +76,7 @@ func exchange(t *testing.T, of ib.QPType, access ib.Access, fault string, work f
 		b.Run(b.Now()+time.Millisecond, nil)
 	}
 	b.Run(b.Now()+time.Second, nil)
-	return tape.packets
+	return rec.packets
 }
 
 // masks are the attributes of each transition from RESET to RTS.

@@ -18,11 +18,11 @@ const alignReach = 1 << 12
 // answered, the later one would hardly have been sent. A response that would leave an earlier one
 // without a request is out of that order.
 func (ev *inference) align(s *stream) {
-	trains := ev.responses(s)
+	responses := ev.responses(s)
 	gaps := s.gaps()
 	i := len(s.Requests)
-	for k := len(trains) - 1; k >= 0; k-- {
-		t := trains[k]
+	for k := len(responses) - 1; k >= 0; k-- {
+		t := responses[k]
 		r := t.packets[0]
 		for i > 0 && s.Requests[i-1].Index >= r.SentBefore {
 			i--
@@ -42,7 +42,7 @@ func (ev *inference) align(s *stream) {
 				ev.copies[last] = append([]*response{ev.responseTo[last]}, ev.copies[last]...)
 				t.request, ev.responseTo[last] = last, t
 			}
-		case ev.reordered && ev.outOfOrder(s, gaps, trains[max(0, k-maxOvertakenResponses):k], e):
+		case ev.reordered && ev.outOfOrder(s, gaps, responses[max(0, k-maxOvertakenResponses):k], e):
 		default:
 			t.request, ev.responseTo[e], i = e, t, j
 		}
