@@ -1,0 +1,58 @@
+package docs_test
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+// TestGoCodeInDocumentsRuns holds the Go code of the documents to the examples and tests that run it.
+func TestGoCodeInDocumentsRuns(t *testing.T) {
+	var source strings.Builder
+	for _, pattern := range []string{"verbs/example_test.go", "verbs/*/example_test.go", "capture/*_test.go", "packet/*_test.go", "examples/*/*.go"} {
+		files, err := filepath.Glob(filepath.Join(root, pattern))
+		if err != nil || len(files) == 0 {
+			t.Fatalf("%s: no files (%v)", pattern, err)
+		}
+		for _, f := range files {
+			text, err := os.ReadFile(f)
+			if err != nil {
+				t.Fatal(err)
+			}
+			source.WriteString(unindent(string(text)))
+		}
+	}
+	documents := []string{"README.md", "CONTRIBUTING.md"}
+	for _, folder := range []string{"use", "reference", "internals"} {
+		pages, err := filepath.Glob(filepath.Join(folder, "*.md"))
+		if err != nil || len(pages) == 0 {
+			t.Fatalf("docs/%s: no pages (%v)", folder, err)
+		}
+		for _, p := range pages {
+			documents = append(documents, filepath.Join("docs", p))
+		}
+	}
+	blocks := 0
+	for _, d := range documents {
+		text, err := os.ReadFile(filepath.Join(root, d))
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, b := range regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(text), -1) {
+			blocks++
+			if !strings.Contains(source.String(), unindent(b[1])) {
+				t.Errorf("%s: no example or test runs this code:\n%s", d, b[1])
+			}
+		}
+	}
+	if blocks < 5 {
+		t.Errorf("only %d blocks of Go code were found", blocks)
+	}
+}
+
+// unindent removes the indentation of each line: an example's body is indented, a document's is not.
+func unindent(text string) string {
+	return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(text, "")
+}
