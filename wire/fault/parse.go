@@ -340,7 +340,7 @@ func (p *parser) rate() uint64 {
 func (p *parser) field(r *Rule) {
 	name := p.word("the name of a header field")
 	var names []string
-	for i, f := range fieldLayouts {
+	for i, f := range fieldInfos {
 		names = append(names, f.name)
 		if f.name == name {
 			r.Field = Field(i)

@@ -113,7 +113,7 @@ func TestDocumentationCoversTheLanguage(t *testing.T) {
 			t.Errorf("kind %q is not documented", k)
 		}
 	}
-	for _, f := range fieldLayouts {
+	for _, f := range fieldInfos {
 		if !strings.Contains(string(doc), "`"+f.name+"`") {
 			t.Errorf("field %q is not documented", f.name)
 		}
