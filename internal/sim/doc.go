@@ -13,9 +13,9 @@
 // Invariants 7 and 8 (no allocation, no panic) are shown by benchmarks and fuzz targets, and by the
 // absence of panics here.
 //
-// A run has connected pairs of RC and XRC (work.go, window.go, xrc.go), checked in judge.go, and
+// A run has connected pairs of RC and XRC (work.go, window.go, xrc.go), checked in check.go, and
 // queue pairs of UC and UD (unreliable.go), whose messages may be lost but must not arrive damaged,
-// in part, or at the wrong queue pair (unreliable_check.go). incident.go has what happens to them
+// in part, or at the wrong queue pair (unreliable_check.go). disruption.go has what happens to them
 // during the run.
 //
 // Large is the profile of one run with 200 NICs and 10,000 queue pairs.

@@ -63,21 +63,21 @@ func (p *program) AsyncEvent(e nic.Event) {
 }
 func (p *program) Killed(reason error) { p.killed = reason }
 
-func (w *world) newProgram(d *nic.Device) (*program, error) {
-	p := &program{mem: nic.NewPage(w.profile.memory()), next: sourceSize, drained: map[*nic.QP]bool{}}
+func (sim *simulation) newProgram(d *nic.Device) (*program, error) {
+	p := &program{mem: nic.NewPage(sim.profile.memory()), next: sourceSize, drained: map[*nic.QP]bool{}}
 	cqes := cqEntries
-	if w.profile.SmallCQ {
+	if sim.profile.SmallCQ {
 		cqes = smallCQ
 	}
 	for i := 0; i < len(p.mem); i += 8 {
 		v := uint64(0xa5a5a5a5a5a5a5a5)
 		if i < sourceSize {
-			v = w.rnd.Uint64()
+			v = sim.rnd.Uint64()
 		}
 		le.PutUint64(p.mem[i:], v)
 	}
 	p.expected = append([]byte(nil), p.mem...)
-	return p, p.open(d, cqes, w.profile.SharedRecv)
+	return p, p.open(d, cqes, sim.profile.SharedRecv)
 }
 
 // open creates the program's objects on a device.

@@ -13,8 +13,8 @@ import (
 
 var (
 	seeds  = flag.Int("sim.seeds", 200, "how many seeds TestSeeds runs")
-	first  = flag.Uint64("sim.first", 1, "the first of them")
-	single = flag.Uint64("sim.seed", 0, "run this seed alone")
+	first  = flag.Uint64("sim.first", 1, "the first seed of TestSeeds")
+	single = flag.Uint64("sim.seed", 0, "run only this seed")
 )
 
 // TestSeeds runs many seeds. The error of a failed seed contains the command that repeats it.
@@ -31,7 +31,7 @@ func TestSeeds(t *testing.T) {
 				seed := from + i - 1
 				r, err := run(seed)
 				if err != nil {
-					t.Errorf("seed %d: %v\n  repeat it with: go test ./internal/sim -run TestSeeds -sim.seed=%d", seed, err, seed)
+					t.Errorf("seed %d: %v\n  reproduce it with: go test ./internal/sim -run TestSeeds -sim.seed=%d", seed, err, seed)
 					continue
 				}
 				frames.Add(r.Frames)
@@ -69,7 +69,7 @@ func run(seed uint64) (r *Result, err error) {
 
 // withoutFailures returns p without what puts queue pairs into error.
 func (p Profile) withoutFailures() Profile {
-	p.RetryCount, p.RNRRetry, p.RecvPause, p.Incidents, p.SmallCQ = 7, 7, 0, 0, false
+	p.RetryCount, p.RNRRetry, p.RecvPause, p.Disruptions, p.SmallCQ = 7, 7, 0, 0, false
 	return p
 }
 
@@ -105,7 +105,6 @@ func TestModerateLossFailsNoQueuePair(t *testing.T) {
 	}
 }
 
-// The runs bind, use and invalidate memory windows.
 func TestRunsUseMemoryWindows(t *testing.T) {
 	var invalidated, rejected uint64
 	for seed := range uint64(30) {
@@ -125,9 +124,8 @@ func TestRunsUseMemoryWindows(t *testing.T) {
 	}
 }
 
-// The runs have XRC traffic and XRC errors.
 func TestRunsUseXRC(t *testing.T) {
-	var sent, answered, failed uint64
+	var sent, responses, failed uint64
 	for seed := range uint64(30) {
 		p := ProfileOf(seed)
 		p.XRC, p.Errors = p.Pairs, 0.03
@@ -142,7 +140,7 @@ func TestRunsUseXRC(t *testing.T) {
 					if packet.Opcode(op).Info().Request {
 						sent += c.RxOpcode[op]
 					} else {
-						answered += c.RxOpcode[op]
+						responses += c.RxOpcode[op]
 					}
 				} else if packet.Opcode(op).Service() == packet.RC && c.RxOpcode[op] > 0 {
 					t.Fatalf("seed %d: opcode %#x of RC", seed, op)
@@ -150,12 +148,11 @@ func TestRunsUseXRC(t *testing.T) {
 			}
 		}
 	}
-	if sent < 10_000 || answered < 1000 || failed < 5 {
-		t.Errorf("%d requests, %d answers, %d queue pairs failed", sent, answered, failed)
+	if sent < 10_000 || responses < 1000 || failed < 5 {
+		t.Errorf("%d requests, %d responses, %d queue pairs failed", sent, responses, failed)
 	}
 }
 
-// 200 NICs, 10,000 queue pairs.
 func TestLargeRunKeepsInvariants(t *testing.T) {
 	p := Large()
 	if p.NICs != 200 || p.QPs() != 10_000 {

@@ -23,7 +23,7 @@ type unreliableProgram struct {
 // message contains its sender, number and length, so that a receiver can check all of it.
 type unreliableQP struct {
 	*queue
-	w      *world
+	sim    *simulation
 	owner  *unreliableProgram
 	id     int
 	kind   ib.QPType
@@ -71,62 +71,62 @@ func payloadByte(id, seq, n, k int) byte {
 	return byte((uint32(id)*2654435761 + uint32(seq)*40503 + uint32(k)*131) >> 5)
 }
 
-func (w *world) unreliableQPs() (l []*unreliableQP) {
-	for _, p := range w.unreliable {
+func (sim *simulation) unreliableQPs() (l []*unreliableQP) {
+	for _, p := range sim.unreliable {
 		l = append(l, p.qps...)
 	}
 	return l
 }
 
 // buildUnreliable creates the queue pairs of UC and UD and takes them to RTS.
-func (w *world) buildUnreliable() error {
-	if w.profile.UC+w.profile.UD == 0 {
+func (sim *simulation) buildUnreliable() error {
+	if sim.profile.UC+sim.profile.UD == 0 {
 		return nil
 	}
-	for _, g := range w.programs {
-		p, err := w.newUnreliableProgram(g.Device)
+	for _, g := range sim.programs {
+		p, err := sim.newUnreliableProgram(g.Device)
 		if err != nil {
 			return err
 		}
-		w.unreliable = append(w.unreliable, p)
+		sim.unreliable = append(sim.unreliable, p)
 	}
-	for i := range w.profile.UC {
-		var ends [2]*unreliableQP
-		for k := range ends {
-			t, err := w.newUnreliableQP(w.unreliable[(i+k)%len(w.unreliable)], ib.QPTypeUC)
+	for i := range sim.profile.UC {
+		var qps [2]*unreliableQP
+		for k := range qps {
+			t, err := sim.newUnreliableQP(sim.unreliable[(i+k)%len(sim.unreliable)], ib.QPTypeUC)
 			if err != nil {
 				return err
 			}
-			ends[k] = t
+			qps[k] = t
 		}
-		if err := connectUC(w, ends); err != nil {
+		if err := connectUC(sim, qps); err != nil {
 			return err
 		}
 	}
-	for i := range w.profile.UD {
-		t, err := w.newUnreliableQP(w.unreliable[i%len(w.unreliable)], ib.QPTypeUD)
+	for i := range sim.profile.UD {
+		t, err := sim.newUnreliableQP(sim.unreliable[i%len(sim.unreliable)], ib.QPTypeUD)
 		if err != nil {
 			return err
 		}
-		if err := t.activateUD(w.unreliableRnd.IntN(3) > 0); err != nil {
+		if err := t.activateUD(sim.unreliableRnd.IntN(3) > 0); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *world) newUnreliableProgram(d *nic.Device) (*unreliableProgram, error) {
-	k := len(w.programs)
-	n := 2*((w.profile.UC+k-1)/k) + (w.profile.UD+k-1)/k // queue pairs are spread over the programs in turn
+func (sim *simulation) newUnreliableProgram(d *nic.Device) (*unreliableProgram, error) {
+	k := len(sim.programs)
+	n := 2*((sim.profile.UC+k-1)/k) + (sim.profile.UD+k-1)/k // queue pairs are spread over the programs in turn
 	size := n*(2*maxMessages*(maxLength+8)+recvBuffers*(maxLength+packet.GRHLen+16)) + recvBuffers*(maxLength+64) + 64
 	p := &unreliableProgram{program: &program{mem: nic.NewPage(size), drained: map[*nic.QP]bool{}}}
 	for i := range p.mem {
 		p.mem[i] = untouched
 	}
-	if err := p.open(d, cqEntries, w.profile.SharedRecv); err != nil {
+	if err := p.open(d, cqEntries, sim.profile.SharedRecv); err != nil {
 		return nil, err
 	}
-	for i, g := range append(w.programs, nil) {
+	for i, g := range append(sim.programs, nil) {
 		number, dst := uint32(i+1), nic.GIDOf(netip.MustParseAddr(groupAddr))
 		if g != nil {
 			dst = g.Device.GIDs()[1].GID
@@ -145,13 +145,13 @@ func (w *world) newUnreliableProgram(d *nic.Device) (*unreliableProgram, error) 
 	return p, nil
 }
 
-func (w *world) newUnreliableQP(p *unreliableProgram, kind ib.QPType) (*unreliableQP, error) {
-	shared := w.profile.SharedRecv && w.unreliableRnd.IntN(2) == 0
-	q, err := p.newQueueOf(kind, w.profile.Depth, shared)
+func (sim *simulation) newUnreliableQP(p *unreliableProgram, kind ib.QPType) (*unreliableQP, error) {
+	shared := sim.profile.SharedRecv && sim.unreliableRnd.IntN(2) == 0
+	q, err := p.newQueueOf(kind, sim.profile.Depth, shared)
 	if err != nil {
 		return nil, err
 	}
-	t := &unreliableQP{queue: q, w: w, owner: p, id: len(w.unreliableQPs()) + 1, kind: kind, posts: w.unreliableRnd.IntN(maxMessages + 1), recvs: new(recvPool)}
+	t := &unreliableQP{queue: q, sim: sim, owner: p, id: len(sim.unreliableQPs()) + 1, kind: kind, posts: sim.unreliableRnd.IntN(maxMessages + 1), recvs: new(recvPool)}
 	t.free = new([]span)
 	if shared {
 		t.recvs, t.free = &p.pool, &p.free
@@ -165,11 +165,11 @@ func (w *world) newUnreliableQP(p *unreliableProgram, kind ib.QPType) (*unreliab
 	return t, nil
 }
 
-func connectUC(w *world, ends [2]*unreliableQP) error {
-	mtu := []int{256, 512, 1024, 2048, 4096}[w.unreliableRnd.IntN(5)]
-	psn := [2]uint32{w.unreliableRnd.Uint32() & packet.PSNMask, packet.PSNMask - uint32(w.unreliableRnd.IntN(20))}
-	for i, t := range ends {
-		t.peer = ends[1-i]
+func connectUC(sim *simulation, qps [2]*unreliableQP) error {
+	mtu := []int{256, 512, 1024, 2048, 4096}[sim.unreliableRnd.IntN(5)]
+	psn := [2]uint32{sim.unreliableRnd.Uint32() & packet.PSNMask, packet.PSNMask - uint32(sim.unreliableRnd.IntN(20))}
+	for i, t := range qps {
+		t.peer = qps[1-i]
 		a := nic.QPAttr{
 			QPAttr: ib.QPAttr{PathMTU: mtu, SQPSN: psn[i], RQPSN: psn[1-i], DestQPN: t.peer.QPN(), Access: everyAccess},
 			AV:     nic.AddressVector{DGID: t.peer.Device.GIDs()[1].GID, SGIDIndex: 1, Port: 1}, Port: 1,
@@ -193,12 +193,12 @@ func (t *unreliableQP) activateUD(member bool) error {
 }
 
 // postUnreliable posts receives and messages; as many as possible with all.
-func (w *world) postUnreliable(all bool) (posted bool, err error) {
-	for _, t := range w.unreliableQPs() {
-		if !all && w.unreliableRnd.IntN(3) > 0 {
+func (sim *simulation) postUnreliable(all bool) (posted bool, err error) {
+	for _, t := range sim.unreliableQPs() {
+		if !all && sim.unreliableRnd.IntN(3) > 0 {
 			continue
 		}
-		for t.recv.Room() > 0 && len(t.recvs.works)-t.recvs.completed < recvBuffers && (all || w.unreliableRnd.Float64() >= w.profile.LateRecv) {
+		for t.recv.Room() > 0 && len(t.recvs.works)-t.recvs.completed < recvBuffers && (all || sim.unreliableRnd.Float64() >= sim.profile.LateRecv) {
 			t.postReceive()
 			posted = true
 		}
@@ -209,7 +209,7 @@ func (w *world) postUnreliable(all bool) (posted bool, err error) {
 				return posted, fmt.Errorf("queue pair %d: %w", t.id, err)
 			}
 		}
-		for t.posts > 0 && t.SendRoom() > 0 && (all || w.unreliableRnd.IntN(3) > 0) {
+		for t.posts > 0 && t.SendRoom() > 0 && (all || sim.unreliableRnd.IntN(3) > 0) {
 			t.posts--
 			t.sendMessage()
 			posted = true
@@ -221,8 +221,8 @@ func (w *world) postUnreliable(all bool) (posted bool, err error) {
 // postReceive posts a receive, sometimes one that is too short for most messages.
 func (t *unreliableQP) postReceive() {
 	n := maxLength + packet.GRHLen
-	if t.w.unreliableRnd.Float64() < t.w.profile.Errors {
-		n = packet.GRHLen + t.w.unreliableRnd.IntN(100)
+	if t.sim.unreliableRnd.Float64() < t.sim.profile.Errors {
+		n = packet.GRHLen + t.sim.unreliableRnd.IntN(100)
 	}
 	var to span
 	if l := *t.free; len(l) > 0 {
@@ -237,7 +237,7 @@ func (t *unreliableQP) postReceive() {
 
 // split returns a span as one or two scatter/gather elements.
 func (t *unreliableQP) split(s span) (l []transport.SGE) {
-	if n := t.w.unreliableRnd.IntN(s.n + 1); t.w.unreliableRnd.IntN(2) == 0 {
+	if n := t.sim.unreliableRnd.IntN(s.n + 1); t.sim.unreliableRnd.IntN(2) == 0 {
 		l = append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(n), LKey: t.key})
 		s.off, s.n = s.off+n, s.n-n
 	}
@@ -246,10 +246,10 @@ func (t *unreliableQP) split(s span) (l []transport.SGE) {
 
 // sendMessage draws a message and posts it.
 func (t *unreliableQP) sendMessage() {
-	r := t.w.unreliableRnd
+	r := t.sim.unreliableRnd
 	seq := len(t.sent)
 	s := message{op: []ib.WROpcode{ib.WRSend, ib.WRSendWithImm}[r.IntN(2)], n: minLength + r.IntN(maxLength-minLength+1),
-		signaled: r.IntN(4) > 0, to: t.peer, bad: r.Float64() < t.w.profile.Errors}
+		signaled: r.IntN(4) > 0, to: t.peer, bad: r.Float64() < t.sim.profile.Errors}
 	from := span{t.sendBuffers[seq].off, s.n}
 	for k := range s.n {
 		t.mem[from.off+k] = payloadByte(t.id, seq, s.n, k)
@@ -278,24 +278,24 @@ func (t *unreliableQP) sendMessage() {
 
 // drawDestination draws the destination of a datagram.
 func (t *unreliableQP) drawDestination(s *message, wr *transport.SendWR) {
-	var others []*unreliableQP
-	for _, o := range t.w.unreliableQPs() {
+	var candidates []*unreliableQP
+	for _, o := range t.sim.unreliableQPs() {
 		if o.kind == ib.QPTypeUD {
-			others = append(others, o) // including itself
+			candidates = append(candidates, o) // including t itself
 		}
 	}
-	r := t.w.unreliableRnd
+	r := t.sim.unreliableRnd
 	wr.RemoteQKey = []uint32{unreliableQKey, 1 << 31}[r.IntN(2)]
-	if s.badQKey = r.Float64() < t.w.profile.Errors; s.badQKey {
+	if s.badQKey = r.Float64() < t.sim.profile.Errors; s.badQKey {
 		wr.RemoteQKey = unreliableQKey + 1
 	}
 	if r.IntN(3) == 0 {
 		wr.Dest, wr.RemoteQPN = uint32(groupAH), 0xffffff
 		return
 	}
-	s.to = others[r.IntN(len(others))]
+	s.to = candidates[r.IntN(len(candidates))]
 	wr.RemoteQPN = s.to.QPN()
-	for i, p := range t.w.unreliable {
+	for i, p := range t.sim.unreliable {
 		if p == s.to.owner {
 			wr.Dest = uint32(i + 1)
 		}
@@ -303,8 +303,8 @@ func (t *unreliableQP) drawDestination(s *message, wr *transport.SendWR) {
 }
 
 // pollUnreliable polls all completions of the unreliable programs and checks them.
-func (w *world) pollUnreliable() error {
-	for i, p := range w.unreliable {
+func (sim *simulation) pollUnreliable() error {
+	for i, p := range sim.unreliable {
 		if p.killed != nil {
 			return fmt.Errorf("unreliable program %d lost its context: %w", i, p.killed)
 		}
@@ -313,11 +313,11 @@ func (w *world) pollUnreliable() error {
 			if !ok {
 				break
 			}
-			w.complete++
-			w.hashWords(uint64(w.now), uint64(100+i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
+			sim.complete++
+			sim.hashWords(uint64(sim.now), uint64(100+i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
 			t := p.find(c.QPN)
 			if t == nil {
-				return fmt.Errorf("invariant 1: completion of QP %#x, which unreliable program %d does not have", c.QPN, i)
+				return fmt.Errorf("invariant 1: completion of QP %#x, which does not belong to unreliable program %d", c.QPN, i)
 			}
 			var err error
 			if c.WRID >= recvID {
@@ -326,7 +326,7 @@ func (w *world) pollUnreliable() error {
 				err = t.checkSend(int(c.WRID), &c)
 			}
 			if err != nil {
-				return fmt.Errorf("at %d ns, %v queue pair %d: %w", w.now, t.kind, t.id, err)
+				return fmt.Errorf("at %d ns, %v queue pair %d: %w", sim.now, t.kind, t.id, err)
 			}
 		}
 	}

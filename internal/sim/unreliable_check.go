@@ -45,25 +45,25 @@ func (t *unreliableQP) checkReceive(id int, c *nictest.WC) error {
 // checkMessage identifies message m and checks it.
 func (t *unreliableQP) checkMessage(m []byte, c *nictest.WC) error {
 	if len(m) < minLength {
-		return fmt.Errorf("invariant 2: a message of %d bytes was not sent", len(m))
+		return fmt.Errorf("invariant 2: received a message of %d bytes, shorter than any that was sent", len(m))
 	}
 	id, seq, n := int(le.Uint32(m)), int(le.Uint32(m[4:])), int(le.Uint32(m[8:]))
-	by := t.w.sender(id)
-	if by == nil || seq >= len(by.sent) || n != len(m) || by.sent[seq].n != n {
-		return fmt.Errorf("invariant 2: message %d of sender %d, %d bytes: was not sent", seq, id, n)
+	from := t.sim.sender(id)
+	if from == nil || seq >= len(from.sent) || n != len(m) || from.sent[seq].n != n {
+		return fmt.Errorf("invariant 2: message %d of sender %d, %d bytes, was not sent", seq, id, n)
 	}
-	s := &by.sent[seq]
+	s := &from.sent[seq]
 	switch {
 	case s.badQKey:
 		return fmt.Errorf("message %d of sender %d arrived despite its Q_Key", seq, id)
-	case s.to == nil && (!t.member || by == t):
+	case s.to == nil && (!t.member || from == t):
 		return fmt.Errorf("message %d of sender %d was for the group", seq, id)
 	case s.to != nil && s.to != t:
 		return fmt.Errorf("message %d of sender %d was for queue pair %d", seq, id, s.to.id)
-	case c.SrcQP != by.QPN():
+	case c.SrcQP != from.QPN():
 		return fmt.Errorf("message %d of sender %d has source QP %#x", seq, id, c.SrcQP)
 	case (c.Flags&ib.WCWithImm != 0) != (s.op == ib.WRSendWithImm || s.op == ib.WRRDMAWriteWithImm):
-		return fmt.Errorf("message %d of sender %d: flags %#x", seq, id, c.Flags)
+		return fmt.Errorf("message %d of sender %d has wrong flags %#x", seq, id, c.Flags)
 	case c.Flags&ib.WCWithImm != 0 && int(c.Imm) != seq:
 		return fmt.Errorf("message %d of sender %d has immediate %d", seq, id, c.Imm)
 	}
@@ -80,12 +80,12 @@ func (t *unreliableQP) checkGRH(g *packet.GRH, m []byte, c *nictest.WC) error {
 	if len(m) < minLength {
 		return nil // checkMessage reports it
 	}
-	by := t.w.sender(int(le.Uint32(m)))
-	if by == nil || g.Src() != by.Device.GIDs()[1].GID.Addr() {
-		return fmt.Errorf("a datagram's GRH is of %v", g.Src())
+	from := t.sim.sender(int(le.Uint32(m)))
+	if from == nil || g.Src() != from.Device.GIDs()[1].GID.Addr() {
+		return fmt.Errorf("a datagram's GRH has source %v", g.Src())
 	}
 	if dst := g.Dst(); dst != t.Device.GIDs()[1].GID.Addr() && dst.String() != groupAddr {
-		return fmt.Errorf("a datagram's GRH is to %v", dst)
+		return fmt.Errorf("a datagram's GRH has destination %v", dst)
 	}
 	return nil
 }
@@ -99,8 +99,8 @@ func (t *unreliableQP) checkWriteImm(c *nictest.WC) error {
 	return t.checkMessage(t.mem[t.writeTargets[seq].off:][:c.ByteLen], c)
 }
 
-func (w *world) sender(id int) *unreliableQP {
-	for _, t := range w.unreliableQPs() {
+func (sim *simulation) sender(id int) *unreliableQP {
+	for _, t := range sim.unreliableQPs() {
 		if t.id == id {
 			return t
 		}
@@ -108,10 +108,10 @@ func (w *world) sender(id int) *unreliableQP {
 	return nil
 }
 
-// judgeUnreliable checks the end of the run: all sends are complete, and targets of WRITEs contain
+// checkUnreliable checks the end of the run: all sends are complete, and targets of WRITEs contain
 // nothing that was not sent there.
-func (w *world) judgeUnreliable() error {
-	for _, t := range w.unreliableQPs() {
+func (sim *simulation) checkUnreliable() error {
+	for _, t := range sim.unreliableQPs() {
 		if !t.failing {
 			if err := t.completeUnsignaled(len(t.sent)); err != nil {
 				return fmt.Errorf("queue pair %d: %w", t.id, err)

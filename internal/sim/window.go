@@ -43,7 +43,7 @@ func (p *window) ownerCompleted(k *work) {
 // peerInvalidated checks the receive completion of a SEND with invalidate.
 func (p *window) peerInvalidated(k *work, c *nictest.WC) error {
 	if c.Flags != ib.WCWithInv || c.Imm != k.imm {
-		return fmt.Errorf("invariant 2: flags %#x say that %#x was invalidated, %#x was asked for", c.Flags, c.Imm, k.imm)
+		return fmt.Errorf("invariant 2: completion with flags %#x and R_Key %#x, want %#x invalidated", c.Flags, c.Imm, k.imm)
 	}
 	if p.key == k.imm && p.state == remoteInvalidating {
 		p.state = unbound
@@ -54,28 +54,28 @@ func (p *window) peerInvalidated(k *work, c *nictest.WC) error {
 // postWindowWork draws and posts a work request that concerns windows; false if there is none to
 // post.
 func (e *endpoint) postWindowWork() bool {
-	far := &e.peer.window
-	switch r := e.w.rnd; {
+	remote := &e.peer.window
+	switch r := e.sim.rnd; {
 	case e.window.state == unbound && r.IntN(2) == 0:
 		return e.bindWindow()
-	case e.window.state == bound && r.IntN(8) == 0 && (e.window.writes == 0 || e.w.profile.Errors > 0):
+	case e.window.state == bound && r.IntN(8) == 0 && (e.window.writes == 0 || e.sim.profile.Errors > 0):
 		e.window.state = localInvalidating
 		e.postLocal(transport.SendWR{Opcode: ib.WRLocalInv, Imm: e.window.key})
 		return true
 	case e.peer.deregistered:
 		return false
-	case far.state == bound && r.IntN(4) == 0:
-		far.state = remoteInvalidating
-		n := r.IntN(e.w.profile.MaxMessage + 1)
-		k := work{op: ib.WRSendWithInv, src: span{r.IntN(sourceSize - n), n}, imm: far.key, signaled: r.IntN(2) == 0}
-		wr := transport.SendWR{Imm: far.key}
+	case remote.state == bound && r.IntN(4) == 0:
+		remote.state = remoteInvalidating
+		n := r.IntN(e.sim.profile.MaxMessage + 1)
+		k := work{op: ib.WRSendWithInv, src: span{r.IntN(sourceSize - n), n}, imm: remote.key, signaled: r.IntN(2) == 0}
+		wr := transport.SendWR{Imm: remote.key}
 		e.arrivals = append(e.arrivals, len(e.sends))
 		e.postFor(k, wr)
 		return true
-	case far.state == bound:
-		return e.writeThroughWindow(far, false)
-	case far.state == unbound && far.key != 0 && e.w.profile.Errors > 0 && r.IntN(16) == 0:
-		return e.writeThroughWindow(far, true) // with a key that was invalidated
+	case remote.state == bound:
+		return e.writeThroughWindow(remote, false)
+	case remote.state == unbound && remote.key != 0 && e.sim.profile.Errors > 0 && r.IntN(16) == 0:
+		return e.writeThroughWindow(remote, true) // with a key that was invalidated
 	}
 	return false
 }
@@ -89,13 +89,13 @@ func (e *endpoint) bindWindow() bool {
 	if p.mw == nil {
 		var err error
 		if p.mw, err = e.Context.AllocMW(e.pd, ib.MWType2); err != nil {
-			e.w.outOfMemory = err
+			e.sim.outOfMemory = err
 			return false
 		}
 		p.key = p.mw.RKey()
 		e.windows = append(e.windows, p.mw)
 	}
-	at, ok := e.alloc(1 + e.w.rnd.IntN(e.w.profile.MaxMessage))
+	at, ok := e.alloc(1 + e.sim.rnd.IntN(e.sim.profile.MaxMessage))
 	if !ok {
 		return false
 	}
@@ -106,18 +106,18 @@ func (e *endpoint) bindWindow() bool {
 }
 
 func (e *endpoint) postLocal(wr transport.SendWR) {
-	e.postFor(work{op: wr.Opcode, imm: wr.Imm, signaled: e.w.rnd.IntN(2) == 0}, wr)
+	e.postFor(work{op: wr.Opcode, imm: wr.Imm, signaled: e.sim.rnd.IntN(2) == 0}, wr)
 }
 
 // writeThroughWindow posts a WRITE to a range of the peer's window.
-func (e *endpoint) writeThroughWindow(far *window, bad bool) bool {
-	r := e.w.rnd
-	off := r.IntN(far.at.n)
-	n := 1 + r.IntN(far.at.n-off)
-	k := work{op: ib.WRRDMAWrite, src: span{r.IntN(sourceSize - n), n}, dst: span{far.at.off + off, n}, throughWindow: true, bad: bad,
+func (e *endpoint) writeThroughWindow(remote *window, bad bool) bool {
+	r := e.sim.rnd
+	off := r.IntN(remote.at.n)
+	n := 1 + r.IntN(remote.at.n-off)
+	k := work{op: ib.WRRDMAWrite, src: span{r.IntN(sourceSize - n), n}, dst: span{remote.at.off + off, n}, throughWindow: true, bad: bad,
 		signaled: r.IntN(4) > 0}
-	far.writes++
-	e.postFor(k, transport.SendWR{RKey: far.key, RemoteAddr: uint64(k.dst.off)})
+	remote.writes++
+	e.postFor(k, transport.SendWR{RKey: remote.key, RemoteAddr: uint64(k.dst.off)})
 	return true
 }
 
@@ -127,7 +127,7 @@ func (e *endpoint) postFor(k work, wr transport.SendWR) {
 	if k.signaled {
 		wr.Flags |= ib.SendSignaled
 	}
-	if e.w.rnd.IntN(4) == 0 {
+	if e.sim.rnd.IntN(4) == 0 {
 		wr.Flags |= ib.SendFence
 	}
 	if k.op != ib.WRBindMW && k.op != ib.WRLocalInv {

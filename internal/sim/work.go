@@ -15,10 +15,10 @@ type pair struct {
 	replaced  bool       // its queue pairs were connected again, as another pair
 }
 
-// An endpoint is a queue pair of a pair, with what it posted and what is known to be complete.
+// An endpoint is a queue pair of a pair, with the work that it posted and how much of it is complete.
 type endpoint struct {
 	*queue
-	w     *world
+	sim   *simulation
 	pair  *pair
 	peer  *endpoint
 	mtu   int
@@ -51,13 +51,13 @@ type work struct {
 	signaled      bool
 	bad           bool   // invalid on purpose
 	throughWindow bool   // a WRITE through the peer's window
-	expect        uint64 // atomics: the value to be found if all before have succeeded
-	ended         bool
+	expect        uint64 // atomics: the value it returns if all before it succeeded
+	succeeded     bool
 }
 
 type recvWork struct {
 	to        span
-	ended     bool // with success
+	succeeded bool
 	completed bool
 }
 
@@ -74,25 +74,25 @@ func (e *endpoint) reserve() error {
 	e.cell, ok = e.alloc(8)
 	e.swap, ok2 = e.alloc(8)
 	if !ok || !ok2 {
-		return fmt.Errorf("no memory for the cells of a pair")
+		return fmt.Errorf("the profile has too little memory for the counters of a pair")
 	}
 	for _, s := range []span{e.cell, e.swap} {
 		le.PutUint64(e.mem[s.off:], 0)
 		le.PutUint64(e.expected[s.off:], 0)
-		e.unchecked = append(e.unchecked, s) // checked by judgeAtomics
+		e.unchecked = append(e.unchecked, s) // checked by checkAtomics
 	}
 	return nil
 }
 
 // post posts work for each endpoint; as much as possible with all.
-func (w *world) post(all bool) (posted bool) {
-	for _, x := range w.pairs {
+func (sim *simulation) post(all bool) (posted bool) {
+	for _, x := range sim.pairs {
 		if x.replaced {
 			continue
 		}
 		for _, e := range x.endpoints {
 			for e.wantsReceive() {
-				if !all && w.rnd.Float64() < w.profile.LateRecv {
+				if !all && sim.rnd.Float64() < sim.profile.LateRecv {
 					break
 				}
 				if !e.postRecvWork() {
@@ -100,7 +100,7 @@ func (w *world) post(all bool) (posted bool) {
 				}
 				posted = true
 			}
-			for e.alive() && !e.deregistered && e.posts > 0 && e.SendRoom() > 0 && (all || w.rnd.IntN(3) > 0) {
+			for e.alive() && !e.deregistered && e.posts > 0 && e.SendRoom() > 0 && (all || sim.rnd.IntN(3) > 0) {
 				e.posts--
 				e.postWork()
 				posted = true
@@ -114,7 +114,7 @@ func (w *world) post(all bool) (posted bool) {
 // that errors have some to flush.
 func (e *endpoint) wantsReceive() bool {
 	waiting := len(e.recvs.works) - e.recvs.completed
-	if !e.alive() || e.w.now < e.recvPausedUntil || e.recv.Room() == 0 {
+	if !e.alive() || e.sim.now < e.recvPausedUntil || e.recv.Room() == 0 {
 		return false
 	}
 	if !e.shared {
@@ -132,13 +132,13 @@ func (e *endpoint) wantsReceive() bool {
 }
 
 func (e *endpoint) postRecvWork() bool {
-	n := e.w.profile.MaxMessage
-	if e.w.profile.Errors > 0 && e.w.rnd.Float64() < e.w.profile.Errors/4 {
+	n := e.sim.profile.MaxMessage
+	if e.sim.profile.Errors > 0 && e.sim.rnd.Float64() < e.sim.profile.Errors/4 {
 		n /= 4 // too short for some messages
 	}
 	to, ok := e.alloc(n)
 	if !ok {
-		e.w.outOfMemory = fmt.Errorf("the profile gives too little memory for receives")
+		e.sim.outOfMemory = fmt.Errorf("the profile has too little memory for receives")
 		return false
 	}
 	e.recv.PostRecv(recvID|uint64(len(e.recvs.works)), e.split(to))
@@ -151,8 +151,8 @@ const recvID = 1 << 32
 
 // split returns a span as one to three scatter/gather elements, some of them empty.
 func (e *endpoint) split(s span) (l []transport.SGE) {
-	for k := e.w.rnd.IntN(3); k > 0; k-- {
-		n := e.w.rnd.IntN(s.n + 1)
+	for k := e.sim.rnd.IntN(3); k > 0; k-- {
+		n := e.sim.rnd.IntN(s.n + 1)
 		l = append(l, transport.SGE{Addr: uint64(s.off), Length: uint32(n), LKey: e.key})
 		s.off, s.n = s.off+n, s.n-n
 	}
@@ -164,14 +164,14 @@ var operations = []ib.WROpcode{ib.WRSend, ib.WRSend, ib.WRSendWithImm, ib.WRRDMA
 
 // postWork draws and posts a work request.
 func (e *endpoint) postWork() {
-	r := e.w.rnd
-	if e.w.profile.Windows && e.tgt == nil && r.IntN(3) == 0 && e.postWindowWork() {
+	r := e.sim.rnd
+	if e.sim.profile.Windows && e.tgt == nil && r.IntN(3) == 0 && e.postWindowWork() {
 		return
 	}
 	k := work{op: operations[r.IntN(len(operations))], signaled: r.IntN(4) > 0, imm: r.Uint32()}
-	n := r.IntN(e.w.profile.MaxMessage + 1)
+	n := r.IntN(e.sim.profile.MaxMessage + 1)
 	if r.IntN(8) == 0 {
-		n = min(e.mtu*r.IntN(4), e.w.profile.MaxMessage) // a whole number of packets
+		n = min(e.mtu*r.IntN(4), e.sim.profile.MaxMessage) // a whole number of packets
 	}
 	k.src = span{r.IntN(sourceSize - n), n}
 	wr := transport.SendWR{ID: uint64(len(e.sends)), Opcode: k.op, Imm: k.imm, RKey: e.peer.key, RemoteSRQ: e.peer.srqNumber()}
@@ -187,7 +187,7 @@ func (e *endpoint) postWork() {
 	if r.IntN(10) == 0 {
 		wr.Flags |= ib.SendFence
 	}
-	if r.Float64() < e.w.profile.Errors {
+	if r.Float64() < e.sim.profile.Errors {
 		e.makeInvalid(&k, &wr)
 	}
 	if k.op == ib.WRSend || k.op == ib.WRSendWithImm || k.op == ib.WRRDMAWriteWithImm {
@@ -230,7 +230,7 @@ func (e *endpoint) target(k *work, wr *transport.SendWR, n int) (ok bool) {
 }
 
 func (e *endpoint) payload(k *work, wr *transport.SendWR) {
-	if k.src.n <= queueCaps.MaxInline && e.w.rnd.IntN(2) == 0 {
+	if k.src.n <= queueCaps.MaxInline && e.sim.rnd.IntN(2) == 0 {
 		wr.Flags |= ib.SendInline
 		wr.Inline = e.mem[k.src.off:][:k.src.n]
 		return
@@ -241,7 +241,7 @@ func (e *endpoint) payload(k *work, wr *transport.SendWR) {
 // makeInvalid draws an error and puts it into a work request, if it applies to it.
 func (e *endpoint) makeInvalid(k *work, wr *transport.SendWR) {
 	remote := k.op != ib.WRSend && k.op != ib.WRSendWithImm && k.dst.n > 0
-	switch e.w.rnd.IntN(4) {
+	switch e.sim.rnd.IntN(4) {
 	case 0:
 		if remote {
 			k.bad = true

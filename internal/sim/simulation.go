@@ -18,34 +18,34 @@ import (
 
 // A Profile is the size of a run and the chances of its faults.
 type Profile struct {
-	NICs       int     // 2 to 254
-	Pairs      int     // connected pairs of queue pairs
-	PerQueue   int     // work requests per queue pair
-	MaxMessage int     // bytes
-	Depth      int     // slots of a send queue
-	RetryCount uint8   // retry_cnt
-	RNRRetry   uint8   // rnr_retry
-	SharedRecv bool    // programs have SRQs, which half of the queue pairs use
-	SmallCQ    bool    // completion queues may overrun
-	Loss       float64 // chance that a packet is dropped
-	Duplicate  float64
-	Reorder    float64
-	Corrupt    float64
-	Delay      float64
-	Errors     float64       // chance that a work request is invalid on purpose
-	LateRecv   float64       // chance, at each opportunity, that a receive is not posted yet
-	RecvPause  time.Duration // longest time at the start without posted receives
-	Incidents  int           // number of incidents: see incident.go
-	Windows    bool          // use memory windows: see window.go
-	XRC        int           // how many of the Pairs use XRC: see xrc.go
-	UC, UD     int           // connected pairs of UC, and UD queue pairs: see unreliable.go
+	NICs        int     // 2 to 254
+	Pairs       int     // connected pairs of queue pairs
+	PerQueue    int     // work requests per queue pair
+	MaxMessage  int     // bytes
+	Depth       int     // slots of a send queue
+	RetryCount  uint8   // retry_cnt
+	RNRRetry    uint8   // rnr_retry
+	SharedRecv  bool    // programs have SRQs, which half of the queue pairs use
+	SmallCQ     bool    // completion queues may overrun
+	Loss        float64 // chance that a packet is dropped
+	Duplicate   float64
+	Reorder     float64
+	Corrupt     float64
+	Delay       float64
+	Errors      float64       // chance that a work request is invalid on purpose
+	LateRecv    float64       // chance, at each opportunity, that a receive is not posted yet
+	RecvPause   time.Duration // longest time at the start without posted receives
+	Disruptions int           // number of disruptions: see disruption.go
+	Windows     bool          // use memory windows: see window.go
+	XRC         int           // how many of the Pairs use XRC: see xrc.go
+	UC, UD      int           // connected pairs of UC, and UD queue pairs: see unreliable.go
 }
 
 // memory returns the size of a program's memory: for each work request at most one target and one
 // receive on either side.
 func (p *Profile) memory() int {
-	ends := min(p.Pairs, 4*p.Pairs/p.NICs+16) // of one program; pairs are spread at random
-	return sourceSize + 4*ends*(p.PerQueue+8)*(p.MaxMessage+32)*(1+min(p.Incidents, 1))&^7
+	endpoints := min(p.Pairs, 4*p.Pairs/p.NICs+16) // of one program; pairs are spread at random
+	return sourceSize + 4*endpoints*(p.PerQueue+8)*(p.MaxMessage+32)*(1+min(p.Disruptions, 1))&^7
 }
 
 // Result is the outcome of a run.
@@ -61,8 +61,8 @@ type Result struct {
 	UnreliableSent, UnreliableReceived int // messages of UC and UD
 }
 
-// A world is one run.
-type world struct {
+// A simulation is one run.
+type simulation struct {
 	rnd           *rand.Rand
 	profile       Profile
 	engine        *nic.Engine
@@ -78,16 +78,16 @@ type world struct {
 	complete      int
 }
 
-// ProfileOf draws the profile of a seed, with a network from perfect to very bad.
+// ProfileOf draws the profile of a seed. Its network ranges from perfect to very lossy.
 func ProfileOf(seed uint64) Profile {
 	r := rand.New(rand.NewPCG(seed, 1))
 	p := Profile{NICs: 2 + r.IntN(4)/3, RetryCount: 7, RNRRetry: 7, Depth: 64, Pairs: 1 + r.IntN(4), PerQueue: 5 + r.IntN(60), MaxMessage: 1 << (4 + r.IntN(12)), LateRecv: r.Float64() / 2}
 	p.PerQueue = min(p.PerQueue, max(4, 1<<20/(p.Pairs*p.MaxMessage))) // bounds memory, and so the time of a run
 	if r.IntN(4) > 0 {                                                 // one in four runs has a perfect network
-		rough := r.Float64() * r.Float64() * 0.3
+		severity := r.Float64() * r.Float64() * 0.3
 		for _, f := range []*float64{&p.Loss, &p.Duplicate, &p.Reorder, &p.Corrupt, &p.Delay} {
 			if r.IntN(3) > 0 {
-				*f = rough * r.Float64()
+				*f = severity * r.Float64()
 			}
 		}
 	}
@@ -107,7 +107,7 @@ func ProfileOf(seed uint64) Profile {
 		p.RecvPause = time.Duration(r.IntN(int(20 * time.Millisecond)))
 	}
 	if r.IntN(3) == 0 {
-		p.Incidents = 1 + r.IntN(4)
+		p.Disruptions = 1 + r.IntN(4)
 	}
 	p.SharedRecv = r.IntN(4) == 0
 	p.SmallCQ = r.IntN(16) == 0
@@ -121,14 +121,14 @@ func ProfileOf(seed uint64) Profile {
 	return p
 }
 
-// Large is a run of 200 NICs and 10,000 queue pairs of all kinds, in a network with few faults.
+// Large returns the profile of a run of 200 NICs and 10,000 queue pairs of all kinds, on a network with few faults.
 func Large() Profile {
 	return Profile{NICs: 200, Pairs: 4600, XRC: 200, UC: 100, UD: 200, PerQueue: 4, MaxMessage: 256, Depth: 8,
-		RetryCount: 7, RNRRetry: 7, SharedRecv: true, Windows: true, Incidents: 20, LateRecv: 0.3,
+		RetryCount: 7, RNRRetry: 7, SharedRecv: true, Windows: true, Disruptions: 20, LateRecv: 0.3,
 		Loss: 0.005, Duplicate: 0.005, Reorder: 0.005, Corrupt: 0.002, Delay: 0.005, Errors: 0.005}
 }
 
-// QPs returns the number of queue pairs at the start of a run.
+// QPs returns the number of queue pairs that a run starts with.
 func (p *Profile) QPs() int { return 2*p.Pairs + 2*p.XRC + 2*p.UC + p.UD }
 
 // Run simulates a seed's run. An error names the invariant that was violated.
@@ -136,36 +136,36 @@ func Run(seed uint64) (*Result, error) { return RunProfile(seed, ProfileOf(seed)
 
 // RunProfile is Run with the given profile.
 func RunProfile(seed uint64, p Profile) (*Result, error) {
-	w := &world{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, unreliableRnd: rand.New(rand.NewPCG(seed, 3)), now: 1, hash: fnv.New64a()}
+	sim := &simulation{rnd: rand.New(rand.NewPCG(seed, 2)), profile: p, unreliableRnd: rand.New(rand.NewPCG(seed, 3)), now: 1, hash: fnv.New64a()}
 	var err error
-	if w.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1, ReadArena: 1 << 20}); err != nil {
+	if sim.engine, err = nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: seed + 1, ReadArena: 1 << 20}); err != nil {
 		return nil, err
 	}
-	defer w.engine.Close()
-	if err := w.build(seed); err != nil {
+	defer sim.engine.Close()
+	if err := sim.build(seed); err != nil {
 		return nil, err
 	}
-	if err := w.run(); err != nil {
+	if err := sim.run(); err != nil {
 		return nil, err
 	}
-	if err := w.judge(); err != nil {
+	if err := sim.check(); err != nil {
 		return nil, err
 	}
-	r := &Result{Profile: p, Hash: w.hash.Sum64(), Frames: w.frames, Completions: w.complete, Virtual: time.Duration(w.now)}
-	for _, g := range w.programs {
+	r := &Result{Profile: p, Hash: sim.hash.Sum64(), Frames: sim.frames, Completions: sim.complete, Virtual: time.Duration(sim.now)}
+	for _, g := range sim.programs {
 		r.Counters = append(r.Counters, g.Device.Counters())
 		if g.overflow {
 			r.Overflows++
 		}
 	}
-	for _, x := range w.pairs {
+	for _, x := range sim.pairs {
 		for _, e := range x.endpoints {
 			if e.State() == ib.QPSErr {
 				r.Failed++
 			}
 		}
 	}
-	for _, t := range w.unreliableQPs() {
+	for _, t := range sim.unreliableQPs() {
 		r.UnreliableSent += len(t.sent)
 		r.UnreliableReceived += t.received
 	}
@@ -173,33 +173,33 @@ func RunProfile(seed uint64, p Profile) (*Result, error) {
 }
 
 // build creates the NICs, each with a fault program and a verbs program, and the pairs.
-func (w *world) build(seed uint64) error {
+func (sim *simulation) build(seed uint64) error {
 	fabric := wire.NewFabric()
-	for i := range w.profile.NICs {
+	for i := range sim.profile.NICs {
 		addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24)
 		mac := [6]byte{2, 0, 0, 0, 0, byte(i + 1)}
-		var link wire.Link = fabric.NewLink(w.engine, addr.Addr())
-		link = &hashingLink{Link: wire.NewFaultLink(&hashingLink{Link: link, w: w, sent: true}, w.faults(seed+uint64(i))), w: w}
-		d, err := w.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("sim", i), Link: link,
+		var link wire.Link = fabric.NewLink(sim.engine, addr.Addr())
+		link = &hashingLink{Link: wire.NewFaultLink(&hashingLink{Link: link, sim: sim, sent: true}, sim.faults(seed+uint64(i))), sim: sim}
+		d, err := sim.engine.AddDevice(nic.DeviceConfig{Name: fmt.Sprint("sim", i), Link: link,
 			Iface: wire.StaticInterface("sim", mac, 9000, addr)})
 		if err != nil {
 			return err
 		}
-		g, err := w.newProgram(d)
+		g, err := sim.newProgram(d)
 		if err != nil {
 			return err
 		}
-		w.programs = append(w.programs, g)
+		sim.programs = append(sim.programs, g)
 	}
-	for i := range w.profile.Pairs {
-		if err := w.newPair(i < w.profile.XRC); err != nil {
+	for i := range sim.profile.Pairs {
+		if err := sim.newPair(i < sim.profile.XRC); err != nil {
 			return err
 		}
 	}
-	return w.buildUnreliable()
+	return sim.buildUnreliable()
 }
 
-func (w *world) faults(seed uint64) *fault.Program {
+func (sim *simulation) faults(seed uint64) *fault.Program {
 	p := &fault.Program{Seed: seed}
 	add := func(chance float64, r fault.Rule) {
 		if chance > 0 {
@@ -207,12 +207,12 @@ func (w *world) faults(seed uint64) *fault.Program {
 			p.Rules = append(p.Rules, r)
 		}
 	}
-	add(w.profile.Loss, fault.Rule{Action: fault.Drop})
-	add(w.profile.Corrupt, fault.Rule{Action: fault.Corrupt})
-	add(w.profile.Duplicate, fault.Rule{Action: fault.Duplicate})
-	add(w.profile.Reorder, fault.Rule{Action: fault.Reorder, By: 1 + w.rnd.IntN(5), Within: 100 * time.Microsecond})
-	add(w.profile.Delay, fault.Rule{Action: fault.Delay, Delay: 20 * time.Microsecond, Jitter: 20 * time.Microsecond})
-	add(w.profile.Delay, fault.Rule{Action: fault.Mark})
+	add(sim.profile.Loss, fault.Rule{Action: fault.Drop})
+	add(sim.profile.Corrupt, fault.Rule{Action: fault.Corrupt})
+	add(sim.profile.Duplicate, fault.Rule{Action: fault.Duplicate})
+	add(sim.profile.Reorder, fault.Rule{Action: fault.Reorder, By: 1 + sim.rnd.IntN(5), Within: 100 * time.Microsecond})
+	add(sim.profile.Delay, fault.Rule{Action: fault.Delay, Delay: 20 * time.Microsecond, Jitter: 20 * time.Microsecond})
+	add(sim.profile.Delay, fault.Rule{Action: fault.Mark})
 	return p
 }
 
@@ -220,22 +220,22 @@ func (w *world) faults(seed uint64) *fault.Program {
 // frames.
 type hashingLink struct {
 	wire.Link
-	w    *world
+	sim  *simulation
 	sent bool
 	got  uint64 // received frames, except intact multicast frames
 }
 
 func (l *hashingLink) Send(now int64, batch []wire.TxFrame) (int, error) {
-	if l.sent && now < l.w.linkDownUntil {
+	if l.sent && now < l.sim.linkDownUntil {
 		return len(batch), nil
 	}
 	n, err := l.Link.Send(now, batch)
 	if l.sent {
 		for i := range batch[:n] {
-			l.w.hashWords(uint64(now), uint64(batch[i].Len))
-			l.w.hash.Write(batch[i].Head[:batch[i].HeadLen])
+			l.sim.hashWords(uint64(now), uint64(batch[i].Len))
+			l.sim.hash.Write(batch[i].Head[:batch[i].HeadLen])
 		}
-		l.w.frames += uint64(n)
+		l.sim.frames += uint64(n)
 	}
 	return n, err
 }
@@ -254,57 +254,57 @@ func (l *hashingLink) Join(g netip.Addr) error { return wire.Join(l.Link, g) }
 func (l *hashingLink) Leave(g netip.Addr)      { wire.Leave(l.Link, g) }
 
 // hashWords adds words to the hash.
-func (w *world) hashWords(words ...uint64) {
+func (sim *simulation) hashWords(words ...uint64) {
 	var b [8]byte
 	for _, v := range words {
 		binary.LittleEndian.PutUint64(b[:], v)
-		w.hash.Write(b[:])
+		sim.hash.Write(b[:])
 	}
 }
 
 // attrs draws the attributes of a connection.
-func (w *world) attrs() nic.QPAttr {
+func (sim *simulation) attrs() nic.QPAttr {
 	mtus := []int{256, 512, 1024, 2048, 4096}
 	psn := func() uint32 {
-		if w.rnd.IntN(3) == 0 {
-			return packet.PSNMask - uint32(w.rnd.IntN(100)) // wraps soon
+		if sim.rnd.IntN(3) == 0 {
+			return packet.PSNMask - uint32(sim.rnd.IntN(100)) // wraps soon
 		}
-		return w.rnd.Uint32() & packet.PSNMask
+		return sim.rnd.Uint32() & packet.PSNMask
 	}
-	rd := uint8(1 + w.rnd.IntN(16))
+	rd := uint8(1 + sim.rnd.IntN(16))
 	return nic.QPAttr{
-		QPAttr: ib.QPAttr{PathMTU: mtus[w.rnd.IntN(len(mtus))], RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
-			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + w.rnd.IntN(14)), Timeout: uint8(8 + w.rnd.IntN(6)),
-			RetryCount: w.profile.RetryCount, RNRRetry: w.profile.RNRRetry, PKey: packet.DefaultPKey},
+		QPAttr: ib.QPAttr{PathMTU: mtus[sim.rnd.IntN(len(mtus))], RQPSN: psn(), SQPSN: psn(), Access: everyAccess,
+			MaxRDAtomic: rd, MaxDestRDAtomic: rd, MinRNRTimer: uint8(1 + sim.rnd.IntN(14)), Timeout: uint8(8 + sim.rnd.IntN(6)),
+			RetryCount: sim.profile.RetryCount, RNRRetry: sim.profile.RNRRetry, PKey: packet.DefaultPKey},
 		AV:   nic.AddressVector{SGIDIndex: 1, Port: 1},
 		Port: 1,
 	}
 }
 
 // newPair creates a queue pair on each of two NICs and connects them.
-func (w *world) newPair(xrc bool) error {
+func (sim *simulation) newPair(xrc bool) error {
 	var queues [2]*queue
-	at := w.rnd.IntN(len(w.programs))
+	at := sim.rnd.IntN(len(sim.programs))
 	for i := range queues {
-		g := w.programs[(at+i)%len(w.programs)]
+		g := sim.programs[(at+i)%len(sim.programs)]
 		var err error
 		if xrc {
-			queues[i], err = g.newXRC(w.profile.Depth)
+			queues[i], err = g.newXRC(sim.profile.Depth)
 		} else {
-			queues[i], err = g.newQueue(w.profile.Depth, w.profile.SharedRecv && w.rnd.IntN(2) == 0)
+			queues[i], err = g.newQueue(sim.profile.Depth, sim.profile.SharedRecv && sim.rnd.IntN(2) == 0)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return w.connect(queues, w.attrs(), [2]int{w.profile.PerQueue, w.profile.PerQueue})
+	return sim.connect(queues, sim.attrs(), [2]int{sim.profile.PerQueue, sim.profile.PerQueue})
 }
 
 // connect takes two queue pairs to RTS. posts is the number of work requests that each will post.
-func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
+func (sim *simulation) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 	x := &pair{attr: a}
 	for i, q := range queues {
-		x.endpoints[i] = &endpoint{queue: q, w: w, pair: x, posts: posts[i], recvs: new(recvPool)}
+		x.endpoints[i] = &endpoint{queue: q, sim: sim, pair: x, posts: posts[i], recvs: new(recvPool)}
 		switch {
 		case q.tgt != nil:
 			x.endpoints[i].recvs = &q.xpool
@@ -312,8 +312,8 @@ func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 			x.endpoints[i].recvs = &q.pool
 		}
 		x.endpoints[i].recvs.endpoints = append(x.endpoints[i].recvs.endpoints, x.endpoints[i])
-		if w.profile.RecvPause > 0 {
-			x.endpoints[i].recvPausedUntil = w.now + w.rnd.Int64N(int64(w.profile.RecvPause))
+		if sim.profile.RecvPause > 0 {
+			x.endpoints[i].recvPausedUntil = sim.now + sim.rnd.Int64N(int64(sim.profile.RecvPause))
 		}
 	}
 	b := a
@@ -329,79 +329,79 @@ func (w *world) connect(queues [2]*queue, a nic.QPAttr, posts [2]int) error {
 			return err
 		}
 	}
-	w.pairs = append(w.pairs, x)
+	sim.pairs = append(sim.pairs, x)
 	return nil
 }
 
 // run alternates between posting, polling and steps of the engine until everything is done.
-func (w *world) run() error {
+func (sim *simulation) run() error {
 	const maxRounds = 4_000_000
-	incidents := w.plan()
-	quiet := false
+	disruptions := sim.plan()
+	idle := false
 	for round := range maxRounds {
-		for len(incidents) > 0 && round >= incidents[0] {
-			incidents = incidents[1:]
-			if err := w.incident(); err != nil {
+		for len(disruptions) > 0 && round >= disruptions[0] {
+			disruptions = disruptions[1:]
+			if err := sim.disruption(); err != nil {
 				return err
 			}
 		}
-		if err := w.resumeDrained(); err != nil {
+		if err := sim.resumeDrained(); err != nil {
 			return err
 		}
 		posted := false
-		if quiet || w.rnd.IntN(3) == 0 {
-			posted = w.post(quiet)
+		if idle || sim.rnd.IntN(3) == 0 {
+			posted = sim.post(idle)
 		}
-		spoke, err := w.postUnreliable(quiet)
+		sent, err := sim.postUnreliable(idle)
 		if err != nil {
 			return err
 		}
-		posted = posted || spoke
-		if w.outOfMemory != nil {
-			return w.outOfMemory
+		posted = posted || sent
+		if sim.outOfMemory != nil {
+			return sim.outOfMemory
 		}
-		w.now += int64(1 + w.rnd.IntN(2000))
-		next, busy := w.engine.Step(w.now)
-		if err := w.poll(); err != nil {
+		sim.now += int64(1 + sim.rnd.IntN(2000))
+		next, busy := sim.engine.Step(sim.now)
+		if err := sim.poll(); err != nil {
 			return err
 		}
-		if err := w.pollUnreliable(); err != nil {
+		if err := sim.pollUnreliable(); err != nil {
 			return err
 		}
-		if busy || posted || next != 0 && next <= w.now {
-			quiet = false
+		if busy || posted || next != 0 && next <= sim.now {
+			idle = false
 			continue
 		}
-		if !quiet { // post everything before time jumps ahead
-			quiet = true
+		if !idle { // post everything before time jumps ahead
+			idle = true
 			continue
 		}
-		quiet = false
-		if at := w.nextResume(); at != 0 && (next == 0 || at < next) {
+		idle = false
+		if at := sim.nextResume(); at != 0 && (next == 0 || at < next) {
 			next = at
 		}
 		if next == 0 {
-			return w.pollAll()
+			return sim.pollAll()
 		}
-		w.now = max(w.now, next)
+		sim.now = max(sim.now, next)
 	}
-	return fmt.Errorf("invariant 2: the run does not end after %d rounds, at %v", maxRounds, time.Duration(w.now))
+	return fmt.Errorf("invariant 2: the run has not ended after %d rounds, at %v", maxRounds, time.Duration(sim.now))
 }
 
 // nextResume returns when the next paused program resumes posting or polling, 0 for none.
-func (w *world) nextResume() (at int64) {
-	sooner := func(t int64) {
-		if t > w.now && (at == 0 || t < at) {
+func (sim *simulation) nextResume() (at int64) {
+	consider := func(t int64) {
+		if t > sim.now && (at == 0 || t < at) {
 			at = t
 		}
 	}
-	for _, x := range w.pairs {
+	for _, x := range sim.pairs {
 		for _, e := range x.endpoints {
-			sooner(e.recvPausedUntil)
+			consider(e.recvPausedUntil)
 		}
 	}
-	for _, p := range w.programs {
-		sooner(p.pausedUntil)
+	for _, p := range sim.programs {
+		consider(p.pausedUntil)
 	}
 	return at
 }

@@ -8,24 +8,24 @@ import (
 	"softroce/nic/nictest"
 )
 
-// plan draws the rounds in which incidents happen.
-func (w *world) plan() (rounds []int) {
-	for range w.profile.Incidents {
-		rounds = append(rounds, 20+w.rnd.IntN(300))
+// plan draws the rounds in which disruptions happen.
+func (sim *simulation) plan() (rounds []int) {
+	for range sim.profile.Disruptions {
+		rounds = append(rounds, 20+sim.rnd.IntN(300))
 	}
 	slices.Sort(rounds)
 	return rounds
 }
 
-// incident draws and carries out something that a program, an operator or a link may do at any
+// disruption draws and carries out something that a program, an operator or a link may do at any
 // time.
-func (w *world) incident() error {
-	x := w.pairs[w.rnd.IntN(len(w.pairs))]
-	e := x.endpoints[w.rnd.IntN(2)]
+func (sim *simulation) disruption() error {
+	x := sim.pairs[sim.rnd.IntN(len(sim.pairs))]
+	e := x.endpoints[sim.rnd.IntN(2)]
 	if x.replaced || !e.alive() {
 		return nil
 	}
-	switch w.rnd.IntN(8) {
+	switch sim.rnd.IntN(8) {
 	case 0:
 		return e.deregister()
 	case 1: // its peer gets no responses from now on
@@ -39,11 +39,11 @@ func (w *world) incident() error {
 	case 4:
 		return e.drain()
 	case 5: // the link is down for a while
-		w.linkDownUntil = w.now + w.rnd.Int64N(50e6)
+		sim.linkDownUntil = sim.now + sim.rnd.Int64N(50e6)
 	case 6: // the program does not poll for a while
-		e.pausedUntil = w.now + w.rnd.Int64N(50e6)
+		e.pausedUntil = sim.now + sim.rnd.Int64N(50e6)
 	case 7:
-		return w.reconnect(x)
+		return sim.reconnect(x)
 	}
 	return nil
 }
@@ -72,8 +72,8 @@ func (e *endpoint) drain() error {
 	return e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
 }
 
-func (w *world) resumeDrained() error {
-	for _, x := range w.pairs {
+func (sim *simulation) resumeDrained() error {
+	for _, x := range sim.pairs {
 		for _, e := range x.endpoints {
 			if !e.draining || !e.drained[e.QP.QP] {
 				continue
@@ -92,7 +92,7 @@ func (w *world) resumeDrained() error {
 
 // reconnect resets both queue pairs of a pair, whatever is outstanding, and connects them again.
 // Frames of the old connection may still arrive; PSNs tell them apart.
-func (w *world) reconnect(x *pair) error {
+func (sim *simulation) reconnect(x *pair) error {
 	var queues [2]*queue
 	var posts [2]int
 	for i, e := range x.endpoints {
@@ -101,7 +101,7 @@ func (w *world) reconnect(x *pair) error {
 		}
 		queues[i], posts[i] = e.queue, e.posts
 	}
-	if err := w.pollAll(); err != nil { // only the QPN tells which connection a completion belongs to
+	if err := sim.pollAll(); err != nil { // only the QPN tells which connection a completion belongs to
 		return err
 	}
 	for _, q := range queues {
@@ -114,7 +114,7 @@ func (w *world) reconnect(x *pair) error {
 	}
 	x.replaced = true
 	a := x.attr
-	a.SQPSN = (a.SQPSN + 1<<22 + w.rnd.Uint32N(1<<20)) & 0xffffff
-	a.RQPSN = (a.RQPSN + 1<<22 + w.rnd.Uint32N(1<<20)) & 0xffffff
-	return w.connect(queues, a, posts)
+	a.SQPSN = (a.SQPSN + 1<<22 + sim.rnd.Uint32N(1<<20)) & 0xffffff
+	a.RQPSN = (a.RQPSN + 1<<22 + sim.rnd.Uint32N(1<<20)) & 0xffffff
+	return sim.connect(queues, a, posts)
 }

@@ -11,21 +11,21 @@ import (
 )
 
 // poll polls for the programs that are not paused.
-func (w *world) poll() error {
-	for i, p := range w.programs {
-		if p.pausedUntil > w.now {
+func (sim *simulation) poll() error {
+	for i, p := range sim.programs {
+		if p.pausedUntil > sim.now {
 			continue
 		}
-		if err := w.pollOne(i); err != nil {
+		if err := sim.pollOne(i); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (w *world) pollAll() error {
-	for i := range w.programs {
-		if err := w.pollOne(i); err != nil {
+func (sim *simulation) pollAll() error {
+	for i := range sim.programs {
+		if err := sim.pollOne(i); err != nil {
 			return err
 		}
 	}
@@ -33,8 +33,8 @@ func (w *world) pollAll() error {
 }
 
 // pollOne polls all completions of a program and checks each against what was posted.
-func (w *world) pollOne(i int) error {
-	p := w.programs[i]
+func (sim *simulation) pollOne(i int) error {
+	p := sim.programs[i]
 	if p.killed != nil {
 		return fmt.Errorf("program %d lost its context: %w", i, p.killed)
 	}
@@ -43,11 +43,11 @@ func (w *world) pollOne(i int) error {
 		if !ok {
 			break
 		}
-		w.complete++
-		w.hashWords(uint64(w.now), uint64(i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
-		e := w.find(i, c.QPN)
+		sim.complete++
+		sim.hashWords(uint64(sim.now), uint64(i), c.WRID, uint64(c.Status), uint64(c.ByteLen))
+		e := sim.find(i, c.QPN)
 		if e == nil {
-			return fmt.Errorf("invariant 1: completion of QP %#x, which program %d does not have", c.QPN, i)
+			return fmt.Errorf("invariant 1: completion of QP %#x, which does not belong to program %d", c.QPN, i)
 		}
 		var err error
 		if c.WRID >= recvID {
@@ -56,17 +56,17 @@ func (w *world) pollOne(i int) error {
 			err = e.completed(int(c.WRID), &c)
 		}
 		if err != nil {
-			return fmt.Errorf("at %d ns, QP %#x of program %d: %w", w.now, c.QPN, i, err)
+			return fmt.Errorf("at %d ns, QP %#x of program %d: %w", sim.now, c.QPN, i, err)
 		}
 	}
 	return nil
 }
 
 // find returns the latest endpoint with a QPN.
-func (w *world) find(program int, qpn uint32) *endpoint {
-	for _, x := range slices.Backward(w.pairs) {
+func (sim *simulation) find(program int, qpn uint32) *endpoint {
+	for _, x := range slices.Backward(sim.pairs) {
 		for _, e := range x.endpoints {
-			if e.program == w.programs[program] && e.has(qpn) {
+			if e.program == sim.programs[program] && e.has(qpn) {
 				return e
 			}
 		}
@@ -98,9 +98,9 @@ func (e *endpoint) completed(id int, c *nictest.WC) error {
 // succeeded applies the effect of a send work request to the expected memory.
 func (e *endpoint) succeeded(id int) error {
 	k := &e.sends[id]
-	k.ended = true
+	k.succeeded = true
 	if k.bad {
-		return fmt.Errorf("send %d was wrong and succeeded", id)
+		return fmt.Errorf("send %d is invalid, but succeeded", id)
 	}
 	switch k.op {
 	case ib.WRRDMAWrite, ib.WRRDMAWriteWithImm:
@@ -114,7 +114,7 @@ func (e *endpoint) succeeded(id int) error {
 		copy(e.expected[k.dst.off:][:k.dst.n], e.peer.mem[k.src.off:])
 	case ib.WRAtomicFetchAndAdd, ib.WRAtomicCmpAndSwp:
 		if got := le.Uint64(e.mem[k.dst.off:]); got != k.expect {
-			return fmt.Errorf("invariant 4: atomic %d found %d, not %d", id, got, k.expect)
+			return fmt.Errorf("invariant 4: atomic %d returned %d, want %d", id, got, k.expect)
 		}
 		le.PutUint64(e.expected[k.dst.off:], k.expect)
 	}
@@ -136,7 +136,7 @@ func (e *endpoint) received(id int, c *nictest.WC) error {
 	if c.Status != ib.WCSuccess {
 		return nil
 	}
-	r.ended = true
+	r.succeeded = true
 	if e.arrived >= len(e.peer.arrivals) {
 		return fmt.Errorf("invariant 2: a message arrived that was not sent")
 	}
@@ -158,20 +158,20 @@ func (e *endpoint) received(id int, c *nictest.WC) error {
 			return fmt.Errorf("receive completed with opcode %d, want %d", c.Opcode, want)
 		}
 		if !bytes.Equal(e.mem[k.dst.off:][:k.dst.n], e.peer.source(k)) {
-			return fmt.Errorf("invariant 2: message %d was announced before its data were there", e.arrived)
+			return fmt.Errorf("invariant 2: message %d completed before its data was in memory", e.arrived)
 		}
 	default:
 		if !bytes.Equal(e.mem[r.to.off:][:k.src.n], e.peer.source(k)) {
-			return fmt.Errorf("invariant 2: message %d is not what was sent", e.arrived)
+			return fmt.Errorf("invariant 2: message %d differs from what was sent", e.arrived)
 		}
 		copy(e.expected[r.to.off:], e.peer.source(k))
 	}
 	return nil
 }
 
-// judge checks the end of the run against the invariants.
-func (w *world) judge() error {
-	for _, x := range w.pairs {
+// check checks the end of the run against the invariants.
+func (sim *simulation) check() error {
+	for _, x := range sim.pairs {
 		for _, e := range x.endpoints {
 			if e.overflow && !e.closed && !e.gone && !x.replaced && e.State() != ib.QPSErr {
 				return fmt.Errorf("QP %#x is in %v, its CQ overflowed", e.QPN(), e.State())
@@ -179,26 +179,26 @@ func (w *world) judge() error {
 			e.lost = x.replaced || !e.alive() || e.overflow
 		}
 	}
-	for _, x := range w.pairs {
+	for _, x := range sim.pairs {
 		for _, e := range x.endpoints {
 			if err := e.finish(); err != nil {
 				return fmt.Errorf("QP %#x: %w", e.QPN(), err)
 			}
 		}
 		for _, e := range x.endpoints {
-			if err := e.judgeAtomics(); err != nil {
+			if err := e.checkAtomics(); err != nil {
 				return fmt.Errorf("QP %#x: %w", e.QPN(), err)
 			}
 		}
 	}
-	if err := w.judgeUnreliable(); err != nil {
+	if err := sim.checkUnreliable(); err != nil {
 		return err
 	}
-	for i, p := range w.programs {
-		if err := p.judgeMemory(); err != nil {
+	for i, p := range sim.programs {
+		if err := p.checkMemory(); err != nil {
 			return fmt.Errorf("program %d: %w", i, err)
 		}
-		if err := judgeCounts(p); err != nil {
+		if err := checkDropCounts(p); err != nil {
 			return fmt.Errorf("NIC %d: %w", i, err)
 		}
 	}
@@ -213,7 +213,7 @@ func (e *endpoint) finish() error {
 		}
 	}
 	for _, k := range e.sends {
-		if k.ended {
+		if k.succeeded {
 			continue
 		}
 		if k.op == ib.WRRDMAWrite || k.op == ib.WRRDMAWriteWithImm {
@@ -223,7 +223,7 @@ func (e *endpoint) finish() error {
 		}
 	}
 	for _, r := range e.recvs.works {
-		if !r.ended {
+		if !r.succeeded {
 			e.unchecked = append(e.unchecked, r.to)
 		}
 	}
@@ -243,7 +243,7 @@ func (e *endpoint) checkFinished() error {
 	l := e.recvs
 	switch {
 	case state != ib.QPSRTS && !failed:
-		return fmt.Errorf("invariant 2: idle in state %v", state)
+		return fmt.Errorf("invariant 2: in state %v at the end", state)
 	case e.done < len(e.sends):
 		return fmt.Errorf("invariant 1: %d of %d sends are complete in state %v", e.done, len(e.sends), state)
 	case e.receiver().State() != ib.QPSErr && !e.peer.lost && e.peer.State() != ib.QPSErr && e.arrived != len(e.peer.arrivals):
@@ -254,9 +254,9 @@ func (e *endpoint) checkFinished() error {
 	return nil
 }
 
-// judgeAtomics checks the counters: they are at least the number of atomics that succeeded, and at
+// checkAtomics checks the counters: they are at least the number of atomics that succeeded, and at
 // most the number posted.
-func (e *endpoint) judgeAtomics() error {
+func (e *endpoint) checkAtomics() error {
 	for _, c := range []struct {
 		op     ib.WROpcode
 		cell   span
@@ -264,7 +264,7 @@ func (e *endpoint) judgeAtomics() error {
 	}{{ib.WRAtomicFetchAndAdd, e.peer.cell, e.adds}, {ib.WRAtomicCmpAndSwp, e.peer.swap, e.cas}} {
 		ok := 0
 		for _, k := range e.sends {
-			if k.op == c.op && k.ended {
+			if k.op == c.op && k.succeeded {
 				ok++
 			}
 		}
@@ -275,8 +275,8 @@ func (e *endpoint) judgeAtomics() error {
 	return nil
 }
 
-// judgeMemory compares memory with what is expected, except where it is unchecked.
-func (p *program) judgeMemory() error {
+// checkMemory compares memory with what is expected, except where it is unchecked.
+func (p *program) checkMemory() error {
 	for _, s := range p.unchecked {
 		copy(p.expected[s.off:][:s.n], p.mem[s.off:])
 	}
@@ -285,15 +285,15 @@ func (p *program) judgeMemory() error {
 	}
 	for i := range p.mem {
 		if p.mem[i] != p.expected[i] {
-			return fmt.Errorf("invariant 3: byte %#x is %#02x, should be %#02x", i, p.mem[i], p.expected[i])
+			return fmt.Errorf("invariant 3: byte %#x is %#02x, want %#02x", i, p.mem[i], p.expected[i])
 		}
 	}
 	return nil
 }
 
-// judgeCounts checks that each received frame reached a queue pair or counts under one reason. A
+// checkDropCounts checks that each received frame reached a queue pair or counts under one reason. A
 // multicast frame reaches several or, if its sender is the only member, none.
-func judgeCounts(p *program) error {
+func checkDropCounts(p *program) error {
 	c := p.Device.Counters()
 	reached, dropped := uint64(0), uint64(0)
 	for _, n := range c.RxOpcode {
@@ -306,7 +306,7 @@ func judgeCounts(p *program) error {
 		}
 	}
 	if got := p.Device.Link().(*hashingLink).got; got != reached+dropped {
-		return fmt.Errorf("invariant 5: %d frames came in, %d reached a queue pair and %d were dropped", got, reached, dropped)
+		return fmt.Errorf("invariant 5: %d frames were received, %d reached a queue pair and %d were dropped", got, reached, dropped)
 	}
 	return nil
 }
