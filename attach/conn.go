@@ -32,7 +32,6 @@ type conn struct {
 	slowSlots    chan struct{}  // one token per running slow request
 
 	endOnce sync.Once
-	reason  error // why end was called
 
 	mu         sync.Mutex // held during a request
 	helloDone  bool
@@ -185,7 +184,6 @@ func (c *conn) sendReply(p *control.Packet, a reply, err error) {
 // goroutine. serve then returns.
 func (c *conn) end(reason error) {
 	c.endOnce.Do(func() {
-		c.reason = reason
 		c.server.log.Info("client disconnected", "pid", c.peer.PID, "uid", c.peer.UID, "reason", reason)
 		c.sendGoodbye(reason)
 		c.shutdown()

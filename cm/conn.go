@@ -59,9 +59,6 @@ type Conn struct {
 // State returns the state of the connection.
 func (c *Conn) State() State { return c.state }
 
-// Route returns the route of the connection's messages.
-func (c *Conn) Route() Route { return c.route }
-
 // LocalID returns this side's communication ID.
 func (c *Conn) LocalID() uint32 { return c.localID }
 

@@ -115,9 +115,6 @@ func (m *Manager) NextDeadline() int64 { return m.agent.NextDeadline() }
 // Receive handles a MAD that arrived at a NIC.
 func (m *Manager) Receive(n NIC, back Route, mad []byte) { m.agent.Receive(m.now, n, back, mad) }
 
-// Connections returns the number of connections, those in timewait included.
-func (m *Manager) Connections() int { return m.agent.Len() }
-
 // A Session is a client program: its identifiers and event channels.
 type Session struct {
 	manager   *Manager

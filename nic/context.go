@@ -84,9 +84,6 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 	return c, nil
 }
 
-// Device returns the context's device.
-func (c *Context) Device() *Device { return c.device }
-
 // Closed reports whether c was closed, by its owner or by the engine. The verbs of a closed context
 // return EBADF.
 func (c *Context) Closed() bool { return c.closed }

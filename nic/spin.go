@@ -27,7 +27,7 @@ type spinner struct {
 }
 
 const (
-	crowdCheck = 1e6 // ns between two reads of /proc/loadavg
+	overcommitCheck = 1e6 // ns between two reads of /proc/loadavg
 
 	// An idle step takes a fraction of a microsecond. A longer one than this was preempted.
 	interrupted = 200e3 // ns
@@ -84,7 +84,7 @@ func (s *spinner) keepSpinning(now, idle int64) bool {
 	if now-idle >= s.limit || now < s.noSpinUntil {
 		return false
 	}
-	if now-s.checked >= crowdCheck {
+	if now-s.checked >= overcommitCheck {
 		s.checked, s.overcommit = now, s.overcommitted()
 	}
 	return !s.overcommit

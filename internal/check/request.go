@@ -38,7 +38,6 @@ func (s *stream) request(p *judgedPacket, when lateness) {
 		s.checkOverdue(p)
 	}
 	if isLate {
-		s.goBacks++
 		return
 	}
 	s.confirmResend(p, seq, r)
@@ -76,7 +75,7 @@ func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, o
 	case i >= 0 && s.requests[i].seq == seq:
 		return &s.requests[i], true, true
 	case i < 0 && len(s.requests) > 0 && seq < s.requests[0].seq:
-		s.goBacks++ // from before the capture, or no longer kept
+		// The request is from before the capture, or no longer kept.
 		s.prevEnd = seq + 1
 		s.hasResponses = true // it may have a response of its own
 		return nil, false, false

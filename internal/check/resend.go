@@ -6,7 +6,6 @@ import (
 
 // resend judges a request with a PSN below those sent before it.
 func (s *stream) resend(p *judgedPacket, r *request, seq int64) {
-	s.goBacks++
 	s.lastProgress = p.at
 	s.restart = restart{active: true, seq: seq, end: s.endOf(r, seq), no: p.No, nak: s.nak.active && seq == s.nak.seq, after: p.at - r.at}
 	switch {

@@ -47,7 +47,6 @@ type stream struct {
 	fatal          int // number of the NAK that ended the connection
 
 	// State of the retransmissions.
-	goBacks         int          // requests that were retransmitted, late or duplicated
 	hasResponses    bool         // there are requests with a response of their own
 	lateRequests    int          // late requests
 	resendExplained bool         // a reply since the last retransmission may cause one

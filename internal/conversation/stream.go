@@ -34,9 +34,6 @@ func NewTransmission(p *capture.Packet, index int) *Transmission {
 // End returns the unwrapped PSN after a request's last.
 func (t *Transmission) End() int64 { return t.Seq + t.NumPSNs }
 
-// IsNAK reports whether a reply is an RNR NAK or a NAK.
-func (t *Transmission) IsNAK() bool { return t.Info.Kind == packet.KindAck && !t.AETH.Syndrome.IsACK() }
-
 // IsFatal reports whether a reply is a NAK that ends the connection.
 func (t *Transmission) IsFatal() bool {
 	s := t.AETH.Syndrome

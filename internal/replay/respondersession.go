@@ -155,7 +155,7 @@ func kindOf(o ib.WROpcode) packet.Kind {
 // work returns the work requests that were posted, with memory for the results of READs and
 // atomics.
 func (l *ResponderSession) work(r *requesterModel) *work {
-	w := &work{mtu: int64(l.PathMTU), maxSGE: 1}
+	w := &work{mtu: int64(l.PathMTU)}
 	for i := range l.Posted {
 		j := &l.Work[i]
 		wr := j.SendWR

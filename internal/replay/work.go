@@ -13,7 +13,6 @@ import (
 // work is the work requests of a requester, rebuilt from what it sent.
 type work struct {
 	wrs    []transport.SendWR
-	maxSGE int
 	data   []byte // the payload that the capture has
 	pieces []piece
 	mtu    int64
@@ -35,7 +34,7 @@ const maxPieces = 8
 
 // rebuild rebuilds a work request for each message, in order.
 func rebuild(s *stream) *work {
-	w := &work{mtu: int64(s.PathMTU), maxSGE: 1}
+	w := &work{mtu: int64(s.PathMTU)}
 	for _, m := range s.Messages {
 		w.add(m)
 	}

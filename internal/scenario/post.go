@@ -39,7 +39,7 @@ func (s *script) cmdPost(args *arguments) error {
 	wr := &transport.SendWR{ID: q.sendIDs + 1, Opcode: op, Flags: ib.SendSignaled}
 	if q.typ == ib.QPTypeUD {
 		pd, _ := args.option("ah_pd")
-		wr.Dest = testbed.Destination{QP: q.name, PD: pd} // the NIC resolves it
+		wr.Dest = testbed.Destination{PD: pd} // the NIC resolves it
 	}
 	if err := s.parseDatagram(args, q, wr); err != nil {
 		return err

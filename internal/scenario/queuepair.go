@@ -122,7 +122,6 @@ func (s *script) cmdPair(args *arguments) error {
 	if err != nil {
 		return err
 	}
-	p.peer, q.peer = q, p
 	b := a
 	if a.AV.SGIDIndex, err = s.dut.GID(0); err != nil {
 		return err

@@ -57,7 +57,6 @@ type queuePair struct {
 	typ     ib.QPType
 	qpn     uint32
 	peerQPN uint32 // number of the peer's queue pair
-	peer    *queuePair
 	attr    nic.QPAttr
 	vlan    uint16 // VLAN of the queue pair's GID; 0: none
 	sendIDs uint64

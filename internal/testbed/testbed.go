@@ -194,6 +194,6 @@ type Event struct {
 	Object string // the name of the queue concerned, if any
 }
 
-// A Destination is the destination of a datagram: the peer of queue pair QP, through an address
-// handle in protection domain PD ("": that of the queue pair).
-type Destination struct{ QP, PD string }
+// A Destination is the destination of a datagram: the peer of the sending queue pair, through an
+// address handle in protection domain PD ("": that of the queue pair).
+type Destination struct{ PD string }

@@ -35,7 +35,6 @@ type report struct {
 	output map[string][]string // of tests and packages that have not ended
 	skips  []*skip
 	passed int
-	failed int
 }
 
 // A skip is the tests of a package that were skipped for one reason.
@@ -106,7 +105,6 @@ func (r *report) event(e event) {
 	case "fail":
 		r.printOutput(e, key)
 		r.ended(e, key)
-		r.failed++
 	case "skip":
 		r.skipped(e, key)
 	}
