@@ -9,7 +9,7 @@ import (
 	"softroce/wire"
 )
 
-// The wall clock is read once a second.
+// The wall clock is read once a second, not for each completion.
 func TestCompletionTimestampIsTimeOfStep(t *testing.T) {
 	const epoch = 1_700_000_000_000_000_000
 	w := &world{t: t, now: 1, mem: 1 << 16}
@@ -36,7 +36,7 @@ func TestCompletionTimestampIsTimeOfStep(t *testing.T) {
 		last = c.Timestamp
 	}
 	if reads > 2 {
-		t.Errorf("the time of day was read %d times in 0.2 s", reads)
+		t.Errorf("the wall clock was read %d times in 0.2 s", reads)
 	}
 	drift = 5e9 // the wall clock is set
 	w.now += 1e9

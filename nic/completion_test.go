@@ -59,7 +59,7 @@ func TestFailedResponseWriteFailsWorkRequest(t *testing.T) {
 	}{
 		{"signaled", func(g transport.SGE) []transport.SendWR { return []transport.SendWR{read(1, g, 8, ib.SendSignaled)} }, "1 local protection error"},
 		{"unsignaled", func(g transport.SGE) []transport.SendWR { return []transport.SendWR{read(1, g, 8, 0)} }, "1 local protection error"},
-		{"unsignaled, with others around it", func(g transport.SGE) []transport.SendWR {
+		{"unsignaled between signaled", func(g transport.SGE) []transport.SendWR {
 			return []transport.SendWR{write(1, ib.SendSignaled), write(2, 0), read(3, g, 8, 0), write(4, ib.SendSignaled), write(5, 0), read(6, g, 8, ib.SendSignaled)}
 		}, "1 success, 3 local protection error, 4 work request flushed, 5 work request flushed, 6 work request flushed"},
 		{"long", func(g transport.SGE) []transport.SendWR {
@@ -86,10 +86,10 @@ func TestFailedResponseWriteFailsWorkRequest(t *testing.T) {
 				t.Errorf("completions: %s\nwant:        %s", got, c.want)
 			}
 			if s := a.State(); s != ib.QPSErr {
-				t.Errorf("the requester is in %v", s)
+				t.Errorf("requester in state %v", s)
 			}
 			if s := b.State(); s != ib.QPSRTS {
-				t.Errorf("the responder, which did nothing wrong, is in %v", s)
+				t.Errorf("responder in state %v, although only the requester failed", s)
 			}
 			n := a.Device.Counters()
 			if want := uint64(strings.Count(c.want, "flushed")); n.ReqCQEError != 1 || n.ReqCQEFlush != want || n.RespCQEError != 0 {

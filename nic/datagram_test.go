@@ -65,7 +65,7 @@ func TestUCTransfersMessages(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 		if !bytes.Equal(b.mem[64:][:n], a.mem[:n]) || !bytes.Equal(b.mem[1<<21:][:n], a.mem[:n]) {
-			t.Error("data differ")
+			t.Error("the received data differs")
 		}
 		if got := a.State(); got != ib.QPSSQE {
 			t.Errorf("state %v", got)
@@ -116,7 +116,7 @@ func TestDatagramHasGRH(t *testing.T) {
 		t.Errorf("GRH % x", b.mem[:40])
 	}
 	if !bytes.Equal(b.mem[40:1040], a.mem[:1000]) {
-		t.Error("data differ")
+		t.Error("the received data differs")
 	}
 }
 
@@ -249,7 +249,7 @@ func TestDatagramSourcePortMatchesLinuxDriver(t *testing.T) {
 		}
 	}
 	if rec.paths[0] != rec.paths[2] || rec.paths[1] != rec.paths[3] {
-		t.Error("paths are made anew for each datagram")
+		t.Error("a path was created for each datagram")
 	}
 }
 
@@ -365,6 +365,6 @@ func TestDatagramsDoNotAllocate(t *testing.T) {
 		round()
 	}
 	if n := testing.AllocsPerRun(50, round); n != 0 {
-		t.Errorf("%v allocations a round", n)
+		t.Errorf("%v allocations per round", n)
 	}
 }

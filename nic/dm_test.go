@@ -44,7 +44,7 @@ func TestOperationsBetweenDeviceMemory(t *testing.T) {
 	w.run(1e9)
 	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if !bytes.Equal(b.inDM(far), want) {
-		t.Error("WRITE: another content")
+		t.Error("WRITE: device memory has other content")
 	}
 	b.recv(2, []transport.SGE{{Addr: 8, Length: n - 8, LKey: farMR.LKey()}})
 	a.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, SGEs: []transport.SGE{{Addr: 100, Length: 1000, LKey: nearMR.LKey()}}})
@@ -53,7 +53,7 @@ func TestOperationsBetweenDeviceMemory(t *testing.T) {
 	b.want(2, ib.WCSuccess, ib.WCRecv)
 	copy(want[8:1008], want[100:1100])
 	if !bytes.Equal(b.inDM(far), want) {
-		t.Error("SEND: another content")
+		t.Error("SEND: device memory has other content")
 	}
 	a.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMARead, RKey: farMR.RKey(), SGEs: all})
 	w.run(1e9)
@@ -62,11 +62,11 @@ func TestOperationsBetweenDeviceMemory(t *testing.T) {
 	a.want(3, ib.WCSuccess, ib.WCRDMARead)
 	a.want(4, ib.WCSuccess, ib.WCFetchAdd)
 	if got := b.inDM(far); le.Uint64(got[16:]) != le.Uint64(want[16:])+1 {
-		t.Error("fetch and add: not added")
+		t.Error("fetch and add: the value was not added")
 	}
 	copy(want, want[16:24])
 	if !bytes.Equal(a.inDM(near), want) {
-		t.Error("READ, fetch and add: another content")
+		t.Error("READ, fetch and add: wrong content returned")
 	}
 	a.post(transport.SendWR{ID: 5, Opcode: ib.WRRDMAWrite, RemoteAddr: n - 7, RKey: farMR.RKey(), SGEs: all[:1:1]})
 	w.run(1e9)
@@ -80,7 +80,7 @@ func TestDeviceMemoryChecksArguments(t *testing.T) {
 	m, err := c.Context.AllocDM(100, 0)
 	check(t, err)
 	if !bytes.Equal(c.inDM(m), make([]byte, 100)) {
-		t.Error("not zero at first")
+		t.Error("new device memory is not zeroed")
 	}
 	for _, x := range []struct {
 		length uint64
@@ -142,7 +142,7 @@ func TestDeviceMemoryLimitsAndReuse(t *testing.T) {
 	}
 	greedy, modest := open(0), open(1000)
 	if greedy.MaxDM() != most || modest.MaxDM() != 960 {
-		t.Errorf("at most %d and %d bytes", greedy.MaxDM(), modest.MaxDM())
+		t.Errorf("MaxDM is %d and %d bytes", greedy.MaxDM(), modest.MaxDM())
 	}
 	for range 15 { // a byte costs as much as 64
 		_, err := modest.AllocDM(1, 0)
@@ -163,7 +163,7 @@ func TestDeviceMemoryLimitsAndReuse(t *testing.T) {
 	check(t, err)
 	greedy.Close()
 	if s := d.Snapshot(); len(s.DMs)+len(s.Contexts) != 0 {
-		t.Errorf("left: %+v", s)
+		t.Errorf("objects left: %+v", s)
 	}
 	_, err = greedy.AllocDM(1, 0)
 	wantErrno(t, "closed", err, syscall.EBADF)
@@ -183,7 +183,7 @@ func TestContextClosesWithDeviceMemoryInUse(t *testing.T) {
 	w.step()
 	for _, d := range []*nic.Device{a.Device, b.Device} {
 		if s := d.Snapshot(); len(s.DMs)+len(s.MRs)+len(s.Contexts) != 0 {
-			t.Errorf("left: %+v", s)
+			t.Errorf("objects left: %+v", s)
 		}
 	}
 }

@@ -34,17 +34,17 @@ func TestMADsReachPeerAndOwnGSI(t *testing.T) {
 	}
 	w.step()
 	if len(atA) != 300 || len(atB) != 300 {
-		t.Fatalf("%d datagrams came to B and %d answers to A, want 300 each", len(atB), len(atA))
+		t.Fatalf("B received %d datagrams and A %d responses, want 300 each", len(atB), len(atA))
 	}
 	for i, m := range atA {
 		if m.Data[nic.MADSize-1] != byte(i)+1 || m.Path.Src != netip.MustParseAddr("192.0.2.1") || m.PKey != packet.DefaultPKey {
-			t.Fatalf("answer %d: last byte %d, to %v", i, m.Data[nic.MADSize-1], m.Path.Src)
+			t.Fatalf("response %d: last byte %d, to %v", i, m.Data[nic.MADSize-1], m.Path.Src)
 		}
 	}
 	a.SendMAD(madBetween("192.0.2.1", "192.0.2.1", 77))
 	w.step()
 	if m := atA[len(atA)-1]; len(atA) != 301 || m.Data[nic.MADSize-1] != 77 {
-		t.Errorf("a datagram to oneself did not arrive")
+		t.Errorf("a datagram from A to itself did not arrive")
 	}
 	c := a.Counters()
 	if c.TxOpcode[0x64] != 301 || c.RxOpcode[0x64] != 301 {
@@ -58,12 +58,12 @@ func TestInvalidPacketsForGSIAreDropped(t *testing.T) {
 		reason transport.DropReason
 		do     func(f *wire.RxFrame, h *packet.Header, size *int)
 	}{
-		{"another partition", transport.DropPKey, func(_ *wire.RxFrame, h *packet.Header, _ *int) { h.PKey = 0x8001 }},
-		{"of RC", transport.DropService, func(_ *wire.RxFrame, h *packet.Header, _ *int) { h.Opcode = packet.SendOnly }},
+		{"P_Key of another partition", transport.DropPKey, func(_ *wire.RxFrame, h *packet.Header, _ *int) { h.PKey = 0x8001 }},
+		{"opcode of RC", transport.DropService, func(_ *wire.RxFrame, h *packet.Header, _ *int) { h.Opcode = packet.SendOnly }},
 		{"with immediate data", transport.DropService, func(_ *wire.RxFrame, h *packet.Header, _ *int) {
 			h.Opcode = packet.Opcode(packet.UD) | packet.SendOnlyImm
 		}},
-		{"another Q_Key", transport.DropQKey, func(_ *wire.RxFrame, h *packet.Header, _ *int) { h.DETH.QKey = 0x11111111 }},
+		{"wrong Q_Key", transport.DropQKey, func(_ *wire.RxFrame, h *packet.Header, _ *int) { h.DETH.QKey = 0x11111111 }},
 		{"wrong ICRC", transport.DropICRC, func(f *wire.RxFrame, _ *packet.Header, _ *int) { f.BadICRC = true }},
 		{"too long", transport.DropRecvTooShort, func(_ *wire.RxFrame, _ *packet.Header, n *int) { *n = 260 }},
 		{"too short", transport.DropInvalid, func(_ *wire.RxFrame, _ *packet.Header, n *int) { *n = 252 }},

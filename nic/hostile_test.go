@@ -46,7 +46,7 @@ func (s *uninvolvedPair) exchange(t testing.TB, id uint64) {
 	s.a.want(id, ib.WCSuccess, ib.WCSend)
 	s.b.want(id, ib.WCSuccess, ib.WCRecv)
 	if !bytes.Equal(s.a.mem[:5000], s.b.mem[:5000]) {
-		t.Error("data of a bystander differ")
+		t.Error("the uninvolved pair received other data")
 	}
 }
 
@@ -55,7 +55,7 @@ func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 		name, reason string
 		do           func(a, b *queue)
 	}{
-		{"producer of the send ring runs ahead", "send ring", func(a, _ *queue) {
+		{"producer of the send ring is too far ahead", "send ring", func(a, _ *queue) {
 			atomic.AddUint32(nictest.Word(a.SendRing, abi.RingProducer), uint32(a.Caps().MaxSendWR)+1)
 			a.RingDoorbell()
 		}},
@@ -73,12 +73,12 @@ func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 			*nictest.Word(a.SendRing, abi.RingSlots+sendNumSGE) = 1<<32 - 1
 			a.Publish()
 		}},
-		{"send WQE with too much inline", "inline", func(a, _ *queue) {
+		{"send WQE with too much inline data", "inline", func(a, _ *queue) {
 			a.store(&transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendInline})
 			*nictest.Word(a.SendRing, abi.RingSlots+sendNumSGE) = 65
 			a.Publish()
 		}},
-		{"producer of the receive ring runs ahead", "receive ring", func(a, b *queue) {
+		{"producer of the receive ring is too far ahead", "receive ring", func(a, b *queue) {
 			atomic.AddUint32(nictest.Word(a.Recv.Ring, abi.RingProducer), 1000)
 			b.post(transport.SendWR{Opcode: ib.WRSend})
 		}},
@@ -87,7 +87,7 @@ func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 			*nictest.Word(a.Recv.Ring, abi.RingSlots+recvNumSGE) = 1 << 31
 			b.post(transport.SendWR{Opcode: ib.WRSend})
 		}},
-		{"consumer of the completion ring runs ahead", "CQ ring", func(a, _ *queue) {
+		{"consumer of the completion ring is too far ahead", "CQ ring", func(a, _ *queue) {
 			atomic.StoreUint32(nictest.Word(a.cq.Ring, abi.RingConsumer), 5000)
 			for range 1100 {
 				a.post(transport.SendWR{Opcode: ib.WRRDMAWrite})
@@ -106,13 +106,13 @@ func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 			c.do(a, b)
 			w.run(1e9)
 			if a.Err == nil || !strings.Contains(a.Err.Error(), c.reason) {
-				t.Errorf("reason given: %v, want one about the %s", a.Err, c.reason)
+				t.Errorf("closed because of %v, want a reason about the %s", a.Err, c.reason)
 			}
 			if !a.Context.Closed() || !errors.Is(a.Context.DeallocPD(a.pd), syscall.EINVAL) {
-				t.Error("the context is still there")
+				t.Error("the context still exists")
 			}
 			if _, err := a.Context.AllocPD(); !errors.Is(err, syscall.EBADF) {
-				t.Errorf("a verb of the closed context: %v", err)
+				t.Errorf("a verb on the closed context returned %v", err)
 			}
 			if b.Err != nil || by.a.Err != nil || by.b.Err != nil {
 				t.Error("another context was closed")

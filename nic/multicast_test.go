@@ -49,7 +49,7 @@ func TestMulticastReachesGroupExceptSender(t *testing.T) {
 	}
 	g := packet.GRH(all[5].mem[int(all[5].QPN()%16)*4096:][:40])
 	if g.Dst() != gid.Addr() {
-		t.Errorf("sent to %v", g.Dst())
+		t.Errorf("GRH has destination %v", g.Dst())
 	}
 	// A detached queue pair receives nothing. The port leaves the group with its last queue pair.
 	check(t, all[4].Context.DetachMcast(all[4].QP.QP, gid))
@@ -65,10 +65,10 @@ func TestMulticastReachesGroupExceptSender(t *testing.T) {
 	}
 	c4 := all[4].Device.Counters()
 	if n := c4.Dropped(); len(n) != 0 {
-		t.Errorf("dropped on a NIC without members: %v", n)
+		t.Errorf("drops on a NIC without members: %v", n)
 	}
 	if n := from.Device.Counters(); n.Link.TxPackets != 2 || n.RxMulticast != 2 {
-		t.Errorf("sent %d, given %d", n.Link.TxPackets, n.RxMulticast)
+		t.Errorf("%d sent, %d delivered", n.Link.TxPackets, n.RxMulticast)
 	}
 }
 
@@ -101,14 +101,14 @@ func TestDroppedMulticastFrameCountsOneReason(t *testing.T) {
 		dst    string
 		edit   func(*wire.RxFrame, *packet.Header)
 	}{
-		{"a group without members", "multicast_group", "239.9.9.9", func(*wire.RxFrame, *packet.Header) {}},
-		{"a unicast address", "unknown_qpn", "192.0.2.1", func(*wire.RxFrame, *packet.Header) {}},
-		{"a unicast QPN", "unknown_qpn", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DestQP = a.QPN() }},
-		{"a wrong ICRC", "icrc", "239.1.2.3", func(f *wire.RxFrame, _ *packet.Header) { f.BadICRC = true }},
-		{"another partition", "pkey", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.PKey = 0x8001 }},
-		{"another Q_Key", "qkey", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DETH.QKey = 1 }},
-		{"no datagram", "service", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.Opcode = packet.SendOnly }},
-		{"no receive", "receiver_not_ready", "239.1.2.3", func(*wire.RxFrame, *packet.Header) {}},
+		{"group without members", "multicast_group", "239.9.9.9", func(*wire.RxFrame, *packet.Header) {}},
+		{"unicast address", "unknown_qpn", "192.0.2.1", func(*wire.RxFrame, *packet.Header) {}},
+		{"unicast QPN", "unknown_qpn", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DestQP = a.QPN() }},
+		{"wrong ICRC", "icrc", "239.1.2.3", func(f *wire.RxFrame, _ *packet.Header) { f.BadICRC = true }},
+		{"P_Key of another partition", "pkey", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.PKey = 0x8001 }},
+		{"wrong Q_Key", "qkey", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.DETH.QKey = 1 }},
+		{"opcode of RC", "service", "239.1.2.3", func(_ *wire.RxFrame, h *packet.Header) { h.Opcode = packet.SendOnly }},
+		{"no receive posted", "receiver_not_ready", "239.1.2.3", func(*wire.RxFrame, *packet.Header) {}},
 	} {
 		before := a.Device.Counters()
 		h := packet.Header{BTH: packet.BTH{Opcode: 0x64, PKey: packet.DefaultPKey, DestQP: 0xffffff}, DETH: packet.DETH{QKey: testQKey, SrcQP: 5}}

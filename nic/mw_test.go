@@ -44,7 +44,7 @@ func TestMemoryWindowGrantsAccessUntilInvalidated(t *testing.T) {
 		w.run(1e6)
 		a.want(2, ib.WCSuccess, ib.WCRDMAWrite)
 		if !bytes.Equal(b.mem[len(b.mem)-4096:][:2000], a.mem[:2000]) {
-			t.Error("the bytes are not there")
+			t.Error("the WRITE through the window did not arrive")
 		}
 		wantErrno(t, "deregister", b.Context.DeregMR(m), syscall.EBUSY)
 		wantErrno(t, "deallocate the PD", b.Context.DeallocPD(b.pd), syscall.EBUSY)
@@ -91,7 +91,7 @@ func TestContextClosesWithBoundWindows(t *testing.T) {
 	}
 	b.Context.Close()
 	if s := b.Device.Snapshot(); len(s.MRs)+len(s.QPs) != 0 {
-		t.Errorf("left: %+v", s)
+		t.Errorf("objects left: %+v", s)
 	}
 }
 

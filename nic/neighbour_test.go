@@ -14,8 +14,8 @@ import (
 // A fakeNeighbours is an interface on which a neighbour's MAC changes without notice.
 type fakeNeighbours struct {
 	wire.Interface
-	mac      [6]byte // of every neighbour, as it is
-	resolved [6]byte // as Resolve says
+	mac      [6]byte // the actual MAC of every neighbour
+	resolved [6]byte // the MAC that Resolve returns
 	notify   func(wire.Station, [6]byte)
 	checks   int
 }
@@ -68,11 +68,11 @@ func TestNewMACOfPeerIsFoundBeforeRetriesRunOut(t *testing.T) {
 	}
 	send(1)
 	if s.checks != 0 {
-		t.Errorf("%d checks though the peer responds", s.checks)
+		t.Errorf("%d checks of the neighbour although the peer responds", s.checks)
 	}
 	s.mac = [6]byte{2, 2}
 	send(2)
 	if n := d.Counters().LocalACKTimeout; s.checks != 1 || n != 1 {
-		t.Errorf("%d checks after %d timeouts, want 1", s.checks, n)
+		t.Errorf("%d checks of the neighbour after %d timeouts, want 1", s.checks, n)
 	}
 }

@@ -32,10 +32,10 @@ func TestACKLeavesBeforeNotification(t *testing.T) {
 		return &sendObserver{l, func(n int) {
 			acks += n
 			if n := cq.Len(); n != 1 {
-				t.Errorf("when the acknowledgement leaves, who polls finds %d completions", n)
+				t.Errorf("a poll when the acknowledgement is sent returns %d completions", n)
 			}
 			if notified != 0 {
-				t.Errorf("notified before the acknowledgement has left")
+				t.Errorf("notified before the acknowledgement was sent")
 			}
 			cq.Arm(false)
 		}}
@@ -43,7 +43,7 @@ func TestACKLeavesBeforeNotification(t *testing.T) {
 	cq = b.newCQ(16)
 	cq.OnNotify = func() {
 		if notified++; acks != 1 {
-			t.Errorf("notified when %d acknowledgements have left", acks)
+			t.Errorf("notified after %d acknowledgements were sent", acks)
 		}
 	}
 	b.cq = cq

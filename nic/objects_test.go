@@ -99,7 +99,7 @@ func TestLimitsAreEnforced(t *testing.T) {
 	_, err = d.CQSlots(0)
 	wantErrno(t, "a CQ of nothing", err, syscall.EINVAL)
 	if a := d.Query(); a.MaxQPWR != nic.DefaultLimits.MaxQPWR || a.MaxSGE != 32 {
-		t.Errorf("query reports %+v", a)
+		t.Errorf("query returns %+v", a)
 	}
 }
 
@@ -114,14 +114,14 @@ func TestContextCloseRemovesAllObjects(t *testing.T) {
 	b.Context.Close()
 	s := b.Device.Snapshot()
 	if len(s.Contexts)+len(s.QPs)+len(s.MRs)+len(s.CQs) != 0 {
-		t.Errorf("left behind: %+v", s)
+		t.Errorf("objects left: %+v", s)
 	}
 	w.run(1e9)
 	if a.Err != nil || a.State() != ib.QPSRTS && a.State() != ib.QPSErr {
 		t.Errorf("the peer: killed %v, state %v", a.Err, a.State())
 	}
 	if b.Device.Counters().Drops[transport.DropQPN] == 0 {
-		t.Error("packets for the QP that is gone were not counted")
+		t.Error("packets for the destroyed QP were not counted as dropped")
 	}
 }
 
@@ -157,7 +157,7 @@ func TestResetEmptiesTheRings(t *testing.T) {
 	reset := &nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSReset}}
 	check(t, a.Modify(reset, ib.QPMaskState))
 	if got := *nictest.Word(a.Recv.Ring, abi.RingConsumer); got != 5 {
-		t.Errorf("receive ring's consumer index is %d", got)
+		t.Errorf("the receive ring's consumer index is %d", got)
 	}
 	check(t, b.Modify(reset, ib.QPMaskState))
 	a.connect(1024, b)
@@ -298,13 +298,13 @@ func TestGIDTableFollowsInterface(t *testing.T) {
 	i.change()
 	want("fe80::ff:fe00:1", "192.0.2.7", "2001:db8::1", "192.0.2.8")
 	if !c.had(ib.EventGIDChange) {
-		t.Error("no event")
+		t.Error("no event was raised")
 	}
 	i.addrs = nil
 	i.change()
 	want("fe80::ff:fe00:1")
 	if m := d.QueryPort().ActiveMTU; m != 1024 {
-		t.Errorf("active MTU %d on an MTU of 1500", m)
+		t.Errorf("active MTU %d on an interface with MTU 1500", m)
 	}
 }
 
@@ -343,10 +343,10 @@ func TestSRQServesQueuePairsAndRaisesLimitEvent(t *testing.T) {
 		w.run(1e6)
 		cb.want(uint64(i), ib.WCSuccess, ib.WCRecv)
 		if cb.mem[i*100] != byte(i) {
-			t.Error("data are not where they belong")
+			t.Error("the data is not in the buffer of its receive")
 		}
 		if got := cb.had(ib.EventSRQLimitReached); got != (i >= 1) {
-			t.Errorf("limit event with %d left: %v", 2-i, got)
+			t.Errorf("events with %d receives left: %v", 2-i, got)
 		}
 	}
 }
@@ -377,9 +377,9 @@ func TestNotificationComesAfterAllCQsArePublished(t *testing.T) {
 	y.recv(2, nil)
 
 	x.post(transport.SendWR{Opcode: ib.WRSend, Flags: ib.SendSignaled})
-	w.engine.Step(w.now) // it leaves
+	w.engine.Step(w.now) // the message is sent
 	y.post(transport.SendWR{Opcode: ib.WRSend})
-	w.step() // its answer and the other's message leave in one step
+	w.step() // the peer's response and its own message are sent in one step
 	if notified != 2 {
 		t.Errorf("notified %d times, want 2", notified)
 	}

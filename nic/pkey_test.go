@@ -77,7 +77,7 @@ func TestPKeyMembershipDecidesDelivery(t *testing.T) {
 			x.want(1, ib.WCRetryExcErr, 0)
 			n := b.Device.Counters().Drops[transport.DropPKey]
 			if n == 0 || b.Device.QueryPort().BadPKeyCntr != uint32(n) {
-				t.Errorf("%d dropped, bad_pkey_cntr is %d", n, b.Device.QueryPort().BadPKeyCntr)
+				t.Errorf("%d drops, bad_pkey_cntr is %d", n, b.Device.QueryPort().BadPKeyCntr)
 			}
 		})
 	}
@@ -99,7 +99,7 @@ func TestQueuePairNeedsValidPKeyIndex(t *testing.T) {
 		t.Errorf("index %d, P_Key %#x, %v", got.PKeyIndex, got.PKey, err)
 	}
 	if p := c.Device.QueryPort(); p.PKeyTableLen != 3 || c.Device.Query().MaxPKeys != 64 {
-		t.Errorf("table of %d, at most %d", p.PKeyTableLen, c.Device.Query().MaxPKeys)
+		t.Errorf("table of %d entries, limit %d", p.PKeyTableLen, c.Device.Query().MaxPKeys)
 	}
 }
 
@@ -123,16 +123,16 @@ func TestPKeyTableChangeTakesEffectAtOnce(t *testing.T) {
 	n := len(b.Events)
 	check(t, b.Device.SetPKeys(b.Device.PKeys()))
 	if len(b.Events) != n {
-		t.Error("an event of a table that did not change")
+		t.Error("an event although the table did not change")
 	}
 	check(t, b.Device.SetPKeys([]uint16{0, packet.DefaultPKey}))
 	write(3, ib.WCRetryExcErr)
 	if b.Device.QueryPort().BadPKeyCntr == 0 {
-		t.Error("nothing counted")
+		t.Error("no drop was counted")
 	}
 	wantErrno(t, "partition 0", b.Device.SetPKeys([]uint16{0x8000}), syscall.EINVAL)
 	if got := b.Device.PKeys(); !slices.Equal(got, []uint16{0, packet.DefaultPKey}) {
-		t.Errorf("after a refusal the table is %#x", got)
+		t.Errorf("after a rejected change the table is %#x", got)
 	}
 }
 
@@ -158,6 +158,6 @@ func TestDatagramsOfAnotherPartitionAreDropped(t *testing.T) {
 	a.want(1, ib.WCSuccess, ib.WCSend)
 	b.wantNone()
 	if n := b.Device.Counters().Drops[transport.DropPKey]; n != 1 {
-		t.Errorf("%d dropped", n)
+		t.Errorf("%d drops", n)
 	}
 }

@@ -57,7 +57,7 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 			h.DestQP = 1
 			f.Head = head(*h)
 		}},
-		{"another partition", transport.DropPKey, func(f *wire.RxFrame, h *packet.Header) {
+		{"P_Key of another partition", transport.DropPKey, func(f *wire.RxFrame, h *packet.Header) {
 			h.PKey = 0x8001
 			f.Head = head(*h)
 		}},
@@ -69,7 +69,7 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 			f.Dst = netip.MustParseAddr("192.0.2.98")
 		}},
 		{"wrong ICRC", transport.DropICRC, func(f *wire.RxFrame, h *packet.Header) { f.BadICRC = true }},
-		{"wrong ICRC and another partition", transport.DropPKey, func(f *wire.RxFrame, h *packet.Header) {
+		{"wrong ICRC and P_Key of another partition", transport.DropPKey, func(f *wire.RxFrame, h *packet.Header) {
 			h.PKey = 0x8001
 			f.Head, f.BadICRC = head(*h), true
 		}},
@@ -97,7 +97,7 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 				total += n
 			}
 			if total != 1 || counters.Drops[c.reason] != 1 {
-				t.Errorf("counted: %v, want one %v", counters.Dropped(), c.reason)
+				t.Errorf("drops %v, want one %v", counters.Dropped(), c.reason)
 			}
 			// The connection still works.
 			b.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: a.mr.RKey(), SGEs: b.sge(0, 8)})
@@ -124,7 +124,7 @@ func TestPadIsRemovedAcrossSlices(t *testing.T) {
 		Src: netip.MustParseAddr("192.0.2.2"), Dst: netip.MustParseAddr("192.0.2.1")})
 	w.step()
 	if got := a.mem[:6]; string(got) != "\x01\x02\x03\x04\x05\x00" {
-		t.Errorf("written: %x", got)
+		t.Errorf("memory holds %x", got)
 	}
 }
 

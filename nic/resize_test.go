@@ -28,12 +28,12 @@ func TestResizeCQKeepsCompletions(t *testing.T) {
 	wantErrno(t, "no slots", a.Context.ResizeCQ(a.cq.CQ, 0, nic.NewPage(abi.RingSize(0, abi.CQESize))), syscall.EINVAL)
 	check(t, a.cq.Resize(16))
 	if a.cq.Entries() != 16 || a.cq.Notified != 0 {
-		t.Errorf("%d entries, %d events", a.cq.Entries(), a.cq.Notified)
+		t.Errorf("%d entries, %d completion events", a.cq.Entries(), a.cq.Notified)
 	}
 	write(20)
 	w.run(1e9)
 	if a.cq.Notified != 1 || a.cq.CompletionEvents() != 1 {
-		t.Errorf("%d events: the arming was lost", a.cq.Notified)
+		t.Errorf("%d completion events: the arming was lost", a.cq.Notified)
 	}
 	check(t, a.cq.Resize(64))
 	write(21)
@@ -78,6 +78,6 @@ func TestResizeSRQKeepsWorkRequests(t *testing.T) {
 		send(i)
 	}
 	if srq.Query().Limit != 0 || !cb.had(ib.EventSRQLimitReached) {
-		t.Error("no limit event")
+		t.Error("no limit event was raised")
 	}
 }

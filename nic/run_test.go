@@ -93,7 +93,7 @@ func (l *runningPair) wait(t testing.TB, c *client) nictest.WC {
 			return w
 		}
 	}
-	t.Fatal("no completion in ten seconds")
+	t.Fatal("no completion within 10 s")
 	return nictest.WC{}
 }
 
@@ -103,7 +103,7 @@ func TestDoorbellWakesEngine(t *testing.T) {
 			t.Run(fmt.Sprintf("engines=%d/pause=%v", engines, pause), func(t *testing.T) {
 				l := newRunningPair(t, engines, 20*time.Microsecond)
 				n := 2000
-				if pause > 0 { // a pause is a millisecond at least: Go's timers
+				if pause > 0 { // Go's timers make a pause last at least a millisecond
 					n = 100
 				}
 				for i := range n {
@@ -138,7 +138,7 @@ func TestDoRunsWhileAwakeAsleepAndStopped(t *testing.T) {
 
 func TestTimeoutWakesEngine(t *testing.T) {
 	l := newRunningPair(t, 1, time.Microsecond)
-	l.ea.Do(func() { // a peer that is gone without a trace
+	l.ea.Do(func() { // the peer disappears without notice
 		check(t, l.b.SetState(ib.QPSReset))
 		check(t, l.a.SetState(ib.QPSReset))
 	})
@@ -166,7 +166,7 @@ func TestEndOfRunRaisesDeviceFatal(t *testing.T) {
 		t.Errorf("events %v and %v", l.a.Events, l.b.Events)
 	}
 	if err := l.ea.Run(context.Background()); err == nil {
-		t.Error("an engine ran again")
+		t.Error("Run succeeded on an engine that had stopped")
 	}
 	_, err := l.a.Device.Open(nic.ContextOptions{Doorbell: nic.NewPage(abi.DoorbellSize), DoorbellFD: -1})
 	wantErrno(t, "Open", err, unix.ENODEV)

@@ -61,6 +61,6 @@ func TestSnapshotHasAllKindsOfObjects(t *testing.T) {
 		t.Errorf("contexts: %+v", c)
 	}
 	if n := b.Device.Snapshot(); len(n.Faults)+len(n.Groups)+len(n.SRQs)+len(n.MWs)+len(n.AHs) != 0 {
-		t.Errorf("the other NIC has %+v", n)
+		t.Errorf("the second NIC's snapshot is %+v", n)
 	}
 }

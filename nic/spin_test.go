@@ -20,24 +20,24 @@ func TestPreemptedEngineSpinsLess(t *testing.T) {
 	s := spinner{limit: 50e3, loadavg: -1, cpus: 2}
 	now := int64(1e9)
 	if !s.keepSpinning(now, now-40e3) || s.keepSpinning(now, now-60e3) {
-		t.Error("looks on for other than 50 µs")
+		t.Error("does not poll for 50 µs")
 	}
-	s.noteIdleStep(now, 100) // an idle step as they are
+	s.noteIdleStep(now, 100) // the duration of a usual idle step
 	if !s.keepSpinning(now, now) {
-		t.Error("an idle step was taken for an interruption")
+		t.Error("a short idle step counted as a preemption")
 	}
 	s.noteIdleStep(now, 4e6)
 	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
-		t.Error("the first interruption costs other than 10 ms")
+		t.Error("the first preemption does not disable spinning for 10 ms")
 	}
 	now += 11e6
 	s.noteIdleStep(now, 4e6)
 	if s.keepSpinning(now+19e6, now+19e6) || !s.keepSpinning(now+21e6, now+21e6) {
-		t.Error("the second costs other than 20 ms")
+		t.Error("the second preemption does not disable spinning for 20 ms")
 	}
 	now += 1e9
 	s.noteIdleStep(now, 4e6)
 	if s.keepSpinning(now+9e6, now+9e6) || !s.keepSpinning(now+11e6, now+11e6) {
-		t.Error("one that comes long after costs other than 10 ms")
+		t.Error("a preemption long after does not disable spinning for 10 ms")
 	}
 }

@@ -32,14 +32,14 @@ func TestOperationsTransferData(t *testing.T) {
 				a.want(3, ib.WCSuccess, ib.WCRDMAWrite)
 				a.want(4, ib.WCSuccess, ib.WCRDMARead)
 				if c := b.want(70, ib.WCSuccess, ib.WCRecv); int(c.ByteLen) != n {
-					t.Errorf("received %d bytes of %d", c.ByteLen, n)
+					t.Errorf("received %d bytes, want %d", c.ByteLen, n)
 				}
 				if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.Imm != 0xfeed {
 					t.Errorf("immediate %#x", c.Imm)
 				}
 				for _, got := range [][]byte{b.mem[64:][:n], b.mem[1<<21:][:n], a.mem[1<<21:][:n]} {
 					if !bytes.Equal(got, a.mem[:n]) {
-						t.Error("data differ")
+						t.Error("the received data differs")
 					}
 				}
 				b.wantNone()
@@ -58,7 +58,7 @@ func TestAtomicsReturnTheOldValue(t *testing.T) {
 	a.want(1, ib.WCSuccess, ib.WCFetchAdd)
 	a.want(2, ib.WCSuccess, ib.WCCompSwap)
 	if x, y, z := le.Uint64(a.mem), le.Uint64(a.mem[8:]), le.Uint64(b.mem[8:]); x != 41 || y != 42 || z != 7 {
-		t.Errorf("old values %d and %d, now %d; want 41, 42 and 7", x, y, z)
+		t.Errorf("original values %d and %d, final value %d; want 41, 42 and 7", x, y, z)
 	}
 }
 
@@ -110,7 +110,7 @@ func TestQueuePairsShareLinkFairly(t *testing.T) {
 	}
 	w.run(1e9)
 	if l := len(ca.cq.PollAll()); l == 0 {
-		t.Error("the rest did not complete")
+		t.Error("not all work requests completed")
 	}
 }
 
@@ -161,10 +161,10 @@ func TestFramesNotAcceptedByLinkAreSentLaterInOrder(t *testing.T) {
 	w.run(1e9)
 	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if !bytes.Equal(a.mem[:1<<20], b.mem[:1<<20]) {
-		t.Error("data differ")
+		t.Error("the received data differs")
 	}
 	if c := a.Device.Counters(); c.Retransmitted != 0 || b.Device.Counters().OutOfSequence != 0 {
-		t.Errorf("%d packets sent again", c.Retransmitted)
+		t.Errorf("%d packets were retransmitted", c.Retransmitted)
 	}
 }
 
@@ -187,7 +187,7 @@ func TestStalledLinkExhaustsRetries(t *testing.T) {
 	}
 	a.want(1, ib.WCRetryExcErr, ib.WCRDMAWrite)
 	if a.Device.Counters().TxStalled == 0 {
-		t.Error("frames that waited for long were not counted")
+		t.Error("frames discarded after a stall were not counted")
 	}
 }
 
@@ -204,7 +204,7 @@ func TestLostPacketIsRetransmittedAfterTimeout(t *testing.T) {
 	w.run(50e6) // timeout code 14 is 67 ms
 	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
 	if n := a.Device.Counters().LocalACKTimeout; n != 1 {
-		t.Errorf("%d timeouts counted", n)
+		t.Errorf("%d timeouts were counted", n)
 	}
 }
 
@@ -278,7 +278,7 @@ func TestSteadyTrafficDoesNotAllocate(t *testing.T) {
 				round() // storage grows to what the load needs
 			}
 			if n := testing.AllocsPerRun(50, round); n != 0 {
-				t.Errorf("%v allocations a round", n)
+				t.Errorf("%v allocations per round", n)
 			}
 		})
 	}

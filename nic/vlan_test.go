@@ -73,7 +73,7 @@ func TestGIDOfVLANSendsTag(t *testing.T) {
 		t.Errorf("query: SL %d, SGID index %d, %v", got.AV.SL, got.AV.SGIDIndex, err)
 	}
 	if q := a.Device.Snapshot().QPs[0]; q.VLAN != 7 {
-		t.Errorf("shown in VLAN %d", q.VLAN)
+		t.Errorf("the snapshot has VLAN %d", q.VLAN)
 	}
 }
 
@@ -84,13 +84,13 @@ func TestConnectionOnlyReceivesFromItsVLAN(t *testing.T) {
 	at.AV.SGIDIndex, at.Timeout, at.RetryCount = 2, 1, 1
 	a.connectWith(at)
 	at = attrs(1024, a)
-	at.AV.SGIDIndex = 3 // of VLAN 8, where the peer is not
+	at.AV.SGIDIndex = 3 // an address in VLAN 8, where the peer has none
 	b.connectWith(at)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 	w.run(1e9)
 	a.want(1, ib.WCRetryExcErr, 0)
 	if n := b.Device.Counters().Drops[transport.DropSource]; n != 2 {
-		t.Errorf("%d dropped as of another source, want 2", n)
+		t.Errorf("%d drops because of the source, want 2", n)
 	}
 	bad := attrs(1024, b)
 	bad.AV.SL = 16
@@ -122,7 +122,7 @@ func TestDatagramNeedsGIDOfNIC(t *testing.T) {
 		t.Errorf("cvlan %#x", c.VLAN)
 	}
 	if want := uint16(0xc000 | 0x12345&0x3fff ^ 0x12345>>14); len(seen) != 1 || seen[0].SrcPort != want {
-		t.Fatalf("%d frames, source port %#x, want %#x by the flow label", len(seen), seen[0].SrcPort, want)
+		t.Fatalf("%d frames, source port %#x, want %#x from the flow label", len(seen), seen[0].SrcPort, want)
 	}
 	f := seen[0]
 	for _, change := range []func(*wire.RxFrame){
@@ -136,10 +136,10 @@ func TestDatagramNeedsGIDOfNIC(t *testing.T) {
 	w.run(1e6)
 	a.wantNone()
 	if n := a.Device.Counters().Drops[transport.DropGID]; n != 2 {
-		t.Errorf("%d dropped, want 2: %v", n, a.Device.Counters().Drops)
+		t.Errorf("%d drops, want 2: %v", n, a.Device.Counters().Drops)
 	}
 	g := f
-	g.Tagged, g.TCI = true, 6<<13 // a tag for priority alone
+	g.Tagged, g.TCI = true, 6<<13 // a priority tag
 	in.frames = append(in.frames, g)
 	w.run(1e6)
 	a.want(1, ib.WCSuccess, ib.WCRecv)

@@ -70,7 +70,7 @@ func TestXRCAcrossContexts(t *testing.T) {
 			t.Errorf("%+v", c)
 		}
 		if !bytes.Equal(s.mem[100:3100], a.mem[i*3000:][:3000]) || !bytes.Equal(a.mem[100000*(i+1):][:5000], a.mem[i:][:5000]) {
-			t.Errorf("program %d: wrong bytes", i)
+			t.Errorf("program %d received wrong bytes", i)
 		}
 		s.wantNone()
 	}
@@ -111,7 +111,7 @@ func TestDestroySRQFailsTargetsInMidMessage(t *testing.T) {
 	check(t, b.Context.DestroySRQ(s.SRQ.SRQ))
 	w.run(1e12)
 	if tgt.State() != ib.QPSErr {
-		t.Errorf("the target is in %v", tgt.State())
+		t.Errorf("the target is in state %v", tgt.State())
 	}
 	s.want(1, ib.WCWRFlushErr, ib.WCRecv)
 	if c, _ := ini.cq.Poll(); c.Status == ib.WCSuccess {
@@ -140,7 +140,7 @@ func TestCQOverrunFailsXRCSRQ(t *testing.T) {
 	}
 	for _, c := range ini.cq.PollAll() {
 		if c.WRID > 0 && c.Status == ib.WCSuccess {
-			t.Error("a message was acknowledged whose completion is lost")
+			t.Error("a message whose completion was lost was acknowledged")
 		}
 	}
 }
@@ -222,10 +222,10 @@ func TestContextClosesWithXRC(t *testing.T) {
 	b.Context.Close()
 	w.run(1e6)
 	if n := b.Device.Snapshot(); len(n.QPs)+len(n.CQs)+len(n.MRs) != 0 {
-		t.Errorf("left: %+v", n)
+		t.Errorf("objects left: %+v", n)
 	}
 	c := w.client(b.Device)
 	if _, err := c.Context.OpenXRCD(domainKey, false, false); err == nil {
-		t.Error("the domain is still there")
+		t.Error("the domain still exists")
 	}
 }

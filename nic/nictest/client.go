@@ -2,11 +2,11 @@
 //
 // A Client opens a context of a device and creates its objects with rings in heap memory. Work
 // requests are posted and completions polled through those rings, in the layout of internal/abi, as
-// a program in another process does. The client checks nothing: what it is given goes into the
-// rings.
+// a program in another process does. It checks nothing, so that a test can violate the ABI.
 //
-// A Client and its queues are for one goroutine at a time. Everything but Poll, Post and the other
-// accesses to rings must run where calls of the engine may run.
+// A Client and its queues may be used by one goroutine at a time. Functions that call the engine
+// must run where the engine may be called; Poll, Post and the other accesses to rings may run
+// anywhere.
 package nictest
 
 import (
@@ -17,7 +17,7 @@ import (
 	"softroce/nic"
 )
 
-// A Client is an open context and what the NIC has reported about it.
+// A Client is an open context and the events that the NIC has reported to it.
 type Client struct {
 	Device       *nic.Device
 	Context      *nic.Context
@@ -42,7 +42,7 @@ func Open(d *nic.Device, o nic.ContextOptions) (*Client, error) {
 	return c, err
 }
 
-// A sink keeps in the client what the engine reports.
+// A sink records in the client what the engine reports.
 type sink Client
 
 func (s *sink) AsyncEvent(e nic.Event) { s.Events = append(s.Events, e) }

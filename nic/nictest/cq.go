@@ -8,7 +8,7 @@ import (
 	"softroce/nic"
 )
 
-// A CQ is a completion queue and the client's end of its ring.
+// A CQ is a completion queue and the client's side of its ring.
 type CQ struct {
 	*nic.CQ
 	Ring     []byte
@@ -19,7 +19,7 @@ type CQ struct {
 	consumer uint32
 }
 
-// CreateCQ creates a completion queue with room for at least so many entries.
+// CreateCQ creates a completion queue with at least the given number of entries.
 func (c *Client) CreateCQ(entries int) (*CQ, error) {
 	slots, err := c.Device.CQSlots(entries)
 	if err != nil {
@@ -37,7 +37,7 @@ func (q *CQ) notify() {
 	}
 }
 
-// Resize gives the queue another ring.
+// Resize replaces the queue's ring.
 func (q *CQ) Resize(entries int) error {
 	slots, err := q.client.Device.CQSlots(entries)
 	if err != nil {
@@ -51,7 +51,7 @@ func (q *CQ) Resize(entries int) error {
 	return nil
 }
 
-// Arm asks for one completion event.
+// Arm requests one completion event.
 func (q *CQ) Arm(solicitedOnly bool) {
 	how := uint32(abi.CQArmNext)
 	if solicitedOnly {
@@ -67,7 +67,7 @@ func (q *CQ) Armed() uint32 { return atomic.LoadUint32(Word(q.Ring, abi.CQArmed)
 // CompletionEvents returns how many completion events the ring counts.
 func (q *CQ) CompletionEvents() int { return int(atomic.LoadUint32(Word(q.Ring, abi.CQEvents))) }
 
-// Len returns how many completions are there to be polled.
+// Len returns the number of completions that can be polled.
 func (q *CQ) Len() int { return int(atomic.LoadUint32(Word(q.Ring, abi.RingProducer)) - q.consumer) }
 
 // A WC is a completion as a program polls it: struct ibv_wc.
@@ -87,7 +87,7 @@ type WC struct {
 	Wallclock uint64
 }
 
-// Poll takes the oldest completion.
+// Poll removes the oldest completion and returns it.
 func (q *CQ) Poll() (w WC, ok bool) {
 	if q.Len() == 0 {
 		return w, false
@@ -118,7 +118,7 @@ func (q *CQ) Poll() (w WC, ok bool) {
 	return w, true
 }
 
-// PollAll takes all completions that are there, and writes the consumer index even if there are
+// PollAll removes all completions and returns them. It writes the consumer index even if there are
 // none.
 func (q *CQ) PollAll() (l []WC) {
 	for {

@@ -10,7 +10,7 @@ import (
 	"softroce/transport"
 )
 
-// A QP is a queue pair and the client's end of its rings.
+// A QP is a queue pair and the client's side of its rings.
 type QP struct {
 	*nic.QP
 	SendRing []byte     // nil: XRC target
@@ -23,7 +23,7 @@ type QP struct {
 	producer uint32
 }
 
-// CreateQP creates a queue pair with at least the capabilities in o, and with rings of its own.
+// CreateQP creates a queue pair with at least the capacities in o, and with rings of its own.
 func (c *Client) CreateQP(o nic.QPInit) (*QP, error) {
 	q := &QP{client: c, kind: o.Type}
 	if o.Type != ib.QPTypeXRCRecv {
@@ -49,7 +49,7 @@ func (q *QP) Modify(a *nic.QPAttr, mask ib.QPAttrMask) error {
 	return q.client.Context.ModifyQP(q.QP, a, mask)
 }
 
-// SetState changes the state and nothing else.
+// SetState changes only the state.
 func (q *QP) SetState(s ib.QPState) error {
 	return q.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: s}}, ib.QPMaskState)
 }

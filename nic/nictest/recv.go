@@ -8,7 +8,7 @@ import (
 	"softroce/transport"
 )
 
-// A RecvQueue is the client's end of a receive ring: of a queue pair or an SRQ.
+// A RecvQueue is the client's side of the receive ring of a queue pair or an SRQ.
 type RecvQueue struct {
 	Ring []byte
 
@@ -21,7 +21,7 @@ func newRecvQueue(slots, maxSGE int) *RecvQueue {
 	return &RecvQueue{Ring: nic.NewPage(abi.RingSize(slots, abi.RecvSlotSize(maxSGE))), slots: slots, maxSGE: maxSGE}
 }
 
-// MaxSGE returns how many scatter elements a work request may have.
+// MaxSGE returns the most scatter elements of a work request.
 func (r *RecvQueue) MaxSGE() int { return r.maxSGE }
 
 // Room returns how many more work requests may be posted.
@@ -29,7 +29,7 @@ func (r *RecvQueue) Room() int {
 	return r.slots - int(r.producer-atomic.LoadUint32(Word(r.Ring, abi.RingConsumer)))
 }
 
-// PostRecv posts a receive work request, and rings the doorbell where the NIC asks for that.
+// PostRecv posts a receive work request, and rings the doorbell if the NIC requests it.
 func (r *RecvQueue) PostRecv(id uint64, sges []transport.SGE) {
 	slot := r.Ring[abi.RingSlots+int(r.producer)%r.slots*abi.RecvSlotSize(r.maxSGE):]
 	w := abi.RecvWQE{WRID: id, NumSGE: uint32(len(sges))}
@@ -42,7 +42,7 @@ func (r *RecvQueue) PostRecv(id uint64, sges []transport.SGE) {
 	}
 }
 
-// An SRQ is a shared receive queue and the client's end of its ring.
+// An SRQ is a shared receive queue and the client's side of its ring.
 type SRQ struct {
 	*nic.SRQ
 	*RecvQueue
@@ -62,8 +62,8 @@ func (c *Client) CreateSRQ(o nic.SRQInit) (*SRQ, error) {
 	return s, err
 }
 
-// Resize gives the queue another ring with at least maxWR slots, and arms its limit event; a
-// negative limit leaves that as it is.
+// Resize replaces the queue's ring by one of at least maxWR slots, and arms its limit event. A
+// negative limit leaves the limit unchanged.
 func (s *SRQ) Resize(maxWR, limit int) error {
 	maxSGE := s.maxSGE
 	if err := s.client.Device.RoundSRQ(&maxWR, &maxSGE); err != nil {
