@@ -9,7 +9,7 @@ import (
 
 // benchmark keeps depth requests outstanding and counts each as one operation.
 func benchmark(b *testing.B, op ib.WROpcode, size, depth int) {
-	w := newWorld(b)
+	w := newTestFabric(b)
 	x, y := pair(w, 4096)
 	req := transport.SendWR{Opcode: op, RKey: y.mr.RKey(), SGEs: x.sge(0, size)}
 	b.SetBytes(int64(size))

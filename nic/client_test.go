@@ -16,8 +16,8 @@ import (
 
 var le, be = binary.LittleEndian, binary.BigEndian
 
-// A world is a Stepped engine with NICs on a fabric. Time advances only in step and run.
-type world struct {
+// A testFabric is a Stepped engine with NICs on a fabric. Time advances only in step and run.
+type testFabric struct {
 	t      testing.TB
 	engine *nic.Engine
 	fabric *wire.Fabric
@@ -25,10 +25,10 @@ type world struct {
 	mem    int // bytes that each client registers
 }
 
-func newWorld(t testing.TB) *world {
+func newTestFabric(t testing.TB) *testFabric {
 	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 1, ReadArena: 1 << 20})
 	check(t, err)
-	w := &world{t: t, engine: e, fabric: wire.NewFabric(), now: 1, mem: 1 << 22}
+	w := &testFabric{t: t, engine: e, fabric: wire.NewFabric(), now: 1, mem: 1 << 22}
 	t.Cleanup(func() { e.Close() })
 	return w
 }
@@ -41,7 +41,7 @@ func check(t testing.TB, err error) {
 }
 
 // nic adds a NIC whose address is 192.0.2.n.
-func (w *world) nic(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
+func (w *testFabric) nic(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 24)
 	iface := wire.StaticInterface("fab0", [6]byte{2, 0, 0, 0, 0, n}, 9000, addr)
 	var link wire.Link = w.fabric.NewLink(w.engine, addr.Addr())
@@ -54,7 +54,7 @@ func (w *world) nic(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 }
 
 // step steps until the engine is idle at this time, and returns the next deadline.
-func (w *world) step() (next int64) {
+func (w *testFabric) step() (next int64) {
 	for range 100_000 {
 		w.now++
 		next, busy := w.engine.Step(w.now)
@@ -67,7 +67,7 @@ func (w *world) step() (next int64) {
 }
 
 // run steps from deadline to deadline until none is left within d ns.
-func (w *world) run(d int64) {
+func (w *testFabric) run(d int64) {
 	until := w.now + d
 	for {
 		next := w.step()
@@ -81,7 +81,7 @@ func (w *world) run(d int64) {
 
 // A client is a program on a NIC: a context with a PD, a CQ and registered memory.
 type client struct {
-	*world
+	*testFabric
 	*nictest.Client
 	pd  *nic.PD
 	cq  *nictest.CQ
@@ -91,11 +91,11 @@ type client struct {
 
 const allow = ib.AccessLocalWrite | ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic
 
-func (w *world) client(d *nic.Device) *client {
+func (w *testFabric) client(d *nic.Device) *client {
 	return w.clientOf(d, nic.ContextOptions{PID: 1, Comm: "test"})
 }
 
-func (w *world) clientOf(d *nic.Device, o nic.ContextOptions) *client {
+func (w *testFabric) clientOf(d *nic.Device, o nic.ContextOptions) *client {
 	c := w.open(d, o)
 	c.cq = c.newCQ(1024)
 	c.mem = nic.NewPage(w.mem)
@@ -106,8 +106,8 @@ func (w *world) clientOf(d *nic.Device, o nic.ContextOptions) *client {
 }
 
 // open opens a context with a PD and nothing else.
-func (w *world) open(d *nic.Device, o nic.ContextOptions) *client {
-	c := &client{world: w}
+func (w *testFabric) open(d *nic.Device, o nic.ContextOptions) *client {
+	c := &client{testFabric: w}
 	var err error
 	c.Client, err = nictest.Open(d, o)
 	check(w.t, err)
@@ -167,7 +167,7 @@ func (q *queue) connectWith(a nic.QPAttr) {
 }
 
 // pair makes two connected queue pairs on two NICs.
-func pair(w *world, mtu int) (a, b *queue) {
+func pair(w *testFabric, mtu int) (a, b *queue) {
 	a, b = w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
 	a.connect(mtu, b)
 	b.connect(mtu, a)

@@ -12,7 +12,7 @@ import (
 // The wall clock is read once a second, not for each completion.
 func TestCompletionTimestampIsTimeOfStep(t *testing.T) {
 	const epoch = 1_700_000_000_000_000_000
-	w := &world{t: t, now: 1, mem: 1 << 16}
+	w := &testFabric{t: t, now: 1, mem: 1 << 16}
 	reads := 0
 	drift := int64(0)
 	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 1, Wall: func() int64 {

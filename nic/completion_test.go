@@ -72,7 +72,7 @@ func TestFailedResponseWriteFailsWorkRequest(t *testing.T) {
 		}, "1 local protection error"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestFabric(t)
 			a, b := pair(w, 1024)
 			g, _, vanish := a.vanishingRegion(1<<20 + page)
 			for _, r := range c.post(g) {
@@ -101,7 +101,7 @@ func TestFailedResponseWriteFailsWorkRequest(t *testing.T) {
 
 func TestFailedMessageWriteFailsReceive(t *testing.T) {
 	for _, n := range []int{8, 1 << 20} {
-		w := newWorld(t)
+		w := newTestFabric(t)
 		a, b := pair(w, 1024)
 		g, _, vanish := b.vanishingRegion(1 << 20)
 		b.recv(1, b.sge(0, 8))
@@ -126,7 +126,7 @@ func TestFailedMessageWriteFailsReceive(t *testing.T) {
 }
 
 func TestFailedRDMAWriteIsNAKed(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	g, rkey, vanish := b.vanishingRegion(1 << 16)
 	vanish()

@@ -44,7 +44,7 @@ func (q *queue) sendTo(id uint64, ah, qpn uint32, n int) {
 
 func TestUCTransfersMessages(t *testing.T) {
 	for _, n := range []int{0, 1, 1024, 5000, 1 << 18} {
-		w := newWorld(t)
+		w := newTestFabric(t)
 		a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
 		a.connect(1024, b)
 		b.connect(1024, a)
@@ -74,7 +74,7 @@ func TestUCTransfersMessages(t *testing.T) {
 }
 
 func TestSendsPostedInSQEAreFlushed(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)).qpOf(ib.QPTypeUC, smallCaps), w.client(w.nic(2)).qpOf(ib.QPTypeUC, smallCaps)
 	a.connect(1024, b)
 	b.connect(1024, a)
@@ -96,7 +96,7 @@ func TestSendsPostedInSQEAreFlushed(t *testing.T) {
 }
 
 func TestDatagramHasGRH(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	a.ah(7, "192.0.2.2")
 	fill(a.mem[:1000], 1)
@@ -121,7 +121,7 @@ func TestDatagramHasGRH(t *testing.T) {
 }
 
 func TestDatagramOnIPv6HasWholeHeader(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	av := nic.AddressVector{DGID: b.Device.GIDs()[0].GID, Port: 1, TClass: 3, FlowLabel: 0x12345, HopLimit: 9}
 	var err error
@@ -142,7 +142,7 @@ func TestDatagramOnIPv6HasWholeHeader(t *testing.T) {
 
 // Receives into memory that is written late must not share the storage of the GRH.
 func TestDatagramsOfOneBatchHaveTheirOwnGRH(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	b := w.client(w.nic(9)).ud()
 	var senders []*queue
 	for i := range byte(3) {
@@ -165,7 +165,7 @@ func TestDatagramsOfOneBatchHaveTheirOwnGRH(t *testing.T) {
 }
 
 func TestAddressHandleNeedsPDOfQueuePair(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	a, other := w.client(d), w.client(d)
 	pd, err := a.Context.AllocPD()
@@ -203,7 +203,7 @@ func TestAddressHandleNeedsPDOfQueuePair(t *testing.T) {
 }
 
 func TestControlledQKeyNeedsPrivilege(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	for _, privileged := range []bool{false, true} {
 		c := w.open(d, nic.ContextOptions{Privileged: privileged})
@@ -233,7 +233,7 @@ func (l *pathRecorder) Send(now int64, batch []wire.TxFrame) (int, error) {
 }
 
 func TestDatagramSourcePortMatchesLinuxDriver(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	var rec *pathRecorder
 	c := w.client(w.nic(1, func(l wire.Link) wire.Link { rec = &pathRecorder{Link: l}; return rec }))
 	c.ah(1, "192.0.2.2")
@@ -263,7 +263,7 @@ func TestSourcePortOfQP1(t *testing.T) {
 // A program may write to its buffer as soon as it sees the completion.
 func TestBufferOfUnreliableSendIsReusableOnCompletion(t *testing.T) {
 	for _, kind := range []ib.QPType{ib.QPTypeUC, ib.QPTypeUD} {
-		w := newWorld(t)
+		w := newTestFabric(t)
 		a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &slowLink{Link: l} })).qpOf(kind, smallCaps)
 		b := w.client(w.nic(2)).qpOf(kind, smallCaps)
 		if kind == ib.QPTypeUC {
@@ -317,7 +317,7 @@ func (l *completionObserver) Send(now int64, batch []wire.TxFrame) (int, error) 
 }
 
 func TestUnreliableSendCompletesAfterLinkSend(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	var j *completionObserver
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { j = &completionObserver{Link: l, t: t}; return j })).ud()
 	j.early = func() bool { return a.cq.Len() > 0 }
@@ -333,7 +333,7 @@ func TestUnreliableSendCompletesAfterLinkSend(t *testing.T) {
 }
 
 func TestDatagramsDoNotAllocate(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	a.ah(1, "192.0.2.2")
 	a.ah(2, "239.1.2.3")

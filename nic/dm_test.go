@@ -30,7 +30,7 @@ func (c *client) inDM(m *nic.DM) []byte {
 }
 
 func TestOperationsBetweenDeviceMemory(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	const n = 5000
 	near, nearMR := a.deviceMemory(n)
@@ -74,7 +74,7 @@ func TestOperationsBetweenDeviceMemory(t *testing.T) {
 }
 
 func TestDeviceMemoryChecksArguments(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	c, other := w.client(d), w.client(d)
 	m, err := c.Context.AllocDM(100, 0)
@@ -131,7 +131,7 @@ func TestDeviceMemoryChecksArguments(t *testing.T) {
 }
 
 func TestDeviceMemoryLimitsAndReuse(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	most := nic.DefaultLimits.MaxDM
 	open := func(limit uint64) *nic.Context {
@@ -170,7 +170,7 @@ func TestDeviceMemoryLimitsAndReuse(t *testing.T) {
 }
 
 func TestContextClosesWithDeviceMemoryInUse(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	_, near := a.deviceMemory(1 << 16)
 	_, far := b.deviceMemory(1 << 16)

@@ -22,7 +22,7 @@ func (p *unpluggableInterface) OnChange(f func()) { p.change = f }
 // Each change of the port's state raises one event per client; a notification without a change
 // raises none.
 func TestPortStateChangesRaiseEvents(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	i := &unpluggableInterface{Interface: wire.StaticInterface("eth0", [6]byte{2, 0, 0, 0, 0, 1}, 1500), up: true}
 	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "x", Link: w.fabric.NewLink(w.engine), Iface: i})
 	check(t, err)

@@ -18,7 +18,7 @@ func madBetween(src, dst string, b byte) *nic.MAD {
 }
 
 func TestMADsReachPeerAndOwnGSI(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.nic(1), w.nic(2)
 	var atA, atB []*nic.MAD
 	a.HandleMADs(func(m *nic.MAD) bool { atA = append(atA, m); return true })
@@ -69,7 +69,7 @@ func TestInvalidPacketsForGSIAreDropped(t *testing.T) {
 		{"too short", transport.DropInvalid, func(_ *wire.RxFrame, _ *packet.Header, n *int) { *n = 252 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestFabric(t)
 			var in *injectingLink
 			d := w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })
 			received := 0
@@ -93,7 +93,7 @@ func TestInvalidPacketsForGSIAreDropped(t *testing.T) {
 
 // A link that accepts nothing must not make the queue grow without bound.
 func TestMADQueueIsBounded(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	for range 5000 {
 		d.SendMAD(madBetween("192.0.2.1", "192.0.2.2", 0))

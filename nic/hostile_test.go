@@ -29,7 +29,7 @@ const (
 // An uninvolvedPair is a pair of other clients. Nothing may disturb its traffic.
 type uninvolvedPair struct{ a, b *queue }
 
-func newUninvolvedPair(w *world, d1, d2 *nic.Device) *uninvolvedPair {
+func newUninvolvedPair(w *testFabric, d1, d2 *nic.Device) *uninvolvedPair {
 	s := &uninvolvedPair{w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)}
 	s.a.connect(1024, s.b)
 	s.b.connect(1024, s.a)
@@ -96,7 +96,7 @@ func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestFabric(t)
 			d1, d2 := w.nic(1), w.nic(2)
 			by := newUninvolvedPair(w, d1, d2)
 			a, b := w.client(d1).qp(smallCaps), w.client(d2).qp(smallCaps)
@@ -123,7 +123,7 @@ func TestInvalidRingClosesOnlyItsContext(t *testing.T) {
 }
 
 func TestUnusedDoorbellBitsAreIgnored(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d1, d2 := w.nic(1), w.nic(2)
 	by := newUninvolvedPair(w, d1, d2)
 	c := w.client(d1)
@@ -142,7 +142,7 @@ func TestUnusedDoorbellBitsAreIgnored(t *testing.T) {
 }
 
 func TestUnknownOpcodeFailsQueuePairInOrder(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 	a.post(transport.SendWR{ID: 2, Opcode: 99})
@@ -177,7 +177,7 @@ func FuzzRings(f *testing.F) {
 	f.Add(u32(u16(inline, abi.RingProducer), 5))
 
 	f.Fuzz(func(t *testing.T, in []byte) {
-		w := newWorld(t)
+		w := newTestFabric(t)
 		w.mem = 1 << 13
 		d1, d2 := w.nic(1), w.nic(2)
 		by := newUninvolvedPair(w, d1, d2)

@@ -13,7 +13,7 @@ import (
 )
 
 func TestMulticastReachesGroupExceptSender(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	const group = "239.1.2.3"
 	gid := nic.GIDOf(netip.MustParseAddr(group))
 	var all []*queue // two on each of three NICs
@@ -73,7 +73,7 @@ func TestMulticastReachesGroupExceptSender(t *testing.T) {
 }
 
 func TestAttachMcastChecksArguments(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	c := w.client(w.nic(1))
 	gid := func(s string) nic.GID { return nic.GIDOf(netip.MustParseAddr(s)) }
 	rc, ud, init := c.qp(smallCaps), c.ud(), c.qpOf(ib.QPTypeUD, smallCaps)
@@ -89,7 +89,7 @@ func TestAttachMcastChecksArguments(t *testing.T) {
 }
 
 func TestDroppedMulticastFrameCountsOneReason(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	var in *injectingLink
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).ud()
 	gid := nic.GIDOf(netip.MustParseAddr("239.1.2.3"))

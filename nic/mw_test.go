@@ -33,7 +33,7 @@ func (q *queue) bind(id uint64, w *nic.MW, m *nic.MR, n int) {
 
 func TestMemoryWindowGrantsAccessUntilInvalidated(t *testing.T) {
 	for _, kind := range []ib.MWType{ib.MWType1, ib.MWType2} {
-		w := newWorld(t)
+		w := newTestFabric(t)
 		a, b := pair(w, 1024)
 		m, mw := b.bindable(4096), b.window(kind)
 		b.bind(1, mw, m, 2000)
@@ -68,7 +68,7 @@ func TestMemoryWindowGrantsAccessUntilInvalidated(t *testing.T) {
 }
 
 func TestDestroyQPInvalidatesItsWindows(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	_, b := pair(w, 1024)
 	m, mw := b.bindable(4096), b.window(ib.MWType2)
 	b.bind(1, mw, m, 2000)
@@ -79,7 +79,7 @@ func TestDestroyQPInvalidatesItsWindows(t *testing.T) {
 }
 
 func TestContextClosesWithBoundWindows(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	_, b := pair(w, 1024)
 	m := b.bindable(4096)
 	for range 3 {
@@ -96,7 +96,7 @@ func TestContextClosesWithBoundWindows(t *testing.T) {
 }
 
 func TestAllocMWChecksArguments(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	c := w.client(w.nic(1))
 	_, err := c.Context.AllocMW(c.pd, 3)
 	wantErrno(t, "type 3", err, syscall.EINVAL)

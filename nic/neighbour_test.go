@@ -51,7 +51,7 @@ func (s *macFilter) Send(now int64, batch []wire.TxFrame) (int, error) {
 }
 
 func TestNewMACOfPeerIsFoundBeforeRetriesRunOut(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	prefix := netip.MustParsePrefix("192.0.2.1/24")
 	s := &fakeNeighbours{Interface: wire.StaticInterface("lan0", [6]byte{2, 0, 0, 0, 0, 1}, 9000, prefix), resolved: [6]byte{2, 1}, mac: [6]byte{2, 1}}
 	d, err := w.engine.AddDevice(nic.DeviceConfig{Name: "nic1", Iface: s,

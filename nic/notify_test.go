@@ -24,7 +24,7 @@ func (l *sendObserver) Send(now int64, batch []wire.TxFrame) (int, error) {
 // The woken program may preempt the engine and reply, so the ACK must leave first. A program that
 // polls before that and arms the queue again has seen the message and gets no second event.
 func TestACKLeavesBeforeNotification(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	acks, notified := 0, 0
 	a := w.client(w.nic(1))
 	var cq *nictest.CQ

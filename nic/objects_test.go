@@ -24,7 +24,7 @@ func wantErrno(t *testing.T, what string, err error, no syscall.Errno) {
 }
 
 func TestDestroyOfObjectInUseIsEBUSY(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	c := w.client(w.nic(1))
 	q := c.qp(smallCaps)
 	wantErrno(t, "PD with an MR and a QP", c.Context.DeallocPD(c.pd), syscall.EBUSY)
@@ -39,7 +39,7 @@ func TestDestroyOfObjectInUseIsEBUSY(t *testing.T) {
 }
 
 func TestObjectsOfAnotherContextAreEINVAL(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	c, other := w.client(d), w.client(d)
 	_, err := c.Context.RegMR(other.pd, mrtable.HeapMemory(make([]byte, 8)), 0, 8, 0)
@@ -56,7 +56,7 @@ func TestObjectsOfAnotherContextAreEINVAL(t *testing.T) {
 }
 
 func TestTooSmallRingsAreEINVAL(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	c := w.client(w.nic(1))
 	_, err := c.Context.CreateCQ(nic.CQConfig{Entries: 64, Ring: nic.NewPage(abi.RingSize(32, abi.CQESize))})
 	wantErrno(t, "CreateCQ", err, syscall.EINVAL)
@@ -71,7 +71,7 @@ func TestTooSmallRingsAreEINVAL(t *testing.T) {
 }
 
 func TestLimitsAreEnforced(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	open := func(l nic.ContextLimits) *nic.Context {
 		c, err := d.Open(nic.ContextOptions{Doorbell: nic.NewPage(abi.DoorbellSize), DoorbellFD: -1, Limits: l})
@@ -104,7 +104,7 @@ func TestLimitsAreEnforced(t *testing.T) {
 }
 
 func TestContextCloseRemovesAllObjects(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 1<<20)})
 	for range 3 { // in the middle of the transfer
@@ -126,7 +126,7 @@ func TestContextCloseRemovesAllObjects(t *testing.T) {
 }
 
 func TestSendsFailAfterPeerContextCloses(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	at := attrs(1024, b)
 	at.RetryCount, at.Timeout = 1, 10
@@ -149,7 +149,7 @@ func TestSendsFailAfterPeerContextCloses(t *testing.T) {
 }
 
 func TestResetEmptiesTheRings(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	for i := range 5 {
 		a.recv(uint64(i), nil)
@@ -169,7 +169,7 @@ func TestResetEmptiesTheRings(t *testing.T) {
 }
 
 func TestCQOverrunFailsItsQueuePairs(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	for range 1025 {
 		a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
@@ -188,7 +188,7 @@ func TestCQOverrunFailsItsQueuePairs(t *testing.T) {
 }
 
 func TestCompletionEventsNeedArming(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	send := func(flags ib.SendFlags) {
 		b.recv(0, nil)
@@ -223,7 +223,7 @@ func TestCompletionEventsNeedArming(t *testing.T) {
 }
 
 func TestModifyQPChecksDeviceAttributes(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)).qp(smallCaps), w.client(w.nic(2)).qp(smallCaps)
 	at := attrs(4096, b)
 	path, err := a.Device.ResolvePath(context.Background(), &at.AV)
@@ -265,7 +265,7 @@ func (c *changingInterface) Addresses() []netip.Prefix { return c.addrs }
 func (c *changingInterface) OnChange(f func())         { c.change = f }
 
 func TestGIDTableFollowsInterface(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	p := netip.MustParsePrefix
 	i := &changingInterface{
 		Interface: wire.StaticInterface("eth0", [6]byte{0x02, 0, 0, 0, 0, 1}, 1500),
@@ -310,7 +310,7 @@ func TestGIDTableFollowsInterface(t *testing.T) {
 
 func TestConnectionSourcePortMatchesLinuxDriver(t *testing.T) {
 	// From captures of the driver: QPNs of both ends and the port, the same both ways.
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	pa, pb := a.Device.Snapshot().QPs[0], b.Device.Snapshot().QPs[0]
 	v := uint32(pa.QPN * pb.QPN)
@@ -321,7 +321,7 @@ func TestConnectionSourcePortMatchesLinuxDriver(t *testing.T) {
 }
 
 func TestSRQServesQueuePairsAndRaisesLimitEvent(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
 	srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 16, MaxSGE: 1, Limit: 2})
 	check(t, err)
@@ -353,7 +353,7 @@ func TestSRQServesQueuePairsAndRaisesLimitEvent(t *testing.T) {
 
 // One step completes work in both queues of a program, one for each direction.
 func TestNotificationComesAfterAllCQsArePublished(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	notified := 0
 	var queues [2]*nictest.CQ

@@ -60,7 +60,7 @@ func TestPKeyMembershipDecidesDelivery(t *testing.T) {
 		{0x8001, 0x0001, true}, {0x0001, 0x0001, false}, {0x8001, 0x8002, false}, {0x8001, 0xffff, false},
 	} {
 		t.Run(fmt.Sprintf("%04x and %04x", c.a, c.b), func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestFabric(t)
 			a, b := w.client(w.nic(1)), w.client(w.nic(2))
 			check(t, a.Device.SetPKeys([]uint16{0, c.a}))
 			check(t, b.Device.SetPKeys([]uint16{0, 0, c.b}))
@@ -84,7 +84,7 @@ func TestPKeyMembershipDecidesDelivery(t *testing.T) {
 }
 
 func TestQueuePairNeedsValidPKeyIndex(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	c := w.client(w.nic(1))
 	check(t, c.Device.SetPKeys([]uint16{0x8005, 0, 0x8006}))
 	q := c.qp(smallCaps)
@@ -105,7 +105,7 @@ func TestQueuePairNeedsValidPKeyIndex(t *testing.T) {
 
 // Queue pairs use the new table, and clients get an event.
 func TestPKeyTableChangeTakesEffectAtOnce(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	write := func(id uint64, want ib.WCStatus) {
 		t.Helper()
@@ -137,7 +137,7 @@ func TestPKeyTableChangeTakesEffectAtOnce(t *testing.T) {
 }
 
 func TestPartitionZeroMatchesNothing(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	check(t, d.SetPKeys([]uint16{0x0007, 0x8009}))
 	for k, want := range map[uint16]int{0x8007: 0, 0x8009: 1, 0x0009: 1, 0x0007: -1, 0: -1, 0x8000: -1, 0xffff: -1} {
@@ -148,7 +148,7 @@ func TestPartitionZeroMatchesNothing(t *testing.T) {
 }
 
 func TestDatagramsOfAnotherPartitionAreDropped(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)).ud(), w.client(w.nic(2)).ud()
 	a.ah(1, "192.0.2.2")
 	check(t, b.Device.SetPKeys([]uint16{0x8001}))

@@ -79,7 +79,7 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 		}},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestFabric(t)
 			var in *injectingLink
 			a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).qp(smallCaps)
 			b := w.client(w.nic(2)).qp(smallCaps)
@@ -108,7 +108,7 @@ func TestDroppedFrameCountsOneReason(t *testing.T) {
 }
 
 func TestPadIsRemovedAcrossSlices(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	var in *injectingLink
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
@@ -129,7 +129,7 @@ func TestPadIsRemovedAcrossSlices(t *testing.T) {
 }
 
 func TestPacketBeforeRTRIsDropped(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a := w.client(w.nic(1)).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)

@@ -11,7 +11,7 @@ import (
 )
 
 func TestResizeCQKeepsCompletions(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	write := func(id uint64) {
 		a.post(transport.SendWR{ID: id, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
@@ -47,7 +47,7 @@ func TestResizeCQKeepsCompletions(t *testing.T) {
 }
 
 func TestResizeSRQKeepsWorkRequests(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
 	srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 4, MaxSGE: 1})
 	check(t, err)

@@ -31,7 +31,7 @@ type runningPair struct {
 // newRunningPair creates two NICs on one engine or on two.
 func newRunningPair(t testing.TB, engines int, spin time.Duration) *runningPair {
 	l := &runningPair{returned: make(chan error, engines), engineRuns: engines}
-	w := &world{t: t, fabric: wire.NewFabric(), mem: 1 << 22}
+	w := &testFabric{t: t, fabric: wire.NewFabric(), mem: 1 << 22}
 	var all []*nic.Engine
 	for range engines {
 		e, err := nic.NewEngine(nic.EngineConfig{Spin: spin})

@@ -14,7 +14,7 @@ import (
 )
 
 func TestSnapshotHasAllKindsOfObjects(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	program, err := fault.Parse(strings.NewReader("# twice\nduplicate send kind write nth 1\n"))
 	check(t, err)
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return wire.NewFaultLink(l, program) })).qp(smallCaps)

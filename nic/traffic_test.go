@@ -15,7 +15,7 @@ func TestOperationsTransferData(t *testing.T) {
 	for _, mtu := range []int{256, 1024, 4096} {
 		for _, n := range []int{0, 1, 3, 8, 255, 256, 4096, 4097, 100_000, 1 << 20} {
 			t.Run(fmt.Sprintf("mtu=%d/n=%d", mtu, n), func(t *testing.T) {
-				w := newWorld(t)
+				w := newTestFabric(t)
 				a, b := pair(w, mtu)
 				rkey := b.mr.RKey()
 				fill(a.mem[:n], 1)
@@ -49,7 +49,7 @@ func TestOperationsTransferData(t *testing.T) {
 }
 
 func TestAtomicsReturnTheOldValue(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	le.PutUint64(b.mem[8:], 41)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRAtomicFetchAndAdd, RemoteAddr: 8, RKey: b.mr.RKey(), CompareAdd: 1, SGEs: a.sge(0, 8)})
@@ -63,7 +63,7 @@ func TestAtomicsReturnTheOldValue(t *testing.T) {
 }
 
 func TestInlineDataNeedsNoLKey(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	b.recv(1, b.sge(0, 64))
 	a.post(transport.SendWR{ID: 2, Opcode: ib.WRSend, Flags: ib.SendInline, Inline: []byte("out of the ring")})
@@ -75,7 +75,7 @@ func TestInlineDataNeedsNoLKey(t *testing.T) {
 }
 
 func TestQueuePairsShareLinkFairly(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	ca, cb := w.client(w.nic(1)), w.client(w.nic(2))
 	const n = 16
 	var as [n]*queue
@@ -115,7 +115,7 @@ func TestQueuePairsShareLinkFairly(t *testing.T) {
 }
 
 func TestSendRingWrapsAround(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	const total = 1000
 	posted, completed := 0, 0
@@ -151,7 +151,7 @@ func (l *slowLink) Send(now int64, batch []wire.TxFrame) (int, error) {
 }
 
 func TestFramesNotAcceptedByLinkAreSentLaterInOrder(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &slowLink{Link: l} })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	a.connect(1024, b)
@@ -174,7 +174,7 @@ type stalledLink struct{ wire.Link }
 func (stalledLink) Send(int64, []wire.TxFrame) (int, error) { return 0, nil }
 
 func TestStalledLinkExhaustsRetries(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return stalledLink{l} })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
 	at := attrs(1024, b)
@@ -192,7 +192,7 @@ func TestStalledLinkExhaustsRetries(t *testing.T) {
 }
 
 func TestLostPacketIsRetransmittedAfterTimeout(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	lose := 1
 	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return &lossyLink{l, &lose} })).qp(smallCaps)
 	b := w.client(w.nic(2)).qp(smallCaps)
@@ -223,7 +223,7 @@ func (l *lossyLink) Send(now int64, batch []wire.TxFrame) (int, error) {
 }
 
 func TestRNRIsRetriedUntilReceiveIsPosted(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRSend, SGEs: a.sge(0, 100)})
 	w.run(10e6)
@@ -249,7 +249,7 @@ func TestSteadyTrafficDoesNotAllocate(t *testing.T) {
 		{"FETCH_ADD", ib.WRAtomicFetchAndAdd, 8},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			w := newWorld(t)
+			w := newTestFabric(t)
 			a, b := pair(w, 4096)
 			req := transport.SendWR{Opcode: c.op, RKey: b.mr.RKey(), SGEs: a.sge(0, c.n)}
 			into := b.sge(0, c.n)
@@ -298,7 +298,7 @@ func (m *vanishingMemory) View(off uint64, n int) []byte {
 }
 
 func TestReceiveFailsIfMemoryIsUnreachable(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := pair(w, 1024)
 	mem := &vanishingMemory{Memory: mrtable.HeapMemory(make([]byte, 1000))}
 	mr, err := b.Context.RegMR(b.pd, mem, 0, 1000, allow)

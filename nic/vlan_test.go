@@ -14,7 +14,7 @@ import (
 )
 
 // trunk adds a NIC with 192.0.2.n untagged and in VLANs 7 and 8.
-func (w *world) trunk(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
+func (w *testFabric) trunk(n byte, wrap ...func(wire.Link) wire.Link) *nic.Device {
 	addr := netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, n}), 24)
 	iface := wire.StaticTrunk("eth0", [6]byte{2, 0, 0, 0, 0, n}, 9000,
 		[]wire.VLANAddress{{Prefix: addr, VLAN: 7, Netdev: "eth0.7"}, {Prefix: addr, VLAN: 8, Netdev: "eth0.8"}}, addr)
@@ -43,7 +43,7 @@ func (l *tagRecorder) Send(now int64, batch []wire.TxFrame) (int, error) {
 }
 
 func TestGIDOfVLANSendsTag(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	var log *tagRecorder
 	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { log = &tagRecorder{Link: l}; return log })).qp(smallCaps)
 	b := w.client(w.trunk(2)).qp(smallCaps)
@@ -78,7 +78,7 @@ func TestGIDOfVLANSendsTag(t *testing.T) {
 }
 
 func TestConnectionOnlyReceivesFromItsVLAN(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.trunk(1)).qp(smallCaps), w.client(w.trunk(2)).qp(smallCaps)
 	at := attrs(1024, b)
 	at.AV.SGIDIndex, at.Timeout, at.RetryCount = 2, 1, 1
@@ -100,7 +100,7 @@ func TestConnectionOnlyReceivesFromItsVLAN(t *testing.T) {
 
 // A link may pass up frames that are not for the NIC.
 func TestDatagramNeedsGIDOfNIC(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	var in *injectingLink
 	a := w.client(w.trunk(1, func(l wire.Link) wire.Link { in = &injectingLink{Link: l}; return in })).ud()
 	b := w.client(w.trunk(2)).ud()

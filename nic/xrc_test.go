@@ -48,7 +48,7 @@ func xpair(a, b *client, x *nic.XRCD) (ini *queue, tgt *nic.QP) {
 
 // One connection serves two programs, each with its own SRQ, CQ and memory.
 func TestXRCAcrossContexts(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a := w.client(w.nic(1))
 	d := w.nic(2)
 	b, c := w.client(d), w.client(d)
@@ -80,7 +80,7 @@ func TestXRCAcrossContexts(t *testing.T) {
 }
 
 func TestSRQOfAnotherXRCDomainIsNotFound(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	ini, tgt := xpair(a, b, b.domain())
 	own, err := b.Context.OpenXRCD(nic.XRCDKey{}, true, true)
@@ -97,7 +97,7 @@ func TestSRQOfAnotherXRCDomainIsNotFound(t *testing.T) {
 }
 
 func TestDestroySRQFailsTargetsInMidMessage(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	x := b.domain()
 	ini, tgt := xpair(a, b, x)
@@ -120,7 +120,7 @@ func TestDestroySRQFailsTargetsInMidMessage(t *testing.T) {
 }
 
 func TestCQOverrunFailsXRCSRQ(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	b.cq = b.newCQ(1)
 	x := b.domain()
@@ -146,7 +146,7 @@ func TestCQOverrunFailsXRCSRQ(t *testing.T) {
 }
 
 func TestXRCObjectsCheckArguments(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	c, o := w.client(w.nic(1)), w.client(w.nic(2))
 	x, caps := c.domain(), smallCaps
 	check(t, c.Device.RoundCaps(&caps))
@@ -176,7 +176,7 @@ func TestXRCObjectsCheckArguments(t *testing.T) {
 }
 
 func TestXRCDomainsAreSharedByFile(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	d := w.nic(1)
 	a, b := w.client(d), w.client(d)
 	_, err := a.Context.OpenXRCD(domainKey, false, false)
@@ -205,7 +205,7 @@ func TestXRCDomainsAreSharedByFile(t *testing.T) {
 }
 
 func TestContextClosesWithXRC(t *testing.T) {
-	w := newWorld(t)
+	w := newTestFabric(t)
 	a, b := w.client(w.nic(1)), w.client(w.nic(2))
 	x := b.domain()
 	ini, tgt := xpair(a, b, x)
