@@ -169,11 +169,11 @@ func (s *script) expectNothing(args *arguments) error {
 	}
 	for _, l := range s.completions {
 		if len(l) > 0 {
-			return fmt.Errorf("expected nothing, but got\n    %v", l[0])
+			return fmt.Errorf("expected nothing, but got\n    %s", completionText(l[0]))
 		}
 	}
 	if len(s.events) > 0 {
-		return fmt.Errorf("expected nothing, but got\n    %v", s.events[0])
+		return fmt.Errorf("expected nothing, but got\n    %s", eventText(s.events[0]))
 	}
 	if len(s.notices) > 0 {
 		return fmt.Errorf("expected nothing, but got\n    notice %s", s.notices[0])

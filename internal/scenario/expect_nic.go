@@ -183,10 +183,10 @@ func (s *script) expectEvent(args *arguments) error {
 	case err != nil:
 		return err
 	case len(s.events) == 0:
-		return fmt.Errorf("expected %v, but there was none; recent packets:%s", want, s.recentFrames())
+		return fmt.Errorf("expected %s, but there was none; recent packets:%s", eventText(want), s.recentFrames())
 	}
 	if got := s.events[0]; got.Type != want.Type || want.Object != "" && got.Object != want.Object {
-		return fmt.Errorf("expected %v, but got %v", want, got)
+		return fmt.Errorf("expected %s, but got %s", eventText(want), eventText(got))
 	}
 	s.events = s.events[1:]
 	return nil
