@@ -66,11 +66,11 @@ const (
 // A ConnEvent is an event of a connection.
 type ConnEvent struct {
 	Kind    ConnEventType
-	Reason  Reason   // Rejected
-	REP     *REP     // Replied
-	SIDR    *SIDRREP // LookedUp
+	Reason  Reason   // ConnRejected
+	REP     *REP     // ConnReplied
+	SIDR    *SIDRREP // ConnSIDRReply
 	Private []byte   // private data of the message
-	Timeout bool     // Disconnected: the DREQ was not answered
+	Timeout bool     // ConnDisconnected: the DREQ was not answered
 }
 
 // Times are codes of 4.096 µs · 2^n, as in messages.

@@ -41,13 +41,13 @@ type flight struct {
 // A host is an agent and its program, which accepts requests and records events.
 type host struct {
 	*cm.Agent
-	net    *network
-	addr   netip.Addr
-	guid   uint64
-	log    []string
-	conns  []*cm.Conn
-	accept bool // what is asked for, at once
-	refuse cm.Reason
+	net          *network
+	addr         netip.Addr
+	guid         uint64
+	log          []string
+	conns        []*cm.Conn
+	accept       bool // accept each request at once
+	rejectReason cm.Reason
 }
 
 func newNetwork(t *testing.T, n int) (*network, []*host) {
@@ -80,8 +80,8 @@ func (h *host) note(format string, a ...any) { h.log = append(h.log, fmt.Sprintf
 
 func (h *host) Request(c *cm.Conn, q *cm.REQ) cm.Reason {
 	h.note("request")
-	if h.refuse != 0 {
-		return h.refuse
+	if h.rejectReason != 0 {
+		return h.rejectReason
 	}
 	c.Owner = h
 	h.conns = append(h.conns, c)
@@ -158,7 +158,7 @@ func (w *network) run(until int64) {
 			w.hosts[netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)})].Expire(w.now)
 		}
 	}
-	w.t.Fatal("no end of it")
+	w.t.Fatal("the network does not become idle")
 }
 
 func (w *network) deliver() {
@@ -243,7 +243,7 @@ func TestSilentPeerIsUnreachable(t *testing.T) {
 		t.Errorf("the REQ was sent %d times, want %d", sent, 1+cm.MaxRetries)
 	}
 	if w.now < 70e9 || w.now > 85e9 {
-		t.Errorf("it took %d ns", w.now)
+		t.Errorf("giving up took %d ns", w.now)
 	}
 }
 
@@ -264,7 +264,7 @@ func TestMRAExtendsTheWait(t *testing.T) {
 	a.connect(b, 0x11)
 	w.run(60e9)
 	want(t, a)
-	want(t, b, "request") // once, however often the REQ came
+	want(t, b, "request") // once, however often the REQ arrived
 	if err := b.conns[0].Accept(w.now, &cm.REP{LocalQPN: 9}); err != nil {
 		t.Fatal(err)
 	}
@@ -276,7 +276,7 @@ func TestMRAExtendsTheWait(t *testing.T) {
 func TestRejections(t *testing.T) {
 	t.Run("by the listener", func(t *testing.T) {
 		w, hosts := newNetwork(t, 2)
-		hosts[1].refuse = cm.RejectInvalidService
+		hosts[1].rejectReason = cm.RejectInvalidService
 		hosts[0].connect(hosts[1], 0x11)
 		w.run(0)
 		want(t, hosts[0], "rejected invalid service ID")
@@ -321,7 +321,7 @@ func TestRejections(t *testing.T) {
 func TestCloseNotifiesThePeerInEveryState(t *testing.T) {
 	for _, c := range []struct {
 		name   string
-		setup  func(a, b *host) *cm.Conn // returns what is closed
+		setup  func(a, b *host) *cm.Conn // returns the connection to close
 		closer int
 		peer   []string
 	}{
@@ -400,7 +400,7 @@ func TestDREQWithoutConnectionGetsDREP(t *testing.T) {
 	cm.Put(&mad, 5, 0, &cm.DREQ{LocalID: 1, RemoteID: 2, RemoteQPN: 3})
 	hosts[0].Receive(w.now, hosts[0], cm.Route{Src: hosts[0].addr, Dst: hosts[1].addr}, mad[:])
 	if len(got) != 1 || got[0] != "10.0.0.1 DREP" {
-		t.Errorf("answers %v, want a DREP", got)
+		t.Errorf("replies %v, want a DREP", got)
 	}
 }
 
@@ -473,7 +473,7 @@ func TestAgentUnderLossDuplicationAndReordering(t *testing.T) {
 		}
 		empty(t, hosts...)
 		if t.Failed() {
-			t.Fatalf("seed %d", seed)
+			t.Fatalf("failed with seed %d", seed)
 		}
 	}
 }

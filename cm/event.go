@@ -45,10 +45,10 @@ func (t EventType) String() string {
 // An Event is an event of an identifier, for the program: struct rdma_cm_event.
 type Event struct {
 	Type   EventType
-	Status int // 0, a negative errno, a Reason (NoticeRejected) or SIDRStatus (NoticeUnreachable)
+	Status int // 0, a negative errno, a Reason (EventRejected) or SIDRStatus (EventUnreachable)
 	ID     *ID
-	Listen *ID    // ConnectRequest: the listener
-	Cookie uint64 // MulticastJoin, MulticastError: given to Join
+	Listen *ID    // EventConnectRequest: the listener
+	Cookie uint64 // EventMulticastJoin, EventMulticastError: given to Join
 	Conn   ConnParam
 	UD     *UDParam // datagrams: in place of Conn, except for its private data
 }

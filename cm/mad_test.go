@@ -131,7 +131,7 @@ func TestParseRejectsOtherMADs(t *testing.T) {
 		}
 	}
 	if _, _, err := cm.Parse(good[:255]); err != cm.ErrSize {
-		t.Errorf("255 bytes: %v", err)
+		t.Errorf("Parse of 255 bytes: %v", err)
 	}
 }
 
@@ -139,7 +139,7 @@ func TestUnsupportedReplyToGetAndSetOnly(t *testing.T) {
 	for _, c := range []struct {
 		name                   string
 		class, version, method byte
-		want                   uint16 // 0: no answer
+		want                   uint16 // 0: no reply
 	}{
 		{"Get of performance counters", 4, 1, cm.MethodGet, cm.StatusBadVersion},
 		{"Set of a vendor class", 9, 1, cm.MethodSet, cm.StatusBadVersion},
@@ -155,9 +155,9 @@ func TestUnsupportedReplyToGetAndSetOnly(t *testing.T) {
 		a, _ := cm.ParseHeader(answer[:])
 		switch {
 		case got != (c.want != 0):
-			t.Errorf("%s: answered %v", c.name, got)
+			t.Errorf("%s: unexpected reply %v", c.name, got)
 		case got && (a.Status != c.want || a.Method != 0x81 || a.TID != 0x1122 || a.Class != c.class):
-			t.Errorf("%s: answer %+v, want status %#x", c.name, a, c.want)
+			t.Errorf("%s: reply %+v, want status %#x", c.name, a, c.want)
 		}
 	}
 }
@@ -234,7 +234,7 @@ func FuzzParse(f *testing.F) {
 		}
 		cm.Put(&twice, h2.TID, h2.Modifier, m2)
 		if once != twice {
-			t.Fatalf("encoded again it differs:\n%x\n%x", once, twice)
+			t.Fatalf("encoding it again gives a different MAD:\n%x\n%x", once, twice)
 		}
 	})
 }

@@ -14,7 +14,7 @@ import (
 // A program that starts failing operations and does not get their events reaches the limit of
 // queued events.
 func TestQueuedEventsAreBounded(t *testing.T) {
-	m := cm.NewManager(nil, 1) // no NIC leads anywhere
+	m := cm.NewManager(nil, 1) // without NICs, no address can be resolved
 	s, err := m.Open(cm.Owner{}, "")
 	if err != nil {
 		t.Fatal(err)
@@ -37,12 +37,12 @@ func TestQueuedEventsAreBounded(t *testing.T) {
 		}
 	}
 	if err := resolve(); !errors.Is(err, syscall.ENOMEM) || signals != cm.MaxEvents {
-		t.Errorf("with %d events to fetch: %v", signals, err)
+		t.Errorf("with %d queued events: %v", signals, err)
 	}
 	if n := ch.Next(); n == nil || n.Type != cm.EventAddrError || n.Status != -int(syscall.ENETUNREACH) {
 		t.Errorf("the first event is %+v", n)
 	}
 	if err := resolve(); err != nil {
-		t.Errorf("after one was fetched: %v", err)
+		t.Errorf("after one event was removed: %v", err)
 	}
 }

@@ -19,8 +19,8 @@ type Info struct {
 // IPv6 address, else entry 0. Connect chooses one of the peer's address family.
 const AnyGID = -1
 
-// psnDrawn in QP.psn says that the other bits are a PSN.
-const psnDrawn = 1 << 31
+// psnChosen in QP.psn means that the other bits are a PSN.
+const psnChosen = 1 << 31
 
 // Info returns what the peer needs: the queue pair number, the first PSN that Connect will set
 // (random, chosen by the first call), and the GID at gidIndex, or one that is chosen for AnyGID.
@@ -38,11 +38,11 @@ func (q *QP) Info(ctx context.Context, gidIndex int) (Info, error) {
 
 // SetPSN sets the first PSN that the queue pair sends, in place of a random one. Call it before
 // Info.
-func (q *QP) SetPSN(psn uint32) { q.psn.Store(psn&0xffffff | psnDrawn) }
+func (q *QP) SetPSN(psn uint32) { q.psn.Store(psn&0xffffff | psnChosen) }
 
 func (q *QP) firstPSN() uint32 {
-	q.psn.CompareAndSwap(0, rand.Uint32()&0xffffff|psnDrawn)
-	return q.psn.Load() &^ psnDrawn
+	q.psn.CompareAndSwap(0, rand.Uint32()&0xffffff|psnChosen)
+	return q.psn.Load() &^ psnChosen
 }
 
 // chooseGID returns the entry at index or, for AnyGID, the best one for packets to remote.

@@ -124,11 +124,11 @@ func (c *Context) open(ctx context.Context, device string) error {
 	if len(device) >= abi.NameSize {
 		return fmt.Errorf("device %q: %w", device, ErrNoDevice)
 	}
-	var ask abi.OpenDeviceRequest
+	var req abi.OpenDeviceRequest
 	var got abi.OpenDeviceReply
-	abi.PutText(ask.Name[:], device)
+	abi.PutText(req.Name[:], device)
 	p, err := c.client.Call(ctx, control.Request{
-		Name: "open device", Op: abi.OpOpenDevice, Body: []any{ask}, Reply: &got, Want: 4,
+		Name: "open device", Op: abi.OpOpenDevice, Body: []any{req}, Reply: &got, Want: 4,
 	})
 	if err != nil {
 		return err

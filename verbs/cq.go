@@ -40,13 +40,13 @@ func (c *Context) CreateCQ(ctx context.Context, cqe int, ch *CompChannel) (*CQ, 
 }
 
 func (c *Context) openCQ(cqe uint32, ch *CompChannel) (*CQ, error) {
-	ask := abi.CreateCQRequest{Entries: cqe, Flags: abi.CQOwnChannel}
+	req := abi.CreateCQRequest{Entries: cqe, Flags: abi.CQOwnChannel}
 	want := 2
 	if ch != nil {
-		ask.Channel, ask.Flags, want = ch.handle, 0, 1
+		req.Channel, req.Flags, want = ch.handle, 0, 1
 	}
 	var got abi.CreateCQReply
-	p, err := c.call(control.Request{Name: "create CQ", Op: abi.OpCreateCQ, Body: []any{ask}, Reply: &got, Want: want})
+	p, err := c.call(control.Request{Name: "create CQ", Op: abi.OpCreateCQ, Body: []any{req}, Reply: &got, Want: want})
 	if err != nil {
 		c.drop(abi.OpDestroyCQ, got.Handle)
 		return nil, err
@@ -93,8 +93,8 @@ func (q *CQ) Resize(ctx context.Context, cqe int) error {
 // setSize makes the daemon move the queue to a ring of another size.
 func (q *CQ) setSize(cqe uint32) error {
 	var got abi.CreateCQReply
-	ask := abi.ResizeCQRequest{Handle: q.handle, Entries: cqe}
-	p, err := q.ctx.call(control.Request{Name: "resize CQ", Op: abi.OpResizeCQ, Body: []any{ask}, Reply: &got, Want: 1})
+	req := abi.ResizeCQRequest{Handle: q.handle, Entries: cqe}
+	p, err := q.ctx.call(control.Request{Name: "resize CQ", Op: abi.OpResizeCQ, Body: []any{req}, Reply: &got, Want: 1})
 	if err != nil {
 		return err
 	}

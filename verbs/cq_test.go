@@ -175,7 +175,7 @@ func TestDestroyQPRemovesItsCompletions(t *testing.T) {
 	waiting := func() int { return f.Server.Snapshot().Devices[0].CQs[0].Waiting }
 	for limit := time.Now().Add(20 * time.Second); waiting() < 12; time.Sleep(time.Millisecond) {
 		if time.Now().After(limit) {
-			t.Fatalf("%d of 12 completions came", waiting())
+			t.Fatalf("%d of 12 completions arrived", waiting())
 		}
 	}
 	wc := make([]verbs.WC, 16)
@@ -188,7 +188,7 @@ func TestDestroyQPRemovesItsCompletions(t *testing.T) {
 	}
 	n, err := cq.Poll(wc)
 	if n != 7 || err != nil {
-		t.Fatalf("%d completions are left, %v", n, err)
+		t.Fatalf("Poll returned %d completions, %v", n, err)
 	}
 	for i, id := range []uint64{3, 6, 9, 2, 5, 8, 11} {
 		if wc[i].WRID != id {

@@ -19,14 +19,14 @@ func TestUCOperations(t *testing.T) {
 		x.Send(verbs.SendWR{Opcode: verbs.WRSendWithImm, Imm: 9, SGList: x.SGE(0, n)})
 		x.Completion()
 		if wc := y.Completion(); wc.ByteLen != uint32(n) || wc.Imm != 9 {
-			t.Fatalf("%+v", wc)
+			t.Fatalf("completion %+v", wc)
 		}
 		same(t, "SEND", y.Buf[30000:30000+n], x.Buf[:n])
 		y.Recv(2, 0, 0)
 		x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWriteWithImm, Imm: 8, SGList: x.SGE(0, n), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()})
 		x.Completion()
 		if wc := y.Completion(); wc.Opcode != verbs.WCRecvRDMAWithImm || wc.ByteLen != uint32(n) {
-			t.Fatalf("%+v", wc)
+			t.Fatalf("completion %+v", wc)
 		}
 		same(t, "WRITE", y.Buf[:n], x.Buf[:n])
 	}
@@ -35,7 +35,7 @@ func TestUCOperations(t *testing.T) {
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 8)})
 	x.Failure(verbs.WCLocQPOpErr)
 	if got, err := x.Query(t.Context()); err != nil || got.QPState != verbs.QPSSQE {
-		t.Fatalf("%v, %v", got.QPState, err)
+		t.Fatalf("state %v, %v", got.QPState, err)
 	}
 	if err := x.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState); err != nil {
 		t.Fatal(err)
@@ -67,7 +67,7 @@ func TestFlowLabelIsMaskedTo20Bits(t *testing.T) {
 	x.Completion()
 	y.Completion()
 	if g := (*verbs.GRH)(y.Buf); g.Is4() || g.FlowLabel() != label&0xfffff {
-		t.Errorf("a datagram from %v has the label %#x", g.Src(), g.FlowLabel())
+		t.Errorf("flow label of a datagram from %v: %#x", g.Src(), g.FlowLabel())
 	}
 }
 
@@ -91,11 +91,11 @@ func TestUDSendAndReply(t *testing.T) {
 		var first verbs.WC
 		for i, wc := range y.Completions(4) {
 			if wc.Err() != nil || wc.ByteLen != 540 || wc.SrcQP != x.QPNum() || wc.WCFlags != verbs.WCWithGRH|verbs.WCWithImm || wc.Imm != uint32(i) {
-				t.Fatalf("%+v", wc)
+				t.Fatalf("completion %+v", wc)
 			}
 			g := (*verbs.GRH)(y.Buf[i*1000:])
 			if g.Src() != x.Info.GID.Addr() || g.Dst() != y.Info.GID.Addr() {
-				t.Fatalf("from %v to %v", g.Src(), g.Dst())
+				t.Fatalf("datagram from %v to %v", g.Src(), g.Dst())
 			}
 			same(t, "datagram", y.Buf[i*1000+verbs.GRHLen:][:500], x.Buf[i*500:][:500])
 			first = wc
@@ -108,7 +108,7 @@ func TestUDSendAndReply(t *testing.T) {
 		y.Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: y.SGE(0, 8), AH: back, RemoteQPN: first.SrcQP, RemoteQKey: 1 << 31})
 		y.Completion()
 		if wc := x.Completion(); wc.ByteLen != 48 || wc.SrcQP != y.QPNum() {
-			t.Fatalf("%+v", wc)
+			t.Fatalf("completion %+v", wc)
 		}
 		if err := errors.Join(ah.Close(t.Context()), back.Close(t.Context())); err != nil {
 			t.Fatal(err)
@@ -123,7 +123,7 @@ func TestAddressHandleOfAnotherPDFailsWorkRequest(t *testing.T) {
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend, AH: other.AH(y.Info.GID), RemoteQPN: y.QPNum()})
 	x.Failure(verbs.WCLocQPOpErr)
 	if err := x.PostSend(verbs.SendWR{Opcode: verbs.WRSend}); !errors.Is(err, verbs.ErrWorkRequest) {
-		t.Errorf("without an address handle: %v", err)
+		t.Errorf("posting without an address handle: %v", err)
 	}
 }
 
@@ -143,28 +143,28 @@ func TestMulticastReachesAttachedQPs(t *testing.T) {
 	fill(from.Buf[2000:2100], 3)
 	from.Send(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, SGList: from.SGE(2000, 100), AH: from.AH(group), RemoteQPN: verbs.MulticastQPN, RemoteQKey: verbstest.QKey})
 	if wc := from.Completion(); wc.WRID != 9 {
-		t.Fatalf("the sender got its own datagram: %+v", wc)
+		t.Fatalf("the sender received its own datagram: %+v", wc)
 	}
 	for _, x := range ends[1:] {
 		if wc := x.Completion(); wc.ByteLen != 140 || wc.SrcQP != from.QPNum() {
-			t.Fatalf("%+v", wc)
+			t.Fatalf("completion %+v", wc)
 		}
 		if g := (*verbs.GRH)(x.Buf); g.Dst() != group.Addr() {
-			t.Errorf("to %v", g.Dst())
+			t.Errorf("destination of the datagram: %v", g.Dst())
 		}
 		same(t, "datagram", x.Buf[40:140], from.Buf[2000:2100])
 	}
 	if err := ends[1].Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("close of a member: %v", err)
+		t.Errorf("closing an attached queue pair: %v", err)
 	}
 	if err := errors.Join(ends[1].DetachMcast(t.Context(), group), ends[1].Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	rc := verbstest.EndpointConfig{}.New(t, ends[0].Context)
 	if err := rc.AttachMcast(t.Context(), group); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("RC: %v", err)
+		t.Errorf("attaching an RC queue pair: %v", err)
 	}
 	if err := ends[2].DetachMcast(t.Context(), verbs.GroupGID(netip.MustParseAddr("239.7.7.8"))); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("never attached: %v", err)
+		t.Errorf("detaching from a group that was not attached: %v", err)
 	}
 }

@@ -38,18 +38,18 @@ func (m *DM) Length() uint64 { return m.length }
 // p are multiples of 4, and the range lies inside the memory: otherwise EINVAL, and nothing is
 // copied. If ctx ends first, a part may have been copied.
 func (m *DM) CopyTo(ctx context.Context, offset uint64, p []byte) error {
-	return m.copy(offset, p, func(ask abi.CopyDMRequest, p []byte) error {
-		return m.ctx.request(ctx, "copy to DM", abi.OpCopyToDM, ask, bytes.Clone(p))
+	return m.copy(offset, p, func(req abi.CopyDMRequest, p []byte) error {
+		return m.ctx.request(ctx, "copy to DM", abi.OpCopyToDM, req, bytes.Clone(p))
 	})
 }
 
 // CopyFrom fills p with what device memory holds from offset on: ibv_memcpy_from_dm. The rules are
 // those of CopyTo.
 func (m *DM) CopyFrom(ctx context.Context, p []byte, offset uint64) error {
-	return m.copy(offset, p, func(ask abi.CopyDMRequest, p []byte) error {
+	return m.copy(offset, p, func(req abi.CopyDMRequest, p []byte) error {
 		got, err := control.Await(ctx, "copy from DM", func() ([]byte, error) {
-			b := make([]byte, ask.Length)
-			_, err := m.ctx.call(control.Request{Name: "copy from DM", Op: abi.OpCopyFromDM, Body: []any{ask}, Reply: b})
+			b := make([]byte, req.Length)
+			_, err := m.ctx.call(control.Request{Name: "copy from DM", Op: abi.OpCopyFromDM, Body: []any{req}, Reply: b})
 			return b, err
 		}, nil)
 		copy(p, got)
@@ -66,8 +66,8 @@ func (m *DM) copy(offset uint64, p []byte, f func(abi.CopyDMRequest, []byte) err
 	for {
 		start := (max(len(p), 1) - 1) / abi.DMCopyMax * abi.DMCopyMax
 		piece := p[start:]
-		ask := abi.CopyDMRequest{Handle: m.handle, Length: uint32(len(piece)), Offset: offset + uint64(start)}
-		if err := f(ask, piece); err != nil || start == 0 {
+		req := abi.CopyDMRequest{Handle: m.handle, Length: uint32(len(piece)), Offset: offset + uint64(start)}
+		if err := f(req, piece); err != nil || start == 0 {
 			return err
 		}
 		p = p[:start]
@@ -84,11 +84,11 @@ func (m *DM) abandon() {}
 // RegDM registers length bytes of device memory from offset on: ibv_reg_dm_mr. SGEs and peers address
 // them from 0 on; access must include AccessZeroBased.
 func (p *PD) RegDM(ctx context.Context, m *DM, offset, length uint64, access Access) (*MR, error) {
-	ask := abi.RegMRRequest{PD: p.handle, Memory: abi.MemoryDevice, Access: uint32(access), Length: length,
+	req := abi.RegMRRequest{PD: p.handle, Memory: abi.MemoryDevice, Access: uint32(access), Length: length,
 		Address: uint64(m.handle), Offset: offset}
 	return created(ctx, "register MR", func() (*MR, error) {
 		r := &MR{ctx: p.ctx, length: length}
-		if err := r.register(ask, nil); err != nil {
+		if err := r.register(req, nil); err != nil {
 			return nil, err
 		}
 		return adopted(p.ctx, r)

@@ -105,7 +105,7 @@ func TestEveryOperationOnDeviceMemoryAndDMABuffers(t *testing.T) {
 			x.Send(verbs.SendWR{Opcode: verbs.WRAtomicFetchAndAdd, SGList: x.SGE(0, 8), RemoteAddr: at, RKey: m.mr.RKey(), CompareAdd: 5})
 			x.Completion()
 			if got := binary.LittleEndian.Uint64(m.content()[at-m.mr.Addr():]); got != was+5 || binary.LittleEndian.Uint64(x.Buf) != was {
-				t.Errorf("fetch and add: %#x became %#x", was, got)
+				t.Errorf("fetch and add: returned %#x, memory holds %#x", was, got)
 			}
 
 			// The owner sends from it and receives into it.
@@ -131,17 +131,17 @@ func TestDeviceMemoryCopy(t *testing.T) {
 	c := f.Open(0)
 	a, err := c.QueryDevice(t.Context())
 	if err != nil || a.MaxDMSize != 1<<18 {
-		t.Fatalf("%d bytes at most, %v", a.MaxDMSize, err)
+		t.Fatalf("MaxDMSize %d, %v", a.MaxDMSize, err)
 	}
 	if _, err := c.AllocDM(t.Context(), a.MaxDMSize+1, 0); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("too much: %v", err)
+		t.Errorf("allocating more than MaxDMSize: %v", err)
 	}
 	for _, bad := range []struct {
 		n     uint64
 		align uint32
 	}{{0, 0}, {8, 13}} {
 		if _, err := c.AllocDM(t.Context(), bad.n, bad.align); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%+v: %v", bad, err)
+			t.Errorf("allocating %+v: %v", bad, err)
 		}
 	}
 	m, err := c.AllocDM(t.Context(), a.MaxDMSize, 12)
@@ -170,17 +170,17 @@ func TestDeviceMemoryCopy(t *testing.T) {
 	pd, err := c.AllocPD(t.Context())
 	ok(t, err)
 	if _, err := pd.RegDM(t.Context(), m, 0, 8, verbs.AccessLocalWrite); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("not zero-based: %v", err)
+		t.Errorf("registering without AccessZeroBased: %v", err)
 	}
 	mr, err := pd.RegDM(t.Context(), m, 8, 8, verbs.AccessZeroBased)
 	ok(t, err)
 	if err := m.Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("freed in use: %v", err)
+		t.Errorf("closing device memory with a region: %v", err)
 	}
 	ok(t, mr.Close(t.Context()))
 	ok(t, m.Close(t.Context()))
 	if err := m.Close(t.Context()); !errors.Is(err, verbs.ErrClosed) {
-		t.Errorf("freed twice: %v", err)
+		t.Errorf("closing device memory twice: %v", err)
 	}
 	ok(t, pd.Close(t.Context()))
 }
@@ -197,7 +197,7 @@ func TestTruncatedDMABufferFailsWorkRequests(t *testing.T) {
 	x.Completion()
 	got := make([]byte, 4096)
 	if _, err := f.ReadAt(got, 0); err != nil || !bytes.Equal(got, x.Buf[:4096]) {
-		t.Errorf("the remaining part: %v", err)
+		t.Errorf("WRITE to the part that is left: %v", err)
 	}
 	x.Send(verbs.SendWR{Opcode: verbs.WRRDMARead, SGList: x.SGE(0, 8), RemoteAddr: 5000, RKey: mr.RKey()})
 	x.Failure(verbs.WCRemOpErr)
@@ -225,17 +225,17 @@ func TestRegDMABufRejectsInvalidFiles(t *testing.T) {
 		access               verbs.Access
 		want                 syscall.Errno
 	}{
-		{"nothing", file, 0, 0, 0, 0, syscall.EINVAL},
-		{"more than there is", file, 4096, 4097, 0, 0, syscall.EINVAL},
-		{"a sum that overflows", file, 1 << 63, 1 << 63, 0, 0, syscall.ENOMEM},
-		{"an offset that is too high", file, 1<<64 - 4096, 4096, 0, 0, syscall.EINVAL},
-		{"addresses that overflow", file, 0, 8192, 1<<64 - 4096, 0, syscall.EINVAL},
-		{"another place in the page", file, 100, 100, 101, 0, syscall.EINVAL},
-		{"remote writing without local", file, 0, 8192, 0, verbs.AccessRemoteWrite, syscall.EINVAL},
+		{"length 0", file, 0, 0, 0, 0, syscall.EINVAL},
+		{"a range beyond the end of the file", file, 4096, 4097, 0, 0, syscall.EINVAL},
+		{"offset plus length overflows", file, 1 << 63, 1 << 63, 0, 0, syscall.ENOMEM},
+		{"an offset beyond the end of the file", file, 1<<64 - 4096, 4096, 0, 0, syscall.EINVAL},
+		{"addresses overflow", file, 0, 8192, 1<<64 - 4096, 0, syscall.EINVAL},
+		{"iova with another offset in its page", file, 100, 100, 101, 0, syscall.EINVAL},
+		{"remote write without local write", file, 0, 8192, 0, verbs.AccessRemoteWrite, syscall.EINVAL},
 		{"zero-based", file, 0, 8192, 0, verbs.AccessLocalWrite | verbs.AccessZeroBased, syscall.EINVAL},
-		{"windows", file, 0, 8192, 0, verbs.AccessLocalWrite | verbs.AccessMWBind, syscall.EINVAL},
-		{"writing what can be read", readOnly, 0, 8192, 0, verbs.AccessLocalWrite, syscall.EACCES},
-		{"a device", null, 0, 1, 0, 0, syscall.EINVAL},
+		{"memory windows", file, 0, 8192, 0, verbs.AccessLocalWrite | verbs.AccessMWBind, syscall.EINVAL},
+		{"write access to a read-only file", readOnly, 0, 8192, 0, verbs.AccessLocalWrite, syscall.EACCES},
+		{"a character device", null, 0, 1, 0, 0, syscall.EINVAL},
 	} {
 		if _, err := pd.RegDMABuf(t.Context(), bad.f, bad.offset, bad.length, bad.iova, bad.access); !errors.Is(err, bad.want) {
 			t.Errorf("%s: %v, want %v", bad.what, err, bad.want)

@@ -44,13 +44,13 @@ var exporters = map[string]exporter{
 	}},
 	"heap": {"/dev/dma_heap/system", func(t *testing.T, dev int, n uint64) *os.File {
 		const alloc = 0xc0184800
-		ask := struct {
+		req := struct {
 			length      uint64
 			fd, fdFlags uint32
 			heapFlags   uint64
 		}{length: n, fdFlags: unix.O_RDWR | unix.O_CLOEXEC}
-		ioctl(t, dev, alloc, &ask)
-		return os.NewFile(uintptr(ask.fd), "dma-buf")
+		ioctl(t, dev, alloc, &req)
+		return os.NewFile(uintptr(req.fd), "dma-buf")
 	}},
 }
 
@@ -74,7 +74,7 @@ func kernelBuffers(t *testing.T, y *verbstest.Endpoint, n int) map[string]remote
 		mr, err := y.PD.RegDMABuf(t.Context(), f, 1000, uint64(n), 1<<40+1000, everyAccess)
 		ok(t, err)
 		if _, err := y.PD.RegDMABuf(t.Context(), f, 4096, uint64(size), 0, verbs.AccessLocalWrite); err == nil {
-			t.Errorf("%s: more than there is", name)
+			t.Errorf("%s: registering beyond the end of the buffer succeeded", name)
 		}
 		mem, err := unix.Mmap(int(f.Fd()), 0, size, unix.PROT_READ, unix.MAP_SHARED)
 		ok(t, err)

@@ -30,22 +30,22 @@ func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 		want   verbs.WCStatus
 		atPeer verbs.WCStatus // of the receive, where it is not flushed
 	}{
-		{"an L_Key that does not exist", func(x, y ends) verbs.SendWR {
+		{"an unknown L_Key", func(x, y ends) verbs.SendWR {
 			wr := write(x, y)
 			wr.SGList[0].LKey ^= 0x55
 			return wr
 		}, -1, verbs.WCLocProtErr, 0},
-		{"a local range that ends behind its region", func(x, y ends) verbs.SendWR {
+		{"a local range that exceeds its region", func(x, y ends) verbs.SendWR {
 			wr := write(x, y)
 			wr.SGList = x.SGE(len(x.Buf)-4, 8)
 			return wr
 		}, -1, verbs.WCLocProtErr, 0},
-		{"an R_Key that does not exist", func(x, y ends) verbs.SendWR {
+		{"an unknown R_Key", func(x, y ends) verbs.SendWR {
 			wr := write(x, y)
 			wr.RKey ^= 0x55
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
-		{"a remote range that ends behind its region", func(x, y ends) verbs.SendWR {
+		{"a remote range that exceeds its region", func(x, y ends) verbs.SendWR {
 			wr := write(x, y)
 			wr.RemoteAddr += uint64(len(y.Buf)) - 4
 			return wr
@@ -60,7 +60,7 @@ func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 			wr.RKey = mr.RKey()
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
-		{"a region without the right", func(x, y ends) verbs.SendWR {
+		{"a region without remote access", func(x, y ends) verbs.SendWR {
 			mr, err := y.PD.RegMR(t.Context(), y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
 			if err != nil {
 				panic(err)
@@ -69,7 +69,7 @@ func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 			wr.RKey = mr.RKey()
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
-		{"an atomic that is not aligned", func(x, y ends) verbs.SendWR {
+		{"an unaligned atomic", func(x, y ends) verbs.SendWR {
 			wr := write(x, y)
 			wr.Opcode, wr.RemoteAddr = verbs.WRAtomicFetchAndAdd, y.MR.Addr()+4
 			return wr
@@ -179,10 +179,10 @@ func TestPostingIsAllOrNothing(t *testing.T) {
 		}
 	}
 	if err := x.PostSend(make([]verbs.SendWR, x.Cap().MaxSendWR+1)...); !errors.Is(err, verbs.ErrQueueFull) || !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("more than the queue holds: %v", err)
+		t.Errorf("posting more sends than the queue holds: %v", err)
 	}
 	if err := x.PostRecv(make([]verbs.RecvWR, x.Cap().MaxRecvWR+1)...); !errors.Is(err, verbs.ErrQueueFull) {
-		t.Errorf("more receives than the queue holds: %v", err)
+		t.Errorf("posting more receives than the queue holds: %v", err)
 	}
 	if n, err := x.CQ.Poll(make([]verbs.WC, 4)); n != 0 || err != nil {
 		t.Errorf("%d completions, %v", n, err)
@@ -206,7 +206,7 @@ func TestClientLimitsAffectOnlyThatClient(t *testing.T) {
 	a := f.Open(0)
 	f.Open(1)
 	if _, err := verbs.Open(context.Background(), "nic0", verbs.WithSocket(f.Socket())); !errors.Is(err, verbs.ErrDeviceFatal) {
-		t.Errorf("a third connection: %v", err)
+		t.Errorf("opening a third connection: %v", err)
 	}
 	pd, _ := a.AllocPD(t.Context())
 	cq, _ := a.CreateCQ(t.Context(), 1, nil)
@@ -222,8 +222,8 @@ func TestClientLimitsAffectOnlyThatClient(t *testing.T) {
 		{"more memory than allowed", syscall.ENOMEM, func() error { _, err := pd.RegMR(t.Context(), buf.Bytes(), 0); return err }},
 		{"an MR", nil, func() error { _, err := pd.RegMR(t.Context(), buf.Bytes()[:100], 0); return err }},
 		{"a second MR", syscall.ENOMEM, func() error { _, err := pd.RegMR(t.Context(), buf.Bytes()[:100], 0); return err }},
-		{"a CQ with more ring than allowed", syscall.ENOMEM, func() error { _, err := a.CreateCQ(t.Context(), 1<<16, nil); return err }},
-		{"a CQ with more entries than there are", syscall.EINVAL, func() error { _, err := a.CreateCQ(t.Context(), 1<<30, nil); return err }},
+		{"a CQ whose ring exceeds the memory limit", syscall.ENOMEM, func() error { _, err := a.CreateCQ(t.Context(), 1<<16, nil); return err }},
+		{"a CQ with more entries than max_cqe", syscall.EINVAL, func() error { _, err := a.CreateCQ(t.Context(), 1<<30, nil); return err }},
 		{"a QP", nil, func() error { _, err := pd.CreateQP(t.Context(), init); return err }},
 		{"a second QP", syscall.ENOMEM, func() error { _, err := pd.CreateQP(t.Context(), init); return err }},
 		{"a channel", nil, func() error { _, err := a.CreateCompChannel(t.Context()); return err }},
@@ -241,10 +241,10 @@ func TestInvalidRequestsReturnErrnoAndReason(t *testing.T) {
 	f := verbstest.New(t)
 	a, b := f.Open(0), f.Open(1)
 	if _, err := verbs.Open(context.Background(), "nic7", verbs.WithConn(f.Dial())); !errors.Is(err, verbs.ErrNoDevice) {
-		t.Errorf("a device that does not exist: %v", err)
+		t.Errorf("opening an unknown device: %v", err)
 	}
 	if _, err := verbs.Open(context.Background(), "", verbs.WithSocket(t.TempDir()+"/none")); !errors.Is(err, verbs.ErrNoDaemon) || !errors.Is(err, syscall.ENOENT) {
-		t.Errorf("a socket that does not exist: %v", err)
+		t.Errorf("opening a missing socket: %v", err)
 	}
 	x := verbstest.EndpointConfig{}.New(t, a)
 	y := verbstest.EndpointConfig{}.New(t, b)
@@ -264,11 +264,11 @@ func TestInvalidRequestsReturnErrnoAndReason(t *testing.T) {
 			_, err := x.PD.CreateQP(t.Context(), a)
 			return err
 		}},
-		{"RTS out of RESET", syscall.EINVAL, func() error {
+		{"RESET to RTS", syscall.EINVAL, func() error {
 			return y.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSRTS}, verbs.QPMaskState)
 		}},
-		{"a negative CQ", syscall.EINVAL, func() error { _, err := a.CreateCQ(t.Context(), -1, nil); return err }},
-		{"a buffer of nothing", syscall.EINVAL, func() error { _, err := a.AllocBuffer(0); return err }},
+		{"a CQ of negative size", syscall.EINVAL, func() error { _, err := a.CreateCQ(t.Context(), -1, nil); return err }},
+		{"a buffer of length 0", syscall.EINVAL, func() error { _, err := a.AllocBuffer(0); return err }},
 	} {
 		if err := c.do(); !errors.Is(err, c.want) {
 			t.Errorf("%s: error %v, want %v", c.name, err, c.want)

@@ -20,16 +20,16 @@ import (
 )
 
 // A slowDaemon is a proxy in front of a fabric's server. While it hangs it forwards no reply; with
-// deaf set, it does not even read requests.
+// blocked set, it does not even read requests.
 type slowDaemon struct {
 	client *net.UnixConn // the end for verbs.WithConn
 	inner  *net.UnixConn // the proxy's end of client
 	server *net.UnixConn
 
 	mu      sync.Mutex
-	resumed sync.Cond // mu; signals that hangs or deaf has changed
+	resumed sync.Cond // mu; signals that hangs or blocked has changed
 	hangs   bool
-	deaf    bool
+	blocked bool
 }
 
 func newSlowDaemon(t *testing.T, f *fabrictest.Fabric) *slowDaemon {
@@ -41,7 +41,7 @@ func newSlowDaemon(t *testing.T, f *fabrictest.Fabric) *slowDaemon {
 	d := &slowDaemon{client: unixConn(t, fds[0]), inner: unixConn(t, fds[1]), server: f.Connect()}
 	d.resumed.L = &d.mu
 	var forwarders sync.WaitGroup
-	forwarders.Go(func() { d.forward(d.inner, d.server, &d.deaf) })
+	forwarders.Go(func() { d.forward(d.inner, d.server, &d.blocked) })
 	forwarders.Go(func() { d.forward(d.server, d.inner, &d.hangs) })
 	t.Cleanup(func() {
 		d.set(false, false)
@@ -83,7 +83,7 @@ func (d *slowDaemon) wait(paused *bool) {
 func (d *slowDaemon) set(hangs, deaf bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hangs, d.deaf = hangs, deaf
+	d.hangs, d.blocked = hangs, deaf
 	d.resumed.Broadcast()
 }
 

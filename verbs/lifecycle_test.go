@@ -302,7 +302,7 @@ func TestClientOfAnotherUserNeedsSocketPermission(t *testing.T) {
 	}
 	closed, open := listen("closed", 0o660), listen("open", 0o666)
 	if got := start(t, "once", closed, nobody).line(t); !strings.Contains(got, "permission denied") {
-		t.Errorf("a socket that is not for everybody: %s", got)
+		t.Errorf("a user without access to the socket: %s", got)
 	}
 	// The daemon lacks the right to access a process of another user: the client passes
 	// /proc/self/mem.
@@ -371,7 +371,7 @@ func TestKilledClientLeavesNoResources(t *testing.T) {
 					t.Errorf("%s: %d contexts, %d QPs, %d CQs, %d MRs, %d DMs are left", d.Name, len(d.Contexts), len(d.QPs), len(d.CQs), len(d.MRs), len(d.DMs))
 				}
 			}
-			operations(t, bystanderX, bystanderY, 10000) // others did not notice
+			operations(t, bystanderX, bystanderY, 10000) // the connection of other clients still works
 		})
 	}
 }
@@ -467,9 +467,9 @@ func TestKilledDaemonReturnsErrors(t *testing.T) {
 	if err := c.Close(); err != nil {
 		t.Errorf("Close: %v", err)
 	}
-	p.Wait() // of all its descriptors the socket may be closed last
+	p.Wait() // the kernel may close the socket last of all its descriptors
 	if _, err := verbs.Open(within(t), "", verbs.WithSocket(socket)); !errors.Is(err, verbs.ErrNoDaemon) || !errors.Is(err, syscall.ECONNREFUSED) {
-		t.Errorf("a new client: %v", err)
+		t.Errorf("opening a NIC after the end of the daemon: %v", err)
 	}
 }
 

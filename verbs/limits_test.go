@@ -57,22 +57,22 @@ func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 			e := smallEnds.New(t, a)
 			d, err := a.QueryDevice(t.Context())
 			if err != nil || c.reported != nil && c.reported(&d) != uint32(c.limit) {
-				t.Fatalf("reported %d, %v", c.reported(&d), err)
+				t.Fatalf("reported limit %d, %v", c.reported(&d), err)
 			}
 			var last closer
 			for range c.limit - c.before {
 				if last, err = c.make(e); err != nil {
-					t.Fatalf("within the limit: %v", err)
+					t.Fatalf("creating within the limit: %v", err)
 				}
 			}
 			if _, err := c.make(e); !errors.Is(err, syscall.ENOMEM) {
-				t.Fatalf("beyond the limit: %v", err)
+				t.Fatalf("creating beyond the limit: %v", err)
 			}
 			if err := last.Close(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := c.make(e); err != nil {
-				t.Errorf("after one was closed: %v", err)
+				t.Errorf("creating after one was closed: %v", err)
 			}
 		})
 	}
@@ -166,7 +166,7 @@ func TestMulticastLimitsAreEnforced(t *testing.T) {
 	a := f.Open(0)
 	d, err := a.QueryDevice(t.Context())
 	if err != nil || d.MaxMcastGrp != 3 || d.MaxMcastQPAttach != 2 || d.MaxTotalMcastQPAttach != 6 {
-		t.Fatalf("%d groups, %d of one, %d in all, %v", d.MaxMcastGrp, d.MaxMcastQPAttach, d.MaxTotalMcastQPAttach, err)
+		t.Fatalf("max_mcast_grp %d, max_mcast_qp_attach %d, max_total_mcast_qp_attach %d, %v", d.MaxMcastGrp, d.MaxMcastQPAttach, d.MaxTotalMcastQPAttach, err)
 	}
 	ends := smallEnds
 	ends.Type = verbs.UD
@@ -186,12 +186,12 @@ func TestMulticastLimitsAreEnforced(t *testing.T) {
 		}
 	}
 	if err := qps[0].AttachMcast(t.Context(), group(3)); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("a fourth group: %v", err)
+		t.Errorf("joining a fourth group: %v", err)
 	}
 	if err := qps[1].AttachMcast(t.Context(), group(0)); err != nil {
 		t.Fatal(err)
 	}
 	if err := qps[2].AttachMcast(t.Context(), group(0)); !errors.Is(err, syscall.ENOMEM) {
-		t.Errorf("a third QP of a group: %v", err)
+		t.Errorf("attaching a third QP to a group: %v", err)
 	}
 }

@@ -122,19 +122,19 @@ func (p *PD) RegMRIOVA(ctx context.Context, mem []byte, iova uint64, access Acce
 
 func (p *PD) regMR(mem []byte, iova uint64, access Access) (*MR, error) {
 	m := &MR{ctx: p.ctx, iova: iova, length: uint64(len(mem)), mem: mem}
-	ask := abi.RegMRRequest{
+	req := abi.RegMRRequest{
 		PD: p.handle, Memory: abi.MemoryProcess, Access: uint32(access), IOVA: iova, Length: m.length,
 		Address: uint64(uintptr(unsafe.Pointer(unsafe.SliceData(mem)))),
 	}
 	var fds []int
-	if m.buffer, ask.Offset = p.ctx.bufferOf(mem); m.buffer != nil {
-		ask.Memory, fds = abi.MemoryMapped, []int{m.buffer.fd}
+	if m.buffer, req.Offset = p.ctx.bufferOf(mem); m.buffer != nil {
+		req.Memory, fds = abi.MemoryMapped, []int{m.buffer.fd}
 	} else if len(mem) > 0 {
 		m.pinner.Pin(unsafe.SliceData(mem))
 	}
-	err := m.register(ask, fds)
+	err := m.register(req, fds)
 	if errors.Is(err, syscall.EPERM) {
-		err = m.registerSelf(ask)
+		err = m.registerSelf(req)
 	}
 	if err != nil {
 		m.abandon()
@@ -153,15 +153,15 @@ func (p *PD) RegMRFile(ctx context.Context, f *os.File, offset, length, iova uin
 }
 
 // regFile registers memory that a file descriptor refers to.
-func (p *PD) regFile(ctx context.Context, f *os.File, ask abi.RegMRRequest) (*MR, error) {
+func (p *PD) regFile(ctx context.Context, f *os.File, req abi.RegMRRequest) (*MR, error) {
 	fd, err := duplicate(f)
 	if err != nil {
 		return nil, err
 	}
 	return created(ctx, "register MR", func() (*MR, error) {
 		defer unix.Close(fd)
-		m := &MR{ctx: p.ctx, iova: ask.IOVA, length: ask.Length}
-		if err := m.register(ask, []int{fd}); err != nil {
+		m := &MR{ctx: p.ctx, iova: req.IOVA, length: req.Length}
+		if err := m.register(req, []int{fd}); err != nil {
 			return nil, err
 		}
 		return adopted(p.ctx, m)
@@ -175,23 +175,23 @@ func duplicate(f *os.File) (int, error) {
 	return fd, os.NewSyscallError("fcntl(F_DUPFD_CLOEXEC)", err)
 }
 
-func (m *MR) register(ask abi.RegMRRequest, fds []int) error {
+func (m *MR) register(req abi.RegMRRequest, fds []int) error {
 	var got abi.RegMRReply
-	_, err := m.ctx.call(control.Request{Name: "register MR", Op: abi.OpRegMR, Body: []any{ask}, FDs: fds, Reply: &got})
+	_, err := m.ctx.call(control.Request{Name: "register MR", Op: abi.OpRegMR, Body: []any{req}, FDs: fds, Reply: &got})
 	m.handle, m.lkey, m.rkey, m.kind = got.Handle, got.LKey, got.RKey, got.Memory
 	return err
 }
 
 // registerSelf registers memory when the daemon lacks the right to access this process: it passes
 // /proc/self/mem.
-func (m *MR) registerSelf(ask abi.RegMRRequest) error {
+func (m *MR) registerSelf(req abi.RegMRRequest) error {
 	f, err := os.OpenFile("/proc/self/mem", os.O_RDWR, 0)
 	if err != nil {
 		return err
 	}
 	defer f.Close()
-	ask.Memory, ask.Offset = abi.MemorySelf, 0
-	return m.register(ask, []int{int(f.Fd())})
+	req.Memory, req.Offset = abi.MemorySelf, 0
+	return m.register(req, []int{int(f.Fd())})
 }
 
 // Bytes returns the registered memory; nil for RegMRFile.

@@ -33,8 +33,8 @@ type MW struct {
 func (p *PD) AllocMW(ctx context.Context, t MWType) (*MW, error) {
 	return created(ctx, "allocate MW", func() (*MW, error) {
 		var got abi.AllocMWReply
-		ask := abi.AllocMWRequest{PD: p.handle, Type: uint32(t)}
-		_, err := p.ctx.call(control.Request{Name: "allocate MW", Op: abi.OpAllocMW, Body: []any{ask}, Reply: &got})
+		req := abi.AllocMWRequest{PD: p.handle, Type: uint32(t)}
+		_, err := p.ctx.call(control.Request{Name: "allocate MW", Op: abi.OpAllocMW, Body: []any{req}, Reply: &got})
 		if err != nil {
 			return nil, err
 		}

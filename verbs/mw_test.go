@@ -45,7 +45,7 @@ func TestBindMWType1(t *testing.T) {
 			t.Fatal(err)
 		}
 		if wc := y.Completion(); wc.Opcode != verbs.WCBindMW || wc.WRID != 5 {
-			t.Fatalf("%+v", wc)
+			t.Fatalf("completion %+v", wc)
 		}
 		keys = append(keys, w.RKey())
 		fill(x.Buf[:1000], uint64(i))
@@ -81,7 +81,7 @@ func TestBindMWType2(t *testing.T) {
 				y.Send(verbs.SendWR{Opcode: verbs.WRBindMW, BindMW: &verbs.BindMW{MW: w, RKey: rkey,
 					MWBindInfo: verbs.MWBindInfo{MR: m, Addr: m.Addr() + 100, Length: 8000, Access: verbs.AccessRemoteWrite | verbs.AccessZeroBased}}})
 				if wc := y.Completion(); wc.Opcode != verbs.WCBindMW {
-					t.Fatalf("%+v", wc)
+					t.Fatalf("completion %+v", wc)
 				}
 				w.SetRKey(rkey)
 				y.Recv(uint64(i), 0, 0)
@@ -95,7 +95,7 @@ func TestBindMWType2(t *testing.T) {
 				}
 				x.Completion()
 				if wc := y.Completion(); wc.WCFlags != verbs.WCWithInv || wc.InvalidatedRKey != rkey {
-					t.Fatalf("%+v", wc)
+					t.Fatalf("completion %+v", wc)
 				}
 				same(t, "WRITEs", mem[100:8100], x.Buf[:8000])
 			}
@@ -106,7 +106,7 @@ func TestBindMWType2(t *testing.T) {
 			y.Completion()
 			y.Send(verbs.SendWR{Opcode: verbs.WRLocalInv, InvalidateRKey: rkey})
 			if wc := y.Completion(); wc.Opcode != verbs.WCLocalInv {
-				t.Fatalf("%+v", wc)
+				t.Fatalf("completion %+v", wc)
 			}
 			x.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: m.Addr(), RKey: rkey})
 			x.Failure(verbs.WCRemAccessErr)
@@ -126,15 +126,15 @@ func TestFailedBindCompletesWithError(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	y.Failure(verbs.WCMWBindErr) // the region is not for windows
+	y.Failure(verbs.WCMWBindErr) // the region has no AccessMWBind
 	if err := y.PostSend(verbs.SendWR{Opcode: verbs.WRBindMW}); !errors.Is(err, verbs.ErrWorkRequest) {
-		t.Errorf("without a window: %v", err)
+		t.Errorf("binding no window: %v", err)
 	}
 	if err := y.BindMW(window(t, y, verbs.MWType2), verbs.MWBind{}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("type 2: %v", err)
+		t.Errorf("BindMW of a type 2 window: %v", err)
 	}
 	if _, err := y.PD.AllocMW(t.Context(), 3); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("type 3: %v", err)
+		t.Errorf("allocating a window of type 3: %v", err)
 	}
 }
 
@@ -160,14 +160,14 @@ func TestFlushAndAtomicWrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			if wc := x.Completion(); wc.WRID != 2 || wc.Opcode != verbs.WCFlush {
-				t.Fatalf("%+v", wc)
+				t.Fatalf("completion %+v", wc)
 			}
 			same(t, "flushed", mem[:4000], x.Buf[:4000])
 			if wc := x.Completion(); wc.WRID != 3 || wc.Opcode != verbs.WCAtomicWrite {
-				t.Fatalf("%+v", wc)
+				t.Fatalf("completion %+v", wc)
 			}
 			if string(mem[4008:4016]) != "together" {
-				t.Errorf("%q", mem[4008:4016])
+				t.Errorf("memory holds %q", mem[4008:4016])
 			}
 			x.Send(verbs.SendWR{Opcode: verbs.WRFlush, RKey: m.RKey(), FlushPlacement: verbs.FlushPersistent, FlushSelectivity: verbs.FlushRegion})
 			x.Failure(verbs.WCRemInvReqErr)
@@ -184,16 +184,16 @@ func TestQueryDeviceReportsExtendedOperations(t *testing.T) {
 	const window, xrc, extensions, type2B = 1 << 17, 1 << 20, 1 << 21, 1 << 24
 	const flushGlobal, flushPersistent, atomicWrite = 1 << 38, 1 << 39, 1 << 40
 	if want := uint32(window | xrc | extensions | type2B); d.DeviceCapFlags&want != want || d.DeviceCapFlags&(1<<23) != 0 || d.MaxMW == 0 {
-		t.Errorf("flags %#x, %d windows", d.DeviceCapFlags, d.MaxMW)
+		t.Errorf("device_cap_flags %#x, max_mw %d", d.DeviceCapFlags, d.MaxMW)
 	}
 	if d.DeviceCapFlagsEx != uint64(d.DeviceCapFlags)|flushGlobal|atomicWrite || d.DeviceCapFlagsEx&flushPersistent != 0 {
-		t.Errorf("flags %#x", d.DeviceCapFlagsEx)
+		t.Errorf("device_cap_flags_ex %#x", d.DeviceCapFlagsEx)
 	}
 	pd, err := a.AllocPD(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pd.RegMR(t.Context(), make([]byte, 8), verbs.AccessLocalWrite|1<<9); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a region to be flushed to persistence: %v", err)
+		t.Errorf("registering a region for flush to persistence: %v", err)
 	}
 }

@@ -26,7 +26,7 @@ type QP struct {
 	doorbell *uint64 // its word in the doorbell page
 	bit      uint64
 	state    atomic.Uint32 // as Modify set it; the NIC may have changed it to ERR
-	psn      atomic.Uint32 // the first PSN to send; see psnDrawn
+	psn      atomic.Uint32 // the first PSN to send; see psnChosen
 
 	sq, rq workQueue
 }
@@ -73,31 +73,31 @@ func (p *PD) CreateQP(ctx context.Context, a QPInitAttr) (*QP, error) {
 	if a.SendCQ == nil || a.RecvCQ == nil && a.QPType != XRCSend {
 		return nil, &Error{Op: "create QP", Errno: syscall.EINVAL, Text: "a queue pair needs a CQ for each of its queues"}
 	}
-	ask := abi.CreateQPRequest{
+	req := abi.CreateQPRequest{
 		PD: p.handle, SendCQ: a.SendCQ.handle,
 		Type: uint32(a.QPType), SigAll: uint32(bit(a.SQSigAll)), Cap: a.Cap.abi(),
 	}
 	rings := 2
 	if a.RecvCQ != nil {
-		ask.RecvCQ = a.RecvCQ.handle
+		req.RecvCQ = a.RecvCQ.handle
 	} else {
 		rings = 1
 	}
 	if a.SRQ != nil {
-		ask.SRQ, rings = a.SRQ.handle, 1
+		req.SRQ, rings = a.SRQ.handle, 1
 	}
 	q := &QP{ctx: p.ctx, pd: p, qpType: a.QPType, sendCQ: a.SendCQ, recvCQ: a.RecvCQ, srq: a.SRQ}
-	return p.ctx.createQP(ctx, q, ask, rings)
+	return p.ctx.createQP(ctx, q, req, rings)
 }
 
 // createQP creates a queue pair with a number of rings: the send queue's, then the receive queue's.
-func (c *Context) createQP(ctx context.Context, q *QP, ask abi.CreateQPRequest, rings int) (*QP, error) {
-	return created(ctx, "create QP", func() (*QP, error) { return c.openQP(q, ask, rings) })
+func (c *Context) createQP(ctx context.Context, q *QP, req abi.CreateQPRequest, rings int) (*QP, error) {
+	return created(ctx, "create QP", func() (*QP, error) { return c.openQP(q, req, rings) })
 }
 
-func (c *Context) openQP(q *QP, ask abi.CreateQPRequest, rings int) (*QP, error) {
+func (c *Context) openQP(q *QP, req abi.CreateQPRequest, rings int) (*QP, error) {
 	var got abi.CreateQPReply
-	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{ask}, Reply: &got, Want: rings})
+	m, err := c.call(control.Request{Name: "create QP", Op: abi.OpCreateQP, Body: []any{req}, Reply: &got, Want: rings})
 	if err != nil {
 		c.drop(abi.OpDestroyQP, got.Handle)
 		return nil, err
@@ -138,10 +138,10 @@ func (q *QP) Modify(ctx context.Context, a *QPAttr, mask QPAttrMask) error {
 	if !q.ctx.owns(q) {
 		return ErrClosed
 	}
-	ask := abi.ModifyQPRequest{Handle: q.handle, Mask: uint32(mask), Attr: a.abi()}
+	req := abi.ModifyQPRequest{Handle: q.handle, Mask: uint32(mask), Attr: a.abi()}
 	state := a.QPState
 	return control.AwaitError(ctx, "modify QP", func() error {
-		if _, err := q.ctx.call(control.Request{Name: "modify QP", Op: abi.OpModifyQP, Body: []any{ask}}); err != nil {
+		if _, err := q.ctx.call(control.Request{Name: "modify QP", Op: abi.OpModifyQP, Body: []any{req}}); err != nil {
 			return err
 		}
 		if mask&QPMaskState != 0 {

@@ -29,7 +29,7 @@ func same(t *testing.T, what string, got, want []byte) {
 	}
 	for i := range got {
 		if got[i] != want[i] {
-			t.Fatalf("%s: byte %d of %d is %#x instead of %#x", what, i, len(got), got[i], want[i])
+			t.Fatalf("%s: byte %d of %d is %#x, want %#x", what, i, len(got), got[i], want[i])
 		}
 	}
 }
@@ -143,13 +143,13 @@ func TestAtomics(t *testing.T) {
 			word := func() uint64 { return binary.NativeEndian.Uint64(y.Buf[16:]) }
 			binary.NativeEndian.PutUint64(y.Buf[16:], 40)
 			if old := atomic(verbs.WRAtomicFetchAndAdd, 2, 0); old != 40 || word() != 42 {
-				t.Fatalf("fetch-and-add gave %d and left %d", old, word())
+				t.Fatalf("fetch-and-add returned %d, memory holds %d", old, word())
 			}
 			if old := atomic(verbs.WRAtomicCmpAndSwp, 41, 7); old != 42 || word() != 42 {
-				t.Fatalf("compare-and-swap of another value gave %d and left %d", old, word())
+				t.Fatalf("compare-and-swap of another value returned %d, memory holds %d", old, word())
 			}
 			if old := atomic(verbs.WRAtomicCmpAndSwp, 42, 7); old != 42 || word() != 7 {
-				t.Fatalf("compare-and-swap gave %d and left %d", old, word())
+				t.Fatalf("compare-and-swap returned %d, memory holds %d", old, word())
 			}
 		})
 	}
@@ -197,7 +197,7 @@ func TestInlineGatherScatterAndUnsignaledSends(t *testing.T) {
 			posted++
 		}
 		if wc := x.Completion(); wc.WRID != uint64(posted-1) {
-			t.Fatalf("completion of %d, posted %d", wc.WRID, posted)
+			t.Fatalf("completion of work request %d, posted %d", wc.WRID, posted)
 		}
 	}
 }

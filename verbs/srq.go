@@ -42,14 +42,14 @@ func (p *PD) CreateSRQ(ctx context.Context, a SRQAttr) (*SRQ, error) {
 	return p.createSRQ(ctx, abi.CreateSRQRequest{PD: p.handle, Attr: a.abi()})
 }
 
-func (p *PD) createSRQ(ctx context.Context, ask abi.CreateSRQRequest) (*SRQ, error) {
-	return created(ctx, "create SRQ", func() (*SRQ, error) { return p.openSRQ(ask) })
+func (p *PD) createSRQ(ctx context.Context, req abi.CreateSRQRequest) (*SRQ, error) {
+	return created(ctx, "create SRQ", func() (*SRQ, error) { return p.openSRQ(req) })
 }
 
-func (p *PD) openSRQ(ask abi.CreateSRQRequest) (*SRQ, error) {
+func (p *PD) openSRQ(req abi.CreateSRQRequest) (*SRQ, error) {
 	c := p.ctx
 	var got abi.SRQReply
-	m, err := c.call(control.Request{Name: "create SRQ", Op: abi.OpCreateSRQ, Body: []any{ask}, Reply: &got, Want: 1})
+	m, err := c.call(control.Request{Name: "create SRQ", Op: abi.OpCreateSRQ, Body: []any{req}, Reply: &got, Want: 1})
 	if err != nil {
 		c.drop(abi.OpDestroySRQ, got.Handle)
 		return nil, err
@@ -108,18 +108,18 @@ func (s *SRQ) Modify(ctx context.Context, a SRQAttr, mask SRQAttrMask) error {
 	if !s.ctx.owns(s) {
 		return ErrClosed
 	}
-	ask := abi.ModifySRQRequest{Handle: s.handle, Mask: uint32(mask), Attr: a.abi()}
+	req := abi.ModifySRQRequest{Handle: s.handle, Mask: uint32(mask), Attr: a.abi()}
 	if mask&SRQMaskMaxWR == 0 {
-		_, err := query[abi.SRQReply](ctx, s.ctx, control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{ask}})
+		_, err := query[abi.SRQReply](ctx, s.ctx, control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{req}})
 		return err
 	}
-	return s.resize.run(ctx, "modify SRQ", &s.wq.mu, func() error { return s.setSize(ask) })
+	return s.resize.run(ctx, "modify SRQ", &s.wq.mu, func() error { return s.setSize(req) })
 }
 
 // setSize makes the daemon move the queue to a ring of another size.
-func (s *SRQ) setSize(ask abi.ModifySRQRequest) error {
+func (s *SRQ) setSize(req abi.ModifySRQRequest) error {
 	var got abi.SRQReply
-	m, err := s.ctx.call(control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{ask}, Reply: &got, Want: 1})
+	m, err := s.ctx.call(control.Request{Name: "modify SRQ", Op: abi.OpModifySRQ, Body: []any{req}, Reply: &got, Want: 1})
 	if err != nil {
 		return err
 	}

@@ -59,10 +59,10 @@ func TestSharedReceiveQueue(t *testing.T) {
 		}
 	}
 	if err := post(9); !errors.Is(err, verbs.ErrQueueFull) {
-		t.Errorf("a ninth: %v", err)
+		t.Errorf("posting a ninth receive: %v", err)
 	}
 	if err := srq.PostRecv(verbs.RecvWR{SGList: make([]verbs.SGE, 3)}); !errors.Is(err, verbs.ErrWorkRequest) && !errors.Is(err, verbs.ErrQueueFull) {
-		t.Errorf("three elements: %v", err)
+		t.Errorf("posting a receive with three SGEs: %v", err)
 	}
 	if err := srq.Modify(t.Context(), verbs.SRQAttr{SRQLimit: 6}, verbs.SRQMaskLimit); err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestSharedReceiveQueue(t *testing.T) {
 		xs[i].Send(verbs.SendWR{Opcode: verbs.WRSend, SGList: xs[i].SGE(0, 100)})
 		xs[i].Completion()
 		if wc := y.Completion(); wc.WRID != id || wc.QPNum != qps[i].QPNum() {
-			t.Fatalf("%+v", wc)
+			t.Fatalf("completion %+v", wc)
 		}
 		same(t, "message", y.Buf[id*100:][:100], xs[i].Buf[:100])
 	}
@@ -81,10 +81,10 @@ func TestSharedReceiveQueue(t *testing.T) {
 		send(i%2, uint64(i))
 	}
 	if e := event(t, b, verbs.EventSRQLimitReached); e.SRQ != srq || e.QP != nil {
-		t.Errorf("%+v", e)
+		t.Errorf("event %+v", e)
 	}
 	if got, _ := srq.Query(t.Context()); got.SRQLimit != 0 {
-		t.Errorf("limit %d after its event", got.SRQLimit)
+		t.Errorf("SRQ limit %d after its event", got.SRQLimit)
 	}
 	// A larger queue keeps its receives and has room for more.
 	if err := srq.Modify(t.Context(), verbs.SRQAttr{MaxWR: 16}, verbs.SRQMaskMaxWR); err != nil {
@@ -96,7 +96,7 @@ func TestSharedReceiveQueue(t *testing.T) {
 		}
 	}
 	if err := srq.Modify(t.Context(), verbs.SRQAttr{MaxWR: 8}, verbs.SRQMaskMaxWR); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("smaller than what is posted: %v", err)
+		t.Errorf("resizing below the number of posted receives: %v", err)
 	}
 	for i := 3; i < 19; i++ {
 		send(i%2, uint64(i))
@@ -109,17 +109,17 @@ func TestSharedReceiveQueue(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e := event(t, b, verbs.EventQPLastWQEReached); e.QP != qps[0] {
-		t.Errorf("%+v", e)
+		t.Errorf("event %+v", e)
 	}
 	send(1, 20)
 	if err := srq.Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("close while it is used: %v", err)
+		t.Errorf("closing an SRQ in use: %v", err)
 	}
 	if err := errors.Join(qps[0].Close(t.Context()), qps[1].Close(t.Context()), srq.Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 	if err := post(1); !errors.Is(err, verbs.ErrClosed) {
-		t.Errorf("after close: %v", err)
+		t.Errorf("posting to a closed SRQ: %v", err)
 	}
 }
 
@@ -131,7 +131,7 @@ func TestCreateSRQRejectsInvalidAttributes(t *testing.T) {
 	}
 	for _, c := range []verbs.SRQAttr{{MaxWR: 0}, {MaxWR: 1 << 20}, {MaxWR: 1, MaxSGE: 33}, {MaxWR: 4, SRQLimit: 5}} {
 		if _, err := pd.CreateSRQ(t.Context(), c); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%+v: %v", c, err)
+			t.Errorf("creating an SRQ with %+v: %v", c, err)
 		}
 	}
 }
@@ -153,17 +153,17 @@ func TestResizeCQKeepsCompletions(t *testing.T) {
 		}
 		if i%2 == 1 {
 			if wc := x.Completion(); wc.WRID != next {
-				t.Fatalf("%+v, want %d", wc, next)
+				t.Fatalf("completion %+v, want work request %d", wc, next)
 			}
 			next++
 		}
 	}
 	if n := x.CQ.CQE(); n != 512 {
-		t.Errorf("holds %d", n)
+		t.Errorf("the CQ holds %d entries", n)
 	}
 	for ; next < 40; next++ {
 		if wc := x.Completion(); wc.WRID != next {
-			t.Fatalf("%+v, want %d", wc, next)
+			t.Fatalf("completion %+v, want work request %d", wc, next)
 		}
 	}
 	if err := x.CQ.Resize(t.Context(), 0); !errors.Is(err, syscall.EINVAL) {

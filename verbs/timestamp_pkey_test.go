@@ -37,7 +37,7 @@ func TestCompletionTimestamps(t *testing.T) {
 		}
 	}
 	if got.Timestamp > sent.Timestamp {
-		t.Error("acknowledged before it was received")
+		t.Error("the send completed before the receive")
 	}
 	if off := time.Since(time.Unix(0, int64(wallAfter))); off < -time.Minute || off > time.Minute {
 		t.Errorf("the NIC's time of day is off by %v", off)
@@ -49,10 +49,10 @@ func TestPKeyIndexSelectsThePartition(t *testing.T) {
 	a, b := f.Open(0), f.Open(1)
 	keys, err := a.PKeys(t.Context())
 	if err != nil || !slices.Equal(keys, []uint16{0xffff, 0x8001, 0x0002}) {
-		t.Fatalf("%#x, %v", keys, err)
+		t.Fatalf("P_Keys %#x, %v", keys, err)
 	}
 	if p, err := a.QueryPort(t.Context()); err != nil || p.PKeyTblLen != 3 {
-		t.Fatalf("%d, %v", p.PKeyTblLen, err)
+		t.Fatalf("pkey_tbl_len %d, %v", p.PKeyTblLen, err)
 	}
 	at := func(index uint16) verbstest.EndpointConfig {
 		return verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.PKeyIndex, o.Timeout, o.RetryCnt = index, 8, 1 }}
@@ -90,7 +90,7 @@ func TestPKeyIndexSelectsThePartition(t *testing.T) {
 	err = q.Modify(t.Context(), &verbs.QPAttr{QPState: verbs.QPSInit, PortNum: 1, PKeyIndex: 3},
 		verbs.QPMaskState|verbs.QPMaskPKeyIndex|verbs.QPMaskPort|verbs.QPMaskAccessFlags)
 	if !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("an index without a P_Key: %v", err)
+		t.Errorf("INIT with an index without a P_Key: %v", err)
 	}
 }
 
@@ -107,10 +107,10 @@ func TestSetPKeysChangesTheTable(t *testing.T) {
 		t.Fatal(err)
 	}
 	if e, err := a.AsyncEvent(ctx); err != nil || e.EventType != verbs.EventPKeyChange || e.Port != 1 {
-		t.Errorf("%+v, %v", e, err)
+		t.Errorf("event %+v, %v", e, err)
 	}
 	if keys, err := a.PKeys(ctx); err != nil || !slices.Equal(keys, []uint16{0xffff, 0x8005}) {
-		t.Errorf("%#x, %v", keys, err)
+		t.Errorf("P_Keys %#x, %v", keys, err)
 	}
 	for _, bad := range []struct {
 		device string

@@ -21,12 +21,12 @@ type XRCD struct {
 // OpenXRCD opens the XRC domain of a file or, if file is nil, one that only this Context uses:
 // ibv_open_xrcd. Flags are os.O_CREATE and os.O_EXCL. Errors: ENOENT, EEXIST, EINVAL.
 func (c *Context) OpenXRCD(ctx context.Context, file *os.File, flags int) (*XRCD, error) {
-	var ask abi.OpenXRCDRequest
+	var req abi.OpenXRCDRequest
 	if flags&os.O_CREATE != 0 {
-		ask.Flags |= abi.XRCDCreate
+		req.Flags |= abi.XRCDCreate
 	}
 	if flags&os.O_EXCL != 0 {
-		ask.Flags |= abi.XRCDExclusive
+		req.Flags |= abi.XRCDExclusive
 	}
 	var fds []int
 	if file != nil {
@@ -41,7 +41,7 @@ func (c *Context) OpenXRCD(ctx context.Context, file *os.File, flags int) (*XRCD
 			defer unix.Close(fd)
 		}
 		var got abi.HandleReply
-		_, err := c.call(control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{ask}, FDs: fds, Reply: &got})
+		_, err := c.call(control.Request{Name: "open XRCD", Op: abi.OpOpenXRCD, Body: []any{req}, FDs: fds, Reply: &got})
 		if err != nil {
 			return nil, err
 		}

@@ -54,7 +54,7 @@ func TestXRCBetweenPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 		if s.Number() == 0 {
-			t.Fatal("it has no number")
+			t.Fatal("the SRQ has no number")
 		}
 		programs = append(programs, program{y, s})
 	}
@@ -71,7 +71,7 @@ func TestXRCBetweenPrograms(t *testing.T) {
 		}
 		x.Completion()
 		if wc := y.Completion(); wc.WRID != 8 || wc.ByteLen != 20000 || wc.Imm != 3 || wc.QPNum != tgt.QPNum() {
-			t.Fatalf("%+v", wc)
+			t.Fatalf("completion %+v", wc)
 		}
 		same(t, "SEND", y.Buf[:20000], x.Buf[:20000])
 		if err := ini.PostSend(verbs.SendWR{Opcode: verbs.WRRDMARead, SendFlags: verbs.SendSignaled, SGList: x.SGE(30000, 20000),
@@ -94,7 +94,7 @@ func TestXRCObjectLifetimes(t *testing.T) {
 	a, _ := verbstest.Pair(t)
 	_, ini := initiator(t, a)
 	if _, err := a.OpenXRCD(t.Context(), nil, 0); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a domain without a file, not created: %v", err)
+		t.Errorf("opening an unnamed domain without O_CREAT: %v", err)
 	}
 	d, err := a.OpenXRCD(t.Context(), nil, os.O_CREATE)
 	if err != nil {
@@ -105,18 +105,18 @@ func TestXRCObjectLifetimes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := tgt.PostSend(verbs.SendWR{}); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("a target sends: %v", err)
+		t.Errorf("PostSend to an XRC target: %v", err)
 	}
 	for _, q := range []*verbs.QP{ini, tgt} {
 		if err := q.PostRecv(verbs.RecvWR{}); !errors.Is(err, syscall.EINVAL) {
-			t.Errorf("%v receives: %v", q, err)
+			t.Errorf("PostRecv to queue pair %v: %v", q, err)
 		}
 		if got, err := q.Query(t.Context()); err != nil || got.Cap.MaxRecvWR != 0 {
-			t.Errorf("%+v, %v", got.Cap, err)
+			t.Errorf("capacity %+v, %v", got.Cap, err)
 		}
 	}
 	if err := d.Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
-		t.Errorf("close with a target: %v", err)
+		t.Errorf("closing a domain with a target: %v", err)
 	}
 	if err := tgt.Close(t.Context()); err != nil {
 		t.Error(err)

@@ -120,18 +120,18 @@ func playsBothWays(t *testing.T, ps capture.Packets) *liveplay.Report {
 // A windowless testbed has a NIC whose windows cannot be allocated, or have another key.
 type windowless struct {
 	testbed.Testbed
-	refuse bool
+	rejectAlloc bool
 }
 
 type windowlessNIC struct {
 	testbed.NIC
-	refuse bool
+	rejectAlloc bool
 }
 
 var errNoWindows = errors.New("there are no windows")
 
 func (n windowlessNIC) AllocMW(name string, t ib.MWType, pd string) (uint32, error) {
-	if n.refuse {
+	if n.rejectAlloc {
 		return 0, errNoWindows
 	}
 	return n.NIC.AllocMW(name, t, pd)
@@ -144,7 +144,7 @@ func (n windowlessNIC) PostBind(qp, mw, mr string, w *transport.SendWR) (uint32,
 
 func (b windowless) NIC(second bool) (testbed.NIC, error) {
 	n, err := b.Testbed.NIC(second)
-	return windowlessNIC{n, b.refuse}, err
+	return windowlessNIC{n, b.rejectAlloc}, err
 }
 
 // A SEND with invalidate is played with a window; if the live NIC has none, without invalidate.

@@ -85,20 +85,20 @@ func TestWrongRepliesAreReported(t *testing.T) {
 	}
 }
 
-// A tampered testbed has a program whose memory differs from what the player wrote.
-type tampered struct{ testbed.Testbed }
+// A writeCorrupter is a testbed whose memory differs from what the player wrote.
+type writeCorrupter struct{ testbed.Testbed }
 
-type tamperedNIC struct{ testbed.NIC }
+type writeCorrupterNIC struct{ testbed.NIC }
 
-func (n tamperedNIC) WriteMemory(name string, off uint64, b []byte) error {
+func (n writeCorrupterNIC) WriteMemory(name string, off uint64, b []byte) error {
 	b = slices.Clone(b)
 	b[len(b)/2] ^= 4
 	return n.NIC.WriteMemory(name, off, b)
 }
 
-func (b tampered) NIC(second bool) (testbed.NIC, error) {
+func (b writeCorrupter) NIC(second bool) (testbed.NIC, error) {
 	n, err := b.Testbed.NIC(second)
-	return tamperedNIC{n}, err
+	return writeCorrupterNIC{n}, err
 }
 
 // A NIC that reads other data than its memory holds is reported.
@@ -106,7 +106,7 @@ func TestWrongDataIsReported(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap", "cm-rping.pcap"} {
 		r, err := liveplay.File(fixtures+f, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)
-			return tampered{b}, err
+			return writeCorrupter{b}, err
 		}, liveplay.Options{Fast: true})
 		if err != nil {
 			t.Fatal(err)

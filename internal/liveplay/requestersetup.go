@@ -12,7 +12,7 @@ import (
 	"softroce/transport"
 )
 
-// Bounds on what the live NIC's host is asked for.
+// Bounds on what a play needs of the live NIC's host.
 const (
 	maxMemory  = 256 << 20 // bytes of regions and receive buffers
 	maxInspect = 1 << 20   // bytes of regions that are read back at the end

@@ -47,32 +47,32 @@ func TestLiveRequesterFollowsCapturedOne(t *testing.T) {
 	}
 }
 
-// A live requester with other attributes than the captured one, or whose program posts other work
-// requests, is reported.
-type otherwise struct {
+// A modifiedRequester is a testbed whose NIC gets other attributes than the captured one, or whose
+// program posts other work requests.
+type modifiedRequester struct {
 	testbed.Testbed
 	modify func(*nic.QPAttr)
 	post   func(*transport.SendWR)
 }
 
-type otherwiseNIC struct {
+type modifiedRequesterNIC struct {
 	testbed.NIC
-	*otherwise
+	*modifiedRequester
 }
 
-func (o *otherwise) NIC(second bool) (testbed.NIC, error) {
+func (o *modifiedRequester) NIC(second bool) (testbed.NIC, error) {
 	n, err := o.Testbed.NIC(second)
-	return otherwiseNIC{n, o}, err
+	return modifiedRequesterNIC{n, o}, err
 }
 
-func (n otherwiseNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
+func (n modifiedRequesterNIC) ModifyQP(name string, a nic.QPAttr, mask ib.QPAttrMask) error {
 	if n.modify != nil && mask&ib.QPMaskTimeout != 0 {
 		n.modify(&a)
 	}
 	return n.NIC.ModifyQP(name, a, mask)
 }
 
-func (n otherwiseNIC) PostSend(name string, wr *transport.SendWR) error {
+func (n modifiedRequesterNIC) PostSend(name string, wr *transport.SendWR) error {
 	if n.post != nil {
 		n.post(wr)
 	}
@@ -107,7 +107,7 @@ func TestDifferentRequesterIsReported(t *testing.T) {
 	} {
 		r := playResponder(t, c.file, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)
-			return &otherwise{b, c.modify, c.post}, err
+			return &modifiedRequester{b, c.modify, c.post}, err
 		})
 		if text := r.String(); r.Differences() == 0 || !strings.Contains(text, c.found) {
 			t.Errorf("%s: %s", c.what, text)
@@ -140,7 +140,7 @@ func TestWrongResultsAreReported(t *testing.T) {
 	for _, f := range []string{"read-bw.pcap", "read-lat-5b.pcap", "atomic-faa.pcap"} {
 		r := playResponder(t, f, func(tap wire.FrameSink) (testbed.Testbed, error) {
 			b, err := testbed.NewSimulated(tap)
-			return garbled{b}, err
+			return readCorrupter{b}, err
 		})
 		if text := r.String(); !strings.Contains(text, "result of work request 1, byte 0") {
 			t.Error(text)
@@ -148,21 +148,21 @@ func TestWrongResultsAreReported(t *testing.T) {
 	}
 }
 
-// A garbled testbed has a program that reads other data than its NIC has written.
-type garbled struct{ testbed.Testbed }
+// A readCorrupter is a testbed whose program reads other data than its NIC has written.
+type readCorrupter struct{ testbed.Testbed }
 
-type garbledNIC struct{ testbed.NIC }
+type readCorrupterNIC struct{ testbed.NIC }
 
-func (n garbledNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
+func (n readCorrupterNIC) ReadMemory(name string, off, size uint64) ([]byte, error) {
 	b, err := n.NIC.ReadMemory(name, off, size)
 	b = append([]byte(nil), b...)
 	b[0] ^= 1
 	return b, err
 }
 
-func (g garbled) NIC(second bool) (testbed.NIC, error) {
+func (g readCorrupter) NIC(second bool) (testbed.NIC, error) {
 	n, err := g.Testbed.NIC(second)
-	return garbledNIC{n}, err
+	return readCorrupterNIC{n}, err
 }
 
 // With the captured timing no work request is posted and no reply sent early.

@@ -241,13 +241,13 @@ func TestValidateNamesOptionOutOfRange(t *testing.T) {
 func TestPickNICsByNameOrInOrder(t *testing.T) {
 	two := []verbs.DeviceInfo{{Name: "a"}, {Name: "b"}}
 	for _, c := range []struct {
-		nics               []verbs.DeviceInfo
-		from, to, ask, ans string
+		nics                       []verbs.DeviceInfo
+		from, to, fromName, toName string
 	}{
 		{two, "a", "b", "", ""}, {two, "b", "a", "b", ""}, {two, "b", "a", "", "a"}, {two, "a", "a", "a", "a"}, {two[:1], "a", "a", "", ""},
 	} {
-		if from, to, err := perf.PickNICs(c.nics, c.ask, c.ans); err != nil || from != c.from || to != c.to {
-			t.Errorf("%q to %q: picked %s and %s, %v", c.ask, c.ans, from, to, err)
+		if from, to, err := perf.PickNICs(c.nics, c.fromName, c.toName); err != nil || from != c.from || to != c.to {
+			t.Errorf("%q to %q: picked %s and %s, %v", c.fromName, c.toName, from, to, err)
 		}
 	}
 	if _, _, err := perf.PickNICs(two, "c", ""); err == nil || !strings.Contains(err.Error(), "a, b") {

@@ -147,12 +147,12 @@ func (s *stream) oddACK() *conversation.Transmission {
 	if len(s.Sent) != len(s.Requests) {
 		return nil
 	}
-	asked := make(map[int64]bool, len(s.Sent)) // AckReq of each PSN
+	ackReq := make(map[int64]bool, len(s.Sent)) // AckReq of each PSN
 	for _, e := range s.Sent {
 		if e.Next != nil {
 			return nil
 		}
-		asked[e.Seq] = e.AckReq
+		ackReq[e.Seq] = e.AckReq
 	}
 	const enough = 3
 	punctual := 0
@@ -162,8 +162,8 @@ func (s *stream) oddACK() *conversation.Transmission {
 		case r.Info.Kind != packet.KindAck:
 		case r.AETH.Syndrome != packet.CreditsUnlimited:
 			return nil
-		case !known(asked, r.Seq):
-		case asked[r.Seq]:
+		case !known(ackReq, r.Seq):
+		case ackReq[r.Seq]:
 			punctual++
 		case odd != nil:
 			return nil
@@ -310,7 +310,7 @@ func (r *responderModel) missing(o *output, strict bool) {
 	if o.copied {
 		return // nothing but the other responses is known of the copy
 	}
-	if again := r.askedAgain(o); again != nil {
+	if again := r.retransmissionOf(o); again != nil {
 		r.v.Lost = append(r.v.Lost, Note{o.cause.No, fmt.Sprintf("the %v to it with PSN %s was lost before the point of capture; packet %d requests it again",
 			o.Opcode, psnText(o.psn), again.No)})
 		return
@@ -349,15 +349,15 @@ func (r *responderModel) givenBefore(o *output) *conversation.Transmission {
 	return nil
 }
 
-// askedAgain returns a retransmission of the request that a reply of softroce answers, or nil.
-func (r *responderModel) askedAgain(o *output) *conversation.Transmission {
+// retransmissionOf returns a retransmission of the request that a reply of softroce answers, or nil.
+func (r *responderModel) retransmissionOf(o *output) *conversation.Transmission {
 	m := r.s.MessageAt(o.psn)
 	if m == nil || o.Opcode.Info().Kind == packet.KindAck {
 		return o.cause.Next
 	}
-	asked := r.inferred.asked[m]
-	for i := len(asked) - 1; i >= max(0, len(asked)-placeReach); i-- {
-		if e := asked[i]; e.Index > o.at && !e.Copy && e.Seq <= o.psn && o.psn < e.End() {
+	sent := r.inferred.transmissions[m]
+	for i := len(sent) - 1; i >= max(0, len(sent)-placeReach); i-- {
+		if e := sent[i]; e.Index > o.at && !e.Copy && e.Seq <= o.psn && o.psn < e.End() {
 			return e
 		}
 	}

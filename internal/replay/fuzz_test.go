@@ -29,7 +29,7 @@ const fuzzBytes = 8
 
 // fuzzCapture makes a capture of well-formed packets of fuzz input, fuzzBytes each:
 //
-//	0 opcode   1 direction, QP, AckReq, whether its IP identification goes on   2, 3 PSN
+//	0 opcode   1 direction, QP, AckReq, whether its IP Identification follows the previous one   2, 3 PSN
 //	4 payload or RETH length   5 syndrome, or address   6 MSN, or R_Key   7 time
 func fuzzCapture(t testing.TB, in []byte) (ps capture.Packets) {
 	hosts := [2]netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.2")}

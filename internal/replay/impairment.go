@@ -180,11 +180,11 @@ func (r *responderModel) isDuplicateReply(a *conversation.Transmission) bool {
 			a.Info.Kind == packet.KindAck && o.AETH != a.AETH || !bytes.Equal(o.payload, a.Payload) {
 			continue
 		}
-		what, told := fmt.Sprintf("%v PSN %d: packet %d is another response to it", o.cause.Opcode, o.cause.BTH.PSN, a.No), a.Opcode.String()
+		what, reply := fmt.Sprintf("%v PSN %d: packet %d is another response to it", o.cause.Opcode, o.cause.BTH.PSN, a.No), a.Opcode.String()
 		if a.Info.Kind == packet.KindAck {
-			told = a.AETH.Syndrome.String()
+			reply = a.AETH.Syndrome.String()
 		}
-		r.v.differUnlessCopied(a, o.cause.No, what, "reply", told+" for PSN "+psnText(a.Seq), "none")
+		r.v.differUnlessCopied(a, o.cause.No, what, "reply", reply+" for PSN "+psnText(a.Seq), "none")
 		return true
 	}
 	return false

@@ -22,7 +22,7 @@ type inference struct {
 	refusals      map[int64][]*conversation.Transmission                 // NAKs and RNR NAKs, by their PSN
 	earlier       map[int64]int                                          // PSNs that were accepted before an index, though retransmitted later
 	arrivals      map[int64]int                                          // index of the transmission of each PSN that was accepted
-	asked         map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
+	transmissions map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
 	responseOf    map[*conversation.Transmission]*response               // of each response packet
 	responseTo    map[*conversation.Transmission]*response               // of each READ and atomic request
 	lateResponses map[*response]*conversation.Transmission               // repeated responses that answer an earlier, late transmission
@@ -55,7 +55,7 @@ func (t *response) add(r *conversation.Transmission) {
 
 func infer(s *stream, reordered bool) *inference {
 	ev := &inference{reordered: reordered, refusals: map[int64][]*conversation.Transmission{}, earlier: map[int64]int{}, arrivals: map[int64]int{},
-		asked: map[*conversation.Message][]*conversation.Transmission{}, responseOf: map[*conversation.Transmission]*response{}, responseTo: map[*conversation.Transmission]*response{}, copies: map[*conversation.Transmission][]*response{}, given: map[int64][]*conversation.Transmission{},
+		transmissions: map[*conversation.Message][]*conversation.Transmission{}, responseOf: map[*conversation.Transmission]*response{}, responseTo: map[*conversation.Transmission]*response{}, copies: map[*conversation.Transmission][]*response{}, given: map[int64][]*conversation.Transmission{},
 		lateResponses: map[*response]*conversation.Transmission{}, late: map[*conversation.Transmission]bool{}}
 	ev.inferAcceptances(s)
 	ev.inferResponses(s)
@@ -104,7 +104,7 @@ func (ev *inference) inferArrivals(s *stream) {
 	for _, psn := range slices.Backward(psns) {
 		by := ev.accepted(psn)
 		if by == never {
-			behind = ev.drawn(s, psn, behind)
+			behind = ev.refusalCause(s, psn, behind)
 			continue
 		}
 		es := byPSN[psn]
@@ -130,13 +130,13 @@ func (ev *inference) inferArrivals(s *stream) {
 			}
 		}
 		ev.arrivals[psn] = behind
-		behind = ev.drawn(s, psn, behind)
+		behind = ev.refusalCause(s, psn, behind)
 	}
 }
 
-// drawn returns the index of the request that caused the first refusal of psn, the latest before an
+// refusalCause returns the index of the request that caused the first refusal of psn, the latest before an
 // index: by then all before psn were accepted.
-func (ev *inference) drawn(s *stream, psn int64, before int) int {
+func (ev *inference) refusalCause(s *stream, psn int64, before int) int {
 	nak := ev.refusal(psn, -1, never, func(s packet.Syndrome) bool { return isSequence(s) || isRNR(s) })
 	if nak == nil {
 		return before
@@ -267,7 +267,7 @@ func (ev *inference) refusal(psn int64, from, to int, is func(packet.Syndrome) b
 func (ev *inference) inferResponses(s *stream) {
 	for _, e := range s.Requests {
 		if m := s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
-			ev.asked[m] = append(ev.asked[m], e)
+			ev.transmissions[m] = append(ev.transmissions[m], e)
 		}
 	}
 	var open *response
@@ -275,7 +275,7 @@ func (ev *inference) inferResponses(s *stream) {
 		if r.Info.Kind != packet.KindReadResponse && r.Info.Kind != packet.KindAtomicAck {
 			continue
 		}
-		if open != nil && open.goesOn(s, r) {
+		if open != nil && open.continuesWith(s, r) {
 			open.add(r)
 		} else {
 			open = newResponse(r)
@@ -294,8 +294,8 @@ func (ev *inference) inferResponses(s *stream) {
 	}
 }
 
-// goesOn reports whether a packet continues the response.
-func (t *response) goesOn(s *stream, r *conversation.Transmission) bool {
+// continuesWith reports whether r is the next packet of the response.
+func (t *response) continuesWith(s *stream, r *conversation.Transmission) bool {
 	last := t.packets[len(t.packets)-1]
 	if r.Info.Kind != packet.KindReadResponse || last.Info.Kind != packet.KindReadResponse ||
 		r.Info.Position.StartsMessage() || last.Info.Position.EndsMessage() || r.Seq <= last.Seq {
@@ -320,29 +320,29 @@ func (ev *inference) place(s *stream, t *response) {
 	if m == nil {
 		return
 	}
-	asked := ev.asked[m]
-	asked = asked[:sort.Search(len(asked), func(i int) bool { return asked[i].Index >= r.SentBefore })]
-	asked = asked[max(0, len(asked)-placeReach):]
-	if e := ev.latestAnswered(asked, r); e != nil && ev.reordered {
+	sent := ev.transmissions[m]
+	sent = sent[:sort.Search(len(sent), func(i int) bool { return sent[i].Index >= r.SentBefore })]
+	sent = sent[max(0, len(sent)-placeReach):]
+	if e := ev.latestAnswered(sent, r); e != nil && ev.reordered {
 		t.request = e
 		ev.copies[e] = append(ev.copies[e], t)
 		return
 	}
-	for i := len(asked) - 1; i >= 0; i-- {
-		e := asked[i]
+	for i := len(sent) - 1; i >= 0; i-- {
+		e := sent[i]
 		if ev.responseTo[e] == nil && timely(s, e, r) && (e.Seq == r.Seq || e.Seq < r.Seq && r.Seq < e.End() && !r.Info.Position.StartsMessage()) {
 			t.request, ev.responseTo[e] = e, t
 			return
 		}
 	}
-	if !s.Ordered && t.join(ev, asked) {
+	if !s.Ordered && t.join(ev, sent) {
 		return
 	}
 	if s.FirstMSN != 0 && len(s.Messages) > 0 && r.Seq < s.Messages[0].End() {
 		return // it may answer a request from before the capture
 	}
-	for i := len(asked) - 1; i >= 0; i-- {
-		if e := asked[i]; e.Seq == r.Seq && sameKind(e, r) {
+	for i := len(sent) - 1; i >= 0; i-- {
+		if e := sent[i]; e.Seq == r.Seq && sameKind(e, r) {
 			t.request = e
 			if ev.responseTo[e] == nil {
 				ev.responseTo[e] = t // it was late
@@ -355,9 +355,9 @@ func (ev *inference) place(s *stream, t *response) {
 }
 
 // join merges t into another response that lacks its packets, if there is one.
-func (t *response) join(ev *inference, asked []*conversation.Transmission) bool {
+func (t *response) join(ev *inference, sent []*conversation.Transmission) bool {
 	r := t.packets[0]
-	for _, e := range asked {
+	for _, e := range sent {
 		other := ev.responseTo[e]
 		if other == nil || other.seen[r.Seq] || r.Seq < e.Seq || r.Seq >= e.End() {
 			continue
@@ -374,8 +374,8 @@ func (t *response) join(ev *inference, asked []*conversation.Transmission) bool 
 // later returns the response to a later transmission of an atomic whose own response is missing. It
 // is the same: an atomic is executed once.
 func (ev *inference) later(s *stream, e *conversation.Transmission) *response {
-	asked := ev.asked[s.MessageAt(e.Seq)]
-	for _, again := range asked[:min(len(asked), placeReach)] {
+	sent := ev.transmissions[s.MessageAt(e.Seq)]
+	for _, again := range sent[:min(len(sent), placeReach)] {
 		if ev.responseTo[again] != nil {
 			return ev.responseTo[again]
 		}

@@ -84,7 +84,7 @@ func TestAlteredPacketsAreReported(t *testing.T) {
 			func(h *packet.Header, _ []byte) { h.BTH.PSN += 7 }},
 		{"payload of a retransmission", []string{"loss-send-resp.pcap"}, capture.Kind(packet.KindSend), func(i int) bool { return i > 40 },
 			func(_ *packet.Header, payload []byte) { payload[0] ^= 1 }},
-		{"address of a READ asked for again", []string{"loss-read-req.pcap"}, capture.Opcode(packet.ReadRequest), func(i int) bool { return i == 9 || i == 20 },
+		{"address of a retransmitted READ", []string{"loss-read-req.pcap"}, capture.Opcode(packet.ReadRequest), func(i int) bool { return i == 9 || i == 20 },
 			func(h *packet.Header, _ []byte) { h.RETH.VA += 8 }},
 	} {
 		t.Run(c.name, func(t *testing.T) {

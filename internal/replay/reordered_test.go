@@ -34,8 +34,8 @@ func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 				}
 			}
 			for i, p := range ps {
-				asked := slices.ContainsFunc(ps[:i], func(q *capture.Packet) bool { return q.Src == p.Dst && q.Opcode.Info().Request })
-				if !reply(p) || !asked || early[p.No] {
+				requested := slices.ContainsFunc(ps[:i], func(q *capture.Packet) bool { return q.Src == p.Dst && q.Opcode.Info().Request })
+				if !reply(p) || !requested || early[p.No] {
 					continue
 				}
 				wrong := slices.Clone(ps)

@@ -154,14 +154,14 @@ func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played boo
 // script writes the script of a stream: what softroce's responder is given in a replay of it.
 func (s *stream) script() (*RequesterScript, error) {
 	first := s.Requests[0]
-	who := fmt.Sprintf("%v > %v", s.report.From, s.report.To)
+	name := fmt.Sprintf("%v > %v", s.report.From, s.report.To)
 	switch {
 	case s.FirstMSN != 0:
-		return nil, fmt.Errorf("%w %s: %d messages were complete before packet %d", ErrMiddle, who, s.FirstMSN, first.No)
+		return nil, fmt.Errorf("%w %s: %d messages were complete before packet %d", ErrMiddle, name, s.FirstMSN, first.No)
 	case s.FirstSeq > first.Seq:
-		return nil, fmt.Errorf("%w %s: packet %d, %v, does not begin a message", ErrMiddle, who, first.No, first.Opcode)
+		return nil, fmt.Errorf("%w %s: packet %d, %v, does not begin a message", ErrMiddle, name, first.No, first.Opcode)
 	case len(s.Messages) == 0 || s.Messages[0].Kind == packet.KindNone:
-		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, who, psnText(s.FirstSeq))
+		return nil, fmt.Errorf("%w %s: the request with PSN %s is not in it", ErrMiddle, name, psnText(s.FirstSeq))
 	}
 	r, err := newResponderModel(s, false)
 	if err != nil {
@@ -179,7 +179,7 @@ func (s *stream) script() (*RequesterScript, error) {
 	return w.RequesterScript, nil
 }
 
-// A requesterScriptWriter writes down what a responderModel is given. It is its mode.
+// A requesterScriptWriter is the mode of a responderModel that records what the responder is given.
 type requesterScriptWriter struct {
 	judging
 	*RequesterScript

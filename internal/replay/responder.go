@@ -69,7 +69,7 @@ type transcript struct {
 // A responderMode provides what packets do not show:
 //
 //   - judging: inferred from the capture, for a verdict on it;
-//   - *requesterScriptWriter: inferred from the capture; writes down what the responder is given;
+//   - *requesterScriptWriter: inferred from the capture; records what the responder is given;
 //   - *liveResponder: known from the session with a live responder.
 type responderMode interface {
 	// advance performs what the program on the responder's host did before an index in the capture.

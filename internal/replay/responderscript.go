@@ -128,21 +128,21 @@ func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
 // A responderScriptWriter writes a ResponderScript.
 type responderScriptWriter struct {
 	*ResponderScript
-	s       *stream
-	lost    map[*conversation.Transmission]bool
-	sent    []*conversation.Transmission       // requests from the first message on, without copies
-	pass    map[*conversation.Transmission]int // how many times the requester had gone back when it sent one
-	goBacks []*conversation.Transmission       // the requests after which the PSNs went back, in the order of the capture
-	byPSN   map[int64][]*conversation.Transmission
-	asked   map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
-	played  []*conversation.Transmission                           // the replies that are played
-	limit   int64                                                  // the PSN after what is played
-	reads   map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
+	s             *stream
+	lost          map[*conversation.Transmission]bool
+	sent          []*conversation.Transmission       // requests from the first message on, without copies
+	pass          map[*conversation.Transmission]int // how many times the requester had gone back when it sent one
+	goBacks       []*conversation.Transmission       // the requests after which the PSNs went back, in the order of the capture
+	byPSN         map[int64][]*conversation.Transmission
+	transmissions map[*conversation.Message][]*conversation.Transmission // transmissions of READs and atomics
+	played        []*conversation.Transmission                           // the replies that are played
+	limit         int64                                                  // the PSN after what is played
+	reads         map[int64]*conversation.Transmission                   // the READ that a response answers, by its PSN
 }
 
 // countPasses counts how many times the captured requester goes back.
 func (w *responderScriptWriter) countPasses() {
-	w.pass, w.byPSN, w.asked = map[*conversation.Transmission]int{}, map[int64][]*conversation.Transmission{}, map[*conversation.Message][]*conversation.Transmission{}
+	w.pass, w.byPSN, w.transmissions = map[*conversation.Transmission]int{}, map[int64][]*conversation.Transmission{}, map[*conversation.Message][]*conversation.Transmission{}
 	next := w.s.FirstSeq
 	for _, e := range w.s.Sent {
 		if e.Seq < w.s.FirstSeq {
@@ -156,7 +156,7 @@ func (w *responderScriptWriter) countPasses() {
 		w.sent = append(w.sent, e)
 		w.byPSN[e.Seq] = append(w.byPSN[e.Seq], e)
 		if m := w.s.MessageAt(e.Seq); m != nil && e.Info.Kind.HasOwnResponse() {
-			w.asked[m] = append(w.asked[m], e)
+			w.transmissions[m] = append(w.transmissions[m], e)
 		}
 	}
 	slices.SortStableFunc(w.goBacks, func(a, b *conversation.Transmission) int { return a.Index - b.Index })
@@ -272,7 +272,7 @@ func (w *responderScriptWriter) cause(r *conversation.Transmission) (cause *conv
 	}
 	first := w.byPSN[cause.Seq]
 	if cause.Info.Kind.HasOwnResponse() {
-		if l := w.asked[w.s.MessageAt(cause.Seq)]; len(l) > 0 {
+		if l := w.transmissions[w.s.MessageAt(cause.Seq)]; len(l) > 0 {
 			first = l
 		}
 	}
@@ -282,8 +282,8 @@ func (w *responderScriptWriter) cause(r *conversation.Transmission) (cause *conv
 // latest returns the last request before a reply that has its PSN, or whose PSNs include it.
 func (w *responderScriptWriter) latest(r *conversation.Transmission) *conversation.Transmission {
 	l := w.byPSN[r.Seq]
-	if m := w.s.MessageAt(r.Seq); m != nil && len(w.asked[m]) > 0 {
-		l = w.asked[m]
+	if m := w.s.MessageAt(r.Seq); m != nil && len(w.transmissions[m]) > 0 {
+		l = w.transmissions[m]
 	}
 	for i := len(l) - 1; i >= max(0, len(l)-alignReach); i-- {
 		if e := l[i]; e.Index < r.SentBefore && e.Seq <= r.Seq && r.Seq < e.End() {
@@ -312,12 +312,12 @@ func (w *responderScriptWriter) ahead(r *conversation.Transmission) (cause *conv
 // first packet.
 func (w *responderScriptWriter) schedule() {
 	start := w.sent[0].Time
-	latest := make([]int, len(w.played))  // highest index of any up to each
-	drawn := make([]int64, len(w.played)) // highest PSN after a cause of any up to each
+	latest := make([]int, len(w.played))      // highest index of the replies up to each
+	causeEnds := make([]int64, len(w.played)) // highest end of the causes of the replies up to each
 	for i, r := range w.played {
-		latest[i], drawn[i] = r.Index, w.Replies[i].Cause+1
+		latest[i], causeEnds[i] = r.Index, w.Replies[i].Cause+1
 		if i > 0 {
-			latest[i], drawn[i] = max(latest[i], latest[i-1]), max(drawn[i], drawn[i-1])
+			latest[i], causeEnds[i] = max(latest[i], latest[i-1]), max(causeEnds[i], causeEnds[i-1])
 		}
 	}
 	for i := range w.Work {
@@ -325,7 +325,7 @@ func (w *responderScriptWriter) schedule() {
 		first := w.s.Messages[i].Packets[0]
 		j.After = max(0, first.Time.Sub(start))
 		j.RepliesBefore, _ = slices.BinarySearch(latest, first.Index)
-		needed, _ := slices.BinarySearch(drawn, j.PSN+1)
+		needed, _ := slices.BinarySearch(causeEnds, j.PSN+1)
 		j.RepliesBefore = min(j.RepliesBefore, needed) // its first packet may have been delayed
 		if i > 0 {
 			j.RepliesBefore, j.After = max(j.RepliesBefore, w.Work[i-1].RepliesBefore), max(j.After, w.Work[i-1].After)
@@ -370,15 +370,15 @@ func (w *responderScriptWriter) timeout() uint8 {
 	code := quietTimeout
 	for _, e := range w.goBacks {
 		before := e.Index - 1 // of the stream
-		var told *conversation.Transmission
+		var reply *conversation.Transmission
 		since := w.s.Requests[0].Time
 		if n := countBefore(w.s.Requests, e.Index); n > 0 {
 			before, since = w.s.Requests[n-1].Index, w.s.Requests[n-1].Time
 		}
 		if n := countBefore(w.s.Replies, e.Index); n > 0 && w.s.Replies[n-1].Index > before {
-			told, since = w.s.Replies[n-1], w.s.Replies[n-1].Time
+			reply, since = w.s.Replies[n-1], w.s.Replies[n-1].Time
 		}
-		if told != nil && told.Info.Kind == packet.KindAck && !told.AETH.Syndrome.IsACK() {
+		if reply != nil && reply.Info.Kind == packet.KindAck && !reply.AETH.Syndrome.IsACK() {
 			continue
 		}
 		if pause := e.Time.Sub(since); pause > 0 {

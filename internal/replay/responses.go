@@ -35,10 +35,10 @@ func (ev *inference) align(s *stream) {
 			continue
 		}
 		e := s.Requests[j]
-		asked := ev.askedBefore(s, r)
+		sent := ev.transmissionsBefore(s, r)
 		switch {
-		case ev.reordered && ev.settled(gaps, asked, e, r):
-			if last := asked[len(asked)-1]; ev.responseTo[last] != nil {
+		case ev.reordered && ev.settled(gaps, sent, e, r):
+			if last := sent[len(sent)-1]; ev.responseTo[last] != nil {
 				ev.copies[last] = append([]*response{ev.responseTo[last]}, ev.copies[last]...)
 				t.request, ev.responseTo[last] = last, t
 			}
@@ -92,35 +92,35 @@ func sameKind(e, r *conversation.Transmission) bool {
 	return e.Info.Kind.HasOwnResponse() && e.Info.Kind.IsAtomic() == (r.Info.Kind == packet.KindAtomicAck)
 }
 
-// askedBefore returns the latest transmissions before r of the request that it answers.
-func (ev *inference) askedBefore(s *stream, r *conversation.Transmission) []*conversation.Transmission {
-	asked := ev.asked[s.MessageAt(r.Seq)]
-	n := len(asked)
-	for n > 0 && asked[n-1].Index >= r.SentBefore {
+// transmissionsBefore returns the latest transmissions before r of the request that it answers.
+func (ev *inference) transmissionsBefore(s *stream, r *conversation.Transmission) []*conversation.Transmission {
+	sent := ev.transmissions[s.MessageAt(r.Seq)]
+	n := len(sent)
+	for n > 0 && sent[n-1].Index >= r.SentBefore {
 		n--
 	}
-	return asked[max(0, n-placeReach):n]
+	return sent[max(0, n-placeReach):n]
 }
 
 // settled reports whether e had been answered, or reported missing by a NAK, when the request was
 // last retransmitted before r. It is then more likely that the network duplicated the last
 // transmission than that r answers e so late.
-func (ev *inference) settled(gaps []*gap, asked []*conversation.Transmission, e, r *conversation.Transmission) bool {
-	if len(asked) == 0 {
+func (ev *inference) settled(gaps []*gap, sent []*conversation.Transmission, e, r *conversation.Transmission) bool {
+	if len(sent) == 0 {
 		return false
 	}
-	last := asked[len(asked)-1]
+	last := sent[len(sent)-1]
 	if last.Index <= e.Index || last.Seq != r.Seq {
 		return false
 	}
-	return missing(gaps, e, last.Index) || ev.answeredAll(gaps, asked, e, last)
+	return missing(gaps, e, last.Index) || ev.answeredAll(gaps, sent, e, last)
 }
 
 // answeredAll reports whether, before last was sent, there were as many responses with the PSN of e
 // as transmissions up to e, one of them after e.
-func (ev *inference) answeredAll(gaps []*gap, asked []*conversation.Transmission, e, last *conversation.Transmission) bool {
+func (ev *inference) answeredAll(gaps []*gap, sent []*conversation.Transmission, e, last *conversation.Transmission) bool {
 	open := 0
-	for _, a := range asked {
+	for _, a := range sent {
 		if a.Index <= e.Index && !a.Copy && !missing(gaps, a, last.Index) {
 			open++
 		}
@@ -132,9 +132,9 @@ func (ev *inference) answeredAll(gaps []*gap, asked []*conversation.Transmission
 
 // A gap is a sequence NAK, and the index of the request that caused it.
 type gap struct {
-	psn     int64
-	pos     int
-	drawnAt int
+	psn        int64
+	pos        int
+	causeIndex int
 }
 
 // gaps returns the sequence NAKs in the order in which they were sent.
@@ -151,7 +151,7 @@ func (s *stream) gaps() []*gap {
 		g := &gap{r.Seq, r.SentBefore, -1}
 		for j := i - 1; j >= max(0, i-alignReach); j-- {
 			if s.Requests[j].Seq > r.Seq {
-				g.drawnAt = s.Requests[j].Index
+				g.causeIndex = s.Requests[j].Index
 				break
 			}
 		}
@@ -167,7 +167,7 @@ func missing(gaps []*gap, e *conversation.Transmission, before int) bool {
 		if g.pos >= before {
 			return false
 		}
-		if g.psn < e.Seq || g.psn == e.Seq && g.drawnAt > e.Index {
+		if g.psn < e.Seq || g.psn == e.Seq && g.causeIndex > e.Index {
 			return true
 		}
 	}
@@ -183,14 +183,14 @@ func (ev *inference) outOfOrder(s *stream, gaps []*gap, before []*response, e *c
 	for _, t := range before {
 		r := t.packets[0]
 		possible, later := false, false
-		asked := ev.askedBefore(s, r)
-		for _, a := range asked {
+		sent := ev.transmissionsBefore(s, r)
+		for _, a := range sent {
 			if a.Seq != r.Seq || !sameKind(a, r) || !timely(s, a, r) {
 				continue
 			}
 			if a.Index > e.Index {
 				later = true
-			} else if !ev.settled(gaps, asked, a, r) {
+			} else if !ev.settled(gaps, sent, a, r) {
 				possible = true
 				break
 			}
@@ -205,9 +205,9 @@ func (ev *inference) outOfOrder(s *stream, gaps []*gap, before []*response, e *c
 // findLate finds, among repeated responses, those to an earlier transmission that seemed lost.
 func (ev *inference) findLate(s *stream) {
 	for _, m := range s.Messages {
-		for _, last := range ev.asked[m] {
+		for _, last := range ev.transmissions[m] {
 			for _, t := range ev.copies[last] {
-				for _, e := range ev.askedBefore(s, last) {
+				for _, e := range ev.transmissionsBefore(s, last) {
 					if e.Seq == last.Seq && ev.responseTo[e] == nil && !e.Copy && !ev.late[e] {
 						ev.late[e], ev.lateResponses[t] = true, e
 						break
@@ -220,9 +220,9 @@ func (ev *inference) findLate(s *stream) {
 
 // latestAnswered returns the latest transmission of a request that was answered before r, with r's
 // PSN.
-func (ev *inference) latestAnswered(asked []*conversation.Transmission, r *conversation.Transmission) *conversation.Transmission {
-	for i := len(asked) - 1; i >= 0; i-- {
-		e := asked[i]
+func (ev *inference) latestAnswered(sent []*conversation.Transmission, r *conversation.Transmission) *conversation.Transmission {
+	for i := len(sent) - 1; i >= 0; i-- {
+		e := sent[i]
 		if t := ev.responseTo[e]; t != nil && e.Seq == r.Seq && t.request == e && t.packets[0].Seq == r.Seq && t.packets[0].SentBefore < r.SentBefore {
 			return e
 		}

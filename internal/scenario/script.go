@@ -164,11 +164,11 @@ func (s *script) WriteFrame(ns int64, _ int, b []byte) error {
 	}
 	f.consumed = !f.nic || s.isLoopedBack(f)
 	s.frames = append(s.frames, f)
-	who := f.from
+	sender := f.from
 	if !f.nic {
-		who = "script"
+		sender = "script"
 	}
-	s.log("    %s: %v", who, f)
+	s.log("    %s: %v", sender, f)
 	return nil
 }
 

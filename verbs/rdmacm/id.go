@@ -43,10 +43,10 @@ func (m *Manager) CreateID(ctx context.Context, ch *EventChannel, ps PortSpace, 
 		return nil, errOtherManager
 	}
 	const name = "create identifier"
-	ask := abi.CMCreateIDRequest{Channel: ch.handle, PortSpace: uint32(ps), QPType: uint32(t)}
+	req := abi.CMCreateIDRequest{Channel: ch.handle, PortSpace: uint32(ps), QPType: uint32(t)}
 	return control.Await(ctx, name, func() (*ID, error) {
 		var got abi.HandleReply
-		if _, err := m.request(control.Request{Name: name, Op: abi.OpCMCreateID, Body: []any{ask}, Reply: &got}); err != nil {
+		if _, err := m.request(control.Request{Name: name, Op: abi.OpCMCreateID, Body: []any{req}, Reply: &got}); err != nil {
 			return nil, err
 		}
 		return m.id(got.Handle), nil
@@ -137,18 +137,18 @@ func (id *ID) send(ctx context.Context, name string, op uint16, p ConnParam) err
 	if qp := id.qp.Load(); qp != nil && p.QPNum == 0 {
 		p.QPNum = qp.QPNum()
 	}
-	ask := abi.CMConnectRequest{ID: id.handle, Param: abi.CMConnParam{
+	req := abi.CMConnectRequest{ID: id.handle, Param: abi.CMConnParam{
 		QPN: p.QPNum, QKey: p.QKey, ResponderResources: p.ResponderResources, InitiatorDepth: p.InitiatorDepth,
 		RetryCount: p.RetryCount, RNRRetryCount: p.RNRRetryCount, PrivateLen: uint16(len(p.PrivateData)),
 		ECEVendor: p.ECEVendor, ECEOptions: p.ECEOptions,
 	}}
 	if p.SRQ {
-		ask.Param.SRQ = 1
+		req.Param.SRQ = 1
 	}
-	if copy(ask.Param.PrivateData[:], p.PrivateData) < len(p.PrivateData) {
+	if copy(req.Param.PrivateData[:], p.PrivateData) < len(p.PrivateData) {
 		return &verbs.Error{Op: name, Errno: syscall.EINVAL, Text: "too much private data"}
 	}
-	return id.manager.call(ctx, name, op, nil, ask)
+	return id.manager.call(ctx, name, op, nil, req)
 }
 
 // Establish completes a connection after EventConnectResponse: rdma_establish.
@@ -176,11 +176,11 @@ func (id *ID) Notify(ctx context.Context) error { return id.call(ctx, "notify", 
 // Reject rejects an EventConnectRequest or EventConnectResponse, with up to 148 bytes of private
 // data: rdma_reject.
 func (id *ID) Reject(ctx context.Context, private []byte) error {
-	ask := abi.CMRejectRequest{ID: id.handle, PrivateLen: uint32(len(private))}
-	if copy(ask.PrivateData[:], private) < len(private) {
+	req := abi.CMRejectRequest{ID: id.handle, PrivateLen: uint32(len(private))}
+	if copy(req.PrivateData[:], private) < len(private) {
 		return &verbs.Error{Op: "reject", Errno: syscall.EINVAL, Text: "too much private data"}
 	}
-	return id.manager.call(ctx, "reject", abi.OpCMReject, nil, ask)
+	return id.manager.call(ctx, "reject", abi.OpCMReject, nil, req)
 }
 
 // Info is what an identifier is bound to.

@@ -50,9 +50,9 @@ func Open(ctx context.Context, opts ...Option) (*Manager, error) {
 		return nil, err
 	}
 	m := &Manager{client: client, ids: map[uint32]*ID{}}
-	var ask abi.CMOpenRequest
-	abi.PutText(ask.Device[:], o.device)
-	if err := m.call(ctx, "open connection manager", abi.OpCMOpen, nil, ask); err != nil {
+	var req abi.CMOpenRequest
+	abi.PutText(req.Device[:], o.device)
+	if err := m.call(ctx, "open connection manager", abi.OpCMOpen, nil, req); err != nil {
 		client.Close()
 		return nil, err
 	}

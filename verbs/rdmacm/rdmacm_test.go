@@ -37,7 +37,7 @@ func newCaller(t *testing.T, f *fabrictest.Fabric, device string) *caller {
 	}
 	t.Cleanup(func() {
 		m.Close()
-		ch.Close(context.Background()) // which identifiers used until now
+		ch.Close(context.Background()) // identifiers no longer use it
 	})
 	return &caller{m, t, ch}
 }
@@ -155,7 +155,7 @@ func TestConnectUsesACommonPartition(t *testing.T) {
 	}{
 		{client: []uint16{0x8001, 0xffff}, server: []uint16{0x8002, 0x8003, 0x7fff}, at: [2]int{1, 2}},
 		{client: []uint16{0, 0x8001}, server: []uint16{0xffff, 0x8001}, at: [2]int{1, 1}},
-		{client: []uint16{0x7fff}, server: []uint16{0x7fff}, none: true}, // limited members do not hear each other
+		{client: []uint16{0x7fff}, server: []uint16{0x7fff}, none: true}, // limited members do not receive from each other
 		{client: []uint16{0x8001}, server: []uint16{0x8002}, none: true},
 	} {
 		t.Run(fmt.Sprintf("%#x", c.client), func(t *testing.T) {
@@ -203,9 +203,9 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	client, server := newCaller(t, f, "nic0"), newCaller(t, f, "nic1")
 	_, at := server.listen(rdmacm.PSTCP, verbs.RC, "192.0.2.2:0")
-	nobody := netip.AddrPortFrom(at.Addr(), at.Port()-1)
+	unused := netip.AddrPortFrom(at.Addr(), at.Port()-1)
 
-	id := client.routed(rdmacm.PSTCP, verbs.RC, nobody)
+	id := client.routed(rdmacm.PSTCP, verbs.RC, unused)
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
 	if e := client.event(rdmacm.EventRejected); e.Status != 8 {
 		t.Errorf("no listener: reason %d", e.Status)
@@ -214,9 +214,9 @@ func TestConnectionRequestsAreRejected(t *testing.T) {
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
 	noError(t, server.event(rdmacm.EventConnectRequest).ID.Reject(t.Context(), []byte("not you")))
 	if e := client.event(rdmacm.EventRejected); e.Status != 28 || !bytes.HasPrefix(e.Param.PrivateData, []byte("not you")) {
-		t.Errorf("refused: reason %d, %q", e.Status, e.Param.PrivateData)
+		t.Errorf("rejected: reason %d, private data %q", e.Status, e.Param.PrivateData)
 	}
-	id = client.routed(rdmacm.PSUDP, verbs.UD, nobody)
+	id = client.routed(rdmacm.PSUDP, verbs.UD, unused)
 	noError(t, id.Connect(t.Context(), rdmacm.ConnParam{}))
 	if e := client.event(rdmacm.EventUnreachable); e.Status != 1 {
 		t.Errorf("no datagram listener: status %d", e.Status)
@@ -249,7 +249,7 @@ func TestDeadClientDisconnectsItsPeers(t *testing.T) {
 		noError(t, e.ID.Destroy(t.Context()))
 	}
 	if n := len(f.Server.Snapshot().CMIDs); n != 1 {
-		t.Errorf("%d identifiers, want the listener alone", n)
+		t.Errorf("%d identifiers, want only the listener", n)
 	}
 }
 
@@ -271,27 +271,27 @@ func TestPortAndStateErrors(t *testing.T) {
 		err  error
 		want error
 	}{
-		{"a port that is in use", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.1:%d", port)), syscall.EADDRINUSE},
-		{"any address of a port that is in use", bind(rdmacm.PSTCP, fmt.Sprintf("0.0.0.0:%d", port)), syscall.EADDRINUSE},
-		{"IPv6's any address", bind(rdmacm.PSTCP, fmt.Sprintf("[::]:%d", port)), syscall.EADDRINUSE},
-		{"IPv6's any address, for IPv6 only", bind(rdmacm.PSTCP, fmt.Sprintf("[::]:%d", port), rdmacm.OptionAFOnly), nil},
-		{"a port that has a listener, to be used again", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.1:%d", port), rdmacm.OptionReuseAddr), syscall.EADDRINUSE},
+		{"a port in use", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.1:%d", port)), syscall.EADDRINUSE},
+		{"a wildcard address with a port in use", bind(rdmacm.PSTCP, fmt.Sprintf("0.0.0.0:%d", port)), syscall.EADDRINUSE},
+		{"the IPv6 wildcard", bind(rdmacm.PSTCP, fmt.Sprintf("[::]:%d", port)), syscall.EADDRINUSE},
+		{"the IPv6 wildcard, for IPv6 only", bind(rdmacm.PSTCP, fmt.Sprintf("[::]:%d", port), rdmacm.OptionAFOnly), nil},
+		{"a port with a listener, with OptionReuseAddr", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.1:%d", port), rdmacm.OptionReuseAddr), syscall.EADDRINUSE},
 		{"another address", bind(rdmacm.PSTCP, fmt.Sprintf("192.0.2.2:%d", port)), nil},
 		{"another port space", bind(rdmacm.PSUDP, fmt.Sprintf("192.0.2.1:%d", port)), nil},
-		{"an address of no device", bind(rdmacm.PSTCP, "192.0.2.77:0"), syscall.EADDRNOTAVAIL},
-		{"the loopback's address, which is any one, of a port that is in use", bind(rdmacm.PSTCP, fmt.Sprintf("127.0.0.1:%d", port)), syscall.EADDRINUSE},
-		{"the loopback's address", bind(rdmacm.PSTCP, "127.0.0.1:0"), nil},
-		{"to bind a second time", taken.BindAddr(t.Context(), at), syscall.EINVAL},
-		{"to connect without a route", taken.Connect(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
-		{"to accept nothing", taken.Accept(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
-		{"to end no connection", taken.Disconnect(t.Context()), syscall.EINVAL},
+		{"an address that no device has", bind(rdmacm.PSTCP, "192.0.2.77:0"), syscall.EADDRNOTAVAIL},
+		{"the loopback address, which is a wildcard, with a port in use", bind(rdmacm.PSTCP, fmt.Sprintf("127.0.0.1:%d", port)), syscall.EADDRINUSE},
+		{"the loopback address", bind(rdmacm.PSTCP, "127.0.0.1:0"), nil},
+		{"binding a second time", taken.BindAddr(t.Context(), at), syscall.EINVAL},
+		{"connecting without a route", taken.Connect(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
+		{"accepting without a request", taken.Accept(t.Context(), rdmacm.ConnParam{}), syscall.EINVAL},
+		{"disconnecting without a connection", taken.Disconnect(t.Context()), syscall.EINVAL},
 		{"an unknown option", taken.SetOption(t.Context(), 77, 1), syscall.ENOSYS},
-		{"to use a port again when it is late", taken.SetOption(t.Context(), rdmacm.OptionReuseAddr, 1), syscall.EINVAL},
+		{"OptionReuseAddr after binding", taken.SetOption(t.Context(), rdmacm.OptionReuseAddr, 1), syscall.EINVAL},
 		{"another program's channel", taken.Migrate(t.Context(), other.ch), syscall.EINVAL},
-		{"a channel that is in use", c.ch.Close(t.Context()), syscall.EBUSY},
+		{"a channel in use", c.ch.Close(t.Context()), syscall.EBUSY},
 		{"an unknown port space", func() error { _, err := c.CreateID(t.Context(), c.ch, 7, verbs.RC); return err }(), syscall.EINVAL},
 		{"an unknown queue pair", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{QPNum: 0xabcde}), syscall.EPERM},
-		{"more private data than a request has", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{PrivateData: make([]byte, 57)}), syscall.EINVAL},
+		{"private data longer than a request holds", c.routed(rdmacm.PSTCP, verbs.RC, at).Connect(t.Context(), rdmacm.ConnParam{PrivateData: make([]byte, 57)}), syscall.EINVAL},
 		{"an unknown device", func() error {
 			_, err := rdmacm.Open(t.Context(), rdmacm.WithDevice("nic9"), rdmacm.WithConn(f.Connect()))
 			return err
@@ -321,7 +321,7 @@ func TestListenBacklog(t *testing.T) {
 	noError(t, l.Destroy(t.Context()))
 	for range 4 {
 		if e := client.event(rdmacm.EventRejected); e.Status != 28 {
-			t.Errorf("reason %d", e.Status)
+			t.Errorf("REJ reason %d", e.Status)
 		}
 	}
 }
@@ -349,7 +349,7 @@ func TestConnectUD(t *testing.T) {
 		t.Errorf("joined: %+v %+v", m, m.UD)
 	}
 	if err := id.JoinMulticast(t.Context(), group, 1); !errors.Is(err, syscall.EADDRINUSE) {
-		t.Errorf("a second time: %v", err)
+		t.Errorf("joining a second time: %v", err)
 	}
 	noError(t, id.LeaveMulticast(t.Context(), group))
 	if err := id.LeaveMulticast(t.Context(), group); !errors.Is(err, syscall.EADDRNOTAVAIL) {
@@ -369,7 +369,7 @@ func TestMigrateMovesEvents(t *testing.T) {
 	noError(t, id.Migrate(t.Context(), second))
 	e, err := second.GetEvent(t.Context())
 	if err != nil || e.Type != rdmacm.EventAddrResolved || e.ID != id {
-		t.Errorf("on the other channel: %+v, %v", e, err)
+		t.Errorf("event on the other channel: %+v, %v", e, err)
 	}
 	noError(t, id.Destroy(t.Context()))
 }
@@ -380,7 +380,7 @@ func TestResolveAddrWithoutARoute(t *testing.T) {
 	c := newCaller(t, f, "")
 	id := c.id(rdmacm.PSTCP, verbs.RC)
 	if err := id.ResolveAddr(t.Context(), netip.MustParseAddrPort("192.0.2.1:0"), netip.MustParseAddrPort("[2001:db8::9]:1"), time.Second); !errors.Is(err, syscall.EINVAL) {
-		t.Errorf("between address families: %v", err)
+		t.Errorf("resolving between address families: %v", err)
 	}
 	for _, to := range []string{"[fe80::1%lo]:1", "127.0.0.1:1", "[::1]:1"} {
 		id = c.id(rdmacm.PSTCP, verbs.RC)

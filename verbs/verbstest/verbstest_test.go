@@ -59,7 +59,7 @@ func TestFaultsApplyToOneNICAndCanBeReplaced(t *testing.T) {
 	y.Completion()
 }
 
-// A failing is a test whose failures are what is looked for.
+// A failing records whether a test fails, in place of failing it.
 type failing struct {
 	testing.TB
 	cleanups []func()
@@ -85,7 +85,7 @@ func TestLeakFailsTheTest(t *testing.T) {
 
 	leaking := &failing{TB: t}
 	f := verbstest.New(leaking)
-	sock := f.Dial() // closed by nobody
+	sock := f.Dial() // never closed
 	leaking.finish()
 	sock.Close()
 	if !leaking.failed {
