@@ -16,6 +16,8 @@ import (
 // next one that softroce's requester sends. Where the captured requester went back or is ahead,
 // softroce's is given the replies that the captured one may have had by then, or the time to run
 // into a timeout. There is a difference only if nothing brings it to that PSN.
+//
+// What it knows of the captured requester beyond the packets is up to its mode.
 type requesterModel struct {
 	*modelQP
 	s          *stream
@@ -30,10 +32,52 @@ type requesterModel struct {
 	unseenLeft int                        // how many more packets may be unseen
 	gaveUp     bool                       // softroce's requester is no longer compared
 	strict     bool
+	mode       requesterMode
+}
 
-	lostReplies map[*conversation.Transmission]bool // if not nil: collects the replies that the captured requester cannot have had
-	live        *ResponderSession                   // the session with a live requester, nil for a capture
-	observation                                     // of a live requester
+// A requesterMode provides what packets do not show:
+//
+//   - capturedRequester: inferred from the capture, for a verdict on it;
+//   - *lossCollector: inferred from the capture; collects the replies that were lost;
+//   - *liveRequester: known from the session with a live requester, whose timing it judges.
+type requesterMode interface {
+	// service returns the transport service of the queue pair, and attributes sets its attributes
+	// that the capture does not show.
+	service() packet.Service
+	attributes(a *ib.QPAttr)
+
+	// placeResults sets the scatter/gather lists of work requests whose results are compared.
+	placeResults(w *work) error
+
+	// compared is called after a request was compared with softroce's; delivered after softroce's
+	// requester, which was at una and send before, was given a reply; skipped when a reply is not
+	// delivered; completed with each completion.
+	compared(c *conversation.Transmission)
+	delivered(e *conversation.Transmission, una, send int64)
+	skipped(e *conversation.Transmission)
+	completed(c *transport.Completion)
+
+	// mayCross reports whether a reply that acknowledges what is retransmitted may have crossed the
+	// retransmission. It stays undelivered then.
+	mayCross(e *conversation.Transmission) bool
+
+	// ignoresNAK reports and records that the requester, which sends c, did not follow the sequence
+	// NAK e.
+	ignoresNAK(e, c *conversation.Transmission) bool
+
+	// waitsForRNR reports whether a NAK has no effect, because it arrives while the requester waits
+	// for an RNR timer.
+	waitsForRNR(e *conversation.Transmission) bool
+
+	// hasGoneBack reports whether softroce's requester went back and nothing was acknowledged since.
+	hasGoneBack() bool
+
+	// These judge what the requester did before it sent c, by its timing.
+	judgeRNRWait(c *conversation.Transmission)
+	judgeGoBack(c *conversation.Transmission)
+	judgeTimeout(c *conversation.Transmission)
+	judgeUnneeded(c *conversation.Transmission)
+	judgeAfterEnd(c *conversation.Transmission)
 }
 
 // spareUnseen bounds the packets that may have been lost before the point of capture, besides two
@@ -46,6 +90,7 @@ func replayRequester(s *stream, strict bool) error {
 	if err != nil {
 		return err
 	}
+	r.mode = capturedRequester{r}
 	for _, m := range s.Messages {
 		if m.Broken != nil {
 			r.v.differ(m.Broken, "opcode", m.Broken.Opcode.String(), m.Expected)
@@ -58,6 +103,7 @@ func replayRequester(s *stream, strict bool) error {
 	return nil
 }
 
+// newRequesterModel returns a model without a queue pair and without a mode.
 func newRequesterModel(s *stream, strict bool) (*requesterModel, error) {
 	b, err := newModelQP()
 	if err != nil {
@@ -65,7 +111,7 @@ func newRequesterModel(s *stream, strict bool) (*requesterModel, error) {
 	}
 	r := &requesterModel{modelQP: b, s: s, v: &s.report.Requester, pending: s.Replies, unseen: map[int64]sentPacket{}, strict: strict,
 		unseenLeft: 2*len(s.Requests) + spareUnseen}
-	r.onComplete = r.completed
+	r.onComplete = func(c *transport.Completion) { r.mode.completed(c) }
 	return r, nil
 }
 
@@ -74,34 +120,33 @@ func (r *requesterModel) run() {
 	for i, c := range r.requests {
 		r.v.Compared++
 		r.current = c
-		r.judgeRNRWait(c)
+		r.mode.judgeRNRWait(c)
 		if m, ok := r.sendUntil(i, c); ok {
-			r.judgeGoBack(c)
+			r.mode.judgeGoBack(c)
 			r.compare(c, &m)
 		} else {
 			r.compareRepeat(c)
 		}
-		if r.live != nil {
-			delete(r.unseen, c.Seq)
-		}
+		r.mode.compared(c)
 	}
 	r.finish()
 }
 
 // plan creates the queue pair, and looks ahead in the captured requests.
 func (r *requesterModel) plan(w *work) (err error) {
-	service := packet.RC
-	if r.live != nil {
-		service = r.live.Service
-	}
+	service := r.mode.service()
 	r.qp, err = transport.New(transport.Config{QPN: 1, Service: service, PD: r.pd, SendDepth: len(w.wrs), MaxSendSGE: maxPieces})
 	if err != nil {
 		return err
 	}
-	if err := r.connect(r.attributes(), service, true); err != nil {
+	const someTimeout = 14
+	a := ib.QPAttr{PathMTU: r.s.PathMTU, SQPSN: uint32(r.s.FirstSeq) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
+		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
+	r.mode.attributes(&a)
+	if err := r.connect(a, service, true); err != nil {
 		return err
 	}
-	if err := r.place(w); err != nil {
+	if err := r.mode.placeResults(w); err != nil {
 		return err
 	}
 	for _, e := range r.s.Sent {
@@ -139,7 +184,7 @@ func (r *requesterModel) progress() (una, send int64) {
 func (r *requesterModel) sendUntil(i int, c *conversation.Transmission) (sentPacket, bool) {
 	for !r.gaveUp {
 		if r.qp.State() != ib.QPSRTS {
-			r.judgeAfterEnd(c)
+			r.mode.judgeAfterEnd(c)
 			r.giveUp(c, "softroce's requester is in the error state")
 			break
 		}
@@ -225,11 +270,11 @@ func (r *requesterModel) goBack(i int, c *conversation.Transmission) {
 	r.qp.Transmit(&r.env) // starts the timer
 	deadline := r.qp.NextDeadline()
 	if deadline == 0 {
-		r.judgeUnneeded(c)
+		r.mode.judgeUnneeded(c)
 		r.giveUp(c, "softroce's requester has no timeout running")
 		return
 	}
-	r.judgeTimeout(c)
+	r.mode.judgeTimeout(c)
 	r.env.Now = max(r.env.Now, deadline)
 	r.qp.Expire(&r.env)
 	if r.qp.State() != ib.QPSRTS {

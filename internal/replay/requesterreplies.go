@@ -7,9 +7,7 @@ import (
 	"sort"
 
 	"softroce/internal/conversation"
-	"softroce/internal/ib"
 	"softroce/packet"
-	"softroce/transport"
 )
 
 // deliver gives softroce's requester the oldest captured reply that the captured requester may have
@@ -21,12 +19,12 @@ func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted fun
 		e := r.pending[k]
 		una, back := r.effect(e)
 		if una > r.floor[i] {
-			if r.live != nil && e.Info.Kind == packet.KindAck && e.AETH.Syndrome.IsACK() {
-				k++ // it may have crossed c on the way
+			if r.mode.mayCross(e) {
+				k++
 				continue
 			}
 			r.skipReply(k)
-			if !r.ignoresNAK(e, c) {
+			if !r.mode.ignoresNAK(e, c) {
 				r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester had not received it when it sent packet %d", c.No)})
 			}
 			continue
@@ -48,18 +46,8 @@ func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted fun
 
 // skipReply removes a captured reply that the captured requester did not receive.
 func (r *requesterModel) skipReply(k int) {
-	if r.lostReplies != nil {
-		r.lostReplies[r.pending[k]] = true
-	}
-	if r.live != nil && !isNAK(r.pending[k]) {
-		r.late = append(r.late, r.pending[k])
-	}
+	r.mode.skipped(r.pending[k])
 	r.drop(k)
-}
-
-// isNAK reports whether a reply is an RNR NAK or a NAK.
-func isNAK(e *conversation.Transmission) bool {
-	return e.Info.Kind == packet.KindAck && !e.AETH.Syndrome.IsACK()
 }
 
 // drop removes a reply, usually the first, from those to deliver.
@@ -78,7 +66,7 @@ func (r *requesterModel) effect(e *conversation.Transmission) (after int64, back
 	if e.Seq < una {
 		return una, false
 	}
-	defer func() { back = back && !(r.wentBack && after == una && !isRNR(e.AETH.Syndrome)) }()
+	defer func() { back = back && !(r.mode.hasGoneBack() && after == una && !isRNR(e.AETH.Syndrome)) }()
 	missing := r.firstMissing(una)
 	after = e.Seq + 1
 	switch {
@@ -113,39 +101,16 @@ func (r *requesterModel) deliverReply(e *conversation.Transmission) {
 	if e.Info.Headers&packet.HasAETH != 0 && h.AETH.Syndrome.IsACK() {
 		h.AETH.Syndrome = packet.CreditsUnlimited
 	}
-	if r.waitsForRNR(e) {
+	if r.mode.waitsForRNR(e) {
 		return
 	}
 	una, send := r.progress()
 	r.reply = e
 	r.receive(h, e.Payload)
 	r.reply = nil
-	r.delivered(e, una, send)
+	r.mode.delivered(e, una, send)
 	if isRNR(h.AETH.Syndrome) && e.Info.Kind == packet.KindAck {
 		r.env.Now = max(r.env.Now, r.qp.NextDeadline())
-	}
-}
-
-// refusalStatus is the completion status of a work request that a NAK refuses.
-var refusalStatus = map[packet.Syndrome]ib.WCStatus{
-	packet.NAKInvalidRequest:    ib.WCRemInvReqErr,
-	packet.NAKRemoteAccess:      ib.WCRemAccessErr,
-	packet.NAKRemoteOperational: ib.WCRemOpErr,
-	packet.NAKInvalidRD:         ib.WCRemOpErr,
-}
-
-// completed records a completion of softroce's requester.
-func (r *requesterModel) completed(c *transport.Completion) {
-	e := r.reply
-	if r.live != nil {
-		r.completions = append(r.completions, *c)
-	}
-	switch {
-	case c.Status == ib.WCRetryExcErr:
-		r.exhausted()
-	case r.live != nil, e == nil, c.Status == ib.WCSuccess, c.Status == ib.WCWRFlushErr:
-	case e.Info.Kind != packet.KindAck || refusalStatus[e.AETH.Syndrome] != c.Status:
-		r.v.differ(e, "reply", "accepted by the requester", "ends the connection: "+c.Status.String())
 	}
 }
 

@@ -117,12 +117,13 @@ func (s *stream) lostReplies() (map[*conversation.Transmission]bool, error) {
 	if err != nil {
 		return nil, err
 	}
-	r.lostReplies = map[*conversation.Transmission]bool{}
+	m := &lossCollector{capturedRequester{r}, map[*conversation.Transmission]bool{}}
+	r.mode = m
 	if err := r.plan(rebuild(s)); err != nil {
 		return nil, err
 	}
 	r.run()
-	return r.lostReplies, nil
+	return m.lost, nil
 }
 
 // A responderScriptWriter writes a ResponderScript.

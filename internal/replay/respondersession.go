@@ -47,8 +47,12 @@ type ResponderSession struct {
 	Results [][]byte
 }
 
-// An observation is the state of a live requester that its timing is judged by.
-type observation struct {
+// A liveRequester is a requesterModel, and its mode, with the work requests of a live requester,
+// whose timing it judges.
+type liveRequester struct {
+	*requesterModel
+	session *ResponderSession
+
 	completions []transport.Completion
 	results     [][]byte
 	ending      bool // there is no further captured packet
@@ -88,11 +92,12 @@ func (l *ResponderSession) Judge(o Options) (*Stream, error) {
 	s := liveStream(requests, replies, l.Packets, l.PathMTU, l.FirstPSN)
 	s.report.From, s.report.To = l.Peer, l.Player
 	l.messages(s)
-	r, err := newRequesterModel(s, o.Strict)
+	m, err := newRequesterModel(s, o.Strict)
 	if err != nil {
 		return nil, err
 	}
-	r.live = l
+	r := &liveRequester{requesterModel: m, session: l}
+	m.mode = r
 	if err := r.plan(l.work(r)); err != nil {
 		return nil, err
 	}
@@ -154,7 +159,7 @@ func kindOf(o ib.WROpcode) packet.Kind {
 
 // work returns the work requests that were posted, with memory for the results of READs and
 // atomics.
-func (l *ResponderSession) work(r *requesterModel) *work {
+func (l *ResponderSession) work(r *liveRequester) *work {
 	w := &work{mtu: int64(l.PathMTU)}
 	for i := range l.Posted {
 		j := &l.Work[i]
@@ -173,8 +178,11 @@ func (l *ResponderSession) work(r *requesterModel) *work {
 	return w
 }
 
-// place sets the scatter/gather lists of the work requests with results.
-func (r *requesterModel) place(w *work) error {
+// service implements requesterMode.
+func (r *liveRequester) service() packet.Service { return r.session.Service }
+
+// placeResults implements requesterMode.
+func (r *liveRequester) placeResults(w *work) error {
 	for i, m := range r.results {
 		if len(m) == 0 {
 			continue
@@ -188,15 +196,37 @@ func (r *requesterModel) place(w *work) error {
 	return nil
 }
 
-// attributes returns the queue pair's attributes: those of the live one, if there is one.
-func (r *requesterModel) attributes() ib.QPAttr {
-	const someTimeout = 14
-	a := ib.QPAttr{PathMTU: r.s.PathMTU, SQPSN: uint32(r.s.FirstSeq) & packet.PSNMask, DestQPN: r.s.report.To.QPN,
-		MaxRDAtomic: transport.MaxRDAtomic, Timeout: someTimeout, RetryCount: 7, RNRRetry: 7}
-	if l := r.live; l != nil {
-		a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = l.MaxRDAtomic, l.Timeout, l.RetryCount, l.RNRRetry
+// attributes implements requesterMode: they are those of the live queue pair.
+func (r *liveRequester) attributes(a *ib.QPAttr) {
+	l := r.session
+	a.MaxRDAtomic, a.Timeout, a.RetryCount, a.RNRRetry = l.MaxRDAtomic, l.Timeout, l.RetryCount, l.RNRRetry
+}
+
+// compared implements requesterMode: the request was not lost.
+func (r *liveRequester) compared(c *conversation.Transmission) { delete(r.unseen, c.Seq) }
+
+// skipped implements requesterMode. The live requester may have received the reply late; a NAK has
+// no effect then.
+func (r *liveRequester) skipped(e *conversation.Transmission) {
+	if e.Info.Kind != packet.KindAck || e.AETH.Syndrome.IsACK() {
+		r.late = append(r.late, e)
 	}
-	return a
+}
+
+// mayCross implements requesterMode.
+func (r *liveRequester) mayCross(e *conversation.Transmission) bool {
+	return e.Info.Kind == packet.KindAck && e.AETH.Syndrome.IsACK()
+}
+
+// hasGoneBack implements requesterMode.
+func (r *liveRequester) hasGoneBack() bool { return r.wentBack }
+
+// completed implements requesterMode.
+func (r *liveRequester) completed(c *transport.Completion) {
+	r.completions = append(r.completions, *c)
+	if c.Status == ib.WCRetryExcErr {
+		r.exhausted()
+	}
 }
 
 // local returns the local ACK timeout of the live requester in nanoseconds.
@@ -208,11 +238,8 @@ func when(e *conversation.Transmission) int64 { return e.Time.UnixNano() }
 // judgeRNRWait judges whether a retransmission came before the time of its RNR NAK. A sequence NAK
 // after the RNR NAK, caused by later packets, changes nothing; but if the requester follows it, the
 // RNR NAK may have been lost.
-func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
-	l := r.live
-	if l == nil {
-		return
-	}
+func (r *liveRequester) judgeRNRWait(c *conversation.Transmission) {
+	l := r.session
 	n := countBefore(r.s.Replies, c.Index)
 	sequel := false
 	for ; n > 0 && r.s.Replies[n-1].Info.Kind == packet.KindAck && isSequence(r.s.Replies[n-1].AETH.Syndrome); n-- {
@@ -245,17 +272,14 @@ func (r *requesterModel) judgeRNRWait(c *conversation.Transmission) {
 
 // waitsForRNR reports whether a NAK arrives while the requester waits for an RNR timer. It adds
 // nothing: it is caused by packets sent after the refused request.
-func (r *requesterModel) waitsForRNR(e *conversation.Transmission) bool {
+func (r *liveRequester) waitsForRNR(e *conversation.Transmission) bool {
 	nak := e.Info.Kind == packet.KindAck && (isRNR(e.AETH.Syndrome) || isSequence(e.AETH.Syndrome))
-	return r.live != nil && nak && when(e) < r.rnrUntil
+	return nak && when(e) < r.rnrUntil
 }
 
 // delivered records the effect of a reply on softroce's requester, which was at una and send
 // before.
-func (r *requesterModel) delivered(e *conversation.Transmission, una, send int64) {
-	if r.live == nil {
-		return
-	}
+func (r *liveRequester) delivered(e *conversation.Transmission, una, send int64) {
 	r.last = e
 	u, s := r.progress()
 	if u != una {
@@ -272,10 +296,10 @@ func (r *requesterModel) delivered(e *conversation.Transmission, una, send int64
 
 // judgeGoBack judges a retransmission after a NAK: the live requester must not wait for its
 // timeout.
-func (r *requesterModel) judgeGoBack(c *conversation.Transmission) {
-	l, e := r.live, r.goBackCause
+func (r *liveRequester) judgeGoBack(c *conversation.Transmission) {
+	l, e := r.session, r.goBackCause
 	r.goBackCause = nil
-	if l == nil || e == nil || e.Info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome) {
+	if e == nil || e.Info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome) {
 		return
 	}
 	pause := when(c) - when(e)
@@ -293,8 +317,8 @@ func (r *requesterModel) judgeGoBack(c *conversation.Transmission) {
 
 // ignoresNAK reports and records that a live requester that sends c did not follow the sequence NAK
 // e.
-func (r *requesterModel) ignoresNAK(e, c *conversation.Transmission) bool {
-	if r.live == nil || e.Info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.live.Late) {
+func (r *liveRequester) ignoresNAK(e, c *conversation.Transmission) bool {
+	if e.Info.Kind != packet.KindAck || !isSequence(e.AETH.Syndrome) || when(c)-when(e) <= int64(r.session.Late) {
 		return false
 	}
 	r.ignored = append(r.ignored, Difference{e.No, e.BTH.PSN, "retransmitted", fmt.Sprintf("packet %d goes back further", c.No), "from the PSN of the NAK"})
@@ -302,11 +326,8 @@ func (r *requesterModel) ignoresNAK(e, c *conversation.Transmission) bool {
 }
 
 // judgeTimeout judges a retransmission without a NAK: it must not precede the timeout.
-func (r *requesterModel) judgeTimeout(c *conversation.Transmission) {
-	l := r.live
-	if l == nil {
-		return
-	}
+func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
+	l := r.session
 	una, _ := r.progress()
 	if una != r.oldest {
 		r.oldest, r.timeouts = una, 0
@@ -331,10 +352,10 @@ func (r *requesterModel) judgeTimeout(c *conversation.Transmission) {
 
 // exhausted records that softroce's requester has used up its retries, while the live one continues
 // or has ended too.
-func (r *requesterModel) exhausted() {
-	switch l := r.live; {
+func (r *liveRequester) exhausted() {
+	switch l := r.session; {
 	case r.ending:
-	case l == nil || l.RetryCount == Forever:
+	case l.RetryCount == Forever:
 		r.v.deviate(deviationForever, r.current)
 	default:
 		r.v.differ(r.current, "request", "retransmitted", fmt.Sprintf("none: the retry count of %d is used up", l.RetryCount))
@@ -342,23 +363,23 @@ func (r *requesterModel) exhausted() {
 }
 
 // judgeUnneeded judges a retransmission while nothing is outstanding.
-func (r *requesterModel) judgeUnneeded(c *conversation.Transmission) {
+func (r *liveRequester) judgeUnneeded(c *conversation.Transmission) {
 	n := countBefore(r.s.Replies, c.Index)
-	if r.live != nil && n > 0 && when(c)-when(r.s.Replies[n-1]) > int64(r.live.Late) {
+	if n > 0 && when(c)-when(r.s.Replies[n-1]) > int64(r.session.Late) {
 		r.v.differ(c, "request", "retransmitted", "none: no request is outstanding")
 	}
 }
 
 // judgeAfterEnd judges a request after the reply that ended softroce's requester.
-func (r *requesterModel) judgeAfterEnd(c *conversation.Transmission) {
-	if r.live == nil || r.last == nil || r.gaveUp {
+func (r *liveRequester) judgeAfterEnd(c *conversation.Transmission) {
+	if r.last == nil || r.gaveUp {
 		return
 	}
 	for i := range r.completions {
 		status := r.completions[i].Status
 		switch {
 		case status == ib.WCSuccess, status == ib.WCWRFlushErr:
-		case when(c)-when(r.last) > int64(r.live.Late), status == ib.WCRNRRetryExcErr && c.Seq == r.last.Seq && when(c) >= r.rnrUntil:
+		case when(c)-when(r.last) > int64(r.session.Late), status == ib.WCRNRRetryExcErr && c.Seq == r.last.Seq && when(c) >= r.rnrUntil:
 			r.v.differ(c, "request", c.Opcode.String(), "none: it ended with "+status.String())
 			return
 		}
@@ -366,8 +387,8 @@ func (r *requesterModel) judgeAfterEnd(c *conversation.Transmission) {
 }
 
 // conclude judges what only the end shows: requests that were not sent, completions, and results.
-func (r *requesterModel) conclude() {
-	l := r.live
+func (r *liveRequester) conclude() {
+	l := r.session
 	r.ending = true
 	for _, e := range r.late { // they crossed a request in the network
 		if !r.gaveUp && r.qp.State() == ib.QPSRTS {
@@ -398,7 +419,7 @@ func (r *requesterModel) conclude() {
 
 // expireLast lets softroce's timeout expire once more, if the live requester ended after its last
 // timeout.
-func (r *requesterModel) expireLast() {
+func (r *liveRequester) expireLast() {
 	r.room = 0
 	r.qp.Transmit(&r.env)
 	if deadline := r.qp.NextDeadline(); deadline != 0 && r.qp.State() == ib.QPSRTS {
@@ -410,19 +431,19 @@ func (r *requesterModel) expireLast() {
 // concludeRequests reports requests that softroce's requester sent and the live one did not, and
 // the one that it would send next if the live one stopped. Packets that were lost elsewhere may
 // explain it.
-func (r *requesterModel) concludeRequests() {
+func (r *liveRequester) concludeRequests() {
 	came := map[int64]bool{}
 	for _, e := range r.requests {
 		came[e.Seq] = true
 	}
-	sure := !r.live.Lossy && len(r.v.Lost) <= len(r.unseen)
+	sure := !r.session.Lossy && len(r.v.Lost) <= len(r.unseen)
 	for _, psn := range slices.Sorted(maps.Keys(r.unseen)) {
 		m := r.unseen[psn]
 		if sure || !came[psn] {
 			r.v.Differences = append(r.v.Differences, Difference{PSN: m.BTH.PSN, Field: "request", Captured: "none", Softroce: m.Opcode.String()})
 		}
 	}
-	if !r.live.Silent || r.gaveUp || r.qp.State() != ib.QPSRTS {
+	if !r.session.Silent || r.gaveUp || r.qp.State() != ib.QPSRTS {
 		return
 	}
 	if m, ok := r.emit(); ok {
@@ -432,8 +453,8 @@ func (r *requesterModel) concludeRequests() {
 	}
 }
 
-func (r *requesterModel) concludeCompletions() {
-	l := r.live
+func (r *liveRequester) concludeCompletions() {
+	l := r.session
 	differ := func(i int, have, want string) {
 		r.v.Differences = append(r.v.Differences, Difference{Field: fmt.Sprintf("completion %d of the send queue", i+1), Captured: have, Softroce: want})
 	}
@@ -460,8 +481,8 @@ func sendText(c *transport.Completion) string {
 	return s
 }
 
-func (r *requesterModel) concludeResults() {
-	for i, have := range r.live.Results {
+func (r *liveRequester) concludeResults() {
+	for i, have := range r.session.Results {
 		want := r.results[i]
 		if have == nil || bytes.Equal(have, want) {
 			continue
