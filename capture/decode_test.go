@@ -156,7 +156,7 @@ func TestPadBeyondPayloadIsPacketError(t *testing.T) {
 		t.Errorf("%v %v", err, p)
 	}
 	if Syndrome(0)(p) {
-		t.Error("an AETH was looked at that could not be read")
+		t.Error("Syndrome matches a packet whose AETH could not be parsed")
 	}
 }
 
@@ -204,7 +204,7 @@ func fixtureFiles(t testing.TB) []string {
 	t.Helper()
 	files, err := filepath.Glob("../pcap-fixtures/*.pcap")
 	if err != nil || len(files) < 80 {
-		t.Fatalf("%d fixtures, %v", len(files), err)
+		t.Fatalf("found %d fixtures, %v", len(files), err)
 	}
 	return files
 }

@@ -232,7 +232,7 @@ func TestOpenErrorNamesFile(t *testing.T) {
 		t.Error(err)
 	}
 	if _, err := Open(dir); err == nil || !strings.Contains(err.Error(), dir) {
-		t.Errorf("a directory: %v", err)
+		t.Errorf("opening a directory: %v", err)
 	}
 	broken := errors.New("broken disk")
 	b := pcapOf(binary.LittleEndian, pcapMicro, make([]byte, 100))

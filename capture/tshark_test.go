@@ -54,7 +54,8 @@ var columns = []column{
 	{"infiniband.ieth", "ieth.rkey", 16},
 }
 
-// Fields that have two names here or there, compared beside the columns.
+// extraFields are the fields that have two names in tshark or in the JSON form. The test compares
+// them separately.
 var extraFields = []string{
 	"ipv6.src", "ipv6.dst", "ipv6.hlim", "infiniband.reth.va", "infiniband.reth.r_key", "infiniband.invariant.crc", "_ws.malformed", "frame.number",
 }
@@ -78,7 +79,7 @@ func tsharkRows(t *testing.T, file string) (rows []map[string]string) {
 		names = append(names, c.tshark)
 	}
 	names = append(names, extraFields...)
-	// Its guess that a short SEND is RPC over RDMA would show as a malformed packet.
+	// Otherwise tshark parses a short SEND as RPC over RDMA and reports a malformed packet.
 	args := []string{"-r", file, "-Y", "infiniband", "-T", "fields", "-E", "occurrence=f", "--disable-protocol", "rpcordma"}
 	for _, n := range names {
 		args = append(args, "-e", n)
@@ -134,7 +135,7 @@ func mergeFixtures(t *testing.T) string {
 		}
 		payload := ""
 		if in.Payload {
-			payload = "some payload" // tshark takes none for malformed EoIB
+			payload = "some payload" // without a payload tshark reports malformed EoIB
 		}
 		for i, f := range [][]byte{markedFrame(o, "192.0.2.1", "192.0.2.2", payload), markedFrame(o, "2001:db8::1", "2001:db8::2", payload)} {
 			if err := w.WriteFrame(1_700_000_000_000_000_001+int64(i), 1, f); err != nil {
@@ -167,7 +168,7 @@ func TestDecodeAgreesWithTshark(t *testing.T) {
 	for i, row := range rows {
 		var j map[string]any
 		if err := dec.Decode(&j); err != nil {
-			t.Fatalf("tshark's packet %d of %d: %v", i, len(rows), err)
+			t.Fatalf("JSON of packet %d of %d: %v", i, len(rows), err)
 		}
 		if row["frame.number"] != fmt.Sprint(j["no"]) {
 			t.Fatalf("tshark's packet %d is frame %s, ours %v", i, row["frame.number"], j["no"])
@@ -176,7 +177,7 @@ func TestDecodeAgreesWithTshark(t *testing.T) {
 		crcs += bit(row["infiniband.invariant.crc"] != "")
 	}
 	if dec.More() {
-		t.Errorf("more packets than tshark's %d", len(rows))
+		t.Errorf("the JSON output has more packets than the %d of tshark", len(rows))
 	}
 	if len(rows) < 3000 || crcs < len(rows)/2 {
 		t.Errorf("only %d packets, %d with an ICRC, were compared", len(rows), crcs)
@@ -208,11 +209,11 @@ func compareRow(t *testing.T, row map[string]string, j map[string]any) {
 	}
 	check("infiniband.reth.va", row["infiniband.reth.va"], va, 0)
 	check("infiniband.reth.r_key", row["infiniband.reth.r_key"], rkey, 0)
-	if crc := row["infiniband.invariant.crc"]; crc != "" { // not shown where it takes the payload for Ethernet
+	if crc := row["infiniband.invariant.crc"]; crc != "" { // absent if tshark parses the payload as Ethernet
 		check("infiniband.invariant.crc", crc, swapped(j["icrc"]), 0)
 	}
 	if row["_ws.malformed"] != "" {
-		t.Errorf("frame %s (%v): malformed to tshark", row["frame.number"], j["opcode_name"])
+		t.Errorf("frame %s (%v): tshark reports a malformed packet", row["frame.number"], j["opcode_name"])
 	}
 }
 
@@ -238,7 +239,7 @@ func lookup(j map[string]any, path string) any {
 	return lookup(inner, rest)
 }
 
-// canonical writes a number of any form in decimal; nothing stays nothing.
+// canonical returns a number of any form in decimal. An absent value stays empty.
 func canonical(v any, base int) string {
 	s := fmt.Sprint(v)
 	switch s {

@@ -65,11 +65,11 @@ func TestWriterKeepsNanosecondsAndInterfaces(t *testing.T) {
 		want := frame(packet.SendOnly, 1, uint32(i), "12345"[:i%6])
 		if rec.No != i+1 || rec.Time.UnixNano() != base+int64(i) || rec.Interface != i%3 || rec.LinkType != Ethernet ||
 			rec.Length != len(want) || !bytes.Equal(rec.Data, want) {
-			t.Errorf("%d: %+v", i, rec)
+			t.Errorf("frame %d: %+v", i, rec)
 		}
 	}
 	if len(recs) != 9 {
-		t.Errorf("%d frames", len(recs))
+		t.Errorf("read %d frames", len(recs))
 	}
 }
 
@@ -120,10 +120,10 @@ func TestWriterFlushesEarlierFrames(t *testing.T) {
 	}
 	first := write(time.Second)
 	if buffered := write(time.Second + 100*time.Millisecond); buffered != first {
-		t.Errorf("%d bytes written at once, want %d", buffered, first)
+		t.Errorf("%d bytes written before a flush, want %d", buffered, first)
 	}
 	if pushed := write(time.Second + 200*time.Millisecond); pushed <= first {
-		t.Error("nothing was pushed out after a fifth of a second")
+		t.Error("no frame was flushed after 200 ms of frames")
 	}
 	before := write(time.Second + 210*time.Millisecond)
 	if err := w.Flush(); err != nil || file.Len() <= before {
@@ -131,7 +131,7 @@ func TestWriterFlushesEarlierFrames(t *testing.T) {
 	}
 }
 
-// full is a disk without space behind its first n bytes.
+// full is a file on a disk that has room for n bytes only.
 type full struct{ n int }
 
 var errFull = errors.New("no space left")
@@ -158,7 +158,7 @@ func TestWriterErrorIsFinal(t *testing.T) {
 		}
 	}
 	if err := w.Close(); err != nil {
-		t.Errorf("closed again: %v", err)
+		t.Errorf("second Close: %v", err)
 	}
 }
 
@@ -168,19 +168,19 @@ func TestClosedWriterRejectsFrames(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := w.WriteFrame(0, 1, nil); err == nil || errors.Is(err, ErrClosed) {
-		t.Errorf("interface that does not exist: %v", err)
+		t.Errorf("frame of an unknown interface: %v", err)
 	}
 	if err := errors.Join(w.WriteFrame(0, 0, frame(packet.SendOnly, 1, 1, "")), w.Close()); err != nil {
-		t.Errorf("after a wrong interface: %v", err)
+		t.Errorf("frame after one of an unknown interface: %v", err)
 	}
 	if err := w.WriteFrame(0, 0, nil); !errors.Is(err, ErrClosed) {
 		t.Error(err)
 	}
 	if _, err := NewWriter(io.Discard); err == nil {
-		t.Error("a capture without an interface")
+		t.Error("a capture without an interface was created")
 	}
 	if _, err := Create(filepath.Join(t.TempDir(), "no", "dir"), "a"); err == nil {
-		t.Error("a capture in a directory that does not exist")
+		t.Error("a capture in a missing directory was created")
 	}
 }
 
@@ -191,12 +191,12 @@ func TestWriteFrameDoesNotAllocate(t *testing.T) {
 	}
 	b := frame(packet.SendOnly, 1, 1, "payload")
 	if n := testing.AllocsPerRun(100, func() { w.WriteFrame(1, 0, b) }); n != 0 {
-		t.Errorf("%g allocations", n)
+		t.Errorf("WriteFrame makes %g allocations", n)
 	}
 }
 
 func ExampleRecorder() {
-	rec := NewRecorder() // a link's sink; here the test plays the link
+	rec := NewRecorder() // pass it to a link as its sink; here the test itself writes frames
 	rec.WriteFrame(1e9, 0, frame(packet.SendOnly, 0x11, 7, "hello"))
 	rec.WriteFrame(2e9, 1, frame(packet.Acknowledge, 0x12, 7, ""))
 
@@ -265,10 +265,10 @@ func TestRecorderKeepsCopiesAndFilters(t *testing.T) {
 		t.Errorf("%v\n%v", err, back)
 	}
 	if err := rec.Save(filepath.Join(t.TempDir(), "no", "dir")); err == nil {
-		t.Error("saved to a directory that does not exist")
+		t.Error("saving to a missing directory succeeded")
 	}
 	rec.Reset()
 	if len(rec.Packets()) != 0 || len(rec.Malformed()) != 0 {
-		t.Error("something is left after Reset")
+		t.Error("packets are left after Reset")
 	}
 }

@@ -6,7 +6,8 @@ import (
 	"net/netip"
 )
 
-// A PortSpace is a name space of ports of the RDMA IP CM service (IBTA annex A11): enum rdma_port_space.
+// A PortSpace is a name space of ports of the RDMA IP CM service (IBTA annex A11): enum
+// rdma_port_space.
 type PortSpace uint16
 
 // Port spaces. The low byte is the number of the IP protocol of the same name.

@@ -80,10 +80,10 @@ func (d *slowDaemon) wait(paused *bool) {
 }
 
 // set makes the daemon stop or resume to reply and to read.
-func (d *slowDaemon) set(hangs, deaf bool) {
+func (d *slowDaemon) set(hangs, blocked bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	d.hangs, d.blocked = hangs, deaf
+	d.hangs, d.blocked = hangs, blocked
 	d.resumed.Broadcast()
 }
 

@@ -4,8 +4,8 @@
 //	rcops -device softroce1 server           listens on -at, 127.0.0.1:18700
 //	rcops -device softroce0 client           connects to -at, prints a line for each operation
 //
-// They exchange the addresses of their queue pairs and memory over TCP, as JSON. Both need a daemon:
-// `softroce daemon` has the two NICs above.
+// They exchange the addresses of their queue pairs and memory over TCP, as JSON. Both need a
+// daemon: `softroce daemon` has the two NICs above.
 package main
 
 import (

@@ -67,8 +67,8 @@ func (e *endpoint) serve(ctx context.Context) error {
 	}
 }
 
-// replySize is the length of replies, whose contents do not matter. Tshark 4.0 decodes a SEND of fewer
-// than eight bytes as malformed RPC over RDMA.
+// replySize is the length of replies, whose contents do not matter. Tshark 4.0 decodes a SEND of
+// fewer than eight bytes as malformed RPC over RDMA.
 const replySize = 16
 
 // reply acknowledges a message to the client.

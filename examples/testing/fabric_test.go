@@ -65,8 +65,8 @@ func TestLostPacketIsRetransmitted(t *testing.T) {
 	}
 }
 
-// Replay compares a recorded NIC with softroce: it sends the requests of the file to a new responder
-// and the replies to a new requester.
+// Replay compares a recorded NIC with softroce: it sends the requests of the file to a new
+// responder and the replies to a new requester.
 func TestRecordedNICBehavesLikeSoftroce(t *testing.T) {
 	packets, err := capture.Load("../../pcap-fixtures/loss-write-resp.pcap")
 	if err != nil {
@@ -81,7 +81,8 @@ func TestRecordedNICBehavesLikeSoftroce(t *testing.T) {
 	}
 }
 
-// The same for a recording of the fabric. The report names the packet that the fault program dropped.
+// The same for a recording of the fabric. The report names the packet that the fault program
+// dropped.
 func TestReplayFindsTheLostPacket(t *testing.T) {
 	rec := capture.NewRecorder()
 	a, b := verbstest.Pair(t,

@@ -42,7 +42,7 @@ func TestLiveRequesterFollowsCapturedOne(t *testing.T) {
 	} {
 		s := playResponder(t, c.file, testbed.NewSimulated).Streams[0]
 		if s.Requests != c.requests || s.Verdict().Compared != c.requests || s.SentAgain > 0 {
-			t.Errorf("%s: %d requests, %d compared, %d answers given again", c.file, s.Requests, s.Verdict().Compared, s.SentAgain)
+			t.Errorf("%s: %d requests, %d compared, %d replies sent again", c.file, s.Requests, s.Verdict().Compared, s.SentAgain)
 		}
 	}
 }

@@ -349,7 +349,8 @@ func (r *responderModel) givenBefore(o *output) *conversation.Transmission {
 	return nil
 }
 
-// retransmissionOf returns a retransmission of the request that a reply of softroce answers, or nil.
+// retransmissionOf returns a retransmission of the request that a reply of softroce answers, or
+// nil.
 func (r *responderModel) retransmissionOf(o *output) *conversation.Transmission {
 	m := r.s.MessageAt(o.psn)
 	if m == nil || o.Opcode.Info().Kind == packet.KindAck {

@@ -23,7 +23,7 @@ func TestLossyFabricReplaysWithoutDifference(t *testing.T) {
 				t.Errorf("%v", r)
 			}
 			if len(r.Connections) != 1 || len(r.Connections[0].Streams) != 2 {
-				t.Errorf("%d connections", len(r.Connections))
+				t.Errorf("the report has %d connections", len(r.Connections))
 			}
 		})
 	}

@@ -86,7 +86,7 @@ func TestHostileCapturesReplayInBoundedTime(t *testing.T) {
 				start := time.Now()
 				r := packets(t, ps, replay.Options{})
 				if d := time.Since(start); d > 10*time.Second {
-					t.Errorf("%v for %d packets", d, n)
+					t.Errorf("replay took %v for %d packets", d, n)
 				} else {
 					t.Logf("%v, %d differences", d, r.Differences())
 				}
@@ -119,6 +119,6 @@ func TestFileReturnsReaderErrors(t *testing.T) {
 		}
 	}
 	if _, err := replay.File(filepath.Join(dir, "nowhere"), replay.Options{}); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("no file: %v", err)
+		t.Errorf("a missing file: %v", err)
 	}
 }

@@ -134,8 +134,8 @@ func (ev *inference) inferArrivals(s *stream) {
 	}
 }
 
-// refusalCause returns the index of the request that caused the first refusal of psn, the latest before an
-// index: by then all before psn were accepted.
+// refusalCause returns the index of the request that caused the first refusal of psn, the latest
+// before an index: by then all before psn were accepted.
 func (ev *inference) refusalCause(s *stream, psn int64, before int) int {
 	nak := ev.refusal(psn, -1, never, func(s packet.Syndrome) bool { return isSequence(s) || isRNR(s) })
 	if nak == nil {

@@ -115,7 +115,7 @@ func TestMissingResponseIsReported(t *testing.T) {
 	for _, p := range responses[:len(responses)-1] { // the last one may follow the capture
 		i := slices.Index(ps, p)
 		if packets(t, slices.Delete(slices.Clone(ps), i, i+1), replay.Options{}).Differences() == 0 {
-			t.Errorf("nothing is said without %v", p)
+			t.Errorf("no remark although %v is missing", p)
 		}
 	}
 }
@@ -137,7 +137,7 @@ func TestExtraReplyIsReported(t *testing.T) {
 			q := altered(t, &again, func(*packet.Header, []byte) {})
 			qs := slices.Insert(slices.Clone(ps), slices.Index(ps, p)+1, q)
 			if packets(t, qs, replay.Options{}).Differences() == 0 {
-				t.Errorf("%s: nothing is said of a second %v", c.file, p)
+				t.Errorf("%s: no remark about a second %v", c.file, p)
 			}
 		}
 	}
@@ -162,7 +162,7 @@ func TestSecondSignExplainsCopies(t *testing.T) {
 			r := packets(t, ps, replay.Options{})
 			v := r.Connections[0].Streams[0].Responder
 			if n == 0 && (r.Differences() != 1 || len(v.Copied) != 0) || n == 1 && (r.Differences() != 0 || len(v.Copied) != 2) {
-				t.Errorf("%s, %d answers too many: %v", c.file, n+1, r)
+				t.Errorf("%s with %d extra replies: %v", c.file, n+1, r)
 			}
 		}
 	}

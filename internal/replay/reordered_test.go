@@ -16,7 +16,7 @@ func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 		{"copied-again.pcapng", "a READ and two atomics are retransmitted, and the network duplicates one of these"},
 		{"late-read.pcapng", "a NAK names a READ; it is retransmitted, and the first one arrives after that"},
 		{"overtaken-read.pcapng", "a READ arrives after an atomic that is retransmitted after it"},
-		{"nak-in-flight.pcapng", "the requester goes back before it has the NAK that a WRITE ahead of its READ draws"},
+		{"nak-in-flight.pcapng", "the requester goes back before it receives the NAK that a WRITE ahead of its READ causes"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ps, err := capture.Load(filepath.Join("testdata", "impaired", c.name))
@@ -41,7 +41,7 @@ func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 				wrong := slices.Clone(ps)
 				wrong[i] = altered(t, p, func(h *packet.Header, _ []byte) { h.AETH.MSN = (h.AETH.MSN + 100) & packet.PSNMask })
 				if packets(t, wrong, replay.Options{}).Differences() == 0 {
-					t.Errorf("packet %d: another MSN is no difference", p.No)
+					t.Errorf("packet %d: changing its MSN is not reported", p.No)
 				}
 			}
 		})

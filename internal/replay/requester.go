@@ -69,7 +69,8 @@ type requesterMode interface {
 	// for an RNR timer.
 	waitsForRNR(e *conversation.Transmission) bool
 
-	// hasGoneBack reports whether softroce's requester went back and nothing was acknowledged since.
+	// hasGoneBack reports whether softroce's requester went back and nothing was acknowledged
+	// since.
 	hasGoneBack() bool
 
 	// These judge what the requester did before it sent c, by its timing.

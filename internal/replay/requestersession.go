@@ -154,8 +154,8 @@ func invalidation(c *transport.Completion, key func(live uint32) uint32, l *Requ
 	return fmt.Sprintf(", key %#x invalidated", c.Imm)
 }
 
-// A liveResponder is a responderModel, and its mode, with the queue pair, the memory and the receives of a
-// live responder.
+// A liveResponder is a responderModel, and its mode, with the queue pair, the memory and the
+// receives of a live responder.
 type liveResponder struct {
 	*responderModel
 	judging

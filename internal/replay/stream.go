@@ -21,8 +21,8 @@ func newStream(s *conversation.Stream, d *conversation.Direction) *stream {
 // receiver returns the queue pair that the packets of a direction go to.
 func receiver(d *conversation.Direction) End { return End{d.Dst, d.QPN, true} }
 
-// sender returns the queue pair that the packets of a direction come from. Its number is that to which the
-// packets of the opposite direction go.
+// sender returns the queue pair that the packets of a direction come from. Its number is that to
+// which the packets of the opposite direction go.
 func sender(d *conversation.Direction) End {
 	if d.Peer == nil {
 		return End{Addr: d.Src}
