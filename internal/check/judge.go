@@ -108,9 +108,9 @@ func (j *judge) readable(p *judgedPacket) bool {
 func (j *judge) connected(p *judgedPacket) {
 	f := p.flow
 	j.constants(p)
-	late := f.order.late(p)
+	late := f.order.lateness(p)
 	if !p.info.Request {
-		if f.peer != nil && !f.order.doubled(p) {
+		if f.peer != nil && !f.order.isDuplicate(p) {
 			j.streamOf(f.peer).reply(p, late)
 		}
 		return

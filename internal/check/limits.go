@@ -44,7 +44,3 @@ const maxOutstanding = 1024
 // certainDrains is how many times all outstanding requests have to be acknowledged before it is
 // certain that none from before the capture is left.
 const certainDrains = 16
-
-// maxLateIDs is by how much the Identification of a reordered packet may be behind the newest.
-// Larger steps back are wraps or random.
-const maxLateIDs = 1024

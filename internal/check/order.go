@@ -1,67 +1,46 @@
 package check
 
-// lateness is whether a packet arrived in the order in which its flow was sent.
-type lateness uint8
+import "softroce/internal/conversation"
 
-const (
-	unknown lateness = iota // the Identification does not count up
-	onTime
-	late // packets that were sent after it arrived before it
-)
+// recentReplies is how many of a flow's newest replies may still have a copy in the network.
+const recentReplies = 32
 
 // An arrivalOrder distinguishes late packets of a flow, and copies made by the network, from
-// retransmissions, by the IPv4 Identification where it counts up.
+// retransmissions: see conversation.Identifications. It keeps the newest replies only, where replay
+// sorts all packets before it looks for copies.
 type arrivalOrder struct {
-	id     uint16
-	known  bool
-	recent [32]fingerprint // of the newest replies
+	ids    conversation.Identifications
+	recent [recentReplies]conversation.Fingerprint
 	next   int
 }
 
-// A fingerprint is what a packet and a copy of it made by the network have in common.
-type fingerprint struct {
-	id   uint16
-	icrc uint32
-	at   int64
+func (p *judgedPacket) fingerprint() conversation.Fingerprint {
+	return conversation.FingerprintOf(p.Packet)
 }
 
-func (p *judgedPacket) mark() fingerprint { return fingerprint{p.ID, p.ICRC(), p.at} }
-
-// isCopyOf reports whether m is certainly a copy of the packet of n. The ICRC covers the
-// Identification. Where that is zero, a copy is a packet that arrives sooner than a retransmission
-// can.
-func (m fingerprint) isCopyOf(n fingerprint) bool {
-	return m.icrc == n.icrc && m.id == n.id && (m.id != 0 || m.at >= n.at && m.at-n.at < minTimeout)
+// isCopyOf reports whether p is certainly a copy of the packet of f. A requester that does not number its
+// packets may retransmit as soon as minTimeout allows.
+func (p *judgedPacket) isCopyOf(f conversation.Fingerprint) bool {
+	return p.fingerprint().IsCopyOf(f, p.ID != 0, minTimeout)
 }
 
-// doubled reports whether p is a copy of one of the newest replies.
-func (o *arrivalOrder) doubled(p *judgedPacket) bool {
-	m := p.mark()
-	for _, n := range o.recent {
-		if n.at != 0 && m.isCopyOf(n) {
+// isDuplicate reports whether p is a copy of one of the newest replies.
+func (o *arrivalOrder) isDuplicate(p *judgedPacket) bool {
+	for _, f := range o.recent {
+		if !f.IsZero() && p.isCopyOf(f) {
 			return true
 		}
 	}
-	o.recent[o.next%len(o.recent)] = m
+	o.recent[o.next%len(o.recent)] = p.fingerprint()
 	o.next++
 	return false
 }
 
-// late returns the lateness of p, the next packet of the flow.
-func (o *arrivalOrder) late(p *judgedPacket) lateness {
-	if !p.Src.Is4() || p.ID == 0 {
-		return unknown
+// lateness returns the lateness of p, the next packet of the flow.
+func (o *arrivalOrder) lateness(p *judgedPacket) conversation.Lateness {
+	if p.ID == 0 {
+		return conversation.LatenessUnknown
 	}
-	if !o.known {
-		o.id, o.known = p.ID, true
-		return onTime
-	}
-	switch d := int16(p.ID - o.id); {
-	case d == 0:
-		return unknown
-	case d < 0 && d >= -maxLateIDs:
-		return late
-	}
-	o.id = p.ID
-	return onTime
+	_, l := o.ids.Add(p.Packet)
+	return l
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // reply judges a reply of the stream's responder.
-func (s *stream) reply(p *judgedPacket, when lateness) {
+func (s *stream) reply(p *judgedPacket, when conversation.Lateness) {
 	if !s.started {
 		s.before(p.PSN)
 		return
@@ -17,7 +17,7 @@ func (s *stream) reply(p *judgedPacket, when lateness) {
 		return // it answers requests from before the capture
 	}
 	s.settle(p, seq)
-	isLate := when == late
+	isLate := when == conversation.Late
 	if s.fatal != 0 && !isLate {
 		s.violates(p, ruleAfterFatal, "%v with PSN %d after the NAK of packet %d", p.Opcode, p.PSN, s.fatal)
 		return
@@ -39,7 +39,7 @@ func (s *stream) reply(p *judgedPacket, when lateness) {
 }
 
 // acknowledge judges an ACKNOWLEDGE packet: ACK, RNR NAK or NAK.
-func (s *stream) acknowledge(p *judgedPacket, seq int64, when lateness) {
+func (s *stream) acknowledge(p *judgedPacket, seq int64, when conversation.Lateness) {
 	syndrome := p.AETH.Syndrome
 	if !assigned(syndrome) {
 		return
@@ -51,14 +51,14 @@ func (s *stream) acknowledge(p *judgedPacket, seq int64, when lateness) {
 		s.checkSent(p, seq)
 		s.ackOrder(p, seq, when)
 		s.ackMSN(p, seq+1, 0)
-		s.acceptPositive(p, seq, when == late)
+		s.acceptPositive(p, seq, when == conversation.Late)
 		return
 	}
 	s.resendExplained = true
 	if seq < s.base {
 		return
 	}
-	if when != late && seq <= s.positive {
+	if when != conversation.Late && seq <= s.positive {
 		if !s.certain(seq) {
 			return // retransmitted before the capture
 		}
@@ -72,7 +72,7 @@ func (s *stream) acknowledge(p *judgedPacket, seq int64, when lateness) {
 		s.rnrNAK(p, seq)
 	case syndrome == packet.NAKSequence:
 		s.ackMSN(p, seq, 0)
-		s.sequenceNAK(p, seq, when == late)
+		s.sequenceNAK(p, seq, when == conversation.Late)
 	default:
 		s.ackMSN(p, seq, 1)
 		s.fatalNAK(p, seq)
@@ -149,13 +149,13 @@ func (g *skippedRead) clear(seq int64) {
 }
 
 // ackOrder judges whether the PSNs of ACKs decrease, other than by reordering in the network.
-func (s *stream) ackOrder(p *judgedPacket, seq int64, when lateness) {
+func (s *stream) ackOrder(p *judgedPacket, seq int64, when conversation.Lateness) {
 	back := seq < s.ackHigh
 	if !back {
 		s.ackHigh, s.ackAt = seq, p.at
 		return
 	}
-	if when == onTime || when == unknown && p.at-s.ackAt > maxLateness {
+	if when == conversation.OnTime || when == conversation.LatenessUnknown && p.at-s.ackAt > maxLateness {
 		s.violates(p, ruleAckOrder, "ACK of PSN %d after that of %d", p.PSN, conversation.Wrap(s.ackHigh))
 	}
 }

@@ -6,7 +6,7 @@ import (
 )
 
 // request judges a request of RC or XRC.
-func (s *stream) request(p *judgedPacket, when lateness) {
+func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 	if !s.started {
 		s.start(p.PSN)
 	}
@@ -26,8 +26,8 @@ func (s *stream) request(p *judgedPacket, when lateness) {
 		s.pendingNAK.active = false // it was delayed, or lost before the point of capture
 	}
 	s.nak.served = s.nak.served || s.nak.active && seq == s.nak.seq
-	s.lateRequests += bit(when == late)
-	isLate := when == late || repeat && r.isCopy(p)
+	s.lateRequests += bit(when == conversation.Late)
+	isLate := when == conversation.Late || repeat && r.isCopy(p)
 	if repeat {
 		s.checkRepeat(p, r, seq, isLate)
 	} else if seq >= s.next {

@@ -68,10 +68,10 @@ type request struct {
 	va            uint64 // of RETH or AtomicETH
 	rkey          uint32
 	length        uint32
-	no            int         // number of its last transmission
-	at            int64       // time of its last transmission
-	transmissions int         // number of transmissions
-	mark          fingerprint // of its last transmission
+	no            int                      // number of its last transmission
+	at            int64                    // time of its last transmission
+	transmissions int                      // number of transmissions
+	fingerprint   conversation.Fingerprint // of its last transmission
 	ackReq        bool
 	retries       int // without visible cause, since the last reply
 
@@ -270,11 +270,11 @@ func (s *stream) readPackets(length uint32) int64 {
 // sent records a transmission.
 func (r *request) sent(p *judgedPacket) {
 	r.transmissions++
-	r.no, r.at, r.mark, r.ackReq = p.No, p.at, p.mark(), p.AckReq
+	r.no, r.at, r.fingerprint, r.ackReq = p.No, p.at, p.fingerprint(), p.AckReq
 }
 
 // isCopy reports whether p is a copy of the last transmission of r made by the network.
-func (r *request) isCopy(p *judgedPacket) bool { return p.mark().isCopyOf(r.mark) }
+func (r *request) isCopy(p *judgedPacket) bool { return p.isCopyOf(r.fingerprint) }
 
 // expects reports whether r has to be answered.
 func (r *request) expects() bool { return r.ackReq || r.info.Kind.HasOwnResponse() }

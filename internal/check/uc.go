@@ -1,7 +1,9 @@
 package check
 
+import "softroce/internal/conversation"
+
 // ucRequest judges a request of UC. A gap loses a message, which breaks no rule.
-func (s *stream) ucRequest(p *judgedPacket, when lateness) {
+func (s *stream) ucRequest(p *judgedPacket, when conversation.Lateness) {
 	if !s.started {
 		s.start(p.PSN)
 	}
@@ -13,7 +15,7 @@ func (s *stream) ucRequest(p *judgedPacket, when lateness) {
 	}
 	i := s.find(seq)
 	if i >= 0 && s.requests[i].seq == seq {
-		if r := &s.requests[i]; !r.isCopy(p) && when == onTime {
+		if r := &s.requests[i]; !r.isCopy(p) && when == conversation.OnTime {
 			s.violates(p, ruleUCRepeat, "PSN %d again, was packet %d", p.PSN, r.no)
 		}
 		return

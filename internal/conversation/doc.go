@@ -9,6 +9,8 @@
 //  4. Capture (capture.go) holds a whole capture and splits it into streams: the requests of one queue
 //     pair and the replies to them (stream.go), in the order in which they were sent, without the
 //     copies that the network made.
-//  5. A capture may begin in the middle of a connection. begin.go finds the first PSN and MSN that a
+//  5. Identifications and Fingerprint (order.go) distinguish packets that the network delayed or
+//     duplicated from retransmissions. They too read one packet at a time.
+//  6. A capture may begin in the middle of a connection. begin.go finds the first PSN and MSN that a
 //     stream can be judged from, and message.go assembles its messages.
 package conversation

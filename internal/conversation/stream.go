@@ -1,9 +1,6 @@
 package conversation
 
 import (
-	"bytes"
-	"cmp"
-	"slices"
 	"time"
 
 	"softroce/capture"
@@ -154,75 +151,4 @@ func (s *Stream) linkRetransmissions() {
 		}
 		last[e.Seq] = e
 	}
-}
-
-// sendOrder returns packets of one sender in the order in which they were sent, without the copies that
-// the network made. Where the IPv4 Identification counts up it shows the order, and certain is
-// true; otherwise it is the order of the capture.
-func sendOrder(captured []*Transmission) (sent []*Transmission, certain bool) {
-	ids, counts := identifications(captured)
-	order := slices.Clone(captured)
-	if counts {
-		slices.SortStableFunc(order, func(a, b *Transmission) int { return cmp.Compare(ids[a], ids[b]) })
-	}
-	for i, e := range order {
-		if i > 0 && copyOf(order[i-1], e, counts) {
-			e.Copy = true
-			continue
-		}
-		sent = append(sent, e)
-	}
-	for i := len(sent) - 2; i >= 0; i-- {
-		sent[i].SentBefore = min(sent[i].Index, sent[i+1].SentBefore)
-	}
-	return sent, counts
-}
-
-// copyWithin is how soon after a packet the network's copy of it arrives, where no Identification
-// distinguishes a copy from a retransmission. No local ACK timeout in use is so short.
-const copyWithin = time.Millisecond
-
-// copyOf reports whether b, which arrived after a, is a copy of it that the network made.
-func copyOf(a, b *Transmission, counts bool) bool {
-	if !bytes.Equal(a.IP, b.IP) {
-		return false
-	}
-	return counts || b.Time.Sub(a.Time) < copyWithin
-}
-
-const (
-	// maxReordered bounds by how many packets another one is overtaken. Identifications that go back
-	// further are random.
-	maxReordered = 512
-
-	// minIdentifications is how many packets are needed to see that Identifications count up.
-	minIdentifications = 4
-)
-
-// identifications unwraps the IPv4 Identifications of packets, and reports whether they count up, so that
-// they show the order in which the packets were sent.
-func identifications(es []*Transmission) (ids map[*Transmission]int64, count bool) {
-	ids = make(map[*Transmission]int64, len(es))
-	seen := make(map[int64]*Transmission, len(es))
-	var newest int64
-	up := 0
-	for i, e := range es {
-		if !e.Src.Is4() {
-			return nil, false
-		}
-		id := newest + int64(int16(e.ID-uint16(newest)))
-		if i == 0 {
-			id = int64(e.ID) + 1<<16
-			newest = id
-		}
-		if other := seen[id]; other != nil && !bytes.Equal(other.IP, e.IP) || id < newest-maxReordered {
-			return nil, false
-		}
-		if id > newest {
-			up++
-			newest = id
-		}
-		ids[e], seen[id] = id, e
-	}
-	return ids, len(es) >= minIdentifications && 2*up > len(es)
 }
