@@ -12,7 +12,8 @@
 //  4. Transmit on the peer emits the replies (reply.go).
 //  5. Receive runs the completer, which matches replies with requests, frees the send queue in
 //     order and reports completions (completer.go).
-//  6. If no reply arrives in time, Expire makes the requester retransmit (recovery.go).
+//  6. After a NAK or a gap in the responses the completer makes the requester go back, and if no
+//     reply arrives in time, Expire does (recovery.go).
 //
 // What differs by service or operation is apart: UC and UD responders (responder_unreliable.go),
 // SEND with invalidate, FLUSH and ATOMIC WRITE (responder_extended.go), XRC (xrc.go), memory window

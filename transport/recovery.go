@@ -32,7 +32,8 @@ func (r *recovery) rnrWaiting(now int64) bool {
 	return false
 }
 
-// armTimer starts the local ACK timeout if PSNs are outstanding and it is not running.
+// armTimer starts the local ACK timeout if PSNs are outstanding and it is not running. Each timeout
+// without a reply in between has doubled it, up to maxBackoff times.
 func (q *QP) armTimer(now int64) {
 	r := &q.req
 	if r.send == r.una {

@@ -11,7 +11,7 @@ import (
 type responder struct {
 	epsn        uint32 // expected PSN
 	accepted    uint64 // extended count of accepted PSNs, which advances with epsn
-	msn         uint32 // messages completed, modulo 2^24
+	msn         uint32 // messages completed, modulo 2^24 (C9-148)
 	acked       uint32 // PSN up to which replies have acknowledged,
 	ackedMSN    uint32 // and the MSN of that reply
 	established bool   // EventCommEst was reported
@@ -248,7 +248,7 @@ func (q *QP) beginWrite(e *Env, p *RxPacket) packet.Syndrome {
 	}
 	r.va, r.left, r.placed, r.region = p.RETH.VA, p.RETH.Length, p.RETH.Length, nil
 	if r.left == 0 {
-		return 0 // the R_Key of a zero-length WRITE is not checked (IBTA 9.7.4.1.4)
+		return 0 // the R_Key of a zero-length WRITE is not checked (C9-88)
 	}
 	var err error
 	r.region, err = e.Table.Remote(q.pd(), q.cfg.QPN, p.RETH.RKey, r.va, r.left, ib.AccessRemoteWrite)
@@ -289,7 +289,8 @@ func (q *QP) completeRecv(e *Env, c Completion) {
 	e.Sink.Complete(q, &q.wc)
 }
 
-// advance moves the expected PSN past an accepted SEND or WRITE packet.
+// advance moves the expected PSN past an accepted SEND or WRITE packet. The last packet of a message
+// increments the MSN (C9-148).
 func (q *QP) advance(p *RxPacket, in *packet.Info, k packet.Kind) {
 	r := &q.resp
 	r.epsn, r.accepted = packet.PSNAdd(r.epsn, 1), r.accepted+1
@@ -367,7 +368,7 @@ func (q *QP) duplicate(e *Env, p *RxPacket, in *packet.Info) {
 		if a, ok := q.findDuplicateRead(e, p); !ok || !r.replies.requeue(a, r.msn) {
 			c.Drop(DropDuplicateRequest)
 		}
-	case in.Kind.HasOwnResponse():
+	case in.Kind.HasOwnResponse(): // an atomic: answered with the stored result
 		a := r.replies.find(r.extendPSN(p.PSN))
 		if a == nil || a.kind != in.Kind || !r.replies.requeue(*a, r.msn) {
 			c.Drop(DropDuplicateRequest)
