@@ -12,8 +12,8 @@
 // # Trust
 //
 // The rings and the doorbell page are memory that clients can write at any time. The engine reads
-// each word and each slot once, and checks and uses its own copy. A client that breaks the rules of
-// a ring loses its context, and no other context notices.
+// each word and each slot once, and checks and uses its own copy (ring.go, sendring.go, recvring.go).
+// A client that breaks the rules of a ring loses its context, and no other context notices.
 //
 // # A step
 //
@@ -27,7 +27,8 @@
 //     When no received frame is left, the epoch of mrtable.IO ends.
 //  3. Expired timers are handled (timers.go).
 //  4. Doorbells are read (doorbell.go), and each active queue pair in turn fetches work requests from its
-//     send ring and fills transmit slots (tx.go). Writes and completions follow as in phase 2.
+//     send ring (sendring.go) and fills transmit slots (tx.go). Writes and completions follow as in
+//     phase 2.
 //  5. Each link sends one batch (tx.go).
 //  6. The remaining completions are published, and completion channels are signaled (completion.go).
 //  7. Contexts whose clients broke the rules of their rings are closed (engine.go).

@@ -3,14 +3,10 @@ package nic
 import (
 	"math/bits"
 	"sync/atomic"
+	"syscall"
 
 	"softroce/internal/abi"
-	"softroce/internal/ib"
-	"softroce/transport"
 )
-
-// fetchBudget is how many send work requests a queue pair fetches per turn.
-const fetchBudget = 64
 
 // readDoorbells activates the queue pairs whose doorbell bits are set, and clears the bits. Bits of
 // queue pairs that do not exist are ignored.
@@ -36,92 +32,22 @@ func (d *Device) readDoorbells() (any bool) {
 	return any
 }
 
-// fetchSends copies posted send work requests to the transport. Each slot is read once, and the
-// copy is checked. It returns true if more are posted than one turn fetches.
-func (q *QP) fetchSends() (more bool) {
-	if q.ctx.fatal != nil || q.state < ib.QPSRTS {
-		return false // a work request that was posted before RTS waits in the ring
+// allocDoorbell assigns q a doorbell of its context.
+func (c *Context) allocDoorbell(q *QP) (int, error) {
+	if n := len(c.freeDoorbells); n > 0 {
+		bell := c.freeDoorbells[n-1]
+		c.freeDoorbells = c.freeDoorbells[:n-1]
+		c.doorbells[bell] = q
+		return bell, nil
 	}
-	p := q.sq.loadProducer()
-	n := p - q.sqFetched
-	if p-q.sqDone > q.sq.size() {
-		q.ctx.breach("QP %#x: send ring: producer index %d with consumer index %d and %d slots",
-			q.qpn, p, q.sqDone, q.sq.size())
-		return false
+	if len(c.doorbells) >= abi.MaxDoorbells {
+		return 0, errorf(syscall.ENOMEM, "all %d doorbells of the context are in use", abi.MaxDoorbells)
 	}
-	if n > fetchBudget {
-		n, more = fetchBudget, true
-	}
-	for range n {
-		if !q.fetchSend() {
-			return false
-		}
-	}
-	return more
+	c.doorbells = append(c.doorbells, q)
+	return len(c.doorbells) - 1, nil
 }
 
-// fetchSend copies the next work request of the ring to the transport. An error in it that does not
-// break the layout of the ring is reported in its completion.
-func (q *QP) fetchSend() bool {
-	wr := &q.device.engine.wr
-	if !q.parseSend(wr) || q.t.PostSend(wr) != nil {
-		return false // the client broke the rules, or the transport has no room yet
-	}
-	q.sqFetched++
-	return true
-}
-
-// parseSend copies a send slot to private memory and parses the copy.
-func (q *QP) parseSend(wr *transport.SendWR) bool {
-	e := q.device.engine
-	slot := q.sq.slot(q.sqFetched)
-	var w abi.SendWQE
-	w.Parse(slot)
-	*wr = transport.SendWR{
-		ID:         w.WRID,
-		Opcode:     ib.WROpcode(w.Opcode),
-		Flags:      ib.SendFlags(w.Flags),
-		Imm:        w.Immediate(),
-		RemoteAddr: w.RemoteAddr,
-		RKey:       w.RKey,
-		CompareAdd: w.CompareAdd,
-		Swap:       w.Swap,
-		RemoteQPN:  w.RemoteQPN,
-		RemoteQKey: w.RemoteQKey,
-		SGEs:       wr.SGEs[:0],
-	}
-	switch q.init.Type {
-	case ib.QPTypeUD:
-		wr.Dest = q.handle(w.AHOrSRQ)
-	case ib.QPTypeXRCSend:
-		wr.RemoteSRQ = w.AHOrSRQ
-	}
-	switch wr.Opcode {
-	case ib.WRSendWithInv, ib.WRLocalInv:
-		wr.Imm = w.Imm // an R_Key
-	case ib.WRBindMW:
-		b := w.Bind()
-		wr.Bind = transport.Bind{LKey: b.LKey, Access: ib.Access(b.Access), Addr: b.Addr, Length: b.Length}
-	case ib.WRFlush:
-		f := w.Flush()
-		wr.Flush = transport.Flush{Length: f.Length, Placement: ib.FlushPlacement(f.Placement), Selectivity: ib.FlushSelectivity(f.Selectivity)}
-	}
-	data := e.scratch[:]
-	n := int(w.NumSGE)
-	caps := &q.init.Caps
-	if wr.Flags&ib.SendInline != 0 {
-		if n < 0 || n > caps.MaxInline {
-			q.ctx.breach("QP %#x: send WQE %d: %d bytes inline, at most %d", q.qpn, q.sqFetched, n, caps.MaxInline)
-			return false
-		}
-		wr.Inline = data[:copy(data, slot[abi.SendWQESize:][:n])]
-		return true
-	}
-	if n < 0 || n > caps.MaxSendSGE {
-		q.ctx.breach("QP %#x: send WQE %d: %d scatter/gather elements, at most %d", q.qpn, q.sqFetched, n, caps.MaxSendSGE)
-		return false
-	}
-	copy(data, slot[abi.SendWQESize:][:n*abi.SGESize])
-	wr.SGEs = abi.AppendSGEs(wr.SGEs, data, n)
-	return true
+func (c *Context) freeDoorbell(n int) {
+	c.doorbells[n] = nil
+	c.freeDoorbells = append(c.freeDoorbells, n)
 }

@@ -409,23 +409,3 @@ func (q *QP) fail() {
 	q.stateChanged()
 	q.device.tx.activate(q)
 }
-
-// allocDoorbell assigns q a doorbell of its context.
-func (c *Context) allocDoorbell(q *QP) (int, error) {
-	if n := len(c.freeDoorbells); n > 0 {
-		bell := c.freeDoorbells[n-1]
-		c.freeDoorbells = c.freeDoorbells[:n-1]
-		c.doorbells[bell] = q
-		return bell, nil
-	}
-	if len(c.doorbells) >= abi.MaxDoorbells {
-		return 0, errorf(syscall.ENOMEM, "all %d doorbells of the context are in use", abi.MaxDoorbells)
-	}
-	c.doorbells = append(c.doorbells, q)
-	return len(c.doorbells) - 1, nil
-}
-
-func (c *Context) freeDoorbell(n int) {
-	c.doorbells[n] = nil
-	c.freeDoorbells = append(c.freeDoorbells, n)
-}
