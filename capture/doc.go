@@ -3,7 +3,7 @@
 // A Reader yields the frames of a pcap or pcapng file, and a Writer writes frames to a pcapng file.
 // A Recorder keeps them in memory, so that a test can make assertions:
 //
-//	rec := capture.NewRecorder() // pass it to the link as its sink
+//	rec := capture.NewRecorder() // for verbstest.WithCapture
 //	...
 //	for _, p := range rec.Where(capture.Opcode(packet.Acknowledge), capture.DestQP(qp)) {
 //		... // p.PSN, p.AETH.Syndrome, p.Payload
