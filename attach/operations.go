@@ -63,6 +63,8 @@ func requestWithTail[T any](name string, tail int, f func(*conn, *T, []byte) (re
 
 type empty struct{}
 
+// operations is the request table. What a forked child of a C program may request is listed in
+// libverbs/core/fork_child.c.
 var operations = map[uint16]*operation{
 	abi.OpHello:       request("hello", false, 0, (*conn).hello),
 	abi.OpListDevices: request("list devices", false, 0, (*conn).listDevices),

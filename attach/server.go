@@ -18,7 +18,8 @@ import (
 )
 
 // Limits bound the resources of one client, so that it cannot exhaust those of the others. 0 means
-// the value in DefaultLimits.
+// the value in DefaultLimits. Package nic counts objects and bytes and refuses what exceeds
+// nic.ContextLimits; this package limits connections, completion channels and single registrations.
 type Limits struct {
 	Connections int // of one user
 	PDs         int
