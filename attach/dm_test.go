@@ -69,11 +69,11 @@ func TestJoinedConnectionsShareDeviceMemory(t *testing.T) {
 	dm := handleOf(g.mustCall(abi.OpAllocDM, nil, abi.AllocDMRequest{Length: 64}))
 	h.mustCall(abi.OpCopyToDM, nil, abi.CopyDMRequest{Handle: dm, Length: 8, Offset: 8}, []byte("together"))
 	if p := g.mustCall(abi.OpCopyFromDM, nil, abi.CopyDMRequest{Handle: dm, Length: 8, Offset: 8}); string(p.Body) != "together" {
-		t.Errorf("%q", p.Body)
+		t.Errorf("read %q from device memory", p.Body)
 	}
 	var seen abi.QueryDMReply
 	if _, err := abi.Decode(g.mustCall(abi.OpQueryDM, nil, abi.HandleRequest{Handle: dm}).Body, &seen); err != nil || seen.Length != 64 {
-		t.Errorf("%+v, %v", seen, err)
+		t.Errorf("the query returned %+v, %v", seen, err)
 	}
 	g.mustCall(abi.OpRegMR, nil, abi.RegMRRequest{PD: pd, Memory: abi.MemoryDevice, Access: zeroBased, Length: 64, Address: uint64(dm)})
 	mem := memfd(t, 4096, unix.MFD_ALLOW_SEALING)

@@ -2,7 +2,7 @@
 // docs/reference/attach-abi.md), through which programs use the NICs of a daemon.
 //
 // A Server listens on a UNIX socket. Each connection is a client with its own limits. A client
-// opens one device and then creates objects on it. The way of a request:
+// opens one device and then creates objects on it. A request takes these steps:
 //
 //  1. The connection's goroutine reads a message and its descriptors (conn.go).
 //  2. The operation is looked up and the sizes of body and descriptors are checked

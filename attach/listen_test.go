@@ -166,8 +166,8 @@ func TestNewClientFailsWithoutDescriptors(t *testing.T) {
 	}
 	defer cmd.Wait()
 	defer in.Close()
-	if got := try(); got != "dialed: <nil>\n" {
-		t.Fatal(got)
+	if got, want := try(), "dialed: <nil>\n"; got != want {
+		t.Fatalf("the client printed %q, want %q", got, want)
 	}
 
 	var limit unix.Rlimit
@@ -246,7 +246,7 @@ func TestSnapshotIsJSON(t *testing.T) {
 		t.Fatalf("%v in %.200s", err, text)
 	}
 	if len(s.Clients) != 3 || len(s.Devices) != 2 || len(s.Devices[0].QPs) != 1 || s.Devices[1].QPs[0].State != "RTS" {
-		t.Errorf("%+v", s)
+		t.Errorf("snapshot %+v", s)
 	}
 }
 

@@ -227,12 +227,12 @@ func childBytes(addr, n int) []byte {
 	return unsafe.Slice((*byte)(*(*unsafe.Pointer)(unsafe.Pointer(&p))), n)
 }
 
-// childPoll receives messages of n bytes, in which every byte of message i is i, by polling the
-// final 8 bytes as programs do. It reports how many messages had stale bytes. The word after the
-// message holds the client's progress. pollLimit limits the wait for a message that never arrives;
-// it is not a speed requirement.
+// pollLimit limits the wait for a message that never arrives; it is not a speed requirement.
 const pollLimit = time.Minute
 
+// childPoll receives messages of n bytes, in which every byte of message i is i, by polling the
+// final 8 bytes as programs do. It reports how many messages had stale bytes. The word after the
+// message holds the client's progress.
 func childPoll(addr, n, rounds int) (string, error) {
 	runtime.LockOSThread()
 	b := childBytes(addr, n+8)

@@ -69,13 +69,13 @@ func TestTruncatedGuardedMemoryFaults(t *testing.T) {
 		t.Errorf("fetch and add: %v", err)
 	}
 	if got, err := g.io.Read(r, 1000, 4); err != nil || string(got) != "kept" {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read %q, %v", got, err)
 	}
 	if err := unix.Ftruncate(fd, 4*page); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := g.io.Read(r, 1000+3*page, 4); err != nil || !bytes.Equal(got, make([]byte, 4)) {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read %q, %v", got, err)
 	}
 }
 
@@ -85,14 +85,14 @@ func TestRegionsOfOneFileShareMemory(t *testing.T) {
 	a, b := g.guarded(p, fd, 0, page), g.guarded(p, fd, 0, page)
 	g.io.Write("w", a, 1008, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9}, true)
 	if got, err := g.io.Read(b, 1008, 9); err != nil || got[8] != 9 || got[0] != 1 {
-		t.Errorf("%v, %v", got, err)
+		t.Errorf("read %v, %v", got, err)
 	}
 	old, err := g.io.FetchAdd(b, 1008, 1)
 	if err != nil || old != 0x0807060504030201 {
-		t.Errorf("%#x, %v", old, err)
+		t.Errorf("fetch and add returned %#x, %v", old, err)
 	}
 	if old, err = g.io.CompareSwap(a, 1008, 0x0807060504030202, 5); err != nil || old != 0x0807060504030202 {
-		t.Errorf("%#x, %v", old, err)
+		t.Errorf("compare and swap returned %#x, %v", old, err)
 	}
 	g.wantFailures(nil)
 }

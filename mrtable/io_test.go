@@ -218,7 +218,7 @@ func TestAtomicRejectsUnalignedMappedMemory(t *testing.T) {
 	g := newFixture(t)
 	b := bytesOf(make([]uint64, 4))
 	if _, err := g.io.FetchAdd(g.region(HeapMemory(b[1:]), 0), 8, 1); err != ErrAlign {
-		t.Errorf("%v", err)
+		t.Errorf("fetch-add in unaligned memory: %v, want ErrAlign", err)
 	}
 }
 

@@ -142,7 +142,7 @@ func TestReadOnlyMappingCannotBeRegisteredForWriting(t *testing.T) {
 	defer m.Close()
 	g := newFixture(t)
 	if _, err := g.table.Register(g.pd, m, 0, page, ib.AccessLocalWrite); err != ErrAccess {
-		t.Errorf("%v", err)
+		t.Errorf("registration with write access: %v, want ErrAccess", err)
 	}
 	if protection(t, m) != "r--s" {
 		t.Errorf("mapped %s", protection(t, m))

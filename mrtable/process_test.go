@@ -214,7 +214,7 @@ func TestUndumpableProcessIsNotTakenForRoot(t *testing.T) {
 	c := startChild(t, stranger)
 	c.command("undumpable")
 	if _, err := OpenProcess(c.cmd.Process.Pid, -1); !errors.Is(err, ErrPermission) {
-		t.Errorf("%v", err)
+		t.Errorf("OpenProcess: %v, want ErrPermission", err)
 	}
 }
 
@@ -287,7 +287,7 @@ func TestOpenProcessMemAcceptsOnlyMemFiles(t *testing.T) {
 		"nothing":                  math.MaxInt32,
 	} {
 		if _, err := OpenProcessMem(fd); !errors.Is(err, ErrNotMemory) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrNotMemory", name, err)
 		}
 	}
 	for name, want := range map[string]bool{
@@ -295,7 +295,7 @@ func TestOpenProcessMemAcceptsOnlyMemFiles(t *testing.T) {
 		"/proc/mem": false, "mem": false, "": false, "/proc/12/mem/x": false, "/proc/-1/mem": false, "/proc/sys/12/maps": false,
 	} {
 		if isMemFile(name) != want {
-			t.Errorf("%q: %v", name, !want)
+			t.Errorf("isMemFile(%q) is %v", name, !want)
 		}
 	}
 }

@@ -312,10 +312,10 @@ func TestZeroBasedWindowStartsAtZero(t *testing.T) {
 	}
 	p.io.Write(p, r, 8, []byte("here"), true)
 	if !bytes.Equal(p.mem[72:76], []byte("here")) {
-		t.Errorf("%q", p.mem[64:96])
+		t.Errorf("memory holds %q", p.mem[64:96])
 	}
 	if got, err := p.io.Read(r, 8, 4); string(got) != "here" || err != nil {
-		t.Errorf("%q, %v", got, err)
+		t.Errorf("read %q, %v", got, err)
 	}
 	if _, err := p.io.FetchAdd(r, 16, 5); err != nil || p.mem[80] != 5 {
 		t.Errorf("atomic: %v, %d", err, p.mem[80])
@@ -393,7 +393,7 @@ func TestStoreWordFollowsQueuedWrites(t *testing.T) {
 			t.Fatal(err)
 		}
 		if loadUint64(&mem[8]) != 0x0102030405060708 || mem[7] != 7 || mem[16] != 7 {
-			t.Errorf("%s: %x", name, mem[:24])
+			t.Errorf("%s: memory holds %x", name, mem[:24])
 		}
 		if err := g.io.StoreWord(r, 0x1004, 0); err != ErrAlign {
 			t.Errorf("%s, not aligned: %v", name, err)

@@ -24,8 +24,8 @@ import (
 //	published  notified   notify          at the end of the step, if an event was counted
 //
 // A program that sees a completion finds its data in memory, and the buffer of a completed UC or UD
-// send is not read any more. A sleeping program is woken after the acknowledgements of the step have
-// left, and finds everything that the step published, in all of its CQs.
+// send is not read any more. A sleeping program is woken after the acknowledgements of the step
+// have left, and finds everything that the step published, in all of its CQs.
 type completions struct {
 	deferred []deferred
 	faults   []writeFault

@@ -132,8 +132,8 @@ func TestFailedRDMAWriteIsNAKed(t *testing.T) {
 	vanish()
 	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RemoteAddr: g.Addr, RKey: rkey, SGEs: a.sge(0, 1<<16)})
 	w.run(1e9)
-	if got := outcome(a.cq.PollAll()); got != "1 remote operation error" {
-		t.Error(got)
+	if got, want := outcome(a.cq.PollAll()), "1 remote operation error"; got != want {
+		t.Errorf("completions %q, want %q", got, want)
 	}
 	if s := b.State(); s != ib.QPSErr || !b.had(ib.EventQPFatal) {
 		t.Errorf("responder in %v, events %v", s, b.Events)

@@ -62,7 +62,7 @@ func TestUCTransfersMessages(t *testing.T) {
 		a.want(4, ib.WCWRFlushErr, 0)
 		b.want(70, ib.WCSuccess, ib.WCRecv)
 		if c := b.want(71, ib.WCSuccess, ib.WCRecvRDMAWithImm); c.Imm != 5 || c.SrcQP != a.QPN() {
-			t.Errorf("%+v", c)
+			t.Errorf("completion %+v", c)
 		}
 		if !bytes.Equal(b.mem[64:][:n], a.mem[:n]) || !bytes.Equal(b.mem[1<<21:][:n], a.mem[:n]) {
 			t.Error("the received data differs")
@@ -106,7 +106,7 @@ func TestDatagramHasGRH(t *testing.T) {
 	a.want(1, ib.WCSuccess, ib.WCSend)
 	c := b.want(70, ib.WCSuccess, ib.WCRecv)
 	if c.ByteLen != 1040 || c.SrcQP != a.QPN() || c.Flags != ib.WCGRH || c.SL != 2 {
-		t.Errorf("%+v", c)
+		t.Errorf("completion %+v", c)
 	}
 	g := packet.GRH(b.mem[:40])
 	if !g.Is4() || g.Src().String() != "192.0.2.1" || g.Dst().String() != "192.0.2.2" || g.TClass() != 0x28 || g.HopLimit() != 64 {
@@ -256,7 +256,7 @@ func TestDatagramSourcePortMatchesLinuxDriver(t *testing.T) {
 // Captures of the Linux driver have QP 1 at this port.
 func TestSourcePortOfQP1(t *testing.T) {
 	if got := nic.DatagramPort(1); got != 55410 {
-		t.Errorf("%d", got)
+		t.Errorf("source port %d, want 55410", got)
 	}
 }
 
@@ -327,7 +327,7 @@ func TestUnreliableSendCompletesAfterLinkSend(t *testing.T) {
 		a.sendTo(uint64(i), 1, a.QPN(), 8)
 		w.run(1e6)
 		if l := a.cq.PollAll(); len(l) != 2 {
-			t.Fatalf("%+v", l)
+			t.Fatalf("completions %+v, want 2", l)
 		}
 	}
 }

@@ -113,8 +113,8 @@ func (c *Context) partOfDM(m *DM, off, n uint64) ([]byte, error) {
 	return m.mem[off : off+n], nil
 }
 
-// RegDM registers a range of device memory, addressed from 0: access must include ZeroBased. The
-// range may be empty. Errors are those of RegMR.
+// RegDM registers a range of device memory, addressed from 0: access must include
+// ib.AccessZeroBased. The range may be empty. Errors are those of RegMR.
 func (c *Context) RegDM(p *PD, m *DM, off, length uint64, access ib.Access) (*MR, error) {
 	if m == nil || m.ctx != c {
 		return nil, errorf(syscall.EINVAL, "the DM is not of this context")

@@ -155,7 +155,7 @@ func TestDeviceMemoryLimitsAndReuse(t *testing.T) {
 	m, err := greedy.AllocDM(most-960, 0)
 	check(t, err)
 	if s := d.Snapshot(); len(s.DMs) != 16 || s.Contexts[1].DeviceMemory != 960 || s.Contexts[1].DMs != 15 || s.DMs[0].Length != most-960 {
-		t.Errorf("%+v", s)
+		t.Errorf("snapshot %+v", s)
 	}
 	modest.Close()
 	check(t, greedy.FreeDM(m))

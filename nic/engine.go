@@ -166,18 +166,15 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	return e.nextDeadline(busy), busy
 }
 
-// nextDeadline returns the earliest deadline of the queue pairs and links, 0 if there is none.
-func (e *Engine) nextDeadline(busy bool) int64 {
-	if busy {
-		return e.now
+// runPosted runs the functions that other goroutines have posted.
+func (e *Engine) runPosted() bool {
+	if !e.mail.waiting.Load() {
+		return false
 	}
-	next := e.timers.next()
-	for _, d := range e.devices {
-		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
-			next = t
-		}
+	for _, f := range e.mail.take() {
+		f()
 	}
-	return next
+	return true
 }
 
 // closeBreached closes the contexts whose clients broke the rules of their rings.
@@ -195,6 +192,20 @@ func (e *Engine) closeBreached() {
 			sink.Killed(reason)
 		}
 	}
+}
+
+// nextDeadline returns the earliest deadline of the queue pairs and links, 0 if there is none.
+func (e *Engine) nextDeadline(busy bool) int64 {
+	if busy {
+		return e.now
+	}
+	next := e.timers.next()
+	for _, d := range e.devices {
+		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
+			next = t
+		}
+	}
+	return next
 }
 
 // Do runs f on the engine, between two steps, and returns when f has returned. f must not block or
@@ -215,17 +226,6 @@ func (e *Engine) post(f func()) {
 		return
 	}
 	e.mail.post(f, e.Wake)
-}
-
-// runPosted runs the functions that other goroutines have posted.
-func (e *Engine) runPosted() bool {
-	if !e.mail.waiting.Load() {
-		return false
-	}
-	for _, f := range e.mail.take() {
-		f()
-	}
-	return true
 }
 
 // Close closes every context, after a device-fatal event, and every link. Run must have returned or

@@ -44,7 +44,7 @@ func TestPortStateChangesRaiseEvents(t *testing.T) {
 			for _, e := range client.Events {
 				got = append(got, e.Type)
 				if e.Port != 1 || e.QP != nil || e.CQ != nil || e.SRQ != nil {
-					t.Errorf("%+v", e)
+					t.Errorf("event %+v, want one of port 1", e)
 				}
 			}
 			if !slices.Equal(got, c.want) || d.QueryPort().State != c.state {

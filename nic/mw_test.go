@@ -53,7 +53,7 @@ func TestMemoryWindowGrantsAccessUntilInvalidated(t *testing.T) {
 			a.post(transport.SendWR{ID: 3, Opcode: ib.WRSendWithInv, Imm: mw.RKey()})
 			w.run(1e6)
 			if c := b.want(3, ib.WCSuccess, ib.WCRecv); c.Flags != ib.WCWithInv || c.Imm != mw.RKey() {
-				t.Errorf("%+v", c)
+				t.Errorf("completion %+v", c)
 			}
 			a.want(3, ib.WCSuccess, ib.WCSend)
 		} else {
@@ -105,6 +105,6 @@ func TestAllocMWChecksArguments(t *testing.T) {
 	wantErrno(t, "no MW", c.Context.DeallocMW(nil), syscall.EINVAL)
 	a := c.Device.Query()
 	if a.MaxMW == 0 || a.DeviceCapFlags&(1<<17|1<<20|1<<21|1<<23|1<<24) != 1<<17|1<<20|1<<21|1<<24 || a.CapFlagsEx>>38 != 1|1<<2 {
-		t.Errorf("%+v", a)
+		t.Errorf("device attributes %+v", a)
 	}
 }

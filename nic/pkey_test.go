@@ -31,7 +31,7 @@ func TestInvalidPKeyTables(t *testing.T) {
 		{[]uint16{0, 0, 1}, true},
 	} {
 		if err := nic.CheckPKeys(c.keys); (err == nil) != c.ok {
-			t.Errorf("%#x: %v", c.keys, err)
+			t.Errorf("CheckPKeys(%#x): %v", c.keys, err)
 		} else if err != nil {
 			wantErrno(t, fmt.Sprint(c.keys), err, syscall.EINVAL)
 		}

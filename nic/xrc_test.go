@@ -67,7 +67,7 @@ func TestXRCAcrossContexts(t *testing.T) {
 		ini.want(uint64(10+i), ib.WCSuccess, ib.WCRDMAWrite)
 		ini.want(uint64(20+i), ib.WCSuccess, ib.WCRDMARead)
 		if c := s.want(uint64(10+i), ib.WCSuccess, ib.WCRecv); c.QPN != tgt.QPN() || c.ByteLen != 3000 {
-			t.Errorf("%+v", c)
+			t.Errorf("completion %+v", c)
 		}
 		if !bytes.Equal(s.mem[100:3100], a.mem[i*3000:][:3000]) || !bytes.Equal(a.mem[100000*(i+1):][:5000], a.mem[i:][:5000]) {
 			t.Errorf("program %d received wrong bytes", i)
@@ -216,7 +216,7 @@ func TestContextClosesWithXRC(t *testing.T) {
 	q, err := b.Context.QueryQP(tgt)
 	check(t, err)
 	if i := b.Device.Snapshot().QPs[0]; i.Type != "XRC_TGT" || q.Caps != (nic.Caps{}) {
-		t.Errorf("%+v, %+v", i, q.Caps)
+		t.Errorf("snapshot %+v, capacities %+v", i, q.Caps)
 	}
 	a.Context.Close()
 	b.Context.Close()

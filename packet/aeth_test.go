@@ -53,7 +53,7 @@ func TestSyndromeClassesAreDisjoint(t *testing.T) {
 		{0xff, false, false, false, "Syndrome(0xff)"},
 	} {
 		if c.s.IsACK() != c.ack || c.s.IsRNR() != c.rnr || c.s.IsNAK() != c.nak || c.s.String() != c.text {
-			t.Errorf("%#02x: %v %v %v %v", uint8(c.s), c.s.IsACK(), c.s.IsRNR(), c.s.IsNAK(), c.s)
+			t.Errorf("%#02x: ACK %v, RNR %v, NAK %v, String %v", uint8(c.s), c.s.IsACK(), c.s.IsRNR(), c.s.IsNAK(), c.s)
 		}
 	}
 }

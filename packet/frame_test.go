@@ -206,8 +206,8 @@ func TestParseErrorsHaveReasonAndOffset(t *testing.T) {
 			t.Errorf("ParseIP(%x): %v, want %v", c.b, err, c.reason)
 		}
 	}
-	if got := ParseFrame(make([]byte, 3), &f).Error(); got != "offset 3: frame is shorter than its headers announce" {
-		t.Error(got)
+	if got, want := ParseFrame(make([]byte, 3), &f).Error(), "offset 3: frame is shorter than its headers announce"; got != want {
+		t.Errorf("error %q, want %q", got, want)
 	}
 }
 
@@ -231,7 +231,7 @@ func TestGRHHoldsTheIPHeader(t *testing.T) {
 			t.Errorf("%s:\n%x, want\n%x", name, g, want)
 		}
 		if g.Is4() != a.Src.Is4() || g.Src() != a.Src || g.Dst() != a.Dst || g.TClass() != a.TClass || g.HopLimit() != a.HopLimit || g.FlowLabel() != a.FlowLabel {
-			t.Errorf("%s: %v %v %v %#x %d %#x", name, g.Is4(), g.Src(), g.Dst(), g.TClass(), g.HopLimit(), g.FlowLabel())
+			t.Errorf("%s: GRH has IPv4 %v, source %v, destination %v, traffic class %#x, hop limit %d, flow label %#x", name, g.Is4(), g.Src(), g.Dst(), g.TClass(), g.HopLimit(), g.FlowLabel())
 		}
 	}
 }

@@ -76,7 +76,8 @@ func icrcPrefix(ip, bth []byte) uint32 {
 	return ^update8(c, le.Uint64(bth[4:])|0xff)
 }
 
-// icrcShortPrefix is icrcPrefix for a packet that ends inside its BTH. No NIC sends one, but a test may.
+// icrcShortPrefix is icrcPrefix for a packet that ends inside its BTH. No NIC sends one, but a test
+// may.
 func icrcShortPrefix(ip, bth []byte) uint32 {
 	var b [IPv6Len + UDPLen + BTHLen]byte
 	n := copy(b[:], ip)

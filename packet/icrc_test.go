@@ -38,7 +38,7 @@ func TestRecoverIDRejectsCorruptedPackets(t *testing.T) {
 	for name, a := range addressings() {
 		transport := AppendFrame(nil, a, sendOnly("payload"))[a.HeaderLen():]
 		if id, ok := RecoverID(a, transport); !ok || id != a.ID {
-			t.Errorf("%s: %#x, %v", name, id, ok)
+			t.Errorf("%s: recovered %#x, %v", name, id, ok)
 		}
 		for i := range transport {
 			for bit := range 8 {

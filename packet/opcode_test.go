@@ -105,11 +105,11 @@ func checkPosition(t *testing.T, o Opcode) {
 }
 
 func TestUnassignedOpcodesAndServicesHaveNames(t *testing.T) {
-	if got := Opcode(0x15).String(); got != "Opcode(0x15)" {
-		t.Error(got)
+	if got, want := Opcode(0x15).String(), "Opcode(0x15)"; got != want {
+		t.Errorf("String returned %q, want %q", got, want)
 	}
 	if in := OpcodeCNP.Info(); OpcodeCNP.String() != "CNP" || in.HeaderLen != BTHLen || in.Request || !in.Payload {
-		t.Errorf("%+v", *in)
+		t.Errorf("row of CNP: %+v", *in)
 	}
 	for s, want := range map[Service]string{RC: "RC", UC: "UC", RD: "RD", UD: "UD", CNP: "CNP", XRC: "XRC", 0xe0: "Service(0xe0)"} {
 		if s.String() != want {

@@ -73,7 +73,7 @@ func TestUDCompletionIdentifiesSender(t *testing.T) {
 	b.datagram(packet.SendOnlyImm, 5, 300, withImm(0xabcd), solicited)
 	want := Completion{WRID: 1, Opcode: ib.WCRecv, ByteLen: 340, Imm: 0xabcd, Flags: ib.WCWithImm | ib.WCGRH, SrcQP: 99, SL: 2, Recv: true, Signaled: true, Solicited: true}
 	if len(b.done) != 1 || b.done[0] != want {
-		t.Fatalf("%+v", b.done)
+		t.Fatalf("completions %+v", b.done)
 	}
 	data := make([]byte, 300)
 	fill(data, 5)
@@ -86,7 +86,7 @@ func TestUDWithoutValidReceive(t *testing.T) {
 	b := newUD(t, 18)
 	b.datagram(packet.SendOnly, 0, 8)
 	if got := drops(&b.count); got != "receiver_not_ready:1" || b.count.OutOfBuffer != 1 {
-		t.Error(got)
+		t.Errorf("drops %q", got)
 	}
 	b.recv(1, 0, 100)
 	b.rq.wrs[0].SGEs[0].LKey ^= 1
@@ -123,7 +123,7 @@ func TestUDRequesterAddressesEachDatagram(t *testing.T) {
 		var h packet.Header
 		h.Parse(a.out[0].Head[:])
 		if h.Opcode != packet.Opcode(packet.UD)|packet.SendOnlyImm || h.DestQP != c.qpn || h.DETH != (packet.DETH{QKey: c.want, SrcQP: 17}) || h.AckReq || h.Imm != 3 {
-			t.Errorf("%+v", h)
+			t.Errorf("headers %+v", h)
 		}
 		if got, want := a.emitted(defaults.psn), fmt.Sprintf("SEND_ONLY_IMM%+d", i); got != want {
 			t.Errorf("%s, want %s", got, want)

@@ -115,7 +115,7 @@ func TestZeroBasedWindowChecksAlignmentInMemory(t *testing.T) {
 			p.RETH, p.Atomic.VA, p.Atomic.RKey = packet.RETH{RKey: w.RKey(), Length: 8}, 0, w.RKey()
 		}))
 		if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/61/0" {
-			t.Errorf("%v: %s", packet.Opcode(op), got)
+			t.Errorf("%v: emitted %s", packet.Opcode(op), got)
 		}
 	}
 }

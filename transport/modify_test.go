@@ -215,7 +215,7 @@ func TestModifyRejectsAttributesOutOfRange(t *testing.T) {
 		before := x.qp.Query()
 		c.set(&a)
 		if err := x.qp.Modify(&x.env, &a, mask|ib.QPMaskState); !errors.Is(err, ErrAttribute) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrAttribute", name, err)
 		}
 		if x.qp.Query() != before {
 			t.Errorf("%s: rejected, but changed", name)
@@ -256,7 +256,7 @@ func TestPathMTUCanChangeInSQD(t *testing.T) {
 	a.post(SendWR{ID: 3, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, RemoteAddr: sideBase, RKey: b.region.RKey(), SGEs: a.sge(3000, 600)})
 	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0 2:0 3:0" || statuses(b.done) != "1:0 2:0" {
-		t.Errorf("%s, %s", got, statuses(b.done))
+		t.Errorf("completions %s and %s", got, statuses(b.done))
 	}
 	drain(b)
 	b.room = 0

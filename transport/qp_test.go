@@ -64,8 +64,8 @@ func TestErrorFlushesCurrentReceiveFirst(t *testing.T) {
 	b.request(packet.SendFirst, defaults.psn, 1024)
 	b.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: b.sge(0, 8)})
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSErr}, ib.QPMaskState))
-	if got := statuses(b.done); got != "3:5 1:5 2:5" {
-		t.Error(got)
+	if got, want := statuses(b.done), "3:5 1:5 2:5"; got != want {
+		t.Errorf("completions %q, want %q", got, want)
 	}
 	b.recv(4, 0, 8)
 	b.post(SendWR{ID: 5, Opcode: ib.WRSend})

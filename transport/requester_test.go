@@ -71,8 +71,8 @@ func TestAtMostHalfOfThePSNsAreOutstanding(t *testing.T) {
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: []SGE{{Length: 1 << 31, LKey: r.LKey()}}, RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	if got := a.emitted(o.psn); got != "READ_REQUEST+0" {
-		t.Fatal(got)
+	if got, want := a.emitted(o.psn), "READ_REQUEST+0"; got != want {
+		t.Fatalf("emitted %q, want %q", got, want)
 	}
 	a.reply(packet.ReadResponseFirst, o.psn, unlimited, 1, 256)
 	if got, want := a.emitted(packet.PSNAdd(o.psn, 1<<22)), fmt.Sprintf("SEND_ONLY%+d", 1<<22); got != want {
@@ -185,8 +185,8 @@ func TestInlineDataIsCopiedAtPost(t *testing.T) {
 	a.post(SendWR{Opcode: ib.WRSend, Flags: ib.SendInline, Inline: p})
 	copy(p, "changed!")
 	run(t, a, b, deliverAll)
-	if got := string(b.mem[:8]); got != "original" {
-		t.Error(got)
+	if got, want := string(b.mem[:8]), "original"; got != want {
+		t.Errorf("received %q, want %q", got, want)
 	}
 }
 
@@ -267,7 +267,7 @@ func TestFatalNAKAfterLostReadResponse(t *testing.T) {
 	a.post(SendWR{ID: 3, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
 	a.reply(packet.Acknowledge, packet.PSNAdd(defaults.psn, 1), packet.NAKInvalidRequest, 1, 0)
-	if got := statuses(a.done); got != "1:5 2:9 3:5" {
-		t.Error(got)
+	if got, want := statuses(a.done), "1:5 2:9 3:5"; got != want {
+		t.Errorf("completions %q, want %q", got, want)
 	}
 }

@@ -12,8 +12,8 @@ import (
 func TestWriteStaysInsideItsRETHRange(t *testing.T) {
 	_, b := connect(t, defaults)
 	b.request(packet.WriteFirst, defaults.psn, 1024, reth(sideBase, 8))
-	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/61/0" {
-		t.Error(got)
+	if got, want := b.emitted(defaults.psn), "ACKNOWLEDGE+0/61/0"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 
@@ -35,8 +35,8 @@ func TestACKFollowsEarlierReadResponses(t *testing.T) {
 	for _, b.room = range []int{1, -1} {
 		b.qp.Transmit(&b.env)
 	}
-	if got := b.emitted(defaults.psn); got != "READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_LAST+1/ack/1 ACKNOWLEDGE+2/ack/2" {
-		t.Error(got)
+	if got, want := b.emitted(defaults.psn), "READ_RESPONSE_FIRST+0/ack/1 READ_RESPONSE_LAST+1/ack/1 ACKNOWLEDGE+2/ack/2"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 
@@ -73,7 +73,7 @@ func TestResponderRejectsMalformedOperations(t *testing.T) {
 		b.recv(1, 0, 100)
 		b.request(op, defaults.psn, 0)
 		if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/61/0" {
-			t.Errorf("%v: %s", packet.Opcode(op), got)
+			t.Errorf("%v: emitted %s", packet.Opcode(op), got)
 		}
 		_, b = connect(t, defaults)
 		b.request(op, packet.PSNAdd(defaults.psn, -1), 0) // a duplicate

@@ -192,8 +192,8 @@ func TestLateMemoryFaultRejectsUnacknowledgedRequests(t *testing.T) {
 	b.qp.MemoryFault(&b.env, &b.qp.respWriter, false)
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/1" {
-		t.Error(got)
+	if got, want := b.emitted(defaults.psn), "ACKNOWLEDGE+0/ack/1 ACKNOWLEDGE+1/63/1"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 
@@ -219,8 +219,8 @@ func TestRequestsOfABatchShareOneACK(t *testing.T) {
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+2/ack/3" {
-		t.Error(got)
+	if got, want := b.emitted(defaults.psn), "ACKNOWLEDGE+2/ack/3"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 
@@ -232,8 +232,8 @@ func TestReorderWithinBatchDrawsNoNAK(t *testing.T) {
 	}
 	b.room = -1
 	b.qp.Transmit(&b.env)
-	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+1/ack/2" {
-		t.Error(got)
+	if got, want := b.emitted(defaults.psn), "ACKNOWLEDGE+1/ack/2"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 
@@ -292,8 +292,8 @@ func TestRequesterHandlesReplies(t *testing.T) {
 			}
 			a.post(SendWR{ID: 4, Opcode: ib.WRRDMARead, Flags: ib.SendSignaled, SGEs: a.sge(0, 3000), RemoteAddr: sideBase, RKey: b.region.RKey()})
 			a.qp.Transmit(&a.env)
-			if got := a.emitted(defaults.psn); got != "SEND_ONLY+0 SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3" {
-				t.Fatal(got)
+			if got, want := a.emitted(defaults.psn), "SEND_ONLY+0 SEND_ONLY+1 SEND_ONLY+2 READ_REQUEST+3"; got != want {
+				t.Fatalf("emitted %q, want %q", got, want)
 			}
 			for _, r := range c.reps {
 				a.reply(r.op, packet.PSNAdd(defaults.psn, r.psn), r.syn, 0, r.n)
@@ -384,8 +384,8 @@ func TestOldResponsesAfterTimeoutAreNoImpliedNAK(t *testing.T) {
 	a.env.Now = a.qp.NextDeadline()
 	a.qp.Expire(&a.env)
 	a.qp.Transmit(&a.env)
-	if got := a.emitted(o.psn); got != "READ_REQUEST+0 READ_REQUEST+0" {
-		t.Fatal(got)
+	if got, want := a.emitted(o.psn), "READ_REQUEST+0 READ_REQUEST+0"; got != want {
+		t.Fatalf("emitted %q, want %q", got, want)
 	}
 	a.reply(packet.ReadResponseMid, o.psn+1, 0, 0, 1024)
 	a.reply(packet.ReadResponseLast, o.psn+2, unlimited, 1, 952)
@@ -448,12 +448,12 @@ func TestFenceWaitsForReads(t *testing.T) {
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.post(SendWR{ID: 3, Opcode: ib.WRSend, Flags: ib.SendFence, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	if got := a.emitted(defaults.psn); got != "READ_REQUEST+0 SEND_ONLY+1" {
-		t.Fatal(got)
+	if got, want := a.emitted(defaults.psn), "READ_REQUEST+0 SEND_ONLY+1"; got != want {
+		t.Fatalf("emitted %q, want %q", got, want)
 	}
 	a.reply(packet.ReadResponseOnly, defaults.psn, unlimited, 1, 8)
-	if got := a.emitted(defaults.psn); got != "SEND_ONLY+2" {
-		t.Fatal(got)
+	if got, want := a.emitted(defaults.psn), "SEND_ONLY+2"; got != want {
+		t.Fatalf("emitted %q, want %q", got, want)
 	}
 }
 
@@ -463,12 +463,12 @@ func TestRequesterRespectsMaxRDAtomic(t *testing.T) {
 		a.post(SendWR{ID: uint64(i), Opcode: ib.WRRDMARead, SGEs: a.sge(0, 8), RemoteAddr: sideBase, RKey: b.region.RKey()})
 	}
 	a.qp.Transmit(&a.env)
-	if got := a.emitted(defaults.psn); got != "READ_REQUEST+0 READ_REQUEST+1 READ_REQUEST+2 READ_REQUEST+3" {
-		t.Fatal(got)
+	if got, want := a.emitted(defaults.psn), "READ_REQUEST+0 READ_REQUEST+1 READ_REQUEST+2 READ_REQUEST+3"; got != want {
+		t.Fatalf("emitted %q, want %q", got, want)
 	}
 	a.reply(packet.ReadResponseOnly, defaults.psn, unlimited, 1, 8)
-	if got := a.emitted(defaults.psn); got != "READ_REQUEST+4" {
-		t.Fatal(got)
+	if got, want := a.emitted(defaults.psn), "READ_REQUEST+4"; got != want {
+		t.Fatalf("emitted %q, want %q", got, want)
 	}
 }
 

@@ -139,8 +139,8 @@ func TestUCDropsOtherServicesAndUnpermittedRequests(t *testing.T) {
 	must(t, b.qp.Modify(&b.env, &ib.QPAttr{}, ib.QPMaskAccess))
 	b.request(packet.SendOnly, defaults.psn, 1)
 	b.request(uint8(packet.UC)|packet.WriteOnly, defaults.psn, 8)
-	if got := drops(&b.count); got != "service:1 invalid_request:1" {
-		t.Error(got)
+	if got, want := drops(&b.count), "service:1 invalid_request:1"; got != want {
+		t.Errorf("drops %q, want %q", got, want)
 	}
 }
 
@@ -153,7 +153,7 @@ func TestUCCompletionsDescribeTheMessage(t *testing.T) {
 	a.post(SendWR{ID: 2, Opcode: ib.WRRDMAWriteWithImm, Imm: 8, SGEs: a.sge(0, 3000), RemoteAddr: sideBase + 30000, RKey: b.region.RKey()})
 	run(t, a, b, deliverAll)
 	if len(b.done) != 2 {
-		t.Fatalf("%+v", b.done)
+		t.Fatalf("completions %+v, want 2", b.done)
 	}
 	want := []Completion{
 		{WRID: 1, Opcode: ib.WCRecv, ByteLen: 5000, Imm: 7, Flags: ib.WCWithImm, SrcQP: 17, Recv: true, Signaled: true, Solicited: true},
@@ -186,11 +186,11 @@ func TestUCRequesterNeedsNoAcknowledgement(t *testing.T) {
 		var h packet.Header
 		h.Parse(tx.Head[:])
 		if h.AckReq || h.Opcode.Service() != packet.UC || h.DestQP != 18 {
-			t.Errorf("%+v", h.BTH)
+			t.Errorf("BTH %+v", h.BTH)
 		}
 	}
-	if got := a.emitted(defaults.psn); got != "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2 WRITE_FIRST+3 WRITE_LAST+4 SEND_ONLY+5" {
-		t.Error(got)
+	if got, want := a.emitted(defaults.psn), "SEND_FIRST+0 SEND_MIDDLE+1 SEND_LAST+2 WRITE_FIRST+3 WRITE_LAST+4 SEND_ONLY+5"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 	if got := statuses(a.done); got != "1:0 2:0 3:0" || a.qp.NextDeadline() != 0 {
 		t.Errorf("%s, and deadline %d", got, a.qp.NextDeadline())
@@ -291,8 +291,8 @@ func TestSQEReceivesAndFlushesSendsUntilRTS(t *testing.T) {
 	a.request(uint8(packet.UC)|packet.SendOnly, 100, 5)
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.qp.Transmit(&a.env)
-	if got := statuses(a.done); got != "1:2 9:0 2:5" {
-		t.Fatal(got)
+	if got, want := statuses(a.done), "1:2 9:0 2:5"; got != want {
+		t.Fatalf("completions %q, want %q", got, want)
 	}
 	for _, to := range []ib.QPState{ib.QPSInit, ib.QPSRTR, ib.QPSSQD, ib.QPSSQE} {
 		if a.qp.Modify(&a.env, &ib.QPAttr{State: to}, ib.QPMaskState) == nil {
@@ -327,8 +327,8 @@ func TestSQDCompletesTheMessageInProgress(t *testing.T) {
 	}
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSRTS}, ib.QPMaskState))
 	a.qp.Transmit(&a.env)
-	if got := a.emitted(defaults.psn); got != "SEND_ONLY+3" {
-		t.Error(got)
+	if got, want := a.emitted(defaults.psn), "SEND_ONLY+3"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 

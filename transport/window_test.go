@@ -134,10 +134,10 @@ func TestReceiveCompletionHasInvalidatedRKey(t *testing.T) {
 	a.post(SendWR{ID: 7, Opcode: ib.WRSendWithInv, Imm: x.key, Flags: ib.SendSignaled, SGEs: a.sge(0, 1500)})
 	run(t, a, b, deliverAll)
 	if len(b.done) != 1 || statuses(a.done) != "7:0" {
-		t.Fatalf("%s, %s", statuses(a.done), statuses(b.done))
+		t.Fatalf("completions %s and %s", statuses(a.done), statuses(b.done))
 	}
 	if c := b.done[0]; c.Flags != ib.WCWithInv || c.Imm != x.key || c.ByteLen != 1500 || c.Opcode != ib.WCRecv {
-		t.Errorf("%+v", c)
+		t.Errorf("completion %+v", c)
 	}
 	if b.count.RxOpcode[packet.SendFirst] != 1 || b.count.RxOpcode[packet.SendLastInv] != 1 {
 		t.Error("not sent as FIRST and LAST with invalidate")
@@ -224,7 +224,7 @@ func TestDuplicateReadThroughInvalidatedWindowIsDropped(t *testing.T) {
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	x.requests(read)
 	if got := b.emitted(defaults.psn); got != "READ_RESPONSE_ONLY+0/ack/1" || b.count.Drops[DropDuplicateRequest] != 1 {
-		t.Errorf("%s, %s", got, drops(&b.count))
+		t.Errorf("emitted %s, drops %s", got, drops(&b.count))
 	}
 }
 
@@ -234,8 +234,8 @@ func TestWindowOfAnotherQueuePairGrantsNothing(t *testing.T) {
 	must(t, b.table.Invalidate(b.qp.PD(), 18, x.key))
 	x.bind(99)
 	x.requests(on(packet.WriteOnly, 0, 8, x.at(0, 8)))
-	if got := b.emitted(defaults.psn); got != "ACKNOWLEDGE+0/62/0" {
-		t.Error(got)
+	if got, want := b.emitted(defaults.psn), "ACKNOWLEDGE+0/62/0"; got != want {
+		t.Errorf("emitted %q, want %q", got, want)
 	}
 }
 
@@ -307,7 +307,7 @@ func TestLocalOperationsCompleteWithTheirOpcode(t *testing.T) {
 	a.post(SendWR{ID: 3, Opcode: ib.WRLocalInv, Imm: x.key})
 	a.qp.Transmit(&a.env)
 	if statuses(a.done) != "1:0 2:0 3:0" || a.done[0].Opcode != ib.WCLocalInv || a.done[1].Opcode != ib.WCBindMW || a.done[2].Signaled || !a.done[1].Signaled {
-		t.Errorf("%+v", a.done)
+		t.Errorf("completions %+v", a.done)
 	}
 }
 

@@ -17,7 +17,7 @@ import (
 // is also the NIC's Interface. It replies to ARP, neighbour solicitations and pings for its
 // addresses, and resolves those of others.
 //
-// The way of a received datagram:
+// A received datagram takes these steps:
 //
 //  1. Frames for other stations are dropped. A VLAN tag is removed and noted.
 //  2. ARP, ICMP and ICMPv6 frames are handled, and are not packets for the NIC.

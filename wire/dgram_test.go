@@ -108,10 +108,10 @@ func TestDgramAcceptsRoCE(t *testing.T) {
 		}
 		bad := name == "wrong ICRC" || name == "no DF" // the ICRC covers the flags
 		if rx.BadICRC != bad || rx.MayFragment != (name == "no DF") || l.counters.RxPackets != 1 {
-			t.Errorf("%s: %+v", name, rx)
+			t.Errorf("%s: received %+v", name, rx)
 		}
 		if h := bth(t, &rx); h.PSN != 9 || len(rx.Head) != 12+8 || rx.SrcMAC != vmMAC || rx.SrcPort != 0xc000 {
-			t.Errorf("%s: %+v", name, rx)
+			t.Errorf("%s: received %+v", name, rx)
 		}
 	}
 }
@@ -357,7 +357,7 @@ func TestDgramResolves(t *testing.T) {
 	own := &Path{Src: dgAddr, Dst: dgAddr}
 	group := &Path{Src: dgAddr, Dst: netip.MustParseAddr("224.1.2.3")}
 	if err := resolveOver(t, nil, dg, own, group); err != nil || own.DstMAC != dgMAC || group.DstMAC != multicastMAC(group.Dst) {
-		t.Errorf("%v, %x, %x", err, own.DstMAC, group.DstMAC)
+		t.Errorf("resolved with %v: own MAC %x, group MAC %x", err, own.DstMAC, group.DstMAC)
 	}
 	if err := dg.Resolve(context.Background(), &Path{Src: dgAddr, Dst: addrA}); !errors.Is(err, ErrNoRoute) {
 		t.Errorf("address off the link: %v", err)
@@ -371,7 +371,7 @@ func TestDgramResolves(t *testing.T) {
 	receive(t, vm, 0)
 	back := &Path{Src: vmAddr, Dst: dgAddr}
 	if err := vm.Resolve(context.Background(), back); err != nil || back.DstMAC != dgMAC {
-		t.Errorf("%v, %x", err, back.DstMAC)
+		t.Errorf("resolved with %v: MAC %x", err, back.DstMAC)
 	}
 }
 

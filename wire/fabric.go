@@ -18,7 +18,7 @@ const (
 // to the link that has its destination address in its VLAN, and is dropped if there is none. A
 // multicast frame goes to all links that joined the group and have an address in the VLAN.
 //
-// The way of a frame:
+// A frame takes these steps:
 //
 //  1. Send looks up the link that has the address, once for consecutive frames of one
 //     Path.

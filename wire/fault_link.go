@@ -20,7 +20,7 @@ const (
 // CaptureLink, so that a capture shows what was on the wire: it lacks packets that a rule dropped
 // on send, and has those that a rule dropped on receive.
 //
-// The way of a packet, in each direction:
+// A packet takes these steps, in each direction:
 //
 //  1. Queued packets whose time has come go first.
 //  2. The program is evaluated, which yields a verdict.

@@ -346,7 +346,7 @@ func TestFaultQueueIsBounded(t *testing.T) {
 		mustSend(t, f, 0, frame(aToB, uint32(i), nil))
 	}
 	if c := f.RuleCounters()[0]; c.Overflowed != 10 || f.Counters().Drops[DropFault] != 10 {
-		t.Errorf("%+v", c)
+		t.Errorf("counters %+v, want 10 overflows", c)
 	}
 	f.Close()
 	_ = peer

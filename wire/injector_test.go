@@ -76,7 +76,7 @@ func TestInjectedFramesFollowTheLinksFrames(t *testing.T) {
 	}
 	peer := f.NewLink(nil, addrA)
 	if n, err := peer.Send(1, []TxFrame{frame(aToB, 1, nil)}); n != 1 || err != nil {
-		t.Fatal(n, err)
+		t.Fatalf("Send took %d frames, %v", n, err)
 	}
 	l.Inject(InjectAsPacket, roceFrame(false))
 	l.Inject(InjectAsPacket, roceFrame(true))

@@ -116,7 +116,7 @@ func TestMulticastNeedsNoResolution(t *testing.T) {
 				want = [6]byte{0x33, 0x33, 0x01, 0x29, 0x02, 0x03}
 			}
 			if len(found) != 1 || found[0].DstMAC != want || found[0].HopLimit != 9 || found[0].TClass != 0x68 || !found[0].ICRCOK() {
-				t.Errorf("%s: %+v", kind, found)
+				t.Errorf("%s: frames on the wire %+v", kind, found)
 			}
 		}
 	}
@@ -130,7 +130,7 @@ func TestJoinBeyondSocketLimitFails(t *testing.T) {
 			err = Join(rx, netip.AddrFrom4([4]byte{239, 1, 1, i}))
 		}
 		if !errors.Is(err, unix.ENOBUFS) {
-			t.Errorf("%v", err)
+			t.Errorf("joined too many groups: %v, want ENOBUFS", err)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestUnicastPacketInMulticastFrameIsDropped(t *testing.T) {
 	ready(rx, waitTimeout)
 	expectNone(t, rx)
 	if c := rx.Counters(); c.Drops[DropIPAddress] != 1 {
-		t.Errorf("%v", c.Drops)
+		t.Errorf("drops %v, want one by destination address", c.Drops)
 	}
 }
 
@@ -184,7 +184,7 @@ func TestLoopbackDeliversOwnMulticast(t *testing.T) {
 		t.Fatalf("received %v, %d sent through the link", p, inner.sent)
 	}
 	if !bytes.HasSuffix(bytesOf(&got[0]), []byte("mine")) || got[0].Dst != group4 {
-		t.Errorf("%+v", got[0])
+		t.Errorf("looped back %+v", got[0])
 	}
 	Leave(l, group4)
 	mustSend(t, l, 7, frame(toGroup, 7, payload, ud))

@@ -32,10 +32,10 @@ const (
 	// discardPort is the port of the discard service (RFC 863).
 	discardPort = 9
 
-	// The interval between two looks at the neighbour table grows from minLook to maxLook. A
-	// neighbour on a LAN replies within the first few.
-	minLook = 500 * time.Microsecond
-	maxLook = 50 * time.Millisecond
+	// The interval between two reads of the neighbour table grows from minPoll to maxPoll. A
+	// neighbour on a LAN replies within the first few reads.
+	minPoll = 500 * time.Microsecond
+	maxPoll = 50 * time.Millisecond
 )
 
 // A hop is the next hop to a destination.
@@ -207,7 +207,7 @@ func (n *Netdev) neighbourMAC(ctx context.Context, s *netdevState, via netip.Add
 		return [6]byte{}, fmt.Errorf("%v on %s: %w", via, s.name, err)
 	}
 	triggered := false
-	for wait := minLook; ; wait = min(2*wait, maxLook) {
+	for wait := minPoll; ; wait = min(2*wait, maxPoll) {
 		table, err := n.neighbours(s, via.Is4())
 		if err != nil {
 			return fail(err)

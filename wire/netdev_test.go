@@ -336,7 +336,7 @@ func TestStaticInterfaceResolvesEveryAddress(t *testing.T) {
 	own := netip.MustParsePrefix("192.0.2.1/24")
 	var i Interface = StaticInterface("softroce0", mac, 4200, own)
 	if i.Name() != "softroce0" || i.MAC() != mac || i.MTU() != 4200 || !i.Up() || !slices.Equal(i.Addresses(), []netip.Prefix{own}) {
-		t.Errorf("%+v", i)
+		t.Errorf("interface %+v", i)
 	}
 	for _, c := range []struct {
 		dst string

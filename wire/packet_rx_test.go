@@ -68,7 +68,7 @@ func TestSuperPacketIsCutIntoItsPackets(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			var s packetDecoder
 			if d, ok := s.load(rxMessage{data: delivered(c.a, virtioNeedsChecksum, c.sameID, c.payloads...)}); !ok {
-				t.Fatal(d)
+				t.Fatalf("rejected: %v", d)
 			}
 			var f RxFrame
 			for i, n := range c.payloads {
@@ -211,7 +211,7 @@ func FuzzPacketReceive(f *testing.F) {
 			n++
 			total += len(f.Head) + packet.ICRCLen
 			if len(f.Head) < packet.BTHLen || f.Tail != nil || f.Src.Is4() != f.Dst.Is4() {
-				t.Fatalf("%+v", f)
+				t.Fatalf("invalid packet %+v", f)
 			}
 			if !bytes.Contains(b, f.Head) {
 				t.Fatal("a packet with bytes outside the message")

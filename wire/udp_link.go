@@ -55,7 +55,7 @@ type udpSocket struct {
 	is4         bool
 	rx          *rxBatch
 	decoder     udpDecoder
-	kernelDrops uint32 // as of the last look
+	kernelDrops uint32 // at the last read
 }
 
 // Sizes of socket buffers. Without privilege, the system limits them (net.core.rmem_max).

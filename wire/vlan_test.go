@@ -134,7 +134,7 @@ func TestDgramAcceptsPacketsOfItsVLANs(t *testing.T) {
 		must(t, err)
 		var rx RxFrame
 		if !l.input(tagged(roceFrame(v6), 5<<13|7), &rx) || rx.VLAN() != 7 || rx.Priority() != 5 || rx.BadICRC {
-			t.Errorf("%+v", rx)
+			t.Errorf("received %+v", rx)
 		}
 		if !l.input(tagged(roceFrame(v6), 5<<13), &rx) || rx.VLAN() != 0 || !rx.Tagged {
 			t.Errorf("with a priority tag: %+v", rx)

@@ -291,8 +291,8 @@ func (p *program) checkMemory() error {
 	return nil
 }
 
-// checkDropCounts checks that each received frame reached a queue pair or counts under one reason. A
-// multicast frame reaches several or, if its sender is the only member, none.
+// checkDropCounts checks that each received frame reached a queue pair or counts under one reason.
+// A multicast frame reaches several or, if its sender is the only member, none.
 func checkDropCounts(p *program) error {
 	c := p.Device.Counters()
 	reached, dropped := uint64(0), uint64(0)

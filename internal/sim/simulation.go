@@ -121,7 +121,8 @@ func ProfileOf(seed uint64) Profile {
 	return p
 }
 
-// Large returns the profile of a run of 200 NICs and 10,000 queue pairs of all kinds, on a network with few faults.
+// Large returns the profile of a run of 200 NICs and 10,000 queue pairs of all kinds, on a network
+// with few faults.
 func Large() Profile {
 	return Profile{NICs: 200, Pairs: 4600, XRC: 200, UC: 100, UD: 200, PerQueue: 4, MaxMessage: 256, Depth: 8,
 		RetryCount: 7, RNRRetry: 7, SharedRecv: true, Windows: true, Disruptions: 20, LateRecv: 0.3,

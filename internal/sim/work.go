@@ -15,7 +15,8 @@ type pair struct {
 	replaced  bool       // its queue pairs were connected again, as another pair
 }
 
-// An endpoint is a queue pair of a pair, with the work that it posted and how much of it is complete.
+// An endpoint is a queue pair of a pair, with the work that it posted and how much of it is
+// complete.
 type endpoint struct {
 	*queue
 	sim   *simulation

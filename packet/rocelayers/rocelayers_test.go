@@ -155,7 +155,7 @@ func TestICRCNeedsEnclosingLayers(t *testing.T) {
 		"no address": r.SetLayersForICRC(&layers.IPv6{}, &layers.UDP{}),
 	} {
 		if !errors.Is(err, ErrNoAddressing) {
-			t.Errorf("%s: %v", name, err)
+			t.Errorf("%s: %v, want ErrNoAddressing", name, err)
 		}
 	}
 	p := gopacket.NewPacket(make([]byte, 20), LayerTypeRoCEv2, gopacket.Default)
