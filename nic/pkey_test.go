@@ -53,8 +53,8 @@ func connectAt(a, b *queue, ai, bi int) {
 // Two ports receive from each other if they are in the same partition and not both limited members.
 func TestPKeyMembershipDecidesDelivery(t *testing.T) {
 	for _, c := range []struct {
-		a, b uint16
-		talk bool
+		a, b     uint16
+		delivers bool
 	}{
 		{0xffff, 0xffff, true}, {0xffff, 0x7fff, true}, {0x7fff, 0xffff, true}, {0x7fff, 0x7fff, false},
 		{0x8001, 0x0001, true}, {0x0001, 0x0001, false}, {0x8001, 0x8002, false}, {0x8001, 0xffff, false},
@@ -68,7 +68,7 @@ func TestPKeyMembershipDecidesDelivery(t *testing.T) {
 			connectAt(x, y, 1, 2)
 			x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
 			w.run(1e9)
-			if c.talk {
+			if c.delivers {
 				if got := x.want(1, ib.WCSuccess, ib.WCRDMAWrite); got.PKeyIndex != 1 {
 					t.Errorf("P_Key index %d in the completion", got.PKeyIndex)
 				}

@@ -8,7 +8,7 @@ import (
 // A stationMAC is the MAC of the station that sends ARP and neighbour discovery frames.
 type stationMAC [6]byte
 
-// appendSolicitation appends the frame that asks for the MAC of dst, an address on the link. Here
+// appendSolicitation appends the frame that requests the MAC of dst, an address on the link. Here
 // and below, a VLAN that is not 0 becomes a tag.
 func (e stationMAC) appendSolicitation(b []byte, vlan uint16, src, dst netip.Addr) []byte {
 	if dst.Is4() {
