@@ -14,11 +14,11 @@ import (
 
 // A network carries MADs between hosts in virtual time. A host is an agent with one port.
 type network struct {
-	t     *testing.T
-	now   int64
-	hosts map[netip.Addr]*host
-	wires []flight
-	seq   int
+	t        *testing.T
+	now      int64
+	hosts    map[netip.Addr]*host
+	inFlight []flight
+	seq      int
 
 	// fate returns when a MAD arrives, in ns from now, once for each copy; an empty list loses it.
 	fate func(m *datagram) []int64
@@ -72,7 +72,7 @@ func (h *host) Send(mad *[cm.MADSize]byte, to *cm.Route) {
 	}
 	for _, d := range h.net.fate(&datagram{m, h.addr}) {
 		h.net.seq++
-		h.net.wires = append(h.net.wires, flight{h.net.now + d, h.net.seq, h.addr, to.Dst, *mad})
+		h.net.inFlight = append(h.net.inFlight, flight{h.net.now + d, h.net.seq, h.addr, to.Dst, *mad})
 	}
 }
 
@@ -138,7 +138,7 @@ func (h *host) connect(to *host, qpn uint32) *cm.Conn {
 func (w *network) run(until int64) {
 	for range 1_000_000 {
 		next := int64(0)
-		for _, f := range w.wires {
+		for _, f := range w.inFlight {
 			if next == 0 || f.at < next {
 				next = f.at
 			}
@@ -162,15 +162,15 @@ func (w *network) run(until int64) {
 }
 
 func (w *network) deliver() {
-	slices.SortFunc(w.wires, func(a, b flight) int {
+	slices.SortFunc(w.inFlight, func(a, b flight) int {
 		if a.at != b.at {
 			return int(a.at - b.at)
 		}
 		return a.seq - b.seq
 	})
-	for len(w.wires) > 0 && w.wires[0].at <= w.now {
-		f := w.wires[0]
-		w.wires = w.wires[1:]
+	for len(w.inFlight) > 0 && w.inFlight[0].at <= w.now {
+		f := w.inFlight[0]
+		w.inFlight = w.inFlight[1:]
 		if h := w.hosts[f.to]; h != nil {
 			h.Receive(w.now, h, cm.Route{Src: f.to, Dst: f.from}, f.mad[:])
 		}

@@ -130,22 +130,22 @@ func TestAddressHandleOfAnotherPDFailsWorkRequest(t *testing.T) {
 func TestMulticastReachesAttachedQPs(t *testing.T) {
 	f := verbstest.New(t, verbstest.WithNICs(3), verbstest.WithEngines(2))
 	group := verbs.GroupGID(netip.MustParseAddr("239.7.7.7"))
-	var ends []*verbstest.Endpoint
+	var endpoints []*verbstest.Endpoint
 	for i := range 3 {
 		x := verbstest.Datagram(t, f.Open(i))
 		if err := x.AttachMcast(t.Context(), group); err != nil {
 			t.Fatal(err)
 		}
 		x.Recv(uint64(i), 0, 1000)
-		ends = append(ends, x)
+		endpoints = append(endpoints, x)
 	}
-	from := ends[0]
+	from := endpoints[0]
 	fill(from.Buf[2000:2100], 3)
 	from.Send(verbs.SendWR{WRID: 9, Opcode: verbs.WRSend, SGList: from.SGE(2000, 100), AH: from.AH(group), RemoteQPN: verbs.MulticastQPN, RemoteQKey: verbstest.QKey})
 	if wc := from.Completion(); wc.WRID != 9 {
 		t.Fatalf("the sender received its own datagram: %+v", wc)
 	}
-	for _, x := range ends[1:] {
+	for _, x := range endpoints[1:] {
 		if wc := x.Completion(); wc.ByteLen != 140 || wc.SrcQP != from.QPNum() {
 			t.Fatalf("completion %+v", wc)
 		}
@@ -154,17 +154,17 @@ func TestMulticastReachesAttachedQPs(t *testing.T) {
 		}
 		same(t, "datagram", x.Buf[40:140], from.Buf[2000:2100])
 	}
-	if err := ends[1].Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
+	if err := endpoints[1].Close(t.Context()); !errors.Is(err, syscall.EBUSY) {
 		t.Errorf("closing an attached queue pair: %v", err)
 	}
-	if err := errors.Join(ends[1].DetachMcast(t.Context(), group), ends[1].Close(t.Context())); err != nil {
+	if err := errors.Join(endpoints[1].DetachMcast(t.Context(), group), endpoints[1].Close(t.Context())); err != nil {
 		t.Fatal(err)
 	}
-	rc := verbstest.EndpointConfig{}.New(t, ends[0].Context)
+	rc := verbstest.EndpointConfig{}.New(t, endpoints[0].Context)
 	if err := rc.AttachMcast(t.Context(), group); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("attaching an RC queue pair: %v", err)
 	}
-	if err := ends[2].DetachMcast(t.Context(), verbs.GroupGID(netip.MustParseAddr("239.7.7.8"))); !errors.Is(err, syscall.EINVAL) {
+	if err := endpoints[2].DetachMcast(t.Context(), verbs.GroupGID(netip.MustParseAddr("239.7.7.8"))); !errors.Is(err, syscall.EINVAL) {
 		t.Errorf("detaching from a group that was not attached: %v", err)
 	}
 }

@@ -19,38 +19,38 @@ func within(t *testing.T) context.Context {
 }
 
 func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
-	type ends = *verbstest.Endpoint
-	write := func(x, y ends) verbs.SendWR {
+	type endpoint = *verbstest.Endpoint
+	write := func(x, y endpoint) verbs.SendWR {
 		return verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: x.SGE(0, 8), RemoteAddr: y.MR.Addr(), RKey: y.MR.RKey()}
 	}
 	for _, c := range []struct {
 		name   string
-		wr     func(x, y ends) verbs.SendWR
+		wr     func(x, y endpoint) verbs.SendWR
 		recv   int // bytes of a receive at y, -1 for none
 		want   verbs.WCStatus
 		atPeer verbs.WCStatus // of the receive, where it is not flushed
 	}{
-		{"an unknown L_Key", func(x, y ends) verbs.SendWR {
+		{"an unknown L_Key", func(x, y endpoint) verbs.SendWR {
 			wr := write(x, y)
 			wr.SGList[0].LKey ^= 0x55
 			return wr
 		}, -1, verbs.WCLocProtErr, 0},
-		{"a local range that exceeds its region", func(x, y ends) verbs.SendWR {
+		{"a local range that exceeds its region", func(x, y endpoint) verbs.SendWR {
 			wr := write(x, y)
 			wr.SGList = x.SGE(len(x.Buf)-4, 8)
 			return wr
 		}, -1, verbs.WCLocProtErr, 0},
-		{"an unknown R_Key", func(x, y ends) verbs.SendWR {
+		{"an unknown R_Key", func(x, y endpoint) verbs.SendWR {
 			wr := write(x, y)
 			wr.RKey ^= 0x55
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
-		{"a remote range that exceeds its region", func(x, y ends) verbs.SendWR {
+		{"a remote range that exceeds its region", func(x, y endpoint) verbs.SendWR {
 			wr := write(x, y)
 			wr.RemoteAddr += uint64(len(y.Buf)) - 4
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
-		{"an R_Key of another protection domain", func(x, y ends) verbs.SendWR {
+		{"an R_Key of another protection domain", func(x, y endpoint) verbs.SendWR {
 			pd, _ := y.Context.AllocPD(t.Context())
 			mr, err := pd.RegMR(t.Context(), y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteWrite)
 			if err != nil {
@@ -60,7 +60,7 @@ func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 			wr.RKey = mr.RKey()
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
-		{"a region without remote access", func(x, y ends) verbs.SendWR {
+		{"a region without remote access", func(x, y endpoint) verbs.SendWR {
 			mr, err := y.PD.RegMR(t.Context(), y.Buf, verbs.AccessLocalWrite|verbs.AccessRemoteRead)
 			if err != nil {
 				panic(err)
@@ -69,12 +69,12 @@ func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 			wr.RKey = mr.RKey()
 			return wr
 		}, -1, verbs.WCRemAccessErr, 0},
-		{"an unaligned atomic", func(x, y ends) verbs.SendWR {
+		{"an unaligned atomic", func(x, y endpoint) verbs.SendWR {
 			wr := write(x, y)
 			wr.Opcode, wr.RemoteAddr = verbs.WRAtomicFetchAndAdd, y.MR.Addr()+4
 			return wr
 		}, -1, verbs.WCRemInvReqErr, 0},
-		{"a SEND longer than the receive", func(x, y ends) verbs.SendWR {
+		{"a SEND longer than the receive", func(x, y endpoint) verbs.SendWR {
 			return verbs.SendWR{Opcode: verbs.WRSend, SGList: x.SGE(0, 100)}
 		}, 99, verbs.WCRemInvReqErr, verbs.WCLocLenErr},
 	} {
@@ -111,13 +111,13 @@ func TestFailedWorkRequestsCompleteWithTheirStatus(t *testing.T) {
 
 func TestRetryAndRNRRetryLimits(t *testing.T) {
 	a, b := verbstest.Pair(t)
-	ends := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.RNRRetry, o.MinRNRTimer = 1, 1 }}
-	x, _ := ends.Connect(t, a, b)
+	config := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.RNRRetry, o.MinRNRTimer = 1, 1 }}
+	x, _ := config.Connect(t, a, b)
 	x.Send(verbs.SendWR{Opcode: verbs.WRSend})
 	x.Failure(verbs.WCRNRRetryExcErr)
 
-	ends.Options = func(o *verbs.ConnectOptions) { o.Timeout, o.RetryCnt = 8, 1 }
-	x, y := ends.Connect(t, a, b)
+	config.Options = func(o *verbs.ConnectOptions) { o.Timeout, o.RetryCnt = 8, 1 }
+	x, y := config.Connect(t, a, b)
 	if err := y.Close(t.Context()); err != nil {
 		t.Fatal(err)
 	}

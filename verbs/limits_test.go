@@ -54,7 +54,7 @@ func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 			a := f.Open(0)
-			e := smallEnds.New(t, a)
+			e := smallEndpoint.New(t, a)
 			d, err := a.QueryDevice(t.Context())
 			if err != nil || c.reported != nil && c.reported(&d) != uint32(c.limit) {
 				t.Fatalf("reported limit %d, %v", c.reported(&d), err)
@@ -78,13 +78,13 @@ func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 	}
 }
 
-var smallEnds = verbstest.EndpointConfig{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
+var smallEndpoint = verbstest.EndpointConfig{CQE: 16, Cap: verbs.QPCap{MaxSendWR: 8, MaxRecvWR: 8, MaxSendSGE: 2, MaxRecvSGE: 2, MaxInlineData: 32}}
 
 // A device grants the sizes that it reports; one more is EINVAL.
 func TestSizeLimitsAreReportedAndEnforced(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
 	a := f.Open(0)
-	e := smallEnds.New(t, a)
+	e := smallEndpoint.New(t, a)
 	d, err := a.QueryDevice(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -154,7 +154,7 @@ func TestSizeLimitsAreReportedAndEnforced(t *testing.T) {
 func connectWith(t *testing.T, f *fabrictest.Fabric, set func(*verbs.ConnectOptions)) error {
 	c := f.Open(1)
 	defer c.Close()
-	e := smallEnds.New(t, c)
+	e := smallEndpoint.New(t, c)
 	o := verbs.DefaultConnectOptions()
 	o.MaxRdAtomic, o.MaxDestRdAtomic = 1, 1
 	set(&o)
@@ -168,9 +168,9 @@ func TestMulticastLimitsAreEnforced(t *testing.T) {
 	if err != nil || d.MaxMcastGrp != 3 || d.MaxMcastQPAttach != 2 || d.MaxTotalMcastQPAttach != 6 {
 		t.Fatalf("max_mcast_grp %d, max_mcast_qp_attach %d, max_total_mcast_qp_attach %d, %v", d.MaxMcastGrp, d.MaxMcastQPAttach, d.MaxTotalMcastQPAttach, err)
 	}
-	ends := smallEnds
-	ends.Type = verbs.UD
-	e := ends.New(t, a)
+	config := smallEndpoint
+	config.Type = verbs.UD
+	e := config.New(t, a)
 	qps := []*verbs.QP{e.QP}
 	for range 2 {
 		q, err := e.PD.CreateQP(t.Context(), verbs.QPInitAttr{QPType: verbs.UD, SendCQ: e.CQ, RecvCQ: e.CQ})

@@ -9,12 +9,12 @@ import (
 	"softroce/verbs/verbstest"
 )
 
-const paneSize = 8192
+const windowRegionSize = 8192
 
 // newWindowRegion registers a part of y's memory for windows.
 func newWindowRegion(t *testing.T, y *verbstest.Endpoint) (*verbs.MR, []byte) {
 	t.Helper()
-	mem := y.Buf[len(y.Buf)/2:][:paneSize]
+	mem := y.Buf[len(y.Buf)/2:][:windowRegionSize]
 	m, err := y.PD.RegMR(t.Context(), mem, verbs.AccessLocalWrite|verbs.AccessMWBind)
 	if err != nil {
 		t.Fatal(err)

@@ -58,7 +58,7 @@ func (q *QP) PostRecv(wr ...RecvWR) error {
 		}
 	}
 	w.store(wr)
-	if atomic.LoadUint32(w.wanted) != 0 {
+	if atomic.LoadUint32(w.recvDoorbell) != 0 {
 		q.ring()
 	}
 	return nil

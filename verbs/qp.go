@@ -33,15 +33,15 @@ type QP struct {
 
 // A workQueue is a ring whose producer is this process.
 type workQueue struct {
-	mu       sync.Mutex
-	ring     []byte // nil when closed
-	size     uint32 // bytes of a slot
-	mask     uint32
-	limit    uint32 // capacity in work requests
-	producer uint32
-	produced *uint32
-	consumed *uint32
-	wanted   *uint32 // receive rings: the NIC wants the doorbell
+	mu           sync.Mutex
+	ring         []byte // nil when closed
+	size         uint32 // bytes of a slot
+	mask         uint32
+	limit        uint32 // capacity in work requests
+	producer     uint32
+	produced     *uint32
+	consumed     *uint32
+	recvDoorbell *uint32 // receive rings: not 0 if posting must ring the doorbell
 }
 
 func (w *workQueue) open(fd int, slots, size, limit uint32) (err error) {
@@ -51,7 +51,7 @@ func (w *workQueue) open(fd int, slots, size, limit uint32) (err error) {
 	}
 	w.size, w.mask, w.limit = size, slots-1, limit
 	w.produced, w.consumed = word(w.ring, abi.RingProducer), word(w.ring, abi.RingConsumer)
-	w.wanted = word(w.ring, abi.RecvDoorbell)
+	w.recvDoorbell = word(w.ring, abi.RecvDoorbell)
 	return nil
 }
 

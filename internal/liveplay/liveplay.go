@@ -67,7 +67,7 @@ func File(name string, open func(wire.FrameSink) (testbed.Testbed, error), o Opt
 
 // Packets plays the connections of packets that were captured in this order. See File.
 func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, error), o Options) (r *Report, err error) {
-	acts, left, err := plan(ps, o)
+	plays, left, err := plan(ps, o)
 	if err != nil {
 		return nil, err
 	}
@@ -85,7 +85,7 @@ func Packets(ps capture.Packets, open func(wire.FrameSink) (testbed.Testbed, err
 		return nil, err
 	}
 	r = &Report{Strict: o.Strict, Left: left, Streams: []*Stream{}}
-	for i, play := range acts {
+	for i, play := range plays {
 		st, err := play(target{b, nic, t, i, o})
 		if err != nil {
 			return nil, err
@@ -110,42 +110,42 @@ type playStream func(target) (*Stream, error)
 
 // plan returns what is played: the requester's side of all streams, then the responder's. It is no
 // error if only one of the sides can be played.
-func plan(ps capture.Packets, o Options) (acts []playStream, left []replay.Note, err error) {
-	var asking, answering []replay.Note // streams that cannot be played
+func plan(ps capture.Packets, o Options) (plays []playStream, left []replay.Note, err error) {
+	var requesterNotes, responderNotes []replay.Note // streams that cannot be played
 	if o.Side != Responder {
 		scripts, notes, failed := replay.RequesterScripts(ps)
 		for _, s := range scripts {
-			acts = append(acts, func(st target) (*Stream, error) { return playRequester(st, s) })
+			plays = append(plays, func(st target) (*Stream, error) { return playRequester(st, s) })
 		}
-		asking, err = notes, failed
+		requesterNotes, err = notes, failed
 	}
 	if o.Side != Requester {
 		scripts, notes, failed := replay.ResponderScripts(ps)
 		for _, s := range scripts {
-			acts = append(acts, func(st target) (*Stream, error) { return playResponder(st, s) })
+			plays = append(plays, func(st target) (*Stream, error) { return playResponder(st, s) })
 		}
-		answering, err = notes, cmp.Or(err, failed)
+		responderNotes, err = notes, cmp.Or(err, failed)
 	}
-	if len(acts) == 0 {
+	if len(plays) == 0 {
 		return nil, nil, err
 	}
 	if o.Side != Both {
-		return acts, notNil(append(asking, answering...)), nil
+		return plays, notNil(append(requesterNotes, responderNotes...)), nil
 	}
-	return acts, mergeNotes(asking, answering), nil
+	return plays, mergeNotes(requesterNotes, responderNotes), nil
 }
 
 // mergeNotes joins the notes on what cannot be played of each side.
-func mergeNotes(asking, answering []replay.Note) []replay.Note {
+func mergeNotes(requesterNotes, responderNotes []replay.Note) []replay.Note {
 	left := []replay.Note{}
-	for _, n := range asking {
-		if !slices.Contains(answering, n) {
+	for _, n := range requesterNotes {
+		if !slices.Contains(responderNotes, n) {
 			n.Text = "the requester's side: " + n.Text
 		}
 		left = append(left, n)
 	}
-	for _, n := range answering {
-		if !slices.Contains(asking, n) {
+	for _, n := range responderNotes {
+		if !slices.Contains(requesterNotes, n) {
 			n.Text = "the responder's side: " + n.Text
 			left = append(left, n)
 		}

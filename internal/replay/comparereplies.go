@@ -29,18 +29,18 @@ const (
 )
 
 func keyOf(psn int64, k packet.Kind, s packet.Syndrome) replyKey {
-	says := ackFatal
+	class := ackFatal
 	switch {
 	case k != packet.KindAck:
-		says = notACK
+		class = notACK
 	case s.IsACK():
-		says = ackPositive
+		class = ackPositive
 	case isRNR(s):
-		says = ackRNR
+		class = ackRNR
 	case isSequence(s):
-		says = ackSequence
+		class = ackSequence
 	}
-	return replyKey{psn, k, says}
+	return replyKey{psn, k, class}
 }
 
 // compare compares each captured reply with softroce's.
@@ -155,7 +155,7 @@ func (s *stream) oddACK() *conversation.Transmission {
 		ackReq[e.Seq] = e.AckReq
 	}
 	const enough = 3
-	punctual := 0
+	requested := 0
 	var odd *conversation.Transmission
 	for _, r := range s.RepliesSent {
 		switch {
@@ -164,14 +164,14 @@ func (s *stream) oddACK() *conversation.Transmission {
 			return nil
 		case !known(ackReq, r.Seq):
 		case ackReq[r.Seq]:
-			punctual++
+			requested++
 		case odd != nil:
 			return nil
 		default:
 			odd = r
 		}
 	}
-	if punctual < enough {
+	if requested < enough {
 		return nil
 	}
 	return odd

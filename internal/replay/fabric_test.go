@@ -68,8 +68,8 @@ func impaired(t *testing.T, seed uint64, faults string) *replay.Report {
 	rec := capture.NewRecorder()
 	program := func(nic uint64) string { return fmt.Sprintf("seed %d\n%s\n", seed*2+nic, faults) }
 	a, b := verbstest.Pair(t, verbstest.WithCapture(rec), verbstest.WithFaults(0, program(0)), verbstest.WithFaults(1, program(1)))
-	ends := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout = 12 }}
-	x, y := ends.Connect(t, a, b)
+	config := verbstest.EndpointConfig{Options: func(o *verbs.ConnectOptions) { o.Timeout = 12 }}
+	x, y := config.Connect(t, a, b)
 	rnd := rand.New(rand.NewPCG(seed, 7))
 	for i := range most {
 		x.Buf[i], y.Buf[i] = byte(rnd.Uint32()), byte(rnd.Uint32())
@@ -107,7 +107,7 @@ const (
 	readable = 32 << 10
 	counter  = 40 << 10
 	received = 41 << 10
-	landing  = 60 << 10
+	results  = 60 << 10
 	most     = 8 << 10
 )
 
@@ -122,9 +122,9 @@ func post(x, y *verbstest.Endpoint, rnd *rand.Rand, n int) {
 		case 1:
 			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRRDMAWrite, SGList: x.SGE(outgoing, size), RemoteAddr: y.MR.Addr() + written, RKey: y.MR.RKey()})
 		case 2:
-			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRRDMARead, SGList: x.SGE(landing, size/4), RemoteAddr: y.MR.Addr() + readable, RKey: y.MR.RKey()})
+			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRRDMARead, SGList: x.SGE(results, size/4), RemoteAddr: y.MR.Addr() + readable, RKey: y.MR.RKey()})
 		case 3:
-			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRAtomicFetchAndAdd, SGList: x.SGE(landing, 8), CompareAdd: 1, RemoteAddr: y.MR.Addr() + counter, RKey: y.MR.RKey()})
+			x.Send(verbs.SendWR{WRID: 2, Opcode: verbs.WRAtomicFetchAndAdd, SGList: x.SGE(results, 8), CompareAdd: 1, RemoteAddr: y.MR.Addr() + counter, RKey: y.MR.RKey()})
 		}
 	}
 }

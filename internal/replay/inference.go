@@ -78,13 +78,13 @@ func (ev *inference) inferFromRepeats(s *stream) {
 		sent = max(sent, e.End())
 	}
 	slices.SortStableFunc(ev.acceptances, func(a, b acceptance) int { return a.at - b.at })
-	rising := ev.acceptances[:0]
+	ascending := ev.acceptances[:0]
 	for _, m := range ev.acceptances {
-		if len(rising) == 0 || m.psn > rising[len(rising)-1].psn {
-			rising = append(rising, m)
+		if len(ascending) == 0 || m.psn > ascending[len(ascending)-1].psn {
+			ascending = append(ascending, m)
 		}
 	}
-	ev.acceptances = rising
+	ev.acceptances = ascending
 }
 
 // inferArrivals decides, for each accepted PSN, which transmission was accepted: the last one
@@ -212,17 +212,17 @@ func explained(r *conversation.Transmission, recent []*conversation.Transmission
 // reACK handles an ACK that no AckReq explains: a duplicate caused it. If recent requests were sent
 // before, it is the lowest of them.
 func (ev *inference) reACK(r *conversation.Transmission, recent []*conversation.Transmission, byPSN map[int64][]*conversation.Transmission, waiting *conversation.Transmission) {
-	var drew *conversation.Transmission
+	var cause *conversation.Transmission
 	for _, e := range recent[max(0, len(recent)-reACKReach):] {
-		if e.Seq <= r.Seq && (drew == nil || e.Seq <= drew.Seq) && before(e, byPSN[e.Seq], waiting) {
-			drew = e
+		if e.Seq <= r.Seq && (cause == nil || e.Seq <= cause.Seq) && before(e, byPSN[e.Seq], waiting) {
+			cause = e
 		}
 	}
-	if drew == nil {
+	if cause == nil {
 		return
 	}
-	if at, ok := ev.earlier[drew.Seq]; !ok || drew.Index < at {
-		ev.earlier[drew.Seq] = drew.Index
+	if at, ok := ev.earlier[cause.Seq]; !ok || cause.Index < at {
+		ev.earlier[cause.Seq] = cause.Index
 	}
 }
 

@@ -90,11 +90,11 @@ func TestAlteredPacketsAreReported(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, f := range c.files {
 				ps := load(t, f)
-				victims := ps.Where(c.which)
-				if len(victims) == 0 {
+				matches := ps.Where(c.which)
+				if len(matches) == 0 {
 					t.Fatalf("%s has no such packet", f)
 				}
-				for i, p := range victims {
+				for i, p := range matches {
 					if c.only != nil && !c.only(i) {
 						continue
 					}

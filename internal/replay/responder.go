@@ -278,15 +278,15 @@ func (r *responderModel) planReceives() {
 
 // rnrTimer returns the timer code of most RNR NAKs.
 func (r *responderModel) rnrTimer() uint8 {
-	var votes [32]int
+	var counts [32]int
 	best := 0
 	for _, e := range r.s.RepliesSent {
 		if e.Info.Kind == packet.KindAck && e.AETH.Syndrome.IsRNR() {
-			votes[e.AETH.Syndrome&packet.SyndromeValue]++
+			counts[e.AETH.Syndrome&packet.SyndromeValue]++
 		}
 	}
-	for i := range votes {
-		if votes[i] > votes[best] {
+	for i := range counts {
+		if counts[i] > counts[best] {
 			best = i
 		}
 	}

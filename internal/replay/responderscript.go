@@ -230,10 +230,10 @@ func (w *responderScriptWriter) replies() {
 	w.reads = map[int64]*conversation.Transmission{}
 	start := w.sent[0].Time
 	for _, r := range w.s.RepliesSent {
-		says := keyOf(0, r.Info.Kind, r.AETH.Syndrome).class
-		end := r.Seq + int64(bit(says == notACK || says == ackPositive))
+		class := keyOf(0, r.Info.Kind, r.AETH.Syndrome).class
+		end := r.Seq + int64(bit(class == notACK || class == ackPositive))
 		switch {
-		case end <= w.s.FirstSeq && (says == notACK || says == ackPositive) || end < w.s.FirstSeq || r.Seq >= w.limit:
+		case end <= w.s.FirstSeq && (class == notACK || class == ackPositive) || end < w.s.FirstSeq || r.Seq >= w.limit:
 			continue
 		case w.lost[r]:
 			w.Lost++

@@ -241,9 +241,9 @@ func when(e *conversation.Transmission) int64 { return e.Time.UnixNano() }
 func (r *liveRequester) judgeRNRWait(c *conversation.Transmission) {
 	l := r.session
 	n := countBefore(r.s.Replies, c.Index)
-	sequel := false
+	laterNAK := false
 	for ; n > 0 && r.s.Replies[n-1].Info.Kind == packet.KindAck && isSequence(r.s.Replies[n-1].AETH.Syndrome); n-- {
-		sequel = true
+		laterNAK = true
 	}
 	if n == 0 {
 		return
@@ -255,12 +255,12 @@ func (r *liveRequester) judgeRNRWait(c *conversation.Transmission) {
 	wait := packet.RNRTimer(uint8(nak.AETH.Syndrome & packet.SyndromeValue))
 	pause := when(c) - when(nak)
 	if pause >= wait-int64(l.Early) {
-		r.followed += bit(sequel)
+		r.followed += bit(laterNAK)
 		return
 	}
 	d := Difference{c.No, c.BTH.PSN, "RNR wait", time.Duration(pause).String(), fmt.Sprintf("%v, as in packet %d", time.Duration(wait), nak.No)}
 	switch i := slices.Index(r.pending, nak); {
-	case sequel && i >= 0:
+	case laterNAK && i >= 0:
 		r.ignored = append(r.ignored, d)
 		r.pending = slices.Delete(slices.Clone(r.pending), i, i+1)
 	case pause >= l.local():
@@ -432,14 +432,14 @@ func (r *liveRequester) expireLast() {
 // the one that it would send next if the live one stopped. Packets that were lost elsewhere may
 // explain it.
 func (r *liveRequester) concludeRequests() {
-	came := map[int64]bool{}
+	arrived := map[int64]bool{}
 	for _, e := range r.requests {
-		came[e.Seq] = true
+		arrived[e.Seq] = true
 	}
-	sure := !r.session.Lossy && len(r.v.Lost) <= len(r.unseen)
+	lossless := !r.session.Lossy && len(r.v.Lost) <= len(r.unseen)
 	for _, psn := range slices.Sorted(maps.Keys(r.unseen)) {
 		m := r.unseen[psn]
-		if sure || !came[psn] {
+		if lossless || !arrived[psn] {
 			r.v.Differences = append(r.v.Differences, Difference{PSN: m.BTH.PSN, Field: "request", Captured: "none", Softroce: m.Opcode.String()})
 		}
 	}

@@ -52,11 +52,11 @@ func (o *Options) acquire(ctx context.Context) (*lease, error) {
 	if err == nil {
 		hold.Close()
 	}
-	barred := errors.Is(err, unix.EACCES) && !socketNamed(o.Socket)
+	denied := errors.Is(err, unix.EACCES) && !socketNamed(o.Socket)
 	switch {
 	case err == nil && socketNamed(o.Socket):
 		return nil, fmt.Errorf("a daemon already runs on %s: --nic, --fault and --capture apply only to a daemon that softroce run starts", control.SocketPath(o.Socket))
-	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !barred:
+	case err != nil && !errors.Is(err, control.ErrNoDaemon) && !denied:
 		return nil, err
 	case socketNamed(o.Socket) && !o.customized():
 		return o.share(ctx, absolute(control.SocketPath(o.Socket)))
@@ -64,7 +64,7 @@ func (o *Options) acquire(ctx context.Context) (*lease, error) {
 		return o.start(ctx, absolute(control.SocketPath(o.Socket)), "")
 	}
 	d, err := o.startUnnamed(ctx)
-	if err == nil && barred {
+	if err == nil && denied {
 		d.denied = control.DefaultSocket
 	}
 	return d, err

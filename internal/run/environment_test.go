@@ -128,32 +128,32 @@ func TestUnpackAvoidsNoexecMounts(t *testing.T) {
 	if os.Getuid() != 0 {
 		t.Skip("needs root, to mount a file system")
 	}
-	barred, open := t.TempDir(), t.TempDir()
-	if err := unix.Mount("none", barred, "tmpfs", unix.MS_NOEXEC, ""); err != nil && os.Getenv("CI") == "" {
+	noexec, open := t.TempDir(), t.TempDir()
+	if err := unix.Mount("none", noexec, "tmpfs", unix.MS_NOEXEC, ""); err != nil && os.Getenv("CI") == "" {
 		t.Skipf("mount: %v", err) // root in a container
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { unix.Unmount(barred, unix.MNT_DETACH) })
+	t.Cleanup(func() { unix.Unmount(noexec, unix.MNT_DETACH) })
 	files := fstest.MapFS{verbsLibrary: {Data: []byte("library")}}
-	t.Setenv("XDG_CACHE_HOME", barred)
+	t.Setenv("XDG_CACHE_HOME", noexec)
 	t.Setenv("TMPDIR", open)
 	dir, cleanup, err := unpack(files)
 	if err != nil || filepath.Dir(dir) != open {
 		t.Fatalf("with a noexec cache: %s, %v", dir, err)
 	}
 	cleanup()
-	t.Setenv("TMPDIR", barred)
+	t.Setenv("TMPDIR", noexec)
 	if _, _, err := unpack(files); err == nil || !strings.Contains(err.Error(), "noexec") {
 		t.Errorf("with a noexec temporary directory: %v", err)
 	}
-	if left, _ := filepath.Glob(filepath.Join(barred, "softroce-lib-*")); left != nil {
+	if left, _ := filepath.Glob(filepath.Join(noexec, "softroce-lib-*")); left != nil {
 		t.Errorf("left over: %v", left)
 	}
-	if err := os.WriteFile(filepath.Join(barred, verbsLibrary), nil, 0o644); err != nil {
+	if err := os.WriteFile(filepath.Join(noexec, verbsLibrary), nil, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(LibraryEnv, barred)
+	t.Setenv(LibraryEnv, noexec)
 	if _, _, err := libraries(); !errors.Is(err, ErrNoLibraries) || !strings.Contains(err.Error(), "noexec") {
 		t.Errorf("with SOFTROCE_LIBDIR: %v", err)
 	}
