@@ -167,9 +167,9 @@ func (a *Agent) newConn(p Port, r Route) (*Conn, error) {
 func (a *Agent) Receive(now int64, p Port, back Route, mad []byte) {
 	h, m, err := Parse(mad)
 	if err != nil {
-		var answer [MADSize]byte
-		if UnsupportedReply(mad, &answer) {
-			p.Send(&answer, &back)
+		var reply [MADSize]byte
+		if UnsupportedReply(mad, &reply) {
+			p.Send(&reply, &back)
 		}
 		return
 	}

@@ -155,7 +155,7 @@ func Put(b *[MADSize]byte, tid uint64, modifier uint32, m Message) {
 
 // UnsupportedReply writes the reply to a MAD that is not supported, and reports whether there is
 // one: a Get or Set gets a reply, other methods do not.
-func UnsupportedReply(b []byte, answer *[MADSize]byte) bool {
+func UnsupportedReply(b []byte, reply *[MADSize]byte) bool {
 	h, err := ParseHeader(b)
 	if err != nil || h.BaseVersion != baseVersion || h.Method != MethodGet && h.Method != MethodSet {
 		return false
@@ -167,8 +167,8 @@ func UnsupportedReply(b []byte, answer *[MADSize]byte) bool {
 	default:
 		h.Status = StatusBadAttrPair
 	}
-	copy(answer[:], b)
-	h.Put(answer[:])
+	copy(reply[:], b)
+	h.Put(reply[:])
 	return true
 }
 

@@ -148,11 +148,11 @@ func TestUnsupportedReplyToGetAndSetOnly(t *testing.T) {
 		{"Send", 4, 1, cm.MethodSend, 0},
 		{"Trap", 4, 1, 5, 0},
 	} {
-		var b, answer [cm.MADSize]byte
+		var b, reply [cm.MADSize]byte
 		h := cm.Header{BaseVersion: 1, Class: c.class, ClassVersion: c.version, Method: c.method, TID: 0x1122, Attribute: 0x12}
 		h.Put(b[:])
-		got := cm.UnsupportedReply(b[:], &answer)
-		a, _ := cm.ParseHeader(answer[:])
+		got := cm.UnsupportedReply(b[:], &reply)
+		a, _ := cm.ParseHeader(reply[:])
 		switch {
 		case got != (c.want != 0):
 			t.Errorf("%s: unexpected reply %v", c.name, got)
@@ -221,8 +221,8 @@ func FuzzParse(f *testing.F) {
 	f.Fuzz(func(t *testing.T, b []byte) {
 		h, m, err := cm.Parse(b)
 		if err != nil {
-			var answer [cm.MADSize]byte
-			cm.UnsupportedReply(b, &answer)
+			var reply [cm.MADSize]byte
+			cm.UnsupportedReply(b, &reply)
 			return
 		}
 		cm.Describe(m)

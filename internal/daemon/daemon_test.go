@@ -167,7 +167,7 @@ func TestCloseNotifiesClients(t *testing.T) {
 		t.Errorf("the socket still exists: %v", err)
 	}
 	if _, err := control.Dial(testContext(t), d.Socket()); err == nil {
-		t.Error("the metrics server still answers")
+		t.Error("the metrics server still replies")
 	}
 }
 

@@ -58,7 +58,7 @@ type requesterMode interface {
 	completed(c *transport.Completion)
 
 	// mayCross reports whether a reply that acknowledges what is retransmitted may have crossed the
-	// retransmission. It stays undelivered then.
+	// retransmission. It remains pending then.
 	mayCross(e *conversation.Transmission) bool
 
 	// ignoresNAK reports and records that the requester, which sends c, did not follow the sequence
