@@ -11,16 +11,16 @@ func (s *stream) readResponse(p *judgedPacket, seq int64, isLate bool) {
 	if r == nil {
 		return
 	}
-	switch r.info.Kind {
+	switch r.Info.Kind {
 	case packet.KindRead:
 	case packet.KindFlush, packet.KindAtomicWrite:
 		s.emptyResponse(p, r)
 		return
 	default:
-		s.violates(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.Opcode)
+		s.violates(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.opcode)
 		return
 	}
-	if !s.certain(r.seq) {
+	if !s.certain(r.Seq) {
 		return // it may continue the response to a request from before the capture
 	}
 	if !s.fitsRead(p, r, seq) {
@@ -38,10 +38,10 @@ func (s *stream) readResponse(p *judgedPacket, seq int64, isLate bool) {
 // emptyResponse judges the response to FLUSH or ATOMIC WRITE.
 func (s *stream) emptyResponse(p *judgedPacket, r *request) {
 	if p.info.Position != packet.Only || len(p.Payload) != 0 {
-		s.violates(p, ruleAnswerKind, "%v of %d bytes answers %v", p.Opcode, len(p.Payload), r.Opcode)
+		s.violates(p, ruleAnswerKind, "%v of %d bytes answers %v", p.Opcode, len(p.Payload), r.opcode)
 		return
 	}
-	if r.Opcode.Info().Kind == packet.KindAtomicWrite && r.va%8 != 0 {
+	if r.Info.Kind == packet.KindAtomicWrite && r.va%8 != 0 {
 		s.violates(p, ruleAtomicAlign, "ATOMIC WRITE to %#x", r.va)
 	}
 	s.answerMSN(p, r)
@@ -51,8 +51,8 @@ func (s *stream) emptyResponse(p *judgedPacket, r *request) {
 // answerMSN judges the MSN of a response: it counts at least the messages up to r, without r if the
 // response is not complete, and at most those that were sent.
 func (s *stream) answerMSN(p *judgedPacket, r *request) {
-	n, ok := s.msgsBelow(r.end())
-	if !ok || !s.certain(r.seq) {
+	n, ok := s.msgsBelow(r.End())
+	if !ok || !s.certain(r.Seq) {
 		return
 	}
 	least := n
@@ -65,7 +65,7 @@ func (s *stream) answerMSN(p *judgedPacket, r *request) {
 // countResponse judges whether r has more responses than transmissions.
 func (s *stream) countResponse(p *judgedPacket, r *request) {
 	r.responses++
-	if r.responses > r.transmissions && s.certain(r.seq) {
+	if r.responses > r.transmissions && s.certain(r.Seq) {
 		s.violates(p, ruleReplyRepeat, "PSN %d is answered %d times, sent %d times", p.PSN, r.responses, r.transmissions)
 		r.responses = r.transmissions
 	}
@@ -74,10 +74,10 @@ func (s *stream) countResponse(p *judgedPacket, r *request) {
 // fitsRead judges whether opcode and length of a response are those of its PSN, in the whole READ
 // or in a part of it that was retransmitted.
 func (s *stream) fitsRead(p *judgedPacket, r *request, seq int64) bool {
-	if r.n == 0 {
+	if r.NumPSNs == 0 {
 		return true
 	}
-	asks := append([]partialRead{{r.seq, r.n, r.length}}, r.partialReads...)
+	asks := append([]partialRead{{r.Seq, r.NumPSNs, r.length}}, r.partialReads...)
 	opcode := false
 	for _, a := range asks {
 		k := seq - a.seq
@@ -94,9 +94,9 @@ func (s *stream) fitsRead(p *judgedPacket, r *request, seq int64) bool {
 		}
 	}
 	if opcode {
-		s.violates(p, ruleReadLength, "%v with PSN %d: %d bytes, of a READ of %d with PSN %d", p.Opcode, p.PSN, len(p.Payload), r.length, conversation.Wrap(r.seq))
+		s.violates(p, ruleReadLength, "%v with PSN %d: %d bytes, of a READ of %d with PSN %d", p.Opcode, p.PSN, len(p.Payload), r.length, conversation.Wrap(r.Seq))
 	} else {
-		s.violates(p, ruleReadOpcode, "%v with PSN %d, number %d of %d", p.Opcode, p.PSN, seq-r.seq+1, r.n)
+		s.violates(p, ruleReadOpcode, "%v with PSN %d, number %d of %d", p.Opcode, p.PSN, seq-r.Seq+1, r.NumPSNs)
 	}
 	return false
 }
@@ -122,7 +122,7 @@ func (s *stream) followResponses(p *judgedPacket, r *request, seq int64) {
 	if !begins {
 		return
 	}
-	if r.responses == 0 && r.transmissions == 1 && s.positive >= r.end() {
+	if r.responses == 0 && r.transmissions == 1 && s.positive >= r.End() {
 		s.violates(p, ruleReadOrder, "PSN %d after the answer to PSN %d", p.PSN, conversation.Wrap(s.positive))
 	}
 	if !p.info.Position.StartsMessage() {
@@ -139,7 +139,7 @@ func (s *stream) followResponses(p *judgedPacket, r *request, seq int64) {
 // askedFrom reports whether a partial retransmission of r began at seq.
 func (s *stream) askedFrom(r *request, seq int64) bool {
 	for _, a := range r.partialReads {
-		if a.seq == seq && seq != r.seq {
+		if a.seq == seq && seq != r.Seq {
 			return true
 		}
 	}
@@ -151,8 +151,8 @@ func (s *stream) progress(r *request, seq int64) {
 	if seq == r.respondedTo {
 		r.respondedTo++
 	}
-	if r.respondedTo >= r.end() {
-		s.skippedRead.clear(r.seq)
+	if r.respondedTo >= r.End() {
+		s.skippedRead.clear(r.Seq)
 	}
 }
 
@@ -162,12 +162,12 @@ func (s *stream) atomicAck(p *judgedPacket, seq int64) {
 	if r == nil {
 		return
 	}
-	if k := r.info.Kind; !k.IsAtomic() {
-		s.violates(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.Opcode)
+	if k := r.Info.Kind; !k.IsAtomic() {
+		s.violates(p, ruleAnswerKind, "%v with PSN %d, which is %v", p.Opcode, p.PSN, r.opcode)
 		return
 	}
 	if r.va%8 != 0 {
-		s.violates(p, ruleAtomicAlign, "%v to %#x", r.Opcode, r.va)
+		s.violates(p, ruleAtomicAlign, "%v to %#x", r.opcode, r.va)
 	}
 	if r.responses > 0 && r.result != p.OrigData {
 		s.violates(p, ruleAtomicReplay, "PSN %d: %#x, was %#x", p.PSN, p.OrigData, r.result)

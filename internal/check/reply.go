@@ -95,7 +95,7 @@ func (s *stream) checkSent(p *judgedPacket, seq int64) {
 		s.violates(p, ruleAckUnseen, "PSN %d, the highest that was sent is %d", p.PSN, conversation.Wrap(s.next-1))
 		return
 	}
-	if r := s.requestAt(seq); r != nil && r.n == 0 && r.end() == s.contiguous {
+	if r := s.requestAt(seq); r != nil && r.NumPSNs == 0 && r.End() == s.contiguous {
 		return // the response to a READ of unknown length
 	}
 	s.violates(p, ruleAckUnseen, "PSN %d, but PSN %d is not in the capture", p.PSN, conversation.Wrap(s.contiguous))
@@ -132,10 +132,10 @@ func (s *stream) acceptPositive(p *judgedPacket, seq int64, isLate bool) {
 }
 
 func (s *stream) findReadGap(p *judgedPacket, seq int64) {
-	for i := max(s.find(s.positive), 0); i < len(s.requests) && s.requests[i].end() <= seq; i++ {
+	for i := max(s.find(s.positive), 0); i < len(s.requests) && s.requests[i].End() <= seq; i++ {
 		r := &s.requests[i]
-		if r.info.Kind == packet.KindRead && r.n != 0 && r.respondedTo < r.end() && r.transmissions == 1 && s.certain(r.seq) {
-			s.skippedRead = skippedRead{active: true, seq: r.seq, at: p.at}
+		if r.Info.Kind == packet.KindRead && r.NumPSNs != 0 && r.respondedTo < r.End() && r.transmissions == 1 && s.certain(r.Seq) {
+			s.skippedRead = skippedRead{active: true, seq: r.Seq, at: p.at}
 			return
 		}
 	}
@@ -163,7 +163,7 @@ func (s *stream) ackOrder(p *judgedPacket, seq int64, when conversation.Lateness
 // ackMSN judges the MSN of an ACKNOWLEDGE: it counts the messages that end before seq, and up to
 // more besides.
 func (s *stream) ackMSN(p *judgedPacket, seq int64, more int) {
-	if r := s.requestAt(seq - 1); r != nil && r.end() != seq || seq > s.contiguous {
+	if r := s.requestAt(seq - 1); r != nil && r.End() != seq || seq > s.contiguous {
 		return // in the middle of a READ, or after a gap in the capture
 	}
 	if n, ok := s.msgsBelow(seq); ok {
@@ -190,7 +190,7 @@ func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 		// The requests before it had no answer yet. They may have arrived after the last one, which was
 		// discarded, and before the NAK was sent. Then the last one is missing.
 		s.noteOn(p, noteOvertaken)
-	case s.certain(seq) && len(s.requests) > 0 && s.requests[len(s.requests)-1].seq <= seq:
+	case s.certain(seq) && len(s.requests) > 0 && s.requests[len(s.requests)-1].Seq <= seq:
 		s.violates(p, ruleNAKCause, "PSN %d, the highest that was sent", p.PSN)
 	}
 	s.nak = nak{active: true, seq: seq, no: p.No}
@@ -202,8 +202,8 @@ func (s *stream) rnrNAK(p *judgedPacket, seq int64) {
 	if r == nil {
 		return
 	}
-	if !mayNeedRNR(r.info) {
-		s.violates(p, ruleRNRTarget, "PSN %d, which is %v", p.PSN, r.Opcode)
+	if !mayNeedRNR(r.Info) {
+		s.violates(p, ruleRNRTarget, "PSN %d, which is %v", p.PSN, r.opcode)
 	}
 	r.rnrNAKs++
 	if r.rnrNAKs > r.transmissions && s.certain(seq) {
@@ -215,7 +215,7 @@ func (s *stream) rnrNAK(p *judgedPacket, seq int64) {
 
 // fatalNAK judges a NAK that ends the connection.
 func (s *stream) fatalNAK(p *judgedPacket, seq int64) {
-	if r := s.requestAt(seq); r != nil && r.info.Kind == packet.KindSend && p.AETH.Syndrome == packet.NAKRemoteOperational {
+	if r := s.requestAt(seq); r != nil && r.Info.Kind == packet.KindSend && p.AETH.Syndrome == packet.NAKRemoteOperational {
 		s.noteOn(p, noteSendNAK)
 	}
 	s.fatal = p.No

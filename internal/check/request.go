@@ -34,7 +34,7 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 		if seq > s.next {
 			s.noteOn(p, noteGap)
 		}
-		s.next = r.end()
+		s.next = r.End()
 		s.checkOverdue(p)
 	}
 	if isLate {
@@ -52,17 +52,17 @@ func (s *stream) request(p *judgedPacket, when conversation.Lateness) {
 }
 
 // endOf returns the PSN after a transmission from seq on of the request r.
-func (s *stream) endOf(r *request, seq int64) int64 { return max(r.end(), seq+1) }
+func (s *stream) endOf(r *request, seq int64) int64 { return max(r.End(), seq+1) }
 
 // far reports whether a PSN is too far from those of the stream to belong to it.
 func (s *stream) far(seq int64) bool {
 	d := seq - s.next
-	if len(s.requests) > 0 && s.requests[len(s.requests)-1].n == 0 {
+	if len(s.requests) > 0 && s.requests[len(s.requests)-1].NumPSNs == 0 {
 		return false // after a READ of unknown length
 	}
 	lowest := s.next
 	if len(s.requests) > 0 {
-		lowest = s.requests[0].seq
+		lowest = s.requests[0].Seq
 	}
 	return d > conversation.MaxPSNStep || seq < lowest-conversation.MaxPSNStep
 }
@@ -72,37 +72,37 @@ func (s *stream) far(seq int64) bool {
 func (s *stream) findOrInsert(p *judgedPacket, seq int64) (r *request, repeat, ok bool) {
 	i := s.find(seq)
 	switch {
-	case i >= 0 && s.requests[i].seq == seq:
+	case i >= 0 && s.requests[i].Seq == seq:
 		return &s.requests[i], true, true
-	case i < 0 && len(s.requests) > 0 && seq < s.requests[0].seq:
+	case i < 0 && len(s.requests) > 0 && seq < s.requests[0].Seq:
 		// The request is from before the capture, or no longer kept.
 		s.prevEnd = seq + 1
 		s.hasResponses = true // it may have a response of its own
 		return nil, false, false
-	case i >= 0 && seq < s.requests[i].end():
+	case i >= 0 && seq < s.requests[i].End():
 		r = &s.requests[i]
 		if s.isPartialRead(p, r, seq) {
 			return r, true, true
 		}
-		s.violates(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, conversation.Wrap(r.seq), conversation.Wrap(r.end()-1))
+		s.violates(p, rulePSNOverlap, "%v has PSN %d, a READ has %d to %d", p.Opcode, p.PSN, conversation.Wrap(r.Seq), conversation.Wrap(r.End()-1))
 		return nil, false, false
 	}
 	r = s.insert(s.newRequest(p, seq))
-	s.hasResponses = s.hasResponses || r.info.Kind.HasOwnResponse()
+	s.hasResponses = s.hasResponses || r.Info.Kind.HasOwnResponse()
 	s.checkNeighbours(p, r)
 	return r, false, true
 }
 
 // isPartialRead reports whether p is a retransmission of the READ r from seq on, and records it.
 func (s *stream) isPartialRead(p *judgedPacket, r *request, seq int64) bool {
-	if p.info.Kind != packet.KindRead || r.info.Kind != packet.KindRead {
+	if p.info.Kind != packet.KindRead || r.Info.Kind != packet.KindRead {
 		return false
 	}
-	skipped := uint64(seq-r.seq) * uint64(s.flow.mtu)
+	skipped := uint64(seq-r.Seq) * uint64(s.flow.mtu)
 	if p.RETH.VA != r.va+skipped || p.RETH.RKey != r.rkey || uint64(p.RETH.Length)+skipped > uint64(r.length) {
 		return false
 	}
-	s.remember(r, partialRead{seq, s.readPackets(p.RETH.Length), p.RETH.Length})
+	s.remember(r, partialRead{seq, conversation.ReadPSNs(p.RETH.Length, s.flow.mtu, s.flow.fits), p.RETH.Length})
 	return true
 }
 
@@ -120,17 +120,17 @@ func (s *stream) remember(r *request, a partialRead) {
 
 // checkNeighbours judges whether r may follow the request before it and precede the one after it.
 func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
-	i := s.find(r.seq)
-	if r.info.Position.StartsMessage() {
+	i := s.find(r.Seq)
+	if r.Info.Position.StartsMessage() {
 		r.offset = 0
-		if r.info.Kind == packet.KindWrite {
+		if r.Info.Kind == packet.KindWrite {
 			r.total = int64(r.length)
 		}
 	}
-	if i > 0 && s.requests[i-1].end() == r.seq && s.requests[i-1].n != 0 {
+	if i > 0 && s.requests[i-1].Adjoins(&r.Part) {
 		s.checkFollows(p, &s.requests[i-1], r)
 	}
-	for ; i+1 < len(s.requests) && s.requests[i].end() == s.requests[i+1].seq && s.requests[i].n != 0; i++ {
+	for ; i+1 < len(s.requests) && s.requests[i].Adjoins(&s.requests[i+1].Part); i++ {
 		a, b := &s.requests[i], &s.requests[i+1]
 		if a != r && (b.offset >= 0 || a.offset < 0) {
 			break // judged before
@@ -141,11 +141,11 @@ func (s *stream) checkNeighbours(p *judgedPacket, r *request) {
 
 // checkFollows judges whether b may follow a, and adds up the bytes of their message.
 func (s *stream) checkFollows(p *judgedPacket, a, b *request) {
-	if !conversation.Follows(a.info, b.info) {
-		s.violates(p, ruleSequence, "%v with PSN %d after %v with PSN %d", b.Opcode, conversation.Wrap(b.seq), a.Opcode, conversation.Wrap(a.seq))
+	if !a.FollowedBy(&b.Part) {
+		s.violates(p, ruleSequence, "%v with PSN %d after %v with PSN %d", b.opcode, conversation.Wrap(b.Seq), a.opcode, conversation.Wrap(a.Seq))
 		return
 	}
-	if !conversation.Continues(a.info, b.info) || a.offset < 0 {
+	if !a.ContinuedBy(&b.Part) || a.offset < 0 {
 		return
 	}
 	b.offset, b.total = a.offset+int64(a.payload), a.total
@@ -153,8 +153,8 @@ func (s *stream) checkFollows(p *judgedPacket, a, b *request) {
 		return
 	}
 	sum := b.offset + int64(b.payload)
-	if ends := b.info.Position.EndsMessage(); ends && sum != b.total || !ends && sum >= b.total {
-		s.violates(p, ruleDMALength, "%v with PSN %d: %d bytes of %d so far", b.Opcode, conversation.Wrap(b.seq), sum, b.total)
+	if ends := b.Info.Position.EndsMessage(); ends && sum != b.total || !ends && sum >= b.total {
+		s.violates(p, ruleDMALength, "%v with PSN %d: %d bytes of %d so far", b.opcode, conversation.Wrap(b.Seq), sum, b.total)
 	}
 }
 
@@ -163,13 +163,13 @@ func (s *stream) checkRepeat(p *judgedPacket, r *request, seq int64, isLate bool
 	if isLate {
 		r.transmissions++ // the responder receives it too
 	}
-	if r.info.Kind == packet.KindRead && p.info.Kind == packet.KindRead {
-		s.skippedRead.clear(r.seq)
-		if seq != r.seq || s.isPartialRead(p, r, seq) {
+	if r.Info.Kind == packet.KindRead && p.info.Kind == packet.KindRead {
+		s.skippedRead.clear(r.Seq)
+		if seq != r.Seq || s.isPartialRead(p, r, seq) {
 			return
 		}
 	}
-	same := p.Opcode == r.Opcode && len(p.Payload) == r.payload
+	same := p.Opcode == r.opcode && len(p.Payload) == r.payload
 	switch has := p.info.Headers; {
 	case has&packet.HasRETH != 0:
 		same = same && p.RETH.VA == r.va && p.RETH.RKey == r.rkey && p.RETH.Length == r.length
@@ -178,7 +178,7 @@ func (s *stream) checkRepeat(p *judgedPacket, r *request, seq int64, isLate bool
 	}
 	if !same {
 		s.violates(p, ruleSame, "PSN %d is %v with %d bytes, was %v with %d bytes in packet %d",
-			p.PSN, p.Opcode, len(p.Payload), r.Opcode, r.payload, r.no)
+			p.PSN, p.Opcode, len(p.Payload), r.opcode, r.payload, r.no)
 	}
 }
 
@@ -200,11 +200,11 @@ func (s *stream) checkOverdue(p *judgedPacket) {
 	s.lastProgress = p.at
 	for i := max(s.find(s.accepted), 0); i < len(s.requests); i++ {
 		r := &s.requests[i]
-		if r.seq <= s.accepted || !r.expects() || r.reported || p.at-r.at <= maxTimeout {
+		if r.Seq <= s.accepted || !r.ExpectsReply() || r.reported || p.at-r.at <= maxTimeout {
 			continue
 		}
 		r.reported = true
-		s.violates(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.Opcode, conversation.Wrap(r.seq), r.no, (p.at-r.at)/second)
+		s.violates(p, ruleUnanswered, "%v with PSN %d, packet %d, for %d s", r.opcode, conversation.Wrap(r.Seq), r.no, (p.at-r.at)/second)
 		return
 	}
 }
@@ -216,7 +216,7 @@ func (s *stream) finish() {
 		return
 	}
 	for i := max(s.find(s.accepted), 0); i < len(s.requests); i++ {
-		if r := &s.requests[i]; r.seq > s.accepted && r.expects() && r.info.Service != packet.UC {
+		if r := &s.requests[i]; r.Seq > s.accepted && r.ExpectsReply() && r.Info.Service != packet.UC {
 			s.note(noteNoAnswer, r.no, s.flow.String())
 		}
 	}

@@ -60,10 +60,8 @@ type stream struct {
 
 // A request is a request packet, and what is known of its transmissions and replies.
 type request struct {
-	packet.Opcode
-	info          *packet.Info
-	seq           int64
-	n             int64 // number of PSNs, 0 if unknown
+	conversation.Part
+	opcode        packet.Opcode
 	payload       int
 	va            uint64 // of RETH or AtomicETH
 	rkey          uint32
@@ -72,8 +70,7 @@ type request struct {
 	at            int64                    // time of its last transmission
 	transmissions int                      // number of transmissions
 	fingerprint   conversation.Fingerprint // of its last transmission
-	ackReq        bool
-	retries       int // without visible cause, since the last reply
+	retries       int                      // without visible cause, since the last reply
 
 	total  int64 // bytes of its WRITE, -1 if unknown or not a WRITE
 	offset int64 // bytes of its message before it, -1 if unknown
@@ -189,7 +186,7 @@ func (s *stream) settle(p *judgedPacket, seq int64) {
 	nak := p.info.Kind == packet.KindAck && !p.AETH.Syndrome.IsACK()
 	end := seq + 1
 	if r := s.requestAt(seq); r != nil && !nak {
-		end = r.end()
+		end = r.End()
 	}
 	if nak {
 		end = seq
@@ -212,12 +209,12 @@ func (s *stream) settle(p *judgedPacket, seq int64) {
 }
 
 func (s *stream) beginsMessage() bool {
-	return len(s.requests) > 0 && s.requests[0].seq == s.base && s.requests[0].info.Position.StartsMessage()
+	return len(s.requests) > 0 && s.requests[0].Seq == s.base && s.requests[0].Info.Position.StartsMessage()
 }
 
 // find returns the index of the last request at or before seq, -1 if there is none.
 func (s *stream) find(seq int64) int {
-	return sort.Search(len(s.requests), func(i int) bool { return s.requests[i].seq > seq }) - 1
+	return sort.Search(len(s.requests), func(i int) bool { return s.requests[i].Seq > seq }) - 1
 }
 
 // requestAt returns the request that has the PSN, nil if it is unknown.
@@ -227,18 +224,15 @@ func (s *stream) requestAt(seq int64) *request {
 		return nil
 	}
 	r := &s.requests[i]
-	if seq == r.seq || seq < r.end() || r.n == 0 && i == len(s.requests)-1 {
+	if seq == r.Seq || seq < r.End() || r.NumPSNs == 0 && i == len(s.requests)-1 {
 		return r
 	}
 	return nil
 }
 
-// end returns the PSN after the request, as far as it is known.
-func (r *request) end() int64 { return r.seq + max(r.n, 1) }
-
 func (s *stream) newRequest(p *judgedPacket, seq int64) request {
 	r := request{
-		Opcode: p.Opcode, info: p.info, seq: seq, n: 1, payload: len(p.Payload),
+		opcode: p.Opcode, Part: conversation.NewPart(&p.Header, seq, s.flow.mtu, s.flow.fits), payload: len(p.Payload),
 		total: -1, offset: -1, nextResponse: seq, respondedTo: seq,
 	}
 	switch has := p.info.Headers; {
@@ -247,37 +241,18 @@ func (s *stream) newRequest(p *judgedPacket, seq int64) request {
 	case has&packet.HasAtomicETH != 0:
 		r.va, r.rkey = p.Atomic.VA, p.Atomic.RKey
 	}
-	if p.info.Kind == packet.KindRead {
-		r.n = s.readPackets(r.length)
-	}
 	r.sent(p)
 	return r
-}
-
-// readPackets returns the number of packets in the response to a READ, 0 if the path MTU is
-// unknown.
-func (s *stream) readPackets(length uint32) int64 {
-	switch {
-	case s.flow.mtu != 0:
-	case int64(length) <= int64(s.flow.fits):
-		return 1
-	default:
-		return 0
-	}
-	return int64(packet.PSNCount(length, s.flow.mtu))
 }
 
 // sent records a transmission.
 func (r *request) sent(p *judgedPacket) {
 	r.transmissions++
-	r.no, r.at, r.fingerprint, r.ackReq = p.No, p.at, p.fingerprint(), p.AckReq
+	r.no, r.at, r.fingerprint, r.AckReq = p.No, p.at, p.fingerprint(), p.AckReq
 }
 
 // isCopy reports whether p is a copy of the last transmission of r made by the network.
 func (r *request) isCopy(p *judgedPacket) bool { return p.isCopyOf(r.fingerprint) }
-
-// expects reports whether r has to be answered.
-func (r *request) expects() bool { return r.ackReq || r.info.Kind.HasOwnResponse() }
 
 // insert adds a new request, and returns its record.
 func (s *stream) insert(r request) *request {
@@ -290,13 +265,13 @@ func (s *stream) insert(r request) *request {
 		s.judge.requests -= drop
 		s.requests = append(s.requests[:0], s.requests[drop:]...)
 	}
-	i := s.find(r.seq) + 1
+	i := s.find(r.Seq) + 1
 	s.requests = append(s.requests, request{})
 	copy(s.requests[i+1:], s.requests[i:])
 	s.requests[i] = r
 	s.judge.requests++
 	s.grow()
-	return &s.requests[s.find(r.seq)]
+	return &s.requests[s.find(r.Seq)]
 }
 
 // grow moves contiguous over the requests that follow without a gap.
@@ -305,33 +280,33 @@ func (s *stream) grow() {
 	if i < 0 {
 		return
 	}
-	if r := &s.requests[i]; r.seq < s.contiguous {
-		if r.n != 0 || r.end() != s.contiguous {
+	if r := &s.requests[i]; r.Seq < s.contiguous {
+		if r.NumPSNs != 0 || r.End() != s.contiguous {
 			return
 		}
 		i++
 	}
 	for ; i < len(s.requests); i++ {
 		r := &s.requests[i]
-		if r.seq != s.contiguous {
-			if i == 0 || s.requests[i-1].n != 0 {
+		if r.Seq != s.contiguous {
+			if i == 0 || s.requests[i-1].NumPSNs != 0 {
 				return
 			}
 			// After a READ of unknown length, requests may be missing.
-			s.base, s.contiguousMessages, s.msn = r.seq, 0, msnBase{}
+			s.base, s.contiguousMessages, s.msn = r.Seq, 0, msnBase{}
 		}
-		if r.info.Position.EndsMessage() {
+		if r.Info.Position.EndsMessage() {
 			s.contiguousMessages++
 		}
 		r.msgs = s.contiguousMessages
-		s.contiguous = r.end()
+		s.contiguous = r.End()
 	}
 }
 
 // skip gives up the gap below seq, and counts messages from there on.
 func (s *stream) skip(seq int64) {
 	if r := s.requestAt(seq - 1); r != nil {
-		seq = r.end()
+		seq = r.End()
 	}
 	s.base, s.contiguous, s.contiguousMessages, s.msn = seq, seq, 0, msnBase{}
 	s.grow()
@@ -344,7 +319,7 @@ func (s *stream) msgsBelow(seq int64) (n int, ok bool) {
 		return 0, true
 	}
 	i := s.find(seq - 1)
-	if i < 0 || s.requests[i].seq < s.base || s.requests[i].seq >= s.contiguous {
+	if i < 0 || s.requests[i].Seq < s.base || s.requests[i].Seq >= s.contiguous {
 		return 0, false
 	}
 	return s.requests[i].msgs, true

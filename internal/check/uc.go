@@ -14,7 +14,7 @@ func (s *stream) ucRequest(p *judgedPacket, when conversation.Lateness) {
 		seq = s.next
 	}
 	i := s.find(seq)
-	if i >= 0 && s.requests[i].seq == seq {
+	if i >= 0 && s.requests[i].Seq == seq {
 		if r := &s.requests[i]; !r.isCopy(p) && when == conversation.OnTime {
 			s.violates(p, ruleUCRepeat, "PSN %d again, was packet %d", p.PSN, r.no)
 		}
@@ -25,5 +25,5 @@ func (s *stream) ucRequest(p *judgedPacket, when conversation.Lateness) {
 	}
 	r := s.insert(s.newRequest(p, seq))
 	s.checkNeighbours(p, r)
-	s.next = max(s.next, r.end())
+	s.next = max(s.next, r.End())
 }

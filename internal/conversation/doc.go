@@ -11,6 +11,8 @@
 //     copies that the network made.
 //  5. Identifications and Fingerprint (order.go) distinguish packets that the network delayed or
 //     duplicated from retransmissions. They too read one packet at a time.
-//  6. A capture may begin in the middle of a connection. begin.go finds the first PSN and MSN that a
+//  6. A Part (part.go) says how many PSNs a packet takes, which packets it may follow in a message, and
+//     whether it expects a reply.
+//  7. A capture may begin in the middle of a connection. begin.go finds the first PSN and MSN that a
 //     stream can be judged from, and message.go assembles its messages.
 package conversation

@@ -76,17 +76,6 @@ func (s *Stream) firstTransmissions() []*Transmission {
 	return parts
 }
 
-// Continues reports whether a packet b may follow a as the next packet of the same message.
-func Continues(a, b *packet.Info) bool {
-	return !a.Position.EndsMessage() && !b.Position.StartsMessage() && a.Kind == b.Kind
-}
-
-// Follows reports whether a packet b may follow a: as the next packet of the same message, or as the first
-// packet of the next one.
-func Follows(a, b *packet.Info) bool {
-	return Continues(a, b) || a.Position.EndsMessage() && b.Position.StartsMessage()
-}
-
 // assembleOne removes the packets of the first message from parts.
 func (s *Stream) assembleOne(parts []*Transmission) (*Message, []*Transmission) {
 	start := parts[0]
@@ -106,7 +95,7 @@ func (s *Stream) assembleOne(parts []*Transmission) (*Message, []*Transmission) 
 	}
 	for len(parts) > 0 {
 		e := parts[0]
-		if !Continues(m.Packets[len(m.Packets)-1].Info, e.Info) {
+		if !m.Packets[len(m.Packets)-1].ContinuedBy(&e.Part) {
 			m.cut(e, limit)
 			break
 		}
@@ -127,7 +116,7 @@ func (s *Stream) assembleOne(parts []*Transmission) (*Message, []*Transmission) 
 func (m *Message) cut(e *Transmission, limit int64) {
 	switch last := m.Packets[len(m.Packets)-1]; {
 	case e.Seq >= limit: // its other packets were not captured
-	case e.Seq == last.Seq+1:
+	case last.Adjoins(&e.Part):
 		m.NumPSNs, m.Broken = e.Seq-m.First, e
 		m.Expected = fmt.Sprintf("the next packet of the message of packet %d", m.Packets[0].No)
 	default: // it is not known where it ended

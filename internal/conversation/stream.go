@@ -10,26 +10,21 @@ import (
 // A Transmission is a packet of a stream, as captured.
 type Transmission struct {
 	*capture.Packet
-	Info  *packet.Info
+	Part
 	Index int // in the capture
 
 	// SentBefore is the index in the capture before which the packet was sent: its own, or that of a
 	// packet which was sent after it and captured before it.
 	SentBefore int
-	Seq        int64 // unwrapped PSN
-	NumPSNs    int64 // PSNs that a request takes
-	Copy       bool  // the network duplicated the packet sent before
+	Copy       bool // the network duplicated the packet sent before
 
 	Next *Transmission // the requester's next transmission of a request with this PSN, nil if there is none
 }
 
 // NewTransmission returns the packet with an index in the capture as a transmission whose stream is not known.
 func NewTransmission(p *capture.Packet, index int) *Transmission {
-	return &Transmission{Packet: p, Info: p.Opcode.Info(), Index: index, SentBefore: index}
+	return &Transmission{Packet: p, Part: NewPart(&p.Header, 0, 0, 0), Index: index, SentBefore: index}
 }
-
-// End returns the unwrapped PSN after a request's last.
-func (t *Transmission) End() int64 { return t.Seq + t.NumPSNs }
 
 // IsFatal reports whether a reply is a NAK that ends the connection.
 func (t *Transmission) IsFatal() bool {
@@ -126,16 +121,11 @@ func (s *Stream) unwrap(near int64) {
 		} else {
 			e, rep = rep[0], rep[1:]
 		}
-		e.Seq = Unwrap(e.BTH.PSN, near)
-		e.NumPSNs = 1
-		if !e.Info.Request {
-			continue
+		e.Part = NewPart(&e.Header, Unwrap(e.BTH.PSN, near), s.PathMTU, s.PathMTU)
+		if e.Info.Request {
+			// A damaged READ may claim more PSNs than a NIC has outstanding.
+			near = max(near, min(e.End(), e.Seq+MaxPSNStep))
 		}
-		if e.Info.Kind == packet.KindRead {
-			e.NumPSNs = int64(packet.PSNCount(e.RETH.Length, s.PathMTU))
-		}
-		// A damaged READ may claim more PSNs than a NIC has outstanding.
-		near = max(near, min(e.End(), e.Seq+MaxPSNStep))
 	}
 }
 

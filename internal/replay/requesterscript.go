@@ -323,7 +323,7 @@ func (w *requesterScriptWriter) fed(e *conversation.Transmission, accepted bool)
 	s := &w.Steps[len(w.Steps)-1]
 	s.MinReceives = w.r.receives.taken
 	s.Accepted = accepted
-	s.Answered = accepted && (e.AckReq || e.Info.Kind.HasOwnResponse())
+	s.Answered = accepted && e.ExpectsReply()
 	if s.Answered {
 		w.mustAnswer = append(w.mustAnswer, s.End)
 	}

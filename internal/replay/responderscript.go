@@ -266,7 +266,7 @@ func (w *responderScriptWriter) cause(r *conversation.Transmission) (cause *conv
 		cause = w.latest(r)
 	}
 	if cause == nil {
-		return &conversation.Transmission{Seq: r.Seq, NumPSNs: 1}, false
+		return &conversation.Transmission{Part: conversation.Part{Seq: r.Seq, NumPSNs: 1}}, false
 	}
 	if r.Info.Kind == packet.KindReadResponse {
 		w.reads[r.Seq] = cause
