@@ -75,7 +75,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	for _, s := range r.Streams {
 		s.writeText(&b)
 	}
-	fmt.Fprintf(&b, "%s\n", plural(r.Differences(), "difference"))
+	fmt.Fprintf(&b, "%s\n", replay.Count(r.Differences(), "difference"))
 	_, err := io.WriteString(w, b.String())
 	return err
 }
@@ -86,7 +86,7 @@ func (r *Report) played() string {
 	for _, s := range r.Streams {
 		n[s.Side]++
 	}
-	text := plural(max(n[Requester], n[Responder]), "stream")
+	text := replay.Count(max(n[Requester], n[Responder]), "stream")
 	if n[Requester] > 0 && n[Responder] > 0 {
 		text += ", both sides"
 	}
@@ -97,9 +97,9 @@ func (s *Stream) writeText(b *strings.Builder) {
 	live := Responder
 	if s.Side == Responder {
 		live = Requester
-		fmt.Fprintf(b, "%v > %v, from %v: %s posted, %s, %s sent", s.From, s.To, s.Peer, plural(s.Posted, "work request"), plural(s.Requests, "request"), plural(s.Sent, "reply"))
+		fmt.Fprintf(b, "%v > %v, from %v: %s posted, %s, %s sent", s.From, s.To, s.Peer, replay.Count(s.Posted, "work request"), replay.Count(s.Requests, "request"), replay.Count(s.Sent, "reply"))
 	} else {
-		fmt.Fprintf(b, "%v > %v, to %v: %s sent", s.From, s.To, s.Peer, plural(s.Sent, "request"))
+		fmt.Fprintf(b, "%v > %v, to %v: %s sent", s.From, s.To, s.Peer, replay.Count(s.Sent, "request"))
 	}
 	if s.SentAgain > 0 {
 		fmt.Fprintf(b, ", %d of them again", s.SentAgain)
@@ -108,24 +108,11 @@ func (s *Stream) writeText(b *strings.Builder) {
 		fmt.Fprintf(b, ", %d left out that did not arrive in the capture", s.LeftOut)
 	}
 	if s.Side == Requester {
-		fmt.Fprintf(b, ", %s", plural(s.Replies, "reply"))
+		fmt.Fprintf(b, ", %s", replay.Count(s.Replies, "reply"))
 	}
 	fmt.Fprintf(b, ", path MTU %d\n", s.PathMTU)
 	s.Verdict().WriteText(b, string(live))
 	for _, n := range s.NotPlayed {
 		fmt.Fprintf(b, "    not as captured: packet %d of the capture: %s\n", n.Packet, n.Text)
 	}
-}
-
-func plural(n int, what string) string {
-	switch {
-	case n == 1:
-		return "1 " + what
-	case strings.HasSuffix(what, "y"):
-		what = strings.TrimSuffix(what, "y") + "ie"
-	}
-	if n == 0 {
-		return "no " + what + "s"
-	}
-	return fmt.Sprintf("%d %ss", n, what)
 }

@@ -217,7 +217,7 @@ func (r *responderModel) fill(e *conversation.Transmission, answers *response, m
 		}
 	}
 	if changed > 0 {
-		r.note(e, "%s of the memory that it reads changed since the capture last showed them; something else wrote to it", count(changed, "byte"))
+		r.note(e, "%s of the memory that it reads changed since the capture last showed them; something else wrote to it", Count(changed, "byte"))
 	}
 }
 

@@ -83,7 +83,7 @@ func replayConnection(captured *conversation.Capture, d *conversation.Direction,
 		streams, unrequested := captured.Streams(way)
 		if len(unrequested) > 0 {
 			skipped = append(skipped, Note{unrequested[0].No, fmt.Sprintf("%s to %v without a request in the capture; this is the first",
-				count(len(unrequested), "reply"), sender(way))})
+				Count(len(unrequested), "reply"), sender(way))})
 		}
 		for _, cs := range streams {
 			s := newStream(cs, way)
@@ -95,7 +95,7 @@ func replayConnection(captured *conversation.Capture, d *conversation.Direction,
 	}
 	if d.Peer == nil && !d.HasRequests() {
 		skipped = append(skipped, Note{d.Replies[0].No, fmt.Sprintf("%s to %v without a request in the capture; this is the first",
-			count(len(d.Replies), "reply"), receiver(d))})
+			Count(len(d.Replies), "reply"), receiver(d))})
 	}
 	if len(c.Streams) == 0 {
 		return nil, skipped, nil

@@ -110,7 +110,7 @@ func RequesterScripts(ps capture.Packets) ([]*RequesterScript, []Note, error) {
 // returns notes about those that were not played. If none was, the error says why.
 func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played bool, err error), unreliable func(*stream) (played bool, err error)) (left []Note, err error) {
 	rc, _ := unusable(ps)
-	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, count(len(ps), "RoCEv2 packet"), count(rc, "packet"))
+	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, Count(len(ps), "RoCEv2 packet"), Count(rc, "packet"))
 	any := false
 	captured := conversation.New(ps, packet.RC)
 	for _, d := range captured.Directions {

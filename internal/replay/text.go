@@ -19,7 +19,7 @@ func (r *Report) WriteText(w io.Writer) error {
 	if r.File != "" {
 		b.printf("%s: ", r.File)
 	}
-	b.printf("%s, %s of RC, %s\n", count(r.RoCE, "RoCEv2 packet"), count(r.RC, "packet"), count(len(r.Connections), "connection"))
+	b.printf("%s, %s of RC, %s\n", Count(r.RoCE, "RoCEv2 packet"), Count(r.RC, "packet"), Count(len(r.Connections), "connection"))
 	for _, n := range r.Skipped {
 		b.printf("  skipped: packet %d: %s\n", n.Packet, n.Text)
 	}
@@ -28,12 +28,12 @@ func (r *Report) WriteText(w io.Writer) error {
 			s.print(b)
 		}
 	}
-	b.printf("%s\n", count(r.Differences(), "difference"))
+	b.printf("%s\n", Count(r.Differences(), "difference"))
 	return b.err
 }
 
 func (s *Stream) print(b *printer) {
-	b.printf("%v > %v: %s, %s, path MTU %d\n", s.From, s.To, count(s.Requests, "request"), count(s.Replies, "reply"), s.PathMTU)
+	b.printf("%v > %v: %s, %s, path MTU %d\n", s.From, s.To, Count(s.Requests, "request"), Count(s.Replies, "reply"), s.PathMTU)
 	s.Responder.print(b, "responder")
 	s.Requester.print(b, "requester")
 }
@@ -46,7 +46,7 @@ func (v *Verdict) WriteText(w io.Writer, side string) error {
 }
 
 func (v *Verdict) print(b *printer, side string) {
-	b.printf("  %s: %d compared, %s\n", side, v.Compared, count(len(v.Differences), "difference"))
+	b.printf("  %s: %d compared, %s\n", side, v.Compared, Count(len(v.Differences), "difference"))
 	for _, d := range v.Differences {
 		b.printf("    DIFFERENCE %v\n", d)
 	}
@@ -78,8 +78,8 @@ func (d Difference) String() string {
 	return fmt.Sprintf("packet %d (PSN %d): %s: captured %s, softroce %s", d.Packet, d.PSN, d.Field, d.Captured, d.Softroce)
 }
 
-// count returns a number with the noun that is counted.
-func count(n int, what string) string {
+// Count returns a number with the noun that is counted.
+func Count(n int, what string) string {
 	switch {
 	case n == 1:
 		return "1 " + what
