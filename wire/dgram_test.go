@@ -148,7 +148,7 @@ func TestDgramDropReasons(t *testing.T) {
 		{"ARP cut", arpFrame(arpRequest, vmAddr, dgAddr)[:40], DropARP},
 		{"ARP for another", arpFrame(arpRequest, vmAddr, addrA), DropARP},
 		{"ARP operation", arpFrame(3, vmAddr, dgAddr), DropARP},
-		{"ARP from our own address", arpFrame(arpRequest, dgAddr, dgAddr), DropARP},
+		{"ARP from the link's own address", arpFrame(arpRequest, dgAddr, dgAddr), DropARP},
 		{"echo reply", echoFrame(icmpEchoReply), DropICMP},
 		{"echo with a wrong checksum", changed(echoFrame(icmpEcho), 36, 9, 9), DropICMP},
 		{"solicitation for another", solicitFrame(vm6, addr6), DropICMP},

@@ -178,12 +178,12 @@ func TestPacketLinkReceivesOnlyItsRoCEv2(t *testing.T) {
 			frame []byte
 			want  int
 		}{
-			{"to us", good, 1},
+			{"to the interface", good, 1},
 			{"with a priority tag", tagged(good, 0x6000), 1},
 			{"of VLAN 5", tagged(good, 0x6005), 0},
 			{"to another port", change(good, port, 0x12, 0xb8), 0},
 			{"to another MAC", change(good, 0, other[:]...), 0},
-			{"to everyone", change(good, 0, 255, 255, 255, 255, 255, 255), 0},
+			{"to broadcast", change(good, 0, 255, 255, 255, 255, 255, 255), 0},
 			{"of another protocol", change(good, 12, 0x88, 0xb5), 0},
 		} {
 			tap.send(c.frame)

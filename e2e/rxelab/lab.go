@@ -21,11 +21,8 @@ import (
 	"syscall"
 )
 
-// Debian packages of the kernels that are tested.
-const (
-	KernelStable    = "linux-image-amd64"
-	KernelBackports = "linux-image-6.12-amd64"
-)
+// KernelStable is the Debian package of the guests' default kernel.
+const KernelStable = "linux-image-amd64"
 
 // Interface is the network interface for the program under test in EmuNamespace.
 const Interface = "emu0"

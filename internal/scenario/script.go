@@ -235,19 +235,19 @@ func (s *script) poll() error {
 			s.events = append(s.events, e)
 			s.log("    %s", eventText(e))
 		}
-		if err := errors.Join(err, err2, s.pollNotices(n)); err != nil {
+		if err := errors.Join(err, err2, s.pollCompletionEvents(n)); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// pollNotices collects completion events, if any completion queue was armed.
-func (s *script) pollNotices(n testbed.NIC) error {
+// pollCompletionEvents collects completion events, if any completion queue was armed.
+func (s *script) pollCompletionEvents(n testbed.NIC) error {
 	if !s.armed {
 		return nil
 	}
-	l, err := n.Notices()
+	l, err := n.CompletionEvents()
 	for _, cq := range l {
 		s.notices = append(s.notices, cq)
 		s.log("    notice %s", cq)

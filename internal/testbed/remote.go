@@ -140,8 +140,8 @@ func (n *remoteNIC) Arm(name string, solicited bool) error {
 	return n.command("arm", name, 0)
 }
 
-// Notices implements NIC.
-func (n *remoteNIC) Notices() (l []string, err error) {
+// CompletionEvents implements NIC.
+func (n *remoteNIC) CompletionEvents() (l []string, err error) {
 	if n.program == nil {
 		return nil, nil
 	}

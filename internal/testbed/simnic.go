@@ -14,21 +14,21 @@ import (
 // A simNIC is a simulated NIC and the verbs program on it. The program's rings are in heap memory;
 // it writes them as a program in another process does.
 type simNIC struct {
-	client  *nictest.Client
-	addr    netip.Addr
-	pds     map[string]*nic.PD
-	mrs     map[string]*simMR
-	mws     map[string]*simMW
-	xrcds   map[string]*nic.XRCD
-	cqs     map[string]*nictest.CQ
-	srqs    map[string]*nictest.SRQ
-	qps     map[string]*simQP
-	order   []*nictest.CQ // in order of creation
-	events  []Event
-	notices []string // completion queues with a completion event
-	killed  error
-	nextVA  uint64
-	ahs     uint32 // number of address handles created
+	client           *nictest.Client
+	addr             netip.Addr
+	pds              map[string]*nic.PD
+	mrs              map[string]*simMR
+	mws              map[string]*simMW
+	xrcds            map[string]*nic.XRCD
+	cqs              map[string]*nictest.CQ
+	srqs             map[string]*nictest.SRQ
+	qps              map[string]*simQP
+	order            []*nictest.CQ // in order of creation
+	events           []Event
+	completionEvents []string // completion queues with a completion event
+	killed           error
+	nextVA           uint64
+	ahs              uint32 // number of address handles created
 
 	foreign  bool             // access all memory as that of another process
 	process  *mrtable.Process // opened for the first foreign region

@@ -35,7 +35,7 @@ func (n *simNIC) CreateCQ(name string, entries int) error {
 	if err != nil {
 		return err
 	}
-	q.OnNotify = func() { n.notices = append(n.notices, name) }
+	q.OnNotify = func() { n.completionEvents = append(n.completionEvents, name) }
 	n.cqs[name] = q
 	n.order = append(n.order, q)
 	return nil
@@ -51,10 +51,10 @@ func (n *simNIC) Arm(name string, solicited bool) error {
 	return nil
 }
 
-// Notices implements NIC.
-func (n *simNIC) Notices() ([]string, error) {
-	l := n.notices
-	n.notices = nil
+// CompletionEvents implements NIC.
+func (n *simNIC) CompletionEvents() ([]string, error) {
+	l := n.completionEvents
+	n.completionEvents = nil
 	return l, n.killed
 }
 

@@ -108,7 +108,9 @@ type NIC interface {
 	// Arm requests an event for the next completion, or for the next one that is solicited or in
 	// error.
 	Arm(cq string, solicited bool) error
-	Notices() (cqs []string, err error) // since the last call
+	// CompletionEvents returns the completion queues that had a completion event since the last
+	// call.
+	CompletionEvents() (cqs []string, err error)
 	CreateSRQ(name string, o SRQOptions) (number uint32, err error)
 	CreateQP(name string, o QPOptions) (qpn uint32, err error)
 	DestroyQP(name string) error
