@@ -20,8 +20,8 @@ type network struct {
 	inFlight []flight
 	seq      int
 
-	// fate returns when a MAD arrives, in ns from now, once for each copy; an empty list loses it.
-	fate func(m *datagram) []int64
+	// outcome returns when a MAD arrives, in ns from now, once for each copy; an empty list loses it.
+	outcome func(m *datagram) []int64
 }
 
 // A datagram is a MAD in the network.
@@ -52,7 +52,7 @@ type host struct {
 
 func newNetwork(t *testing.T, n int) (*network, []*host) {
 	w := &network{t: t, now: 1, hosts: map[netip.Addr]*host{}}
-	w.fate = func(*datagram) []int64 { return []int64{1000} }
+	w.outcome = func(*datagram) []int64 { return []int64{1000} }
 	var hosts []*host
 	for i := range n {
 		h := &host{net: w, addr: netip.AddrFrom4([4]byte{10, 0, 0, byte(i + 1)}), guid: 0xf000 + uint64(i), accept: true}
@@ -70,7 +70,7 @@ func (h *host) Send(mad *[cm.MADSize]byte, to *cm.Route) {
 	if err != nil {
 		h.net.t.Fatalf("%v sent an invalid MAD: %v", h.addr, err)
 	}
-	for _, d := range h.net.fate(&datagram{m, h.addr}) {
+	for _, d := range h.net.outcome(&datagram{m, h.addr}) {
 		h.net.seq++
 		h.net.inFlight = append(h.net.inFlight, flight{h.net.now + d, h.net.seq, h.addr, to.Dst, *mad})
 	}
@@ -179,7 +179,7 @@ func (w *network) deliver() {
 
 // lose drops the first n MADs with an attribute.
 func (w *network) lose(a cm.Attribute, n int) {
-	w.fate = func(m *datagram) []int64 {
+	w.outcome = func(m *datagram) []int64 {
 		if m.Message.Attribute() == a && n > 0 {
 			n--
 			return nil
@@ -234,7 +234,7 @@ func TestConnectionSurvivesTheLossOfEachMessage(t *testing.T) {
 func TestSilentPeerIsUnreachable(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	sent := 0
-	w.fate = func(*datagram) []int64 { sent++; return nil }
+	w.outcome = func(*datagram) []int64 { sent++; return nil }
 	hosts[0].connect(hosts[1], 0x11)
 	w.run(0)
 	want(t, hosts[0], "unreachable")
@@ -252,7 +252,7 @@ func TestPeerThatDiesAfterREQIsUnreachable(t *testing.T) {
 	w.lose(cm.AttrRTU, 1000)
 	hosts[0].connect(hosts[1], 0x11)
 	w.run(10e9)
-	w.fate = func(*datagram) []int64 { return nil }
+	w.outcome = func(*datagram) []int64 { return nil }
 	w.run(0)
 	want(t, hosts[1], "request", "unreachable")
 }
@@ -392,7 +392,7 @@ func TestStaleConnectionIsRejectedOnce(t *testing.T) {
 func TestDREQWithoutConnectionGetsDREP(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	var got []string
-	w.fate = func(m *datagram) []int64 {
+	w.outcome = func(m *datagram) []int64 {
 		got = append(got, fmt.Sprint(m.From, " ", m.Message.Attribute()))
 		return []int64{1}
 	}
@@ -432,7 +432,7 @@ func TestAgentUnderLossDuplicationAndReordering(t *testing.T) {
 	for seed := range uint64(60) {
 		r := rand.New(rand.NewPCG(seed, 1))
 		w, hosts := newNetwork(t, 3)
-		w.fate = func(*datagram) (at []int64) {
+		w.outcome = func(*datagram) (at []int64) {
 			for at == nil && r.IntN(100) >= 30 || r.IntN(100) < 20 {
 				at = append(at, 1000+r.Int64N(3e9))
 			}

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// TestGoCodeInDocumentsRuns holds the Go code of the documents to the examples and tests that run it.
+// TestGoCodeInDocumentsRuns holds the Go code of the documents to the examples and tests that run
+// it.
 func TestGoCodeInDocumentsRuns(t *testing.T) {
 	var source strings.Builder
 	for _, pattern := range []string{"verbs/example_test.go", "verbs/*/example_test.go", "capture/*_test.go", "packet/*_test.go", "examples/*/*.go"} {
@@ -52,7 +53,8 @@ func TestGoCodeInDocumentsRuns(t *testing.T) {
 	}
 }
 
-// unindent removes the indentation of each line: an example's body is indented, a document's is not.
+// unindent removes the indentation of each line: an example's body is indented, a document's is
+// not.
 func unindent(text string) string {
 	return regexp.MustCompile(`(?m)^\t+`).ReplaceAllString(text, "")
 }

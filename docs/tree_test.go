@@ -22,7 +22,8 @@ const (
 	module = "softroce"
 )
 
-// folders returns the folder table of architecture.md: each folder with its layer, 0 if it has none.
+// folders returns the folder table of architecture.md: each folder with its layer, 0 if it has
+// none.
 func folders(t *testing.T) map[string]int {
 	t.Helper()
 	text, err := os.ReadFile("internals/architecture.md")

@@ -1,6 +1,6 @@
-// Package e2e holds the end-to-end tests: the softroce daemon as a process, unmodified programs, the
-// Linux kernel's Soft-RoCE as the peer, and real links between them. The tests are grouped by file
-// name:
+// Package e2e holds the end-to-end tests: the softroce daemon as a process, unmodified programs,
+// the Linux kernel's Soft-RoCE as the peer, and real links between them. The tests are grouped by
+// file name:
 //
 //   - programs_*: stock programs of the distribution on softroce
 //   - kernel_*: softroce and the kernel's NIC
@@ -13,8 +13,8 @@
 // which need the same machine wait for each other: see harness.Exclusive.
 //
 // The tests need root, for network namespaces and the taps of QEMU, and install the packages that
-// they need where they can. A test that cannot run is skipped and logs why; `make test` lists those,
-// and they are failures where CI=true.
+// they need where they can. A test that cannot run is skipped and logs why; `make test` lists
+// those, and they are failures where CI=true.
 //
 // The kernel's NIC runs in a virtual machine: see e2e/rxelab. $SOFTROCE_E2E_KERNEL is the Debian
 // package of its kernel; the default is linux-image-amd64 (6.1).

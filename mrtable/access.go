@@ -12,8 +12,8 @@ const (
 	windowAccess = ib.AccessRemoteWrite | ib.AccessRemoteRead | ib.AccessRemoteAtomic | ib.AccessFlushGlobal | ib.AccessZeroBased
 )
 
-// checkAccess applies the rules of ibv_reg_mr: no unknown flag, and no remote right to change memory
-// without the local one.
+// checkAccess applies the rules of ibv_reg_mr: no unknown flag, and no remote right to change
+// memory without the local one.
 func checkAccess(a ib.Access) error {
 	if a&^known != 0 {
 		return ErrFlags

@@ -15,7 +15,7 @@ import (
 // a copy of the memory and a list of registrations. After each step all memory must equal the copy,
 // so that nothing outside a region changes, and nothing inside it without a write.
 
-const worldSize = 3 * page
+const modelSize = 3 * page
 
 // A model is memory between two inaccessible pages, with its expected content and registrations.
 type model struct {
@@ -55,20 +55,20 @@ type pendingWrite struct {
 	p   []byte
 }
 
-const worldKinds = 5
+const modelKinds = 5
 
 // newModel returns a model whose memory is of the kind-th kind.
 func newModel(t testing.TB, kind int, ps *[3]*Process) *model {
-	w := &model{fixture: newFixture(t), kind: kind, shadow: make([]byte, worldSize), failed: map[any]error{}}
-	fd := memfd(t, worldSize, 0, unix.F_SEAL_SHRINK)
-	all, err := unix.Mmap(-1, 0, worldSize+2*page, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	w := &model{fixture: newFixture(t), kind: kind, shadow: make([]byte, modelSize), failed: map[any]error{}}
+	fd := memfd(t, modelSize, 0, unix.F_SEAL_SHRINK)
+	all, err := unix.Mmap(-1, 0, modelSize+2*page, unix.PROT_NONE, unix.MAP_PRIVATE|unix.MAP_ANON)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { unix.Munmap(all) })
-	w.memory = all[page : page+worldSize : page+worldSize]
+	w.memory = all[page : page+modelSize : page+modelSize]
 	place := unsafePointer(w.memory)
-	if _, err := unix.MmapPtr(fd, 0, place, worldSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
+	if _, err := unix.MmapPtr(fd, 0, place, modelSize, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED|unix.MAP_FIXED); err != nil {
 		t.Fatal(err)
 	}
 	switch kind {
@@ -148,8 +148,8 @@ var rights = []ib.Access{0, ib.AccessLocalWrite, ib.AccessRemoteRead, ib.AccessL
 	ib.AccessLocalWrite | ib.AccessMWBind, allRights | ib.AccessMWBind, ib.AccessMWBind}
 
 func (w *model) register(in *input) {
-	off := in.uint16() % (worldSize + 1)
-	length := in.uint16() % (worldSize - off + 1)
+	off := in.uint16() % (modelSize + 1)
+	length := in.uint16() % (modelSize - off + 1)
 	iovas := []uint64{uint64(address(w.memory)) + off, 0, -length, -length + 1, 1 << 63, in.uint16()}
 	iova := iovas[int(in.byte())%len(iovas)]
 	a := rights[int(in.byte())%len(rights)]
@@ -296,7 +296,7 @@ func (w *model) write(in *input) {
 		return
 	}
 	addr, n := w.pickRange(in, c)
-	size := min(n, worldSize+1) // less than the region may claim, but enough to exceed any region
+	size := min(n, modelSize+1) // less than the region may claim, but enough to exceed any region
 	p := make([]byte, size)
 	fill := in.byte()
 	for i := range p {
@@ -411,7 +411,7 @@ func TestRandomAccessesMatchModel(t *testing.T) {
 		for i := range in {
 			in[i] = byte(rnd.Uint32())
 		}
-		for kind := range worldKinds {
+		for kind := range modelKinds {
 			newModel(t, kind, &ps).run(in)
 		}
 		if t.Failed() {
@@ -433,7 +433,7 @@ func FuzzAccess(f *testing.F) {
 	}
 	ps := [3]*Process{self(f), selfMem(f), guardedSelf(f)}
 	f.Fuzz(func(t *testing.T, kind byte, in []byte) {
-		newModel(t, int(kind)%worldKinds, &ps).run(in)
+		newModel(t, int(kind)%modelKinds, &ps).run(in)
 	})
 }
 

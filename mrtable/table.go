@@ -254,8 +254,8 @@ func (t *Table) RemoteWhole(pd *PD, qpn, rkey uint32, need ib.Access) (*Region, 
 	return r.checkRemote(pd, qpn, r.IOVA, 0, need)
 }
 
-// checkRemote checks an access by a packet to queue pair qpn: for a window of type 2 its queue pair,
-// then the rest like a local one (IBTA 9.7.4.1.5, 10.6.7.2).
+// checkRemote checks an access by a packet to queue pair qpn: for a window of type 2 its queue
+// pair, then the rest like a local one (IBTA 9.7.4.1.5, 10.6.7.2).
 func (r *Region) checkRemote(pd *PD, qpn uint32, addr uint64, n uint32, need ib.Access) (*Region, error) {
 	if w := r.window; w != nil {
 		if w.kind != Type1 && w.qpn != qpn {

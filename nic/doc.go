@@ -12,8 +12,9 @@
 // # Trust
 //
 // The rings and the doorbell page are memory that clients can write at any time. The engine reads
-// each word and each slot once, and checks and uses its own copy (ring.go, sendring.go, recvring.go).
-// A client that breaks the rules of a ring loses its context, and no other context notices.
+// each word and each slot once, and checks and uses its own copy (ring.go, sendring.go,
+// recvring.go). A client that breaks the rules of a ring loses its context, and no other context
+// notices.
 //
 // # A step
 //

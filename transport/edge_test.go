@@ -80,7 +80,7 @@ func TestSQDDrainsAndReportsOnce(t *testing.T) {
 	a.room = -1
 	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	if len(a.events) > 0 {
-		t.Fatal("drained while a message is under way")
+		t.Fatal("drained while a message is outstanding")
 	}
 	run(t, a, b, deliverAll)
 	if got := statuses(a.done); got != "1:0" || len(a.events) != 1 || a.events[0] != ib.EventSQDrained {

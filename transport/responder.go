@@ -289,8 +289,8 @@ func (q *QP) completeRecv(e *Env, c Completion) {
 	e.Sink.Complete(q, &q.wc)
 }
 
-// advance moves the expected PSN past an accepted SEND or WRITE packet. The last packet of a message
-// increments the MSN (C9-148).
+// advance moves the expected PSN past an accepted SEND or WRITE packet. The last packet of a
+// message increments the MSN (C9-148).
 func (q *QP) advance(p *RxPacket, in *packet.Info, k packet.Kind) {
 	r := &q.resp
 	r.epsn, r.accepted = packet.PSNAdd(r.epsn, 1), r.accepted+1

@@ -350,7 +350,8 @@ func (ch *CompChannel) GetEvent(ctx context.Context) (*CQ, error) {
 }
 
 // next returns a queue with an event that GetEvent has not returned yet, nil if there is none. It
-// waits for queues that are being resized: their events cannot be read until the daemon has replied.
+// waits for queues that are being resized: their events cannot be read until the daemon has
+// replied.
 func (ch *CompChannel) next(ctx context.Context) (*CQ, error) {
 	for {
 		q, resizing := ch.scan()

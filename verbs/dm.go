@@ -81,8 +81,8 @@ func (m *DM) Close(ctx context.Context) error {
 
 func (m *DM) abandon() {}
 
-// RegDM registers length bytes of device memory from offset on: ibv_reg_dm_mr. SGEs and peers address
-// them from 0 on; access must include AccessZeroBased.
+// RegDM registers length bytes of device memory from offset on: ibv_reg_dm_mr. SGEs and peers
+// address them from 0 on; access must include AccessZeroBased.
 func (p *PD) RegDM(ctx context.Context, m *DM, offset, length uint64, access Access) (*MR, error) {
 	req := abi.RegMRRequest{PD: p.handle, Memory: abi.MemoryDevice, Access: uint32(access), Length: length,
 		Address: uint64(m.handle), Offset: offset}

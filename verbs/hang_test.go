@@ -234,8 +234,8 @@ func noError(t *testing.T, err error) {
 	}
 }
 
-// A Close whose context ends still closes the object when the daemon replies; a second one waits for
-// the first, since the daemon may have given the handle to another object by then.
+// A Close whose context ends still closes the object when the daemon replies; a second one waits
+// for the first, since the daemon may have given the handle to another object by then.
 func TestCloseCompletesAfterItsContextEnded(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	d := newSlowDaemon(t, f)

@@ -37,7 +37,7 @@ func TestBindMWType1(t *testing.T) {
 	m, mem := newWindowRegion(t, y)
 	w := window(t, y, verbs.MWType1)
 	var keys []uint32
-	for i := range 3 { // bound anew each time, to another part
+	for i := range 3 { // bound to another part each time
 		at := m.Addr() + uint64(1000*i)
 		err := y.BindMW(w, verbs.MWBind{WRID: 5, SendFlags: verbs.SendSignaled,
 			MWBindInfo: verbs.MWBindInfo{MR: m, Addr: at, Length: 1000, Access: verbs.AccessRemoteWrite}})

@@ -38,7 +38,8 @@ func logWait(t *testing.T, acquire func()) {
 // programSlots bounds how many pairs of programs run at the same time in parallel subtests.
 var programSlots = make(chan struct{}, 3)
 
-// AcquireProgramSlot waits until another pair of programs may run. The caller calls release after it.
+// AcquireProgramSlot waits until another pair of programs may run. The caller calls release after
+// it.
 func AcquireProgramSlot(t *testing.T) (release func()) {
 	t.Helper()
 	logWait(t, func() { programSlots <- struct{}{} })

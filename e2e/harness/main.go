@@ -120,7 +120,8 @@ func bootLab(dgram bool) (*rxelab.Lab, error) {
 // BridgeLab returns the lab whose guest is on a bridge. The test must hold BridgeGuest.
 func BridgeLab(t *testing.T) *rxelab.Lab { return needLab(t, bridgeLab) }
 
-// DgramLab returns the lab whose guest's network is QEMU's datagrams. The test must hold DgramGuest.
+// DgramLab returns the lab whose guest's network is QEMU's datagrams. The test must hold
+// DgramGuest.
 func DgramLab(t *testing.T) *rxelab.Lab { return needLab(t, dgramLab) }
 
 func needLab(t *testing.T, boot func() (*rxelab.Lab, error)) *rxelab.Lab {

@@ -74,8 +74,8 @@ func judgeRecords(rs records) (*Report, error) {
 	return j.Report, nil
 }
 
-// survey is the first pass over a capture: it finds the flows. It ends at the first error, which the second
-// pass reports.
+// survey is the first pass over a capture: it finds the flows. It ends at the first error, which
+// the second pass reports.
 func survey(rs records) *flows {
 	s := conversation.NewSurvey()
 	for rec, err := range rs() {

@@ -18,8 +18,8 @@ func (p *judgedPacket) fingerprint() conversation.Fingerprint {
 	return conversation.FingerprintOf(p.Packet)
 }
 
-// isCopyOf reports whether p is certainly a copy of the packet of f. A requester that does not number its
-// packets may retransmit as soon as minTimeout allows.
+// isCopyOf reports whether p is certainly a copy of the packet of f. A requester that does not
+// number its packets may retransmit as soon as minTimeout allows.
 func (p *judgedPacket) isCopyOf(f conversation.Fingerprint) bool {
 	return p.fingerprint().IsCopyOf(f, p.ID != 0, minTimeout)
 }

@@ -187,8 +187,8 @@ func (s *stream) sequenceNAK(p *judgedPacket, seq int64, isLate bool) {
 	case s.nak.active && s.nak.seq == seq:
 		s.violates(p, ruleNAKOnce, "PSN %d, as the NAK of packet %d", p.PSN, s.nak.no)
 	case s.positive < seq-1 && seq == s.next-1:
-		// The requests before it had no answer yet. They may have arrived after the last one, which was
-		// discarded, and before the NAK was sent. Then the last one is missing.
+		// The requests before it had no answer yet. They may have arrived after the last one, which
+		// was discarded, and before the NAK was sent. Then the last one is missing.
 		s.noteOn(p, noteOvertaken)
 	case s.certain(seq) && len(s.requests) > 0 && s.requests[len(s.requests)-1].Seq <= seq:
 		s.violates(p, ruleNAKCause, "PSN %d, the highest that was sent", p.PSN)

@@ -2,11 +2,11 @@ package conversation
 
 import "softroce/packet"
 
-// A capture may begin in the middle of a connection, of a message, or of a retransmission. This file finds
-// the first PSN of a stream that can be judged, and the MSN before it.
+// A capture may begin in the middle of a connection, of a message, or of a retransmission. This
+// file finds the first PSN of a stream that can be judged, and the MSN before it.
 
-// findFirst sets FirstSeq to the lowest PSN of the requests before the first reply, or to the PSN that the
-// first reply is a NAK for, if that is lower.
+// findFirst sets FirstSeq to the lowest PSN of the requests before the first reply, or to the PSN
+// that the first reply is a NAK for, if that is lower.
 func (s *Stream) findFirst() {
 	first := s.Requests[0]
 	s.FirstSeq = first.Seq
@@ -37,8 +37,9 @@ func (s *Stream) begin() {
 	s.FirstMSN = s.startMSN()
 }
 
-// startMSN infers the MSN before the stream: 0 for a new queue pair. Each reply to a new request has a vote. A
-// single vote does not count if the capture seems to contain the creation of the connection.
+// startMSN infers the MSN before the stream: 0 for a new queue pair. Each reply to a new request
+// has a vote. A single vote does not count if the capture seems to contain the creation of the
+// connection.
 func (s *Stream) startMSN() uint32 {
 	votes := map[uint32]int{}
 	newest := s.FirstSeq - 1
@@ -70,8 +71,8 @@ func (s *Stream) startMSN() uint32 {
 	return best
 }
 
-// hasSetup reports whether the capture has packets before the stream by which programs may have connected
-// the queue pairs: those of the connection manager, or frames of other protocols.
+// hasSetup reports whether the capture has packets before the stream by which programs may have
+// connected the queue pairs: those of the connection manager, or frames of other protocols.
 func (s *Stream) hasSetup() bool {
 	first := s.Requests[0]
 	if first.No > first.Index+1 {
@@ -88,8 +89,8 @@ func (s *Stream) hasSetup() bool {
 // maxFirstReplies bounds the replies that are searched for requests before the capture.
 const maxFirstReplies = 1 << 8
 
-// moveFirst reports whether requests from FirstSeq on were accepted before the capture began, so that it has
-// only retransmissions of them. If so, it moves FirstSeq behind them.
+// moveFirst reports whether requests from FirstSeq on were accepted before the capture began, so
+// that it has only retransmissions of them. If so, it moves FirstSeq behind them.
 func (s *Stream) moveFirst() bool {
 	latest := map[int64]*Transmission{}
 	first := map[int64]*Transmission{}
@@ -119,8 +120,8 @@ func (s *Stream) moveFirst() bool {
 	return false
 }
 
-// acceptedBy returns what a reply acknowledges: all requests before end were accepted before an index in the
-// capture. asked is the latest request with its PSN.
+// acceptedBy returns what a reply acknowledges: all requests before end were accepted before an
+// index in the capture. asked is the latest request with its PSN.
 func (s *Stream) acceptedBy(r, asked *Transmission) (end int64, index int) {
 	if r.Info.Kind == packet.KindAck {
 		end = r.Seq

@@ -17,8 +17,8 @@ type Capture struct {
 	activity   activity
 }
 
-// A Direction is the packets of a flow: the requests of the sending queue pair, and its replies to the
-// requests of the other one.
+// A Direction is the packets of a flow: the requests of the sending queue pair, and its replies to
+// the requests of the other one.
 type Direction struct {
 	*Flow
 	Peer    *Direction // nil if it is not known
@@ -26,8 +26,8 @@ type Direction struct {
 	runs    []*run
 }
 
-// A run is requests whose PSNs are near each other. A flow has several where a queue pair number was used
-// again.
+// A run is requests whose PSNs are near each other. A flow has several where a queue pair number
+// was used again.
 type run struct {
 	requests []*Transmission
 	next     uint32 // the PSN after the highest one
@@ -36,8 +36,8 @@ type run struct {
 // maxRuns bounds the runs of a flow that are searched for the one that a packet belongs to.
 const maxRuns = 8
 
-// New reconstructs the conversations of a service from packets that were captured in this order. Packets
-// that are not Usable are ignored.
+// New reconstructs the conversations of a service from packets that were captured in this order.
+// Packets that are not Usable are ignored.
 func New(ps capture.Packets, service packet.Service) *Capture {
 	survey := NewSurvey()
 	for _, p := range ps {
@@ -76,7 +76,8 @@ func New(ps capture.Packets, service packet.Service) *Capture {
 
 var errICRC = errors.New("the ICRC is wrong")
 
-// Usable returns why a queue pair discards a packet that has the headers of RoCEv2, nil if it does not.
+// Usable returns why a queue pair discards a packet that has the headers of RoCEv2, nil if it does
+// not.
 func Usable(p *capture.Packet) error {
 	switch {
 	case p.Err != nil:
@@ -116,8 +117,8 @@ func (r *run) near(psn uint32) bool {
 	return -MaxPSNStep < d && d < MaxPSNStep
 }
 
-// Streams returns the streams of a direction, the requests of the sending queue pair with the replies to
-// them; and the replies of the opposite direction that belong to none.
+// Streams returns the streams of a direction, the requests of the sending queue pair with the
+// replies to them; and the replies of the opposite direction that belong to none.
 func (c *Capture) Streams(d *Direction) (streams []*Stream, unrequested []*Transmission) {
 	replies, unrequested := d.assign()
 	for i, r := range d.runs {
@@ -129,8 +130,8 @@ func (c *Capture) Streams(d *Direction) (streams []*Stream, unrequested []*Trans
 	return streams, unrequested
 }
 
-// assign returns the replies to the requests of each run. A reply belongs to a run that began before it: the
-// one with PSNs near that of the reply, or else the latest.
+// assign returns the replies to the requests of each run. A reply belongs to a run that began
+// before it: the one with PSNs near that of the reply, or else the latest.
 func (d *Direction) assign() (replies [][]*Transmission, unrequested []*Transmission) {
 	replies = make([][]*Transmission, len(d.runs))
 	if d.Peer == nil {
@@ -178,14 +179,14 @@ func (d *Direction) lastIndex() int {
 	return last
 }
 
-// refuses reports whether the sending queue pair refuses a request with a NAK that ends the connection.
+// refuses reports whether the sending queue pair refuses a request with a NAK that ends the
+// connection.
 func (d *Direction) refuses() bool {
 	return slices.ContainsFunc(d.Replies, (*Transmission).IsFatal)
 }
 
-// An activity is, for each host, the indexes of packets that end a message which a program takes notice
-// of. Between two of them only captured operations should change memory that both ends
-// know.
+// An activity is, for each host, the indexes of packets that end a message which a program takes
+// notice of. Between two of them only captured operations should change memory that both ends know.
 type activity map[netip.Addr][]int
 
 func (a activity) add(index int, p *capture.Packet, in *packet.Info) {
@@ -195,7 +196,8 @@ func (a activity) add(index int, p *capture.Packet, in *packet.Info) {
 	}
 }
 
-// between reports whether a program on a host sent or received a message after one index and before another.
+// between reports whether a program on a host sent or received a message after one index and before
+// another.
 func (a activity) between(host netip.Addr, from, to int) bool {
 	l := a[host]
 	i, _ := slices.BinarySearch(l, from+1)

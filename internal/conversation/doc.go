@@ -1,6 +1,7 @@
-// Package conversation reconstructs the conversations of a capture: which packets belong to the same
-// pair of queue pairs, which requests and replies form a stream, and which packets form a message. The
-// judges of captures (internal/check, internal/replay) build on it and add only their judgement.
+// Package conversation reconstructs the conversations of a capture: which packets belong to the
+// same pair of queue pairs, which requests and replies form a stream, and which packets form a
+// message. The judges of captures (internal/check, internal/replay) build on it and add only their
+// judgement.
 //
 //  1. Survey (survey.go) sorts packets into flows, one for each queue pair that packets go to, and
 //     finds the flow in the opposite direction. It reads one packet at a time, in bounded memory.

@@ -8,8 +8,8 @@ import (
 	"softroce/packet"
 )
 
-// A Message is the packets of one work request, assembled from the first captured transmission of each
-// packet.
+// A Message is the packets of one work request, assembled from the first captured transmission of
+// each packet.
 type Message struct {
 	First, NumPSNs int64           // unwrapped PSNs
 	Kind           packet.Kind     // KindNone: the beginning of the message was not captured
@@ -21,8 +21,8 @@ type Message struct {
 // End returns the unwrapped PSN after the message's last.
 func (m *Message) End() int64 { return m.First + m.NumPSNs }
 
-// assemble assembles the messages of a stream from FirstSeq on. Where the capture begins inside a message,
-// FirstSeq moves to the next one.
+// assemble assembles the messages of a stream from FirstSeq on. Where the capture begins inside a
+// message, FirstSeq moves to the next one.
 func (s *Stream) assemble() {
 	s.Messages = nil
 	parts := s.firstTransmissions()
@@ -59,7 +59,8 @@ func (s *Stream) assemble() {
 	}
 }
 
-// firstTransmissions returns the first transmission of each PSN from FirstSeq on, in the order of PSNs.
+// firstTransmissions returns the first transmission of each PSN from FirstSeq on, in the order of
+// PSNs.
 func (s *Stream) firstTransmissions() []*Transmission {
 	seen := make(map[int64]bool, len(s.Sent))
 	var parts []*Transmission

@@ -8,9 +8,9 @@ const (
 	numMTUs    = 5
 )
 
-// How many votes for a path MTU each kind of packet has. The payload of a FIRST or MIDDLE packet is the
-// path MTU itself. The number of PSNs between a READ and the next request only depends on it, and is
-// wrong where requests are missing in the capture.
+// How many votes for a path MTU each kind of packet has. The payload of a FIRST or MIDDLE packet is
+// the path MTU itself. The number of PSNs between a READ and the next request only depends on it,
+// and is wrong where requests are missing in the capture.
 const (
 	payloadVotes = 4
 	readVotes    = 1
@@ -66,9 +66,9 @@ func (m *PathMTU) Merge(o *PathMTU) {
 	m.largest = max(m.largest, o.largest)
 }
 
-// Value returns the path MTU with the most votes, the smaller one of two. Where no FIRST or MIDDLE packet
-// was seen it is at least as long as the largest payload. shown reports whether the payload of a FIRST
-// or MIDDLE packet shows it; otherwise it is a guess.
+// Value returns the path MTU with the most votes, the smaller one of two. Where no FIRST or MIDDLE
+// packet was seen it is at least as long as the largest payload. shown reports whether the payload
+// of a FIRST or MIDDLE packet shows it; otherwise it is a guess.
 func (m *PathMTU) Value() (mtu int, shown bool) {
 	best := -1
 	for k := range m.votes {

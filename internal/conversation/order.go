@@ -8,8 +8,8 @@ import (
 	"softroce/capture"
 )
 
-// The network delays and duplicates packets. The IPv4 Identification distinguishes such packets from
-// retransmissions: many senders increment it with every packet, retransmissions included.
+// The network delays and duplicates packets. The IPv4 Identification distinguishes such packets
+// from retransmissions: many senders increment it with every packet, retransmissions included.
 
 // A Lateness says whether a packet arrived in the order in which its sender sent it.
 type Lateness uint8
@@ -29,8 +29,8 @@ const (
 	minIdentifications = 4
 )
 
-// An Identifications follows the IPv4 Identifications of one sender. It reads one packet at a time and
-// keeps none. The zero value has seen no packet.
+// An Identifications follows the IPv4 Identifications of one sender. It reads one packet at a time
+// and keeps none. The zero value has seen no packet.
 type Identifications struct {
 	newest  int64 // unwrapped
 	packets int
@@ -66,8 +66,8 @@ func (ids *Identifications) Add(p *capture.Packet) (id int64, l Lateness) {
 	return id, OnTime
 }
 
-// CountUp reports whether the Identifications so far count up, so that they show the order in which all
-// packets were sent.
+// CountUp reports whether the Identifications so far count up, so that they show the order in which
+// all packets were sent.
 func (ids *Identifications) CountUp() bool {
 	return !ids.erratic && ids.packets >= minIdentifications && 2*ids.up > ids.packets
 }
@@ -87,9 +87,9 @@ func FingerprintOf(p *capture.Packet) Fingerprint {
 	return Fingerprint{p.ID, p.ICRC(), p.Time.UnixNano()}
 }
 
-// IsCopyOf reports whether f is a copy, made by the network, of the packet of g. A retransmission has
-// another Identification if the sender numbers its packets. If it does not, a copy is what arrives in a
-// shorter time than the sender takes to retransmit.
+// IsCopyOf reports whether f is a copy, made by the network, of the packet of g. A retransmission
+// has another Identification if the sender numbers its packets. If it does not, a copy is what
+// arrives in a shorter time than the sender takes to retransmit.
 func (f Fingerprint) IsCopyOf(g Fingerprint, numbered bool, retransmit time.Duration) bool {
 	return f.samePacket(g) && (numbered || f.at >= g.at && f.at-g.at < int64(retransmit))
 }
@@ -97,12 +97,12 @@ func (f Fingerprint) IsCopyOf(g Fingerprint, numbered bool, retransmit time.Dura
 func (f Fingerprint) samePacket(g Fingerprint) bool { return f.icrc == g.icrc && f.id == g.id }
 
 // copyWithin is how soon after a packet the network's copy of it arrives, where no Identification
-// distinguishes a copy from a retransmission. No local ACK timeout in use is so short. It is a guess,
-// unlike the minimum that the specification allows and internal/check applies.
+// distinguishes a copy from a retransmission. No local ACK timeout in use is so short. It is a
+// guess, unlike the minimum that the specification allows and internal/check applies.
 const copyWithin = time.Millisecond
 
-// sendOrder returns packets of one sender in the order in which they were sent, without the copies that
-// the network made. Where the IPv4 Identification counts up it shows the order, and certain is
+// sendOrder returns packets of one sender in the order in which they were sent, without the copies
+// that the network made. Where the IPv4 Identification counts up it shows the order, and certain is
 // true; otherwise it is the order of the capture.
 func sendOrder(captured []*Transmission) (sent []*Transmission, certain bool) {
 	order := slices.Clone(captured)
@@ -127,8 +127,8 @@ func sendOrder(captured []*Transmission) (sent []*Transmission, certain bool) {
 	return sent, certain
 }
 
-// identifications unwraps the IPv4 Identifications of packets, and reports whether they count up and
-// different packets have different ones.
+// identifications unwraps the IPv4 Identifications of packets, and reports whether they count up
+// and different packets have different ones.
 func identifications(ts []*Transmission, prints map[*Transmission]Fingerprint) (ids map[*Transmission]int64, certain bool) {
 	ids = make(map[*Transmission]int64, len(ts))
 	seen := make(map[int64]*Transmission, len(ts))

@@ -13,15 +13,16 @@ type Transmission struct {
 	Part
 	Index int // in the capture
 
-	// SentBefore is the index in the capture before which the packet was sent: its own, or that of a
-	// packet which was sent after it and captured before it.
+	// SentBefore is the index in the capture before which the packet was sent: its own, or that of
+	// a packet which was sent after it and captured before it.
 	SentBefore int
 	Copy       bool // the network duplicated the packet sent before
 
 	Next *Transmission // the requester's next transmission of a request with this PSN, nil if there is none
 }
 
-// NewTransmission returns the packet with an index in the capture as a transmission whose stream is not known.
+// NewTransmission returns the packet with an index in the capture as a transmission whose stream is
+// not known.
 func NewTransmission(p *capture.Packet, index int) *Transmission {
 	return &Transmission{Packet: p, Part: NewPart(&p.Header, 0, 0, 0), Index: index, SentBefore: index}
 }
@@ -32,8 +33,8 @@ func (t *Transmission) IsFatal() bool {
 	return t.Info.Kind == packet.KindAck && s.IsNAK() && s != packet.NAKSequence
 }
 
-// A Stream is the requests of one queue pair and the replies of its peer. Each is there in two orders: that
-// of the capture, in which the receiver has them, and that in which they were sent.
+// A Stream is the requests of one queue pair and the replies of its peer. Each is there in two
+// orders: that of the capture, in which the receiver has them, and that in which they were sent.
 type Stream struct {
 	Requests    []*Transmission // in the order of the capture
 	Sent        []*Transmission // requests in the order in which they were sent, without copies
@@ -68,8 +69,8 @@ func newStream(requests, replies []*Transmission, c *Capture) *Stream {
 	return s
 }
 
-// NewKnown returns a stream of which the beginning is known: its path MTU, and that the first request has the
-// PSN first and begins a message.
+// NewKnown returns a stream of which the beginning is known: its path MTU, and that the first
+// request has the PSN first and begins a message.
 func NewKnown(requests, replies []*Transmission, ps capture.Packets, mtu int, first uint32) *Stream {
 	s := &Stream{Requests: requests, Replies: replies, packets: ps, activity: activity{}, PathMTU: mtu, LastIndex: -1}
 	s.FirstSeq = int64(Origin) + int64(first)
@@ -97,13 +98,14 @@ func pathMTU(requests, replies []*Transmission) int {
 	return mtu
 }
 
-// memoryStays is how long memory is assumed to stay unchanged while the programs of both ends exchange no
-// message: longer than a round trip, shorter than a person takes to start the next program.
+// memoryStays is how long memory is assumed to stay unchanged while the programs of both ends
+// exchange no message: longer than a round trip, shorter than a person takes to start the next
+// program.
 const memoryStays = time.Second
 
-// MayHaveChanged reports whether something outside the connection may have changed the responder's memory
-// between an index in the capture and a reply: a program had enough time, or received or sent a
-// message.
+// MayHaveChanged reports whether something outside the connection may have changed the responder's
+// memory between an index in the capture and a reply: a program had enough time, or received or
+// sent a message.
 func (s *Stream) MayHaveChanged(since int, reply *Transmission) bool {
 	if since < 0 || since >= len(s.packets) {
 		return true

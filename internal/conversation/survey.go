@@ -18,9 +18,9 @@ const (
 	maxPeers    = 8       // flows that may be the opposite direction of one flow
 )
 
-// A FlowKey names the packets that go to one queue pair. RC, UC and XRC packets do not carry the number of
-// the sending queue pair. A capture of several interfaces may hold a packet once for each interface:
-// these are different flows.
+// A FlowKey names the packets that go to one queue pair. RC, UC and XRC packets do not carry the
+// number of the sending queue pair. A capture of several interfaces may hold a packet once for each
+// interface: these are different flows.
 type FlowKey struct {
 	Interface int
 	Src, Dst  netip.Addr
@@ -32,8 +32,8 @@ func KeyOf(p *capture.Packet) FlowKey { return FlowKey{p.Interface, p.Src, p.Dst
 
 func (k FlowKey) String() string { return fmt.Sprintf("%v > %v QP %#x", k.Src, k.Dst, k.QPN) }
 
-// A Flow is the packets from a host to a queue pair: requests of the sending queue pair, and its replies
-// to the requests of the other one.
+// A Flow is the packets from a host to a queue pair: requests of the sending queue pair, and its
+// replies to the requests of the other one.
 type Flow struct {
 	FlowKey
 	Number   int    // in the order of their first packets
@@ -59,9 +59,9 @@ func HasFlow(s packet.Service) bool { return s == packet.RC || s == packet.UC ||
 
 // A Survey sorts packets into flows and finds the two directions of each connection.
 //
-// The PSN of a reply is that of a request in the opposite direction. Starting PSNs are random in 24 bits,
-// so few requests of other connections match by chance: every reply votes for the flows that sent
-// a request with its PSN, and the pairs with most votes win. How much a vote counts depends on
+// The PSN of a reply is that of a request in the opposite direction. Starting PSNs are random in 24
+// bits, so few requests of other connections match by chance: every reply votes for the flows that
+// sent a request with its PSN, and the pairs with most votes win. How much a vote counts depends on
 // whether the kinds of request and reply fit.
 type Survey struct {
 	flows  map[FlowKey]*Flow
@@ -95,8 +95,8 @@ func (s *Survey) Flows() []*Flow { return s.list }
 // Flow returns the flow of a packet, nil if the survey does not have it.
 func (s *Survey) Flow(p *capture.Packet) *Flow { return s.flows[KeyOf(p)] }
 
-// Add takes the next packet of the capture into account. Packets that are damaged, or of a service without
-// flows, are ignored.
+// Add takes the next packet of the capture into account. Packets that are damaged, or of a service
+// without flows, are ignored.
 func (s *Survey) Add(p *capture.Packet) {
 	if p.Err != nil || !p.ICRCOK() || !HasFlow(p.Opcode.Service()) {
 		return
@@ -145,8 +145,8 @@ func (s *Survey) remember(r sentRequest, k requestKey) {
 	}
 }
 
-// vote counts the reply p of flow f for the flows whose request it may answer, and against those whose
-// request it cannot answer. Some NICs use the same UDP source port in both directions, which
+// vote counts the reply p of flow f for the flows whose request it may answer, and against those
+// whose request it cannot answer. Some NICs use the same UDP source port in both directions, which
 // counts one vote more.
 func (s *Survey) vote(f *Flow, p *capture.Packet) {
 	back := requestKey{p.Interface, p.Dst, p.Src, p.PSN}
@@ -187,8 +187,8 @@ type pairing struct {
 	votes int
 }
 
-// Pair finds the opposite direction of each flow, pairs with most votes first. Flows without a vote are
-// paired by their UDP source port: see pairByPort.
+// Pair finds the opposite direction of each flow, pairs with most votes first. Flows without a vote
+// are paired by their UDP source port: see pairByPort.
 func (s *Survey) Pair() {
 	both := map[[2]*Flow]int{}
 	for _, f := range s.list {
@@ -222,8 +222,8 @@ func (p pairing) join() {
 	}
 }
 
-// pairByPort pairs reliable flows that have no request and reply in common, if each is the only one of its
-// direction with the same UDP source port.
+// pairByPort pairs reliable flows that have no request and reply in common, if each is the only one
+// of its direction with the same UDP source port.
 func (s *Survey) pairByPort() {
 	type path struct {
 		iface    int

@@ -59,8 +59,8 @@ func (s QPState) String() string {
 	return fmt.Sprintf("QPState(%d)", uint32(s))
 }
 
-// QPAttr are the attributes of a queue pair that the transport keeps: struct ibv_qp_attr without the
-// address vector, the port and the capacities, which belong to the device.
+// QPAttr are the attributes of a queue pair that the transport keeps: struct ibv_qp_attr without
+// the address vector, the port and the capacities, which belong to the device.
 type QPAttr struct {
 	State           QPState
 	CurState        QPState
@@ -127,8 +127,8 @@ const (
 	SRQMaskLimit SRQAttrMask = 1 << 1
 )
 
-// ACKTimeout returns the nanoseconds of a local ACK timeout code: 4.096 µs · 2^code for 1 to 31, 0 (no
-// timeout) for 0 (IBTA 9.7.6.1.3). Only the low 5 bits of the code count.
+// ACKTimeout returns the nanoseconds of a local ACK timeout code: 4.096 µs · 2^code for 1 to 31, 0
+// (no timeout) for 0 (IBTA 9.7.6.1.3). Only the low 5 bits of the code count.
 func ACKTimeout(code uint8) int64 {
 	if code&31 == 0 {
 		return 0
@@ -136,6 +136,6 @@ func ACKTimeout(code uint8) int64 {
 	return TimeCode(code & 31)
 }
 
-// TimeCode returns the nanoseconds of a 5-bit time code, 4.096 µs · 2^code: response times and packet
-// lifetimes in management datagrams. A code above 31 counts as 31.
+// TimeCode returns the nanoseconds of a 5-bit time code, 4.096 µs · 2^code: response times and
+// packet lifetimes in management datagrams. A code above 31 counts as 31.
 func TimeCode(code uint8) int64 { return 4096 << min(code, 31) }

@@ -48,7 +48,8 @@ const (
 // MWType is the type of a memory window: enum ibv_mw_type.
 type MWType uint32
 
-// Memory window types. A window of type 2 is of type 2B: it checks queue pair and protection domain.
+// Memory window types. A window of type 2 is of type 2B: it checks queue pair and protection
+// domain.
 const (
 	MWType1 MWType = 1
 	MWType2 MWType = 2

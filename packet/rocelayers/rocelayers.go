@@ -1,5 +1,5 @@
-// Package rocelayers adds RoCEv2 to gopacket. Importing the package registers the layer type and its
-// UDP port, 4791, as gopacket's own layers do, so that a gopacket program dissects RoCEv2.
+// Package rocelayers adds RoCEv2 to gopacket. Importing the package registers the layer type and
+// its UDP port, 4791, as gopacket's own layers do, so that a gopacket program dissects RoCEv2.
 //
 //	for p := range gopacket.NewPacketSource(handle, handle.LinkType()).Packets() {
 //		if r, ok := p.Layer(rocelayers.LayerTypeRoCEv2).(*rocelayers.RoCEv2); ok {

@@ -2,9 +2,9 @@
 //
 //	go run ./scripts/testreport [arguments of go test]
 //
-// go test prints skipped tests only with -v. Testreport lists each test that was skipped because the
-// machine lacks a privilege or a program. Where $CI is "true" such a test makes the run fail, since
-// it would never run otherwise. Fuzz targets may skip inputs.
+// go test prints skipped tests only with -v. Testreport lists each test that was skipped because
+// the machine lacks a privilege or a program. Where $CI is "true" such a test makes the run fail,
+// since it would never run otherwise. Fuzz targets may skip inputs.
 package main
 
 import (
@@ -110,8 +110,8 @@ func (r *report) event(e event) {
 	}
 }
 
-// printOutput prints the output of a test. For a package it prints that of the tests that were running
-// when it ended.
+// printOutput prints the output of a test. For a package it prints that of the tests that were
+// running when it ended.
 func (r *report) printOutput(e event, key string) {
 	keys := []string{key}
 	if e.Test == "" {

@@ -108,7 +108,7 @@ func projectFiles() ([]string, error) {
 	return files, nil
 }
 
-// A format says how prose and code are told apart in a file.
+// A format says how prose and code are distinguished in a file.
 type format int
 
 const (

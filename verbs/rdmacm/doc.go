@@ -2,8 +2,8 @@
 // for the queue pairs of package verbs.
 //
 // A Manager is a connection to the daemon's connection manager. Identifiers (ID) and event channels
-// (EventChannel) come from it. As in rdma_cm, an operation of an ID starts something and an Event on
-// its channel reports how it ended. A client does
+// (EventChannel) come from it. As in rdma_cm, an operation of an ID starts something and an Event
+// on its channel reports how it ended. A client does
 //
 //	m, err := rdmacm.Open(ctx)
 //	ch, err := m.CreateEventChannel(ctx)

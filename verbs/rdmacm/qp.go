@@ -10,8 +10,8 @@ import (
 )
 
 // CreateQP creates the queue pair of an identifier that is bound to a NIC: rdma_create_qp. A queue
-// pair of a connected service is then in INIT, where receives can be posted; one for datagrams is in
-// RTS.
+// pair of a connected service is then in INIT, where receives can be posted; one for datagrams is
+// in RTS.
 func (id *ID) CreateQP(ctx context.Context, pd *verbs.PD, a verbs.QPInitAttr) (*verbs.QP, error) {
 	if id.qp.Load() != nil {
 		return nil, &verbs.Error{Op: "create QP", Errno: syscall.EINVAL, Text: "the identifier has a queue pair"}
@@ -35,7 +35,8 @@ func (id *ID) CreateQP(ctx context.Context, pd *verbs.PD, a verbs.QPInitAttr) (*
 // QP returns the queue pair that CreateQP created, or nil.
 func (id *ID) QP() *verbs.QP { return id.qp.Load() }
 
-// readyToSend takes the queue pair of CreateQP from INIT to RTS. One for datagrams is there already.
+// readyToSend takes the queue pair of CreateQP from INIT to RTS. One for datagrams is there
+// already.
 func (id *ID) readyToSend(ctx context.Context) error {
 	qp := id.qp.Load()
 	if qp == nil || qp.Type() == verbs.UD {

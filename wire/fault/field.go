@@ -27,8 +27,8 @@ const (
 	numFields
 )
 
-// fieldInfos says what the fault language calls a field, which extended headers may contain it (0 is
-// the BTH), and how many bits it has. Where it lies is known to packet.Header: see set.
+// fieldInfos says what the fault language calls a field, which extended headers may contain it (0
+// is the BTH), and how many bits it has. Where it lies is known to packet.Header: see set.
 var fieldInfos = [numFields]struct {
 	name   string
 	header packet.Headers
@@ -105,8 +105,8 @@ func (f Field) in(o packet.Opcode) bool {
 	return h == 0 || o.Info().Headers&h != 0
 }
 
-// Put writes value to the field in head, which begins with the BTH, and reports whether packets with
-// the opcode in head have the field. All other bits of head stay as they are.
+// Put writes value to the field in head, which begins with the BTH, and reports whether packets
+// with the opcode in head have the field. All other bits of head stay as they are.
 func (f Field) Put(head []byte, value uint64) bool {
 	if len(head) < packet.BTHLen || !f.in(packet.Opcode(head[0])) {
 		return false

@@ -25,7 +25,7 @@ const (
 	Delay                   // hold it for Delay, plus or minus Jitter
 	Corrupt                 // invert Bit after the ICRC was computed
 	Mark                    // set the ECN bits to "congestion experienced"
-	Set                     // write Value to Field; the ICRC is computed anew
+	Set                     // write Value to Field; the ICRC is computed again
 	Rate                    // send it over a virtual wire of Rate bits per second
 	numActions
 )
