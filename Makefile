@@ -22,7 +22,7 @@ RELEASE_FLAGS = $(if $(RELEASE_VERSION),-ldflags '-X main.tag=$(RELEASE_VERSION)
 
 # The packages that use several goroutines. transport and packet do not, but their tests are cheap.
 RACE = ./packet/... ./mrtable/... ./transport/... ./wire/... ./nic/... ./attach/... ./cm/... ./verbs/... ./capture/... \
-	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi/... ./internal/daemon/... \
+	./internal/check/... ./internal/replay/... ./internal/liveplay/... ./internal/control/... ./internal/abi ./internal/daemon/... \
 	./internal/run/... ./internal/show/... ./internal/metrics/...
 
 .PHONY: help build libs install deb test e2e matrix simulate demo bench fuzz lint race coverage mutate clean
