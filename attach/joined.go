@@ -57,6 +57,9 @@ func (c *conn) joinDevice(_ *empty, p *control.Packet) (reply, error) {
 	if len(p.FDs) != 1 {
 		return reply{}, errorf(syscall.EINVAL, "joining a context requires the descriptor of its doorbell page")
 	}
+	if err := checkAccess(p.FDs[0], unix.O_RDWR); err != nil {
+		return reply{}, err
+	}
 	id, err := pageOf(p.FDs[0])
 	if err != nil {
 		return reply{}, err

@@ -15,11 +15,13 @@ import (
 // snapshot visits all engines and connections, including this one. So it must not hold the
 // connection's lock.
 func (c *conn) snapshot(*empty) (func() (reply, error), error) {
-	var v any
-	if c.server.config.Snapshot != nil {
-		v = c.server.config.Snapshot()
-	} else {
-		v = c.server.Snapshot()
+	seen := c.server.Snapshot()
+	if !c.peer.privileged() {
+		seen = seen.VisibleTo(c.peer.UID)
+	}
+	var v any = seen
+	if c.server.config.Render != nil {
+		v = c.server.config.Render(seen)
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -67,7 +69,7 @@ func (s *Server) files() []sysfs.File {
 func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (reply, error) {
 	name := abi.Text(v.Device[:])
 	switch _, known := c.server.findDevice(name); {
-	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
+	case !c.peer.privileged():
 		return reply{}, errorf(syscall.EACCES, "captures require root or user %d", os.Geteuid())
 	case c.server.config.Capture == nil:
 		return reply{}, errorf(syscall.EOPNOTSUPP, "the daemon does not capture")
@@ -77,6 +79,9 @@ func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (repl
 		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
 	case len(p.FDs) != 1:
 		return reply{}, errorf(syscall.EINVAL, "a capture requires the descriptor of its file")
+	}
+	if err := checkAccess(p.FDs[0], unix.O_WRONLY, unix.O_RDWR); err != nil {
+		return reply{}, err
 	}
 	capture, err := c.server.config.Capture.StartCapture(os.NewFile(uintptr(p.Take()), "capture"), name)
 	if err != nil {
@@ -115,7 +120,7 @@ func (c *conn) setPKeys(v *abi.SetPKeysRequest, _ *control.Packet) (reply, error
 	name := abi.Text(v.Device[:])
 	d, known := c.server.findDevice(name)
 	switch {
-	case c.peer.UID != 0 && int(c.peer.UID) != os.Geteuid():
+	case !c.peer.privileged():
 		return reply{}, errorf(syscall.EACCES, "setting P_Keys requires root or user %d", os.Geteuid())
 	case !known:
 		return reply{}, errorf(syscall.ENODEV, "no device %q", name)

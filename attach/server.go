@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -83,9 +84,9 @@ type Config struct {
 	// UntilUnused makes the server stop accepting clients when the last one has left: see Unused.
 	UntilUnused bool
 
-	// Snapshot returns the value that is sent, as JSON, to clients that request a snapshot. Nil
-	// means Server.Snapshot.
-	Snapshot func() any
+	// Render converts a snapshot to the value that is sent, as JSON, to a client that requests one.
+	// Nil means the snapshot itself.
+	Render func(Snapshot) any
 
 	// Capture starts captures. If it is nil, requests for captures fail with EOPNOTSUPP.
 	Capture Capturer
@@ -291,6 +292,15 @@ func (s *Server) Snapshot() Snapshot {
 		d.engine.Do(func() { snap.Devices = append(snap.Devices, d.Device.Snapshot()) })
 	}
 	return snap
+}
+
+// VisibleTo returns the part of s that user uid may see.
+func (s Snapshot) VisibleTo(uid uint32) Snapshot {
+	s.Devices = slices.Clone(s.Devices)
+	for i, d := range s.Devices {
+		s.Devices[i] = d.VisibleTo(uid)
+	}
+	return s
 }
 
 // An Error is the reason for rejecting a request or a client. It matches its syscall.Errno with

@@ -3,6 +3,8 @@ package attach
 import (
 	"fmt"
 	"os"
+	"slices"
+	"syscall"
 
 	"golang.org/x/sys/unix"
 )
@@ -53,3 +55,16 @@ var eventByte = []byte{1}
 // writeEvent adds an event to a pipe, without blocking. A full pipe has enough events to wake every
 // reader.
 func writeEvent(pipe int) { unix.Write(pipe, eventByte) }
+
+// checkAccess returns an error unless a client opened the descriptor in one of the modes (O_RDONLY,
+// O_WRONLY or O_RDWR). A descriptor that was opened with O_PATH names a file without any right to it.
+func checkAccess(fd int, modes ...int) error {
+	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
+	if err != nil {
+		return err
+	}
+	if flags&unix.O_PATH != 0 || !slices.Contains(modes, flags&unix.O_ACCMODE) {
+		return errorf(syscall.EBADF, "the descriptor does not grant the required access to its file")
+	}
+	return nil
+}

@@ -11,13 +11,17 @@ import (
 	"softroce/nic"
 )
 
-// openXRCD identifies a domain by the file behind the descriptor, as the kernel does.
+// openXRCD identifies a domain by the file behind the descriptor, as the kernel does. Who may read
+// the file may open the domain.
 func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (reply, error) {
 	if v.Flags&^(abi.XRCDCreate|abi.XRCDExclusive) != 0 {
 		return reply{}, errorf(syscall.EINVAL, "unknown flags %#x", v.Flags)
 	}
 	var key nic.XRCDKey
 	if len(p.FDs) > 0 {
+		if err := checkAccess(p.FDs[0], unix.O_RDONLY, unix.O_RDWR); err != nil {
+			return reply{}, err
+		}
 		var st unix.Stat_t
 		if err := unix.Fstat(p.FDs[0], &st); err != nil {
 			return reply{}, err

@@ -38,6 +38,10 @@ type Snapshot struct {
 type Owner struct {
 	PID  int    `json:"pid"`
 	Comm string `json:"comm"`
+	UID  uint32 `json:"-"`
+
+	// Hidden marks an object whose secrets were replaced by zeros: see Snapshot.VisibleTo.
+	Hidden bool `json:"hidden,omitempty"`
 }
 
 // A ContextInfo is a client.
@@ -161,7 +165,7 @@ func (d *Device) Snapshot() Snapshot {
 		s.LinkError = d.linkError.Error()
 	}
 	for _, c := range d.contexts {
-		o := Owner{c.opt.PID, c.opt.Comm}
+		o := Owner{PID: c.opt.PID, Comm: c.opt.Comm, UID: c.opt.UID}
 		n := &c.count
 		s.Contexts = append(s.Contexts, ContextInfo{o, n.pds, n.qps, n.cqs, n.mrs, n.mws, n.srqs, n.ahs, n.xrcds,
 			c.registered, c.ringBytes, len(c.dms), c.deviceMemory})
@@ -178,6 +182,28 @@ func (d *Device) Snapshot() Snapshot {
 		}
 	}
 	s.Groups, s.Faults = d.groupInfos(), d.faultInfos()
+	return s
+}
+
+// VisibleTo returns the part of s that user uid may see. Of other users' objects it hides the PSNs,
+// with which a forged packet would be accepted, and the addresses in their memory.
+func (s Snapshot) VisibleTo(uid uint32) Snapshot {
+	s.QPs, s.MRs, s.MWs = slices.Clone(s.QPs), slices.Clone(s.MRs), slices.Clone(s.MWs)
+	for i := range s.QPs {
+		if q := &s.QPs[i]; q.UID != uid {
+			q.Hidden, q.SQPSN, q.RQPSN = true, 0, 0
+		}
+	}
+	for i := range s.MRs {
+		if m := &s.MRs[i]; m.UID != uid {
+			m.Hidden, m.IOVA = true, 0
+		}
+	}
+	for i := range s.MWs {
+		if m := &s.MWs[i]; m.UID != uid {
+			m.Hidden, m.IOVA = true, 0
+		}
+	}
 	return s
 }
 

@@ -167,7 +167,7 @@ func (d *Daemon) run() {
 func (d *Daemon) serveClients() (err error) {
 	d.server, err = attach.NewServer(attach.Config{
 		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Capture: &d.tap, Log: d.log,
-		Snapshot: func() any { return d.Snapshot() }, UntilUnused: d.config.WhileUsed,
+		Render: func(s attach.Snapshot) any { return NewSnapshot(s, d.Engines()) }, UntilUnused: d.config.WhileUsed,
 	})
 	if err != nil {
 		return err

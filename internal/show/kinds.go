@@ -35,10 +35,10 @@ var kinds = []kind{
 		return owned(p.Owner, "users", p.Users)
 	}),
 	objects("mr", func(d *daemon.Device) []nic.MRInfo { return d.MRs }, func(m nic.MRInfo) []any {
-		return owned(m.Owner, "iova", hex(m.IOVA), "length", m.Length, "access", orDash(m.Access))
+		return owned(m.Owner, "iova", secret(m.Owner, hex(m.IOVA)), "length", m.Length, "access", orDash(m.Access))
 	}),
 	objects("mw", func(d *daemon.Device) []nic.MWInfo { return d.MWs }, func(m nic.MWInfo) []any {
-		return owned(m.Owner, "type", m.Type, "bound", m.Bound, "lqpn", m.QPN, "iova", hex(m.IOVA), "length", m.Length, "access", orDash(m.Access))
+		return owned(m.Owner, "type", m.Type, "bound", m.Bound, "lqpn", m.QPN, "iova", secret(m.Owner, hex(m.IOVA)), "length", m.Length, "access", orDash(m.Access))
 	}),
 	objects("dm", func(d *daemon.Device) []nic.DMInfo { return d.DMs }, func(m nic.DMInfo) []any {
 		return owned(m.Owner, "length", m.Length, "users", m.Users)
@@ -54,8 +54,8 @@ var kinds = []kind{
 		if q.Dst.IsValid() {
 			path = fmt.Sprintf("%v > %v", q.Src, q.Dst)
 		}
-		return owned(q.Owner, "lqpn", q.QPN, "rqpn", q.RemoteQPN, "type", q.Type, "state", q.State, "rq-psn", q.RQPSN,
-			"sq-psn", q.SQPSN, "mtu", q.PathMTU, "path", path, "sq", q.SendPosted, "rq", q.RecvPosted)
+		return owned(q.Owner, "lqpn", q.QPN, "rqpn", q.RemoteQPN, "type", q.Type, "state", q.State, "rq-psn", secret(q.Owner, q.RQPSN),
+			"sq-psn", secret(q.Owner, q.SQPSN), "mtu", q.PathMTU, "path", path, "sq", q.SendPosted, "rq", q.RecvPosted)
 	}),
 	objects("ah", func(d *daemon.Device) []nic.AHInfo { return d.AHs }, func(a nic.AHInfo) []any {
 		return owned(a.Owner, "path", fmt.Sprintf("%v > %v", a.Src, a.Dst), "tclass", a.TClass, "hop_limit", a.HopLimit)
@@ -106,6 +106,14 @@ func addrPort(a netip.AddrPort) string {
 // owned appends the owning process to keysAndValues.
 func owned(o nic.Owner, keysAndValues ...any) []any {
 	return append(keysAndValues, "pid", o.PID, "comm", o.Comm)
+}
+
+// secret returns v, or a dash if the daemon did not disclose it.
+func secret(o nic.Owner, v any) any {
+	if o.Hidden {
+		return "-"
+	}
+	return v
 }
 
 func hex(v uint64) string { return fmt.Sprintf("%#x", v) }
