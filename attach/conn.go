@@ -8,14 +8,12 @@ import (
 	"strings"
 	"sync"
 	"syscall"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"softroce/cm"
 	"softroce/internal/abi"
 	"softroce/internal/control"
-	"softroce/internal/ib"
 	"softroce/mrtable"
 	"softroce/nic"
 )
@@ -190,27 +188,21 @@ func (c *conn) end(reason error) {
 	})
 }
 
-// sendGoodbye sends the client the reason why the connection will be closed. It gives up if the
-// client's socket is full.
+// sendGoodbye sends the client the reason why the connection will be closed. It never waits: a
+// client whose socket is full only sees the connection end.
 func (c *conn) sendGoodbye(reason error) {
 	no, text := explain(reason)
 	h := abi.Header{Version: abi.Version, Op: abi.OpGoodbye, Errno: uint32(no)}
-	c.sock.SetWriteDeadline(time.Now().Add(goodbyeTimeout))
-	control.Write(c.sock, abi.Message(nil, h, []byte(text)))
+	msg := abi.Message(nil, h, []byte(text))
+	c.control(func(fd int) { unix.SendmsgN(fd, msg, nil, nil, unix.MSG_DONTWAIT|unix.MSG_NOSIGNAL) })
 }
 
-func (c *conn) shutdown() {
+func (c *conn) shutdown() { c.control(func(fd int) { unix.Shutdown(fd, unix.SHUT_RDWR) }) }
+
+// control calls f with the socket, also while a reply waits for room in it.
+func (c *conn) control(f func(fd int)) {
 	if raw, err := c.sock.SyscallConn(); err == nil {
-		raw.Control(func(fd uintptr) { unix.Shutdown(int(fd), unix.SHUT_RDWR) })
-	}
-}
-
-// notifyFatal sends the client IBV_EVENT_DEVICE_FATAL.
-func (c *conn) notifyFatal() {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.nic != nil {
-		c.device.engine.Do(func() { c.events.AsyncEvent(nic.Event{Type: ib.EventDeviceFatal, Port: 1}) })
+		raw.Control(func(fd uintptr) { f(int(fd)) })
 	}
 }
 
@@ -219,12 +211,11 @@ func (c *conn) notifyFatal() {
 func (c *conn) cleanup() {
 	c.cancel()
 	c.slowRequests.Wait()
+	if capture := c.takeCapture(); capture != nil {
+		capture.Stop()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.capture != nil {
-		c.capture.Stop()
-		c.capture = nil
-	}
 	c.cmClose()
 	c.leaveContext()
 	if c.nic != nil {

@@ -288,7 +288,7 @@ func TestCaptureEndsWithItsConnection(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer e.Close()
-	defer s.Close()
+	defer s.Close(context.Background())
 	path, err := s.Listen(attach.ListenConfig{Path: t.TempDir() + "/sock"})
 	if err != nil {
 		t.Fatal(err)

@@ -143,7 +143,7 @@ var operations = map[uint16]*operation{
 	abi.OpSnapshot:     slowRequest("snapshot", false, (*conn).snapshot),
 	abi.OpStartCapture: request("start capture", false, 1, (*conn).startCapture),
 	abi.OpQueryCapture: request("query capture", false, 0, (*conn).queryCapture),
-	abi.OpStopCapture:  request("stop capture", false, 0, (*conn).stopCapture),
+	abi.OpStopCapture:  slowRequest("stop capture", false, (*conn).stopCapture),
 }
 
 // lookUp returns the operation of a request, after checking the request's form.

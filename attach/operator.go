@@ -102,17 +102,25 @@ func (c *conn) queryCapture(*empty, *control.Packet) (reply, error) {
 	return reply{body: []any{state}}, nil
 }
 
-func (c *conn) stopCapture(*empty, *control.Packet) (reply, error) {
-	if c.capture == nil {
-		return reply{}, errorf(syscall.ENOENT, "the connection has no capture")
+// stopCapture waits for the reader of the file, so it does not hold the connection's lock.
+func (c *conn) stopCapture(*empty) (func() (reply, error), error) {
+	capture := c.takeCapture()
+	if capture == nil {
+		return nil, errorf(syscall.ENOENT, "the connection has no capture")
 	}
-	err := c.capture.Stop()
-	state, _ := c.capture.State()
-	c.capture = nil
-	if err != nil {
-		return reply{}, err
+	if err := capture.Stop(); err != nil {
+		return nil, err
 	}
-	return reply{body: []any{state}}, nil
+	state, _ := capture.State()
+	return func() (reply, error) { return reply{body: []any{state}}, nil }, nil
+}
+
+// takeCapture removes the capture from the connection and returns it, or nil.
+func (c *conn) takeCapture() (capture Capture) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	capture, c.capture = c.capture, nil
+	return capture
 }
 
 // setPKeys requires root or the daemon's user: it does the job of a subnet manager.

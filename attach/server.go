@@ -1,12 +1,15 @@
 package attach
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -230,37 +233,74 @@ func (s *Server) removeConn(c *conn) {
 func (s *Server) Unused() <-chan struct{} { return s.unused }
 
 // Close shuts the server down. It stops listening, sends IBV_EVENT_DEVICE_FATAL to every client,
-// closes the connections, and returns when all objects are destroyed. Call it before closing the
+// closes the connections, and returns when all objects are destroyed or when ctx ends; the error
+// then names what is left. No client can delay the others' notification. Call it before closing the
 // engines.
-func (s *Server) Close() error {
+func (s *Server) Close(ctx context.Context) error {
 	s.mu.Lock()
 	s.closed = true
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
+	conns := slices.Collect(maps.Keys(s.conns))
 	listens := s.listeners
 	s.listeners = map[*listener]struct{}{}
 	s.mu.Unlock()
 
-	var first error
+	var errs []error
 	for l := range listens {
-		if err := l.close(); err != nil && first == nil {
-			first = err
-		}
+		errs = append(errs, l.close())
 	}
-	s.cm.removeDevices()
+	var notified sync.WaitGroup
+	notified.Go(s.cm.removeDevices)
+	for _, d := range s.devices {
+		notified.Go(func() { d.engine.Do(d.NotifyFatal) })
+	}
+	await(ctx, fatalTimeout, &notified)
 	for _, c := range conns {
-		c.notifyFatal()
 		c.end(errorf(syscall.ESHUTDOWN, "the daemon is shutting down"))
 	}
-	s.running.Wait()
-	s.cm.close()
-	if err := s.tree.Close(); err != nil && first == nil {
-		first = err
+	if !await(ctx, 0, &s.running) {
+		return errors.Join(append(errs, s.unfinished())...)
 	}
-	return first
+	s.cm.close()
+	return errors.Join(append(errs, s.tree.Close())...)
 }
+
+// await waits for a group until ctx ends or, unless it is 0, a time has passed. It reports whether
+// the group is done.
+func await(ctx context.Context, limit time.Duration, g *sync.WaitGroup) bool {
+	if limit > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, limit)
+		defer cancel()
+	}
+	done := make(chan struct{})
+	go func() {
+		g.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+		return true
+	case <-ctx.Done():
+		return false
+	}
+}
+
+// unfinished describes the clients whose connections have not ended.
+func (s *Server) unfinished() error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	var list []string
+	for c := range s.conns {
+		list = append(list, fmt.Sprintf("%d (user %d)", c.peer.PID, c.peer.UID))
+	}
+	if n := len(list); n > maxNamedClients {
+		list = append(list[:maxNamedClients], fmt.Sprintf("%d more", n-maxNamedClients))
+	}
+	return fmt.Errorf("clients whose objects are not released: PID %s", strings.Join(list, ", "))
+}
+
+// maxNamedClients is the number of clients that an error lists.
+const maxNamedClients = 8
 
 // Snapshot is the state of the server: its clients, devices and CM identifiers.
 type Snapshot struct {
@@ -322,5 +362,5 @@ func errorf(no syscall.Errno, format string, a ...any) error {
 // Timeouts.
 const (
 	resolveTimeout = 4 * time.Second // for a neighbour; Linux solicits three times, a second apart
-	goodbyeTimeout = 100 * time.Millisecond
+	fatalTimeout   = time.Second     // for the engines to notify clients of the shutdown
 )

@@ -150,9 +150,12 @@ func (d *Device) broadcast(t ib.EventType) {
 	}
 }
 
+// NotifyFatal reports IBV_EVENT_DEVICE_FATAL to every context. It runs on the engine.
+func (d *Device) NotifyFatal() { d.broadcast(ib.EventDeviceFatal) }
+
 // close closes every context, after a device-fatal event, and the link.
 func (d *Device) close() error {
-	d.broadcast(ib.EventDeviceFatal)
+	d.NotifyFatal()
 	for len(d.contexts) > 0 {
 		d.contexts[len(d.contexts)-1].Close()
 	}

@@ -221,7 +221,7 @@ func (d *Daemon) close() error {
 		cancel()
 	}
 	if d.server != nil {
-		errs = append(errs, d.server.Close())
+		errs = append(errs, d.server.Close(context.Background()))
 	}
 	if d.capture != nil {
 		errs = append(errs, d.capture.Stop())

@@ -222,7 +222,7 @@ func (f *Fabric) SetFaults(nic int, program string) error {
 func (f *Fabric) Close() {
 	f.closed.Do(func() {
 		if f.Server != nil {
-			if err := f.Server.Close(); err != nil {
+			if err := f.Server.Close(context.Background()); err != nil {
 				f.t.Errorf("close server: %v", err)
 			}
 		}
