@@ -160,6 +160,7 @@ func attrIn(a *abi.QPAttr) nic.QPAttr {
 			PathMTU: ib.MTU(a.PathMTU).Bytes(), QKey: a.QKey, RQPSN: a.RQPSN, SQPSN: a.SQPSN, DestQPN: a.DestQPN,
 			Access: ib.Access(a.AccessFlags), MaxRDAtomic: a.MaxRdAtomic, MaxDestRDAtomic: a.MaxDestRdAtomic,
 			MinRNRTimer: a.MinRNRTimer, Timeout: a.Timeout, RetryCount: a.RetryCnt, RNRRetry: a.RNRRetry,
+			EnSQDNotify: a.EnSQDAsyncNotify != 0,
 		},
 		AV: addressVectorIn(&a.AH), Port: int(a.PortNum), PKeyIndex: int(a.PKeyIndex),
 	}

@@ -144,12 +144,6 @@ func (c *Context) breach(format string, a ...any) {
 	}
 }
 
-func (c *Context) event(e Event) {
-	if c.events != nil {
-		c.events.AsyncEvent(e)
-	}
-}
-
 // chargeRing counts n bytes of ring memory against the context's limit.
 func (c *Context) chargeRing(n int) error {
 	if c.limits.RingBytes > 0 && c.ringBytes+uint64(n) > c.limits.RingBytes {

@@ -31,6 +31,7 @@
 //     send ring (sendring.go) and fills transmit slots (tx.go). Writes and completions follow as in
 //     phase 2.
 //  5. Each link sends one batch (tx.go).
-//  6. The remaining completions are published, and completion channels are signaled (completion.go).
+//  6. The remaining completions are published, completion channels are signaled (completion.go), and
+//     the events of objects are delivered (events.go).
 //  7. Contexts whose clients broke the rules of their rings are closed (engine.go).
 package nic

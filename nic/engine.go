@@ -59,6 +59,7 @@ type Engine struct {
 
 	completions completions
 	failed      func(tag any, err error) // e.writeFailed, as a func value that is made once
+	raised      []raisedEvent            // to be delivered at the end of the step
 	breached    []*Context               // to be closed at the end of the step
 
 	scratch [2048]byte       // private copy of a slot's SGEs or inline data
@@ -162,6 +163,7 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	}
 	e.publish(true)
 	e.notify()
+	e.deliverEvents()
 	e.closeBreached()
 	return e.nextDeadline(busy), busy
 }

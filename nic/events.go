@@ -12,6 +12,41 @@ type Event struct {
 	Port int // 1 for events of the port, else 0
 }
 
+// A raisedEvent waits for the end of the step.
+type raisedEvent struct {
+	ctx *Context
+	Event
+}
+
+// event reports e to the client. An event of an object speaks of completions, as
+// QP_LAST_WQE_REACHED and SQ_DRAINED do, so it is delivered after those of the step are published.
+func (c *Context) event(e Event) {
+	switch {
+	case c.events == nil:
+	case e.QP == nil && e.CQ == nil && e.SRQ == nil:
+		c.events.AsyncEvent(e)
+	default:
+		c.device.engine.raised = append(c.device.engine.raised, raisedEvent{c, e})
+	}
+}
+
+// deliverEvents delivers the events that the step has raised, except those of objects and contexts
+// that have been destroyed.
+func (e *Engine) deliverEvents() {
+	for i := range e.raised {
+		if r := &e.raised[i]; r.ctx.events != nil && !r.isStale() {
+			r.ctx.events.AsyncEvent(r.Event)
+		}
+	}
+	clear(e.raised)
+	e.raised = e.raised[:0]
+}
+
+// isStale reports whether the object of e has been destroyed.
+func (e *Event) isStale() bool {
+	return e.QP != nil && e.QP.ctx == nil || e.CQ != nil && e.CQ.ctx == nil || e.SRQ != nil && e.SRQ.ctx == nil
+}
+
 // An EventSink receives the events of a context. Its methods run on the engine: they must not block
 // or call the engine.
 type EventSink interface {

@@ -6,6 +6,8 @@ import (
 
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
+	"softroce/transport"
 	"softroce/wire"
 )
 
@@ -51,5 +53,81 @@ func TestPortStateChangesRaiseEvents(t *testing.T) {
 				t.Errorf("up %v: events %v, want %v; port state %d", c.up, got, c.want, d.QueryPort().State)
 			}
 		}
+	}
+}
+
+// A sinkFunc is an EventSink that calls a function.
+type sinkFunc func(nic.Event)
+
+func (f sinkFunc) AsyncEvent(e nic.Event) { f(e) }
+func (f sinkFunc) Killed(error)           {}
+
+// visibleAt returns a client and the number of completions that it could poll when the last event
+// of a type arrived, -1 before.
+func (w *testFabric) visibleAt(d *nic.Device, typ ib.EventType) (c *client, visible *int) {
+	n := -1
+	c = w.clientOf(d, nic.ContextOptions{PID: 1, Events: sinkFunc(func(e nic.Event) {
+		if e.Type == typ {
+			n = c.cq.Len()
+		}
+	})})
+	return c, &n
+}
+
+func TestLastWQEReachedFollowsTheCompletionsOfItsQP(t *testing.T) {
+	w := newTestFabric(t)
+	ca := w.client(w.nic(1))
+	cb, visible := w.visibleAt(w.nic(2), ib.EventQPLastWQEReached)
+	srq, err := cb.CreateSRQ(nic.SRQInit{PD: cb.pd, MaxWR: 16, MaxSGE: 1})
+	check(t, err)
+	a := ca.qp(smallCaps)
+	b := cb.create(nic.QPInit{Type: ib.QPTypeRC, PD: cb.pd, SendCQ: cb.cq.CQ, RecvCQ: cb.cq.CQ, SRQ: srq.SRQ, Caps: smallCaps})
+	a.connect(1024, b)
+	b.connect(1024, a)
+	for i := range 3 {
+		srq.PostRecv(uint64(i), cb.sge(i*4096, 4096))
+		a.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRSend, SGEs: ca.sge(0, 100)})
+	}
+	a.post(transport.SendWR{ID: 9, Opcode: ib.WRRDMAWrite, RKey: 12345, SGEs: ca.sge(0, 100)})
+	w.run(1e9)
+	if *visible != 3 {
+		t.Errorf("%d completions visible at the event, want 3", *visible)
+	}
+}
+
+func TestSQDrainedFollowsTheCompletionsOfItsQP(t *testing.T) {
+	w := newTestFabric(t)
+	ca, visible := w.visibleAt(w.nic(1), ib.EventSQDrained)
+	cb := w.client(w.nic(2))
+	a, b := ca.qp(smallCaps), cb.qp(smallCaps)
+	a.connect(1024, b)
+	b.connect(1024, a)
+	for i := range 3 {
+		a.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, RKey: cb.mr.RKey(), SGEs: ca.sge(0, 50_000)})
+	}
+	w.now++
+	w.engine.Step(w.now)
+	check(t, a.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
+	w.run(1e9)
+	if n := ca.cq.Len(); *visible != n || n == 0 {
+		t.Errorf("%d completions visible at the event, want %d", *visible, n)
+	}
+}
+
+// An event that waits for the end of the step goes with its object.
+func TestDestroyedObjectHasNoEvents(t *testing.T) {
+	w := newTestFabric(t)
+	c := w.client(w.nic(1))
+	srq, err := c.CreateSRQ(nic.SRQInit{PD: c.pd, MaxWR: 16, MaxSGE: 1})
+	check(t, err)
+	for range 2 {
+		q := c.create(nic.QPInit{Type: ib.QPTypeRC, PD: c.pd, SendCQ: c.cq.CQ, RecvCQ: c.cq.CQ, SRQ: srq.SRQ, Caps: smallCaps})
+		check(t, q.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSInit}, Port: 1}, ib.QPMaskState|nictest.InitMask|ib.QPMaskAccess))
+		check(t, q.SetState(ib.QPSErr))
+		check(t, q.Destroy())
+	}
+	w.run(1e6)
+	if len(c.Events) > 0 {
+		t.Errorf("events %+v", c.Events)
 	}
 }

@@ -56,7 +56,7 @@ func TestFailedMemoryWriteIsNotAcknowledged(t *testing.T) {
 func TestSQDDoesNotStartWorkRequests(t *testing.T) {
 	a, b := connect(t, defaults)
 	b.recv(1, 0, 8)
-	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	a.post(SendWR{ID: 1, Opcode: 77})
 	run(t, a, b, deliverAll)
 	if len(a.done) > 0 || a.qp.State() != ib.QPSSQD {
@@ -78,7 +78,7 @@ func TestSQDDrainsAndReportsOnce(t *testing.T) {
 	a.room = 1
 	a.qp.Transmit(&a.env) // the first packet of three
 	a.room = -1
-	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	if len(a.events) > 0 {
 		t.Fatal("drained while a message is outstanding")
 	}
@@ -287,6 +287,30 @@ func TestLongestMessageAtSmallestPathMTU(t *testing.T) {
 		}
 		if a.count.Retransmitted == 0 {
 			t.Errorf("operation %d: nothing was sent again", op)
+		}
+	}
+}
+
+// en_sqd_async_notify is a value beside its bit in the mask: 0 requests no event.
+func TestSQDDrainsSilentlyWithNotifyZero(t *testing.T) {
+	a, _ := connect(t, defaults)
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
+	a.qp.Transmit(&a.env)
+	if len(a.events) > 0 {
+		t.Errorf("events %v", a.events)
+	}
+}
+
+// A completion in error reports the error, so no QP_FATAL does (IBTA 11.6.3.2).
+func TestErrorThatACompletionReportsRaisesNoEvent(t *testing.T) {
+	_, rc := connect(t, defaults)
+	_, uc := connectUC(t)
+	for _, s := range []*side{rc, uc} {
+		s.recv(1, 0, 8)
+		s.rq.wrs[0].SGEs[0].LKey ^= 1
+		s.request(byte(s.qp.cfg.Service)|packet.SendOnly, defaults.psn, 8)
+		if got := statuses(s.done); got != "1:4" || s.qp.State() != ib.QPSErr || len(s.events) > 0 {
+			t.Errorf("%v: completions %s in %v, events %v", s.qp.cfg.Service, got, s.qp.State(), s.events)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func (q *QP) Modify(e *Env, a *ib.QPAttr, mask ib.QPAttrMask) error {
 	case from == ib.QPSRTR && to == ib.QPSRTS:
 		q.req.start(q)
 	case to == ib.QPSSQD && from == ib.QPSRTS:
-		q.sqdNotify = mask&ib.QPMaskEnSQDNotify != 0
+		q.sqdNotify = mask&ib.QPMaskEnSQDNotify != 0 && a.EnSQDNotify
 		q.checkDrained(e)
 	}
 	return nil
@@ -273,7 +273,8 @@ func (q *QP) Fail(e *Env, ev ib.EventType) {
 // acknowledged. If completed is set, a completion of the message already reports the error;
 // otherwise the work request in progress does.
 //
-// A failed responder write is answered with a remote operational error.
+// A failed responder write is answered with a remote operational error. If no completion reports
+// it, an event does.
 func (q *QP) MemoryFault(e *Env, w *Writer, completed bool) {
 	if q.state < ib.QPSRTR || q.state == ib.QPSErr {
 		return
@@ -289,9 +290,12 @@ func (q *QP) MemoryFault(e *Env, w *Writer, completed bool) {
 	}
 	if !completed && r.hasRecv && r.message == packet.KindSend {
 		q.completeRecv(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
+		completed = true
 	}
 	q.toError(e)
-	e.Sink.Event(q, ib.EventQPFatal)
+	if !completed {
+		e.Sink.Event(q, ib.EventQPFatal)
+	}
 }
 
 // failRequester fails the queue pair because a response could not be written to memory.

@@ -173,8 +173,10 @@ func (q *QP) acceptSend(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome {
 		q.completeRecv(e, Completion{Status: ib.WCLocLenErr, Opcode: ib.WCRecv})
 		return packet.NAKInvalidRequest
 	case ib.WCLocProtErr:
-		q.completeRecv(e, Completion{Status: ib.WCLocProtErr, Opcode: ib.WCRecv})
-		return packet.NAKRemoteOperational
+		q.cfg.Counters.Drop(DropLocalError)
+		r.fatalNAK(packet.NAKRemoteOperational)
+		q.recvFailed(e, ib.WCLocProtErr)
+		return 0
 	}
 	r.placed += uint32(p.Len)
 	if in.Headers&packet.HasIETH != 0 {

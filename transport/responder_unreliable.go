@@ -124,11 +124,10 @@ func (q *QP) recvTooShort(e *Env) DropReason {
 }
 
 // recvFailed completes the current receive work request in error and moves the queue pair to the
-// error state.
+// error state. The completion reports the error, so no event does (IBTA 11.6.3.2).
 func (q *QP) recvFailed(e *Env, s ib.WCStatus) {
 	q.completeRecv(e, Completion{Status: s, Opcode: ib.WCRecv})
 	q.toError(e)
-	e.Sink.Event(q, ib.EventQPFatal)
 }
 
 // respondUD handles a datagram. The first 40 bytes of the receive buffer get the GRH, or its IPv4

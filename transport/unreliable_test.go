@@ -316,7 +316,7 @@ func TestSQDCompletesTheMessageInProgress(t *testing.T) {
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})
 	a.room = 1
 	a.qp.Transmit(&a.env)
-	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
+	must(t, a.qp.Modify(&a.env, &ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}, ib.QPMaskState|ib.QPMaskEnSQDNotify))
 	if len(a.events) != 0 {
 		t.Fatal("drained within a message")
 	}

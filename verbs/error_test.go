@@ -142,6 +142,24 @@ func TestAsyncEventNamesItsQueuePair(t *testing.T) {
 	}
 }
 
+// en_sqd_async_notify is a value beside its bit in the mask: with 0 there is no SQ_DRAINED. The
+// event that is there is the next one.
+func TestSQDWithNotifyZeroRaisesNoEvent(t *testing.T) {
+	a, b := verbstest.Pair(t)
+	x, y := verbstest.ConnectedRC(t, a, b)
+	mask := verbs.QPMaskState | verbs.QPMaskEnSQDAsyncNotify
+	for _, s := range []verbs.QPAttr{{QPState: verbs.QPSSQD}, {QPState: verbs.QPSRTS}} {
+		if err := x.QP.Modify(t.Context(), &s, mask); err != nil {
+			t.Fatal(err)
+		}
+		mask = verbs.QPMaskState
+	}
+	y.Send(verbs.SendWR{Opcode: verbs.WRRDMAWrite, SGList: y.SGE(0, 1), RemoteAddr: 1, RKey: 1})
+	if e, err := a.AsyncEvent(within(t)); err != nil || e.EventType != verbs.EventQPAccessErr {
+		t.Errorf("event %+v, %v", e, err)
+	}
+}
+
 func TestCQOverflowFailsItsQueuePairs(t *testing.T) {
 	a, b := verbstest.Pair(t)
 	x, y := verbstest.EndpointConfig{CQE: 8}.Connect(t, a, b)

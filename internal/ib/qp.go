@@ -77,6 +77,7 @@ type QPAttr struct {
 	RetryCount      uint8  // 3 bits
 	RNRRetry        uint8  // 3 bits; 7 retries without limit
 	PKey            uint16 // the value at the P_Key index
+	EnSQDNotify     bool   // to SQD: report EventSQDrained
 	Draining        bool   // query only: the state is SQD and a started work request is not complete
 }
 

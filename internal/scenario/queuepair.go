@@ -224,6 +224,7 @@ func (s *script) cmdModify(args *arguments) error {
 	}
 	bare := args.flag("bare")
 	a := q.attr
+	a.EnSQDNotify = mask&ib.QPMaskEnSQDNotify != 0
 	if len(args.plain) > 0 {
 		word, _ := args.next("a state")
 		if a.State, err = states.parse(word); err != nil {

@@ -69,7 +69,7 @@ func (e *endpoint) drain() error {
 		return nil
 	}
 	e.draining = true
-	return e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
+	return e.Modify(&nic.QPAttr{QPAttr: ib.QPAttr{State: ib.QPSSQD, EnSQDNotify: true}}, ib.QPMaskState|ib.QPMaskEnSQDNotify)
 }
 
 func (sim *simulation) resumeDrained() error {
