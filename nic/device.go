@@ -47,6 +47,8 @@ type Device struct {
 	rx           rxState
 	tx           txState
 	gsi          gsi
+	timers       timerHeap
+	drainedAt    int64 // on the clock of the timers: when the last step began that emptied the link
 
 	counters  transport.Counters
 	badPKeys  uint32

@@ -52,8 +52,9 @@ type Engine struct {
 	io     *mrtable.IO
 
 	devices []*Device
-	timers  timerHeap
-	now     int64
+	now     int64 // time of the current step, or else of the last one
+	due     int64 // when the last step wanted the next one at the latest; 0: no time
+	stalled int64 // time that the clock of the timers does not count
 	wall    wallclock
 	ended   bool // Run has returned or Close was called
 
@@ -127,6 +128,7 @@ func (e *Engine) Now() int64 {
 // previous call. Step returns the latest time of the next call (0 if only an external event needs
 // one), and whether it found work: then it should be called again at once.
 func (e *Engine) Step(now int64) (next int64, busy bool) {
+	e.noteStall(now)
 	e.now = now
 	e.wall.sync(now)
 	e.steps.Store(e.steps.Load() + 1)
@@ -146,10 +148,10 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	if drained {
 		e.io.Epoch()
 	}
-	if e.expire() {
-		busy = true
-	}
 	for _, d := range e.devices {
+		if d.expire() {
+			busy = true
+		}
 		if d.readDoorbells() {
 			busy = true
 		}
@@ -165,7 +167,8 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.notify()
 	e.deliverEvents()
 	e.closeBreached()
-	return e.nextDeadline(busy), busy
+	e.due = e.nextDeadline(busy)
+	return e.due, busy
 }
 
 // runPosted runs the functions that other goroutines have posted.
@@ -201,10 +204,13 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 	if busy {
 		return e.now
 	}
-	next := e.timers.next()
+	next := int64(0)
 	for _, d := range e.devices {
 		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
 			next = t
+		}
+		if t := d.timers.next(); t != 0 && (next == 0 || t+e.stalled < next) {
+			next = t + e.stalled
 		}
 	}
 	return next

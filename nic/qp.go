@@ -246,7 +246,7 @@ func (q *QP) remove() {
 	}
 	q.unbind()
 	d.qps.remove(q.qpn)
-	d.engine.timers.remove(q)
+	d.timers.remove(q)
 	d.tx.deactivate(q)
 	c.freeDoorbell(q.doorbell)
 	c.releaseRing(len(q.init.SQ) + len(q.init.RQ))

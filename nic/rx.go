@@ -43,6 +43,7 @@ func (d *Device) receive() (n int, drained bool) {
 			d.linkError = err
 		}
 		if k == 0 {
+			d.drainedAt = d.engine.timerNow()
 			return n, true
 		}
 		n += k

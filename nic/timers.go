@@ -2,7 +2,7 @@ package nic
 
 import "softroce/wire"
 
-// A timerHeap orders queue pairs by the time at which they are to be checked. That time is at or
+// A timerHeap orders the queue pairs of a device by the time at which they are to be checked. That time is at or
 // before the queue pair's deadline. A deadline that moves away, as with each acknowledgement, costs
 // nothing until the old time comes.
 type timerHeap struct{ qps []*QP }
@@ -90,6 +90,25 @@ func (h *timerHeap) down(i int) {
 	}
 }
 
+// stallGrace is how late a step may be, in nanoseconds, and still count as on time. A longer delay
+// means that the engine did not run.
+const stallGrace = 1e6
+
+// overload is how long, in nanoseconds, a link that is never empty may delay timers.
+const overload = 100e6
+
+// timerNow returns the time on the clock of the queue pairs' timers. It stands still while the
+// engine does not run although it is due: what did not leave cannot be answered.
+func (e *Engine) timerNow() int64 { return e.now - e.stalled }
+
+// noteStall excludes from the clock of the timers how much later now is than the previous step
+// wanted the next one.
+func (e *Engine) noteStall(now int64) {
+	if e.due != 0 {
+		e.stalled += max(0, now-max(e.due, e.now)-stallGrace)
+	}
+}
+
 // expired handles q's deadline. A peer that does not respond may have a new MAC, so the neighbour
 // entry is checked.
 func (q *QP) expired() {
@@ -102,21 +121,23 @@ func (q *QP) expired() {
 	}
 }
 
-// expire handles the deadlines that have passed.
-func (e *Engine) expire() (any bool) {
+// expire handles the deadlines that passed before the link was last empty: any later reply may be
+// among the frames that are not read yet.
+func (d *Device) expire() (any bool) {
+	until := max(d.drainedAt, d.engine.timerNow()-overload)
 	for {
-		q := e.timers.pop(e.now)
+		q := d.timers.pop(until)
 		if q == nil {
 			return any
 		}
-		if at := q.t.NextDeadline(); at != 0 && at <= e.now {
+		if at := q.t.NextDeadline(); at != 0 && at <= until {
 			any = true
 			q.expired()
-			q.device.tx.activate(q)
+			d.tx.activate(q)
 		}
 		// If it is still due, transmit schedules it again.
 		if !q.active {
-			e.timers.schedule(q)
+			d.timers.schedule(q)
 		}
 	}
 }

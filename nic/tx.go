@@ -151,7 +151,7 @@ func (d *Device) transmit() {
 		q := t.pop()
 		before := t.filled
 		more := d.transmitTurn(q)
-		d.engine.timers.schedule(q)
+		d.timers.schedule(q)
 		switch {
 		case more && t.filled > before:
 			t.activate(q)
@@ -193,8 +193,8 @@ func (d *Device) send() (busy bool) {
 	case n > 0 || t.empty():
 		t.stalled = 0
 	case t.stalled == 0:
-		t.stalled = d.engine.now
-	case d.engine.now-t.stalled > txStall:
+		t.stalled = d.engine.timerNow()
+	case d.engine.timerNow()-t.stalled > txStall:
 		t.discarded += uint64(t.filled - t.sent)
 		t.sent, t.stalled = t.filled, 0
 	}

@@ -1,0 +1,121 @@
+package nic_test
+
+import (
+	"testing"
+
+	"softroce/internal/ib"
+	"softroce/nic"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A socketLink does not report that more frames wait, like the links that end in a socket.
+type socketLink struct{ wire.Link }
+
+func (socketLink) NextDeadline() int64 { return 0 }
+
+// 600 responses arrive before the deadline of their requests, more than a step receives, but the
+// engine runs only after that deadline. With retry_cnt 0 a timeout is fatal.
+func TestTimersWaitForResponsesThatHaveArrived(t *testing.T) {
+	w := newTestFabric(t)
+	socket := func(l wire.Link) wire.Link { return socketLink{l} }
+	a := w.client(w.nic(1, socket))
+	other, err := nic.NewEngine(nic.EngineConfig{Stepped: true, Seed: 2})
+	check(t, err)
+	defer other.Close()
+	engine := w.engine
+	w.engine = other
+	b := w.client(w.nic(2, socket))
+
+	const n = 600
+	for range n {
+		x, y := a.qp(nic.Caps{MaxSendWR: 1, MaxRecvWR: 1}), b.qp(nic.Caps{MaxSendWR: 1, MaxRecvWR: 1})
+		at := attrs(1024, y)
+		at.RetryCount = 0
+		x.connectWith(at)
+		y.connect(1024, x)
+		x.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	}
+	deadline := int64(0)
+	for range 20 {
+		w.now += 1000
+		deadline, _ = engine.Step(w.now)
+	}
+	for range 20 {
+		w.now += 1000
+		other.Step(w.now)
+	}
+	w.now = deadline + 100e3
+	for range 20 {
+		engine.Step(w.now)
+		w.now += 1000
+	}
+	done := a.cq.PollAll()
+	for _, c := range done {
+		if c.Status != ib.WCSuccess {
+			t.Fatalf("completion %+v", c)
+		}
+	}
+	if c := a.Device.Counters(); len(done) != n || c.LocalACKTimeout != 0 {
+		t.Errorf("%d of %d completions, %d timeouts", len(done), n, c.LocalACKTimeout)
+	}
+}
+
+// A gateLink accepts no frames while it is shut.
+type gateLink struct {
+	wire.Link
+	shut bool
+}
+
+func (l *gateLink) Send(now int64, batch []wire.TxFrame) (int, error) {
+	if l.shut {
+		return 0, nil
+	}
+	return l.Link.Send(now, batch)
+}
+
+// The engine does not run for a second while a frame waits for the link.
+func TestTimeInWhichEngineDoesNotRunIsNoTimeout(t *testing.T) {
+	w := newTestFabric(t)
+	gate := &gateLink{shut: true}
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { gate.Link = l; return gate })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	at := attrs(1024, b)
+	at.RetryCount = 0
+	a.connectWith(at)
+	b.connect(1024, a)
+	a.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	w.now++
+	w.engine.Step(w.now)
+	gate.shut = false
+	w.now += 1e9
+	w.run(1e9)
+	a.want(1, ib.WCSuccess, ib.WCRDMAWrite)
+	if c := a.Device.Counters(); c.LocalACKTimeout != 0 || c.Retransmitted != 0 || c.TxStalled != 0 {
+		t.Errorf("%d timeouts, %d packets retransmitted, %d discarded", c.LocalACKTimeout, c.Retransmitted, c.TxStalled)
+	}
+}
+
+// A floodedLink never runs out of frames, all of them too short to be packets.
+type floodedLink struct{ wire.Link }
+
+func (floodedLink) Receive(_ int64, batch []wire.RxFrame) (int, error) {
+	for i := range batch {
+		batch[i] = wire.RxFrame{Head: make([]byte, 4)}
+	}
+	return len(batch), nil
+}
+
+func TestTimersExpireOnLinkThatIsNeverEmpty(t *testing.T) {
+	w := newTestFabric(t)
+	a := w.client(w.nic(1, func(l wire.Link) wire.Link { return floodedLink{stalledLink{l}} })).qp(smallCaps)
+	b := w.client(w.nic(2)).qp(smallCaps)
+	a.connect(1024, b)
+	a.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+	for end := w.now + 200e6; w.now < end; w.now += 1e5 {
+		w.engine.Step(w.now)
+	}
+	if n := a.Device.Counters().LocalACKTimeout; n != 1 {
+		t.Errorf("%d timeouts within 200 ms", n)
+	}
+}
