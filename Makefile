@@ -35,8 +35,8 @@ build: libs ## bin/softroce, with the libraries in it
 	@scripts/setup build
 	go build $(RELEASE_FLAGS) -o bin/ ./cmd/softroce
 
-# internal/run/lib/GOARCH is embedded in the binary: see internal/run/libraries.go. A library that has
-# not changed is left alone, since another make may be building with it.
+# internal/run/lib/GOARCH is embedded in the binary: see internal/run/libraries.go. A library that
+# has not changed is left alone, since another make may be building with it.
 EMBEDDED = internal/run/lib/$(shell go env GOARCH)
 
 libs: ## bin/lib: libibverbs.so.1 and librdmacm.so.1, on which unmodified programs run
@@ -58,8 +58,8 @@ deb: ## a Debian package in dist/
 	$(MAKE) install DESTDIR='$(CURDIR)/dist/root' PREFIX=/usr SYSCONFDIR=/etc
 	VERSION='$(RELEASE_VERSION)' scripts/deb
 
-# The test cache is off: the programs that the end-to-end tests run are not among their imports. Those
-# tests come first because they take longest, and the others run in parallel with them.
+# The test cache is off: the programs that the end-to-end tests run are not among their imports.
+# Those tests come first because they take longest, and the others run in parallel with them.
 test: libs ## go vet and every test; as root the end-to-end tests too
 	@scripts/setup test
 	go vet ./...

@@ -55,6 +55,6 @@ func (p *peer) close() {
 	}
 }
 
-// privileged reports whether the client is an operator: root or the daemon's own user. Operators may
-// do what the kernel requires CAP_NET_RAW for.
+// privileged reports whether the client is an operator: root or the daemon's own user. Operators
+// may do what the kernel requires CAP_NET_RAW for.
 func (p *peer) privileged() bool { return p.UID == 0 || int(p.UID) == os.Geteuid() }

@@ -66,8 +66,8 @@ func snapshotOf(t *testing.T, sock *net.UnixConn) (s visibleState) {
 	return s
 }
 
-// TestSnapshotHidesSecretsOfOtherUsers looks at a connection of the daemon's user and one of another
-// user. PSNs would let the viewer forge packets; addresses would reveal a process's layout.
+// TestSnapshotHidesSecretsOfOtherUsers looks at a connection of the daemon's user and one of
+// another user. PSNs would let the viewer forge packets; addresses would reveal a process's layout.
 func TestSnapshotHidesSecretsOfOtherUsers(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
 	verbstest.ConnectedRC(t, f.Open(0), f.Open(1))

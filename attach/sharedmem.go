@@ -57,7 +57,8 @@ var eventByte = []byte{1}
 func writeEvent(pipe int) { unix.Write(pipe, eventByte) }
 
 // checkAccess returns an error unless a client opened the descriptor in one of the modes (O_RDONLY,
-// O_WRONLY or O_RDWR). A descriptor that was opened with O_PATH names a file without any right to it.
+// O_WRONLY or O_RDWR). A descriptor that was opened with O_PATH names a file without any right to
+// it.
 func checkAccess(fd int, modes ...int) error {
 	flags, err := unix.FcntlInt(uintptr(fd), unix.F_GETFL, 0)
 	if err != nil {

@@ -20,7 +20,8 @@ type network struct {
 	inFlight []flight
 	seq      int
 
-	// outcome returns when a MAD arrives, in ns from now, once for each copy; an empty list loses it.
+	// outcome returns when a MAD arrives, in ns from now, once for each copy; an empty list loses
+	// it.
 	outcome func(m *datagram) []int64
 }
 

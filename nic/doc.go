@@ -20,18 +20,18 @@
 //
 // Engine.Step has these phases, in this order:
 //
-//  1. Functions given to Do run (engine.go). They run before anything is received: a client that has
-//     seen a message cannot destroy its queue pair before the message is acknowledged.
-//  2. Frames are received from each link, until it is empty or its budget is spent (rx.go). Each frame is
-//     checked and given to its queue pair, which queues writes to memory, completions and responses.
-//     After each batch, the writes are carried out and the completions published (completion.go).
-//     When no received frame is left, the epoch of mrtable.IO ends.
+//  1. Functions given to Do run (engine.go). They run before anything is received: a client that
+//     has seen a message cannot destroy its queue pair before the message is acknowledged.
+//  2. Frames are received from each link, until it is empty or its budget is spent (rx.go). Each
+//     frame is checked and given to its queue pair, which queues writes to memory, completions and
+//     responses. After each batch, the writes are carried out and the completions published
+//     (completion.go). When no received frame is left, the epoch of mrtable.IO ends.
 //  3. Expired timers are handled (timers.go).
-//  4. Doorbells are read (doorbell.go), and each active queue pair in turn fetches work requests from its
-//     send ring (sendring.go) and fills transmit slots (tx.go). Writes and completions follow as in
-//     phase 2.
+//  4. Doorbells are read (doorbell.go), and each active queue pair in turn fetches work requests
+//     from its send ring (sendring.go) and fills transmit slots (tx.go). Writes and completions
+//     follow as in phase 2.
 //  5. Each link sends one batch (tx.go).
-//  6. The remaining completions are published, completion channels are signaled (completion.go), and
-//     the events of objects are delivered (events.go).
+//  6. The remaining completions are published, completion channels are signaled (completion.go),
+//     and the events of objects are delivered (events.go).
 //  7. Contexts whose clients broke the rules of their rings are closed (engine.go).
 package nic

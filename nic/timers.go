@@ -2,9 +2,9 @@ package nic
 
 import "softroce/wire"
 
-// A timerHeap orders the queue pairs of a device by the time at which they are to be checked. That time is at or
-// before the queue pair's deadline. A deadline that moves away, as with each acknowledgement, costs
-// nothing until the old time comes.
+// A timerHeap orders the queue pairs of a device by the time at which they are to be checked. That
+// time is at or before the queue pair's deadline. A deadline that moves away, as with each
+// acknowledgement, costs nothing until the old time comes.
 type timerHeap struct{ qps []*QP }
 
 // next returns the earliest time, 0 if the heap is empty.

@@ -1,13 +1,13 @@
 // Package run runs unmodified programs that are linked against libibverbs and librdmacm on
 // softroce, in these steps:
 //
-//  1. Find the program as a shell would, and reject it with the reason if the dynamic linker would not
-//     load our libraries into it (program.go).
+//  1. Find the program as a shell would, and reject it with the reason if the dynamic linker would
+//     not load our libraries into it (program.go).
 //  2. Find our libraries, or unpack them from this binary (libraries.go).
 //  3. Find or start a daemon, and keep a connection open so that it runs as long as the program
 //     (daemon.go).
-//  4. Set up the environment (environment.go), run the program, forward signals to it, and return its
-//     status (child.go).
+//  4. Set up the environment (environment.go), run the program, forward signals to it, and return
+//     its status (child.go).
 //
 // # Where the libraries are
 //

@@ -15,6 +15,10 @@ import (
 )
 
 func main() {
+	if len(os.Args) == 1 {
+		fmt.Fprintln(os.Stderr, "checklinks: no files to check")
+		os.Exit(2)
+	}
 	broken := 0
 	for _, file := range os.Args[1:] {
 		found, err := check(file)

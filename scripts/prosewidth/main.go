@@ -1,5 +1,5 @@
-// Prosewidth finds lines of prose that are wider than 100 columns: comments on lines of their own in
-// code and scripts, and text in Markdown, except tables, code and lines with a link.
+// Prosewidth finds lines of prose that are wider than 100 columns: comments on lines of their own
+// in code and scripts, and text in Markdown, except tables, code and lines with a link.
 //
 //	go run ./scripts/prosewidth FILE...
 //
@@ -19,6 +19,10 @@ const (
 )
 
 func main() {
+	if len(os.Args) == 1 {
+		fmt.Fprintln(os.Stderr, "prosewidth: no files to check")
+		os.Exit(2)
+	}
 	failed := false
 	for _, file := range os.Args[1:] {
 		text, err := os.ReadFile(file)
@@ -65,8 +69,8 @@ func columns(line string) int {
 	return utf8.RuneCountInString(line) + (tabColumns-1)*strings.Count(line, "\t")
 }
 
-// isComment reports whether a line is nothing but a comment that can be wrapped: not a directive, not
-// an itemized line of several columns.
+// isComment reports whether a line is nothing but a comment that can be wrapped: not a directive,
+// not an itemized line of several columns.
 func isComment(file, line string) bool {
 	switch {
 	case strings.HasSuffix(file, ".go"):

@@ -5,8 +5,9 @@
 // docs/reference/fault-language.md is the reference of the language. Its vocabulary:
 //
 //   - A Program is a seed and a list of rules.
-//   - A Rule has an Action, conditions that a packet must meet to match (QP, opcode, PSN, addresses,
-//     time …), and a selection among the packets that match (skip, nth, every, chance, count).
+//   - A Rule has an Action, conditions that a packet must meet to match (QP, opcode, PSN,
+//     addresses, time …), and a selection among the packets that match (skip, nth, every, chance,
+//     count).
 //   - A Field is a field of the BTH or of an extended header that the action "set" writes.
 //   - A Verdict is the sum of the actions of the rules that selected a packet.
 //
