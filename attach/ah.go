@@ -6,6 +6,7 @@ import (
 	"softroce/internal/abi"
 	"softroce/internal/control"
 	"softroce/nic"
+	"softroce/wire"
 )
 
 // flowLabelMask is the range of an IPv6 flow label. As adapter drivers do, createAH ignores the
@@ -19,17 +20,20 @@ func addressVectorIn(a *abi.AHAttr) nic.AddressVector {
 	}
 }
 
-// resolve resolves the next hop of an address vector, which may take seconds.
-func (c *conn) resolve(av *nic.AddressVector) (err error) {
+// resolve resolves the next hop of an address vector, which may take seconds. It does not wait for
+// a peer that requested the connection from its queue pair qpn, if that is not 0.
+func (c *conn) resolve(av *nic.AddressVector, qpn uint32) (err error) {
 	ctx, cancel := context.WithTimeout(c.ctx, resolveTimeout)
 	defer cancel()
-	av.Path, err = c.device.ResolvePath(ctx, av)
+	av.Path, err = c.device.ResolveReplyPath(ctx, av, func(p *wire.Path) ([6]byte, bool) {
+		return c.server.cm.requesterMAC(c.device, p, qpn)
+	})
 	return err
 }
 
 func (c *conn) createAH(v *abi.CreateAHRequest) (func() (reply, error), error) {
 	av := addressVectorIn(&v.AH)
-	if err := c.resolve(&av); err != nil {
+	if err := c.resolve(&av, 0); err != nil {
 		return nil, err
 	}
 	return func() (reply, error) {

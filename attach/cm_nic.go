@@ -4,32 +4,37 @@ import (
 	"net/netip"
 
 	"softroce/cm"
+	"softroce/nic"
 	"softroce/packet"
+	"softroce/wire"
 )
 
 // refresh copies the device's properties that the connection manager needs.
 func (n *cmNIC) refresh() {
+	var gids []nic.GIDEntry
 	n.engine.Do(func() {
 		a := n.Query()
 		n.guid, n.delay = a.NodeGUID, uint8(a.LocalCAACKDelay)
 		n.mtu = uint8(mtuCode(n.QueryPort().ActiveMTU))
-		n.gids = n.GIDs()
+		gids = n.GIDs()
 	})
 	// The GID table has addresses without their prefixes. It also has the link-local address of the
 	// MAC, which the interface may lack.
-	known := map[netip.Addr]netip.Prefix{}
+	bits := map[wire.Station]int{}
 	for _, p := range n.Interface().Addresses() {
-		a := p.Addr().WithZone("")
-		known[a] = netip.PrefixFrom(a, p.Bits())
+		bits[wire.Station{Addr: p.Addr().WithZone("")}] = p.Bits()
+	}
+	for _, p := range wire.VLANAddresses(n.Interface()) {
+		bits[wire.Station{Addr: p.Addr().WithZone(""), VLAN: p.VLAN}] = p.Bits()
 	}
 	n.addrs = nil
-	for _, g := range n.gids {
-		a := g.GID.Addr()
-		p, ok := known[a]
+	for _, g := range gids {
+		a, vlan := g.GID.Addr(), uint16(g.VLAN)
+		b, ok := bits[wire.Station{Addr: a, VLAN: vlan}]
 		if !ok {
-			p = netip.PrefixFrom(a, 64)
+			b = 64
 		}
-		n.addrs = append(n.addrs, p)
+		n.addrs = append(n.addrs, cm.Address{Prefix: netip.PrefixFrom(a, b), VLAN: vlan, Netdev: g.Netdev, GIDIndex: g.Index})
 	}
 }
 
@@ -42,16 +47,8 @@ func (n *cmNIC) addressesChanged() {
 // GUID implements cm.Port.
 func (n *cmNIC) GUID() uint64 { return n.guid }
 
-// Netdev implements cm.NIC.
-func (n *cmNIC) Netdev() string {
-	if len(n.gids) > 0 {
-		return n.gids[0].Netdev
-	}
-	return ""
-}
-
 // Addresses implements cm.NIC.
-func (n *cmNIC) Addresses() []netip.Prefix { return n.addrs }
+func (n *cmNIC) Addresses() []cm.Address { return n.addrs }
 
 // Up implements cm.NIC.
 func (n *cmNIC) Up() bool { return n.Interface().Up() }
@@ -61,16 +58,6 @@ func (n *cmNIC) MTU() uint8 { return n.mtu }
 
 // ACKDelay implements cm.NIC.
 func (n *cmNIC) ACKDelay() uint8 { return n.delay }
-
-// GIDIndex implements cm.NIC.
-func (n *cmNIC) GIDIndex(a netip.Addr) (int, bool) {
-	for _, g := range n.gids {
-		if g.GID.Addr() == a {
-			return g.Index, true
-		}
-	}
-	return 0, false
-}
 
 // The parts of a P_Key, and the default partition.
 const (

@@ -166,7 +166,7 @@ func cmIDOut(id *cm.ID) abi.CMIdentifier {
 		abi.PutText(i.Device[:], n.Name())
 		i.PortNum = 1
 		if src.Addr().IsLinkLocalUnicast() && src.Addr().Is6() {
-			if f, err := net.InterfaceByName(n.Netdev()); err == nil {
+			if f, err := net.InterfaceByName(id.Netdev()); err == nil {
 				scope = uint32(f.Index)
 			}
 		}

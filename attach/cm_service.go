@@ -5,7 +5,6 @@ import (
 	"crypto/rand"
 	"encoding/binary"
 	"errors"
-	"net/netip"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -16,8 +15,8 @@ import (
 	"softroce/wire"
 )
 
-// maxMADs is the number of management datagrams that may be queued for the connection manager.
-// Further ones are dropped; their senders retransmit them.
+// maxMADs is the number of management datagrams of a NIC that may be queued for the connection
+// manager. Further ones are dropped; their senders retransmit them.
 const maxMADs = 4096
 
 // A cmService runs the connection manager on one goroutine, to which clients, engines and timers
@@ -26,7 +25,6 @@ type cmService struct {
 	manager *cm.Manager
 	nics    []*cmNIC
 	start   time.Time
-	mads    atomic.Int64 // queued
 
 	mu     sync.Mutex
 	queue  []func()
@@ -144,28 +142,39 @@ type cmNIC struct {
 	guid  uint64
 	mtu   uint8
 	delay uint8
-	gids  []nic.GIDEntry
-	addrs []netip.Prefix
+	addrs []cm.Address
+	mads  atomic.Int64 // queued
 }
 
 // receive queues a MAD. The device's engine calls it.
 func (n *cmNIC) receive(m *nic.MAD) bool {
 	s := n.service
-	if s.mads.Add(1) > maxMADs {
-		s.mads.Add(-1)
+	if n.mads.Add(1) > maxMADs {
+		n.mads.Add(-1)
 		return false
 	}
 	return s.post(func() {
-		s.mads.Add(-1)
+		n.mads.Add(-1)
 		p := &m.Path
-		s.manager.Receive(n, cm.Route{Src: p.Src, Dst: p.Dst, DstMAC: p.DstMAC, TClass: p.TClass, HopLimit: p.HopLimit,
+		s.manager.Receive(n, cm.Route{Src: p.Src, Dst: p.Dst, VLAN: p.VLAN, DstMAC: p.DstMAC, TClass: p.TClass, HopLimit: p.HopLimit,
 			FlowLabel: p.FlowLabel, PKey: m.PKey}, m.Data[:])
 	})
 }
 
+// requesterMAC returns the MAC from which the peer's request for a connection to its queue pair qpn
+// came, zeros if the link does not know MACs. ok is false if there was no request.
+func (s *cmService) requesterMAC(d device, p *wire.Path, qpn uint32) (mac [6]byte, ok bool) {
+	for _, n := range s.nics {
+		if n.device == d && qpn != 0 {
+			s.do(func() { mac, ok = s.manager.RequesterMAC(n, p.Dst, p.VLAN, qpn) })
+		}
+	}
+	return mac, ok
+}
+
 // Send implements cm.Port.
 func (n *cmNIC) Send(mad *[cm.MADSize]byte, to *cm.Route) {
-	n.SendMAD(&nic.MAD{Data: *mad, PKey: to.PKey, Path: wire.Path{Src: to.Src, Dst: to.Dst, DstMAC: to.DstMAC, TClass: to.TClass,
+	n.SendMAD(&nic.MAD{Data: *mad, PKey: to.PKey, Path: wire.Path{Src: to.Src, Dst: to.Dst, VLAN: to.VLAN, DstMAC: to.DstMAC, TClass: to.TClass,
 		HopLimit: to.HopLimit, FlowLabel: to.FlowLabel}})
 }
 
@@ -174,7 +183,7 @@ func (n *cmNIC) Resolve(r cm.Route, timeout time.Duration, done func(cm.Route, e
 	go func() {
 		ctx, cancel := context.WithTimeout(context.Background(), timeout)
 		defer cancel()
-		p := wire.Path{Src: r.Src, Dst: r.Dst, TClass: r.TClass, HopLimit: r.HopLimit}
+		p := wire.Path{Src: r.Src, Dst: r.Dst, VLAN: r.VLAN, TClass: r.TClass, HopLimit: r.HopLimit}
 		err := n.Interface().Resolve(ctx, &p)
 		switch {
 		case err == nil:

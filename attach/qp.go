@@ -126,7 +126,11 @@ func (c *conn) destroyQP(v *abi.HandleRequest, _ *control.Packet) (reply, error)
 func (c *conn) modifyQP(v *abi.ModifyQPRequest) (func() (reply, error), error) {
 	attr, mask := attrIn(&v.Attr), ib.QPAttrMask(v.Mask)
 	if mask&ib.QPMaskAV != 0 {
-		if err := c.resolve(&attr.AV); err != nil {
+		qpn := uint32(0)
+		if mask&ib.QPMaskDestQPN != 0 {
+			qpn = attr.DestQPN
+		}
+		if err := c.resolve(&attr.AV, qpn); err != nil {
 			return nil, err
 		}
 	}

@@ -24,12 +24,22 @@ type Port interface {
 // A Route is the destination of MADs and the path to it.
 type Route struct {
 	Src, Dst  netip.Addr
-	DstMAC    [6]byte // MAC of the next hop
+	VLAN      uint16  // VLAN ID, 0 for none
+	DstMAC    [6]byte // MAC of the next hop; of a received MAD: its sender's, zeros if the link does not know it
 	TClass    uint8
 	HopLimit  uint8
 	FlowLabel uint32
 	PKey      uint16 // of the partition
 }
+
+// A station is an IP address in a VLAN.
+type station struct {
+	addr netip.Addr
+	vlan uint16
+}
+
+// peer returns the station to which the route leads.
+func (r *Route) peer() station { return station{r.Dst, r.VLAN} }
 
 // A Handler receives the events of an agent's connections. Receive and Expire call it, and it may
 // call the agent.
@@ -61,6 +71,7 @@ const (
 	ConnDisconnected                          // a DREQ (Disconnect replies to it) or a DREP arrived
 	ConnTimewaitExit                          // timewait is over
 	ConnSIDRReply                             // a SIDR_REP arrived
+	ConnAbandoned                             // the sender of a REQ or SIDR_REQ has given up by now; the handler may Drop it
 )
 
 // A ConnEvent is an event of a connection.
@@ -88,8 +99,14 @@ const (
 	MaxRetries = 15
 )
 
-// maxConns bounds the connections of an agent, those in timewait included.
-const maxConns = 1 << 17
+const (
+	// maxConns bounds the connections of an agent, those in timewait included.
+	maxConns = 1 << 17
+
+	// maxSIDRAnswered bounds the SIDR requests that an agent remembers after its reply. The oldest
+	// is forgotten first: if it is repeated, the program is asked again.
+	maxSIDRAnswered = 1 << 12
+)
 
 // An Agent implements the protocol of the connection manager for any number of ports. One goroutine
 // calls its methods and those of its connections, with the time in nanoseconds.
@@ -102,26 +119,23 @@ type Agent struct {
 	conns        map[uint32]*Conn // by local ID
 	peers        map[peerID]*Conn // by the peer's ID: to detect duplicates
 	peerQP       map[peerID]*Conn // by the peer's queue pair: to detect stale connections
-	sidrRequests map[sidrKey]*Conn
+	sidrRequests map[peerID]*Conn // by the peer's request ID
+	sidrAnswered []*Conn          // oldest first; those that were removed are closed
 	timers       timers
 }
 
-// peerID is a communication ID or a QPN of a peer.
+// peerID is a number of a peer: a communication ID, a QPN or a request ID. Two NICs may have one CA
+// GUID, since it is made from the MAC, and number their objects alike; they differ in address.
 type peerID struct {
-	guid uint64
-	id   uint32
-}
-
-// sidrKey identifies a SIDR request of a peer.
-type sidrKey struct {
-	from netip.Addr
+	port Port
+	from station
 	id   uint32
 }
 
 // NewAgent returns an agent. seed determines communication IDs and PSNs.
 func NewAgent(h Handler, seed uint64) *Agent {
 	a := &Agent{handler: h, random: rand.New(rand.NewPCG(seed, 0xc0)), conns: map[uint32]*Conn{},
-		peers: map[peerID]*Conn{}, peerQP: map[peerID]*Conn{}, sidrRequests: map[sidrKey]*Conn{}}
+		peers: map[peerID]*Conn{}, peerQP: map[peerID]*Conn{}, sidrRequests: map[peerID]*Conn{}}
 	a.mask = a.random.Uint32()
 	return a
 }
@@ -141,6 +155,15 @@ func (a *Agent) Expire(now int64) {
 		}
 		c.expire(now)
 	}
+}
+
+// RequesterMAC returns the MAC from which the REQ for a queue pair of a peer came, zeros if the
+// link does not know it. ok is false if no REQ named that queue pair.
+func (a *Agent) RequesterMAC(p Port, from netip.Addr, vlan uint16, qpn uint32) (mac [6]byte, ok bool) {
+	if c := a.peerQP[peerID{p, station{from, vlan}, qpn}]; c != nil && !c.active {
+		return c.route.DstMAC, true
+	}
+	return mac, false
 }
 
 // StartingPSN returns a random PSN for a connection.
@@ -213,11 +236,19 @@ type incoming struct {
 // the peer's.
 func (in *incoming) find(ours, theirs uint32) *Conn {
 	c := in.agent.conns[ours]
-	if c == nil || c.port != in.port || c.route.Dst != in.back.Dst || c.remoteID != 0 && c.remoteID != theirs {
+	if c == nil || !in.fromPeer(c) || c.remoteID != 0 && c.remoteID != theirs {
 		return nil
 	}
 	return c
 }
+
+// fromPeer reports whether the message came from the peer of c, through the same NIC.
+func (in *incoming) fromPeer(c *Conn) bool {
+	return c.port == in.port && c.route.peer() == in.back.peer()
+}
+
+// sender returns the key of a number of the message's sender.
+func (in *incoming) sender(id uint32) peerID { return peerID{in.port, in.back.peer(), id} }
 
 // reply sends a message that belongs to no connection.
 func (in *incoming) reply(m Message) {

@@ -390,6 +390,29 @@ func TestStaleConnectionIsRejectedOnce(t *testing.T) {
 	want(t, a, "rejected stale connection", "replied")
 }
 
+// Two NICs of one MAC have one CA GUID unless it is configured, and both number their queue pairs
+// from 0x11 and their connections alike.
+func TestNICsOfOneGUIDConnectWithTheSameNumbers(t *testing.T) {
+	w, hosts := newNetwork(t, 3)
+	a, b, server := hosts[0], hosts[1], hosts[2]
+	b.guid, b.Agent = a.guid, cm.NewAgent(b, 0) // as a's
+	server.accept = false
+	x, y := a.connect(server, 0x11), b.connect(server, 0x11)
+	if x.LocalID() != y.LocalID() {
+		t.Fatalf("communication IDs %#x and %#x, want equal ones", x.LocalID(), y.LocalID())
+	}
+	w.run(1e9)
+	for _, c := range server.conns {
+		if err := c.Accept(w.now, &cm.REP{LocalQPN: 0x22}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	w.run(w.now + 10e9)
+	want(t, a, "replied")
+	want(t, b, "replied")
+	want(t, server, "request", "request", "established", "established")
+}
+
 func TestDREQWithoutConnectionGetsDREP(t *testing.T) {
 	w, hosts := newNetwork(t, 2)
 	var got []string

@@ -39,7 +39,7 @@ type Conn struct {
 	active   bool // this side sent the REQ
 	localID  uint32
 	remoteID uint32
-	guid     uint64 // of the peer, 0 if unknown
+	guid     uint64 // CA GUID of the peer, 0 if unknown
 	localQPN uint32
 	peerQPN  uint32
 	tid      uint64 // of the message that is sent or replied to
@@ -166,6 +166,21 @@ func (c *Conn) Close(now int64) {
 	}
 }
 
+// Drop forgets a REQ or SIDR_REQ that has no reply yet. If its sender repeats it, it is a new one.
+func (c *Conn) Drop() {
+	if c.state == StateREQReceived || c.state == StateSIDRReceived {
+		c.remove()
+	}
+}
+
+// GiveUp ends the wait for the RTU before its time: the handler has no room. The peer receives a
+// REJ, and the owner a ConnUnreachable event.
+func (c *Conn) GiveUp(now int64) {
+	if c.state == StateREPSent {
+		c.timedOut(now)
+	}
+}
+
 // send sends a message, and retransmits it every interval, at most retries times, until a reply
 // arrives.
 func (c *Conn) send(now int64, m Message, interval int64) {
@@ -203,6 +218,8 @@ func (c *Conn) expire(now int64) {
 			return
 		}
 		c.timedOut(now)
+	case StateREQReceived, StateSIDRReceived:
+		c.notify(&ConnEvent{Kind: ConnAbandoned})
 	case StateTimewait:
 		c.notify(&ConnEvent{Kind: ConnTimewaitExit})
 		c.remove()
@@ -250,11 +267,14 @@ func (c *Conn) notify(e *ConnEvent) {
 func (c *Conn) setPeer(id uint32, guid uint64, qpn uint32) {
 	a := c.agent
 	c.remoteID, c.guid, c.peerQPN = id, guid, qpn
-	a.peers[peerID{guid, id}] = c
+	a.peers[c.peerID(id)] = c
 	if qpn != 0 {
-		a.peerQP[peerID{guid, qpn}] = c
+		a.peerQP[c.peerID(qpn)] = c
 	}
 }
+
+// peerID returns the key of a number of the peer.
+func (c *Conn) peerID(id uint32) peerID { return peerID{c.port, c.route.peer(), id} }
 
 // remove removes the connection from all tables.
 func (c *Conn) remove() {
@@ -264,13 +284,13 @@ func (c *Conn) remove() {
 	if a.conns[c.localID] == c {
 		delete(a.conns, c.localID)
 	}
-	if k := (peerID{c.guid, c.remoteID}); a.peers[k] == c {
+	if k := c.peerID(c.remoteID); a.peers[k] == c {
 		delete(a.peers, k)
 	}
-	if k := (peerID{c.guid, c.peerQPN}); a.peerQP[k] == c {
-		delete(a.peerQP, k)
-	}
-	if k := (sidrKey{c.route.Dst, c.remoteID}); a.sidrRequests[k] == c {
+	if k := c.peerID(c.remoteID); a.sidrRequests[k] == c {
 		delete(a.sidrRequests, k)
+	}
+	if k := c.peerID(c.peerQPN); a.peerQP[k] == c {
+		delete(a.peerQP, k)
 	}
 }

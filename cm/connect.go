@@ -141,7 +141,24 @@ func (id *ID) Accept(p *ConnParam) error {
 		return errnoError(syscall.EINVAL, "%d bytes of private data exceed the %d of the message", len(p.Private), REPPrivate)
 	}
 	id.qpn = p.QPN
-	return id.done(id.conn.Accept(now, r))
+	if err := id.done(id.conn.Accept(now, r)); err != nil {
+		return err
+	}
+	id.awaitRTU()
+	return nil
+}
+
+// awaitRTU counts the connection among those that wait for their peer, and ends the wait of another
+// if there are too many.
+func (id *ID) awaitRTU() {
+	if id.conn.State() != StateREPSent {
+		return
+	}
+	b := id.halfOpen
+	b.add(id)
+	if b.len() > maxHalfOpen {
+		b.largest().id.conn.GiveUp(id.session.manager.now)
+	}
 }
 
 // done converts the agent's errors to errnos.
@@ -178,6 +195,7 @@ func (id *ID) Reject(why Reason, private []byte) error {
 	if err := id.done(id.conn.Reject(why, nil, private)); err != nil {
 		return err
 	}
+	id.leaveBacklog()
 	id.conn = nil
 	return nil
 }
@@ -218,7 +236,7 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	if err != nil {
 		return RejectInvalidService
 	}
-	l := m.listener(n, q.ServiceID, h.Dst)
+	l := m.listener(n, q.ServiceID, station{h.Dst, c.route.VLAN})
 	switch {
 	case l == nil:
 		return RejectInvalidService
@@ -229,23 +247,22 @@ func (m *Manager) Request(c *Conn, q *REQ) Reason {
 	case q.PathMTU < 1 || q.PathMTU > n.MTU():
 		return RejectInvalidMTU
 	}
+	var t ib.QPType
+	switch {
+	case q.Service == ServiceUC:
+		t = ib.QPTypeUC
+	case q.Service == ServiceExt && q.Extended == 1:
+		t = ib.QPTypeXRCRecv
+	case q.Service == ServiceRC:
+		t = ib.QPTypeRC
+	default:
+		return RejectInvalidType
+	}
 	id := l.newRequestID(c, h)
 	if id == nil {
 		return NoReply
 	}
-	switch {
-	case q.Service == ServiceUC:
-		id.qpType = ib.QPTypeUC
-	case q.Service == ServiceExt && q.Extended == 1:
-		id.qpType = ib.QPTypeXRCRecv
-	case q.Service == ServiceRC:
-		id.qpType = ib.QPTypeRC
-	default:
-		id.conn = nil
-		id.destroy()
-		return RejectInvalidType
-	}
-	id.req = q
+	id.qpType, id.req = t, q
 	id.route.TClass, id.route.FlowLabel = q.Primary.TrafficClass, q.Primary.FlowLabel
 	id.usePKey(q.PKey)
 	l.postRequest(id, &Event{Type: EventConnectRequest, ID: id, Listen: l, Conn: ConnParam{
@@ -263,7 +280,7 @@ func (m *Manager) Lookup(c *Conn, q *SIDRREQ) (SIDRStatus, bool) {
 	if err != nil {
 		return SIDRUnsupported, false
 	}
-	l := m.listener(n, q.ServiceID, h.Dst)
+	l := m.listener(n, q.ServiceID, station{h.Dst, c.route.VLAN})
 	if l == nil || !l.datagrams() {
 		return SIDRUnsupported, false
 	}
@@ -279,7 +296,7 @@ func (m *Manager) Lookup(c *Conn, q *SIDRREQ) (SIDRStatus, bool) {
 
 // listener finds the listener for a service at an address of a device. One bound to that address
 // precedes a wildcard.
-func (m *Manager) listener(n NIC, service uint64, dst netip.Addr) (found *ID) {
+func (m *Manager) listener(n NIC, service uint64, dst station) (found *ID) {
 	if service>>32 != 0 {
 		return nil
 	}
@@ -287,9 +304,9 @@ func (m *Manager) listener(n NIC, service uint64, dst netip.Addr) (found *ID) {
 		if l.state != idListen || l.nic != nil && l.nic != n || !l.session.uses(n) {
 			continue
 		}
-		if a := l.src.Addr(); a == dst {
+		if a := l.src.Addr(); a == dst.addr && l.local.VLAN == dst.vlan {
 			return l
-		} else if overlap(l, a, &ID{}, dst) && isWildcard(a) {
+		} else if overlap(l, a, &ID{}, dst.addr) && isWildcard(a) {
 			found = l
 		}
 	}
@@ -306,16 +323,26 @@ func (s *Session) uses(n NIC) bool {
 }
 
 // newRequestID creates the identifier of a connection request, nil if the listener has no room for
-// it.
+// it and its sender has no claim to that of others.
 func (l *ID) newRequestID(c *Conn, h IPHeader) *ID {
-	if l.waiting >= l.backlog || l.session.events >= MaxEvents {
+	n := c.port.(NIC)
+	local, ok := findAddress(n, station{c.route.Src, c.route.VLAN})
+	if !ok || l.session.events >= MaxEvents {
 		return nil
+	}
+	if l.queued.len() >= l.room {
+		old := l.queued.displacedBy(&c.route)
+		if old == nil {
+			return nil
+		}
+		old.displace()
 	}
 	id, err := l.session.NewID(l.channel, l.ps, l.qpType)
 	if err != nil {
 		return nil
 	}
-	id.nic, id.route, id.passive, id.conn, id.state = c.port.(NIC), c.route, true, c, idConnect
+	id.nic, id.local, id.route, id.passive, id.conn, id.state = n, local, c.route, true, c, idConnect
+	id.halfOpen = &l.accepted
 	id.src, id.dst = netip.AddrPortFrom(h.Dst, l.src.Port()), netip.AddrPortFrom(h.Src, h.SrcPort)
 	id.tos, id.ackTimeout = l.tos, l.ackTimeout
 	c.Owner = id
@@ -332,8 +359,17 @@ func (id *ID) usePKey(key uint16) {
 
 // postRequest posts a connection request to the listener's channel.
 func (l *ID) postRequest(id *ID, n *Event) {
-	l.waiting++
+	l.queued.add(id)
 	id.post(n)
+}
+
+// displace destroys a connection request that the program has not received yet. The sender, if it
+// still waits, repeats it.
+func (id *ID) displace() {
+	c := id.conn
+	id.conn = nil
+	id.destroy()
+	c.Drop()
 }
 
 // Event implements Handler.
@@ -341,6 +377,15 @@ func (m *Manager) Event(c *Conn, e *ConnEvent) {
 	id, ok := c.Owner.(*ID)
 	if !ok || id.conn != c {
 		return
+	}
+	if id.member != nil {
+		if id.member.of != id.halfOpen {
+			// The program has not received the request. It stays, since the program may have been
+			// notified of it, until another takes its place.
+			id.member.withdrawn = e
+			return
+		}
+		id.leaveBacklog() // the wait for the RTU is over
 	}
 	switch e.Kind {
 	case ConnReplied:
@@ -392,7 +437,7 @@ func (id *ID) lookedUp(e *ConnEvent) {
 
 // addressVector returns the address vector of the peer.
 func (id *ID) addressVector() AddressVector {
-	i, _ := id.nic.GIDIndex(id.route.Src)
-	return AddressVector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(i), FlowLabel: id.route.FlowLabel,
+	a, _ := findAddress(id.nic, station{id.route.Src, id.route.VLAN})
+	return AddressVector{DGID: id.route.Dst.As16(), SGIDIndex: uint8(a.GIDIndex), FlowLabel: id.route.FlowLabel,
 		HopLimit: id.route.HopLimit, TClass: id.route.TClass}
 }

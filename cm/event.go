@@ -89,6 +89,7 @@ type Channel struct {
 	session *Session
 	signal  func()
 	queue   []*Event
+	spare   int // signals of events that were removed from the queue: later events need none
 	users   int
 	closed  bool
 }
@@ -118,13 +119,18 @@ func (ch *Channel) Close() error {
 // Next removes the next event from the channel, nil if there is none.
 func (ch *Channel) Next() *Event {
 	if len(ch.queue) == 0 {
+		ch.spare = max(ch.spare-1, 0)
 		return nil
 	}
 	n := ch.queue[0]
 	ch.queue = ch.queue[1:]
 	ch.session.events--
 	if n.Listen != nil {
-		n.Listen.waiting--
+		withdrawn := n.ID.member.withdrawn
+		n.ID.leaveBacklog()
+		if withdrawn != nil && n.ID.conn != nil {
+			n.ID.session.manager.Event(n.ID.conn, withdrawn)
+		}
 	}
 	return n
 }
@@ -138,8 +144,17 @@ func (id *ID) post(n *Event) {
 		n.ID = id
 	}
 	id.session.events++
-	id.channel.queue = append(id.channel.queue, n)
-	id.channel.signal()
+	id.channel.add(n)
+}
+
+// add queues an event.
+func (ch *Channel) add(n *Event) {
+	ch.queue = append(ch.queue, n)
+	if ch.spare > 0 {
+		ch.spare--
+	} else {
+		ch.signal()
+	}
 }
 
 // purge removes the identifier's events from its channel and destroys the identifiers of its
@@ -151,8 +166,9 @@ func (id *ID) purge() {
 			return false
 		}
 		id.session.events--
+		id.channel.spare++
 		if n.Listen != nil {
-			n.Listen.waiting--
+			n.ID.leaveBacklog()
 			if n.ID != id {
 				requests = append(requests, n.ID)
 			}
@@ -190,8 +206,8 @@ func (id *ID) Migrate(to *Channel) error {
 			n.ID.channel = to
 			to.users++
 		}
-		to.queue = append(to.queue, n)
-		to.signal()
+		to.add(n)
 	}
+	from.spare += len(moved)
 	return nil
 }

@@ -36,7 +36,8 @@ type ID struct {
 	qpType  ib.QPType
 	state   idState
 
-	nic      NIC // nil if not bound to a device
+	nic      NIC     // nil if not bound to a device
+	local    Address // that the identifier is bound to; valid if nic is not nil
 	src, dst netip.AddrPort
 	bound    bool // src is registered in Manager.ports
 	route    Route
@@ -49,8 +50,11 @@ type ID struct {
 	afOnly     bool
 	ackTimeout uint8 // code, 0 for the default
 
-	// A listener.
-	backlog, waiting int
+	// A listener: the requests that are queued for the program, at most room, and those accepted.
+	room             int
+	queued, accepted backlog
+	halfOpen         *backlog // of a connection request: the listener's accepted
+	member           *member  // of a connection request: its place in a backlog
 
 	// A connection.
 	conn    *Conn
@@ -101,6 +105,9 @@ func (id *ID) PortSpace() PortSpace { return id.ps }
 // QPType returns the type of the identifier's queue pair.
 func (id *ID) QPType() ib.QPType { return id.qpType }
 
+// Netdev returns the network interface of the identifier's address, "" for none.
+func (id *ID) Netdev() string { return id.local.Netdev }
+
 // NIC returns the device that the identifier is bound to, or nil.
 func (id *ID) NIC() NIC { return id.nic }
 
@@ -119,6 +126,7 @@ func (id *ID) destroy() {
 		return
 	}
 	delete(s.ids, id.handle)
+	id.leaveBacklog()
 	id.purge()
 	id.release()
 	if c := id.conn; c != nil {
@@ -134,14 +142,14 @@ func (id *ID) Bind(a netip.AddrPort) error {
 	if id.state != idIdle {
 		return errnoError(syscall.EINVAL, "the identifier is %v, want idle", id.state)
 	}
-	n, err := id.local(a.Addr())
+	n, local, err := id.find(a.Addr())
 	if err != nil {
 		return err
 	}
 	if err := id.takePort(a); err != nil {
 		return err
 	}
-	id.nic, id.state = n, idBound
+	id.nic, id.local, id.state = n, local, idBound
 	return nil
 }
 
@@ -150,20 +158,23 @@ func (id *ID) Bind(a netip.AddrPort) error {
 // there is RDMA.
 func isWildcard(a netip.Addr) bool { return a.IsUnspecified() || a.IsLoopback() }
 
-// local returns the device of a source address, nil for a wildcard.
-func (id *ID) local(a netip.Addr) (NIC, error) {
+// find returns the device of a source address, nil for a wildcard. If an address exists in several
+// VLANs, its zone or else the GID table decides.
+func (id *ID) find(a netip.Addr) (NIC, Address, error) {
 	switch {
 	case !a.IsValid():
-		return nil, errnoError(syscall.EINVAL, "the address is missing")
+		return nil, Address{}, errnoError(syscall.EINVAL, "the address is missing")
 	case isWildcard(a):
-		return nil, nil
+		return nil, Address{}, nil
 	}
 	for _, n := range id.session.nics {
-		if _, ok := n.GIDIndex(a.WithZone("")); ok && (a.Zone() == "" || a.Zone() == n.Netdev()) {
-			return n, nil
+		for _, own := range n.Addresses() {
+			if own.Addr() == a.WithZone("") && (a.Zone() == "" || a.Zone() == own.Netdev) {
+				return n, own, nil
+			}
 		}
 	}
-	return nil, errnoError(syscall.EADDRNOTAVAIL, "no device has the address %v", a)
+	return nil, Address{}, errnoError(syscall.EADDRNOTAVAIL, "no device has the address %v", a)
 }
 
 // takePort binds the identifier to a port; for port 0 it chooses one that is free.
@@ -280,7 +291,7 @@ func unspecified(like netip.Addr) netip.Addr {
 // A candidate is a device and a source address from which a destination may be reachable.
 type candidate struct {
 	nic  NIC
-	src  netip.Addr
+	src  Address
 	rank int // the lowest is the best
 }
 
@@ -294,24 +305,24 @@ func (id *ID) candidates(dst netip.Addr) (l []candidate) {
 	zone := dst.Zone()
 	dst = dst.WithZone("")
 	for _, n := range id.session.nics {
-		if id.nic != nil && n != id.nic || zone != "" && zone != n.Netdev() || !n.Up() {
+		if id.nic != nil && n != id.nic || !n.Up() {
 			continue
 		}
-		for _, p := range n.Addresses() {
-			a := p.Addr().WithZone("")
+		for _, own := range n.Addresses() {
+			a := own.Addr()
 			if a.Is4() != dst.Is4() || a.IsLinkLocalUnicast() != dst.IsLinkLocalUnicast() && a.Is6() && !dst.IsMulticast() {
 				continue
 			}
-			if own := id.src.Addr(); !isWildcard(own) && own != a {
+			if id.nic != nil && (a != id.local.Addr() || own.VLAN != id.local.VLAN) || zone != "" && zone != own.Netdev {
 				continue
 			}
 			switch {
 			case a == dst:
-				l = append(l, candidate{n, a, -1})
-			case p.Contains(dst):
-				l = append(l, candidate{n, a, 128 - p.Bits()})
+				l = append(l, candidate{n, own, -1})
+			case own.Contains(dst):
+				l = append(l, candidate{n, own, 128 - own.Bits()})
 			default:
-				l = append(l, candidate{n, a, 256})
+				l = append(l, candidate{n, own, 256})
 			}
 		}
 	}
@@ -330,7 +341,7 @@ func (id *ID) resolveAny(candidates []candidate, timeout time.Duration, failed e
 		return
 	}
 	c := candidates[0]
-	r := Route{Src: c.src, Dst: id.dst.Addr().WithZone(""), HopLimit: 64, TClass: id.tos, PKey: c.nic.PKey()}
+	r := Route{Src: c.src.Addr(), Dst: id.dst.Addr().WithZone(""), VLAN: c.src.VLAN, HopLimit: 64, TClass: id.tos, PKey: c.nic.PKey()}
 	c.nic.Resolve(r, timeout, func(r Route, err error) {
 		switch {
 		case s.closed || s.ids[id.handle] != id:
@@ -342,14 +353,14 @@ func (id *ID) resolveAny(candidates []candidate, timeout time.Duration, failed e
 			id.resolveAny(candidates[1:], timeout, err)
 		default:
 			s.resolving--
-			id.resolved(c.nic, r)
+			id.resolved(c, r)
 		}
 	})
 }
 
 // resolved completes ResolveAddr.
-func (id *ID) resolved(n NIC, r Route) {
-	id.nic, id.route = n, r
+func (id *ID) resolved(c candidate, r Route) {
+	id.nic, id.local, id.route = c.nic, c.src, r
 	id.src = netip.AddrPortFrom(r.Src, id.src.Port())
 	id.state = idAddrResolved
 	id.post(&Event{Type: EventAddrResolved})
@@ -398,9 +409,9 @@ func (id *ID) Listen(backlog int) error {
 			return errnoError(syscall.EADDRINUSE, "port %d of %v has a listener", id.src.Port(), id.ps)
 		}
 	}
-	id.backlog = backlog
+	id.room = backlog
 	if backlog <= 0 || backlog > MaxBacklog {
-		id.backlog = MaxBacklog
+		id.room = MaxBacklog
 	}
 	id.state = idListen
 	return nil

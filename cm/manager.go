@@ -14,14 +14,10 @@ type NIC interface {
 	Port
 
 	Name() string
-	Netdev() string // network interface, "" for none
-	Addresses() []netip.Prefix
+	Addresses() []Address // in the order of the GID table
 	Up() bool
 	MTU() uint8      // active path MTU, as a code
 	ACKDelay() uint8 // code of the local CA ACK delay
-
-	// GIDIndex returns the index of an address in the GID table.
-	GIDIndex(netip.Addr) (int, bool)
 
 	// PKey returns the P_Key for new connections, with the membership bit set: that of the default
 	// partition, if the NIC is a member.
@@ -37,6 +33,24 @@ type NIC interface {
 	// Resolve finds the next hop of a route. It later calls done, on the manager's goroutine, with
 	// the completed route or an error.
 	Resolve(r Route, timeout time.Duration, done func(Route, error))
+}
+
+// An Address is an entry of the GID table of a NIC. One address may exist in several VLANs.
+type Address struct {
+	netip.Prefix        // without a zone
+	VLAN         uint16 // VLAN ID, 0 for none
+	Netdev       string // network interface, "" for none
+	GIDIndex     int
+}
+
+// findAddress returns the entry of a NIC for an address in a VLAN.
+func findAddress(n NIC, s station) (Address, bool) {
+	for _, a := range n.Addresses() {
+		if a.Addr() == s.addr && a.VLAN == s.vlan {
+			return a, true
+		}
+	}
+	return Address{}, false
 }
 
 // An Owner is the user of a session.
@@ -111,6 +125,14 @@ func (m *Manager) Advance(now int64) {
 
 // NextDeadline returns when Advance is due, 0 for never.
 func (m *Manager) NextDeadline() int64 { return m.agent.NextDeadline() }
+
+// Connections returns the number of connections and SIDR requests, those in timewait included.
+func (m *Manager) Connections() int { return m.agent.Len() }
+
+// RequesterMAC is Agent.RequesterMAC.
+func (m *Manager) RequesterMAC(n NIC, from netip.Addr, vlan uint16, qpn uint32) ([6]byte, bool) {
+	return m.agent.RequesterMAC(n, from, vlan, qpn)
+}
 
 // Receive handles a MAD that arrived at a NIC.
 func (m *Manager) Receive(n NIC, back Route, mad []byte) { m.agent.Receive(m.now, n, back, mad) }
@@ -196,7 +218,7 @@ func (m *Manager) AddressesChanged(n NIC) {
 			if id.nic != n || !id.src.Addr().IsValid() || isWildcard(id.src.Addr()) {
 				continue
 			}
-			_, ok := n.GIDIndex(id.src.Addr())
+			_, ok := findAddress(n, station{id.src.Addr(), id.local.VLAN})
 			if !ok && !id.moved && s.events < MaxEvents {
 				id.post(&Event{Type: EventAddrChange})
 			}

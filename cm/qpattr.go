@@ -206,7 +206,7 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 	case len(id.groups) >= maxGroups || id.session.events >= MaxEvents:
 		return errnoError(syscall.ENOMEM, "the identifier has the maximum of %d multicast groups", maxGroups)
 	}
-	src, err := id.memberAddress(a)
+	own, err := id.memberAddress(a)
 	if err != nil {
 		return err
 	}
@@ -215,23 +215,22 @@ func (id *ID) Join(a netip.Addr, cookie uint64) error {
 	if qkey == 0 {
 		qkey = UDPQKey
 	}
-	i, _ := id.nic.GIDIndex(src)
 	id.post(&Event{Type: EventMulticastJoin, Cookie: cookie, UD: &UDParam{QPN: 0xffffff, QKey: qkey,
-		AH: AddressVector{DGID: a.As16(), SGIDIndex: uint8(i), HopLimit: 1, TClass: id.tos}}})
+		AH: AddressVector{DGID: a.As16(), SGIDIndex: uint8(own.GIDIndex), HopLimit: 1, TClass: id.tos}}})
 	return nil
 }
 
 // memberAddress returns the source address of datagrams to a group.
-func (id *ID) memberAddress(group netip.Addr) (netip.Addr, error) {
-	if a := id.src.Addr(); a.IsValid() && !isWildcard(a) && a.Is4() == group.Is4() {
-		return a, nil
+func (id *ID) memberAddress(group netip.Addr) (Address, error) {
+	if own, ok := findAddress(id.nic, station{id.local.Addr(), id.local.VLAN}); ok && own.Addr().Is4() == group.Is4() {
+		return own, nil
 	}
-	for _, p := range id.nic.Addresses() {
-		if a := p.Addr().WithZone(""); a.Is4() == group.Is4() {
-			return a, nil
+	for _, own := range id.nic.Addresses() {
+		if own.Addr().Is4() == group.Is4() {
+			return own, nil
 		}
 	}
-	return netip.Addr{}, errnoError(syscall.EADDRNOTAVAIL, "%s has no address of the family of %v", id.nic.Name(), group)
+	return Address{}, errnoError(syscall.EADDRNOTAVAIL, "%s has no address of the family of %v", id.nic.Name(), group)
 }
 
 // Leave leaves a multicast group. The error is EADDRNOTAVAIL.

@@ -9,16 +9,14 @@ import (
 // req handles a REQ: a duplicate, one that contradicts a connection, or a new one.
 func (in *incoming) req(q *REQ) {
 	a := in.agent
-	if c := a.peers[peerID{q.LocalGUID, q.LocalID}]; c != nil && c.port == in.port {
+	if c := a.peers[in.sender(q.LocalID)]; c != nil && c.guid == q.LocalGUID {
 		in.duplicateREQ(c, q)
 		return
 	}
-	if old := a.peerQP[peerID{q.LocalGUID, q.LocalQPN}]; old != nil && q.LocalQPN != 0 && old.state != StateTimewait {
+	if old := in.connected(q.LocalGUID, q.LocalQPN); old != nil {
 		// The peer no longer has the connection of its queue pair (12.4.1).
 		in.reject(0, q.LocalID, AboutREQ, RejectStale)
-		if old.route.Dst == in.back.Dst {
-			old.stale(in.now)
-		}
+		old.stale(in.now)
 		return
 	}
 	c, err := a.newConn(in.port, in.back)
@@ -34,6 +32,9 @@ func (in *incoming) req(q *REQ) {
 	switch why := a.handler.Request(c, q); why {
 	case 0:
 		c.sends = true
+		if c.state == StateREQReceived {
+			a.timers.set(c, in.now+senderTimeout(q))
+		}
 	case NoReply:
 		c.remove()
 	default:
@@ -42,11 +43,27 @@ func (in *incoming) req(q *REQ) {
 	}
 }
 
-// duplicateREQ repeats the reply to a REQ.
+// connected returns the connection that this side has with a queue pair of the sender, nil if there
+// is none.
+func (in *incoming) connected(guid uint64, qpn uint32) *Conn {
+	c := in.agent.peerQP[in.sender(qpn)]
+	if c == nil || qpn == 0 || c.guid != guid || c.state == StateTimewait {
+		return nil
+	}
+	return c
+}
+
+// senderTimeout returns how long the sender of a REQ retransmits it before it gives up.
+func senderTimeout(q *REQ) int64 {
+	return int64(1+q.MaxCMRetries) * (ib.TimeCode(min(q.RemoteResponseTime, serviceTime)) + 2*ib.TimeCode(PacketLife))
+}
+
+// duplicateREQ repeats the reply to a REQ. An MRA makes its sender wait longer.
 func (in *incoming) duplicateREQ(c *Conn, q *REQ) {
 	switch {
 	case c.state == StateREQReceived && c.sends:
 		in.reply(&MRA{LocalID: c.localID, RemoteID: c.remoteID, About: AboutREQ, ServiceTimeout: serviceTime})
+		in.agent.timers.set(c, in.now+ib.TimeCode(serviceTime)+senderTimeout(q))
 	case c.state == StateREPSent:
 		c.resend()
 	case c.state == StateTimewait:
@@ -84,12 +101,10 @@ func (in *incoming) rep(p *REP) {
 }
 
 func (in *incoming) firstREP(c *Conn, p *REP) {
-	if old := in.agent.peerQP[peerID{p.LocalGUID, p.LocalQPN}]; old != nil && p.LocalQPN != 0 && old.state != StateTimewait {
+	if old := in.connected(p.LocalGUID, p.LocalQPN); old != nil {
 		in.reject(p.RemoteID, p.LocalID, AboutREP, RejectStale)
 		c.remove()
-		if old.route.Dst == in.back.Dst {
-			old.stale(in.now)
-		}
+		old.stale(in.now)
 		c.notify(&ConnEvent{Kind: ConnRejected, Reason: RejectStale})
 		return
 	}
@@ -136,14 +151,14 @@ func (in *incoming) rej(m *REJ) {
 func (in *incoming) rejected(m *REJ) *Conn {
 	if m.Reason == RejectTimeout && m.RemoteID == 0 && m.InfoLength >= 8 {
 		// The sender of a REQ gives up. It does not know this side's communication ID.
-		c := in.agent.peers[peerID{binary.BigEndian.Uint64(m.Info[:]), m.LocalID}]
-		if c == nil || c.port != in.port || c.route.Dst != in.back.Dst {
+		c := in.agent.peers[in.sender(m.LocalID)]
+		if c == nil || c.guid != binary.BigEndian.Uint64(m.Info[:]) {
 			return nil
 		}
 		return c
 	}
 	c := in.agent.conns[m.RemoteID]
-	if c == nil || c.port != in.port || c.route.Dst != in.back.Dst {
+	if c == nil || !in.fromPeer(c) {
 		return nil
 	}
 	if c.remoteID != m.LocalID && !(c.remoteID == 0 || m.LocalID == 0) {

@@ -23,17 +23,26 @@ func (c *Conn) ReplySIDR(now int64, p *SIDRREP) error {
 	p.RequestID = c.remoteID
 	c.sendOnce(p)
 	c.state = StateSIDRAnswered
-	c.agent.timers.set(c, now+2*ib.TimeCode(ResponseTime))
+	a := c.agent
+	a.timers.set(c, now+2*ib.TimeCode(ResponseTime))
+	a.sidrAnswered = append(a.sidrAnswered, c)
+	for len(a.sidrAnswered) > 0 && (len(a.sidrAnswered) > maxSIDRAnswered || a.sidrAnswered[0].state == StateClosed) {
+		a.sidrAnswered[0].remove()
+		a.sidrAnswered[0] = nil
+		a.sidrAnswered = a.sidrAnswered[1:]
+	}
 	return nil
 }
 
 // sidrReq handles a SIDR_REQ.
 func (in *incoming) sidrReq(q *SIDRREQ) {
 	a := in.agent
-	key := sidrKey{in.back.Dst, q.RequestID}
+	key := in.sender(q.RequestID)
 	if c := a.sidrRequests[key]; c != nil {
 		if c.state == StateSIDRAnswered {
 			c.resend()
+		} else {
+			c.awaitReply(in.now)
 		}
 		return
 	}
@@ -42,6 +51,7 @@ func (in *incoming) sidrReq(q *SIDRREQ) {
 	}
 	c := &Conn{agent: a, port: in.port, route: in.back, timer: -1, state: StateSIDRReceived, remoteID: q.RequestID, tid: in.header.TID}
 	a.sidrRequests[key] = c
+	c.awaitReply(in.now)
 	switch status, ignore := a.handler.Lookup(c, q); {
 	case ignore:
 		c.remove()
@@ -51,10 +61,15 @@ func (in *incoming) sidrReq(q *SIDRREQ) {
 	}
 }
 
+// awaitReply sets how long the sender of a SIDR_REQ waits from now.
+func (c *Conn) awaitReply(now int64) {
+	c.agent.timers.set(c, now+(1+MaxRetries)*ib.TimeCode(ResponseTime))
+}
+
 // sidrRep handles a SIDR_REP.
 func (in *incoming) sidrRep(p *SIDRREP) {
 	c := in.agent.conns[p.RequestID]
-	if c == nil || c.state != StateSIDRSent || c.port != in.port || c.route.Dst != in.back.Dst {
+	if c == nil || c.state != StateSIDRSent || !in.fromPeer(c) {
 		return
 	}
 	c.remove()

@@ -73,6 +73,8 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 		d.counters.Drop(transport.DropService)
 	case p.DETH.QKey != gsiQKey:
 		d.counters.Drop(transport.DropQKey)
+	case !d.gids.has(f.Dst, f.VLAN()):
+		d.counters.Drop(transport.DropGID)
 	case f.BadICRC:
 		d.counters.Drop(transport.DropICRC)
 	case p.Len > MADSize:
@@ -82,7 +84,7 @@ func (d *Device) receiveMAD(f *wire.RxFrame) {
 	default:
 		d.counters.RxOpcode[p.Opcode]++
 		m := &MAD{PKey: p.PKey, Path: wire.Path{
-			Src: f.Dst, Dst: f.Src, DstMAC: f.SrcMAC, TClass: f.TClass &^ 3, HopLimit: defaultHopLimit, FlowLabel: f.FlowLabel,
+			Src: f.Dst, Dst: f.Src, VLAN: f.VLAN(), Priority: f.Priority(), DstMAC: f.SrcMAC, TClass: f.TClass &^ 3, HopLimit: defaultHopLimit, FlowLabel: f.FlowLabel,
 		}}
 		n := 0
 		for _, s := range p.Payload {

@@ -31,12 +31,24 @@ const defaultHopLimit = 64
 // engine's, and blocks until ctx ends at most. Errors are EINVAL (invalid address vector),
 // EHOSTUNREACH and ETIMEDOUT.
 func (d *Device) ResolvePath(ctx context.Context, av *AddressVector) (*wire.Path, error) {
+	return d.ResolveReplyPath(ctx, av, func(*wire.Path) (mac [6]byte, ok bool) { return mac, false })
+}
+
+// ResolveReplyPath is ResolvePath for a destination that may have sent something. sender then
+// returns the MAC from which that came, zeros if the link does not know MACs. It serves while the
+// next hop is not known otherwise: ResolveReplyPath does not wait then.
+func (d *Device) ResolveReplyPath(ctx context.Context, av *AddressVector, sender func(*wire.Path) (mac [6]byte, ok bool)) (*wire.Path, error) {
 	var p *wire.Path
 	var err error
 	d.engine.Do(func() { p, err = d.path(av) })
 	if err != nil {
 		return nil, err
 	}
+	mac, ok := sender(p)
+	if ok && mac == [6]byte{} {
+		return p, nil
+	}
+	p.DstMAC = mac
 	if err := d.iface.Resolve(ctx, p); err != nil {
 		no := syscall.EHOSTUNREACH
 		if ctx.Err() != nil {

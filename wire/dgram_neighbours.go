@@ -128,6 +128,9 @@ func (l *DgramLink) Resolve(ctx context.Context, p *Path) error {
 	src := l.source(p)
 	mac, old := l.neighbours.lookup(p.station())
 	if mac == [6]byte{} {
+		if p.DstMAC != [6]byte{} {
+			return nil
+		}
 		if mac = l.neighbours.wait(ctx, src, p.station()); mac == [6]byte{} {
 			return fmt.Errorf("%v through %s: %w", p.Dst, l.c.Name, ErrUnreachable)
 		}

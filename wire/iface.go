@@ -39,7 +39,9 @@ type Interface interface {
 	OnNeighbour(func(dst Station, mac [6]byte))
 
 	// Resolve sets p.DstMAC to the MAC of the next hop from p.Src to p.Dst in p.VLAN. It blocks
-	// until the neighbour replies or ctx ends. Its errors are ErrNoRoute and ErrUnreachable.
+	// until the neighbour replies or ctx ends. Its errors are ErrNoRoute and ErrUnreachable. If
+	// p.DstMAC is set, it is where frames of p.Dst came from: it is kept, without waiting, while
+	// the next hop is not known otherwise.
 	// Calling it again for a peer that stopped responding makes the kernel verify a stale
 	// neighbour.
 	Resolve(ctx context.Context, p *Path) error

@@ -104,13 +104,17 @@ func (n *Netdev) Resolve(ctx context.Context, p *Path) error {
 			h.mac = s.mac
 			break
 		}
-		if h.mac, err = n.neighbourMAC(ctx, s, h.via); err != nil {
+		room := maxHops
+		if h.mac, err = n.neighbourMAC(ctx, s, h.via, p.DstMAC); err != nil {
 			if h.via != p.Dst {
 				err = fmt.Errorf("%v: next hop %w", p.Dst, err)
 			}
 			return err
 		}
-		n.remember(p.station(), h)
+		if p.DstMAC != [6]byte{} {
+			room /= 2 // the rest is for those that did not choose their addresses themselves
+		}
+		n.remember(p.station(), h, room)
 	}
 	p.DstMAC = h.mac
 	return nil
@@ -201,8 +205,10 @@ func (n *Netdev) neighbours(s *netdevState, v4 bool) (map[netip.Addr]entry, erro
 	return table, nil
 }
 
-// neighbourMAC returns the MAC of a neighbour, which it makes the kernel resolve if necessary.
-func (n *Netdev) neighbourMAC(ctx context.Context, s *netdevState, via netip.Addr) ([6]byte, error) {
+// neighbourMAC returns the MAC of a neighbour, which it makes the kernel resolve if necessary. If
+// sender is set, it is the MAC to use for a neighbour that the kernel does not know. The kernel is
+// not made to resolve that one, or forged requests would fill its table.
+func (n *Netdev) neighbourMAC(ctx context.Context, s *netdevState, via netip.Addr, sender [6]byte) ([6]byte, error) {
 	fail := func(err error) ([6]byte, error) {
 		return [6]byte{}, fmt.Errorf("%v on %s: %w", via, s.name, err)
 	}
@@ -218,6 +224,9 @@ func (n *Netdev) neighbourMAC(ctx context.Context, s *netdevState, via netip.Add
 		}
 		if e.usable() {
 			return e.mac, nil
+		}
+		if sender != [6]byte{} {
+			return sender, nil
 		}
 		if !triggered { // also if it failed before
 			if err := n.triggerResolution(s, via); err != nil {
@@ -254,11 +263,12 @@ func (n *Netdev) triggerResolution(s *netdevState, via netip.Addr) error {
 	return err
 }
 
-// remember stores the next hop to dst for refreshHops, and reports a new MAC.
-func (n *Netdev) remember(dst Station, h hop) {
+// remember stores the next hop to dst for refreshHops, if fewer than room are stored, and reports a
+// new MAC.
+func (n *Netdev) remember(dst Station, h hop, room int) {
 	n.mu.Lock()
 	old, ok := n.hops[dst]
-	if ok || len(n.hops) < maxHops {
+	if ok || len(n.hops) < room {
 		n.hops[dst] = h
 	}
 	callbacks := n.onNeighbour
@@ -312,7 +322,7 @@ func (n *Netdev) refreshHopsOn(s *netdevState, known map[Station]hop, routes boo
 		}
 		switch {
 		case e.usable() && (e.mac != h.mac || via != h.via):
-			n.remember(dst, hop{h.src, via, e.mac})
+			n.remember(dst, hop{h.src, via, e.mac}, 0)
 		case !ok && via != h.via:
 			n.triggerResolution(s, via)
 		}

@@ -236,6 +236,45 @@ func TestResolveMissingNeighbourFails(t *testing.T) {
 	}
 }
 
+// The MAC of a received frame serves for a neighbour that the kernel does not know, who may not
+// exist: nothing is sent to it, and the kernel's table gets no entry.
+func TestResolveUsesMACOfReceivedFrame(t *testing.T) {
+	l := newVethPair(t)
+	n := l.a.iface()
+	absent, sender := netip.MustParseAddr("198.51.100.200"), [6]byte{2, 0, 0, 0, 0, 0x42}
+	p := Path{Src: l.a.v4, Dst: absent, DstMAC: sender}
+	if err := n.Resolve(t.Context(), &p); err != nil || p.DstMAC != sender {
+		t.Errorf("unknown neighbour: MAC % x, %v; want % x", p.DstMAC, err, sender)
+	}
+	entries, err := l.a.nl.NeighList(n.Index(), unix.AF_INET)
+	must(t, err)
+	for _, e := range entries {
+		if e.IP.Equal(absent.AsSlice()) {
+			t.Errorf("the kernel has an entry for %v: %v", absent, e)
+		}
+	}
+	known, err := resolve(n, l.a.v4, l.b.v4)
+	must(t, err)
+	p = Path{Src: l.a.v4, Dst: l.b.v4, DstMAC: sender}
+	if err := n.Resolve(t.Context(), &p); err != nil || p.DstMAC != known {
+		t.Errorf("known neighbour: MAC % x, %v; want % x", p.DstMAC, err, known)
+	}
+
+	// It is replaced when the kernel learns another one.
+	reported := make(chan [6]byte, 10)
+	n.OnNeighbour(func(_ Station, mac [6]byte) { reported <- mac })
+	moved := [6]byte{2, 0, 0, 0, 0, 0x43}
+	must(t, l.a.nl.NeighSet(&netlink.Neigh{LinkIndex: n.Index(), IP: absent.AsSlice(), HardwareAddr: moved[:], State: unix.NUD_REACHABLE}))
+	select {
+	case mac := <-reported:
+		if mac != moved {
+			t.Errorf("MAC % x was reported, want % x", mac, moved)
+		}
+	case <-time.After(waitTimeout):
+		t.Error("OnNeighbour was not called")
+	}
+}
+
 func TestNetdevFollowsNeighbourMAC(t *testing.T) {
 	l := newVethPair(t)
 	n := l.a.iface()

@@ -30,7 +30,7 @@ func (b *builder) add(e *nic.Engine, n nicspec.NIC) error {
 	if b.faults != nil {
 		link = wire.NewFaultLink(link, b.faults.For(n.Name))
 	}
-	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits, PKeys: n.PKeys}); err != nil {
+	if _, err := e.AddDevice(nic.DeviceConfig{Name: n.Name, Link: link, Iface: iface, Limits: b.limits, PKeys: n.PKeys, GUID: n.GUID}); err != nil {
 		link.Close()
 		return fmt.Errorf("NIC %s: %w", n.Name, err)
 	}
@@ -79,7 +79,7 @@ func macOf(n nicspec.NIC) (mac [6]byte) {
 	if n.MAC != mac {
 		return n.MAC
 	}
-	n.PKeys = nil // a change of partitions must not change the MAC
+	n.PKeys, n.GUID = nil, 0 // a change of these must not change the MAC
 	h := fnv.New64a()
 	fmt.Fprint(h, n.String())
 	copy(mac[:], h.Sum(nil))

@@ -46,6 +46,9 @@ type Config struct {
 	// WrapLink, if not nil, returns the link that a NIC uses in place of inner.
 	WrapLink func(nic int, inner wire.Link) wire.Link
 
+	// WrapInterface, if not nil, returns the interface that a NIC uses in place of inner.
+	WrapInterface func(nic int, inner wire.Interface) wire.Interface
+
 	// NoLeakCheck omits the check for leaks, for tests that run in parallel with others.
 	NoLeakCheck bool
 }
@@ -119,6 +122,9 @@ func (f *Fabric) addNIC(c *Config, cables *wire.Fabric, i int) error {
 	iface := wire.StaticInterface("", mac, c.MTU,
 		netip.PrefixFrom(netip.AddrFrom4([4]byte{192, 0, 2, byte(i + 1)}), 24),
 		netip.PrefixFrom(netip.AddrFrom16([16]byte{0x20, 0x01, 0x0d, 0xb8, 14: byte((i + 1) >> 8), 15: byte(i + 1)}), 64))
+	if c.WrapInterface != nil {
+		iface = c.WrapInterface(i, iface)
+	}
 	port := cables.NewLink(e)
 	port.Follow(iface)
 	var link wire.Link = port

@@ -32,7 +32,7 @@ const (
 //	dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS[@VLAN][,ADDR/BITS[@VLAN]…]
 //
 // Links of kind fabric and dgram also take mtu=BYTES and mac=XX:XX:XX:XX:XX:XX. All links take
-// pkeys=KEY[+KEY…].
+// pkeys=KEY[+KEY…] and guid=XXXX:XXXX:XXXX:XXXX.
 type NIC struct {
 	Name      string
 	Kind      Kind
@@ -44,6 +44,7 @@ type NIC struct {
 	MTU       int                // fabric, dgram; 0 means FabricMTU, or 1500 on dgram
 	MAC       [6]byte            // fabric, dgram; all zeros means a MAC derived from the name
 	PKeys     []uint16           // the P_Key table; nil means the default P_Key alone
+	GUID      uint64             // node GUID; 0 means one derived from the MAC
 }
 
 // FabricMTU is the default IP MTU of fabric NICs: the jumbo size, which carries a path MTU of 4096.
@@ -133,8 +134,10 @@ func (n *NIC) parseItems(s string) error {
 		switch {
 		case key == "pkeys" && option:
 			n.PKeys, err = ParsePKeys(value)
+		case key == "guid" && option:
+			n.GUID, err = parseGUID(value)
 		case n.Kind == Packet || n.Kind == UDP:
-			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want pkeys=KEY[+KEY…]", item)
+			err = fmt.Errorf("%q: the addresses and the MTU are those of the interface; want pkeys=KEY[+KEY…] or guid=XXXX:XXXX:XXXX:XXXX", item)
 		case !option:
 			err = n.addAddr(item)
 		case key == "mtu":
@@ -142,7 +145,7 @@ func (n *NIC) parseItems(s string) error {
 		case key == "mac":
 			n.MAC, err = parseMAC(value)
 		default:
-			err = fmt.Errorf("unknown option %q: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX or pkeys=KEY[+KEY…]", item)
+			err = fmt.Errorf("unknown option %q: want mtu=BYTES, mac=XX:XX:XX:XX:XX:XX, pkeys=KEY[+KEY…] or guid=XXXX:XXXX:XXXX:XXXX", item)
 		}
 		if err != nil {
 			return err
@@ -215,6 +218,22 @@ func parseMAC(s string) (mac [6]byte, err error) {
 	return mac, nil
 }
 
+// parseGUID parses a GUID in the form of sysfs and ibv_devinfo.
+func parseGUID(s string) (guid uint64, err error) {
+	parts := strings.Split(s, ":")
+	for _, p := range parts {
+		v, perr := strconv.ParseUint(p, 16, 16)
+		if perr != nil || len(p) != 4 || len(parts) != 4 {
+			return 0, fmt.Errorf("guid %q: want 16 hexadecimal digits in groups of four, such as 0200:00ff:fe00:0001", s)
+		}
+		guid = guid<<16 | v
+	}
+	if guid == 0 {
+		return 0, fmt.Errorf("guid %q: want one that is not zero", s)
+	}
+	return guid, nil
+}
+
 // ParsePKeys parses a P_Key table: keys in index order, separated by '+'. A 0 leaves its index
 // empty.
 func ParsePKeys(s string) (keys []uint16, err error) {
@@ -263,6 +282,9 @@ func (n NIC) String() string {
 		} else {
 			b.WriteString("+" + key)
 		}
+	}
+	if g := n.GUID; g != 0 {
+		item(fmt.Sprintf("guid=%04x:%04x:%04x:%04x", g>>48, g>>32&0xffff, g>>16&0xffff, g&0xffff))
 	}
 	return b.String()
 }

@@ -14,6 +14,7 @@ func TestParseAndStringRoundTrip(t *testing.T) {
 		"v=fabric:192.0.2.1/24,192.0.2.1/24@7,2001:db8::1/64@4094",
 		"p0=packet:eth0,pkeys=0xffff+0x0001",
 		"p1=fabric:192.0.2.1/24,mtu=1500,pkeys=0x7fff+0x0000+0x8001",
+		"g0=packet:eth0,pkeys=0xffff,guid=0200:00ff:fe00:0001",
 		"vm=dgram:127.0.0.1:5001,127.0.0.1:5000,10.77.0.20/24,mtu=1500,mac=02:00:00:00:00:07",
 		"vm6=dgram:[::1]:5001,[::1]:5000,2001:db8::2/64",
 	} {
@@ -52,6 +53,9 @@ func TestParseErrorsNameValueAndExpectedForm(t *testing.T) {
 		{"a=fabric:pkeys=12,pkeys=x", `"x"`, "0xffff+0x8001"},
 		{"a=fabric:pkeys=0x8000", "0x8000", "names no partition"},
 		{"a=fabric:pkeys=0xffff+0xffff", "0xffff", "twice"},
+		{"a=fabric:guid=0200:00ff:fe00", `"0200:00ff:fe00"`, "0200:00ff:fe00:0001"},
+		{"a=packet:eth0,guid=0x20000fffe000001", `"0x20000fffe000001"`, "groups of four"},
+		{"a=fabric:guid=0000:0000:0000:0000", `"0000:0000:0000:0000"`, "not zero"},
 		{"a=fabric:pkeys=0", `"0"`, "no key in it"},
 		{"a=fabric:192.0.2", `"192.0.2"`, "192.0.2.1"},
 		{"a=fabric:192.0.2.1,mtu=12", `"12"`, "336 to 65535"},
