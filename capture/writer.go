@@ -112,6 +112,21 @@ func (c *Writer) WriteFrame(wallNs int64, iface int, frame []byte) error {
 	return nil
 }
 
+// WriteStatistics adds how many frames an interface has seen since the capture began, and how many
+// of them the capture lost: an interface statistics block of the time wallNs.
+func (c *Writer) WriteStatistics(wallNs int64, iface int, seen, lost uint64) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.err != nil {
+		return c.err
+	}
+	stats := pcapgo.NgInterfaceStatistics{LastUpdate: time.Unix(0, wallNs), PacketsReceived: seen, PacketsDropped: lost}
+	if err := c.ng.WriteInterfaceStats(iface, stats); err != nil {
+		c.err = fmt.Errorf("capture: %w", err)
+	}
+	return c.err
+}
+
 func (c *Writer) flush() error {
 	if err := c.ng.Flush(); err != nil {
 		c.err = fmt.Errorf("capture: %w", err)

@@ -129,7 +129,7 @@ func TestMiddlewarePrograms(t *testing.T) {
 		t.Run(where.name, func(t *testing.T) {
 			capture := filepath.Join(t.TempDir(), "all.pcapng")
 			t.Cleanup(func() { checkCapture(t, capture) }) // runs after the daemons have ended
-			client, server := where.make(t, "--capture", capture)
+			client, server := where.make(t, "--capture", capture, "--capture-blocking")
 			t.Run("programs", func(t *testing.T) {
 				for _, p := range clientServers {
 					if p.needs != where.not {

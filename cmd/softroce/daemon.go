@@ -1,7 +1,11 @@
 package main
 
 import (
+	"context"
+	"fmt"
+	"io"
 	"log/slog"
+	"os"
 	"os/signal"
 	"syscall"
 	"time"
@@ -14,6 +18,7 @@ type daemonCmd struct {
 	NIC     []string       `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"A NIC and its link: fabric[:ADDR,…], packet:IFACE, udp:IFACE, or dgram:LOCAL:PORT,REMOTE:PORT,ADDR/BITS. May be repeated. Default: softroce0 (192.0.2.1, 2001:db8::1) and softroce1 (192.0.2.2, 2001:db8::2) on a fabric."`
 	Metrics string         `placeholder:"ADDR" help:"Serve Prometheus metrics on HOST:PORT."`
 	Capture string         `placeholder:"FILE" help:"Record every packet to a pcapng file."`
+	Block   bool           `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Fault   string         `placeholder:"FILE" help:"Apply the fault program in FILE to packets."`
 	Config  string         `placeholder:"FILE" help:"Read the configuration from a YAML file; flags override it."`
 	Engines *int           `help:"Threads that share the NICs (default: 1)."`
@@ -23,6 +28,7 @@ type daemonCmd struct {
 }
 
 func (d *daemonCmd) Run(e *env) error {
+	context.AfterFunc(e, func() { exitLate(e.err) })
 	c, err := d.config(e)
 	if err != nil {
 		return err
@@ -32,7 +38,9 @@ func (d *daemonCmd) Run(e *env) error {
 		level = slog.LevelDebug
 	}
 	signal.Ignore(syscall.SIGPIPE) // a log reader that goes away must not end the NICs
-	log := slog.New(slog.NewTextHandler(e.err, &slog.HandlerOptions{Level: level}))
+	lines := daemon.NewLogWriter(e.err)
+	defer lines.Flush()
+	log := slog.New(slog.NewTextHandler(lines, &slog.HandlerOptions{Level: level}))
 	running, err := daemon.Start(c, release(), log)
 	if err != nil {
 		return err
@@ -47,6 +55,18 @@ func (d *daemonCmd) Run(e *env) error {
 	running.Wait(e)
 	return running.Close()
 }
+
+// exitLate ends the process if it has not ended by itself some time after a signal: it may be
+// blocked by a file that it reads at startup, or by standard error.
+func exitLate(errs io.Writer) {
+	time.Sleep(daemon.CloseTimeout + exitGrace)
+	go fmt.Fprintln(errs, "softroce: the daemon is blocked by a file or by its output; exiting without cleaning up")
+	time.Sleep(exitGrace)
+	os.Exit(exitFailed)
+}
+
+// exitGrace is how long messages about a shutdown that hangs may take.
+const exitGrace = 250 * time.Millisecond
 
 // config returns the configuration of the file, overridden by the flags.
 func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
@@ -78,6 +98,7 @@ func (d *daemonCmd) config(e *env) (c daemon.Config, err error) {
 		return c, usagef("--capture -: standard output lists the NICs; name a file or a FIFO, or use softroce capture -o -")
 	}
 	c.WhileUsed = d.While
+	c.CaptureBlocking = c.CaptureBlocking || d.Block
 	if d.Engines != nil {
 		if c.Engines = *d.Engines; c.Engines == 0 {
 			return c, usagef("engines 0: want 1 or more")

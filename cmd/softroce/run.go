@@ -11,6 +11,7 @@ type runCmd struct {
 	NIC     []string `name:"nic" sep:"none" placeholder:"NAME=LINK" help:"Start a daemon with this NIC, as softroce daemon --nic does. May be repeated."`
 	Fault   string   `placeholder:"FILE" help:"Start a daemon that applies the fault program in FILE to packets."`
 	Capture string   `placeholder:"FILE" help:"Start a daemon that records every packet to a pcapng file."`
+	Block   bool     `name:"capture-blocking" help:"If the file of the capture is slow, let the NICs wait for it instead of losing packets of the capture."`
 	Device  string   `placeholder:"NIC,…" help:"The NICs that the program sees, in this order (default: all NICs of the daemon)."`
 	Quiet   bool     `short:"q" help:"Do not print which daemon and libraries are used."`
 
@@ -36,7 +37,7 @@ func (r *runCmd) Run(e *env) error {
 	}
 	code, err := programs.Run(e, programs.Options{
 		Command: command, Device: r.Device, Quiet: r.Quiet, Socket: e.socket,
-		NICs: r.NIC, Fault: r.Fault, Capture: r.Capture, Stderr: e.err,
+		NICs: r.NIC, Fault: r.Fault, Capture: r.Capture, CaptureBlocking: r.Block, Stderr: e.err,
 	})
 	var failed *programs.Error
 	if errors.As(err, &failed) {

@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"errors"
 	"io"
 	"os"
 
@@ -29,10 +30,17 @@ type CaptureState = abi.CaptureReply
 func (c *Client) StartCapture(ctx context.Context, w *os.File, device string) error {
 	var req abi.StartCaptureRequest
 	abi.PutText(req.Device[:], device)
-	_, err := c.Call(ctx, Request{
-		Name: "start capture", Op: abi.OpStartCapture, Body: []any{req}, FDs: []int{int(w.Fd())},
+	raw, err := w.SyscallConn() // Fd would make a FIFO block the daemon's writes
+	if err != nil {
+		return err
+	}
+	var failed error
+	err = raw.Control(func(fd uintptr) {
+		_, failed = c.Call(ctx, Request{
+			Name: "start capture", Op: abi.OpStartCapture, Body: []any{req}, FDs: []int{int(fd)},
+		})
 	})
-	return err
+	return errors.Join(err, failed)
 }
 
 // CaptureState returns the progress of the capture.

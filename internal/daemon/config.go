@@ -25,8 +25,12 @@ type Config struct {
 	Limits      attach.Limits // per client
 
 	Metrics string // address of the HTTP server for metrics, HOST:PORT; default: none
-	Capture string // pcapng file that records every packet from the start; default: none
+	Capture string // pcapng file that records packets from the start; default: none
 	Fault   string // file that holds a fault program; default: none
+
+	// CaptureBlocking makes the NICs wait if the file of Capture is slow. Otherwise the capture
+	// loses packets.
+	CaptureBlocking bool
 
 	// WhileUsed ends Daemon.Wait when the last client disconnects.
 	WhileUsed bool

@@ -27,6 +27,7 @@ type file struct {
 	SocketGroup string     `yaml:"socket-group"`
 	Metrics     string     `yaml:"metrics"`
 	Capture     string     `yaml:"capture"`
+	Blocking    bool       `yaml:"capture-blocking"`
 	Fault       string     `yaml:"fault"`
 	Engines     countValue `yaml:"engines"`
 	Spin        spinValue  `yaml:"spin"`
@@ -58,7 +59,7 @@ func ReadConfig(path string) (Config, error) {
 	}
 	c := Config{
 		Socket: f.Socket, SocketMode: os.FileMode(f.SocketMode), SocketGroup: f.SocketGroup,
-		Metrics: f.Metrics, Capture: f.Capture, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
+		Metrics: f.Metrics, Capture: f.Capture, CaptureBlocking: f.Blocking, Fault: f.Fault, Engines: int(f.Engines), Spin: time.Duration(f.Spin),
 		Limits: attach.Limits{
 			Connections: int(f.Limits.Connections), PDs: int(f.Limits.PDs), CQs: int(f.Limits.CQs), QPs: int(f.Limits.QPs), MRs: int(f.Limits.MRs),
 			AHs: int(f.Limits.AHs), SRQs: int(f.Limits.SRQs), Groups: int(f.Limits.Groups), Registered: uint64(f.Limits.Registered), Rings: uint64(f.Limits.Rings),

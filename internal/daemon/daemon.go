@@ -11,7 +11,11 @@ import (
 	"os"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/netutil"
+	"golang.org/x/sys/unix"
 
 	"softroce/attach"
 	"softroce/internal/ib"
@@ -40,7 +44,8 @@ type Daemon struct {
 	stop    context.CancelFunc // stops the engines
 	running sync.WaitGroup     // engines and the metrics server
 	closed  sync.Once
-	err     error // result of Close
+	closing atomic.Value // string: the part that Close waits for
+	err     error        // result of Close
 }
 
 // Start creates the NICs of a configuration and starts to serve clients. release is the version
@@ -128,17 +133,21 @@ func readFaults(path string) (*fault.Program, error) {
 	return p, err
 }
 
-// record starts the capture of the whole run.
+// record starts the capture of the whole run. If its file is a FIFO without a reader, frames are
+// buffered until there is one.
 func (d *Daemon) record() error {
 	if d.config.Capture == "" {
 		return nil
 	}
-	f, err := os.Create(d.config.Capture)
-	if err != nil {
+	f, _, err := openOutput(d.config.Capture)
+	if errors.Is(err, unix.ENXIO) {
+		d.log.Warn("the capture waits until a process reads its FIFO", "file", d.config.Capture)
+	} else if err != nil {
 		return fmt.Errorf("capture: %w", err)
 	}
-	if d.capture, err = d.tap.start(f, "", true); err != nil {
-		return fmt.Errorf("capture: %s: %w", f.Name(), err)
+	o := output{file: f, path: d.config.Capture, blocking: d.config.CaptureBlocking}
+	if d.capture, err = d.tap.start(o, ""); err != nil {
+		return fmt.Errorf("capture: %s: %w", d.config.Capture, err)
 	}
 	go d.logCaptureFailure(d.capture)
 	return nil
@@ -150,6 +159,18 @@ func (d *Daemon) logCaptureFailure(r *recording) {
 	if _, err := r.State(); err != nil {
 		d.log.Error("capture ended", "file", d.config.Capture, "err", err)
 	}
+}
+
+// endCapture writes the capture out, and logs how much of it is missing.
+func (d *Daemon) endCapture() error {
+	if d.capture == nil {
+		return nil
+	}
+	err := d.capture.Stop()
+	if s, _ := d.capture.State(); s.Dropped > 0 {
+		d.log.Warn("the capture lost packets because its file was too slow", "file", d.config.Capture, "recorded", s.Packets, "lost", s.Dropped)
+	}
+	return err
 }
 
 func (d *Daemon) run() {
@@ -178,10 +199,10 @@ func (d *Daemon) serveClients() (err error) {
 	return err
 }
 
-// Limits of the metrics server: a scrape is one short request.
+// Limits of the metrics server: a scrape is one short request, and only a few programs scrape.
 const (
-	metricsTimeout = 10 * time.Second
-	metricsGrace   = time.Second
+	metricsTimeout     = 10 * time.Second
+	metricsConnections = 64
 )
 
 func (d *Daemon) serveMetrics() error {
@@ -192,6 +213,7 @@ func (d *Daemon) serveMetrics() error {
 	if err != nil {
 		return fmt.Errorf("metrics: %w", err)
 	}
+	l = netutil.LimitListener(l, metricsConnections)
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics.Handler(d, d.release))
 	d.http = &http.Server{Handler: mux, ReadTimeout: metricsTimeout, WriteTimeout: metricsTimeout, ErrorLog: slog.NewLogLogger(d.log.Handler(), slog.LevelWarn)}
@@ -204,33 +226,53 @@ func (d *Daemon) serveMetrics() error {
 	return nil
 }
 
+// CloseTimeout bounds Close, whatever clients, files, pipes and engines do.
+const CloseTimeout = 5 * time.Second
+
+// clientsTimeout is the part of CloseTimeout for the clients. The rest is for a capture, which
+// takes stopTimeout at most, and for the engines.
+const clientsTimeout = 2500 * time.Millisecond
+
 // Close shuts the daemon down in the order that the package comment gives, and returns the errors
-// that occurred. It may be called more than once.
+// that occurred. If something does not end within CloseTimeout, Close returns an error that names
+// it, and the process should exit. It may be called more than once.
 func (d *Daemon) Close() error {
-	d.closed.Do(func() { d.err = d.close() })
+	d.closed.Do(func() {
+		done := make(chan error, 1)
+		go func() { done <- d.close() }()
+		select {
+		case d.err = <-done:
+		case <-time.After(CloseTimeout):
+			d.err = fmt.Errorf("shutdown: %s did not end within %v", d.closing.Load(), CloseTimeout)
+		}
+	})
 	return d.err
 }
 
 func (d *Daemon) close() error {
 	var errs []error
+	if d.capture != nil {
+		d.capture.release()
+	}
 	if d.http != nil {
-		ctx, cancel := context.WithTimeout(context.Background(), metricsGrace)
-		if d.http.Shutdown(ctx) != nil {
-			errs = append(errs, d.http.Close())
-		}
-		cancel()
+		d.closing.Store("the metrics server")
+		errs = append(errs, d.http.Close())
 	}
 	if d.server != nil {
-		errs = append(errs, d.server.Close(context.Background()))
+		d.closing.Store("the connections of clients")
+		ctx, cancel := context.WithTimeout(context.Background(), clientsTimeout)
+		errs = append(errs, d.server.Close(ctx))
+		cancel()
 	}
-	if d.capture != nil {
-		errs = append(errs, d.capture.Stop())
-	}
+	d.closing.Store("the capture")
+	errs = append(errs, d.endCapture())
+	d.closing.Store("the engines")
 	d.stop()
 	d.running.Wait()
 	for _, e := range d.engines {
 		errs = append(errs, e.Close())
 	}
+	d.closing.Store("the links")
 	for _, c := range slices.Backward(d.build.closers) {
 		errs = append(errs, io.Closer(c).Close())
 	}

@@ -352,6 +352,7 @@ func TestRejectedCaptureKeepsExistingFile(t *testing.T) {
 	if err := unix.Mkfifo(pipe, 0o600); err != nil {
 		t.Fatal(err)
 	}
+	openReader(t, pipe)
 	if _, err := Record(testContext(t), d.Socket(), "softroce7", pipe, nil); err == nil {
 		t.Error("recorded an unknown NIC")
 	}
@@ -366,7 +367,7 @@ func TestCaptureOfAllNICsIsInTimeOrder(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := d.tap.start(f, "", true)
+	r, err := d.tap.start(output{file: f, blocking: true}, "")
 	if err != nil {
 		t.Fatal(err)
 	}

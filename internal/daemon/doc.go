@@ -6,5 +6,9 @@
 // delivers to its own ports; the link.
 //
 // A Daemon shuts down in the reverse order of its start: clients receive IBV_EVENT_DEVICE_FATAL and
-// their objects are destroyed, captures are written out, engines stop, links close.
+// their objects are destroyed, captures are written out, engines stop, links close. It never waits
+// longer than CloseTimeout.
+//
+// Engines write neither files nor pipes: captures and the log have bounded buffers and goroutines
+// that write them.
 package daemon

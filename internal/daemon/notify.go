@@ -3,7 +3,11 @@ package daemon
 import (
 	"net"
 	"os"
+	"time"
 )
+
+// notifyTimeout bounds the wait for a service manager that does not read.
+const notifyTimeout = time.Second
 
 // NotifyReady notifies the service manager that clients can attach, if the process was started with
 // systemd's Type=notify protocol (sd_notify(3)). Otherwise it does nothing.
@@ -17,6 +21,7 @@ func NotifyReady() error {
 		return err
 	}
 	defer c.Close()
+	c.SetDeadline(time.Now().Add(notifyTimeout))
 	_, err = c.Write([]byte("READY=1"))
 	return err
 }

@@ -6,6 +6,8 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/internal/control"
 )
 
@@ -19,15 +21,17 @@ func Record(ctx context.Context, socket, device, file string, progress func(cont
 		return control.CaptureState{}, err
 	}
 	defer c.Close()
-	w, undo, err := openOutput(file)
-	if err != nil {
-		return control.CaptureState{}, err
-	}
+	w, created := os.Stdout, false
 	if file != "-" {
+		if w, created, err = awaitOutput(ctx, file); err != nil {
+			return control.CaptureState{}, err
+		}
 		defer w.Close()
 	}
 	if err := c.StartCapture(ctx, w, device); err != nil {
-		undo()
+		if created {
+			os.Remove(file)
+		}
 		return control.CaptureState{}, err
 	}
 	if err := pollProgress(ctx, c, progress); err != nil {
@@ -38,18 +42,19 @@ func Record(ctx context.Context, socket, device, file string, progress func(cont
 	return c.StopCapture(end)
 }
 
-// openOutput opens the file to record to. undo removes the file again, but only if openOutput
-// created it: it may also be an existing device or FIFO.
-func openOutput(file string) (w *os.File, undo func(), err error) {
-	if file == "-" {
-		return os.Stdout, func() {}, nil
+// awaitOutput is openOutput for a file that may be a FIFO: it waits for a reader until ctx ends.
+func awaitOutput(ctx context.Context, file string) (w *os.File, created bool, err error) {
+	for {
+		w, created, err = openOutput(file)
+		if !errors.Is(err, unix.ENXIO) {
+			return w, created, err
+		}
+		select {
+		case <-ctx.Done():
+			return nil, false, ctx.Err()
+		case <-time.After(readerInterval):
+		}
 	}
-	w, err = os.OpenFile(file, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o666)
-	if err == nil {
-		return w, func() { os.Remove(file) }, nil
-	}
-	w, err = os.Create(file)
-	return w, func() {}, err
 }
 
 // progressInterval is the time between two calls of progress.

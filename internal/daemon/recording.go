@@ -2,10 +2,13 @@ package daemon
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"sync"
 	"syscall"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"softroce/attach"
 	"softroce/capture"
@@ -13,22 +16,29 @@ import (
 	"softroce/wire"
 )
 
-// A recording is a running capture. Engines append frames to a buffer. A goroutine swaps the full
-// buffer for an empty one and writes it to the file.
+// A recording is a running capture. Engines append frames to a bounded buffer and never touch the
+// file. A goroutine swaps the full buffer for an empty one and writes it to the file.
 type recording struct {
-	lossless bool // engines block instead of losing frames
-	file     *os.File
-	out      *capture.Writer
-	taps     []*wire.Tap // the sources of the frames
+	names []string // of the interfaces
+	taps  []*wire.Tap
 
-	mu       sync.Mutex
+	mu sync.Mutex
+	output
 	wake     sync.Cond // wakes the writer for new frames, and engines when there is room
 	pending  batch
 	spare    batch
+	counts   []frameCount // by interface
 	state    control.CaptureState
 	err      error
 	stopping bool
-	done     chan struct{}
+	done     chan struct{} // closed when nothing is written any more
+}
+
+// An output says where a recording goes.
+type output struct {
+	file     *os.File // nil before a FIFO has a reader
+	path     string   // of the FIFO
+	blocking bool     // engines wait for room in the buffer instead of losing frames
 }
 
 // batch is a list of frames whose bytes are stored contiguously.
@@ -43,6 +53,9 @@ type frameHeader struct {
 	n      int
 }
 
+// frameCount counts the frames of an interface.
+type frameCount struct{ seen, lost uint64 }
+
 const (
 	// maxPending bounds the bytes of frames that wait to be written: half a second of a 1 Gb/s
 	// link, and an amount of memory that a daemon can spare.
@@ -50,30 +63,27 @@ const (
 
 	// stopTimeout is how long Stop waits for the reader of a pipe.
 	stopTimeout = 2 * time.Second
+
+	// readerInterval is the time between two attempts to open a FIFO that has no reader.
+	readerInterval = 50 * time.Millisecond
 )
 
-func newRecording(w *os.File, names []string, whole bool) (*recording, error) {
-	out, err := capture.NewWriter(w, names...)
-	if err == nil {
-		err = out.Flush() // a concurrent reader sees a valid capture from the start
-	}
-	if err != nil {
-		return nil, cannotWrite(err)
-	}
-	r := &recording{lossless: whole, file: w, out: out, done: make(chan struct{})}
+func newRecording(o output, names []string) *recording {
+	r := &recording{output: o, names: names, counts: make([]frameCount, len(names)), done: make(chan struct{})}
 	r.wake.L = &r.mu
-	go r.drain()
-	return r, nil
+	return r
 }
 
 // write appends a copy of a frame. It runs on the engines.
 func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for r.lossless && len(r.pending.data)+len(frame) > maxPending && r.err == nil && !r.stopping {
+	for r.blocking && len(r.pending.data)+len(frame) > maxPending && r.err == nil && !r.stopping {
 		r.wake.Wait()
 	}
+	r.counts[iface].seen++
 	if len(r.pending.data)+len(frame) > maxPending || r.err != nil || r.stopping {
+		r.counts[iface].lost++
 		r.state.Dropped++
 		return
 	}
@@ -86,19 +96,74 @@ func (r *recording) write(wallNs int64, iface int, frame []byte) {
 	r.state.Bytes += uint64(len(frame))
 }
 
-// drain writes batches until the recording is stopped and all frames are written.
+// drain writes batches until the recording is stopped and all frames are written, or until a write
+// fails.
 func (r *recording) drain() {
 	defer close(r.done)
+	err := r.open()
+	if err == nil {
+		err = errors.Join(r.writeAll(), r.file.Close())
+	}
+	if err == nil {
+		return
+	}
+	r.mu.Lock()
+	r.err = cannotWrite(err)
+	r.wake.Broadcast()
+	r.mu.Unlock()
+	r.detach()
+}
+
+// open waits until the FIFO has a reader.
+func (r *recording) open() error {
 	for {
-		b, more := r.take()
-		if err := r.writeBatch(b); err != nil {
-			r.fail(err)
-			return
+		r.mu.Lock()
+		file, stopping := r.file, r.stopping
+		r.mu.Unlock()
+		switch {
+		case file != nil:
+			return nil
+		case stopping:
+			return fmt.Errorf("no process has opened the FIFO for reading: %w", unix.ENXIO)
 		}
-		if !more {
-			return
+		file, _, err := openOutput(r.path)
+		switch {
+		case err == nil:
+			r.mu.Lock()
+			r.file = file
+			r.mu.Unlock()
+		case !errors.Is(err, unix.ENXIO):
+			return err
+		default:
+			time.Sleep(readerInterval)
 		}
 	}
+}
+
+func (r *recording) writeAll() error {
+	out, err := capture.NewWriter(r.file, r.names...)
+	if err != nil {
+		return err
+	}
+	if err := out.Flush(); err != nil { // a concurrent reader sees a valid capture from the start
+		return err
+	}
+	for more := true; more; {
+		var b batch
+		b, more = r.take()
+		if err := writeBatch(out, b); err != nil {
+			return err
+		}
+	}
+	r.mu.Lock()
+	counts := r.counts
+	r.mu.Unlock()
+	for i, n := range counts {
+		if err := out.WriteStatistics(time.Now().UnixNano(), i, n.seen, n.lost); err != nil {
+			return err
+		}
+	}
+	return out.Close()
 }
 
 // take waits for frames and swaps the buffers. more is false for the last batch.
@@ -115,21 +180,28 @@ func (r *recording) take() (b batch, more bool) {
 	return b, !r.stopping
 }
 
-func (r *recording) writeBatch(b batch) error {
+func writeBatch(out *capture.Writer, b batch) error {
 	for _, h := range b.headers {
-		if err := r.out.WriteFrame(h.wallNs, h.iface, b.data[:h.n]); err != nil {
+		if err := out.WriteFrame(h.wallNs, h.iface, b.data[:h.n]); err != nil {
 			return err
 		}
 		b.data = b.data[h.n:]
 	}
-	return r.out.Flush()
+	return out.Flush()
 }
 
-func (r *recording) fail(err error) {
+// release lets engines lose frames from now on, so that none waits for the file.
+func (r *recording) release() {
 	r.mu.Lock()
-	r.err = cannotWrite(err)
+	r.blocking = false
 	r.wake.Broadcast()
 	r.mu.Unlock()
+}
+
+func (r *recording) detach() {
+	for _, t := range r.taps {
+		t.Detach()
+	}
 }
 
 // State implements attach.Capture. It returns the error that ended the recording, if a write
@@ -147,20 +219,19 @@ func (r *recording) Stop() error {
 	r.stopping = true
 	r.wake.Broadcast() // unblocks engines that wait for room
 	r.mu.Unlock()
-	for _, t := range r.taps {
-		t.Detach()
-	}
+	r.detach()
 	select {
 	case <-r.done:
+		_, err := r.State()
+		return err
 	case <-time.After(stopTimeout):
-		r.file.Close()
-		return errors.New("capture: the reader of the file does not accept the remaining data")
 	}
-	err := errors.Join(r.out.Close(), r.file.Close())
-	if r.err != nil {
-		return r.err // errors after the first are its consequences
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.file != nil {
+		r.file.Close() // ends the write, unless another process made it a blocking one
 	}
-	return cannotWrite(err)
+	return errors.New("capture: the reader of the file does not accept the remaining data")
 }
 
 // cannotWrite adds a description to an error of the file and keeps its errno.

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/gopacket/pcapgo"
+
 	"softroce/capture"
 )
 
@@ -20,16 +22,20 @@ func frames(r *recording, n int) {
 	}
 }
 
+// record starts a recording of one NIC.
+func record(w *os.File, blocking bool) *recording {
+	r := newRecording(output{file: w, blocking: blocking}, []string{"a"})
+	go r.drain()
+	return r
+}
+
 func TestStalledReaderLosesFramesWithoutBlockingEngines(t *testing.T) {
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer rd.Close()
-	r, err := newRecording(wr, []string{"a"}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := record(wr, false)
 	const n = 3 * maxPending >> 19
 	frames(r, n) // must return although nothing reads the pipe
 	s, _ := r.State()
@@ -41,15 +47,39 @@ func TestStalledReaderLosesFramesWithoutBlockingEngines(t *testing.T) {
 	}
 }
 
+func TestCaptureSaysHowManyFramesItLost(t *testing.T) {
+	rd, wr, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := record(wr, false)
+	const n = 3 * maxPending >> 19
+	frames(r, n)
+	go r.Stop()
+	f, err := pcapgo.NewNgReader(rd, pcapgo.DefaultNgReaderOptions)
+	if err != nil {
+		t.Fatal(err)
+	}
+	read := uint64(0)
+	for ; err == nil; read++ {
+		_, _, err = f.ZeroCopyReadPacketData()
+	}
+	read--
+	iface, ifaceErr := f.Interface(0)
+	if !errors.Is(err, io.EOF) || ifaceErr != nil {
+		t.Fatal(err, ifaceErr)
+	}
+	if s := iface.Statistics; s.PacketsReceived != n || s.PacketsDropped == 0 || s.PacketsDropped != n-read {
+		t.Errorf("%d frames of %d read, the file says %d seen, %d lost", read, n, s.PacketsReceived, s.PacketsDropped)
+	}
+}
+
 func TestRecordingReportsWriteError(t *testing.T) {
 	rd, wr, err := os.Pipe()
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRecording(wr, []string{"a"}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := record(wr, true)
 	rd.Close()
 	frames(r, 1)
 	<-r.done
@@ -67,10 +97,7 @@ func TestLosslessRecordingKeepsEveryFrame(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRecording(wr, []string{"a"}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := record(wr, true)
 	read := make(chan []byte)
 	go func() {
 		time.Sleep(50 * time.Millisecond) // a slow reader
@@ -106,10 +133,7 @@ func TestRecordingFailsWhenReaderCloses(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r, err := newRecording(wr, []string{"a"}, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r := record(wr, true)
 	rd.Close()
 	frames(r, 3*maxPending>>19) // must not block forever
 	if err := r.Stop(); err == nil {

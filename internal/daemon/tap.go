@@ -87,11 +87,16 @@ func (s *tapSink) WriteFrame(now int64, iface int, frame []byte) error {
 // StartCapture implements attach.Capturer. If the client reads too slowly, frames are dropped and
 // counted in CaptureState.Dropped.
 func (t *tap) StartCapture(w *os.File, device string) (attach.Capture, error) {
-	return t.start(w, device, false)
+	r, err := t.start(output{file: w}, device)
+	if err != nil {
+		w.Close()
+		return nil, err
+	}
+	return r, nil
 }
 
-// start begins a recording to w. If lossless, engines wait for a slow w and no frame is dropped.
-func (t *tap) start(w *os.File, device string, whole bool) (*recording, error) {
+// start begins a recording of the links of a NIC, or of all NICs if device is empty.
+func (t *tap) start(o output, device string) (*recording, error) {
 	var from []*tappedLink
 	var names []string
 	for _, c := range t.links {
@@ -101,17 +106,13 @@ func (t *tap) start(w *os.File, device string, whole bool) (*recording, error) {
 		}
 	}
 	if len(from) == 0 {
-		w.Close()
 		return nil, syscall.ENODEV
 	}
-	r, err := newRecording(w, names, whole)
-	if err != nil {
-		w.Close()
-		return nil, err
-	}
+	r := newRecording(o, names)
 	offset := time.Now().UnixNano() - t.clock()
 	for i, c := range from {
 		r.taps = append(r.taps, c.Attach(&tapSink{r, c, device != "", offset}, i))
 	}
+	go r.drain()
 	return r, nil
 }

@@ -189,6 +189,9 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 			args = append(args, f[0], crossProcessPath(absolute(f[1])))
 		}
 	}
+	if o.CaptureBlocking {
+		args = append(args, "--capture-blocking")
+	}
 	d := &lease{socket: socket, private: o.customized() || dir != "", dir: dir, exited: make(chan error, 1), log: &logBuffer{}}
 	cmd := exec.Command("/proc/self/exe")
 	cmd.Args, cmd.Dir, cmd.Stderr = args, "/", d.log
@@ -201,7 +204,7 @@ func (o *Options) start(ctx context.Context, socket, dir string) (*lease, error)
 		return nil, fmt.Errorf("start the daemon: %w", err)
 	}
 	d.process = cmd.Process
-	// The daemon may block on a FIFO before it is ready.
+	// The daemon may block on a fault program that is a FIFO.
 	defer context.AfterFunc(ctx, func() { cmd.Process.Kill() })()
 	lines := bufio.NewScanner(ready)
 	if lines.Scan() {
@@ -257,8 +260,9 @@ func (o *Options) nicCount() int {
 	return len(nicspec.Defaults())
 }
 
-// endTimeout is how long a daemon may take to exit: it may have a capture to write out.
-const endTimeout = 30 * time.Second
+// endTimeout is how long a daemon may take to exit. It ends itself before that: see
+// daemon.CloseTimeout.
+const endTimeout = 10 * time.Second
 
 // release ends the use of the daemon. A private daemon has exited and written its capture when
 // release returns.

@@ -27,6 +27,10 @@ type Options struct {
 	Fault   string   // file that holds a fault program
 	Capture string   // pcapng file to write
 
+	// CaptureBlocking lets the NICs wait for the file of the capture. Without it, a slow file loses
+	// packets.
+	CaptureBlocking bool
+
 	Stderr io.Writer // receives messages and the daemon's log
 }
 

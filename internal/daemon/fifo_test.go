@@ -1,0 +1,156 @@
+package daemon
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"softroce/capture"
+	"softroce/verbs"
+)
+
+func newFIFO(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "fifo")
+	if err := unix.Mkfifo(path, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// openReader opens a FIFO for reading, without waiting for a writer.
+func openReader(t *testing.T, path string) *os.File {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_RDONLY|unix.O_NONBLOCK, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { f.Close() })
+	return f
+}
+
+// exceedBuffer sends more than a capture buffers, one message after another.
+func exceedBuffer(t *testing.T, a, b endpoint) {
+	t.Helper()
+	for range maxPending>>16 + 64 {
+		write(t, a, b, 1<<16)
+	}
+}
+
+func TestReaderThatLeavesEndsTheCaptureAlone(t *testing.T) {
+	for _, blocking := range []bool{false, true} {
+		path := newFIFO(t)
+		reader := openReader(t, path)
+		d := start(t, Config{Capture: path, CaptureBlocking: blocking})
+		a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
+		connect(t, a, b)
+		reader.Close()
+		exceedBuffer(t, a, b)
+		if err := d.Close(); !errors.Is(err, syscall.EPIPE) || !strings.Contains(err.Error(), "the capture cannot be written") {
+			t.Errorf("blocking %v: Close returned %v", blocking, err)
+		}
+	}
+}
+
+func TestReaderThatStallsLosesPackets(t *testing.T) {
+	path := newFIFO(t)
+	openReader(t, path)
+	d := start(t, Config{Capture: path})
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	exceedBuffer(t, a, b)
+	if s, err := d.capture.State(); err != nil || s.Dropped == 0 {
+		t.Errorf("%+v, %v; want lost packets", s, err)
+	}
+	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "does not accept the remaining data") {
+		t.Errorf("Close returned %v", err)
+	}
+}
+
+// TestBlockingCaptureDoesNotDelayClose stops a daemon whose engine waits for a capture's reader.
+func TestBlockingCaptureDoesNotDelayClose(t *testing.T) {
+	path := newFIFO(t)
+	openReader(t, path)
+	d := start(t, Config{Capture: path, CaptureBlocking: true})
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	wr := verbs.SendWR{Opcode: verbs.WRRDMAWrite, SendFlags: verbs.SendSignaled,
+		SGList: []verbs.SGE{a.mr.SGE(0, 1<<16)}, RemoteAddr: b.mr.Addr(), RKey: b.mr.RKey()}
+	var wc [16]verbs.WC
+	for progress := time.Now(); time.Since(progress) < 500*time.Millisecond; {
+		a.qp.PostSend(wr) // fails while the queue is full
+		if n, err := a.cq.Poll(wc[:]); err != nil {
+			t.Fatal(err)
+		} else if n > 0 {
+			progress = time.Now()
+		}
+	}
+	if s, _ := d.capture.State(); s.Dropped != 0 || s.Bytes < maxPending/2 {
+		t.Errorf("the engine stopped after %+v", s)
+	}
+	began := time.Now()
+	if err := d.Close(); err == nil || !strings.Contains(err.Error(), "does not accept the remaining data") {
+		t.Errorf("Close returned %v", err)
+	}
+	if took := time.Since(began); took > CloseTimeout {
+		t.Errorf("Close took %v", took)
+	}
+}
+
+func TestCaptureWaitsForTheReaderOfItsFIFO(t *testing.T) {
+	path := newFIFO(t)
+	d := start(t, Config{Capture: path})
+	a, b := newEndpoint(t, open(t, d, "softroce0")), newEndpoint(t, open(t, d, "softroce1"))
+	connect(t, a, b)
+	write(t, a, b, 100) // before there is a reader
+	read := make(chan capture.Packets)
+	go func() {
+		packets, err := capture.Load(path)
+		if err != nil {
+			t.Error(err)
+		}
+		read <- packets
+	}()
+	for { // until the reader is there
+		d.capture.mu.Lock()
+		opened := d.capture.file != nil
+		d.capture.mu.Unlock()
+		if opened {
+			break
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := d.Close(); err != nil {
+		t.Error(err)
+	}
+	if got := <-read; len(got) != 2 {
+		t.Errorf("read %v, want a WRITE and its ACK", got)
+	}
+}
+
+func TestCloseReportsFIFOThatNothingRead(t *testing.T) {
+	d := start(t, Config{Capture: newFIFO(t)})
+	if err := d.Close(); !errors.Is(err, syscall.ENXIO) {
+		t.Errorf("Close returned %v, want ENXIO", err)
+	}
+}
+
+// TestCloseNamesWhatHangs stops a daemon whose engine is stuck.
+func TestCloseNamesWhatHangs(t *testing.T) {
+	t.Parallel() // it only waits
+	d := start(t, Config{})
+	open(t, d, "")
+	stuck := make(chan struct{})
+	defer close(stuck)
+	go d.engines[0].Do(func() { <-stuck })
+	err := d.Close()
+	if err == nil || !strings.Contains(err.Error(), "shutdown: the engines did not end within 5s") {
+		t.Errorf("Close returned %v", err)
+	}
+}
