@@ -25,7 +25,7 @@ type cmChannel struct {
 // cmRequest returns the operation of a connection manager request with a body of type T. f runs on
 // the manager's goroutine.
 func cmRequest[T any](name string, f func(*conn, *T, *control.Packet) ([]any, error)) *operation {
-	return request(name, false, 0, func(c *conn, v *T, p *control.Packet) (a reply, err error) {
+	return request(name, false, func(c *conn, v *T, p *control.Packet) (a reply, err error) {
 		if c.session == nil {
 			return reply{}, errorf(syscall.EINVAL, "%s: the connection manager is not open", name)
 		}

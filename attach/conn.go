@@ -7,7 +7,9 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -28,10 +30,19 @@ type conn struct {
 	cancel       context.CancelFunc
 	slowRequests sync.WaitGroup // that are running beside the others
 	slowSlots    chan struct{}  // one token per running slow request
+	shown        atomic.Pointer[ClientInfo]
+	capturing    atomic.Bool // a capture was requested and not stopped
 
 	endOnce sync.Once
 
-	mu         sync.Mutex // held during a request
+	processMu sync.Mutex
+	process   *mrtable.Process // the client's; nil until needed
+
+	// Held during a request that does not wait, and while a prepared one is committed. Connections
+	// that joined the context wait for it, so no call on the client's memory or descriptors may be
+	// made with it.
+	mu         sync.Mutex
+	ended      bool // the objects are destroyed
 	helloDone  bool
 	comm       string
 	device     device
@@ -40,33 +51,32 @@ type conn struct {
 	events     *eventRing
 	doorbells  []byte // the doorbell page
 	doorbellFD int
-	process    *mrtable.Process // the client's; nil until needed
-	capture    Capture
-	owner      *conn // the connection whose context this one joined, or nil; set once, by joinDevice
+	capture    Capture // nil while it starts or stops
+	owner      *conn   // the connection whose context this one joined, or nil; set once, by joinDevice
 	joined     map[*conn]struct{}
 	page       pageID      // of the doorbell page
 	session    *cm.Session // nil before the connection manager is opened
 }
 
-// maxSlowRequests is the number of a client's requests that may wait for neighbours at a time.
-// Beyond it, they are handled in order.
+// maxSlowRequests is the number of a client's requests that may be prepared at a time. While there
+// are as many, no further request is read.
 const maxSlowRequests = 64
 
 func newConn(s *Server, sock *net.UnixConn, p peer) *conn {
 	c := &conn{server: s, sock: sock, peer: p, doorbellFD: -1, slowSlots: make(chan struct{}, maxSlowRequests)}
 	c.ctx, c.cancel = context.WithCancel(context.Background())
 	c.objects.init()
+	c.show()
 	return c
 }
 
-func (c *conn) info() ClientInfo {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+// show updates what snapshots show of the connection. The caller holds the lock.
+func (c *conn) show() {
 	i := ClientInfo{PID: c.peer.PID, UID: c.peer.UID, Comm: c.comm}
 	if c.nic != nil {
 		i.Device = c.device.Name()
 	}
-	return i
+	c.shown.Store(&i)
 }
 
 // serve handles requests until the connection ends, and then cleans up.
@@ -80,6 +90,7 @@ func (c *conn) serve() {
 			return
 		case err != nil:
 			// After an invalid message, the rest of the stream cannot be trusted.
+			c.slowRequests.Go(p.CloseFDs)
 			c.end(errorf(syscall.EPROTO, "%v", err))
 			return
 		}
@@ -89,67 +100,89 @@ func (c *conn) serve() {
 
 // handle carries out a request and replies.
 func (c *conn) handle(p *control.Packet) {
-	op, err := c.lookUp(p)
+	op, owner, err := c.lookUp(p)
+	if err == nil && op.run != nil {
+		a, err := owner.locked(func() (reply, error) { return op.run(owner, p) })
+		c.sendReply(p, a, err)
+		return
+	}
+	// Closing a descriptor can also take any time: a socket may linger, a file system wait.
+	slow := *p
+	slow.Body = append([]byte(nil), p.Body...)
+	c.beside(func() {
+		var a reply
+		if err == nil {
+			a, err = c.prepare(op, owner, &slow)
+		}
+		slow.CloseFDs()
+		c.sendReply(&slow, a, err)
+	})
+}
+
+// prepare carries out a request that may wait.
+func (c *conn) prepare(op *operation, owner *conn, p *control.Packet) (reply, error) {
+	if owner != c {
+		if err := checkJoinedMemory(p); err != nil {
+			return reply{}, err
+		}
+	}
+	if c.ctx.Err() != nil {
+		return reply{}, errorf(syscall.ESHUTDOWN, "the connection has ended")
+	}
+	ready, err := op.prepare(owner, p)
 	if err != nil {
-		p.CloseFDs()
-		c.sendReply(p, reply{}, err)
-		return
+		return reply{}, err
 	}
-	if op.slow != nil {
-		c.handleSlow(op, *p)
-		return
+	a, err := owner.locked(ready.commit)
+	if err != nil && ready.abandon != nil {
+		ready.abandon()
 	}
-	a, err := c.locked(op, func(owner *conn) (reply, error) {
-		if owner != c {
-			if err := checkJoinedMemory(p); err != nil {
-				return reply{}, err
+	return a, err
+}
+
+// locked calls f with the connection's lock, unless the connection has ended.
+func (c *conn) locked(f func() (reply, error)) (reply, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.ended {
+		return reply{}, errorf(syscall.ENODEV, "the connection that opened the device has ended")
+	}
+	return f()
+}
+
+// beside runs f beside other requests. It waits while maxSlowRequests run, and runs f in any case:
+// f closes the descriptors of a request.
+func (c *conn) beside(f func()) {
+	for c.ctx.Err() == nil {
+		select {
+		case c.slowSlots <- struct{}{}:
+			c.slowRequests.Go(func() {
+				defer func() { <-c.slowSlots }()
+				f()
+			})
+			return
+		case <-c.ctx.Done():
+		case <-time.After(hangupInterval):
+			if c.hungUp() {
+				c.cancel()
 			}
 		}
-		return op.run(owner, p)
+	}
+	c.slowRequests.Go(f)
+}
+
+// hungUp reports whether the client has closed its side.
+func (c *conn) hungUp() (is bool) {
+	raw, err := c.sock.SyscallConn()
+	if err != nil {
+		return true
+	}
+	raw.Control(func(fd uintptr) {
+		p := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLRDHUP}}
+		n, _ := unix.Poll(p, 0)
+		is = n > 0
 	})
-	p.CloseFDs()
-	c.sendReply(p, a, err)
-}
-
-// locked calls f with the connection that owns the objects of an operation, and holds its lock.
-func (c *conn) locked(op *operation, f func(owner *conn) (reply, error)) (reply, error) {
-	owner := c
-	if c.owner != nil && op.open {
-		owner = c.owner
-	}
-	owner.mu.Lock()
-	defer owner.mu.Unlock()
-	if owner != c && owner.nic == nil {
-		return reply{}, errorf(syscall.ENODEV, "the joined context has ended")
-	}
-	return f(owner)
-}
-
-// handleSlow is handle for an operation that may wait. It waits without the lock, and beside other
-// requests.
-func (c *conn) handleSlow(op *operation, p control.Packet) {
-	p.Body = append([]byte(nil), p.Body...)
-	do := func() {
-		var a reply
-		owner := c
-		if c.owner != nil && op.open {
-			owner = c.owner
-		}
-		finish, err := op.slow(owner, &p)
-		if err == nil {
-			a, err = c.locked(op, func(*conn) (reply, error) { return finish() })
-		}
-		c.sendReply(&p, a, err)
-	}
-	select {
-	case c.slowSlots <- struct{}{}:
-		c.slowRequests.Go(func() {
-			do()
-			<-c.slowSlots
-		})
-	default:
-		do()
-	}
+	return is
 }
 
 // A reply is the content of a successful reply.
@@ -185,6 +218,7 @@ func (c *conn) end(reason error) {
 		c.server.log.Info("client disconnected", "pid", c.peer.PID, "uid", c.peer.UID, "reason", reason)
 		c.sendGoodbye(reason)
 		c.shutdown()
+		c.cancel()
 	})
 }
 
@@ -207,15 +241,36 @@ func (c *conn) control(f func(fd int)) {
 }
 
 // cleanup destroys the client's objects. The engine closes the context first: after that it does
-// not access the rings.
+// not access the rings. A request that still waits for the client's memory or descriptors is left
+// behind after lingerTimeout; it holds nothing but what it was given.
 func (c *conn) cleanup() {
 	c.cancel()
-	c.slowRequests.Wait()
-	if capture := c.takeCapture(); capture != nil {
-		capture.Stop()
+	c.destroyObjects()
+	released := make(chan struct{})
+	go func() {
+		defer close(released)
+		c.slowRequests.Wait()
+		if c.process != nil {
+			c.process.Close()
+		}
+		c.peer.close()
+		c.sock.Close()
+	}()
+	select {
+	case <-released:
+	case <-time.After(lingerTimeout):
+		c.shutdown()
 	}
+}
+
+func (c *conn) destroyObjects() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	c.ended = true
+	if capture := c.capture; capture != nil {
+		c.capture = nil
+		c.slowRequests.Go(func() { capture.Stop() })
+	}
 	c.cmClose()
 	c.leaveContext()
 	if c.nic != nil {
@@ -228,11 +283,6 @@ func (c *conn) cleanup() {
 		c.nic = nil
 		c.server.log.Info("client detached", "nic", c.device.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	}
-	if c.process != nil {
-		c.process.Close()
-	}
-	c.peer.close()
-	c.sock.Close()
 }
 
 // explain returns the errno and the text of a reply for an error. The text does not repeat the

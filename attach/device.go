@@ -14,6 +14,7 @@ import (
 
 func (c *conn) hello(v *abi.HelloRequest, _ *control.Packet) (reply, error) {
 	c.helloDone, c.comm = true, printable(abi.Text(v.Comm[:]))
+	c.show()
 	r := abi.HelloReply{PID: uint32(os.Getpid()), Devices: uint32(len(c.server.devices))}
 	abi.PutText(r.Release[:], c.server.config.Release)
 	return reply{body: []any{r}}, nil
@@ -88,6 +89,7 @@ func (c *conn) openDevice(v *abi.OpenDeviceRequest, _ *control.Packet) (reply, e
 	}
 	c.device, c.events, c.doorbells, c.doorbellFD = d, sink, bells, bell
 	c.publish(bellsFD)
+	c.show()
 	c.server.log.Info("client attached", "nic", d.Name(), "pid", c.peer.PID, "uid", c.peer.UID, "comm", c.comm)
 	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
 	abi.PutText(r.Name[:], d.Name())

@@ -62,15 +62,22 @@ func (c *conn) copyFromDM(v *abi.CopyDMRequest, _ *control.Packet) (reply, error
 }
 
 // regDM registers a range of device memory.
-func (c *conn) regDM(pd *nic.PD, v *abi.RegMRRequest) (*nic.MR, error) {
+func (c *conn) regDM(v *abi.RegMRRequest) (reply, error) {
+	pd, err := lookUp[*nic.PD](&c.objects, v.PD)
+	if err != nil {
+		return reply{}, err
+	}
 	if v.Address > 1<<32-1 {
-		return nil, errorf(syscall.EINVAL, "%#x is not a handle", v.Address)
+		return reply{}, errorf(syscall.EINVAL, "%#x is not a handle", v.Address)
 	}
 	dm, err := lookUp[*nic.DM](&c.objects, uint32(v.Address))
 	if err != nil {
-		return nil, err
+		return reply{}, err
 	}
 	var m *nic.MR
 	c.device.engine.Do(func() { m, err = c.nic.RegDM(pd, dm, v.Offset, v.Length, ib.Access(v.Access)) })
-	return m, err
+	if err != nil {
+		return reply{}, err
+	}
+	return c.mrReply(m, v.Memory), nil
 }

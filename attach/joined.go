@@ -12,7 +12,8 @@ import (
 
 // A context can have several connections: its owner, which opened the device, and those that joined
 // it with a descriptor of its doorbell page. The owner's connection holds the objects. Requests of
-// a joined connection run on the owner's connection, under the owner's lock.
+// a joined connection run on the owner's connection, under the owner's lock. A prepared request may
+// outlive the owner's connection, and is then not committed.
 
 // A pageID identifies a doorbell page by the file behind its descriptor.
 type pageID struct{ device, inode uint64 }
@@ -50,45 +51,43 @@ func (c *conn) checkNotOpen() error {
 
 // joinDevice joins the context of another connection. An owner never joins a context itself, so
 // locks are taken in one order.
-func (c *conn) joinDevice(_ *empty, p *control.Packet) (reply, error) {
-	if err := c.checkNotOpen(); err != nil {
-		return reply{}, err
-	}
+func (c *conn) joinDevice(_ *empty, p *control.Packet) (prepared, error) {
 	if len(p.FDs) != 1 {
-		return reply{}, errorf(syscall.EINVAL, "joining a context requires the descriptor of its doorbell page")
+		return prepared{}, errorf(syscall.EINVAL, "joining a context requires the descriptor of its doorbell page")
 	}
 	if err := checkAccess(p.FDs[0], unix.O_RDWR); err != nil {
-		return reply{}, err
+		return prepared{}, err
 	}
 	id, err := pageOf(p.FDs[0])
 	if err != nil {
-		return reply{}, err
+		return prepared{}, err
 	}
 	c.server.pagesMu.Lock()
 	owner := c.server.pages[id]
 	c.server.pagesMu.Unlock()
 	if owner == nil {
-		return reply{}, errorf(syscall.EINVAL, "the descriptor does not refer to a context's doorbell page")
-	}
-	owner.mu.Lock()
-	defer owner.mu.Unlock()
-	if owner.nic == nil {
-		return reply{}, errorf(syscall.ENODEV, "the context has ended")
-	}
-	return c.joinContext(owner, p)
-}
-
-// joinContext makes c a joined connection of owner's context. The caller holds both locks.
-func (c *conn) joinContext(owner *conn, p *control.Packet) (reply, error) {
-	ring, fds, err := newEventRing(c)
-	if err != nil {
-		return reply{}, err
+		return prepared{}, errorf(syscall.EINVAL, "the descriptor does not refer to a context's doorbell page")
 	}
 	page, err := unix.FcntlInt(uintptr(p.FDs[0]), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		ring.release()
-		unix.Close(fds[0])
-		unix.Close(fds[1])
+		return prepared{}, err
+	}
+	return prepared{
+		commit: func() (reply, error) {
+			if err := c.checkNotOpen(); err != nil {
+				return reply{}, err
+			}
+			return owner.locked(func() (reply, error) { return c.joinContext(owner, page) })
+		},
+		abandon: func() { unix.Close(page) },
+	}, nil
+}
+
+// joinContext makes c a joined connection of owner's context, to whose doorbell page the descriptor
+// page refers. The caller holds both locks.
+func (c *conn) joinContext(owner *conn, page int) (reply, error) {
+	ring, fds, err := newEventRing(c)
+	if err != nil {
 		return reply{}, err
 	}
 	owner.device.engine.Do(func() { owner.events.joined = append(owner.events.joined, ring) })
@@ -97,6 +96,7 @@ func (c *conn) joinContext(owner *conn, p *control.Packet) (reply, error) {
 	}
 	owner.joined[c] = struct{}{}
 	c.owner, c.events, c.device = owner, ring, owner.device
+	c.show()
 	r := abi.OpenDeviceReply{NodeGUID: c.guid(), DoorbellSize: abi.DoorbellSize, EventSlots: eventSlots}
 	abi.PutText(r.Name[:], c.device.Name())
 	return reply{

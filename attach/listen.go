@@ -225,9 +225,17 @@ func (l *listener) rejectOne() {
 	l.spare.Close()
 	l.sock.SetDeadline(time.Now().Add(acceptPause))
 	if sock, err := l.sock.AcceptUnix(); err == nil {
-		c := newConn(l.server, sock, peer{pidfd: -1})
-		c.sendGoodbye(errorf(syscall.EMFILE, "the daemon has no descriptors left"))
-		sock.Close()
+		closed := make(chan struct{})
+		go func() {
+			defer close(closed)
+			defer sock.Close() // may wait: see conn.cleanup
+			c := newConn(l.server, sock, peer{pidfd: -1})
+			c.sendGoodbye(errorf(syscall.EMFILE, "the daemon has no descriptors left"))
+		}()
+		select {
+		case <-closed:
+		case <-time.After(acceptPause):
+		}
 	}
 	l.sock.SetDeadline(time.Time{})
 	l.spare, _ = os.Open(os.DevNull)

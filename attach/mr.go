@@ -13,66 +13,68 @@ import (
 	"softroce/nic"
 )
 
-func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (reply, error) {
-	pd, err := lookUp[*nic.PD](&c.objects, v.PD)
-	if err != nil {
-		return reply{}, err
+// regMR looks up the PD when it commits: the client may destroy it in the meantime.
+func (c *conn) regMR(v *abi.RegMRRequest, p *control.Packet) (prepared, error) {
+	if v.Memory == abi.MemoryDevice {
+		return prepared{commit: func() (reply, error) { return c.regDM(v) }}, nil
 	}
-	var m *nic.MR
-	kind := v.Memory
-	if kind == abi.MemoryDevice {
-		m, err = c.regDM(pd, v)
-	} else {
-		m, kind, err = c.regMemory(pd, v, p)
-	}
-	if err != nil {
-		return reply{}, err
-	}
-	return reply{body: []any{abi.RegMRReply{Handle: c.objects.add(m), LKey: m.LKey(), RKey: m.RKey(), Memory: kind}}}, nil
-}
-
-// regMemory registers the client's memory, and returns the kind of access that was chosen.
-func (c *conn) regMemory(pd *nic.PD, v *abi.RegMRRequest, p *control.Packet) (*nic.MR, uint32, error) {
 	mem, kind, err := c.clientMemory(v, p)
 	if err != nil {
-		return nil, 0, err
+		return prepared{}, err
 	}
-	var m *nic.MR
-	c.device.engine.Do(func() { m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, ib.Access(v.Access)) })
-	if err != nil {
-		mem.Close()
-		return nil, 0, err
-	}
-	return m, kind, nil
+	return prepared{
+		commit: func() (reply, error) {
+			pd, err := lookUp[*nic.PD](&c.objects, v.PD)
+			if err != nil {
+				return reply{}, err
+			}
+			var m *nic.MR
+			c.device.engine.Do(func() { m, err = c.nic.RegMR(pd, mem, v.IOVA, v.Length, ib.Access(v.Access)) })
+			if err != nil {
+				return reply{}, err
+			}
+			return c.mrReply(m, kind), nil
+		},
+		abandon: func() { mem.Close() },
+	}, nil
+}
+
+// mrReply adds a new MR to the client's objects and describes it.
+func (c *conn) mrReply(m *nic.MR, kind uint32) reply {
+	return reply{body: []any{abi.RegMRReply{Handle: c.objects.add(m), LKey: m.LKey(), RKey: m.RKey(), Memory: kind}}}
 }
 
 // reregMR changes an MR, which keeps its handle and keys.
-func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (reply, error) {
-	m, err := lookUp[*nic.MR](&c.objects, v.Handle)
-	if err != nil {
-		return reply{}, err
-	}
-	pd, err := lookUp[*nic.PD](&c.objects, v.MR.PD)
-	if err != nil {
-		return reply{}, err
-	}
+func (c *conn) reregMR(v *abi.ReregMRRequest, p *control.Packet) (prepared, error) {
 	if v.MR.Memory == abi.MemoryDevice || v.MR.Memory == abi.MemoryDMABuf {
-		return reply{}, errorf(syscall.EOPNOTSUPP, "device memory and DMA buffers cannot be reregistered")
+		return prepared{}, errorf(syscall.EOPNOTSUPP, "device memory and DMA buffers cannot be reregistered")
 	}
 	mem, kind, err := c.clientMemory(&v.MR, p)
 	if err != nil {
-		return reply{}, err
+		return prepared{}, err
 	}
-	r := abi.RegMRReply{Handle: v.Handle, Memory: kind}
-	c.device.engine.Do(func() {
-		err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, ib.Access(v.MR.Access))
-		r.LKey, r.RKey = m.LKey(), m.RKey()
-	})
-	if err != nil {
-		mem.Close()
-		return reply{}, err
-	}
-	return reply{body: []any{r}}, nil
+	return prepared{
+		commit: func() (reply, error) {
+			m, err := lookUp[*nic.MR](&c.objects, v.Handle)
+			if err != nil {
+				return reply{}, err
+			}
+			pd, err := lookUp[*nic.PD](&c.objects, v.MR.PD)
+			if err != nil {
+				return reply{}, err
+			}
+			r := abi.RegMRReply{Handle: v.Handle, Memory: kind}
+			c.device.engine.Do(func() {
+				err = c.nic.ReregMR(m, pd, mem, v.MR.IOVA, v.MR.Length, ib.Access(v.MR.Access))
+				r.LKey, r.RKey = m.LKey(), m.RKey()
+			})
+			if err != nil {
+				return reply{}, err
+			}
+			return reply{body: []any{r}}, nil
+		},
+		abandon: func() { mem.Close() },
+	}, nil
 }
 
 // queryMR returns the keys of an MR, for a client that imported its handle.
@@ -130,15 +132,26 @@ func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 	default:
 		return nil, 0, errorf(syscall.EINVAL, "unknown kind of memory %d", v.Memory)
 	}
+	proc, err := c.openProcess()
+	if err != nil {
+		return nil, 0, err
+	}
+	mem, err := proc.Memory(v.Address, v.Length, access)
+	return mem, abi.MemoryProcess, err
+}
+
+// openProcess returns the client's process, which stays open until no request is prepared.
+func (c *conn) openProcess() (*mrtable.Process, error) {
+	c.processMu.Lock()
+	defer c.processMu.Unlock()
 	if c.process == nil {
 		proc, err := mrtable.OpenProcess(c.peer.PID, c.peer.pidfd)
 		if err != nil {
-			return nil, 0, err
+			return nil, err
 		}
 		c.process = proc
 	}
-	mem, err := c.process.Memory(v.Address, v.Length, access)
-	return mem, abi.MemoryProcess, err
+	return c.process, nil
 }
 
 // mapSealedFD maps a descriptor. It seals it against shrinking if its owner has not.

@@ -17,16 +17,26 @@ type operation struct {
 	fds  int  // the most descriptors
 	open bool // requires an open device
 
-	// One of the two is set. run is called with the connection's lock. slow is called without the
-	// lock and may wait; the function that it returns is called with the lock.
-	run  func(*conn, *control.Packet) (reply, error)
-	slow func(*conn, *control.Packet) (finish func() (reply, error), err error)
+	// One of the two is set. run is called with the connection's lock and does not wait: such a
+	// request has no descriptors. prepare is called without a lock, beside other requests, and may
+	// wait. Only prepare touches the client's memory and descriptors.
+	run     func(*conn, *control.Packet) (reply, error)
+	prepare func(*conn, *control.Packet) (prepared, error)
+}
+
+// prepared is what prepare leaves to be done.
+type prepared struct {
+	commit func() (reply, error) // is called with the connection's lock and does not wait
+
+	// abandon releases what was prepared, if commit fails or is not called because the connection
+	// has ended. It is called without a lock, and may be nil.
+	abandon func()
 }
 
 // request returns an operation with a body of type T.
-func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (reply, error)) *operation {
+func request[T any](name string, open bool, f func(*conn, *T, *control.Packet) (reply, error)) *operation {
 	var zero T
-	return &operation{name: name, open: open, fds: fds, body: abi.Size(zero),
+	return &operation{name: name, open: open, body: abi.Size(zero),
 		run: func(c *conn, p *control.Packet) (reply, error) {
 			var v T
 			if _, err := abi.Decode(p.Body, &v); err != nil {
@@ -38,22 +48,31 @@ func request[T any](name string, open bool, fds int, f func(*conn, *T, *control.
 }
 
 // slowRequest returns an operation with a body of type T that may wait.
-func slowRequest[T any](name string, open bool, f func(*conn, *T) (func() (reply, error), error)) *operation {
+func slowRequest[T any](name string, open bool, f func(*conn, *T) (commit func() (reply, error), err error)) *operation {
+	return clientRequest(name, open, 0, func(c *conn, v *T, _ *control.Packet) (prepared, error) {
+		commit, err := f(c, v)
+		return prepared{commit: commit}, err
+	})
+}
+
+// clientRequest returns an operation with a body of type T that touches the client's memory, or up
+// to fds descriptors of the client.
+func clientRequest[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (prepared, error)) *operation {
 	var zero T
-	return &operation{name: name, open: open, body: abi.Size(zero),
-		slow: func(c *conn, p *control.Packet) (func() (reply, error), error) {
+	return &operation{name: name, open: open, fds: fds, body: abi.Size(zero),
+		prepare: func(c *conn, p *control.Packet) (prepared, error) {
 			var v T
 			if _, err := abi.Decode(p.Body, &v); err != nil {
-				return nil, err
+				return prepared{}, err
 			}
-			return f(c, &v)
+			return f(c, &v, p)
 		},
 	}
 }
 
 // requestWithTail returns an operation with a body of type T and up to tail bytes behind it.
 func requestWithTail[T any](name string, tail int, f func(*conn, *T, []byte) (reply, error)) *operation {
-	o := request(name, true, 0, func(c *conn, v *T, p *control.Packet) (reply, error) {
+	o := request(name, true, func(c *conn, v *T, p *control.Packet) (reply, error) {
 		var zero T
 		return f(c, v, p.Body[abi.Size(zero):])
 	})
@@ -66,57 +85,57 @@ type empty struct{}
 // operations is the request table. What a forked child of a C program may request is listed in
 // libverbs/core/fork_child.c.
 var operations = map[uint16]*operation{
-	abi.OpHello:       request("hello", false, 0, (*conn).hello),
-	abi.OpListDevices: request("list devices", false, 0, (*conn).listDevices),
-	abi.OpJoinDevice:  request("join device", false, 1, (*conn).joinDevice),
-	abi.OpOpenDevice:  request("open device", false, 0, (*conn).openDevice),
-	abi.OpQueryDevice: request("query device", true, 0, (*conn).queryDevice),
-	abi.OpQueryPort:   request("query port", true, 0, (*conn).queryPort),
-	abi.OpQueryGIDs:   request("query GIDs", true, 0, (*conn).queryGIDs),
-	abi.OpQueryPKeys:  request("query P_Keys", true, 0, (*conn).queryPKeys),
-	abi.OpQueryClock:  request("query clock", true, 0, (*conn).queryClock),
+	abi.OpHello:       request("hello", false, (*conn).hello),
+	abi.OpListDevices: request("list devices", false, (*conn).listDevices),
+	abi.OpJoinDevice:  clientRequest("join device", false, 1, (*conn).joinDevice),
+	abi.OpOpenDevice:  request("open device", false, (*conn).openDevice),
+	abi.OpQueryDevice: request("query device", true, (*conn).queryDevice),
+	abi.OpQueryPort:   request("query port", true, (*conn).queryPort),
+	abi.OpQueryGIDs:   request("query GIDs", true, (*conn).queryGIDs),
+	abi.OpQueryPKeys:  request("query P_Keys", true, (*conn).queryPKeys),
+	abi.OpQueryClock:  request("query clock", true, (*conn).queryClock),
 
-	abi.OpAllocPD:    request("allocate PD", true, 0, (*conn).allocPD),
-	abi.OpDeallocPD:  request("deallocate PD", true, 0, (*conn).deallocPD),
-	abi.OpRegMR:      request("register MR", true, 1, (*conn).regMR),
-	abi.OpReregMR:    request("reregister MR", true, 1, (*conn).reregMR),
-	abi.OpQueryMR:    request("query MR", true, 0, (*conn).queryMR),
-	abi.OpDeregMR:    request("deregister MR", true, 0, (*conn).deregMR),
+	abi.OpAllocPD:    request("allocate PD", true, (*conn).allocPD),
+	abi.OpDeallocPD:  request("deallocate PD", true, (*conn).deallocPD),
+	abi.OpRegMR:      clientRequest("register MR", true, 1, (*conn).regMR),
+	abi.OpReregMR:    clientRequest("reregister MR", true, 1, (*conn).reregMR),
+	abi.OpQueryMR:    request("query MR", true, (*conn).queryMR),
+	abi.OpDeregMR:    request("deregister MR", true, (*conn).deregMR),
 	abi.OpCreateAH:   slowRequest("create AH", true, (*conn).createAH),
-	abi.OpDestroyAH:  request("destroy AH", true, 0, (*conn).destroyAH),
-	abi.OpAllocDM:    request("allocate DM", true, 0, (*conn).allocDM),
-	abi.OpFreeDM:     request("free DM", true, 0, (*conn).freeDM),
-	abi.OpQueryDM:    request("query DM", true, 0, (*conn).queryDM),
+	abi.OpDestroyAH:  request("destroy AH", true, (*conn).destroyAH),
+	abi.OpAllocDM:    request("allocate DM", true, (*conn).allocDM),
+	abi.OpFreeDM:     request("free DM", true, (*conn).freeDM),
+	abi.OpQueryDM:    request("query DM", true, (*conn).queryDM),
 	abi.OpCopyToDM:   requestWithTail("copy to DM", abi.DMCopyMax, (*conn).copyToDM),
-	abi.OpCopyFromDM: request("copy from DM", true, 0, (*conn).copyFromDM),
+	abi.OpCopyFromDM: request("copy from DM", true, (*conn).copyFromDM),
 
-	abi.OpAllocMW:   request("allocate MW", true, 0, (*conn).allocMW),
-	abi.OpDeallocMW: request("deallocate MW", true, 0, (*conn).deallocMW),
-	abi.OpOpenXRCD:  request("open XRCD", true, 1, (*conn).openXRCD),
-	abi.OpCloseXRCD: request("close XRCD", true, 0, (*conn).closeXRCD),
+	abi.OpAllocMW:   request("allocate MW", true, (*conn).allocMW),
+	abi.OpDeallocMW: request("deallocate MW", true, (*conn).deallocMW),
+	abi.OpOpenXRCD:  clientRequest("open XRCD", true, 1, (*conn).openXRCD),
+	abi.OpCloseXRCD: request("close XRCD", true, (*conn).closeXRCD),
 
-	abi.OpCreateChannel:  request("create completion channel", true, 0, (*conn).createChannel),
-	abi.OpDestroyChannel: request("destroy completion channel", true, 0, (*conn).destroyChannel),
-	abi.OpCreateCQ:       request("create CQ", true, 0, (*conn).createCQ),
-	abi.OpDestroyCQ:      request("destroy CQ", true, 0, (*conn).destroyCQ),
+	abi.OpCreateChannel:  request("create completion channel", true, (*conn).createChannel),
+	abi.OpDestroyChannel: request("destroy completion channel", true, (*conn).destroyChannel),
+	abi.OpCreateCQ:       request("create CQ", true, (*conn).createCQ),
+	abi.OpDestroyCQ:      request("destroy CQ", true, (*conn).destroyCQ),
 
-	abi.OpResizeCQ: request("resize CQ", true, 0, (*conn).resizeCQ),
+	abi.OpResizeCQ: request("resize CQ", true, (*conn).resizeCQ),
 
-	abi.OpCreateSRQ:  request("create SRQ", true, 0, (*conn).createSRQ),
-	abi.OpModifySRQ:  request("modify SRQ", true, 0, (*conn).modifySRQ),
-	abi.OpQuerySRQ:   request("query SRQ", true, 0, (*conn).querySRQ),
-	abi.OpDestroySRQ: request("destroy SRQ", true, 0, (*conn).destroySRQ),
+	abi.OpCreateSRQ:  request("create SRQ", true, (*conn).createSRQ),
+	abi.OpModifySRQ:  request("modify SRQ", true, (*conn).modifySRQ),
+	abi.OpQuerySRQ:   request("query SRQ", true, (*conn).querySRQ),
+	abi.OpDestroySRQ: request("destroy SRQ", true, (*conn).destroySRQ),
 
-	abi.OpAttachMcast: request("attach to multicast group", true, 0, (*conn).attachMcast),
-	abi.OpDetachMcast: request("detach from multicast group", true, 0, (*conn).detachMcast),
+	abi.OpAttachMcast: request("attach to multicast group", true, (*conn).attachMcast),
+	abi.OpDetachMcast: request("detach from multicast group", true, (*conn).detachMcast),
 
-	abi.OpCreateQP:  request("create QP", true, 0, (*conn).createQP),
+	abi.OpCreateQP:  request("create QP", true, (*conn).createQP),
 	abi.OpModifyQP:  slowRequest("modify QP", true, (*conn).modifyQP),
-	abi.OpQueryQP:   request("query QP", true, 0, (*conn).queryQP),
-	abi.OpDestroyQP: request("destroy QP", true, 0, (*conn).destroyQP),
+	abi.OpQueryQP:   request("query QP", true, (*conn).queryQP),
+	abi.OpDestroyQP: request("destroy QP", true, (*conn).destroyQP),
 
-	abi.OpCMOpen:           request("open connection manager", false, 0, (*conn).cmOpen),
-	abi.OpCMCreateChannel:  request("create event channel", false, 0, (*conn).cmCreateChannel),
+	abi.OpCMOpen:           request("open connection manager", false, (*conn).cmOpen),
+	abi.OpCMCreateChannel:  request("create event channel", false, (*conn).cmCreateChannel),
 	abi.OpCMDestroyChannel: cmRequest("destroy event channel", (*conn).cmDestroyChannel),
 	abi.OpCMGetEvent:       cmRequest("get event", (*conn).cmGetEvent),
 	abi.OpCMCreateID:       cmRequest("create identifier", (*conn).cmCreateID),
@@ -138,41 +157,45 @@ var operations = map[uint16]*operation{
 	abi.OpCMJoin:           cmGroup("join multicast group", (*cm.ID).Join),
 	abi.OpCMLeave:          cmGroup("leave multicast group", func(id *cm.ID, a netip.Addr, _ uint64) error { return id.Leave(a) }),
 
-	abi.OpSetPKeys:     request("set P_Keys", false, 0, (*conn).setPKeys),
+	abi.OpSetPKeys:     request("set P_Keys", false, (*conn).setPKeys),
 	abi.OpOpenTree:     slowRequest("open tree", false, (*conn).openTree),
 	abi.OpSnapshot:     slowRequest("snapshot", false, (*conn).snapshot),
-	abi.OpStartCapture: request("start capture", false, 1, (*conn).startCapture),
-	abi.OpQueryCapture: request("query capture", false, 0, (*conn).queryCapture),
+	abi.OpStartCapture: clientRequest("start capture", false, 1, (*conn).startCapture),
+	abi.OpQueryCapture: request("query capture", false, (*conn).queryCapture),
 	abi.OpStopCapture:  slowRequest("stop capture", false, (*conn).stopCapture),
 }
 
-// lookUp returns the operation of a request, after checking the request's form.
-func (c *conn) lookUp(p *control.Packet) (*operation, error) {
+// lookUp returns the operation of a request and the connection that has its objects, after checking
+// the request's form.
+func (c *conn) lookUp(p *control.Packet) (op *operation, owner *conn, err error) {
 	h := &p.Header
 	if h.Version != abi.Version {
-		return nil, errorf(syscall.EPROTONOSUPPORT, "the daemon has version %d of the attach ABI, the client has version %d",
+		return nil, nil, errorf(syscall.EPROTONOSUPPORT, "the daemon has version %d of the attach ABI, the client has version %d",
 			abi.Version, h.Version)
 	}
-	op := operations[h.Op]
+	op, owner = operations[h.Op], c
 	c.mu.Lock()
 	greeted, open := c.helloDone, c.nic != nil || c.owner != nil
+	if c.owner != nil && op != nil && op.open {
+		owner = c.owner
+	}
 	c.mu.Unlock()
 	switch {
 	case op == nil:
-		return nil, errorf(syscall.EOPNOTSUPP, "unknown operation %d", h.Op)
+		return nil, nil, errorf(syscall.EOPNOTSUPP, "unknown operation %d", h.Op)
 	case !greeted && h.Op != abi.OpHello:
-		return nil, errorf(syscall.EPROTO, "%s before hello", op.name)
+		return nil, nil, errorf(syscall.EPROTO, "%s before hello", op.name)
 	case op.open && !open:
-		return nil, errorf(syscall.ENODEV, "no device is open")
+		return nil, nil, errorf(syscall.ENODEV, "no device is open")
 	case len(p.Body) < op.body || len(p.Body) > op.body+op.tail:
-		return nil, errorf(syscall.EINVAL, "body of %d bytes: want %d", len(p.Body), op.body)
+		return nil, nil, errorf(syscall.EINVAL, "body of %d bytes: want %d", len(p.Body), op.body)
 	case h.FDs > uint32(op.fds):
-		return nil, errorf(syscall.EINVAL, "%d descriptors: want at most %d", h.FDs, op.fds)
+		return nil, nil, errorf(syscall.EINVAL, "%d descriptors: want at most %d", h.FDs, op.fds)
 	case len(p.FDs) < int(h.FDs):
-		return nil, errorf(syscall.EMFILE, "%d of %d descriptors arrived: the daemon has no room for more",
+		return nil, nil, errorf(syscall.EMFILE, "%d of %d descriptors arrived: the daemon has no room for more",
 			len(p.FDs), h.FDs)
 	case len(p.FDs) > int(h.FDs):
-		return nil, errorf(syscall.EINVAL, "%d descriptors arrived, the header says %d", len(p.FDs), h.FDs)
+		return nil, nil, errorf(syscall.EINVAL, "%d descriptors arrived, the header says %d", len(p.FDs), h.FDs)
 	}
-	return op, nil
+	return op, owner, nil
 }

@@ -12,8 +12,7 @@ import (
 	"softroce/internal/sysfs"
 )
 
-// snapshot visits all engines and connections, including this one. So it must not hold the
-// connection's lock.
+// snapshot visits all engines.
 func (c *conn) snapshot(*empty) (func() (reply, error), error) {
 	seen := c.server.Snapshot()
 	if !c.peer.privileged() {
@@ -40,7 +39,7 @@ func (c *conn) snapshot(*empty) (func() (reply, error), error) {
 	return func() (reply, error) { return a, nil }, nil
 }
 
-// openTree visits all engines, so it does not hold the connection's lock.
+// openTree visits all engines.
 func (c *conn) openTree(*empty) (func() (reply, error), error) {
 	dir, err := c.server.tree.Open(c.server.files)
 	if err != nil {
@@ -66,29 +65,33 @@ func (s *Server) files() []sysfs.File {
 }
 
 // startCapture requires root or the daemon's user, because a capture has the data of all clients.
-func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (reply, error) {
+func (c *conn) startCapture(v *abi.StartCaptureRequest, p *control.Packet) (prepared, error) {
 	name := abi.Text(v.Device[:])
 	switch _, known := c.server.findDevice(name); {
 	case !c.peer.privileged():
-		return reply{}, errorf(syscall.EACCES, "captures require root or user %d", os.Geteuid())
+		return prepared{}, errorf(syscall.EACCES, "captures require root or user %d", os.Geteuid())
 	case c.server.config.Capture == nil:
-		return reply{}, errorf(syscall.EOPNOTSUPP, "the daemon does not capture")
-	case c.capture != nil:
-		return reply{}, errorf(syscall.EBUSY, "the connection already has a capture")
+		return prepared{}, errorf(syscall.EOPNOTSUPP, "the daemon does not capture")
 	case !known:
-		return reply{}, errorf(syscall.ENODEV, "no device %q", name)
+		return prepared{}, errorf(syscall.ENODEV, "no device %q", name)
 	case len(p.FDs) != 1:
-		return reply{}, errorf(syscall.EINVAL, "a capture requires the descriptor of its file")
+		return prepared{}, errorf(syscall.EINVAL, "a capture requires the descriptor of its file")
 	}
 	if err := checkAccess(p.FDs[0], unix.O_WRONLY, unix.O_RDWR); err != nil {
-		return reply{}, err
+		return prepared{}, err
+	}
+	if !c.capturing.CompareAndSwap(false, true) {
+		return prepared{}, errorf(syscall.EBUSY, "the connection already has a capture")
 	}
 	capture, err := c.server.config.Capture.StartCapture(os.NewFile(uintptr(p.Take()), "capture"), name)
 	if err != nil {
-		return reply{}, err
+		c.capturing.Store(false)
+		return prepared{}, err
 	}
-	c.capture = capture
-	return reply{}, nil
+	return prepared{
+		commit:  func() (reply, error) { c.capture = capture; return reply{}, nil },
+		abandon: func() { capture.Stop() },
+	}, nil
 }
 
 func (c *conn) queryCapture(*empty, *control.Packet) (reply, error) {
@@ -102,12 +105,13 @@ func (c *conn) queryCapture(*empty, *control.Packet) (reply, error) {
 	return reply{body: []any{state}}, nil
 }
 
-// stopCapture waits for the reader of the file, so it does not hold the connection's lock.
+// stopCapture waits for the reader of the file.
 func (c *conn) stopCapture(*empty) (func() (reply, error), error) {
 	capture := c.takeCapture()
 	if capture == nil {
 		return nil, errorf(syscall.ENOENT, "the connection has no capture")
 	}
+	defer c.capturing.Store(false)
 	if err := capture.Stop(); err != nil {
 		return nil, err
 	}

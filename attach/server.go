@@ -187,9 +187,11 @@ func (s *Server) ServeConn(sock *net.UnixConn) error {
 	}
 	c := newConn(s, sock, peer)
 	if err := s.addConn(c); err != nil {
-		c.sendGoodbye(err)
-		sock.Close()
-		peer.close()
+		go func() {
+			defer peer.close()
+			defer sock.Close() // may wait: see conn.cleanup
+			c.sendGoodbye(err)
+		}()
 		return err
 	}
 	go func() {
@@ -324,7 +326,7 @@ func (s *Server) Snapshot() Snapshot {
 	snap := Snapshot{PID: os.Getpid(), Release: s.config.Release}
 	s.mu.Lock()
 	for c := range s.conns {
-		snap.Clients = append(snap.Clients, c.info())
+		snap.Clients = append(snap.Clients, *c.shown.Load())
 	}
 	s.mu.Unlock()
 	s.cm.do(func() { snap.CMIDs = s.cm.manager.IDs() })
@@ -363,4 +365,6 @@ func errorf(no syscall.Errno, format string, a ...any) error {
 const (
 	resolveTimeout = 4 * time.Second // for a neighbour; Linux solicits three times, a second apart
 	fatalTimeout   = time.Second     // for the engines to notify clients of the shutdown
+	hangupInterval = time.Second     // between checks whether a client that must wait is still there
+	lingerTimeout  = time.Second     // for the unfinished requests of a client that has left
 )

@@ -13,29 +13,31 @@ import (
 
 // openXRCD identifies a domain by the file behind the descriptor, as the kernel does. Who may read
 // the file may open the domain.
-func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (reply, error) {
+func (c *conn) openXRCD(v *abi.OpenXRCDRequest, p *control.Packet) (prepared, error) {
 	if v.Flags&^(abi.XRCDCreate|abi.XRCDExclusive) != 0 {
-		return reply{}, errorf(syscall.EINVAL, "unknown flags %#x", v.Flags)
+		return prepared{}, errorf(syscall.EINVAL, "unknown flags %#x", v.Flags)
 	}
 	var key nic.XRCDKey
 	if len(p.FDs) > 0 {
 		if err := checkAccess(p.FDs[0], unix.O_RDONLY, unix.O_RDWR); err != nil {
-			return reply{}, err
+			return prepared{}, err
 		}
 		var st unix.Stat_t
 		if err := unix.Fstat(p.FDs[0], &st); err != nil {
-			return reply{}, err
+			return prepared{}, err
 		}
 		key = nic.XRCDKey{Device: st.Dev, Inode: st.Ino}
 	}
-	create := v.Flags&abi.XRCDCreate != 0
-	var x *nic.XRCD
-	var err error
-	c.device.engine.Do(func() { x, err = c.nic.OpenXRCD(key, create, create && v.Flags&abi.XRCDExclusive != 0) })
-	if err != nil {
-		return reply{}, err
-	}
-	return handleReply(c.objects.add(x)), nil
+	return prepared{commit: func() (reply, error) {
+		create := v.Flags&abi.XRCDCreate != 0
+		var x *nic.XRCD
+		var err error
+		c.device.engine.Do(func() { x, err = c.nic.OpenXRCD(key, create, create && v.Flags&abi.XRCDExclusive != 0) })
+		if err != nil {
+			return reply{}, err
+		}
+		return handleReply(c.objects.add(x)), nil
+	}}, nil
 }
 
 func (c *conn) closeXRCD(v *abi.HandleRequest, _ *control.Packet) (reply, error) {

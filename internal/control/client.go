@@ -211,6 +211,7 @@ func (c *Client) receive() {
 			p, err = Read(c.conn, buf)
 		}
 		if err != nil {
+			p.CloseFDs()
 			c.end(err)
 			return
 		}

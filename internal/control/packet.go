@@ -44,8 +44,8 @@ func (p *Packet) Take() int {
 }
 
 // Read waits for a packet and parses its header. After ErrTruncated, abi.ErrShort or abi.ErrLength,
-// the packet is lost and its descriptors are closed, but the socket can still be used. At the end
-// of the connection it returns io.EOF.
+// the packet only has the descriptors, and the socket can still be used. At the end of the
+// connection it returns io.EOF.
 func Read(c *net.UnixConn, buf []byte) (Packet, error) {
 	oob := make([]byte, unix.CmsgSpace(abi.MaxFDs*4))
 	n, oobn, flags, _, err := c.ReadMsgUnix(buf, oob)
@@ -54,13 +54,9 @@ func Read(c *net.UnixConn, buf []byte) (Packet, error) {
 	}
 	p := Packet{FDs: descriptors(oob[:oobn])}
 	if flags&unix.MSG_TRUNC != 0 {
-		p.CloseFDs()
 		return p, ErrTruncated
 	}
 	p.Header, p.Body, err = abi.ParseHeader(buf[:n])
-	if err != nil {
-		p.CloseFDs()
-	}
 	return p, err
 }
 
