@@ -7,7 +7,6 @@ type arena struct {
 	head uint64
 	tail uint64
 	mark uint64 // head at the last epoch
-	last uint64 // head before the last take
 }
 
 // arenaAlign prevents two reads from sharing a cache line.
@@ -31,13 +30,10 @@ func (a *arena) take(n int) ([]byte, error) {
 	if start+need-a.tail > size {
 		return nil, ErrArena
 	}
-	a.last, a.head = a.head, start+need
+	a.head = start + need
 	off := start % size
 	return a.buf[off : off+uint64(n) : off+uint64(n)], nil
 }
-
-// undoTake releases the last take.
-func (a *arena) undoTake() { a.head = a.last }
 
 // epoch releases what was taken before the previous epoch.
 func (a *arena) epoch() {

@@ -1,7 +1,6 @@
 package mrtable
 
 import (
-	"encoding/binary"
 	"sync/atomic"
 	"unsafe"
 
@@ -11,64 +10,63 @@ import (
 // CompareSwap replaces the eight bytes at addr by swap if they equal compare, and returns their
 // previous value. They are a number in native byte order. In mapped memory the operation is atomic
 // also with respect to the client's CPUs; in another process's memory only with respect to other
-// operations of this IO (IBV_ATOMIC_HCA).
+// operations of this IO (IBV_ATOMIC_HCA). There it is queued, and done is false: Results reports
+// the previous value with tag and id, or Failed an error with tag.
 //
 // In addition to the errors of Read it returns ErrAlign if addr, or its place in mapped memory, is
 // not a multiple of 8.
-func (io *IO) CompareSwap(r *Region, addr uint64, compare, swap uint64) (old uint64, err error) {
+func (io *IO) CompareSwap(tag any, id uint64, r *Region, addr, compare, swap uint64) (original uint64, done bool, err error) {
 	word, err := io.word(r, addr)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	if word != nil {
-		for {
-			old = atomic.LoadUint64(word)
-			if old != compare || atomic.CompareAndSwapUint64(word, compare, swap) {
-				return old, nil
-			}
+	if word == nil {
+		io.queueWord(opCompareSwap, tag, r, addr, operands{id: id, compare: compare, word: swap})
+		return 0, false, nil
+	}
+	for {
+		original = atomic.LoadUint64(word)
+		if original != compare || atomic.CompareAndSwapUint64(word, compare, swap) {
+			return original, true, nil
 		}
 	}
-	if old, err = io.load(r, addr); err != nil || old != compare {
-		return old, err
-	}
-	return old, io.store(r, addr, swap)
 }
 
 // FetchAdd adds to the eight bytes at addr, modulo 2^64, and returns their previous value. See
 // CompareSwap.
-func (io *IO) FetchAdd(r *Region, addr uint64, add uint64) (old uint64, err error) {
+func (io *IO) FetchAdd(tag any, id uint64, r *Region, addr, add uint64) (original uint64, done bool, err error) {
 	word, err := io.word(r, addr)
 	if err != nil {
-		return 0, err
+		return 0, false, err
 	}
-	if word != nil {
-		return atomic.AddUint64(word, add) - add, nil
+	if word == nil {
+		io.queueWord(opFetchAdd, tag, r, addr, operands{id: id, word: add})
+		return 0, false, nil
 	}
-	if old, err = io.load(r, addr); err != nil {
-		return 0, err
-	}
-	return old, io.store(r, addr, old+add)
+	return atomic.AddUint64(word, add) - add, true, nil
 }
 
 // StoreWord stores a native eight-byte number at addr, after all earlier writes. In mapped memory
-// it is a single store. See CompareSwap.
-func (io *IO) StoreWord(r *Region, addr uint64, v uint64) error {
+// it is a single store; otherwise it is queued like Write. See CompareSwap.
+func (io *IO) StoreWord(tag any, r *Region, addr, v uint64) error {
 	word, err := io.word(r, addr)
 	if err != nil {
 		return err
 	}
-	if word != nil {
-		atomic.StoreUint64(word, v)
+	if word == nil {
+		io.queueWord(opStoreWord, tag, r, addr, operands{word: v})
 		return nil
 	}
-	q := io.queueOf(r)
-	if len(q.pieces) > 0 {
-		io.flush(q)
+	atomic.StoreUint64(word, v)
+	return nil
+}
+
+func (io *IO) queueWord(kind opKind, tag any, r *Region, addr uint64, v operands) {
+	if len(io.failed) > 0 && io.hasFailed(tag) {
+		return
 	}
-	if err := io.checkAlive(q); err != nil {
-		return err
-	}
-	return io.store(r, addr, v)
+	b := io.queue(io.clientOf(r))
+	b.ops = append(b.ops, op{kind: kind, tag: tag, region: r, addr: r.process.base + r.offset(addr), operands: b.operands(v)})
 }
 
 // word returns the address of the operand in mapped memory, or nil if the memory belongs to another
@@ -91,36 +89,6 @@ func (io *IO) word(r *Region, addr uint64) (*uint64, error) {
 		return nil, ErrAlign
 	}
 	return (*uint64)(unsafe.Pointer(&v[0])), nil
-}
-
-func (io *IO) load(r *Region, addr uint64) (uint64, error) {
-	if err := io.readProcess(r, r.offset(addr), io.scratch[:]); err != nil {
-		return 0, err
-	}
-	return binary.NativeEndian.Uint64(io.scratch[:]), nil
-}
-
-// store writes to another process's memory. It requires an empty queue and a checked process, as
-// load leaves them.
-func (io *IO) store(r *Region, addr uint64, v uint64) error {
-	binary.NativeEndian.PutUint64(io.scratch[:], v)
-	io.buildVectors([]piece{{addr: r.process.base + r.offset(addr), p: io.scratch[:]}})
-	_, err := r.registered().queue.process.writev(io.local, io.remote)
-	return err
-}
-
-// storeLast copies p to v of the same length and stores the final 8 bytes last, with a single store
-// if they are aligned. The bytes before them are visible earlier: an atomic operation separates the
-// two.
-func (io *IO) storeLast(v, p []byte) {
-	body := max(0, len(p)-tailLen)
-	copy(v[:body], p)
-	if tail := v[body:]; len(tail) == tailLen && aligned(tail) {
-		atomic.StoreUint64((*uint64)(unsafe.Pointer(&tail[0])), binary.NativeEndian.Uint64(p[body:]))
-		return
-	}
-	atomic.AddUint64(&io.barrier, 1)
-	copy(v[body:], p[body:])
 }
 
 func aligned(b []byte) bool { return uintptr(unsafe.Pointer(&b[0]))%8 == 0 }

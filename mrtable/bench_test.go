@@ -27,24 +27,24 @@ func TestSteadyStateDoesNotAllocate(t *testing.T) {
 			},
 			"read": func() {
 				for i := range 16 {
-					if _, err := g.io.Read(r, uint64(i), 4096); err != nil {
+					if _, err := g.read(r, uint64(i), 4096); err != nil {
 						t.Fatal(err)
 					}
 				}
 				g.io.Epoch()
 			},
 			"atomics": func() {
-				if _, err := g.io.FetchAdd(r, 8, 1); err != nil {
+				if _, err := g.fetchAdd(r, 8, 1); err != nil {
 					t.Fatal(err)
 				}
-				if _, err := g.io.CompareSwap(r, 16, 0, 0); err != nil {
+				if _, err := g.compareSwap(r, 16, 0, 0); err != nil {
 					t.Fatal(err)
 				}
 			},
 			"failures": func() {
 				g.io.Write(g, r, uint64(len(b)), p, true)
 				g.io.Failed(report)
-				if _, err := g.io.Read(r, uint64(len(b)), 1); err != ErrBounds {
+				if _, err := g.read(r, uint64(len(b)), 1); err != ErrBounds {
 					t.Fatal(err)
 				}
 			},
@@ -131,7 +131,7 @@ func BenchmarkWritePackets(b *testing.B) {
 func BenchmarkRead(b *testing.B) {
 	bench(b, func(b *testing.B, g *fixture, r *Region, size int) {
 		for i := 0; b.Loop(); i++ {
-			if _, err := g.io.Read(r, at(i, size), size); err != nil {
+			if _, err := g.read(r, at(i, size), size); err != nil {
 				b.Fatal(err)
 			}
 			g.io.Epoch()

@@ -7,10 +7,11 @@
 //     an address range (IOVA), access rights and a key.
 //  2. A work request or a packet names a key, an address and a length. Before the first byte is
 //     copied, Table.Local or Table.Remote returns the Region or the reason for rejecting it.
-//  3. IO.Read gathers, IO.Write scatters, IO.CompareSwap and IO.FetchAdd modify eight bytes. They
-//     check rights, bounds and liveness of the region again: an error in the caller must not
-//     become a write to another client's memory.
-//  4. IO.Flush executes queued writes, IO.Failed reports the tags of those that failed.
+//  3. IO.Read and IO.QueueRead gather, IO.Write scatters, IO.CompareSwap and IO.FetchAdd modify
+//     eight bytes. They check rights, bounds and liveness of the region again: an error in the
+//     caller must not become a write to another client's memory.
+//  4. IO.Flush carries out what is queued, a Batch for each Client. IO.Failed reports the tags of
+//     writes that failed, IO.Results what queued atomic operations found.
 //  5. Table.Deregister invalidates a region at once. Slices that were read from it stay valid until
 //     the second IO.Epoch.
 //
@@ -26,8 +27,8 @@
 // Mapped memory (MapFD, HeapMemory) is accessed in place, without a system call or an extra copy.
 //
 // The kernel copies to and from the memory of another process (Process.Memory). Since a system call
-// costs as much as copying 4 KiB, writes are queued, and one call handles the pieces of many
-// packets and messages.
+// costs as much as copying 4 KiB, reads and writes are queued, and one call handles the pieces of
+// many packets and messages. No other method makes a system call.
 //
 // Mapped memory that may lose its pages (Process.MapGuarded) is also copied by the kernel.
 //

@@ -45,7 +45,7 @@ func TestGuardedMemoryIsReadAndWritten(t *testing.T) {
 		if bytes.Count(client, []byte{0x77}) != len(p) || !bytes.Equal(client[c.off:c.off+c.length], p) {
 			t.Errorf("%d bytes at %d: not what the client reads", c.length, c.off)
 		}
-		if got, err := g.io.Read(r, 1000, len(p)); err != nil || !bytes.Equal(got, p) {
+		if got, err := g.read(r, 1000, len(p)); err != nil || !bytes.Equal(got, p) {
 			t.Errorf("%d bytes at %d: read: %v", c.length, c.off, err)
 		}
 	}
@@ -62,19 +62,19 @@ func TestTruncatedGuardedMemoryFaults(t *testing.T) {
 	g.io.Write("inside", r, 1000, []byte("kept"), true)
 	g.io.Flush()
 	g.wantFailures(map[any]error{"beyond": ErrFault})
-	if _, err := g.io.Read(r, 1000+2*page, 1); err != ErrFault {
+	if _, err := g.read(r, 1000+2*page, 1); err != ErrFault {
 		t.Errorf("read: %v", err)
 	}
-	if _, err := g.io.FetchAdd(r, 3*page+1000&^7, 1); err != ErrFault {
+	if _, err := g.fetchAdd(r, 3*page+1000&^7, 1); err != ErrFault {
 		t.Errorf("fetch and add: %v", err)
 	}
-	if got, err := g.io.Read(r, 1000, 4); err != nil || string(got) != "kept" {
+	if got, err := g.read(r, 1000, 4); err != nil || string(got) != "kept" {
 		t.Errorf("read %q, %v", got, err)
 	}
 	if err := unix.Ftruncate(fd, 4*page); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := g.io.Read(r, 1000+3*page, 4); err != nil || !bytes.Equal(got, make([]byte, 4)) {
+	if got, err := g.read(r, 1000+3*page, 4); err != nil || !bytes.Equal(got, make([]byte, 4)) {
 		t.Errorf("read %q, %v", got, err)
 	}
 }
@@ -84,14 +84,14 @@ func TestRegionsOfOneFileShareMemory(t *testing.T) {
 	fd := memfd(t, 2*page, 0, 0)
 	a, b := g.guarded(p, fd, 0, page), g.guarded(p, fd, 0, page)
 	g.io.Write("w", a, 1008, []byte{1, 2, 3, 4, 5, 6, 7, 8, 9}, true)
-	if got, err := g.io.Read(b, 1008, 9); err != nil || got[8] != 9 || got[0] != 1 {
+	if got, err := g.read(b, 1008, 9); err != nil || got[8] != 9 || got[0] != 1 {
 		t.Errorf("read %v, %v", got, err)
 	}
-	old, err := g.io.FetchAdd(b, 1008, 1)
+	old, err := g.fetchAdd(b, 1008, 1)
 	if err != nil || old != 0x0807060504030201 {
 		t.Errorf("fetch and add returned %#x, %v", old, err)
 	}
-	if old, err = g.io.CompareSwap(a, 1008, 0x0807060504030202, 5); err != nil || old != 0x0807060504030202 {
+	if old, err = g.compareSwap(a, 1008, 0x0807060504030202, 5); err != nil || old != 0x0807060504030202 {
 		t.Errorf("compare and swap returned %#x, %v", old, err)
 	}
 	g.wantFailures(nil)

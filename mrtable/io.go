@@ -3,26 +3,26 @@ package mrtable
 import (
 	"slices"
 
-	"golang.org/x/sys/unix"
-
 	"softroce/internal/ib"
 )
 
 // An IO copies data between regions and the NIC. Each engine has one; it is not safe for concurrent
-// use. It makes system calls only for another process's memory, takes no lock, and does not
-// allocate in steady state.
+// use. Only Flush makes system calls, for memory that must be copied. An IO takes no lock, and does
+// not allocate in steady state.
 type IO struct {
 	arena  arena
 	epoch  uint64
 	tables []*Table // tables whose deregistered memory this IO releases
 
-	queues  map[*Process]*queue
-	dirty   []*queue // queues with pieces
-	failed  []failure
-	local   []unix.Iovec // vectors of a system call
-	remote  []unix.RemoteIovec
-	barrier uint64
-	scratch [8]byte
+	// Runner, if not nil, is called by Flush to run a batch. It returns false if the batch goes on
+	// without the IO, after Copy or Detach; the client's operations are then queued until Settle.
+	Runner func(*Batch) bool
+
+	anonymous Client    // of regions whose domain has no Client
+	dirty     []*Client // clients with queued operations
+	failed    []failure
+	results   []result
+	barrier   uint64
 }
 
 type failure struct {
@@ -33,13 +33,7 @@ type failure struct {
 // NewIO returns an IO with an arena of arena bytes for reads of other processes' memory. The arena
 // holds what is read within two epochs and must be at least as large as any single read.
 func NewIO(arena int) *IO {
-	return &IO{
-		arena:  newArena(arena),
-		epoch:  1,
-		queues: make(map[*Process]*queue),
-		local:  make([]unix.Iovec, 0, maxVector),
-		remote: make([]unix.RemoteIovec, 0, maxVector),
-	}
+	return &IO{arena: newArena(arena), epoch: 1}
 }
 
 // check applies the checks of every access, independent of earlier checks by the caller.
@@ -73,34 +67,33 @@ func (io *IO) claimTable(r *Region) error {
 	return nil
 }
 
-// Read returns n bytes of the region starting at addr: in place if the memory is mapped, otherwise
-// copied with one system call. They stay valid until the second Epoch, but a client may change
-// mapped ones at any time.
-//
-// Writes queued for the same process are executed first. The error is ErrArena if the arena has no
-// room until the next Epoch, ErrReadSize if it is too small; ErrFault, ErrGone or ErrPermission for
-// a failed access to the process; ErrKey, ErrAccess or ErrBounds where Local or Remote would have
-// returned it.
+// Read returns n bytes of the region starting at addr in place, or ErrNotMemory if the memory can
+// only be copied: see QueueRead. They stay valid until the second Epoch, but the client may change
+// them at any time. Other errors are ErrKey, ErrAccess or ErrBounds where Local or Remote would
+// have returned it.
 func (io *IO) Read(r *Region, addr uint64, n int) ([]byte, error) {
 	if err := io.check(r, addr, n, 0); err != nil {
 		return nil, err
 	}
-	off := r.offset(addr)
-	if r.process == nil {
-		return r.view(off, n)
-	}
-	if n == 0 {
-		return []byte{}, nil
+	return r.view(r.offset(addr), n)
+}
+
+// QueueRead queues a read of n bytes, at least one, of a region whose memory can only be copied,
+// after all operations that were queued for its client before. Errors are those of Read, ErrArena
+// if there is no room until the next Epoch, and ErrReadSize if there never is.
+func (io *IO) QueueRead(rd *Read, r *Region, addr uint64, n int) error {
+	if err := io.check(r, addr, n, 0); err != nil {
+		return err
 	}
 	p, err := io.arena.take(n)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	if err := io.readProcess(r, off, p); err != nil {
-		io.arena.undoTake()
-		return nil, err
-	}
-	return p, nil
+	*rd = Read{region: r, addr: addr, p: p}
+	b := io.queue(io.clientOf(r))
+	b.reads = append(b.reads, rd)
+	b.ops = append(b.ops, op{kind: opRead, region: r, addr: r.process.base + r.offset(addr), p: p, read: rd})
+	return nil
 }
 
 // Write writes p to the region at addr. In mapped memory it does so at once; otherwise it queues
@@ -125,7 +118,8 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 	}
 	off := r.offset(addr)
 	if r.process != nil {
-		io.enqueue(r, piece{tag: tag, region: r, addr: r.process.base + off, p: p, last: last})
+		b := io.queue(io.clientOf(r))
+		b.ops = append(b.ops, op{kind: opWrite, tag: tag, region: r, addr: r.process.base + off, p: p, last: last})
 		return
 	}
 	v, err := r.view(off, len(p))
@@ -137,13 +131,12 @@ func (io *IO) Write(tag any, r *Region, addr uint64, p []byte, last bool) {
 		copy(v, p)
 		return
 	}
-	if len(io.dirty) > 0 { // the message may be scattered over both kinds of memory
-		io.flushTag(tag)
-		if len(io.failed) > 0 && io.hasFailed(tag) {
-			return
-		}
+	if c := io.clientOf(r); c.hasQueued(tag) { // the message is scattered over both kinds of memory
+		b := io.queue(c)
+		b.ops = append(b.ops, op{kind: opPlace, tag: tag, region: r, p: p, operands: b.operands(operands{place: v})})
+		return
 	}
-	io.storeLast(v, p)
+	storeLast(v, p, &io.barrier)
 }
 
 // view returns n bytes of the region in place.
@@ -155,9 +148,18 @@ func (r *Region) view(off uint64, n int) ([]byte, error) {
 	return v, nil
 }
 
-// HasPendingWrites reports whether a write is queued or its failure not reported yet. Until Flush
+// HasPending reports whether an operation is queued or its failure not reported yet. Until Flush
 // and Failed it is not known whether all writes took effect.
-func (io *IO) HasPendingWrites() bool { return len(io.dirty) > 0 || len(io.failed) > 0 }
+func (io *IO) HasPending() bool { return len(io.dirty) > 0 || len(io.failed) > 0 }
+
+// Results calls f for each atomic operation that was queued and has succeeded since the last call.
+func (io *IO) Results(f func(tag any, id, original uint64)) {
+	for i := range io.results {
+		f(io.results[i].tag, io.results[i].id, io.results[i].original)
+	}
+	clear(io.results)
+	io.results = io.results[:0]
+}
 
 // Failed calls f once for each tag with a failed write since the last call. f may use the IO.
 func (io *IO) Failed(f func(tag any, err error)) {
@@ -208,12 +210,10 @@ func (io *IO) Epoch() {
 	})
 }
 
-// release closes the memory of a region.
+// release closes the memory of a region, unless a detached batch still uses it.
 func (io *IO) release(r *Region) {
-	r.Memory.Close()
-	if q := r.queue; q != nil {
-		r.queue = nil
-		q.regions--
-		io.dropUnused(q)
+	r.released = true
+	if r.pins == 0 {
+		r.Memory.Close()
 	}
 }

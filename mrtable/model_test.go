@@ -269,7 +269,7 @@ func (w *model) read(in *input) {
 		return
 	}
 	addr, n := w.pickRange(in, c)
-	got, err := w.io.Read(c.Region, addr, int(n))
+	got, err := w.fixture.read(c.Region, addr, int(n))
 	if want := c.accessError(addr, n, 0); want != nil {
 		if err != want {
 			w.t.Fatalf("read: %v, want %v", err, want)
@@ -312,7 +312,7 @@ func (w *model) write(in *input) {
 		return
 	}
 	w.pending = append(w.pending, pendingWrite{tag, c, c.off + (addr - c.IOVA), p})
-	if w.kind < 2 || len(w.pending) > maxPieces {
+	if w.kind < 2 {
 		w.flushed()
 	}
 }
@@ -330,9 +330,9 @@ func (w *model) atomic(in *input) {
 	var compare uint64
 	if swap {
 		compare = 0x0706050403020100 + 0x0101010101010101*add
-		old, err = w.io.CompareSwap(c.Region, addr, compare, add)
+		old, err = w.compareSwap(c.Region, addr, compare, add)
 	} else {
-		old, err = w.io.FetchAdd(c.Region, addr, add)
+		old, err = w.fetchAdd(c.Region, addr, add)
 	}
 	want := c.accessError(addr, 8, ib.AccessLocalWrite)
 	if want == nil && addr%8 != 0 {
@@ -395,7 +395,7 @@ func (w *model) run(in input) {
 	}
 	w.io.Epoch()
 	w.io.Epoch()
-	if len(w.io.queues) != 0 || len(w.io.tables) != 0 || w.table.Len() != 0 {
+	if len(w.io.dirty) != 0 || len(w.io.tables) != 0 || w.table.Len() != 0 {
 		w.t.Fatal("state is left after the last region was deregistered")
 	}
 	if !bytes.Equal(w.memory, w.shadow) {
@@ -454,7 +454,7 @@ func FuzzLookup(f *testing.F) {
 		if (err == nil) != c.contains(addr, uint64(n)) {
 			t.Errorf("%d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)
 		}
-		p, err := g.io.Read(r, addr, int(n))
+		p, err := g.read(r, addr, int(n))
 		if (err == nil) != c.contains(addr, uint64(n)) || err == nil && len(p) != int(n) {
 			t.Errorf("read %d bytes at %#x in [%#x, +%d): %v", n, addr, iova, length, err)
 		}

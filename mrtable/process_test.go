@@ -32,7 +32,7 @@ func TestClientMemoryIsReadAndWritten(t *testing.T) {
 			c, g := startChild(t, 0), newFixture(t)
 			addr := c.alloc(16*page, 0x11)
 			r := g.region(c.memory(open(c), addr, 16*page), addr)
-			got, err := g.io.Read(r, addr+5, 3*page)
+			got, err := g.read(r, addr+5, 3*page)
 			if err != nil || !bytes.Equal(got, bytes.Repeat([]byte{0x11}, 3*page)) {
 				t.Fatalf("read: %v", err)
 			}
@@ -64,17 +64,17 @@ func TestManyMessagesUseOneSystemCall(t *testing.T) {
 			want = append(want, p...)
 		}
 	}
-	q := r.queue
-	g.io.buildVectors(q.pieces)
-	if len(g.io.remote) != 2*16 {
-		t.Errorf("%d remote pieces for 16 messages, want a body and a tail each", len(g.io.remote))
+	b := g.io.anonymous.batch
+	b.buildVectors(b.ops, 0)
+	if len(b.remote) != 2*16 {
+		t.Errorf("%d remote pieces for 16 messages, want a body and a tail each", len(b.remote))
 	}
-	for i, piece := range g.io.remote {
+	for i, piece := range b.remote {
 		if isTail := i%2 == 1; isTail != (piece.Len == tailLen) {
 			t.Errorf("remote piece %d has %d bytes", i, piece.Len)
 		}
 	}
-	if n, err := g.io.write(q, q.pieces); n != len(want) || err != nil {
+	if n, err := b.next(0, 0); n != len(want) || err != nil {
 		t.Errorf("one call wrote %d bytes of %d: %v", n, len(want), err)
 	}
 	g.io.Flush()
@@ -114,15 +114,15 @@ func TestReadAndAtomicSeeQueuedWrites(t *testing.T) {
 			r := g.region(c.memory(open(c), addr, page), 0)
 			word := binary.NativeEndian.AppendUint64(nil, 41)
 			g.io.Write(g, r, 8, word, true)
-			if got, err := g.io.Read(r, 8, 8); err != nil || !bytes.Equal(got, word) {
+			if got, err := g.read(r, 8, 8); err != nil || !bytes.Equal(got, word) {
 				t.Errorf("read: %v, %v", got, err)
 			}
 			word2 := binary.NativeEndian.AppendUint64(nil, 50)
 			g.io.Write(g, r, 8, word2, true)
-			if old, err := g.io.FetchAdd(r, 8, 1); err != nil || old != 50 {
+			if old, err := g.fetchAdd(r, 8, 1); err != nil || old != 50 {
 				t.Errorf("fetch-add: %d, %v", old, err)
 			}
-			if old, err := g.io.CompareSwap(r, 8, 51, 60); err != nil || old != 51 {
+			if old, err := g.compareSwap(r, 8, 51, 60); err != nil || old != 51 {
 				t.Errorf("compare-swap: %d, %v", old, err)
 			}
 			if b := c.peek(addr+8, 8); binary.NativeEndian.Uint64(b) != 60 {
@@ -144,16 +144,16 @@ func TestRegionMaySpanAllAddresses(t *testing.T) {
 		t.Error("View returned memory")
 	}
 	r := g.region(mem, 0)
-	if b, err := g.io.Read(r, addr, 1); err != nil || b[0] != 4 {
+	if b, err := g.read(r, addr, 1); err != nil || b[0] != 4 {
 		t.Errorf("read: %v", err)
 	}
 	if _, err := g.table.Local(g.pd, r.LKey(), math.MaxUint64-1, 10, 0); err != ErrBounds {
 		t.Errorf("wrapping: %v", err)
 	}
-	if _, err := g.io.Read(r, math.MaxUint64-1, 10); err != ErrBounds {
+	if _, err := g.read(r, math.MaxUint64-1, 10); err != ErrBounds {
 		t.Errorf("wrapping read: %v", err)
 	}
-	if _, err := g.io.Read(r, math.MaxUint64-1, 1); err != ErrFault {
+	if _, err := g.read(r, math.MaxUint64-1, 1); err != ErrFault {
 		t.Errorf("reading at the end: %v", err)
 	}
 }
@@ -170,8 +170,12 @@ func TestEndOfScatteredMessageIsStoredAfterItsBody(t *testing.T) {
 		t.Error("another message's end flushed the queue")
 	}
 	g.io.Write("m", mapped, 0, []byte("end"), true)
-	if b := c.peek(addr, 4); string(b) != "body" {
-		t.Errorf("the end was stored while the body was %q", b)
+	if heap[0] != 0 {
+		t.Error("the end was stored before the body")
+	}
+	g.io.Flush()
+	if b := c.peek(addr, 4); string(b) != "body" || string(heap[:3]) != "end" {
+		t.Errorf("memory holds %q and %q", b, heap[:3])
 	}
 }
 
@@ -190,18 +194,18 @@ func TestMemoryOfOtherUsers(t *testing.T) {
 	c.command("unmap %d %d", addr+8*page, page)
 	r := g.region(c.memory(c.openMem(), addr, 16*page), addr)
 	writeFaulty(g, r, addr, addr+8*page)
-	if got, err := g.io.Read(r, addr+15*page, page); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{3}, page)) {
+	if got, err := g.read(r, addr+15*page, page); err != nil || !bytes.Equal(got, bytes.Repeat([]byte{3}, page)) {
 		t.Errorf("read: %v", err)
 	}
 	if b := c.peek(addr+page, 351); b[349] != 0xee || b[350] != 3 {
 		t.Error("the client did not receive the message")
 	}
 	g.wantFailures(map[any]error{"b": ErrFault})
-	if old, err := g.io.FetchAdd(r, addr+15*page, 1); err != nil || old != 0x0303030303030303 {
+	if old, err := g.fetchAdd(r, addr+15*page, 1); err != nil || old != 0x0303030303030303 {
 		t.Errorf("fetch-add: %#x, %v", old, err)
 	}
 	c.kill()
-	if _, err := g.io.Read(r, addr, 8); err != ErrGone {
+	if _, err := g.read(r, addr, 8); err != ErrGone {
 		t.Errorf("read after the process ended: %v", err)
 	}
 }
@@ -356,7 +360,7 @@ func TestProcessStaysOpenWithItsMemory(t *testing.T) {
 	}
 	r := g.region(c.memory(p, addr, page), 0)
 	p.Close()
-	if got, err := g.io.Read(r, 0, 1); err != nil || got[0] != 5 {
+	if got, err := g.read(r, 0, 1); err != nil || got[0] != 5 {
 		t.Fatalf("read: %v", err)
 	}
 	g.table.Deregister(r)
@@ -365,8 +369,8 @@ func TestProcessStaysOpenWithItsMemory(t *testing.T) {
 		t.Errorf("%d references after one epoch", p.refs)
 	}
 	g.io.Epoch()
-	if p.refs != 0 || len(g.io.queues) != 0 {
-		t.Errorf("%d references, %d queues after two epochs", p.refs, len(g.io.queues))
+	if p.refs != 0 {
+		t.Errorf("%d references after two epochs", p.refs)
 	}
 	name, _ := os.Readlink("/proc/self/fd/" + strconv.Itoa(p.pidfd))
 	if strings.Contains(name, "pidfd") {
@@ -395,7 +399,7 @@ func TestPollingClientNeverSeesEndBeforeBody(t *testing.T) {
 						if time.Now().After(deadline) {
 							t.Fatalf("message %d: %s", i, c.reply())
 						}
-						word, err := g.io.Read(r, addr+uint64(n), 8)
+						word, err := g.read(r, addr+uint64(n), 8)
 						if err != nil {
 							t.Fatal(err)
 						}

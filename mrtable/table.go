@@ -38,6 +38,8 @@ type slot struct {
 
 // A PD is a protection domain, identified by its pointer.
 type PD struct {
+	Client *Client // whose memory its regions are; nil: the IO's own. It does not change
+
 	table *Table // nil after DeallocPD
 	uses  int
 }
@@ -54,8 +56,10 @@ type Region struct {
 	key     uint32
 	live    bool
 	process *processMemory // Memory, if it can only be copied
-	queue   *queue         // queue of the process, once an IO has used the region
 	windows int            // number of windows bound to it
+
+	pins     int  // detached batches that use Memory
+	released bool // Memory is to be closed when none does
 
 	// Set for a bound window, which is a part of parent.
 	window *Window
@@ -70,6 +74,10 @@ func (r *Region) registered() *Region {
 	}
 	return r
 }
+
+// InPlace reports whether IO.Read returns the region's bytes in place. Otherwise the kernel has to
+// copy them: see IO.QueueRead.
+func (r *Region) InPlace() bool { return r.process == nil }
 
 // offset returns the position in Memory of the byte at addr.
 func (r *Region) offset(addr uint64) uint64 { return addr - r.IOVA + r.base }

@@ -314,10 +314,10 @@ func TestZeroBasedWindowStartsAtZero(t *testing.T) {
 	if !bytes.Equal(p.mem[72:76], []byte("here")) {
 		t.Errorf("memory holds %q", p.mem[64:96])
 	}
-	if got, err := p.io.Read(r, 8, 4); string(got) != "here" || err != nil {
+	if got, err := p.read(r, 8, 4); string(got) != "here" || err != nil {
 		t.Errorf("read %q, %v", got, err)
 	}
-	if _, err := p.io.FetchAdd(r, 16, 5); err != nil || p.mem[80] != 5 {
+	if _, err := p.fetchAdd(r, 16, 5); err != nil || p.mem[80] != 5 {
 		t.Errorf("atomic: %v, %d", err, p.mem[80])
 	}
 	for _, at := range []uint64{32, pageBase + 64} {
@@ -354,7 +354,7 @@ func TestWritesBeforeInvalidationAreExecuted(t *testing.T) {
 			t.Errorf("%s: memory holds %q", name, mem[16:32])
 		}
 		g.wantFailures(map[any]error{"late": ErrKey})
-		if _, err := g.io.Read(bound, pageBase+16, 8); err != ErrKey {
+		if _, err := g.read(bound, pageBase+16, 8); err != ErrKey {
 			t.Errorf("%s: read: %v", name, err)
 		}
 
@@ -389,20 +389,20 @@ func TestStoreWordFollowsQueuedWrites(t *testing.T) {
 		}
 		r := g.region(m, 0x1000)
 		g.io.Write(g, r, 0x1000, bytes.Repeat([]byte{7}, 24), false)
-		if err := g.io.StoreWord(r, 0x1008, 0x0102030405060708); err != nil {
+		if err := g.storeWord(r, 0x1008, 0x0102030405060708); err != nil {
 			t.Fatal(err)
 		}
 		if loadUint64(&mem[8]) != 0x0102030405060708 || mem[7] != 7 || mem[16] != 7 {
 			t.Errorf("%s: memory holds %x", name, mem[:24])
 		}
-		if err := g.io.StoreWord(r, 0x1004, 0); err != ErrAlign {
+		if err := g.storeWord(r, 0x1004, 0); err != ErrAlign {
 			t.Errorf("%s, not aligned: %v", name, err)
 		}
-		if err := g.io.StoreWord(r, 0x1040, 0); err != ErrBounds {
+		if err := g.storeWord(r, 0x1040, 0); err != ErrBounds {
 			t.Errorf("%s, outside: %v", name, err)
 		}
 		g.table.Deregister(r)
-		if err := g.io.StoreWord(r, 0x1000, 0); err != ErrKey {
+		if err := g.storeWord(r, 0x1000, 0); err != ErrKey {
 			t.Errorf("%s, deregistered: %v", name, err)
 		}
 	}

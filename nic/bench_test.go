@@ -9,8 +9,19 @@ import (
 
 // benchmark keeps depth requests outstanding and counts each as one operation.
 func benchmark(b *testing.B, op ib.WROpcode, size, depth int) {
-	w := newTestFabric(b)
-	x, y := pair(w, 4096)
+	x, y := pair(newTestFabric(b), 4096)
+	benchmarkPair(b, x, y, op, size, depth)
+}
+
+func benchmarkCopied(b *testing.B, op ib.WROpcode, size, depth int) {
+	x, y := pair(newTestFabric(b), 4096)
+	x.useCopiedMemory()
+	y.useCopiedMemory()
+	benchmarkPair(b, x, y, op, size, depth)
+}
+
+func benchmarkPair(b *testing.B, x, y *queue, op ib.WROpcode, size, depth int) {
+	w := x.testFabric
 	req := transport.SendWR{Opcode: op, RKey: y.mr.RKey(), SGEs: x.sge(0, size)}
 	b.SetBytes(int64(size))
 	b.ReportAllocs()

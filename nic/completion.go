@@ -48,7 +48,7 @@ type writeFault struct {
 
 // complete stages a completion of q, or defers it.
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
-	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPendingWrites() {
+	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() {
 		p.deferred = append(p.deferred, deferred{q, cq, *c})
 		return
 	}
@@ -57,11 +57,12 @@ func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
 	}
 }
 
-// flushWrites carries out the writes to memory that are queued, stages the completions that waited
-// for them, and publishes. It runs after each batch of received frames, whose bytes the writes may
+// flush carries out the operations on memory that are queued, stages the completions that waited
+// for them, and publishes. It runs after each batch of received frames, whose bytes writes may
 // refer to, and before frames are sent.
-func (e *Engine) flushWrites() {
+func (e *Engine) flush() {
 	e.io.Flush()
+	e.io.Results(e.atomicDone)
 	e.io.Failed(e.failed)
 	e.stageDeferred()
 	for p := &e.completions; len(p.overrun) > 0; {
@@ -71,6 +72,9 @@ func (e *Engine) flushWrites() {
 	}
 	e.publish(false)
 }
+
+// atomicDone passes the result of an atomic operation to the queue pair that replies with it.
+func atomicDone(tag any, id, original uint64) { tag.(*transport.Writer).QP.AtomicDone(id, original) }
 
 // writeFailed fails the queue pair one of whose writes failed after the transport had accepted the
 // data.

@@ -60,8 +60,9 @@ type Engine struct {
 
 	completions completions
 	failed      func(tag any, err error) // e.writeFailed, as a func value that is made once
-	raised      []raisedEvent            // to be delivered at the end of the step
-	breached    []*Context               // to be closed at the end of the step
+	atomicDone  func(tag any, id, original uint64)
+	raised      []raisedEvent // to be delivered at the end of the step
+	breached    []*Context    // to be closed at the end of the step
 
 	scratch [2048]byte       // private copy of a slot's SGEs or inline data
 	wr      transport.SendWR // the send work request being fetched
@@ -97,7 +98,7 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 		}
 		e.seed = binary.LittleEndian.Uint64(b[:])
 	}
-	e.failed = e.writeFailed
+	e.failed, e.atomicDone = e.writeFailed, atomicDone
 	e.wr.SGEs = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
 	if !c.Stepped {
 		if err := e.poll.open(); err != nil {
@@ -157,7 +158,9 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		}
 		d.transmit()
 	}
-	e.flushWrites()
+	for e.flush(); e.resume(); {
+		e.flush()
+	}
 	for _, d := range e.devices {
 		if d.send() {
 			busy = true
@@ -169,6 +172,18 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.closeBreached()
 	e.due = e.nextDeadline(busy)
 	return e.due, busy
+}
+
+// resume goes on with the turns of queue pairs that waited for reads of memory, and with those
+// after them. It reports whether there were any.
+func (e *Engine) resume() (any bool) {
+	for _, d := range e.devices {
+		if d.resume() {
+			any = true
+			d.transmit()
+		}
+	}
+	return any
 }
 
 // runPosted runs the functions that other goroutines have posted.

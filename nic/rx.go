@@ -50,7 +50,7 @@ func (d *Device) receive() (n int, drained bool) {
 		for i := range d.rx.batch[:k] {
 			d.receiveFrame(&d.rx.batch[i], &d.rx.grhs[i])
 		}
-		d.engine.flushWrites() // before the next Receive reuses the frames' storage
+		d.engine.flush() // before the next Receive reuses the frames' storage
 	}
 	return n, !d.linkDue()
 }

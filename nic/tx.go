@@ -29,6 +29,8 @@ type txState struct {
 	sent     int             // frames[:sent] were accepted by the link
 	filled   int             // frames[sent:filled] wait for the link
 	turnLeft int             // slots left in the turn of the current queue pair
+	waiting  []waitingTurn   // turns that go on when memory has been read
+	reserved int             // slots for them
 
 	stalled   int64 // since when the link has accepted nothing, 0 if it does accept
 	discarded uint64
@@ -113,7 +115,7 @@ func (t *txState) deactivate(q *QP) {
 
 // slot returns the next free frame for q, or nil if its turn is over or the batch is full.
 func (t *txState) slot(q *QP) *packet.Tx {
-	if t.turnLeft == 0 || t.filled == len(t.frames) {
+	if t.room() == 0 {
 		return nil
 	}
 	path := q.route()
@@ -130,13 +132,22 @@ func (t *txState) slot(q *QP) *packet.Tx {
 }
 
 // room returns how many slots are left for the current queue pair.
-func (t *txState) room() int { return min(t.turnLeft, len(t.frames)-t.filled) }
+func (t *txState) room() int { return min(t.turnLeft, len(t.frames)-t.filled-t.reserved) }
 
 // returnUnused frees the last slot if it was requested and not filled.
 func (t *txState) returnUnused() {
 	if t.filled > t.sent && t.frames[t.filled-1].Len == 0 {
 		t.filled--
 	}
+}
+
+// A waitingTurn is the turn of a queue pair whose packets wait for reads of memory that only the
+// kernel can copy.
+type waitingTurn struct {
+	q        *QP
+	packets  int // reserved slots
+	turnLeft int
+	posted   bool // it has more work requests to fetch
 }
 
 // transmit gives active queue pairs their turns until the batch is full or none makes progress.
@@ -147,12 +158,12 @@ func (d *Device) transmit() {
 	}
 	d.fillMADs()
 	var idle txState // queue pairs that have work and could not send
-	for t.head != nil && t.filled < len(t.frames) {
+	for t.head != nil && t.filled+t.reserved < len(t.frames) {
 		q := t.pop()
 		before := t.filled
-		more := d.transmitTurn(q)
-		d.timers.schedule(q)
-		switch {
+		t.turnLeft = turnBudget
+		posted := q.fetchSends()
+		switch more := d.transmitTurn(q, posted); {
 		case more && t.filled > before:
 			t.activate(q)
 		case more:
@@ -165,17 +176,41 @@ func (d *Device) transmit() {
 	}
 }
 
-// transmitTurn is the turn of one queue pair.
-func (d *Device) transmitTurn(q *QP) (more bool) {
-	d.tx.turnLeft = turnBudget
-	posted := q.fetchSends()
+// transmitTurn is the turn of one queue pair, or the rest of it. posted means that it has more work
+// requests to fetch.
+func (d *Device) transmitTurn(q *QP, posted bool) (more bool) {
+	t := &d.tx
 	more = q.t.Transmit(d.env(q))
-	d.tx.returnUnused()
+	t.returnUnused()
 	q.stateChanged()
 	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
 		more = true // one call does not flush all receives
 	}
+	d.timers.schedule(q)
+	if n := q.t.Waiting(); n > 0 {
+		n = min(n, t.room())
+		t.waiting = append(t.waiting, waitingTurn{q, n, t.turnLeft, posted})
+		t.reserved += n
+		return false
+	}
 	return more || posted
+}
+
+// resume goes on with the turns whose reads are done, and reports whether there were any.
+func (d *Device) resume() (any bool) {
+	t := &d.tx
+	n := len(t.waiting)
+	for i := range n {
+		w := t.waiting[i]
+		t.reserved -= w.packets
+		t.turnLeft = w.turnLeft
+		if d.transmitTurn(w.q, w.posted) {
+			t.activate(w.q)
+		}
+		any = true
+	}
+	t.waiting = t.waiting[:copy(t.waiting, t.waiting[n:])]
+	return any
 }
 
 // send passes the waiting frames to the link, and keeps those that it does not accept.

@@ -233,7 +233,7 @@ func TestLongestMessageAtSmallestPathMTU(t *testing.T) {
 		o.mtu = 256
 		a, b := connect(t, o)
 		long := func(s *side) (*mrtable.Region, SGE) {
-			r, err := s.table.Register(s.qp.PD(), &sparseMemory{1 << 31, make([]byte, readAhead)}, 1<<40, 1<<31,
+			r, err := s.table.Register(s.qp.PD(), &sparseMemory{1 << 31, make([]byte, maxRead)}, 1<<40, 1<<31,
 				ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead)
 			must(t, err)
 			return r, SGE{Addr: 1 << 40, Length: 1 << 31, LKey: r.LKey()}

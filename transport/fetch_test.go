@@ -6,6 +6,8 @@ import (
 	"testing"
 	"unsafe"
 
+	"golang.org/x/sys/unix"
+
 	"softroce/internal/ib"
 	"softroce/mrtable"
 )
@@ -20,8 +22,73 @@ func (s *side) useCopiedMemory(room int) {
 	m, err := p.Memory(addr, uint64(len(s.mem)), ib.AccessLocalWrite)
 	must(s.t, err)
 	s.env.Mem = mrtable.NewIO(room)
-	s.region, err = s.table.Register(s.qp.cfg.PD, m, sideBase, uint64(len(s.mem)), ib.AccessLocalWrite|ib.AccessRemoteRead)
+	s.region, err = s.table.Register(s.qp.cfg.PD, m, sideBase, uint64(len(s.mem)), ib.AccessLocalWrite|ib.AccessRemoteWrite|ib.AccessRemoteRead|ib.AccessRemoteAtomic)
 	must(s.t, err)
+}
+
+// What fails is the message whose memory is missing, not those that are read with it.
+func TestReadAheadFailureIsOfItsMessage(t *testing.T) {
+	const page = 4096
+	for _, c := range []struct {
+		op   ib.WROpcode
+		want string
+	}{{ib.WRRDMAWrite, "0:0 1:0 2:4 3:5"}, {ib.WRRDMARead, "0:0 1:0 2:11 3:5"}} {
+		a, b := connect(t, defaults)
+		from := a
+		if c.op == ib.WRRDMARead {
+			from = b
+		}
+		from.mem = mappedPages(t, 4)
+		from.useCopiedMemory(1 << 20)
+		fill(from.mem[:2*page], 5)
+		must(t, unix.Mprotect(from.mem[2*page:3*page], unix.PROT_NONE))
+		for i := range 4 {
+			a.post(SendWR{ID: uint64(i), Opcode: c.op, Flags: ib.SendSignaled, RemoteAddr: sideBase + uint64(i)*page,
+				RKey: b.region.RKey(), SGEs: a.sge(i*page, page)})
+		}
+		run(t, a, b, deliverAll)
+		if got := statuses(a.done); got != c.want {
+			t.Errorf("operation %d: completions %s, want %s", c.op, got, c.want)
+		}
+		if !bytes.Equal(a.mem[:2*page], b.mem[:2*page]) {
+			t.Errorf("operation %d: data differ", c.op)
+		}
+	}
+}
+
+func mappedPages(t *testing.T, n int) []byte {
+	b, err := unix.Mmap(-1, 0, n*4096, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_PRIVATE|unix.MAP_ANON)
+	must(t, err)
+	t.Cleanup(func() { unix.Munmap(b) })
+	return b
+}
+
+// One batch of reads serves all messages that can be sent.
+func TestReadAheadOfManyMessagesIsOneBatch(t *testing.T) {
+	for _, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMARead} {
+		o := defaults
+		o.rdAtomic = 16
+		a, b := connect(t, o)
+		from := a
+		if op == ib.WRRDMARead {
+			from = b
+		}
+		from.useCopiedMemory(1 << 20)
+		fill(from.mem[:1000], 3)
+		batches := 0
+		from.env.Mem.Runner = func(r *mrtable.Batch) bool {
+			batches++
+			r.Run()
+			return true
+		}
+		for i := range 10 {
+			a.post(SendWR{ID: uint64(i), Opcode: op, RemoteAddr: sideBase + uint64(i)*100, RKey: b.region.RKey(), SGEs: a.sge(i*100, 100)})
+		}
+		run(t, a, b, deliverAll)
+		if batches != 1 || !bytes.Equal(a.mem[:1000], b.mem[:1000]) {
+			t.Errorf("operation %d: 10 messages in %d batches", op, batches)
+		}
+	}
 }
 
 // A queue pair that may send a few packets reads only their data ahead: the rest would have to be

@@ -18,10 +18,9 @@ const (
 	// detect a timeout after up to four times its value.
 	maxBackoff = 2
 
-	// readAhead is how many bytes of a message are read from memory at once, provided they can be
-	// sent in this step. It matters if the memory belongs to another process, where each read is a
-	// system call.
-	readAhead = 64 << 10
+	// maxRead is how many contiguous bytes of a message are read from memory at once, provided they
+	// can be sent in this step.
+	maxRead = 64 << 10
 
 	// atomicLen is the size of the operand of an atomic or an ATOMIC WRITE, in bytes.
 	atomicLen = 8

@@ -228,8 +228,17 @@ func (q *QP) Destination() any { return q.dest }
 
 // Transmit emits pending replies and requests. They alternate in going first, so that neither
 // starves the other. Transmit returns true if it stopped because Sink.Packet returned nil or a
-// memory read has to wait.
+// memory read has to wait, see Waiting.
 func (q *QP) Transmit(e *Env) (more bool) {
+	q.req.ahead.begin()
+	q.resp.ahead.begin()
+	more = q.transmit(e)
+	q.req.ahead.end()
+	q.resp.ahead.end()
+	return more
+}
+
+func (q *QP) transmit(e *Env) (more bool) {
 	if q.state == ib.QPSErr {
 		more = q.reply(e)
 		q.flush(e)

@@ -23,6 +23,7 @@ type response struct {
 	region   *mrtable.Region
 	pd       *mrtable.PD
 	original uint64 // atomics: the value before the operation
+	waiting  bool   // atomics: original is not known yet
 }
 
 // replyQueue holds the responses to emit, in order, followed by at most one ACK or NAK.
@@ -127,6 +128,21 @@ func (a *replyQueue) find(at uint64) *response {
 	return nil
 }
 
+// atomicDone sets the result of the atomic request at a position.
+func (a *replyQueue) atomicDone(position, original uint64) {
+	set := func(r *response) {
+		if r.waiting && r.position == position {
+			r.original, r.waiting = original, false
+		}
+	}
+	for i := range a.resources {
+		set(&a.resources[i])
+	}
+	for i := a.head; i != a.tail; i++ {
+		set(&a.queue[i%uint32(len(a.queue))])
+	}
+}
+
 // reply emits replies until the queue or the room in the sink ends. It returns true if the room
 // ended.
 func (q *QP) reply(e *Env) (more bool) {
@@ -210,7 +226,17 @@ func (q *QP) readChunk(e *Env, a *response, offset uint32) ([]byte, error) {
 	if n == 0 {
 		return nil, errNoRoom
 	}
-	return e.Mem.Read(a.region, a.va+uint64(offset), int(n))
+	if a.region.InPlace() {
+		return e.Mem.Read(a.region, a.va+uint64(offset), int(n))
+	}
+	if !a.region.Live() {
+		return nil, mrtable.ErrKey
+	}
+	b, ok, err := q.resp.ahead.take(a.region, a.va+uint64(offset))
+	if !ok {
+		err = q.readResponses(e, offset)
+	}
+	return b, err
 }
 
 // readFailed rejects a READ whose memory became inaccessible after the request was accepted.
@@ -250,6 +276,9 @@ func readResponseOpcode(first, last bool) packet.Opcode {
 }
 
 func (q *QP) replyAtomic(e *Env, a *response) (full bool) {
+	if a.waiting {
+		return true
+	}
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		return true

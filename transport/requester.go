@@ -23,6 +23,7 @@ type requester struct {
 	limit    uint64 // highest SSN that the credits allow
 
 	src   gather
+	ahead readAhead
 	segs  [][]byte
 	piece [1][]byte
 

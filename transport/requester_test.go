@@ -66,7 +66,7 @@ func TestAtMostHalfOfThePSNsAreOutstanding(t *testing.T) {
 	o := defaults
 	o.mtu = 256
 	a, b := connect(t, o)
-	r, err := a.table.Register(a.qp.PD(), &sparseMemory{1 << 31, make([]byte, readAhead)}, 0, 1<<31, ib.AccessLocalWrite)
+	r, err := a.table.Register(a.qp.PD(), &sparseMemory{1 << 31, make([]byte, maxRead)}, 0, 1<<31, ib.AccessLocalWrite)
 	must(t, err)
 	a.post(SendWR{ID: 1, Opcode: ib.WRRDMARead, SGEs: []SGE{{Length: 1 << 31, LKey: r.LKey()}}, RemoteAddr: sideBase, RKey: b.region.RKey()})
 	a.post(SendWR{ID: 2, Opcode: ib.WRSend, SGEs: a.sge(0, 8)})

@@ -31,6 +31,7 @@ type responder struct {
 	target target // XRC
 
 	replies replyQueue
+	ahead   readAhead
 }
 
 func (r *responder) start(q *QP) {
@@ -334,18 +335,24 @@ func (q *QP) acceptAtomic(e *Env, p *RxPacket, in *packet.Info) packet.Syndrome 
 		return packet.NAKRemoteAccess
 	}
 	a := response{kind: in.Kind, psn: r.epsn, psns: 1}
+	var done bool
 	if in.Kind == packet.KindCompareSwap {
-		a.original, err = e.Mem.CompareSwap(region, p.Atomic.VA, p.Atomic.Compare, p.Atomic.SwapAdd)
+		a.original, done, err = e.Mem.CompareSwap(&q.respWriter, r.accepted, region, p.Atomic.VA, p.Atomic.Compare, p.Atomic.SwapAdd)
 	} else {
-		a.original, err = e.Mem.FetchAdd(region, p.Atomic.VA, p.Atomic.SwapAdd)
+		a.original, done, err = e.Mem.FetchAdd(&q.respWriter, r.accepted, region, p.Atomic.VA, p.Atomic.SwapAdd)
 	}
 	if err != nil {
 		return atomicNAK(err)
 	}
+	a.waiting = !done
 	q.cfg.Counters.RxAtomicRequests++
 	q.acceptWithResponse(a)
 	return 0
 }
+
+// AtomicDone reports the previous value that an atomic operation of w has found, of which
+// mrtable.IO.Results knows the number id. It must precede the next Transmit.
+func (q *QP) AtomicDone(id, original uint64) { q.resp.replies.atomicDone(id, original) }
 
 // acceptWithResponse moves the expected PSN past a request that has a response of its own, and
 // queues the response. Its MSN already counts the request (C9-148).

@@ -131,7 +131,7 @@ func isTransient(err error) bool { return err == errNoRoom || errors.Is(err, mrt
 // since the rest would have to be read again.
 func (q *QP) fetchLimit(e *Env, packets uint64) uint32 {
 	packets = min(packets, uint64(e.Sink.Room(q)))
-	return uint32(min(readAhead, packets*uint64(q.attr.PathMTU)))
+	return uint32(min(maxRead, packets*uint64(q.attr.PathMTU)))
 }
 
 // take appends the next n bytes to segs. It returns the errors of mrtable, or errNoRoom.
@@ -174,7 +174,14 @@ func (g *gather) fetch(e *Env, q *QP) error {
 	if err != nil {
 		return err
 	}
-	g.chunk, err = e.Mem.Read(r, addr, int(n))
+	if r.InPlace() {
+		g.chunk, err = e.Mem.Read(r, addr, int(n))
+		return err
+	}
+	var ok bool
+	if g.chunk, ok, err = q.req.ahead.take(r, addr); !ok {
+		return q.readRequests(e, g.w)
+	}
 	return err
 }
 

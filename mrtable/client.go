@@ -1,0 +1,140 @@
+package mrtable
+
+// A Client owns memory that only the kernel can copy: that of its process, and guarded mappings.
+// The operations on such memory are queued, and each Flush carries those of a client out in one
+// Batch, in the order in which they were queued. A protection domain says whose its regions are.
+type Client struct {
+	Owner any // opaque
+
+	batch   *Batch // what is queued; nil if nothing is
+	spare   *Batch // storage for the next one
+	running *Batch // handed to IO.Runner and not settled yet
+
+	alive      *Process // process that was last seen alive,
+	aliveEpoch uint64   // and in which epoch
+}
+
+// clientOf returns the client that r belongs to.
+func (io *IO) clientOf(r *Region) *Client {
+	if c := r.PD.Client; c != nil {
+		return c
+	}
+	return &io.anonymous
+}
+
+// queue returns the batch of a client that operations are added to.
+func (io *IO) queue(c *Client) *Batch {
+	if c.batch == nil {
+		if c.batch, c.spare = c.spare, nil; c.batch == nil {
+			c.batch = &Batch{client: c}
+		}
+		io.dirty = append(io.dirty, c)
+	}
+	return c.batch
+}
+
+// hasQueued reports whether an operation with this tag is queued or in progress.
+func (c *Client) hasQueued(tag any) bool {
+	if c.running != nil {
+		return true
+	}
+	if c.batch != nil {
+		for i := range c.batch.ops {
+			if c.batch.ops[i].tag == tag {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Flush carries out all queued operations. The slices given to Write are no longer used afterwards,
+// and the reads are done, except those of clients for which Runner has returned false.
+func (io *IO) Flush() {
+	for i := 0; i < len(io.dirty); {
+		c := io.dirty[i]
+		if c.running != nil {
+			i++
+			continue
+		}
+		end := len(io.dirty) - 1
+		io.dirty[i] = io.dirty[end]
+		io.dirty[end] = nil
+		io.dirty = io.dirty[:end]
+
+		b := c.batch
+		c.batch, c.running = nil, b
+		io.filterLive(b)
+		if len(b.ops) > 0 {
+			if io.Runner == nil {
+				b.Run()
+			} else if !io.Runner(b) {
+				continue
+			}
+		}
+		io.Settle(b)
+	}
+}
+
+// filterLive drops the operations whose region is no longer registered or whose process has ended.
+// Writes through a window that was invalidated since are executed, because they precede the
+// invalidation.
+func (io *IO) filterLive(b *Batch) {
+	kept := b.ops[:0]
+	for i := range b.ops {
+		o := &b.ops[i]
+		err := io.checkAlive(b.client, o.region)
+		switch {
+		case !o.region.registered().live:
+			err = ErrKey
+		case err == nil && o.tag != nil && len(io.failed) > 0 && io.hasFailed(o.tag):
+			continue
+		}
+		if err == nil {
+			kept = append(kept, *o)
+		} else if o.read != nil {
+			o.read.err = err
+		} else {
+			io.fail(o.tag, err)
+		}
+	}
+	clear(b.ops[len(kept):])
+	b.ops = kept
+}
+
+// checkAlive checks, once an epoch, that the PID still refers to the process.
+func (io *IO) checkAlive(c *Client, r *Region) error {
+	if r.process == nil {
+		return nil
+	}
+	p := r.process.process
+	if c.alive == p && c.aliveEpoch == io.epoch {
+		return nil
+	}
+	if !p.alive() {
+		return ErrGone
+	}
+	c.alive, c.aliveEpoch = p, io.epoch
+	return nil
+}
+
+// Settle takes over the results of a batch whose Run has returned.
+func (io *IO) Settle(b *Batch) {
+	c := b.client
+	for _, r := range b.reads {
+		r.done = true
+	}
+	for i := range b.readsFailed {
+		b.readsFailed[i].read.err = b.readsFailed[i].err
+	}
+	for i := range b.failed {
+		io.fail(b.failed[i].tag, b.failed[i].err)
+	}
+	io.results = append(io.results, b.results...)
+	io.unpin(b)
+	b.reset()
+	c.running = nil
+	if c.batch == nil && c.spare == nil {
+		c.spare = b
+	}
+}

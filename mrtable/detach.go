@@ -1,0 +1,102 @@
+package mrtable
+
+import (
+	"cmp"
+	"slices"
+	"unsafe"
+)
+
+// A batch in progress refers to memory of others: received packets, the read arena, and, in the
+// fabric inside the process, mapped memory of other clients. If it may take long, that memory must
+// neither be unmapped nor used for anything else before it ends.
+
+// Detach lets the IO go on while another thread is in b.Run, which may last until the end of the
+// program. Regions that b accesses or takes data from stay mapped until Settle, and the read arena
+// is replaced. The caller must give up the buffers of received packets.
+func (io *IO) Detach(b *Batch) {
+	io.arena = newArena(len(io.arena.buf))
+	io.pinOwn(b)
+	io.pinSources(b)
+}
+
+// Copy prepares b for Run on another goroutine: it copies what b refers to.
+func (io *IO) Copy(b *Batch) {
+	n := 0
+	for i := range b.ops {
+		n += len(b.ops[i].p)
+	}
+	buf := make([]byte, n)
+	for i := range b.ops {
+		o := &b.ops[i]
+		p := buf[:len(o.p):len(o.p)]
+		buf = buf[len(o.p):]
+		if o.read == nil {
+			copy(p, o.p)
+		} else {
+			o.read.p = p
+		}
+		o.p = p
+	}
+	io.pinOwn(b)
+}
+
+// pinOwn keeps the regions that b accesses.
+func (io *IO) pinOwn(b *Batch) {
+	var last *Region
+	for i := range b.ops {
+		if r := b.ops[i].region.registered(); r != last {
+			last = r
+			b.pin(r)
+		}
+	}
+}
+
+// pin keeps the memory of r until Settle.
+func (b *Batch) pin(r *Region) {
+	r.pins++
+	b.pinned = append(b.pinned, r)
+}
+
+func (io *IO) unpin(b *Batch) {
+	for _, r := range b.pinned {
+		if r.pins--; r.pins == 0 && r.released {
+			r.Memory.Close()
+		}
+	}
+}
+
+// pinSources keeps the mapped regions that contain data to be written. It compares addresses: the
+// data of a packet does not say where it comes from.
+func (io *IO) pinSources(b *Batch) {
+	var at []uintptr // first bytes, in order
+	for i := range b.ops {
+		if o := &b.ops[i]; o.read == nil && len(o.p) > 0 {
+			at = append(at, uintptr(unsafe.Pointer(&o.p[0])))
+		}
+	}
+	slices.Sort(at)
+	pin := func(r *Region) {
+		m, ok := r.Memory.(*mapped)
+		if !ok || len(m.mapping) == 0 || r.window != nil {
+			return
+		}
+		first := uintptr(unsafe.Pointer(&m.mapping[0]))
+		i, _ := slices.BinarySearchFunc(at, first, cmp.Compare)
+		if i < len(at) && at[i]-first < uintptr(len(m.mapping)) {
+			b.pin(r)
+		}
+	}
+	for _, t := range io.tables {
+		for i := range t.slots {
+			if r := t.slots[i].region; r != nil {
+				pin(r)
+			}
+		}
+		for _, r := range t.retired {
+			pin(r)
+		}
+		for _, r := range t.retiredEarlier {
+			pin(r)
+		}
+	}
+}
