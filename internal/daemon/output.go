@@ -6,9 +6,10 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"syscall"
 
 	"golang.org/x/sys/unix"
+
+	"softroce/internal/tempdir"
 )
 
 // openOutput opens the file of a capture for writing alone, and reports whether it created it. A
@@ -62,12 +63,10 @@ func checkOwner(path string, info fs.FileInfo) error {
 	if dir.Mode()&fs.ModeSticky == 0 || dir.Mode().Perm()&0o002 == 0 {
 		return nil
 	}
-	owner := ownerOf(info)
-	if owner == os.Geteuid() || owner == ownerOf(dir) {
+	owner := tempdir.OwnerOf(info)
+	if owner == os.Geteuid() || owner == tempdir.OwnerOf(dir) {
 		return nil
 	}
 	return &fs.PathError{Op: "open", Path: path,
 		Err: fmt.Errorf("belongs to user %d; name a file of your own, or one in another directory: %w", owner, fs.ErrPermission)}
 }
-
-func ownerOf(info fs.FileInfo) int { return int(info.Sys().(*syscall.Stat_t).Uid) }

@@ -66,6 +66,8 @@ func libraries() (dir string, cleanup func(), err error) {
 }
 
 // installedLibraries returns the directory of the libraries that were installed with this binary.
+// It must be out of reach for users that could not have replaced the binary either: the parent of
+// the binary's directory may be /tmp.
 func installedLibraries() (string, bool) {
 	exe, err := os.Executable()
 	if err != nil {
@@ -75,12 +77,18 @@ func installedLibraries() (string, bool) {
 		return "", false
 	}
 	dir := filepath.Join(filepath.Dir(exe), "../lib/softroce")
-	_, err = os.Stat(filepath.Join(dir, verbsLibrary))
+	library := filepath.Join(dir, verbsLibrary)
+	self, err := os.Stat(exe)
+	if err != nil || !tempdir.Trusted(library, tempdir.OthersWrite, tempdir.OwnerOf(self)) {
+		return "", false
+	}
+	_, err = os.Stat(library)
 	return dir, err == nil
 }
 
 // unpack writes the files to the user's cache, unless they are there already. If the cache cannot
-// be used, it writes them to a temporary directory, which cleanup removes.
+// be used, or another user can write to it (the home directory may be that of the user who called
+// sudo), it writes them to a temporary directory, which cleanup removes.
 func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 	name, err := fingerprint(files)
 	if err != nil {
@@ -88,11 +96,11 @@ func unpack(files fs.FS) (dir string, cleanup func(), err error) {
 	}
 	if cache, err := os.UserCacheDir(); err == nil && validSearchPath(cache) {
 		dir := filepath.Join(cache, "softroce", name)
-		if (intact(files, dir) || install(files, dir) == nil) && checkMount(dir) == nil {
+		if tempdir.Trusted(dir, tempdir.GroupAndOthersWrite) && (intact(files, dir) || install(files, dir) == nil) && checkMount(dir) == nil {
 			return dir, func() {}, nil
 		}
 	}
-	if dir, err = os.MkdirTemp(tempdir.Path(), "softroce-lib-"); err != nil {
+	if dir, err = os.MkdirTemp(tempdir.ForPrivate(), "softroce-lib-"); err != nil {
 		return "", nil, err
 	}
 	cleanup = func() { os.RemoveAll(dir) }
@@ -152,16 +160,30 @@ func forEachFile(files fs.FS, f func(name string, text []byte) error) error {
 	return nil
 }
 
-// intact reports whether a directory contains the libraries byte for byte: a full disk may have
-// truncated them.
+// intact reports whether a directory contains the libraries byte for byte (a full disk may have
+// truncated them), their links, and nothing else that the dynamic linker could load.
 func intact(files fs.FS, dir string) bool {
-	return forEachFile(files, func(name string, want []byte) error {
-		got, err := os.ReadFile(filepath.Join(dir, name))
+	expected := 0
+	err := forEachFile(files, func(name string, want []byte) error {
+		expected++
+		file := filepath.Join(dir, name)
+		if stem, _, ok := strings.Cut(name, ".so."); ok {
+			expected++
+			if target, err := os.Readlink(filepath.Join(dir, stem+".so")); err != nil || target != name {
+				return fs.ErrInvalid
+			}
+		}
+		if info, err := os.Lstat(file); err != nil || !info.Mode().IsRegular() || !tempdir.Trusted(file, tempdir.GroupAndOthersWrite) {
+			return fs.ErrInvalid
+		}
+		got, err := os.ReadFile(file)
 		if err == nil && !bytes.Equal(got, want) {
 			err = fs.ErrInvalid
 		}
 		return err
-	}) == nil
+	})
+	entries, readErr := os.ReadDir(dir)
+	return err == nil && readErr == nil && len(entries) == expected
 }
 
 // install creates the directory dir with the libraries atomically: another process may do the same

@@ -1,4 +1,5 @@
-// Package tempdir chooses the directory for temporary files.
+// Package tempdir chooses the directory for temporary files, and says which directories are safe
+// from other users.
 package tempdir
 
 import (
@@ -22,9 +23,18 @@ func Path() string {
 	return fallback
 }
 
-// ForSocket returns Path if it leaves room for the path of a socket, or else /tmp.
+// ForPrivate returns Path if no other user can replace what is in it, or else /tmp, which is
+// sticky.
+func ForPrivate() string {
+	if dir := Path(); Trusted(dir, OthersWrite) {
+		return dir
+	}
+	return fallback
+}
+
+// ForSocket returns ForPrivate if it leaves room for the path of a socket, or else /tmp.
 func ForSocket() string {
-	if dir := Path(); len(dir)+socketRoom < SocketPathSize {
+	if dir := ForPrivate(); len(dir)+socketRoom < SocketPathSize {
 		return dir
 	}
 	return fallback
