@@ -19,9 +19,6 @@ const (
 	// clockSlack is the error of a capture with timestamps in microseconds.
 	clockSlack = 2 * microsecond
 
-	// minTimeout is the shortest local ACK timeout: 4.096 us x 2^1 (IBTA 9.7.6.1.3).
-	minTimeout = 8192
-
 	// maxTimeout exceeds every local ACK timeout in use: code 20 is 4.3 s, and a timer may take
 	// four times as long (IBTA 9.7.6.1.3).
 	maxTimeout = 20 * second

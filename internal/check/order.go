@@ -18,10 +18,9 @@ func (p *judgedPacket) fingerprint() conversation.Fingerprint {
 	return conversation.FingerprintOf(p.Packet)
 }
 
-// isCopyOf reports whether p is certainly a copy of the packet of f. A requester that does not
-// number its packets may retransmit as soon as minTimeout allows.
+// isCopyOf reports whether p is certainly a copy of the packet of f.
 func (p *judgedPacket) isCopyOf(f conversation.Fingerprint) bool {
-	return p.fingerprint().IsCopyOf(f, p.ID != 0, minTimeout)
+	return p.fingerprint().IsCopyOf(f, p.ID != 0)
 }
 
 // isDuplicate reports whether p is a copy of one of the newest replies.

@@ -33,7 +33,7 @@ func (s *stream) checkUnexplained(p *judgedPacket, r *request) {
 	if d < 0 {
 		return // the clock of the capturing host went back
 	}
-	if d+clockSlack < minTimeout {
+	if d+clockSlack < conversation.MinTimeout {
 		s.violates(p, ruleRetryInterval, "PSN %d retransmitted after %d ns", p.PSN, d)
 		return
 	}

@@ -3,7 +3,6 @@ package conversation
 import (
 	"cmp"
 	"slices"
-	"time"
 
 	"softroce/capture"
 )
@@ -24,6 +23,9 @@ const (
 	// maxLateIDs is by how much the Identification of a reordered packet may be behind the newest.
 	// Larger steps back are wraps, or random.
 	maxLateIDs = 1024
+
+	// MinTimeout is the shortest local ACK timeout in nanoseconds: 4.096 µs · 2 (IBTA 9.7.6.1.3).
+	MinTimeout = 8192
 
 	// minIdentifications is how many packets are needed to see that Identifications count up.
 	minIdentifications = 4
@@ -89,17 +91,14 @@ func FingerprintOf(p *capture.Packet) Fingerprint {
 
 // IsCopyOf reports whether f is a copy, made by the network, of the packet of g. A retransmission
 // has another Identification if the sender numbers its packets. If it does not, a copy is what
-// arrives in a shorter time than the sender takes to retransmit.
-func (f Fingerprint) IsCopyOf(g Fingerprint, numbered bool, retransmit time.Duration) bool {
-	return f.samePacket(g) && (numbered || f.at >= g.at && f.at-g.at < int64(retransmit))
+// arrives in less than the shortest local ACK timeout. A network or a mirror port copies within
+// microseconds. A requester repeats the packet that it sent last only after that timeout, or after
+// the wait for an RNR NAK, which is longer (IBTA 9.7.5.2.8, 9.7.6.1.3).
+func (f Fingerprint) IsCopyOf(g Fingerprint, numbered bool) bool {
+	return f.samePacket(g) && (numbered || f.at >= g.at && f.at-g.at < MinTimeout)
 }
 
 func (f Fingerprint) samePacket(g Fingerprint) bool { return f.icrc == g.icrc && f.id == g.id }
-
-// copyWithin is how soon after a packet the network's copy of it arrives, where no Identification
-// distinguishes a copy from a retransmission. No local ACK timeout in use is so short. It is a
-// guess, unlike the minimum that the specification allows and internal/check applies.
-const copyWithin = time.Millisecond
 
 // sendOrder returns packets of one sender in the order in which they were sent, without the copies
 // that the network made. Where the IPv4 Identification counts up it shows the order, and certain is
@@ -115,7 +114,7 @@ func sendOrder(captured []*Transmission) (sent []*Transmission, certain bool) {
 		slices.SortStableFunc(order, func(a, b *Transmission) int { return cmp.Compare(ids[a], ids[b]) })
 	}
 	for i, t := range order {
-		if i > 0 && prints[t].IsCopyOf(prints[order[i-1]], certain, copyWithin) {
+		if i > 0 && prints[t].IsCopyOf(prints[order[i-1]], certain) {
 			t.Copy = true
 			continue
 		}

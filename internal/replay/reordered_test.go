@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"slices"
 	"testing"
+	"time"
 
 	"softroce/capture"
 	"softroce/internal/replay"
@@ -45,5 +46,34 @@ func TestReorderedRetransmissionsAreExplained(t *testing.T) {
 				}
 			}
 		})
+	}
+}
+
+// A sender that does not number its packets may repeat one long before a millisecond has passed:
+// the repetition is a retransmission, which replay judges, and not a copy made by the network.
+func TestRetransmissionSoonAfterRNRNAKIsJudged(t *testing.T) {
+	send := packet.Header{BTH: packet.BTH{Opcode: packet.SendOnly, DestQP: 17, PSN: 5, AckReq: true}}
+	answer := func(s packet.Syndrome, msn uint32) packet.Header {
+		return packet.Header{BTH: packet.BTH{Opcode: packet.Acknowledge, DestQP: 18, PSN: 5}, AETH: packet.AETH{Syndrome: s, MSN: msn}}
+	}
+	const timer = 1 // 10 µs
+	var ps capture.Packets
+	for i, p := range []struct {
+		at   time.Duration
+		back bool
+		h    packet.Header
+	}{
+		{0, false, send},
+		{3 * time.Microsecond, true, answer(packet.SyndromeRNR|timer, 0)},
+		{15 * time.Microsecond, false, send},
+		{18 * time.Microsecond, true, answer(packet.CreditsUnlimited, 1)},
+	} {
+		q := sentPacket(t, i+1, p.back, 0, p.h, 0)
+		q.Time = time.Unix(1, 0).Add(p.at)
+		ps = append(ps, q)
+	}
+	r := packets(t, ps, replay.Options{})
+	if v := r.Connections[0].Streams[0].Requester; v.Compared != 2 || r.Differences() != 0 {
+		t.Errorf("want 2 requests compared, no differences; got %v", r)
 	}
 }
