@@ -24,13 +24,13 @@ type flow struct {
 
 // flows are the flows of a capture.
 type flows struct {
-	byKey map[conversation.FlowKey]*flow
-	list  []*flow
+	survey *conversation.Survey
+	list   []*flow // by their number
 }
 
 // newFlows returns the flows that a survey has found.
 func newFlows(s *conversation.Survey) *flows {
-	fs := &flows{byKey: map[conversation.FlowKey]*flow{}}
+	fs := &flows{survey: s}
 	for _, cf := range s.Flows() {
 		f := &flow{Flow: cf, port: cf.SrcPort}
 		m := cf.PathMTU()
@@ -38,7 +38,6 @@ func newFlows(s *conversation.Survey) *flows {
 		if mtu, shown := m.Value(); shown {
 			f.mtu = mtu
 		}
-		fs.byKey[cf.FlowKey] = f
 		fs.list = append(fs.list, f)
 	}
 	for _, f := range fs.list {
@@ -50,4 +49,9 @@ func newFlows(s *conversation.Survey) *flows {
 }
 
 // of returns the flow of a packet, nil if there is none.
-func (fs *flows) of(p *capture.Packet) *flow { return fs.byKey[conversation.KeyOf(p)] }
+func (fs *flows) of(p *capture.Packet) *flow {
+	if f := fs.survey.Flow(p); f != nil {
+		return fs.list[f.Number]
+	}
+	return nil
+}

@@ -29,9 +29,11 @@ func NewTransmission(p *capture.Packet, index int) *Transmission {
 
 // IsFatal reports whether a reply is a NAK that ends the connection.
 func (t *Transmission) IsFatal() bool {
-	s := t.AETH.Syndrome
-	return t.Info.Kind == packet.KindAck && s.IsNAK() && s != packet.NAKSequence
+	return t.Info.Kind == packet.KindAck && IsFatal(t.AETH.Syndrome)
 }
+
+// IsFatal reports whether the syndrome of an ACKNOWLEDGE packet ends the connection.
+func IsFatal(s packet.Syndrome) bool { return s.IsNAK() && s != packet.NAKSequence }
 
 // A Stream is the requests of one queue pair and the replies of its peer. Each is there in two
 // orders: that of the capture, in which the receiver has them, and that in which they were sent.

@@ -5,6 +5,7 @@ import (
 	"slices"
 	"time"
 
+	"softroce/internal/conversation"
 	"softroce/internal/ib"
 	"softroce/internal/replay"
 	"softroce/internal/testbed"
@@ -224,8 +225,7 @@ func (a *responderPlayer) resendReplies() error {
 
 // isFatal reports whether a reply ends the connection.
 func isFatal(s *replay.Reply) bool {
-	n := s.Header.AETH.Syndrome
-	return s.Header.Opcode.Info().Kind == packet.KindAck && n.IsNAK() && n != packet.NAKSequence
+	return s.Header.Opcode.Info().Kind == packet.KindAck && conversation.IsFatal(s.Header.AETH.Syndrome)
 }
 
 // wait lets time pass until there is something to do. A live requester that does not send the

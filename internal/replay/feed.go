@@ -86,7 +86,6 @@ const reorderedReplies = 64
 
 func isSequence(s packet.Syndrome) bool { return s == packet.NAKSequence }
 func isRNR(s packet.Syndrome) bool      { return s.IsRNR() }
-func isFatal(s packet.Syndrome) bool    { return s.IsNAK() && s != packet.NAKSequence }
 
 // outcomeDuplicate decides the outcome of a duplicate. A READ or atomic arrived if it has a
 // response. Others are acknowledged any number of times, and nothing depends on it.
@@ -109,7 +108,7 @@ func (r *responderModel) outcomeExpected(e *conversation.Transmission) outcome {
 	if rnr := r.inferred.refusal(e.Seq, e.Index, min(next, by), isRNR); rnr != nil && e.Info.ConsumesRecv {
 		return notReady
 	}
-	if nak := r.inferred.refusal(e.Seq, e.Index, next, isFatal); nak != nil && nak.SentBefore < by {
+	if nak := r.inferred.refusal(e.Seq, e.Index, next, conversation.IsFatal); nak != nil && nak.SentBefore < by {
 		return refused
 	}
 	at, known := r.inferred.arrivals[e.Seq]
@@ -270,7 +269,7 @@ func (r *responderModel) collect(e *conversation.Transmission, again bool) {
 // that is a difference, and later packets cannot be compared.
 func (r *responderModel) failed(e *conversation.Transmission) {
 	r.ended = true
-	if r.inferred.refusal(e.Seq, e.Index, never, isFatal) != nil {
+	if r.inferred.refusal(e.Seq, e.Index, never, conversation.IsFatal) != nil {
 		return
 	}
 	r.cutoff = e.Index

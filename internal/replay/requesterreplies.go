@@ -29,7 +29,7 @@ func (r *requesterModel) deliver(i int, c *conversation.Transmission, wanted fun
 			}
 			continue
 		}
-		if e.Info.Kind == packet.KindAck && isFatal(e.AETH.Syndrome) {
+		if e.IsFatal() {
 			r.skipReply(k)
 			r.v.Lost = append(r.v.Lost, Note{e.No, fmt.Sprintf("the requester continues with packet %d", c.No)})
 			continue
