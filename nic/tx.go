@@ -28,6 +28,7 @@ type txState struct {
 	copies   []copiedPayload // parallel to frames
 	sent     int             // frames[:sent] were accepted by the link
 	filled   int             // frames[sent:filled] wait for the link
+	limit    int             // most frames that may wait for the link
 	turnLeft int             // slots left in the turn of the current queue pair
 	waiting  []waitingTurn   // turns that go on when memory has been read
 	reserved int             // slots for them
@@ -41,7 +42,7 @@ func (t *txState) init(d *Device) {
 	if c := d.link.Capabilities(); c.MaxBatch > 0 {
 		n = min(n, c.MaxBatch)
 	}
-	t.frames, t.copies = make([]wire.TxFrame, n), make([]copiedPayload, n)
+	t.frames, t.copies, t.limit = make([]wire.TxFrame, n), make([]copiedPayload, n), n
 }
 
 // A copiedPayload is the payload of a waiting frame of UC or UD. Its send completes in this step,
@@ -64,6 +65,16 @@ func (t *txState) copyVolatile() {
 		}
 		f.Payload = append(f.Payload[:0], k.buf)
 		k.is = true
+	}
+}
+
+// adjustLimit follows what the link takes: n of the filled frames. In front of a congested link an
+// answer would wait for all frames that were filled before it.
+func (t *txState) adjustLimit(n int) {
+	if n == t.filled {
+		t.limit = min(2*t.limit, len(t.frames))
+	} else {
+		t.limit = min(max(n, turnBudget), len(t.frames))
 	}
 }
 
@@ -132,7 +143,7 @@ func (t *txState) slot(q *QP) *packet.Tx {
 }
 
 // room returns how many slots are left for the current queue pair.
-func (t *txState) room() int { return min(t.turnLeft, len(t.frames)-t.filled-t.reserved) }
+func (t *txState) room() int { return max(0, min(t.turnLeft, t.limit-t.filled-t.reserved)) }
 
 // returnUnused frees the last slot if it was requested and not filled.
 func (t *txState) returnUnused() {
@@ -158,7 +169,7 @@ func (d *Device) transmit() {
 	}
 	d.fillMADs()
 	var idle txState // queue pairs that have work and could not send
-	for t.head != nil && t.filled+t.reserved < len(t.frames) {
+	for t.head != nil && t.filled+t.reserved < t.limit {
 		q := t.pop()
 		before := t.filled
 		t.turnLeft = turnBudget
@@ -222,6 +233,9 @@ func (d *Device) send() (busy bool) {
 	n, err := d.link.Send(d.engine.now, t.frames[t.sent:t.filled])
 	if err != nil {
 		d.linkError = err
+	}
+	if t.sent == 0 {
+		t.adjustLimit(n)
 	}
 	t.sent += n
 	switch {

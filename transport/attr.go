@@ -134,9 +134,10 @@ func (q *QP) checkMTUChange(a *ib.QPAttr, mask ib.QPAttrMask) error {
 		return nil
 	}
 	s := &q.resp.replies
-	if !q.drained() || q.resp.message != packet.KindNone || s.head != s.tail {
+	if !q.drained() || q.resp.message != packet.KindNone || s.next != s.added {
 		return fmt.Errorf("%w: path MTU cannot change while a message is in progress", ErrAttribute)
 	}
+	s.added, s.next = 0, 0
 	clear(s.resources)
 	return nil
 }

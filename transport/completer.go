@@ -113,11 +113,19 @@ func (q *QP) handleNAK(e *Env, s packet.Syndrome, psn uint64) {
 
 // impliedNAK retransmits because a READ or atomic response must have been lost. After a timeout the
 // packet may instead reply to the first transmission; then only the next timeout retransmits.
+//
+// If the requester has retransmitted already, the responder still sends the rest of an earlier
+// response, which may be long. Then the local ACK timeout starts again.
 func (q *QP) impliedNAK(e *Env) {
-	if q.req.timeouts == 0 && q.resend(e) {
+	r := &q.req
+	if r.timeouts == 0 && q.resend(e) {
 		q.cfg.Counters.ImpliedNAK++
-	} else {
-		q.cfg.Counters.Drop(DropStaleResponse)
+		return
+	}
+	q.cfg.Counters.Drop(DropStaleResponse)
+	if !r.early {
+		r.deadline = 0
+		q.armTimer(e.Now)
 	}
 }
 
@@ -148,17 +156,18 @@ func (q *QP) ackBefore(e *Env, end uint64) bool {
 		q.completeWR(e, w, ib.WCSuccess)
 	}
 	if r.una != before {
-		q.unaMoved(e)
+		q.unaMoved(e, r.una-before)
 	}
 	return whole
 }
 
-// unaMoved restarts timer and retry counters after una advanced, and completes what waited for it.
-func (q *QP) unaMoved(e *Env) {
+// unaMoved restarts timer and retry counters after una advanced by n, and completes what waited for
+// it.
+func (q *QP) unaMoved(e *Env, n uint64) {
 	if q.req.send < q.req.una {
 		q.goBack(q.req.una)
 	}
-	q.resetRecovery(e.Now)
+	q.resetRecovery(e.Now, n)
 	q.completeLocal(e)
 	q.completeFailed(e)
 }
@@ -212,7 +221,7 @@ func (q *QP) readResponse(e *Env, p *RxPacket, in *packet.Info, psn uint64) {
 		w.done = true
 		q.completeWR(e, w, ib.WCSuccess)
 	}
-	q.unaMoved(e)
+	q.unaMoved(e, 1)
 }
 
 // validResponse checks length and position of a READ response. If a READ was requested again from
@@ -253,7 +262,7 @@ func (q *QP) atomicResponse(e *Env, p *RxPacket, psn uint64) {
 	r.readPSNs--
 	q.updateCredits(p.AETH.Syndrome, p.AETH.MSN)
 	q.completeWR(e, w, ib.WCSuccess)
-	q.unaMoved(e)
+	q.unaMoved(e, 1)
 }
 
 // rejectResponse drops an invalid response and fails the oldest work request.

@@ -23,11 +23,16 @@ type Counters struct {
 	RespCQEFlush     uint64
 
 	// Requester.
-	PacketSeqErr     uint64 // NAKs received for a PSN sequence error
-	RNRReceived      uint64 // rnr_nak_retry_err
-	NAKReceived      [5]uint64
-	ImpliedNAK       uint64 // implied_nak_seq_err
-	LocalACKTimeout  uint64 // local_ack_timeout_err
+	PacketSeqErr    uint64 // NAKs received for a PSN sequence error
+	RNRReceived     uint64 // rnr_nak_retry_err
+	NAKReceived     [5]uint64
+	ImpliedNAK      uint64 // implied_nak_seq_err
+	LocalACKTimeout uint64 // local_ack_timeout_err
+
+	// AdaptiveRetransmissions counts retransmissions after recent losses, before the local ACK
+	// timeout: roce_adp_retrans.
+	AdaptiveRetransmissions uint64
+
 	Retransmitted    uint64 // retransmitted packets
 	RetryExceeded    uint64
 	RNRRetryExceeded uint64

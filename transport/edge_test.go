@@ -114,6 +114,26 @@ func TestMaxDestRDAtomicCanChangeInSQD(t *testing.T) {
 	}
 }
 
+func TestMoreResponderResourcesAreUsable(t *testing.T) {
+	_, b := connect(t, defaults) // 4
+	for i := range 6 {
+		b.request(packet.FetchAdd, packet.PSNAdd(defaults.psn, i), 0)
+	}
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{State: ib.QPSSQD}, ib.QPMaskState))
+	must(t, b.qp.Modify(&b.env, &ib.QPAttr{MaxDestRDAtomic: 8}, ib.QPMaskMaxDestRDAtomic))
+	b.room = 0
+	for i := range 8 {
+		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 6+i), 0, reth(sideBase, 8))
+	}
+	if b.qp.State() != ib.QPSSQD {
+		t.Error("eight READs were not accepted")
+	}
+	b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 14), 0, reth(sideBase, 8))
+	if b.qp.State() != ib.QPSErr {
+		t.Error("a ninth READ was accepted")
+	}
+}
+
 func TestDuplicateReadOfDeregisteredMemoryIsDropped(t *testing.T) {
 	_, b := connect(t, defaults)
 	b.request(packet.ReadRequest, defaults.psn, 0, reth(sideBase, 2000))
@@ -266,7 +286,7 @@ func TestLongestMessageAtSmallestPathMTU(t *testing.T) {
 			w.received += skip
 			r.readPSNs -= uint64(skip)
 			ans := &b.qp.resp.replies
-			ans.queue[ans.head%uint32(len(ans.queue))].sent += skip
+			ans.at(ans.next).sent += skip
 		} else {
 			r.send, r.next, r.pkt = r.send+uint64(skip), r.next+uint64(skip), r.pkt+skip
 			p := &b.qp.resp

@@ -2,9 +2,21 @@ package transport
 
 // Limits of a queue pair, in packets unless stated otherwise.
 const (
-	// sendWindow is the most SEND and WRITE packets that may be unacknowledged; a timeout reduces
-	// the window. At path MTU 4096 it is 2 MiB, more than a veth pair buffers between two engines.
+	// sendWindow is the most SEND and WRITE packets that may be unacknowledged; losses and timeouts
+	// reduce the window. At path MTU 4096 it is 2 MiB, more than a veth pair buffers between two
+	// engines.
 	sendWindow = 512
+
+	// minWindow is the smallest window after a NAK or gap.
+	minWindow = 16
+
+	// windowGrowth is after how many acknowledged packets the window grows by one. A chance p of
+	// loss halves the window every 1/p packets, so that it stays near 2/(p*windowGrowth): 50
+	// packets at 1 %, half of which are retransmitted for each loss.
+	windowGrowth = 4
+
+	// acksPerWindow is how many ACKs a full window requests at least.
+	acksPerWindow = 4
 
 	// readWindow is the most READ response packets that may be outstanding. A single READ may
 	// exceed it.
@@ -12,6 +24,10 @@ const (
 
 	// ackInterval is the number of packets of a message after which the requester sets AckReq.
 	ackInterval = 64
+
+	// minRecovery is the earliest that a retransmission after a NAK is repeated, in nanoseconds. It
+	// is more than a busy machine usually keeps an engine waiting.
+	minRecovery = 1e6
 
 	// maxBackoff is how many times the local ACK timeout doubles while no response arrives. A slow
 	// peer needs more time, not a retransmission of everything. IBTA 9.7.6.1.3 lets the requester
@@ -27,8 +43,4 @@ const (
 
 	// maxOutstanding is half of the PSN space: beyond it, a new request looks like a duplicate.
 	maxOutstanding = 1 << 23
-
-	// queuedPerResource is how many responses may wait for transmission per responder resource:
-	// that of the first request and one of a duplicate.
-	queuedPerResource = 2
 )

@@ -254,7 +254,7 @@ func (q *QP) transmit(e *Env) (more bool) {
 	}
 	// A lone ACK or NAK always precedes requests, so that a peer's completion precedes the message
 	// that it may have caused. Longer responses alternate with requests.
-	acknowledge := q.resp.replies.head == q.resp.replies.tail
+	acknowledge := q.resp.replies.next == q.resp.replies.added
 	if !acknowledge {
 		q.repliedFirst = !q.repliedFirst
 	}

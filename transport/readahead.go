@@ -153,14 +153,17 @@ func (q *QP) readResponses(e *Env, offset uint32) error {
 	a.discard()
 	s := &q.resp.replies
 	room := uint64(e.Sink.Room(q))
-	for i := s.head; i != s.tail && room > 0; i++ {
-		p := &s.queue[i%uint32(len(s.queue))]
+	for i := s.next; i != s.added && room > 0; i++ {
+		p := s.at(i)
+		if p.sent == p.last {
+			continue
+		}
 		if p.kind != packet.KindRead {
 			break
 		}
-		n := min(room, uint64(p.psns-p.sent))
-		end := min(uint64(p.length), (uint64(p.sent)+n)*uint64(q.attr.PathMTU))
-		if i != s.head {
+		n := min(room, uint64(p.last-p.sent))
+		end := min(uint64(p.end), (uint64(p.sent)+n)*uint64(q.attr.PathMTU))
+		if i != s.next {
 			offset = p.sent * uint32(q.attr.PathMTU)
 		}
 		if p.length > 0 && !p.region.InPlace() {

@@ -5,15 +5,21 @@ import "softroce/internal/ib"
 // recovery is the requester's state for retransmission: go-back-N after a NAK, a gap in the
 // responses or a local ACK timeout (IBTA 9.7.6, 9.7.8).
 type recovery struct {
-	deadline   int64  // when the local ACK timeout expires; 0: stopped
-	timeouts   uint8  // consecutive timeouts
-	window     uint64 // limit of unacknowledged SEND and WRITE packets
-	rnrUntil   int64  // end of the wait after an RNR NAK; 0: not waiting
-	retries    uint8  // transport retries left
-	rnrRetries uint8  // RNR retries left
+	deadline   int64 // when the local ACK timeout expires; 0: stopped
+	timeouts   uint8 // consecutive timeouts
+	rnrUntil   int64 // end of the wait after an RNR NAK; 0: not waiting
+	retries    uint8 // transport retries left
+	rnrRetries uint8 // RNR retries left
+
+	window    uint64 // limit of unacknowledged SEND and WRITE packets
+	threshold uint64 // below it the window doubles with each acknowledgement, above it grows slowly
 
 	wentBack   bool   // retransmitted after a NAK or gap, and nothing was acknowledged since;
 	wentBackTo uint64 // another NAK for this PSN has the same cause and is ignored
+	wentBackAt int64
+	recovered  int64 // how long it took until something was acknowledged then, lately; 0: unknown
+	early      bool  // deadline is before the local ACK timeout: see armTimer
+	repeats    uint8 // early deadlines that have passed since something was acknowledged
 }
 
 // infiniteRNRRetry is the RNR retry count that means no limit (IBTA 9.7.5.2.8).
@@ -34,6 +40,11 @@ func (r *recovery) rnrWaiting(now int64) bool {
 
 // armTimer starts the local ACK timeout if PSNs are outstanding and it is not running. Each timeout
 // without a reply in between has doubled it, up to maxBackoff times.
+//
+// A NAK may be lost, or a retransmission: the responder sends no second NAK, and the requester
+// ignores further gaps. So as long as the window is small because of losses, the requester first
+// retransmits early, after times that double and that begin with one in proportion to how long
+// recovery took lately (adaptive retransmission). This uses no retries.
 func (q *QP) armTimer(now int64) {
 	r := &q.req
 	if r.send == r.una {
@@ -42,18 +53,31 @@ func (q *QP) armTimer(now int64) {
 		}
 		return
 	}
-	if r.deadline == 0 && r.rnrUntil == 0 && q.attr.Timeout != 0 {
-		r.deadline = now + ib.ACKTimeout(q.attr.Timeout)<<r.timeouts
+	if r.deadline != 0 || r.rnrUntil != 0 || q.attr.Timeout == 0 {
+		return
 	}
+	wait := ib.ACKTimeout(q.attr.Timeout) << r.timeouts
+	soon := max(4*r.recovered, minRecovery) << r.repeats
+	if r.early = r.window < sendWindow && r.recovered != 0 && r.timeouts == 0 && soon < wait; r.early {
+		wait = soon
+	}
+	r.deadline = now + wait
 }
 
-// resetRecovery restores the retry counters and restarts the timer after una advanced.
-func (q *QP) resetRecovery(now int64) {
+// resetRecovery restores the retry counters and restarts the timer after una advanced by n.
+func (q *QP) resetRecovery(now int64, n uint64) {
 	r := &q.req
 	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
-	r.wentBack = false
+	if r.wentBack && r.repeats == 0 {
+		r.recovered = max(now-r.wentBackAt, r.recovered-r.recovered/8)
+	}
+	r.wentBack, r.repeats = false, 0
+	if r.window < r.threshold {
+		r.window = min(2*r.window, r.threshold)
+	} else {
+		r.window = min(r.window+(n+windowGrowth-1)/windowGrowth, sendWindow)
+	}
 	r.deadline, r.timeouts = 0, 0
-	r.window = min(2*r.window, sendWindow)
 	q.armTimer(now)
 }
 
@@ -76,7 +100,10 @@ func (q *QP) goBack(to uint64) {
 }
 
 // resend retransmits from una after a NAK or a gap. It returns false, and leaves recovery to the
-// timeout, if it did so before and nothing was acknowledged since.
+// timer, if it did so before and nothing was acknowledged since.
+//
+// All packets in flight are retransmitted. A loss therefore halves the window, so that what is
+// retransmitted stays in proportion to what arrives.
 func (q *QP) resend(e *Env) bool {
 	r := &q.req
 	if r.wentBack && r.wentBackTo == r.una {
@@ -85,7 +112,9 @@ func (q *QP) resend(e *Env) bool {
 	if !q.useRetry(e) {
 		return true
 	}
-	r.wentBack, r.wentBackTo = true, r.una
+	r.wentBack, r.wentBackTo, r.wentBackAt = true, r.una, e.Now
+	r.window = max(min(r.window, r.send-r.una)/2, minWindow)
+	r.threshold = r.window
 	r.deadline = 0
 	q.goBack(r.una)
 	return true
@@ -126,13 +155,14 @@ func (q *QP) handleRNR(e *Env, wait int64) {
 		r.rnrRetries--
 	}
 	r.retries = q.attr.RetryCount // the responder is alive, so its RNR NAK ends the transport retries
-	r.deadline, r.timeouts = 0, 0
+	r.deadline, r.timeouts, r.repeats = 0, 0, 0
 	r.wentBack = false
 	r.rnrUntil = e.Now + wait
 	q.goBack(r.una)
 }
 
-// Expire handles a local ACK timeout that is due at e.Now. The caller calls Transmit afterwards.
+// Expire handles a local ACK timeout that is due at e.Now, or an early deadline (see armTimer). The
+// caller calls Transmit afterwards.
 func (q *QP) Expire(e *Env) {
 	r := &q.req
 	if r.deadline == 0 || e.Now < r.deadline {
@@ -140,6 +170,13 @@ func (q *QP) Expire(e *Env) {
 	}
 	r.deadline = 0
 	if q.state != ib.QPSRTS && q.state != ib.QPSSQD || r.una == r.next {
+		return
+	}
+	if r.early {
+		q.cfg.Counters.AdaptiveRetransmissions++
+		r.wentBack, r.wentBackTo = true, r.una
+		r.repeats++
+		q.goBack(r.una)
 		return
 	}
 	q.cfg.Counters.LocalACKTimeout++

@@ -6,16 +6,15 @@ import (
 	"softroce/packet"
 )
 
-// A response is what the responder sends for a request that has a response of its own. It is kept
-// as a responder resource to answer duplicates.
+// A response is a responder resource: what the responder sends for a request that has a response of
+// its own. It is kept to answer duplicates.
 type response struct {
-	kind      packet.Kind
-	psn       uint32
-	position  uint64 // responder.accepted before the request
-	psns      uint32 // number of PSNs
-	msn       uint32
-	sent      uint32 // packets emitted
-	duplicate bool   // answers a duplicate request
+	kind     packet.Kind
+	psn      uint32
+	position uint64 // responder.accepted before the request
+	psns     uint32 // number of PSNs
+	msn      uint32
+	answered bool // all of it was emitted once
 
 	va       uint64 // READ
 	rkey     uint32
@@ -24,17 +23,24 @@ type response struct {
 	pd       *mrtable.PD
 	original uint64 // atomics: the value before the operation
 	waiting  bool   // atomics: original is not known yet
+
+	// What is to be emitted, which is all of it, or what the latest duplicate requested. Packets
+	// count from psn, bytes from va.
+	first, sent, last uint32 // first packet, next packet, end of the packets
+	end               uint32 // READ: end of the bytes
 }
 
-// replyQueue holds the responses to emit, in order, followed by at most one ACK or NAK.
+// replyQueue holds the responder resources and with them the responses to emit, in the order of
+// their PSNs, followed by at most one ACK or NAK.
+//
+// A duplicate request restarts the response in its place. So it does not wait for the rest of the
+// response that it repeats, nor for later ones, which the requester cannot use before it and will
+// request again.
 type replyQueue struct {
-	queue       []response // ring, from head to tail
-	head, tail  uint32
-	outstanding int // responses in queue that do not answer duplicates
-
-	resources    []response // responder resources: the latest responses, as a ring
-	nextResource int        // resource that the next request overwrites
-	max          int        // max_dest_rd_atomic
+	resources []response // ring; the n-th request since the start is at n modulo its length
+	added     uint64     // requests since the start
+	next      uint64     // the response to emit next; equal to added if there is none
+	max       uint64     // max_dest_rd_atomic
 
 	ack     bool            // an ACK for everything before the expected PSN is due
 	nak     packet.Syndrome // a NAK with this syndrome is due; 0: none
@@ -42,36 +48,31 @@ type replyQueue struct {
 	nakSent bool            // suppresses further NAKs until the expected PSN arrives
 }
 
-func (a *replyQueue) init(max int) {
-	n := 1
-	for n < queuedPerResource*max {
-		n *= 2
-	}
-	*a = replyQueue{queue: make([]response, n), resources: make([]response, max), max: max}
+func (a *replyQueue) init(limit int) {
+	*a = replyQueue{resources: make([]response, limit), max: uint64(limit)}
 }
 
-// resize changes the number of responder resources. It keeps the queued responses and the latest
-// resources.
+// resize changes the number of responder resources. It keeps the responses that are not emitted yet
+// and the latest resources.
 func (a *replyQueue) resize(limit int) {
-	old := *a
-	a.init(limit)
-	a.ack, a.nak, a.nakPSN, a.nakSent = old.ack, old.nak, old.nakPSN, old.nakSent
-	a.head, a.tail, a.outstanding = old.head, old.tail, old.outstanding
-	if len(a.queue) < len(old.queue) {
-		a.queue = make([]response, len(old.queue))
+	n := max(uint64(limit), a.added-a.next)
+	resources := make([]response, n)
+	for i := a.added - min(n, a.kept()); i != a.added; i++ {
+		resources[i%n] = *a.at(i)
 	}
-	for i := a.head; i != a.tail; i++ {
-		a.queue[i%uint32(len(a.queue))] = old.queue[i%uint32(len(old.queue))]
-	}
-	for k := 1; k <= min(limit, old.max); k++ {
-		a.resources[limit-k] = old.resources[(old.nextResource+old.max-k)%old.max]
-	}
+	a.resources, a.max = resources, uint64(limit)
 }
 
 func (a *replyQueue) reset() {
-	*a = replyQueue{queue: a.queue, resources: a.resources, max: a.max}
+	*a = replyQueue{resources: a.resources, max: a.max}
 	clear(a.resources)
 }
+
+// at returns the resource of the n-th request.
+func (a *replyQueue) at(n uint64) *response { return &a.resources[n%uint64(len(a.resources))] }
+
+// kept returns how many of the latest requests still have a resource.
+func (a *replyQueue) kept() uint64 { return min(a.added, uint64(len(a.resources))) }
 
 // expectedReceived allows NAKs again. It replaces an RNR NAK that was not emitted yet by an ACK.
 func (a *replyQueue) expectedReceived() {
@@ -82,64 +83,49 @@ func (a *replyQueue) expectedReceived() {
 }
 
 // full reports whether the requester has max_dest_rd_atomic requests outstanding.
-func (a *replyQueue) full() bool { return a.outstanding >= a.max || a.room() == 0 }
+func (a *replyQueue) full() bool {
+	if a.max == 0 || a.added < a.max {
+		return a.max == 0
+	}
+	oldest := a.at(a.added - a.max)
+	return oldest.kind != packet.KindNone && !oldest.answered
+}
 
-func (a *replyQueue) room() int { return len(a.queue) - int(a.tail-a.head) }
-
-// add queues the response to a new request and keeps it as a responder resource.
+// add queues the response to a new request. It replaces the oldest resource: the requester must
+// have received that response, and a repetition of it that is not emitted yet is not needed.
 func (a *replyQueue) add(n response) {
-	a.push(n)
-	a.outstanding++
-	a.resources[a.nextResource] = n
-	a.nextResource = (a.nextResource + 1) % len(a.resources)
-}
-
-// requeue queues the response to a duplicate request. It carries the current MSN.
-func (a *replyQueue) requeue(n response, msn uint32) bool {
-	if a.room() <= max(a.max-a.outstanding, 0) { // new requests take precedence
-		return false
+	n.last, n.end = n.psns, n.length
+	if a.next+uint64(len(a.resources)) == a.added {
+		a.next++
 	}
-	n.duplicate, n.sent, n.msn = true, 0, msn
-	a.push(n)
-	return true
+	*a.at(a.added) = n
+	a.added++
 }
 
-func (a *replyQueue) push(n response) {
-	a.queue[a.tail%uint32(len(a.queue))] = n
-	a.tail++
-}
-
-func (a *replyQueue) pop() {
-	if !a.queue[a.head%uint32(len(a.queue))].duplicate {
-		a.outstanding--
-	}
-	a.head++
-}
-
-// find returns the responder resource for the request at a position (see responder.extendPSN), or
-// nil.
-func (a *replyQueue) find(at uint64) *response {
-	for i := range a.resources {
-		k := &a.resources[i]
-		if k.kind != packet.KindNone && at-k.position < uint64(k.psns) {
-			return k
+// find returns the request at a position (see responder.extendPSN) and its resource, or nil.
+func (a *replyQueue) find(position uint64) (n uint64, r *response) {
+	for n = a.added - a.kept(); n != a.added; n++ {
+		if r = a.at(n); r.kind != packet.KindNone && position-r.position < uint64(r.psns) {
+			return n, r
 		}
 	}
-	return nil
+	return 0, nil
+}
+
+// repeat emits the response of request n again, from its first packet to its last. It carries the
+// current MSN.
+func (a *replyQueue) repeat(n uint64, msn uint32) {
+	r := a.at(n)
+	if r.sent = r.first; r.answered {
+		r.msn = msn
+	}
+	a.next = min(a.next, n)
 }
 
 // atomicDone sets the result of the atomic request at a position.
 func (a *replyQueue) atomicDone(position, original uint64) {
-	set := func(r *response) {
-		if r.waiting && r.position == position {
-			r.original, r.waiting = original, false
-		}
-	}
-	for i := range a.resources {
-		set(&a.resources[i])
-	}
-	for i := a.head; i != a.tail; i++ {
-		set(&a.queue[i%uint32(len(a.queue))])
+	if _, r := a.find(position); r != nil && r.waiting {
+		r.original, r.waiting = original, false
 	}
 }
 
@@ -147,8 +133,13 @@ func (a *replyQueue) atomicDone(position, original uint64) {
 // ended.
 func (q *QP) reply(e *Env) (more bool) {
 	s := &q.resp.replies
-	for s.head != s.tail {
-		a := &s.queue[s.head%uint32(len(s.queue))]
+	for s.next != s.added {
+		a := s.at(s.next)
+		if a.sent == a.last {
+			a.answered = true
+			s.next++
+			continue
+		}
 		var full bool
 		switch a.kind {
 		case packet.KindCompareSwap, packet.KindFetchAdd:
@@ -188,9 +179,9 @@ func (q *QP) credits() packet.Syndrome {
 func (q *QP) replyRead(e *Env, a *response) (full bool) {
 	mtu := uint32(q.attr.PathMTU)
 	var chunk []byte
-	for a.sent < a.psns {
+	for a.sent < a.last {
 		offset := a.sent * mtu
-		n := min(mtu, a.length-offset)
+		n := min(mtu, a.end-offset)
 		if uint32(len(chunk)) < n {
 			var err error
 			if chunk, err = q.readChunk(e, a, offset); isTransient(err) {
@@ -204,7 +195,7 @@ func (q *QP) replyRead(e *Env, a *response) (full bool) {
 		if tx == nil {
 			return true
 		}
-		h := q.replyHeader(readResponseOpcode(a.sent == 0, a.sent == a.psns-1), packet.PSNAdd(a.psn, int(a.sent)))
+		h := q.replyHeader(readResponseOpcode(a.sent == a.first, a.sent == a.last-1), packet.PSNAdd(a.psn, int(a.sent)))
 		h.AETH = packet.AETH{Syndrome: q.credits(), MSN: a.msn}
 		tx.Begin()
 		if n > 0 {
@@ -216,13 +207,12 @@ func (q *QP) replyRead(e *Env, a *response) (full bool) {
 		a.sent++
 		q.resp.noteAcked(packet.PSNAdd(h.PSN, 1), a.msn)
 	}
-	q.resp.replies.pop()
 	return false
 }
 
 // readChunk reads the data of a READ from offset on, as much as can be sent in this step.
 func (q *QP) readChunk(e *Env, a *response, offset uint32) ([]byte, error) {
-	n := min(a.length-offset, q.fetchLimit(e, uint64(a.psns-a.sent)))
+	n := min(a.end-offset, q.fetchLimit(e, uint64(a.last-a.sent)))
 	if n == 0 {
 		return nil, errNoRoom
 	}
@@ -240,13 +230,13 @@ func (q *QP) readChunk(e *Env, a *response, offset uint32) ([]byte, error) {
 }
 
 // readFailed rejects a READ whose memory became inaccessible after the request was accepted.
-// Requests accepted after it get no reply; the requester flushes them. A duplicate READ gets no
-// reply either.
+// Requests accepted after it get no reply; the requester flushes them. A duplicate of a READ that
+// was answered gets no reply either.
 func (q *QP) readFailed(e *Env, a *response) {
 	s := &q.resp.replies
-	if a.duplicate {
+	if a.answered {
 		q.cfg.Counters.Drop(DropDuplicateRequest)
-		s.pop()
+		a.sent = a.last
 		return
 	}
 	psn, msn := packet.PSNAdd(a.psn, int(a.sent)), a.msn
@@ -290,7 +280,7 @@ func (q *QP) replyAtomic(e *Env, a *response) (full bool) {
 	tx.Finish(h)
 	q.cfg.Counters.TxOpcode[h.Opcode]++
 	q.resp.noteAcked(packet.PSNAdd(a.psn, 1), a.msn)
-	q.resp.replies.pop()
+	a.sent = a.last
 	return false
 }
 

@@ -33,7 +33,8 @@ type requester struct {
 func (r *requester) start(q *QP) {
 	psn := uint64(q.attr.SQPSN)
 	*r = requester{una: psn, send: psn, next: psn, cur: q.sq.headIndex, segs: r.segs[:0]}
-	r.retries, r.rnrRetries, r.window = q.attr.RetryCount, q.attr.RNRRetry, sendWindow
+	r.retries, r.rnrRetries = q.attr.RetryCount, q.attr.RNRRetry
+	r.window, r.threshold = sendWindow, sendWindow
 }
 
 // stop discards the state of outstanding requests after the send queue was flushed.
@@ -187,7 +188,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r.sinceAck++
 	if !q.reliable() {
 		q.setDatagramHeaders(h, w)
-	} else if last || r.sinceAck >= ackInterval || r.send+1-r.una >= r.window+r.readPSNs {
+	} else if last || uint64(r.sinceAck) >= min(ackInterval, r.window/acksPerWindow) || r.send+1-r.una >= r.window+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
 	}
 	tx.Begin()

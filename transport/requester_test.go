@@ -62,6 +62,33 @@ func TestTimeoutShrinksSendWindow(t *testing.T) {
 	}
 }
 
+// TestLossHalvesSendWindow also checks that the window grows with what is acknowledged, and that
+// many losses leave some of it.
+func TestLossHalvesSendWindow(t *testing.T) {
+	o := defaults
+	o.mtu = 256
+	a, b := connect(t, o)
+	a.post(SendWR{ID: 1, Opcode: ib.WRRDMAWrite, Flags: ib.SendSignaled, SGEs: a.sge(0, 1<<18), RemoteAddr: sideBase, RKey: b.region.RKey()})
+	a.qp.Transmit(&a.env)
+	reply := func(s packet.Syndrome, acked int) (sent int) {
+		a.out = nil
+		a.reply(packet.Acknowledge, packet.PSNAdd(o.psn, acked), s, 0, 0)
+		return len(a.out)
+	}
+	if got := reply(packet.NAKSequence, 0); got != sendWindow/2 {
+		t.Errorf("%d packets after a NAK, want %d", got, sendWindow/2)
+	}
+	if got, want := reply(unlimited, 10*windowGrowth-1), 10*windowGrowth+10; got != want {
+		t.Errorf("%d packets after %d were acknowledged, want %d", got, 10*windowGrowth, want)
+	}
+	for i := range 10 {
+		reply(packet.NAKSequence, 10*windowGrowth+1+i)
+	}
+	if got := reply(packet.NAKSequence, 10*windowGrowth+11); got != minWindow {
+		t.Errorf("%d packets after many NAKs, want %d", got, minWindow)
+	}
+}
+
 func TestAtMostHalfOfThePSNsAreOutstanding(t *testing.T) {
 	o := defaults
 	o.mtu = 256

@@ -373,15 +373,13 @@ func (q *QP) duplicate(e *Env, p *RxPacket, in *packet.Info) {
 	switch {
 	case in.Response == packet.KindAck:
 		r.replies.ack = true // acknowledged again (C9-105)
-	case in.Kind == packet.KindRead:
-		if a, ok := q.findDuplicateRead(e, p); !ok || !r.replies.requeue(a, r.msn) {
+	case in.Kind.HasOwnResponse():
+		n, a := r.replies.find(r.extendPSN(p.PSN))
+		if a == nil || a.kind != in.Kind || in.Kind == packet.KindRead && !q.narrow(e, a, p) {
 			c.Drop(DropDuplicateRequest)
+			return
 		}
-	case in.Kind.HasOwnResponse(): // an atomic: answered with the stored result
-		a := r.replies.find(r.extendPSN(p.PSN))
-		if a == nil || a.kind != in.Kind || !r.replies.requeue(*a, r.msn) {
-			c.Drop(DropDuplicateRequest)
-		}
+		r.replies.repeat(n, r.msn)
 	default:
 		c.Drop(DropDuplicateRequest)
 	}
@@ -392,29 +390,27 @@ func (r *responder) extendPSN(psn uint32) uint64 {
 	return r.accepted + uint64(packet.PSNDiff(psn, r.epsn))
 }
 
-// findDuplicateRead returns the response to a duplicate READ, which may request a tail of the
-// original one. The R_Key and range are checked again.
-func (q *QP) findDuplicateRead(e *Env, p *RxPacket) (response, bool) {
-	a := q.resp.replies.find(q.resp.extendPSN(p.PSN))
-	if a == nil || a.kind != packet.KindRead || p.Len != 0 {
-		return response{}, false
-	}
-	skipped := uint64(packet.PSNDiff(p.PSN, a.psn)) * uint64(q.attr.PathMTU)
-	if skipped > uint64(a.length) || p.RETH.VA != a.va+skipped || p.RETH.RKey != a.rkey ||
+// narrow reduces the response to a READ to what a duplicate requests, which may be a part of the
+// original. It returns false, and changes nothing, if the duplicate is not valid: the R_Key and the
+// range are checked again.
+func (q *QP) narrow(e *Env, a *response, p *RxPacket) bool {
+	first := uint32(packet.PSNDiff(p.PSN, a.psn))
+	skipped := uint64(first) * uint64(q.attr.PathMTU)
+	if p.Len != 0 || skipped > uint64(a.length) || p.RETH.VA != a.va+skipped || p.RETH.RKey != a.rkey ||
 		uint64(p.RETH.Length) > uint64(a.length)-skipped {
-		return response{}, false
+		return false
 	}
-	again := *a
-	again.psn, again.va, again.length = p.PSN, p.RETH.VA, p.RETH.Length
-	again.psns, again.sent = uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU)), 0
-	if again.length > 0 {
+	region := a.region
+	if p.RETH.Length > 0 {
 		var err error
-		again.region, err = e.Table.Remote(again.pd, q.cfg.QPN, again.rkey, again.va, again.length, ib.AccessRemoteRead)
+		region, err = e.Table.Remote(a.pd, q.cfg.QPN, a.rkey, p.RETH.VA, p.RETH.Length, ib.AccessRemoteRead)
 		if err != nil {
-			return response{}, false
+			return false
 		}
 	}
-	return again, true
+	a.region, a.first, a.end = region, first, uint32(skipped)+p.RETH.Length
+	a.last = first + uint32(packet.PSNCount(p.RETH.Length, q.attr.PathMTU))
+	return true
 }
 
 // rejectRequest replies with a fatal NAK and moves the queue pair to the error state.

@@ -58,6 +58,26 @@ func TestDuplicateReadsLeaveRoomForNewReads(t *testing.T) {
 	}
 }
 
+// TestRepeatedReadStaysOutstanding repeats a READ that is not answered yet: it still counts against
+// max_dest_rd_atomic.
+func TestRepeatedReadStaysOutstanding(t *testing.T) {
+	_, b := connect(t, defaults) // 4
+	b.room = 0
+	for i := range 4 {
+		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, i), 0)
+	}
+	for i := range 4 {
+		b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, i), 0)
+	}
+	if b.qp.State() != ib.QPSRTS {
+		t.Fatalf("duplicates lead to %v", b.qp.State())
+	}
+	b.request(packet.ReadRequest, packet.PSNAdd(defaults.psn, 4), 0)
+	if b.qp.State() != ib.QPSErr {
+		t.Error("a fifth READ was accepted")
+	}
+}
+
 func TestReceiveWithInvalidMemoryDrawsRemoteOperationalNAK(t *testing.T) {
 	_, b := connect(t, defaults)
 	b.rq.wrs = []RecvWR{{1, []SGE{{Addr: sideBase, Length: 100, LKey: 1}}}}

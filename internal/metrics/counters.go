@@ -46,6 +46,8 @@ var Counters = []Counter{
 		func(c *nic.Counters) uint64 { return c.Retransmitted }},
 	{"local_ack_timeout_err", "node_infiniband_local_ack_timeout_errors_total", "Expirations of the local ACK timer.",
 		func(c *nic.Counters) uint64 { return c.LocalACKTimeout }},
+	{"roce_adp_retrans", "node_infiniband_roce_adp_retrans_total", "Retransmissions after recent losses, before the local ACK timer expired.",
+		func(c *nic.Counters) uint64 { return c.AdaptiveRetransmissions }},
 	{"packet_seq_err", "node_infiniband_packet_sequence_errors_total", "NAKs of sequence errors received.",
 		func(c *nic.Counters) uint64 { return c.PacketSeqErr }},
 	{"implied_nak_seq_err", "node_infiniband_implied_nak_seq_errors_total", "READ or atomic responses found missing by a later reply.",

@@ -30,33 +30,33 @@ func TestLossyFabricReplaysWithoutDifference(t *testing.T) {
 }
 
 // The same on a fabric that duplicates, reorders and damages packets after the point of capture:
-// the report says so, and there is no difference.
+// there is no difference. The report says which packets were overtaken. A copy that arrives
+// together with its packet is not answered a second time, so nothing shows it.
 func TestImpairedFabricReplaysWithoutDifference(t *testing.T) {
 	for _, c := range []struct {
-		name, faults      string
-		copied, overtaken bool // whether the report has to show it
+		name, faults string
+		overtaken    bool // whether the report has to show it
 	}{
-		{"copies", "duplicate receive kind request chance 20%", true, false},
-		{"several copies", "duplicate 3 receive chance 10%", true, false},
-		{"overtaken", "reorder receive within 1ms chance 4%", false, true},
-		{"overtaken by several", "reorder 4 receive within 1ms chance 3%", false, true},
-		{"damaged", "corrupt receive chance 2%", false, false},
-		{"all", "drop send chance 0.5%\nduplicate receive chance 5%\ncorrupt chance 0.5%\nreorder 2 receive within 1ms chance 2%", true, false},
+		{"copies", "duplicate receive kind request chance 20%", false},
+		{"several copies", "duplicate 3 receive chance 10%", false},
+		{"overtaken", "reorder receive within 1ms chance 4%", true},
+		{"overtaken by several", "reorder 4 receive within 1ms chance 3%", true},
+		{"damaged", "corrupt receive chance 2%", false},
+		{"all", "drop send chance 0.5%\nduplicate receive chance 5%\ncorrupt chance 0.5%\nreorder 2 receive within 1ms chance 2%", false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			copied, overtaken := 0, 0
+			overtaken := 0
 			for seed := range uint64(4) {
 				r := impaired(t, seed, c.faults)
 				if r.Differences() != 0 {
 					t.Errorf("seed %d: %v", seed, r)
 				}
 				for _, s := range r.Connections[0].Streams {
-					copied += len(s.Responder.Copied)
 					overtaken += len(s.Responder.Overtaken)
 				}
 			}
-			if c.copied != (copied > 0) && !c.overtaken || c.overtaken && overtaken == 0 {
-				t.Errorf("%d packets were duplicated, %d overtaken", copied, overtaken)
+			if c.overtaken && overtaken == 0 {
+				t.Error("no packet was overtaken")
 			}
 		})
 	}
