@@ -11,8 +11,6 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
-	"softroce/nic"
-	"softroce/wire"
 )
 
 // FuzzControl reads its input as a sequence of requests:
@@ -90,24 +88,10 @@ func deviceSession() []byte {
 // FuzzControl sends arbitrary requests. The server must reply once to each, and must destroy all of
 // the client's objects when the connection ends.
 func FuzzControl(f *testing.F) {
-	e, err := nic.NewEngine(nic.EngineConfig{Stepped: true})
-	if err != nil {
-		f.Fatal(err)
-	}
-	addr := netip.MustParsePrefix("192.0.2.1/24")
-	iface := wire.StaticInterface("", [6]byte{2}, 9000, addr)
-	link := wire.NewFabric().NewLink(e)
-	link.Follow(iface)
-	d, err := e.AddDevice(nic.DeviceConfig{Name: "nic0", Link: link, Iface: iface})
-	if err != nil {
-		f.Fatal(err)
-	}
-	s, err := NewServer(Config{Engines: []*nic.Engine{e},
+	s, e := newStepped(f, Config{
 		Limits: Limits{PDs: 8, CQs: 8, QPs: 8, MRs: 8, AHs: 8, Registered: 1 << 20, Rings: 1 << 20, Device: 1 << 16}})
-	if err != nil {
-		f.Fatal(err)
-	}
-	valid := validSession(addr.Addr().As16())
+	d, addr := e.Devices()[0], netip.MustParseAddr("192.0.2.1")
+	valid := validSession(addr.As16())
 	f.Add(valid)
 	f.Add(valid[:len(valid)/2])
 	f.Add(append(appendRequest(nil, abi.OpHello, 0, abi.HelloRequest{}), valid...))

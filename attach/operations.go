@@ -55,8 +55,8 @@ func slowRequest[T any](name string, open bool, f func(*conn, *T) (commit func()
 	})
 }
 
-// clientRequest returns an operation with a body of type T that touches the client's memory, or up
-// to fds descriptors of the client.
+// clientRequest returns an operation with a body of type T that may wait, and that touches the
+// client's memory or up to fds descriptors of the client.
 func clientRequest[T any](name string, open bool, fds int, f func(*conn, *T, *control.Packet) (prepared, error)) *operation {
 	var zero T
 	return &operation{name: name, open: open, fds: fds, body: abi.Size(zero),
@@ -158,8 +158,8 @@ var operations = map[uint16]*operation{
 	abi.OpCMLeave:          cmGroup("leave multicast group", func(id *cm.ID, a netip.Addr, _ uint64) error { return id.Leave(a) }),
 
 	abi.OpSetPKeys:     request("set P_Keys", false, (*conn).setPKeys),
-	abi.OpOpenTree:     slowRequest("open tree", false, (*conn).openTree),
-	abi.OpSnapshot:     slowRequest("snapshot", false, (*conn).snapshot),
+	abi.OpOpenTree:     clientRequest("open tree", false, 0, (*conn).openTree),
+	abi.OpSnapshot:     clientRequest("snapshot", false, 0, (*conn).snapshot),
 	abi.OpStartCapture: clientRequest("start capture", false, 1, (*conn).startCapture),
 	abi.OpQueryCapture: request("query capture", false, (*conn).queryCapture),
 	abi.OpStopCapture:  slowRequest("stop capture", false, (*conn).stopCapture),

@@ -3,6 +3,7 @@ package attach
 import (
 	"encoding/json"
 	"os"
+	"strconv"
 	"syscall"
 
 	"golang.org/x/sys/unix"
@@ -12,8 +13,28 @@ import (
 	"softroce/internal/sysfs"
 )
 
-// snapshot visits all engines.
-func (c *conn) snapshot(*empty) (func() (reply, error), error) {
+// A snapshotText is a snapshot as JSON, in memory that no process can change.
+type snapshotText struct {
+	fd     int
+	length int
+}
+
+// snapshot builds the text once for all clients that may see the same and ask at the same time.
+func (c *conn) snapshot(*empty, *control.Packet) (prepared, error) {
+	viewer := "operator"
+	if !c.peer.privileged() {
+		viewer = strconv.Itoa(int(c.peer.UID))
+	}
+	var a reply
+	err := c.server.texts.share(viewer, c.snapshotText, func(t snapshotText) error {
+		fd, err := unix.FcntlInt(uintptr(t.fd), unix.F_DUPFD_CLOEXEC, 0)
+		a = reply{body: []any{abi.SnapshotReply{Length: uint64(t.length)}}, fds: []int{fd}, closeAfter: []int{fd}}
+		return err
+	}, func(t snapshotText) { unix.Close(t.fd) })
+	return a.prepared(), err
+}
+
+func (c *conn) snapshotText() (t snapshotText, err error) {
 	seen := c.server.Snapshot()
 	if !c.peer.privileged() {
 		seen = seen.VisibleTo(c.peer.UID)
@@ -24,33 +45,49 @@ func (c *conn) snapshot(*empty) (func() (reply, error), error) {
 	}
 	text, err := json.Marshal(v)
 	if err != nil {
-		return nil, err
+		return t, err
 	}
-	fd, err := unix.MemfdCreate("softroce-snapshot", unix.MFD_CLOEXEC)
+	fd, err := unix.MemfdCreate("softroce-snapshot", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
 	if err != nil {
-		return nil, err
+		return t, err
 	}
 	// Pwrite either writes the whole text or fails for lack of memory.
 	if n, err := unix.Pwrite(fd, text, 0); err != nil || n != len(text) {
 		unix.Close(fd)
-		return nil, errorf(syscall.ENOMEM, "no memory for a snapshot of %d bytes", len(text))
+		return t, errorf(syscall.ENOMEM, "no memory for a snapshot of %d bytes", len(text))
 	}
-	a := reply{body: []any{abi.SnapshotReply{Length: uint64(len(text))}}, fds: []int{fd}, closeAfter: []int{fd}}
-	return func() (reply, error) { return a, nil }, nil
+	seals := unix.F_SEAL_SHRINK | unix.F_SEAL_GROW | unix.F_SEAL_WRITE | unix.F_SEAL_SEAL
+	if _, err := unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, seals); err != nil {
+		unix.Close(fd)
+		return t, err
+	}
+	return snapshotText{fd, len(text)}, nil
+}
+
+// prepared returns a as the outcome of a request that is complete.
+func (a reply) prepared() prepared {
+	return prepared{
+		commit: func() (reply, error) { return a, nil },
+		abandon: func() {
+			for _, fd := range a.closeAfter {
+				unix.Close(fd)
+			}
+		},
+	}
 }
 
 // openTree visits all engines.
-func (c *conn) openTree(*empty) (func() (reply, error), error) {
+func (c *conn) openTree(*empty, *control.Packet) (prepared, error) {
 	dir, err := c.server.tree.Open(c.server.files)
 	if err != nil {
-		return nil, err
+		return prepared{}, err
 	}
 	defer dir.Close()
 	fd, err := unix.FcntlInt(dir.Fd(), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
-		return nil, err
+		return prepared{}, err
 	}
-	return func() (reply, error) { return reply{fds: []int{fd}, closeAfter: []int{fd}}, nil }, nil
+	return reply{fds: []int{fd}, closeAfter: []int{fd}}.prepared(), nil
 }
 
 // files returns the files that sysfs has for the devices.

@@ -128,6 +128,9 @@ type Server struct {
 	pagesMu sync.Mutex // locked after a connection's mu
 	pages   map[pageID]*conn
 
+	snapshots flight[Snapshot]
+	texts     flight[snapshotText] // by who may see them
+
 	self *mrtable.Process // access to memory that may lose its pages
 
 	unused chan struct{} // closed when the last client has left, with Config.UntilUnused
@@ -321,8 +324,15 @@ type ClientInfo struct {
 	Device string `json:"device,omitempty"` // "" before it opens one
 }
 
-// Snapshot returns the current state. It may be called from any goroutine but an engine's.
-func (s *Server) Snapshot() Snapshot {
+// Snapshot returns the state of the server. It may be called from any goroutine but an engine's.
+// Callers that ask while a snapshot is made share it, and must not change it.
+func (s *Server) Snapshot() (snap Snapshot) {
+	s.snapshots.share("", func() (Snapshot, error) { return s.newSnapshot(), nil },
+		func(v Snapshot) error { snap = v; return nil }, nil)
+	return snap
+}
+
+func (s *Server) newSnapshot() Snapshot {
 	snap := Snapshot{PID: os.Getpid(), Release: s.config.Release}
 	s.mu.Lock()
 	for c := range s.conns {
@@ -331,7 +341,7 @@ func (s *Server) Snapshot() Snapshot {
 	s.mu.Unlock()
 	s.cm.do(func() { snap.CMIDs = s.cm.manager.IDs() })
 	for _, d := range s.devices {
-		d.engine.Do(func() { snap.Devices = append(snap.Devices, d.Device.Snapshot()) })
+		snap.Devices = append(snap.Devices, d.engine.Snapshot(d.Device))
 	}
 	return snap
 }

@@ -1,13 +1,10 @@
 package nic
 
 import (
-	"maps"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"softroce/internal/ib"
-	"softroce/wire"
 )
 
 // A Snapshot is the state of a device, as "softroce show" prints it.
@@ -137,6 +134,7 @@ type AHInfo struct {
 	TClass    uint8      `json:"tclass"`
 	HopLimit  uint8      `json:"hop_limit"`
 	FlowLabel uint32     `json:"flow_label"`
+	order     uint64     // by context and number
 }
 
 // A GroupInfo is a multicast group and the queue pairs that are attached to it.
@@ -152,37 +150,6 @@ type FaultInfo struct {
 	Matched    uint64 `json:"matched"`    // packets that met its conditions
 	Acted      uint64 `json:"acted"`      // of these, those that it acted on
 	Overflowed uint64 `json:"overflowed"` // of these, those dropped because too many were delayed
-}
-
-// Snapshot returns the state of the device.
-func (d *Device) Snapshot() Snapshot {
-	port := d.QueryPort()
-	s := Snapshot{
-		Name: d.name, GUID: d.guid, Netdev: d.iface.Name(), PortState: port.State, ActiveMTU: port.ActiveMTU,
-		GIDs: d.GIDs(), PKeys: d.PKeys(), Counters: d.Counters(),
-	}
-	if d.linkError != nil {
-		s.LinkError = d.linkError.Error()
-	}
-	for _, c := range d.contexts {
-		o := Owner{PID: c.opt.PID, Comm: c.opt.Comm, UID: c.opt.UID}
-		n := &c.count
-		s.Contexts = append(s.Contexts, ContextInfo{o, n.pds, n.qps, n.cqs, n.mrs, n.mws, n.srqs, n.ahs, n.xrcds,
-			c.registered, c.ringBytes, len(c.dms), c.deviceMemory})
-		c.snapshotObjects(&s, o)
-		for _, q := range c.qps {
-			s.QPs = append(s.QPs, q.info(o))
-		}
-		for _, m := range c.mrs {
-			r := m.region
-			s.MRs = append(s.MRs, MRInfo{o, r.IOVA, r.Length, r.Access.String()})
-		}
-		for _, q := range c.cqs {
-			s.CQs = append(s.CQs, q.info(o))
-		}
-	}
-	s.Groups, s.Faults = d.groupInfos(), d.faultInfos()
-	return s
 }
 
 // VisibleTo returns the part of s that user uid may see. Of other users' objects it hides the PSNs,
@@ -205,78 +172,4 @@ func (s Snapshot) VisibleTo(uid uint32) Snapshot {
 		}
 	}
 	return s
-}
-
-func (q *QP) info(o Owner) QPInfo {
-	a := q.t.Query()
-	i := QPInfo{
-		Owner: o, QPN: q.qpn, RemoteQPN: a.DestQPN, Type: q.init.Type.String(), State: a.State.String(),
-		PathMTU: a.PathMTU, PKey: a.PKey, SQPSN: a.SQPSN, RQPSN: a.RQPSN, SendPosted: int(q.sq.loadProducer() - q.sqDone),
-		Caps: q.init.Caps, SharedQueue: q.recv.shared,
-	}
-	if a.State != ib.QPSReset && !q.recv.shared {
-		i.RecvPosted = int(min(q.recv.ring.loadProducer()-q.recv.ring.consumerIndex, q.recv.ring.size()))
-	}
-	if p := q.path; p != nil {
-		i.Src, i.Dst, i.SrcPort, i.VLAN = p.Src, p.Dst, p.SrcPort, p.VLAN
-	}
-	return i
-}
-
-func (q *CQ) info(o Owner) CQInfo {
-	return CQInfo{
-		Owner: o, Entries: q.Entries(), Waiting: int(min(q.published-q.ring.loadConsumer(), q.ring.size())),
-		Users: q.users, Overrun: q.overrun, Notified: int(q.counted),
-	}
-}
-
-// snapshotObjects adds the objects of c other than queue pairs, regions and completion queues.
-func (c *Context) snapshotObjects(s *Snapshot, o Owner) {
-	for _, p := range c.pds {
-		s.PDs = append(s.PDs, PDInfo{o, p.users})
-	}
-	for _, m := range c.mws {
-		i := MWInfo{Owner: o, Type: m.window.Type().String(), QPN: m.window.QPN()}
-		if r := m.window.Bound(); r != nil {
-			i.Bound, i.IOVA, i.Length, i.Access = true, r.IOVA, r.Length, r.Access.String()
-		}
-		s.MWs = append(s.MWs, i)
-	}
-	for _, m := range c.dms {
-		s.DMs = append(s.DMs, DMInfo{o, m.Length(), m.users})
-	}
-	for _, q := range c.srqs {
-		r := q.ring
-		posted := int(min(r.loadProducer()-r.consumerIndex, r.size()))
-		s.SRQs = append(s.SRQs, SRQInfo{o, int(r.size()), r.maxSGE, posted, r.limit, q.users, q.num})
-	}
-	for _, n := range slices.Sorted(maps.Keys(c.ahs)) {
-		p := c.ahs[n].path
-		s.AHs = append(s.AHs, AHInfo{o, p.Src, p.Dst, p.VLAN, p.TClass, p.HopLimit, p.FlowLabel})
-	}
-}
-
-// groupInfos lists the multicast groups in the order of their addresses.
-func (d *Device) groupInfos() (l []GroupInfo) {
-	for gid, g := range d.groups {
-		i := GroupInfo{Addr: gid.Addr()}
-		for _, q := range g.qps {
-			i.QPs = append(i.QPs, q.qpn)
-		}
-		l = append(l, i)
-	}
-	slices.SortFunc(l, func(a, b GroupInfo) int { return strings.Compare(a.Addr.String(), b.Addr.String()) })
-	return l
-}
-
-// faultInfos lists the rules of the fault program around the link.
-func (d *Device) faultInfos() (l []FaultInfo) {
-	f, ok := d.link.(*wire.FaultLink)
-	if !ok {
-		return nil
-	}
-	for _, c := range f.RuleCounters() {
-		l = append(l, FaultInfo{c.Rule.Line, c.Rule.String(), c.Matched, c.Acted, c.Overflowed})
-	}
-	return l
 }

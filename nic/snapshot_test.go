@@ -8,6 +8,7 @@ import (
 	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/nic"
+	"softroce/nic/nictest"
 	"softroce/transport"
 	"softroce/wire"
 	"softroce/wire/fault"
@@ -62,5 +63,67 @@ func TestSnapshotHasAllKindsOfObjects(t *testing.T) {
 	}
 	if n := b.Device.Snapshot(); len(n.Faults)+len(n.Groups)+len(n.SRQs)+len(n.MWs)+len(n.AHs) != 0 {
 		t.Errorf("the second NIC's snapshot is %+v", n)
+	}
+}
+
+// A snapshot is made in visits, between which clients create and destroy objects and leave.
+func TestSnapshotVisitsDescribeFewObjects(t *testing.T) {
+	w := newTestFabric(t)
+	a := w.client(w.nic(1))
+	d := a.Device
+	gone, err := nictest.Open(d, nic.ContextOptions{})
+	check(t, err)
+	const each, visited = 40, 7
+	var cqs []*nictest.CQ
+	for i := range each {
+		_, err := a.Context.AllocPD()
+		check(t, err)
+		a.ah(uint32(each-i), "192.0.2.2")
+		cq, err := a.CreateCQ(4)
+		check(t, err)
+		cqs = append(cqs, cq)
+		_, err = gone.CreateCQ(4)
+		check(t, err)
+	}
+	visit, finish := nic.Describe(d)
+	count := func(s nic.Snapshot) int { return len(s.PDs) + len(s.CQs) + len(s.QPs) + len(s.MRs) + len(s.AHs) }
+	before, created, destroyed := 0, 0, 0
+	for done := false; !done; {
+		done = visit(visited)
+		s := finish()
+		if n := count(s); n > before+visited {
+			t.Fatalf("a visit described %d objects", n-before)
+		} else {
+			before = n
+		}
+		switch {
+		case created < 5:
+			_, err := a.Context.AllocPD()
+			check(t, err)
+			created++
+		case !gone.Context.Closed():
+			gone.Context.Close()
+		}
+		if len(s.CQs) == 0 && destroyed < each/2 { // before they are described: their rings go
+			check(t, a.Context.DestroyCQ(cqs[destroyed].CQ))
+			destroyed++
+		}
+	}
+	s := finish()
+	if len(s.AHs) != each || len(s.Contexts) == 0 || destroyed == 0 {
+		t.Errorf("%d AHs of %d, %d contexts, %d CQs destroyed", len(s.AHs), each, len(s.Contexts), destroyed)
+	}
+	// One CQ is the client's own; those of the client that left are not among them.
+	if n := len(s.CQs) - (each - destroyed); n < 0 || n > 1 {
+		t.Errorf("%d CQs, want the %d that lived", len(s.CQs), each-destroyed)
+	}
+	if n := len(s.PDs); n < each || n > each+created+1 {
+		t.Errorf("%d PDs; %d lived all the time, %d were created meanwhile", n, each, created)
+	}
+	whole := d.Snapshot()
+	for i := range whole.AHs {
+		if s.AHs[i] != whole.AHs[i] {
+			t.Errorf("AH %d differs from that of a snapshot in one piece", i)
+		}
 	}
 }

@@ -101,11 +101,21 @@ func (d *Daemon) start() error {
 	if err := d.record(); err != nil {
 		return err
 	}
+	d.server, err = attach.NewServer(attach.Config{
+		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Capture: &d.tap, Log: d.log,
+		Render: func(s attach.Snapshot) any { return NewSnapshot(s, d.Engines()) }, UntilUnused: d.config.WhileUsed,
+	})
+	if err != nil {
+		return err
+	}
 	if err := d.serveMetrics(); err != nil {
 		return err
 	}
 	d.run()
-	return d.serveClients()
+	d.socket, err = d.server.Listen(attach.ListenConfig{
+		Path: d.config.Socket, Mode: d.config.SocketMode, Group: d.config.SocketGroup,
+	})
+	return err
 }
 
 // systemClock returns a monotonic clock that starts at 1. All engines share it, so that the
@@ -183,20 +193,6 @@ func (d *Daemon) run() {
 			}
 		})
 	}
-}
-
-func (d *Daemon) serveClients() (err error) {
-	d.server, err = attach.NewServer(attach.Config{
-		Engines: d.engines, Limits: d.config.Limits, Release: d.release, Capture: &d.tap, Log: d.log,
-		Render: func(s attach.Snapshot) any { return NewSnapshot(s, d.Engines()) }, UntilUnused: d.config.WhileUsed,
-	})
-	if err != nil {
-		return err
-	}
-	d.socket, err = d.server.Listen(attach.ListenConfig{
-		Path: d.config.Socket, Mode: d.config.SocketMode, Group: d.config.SocketGroup,
-	})
-	return err
 }
 
 // Limits of the metrics server: a scrape is one short request, and only a few programs scrape.
@@ -314,16 +310,7 @@ func (d *Daemon) MetricsAddr() net.Addr { return d.metrics }
 func (d *Daemon) Snapshot() Snapshot { return NewSnapshot(d.server.Snapshot(), d.Engines()) }
 
 // Devices implements metrics.Source.
-func (d *Daemon) Devices() (list []nic.Snapshot) {
-	for _, e := range d.engines {
-		e.Do(func() {
-			for _, dev := range e.Devices() {
-				list = append(list, dev.Snapshot())
-			}
-		})
-	}
-	return list
-}
+func (d *Daemon) Devices() []nic.Snapshot { return d.server.Snapshot().Devices }
 
 // Engines implements metrics.Source.
 func (d *Daemon) Engines() (list []nic.EngineCounters) {
