@@ -56,6 +56,8 @@ type Context struct {
 	xrcds []*XRCD
 	dms   []*DM
 
+	schedule schedule
+
 	fatal  error // why the engine will close the context at the end of the step
 	closed bool
 }
@@ -77,6 +79,7 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 	if c.limits == (ContextLimits{}) {
 		c.limits = d.limits.Context
 	}
+	c.schedule.place.of = c
 	if err := d.engine.watchDoorbell(c); err != nil {
 		return nil, err
 	}
@@ -124,6 +127,7 @@ func (c *Context) Close() {
 	c.closed = true
 	d := c.device
 	d.engine.unwatchDoorbell(c)
+	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
 }
 

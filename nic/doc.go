@@ -26,10 +26,11 @@
 //     frame is checked and given to its queue pair, which queues writes to memory, completions and
 //     responses. After each batch, the writes are carried out and the completions published
 //     (completion.go). When no received frame is left, the epoch of mrtable.IO ends.
-//  3. Expired timers are handled (timers.go).
-//  4. Doorbells are read (doorbell.go), and each active queue pair in turn fetches work requests
-//     from its send ring (sendring.go) and fills transmit slots (tx.go). Writes and completions
-//     follow as in phase 2.
+//  3. Timers that expired before the links were emptied are handled (timers.go), and doorbells are
+//     read (doorbell.go).
+//  4. Short replies are emitted. Then clients take turns, and in them their queue pairs: each
+//     fetches work requests from its send ring (sendring.go) and fills transmit slots (schedule.go,
+//     tx.go). Writes and completions follow as in phase 2.
 //  5. Each link sends one batch (tx.go).
 //  6. The remaining completions are published, completion channels are signaled (completion.go),
 //     and the events of objects are delivered (events.go).

@@ -54,6 +54,7 @@ type Engine struct {
 	devices []*Device
 	now     int64 // time of the current step, or else of the last one
 	due     int64 // when the last step wanted the next one at the latest; 0: no time
+	budget  int   // bytes that the current step may still transmit
 	stalled int64 // time that the clock of the timers does not count
 	wall    wallclock
 	ended   bool // Run has returned or Close was called
@@ -156,8 +157,8 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		if d.readDoorbells() {
 			busy = true
 		}
-		d.transmit()
 	}
+	e.transmit()
 	for e.flush(); e.resume(); {
 		e.flush()
 	}
@@ -178,10 +179,10 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 // after them. It reports whether there were any.
 func (e *Engine) resume() (any bool) {
 	for _, d := range e.devices {
-		if d.resume() {
-			any = true
-			d.transmit()
-		}
+		any = d.resume() || any
+	}
+	if any {
+		e.serve()
 	}
 	return any
 }

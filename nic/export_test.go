@@ -9,3 +9,9 @@ func Describe(d *Device) (visit func(n int) (done bool), finish func() Snapshot)
 	s := &description{device: d}
 	return s.visit, s.finish
 }
+
+// Bounds of a step.
+const (
+	StepBytes = stepBytes
+	TurnBytes = turnBytes
+)

@@ -109,12 +109,9 @@ func (d *Device) madPKey(partition uint16) uint16 {
 func (d *Device) fillMADs() {
 	g, t := &d.gsi, &d.tx
 	n := 0
-	for ; n < len(g.queue) && t.filled < len(t.frames); n++ {
+	for ; n < len(g.queue) && t.free() > 0; n++ {
 		m := g.queue[n]
-		f := &t.frames[t.filled]
-		t.copies[t.filled].is = false
-		t.filled++
-		f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = &m.Path, 0, false, false, false
+		f := t.frame(&t.data, &m.Path, false)
 		g.header.BTH = packet.BTH{Opcode: udSendOnly, PKey: d.madPKey(m.PKey), DestQP: gsiQPN, PSN: g.psn}
 		g.header.DETH = packet.DETH{QKey: gsiQKey, SrcQP: gsiQPN}
 		g.psn = (g.psn + 1) & 0xffffff

@@ -95,10 +95,12 @@ type QP struct {
 	state     ib.QPState // as last seen by stateChanged
 
 	// The engine's scheduling.
-	active  bool // in the device's list of active queue pairs
-	next    *QP
-	timer   int   // index in the timer heap, -1 if it is not there
-	timerAt int64 // when the timer heap checks it: no later than its deadline
+	turn      place[QP] // in schedule.ready of its client
+	reply     place[QP] // in txState.due
+	waits     int64     // since when it waits for its turn
+	lastReply uint64    // frameBatch.last of the data when it last put replies there
+	timer     int       // index in the timer heap, -1 if it is not there
+	timerAt   int64     // when the timer heap checks it: no later than its deadline
 }
 
 // CreateQP creates a queue pair in RESET. Errors are EINVAL, ENOMEM and EOPNOTSUPP.
@@ -111,6 +113,7 @@ func (c *Context) CreateQP(o QPInit) (*QP, error) {
 		return nil, err
 	}
 	q := &QP{ctx: c, device: d, init: o, pd: o.PD, sendCQ: o.SendCQ, recvCQ: o.RecvCQ, srq: o.SRQ, timer: -1}
+	q.turn.of, q.reply.of = q, q
 	if err := q.makeRings(); err != nil {
 		return nil, err
 	}

@@ -92,7 +92,13 @@ func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 func (d *Device) deliver(q *QP) {
 	q.t.Receive(d.env(q), &d.rx.pkt)
 	q.stateChanged()
-	d.tx.activate(q)
+	pending, short := q.t.Replies()
+	if short && !q.reply.queued {
+		d.tx.due.push(&q.reply)
+	}
+	if pending && !short || !d.rx.pkt.Opcode.Info().Request {
+		d.tx.activate(q)
+	}
 }
 
 // parse reads f into d.rx.pkt. parse and lookUpQP check in the order of IBTA 9.6.1; the ICRC comes

@@ -20,7 +20,7 @@ func (d *Device) env(q *QP) *transport.Env {
 func (d *Device) Packet(t *transport.QP) *packet.Tx { return d.tx.slot(t.UserData().(*QP)) }
 
 // Room implements transport.Sink.
-func (d *Device) Room(*transport.QP) int { return d.tx.room() }
+func (d *Device) Room(t *transport.QP) int { return d.tx.room(t.PathMTU()) }
 
 // Complete implements transport.Sink. The slot of a send becomes free.
 func (d *Device) Complete(t *transport.QP, c *transport.Completion) {

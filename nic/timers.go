@@ -136,7 +136,7 @@ func (d *Device) expire() (any bool) {
 			d.tx.activate(q)
 		}
 		// If it is still due, transmit schedules it again.
-		if !q.active {
+		if !q.turn.queued {
 			d.timers.schedule(q)
 		}
 	}

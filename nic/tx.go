@@ -1,7 +1,6 @@
 package nic
 
 import (
-	"softroce/internal/ib"
 	"softroce/packet"
 	"softroce/wire"
 )
@@ -10,31 +9,55 @@ const (
 	// txBatch is the most frames that a step sends on one device.
 	txBatch = 256
 
-	// turnBudget is how many frames a queue pair sends before the next one has its turn: as many as
-	// one segmented send (GSO) of a link carries.
-	turnBudget = 64
+	// replyBatch is how many replies may overtake a frame that waits for the link. Together they
+	// are about as long as a frame, so that replies cannot keep requests from being sent.
+	replyBatch = 64
 
 	// txStall is how long a link may accept no frames before the waiting ones are discarded. They
 	// hold memory that others need, and reliable services retransmit.
 	txStall = 20e6 // ns
 )
 
-// txState is the transmit side of a device: the active queue pairs in the order of their turns, and
-// the frames that they have filled.
+// txState is the transmit side of a device: who is to transmit, and the frames to send.
 type txState struct {
-	head, tail *QP
+	clients fifo[Context] // clients with active queue pairs, in the order of their turns
+	due     fifo[QP]      // queue pairs that have short replies to send
+	turn    int           // the longest turn of a queue pair, in bytes
 
-	frames   []wire.TxFrame
-	copies   []copiedPayload // parallel to frames
-	sent     int             // frames[:sent] were accepted by the link
-	filled   int             // frames[sent:filled] wait for the link
-	limit    int             // most frames that may wait for the link
-	turnLeft int             // slots left in the turn of the current queue pair
-	waiting  []waitingTurn   // turns that go on when memory has been read
-	reserved int             // slots for them
+	data      frameBatch
+	replies   frameBatch      // replies that overtake what waits in data
+	copies    []copiedPayload // parallel to data.frames
+	overtaken uint64          // data.taken when replies was last empty
+	congested bool            // frames of earlier steps wait for the link
+
+	into *frameBatch   // the batch being filled
+	open *wire.TxFrame // the frame being filled
+	left int           // bytes left in the turn of the current queue pair
+
+	waiting  []waitingTurn // turns that go on when memory has been read
+	reserved int           // frames of data for them
 
 	stalled   int64 // since when the link has accepted nothing, 0 if it does accept
 	discarded uint64
+}
+
+// A frameBatch holds frames for the link.
+type frameBatch struct {
+	frames []wire.TxFrame
+	sent   int    // frames[:sent] were accepted by the link
+	filled int    // frames[sent:filled] wait for the link
+	taken  uint64 // frames that were accepted or discarded
+}
+
+func (b *frameBatch) empty() bool { return b.sent == b.filled }
+
+// last returns what taken will be when all waiting frames are sent.
+func (b *frameBatch) last() uint64 { return b.taken + uint64(b.filled-b.sent) }
+
+// remove notes that the link has taken the first n waiting frames.
+func (b *frameBatch) remove(n int) {
+	b.sent += n
+	b.taken += uint64(n)
 }
 
 func (t *txState) init(d *Device) {
@@ -42,7 +65,9 @@ func (t *txState) init(d *Device) {
 	if c := d.link.Capabilities(); c.MaxBatch > 0 {
 		n = min(n, c.MaxBatch)
 	}
-	t.frames, t.copies, t.limit = make([]wire.TxFrame, n), make([]copiedPayload, n), n
+	t.data.frames, t.copies = make([]wire.TxFrame, n), make([]copiedPayload, n)
+	t.replies.frames = make([]wire.TxFrame, replyBatch)
+	t.turn = turnBytes
 }
 
 // A copiedPayload is the payload of a waiting frame of UC or UD. Its send completes in this step,
@@ -54,8 +79,8 @@ type copiedPayload struct {
 
 // copyVolatile copies the payload of waiting frames of UC and UD, before their sends complete.
 func (t *txState) copyVolatile() {
-	for i := t.sent; i < t.filled; i++ {
-		f, k := &t.frames[i], &t.copies[i]
+	for i := t.data.sent; i < t.data.filled; i++ {
+		f, k := &t.data.frames[i], &t.copies[i]
 		if !f.Volatile || k.is || len(f.Payload) == 0 {
 			continue
 		}
@@ -68,185 +93,116 @@ func (t *txState) copyVolatile() {
 	}
 }
 
-// adjustLimit follows what the link takes: n of the filled frames. In front of a congested link an
-// answer would wait for all frames that were filled before it.
-func (t *txState) adjustLimit(n int) {
-	if n == t.filled {
-		t.limit = min(2*t.limit, len(t.frames))
-	} else {
-		t.limit = min(max(n, turnBudget), len(t.frames))
+// free returns how many frames of the batch being filled are free.
+func (t *txState) free() int {
+	n := len(t.into.frames) - t.into.filled
+	if t.into == &t.data {
+		n -= t.reserved
+	}
+	return n
+}
+
+func (t *txState) empty() bool { return t.data.empty() && t.replies.empty() }
+
+// rewind makes the room of sent frames available. That of replies which have overtaken a frame
+// stays in use until a frame was sent.
+func (t *txState) rewind() {
+	t.into = &t.data
+	if t.congested = !t.empty(); t.data.empty() {
+		t.data.sent, t.data.filled = 0, 0
+	}
+	if t.replies.empty() && (t.data.empty() || t.data.taken != t.overtaken) {
+		t.replies.sent, t.replies.filled, t.overtaken = 0, 0, t.data.taken
 	}
 }
 
-func (t *txState) empty() bool { return t.sent == t.filled }
-
-// activate appends q to the list of active queue pairs, unless it is in it.
-func (t *txState) activate(q *QP) {
-	if q.active {
-		return
+// frame returns the next free frame of a batch.
+func (t *txState) frame(b *frameBatch, path *wire.Path, volatile bool) *wire.TxFrame {
+	f := &b.frames[b.filled]
+	if b == &t.data {
+		t.copies[b.filled].is = false
 	}
-	q.active, q.next = true, nil
-	if t.tail == nil {
-		t.head = q
-	} else {
-		t.tail.next = q
-	}
-	t.tail = q
-}
-
-func (t *txState) pop() *QP {
-	q := t.head
-	t.head = q.next
-	if t.head == nil {
-		t.tail = nil
-	}
-	q.active, q.next = false, nil
-	return q
-}
-
-// deactivate removes q, which is being destroyed, from the list.
-func (t *txState) deactivate(q *QP) {
-	if !q.active {
-		return
-	}
-	var prev *QP
-	for p := t.head; p != q; p = p.next {
-		prev = p
-	}
-	if prev == nil {
-		t.head = q.next
-	} else {
-		prev.next = q.next
-	}
-	if t.tail == q {
-		t.tail = prev
-	}
-	q.active, q.next = false, nil
+	b.filled++
+	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, volatile, false, false
+	f.Len = 0
+	return f
 }
 
 // slot returns the next free frame for q, or nil if its turn is over or the batch is full.
 func (t *txState) slot(q *QP) *packet.Tx {
-	if t.room() == 0 {
+	t.finish()
+	if t.left <= 0 || t.free() == 0 {
 		return nil
 	}
 	path := q.route()
 	if path == nil {
 		return nil
 	}
-	t.turnLeft--
-	f := &t.frames[t.filled]
-	t.copies[t.filled].is = false
-	t.filled++
-	f.Path, f.Flip, f.Volatile, f.CE, f.Dropped = path, 0, !q.init.Type.Reliable(), false, false
-	f.Len = 0
-	return &f.Tx
+	t.open = t.frame(t.into, path, !q.init.Type.Reliable())
+	return &t.open.Tx
 }
 
-// room returns how many slots are left for the current queue pair.
-func (t *txState) room() int { return max(0, min(t.turnLeft, t.limit-t.filled-t.reserved)) }
-
-// returnUnused frees the last slot if it was requested and not filled.
-func (t *txState) returnUnused() {
-	if t.filled > t.sent && t.frames[t.filled-1].Len == 0 {
-		t.filled--
+// finish counts the frame being filled, or frees it if it was not filled.
+func (t *txState) finish() {
+	switch {
+	case t.open == nil:
+		return
+	case t.open.Len == 0:
+		t.into.filled--
+	default:
+		t.left -= max(t.open.Len, frameCost)
 	}
+	t.open = nil
 }
 
-// A waitingTurn is the turn of a queue pair whose packets wait for reads of memory that only the
-// kernel can copy.
-type waitingTurn struct {
-	q        *QP
-	packets  int // reserved slots
-	turnLeft int
-	posted   bool // it has more work requests to fetch
+// room returns how many slots of a full packet are left for the current queue pair.
+func (t *txState) room(mtu int) int {
+	t.finish()
+	if t.left <= 0 {
+		return 0
+	}
+	cost := packetCost(mtu)
+	return min((t.left+cost-1)/cost, t.free())
 }
 
-// transmit gives active queue pairs their turns until the batch is full or none makes progress.
-func (d *Device) transmit() {
-	t := &d.tx
-	if t.empty() {
-		t.sent, t.filled = 0, 0
-	}
-	d.fillMADs()
-	var idle txState // queue pairs that have work and could not send
-	for t.head != nil && t.filled+t.reserved < t.limit {
-		q := t.pop()
-		before := t.filled
-		t.turnLeft = turnBudget
-		posted := q.fetchSends()
-		switch more := d.transmitTurn(q, posted); {
-		case more && t.filled > before:
-			t.activate(q)
-		case more:
-			idle.activate(q)
-		}
-	}
-	for idle.head != nil {
-		q := idle.pop()
-		t.activate(q)
-	}
-}
-
-// transmitTurn is the turn of one queue pair, or the rest of it. posted means that it has more work
-// requests to fetch.
-func (d *Device) transmitTurn(q *QP, posted bool) (more bool) {
-	t := &d.tx
-	more = q.t.Transmit(d.env(q))
-	t.returnUnused()
-	q.stateChanged()
-	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
-		more = true // one call does not flush all receives
-	}
-	d.timers.schedule(q)
-	if n := q.t.Waiting(); n > 0 {
-		n = min(n, t.room())
-		t.waiting = append(t.waiting, waitingTurn{q, n, t.turnLeft, posted})
-		t.reserved += n
-		return false
-	}
-	return more || posted
-}
-
-// resume goes on with the turns whose reads are done, and reports whether there were any.
-func (d *Device) resume() (any bool) {
-	t := &d.tx
-	n := len(t.waiting)
-	for i := range n {
-		w := t.waiting[i]
-		t.reserved -= w.packets
-		t.turnLeft = w.turnLeft
-		if d.transmitTurn(w.q, w.posted) {
-			t.activate(w.q)
-		}
-		any = true
-	}
-	t.waiting = t.waiting[:copy(t.waiting, t.waiting[n:])]
-	return any
-}
+// packetCost returns the most that a packet takes of a turn.
+func packetCost(mtu int) int { return max(mtu+packet.MaxHeaderLen, frameCost) }
 
 // send passes the waiting frames to the link, and keeps those that it does not accept.
 func (d *Device) send() (busy bool) {
 	t := &d.tx
 	if t.empty() {
-		return t.head != nil
+		return !t.clients.empty() || !t.due.empty()
 	}
-	n, err := d.link.Send(d.engine.now, t.frames[t.sent:t.filled])
-	if err != nil {
-		d.linkError = err
+	n := d.sendBatch(&t.replies)
+	if t.replies.empty() {
+		n += d.sendBatch(&t.data)
 	}
-	if t.sent == 0 {
-		t.adjustLimit(n)
-	}
-	t.sent += n
+	now := d.engine.timerNow()
 	switch {
 	case n > 0 || t.empty():
 		t.stalled = 0
 	case t.stalled == 0:
-		t.stalled = d.engine.timerNow()
-	case d.engine.timerNow()-t.stalled > txStall:
-		t.discarded += uint64(t.filled - t.sent)
-		t.sent, t.stalled = t.filled, 0
+		t.stalled = now
+	case now-t.stalled > txStall:
+		for _, b := range []*frameBatch{&t.replies, &t.data} {
+			t.discarded += uint64(b.filled - b.sent)
+			b.remove(b.filled - b.sent)
+		}
+		t.stalled = 0
 	}
 	t.copyVolatile()
 	return true
+}
+
+func (d *Device) sendBatch(b *frameBatch) int {
+	if b.empty() {
+		return 0
+	}
+	n, err := d.link.Send(d.engine.now, b.frames[b.sent:b.filled])
+	if err != nil {
+		d.linkError = err
+	}
+	b.remove(n)
+	return n
 }

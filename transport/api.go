@@ -22,7 +22,8 @@ type Sink interface {
 	// It returns nil if no more packets fit into this step.
 	Packet(q *QP) *packet.Tx
 
-	// Room returns an estimate of how many slots Packet can return now.
+	// Room returns an estimate of how many slots for full packets Packet can return now. 1 makes a
+	// requester ask for an acknowledgement, because its turn ends.
 	Room(q *QP) int
 
 	// Complete is called for each finished work request, in order per queue. It is called for every

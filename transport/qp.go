@@ -57,6 +57,9 @@ func New(c Config) (*QP, error) {
 // QPN returns the queue pair number.
 func (q *QP) QPN() uint32 { return q.cfg.QPN }
 
+// PathMTU returns the path MTU in bytes, 0 before RTR.
+func (q *QP) PathMTU() int { return q.attr.PathMTU }
+
 // PD returns the protection domain.
 func (q *QP) PD() *mrtable.PD { return q.cfg.PD }
 
@@ -225,6 +228,23 @@ func (q *QP) reliable() bool { return q.cfg.Service == packet.RC || q.cfg.Servic
 
 // Destination returns SendWR.Dest of the UD packet that is being emitted.
 func (q *QP) Destination() any { return q.dest }
+
+// Replies reports whether replies are pending, and whether they are short: ACKs, NAKs and whatever
+// else has no payload.
+func (q *QP) Replies() (pending, short bool) {
+	s := &q.resp.replies
+	for n := s.next; n != s.added; n++ {
+		if s.at(n).kind == packet.KindRead {
+			return true, false
+		}
+	}
+	pending = s.next != s.added || s.ack || s.nak != 0
+	return pending, pending
+}
+
+// Acknowledge emits the pending replies. It returns true if it stopped because Sink.Packet returned
+// nil.
+func (q *QP) Acknowledge(e *Env) (more bool) { return q.reply(e) }
 
 // Transmit emits pending replies and requests. They alternate in going first, so that neither
 // starves the other. Transmit returns true if it stopped because Sink.Packet returned nil or a

@@ -176,6 +176,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 		return false, false
 	}
 	q.dest = w.Dest
+	lastSlot := !last && e.Sink.Room(q) == 1
 	tx := e.Sink.Packet(q)
 	if tx == nil {
 		r.src = before
@@ -188,7 +189,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r.sinceAck++
 	if !q.reliable() {
 		q.setDatagramHeaders(h, w)
-	} else if last || uint64(r.sinceAck) >= min(ackInterval, r.window/acksPerWindow) || r.send+1-r.una >= r.window+r.readPSNs {
+	} else if last || lastSlot || uint64(r.sinceAck) >= min(ackInterval, r.window/acksPerWindow) || r.send+1-r.una >= r.window+r.readPSNs {
 		h.AckReq, r.sinceAck = true, 0
 	}
 	tx.Begin()

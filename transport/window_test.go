@@ -450,3 +450,23 @@ func TestUCWritesThroughWindow(t *testing.T) {
 		t.Errorf("%s in %v", drops(&b.count), b.qp.State())
 	}
 }
+
+// The last packet before the end of a turn requests an acknowledgement: the next turn may be far
+// away, and the timer runs.
+func TestLastPacketOfTurnRequestsACK(t *testing.T) {
+	a, _ := connect(t, defaults)
+	a.post(SendWR{Opcode: ib.WRRDMAWrite, RemoteAddr: sideBase, SGEs: a.sge(0, 20*1024)})
+	for range 2 {
+		a.out, a.room = nil, 5
+		a.qp.Transmit(&a.env)
+		for i, tx := range a.out {
+			var h packet.Header
+			if _, err := h.Parse(tx.Head[:tx.HeadLen]); err != nil || h.AckReq != (i == 4) {
+				t.Errorf("packet %d of the turn: AckReq %v, %v", i, h.AckReq, err)
+			}
+		}
+		if len(a.out) != 5 {
+			t.Errorf("%d packets in the turn", len(a.out))
+		}
+	}
+}

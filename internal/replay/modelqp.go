@@ -1,6 +1,7 @@
 package replay
 
 import (
+	"math"
 	"math/rand/v2"
 
 	"softroce/internal/ib"
@@ -50,8 +51,9 @@ func (b *modelQP) Packet(*transport.QP) *packet.Tx {
 	return tx
 }
 
-// Room implements transport.Sink.
-func (b *modelQP) Room(*transport.QP) int { return b.room }
+// Room implements transport.Sink. It does not report the end of the room, at which a requester asks
+// for an acknowledgement: a model's room ends after each packet.
+func (b *modelQP) Room(*transport.QP) int { return math.MaxInt }
 
 // Complete implements transport.Sink.
 func (b *modelQP) Complete(_ *transport.QP, c *transport.Completion) {

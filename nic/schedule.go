@@ -1,0 +1,244 @@
+package nic
+
+import "softroce/internal/ib"
+
+// The engine transmits in turns. They go to the clients of a device, then to the queue pairs of
+// each client, and are measured in bytes. So a client delays the others by what it sends in one
+// turn, however many queue pairs it has, and a step stays short. A READ response is part of the
+// turn of the client whose memory it reads.
+//
+// ACKs, NAKs and the responses of atomics come before the turns: the peer's timer runs until they
+// arrive.
+
+const (
+	// turnBytes is the turn of a client and the longest turn of a queue pair: as much as one
+	// segmented send (GSO) of a link carries, in packets of path MTU 4096 with their headers.
+	turnBytes = 60 << 10
+
+	// stepBytes is about how much a step transmits, and how much it receives, on all devices. It
+	// bounds how long a step takes, and suffices for large batches.
+	stepBytes = 4 * turnBytes
+
+	// minTurn is the shortest turn of a queue pair: one frame.
+	minTurn = 4 << 10
+
+	// maxWait is how long, in nanoseconds, a queue pair should wait for its turn. Turns become
+	// shorter if it waits longer, because many have much to send and the link is slow: a peer must
+	// see a part of each READ and WRITE before its timer expires. Timers of 67 ms (code 14) are
+	// common.
+	maxWait = 16e6
+
+	// frameCost and fetchCost are the number of bytes that can be copied in the time that a frame
+	// and a work request take besides the copying.
+	frameCost = 1024
+	fetchCost = 256
+)
+
+// A schedule is the place of a client among those of its device, and its queue pairs.
+type schedule struct {
+	place  place[Context]
+	ready  fifo[QP]
+	credit int // bytes that it may still send in this turn, negative if it has sent too much
+}
+
+// activate gives q a turn. A client that had nothing to send has the next one.
+func (t *txState) activate(q *QP) {
+	c := q.ctx
+	if !q.turn.queued {
+		q.waits = q.device.engine.now
+		c.schedule.ready.push(&q.turn)
+	}
+	if !c.schedule.place.queued {
+		t.clients.pushFirst(&c.schedule.place)
+	}
+}
+
+// deactivate removes q, which is being destroyed.
+func (t *txState) deactivate(q *QP) {
+	q.ctx.schedule.ready.remove(&q.turn)
+	t.due.remove(&q.reply)
+}
+
+// remove removes the client, which is being closed.
+func (t *txState) remove(c *Context) { t.clients.remove(&c.schedule.place) }
+
+// transmit emits acknowledgements, and then what the clients have to send.
+func (e *Engine) transmit() {
+	for _, d := range e.devices {
+		d.tx.rewind()
+		d.fillMADs()
+		d.acknowledge()
+	}
+	e.budget = stepBytes
+	e.serve()
+}
+
+// serve gives the devices their shares of what the step may still transmit.
+func (e *Engine) serve() {
+	active := 0
+	for _, d := range e.devices {
+		if d.tx.ready() {
+			active++
+		}
+	}
+	first := int(e.steps.Load() % uint64(max(1, len(e.devices))))
+	for i := range e.devices {
+		if d := e.devices[(first+i)%len(e.devices)]; d.tx.ready() {
+			e.budget -= d.serve(e.budget / active)
+			active--
+		}
+	}
+}
+
+// ready reports whether clients may transmit. They may not while frames wait for the link: replies
+// can overtake these, but not what the link has taken.
+func (t *txState) ready() bool { return !t.clients.empty() && !t.congested }
+
+// serve lets one queue pair after the other transmit until about budget bytes are emitted or none
+// makes progress. It returns how many were emitted.
+func (d *Device) serve(budget int) (spent int) {
+	t := &d.tx
+	t.into = &t.data
+	var blocked fifo[QP] // queue pairs that have work and could not send
+	for spent < budget && t.free() > 0 && !t.clients.empty() {
+		c := &t.clients.first.of.schedule
+		if c.ready.empty() {
+			t.clients.pop()
+			continue
+		}
+		if c.credit <= 0 {
+			c.credit += turnBytes
+		}
+		if c.credit > 0 {
+			q := c.ready.pop()
+			before := t.data.filled
+			cost, more := d.serveQP(q, budget-spent)
+			spent += cost
+			c.credit -= cost
+			switch {
+			case more && t.data.filled > before:
+				t.activate(q)
+			case more:
+				blocked.push(&q.turn)
+			}
+		}
+		if c.ready.empty() {
+			// The client stays for one round: one that becomes active again and again must not
+			// always be the next.
+			c.credit = min(c.credit, 0)
+		}
+		if c.credit <= 0 {
+			t.clients.remove(&c.place)
+			t.clients.push(&c.place)
+		}
+	}
+	for !blocked.empty() {
+		t.activate(blocked.pop())
+	}
+	return spent
+}
+
+// serveQP is the turn of one queue pair.
+func (d *Device) serveQP(q *QP, budget int) (cost int, more bool) {
+	t := &d.tx
+	switch waited := d.engine.now - q.waits; {
+	case waited > maxWait:
+		t.turn = max(t.turn/2, minTurn)
+	case waited < maxWait/4:
+		t.turn = min(2*t.turn, turnBytes)
+	}
+	t.left = min(budget, t.turn)
+	fetched := q.sqFetched
+	posted := q.fetchSends()
+	cost, more = d.transmitTurn(q, posted)
+	return max(cost+fetchCost*int(q.sqFetched-fetched), frameCost), more
+}
+
+// A waitingTurn is the turn of a queue pair whose packets wait for reads of memory that only the
+// kernel can copy.
+type waitingTurn struct {
+	q       *QP
+	packets int  // reserved frames
+	cost    int  // what they were estimated to cost
+	left    int  // bytes left in the turn
+	posted  bool // it has more work requests to fetch
+}
+
+// transmitTurn lets a queue pair transmit in its turn or the rest of it. posted means that it has
+// more work requests to fetch.
+func (d *Device) transmitTurn(q *QP, posted bool) (cost int, more bool) {
+	t := &d.tx
+	left := t.left
+	replying, _ := q.t.Replies()
+	more = q.t.Transmit(d.env(q))
+	t.finish()
+	if replying {
+		q.lastReply = t.data.last()
+	}
+	q.stateChanged()
+	if q.state == ib.QPSErr && !q.recv.shared && q.recv.ring.posted() > 0 {
+		more = true // one call does not flush all receives
+	}
+	d.timers.schedule(q)
+	cost = left - t.left
+	if n := q.t.Waiting(); n > 0 {
+		n = min(n, t.room(q.t.PathMTU()))
+		w := waitingTurn{q, n, min(t.left, n*packetCost(q.t.PathMTU())), t.left, posted}
+		t.waiting = append(t.waiting, w)
+		t.reserved += n
+		return cost + w.cost, false
+	}
+	return cost, more || posted
+}
+
+// resume goes on with the turns whose reads are done. It reports whether there were any.
+func (d *Device) resume() (any bool) {
+	t := &d.tx
+	t.into = &t.data
+	n := len(t.waiting)
+	for i := range n {
+		w := t.waiting[i]
+		t.reserved -= w.packets
+		t.left = w.left
+		cost, more := d.transmitTurn(w.q, w.posted)
+		if more {
+			t.activate(w.q)
+		}
+		cost = max(0, cost-w.cost)
+		d.engine.budget -= cost
+		w.q.ctx.schedule.credit -= cost
+	}
+	t.waiting = t.waiting[:copy(t.waiting, t.waiting[n:])]
+	return n > 0
+}
+
+// acknowledge emits the replies of queue pairs that have only short ones. While frames wait for a
+// congested link they overtake these, except READ responses of the same queue pair.
+func (d *Device) acknowledge() {
+	t := &d.tx
+	t.into = &t.data
+	reserved := len(t.data.frames) / 2 // for requests and READ responses
+	if t.congested {
+		t.into, reserved = &t.replies, 0
+	}
+	var rest fifo[QP] // queue pairs whose replies were not all emitted
+	for !t.due.empty() && t.free() > reserved {
+		q := t.due.pop()
+		if _, short := q.t.Replies(); !short || t.into == &t.replies && q.lastReply > t.data.taken {
+			t.activate(q)
+			continue
+		}
+		t.left = turnBytes
+		more := q.t.Acknowledge(d.env(q))
+		t.finish()
+		if t.into == &t.data {
+			q.lastReply = t.data.last()
+		}
+		if more {
+			rest.push(&q.reply)
+		}
+	}
+	for !rest.empty() {
+		t.due.push(&rest.pop().reply)
+	}
+}

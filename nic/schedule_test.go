@@ -1,0 +1,254 @@
+package nic_test
+
+import (
+	"fmt"
+	"testing"
+
+	"softroce/internal/ib"
+	"softroce/nic"
+	"softroce/packet"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// A tapLink records the frames that the link takes. It takes at most limit of them in one Send, or
+// all if limit is negative.
+type tapLink struct {
+	wire.Link
+	limit int
+	sent  []packet.Header
+	bytes int
+}
+
+func (l *tapLink) Send(now int64, batch []wire.TxFrame) (int, error) {
+	if l.limit >= 0 {
+		batch = batch[:min(len(batch), l.limit)]
+	}
+	n, err := l.Link.Send(now, batch)
+	for i := range batch[:n] {
+		var h packet.Header
+		if _, err := h.Parse(batch[i].Head[:batch[i].HeadLen]); err != nil {
+			panic(err)
+		}
+		l.sent = append(l.sent, h)
+		l.bytes += batch[i].Len
+	}
+	if l.limit >= 0 {
+		l.limit -= n
+	}
+	return n, err
+}
+
+// tapped returns a NIC and its tap.
+func (w *testFabric) tapped(n byte) (*nic.Device, *tapLink) {
+	tap := &tapLink{limit: -1}
+	return w.nic(n, func(l wire.Link) wire.Link { tap.Link = l; return tap }), tap
+}
+
+// step1 is one step of the engine.
+func (w *testFabric) step1() {
+	w.now++
+	w.engine.Step(w.now)
+}
+
+var oneWR = nic.Caps{MaxSendWR: 1, MaxRecvWR: 1, MaxSendSGE: 1, MaxRecvSGE: 1, MaxInline: 64}
+
+// connected returns connected queue pairs of two clients.
+func connected(a, b *client, caps nic.Caps) (x, y *queue) {
+	x, y = a.qp(caps), b.qp(caps)
+	x.connect(4096, y)
+	y.connect(4096, x)
+	return x, y
+}
+
+func TestClientDelaysOthersByOneTurn(t *testing.T) {
+	for _, op := range []ib.WROpcode{ib.WRRDMAWrite, ib.WRRDMARead} {
+		for _, n := range []int{1, 64, 1024} {
+			t.Run(fmt.Sprintf("%v/%d", op, n), func(t *testing.T) {
+				w := newTestFabric(t)
+				x, xTap := w.tapped(1)
+				y, yTap := w.tapped(2)
+				a, b := w.client(x), w.client(y)
+				for range n {
+					q, _ := connected(a, b, oneWR)
+					q.post(transport.SendWR{Opcode: op, RKey: b.mr.RKey(), SGEs: a.sge(0, 4<<20)})
+				}
+				for range 20 {
+					w.step1()
+				}
+				// The hog's data leaves from y in case of READs.
+				from, to, tap := x, y, xTap
+				if op == ib.WRRDMARead {
+					from, to, tap = y, x, yTap
+				}
+				v, peer := connected(w.client(from), w.client(to), oneWR)
+				for range 20 {
+					tap.sent = nil
+					v.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: peer.mr.RKey(), SGEs: v.sge(0, 64)})
+					w.step1()
+					at := -1
+					for i, h := range tap.sent {
+						if h.DestQP == peer.QPN() {
+							at = i
+						}
+					}
+					if at < 0 || at > 2*nic.TurnBytes/4096 {
+						t.Fatalf("the message is frame %d of the batch of %d (-1: not in it)", at, len(tap.sent))
+					}
+					w.step1()
+					w.step1()
+					v.want(0, ib.WCSuccess, ib.WCRDMAWrite)
+				}
+			})
+		}
+	}
+}
+
+func TestStepTransmitsBoundedBytes(t *testing.T) {
+	w := newTestFabric(t)
+	var taps []*tapLink
+	var clients []*client
+	for i := range 4 {
+		d, tap := w.tapped(byte(i + 1))
+		clients, taps = append(clients, w.client(d)), append(taps, tap)
+	}
+	for i, a := range clients {
+		for k := range 32 {
+			q, _ := connected(a, clients[(i+1+k%3)%4], oneWR)
+			q.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: clients[(i+1+k%3)%4].mr.RKey(), SGEs: a.sge(0, 4<<20)})
+		}
+	}
+	for range 100 {
+		before := 0
+		for _, tap := range taps {
+			before += tap.bytes
+		}
+		w.step1()
+		sent := -before
+		for i, tap := range taps {
+			sent += tap.bytes
+			if len(tap.sent) == 0 {
+				t.Errorf("NIC %d did not send", i)
+			}
+			tap.sent = nil
+		}
+		if sent < nic.StepBytes/2 || sent > nic.StepBytes+64<<10 {
+			t.Fatalf("a step sent %d bytes, want about %d", sent, nic.StepBytes)
+		}
+	}
+}
+
+// Clients that become active again and again do not keep one waiting that is always active, and
+// the other way round.
+func TestClientsGetEqualShares(t *testing.T) {
+	w := newTestFabric(t)
+	x, tap := w.tapped(1)
+	b := w.client(w.nic(2))
+	owner := map[uint32]int{}
+	var queues [][]*queue
+	sizes := []int{1 << 20, 32 << 10, 4 << 10}
+	for i, size := range sizes { // in few large messages, or many small ones
+		a := w.client(x)
+		queues = append(queues, nil)
+		for range 8 * (1 << 20) / size / 8 {
+			q, peer := connected(a, b, oneWR)
+			owner[peer.QPN()] = i
+			queues[i] = append(queues[i], q)
+		}
+	}
+	bytes := make([]int, len(sizes))
+	for range 400 {
+		for i, l := range queues {
+			for _, q := range l {
+				if q.SendRoom() > 0 {
+					q.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: q.sge(0, sizes[i])})
+				}
+			}
+			queues[i][0].cq.PollAll()
+		}
+		tap.sent = nil
+		w.step1()
+		for _, h := range tap.sent {
+			bytes[owner[h.DestQP]] += 4096
+		}
+	}
+	for i, n := range bytes {
+		if mean := (bytes[0] + bytes[1] + bytes[2]) / 3; n < mean*8/10 || n > mean*12/10 {
+			t.Errorf("client %d, messages of %d bytes: %d bytes, mean %d", i, sizes[i], n, mean)
+		}
+	}
+}
+
+// While READ responses wait for a congested link, the ACK of another queue pair overtakes them.
+// That of the same queue pair does not.
+func TestACKOvertakesDataOfOtherQueuePairs(t *testing.T) {
+	w := newTestFabric(t)
+	y, tap := w.tapped(2)
+	a, b := w.client(w.nic(1)), w.client(y)
+	reader, _ := connected(a, b, smallCaps)
+	writer, _ := connected(a, b, smallCaps)
+	reader.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMARead, RKey: b.mr.RKey(), SGEs: a.sge(0, 10*4096)})
+	tap.limit = 3
+	w.step1()
+	w.step1()
+	if len(tap.sent) != 3 {
+		t.Fatalf("%d frames were sent", len(tap.sent))
+	}
+	reader.post(transport.SendWR{ID: 2, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 64)})
+	writer.post(transport.SendWR{ID: 3, Opcode: ib.WRRDMAWrite, RKey: b.mr.RKey(), SGEs: a.sge(0, 64)})
+	w.step1()
+	w.step1()
+	tap.limit = -1
+	w.run(1e6)
+	if h := tap.sent[3]; h.DestQP != writer.QPN() || h.Opcode != packet.Opcode(packet.RC)|packet.Acknowledge {
+		t.Errorf("frame 3 is %v for QP %#x, want the ACK for QP %#x", h.Opcode, h.DestQP, writer.QPN())
+	}
+	for i, h := range tap.sent[4:] {
+		if h.DestQP != reader.QPN() || h.Opcode.Info().Kind == packet.KindAck != (i == 7) {
+			t.Errorf("frame %d is %v for QP %#x", i+4, h.Opcode, h.DestQP)
+		}
+	}
+	if c := a.Device.Counters(); c.ImpliedNAK != 0 || c.Retransmitted != 0 {
+		t.Errorf("%d implied NAKs, %d packets retransmitted", c.ImpliedNAK, c.Retransmitted)
+	}
+}
+
+// 64 queue pairs request more atomic operations than the link can carry responses for.
+func TestRepliesDoNotKeepRequestsFromBeingSent(t *testing.T) {
+	w := newTestFabric(t)
+	y, tap := w.tapped(2)
+	a, b := w.client(w.nic(1)), w.client(y)
+	caps := smallCaps
+	caps.MaxSendWR = 16
+	var queues []*queue
+	for range 64 {
+		q, _ := connected(a, b, caps)
+		queues = append(queues, q)
+	}
+	_, own := connected(a, b, smallCaps)
+	replies, requests := 0, 0
+	for range 2000 {
+		for _, q := range queues {
+			for q.SendRoom() > 0 {
+				q.post(transport.SendWR{Opcode: ib.WRAtomicFetchAndAdd, RKey: b.mr.RKey(), SGEs: a.sge(0, 8)})
+			}
+		}
+		if own.SendRoom() > 0 {
+			own.post(transport.SendWR{Opcode: ib.WRRDMAWrite, RKey: a.mr.RKey(), SGEs: b.sge(0, 1<<20)})
+		}
+		a.cq.PollAll()
+		b.cq.PollAll()
+		tap.sent, tap.limit = nil, 2
+		w.step1()
+		for _, h := range tap.sent {
+			if h.Opcode.Info().Request {
+				requests += 4096 + ethernet
+			} else {
+				replies += packet.MaxHeaderLen + ethernet
+			}
+		}
+	}
+	if requests < replies/4 || replies < requests/4 {
+		t.Errorf("%d bytes of requests and %d of replies were sent", requests, replies)
+	}
+}
