@@ -19,6 +19,8 @@ func Namespace(t *testing.T, name string) string {
 	RunCommand(t, "ip", "netns", "add", name)
 	t.Cleanup(func() { exec.Command("ip", "netns", "del", name).Run() })
 	RunCommand(t, "ip", "-n", name, "link", "set", "lo", "up")
+	// Link-local addresses are usable at once, without seconds of duplicate address detection.
+	RunCommand(t, "ip", "netns", "exec", name, "sh", "-c", "echo 0 > /proc/sys/net/ipv6/conf/default/accept_dad")
 	return name
 }
 
