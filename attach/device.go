@@ -107,7 +107,8 @@ func (c *conn) guid() (g uint64) {
 
 func (c *conn) queryDevice(*empty, *control.Packet) (reply, error) {
 	var a nic.DeviceAttr
-	c.device.engine.Do(func() { a = c.device.Query() })
+	var maxDM uint64
+	c.device.engine.Do(func() { a, maxDM = c.nic.QueryDevice(), c.nic.MaxDM() })
 	r := abi.DeviceAttr{
 		NodeGUID: a.NodeGUID, SysImageGUID: a.SysImageGUID, MaxMRSize: a.MaxMRSize, PageSizeCap: a.PageSizeCap,
 		VendorID: a.VendorID, VendorPartID: a.VendorPartID, HWVer: a.HWVer,
@@ -118,12 +119,11 @@ func (c *conn) queryDevice(*empty, *control.Packet) (reply, error) {
 		AtomicCap: uint32(a.AtomicCap), MaxAH: uint32(a.MaxAH), MaxSRQ: uint32(a.MaxSRQ), MaxSRQWR: uint32(a.MaxSRQWR),
 		MaxSRQSGE:   uint32(a.MaxSRQSGE),
 		MaxMcastGrp: uint32(a.MaxMcastGroups), MaxMcastQPAttach: uint32(a.MaxMcastQPs),
-		MaxTotalMcastQPAttach: uint32(a.MaxMcastGroups * a.MaxMcastQPs), MaxPKeys: uint32(a.MaxPKeys), LocalCAAckDelay: uint32(a.LocalCAACKDelay),
+		MaxTotalMcastQPAttach: uint32(a.MaxMcastAttached), MaxPKeys: uint32(a.MaxPKeys), LocalCAAckDelay: uint32(a.LocalCAACKDelay),
 		PhysPortCnt: uint32(a.PhysPortCnt), MaxInlineData: uint32(a.MaxInlineData),
 		MaxMW: uint32(a.MaxMW), DeviceCapFlagsEx: a.CapFlagsEx,
-		HCACoreClock: a.CoreClock, TimestampMask: a.TimestampMask,
+		HCACoreClock: a.CoreClock, TimestampMask: a.TimestampMask, MaxDMSize: maxDM,
 	}
-	c.device.engine.Do(func() { r.MaxDMSize = c.nic.MaxDM() })
 	abi.PutText(r.FWVer[:], a.FWVer)
 	return reply{body: []any{r}}, nil
 }

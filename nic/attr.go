@@ -1,6 +1,7 @@
 package nic
 
 import (
+	"softroce/internal/abi"
 	"softroce/internal/ib"
 	"softroce/transport"
 )
@@ -40,6 +41,8 @@ type DeviceAttr struct {
 	LocalCAACKDelay int
 	PhysPortCnt     int
 	MaxInlineData   int
+
+	MaxMcastAttached int // QPs in all groups
 
 	CoreClock     uint64 // kHz, of completion timestamps
 	TimestampMask uint64 // valid bits of completion timestamps
@@ -86,10 +89,41 @@ func (d *Device) Query() DeviceAttr {
 		MaxCQ: l.MaxCQ, MaxCQE: l.MaxCQE, MaxMR: l.MaxMR, MaxPD: l.MaxPD,
 		MaxQPRDAtomic: l.MaxRDAtomic, MaxResRDAtomic: l.MaxRDAtomic * l.MaxQP, MaxQPInitRDAtom: l.MaxRDAtomic,
 		AtomicCap: ib.AtomicHCA, MaxAH: l.MaxAH, MaxSRQ: l.MaxSRQ, MaxSRQWR: l.MaxSRQWR, MaxSRQSGE: l.MaxSRQSGE,
-		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs,
+		MaxMcastGroups: l.MaxMcastGroups, MaxMcastQPs: l.MaxMcastQPs, MaxMcastAttached: l.MaxMcastGroups * l.MaxMcastQPs,
 		MaxPKeys: maxPKeys, LocalCAACKDelay: localACKDelay, PhysPortCnt: 1, MaxInlineData: l.MaxInline,
 		CoreClock: coreClock, TimestampMask: 1<<64 - 1,
 	}
+}
+
+// QueryDevice returns the device's attributes as far as this context may use them: a program may
+// take each number as what it can create.
+func (c *Context) QueryDevice() DeviceAttr {
+	a, l := c.device.Query(), &c.limits
+	limit := func(v *int, max int) {
+		if max > 0 {
+			*v = min(*v, max)
+		}
+	}
+	limit(&a.MaxQP, l.QPs)
+	limit(&a.MaxCQ, l.CQs)
+	limit(&a.MaxMR, l.MRs)
+	limit(&a.MaxMW, l.MWs)
+	limit(&a.MaxPD, l.PDs)
+	limit(&a.MaxAH, l.AHs)
+	limit(&a.MaxSRQ, l.SRQs)
+	limit(&a.MaxMcastGroups, l.Groups)
+	limit(&a.MaxMcastQPs, l.Groups)
+	limit(&a.MaxMcastAttached, l.Groups)
+	a.MaxResRDAtomic = a.MaxQP * a.MaxQPRDAtomic
+	if l.RegisteredBytes > 0 {
+		a.MaxMRSize = min(a.MaxMRSize, l.RegisteredBytes)
+	}
+	if l.RingBytes > 0 {
+		for a.MaxCQE > 1 && uint64(abi.RingSize(roundSlots(a.MaxCQE), abi.CQESize)) > l.RingBytes {
+			a.MaxCQE /= 2
+		}
+	}
+	return a
 }
 
 // PortAttr is struct ibv_port_attr, without the fields that do not apply.

@@ -112,7 +112,7 @@ func (d *Device) fillMADs() {
 	for ; n < len(g.queue) && t.free() > 0; n++ {
 		m := g.queue[n]
 		f := t.frame(&t.data, &m.Path, false)
-		g.header.BTH = packet.BTH{Opcode: udSendOnly, PKey: d.madPKey(m.PKey), DestQP: gsiQPN, PSN: g.psn}
+		g.header.BTH = packet.BTH{Opcode: udSendOnly, MigReq: true, PKey: d.madPKey(m.PKey), DestQP: gsiQPN, PSN: g.psn}
 		g.header.DETH = packet.DETH{QKey: gsiQKey, SrcQP: gsiQPN}
 		g.psn = (g.psn + 1) & 0xffffff
 		f.Tx.Set(&g.header, m.Data[:])

@@ -1,5 +1,10 @@
 package transport
 
+// migrated is MigReq of every packet. Paths do not migrate: the path migration state of each queue
+// pair is "migrated", in which IBTA 17.2.8 sets the bit. What a peer sends changes nothing then: 1
+// is its own state, 0 requests nothing.
+const migrated = true
+
 // Limits of a queue pair, in packets unless stated otherwise.
 const (
 	// sendWindow is the most SEND and WRITE packets that may be unacknowledged; losses and timeouts
@@ -33,6 +38,11 @@ const (
 	// peer needs more time, not a retransmission of everything. IBTA 9.7.6.1.3 lets the requester
 	// detect a timeout after up to four times its value.
 	maxBackoff = 2
+
+	// minTimeout is the least local ACK timeout code that is used, 1.05 ms. A shorter time takes a
+	// reply for lost that only waits for a processor. Adapters have such a limit too, ConnectX-2 of
+	// half a second; programs use values from 1 ms.
+	minTimeout = 8
 
 	// maxRead is how many contiguous bytes of a message are read from memory at once, provided they
 	// can be sent in this step.

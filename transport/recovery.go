@@ -56,7 +56,7 @@ func (q *QP) armTimer(now int64) {
 	if r.deadline != 0 || r.rnrUntil != 0 || q.attr.Timeout == 0 {
 		return
 	}
-	wait := ib.ACKTimeout(q.attr.Timeout) << r.timeouts
+	wait := ib.ACKTimeout(max(q.attr.Timeout, minTimeout)) << r.timeouts
 	soon := max(4*r.recovered, minRecovery) << r.repeats
 	if r.early = r.window < sendWindow && r.recovered != 0 && r.timeouts == 0 && soon < wait; r.early {
 		wait = soon

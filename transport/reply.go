@@ -163,7 +163,7 @@ func (q *QP) reply(e *Env) (more bool) {
 // replyHeader starts the headers of a reply.
 func (q *QP) replyHeader(op packet.Opcode, psn uint32) *packet.Header {
 	h := &q.hdr
-	h.BTH = packet.BTH{Opcode: packet.Opcode(q.cfg.Service) | op, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: psn}
+	h.BTH = packet.BTH{Opcode: packet.Opcode(q.cfg.Service) | op, MigReq: migrated, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: psn}
 	return h
 }
 

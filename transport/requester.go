@@ -155,7 +155,7 @@ func (q *QP) emitRequest(e *Env, w *wqe) (ok, full bool) {
 	r := &q.req
 	h := &q.hdr
 	offset := r.pkt * uint32(q.attr.PathMTU)
-	h.BTH = packet.BTH{PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: uint32(r.send) & packet.PSNMask}
+	h.BTH = packet.BTH{MigReq: migrated, PKey: q.attr.PKey, DestQP: q.attr.DestQPN, PSN: uint32(r.send) & packet.PSNMask}
 	if w.ownResponse {
 		return q.emitReadOrAtomic(e, w, offset)
 	}

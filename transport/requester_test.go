@@ -228,6 +228,21 @@ func TestTimeout0NeverRetransmits(t *testing.T) {
 	}
 }
 
+// A local ACK timeout of microseconds is used as about a millisecond, and reported as it was set.
+func TestShortTimeoutHasFloor(t *testing.T) {
+	o := defaults
+	o.timeout = 1
+	a, _ := connect(t, o)
+	a.post(SendWR{Opcode: ib.WRSend})
+	a.qp.Transmit(&a.env)
+	if at := a.qp.NextDeadline() - a.env.Now; at != ib.ACKTimeout(minTimeout) {
+		t.Errorf("the timer expires in %d ns, want %d", at, ib.ACKTimeout(minTimeout))
+	}
+	if code := a.qp.Query().Timeout; code != 1 {
+		t.Errorf("the timeout is reported as code %d, want 1", code)
+	}
+}
+
 // TestCompleterRejectsInvalidReadResponses has a READ of two packets and an atomic outstanding.
 func TestCompleterRejectsInvalidReadResponses(t *testing.T) {
 	for _, c := range []struct {

@@ -8,6 +8,7 @@ import (
 	"syscall"
 	"testing"
 
+	"softroce/attach"
 	"softroce/internal/fabrictest"
 	"softroce/nic"
 	"softroce/verbs"
@@ -51,8 +52,8 @@ func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 		{"XRCD", small.MaxXRCD, nil, 0, // verbs has no place to report it
 			func(e *verbstest.Endpoint) (closer, error) { return e.Context.OpenXRCD(t.Context(), nil, os.O_CREATE) }},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			f := fabrictest.New(t, fabrictest.Config{DeviceLimits: small})
+		limited := func(t *testing.T, config fabrictest.Config) {
+			f := fabrictest.New(t, config)
 			a := f.Open(0)
 			e := smallEndpoint.New(t, a)
 			d, err := a.QueryDevice(t.Context())
@@ -74,7 +75,35 @@ func TestObjectLimitsAreReportedAndEnforced(t *testing.T) {
 			if _, err := c.make(e); err != nil {
 				t.Errorf("creating after one was closed: %v", err)
 			}
-		})
+		}
+		t.Run(c.name+"s of the device", func(t *testing.T) { limited(t, fabrictest.Config{DeviceLimits: small}) })
+		if c.name != "XRCD" {
+			t.Run(c.name+"s of the client", func(t *testing.T) { limited(t, fabrictest.Config{Limits: smallClient}) })
+		}
+	}
+}
+
+// smallClient is small for each client.
+var smallClient = attach.Limits{QPs: small.MaxQP, CQs: small.MaxCQ, MRs: small.MaxMR, PDs: small.MaxPD, AHs: small.MaxAH, SRQs: small.MaxSRQ}
+
+// What a program may do in bytes and in multicast groups is in its device's attributes, too.
+func TestLimitsOfClientAreReported(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{Limits: attach.Limits{Registered: 1 << 20, Rings: 1 << 20, Groups: 5, QPs: 10}})
+	c := f.Open(0)
+	d, err := c.QueryDevice(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if d.MaxMRSize != 1<<20 || d.MaxMcastGrp != 5 || d.MaxMcastQPAttach != 5 || d.MaxTotalMcastQPAttach != 5 || d.MaxResRdAtom != 10*d.MaxQPRdAtom {
+		t.Errorf("attributes %+v", d)
+	}
+	q, err := c.CreateCQ(t.Context(), int(d.MaxCQE), nil)
+	if err != nil {
+		t.Fatalf("CQ of the reported %d entries: %v", d.MaxCQE, err)
+	}
+	q.Close(t.Context())
+	if _, err := c.CreateCQ(t.Context(), 2*int(d.MaxCQE), nil); err == nil {
+		t.Errorf("CQ of twice the reported %d entries was created", d.MaxCQE)
 	}
 }
 

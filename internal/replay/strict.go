@@ -14,7 +14,6 @@ func (v *Verdict) compareChoices(e *conversation.Transmission, m *sentPacket) {
 		softroce any
 	}{
 		{"AckReq", e.AckReq, m.AckReq},
-		{"MigReq", e.MigReq, m.MigReq},
 		{"P_Key", e.PKey, m.PKey},
 		{"pad count", e.Pad, m.Pad},
 	} {
@@ -24,14 +23,31 @@ func (v *Verdict) compareChoices(e *conversation.Transmission, m *sentPacket) {
 	}
 }
 
-// comparePaths compares what links and paths choose: UDP source port and IPv4 Identification.
+// mostMigrated returns the MigReq of most packets: the path migration state of the captured NIC,
+// which softroce does not have to share.
+func mostMigrated(sent []*conversation.Transmission) bool {
+	n := 0
+	for _, e := range sent {
+		if e.MigReq {
+			n++
+		}
+	}
+	return 2*n > len(sent)
+}
+
+// comparePaths compares what links and paths choose: UDP source port, IPv4 Identification, and
+// whether MigReq changes.
 func (s *stream) comparePaths() {
 	port, known := sourcePort(s.report.From, s.report.To)
 	for _, side := range []struct {
 		v    *Verdict
 		sent []*conversation.Transmission
 	}{{&s.report.Requester, s.Sent}, {&s.report.Responder, s.RepliesSent}} {
+		migrated := mostMigrated(side.sent)
 		for i, e := range side.sent {
+			if e.MigReq != migrated {
+				side.v.differ(e, "MigReq", fmt.Sprint(e.MigReq), fmt.Sprintf("%v, as in most packets", migrated))
+			}
 			if known && e.SrcPort != port {
 				side.v.differ(e, "UDP source port", fmt.Sprint(e.SrcPort), fmt.Sprint(port))
 			}
