@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"softroce/internal/abi"
+	"softroce/internal/control"
 	"softroce/internal/fabrictest"
 )
 
@@ -50,7 +51,7 @@ func blockedMemory(t *testing.T) (page []byte, release func()) {
 }
 
 // lingeringSocket returns a descriptor whose last close waits until release is called, which the
-// test's cleanup does too. The caller closes it after it was sent.
+// test's cleanup does too. The test must close it before the server does.
 func lingeringSocket(t *testing.T) (fd int, release func()) {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -162,13 +163,25 @@ func TestDescriptorWhoseCloseWaitsHoldsUpNobody(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f := fabrictest.New(t, fabrictest.Config{})
-			r, page := openContext(t, f)
 			other := connect(t, f)
 			fd, release := lingeringSocket(t)
-			r.send(abi.Header{Version: abi.Version, Op: c.op, FDs: 1}, []int{fd}, c.body...)
-			unix.Close(fd)
+			r := &rawClient{t: t}
+			r.sock = f.Connect(func(sock *net.UnixConn) {
+				r.sock = sock
+				r.send(abi.Header{Version: abi.Version, Op: abi.OpHello}, nil, abi.HelloRequest{})
+				r.send(abi.Header{Version: abi.Version, Op: abi.OpOpenDevice}, nil, abi.OpenDeviceRequest{})
+				r.send(abi.Header{Version: abi.Version, Op: c.op, FDs: 1}, []int{fd}, c.body...)
+				unix.Close(fd)
+			})
+			t.Cleanup(func() { r.sock.Close() })
+			r.receive()
+			opened, err := control.Read(r.sock, make([]byte, abi.MaxMessage))
+			if err != nil || opened.Header.Op != abi.OpOpenDevice || len(opened.FDs) == 0 {
+				t.Fatalf("open device: %+v, %v", opened.Header, err)
+			}
+			t.Cleanup(opened.CloseFDs)
 			tag := r.tag
-			othersProceed(t, f, r, other, page)
+			othersProceed(t, f, r, other, opened.FDs[0])
 			release()
 			if p, err := r.receive(); err != nil || p.Header.Tag != tag || syscall.Errno(p.Header.Errno) != c.want {
 				t.Errorf("the request: %+v, %v", p.Header, err)
@@ -180,12 +193,15 @@ func TestDescriptorWhoseCloseWaitsHoldsUpNobody(t *testing.T) {
 // The socket of a client has a message that the server does not read, and with it a descriptor.
 func TestClientLeavesDescriptorWhoseCloseWaits(t *testing.T) {
 	f := fabrictest.New(t, fabrictest.Config{})
-	r := connect(t, f)
 	fd, release := lingeringSocket(t)
-	r.send(abi.Header{Version: abi.Version, Op: abi.OpAllocPD, Length: 1}, nil, make([]byte, abi.MaxMessage))
-	r.send(abi.Header{Version: abi.Version, Op: abi.OpRegMR, FDs: 1}, []int{fd})
-	unix.Close(fd)
-	r.sock.Close()
+	r := &rawClient{t: t}
+	f.Connect(func(sock *net.UnixConn) {
+		r.sock = sock
+		r.send(abi.Header{Version: abi.Version, Op: abi.OpAllocPD}, nil, make([]byte, abi.MaxMessage))
+		r.send(abi.Header{Version: abi.Version, Op: abi.OpRegMR, FDs: 1}, []int{fd})
+		unix.Close(fd)
+		sock.Close()
+	})
 	waitForClients(t, f, 0)
 	connect(t, f)
 	release()

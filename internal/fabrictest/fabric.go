@@ -163,11 +163,14 @@ func (f *Fabric) Open(i int) *verbs.Context {
 }
 
 // Connect returns a new connection to the server.
-func (f *Fabric) Connect() *net.UnixConn {
+func (f *Fabric) Connect(before ...func(client *net.UnixConn)) *net.UnixConn {
 	f.t.Helper()
 	client, server, err := socketPair()
 	if err != nil {
 		f.t.Fatalf("socketpair: %v", err)
+	}
+	for _, g := range before {
+		g(client)
 	}
 	if err := f.Server.ServeConn(server); err != nil {
 		f.t.Fatalf("serve connection: %v", err)
