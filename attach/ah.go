@@ -2,6 +2,8 @@ package attach
 
 import (
 	"context"
+	"errors"
+	"syscall"
 
 	"softroce/internal/abi"
 	"softroce/internal/control"
@@ -53,7 +55,15 @@ func (c *conn) createAH(v *abi.CreateAHRequest) (func() (reply, error), error) {
 	}, nil
 }
 
-func (c *conn) destroyAH(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
-	_, err := destroy(c, v.Handle, func(a *nic.AH) error { return c.nic.DestroyAH(a) })
+// maxDestroyAH bounds how often destroyAH lets the engine fetch work requests, for a client that
+// keeps posting.
+const maxDestroyAH = 256
+
+func (c *conn) destroyAH(v *abi.HandleRequest, _ *control.Packet) (_ reply, err error) {
+	for range maxDestroyAH {
+		if _, err = destroy(c, v.Handle, func(a *nic.AH) error { return c.nic.DestroyAH(a) }); !errors.Is(err, syscall.EAGAIN) {
+			break
+		}
+	}
 	return reply{}, err
 }

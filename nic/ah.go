@@ -47,13 +47,44 @@ func (c *Context) CreateAH(p *PD, number uint32, av AddressVector) (*AH, error) 
 	return a, nil
 }
 
-// DestroyAH destroys an address handle. Work requests that the engine has fetched keep using it.
+// DestroyAH destroys an address handle. Work requests that were posted before keep using it: they
+// are fetched first. EAGAIN if there are more than one call fetches.
 func (c *Context) DestroyAH(a *AH) error {
 	if a == nil || a.ctx != c {
 		return errorf(syscall.EINVAL, "the AH is not of this context")
 	}
+	if !c.fetchDatagrams() {
+		return errorf(syscall.EAGAIN, "the engine has not fetched all work requests")
+	}
 	a.remove()
 	return nil
+}
+
+// maxFetch bounds how many work requests fetchDatagrams fetches, and so how long it takes: some 100
+// µs.
+const maxFetch = 2048
+
+// fetchDatagrams fetches what is posted to the UD queue pairs, and reports whether that is all.
+func (c *Context) fetchDatagrams() (all bool) {
+	left := maxFetch
+	for _, q := range c.qps {
+		if q.init.Type != ib.QPTypeUD {
+			continue
+		}
+		for end := q.sq.loadProducer(); int32(end-q.sqFetched) > 0; {
+			if left <= 0 {
+				return false
+			}
+			before := q.sqFetched
+			q.fetchSends()
+			if q.sqFetched == before {
+				break
+			}
+			left -= int(q.sqFetched - before)
+			c.device.tx.activate(q)
+		}
+	}
+	return true
 }
 
 func (a *AH) remove() {

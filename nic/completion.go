@@ -20,11 +20,11 @@ import (
 //	(new)      staged     complete        otherwise
 //	deferred   staged     stageDeferred   the writes are carried out; an error if one failed
 //	staged     published  publish(false)  after the writes of a received batch, or of the step
-//	staged     published  publish(true)   after the links' Send, if the CQ has a UC or UD send
+//	staged     published  publish(true)   after the links' Send, if memory is released
 //	published  notified   notify          at the end of the step, if an event was counted
 //
-// A program that sees a completion finds its data in memory, and the buffer of a completed UC or UD
-// send is not read any more. A sleeping program is woken after the acknowledgements of the step
+// A program that sees a completion finds its data in memory, and the memory that it releases is not
+// read any more. A sleeping program is woken after the acknowledgements of the step
 // have left, and finds everything that the step published, in all of its CQs.
 type completions struct {
 	deferred []deferred
@@ -151,9 +151,9 @@ func (f *writeFault) apply(d *deferred) {
 	}
 }
 
-// publish makes staged completions visible to programs. A CQ with a send of UC or UD staged waits
-// for the end of the step (last): then the link has the frames, or txState.keep has copied their
-// payload.
+// publish makes staged completions visible to programs. A CQ with a completion staged that releases
+// memory (QP.releasesMemory) waits for the end of the step (last): then the link has the
+// frames, or txState.copyWaiting has copied their payload.
 func (e *Engine) publish(last bool) {
 	for _, q := range e.completions.staged {
 		if !q.afterSend || last {

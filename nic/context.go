@@ -96,6 +96,8 @@ func (c *Context) Close() {
 	if c.closed {
 		return
 	}
+	c.takePosted()
+	c.device.engine.copyPayload()
 	c.events = nil // no events for a client that is gone
 	for len(c.mws) > 0 {
 		c.mws[len(c.mws)-1].remove()
@@ -129,6 +131,16 @@ func (c *Context) Close() {
 	d.engine.unwatchDoorbell(c)
 	d.tx.remove(c)
 	d.contexts = slices.DeleteFunc(d.contexts, func(o *Context) bool { return o == c })
+}
+
+// takePosted transmits what a client that is leaving has posted before, as much as a step transmits
+// at most: a program may end right after it has posted its last message.
+func (c *Context) takePosted() {
+	for i, budget := 0, stepBytes; i < len(c.qps) && budget > 0; i++ {
+		if q := c.qps[i]; q.hasPosted() {
+			budget -= q.serveNow(budget)
+		}
+	}
 }
 
 // usable returns EBADF if c is closed or will be at the end of the step.

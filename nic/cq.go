@@ -34,7 +34,7 @@ type CQ struct {
 	published uint32 // producer index that the client sees
 	consumer  uint32 // as last read from the ring and checked
 	listed    bool   // in the list of CQs in which this step has staged something
-	afterSend bool   // a send of UC or UD is staged: publish after the links' Send
+	afterSend bool   // a completion that releases memory is staged: publish after the links' Send
 	solicited bool   // a completion that fires CQArmSolicited is staged
 	overrun   bool   // there was no room for a completion: no more are staged
 	counted   uint32 // completion events that the ring counts
@@ -171,13 +171,23 @@ func (q *CQ) stage(e *Engine, qp *QP, c *transport.Completion) {
 	}
 	w.Put(q.ring.slot(q.staged))
 	q.staged++
-	q.afterSend = q.afterSend || !c.Recv && !qp.init.Type.Reliable()
+	q.afterSend = q.afterSend || qp.releasesMemory(c)
 	// An error counts as solicited (IBTA 11.4.2.2).
 	q.solicited = q.solicited || c.Solicited || c.Status != ib.WCSuccess
 	if !q.listed {
 		q.listed = true
 		e.completions.staged = append(e.completions.staged, q)
 	}
+}
+
+// releasesMemory reports whether c releases memory that frames of this step may refer to: the
+// buffer of a send of UC or UD, that of a reliable one in error, or what a peer could read through
+// a window. Frames of a reliable send that succeeded carry nothing that the peer still accepts.
+func (q *QP) releasesMemory(c *transport.Completion) bool {
+	if c.Recv {
+		return c.Flags&ib.WCWithInv != 0
+	}
+	return !q.init.Type.Reliable() || c.Status != ib.WCSuccess || c.Opcode == ib.WCLocalInv || c.Opcode == ib.WCBindMW
 }
 
 // hasRoom reports whether there is a free slot. It reads the client's consumer index only if the

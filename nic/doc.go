@@ -20,17 +20,17 @@
 //
 // Engine.Step has these phases, in this order:
 //
-//  1. Functions given to Do run (engine.go). They run before anything is received: a client that
-//     has seen a message cannot destroy its queue pair before the message is acknowledged.
-//  2. Frames are received from each link, until it is empty or its budget is spent (rx.go). Each
+//  1. Frames are received from each link, until it is empty or its budget is spent (rx.go). Each
 //     frame is checked and given to its queue pair, which queues writes to memory, completions and
 //     responses. After each batch, the writes are carried out and the completions published
 //     (completion.go). When no received frame is left, the epoch of mrtable.IO ends.
+//  2. Functions run that were given to Do before the step began (engine.go): a client that has seen
+//     a message cannot destroy its queue pair before the message is acknowledged.
 //  3. Timers that expired before the links were emptied are handled (timers.go), and doorbells are
 //     read (doorbell.go).
 //  4. Short replies are emitted. Then clients take turns, and in them their queue pairs: each
 //     fetches work requests from its send ring (sendring.go) and fills transmit slots (schedule.go,
-//     tx.go). Writes and completions follow as in phase 2.
+//     tx.go). Writes and completions follow as in phase 1.
 //  5. Each link sends one batch (tx.go).
 //  6. The remaining completions are published, completion channels are signaled (completion.go),
 //     and the events of objects are delivered (events.go).

@@ -134,21 +134,23 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.now = now
 	e.wall.sync(now)
 	e.steps.Store(e.steps.Load() + 1)
-	// A client that has seen a message may destroy its queue pair now: the message's ACK left in
-	// the previous step.
-	if e.runPosted() {
-		busy = true
-	}
+	// A client that has seen a message may have posted the destruction of its queue pair: the
+	// message's ACK left in the previous step. What is posted from now on waits for the next step.
+	posted := e.takePosted()
 	drained := true
 	for _, d := range e.devices {
 		n, all := d.receive()
 		busy = busy || n > 0
-		drained = drained && all && d.tx.empty()
+		drained = drained && all
 	}
-	// Read buffers and unmapped memory are reused two epochs later. No frame that refers to them
-	// may be waiting then.
+	// Read buffers and unmapped memory are reused two epochs later. No received frame that refers
+	// to them may be left then; those that wait for a link are copies.
 	if drained {
 		e.io.Epoch()
+	}
+	for _, f := range posted {
+		f()
+		busy = true
 	}
 	for _, d := range e.devices {
 		if d.expire() {
@@ -159,15 +161,9 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		}
 	}
 	e.transmit()
-	for e.flush(); e.resume(); {
-		e.flush()
+	if e.emit() {
+		busy = true
 	}
-	for _, d := range e.devices {
-		if d.send() {
-			busy = true
-		}
-	}
-	e.publish(true)
 	e.notify()
 	e.deliverEvents()
 	e.closeBreached()
@@ -187,15 +183,35 @@ func (e *Engine) resume() (any bool) {
 	return any
 }
 
-// runPosted runs the functions that other goroutines have posted.
-func (e *Engine) runPosted() bool {
+// takePosted returns the functions that other goroutines have posted.
+func (e *Engine) takePosted() []func() {
 	if !e.mail.waiting.Load() {
-		return false
+		return nil
 	}
-	for _, f := range e.mail.take() {
-		f()
+	return e.mail.take()
+}
+
+// emit carries out what queue pairs have produced: operations on memory, frames, completions.
+func (e *Engine) emit() (busy bool) {
+	for e.flush(); e.resume(); {
+		e.flush()
 	}
-	return true
+	for _, d := range e.devices {
+		if d.send() {
+			busy = true
+		}
+	}
+	e.publish(true)
+	return busy
+}
+
+// copyPayload makes sure that no frame refers to a program's memory, before an operation releases
+// memory: neither those that wait for a link nor those that a link passes by reference.
+func (e *Engine) copyPayload() {
+	for _, d := range e.devices {
+		d.tx.copyWaiting()
+		d.link.CopyPayload()
+	}
 }
 
 // closeBreached closes the contexts whose clients broke the rules of their rings.

@@ -49,6 +49,7 @@ func (c *Context) DeallocMW(m *MW) error {
 	if m == nil || m.ctx != c {
 		return errorf(syscall.EINVAL, "the MW is not of this context")
 	}
+	c.device.engine.copyPayload()
 	m.remove()
 	return nil
 }

@@ -120,6 +120,7 @@ func (c *Context) ReregMR(m *MR, p *PD, mem mrtable.Memory, iova, length uint64,
 	if err := c.mayRegister(others, length); err != nil {
 		return err
 	}
+	c.device.engine.copyPayload()
 	r, err := c.device.table.Reregister(m.region, p.pd, mem, iova, length, access)
 	if errors.Is(err, mrtable.ErrBusy) {
 		return errorf(syscall.EBUSY, "memory windows are bound to the MR")
@@ -158,6 +159,7 @@ func (c *Context) DeregMR(m *MR) error {
 	if m == nil || m.ctx != c {
 		return errorf(syscall.EINVAL, "the MR is not of this context")
 	}
+	c.device.engine.copyPayload()
 	if err := c.device.table.Deregister(m.region); err != nil {
 		return errorf(syscall.EBUSY, "memory windows are bound to the MR")
 	}

@@ -230,7 +230,7 @@ func (q *QP) makeRings() (err error) {
 }
 
 // DestroyQP destroys q; EBUSY while it is attached to a multicast group. Its completions that are
-// not polled stay in the CQ.
+// not polled stay in the CQ. What was posted before is transmitted, once, as by ModifyQP.
 func (c *Context) DestroyQP(q *QP) error {
 	if q == nil || q.ctx != c {
 		return errorf(syscall.EINVAL, "the QP is not of this context")
@@ -238,6 +238,8 @@ func (c *Context) DestroyQP(q *QP) error {
 	if n := len(q.groups); n > 0 {
 		return errorf(syscall.EBUSY, "QP is attached to %d multicast groups", n)
 	}
+	q.takePosted()
+	q.device.engine.copyPayload()
 	q.remove()
 	return nil
 }
@@ -289,6 +291,9 @@ func (c *Context) QueryQP(q *QP) (QPAttr, error) {
 // ModifyQP changes the attributes in mask. With ib.QPMaskAV, a.AV.Path is the result of
 // Device.ResolvePath. Errors are EINVAL and EPERM (a controlled Q_Key, see
 // ContextOptions.Privileged). After an error nothing has changed.
+//
+// As an adapter sees the doorbell before the command that follows it, the work requests that were
+// posted before a change of state are transmitted first, as much as a step transmits at most.
 func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	if err := c.usable(); err != nil {
 		return err
@@ -296,11 +301,19 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	if q == nil || q.ctx != c {
 		return errorf(syscall.EINVAL, "the QP is not of this context")
 	}
+	if mask&ib.QPMaskState != 0 {
+		q.takePosted()
+		if err := c.usable(); err != nil {
+			return err
+		}
+	}
 	path, err := q.checkModify(a, mask)
 	if err != nil {
 		return err
 	}
-	q.flushSQE()
+	if mask&ib.QPMaskState != 0 && (a.State == ib.QPSErr || a.State == ib.QPSReset) {
+		q.device.engine.copyPayload()
+	}
 	if err = q.t.Modify(q.device.env(q), &a.QPAttr, mask); err != nil {
 		return modifyError(err)
 	}
@@ -318,15 +331,48 @@ func (c *Context) ModifyQP(q *QP, a *QPAttr, mask ib.QPAttrMask) error {
 	return nil
 }
 
-// flushSQE flushes the work requests that were posted to a queue pair in SQE. None of them may be
-// executed after the queue pair has left SQE.
-func (q *QP) flushSQE() {
+// takePosted gives q turns before a control operation, for what is posted to it. The frames leave,
+// or are copied and wait for the link, and the completions are published.
+//
+// A queue pair in SQE flushes what is posted. None of it may be executed after the queue pair has
+// left that state.
+func (q *QP) takePosted() {
+	if q.hasPosted() || q.turn.queued || q.reply.queued {
+		q.serveNow(stepBytes)
+	}
 	for q.state == ib.QPSSQE {
 		before := q.sqFetched
 		q.fetchSends()
 		q.t.Transmit(q.device.env(q))
 		if q.sqFetched == before {
 			return
+		}
+	}
+}
+
+// hasPosted reports whether the engine has not fetched all posted send work requests.
+func (q *QP) hasPosted() bool { return q.sqFetched != q.sq.loadProducer() }
+
+// serveNow gives q turns at once until it has no more to send, cannot send, or about budget bytes
+// are emitted. It returns how many were. They count for the client's turns in the schedule.
+func (q *QP) serveNow(budget int) (spent int) {
+	d := q.device
+	t := &d.tx
+	d.engine.budget = 0 // no turns for others
+	for {
+		t.rewind()
+		t.activate(q)
+		q.ctx.schedule.ready.remove(&q.turn)
+		fetched, frames := q.sqFetched, t.data.last()
+		cost, more := d.serveQP(q, budget-spent)
+		spent += cost
+		q.ctx.schedule.credit -= cost
+		if more {
+			t.activate(q)
+		}
+		d.engine.emit()
+		if !q.turn.queued || q.sqFetched == fetched && t.data.last() == frames || spent >= budget {
+			return spent
 		}
 	}
 }
@@ -402,6 +448,7 @@ func (q *QP) stateChanged() {
 		}
 		q.path = nil
 	case ib.QPSErr:
+		q.device.tx.forbidReferences()
 		q.device.tx.activate(q) // to flush what is posted from now on
 	}
 }

@@ -13,8 +13,8 @@ const (
 	// are about as long as a frame, so that replies cannot keep requests from being sent.
 	replyBatch = 64
 
-	// txStall is how long a link may accept no frames before the waiting ones are discarded. They
-	// hold memory that others need, and reliable services retransmit.
+	// txStall is how long a link may accept no frames before the waiting ones are discarded: they
+	// are outdated, and reliable services retransmit.
 	txStall = 20e6 // ns
 )
 
@@ -70,18 +70,18 @@ func (t *txState) init(d *Device) {
 	t.turn = turnBytes
 }
 
-// A copiedPayload is the payload of a waiting frame of UC or UD. Its send completes in this step,
-// and then the program may overwrite its buffer. The storage is reused.
+// A copiedPayload is the payload of a frame that waits for the link beyond its step. The program
+// may get its buffer back meanwhile. The storage is reused.
 type copiedPayload struct {
 	buf []byte
 	is  bool
 }
 
-// copyVolatile copies the payload of waiting frames of UC and UD, before their sends complete.
-func (t *txState) copyVolatile() {
+// copyWaiting copies the payload of the waiting frames.
+func (t *txState) copyWaiting() {
 	for i := t.data.sent; i < t.data.filled; i++ {
 		f, k := &t.data.frames[i], &t.copies[i]
-		if !f.Volatile || k.is || len(f.Payload) == 0 {
+		if k.is || len(f.Payload) == 0 {
 			continue
 		}
 		k.buf = k.buf[:0]
@@ -89,7 +89,15 @@ func (t *txState) copyVolatile() {
 			k.buf = append(k.buf, p...)
 		}
 		f.Payload = append(f.Payload[:0], k.buf)
-		k.is = true
+		f.Volatile, k.is = true, true
+	}
+}
+
+// forbidReferences makes fabrics copy the payload of the waiting frames. The memory that they refer
+// to belongs to the program again at the end of the step.
+func (t *txState) forbidReferences() {
+	for i := t.data.sent; i < t.data.filled; i++ {
+		t.data.frames[i].Volatile = true
 	}
 }
 
@@ -191,7 +199,7 @@ func (d *Device) send() (busy bool) {
 		}
 		t.stalled = 0
 	}
-	t.copyVolatile()
+	t.copyWaiting()
 	return true
 }
 

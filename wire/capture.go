@@ -249,6 +249,9 @@ func (c *CaptureLink) headers(a *packet.Addressing, n int) int {
 	return l
 }
 
+// CopyPayload implements Link.
+func (c *CaptureLink) CopyPayload() { c.inner.CopyPayload() }
+
 // FD implements Link.
 func (c *CaptureLink) FD() int { return c.inner.FD() }
 

@@ -205,6 +205,9 @@ func (l *DgramLink) FD() int { return l.fd }
 // OnReady implements Link; the link has an FD.
 func (l *DgramLink) OnReady(func()) {}
 
+// CopyPayload implements Link: Send has copied the payload.
+func (l *DgramLink) CopyPayload() {}
+
 // NextDeadline implements Link: nothing is ever due.
 func (l *DgramLink) NextDeadline() int64 { return 0 }
 

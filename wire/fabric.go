@@ -26,8 +26,8 @@ const (
 //     in the receiver's ring: headers are copied, the payload is passed by reference,
 //     and no lock is taken. The engine receives it at the beginning of its next step.
 //     Until then the memory that the frame was sent from must stay mapped, and that of
-//     a reliable service unchanged. Frames of unreliable services are copied, because
-//     their sends complete at once.
+//     a reliable service unchanged, unless CopyPayload is called. Frames of unreliable
+//     services are copied, because their sends complete at once.
 //  3. Otherwise the frame is copied to a buffer that the two links exchange, and the
 //     batch is put in the receiver's inbox under one lock. An owner that may be asleep
 //     is woken by the function that it passed to OnReady.
@@ -333,6 +333,9 @@ func (p *FabricLink) receiveCopied(batch []RxFrame) int {
 	}
 	return n
 }
+
+// CopyPayload implements Link.
+func (p *FabricLink) CopyPayload() { p.ring.copyPayload() }
 
 // FD implements Link: there is none.
 func (p *FabricLink) FD() int { return -1 }

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"slices"
+
 	"softroce/packet"
 )
 
@@ -29,8 +31,9 @@ type ringSlot struct {
 	path    *Path
 	srcMAC  [6]byte
 	tail    [][]byte // payload and pad
-	whole   []byte   // the frame, if it was copied
+	whole   []byte   // the frame, if it was copied; or the bytes of tail, if those were
 	copied  bool
+	owned   bool // tail is in whole
 }
 
 // push queues f and reports whether there was room.
@@ -41,7 +44,7 @@ func (r *frameRing) push(f *TxFrame, mac [6]byte) bool {
 	s := r.slot(r.n)
 	r.n++
 	s.path, s.id, s.ce, s.srcMAC = f.Path, f.ID, f.CE, mac
-	s.bad, s.copied = false, false
+	s.bad, s.copied, s.owned = false, false, false
 	if f.Flip != 0 || !payloadIsStable(f) {
 		s.whole, s.bad = appendFrame(s.whole[:0], f)
 		s.copied = true
@@ -89,6 +92,27 @@ func (r *frameRing) grow() bool {
 func payloadIsStable(f *TxFrame) bool {
 	s := packet.Opcode(f.Head[0]).Service()
 	return (s == packet.RC || s == packet.XRC) && !f.Volatile || len(f.Payload) == 0
+}
+
+// copyPayload makes the slots own the payload of their frames. The Tail of a frame that receive has
+// returned is its slot's, so that it changes too.
+func (r *frameRing) copyPayload() {
+	for i := range r.n {
+		s := r.slot(i)
+		if s.copied || s.owned {
+			continue
+		}
+		n := 0
+		for _, t := range s.tail {
+			n += len(t)
+		}
+		s.whole, s.owned = slices.Grow(s.whole[:0], n), true
+		for k, t := range s.tail {
+			at := len(s.whole)
+			s.whole = append(s.whole, t...)
+			s.tail[k] = s.whole[at:]
+		}
+	}
 }
 
 // receive fills batch. The frames stay in the ring until release.

@@ -104,6 +104,9 @@ func (f *FaultLink) NextDeadline() int64 {
 	return d
 }
 
+// CopyPayload implements Link.
+func (f *FaultLink) CopyPayload() { f.inner.CopyPayload() }
+
 // FD implements Link.
 func (f *FaultLink) FD() int { return f.inner.FD() }
 

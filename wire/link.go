@@ -18,9 +18,14 @@ var ErrClosed = errors.New("link is closed")
 type Link interface {
 	// Send sends frames in order and returns how many it took: fewer than all if the medium is
 	// congested. The caller then offers the rest again. Payload is not accessed after Send returns,
-	// except by a fabric between NICs of one engine: see Fabric and TxFrame.Volatile. A frame that
-	// cannot be sent at all (no route, too long) counts as taken, and as a drop.
+	// except by a fabric between NICs of one engine: see CopyPayload and TxFrame.Volatile. A frame
+	// that cannot be sent at all (no route, too long) counts as taken, and as a drop.
 	Send(now int64, batch []TxFrame) (n int, err error)
+
+	// CopyPayload makes the link own the payload of all frames that it holds. Afterwards it does
+	// not access what it was given by reference. Only links between NICs of one engine hold
+	// references.
+	CopyPayload()
 
 	// Receive fills batch with frames that have arrived and returns how many. The frames' bytes
 	// stay valid until the next call of Receive.

@@ -130,6 +130,12 @@ func (l *LoopbackLink) receiveLooped(batch []RxFrame) int {
 	return n
 }
 
+// CopyPayload implements Link.
+func (l *LoopbackLink) CopyPayload() {
+	l.ring.copyPayload()
+	l.inner.CopyPayload()
+}
+
 // NextDeadline implements Link. Looped-back frames are due at once.
 func (l *LoopbackLink) NextDeadline() int64 {
 	d := l.inner.NextDeadline()

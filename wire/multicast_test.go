@@ -162,6 +162,7 @@ func (l *sinkLink) Send(_ int64, batch []TxFrame) (int, error) {
 }
 func (l *sinkLink) Receive(int64, []RxFrame) (int, error) { return 0, nil }
 func (l *sinkLink) Capabilities() Capabilities            { return Capabilities{MTU: 1500} }
+func (l *sinkLink) CopyPayload()                          {}
 func (l *sinkLink) NextDeadline() int64                   { return 0 }
 func (l *sinkLink) Join(netip.Addr) error                 { return nil }
 func (l *sinkLink) Leave(netip.Addr)                      {}

@@ -182,6 +182,9 @@ func (l *PacketLink) FD() int { return l.fd }
 // OnReady implements Link; the link has an FD.
 func (l *PacketLink) OnReady(func()) {}
 
+// CopyPayload implements Link: Send has copied the payload.
+func (l *PacketLink) CopyPayload() {}
+
 // NextDeadline implements Link: nothing is ever due.
 func (l *PacketLink) NextDeadline() int64 { return 0 }
 

@@ -183,6 +183,9 @@ func (l *UDPLink) FD() int { return l.epoll }
 // OnReady implements Link; the link has an FD.
 func (l *UDPLink) OnReady(func()) {}
 
+// CopyPayload implements Link: Send has copied the payload.
+func (l *UDPLink) CopyPayload() {}
+
 // NextDeadline implements Link: nothing is ever due.
 func (l *UDPLink) NextDeadline() int64 { return 0 }
 
