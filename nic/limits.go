@@ -71,7 +71,7 @@ var DefaultLimits = Limits{
 	MaxXRCD:        1 << 16,
 	MaxRDAtomic:    transport.MaxRDAtomic,
 	MaxContexts:    4096,
-	GIDTableSize:   1024,
+	GIDTableSize:   256, // SGID indices have eight bits
 	MaxDM:          64 << 20,
 }
 

@@ -125,20 +125,31 @@ func (r *renderer) port(d *Device) {
 	}
 }
 
-// gids adds the GID table up to the last entry in use. The kernel's tables continue with zeros.
+// gids adds the GID table. As in the kernel, there is a file for each index: an entry that is not
+// in use reads as a GID of zeros, and its attributes cannot be read, for which their files are
+// empty.
 func (r *renderer) gids(d *Device) {
-	next := 0
+	table := make([]nic.GIDEntry, d.Port.GIDTableLen)
 	for _, g := range d.GIDs {
-		for ; next < g.Index; next++ {
-			r.add(fmt.Sprintf("gids/%d", next), "%s", nic.GID{})
-		}
-		r.add(fmt.Sprintf("gids/%d", g.Index), "%s", g.GID)
-		r.add(fmt.Sprintf("gid_attrs/types/%d", g.Index), "RoCE v2")
-		if g.Netdev != "" {
-			r.add(fmt.Sprintf("gid_attrs/ndevs/%d", g.Index), "%s", g.Netdev)
-		}
-		next = g.Index + 1
+		table[g.Index] = g
 	}
+	for i, g := range table {
+		r.add(fmt.Sprintf("gids/%d", i), "%s", g.GID)
+		typ := ""
+		if g.GID != (nic.GID{}) {
+			typ = "RoCE v2"
+		}
+		r.attribute(fmt.Sprintf("gid_attrs/types/%d", i), typ)
+		r.attribute(fmt.Sprintf("gid_attrs/ndevs/%d", i), g.Netdev)
+	}
+}
+
+// attribute adds a file that reads as EINVAL if its text is empty: libibverbs.so.1 does that.
+func (r *renderer) attribute(name, text string) {
+	if text != "" {
+		text = line(text)
+	}
+	r.files = append(r.files, File{Path: path.Join(r.dir, name), Text: text})
 }
 
 // counters adds the counters of the InfiniBand specification, with data in words of four bytes, to

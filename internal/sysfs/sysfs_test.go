@@ -16,7 +16,7 @@ func example() Device {
 	return Device{
 		Name: "softroce3", Index: 3,
 		Attr:  nic.DeviceAttr{NodeGUID: 0x0102030405060708, SysImageGUID: 0x0102030405060708, FWVer: "1.0.0", VendorID: 0xffffff},
-		Port:  nic.PortAttr{State: ib.PortActive, PhysState: ib.PhysLinkUp, Netdev: "eth7"},
+		Port:  nic.PortAttr{State: ib.PortActive, PhysState: ib.PhysLinkUp, Netdev: "eth7", GIDTableLen: 4},
 		GIDs:  []nic.GIDEntry{{Index: 0, GID: nic.GID{0xfe, 0x80}, Netdev: "eth7"}, {Index: 2, GID: nic.GID{0xfe, 0x81}}},
 		PKeys: []uint16{0xffff},
 	}
@@ -49,6 +49,11 @@ func TestRenderHasTheKernelsFiles(t *testing.T) {
 		dev + "ports/1/pkeys/0":                      "0xffff\n",
 		dev + "ports/1/gids/0":                       "fe80:0000:0000:0000:0000:0000:0000:0000\n",
 		dev + "ports/1/gids/1":                       "0000:0000:0000:0000:0000:0000:0000:0000\n",
+		dev + "ports/1/gids/3":                       "0000:0000:0000:0000:0000:0000:0000:0000\n",
+		dev + "ports/1/gid_attrs/types/1":            "",
+		dev + "ports/1/gid_attrs/types/3":            "",
+		dev + "ports/1/gid_attrs/ndevs/2":            "", // a fabric has no network interface
+		dev + "ports/1/gid_attrs/ndevs/3":            "",
 		dev + "ports/1/gid_attrs/types/2":            "RoCE v2\n",
 		dev + "ports/1/gid_attrs/ndevs/0":            "eth7\n",
 		dev + "ports/1/counters/port_xmit_data":      "100\n",
@@ -58,7 +63,7 @@ func TestRenderHasTheKernelsFiles(t *testing.T) {
 			t.Errorf("%s is %q (%t), want %q", path, f.Text, ok, text)
 		}
 	}
-	for _, path := range []string{dev + "ports/1/gid_attrs/types/1", dev + "ports/1/gid_attrs/ndevs/2"} {
+	for _, path := range []string{dev + "ports/1/gids/4", dev + "ports/1/gid_attrs/types/4", dev + "ports/1/gid_attrs/ndevs/4"} {
 		if _, ok := got[path]; ok {
 			t.Errorf("%s exists", path)
 		}

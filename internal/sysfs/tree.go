@@ -110,22 +110,37 @@ func (t *Tree) update(files []File) error {
 	return nil
 }
 
-// put writes a temporary file and renames it, so that readers see either the old or the new
-// content.
+// put writes a file, and the directories that it needs.
 func (t *Tree) put(f File) error {
-	place, next := filepath.Join(t.dir, f.Path), filepath.Join(t.dir, ".next")
-	if err := os.MkdirAll(filepath.Dir(place), 0o755); err != nil {
-		return err
+	place := filepath.Join(t.dir, f.Path)
+	err := t.write(f, place)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err = os.MkdirAll(filepath.Dir(place), 0o755); err == nil {
+			err = t.write(f, place)
+		}
 	}
+	return err
+}
+
+// write writes a temporary file and renames it, so that readers see either the old or the new
+// content. Content that cannot be seen in part, none, is written at once.
+func (t *Tree) write(f File, place string) error {
 	if f.Link {
 		os.Remove(place)
 		return os.Symlink(f.Text, place)
+	}
+	next := place
+	if f.Text != "" {
+		next = filepath.Join(t.dir, ".next")
 	}
 	if err := os.WriteFile(next, []byte(f.Text), 0o644); err != nil {
 		return err
 	}
 	if err := os.Chmod(next, 0o644); err != nil { // the umask may have removed bits
 		return err
+	}
+	if next == place {
+		return nil
 	}
 	return os.Rename(next, place)
 }

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/stat.h>
 #include <sys/statfs.h>
 #include <sys/statvfs.h>
@@ -56,6 +57,20 @@ static int open_error(const struct sr_path *p, int flags)
 	return sr_is_device_file(p) ? ENXIO : EACCES;
 }
 
+/*
+ * The attributes of an unused GID exist but cannot be read: their emulated files are empty.
+ * Replaces the descriptor of such a file by one that reads as EINVAL, as the kernel's does: an
+ * epoll instance has no data to read.
+ */
+static int unreadable_if_empty(int fd, int flags)
+{
+	struct stat st;
+	if (fd < 0 || flags & O_PATH || fstat(fd, &st) || !S_ISREG(st.st_mode) || st.st_size)
+		return fd;
+	close(fd);
+	return epoll_create1(flags & O_CLOEXEC ? EPOLL_CLOEXEC : 0);
+}
+
 static int open_at(int dir, const char *path, int flags, mode_t mode)
 {
 	REAL("openat", openat_t);
@@ -66,7 +81,8 @@ static int open_at(int dir, const char *path, int flags, mode_t mode)
 		errno = error;
 		return -1;
 	}
-	return real(p.dir, p.path, flags, mode);
+	int fd = real(p.dir, p.path, flags, mode);
+	return p.emulated ? unreadable_if_empty(fd, flags) : fd;
 }
 
 SR_PUBLIC int open(const char *path, int flags, ...)

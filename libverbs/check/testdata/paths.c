@@ -54,6 +54,33 @@ static void directories(void)
 	closedir(d);
 }
 
+/* The GID table has files for all indices. The attributes of an unused one give EINVAL. */
+static void gid_table(void)
+{
+	char buf[64], path[PATH_MAX];
+	for (int i = 0; i < 256; i++) {
+		snprintf(path, sizeof path, CLASS "/nic0/ports/1/gids/%d", i);
+		int fd = open(path, O_RDONLY);
+		CHECK(fd >= 0 && read(fd, buf, sizeof buf) == 40);
+		CHECK(i < 3 || !memcmp(buf, "0000:0000:0000:0000:0000:0000:0000:0000\n", 40));
+		close(fd);
+		snprintf(path, sizeof path, CLASS "/nic0/ports/1/gid_attrs/types/%d", i);
+		fd = open(path, O_RDONLY | O_CLOEXEC);
+		CHECK(fd >= 0);
+		if (i < 3)
+			CHECK(read(fd, buf, sizeof buf) == 8 && !memcmp(buf, "RoCE v2\n", 8));
+		else
+			FAILS(EINVAL, read(fd, buf, sizeof buf) < 0);
+		close(fd);
+	}
+	FAILS(ENOENT, access(CLASS "/nic0/ports/1/gids/256", F_OK) < 0);
+	FILE *f = fopen(CLASS "/nic0/ports/1/gid_attrs/ndevs/200", "r");
+	CHECK(f);
+	FAILS(EINVAL, f && !fgets(buf, sizeof buf, f));
+	if (f)
+		fclose(f);
+}
+
 static void path_names(void)
 {
 	char path[PATH_MAX], here[PATH_MAX];
@@ -178,6 +205,7 @@ int main(void)
 {
 	directories();
 	path_names();
+	gid_table();
 	relative();
 	file_systems();
 	write_access();
