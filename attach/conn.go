@@ -35,6 +35,8 @@ type conn struct {
 
 	endOnce sync.Once
 
+	files mrtable.Files // mappings of what the client registers
+
 	processMu sync.Mutex
 	process   *mrtable.Process // the client's; nil until needed
 

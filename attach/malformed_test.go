@@ -338,3 +338,36 @@ func TestUnsealableMemoryIsAccessedInTheProcess(t *testing.T) {
 		t.Errorf("memory through /proc/self/mem is accessed as kind %d", got.Memory)
 	}
 }
+
+func TestRegistrationsOfAFileShareOneMapping(t *testing.T) {
+	f := fabrictest.New(t, fabrictest.Config{})
+	r := connect(t, f)
+	pd := handleOf(r.mustCall(abi.OpAllocPD, nil))
+	fd, err := unix.MemfdCreate("registered-often", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if err := unix.Ftruncate(fd, 64<<20); err != nil {
+		t.Fatal(err)
+	}
+	for range 1000 {
+		r.mustCall(abi.OpRegMR, []int{fd}, abi.RegMRRequest{PD: pd, Memory: abi.MemoryMapped, Access: 1 | 1<<6, Length: 64 << 20})
+	}
+	mappings := func() int {
+		maps, err := os.ReadFile("/proc/self/maps")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return strings.Count(string(maps), "memfd:registered-often")
+	}
+	if n := mappings(); n != 1 {
+		t.Errorf("1000 registrations use %d mappings", n)
+	}
+	r.sock.Close()
+	for deadline := time.Now().Add(time.Minute); mappings() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the file is mapped after its client has left")
+		}
+	}
+}

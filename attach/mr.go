@@ -106,7 +106,7 @@ func (c *conn) clientMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 		if len(p.FDs) != 1 {
 			return nil, 0, errorf(syscall.EINVAL, "mapped memory requires a descriptor")
 		}
-		mem, err := mapSealedFD(p.FDs[0], v.Offset, v.Length, access)
+		mem, err := c.mapSealedFD(p.FDs[0], v.Offset, v.Length, access)
 		if err == nil || !errors.Is(err, mrtable.ErrNotSealed) {
 			return mem, abi.MemoryMapped, err
 		}
@@ -155,12 +155,12 @@ func (c *conn) openProcess() (*mrtable.Process, error) {
 }
 
 // mapSealedFD maps a descriptor. It seals it against shrinking if its owner has not.
-func mapSealedFD(fd int, offset, length uint64, access ib.Access) (mrtable.Memory, error) {
+func (c *conn) mapSealedFD(fd int, offset, length uint64, access ib.Access) (mrtable.Memory, error) {
 	seals, err := unix.FcntlInt(uintptr(fd), unix.F_GET_SEALS, 0)
 	if err == nil && seals&unix.F_SEAL_SHRINK == 0 {
-		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // MapFD checks the result
+		unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK) // Map checks the result
 	}
-	return mrtable.MapFD(fd, offset, length, access)
+	return c.files.Map(fd, offset, length, access)
 }
 
 func (c *conn) deregMR(v *abi.HandleRequest, _ *control.Packet) (reply, error) {
@@ -187,9 +187,9 @@ func (c *conn) dmaBufMemory(v *abi.RegMRRequest, p *control.Packet) (mrtable.Mem
 	}
 	seals, err := unix.FcntlInt(uintptr(p.FDs[0]), unix.F_GET_SEALS, 0)
 	if err == nil && seals&unix.F_SEAL_SHRINK != 0 {
-		if mem, err := mrtable.MapFD(p.FDs[0], v.Offset, v.Length, access); !errors.Is(err, mrtable.ErrNotSealed) {
+		if mem, err := c.files.Map(p.FDs[0], v.Offset, v.Length, access); !errors.Is(err, mrtable.ErrNotSealed) {
 			return mem, err
 		}
 	}
-	return c.server.self.MapGuarded(p.FDs[0], v.Offset, v.Length, access)
+	return c.files.MapGuarded(c.server.self, p.FDs[0], v.Offset, v.Length, access)
 }

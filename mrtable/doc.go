@@ -24,24 +24,29 @@
 //
 // # Three kinds of memory
 //
-// Mapped memory (MapFD, HeapMemory) is accessed in place, without a system call or an extra copy.
+// Mapped memory (Files.Map, HeapMemory) is accessed in place, without a system call or an extra
+// copy.
 //
 // The kernel copies to and from the memory of another process (Process.Memory). Since a system call
 // costs as much as copying 4 KiB, reads and writes are queued, and one call handles the pieces of
 // many packets and messages. No other method makes a system call.
 //
-// Mapped memory that may lose its pages (Process.MapGuarded) is also copied by the kernel.
+// Mapped memory that may lose its pages (Files.MapGuarded) is also copied by the kernel.
 //
 // Programs poll the last byte of an RDMA WRITE. The final eight bytes of a message are therefore
 // stored after all others: by a later store in mapped memory, by a later vector element in another
 // process's memory.
+//
+// All registrations of a file by one client share a mapping of the whole file (Files), because the
+// kernel bounds the mappings of a process. Unmapping can take long, so a goroutine does that, and
+// not the engine that ends the last use.
 //
 // # Why a client cannot make the daemon fault
 //
 // An access to a mapped page that the file no longer has, or that cannot be allocated, raises
 // SIGBUS, which would terminate the daemon. There is no handler, because it cannot happen:
 //
-//   - The file cannot shrink: MapFD accepts only descriptors with F_SEAL_SHRINK, and checks
+//   - The file cannot shrink: Files.Map accepts only descriptors with F_SEAL_SHRINK, and checks
 //     the size after it has seen the seal. Only memfds can have the seal, so files in a tmpfs or
 //     hugetlbfs mount, which may be full, are excluded. The kernel's internal mount of memfds has
 //     no size limit.
@@ -49,14 +54,15 @@
 //     only under strict overcommit (vm.overcommit_memory 2). Out of memory, it kills a process of
 //     its choice, as for any page of any program.
 //   - Huge pages, and any page under strict overcommit, can run out. A punched hole even returns
-//     what mmap reserved. For these MapFD adds F_SEAL_FUTURE_WRITE, which forbids punching holes,
-//     and then makes the kernel allocate all pages, or fails. Such a memfd cannot be mapped
-//     writable again, so the client must map it first and register it once, as a whole.
+//     what mmap reserved. For these Files.Map adds F_SEAL_FUTURE_WRITE, which forbids punching
+//     holes, and then makes the kernel allocate the pages of the region, or fails. Such a memfd
+//     cannot be mapped writable again, so the client must map it first; its own registrations share
+//     the daemon's mapping as long as one is left.
 //
 // The memory of another process is never mapped. A missing page there is an error of the system
 // call, which fails the affected work request.
 //
-// DMA buffers, and files used in their place, have no seal (OpenSelf, Process.MapGuarded). They are
+// DMA buffers, and files used in their place, have no seal (OpenSelf, Files.MapGuarded). They are
 // mapped but never touched by the daemon's own code: process_vm_readv and process_vm_writev on the
 // daemon itself copy between the mapping and the daemon's buffers. The mapping is the local side of
 // the call, which may be any kind of page, including device memory; the remote side must be

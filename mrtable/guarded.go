@@ -13,7 +13,7 @@ import (
 
 // OpenSelf returns a Process for memory that this program maps but must not touch. If a page is
 // missing, because a file was truncated or a device has no memory left, a load would raise SIGBUS.
-// The kernel copies instead and returns EFAULT. See Process.MapGuarded.
+// The kernel copies instead and returns EFAULT. See Files.MapGuarded.
 func OpenSelf() *Process {
 	return &Process{pid: os.Getpid(), pidfd: -1, mem: -1, self: true, refs: 1}
 }
@@ -30,27 +30,23 @@ func OpenSelf() *Process {
 // All memory of one Process belongs to one address space: a read through one region sees what was
 // written through another. DMA buffers are assumed to be coherent; the exporter is not notified of
 // an access (DMA_BUF_IOCTL_SYNC), as with peer-to-peer access by a device.
-func (p *Process) MapGuarded(fd int, off, length uint64, a ib.Access) (Memory, error) {
+func (f *Files) MapGuarded(p *Process, fd int, off, length uint64, a ib.Access) (Memory, error) {
 	if err := checkAccess(a); err != nil {
 		return nil, err
 	}
 	if !p.self {
 		return nil, ErrNotMemory
 	}
-	page, shared, err := checkGuarded(fd, off, length)
+	page, shared, err := checkGuarded(fd)
 	if err != nil {
 		return nil, err
 	}
-	m := &mapped{data: []byte{}, writable: a&ib.AccessLocalWrite != 0}
-	if length == 0 {
-		return m, nil
-	}
-	err = m.mmap(fd, off, length, page)
-	if err != nil && !shared && !errors.Is(err, ErrAccess) {
+	m, err := f.mapRange(fd, off, length, page, a)
+	if err != nil && !shared && !errors.Is(err, ErrAccess) && !errors.Is(err, ErrBounds) {
 		return nil, fmt.Errorf("%w: the exporter of the DMA buffer does not let it be mapped: %w", unix.EOPNOTSUPP, err)
 	}
-	if err != nil {
-		return nil, err
+	if err != nil || length == 0 {
+		return m, err
 	}
 	mem, err := p.Memory(uint64(uintptr(unsafe.Pointer(&m.data[0]))), length, a)
 	if err != nil {
@@ -61,9 +57,9 @@ func (p *Process) MapGuarded(fd int, off, length uint64, a ib.Access) (Memory, e
 	return mem, nil
 }
 
-// checkGuarded checks the descriptor and the range. It returns the page size, and whether the
-// descriptor is shared memory rather than a DMA buffer.
-func checkGuarded(fd int, off, length uint64) (page uint64, shared bool, err error) {
+// checkGuarded checks the descriptor. It returns the page size, and whether the descriptor is
+// shared memory rather than a DMA buffer.
+func checkGuarded(fd int) (page uint64, shared bool, err error) {
 	var fs unix.Statfs_t
 	if err := unix.Fstatfs(fd, &fs); err != nil {
 		return 0, false, fmt.Errorf("%w: %w", ErrNotMemory, err)
@@ -77,13 +73,6 @@ func checkGuarded(fd int, off, length uint64) (page uint64, shared bool, err err
 		shared = false
 	default:
 		return 0, false, fmt.Errorf("%w: neither a DMA buffer nor shared memory", ErrNotMemory)
-	}
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return 0, false, fmt.Errorf("size of guarded memory: %w", err)
-	}
-	if size := uint64(st.Size); off > size || length > size-off {
-		return 0, false, fmt.Errorf("%w: the descriptor has %d bytes", ErrBounds, size)
 	}
 	return page, shared, nil
 }

@@ -3,6 +3,7 @@ package mrtable
 import (
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"strings"
 
@@ -21,9 +22,11 @@ type mapped struct {
 	mapping  []byte // whole pages
 	data     []byte // the requested range; nil once closed
 	writable bool
+	files    *Files
+	file     *file // that mapping is a part of; nil if it is empty or closed
 }
 
-// MapFD maps length bytes of a descriptor at offset off, writable if a has AccessLocalWrite. The
+// Map maps length bytes of a descriptor at offset off, writable if a has AccessLocalWrite. The
 // caller keeps ownership of the descriptor.
 //
 // The descriptor must be a memfd with F_SEAL_SHRINK. The error matches ErrNotSealed if it is not,
@@ -31,12 +34,12 @@ type mapped struct {
 // comment); use Process.Memory for such memory. It matches ErrBounds if the file is shorter than
 // off + length, ErrAccess if the descriptor was not opened for the requested access, and ENOMEM if
 // pages cannot be allocated. The caller must limit how much a client registers.
-func MapFD(fd int, off, length uint64, a ib.Access) (Memory, error) {
-	return mapFD(fd, off, length, a, strictOvercommit())
+func (f *Files) Map(fd int, off, length uint64, a ib.Access) (Memory, error) {
+	return f.mapSealed(fd, off, length, a, strictOvercommit())
 }
 
-// mapFD implements MapFD. strict says that pages of ordinary memfds can run out.
-func mapFD(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error) {
+// mapSealed implements Map. strict says that pages of ordinary memfds can run out.
+func (f *Files) mapSealed(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error) {
 	if err := checkAccess(a); err != nil {
 		return nil, err
 	}
@@ -44,23 +47,13 @@ func mapFD(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error)
 	if err != nil || seals&unix.F_SEAL_SHRINK == 0 {
 		return nil, fmt.Errorf("%w: it has no F_SEAL_SHRINK", ErrNotSealed)
 	}
-	// Check the seal first: from here on the size can only grow.
-	var st unix.Stat_t
-	if err := unix.Fstat(fd, &st); err != nil {
-		return nil, fmt.Errorf("size of mapped memory: %w", err)
-	}
-	if size := uint64(st.Size); off > size || length > size-off {
-		return nil, fmt.Errorf("%w: the descriptor has %d bytes", ErrBounds, size)
-	}
+	// The seal was checked first: from here on the size can only grow.
 	page, huge, err := pageSize(fd)
 	if err != nil {
 		return nil, err
 	}
-	m := &mapped{data: []byte{}, writable: a&ib.AccessLocalWrite != 0}
-	if length == 0 {
-		return m, nil
-	}
-	if err := m.mmap(fd, off, length, page); err != nil {
+	m, err := f.mapRange(fd, off, length, page, a)
+	if err != nil {
 		return nil, err
 	}
 	if err := m.populate(fd, seals, huge || strict, a); err != nil {
@@ -89,30 +82,6 @@ func strictOvercommit() bool {
 	return err == nil && strings.TrimSpace(string(mode)) == "2"
 }
 
-// mmap maps the whole pages that contain the range. Both ends of a hugetlb mapping must be
-// multiples of its page size.
-func (m *mapped) mmap(fd int, off, length, page uint64) error {
-	first := off &^ (page - 1)
-	lead := off - first
-	whole := (lead + length + page - 1) &^ (page - 1)
-	prot := unix.PROT_READ
-	if m.writable {
-		prot |= unix.PROT_WRITE
-	}
-	b, err := unix.Mmap(fd, int64(first), int(whole), prot, unix.MAP_SHARED)
-	switch {
-	case errors.Is(err, unix.EACCES):
-		return fmt.Errorf("%w: mapping a descriptor: %w", ErrAccess, err)
-	case errors.Is(err, unix.EPERM):
-		return fmt.Errorf("%w: its seals forbid writing: %w", ErrNotSealed, err)
-	case err != nil:
-		return fmt.Errorf("mapping a descriptor: %w", err)
-	}
-	m.mapping = b
-	m.data = b[lead : lead+length : lead+length]
-	return nil
-}
-
 // populate allocates the pages. If they are scarce, it also prevents the client from freeing them.
 func (m *mapped) populate(fd, seals int, scarce bool, a ib.Access) error {
 	if scarce && seals&(unix.F_SEAL_WRITE|unix.F_SEAL_FUTURE_WRITE) == 0 {
@@ -122,8 +91,22 @@ func (m *mapped) populate(fd, seals int, scarce bool, a ib.Access) error {
 			return fmt.Errorf("%w: its pages can run out, adding F_SEAL_FUTURE_WRITE: %w", ErrNotSealed, err)
 		}
 	}
-	if !scarce && (a&ib.AccessOnDemand != 0 || len(m.mapping) > populateMax) {
+	if len(m.mapping) == 0 || !scarce && (a&ib.AccessOnDemand != 0 || len(m.mapping) > populateMax) {
 		return nil
+	}
+	absent := uint64(math.MaxUint64)
+	if scarce { // what is there now stays
+		var st unix.Stat_t
+		if err := unix.Fstat(fd, &st); err != nil {
+			return fmt.Errorf("size of mapped memory: %w", err)
+		}
+		absent = uint64(max(st.Size-st.Blocks*512, 0))
+	}
+	if err := m.files.takePopulated(m.file, m.mapping, absent); err != nil {
+		if scarce {
+			return err
+		}
+		return nil // pages are allocated on access
 	}
 	advice := unix.MADV_POPULATE_READ
 	if m.writable {
@@ -145,10 +128,10 @@ func (m *mapped) Len() uint64                   { return uint64(len(m.data)) }
 func (m *mapped) View(off uint64, n int) []byte { return view(m.data, off, n) }
 
 func (m *mapped) Close() error {
-	b := m.mapping
-	m.mapping, m.data = nil, nil
-	if b == nil {
-		return nil
+	shared := m.file
+	m.mapping, m.data, m.file = nil, nil, nil
+	if shared != nil {
+		m.files.release(shared)
 	}
-	return unix.Munmap(b)
+	return nil
 }

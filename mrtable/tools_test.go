@@ -3,6 +3,7 @@ package mrtable
 import (
 	"math/rand/v2"
 	"os"
+	"softroce/internal/ib"
 	"sync/atomic"
 	"testing"
 	"unsafe"
@@ -89,4 +90,18 @@ func (g *fixture) storeWord(r *Region, addr, v uint64) error {
 	err := g.io.StoreWord(g, r, addr, v)
 	g.io.Flush()
 	return err
+}
+
+// The tests of single mappings need no sharing.
+
+func MapFD(fd int, off, length uint64, a ib.Access) (Memory, error) {
+	return new(Files).Map(fd, off, length, a)
+}
+
+func mapFD(fd int, off, length uint64, a ib.Access, strict bool) (Memory, error) {
+	return new(Files).mapSealed(fd, off, length, a, strict)
+}
+
+func (p *Process) MapGuarded(fd int, off, length uint64, a ib.Access) (Memory, error) {
+	return new(Files).MapGuarded(p, fd, off, length, a)
 }
