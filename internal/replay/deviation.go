@@ -7,7 +7,8 @@ import (
 	"softroce/internal/conversation"
 )
 
-// Known deviations of the Linux driver from the specification.
+// Known deviations from the specification: adaptive retransmission of softroce and of hardware
+// adapters, all others of the Linux driver.
 const (
 	deviationTooLong     = "a SEND longer than the receive buffer is refused with remote operational error (0x63) instead of invalid request (0x61)"
 	deviationNAKAfterRNR = "after an RNR NAK the rest of the message causes a sequence NAK for the same PSN"
@@ -17,6 +18,7 @@ const (
 	deviationFlag        = "the completion of a SEND with invalidate lacks IBV_WC_WITH_INV"
 	deviationGap         = "a missing response packet in the middle of a READ is requested again only after the timeout"
 	deviationTimer       = "a running timer is not restarted when a reply arrives, so that it expires too early"
+	deviationAdaptive    = "after a loss a request is retransmitted before the local ACK timeout (adaptive retransmission)"
 	deviationForever     = "a retry count of 7 is not exhausted"
 )
 

@@ -58,6 +58,8 @@ type liveRequester struct {
 	ending      bool // there is no further captured packet
 
 	wentBack    bool                         // softroce's requester went back and nothing was acknowledged since: it does not go back again
+	wentBackAt  int64                        // when it did
+	recovery    int64                        // how long it took then, lately, until something was acknowledged; 0: unknown
 	rnrUntil    int64                        // when the wait for an RNR NAK ends, on the clock of the packets
 	late        []*conversation.Transmission // replies that the live requester received after it sent something
 	last        *conversation.Transmission   // the last reply that softroce's requester was given
@@ -283,11 +285,14 @@ func (r *liveRequester) delivered(e *conversation.Transmission, una, send int64)
 	r.last = e
 	u, s := r.progress()
 	if u != una {
+		if r.wentBack {
+			r.recovery = when(e) - r.wentBackAt
+		}
 		r.moved, r.wentBack = when(e), false
 	}
 	rnr := e.Info.Kind == packet.KindAck && isRNR(e.AETH.Syndrome)
 	if s < send {
-		r.goBackCause, r.wentBack = e, !rnr
+		r.goBackCause, r.wentBack, r.wentBackAt = e, !rnr, when(e)
 	}
 	if rnr && (u == e.Seq || r.qp.State() != ib.QPSRTS) {
 		r.rnrUntil = when(e) + packet.RNRTimer(uint8(e.AETH.Syndrome&packet.SyndromeValue))
@@ -325,7 +330,9 @@ func (r *liveRequester) ignoresNAK(e, c *conversation.Transmission) bool {
 	return true
 }
 
-// judgeTimeout judges a retransmission without a NAK: it must not precede the timeout.
+// judgeTimeout judges a retransmission without a NAK: it must not precede the timeout. Requesters
+// with adaptive retransmission, as softroce, do not wait for it once they know how long recovery
+// from a loss takes.
 func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
 	l := r.session
 	una, _ := r.progress()
@@ -345,6 +352,9 @@ func (r *liveRequester) judgeTimeout(c *conversation.Transmission) {
 	case pause >= least-int64(l.Early):
 	case when(c)-began >= l.local()-int64(l.Early):
 		r.v.deviate(deviationTimer, c)
+	case r.recovery != 0 && pause > r.recovery:
+		r.timeouts--
+		r.v.deviate(deviationAdaptive, c)
 	default:
 		r.v.differ(c, "timeout", fmt.Sprintf("retransmitted after %v", time.Duration(pause)), fmt.Sprintf("not before %v", time.Duration(least)))
 	}
