@@ -88,67 +88,56 @@ var (
 // RequesterScripts returns a script for each stream of a capture that can be played, and notes
 // about the others. If there is no script, the error says why.
 func RequesterScripts(ps capture.Packets) ([]*RequesterScript, []Note, error) {
-	var scripts []*RequesterScript
-	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
+	return scripts(ps, func(s *stream) (*RequesterScript, []Note, error) {
 		sc, err := s.script()
-		if err != nil {
-			return nil, false, err
+		if err != nil || len(sc.Steps) > 0 {
+			return sc, nil, err
 		}
-		if len(sc.Steps) == 0 {
-			return sc.NotPlayed, false, nil
-		}
-		scripts = append(scripts, sc)
-		return nil, true, nil
-	}, func(s *stream) (played bool, err error) {
-		scripts = append(scripts, s.unreliableScript())
-		return true, nil
-	})
-	return scripts, left, err
+		return nil, sc.NotPlayed, nil
+	}, func(s *stream) (*RequesterScript, error) { return s.unreliableScript(), nil })
 }
 
-// eachStream calls play with each RC stream of a capture and unreliable with each UC stream, and
-// returns notes about those that were not played. If none was, the error says why.
-func eachStream(ps capture.Packets, play func(*stream) (notes []Note, played bool, err error), unreliable func(*stream) (played bool, err error)) (left []Note, err error) {
+// scripts returns what reliable writes for each RC stream of a capture and unreliable for each UC
+// stream, nil if it cannot be played, and notes about the streams without a script. If there is no
+// script, the error says why.
+func scripts[T any](ps capture.Packets, reliable func(*stream) (*T, []Note, error), unreliable func(*stream) (*T, error)) (list []*T, left []Note, err error) {
 	rc, _ := unusable(ps)
 	why := fmt.Errorf("%w: %s, of them %s of RC", ErrNothing, Count(len(ps), "RoCEv2 packet"), Count(rc, "packet"))
-	any := false
 	captured := conversation.New(ps, packet.RC)
 	for _, d := range captured.Directions {
 		streams, _ := captured.Streams(d)
 		for _, cs := range streams {
 			s := newStream(cs, d)
-			notes, played, err := play(s)
+			sc, notes, err := reliable(s)
 			switch {
 			case errors.Is(err, ErrMiddle):
 				why = err
 				left = append(left, Note{s.Requests[0].No, err.Error()})
 			case err != nil:
-				return nil, err
-			case !played:
+				return nil, nil, err
+			case sc == nil:
 				left = append(left, notes...)
 				why = fmt.Errorf("%w that could be played", ErrNothing)
+			default:
+				list = append(list, sc)
 			}
-			any = any || played
 		}
 	}
-	if unreliable != nil {
-		err := unreliableStreams(ps, func(s *stream) error {
-			played, err := unreliable(s)
-			if errors.Is(err, ErrMiddle) {
-				left = append(left, Note{s.Requests[0].No, err.Error()})
-				err = nil
-			}
-			any = any || played
-			return err
-		})
-		if err != nil {
-			return nil, err
+	err = unreliableStreams(ps, func(s *stream) error {
+		sc, err := unreliable(s)
+		switch {
+		case errors.Is(err, ErrMiddle):
+			left = append(left, Note{s.Requests[0].No, err.Error()})
+			return nil
+		case sc != nil && err == nil:
+			list = append(list, sc)
 		}
+		return err
+	})
+	if err == nil && len(list) == 0 {
+		err = why
 	}
-	if !any {
-		return left, why
-	}
-	return left, nil
+	return list, left, err
 }
 
 // script writes the script of a stream: what softroce's responder is given in a replay of it.

@@ -67,26 +67,19 @@ type Reply struct {
 // ResponderScripts returns a script for each stream of a capture whose replies can be played, and
 // notes about the others. If there is no script, the error says why.
 func ResponderScripts(ps capture.Packets) ([]*ResponderScript, []Note, error) {
-	var scripts []*ResponderScript
-	left, err := eachStream(ps, func(s *stream) (notes []Note, played bool, err error) {
-		a, err := s.answerScript()
-		if err != nil {
-			return nil, false, err
+	return scripts(ps, func(s *stream) (*ResponderScript, []Note, error) {
+		sc, err := s.answerScript()
+		if err != nil || len(sc.Work) > 0 {
+			return sc, nil, err
 		}
-		if len(a.Work) == 0 {
-			return a.NotPlayed, false, nil
+		return nil, sc.NotPlayed, nil
+	}, func(s *stream) (*ResponderScript, error) {
+		sc, err := s.unreliableAnswers()
+		if err != nil || len(sc.Work) > 0 {
+			return sc, err
 		}
-		scripts = append(scripts, a)
-		return nil, true, nil
-	}, func(s *stream) (played bool, err error) {
-		a, err := s.unreliableAnswers()
-		if err != nil || len(a.Work) == 0 {
-			return false, err
-		}
-		scripts = append(scripts, a)
-		return true, nil
+		return nil, nil
 	})
-	return scripts, left, err
 }
 
 // answerScript writes the script of a stream: what the captured requester received, as a replay of
