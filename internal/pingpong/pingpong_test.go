@@ -13,29 +13,18 @@ import (
 	"softroce/internal/daemon"
 	"softroce/internal/pingpong"
 	"softroce/verbs"
+	"softroce/verbs/verbstest"
 )
 
 const testTimeout = 30 * time.Second
 
-// nics opens the two NICs of a private daemon.
+// nics returns two NICs on a fabric.
 func nics(t *testing.T) (ctx context.Context, a, b *verbs.Context) {
 	t.Helper()
-	d, cleanup, err := daemon.StartPrivate("test")
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cleanup)
+	a, b = verbstest.Pair(t)
 	ctx, cancel := context.WithTimeout(context.Background(), testTimeout)
 	t.Cleanup(cancel)
-	open := func(name string) *verbs.Context {
-		c, err := verbs.Open(ctx, name, verbs.WithSocket(d.Socket()))
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { c.Close() })
-		return c
-	}
-	return ctx, open("softroce0"), open("softroce1")
+	return ctx, a, b
 }
 
 // results are the results of a run at both ends.

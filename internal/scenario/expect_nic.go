@@ -319,15 +319,7 @@ func counterValue(c *nic.Counters, name string) (uint64, error) {
 func (s *script) expectMemory(args *arguments) error {
 	text := strings.Join(args.plain, " ")
 	whole := len(args.plain) > 0 && strings.Contains(args.plain[0], ":")
-	p, err := s.parsePlaceInside(args)
-	if err != nil {
-		return err
-	}
-	d, err := args.next("data")
-	if err != nil {
-		return err
-	}
-	want, err := parseData(d)
+	p, want, err := s.parsePlaceAndData(args)
 	if err != nil {
 		return err
 	}

@@ -99,15 +99,7 @@ func (s *script) cmdDereg(args *arguments) error {
 
 // cmdFill writes to memory as the program that owns it: fill PLACE DATA.
 func (s *script) cmdFill(args *arguments) error {
-	p, err := s.parsePlaceInside(args)
-	if err != nil {
-		return err
-	}
-	d, err := args.next("data")
-	if err != nil {
-		return err
-	}
-	data, err := parseData(d)
+	p, data, err := s.parsePlaceAndData(args)
 	if err != nil {
 		return err
 	}
@@ -115,6 +107,19 @@ func (s *script) cmdFill(args *arguments) error {
 		return fmt.Errorf("%d bytes do not fit into %d", len(data), p.length)
 	}
 	return errors.Join(args.end(), p.region.nic.WriteMemory(p.region.name, p.off, data))
+}
+
+// parsePlaceAndData parses a place that is entirely within its region, and data.
+func (s *script) parsePlaceAndData(args *arguments) (p place, data []byte, err error) {
+	if p, err = s.parsePlaceInside(args); err != nil {
+		return p, nil, err
+	}
+	text, err := args.next("data")
+	if err != nil {
+		return p, nil, err
+	}
+	data, err = parseData(text)
+	return p, data, err
 }
 
 // parsePlaceInside parses a place that is entirely within its region.
