@@ -68,7 +68,10 @@
 // the call, which may be any kind of page, including device memory; the remote side must be
 // ordinary pages. A missing page is EFAULT, as in another process.
 //
-// One limitation remains: a client may map memory whose page faults are served in user space (FUSE;
-// userfaultfd, if the administrator lets it handle kernel faults). A system call that accesses such
-// a page waits for that server, and so does the engine.
+// # Why a client cannot make the daemon wait
+//
+// A client may map memory whose page faults are served in user space (FUSE; userfaultfd), or hold
+// the lock of its address space. A system call that accesses such memory may never return. Only
+// Batch.Run makes these calls, and it touches nothing else of the IO: the IO's owner may leave a
+// batch to the thread that is in it, and go on with other clients after Detach.
 package mrtable

@@ -48,7 +48,7 @@ type writeFault struct {
 
 // complete stages a completion of q, or defers it.
 func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
-	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() {
+	if p := &e.completions; len(p.deferred) > 0 || e.io.HasPending() || q.held() || cq.ctx != nil && cq.ctx.hold != nil {
 		p.deferred = append(p.deferred, deferred{q, cq, *c})
 		return
 	}
@@ -61,7 +61,15 @@ func (e *Engine) complete(q *QP, cq *CQ, c *transport.Completion) {
 // for them, and publishes. It runs after each batch of received frames, whose bytes writes may
 // refer to, and before frames are sent.
 func (e *Engine) flush() {
-	e.io.Flush()
+	if e.io.HasPending() {
+		e.watchdog.flush.Add(1)
+		e.io.Flush()
+	}
+	e.settle()
+}
+
+// settle handles the results of flushed operations.
+func (e *Engine) settle() {
 	e.io.Results(e.atomicDone)
 	e.io.Failed(e.failed)
 	e.stageDeferred()
@@ -108,8 +116,13 @@ func (d *deferred) reportsData(by *transport.Writer) bool {
 // stageDeferred stages the deferred completions after the writes were carried out.
 func (e *Engine) stageDeferred() {
 	p := &e.completions
+	kept := p.deferred[:0]
 	for i := range p.deferred {
 		d := &p.deferred[i]
+		if d.held() {
+			kept = append(kept, *d)
+			continue
+		}
 		for k := range p.faults {
 			p.faults[k].apply(d)
 		}
@@ -117,9 +130,9 @@ func (e *Engine) stageDeferred() {
 			d.cq.stage(e, d.q, &d.Completion)
 		}
 	}
-	clear(p.deferred)
+	clear(p.deferred[len(kept):])
 	clear(p.faults)
-	p.deferred, p.faults = p.deferred[:0], p.faults[:0]
+	p.deferred, p.faults = kept, p.faults[:0]
 }
 
 // apply makes d an error if it is of the side whose write failed. The first completion that reports

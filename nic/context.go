@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"softroce/internal/abi"
+	"softroce/mrtable"
 )
 
 // ContextOptions configures a context.
@@ -57,6 +58,8 @@ type Context struct {
 	dms   []*DM
 
 	schedule schedule
+	client   mrtable.Client // owns the memory of its regions
+	hold     *hold          // not nil while that memory takes long
 
 	fatal  error // why the engine will close the context at the end of the step
 	closed bool
@@ -76,6 +79,7 @@ func (d *Device) Open(o ContextOptions) (*Context, error) {
 		return nil, errorf(syscall.ENOMEM, "%s: all %d contexts are in use", d.name, d.limits.MaxContexts)
 	}
 	c := &Context{device: d, opt: o, limits: o.Limits, events: o.Events, ahs: map[uint32]*AH{}}
+	c.client.Owner = c
 	if c.limits == (ContextLimits{}) {
 		c.limits = d.limits.Context
 	}

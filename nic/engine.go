@@ -65,6 +65,13 @@ type Engine struct {
 	raised      []raisedEvent // to be delivered at the end of the step
 	breached    []*Context    // to be closed at the end of the step
 
+	holds     []*hold              // contexts whose memory takes long
+	slow      map[uint32]*slowUser // by user ID
+	watchdog  watchdog
+	resumable bool // another thread may take the engine over now
+
+	posted []func() // by other goroutines, to run in this step
+
 	scratch [2048]byte       // private copy of a slot's SGEs or inline data
 	wr      transport.SendWR // the send work request being fetched
 
@@ -100,6 +107,8 @@ func NewEngine(c EngineConfig) (*Engine, error) {
 		e.seed = binary.LittleEndian.Uint64(b[:])
 	}
 	e.failed, e.atomicDone = e.writeFailed, atomicDone
+	e.io.Runner, e.slow = e.runBatch, map[uint32]*slowUser{}
+	e.watchdog.engine, e.watchdog.wake = e, make(chan struct{}, 1)
 	e.wr.SGEs = make([]transport.SGE, 0, DefaultLimits.MaxSGE)
 	if !c.Stepped {
 		if err := e.poll.open(); err != nil {
@@ -136,7 +145,11 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	e.steps.Store(e.steps.Load() + 1)
 	// A client that has seen a message may have posted the destruction of its queue pair: the
 	// message's ACK left in the previous step. What is posted from now on waits for the next step.
-	posted := e.takePosted()
+	if len(e.posted) == 0 {
+		e.posted = e.takePosted()
+	}
+	e.expireHolds()
+	e.resumable = true
 	drained := true
 	for _, d := range e.devices {
 		n, all := d.receive()
@@ -148,8 +161,8 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 	if drained {
 		e.io.Epoch()
 	}
-	for _, f := range posted {
-		f()
+	e.resumable = false
+	if e.runPosted() {
 		busy = true
 	}
 	for _, d := range e.devices {
@@ -161,9 +174,18 @@ func (e *Engine) Step(now int64) (next int64, busy bool) {
 		}
 	}
 	e.transmit()
+	return e.finish(busy)
+}
+
+// finish ends a step, from the flush on. Neither finish nor receive returns if another thread takes
+// the engine over meanwhile. So these, and what calls them, keep no state of the engine in local
+// variables.
+func (e *Engine) finish(busy bool) (int64, bool) {
+	e.resumable = true
 	if e.emit() {
 		busy = true
 	}
+	e.resumable = false
 	e.notify()
 	e.deliverEvents()
 	e.closeBreached()
@@ -179,6 +201,17 @@ func (e *Engine) resume() (any bool) {
 	}
 	if any {
 		e.serve()
+	}
+	return any
+}
+
+// runPosted runs the functions that were taken.
+func (e *Engine) runPosted() (any bool) {
+	for len(e.posted) > 0 {
+		f := e.posted[0]
+		e.posted = e.posted[1:]
+		f()
+		any = true
 	}
 	return any
 }
@@ -236,7 +269,7 @@ func (e *Engine) nextDeadline(busy bool) int64 {
 	if busy {
 		return e.now
 	}
-	next := int64(0)
+	next := e.holdDeadline()
 	for _, d := range e.devices {
 		if t := d.link.NextDeadline(); t != 0 && (next == 0 || t < next) {
 			next = t

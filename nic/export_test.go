@@ -1,5 +1,9 @@
 package nic
 
+import (
+	"softroce/mrtable"
+)
+
 // DatagramPort is datagramPort, for tests against captures.
 var DatagramPort = datagramPort
 
@@ -15,3 +19,40 @@ const (
 	StepBytes = stepBytes
 	TurnBytes = turnBytes
 )
+
+// A Batch is a batch of copies that does not return.
+type Batch struct {
+	e *Engine
+	b *mrtable.Batch
+}
+
+// BlockMemory makes the next batch of copies for c behave as if its memory took long, and calls f
+// with it.
+func (e *Engine) BlockMemory(c *Context, f func(Batch)) {
+	e.io.Runner = func(b *mrtable.Batch) bool {
+		if b.Client().Owner != any(c) {
+			return e.runBatch(b)
+		}
+		e.io.Runner = e.runBatch
+		e.leave(b)
+		delete(e.slow, userOf(b))
+		f(Batch{e, b})
+		return false
+	}
+}
+
+// Return lets the batch be carried out and its thread report it.
+func (b Batch) Return() {
+	h := b.b.Client().Owner.(*Context).hold
+	b.b.Run()
+	b.e.release(h)
+}
+
+// MemoryDeadline is memoryDeadline.
+const MemoryDeadline = memoryDeadline
+
+// MaxCopiers is maxCopiers.
+const MaxCopiers = maxCopiers
+
+// TakeOvers returns how often another thread became the engine's.
+func (e *Engine) TakeOvers() int { return int(e.watchdog.taken.Load()) }

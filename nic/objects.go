@@ -25,6 +25,7 @@ func (c *Context) AllocPD() (*PD, error) {
 		return nil, err
 	}
 	p := &PD{ctx: c, pd: d.table.AllocPD()}
+	p.pd.Client = &c.client
 	c.pds = append(c.pds, p)
 	c.count.pds++
 	d.count.pds++

@@ -94,6 +94,8 @@ type QP struct {
 	pkeyIndex int
 	state     ib.QPState // as last seen by stateChanged
 
+	holds int // contexts whose memory it waits for, beside its own
+
 	// The engine's scheduling.
 	turn      place[QP] // in schedule.ready of its client
 	reply     place[QP] // in txState.due
@@ -359,7 +361,7 @@ func (q *QP) serveNow(budget int) (spent int) {
 	d := q.device
 	t := &d.tx
 	d.engine.budget = 0 // no turns for others
-	for {
+	for !q.held() {
 		t.rewind()
 		t.activate(q)
 		q.ctx.schedule.ready.remove(&q.turn)
@@ -372,9 +374,10 @@ func (q *QP) serveNow(budget int) (spent int) {
 		}
 		d.engine.emit()
 		if !q.turn.queued || q.sqFetched == fetched && t.data.last() == frames || spent >= budget {
-			return spent
+			break
 		}
 	}
+	return spent
 }
 
 func modifyError(err error) error {

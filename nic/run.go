@@ -10,6 +10,7 @@ import (
 
 	"softroce/internal/abi"
 	"softroce/internal/ib"
+	"softroce/mrtable"
 )
 
 // ErrRunning is returned by Run if the engine is running, is Stepped or was closed.
@@ -20,31 +21,46 @@ var ErrRunning = errors.New("engine is running, is stepped or was closed")
 const minIdleSteps = 3
 
 // Run steps the engine until ctx ends. It spins while there is work and for EngineConfig.Spin
-// longer, then sleeps until a link, a client, a deadline or another goroutine needs it. It locks
-// its OS thread. Before it returns, every context gets a device-fatal event; the caller must still
-// call Close. The error is nil or ErrRunning.
+// longer, then sleeps until a link, a client, a deadline or another goroutine needs it. The engine
+// has an OS thread to itself. Before it returns, every context gets a device-fatal event; the
+// caller must still call Close. The error is nil or ErrRunning.
 func (e *Engine) Run(ctx context.Context) error {
 	if e.config.Stepped || e.ended || !e.mail.start() {
 		return ErrRunning
 	}
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
 	stop := context.AfterFunc(ctx, e.Wake)
 	defer stop()
+	e.spin.open(int64(e.config.Spin))
+	defer e.spin.close()
 
-	e.loop(ctx)
+	done := make(chan struct{})
+	go e.watchdog.watch(done, func(b *mrtable.Batch) {
+		go e.drive(ctx, done, func() { e.takeOver(b) })
+	})
+	go e.drive(ctx, done, func() {})
+	<-done
 	for _, d := range e.devices {
 		d.broadcast(ib.EventDeviceFatal)
 	}
 	e.ended = true
+	e.runPosted()
 	e.mail.stop()
 	return nil
 }
 
+// drive is the engine's goroutine, until ctx ends or another one takes the engine over. It closes
+// done if ctx has ended.
+func (e *Engine) drive(ctx context.Context, done chan struct{}, begin func()) {
+	runtime.LockOSThread()
+	e.watchdog.thread.Store(int32(unix.Gettid()))
+	begin()
+	e.loop(ctx)
+	close(done)
+	runtime.UnlockOSThread()
+}
+
 // loop reads the clock once per step. The time of a step that found work counts as busy.
 func (e *Engine) loop(ctx context.Context) {
-	e.spin.open(int64(e.config.Spin))
-	defer e.spin.close()
 	idleSince, idleSteps := int64(0), 0
 	now := e.config.Clock()
 	for ctx.Err() == nil {

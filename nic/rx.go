@@ -90,6 +90,10 @@ func (d *Device) receiveFrame(f *wire.RxFrame, g *packet.GRH) {
 
 // deliver gives d.rx.pkt to a queue pair.
 func (d *Device) deliver(q *QP) {
+	if q.held() {
+		d.counters.Drop(transport.DropMemoryWait)
+		return
+	}
 	q.t.Receive(d.env(q), &d.rx.pkt)
 	q.stateChanged()
 	pending, short := q.t.Replies()

@@ -111,6 +111,9 @@ func (d *Device) serve(budget int) (spent int) {
 		}
 		if c.credit > 0 {
 			q := c.ready.pop()
+			if q.held() {
+				continue // until release
+			}
 			before := t.data.filled
 			cost, more := d.serveQP(q, budget-spent)
 			spent += cost
@@ -199,6 +202,9 @@ func (d *Device) resume() (any bool) {
 	for i := range n {
 		w := t.waiting[i]
 		t.reserved -= w.packets
+		if w.q.held() {
+			continue // until release
+		}
 		t.left = w.left
 		cost, more := d.transmitTurn(w.q, w.posted)
 		if more {
@@ -224,6 +230,9 @@ func (d *Device) acknowledge() {
 	var rest fifo[QP] // queue pairs whose replies were not all emitted
 	for !t.due.empty() && t.free() > reserved {
 		q := t.due.pop()
+		if q.held() {
+			continue // until release
+		}
 		if _, short := q.t.Replies(); !short || t.into == &t.replies && q.lastReply > t.data.taken {
 			t.activate(q)
 			continue

@@ -130,6 +130,9 @@ func (d *Device) expire() (any bool) {
 		if q == nil {
 			return any
 		}
+		if q.held() {
+			continue // until release
+		}
 		if at := q.t.NextDeadline(); at != 0 && at <= until {
 			any = true
 			q.expired()

@@ -33,6 +33,7 @@ const (
 	DropCNP                                 // congestion notification, which is not supported
 	DropLocalError                          // the QP failed while handling the packet
 	DropStaleResponse                       // reply to packets that the requester is about to retransmit
+	DropMemoryWait                          // the memory of the QP's client takes long
 	NumDropReasons
 )
 
@@ -40,6 +41,7 @@ var dropNames = [NumDropReasons]string{
 	"truncated", "opcode", "pad", "tver", "unknown_qpn", "unknown_gid", "multicast_group", "pkey", "service", "source",
 	"qp_state", "qkey", "icrc", "out_of_sequence", "duplicate", "receiver_not_ready", "ghost_ack",
 	"ack_beyond_sent", "unmatched_response", "invalid_request", "remote_access", "receive_too_short", "abandoned_message", "cnp", "local_error", "stale_response",
+	"memory_wait",
 }
 
 func (r DropReason) String() string {

@@ -1,0 +1,140 @@
+package mrtable
+
+import (
+	"bytes"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// detached leaves batches to the test, as if their system calls did not return.
+type detached struct {
+	*fixture
+	batches []*Batch
+}
+
+func (g *fixture) detach(leave func(*Batch)) *detached {
+	d := &detached{fixture: g}
+	g.io.Runner = func(b *Batch) bool {
+		leave(b)
+		d.batches = append(d.batches, b)
+		return false
+	}
+	return d
+}
+
+// finish lets the batches return.
+func (d *detached) finish() {
+	for _, b := range d.batches {
+		b.Run()
+		d.io.Settle(b)
+	}
+	d.batches = nil
+}
+
+// leaves are the ways to leave a batch to another thread.
+func (g *fixture) leaves() map[string]func(*Batch) {
+	return map[string]func(*Batch){"detached": g.io.Detach, "copied": g.io.Copy}
+}
+
+func TestDetachedBatchIsSettledLater(t *testing.T) {
+	for _, name := range []string{"detached", "copied"} {
+		g := newFixture(t)
+		d := g.detach(g.leaves()[name])
+		b := bytesOf(make([]uint64, 512))
+		copy(b[1000:], "there")
+		proc := backings(t)["process"]
+		slow := g.region(proc(b), 0)
+		g.pd = g.table.AllocPD()
+		g.pd.Client = &Client{Owner: "other"}
+		other := g.region(proc(b[2048:]), 0)
+
+		p := []byte("first")
+		g.io.Write("w", slow, 0, p, true)
+		g.io.FetchAdd("a", 5, slow, 64, 7)
+		if err := g.io.QueueRead(&g.rd, slow, 1000, 5); err != nil {
+			t.Fatal(err)
+		}
+		g.io.Flush()
+		if name == "copied" {
+			copy(p, "xxxxx") // belongs to the caller again
+		}
+		g.io.Write("w", slow, 8, []byte("second"), true) // waits for the first batch
+		g.io.Flush()
+		if len(d.batches) != 1 || g.rd.Done() || b[0] != 0 {
+			t.Fatalf("%s: %d batches, read done %v, memory %q", name, len(d.batches), g.rd.Done(), b[:8])
+		}
+
+		// Another client goes on, with the arena.
+		run := g.io.Runner
+		g.io.Runner = nil
+		var rd Read
+		for range 1000 {
+			if err := g.io.QueueRead(&rd, other, 0, 2000); err != nil {
+				t.Fatal(err)
+			}
+			g.io.Flush()
+			g.io.Epoch()
+		}
+		g.io.Runner = run
+		d.finish()
+		got, err := g.rd.Bytes()
+		if !g.rd.Done() || err != nil || string(got) != "there" || string(b[:5]) != "first" || b[8] != 0 {
+			t.Errorf("%s: read %q, %v; memory %q", name, got, err, b[:16])
+		}
+		results := 0
+		g.io.Results(func(tag any, id, original uint64) {
+			if results++; tag != "a" || id != 5 || original != 0 {
+				t.Errorf("%s: result %v %d %d", name, tag, id, original)
+			}
+		})
+		g.io.Flush()
+		d.finish()
+		if results != 1 || b[64] != 7 || string(b[8:14]) != "second" {
+			t.Errorf("%s: %d results, memory %q", name, results, b[:16])
+		}
+		g.wantFailures(nil)
+	}
+}
+
+// A detached batch writes from mapped memory of another client, into memory that is deregistered.
+func TestMemoryOfDetachedBatchStaysMapped(t *testing.T) {
+	g := newFixture(t)
+	d := g.detach(g.io.Detach)
+	fd := memfd(t, 4*page, 0, unix.F_SEAL_SHRINK)
+	mem, err := MapFD(fd, 0, 4*page, allRights)
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := g.region(mem, 0)
+	unrelated := g.region(must(MapFD(fd, 0, page, allRights)), 0)
+	b := make([]byte, page)
+	target := g.region(backings(t)["guarded"](b), 0)
+	p, err := g.io.Read(source, 2*page, 100)
+	if err != nil {
+		t.Fatal(err)
+	}
+	p[0] = 9
+	g.io.Write("w", target, 0, p, true)
+	g.io.Flush()
+	for _, r := range []*Region{source, target, unrelated} {
+		g.table.Deregister(r)
+	}
+	for range 5 {
+		g.io.Epoch()
+	}
+	if source.Memory.(*mapped).mapping == nil || unrelated.Memory.(*mapped).mapping != nil {
+		t.Error("the source is not mapped, or the unrelated memory is")
+	}
+	d.finish()
+	if !bytes.Equal(b[:2], []byte{9, 0}) || source.Memory.(*mapped).mapping != nil || !target.process.closed {
+		t.Errorf("memory %v; source %v, target closed %v", b[:2], source.Memory, target.process.closed)
+	}
+}
+
+func must(m Memory, err error) Memory {
+	if err != nil {
+		panic(err)
+	}
+	return m
+}

@@ -1,0 +1,272 @@
+package nic
+
+import (
+	"slices"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"softroce/internal/ib"
+	"softroce/mrtable"
+	"softroce/transport"
+	"softroce/wire"
+)
+
+// The kernel copies to and from the memory of clients that cannot be mapped, and a page fault in it
+// may last forever: a program may serve the pages (FUSE, userfaultfd), or another thread of the
+// client hold the lock of its address space. So a batch of copies that takes long is left to the
+// thread that is in it, and the engine goes on with another thread (watchdog.go).
+//
+// Until the batch is done its context is held. Its queue pairs send nothing, take no work requests,
+// and have no timers; packets for them are dropped. Their completions wait. Control operations run,
+// and so the client may destroy its objects and leave. After memoryDeadline the engine closes the
+// context.
+//
+// A user with such memory costs the engine one delay: for some time afterwards, all copies for
+// clients of that user are left to other threads from the start.
+
+const (
+	// memoryDeadline is how long, in nanoseconds, a batch of copies may take before its context is
+	// closed.
+	memoryDeadline = 5e9
+
+	// slowMemory is how long, in nanoseconds, a user's memory counts as slow after a batch that
+	// took long.
+	slowMemory = 10e9
+
+	// slowAside is how long a batch of a control operation may take before the user's memory counts
+	// as slow.
+	slowAside = time.Millisecond
+
+	// maxCopiers is how many threads copy for one user at a time. Further batches wait.
+	maxCopiers = 4
+)
+
+// A hold is a context whose batch is in progress on another thread, or waits for one.
+type hold struct {
+	ctx   *Context
+	batch *mrtable.Batch
+	until int64 // when ctx is closed
+	qps   []*QP // of other contexts, which wait as well: they share an XRC domain with ctx
+}
+
+// A slowUser is a user whose memory took long.
+type slowUser struct {
+	until   int64
+	copiers int
+	waiting []*hold
+}
+
+// held reports whether q waits for the memory of a client.
+func (q *QP) held() bool { return q.ctx.hold != nil || q.holds > 0 }
+
+// held reports whether d has to wait for the memory of a client.
+func (d *deferred) held() bool {
+	return d.q.ctx != nil && d.q.held() || d.cq.ctx != nil && d.cq.ctx.hold != nil
+}
+
+// hold holds the context of a batch.
+func (e *Engine) hold(b *mrtable.Batch) *hold {
+	c := b.Client().Owner.(*Context)
+	h := &hold{ctx: c, batch: b, until: e.now + memoryDeadline}
+	c.hold = h
+	e.holds = append(e.holds, h)
+	b.Tags(func(tag any) { h.add(tag.(*transport.Writer).QP.UserData().(*QP)) })
+	for _, s := range c.srqs {
+		if s.xrcd == nil {
+			continue
+		}
+		for _, other := range c.device.contexts {
+			for _, q := range other.qps {
+				if q.init.Type == ib.QPTypeXRCRecv && q.init.XRCD.domain == s.xrcd.domain {
+					h.add(q)
+				}
+			}
+		}
+	}
+	return h
+}
+
+func (h *hold) add(q *QP) {
+	if q.ctx != nil && q.ctx != h.ctx && !slices.Contains(h.qps, q) {
+		h.qps = append(h.qps, q)
+		q.holds++
+	}
+}
+
+// release ends a hold whose batch is done.
+func (e *Engine) release(h *hold) {
+	e.io.Settle(h.batch)
+	h.ctx.hold = nil
+	e.holds = remove(e.holds, h)
+	if e.ended {
+		return
+	}
+	for _, q := range h.qps {
+		q.holds--
+		q.goOn()
+	}
+	for _, q := range h.ctx.qps {
+		q.goOn()
+	}
+	e.settle()
+}
+
+// goOn makes the engine look at a queue pair that was held.
+func (q *QP) goOn() {
+	if q.ctx != nil && !q.held() {
+		q.device.tx.activate(q)
+		q.device.timers.schedule(q)
+	}
+}
+
+// expireHolds closes the contexts whose memory has taken too long.
+func (e *Engine) expireHolds() {
+	for _, h := range e.holds {
+		if c := h.ctx; e.now >= h.until && !c.closed && c.fatal == nil {
+			c.fatal = errorf(syscall.ETIMEDOUT, "an access to the client's memory has not returned for %v",
+				time.Duration(memoryDeadline))
+			e.breached = append(e.breached, c)
+		}
+	}
+}
+
+// holdDeadline returns when the first context is to be closed, 0 if none is.
+func (e *Engine) holdDeadline() (at int64) {
+	for _, h := range e.holds {
+		if !h.ctx.closed && (at == 0 || h.until < at) {
+			at = h.until
+		}
+	}
+	return at
+}
+
+// runBatch is mrtable.IO.Runner.
+func (e *Engine) runBatch(b *mrtable.Batch) bool {
+	if len(e.slow) > 0 {
+		if u := e.slowUser(b); u != nil {
+			e.io.Copy(b)
+			e.copyElsewhere(u, e.hold(b))
+			return false
+		}
+	}
+	switch {
+	case e.config.Stepped:
+		b.Run()
+	case e.resumable:
+		e.watchdog.run(b)
+	default:
+		return e.runAside(b)
+	}
+	return true
+}
+
+// userOf returns the user ID of the client of a batch.
+func userOf(b *mrtable.Batch) uint32 { return b.Client().Owner.(*Context).opt.UID }
+
+// noteSlow records that the memory of a user takes long.
+func (e *Engine) noteSlow(uid uint32) *slowUser {
+	u := e.slow[uid]
+	if u == nil {
+		u = &slowUser{}
+		e.slow[uid] = u
+	}
+	u.until = e.now + slowMemory
+	return u
+}
+
+// slowUser returns the user of a batch if its memory took long lately.
+func (e *Engine) slowUser(b *mrtable.Batch) *slowUser {
+	uid := userOf(b)
+	u := e.slow[uid]
+	if u != nil && u.copiers == 0 && e.now > u.until {
+		delete(e.slow, uid)
+		return nil
+	}
+	return u
+}
+
+// copyElsewhere lets another thread run a batch, or the batch wait for one.
+func (e *Engine) copyElsewhere(u *slowUser, h *hold) {
+	if u.copiers == maxCopiers {
+		u.waiting = append(u.waiting, h)
+		return
+	}
+	u.copiers++
+	go func() {
+		start := time.Now()
+		h.batch.Run()
+		slow := time.Since(start) > ticksAsleep*watchdogTick
+		e.post(func() { e.copied(u, h, slow) })
+	}()
+}
+
+// copied handles the end of a batch that another thread has run.
+func (e *Engine) copied(u *slowUser, h *hold, slow bool) {
+	u.copiers--
+	if slow {
+		u.until = e.now + slowMemory
+	}
+	for len(u.waiting) > 0 && u.copiers < maxCopiers && !e.ended {
+		next := u.waiting[0]
+		u.waiting = u.waiting[1:]
+		if next.ctx.closed {
+			e.release(next)
+			continue
+		}
+		e.copyElsewhere(u, next)
+	}
+	e.release(h)
+}
+
+// runAside runs a batch of a control operation, which cannot be interrupted, on another thread. It
+// waits as long as the watchdog does.
+func (e *Engine) runAside(b *mrtable.Batch) bool {
+	var first atomic.Bool // the batch has ended, or the engine does not wait any more
+	done, start := make(chan struct{}), time.Now()
+	go func() {
+		b.Run()
+		if first.CompareAndSwap(false, true) {
+			close(done)
+		} else {
+			e.detachedDone(b)
+		}
+	}()
+	select {
+	case <-done:
+		if time.Since(start) > slowAside {
+			e.noteSlow(userOf(b))
+		}
+		return true
+	case <-time.After(ticksAsleep * watchdogTick):
+	}
+	if first.CompareAndSwap(false, true) {
+		e.leave(b)
+		return false
+	}
+	<-done
+	return true
+}
+
+// takeOver goes on with the step of a thread that does not return from b.
+func (e *Engine) takeOver(b *mrtable.Batch) {
+	e.setAsleep(0)
+	e.leave(b)
+	e.finish(true)
+}
+
+// leave leaves b to the thread that is in it, with everything that the thread still uses.
+func (e *Engine) leave(b *mrtable.Batch) {
+	e.io.Detach(b)
+	for _, d := range e.devices {
+		wire.KeepReceived(d.link)
+		d.rx.init(d)
+	}
+	e.noteSlow(userOf(b)).copiers++
+	e.hold(b)
+}
+
+// detachedDone reports the end of a batch, on a thread that the engine has left it to.
+func (e *Engine) detachedDone(b *mrtable.Batch) {
+	e.post(func() { e.copied(e.slow[userOf(b)], b.Client().Owner.(*Context).hold, true) })
+}

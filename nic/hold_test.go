@@ -1,0 +1,221 @@
+package nic_test
+
+import (
+	"bytes"
+	"testing"
+
+	"softroce/internal/ib"
+	"softroce/nic"
+	"softroce/transport"
+)
+
+// A blocked batch is that of a client whose memory does not answer.
+type blocked struct {
+	*testFabric
+	batches []nic.Batch
+}
+
+// block makes the next batch of copies for q's client wait.
+func (w *testFabric) block(q *queue) *blocked {
+	b := &blocked{testFabric: w}
+	w.engine.BlockMemory(q.Context, func(one nic.Batch) { b.batches = append(b.batches, one) })
+	return b
+}
+
+// one returns the batch that waits.
+func (b *blocked) one() nic.Batch {
+	b.t.Helper()
+	if len(b.batches) != 1 {
+		b.t.Fatalf("%d batches wait, want one", len(b.batches))
+	}
+	return b.batches[0]
+}
+
+// exchange lets x and y write n messages to each other, one at a time.
+func exchange(x, y *queue, n int) {
+	x.t.Helper()
+	for i := range n {
+		for _, p := range [][2]*queue{{x, y}, {y, x}} {
+			p[0].post(transport.SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, RKey: p[1].mr.RKey(), SGEs: p[0].sge(0, 64)})
+			x.run(1e6)
+			if l := p[0].cq.PollAll(); len(l) != 1 || l[0].Status != ib.WCSuccess {
+				x.t.Fatalf("message %d: completions %+v", i, l)
+			}
+		}
+	}
+}
+
+// victims returns connected queue pairs of two other clients.
+func victims(w *testFabric) (x, y *queue) {
+	x, y = w.client(w.nic(3)).qp(smallCaps), w.client(w.nic(4)).qp(smallCaps)
+	x.connect(1024, y)
+	y.connect(1024, x)
+	return x, y
+}
+
+func TestMemoryThatWaitsHoldsOnlyItsClient(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		op     ib.WROpcode
+		target bool // the target's memory waits, not the requester's
+	}{
+		{"WRITE from it", ib.WRRDMAWrite, false},
+		{"WRITE to it", ib.WRRDMAWrite, true},
+		{"SEND from it", ib.WRSend, false},
+		{"SEND to it", ib.WRSend, true},
+		{"READ from it", ib.WRRDMARead, true},
+		{"READ to it", ib.WRRDMARead, false},
+		{"atomic in it", ib.WRAtomicFetchAndAdd, true},
+		{"atomic to it", ib.WRAtomicFetchAndAdd, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			w := newTestFabric(t)
+			x, y := pair(w, 1024)
+			v1, v2 := victims(w)
+			slow := x
+			if c.target {
+				slow = y
+			}
+			slow.useCopiedMemory()
+			n := 5000
+			if c.op == ib.WRAtomicFetchAndAdd {
+				n = 8
+			}
+			from, to := x.mem, y.mem
+			if c.op != ib.WRRDMAWrite && c.op != ib.WRSend {
+				from, to = to, from
+			}
+			for i := range n {
+				from[i] = byte(i * 7)
+			}
+			want := bytes.Clone(from[:n])
+			y.recv(9, y.sge(0, n))
+			b := w.block(slow)
+			x.post(transport.SendWR{ID: 1, Opcode: c.op, RKey: y.mr.RKey(), SGEs: x.sge(0, n), CompareAdd: 1})
+			w.run(1e6)
+			b.one()
+			if l := append(x.cq.PollAll(), y.cq.PollAll()...); len(l) != 0 {
+				t.Fatalf("completions while the memory waits: %+v", l)
+			}
+			if !bytes.Equal(to[:n], make([]byte, n)) {
+				t.Fatal("data arrived while the memory waits")
+			}
+			exchange(v1, v2, 20)
+			b.one().Return()
+			w.run(1e9)
+			if l := x.cq.PollAll(); len(l) != 1 || l[0].Status != ib.WCSuccess || l[0].WRID != 1 {
+				t.Errorf("completions %+v", l)
+			}
+			if l := y.cq.PollAll(); c.op == ib.WRSend && (len(l) != 1 || l[0].Status != ib.WCSuccess || l[0].WRID != 9) {
+				t.Errorf("completions of the receiver %+v", l)
+			}
+			if !bytes.Equal(to[:n], want) {
+				t.Error("the data differ")
+			}
+		})
+	}
+}
+
+func TestPacketsForMemoryThatWaitsAreDropped(t *testing.T) {
+	w := newTestFabric(t)
+	x, y := pair(w, 1024)
+	y.useCopiedMemory()
+	b := w.block(y)
+	for i := range 3 {
+		x.post(transport.SendWR{ID: uint64(i), Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), RemoteAddr: uint64(i), SGEs: x.sge(i, 1)})
+		x.mem[i] = byte(i + 1)
+		w.run(1e6)
+	}
+	if n := y.Device.Counters().Drops[transport.DropMemoryWait]; n != 2 {
+		t.Errorf("%d packets dropped, want 2", n)
+	}
+	b.one().Return()
+	w.run(1e10)
+	if l := x.cq.PollAll(); len(l) != 3 || l[2].Status != ib.WCSuccess || !bytes.Equal(y.mem[:3], []byte{1, 2, 3}) {
+		t.Errorf("completions %+v, memory %v", l, y.mem[:3])
+	}
+}
+
+// A frame on the fabric refers to the memory of its sender. What a batch in progress is about to
+// write stays as it was when the sender goes.
+func TestDataForMemoryThatWaitsIsKept(t *testing.T) {
+	w := newTestFabric(t)
+	x, y := pair(w, 1024)
+	x.useCopiedMemory()
+	y.useCopiedMemory()
+	v1, v2 := victims(w)
+	v1.useCopiedMemory()
+	b := w.block(y)
+	x.mem[0] = 7
+	x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), SGEs: x.sge(0, 1000)})
+	w.run(1e6)
+	x.Context.Close()
+	for i := range v1.mem {
+		v1.mem[i] = 0xee
+	}
+	exchange(v1, v2, 3000) // uses the read arena several times
+	b.one().Return()
+	w.run(1e6)
+	if y.mem[0] != 7 || y.mem[1] != 0 || y.mem[999] != 0 {
+		t.Errorf("memory holds %v", y.mem[:8])
+	}
+}
+
+func TestClientLeavesWhileItsMemoryWaits(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		leave func(*queue) error
+	}{
+		{"destroy QP", func(q *queue) error { return q.Destroy() }},
+		{"reset", func(q *queue) error { return q.SetState(ib.QPSReset) }},
+		{"error", func(q *queue) error { return q.SetState(ib.QPSErr) }},
+		{"deregister", func(q *queue) error { return q.Context.DeregMR(q.mr) }},
+		{"close", func(q *queue) error { q.Context.Close(); return nil }},
+	} {
+		for _, target := range []bool{false, true} {
+			w := newTestFabric(t)
+			x, y := pair(w, 1024)
+			slow := x
+			if target {
+				slow = y
+			}
+			slow.useCopiedMemory()
+			v1, v2 := victims(w)
+			b := w.block(slow)
+			x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), SGEs: x.sge(0, 3000)})
+			w.run(1e6)
+			check(t, c.leave(slow))
+			exchange(v1, v2, 10)
+			if l := slow.cq.PollAll(); len(l) != 0 {
+				t.Errorf("%s: completions while the memory waits: %+v", c.name, l)
+			}
+			b.one().Return()
+			w.run(1e6)
+			exchange(v1, v2, 10)
+			if l := x.cq.PollAll(); c.name == "error" && !target && (len(l) != 1 || l[0].Status != ib.WCWRFlushErr) {
+				t.Errorf("%s: completions %+v", c.name, l)
+			}
+		}
+	}
+}
+
+func TestMemoryThatWaitsTooLongEndsItsContext(t *testing.T) {
+	w := newTestFabric(t)
+	x, y := pair(w, 1024)
+	x.useCopiedMemory()
+	b := w.block(x)
+	x.post(transport.SendWR{ID: 1, Opcode: ib.WRRDMAWrite, RKey: y.mr.RKey(), SGEs: x.sge(0, 100)})
+	w.run(nic.MemoryDeadline / 2)
+	if x.Context.Closed() {
+		t.Fatal("closed before the deadline")
+	}
+	w.run(nic.MemoryDeadline)
+	if !x.Context.Closed() || x.Err == nil || !x.had(ib.EventDeviceFatal) {
+		t.Errorf("closed %v, reason %v, events %v", x.Context.Closed(), x.Err, x.Events)
+	}
+	b.one().Return()
+	w.run(1e6)
+	if y.Context.Closed() {
+		t.Error("the peer's context is closed")
+	}
+}

@@ -1,0 +1,60 @@
+package wire
+
+import "slices"
+
+// KeepReceived makes a link keep the bytes of the frames that it has returned: no later frame
+// overwrites them. It is for a caller that another thread still reads them for, and allocates new
+// buffers. The memory of other programs, to which a fabric's frames may refer, is not the link's.
+func KeepReceived(l Link) {
+	if k, ok := l.(keeper); ok {
+		k.keepReceived()
+	}
+}
+
+// A keeper is a link with buffers of its own, or around a link.
+type keeper interface{ keepReceived() }
+
+func (l *PacketLink) keepReceived() { l.rx.keep() }
+func (l *DgramLink) keepReceived()  { l.rx.keep() }
+
+func (l *UDPLink) keepReceived() {
+	for _, s := range l.sockets {
+		if s != nil {
+			s.rx.keep()
+		}
+	}
+}
+
+func (c *CaptureLink) keepReceived() { KeepReceived(c.inner) }
+
+func (l *LoopbackLink) keepReceived() {
+	l.ring.keep()
+	KeepReceived(l.inner)
+}
+
+func (f *FaultLink) keepReceived() {
+	f.delivered = nil
+	KeepReceived(f.inner)
+}
+
+func (p *FabricLink) keepReceived() {
+	p.ring.keep()
+	for i := range p.taken[:p.delivered] {
+		p.taken[i] = new(rxCopy)
+	}
+}
+
+// keep replaces the buffers of messages by copies.
+func (b *rxBatch) keep() {
+	b.buf = slices.Clone(b.buf)
+	for i := range b.iovs {
+		b.iovs[i].Base = &b.buf[i*rxStride]
+	}
+}
+
+// keep replaces the buffers of copied frames that receive has returned.
+func (r *frameRing) keep() {
+	for i := range r.slots {
+		r.slots[i].whole = slices.Clone(r.slots[i].whole)
+	}
+}
