@@ -1,0 +1,107 @@
+package check
+
+import (
+	"testing"
+
+	"softroce/internal/conversation"
+	"softroce/packet"
+)
+
+func TestMSNsNarrowTheRangeTheyStartFrom(t *testing.T) {
+	type msn struct {
+		value       uint32
+		least, most int // messages that it counts
+		holds       bool
+	}
+	for _, c := range []struct {
+		name string
+		msns []msn
+	}{
+		{"exact", []msn{{5, 2, 2, true}, {6, 3, 3, true}, {7, 3, 3, false}, {7, 4, 4, true}}},
+		{"from 1 to 3 messages", []msn{{5, 1, 3, true}, {6, 4, 4, true}, {7, 4, 4, false}, {7, 5, 5, true}}},
+		{"outside of the range", []msn{{5, 1, 3, true}, {9, 4, 4, false}, {5, 4, 4, false}, {8, 4, 4, true}}},
+		{"across the wrap", []msn{{0xffffff, 1, 1, true}, {0, 2, 2, true}, {1, 3, 3, true}, {1, 2, 2, false}}},
+	} {
+		var b msnBase
+		for i, m := range c.msns {
+			if got := b.holds(m.value, m.least, m.most); got != m.holds {
+				t.Errorf("%s: index %d: MSN %d holds: %v", c.name, i, m.value, got)
+			}
+		}
+	}
+}
+
+// sentRequest is a request with a PSN; length is that of a READ.
+type sentRequest struct {
+	op     packet.Opcode
+	psn    int64
+	length uint32
+}
+
+// streamOf returns a stream with requests that were sent in this order. If mtu is 0, the path MTU
+// is not known.
+func streamOf(mtu int, sent ...sentRequest) *stream {
+	s := &stream{judge: &judge{Report: newReport()}, flow: &flow{mtu: mtu, fits: 256}}
+	s.start(uint32(sent[0].psn))
+	for _, r := range sent {
+		h := packet.Header{BTH: packet.BTH{Opcode: r.op}, RETH: packet.RETH{Length: r.length}}
+		s.next = max(s.next, s.insert(request{Part: conversation.NewPart(&h, conversation.Origin+r.psn, mtu, s.flow.fits)}).End())
+	}
+	return s
+}
+
+func TestMessagesAreCountedUpToGap(t *testing.T) {
+	const unknown = -1
+	for _, c := range []struct {
+		name string
+		mtu  int
+		sent []sentRequest
+		want map[int64]int // messages that end before a PSN
+	}{
+		{"messages of one and two packets", 256, []sentRequest{{sendOnly, 10, 0}, {sendFirst, 11, 0}, {sendLast, 12, 0}},
+			map[int64]int{10: 0, 11: 1, 12: 1, 13: 2, 9: unknown}},
+		{"swapped", 256, []sentRequest{{sendOnly, 10, 0}, {sendOnly, 12, 0}, {sendOnly, 11, 0}}, map[int64]int{11: 1, 12: 2, 13: 3}},
+		{"a gap", 256, []sentRequest{{sendOnly, 10, 0}, {sendOnly, 12, 0}}, map[int64]int{11: 1, 13: unknown}},
+		{"a READ of three PSNs", 256, []sentRequest{{readReq, 10, 700}, {sendOnly, 13, 0}}, map[int64]int{13: 1, 14: 2}},
+		{"after a READ of unknown length", 0, []sentRequest{{readReq, 10, 700}, {sendOnly, 13, 0}, {sendOnly, 14, 0}},
+			map[int64]int{10: unknown, 13: 0, 14: 1, 15: 2}},
+	} {
+		s := streamOf(c.mtu, c.sent...)
+		for psn, want := range c.want {
+			if n, ok := s.msgsBelow(conversation.Origin + psn); ok != (want != unknown) || ok && n != want {
+				t.Errorf("%s: before PSN %d end %d messages, known: %v; want %d", c.name, psn, n, ok, want)
+			}
+		}
+	}
+}
+
+func TestSkippedGapStartsTheCountAnew(t *testing.T) {
+	s := streamOf(256, sentRequest{sendOnly, 10, 0}, sentRequest{sendOnly, 13, 0}, sentRequest{readReq, 14, 700}, sentRequest{sendOnly, 17, 0})
+	s.msn.holds(5, 1, 1)
+	s.skip(conversation.Origin + 13)
+	if n, ok := s.msgsBelow(conversation.Origin + 17); !ok || n != 2 || s.contiguous != s.next || s.msn.known {
+		t.Errorf("%d messages, known: %v, up to PSN %d, MSN known: %v", n, ok, conversation.Wrap(s.contiguous), s.msn.known)
+	}
+	s.skip(conversation.Origin + 15) // inside of the READ
+	if n, ok := s.msgsBelow(conversation.Origin + 17); !ok || n != 0 || s.base != conversation.Origin+17 {
+		t.Errorf("after the READ: %d messages, known: %v, from PSN %d", n, ok, conversation.Wrap(s.base))
+	}
+}
+
+func TestRequestIsFoundByEachOfItsPSNs(t *testing.T) {
+	s := streamOf(256, sentRequest{sendOnly, 10, 0}, sentRequest{readReq, 11, 700}, sentRequest{sendOnly, 16, 0})
+	open := streamOf(0, sentRequest{sendOnly, 10, 0}, sentRequest{readReq, 11, 700})
+	for _, c := range []struct {
+		s    *stream
+		psn  int64
+		want int64 // PSN of the request, 0: none
+	}{{s, 9, 0}, {s, 10, 10}, {s, 11, 11}, {s, 13, 11}, {s, 14, 0}, {s, 16, 16}, {s, 17, 0}, {open, 11, 11}, {open, 5000, 11}} {
+		got := int64(0)
+		if r := c.s.requestAt(conversation.Origin + c.psn); r != nil {
+			got = r.Seq - conversation.Origin
+		}
+		if got != c.want {
+			t.Errorf("PSN %d belongs to the request with PSN %d, want %d", c.psn, got, c.want)
+		}
+	}
+}
